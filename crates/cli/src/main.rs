@@ -1,0 +1,2 @@
+//! The bulk loader for PostgreSQL.
+fn main() {}

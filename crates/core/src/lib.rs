@@ -1,0 +1,1 @@
+//! Bytes → fields → typed values → rows in PostgreSQL's own formats.

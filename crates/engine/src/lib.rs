@@ -1,0 +1,1 @@
+//! The I/O and the threads of the loader.
