@@ -1,0 +1,80 @@
+//! What is wrong with a field or a record.
+
+use std::fmt;
+
+/// Why the core did not encode a field.
+///
+/// None of these says that the *load* fails: they say that the server has to
+/// be asked, or that it would refuse. The server stays the only judge of what
+/// is accepted; [`Refusal::Syntax`] and [`Refusal::Range`] exist so that
+/// `check` and `convert` can name the fault where no server is at hand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The core does not surely understand the value as the server would.
+    Ask,
+    /// The server would refuse it: SQLSTATE 22P02, invalid text representation.
+    Syntax,
+    /// The server would refuse it: SQLSTATE 22003 or 22008, out of range.
+    Range,
+    /// The server would refuse it: SQLSTATE 22001, too long for the type.
+    TooLong,
+    /// The server would refuse it: SQLSTATE 23502, NULL in a NOT NULL column.
+    Null,
+}
+
+/// A record that is not well formed, whatever its columns' types.
+///
+/// Each kind is one of the errors of the server's `CopyReadLineText`,
+/// `CopyReadAttributesCSV`, `CopyReadAttributesText` and `NextCopyFrom`
+/// (`src/backend/commands/copyfromparse.c`), with SQLSTATE 22P04 throughout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Malformed {
+    /// A lone CR outside quotes, where lines end otherwise.
+    CarriageReturn,
+    /// A LF outside quotes, where lines end otherwise.
+    Newline,
+    /// The data ends inside a quoted field.
+    UnterminatedQuote,
+    /// More fields than columns.
+    ExtraData,
+    /// Fewer fields than columns; the number is the index of the first field
+    /// that is missing, in the order of the column list.
+    MissingData(usize),
+    /// Text format: `\.` followed by something other than the end of line.
+    EndMarkerCorrupt,
+    /// Text format: `\.` with a line end that differs from the lines before.
+    EndMarkerStyle,
+    /// The record is longer than [`crate::scan::MAX_RECORD`].
+    TooLong,
+}
+
+/// The SQLSTATE of every [`Malformed`]: `bad_copy_file_format`.
+pub const BAD_COPY_FILE_FORMAT: &str = "22P04";
+
+impl Malformed {
+    /// The message that the server gives for this fault.
+    ///
+    /// `csv` tells the two formats' wordings apart; `column` names the column
+    /// of [`Malformed::MissingData`].
+    pub fn message(&self, csv: bool, column: &str) -> String {
+        let kind = if csv { "unquoted" } else { "literal" };
+        match self {
+            Malformed::CarriageReturn => format!("{kind} carriage return found in data"),
+            Malformed::Newline => format!("{kind} newline found in data"),
+            Malformed::UnterminatedQuote => "unterminated CSV quoted field".into(),
+            Malformed::ExtraData => "extra data after last expected column".into(),
+            Malformed::MissingData(_) => format!("missing data for column \"{column}\""),
+            Malformed::EndMarkerCorrupt => "end-of-copy marker corrupt".into(),
+            Malformed::EndMarkerStyle => {
+                "end-of-copy marker does not match previous newline style".into()
+            }
+            Malformed::TooLong => "record is longer than the server's limit of 1 GB".into(),
+        }
+    }
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message(true, "?"))
+    }
+}

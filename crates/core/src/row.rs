@@ -1,0 +1,128 @@
+//! One record to one row: the number of fields, NULL and its COPY options, values.
+
+use crate::error::{Malformed, Refusal};
+use crate::scan::{Kind, Record};
+use crate::shape::{Column, RowShape, Source};
+use crate::sink::RowSink;
+use crate::types;
+
+/// Why a record did not become a row. The sink is as it was before the record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoRow {
+    /// the record itself: too many fields or too few
+    Malformed(Malformed),
+    /// the value of the column with this index in [`RowShape::columns`]
+    Value(usize, Refusal),
+}
+
+/// Puts `record`, scanned from `chunk`, into the sink as one row.
+///
+/// `chunk` is valid UTF-8 without NUL bytes (see [`crate::scan`]).
+///
+/// # Errors
+///
+/// [`NoRow`]; the row has been undone.
+#[inline]
+pub fn put<S: RowSink>(
+    shape: &RowShape,
+    chunk: &[u8],
+    record: &Record,
+    sink: &mut S,
+) -> Result<(), NoRow> {
+    if record.len() != shape.fields {
+        return Err(NoRow::Malformed(if record.len() > shape.fields {
+            Malformed::ExtraData
+        } else {
+            Malformed::MissingData(record.len())
+        }));
+    }
+    sink.begin();
+    for (index, column) in shape.columns.iter().enumerate() {
+        let done = match column.source {
+            Source::Field(field) => {
+                let (kind, value) = record.field(chunk, field);
+                value_of(column, kind, value)
+                    .and_then(|value| put_value(shape, column, value, sink))
+            }
+            Source::Null => put_value(shape, column, None, sink),
+        };
+        if let Err(refusal) = done {
+            sink.undo();
+            return Err(NoRow::Value(index, refusal));
+        }
+    }
+    sink.end();
+    Ok(())
+}
+
+/// The value of a field for its column: `None` for NULL.
+///
+/// As `NextCopyFrom`: FORCE_NOT_NULL makes the marker a value, FORCE_NULL makes
+/// a quoted marker NULL, and the latter has its say after the former.
+#[inline]
+fn value_of<'a>(column: &Column, kind: Kind, value: &'a [u8]) -> Result<Option<&'a [u8]>, Refusal> {
+    match kind {
+        Kind::Plain => Ok(Some(value)),
+        Kind::Null if column.force_not_null => Ok(Some(value)),
+        Kind::Null => Ok(None),
+        // Whether it equals the NULL marker is known to the caller's dialect only.
+        Kind::Quoted if column.force_null => Err(Refusal::Ask),
+        Kind::Quoted => Ok(Some(value)),
+        Kind::Default => Err(Refusal::Ask),
+    }
+}
+
+#[inline]
+fn put_value<S: RowSink>(
+    shape: &RowShape,
+    column: &Column,
+    value: Option<&[u8]>,
+    sink: &mut S,
+) -> Result<(), Refusal> {
+    match value {
+        Some(text) => types::put(&column.ty, text, &shape.env, sink),
+        None if column.not_null => Err(Refusal::Null),
+        None => {
+            sink.null();
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scan::{Dialect, Eol, Next, Scanner};
+    use crate::shape::{Env, Type};
+    use crate::sink::PgCopySink;
+
+    #[test]
+    fn a_refused_record_leaves_the_sink_as_it_was() {
+        let shape = RowShape {
+            columns: vec![Column::new("a", Type::Text, 0), Column::new("b", Type::Int4, 1)],
+            fields: 2,
+            env: Env::default(),
+        };
+        let dialect = Dialect::csv();
+        let chunk = b"x,1\ny,z\nw\n,-1\n";
+        let mut scanner = Scanner::new(chunk, true, &dialect, Eol::Unknown);
+        let mut record = Record::default();
+        let mut sink = PgCopySink::new(2);
+        let mut outcomes = Vec::new();
+        while scanner.next(&mut record) == Ok(Next::Record) {
+            outcomes.push(put(&shape, chunk, &record, &mut sink));
+        }
+        assert_eq!(
+            outcomes,
+            [
+                Ok(()),
+                Err(NoRow::Value(1, Refusal::Ask)),
+                Err(NoRow::Malformed(Malformed::MissingData(1))),
+                Ok(()),
+            ]
+        );
+        let mut expected = b"\0\x02\0\0\0\x01x\0\0\0\x04\0\0\0\x01".to_vec();
+        expected.extend_from_slice(b"\0\x02\xff\xff\xff\xff\0\0\0\x04\xff\xff\xff\xff");
+        assert_eq!(sink.bytes(), expected);
+    }
+}

@@ -1,0 +1,209 @@
+//! Rows in the wire form of `COPY … WITH (FORMAT binary)`.
+//!
+//! Source: the PostgreSQL manual, "COPY", "Binary Format"; each type's form is
+//! that of its `*_send` function, big-endian.
+
+use super::{ArrayHead, Numeric, RowSink};
+use crate::error::Refusal;
+
+/// The signature, flags and header extension length that open a PGCOPY stream.
+pub const HEADER: &[u8; 19] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
+
+/// The field count of -1 that closes a PGCOPY stream.
+pub const TRAILER: &[u8; 2] = b"\xff\xff";
+
+const AF_INET: u8 = 2; // PGSQL_AF_INET of src/include/utils/inet.h
+const AF_INET6: u8 = 3;
+
+/// Writes rows into a buffer that the caller empties when it likes.
+#[derive(Debug)]
+pub struct PgCopySink {
+    out: Vec<u8>,
+    columns: i16,
+    row_start: usize,
+    array_starts: usize,
+}
+
+impl PgCopySink {
+    /// A sink for rows of `columns` columns (at most 1,600, the server's own limit).
+    pub fn new(columns: usize) -> Self {
+        let columns = i16::try_from(columns).expect("the server allows 1,600 columns");
+        PgCopySink { out: Vec::new(), columns, row_start: 0, array_starts: 0 }
+    }
+
+    /// The bytes of the rows ended so far, without header and trailer.
+    pub fn bytes(&self) -> &[u8] {
+        &self.out
+    }
+
+    /// Empties the sink, keeping its memory.
+    pub fn clear(&mut self) {
+        self.out.clear();
+        self.row_start = 0;
+    }
+
+    /// Hands the buffer over and goes on with `fresh`, emptied.
+    pub fn replace(&mut self, mut fresh: Vec<u8>) -> Vec<u8> {
+        fresh.clear();
+        self.row_start = 0;
+        std::mem::replace(&mut self.out, fresh)
+    }
+
+    #[inline]
+    fn put<const N: usize>(&mut self, v: [u8; N]) {
+        self.out.reserve(4 + N);
+        self.out.extend_from_slice(&(N as i32).to_be_bytes());
+        self.out.extend_from_slice(&v);
+    }
+
+    fn length(&mut self, len: usize) {
+        let len = i32::try_from(len).expect("a value is shorter than 1 GB");
+        self.out.extend_from_slice(&len.to_be_bytes());
+    }
+}
+
+impl RowSink for PgCopySink {
+    #[inline]
+    fn begin(&mut self) {
+        self.row_start = self.out.len();
+        self.out.extend_from_slice(&self.columns.to_be_bytes());
+    }
+
+    #[inline]
+    fn end(&mut self) {
+        self.row_start = self.out.len();
+    }
+
+    fn undo(&mut self) {
+        self.out.truncate(self.row_start);
+    }
+
+    #[inline]
+    fn null(&mut self) {
+        self.out.extend_from_slice(&(-1i32).to_be_bytes());
+    }
+
+    fn put_bool(&mut self, v: bool) {
+        self.put([u8::from(v)]);
+    }
+
+    fn put_i16(&mut self, v: i16) {
+        self.put(v.to_be_bytes());
+    }
+
+    #[inline]
+    fn put_i32(&mut self, v: i32) {
+        self.put(v.to_be_bytes());
+    }
+
+    fn put_u32(&mut self, v: u32) {
+        self.put(v.to_be_bytes());
+    }
+
+    #[inline]
+    fn put_i64(&mut self, v: i64) {
+        self.put(v.to_be_bytes());
+    }
+
+    fn put_f32(&mut self, v: f32) {
+        self.put(v.to_bits().to_be_bytes());
+    }
+
+    fn put_f64(&mut self, v: f64) {
+        self.put(v.to_bits().to_be_bytes());
+    }
+
+    #[inline]
+    fn put_bytes(&mut self, v: &[u8]) {
+        self.out.reserve(4 + v.len());
+        self.length(v.len());
+        self.out.extend_from_slice(v);
+    }
+
+    fn put_jsonb(&mut self, text: &[u8]) -> Result<(), Refusal> {
+        // jsonb_recv: a version byte, 1, then the text.
+        self.length(text.len() + 1);
+        self.out.push(1);
+        self.out.extend_from_slice(text);
+        Ok(())
+    }
+
+    fn put_name(&mut self, v: &[u8]) {
+        self.put_bytes(v);
+    }
+
+    fn put_enum(&mut self, label: &[u8], _oid: u32) {
+        self.put_bytes(label);
+    }
+
+    fn put_uuid(&mut self, v: [u8; 16]) {
+        self.put(v);
+    }
+
+    fn put_macaddr(&mut self, v: [u8; 6]) {
+        self.put(v);
+    }
+
+    fn put_macaddr8(&mut self, v: [u8; 8]) {
+        self.put(v);
+    }
+
+    fn put_interval(&mut self, micros: i64, days: i32, months: i32) {
+        self.length(16);
+        self.out.extend_from_slice(&micros.to_be_bytes());
+        self.out.extend_from_slice(&days.to_be_bytes());
+        self.out.extend_from_slice(&months.to_be_bytes());
+    }
+
+    fn put_timetz(&mut self, micros: i64, west: i32) {
+        self.length(12);
+        self.out.extend_from_slice(&micros.to_be_bytes());
+        self.out.extend_from_slice(&west.to_be_bytes());
+    }
+
+    fn put_numeric(&mut self, v: &Numeric) {
+        // numeric_send: ndigits, weight, sign, dscale, digits.
+        self.length(8 + 2 * v.digits.len());
+        self.out.extend_from_slice(&(v.digits.len() as u16).to_be_bytes());
+        self.out.extend_from_slice(&v.weight.to_be_bytes());
+        self.out.extend_from_slice(&v.sign.to_be_bytes());
+        self.out.extend_from_slice(&v.dscale.to_be_bytes());
+        for digit in &v.digits {
+            self.out.extend_from_slice(&digit.to_be_bytes());
+        }
+    }
+
+    fn put_bits(&mut self, bits: u32, bytes: &[u8]) {
+        // varbit_send: the length in bits, then the bytes.
+        self.length(4 + bytes.len());
+        self.out.extend_from_slice(&bits.to_be_bytes());
+        self.out.extend_from_slice(bytes);
+    }
+
+    fn put_inet(&mut self, address: &[u8], netmask: u8, is_cidr: bool) {
+        // network_send: family, netmask, is_cidr, address length, address.
+        let family = if address.len() == 4 { AF_INET } else { AF_INET6 };
+        self.length(4 + address.len());
+        self.out.extend_from_slice(&[family, netmask, u8::from(is_cidr), address.len() as u8]);
+        self.out.extend_from_slice(address);
+    }
+
+    fn array_begin(&mut self, head: ArrayHead<'_>) {
+        // array_send: ndim, flags, element type, then length and lower bound of each dimension.
+        self.array_starts = self.out.len();
+        self.length(0);
+        self.out.extend_from_slice(&(head.dims.len() as i32).to_be_bytes());
+        self.out.extend_from_slice(&i32::from(head.has_null).to_be_bytes());
+        self.out.extend_from_slice(&head.element_oid.to_be_bytes());
+        for (len, lower) in head.dims {
+            self.out.extend_from_slice(&len.to_be_bytes());
+            self.out.extend_from_slice(&lower.to_be_bytes());
+        }
+    }
+
+    fn array_end(&mut self) {
+        let start = self.array_starts;
+        let len = i32::try_from(self.out.len() - start - 4).expect("a value is shorter than 1 GB");
+        self.out[start..start + 4].copy_from_slice(&len.to_be_bytes());
+    }
+}
