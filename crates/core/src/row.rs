@@ -45,6 +45,10 @@ pub fn put<S: RowSink>(
                     .and_then(|value| put_value(shape, column, value, sink))
             }
             Source::Null => put_value(shape, column, None, sink),
+            Source::Given => {
+                sink.given();
+                Ok(())
+            }
         };
         if let Err(refusal) = done {
             sink.undo();

@@ -139,6 +139,8 @@ pub enum Source {
     Field(usize),
     /// NULL: the column is not in the file and has no default
     Null,
+    /// a value that the sink was given beforehand: the column's default
+    Given,
 }
 
 /// One column of the row that is made, in the order in which the sink wants it:

@@ -1,7 +1,9 @@
 //! Where typed values go: rows in one of PostgreSQL's formats.
 
+mod heap;
 mod pgcopy;
 
+pub use heap::{Formed, HeapColumn, HeapSink};
 pub use pgcopy::{PgCopySink, HEADER, TRAILER};
 
 /// A `numeric` in the server's own terms (`src/backend/utils/adt/numeric.c`).
@@ -62,6 +64,10 @@ pub trait RowSink {
 
     /// NULL.
     fn null(&mut self);
+    /// The value that the sink was given beforehand for this column: a default.
+    ///
+    /// Only [`crate::shape::Source::Given`] leads here.
+    fn given(&mut self);
     /// `boolean`.
     fn put_bool(&mut self, v: bool);
     /// `smallint`.

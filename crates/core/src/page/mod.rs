@@ -1,0 +1,3 @@
+//! PostgreSQL's layouts on disk, as constants with assertions.
+
+pub mod tuple;
