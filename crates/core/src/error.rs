@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::scan::BadBytes;
+
 /// Why the core did not encode a field.
 ///
 /// None of these says that the *load* fails: they say that the server has to
@@ -26,7 +28,7 @@ pub enum Refusal {
 ///
 /// Each kind is one of the errors of the server's `CopyReadLineText`,
 /// `CopyReadAttributesCSV`, `CopyReadAttributesText` and `NextCopyFrom`
-/// (`src/backend/commands/copyfromparse.c`), with SQLSTATE 22P04 throughout.
+/// (`src/backend/commands/copyfromparse.c`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
     /// A lone CR outside quotes, where lines end otherwise.
@@ -40,18 +42,28 @@ pub enum Malformed {
     /// Fewer fields than columns; the number is the index of the first field
     /// that is missing, in the order of the column list.
     MissingData(usize),
-    /// Text format: `\.` followed by something other than the end of line.
+    /// Text format up to 17: `\.` followed by something other than the end of line.
     EndMarkerCorrupt,
-    /// Text format: `\.` with a line end that differs from the lines before.
+    /// Text format since 18: `\.` that is not alone on its line.
+    EndMarkerNotAlone,
+    /// `\.` with a line end that differs from the lines before.
     EndMarkerStyle,
+    /// Text format: escapes made a value that is not valid in its encoding.
+    Encoding(BadBytes),
     /// The record is longer than [`crate::scan::MAX_RECORD`].
     TooLong,
 }
 
-/// The SQLSTATE of every [`Malformed`]: `bad_copy_file_format`.
-pub const BAD_COPY_FILE_FORMAT: &str = "22P04";
-
 impl Malformed {
+    /// The SQLSTATE that the server gives: `bad_copy_file_format` for most.
+    pub fn sqlstate(&self) -> &'static str {
+        match self {
+            Malformed::Encoding(_) => "22021",
+            Malformed::TooLong => "54000",
+            _ => "22P04",
+        }
+    }
+
     /// The message that the server gives for this fault.
     ///
     /// `csv` tells the two formats' wordings apart; `column` names the column
@@ -65,9 +77,11 @@ impl Malformed {
             Malformed::ExtraData => "extra data after last expected column".into(),
             Malformed::MissingData(_) => format!("missing data for column \"{column}\""),
             Malformed::EndMarkerCorrupt => "end-of-copy marker corrupt".into(),
+            Malformed::EndMarkerNotAlone => "end-of-copy marker is not alone on its line".into(),
             Malformed::EndMarkerStyle => {
                 "end-of-copy marker does not match previous newline style".into()
             }
+            Malformed::Encoding(bad) => bad.message(),
             Malformed::TooLong => "record is longer than the server's limit of 1 GB".into(),
         }
     }

@@ -29,7 +29,7 @@ pub fn put<S: RowSink>(
     record: &Record,
     sink: &mut S,
 ) -> Result<(), NoRow> {
-    if record.len() != shape.fields {
+    if record.len() != shape.fields && !(shape.fields == 0 && is_empty_line(chunk, record)) {
         return Err(NoRow::Malformed(if record.len() > shape.fields {
             Malformed::ExtraData
         } else {
@@ -59,6 +59,13 @@ pub fn put<S: RowSink>(
     Ok(())
 }
 
+/// To a relation without columns, an empty line is a row.
+fn is_empty_line(chunk: &[u8], record: &Record) -> bool {
+    record.len() == 1
+        && record.field(chunk, 0).1.is_empty()
+        && matches!(record.field(chunk, 0).0, Kind::Plain | Kind::Null)
+}
+
 /// The value of a field for its column: `None` for NULL.
 ///
 /// As `NextCopyFrom`: FORCE_NOT_NULL makes the marker a value, FORCE_NULL makes
@@ -66,12 +73,10 @@ pub fn put<S: RowSink>(
 #[inline]
 fn value_of<'a>(column: &Column, kind: Kind, value: &'a [u8]) -> Result<Option<&'a [u8]>, Refusal> {
     match kind {
-        Kind::Plain => Ok(Some(value)),
-        Kind::Null if column.force_not_null => Ok(Some(value)),
-        Kind::Null => Ok(None),
-        // Whether it equals the NULL marker is known to the caller's dialect only.
-        Kind::Quoted if column.force_null => Err(Refusal::Ask),
-        Kind::Quoted => Ok(Some(value)),
+        Kind::Plain | Kind::Quoted => Ok(Some(value)),
+        Kind::Null => Ok(column.force_not_null.then_some(value)),
+        Kind::QuotedNull => Ok((!column.force_null).then_some(value)),
+        // The default is an expression of the server's.
         Kind::Default => Err(Refusal::Ask),
     }
 }

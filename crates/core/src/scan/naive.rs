@@ -1,13 +1,21 @@
 //! The scanner byte by byte, in the two steps of the server: first the line,
 //! then its attributes.
 
-use super::{DotLine, Eol, Format, Kind, Next, Record, Scanner, Span, MAX_RECORD};
+use super::{valid_utf8, DotLine, Eol, Format, Kind, Next, Record, Scanner, MAX_RECORD};
 use crate::error::Malformed;
 
 /// Where a line's content ends and where the next line begins.
 struct Line {
     content: usize,
     next: usize,
+    /// a `\.` after the content ended the data
+    ended: bool,
+}
+
+impl Line {
+    fn found(content: usize, next: usize) -> Found {
+        Found::Line(Line { content, next, ended: false })
+    }
 }
 
 enum Found {
@@ -19,11 +27,12 @@ enum Found {
 pub(super) fn next(s: &mut Scanner<'_>, record: &mut Record) -> Result<Next, Malformed> {
     record.clear();
     record.start = s.position;
+    record.end = s.position;
     record.line = s.line + 1;
     if s.ended || s.position == s.chunk.len() {
         return Ok(Next::End);
     }
-    let line = match line(s)? {
+    let line = match line(s, &mut record.line)? {
         Found::Line(line) => line,
         Found::Partial => return Ok(Next::Partial),
         Found::End => {
@@ -31,27 +40,27 @@ pub(super) fn next(s: &mut Scanner<'_>, record: &mut Record) -> Result<Next, Mal
             return Ok(Next::End);
         }
     };
+    record.end = line.next;
     match s.dialect.format {
         Format::Csv => csv_fields(s, line.content, record)?,
-        Format::Text => text_fields(s, line.content, record),
+        Format::Text => text_fields(s, line.content, record)?,
     }
-    record.line = s.line + 1;
-    s.line += 1;
+    s.line = record.line;
     s.position = line.next;
-    record.end = line.next;
+    s.ended = line.ended;
     Ok(Next::Record)
 }
 
-/// Finds the end of the line at `s.position`, as `CopyReadLineText`.
-fn line(s: &mut Scanner<'_>) -> Result<Found, Malformed> {
+/// Finds the end of the line at `s.position`, as `CopyReadLineText`; counts
+/// into `lines` those within quotes.
+fn line(s: &mut Scanner<'_>, lines: &mut u64) -> Result<Found, Malformed> {
     let (d, chunk) = (s.dialect, s.chunk);
     let csv = d.format == Format::Csv;
     let escape = (d.escape != d.quote).then_some(d.escape);
     let (mut in_quote, mut escaped) = (false, false);
-    let mut quoted_lines = 0;
     let mut i = s.position;
     while i < chunk.len() {
-        if i - s.position > MAX_RECORD {
+        if i - s.position >= MAX_RECORD {
             return Err(Malformed::TooLong);
         }
         let c = chunk[i];
@@ -65,30 +74,30 @@ fn line(s: &mut Scanner<'_>) -> Result<Found, Malformed> {
             if Some(c) != escape {
                 escaped = false;
             }
-            let counted = if matches!(s.eol, Eol::Nl) { b'\n' } else { b'\r' };
-            if in_quote && c == counted {
-                quoted_lines += 1;
-            }
+            let counted = if s.eol == Eol::Nl { b'\n' } else { b'\r' };
+            *lines += u64::from(in_quote && c == counted);
         }
         let plain = !csv || !in_quote;
         match c {
             b'\r' if plain => {
                 let Some(followed) = followed_by_newline(s, i) else { return Ok(Found::Partial) };
-                return end_at_cr(s, i, followed, quoted_lines);
+                return end_at_cr(s, i, followed);
             }
             b'\n' if plain => {
                 if matches!(s.eol, Eol::Cr | Eol::CrNl) {
                     return Err(Malformed::Newline);
                 }
                 s.eol = Eol::Nl;
-                s.line += quoted_lines;
-                return Ok(Found::Line(Line { content: i, next: i + 1 }));
+                return Ok(Line::found(i, i + 1));
             }
             b'\\' if !csv || (i == s.position && d.dot_line == DotLine::Ends) => {
                 match chunk.get(i + 1) {
                     None if !s.last => return Ok(Found::Partial),
                     Some(b'.') => match dot(s, i)? {
-                        Dot::Ends => return Ok(Found::End),
+                        Dot::Ends(_) if i == s.position => return Ok(Found::End),
+                        Dot::Ends(next) => {
+                            return Ok(Found::Line(Line { content: i, next, ended: true }))
+                        }
                         Dot::Partial => return Ok(Found::Partial),
                         Dot::Data => {}
                     },
@@ -103,14 +112,8 @@ fn line(s: &mut Scanner<'_>) -> Result<Found, Malformed> {
         }
         i += 1;
     }
-    if !s.last {
-        return Ok(Found::Partial);
-    }
-    if in_quote {
-        return Err(Malformed::UnterminatedQuote);
-    }
-    s.line += quoted_lines;
-    Ok(Found::Line(Line { content: chunk.len(), next: chunk.len() }))
+    // Where data ends within quotes, it is the splitting that finds it out.
+    Ok(if s.last { Line::found(chunk.len(), chunk.len()) } else { Found::Partial })
 }
 
 /// Whether LF follows the CR at `i`; `None` where the chunk ends too early to tell.
@@ -122,55 +125,58 @@ fn followed_by_newline(s: &Scanner<'_>, i: usize) -> Option<bool> {
     }
 }
 
-fn end_at_cr(s: &mut Scanner<'_>, i: usize, nl: bool, lines: u64) -> Result<Found, Malformed> {
-    let next = match (s.eol, nl) {
+fn end_at_cr(s: &mut Scanner<'_>, i: usize, nl: bool) -> Result<Found, Malformed> {
+    match (s.eol, nl) {
         (Eol::Unknown | Eol::CrNl, true) => {
             s.eol = Eol::CrNl;
-            i + 2
+            Ok(Line::found(i, i + 2))
         }
         (Eol::Unknown | Eol::Cr, _) => {
             s.eol = Eol::Cr;
-            i + 1
+            Ok(Line::found(i, i + 1))
         }
-        _ => return Err(Malformed::CarriageReturn),
-    };
-    s.line += lines;
-    Ok(Found::Line(Line { content: i, next }))
+        _ => Err(Malformed::CarriageReturn),
+    }
 }
 
 enum Dot {
-    Ends,
+    /// the data ends; the offset is that of what follows
+    Ends(usize),
     Data,
     Partial,
 }
 
-/// Judges the `\.` at `i`.
+/// Judges the `\.` at `i`. To the server, the end of the data is a NUL here.
 fn dot(s: &Scanner<'_>, i: usize) -> Result<Dot, Malformed> {
     let csv = s.dialect.format == Format::Csv;
-    let rest = &s.chunk[i + 2..];
-    let alone = i == s.position;
-    let wrong = |kind| if csv { Ok(Dot::Data) } else { Err(kind) };
-    let (end, style) = match rest {
-        [] if s.last => (true, true),
-        [] => return Ok(Dot::Partial),
-        [b'\n', ..] => (true, matches!(s.eol, Eol::Unknown | Eol::Nl)),
-        [b'\r'] if !s.last && s.eol != Eol::Cr => return Ok(Dot::Partial),
-        [b'\r', b'\n', ..] => (true, matches!(s.eol, Eol::Unknown | Eol::CrNl)),
-        [b'\r', ..] => (true, matches!(s.eol, Eol::Unknown | Eol::Cr)),
-        _ => (false, true),
+    let or_data = |kind| if csv { Ok(Dot::Data) } else { Err(kind) };
+    let corrupt = match s.dialect.dot_line {
+        DotLine::Ends => Malformed::EndMarkerCorrupt,
+        DotLine::Alone | DotLine::IsData => Malformed::EndMarkerNotAlone,
     };
-    match (end && alone, style) {
-        (true, true) => Ok(Dot::Ends),
-        (true, false) => wrong(Malformed::EndMarkerStyle),
-        (false, _) => wrong(Malformed::EndMarkerCorrupt),
+    let at = |at: usize| match s.chunk.get(at) {
+        None if s.last => Some(0),
+        c => c.copied(),
+    };
+    let mut end = i + 2;
+    if s.eol == Eol::CrNl {
+        match at(end) {
+            None => return Ok(Dot::Partial),
+            Some(b'\r') => end += 1,
+            Some(b'\n') => return or_data(Malformed::EndMarkerStyle),
+            Some(_) => return or_data(corrupt),
+        }
     }
-}
-
-fn marker(s: &Scanner<'_>, raw: &[u8]) -> Option<Kind> {
-    if raw == s.dialect.null {
-        return Some(Kind::Null);
+    let alone = i == s.position || s.dialect.dot_line == DotLine::Ends;
+    match (at(end), s.eol) {
+        (None, _) => Ok(Dot::Partial),
+        (Some(b'\n'), Eol::Cr) | (Some(b'\r'), Eol::Nl | Eol::CrNl) => {
+            Err(Malformed::EndMarkerStyle)
+        }
+        (Some(b'\n' | b'\r'), _) if alone => Ok(Dot::Ends(end + 1)),
+        (Some(b'\n' | b'\r'), _) => Err(Malformed::EndMarkerNotAlone),
+        (Some(_), _) => or_data(corrupt),
     }
-    (s.dialect.default.as_deref() == Some(raw)).then_some(Kind::Default)
 }
 
 /// Splits the line into fields, as `CopyReadAttributesCSV`.
@@ -178,38 +184,24 @@ fn csv_fields(s: &Scanner<'_>, end: usize, record: &mut Record) -> Result<(), Ma
     let (d, chunk) = (s.dialect, s.chunk);
     let mut i = s.position;
     loop {
-        let raw_start = i;
-        let scratch_start = record.scratch.len();
+        let start = i;
+        let scratch = record.scratch.len();
         let mut quoted = false;
         while i < end && chunk[i] != d.delimiter {
-            if chunk[i] != d.quote {
+            if chunk[i] == d.quote {
+                quoted = true;
+                i = csv_quoted(s, i + 1, end, &mut record.scratch)?;
+            } else {
                 record.scratch.push(chunk[i]);
                 i += 1;
-                continue;
-            }
-            quoted = true;
-            i += 1;
-            loop {
-                if i == end {
-                    return Err(Malformed::UnterminatedQuote);
-                }
-                let c = chunk[i];
-                let next = chunk[..end].get(i + 1);
-                if c == d.escape && next.is_some_and(|n| *n == d.escape || *n == d.quote) {
-                    record.scratch.push(chunk[i + 1]);
-                    i += 2;
-                } else if c == d.quote {
-                    i += 1;
-                    break;
-                } else {
-                    record.scratch.push(c);
-                    i += 1;
-                }
             }
         }
-        let kind = if quoted { Kind::Quoted } else { Kind::Plain };
-        let kind = if quoted { kind } else { marker(s, &chunk[raw_start..i]).unwrap_or(kind) };
-        push(record, scratch_start, kind);
+        let kind = if quoted {
+            d.kind_of_quoted(&record.scratch[scratch..])
+        } else {
+            d.kind_of_raw(&chunk[start..i])
+        };
+        record.push_scratch(scratch, kind);
         if i == end {
             return Ok(());
         }
@@ -217,34 +209,71 @@ fn csv_fields(s: &Scanner<'_>, end: usize, record: &mut Record) -> Result<(), Ma
     }
 }
 
+/// Resolves what follows an opening quote; gives the offset after the closing one.
+fn csv_quoted(
+    s: &Scanner<'_>,
+    mut i: usize,
+    end: usize,
+    scratch: &mut Vec<u8>,
+) -> Result<usize, Malformed> {
+    let (quote, escape) = (s.dialect.quote, s.dialect.escape);
+    let line = &s.chunk[..end];
+    while i < end {
+        let c = line[i];
+        let next = line.get(i + 1);
+        if c == escape && next.is_some_and(|n| *n == escape || *n == quote) {
+            scratch.push(line[i + 1]);
+            i += 2;
+        } else if c == quote {
+            return Ok(i + 1);
+        } else {
+            scratch.push(c);
+            i += 1;
+        }
+    }
+    Err(Malformed::UnterminatedQuote)
+}
+
 /// Splits the line into fields, as `CopyReadAttributesText`.
-fn text_fields(s: &Scanner<'_>, end: usize, record: &mut Record) {
+fn text_fields(s: &Scanner<'_>, end: usize, record: &mut Record) -> Result<(), Malformed> {
     let (d, chunk) = (s.dialect, &s.chunk[..end]);
     let mut i = s.position;
     loop {
-        let raw_start = i;
-        let scratch_start = record.scratch.len();
+        let start = i;
+        let scratch = record.scratch.len();
+        let mut beyond_ascii = false;
         while i < end && chunk[i] != d.delimiter {
-            if chunk[i] != b'\\' || i + 1 == end {
+            if chunk[i] != b'\\' {
                 record.scratch.push(chunk[i]);
                 i += 1;
-                continue;
+            } else if i + 1 == end {
+                break;
+            } else {
+                let (value, used) = text_escape(&chunk[i + 1..]);
+                beyond_ascii |= value == 0 || (used > 1 && value > 127);
+                record.scratch.push(value);
+                i += 1 + used;
             }
-            let (value, used) = text_escape(&chunk[i + 1..]);
-            record.scratch.push(value);
-            i += 1 + used;
         }
-        let kind = marker(s, &chunk[raw_start..i]).unwrap_or(Kind::Plain);
-        push(record, scratch_start, kind);
-        if i == end {
-            return;
+        match d.kind_of_raw(&chunk[start..i]) {
+            Kind::Plain => {
+                if beyond_ascii {
+                    valid_utf8(&record.scratch[scratch..]).map_err(Malformed::Encoding)?;
+                }
+                record.push_scratch(scratch, Kind::Plain);
+            }
+            marker => record.push(start, i, marker),
+        }
+        // A backslash that ends the data has nothing to escape: it is dropped.
+        if i == end || chunk[i] == b'\\' {
+            return Ok(());
         }
         i += 1;
     }
 }
 
 /// The byte that an escape stands for, and how many bytes after the backslash it takes.
-fn text_escape(rest: &[u8]) -> (u8, usize) {
+pub(super) fn text_escape(rest: &[u8]) -> (u8, usize) {
     let digit = |at: usize, radix| rest.get(at).and_then(|c| char::from(*c).to_digit(radix));
     match rest[0] {
         b'0'..=b'7' => {
@@ -270,9 +299,4 @@ fn text_escape(rest: &[u8]) -> (u8, usize) {
         b'v' => (11, 1),
         other => (other, 1),
     }
-}
-
-fn push(record: &mut Record, scratch_start: usize, kind: Kind) {
-    let end = record.scratch.len() as u32;
-    record.spans.push(Span { start: scratch_start as u32, end, kind, scratch: true });
 }
