@@ -1,1 +1,3 @@
 //! The I/O and the threads of the loader.
+
+pub mod infer;

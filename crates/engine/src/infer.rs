@@ -1,0 +1,291 @@
+//! Column types for a table that the load creates: inferred from records,
+//! chosen so that no value is altered.
+//!
+//! Each column keeps the set of types that every value so far would survive
+//! unchanged. What is left at the end is ranked; where nothing is left it is
+//! `text`. A number with a leading zero or a plus sign is not a number here
+//! (post codes and telephone numbers would lose it), decimals become `numeric`
+//! rather than a float, and JSON becomes `json`, since `jsonb` drops
+//! duplicate keys.
+
+use pgsluice_core::scan::{Kind, Record};
+use pgsluice_core::shape::{Env, Type};
+use pgsluice_core::sink::PgCopySink;
+use pgsluice_core::types;
+
+/// A type that a column can be given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Guess {
+    /// `boolean`: true, false, t, f
+    Bool,
+    /// `integer`
+    Int4,
+    /// `bigint`
+    Int8,
+    /// `numeric`
+    Numeric,
+    /// `double precision`: where a value has an exponent
+    Float8,
+    /// `uuid`
+    Uuid,
+    /// `date`
+    Date,
+    /// `timestamp`
+    Timestamp,
+    /// `timestamptz`: where every value states its zone
+    TimestampTz,
+    /// `json`: objects and arrays
+    Json,
+    /// `text`: whatever there is
+    Text,
+}
+
+/// Every guess but text, the most telling first.
+const RANKED: [Guess; 10] = [
+    Guess::Bool,
+    Guess::Int4,
+    Guess::Int8,
+    Guess::Numeric,
+    Guess::Float8,
+    Guess::Uuid,
+    Guess::Date,
+    Guess::Timestamp,
+    Guess::TimestampTz,
+    Guess::Json,
+];
+
+impl Guess {
+    /// The type's name in SQL.
+    pub fn sql(self) -> &'static str {
+        match self {
+            Guess::Bool => "boolean",
+            Guess::Int4 => "integer",
+            Guess::Int8 => "bigint",
+            Guess::Numeric => "numeric",
+            Guess::Float8 => "double precision",
+            Guess::Uuid => "uuid",
+            Guess::Date => "date",
+            Guess::Timestamp => "timestamp",
+            Guess::TimestampTz => "timestamptz",
+            Guess::Json => "json",
+            Guess::Text => "text",
+        }
+    }
+
+    /// `typlen` and alignment in bytes; `None` for a variable length.
+    fn layout(self) -> (Option<usize>, usize) {
+        match self {
+            Guess::Bool => (Some(1), 1),
+            Guess::Int4 | Guess::Date => (Some(4), 4),
+            Guess::Int8 | Guess::Float8 | Guess::Timestamp | Guess::TimestampTz => (Some(8), 8),
+            Guess::Uuid => (Some(16), 1),
+            Guess::Numeric | Guess::Json | Guess::Text => (None, 4),
+        }
+    }
+
+    /// Whether a value survives this type unchanged in meaning.
+    fn holds(self, text: &[u8], scratch: &mut PgCopySink) -> bool {
+        let mut reads = |ty: Type| {
+            scratch.clear();
+            types::put(&ty, text, &Env::default(), scratch).is_ok()
+        };
+        match self {
+            Guess::Bool => {
+                [&b"t"[..], b"f", b"true", b"false"].iter().any(|w| text.eq_ignore_ascii_case(w))
+            }
+            Guess::Int4 => is_decimal(text, false) && reads(Type::Int4),
+            Guess::Int8 => is_decimal(text, false) && reads(Type::Int8),
+            Guess::Numeric => is_decimal(text, true) && reads(Type::Numeric(-1)),
+            Guess::Float8 => significant_digits(text) <= 15 && !pads(text) && reads(Type::Float8),
+            Guess::Uuid => text.len() == 36 && reads(Type::Uuid),
+            Guess::Date => reads(Type::Date),
+            Guess::Timestamp => reads(Type::Timestamp(-1)) || reads(Type::Date),
+            Guess::TimestampTz => reads(Type::TimestampTz(-1)),
+            Guess::Json => matches!(text.first(), Some(b'{' | b'[')) && reads(Type::Json),
+            Guess::Text => true,
+        }
+    }
+}
+
+/// Whether `text` is a number in the one form that it would be printed in.
+fn is_decimal(text: &[u8], fraction: bool) -> bool {
+    let digits = text.strip_prefix(b"-").unwrap_or(text);
+    let mut parts = digits.splitn(2, |c| *c == b'.');
+    let whole = parts.next().unwrap_or_default();
+    let all_digits = |part: &[u8]| !part.is_empty() && part.iter().all(u8::is_ascii_digit);
+    all_digits(whole)
+        && !pads(text)
+        && match parts.next() {
+            Some(decimals) => fraction && all_digits(decimals),
+            None => true,
+        }
+}
+
+/// Whether a number is written with a plus sign or a leading zero that a
+/// numeric type would not give back.
+fn pads(text: &[u8]) -> bool {
+    let digits = text.strip_prefix(b"-").unwrap_or(text);
+    matches!(digits, [b'+', ..] | [b'0', b'0'..=b'9', ..]) || text == b"-0"
+}
+
+fn significant_digits(text: &[u8]) -> usize {
+    let mantissa = text.split(|c| matches!(c, b'e' | b'E')).next().unwrap_or_default();
+    mantissa.iter().filter(|c| c.is_ascii_digit()).count()
+}
+
+/// One column of a table to be created.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewColumn {
+    /// the name, unquoted
+    pub name: String,
+    /// the type
+    pub guess: Guess,
+    /// the mean length of the values seen, in bytes, NULLs left out
+    mean_length: usize,
+}
+
+#[derive(Clone, Debug)]
+struct Seen {
+    /// one bit for each of [`RANKED`]
+    possible: u16,
+    values: u64,
+    bytes: u64,
+}
+
+/// Sees records and narrows each column's types.
+#[derive(Debug)]
+pub struct Inference {
+    columns: Vec<Seen>,
+    scratch: PgCopySink,
+}
+
+impl Inference {
+    /// For records of `columns` fields.
+    pub fn new(columns: usize) -> Self {
+        let all = Seen { possible: (1 << RANKED.len()) - 1, values: 0, bytes: 0 };
+        Inference { columns: vec![all; columns], scratch: PgCopySink::new(1) }
+    }
+
+    /// Takes a record into account. Fields beyond the columns are passed over:
+    /// the load reports such records.
+    pub fn see(&mut self, chunk: &[u8], record: &Record) {
+        for (index, seen) in self.columns.iter_mut().enumerate().take(record.len()) {
+            let (kind, value) = record.field(chunk, index);
+            if matches!(kind, Kind::Null | Kind::Default) {
+                continue;
+            }
+            seen.values += 1;
+            seen.bytes += value.len() as u64;
+            for (bit, guess) in RANKED.iter().enumerate() {
+                if seen.possible & (1 << bit) != 0 && !guess.holds(value, &mut self.scratch) {
+                    seen.possible &= !(1 << bit);
+                }
+            }
+        }
+    }
+
+    /// The columns as they stand. `whole` says that every record was seen:
+    /// only then is `integer` trusted to be wide enough, else it is `bigint`.
+    pub fn columns(&self, names: &[String], whole: bool) -> Vec<NewColumn> {
+        let guess = |seen: &Seen| {
+            let held = RANKED.iter().enumerate().find(|(bit, _)| seen.possible & (1 << bit) != 0);
+            match held {
+                Some(_) if seen.values == 0 => Guess::Text,
+                Some((_, Guess::Int4)) if !whole => Guess::Int8,
+                Some((_, guess)) => *guess,
+                None => Guess::Text,
+            }
+        };
+        let named = names.iter().zip(&self.columns);
+        named
+            .map(|(name, seen)| NewColumn {
+                name: name.clone(),
+                guess: guess(seen),
+                mean_length: (seen.bytes / seen.values.max(1)) as usize,
+            })
+            .collect()
+    }
+}
+
+/// The order of columns that wastes the least on alignment: indexes into `columns`.
+///
+/// Widest alignment first, then fixed lengths before variable ones; columns
+/// that are alike in this keep the order of the file.
+pub fn by_alignment(columns: &[NewColumn]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..columns.len()).collect();
+    order.sort_by_key(|i| match columns[*i].guess.layout() {
+        (Some(_), align) => (0, std::cmp::Reverse(align)),
+        (None, align) => (1, std::cmp::Reverse(align)),
+    });
+    order
+}
+
+/// The bytes of a row of mean lengths in this order of columns, the tuple
+/// header left out, rounded up to the 8 bytes at which tuples are placed
+/// (`heap_compute_data_size`; a short varlena needs no alignment).
+pub fn row_bytes(columns: &[NewColumn], order: &[usize]) -> usize {
+    let mut at = 0usize;
+    for column in order.iter().map(|i| &columns[*i]) {
+        match column.guess.layout() {
+            (Some(length), align) => at = at.next_multiple_of(align) + length,
+            (None, _) if column.mean_length < 127 => at += 1 + column.mean_length,
+            (None, align) => at = at.next_multiple_of(align) + 4 + column.mean_length,
+        }
+    }
+    at.next_multiple_of(8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pgsluice_core::scan::{Dialect, Eol, Next, Scanner};
+
+    fn infer(csv: &str, whole: bool) -> Vec<Guess> {
+        let dialect = Dialect::csv();
+        let mut scanner = Scanner::new(csv.as_bytes(), true, &dialect, Eol::Unknown);
+        let mut record = Record::default();
+        let mut inference = None;
+        while scanner.next(&mut record) == Ok(Next::Record) {
+            let inference = inference.get_or_insert_with(|| Inference::new(record.len()));
+            inference.see(csv.as_bytes(), &record);
+        }
+        let inference = inference.expect("a record");
+        let names = vec![String::new(); inference.columns.len()];
+        inference.columns(&names, whole).iter().map(|c| c.guess).collect()
+    }
+
+    #[test]
+    fn values_that_a_number_would_alter_stay_text() {
+        assert_eq!(infer("007,+1,-0,1,\n12,2,3,2,\n", true), {
+            use Guess::*;
+            [Text, Text, Text, Int4, Text]
+        });
+    }
+
+    #[test]
+    fn a_sample_is_not_trusted_to_show_the_largest_integer() {
+        assert_eq!(infer("1\n2\n", false), [Guess::Int8]);
+        assert_eq!(infer("1\n3000000000\n", true), [Guess::Int8]);
+    }
+
+    #[test]
+    fn one_odd_value_widens_the_column() {
+        assert_eq!(infer("true,1\nx,y\n", true), [Guess::Text, Guess::Text]);
+    }
+
+    #[test]
+    fn wide_alignment_comes_first_and_saves_its_padding() {
+        let column = |guess, mean_length| NewColumn { name: String::new(), guess, mean_length };
+        let columns = [
+            column(Guess::Bool, 1),
+            column(Guess::Int8, 8),
+            column(Guess::Text, 5),
+            column(Guess::Int4, 4),
+            column(Guess::Int8, 8),
+        ];
+        let order = by_alignment(&columns);
+        assert_eq!(order, [1, 4, 3, 0, 2]);
+        assert_eq!(row_bytes(&columns, &[0, 1, 2, 3, 4]), 40);
+        assert_eq!(row_bytes(&columns, &order), 32);
+    }
+}
