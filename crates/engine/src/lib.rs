@@ -1,3 +1,5 @@
 //! The I/O and the threads of the loader.
 
 pub mod infer;
+
+pub mod input;

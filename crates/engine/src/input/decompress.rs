@@ -1,0 +1,252 @@
+//! Decompression by content: the first bytes tell, not the name.
+//!
+//! Every decoder streams, goes on over concatenated members as the formats'
+//! own programs do, and gives an error, not an end, where a file breaks off.
+//! What a decoder may hold in memory is bounded, whatever the file says of
+//! itself.
+
+use std::io::{self, BufRead, Read};
+
+/// The most that a decoder may hold, in bytes: `xz -9` needs 65 MiB and
+/// `zstd --ultra -22` 128 MiB.
+const DECODER_MEMORY: u64 = 160 << 20;
+
+/// zstd's largest window that is decoded, as a power of two: the limit of its own program.
+const ZSTD_WINDOW_LOG: u32 = 27;
+
+/// The longest signature of a format.
+const SIGNATURE: usize = 6;
+
+/// How a file is compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compression {
+    /// RFC 1952
+    Gzip,
+    /// RFC 8878
+    Zstd,
+    /// the LZ4 frame format
+    Lz4,
+    /// bzip2
+    Bzip2,
+    /// the .xz file format
+    Xz,
+}
+
+impl Compression {
+    /// The format's usual name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Compression::Gzip => "gzip",
+            Compression::Zstd => "zstd",
+            Compression::Lz4 => "lz4",
+            Compression::Bzip2 => "bzip2",
+            Compression::Xz => "xz",
+        }
+    }
+
+    /// What the first bytes of a file say; `None` where they are data.
+    fn of(head: &[u8]) -> Option<Compression> {
+        match head {
+            [0x1f, 0x8b, 0x08, ..] => Some(Compression::Gzip),
+            [0x28, 0xb5, 0x2f, 0xfd, ..] => Some(Compression::Zstd),
+            // A zstd file may open with a skippable frame.
+            [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Some(Compression::Zstd),
+            [0x04, 0x22, 0x4d, 0x18, ..] => Some(Compression::Lz4),
+            [b'B', b'Z', b'h', b'1'..=b'9', 0x31, 0x41, ..] => Some(Compression::Bzip2),
+            // An empty bzip2 file has no block, only the end of the stream.
+            [b'B', b'Z', b'h', b'1'..=b'9', 0x17, 0x72, ..] => Some(Compression::Bzip2),
+            [0xfd, b'7', b'z', b'X', b'Z', 0x00, ..] => Some(Compression::Xz),
+            _ => None,
+        }
+    }
+}
+
+/// The plain bytes of `source`, and how it was compressed, if it was.
+///
+/// # Errors
+///
+/// Reading the first bytes failed. Errors in the compressed data come from the
+/// reader that is returned, as [`io::ErrorKind::InvalidData`] or
+/// [`io::ErrorKind::UnexpectedEof`].
+pub fn open<R: Read + Send + 'static>(
+    mut source: R,
+) -> io::Result<(Option<Compression>, Box<dyn Read + Send>)> {
+    let mut head = Vec::with_capacity(SIGNATURE);
+    source.by_ref().take(SIGNATURE as u64).read_to_end(&mut head)?;
+    let compression = Compression::of(&head);
+    let whole = io::Cursor::new(head).chain(source);
+    let Some(compression) = compression else { return Ok((None, Box::new(whole))) };
+    let buffered = io::BufReader::with_capacity(256 << 10, whole);
+    Ok((Some(compression), decoder(compression, buffered)?))
+}
+
+fn decoder<R: BufRead + Send + 'static>(
+    compression: Compression,
+    source: R,
+) -> io::Result<Box<dyn Read + Send>> {
+    Ok(match compression {
+        Compression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(source)),
+        Compression::Bzip2 => Box::new(bzip2::bufread::MultiBzDecoder::new(source)),
+        Compression::Zstd => {
+            let mut decoder = zstd::stream::read::Decoder::with_buffer(source)?;
+            decoder.window_log_max(ZSTD_WINDOW_LOG)?;
+            Box::new(decoder)
+        }
+        Compression::Xz => {
+            let stream = liblzma::stream::Stream::new_stream_decoder(
+                DECODER_MEMORY,
+                liblzma::stream::CONCATENATED,
+            )?;
+            Box::new(liblzma::bufread::XzDecoder::new_stream(source, stream))
+        }
+        Compression::Lz4 => Box::new(Lz4Frames::new(source)),
+    })
+}
+
+/// Notes whether its source has come to an end.
+struct Noted<R> {
+    source: R,
+    ended: bool,
+}
+
+impl<R: Read> Read for Noted<R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let got = self.source.read(out)?;
+        self.ended = got == 0 && !out.is_empty();
+        Ok(got)
+    }
+}
+
+/// LZ4 frames one after another.
+///
+/// The library's decoder stops after one frame, and takes a file that breaks
+/// off between two blocks for one that ends: a frame that ended because the
+/// source did, rather than by its end mark, is an error here.
+struct Lz4Frames<R: BufRead> {
+    /// `None` between frames, while the source is looked at
+    frame: Option<lz4_flex::frame::FrameDecoder<Noted<R>>>,
+    source: Option<R>,
+}
+
+impl<R: BufRead> Lz4Frames<R> {
+    fn new(source: R) -> Self {
+        Lz4Frames { frame: None, source: Some(source) }
+    }
+}
+
+impl<R: BufRead> Read for Lz4Frames<R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        if out.is_empty() {
+            return Ok(0);
+        }
+        loop {
+            if let Some(mut frame) = self.frame.take() {
+                let got = frame.read(out)?;
+                if got > 0 {
+                    self.frame = Some(frame);
+                    return Ok(got);
+                }
+                let noted = frame.into_inner();
+                if noted.ended {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+                self.source = Some(noted.source);
+            }
+            let Some(mut source) = self.source.take() else { return Ok(0) };
+            if source.fill_buf()?.is_empty() {
+                return Ok(0);
+            }
+            self.frame = Some(lz4_flex::frame::FrameDecoder::new(Noted { source, ended: false }));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    const ALL: [Compression; 5] = [
+        Compression::Gzip,
+        Compression::Zstd,
+        Compression::Lz4,
+        Compression::Bzip2,
+        Compression::Xz,
+    ];
+
+    fn compress(compression: Compression, data: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        match compression {
+            Compression::Gzip => {
+                let mut w = flate2::write::GzEncoder::new(&mut out, Default::default());
+                w.write_all(data).unwrap();
+                w.finish().unwrap();
+            }
+            Compression::Zstd => out = zstd::encode_all(data, 3).unwrap(),
+            Compression::Lz4 => {
+                let mut w = lz4_flex::frame::FrameEncoder::new(&mut out);
+                w.write_all(data).unwrap();
+                w.finish().unwrap();
+            }
+            Compression::Bzip2 => {
+                let mut w = bzip2::write::BzEncoder::new(&mut out, Default::default());
+                w.write_all(data).unwrap();
+                w.finish().unwrap();
+            }
+            Compression::Xz => out = liblzma::encode_all(data, 3).unwrap(),
+        }
+        out
+    }
+
+    fn read(bytes: Vec<u8>) -> io::Result<(Option<Compression>, Vec<u8>)> {
+        let (compression, mut reader) = open(io::Cursor::new(bytes))?;
+        let mut out = Vec::new();
+        reader.read_to_end(&mut out)?;
+        Ok((compression, out))
+    }
+
+    fn sample() -> Vec<u8> {
+        (0..40_000u32)
+            .flat_map(|i| format!("{},{}\n", i, i.wrapping_mul(2_654_435_761)).into_bytes())
+            .collect()
+    }
+
+    #[test]
+    fn every_format_comes_back_whole_and_concatenated() {
+        for compression in ALL {
+            let data = sample();
+            let packed = compress(compression, &data);
+            assert_eq!(read(packed.clone()).unwrap(), (Some(compression), data.clone()));
+            let twice = [packed.clone(), packed].concat();
+            assert_eq!(read(twice).unwrap().1, [data.clone(), data].concat(), "{compression:?}");
+        }
+    }
+
+    #[test]
+    fn an_empty_file_in_every_format() {
+        for compression in ALL {
+            assert_eq!(read(compress(compression, b"")).unwrap(), (Some(compression), vec![]));
+        }
+    }
+
+    #[test]
+    fn a_file_that_breaks_off_is_an_error_wherever_it_does() {
+        for compression in ALL {
+            let packed = compress(compression, &sample());
+            let step = (packed.len() / 97).max(1);
+            let ends =
+                (SIGNATURE..packed.len()).step_by(step).chain(packed.len() - 9..packed.len());
+            for end in ends {
+                let outcome = read(packed[..end].to_vec());
+                assert!(outcome.is_err(), "{compression:?} cut at {end} of {}", packed.len());
+            }
+        }
+    }
+
+    #[test]
+    fn plain_data_is_left_alone() {
+        for data in [&b""[..], b"B", b"BZh9 is a user,1\n", b"a,b\n"] {
+            assert_eq!(read(data.to_vec()).unwrap(), (None, data.to_vec()));
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! Files to blocks of bytes. Knows no PostgreSQL.
+
+pub mod decompress;
