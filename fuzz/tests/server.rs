@@ -1,0 +1,219 @@
+//! The scanner against real servers: the same file through stock COPY into
+//! columns of text and through `scan` and `row` gives equal rows, or an equal
+//! refusal (SQLSTATE, message and line).
+
+#[path = "server/cluster.rs"]
+mod cluster;
+#[path = "server/wire.rs"]
+mod wire;
+
+use pgsluice_core::error::Malformed;
+use pgsluice_core::scan::{Dialect, Eol, Format, Kind, Next, Record, Scanner};
+use pgsluice_fuzz::hostile::Case;
+use pgsluice_fuzz::rng::Rng;
+
+use cluster::Cluster;
+use wire::Client;
+
+type Row = Vec<Option<Vec<u8>>>;
+
+/// SQLSTATE, message and line.
+type Refused = (String, String, Option<u64>);
+
+/// Files for each server; a seed is a file, so that a failure can be had again.
+/// `PGSLUICE_CASES` asks for more.
+fn cases() -> u64 {
+    std::env::var("PGSLUICE_CASES").map_or(5000, |n| n.parse().expect("PGSLUICE_CASES is a number"))
+}
+
+#[test]
+fn stock_copy_and_the_scanner_agree() {
+    let installed = cluster::installed();
+    assert!(!installed.is_empty(), "no PostgreSQL found; hint: run scripts/servers");
+    for wanted in [15, 16, 18] {
+        if !installed.iter().any(|(major, _)| *major == wanted) {
+            eprintln!("left out: no PostgreSQL {wanted} on this machine");
+        }
+    }
+    for (major, bin) in installed {
+        let cluster = Cluster::start(major, &bin);
+        let mut client = Client::connect(&cluster.socket(), "postgres");
+        prepare(&mut client);
+        let (mut rows, mut refusals) = (0, 0);
+        for seed in 0..cases() {
+            let case = Case::new(&mut Rng::new(seed), cluster.major);
+            let theirs = by_server(&mut client, &case);
+            let ours = by_scanner(&case);
+            let text = String::from_utf8_lossy(&case.data);
+            assert_eq!(ours, theirs, "server {major}, seed {seed}: {text:?}, {case:?}");
+            match ours {
+                Ok(found) => rows += found.len(),
+                Err(_) => refusals += 1,
+            }
+        }
+        eprintln!("server {major}: {} files, {rows} rows, {refusals} refusals", cases());
+        assert!(rows > 1000 && refusals > 500, "the generator has lost its balance");
+    }
+}
+
+fn prepare(client: &mut Client) {
+    for columns in 1..=4 {
+        let list: Vec<_> = (0..columns).map(|i| format!("c{i} text DEFAULT 'dflt{i}'")).collect();
+        client
+            .run(&format!("CREATE UNLOGGED TABLE t{columns} (id bigserial, {})", list.join(",")))
+            .unwrap();
+    }
+}
+
+fn by_server(client: &mut Client, case: &Case) -> Result<Vec<Row>, Refused> {
+    let table = format!("t{}", case.columns);
+    let list: Vec<_> = (0..case.columns).map(|i| format!("c{i}")).collect();
+    let list = list.join(",");
+    client.run("BEGIN").unwrap();
+    let copied =
+        client.copy_in(&format!("COPY {table} ({list}) FROM STDIN {}", options(case)), &case.data);
+    let result = match copied {
+        Ok(()) => {
+            let sql =
+                format!("COPY (SELECT {list} FROM {table} ORDER BY id) TO STDOUT (FORMAT binary)");
+            Ok(binary_rows(&client.copy_out(&sql).unwrap()))
+        }
+        Err(failure) => {
+            let line = failure.line();
+            Err((failure.sqlstate, failure.message, line))
+        }
+    };
+    client.run("ROLLBACK").unwrap();
+    result
+}
+
+fn options(case: &Case) -> String {
+    let d = &case.dialect;
+    let text = |bytes: &[u8]| {
+        let hex: String = bytes.iter().map(|b| format!("\\x{b:02x}")).collect();
+        format!("E'{hex}'")
+    };
+    let mut list =
+        vec![format!("DELIMITER {}", text(&[d.delimiter])), format!("NULL {}", text(&d.null))];
+    if let Some(default) = &d.default {
+        list.push(format!("DEFAULT {}", text(default)));
+    }
+    if d.format == Format::Csv {
+        list.push(format!("FORMAT csv, QUOTE {}, ESCAPE {}", text(&[d.quote]), text(&[d.escape])));
+        for (name, bits) in [("NULL", case.force_null), ("NOT_NULL", case.force_not_null)] {
+            let of: Vec<_> =
+                (0..case.columns).filter(|i| bits >> i & 1 == 1).map(|i| format!("c{i}")).collect();
+            if !of.is_empty() {
+                list.push(format!("FORCE_{name} ({})", of.join(",")));
+            }
+        }
+    }
+    format!("({})", list.join(", "))
+}
+
+fn binary_rows(data: &[u8]) -> Vec<Row> {
+    let mut at = 19;
+    let mut take = |n: usize| {
+        at += n;
+        &data[at - n..at]
+    };
+    let mut rows = Vec::new();
+    loop {
+        let columns = i16::from_be_bytes(take(2).try_into().unwrap());
+        if columns < 0 {
+            return rows;
+        }
+        let mut row = Row::new();
+        for _ in 0..columns {
+            let len = i32::from_be_bytes(take(4).try_into().unwrap());
+            row.push(usize::try_from(len).ok().map(|len| take(len).to_vec()));
+        }
+        rows.push(row);
+    }
+}
+
+fn by_scanner(case: &Case) -> Result<Vec<Row>, Refused> {
+    let mut scanner = Scanner::new(&case.data, true, &case.dialect, Eol::Unknown);
+    let mut record = Record::default();
+    let mut rows = Vec::new();
+    loop {
+        let next = scanner.next(&mut record);
+        let fault = match next {
+            Ok(Next::Record) => match row(case, &record) {
+                Ok(row) => {
+                    rows.push(row);
+                    continue;
+                }
+                Err(fault) => fault,
+            },
+            Ok(_) => return Ok(rows),
+            Err(fault) => fault,
+        };
+        let column = match fault {
+            Malformed::MissingData(column) => format!("c{column}"),
+            _ => String::new(),
+        };
+        let message = fault.message(case.dialect.format == Format::Csv, &column);
+        return Err((fault.sqlstate().into(), message, Some(record.line)));
+    }
+}
+
+/// One record as a row of text, by the rules of `NextCopyFrom`.
+fn row(case: &Case, record: &Record) -> Result<Row, Malformed> {
+    if record.len() > case.columns {
+        return Err(Malformed::ExtraData);
+    }
+    let mut row = Row::new();
+    for i in 0..record.len() {
+        let (kind, value) = record.field(&case.data, i);
+        let forced = |bits: u8| bits >> i & 1 == 1;
+        row.push(match kind {
+            Kind::Plain | Kind::Quoted => Some(value.to_vec()),
+            Kind::QuotedNull => (!forced(case.force_null)).then(|| value.to_vec()),
+            Kind::Null => forced(case.force_not_null).then(|| value.to_vec()),
+            Kind::Default => Some(format!("dflt{i}").into_bytes()),
+        });
+    }
+    if record.len() < case.columns {
+        return Err(Malformed::MissingData(record.len()));
+    }
+    Ok(row)
+}
+
+#[test]
+fn bytes_that_are_not_utf8_are_named_alike() {
+    let Some((major, bin)) = cluster::installed().into_iter().next() else {
+        panic!("no PostgreSQL found; hint: run scripts/servers");
+    };
+    let cluster = Cluster::start(major + 100, &bin);
+    let mut client = Client::connect(&cluster.socket(), "postgres");
+    prepare(&mut client);
+    let mut rng = Rng::new(7);
+    for _ in 0..500 {
+        let mut data = Vec::new();
+        for _ in 0..1 + rng.below(6) {
+            match rng.below(3) {
+                0 => data.push(rng.bits() as u8),
+                1 => data.extend_from_slice("é漢🚂z\n".as_bytes()),
+                _ => data.push(rng.pick(b"\xc3\xa9\xe0\x80\xbf\xf0\x90\xf4\x8f\xed\xa0 a\n\0")),
+            }
+        }
+        let theirs = client.copy_in("COPY t1 (c0) FROM STDIN (FORMAT csv, QUOTE '|')", &data);
+        let theirs = theirs.map_err(|f| f.message).err();
+        let Err(bad) = pgsluice_core::scan::valid_utf8(&data) else { continue };
+        // Lines before the bad one may be refused first, for what they are.
+        let dialect = Dialect { quote: b'|', ..Dialect::csv() };
+        let mut scanner = Scanner::new(&data[..bad.offset], false, &dialect, Eol::Unknown);
+        let mut record = Record::default();
+        let clean = loop {
+            match scanner.next(&mut record) {
+                Ok(Next::Record) if record.len() == 1 => {}
+                Ok(Next::Record) | Err(_) => break false,
+                Ok(_) => break true,
+            }
+        };
+        if clean {
+            assert_eq!(theirs, Some(bad.message()), "{data:?}");
+        }
+    }
+}
