@@ -3,3 +3,5 @@
 pub mod infer;
 
 pub mod input;
+
+pub mod server;

@@ -1,0 +1,30 @@
+# Everything a developer or CI runs. `make help` lists it.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+# The servers are found here whatever CARGO_TARGET_DIR says.
+export PGSLUICE_SERVERS := $(CURDIR)/build/servers
+
+.PHONY: help need servers check test
+
+help: ## list the targets
+	@sed -nE 's/^([a-z]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+need:
+	@scripts/need
+
+servers: need ## fetch the PostgreSQL servers that tests and demo run on
+	@scripts/servers
+
+check: need ## formatting, lints with warnings denied, the rules of scripts/tidy
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --quiet -- -D warnings
+	python3 scripts/tidy_test.py 2>&1 | tail -n 3
+	scripts/tidy
+
+test: servers ## do the set-up and run every test
+	cargo test --workspace
+	scripts/test-extension

@@ -1,0 +1,231 @@
+//! Finds installed PostgreSQL servers.
+
+use super::error::ServerError;
+use std::env;
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// A server's version as its programs print it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Version {
+    /// The major version, 18 for 18.4 and for 18beta1.
+    pub major: u32,
+    /// The whole version, for example `18.4` or `19devel`.
+    pub text: String,
+}
+
+impl Version {
+    /// Reads `postgres (PostgreSQL) 15.20 (Debian 15.20-0+deb12u1)` and the like.
+    fn parse(line: &str) -> Option<Self> {
+        let text = line.split(") ").nth(1)?.split_whitespace().next()?;
+        let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        let major = text[..digits].parse().ok()?;
+        Some(Self { major, text: text.to_owned() })
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// How an installation was found, in the order in which they are preferred.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Origin {
+    /// The caller named its folder of programs.
+    Named,
+    /// The environment variable `PGSLUICE_PG_BIN` names it.
+    Environment,
+    /// The embedded package, of the clone or installed beside the program.
+    Embedded,
+    /// The `pg_config` on the search path names it.
+    PgConfig,
+    /// Debian's folder `/usr/lib/postgresql`.
+    Debian,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Origin::Named => "named",
+            Origin::Environment => "$PGSLUICE_PG_BIN",
+            Origin::Embedded => "embedded",
+            Origin::PgConfig => "pg_config",
+            Origin::Debian => "debian",
+        })
+    }
+}
+
+/// The programs of one installed PostgreSQL server.
+#[derive(Clone, Debug)]
+pub struct Installation {
+    /// The folder that holds `postgres` and `initdb`, without symbolic links.
+    pub bin: PathBuf,
+    /// What `postgres --version` says.
+    pub version: Version,
+    /// How it was found.
+    pub origin: Origin,
+}
+
+impl Installation {
+    /// The path of one of the installation's programs.
+    pub fn program(&self, name: &str) -> PathBuf {
+        self.bin.join(name)
+    }
+
+    /// Looks at a folder of programs; the error names what is missing there.
+    pub(super) fn open(bin: &Path, origin: Origin) -> Result<Self, ServerError> {
+        let bin = fs::canonicalize(bin)
+            .map_err(|e| ServerError::io("open the folder of programs", bin, e))?;
+        for name in ["postgres", "initdb"] {
+            if !bin.join(name).is_file() {
+                return Err(ServerError::new(format!("there is no {name} in {bin:?}")).with_hint(
+                    "name the folder that holds a PostgreSQL server's programs, \
+                     such as /usr/lib/postgresql/15/bin",
+                ));
+            }
+        }
+        let postgres = bin.join("postgres");
+        let line = first_line(&postgres, "--version").ok_or_else(|| {
+            ServerError::new(format!("{postgres:?} --version does not run"))
+                .with_hint("its shared libraries may be missing: run it by hand to see")
+        })?;
+        let version = Version::parse(&line).ok_or_else(|| {
+            ServerError::new(format!("{postgres:?} --version says {line:?}, not a version"))
+        })?;
+        Ok(Self { bin, version, origin })
+    }
+}
+
+/// Every installed server, best first: by origin, then the highest version first.
+pub fn find_all() -> Vec<Installation> {
+    let mut found: Vec<Installation> = Vec::new();
+    for (bin, origin) in candidates() {
+        if let Ok(installation) = Installation::open(&bin, origin) {
+            if !found.iter().any(|f| f.bin == installation.bin) {
+                found.push(installation);
+            }
+        }
+    }
+    found.sort_by_key(|f| (f.origin, std::cmp::Reverse(f.version.major)));
+    found
+}
+
+/// The server to use.
+///
+/// `named` is a folder of programs that the user gave: it is used or the call fails. Otherwise
+/// `$PGSLUICE_PG_BIN` is, likewise. Otherwise it is the first of [`find_all`] that has the wanted
+/// major version.
+pub fn find(named: Option<&Path>, major: Option<u32>) -> Result<Installation, ServerError> {
+    let forced = match named {
+        Some(bin) => Some((bin.to_owned(), Origin::Named)),
+        None => environment().map(|bin| (bin, Origin::Environment)),
+    };
+    if let Some((bin, origin)) = forced {
+        let installation = Installation::open(&bin, origin)?;
+        return match major {
+            Some(wanted) if wanted != installation.version.major => Err(ServerError::new(format!(
+                "PostgreSQL {wanted} is needed, {bin:?} holds {}",
+                installation.version
+            ))),
+            _ => Ok(installation),
+        };
+    }
+    let mut all = find_all().into_iter();
+    all.find(|f| major.unwrap_or(f.version.major) == f.version.major).ok_or_else(|| {
+        let wanted = major.map_or("PostgreSQL".to_owned(), |m| format!("PostgreSQL {m}"));
+        ServerError::new(format!("no {wanted} server is installed here")).with_hint(
+            "in a clone run scripts/servers; elsewhere install PostgreSQL \
+             (Debian: apt-get install postgresql), or name its programs with --pg-bin",
+        )
+    })
+}
+
+/// Folders that may hold a server's programs.
+fn candidates() -> Vec<(PathBuf, Origin)> {
+    let mut all = Vec::new();
+    all.extend(environment().map(|bin| (bin, Origin::Environment)));
+    for servers in embedded_folders() {
+        all.extend(versions_in(&servers).into_iter().map(|bin| (bin, Origin::Embedded)));
+    }
+    let pg_config = first_line(Path::new("pg_config"), "--bindir").map(PathBuf::from);
+    all.extend(pg_config.map(|bin| (bin, Origin::PgConfig)));
+    let debian = versions_in(Path::new("/usr/lib/postgresql"));
+    all.extend(debian.into_iter().map(|bin| (bin, Origin::Debian)));
+    all
+}
+
+fn environment() -> Option<PathBuf> {
+    env::var_os("PGSLUICE_PG_BIN").filter(|v| !v.is_empty()).map(PathBuf::from)
+}
+
+/// Folders with one embedded server for each major version: the one that `$PGSLUICE_SERVERS`
+/// names, `lib/pgsluice/servers` of the prefix that the program is installed in, and
+/// `build/servers` of the clone that it was built in.
+fn embedded_folders() -> Vec<PathBuf> {
+    let mut folders = Vec::new();
+    folders.extend(env::var_os("PGSLUICE_SERVERS").filter(|v| !v.is_empty()).map(PathBuf::from));
+    if let Ok(program) = env::current_exe() {
+        for above in program.ancestors().skip(1) {
+            folders.push(above.join("lib/pgsluice/servers"));
+            folders.push(above.join("build/servers"));
+        }
+    }
+    folders
+}
+
+/// The `bin` folders of subfolders that are named by a major version.
+fn versions_in(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    entries
+        .flatten()
+        .filter(|e| e.file_name().to_str().is_some_and(|n| n.parse::<u32>().is_ok()))
+        .map(|e| e.path().join("bin"))
+        .collect()
+}
+
+/// The first line that a program prints, if it runs and succeeds.
+fn first_line(program: &Path, argument: &str) -> Option<String> {
+    let output = Command::new(program)
+        .arg(argument)
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output()
+        .ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then(|| text.lines().next().unwrap_or("").to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read() {
+        let cases = [
+            ("postgres (PostgreSQL) 18.4", 18, "18.4"),
+            ("postgres (PostgreSQL) 15.20 (Debian 15.20-0+deb12u1)", 15, "15.20"),
+            ("postgres (PostgreSQL) 19devel", 19, "19devel"),
+            ("postgres (EnterpriseDB) 17beta2", 17, "17beta2"),
+        ];
+        for (line, major, text) in cases {
+            let version = Version::parse(line).expect(line);
+            assert_eq!((version.major, version.text.as_str()), (major, text));
+        }
+        for line in ["", "postgres 18.4", "postgres (PostgreSQL) next"] {
+            assert_eq!(Version::parse(line), None, "{line:?}");
+        }
+    }
+
+    #[test]
+    fn a_folder_without_a_server_is_named_in_the_error() {
+        let error = find(Some(Path::new("/usr/bin/no-such-folder")), None).unwrap_err();
+        assert!(error.to_string().contains("/usr/bin/no-such-folder"), "{error}");
+        let error = find(Some(Path::new("/etc")), None).unwrap_err();
+        assert!(error.to_string().contains("there is no postgres in \"/etc\""), "{error}");
+        assert!(error.hint().is_some());
+    }
+}

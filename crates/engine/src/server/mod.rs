@@ -1,0 +1,284 @@
+//! The embedded server: a private PostgreSQL for first use and for tests.
+//!
+//! A server lives in one folder: `data` (its cluster), `socket`, `log`, and `pgpass`. It is
+//! reached through a Unix socket in a folder that only its own user can enter, so that nobody
+//! else on the machine can connect although the socket asks for no password. With a port it also
+//! listens on 127.0.0.1, where it asks for a random password (SCRAM) that `pgpass` holds.
+//! Checksums are on, the encoding is UTF-8 and the collation C.UTF-8.
+//!
+//! Root cannot run a server, so it runs as `postgres`, or `nobody` where there is no such user.
+
+mod account;
+mod error;
+mod find;
+mod postmaster;
+mod setup;
+mod shelter;
+
+pub use error::ServerError;
+pub use find::{find, find_all, Installation, Origin, Version};
+pub use postmaster::StopMode;
+
+use account::Account;
+use postmaster::Postmaster;
+use setup::Place;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// How long a server may take to stop before it is an error: a checkpoint of a large cache.
+const STOP_LIMIT: Duration = Duration::from_secs(300);
+
+/// What to start.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The folder that holds the server's programs; none: as [`find`] says.
+    pub pg_bin: Option<PathBuf>,
+    /// The wanted major version; none: that of existing data, or the best there is.
+    pub major: Option<u32>,
+    /// The server's folder; none: a temporary one, removed when the [`Server`] is dropped.
+    pub dir: Option<PathBuf>,
+    /// A port on 127.0.0.1 to listen on as well; none: the Unix socket alone.
+    pub port: Option<u16>,
+    /// Server settings by name and value, as on the server's command line: they win over
+    /// `postgresql.conf` and `ALTER SYSTEM`.
+    pub settings: Vec<(String, String)>,
+    /// How long the server may take until it takes connections; crash recovery counts.
+    pub start_limit: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            pg_bin: None,
+            major: None,
+            dir: None,
+            port: None,
+            settings: Vec::new(),
+            start_limit: Duration::from_secs(120),
+        }
+    }
+}
+
+/// A server that this program started, or found running.
+///
+/// Dropping it stops the server, unless [`Server::detach`] or [`Server::attach`] made it.
+#[derive(Debug)]
+pub struct Server {
+    installation: Installation,
+    account: Account,
+    place: Place,
+    port: Option<u16>,
+    settings: Vec<(String, String)>,
+    start_limit: Duration,
+    postmaster: Option<Postmaster>,
+    /// Dropping stops the server.
+    owned: bool,
+    /// Dropping removes the folder.
+    temporary: bool,
+}
+
+impl Server {
+    /// Makes the cluster where there is none yet, and starts it.
+    ///
+    /// Fails if a server already runs on the folder.
+    pub fn start(options: Options) -> Result<Self, ServerError> {
+        let (dir, temporary) = match options.dir {
+            Some(dir) => (dir, false),
+            None => (setup::temporary_folder()?, true),
+        };
+        let place = Place::at(&dir)?;
+        let account = Account::choose(&place.data())?;
+        let _lock = place.lock(&account)?;
+        let major = place.major().or(options.major);
+        let installation = find(options.pg_bin.as_deref(), major)?;
+        let mut server = Self {
+            installation: shelter::reachable(&installation, &account)?,
+            account,
+            place,
+            port: options.port,
+            settings: options.settings,
+            start_limit: options.start_limit,
+            postmaster: None,
+            owned: true,
+            temporary,
+        };
+        server.place.prepare(&server.installation, &server.account, !temporary)?;
+        server.launch()?;
+        Ok(server)
+    }
+
+    /// The server that runs on a folder, if one does. Dropping the result leaves it running.
+    pub fn attach(dir: &Path) -> Result<Option<Self>, ServerError> {
+        let place = Place::at(dir)?;
+        let Some(postmaster) = Postmaster::of(&place.data()) else { return Ok(None) };
+        let account = Account::choose(&place.data())?;
+        let installation = place.running_installation(&postmaster)?;
+        Ok(Some(Self {
+            installation,
+            account,
+            port: place.running_port(),
+            place,
+            settings: Vec::new(),
+            start_limit: Options::default().start_limit,
+            postmaster: Some(postmaster),
+            owned: false,
+            temporary: false,
+        }))
+    }
+
+    /// Lets the server run on after this program's end.
+    pub fn detach(mut self) {
+        self.owned = false;
+        self.temporary = false;
+    }
+
+    /// Ends sessions and stops the server.
+    pub fn stop(&mut self, mode: StopMode) -> Result<(), ServerError> {
+        match &mut self.postmaster {
+            Some(postmaster) => postmaster.stop(mode, STOP_LIMIT)?,
+            None => return Ok(()),
+        }
+        self.postmaster = None;
+        Ok(())
+    }
+
+    /// Kills every process of the server at once, as a loss of power would (the operating
+    /// system's cache survives). [`Server::restart`] recovers.
+    pub fn kill9(&mut self) -> Result<(), ServerError> {
+        if let Some(mut postmaster) = self.postmaster.take() {
+            postmaster.kill9()?;
+        }
+        Ok(())
+    }
+
+    /// Stops the server if it runs, and starts it with the same settings.
+    pub fn restart(&mut self) -> Result<(), ServerError> {
+        self.stop(StopMode::Fast)?;
+        self.launch()
+    }
+
+    /// Stops the server if it runs, and starts it with these settings instead.
+    pub fn restart_with(&mut self, settings: Vec<(String, String)>) -> Result<(), ServerError> {
+        self.settings = settings;
+        self.restart()
+    }
+
+    /// Where the programs, as run, come from.
+    pub fn installation(&self) -> &Installation {
+        &self.installation
+    }
+
+    /// The server's version.
+    pub fn version(&self) -> &Version {
+        &self.installation.version
+    }
+
+    /// The first process of the server, if it runs.
+    pub fn pid(&self) -> Option<i32> {
+        self.postmaster.as_ref().map(Postmaster::pid)
+    }
+
+    /// The cluster's data folder.
+    pub fn data(&self) -> PathBuf {
+        self.place.data()
+    }
+
+    /// The server's log file.
+    pub fn log(&self) -> PathBuf {
+        self.place.log()
+    }
+
+    /// The folder of the Unix socket, as libpq's `host` takes it.
+    pub fn socket_dir(&self) -> &Path {
+        self.place.socket_dir()
+    }
+
+    /// A connection URL for a database, through the Unix socket.
+    pub fn url(&self, database: &str) -> String {
+        let host = setup::percent(&self.place.socket_dir().to_string_lossy());
+        let port = self.port.unwrap_or(setup::SOCKET_PORT);
+        format!("postgresql://postgres@/{}?host={host}&port={port}", setup::percent(database))
+    }
+
+    /// A connection URL over the loopback interface, if the server has a port. The password
+    /// stays in the file that the URL names.
+    pub fn tcp_url(&self, database: &str) -> Option<String> {
+        let passfile = setup::percent(&self.place.pgpass().to_string_lossy());
+        let database = setup::percent(database);
+        self.port.map(|port| {
+            format!("postgresql://postgres@127.0.0.1:{port}/{database}?passfile={passfile}")
+        })
+    }
+
+    fn launch(&mut self) -> Result<(), ServerError> {
+        let data = self.place.data();
+        if let Some(running) = Postmaster::of(&data) {
+            return Err(ServerError::new(format!(
+                "a server (process {}) already runs on {data:?}",
+                running.pid()
+            )));
+        }
+        self.place.make_socket_dir(&self.account)?;
+        let log = self.place.log();
+        let open = || File::options().append(true).create(true).open(&log);
+        let output = open().map_err(|e| ServerError::io("open", &log, e))?;
+        let errors = output.try_clone().map_err(|e| ServerError::io("open", &log, e))?;
+        let written = fs::metadata(&log).map_or(0, |m| m.len());
+        let program = self.installation.program("postgres");
+        let mut command = Command::new(&program);
+        command.arg("-D").arg(&data).current_dir(&data).stdin(Stdio::null());
+        command.stdout(output).stderr(errors).args(self.arguments());
+        setup::isolate(&mut command, &self.account);
+        let child = command.spawn().map_err(|e| ServerError::io("run", &program, e))?;
+        let mut postmaster = Postmaster::started(child);
+        match postmaster.wait_ready(&data, self.start_limit) {
+            Ok(true) => {
+                self.postmaster = Some(postmaster);
+                return Ok(());
+            }
+            Ok(false) => {}
+            Err(late) => {
+                postmaster.stop(StopMode::Immediate, STOP_LIMIT)?;
+                return Err(late.with_hint(format!("its log is {log:?}")));
+            }
+        }
+        let error = ServerError::new(format!("PostgreSQL {} did not start", self.version()));
+        Err(error.with_hint(match setup::complaint(&log, written) {
+            Some(line) => format!("it says: {line}; more is in {log:?}"),
+            None => format!("its log is {log:?}"),
+        }))
+    }
+
+    /// The server's settings as command-line arguments.
+    fn arguments(&self) -> Vec<String> {
+        let address = if self.port.is_some() { "127.0.0.1" } else { "" };
+        let port = self.port.unwrap_or(setup::SOCKET_PORT);
+        // A list of folders: quoted, a comma in the path is part of it.
+        let sockets = self.place.socket_dir().to_string_lossy().replace('"', "\"\"");
+        let mut all = vec![
+            format!("--listen_addresses={address}"),
+            format!("--port={port}"),
+            format!("--unix_socket_directories=\"{sockets}\""),
+        ];
+        all.extend(self.settings.iter().map(|(name, value)| format!("--{name}={value}")));
+        all
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if !self.owned {
+            return;
+        }
+        // Nobody is left to hear of an error; a temporary server's data need no checkpoint.
+        let mode = if self.temporary { StopMode::Immediate } else { StopMode::Fast };
+        if self.stop(mode).is_err() {
+            let _ = self.kill9();
+        }
+        if self.temporary {
+            let _ = fs::remove_dir_all(self.place.dir());
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! A server's folder: where its parts lie, and how its cluster is made.
+//!
+//! The folder, the log and the password belong to the caller; only `data` and `socket` belong to
+//! the server's user. A server that root runs as somebody else thus cannot point root's writes
+//! elsewhere by planting links.
+
+use super::account::Account;
+use super::error::ServerError;
+use super::find::{Installation, Origin};
+use super::postmaster::Postmaster;
+use super::shelter;
+use nix::fcntl::{Flock, FlockArg};
+use std::env;
+use std::fs::{self, DirBuilder, File, Permissions};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{self, Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The number in the socket's name where the server has no TCP port.
+pub(super) const SOCKET_PORT: u16 = 5432;
+
+/// A socket's path has at most 107 bytes, of which its name `/.s.PGSQL.65535` takes 15.
+const SOCKET_DIR_BYTES: usize = 107 - 15;
+
+/// The folder of one server.
+#[derive(Debug)]
+pub(super) struct Place {
+    dir: PathBuf,
+    socket_dir: PathBuf,
+}
+
+impl Place {
+    pub(super) fn at(dir: &Path) -> Result<Self, ServerError> {
+        let dir = path::absolute(dir).map_err(|e| ServerError::io("use the folder", dir, e))?;
+        let mut socket_dir = dir.join("socket");
+        // libpq takes a comma for the end of a host's name.
+        let text = socket_dir.as_os_str().as_encoded_bytes();
+        if text.len() > SOCKET_DIR_BYTES || text.contains(&b',') {
+            socket_dir = shelter::base()?.join(format!("socket-{}", shelter::short_name(&dir)));
+        }
+        Ok(Self { dir, socket_dir })
+    }
+
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub(super) fn data(&self) -> PathBuf {
+        self.dir.join("data")
+    }
+
+    pub(super) fn log(&self) -> PathBuf {
+        self.dir.join("log")
+    }
+
+    pub(super) fn pgpass(&self) -> PathBuf {
+        self.dir.join("pgpass")
+    }
+
+    pub(super) fn socket_dir(&self) -> &Path {
+        &self.socket_dir
+    }
+
+    /// The major version that made the data, if there are any.
+    pub(super) fn major(&self) -> Option<u32> {
+        fs::read_to_string(self.data().join("PG_VERSION")).ok()?.trim().parse().ok()
+    }
+
+    /// The TCP port of the running server, if it listens on one.
+    pub(super) fn running_port(&self) -> Option<u16> {
+        let text = fs::read_to_string(self.data().join("postmaster.pid")).ok()?;
+        let mut lines = text.lines().skip(3);
+        let (port, _socket, address) = (lines.next()?, lines.next()?, lines.next()?);
+        if address.trim().is_empty() {
+            None
+        } else {
+            port.trim().parse().ok()
+        }
+    }
+
+    /// The programs that the running server was started from.
+    pub(super) fn running_installation(
+        &self,
+        postmaster: &Postmaster,
+    ) -> Result<Installation, ServerError> {
+        let link = PathBuf::from(format!("/proc/{}/exe", postmaster.pid()));
+        let program = fs::read_link(&link).map_err(|e| ServerError::io("read", &link, e))?;
+        Installation::open(program.parent().unwrap_or(Path::new("/")), Origin::Named)
+    }
+
+    /// Makes the folder and holds its lock, so that two starts cannot make one cluster.
+    pub(super) fn lock(&self, account: &Account) -> Result<Flock<File>, ServerError> {
+        if let Some(above) = self.dir.parent() {
+            fs::create_dir_all(above).map_err(|e| ServerError::io("make the folder", above, e))?;
+        }
+        make_folder(&self.dir, folder_mode(account))?;
+        let path = self.dir.join("lock");
+        let file = private_file(&path).map_err(|e| ServerError::io("open", &path, e))?;
+        Flock::lock(file, FlockArg::LockExclusive)
+            .map_err(|(_, e)| ServerError::io("lock", &path, e.into()))
+    }
+
+    /// Makes the cluster, unless there is one.
+    pub(super) fn prepare(
+        &self,
+        installation: &Installation,
+        account: &Account,
+        sync: bool,
+    ) -> Result<(), ServerError> {
+        let data = self.data();
+        if !account.can_reach(&data) {
+            return Err(ServerError::new(format!(
+                "the server's unprivileged user cannot reach {data:?}"
+            ))
+            .with_hint("choose a folder that other users can enter, such as one under /var/tmp"));
+        }
+        if let Some(major) = self.major() {
+            return if major == installation.version.major {
+                Ok(())
+            } else {
+                Err(ServerError::new(format!(
+                    "{data:?} was made by PostgreSQL {major}, the server is {}",
+                    installation.version
+                ))
+                .with_hint("choose another folder, or that version's programs"))
+            };
+        }
+        let fresh = self.dir.join("data.new");
+        if fresh.exists() {
+            fs::remove_dir_all(&fresh).map_err(|e| ServerError::io("remove", &fresh, e))?;
+        }
+        make_folder(&fresh, 0o700)?;
+        account.own(&fresh)?;
+        let password = random_password()?;
+        self.initdb(installation, account, &fresh, &password, sync)?;
+        let line = format!("127.0.0.1:*:*:postgres:{password}\n");
+        self.write_private("pgpass", &line)?;
+        // In place only when whole: a cluster half made by a killed initdb is never started.
+        fs::rename(&fresh, &data).map_err(|e| ServerError::io("rename", &fresh, e))
+    }
+
+    fn initdb(
+        &self,
+        installation: &Installation,
+        account: &Account,
+        data: &Path,
+        password: &str,
+        sync: bool,
+    ) -> Result<(), ServerError> {
+        let pwfile = self.write_private("initdb-password", &format!("{password}\n"))?;
+        account.own(&pwfile)?;
+        let program = installation.program("initdb");
+        let mut command = Command::new(&program);
+        command.arg("-D").arg(data).arg("--pwfile").arg(&pwfile).current_dir(data);
+        command.args(["--username=postgres", "--auth-local=trust", "--auth-host=scram-sha-256"]);
+        command.args(["--encoding=UTF8", "--locale=C.UTF-8", "--data-checksums"]);
+        command.arg("--no-instructions").stdin(Stdio::null());
+        if !sync {
+            command.arg("--no-sync");
+        }
+        isolate(&mut command, account);
+        let output = command.output().map_err(|e| ServerError::io("run", &program, e));
+        fs::remove_file(&pwfile).map_err(|e| ServerError::io("remove", &pwfile, e))?;
+        let output = output?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        let reason = said.lines().rev().find(|l| l.contains("error:") || l.contains("FATAL"));
+        Err(ServerError::new(format!(
+            "cannot make a cluster in {data:?}: {}",
+            reason.unwrap_or(said.trim())
+        )))
+    }
+
+    /// Makes the socket's folder, which only the server's user (and root) can enter.
+    pub(super) fn make_socket_dir(&self, account: &Account) -> Result<(), ServerError> {
+        make_folder(&self.socket_dir, 0o700)?;
+        account.own(&self.socket_dir)
+    }
+
+    fn write_private(&self, name: &str, text: &str) -> Result<PathBuf, ServerError> {
+        let path = self.dir.join(name);
+        let _ = fs::remove_file(&path);
+        private_file(&path)
+            .and_then(|mut file| file.write_all(text.as_bytes()))
+            .map_err(|e| ServerError::io("write", &path, e))?;
+        Ok(path)
+    }
+}
+
+/// A folder under the system's temporary folder that nobody else has.
+pub(super) fn temporary_folder() -> Result<PathBuf, ServerError> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let dir = env::temp_dir().join(format!("pgsluice-{}-{number}", std::process::id()));
+        match DirBuilder::new().mode(0o700).create(&dir) {
+            Ok(()) => return Ok(dir),
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
+            Err(e) => return Err(ServerError::io("make the folder", &dir, e)),
+        }
+    }
+}
+
+/// A server's folder lets nobody in, except that another user's server must get through.
+fn folder_mode(account: &Account) -> u32 {
+    if account.is_other() {
+        0o711
+    } else {
+        0o700
+    }
+}
+
+/// Makes a folder with exactly these permissions; one that is there keeps what it holds.
+fn make_folder(dir: &Path, mode: u32) -> Result<(), ServerError> {
+    match DirBuilder::new().mode(mode).create(dir) {
+        Err(e) if e.kind() != ErrorKind::AlreadyExists => {
+            return Err(ServerError::io("make the folder", dir, e));
+        }
+        _ => {}
+    }
+    fs::set_permissions(dir, Permissions::from_mode(mode))
+        .map_err(|e| ServerError::io("set the permissions of", dir, e))
+}
+
+fn private_file(path: &Path) -> std::io::Result<File> {
+    File::options().write(true).create(true).truncate(false).mode(0o600).open(path)
+}
+
+/// 128 random bits in hexadecimal.
+fn random_password() -> Result<String, ServerError> {
+    let path = Path::new("/dev/urandom");
+    let mut bytes = [0; 16];
+    File::open(path)
+        .and_then(|mut file| file.read_exact(&mut bytes))
+        .map_err(|e| ServerError::io("read", path, e))?;
+    Ok(bytes.iter().map(|b| format!("{b:02x}")).collect())
+}
+
+/// Shields a server's program from the caller's terminal, variables and privileges.
+pub(super) fn isolate(command: &mut Command, account: &Account) {
+    // In a process group of its own, Ctrl-C at the caller's terminal does not stop the server.
+    command.process_group(0);
+    for (name, _) in env::vars_os() {
+        if name.to_string_lossy().starts_with("PG") {
+            command.env_remove(name);
+        }
+    }
+    command.env("LC_ALL", "C.UTF-8");
+    account.apply(command);
+}
+
+/// The last thing a server said in its log, from a position on, about why it does not run.
+pub(super) fn complaint(log: &Path, from: u64) -> Option<String> {
+    let mut file = File::open(log).ok()?;
+    file.seek(SeekFrom::Start(from)).ok()?;
+    let mut bytes = Vec::new();
+    file.take(1 << 20).read_to_end(&mut bytes).ok()?;
+    let text = String::from_utf8_lossy(&bytes);
+    let fatal = text.lines().rev().find(|l| l.contains("FATAL:") || l.contains("PANIC:"));
+    fatal.or(text.lines().next_back()).map(str::to_owned)
+}
+
+/// Percent-encodes what may not stand in a part of a connection URL.
+pub(super) fn percent(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
+            encoded.push(byte as char);
+        } else {
+            encoded.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_encoded() {
+        assert_eq!(percent("/tmp/a b?c%é"), "/tmp/a%20b%3Fc%25%C3%A9");
+    }
+
+    #[test]
+    fn a_path_that_no_client_could_name_gets_its_socket_elsewhere() {
+        let comma = Place::at(Path::new("/tmp/one,two")).unwrap();
+        assert!(comma.socket_dir().starts_with("/var/tmp"));
+        let deep = PathBuf::from("/tmp").join("d".repeat(100));
+        let place = Place::at(&deep).unwrap();
+        assert!(place.socket_dir().as_os_str().len() <= SOCKET_DIR_BYTES);
+        assert!(place.socket_dir().starts_with("/var/tmp"));
+        assert_eq!(Place::at(&deep).unwrap().socket_dir(), place.socket_dir());
+        let short = Place::at(Path::new("/tmp/short")).unwrap();
+        assert_eq!(short.socket_dir(), Path::new("/tmp/short/socket"));
+    }
+}

@@ -1,0 +1,246 @@
+//! The embedded server, on every PostgreSQL that this machine has.
+
+use pgsluice_engine::server::{find_all, Installation, Options, Server, StopMode};
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// One installation for each major version. Without any, nothing would be tested.
+fn each_major() -> Vec<Installation> {
+    let mut all = find_all();
+    let mut seen = Vec::new();
+    all.retain(|i| !seen.contains(&i.version.major) && (seen.push(i.version.major), true).1);
+    assert!(!all.is_empty(), "no PostgreSQL server here: run scripts/servers");
+    all
+}
+
+fn options(installation: &Installation) -> Options {
+    Options {
+        pg_bin: Some(installation.bin.clone()),
+        settings: vec![("fsync".into(), "off".into())],
+        ..Options::default()
+    }
+}
+
+/// A psql of any version: some packages have none.
+fn psql(url: &str, sql: &str) -> Result<String, String> {
+    let own = find_all().into_iter().map(|i| i.program("psql")).find(|p| p.is_file());
+    let output = Command::new(own.unwrap_or("psql".into()))
+        .args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d", url, "-c", sql])
+        .output()
+        .expect("psql runs");
+    if output.status.success() {
+        Ok(String::from_utf8(output.stdout).unwrap().trim_end().to_owned())
+    } else {
+        Err(String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+}
+
+/// A folder of this test's own, removed when it is dropped.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str, mode: u32) -> Self {
+        let dir = std::env::temp_dir().join(format!("pgsluice-{name}-{}", std::process::id()));
+        fs::DirBuilder::new().mode(mode).create(&dir).unwrap();
+        Self(dir)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn is_root() -> bool {
+    fs::metadata("/proc/self").unwrap().uid() == 0
+}
+
+fn process_uid(pid: i32) -> u32 {
+    fs::metadata(format!("/proc/{pid}")).unwrap().uid()
+}
+
+#[test]
+fn every_major_starts_answers_and_stops() {
+    for installation in each_major() {
+        let mut server = Server::start(options(&installation)).unwrap();
+        let url = server.url("postgres");
+        let facts = "SELECT current_setting('server_version_num')::int / 10000, \
+             current_setting('data_checksums'), current_setting('server_encoding'), \
+             (SELECT datcollate FROM pg_database WHERE datname = 'postgres'), \
+             current_setting('listen_addresses'), current_setting('fsync')";
+        let expected = format!("{}|on|UTF8|C.UTF-8||off", installation.version.major);
+        assert_eq!(psql(&url, facts).unwrap(), expected);
+        assert_eq!(server.version(), &installation.version);
+        let pid = server.pid().unwrap();
+        assert_ne!(process_uid(pid), 0, "no server runs as root");
+        let socket_mode = fs::metadata(server.socket_dir()).unwrap().permissions().mode();
+        assert_eq!(socket_mode & 0o777, 0o700, "nobody else reaches the socket");
+
+        let dir = server.data().parent().unwrap().to_owned();
+        server.stop(StopMode::Fast).unwrap();
+        assert_eq!(server.pid(), None);
+        assert!(psql(&url, "SELECT 1").is_err());
+        drop(server);
+        assert!(!dir.exists(), "a temporary server leaves nothing behind");
+        assert!(!Path::new(&format!("/proc/{pid}")).exists());
+    }
+}
+
+#[test]
+fn committed_rows_survive_kill_9_and_an_immediate_stop() {
+    for installation in each_major() {
+        let mut server = Server::start(options(&installation)).unwrap();
+        let url = server.url("postgres");
+        psql(&url, "CREATE TABLE t (a int); CREATE UNLOGGED TABLE u (a int)").unwrap();
+        psql(&url, "INSERT INTO t VALUES (1); INSERT INTO u VALUES (1)").unwrap();
+        server.kill9().unwrap();
+        server.restart().unwrap();
+        let both = "SELECT (SELECT count(*) FROM t), (SELECT count(*) FROM u)";
+        assert_eq!(psql(&url, both).unwrap(), "1|0", "recovery empties unlogged tables");
+        psql(&url, "INSERT INTO t VALUES (2)").unwrap();
+        server.stop(StopMode::Immediate).unwrap();
+        server.restart().unwrap();
+        assert_eq!(psql(&url, both).unwrap(), "2|0");
+        server.restart_with(vec![("wal_level".into(), "logical".into())]).unwrap();
+        assert_eq!(psql(&url, "SHOW wal_level").unwrap(), "logical");
+        assert_eq!(psql(&url, both).unwrap(), "2|0");
+    }
+}
+
+#[test]
+fn a_kept_server_is_found_again_and_keeps_its_data() {
+    let scratch = Scratch::new("kept server", 0o755);
+    let dir = scratch.0.join("it's, a \"folder\"");
+    let installation = &each_major()[0];
+    let kept = || Options { dir: Some(dir.clone()), ..options(installation) };
+
+    assert!(Server::attach(&dir).unwrap().is_none());
+    Server::start(kept()).unwrap().detach();
+    let mut found = Server::attach(&dir).unwrap().expect("it runs on");
+    let url = found.url("postgres");
+    psql(&url, "CREATE TABLE t AS SELECT 7 AS a").unwrap();
+    assert_eq!(found.version(), &installation.version);
+
+    let error = Server::start(kept()).unwrap_err();
+    assert!(error.to_string().contains("already runs"), "{error}");
+    assert_eq!(psql(&url, "SELECT a FROM t").unwrap(), "7", "the second start did no harm");
+
+    found.stop(StopMode::Fast).unwrap();
+    assert!(Server::attach(&dir).unwrap().is_none());
+    let again = Server::start(kept()).unwrap();
+    assert_eq!(psql(&again.url("postgres"), "SELECT a FROM t").unwrap(), "7");
+}
+
+#[test]
+fn over_tcp_the_server_asks_for_its_password() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let installation = &each_major()[0];
+    let server = Server::start(Options { port: Some(port), ..options(installation) }).unwrap();
+    let with_password = server.tcp_url("postgres").unwrap();
+    assert_eq!(psql(&with_password, "SELECT inet_server_port()").unwrap(), port.to_string());
+    assert_eq!(psql(&server.url("postgres"), "SELECT 1").unwrap(), "1");
+    let without = format!("postgresql://postgres@127.0.0.1:{port}/postgres?passfile=/dev/null");
+    let error = psql(&without, "SELECT 1").unwrap_err();
+    assert!(error.contains("password"), "{error}");
+    let pgpass = server.data().with_file_name("pgpass");
+    assert_eq!(fs::metadata(pgpass).unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn two_servers_run_side_by_side() {
+    let installation = &each_major()[0];
+    let (one, two) = std::thread::scope(|scope| {
+        let start = || scope.spawn(|| Server::start(options(installation)).unwrap());
+        let (one, two) = (start(), start());
+        (one.join().unwrap(), two.join().unwrap())
+    });
+    psql(&one.url("postgres"), "CREATE TABLE only_here ()").unwrap();
+    assert!(psql(&two.url("postgres"), "SELECT FROM only_here").is_err());
+}
+
+#[test]
+fn a_server_that_does_not_start_says_why() {
+    let scratch = Scratch::new("refusing", 0o755);
+    let installation = &each_major()[0];
+    let mut bad = options(installation);
+    bad.dir = Some(scratch.0.join("server"));
+    bad.settings = vec![("shared_buffers".into(), "much".into())];
+    let error = Server::start(bad).unwrap_err();
+    assert!(error.to_string().contains("did not start"), "{error}");
+    let hint = error.hint().expect("a hint");
+    assert!(hint.contains("shared_buffers") && hint.contains("/log"), "{hint}");
+}
+
+#[test]
+fn data_of_another_major_version_are_refused() {
+    let all = each_major();
+    let [one, other, ..] = all.as_slice() else {
+        eprintln!("only one PostgreSQL here: nothing to compare");
+        return;
+    };
+    let scratch = Scratch::new("majors", 0o755);
+    let dir = Some(scratch.0.join("server"));
+    drop(Server::start(Options { dir: dir.clone(), ..options(one) }).unwrap());
+    let error = Server::start(Options { dir, ..options(other) }).unwrap_err();
+    let expected = format!("PostgreSQL {} is needed", one.version.major);
+    assert!(error.to_string().contains(&expected), "{error}");
+}
+
+/// The folder of a relocatable installation (its own prefix), with what it needs beside it.
+fn relocatable() -> Option<(Installation, PathBuf)> {
+    let embedded = find_all().into_iter().find(|i| !i.bin.starts_with("/usr"))?;
+    let package = embedded.bin.parent()?.parent()?.to_owned();
+    Some((embedded, package))
+}
+
+#[test]
+fn programs_in_a_private_folder_are_run_from_a_copy_by_root() {
+    let Some((installation, package)) = relocatable() else {
+        eprintln!("no embedded PostgreSQL here: nothing to copy");
+        return;
+    };
+    let private = Scratch::new("private", 0o700);
+    let above = package.parent().unwrap();
+    for folder in fs::read_dir(above).unwrap().flatten() {
+        let wanted = folder
+            .file_name()
+            .to_string_lossy()
+            .starts_with(package.file_name().unwrap().to_str().unwrap());
+        if wanted {
+            let copied = Command::new("cp").arg("-a").arg(folder.path()).arg(&private.0).status();
+            assert!(copied.unwrap().success());
+        }
+    }
+    let bin = private.0.join(installation.bin.strip_prefix(above).unwrap());
+    let moved = Installation { bin: bin.clone(), ..installation };
+    let server = Server::start(options(&moved)).unwrap();
+    assert_eq!(psql(&server.url("postgres"), "SELECT 1").unwrap(), "1");
+    if is_root() {
+        assert!(server.installation().bin.starts_with("/var/tmp/pgsluice-0"));
+        assert_ne!(process_uid(server.pid().unwrap()), 0);
+        let copy = server.installation().bin.clone();
+        drop(server);
+        let again = Server::start(options(&moved)).unwrap();
+        assert_eq!(again.installation().bin, copy, "the copy is used again");
+        drop(again);
+        let root_of_copy = copy.ancestors().nth(3).unwrap();
+        fs::remove_dir_all(root_of_copy).unwrap();
+    } else {
+        assert_eq!(server.installation().bin, fs::canonicalize(bin).unwrap());
+    }
+}
+
+#[test]
+fn root_is_told_when_the_server_cannot_reach_its_folder() {
+    if !is_root() {
+        return;
+    }
+    let private = Scratch::new("unreachable", 0o700);
+    let dir = Some(private.0.join("server"));
+    let error = Server::start(Options { dir, ..options(&each_major()[0]) }).unwrap_err();
+    assert!(error.to_string().contains("cannot reach"), "{error}");
+    assert!(error.hint().is_some());
+}

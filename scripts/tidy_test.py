@@ -1,0 +1,67 @@
+"""The rules of scripts/tidy catch what they are there for, and nothing else."""
+
+import importlib.machinery
+import importlib.util
+import sys
+import unittest
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+LOADER = importlib.machinery.SourceFileLoader("tidy", str(Path(__file__).with_name("tidy")))
+tidy = importlib.util.module_from_spec(importlib.util.spec_from_loader("tidy", LOADER))
+LOADER.exec_module(tidy)
+
+
+def breaches(name, text):
+    return [what for _, what in tidy.check_file(Path(name), text)]
+
+
+class Rules(unittest.TestCase):
+    def test_long_rust_function(self):
+        body = '    let _ = "}";  // }\n' * 69
+        self.assertEqual(breaches("crates/cli/src/a.rs", "fn a(x: [u8; 2]) {\n" + body + "}\n")[0],
+                         "function a has 71 lines, at most 70")
+        self.assertEqual(breaches("crates/cli/src/a.rs", "fn a() {\n" + body[23:] + "}\n"), [])
+
+    def test_rust_lifetimes_are_no_characters(self):
+        text = "fn a<'a>(x: &'a str) -> &'a str {\n    x\n}\nfn b() -> char {\n    '{'\n}\n"
+        found = list(tidy.rust_functions(tidy.blanked(text, ".rs")))
+        self.assertEqual(found, [("a", 1, 3), ("b", 4, 3)])
+
+    def test_long_c_function(self):
+        body = "\tx++;\n" * 70
+        text = "struct s {\n" + body + "};\nint\nf(int (*g) (int), int x)\n{\n" + body + "}\n"
+        self.assertEqual(breaches("ext/a.c", text), ["function f has 72 lines, at most 70"])
+
+    def test_long_file(self):
+        self.assertEqual(breaches("crates/cli/src/a.rs", "//\n" * 501), ["501 lines, at most 500"])
+        self.assertEqual(breaches("docs/a.md", "x\n" * 501), [])
+
+    def test_core_is_pure(self):
+        for text in ["use std::fs;\n", "use std::{fmt, time::Instant};\n", "fn a() { std::thread::yield_now() }\n"]:
+            self.assertEqual(len(breaches("crates/core/src/a.rs", text)), 1, text)
+            self.assertEqual(breaches("crates/engine/src/a.rs", text), [], text)
+        self.assertEqual(breaches("crates/core/src/a.rs", "// std::fs\n#[cfg(test)]\nmod tests {\n    use std::fs;\n}\n"), [])
+
+    def test_libraries_do_not_print(self):
+        self.assertEqual(len(breaches("crates/engine/src/a.rs", 'fn a() { println!("") }\n')), 1)
+        self.assertEqual(breaches("crates/cli/src/a.rs", 'fn a() { println!("") }\n'), [])
+
+    def test_rust_calls_no_postgres(self):
+        self.assertEqual(len(breaches("ext/ffi/src/a.rs", 'extern "C" {\n    fn palloc();\n}\n')), 1)
+        self.assertEqual(breaches("ext/ffi/src/a.rs", 'pub extern "C" fn begin() {}\n'), [])
+
+    def test_versions_in_one_place(self):
+        text = "#if PG_VERSION_NUM >= 160000\n#endif\n"
+        self.assertEqual(len(breaches("ext/copy.c", text)), 1)
+        self.assertEqual(breaches("ext/compat.h", text), [])
+
+    def test_words_and_blanks(self):
+        for text in ["// TODO later\n", "// see /root/x\n", "a \n", "a"]:
+            self.assertEqual(len(breaches("docs/a.md", text)), 1, text)
+        for text in ["under /var/tmp/x\n", "~/work/x\n", "a/work/x\n"]:
+            self.assertEqual(breaches("docs/a.md", text), [], text)
+
+
+if __name__ == "__main__":
+    unittest.main()
