@@ -1,7 +1,7 @@
 //! The I/O and the threads of the loader.
 
 pub mod infer;
-
 pub mod input;
-
+pub mod isolate;
+pub mod reject;
 pub mod server;

@@ -1,0 +1,146 @@
+//! Finds the records of a chunk that the server refuses.
+//!
+//! Each attempt is one COPY of consecutive records within a savepoint. Where
+//! the server names the line, the records before it are tried again without
+//! it, then the record alone, then the rest: about twice the data, however
+//! many are bad. Where it names none (foreign keys, triggers), the range is
+//! halved.
+
+use std::ops::Range;
+
+/// Why an attempt failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// the index of the record that the server named, if it named one
+    pub record: Option<usize>,
+    /// the column that it named
+    pub column: Option<String>,
+    /// its SQLSTATE
+    pub sqlstate: String,
+    /// its message
+    pub message: String,
+}
+
+/// Where the attempts and the rejects of [`isolate`] go.
+pub trait Attempts {
+    /// What ends the load rather than a record.
+    type Fatal;
+
+    /// Tries to load a range of records; all of them or none.
+    ///
+    /// # Errors
+    ///
+    /// The load cannot go on.
+    fn load(&mut self, records: Range<usize>) -> Result<Result<(), Refused>, Self::Fatal>;
+
+    /// Takes a record that was refused alone.
+    ///
+    /// # Errors
+    ///
+    /// The limit is exceeded or the reject cannot be kept.
+    fn reject(&mut self, record: usize, why: Refused) -> Result<(), Self::Fatal>;
+}
+
+/// Loads all records that the server accepts and rejects the others, in order.
+///
+/// # Errors
+///
+/// What the attempts say cannot be gone on with.
+pub fn isolate<A: Attempts>(records: Range<usize>, attempts: &mut A) -> Result<(), A::Fatal> {
+    // Ranges still to be done, the first one last.
+    let mut todo = vec![records];
+    while let Some(range) = todo.pop() {
+        if range.is_empty() {
+            continue;
+        }
+        let Err(why) = attempts.load(range.clone())? else { continue };
+        if range.len() == 1 {
+            attempts.reject(range.start, why)?;
+            continue;
+        }
+        match why.record.filter(|named| range.contains(named)) {
+            Some(named) => {
+                todo.push(named + 1..range.end);
+                todo.push(named..named + 1);
+                todo.push(range.start..named);
+            }
+            None => {
+                let middle = range.start + range.len() / 2;
+                todo.push(middle..range.end);
+                todo.push(range.start..middle);
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Records with a fault each or none: `l` is refused with its line, `n` without.
+    struct Chunk {
+        faults: Vec<u8>,
+        loaded: Vec<usize>,
+        rejected: Vec<usize>,
+        sent: usize,
+    }
+
+    impl Attempts for Chunk {
+        type Fatal = std::convert::Infallible;
+
+        fn load(&mut self, records: Range<usize>) -> Result<Result<(), Refused>, Self::Fatal> {
+            let bad = records.clone().find(|i| self.faults[*i] != b'.');
+            // The server stops reading at the record that it refuses.
+            self.sent += bad.map_or(records.end, |bad| bad + 1) - records.start;
+            let Some(bad) = bad else {
+                self.loaded.extend(records);
+                return Ok(Ok(()));
+            };
+            Ok(Err(Refused {
+                record: (self.faults[bad] == b'l').then_some(bad),
+                column: None,
+                sqlstate: "22P02".into(),
+                message: String::new(),
+            }))
+        }
+
+        fn reject(&mut self, record: usize, _: Refused) -> Result<(), Self::Fatal> {
+            self.rejected.push(record);
+            Ok(())
+        }
+    }
+
+    fn run(faults: &[u8]) -> Chunk {
+        let mut chunk =
+            Chunk { faults: faults.to_vec(), loaded: vec![], rejected: vec![], sent: 0 };
+        let Ok(()) = isolate(0..faults.len(), &mut chunk);
+        chunk
+    }
+
+    #[test]
+    fn every_record_is_loaded_or_rejected_once_and_in_order() {
+        let mut seed = 1u64;
+        for length in 0..200 {
+            let faults: Vec<u8> = (0..length)
+                .map(|_| {
+                    seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    b"....ln....."[(seed >> 33) as usize % 11]
+                })
+                .collect();
+            let chunk = run(&faults);
+            let is_bad = |i: &usize| faults[*i] != b'.';
+            assert_eq!(chunk.rejected, (0..length).filter(is_bad).collect::<Vec<_>>());
+            assert_eq!(chunk.loaded, (0..length).filter(|i| !is_bad(i)).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn named_records_cost_about_twice_the_data() {
+        let mut faults = vec![b'.'; 10_000];
+        faults.iter_mut().step_by(10).for_each(|f| *f = b'l');
+        let chunk = run(&faults);
+        assert_eq!((chunk.loaded.len(), chunk.rejected.len()), (9_000, 1_000));
+        assert!(chunk.sent <= 21_000, "{} records were sent", chunk.sent);
+    }
+}

@@ -1,0 +1,247 @@
+//! Rejects: the policy, the limit, and the two files that hold them.
+//!
+//! The reject file holds the original bytes of each rejected record, so that
+//! it can be mended and loaded again; beside it `<file>.jsonl` says of each
+//! record where it stood and why it was refused.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+/// How many rejects a load bears.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Limit {
+    /// any number
+    None,
+    /// this many; one more fails the load at once
+    Records(u64),
+    /// this share of the records read, in per cent, judged at the end
+    Percent(f64),
+}
+
+impl Limit {
+    /// Reads `N` or `P%`.
+    ///
+    /// # Errors
+    ///
+    /// Says what the limit should look like.
+    pub fn parse(text: &str) -> Result<Limit, String> {
+        let wrong = || {
+            format!("\"{text}\" is neither a number of records nor a percentage, as 100 or 0.5%")
+        };
+        match text.strip_suffix('%') {
+            None => text.parse().map(Limit::Records).map_err(|_| wrong()),
+            Some(share) => match share.trim().parse::<f64>() {
+                Ok(share) if (0.0..=100.0).contains(&share) => Ok(Limit::Percent(share)),
+                _ => Err(wrong()),
+            },
+        }
+    }
+
+    /// Whether a running load has gone beyond the limit already.
+    pub fn exceeded(&self, rejected: u64) -> bool {
+        matches!(self, Limit::Records(most) if rejected > *most)
+    }
+
+    /// Whether a load that has read everything is beyond the limit.
+    pub fn exceeded_at_end(&self, rejected: u64, read: u64) -> bool {
+        match self {
+            Limit::Percent(share) => rejected as f64 * 100.0 > *share * read as f64,
+            _ => self.exceeded(rejected),
+        }
+    }
+}
+
+impl std::fmt::Display for Limit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Limit::None => f.write_str("none"),
+            Limit::Records(most) => write!(f, "{most}"),
+            Limit::Percent(share) => write!(f, "{share}%"),
+        }
+    }
+}
+
+/// One rejected record: a line of the side file, without the record's bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Reject {
+    /// the file, as named by the user
+    pub file: String,
+    /// the number of the record in its file, from 1, the header left out
+    pub record: u64,
+    /// the number of the record's first line in its file, from 1
+    pub line: u64,
+    /// where the record begins in its file, decompressed, in bytes
+    pub offset: u64,
+    /// the record's length in bytes, its line end included
+    pub length: u64,
+    /// the column, where the server names one
+    pub column: Option<String>,
+    /// the SQLSTATE of the refusal
+    pub sqlstate: String,
+    /// the server's message
+    pub message: String,
+}
+
+/// The two files, open for writing.
+#[derive(Debug)]
+pub struct RejectFile {
+    path: PathBuf,
+    records: BufWriter<File>,
+    side: BufWriter<File>,
+}
+
+impl RejectFile {
+    /// Creates `path` and `path.jsonl`, and writes the source's header line, if any.
+    ///
+    /// # Errors
+    ///
+    /// Either file exists already ([`io::ErrorKind::AlreadyExists`]: nothing is
+    /// ever overwritten) or cannot be written. Neither file is left behind.
+    pub fn create(path: &Path, header: Option<&[u8]>) -> io::Result<RejectFile> {
+        let new = |path: &Path| OpenOptions::new().write(true).create_new(true).open(path);
+        let records = new(path)?;
+        let side = match new(&side_path(path)) {
+            Ok(side) => side,
+            Err(e) => {
+                // Ours, just created and still empty.
+                std::fs::remove_file(path)?;
+                return Err(e);
+            }
+        };
+        let mut file = RejectFile {
+            path: path.to_owned(),
+            records: BufWriter::new(records),
+            side: BufWriter::new(side),
+        };
+        if let Some(header) = header {
+            file.put_record(header)?;
+        }
+        Ok(file)
+    }
+
+    /// Where the records go.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Adds a record: its original bytes to the one file, its story to the other.
+    ///
+    /// # Errors
+    ///
+    /// The disk is full or the file cannot be written: the load must fail then,
+    /// since a reject that is kept nowhere would be lost.
+    pub fn add(&mut self, reject: &Reject, bytes: &[u8]) -> io::Result<()> {
+        self.put_record(bytes)?;
+        serde_json::to_writer(&mut self.side, reject)?;
+        self.side.write_all(b"\n")
+    }
+
+    /// Makes everything durable. Called before the commit that leaves the rejects out.
+    ///
+    /// # Errors
+    ///
+    /// As [`RejectFile::add`].
+    pub fn sync(&mut self) -> io::Result<()> {
+        for file in [&mut self.records, &mut self.side] {
+            file.flush()?;
+            file.get_ref().sync_all()?;
+        }
+        Ok(())
+    }
+
+    /// A record that ended with the file may lack its line end: the next one must not run into it.
+    fn put_record(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.records.write_all(bytes)?;
+        if matches!(bytes.last(), Some(b'\n' | b'\r')) {
+            return Ok(());
+        }
+        self.records.write_all(b"\n")
+    }
+}
+
+/// The side file of a reject file: the same name and `.jsonl`.
+pub fn side_path(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".jsonl");
+    PathBuf::from(name)
+}
+
+/// Whether an error with this SQLSTATE is the record's own fault, so that the
+/// load can go on without it.
+///
+/// Data exceptions (22), integrity constraints (23), the check option of views
+/// (44), exceptions that a trigger raises (P0001) and limits such as the
+/// longest index row (54000). Everything else (connection, disk, privileges,
+/// deadlock, cancelled) fails the load.
+pub fn is_of_the_record(sqlstate: &str) -> bool {
+    matches!(sqlstate.get(..2), Some("22" | "23" | "44")) || matches!(sqlstate, "P0001" | "54000")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_read_and_judged() {
+        assert_eq!(Limit::parse("3"), Ok(Limit::Records(3)));
+        assert_eq!(Limit::parse("0.5%"), Ok(Limit::Percent(0.5)));
+        for wrong in ["", "-1", "x%", "101%", "NaN%", "3 %x"] {
+            assert!(Limit::parse(wrong).is_err(), "{wrong}");
+        }
+        assert!(!Limit::Records(3).exceeded(3));
+        assert!(Limit::Records(3).exceeded(4));
+        assert!(!Limit::Percent(1.0).exceeded(50));
+        assert!(!Limit::Percent(1.0).exceeded_at_end(1, 100));
+        assert!(Limit::Percent(1.0).exceeded_at_end(2, 100));
+        assert!(!Limit::Percent(0.0).exceeded_at_end(0, 0));
+    }
+
+    #[test]
+    fn an_existing_file_is_refused_and_left_as_it_was() {
+        let dir = std::env::temp_dir().join(format!("pgsluice-reject-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let path = dir.join("bad.csv");
+        std::fs::write(side_path(&path), "kept").unwrap();
+        let error = RejectFile::create(&path, None).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+        assert!(!path.exists());
+        assert_eq!(std::fs::read_to_string(side_path(&path)).unwrap(), "kept");
+        std::fs::remove_file(side_path(&path)).unwrap();
+
+        let mut file = RejectFile::create(&path, Some(b"a,b\r\n")).unwrap();
+        let reject = Reject {
+            file: "x.csv".into(),
+            record: 7,
+            line: 9,
+            offset: 120,
+            length: 3,
+            column: Some("b".into()),
+            sqlstate: "22P02".into(),
+            message: "invalid input syntax for type integer: \"\n\"".into(),
+        };
+        file.add(&reject, b"1,\xff").unwrap();
+        file.add(&reject, b"2,\"\n\"\n").unwrap();
+        file.sync().unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"a,b\r\n1,\xff\n2,\"\n\"\n");
+        let side = std::fs::read_to_string(side_path(&path)).unwrap();
+        let lines: Vec<serde_json::Value> =
+            side.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+        assert_eq!(lines.len(), 2);
+        assert_eq!(lines[0]["sqlstate"], "22P02");
+        assert_eq!(lines[0]["offset"], 120);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn only_the_records_own_faults_are_rejected() {
+        for own in ["22P02", "22021", "23505", "23P01", "44000", "P0001", "54000"] {
+            assert!(is_of_the_record(own), "{own}");
+        }
+        for other in ["53100", "57014", "42501", "40P01", "08006", "25006", ""] {
+            assert!(!is_of_the_record(other), "{other}");
+        }
+    }
+}
