@@ -7,19 +7,19 @@ pub use heap::{Formed, HeapColumn, HeapSink};
 pub use pgcopy::{PgCopySink, HEADER, TRAILER};
 
 /// A `numeric` in the server's own terms (`src/backend/utils/adt/numeric.c`).
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Numeric {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Numeric<'a> {
     /// base-10000 digits, most significant first, no leading or trailing zeros
-    pub digits: Vec<i16>,
-    /// the power of 10000 of the first digit
+    pub digits: &'a [i16],
+    /// the power of 10000 of the first digit; 0 where there are no digits
     pub weight: i16,
-    /// one of the `SIGN_…` constants
+    /// one of the constants below
     pub sign: u16,
     /// decimal digits after the point, as displayed
     pub dscale: u16,
 }
 
-impl Numeric {
+impl Numeric<'_> {
     /// `NUMERIC_POS`
     pub const POSITIVE: u16 = 0x0000;
     /// `NUMERIC_NEG`
@@ -86,6 +86,13 @@ pub trait RowSink {
     /// `text`, `varchar`, `char(n)` (already padded), `bytea` and `json`: bytes
     /// that are stored as they are.
     fn put_bytes(&mut self, v: &[u8]);
+    /// `char(n)`: `v` and as many spaces as it lacks.
+    fn put_padded(&mut self, v: &[u8], spaces: usize) {
+        let mut padded = Vec::with_capacity(v.len() + spaces);
+        padded.extend_from_slice(v);
+        padded.resize(v.len() + spaces, b' ');
+        self.put_bytes(&padded);
+    }
     /// `jsonb`, as the text of a JSON value that was found valid.
     ///
     /// Returns an error where this sink cannot form it; the row must then be undone.
@@ -105,7 +112,7 @@ pub trait RowSink {
     /// `timetz`: microseconds, and seconds west of UTC.
     fn put_timetz(&mut self, micros: i64, west: i32);
     /// `numeric`.
-    fn put_numeric(&mut self, v: &Numeric);
+    fn put_numeric(&mut self, v: Numeric<'_>);
     /// `bit` and `varbit`: how many bits, then ceil(bits / 8) bytes, padded with zeros.
     fn put_bits(&mut self, bits: u32, bytes: &[u8]);
     /// `inet` and `cidr`: address of 4 or 16 bytes and the length of the netmask.

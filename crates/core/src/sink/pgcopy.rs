@@ -124,6 +124,12 @@ impl RowSink for PgCopySink {
         self.out.extend_from_slice(v);
     }
 
+    fn put_padded(&mut self, v: &[u8], spaces: usize) {
+        self.length(v.len() + spaces);
+        self.out.extend_from_slice(v);
+        self.out.resize(self.out.len() + spaces, b' ');
+    }
+
     fn put_jsonb(&mut self, text: &[u8]) -> Result<(), Refusal> {
         // jsonb_recv: a version byte, 1, then the text.
         self.length(text.len() + 1);
@@ -165,14 +171,14 @@ impl RowSink for PgCopySink {
         self.out.extend_from_slice(&west.to_be_bytes());
     }
 
-    fn put_numeric(&mut self, v: &Numeric) {
+    fn put_numeric(&mut self, v: Numeric<'_>) {
         // numeric_send: ndigits, weight, sign, dscale, digits.
         self.length(8 + 2 * v.digits.len());
         self.out.extend_from_slice(&(v.digits.len() as u16).to_be_bytes());
         self.out.extend_from_slice(&v.weight.to_be_bytes());
         self.out.extend_from_slice(&v.sign.to_be_bytes());
         self.out.extend_from_slice(&v.dscale.to_be_bytes());
-        for digit in &v.digits {
+        for digit in v.digits {
             self.out.extend_from_slice(&digit.to_be_bytes());
         }
     }

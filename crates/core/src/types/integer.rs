@@ -1,49 +1,106 @@
-//! `smallint`, `integer`, `bigint`: `pg_strtoint16`, `pg_strtoint32`,
-//! `pg_strtoint64` of `src/backend/utils/adt/numutils.c`.
+//! `smallint`, `integer`, `bigint`, `oid`: `pg_strtoint16`, `pg_strtoint32`,
+//! `pg_strtoint64` and `uint32in_subr` of `src/backend/utils/adt/numutils.c`.
 //!
-//! Read here: an optional sign and decimal digits. Surrounding white space,
-//! and the hexadecimal, octal and binary forms and underscores that PostgreSQL
-//! 16 added, are left to the server.
+//! Read here: white space, a sign, decimal digits, white space. The
+//! hexadecimal, octal and binary forms and the underscores that PostgreSQL 16
+//! added are left to the server.
 
+use super::text::trim;
 use crate::error::Refusal;
 
 /// `smallint`.
 pub fn int2(text: &[u8]) -> Result<i16, Refusal> {
-    i16::try_from(int8(text)?).map_err(|_| Refusal::Range)
+    let value = integer(text, i64::from(i16::MIN), i64::from(i16::MAX))?;
+    Ok(value as i16)
 }
 
 /// `integer`.
 #[inline]
 pub fn int4(text: &[u8]) -> Result<i32, Refusal> {
-    i32::try_from(int8(text)?).map_err(|_| Refusal::Range)
+    // Nine digits fit, whatever they are.
+    if let Some(value) = digits9(text) {
+        return Ok(value as i32);
+    }
+    let value = integer(text, i64::from(i32::MIN), i64::from(i32::MAX))?;
+    Ok(value as i32)
 }
 
 /// `bigint`.
 #[inline]
 pub fn int8(text: &[u8]) -> Result<i64, Refusal> {
+    if let Some(value) = digits9(text) {
+        return Ok(i64::from(value));
+    }
+    integer(text, i64::MIN, i64::MAX)
+}
+
+/// One to nine digits and nothing else.
+#[inline]
+fn digits9(text: &[u8]) -> Option<u32> {
+    if text.is_empty() || text.len() > 9 {
+        return None;
+    }
+    let mut value = 0u32;
+    let mut bad = 0u8;
+    for c in text {
+        let digit = c.wrapping_sub(b'0');
+        bad |= u8::from(digit > 9);
+        value = value.wrapping_mul(10).wrapping_add(u32::from(digit));
+    }
+    (bad == 0).then_some(value)
+}
+
+/// An integer within `min..=max`; the three types differ in nothing else.
+fn integer(text: &[u8], min: i64, max: i64) -> Result<i64, Refusal> {
+    let text = trim(text);
     let (negative, digits) = match text {
         [b'-', rest @ ..] => (true, rest),
         [b'+', rest @ ..] => (false, rest),
         _ => (false, text),
     };
-    if digits.is_empty() {
+    if !digits.first().is_some_and(u8::is_ascii_digit) {
+        // An underscore or a letter cannot begin a number in any version.
         return Err(Refusal::Syntax);
+    }
+    if let [b'0', b'x' | b'X' | b'o' | b'O' | b'b' | b'B', ..] = digits {
+        return Err(Refusal::Ask);
     }
     // Negative, so that the smallest value needs no case of its own.
     let mut value: i64 = 0;
-    for c in digits {
+    for (at, c) in digits.iter().enumerate() {
         let digit = c.wrapping_sub(b'0');
         if digit > 9 {
-            return Err(Refusal::Ask);
+            // Versions differ in which fault they see first where the digits overflow as well.
+            let sure = *c != b'_' && value > min / 10 && at < 18;
+            return Err(if sure { Refusal::Syntax } else { Refusal::Ask });
         }
-        let next = value.checked_mul(10).and_then(|v| v.checked_sub(i64::from(digit)));
-        value = next.ok_or(Refusal::Ask)?;
+        match value.checked_mul(10).and_then(|v| v.checked_sub(i64::from(digit))) {
+            Some(next) => value = next,
+            None if digits.iter().all(u8::is_ascii_digit) => return Err(Refusal::Range),
+            None => return Err(Refusal::Ask),
+        }
     }
-    if negative {
-        Ok(value)
-    } else {
-        value.checked_neg().ok_or(Refusal::Range)
+    let value = if negative { Some(value) } else { value.checked_neg() };
+    value.filter(|v| (min..=max).contains(v)).ok_or(Refusal::Range)
+}
+
+/// `oid`.
+///
+/// Left to the server: signs, which `strtoul` wraps around, and a leading
+/// zero, which PostgreSQL 16 and later take for an octal number.
+pub fn oid(text: &[u8]) -> Result<u32, Refusal> {
+    let text = trim(text);
+    match text {
+        [] => return Err(Refusal::Syntax),
+        [b'0'] => return Ok(0),
+        [b'1'..=b'9', rest @ ..] if rest.iter().all(u8::is_ascii_digit) => {}
+        _ => return Err(Refusal::Ask),
     }
+    if text.len() > 19 {
+        return Err(Refusal::Ask);
+    }
+    let value = text.iter().fold(0u64, |v, c| v * 10 + u64::from(c - b'0'));
+    u32::try_from(value).map_err(|_| Refusal::Range)
 }
 
 #[cfg(test)]
@@ -55,10 +112,27 @@ mod tests {
         assert_eq!(int8(b"-9223372036854775808"), Ok(i64::MIN));
         assert_eq!(int8(b"9223372036854775807"), Ok(i64::MAX));
         assert_eq!(int8(b"9223372036854775808"), Err(Refusal::Range));
+        assert_eq!(int8(b"99999999999999999999"), Err(Refusal::Range));
         assert_eq!(int4(b"+2147483647"), Ok(i32::MAX));
         assert_eq!(int4(b"2147483648"), Err(Refusal::Range));
+        assert_eq!(int4(b"-2147483648"), Ok(i32::MIN));
         assert_eq!(int2(b"-32768"), Ok(i16::MIN));
-        assert_eq!(int4(b""), Err(Refusal::Syntax));
-        assert_eq!(int4(b"1_000"), Err(Refusal::Ask));
+        assert_eq!(int2(b"32768"), Err(Refusal::Range));
+        assert_eq!(oid(b"4294967295"), Ok(u32::MAX));
+        assert_eq!(oid(b"4294967296"), Err(Refusal::Range));
+    }
+
+    #[test]
+    fn what_is_sure_and_what_is_not() {
+        assert_eq!(int4(b" 7\t"), Ok(7));
+        assert_eq!(int4(b"-0"), Ok(0));
+        for nothing in [&b""[..], b" ", b"-", b"+-1", b"x", b"1 2", b"1.0"] {
+            assert_eq!(int4(nothing), Err(Refusal::Syntax), "{nothing:?}");
+        }
+        for unsure in [&b"1_000"[..], b"0x1", b"0o7", b"99999999999999999999x"] {
+            assert_eq!(int4(unsure), Err(Refusal::Ask), "{unsure:?}");
+        }
+        assert_eq!(oid(b"010"), Err(Refusal::Ask));
+        assert_eq!(oid(b"-1"), Err(Refusal::Ask));
     }
 }

@@ -1,0 +1,254 @@
+//! What the types of date and time share: the calendar, and the pieces of ISO
+//! text, as `ParseDateTime` and `DecodeDateTime` of
+//! `src/backend/utils/adt/datetime.c` read them under every `DateStyle`.
+
+use super::text::two_digits;
+use crate::error::Refusal;
+
+pub(super) const MICROS_PER_SECOND: i64 = 1_000_000;
+pub(super) const MICROS_PER_DAY: i64 = 86_400 * MICROS_PER_SECOND;
+/// `MIN_TIMESTAMP` and `END_TIMESTAMP` of `src/include/datatype/timestamp.h`.
+const MIN_TIMESTAMP: i64 = -211_813_488_000_000_000;
+const END_TIMESTAMP: i64 = 9_223_371_331_200_000_000;
+/// 24 November 4714 BC, Julian day 0, in days since 2000-01-01.
+const MIN_DATE: i64 = -2_451_545;
+/// 1 January 5874898.
+const END_DATE: i64 = 2_147_483_494 - 2_451_545;
+
+/// A date as it is written; perhaps one that does not exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Civil {
+    year: i32,
+    month: u32,
+    day: u32,
+}
+
+impl Civil {
+    /// `YYYY-MM-DD` at the start of `text`, the year with four to seven digits,
+    /// and what follows.
+    #[inline]
+    pub(super) fn prefix(text: &[u8]) -> Option<(Civil, &[u8])> {
+        if let [a, b, c, d, b'-', e, f, b'-', g, h, rest @ ..] = text {
+            let year = two_digits(&[*a, *b])? * 100 + two_digits(&[*c, *d])?;
+            let (month, day) = (two_digits(&[*e, *f])?, two_digits(&[*g, *h])?);
+            // A third digit of the day would make another date of it.
+            if rest.first().is_some_and(|c| c.is_ascii_digit() || *c == b'-') {
+                return None;
+            }
+            return Some((Civil { year: year as i32, month, day }, rest));
+        }
+        let long = text.iter().position(|c| !c.is_ascii_digit())?;
+        let (Some(head), true) = (long.checked_sub(4), (5..=7).contains(&long)) else {
+            return None;
+        };
+        let (civil, rest) = Civil::prefix(&text[head..])?;
+        let above = text[..head].iter().fold(0, |v, c| v * 10 + i32::from(c - b'0'));
+        Some((Civil { year: civil.year + above * 10_000, ..civil }, rest))
+    }
+
+    /// The same date before Christ.
+    pub(super) fn before_christ(self) -> Result<Civil, Refusal> {
+        // There is no year zero; it is refused here, since 1 - 0 would be one.
+        if self.year == 0 {
+            return Err(Refusal::Range);
+        }
+        Ok(Civil { year: 1 - self.year, ..self })
+    }
+
+    /// Days since 2000-01-01. `bc` says that the year has been turned around.
+    #[inline]
+    pub(super) fn days(self, bc: bool) -> Result<i64, Refusal> {
+        const DAYS: [u32; 13] = [0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+        let Civil { year, month, day } = self;
+        let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+        let last = DAYS.get(month as usize).map_or(0, |d| d + u32::from(leap && month == 2));
+        if day < 1 || day > last || (year <= 0 && !bc) {
+            return Err(Refusal::Range);
+        }
+        // Years that begin in March have their leap day at the end.
+        let shifted = i64::from(year) - i64::from(month <= 2);
+        let era = shifted.div_euclid(400);
+        let of_era = shifted.rem_euclid(400);
+        let of_year = i64::from((153 * ((month + 9) % 12) + 2) / 5 + day - 1);
+        let days = era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year;
+        // 0000-03-01 to 2000-01-01
+        Ok(days - 730_425)
+    }
+}
+
+/// `days` as a `date`.
+pub(super) fn date_in_range(days: i64) -> Result<i32, Refusal> {
+    if (MIN_DATE..END_DATE).contains(&days) {
+        i32::try_from(days).map_err(|_| Refusal::Range)
+    } else {
+        Err(Refusal::Range)
+    }
+}
+
+/// A timestamp of `days` and `micros`, within what there may be.
+#[inline]
+pub(super) fn timestamp_in_range(days: i64, micros: i64) -> Result<i64, Refusal> {
+    days.checked_mul(MICROS_PER_DAY)
+        .and_then(|d| d.checked_add(micros))
+        .filter(|t| (MIN_TIMESTAMP..END_TIMESTAMP).contains(t))
+        .ok_or(Refusal::Range)
+}
+
+/// Rounds to `precision` decimals of a second, half away from zero:
+/// `AdjustTimestampForTypmod`, `AdjustTimeForTypmod`.
+#[inline]
+pub(super) fn round_to(micros: i64, precision: i32) -> i64 {
+    const SCALES: [i64; 6] = [1_000_000, 100_000, 10_000, 1000, 100, 10];
+    match usize::try_from(precision).ok().and_then(|p| SCALES.get(p)) {
+        Some(scale) if micros >= 0 => (micros + scale / 2) / scale * scale,
+        Some(scale) => -((scale / 2 - micros) / scale * scale),
+        None => micros,
+    }
+}
+
+/// A time of day as it is written; perhaps one that does not exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Clock {
+    hour: u32,
+    minute: u32,
+    second: u32,
+    micros: u32,
+}
+
+impl Clock {
+    /// `HH:MM`, `HH:MM:SS` or `HH:MM:SS.f…` at the start of `text`, and what follows.
+    #[inline]
+    pub(super) fn prefix(text: &[u8]) -> Option<(Clock, &[u8])> {
+        let [a, b, b':', c, d, rest @ ..] = text else {
+            return None;
+        };
+        let (hour, minute) = (two_digits(&[*a, *b])?, two_digits(&[*c, *d])?);
+        let (second, rest) = match rest {
+            [b':', e, f, rest @ ..] => (two_digits(&[*e, *f])?, rest),
+            _ => (0, rest),
+        };
+        let (micros, rest) = match rest {
+            [b'.', digits @ ..] => fraction(digits)?,
+            _ => (0, rest),
+        };
+        // A digit here would belong to the number before.
+        match rest.first() {
+            Some(b'0'..=b'9' | b':' | b'.') => None,
+            _ => Some((Clock { hour, minute, second, micros }, rest)),
+        }
+    }
+
+    /// Microseconds since midnight, 24:00:00 and a leap second included.
+    #[inline]
+    pub(super) fn micros(self) -> Result<i64, Refusal> {
+        let seconds = i64::from(self.hour * 3600 + self.minute * 60 + self.second);
+        let micros = seconds * MICROS_PER_SECOND + i64::from(self.micros);
+        if self.minute > 59 || self.second > 60 || micros > MICROS_PER_DAY {
+            return Err(Refusal::Range);
+        }
+        Ok(micros)
+    }
+}
+
+/// The digits after the point of a second, as microseconds: rounded as
+/// `ParseFractionalSecond` does, through a double.
+#[inline]
+pub(super) fn fraction(text: &[u8]) -> Option<(u32, &[u8])> {
+    const MOST: usize = 20;
+    let end = text.iter().position(|c| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, rest) = text.split_at(end);
+    match digits.len() {
+        1..=6 => {
+            let value = digits.iter().fold(0, |v, c| v * 10 + u32::from(c - b'0'));
+            Some((value * 10u32.pow(6 - digits.len() as u32), rest))
+        }
+        7..=MOST => {
+            let mut point = *b".00000000000000000000";
+            point[1..=digits.len()].copy_from_slice(digits);
+            let value: f64 = std::str::from_utf8(&point).ok()?.parse().ok()?;
+            Some(((value * 1e6).round_ties_even() as u32, rest))
+        }
+        _ => None,
+    }
+}
+
+/// The offset from UTC that `text` states, in seconds east; `None` for none.
+#[inline]
+pub(super) fn zone(text: &[u8]) -> Result<Option<i32>, Refusal> {
+    let text = match text {
+        [] => return Ok(None),
+        b"Z" | b" UTC" | b"+00" => return Ok(Some(0)),
+        [b' ', signed @ ..] => signed,
+        _ => text,
+    };
+    let (west, digits) = match text {
+        [b'+', rest @ ..] => (false, rest),
+        [b'-', rest @ ..] => (true, rest),
+        _ => return Err(Refusal::Ask),
+    };
+    let (hours, minutes, seconds) = match digits {
+        [a, b] => ([*a, *b], *b"00", *b"00"),
+        [a, b, c, d] | [a, b, b':', c, d] => ([*a, *b], [*c, *d], *b"00"),
+        [a, b, b':', c, d, b':', e, f] => ([*a, *b], [*c, *d], [*e, *f]),
+        _ => return Err(Refusal::Ask),
+    };
+    let pair = |two: [u8; 2], most| two_digits(&two).filter(|v| *v <= most).ok_or(Refusal::Ask);
+    let offset = pair(hours, 15)? * 3600 + pair(minutes, 59)? * 60 + pair(seconds, 59)?;
+    Ok(Some(if west { -(offset as i32) } else { offset as i32 }))
+}
+
+/// `infinity` (true) and `-infinity` (false), in any case.
+#[inline]
+pub(super) fn infinity(text: &[u8]) -> Option<bool> {
+    if text.eq_ignore_ascii_case(b"infinity") {
+        Some(true)
+    } else if text.eq_ignore_ascii_case(b"-infinity") {
+        Some(false)
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The day after, by the rules of the Gregorian calendar alone.
+    fn next(Civil { year, month, day }: Civil) -> Civil {
+        let leap = (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
+        let last = match month {
+            2 => 28 + u32::from(leap),
+            4 | 6 | 9 | 11 => 30,
+            _ => 31,
+        };
+        match (day < last, month < 12) {
+            (true, _) => Civil { year, month, day: day + 1 },
+            (false, true) => Civil { year, month: month + 1, day: 1 },
+            (false, false) => Civil { year: year + 1, month: 1, day: 1 },
+        }
+    }
+
+    #[test]
+    fn days_count_up_by_one_through_a_thousand_years() {
+        let mut date = Civil { year: 1600, month: 1, day: 1 };
+        let mut days = date.days(false).unwrap();
+        while date.year < 2600 {
+            date = next(date);
+            days += 1;
+            assert_eq!(date.days(false), Ok(days), "{date:?}");
+        }
+        assert_eq!(Civil { year: 2000, month: 1, day: 1 }.days(false), Ok(0));
+        assert_eq!(Civil { year: -4713, month: 11, day: 24 }.days(true), Ok(MIN_DATE));
+        assert_eq!(Civil { year: 5_874_898, month: 1, day: 1 }.days(false), Ok(END_DATE));
+    }
+
+    #[test]
+    fn rounding_is_away_from_zero() {
+        assert_eq!(round_to(500_000, 0), 1_000_000);
+        assert_eq!(round_to(-500_000, 0), -1_000_000);
+        assert_eq!(round_to(-499_999, 0), 0);
+        assert_eq!(round_to(1_234_565, 5), 1_234_570);
+        assert_eq!(round_to(1_234_565, 6), 1_234_565);
+        assert_eq!(round_to(1_234_565, -1), 1_234_565);
+    }
+}

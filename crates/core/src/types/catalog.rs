@@ -1,0 +1,114 @@
+//! From `pg_type.oid` and `atttypmod` to [`Type`].
+//!
+//! Source: `src/include/catalog/pg_type.dat`; base types' OIDs never change.
+
+use crate::shape::{ArrayOf, Type};
+
+/// Base types whose text the core reads, each with the OIDs of the type and of
+/// its array type.
+const TYPES: [(u32, u32); 29] = [
+    (16, 1000),   // bool
+    (17, 1001),   // bytea
+    (19, 1003),   // name
+    (20, 1016),   // int8
+    (21, 1005),   // int2
+    (23, 1007),   // int4
+    (25, 1009),   // text
+    (26, 1028),   // oid
+    (114, 199),   // json
+    (650, 651),   // cidr
+    (700, 1021),  // float4
+    (701, 1022),  // float8
+    (774, 775),   // macaddr8
+    (790, 791),   // money
+    (829, 1040),  // macaddr
+    (869, 1041),  // inet
+    (1042, 1014), // bpchar
+    (1043, 1015), // varchar
+    (1082, 1182), // date
+    (1083, 1183), // time
+    (1114, 1115), // timestamp
+    (1184, 1185), // timestamptz
+    (1186, 1187), // interval
+    (1266, 1270), // timetz
+    (1560, 1561), // bit
+    (1562, 1563), // varbit
+    (1700, 1231), // numeric
+    (2950, 2951), // uuid
+    (3802, 3807), // jsonb
+];
+
+impl Type {
+    /// The base type, or the array of a base type, with this `pg_type.oid` and
+    /// this `atttypmod` (-1 for none); [`Type::Server`] for every other OID.
+    ///
+    /// Enums, domains and their arrays have OIDs of their own in each database:
+    /// the caller composes them.
+    pub fn from_oid(oid: u32, typmod: i32) -> Type {
+        if let Some(ty) = Type::base(oid, typmod) {
+            return ty;
+        }
+        let element = TYPES.iter().find(|(_, array)| *array == oid).map(|(element, _)| *element);
+        match element.and_then(|e| Some((e, Type::base(e, typmod)?))) {
+            Some((element_oid, element)) => {
+                Type::Array(Box::new(ArrayOf { element, element_oid, delimiter: b',' }))
+            }
+            None => Type::Server,
+        }
+    }
+
+    fn base(oid: u32, typmod: i32) -> Option<Type> {
+        // varchar and char: VARHDRSZ more than the length; bit: the length itself.
+        let characters = u32::try_from(typmod - 4).ok().filter(|_| typmod >= 4);
+        let bits = u32::try_from(typmod).ok().filter(|n| *n > 0);
+        Some(match oid {
+            16 => Type::Bool,
+            17 => Type::Bytea,
+            19 => Type::Name,
+            20 => Type::Int8,
+            21 => Type::Int2,
+            23 => Type::Int4,
+            25 => Type::Text,
+            26 => Type::Oid,
+            114 => Type::Json,
+            650 => Type::Cidr,
+            700 => Type::Float4,
+            701 => Type::Float8,
+            774 => Type::Macaddr8,
+            790 => Type::Money,
+            829 => Type::Macaddr,
+            869 => Type::Inet,
+            1042 => Type::Bpchar(characters),
+            1043 => Type::Varchar(characters),
+            1082 => Type::Date,
+            1083 => Type::Time(typmod),
+            1114 => Type::Timestamp(typmod),
+            1184 => Type::TimestampTz(typmod),
+            1186 => Type::Interval(typmod),
+            1266 => Type::TimeTz(typmod),
+            1560 => Type::Bit(bits),
+            1562 => Type::Varbit(bits),
+            1700 => Type::Numeric(typmod),
+            2950 => Type::Uuid,
+            3802 => Type::Jsonb,
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn typmods() {
+        assert_eq!(Type::from_oid(1043, 9), Type::Varchar(Some(5)));
+        assert_eq!(Type::from_oid(1043, -1), Type::Varchar(None));
+        assert_eq!(Type::from_oid(1560, 3), Type::Bit(Some(3)));
+        assert_eq!(Type::from_oid(1700, -1), Type::Numeric(-1));
+        assert_eq!(Type::from_oid(600, -1), Type::Server); // point
+        assert_eq!(Type::from_oid(0, -1), Type::Server);
+        let Type::Array(of) = Type::from_oid(1015, 9) else { panic!("an array") };
+        assert_eq!((of.element, of.element_oid), (Type::Varchar(Some(5)), 1043));
+    }
+}

@@ -1,0 +1,375 @@
+//! `json` and `jsonb` as text: the lexer and parser of
+//! `src/common/jsonapi.c`, and the checks of `jsonb_in`.
+//!
+//! One pass without recursion. String bodies, which are most of the bytes, are
+//! skipped eight at a time.
+
+use crate::error::Refusal;
+
+/// Deeper documents are left to the server, whose limit is the depth of its stack.
+const MOST_DEEP: u32 = 128;
+/// Longer texts than this might exceed `JENTRY_OFFLENMASK`.
+const MOST_JSONB: usize = 0x0fff_ffff;
+/// Longer numbers, and larger exponents, might exceed what `numeric` holds.
+const MOST_NUMBER: usize = 1000;
+const MOST_EXPONENT: usize = 3;
+
+/// Whether `text` is what `json` takes.
+///
+/// # Errors
+///
+/// [`Refusal::Syntax`] where the server would refuse it, [`Refusal::Ask`] where
+/// it is not sure.
+pub fn json(text: &[u8]) -> Result<(), Refusal> {
+    Walk::<false> { text, at: 0 }.document()
+}
+
+/// Whether `text` is what `jsonb` takes: unlike `json`, no `\u0000`, surrogates
+/// in pairs, and numbers that `numeric` holds.
+///
+/// # Errors
+///
+/// As [`json`].
+pub fn jsonb(text: &[u8]) -> Result<(), Refusal> {
+    if text.len() > MOST_JSONB {
+        return Err(Refusal::Ask);
+    }
+    Walk::<true> { text, at: 0 }.document()
+}
+
+/// A walk through a document; `JSONB` says by whose rules.
+struct Walk<'t, const JSONB: bool> {
+    text: &'t [u8],
+    at: usize,
+}
+
+impl<const JSONB: bool> Walk<'_, JSONB> {
+    /// The next byte after white space; 0, which no document holds, at the end.
+    #[inline]
+    fn next(&mut self) -> u8 {
+        loop {
+            match self.text.get(self.at) {
+                Some(b' ' | b'\t' | b'\n' | b'\r') => self.at += 1,
+                Some(c) => return *c,
+                None => return 0,
+            }
+        }
+    }
+
+    fn document(mut self) -> Result<(), Refusal> {
+        // One bit for each open brace or bracket, the innermost lowest: 1 for an object.
+        let mut open: u128 = 0;
+        let mut depth = 0;
+        loop {
+            // A value is due.
+            let opened = self.next();
+            match opened {
+                b'"' => self.string()?,
+                b'{' | b'[' => {
+                    if depth == MOST_DEEP {
+                        return Err(Refusal::Ask);
+                    }
+                    self.at += 1;
+                    let is_object = opened == b'{';
+                    let closes = self.next() == if is_object { b'}' } else { b']' };
+                    if !closes {
+                        open = open << 1 | u128::from(is_object);
+                        depth += 1;
+                        if is_object {
+                            self.key()?;
+                        }
+                        continue;
+                    }
+                    self.at += 1;
+                }
+                b'-' | b'0'..=b'9' => self.number()?,
+                b't' => self.word(b"true")?,
+                b'f' => self.word(b"false")?,
+                b'n' => self.word(b"null")?,
+                _ => return Err(Refusal::Syntax),
+            }
+            // A value has ended; so may what holds it.
+            loop {
+                let c = self.next();
+                if depth == 0 {
+                    let ended = self.at == self.text.len();
+                    return if ended { Ok(()) } else { Err(Refusal::Syntax) };
+                }
+                self.at += 1;
+                match (c, open & 1 == 1) {
+                    (b',', true) => {
+                        self.key()?;
+                        break;
+                    }
+                    (b',', false) => break,
+                    (b'}', true) | (b']', false) => {
+                        open >>= 1;
+                        depth -= 1;
+                    }
+                    _ => return Err(Refusal::Syntax),
+                }
+            }
+        }
+    }
+
+    /// A key and its colon.
+    #[inline]
+    fn key(&mut self) -> Result<(), Refusal> {
+        if self.next() != b'"' {
+            return Err(Refusal::Syntax);
+        }
+        self.string()?;
+        if self.next() != b':' {
+            return Err(Refusal::Syntax);
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    fn word(&mut self, word: &[u8]) -> Result<(), Refusal> {
+        if !self.text[self.at..].starts_with(word) {
+            return Err(Refusal::Syntax);
+        }
+        self.at += word.len();
+        Ok(())
+    }
+
+    fn digits(&mut self) -> usize {
+        let start = self.at;
+        while self.text.get(self.at).is_some_and(u8::is_ascii_digit) {
+            self.at += 1;
+        }
+        self.at - start
+    }
+
+    fn number(&mut self) -> Result<(), Refusal> {
+        let start = self.at;
+        if self.text[self.at] == b'-' {
+            self.at += 1;
+        }
+        if self.text.get(self.at) == Some(&b'0') {
+            self.at += 1;
+        } else if self.digits() == 0 {
+            return Err(Refusal::Syntax);
+        }
+        if self.text.get(self.at) == Some(&b'.') {
+            self.at += 1;
+            if self.digits() == 0 {
+                return Err(Refusal::Syntax);
+            }
+        }
+        let mut exponent = 0;
+        if let Some(b'e' | b'E') = self.text.get(self.at) {
+            self.at += 1;
+            if let Some(b'+' | b'-') = self.text.get(self.at) {
+                self.at += 1;
+            }
+            exponent = self.digits();
+            if exponent == 0 {
+                return Err(Refusal::Syntax);
+            }
+        }
+        if JSONB && (exponent > MOST_EXPONENT || self.at - start > MOST_NUMBER) {
+            return Err(Refusal::Ask);
+        }
+        Ok(())
+    }
+
+    /// A string, from its opening quote on.
+    #[inline]
+    fn string(&mut self) -> Result<(), Refusal> {
+        self.at += 1;
+        loop {
+            self.at += plain(&self.text[self.at..]);
+            match self.text.get(self.at) {
+                Some(b'"') => {
+                    self.at += 1;
+                    return Ok(());
+                }
+                Some(b'\\') => self.escape()?,
+                _ => return Err(Refusal::Syntax),
+            }
+        }
+    }
+
+    fn escape(&mut self) -> Result<(), Refusal> {
+        match self.text.get(self.at + 1) {
+            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => {
+                self.at += 2;
+                Ok(())
+            }
+            Some(b'u') => self.unicode(),
+            _ => Err(Refusal::Syntax),
+        }
+    }
+
+    /// `\uXXXX`, or for `jsonb` two of them where they are a pair.
+    fn unicode(&mut self) -> Result<(), Refusal> {
+        let unit = self.unit()?;
+        if !JSONB {
+            return Ok(());
+        }
+        match unit {
+            // A SQLSTATE of its own: 22P05.
+            0 => Err(Refusal::Ask),
+            0xd800..=0xdbff => {
+                if !self.text[self.at..].starts_with(b"\\u") {
+                    return Err(Refusal::Syntax);
+                }
+                match self.unit()? {
+                    0xdc00..=0xdfff => Ok(()),
+                    _ => Err(Refusal::Syntax),
+                }
+            }
+            0xdc00..=0xdfff => Err(Refusal::Syntax),
+            _ => Ok(()),
+        }
+    }
+
+    fn unit(&mut self) -> Result<u32, Refusal> {
+        let digits = self.text.get(self.at + 2..self.at + 6).ok_or(Refusal::Syntax)?;
+        self.at += 6;
+        digits.iter().try_fold(0, |v, c| {
+            let digit = super::text::hex_digit(*c).ok_or(Refusal::Syntax)?;
+            Ok(v << 4 | u32::from(digit))
+        })
+    }
+}
+
+/// How many bytes pass before a quote, a backslash or a control character.
+#[inline]
+pub(super) fn plain(text: &[u8]) -> usize {
+    const LOW: u64 = 0x0101_0101_0101_0101;
+    const HIGH: u64 = 0x8080_8080_8080_8080;
+    let mut at = 0;
+    while let Some(chunk) = text.get(at..at + 8) {
+        let word = u64::from_le_bytes(chunk.try_into().expect("eight bytes"));
+        // The high bit of a byte is set where it was zero before the subtraction,
+        // or less than a space; what borrows add lies above the first such byte.
+        let quote = word ^ (LOW * b'"' as u64);
+        let backslash = word ^ (LOW * b'\\' as u64);
+        let found = (quote.wrapping_sub(LOW) & !quote)
+            | (backslash.wrapping_sub(LOW) & !backslash)
+            | (word.wrapping_sub(LOW * 0x20) & !word);
+        let found = found & HIGH;
+        if found != 0 {
+            return at + (found.trailing_zeros() / 8) as usize;
+        }
+        at += 8;
+    }
+    at + plain_naive(&text[at..])
+}
+
+fn plain_naive(text: &[u8]) -> usize {
+    let stops = |c: &u8| *c == b'"' || *c == b'\\' || *c < 0x20;
+    text.iter().position(stops).unwrap_or(text.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_equals_its_naive_twin() {
+        let mut state = 0x9e37_79b9_7f4a_7c15u64;
+        for _ in 0..200_000 {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            let alphabet = [b'"', b'\\', 0x1f, 0x20, b'!', b'#', 0x5b, 0x5d, 0x7f, 0x80, 0xff, 1];
+            let text: Vec<u8> = (0..state % 20)
+                .map(|n| match (state >> (n * 3)) & 31 {
+                    i @ 0..=11 => alphabet[i as usize],
+                    _ => b'a',
+                })
+                .collect();
+            assert_eq!(plain(&text), plain_naive(&text), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_both_take() {
+        for good in [
+            "1",
+            " [ ] ",
+            "{}",
+            "\"\"",
+            "null",
+            "[1,2,{\"a\":[true,false,null]}]",
+            "-0.5e+10",
+            "{\"a\":1,\"a\":2}",
+            "\"\\ud83d\\ude00 \\n\u{7f}\"",
+            "[[],{}]",
+            "0",
+        ] {
+            assert_eq!(json(good.as_bytes()), Ok(()), "{good}");
+            assert_eq!(jsonb(good.as_bytes()), Ok(()), "{good}");
+        }
+    }
+
+    #[test]
+    fn what_neither_takes() {
+        for bad in [
+            "",
+            " ",
+            "[1,]",
+            "{,}",
+            "{\"a\"}",
+            "{\"a\":}",
+            "{a:1}",
+            "01",
+            "1.",
+            ".5",
+            "-",
+            "+1",
+            "1e",
+            "nul",
+            "nullx",
+            "tru",
+            "\"a",
+            "\"\n\"",
+            "\"\\x\"",
+            "\"\\u12g4\"",
+            "\"\\u12",
+            "[1 2]",
+            "{} {}",
+            "]",
+            "[}",
+            "{]",
+            "'a'",
+            "[1",
+            "{\"a\":1",
+            "NaN",
+            "1a",
+            "\"\\",
+        ] {
+            assert_eq!(json(bad.as_bytes()), Err(Refusal::Syntax), "{bad}");
+            assert_eq!(jsonb(bad.as_bytes()), Err(Refusal::Syntax), "{bad}");
+        }
+    }
+
+    #[test]
+    fn where_they_differ() {
+        let differ: [(&str, Result<(), Refusal>); 7] = [
+            ("\"\\u0000\"", Err(Refusal::Ask)),
+            ("\"\\ud800\"", Err(Refusal::Syntax)),
+            ("\"\\ud800x\"", Err(Refusal::Syntax)),
+            ("\"\\ud800\\n\"", Err(Refusal::Syntax)),
+            ("\"\\udc00\"", Err(Refusal::Syntax)),
+            ("\"\\ud800\\ud800\"", Err(Refusal::Syntax)),
+            ("1e5000", Err(Refusal::Ask)),
+        ];
+        for (text, expected) in differ {
+            assert_eq!(json(text.as_bytes()), Ok(()), "{text}");
+            assert_eq!(jsonb(text.as_bytes()), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn depth_is_bounded() {
+        let deep = |n: usize| "[".repeat(n) + &"]".repeat(n);
+        assert_eq!(json(deep(128).as_bytes()), Ok(()));
+        assert_eq!(json(deep(129).as_bytes()), Err(Refusal::Ask));
+        assert_eq!(json("{\"a\":".repeat(100).as_bytes()), Err(Refusal::Syntax));
+    }
+}
