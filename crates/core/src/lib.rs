@@ -21,4 +21,5 @@ pub mod row;
 pub mod scan;
 pub mod shape;
 pub mod sink;
+pub mod sort;
 pub mod types;

@@ -1,3 +1,6 @@
 //! PostgreSQL's layouts on disk, as constants with assertions.
 
+pub mod btree;
+pub mod btree_build;
+pub mod btree_load;
 pub mod tuple;

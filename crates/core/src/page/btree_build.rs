@@ -1,0 +1,239 @@
+//! B-tree levels, formed from the left to the right as `nbtsort.c` leaves them.
+//!
+//! Tuples come in order; a page that is full gets a high key, a downlink in its parent and is
+//! handed out. Blocks are numbered in the order in which pages are begun, the metapage being 0.
+
+use super::btree::{self, Page, FIRST_KEY, HIGH_KEY};
+use crate::sort::shape::{IndexShape, MAX_ATTRIBUTES};
+use crate::sort::tuple;
+use crate::sort::Failure;
+use std::collections::VecDeque;
+
+/// Bytes to leave free on an inner page (`BTREE_NONLEAF_FILLFACTOR` 70).
+const INNER_FREE: usize = btree::SIZE * 30 / 100;
+/// Bytes that a heap tid takes in a pivot tuple.
+const PIVOT_TID: usize = 8;
+
+/// The page of a level that is being filled.
+#[derive(Debug)]
+struct Level {
+    page: Page,
+    block: u32,
+    /// the lower bound of the page: the left sibling's high key, or minus infinity
+    low_key: Vec<u8>,
+    /// offset of the last tuple; `HIGH_KEY` while there is none
+    last: u16,
+    /// bytes of the last tuple that are its posting list
+    last_extra: usize,
+}
+
+/// A tree being built.
+#[derive(Debug)]
+pub struct Builder {
+    levels: Vec<Level>,
+    next_block: u32,
+    finished: VecDeque<(u32, Page)>,
+    spare: Vec<Page>,
+    scratch: Vec<u8>,
+}
+
+/// The root of a finished tree: block and level; `None` for an index without rows.
+pub type Root = Option<(u32, u32)>;
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self {
+            levels: Vec::new(),
+            next_block: 1,
+            finished: VecDeque::new(),
+            spare: Vec::new(),
+            scratch: Vec::new(),
+        }
+    }
+}
+
+impl Builder {
+    /// Adds a leaf tuple, the last `extra` bytes of which are a posting list.
+    ///
+    /// # Errors
+    ///
+    /// No memory.
+    #[inline]
+    pub fn add(&mut self, shape: &IndexShape, tuple: &[u8], extra: usize) -> Result<(), Failure> {
+        self.add_at(shape, 0, tuple, extra)
+    }
+
+    /// A page that is done, with its block number.
+    pub fn take_finished(&mut self) -> Option<(u32, Page)> {
+        self.finished.pop_front()
+    }
+
+    /// Whether a page is done.
+    #[must_use]
+    pub fn has_finished(&self) -> bool {
+        !self.finished.is_empty()
+    }
+
+    /// Gives back a page that was taken, to be used again.
+    pub fn reuse(&mut self, page: Page) {
+        if self.spare.len() < self.spare.capacity() {
+            self.spare.push(page);
+        }
+    }
+
+    fn new_page(&mut self, level: u32) -> Result<(Page, u32), Failure> {
+        let block = self.next_block;
+        self.next_block += 1;
+        self.finished.try_reserve(1)?;
+        self.spare.try_reserve(1)?;
+        match self.spare.pop() {
+            Some(mut page) => {
+                page.clear(level);
+                Ok((page, block))
+            }
+            None => Ok((Page::new(level)?, block)),
+        }
+    }
+
+    fn new_level(&mut self) -> Result<(), Failure> {
+        let (page, block) = self.new_page(self.levels.len() as u32)?;
+        let mut low_key = Vec::new();
+        low_key.try_reserve(tuple::HEADER)?;
+        low_key.extend_from_slice(&btree::minus_infinity());
+        self.levels.try_reserve(1)?;
+        self.levels.push(Level { page, block, low_key, last: HIGH_KEY, last_extra: 0 });
+        Ok(())
+    }
+
+    fn add_at(
+        &mut self,
+        shape: &IndexShape,
+        level: usize,
+        tuple: &[u8],
+        extra: usize,
+    ) -> Result<(), Failure> {
+        if level == self.levels.len() {
+            self.new_level()?;
+        }
+        let state = &self.levels[level];
+        let free = state.page.free();
+        let (reserve, keep_free) = match level {
+            0 => (PIVOT_TID, usize::from(shape.leaf_free)),
+            _ => (0, INNER_FREE),
+        };
+        let over_soft = free + state.last_extra < keep_free && state.last > FIRST_KEY;
+        if free < tuple.len() + reserve || over_soft {
+            self.finish_page(shape, level)?;
+        }
+        let state = &mut self.levels[level];
+        state.last_extra = extra;
+        state.last += 1;
+        if level > 0 && state.last == FIRST_KEY {
+            state.page.add(FIRST_KEY, &first_of_inner(tuple));
+        } else {
+            state.page.add(state.last, tuple);
+        }
+        Ok(())
+    }
+
+    /// Begins a new page with the last tuple of the present one, makes that tuple the latter's
+    /// high key, truncated on a leaf, links it into its parent and hands it out.
+    fn finish_page(&mut self, shape: &IndexShape, level: usize) -> Result<(), Failure> {
+        let (mut page, block) = self.new_page(level as u32)?;
+        let state = &mut self.levels[level];
+        let last = state.page.tuple(state.last);
+        self.scratch.clear();
+        if level == 0 {
+            page.add(FIRST_KEY, last);
+            truncate(shape, state.page.tuple(state.last - 1), last, &mut self.scratch)?;
+        } else {
+            page.add(FIRST_KEY, &first_of_inner(last));
+            self.scratch.try_reserve(last.len())?;
+            self.scratch.extend_from_slice(last);
+        }
+        state.page.finish(state.last, &self.scratch);
+        state.page.set_next(block);
+        page.set_previous(state.block);
+
+        let done = std::mem::replace(&mut state.page, page);
+        let done_block = std::mem::replace(&mut state.block, block);
+        state.last = FIRST_KEY;
+        std::mem::swap(&mut state.low_key, &mut self.scratch);
+        let mut down_link = std::mem::take(&mut self.scratch);
+        btree::set_down_link(&mut down_link, done_block);
+        self.add_at(shape, level + 1, &down_link, 0)?;
+        self.scratch = down_link;
+        self.finished.push_back((done_block, done));
+        Ok(())
+    }
+
+    /// Finishes the rightmost page of every level; no tuple may be added after that.
+    ///
+    /// # Errors
+    ///
+    /// No memory.
+    pub fn finish(&mut self, shape: &IndexShape) -> Result<Root, Failure> {
+        let mut level = 0;
+        let mut root = None;
+        while level < self.levels.len() {
+            if level + 1 == self.levels.len() {
+                self.levels[level].page.set_root();
+                root = Some((self.levels[level].block, level as u32));
+            } else {
+                let mut low_key = std::mem::take(&mut self.levels[level].low_key);
+                btree::set_down_link(&mut low_key, self.levels[level].block);
+                self.add_at(shape, level + 1, &low_key, 0)?;
+            }
+            level += 1;
+        }
+        self.finished.try_reserve(self.levels.len())?;
+        for mut state in self.levels.drain(..) {
+            state.page.slide_left();
+            self.finished.push_back((state.block, state.page));
+        }
+        Ok(root)
+    }
+}
+
+/// The first tuple of an inner page: only its downlink is kept.
+fn first_of_inner(tuple: &[u8]) -> [u8; tuple::HEADER] {
+    let mut first = btree::minus_infinity();
+    first[..4].copy_from_slice(&tuple[..4]);
+    first
+}
+
+/// Appends to `out` the high key between two leaf tuples: as many attributes of the right one as
+/// tell them apart, or its whole key and the left one's last tid (`_bt_truncate`).
+fn truncate(
+    shape: &IndexShape,
+    left: &[u8],
+    right: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<(), Failure> {
+    let keys = shape.key().len();
+    let (_, equal) = tuple::compare(shape, left, right);
+    let count = (equal + 1).min(keys);
+    out.try_reserve(right.len() + PIVOT_TID)?;
+    if count < shape.attributes().len() {
+        let mut fields = [None; MAX_ATTRIBUTES];
+        for (to, field) in fields.iter_mut().zip(tuple::Fields::new(shape, right).take(count)) {
+            *to = field;
+        }
+        tuple::form(shape, count, |index| fields[index], out);
+        out[..6].copy_from_slice(&right[..6]);
+    } else {
+        let end = btree::posting(right).map_or(right.len(), |(start, _)| start);
+        out.extend_from_slice(&right[..end]);
+        tuple::set_size(out, end);
+    }
+    let heap_tid = equal == keys;
+    if heap_tid {
+        let at = out.len();
+        out.resize(at + PIVOT_TID, 0);
+        out[at + 2..].copy_from_slice(&btree::last_tid(left));
+        let size = out.len();
+        tuple::set_size(out, size);
+    }
+    btree::set_attributes(out, count as u16, heap_tid);
+    Ok(())
+}

@@ -1,0 +1,163 @@
+//! Rows in the order of the index, to leaf tuples: posting lists, uniqueness (`_bt_load`).
+
+use super::btree;
+use super::btree_build::{Builder, Root};
+use crate::sort::run::Row;
+use crate::sort::shape::IndexShape;
+use crate::sort::tuple;
+use crate::sort::Failure;
+
+/// Largest tuple with a posting list, in bytes: a tenth of a page less a line pointer
+/// (`_bt_load`).
+const MAX_POSTING: usize = (btree::SIZE / 10) / 8 * 8 - 4;
+
+/// Forms the leaf level, and the levels above it, of rows that come in order.
+#[derive(Debug, Default)]
+pub struct Loader {
+    builder: Builder,
+    /// the first bytes and the tuple of the row that the next one is compared with
+    prefix: u128,
+    base: Vec<u8>,
+    /// the base is made of its prefix: another row with the prefix and no tuple is equal
+    whole: bool,
+    /// tids of the rows that are equal to `base` and not in the tree yet
+    tids: Vec<[u8; 6]>,
+    posting: Vec<u8>,
+    scratch: Vec<u8>,
+    rows: u64,
+}
+
+impl Loader {
+    /// Adds the next row.
+    ///
+    /// # Errors
+    ///
+    /// No memory; in a unique index, [`Failure::Duplicate`]: the key is [`Loader::base`].
+    #[inline]
+    pub fn add(&mut self, shape: &IndexShape, row: &Row) -> Result<(), Failure> {
+        self.rows += 1;
+        if shape.unique {
+            self.add_unique(shape, row)
+        } else if shape.deduplicate {
+            self.add_deduplicated(shape, row)
+        } else {
+            let tuple = with_tid(shape, row, &mut self.scratch)?;
+            self.builder.add(shape, tuple, 0)
+        }
+    }
+
+    fn add_unique(&mut self, shape: &IndexShape, row: &Row) -> Result<(), Failure> {
+        let tuple = with_tid(shape, row, &mut self.scratch)?;
+        self.builder.add(shape, tuple, 0)?;
+        if row.is_dead() {
+            return Ok(());
+        }
+        if !self.base.is_empty()
+            && self.prefix == row.prefix
+            && tuple::compare(shape, &self.base, tuple).0.is_eq()
+            && (shape.nulls_not_distinct || !tuple::key_has_null(shape, tuple))
+        {
+            return Err(Failure::Duplicate);
+        }
+        self.prefix = row.prefix;
+        self.base.clear();
+        self.base.try_reserve(tuple.len())?;
+        self.base.extend_from_slice(tuple);
+        Ok(())
+    }
+
+    #[inline]
+    fn add_deduplicated(&mut self, shape: &IndexShape, row: &Row) -> Result<(), Failure> {
+        if !self.tids.is_empty() && self.is_base(shape, row)? {
+            let merged = tuple::maxalign(self.base.len() + 6 * (self.tids.len() + 1));
+            if merged > MAX_POSTING {
+                self.flush(shape)?;
+            }
+        } else {
+            self.flush(shape)?;
+            self.base.clear();
+            let tuple = row.tuple(shape, &mut self.scratch)?;
+            self.base.try_reserve(tuple.len())?;
+            self.base.extend_from_slice(tuple);
+            self.prefix = row.prefix;
+            self.whole = row.tuple.is_empty();
+        }
+        self.tids.try_reserve(1)?;
+        self.tids.push(tuple::tid_bytes(row.tid()));
+        Ok(())
+    }
+
+    /// Whether the row's values are the base's, bit for bit (`_bt_keep_natts_fast`).
+    #[inline]
+    fn is_base(&mut self, shape: &IndexShape, row: &Row) -> Result<bool, Failure> {
+        if self.prefix != row.prefix {
+            return Ok(false);
+        }
+        if self.whole && row.tuple.is_empty() {
+            return Ok(true);
+        }
+        let tuple = row.tuple(shape, &mut self.scratch)?;
+        Ok(tuple[6..] == self.base[6..])
+    }
+
+    /// Puts the rows that are equal to the base into the tree.
+    fn flush(&mut self, shape: &IndexShape) -> Result<(), Failure> {
+        match self.tids.as_slice() {
+            [] => return Ok(()),
+            [tid] => {
+                self.base[..6].copy_from_slice(tid);
+                self.builder.add(shape, &self.base, 0)?;
+            }
+            tids => {
+                self.posting.clear();
+                btree::form_posting(&self.base, tids, &mut self.posting)?;
+                let extra = self.posting.len() - self.base.len();
+                self.builder.add(shape, &self.posting, extra)?;
+            }
+        }
+        self.tids.clear();
+        Ok(())
+    }
+
+    /// No more rows: finishes the tree.
+    ///
+    /// # Errors
+    ///
+    /// No memory.
+    pub fn finish(&mut self, shape: &IndexShape) -> Result<Root, Failure> {
+        self.flush(shape)?;
+        self.builder.finish(shape)
+    }
+
+    /// The pages that are done.
+    pub fn builder(&mut self) -> &mut Builder {
+        &mut self.builder
+    }
+
+    /// The tuple of the last key, as it was added.
+    #[must_use]
+    pub fn base(&self) -> &[u8] {
+        &self.base
+    }
+
+    /// Rows added so far.
+    #[must_use]
+    pub fn rows(&self) -> u64 {
+        self.rows
+    }
+}
+
+/// The row's index tuple, its tid set.
+#[inline]
+fn with_tid<'a>(
+    shape: &IndexShape,
+    row: &Row<'a>,
+    scratch: &'a mut Vec<u8>,
+) -> Result<&'a [u8], Failure> {
+    if !row.tuple.is_empty() {
+        return Ok(row.tuple);
+    }
+    row.decode(shape, scratch)?;
+    scratch[..6].copy_from_slice(&tuple::tid_bytes(row.tid()));
+    Ok(scratch)
+}

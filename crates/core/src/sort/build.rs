@@ -1,0 +1,318 @@
+//! The build of an index from its first row to its last page, as a machine that does no I/O.
+//!
+//! ```text
+//! add … add ─ full ─▶ flush ─ Write … ─▶ add … ─▶ finish ─ (Read, Write …) Page … ─▶ Done
+//! ```
+
+use super::merge::{Extent, Merge, Next, BUFFER};
+use super::run::{self, Added, Collector};
+use super::shape::IndexShape;
+use super::tuple::{Field, Tid};
+use super::Failure;
+use crate::page::btree::Page;
+use crate::page::btree_build::Root;
+use crate::page::btree_load::Loader;
+use std::collections::VecDeque;
+
+/// Most rows that one [`IndexBuild::step`] takes.
+const ROWS: usize = 4096;
+
+/// What the caller of [`IndexBuild::step`] has to do before the next step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// nothing
+    Go,
+    /// append [`IndexBuild::output`] to the temporary file
+    Write,
+    /// give these bytes of the temporary file to [`IndexBuild::supply`]
+    Read(Extent),
+    /// write the pages of [`IndexBuild::take_page`] until there is none
+    Pages,
+    /// go on adding rows: the run was written
+    Add,
+    /// write the metapage with this root: the tree is complete
+    Done(Root),
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// rows come in
+    Collect,
+    /// the sorted run is written, from this row on
+    Flush(usize),
+    /// runs are merged to the last one of the list
+    Merge(Merge),
+    /// the only run, in memory, is loaded, from this row on
+    LoadRun(usize),
+    /// the last merge is loaded
+    LoadMerge(Merge),
+    Done(Root),
+}
+
+/// An index being built.
+#[derive(Debug)]
+pub struct IndexBuild {
+    shape: IndexShape,
+    memory: usize,
+    collector: Collector,
+    runs: VecDeque<Extent>,
+    /// bytes in the temporary file
+    file_end: u64,
+    phase: Phase,
+    /// no more rows will come
+    last: bool,
+    output: Vec<u8>,
+    /// `output` has been handed out
+    written: bool,
+    loader: Loader,
+}
+
+impl IndexBuild {
+    /// A build that holds about `memory` bytes of rows.
+    #[must_use]
+    pub fn new(shape: IndexShape, memory: usize) -> Self {
+        Self {
+            shape,
+            memory,
+            collector: Collector::new(memory),
+            runs: VecDeque::new(),
+            file_end: 0,
+            phase: Phase::Collect,
+            last: false,
+            output: Vec::new(),
+            written: false,
+            loader: Loader::default(),
+        }
+    }
+
+    /// The index.
+    #[must_use]
+    pub fn shape(&self) -> &IndexShape {
+        &self.shape
+    }
+
+    /// Adds a row. After [`Added::Full`] comes [`IndexBuild::flush`].
+    ///
+    /// # Errors
+    ///
+    /// No memory.
+    #[inline]
+    pub fn add<'a>(
+        &mut self,
+        tid: Tid,
+        dead: bool,
+        field: impl Fn(usize) -> Option<Field<'a>>,
+    ) -> Result<Added, Failure> {
+        self.collector.add(&self.shape, tid, dead, field)
+    }
+
+    /// Sorts the rows and makes the next steps write them out.
+    ///
+    /// # Errors
+    ///
+    /// No memory.
+    pub fn flush(&mut self) -> Result<(), Failure> {
+        self.collector.sort(&self.shape);
+        self.output.try_reserve_exact(BUFFER)?;
+        self.runs.try_reserve(1)?;
+        self.runs.push_back(Extent { start: self.file_end, end: self.file_end });
+        self.phase = Phase::Flush(0);
+        Ok(())
+    }
+
+    /// No more rows will come: the next steps give the pages.
+    ///
+    /// # Errors
+    ///
+    /// No memory.
+    pub fn finish(&mut self) -> Result<(), Failure> {
+        self.last = true;
+        if self.runs.is_empty() {
+            self.collector.sort(&self.shape);
+            self.phase = Phase::LoadRun(0);
+            Ok(())
+        } else if self.collector.is_empty() {
+            self.next_merge()
+        } else {
+            self.flush()
+        }
+    }
+
+    /// How many runs were written to the temporary file, merges included.
+    #[must_use]
+    pub fn file_bytes(&self) -> u64 {
+        self.file_end
+    }
+
+    /// Rows that are in leaf tuples.
+    #[must_use]
+    pub fn rows_loaded(&self) -> u64 {
+        self.loader.rows()
+    }
+
+    /// The bytes to be written.
+    #[must_use]
+    pub fn output(&self) -> &[u8] {
+        &self.output
+    }
+
+    /// Gives the bytes that [`Step::Read`] asked for.
+    ///
+    /// # Errors
+    ///
+    /// They are not what was asked for.
+    pub fn supply(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        match &mut self.phase {
+            Phase::Merge(merge) | Phase::LoadMerge(merge) => merge.supply(bytes),
+            _ => Err(Failure::Corrupt),
+        }
+    }
+
+    /// The next page that is done, and its block number; [`IndexBuild::reuse`] it after that.
+    pub fn take_page(&mut self) -> Option<(u32, Page)> {
+        self.loader.builder().take_finished()
+    }
+
+    /// Gives a page back.
+    pub fn reuse(&mut self, page: Page) {
+        self.loader.builder().reuse(page);
+    }
+
+    /// The index tuple of the key that is there twice ([`Failure::Duplicate`]).
+    #[must_use]
+    pub fn duplicate(&self) -> &[u8] {
+        self.loader.base()
+    }
+
+    /// Goes on for some thousand rows at most.
+    ///
+    /// # Errors
+    ///
+    /// See [`Failure`]; the build is of no use after that.
+    pub fn step(&mut self) -> Result<Step, Failure> {
+        if std::mem::take(&mut self.written) {
+            self.output.clear();
+        }
+        match std::mem::replace(&mut self.phase, Phase::Collect) {
+            Phase::Collect => Ok(Step::Add),
+            Phase::Flush(from) => self.step_flush(from),
+            Phase::Merge(merge) => self.step_merge(merge),
+            Phase::LoadRun(from) => self.step_load_run(from),
+            Phase::LoadMerge(merge) => self.step_load_merge(merge),
+            Phase::Done(root) => {
+                self.phase = Phase::Done(root);
+                Ok(Step::Done(root))
+            }
+        }
+    }
+
+    fn step_flush(&mut self, from: usize) -> Result<Step, Failure> {
+        let mut at = from;
+        while at < self.collector.len() && self.output.len() < BUFFER {
+            run::spill(&self.collector.row(at), &mut self.output)?;
+            at += 1;
+        }
+        if self.output.is_empty() {
+            if self.last {
+                self.collector.release();
+                self.next_merge()?;
+                return Ok(Step::Go);
+            }
+            self.collector.clear();
+            return Ok(Step::Add);
+        }
+        self.phase = Phase::Flush(at);
+        Ok(self.write())
+    }
+
+    /// Hands the output out, as the end of the last run.
+    fn write(&mut self) -> Step {
+        self.written = true;
+        self.file_end += self.output.len() as u64;
+        if let Some(run) = self.runs.back_mut() {
+            run.end = self.file_end;
+        }
+        Step::Write
+    }
+
+    /// Begins the next merge: of the oldest runs to one, or of all that are left into the tree.
+    fn next_merge(&mut self) -> Result<(), Failure> {
+        let most = (self.memory / BUFFER).clamp(4, 512);
+        let count = self.runs.len();
+        let last = count <= most;
+        // As few runs as will do are read twice.
+        let now = if last { count } else { most.min(count - most + 1) };
+        let mut runs = Vec::new();
+        runs.try_reserve_exact(now)?;
+        runs.extend(self.runs.drain(..now));
+        let merge = Merge::new(&runs)?;
+        self.phase = if last {
+            Phase::LoadMerge(merge)
+        } else {
+            self.runs.try_reserve(1)?;
+            self.runs.push_back(Extent { start: self.file_end, end: self.file_end });
+            Phase::Merge(merge)
+        };
+        Ok(())
+    }
+
+    fn step_merge(&mut self, mut merge: Merge) -> Result<Step, Failure> {
+        while self.output.len() < BUFFER {
+            match merge.advance(&self.shape)? {
+                Next::Row => run::spill(&merge.row()?, &mut self.output)?,
+                Next::Read(extent) => {
+                    self.phase = Phase::Merge(merge);
+                    return Ok(Step::Read(extent));
+                }
+                Next::End => break,
+            }
+        }
+        if self.output.is_empty() {
+            self.next_merge()?;
+            return Ok(Step::Go);
+        }
+        self.phase = Phase::Merge(merge);
+        Ok(self.write())
+    }
+
+    fn step_load_run(&mut self, from: usize) -> Result<Step, Failure> {
+        let end = (from + ROWS).min(self.collector.len());
+        for at in from..end {
+            self.loader.add(&self.shape, &self.collector.row(at))?;
+        }
+        if end == self.collector.len() {
+            return self.complete();
+        }
+        self.phase = Phase::LoadRun(end);
+        Ok(self.pages())
+    }
+
+    fn step_load_merge(&mut self, mut merge: Merge) -> Result<Step, Failure> {
+        for _ in 0..ROWS {
+            match merge.advance(&self.shape)? {
+                Next::Row => self.loader.add(&self.shape, &merge.row()?)?,
+                Next::Read(extent) => {
+                    self.phase = Phase::LoadMerge(merge);
+                    return Ok(Step::Read(extent));
+                }
+                Next::End => return self.complete(),
+            }
+        }
+        self.phase = Phase::LoadMerge(merge);
+        Ok(self.pages())
+    }
+
+    fn pages(&mut self) -> Step {
+        if self.loader.builder().has_finished() {
+            Step::Pages
+        } else {
+            Step::Go
+        }
+    }
+
+    fn complete(&mut self) -> Result<Step, Failure> {
+        let root = self.loader.finish(&self.shape)?;
+        self.phase = Phase::Done(root);
+        Ok(self.pages())
+    }
+}

@@ -1,0 +1,177 @@
+//! The first sixteen bytes of a row's key, encoded so that comparing them as one big-endian
+//! number gives the order of the index.
+//!
+//! Each attribute gives one byte that puts NULL first or last, then its value: integers with the
+//! sign bit flipped, floats in the usual total order, fixed bytes as they are, text followed by a
+//! zero byte (which no text contains); `DESC` complements the value's bytes. The encoding is cut
+//! off after sixteen bytes, and after a bytea, whose end no byte value could mark.
+
+use super::shape::{Attribute, IndexShape, Order, MAX_ATTRIBUTES};
+use super::tuple::{self, Field};
+
+const BYTES: usize = 16;
+const NULL_FIRST: u8 = 0;
+const VALUE: u8 = 1;
+const NULL_LAST: u8 = 2;
+
+/// An encoded key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key {
+    /// the encoding, zero-padded
+    pub prefix: u128,
+    /// the whole row can be had back from the prefix: [`decode`]
+    pub whole: bool,
+}
+
+struct Writer {
+    bytes: [u8; BYTES],
+    at: usize,
+    whole: bool,
+}
+
+impl Writer {
+    #[inline]
+    fn byte(&mut self, byte: u8) {
+        if self.at < BYTES {
+            self.bytes[self.at] = byte;
+            self.at += 1;
+        } else {
+            self.whole = false;
+        }
+    }
+
+    #[inline]
+    fn bytes(&mut self, bytes: &[u8], invert: bool) {
+        let room = BYTES - self.at;
+        let len = bytes.len().min(room);
+        self.whole &= len == bytes.len();
+        let to = &mut self.bytes[self.at..self.at + len];
+        to.copy_from_slice(&bytes[..len]);
+        if invert {
+            to.iter_mut().for_each(|byte| *byte = !*byte);
+        }
+        self.at += len;
+    }
+
+    #[inline]
+    fn word(&mut self, word: u64, len: i16, invert: bool) {
+        let bytes = word.to_be_bytes();
+        self.bytes(&bytes[8 - len as usize..], invert);
+    }
+}
+
+/// The bits of a float in the total order, and whether they give the very same float back.
+fn float_bits(word: u64, len: i16) -> (u64, bool) {
+    let value = tuple::float(word, len);
+    let plain = !value.is_nan() && (value != 0.0 || value.is_sign_positive());
+    let value = if value == 0.0 { 0.0 } else { value };
+    let (bits, sign) = match len {
+        4 if value.is_nan() => (u64::from(f32::NAN.to_bits()), 1 << 31),
+        4 => (u64::from((value as f32).to_bits()), 1 << 31),
+        _ if value.is_nan() => (f64::NAN.to_bits(), 1 << 63),
+        _ => (value.to_bits(), 1 << 63),
+    };
+    (if bits & sign != 0 { !bits } else { bits | sign }, plain)
+}
+
+#[inline]
+fn put(writer: &mut Writer, attribute: &Attribute, field: Field) {
+    let (len, invert) = (attribute.len, attribute.descending);
+    match (attribute.order, field) {
+        (Order::Signed, Field::Word(word)) => {
+            writer.word(word ^ 1 << (8 * len as u32 - 1), len, invert);
+        }
+        (Order::Float, Field::Word(word)) => {
+            let (bits, plain) = float_bits(word, len);
+            writer.word(bits, len, invert);
+            writer.whole &= plain;
+        }
+        (_, Field::Word(word)) => writer.word(word, len, invert),
+        (Order::Text, Field::Bytes(bytes)) => {
+            writer.bytes(bytes, invert);
+            writer.byte(if invert { 0xFF } else { 0 });
+        }
+        (Order::Bytea, Field::Bytes(bytes)) => {
+            writer.bytes(bytes, invert);
+            // Zero padding would put a shorter value first; descending it must come last.
+            while invert && writer.at < BYTES {
+                writer.byte(0xFF);
+            }
+            writer.at = BYTES;
+            writer.whole = false;
+        }
+        (_, Field::Bytes(bytes)) => writer.bytes(bytes, invert),
+    }
+}
+
+/// Encodes the key of a row.
+#[inline]
+pub fn encode<'a>(shape: &IndexShape, field: impl Fn(usize) -> Option<Field<'a>>) -> Key {
+    let carried = shape.attributes().len() > shape.key().len();
+    let mut writer = Writer { bytes: [0; BYTES], at: 0, whole: !carried };
+    for (index, attribute) in shape.key().iter().enumerate() {
+        match field(index) {
+            None if attribute.nulls_first => writer.byte(NULL_FIRST),
+            None => writer.byte(NULL_LAST),
+            Some(field) => {
+                writer.byte(VALUE);
+                put(&mut writer, attribute, field);
+            }
+        }
+    }
+    Key { prefix: u128::from_be_bytes(writer.bytes), whole: writer.whole }
+}
+
+/// Appends to `out` the index tuple of a row whose prefix is whole.
+///
+/// Memory for [`DECODED`] bytes is the caller's to reserve.
+pub fn decode(shape: &IndexShape, prefix: u128, out: &mut Vec<u8>) {
+    let encoded = prefix.to_be_bytes();
+    // Values that were inverted for DESC are put right in here.
+    let mut bytes = encoded;
+    let mut fields: [Option<Field>; MAX_ATTRIBUTES] = [None; MAX_ATTRIBUTES];
+    let mut spans = [(0, 0); MAX_ATTRIBUTES];
+    let mut at = 0;
+    for (attribute, span) in shape.key().iter().zip(&mut spans) {
+        let present = bytes[at] == VALUE;
+        at += 1;
+        if !present {
+            continue;
+        }
+        let end = match attribute.order {
+            Order::Text => {
+                let last = if attribute.descending { 0xFF } else { 0 };
+                at + bytes[at..].iter().position(|&byte| byte == last).unwrap_or(BYTES - at)
+            }
+            _ => at + attribute.len as usize,
+        };
+        if attribute.descending {
+            bytes[at..end].iter_mut().for_each(|byte| *byte = !*byte);
+        }
+        *span = (at, end + 1);
+        at = end + usize::from(attribute.order == Order::Text);
+    }
+    for ((attribute, &(start, end)), field) in shape.key().iter().zip(&spans).zip(&mut fields) {
+        if end > 0 {
+            *field = Some(value(attribute, &bytes[start..end - 1]));
+        }
+    }
+    tuple::form(shape, shape.key().len(), |index| fields[index], out);
+}
+
+/// Most bytes of a tuple that [`decode`] makes.
+pub const DECODED: usize = 256;
+
+fn value<'a>(attribute: &Attribute, bytes: &'a [u8]) -> Field<'a> {
+    if !attribute.by_value {
+        return Field::Bytes(bytes);
+    }
+    let word = bytes.iter().fold(0, |word, &byte| word << 8 | u64::from(byte));
+    let sign = 1 << (8 * attribute.len as u32 - 1);
+    Field::Word(match attribute.order {
+        Order::Signed => word ^ sign,
+        Order::Float if word & sign != 0 => word ^ sign,
+        Order::Float => tuple::unsigned(!word, attribute.len),
+        _ => word,
+    })
+}

@@ -1,0 +1,206 @@
+//! Merging spilled runs, `k` at a time, each through a buffer of fixed size.
+
+use super::run::{self, Row, ENTRY};
+use super::shape::{IndexShape, MAX_TUPLE};
+use super::Failure;
+use std::cmp::Ordering;
+
+/// Bytes of a run that are in memory while it is merged.
+pub const BUFFER: usize = 64 * 1024;
+const _: () = assert!(BUFFER >= 2 * (ENTRY + MAX_TUPLE));
+
+/// Where a run lies in the temporary file, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// first byte
+    pub start: u64,
+    /// byte after the last
+    pub end: u64,
+}
+
+/// A spilled run being read.
+#[derive(Debug)]
+struct Source {
+    rest: Extent,
+    buffer: Vec<u8>,
+    at: usize,
+    /// bytes of the present row; 0: the run is at its end
+    size: usize,
+}
+
+impl Source {
+    fn row(&self) -> Result<Row<'_>, Failure> {
+        run::unspill(&self.buffer[self.at..])?.map(|(row, _)| row).ok_or(Failure::Corrupt)
+    }
+
+    /// Moves to the next row. `false`: the buffer must be filled first.
+    #[inline]
+    fn advance(&mut self) -> Result<bool, Failure> {
+        self.at += self.size;
+        self.size = 0;
+        match run::unspill(&self.buffer[self.at..])? {
+            Some((_, size)) => self.size = size,
+            None if self.rest.start < self.rest.end => return Ok(false),
+            None if self.at < self.buffer.len() => return Err(Failure::Corrupt),
+            None => {}
+        }
+        Ok(true)
+    }
+}
+
+/// What a merge has to say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// a row is at hand
+    Row,
+    /// these bytes of the file must be given to [`Merge::supply`]
+    Read(Extent),
+    /// all runs are at their end
+    End,
+}
+
+/// A merge of runs: a tree of losers over them.
+#[derive(Debug)]
+pub struct Merge {
+    sources: Vec<Source>,
+    /// `tree[0]` is the winner, the others the losers of their match
+    tree: Vec<usize>,
+    /// the source that waits for bytes
+    waiting: Option<usize>,
+    /// sources that have had their first row read
+    begun: usize,
+}
+
+impl Merge {
+    /// A merge of these runs, none empty, two at least.
+    ///
+    /// # Errors
+    ///
+    /// No memory.
+    pub fn new(runs: &[Extent]) -> Result<Self, Failure> {
+        let mut sources = Vec::new();
+        sources.try_reserve_exact(runs.len())?;
+        for &rest in runs {
+            let mut buffer = Vec::new();
+            buffer.try_reserve_exact(BUFFER)?;
+            sources.push(Source { rest, buffer, at: 0, size: 0 });
+        }
+        let mut tree = Vec::new();
+        tree.try_reserve_exact(runs.len())?;
+        Ok(Self { sources, tree, waiting: None, begun: 0 })
+    }
+
+    /// Gives the bytes that were asked for.
+    ///
+    /// # Errors
+    ///
+    /// They are not as many as were asked for.
+    pub fn supply(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        let source = self.waiting.and_then(|index| self.sources.get_mut(index));
+        let source = source.ok_or(Failure::Corrupt)?;
+        source.buffer.drain(..source.at);
+        source.at = 0;
+        if bytes.is_empty() || source.buffer.len() + bytes.len() > BUFFER {
+            return Err(Failure::Corrupt);
+        }
+        source.buffer.extend_from_slice(bytes);
+        source.rest.start += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Moves to the next row.
+    ///
+    /// # Errors
+    ///
+    /// No memory, or the runs are damaged.
+    #[inline]
+    pub fn advance(&mut self, shape: &IndexShape) -> Result<Next, Failure> {
+        if self.begun < self.sources.len() {
+            return self.begin(shape);
+        }
+        let winner = self.waiting.take().unwrap_or(self.tree[0]);
+        if let Some(read) = self.step(winner)? {
+            return Ok(read);
+        }
+        self.replay(winner, shape)?;
+        Ok(self.state())
+    }
+
+    /// The row at hand.
+    ///
+    /// # Errors
+    ///
+    /// There is none.
+    pub fn row(&self) -> Result<Row<'_>, Failure> {
+        self.sources[self.tree[0]].row()
+    }
+
+    fn state(&self) -> Next {
+        if self.sources[self.tree[0]].size == 0 {
+            Next::End
+        } else {
+            Next::Row
+        }
+    }
+
+    fn step(&mut self, index: usize) -> Result<Option<Next>, Failure> {
+        let source = &mut self.sources[index];
+        if source.advance()? {
+            return Ok(None);
+        }
+        let kept = (source.buffer.len() - source.at) as u64;
+        let end = source.rest.end.min(source.rest.start + BUFFER as u64 - kept);
+        self.waiting = Some(index);
+        Ok(Some(Next::Read(Extent { start: source.rest.start, end })))
+    }
+
+    /// Reads the first row of each source, then plays all matches.
+    fn begin(&mut self, shape: &IndexShape) -> Result<Next, Failure> {
+        while self.begun < self.sources.len() {
+            if let Some(read) = self.step(self.begun)? {
+                return Ok(read);
+            }
+            self.begun += 1;
+        }
+        self.waiting = None;
+        let count = self.sources.len();
+        self.tree.resize(count, usize::MAX);
+        for index in (0..count).rev() {
+            self.replay(index, shape)?;
+        }
+        Ok(self.state())
+    }
+
+    /// Plays the matches of `index` up to the root. In the beginning places are still free
+    /// (`usize::MAX`): who comes first waits there for the other.
+    #[inline]
+    fn replay(&mut self, index: usize, shape: &IndexShape) -> Result<(), Failure> {
+        let mut winner = index;
+        let mut node = (index + self.sources.len()) / 2;
+        while node > 0 {
+            let other = self.tree[node];
+            if other == usize::MAX {
+                self.tree[node] = winner;
+                return Ok(());
+            }
+            if self.order(other, winner, shape)?.is_lt() {
+                self.tree[node] = winner;
+                winner = other;
+            }
+            node /= 2;
+        }
+        self.tree[0] = winner;
+        Ok(())
+    }
+
+    /// Compares two sources' rows; one at its end is after all others.
+    #[inline]
+    fn order(&self, a: usize, b: usize, shape: &IndexShape) -> Result<Ordering, Failure> {
+        let (a, b) = (&self.sources[a], &self.sources[b]);
+        match (a.size, b.size) {
+            (0, _) => Ok(Ordering::Greater),
+            (_, 0) => Ok(Ordering::Less),
+            _ => a.row()?.compare(&b.row()?, shape),
+        }
+    }
+}

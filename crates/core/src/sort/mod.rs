@@ -1,0 +1,40 @@
+//! Sorting the rows of a B-tree index: keys, runs and their merge.
+//!
+//! The straight way of the data:
+//!
+//! ```text
+//! row ─ key::encode ─▶ Collector (bounded) ─ radix ─▶ run ─▶ [spill ─▶ merge] ─▶ page::btree_load
+//! ```
+//!
+//! Every row becomes an [`run::Entry`]: the first sixteen bytes of an encoding of its key that
+//! `memcmp` puts in the order of the index, and where the row is. Nearly all of the sorting is
+//! done on those bytes; rows whose key is longer are told apart by their index tuples.
+//!
+//! [`build::IndexBuild`] holds it all together. It does no I/O: it says what must be read or
+//! written next and its caller does so, which lets a PostgreSQL backend use its own temporary
+//! files, storage manager and interrupts.
+
+pub mod build;
+pub mod key;
+pub mod merge;
+pub mod radix;
+pub mod run;
+pub mod shape;
+pub mod tuple;
+
+/// Why a build cannot go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// memory could not be reserved
+    OutOfMemory,
+    /// what was read back is not what was written
+    Corrupt,
+    /// two live rows have the same key in a unique index
+    Duplicate,
+}
+
+impl From<std::collections::TryReserveError> for Failure {
+    fn from(_: std::collections::TryReserveError) -> Self {
+        Failure::OutOfMemory
+    }
+}

@@ -1,0 +1,321 @@
+//! Collecting rows in bounded memory, and the runs that come of it.
+
+use super::key;
+use super::radix;
+use super::shape::IndexShape;
+use super::tuple::{self, Field, Tid};
+use super::Failure;
+use std::cmp::Ordering;
+
+const STORED: u64 = 1;
+const DEAD: u64 = 2;
+
+/// A row in a run: the first bytes of its key, and where it is.
+///
+/// `place` has two flags in its lowest bits: the row's index tuple is *stored* (its key was not
+/// whole in the prefix), the row is *dead*. Above them is, for a stored row in memory, the
+/// tuple's place in the arena; else the row's tid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Entry {
+    high: u64,
+    low: u64,
+    /// flags and tid or arena offset
+    pub place: u64,
+}
+
+/// Bytes of an entry in a spilled run.
+pub const ENTRY: usize = 24;
+
+impl Entry {
+    /// An entry with this prefix and place.
+    #[must_use]
+    pub fn new(prefix: u128, place: u64) -> Self {
+        Self { high: (prefix >> 64) as u64, low: prefix as u64, place }
+    }
+
+    /// The first bytes of the key.
+    #[must_use]
+    #[inline]
+    pub fn prefix(&self) -> u128 {
+        u128::from(self.high) << 64 | u128::from(self.low)
+    }
+
+    fn stored(self) -> Option<usize> {
+        (self.place & STORED != 0).then_some((self.place >> 2) as usize)
+    }
+
+    fn to_bytes(self) -> [u8; ENTRY] {
+        let mut bytes = [0; ENTRY];
+        bytes[..8].copy_from_slice(&self.high.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.low.to_le_bytes());
+        bytes[16..].copy_from_slice(&self.place.to_le_bytes());
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8; ENTRY]) -> Self {
+        let word = |at: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&bytes[at..at + 8]);
+            u64::from_le_bytes(word)
+        };
+        Self { high: word(0), low: word(8), place: word(16) }
+    }
+}
+
+/// A row as it comes out of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Row<'a> {
+    /// the first bytes of the key
+    pub prefix: u128,
+    /// flags and tid, as [`Entry::place`] of a spilled run
+    pub place: u64,
+    /// the index tuple, empty where the prefix is whole
+    pub tuple: &'a [u8],
+}
+
+impl Row<'_> {
+    /// The row's address.
+    #[must_use]
+    pub fn tid(&self) -> Tid {
+        self.place >> 2
+    }
+
+    /// The row is dead to all, and kept for scans that are older: no part in uniqueness.
+    #[must_use]
+    pub fn is_dead(&self) -> bool {
+        self.place & DEAD != 0
+    }
+
+    /// The row's index tuple, made in `scratch` if it is not at hand. Its tid may be zero.
+    ///
+    /// # Errors
+    ///
+    /// No memory for `scratch`.
+    pub fn tuple<'a>(
+        &'a self,
+        shape: &IndexShape,
+        scratch: &'a mut Vec<u8>,
+    ) -> Result<&'a [u8], Failure> {
+        if !self.tuple.is_empty() {
+            return Ok(self.tuple);
+        }
+        self.decode(shape, scratch)?;
+        Ok(scratch)
+    }
+
+    /// Makes the index tuple of a row whose prefix is whole, in place of what is in `tuple`.
+    ///
+    /// # Errors
+    ///
+    /// No memory.
+    pub fn decode(&self, shape: &IndexShape, tuple: &mut Vec<u8>) -> Result<(), Failure> {
+        tuple.clear();
+        tuple.try_reserve(key::DECODED)?;
+        key::decode(shape, self.prefix, tuple);
+        Ok(())
+    }
+
+    /// Compares as the index orders rows: by key, then by tid.
+    ///
+    /// # Errors
+    ///
+    /// No memory.
+    #[inline]
+    pub fn compare(&self, other: &Row, shape: &IndexShape) -> Result<Ordering, Failure> {
+        if self.prefix != other.prefix {
+            return Ok(self.prefix.cmp(&other.prefix));
+        }
+        if (self.place | other.place) & STORED == 0 {
+            return Ok(self.place.cmp(&other.place));
+        }
+        let (mut a, mut b) = (Vec::new(), Vec::new());
+        let order = tuple::compare(shape, self.tuple(shape, &mut a)?, other.tuple(shape, &mut b)?);
+        Ok(order.0.then(self.place.cmp(&other.place)))
+    }
+}
+
+/// What became of a row that was added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Added {
+    /// it is in, and there is room for more
+    Stored,
+    /// it is in, and the collector must be emptied before the next one
+    Full,
+    /// it is not in: its index tuple is larger than a leaf page takes
+    TooLarge,
+}
+
+/// Rows of one run, in memory.
+#[derive(Debug, Default)]
+pub struct Collector {
+    entries: Vec<Entry>,
+    /// index tuples of the rows that are not whole in their entry, `t_tid` set
+    arena: Vec<u8>,
+    first: u128,
+    varying: u128,
+    limit: usize,
+}
+
+impl Collector {
+    /// A collector that takes about `limit` bytes, and one row at least.
+    #[must_use]
+    pub fn new(limit: usize) -> Self {
+        Self { limit, ..Self::default() }
+    }
+
+    /// Adds a row.
+    ///
+    /// # Errors
+    ///
+    /// No memory; nothing was added.
+    #[inline]
+    pub fn add<'a>(
+        &mut self,
+        shape: &IndexShape,
+        tid: Tid,
+        dead: bool,
+        field: impl Fn(usize) -> Option<Field<'a>>,
+    ) -> Result<Added, Failure> {
+        let key = key::encode(shape, &field);
+        let dead = if dead { DEAD } else { 0 };
+        let place = if key.whole {
+            tid << 2 | dead
+        } else {
+            match self.store(shape, tid, &field)? {
+                Some(at) => (at as u64) << 2 | dead | STORED,
+                None => return Ok(Added::TooLarge),
+            }
+        };
+        if self.entries.is_empty() {
+            self.first = key.prefix;
+        }
+        self.varying |= self.first ^ key.prefix;
+        if self.entries.len() == self.entries.capacity() {
+            self.grow()?;
+        }
+        self.entries.push(Entry::new(key.prefix, place));
+        let used = self.entries.len() * ENTRY + self.arena.len();
+        Ok(if used >= self.limit { Added::Full } else { Added::Stored })
+    }
+
+    /// Reserves entries, by doubling, but not beyond the limit.
+    #[cold]
+    fn grow(&mut self) -> Result<(), Failure> {
+        let most = (self.limit.saturating_sub(self.arena.len()) / ENTRY).max(self.entries.len());
+        let more = (most - self.entries.len()).min(self.entries.len().max(1024)).max(1);
+        Ok(self.entries.try_reserve_exact(more)?)
+    }
+
+    fn store<'a>(
+        &mut self,
+        shape: &IndexShape,
+        tid: Tid,
+        field: impl Fn(usize) -> Option<Field<'a>>,
+    ) -> Result<Option<usize>, Failure> {
+        let at = self.arena.len();
+        self.arena.try_reserve(tuple::size_bound(shape, &field))?;
+        tuple::form(shape, shape.attributes().len(), field, &mut self.arena);
+        if self.arena.len() - at > super::shape::MAX_TUPLE {
+            self.arena.truncate(at);
+            return Ok(None);
+        }
+        self.arena[at..at + 6].copy_from_slice(&tuple::tid_bytes(tid));
+        Ok(Some(at))
+    }
+
+    /// How many rows are in.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Puts the rows in order.
+    pub fn sort(&mut self, shape: &IndexShape) {
+        let arena = &self.arena;
+        radix::sort(&mut self.entries, self.varying, &mut |a, b| match (a.stored(), b.stored()) {
+            (None, None) => a.place.cmp(&b.place),
+            _ => {
+                let (a, b) = (row(arena, a), row(arena, b));
+                // The tuples of rows that are whole take no more than a few bytes.
+                a.compare(&b, shape).unwrap_or(Ordering::Equal)
+            }
+        });
+    }
+
+    /// The row with this index.
+    #[must_use]
+    #[inline]
+    pub fn row(&self, index: usize) -> Row<'_> {
+        row(&self.arena, &self.entries[index])
+    }
+
+    /// Empties the collector and keeps its memory for the next run.
+    pub fn clear(&mut self) {
+        self.entries.clear();
+        self.arena.clear();
+        self.varying = 0;
+    }
+
+    /// Gives the memory back.
+    pub fn release(&mut self) {
+        *self = Self::new(self.limit);
+    }
+}
+
+#[inline]
+fn row<'a>(arena: &'a [u8], entry: &Entry) -> Row<'a> {
+    match entry.stored() {
+        None => Row { prefix: entry.prefix(), place: entry.place, tuple: &[] },
+        Some(at) => {
+            let tuple = &arena[at..];
+            let tuple = &tuple[..tuple::size(tuple)];
+            let place = tuple::tid_of(tuple) << 2 | entry.place & (DEAD | STORED);
+            Row { prefix: entry.prefix(), place, tuple }
+        }
+    }
+}
+
+/// Appends a row to a spilled run: the entry, then the tuple if it is stored.
+///
+/// # Errors
+///
+/// No memory.
+pub fn spill(row: &Row, out: &mut Vec<u8>) -> Result<(), Failure> {
+    out.try_reserve(ENTRY + row.tuple.len())?;
+    out.extend_from_slice(&Entry::new(row.prefix, row.place).to_bytes());
+    out.extend_from_slice(row.tuple);
+    Ok(())
+}
+
+/// Reads the row at the start of `bytes` and says how many bytes it takes.
+///
+/// `None`: not all of it is there. Most bytes of a row are [`ENTRY`] and
+/// [`MAX_TUPLE`](super::shape::MAX_TUPLE).
+///
+/// # Errors
+///
+/// The bytes are no row.
+#[inline]
+pub fn unspill(bytes: &[u8]) -> Result<Option<(Row<'_>, usize)>, Failure> {
+    let Some((entry, rest)) = bytes.split_first_chunk::<ENTRY>() else { return Ok(None) };
+    let entry = Entry::from_bytes(entry);
+    let mut size = 0;
+    if entry.stored().is_some() {
+        if rest.len() < tuple::HEADER {
+            return Ok(None);
+        }
+        size = tuple::size(rest);
+        if !(tuple::HEADER..=super::shape::MAX_TUPLE).contains(&size) {
+            return Err(Failure::Corrupt);
+        }
+    }
+    let Some(tuple) = rest.get(..size) else { return Ok(None) };
+    Ok(Some((Row { prefix: entry.prefix(), place: entry.place, tuple }, ENTRY + size)))
+}

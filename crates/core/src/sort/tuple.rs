@@ -1,0 +1,276 @@
+//! Index tuples: forming, reading and comparing them.
+//!
+//! Layout as `index_form_tuple` and `heap_fill_tuple` make it: an eight-byte header (`t_tid`,
+//! `t_info`), a null bitmap only if some attribute is NULL, then the values, each at its
+//! alignment, varlenas with one-byte headers where they are short enough; padding is zero.
+
+use super::shape::{Attribute, IndexShape, Order};
+use std::cmp::Ordering;
+
+/// Bytes of a tuple's header (`IndexTupleData`).
+pub const HEADER: usize = 8;
+/// `INDEX_SIZE_MASK`
+pub const SIZE_MASK: u16 = 0x1FFF;
+/// `INDEX_ALT_TID_MASK`: a pivot tuple or one with a posting list
+pub const ALT_TID: u16 = 0x2000;
+const VAR_WIDTH: u16 = 0x4000;
+const HAS_NULL: u16 = 0x8000;
+/// Header and null bitmap (`IndexAttributeBitMapData`), aligned.
+const HEADER_WITH_NULLS: usize = 16;
+
+/// Largest varlena, with a four-byte header, that `index_form_tuple` certainly stores as it is
+/// (`TOAST_INDEX_TARGET`); above, it tries to compress.
+pub const MAX_VARLENA: usize = 510;
+/// Longest value that gets a one-byte header (`VARATT_CAN_MAKE_SHORT`).
+const MAX_SHORT: usize = 126;
+
+/// A heap row's address: block number in the upper 32 of 48 bits, offset number in the lower 16.
+pub type Tid = u64;
+
+/// One attribute's value that is not NULL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Field<'a> {
+    /// passed by value: the Datum, sign or zero extended
+    Word(u64),
+    /// passed by reference: the bytes, for a varlena without its header
+    Bytes(&'a [u8]),
+}
+
+/// Rounds up to a multiple of eight (`MAXALIGN`).
+#[must_use]
+pub const fn maxalign(size: usize) -> usize {
+    (size + 7) & !7
+}
+
+fn pad(out: &mut Vec<u8>, start: usize, align: usize) {
+    let at = out.len() - start;
+    out.resize(start + ((at + align - 1) & !(align - 1)), 0);
+}
+
+/// Appends to `out` the tuple of the first `count` attributes, its `t_tid` zero.
+///
+/// Memory for it is the caller's to reserve: [`size_bound`].
+pub fn form<'a>(
+    shape: &IndexShape,
+    count: usize,
+    field: impl Fn(usize) -> Option<Field<'a>>,
+    out: &mut Vec<u8>,
+) {
+    let tuple = out.len();
+    let has_null = (0..count).any(|index| field(index).is_none());
+    let mut info = 0;
+    out.resize(tuple + HEADER, 0);
+    if has_null {
+        info |= HAS_NULL;
+        out.resize(tuple + HEADER_WITH_NULLS, 0);
+        for index in (0..count).filter(|&index| field(index).is_some()) {
+            out[tuple + HEADER + index / 8] |= 1 << (index % 8);
+        }
+    }
+    for (index, attribute) in shape.attributes()[..count].iter().enumerate() {
+        match field(index) {
+            None => {}
+            Some(Field::Word(word)) => {
+                pad(out, tuple, attribute.align.into());
+                out.extend_from_slice(&word.to_le_bytes()[..attribute.len as usize]);
+            }
+            Some(Field::Bytes(bytes)) if attribute.len == -1 => {
+                info |= VAR_WIDTH;
+                if bytes.len() <= MAX_SHORT {
+                    out.push((bytes.len() as u8 + 1) << 1 | 1);
+                } else {
+                    pad(out, tuple, attribute.align.into());
+                    out.extend_from_slice(&((bytes.len() as u32 + 4) << 2).to_le_bytes());
+                }
+                out.extend_from_slice(bytes);
+            }
+            Some(Field::Bytes(bytes)) => {
+                pad(out, tuple, attribute.align.into());
+                out.extend_from_slice(bytes);
+            }
+        }
+    }
+    pad(out, tuple, 8);
+    let size = out.len() - tuple;
+    info |= size as u16 & SIZE_MASK;
+    out[tuple + 6..tuple + 8].copy_from_slice(&info.to_le_bytes());
+}
+
+/// An upper bound of the size of the tuple that [`form`] makes, in bytes.
+pub fn size_bound<'a>(shape: &IndexShape, field: impl Fn(usize) -> Option<Field<'a>>) -> usize {
+    let values: usize = shape
+        .attributes()
+        .iter()
+        .enumerate()
+        .map(|(index, attribute)| match field(index) {
+            None => 0,
+            Some(Field::Word(_)) => 16,
+            Some(Field::Bytes(bytes)) => bytes.len() + 4 + usize::from(attribute.align),
+        })
+        .sum();
+    maxalign(HEADER_WITH_NULLS + values)
+}
+
+/// `t_info` of a tuple.
+#[must_use]
+pub fn info(tuple: &[u8]) -> u16 {
+    u16::from_le_bytes([tuple[6], tuple[7]])
+}
+
+/// The size that the tuple says it has, in bytes.
+#[must_use]
+pub fn size(tuple: &[u8]) -> usize {
+    usize::from(info(tuple) & SIZE_MASK)
+}
+
+/// Sets the size of the tuple.
+pub fn set_size(tuple: &mut [u8], size: usize) {
+    let info = info(tuple) & !SIZE_MASK | size as u16;
+    tuple[6..8].copy_from_slice(&info.to_le_bytes());
+}
+
+/// The six bytes of `ItemPointerData`.
+#[must_use]
+pub fn tid_bytes(tid: Tid) -> [u8; 6] {
+    let b = tid.to_le_bytes();
+    [b[4], b[5], b[2], b[3], b[0], b[1]]
+}
+
+/// The row's address from six bytes of `ItemPointerData`.
+#[must_use]
+pub fn tid_of(b: &[u8]) -> Tid {
+    u64::from_le_bytes([b[4], b[5], b[2], b[3], b[0], b[1], 0, 0])
+}
+
+/// Reads a tuple's values one after the other.
+pub struct Fields<'a> {
+    attributes: std::slice::Iter<'a, Attribute>,
+    tuple: &'a [u8],
+    has_null: bool,
+    index: usize,
+    at: usize,
+}
+
+impl<'a> Fields<'a> {
+    /// The values of `tuple`, which [`form`] made for `shape` (perhaps with a posting list).
+    #[must_use]
+    pub fn new(shape: &'a IndexShape, tuple: &'a [u8]) -> Self {
+        let has_null = info(tuple) & HAS_NULL != 0;
+        let at = if has_null { HEADER_WITH_NULLS } else { HEADER };
+        Self { attributes: shape.attributes().iter(), tuple, has_null, index: 0, at }
+    }
+
+    fn align(&mut self, align: u8) {
+        self.at = (self.at + usize::from(align) - 1) & !(usize::from(align) - 1);
+    }
+
+    fn take(&mut self, len: usize) -> &'a [u8] {
+        let bytes = &self.tuple[self.at..self.at + len];
+        self.at += len;
+        bytes
+    }
+}
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = Option<Field<'a>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let attribute = self.attributes.next()?;
+        let index = self.index;
+        self.index += 1;
+        if self.has_null && self.tuple[HEADER + index / 8] >> (index % 8) & 1 == 0 {
+            return Some(None);
+        }
+        if attribute.len == -1 {
+            // A pad byte is zero, a one-byte header is odd.
+            if self.tuple[self.at] & 1 == 1 {
+                let len = usize::from(self.tuple[self.at] >> 1) - 1;
+                self.at += 1;
+                return Some(Some(Field::Bytes(self.take(len))));
+            }
+            self.align(attribute.align);
+            let header = self.take(4);
+            let header = u32::from_le_bytes([header[0], header[1], header[2], header[3]]);
+            return Some(Some(Field::Bytes(self.take((header >> 2) as usize - 4))));
+        }
+        self.align(attribute.align);
+        let bytes = self.take(attribute.len as usize);
+        if !attribute.by_value {
+            return Some(Some(Field::Bytes(bytes)));
+        }
+        let mut word = [0; 8];
+        word[..bytes.len()].copy_from_slice(bytes);
+        Some(Some(Field::Word(u64::from_le_bytes(word))))
+    }
+}
+
+/// The signed value of a word of `len` bytes.
+pub(super) fn signed(word: u64, len: i16) -> i64 {
+    let shift = 64 - 8 * u32::from(len as u16);
+    (word << shift) as i64 >> shift
+}
+
+/// The value of a word of `len` bytes, the rest cleared.
+pub(super) fn unsigned(word: u64, len: i16) -> u64 {
+    let shift = 64 - 8 * u32::from(len as u16);
+    word << shift >> shift
+}
+
+/// The float of a word of four or eight bytes.
+pub(super) fn float(word: u64, len: i16) -> f64 {
+    if len == 4 {
+        f64::from(f32::from_bits(word as u32))
+    } else {
+        f64::from_bits(word)
+    }
+}
+
+fn compare_values(attribute: &Attribute, a: Field, b: Field) -> Ordering {
+    let len = attribute.len;
+    match (a, b) {
+        (Field::Bytes(a), Field::Bytes(b)) => a.cmp(b),
+        (Field::Word(a), Field::Word(b)) => match attribute.order {
+            Order::Signed => signed(a, len).cmp(&signed(b, len)),
+            Order::Float => {
+                let (a, b) = (float(a, len), float(b, len));
+                a.partial_cmp(&b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
+            }
+            _ => unsigned(a, len).cmp(&unsigned(b, len)),
+        },
+        _ => unreachable!("an attribute is by value or by reference"),
+    }
+}
+
+/// Compares one attribute as the index orders it, NULLs and direction included.
+#[must_use]
+pub fn compare_field(attribute: &Attribute, a: Option<Field>, b: Option<Field>) -> Ordering {
+    match (a, b) {
+        (None, None) => Ordering::Equal,
+        (None, Some(_)) if attribute.nulls_first => Ordering::Less,
+        (None, Some(_)) => Ordering::Greater,
+        (Some(_), None) if attribute.nulls_first => Ordering::Greater,
+        (Some(_), None) => Ordering::Less,
+        (Some(a), Some(b)) if attribute.descending => compare_values(attribute, b, a),
+        (Some(a), Some(b)) => compare_values(attribute, a, b),
+    }
+}
+
+/// Compares the keys of two tuples: the order, and how many leading attributes are equal.
+#[must_use]
+pub fn compare(shape: &IndexShape, a: &[u8], b: &[u8]) -> (Ordering, usize) {
+    let fields = Fields::new(shape, a).zip(Fields::new(shape, b));
+    for (index, (attribute, (a, b))) in shape.key().iter().zip(fields).enumerate() {
+        let order = compare_field(attribute, a, b);
+        if order.is_ne() {
+            return (order, index);
+        }
+    }
+    (Ordering::Equal, shape.key().len())
+}
+
+/// Whether some attribute of the tuple's key is NULL.
+#[must_use]
+pub fn key_has_null(shape: &IndexShape, tuple: &[u8]) -> bool {
+    info(tuple) & HAS_NULL != 0
+        && Fields::new(shape, tuple).take(shape.key().len()).any(|field| field.is_none())
+}
