@@ -125,7 +125,7 @@ mod tests {
             outcomes,
             [
                 Ok(()),
-                Err(NoRow::Value(1, Refusal::Ask)),
+                Err(NoRow::Value(1, Refusal::Syntax)),
                 Err(NoRow::Malformed(Malformed::MissingData(1))),
                 Ok(()),
             ]

@@ -394,12 +394,12 @@ impl RowSink for HeapSink<'_> {
         self.fixed(&value);
     }
 
-    fn put_numeric(&mut self, v: &Numeric) {
+    fn put_numeric(&mut self, v: Numeric<'_>) {
         let mut value = [0; 256];
         let (head, head_len) = numeric_head(v);
         let len = 2 * v.digits.len();
         if len <= value.len() {
-            for (to, digit) in value.chunks_exact_mut(2).zip(&v.digits) {
+            for (to, digit) in value.chunks_exact_mut(2).zip(v.digits) {
                 to.copy_from_slice(&digit.to_ne_bytes());
             }
             self.varlena(&head[..head_len], &value[..len]);
@@ -460,7 +460,7 @@ impl RowSink for HeapSink<'_> {
 
 /// The header of `NumericData`: short where weight and scale allow it, as
 /// `make_result` of `src/backend/utils/adt/numeric.c` chooses.
-fn numeric_head(v: &Numeric) -> ([u8; 4], usize) {
+fn numeric_head(v: Numeric<'_>) -> ([u8; 4], usize) {
     const SHORT: u16 = 0x8000;
     const SHORT_NEGATIVE: u16 = 0x2000;
     let mut head = [0; 4];
