@@ -99,7 +99,10 @@ impl Guess {
             Guess::Float8 => significant_digits(text) <= 15 && !pads(text) && reads(Type::Float8),
             Guess::Uuid => text.len() == 36 && reads(Type::Uuid),
             Guess::Date => reads(Type::Date),
-            Guess::Timestamp => reads(Type::Timestamp(-1)) || reads(Type::Date),
+            // The server's timestamp takes a zone and drops it without a word.
+            Guess::Timestamp => {
+                !states_zone(text) && (reads(Type::Timestamp(-1)) || reads(Type::Date))
+            }
             Guess::TimestampTz => reads(Type::TimestampTz(-1)),
             Guess::Json => matches!(text.first(), Some(b'{' | b'[')) && reads(Type::Json),
             Guess::Text => true,
@@ -126,6 +129,11 @@ fn is_decimal(text: &[u8], fraction: bool) -> bool {
 fn pads(text: &[u8]) -> bool {
     let digits = text.strip_prefix(b"-").unwrap_or(text);
     matches!(digits, [b'+', ..] | [b'0', b'0'..=b'9', ..]) || text == b"-0"
+}
+
+/// Whether anything but digits, points and colons stands behind an ISO date.
+fn states_zone(text: &[u8]) -> bool {
+    text.iter().skip(11).any(|c| !matches!(c, b'0'..=b'9' | b'.' | b':'))
 }
 
 fn significant_digits(text: &[u8]) -> usize {
@@ -266,6 +274,18 @@ mod tests {
     fn a_sample_is_not_trusted_to_show_the_largest_integer() {
         assert_eq!(infer("1\n2\n", false), [Guess::Int8]);
         assert_eq!(infer("1\n3000000000\n", true), [Guess::Int8]);
+    }
+
+    #[test]
+    fn dates_zones_uuids_and_json_are_told_apart() {
+        use Guess::*;
+        let csv = "2024-02-29,2024-02-29 12:00:00,2024-02-29T12:00:00Z,\
+            7f3b1c1e-0d5a-4c1b-9d5e-0123456789ab,\"{\"\"a\"\":1}\",1e-3,0.10,2024-02-29\n\
+            1999-12-31,1999-12-31,1999-12-31 00:00:00+02,\
+            7f3b1c1e-0d5a-4c1b-9d5e-0123456789AB,[],2.5,12.5,1999-12-31 00:00:00+02\n";
+        let expected = [Date, Timestamp, TimestampTz, Uuid, Json, Float8, Numeric, Text];
+        assert_eq!(infer(csv, true), expected);
+        assert_eq!(infer("2023-02-29\n", true), [Text]);
     }
 
     #[test]
