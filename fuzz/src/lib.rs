@@ -6,3 +6,4 @@
 
 pub mod hostile;
 pub mod rng;
+pub mod scan;

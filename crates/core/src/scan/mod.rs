@@ -18,10 +18,14 @@
 //! one for each LF (where lines end so, else each CR) within quotes.
 
 mod dialect;
+mod fast;
+mod lanes;
+mod marks;
 mod naive;
 mod record;
 #[cfg(test)]
 mod tests;
+mod unescape;
 mod utf8;
 
 use crate::error::Malformed;
@@ -62,6 +66,35 @@ pub struct Scanner<'c> {
     eol: Eol,
     line: u64,
     ended: bool,
+    processor: Processor,
+    rules: Option<marks::Rules>,
+    window: fast::Window,
+}
+
+/// What the fast scanner compares bytes with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Processor {
+    /// 32 bytes at a time
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    /// 16 bytes at a time
+    #[cfg(target_arch = "x86_64")]
+    Sse2,
+    /// 8 bytes at a time, on any processor
+    Any,
+}
+
+impl Processor {
+    /// What this machine has, the best first.
+    pub fn available() -> &'static [Processor] {
+        #[cfg(target_arch = "x86_64")]
+        {
+            const ALL: &[Processor] = &[Processor::Avx2, Processor::Sse2, Processor::Any];
+            &ALL[usize::from(!lanes::has_avx2())..]
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        &[Processor::Any]
+    }
 }
 
 impl<'c> Scanner<'c> {
@@ -73,7 +106,29 @@ impl<'c> Scanner<'c> {
     /// The chunk is longer than [`MAX_CHUNK`].
     pub fn new(chunk: &'c [u8], last: bool, dialect: &'c Dialect, eol: Eol) -> Self {
         assert!(chunk.len() <= MAX_CHUNK, "a chunk's offsets fit in 32 bits");
-        Scanner { chunk, position: 0, last, dialect, eol, line: 0, ended: false }
+        Scanner {
+            chunk,
+            position: 0,
+            last,
+            dialect,
+            eol,
+            line: 0,
+            ended: false,
+            processor: Processor::available()[0],
+            rules: marks::Rules::new(dialect),
+            window: fast::Window::none(),
+        }
+    }
+
+    /// The same with less than the machine has, so that tests reach every path.
+    ///
+    /// # Panics
+    ///
+    /// The machine does not have it.
+    pub fn on(mut self, processor: Processor) -> Self {
+        assert!(Processor::available().contains(&processor), "the machine has {processor:?}");
+        self.processor = processor;
+        self
     }
 
     /// Where the next record begins.
@@ -104,6 +159,21 @@ impl<'c> Scanner<'c> {
     /// has the line. [`Malformed::ExtraData`] and [`Malformed::MissingData`]
     /// never come from here: the scanner does not know how many columns there are.
     pub fn next(&mut self, record: &mut Record) -> Result<Next, Malformed> {
+        if let (Some(rules), true) = (self.rules, self.eol != Eol::Unknown) {
+            let next = match self.processor {
+                // SAFETY: the processor was found to have AVX2 and its companions.
+                #[cfg(target_arch = "x86_64")]
+                Processor::Avx2 => unsafe { fast::next_avx2(self, &rules, record) },
+                // SAFETY: SSE2 is part of x86-64.
+                #[cfg(target_arch = "x86_64")]
+                Processor::Sse2 => unsafe { fast::next::<lanes::Sse2>(self, &rules, record) },
+                // SAFETY: plain registers need nothing.
+                Processor::Any => unsafe { fast::next::<lanes::Swar>(self, &rules, record) },
+            };
+            if let Some(next) = next {
+                return Ok(next);
+            }
+        }
         self.next_naive(record)
     }
 
@@ -121,6 +191,7 @@ impl<'c> Scanner<'c> {
         };
         let len = len.or(self.last.then_some(rest.len()))?;
         let start = self.position;
+        self.window = fast::Window::none();
         self.position += len;
         self.line += 1;
         Some((start, self.position))
@@ -133,6 +204,7 @@ impl<'c> Scanner<'c> {
     ///
     /// As [`Scanner::next`].
     pub fn next_naive(&mut self, record: &mut Record) -> Result<Next, Malformed> {
+        self.window = fast::Window::none();
         naive::next(self, record)
     }
 }

@@ -1,7 +1,7 @@
 //! The scanner byte by byte, in the two steps of the server: first the line,
 //! then its attributes.
 
-use super::{valid_utf8, DotLine, Eol, Format, Kind, Next, Record, Scanner, MAX_RECORD};
+use super::{valid_utf8, Dialect, DotLine, Eol, Format, Kind, Next, Record, Scanner, MAX_RECORD};
 use crate::error::Malformed;
 
 /// Where a line's content ends and where the next line begins.
@@ -190,7 +190,7 @@ fn csv_fields(s: &Scanner<'_>, end: usize, record: &mut Record) -> Result<(), Ma
         while i < end && chunk[i] != d.delimiter {
             if chunk[i] == d.quote {
                 quoted = true;
-                i = csv_quoted(s, i + 1, end, &mut record.scratch)?;
+                i = csv_quoted(d, &chunk[..end], i + 1, &mut record.scratch)?;
             } else {
                 record.scratch.push(chunk[i]);
                 i += 1;
@@ -209,16 +209,16 @@ fn csv_fields(s: &Scanner<'_>, end: usize, record: &mut Record) -> Result<(), Ma
     }
 }
 
-/// Resolves what follows an opening quote; gives the offset after the closing one.
-fn csv_quoted(
-    s: &Scanner<'_>,
+/// Resolves what follows an opening quote in `line`; gives the offset after the
+/// closing one.
+pub(super) fn csv_quoted(
+    dialect: &Dialect,
+    line: &[u8],
     mut i: usize,
-    end: usize,
     scratch: &mut Vec<u8>,
 ) -> Result<usize, Malformed> {
-    let (quote, escape) = (s.dialect.quote, s.dialect.escape);
-    let line = &s.chunk[..end];
-    while i < end {
+    let (quote, escape) = (dialect.quote, dialect.escape);
+    while i < line.len() {
         let c = line[i];
         let next = line.get(i + 1);
         if c == escape && next.is_some_and(|n| *n == escape || *n == quote) {

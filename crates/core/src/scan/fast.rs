@@ -1,0 +1,239 @@
+//! The scanner in blocks of 64 bytes: one pass, and no copy of a field that is
+//! its bytes.
+//!
+//! It knows well-formed records only. Whatever else it meets (a record that is
+//! refused, the first line and the last, `\.`) it leaves to [`super::naive`],
+//! from the record's start; so the two cannot differ in what they refuse.
+
+use super::lanes::{Lanes, BLOCK};
+use super::marks::{Carry, Marks, Rules};
+use super::unescape;
+use super::{Dialect, DotLine, Eol, Format, Kind, Next, Record, Scanner, MAX_RECORD};
+
+/// The block that the scanner is in. It holds between records only, and only
+/// from one fast record to the next.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Window {
+    /// where the block begins in the chunk; [`usize::MAX`] where there is none
+    base: usize,
+    marks: Marks,
+    carry: Carry,
+}
+
+impl Window {
+    /// No block: the next record loads one.
+    pub(super) const NONE: usize = usize::MAX;
+
+    pub(super) fn none() -> Self {
+        Window { base: Self::NONE, ..Window::default() }
+    }
+
+    /// The block at `base`, of which bytes before `from` do not count.
+    ///
+    /// # Safety
+    ///
+    /// The processor has what `L` needs.
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(
+        base: usize,
+        from: usize,
+        chunk: &[u8],
+        rules: &Rules,
+        eol: Eol,
+        mut carry: Carry,
+    ) -> Window {
+        let rest = &chunk[base..];
+        let mut tail = [0; BLOCK];
+        let block = match rest.first_chunk::<BLOCK>() {
+            Some(block) => block,
+            None => {
+                tail[..rest.len()].copy_from_slice(rest);
+                &tail
+            }
+        };
+        // SAFETY: as the caller answers.
+        let mut marks = unsafe { Marks::of::<L>(block, rules, eol, &mut carry) };
+        if rest.len() < BLOCK {
+            let there = (1 << rest.len()) - 1;
+            marks.ends &= there;
+            marks.inside &= there;
+        }
+        if from > base {
+            // The LF of the CR LF that ended the record before.
+            marks.ends &= u64::MAX << (from - base);
+        }
+        Window { base, marks, carry }
+    }
+}
+
+/// Whether the record at `start` may begin with the marker of the data's end.
+#[inline(always)]
+fn may_be_marker(dialect: &Dialect, chunk: &[u8], start: usize) -> bool {
+    chunk[start] == b'\\' && dialect.format == Format::Csv && dialect.dot_line == DotLine::Ends
+}
+
+/// Scans the record at the scanner's position; `None` leaves it to the naive scanner.
+///
+/// # Safety
+///
+/// The processor has what `L` needs.
+#[inline(always)]
+pub(super) unsafe fn next<L: Lanes>(
+    s: &mut Scanner<'_>,
+    rules: &Rules,
+    record: &mut Record,
+) -> Option<Next> {
+    let (chunk, dialect, start) = (s.chunk, s.dialect, s.position);
+    if s.ended || start == chunk.len() || may_be_marker(dialect, chunk, start) {
+        return None;
+    }
+    record.clear();
+    let mut window = s.window;
+    if window.base == Window::NONE {
+        // SAFETY: as the caller answers.
+        window = unsafe { Window::load::<L>(start, start, chunk, rules, s.eol, Carry::default()) };
+    }
+    let mut field = start;
+    // Of the field so far, in blocks left behind: quotes and escapes; of the record: lines.
+    let (mut inside, mut lines) = (0, 0);
+    loop {
+        while window.marks.ends != 0 {
+            let bit = window.marks.ends & window.marks.ends.wrapping_neg();
+            let at = window.base + bit.trailing_zeros() as usize;
+            window.marks.ends ^= bit;
+            let within = window.marks.inside & (bit - 1);
+            if within == 0 && inside == 0 {
+                record.push(field, at, dialect.kind_of_raw(&chunk[field..at]));
+            } else {
+                window.marks.inside ^= within;
+                inside += within.count_ones() as usize;
+                // SAFETY: as the caller answers.
+                unsafe { resolve::<L>(dialect, chunk, field, at, inside, record)? };
+                inside = 0;
+            }
+            if chunk[at] == dialect.delimiter {
+                field = at + 1;
+                continue;
+            }
+            let next = line_end(chunk, at, s.eol)?;
+            if next - start >= MAX_RECORD {
+                return None;
+            }
+            let quoted = window.marks.quoted_lines & (bit - 1);
+            window.marks.quoted_lines ^= quoted;
+            lines += u64::from(quoted.count_ones());
+            if next - at == 2 {
+                // The LF behind the CR ends nothing more; in a next block, loading knows.
+                window.marks.ends &= !(bit << 1);
+            }
+            s.line += lines + 1;
+            s.position = next;
+            s.window = window;
+            record.start = start;
+            record.end = next;
+            record.line = s.line;
+            return Some(Next::Record);
+        }
+        inside += window.marks.inside.count_ones() as usize;
+        lines += u64::from(window.marks.quoted_lines.count_ones());
+        let base = window.base + BLOCK;
+        if base >= chunk.len() {
+            return unfinished(s, record);
+        }
+        // SAFETY: as the caller answers.
+        window = unsafe { Window::load::<L>(base, start, chunk, rules, s.eol, window.carry) };
+    }
+}
+
+/// [`next`], compiled for AVX2.
+///
+/// # Safety
+///
+/// [`super::lanes::has_avx2`] holds.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
+pub(super) unsafe fn next_avx2(
+    s: &mut Scanner<'_>,
+    rules: &Rules,
+    record: &mut Record,
+) -> Option<Next> {
+    // SAFETY: as the caller answers.
+    unsafe { next::<super::lanes::Avx2>(s, rules, record) }
+}
+
+/// The chunk ends in mid-record: more bytes are needed, or it is the last record.
+fn unfinished(s: &Scanner<'_>, record: &mut Record) -> Option<Next> {
+    if s.last || s.chunk.len() - s.position >= MAX_RECORD {
+        return None;
+    }
+    // What is known of a record in part is nothing.
+    record.clear();
+    record.start = s.position;
+    record.end = s.position;
+    record.line = s.line + 1;
+    Some(Next::Partial)
+}
+
+/// Where the next record begins, if the line end at `at` is one of the known kind.
+#[inline(always)]
+fn line_end(chunk: &[u8], at: usize, eol: Eol) -> Option<usize> {
+    match (eol, chunk[at]) {
+        (Eol::Nl, b'\n') | (Eol::Cr, b'\r') => Some(at + 1),
+        (Eol::CrNl, b'\r') if chunk.get(at + 1) == Some(&b'\n') => Some(at + 2),
+        _ => None,
+    }
+}
+
+/// Adds the field from `from` to `to`, in which `inside` quotes and escapes were seen.
+///
+/// # Safety
+///
+/// The processor has what `L` needs.
+#[inline(always)]
+unsafe fn resolve<L: Lanes>(
+    dialect: &Dialect,
+    chunk: &[u8],
+    from: usize,
+    to: usize,
+    inside: usize,
+    record: &mut Record,
+) -> Option<()> {
+    let raw = &chunk[from..to];
+    if dialect.format == Format::Text {
+        return text(dialect, raw, from, to, record);
+    }
+    let enclosed = raw.len() >= 2 && raw[0] == dialect.quote && raw[raw.len() - 1] == dialect.quote;
+    if enclosed && inside == 2 {
+        let kind = dialect.kind_of_quoted(&raw[1..raw.len() - 1]);
+        record.push(from + 1, to - 1, kind);
+        return Some(());
+    }
+    let start = record.scratch.len();
+    let simple = enclosed
+        && dialect.quote == dialect.escape
+        // SAFETY: as the caller answers.
+        && unsafe { unescape::halve::<L>(&raw[1..raw.len() - 1], dialect.quote, &mut record.scratch) };
+    let quoted = simple || unescape::csv(dialect, raw, &mut record.scratch)?;
+    let kind = if quoted {
+        dialect.kind_of_quoted(&record.scratch[start..])
+    } else {
+        dialect.kind_of_raw(raw)
+    };
+    record.push_scratch(start, kind);
+    Some(())
+}
+
+/// Adds a field of text format that has backslashes.
+fn text(dialect: &Dialect, raw: &[u8], from: usize, to: usize, record: &mut Record) -> Option<()> {
+    let start = record.scratch.len();
+    // First, because `\.` must not hide in a field that equals a marker.
+    unescape::text(raw, &mut record.scratch)?;
+    match dialect.kind_of_raw(raw) {
+        Kind::Plain => record.push_scratch(start, Kind::Plain),
+        marker => {
+            record.scratch.truncate(start);
+            record.push(from, to, marker);
+        }
+    }
+    Some(())
+}

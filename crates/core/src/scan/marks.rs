@@ -1,0 +1,163 @@
+//! What matters in a block of 64 bytes, as masks: where fields end, what has to
+//! be resolved, and which line ends lie within quotes.
+
+use super::lanes::{Lanes, BLOCK};
+use super::{Dialect, Eol, Format};
+
+/// The bytes that matter, and how escapes work.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules {
+    delimiter: u8,
+    quote: u8,
+    escape: u8,
+    class: Class,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Class {
+    /// a quote within quotes is doubled
+    CsvDoubled,
+    /// an escape that is not the quote
+    CsvEscaped,
+    Text,
+}
+
+impl Rules {
+    /// `None` where a line end is the quote or the escape: naive's business.
+    pub(super) fn new(dialect: &Dialect) -> Option<Self> {
+        let class = match dialect.format {
+            Format::Text => Class::Text,
+            Format::Csv if dialect.quote == dialect.escape => Class::CsvDoubled,
+            Format::Csv => Class::CsvEscaped,
+        };
+        let line_end = |c| c == b'\r' || c == b'\n';
+        if class != Class::Text && (line_end(dialect.quote) || line_end(dialect.escape)) {
+            return None;
+        }
+        let (delimiter, quote, escape) = (dialect.delimiter, dialect.quote, dialect.escape);
+        Some(Rules { delimiter, quote, escape, class })
+    }
+}
+
+/// What a block inherits from the one before.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Carry {
+    /// all ones within quotes, else zero
+    in_quote: u64,
+    /// one where the block's first byte is escaped, else zero
+    escaped: u64,
+}
+
+/// The masks of one block.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Marks {
+    /// delimiters and line ends that end a field
+    pub(super) ends: u64,
+    /// bytes that make a field more than the bytes between two ends: quotes
+    /// and escapes
+    pub(super) inside: u64,
+    /// line ends within quotes, of the kind that COPY counts
+    pub(super) quoted_lines: u64,
+}
+
+impl Marks {
+    /// # Safety
+    ///
+    /// The processor has what `L` needs.
+    #[inline(always)]
+    pub(super) unsafe fn of<L: Lanes>(
+        block: &[u8; BLOCK],
+        rules: &Rules,
+        eol: Eol,
+        carry: &mut Carry,
+    ) -> Marks {
+        // SAFETY: as the caller answers.
+        let eq = |needle| unsafe { L::eq(block, needle) };
+        let (lf, cr) = (eq(b'\n'), eq(b'\r'));
+        let ends = eq(rules.delimiter) | lf | cr;
+        let counted = if eol == Eol::Nl { lf } else { cr };
+        match rules.class {
+            Class::CsvDoubled => {
+                let quotes = eq(rules.quote);
+                let quoted = within_quotes(quotes, carry);
+                Marks { ends: ends & !quoted, inside: quotes, quoted_lines: counted & quoted }
+            }
+            Class::CsvEscaped => {
+                let (quotes, escapes) = (eq(rules.quote), eq(rules.escape));
+                let toggles = if escapes | carry.escaped == 0 {
+                    quotes
+                } else {
+                    unescaped_quotes(quotes, escapes, carry)
+                };
+                let quoted = within_quotes(toggles, carry);
+                let inside = quotes | escapes;
+                Marks { ends: ends & !quoted, inside, quoted_lines: counted & quoted }
+            }
+            Class::Text => {
+                let backslashes = eq(b'\\');
+                let escaped = escaped_by(backslashes, carry);
+                Marks { ends: ends & !escaped, inside: backslashes, quoted_lines: 0 }
+            }
+        }
+    }
+}
+
+/// The bytes from each opening quote up to before the closing one.
+#[inline(always)]
+fn within_quotes(toggles: u64, carry: &mut Carry) -> u64 {
+    if toggles == 0 {
+        return carry.in_quote;
+    }
+    // Bit i becomes the parity of bits 0 to i.
+    let mut quoted = toggles;
+    for shift in [1, 2, 4, 8, 16, 32] {
+        quoted ^= quoted << shift;
+    }
+    quoted ^= carry.in_quote;
+    carry.in_quote = ((quoted as i64) >> 63) as u64;
+    quoted
+}
+
+/// The quotes that open or close, where escapes within quotes may hide some.
+fn unescaped_quotes(quotes: u64, escapes: u64, carry: &mut Carry) -> u64 {
+    let mut in_quote = carry.in_quote != 0;
+    let mut escaped = carry.escaped;
+    let mut pending = 0;
+    let mut toggles = 0;
+    let mut bits = quotes | escapes;
+    while bits != 0 {
+        let bit = bits & bits.wrapping_neg();
+        bits ^= bit;
+        let hidden = escaped & bit != 0;
+        if quotes & bit != 0 {
+            if !hidden {
+                toggles |= bit;
+                in_quote = !in_quote;
+            }
+        } else if in_quote && !hidden {
+            escaped = bit << 1;
+            pending = bit >> 63;
+        }
+    }
+    carry.escaped = pending;
+    toggles
+}
+
+/// The bytes that stand behind an odd number of backslashes.
+///
+/// Adding carries through runs of backslashes tells odd from even without a
+/// loop; the method is that of simdjson (Langdale and Lemire, "Parsing
+/// gigabytes of JSON per second", 2019).
+#[inline(always)]
+fn escaped_by(backslashes: u64, carry: &mut Carry) -> u64 {
+    const ODD: u64 = 0xaaaa_aaaa_aaaa_aaaa;
+    if backslashes == 0 {
+        return std::mem::take(&mut carry.escaped);
+    }
+    let escaping = backslashes & !carry.escaped;
+    let behind = (escaping << 1) | ODD;
+    let runs = behind.wrapping_sub(escaping) ^ ODD;
+    let escaped = runs ^ (backslashes | carry.escaped);
+    carry.escaped = (runs & backslashes) >> 63;
+    escaped
+}

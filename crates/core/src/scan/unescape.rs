@@ -1,0 +1,124 @@
+//! Quotes and escapes of one field, resolved into scratch.
+
+use super::lanes::{Lanes, BLOCK};
+use super::naive;
+use super::{valid_utf8, Dialect};
+
+/// Appends the inside of a quoted field with every doubled quote halved.
+///
+/// `false`, and `out` as it was, where a quote is not doubled: the field has
+/// more than one quoted part.
+///
+/// # Safety
+///
+/// The processor has what `L` needs.
+#[inline(always)]
+pub(super) unsafe fn halve<L: Lanes>(inside: &[u8], quote: u8, out: &mut Vec<u8>) -> bool {
+    let start = out.len();
+    let mut from = 0;
+    let mut base = 0;
+    // A quote that ended a block and waits for its second half.
+    let mut half = 0;
+    out.reserve(inside.len() + BLOCK);
+    while base < inside.len() {
+        let rest = &inside[base..];
+        let mut tail = [!quote; BLOCK];
+        let block = match rest.first_chunk::<BLOCK>() {
+            Some(block) => block,
+            None => {
+                tail[..rest.len()].copy_from_slice(rest);
+                &tail
+            }
+        };
+        // SAFETY: as the caller answers.
+        let mut quotes = unsafe { L::eq(block, quote) };
+        if quotes & half != half {
+            break;
+        }
+        quotes ^= half;
+        half = 0;
+        while quotes != 0 {
+            let bit = quotes & quotes.wrapping_neg();
+            let at = base + bit.trailing_zeros() as usize;
+            append(out, inside, from, at + 1);
+            from = at + 2;
+            let second = bit << 1;
+            if second == 0 {
+                half = 1;
+                quotes = 0;
+            } else if quotes & second == 0 {
+                out.truncate(start);
+                return false;
+            } else {
+                quotes &= !(bit | second);
+            }
+        }
+        base += BLOCK;
+    }
+    if half != 0 || base < inside.len() {
+        out.truncate(start);
+        return false;
+    }
+    append(out, inside, from, inside.len());
+    true
+}
+
+/// Appends `bytes[from..to]`; nothing where `from` is beyond.
+#[inline(always)]
+fn append(out: &mut Vec<u8>, bytes: &[u8], from: usize, to: usize) {
+    const STEP: usize = 32;
+    let Some(len) = to.checked_sub(from) else { return };
+    let room = out.capacity() - out.len();
+    if len <= STEP && bytes.len() - from >= STEP && room >= STEP {
+        // SAFETY: 32 bytes can be read from `from` on and written behind `out`;
+        // the two are apart, `out` being borrowed mutably. The first `len` of
+        // them, which are no more, are the vector's from then on.
+        unsafe {
+            let end = out.as_mut_ptr().add(out.len());
+            std::ptr::copy_nonoverlapping(bytes.as_ptr().add(from), end, STEP);
+            out.set_len(out.len() + len);
+        }
+    } else {
+        out.extend_from_slice(&bytes[from..to]);
+    }
+}
+
+/// Appends the value of any CSV field; tells whether there was a quote in it.
+///
+/// `None` where a quote is not closed.
+pub(super) fn csv(dialect: &Dialect, raw: &[u8], out: &mut Vec<u8>) -> Option<bool> {
+    let mut quoted = false;
+    let mut i = 0;
+    while let Some(at) = memchr::memchr(dialect.quote, &raw[i..]) {
+        quoted = true;
+        out.extend_from_slice(&raw[i..i + at]);
+        i = naive::csv_quoted(dialect, raw, i + at + 1, out).ok()?;
+    }
+    out.extend_from_slice(&raw[i..]);
+    Some(quoted)
+}
+
+/// Appends the value of a field in text format.
+///
+/// `None` where it holds `\.`, or where escapes make it invalid UTF-8.
+pub(super) fn text(raw: &[u8], out: &mut Vec<u8>) -> Option<()> {
+    let start = out.len();
+    let mut beyond_ascii = false;
+    let mut i = 0;
+    while let Some(at) = memchr::memchr(b'\\', &raw[i..]) {
+        out.extend_from_slice(&raw[i..i + at]);
+        let escape = &raw[i + at + 1..];
+        if escape.first().is_none_or(|c| *c == b'.') {
+            return None;
+        }
+        let (value, used) = naive::text_escape(escape);
+        beyond_ascii |= value == 0 || (used > 1 && value > 127);
+        out.push(value);
+        i += at + 1 + used;
+    }
+    out.extend_from_slice(&raw[i..]);
+    if beyond_ascii && valid_utf8(&out[start..]).is_err() {
+        return None;
+    }
+    Some(())
+}

@@ -1,0 +1,134 @@
+//! The scanner: fast equals naive, and any chunking equals the whole.
+
+use pgsluice_core::error::Malformed;
+use pgsluice_core::scan::{
+    valid_utf8, Dialect, Eol, Format, Kind, Next, Processor, Record, Scanner,
+};
+
+use crate::hostile;
+use crate::rng::Rng;
+
+/// Everything that is to be known of one record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    fields: Vec<(Kind, Vec<u8>)>,
+    start: usize,
+    end: usize,
+    line: u64,
+}
+
+/// The records of a whole, and how it ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    records: Vec<Seen>,
+    refused: Option<(Malformed, u64)>,
+    eol: Eol,
+    lines: u64,
+    ended: bool,
+}
+
+impl Outcome {
+    fn new() -> Self {
+        Outcome { records: vec![], refused: None, eol: Eol::Unknown, lines: 0, ended: false }
+    }
+
+    /// Where the last record ends.
+    fn end(&self) -> usize {
+        self.records.last().map_or(0, |r| r.end)
+    }
+}
+
+fn seen(record: &Record, chunk: &[u8], base: usize, lines: u64) -> Seen {
+    Seen {
+        fields: (0..record.len())
+            .map(|i| record.field(chunk, i))
+            .map(|(kind, value)| (kind, value.to_vec()))
+            .collect(),
+        start: base + record.start,
+        end: base + record.end,
+        line: lines + record.line,
+    }
+}
+
+/// Scans a chunk that begins at `base`; gives what it left and whether to go on.
+fn scan_chunk(
+    outcome: &mut Outcome,
+    chunk: &[u8],
+    base: usize,
+    mut scanner: Scanner<'_>,
+    mut step: impl FnMut(&mut Scanner<'_>, &mut Record) -> Result<Next, Malformed>,
+) -> (usize, bool) {
+    let lines = outcome.lines;
+    let mut record = Record::default();
+    let go_on = loop {
+        match step(&mut scanner, &mut record) {
+            Ok(Next::Record) => outcome.records.push(seen(&record, chunk, base, lines)),
+            Ok(Next::Partial) => break true,
+            Ok(Next::End) => break !scanner.ended(),
+            Err(fault) => {
+                outcome.refused = Some((fault, lines + record.line));
+                break false;
+            }
+        }
+    };
+    outcome.eol = scanner.eol();
+    outcome.lines = lines + scanner.lines();
+    outcome.ended = scanner.ended();
+    (scanner.position(), go_on)
+}
+
+/// Scans all of `data` at once, byte by byte.
+pub fn naive(dialect: &Dialect, data: &[u8]) -> Outcome {
+    let mut outcome = Outcome::new();
+    let scanner = Scanner::new(data, true, dialect, Eol::Unknown);
+    scan_chunk(&mut outcome, data, 0, scanner, |s, r| s.next_naive(r));
+    outcome
+}
+
+/// Scans all of `data` at once, as the product does.
+pub fn fast(dialect: &Dialect, data: &[u8], processor: Processor) -> Outcome {
+    let mut outcome = Outcome::new();
+    let scanner = Scanner::new(data, true, dialect, Eol::Unknown).on(processor);
+    scan_chunk(&mut outcome, data, 0, scanner, |s, r| s.next(r));
+    outcome
+}
+
+/// Scans `data` in chunks of up to `size` bytes, longer where a record is.
+pub fn chunked(dialect: &Dialect, data: &[u8], size: usize) -> Outcome {
+    let mut outcome = Outcome::new();
+    let (mut base, mut size) = (0, size.max(1));
+    let first = size;
+    loop {
+        let end = data.len().min(base + size);
+        let (chunk, last) = (&data[base..end], end == data.len());
+        let scanner = Scanner::new(chunk, last, dialect, outcome.eol);
+        let (used, go_on) = scan_chunk(&mut outcome, chunk, base, scanner, |s, r| s.next(r));
+        base += used;
+        size = if used == 0 { size * 2 } else { first };
+        if !go_on || last {
+            return outcome;
+        }
+    }
+}
+
+/// Checks every rule on one file.
+pub fn check(dialect: &Dialect, data: &[u8], size: usize) {
+    let whole = naive(dialect, data);
+    for processor in Processor::available() {
+        assert_eq!(fast(dialect, data, *processor), whole, "{processor:?}");
+    }
+    assert_eq!(chunked(dialect, data, size), whole, "in chunks of {size}");
+    assert!(whole.end() <= data.len());
+    assert!(whole.ended || whole.refused.is_some() || whole.end() == data.len());
+}
+
+/// The fuzz target: some bytes choose dialect and chunk size, the rest is the file.
+pub fn target(bytes: &[u8]) {
+    let Some((head, data)) = bytes.split_first_chunk::<3>() else { return };
+    let format = if head[0] & 1 == 0 { Format::Csv } else { Format::Text };
+    let major = if head[0] & 2 == 0 { 15 } else { 18 };
+    let dialect = hostile::dialect(&mut Rng::new(u64::from(head[1])), format, major);
+    // The scanner is promised valid bytes: what is not is cut off.
+    let valid = valid_utf8(data).map_or_else(|bad| bad.offset, |()| data.len());
+    check(&dialect, &data[..valid], usize::from(head[2]));
+}
