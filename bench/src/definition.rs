@@ -1,0 +1,372 @@
+//! A suite as its TOML file defines it: the data, the server's settings, the
+//! methods and what is published about each.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use anyhow::{bail, ensure, Context, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::template;
+
+/// One suite: a published comparison rebuilt here.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Suite {
+    /// Name, equal to the file's.
+    pub suite: String,
+    /// Heading of the report.
+    pub title: String,
+    /// What is measured and how, in a few sentences.
+    pub about: String,
+    /// What is left out of the published comparison, and why.
+    #[serde(default)]
+    pub left_out: Option<String>,
+    /// The published table that stands beside ours.
+    #[serde(default)]
+    pub published: Option<Published>,
+    /// Row counts by profile; several make a scaling curve.
+    pub rows: Profile<Vec<u64>>,
+    /// Runs of each method by profile.
+    pub runs: Profile<u32>,
+    /// Whether source files lie in the page cache before a run.
+    pub page_cache: PageCache,
+    /// Whether the server is killed after each method's last run, to see what is left.
+    #[serde(default)]
+    pub crash: bool,
+    /// The server's settings, over initdb's.
+    pub settings: BTreeMap<String, String>,
+    /// Text that methods share, put in by `{name}`.
+    #[serde(default)]
+    pub snippets: BTreeMap<String, String>,
+    /// The inputs; a method that names none takes the first.
+    pub data: Vec<Data>,
+    /// Queries whose answers must agree on every method's table.
+    #[serde(default)]
+    pub question: Vec<Question>,
+    /// The methods, in the order of the report.
+    pub method: Vec<Method>,
+}
+
+/// A value for a full run and one for the quarter-hour profile.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Profile<T> {
+    /// For a run that is kept.
+    pub full: T,
+    /// For `--quick`.
+    pub quick: T,
+}
+
+/// Where the published figures come from.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Published {
+    /// Title of the article.
+    pub title: String,
+    /// Server version and machine, in its own words.
+    pub machine: String,
+    /// Rows loaded there.
+    pub rows: u64,
+    /// How its figures were taken.
+    pub figures: String,
+}
+
+/// State of the page cache for the source file at the start of a run.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum PageCache {
+    /// Read once just before.
+    Warm,
+    /// The kernel's caches dropped just before (root only).
+    Dropped,
+}
+
+/// One input: a CSV file without header, and files derived from it.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Data {
+    /// Name, for methods to refer to.
+    pub name: String,
+    /// Kind of `pgsluice sample`.
+    #[serde(default)]
+    pub sample: Option<String>,
+    /// Or a query whose result is the input; `{rows}` is the row count.
+    #[serde(default)]
+    pub sql: Option<String>,
+    /// Or a file that is there already.
+    #[serde(default)]
+    pub file: Option<String>,
+    /// The columns of the file, in order: `name type`.
+    pub columns: Vec<String>,
+    /// True when the server's text of each value is the file's own, so that
+    /// the expected answer needs no cast by a server.
+    #[serde(default)]
+    pub canonical: bool,
+    /// For columns whose output differs from the file's text: the expression to check.
+    #[serde(default)]
+    pub check: BTreeMap<String, String>,
+    /// Further files that a server makes from the table `source`, by name.
+    #[serde(default)]
+    pub derived: BTreeMap<String, String>,
+}
+
+impl Data {
+    /// Names of the columns.
+    pub fn names(&self) -> Vec<&str> {
+        self.columns.iter().map(|c| c.split_whitespace().next().unwrap_or_default()).collect()
+    }
+
+    /// The expression whose text form is checked, for each column in order.
+    pub fn expressions(&self) -> Vec<String> {
+        let expression = |name: &str| self.check.get(name).map_or(name, String::as_str).to_owned();
+        self.names().into_iter().map(expression).collect()
+    }
+}
+
+/// A query asked of every loaded table.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Question {
+    /// Name in the result.
+    pub name: String,
+    /// The query; its rows are compared as a sorted list.
+    pub sql: String,
+}
+
+/// What a crash right after the command has returned would lose.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Durability {
+    /// Nothing: WAL or data files are synced, replicas and archives follow.
+    Kept,
+    /// Nothing on this server; a standby or a point-in-time recovery has not got the rows.
+    LocalOnly,
+    /// The commits of the last moments (`synchronous_commit = off`).
+    LastCommits,
+    /// The whole table: it is unlogged.
+    WholeTable,
+    /// It is not PostgreSQL: another program's own promise.
+    Foreign,
+}
+
+impl Durability {
+    /// The word of the definitions, the JSON and the tables.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Kept => "kept",
+            Self::LocalOnly => "local-only",
+            Self::LastCommits => "last-commits",
+            Self::WholeTable => "whole-table",
+            Self::Foreign => "foreign",
+        }
+    }
+}
+
+/// One way of loading.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Method {
+    /// Name, unique in the suite.
+    pub name: String,
+    /// What the report calls it.
+    pub title: String,
+    /// Whose it is: `stock`, `pgsluice` or `rival`.
+    pub by: By,
+    /// The method it is compared with; none compares it with nothing.
+    #[serde(default)]
+    pub against: Option<String>,
+    /// What a crash right after it would lose.
+    pub durability: Durability,
+    /// What else it gives up: atomicity, order, checks, types.
+    #[serde(default)]
+    pub gives_up: Vec<String>,
+    /// The published seconds.
+    #[serde(default)]
+    pub published_seconds: Option<f64>,
+    /// The published rows per second, where seconds are of another row count.
+    #[serde(default)]
+    pub published_rows_per_second: Option<f64>,
+    /// What must be there: a program, `extension:NAME` or `python:MODULE`.
+    #[serde(default)]
+    pub needs: Vec<String>,
+    /// The input, by name.
+    #[serde(default)]
+    pub data: Option<String>,
+    /// Loads a stated sample of this many rows instead of all.
+    #[serde(default)]
+    pub sample_rows: Option<u64>,
+    /// Settings of the server over the suite's.
+    #[serde(default)]
+    pub settings: BTreeMap<String, String>,
+    /// Connections of `each_lane` steps; the runner's `--lanes` where absent.
+    #[serde(default)]
+    pub lanes: Option<u32>,
+    /// SQL before the clock starts.
+    #[serde(default)]
+    pub setup: String,
+    /// What is timed.
+    pub step: Vec<Step>,
+    /// The relation that is checked.
+    #[serde(default)]
+    pub table: String,
+    /// The table holds the file's text, not typed values (a landing table).
+    #[serde(default)]
+    pub text: bool,
+    /// Indexes that must be there and valid, no other.
+    #[serde(default)]
+    pub indexes: Vec<String>,
+    /// How many times the file is in the table.
+    #[serde(default = "one")]
+    pub copies: u32,
+    /// A program that writes the loaded rows as CSV to `{answer}`, where no server holds them.
+    #[serde(default)]
+    pub answer: Option<Vec<String>>,
+    /// False where the values are changed on purpose (a trigger): then only the count is checked.
+    #[serde(default = "yes")]
+    pub values_kept: bool,
+}
+
+/// Whose method it is.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum By {
+    /// PostgreSQL's own means.
+    Stock,
+    /// This project's.
+    Pgsluice,
+    /// Another project's.
+    Rival,
+}
+
+/// One timed step; exactly one of `sql`, `each_lane` and `run` is given.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Step {
+    /// Name of the phase it counts towards.
+    pub phase: String,
+    /// SQL for psql; neighbouring SQL steps share one session.
+    #[serde(default)]
+    pub sql: Option<String>,
+    /// SQL for as many psql at once as there are lanes; `{part}` is the lane's share of the CSV.
+    #[serde(default)]
+    pub each_lane: Option<String>,
+    /// Or a list of statements, all run at once by as many psql.
+    #[serde(default)]
+    pub at_once: Option<Vec<String>>,
+    /// A program and its arguments.
+    #[serde(default)]
+    pub run: Option<Vec<String>>,
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl Suite {
+    /// Reads and validates `NAME.toml` in a directory.
+    pub fn read(dir: &Path, name: &str) -> Result<Self> {
+        let path = dir.join(format!("{name}.toml"));
+        let text = fs::read_to_string(&path)
+            .with_context(|| format!("no suite {name}: cannot read {}", path.display()))?;
+        let suite: Self =
+            toml::from_str(&text).with_context(|| format!("in {}", path.display()))?;
+        ensure!(suite.suite == name, "{}: suite = {:?}", path.display(), suite.suite);
+        suite.validate().with_context(|| format!("in {}", path.display()))?;
+        Ok(suite)
+    }
+
+    /// The names of all suites in a directory, sorted.
+    pub fn names(dir: &Path) -> Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(dir).with_context(|| format!("no suites in {}", dir.display()))? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|e| e == "toml") {
+                names.extend(path.file_stem().map(|s| s.to_string_lossy().into_owned()));
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// The input of a method.
+    pub fn data_of(&self, method: &Method) -> &Data {
+        let named = |d: &&Data| method.data.as_ref().map_or(true, |name| *name == d.name);
+        self.data.iter().find(named).expect("validated: the data is defined")
+    }
+
+    fn validate(&self) -> Result<()> {
+        ensure!(!self.data.is_empty(), "no [[data]]");
+        for data in &self.data {
+            let sources = [&data.sample, &data.sql, &data.file].into_iter().flatten().count();
+            ensure!(sources == 1, "data {}: one of sample, sql and file", data.name);
+            for name in data.check.keys() {
+                ensure!(data.names().contains(&name.as_str()), "data {}: no {name}", data.name);
+            }
+        }
+        let mut seen = BTreeSet::new();
+        for method in &self.method {
+            ensure!(seen.insert(&method.name), "method {} defined twice", method.name);
+        }
+        self.method.iter().try_for_each(|m| self.validate_method(m))
+    }
+
+    fn validate_method(&self, method: &Method) -> Result<()> {
+        let name = &method.name;
+        if let Some(data) = &method.data {
+            ensure!(self.data.iter().any(|d| d.name == *data), "method {name}: no data {data}");
+        }
+        if let Some(other) = &method.against {
+            ensure!(self.method.iter().any(|m| m.name == *other), "method {name}: no {other}");
+        }
+        ensure!(!method.step.is_empty(), "method {name}: no step");
+        let checked = method.answer.is_some() || !method.table.is_empty();
+        ensure!(checked, "method {name}: neither table nor answer to check");
+        for step in &method.step {
+            let kinds = [
+                step.sql.is_some(),
+                step.each_lane.is_some(),
+                step.at_once.is_some(),
+                step.run.is_some(),
+            ];
+            if kinds.into_iter().filter(|given| *given).count() != 1 {
+                bail!("method {name}: one of sql, each_lane, at_once and run in a step");
+            }
+        }
+        for text in method.texts() {
+            for variable in template::variables(text) {
+                let known = template::KNOWN.contains(&variable)
+                    || self.snippets.contains_key(variable)
+                    || self.data_of(method).derived.contains_key(variable);
+                ensure!(known, "method {name}: nothing is called {{{variable}}}");
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Method {
+    /// Every template of the method.
+    pub fn texts(&self) -> impl Iterator<Item = &str> {
+        let steps = self.step.iter().flat_map(|s| {
+            let one = s.sql.iter().chain(&s.each_lane);
+            one.chain(s.run.iter().flatten()).chain(s.at_once.iter().flatten())
+        });
+        steps.chain(self.answer.iter().flatten()).chain([&self.setup]).map(String::as_str)
+    }
+
+    /// Whether any of its texts uses a variable.
+    pub fn uses(&self, variable: &str) -> bool {
+        self.texts().any(|text| template::variables(text).any(|v| v == variable))
+    }
+
+    /// Whether a PostgreSQL server takes part.
+    pub fn has_server(&self) -> bool {
+        self.answer.is_none()
+    }
+}

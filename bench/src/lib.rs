@@ -1,0 +1,21 @@
+//! Rebuilds the published loading benchmarks of the field, side by side.
+//!
+//! A suite is a TOML file ([`definition`]); [`run`] takes it through
+//! interleaved rounds, each on a server of its own ([`server`], [`measure`]),
+//! and keeps a time only when the answer is right ([`check`], [`checksum`]).
+//! The programs it measures it runs, and links none of them.
+
+pub mod check;
+pub mod checksum;
+pub mod data;
+pub mod definition;
+pub mod environment;
+pub mod measure;
+pub mod proc;
+pub mod psql;
+pub mod result;
+pub mod run;
+pub mod server;
+pub mod summary;
+pub mod template;
+pub mod tools;

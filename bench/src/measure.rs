@@ -1,0 +1,410 @@
+//! One run of one method: fresh server, clock, check, crash.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{bail, ensure, Context, Result};
+
+use crate::check;
+use crate::data::Dataset;
+use crate::definition::{Data, Durability, Method, PageCache, Question};
+use crate::proc::{self, ClientUsage, MemoryWatch};
+use crate::psql::{Captured, Psql};
+use crate::result::{AfterCrash, Phase, Run};
+use crate::server::{self, Binaries, Server, Settings, USER};
+use crate::template;
+
+/// What a run of any method needs.
+#[derive(Debug)]
+pub struct Bench<'a> {
+    /// The server's programs.
+    pub binaries: &'a Binaries,
+    /// The folder of everything made.
+    pub work: &'a Path,
+    /// An initialised cluster.
+    pub template: &'a Path,
+    /// The suite's settings of the server.
+    pub settings: &'a Settings,
+    /// Variables of every method.
+    pub variables: &'a BTreeMap<String, String>,
+    /// Connections of parallel steps.
+    pub lanes: u32,
+    /// State of the page cache at the start.
+    pub page_cache: PageCache,
+    /// Queries to ask of each table.
+    pub questions: &'a [Question],
+}
+
+/// One method with its input.
+#[derive(Clone, Copy, Debug)]
+pub struct Case<'a> {
+    /// The method.
+    pub method: &'a Method,
+    /// Its input's definition.
+    pub data: &'a Data,
+    /// The input.
+    pub set: &'a Dataset,
+}
+
+/// What the steps took.
+#[derive(Debug, Default)]
+struct Timed {
+    seconds: f64,
+    phases: Vec<Phase>,
+    notes: Vec<String>,
+    usage: ClientUsage,
+}
+
+impl Bench<'_> {
+    /// Runs a method once. `crash` kills the server afterwards and looks at what is left.
+    pub fn run(&self, case: Case<'_>, round: u32, crash: bool) -> Result<Run> {
+        let scratch = self.work.join("scratch");
+        server::remove_dir(&scratch)?;
+        self.binaries.make_dir(&scratch)?;
+        let outcome = if case.method.has_server() {
+            self.run_with_server(case, round, crash, &scratch)
+        } else {
+            self.run_foreign(case, round, &scratch)
+        };
+        server::remove_dir(&self.work.join("data"))?;
+        server::remove_dir(&scratch)?;
+        outcome
+    }
+
+    fn run_with_server(
+        &self,
+        case: Case<'_>,
+        round: u32,
+        crash: bool,
+        scratch: &Path,
+    ) -> Result<Run> {
+        let data = self.work.join("data");
+        server::fresh_copy(self.template, &data)?;
+        let mut settings = self.settings.clone();
+        settings.extend(case.method.settings.clone());
+        let server = Server::start(self.binaries, &data, self.work, &settings)?;
+        let psql = server.psql();
+        let values = self.values(case, Some(&server), scratch);
+        let setup = template::fill(&case.method.setup, &values)?;
+        psql.script(&setup, scratch).context("setup")?;
+        psql.query("CHECKPOINT", USER)?;
+        self.prepare_cache(case)?;
+
+        let wal = psql.query("SELECT pg_current_wal_insert_lsn()", USER)?;
+        let before = proc::server_usage(server.pid());
+        let watch = MemoryWatch::start(server.pid());
+        let timed = self.steps(case, Some(psql), &values, scratch);
+        let server_peak = watch.finish();
+        let after = proc::server_usage(server.pid());
+        let timed = timed?;
+
+        let wal_sql = format!("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '{wal}')");
+        let wal_bytes = psql.query(&wal_sql, USER)?.parse()?;
+        let written = after.written_bytes.zip(before.written_bytes).map(|(a, b)| a - b);
+        let floor_seconds = written.map(|n| proc::floor_seconds(self.work, n)).transpose()?;
+        let table = &case.method.table;
+        let size = |of: &str| -> Result<Option<u64>> {
+            Ok(Some(psql.query(&format!("SELECT {of}('{table}')"), USER)?.parse()?))
+        };
+        let answer = check::table(psql, case, self.questions)?;
+        let mut run = Run {
+            round,
+            seconds: timed.seconds,
+            phases: timed.phases,
+            wal_bytes: Some(wal_bytes),
+            table_bytes: size("pg_table_size")?,
+            index_bytes: size("pg_indexes_size")?,
+            server_cpu_seconds: Some(after.cpu_seconds - before.cpu_seconds),
+            client_cpu_seconds: timed.usage.cpu_seconds,
+            server_peak_bytes: Some(server_peak),
+            client_peak_bytes: timed.usage.peak_bytes,
+            written_bytes: written,
+            floor_seconds,
+            notes: timed.notes,
+            answer,
+            after_crash: None,
+        };
+        if crash {
+            run.after_crash = Some(self.crash(case, server, &data, &settings)?);
+        }
+        Ok(run)
+    }
+
+    /// Kills the server, starts it again and holds what is left against the durability claimed.
+    fn crash(
+        &self,
+        case: Case<'_>,
+        server: Server,
+        data: &Path,
+        settings: &Settings,
+    ) -> Result<AfterCrash> {
+        server.crash()?;
+        let start = Instant::now();
+        let server = Server::start(self.binaries, data, self.work, settings)
+            .context("after kill -9 of the server")?;
+        let recovery_seconds = start.elapsed().as_secs_f64();
+        let left = check::checksum(server.psql(), case)?;
+        let same = check::matches(case, left);
+        server.stop()?;
+        let claimed = case.method.durability;
+        let as_claimed = match claimed {
+            Durability::Kept | Durability::LocalOnly => same,
+            Durability::WholeTable => left.rows == 0,
+            Durability::LastCommits | Durability::Foreign => true,
+        };
+        ensure!(
+            as_claimed,
+            "durability is said to be `{}`, but {} rows are left after kill -9",
+            claimed.word(),
+            left.rows
+        );
+        Ok(AfterCrash { rows: left.rows, same, recovery_seconds })
+    }
+
+    /// A program that keeps the rows itself: it writes them out as CSV to be checked.
+    fn run_foreign(&self, case: Case<'_>, round: u32, scratch: &Path) -> Result<Run> {
+        self.prepare_cache(case)?;
+        let values = self.values(case, None, scratch);
+        let timed = self.steps(case, None, &values, scratch)?;
+        let arguments = case.method.answer.as_deref().unwrap_or_default();
+        self.program(arguments, &values, scratch, "answer")?;
+        let answer = check::csv(&scratch.join("answer.csv"), case)?;
+        let bytes = scratch_bytes(scratch)?;
+        Ok(Run {
+            round,
+            seconds: timed.seconds,
+            phases: timed.phases,
+            wal_bytes: None,
+            table_bytes: None,
+            index_bytes: None,
+            server_cpu_seconds: None,
+            client_cpu_seconds: timed.usage.cpu_seconds,
+            server_peak_bytes: None,
+            client_peak_bytes: timed.usage.peak_bytes,
+            written_bytes: None,
+            floor_seconds: Some(proc::floor_seconds(self.work, bytes)?),
+            notes: timed.notes,
+            answer,
+            after_crash: None,
+        })
+    }
+
+    fn values(
+        &self,
+        case: Case<'_>,
+        server: Option<&Server>,
+        scratch: &Path,
+    ) -> BTreeMap<String, String> {
+        let mut values = self.variables.clone();
+        let mut put = |name: &str, value: String| values.insert(name.to_owned(), value);
+        put("csv", case.set.csv.display().to_string());
+        put("rows", case.set.text.rows.to_string());
+        put("lanes", self.lanes_of(case.method).to_string());
+        put("scratch", scratch.display().to_string());
+        put("summary", scratch.join("summary.json").display().to_string());
+        put("answer", scratch.join("answer.csv").display().to_string());
+        for (name, path) in &case.set.derived {
+            put(name, path.display().to_string());
+        }
+        if let Some(server) = server {
+            put("url", server.psql().url());
+            put("host", server.psql().host.display().to_string());
+            put("port", server.port().to_string());
+            put("user", USER.to_owned());
+            put("database", USER.to_owned());
+        }
+        values
+    }
+
+    /// Connections of a method's parallel steps.
+    pub fn lanes_of(&self, method: &Method) -> u32 {
+        method.lanes.unwrap_or(self.lanes)
+    }
+
+    /// Reads the input files once, after dropping the kernel's caches where that is asked for.
+    fn prepare_cache(&self, case: Case<'_>) -> Result<()> {
+        if self.page_cache == PageCache::Dropped {
+            rustix::fs::sync();
+            return fs::write("/proc/sys/vm/drop_caches", "3")
+                .context("only root can drop the page cache");
+        }
+        let lanes = self.lanes_of(case.method);
+        let parts = case.set.parts.get(&lanes).into_iter().flatten();
+        for path in case.set.derived.values().chain(parts).chain([&case.set.csv]) {
+            io::copy(&mut File::open(path)?, &mut io::sink())?;
+        }
+        Ok(())
+    }
+
+    /// Does the timed steps, neighbouring SQL in one session.
+    fn steps(
+        &self,
+        case: Case<'_>,
+        psql: Option<&Psql>,
+        values: &BTreeMap<String, String>,
+        scratch: &Path,
+    ) -> Result<Timed> {
+        let mut timed = Timed::default();
+        let steps = &case.method.step;
+        let mut at = 0;
+        while let Some(step) = steps.get(at) {
+            let psql = || psql.context("SQL steps need a server");
+            let name = format!("step-{at}");
+            if step.sql.is_some() {
+                let sql = steps[at..].iter().map_while(|s| Some((&*s.phase, s.sql.as_deref()?)));
+                let filled: Vec<(&str, String)> = sql
+                    .map(|(phase, sql)| Ok((phase, template::fill(sql, values)?)))
+                    .collect::<Result<_>>()?;
+                at += filled.len();
+                let phases: Vec<(&str, &str)> = filled.iter().map(|(p, s)| (*p, &**s)).collect();
+                timed.session(psql()?, &phases, scratch, &name)?;
+                continue;
+            }
+            if let Some(statements) = self.at_once(case, step, values)? {
+                timed.at_once(psql()?, &step.phase, &statements, scratch, &name)?;
+            } else if let Some(run) = &step.run {
+                let start = Instant::now();
+                let usage = self.program(run, values, scratch, &name)?;
+                timed.add(start.elapsed().as_secs_f64(), usage);
+                timed.phase(&step.phase, start.elapsed().as_secs_f64());
+            }
+            at += 1;
+        }
+        timed.read_summary(&scratch.join("summary.json"));
+        Ok(timed)
+    }
+
+    /// The statements of a step that several sessions run at once.
+    fn at_once(
+        &self,
+        case: Case<'_>,
+        step: &crate::definition::Step,
+        values: &BTreeMap<String, String>,
+    ) -> Result<Option<Vec<String>>> {
+        if let Some(statements) = &step.at_once {
+            return statements
+                .iter()
+                .map(|s| template::fill(s, values))
+                .collect::<Result<_>>()
+                .map(Some);
+        }
+        let Some(sql) = &step.each_lane else { return Ok(None) };
+        let lanes = self.lanes_of(case.method);
+        let parts = case.set.parts.get(&lanes).context("the shares were not made")?;
+        let one = |(lane, part): (usize, &PathBuf)| {
+            let mut values = values.clone();
+            values.insert("part".to_owned(), part.display().to_string());
+            values.insert("lane".to_owned(), lane.to_string());
+            template::fill(sql, &values)
+        };
+        parts.iter().enumerate().map(one).collect::<Result<_>>().map(Some)
+    }
+
+    /// Runs a program to its end.
+    fn program(
+        &self,
+        arguments: &[String],
+        values: &BTreeMap<String, String>,
+        scratch: &Path,
+        name: &str,
+    ) -> Result<ClientUsage> {
+        let filled: Vec<String> =
+            arguments.iter().map(|a| template::fill(a, values)).collect::<Result<_>>()?;
+        let Some((program, rest)) = filled.split_first() else { bail!("an empty command") };
+        let mut command = Command::new(program);
+        command.args(rest).current_dir(scratch).stdin(std::process::Stdio::null());
+        let files = Captured::new(scratch, name);
+        let client = files.spawn(&mut command)?;
+        let what =
+            Path::new(program).file_name().unwrap_or_default().to_string_lossy().into_owned();
+        files.wait(client, &what)
+    }
+}
+
+impl Timed {
+    fn add(&mut self, seconds: f64, usage: ClientUsage) {
+        self.seconds += seconds;
+        self.usage = self.usage.plus(usage, false);
+    }
+
+    fn phase(&mut self, name: &str, seconds: f64) {
+        self.phases.push(Phase { name: name.to_owned(), seconds });
+    }
+
+    fn session(
+        &mut self,
+        psql: &Psql,
+        phases: &[(&str, &str)],
+        scratch: &Path,
+        name: &str,
+    ) -> Result<()> {
+        let start = Instant::now();
+        let session = psql.timed(phases, scratch, name)?;
+        self.add(start.elapsed().as_secs_f64(), session.usage);
+        for (phase, seconds) in session.phases {
+            self.phase(&phase, seconds);
+        }
+        self.notes.extend(session.notes);
+        Ok(())
+    }
+
+    /// Several sessions at once: the phase lasts until the last has ended.
+    fn at_once(
+        &mut self,
+        psql: &Psql,
+        phase: &str,
+        statements: &[String],
+        scratch: &Path,
+        name: &str,
+    ) -> Result<()> {
+        let start = Instant::now();
+        let begin = |(i, sql): (usize, &String)| {
+            psql.start(&[(phase, sql)], scratch, &format!("{name}-{i}"))
+        };
+        let running: Vec<_> = statements.iter().enumerate().map(begin).collect::<Result<_>>()?;
+        // All are waited for, also when one has failed: none may outlive the run.
+        let ended: Vec<_> = running.into_iter().map(|r| r.wait()).collect();
+        let seconds = start.elapsed().as_secs_f64();
+        let mut usage = ClientUsage::default();
+        for session in ended {
+            let session = session?;
+            usage = usage.plus(session.usage, true);
+            self.notes.extend(session.notes);
+        }
+        self.add(seconds, usage);
+        self.phase(phase, seconds);
+        Ok(())
+    }
+
+    /// Takes over what a program wrote about itself: method chosen, and why.
+    fn read_summary(&mut self, path: &Path) {
+        let text = fs::read_to_string(path).unwrap_or_default();
+        let Ok(summary) = serde_json::from_str::<serde_json::Value>(&text) else { return };
+        for key in ["method", "why", "reason"] {
+            if let Some(value) = summary.get(key).and_then(|v| v.as_str()) {
+                self.notes.push(format!("{key}: {value}"));
+            }
+        }
+    }
+}
+
+/// Bytes of all files in a folder.
+fn scratch_bytes(dir: &Path) -> Result<u64> {
+    let mut bytes = 0;
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_name() != "answer.csv" {
+            bytes += entry.metadata()?.len();
+        }
+    }
+    Ok(bytes)
+}
+
+/// Prints one line of progress to standard error.
+pub fn say(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
+}

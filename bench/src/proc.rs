@@ -1,0 +1,247 @@
+//! What processes cost, as the kernel accounts it: CPU, memory, bytes written.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustix::process::{kill_process, Pid, Signal};
+use wait4::Wait4;
+
+/// How often the memory of the server is looked at.
+const SAMPLING: Duration = Duration::from_millis(50);
+
+/// Set by Ctrl-C and SIGTERM: nothing new is started, what runs is ended.
+pub static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// The clients that run now, so that an interruption ends them too.
+static CLIENTS: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+
+/// Ends the clients on SIGINT and SIGTERM; the runner then cleans up after itself.
+pub fn heed_signals() -> Result<()> {
+    ctrlc::set_handler(|| {
+        INTERRUPTED.store(true, Ordering::SeqCst);
+        for pid in CLIENTS.lock().expect("no panic while held").iter() {
+            signal(*pid, Signal::TERM);
+        }
+    })
+    .context("cannot listen for signals")
+}
+
+/// True after Ctrl-C or SIGTERM.
+pub fn interrupted() -> bool {
+    INTERRUPTED.load(Ordering::SeqCst)
+}
+
+/// Sends a signal; a process that is gone already is no error.
+pub fn signal(pid: u32, signal: Signal) {
+    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+        let _ = kill_process(pid, signal);
+    }
+}
+
+/// What a finished client used, its own children included.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ClientUsage {
+    /// User and system seconds.
+    pub cpu_seconds: f64,
+    /// Largest resident set of one process.
+    pub peak_bytes: u64,
+}
+
+impl ClientUsage {
+    /// Both together: CPU adds up; peaks add up when both ran at once.
+    pub fn plus(self, other: Self, at_once: bool) -> Self {
+        let peak_bytes = if at_once {
+            self.peak_bytes + other.peak_bytes
+        } else {
+            self.peak_bytes.max(other.peak_bytes)
+        };
+        Self { cpu_seconds: self.cpu_seconds + other.cpu_seconds, peak_bytes }
+    }
+}
+
+/// A client that runs.
+#[derive(Debug)]
+pub struct Client(Child);
+
+impl Client {
+    /// Starts a command as a client of the run.
+    pub fn spawn(command: &mut Command) -> Result<Self> {
+        let name = command.get_program().to_string_lossy().into_owned();
+        let child = command.spawn().with_context(|| format!("cannot start {name}"))?;
+        CLIENTS.lock().expect("no panic while held").push(child.id());
+        Ok(Self(child))
+    }
+
+    /// Waits for it and tells what it used.
+    pub fn wait(mut self) -> Result<(ExitStatus, ClientUsage)> {
+        let pid = self.0.id();
+        let used = self.0.wait4().context("cannot wait for a client")?;
+        CLIENTS.lock().expect("no panic while held").retain(|p| *p != pid);
+        let cpu = used.rusage.utime + used.rusage.stime;
+        let usage = ClientUsage { cpu_seconds: cpu.as_secs_f64(), peak_bytes: used.rusage.maxrss };
+        Ok((used.status, usage))
+    }
+}
+
+/// CPU time and bytes written of a server since it started.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ServerUsage {
+    /// User and system seconds of all its processes, the finished ones included.
+    pub cpu_seconds: f64,
+    /// Bytes that it caused to be sent to storage; none where the kernel does not tell.
+    pub written_bytes: Option<u64>,
+}
+
+/// Reads the usage of a postmaster and its children. A finished child's time and
+/// bytes are added to its parent by the kernel, so the sum never loses any.
+pub fn server_usage(postmaster: u32) -> ServerUsage {
+    let mut usage = stat_seconds(postmaster, true);
+    let mut written = written_bytes(postmaster);
+    for child in children(postmaster) {
+        usage += stat_seconds(child, false);
+        written = written.zip(written_bytes(child)).map(|(a, b)| a + b);
+    }
+    ServerUsage { cpu_seconds: usage, written_bytes: written }
+}
+
+/// The live children of a process.
+pub fn children(pid: u32) -> Vec<u32> {
+    if let Ok(text) = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")) {
+        return text.split_whitespace().filter_map(|p| p.parse().ok()).collect();
+    }
+    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = all.filter_map(|e| e.file_name().to_string_lossy().parse::<u32>().ok());
+    pids.filter(|p| stat_fields(*p).get(1).and_then(|f| f.parse().ok()) == Some(pid)).collect()
+}
+
+/// The fields of /proc/PID/stat after the name: state, parent, …
+fn stat_fields(pid: u32) -> Vec<String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let rest = text.rsplit_once(')').map_or("", |(_, rest)| rest);
+    rest.split_whitespace().map(str::to_owned).collect()
+}
+
+/// User and system seconds, with those of reaped children on request.
+fn stat_seconds(pid: u32, with_reaped: bool) -> f64 {
+    let fields = stat_fields(pid);
+    let upto = if with_reaped { 15 } else { 13 };
+    let ticks: u64 = (11..upto).filter_map(|i| fields.get(i)?.parse::<u64>().ok()).sum();
+    ticks as f64 / rustix::param::clock_ticks_per_second() as f64
+}
+
+fn written_bytes(pid: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
+    let field = |name| number_after(&text, name);
+    Some(field("\nwrite_bytes:")?.saturating_sub(field("cancelled_write_bytes:")?))
+}
+
+fn number_after(text: &str, name: &str) -> Option<u64> {
+    let rest = text.split_once(name)?.1;
+    rest.split_whitespace().next()?.parse().ok()
+}
+
+/// The memory of a server now: what its processes hold for themselves, plus
+/// the shared memory once (that of the process that has touched most of it).
+pub fn server_memory(postmaster: u32) -> u64 {
+    let mut private = 0;
+    let mut shared = 0;
+    for pid in children(postmaster).into_iter().chain([postmaster]) {
+        let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        private += 1024 * number_after(&text, "RssAnon:").unwrap_or(0);
+        shared = shared.max(1024 * number_after(&text, "RssShmem:").unwrap_or(0));
+    }
+    private + shared
+}
+
+/// Watches the memory of a server from a thread of its own.
+pub struct MemoryWatch {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<u64>,
+}
+
+impl MemoryWatch {
+    /// Begins to watch.
+    pub fn start(postmaster: u32) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = thread::spawn(move || {
+            let mut peak = 0;
+            while !stopped.load(Ordering::Relaxed) {
+                peak = peak.max(server_memory(postmaster));
+                thread::sleep(SAMPLING);
+            }
+            peak.max(server_memory(postmaster))
+        });
+        Self { stop, thread }
+    }
+
+    /// Ends the watch and tells the largest sum seen.
+    pub fn finish(self) -> u64 {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap_or(0)
+    }
+}
+
+/// Seconds that plain `write` and one `fsync` take for so many bytes in a directory.
+pub fn floor_seconds(dir: &Path, bytes: u64) -> Result<f64> {
+    use std::io::Write;
+    let path = dir.join("floor");
+    let mut block = vec![0_u8; 1 << 20];
+    let mut word = 0x9e37_79b9_7f4a_7c15_u64;
+    for chunk in block.chunks_exact_mut(8) {
+        word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        chunk.copy_from_slice(&word.to_le_bytes());
+    }
+    let start = Instant::now();
+    let mut file = fs::File::create(&path)?;
+    let mut left = bytes;
+    while left > 0 {
+        let n = left.min(block.len() as u64);
+        file.write_all(&block[..n as usize])?;
+        left -= n;
+    }
+    file.sync_all()?;
+    let seconds = start.elapsed().as_secs_f64();
+    drop(file);
+    fs::remove_file(&path)?;
+    Ok(seconds)
+}
+
+/// Key and value of the lines `name: value` of a file under /proc.
+pub fn proc_table(path: &str) -> BTreeMap<String, String> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let pair = |line: &str| {
+        let (name, value) = line.split_once(':')?;
+        Some((name.trim().to_owned(), value.trim().to_owned()))
+    };
+    text.lines().filter_map(pair).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_is_accounted() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done"]);
+        let (status, usage) = Client::spawn(&mut command).unwrap().wait().unwrap();
+        assert!(status.success());
+        assert!(usage.cpu_seconds > 0.0);
+        assert!(usage.peak_bytes > 100 * 1024, "{usage:?}");
+    }
+
+    #[test]
+    fn own_usage_is_seen() {
+        let pid = std::process::id();
+        assert!(server_memory(pid) > 100 * 1024);
+        assert!(floor_seconds(&std::env::temp_dir(), 3 << 20).unwrap() > 0.0);
+    }
+}

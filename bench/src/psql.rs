@@ -1,0 +1,171 @@
+//! psql as the one way to the server: what is timed is what a user would type,
+//! and the kernel accounts for it as for any other client.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{bail, ensure, Context, Result};
+
+use crate::proc::{self, Client, ClientUsage};
+use crate::server::USER;
+
+/// Address of a server and the program to reach it.
+#[derive(Clone, Debug)]
+pub struct Psql {
+    /// The program.
+    pub program: PathBuf,
+    /// Folder of the socket.
+    pub host: PathBuf,
+    /// Port, of the socket and on 127.0.0.1.
+    pub port: u16,
+}
+
+/// What a timed session did.
+#[derive(Debug, Default)]
+pub struct Session {
+    /// Seconds of each marked phase, by psql's own timing.
+    pub phases: Vec<(String, f64)>,
+    /// What the session's marked notes returned.
+    pub notes: Vec<String>,
+    /// CPU and memory of psql.
+    pub usage: ClientUsage,
+}
+
+impl Psql {
+    /// The address as a URL; over the socket.
+    pub fn url(&self) -> String {
+        let host = self.host.display().to_string().replace('/', "%2F");
+        format!("postgresql://{USER}@{host}:{}/{USER}", self.port)
+    }
+
+    /// A psql command that stops at the first error and reads no configuration.
+    fn command(&self, database: &str) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-U", USER, "-d", database]);
+        command.arg("-h").arg(&self.host).arg("-p").arg(self.port.to_string());
+        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("PG")) {
+            command.env_remove(name);
+        }
+        command.env("LC_ALL", "C.UTF-8").stdin(Stdio::null());
+        command
+    }
+
+    /// Runs SQL outside any timing and returns its rows, fields parted by `|`.
+    pub fn query(&self, sql: &str, database: &str) -> Result<String> {
+        let output = self
+            .command(database)
+            .args(["-c", sql])
+            .output()
+            .with_context(|| format!("cannot run {}", self.program.display()))?;
+        let message = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{}\nin: {}", message.trim(), first_line(sql));
+        Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
+    }
+
+    /// Runs a script outside any timing (several statements, psql's own commands allowed).
+    pub fn script(&self, sql: &str, scratch: &Path) -> Result<()> {
+        self.timed(&[("setup", sql)], scratch, "setup").map(|_| ())
+    }
+
+    /// Starts a session that runs the phases one after another.
+    pub fn start(&self, phases: &[(&str, &str)], scratch: &Path, name: &str) -> Result<Running> {
+        let script = scratch.join(format!("{name}.sql"));
+        let mut text = String::from("\\timing on\n");
+        for (phase, sql) in phases {
+            text.push_str(&format!("\\echo @@phase {phase}\n{}\n", sql.trim()));
+        }
+        fs::write(&script, text)?;
+        let files = Captured::new(scratch, name);
+        let mut command = self.command(USER);
+        command.arg("-f").arg(&script);
+        let client = files.spawn(&mut command)?;
+        Ok(Running { client, files })
+    }
+
+    /// Runs the phases in one session and waits for the end.
+    pub fn timed(&self, phases: &[(&str, &str)], scratch: &Path, name: &str) -> Result<Session> {
+        self.start(phases, scratch, name)?.wait()
+    }
+}
+
+/// Files that take what a client prints.
+#[derive(Debug)]
+pub struct Captured {
+    out: PathBuf,
+    err: PathBuf,
+}
+
+impl Captured {
+    /// Files in the scratch folder, named after the client.
+    pub fn new(scratch: &Path, name: &str) -> Self {
+        Self { out: scratch.join(format!("{name}.out")), err: scratch.join(format!("{name}.err")) }
+    }
+
+    /// Starts a command that prints into them.
+    pub fn spawn(&self, command: &mut Command) -> Result<Client> {
+        command.stdout(File::create(&self.out)?).stderr(File::create(&self.err)?);
+        Client::spawn(command)
+    }
+
+    /// Waits for the client; one that fails is an error with its own words.
+    pub fn wait(&self, client: Client, what: &str) -> Result<ClientUsage> {
+        let (status, usage) = client.wait()?;
+        if proc::interrupted() {
+            bail!("interrupted");
+        }
+        if !status.success() {
+            bail!("{what} failed ({status}): {}", self.last_words());
+        }
+        Ok(usage)
+    }
+
+    /// What was printed to standard output.
+    pub fn out(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.out).unwrap_or_default()).into_owned()
+    }
+
+    /// The last lines of what was said, of the error output where there is any.
+    fn last_words(&self) -> String {
+        let err = String::from_utf8_lossy(&fs::read(&self.err).unwrap_or_default()).into_owned();
+        let text = if err.trim().is_empty() { self.out() } else { err };
+        let lines: Vec<&str> = text.lines().filter(|l| !l.trim().is_empty()).collect();
+        lines[lines.len().saturating_sub(6)..].join("; ")
+    }
+}
+
+/// A psql session that runs.
+#[derive(Debug)]
+pub struct Running {
+    client: Client,
+    files: Captured,
+}
+
+impl Running {
+    /// Waits for its end and reads the timings it printed.
+    pub fn wait(self) -> Result<Session> {
+        let usage = self.files.wait(self.client, "psql")?;
+        let mut session = Session { usage, ..Session::default() };
+        for line in self.files.out().lines() {
+            if let Some(phase) = line.strip_prefix("@@phase ") {
+                session.phases.push((phase.to_owned(), 0.0));
+            } else if let Some(ms) = timing_of(line) {
+                if let Some((_, seconds)) = session.phases.last_mut() {
+                    *seconds += ms / 1000.0;
+                }
+            } else if let Some(note) = line.strip_prefix("@@note ") {
+                session.notes.push(note.to_owned());
+            }
+        }
+        Ok(session)
+    }
+}
+
+/// The milliseconds of psql's line `Time: 12.345 ms (…)`.
+fn timing_of(line: &str) -> Option<f64> {
+    line.strip_prefix("Time: ")?.split_once(" ms")?.0.parse().ok()
+}
+
+fn first_line(sql: &str) -> &str {
+    sql.trim().lines().next().unwrap_or_default()
+}

@@ -1,0 +1,456 @@
+//! A suite from its definition to its JSON file: interleaved rounds, kept
+//! after every run, so that an interruption loses one run at most.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use anyhow::{bail, ensure, Context, Result};
+
+use crate::data::{Dataset, Workshop};
+use crate::definition::{By, Method, Suite};
+use crate::environment::Environment;
+use crate::measure::{say, Bench, Case};
+use crate::proc;
+use crate::result::{DataResult, MethodResult, Parameters, Run, Status, SuiteResult, SCHEMA};
+use crate::server::{self, Binaries, Server};
+use crate::summary;
+use crate::tools::Tools;
+
+/// What the command line asks for.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The quarter-hour profile.
+    pub quick: bool,
+    /// Row count instead of the suite's.
+    pub rows: Option<u64>,
+    /// Runs of each method instead of the suite's.
+    pub runs: Option<u32>,
+    /// Folder of the server's programs.
+    pub pg_bin: Option<PathBuf>,
+    /// Only these methods.
+    pub only: Vec<String>,
+    /// The method that all others are compared with.
+    pub against: Option<String>,
+    /// Connections of parallel methods.
+    pub lanes: u32,
+    /// Seed of the samples.
+    pub seed: u64,
+    /// The loader.
+    pub pgsluice: PathBuf,
+    /// The Python with the rivals' modules.
+    pub python: PathBuf,
+    /// Folder of the definitions.
+    pub suites: PathBuf,
+    /// Folder of the result.
+    pub out: PathBuf,
+    /// Folder for data and servers.
+    pub work: PathBuf,
+    /// Whether a sampled method's time is extrapolated to all rows.
+    pub extrapolate: bool,
+    /// Throw an existing result away instead of continuing it.
+    pub fresh: bool,
+}
+
+/// The folder of one run, held by one runner at a time and removed at the end.
+#[derive(Debug)]
+pub struct Work {
+    dir: PathBuf,
+    _lock: File,
+}
+
+impl Work {
+    /// Takes the folder, ends and removes what a killed runner has left in it.
+    pub fn claim(dir: &Path, binaries: &Binaries) -> Result<Self> {
+        binaries.make_dir(dir)?;
+        let lock = File::create(dir.join("lock"))?;
+        rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_| anyhow::anyhow!("another benchmark runs in {}", dir.display()))?;
+        server::end_leftovers(dir)?;
+        for entry in fs::read_dir(dir)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                server::remove_dir(&path)?;
+            } else if path.file_name().is_some_and(|n| n != "lock") {
+                fs::remove_file(&path)?;
+            }
+        }
+        Ok(Self { dir: dir.to_owned(), _lock: lock })
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        let _ = server::remove_dir(&self.dir);
+    }
+}
+
+/// Runs one suite, continuing an unfinished result of the same parameters.
+pub fn suite(options: &Options, name: &str) -> Result<SuiteResult> {
+    let suite = Suite::read(&options.suites, name)?;
+    let methods = chosen(&suite, options)?;
+    let path = options.out.join(format!("{name}.json"));
+    let binaries = Binaries::find(options.pg_bin.as_deref())?;
+    let parameters = parameters(&suite, options);
+    let existing = if options.fresh { None } else { existing(&path, &parameters, &binaries)? };
+    if let Some(done) = existing.as_ref().filter(|r| r.complete) {
+        say(&format!("{name}: complete in {} (--fresh runs it again)", path.display()));
+        return Ok(done.clone());
+    }
+    let work = Work::claim(&options.work, &binaries)?;
+    let template = server::make_template(&binaries, &work.dir, &suite.settings)?;
+    let mut tools = look_at_tools(&binaries, &work, &template, &suite, options)?;
+    let result = match existing {
+        Some(result) => result,
+        None => empty(
+            &suite,
+            parameters,
+            Environment::look(&work.dir, &binaries.version()?, &binaries.psql),
+        ),
+    };
+    let variables = variables(&suite, options);
+    let bench = Bench {
+        binaries: &binaries,
+        work: &work.dir,
+        template: &template,
+        settings: &suite.settings,
+        variables: &variables,
+        lanes: options.lanes,
+        page_cache: suite.page_cache,
+        questions: &suite.question,
+    };
+    let mut rounds = Rounds { suite: &suite, methods, options, bench, result, path };
+    fs::create_dir_all(&options.out)?;
+    for rows in rounds.result.parameters.rows.clone() {
+        rounds.at(rows, &mut tools)?;
+    }
+    summary::complete(&mut rounds.result);
+    rounds.keep()?;
+    Ok(rounds.result)
+}
+
+fn chosen<'a>(suite: &'a Suite, options: &Options) -> Result<Vec<&'a Method>> {
+    for name in options.only.iter().chain(&options.against) {
+        ensure!(
+            suite.method.iter().any(|m| m.name == *name),
+            "suite {} has no method {name}\nhint: pgsluice-bench list",
+            suite.suite
+        );
+    }
+    let wanted = |m: &&Method| {
+        options.only.is_empty()
+            || options.only.contains(&m.name)
+            || options.against.as_ref() == Some(&m.name)
+    };
+    Ok(suite.method.iter().filter(wanted).collect())
+}
+
+fn parameters(suite: &Suite, options: &Options) -> Parameters {
+    let (rows, runs) = if options.quick {
+        (&suite.rows.quick, suite.runs.quick)
+    } else {
+        (&suite.rows.full, suite.runs.full)
+    };
+    Parameters {
+        profile: if options.quick { "quick" } else { "full" }.to_owned(),
+        rows: options.rows.map_or_else(|| rows.clone(), |n| vec![n]),
+        runs: options.runs.unwrap_or(runs),
+        seed: options.seed,
+        lanes: options.lanes,
+        page_cache: suite.page_cache,
+        settings: suite.settings.clone(),
+        against: options.against.clone(),
+        only: options.only.clone(),
+    }
+}
+
+/// A result that can be continued: same parameters, same server.
+fn existing(
+    path: &Path,
+    parameters: &Parameters,
+    binaries: &Binaries,
+) -> Result<Option<SuiteResult>> {
+    if !path.exists() {
+        return Ok(None);
+    }
+    let result = SuiteResult::read(path)?;
+    if result.parameters != *parameters || result.environment.postgres != binaries.version()? {
+        bail!(
+            "{} was made with other parameters\nhint: --fresh replaces it, --out writes elsewhere",
+            path.display()
+        );
+    }
+    Ok(Some(result))
+}
+
+fn look_at_tools(
+    binaries: &Binaries,
+    work: &Work,
+    template: &Path,
+    suite: &Suite,
+    options: &Options,
+) -> Result<Tools> {
+    let server = Server::start(binaries, template, &work.dir, &suite.settings)?;
+    let python = options.python.display().to_string();
+    let tools = Tools::look(server.psql(), &options.pgsluice, &python)?;
+    server.stop()?;
+    Ok(tools)
+}
+
+fn variables(suite: &Suite, options: &Options) -> BTreeMap<String, String> {
+    let mut variables = suite.snippets.clone();
+    let mut put = |name: &str, path: &Path| {
+        variables.insert(name.to_owned(), path.display().to_string());
+    };
+    put("pgsluice", &options.pgsluice);
+    put("python", &options.python);
+    put("bench", options.suites.parent().unwrap_or(&options.suites));
+    variables
+}
+
+fn empty(suite: &Suite, parameters: Parameters, environment: Environment) -> SuiteResult {
+    SuiteResult {
+        schema: SCHEMA,
+        suite: suite.suite.clone(),
+        title: suite.title.clone(),
+        about: suite.about.clone(),
+        left_out: suite.left_out.clone(),
+        published: suite.published.clone(),
+        started: now(),
+        updated: now(),
+        complete: false,
+        environment,
+        parameters,
+        data: Vec::new(),
+        methods: Vec::new(),
+        growth: Vec::new(),
+    }
+}
+
+/// The time now, UTC, to the second.
+pub fn now() -> String {
+    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+/// The rounds of one suite.
+struct Rounds<'a> {
+    suite: &'a Suite,
+    methods: Vec<&'a Method>,
+    options: &'a Options,
+    bench: Bench<'a>,
+    result: SuiteResult,
+    path: PathBuf,
+}
+
+/// Inputs by name and row count.
+type Datasets = BTreeMap<(String, u64), Dataset>;
+
+impl Rounds<'_> {
+    /// All rounds of all methods at one row count: A B C A B C …
+    fn at(&mut self, rows: u64, tools: &mut Tools) -> Result<()> {
+        for method in self.methods.clone() {
+            self.enter(method, rows, tools);
+        }
+        let mut pending = self.methods.clone();
+        pending.retain(|m| self.entry(m, rows).status == Status::Pending);
+        let sets = self.make_data(&pending, rows)?;
+        let runs = self.result.parameters.runs;
+        for round in 0..runs {
+            for method in &pending {
+                let entry = self.entry(method, rows);
+                let done = entry.runs.iter().any(|r| r.round == round);
+                if done || entry.status != Status::Pending {
+                    continue;
+                }
+                let data = self.suite.data_of(method);
+                let set = &sets[&(data.name.clone(), sample_of(method, rows))];
+                let crash = self.suite.crash && round + 1 == runs;
+                let outcome = self.bench.run(Case { method, data, set }, round, crash);
+                if proc::interrupted() {
+                    bail!("interrupted; the same command goes on from here");
+                }
+                self.take(method, rows, set, outcome);
+                self.keep()?;
+            }
+        }
+        for method in pending {
+            let entry = self.entry(method, rows);
+            if entry.status == Status::Pending {
+                entry.status = Status::Ok;
+            }
+        }
+        self.keep()
+    }
+
+    /// Makes sure that the method has its entry, and says so when it cannot be run here.
+    fn enter(&mut self, method: &Method, rows: u64, tools: &mut Tools) {
+        let rows_loaded = sample_of(method, rows);
+        let known = |m: &MethodResult| m.name == method.name && m.of_rows == rows;
+        if self.result.methods.iter().any(known) {
+            return;
+        }
+        let mut versions = BTreeMap::new();
+        let mut missing = None;
+        for need in &method.needs {
+            match tools.version(need) {
+                Ok(version) => {
+                    versions.insert(need.clone(), version);
+                }
+                Err(reason) => missing = missing.or(Some(reason)),
+            }
+        }
+        if let Some(reason) = &missing {
+            say(&format!("{} {}: not available here: {reason}", self.suite.suite, method.name));
+        }
+        self.result.methods.push(MethodResult {
+            name: method.name.clone(),
+            title: method.title.clone(),
+            by: method.by,
+            durability: method.durability,
+            gives_up: method.gives_up.clone(),
+            data: self.suite.data_of(method).name.clone(),
+            of_rows: rows,
+            rows: rows_loaded * u64::from(method.copies),
+            bytes: 0,
+            sampled: rows_loaded < rows,
+            against: self.options.against.clone().or_else(|| method.against.clone()),
+            published_seconds: method.published_seconds,
+            published_rows_per_second: method.published_rows_per_second,
+            status: if missing.is_some() { Status::Unavailable } else { Status::Pending },
+            message: missing,
+            versions,
+            runs: Vec::new(),
+            seconds: None,
+            rows_per_second: None,
+            extrapolated_seconds: None,
+            ratio: None,
+        });
+    }
+
+    fn entry(&mut self, method: &Method, rows: u64) -> &mut MethodResult {
+        let entry = self.result.methods.iter_mut();
+        let mut ours = entry.filter(|m| m.name == method.name && m.of_rows == rows);
+        ours.next().expect("every method was entered")
+    }
+
+    /// Makes the inputs of these methods, with the files and shares that they use.
+    fn make_data(&mut self, methods: &[&Method], rows: u64) -> Result<Datasets> {
+        let workshop = Workshop {
+            binaries: self.bench.binaries,
+            work: self.bench.work,
+            template: self.bench.template,
+            pgsluice: &self.options.pgsluice,
+            seed: self.options.seed,
+            settings: &self.suite.settings,
+        };
+        let mut sets = Datasets::new();
+        for method in methods {
+            let data = self.suite.data_of(method);
+            let rows = sample_of(method, rows);
+            let key = (data.name.clone(), rows);
+            if sets.contains_key(&key) {
+                continue;
+            }
+            let users = methods
+                .iter()
+                .filter(|m| self.suite.data_of(m).name == data.name && sample_of(m, rows) == rows);
+            let users: Vec<&&Method> = users.collect();
+            let used = |name: &&str| users.iter().any(|m| m.uses(name));
+            let derived: Vec<&str> = data.derived.keys().map(String::as_str).filter(used).collect();
+            let lanes = users.iter().filter(|m| m.step.iter().any(|s| s.each_lane.is_some()));
+            let lanes: Vec<u32> = lanes.map(|m| self.bench.lanes_of(m)).collect();
+            say(&format!("{}: making {rows} rows of {}", self.suite.suite, data.name));
+            let set = workshop.make(data, rows, &derived, &lanes)?;
+            self.record(&key, &set)?;
+            sets.insert(key, set);
+        }
+        Ok(sets)
+    }
+
+    /// Notes an input in the result; one that was there must be the same again.
+    fn record(&mut self, (name, rows): &(String, u64), set: &Dataset) -> Result<()> {
+        let size = |path: &PathBuf| fs::metadata(path).map(|m| m.len());
+        let mut derived = BTreeMap::new();
+        for (name, path) in &set.derived {
+            derived.insert(name.clone(), size(path)?);
+        }
+        let known = self.result.data.iter().find(|d| d.name == *name && d.rows == *rows);
+        if let Some(known) = known {
+            ensure!(
+                known.text_checksum == set.text,
+                "data {name} is not what it was when this result was begun\nhint: --fresh"
+            );
+            return Ok(());
+        }
+        self.result.data.push(DataResult {
+            name: name.clone(),
+            rows: *rows,
+            bytes: set.bytes,
+            derived,
+            text_checksum: set.text,
+            typed_checksum: set.typed,
+        });
+        Ok(())
+    }
+
+    /// Takes a run into the result, or the reason why there is none.
+    fn take(&mut self, method: &Method, rows: u64, set: &Dataset, outcome: Result<Run>) {
+        let outcome = outcome.and_then(|run| {
+            self.agree(method, rows, &run)?;
+            Ok(run)
+        });
+        let suite = self.suite.suite.clone();
+        let entry = self.entry(method, rows);
+        entry.bytes = set.bytes * u64::from(method.copies);
+        match outcome {
+            Ok(run) => {
+                say(&format!("{suite} {} round {}: {:.3} s", method.name, run.round, run.seconds));
+                entry.runs.push(run);
+            }
+            Err(reason) => {
+                say(&format!("{suite} {}: failed: {reason:#}", method.name));
+                entry.status = Status::Failed;
+                entry.message = Some(format!("{reason:#}"));
+            }
+        }
+    }
+
+    /// The questions' answers must be those that earlier methods gave on the same data.
+    fn agree(&self, method: &Method, rows: u64, run: &Run) -> Result<()> {
+        let data = &self.suite.data_of(method).name;
+        let sampled = sample_of(method, rows) < rows;
+        for other in self.result.methods.iter() {
+            let comparable =
+                other.data == *data && other.of_rows == rows && other.sampled == sampled;
+            for earlier in other.runs.iter().filter(|_| comparable) {
+                for (question, answer) in &run.answer.questions {
+                    let theirs = earlier.answer.questions.get(question);
+                    ensure!(
+                        theirs.map_or(true, |a| a == answer),
+                        "question {question}: {answer}, where {} had {}",
+                        other.name,
+                        theirs.map_or("none", String::as_str)
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what there is so far.
+    fn keep(&mut self) -> Result<()> {
+        self.result.updated = now();
+        summary::summarise(&mut self.result, self.options.extrapolate);
+        self.result.write(&self.path).context("cannot keep the result")
+    }
+}
+
+/// Rows that a method loads of so many.
+fn sample_of(method: &Method, rows: u64) -> u64 {
+    method.sample_rows.map_or(rows, |n| n.min(rows))
+}
+
+/// Whether a failure of this method fails the whole run: a rival's is only reported.
+pub fn is_fatal(method: &MethodResult) -> bool {
+    method.status == Status::Failed && method.by != By::Rival
+}

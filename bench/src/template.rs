@@ -1,0 +1,53 @@
+//! `{name}` in the definitions: snippets, files and addresses put into SQL and commands.
+
+use std::collections::BTreeMap;
+
+use anyhow::{bail, Result};
+
+/// The variables that the runner itself supplies.
+pub const KNOWN: &[&str] = &[
+    "answer", "bench", "csv", "database", "host", "lane", "lanes", "part", "pgsluice", "port",
+    "python", "rows", "scratch", "summary", "url", "user", "out",
+];
+
+/// The variables that a text uses: `{` followed by lower-case letters, digits
+/// and underscores and `}`. Other braces are text.
+pub fn variables(text: &str) -> impl Iterator<Item = &str> {
+    text.split('{').skip(1).filter_map(|rest| {
+        let (name, _) = rest.split_once('}')?;
+        is_name(name).then_some(name)
+    })
+}
+
+fn is_name(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_lowercase())
+        && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+}
+
+/// Puts the values in; values may use variables in turn, three levels deep.
+pub fn fill(text: &str, values: &BTreeMap<String, String>) -> Result<String> {
+    let mut text = text.to_owned();
+    for _ in 0..3 {
+        let names: Vec<String> = variables(&text).map(str::to_owned).collect();
+        if names.is_empty() {
+            break;
+        }
+        for name in names {
+            let Some(value) = values.get(&name) else { bail!("nothing is called {{{name}}} here") };
+            text = text.replace(&format!("{{{name}}}"), value);
+        }
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fills_nested_and_leaves_other_braces() {
+        let values = [("a".to_owned(), "x{b}".to_owned()), ("b".to_owned(), "y".to_owned())].into();
+        assert_eq!(fill("{a} '{1,2}' {B}", &values).unwrap(), "xy '{1,2}' {B}");
+        assert!(fill("{c}", &values).is_err());
+    }
+}

@@ -1,0 +1,77 @@
+//! What methods need: programs, extensions of the server, Python modules, and their versions.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::environment::first_line;
+use crate::psql::Psql;
+use crate::server::USER;
+
+/// What is there, with its version; what is not, with the reason.
+#[derive(Debug)]
+pub struct Tools {
+    extensions: BTreeMap<String, String>,
+    pgsluice: String,
+    python: String,
+    asked: BTreeMap<String, Result<String, String>>,
+}
+
+impl Tools {
+    /// Asks a running server which extensions it has.
+    pub fn look(psql: &Psql, pgsluice: &Path, python: &str) -> Result<Self> {
+        let sql = "SELECT name, default_version FROM pg_available_extensions";
+        let pair = |line: &str| {
+            let (name, version) = line.split_once('|')?;
+            Some((name.to_owned(), version.to_owned()))
+        };
+        let extensions = psql.query(sql, USER)?.lines().filter_map(pair).collect();
+        Ok(Self {
+            extensions,
+            pgsluice: pgsluice.display().to_string(),
+            python: python.to_owned(),
+            asked: BTreeMap::new(),
+        })
+    }
+
+    /// The version of what a definition calls by name, or why it cannot be used.
+    pub fn version(&mut self, need: &str) -> Result<String, String> {
+        if let Some(known) = self.asked.get(need) {
+            return known.clone();
+        }
+        let answer = self.ask(need);
+        self.asked.insert(need.to_owned(), answer.clone());
+        answer
+    }
+
+    fn ask(&self, need: &str) -> Result<String, String> {
+        if let Some(name) = need.strip_prefix("extension:") {
+            let found = self.extensions.get(name).cloned();
+            return found.ok_or_else(|| format!("the server has no extension {name}"));
+        }
+        if let Some(module) = need.strip_prefix("python:") {
+            let code = format!(
+                "import importlib.metadata, importlib; importlib.import_module('{module}'); \
+                 print(importlib.metadata.version('{module}'))"
+            );
+            let version = first_line(&self.python, &["-c", &code]);
+            return if version.is_empty() {
+                Err(format!("{} has no module {module}\nhint: bench/rivals/setup", self.python))
+            } else {
+                Ok(version)
+            };
+        }
+        let program = if need == "pgsluice" { &self.pgsluice } else { need };
+        match Command::new(program).arg("--version").output() {
+            Ok(output) => {
+                let text = [output.stdout, output.stderr].concat();
+                let text = String::from_utf8_lossy(&text);
+                let line = text.lines().find(|l| l.contains(|c: char| c.is_ascii_digit()));
+                Ok(line.unwrap_or("unknown").trim().to_owned())
+            }
+            Err(e) => Err(format!("the program {need} cannot be run: {e}")),
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! The runner against real servers: right answers kept, wrong ones caught, a
+//! killed run continued, nothing left behind.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pgsluice_bench::result::{MethodResult, Status, SuiteResult};
+
+/// Folders of server programs by major version: Debian's 15, and what scripts/servers fetched.
+fn servers() -> BTreeMap<u32, PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let fetched = [15, 18].map(|major| (major, root.join(format!("build/servers/{major}/bin"))));
+    let debian = [15, 18].map(|m| (m, PathBuf::from(format!("/usr/lib/postgresql/{m}/bin"))));
+    let found: BTreeMap<u32, PathBuf> = fetched
+        .into_iter()
+        .chain(debian)
+        .filter(|(_, dir)| dir.join("postgres").exists())
+        .collect();
+    assert!(!found.is_empty(), "no PostgreSQL to test on: run scripts/servers");
+    for major in [15, 18].iter().filter(|m| !found.contains_key(m)) {
+        eprintln!("left out: PostgreSQL {major} is not here (scripts/servers fetches it)");
+    }
+    found
+}
+
+/// One folder for a test's results and servers, which the server's user can reach.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Self {
+        let dir = tempfile::Builder::new().prefix("bench-test-").tempdir_in("/var/tmp").unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(dir.path(), mode).unwrap();
+        Self(dir)
+    }
+
+    fn out(&self) -> PathBuf {
+        self.0.path().join("out")
+    }
+
+    fn work(&self) -> PathBuf {
+        self.0.path().join("work")
+    }
+
+    fn command(&self, suite: &str, pg_bin: &Path) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pgsluice-bench"));
+        command.arg(suite).arg("--pg-bin").arg(pg_bin);
+        command.arg("--suites").arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/suites"));
+        command.arg("--out").arg(self.out()).arg("--work").arg(self.work());
+        command
+    }
+
+    fn run(&self, suite: &str, pg_bin: &Path) -> Output {
+        self.command(suite, pg_bin).output().unwrap()
+    }
+
+    fn result(&self, suite: &str) -> SuiteResult {
+        SuiteResult::read(&self.out().join(format!("{suite}.json"))).unwrap()
+    }
+}
+
+fn method<'a>(result: &'a SuiteResult, name: &str) -> &'a MethodResult {
+    result.methods.iter().find(|m| m.name == name).unwrap()
+}
+
+fn talk(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn right_answers_are_kept_with_their_costs() {
+    for (major, pg_bin) in servers() {
+        let place = Place::new();
+        let output = place.run("small", &pg_bin);
+        assert!(output.status.success(), "on {major}: {}", talk(&output));
+        let result = place.result("small");
+        assert!(result.complete);
+        assert!(result.environment.postgres.starts_with(&major.to_string()));
+        for name in ["copy", "binary-unlogged", "lanes", "landing", "sample", "foreign"] {
+            let method = method(&result, name);
+            assert_eq!(method.status, Status::Ok, "{name} on {major}: {:?}", method.message);
+            assert_eq!(method.runs.len(), 2);
+            assert!(method.seconds.unwrap().min > 0.0);
+            assert!(method.runs.iter().all(|r| r.client_peak_bytes > 0));
+        }
+        check_costs(&result);
+        check_crash(&result);
+        assert!(!place.work().exists(), "the work folder is left behind");
+    }
+}
+
+fn check_costs(result: &SuiteResult) {
+    let copy = method(result, "copy");
+    let run = &copy.runs[0];
+    assert!(run.wal_bytes.unwrap() > 20_000);
+    assert!(run.table_bytes.unwrap() > 20_000 && run.index_bytes.unwrap() > 8192);
+    assert!(run.server_cpu_seconds.unwrap() > 0.0);
+    assert!(run.server_peak_bytes.unwrap() > 1 << 20);
+    assert!(run.written_bytes.map_or(true, |n| n > 20_000), "{:?}", run.written_bytes);
+    assert_eq!(run.phases.iter().map(|p| &*p.name).collect::<Vec<_>>(), ["copy", "index"]);
+    assert!(run.phases.iter().all(|p| p.seconds > 0.0));
+    assert_eq!(run.answer.checksum.rows, 500);
+    assert_eq!(run.answer.indexes.len(), 2);
+    let unlogged = method(result, "binary-unlogged");
+    assert!(unlogged.runs[0].wal_bytes < run.wal_bytes);
+    assert!(!unlogged.ratio.as_ref().unwrap().same_durability);
+    assert!(method(result, "lanes").ratio.as_ref().unwrap().same_durability);
+    assert_eq!(method(result, "landing").runs[0].answer.checksum.rows, 1000);
+    let sample = method(result, "sample");
+    assert!(sample.sampled && sample.rows == 10 && sample.extrapolated_seconds.is_none());
+    assert!(sample.ratio.is_none(), "a sample is not compared with a whole");
+    for absent in ["absent", "absent-program"] {
+        let absent = method(result, absent);
+        assert_eq!(absent.status, Status::Unavailable);
+        assert!(absent.message.as_ref().unwrap().contains("no"), "{:?}", absent.message);
+    }
+}
+
+fn check_crash(result: &SuiteResult) {
+    let after = |name: &str| method(result, name).runs[1].after_crash.clone().unwrap();
+    assert!(after("copy").same);
+    assert_eq!(after("binary-unlogged").rows, 0);
+    assert!(method(result, "copy").runs[0].after_crash.is_none(), "only after the last run");
+}
+
+#[test]
+fn wrong_answers_are_caught() {
+    let expected = [
+        ("drops", "199 rows where the file has 200"),
+        ("doubles", "values differ"),
+        ("doubles-one", "201 rows where the file has 200"),
+        ("alters", "values differ"),
+        ("exchanges", "values differ"),
+        ("no-index", "are due"),
+        ("invalid-index", "is not valid"),
+        ("stale-index", "index t_b"),
+        ("not-durable", "0 rows are left after kill -9"),
+        ("other-answer", "question sum"),
+        ("fails", "out of luck"),
+    ];
+    for (major, pg_bin) in servers() {
+        let place = Place::new();
+        let output = place.run("wrong", &pg_bin);
+        assert_eq!(output.status.code(), Some(1), "on {major}: {}", talk(&output));
+        let result = place.result("wrong");
+        assert_eq!(method(&result, "right").status, Status::Ok);
+        for (name, words) in expected {
+            let method = method(&result, name);
+            assert_eq!(method.status, Status::Failed, "{name} on {major}");
+            let message = method.message.as_ref().unwrap();
+            assert!(message.contains(words), "{name} on {major}: {message}");
+            assert!(method.runs.is_empty() && method.seconds.is_none(), "a time was kept");
+        }
+    }
+}
+
+/// Waits until a result with at least one run is there.
+fn wait_for_a_run(path: &Path, child: &mut Child) -> SuiteResult {
+    let start = Instant::now();
+    loop {
+        assert!(start.elapsed() < Duration::from_secs(60), "no run was kept");
+        if let Ok(result) = SuiteResult::read(path) {
+            if result.methods.iter().any(|m| !m.runs.is_empty()) {
+                return result;
+            }
+        }
+        assert!(child.try_wait().unwrap().is_none(), "the runner has ended");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_killed_run_is_continued_and_its_server_ended() {
+    let (_, pg_bin) = servers().into_iter().next().unwrap();
+    let place = Place::new();
+    let path = place.out().join("small.json");
+    let mut child = place.command("small", &pg_bin).stderr(Stdio::null()).spawn().unwrap();
+    wait_for_a_run(&path, &mut child);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let kept = SuiteResult::read(&path).unwrap();
+    assert!(!kept.complete);
+    let orphan = fs::read_to_string(place.work().join("data/postmaster.pid"))
+        .ok()
+        .and_then(|text| text.lines().next()?.trim().parse::<u32>().ok());
+
+    let output = place.run("small", &pg_bin);
+    assert!(output.status.success(), "{}", talk(&output));
+    let result = place.result("small");
+    assert!(result.complete && result.started == kept.started);
+    for before in kept.methods.iter().filter(|m| !m.runs.is_empty()) {
+        let after = method(&result, &before.name);
+        for run in &before.runs {
+            assert_eq!(run.seconds, after.runs[run.round as usize].seconds, "run again");
+        }
+        assert_eq!(after.runs.len(), 2);
+    }
+    if let Some(pid) = orphan {
+        let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        assert!(!command.contains(&place.work().display().to_string()), "the server still runs");
+    }
+    assert!(!place.work().exists());
+
+    // Complete, it is not run again; other parameters are refused rather than mixed in.
+    let output = place.run("small", &pg_bin);
+    assert!(talk(&output).contains("complete"), "{}", talk(&output));
+    let output = place.command("small", &pg_bin).args(["--rows", "7"]).output().unwrap();
+    assert!(talk(&output).contains("other parameters"), "{}", talk(&output));
+}
+
+#[test]
+fn an_interrupted_run_cleans_up_after_itself() {
+    let (_, pg_bin) = servers().into_iter().next().unwrap();
+    let place = Place::new();
+    let mut child = place.command("small", &pg_bin).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for_a_run(&place.out().join("small.json"), &mut child);
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    assert!(!output.status.success());
+    assert!(talk(&output).contains("interrupted"), "{}", talk(&output));
+    assert!(!place.work().exists(), "the work folder is left behind");
+    assert!(!place.result("small").complete);
+    let failed = place.result("small").methods.iter().any(|m| m.status == Status::Failed);
+    assert!(!failed, "an interruption is no failure of the method");
+}
+
+#[test]
+fn a_rows_option_and_a_choice_of_methods_are_obeyed() {
+    let (_, pg_bin) = servers().into_iter().next().unwrap();
+    let place = Place::new();
+    let mut command = place.command("small", &pg_bin);
+    command.args(["--rows", "60", "--runs", "3", "--only", "lanes,sample"]);
+    let output = command.args(["--against", "lanes", "--extrapolate"]).output().unwrap();
+    assert!(output.status.success(), "{}", talk(&output));
+    let result = place.result("small");
+    assert_eq!(result.methods.len(), 2);
+    assert!(result.methods.iter().all(|m| m.runs.len() == 3));
+    let sample = method(&result, "sample");
+    let factor = sample.extrapolated_seconds.unwrap() / sample.seconds.unwrap().median;
+    assert!((factor - 6.0).abs() < 1e-9);
+
+    let output = place.command("small", &pg_bin).args(["--only", "nothing"]).output().unwrap();
+    assert!(talk(&output).contains("no method nothing"), "{}", talk(&output));
+}
