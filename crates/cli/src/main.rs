@@ -1,2 +1,36 @@
 //! The bulk loader for PostgreSQL.
-fn main() {}
+//!
+//! Arguments as typed go to the command's own file, which checks them and calls the engine. Data
+//! go to standard output, talk to standard error.
+
+mod commands;
+mod failure;
+
+use clap::{Parser, Subcommand};
+use commands::{sample, server};
+use std::process::ExitCode;
+
+/// Bulk loader for PostgreSQL
+#[derive(Parser)]
+#[command(name = "pgsluice", version, arg_required_else_help = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Sample(sample::Arguments),
+    Server(server::Arguments),
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::Sample(arguments) => sample::run(arguments),
+        Command::Server(arguments) => server::run(arguments),
+    };
+    match result {
+        Ok(code) => code,
+        Err(failure) => failure.report(),
+    }
+}

@@ -4,4 +4,5 @@ pub mod infer;
 pub mod input;
 pub mod isolate;
 pub mod reject;
+pub mod sample;
 pub mod server;

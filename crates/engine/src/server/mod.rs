@@ -18,6 +18,7 @@ mod shelter;
 pub use error::ServerError;
 pub use find::{find, find_all, Installation, Origin, Version};
 pub use postmaster::StopMode;
+pub use setup::default_dir;
 
 use account::Account;
 use postmaster::Postmaster;

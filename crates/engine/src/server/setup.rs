@@ -192,6 +192,25 @@ impl Place {
     }
 }
 
+/// Where the user's own server lies if no folder is named: in the clone that the program was
+/// built in (`build/server`), or else in the user's state folder; where the server's user cannot
+/// reach either, in the caller's folder under `/var/tmp`.
+pub fn default_dir() -> Result<PathBuf, ServerError> {
+    let program = env::current_exe().unwrap_or_default();
+    let clone = program.ancestors().find(|folder| folder.join("build/servers").is_dir());
+    let named = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let state = || {
+        let state = named("XDG_STATE_HOME").or(named("HOME").map(|h| h.join(".local/state")));
+        state.map(|state| state.join("pgsluice/server"))
+    };
+    if let Some(dir) = clone.map(|clone| clone.join("build/server")).or_else(state) {
+        if Account::choose(&dir.join("data"))?.can_reach(&dir) {
+            return Ok(dir);
+        }
+    }
+    Ok(shelter::base()?.join("server"))
+}
+
 /// A folder under the system's temporary folder that nobody else has.
 pub(super) fn temporary_folder() -> Result<PathBuf, ServerError> {
     static NEXT: AtomicU32 = AtomicU32::new(0);

@@ -1,0 +1,4 @@
+//! One file for each command: its arguments, and what it does with them.
+
+pub mod sample;
+pub mod server;

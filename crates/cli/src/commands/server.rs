@@ -1,0 +1,151 @@
+//! `pgsluice server`: the embedded server.
+
+use crate::failure::Failure;
+use clap::{Args, Subcommand};
+use pgsluice_engine::server::{default_dir, find_all, Options, Server, StopMode};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// `server status` says by its exit code that no server runs, as `pg_ctl status` does.
+const NOT_RUNNING: u8 = 3;
+
+const EXAMPLES: &str = "\
+Examples:
+  pgsluice server start
+  psql \"$(pgsluice server url)\"
+  pgsluice server stop";
+
+/// Start and stop a private PostgreSQL server for first use and for tests
+///
+/// The server listens on a Unix socket that only its own user can reach; with --port also on
+/// 127.0.0.1, where it asks for a password that is kept in a file. Run as root, it runs as the
+/// user postgres, or nobody.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    #[command(subcommand)]
+    action: Action,
+    /// The server's folder [default: in the clone, or in the user's state folder]
+    #[arg(long, global = true, value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Make the server if there is none yet, and start it
+    Start(Start),
+    /// End all sessions and stop the server
+    Stop {
+        /// Stop at once without a checkpoint; the next start recovers
+        #[arg(long)]
+        immediate: bool,
+    },
+    /// Print the connection URL
+    Url {
+        /// Database
+        #[arg(default_value = "postgres")]
+        database: String,
+        /// The URL over 127.0.0.1 instead of the Unix socket; for servers started with --port
+        #[arg(long)]
+        tcp: bool,
+    },
+    /// Say whether the server runs: exit code 0, or 3 if it does not
+    Status,
+    /// List the PostgreSQL servers found on this machine, the preferred one first
+    List,
+}
+
+#[derive(Args)]
+struct Start {
+    /// Folder of the server's programs [default: $PGSLUICE_PG_BIN, the embedded package,
+    /// pg_config's, Debian's]
+    #[arg(long, value_name = "DIR")]
+    pg_bin: Option<PathBuf>,
+    /// Major version [default: that of existing data, or the best there is]
+    #[arg(long, value_name = "N")]
+    major: Option<u32>,
+    /// Listen on this port of 127.0.0.1 too
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    port: Option<u16>,
+    /// A setting of the server for this start; may be repeated
+    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = setting)]
+    settings: Vec<(String, String)>,
+}
+
+fn setting(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.into(), value.into())),
+        _ => Err("not of the form NAME=VALUE".into()),
+    }
+}
+
+pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
+    let dir = match arguments.dir {
+        Some(dir) => dir,
+        None => default_dir()?,
+    };
+    let running = || {
+        Server::attach(&dir)?.ok_or_else(|| {
+            Failure::new(format!("no server runs in {dir:?}"))
+                .with_hint("start one with pgsluice server start")
+        })
+    };
+    match arguments.action {
+        Action::Start(start) => {
+            if let Some(server) = Server::attach(&dir)? {
+                eprintln!("PostgreSQL {} already runs in {dir:?}", server.version());
+                println!("{}", server.url("postgres"));
+                return Ok(ExitCode::SUCCESS);
+            }
+            let server = Server::start(Options {
+                pg_bin: start.pg_bin,
+                major: start.major,
+                dir: Some(dir.clone()),
+                port: start.port,
+                settings: start.settings,
+                ..Options::default()
+            })?;
+            eprintln!("PostgreSQL {} runs in {dir:?}", server.version());
+            println!("{}", server.url("postgres"));
+            server.detach();
+        }
+        Action::Stop { immediate } => {
+            let mode = if immediate { StopMode::Immediate } else { StopMode::Fast };
+            running()?.stop(mode)?;
+            eprintln!("the server in {dir:?} is stopped");
+        }
+        Action::Url { database, tcp: false } => println!("{}", running()?.url(&database)),
+        Action::Url { database, tcp: true } => match running()?.tcp_url(&database) {
+            Some(url) => println!("{url}"),
+            None => {
+                return Err(Failure::new("the server listens on no port")
+                    .with_hint("stop it, and start it with --port N"));
+            }
+        },
+        Action::Status => match Server::attach(&dir)? {
+            Some(server) => print_status(&server),
+            None => {
+                println!("no server runs in {dir:?}");
+                return Ok(ExitCode::from(NOT_RUNNING));
+            }
+        },
+        Action::List => {
+            for found in find_all() {
+                println!("{}\t{}\t{}", found.version, found.origin, found.bin.display());
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_status(server: &Server) {
+    println!("version\t{}", server.version());
+    println!("process\t{}", server.pid().unwrap_or_default());
+    println!("programs\t{}", server.installation().bin.display());
+    println!("data\t{}", server.data().display());
+    println!("log\t{}", server.log().display());
+    println!("url\t{}", server.url("postgres"));
+    if let Some(url) = server.tcp_url("postgres") {
+        println!("tcp\t{url}");
+    }
+}
