@@ -7,3 +7,4 @@
 pub mod hostile;
 pub mod rng;
 pub mod scan;
+pub mod split;

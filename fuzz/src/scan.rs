@@ -21,14 +21,14 @@ pub struct Seen {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     records: Vec<Seen>,
-    refused: Option<(Malformed, u64)>,
-    eol: Eol,
-    lines: u64,
-    ended: bool,
+    pub(crate) refused: Option<(Malformed, u64)>,
+    pub(crate) eol: Eol,
+    pub(crate) lines: u64,
+    pub(crate) ended: bool,
 }
 
 impl Outcome {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Outcome { records: vec![], refused: None, eol: Eol::Unknown, lines: 0, ended: false }
     }
 
@@ -51,7 +51,7 @@ fn seen(record: &Record, chunk: &[u8], base: usize, lines: u64) -> Seen {
 }
 
 /// Scans a chunk that begins at `base`; gives what it left and whether to go on.
-fn scan_chunk(
+pub(crate) fn scan_chunk(
     outcome: &mut Outcome,
     chunk: &[u8],
     base: usize,
@@ -124,11 +124,17 @@ pub fn check(dialect: &Dialect, data: &[u8], size: usize) {
 
 /// The fuzz target: some bytes choose dialect and chunk size, the rest is the file.
 pub fn target(bytes: &[u8]) {
-    let Some((head, data)) = bytes.split_first_chunk::<3>() else { return };
+    let Some((dialect, size, data)) = input(bytes) else { return };
+    check(&dialect, data, size);
+}
+
+/// A fuzz target's bytes: dialect, size of a chunk, and the file. The scanner is
+/// promised valid bytes: what is not is cut off.
+pub(crate) fn input(bytes: &[u8]) -> Option<(Dialect, usize, &[u8])> {
+    let (head, data) = bytes.split_first_chunk::<3>()?;
     let format = if head[0] & 1 == 0 { Format::Csv } else { Format::Text };
     let major = if head[0] & 2 == 0 { 15 } else { 18 };
     let dialect = hostile::dialect(&mut Rng::new(u64::from(head[1])), format, major);
-    // The scanner is promised valid bytes: what is not is cut off.
     let valid = valid_utf8(data).map_or_else(|bad| bad.offset, |()| data.len());
-    check(&dialect, &data[..valid], usize::from(head[2]));
+    Some((dialect, 1 + usize::from(head[2]), &data[..valid]))
 }

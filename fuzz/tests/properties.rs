@@ -3,14 +3,16 @@
 use pgsluice_core::scan::Format;
 use pgsluice_fuzz::hostile::{self, Case};
 use pgsluice_fuzz::rng::Rng;
-use pgsluice_fuzz::scan;
+use pgsluice_fuzz::{scan, split};
 
 #[test]
 fn hostile_files_are_scanned_alike_however_it_is_done() {
     for seed in 0..20_000 {
         let mut rng = Rng::new(seed);
         let case = Case::new(&mut rng, if seed % 2 == 0 { 15 } else { 18 });
-        scan::check(&case.dialect, &case.data, 1 + rng.below(90));
+        let size = 1 + rng.below(90);
+        scan::check(&case.dialect, &case.data, size);
+        split::check(&case.dialect, &case.data, size);
     }
 }
 
@@ -36,6 +38,8 @@ fn soups_of_special_bytes_are_scanned_alike() {
                 _ => soup.extend(std::iter::repeat_n(b'a', rng.below(40))),
             }
         }
-        scan::check(&dialect, &soup, 1 + rng.below(200));
+        let size = 1 + rng.below(200);
+        scan::check(&dialect, &soup, size);
+        split::check(&dialect, &soup, size);
     }
 }

@@ -11,7 +11,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use pgsluice_core::row;
-use pgsluice_core::scan::{valid_utf8, Dialect, Eol, Next, Record, Scanner};
+use pgsluice_core::scan::{valid_utf8, Dialect, Eol, Next, Record, Scanner, Splitter};
 use pgsluice_core::shape::{Column, Env, RowShape, Type};
 use pgsluice_core::sink::PgCopySink;
 
@@ -162,6 +162,11 @@ fn measure(name: &str, data: &[u8], shape: &RowShape, rounds: usize) {
     target.copy_from_slice(data);
     let copied = median(rounds, || black_box(&mut target).copy_from_slice(black_box(data)));
     let counted = median(rounds, || assert_eq!(bytecount(black_box(data)), newlines));
+    let split = median(rounds, || {
+        let mut splitter = Splitter::new(&Dialect::csv(), Eol::Unknown);
+        let cuts = black_box(data).chunks(CHUNK).map(|block| splitter.feed(block));
+        assert_eq!(cuts.last().map(|c| c.lines), Some(newlines));
+    });
     let scanned = median(rounds, || {
         let dialect = Dialect::csv();
         let mut scanner = Scanner::new(black_box(data), true, &dialect, Eol::Unknown);
@@ -186,9 +191,13 @@ fn measure(name: &str, data: &[u8], shape: &RowShape, rounds: usize) {
         data.len() as f64 / expected.rows as f64,
         expected.sum
     );
-    for (what, time) in
-        [("memcpy", copied), ("newlines", counted), ("scan", scanned), ("to PGCOPY", encoded)]
-    {
+    for (what, time) in [
+        ("memcpy", copied),
+        ("newlines", counted),
+        ("split", split),
+        ("scan", scanned),
+        ("to PGCOPY", encoded),
+    ] {
         println!(
             "  {what:<10} {:>8.0} MB/s  {:>6.1}x memcpy's time  {:>6.2}x newlines' time",
             rate(time),

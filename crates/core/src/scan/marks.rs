@@ -37,15 +37,50 @@ impl Rules {
         let (delimiter, quote, escape) = (dialect.delimiter, dialect.quote, dialect.escape);
         Some(Rules { delimiter, quote, escape, class })
     }
+
+    /// The bytes that end nothing, being quoted or escaped; and those that
+    /// quote or escape.
+    ///
+    /// # Safety
+    ///
+    /// The processor has what `L` needs.
+    #[inline(always)]
+    pub(super) unsafe fn hidden<L: Lanes>(
+        &self,
+        block: &[u8; BLOCK],
+        carry: &mut Carry,
+    ) -> (u64, u64) {
+        // SAFETY: as the caller answers.
+        let eq = |needle| unsafe { L::eq(block, needle) };
+        match self.class {
+            Class::CsvDoubled => {
+                let quotes = eq(self.quote);
+                (within_quotes(quotes, carry), quotes)
+            }
+            Class::CsvEscaped => {
+                let (quotes, escapes) = (eq(self.quote), eq(self.escape));
+                let toggles = if escapes | carry.escaped == 0 {
+                    quotes
+                } else {
+                    unescaped_quotes(quotes, escapes, carry)
+                };
+                (within_quotes(toggles, carry), quotes | escapes)
+            }
+            Class::Text => {
+                let backslashes = eq(b'\\');
+                (escaped_by(backslashes, carry), backslashes)
+            }
+        }
+    }
 }
 
 /// What a block inherits from the one before.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Carry {
     /// all ones within quotes, else zero
-    in_quote: u64,
+    pub(super) in_quote: u64,
     /// one where the block's first byte is escaped, else zero
-    escaped: u64,
+    pub(super) escaped: u64,
 }
 
 /// The masks of one block.
@@ -74,30 +109,13 @@ impl Marks {
         // SAFETY: as the caller answers.
         let eq = |needle| unsafe { L::eq(block, needle) };
         let (lf, cr) = (eq(b'\n'), eq(b'\r'));
-        let ends = eq(rules.delimiter) | lf | cr;
+        // SAFETY: as the caller answers.
+        let (hidden, inside) = unsafe { rules.hidden::<L>(block, carry) };
         let counted = if eol == Eol::Nl { lf } else { cr };
-        match rules.class {
-            Class::CsvDoubled => {
-                let quotes = eq(rules.quote);
-                let quoted = within_quotes(quotes, carry);
-                Marks { ends: ends & !quoted, inside: quotes, quoted_lines: counted & quoted }
-            }
-            Class::CsvEscaped => {
-                let (quotes, escapes) = (eq(rules.quote), eq(rules.escape));
-                let toggles = if escapes | carry.escaped == 0 {
-                    quotes
-                } else {
-                    unescaped_quotes(quotes, escapes, carry)
-                };
-                let quoted = within_quotes(toggles, carry);
-                let inside = quotes | escapes;
-                Marks { ends: ends & !quoted, inside, quoted_lines: counted & quoted }
-            }
-            Class::Text => {
-                let backslashes = eq(b'\\');
-                let escaped = escaped_by(backslashes, carry);
-                Marks { ends: ends & !escaped, inside: backslashes, quoted_lines: 0 }
-            }
+        Marks {
+            ends: (eq(rules.delimiter) | lf | cr) & !hidden,
+            inside,
+            quoted_lines: if rules.class == Class::Text { 0 } else { counted & hidden },
         }
     }
 }

@@ -23,6 +23,7 @@ mod lanes;
 mod marks;
 mod naive;
 mod record;
+mod split;
 #[cfg(test)]
 mod tests;
 mod unescape;
@@ -32,6 +33,7 @@ use crate::error::Malformed;
 
 pub use dialect::{Dialect, DotLine, Eol, Format};
 pub use record::{Kind, Record, MAX_FIELDS};
+pub use split::{Cuts, Splitter};
 pub use utf8::{valid_utf8, BadBytes};
 
 /// The longest record that is scanned, in bytes: the server's own limit for a

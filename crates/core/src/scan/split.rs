@@ -1,0 +1,263 @@
+//! Where records end in a stream, so that it can be cut into chunks that are
+//! encoded apart from each other.
+//!
+//! Nothing is judged here: a line end of the wrong kind or an unclosed quote is
+//! found by the [`super::Scanner`] of the chunk it lies in.
+
+use super::lanes::{Lanes, Swar, BLOCK};
+use super::marks::{Carry, Rules};
+use super::{Dialect, DotLine, Eol, Format, Processor};
+
+/// What a block of the stream holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cuts {
+    /// where the first record that ends in this block ends; 0 where it turns
+    /// out that the block before ended with it
+    pub first: Option<usize>,
+    /// where the last one ends
+    pub last: Option<usize>,
+    /// how many lines the stream has up to `last`, as COPY counts them
+    pub lines: u64,
+    /// there may be a `\.` that ends the data: whether what follows counts is
+    /// known when the chunk has been scanned
+    pub marker: bool,
+}
+
+/// Follows a stream block by block.
+///
+/// A chunk that ends at a cut is scanned by a [`super::Scanner`] of its own
+/// that takes it for the last, and is given what [`Splitter::eol`] was when the
+/// chunk began.
+///
+/// Its memory is a few words whatever comes: where no record ends in a block,
+/// [`Cuts::last`] is `None`, and the caller gathers more or, beyond its
+/// buffer, lets the record through up to the [`Cuts::first`] that ends it.
+#[derive(Clone, Debug)]
+pub struct Splitter {
+    rules: Option<Rules>,
+    processor: Processor,
+    csv: bool,
+    quote: u8,
+    /// an escape that is not the quote
+    escape: Option<u8>,
+    markers: bool,
+    eol: Eol,
+    carry: Carry,
+    /// lines ended so far
+    lines: u64,
+    /// the last byte was a CR that ended the first line, alone or with a LF
+    first_cr: bool,
+    /// the last byte was a backslash
+    backslash: bool,
+}
+
+impl Splitter {
+    /// At the start of a stream, or of a record in a stream whose lines end in `eol`.
+    pub fn new(dialect: &Dialect, eol: Eol) -> Self {
+        let csv = dialect.format == Format::Csv;
+        Splitter {
+            rules: Rules::new(dialect),
+            processor: Processor::available()[0],
+            csv,
+            quote: dialect.quote,
+            escape: (dialect.escape != dialect.quote).then_some(dialect.escape),
+            markers: !csv || dialect.dot_line == DotLine::Ends,
+            eol,
+            carry: Carry::default(),
+            lines: 0,
+            first_cr: false,
+            backslash: false,
+        }
+    }
+
+    /// The same with less than the machine has, so that tests reach every path.
+    ///
+    /// # Panics
+    ///
+    /// The machine does not have it.
+    pub fn on(mut self, processor: Processor) -> Self {
+        assert!(Processor::available().contains(&processor), "the machine has {processor:?}");
+        self.processor = processor;
+        self
+    }
+
+    /// What lines end with, as far as it is known.
+    pub fn eol(&self) -> Eol {
+        self.eol
+    }
+
+    /// The next bytes of the stream.
+    ///
+    /// Where the quote or the escape is itself CR or LF, no cut is ever found:
+    /// such a stream has to be taken as one.
+    pub fn feed(&mut self, block: &[u8]) -> Cuts {
+        let mut cuts = Cuts::default();
+        let Some(rules) = self.rules else { return cuts };
+        let mut from = 0;
+        // The first line tells what lines end with.
+        while self.eol == Eol::Unknown && from < block.len() {
+            self.byte(block[from], from, &mut cuts);
+            from += 1;
+        }
+        from += match self.processor {
+            // SAFETY: the processor was found to have AVX2 and its companions.
+            #[cfg(target_arch = "x86_64")]
+            Processor::Avx2 => unsafe { blocks_avx2(self, &rules, block, from, &mut cuts) },
+            // SAFETY: SSE2 is part of x86-64.
+            #[cfg(target_arch = "x86_64")]
+            Processor::Sse2 => unsafe {
+                blocks::<super::lanes::Sse2>(self, &rules, block, from, &mut cuts)
+            },
+            // SAFETY: plain registers need nothing.
+            Processor::Any => unsafe { blocks::<Swar>(self, &rules, block, from, &mut cuts) },
+        };
+        self.rest(block, from, &mut cuts);
+        cuts
+    }
+
+    /// As [`Splitter::feed`], byte by byte: the twin that it must equal.
+    pub fn feed_naive(&mut self, block: &[u8]) -> Cuts {
+        let mut cuts = Cuts::default();
+        if self.rules.is_some() {
+            self.rest(block, 0, &mut cuts);
+        }
+        cuts
+    }
+
+    fn rest(&mut self, block: &[u8], from: usize, cuts: &mut Cuts) {
+        for (i, c) in block.iter().enumerate().skip(from) {
+            self.byte(*c, i, cuts);
+        }
+    }
+
+    fn end(&self, at: usize, cuts: &mut Cuts) {
+        cuts.first = cuts.first.or(Some(at));
+        cuts.last = Some(at);
+        cuts.lines = self.lines;
+    }
+
+    /// The byte at `at` of the block, by the first half of `CopyReadLineText`.
+    fn byte(&mut self, c: u8, at: usize, cuts: &mut Cuts) {
+        cuts.marker |= self.markers && self.backslash && c == b'.';
+        self.backslash = c == b'\\';
+        if std::mem::take(&mut self.first_cr) {
+            self.lines += 1;
+            if c == b'\n' {
+                self.eol = Eol::CrNl;
+                self.end(at + 1, cuts);
+                return;
+            }
+            self.eol = Eol::Cr;
+            self.end(at, cuts);
+        }
+        let hidden = if self.csv { self.quoted(c) } else { self.escaped(c) };
+        let counted = if self.eol == Eol::Nl { b'\n' } else { b'\r' };
+        if hidden {
+            self.lines += u64::from(self.csv && c == counted);
+            return;
+        }
+        match (c, self.eol) {
+            (b'\r', Eol::Unknown) => self.first_cr = true,
+            (b'\n', Eol::Unknown | Eol::Nl | Eol::CrNl) | (b'\r', Eol::Cr) => {
+                if self.eol == Eol::Unknown {
+                    self.eol = Eol::Nl;
+                }
+                self.lines += 1;
+                self.end(at + 1, cuts);
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether `c` stands within quotes, an opening one counted in.
+    fn quoted(&mut self, c: u8) -> bool {
+        let mut in_quote = self.carry.in_quote != 0;
+        let escaped = self.carry.escaped != 0;
+        self.carry.escaped = 0;
+        if Some(c) == self.escape {
+            self.carry.escaped = u64::from(in_quote && !escaped);
+        }
+        if c == self.quote && !escaped {
+            in_quote = !in_quote;
+        }
+        self.carry.in_quote = if in_quote { u64::MAX } else { 0 };
+        in_quote
+    }
+
+    /// Whether `c` stands behind a backslash that is not itself escaped.
+    fn escaped(&mut self, c: u8) -> bool {
+        let escaped = self.carry.escaped != 0;
+        self.carry.escaped = u64::from(c == b'\\' && !escaped);
+        escaped
+    }
+}
+
+/// Takes whole blocks of 64 bytes from `from` on; gives how many bytes that were.
+///
+/// # Safety
+///
+/// The processor has what `L` needs.
+#[inline(always)]
+unsafe fn blocks<L: Lanes>(
+    s: &mut Splitter,
+    rules: &Rules,
+    bytes: &[u8],
+    from: usize,
+    cuts: &mut Cuts,
+) -> usize {
+    let (ends_with, counted) = match s.eol {
+        Eol::Nl => (b'\n', b'\n'),
+        Eol::CrNl => (b'\n', b'\r'),
+        Eol::Cr | Eol::Unknown => (b'\r', b'\r'),
+    };
+    let (mut carry, mut lines, mut at) = (s.carry, s.lines, from);
+    let mut backslash = u64::from(s.backslash);
+    while let Some(block) = bytes[at..].first_chunk::<BLOCK>() {
+        // SAFETY: as the caller answers.
+        let eq = |needle| unsafe { L::eq(block, needle) };
+        // SAFETY: as the caller answers.
+        let (hidden, _) = unsafe { rules.hidden::<L>(block, &mut carry) };
+        let ends = eq(ends_with) & !hidden;
+        let quoted = if s.csv { eq(counted) & hidden } else { 0 };
+        if s.markers {
+            let backslashes = eq(b'\\');
+            if backslashes | backslash != 0 {
+                cuts.marker |= (backslashes << 1 | backslash) & eq(b'.') != 0;
+                backslash = backslashes >> 63;
+            }
+        }
+        if ends != 0 {
+            cuts.first = cuts.first.or(Some(at + ends.trailing_zeros() as usize + 1));
+            let last = 63 - ends.leading_zeros();
+            let before = quoted & ((1 << last) - 1);
+            cuts.last = Some(at + last as usize + 1);
+            cuts.lines = lines + u64::from(ends.count_ones() + before.count_ones());
+        }
+        lines += u64::from(ends.count_ones() + quoted.count_ones());
+        at += BLOCK;
+    }
+    s.carry = carry;
+    s.lines = lines;
+    if at > from {
+        s.backslash = bytes[at - 1] == b'\\';
+    }
+    at - from
+}
+
+/// [`blocks`], compiled for AVX2.
+///
+/// # Safety
+///
+/// [`super::lanes::has_avx2`] holds.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
+unsafe fn blocks_avx2(
+    s: &mut Splitter,
+    rules: &Rules,
+    bytes: &[u8],
+    from: usize,
+    cuts: &mut Cuts,
+) -> usize {
+    // SAFETY: as the caller answers.
+    unsafe { blocks::<super::lanes::Avx2>(s, rules, bytes, from, cuts) }
+}

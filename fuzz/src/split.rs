@@ -1,0 +1,54 @@
+//! The splitter: fast equals naive, and chunks that end at its cuts, scanned
+//! apart, are the whole.
+
+use pgsluice_core::scan::{Dialect, Eol, Processor, Scanner, Splitter};
+
+use crate::scan::{self, Outcome};
+
+/// Checks every rule on one file that comes in blocks of `size` bytes.
+pub fn check(dialect: &Dialect, data: &[u8], size: usize) {
+    let whole = scan::naive(dialect, data);
+    for processor in Processor::available() {
+        let parts = in_parts(dialect, data, size, *processor);
+        let text = String::from_utf8_lossy(data);
+        assert_eq!(parts, whole, "{processor:?}, blocks of {size}: {dialect:?} {text:?}");
+    }
+}
+
+/// Cuts at the last record end of every block, and scans what lies between cuts.
+fn in_parts(dialect: &Dialect, data: &[u8], size: usize, processor: Processor) -> Outcome {
+    let mut splitter = Splitter::new(dialect, Eol::Unknown).on(processor);
+    let mut naive = Splitter::new(dialect, Eol::Unknown);
+    let mut outcome = Outcome::new();
+    let (mut start, mut marker) = (0, false);
+    for (i, block) in data.chunks(size).enumerate() {
+        let cuts = splitter.feed(block);
+        assert_eq!(cuts, naive.feed_naive(block), "{processor:?}");
+        assert_eq!(splitter.eol(), naive.eol());
+        assert!(cuts.first <= cuts.last && cuts.last <= Some(block.len()));
+        marker |= cuts.marker;
+        let Some(last) = cuts.last else { continue };
+        let end = i * size + last;
+        if !scan_part(&mut outcome, dialect, data, start, end) {
+            assert!(marker || !outcome.ended, "the data ended without notice");
+            return outcome;
+        }
+        assert_eq!(outcome.lines, cuts.lines, "lines up to {end}");
+        start = end;
+    }
+    scan_part(&mut outcome, dialect, data, start, data.len());
+    outcome
+}
+
+/// Scans one chunk to its end; tells whether to go on.
+fn scan_part(o: &mut Outcome, dialect: &Dialect, data: &[u8], start: usize, end: usize) -> bool {
+    let chunk = &data[start..end];
+    let scanner = Scanner::new(chunk, true, dialect, o.eol);
+    scan::scan_chunk(o, chunk, start, scanner, |s, r| s.next(r)).1
+}
+
+/// The fuzz target; the bytes are those of [`scan::target`].
+pub fn target(bytes: &[u8]) {
+    let Some((dialect, size, data)) = scan::input(bytes) else { return };
+    check(&dialect, data, size);
+}
