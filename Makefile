@@ -8,7 +8,7 @@ SHELL := /bin/bash
 # The servers are found here whatever CARGO_TARGET_DIR says.
 export PGSLUICE_SERVERS := $(CURDIR)/build/servers
 
-.PHONY: help need servers check test
+.PHONY: help need servers check test demo bench soak
 
 help: ## list the targets
 	@sed -nE 's/^([a-z]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -28,3 +28,14 @@ check: need ## formatting, lints with warnings denied, the rules of scripts/tidy
 test: servers ## do the set-up and run every test
 	cargo test --workspace
 	scripts/test-extension
+
+demo: ## start a server, load a million votes, ask two questions, stop (ROWS=n for more)
+	@scripts/demo
+
+bench: servers ## the benchmark in a quarter of an hour; the report lands in bench/runs
+	cargo build --release --bin pgsluice
+	cargo run --release --quiet -p pgsluice-bench -- all --quick
+
+soak: servers ## the long form of the random tests: a minute for each fuzz target, slow tests too
+	PGSLUICE_FUZZ_SECONDS=60 PGSLUICE_CASES=200000 cargo test --workspace -- --include-ignored
+	PGSLUICE_SOAK=1 scripts/test-extension

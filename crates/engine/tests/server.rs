@@ -184,9 +184,47 @@ fn data_of_another_major_version_are_refused() {
     let scratch = Scratch::new("majors", 0o755);
     let dir = Some(scratch.0.join("server"));
     drop(Server::start(Options { dir: dir.clone(), ..options(one) }).unwrap());
-    let error = Server::start(Options { dir, ..options(other) }).unwrap_err();
-    let expected = format!("PostgreSQL {} is needed", one.version.major);
+    let error = Server::start(Options { dir: dir.clone(), ..options(other) }).unwrap_err();
+    let major = Some(other.version.major);
+    let by_number = Server::start(Options { dir, major, ..Options::default() }).unwrap_err();
+    let expected = format!("was made by PostgreSQL {}, not", one.version.major);
     assert!(error.to_string().contains(&expected), "{error}");
+    assert!(by_number.to_string().contains(&expected), "{by_number}");
+}
+
+#[test]
+fn a_folder_with_other_things_is_left_alone() {
+    let scratch = Scratch::new("other things", 0o755);
+    let installation = &each_major()[0];
+    let start =
+        |dir: &Path| Server::start(Options { dir: Some(dir.into()), ..options(installation) });
+    fs::write(scratch.0.join("thesis.txt"), "dear").unwrap();
+    let error = start(&scratch.0).unwrap_err();
+    assert!(error.to_string().contains("holds other things"), "{error}");
+    let names: Vec<_> = fs::read_dir(&scratch.0).unwrap().collect();
+    assert_eq!(names.len(), 1);
+
+    let shared = scratch.0.join("shared");
+    fs::create_dir(&shared).unwrap();
+    fs::set_permissions(&shared, fs::Permissions::from_mode(0o777)).unwrap();
+    let error = start(&shared).unwrap_err();
+    assert!(error.to_string().contains("others can write"), "{error}");
+    assert_eq!(fs::metadata(&shared).unwrap().permissions().mode() & 0o777, 0o777);
+
+    let empty = scratch.0.join("empty");
+    fs::create_dir(&empty).unwrap();
+    fs::set_permissions(&empty, fs::Permissions::from_mode(0o755)).unwrap();
+    start(&empty).unwrap();
+}
+
+#[test]
+fn a_stale_pid_file_names_no_server() {
+    let scratch = Scratch::new("stale", 0o755);
+    fs::create_dir(scratch.0.join("data")).unwrap();
+    // This very process is alive, and no server.
+    let text = format!("{}\n", std::process::id());
+    fs::write(scratch.0.join("data/postmaster.pid"), text).unwrap();
+    assert!(Server::attach(&scratch.0).unwrap().is_none());
 }
 
 /// The folder of a relocatable installation (its own prefix), with what it needs beside it.

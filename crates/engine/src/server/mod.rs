@@ -92,8 +92,7 @@ impl Server {
         let place = Place::at(&dir)?;
         let account = Account::choose(&place.data())?;
         let _lock = place.lock(&account)?;
-        let major = place.major().or(options.major);
-        let installation = find(options.pg_bin.as_deref(), major)?;
+        let installation = place.choose(options.pg_bin.as_deref(), options.major)?;
         let mut server = Self {
             installation: shelter::reachable(&installation, &account)?,
             account,

@@ -40,9 +40,10 @@ impl Postmaster {
         let text = fs::read_to_string(data.join("postmaster.pid")).ok()?;
         let pid = text.lines().next()?.trim().parse::<i32>().ok().filter(|pid| *pid > 1)?;
         let mut found = Self { pid: Pid::from_raw(pid), child: None };
-        // A pid file that a crash left behind may name any process by now.
-        let program = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
-        (program.trim_end() == "postgres" && found.alive()).then_some(found)
+        // A pid file that a crash left behind may name any process by now; a server's works in
+        // its data folder.
+        let works_in = fs::read_link(format!("/proc/{pid}/cwd")).ok()?;
+        (works_in == fs::canonicalize(data).ok()? && found.alive()).then_some(found)
     }
 
     pub(super) fn pid(&self) -> i32 {

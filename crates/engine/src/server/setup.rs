@@ -6,14 +6,15 @@
 
 use super::account::Account;
 use super::error::ServerError;
-use super::find::{Installation, Origin};
+use super::find::{find, Installation, Origin};
 use super::postmaster::Postmaster;
 use super::shelter;
 use nix::fcntl::{Flock, FlockArg};
+use nix::unistd::Uid;
 use std::env;
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{self, Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -69,6 +70,31 @@ impl Place {
         fs::read_to_string(self.data().join("PG_VERSION")).ok()?.trim().parse().ok()
     }
 
+    /// The installation to run: one of the data's major version, if there are data.
+    pub(super) fn choose(
+        &self,
+        pg_bin: Option<&Path>,
+        wanted: Option<u32>,
+    ) -> Result<Installation, ServerError> {
+        let Some(major) = self.major() else { return find(pg_bin, wanted) };
+        let clash = |other: String| {
+            ServerError::new(format!("{:?} was made by PostgreSQL {major}, not {other}", self.dir))
+                .with_hint("choose another folder, or that version")
+        };
+        if let Some(other) = wanted.filter(|w| *w != major) {
+            return Err(clash(other.to_string()));
+        }
+        if pg_bin.is_none() {
+            return find(None, Some(major));
+        }
+        let installation = find(pg_bin, None)?;
+        if installation.version.major == major {
+            Ok(installation)
+        } else {
+            Err(clash(installation.version.to_string()))
+        }
+    }
+
     /// The TCP port of the running server, if it listens on one.
     pub(super) fn running_port(&self) -> Option<u16> {
         let text = fs::read_to_string(self.data().join("postmaster.pid")).ok()?;
@@ -91,16 +117,41 @@ impl Place {
         Installation::open(program.parent().unwrap_or(Path::new("/")), Origin::Named)
     }
 
-    /// Makes the folder and holds its lock, so that two starts cannot make one cluster.
+    /// Makes the folder, or checks the one that is there, and holds its lock, so that two starts
+    /// cannot make one cluster.
     pub(super) fn lock(&self, account: &Account) -> Result<Flock<File>, ServerError> {
         if let Some(above) = self.dir.parent() {
             fs::create_dir_all(above).map_err(|e| ServerError::io("make the folder", above, e))?;
         }
-        make_folder(&self.dir, folder_mode(account))?;
+        if self.dir.exists() {
+            self.check_own()?;
+        } else {
+            make_folder(&self.dir, folder_mode(account))?;
+        }
         let path = self.dir.join("lock");
         let file = private_file(&path).map_err(|e| ServerError::io("open", &path, e))?;
         Flock::lock(file, FlockArg::LockExclusive)
             .map_err(|(_, e)| ServerError::io("lock", &path, e.into()))
+    }
+
+    /// A folder that others can write to could make root write anywhere, and one that holds
+    /// something else was named by mistake.
+    fn check_own(&self) -> Result<(), ServerError> {
+        let look = |e| ServerError::io("look at", &self.dir, e);
+        let meta = fs::metadata(&self.dir).map_err(look)?;
+        if meta.uid() != Uid::effective().as_raw() || meta.mode() & 0o022 != 0 {
+            return Err(ServerError::new(format!(
+                "{:?} belongs to somebody else, or others can write to it",
+                self.dir
+            ))
+            .with_hint("name a folder that does not exist yet"));
+        }
+        let is_empty = fs::read_dir(&self.dir).map_err(look)?.next().is_none();
+        if !is_empty && !self.dir.join("lock").exists() {
+            return Err(ServerError::new(format!("{:?} holds other things", self.dir))
+                .with_hint("name a folder that does not exist yet"));
+        }
+        Ok(())
     }
 
     /// Makes the cluster, unless there is one.
@@ -117,16 +168,8 @@ impl Place {
             ))
             .with_hint("choose a folder that other users can enter, such as one under /var/tmp"));
         }
-        if let Some(major) = self.major() {
-            return if major == installation.version.major {
-                Ok(())
-            } else {
-                Err(ServerError::new(format!(
-                    "{data:?} was made by PostgreSQL {major}, the server is {}",
-                    installation.version
-                ))
-                .with_hint("choose another folder, or that version's programs"))
-            };
+        if data.exists() {
+            return Ok(());
         }
         let fresh = self.dir.join("data.new");
         if fresh.exists() {
@@ -194,7 +237,7 @@ impl Place {
 
 /// Where the user's own server lies if no folder is named: in the clone that the program was
 /// built in (`build/server`), or else in the user's state folder; where the server's user cannot
-/// reach either, in the caller's folder under `/var/tmp`.
+/// reach that, in a folder of the caller's under `/var/tmp`.
 pub fn default_dir() -> Result<PathBuf, ServerError> {
     let program = env::current_exe().unwrap_or_default();
     let clone = program.ancestors().find(|folder| folder.join("build/servers").is_dir());
@@ -203,12 +246,12 @@ pub fn default_dir() -> Result<PathBuf, ServerError> {
         let state = named("XDG_STATE_HOME").or(named("HOME").map(|h| h.join(".local/state")));
         state.map(|state| state.join("pgsluice/server"))
     };
-    if let Some(dir) = clone.map(|clone| clone.join("build/server")).or_else(state) {
-        if Account::choose(&dir.join("data"))?.can_reach(&dir) {
-            return Ok(dir);
-        }
+    let wanted = clone.map(|clone| clone.join("build/server")).or_else(state);
+    let dir = wanted.unwrap_or_else(|| PathBuf::from("server"));
+    if dir.is_absolute() && Account::choose(&dir.join("data"))?.can_reach(&dir) {
+        return Ok(dir);
     }
-    Ok(shelter::base()?.join("server"))
+    Ok(shelter::base()?.join(format!("server-{}", shelter::short_name(&dir))))
 }
 
 /// A folder under the system's temporary folder that nobody else has.
@@ -218,7 +261,10 @@ pub(super) fn temporary_folder() -> Result<PathBuf, ServerError> {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let dir = env::temp_dir().join(format!("pgsluice-{}-{number}", std::process::id()));
         match DirBuilder::new().mode(0o700).create(&dir) {
-            Ok(()) => return Ok(dir),
+            Ok(()) => {
+                make_folder(&dir, folder_mode(&Account::choose(&dir)?))?;
+                return Ok(dir);
+            }
             Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
             Err(e) => return Err(ServerError::io("make the folder", &dir, e)),
         }

@@ -15,7 +15,7 @@ use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::hash::{Hash, Hasher};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{symlink, DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{symlink, DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// The caller's folder under `/var/tmp`, made or checked.
@@ -54,7 +54,10 @@ pub(super) fn reachable(
     let prefix = parent(&installation.bin)?;
     let package = parent(prefix)?;
     let base = base()?;
-    let lock = File::create(base.join("lock")).map_err(|e| ServerError::io("open", &base, e))?;
+    // Nobody else may open it, or they could hold it.
+    let mut lock = File::options();
+    let lock = lock.write(true).create(true).truncate(false).mode(0o600);
+    let lock = lock.open(base.join("lock")).map_err(|e| ServerError::io("open", &base, e))?;
     let _lock = Flock::lock(lock, FlockArg::LockExclusive)
         .map_err(|(_, e)| ServerError::io("lock", &base, e.into()))?;
     let copies = base.join("servers");

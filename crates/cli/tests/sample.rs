@@ -1,0 +1,63 @@
+//! `pgsluice sample`, as a user runs it.
+
+use std::fs;
+use std::io::Read;
+use std::process::{Command, Output, Stdio};
+
+fn pgsluice(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_pgsluice")).args(arguments).output().unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn a_file_holds_what_standard_output_shows() {
+    let file = std::env::temp_dir().join(format!("pgsluice-sample-{}", std::process::id()));
+    let to_file =
+        pgsluice(&["sample", "votes", "--rows", "70000", "--out", file.to_str().unwrap()]);
+    assert!(to_file.status.success(), "{}", stderr(&to_file));
+    assert!(to_file.stdout.is_empty() && to_file.stderr.is_empty());
+    let shown = pgsluice(&["sample", "votes", "--rows", "70000"]).stdout;
+    assert!(shown == fs::read(&file).unwrap());
+    assert_eq!(shown.iter().filter(|b| **b == b'\n').count(), 70_000);
+    fs::remove_file(file).unwrap();
+}
+
+#[test]
+fn every_kind_tells_its_table() {
+    for kind in ["votes", "events", "lineitem", "wide"] {
+        let ddl = String::from_utf8(pgsluice(&["sample", kind, "--ddl"]).stdout).unwrap();
+        assert!(ddl.starts_with(&format!("CREATE TABLE {kind} (\n")), "{ddl}");
+        assert!(ddl.ends_with(");\n"), "{ddl}");
+    }
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_error() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
+        .args(["sample", "votes", "--rows", "100000000"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut some = [0; 1000];
+    child.stdout.take().unwrap().read_exact(&mut some).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", stderr(&output));
+}
+
+#[test]
+fn what_cannot_be_written_is_named() {
+    let output = pgsluice(&["sample", "votes", "--out", "/no-such-folder/votes.csv"]);
+    assert_eq!(output.status.code(), Some(1));
+    let expected = "error: cannot write \"/no-such-folder/votes.csv\": No such file or directory";
+    assert!(stderr(&output).starts_with(expected), "{}", stderr(&output));
+    for full in [vec!["sample", "votes", "--out", "/dev/full"], vec!["sample", "nothing"]] {
+        let output = pgsluice(&full);
+        let code = if full.len() == 2 { 2 } else { 1 };
+        assert_eq!(output.status.code(), Some(code), "{}", stderr(&output));
+        assert!(output.stdout.is_empty());
+    }
+}

@@ -1,0 +1,132 @@
+//! `pgsluice server`, installed in a folder of its own, as root and as an ordinary user.
+
+use pgsluice_engine::server::find_all;
+use std::fs;
+use std::os::unix::fs::{chown, symlink, DirBuilderExt, MetadataExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The ids of `nobody`, the ordinary user that root runs a program as.
+const NOBODY: u32 = 65_534;
+
+fn is_root() -> bool {
+    fs::metadata("/proc/self").unwrap().uid() == 0
+}
+
+/// The program with an embedded server beside it, in a folder of its own.
+struct Installed {
+    prefix: PathBuf,
+    ordinary: bool,
+}
+
+impl Installed {
+    /// None where there is no embedded server to install.
+    fn new(name: &str, mode: u32, ordinary: bool) -> Option<Self> {
+        let embedded = find_all().into_iter().find(|i| !i.bin.starts_with("/usr"))?;
+        let prefix = std::env::temp_dir().join(format!("pgsluice-{name}-{}", std::process::id()));
+        fs::DirBuilder::new().mode(mode).create(&prefix).unwrap();
+        for folder in ["bin", "home", "lib/pgsluice/servers"] {
+            fs::create_dir_all(prefix.join(folder)).unwrap();
+        }
+        fs::copy(env!("CARGO_BIN_EXE_pgsluice"), prefix.join("bin/pgsluice")).unwrap();
+        // The package, and what lies beside it: its libraries.
+        let package = embedded.bin.ancestors().nth(3).unwrap();
+        let copied = prefix.join("lib/pgsluice/package");
+        assert!(Command::new("cp").arg("-a").args([package, &copied]).status().unwrap().success());
+        let inside = embedded.bin.parent().unwrap().strip_prefix(package).unwrap();
+        let link = prefix.join("lib/pgsluice/servers").join(embedded.version.major.to_string());
+        symlink(copied.join(inside), link).unwrap();
+        if ordinary && is_root() {
+            chown(prefix.join("home"), Some(NOBODY), Some(NOBODY)).unwrap();
+        }
+        Some(Self { prefix, ordinary })
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(self.prefix.join("bin/pgsluice"));
+        command.arg("server").args(arguments).current_dir("/");
+        command.env_clear().env("PATH", "/usr/bin:/bin").env("HOME", self.prefix.join("home"));
+        if self.ordinary && is_root() {
+            command.uid(NOBODY).gid(NOBODY);
+        }
+        command.output().unwrap()
+    }
+
+    /// Runs a command that must succeed; what it says on standard output.
+    fn expect(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {stderr}");
+        String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
+    }
+
+    fn line<'a>(status: &'a str, name: &str) -> &'a str {
+        let line = status.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix('\t'));
+        line.unwrap_or_else(|| panic!("no {name} in {status}"))
+    }
+}
+
+impl Drop for Installed {
+    fn drop(&mut self) {
+        let _ = self.run(&["stop", "--immediate"]);
+        let _ = fs::remove_dir_all(&self.prefix);
+    }
+}
+
+#[test]
+fn an_ordinary_user_has_the_server_in_their_state_folder() {
+    let Some(installed) = Installed::new("ordinary", 0o755, true) else { return };
+    assert_eq!(installed.run(&["status"]).status.code(), Some(3));
+    let error = installed.run(&["url"]);
+    assert_eq!(error.status.code(), Some(1));
+    let stderr = String::from_utf8(error.stderr).unwrap();
+    assert!(stderr.contains("error: no server runs in"), "{stderr}");
+    assert!(stderr.contains("\nhint: start one with pgsluice server start\n"), "{stderr}");
+
+    let url = installed.expect(&["start", "--set", "work_mem=7MB"]);
+    assert_eq!(installed.expect(&["url"]), url);
+    assert_eq!(installed.expect(&["start"]), url, "a second start finds it running");
+    let status = installed.expect(&["status"]);
+    let data = Path::new(Installed::line(&status, "data"));
+    assert_eq!(data, installed.prefix.join("home/.local/state/pgsluice/server/data"));
+    let owner =
+        fs::metadata(format!("/proc/{}", Installed::line(&status, "process"))).unwrap().uid();
+    let expected = if is_root() { NOBODY } else { fs::metadata("/proc/self").unwrap().uid() };
+    assert_eq!(owner, expected);
+    let programs = Path::new(Installed::line(&status, "programs"));
+    assert!(programs.starts_with(installed.prefix.join("lib/pgsluice")), "{programs:?}");
+    installed.expect(&["stop"]);
+    assert_eq!(installed.run(&["status"]).status.code(), Some(3));
+}
+
+#[test]
+fn root_starts_a_server_from_a_private_folder() {
+    if !is_root() {
+        return;
+    }
+    let Some(installed) = Installed::new("private", 0o700, false) else { return };
+    installed.expect(&["start"]);
+    let status = installed.expect(&["status"]);
+    let process = Installed::line(&status, "process");
+    assert_ne!(fs::metadata(format!("/proc/{process}")).unwrap().uid(), 0);
+    let data = Path::new(Installed::line(&status, "data")).to_owned();
+    let programs = Path::new(Installed::line(&status, "programs")).to_owned();
+    for path in [&data, &programs] {
+        assert!(path.starts_with("/var/tmp/pgsluice-0"), "{path:?}");
+    }
+    installed.expect(&["stop"]);
+    fs::remove_dir_all(data.parent().unwrap()).unwrap();
+    fs::remove_dir_all(programs.ancestors().nth(3).unwrap()).unwrap();
+}
+
+#[test]
+fn wrong_settings_are_wrong_usage() {
+    let run = |arguments: &[&str]| {
+        Command::new(env!("CARGO_BIN_EXE_pgsluice")).args(arguments).output().unwrap()
+    };
+    for bad in [&["server", "start", "--set", "work_mem"][..], &["server", "start", "--port", "0"]]
+    {
+        assert_eq!(run(bad).status.code(), Some(2), "{bad:?}");
+    }
+}
