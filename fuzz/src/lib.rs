@@ -4,6 +4,7 @@
 //! The drivers are in `tests/`; what servers do with the same input is asked in
 //! `tests/server.rs`.
 
+pub mod binary;
 pub mod hostile;
 pub mod rng;
 pub mod scan;

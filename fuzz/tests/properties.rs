@@ -1,9 +1,10 @@
 //! Fast equals naive, and any chunking equals the whole, on generated input.
 
+use pgsluice_core::scan::binary::HEADER_LEN;
 use pgsluice_core::scan::Format;
 use pgsluice_fuzz::hostile::{self, Case};
 use pgsluice_fuzz::rng::Rng;
-use pgsluice_fuzz::{scan, split};
+use pgsluice_fuzz::{binary, scan, split};
 
 #[test]
 fn hostile_files_are_scanned_alike_however_it_is_done() {
@@ -42,4 +43,20 @@ fn soups_of_special_bytes_are_scanned_alike() {
         scan::check(&dialect, &soup, size);
         split::check(&dialect, &soup, size);
     }
+}
+
+#[test]
+fn binary_streams_are_read_alike_in_any_blocks() {
+    let (mut tuples, mut faults) = (0, 0);
+    for seed in 0..20_000 {
+        let mut rng = Rng::new(seed);
+        let columns = rng.below(5) as i16;
+        let stream = binary::stream(&mut rng, columns);
+        let data = &stream[HEADER_LEN.min(stream.len())..];
+        let whole = binary::whole(data, columns);
+        assert_eq!(binary::in_blocks(data, columns, 1 + rng.below(40)), whole);
+        tuples += whole.0;
+        faults += usize::from(whole.1.is_some());
+    }
+    assert!(tuples > 10_000 && faults > 2000, "the generator has lost its balance");
 }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// A running server; stopped and removed when dropped.
@@ -15,7 +16,10 @@ pub struct Cluster {
 ///
 /// `scripts/servers` fetches those under `build/servers`; 15 is Debian's.
 pub fn installed() -> Vec<(u32, PathBuf)> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../build/servers");
+    let root = std::env::var_os("PGSLUICE_SERVERS").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../build/servers"),
+        PathBuf::from,
+    );
     let mut found = Vec::new();
     for major in 15..=18 {
         let debian = PathBuf::from(format!("/usr/lib/postgresql/{major}/bin"));
@@ -36,7 +40,9 @@ pub fn installed() -> Vec<(u32, PathBuf)> {
 impl Cluster {
     /// Makes a cluster in a temporary folder and starts it, on a Unix socket only.
     pub fn start(major: u32, bin: &Path) -> Cluster {
-        let name = format!("pgsluice-fuzz-{}-{major}", std::process::id());
+        static STARTED: AtomicU32 = AtomicU32::new(0);
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        let name = format!("pgsluice-fuzz-{}-{number}", std::process::id());
         let dir = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&dir).unwrap();
         if is_root() {

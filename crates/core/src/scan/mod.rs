@@ -17,6 +17,7 @@
 //! The line of an error is counted as `cur_lineno` is: one for each record, and
 //! one for each LF (where lines end so, else each CR) within quotes.
 
+pub mod binary;
 mod dialect;
 mod fast;
 mod lanes;

@@ -1,0 +1,324 @@
+//! PGCOPY: where tuples and their fields lie, in the stream of `FORMAT binary`.
+//!
+//! Source of the rules: `ReceiveCopyBinaryHeader`, the binary half of
+//! `NextCopyFrom` and `CopyReadBinaryAttribute` of
+//! `src/backend/commands/copyfromparse.c`. What a value means is not judged.
+//! As to the server, a stream may end without its trailer wherever a tuple may
+//! begin, and a last byte that is half a field count is passed over.
+
+use std::fmt;
+use std::ops::Range;
+
+use super::MAX_RECORD;
+
+/// How many bytes a header has before its extension.
+pub const HEADER_LEN: usize = 19;
+
+const SIGNATURE: &[u8; 11] = b"PGCOPY\n\xff\r\n\0";
+const WITH_OIDS: u32 = 1 << 16;
+
+/// Why a stream is not PGCOPY. The messages are the server's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Corrupt {
+    /// the first 11 bytes
+    Signature,
+    /// the stream ends before the flags do
+    MissingFlags,
+    /// a stream with OIDs, which PostgreSQL wrote before 12
+    WithOids,
+    /// a flag that changes the format
+    CriticalFlags,
+    /// the length of the header's extension: not there or negative
+    MissingLength,
+    /// the stream ends in the header's extension
+    WrongLength,
+    /// a tuple with another number of fields
+    FieldCount {
+        /// as it stands in the stream
+        found: i16,
+        /// the columns that are loaded
+        expected: i16,
+    },
+    /// a negative length that is not NULL's -1
+    FieldSize,
+    /// the stream ends in a tuple
+    UnexpectedEof,
+    /// bytes behind the trailer
+    AfterTrailer,
+    /// a field of 1 GB or more
+    TooLong,
+}
+
+impl Corrupt {
+    /// The SQLSTATE that the server gives.
+    pub fn sqlstate(&self) -> &'static str {
+        match self {
+            Corrupt::TooLong => "54000",
+            _ => "22P04",
+        }
+    }
+}
+
+impl fmt::Display for Corrupt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Corrupt::Signature => "COPY file signature not recognized",
+            Corrupt::MissingFlags => "invalid COPY file header (missing flags)",
+            Corrupt::WithOids => "invalid COPY file header (WITH OIDS)",
+            Corrupt::CriticalFlags => "unrecognized critical flags in COPY file header",
+            Corrupt::MissingLength => "invalid COPY file header (missing length)",
+            Corrupt::WrongLength => "invalid COPY file header (wrong length)",
+            Corrupt::FieldCount { found, expected } => {
+                return write!(f, "row field count is {found}, expected {expected}");
+            }
+            Corrupt::FieldSize => "invalid field size",
+            Corrupt::UnexpectedEof => "unexpected EOF in COPY data",
+            Corrupt::AfterTrailer => "received copy data after EOF marker",
+            Corrupt::TooLong => "field is longer than the server's limit of 1 GB",
+        })
+    }
+}
+
+impl std::error::Error for Corrupt {}
+
+/// Reads the header that opens a stream: up to [`HEADER_LEN`] bytes, fewer only
+/// where the stream has no more. Gives the length of the extension behind it,
+/// which is to be skipped ([`Corrupt::WrongLength`] where the stream ends in it).
+///
+/// # Errors
+///
+/// What the server would say.
+pub fn header(bytes: &[u8]) -> Result<u32, Corrupt> {
+    let rest = bytes.strip_prefix(SIGNATURE).ok_or(Corrupt::Signature)?;
+    let (flags, rest) = rest.split_first_chunk().ok_or(Corrupt::MissingFlags)?;
+    let flags = u32::from_be_bytes(*flags);
+    if flags & WITH_OIDS != 0 {
+        return Err(Corrupt::WithOids);
+    }
+    if flags >> 16 != 0 {
+        return Err(Corrupt::CriticalFlags);
+    }
+    let length = rest.first_chunk().map(|b| i32::from_be_bytes(*b));
+    length.and_then(|l| u32::try_from(l).ok()).ok_or(Corrupt::MissingLength)
+}
+
+/// What a field's length says: `None` for NULL.
+fn field_size(size: i32) -> Result<Option<usize>, Corrupt> {
+    match usize::try_from(size) {
+        Ok(size) if size >= MAX_RECORD => Err(Corrupt::TooLong),
+        Ok(size) => Ok(Some(size)),
+        Err(_) if size == -1 => Ok(None),
+        Err(_) => Err(Corrupt::FieldSize),
+    }
+}
+
+/// Walks through whole tuples in memory.
+#[derive(Debug)]
+pub struct Tuples<'c> {
+    chunk: &'c [u8],
+    position: usize,
+    columns: i16,
+    tuples: u64,
+    ended: bool,
+}
+
+impl<'c> Tuples<'c> {
+    /// At the start of a tuple, or of the trailer; the chunk is all there is.
+    pub fn new(chunk: &'c [u8], columns: i16) -> Self {
+        Tuples { chunk, position: 0, columns, tuples: 0, ended: false }
+    }
+
+    /// Where the next tuple begins.
+    pub fn position(&self) -> usize {
+        self.position
+    }
+
+    /// The number that COPY's CONTEXT would give the tuple that comes next, from 1.
+    pub fn line(&self) -> u64 {
+        self.tuples + 1
+    }
+
+    /// The fields of the next tuple, NULL being `None`; `false` at the end.
+    ///
+    /// # Errors
+    ///
+    /// What the server would say. `fields` then holds the fields before the
+    /// one that is at fault.
+    pub fn next(&mut self, fields: &mut Vec<Option<Range<usize>>>) -> Result<bool, Corrupt> {
+        fields.clear();
+        let rest = &self.chunk[self.position..];
+        let Some((count, _)) = rest.split_first_chunk().filter(|_| !self.ended) else {
+            return Ok(false);
+        };
+        let count = i16::from_be_bytes(*count);
+        let mut at = self.position + 2;
+        if count == -1 {
+            if at < self.chunk.len() {
+                return Err(Corrupt::AfterTrailer);
+            }
+            self.ended = true;
+            return Ok(false);
+        }
+        if count != self.columns {
+            return Err(Corrupt::FieldCount { found: count, expected: self.columns });
+        }
+        for _ in 0..count {
+            let size = self.chunk[at..].first_chunk().ok_or(Corrupt::UnexpectedEof)?;
+            at += 4;
+            let Some(size) = field_size(i32::from_be_bytes(*size))? else {
+                fields.push(None);
+                continue;
+            };
+            if size > self.chunk.len() - at {
+                return Err(Corrupt::UnexpectedEof);
+            }
+            fields.push(Some(at..at + size));
+            at += size;
+        }
+        self.position = at;
+        self.tuples += 1;
+        Ok(true)
+    }
+}
+
+/// What a block of a binary stream holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TupleCuts {
+    /// where the first tuple that ends in this block ends
+    pub first: Option<usize>,
+    /// where the last one ends; what follows it in an ended stream is the trailer
+    pub last: Option<usize>,
+    /// how many tuples the stream has up to now
+    pub tuples: u64,
+    /// the trailer has been read
+    pub ended: bool,
+}
+
+/// What the bytes that come next are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Expect {
+    /// the number of fields of a tuple, or the trailer
+    Count,
+    /// the length of a field
+    Size,
+    /// so many bytes of a field
+    Value(usize),
+    Nothing,
+}
+
+/// Follows a binary stream, behind its header, block by block. Its memory is a
+/// few words however long a field is.
+#[derive(Clone, Debug)]
+pub struct TupleSplitter {
+    columns: i16,
+    expect: Expect,
+    /// fields of the tuple that are still to come, the present one not counted
+    left: i16,
+    /// the bytes of a number that came in two blocks
+    number: [u8; 4],
+    have: usize,
+    tuples: u64,
+}
+
+impl TupleSplitter {
+    /// At the start of a tuple.
+    pub fn new(columns: i16) -> Self {
+        let expect = Expect::Count;
+        TupleSplitter { columns, expect, left: 0, number: [0; 4], have: 0, tuples: 0 }
+    }
+
+    /// The number that COPY's CONTEXT would give the tuple at hand, from 1.
+    pub fn line(&self) -> u64 {
+        self.tuples + 1
+    }
+
+    /// The index of the column at hand, where a tuple has been begun.
+    pub fn column(&self) -> Option<usize> {
+        let begun = matches!(self.expect, Expect::Size | Expect::Value(_));
+        begun.then(|| (self.columns - self.left - 1) as usize)
+    }
+
+    /// The next bytes of the stream.
+    ///
+    /// # Errors
+    ///
+    /// What the server would say.
+    pub fn feed(&mut self, block: &[u8]) -> Result<TupleCuts, Corrupt> {
+        let mut cuts = TupleCuts::default();
+        let mut at = 0;
+        loop {
+            match self.expect {
+                Expect::Count => {
+                    let Some(count) = self.number::<2>(block, &mut at) else { break };
+                    let found = i16::from_be_bytes(count);
+                    if found == -1 {
+                        self.expect = Expect::Nothing;
+                        continue;
+                    }
+                    if found != self.columns {
+                        return Err(Corrupt::FieldCount { found, expected: self.columns });
+                    }
+                    self.left = found;
+                    self.next_field(at, &mut cuts);
+                }
+                Expect::Size => {
+                    let Some(size) = self.number::<4>(block, &mut at) else { break };
+                    match field_size(i32::from_be_bytes(size))? {
+                        Some(size) => self.expect = Expect::Value(size),
+                        None => self.next_field(at, &mut cuts),
+                    }
+                }
+                Expect::Value(size) => {
+                    let there = size.min(block.len() - at);
+                    at += there;
+                    self.expect = Expect::Value(size - there);
+                    if there < size {
+                        break;
+                    }
+                    self.next_field(at, &mut cuts);
+                }
+                Expect::Nothing if at < block.len() => return Err(Corrupt::AfterTrailer),
+                Expect::Nothing => break,
+            }
+        }
+        cuts.tuples = self.tuples;
+        cuts.ended = self.expect == Expect::Nothing;
+        Ok(cuts)
+    }
+
+    /// The stream is over.
+    ///
+    /// # Errors
+    ///
+    /// [`Corrupt::UnexpectedEof`] in mid-tuple.
+    pub fn finish(&self) -> Result<(), Corrupt> {
+        match self.expect {
+            Expect::Count | Expect::Nothing => Ok(()),
+            Expect::Size | Expect::Value(_) => Err(Corrupt::UnexpectedEof),
+        }
+    }
+
+    fn next_field(&mut self, at: usize, cuts: &mut TupleCuts) {
+        if self.left > 0 {
+            self.left -= 1;
+            self.expect = Expect::Size;
+            return;
+        }
+        self.expect = Expect::Count;
+        self.tuples += 1;
+        cuts.first = cuts.first.or(Some(at));
+        cuts.last = Some(at);
+    }
+
+    /// A number's bytes, once the last of them is there.
+    fn number<const N: usize>(&mut self, block: &[u8], at: &mut usize) -> Option<[u8; N]> {
+        let there = (N - self.have).min(block.len() - *at);
+        self.number[self.have..self.have + there].copy_from_slice(&block[*at..*at + there]);
+        *at += there;
+        self.have = (self.have + there) % N;
+        if there == 0 || self.have > 0 {
+            return None;
+        }
+        self.number.first_chunk().copied()
+    }
+}
