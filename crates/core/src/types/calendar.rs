@@ -123,15 +123,15 @@ impl Clock {
             return None;
         };
         let (hour, minute) = (two_digits(&[*a, *b])?, two_digits(&[*c, *d])?);
-        let (second, rest) = match rest {
-            [b':', e, f, rest @ ..] => (two_digits(&[*e, *f])?, rest),
-            _ => (0, rest),
+        let (second, micros, rest) = match rest {
+            [b':', e, f, b'.', digits @ ..] => {
+                let (micros, rest) = fraction(digits)?;
+                (two_digits(&[*e, *f])?, micros, rest)
+            }
+            [b':', e, f, rest @ ..] => (two_digits(&[*e, *f])?, 0, rest),
+            _ => (0, 0, rest),
         };
-        let (micros, rest) = match rest {
-            [b'.', digits @ ..] => fraction(digits)?,
-            _ => (0, rest),
-        };
-        // A digit here would belong to the number before.
+        // A digit here would belong to the number before; with a point, HH:MM is MM:SS.
         match rest.first() {
             Some(b'0'..=b'9' | b':' | b'.') => None,
             _ => Some((Clock { hour, minute, second, micros }, rest)),

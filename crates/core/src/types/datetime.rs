@@ -149,6 +149,7 @@ mod tests {
         assert_eq!(time(b"23:59:59.9999999", -1), Ok(DAY));
         assert_eq!(time(b"00:00:00.15", 1), Ok(200_000));
         assert_eq!(time(b"25:00:00", -1), Err(Refusal::Range));
+        assert_eq!(time(b"12:32.5", -1), Err(Refusal::Ask)); // MM:SS.f
         assert_eq!(timetz(b"00:00:00+05:30", -1, &Env::default()), Ok((0, -19_800)));
         assert_eq!(timetz(b"00:00:00", -1, &Env::default()), Err(Refusal::Ask));
     }

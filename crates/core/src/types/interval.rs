@@ -173,6 +173,9 @@ fn iso8601(text: &[u8]) -> Option<Interval> {
             in_time = true;
             rest = after;
         }
+        if rest.first() == Some(&b'+') {
+            return None; // taken since PostgreSQL 16
+        }
         let (count, negative, after) = whole(rest)?;
         let (micros, after) = match after {
             [b'.', digits @ ..] if digits.len() <= 7 => fraction(digits)?,
@@ -233,6 +236,7 @@ mod tests {
             "P",
             "PT",
             "P1S",
+            "P+1Y",
             "1 hour 00:01:00",
             "infinity",
             "1-2",

@@ -13,7 +13,7 @@ pub fn money(text: &[u8]) -> Result<i64, Refusal> {
         _ => (false, text),
     };
     let digits = rest.strip_prefix(b"$").unwrap_or(rest);
-    if digits.len() > 20 || !digits.iter().any(u8::is_ascii_digit) {
+    if digits.len() > 40 || !digits.iter().any(u8::is_ascii_digit) {
         return Err(Refusal::Ask);
     }
     let mut cents: i64 = 0;
@@ -27,7 +27,8 @@ pub fn money(text: &[u8]) -> Result<i64, Refusal> {
             }
             (b'0'..=b'9', Some(n)) => {
                 // The third decimal rounds; those after it are passed over.
-                cents += i64::from(n == 2 && *c >= b'5');
+                let up = i64::from(n == 2 && *c >= b'5');
+                cents = cents.checked_add(up).ok_or(Refusal::Ask)?;
                 decimals = Some(n + 1);
             }
             (b'.', None) => decimals = Some(0),

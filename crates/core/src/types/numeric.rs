@@ -17,12 +17,16 @@ const MOST_DIGITS: usize = 8000;
 /// Digits of base 10000 that are kept on the stack.
 const ON_STACK: usize = 32;
 
-const NAN: Numeric<'static> = special(Numeric::NAN);
-const PLUS_INFINITY: Numeric<'static> = special(Numeric::PLUS_INFINITY);
-const MINUS_INFINITY: Numeric<'static> = special(Numeric::MINUS_INFINITY);
+/// The display scale that `numeric_send` gives to the infinities: it takes their
+/// header for that of a short number.
+const INFINITE_DSCALE: u16 = 0x20;
 
-const fn special(sign: u16) -> Numeric<'static> {
-    Numeric { digits: &[], weight: 0, sign, dscale: 0 }
+const NAN: Numeric<'static> = special(Numeric::NAN, 0);
+const PLUS_INFINITY: Numeric<'static> = special(Numeric::PLUS_INFINITY, INFINITE_DSCALE);
+const MINUS_INFINITY: Numeric<'static> = special(Numeric::MINUS_INFINITY, INFINITE_DSCALE);
+
+const fn special(sign: u16, dscale: u16) -> Numeric<'static> {
+    Numeric { digits: &[], weight: 0, sign, dscale }
 }
 
 /// `numeric`; hands the value to `put`, whose digits live no longer than that.

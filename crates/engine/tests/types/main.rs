@@ -1,0 +1,118 @@
+//! The core's reading of every type against live servers.
+//!
+//! For hostile values of every type: what the core encodes, the server must
+//! store equal to what its own input function makes of the text; what the core
+//! says the server would refuse, the server must refuse with that SQLSTATE; and
+//! the plain forms must not be left to the server.
+
+mod cases;
+mod hostile;
+mod oracle;
+
+use cases::{Case, CASES};
+use oracle::{Oracle, Settings, Verdict};
+use pgsluice_core::error::Refusal;
+use pgsluice_core::shape::Type;
+use pgsluice_core::sink::{PgCopySink, RowSink};
+use pgsluice_core::types;
+use std::collections::BTreeMap;
+
+/// How many mutations of each type's seeds are tried; `PGSLUICE_VALUES` sets another number.
+fn mutations() -> usize {
+    std::env::var("PGSLUICE_VALUES").ok().and_then(|n| n.parse().ok()).unwrap_or(400)
+}
+
+/// The core's verdicts on `values`, and the accepted rows `(id, value)` in PGCOPY form.
+fn judge(ty: &Type, settings: &Settings, values: &[String]) -> (Vec<Verdict>, Vec<u8>) {
+    let mut sink = PgCopySink::new(2);
+    let verdicts = values.iter().enumerate().map(|(id, value)| {
+        sink.begin();
+        sink.put_i32(id as i32);
+        match types::put(ty, value.as_bytes(), &settings.env, &mut sink) {
+            Ok(()) => {
+                sink.end();
+                Verdict::Takes
+            }
+            Err(refusal) => {
+                sink.undo();
+                match refusal {
+                    Refusal::Ask => Verdict::Asks,
+                    Refusal::Syntax => Verdict::Refuses(&["22P02"]),
+                    Refusal::Range => Verdict::Refuses(&["22003", "22008"]),
+                    Refusal::TooLong => Verdict::Refuses(&["22001"]),
+                    Refusal::Null => unreachable!("no NULL was given"),
+                }
+            }
+        }
+    });
+    let verdicts = verdicts.collect();
+    (verdicts, sink.bytes().to_vec())
+}
+
+/// The values to try for a case: plain ones, then seeds, then mutations of both.
+fn values(case: &Case) -> Vec<String> {
+    let seeds: Vec<&str> = case.plain.iter().chain(case.seeds).copied().collect();
+    let mut values: Vec<String> = seeds.iter().map(|s| (*s).to_owned()).collect();
+    let mut random = hostile::Random::new(case.sql);
+    values.extend((0..mutations()).map(|_| hostile::mutate(&seeds, &mut random)));
+    values
+}
+
+fn differ(oracle: &Oracle, settings: &Settings) -> Vec<String> {
+    let mut complaints = Vec::new();
+    let mut taken = BTreeMap::new();
+    for case in CASES {
+        let values = values(case);
+        let ty = oracle.column_type(case.sql);
+        let (verdicts, rows) = judge(&ty, settings, &values);
+        for (value, verdict) in values.iter().zip(&verdicts).take(case.plain.len()) {
+            let needs_utc = case.sql.contains("tz") && !settings.env.utc;
+            if *verdict != Verdict::Takes && !needs_utc {
+                complaints.push(format!("{}: plain {value:?} gives {verdict:?}", case.sql));
+            }
+        }
+        let count = verdicts.iter().filter(|v| **v == Verdict::Takes).count();
+        taken.insert(case.sql, format!("{count}/{}", values.len()));
+        complaints.extend(oracle.compare(case.sql, settings, &values, &verdicts, &rows));
+    }
+    println!("{}: taken {taken:?}", oracle.name());
+    complaints
+}
+
+#[test]
+fn every_type_is_read_as_each_server_reads_it() {
+    let mut complaints = Vec::new();
+    for oracle in oracle::each_major() {
+        for settings in [Settings::plain(), Settings::contrary()] {
+            let found = differ(&oracle, &settings);
+            complaints.extend(found.into_iter().map(|c| format!("{}: {c}", oracle.name())));
+        }
+    }
+    assert!(complaints.is_empty(), "{} complaints:\n{}", complaints.len(), complaints.join("\n"));
+}
+
+#[test]
+fn the_oracle_notices_what_is_wrong() {
+    let oracle = oracle::each_major().swap_remove(0);
+    let values = ["1", "x", "2147483648", "7"].map(String::from);
+    let wrong = [
+        Verdict::Refuses(&["22P02"]),
+        Verdict::Refuses(&["22003"]),
+        Verdict::Refuses(&["22P02"]),
+        Verdict::Takes,
+    ];
+    let mut sink = PgCopySink::new(2);
+    sink.begin();
+    sink.put_i32(3);
+    sink.put_i32(8);
+    sink.end();
+    let found = oracle.compare("int4", &Settings::plain(), &values, &wrong, sink.bytes());
+    let expected = [
+        "int4: the core says 22P02, the server ok: 1",
+        "int4: the core says 22003, the server 22P02: x",
+        "int4: the core says 22P02, the server 22003: 2147483648",
+        "int4: stored otherwise: \"7\"",
+        "int4: stored otherwise: \"7\"",
+    ];
+    assert_eq!(found, expected);
+}
