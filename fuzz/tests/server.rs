@@ -38,7 +38,7 @@ fn stock_copy_agrees_on_every_server() {
         }
     }
     for (major, bin) in installed {
-        let cluster = Cluster::start(major, &bin);
+        let cluster = Cluster::start(&bin);
         let mut client = Client::connect(&cluster.socket(), "postgres");
         prepare(&mut client);
         text_and_csv_are_read_alike(&mut client, major);

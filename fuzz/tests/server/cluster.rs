@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 /// A running server; stopped and removed when dropped.
 pub struct Cluster {
-    pub major: u32,
     bin: PathBuf,
     dir: PathBuf,
 }
@@ -39,7 +38,7 @@ pub fn installed() -> Vec<(u32, PathBuf)> {
 
 impl Cluster {
     /// Makes a cluster in a temporary folder and starts it, on a Unix socket only.
-    pub fn start(major: u32, bin: &Path) -> Cluster {
+    pub fn start(bin: &Path) -> Cluster {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
         let name = format!("pgsluice-fuzz-{}-{number}", std::process::id());
@@ -48,7 +47,7 @@ impl Cluster {
         if is_root() {
             run(Command::new("chown").arg("postgres").arg(&dir));
         }
-        let cluster = Cluster { major, bin: bin.into(), dir };
+        let cluster = Cluster { bin: bin.into(), dir };
         let data = cluster.dir.join("data");
         run(cluster
             .program("initdb")
