@@ -1,7 +1,8 @@
 //! A live server as the judge of values.
 
 use pgsluice_core::shape::{ArrayOf, DateOrder, EnumLabels, Env, Type};
-use pgsluice_engine::server::{find_all, Installation, Options, Server};
+use pgsluice_core::sink::{HEADER, TRAILER};
+use pgsluice_engine::server::{find, find_all, Installation, Options, Server};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
@@ -69,6 +70,11 @@ pub fn each_major() -> Vec<Oracle> {
 }
 
 impl Oracle {
+    /// The best server there is.
+    pub fn any() -> Oracle {
+        Oracle::start(&find(None, None).expect("a PostgreSQL server: run scripts/servers"))
+    }
+
     fn start(installation: &Installation) -> Oracle {
         let options = Options {
             pg_bin: Some(installation.bin.clone()),
@@ -107,55 +113,72 @@ impl Oracle {
         String::from_utf8_lossy(&output.stdout).into_owned() + &errors.join("\n")
     }
 
-    /// The core's type for a column of the SQL type, from what the catalog says of it.
-    pub fn column_type(&self, sql: &str) -> Type {
+    /// What the catalog says of a column of each SQL type.
+    pub fn columns(&self, types: &[&str]) -> Vec<Column> {
+        let tables = types.iter().enumerate().fold(String::new(), |mut sql, (i, ty)| {
+            let _ = writeln!(sql, "CREATE TEMP TABLE x{i} (v {ty});");
+            sql
+        });
         let facts = self.psql(&format!(
-            "CREATE TEMP TABLE x (v {sql});
-             SELECT atttypid, atttypmod, typtype, typelem, typcategory,
+            "{tables}
+             SELECT atttypid, atttypmod, t.typtype, typelem, typcategory, typsend::regproc,
                     (SELECT typtype FROM pg_type e WHERE e.oid = t.typelem)
              FROM pg_attribute JOIN pg_type t ON t.oid = atttypid
-             WHERE attrelid = 'x'::regclass AND attnum = 1;"
+             JOIN pg_class c ON c.oid = attrelid
+             WHERE relname ~ '^x[0-9]+$' AND attnum = 1 ORDER BY substr(relname, 2)::int;"
         ));
-        let facts: Vec<&str> = facts.trim().split('|').collect();
-        let number = |i: usize| facts[i].parse::<i64>().expect("a number");
-        if facts[2] == "e" {
-            return self.enum_type(number(0));
-        }
-        if facts[4] == "A" && facts[5] == "e" {
-            return Type::Array(Box::new(ArrayOf {
-                element: self.enum_type(number(3)),
-                element_oid: number(3) as u32,
-                delimiter: b',',
-            }));
-        }
-        let ty = Type::from_oid(number(0) as u32, number(1) as i32);
-        assert_ne!(ty, Type::Server, "{sql} is not known");
-        ty
-    }
-
-    fn enum_type(&self, oid: i64) -> Type {
-        let labels = self.psql(&format!(
-            "SELECT oid, enumlabel FROM pg_enum WHERE enumtypid = {oid} ORDER BY enumsortorder;"
-        ));
-        let labels = labels.lines().map(|line| {
-            let (oid, label) = line.split_once('|').expect("two columns");
-            (label.as_bytes().to_vec(), oid.parse().expect("an oid"))
-        });
-        Type::Enum(EnumLabels::new(labels.collect()))
+        let enums = self.psql("SELECT enumtypid, oid, enumlabel FROM pg_enum;");
+        let columns: Vec<_> = facts.lines().map(|line| Column::new(line, &enums)).collect();
+        assert_eq!(columns.len(), types.len());
+        columns
     }
 
     /// Where the server does not agree with the core.
-    pub fn compare(
-        &self,
-        sql: &str,
-        settings: &Settings,
-        values: &[String],
-        verdicts: &[Verdict],
-        rows: &[u8],
-    ) -> Vec<String> {
+    pub fn compare(&self, settings: &Settings, trials: &[Trial]) -> Vec<String> {
+        let mut script = settings.sql.to_owned();
+        for (i, trial) in trials.iter().enumerate() {
+            self.write_files(i, trial);
+            let files = ["all", "taken", "rows"].map(|f| self.dir.join(format!("{f}{i}")));
+            let [all, taken, binary] = files.each_ref().map(|f| f.display());
+            let taking = trial.verdicts.iter().filter(|v| **v == Verdict::Takes).count();
+            let (sql, send) = (trial.sql, &trial.send);
+            let _ = write!(
+                script,
+                r"
+                CREATE TEMP TABLE j (id int, expected text, v text);
+                \copy j FROM '{all}'
+                CREATE TEMP TABLE t (id int, v {sql});
+                CREATE TEMP TABLE b (id int, v {sql});
+                \copy t FROM '{taken}'
+                \copy b FROM '{binary}' (FORMAT binary)
+                WITH type AS (
+                    SELECT typinput::regproc::text AS fn, pronargs AS args, atttypmod AS typmod,
+                           CASE WHEN typelem <> 0 THEN typelem ELSE t.oid END AS io
+                    FROM pg_attribute JOIN pg_type t ON t.oid = atttypid
+                    JOIN pg_proc p ON p.oid = typinput
+                    WHERE attrelid = 't'::regclass AND attname = 'v'
+                ), judged AS MATERIALIZED (
+                    SELECT j.*, judge(fn, args, v, io, typmod) AS found FROM j, type
+                )
+                SELECT {i}, 'the core says ' || expected || ', the server ' || found || ': ' || v
+                FROM judged WHERE NOT found = ANY (string_to_array(expected, ' '));
+                SELECT {i}, 'stored otherwise: ' || id FROM (
+                    (SELECT id, {send}(v) FROM t EXCEPT ALL SELECT id, {send}(v) FROM b)
+                    UNION ALL
+                    (SELECT id, {send}(v) FROM b EXCEPT ALL SELECT id, {send}(v) FROM t)) AS d;
+                SELECT {i}, 'rows: ' || count(*) || ' of {taking}' FROM b
+                HAVING count(*) <> {taking};
+                DROP TABLE j, t, b;"
+            );
+        }
+        let said = self.psql(&script);
+        said.lines().map(|line| complaint(line, trials)).collect()
+    }
+
+    fn write_files(&self, i: usize, trial: &Trial) {
         let mut taken = String::new();
         let mut all = String::new();
-        for (id, (value, verdict)) in values.iter().zip(verdicts).enumerate() {
+        for (id, (value, verdict)) in trial.values.iter().zip(&trial.verdicts).enumerate() {
             let value = escaped(value);
             let expected = match verdict {
                 Verdict::Takes => "ok".to_owned(),
@@ -167,68 +190,77 @@ impl Oracle {
                 let _ = writeln!(taken, "{id}\t{value}");
             }
         }
-        let mut binary = pgsluice_core::sink::HEADER.to_vec();
-        binary.extend_from_slice(rows);
-        binary.extend_from_slice(pgsluice_core::sink::TRAILER);
-        let files = ["all.txt", "taken.txt", "rows.bin"].map(|f| self.dir.join(f));
-        for (file, data) in files.iter().zip([all.as_bytes(), taken.as_bytes(), &binary]) {
-            std::fs::write(file, data).expect("a file is written");
+        let binary = [HEADER.as_slice(), &trial.rows, TRAILER].concat();
+        let files = [("all", all.as_bytes()), ("taken", taken.as_bytes()), ("rows", &binary)];
+        for (file, data) in files {
+            std::fs::write(self.dir.join(format!("{file}{i}")), data).expect("a file is written");
         }
-        let [all, taken, binary] = files.each_ref().map(|f| f.display());
-        let said = self.psql(&format!(
-            r"{settings}
-            CREATE TEMP TABLE j (id int, expected text, v text);
-            \copy j FROM '{all}'
-            CREATE TEMP TABLE t (id int, v {sql});
-            CREATE TEMP TABLE b (id int, v {sql});
-            \copy t FROM '{taken}'
-            \copy b FROM '{binary}' (FORMAT binary)
-            WITH type AS (
-                SELECT typinput::regproc::text AS fn, pronargs AS args, atttypmod AS typmod,
-                       CASE WHEN typelem <> 0 THEN typelem ELSE t.oid END AS io
-                FROM pg_attribute JOIN pg_type t ON t.oid = atttypid
-                JOIN pg_proc p ON p.oid = typinput
-                WHERE attrelid = 't'::regclass AND attname = 'v'
-            ), judged AS MATERIALIZED (
-                SELECT j.*, judge(fn, args, v, io, typmod) AS found FROM j, type
-            )
-            SELECT 'the core says ' || expected || ', the server ' || found || ': ' || v
-            FROM judged WHERE NOT found = ANY (string_to_array(expected, ' '));
-            SELECT 'stored otherwise: ' || id FROM (
-                (SELECT id, {send}(v) FROM t EXCEPT ALL SELECT id, {send}(v) FROM b)
-                UNION ALL
-                (SELECT id, {send}(v) FROM b EXCEPT ALL SELECT id, {send}(v) FROM t)) AS d;
-            SELECT 'rows: ' || count(*) || ' of ' || {expected} FROM b
-            HAVING count(*) <> {expected};",
-            settings = settings.sql,
-            send = self.send_function(sql),
-            expected = verdicts.iter().filter(|v| **v == Verdict::Takes).count(),
-        ));
-        said.lines().map(|line| with_value(sql, line, values)).collect()
     }
+}
 
-    fn send_function(&self, sql: &str) -> String {
-        let name = self.psql(&format!(
-            "CREATE TEMP TABLE x (v {sql});
-             SELECT typsend::regproc FROM pg_attribute JOIN pg_type t ON t.oid = atttypid
-             WHERE attrelid = 'x'::regclass AND attnum = 1;"
-        ));
-        name.trim().to_owned()
+/// A column as the core and the server know it.
+pub struct Column {
+    pub ty: Type,
+    /// the function that gives a value's bytes
+    pub send: String,
+}
+
+impl Column {
+    /// From a line of facts, and lines of all enums' labels.
+    fn new(facts: &str, enums: &str) -> Column {
+        let facts: Vec<&str> = facts.split('|').collect();
+        let number = |i: usize| facts[i].parse::<i64>().expect("a number");
+        let (oid, typmod, element) = (number(0) as u32, number(1) as i32, number(3) as u32);
+        let ty = match (facts[2], facts[4], facts[6]) {
+            ("e", ..) => enum_type(oid, enums),
+            (_, "A", "e") => Type::Array(Box::new(ArrayOf {
+                element: enum_type(element, enums),
+                element_oid: element,
+                delimiter: b',',
+            })),
+            _ => Type::from_oid(oid, typmod),
+        };
+        assert_ne!(ty, Type::Server, "type {oid} is not known");
+        Column { ty, send: facts[5].to_owned() }
+    }
+}
+
+fn enum_type(oid: u32, enums: &str) -> Type {
+    let prefix = format!("{oid}|");
+    let labels = enums.lines().filter_map(|line| {
+        let (oid, label) = line.strip_prefix(&prefix)?.split_once('|')?;
+        Some((label.as_bytes().to_vec(), oid.parse().ok()?))
+    });
+    Type::Enum(EnumLabels::new(labels.collect()))
+}
+
+/// Values of one type, and what the core made of them.
+pub struct Trial<'t> {
+    pub sql: &'t str,
+    pub send: String,
+    pub values: Vec<String>,
+    pub verdicts: Vec<Verdict>,
+    /// the accepted rows `(id, value)` in PGCOPY form
+    pub rows: Vec<u8>,
+}
+
+/// The complaint with its type's name, and with the value where it gives only its number.
+fn complaint(line: &str, trials: &[Trial]) -> String {
+    let trial = line
+        .split_once('|')
+        .and_then(|(i, said)| Some((trials.get(i.parse::<usize>().ok()?)?, said)));
+    let Some((trial, said)) = trial else {
+        return line.to_owned();
+    };
+    match said.strip_prefix("stored otherwise: ").and_then(|id| id.parse::<usize>().ok()) {
+        Some(id) => format!("{}: stored otherwise: {:?}", trial.sql, trial.values[id]),
+        None => format!("{}: {said}", trial.sql),
     }
 }
 
 impl Drop for Oracle {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.dir);
-    }
-}
-
-/// The complaint, with the value where it gives only its number.
-fn with_value(sql: &str, line: &str, values: &[String]) -> String {
-    let id = line.strip_prefix("stored otherwise: ").and_then(|id| id.parse::<usize>().ok());
-    match id {
-        Some(id) => format!("{sql}: stored otherwise: {:?}", values[id]),
-        None => format!("{sql}: {line}"),
     }
 }
 
