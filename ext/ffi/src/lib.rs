@@ -1,1 +1,83 @@
 //! The C interface of the core for the server extension.
+//!
+//! `pgsluice_core.h` is its other half. The rules of this border:
+//!
+//! - Rust never calls PostgreSQL, so that `longjmp` never crosses its frames.
+//! - Every entry catches panics and answers [`Status::Panic`].
+//! - Bytes and tuples live in memory that C hands in; what Rust allocates for
+//!   itself is bounded by the size of a slice and reserved fallibly when the
+//!   plan is made, because a failed allocation would abort the backend.
+
+mod form;
+mod plan;
+
+use std::panic::{catch_unwind, AssertUnwindSafe};
+
+pub use form::{Row, Slice, Status};
+pub use plan::{ColumnDef, DialectDef, EnvDef, LabelDef, Plan};
+
+/// Makes a plan; NULL where it cannot be made. [`pgsluice_plan_free`] frees it.
+///
+/// # Safety
+///
+/// All pointers, and those within the structs, are valid for the lengths beside them.
+#[no_mangle]
+pub unsafe extern "C" fn pgsluice_plan(
+    columns: *const ColumnDef,
+    ncolumns: usize,
+    fields: usize,
+    dialect: *const DialectDef,
+    env: *const EnvDef,
+) -> *mut Plan {
+    let made = catch_unwind(AssertUnwindSafe(|| {
+        // SAFETY: the caller's duty, as above.
+        let plan =
+            unsafe { plan::Plan::new(plan::slice(columns, ncolumns), fields, &*dialect, &*env) };
+        plan.map_or(std::ptr::null_mut(), |plan| Box::into_raw(Box::new(plan)))
+    }));
+    made.unwrap_or(std::ptr::null_mut())
+}
+
+/// Frees a plan.
+///
+/// # Safety
+///
+/// `plan` is one that [`pgsluice_plan`] made, or NULL, and is not used again.
+#[no_mangle]
+pub unsafe extern "C" fn pgsluice_plan_free(plan: *mut Plan) {
+    if !plan.is_null() {
+        // SAFETY: made by Box::into_raw in pgsluice_plan, given back once.
+        let plan = unsafe { Box::from_raw(plan) };
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(plan)));
+    }
+}
+
+/// How many bytes at the front of `data` are valid UTF-8 without NUL.
+///
+/// # Safety
+///
+/// `data` is valid for `len` bytes.
+#[no_mangle]
+pub unsafe extern "C" fn pgsluice_valid_utf8(data: *const u8, len: usize) -> usize {
+    // SAFETY: the caller's duty.
+    let data = unsafe { plan::slice(data, len) };
+    catch_unwind(|| form::valid_utf8(data)).unwrap_or(0)
+}
+
+/// Turns the records at the front of a slice into tuples.
+///
+/// # Safety
+///
+/// `plan` is a live plan that no other call uses; `slice` is valid, and so are
+/// its `input` (valid UTF-8), `arena` (aligned to 8) and `rows` for the lengths
+/// beside them; they do not overlap.
+#[no_mangle]
+pub unsafe extern "C" fn pgsluice_form(plan: *mut Plan, slice: *mut Slice) -> Status {
+    let formed = catch_unwind(AssertUnwindSafe(|| {
+        // SAFETY: the caller's duty.
+        let (plan, slice) = unsafe { (&mut *plan, &mut *slice) };
+        // SAFETY: the caller's duty.
+        unsafe { form::form(plan, slice) }
+    }));
+    formed.unwrap_or(Status::Panic)
+}

@@ -1,0 +1,113 @@
+/*
+ * The only place that knows which major version it is built for.
+ */
+#ifndef PGSLUICE_COMPAT_H
+#define PGSLUICE_COMPAT_H
+
+#if PG_VERSION_NUM < 150000 || PG_VERSION_NUM >= 190000
+#error "pgsluice is built for PostgreSQL 15 to 18"
+#endif
+
+#if PG_VERSION_NUM < 160000
+#define rd_newRelfilelocatorSubid rd_newRelfilenodeSubid
+#define rd_firstRelfilelocatorSubid rd_firstRelfilenodeSubid
+#endif
+
+/* 16 moved the permissions out of the range table. */
+static inline void
+compat_add_inserted_column(ParseNamespaceItem *nsitem, int column)
+{
+#if PG_VERSION_NUM >= 160000
+	nsitem->p_perminfo->insertedCols =
+		bms_add_member(nsitem->p_perminfo->insertedCols, column);
+#else
+	nsitem->p_rte->insertedCols =
+		bms_add_member(nsitem->p_rte->insertedCols, column);
+#endif
+}
+
+static inline void
+compat_require_insert(ParseNamespaceItem *nsitem)
+{
+#if PG_VERSION_NUM >= 160000
+	nsitem->p_perminfo->requiredPerms = ACL_INSERT;
+#else
+	nsitem->p_rte->requiredPerms = ACL_INSERT;
+#endif
+}
+
+static inline void
+compat_check_permissions(ParseState *pstate)
+{
+#if PG_VERSION_NUM >= 160000
+	ExecCheckPermissions(pstate->p_rtable, pstate->p_rteperminfos, true);
+#else
+	ExecCheckRTPerms(pstate->p_rtable, true);
+#endif
+}
+
+static inline void
+compat_init_range_table(EState *estate, CopyFromState cstate)
+{
+#if PG_VERSION_NUM >= 180000
+	ExecInitRangeTable(estate, cstate->range_table, cstate->rteperminfos,
+					   bms_make_singleton(1));
+#elif PG_VERSION_NUM >= 160000
+	ExecInitRangeTable(estate, cstate->range_table, cstate->rteperminfos);
+#else
+	ExecInitRangeTable(estate, cstate->range_table);
+#endif
+}
+
+static inline void
+compat_check_valid_target(ResultRelInfo *rri)
+{
+#if PG_VERSION_NUM >= 180000
+	CheckValidResultRel(rri, CMD_INSERT, ONCONFLICT_NONE, NIL);
+#else
+	CheckValidResultRel(rri, CMD_INSERT);
+#endif
+}
+
+static inline List *
+compat_insert_index_tuples(ResultRelInfo *rri, TupleTableSlot *slot, EState *estate)
+{
+#if PG_VERSION_NUM >= 160000
+	return ExecInsertIndexTuples(rri, slot, estate, false, false, NULL, NIL, false);
+#else
+	return ExecInsertIndexTuples(rri, slot, estate, false, false, NULL, NIL);
+#endif
+}
+
+/* COPY's DEFAULT marker came with 16. */
+static inline const char *
+compat_default_marker(CopyFromState cstate, int *len)
+{
+#if PG_VERSION_NUM >= 160000
+	*len = cstate->opts.default_print_len;
+	return cstate->opts.default_print;
+#else
+	*len = 0;
+	return NULL;
+#endif
+}
+
+/* 18 reads a line of \. in CSV as data. */
+static inline bool
+compat_dot_line_ends(bool csv)
+{
+	return !csv || PG_VERSION_NUM < 180000;
+}
+
+/* Virtual generated columns came with 18. */
+static inline bool
+compat_has_virtual_columns(TupleDesc desc)
+{
+#if PG_VERSION_NUM >= 180000
+	return desc->constr && desc->constr->has_generated_virtual;
+#else
+	return false;
+#endif
+}
+
+#endif							/* PGSLUICE_COMPAT_H */

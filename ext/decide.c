@@ -1,0 +1,214 @@
+/*
+ * Whether a COPY FROM can be done here exactly as stock COPY would do it, and
+ * if not, why. Errors that stock COPY would raise on the way are raised in the
+ * same order and words (DoCopy of src/backend/commands/copy.c).
+ */
+#include "pgsluice.h"
+
+#include "access/xact.h"
+#include "catalog/catalog.h"
+#include "catalog/pg_am.h"
+#include "catalog/pg_authid.h"
+#include "commands/defrem.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "nodes/makefuncs.h"
+#include "optimizer/optimizer.h"
+#include "parser/parse_coerce.h"
+#include "parser/parse_collate.h"
+#include "parser/parse_expr.h"
+#include "utils/acl.h"
+#include "utils/lsyscache.h"
+#include "utils/rls.h"
+
+/* The refusal itself is stock COPY's: its words differ between majors. */
+static const char *
+privileges_why_not(const CopyStmt *stmt)
+{
+	if (stmt->filename != NULL &&
+		!has_privs_of_role(GetUserId(), stmt->is_program ?
+						   ROLE_PG_EXECUTE_SERVER_PROGRAM :
+						   ROLE_PG_READ_SERVER_FILES))
+		return "the role may not read files or run programs of the server";
+	return NULL;
+}
+
+/* Reasons that lie in the statement's options; those that are wrong are stock COPY's to refuse. */
+static const char *
+options_why_not(const List *options)
+{
+	ListCell   *lc;
+
+	foreach(lc, options)
+	{
+		DefElem    *option = lfirst_node(DefElem, lc);
+		const char *name = option->defname;
+
+		if (strcmp(name, "format") == 0)
+		{
+			char	   *format = defGetString(option);
+
+			if (strcmp(format, "binary") == 0)
+				return "FORMAT binary";
+		}
+		else if (strcmp(name, "encoding") == 0)
+		{
+			if (pg_char_to_encoding(defGetString(option)) != GetDatabaseEncoding())
+				return "ENCODING differs from the server's";
+		}
+		else if (strcmp(name, "on_error") == 0)
+		{
+			if (pg_strcasecmp(defGetString(option), "stop") != 0)
+				return "ON_ERROR other than stop";
+		}
+		else if (strcmp(name, "convert_selectively") == 0)
+			return "CONVERT_SELECTIVELY";
+	}
+	return NULL;
+}
+
+static const char *
+session_why_not(const List *options)
+{
+	ListCell   *lc;
+
+	/* Temporary tables only, or nothing at all: stock COPY knows the rules. */
+	if (XactReadOnly)
+		return "the transaction is read-only";
+	if (IsInParallelMode())
+		return "a parallel operation is under way";
+	if (GetDatabaseEncoding() != PG_UTF8)
+		return "the database's encoding is not UTF8";
+	foreach(lc, options)
+	{
+		if (strcmp(lfirst_node(DefElem, lc)->defname, "encoding") == 0)
+			return NULL;
+	}
+	if (pg_get_client_encoding() != PG_UTF8)
+		return "the client's encoding differs from the server's";
+	return NULL;
+}
+
+static const char *
+relation_why_not(Relation rel)
+{
+	TriggerDesc *triggers = rel->trigdesc;
+
+	switch (rel->rd_rel->relkind)
+	{
+		case RELKIND_RELATION:
+			break;
+		case RELKIND_PARTITIONED_TABLE:
+			return "the table is partitioned";
+		case RELKIND_FOREIGN_TABLE:
+			return "the table is foreign";
+		case RELKIND_VIEW:
+			return "the target is a view";
+		default:
+			return "the target is not a table";
+	}
+	if (rel->rd_rel->relam != HEAP_TABLE_AM_OID)
+		return "the table's access method is not heap";
+	if (IsCatalogRelation(rel) || RelationIsUsedAsCatalogTable(rel))
+		return "the table is a catalog";
+	if (triggers && (triggers->trig_insert_before_row || triggers->trig_insert_instead_row))
+		return "the table has BEFORE or INSTEAD OF row triggers";
+	if (check_enable_rls(RelationGetRelid(rel), InvalidOid, true) == RLS_ENABLED)
+		return "row-level security is in force";
+	return NULL;
+}
+
+/* Whether any record needs the server's own input functions for a column. */
+static const char *
+columns_why_not(Relation rel, List *attnums)
+{
+	static char reason[NAMEDATALEN + 64];
+	TupleDesc	desc = RelationGetDescr(rel);
+	ListCell   *lc;
+
+	foreach(lc, attnums)
+	{
+		Form_pg_attribute att = TupleDescAttr(desc, lfirst_int(lc) - 1);
+
+		if (!sluice_core_reads(att))
+		{
+			snprintf(reason, sizeof(reason), "only the server reads the type of column \"%s\"",
+					 NameStr(att->attname));
+			return reason;
+		}
+	}
+	return sluice_default_why_not(rel, attnums);
+}
+
+/* The WHERE clause as DoCopy prepares it. */
+static Node *
+transform_where(SluiceStatement *s, ParseNamespaceItem *nsitem)
+{
+	ParseState *pstate = s->pstate;
+	TupleDesc	desc = RelationGetDescr(s->rel);
+	Node	   *where;
+	Bitmapset  *columns = NULL;
+	const int	whole_row = 0 - FirstLowInvalidHeapAttributeNumber;
+	int			i = -1;
+
+	if (s->stmt->whereClause == NULL)
+		return NULL;
+	addNSItemToQuery(pstate, nsitem, false, true, true);
+	where = transformExpr(pstate, s->stmt->whereClause, EXPR_KIND_COPY_WHERE);
+	where = coerce_to_boolean(pstate, where, "WHERE");
+	assign_expr_collations(pstate, where);
+	pull_varattnos(where, 1, &columns);
+	if (bms_is_member(whole_row, columns))
+	{
+		columns = bms_add_range(columns, whole_row + 1, whole_row + desc->natts);
+		columns = bms_del_member(columns, whole_row);
+	}
+	while ((i = bms_next_member(columns, i)) >= 0)
+	{
+		AttrNumber	attno = i + FirstLowInvalidHeapAttributeNumber;
+
+		if (attno > 0 && TupleDescAttr(desc, attno - 1)->attgenerated)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_COLUMN_REFERENCE),
+					 errmsg("generated columns are not supported in COPY FROM WHERE conditions"),
+					 errdetail("Column \"%s\" is a generated column.",
+							   NameStr(TupleDescAttr(desc, attno - 1)->attname))));
+	}
+	where = eval_const_expressions(NULL, where);
+	where = (Node *) canonicalize_qual((Expr *) where, false);
+	return (Node *) make_ands_implicit((Expr *) where);
+}
+
+/*
+ * Opens and locks the relation. Returns why stock COPY has to do it, or NULL
+ * with everything checked that DoCopy checks.
+ */
+const char *
+sluice_why_not(SluiceStatement *s)
+{
+	const char *reason;
+	ParseNamespaceItem *nsitem;
+	ListCell   *lc;
+
+	if ((reason = privileges_why_not(s->stmt)) != NULL ||
+		(reason = session_why_not(s->stmt->options)) != NULL ||
+		(reason = options_why_not(s->stmt->options)) != NULL)
+		return reason;
+	s->rel = table_openrv(s->stmt->relation, RowExclusiveLock);
+	if ((reason = relation_why_not(s->rel)) != NULL)
+		return reason;
+
+	nsitem = addRangeTableEntryForRelation(s->pstate, s->rel, RowExclusiveLock,
+										   NULL, false, false);
+	compat_require_insert(nsitem);
+	s->where = transform_where(s, nsitem);
+	if (s->where && contain_volatile_functions(s->where))
+		return "the WHERE clause is volatile";
+	s->attnums = CopyGetAttnums(RelationGetDescr(s->rel), s->rel, s->stmt->attlist);
+	if ((reason = columns_why_not(s->rel, s->attnums)) != NULL)
+		return reason;
+	foreach(lc, s->attnums)
+		compat_add_inserted_column(nsitem, lfirst_int(lc) - FirstLowInvalidHeapAttributeNumber);
+	compat_check_permissions(s->pstate);
+	return NULL;
+}

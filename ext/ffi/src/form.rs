@@ -1,0 +1,150 @@
+//! Records of a slice to tuples in the arena.
+
+use pgsluice_core::row;
+use pgsluice_core::scan::{Eol, Next, Scanner};
+use pgsluice_core::sink::HeapSink;
+
+use crate::plan::Plan;
+
+/// Why [`form`] stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub enum Status {
+    /// the slice holds no further whole record
+    More = 0,
+    /// no room for another tuple or row: make room and call again
+    Full = 1,
+    /// the server has to read the record at `consumed`
+    Ask = 2,
+    /// a line of `\.` ended the data
+    Ended = 3,
+    /// a bug: the statement must fail
+    Panic = 4,
+}
+
+/// A formed tuple and where it comes from.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Row {
+    /// where the tuple begins in the arena
+    pub offset: u32,
+    /// `t_len`
+    pub len: u32,
+    /// where the value that is to be filled in lies, from the tuple's start; 0 for none
+    pub blank: u32,
+    /// where the record begins in the slice
+    pub record: u32,
+    /// the record's last line, counted from the slice's start, from 1
+    pub line: u32,
+}
+
+/// Input, memory for the output, and how far it went.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Slice {
+    /// the bytes, beginning at a record's start
+    pub input: *const u8,
+    /// how many
+    pub input_len: usize,
+    /// memory for tuples
+    pub arena: *mut u8,
+    /// how much
+    pub arena_len: usize,
+    /// in and out: how much of it is used, a multiple of 8
+    pub arena_used: usize,
+    /// memory for rows
+    pub rows: *mut Row,
+    /// how many rows it holds
+    pub rows_len: usize,
+    /// out: how many rows were formed
+    pub rows_used: usize,
+    /// out: bytes of the records that were formed
+    pub consumed: usize,
+    /// out: lines of the records that were formed
+    pub lines: u64,
+    /// in and out: [`eol`] of the lines so far
+    pub eol: u8,
+    /// no bytes follow these
+    pub last: bool,
+}
+
+/// `enum EolType` of `src/include/commands/copyfrom_internal.h`.
+fn eol(code: u8) -> Eol {
+    match code {
+        1 => Eol::Nl,
+        2 => Eol::Cr,
+        3 => Eol::CrNl,
+        _ => Eol::Unknown,
+    }
+}
+
+fn eol_code(eol: Eol) -> u8 {
+    match eol {
+        Eol::Unknown => 0,
+        Eol::Nl => 1,
+        Eol::Cr => 2,
+        Eol::CrNl => 3,
+    }
+}
+
+/// See [`crate::pgsluice_valid_utf8`].
+pub(crate) fn valid_utf8(data: &[u8]) -> usize {
+    let valid = match std::str::from_utf8(data) {
+        Ok(text) => text.len(),
+        Err(error) => error.valid_up_to(),
+    };
+    memchr::memchr(0, &data[..valid]).unwrap_or(valid)
+}
+
+/// See [`crate::pgsluice_form`].
+///
+/// # Safety
+///
+/// As there.
+pub(crate) unsafe fn form(plan: &mut Plan, slice: &mut Slice) -> Status {
+    // SAFETY: the caller's duty; input, arena and rows do not overlap.
+    let (input, arena, rows) = unsafe {
+        (
+            crate::plan::slice(slice.input, slice.input_len),
+            std::slice::from_raw_parts_mut(slice.arena, slice.arena_len),
+            std::slice::from_raw_parts_mut(slice.rows, slice.rows_len),
+        )
+    };
+    let mut sink = HeapSink::new(&plan.heap, arena, slice.arena_used, &mut plan.scratch);
+    let mut scanner = Scanner::new(input, slice.last, &plan.dialect, eol(slice.eol));
+    let record = &mut plan.record;
+    slice.rows_used = 0;
+    slice.lines = 0;
+    let status = loop {
+        slice.consumed = scanner.position();
+        slice.lines = scanner.lines();
+        slice.eol = eol_code(scanner.eol());
+        if slice.rows_used == rows.len() {
+            break Status::Full;
+        }
+        match scanner.next(record) {
+            Ok(Next::Record) => {}
+            Ok(Next::Partial) => break Status::More,
+            Ok(Next::End) if scanner.ended() => break Status::Ended,
+            Ok(Next::End) => break Status::More,
+            Err(_) => break Status::Ask,
+        }
+        if row::put(&plan.shape, input, record, &mut sink).is_err() {
+            break Status::Ask;
+        }
+        let Some(formed) = sink.formed() else {
+            // A tuple that fits into no arena is left to the server.
+            break if sink.position() == 0 { Status::Ask } else { Status::Full };
+        };
+        rows[slice.rows_used] = Row {
+            offset: formed.offset,
+            len: formed.len,
+            blank: formed.blank,
+            record: record.start as u32,
+            line: record.line as u32,
+        };
+        slice.rows_used += 1;
+    };
+    slice.arena_used = sink.position();
+    status
+}

@@ -1,0 +1,291 @@
+//! What C says of a table and a statement, compiled into the core's terms.
+
+use pgsluice_core::scan::{Dialect, DotLine, Format, Record};
+use pgsluice_core::shape::{ArrayOf, Column, DateOrder, EnumLabels, Env, RowShape, Source, Type};
+use pgsluice_core::sink::HeapColumn;
+
+/// The longest slice that is given to [`crate::pgsluice_form`], in bytes.
+pub const MAX_SLICE: usize = 8 << 20;
+
+/// A label of an enum.
+#[derive(Debug)]
+#[repr(C)]
+pub struct LabelDef {
+    /// its bytes
+    pub label: *const u8,
+    /// how many
+    pub len: usize,
+    /// `pg_enum.oid`
+    pub oid: u32,
+}
+
+/// One attribute of the relation, dropped ones included.
+#[derive(Debug)]
+#[repr(C)]
+pub struct ColumnDef {
+    /// `pg_type.oid` of the base type; 0 for what only the server can read
+    pub type_oid: u32,
+    /// `atttypmod`
+    pub typmod: i32,
+    /// of an array: its elements' `pg_type.oid`, else 0
+    pub element_oid: u32,
+    /// the field of the record, or one of [`FROM_NULL`], [`FROM_GIVEN`], [`FROM_BLANK`]
+    pub source: i32,
+    /// of an enum: its labels
+    pub labels: *const LabelDef,
+    /// how many
+    pub nlabels: usize,
+    /// for [`FROM_GIVEN`]: the value's bytes, without varlena header
+    pub given: *const u8,
+    /// how many
+    pub given_len: usize,
+    /// `attlen`
+    pub len: i16,
+    /// `attalign` in bytes
+    pub align: u8,
+    /// of an array: its elements' `typalign` in bytes
+    pub element_align: u8,
+    /// of an array: its elements' `typdelim`
+    pub element_delimiter: u8,
+    /// `attstorage` is not plain
+    pub packable: bool,
+    /// NULL is refused
+    pub not_null: bool,
+    /// COPY's FORCE_NULL
+    pub force_null: bool,
+    /// COPY's FORCE_NOT_NULL
+    pub force_not_null: bool,
+}
+
+/// [`ColumnDef::source`]: NULL.
+pub const FROM_NULL: i32 = -1;
+/// [`ColumnDef::source`]: the value in [`ColumnDef::given`].
+pub const FROM_GIVEN: i32 = -2;
+/// [`ColumnDef::source`]: a fixed-width value that is filled in later.
+pub const FROM_BLANK: i32 = -3;
+
+/// COPY's options on the form of the data.
+#[derive(Debug)]
+#[repr(C)]
+pub struct DialectDef {
+    /// the NULL marker
+    pub null: *const u8,
+    /// its length
+    pub null_len: usize,
+    /// the DEFAULT marker, or NULL
+    pub default: *const u8,
+    /// its length
+    pub default_len: usize,
+    /// csv rather than text
+    pub csv: bool,
+    /// a line of `\.` ends the data
+    pub dot_ends: bool,
+    /// DELIMITER
+    pub delimiter: u8,
+    /// QUOTE
+    pub quote: u8,
+    /// ESCAPE
+    pub escape: u8,
+}
+
+/// The session's settings that change what values mean.
+#[derive(Debug)]
+#[repr(C)]
+pub struct EnvDef {
+    /// `TimeZone` is UTC
+    pub utc: bool,
+    /// `DateOrder` of `src/include/miscadmin.h`: 0 YMD, 1 DMY, 2 MDY
+    pub date_order: u8,
+    /// `lc_monetary` is C
+    pub money_c: bool,
+}
+
+/// How the records of one statement become tuples of one relation.
+#[derive(Debug)]
+pub struct Plan {
+    pub(crate) shape: RowShape,
+    pub(crate) heap: Vec<HeapColumn>,
+    pub(crate) dialect: Dialect,
+    pub(crate) record: Record,
+    pub(crate) scratch: Vec<u8>,
+}
+
+/// A slice that may be empty and then NULL.
+///
+/// # Safety
+///
+/// `data` is valid for `len` items, or `len` is 0.
+pub(crate) unsafe fn slice<'a, T>(data: *const T, len: usize) -> &'a [T] {
+    if len == 0 {
+        return &[];
+    }
+    // SAFETY: the caller's duty.
+    unsafe { std::slice::from_raw_parts(data, len) }
+}
+
+impl Plan {
+    /// # Safety
+    ///
+    /// The pointers within the structs are valid for the lengths beside them.
+    pub(crate) unsafe fn new(
+        defs: &[ColumnDef],
+        fields: usize,
+        dialect: &DialectDef,
+        env: &EnvDef,
+    ) -> Option<Plan> {
+        let mut columns = Vec::new();
+        let mut heap = Vec::new();
+        columns.try_reserve_exact(defs.len()).ok()?;
+        heap.try_reserve_exact(defs.len()).ok()?;
+        for def in defs {
+            // SAFETY: the caller's duty.
+            unsafe {
+                columns.push(column(def));
+                heap.push(heap_column(def));
+            }
+        }
+        let mut scratch = Vec::new();
+        scratch.try_reserve_exact(MAX_SLICE).ok()?;
+        Some(Plan {
+            shape: RowShape { columns, fields, env: environment(env) },
+            heap,
+            // SAFETY: the caller's duty.
+            dialect: unsafe { dialect_of(dialect) },
+            record: Record::default(),
+            scratch,
+        })
+    }
+}
+
+/// # Safety
+///
+/// The struct's pointers are valid for the lengths beside them.
+unsafe fn column(def: &ColumnDef) -> Column {
+    let source = match def.source {
+        FROM_NULL => Source::Null,
+        FROM_GIVEN | FROM_BLANK => Source::Given,
+        field => Source::Field(field as usize),
+    };
+    Column {
+        name: String::new(),
+        // SAFETY: the caller's duty.
+        ty: unsafe { type_of(def) },
+        source,
+        not_null: def.not_null,
+        force_null: def.force_null,
+        force_not_null: def.force_not_null,
+    }
+}
+
+/// # Safety
+///
+/// As [`column`].
+unsafe fn heap_column(def: &ColumnDef) -> HeapColumn {
+    let given = (def.source == FROM_GIVEN)
+        // SAFETY: the caller's duty.
+        .then(|| unsafe { slice(def.given, def.given_len) }.to_vec());
+    HeapColumn {
+        len: def.len,
+        align: def.align,
+        packable: def.packable,
+        element_align: def.element_align,
+        given,
+    }
+}
+
+/// # Safety
+///
+/// As [`column`].
+unsafe fn type_of(def: &ColumnDef) -> Type {
+    if def.nlabels > 0 {
+        // SAFETY: the caller's duty.
+        let labels = unsafe { slice(def.labels, def.nlabels) };
+        let labels = labels
+            .iter()
+            // SAFETY: the caller's duty.
+            .map(|l| (unsafe { slice(l.label, l.len) }.to_vec(), l.oid))
+            .collect();
+        return Type::Enum(EnumLabels::new(labels));
+    }
+    if def.element_oid != 0 {
+        return match builtin(def.element_oid, def.typmod) {
+            Type::Server => Type::Server,
+            element => Type::Array(Box::new(ArrayOf {
+                element,
+                element_oid: def.element_oid,
+                delimiter: def.element_delimiter,
+            })),
+        };
+    }
+    builtin(def.type_oid, def.typmod)
+}
+
+/// The core's type for a `pg_type.oid` of `src/include/catalog/pg_type.dat`.
+fn builtin(oid: u32, typmod: i32) -> Type {
+    // varchar and char count the varlena header into their typmod (`VARHDRSZ`).
+    let length = (typmod >= 4).then(|| (typmod - 4) as u32);
+    let bits = (typmod > 0).then_some(typmod as u32);
+    match oid {
+        16 => Type::Bool,
+        17 => Type::Bytea,
+        19 => Type::Name,
+        20 => Type::Int8,
+        21 => Type::Int2,
+        23 => Type::Int4,
+        25 => Type::Text,
+        26 => Type::Oid,
+        114 => Type::Json,
+        650 => Type::Cidr,
+        700 => Type::Float4,
+        701 => Type::Float8,
+        774 => Type::Macaddr8,
+        790 => Type::Money,
+        829 => Type::Macaddr,
+        869 => Type::Inet,
+        1042 => Type::Bpchar(length),
+        1043 => Type::Varchar(length),
+        1082 => Type::Date,
+        1083 => Type::Time(typmod),
+        1114 => Type::Timestamp(typmod),
+        1184 => Type::TimestampTz(typmod),
+        1186 => Type::Interval(typmod),
+        1266 => Type::TimeTz(typmod),
+        1560 => Type::Bit(bits),
+        1562 => Type::Varbit(bits),
+        1700 => Type::Numeric(typmod),
+        2950 => Type::Uuid,
+        3802 => Type::Jsonb,
+        _ => Type::Server,
+    }
+}
+
+fn environment(def: &EnvDef) -> Env {
+    let date_order = match def.date_order {
+        0 => DateOrder::Ymd,
+        1 => DateOrder::Dmy,
+        _ => DateOrder::Mdy,
+    };
+    Env { utc: def.utc, date_order, money_c: def.money_c }
+}
+
+/// # Safety
+///
+/// As [`column`].
+unsafe fn dialect_of(def: &DialectDef) -> Dialect {
+    // SAFETY: the caller's duty.
+    let (null, default) = unsafe {
+        (
+            slice(def.null, def.null_len).to_vec(),
+            (!def.default.is_null()).then(|| slice(def.default, def.default_len).to_vec()),
+        )
+    };
+    Dialect {
+        format: if def.csv { Format::Csv } else { Format::Text },
+        delimiter: def.delimiter,
+        quote: def.quote,
+        escape: def.escape,
+        null,
+        default,
+        dot_line: if def.dot_ends { DotLine::Ends } else { DotLine::IsData },
+    }
+}

@@ -1,0 +1,158 @@
+/*
+ * The insert route: preformed tuples through heap_multi_insert. WAL, TOAST,
+ * free space, serializable conflicts and logical decoding are PostgreSQL's own.
+ */
+#include "pgsluice.h"
+
+#include "commands/trigger.h"
+
+/*
+ * Heap slots that do not copy a tuple that is there: ours live in the batch's
+ * memory for as long as the slot holds them.
+ */
+static TupleTableSlotOps slot_ops;
+
+static void
+materialize(TupleTableSlot *slot)
+{
+	if (((HeapTupleTableSlot *) slot)->tuple == NULL)
+		TTSOpsHeapTuple.materialize(slot);
+}
+
+void
+sluice_install_init(void)
+{
+	memcpy(&slot_ops, &TTSOpsHeapTuple, sizeof(slot_ops));
+	slot_ops.materialize = materialize;
+}
+
+void
+sluice_batch_open(SluiceBatch *batch, ResultRelInfo *rri, EState *estate,
+				  CopyFromState cstate, CommandId cid, int options)
+{
+	memset(batch, 0, sizeof(*batch));
+	batch->rri = rri;
+	batch->estate = estate;
+	batch->cstate = cstate;
+	batch->bistate = GetBulkInsertState();
+	batch->cid = cid;
+	batch->options = options;
+}
+
+/* The slot for the next row; it is empty. The batch must not be full. */
+TupleTableSlot *
+sluice_batch_slot(SluiceBatch *batch)
+{
+	TupleTableSlot **slot = &batch->slots[batch->used];
+
+	Assert(batch->used < SLUICE_BATCH_ROWS);
+	if (*slot == NULL)
+	{
+		MemoryContext old = MemoryContextSwitchTo(batch->estate->es_query_cxt);
+
+		*slot = MakeSingleTupleTableSlot(RelationGetDescr(batch->rri->ri_RelationDesc),
+										 &slot_ops);
+		MemoryContextSwitchTo(old);
+		(*slot)->tts_tableOid = RelationGetRelid(batch->rri->ri_RelationDesc);
+	}
+	return *slot;
+}
+
+/* Stores a tuple that stays where it is until the batch is flushed. */
+void
+sluice_slot_store(TupleTableSlot *slot, char *tuple, uint32 len)
+{
+	HeapTupleTableSlot *heap = (HeapTupleTableSlot *) slot;
+
+	Assert(TTS_EMPTY(slot));
+	heap->tupdata.t_len = len;
+	heap->tupdata.t_data = (HeapTupleHeader) tuple;
+	heap->tupdata.t_tableOid = slot->tts_tableOid;
+	ItemPointerSetInvalid(&heap->tupdata.t_self);
+	heap->tuple = &heap->tupdata;
+	heap->off = 0;
+	slot->tts_nvalid = 0;
+	slot->tts_flags &= ~TTS_FLAG_EMPTY;
+}
+
+/* The row in sluice_batch_slot's slot is to be inserted. */
+void
+sluice_batch_add(SluiceBatch *batch, uint64 line)
+{
+	batch->lines[batch->used] = line;
+	batch->used++;
+}
+
+/* Index entries and AFTER ROW triggers of the rows that were inserted. */
+static void
+finish_rows(SluiceBatch *batch)
+{
+	ResultRelInfo *rri = batch->rri;
+	CopyFromState cstate = batch->cstate;
+
+	for (int i = 0; i < batch->used; i++)
+	{
+		List	   *recheck = NIL;
+
+		cstate->cur_lineno = batch->lines[i];
+		if (rri->ri_NumIndices > 0)
+			recheck = compat_insert_index_tuples(rri, batch->slots[i], batch->estate);
+		ExecARInsertTriggers(batch->estate, rri, batch->slots[i], recheck,
+							 cstate->transition_capture);
+		list_free(recheck);
+	}
+}
+
+/* Inserts what waits. */
+void
+sluice_batch_flush(SluiceBatch *batch)
+{
+	ResultRelInfo *rri = batch->rri;
+	CopyFromState cstate = batch->cstate;
+	bool		line_buf_valid = cstate->line_buf_valid;
+	uint64		line = cstate->cur_lineno;
+	instr_time	before,
+				after;
+	MemoryContext old;
+
+	if (batch->used == 0)
+		return;
+	/* An error from here on names a line and does not show one. */
+	cstate->line_buf_valid = false;
+
+	INSTR_TIME_SET_CURRENT(before);
+	old = MemoryContextSwitchTo(GetPerTupleMemoryContext(batch->estate));
+	heap_multi_insert(rri->ri_RelationDesc, batch->slots, batch->used,
+					  batch->cid, batch->options, batch->bistate);
+	MemoryContextSwitchTo(old);
+	INSTR_TIME_SET_CURRENT(after);
+	INSTR_TIME_ACCUM_DIFF(sluice_report.heap, after, before);
+
+	if (rri->ri_NumIndices > 0 ||
+		(rri->ri_TrigDesc != NULL &&
+		 (rri->ri_TrigDesc->trig_insert_after_row ||
+		  rri->ri_TrigDesc->trig_insert_new_table)))
+	{
+		before = after;
+		finish_rows(batch);
+		INSTR_TIME_SET_CURRENT(after);
+		INSTR_TIME_ACCUM_DIFF(sluice_report.after, after, before);
+	}
+	for (int i = 0; i < batch->used; i++)
+		ExecClearTuple(batch->slots[i]);
+	batch->used = 0;
+	batch->bytes = 0;
+	ResetPerTupleExprContext(batch->estate);
+	cstate->line_buf_valid = line_buf_valid;
+	cstate->cur_lineno = line;
+}
+
+void
+sluice_batch_close(SluiceBatch *batch)
+{
+	Assert(batch->used == 0);
+	FreeBulkInsertState(batch->bistate);
+	for (int i = 0; i < SLUICE_BATCH_ROWS && batch->slots[i] != NULL; i++)
+		ExecDropSingleTupleTableSlot(batch->slots[i]);
+	table_finish_bulk_insert(batch->rri->ri_RelationDesc, batch->options);
+}

@@ -1,0 +1,221 @@
+/*
+ * The library's entry: settings, the hook, COPY's own extra options, and the
+ * view of what the last COPY did.
+ */
+#include "pgsluice.h"
+
+#include "commands/defrem.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "tcop/utility.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+
+PG_MODULE_MAGIC;
+
+PG_FUNCTION_INFO_V1(pgsluice_last_copy);
+
+void		_PG_init(void);
+
+SluiceReport sluice_report;
+
+static bool sluice_enabled = false;
+static ProcessUtility_hook_type prev_ProcessUtility = NULL;
+
+typedef enum
+{
+	ASKED_BY_SETTING,			/* the statement does not say */
+	ASKED_ON,
+	ASKED_OFF,
+	ASKED_REQUIRE
+} SluiceAsked;
+
+/*
+ * Takes pgsluice's own options out of the statement's list. None has a name
+ * that any major of PostgreSQL uses.
+ */
+static SluiceAsked
+take_options(CopyStmt *stmt)
+{
+	SluiceAsked asked = ASKED_BY_SETTING;
+	List	   *rest = NIL;
+	ListCell   *lc;
+
+	foreach(lc, stmt->options)
+	{
+		DefElem    *option = lfirst_node(DefElem, lc);
+		char	   *value;
+
+		if (strcmp(option->defname, "pgsluice") != 0)
+		{
+			rest = lappend(rest, option);
+			continue;
+		}
+		value = defGetString(option);
+		if (asked != ASKED_BY_SETTING)
+			ereport(ERROR,
+					(errcode(ERRCODE_SYNTAX_ERROR),
+					 errmsg("conflicting or redundant options")));
+		if (pg_strcasecmp(value, "require") == 0)
+			asked = ASKED_REQUIRE;
+		else if (pg_strcasecmp(value, "off") == 0)
+			asked = ASKED_OFF;
+		else if (pg_strcasecmp(value, "on") == 0)
+			asked = ASKED_ON;
+		else
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("COPY option \"pgsluice\" must be \"on\", \"off\" or \"require\"")));
+	}
+	stmt->options = rest;
+	return asked;
+}
+
+static bool
+has_own_options(const CopyStmt *stmt)
+{
+	ListCell   *lc;
+
+	foreach(lc, stmt->options)
+	{
+		if (strcmp(lfirst_node(DefElem, lc)->defname, "pgsluice") == 0)
+			return true;
+	}
+	return false;
+}
+
+/* Says why stock COPY does the work, or refuses if the statement forbids that. */
+static void
+fall_back(SluiceStatement *s, const char *reason, SluiceAsked asked)
+{
+	if (asked == ASKED_REQUIRE)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("pgsluice cannot take over this COPY: %s", reason),
+				 errhint("Without the option pgsluice 'require', stock COPY does it.")));
+	memset(&sluice_report, 0, sizeof(sluice_report));
+	sluice_report.valid = true;
+	sluice_report.route = "stock";
+	sluice_report.relid = s->rel ? RelationGetRelid(s->rel) : InvalidOid;
+	strlcpy(sluice_report.reason, reason, sizeof(sluice_report.reason));
+	ereport(DEBUG1, (errmsg_internal("pgsluice: stock COPY: %s", reason)));
+}
+
+/*
+ * Does the COPY if that can be done exactly as stock COPY would do it, and
+ * returns whether it did.
+ */
+static bool
+take_over(PlannedStmt *pstmt, const char *query, QueryEnvironment *env,
+		  SluiceAsked asked, QueryCompletion *qc)
+{
+	SluiceStatement s = {0};
+	const char *reason;
+	uint64		rows;
+
+	s.stmt = copyObject(castNode(CopyStmt, pstmt->utilityStmt));
+	s.pstate = make_parsestate(NULL);
+	s.pstate->p_sourcetext = query;
+	s.pstate->p_queryEnv = env;
+
+	reason = sluice_why_not(&s);
+	if (reason != NULL)
+	{
+		fall_back(&s, reason, asked);
+		if (s.rel)
+			table_close(s.rel, NoLock);
+		free_parsestate(s.pstate);
+		return false;
+	}
+	rows = sluice_copy(&s);
+	table_close(s.rel, NoLock);
+	free_parsestate(s.pstate);
+	if (qc)
+		SetQueryCompletion(qc, CMDTAG_COPY, rows);
+	return true;
+}
+
+static void
+sluice_ProcessUtility(PlannedStmt *pstmt, const char *queryString,
+					  bool readOnlyTree, ProcessUtilityContext context,
+					  ParamListInfo params, QueryEnvironment *queryEnv,
+					  DestReceiver *dest, QueryCompletion *qc)
+{
+	CopyStmt   *stmt = (CopyStmt *) pstmt->utilityStmt;
+
+	if (IsA(stmt, CopyStmt) && stmt->is_from && stmt->relation != NULL &&
+		(sluice_enabled || has_own_options(stmt)))
+	{
+		SluiceAsked asked;
+
+		pstmt = copyObject(pstmt);
+		readOnlyTree = false;
+		asked = take_options((CopyStmt *) pstmt->utilityStmt);
+		if (asked == ASKED_BY_SETTING)
+			asked = sluice_enabled ? ASKED_ON : ASKED_OFF;
+		if (asked != ASKED_OFF &&
+			take_over(pstmt, queryString, queryEnv, asked, qc))
+			return;
+	}
+	if (prev_ProcessUtility)
+		prev_ProcessUtility(pstmt, queryString, readOnlyTree, context, params,
+							queryEnv, dest, qc);
+	else
+		standard_ProcessUtility(pstmt, queryString, readOnlyTree, context, params,
+								queryEnv, dest, qc);
+}
+
+/* The row of the view pgsluice.last_copy. */
+Datum
+pgsluice_last_copy(PG_FUNCTION_ARGS)
+{
+	const SluiceReport *r = &sluice_report;
+	Datum		values[13];
+	bool		nulls[13] = {0};
+	char		wal[32];
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (!r->valid)
+		return (Datum) 0;
+	values[0] = ObjectIdGetDatum(r->relid);
+	nulls[0] = !OidIsValid(r->relid);
+	values[1] = CStringGetTextDatum(r->route);
+	values[2] = Int64GetDatum((int64) r->rows);
+	values[3] = Int64GetDatum((int64) r->rows_by_server);
+	values[4] = Int64GetDatum((int64) r->bytes);
+	values[5] = Int32GetDatum(r->workers);
+	values[6] = Float8GetDatum(INSTR_TIME_GET_DOUBLE(r->total));
+	values[7] = Float8GetDatum(INSTR_TIME_GET_DOUBLE(r->reading));
+	values[8] = Float8GetDatum(INSTR_TIME_GET_DOUBLE(r->forming));
+	values[9] = Float8GetDatum(INSTR_TIME_GET_DOUBLE(r->heap));
+	values[10] = Float8GetDatum(INSTR_TIME_GET_DOUBLE(r->after));
+	snprintf(wal, sizeof(wal), UINT64_FORMAT, r->wal_bytes);
+	values[11] = DirectFunctionCall3(numeric_in, CStringGetDatum(wal),
+									 ObjectIdGetDatum(InvalidOid), Int32GetDatum(-1));
+	values[12] = r->reason[0] ? CStringGetTextDatum(r->reason) : (Datum) 0;
+	nulls[12] = r->reason[0] == '\0';
+	if (r->reason[0])
+		memset(&nulls[2], true, 10 * sizeof(bool));
+	{
+		ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}
+
+void
+_PG_init(void)
+{
+	DefineCustomBoolVariable("pgsluice.copy",
+							 "Lets pgsluice do COPY FROM where it can do it exactly as stock COPY would.",
+							 NULL,
+							 &sluice_enabled,
+							 false,
+							 PGC_USERSET,
+							 0, NULL, NULL, NULL);
+	MarkGUCPrefixReserved("pgsluice");
+	sluice_install_init();
+	prev_ProcessUtility = ProcessUtility_hook;
+	ProcessUtility_hook = sluice_ProcessUtility;
+}

@@ -1,0 +1,130 @@
+/*
+ * What the parts of the extension share.
+ */
+#ifndef PGSLUICE_H
+#define PGSLUICE_H
+
+#include "postgres.h"
+
+#include "access/heapam.h"
+#include "access/tableam.h"
+#include "commands/copy.h"
+#include "commands/copyfrom_internal.h"
+#include "executor/executor.h"
+#include "nodes/execnodes.h"
+#include "parser/parse_node.h"
+#include "parser/parse_relation.h"
+#include "portability/instr_time.h"
+#include "tcop/cmdtag.h"
+#include "utils/rel.h"
+
+#include "compat.h"
+#include "ffi/pgsluice_core.h"
+
+/* What the last COPY of this session did; shown by pgsluice.last_copy. */
+typedef struct SluiceReport
+{
+	bool		valid;			/* there was one */
+	Oid			relid;
+	const char *route;
+	uint64		rows;
+	uint64		rows_by_server; /* of these, read by the server's own parser */
+	uint64		bytes;
+	int			workers;
+	instr_time	total;
+	instr_time	reading;
+	instr_time	forming;
+	instr_time	heap;
+	instr_time	after;			/* indexes and AFTER triggers */
+	uint64		wal_bytes;
+	char		reason[256];	/* why stock COPY did it, or empty */
+} SluiceReport;
+
+extern SluiceReport sluice_report;
+
+/* One COPY FROM as it came through the hook, our own options taken out. */
+typedef struct SluiceStatement
+{
+	CopyStmt   *stmt;
+	ParseState *pstate;
+	Relation	rel;			/* open and locked once taken over */
+	List	   *attnums;
+	Node	   *where;
+} SluiceStatement;
+
+/* decide.c */
+extern const char *sluice_why_not(SluiceStatement *s);
+
+/*
+ * Where the bytes come from. What was read and not yet formed lies in
+ * buf[start, end); of that, buf[start, valid) is known to be valid UTF-8.
+ * The first SLUICE_HEADROOM bytes stay free for what stock COPY gives back.
+ */
+#define SLUICE_HEADROOM RAW_BUF_SIZE
+#define SLUICE_SLICE ((size_t) 1 << 20)
+
+typedef struct SluiceSource
+{
+	CopyFromState cstate;
+	CopySource	kind;			/* what the data came by before we stepped in */
+	char	   *buf;
+	size_t		start;
+	size_t		valid;
+	size_t		end;
+	bool		eof;
+	bool		refilled;		/* read on while stock COPY had the bytes */
+	uint64		bytes;			/* read so far */
+} SluiceSource;
+
+/* source.c */
+extern void sluice_source_open(SluiceSource *src, CopyFromState cstate);
+extern bool sluice_source_fill(SluiceSource *src);
+extern void sluice_source_drain(SluiceSource *src);
+extern bool sluice_stock_row(SluiceSource *src, ExprContext *econtext,
+							 Datum *values, bool *nulls);
+
+/* A default that is drawn from a sequence for every row. */
+typedef struct SluiceSerial
+{
+	Oid			sequence;		/* InvalidOid if there is none */
+	bool		check;			/* as nextval() checks permissions */
+	int			len;			/* bytes of the column: 2, 4 or 8 */
+} SluiceSerial;
+
+/* plan.c */
+extern SluicePlan *sluice_make_plan(CopyFromState cstate, SluiceSerial *serial);
+extern const char *sluice_default_why_not(Relation rel, List *attnums);
+extern bool sluice_core_reads(Form_pg_attribute att);
+
+/* Rows that wait for the next insertion, in the order of the input. */
+#define SLUICE_BATCH_ROWS 1000
+#define SLUICE_ARENA ((size_t) 4 << 20)
+
+typedef struct SluiceBatch
+{
+	ResultRelInfo *rri;
+	EState	   *estate;
+	CopyFromState cstate;
+	BulkInsertState bistate;
+	CommandId	cid;
+	int			options;		/* TABLE_INSERT_… */
+	int			used;
+	Size		bytes;			/* of the tuples that wait */
+	TupleTableSlot *slots[SLUICE_BATCH_ROWS];
+	uint64		lines[SLUICE_BATCH_ROWS];
+} SluiceBatch;
+
+/* install_insert.c */
+extern void sluice_install_init(void);
+extern void sluice_batch_open(SluiceBatch *batch, ResultRelInfo *rri, EState *estate,
+							  CopyFromState cstate, CommandId cid, int options);
+extern TupleTableSlot *sluice_batch_slot(SluiceBatch *batch);
+extern void sluice_slot_store(TupleTableSlot *slot, char *tuple, uint32 len);
+extern void sluice_batch_add(SluiceBatch *batch, uint64 line);
+extern void sluice_batch_flush(SluiceBatch *batch);
+extern void sluice_batch_close(SluiceBatch *batch);
+
+/* copy.c */
+extern uint64 sluice_copy(SluiceStatement *s);
+
+#endif							/* PGSLUICE_H */

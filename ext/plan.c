@@ -1,0 +1,267 @@
+/*
+ * The table and the statement in the core's terms: which columns the core
+ * reads, what the others get.
+ */
+#include "pgsluice.h"
+
+#include "access/detoast.h"
+#include "catalog/pg_type.h"
+#include "miscadmin.h"
+#include "nodes/nodeFuncs.h"
+#include "optimizer/optimizer.h"
+#include "pgtime.h"
+#include "rewrite/rewriteHandler.h"
+#include "utils/array.h"
+#include "utils/datum.h"
+#include "utils/fmgroids.h"
+#include "utils/fmgrprotos.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/pg_locale.h"
+#include "utils/snapmgr.h"
+
+/* Types that the core reads: the same list as in ffi/src/plan.rs. */
+static bool
+core_reads_type(Oid type)
+{
+	switch (type)
+	{
+		case INT2OID:
+		case INT4OID:
+		case INT8OID:
+		case TEXTOID:
+			return true;
+		default:
+			return false;
+	}
+}
+
+bool
+sluice_core_reads(Form_pg_attribute att)
+{
+	return core_reads_type(att->atttypid);
+}
+
+static uint8
+align_bytes(char attalign)
+{
+	switch (attalign)
+	{
+		case TYPALIGN_CHAR:
+			return 1;
+		case TYPALIGN_SHORT:
+			return ALIGNOF_SHORT;
+		case TYPALIGN_INT:
+			return ALIGNOF_INT;
+		default:
+			return ALIGNOF_DOUBLE;
+	}
+}
+
+/* nextval('…'::regclass), as it is or cast to the column's type. */
+static bool
+is_nextval(Node *expr, SluiceSerial *serial)
+{
+	if (IsA(expr, FuncExpr) &&
+		(((FuncExpr *) expr)->funcid == F_INT4_INT8 ||
+		 ((FuncExpr *) expr)->funcid == F_INT2_INT8))
+		expr = linitial(((FuncExpr *) expr)->args);
+	if (IsA(expr, NextValueExpr))
+	{
+		serial->sequence = ((NextValueExpr *) expr)->seqid;
+		serial->check = false;
+		return true;
+	}
+	if (IsA(expr, FuncExpr) && ((FuncExpr *) expr)->funcid == F_NEXTVAL &&
+		IsA(linitial(((FuncExpr *) expr)->args), Const))
+	{
+		Const	   *name = linitial(((FuncExpr *) expr)->args);
+
+		serial->sequence = DatumGetObjectId(name->constvalue);
+		serial->check = true;
+		return !name->constisnull;
+	}
+	return false;
+}
+
+/* The planned default of a column that is not in the data, or NULL. */
+static Node *
+default_of(Relation rel, Form_pg_attribute att)
+{
+	Node	   *expr;
+
+	if (att->attisdropped || att->attgenerated)
+		return NULL;
+	expr = build_column_default(rel, att->attnum);
+	return expr ? (Node *) expression_planner((Expr *) expr) : NULL;
+}
+
+/* Why the defaults of the columns outside of the list cannot be given as stock COPY gives them. */
+const char *
+sluice_default_why_not(Relation rel, List *attnums)
+{
+	TupleDesc	desc = RelationGetDescr(rel);
+	int			serials = 0;
+
+	for (int i = 0; i < desc->natts; i++)
+	{
+		Form_pg_attribute att = TupleDescAttr(desc, i);
+		Node	   *expr;
+		SluiceSerial serial;
+
+		if (list_member_int(attnums, i + 1) || (expr = default_of(rel, att)) == NULL)
+			continue;
+		if (is_nextval(expr, &serial) && (att->attlen == 2 || att->attlen == 4 || att->attlen == 8))
+		{
+			if (++serials > 1)
+				return "several columns draw from sequences";
+			continue;
+		}
+		if (contain_volatile_functions(expr))
+			return "a column has a volatile default";
+		if (expression_returns_set(expr))
+			return "a column's default is a set";
+	}
+	return NULL;
+}
+
+/* The bytes of a value as they lie in a tuple, without a varlena's header. */
+static void
+give(SluiceColumn *column, Form_pg_attribute att, Datum value)
+{
+	if (att->attlen == -1)
+	{
+		struct varlena *whole = pg_detoast_datum_packed((struct varlena *) DatumGetPointer(value));
+
+		column->given = (const uint8_t *) VARDATA_ANY(whole);
+		column->given_len = VARSIZE_ANY_EXHDR(whole);
+	}
+	else if (att->attbyval)
+	{
+		char	   *bytes = palloc0(sizeof(Datum));
+
+		store_att_byval(bytes, value, att->attlen);
+		column->given = (const uint8_t *) bytes;
+		column->given_len = att->attlen;
+	}
+	else
+	{
+		column->given = (const uint8_t *) DatumGetPointer(value);
+		column->given_len = att->attlen;
+	}
+	column->source = SLUICE_FROM_GIVEN;
+}
+
+/* What a column outside of the list gets: constants and stable functions once. */
+static void
+plan_default(CopyFromState cstate, Form_pg_attribute att, SluiceColumn *column,
+			 SluiceSerial *serial)
+{
+	Node	   *expr = default_of(cstate->rel, att);
+	Datum		value;
+	bool		isnull;
+
+	column->source = SLUICE_FROM_NULL;
+	if (expr == NULL)
+		return;
+	if (is_nextval(expr, serial))
+	{
+		serial->len = att->attlen;
+		column->source = SLUICE_FROM_BLANK;
+		return;
+	}
+	{
+		EState	   *estate = CreateExecutorState();
+		ExprState  *state = ExecPrepareExpr((Expr *) expr, estate);
+
+		value = ExecEvalExprSwitchContext(state, GetPerTupleExprContext(estate), &isnull);
+		if (!isnull)
+			give(column, att, datumCopy(value, att->attbyval, att->attlen));
+		FreeExecutorState(estate);
+	}
+}
+
+static SluiceEnv
+session_env(void)
+{
+	SluiceEnv	env;
+	const char *zone = pg_get_timezone_name(session_timezone);
+	const char *monetary = setlocale(LC_MONETARY, NULL);
+
+	env.utc = zone && (strcmp(zone, "UTC") == 0 || strcmp(zone, "Etc/UTC") == 0 ||
+					   strcmp(zone, "GMT") == 0 || strcmp(zone, "Etc/GMT") == 0);
+	env.date_order = DateOrder == DATEORDER_YMD ? 0 : DateOrder == DATEORDER_DMY ? 1 : 2;
+	env.money_c = monetary && (strcmp(monetary, "C") == 0 || strcmp(monetary, "POSIX") == 0);
+	return env;
+}
+
+/*
+ * Compiles the plan. It lives until the current memory context is reset or
+ * deleted.
+ */
+SluicePlan *
+sluice_make_plan(CopyFromState cstate, SluiceSerial *serial)
+{
+	TupleDesc	desc = RelationGetDescr(cstate->rel);
+	SluiceColumn *columns = palloc0(sizeof(SluiceColumn) * desc->natts);
+	SluiceDialect dialect = {0};
+	SluiceEnv	env = session_env();
+	SluicePlan *plan;
+	int			default_len;
+	MemoryContextCallback *callback = palloc0(sizeof(MemoryContextCallback));
+
+	serial->sequence = InvalidOid;
+	for (int i = 0; i < desc->natts; i++)
+	{
+		Form_pg_attribute att = TupleDescAttr(desc, i);
+		SluiceColumn *column = &columns[i];
+		int			field = 0;
+		ListCell   *lc;
+
+		column->len = att->attlen;
+		column->align = align_bytes(att->attalign);
+		column->packable = att->attstorage != TYPSTORAGE_PLAIN;
+		column->typmod = att->atttypmod;
+		column->source = SLUICE_FROM_NULL;
+		if (att->attisdropped)
+			continue;
+		column->not_null = att->attnotnull && !att->attgenerated;
+		column->force_null = cstate->opts.force_null_flags[i];
+		column->force_not_null = cstate->opts.force_notnull_flags[i];
+		if (!list_member_int(cstate->attnumlist, i + 1))
+		{
+			plan_default(cstate, att, column, serial);
+			continue;
+		}
+		foreach(lc, cstate->attnumlist)
+		{
+			if (lfirst_int(lc) == i + 1)
+				column->source = field;
+			field++;
+		}
+		column->type_oid = core_reads_type(att->atttypid) ? att->atttypid : InvalidOid;
+	}
+
+	dialect.null = (const uint8_t *) cstate->opts.null_print;
+	dialect.null_len = cstate->opts.null_print_len;
+	dialect.default_marker = (const uint8_t *) compat_default_marker(cstate, &default_len);
+	dialect.default_len = default_len;
+	dialect.csv = cstate->opts.csv_mode;
+	dialect.dot_ends = compat_dot_line_ends(cstate->opts.csv_mode);
+	dialect.delimiter = cstate->opts.delim[0];
+	if (dialect.csv)
+	{
+		dialect.quote = cstate->opts.quote[0];
+		dialect.escape = cstate->opts.escape[0];
+	}
+	plan = pgsluice_plan(columns, desc->natts, list_length(cstate->attnumlist), &dialect, &env);
+	if (plan == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OUT_OF_MEMORY),
+				 errmsg("out of memory"),
+				 errdetail("Failed to make the plan of a COPY.")));
+	callback->func = (MemoryContextCallbackFunction) pgsluice_plan_free;
+	callback->arg = plan;
+	MemoryContextRegisterResetCallback(CurrentMemoryContext, callback);
+	return plan;
+}

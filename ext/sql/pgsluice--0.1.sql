@@ -1,0 +1,26 @@
+\echo Use "CREATE EXTENSION pgsluice" to load this file. \quit
+
+-- What this session's last COPY FROM did that pgsluice was asked to do.
+-- No row before the first one.
+CREATE FUNCTION last_copy(
+    OUT relation regclass,
+    OUT route text,
+    OUT rows bigint,
+    OUT rows_by_server bigint,
+    OUT bytes bigint,
+    OUT workers integer,
+    OUT seconds double precision,
+    OUT seconds_reading double precision,
+    OUT seconds_forming double precision,
+    OUT seconds_heap double precision,
+    OUT seconds_indexes_triggers double precision,
+    OUT wal_bytes numeric,
+    OUT fell_back_because text
+) RETURNS SETOF record
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED
+AS 'MODULE_PATHNAME', 'pgsluice_last_copy';
+
+CREATE VIEW last_copy AS SELECT * FROM last_copy();
+
+GRANT USAGE ON SCHEMA pgsluice TO PUBLIC;
+GRANT SELECT ON last_copy TO PUBLIC;
