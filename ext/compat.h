@@ -79,6 +79,17 @@ compat_insert_index_tuples(ResultRelInfo *rri, TupleTableSlot *slot, EState *est
 #endif
 }
 
+/* Whether bytes from the client lie in the server's buffer. */
+static inline bool
+compat_client_bytes_buffered(void)
+{
+#if PG_VERSION_NUM >= 170000
+	return pq_buffer_remaining_data() > 0;
+#else
+	return pq_buffer_has_data();
+#endif
+}
+
 /* COPY's DEFAULT marker came with 16. */
 static inline const char *
 compat_default_marker(CopyFromState cstate, int *len)

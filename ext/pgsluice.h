@@ -12,6 +12,12 @@
 #include "commands/copyfrom_internal.h"
 #include "executor/executor.h"
 #include "nodes/execnodes.h"
+/*
+ * libpq.h includes the declaration of Port, which wants Kerberos' headers where
+ * the server was built with them. Port is not used here.
+ */
+#undef ENABLE_GSS
+#include "libpq/libpq.h"
 #include "parser/parse_node.h"
 #include "parser/parse_relation.h"
 #include "portability/instr_time.h"

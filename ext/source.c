@@ -5,12 +5,6 @@
 #include "pgsluice.h"
 
 #include "commands/progress.h"
-/*
- * libpq.h includes the declaration of Port, which wants Kerberos' headers where
- * the server was built with them. Port is not used here.
- */
-#undef ENABLE_GSS
-#include "libpq/libpq.h"
 #include "libpq/pqformat.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
@@ -99,7 +93,7 @@ client_has_more(void)
 	WaitEvent	events[FeBeWaitSetNEvents];
 	int			n;
 
-	if (pq_buffer_has_data())
+	if (compat_client_bytes_buffered())
 		return true;
 	ModifyWaitEvent(FeBeWaitSet, FeBeWaitSetSocketPos, WL_SOCKET_READABLE, NULL);
 	n = WaitEventSetWait(FeBeWaitSet, 0, events, lengthof(events), WAIT_EVENT_CLIENT_READ);

@@ -1,0 +1,187 @@
+"""PostgreSQL clusters for the extension's tests: installed, made, started, killed."""
+
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+EXT = Path(__file__).resolve().parent.parent
+BUILD = EXT.parent / "build" / "ext"
+
+
+class Refused(Exception):
+    """The server refused; the text is what psql says of it, SQLSTATE included."""
+
+
+def _output(*command):
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def _user():
+    """Whom the servers run as: nobody may run them as root."""
+    if os.geteuid() != 0:
+        return None
+    names = {entry.pw_name for entry in pwd.getpwall()}
+    return "postgres" if "postgres" in names else "nobody"
+
+
+USER = _user()
+
+
+def install():
+    """Installs the extension where no root is needed; gives the folder of programs.
+
+    PostgreSQL finds its files from where its programs lie, so that a copy of an
+    installation is an installation. The clone's own servers are used as they are.
+    """
+    config = Path(os.environ["PG_CONFIG"])
+    if not config.is_absolute():
+        config = Path(shutil.which(str(config)))
+    bindir = Path(_output(config, "--bindir"))
+    if bindir.is_relative_to("/usr"):
+        root = BUILD / _output(config, "--version").split()[1]
+        for what in ("--bindir", "--pkglibdir", "--sharedir"):
+            path = Path(_output(config, what))
+            if what == "--pkglibdir" and path.is_relative_to(bindir.parent):
+                continue
+            tree = bindir.parent if what == "--bindir" else path
+            copy = root / tree.relative_to("/")
+            if not copy.exists():
+                shutil.copytree(tree, copy, symlinks=False)
+        include = root / Path(_output(config, "--includedir-server")).relative_to("/")
+        include.parent.mkdir(parents=True, exist_ok=True)
+        if not include.exists():
+            include.symlink_to(_output(config, "--includedir-server"))
+        config = root / bindir.relative_to("/") / "pg_config"
+        bindir = config.parent
+    lib, share = (Path(_output(config, what)) for what in ("--pkglibdir", "--sharedir"))
+    shutil.copy(EXT / "pgsluice.so", lib / "pgsluice.so")
+    for file in (EXT / "pgsluice.control", *(EXT / "sql").glob("*.sql")):
+        shutil.copy(file, share / "extension" / file.name)
+    return bindir
+
+
+BIN = install()
+MAJOR = int(_output(BIN / "postgres", "--version").split()[2].split(".")[0])
+
+
+def has(module):
+    """Whether a contrib module is there."""
+    share = Path(_output(BIN / "pg_config", "--sharedir"))
+    return (share / "extension" / f"{module}.control").exists()
+
+
+def _free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _as_user(command):
+    command = [str(part) for part in command]
+    return ["runuser", "-u", USER, "--", *command] if USER else command
+
+
+class Cluster:
+    """One server and its data, in a folder of its own below the temporary one."""
+
+    def __init__(self, settings=(), copy_of=None):
+        self.home = Path(tempfile.mkdtemp(prefix="pgsluice-ext-"))
+        self.home.chmod(0o755)
+        if USER:
+            shutil.chown(self.home, USER)
+        self.data = self.home / "data"
+        self.port = _free_port()
+        self.log = self.home / "log"
+        if copy_of is None:
+            # Durability is under test: fsync stays on.
+            self._run(
+                [BIN / "initdb", "-D", self.data, "-k", "-U", "postgres", "-A", "trust",
+                 "-E", "UTF8", "--locale=C.UTF-8"]
+            )
+        else:
+            self._run(
+                [BIN / "pg_basebackup", "-D", self.data, "-h", copy_of.home, "-p",
+                 copy_of.port, "-U", "postgres", "-R", "-X", "stream", "-c", "fast"]
+            )
+        with open(self.data / "postgresql.auto.conf", "a", encoding="utf-8") as conf:
+            for line in (
+                "listen_addresses = ''",
+                f"unix_socket_directories = '{self.home}'",
+                f"port = {self.port}",
+                "shared_buffers = 64MB",
+                "session_preload_libraries = 'pgsluice'",
+                *settings,
+            ):
+                conf.write(line + "\n")
+        self.start()
+
+    def _run(self, command):
+        done = subprocess.run(_as_user(command), capture_output=True, text=True, cwd="/", check=False)
+        if done.returncode != 0:
+            raise RuntimeError(f"{command}\n{done.stdout}{done.stderr}{self.tail()}")
+        return done.stdout
+
+    def tail(self):
+        """The end of the server's log."""
+        return self.log.read_text(errors="replace")[-4000:] if self.log.exists() else ""
+
+    def start(self):
+        """Starts the server and waits until it accepts connections."""
+        self._run([BIN / "pg_ctl", "-D", self.data, "-l", self.log, "-w", "-t", "120", "start"])
+
+    def stop(self, mode="fast"):
+        """Stops the server."""
+        self._run([BIN / "pg_ctl", "-D", self.data, "-m", mode, "-w", "-t", "120", "stop"])
+
+    def kill(self):
+        """SIGKILL to the postmaster and to each of its children, as a power cut would."""
+        postmaster = int((self.data / "postmaster.pid").read_text().split()[0])
+        children = Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split()
+        for pid in (postmaster, *map(int, children)):
+            try:
+                os.kill(pid, 9)
+            except ProcessLookupError:
+                pass
+        for pid in (postmaster, *map(int, children)):
+            while Path(f"/proc/{pid}/stat").exists() and " Z " not in Path(f"/proc/{pid}/stat").read_text():
+                time.sleep(0.01)
+        (self.data / "postmaster.pid").unlink(missing_ok=True)
+
+    def remove(self):
+        """Stops the server if it runs and deletes everything."""
+        if (self.data / "postmaster.pid").exists():
+            self.stop("immediate")
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    def command(self, *options, database="postgres", user="postgres"):
+        """The command line of psql for this server."""
+        return [str(BIN / "psql"), "-XqAt", "-h", str(self.home), "-p", str(self.port), "-U", user,
+                "-d", database, "-v", "ON_ERROR_STOP=1", "-v", "VERBOSITY=verbose", *options]
+
+    def sql(self, text, stdin=None, database="postgres", user="postgres"):
+        """Runs SQL, with `stdin` as the data of its COPY FROM STDIN; gives the output."""
+        if stdin is None:
+            command, given = self.command("-f", "-", database=database, user=user), text.encode()
+        else:
+            command, given = self.command("-c", text, database=database, user=user), stdin
+        done = subprocess.run(command, input=given, capture_output=True, check=False)
+        if done.returncode != 0:
+            raise Refused(done.stderr.decode(errors="replace"))
+        return done.stdout.decode(errors="replace").strip()
+
+    def file(self, name, content):
+        """A file that the server can read."""
+        path = self.home / name
+        path.write_bytes(content)
+        return path
+
+    def checksums(self):
+        """pg_checksums on the stopped cluster; starts it again."""
+        self.stop()
+        self._run([BIN / "pg_checksums", "--check", "-D", self.data])
+        self.start()

@@ -1,0 +1,42 @@
+"""Stock COPY as the oracle: the same input through both, equal tables or equal refusals."""
+
+import re
+
+from .cluster import Refused
+
+# psql's verbose output names the server's source file and line.
+_LOCATION = re.compile(r"^LOCATION:.*\n?", re.M)
+_PLACE = re.compile(r"^psql:[^:]*:\d+: ", re.M)
+
+
+def outcome(cluster, table, copy, data, setup="", stock=False):
+    """(refusal or None, rows in physical order, tag) of one load into a fresh table."""
+    cluster.sql(f"DROP TABLE IF EXISTS t CASCADE; {table}")
+    setting = "off" if stock else "on"
+    path = cluster.file("input", data)
+    script = (
+        f"SET pgsluice.copy = {setting};\n{setup}\n\\unset QUIET\n"
+        + copy.format(f"'{path}'") + ";\n\\set QUIET on\n"
+        + ("" if stock else "SELECT * FROM (SELECT coalesce(fell_back_because, route) FROM pgsluice.last_copy) _;")
+    )
+    try:
+        said = cluster.sql(script).splitlines()
+        refusal = None
+    except Refused as refused:
+        said = [""]
+        refusal = _PLACE.sub("", _LOCATION.sub("", str(refused)))
+    rows = cluster.sql("SELECT t FROM t ORDER BY ctid")
+    return refusal, rows, said
+
+
+def compare(test, cluster, table, copy, data, setup="", route="insert"):
+    """Asserts that a load by the extension equals stock COPY's; gives the refusal."""
+    stock = outcome(cluster, table, copy, data, setup, stock=True)
+    ours = outcome(cluster, table, copy, data, setup)
+    test.assertEqual(stock[0], ours[0])
+    test.assertEqual(stock[1], ours[1])
+    if stock[0] is None:
+        test.assertEqual(stock[2][-1], ours[2][-2], "command tag")
+        if route is not None:
+            test.assertEqual(ours[2][-1], route)
+    return ours[0]

@@ -1,0 +1,205 @@
+"""The insert route against stock COPY: values, refusals, tables of every kind."""
+
+import random
+import unittest
+
+from . import cluster as clusters
+from .cluster import MAJOR, Cluster, Refused
+from .differential import compare
+
+TABLE = "CREATE TABLE t (a int, b text, c bigint, d smallint)"
+CSV = "COPY t FROM {} WITH (FORMAT csv)"
+TEXT = "COPY t FROM {}"
+
+
+class Insert(unittest.TestCase):
+    """Files through `COPY t FROM 'file'`."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = Cluster()
+        cls.cluster.sql("CREATE EXTENSION pgsluice")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.cluster.remove()
+
+    def same(self, data, copy=CSV, table=TABLE, setup="", route="insert"):
+        """The refusal that both gave, or None."""
+        with self.subTest(copy=copy, table=table, data=data[:80]):
+            return compare(self, self.cluster, table, copy, data, setup, route)
+
+    def test_values(self):
+        """What is and what is not a number, a NULL, a quoted field."""
+        self.same(b"1,hello,5,6\n2,,,\n3,\"quoted \"\"x\"\"\",-7,0\n+4,\"\",9223372036854775807,-32768\n")
+        self.same(b" 1 ,x,1,1\n0x10,y,1,1\n" if MAJOR >= 16 else b" 1 ,x,1,1\n")
+        self.same(b"1\thello\\tworld\t\\N\t3\n\\N\t\\\\N\t1\t2\n\\.\n", TEXT)
+        self.same("1,žluťoučký,2,3\n2,😀,2,3\n".encode())
+        self.same(b"")
+        self.same(b"1,last line without an end,2,3")
+        self.same(b"1,\"a\nb\",2,3\n4,c,5,6\n")
+        self.same(b"1,a,2,3\r\n4,b,5,6\r\n")
+        self.same(b"1,a,2,3\r4,b,5,6\r")
+
+    def test_refusals(self):
+        """Each error with its SQLSTATE, message, DETAIL and CONTEXT."""
+        good = b"1,a,2,3\n" * 1500
+        for bad in (
+            b"x,a,2,3\n", b"1,a,2\n", b"1,a,2,3,4\n", b"1,a,2,99999\n", b"1,a,99999999999999999999,1\n",
+            b"1,\"unterminated,2,3\n", b"1,a\rb,2,3\n", b"1,caf\xe9,2,3\n", b"1,nul\0,2,3\n", b"1,\xed\xa0\x80,2,3\n",
+            b"\n", b"2147483648,a,2,3\n", b"1," + b"long" * 40 + b",x,3\n", b"1,trunc\xc3",
+        ):
+            for data in (bad, good + bad, good + bad + good):
+                self.assertIsNotNone(self.same(data))
+        for bad in (b"1\tx\\\n", b"1\n", b"1\ta\t2\t3\t4\n", b"\\.x\n", b"a\\.\n", b"1\t\\x00\t2\t3\n"):
+            self.same(b"1\ta\t2\t3\n" + bad, TEXT, route=None)
+
+    def test_options(self):
+        """COPY's options on the form of the data."""
+        self.same(b"a,b,c,d\n1,x,2,3\n", CSV[:-1] + ", HEADER)")
+        self.same(b"a,b,c,d\n1,x,2,3\n", CSV[:-1] + ", HEADER match)")
+        self.assertIsNotNone(self.same(b"a,b,x,d\n1,x,2,3\n", CSV[:-1] + ", HEADER match)"))
+        self.same(b"a\tb\tc\td\n1\tx\t2\t3\n", TEXT + " WITH (HEADER)")
+        self.same(b"1;'it''s';NULL;3\n", CSV[:-1] + ", DELIMITER ';', QUOTE '''', NULL 'NULL')")
+        self.same(b"1,\"a\\\"b\",2,3\n", CSV[:-1] + ", ESCAPE '\\')")
+        self.same(b"1,,2,3\n1,\"\",2,3\n", CSV[:-1] + ", FORCE_NOT_NULL (b))")
+        self.same(b"1,,2,3\n1,\"\",2,3\n", CSV[:-1] + ", FORCE_NULL (b))")
+        self.same(b"1,,2,3\n1,\"\",2,3\n", CSV[:-1] + ", FORCE_NULL (b), FORCE_NOT_NULL (b))")
+        self.same(b"x|7\n", "COPY t (b, d) FROM {} WITH (DELIMITER '|')")
+        self.same(b"1,x,2,3\n5,y,2,3\n", CSV + " WHERE a > 2 AND b <> 'z'")
+        self.same(b"1,x,2,3\n\\.\n5,y,2,3\n", CSV, route=None)
+        if MAJOR >= 16:
+            self.same(b"1,D,2,3\n1,\"D\",2,3\n", CSV[:-1] + ", DEFAULT 'D')",
+                      TABLE.replace("b text", "b text DEFAULT 'from default'"))
+
+    def test_tables(self):
+        """Constraints, defaults, generated columns, identity, indexes."""
+        rows = b"".join(b"%d,x%d\n" % (i, i) for i in range(1, 2500))
+        copy = "COPY t (a, b) FROM {} WITH (FORMAT csv)"
+        for table in (
+            "CREATE TABLE t (a int NOT NULL, b text NOT NULL)",
+            "CREATE TABLE t (a int CHECK (a > 0), b text, CHECK (b LIKE 'x%'))",
+            "CREATE TABLE t (a int, b text, c text DEFAULT 'given', d int DEFAULT 7, e bigint DEFAULT 1)",
+            "CREATE TABLE t (id serial, a int, b text)",
+            "CREATE TABLE t (a int, b text, id bigint GENERATED ALWAYS AS IDENTITY)",
+            "CREATE TABLE t (a int, b text, g int GENERATED ALWAYS AS (a * 2) STORED, h text DEFAULT upper('q'))",
+            "CREATE TABLE t (x int, a int, b text); ALTER TABLE t DROP COLUMN x; ALTER TABLE t ADD y int DEFAULT 5",
+            "CREATE TABLE t (id serial PRIMARY KEY, a int UNIQUE, b text); CREATE INDEX ON t (b); CREATE INDEX ON t (lower(b)) WHERE a > 7",
+            "CREATE TABLE t (a int, b text, EXCLUDE USING btree (a WITH =), UNIQUE (b) DEFERRABLE INITIALLY DEFERRED)",
+            "CREATE UNLOGGED TABLE t (a int, b text)",
+            "CREATE TABLE t (a int, b text, c int, d int, e int, f int, g int, h int, i int, j int)",
+            "CREATE TABLE t (a int, b text, c date DEFAULT '2020-02-02', d numeric DEFAULT 1.5, u uuid DEFAULT '00000000-0000-0000-0000-0000000000ff')",
+            "CREATE TABLE t (b text STORAGE PLAIN, a int)" if MAJOR >= 16 else
+            "CREATE TABLE t (b text, a int); ALTER TABLE t ALTER b SET STORAGE PLAIN",
+        ):
+            self.assertIsNone(self.same(rows, copy, table))
+        for table in (
+            "CREATE TABLE t (a int UNIQUE, b text)",
+            "CREATE TABLE t (a int, b text, UNIQUE (a) DEFERRABLE INITIALLY DEFERRED)",
+            "CREATE TABLE t (a int CHECK (a < 2000), b text)",
+            "CREATE TABLE t (a int, b text NOT NULL)",
+            "CREATE TABLE t (a int, b text, id smallint GENERATED ALWAYS AS IDENTITY (MAXVALUE 1000))",
+            "CREATE TABLE t (a int, b text, g int GENERATED ALWAYS AS (2499 / (a - 2400)) STORED)",
+        ):
+            self.assertIsNotNone(self.same(rows + b"1,\n", copy, table))
+
+    def test_toast(self):
+        """Wide values are compressed and moved out as the column says."""
+        random.seed(1)
+        wide = b"".join(
+            b"%d,%s\n" % (i, bytes(random.choices(b"abcdefghijklmnopqrstuvwxyz", k=random.choice([10, 3000, 50000]))))
+            for i in range(200)
+        )
+        copy = "COPY t (a, b) FROM {} WITH (FORMAT csv)"
+        for storage in ("extended", "external", "main"):
+            self.same(wide, copy, f"CREATE TABLE t (a int, b text); ALTER TABLE t ALTER b SET STORAGE {storage}")
+        self.same(b"1," + b"z" * 3_000_000 + b"\n2,y\n", copy, "CREATE TABLE t (a int, b text)")
+
+    def test_triggers_and_keys(self):
+        """AFTER triggers, transition tables and foreign keys by the ordinary queue."""
+        rows = b"".join(b"%d,x\n" % i for i in range(1, 1200))
+        copy = "COPY t (a, b) FROM {} WITH (FORMAT csv)"
+        log = (
+            "DROP TABLE IF EXISTS log CASCADE; CREATE TABLE log (n bigint, s bigint);"
+            "CREATE OR REPLACE FUNCTION each() RETURNS trigger LANGUAGE plpgsql AS"
+            " 'BEGIN INSERT INTO log VALUES (NEW.a, 1); RETURN NULL; END';"
+            "CREATE OR REPLACE FUNCTION alltogether() RETURNS trigger LANGUAGE plpgsql AS"
+            " 'BEGIN INSERT INTO log SELECT count(*), sum(a) FROM new; RETURN NULL; END';"
+            "CREATE TABLE t (a int, b text);"
+            "CREATE TRIGGER x AFTER INSERT ON t FOR EACH ROW WHEN (NEW.a % 2 = 0) EXECUTE FUNCTION each();"
+            "CREATE TRIGGER y AFTER INSERT ON t REFERENCING NEW TABLE AS new FOR EACH STATEMENT EXECUTE FUNCTION alltogether();"
+        )
+        self.assertIsNone(self.same(rows, copy, log))
+        self.assertEqual(self.cluster.sql("SELECT count(*), sum(n), sum(s) FROM log"),
+                         "600|360599|719999")
+        parent = (
+            "DROP TABLE IF EXISTS p CASCADE; CREATE TABLE p (a int PRIMARY KEY);"
+            "INSERT INTO p SELECT generate_series(1, 1199); CREATE TABLE t (a int REFERENCES p, b text)"
+        )
+        self.assertIsNone(self.same(rows, copy, parent))
+        self.assertIsNotNone(self.same(rows + b"5000,x\n", copy, parent))
+
+    def test_left_to_stock(self):
+        """What is not covered is stock COPY's work, with its reason."""
+        before = (
+            "CREATE OR REPLACE FUNCTION b() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.a := 7; RETURN NEW; END';"
+            "CREATE TABLE t (a int, b text); CREATE TRIGGER b BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION b()"
+        )
+        copy = "COPY t (a, b) FROM {} WITH (FORMAT csv)"
+        self.same(b"1,x\n", copy, before, route="the table has BEFORE or INSTEAD OF row triggers")
+        self.same(b"1,x\n", copy, "CREATE TABLE t (a int, b text, c float8 DEFAULT random() * 0)",
+                  route="a column has a volatile default")
+        self.same(b"1,caf\xe9\n", copy[:-1] + ", ENCODING 'LATIN1')", "CREATE TABLE t (a int, b text)",
+                  route="ENCODING differs from the server's")
+        path = self.cluster.file("input", b"1,x\n")
+        with self.assertRaises(Refused) as refused:
+            self.cluster.sql(f"COPY t (a, b) FROM '{path}' WITH (FORMAT csv, ENCODING 'LATIN1', pgsluice 'require')")
+        self.assertIn("0A000: pgsluice cannot take over this COPY: ENCODING differs", str(refused.exception))
+
+    def test_statement_option(self):
+        """The option decides without the setting, and against it."""
+        self.cluster.sql("DROP TABLE IF EXISTS t; CREATE TABLE t (a int)")
+        path = self.cluster.file("input", b"1\n")
+        last = "SELECT route FROM pgsluice.last_copy"
+        for option, setting, route in (("require", "off", "insert"), ("on", "off", "insert"), ("off", "on", "")):
+            said = self.cluster.sql(f"SET pgsluice.copy = {setting}; COPY t FROM '{path}' WITH (pgsluice '{option}'); {last}")
+            self.assertEqual(said, route)
+        with self.assertRaises(Refused):
+            self.cluster.sql(f"COPY t FROM '{path}' WITH (pgsluice 'maybe')")
+
+    def test_privileges(self):
+        """The privileges of COPY and no more."""
+        self.cluster.sql(
+            "DROP TABLE IF EXISTS t, s; CREATE TABLE t (a int, b text); CREATE TABLE s (a int);"
+            "DROP ROLE IF EXISTS weak; CREATE ROLE weak LOGIN; GRANT INSERT (a) ON t TO weak"
+        )
+        for setting in ("off", "on"):
+            run = lambda sql, data: self.cluster.sql(f"SET pgsluice.copy = {setting}; {sql}", data, user="weak")
+            run("COPY t (a) FROM STDIN", b"1\n")
+            for sql in ("COPY t FROM STDIN", "COPY s FROM STDIN", "COPY t (a) FROM '/dev/null'", "COPY t (a) FROM PROGRAM 'true'"):
+                with self.assertRaises(Refused) as refused:
+                    run(sql, b"1\tx\n")
+                self.assertIn("42501", str(refused.exception))
+        self.assertEqual(self.cluster.sql("SELECT count(*) FROM t"), "2")
+
+    def test_freeze(self):
+        """FREEZE under exactly COPY's conditions."""
+        path = self.cluster.file("input", b"1\n2\n")
+        copy = f"COPY t FROM '{path}' WITH (FREEZE)"
+        for setting in ("off", "on"):
+            self.cluster.sql("DROP TABLE IF EXISTS t; CREATE TABLE t (a int)")
+            with self.assertRaises(Refused) as refused:
+                self.cluster.sql(f"SET pgsluice.copy = {setting}; {copy}")
+            self.assertIn("55000", str(refused.exception))
+            self.cluster.sql(f"SET pgsluice.copy = {setting}; BEGIN; TRUNCATE t; {copy}; COMMIT")
+            if clusters.has("pageinspect"):
+                self.cluster.sql("CREATE EXTENSION IF NOT EXISTS pageinspect")
+                bits = self.cluster.sql(
+                    "SELECT t_infomask & 768, (SELECT flags & 4 FROM page_header(get_raw_page('t', 0)))"
+                    " FROM heap_page_items(get_raw_page('t', 0))"
+                )
+                self.assertEqual(bits, "768|4\n768|4")
+
+
+if __name__ == "__main__":
+    unittest.main()
