@@ -163,45 +163,78 @@ fill_blank(SluiceLoad *load, char *tuple, uint32 blank)
 	}
 }
 
+/*
+ * Completes a row of which the core could not read every value: the server's
+ * input functions read those, or raise their errors.
+ */
+static void
+ask_values(SluiceLoad *load, TupleTableSlot *slot, const SluiceRow *row,
+		   const SluiceAsk *asks)
+{
+	CopyFromState cstate = load->cstate;
+	TupleDesc	desc = RelationGetDescr(cstate->rel);
+	HeapTupleData tuple = {0};
+	MemoryContext old = MemoryContextSwitchTo(GetPerTupleMemoryContext(load->estate));
+
+	tuple.t_len = row->len;
+	tuple.t_data = (HeapTupleHeader) (load->slice.arena + row->offset);
+	heap_deform_tuple(&tuple, desc, slot->tts_values, slot->tts_isnull);
+	for (uint32 i = 0; i < row->asks; i++)
+	{
+		int			m = (int) asks[i].column;
+		Form_pg_attribute att = TupleDescAttr(desc, m);
+		char	   *text = (char *) load->slice.arena + asks[i].offset;
+
+		cstate->cur_attname = NameStr(att->attname);
+		cstate->cur_attval = text;
+		slot->tts_values[m] = InputFunctionCall(&cstate->in_functions[m], text,
+												cstate->typioparams[m], att->atttypmod);
+		slot->tts_isnull[m] = false;
+		cstate->cur_attname = NULL;
+		cstate->cur_attval = NULL;
+	}
+	MemoryContextSwitchTo(old);
+	ExecStoreVirtualTuple(slot);
+	sluice_report.values_by_server += row->asks;
+}
+
 /* The rows that the core has formed from this slice, into the batch. */
 static void
 accept_rows(SluiceLoad *load)
 {
 	SluiceSlice *slice = &load->slice;
+	const SluiceAsk *asks = slice->asks;
 
 	for (size_t i = 0; i < slice->rows_used; i++)
 	{
 		SluiceRow  *row = &load->rows[i];
 		char	   *tuple = (char *) slice->arena + row->offset;
 		TupleTableSlot *slot = sluice_batch_slot(load->batch);
+		size_t		next = i + 1 < slice->rows_used ? row[1].record : slice->consumed;
+		bool		pass = true;
 
-		if (load->check_rows || row->blank)
-		{
-			size_t		next = i + 1 < slice->rows_used ? row[1].record : slice->consumed;
-
-			load->cstate->cur_lineno = load->lines + row->line;
-			load->record = (const char *) slice->input + row->record;
-			load->record_len = next - row->record;
-			if (row->blank)
-				fill_blank(load, tuple, row->blank);
-			sluice_slot_store(slot, tuple, row->len);
-			if (load->check_rows)
-			{
-				bool		pass;
-
-				pass = row_passes(load, slot);
-				ResetPerTupleExprContext(load->estate);
-				if (!pass)
-					ExecClearTuple(slot);
-				load->record = NULL;
-				if (!pass)
-					continue;
-			}
-			load->record = NULL;
-		}
+		load->cstate->cur_lineno = load->lines + row->line;
+		load->record = (const char *) slice->input + row->record;
+		load->record_len = next - row->record;
+		if (row->blank)
+			fill_blank(load, tuple, row->blank);
+		if (row->asks)
+			ask_values(load, slot, row, asks);
 		else
 			sluice_slot_store(slot, tuple, row->len);
-		sluice_batch_add(load->batch, load->lines + row->line);
+		asks += row->asks;
+		if (load->check_rows || row->asks)
+		{
+			pass = row_passes(load, slot);
+			if (pass)
+				ExecMaterializeSlot(slot);
+			else
+				ExecClearTuple(slot);
+			ResetPerTupleExprContext(load->estate);
+		}
+		load->record = NULL;
+		if (pass)
+			sluice_batch_add(load->batch, load->lines + row->line);
 	}
 	load->cstate->line_buf_valid = false;
 }
@@ -406,6 +439,8 @@ sluice_copy(SluiceStatement *s)
 	load->plan = sluice_make_plan(load->cstate, &load->serial);
 	load->rows = palloc(sizeof(SluiceRow) * SLUICE_BATCH_ROWS);
 	load->slice.rows = load->rows;
+	load->slice.asks = palloc(sizeof(SluiceAsk) * SLUICE_BATCH_ASKS);
+	load->slice.asks_len = SLUICE_BATCH_ASKS;
 	load->slice.arena = palloc(SLUICE_ARENA);
 	load->slice.arena_len = SLUICE_ARENA;
 	run(load);

@@ -118,28 +118,6 @@ relation_why_not(Relation rel)
 	return NULL;
 }
 
-/* Whether any record needs the server's own input functions for a column. */
-static const char *
-columns_why_not(Relation rel, List *attnums)
-{
-	static char reason[NAMEDATALEN + 64];
-	TupleDesc	desc = RelationGetDescr(rel);
-	ListCell   *lc;
-
-	foreach(lc, attnums)
-	{
-		Form_pg_attribute att = TupleDescAttr(desc, lfirst_int(lc) - 1);
-
-		if (!sluice_core_reads(att))
-		{
-			snprintf(reason, sizeof(reason), "only the server reads the type of column \"%s\"",
-					 NameStr(att->attname));
-			return reason;
-		}
-	}
-	return sluice_default_why_not(rel, attnums);
-}
-
 /* The WHERE clause as DoCopy prepares it. */
 static Node *
 transform_where(SluiceStatement *s, ParseNamespaceItem *nsitem)
@@ -205,7 +183,7 @@ sluice_why_not(SluiceStatement *s)
 	if (s->where && contain_volatile_functions(s->where))
 		return "the WHERE clause is volatile";
 	s->attnums = CopyGetAttnums(RelationGetDescr(s->rel), s->rel, s->stmt->attlist);
-	if ((reason = columns_why_not(s->rel, s->attnums)) != NULL)
+	if ((reason = sluice_default_why_not(s->rel, s->attnums)) != NULL)
 		return reason;
 	foreach(lc, s->attnums)
 		compat_add_inserted_column(nsitem, lfirst_int(lc) - FirstLowInvalidHeapAttributeNumber);

@@ -170,11 +170,18 @@ Datum
 pgsluice_last_copy(PG_FUNCTION_ARGS)
 {
 	const SluiceReport *r = &sluice_report;
-	Datum		values[13];
-	bool		nulls[13] = {0};
+	Datum		values[14];
+	bool		nulls[14] = {0};
 	char		wal[32];
+	ReturnSetInfo *rsinfo;
 
 	InitMaterializedSRF(fcinfo, 0);
+	rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	if (rsinfo->setDesc->natts != lengthof(values))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("the extension's objects are of another version than its library"),
+				 errhint("Run ALTER EXTENSION pgsluice UPDATE.")));
 	if (!r->valid)
 		return (Datum) 0;
 	values[0] = ObjectIdGetDatum(r->relid);
@@ -182,25 +189,22 @@ pgsluice_last_copy(PG_FUNCTION_ARGS)
 	values[1] = CStringGetTextDatum(r->route);
 	values[2] = Int64GetDatum((int64) r->rows);
 	values[3] = Int64GetDatum((int64) r->rows_by_server);
-	values[4] = Int64GetDatum((int64) r->bytes);
-	values[5] = Int32GetDatum(r->workers);
-	values[6] = Float8GetDatum(INSTR_TIME_GET_DOUBLE(r->total));
-	values[7] = Float8GetDatum(INSTR_TIME_GET_DOUBLE(r->reading));
-	values[8] = Float8GetDatum(INSTR_TIME_GET_DOUBLE(r->forming));
-	values[9] = Float8GetDatum(INSTR_TIME_GET_DOUBLE(r->heap));
-	values[10] = Float8GetDatum(INSTR_TIME_GET_DOUBLE(r->after));
+	values[4] = Int64GetDatum((int64) r->values_by_server);
+	values[5] = Int64GetDatum((int64) r->bytes);
+	values[6] = Int32GetDatum(r->workers);
+	values[7] = Float8GetDatum(INSTR_TIME_GET_DOUBLE(r->total));
+	values[8] = Float8GetDatum(INSTR_TIME_GET_DOUBLE(r->reading));
+	values[9] = Float8GetDatum(INSTR_TIME_GET_DOUBLE(r->forming));
+	values[10] = Float8GetDatum(INSTR_TIME_GET_DOUBLE(r->heap));
+	values[11] = Float8GetDatum(INSTR_TIME_GET_DOUBLE(r->after));
 	snprintf(wal, sizeof(wal), UINT64_FORMAT, r->wal_bytes);
-	values[11] = DirectFunctionCall3(numeric_in, CStringGetDatum(wal),
+	values[12] = DirectFunctionCall3(numeric_in, CStringGetDatum(wal),
 									 ObjectIdGetDatum(InvalidOid), Int32GetDatum(-1));
-	values[12] = r->reason[0] ? CStringGetTextDatum(r->reason) : (Datum) 0;
-	nulls[12] = r->reason[0] == '\0';
+	values[13] = r->reason[0] ? CStringGetTextDatum(r->reason) : (Datum) 0;
+	nulls[13] = r->reason[0] == '\0';
 	if (r->reason[0])
-		memset(&nulls[2], true, 10 * sizeof(bool));
-	{
-		ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
-	}
+		memset(&nulls[2], true, 11 * sizeof(bool));
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	return (Datum) 0;
 }
 

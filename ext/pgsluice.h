@@ -35,6 +35,7 @@ typedef struct SluiceReport
 	const char *route;
 	uint64		rows;
 	uint64		rows_by_server; /* of these, read by the server's own parser */
+	uint64		values_by_server;	/* single values read by the server's input functions */
 	uint64		bytes;
 	int			workers;
 	instr_time	total;
@@ -100,10 +101,10 @@ typedef struct SluiceSerial
 /* plan.c */
 extern SluicePlan *sluice_make_plan(CopyFromState cstate, SluiceSerial *serial);
 extern const char *sluice_default_why_not(Relation rel, List *attnums);
-extern bool sluice_core_reads(Form_pg_attribute att);
 
 /* Rows that wait for the next insertion, in the order of the input. */
 #define SLUICE_BATCH_ROWS 1000
+#define SLUICE_BATCH_ASKS (8 * SLUICE_BATCH_ROWS)
 #define SLUICE_ARENA ((size_t) 4 << 20)
 
 typedef struct SluiceBatch

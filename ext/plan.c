@@ -5,13 +5,17 @@
 #include "pgsluice.h"
 
 #include "access/detoast.h"
+#include "access/transam.h"
+#include "catalog/pg_enum.h"
 #include "catalog/pg_type.h"
 #include "miscadmin.h"
 #include "nodes/nodeFuncs.h"
 #include "optimizer/optimizer.h"
 #include "pgtime.h"
 #include "rewrite/rewriteHandler.h"
+#include "storage/procarray.h"
 #include "utils/array.h"
+#include "utils/catcache.h"
 #include "utils/datum.h"
 #include "utils/fmgroids.h"
 #include "utils/fmgrprotos.h"
@@ -19,28 +23,8 @@
 #include "utils/lsyscache.h"
 #include "utils/pg_locale.h"
 #include "utils/snapmgr.h"
-
-/* Types that the core reads: the same list as in ffi/src/plan.rs. */
-static bool
-core_reads_type(Oid type)
-{
-	switch (type)
-	{
-		case INT2OID:
-		case INT4OID:
-		case INT8OID:
-		case TEXTOID:
-			return true;
-		default:
-			return false;
-	}
-}
-
-bool
-sluice_core_reads(Form_pg_attribute att)
-{
-	return core_reads_type(att->atttypid);
-}
+#include "utils/syscache.h"
+#include "utils/typcache.h"
 
 static uint8
 align_bytes(char attalign)
@@ -56,6 +40,76 @@ align_bytes(char attalign)
 		default:
 			return ALIGNOF_DOUBLE;
 	}
+}
+
+/*
+ * The labels of an enum. One that was added by a transaction that is still
+ * running is left out: whether it may be used is the server's to say.
+ */
+static void
+plan_enum(Oid type, SluiceColumn *column)
+{
+	CatCList   *list = SearchSysCacheList1(ENUMTYPOIDNAME, ObjectIdGetDatum(type));
+	SluiceLabel *labels = palloc(sizeof(SluiceLabel) * list->n_members);
+
+	for (int i = 0; i < list->n_members; i++)
+	{
+		HeapTuple	tuple = &list->members[i]->tuple;
+		Form_pg_enum label = (Form_pg_enum) GETSTRUCT(tuple);
+		TransactionId xmin = HeapTupleHeaderGetXmin(tuple->t_data);
+		char	   *text;
+
+		if (TransactionIdIsNormal(xmin) && TransactionIdIsInProgress(xmin))
+			continue;
+		text = pstrdup(NameStr(label->enumlabel));
+		labels[column->nlabels].label = (const uint8_t *) text;
+		labels[column->nlabels].len = strlen(text);
+		labels[column->nlabels].oid = label->oid;
+		column->nlabels++;
+	}
+	ReleaseCatCacheList(list);
+	column->labels = labels;
+}
+
+/*
+ * What the core reads of a column that is in the data; type_oid stays 0 where
+ * every value has to be asked of the server.
+ */
+static void
+plan_type(CopyFromState cstate, Form_pg_attribute att, SluiceColumn *column,
+		  const SluiceEnv *env)
+{
+	Oid			type = att->atttypid;
+	int32		typmod = att->atttypmod;
+	Oid			element;
+
+	if (get_typtype(type) == TYPTYPE_DOMAIN && !DomainHasConstraints(type))
+		type = getBaseTypeAndTypmod(type, &typmod);
+	column->typmod = typmod;
+	element = get_element_type(type);
+	if (get_typtype(type) == TYPTYPE_ENUM)
+		plan_enum(type, column);
+	else if (pgsluice_reads(type) &&
+			 (!OidIsValid(element) || Array_nulls) &&
+			 ((type != INTERVALOID && element != INTERVALOID) ||
+			  IntervalStyle != INTSTYLE_SQL_STANDARD) &&
+			 ((type != MONEYOID && element != MONEYOID) || env->money_c))
+	{
+		column->type_oid = type;
+		if (OidIsValid(element))
+		{
+			int16		len;
+			bool		byval;
+			char		align;
+
+			get_typlenbyvalalign(element, &len, &byval, &align);
+			column->element_align = align_bytes(align);
+		}
+		return;
+	}
+	/* Of an input function that wants to see NULLs too, they are asked. */
+	if (column->nlabels == 0 && !cstate->in_functions[att->attnum - 1].fn_strict)
+		column->not_null = true;
 }
 
 /* nextval('…'::regclass), as it is or cast to the column's type. */
@@ -221,7 +275,6 @@ sluice_make_plan(CopyFromState cstate, SluiceSerial *serial)
 		column->len = att->attlen;
 		column->align = align_bytes(att->attalign);
 		column->packable = att->attstorage != TYPSTORAGE_PLAIN;
-		column->typmod = att->atttypmod;
 		column->source = SLUICE_FROM_NULL;
 		if (att->attisdropped)
 			continue;
@@ -239,7 +292,7 @@ sluice_make_plan(CopyFromState cstate, SluiceSerial *serial)
 				column->source = field;
 			field++;
 		}
-		column->type_oid = core_reads_type(att->atttypid) ? att->atttypid : InvalidOid;
+		plan_type(cstate, att, column, &env);
 	}
 
 	dialect.null = (const uint8_t *) cstate->opts.null_print;

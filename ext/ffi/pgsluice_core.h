@@ -22,7 +22,6 @@ typedef struct SluiceColumn
 {
 	uint32_t	type_oid;
 	int32_t		typmod;
-	uint32_t	element_oid;
 	int32_t		source;
 	const SluiceLabel *labels;
 	size_t		nlabels;
@@ -31,7 +30,6 @@ typedef struct SluiceColumn
 	int16_t		len;
 	uint8_t		align;
 	uint8_t		element_align;
-	uint8_t		element_delimiter;
 	bool		packable;
 	bool		not_null;
 	bool		force_null;
@@ -81,7 +79,16 @@ typedef struct SluiceRow
 	uint32_t	blank;
 	uint32_t	record;
 	uint32_t	line;
+	uint32_t	asks;
 } SluiceRow;
+
+typedef struct SluiceAsk
+{
+	uint32_t	offset;
+	uint32_t	len;
+	uint32_t	column;
+	uint32_t	row;
+} SluiceAsk;
 
 typedef struct SluiceSlice
 {
@@ -92,6 +99,8 @@ typedef struct SluiceSlice
 	size_t		arena_used;
 	SluiceRow  *rows;
 	size_t		rows_len;
+	SluiceAsk  *asks;
+	size_t		asks_len;
 	size_t		rows_used;
 	size_t		consumed;
 	uint64_t	lines;
@@ -103,6 +112,7 @@ extern SluicePlan *pgsluice_plan(const SluiceColumn *columns, size_t ncolumns,
 								 size_t fields, const SluiceDialect *dialect,
 								 const SluiceEnv *env);
 extern void pgsluice_plan_free(SluicePlan *plan);
+extern bool pgsluice_reads(uint32_t oid);
 extern size_t pgsluice_valid_utf8(const uint8_t *data, size_t len);
 extern SluiceStatus pgsluice_form(SluicePlan *plan, SluiceSlice *slice);
 

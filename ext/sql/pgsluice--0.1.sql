@@ -7,6 +7,7 @@ CREATE FUNCTION last_copy(
     OUT route text,
     OUT rows bigint,
     OUT rows_by_server bigint,
+    OUT values_by_server bigint,
     OUT bytes bigint,
     OUT workers integer,
     OUT seconds double precision,

@@ -174,6 +174,14 @@ class Cluster:
             raise Refused(done.stderr.decode(errors="replace"))
         return done.stdout.decode(errors="replace").strip()
 
+    def session(self, text):
+        """Runs SQL to its end whatever fails; gives the output and the errors."""
+        done = subprocess.run(
+            self.command("-v", "ON_ERROR_STOP=0", "-f", "-"), input=text.encode(),
+            capture_output=True, check=False,
+        )
+        return done.stdout.decode(errors="replace").strip("\n"), done.stderr.decode(errors="replace")
+
     def file(self, name, content):
         """A file that the server can read."""
         path = self.home / name

@@ -89,7 +89,8 @@ fn put_value<S: RowSink>(
     sink: &mut S,
 ) -> Result<(), Refusal> {
     match value {
-        Some(text) => types::put(&column.ty, text, &shape.env, sink),
+        Some(text) => types::put(&column.ty, text, &shape.env, sink)
+            .or_else(|refusal| sink.ask(text).map_err(|_| refusal)),
         None if column.not_null => Err(Refusal::Null),
         None => {
             sink.null();

@@ -1,8 +1,8 @@
 //! Records of a slice to tuples in the arena.
 
 use pgsluice_core::row;
-use pgsluice_core::scan::{Eol, Next, Scanner};
-use pgsluice_core::sink::HeapSink;
+use pgsluice_core::scan::{self, Eol, Next, Scanner};
+use pgsluice_core::sink::{Ask, HeapSink};
 
 use crate::plan::Plan;
 
@@ -36,6 +36,8 @@ pub struct Row {
     pub record: u32,
     /// the record's last line, counted from the slice's start, from 1
     pub line: u32,
+    /// how many of its values the server has to read, next in the slice's asks
+    pub asks: u32,
 }
 
 /// Input, memory for the output, and how far it went.
@@ -56,6 +58,10 @@ pub struct Slice {
     pub rows: *mut Row,
     /// how many rows it holds
     pub rows_len: usize,
+    /// memory for asks
+    pub asks: *mut Ask,
+    /// how many asks it holds
+    pub asks_len: usize,
     /// out: how many rows were formed
     pub rows_used: usize,
     /// out: bytes of the records that were formed
@@ -89,11 +95,7 @@ fn eol_code(eol: Eol) -> u8 {
 
 /// See [`crate::pgsluice_valid_utf8`].
 pub(crate) fn valid_utf8(data: &[u8]) -> usize {
-    let valid = match std::str::from_utf8(data) {
-        Ok(text) => text.len(),
-        Err(error) => error.valid_up_to(),
-    };
-    memchr::memchr(0, &data[..valid]).unwrap_or(valid)
+    scan::valid_utf8(data).map_or_else(|bad| bad.offset, |()| data.len())
 }
 
 /// See [`crate::pgsluice_form`].
@@ -102,15 +104,16 @@ pub(crate) fn valid_utf8(data: &[u8]) -> usize {
 ///
 /// As there.
 pub(crate) unsafe fn form(plan: &mut Plan, slice: &mut Slice) -> Status {
-    // SAFETY: the caller's duty; input, arena and rows do not overlap.
-    let (input, arena, rows) = unsafe {
+    // SAFETY: the caller's duty; input, arena, rows and asks do not overlap.
+    let (input, arena, rows, asks) = unsafe {
         (
             crate::plan::slice(slice.input, slice.input_len),
             std::slice::from_raw_parts_mut(slice.arena, slice.arena_len),
             std::slice::from_raw_parts_mut(slice.rows, slice.rows_len),
+            std::slice::from_raw_parts_mut(slice.asks, slice.asks_len),
         )
     };
-    let mut sink = HeapSink::new(&plan.heap, arena, slice.arena_used, &mut plan.scratch);
+    let mut sink = HeapSink::new(&plan.heap, arena, slice.arena_used, asks, &mut plan.scratch);
     let mut scanner = Scanner::new(input, slice.last, &plan.dialect, eol(slice.eol));
     let record = &mut plan.record;
     slice.rows_used = 0;
@@ -142,6 +145,7 @@ pub(crate) unsafe fn form(plan: &mut Plan, slice: &mut Slice) -> Status {
             blank: formed.blank,
             record: record.start as u32,
             line: record.line as u32,
+            asks: formed.asks,
         };
         slice.rows_used += 1;
     };

@@ -14,6 +14,7 @@ mod plan;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
 pub use form::{Row, Slice, Status};
+pub use pgsluice_core::sink::Ask as AskDef;
 pub use plan::{ColumnDef, DialectDef, EnvDef, LabelDef, Plan};
 
 /// Makes a plan; NULL where it cannot be made. [`pgsluice_plan_free`] frees it.
@@ -52,6 +53,12 @@ pub unsafe extern "C" fn pgsluice_plan_free(plan: *mut Plan) {
     }
 }
 
+/// Whether the core reads the text of the base type with this `pg_type.oid`.
+#[no_mangle]
+pub extern "C" fn pgsluice_reads(oid: u32) -> bool {
+    catch_unwind(|| plan::reads(oid)).unwrap_or(false)
+}
+
 /// How many bytes at the front of `data` are valid UTF-8 without NUL.
 ///
 /// # Safety
@@ -69,7 +76,7 @@ pub unsafe extern "C" fn pgsluice_valid_utf8(data: *const u8, len: usize) -> usi
 /// # Safety
 ///
 /// `plan` is a live plan that no other call uses; `slice` is valid, and so are
-/// its `input` (valid UTF-8), `arena` (aligned to 8) and `rows` for the lengths
+/// its `input` (valid UTF-8), `arena` (aligned to 8), `rows` and `asks` for the lengths
 /// beside them; they do not overlap.
 #[no_mangle]
 pub unsafe extern "C" fn pgsluice_form(plan: *mut Plan, slice: *mut Slice) -> Status {

@@ -1,7 +1,7 @@
 //! What C says of a table and a statement, compiled into the core's terms.
 
 use pgsluice_core::scan::{Dialect, DotLine, Format, Record};
-use pgsluice_core::shape::{ArrayOf, Column, DateOrder, EnumLabels, Env, RowShape, Source, Type};
+use pgsluice_core::shape::{Column, DateOrder, EnumLabels, Env, RowShape, Source, Type};
 use pgsluice_core::sink::HeapColumn;
 
 /// The longest slice that is given to [`crate::pgsluice_form`], in bytes.
@@ -27,8 +27,6 @@ pub struct ColumnDef {
     pub type_oid: u32,
     /// `atttypmod`
     pub typmod: i32,
-    /// of an array: its elements' `pg_type.oid`, else 0
-    pub element_oid: u32,
     /// the field of the record, or one of [`FROM_NULL`], [`FROM_GIVEN`], [`FROM_BLANK`]
     pub source: i32,
     /// of an enum: its labels
@@ -45,8 +43,6 @@ pub struct ColumnDef {
     pub align: u8,
     /// of an array: its elements' `typalign` in bytes
     pub element_align: u8,
-    /// of an array: its elements' `typdelim`
-    pub element_delimiter: u8,
     /// `attstorage` is not plain
     pub packable: bool,
     /// NULL is refused
@@ -207,55 +203,20 @@ unsafe fn type_of(def: &ColumnDef) -> Type {
             .collect();
         return Type::Enum(EnumLabels::new(labels));
     }
-    if def.element_oid != 0 {
-        return match builtin(def.element_oid, def.typmod) {
-            Type::Server => Type::Server,
-            element => Type::Array(Box::new(ArrayOf {
-                element,
-                element_oid: def.element_oid,
-                delimiter: def.element_delimiter,
-            })),
-        };
+    if reads(def.type_oid) {
+        Type::from_oid(def.type_oid, def.typmod)
+    } else {
+        Type::Server
     }
-    builtin(def.type_oid, def.typmod)
 }
 
-/// The core's type for a `pg_type.oid` of `src/include/catalog/pg_type.dat`.
-fn builtin(oid: u32, typmod: i32) -> Type {
-    // varchar and char count the varlena header into their typmod (`VARHDRSZ`).
-    let length = (typmod >= 4).then(|| (typmod - 4) as u32);
-    let bits = (typmod > 0).then_some(typmod as u32);
-    match oid {
-        16 => Type::Bool,
-        17 => Type::Bytea,
-        19 => Type::Name,
-        20 => Type::Int8,
-        21 => Type::Int2,
-        23 => Type::Int4,
-        25 => Type::Text,
-        26 => Type::Oid,
-        114 => Type::Json,
-        650 => Type::Cidr,
-        700 => Type::Float4,
-        701 => Type::Float8,
-        774 => Type::Macaddr8,
-        790 => Type::Money,
-        829 => Type::Macaddr,
-        869 => Type::Inet,
-        1042 => Type::Bpchar(length),
-        1043 => Type::Varchar(length),
-        1082 => Type::Date,
-        1083 => Type::Time(typmod),
-        1114 => Type::Timestamp(typmod),
-        1184 => Type::TimestampTz(typmod),
-        1186 => Type::Interval(typmod),
-        1266 => Type::TimeTz(typmod),
-        1560 => Type::Bit(bits),
-        1562 => Type::Varbit(bits),
-        1700 => Type::Numeric(typmod),
-        2950 => Type::Uuid,
-        3802 => Type::Jsonb,
-        _ => Type::Server,
+/// See [`crate::pgsluice_reads`].
+pub(crate) fn reads(oid: u32) -> bool {
+    // The heap form of jsonb is a tree, which only the server builds.
+    match Type::from_oid(oid, -1) {
+        Type::Server | Type::Jsonb => false,
+        Type::Array(of) => of.element != Type::Jsonb,
+        _ => true,
     }
 }
 

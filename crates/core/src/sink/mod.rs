@@ -3,7 +3,7 @@
 mod heap;
 mod pgcopy;
 
-pub use heap::{Formed, HeapColumn, HeapSink};
+pub use heap::{Ask, Formed, HeapColumn, HeapSink};
 pub use pgcopy::{PgCopySink, HEADER, TRAILER};
 
 /// A `numeric` in the server's own terms (`src/backend/utils/adt/numeric.c`).
@@ -68,6 +68,14 @@ pub trait RowSink {
     ///
     /// Only [`crate::shape::Source::Given`] leads here.
     fn given(&mut self);
+    /// A value that the core cannot read, as text, for the server to read later.
+    ///
+    /// It may follow upon a value of the same column that was given up half-way.
+    ///
+    /// # Errors
+    ///
+    /// This sink takes no such values; the row must be undone.
+    fn ask(&mut self, text: &[u8]) -> Result<(), crate::error::Refusal>;
     /// `boolean`.
     fn put_bool(&mut self, v: bool);
     /// `smallint`.

@@ -83,6 +83,10 @@ impl RowSink for PgCopySink {
         self.out.extend_from_slice(&(-1i32).to_be_bytes());
     }
 
+    fn ask(&mut self, _text: &[u8]) -> Result<(), Refusal> {
+        Err(Refusal::Ask)
+    }
+
     fn given(&mut self) {
         unreachable!("the wire carries the columns of the statement's list and no defaults");
     }

@@ -5,9 +5,14 @@
 //! type's struct in `src/include/utils/`. Padding is zero. The fields that
 //! `heap_prepare_insert` sets (xmin, cmin, ctid, xmax) are left zero.
 
+#[cfg(test)]
+mod tests;
+mod values;
+
 use super::{ArrayHead, Numeric, RowSink};
 use crate::error::Refusal;
 use crate::page::tuple::{self, align, long_header, null_hoff, short_header};
+use values::{numeric_head, Elements};
 
 /// What the sink knows of one attribute of the relation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +39,22 @@ pub struct Formed {
     pub len: u32,
     /// where the value lies that is to be filled in, from the tuple's start; 0 for none
     pub blank: u32,
+    /// how many values the server has to read
+    pub asks: u32,
+}
+
+/// A value that the server has to read: the tuple has NULL in its place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Ask {
+    /// where the text begins in the sink's memory; a NUL follows it
+    pub offset: u32,
+    /// its length in bytes
+    pub len: u32,
+    /// the column's index
+    pub column: u32,
+    /// the index of its tuple among those that this sink has formed
+    pub row: u32,
 }
 
 /// Forms tuples in memory that the caller gave.
@@ -44,6 +65,15 @@ pub struct Formed {
 pub struct HeapSink<'a> {
     columns: &'a [HeapColumn],
     out: &'a mut [u8],
+    /// where the texts of `asks` begin: they fill `out` from its end
+    tail: usize,
+    asks: &'a mut [Ask],
+    /// how many asks belong to rows that were ended
+    asked: usize,
+    /// how many rows were formed
+    rows: u32,
+    /// how many asks there are, those of the row that was begun included
+    asking: usize,
     scratch: &'a mut Vec<u8>,
     /// where the row begins
     start: usize,
@@ -60,26 +90,25 @@ pub struct HeapSink<'a> {
     array: Option<Elements>,
 }
 
-/// An array in the making, in the scratch memory.
-#[derive(Debug)]
-struct Elements {
-    align: usize,
-    next: usize,
-    bitmap: Option<usize>,
-}
-
 impl<'a> HeapSink<'a> {
     /// A sink for rows of `columns` into `out`, from `at` on, a multiple of 8.
-    /// `scratch` holds arrays and names in the making.
+    /// `asks` is room for the values that the server has to read; `scratch`
+    /// holds an array in the making and does not grow beyond its capacity.
     pub fn new(
         columns: &'a [HeapColumn],
         out: &'a mut [u8],
         at: usize,
+        asks: &'a mut [Ask],
         scratch: &'a mut Vec<u8>,
     ) -> Self {
         HeapSink {
             columns,
+            tail: out.len(),
             out,
+            asks,
+            asked: 0,
+            rows: 0,
+            asking: 0,
             scratch,
             start: at,
             data: at,
@@ -114,7 +143,7 @@ impl<'a> HeapSink<'a> {
             self.make_room_for_nulls(natts);
         }
         let next = align(self.at, tuple::MAXALIGN);
-        if self.overflow || next > self.out.len() {
+        if self.overflow || next > self.tail {
             return None;
         }
         let hoff = self.data - self.start;
@@ -137,9 +166,21 @@ impl<'a> HeapSink<'a> {
             } else {
                 (self.data + self.blank - 1 - self.start) as u32
             },
+            asks: (self.asking - self.asked) as u32,
         };
         self.start = next;
+        self.asked = self.asking;
+        self.rows += 1;
         Some(formed)
+    }
+
+    /// The asks of a row that was begun and not ended.
+    #[inline]
+    fn forget_asks(&mut self) {
+        for ask in &self.asks[self.asked..self.asking] {
+            self.tail += ask.len as usize + 1;
+        }
+        self.asking = self.asked;
     }
 
     /// Moves the values away from the header if the NULL bitmap needs more
@@ -150,7 +191,7 @@ impl<'a> HeapSink<'a> {
         if by == 0 || self.overflow {
             return;
         }
-        if self.at + by > self.out.len() {
+        if self.at + by > self.tail {
             self.overflow = true;
             return;
         }
@@ -165,7 +206,7 @@ impl<'a> HeapSink<'a> {
         // Aligned from the values' start, which is itself a multiple of 8.
         let from = align(self.at, to);
         let end = from + len;
-        if end > self.out.len() {
+        if end > self.tail {
             self.overflow = true;
             return None;
         }
@@ -178,8 +219,9 @@ impl<'a> HeapSink<'a> {
 
     #[inline(always)]
     fn fixed(&mut self, value: &[u8]) {
-        if self.array.is_some() {
-            return self.element(value);
+        if let Some(array) = &mut self.array {
+            self.overflow |= !array.element(self.scratch, &[], value);
+            return;
         }
         let to = usize::from(self.columns[self.column].align);
         self.column += 1;
@@ -191,8 +233,9 @@ impl<'a> HeapSink<'a> {
     /// A varlena whose payload is `head` and then `body`.
     #[inline(always)]
     fn varlena(&mut self, head: &[u8], body: &[u8]) {
-        if self.array.is_some() {
-            return self.varlena_element(head, body);
+        if let Some(array) = &mut self.array {
+            self.overflow |= !array.varlena(self.scratch, head, body);
+            return;
         }
         let (packable, to) = {
             let column = &self.columns[self.column];
@@ -218,39 +261,6 @@ impl<'a> HeapSink<'a> {
         room[header..header + head.len()].copy_from_slice(head);
         room[header + head.len()..].copy_from_slice(body);
     }
-
-    /// One fixed-width element of an array.
-    fn element(&mut self, value: &[u8]) {
-        let Some(elements) = &mut self.array else { return };
-        set_present(self.scratch, elements);
-        self.scratch.extend_from_slice(value);
-        pad(self.scratch, elements.align);
-    }
-
-    /// One varlena element: within arrays they keep their long headers.
-    fn varlena_element(&mut self, head: &[u8], body: &[u8]) {
-        let Some(elements) = &mut self.array else { return };
-        set_present(self.scratch, elements);
-        self.scratch.extend_from_slice(&long_header(tuple::VARHDRSZ + head.len() + body.len()));
-        self.scratch.extend_from_slice(head);
-        self.scratch.extend_from_slice(body);
-        pad(self.scratch, elements.align);
-    }
-}
-
-/// The array's next element is there: its bit in the NULL bitmap, if there is one.
-fn set_present(scratch: &mut [u8], elements: &mut Elements) {
-    if let Some(bitmap) = elements.bitmap {
-        scratch[bitmap + elements.next / 8] |= 1 << (elements.next % 8);
-    }
-    elements.next += 1;
-}
-
-/// Zeros up to a multiple of `to`, counted from the array's own header.
-fn pad(scratch: &mut Vec<u8>, to: usize) {
-    // The scratch leaves out the array's four bytes of varlena header.
-    let len = align(scratch.len() + tuple::VARHDRSZ, to) - tuple::VARHDRSZ;
-    scratch.resize(len, 0);
 }
 
 /// The tuple's NULL bitmap: one bit for each attribute that is *not* NULL.
@@ -276,8 +286,9 @@ impl RowSink for HeapSink<'_> {
         }
         self.infomask = 0;
         self.blank = 0;
-        self.overflow = self.at > self.out.len();
+        self.overflow = self.at > self.tail;
         self.array = None;
+        self.forget_asks();
     }
 
     #[inline]
@@ -288,11 +299,12 @@ impl RowSink for HeapSink<'_> {
     fn undo(&mut self) {
         self.at = self.start;
         self.array = None;
+        self.forget_asks();
     }
 
     fn null(&mut self) {
-        if let Some(elements) = &mut self.array {
-            elements.next += 1;
+        if let Some(array) = &mut self.array {
+            array.null();
             return;
         }
         self.infomask |= tuple::HASNULL;
@@ -315,6 +327,26 @@ impl RowSink for HeapSink<'_> {
                 }
             }
         }
+    }
+
+    fn ask(&mut self, text: &[u8]) -> Result<(), Refusal> {
+        self.array = None;
+        if self.asking == self.asks.len() || self.at + text.len() + 1 > self.tail {
+            self.overflow = true;
+            return Ok(());
+        }
+        self.tail -= text.len() + 1;
+        self.out[self.tail..self.tail + text.len()].copy_from_slice(text);
+        self.out[self.tail + text.len()] = 0;
+        self.asks[self.asking] = Ask {
+            offset: self.tail as u32,
+            len: text.len() as u32,
+            column: self.column as u32,
+            row: self.rows,
+        };
+        self.asking += 1;
+        self.null();
+        Ok(())
     }
 
     fn put_bool(&mut self, v: bool) {
@@ -421,33 +453,8 @@ impl RowSink for HeapSink<'_> {
     }
 
     fn array_begin(&mut self, head: ArrayHead<'_>) {
-        // ArrayType: ndim, dataoffset, elemtype, lengths, lower bounds, NULL bitmap.
-        let to = self.columns[self.column].element_align;
-        let items: i64 = head.dims.iter().map(|d| i64::from(d.0)).product();
-        let items = if head.dims.is_empty() { 0 } else { items as usize };
-        let fixed = 16 + 8 * head.dims.len();
-        let bitmap = if head.has_null { items.div_ceil(8) } else { 0 };
-        let data = align(fixed + bitmap, tuple::MAXALIGN);
-        let out = &mut *self.scratch;
-        out.clear();
-        out.extend_from_slice(&(head.dims.len() as i32).to_ne_bytes());
-        let offset = if head.has_null { data as i32 } else { 0 };
-        out.extend_from_slice(&offset.to_ne_bytes());
-        out.extend_from_slice(&head.element_oid.to_ne_bytes());
-        for (len, _) in head.dims {
-            out.extend_from_slice(&len.to_ne_bytes());
-        }
-        for (_, lower) in head.dims {
-            out.extend_from_slice(&lower.to_ne_bytes());
-        }
-        if !head.dims.is_empty() {
-            out.resize(data - tuple::VARHDRSZ, 0);
-        }
-        self.array = Some(Elements {
-            align: usize::from(to),
-            next: 0,
-            bitmap: head.has_null.then_some(fixed - tuple::VARHDRSZ),
-        });
+        let align = self.columns[self.column].element_align;
+        self.array = Some(Elements::begin(self.scratch, head, usize::from(align)));
     }
 
     fn array_end(&mut self) {
@@ -455,94 +462,5 @@ impl RowSink for HeapSink<'_> {
         let scratch = std::mem::take(self.scratch);
         self.varlena(&[], &scratch);
         *self.scratch = scratch;
-    }
-}
-
-/// The header of `NumericData`: short where weight and scale allow it, as
-/// `make_result` of `src/backend/utils/adt/numeric.c` chooses.
-fn numeric_head(v: Numeric<'_>) -> ([u8; 4], usize) {
-    const SHORT: u16 = 0x8000;
-    const SHORT_NEGATIVE: u16 = 0x2000;
-    let mut head = [0; 4];
-    if v.sign & 0xC000 == 0xC000 {
-        head[..2].copy_from_slice(&v.sign.to_ne_bytes());
-        return (head, 2);
-    }
-    if v.dscale <= 63 && (-64..=63).contains(&v.weight) {
-        let sign = if v.sign == Numeric::NEGATIVE { SHORT_NEGATIVE } else { 0 };
-        let word = SHORT | sign | (v.dscale << 7) | (v.weight as u16 & 0x7f);
-        head[..2].copy_from_slice(&word.to_ne_bytes());
-        return (head, 2);
-    }
-    head[..2].copy_from_slice(&(v.sign | v.dscale).to_ne_bytes());
-    head[2..].copy_from_slice(&v.weight.to_ne_bytes());
-    (head, 4)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn column(len: i16, align: u8) -> HeapColumn {
-        HeapColumn { len, align, packable: true, element_align: 4, given: None }
-    }
-
-    /// What `heap_page_items` of pageinspect shows for
-    /// `CREATE TABLE t (a int, b text, c bigint); INSERT INTO t VALUES (1, 'xy', NULL), (2, NULL, 3)`.
-    #[test]
-    fn tuples_are_as_the_server_forms_them() {
-        let columns = [column(4, 4), column(-1, 4), column(8, 8)];
-        let mut out = [0xaa; 128];
-        let mut scratch = Vec::new();
-        let mut sink = HeapSink::new(&columns, &mut out, 0, &mut scratch);
-        sink.begin();
-        sink.put_i32(1);
-        sink.put_bytes(b"xy");
-        sink.null();
-        sink.end();
-        assert_eq!(sink.formed(), Some(Formed { offset: 0, len: 31, blank: 0 }));
-        sink.begin();
-        sink.put_i32(2);
-        sink.null();
-        sink.put_i64(3);
-        sink.end();
-        assert_eq!(sink.formed(), Some(Formed { offset: 32, len: 40, blank: 0 }));
-        // natts, infomask (HASNULL | HASVARWIDTH), hoff, bitmap
-        assert_eq!(out[18..24], [3, 0, 3, 0, 24, 0b011]);
-        assert_eq!(out[24..32], [1, 0, 0, 0, 0x07, b'x', b'y', 0]);
-        assert_eq!(out[32 + 18..32 + 24], [3, 0, 1, 0, 24, 0b101]);
-        assert_eq!(out[56..72], [2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]);
-    }
-
-    #[test]
-    fn a_row_that_does_not_fit_leaves_room_for_none() {
-        let columns = [column(-1, 4)];
-        let mut out = [0; 40];
-        let mut scratch = Vec::new();
-        let mut sink = HeapSink::new(&columns, &mut out, 0, &mut scratch);
-        for (len, fits) in [(16, false), (15, true), (0, false)] {
-            sink.begin();
-            sink.put_bytes(&vec![b'z'; len]);
-            sink.end();
-            assert_eq!(sink.formed().is_some(), fits, "{len} bytes");
-        }
-        assert_eq!(sink.position(), 40);
-    }
-
-    #[test]
-    fn a_wide_bitmap_moves_the_values() {
-        let columns: Vec<_> = (0..17).map(|_| column(2, 2)).collect();
-        let mut out = [0xaa; 128];
-        let mut scratch = Vec::new();
-        let mut sink = HeapSink::new(&columns, &mut out, 0, &mut scratch);
-        sink.begin();
-        for value in 0..16 {
-            sink.put_i16(value);
-        }
-        sink.null();
-        sink.end();
-        assert_eq!(sink.formed(), Some(Formed { offset: 0, len: 64, blank: 0 }));
-        assert_eq!(out[22..32], [32, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(out[32..36], [0, 0, 1, 0]);
     }
 }

@@ -1,0 +1,104 @@
+use super::*;
+
+fn column(len: i16, align: u8) -> HeapColumn {
+    HeapColumn { len, align, packable: true, element_align: 4, given: None }
+}
+
+/// What `heap_page_items` of pageinspect shows for
+/// `CREATE TABLE t (a int, b text, c bigint); INSERT INTO t VALUES (1, 'xy', NULL), (2, NULL, 3)`.
+#[test]
+fn tuples_are_as_the_server_forms_them() {
+    let columns = [column(4, 4), column(-1, 4), column(8, 8)];
+    let mut out = [0xaa; 128];
+    let (mut asks, mut scratch) = ([Ask::default(); 2], Vec::with_capacity(64));
+    let mut sink = HeapSink::new(&columns, &mut out, 0, &mut asks, &mut scratch);
+    sink.begin();
+    sink.put_i32(1);
+    sink.put_bytes(b"xy");
+    sink.null();
+    sink.end();
+    assert_eq!(sink.formed(), Some(Formed { offset: 0, len: 31, blank: 0, asks: 0 }));
+    sink.begin();
+    sink.put_i32(2);
+    sink.null();
+    sink.put_i64(3);
+    sink.end();
+    assert_eq!(sink.formed(), Some(Formed { offset: 32, len: 40, blank: 0, asks: 0 }));
+    // natts, infomask (HASNULL | HASVARWIDTH), hoff, bitmap
+    assert_eq!(out[18..24], [3, 0, 3, 0, 24, 0b011]);
+    assert_eq!(out[24..32], [1, 0, 0, 0, 0x07, b'x', b'y', 0]);
+    assert_eq!(out[32 + 18..32 + 24], [3, 0, 1, 0, 24, 0b101]);
+    assert_eq!(out[56..72], [2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]);
+}
+
+#[test]
+fn a_row_that_does_not_fit_leaves_room_for_none() {
+    let columns = [column(-1, 4)];
+    let mut out = [0; 40];
+    let (mut asks, mut scratch) = ([Ask::default(); 2], Vec::with_capacity(64));
+    let mut sink = HeapSink::new(&columns, &mut out, 0, &mut asks, &mut scratch);
+    for (len, fits) in [(16, false), (15, true), (0, false)] {
+        sink.begin();
+        sink.put_bytes(&vec![b'z'; len]);
+        sink.end();
+        assert_eq!(sink.formed().is_some(), fits, "{len} bytes");
+    }
+    assert_eq!(sink.position(), 40);
+}
+
+#[test]
+fn a_wide_bitmap_moves_the_values() {
+    let columns: Vec<_> = (0..17).map(|_| column(2, 2)).collect();
+    let mut out = [0xaa; 128];
+    let (mut asks, mut scratch) = ([Ask::default(); 2], Vec::with_capacity(64));
+    let mut sink = HeapSink::new(&columns, &mut out, 0, &mut asks, &mut scratch);
+    sink.begin();
+    for value in 0..16 {
+        sink.put_i16(value);
+    }
+    sink.null();
+    sink.end();
+    assert_eq!(sink.formed(), Some(Formed { offset: 0, len: 64, blank: 0, asks: 0 }));
+    assert_eq!(out[22..32], [32, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(out[32..36], [0, 0, 1, 0]);
+}
+
+#[test]
+fn what_only_the_server_reads_is_kept_as_text() {
+    let columns = [column(4, 4), column(-1, 4)];
+    let mut out = [0; 96];
+    let (mut asks, mut scratch) = ([Ask::default(); 2], Vec::with_capacity(64));
+    let mut sink = HeapSink::new(&columns, &mut out, 0, &mut asks, &mut scratch);
+    sink.begin();
+    sink.ask(b"undone").unwrap();
+    sink.undo();
+    sink.begin();
+    sink.put_i32(7);
+    sink.ask(b"12:00 noon").unwrap();
+    sink.end();
+    assert_eq!(sink.formed(), Some(Formed { offset: 0, len: 28, blank: 0, asks: 1 }));
+    assert_eq!(asks[0], Ask { offset: 85, len: 10, column: 1, row: 0 });
+    assert_eq!(&out[85..], b"12:00 noon\0");
+    assert_eq!(out[23], 0b01);
+}
+
+#[test]
+fn an_array_that_does_not_fit_makes_no_tuple() {
+    let columns = [column(-1, 4)];
+    let mut out = [0; 4096];
+    let (mut asks, mut scratch) = ([Ask::default(); 2], Vec::with_capacity(64));
+    let mut sink = HeapSink::new(&columns, &mut out, 0, &mut asks, &mut scratch);
+    for (items, fits) in [(8, true), (9, true), (1000, false), (1, true)] {
+        sink.begin();
+        let dims = [(items, 1)];
+        sink.array_begin(ArrayHead { element_oid: 23, has_null: true, dims: &dims });
+        for item in 0..items - 1 {
+            sink.put_i32(item);
+        }
+        sink.null();
+        sink.array_end();
+        sink.end();
+        assert_eq!(sink.formed().is_some(), fits, "{items} items");
+    }
+    assert_eq!(scratch.capacity(), 64);
+}
