@@ -188,6 +188,9 @@ pub struct Method {
     /// The published rows per second, where seconds are of another row count.
     #[serde(default)]
     pub published_rows_per_second: Option<f64>,
+    /// What is published instead of a time: a factor, a range.
+    #[serde(default)]
+    pub published_note: Option<String>,
     /// What must be there: a program, `extension:NAME` or `python:MODULE`.
     #[serde(default)]
     pub needs: Vec<String>,

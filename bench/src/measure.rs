@@ -202,6 +202,8 @@ impl Bench<'_> {
         let mut values = self.variables.clone();
         let mut put = |name: &str, value: String| values.insert(name.to_owned(), value);
         put("csv", case.set.csv.display().to_string());
+        put("typed_columns", case.data.columns.join(", "));
+        put("column_names", case.data.names().join(", "));
         put("rows", case.set.text.rows.to_string());
         put("lanes", self.lanes_of(case.method).to_string());
         put("scratch", scratch.display().to_string());

@@ -130,6 +130,8 @@ pub struct MethodResult {
     pub published_seconds: Option<f64>,
     /// Published rows per second.
     pub published_rows_per_second: Option<f64>,
+    /// What is published instead of a time.
+    pub published_note: Option<String>,
     /// How it fared.
     pub status: Status,
     /// Why it is unavailable or failed.

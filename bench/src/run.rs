@@ -108,7 +108,7 @@ pub fn suite(options: &Options, name: &str) -> Result<SuiteResult> {
             Environment::look(&work.dir, &binaries.version()?, &binaries.psql),
         ),
     };
-    let variables = variables(&suite, options);
+    let variables = variables(&suite, options, &binaries);
     let bench = Bench {
         binaries: &binaries,
         work: &work.dir,
@@ -197,13 +197,14 @@ fn look_at_tools(
     Ok(tools)
 }
 
-fn variables(suite: &Suite, options: &Options) -> BTreeMap<String, String> {
+fn variables(suite: &Suite, options: &Options, binaries: &Binaries) -> BTreeMap<String, String> {
     let mut variables = suite.snippets.clone();
     let mut put = |name: &str, path: &Path| {
         variables.insert(name.to_owned(), path.display().to_string());
     };
     put("pgsluice", &options.pgsluice);
     put("python", &options.python);
+    put("psql", &binaries.psql);
     put("bench", options.suites.parent().unwrap_or(&options.suites));
     variables
 }
@@ -316,6 +317,7 @@ impl Rounds<'_> {
             against: self.options.against.clone().or_else(|| method.against.clone()),
             published_seconds: method.published_seconds,
             published_rows_per_second: method.published_rows_per_second,
+            published_note: method.published_note.clone(),
             status: if missing.is_some() { Status::Unavailable } else { Status::Pending },
             message: missing,
             versions,

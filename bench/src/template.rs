@@ -6,8 +6,26 @@ use anyhow::{bail, Result};
 
 /// The variables that the runner itself supplies.
 pub const KNOWN: &[&str] = &[
-    "answer", "bench", "csv", "database", "host", "lane", "lanes", "part", "pgsluice", "port",
-    "python", "rows", "scratch", "summary", "url", "user", "out",
+    "answer",
+    "bench",
+    "column_names",
+    "csv",
+    "database",
+    "host",
+    "lane",
+    "lanes",
+    "part",
+    "pgsluice",
+    "port",
+    "psql",
+    "python",
+    "rows",
+    "scratch",
+    "summary",
+    "typed_columns",
+    "url",
+    "user",
+    "out",
 ];
 
 /// The variables that a text uses: `{` followed by lower-case letters, digits
