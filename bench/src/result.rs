@@ -250,8 +250,6 @@ pub struct AfterCrash {
     pub rows: u64,
     /// Whether count and checksum were those from before.
     pub same: bool,
-    /// Seconds until the server took connections again.
-    pub recovery_seconds: f64,
 }
 
 /// A line fitted through seconds over rows, both as logarithms.

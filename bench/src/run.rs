@@ -420,10 +420,9 @@ impl Rounds<'_> {
     /// The questions' answers must be those that earlier methods gave on the same data.
     fn agree(&self, method: &Method, rows: u64, run: &Run) -> Result<()> {
         let data = &self.suite.data_of(method).name;
-        let sampled = sample_of(method, rows) < rows;
+        let loaded = sample_of(method, rows) * u64::from(method.copies);
         for other in self.result.methods.iter() {
-            let comparable =
-                other.data == *data && other.of_rows == rows && other.sampled == sampled;
+            let comparable = other.data == *data && other.of_rows == rows && other.rows == loaded;
             for earlier in other.runs.iter().filter(|_| comparable) {
                 for (question, answer) in &run.answer.questions {
                     let theirs = earlier.answer.questions.get(question);
