@@ -8,7 +8,7 @@ SHELL := /bin/bash
 # The servers are found here whatever CARGO_TARGET_DIR says.
 export PGSLUICE_SERVERS := $(CURDIR)/build/servers
 
-.PHONY: help need servers check test demo bench soak
+.PHONY: help need servers check test reference demo bench soak
 
 help: ## list the targets
 	@sed -nE 's/^([a-z]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -19,11 +19,15 @@ need:
 servers: need ## fetch the PostgreSQL servers that tests and demo run on
 	@scripts/servers
 
-check: need ## formatting, lints with warnings denied, the rules of scripts/tidy
+check: need ## formatting, lints with warnings denied, the rules of scripts/tidy, stale docs
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --quiet -- -D warnings
 	python3 scripts/tidy_test.py 2>&1 | tail -n 3
 	scripts/tidy
+	cargo test --quiet -p pgsluice --bin pgsluice reference
+
+reference: need ## write docs/reference.md anew from the program's help
+	UPDATE_REFERENCE=1 cargo test --quiet -p pgsluice --bin pgsluice reference
 
 test: servers ## do the set-up and run every test
 	cargo test --workspace

@@ -5,6 +5,8 @@
 
 mod commands;
 mod failure;
+#[cfg(test)]
+mod reference;
 
 use clap::{Parser, Subcommand};
 use commands::{sample, server};
