@@ -6,6 +6,28 @@
 
 pub mod binary;
 pub mod hostile;
+pub mod render;
 pub mod rng;
 pub mod scan;
 pub mod split;
+pub mod types;
+
+/// A fuzz target.
+pub type Target = fn(&[u8]);
+
+/// Every target by its name, which is also that of its folder in `corpus/`.
+pub const TARGETS: &[(&str, Target)] = &[
+    ("scan", scan::target),
+    ("split", split::target),
+    ("binary", binary::target),
+    ("array", |bytes| types::target("array", bytes)),
+    ("bits", |bytes| types::target("bits", bytes)),
+    ("datetime", |bytes| types::target("datetime", bytes)),
+    ("float", |bytes| types::target("float", bytes)),
+    ("integer", |bytes| types::target("integer", bytes)),
+    ("interval", |bytes| types::target("interval", bytes)),
+    ("json", |bytes| types::target("json", bytes)),
+    ("network", |bytes| types::target("network", bytes)),
+    ("numeric", |bytes| types::target("numeric", bytes)),
+    ("text", |bytes| types::target("text", bytes)),
+];

@@ -1,10 +1,13 @@
 //! Fast equals naive, and any chunking equals the whole, on generated input.
 
 use pgsluice_core::scan::binary::HEADER_LEN;
-use pgsluice_core::scan::Format;
+use pgsluice_core::scan::{
+    Cuts, Dialect, Eol, Format, Next, Record, Scanner, Splitter, MAX_FIELDS,
+};
+use pgsluice_core::shape::Type;
 use pgsluice_fuzz::hostile::{self, Case};
 use pgsluice_fuzz::rng::Rng;
-use pgsluice_fuzz::{binary, scan, split};
+use pgsluice_fuzz::{binary, scan, split, types};
 
 #[test]
 fn hostile_files_are_scanned_alike_however_it_is_done() {
@@ -59,4 +62,33 @@ fn binary_streams_are_read_alike_in_any_blocks() {
         faults += usize::from(whole.1.is_some());
     }
     assert!(tuples > 10_000 && faults > 2000, "the generator has lost its balance");
+}
+
+/// What nests is bounded by a refusal, not by the stack; what is long is just long.
+#[test]
+fn deep_and_long_values_end_in_an_answer() {
+    let array = &types::family("array")[1];
+    for (open, ty) in [("[", Type::Jsonb), ("{\"a\":", Type::Json), ("{", array.clone())] {
+        for depth in [10, 5000, 1_000_000] {
+            types::check(&ty, open.repeat(depth).as_bytes());
+        }
+    }
+    for ty in [Type::Numeric(-1), Type::Float8, Type::Int8, Type::Interval(-1), Type::Varbit(None)]
+    {
+        types::check(&ty, "1".repeat(3_000_000).as_bytes());
+    }
+}
+
+#[test]
+fn a_record_of_a_million_columns_and_one_without_end_are_bounded() {
+    let (mut record, dialect) = (Record::default(), Dialect::csv());
+    for line in ["x\n".to_string() + &",".repeat(1_000_000) + "\n", "\"".repeat(2_000_001)] {
+        let mut scanner = Scanner::new(line.as_bytes(), true, &dialect, Eol::Unknown);
+        while scanner.next(&mut record) == Ok(Next::Record) {}
+        assert!(record.len() <= MAX_FIELDS);
+    }
+    let mut splitter = Splitter::new(&dialect, Eol::Nl);
+    for _ in 0..100 {
+        assert_eq!(splitter.feed(&[b'x'; 1 << 16]), Cuts::default());
+    }
 }
