@@ -92,7 +92,7 @@ fn v4(text: &[u8]) -> Result<Network, Refusal> {
 
 fn v6(text: &[u8]) -> Result<Network, Refusal> {
     let text = std::str::from_utf8(text).map_err(|_| Refusal::Ask)?;
-    let address: std::net::Ipv6Addr = text.parse().map_err(|_| Refusal::Ask)?;
+    let address: core::net::Ipv6Addr = text.parse().map_err(|_| Refusal::Ask)?;
     Ok(Network { address: address.octets(), len: 16, netmask: 128 })
 }
 
