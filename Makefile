@@ -41,5 +41,6 @@ bench: servers ## the benchmark in a quarter of an hour; the report lands in ben
 	cargo run --release --quiet -p pgsluice-bench -- all --quick
 
 soak: servers ## the long form of the random tests: a minute for each fuzz target, slow tests too
+	scripts/fuzz 60
 	PGSLUICE_FUZZ_SECONDS=60 PGSLUICE_CASES=200000 cargo test --workspace -- --include-ignored
 	PGSLUICE_SOAK=1 scripts/test-extension
