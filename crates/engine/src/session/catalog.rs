@@ -1,0 +1,370 @@
+//! What the server knows of itself and of the table: plain facts, no decisions.
+
+use super::conn::{Conn, Rows};
+use super::types::TypeResolver;
+use crate::error::Error;
+use pgsluice_core::shape::{DateOrder, Env, Type};
+
+/// Facts about the server and the session.
+#[derive(Clone, Debug, Default)]
+pub struct ServerFacts {
+    /// 150020 for 15.20
+    pub version: u32,
+    /// `server_encoding`
+    pub encoding: String,
+    /// `wal_level`
+    pub wal_level: String,
+    /// `max_wal_size` in bytes
+    pub max_wal_size: u64,
+    /// `shared_buffers` in bytes
+    pub shared_buffers: u64,
+    /// `checkpoint_timeout` in seconds
+    pub checkpoint_timeout: u64,
+    /// `wal_compression` is not off
+    pub wal_compression: bool,
+    /// `max_prepared_transactions`
+    pub max_prepared_transactions: u32,
+    /// replication slots, active or not, each with its name
+    pub slots: Vec<String>,
+    /// `DateStyle`
+    pub date_style: String,
+    /// `TimeZone`
+    pub time_zone: String,
+    /// `IntervalStyle`
+    pub interval_style: String,
+    /// `lc_monetary`
+    pub lc_monetary: String,
+    /// `array_nulls`
+    pub array_nulls: bool,
+    /// the version of the extension `pgsluice` in this database, if it is there
+    pub extension: Option<String>,
+    /// the role may create schemas in this database
+    pub can_create_schema: bool,
+}
+
+impl ServerFacts {
+    /// 15 for 15.20.
+    pub fn major(&self) -> u32 {
+        self.version / 10_000
+    }
+
+    /// What the session's settings mean to the reading of values.
+    pub fn env(&self) -> Env {
+        let order = match self.date_style.rsplit(", ").next() {
+            Some("DMY") => DateOrder::Dmy,
+            Some("YMD") => DateOrder::Ymd,
+            _ => DateOrder::Mdy,
+        };
+        let utc = ["UTC", "Etc/UTC", "Etc/UCT", "UCT", "Zulu", "Etc/Zulu", "Universal"];
+        Env {
+            utc: utc.contains(&self.time_zone.as_str()),
+            date_order: order,
+            money_c: ["C", "POSIX"].contains(&self.lc_monetary.as_str()),
+        }
+    }
+}
+
+/// Facts about one column.
+#[derive(Clone, Debug)]
+pub struct ColumnFacts {
+    /// `attnum`
+    pub number: i32,
+    /// `attname`
+    pub name: String,
+    /// the type as SQL names it, modifiers included
+    pub type_name: String,
+    /// the type as the core reads it
+    pub ty: Type,
+    /// NULL is forbidden, by the column or by a domain
+    pub not_null: bool,
+    /// the default's expression
+    pub default: Option<String>,
+    /// the default must be computed anew for each row, by more than `nextval`
+    pub volatile_default: bool,
+    /// `GENERATED ALWAYS AS … STORED` (or VIRTUAL)
+    pub generated: bool,
+    /// `GENERATED … AS IDENTITY`
+    pub identity: bool,
+    /// the sequence that the column owns, quoted and qualified
+    pub sequence: Option<String>,
+}
+
+/// Facts about one index.
+#[derive(Clone, Debug)]
+pub struct IndexFacts {
+    /// quoted and qualified
+    pub name: String,
+    /// `UNIQUE`, primary keys among them
+    pub unique: bool,
+    /// `PRIMARY KEY`
+    pub primary: bool,
+    /// the access method
+    pub method: String,
+}
+
+/// Facts about one trigger that fires on INSERT.
+#[derive(Clone, Debug)]
+pub struct TriggerFacts {
+    /// its name
+    pub name: String,
+    /// fires for each row
+    pub row: bool,
+    /// fires before
+    pub before: bool,
+    /// made by the server for a foreign key
+    pub internal: bool,
+}
+
+/// Facts about the table.
+#[derive(Clone, Debug, Default)]
+pub struct TableFacts {
+    /// `pg_class.oid`
+    pub oid: u32,
+    /// its schema
+    pub schema: String,
+    /// its name
+    pub name: String,
+    /// both, quoted
+    pub sql: String,
+    /// `relkind`: `r` table, `p` partitioned, `f` foreign, `v` view
+    pub kind: char,
+    /// `relpersistence`: `p` permanent, `u` unlogged, `t` temporary
+    pub persistence: char,
+    /// the session's role owns it, or may act as its owner
+    pub owned: bool,
+    /// it holds no row, as far as can be seen
+    pub empty: bool,
+    /// bytes of the heap and its indexes
+    pub bytes: u64,
+    /// its columns in order, dropped ones left out
+    pub columns: Vec<ColumnFacts>,
+    /// its indexes
+    pub indexes: Vec<IndexFacts>,
+    /// triggers on INSERT, those of foreign keys among them
+    pub triggers: Vec<TriggerFacts>,
+    /// foreign keys that it has
+    pub foreign_keys: u32,
+    /// tables that refer to it
+    pub referenced: bool,
+    /// leaf partitions
+    pub partitions: u32,
+    /// it is a partition of another table
+    pub is_partition: bool,
+}
+
+impl TableFacts {
+    /// Whether there is a user's trigger that fires once for each statement.
+    pub fn statement_triggers(&self) -> bool {
+        self.triggers.iter().any(|t| !t.row && !t.internal)
+    }
+}
+
+/// Reads the facts about the server.
+///
+/// # Errors
+///
+/// The connection is lost.
+pub fn server(conn: &mut Conn) -> Result<ServerFacts, Error> {
+    let rows = conn.exec(
+        "SELECT current_setting('server_encoding'), current_setting('wal_level'), \
+         pg_size_bytes(current_setting('max_wal_size')), \
+         pg_size_bytes(current_setting('shared_buffers')), \
+         extract(epoch from current_setting('checkpoint_timeout')::interval)::int, \
+         current_setting('wal_compression'), current_setting('max_prepared_transactions'), \
+         current_setting('DateStyle'), current_setting('TimeZone'), \
+         current_setting('IntervalStyle'), current_setting('lc_monetary'), \
+         current_setting('array_nulls'), \
+         (SELECT extversion FROM pg_catalog.pg_extension WHERE extname = 'pgsluice'), \
+         has_database_privilege(current_database(), 'CREATE'), \
+         (SELECT string_agg(slot_name, ',') FROM pg_catalog.pg_replication_slots)",
+    )?;
+    let row = &rows[0];
+    let text = |i: usize| row[i].clone().unwrap_or_default();
+    let number = |i: usize| text(i).parse().unwrap_or(0);
+    Ok(ServerFacts {
+        version: conn.server_version(),
+        encoding: text(0),
+        wal_level: text(1),
+        max_wal_size: number(2),
+        shared_buffers: number(3),
+        checkpoint_timeout: number(4),
+        wal_compression: text(5) != "off",
+        max_prepared_transactions: number(6) as u32,
+        slots: text(14).split(',').filter(|s| !s.is_empty()).map(str::to_string).collect(),
+        date_style: text(7),
+        time_zone: text(8),
+        interval_style: text(9),
+        lc_monetary: text(10),
+        array_nulls: text(11) == "on",
+        extension: row[12].clone(),
+        can_create_schema: text(13) == "t",
+    })
+}
+
+/// Finds the table that `name` means in this session: as SQL reads it, with
+/// quotes and schema where they are given. `None` where there is none.
+///
+/// # Errors
+///
+/// `name` is not a name, or the connection is lost.
+pub fn find(conn: &mut Conn, name: &str) -> Result<Option<TableFacts>, Error> {
+    let rows = conn.query(
+        "SELECT c.oid, n.nspname, c.relname, c.relkind, c.relpersistence, \
+         pg_has_role(c.relowner, 'USAGE'), c.relispartition \
+         FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+         WHERE c.oid = to_regclass($1)",
+        &[Some(name)],
+    )?;
+    let Some(row) = rows.first() else { return Ok(None) };
+    let text = |i: usize| row[i].clone().unwrap_or_default();
+    let letter = |i: usize| text(i).chars().next().unwrap_or(' ');
+    let sql = format!("{}.{}", super::conn::quote_ident(&text(1)), super::conn::quote_ident(&text(2)));
+    Ok(Some(TableFacts {
+        oid: text(0).parse().unwrap_or(0),
+        schema: text(1),
+        name: text(2),
+        sql,
+        kind: letter(3),
+        persistence: letter(4),
+        owned: text(5) == "t",
+        is_partition: text(6) == "t",
+        ..TableFacts::default()
+    }))
+}
+
+/// Reads everything about the table that [`find`] found; the caller has locked
+/// it, so that what is read stays true.
+///
+/// # Errors
+///
+/// The connection is lost.
+pub fn describe(conn: &mut Conn, server: &ServerFacts, table: &mut TableFacts) -> Result<(), Error> {
+    let oid = table.oid.to_string();
+    table.columns = columns(conn, server, &oid)?;
+    table.indexes = indexes(conn, &oid)?;
+    table.triggers = triggers(conn, &oid)?;
+    let rows = conn.query(
+        "SELECT (SELECT count(*) FROM pg_catalog.pg_constraint \
+           WHERE conrelid = $1::oid AND contype = 'f'), \
+         EXISTS (SELECT 1 FROM pg_catalog.pg_constraint \
+           WHERE confrelid = $1::oid AND contype = 'f' AND conrelid <> $1::oid), \
+         (SELECT count(*) FROM pg_catalog.pg_partition_tree($1::oid::regclass) WHERE isleaf), \
+         (SELECT coalesce(sum(pg_catalog.pg_total_relation_size(relid)), 0) \
+           FROM pg_catalog.pg_partition_tree($1::oid::regclass)) \
+         + CASE WHEN c.relkind = 'r' AND NOT c.relispartition \
+           THEN pg_catalog.pg_total_relation_size($1::oid) ELSE 0 END, \
+         has_table_privilege($1::oid, 'SELECT') AND NOT row_security_active($1::oid), \
+         (SELECT coalesce(sum(pg_catalog.pg_relation_size(relid)), 0) \
+           FROM pg_catalog.pg_partition_tree($1::oid::regclass)) \
+         + CASE WHEN c.relkind = 'r' AND NOT c.relispartition \
+           THEN pg_catalog.pg_relation_size($1::oid) ELSE 0 END \
+         FROM pg_catalog.pg_class c WHERE c.oid = $1::oid",
+        &[Some(&oid)],
+    )?;
+    let text = |i: usize| rows[0][i].clone().unwrap_or_default();
+    table.foreign_keys = text(0).parse().unwrap_or(0);
+    table.referenced = text(1) == "t";
+    table.partitions = if table.kind == 'p' { text(2).parse().unwrap_or(0) } else { 0 };
+    table.bytes = text(3).parse().unwrap_or(0);
+    let (readable, heap_bytes) = (text(4) == "t", text(5));
+    table.empty = match table.kind {
+        'r' | 'p' if heap_bytes == "0" => true,
+        'r' | 'p' if readable => {
+            let rows = conn.exec(&format!("SELECT EXISTS (SELECT 1 FROM {})", table.sql))?;
+            rows[0][0].as_deref() == Some("f")
+        }
+        _ => false,
+    };
+    Ok(())
+}
+
+fn columns(conn: &mut Conn, server: &ServerFacts, oid: &str) -> Result<Vec<ColumnFacts>, Error> {
+    let rows = conn.query(
+        "SELECT a.attnum, a.attname, format_type(a.atttypid, a.atttypmod), a.atttypid, \
+         a.atttypmod, a.attnotnull, pg_get_expr(d.adbin, d.adrelid), a.attgenerated <> '', \
+         a.attidentity <> '', pg_get_serial_sequence($1::oid::regclass::text, a.attname) \
+         FROM pg_catalog.pg_attribute a LEFT JOIN pg_catalog.pg_attrdef d \
+           ON d.adrelid = a.attrelid AND d.adnum = a.attnum \
+         WHERE a.attrelid = $1::oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
+        &[Some(oid)],
+    )?;
+    let volatile = volatile_defaults(conn, oid)?;
+    let wanted = rows.iter().filter_map(|r| r[3].as_ref()?.parse().ok()).collect();
+    let types = TypeResolver::read(conn, wanted)?;
+    let column = |row: &Vec<Option<String>>| {
+        let text = |i: usize| row[i].clone().unwrap_or_default();
+        let number = text(0).parse().unwrap_or(0);
+        let resolved = types.resolve(
+            text(3).parse().unwrap_or(0),
+            text(4).parse().unwrap_or(-1),
+            server,
+        );
+        ColumnFacts {
+            number,
+            name: text(1),
+            type_name: text(2),
+            ty: resolved.ty,
+            not_null: text(5) == "t" || resolved.not_null,
+            default: row[6].clone(),
+            volatile_default: volatile.contains(&number),
+            generated: text(7) == "t",
+            identity: text(8) == "t",
+            sequence: row[9].clone(),
+        }
+    };
+    Ok(rows.iter().map(column).collect())
+}
+
+/// Columns whose default calls a volatile function other than `nextval`:
+/// COPY then inserts row by row. `pg_depend` knows which functions are called.
+fn volatile_defaults(conn: &mut Conn, oid: &str) -> Result<Vec<i32>, Error> {
+    let rows = conn.query(
+        "SELECT DISTINCT d.adnum FROM pg_catalog.pg_attrdef d, \
+         LATERAL regexp_matches(d.adbin::text, ':funcid (\\d+)', 'g') AS m, \
+         pg_catalog.pg_proc p \
+         WHERE d.adrelid = $1::oid AND p.oid = m[1]::oid AND p.provolatile = 'v' \
+           AND p.oid <> 'pg_catalog.nextval(regclass)'::regprocedure",
+        &[Some(oid)],
+    )?;
+    Ok(rows.iter().filter_map(|r| r[0].as_ref()?.parse().ok()).collect())
+}
+
+fn indexes(conn: &mut Conn, oid: &str) -> Result<Vec<IndexFacts>, Error> {
+    let rows = conn.query(
+        "SELECT i.indexrelid::regclass::text, i.indisunique, i.indisprimary, m.amname \
+         FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid \
+         JOIN pg_catalog.pg_am m ON m.oid = c.relam \
+         WHERE i.indrelid = $1::oid ORDER BY i.indexrelid",
+        &[Some(oid)],
+    )?;
+    let is = |cell: &Option<String>| cell.as_deref() == Some("t");
+    Ok(rows
+        .into_iter()
+        .map(|mut r| IndexFacts {
+            unique: is(&r[1]),
+            primary: is(&r[2]),
+            name: r[0].take().unwrap_or_default(),
+            method: r[3].take().unwrap_or_default(),
+        })
+        .collect())
+}
+
+fn triggers(conn: &mut Conn, oid: &str) -> Result<Vec<TriggerFacts>, Error> {
+    // tgtype: 1 ROW, 2 BEFORE, 4 INSERT, 64 INSTEAD (src/include/catalog/pg_trigger.h).
+    let rows: Rows = conn.query(
+        "SELECT tgname, tgtype & 1 <> 0, tgtype & 66 <> 0, tgisinternal \
+         FROM pg_catalog.pg_trigger WHERE tgrelid = $1::oid AND tgtype & 4 <> 0 \
+         AND tgenabled <> 'D' ORDER BY tgname",
+        &[Some(oid)],
+    )?;
+    let is = |cell: &Option<String>| cell.as_deref() == Some("t");
+    Ok(rows
+        .into_iter()
+        .map(|mut r| TriggerFacts {
+            row: is(&r[1]),
+            before: is(&r[2]),
+            internal: is(&r[3]),
+            name: r[0].take().unwrap_or_default(),
+        })
+        .collect())
+}

@@ -1,0 +1,481 @@
+//! A connection to the server. This file and its declarations are the only
+//! ones that know the client library.
+
+use super::libpq::*;
+use crate::error::{Error, ServerSays};
+use std::ffi::{c_char, c_int, c_void, CStr, CString};
+use std::ptr;
+use std::sync::{Arc, Mutex};
+
+/// What is passed in one CopyData message: large enough to be cheap, small
+/// enough to stay in the processor's cache on its way through the server.
+const COPY_DATA: usize = 64 << 10;
+
+/// Notices that are kept until somebody asks; more are dropped.
+const MAX_NOTICES: usize = 100;
+
+type Notices = Mutex<Vec<String>>;
+
+/// A connection, closed when dropped.
+#[derive(Debug)]
+pub struct Conn {
+    raw: *mut PGconn,
+    notices: Box<Notices>,
+    canceller: Arc<Canceller>,
+}
+
+// SAFETY: libpq allows a connection to be used by any thread, one at a time;
+// `Conn` is not Sync and hands out no reference to the raw connection.
+unsafe impl Send for Conn {}
+
+/// Asks the server to stop what a connection is doing, from any thread.
+#[derive(Debug)]
+pub struct Canceller(Mutex<*mut PGcancel>);
+
+// SAFETY: a PGcancel is immutable after its making; the mutex keeps the use
+// and the freeing of it apart.
+unsafe impl Send for Canceller {}
+// SAFETY: as above.
+unsafe impl Sync for Canceller {}
+
+impl Canceller {
+    /// Sends the request. Whether it comes in time, nobody knows.
+    pub fn cancel(&self) {
+        let raw = self.0.lock().unwrap_or_else(|e| e.into_inner());
+        let mut message = [0 as c_char; 256];
+        if !raw.is_null() {
+            // SAFETY: the pointer is one of PQgetCancel, not freed (the mutex
+            // is held, and freeing sets it to NULL); the buffer has its size.
+            unsafe { PQcancel(*raw, message.as_mut_ptr().cast(), 256) };
+        }
+    }
+}
+
+impl Drop for Canceller {
+    fn drop(&mut self) {
+        let raw = self.0.get_mut().unwrap_or_else(|e| e.into_inner());
+        if !raw.is_null() {
+            // SAFETY: made by PQgetCancel and freed here only.
+            unsafe { PQfreeCancel(*raw) };
+        }
+    }
+}
+
+/// Rows of text that a query gave; `None` is NULL.
+pub type Rows = Vec<Vec<Option<String>>>;
+
+/// What [`Conn::copy_probe`] learned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Probe {
+    /// the server has said nothing
+    Quiet,
+    /// the server has said something that is not a notice: likely an error
+    Suspicious,
+}
+
+extern "C" fn keep_notice(arg: *mut c_void, res: *const PGresult) {
+    // SAFETY: `arg` is the boxed list that lives as long as the connection;
+    // libpq calls with a valid result.
+    let (notices, text) = unsafe { (&*arg.cast::<Notices>(), text(PQresultErrorMessage(res))) };
+    if let Ok(mut notices) = notices.lock() {
+        if notices.len() < MAX_NOTICES {
+            notices.push(text.trim_end().to_string());
+        }
+    }
+}
+
+/// A C string as a string; NULL as the empty one.
+///
+/// # Safety
+///
+/// `s` is NULL or a valid C string for the time of the call.
+unsafe fn text(s: *const c_char) -> String {
+    if s.is_null() {
+        return String::new();
+    }
+    // SAFETY: the caller's duty.
+    unsafe { CStr::from_ptr(s) }.to_string_lossy().into_owned()
+}
+
+/// A result of the server, cleared when dropped.
+struct Res(*mut PGresult);
+
+impl Drop for Res {
+    fn drop(&mut self) {
+        // SAFETY: PQclear takes NULL and any result, which is cleared once.
+        unsafe { PQclear(self.0) }
+    }
+}
+
+impl Res {
+    fn status(&self) -> c_int {
+        // SAFETY: PQresultStatus takes NULL and any result not cleared.
+        unsafe { PQresultStatus(self.0) }
+    }
+
+    fn field(&self, code: c_int) -> Option<String> {
+        // SAFETY: as above; the string lives as long as the result.
+        let field = unsafe { PQresultErrorField(self.0, code) };
+        // SAFETY: as above.
+        (!field.is_null()).then(|| unsafe { text(field) })
+    }
+
+    fn rows(&self) -> Rows {
+        // SAFETY: the result is not cleared; indexes are within its bounds.
+        unsafe {
+            let (rows, columns) = (PQntuples(self.0), PQnfields(self.0));
+            let cell = |row, column| {
+                (PQgetisnull(self.0, row, column) == 0)
+                    .then(|| text(PQgetvalue(self.0, row, column)))
+            };
+            (0..rows).map(|r| (0..columns).map(|c| cell(r, c)).collect()).collect()
+        }
+    }
+
+    /// Rows that the command has touched, as its tag says.
+    fn touched(&self) -> u64 {
+        // SAFETY: the result is not cleared.
+        unsafe { text(PQcmdTuples(self.0)) }.parse().unwrap_or(0)
+    }
+}
+
+impl Conn {
+    /// Connects. `target` is a URL or a list of keywords and values, as libpq
+    /// takes them; what it does not say comes from the environment, the
+    /// service file and the password file.
+    ///
+    /// # Errors
+    ///
+    /// libpq's message, without the password.
+    pub fn open(target: &str) -> Result<Conn, Error> {
+        let keywords = [c"dbname".as_ptr(), c"fallback_application_name".as_ptr(), ptr::null()];
+        let target = c_string(target)?;
+        let values = [target.as_ptr(), c"pgsluice".as_ptr(), ptr::null()];
+        // SAFETY: both arrays are NULL-terminated and of equal length, and
+        // live beyond the call.
+        let raw = unsafe { PQconnectdbParams(keywords.as_ptr(), values.as_ptr(), 1) };
+        let notices = Box::<Notices>::default();
+        let canceller = Arc::new(Canceller(Mutex::new(ptr::null_mut())));
+        let conn = Conn { raw, notices, canceller: canceller.clone() };
+        // SAFETY: PQstatus takes NULL too.
+        if unsafe { PQstatus(raw) } != CONNECTION_OK {
+            let message = without_password(&conn.message(), target.to_str().unwrap_or(""));
+            return Err(Error::new(message).with_hint(
+                "--to takes a URL (postgresql://user@host:port/database) or libpq's \
+                 keywords; passwords belong into ~/.pgpass or PGPASSWORD",
+            ));
+        }
+        let arg: *const Notices = &*conn.notices;
+        // SAFETY: the list is boxed and dropped after the connection is closed.
+        unsafe { PQsetNoticeReceiver(raw, keep_notice, arg as *mut c_void) };
+        if let Ok(mut slot) = canceller.0.lock() {
+            // SAFETY: the connection is open.
+            *slot = unsafe { PQgetCancel(raw) };
+        }
+        Ok(conn)
+    }
+
+    /// For another thread to stop what this connection does.
+    pub fn canceller(&self) -> Arc<Canceller> {
+        self.canceller.clone()
+    }
+
+    /// The server's version: 150020 for 15.20.
+    pub fn server_version(&self) -> u32 {
+        // SAFETY: the connection is open or failed, never NULL.
+        u32::try_from(unsafe { PQserverVersion(self.raw) }).unwrap_or(0)
+    }
+
+    /// A setting that the server reports by itself.
+    pub fn parameter(&self, name: &CStr) -> String {
+        // SAFETY: as above; the string is copied at once.
+        unsafe { text(PQparameterStatus(self.raw, name.as_ptr())) }
+    }
+
+    /// The name of the database.
+    pub fn database(&self) -> String {
+        // SAFETY: as above.
+        unsafe { text(PQdb(self.raw)) }
+    }
+
+    /// The host, or the folder of the Unix socket.
+    pub fn host(&self) -> String {
+        // SAFETY: as above.
+        unsafe { text(PQhost(self.raw)) }
+    }
+
+    /// Takes the notices and warnings that have come in.
+    pub fn take_notices(&self) -> Vec<String> {
+        std::mem::take(&mut self.notices.lock().unwrap_or_else(|e| e.into_inner()))
+    }
+
+    /// Runs one or several statements without parameters; gives the last one's rows.
+    ///
+    /// # Errors
+    ///
+    /// The server refuses one of them, or the connection is lost.
+    pub fn exec(&mut self, sql: &str) -> Result<Rows, Error> {
+        let (rows, _) = self.exec_counted(sql)?;
+        Ok(rows)
+    }
+
+    /// As [`Conn::exec`], with the number of rows that the last statement touched.
+    ///
+    /// # Errors
+    ///
+    /// As [`Conn::exec`].
+    pub fn exec_counted(&mut self, sql: &str) -> Result<(Rows, u64), Error> {
+        let sql = c_string(sql)?;
+        // SAFETY: the connection is not NULL, the string is C's.
+        let res = Res(unsafe { PQexec(self.raw, sql.as_ptr()) });
+        self.finished(res)
+    }
+
+    /// Runs one statement with parameters, all of them text.
+    ///
+    /// # Errors
+    ///
+    /// As [`Conn::exec`].
+    pub fn query(&mut self, sql: &str, parameters: &[Option<&str>]) -> Result<Rows, Error> {
+        let (rows, _) = self.query_counted(sql, parameters)?;
+        Ok(rows)
+    }
+
+    /// As [`Conn::query`], with the number of rows touched.
+    ///
+    /// # Errors
+    ///
+    /// As [`Conn::exec`].
+    pub fn query_counted(
+        &mut self,
+        sql: &str,
+        parameters: &[Option<&str>],
+    ) -> Result<(Rows, u64), Error> {
+        let sql = c_string(sql)?;
+        let owned = parameters
+            .iter()
+            .map(|p| p.map(c_string).transpose())
+            .collect::<Result<Vec<_>, _>>()?;
+        let values: Vec<*const c_char> =
+            owned.iter().map(|p| p.as_ref().map_or(ptr::null(), |p| p.as_ptr())).collect();
+        // SAFETY: `values` has as many C strings (or NULLs) as is said, and
+        // they live beyond the call; all other arrays may be NULL.
+        let res = Res(unsafe {
+            PQexecParams(
+                self.raw,
+                sql.as_ptr(),
+                values.len() as c_int,
+                ptr::null(),
+                values.as_ptr(),
+                ptr::null(),
+                ptr::null(),
+                0,
+            )
+        });
+        self.finished(res)
+    }
+
+    fn finished(&self, res: Res) -> Result<(Rows, u64), Error> {
+        match res.status() {
+            PGRES_COMMAND_OK | PGRES_EMPTY_QUERY => Ok((Vec::new(), res.touched())),
+            PGRES_TUPLES_OK => Ok((res.rows(), res.touched())),
+            _ => Err(self.error(&res)),
+        }
+    }
+
+    /// Starts a `COPY … FROM STDIN`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Conn::exec`].
+    pub fn copy_start(&mut self, sql: &str) -> Result<(), Error> {
+        let sql = c_string(sql)?;
+        // SAFETY: as in `exec_counted`.
+        let res = Res(unsafe { PQexec(self.raw, sql.as_ptr()) });
+        match res.status() {
+            PGRES_COPY_IN => Ok(()),
+            _ => Err(self.error(&res)),
+        }
+    }
+
+    /// Sends bytes of the COPY that was started; waits while the server is behind.
+    ///
+    /// # Errors
+    ///
+    /// The connection is lost. A refusal of the server shows in
+    /// [`Conn::copy_probe`] and [`Conn::copy_end`].
+    pub fn copy_data(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        for piece in bytes.chunks(COPY_DATA) {
+            // SAFETY: the pointer and the length are those of a live slice.
+            let done =
+                unsafe { PQputCopyData(self.raw, piece.as_ptr().cast(), piece.len() as c_int) };
+            if done != 1 {
+                return Err(Error::new(format!("connection lost: {}", self.message())));
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks whether the server has said something in the middle of a COPY.
+    ///
+    /// libpq keeps an error to itself until the COPY is ended; without this,
+    /// the whole rest of a file would be sent for nothing.
+    ///
+    /// # Errors
+    ///
+    /// The connection is lost.
+    pub fn copy_probe(&mut self) -> Result<Probe, Error> {
+        let before = self.notices.lock().map_or(0, |n| n.len());
+        // SAFETY: the connection is open; the call only asks for its number.
+        let mut poll = libc::pollfd {
+            fd: unsafe { PQsocket(self.raw) },
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one pollfd, which lives beyond the call, which does not wait.
+        if unsafe { libc::poll(&mut poll, 1, 0) } <= 0 {
+            return Ok(Probe::Quiet);
+        }
+        // SAFETY: the connection is open.
+        if unsafe { PQconsumeInput(self.raw) } != 1 {
+            return Err(Error::new(format!("connection lost: {}", self.message())));
+        }
+        // Makes libpq pass on the notices among what came in.
+        // SAFETY: no bytes are read from the pointer.
+        unsafe { PQputCopyData(self.raw, c"".as_ptr(), 0) };
+        let after = self.notices.lock().map_or(0, |n| n.len());
+        Ok(if after > before { Probe::Quiet } else { Probe::Suspicious })
+    }
+
+    /// Ends the COPY; gives the number of rows that the server took.
+    ///
+    /// # Errors
+    ///
+    /// The server refuses the rows, or the connection is lost.
+    pub fn copy_end(&mut self) -> Result<u64, Error> {
+        self.copy_finish(None)
+    }
+
+    /// Breaks the COPY off; the transaction is aborted, as was meant.
+    pub fn copy_abort(&mut self) {
+        let _ = self.copy_finish(Some(c"the load was stopped"));
+    }
+
+    fn copy_finish(&mut self, why: Option<&CStr>) -> Result<u64, Error> {
+        // SAFETY: NULL or a C string.
+        let done = unsafe { PQputCopyEnd(self.raw, why.map_or(ptr::null(), CStr::as_ptr)) };
+        if done != 1 {
+            return Err(Error::new(format!("connection lost: {}", self.message())));
+        }
+        let mut outcome = Ok(0);
+        loop {
+            // SAFETY: the connection is open; results are asked for until there are none.
+            let res = Res(unsafe { PQgetResult(self.raw) });
+            if res.0.is_null() {
+                return outcome;
+            }
+            match res.status() {
+                PGRES_COMMAND_OK => outcome = outcome.map(|rows: u64| rows + res.touched()),
+                _ if outcome.is_ok() => outcome = Err(self.error(&res)),
+                _ => {}
+            }
+            // SAFETY: as above. A dead connection may go on giving results.
+            if outcome.is_err() && unsafe { PQstatus(self.raw) } != CONNECTION_OK {
+                return outcome;
+            }
+        }
+    }
+
+    fn message(&self) -> String {
+        // SAFETY: PQerrorMessage takes NULL too; the string is copied at once.
+        let all = unsafe { text(PQerrorMessage(self.raw)) };
+        all.trim().replace("\n\t", " ").replace('\n', "; ")
+    }
+
+    fn error(&self, res: &Res) -> Error {
+        let Some(message) = res.field(PG_DIAG_MESSAGE_PRIMARY) else {
+            return Error::new(format!("connection lost: {}", self.message()));
+        };
+        let hint = res.field(PG_DIAG_MESSAGE_HINT);
+        let error = Error::new(message).with_server(ServerSays {
+            sqlstate: res.field(PG_DIAG_SQLSTATE).unwrap_or_default(),
+            detail: res.field(PG_DIAG_MESSAGE_DETAIL),
+            context: res.field(PG_DIAG_CONTEXT),
+            column: res.field(PG_DIAG_COLUMN_NAME),
+            constraint: res.field(PG_DIAG_CONSTRAINT_NAME),
+        });
+        match hint {
+            Some(hint) => error.with_hint(hint),
+            None => error,
+        }
+    }
+}
+
+impl Drop for Conn {
+    fn drop(&mut self) {
+        // SAFETY: PQfinish takes NULL too, and is called once.
+        unsafe { PQfinish(self.raw) }
+    }
+}
+
+fn c_string(s: &str) -> Result<CString, Error> {
+    CString::new(s).map_err(|_| Error::new("a NUL character in a name or a setting"))
+}
+
+/// libpq repeats parts of a malformed URL: the password must not be among them.
+fn without_password(message: &str, target: &str) -> String {
+    let in_url = target
+        .split_once("://")
+        .and_then(|(_, rest)| rest.rsplit_once('@'))
+        .and_then(|(user, _)| user.split_once(':'))
+        .map(|(_, password)| password);
+    let mut message = message.replace(target, "(the target)");
+    let keyword = target.split("password=").nth(1).map(|rest| {
+        let end = rest.find(['&', ' ', '\'']).unwrap_or(rest.len());
+        if let Some(quoted) = rest.strip_prefix('\'') {
+            quoted.split('\'').next().unwrap_or(quoted)
+        } else {
+            &rest[..end]
+        }
+    });
+    for password in [in_url, keyword].into_iter().flatten().filter(|p| !p.is_empty()) {
+        message = message.replace(password, "********");
+    }
+    message
+}
+
+/// A name as SQL takes it, always quoted.
+pub fn quote_ident(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// A string as SQL takes it, whatever `standard_conforming_strings` says.
+pub fn quote_literal(text: &str) -> String {
+    let doubled = text.replace('\'', "''");
+    if text.contains('\\') {
+        format!("E'{}'", doubled.replace('\\', "\\\\"))
+    } else {
+        format!("'{doubled}'")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_do_not_appear() {
+        let hide = |target: &str| without_password(&format!("bad thing in {target}, s3cret"), target);
+        assert!(!hide("postgresql://u:s3cret@h/db").contains("s3cret"));
+        assert!(!hide("host=h password=s3cret user=u").contains("s3cret"));
+        assert!(!hide("host=h password='s3cret' user=u").contains("s3cret"));
+        assert!(!hide("postgresql://h/db?password=s3cret&user=u").contains("s3cret"));
+    }
+
+    #[test]
+    fn literals_hold_under_both_readings_of_backslashes() {
+        assert_eq!(quote_literal("a'b"), "'a''b'");
+        assert_eq!(quote_literal("a\\'b"), "E'a\\\\''b'");
+        assert_eq!(quote_ident("a\"b"), "\"a\"\"b\"");
+    }
+}

@@ -1,0 +1,7 @@
+//! What is done with the server: the connection, what is known of the table,
+//! the statements, the lanes that data takes.
+
+pub mod catalog;
+pub mod conn;
+mod libpq;
+mod types;
