@@ -6,6 +6,7 @@ pub mod error;
 pub mod infer;
 pub mod input;
 pub mod isolate;
+pub mod options;
 pub mod reject;
 pub mod sample;
 pub mod server;

@@ -1,0 +1,374 @@
+//! What a load is asked to do, validated as far as it can be without a server.
+
+use crate::error::Error;
+use pgsluice_core::scan::{Dialect, DotLine, Format};
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Where the rows come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// standard input
+    Stdin,
+    /// a file
+    File(PathBuf),
+}
+
+impl Source {
+    /// How messages name it.
+    pub fn name(&self) -> String {
+        match self {
+            Source::Stdin => "-".into(),
+            Source::File(path) => path.display().to_string(),
+        }
+    }
+}
+
+/// What the first line of each file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Header {
+    /// data
+    None,
+    /// the names of the columns, in the file's own order
+    Names,
+    /// passed over
+    Ignore,
+    /// the names of the columns, in the table's order or the load fails
+    Match,
+}
+
+/// Which columns an option of COPY is for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ColumnSet {
+    /// none
+    #[default]
+    None,
+    /// `*`
+    All,
+    /// these
+    Named(Vec<String>),
+}
+
+impl ColumnSet {
+    /// Whether the column is among them.
+    pub fn has(&self, column: &str) -> bool {
+        match self {
+            ColumnSet::None => false,
+            ColumnSet::All => true,
+            ColumnSet::Named(names) => names.iter().any(|n| n == column),
+        }
+    }
+}
+
+/// The form of the files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FileFormat {
+    /// CSV or text
+    Delimited(Dialect),
+    /// PGCOPY
+    Binary,
+}
+
+/// How the files are read.
+#[derive(Clone, Debug)]
+pub struct InputOptions {
+    /// in the order in which they are loaded
+    pub sources: Vec<Source>,
+    /// csv, text or binary
+    pub format: FileFormat,
+    /// what the first line is
+    pub header: Header,
+    /// the encoding, as the server names it; `None` for UTF-8
+    pub encoding: Option<String>,
+    /// records passed over at the start of the input, after the header
+    pub skip: u64,
+    /// records read at most, those passed over not counted
+    pub limit: Option<u64>,
+}
+
+/// A write path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs)]
+pub enum Method {
+    Auto,
+    Insert,
+    InsertBatch,
+    CopyCsv,
+    CopyText,
+    CopyBinary,
+    CopyFresh,
+    Unlogged,
+    UnloggedLogged,
+    Lanes,
+    Staged,
+    Extension,
+}
+
+impl Method {
+    /// All of them, each with its name, what it does, and what it gives up.
+    pub const ALL: [(Method, &'static str, &'static str, &'static str); 12] = [
+        (Method::Auto, "auto", "the fastest of the all-or-nothing, durable ways, by rule", "nothing"),
+        (
+            Method::Insert,
+            "insert",
+            "one INSERT and one commit for each row",
+            "speed, and all or nothing: rows before a bad one stay",
+        ),
+        (Method::InsertBatch, "insert-batch", "INSERT of many rows at a time", "speed"),
+        (Method::CopyCsv, "copy-csv", "COPY of CSV, passed through where the file is CSV", "nothing"),
+        (Method::CopyText, "copy-text", "COPY of the text format", "nothing"),
+        (
+            Method::CopyBinary,
+            "copy-binary",
+            "COPY of binary rows, encoded here where the values are surely understood",
+            "nothing",
+        ),
+        (
+            Method::CopyFresh,
+            "copy-fresh",
+            "TRUNCATE and COPY with FREEZE in one transaction",
+            "concurrent access to the table; rows are visible to older snapshots",
+        ),
+        (
+            Method::Unlogged,
+            "unlogged",
+            "sets the table UNLOGGED and leaves it so",
+            "durability: a crash empties the table, and replicas do not have it",
+        ),
+        (
+            Method::UnloggedLogged,
+            "unlogged-logged",
+            "sets the table UNLOGGED for the load, and LOGGED after it",
+            "concurrent access to the table; it is written twice",
+        ),
+        (
+            Method::Lanes,
+            "lanes",
+            "several connections at once",
+            "a single commit: without two-phase commit the lanes commit one after another",
+        ),
+        (
+            Method::Staged,
+            "staged",
+            "raw text into a landing table, then INSERT ... SELECT with conversion",
+            "speed: rows are written twice",
+        ),
+        (
+            Method::Extension,
+            "extension",
+            "COPY through the server's extension pgsluice",
+            "nothing; needs the extension in the database",
+        ),
+    ];
+
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        Method::ALL.iter().find(|m| m.0 == self).map_or("", |m| m.1)
+    }
+
+    /// What it gives up.
+    pub fn cost(self) -> &'static str {
+        Method::ALL.iter().find(|m| m.0 == self).map_or("", |m| m.3)
+    }
+
+    /// Whether it locks the table against everybody else, from the start.
+    pub fn exclusive(self) -> bool {
+        matches!(self, Method::CopyFresh | Method::Unlogged | Method::UnloggedLogged)
+    }
+}
+
+impl fmt::Display for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Method {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Method, String> {
+        let found = Method::ALL.iter().find(|m| m.1 == s).map(|m| m.0);
+        found.ok_or_else(|| format!("there is no method {s:?}; `pgsluice methods` lists them"))
+    }
+}
+
+/// Whether the load makes the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Create {
+    /// it must exist
+    No,
+    /// made, with types inferred; a value that does not fit fails the load
+    Typed,
+    /// made, with types inferred from the whole input: doubt makes text
+    TextOnDoubt,
+}
+
+/// What happens in the database.
+#[derive(Clone, Debug)]
+pub struct TargetOptions {
+    /// a URL, or libpq's keywords and values; empty for libpq's defaults
+    pub url: String,
+    /// the table's name as SQL reads it
+    pub table: String,
+    /// the columns that the fields go to, in the file's order
+    pub columns: Option<Vec<String>>,
+    /// a condition on the rows, as COPY's WHERE
+    pub filter: Option<String>,
+    /// the write path
+    pub method: Method,
+    /// connections for `lanes`; `None` for as many as there are cores
+    pub lanes: Option<usize>,
+    /// empty the table first
+    pub truncate: bool,
+    /// make the table
+    pub create: Create,
+    /// with `create`: keep the file's column order
+    pub keep_order: bool,
+    /// columns whose quoted NULL marker is NULL
+    pub force_null: ColumnSet,
+    /// columns whose NULL marker is a value
+    pub force_not_null: ColumnSet,
+    /// `DateStyle` of the session
+    pub date_style: Option<String>,
+    /// `TimeZone` of the session
+    pub time_zone: Option<String>,
+    /// how long to wait for a lock, as PostgreSQL writes it: `10s`
+    pub lock_timeout: Option<String>,
+    /// no ANALYZE after the load
+    pub no_analyze: bool,
+}
+
+/// Everything that a load is asked to do.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// how the files are read
+    pub input: InputOptions,
+    /// what happens in the database
+    pub target: TargetOptions,
+}
+
+/// COPY's options on the form of a file, as they were given.
+#[derive(Clone, Debug, Default)]
+#[allow(missing_docs)]
+pub struct DialectOptions {
+    pub delimiter: Option<String>,
+    pub quote: Option<String>,
+    pub escape: Option<String>,
+    pub null: Option<String>,
+    pub default: Option<String>,
+}
+
+impl DialectOptions {
+    /// The dialect, held to the rules of the server's `ProcessCopyOptions`.
+    ///
+    /// # Errors
+    ///
+    /// The server would refuse these options.
+    pub fn dialect(&self, format: Format) -> Result<Dialect, Error> {
+        let csv = format == Format::Csv;
+        let mut d = if csv { Dialect::csv() } else { Dialect::text() };
+        if let Some(byte) = one_byte("delimiter", self.delimiter.as_deref())? {
+            d.delimiter = byte;
+        }
+        if !csv && (self.quote.is_some() || self.escape.is_some()) {
+            return Err(Error::usage("quote and escape are options of the csv format alone"));
+        }
+        if let Some(byte) = one_byte("quote", self.quote.as_deref())? {
+            d.quote = byte;
+            d.escape = byte;
+        }
+        if let Some(byte) = one_byte("escape", self.escape.as_deref())? {
+            d.escape = byte;
+        }
+        if let Some(null) = &self.null {
+            d.null = null.clone().into_bytes();
+        }
+        d.default = self.default.clone().map(String::into_bytes);
+        if csv {
+            // The file is ours to read; what the server makes of the line is
+            // taken care of where it is passed through.
+            d.dot_line = DotLine::IsData;
+        }
+        check(&d)?;
+        Ok(d)
+    }
+}
+
+/// An option of one byte, with the escapes `\t`, `\\` and `\xHH` resolved.
+fn one_byte(option: &str, text: Option<&str>) -> Result<Option<u8>, Error> {
+    let Some(text) = text else { return Ok(None) };
+    let byte = match text.as_bytes() {
+        [byte] => Some(*byte),
+        b"\\t" => Some(b'\t'),
+        b"\\v" => Some(0x0b),
+        b"\\f" => Some(0x0c),
+        b"\\b" => Some(0x08),
+        b"\\n" => Some(b'\n'),
+        b"\\r" => Some(b'\r'),
+        b"\\\\" => Some(b'\\'),
+        [b'\\', b'x', hex @ ..] if hex.len() == 2 => u8::from_str_radix(&text[2..], 16).ok(),
+        _ => None,
+    };
+    match byte {
+        Some(byte) if byte.is_ascii() => Ok(Some(byte)),
+        _ => Err(Error::usage(format!("{option} must be a single one-byte character, not {text:?}"))),
+    }
+}
+
+fn check(d: &Dialect) -> Result<(), Error> {
+    let refuse = |message: &str| Err(Error::usage(message));
+    let line_end = |bytes: &[u8]| bytes.iter().any(|b| matches!(b, b'\r' | b'\n'));
+    let markers = [("NULL", Some(&d.null)), ("DEFAULT", d.default.as_ref())];
+    if matches!(d.delimiter, b'\r' | b'\n') {
+        return refuse("delimiter cannot be newline or carriage return");
+    }
+    if d.format == Format::Text {
+        let taken = b"\\.abcdefghijklmnopqrstuvwxyz0123456789";
+        if taken.contains(&d.delimiter) {
+            return refuse(&format!("delimiter cannot be \"{}\"", char::from(d.delimiter)));
+        }
+    } else if d.delimiter == d.quote {
+        return refuse("delimiter and quote must be different");
+    }
+    for (name, marker) in markers {
+        let Some(marker) = marker else { continue };
+        if line_end(marker) {
+            return refuse(&format!("the {name} marker cannot have newline or carriage return"));
+        }
+        if marker.contains(&d.delimiter) {
+            return refuse(&format!("delimiter must not appear in the {name} marker"));
+        }
+        if d.format == Format::Csv && marker.contains(&d.quote) {
+            return refuse(&format!("quote must not appear in the {name} marker"));
+        }
+    }
+    if d.default.as_ref() == Some(&d.null) {
+        return refuse("the NULL marker and the DEFAULT marker must be different");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_held_to_the_servers_rules() {
+        let with = |delimiter: &str, null: &str, format| {
+            let options = DialectOptions {
+                delimiter: Some(delimiter.into()),
+                null: Some(null.into()),
+                ..DialectOptions::default()
+            };
+            options.dialect(format).map(|d| d.delimiter).map_err(|e| e.message().to_string())
+        };
+        assert_eq!(with("\\t", "x", Format::Csv), Ok(b'\t'));
+        assert_eq!(with("\\x1f", "x", Format::Text), Ok(0x1f));
+        assert!(with("ab", "x", Format::Csv).is_err());
+        assert!(with("a", "x", Format::Text).is_err());
+        assert!(with("\"", "x", Format::Csv).is_err());
+        assert!(with(",", "a,b", Format::Csv).is_err());
+        assert!(with("\\n", "x", Format::Csv).is_err());
+    }
+}
