@@ -1,5 +1,6 @@
 //! How a command fails: what is printed, and the exit code.
 
+use pgsluice_engine::error::{Class, Error};
 use pgsluice_engine::server::ServerError;
 use std::process::ExitCode;
 
@@ -7,17 +8,21 @@ use std::process::ExitCode;
 /// clap's own code for it.
 const FAILED: u8 = 1;
 
+/// The exit code for arguments that contradict each other.
+const USAGE: u8 = 2;
+
 /// An error on its way to the user.
 #[derive(Debug)]
 pub struct Failure {
     message: String,
     hint: Option<String>,
+    code: u8,
 }
 
 impl Failure {
     /// A failure with a message: lower case, no full stop.
     pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), hint: None }
+        Self { message: message.into(), hint: None, code: FAILED }
     }
 
     /// Adds what the user can do about it.
@@ -32,7 +37,7 @@ impl Failure {
         if let Some(hint) = &self.hint {
             eprintln!("hint: {hint}");
         }
-        ExitCode::from(FAILED)
+        ExitCode::from(self.code)
     }
 }
 
@@ -43,5 +48,12 @@ impl From<ServerError> for Failure {
             Some(hint) => failure.with_hint(hint),
             None => failure,
         }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let code = if error.class() == Class::Usage { USAGE } else { FAILED };
+        Self { message: error.to_string(), hint: error.hint().map(str::to_owned), code }
     }
 }

@@ -3,13 +3,14 @@
 //! Arguments as typed go to the command's own file, which checks them and calls the engine. Data
 //! go to standard output, talk to standard error.
 
+mod arguments;
 mod commands;
 mod failure;
 #[cfg(test)]
 mod reference;
 
 use clap::{Parser, Subcommand};
-use commands::{sample, server};
+use commands::{load, sample, server};
 use std::process::ExitCode;
 
 /// Bulk loader for PostgreSQL
@@ -22,12 +23,14 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    Load(load::Arguments),
     Sample(sample::Arguments),
     Server(server::Arguments),
 }
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
+        Command::Load(arguments) => load::run(&arguments),
         Command::Sample(arguments) => sample::run(arguments),
         Command::Server(arguments) => server::run(arguments),
     };

@@ -50,7 +50,7 @@ pub enum Class {
     Cancelled,
 }
 
-/// The error of every function of this crate.
+/// The error of every function of this crate. Its text does not have the hint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error(Box<Inner>);
 
@@ -199,9 +199,6 @@ impl fmt::Display for Error {
         }
         if let Some(changed) = &inner.changed {
             write!(f, "\nchanged: {changed}")?;
-        }
-        if let Some(hint) = &inner.hint {
-            write!(f, "\nhint: {hint}")?;
         }
         Ok(())
     }

@@ -2,12 +2,19 @@
 //!
 //! Nothing here prints or parses arguments.
 
+pub mod encode;
 pub mod error;
 pub mod infer;
 pub mod input;
 pub mod isolate;
+pub mod load;
+mod mapping;
 pub mod options;
+mod pipeline;
+pub mod plan;
 pub mod reject;
+pub mod report;
+mod rewrite;
 pub mod sample;
 pub mod server;
 pub mod session;

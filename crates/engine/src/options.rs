@@ -108,7 +108,12 @@ pub enum Method {
 impl Method {
     /// All of them, each with its name, what it does, and what it gives up.
     pub const ALL: [(Method, &'static str, &'static str, &'static str); 12] = [
-        (Method::Auto, "auto", "the fastest of the all-or-nothing, durable ways, by rule", "nothing"),
+        (
+            Method::Auto,
+            "auto",
+            "the fastest of the all-or-nothing, durable ways, by rule",
+            "nothing",
+        ),
         (
             Method::Insert,
             "insert",
@@ -116,7 +121,12 @@ impl Method {
             "speed, and all or nothing: rows before a bad one stay",
         ),
         (Method::InsertBatch, "insert-batch", "INSERT of many rows at a time", "speed"),
-        (Method::CopyCsv, "copy-csv", "COPY of CSV, passed through where the file is CSV", "nothing"),
+        (
+            Method::CopyCsv,
+            "copy-csv",
+            "COPY of CSV, passed through where the file is CSV",
+            "nothing",
+        ),
         (Method::CopyText, "copy-text", "COPY of the text format", "nothing"),
         (
             Method::CopyBinary,
@@ -312,7 +322,9 @@ fn one_byte(option: &str, text: Option<&str>) -> Result<Option<u8>, Error> {
     };
     match byte {
         Some(byte) if byte.is_ascii() => Ok(Some(byte)),
-        _ => Err(Error::usage(format!("{option} must be a single one-byte character, not {text:?}"))),
+        _ => {
+            Err(Error::usage(format!("{option} must be a single one-byte character, not {text:?}")))
+        }
     }
 }
 

@@ -1,4 +1,5 @@
 //! One file for each command: its arguments, and what it does with them.
 
+pub mod load;
 pub mod sample;
 pub mod server;

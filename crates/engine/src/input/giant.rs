@@ -60,7 +60,7 @@ mod tests {
         let backslash = Dialect { escape: b'\\', ..Dialect::csv() };
         let text = Dialect::text();
         let cases: [(&Dialect, Eol, &[u8], usize); 4] = [
-            (&csv, Eol::Nl, b"a,\"b\nc\"\"\n\",d\nnext", 14),
+            (&csv, Eol::Nl, b"a,\"b\nc\"\"\n\",d\nnext", 13),
             (&backslash, Eol::Nl, b"\"a\\\"\nb\"\nnext", 8),
             (&text, Eol::Nl, b"a\\\nb\nnext", 5),
             (&csv, Eol::CrNl, b"a\"\r\n\"b\r\nnext", 8),

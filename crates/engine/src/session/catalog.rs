@@ -218,7 +218,8 @@ pub fn find(conn: &mut Conn, name: &str) -> Result<Option<TableFacts>, Error> {
     let Some(row) = rows.first() else { return Ok(None) };
     let text = |i: usize| row[i].clone().unwrap_or_default();
     let letter = |i: usize| text(i).chars().next().unwrap_or(' ');
-    let sql = format!("{}.{}", super::conn::quote_ident(&text(1)), super::conn::quote_ident(&text(2)));
+    let sql =
+        format!("{}.{}", super::conn::quote_ident(&text(1)), super::conn::quote_ident(&text(2)));
     Ok(Some(TableFacts {
         oid: text(0).parse().unwrap_or(0),
         schema: text(1),
@@ -238,7 +239,11 @@ pub fn find(conn: &mut Conn, name: &str) -> Result<Option<TableFacts>, Error> {
 /// # Errors
 ///
 /// The connection is lost.
-pub fn describe(conn: &mut Conn, server: &ServerFacts, table: &mut TableFacts) -> Result<(), Error> {
+pub fn describe(
+    conn: &mut Conn,
+    server: &ServerFacts,
+    table: &mut TableFacts,
+) -> Result<(), Error> {
     let oid = table.oid.to_string();
     table.columns = columns(conn, server, &oid)?;
     table.indexes = indexes(conn, &oid)?;
@@ -294,11 +299,8 @@ fn columns(conn: &mut Conn, server: &ServerFacts, oid: &str) -> Result<Vec<Colum
     let column = |row: &Vec<Option<String>>| {
         let text = |i: usize| row[i].clone().unwrap_or_default();
         let number = text(0).parse().unwrap_or(0);
-        let resolved = types.resolve(
-            text(3).parse().unwrap_or(0),
-            text(4).parse().unwrap_or(-1),
-            server,
-        );
+        let resolved =
+            types.resolve(text(3).parse().unwrap_or(0), text(4).parse().unwrap_or(-1), server);
         ColumnFacts {
             number,
             name: text(1),

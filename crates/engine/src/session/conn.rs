@@ -327,11 +327,8 @@ impl Conn {
     pub fn copy_probe(&mut self) -> Result<Probe, Error> {
         let before = self.notices.lock().map_or(0, |n| n.len());
         // SAFETY: the connection is open; the call only asks for its number.
-        let mut poll = libc::pollfd {
-            fd: unsafe { PQsocket(self.raw) },
-            events: libc::POLLIN,
-            revents: 0,
-        };
+        let mut poll =
+            libc::pollfd { fd: unsafe { PQsocket(self.raw) }, events: libc::POLLIN, revents: 0 };
         // SAFETY: one pollfd, which lives beyond the call, which does not wait.
         if unsafe { libc::poll(&mut poll, 1, 0) } <= 0 {
             return Ok(Probe::Quiet);
@@ -465,7 +462,8 @@ mod tests {
 
     #[test]
     fn passwords_do_not_appear() {
-        let hide = |target: &str| without_password(&format!("bad thing in {target}, s3cret"), target);
+        let hide =
+            |target: &str| without_password(&format!("bad thing in {target}, s3cret"), target);
         assert!(!hide("postgresql://u:s3cret@h/db").contains("s3cret"));
         assert!(!hide("host=h password=s3cret user=u").contains("s3cret"));
         assert!(!hide("host=h password='s3cret' user=u").contains("s3cret"));

@@ -36,7 +36,6 @@ pub const PG_DIAG_MESSAGE_HINT: c_int = b'H' as c_int;
 pub const PG_DIAG_CONTEXT: c_int = b'W' as c_int;
 pub const PG_DIAG_COLUMN_NAME: c_int = b'c' as c_int;
 pub const PG_DIAG_CONSTRAINT_NAME: c_int = b'n' as c_int;
-pub const PG_DIAG_SEVERITY_NONLOCALIZED: c_int = b'V' as c_int;
 
 pub type PQnoticeReceiver = extern "C" fn(arg: *mut c_void, res: *const PGresult);
 
@@ -80,7 +79,6 @@ extern "C" {
     pub fn PQntuples(res: *const PGresult) -> c_int;
     pub fn PQnfields(res: *const PGresult) -> c_int;
     pub fn PQgetvalue(res: *const PGresult, row: c_int, column: c_int) -> *const c_char;
-    pub fn PQgetlength(res: *const PGresult, row: c_int, column: c_int) -> c_int;
     pub fn PQgetisnull(res: *const PGresult, row: c_int, column: c_int) -> c_int;
     pub fn PQcmdTuples(res: *mut PGresult) -> *const c_char;
     pub fn PQclear(res: *mut PGresult);

@@ -3,5 +3,8 @@
 
 pub mod catalog;
 pub mod conn;
+pub mod lane;
 mod libpq;
+pub mod statement;
+pub mod transaction;
 mod types;

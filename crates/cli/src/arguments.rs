@@ -1,0 +1,260 @@
+//! The arguments that `load`, `plan` and `check` share, as typed, and what
+//! they mean to the engine.
+
+use crate::failure::Failure;
+use clap::{Args, ValueEnum};
+use pgsluice_core::scan;
+use pgsluice_engine::error::Error;
+use pgsluice_engine::options::{
+    ColumnSet, Create, DialectOptions, FileFormat, Header, InputOptions, Method, Options, Source,
+    TargetOptions,
+};
+use std::path::PathBuf;
+
+/// The form of the files
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FormatName {
+    /// comma-separated values, by COPY's rules
+    Csv,
+    /// COPY's text format
+    Text,
+    /// COPY's binary format
+    Binary,
+}
+
+/// What the first line of each file is
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum HeaderUse {
+    /// column names, which say where the fields go
+    Names,
+    /// passed over; fields go by position
+    Ignore,
+    /// column names, which must be the table's in its order
+    Match,
+}
+
+/// How a table is made
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CreateHow {
+    /// a value that does not fit its column's type fails the load
+    Typed,
+    /// where the whole input leaves doubt, the column is text
+    TextOnDoubt,
+}
+
+/// The files and how they are read.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Source")]
+pub struct SourceArguments {
+    /// Files or patterns (quoted: 'votes-*.csv.gz'); - is standard input.
+    /// gzip, zstd, lz4, bzip2 and xz are told by their content
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// The form of the files
+    #[arg(long, value_enum, default_value = "csv")]
+    pub format: FormatName,
+    /// What the first line is; names by default
+    #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "names", value_name = "HOW", overrides_with = "no_header")]
+    pub header: Option<HeaderUse>,
+    /// The first line is data (the default, as COPY's)
+    #[arg(long, overrides_with = "header")]
+    pub no_header: bool,
+    /// Between fields; , in CSV and a tab in text. Takes \t and \xHH
+    #[arg(long, value_name = "CHAR")]
+    pub delimiter: Option<String>,
+    /// Around values in CSV [default: "]
+    #[arg(long, value_name = "CHAR")]
+    pub quote: Option<String>,
+    /// Before a quote within quotes in CSV [default: the quote]
+    #[arg(long, value_name = "CHAR")]
+    pub escape: Option<String>,
+    /// What stands for NULL; nothing in CSV, \N in text
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub null: Option<String>,
+    /// What stands for the column's default (PostgreSQL 16)
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub default: Option<String>,
+    /// The files' encoding, as the server names it [default: UTF8]
+    #[arg(long, value_name = "NAME")]
+    pub encoding: Option<String>,
+    /// Pass over the first N records
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub skip: u64,
+    /// Read no more than N records
+    #[arg(long, value_name = "N")]
+    pub limit: Option<u64>,
+}
+
+/// Where the rows go.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Target")]
+pub struct TargetArguments {
+    /// postgresql://user@host:port/database or libpq's keywords; the PG*
+    /// variables, the service file and ~/.pgpass hold as everywhere
+    #[arg(long, value_name = "URL", default_value = "", hide_default_value = true)]
+    pub to: String,
+    /// The table, as SQL reads it: votes, s.votes, "Votes"
+    #[arg(long, value_name = "NAME")]
+    pub table: String,
+    /// The columns of the fields, in the file's order
+    #[arg(long, value_delimiter = ',', value_name = "A,B,…")]
+    pub columns: Option<Vec<String>>,
+    /// Only rows that satisfy this SQL condition
+    #[arg(long = "where", value_name = "SQL")]
+    pub filter: Option<String>,
+    /// The write path; `pgsluice methods` lists them
+    #[arg(long, default_value = "auto", value_name = "NAME")]
+    pub method: Method,
+    /// Connections for the method lanes [default: the number of cores]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub lanes: Option<u16>,
+    /// Empty the table first, in the same transaction
+    #[arg(long)]
+    pub truncate: bool,
+    /// Make the table, with types inferred from the input
+    #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "typed", value_name = "HOW")]
+    pub create: Option<CreateHow>,
+    /// With --create: keep the file's order of columns, which may need more space
+    #[arg(long, requires = "create")]
+    pub keep_order: bool,
+    /// Columns (or *) whose quoted NULL marker is NULL
+    #[arg(long, value_delimiter = ',', value_name = "A,B,…")]
+    pub force_null: Vec<String>,
+    /// Columns (or *) whose NULL marker is a value
+    #[arg(long, value_delimiter = ',', value_name = "A,B,…")]
+    pub force_not_null: Vec<String>,
+    /// The session's DateStyle
+    #[arg(long, value_name = "STYLE")]
+    pub date_style: Option<String>,
+    /// The session's TimeZone
+    #[arg(long, value_name = "ZONE")]
+    pub time_zone: Option<String>,
+    /// How long to wait for a lock, such as 10s
+    #[arg(long, value_name = "TIME")]
+    pub lock_timeout: Option<String>,
+    /// Do not ANALYZE the table after the load
+    #[arg(long)]
+    pub no_analyze: bool,
+}
+
+/// What the arguments mean.
+///
+/// # Errors
+///
+/// They contradict each other, or a pattern matches no file.
+pub fn options(source: &SourceArguments, target: &TargetArguments) -> Result<Options, Failure> {
+    Ok(Options { input: input(source)?, target: target_options(target) })
+}
+
+fn input(a: &SourceArguments) -> Result<InputOptions, Failure> {
+    let dialect = DialectOptions {
+        delimiter: a.delimiter.clone(),
+        quote: a.quote.clone(),
+        escape: a.escape.clone(),
+        null: a.null.clone(),
+        default: a.default.clone(),
+    };
+    let format = match a.format {
+        FormatName::Csv => FileFormat::Delimited(dialect.dialect(scan::Format::Csv)?),
+        FormatName::Text => FileFormat::Delimited(dialect.dialect(scan::Format::Text)?),
+        FormatName::Binary => binary(a)?,
+    };
+    let header = match a.header {
+        None => Header::None,
+        Some(HeaderUse::Names) => Header::Names,
+        Some(HeaderUse::Ignore) => Header::Ignore,
+        Some(HeaderUse::Match) => Header::Match,
+    };
+    let utf8 = |name: &String| {
+        let plain: String = name.chars().filter(char::is_ascii_alphanumeric).collect();
+        ["utf8", "unicode"].contains(&plain.to_lowercase().as_str())
+    };
+    let encoding = a.encoding.clone().filter(|name| !utf8(name));
+    Ok(InputOptions {
+        sources: sources(&a.files)?,
+        format,
+        header,
+        encoding,
+        skip: a.skip,
+        limit: a.limit,
+    })
+}
+
+/// A binary file says of itself all there is to say.
+fn binary(a: &SourceArguments) -> Result<FileFormat, Failure> {
+    let given = [
+        ("--header", a.header.is_some()),
+        ("--delimiter", a.delimiter.is_some()),
+        ("--quote", a.quote.is_some()),
+        ("--escape", a.escape.is_some()),
+        ("--null", a.null.is_some()),
+        ("--default", a.default.is_some()),
+        ("--encoding", a.encoding.is_some()),
+        ("--skip", a.skip > 0),
+        ("--limit", a.limit.is_some()),
+    ];
+    match given.iter().find(|(_, given)| *given) {
+        Some((option, _)) => {
+            Err(Error::usage(format!("{option} has no meaning with --format binary")).into())
+        }
+        None => Ok(FileFormat::Binary),
+    }
+}
+
+fn sources(files: &[PathBuf]) -> Result<Vec<Source>, Failure> {
+    let mut all = Vec::new();
+    for file in files {
+        let name = file.to_string_lossy();
+        if name == "-" {
+            all.push(Source::Stdin);
+            continue;
+        }
+        let is_pattern = name.contains(['*', '?', '[']) && !file.exists();
+        if !is_pattern {
+            all.push(Source::File(file.clone()));
+            continue;
+        }
+        let paths = glob::glob(&name)
+            .map_err(|e| Error::usage(format!("{name} is no pattern: {}", e.msg)))?;
+        let mut found: Vec<PathBuf> =
+            paths.filter_map(Result::ok).filter(|p| p.is_file()).collect();
+        if found.is_empty() {
+            return Err(Failure::new(format!("no file matches {name}")));
+        }
+        found.sort();
+        all.extend(found.into_iter().map(Source::File));
+    }
+    if all.iter().filter(|s| **s == Source::Stdin).count() > 1 {
+        return Err(Error::usage("standard input can be read once only").into());
+    }
+    Ok(all)
+}
+
+fn target_options(a: &TargetArguments) -> TargetOptions {
+    let set = |names: &[String]| match names {
+        [] => ColumnSet::None,
+        [all] if all == "*" => ColumnSet::All,
+        names => ColumnSet::Named(names.to_vec()),
+    };
+    TargetOptions {
+        url: a.to.clone(),
+        table: a.table.clone(),
+        columns: a.columns.clone(),
+        filter: a.filter.clone(),
+        method: a.method,
+        lanes: a.lanes.map(usize::from),
+        truncate: a.truncate,
+        create: match a.create {
+            None => Create::No,
+            Some(CreateHow::Typed) => Create::Typed,
+            Some(CreateHow::TextOnDoubt) => Create::TextOnDoubt,
+        },
+        keep_order: a.keep_order,
+        force_null: set(&a.force_null),
+        force_not_null: set(&a.force_not_null),
+        date_style: a.date_style.clone(),
+        time_zone: a.time_zone.clone(),
+        lock_timeout: a.lock_timeout.clone(),
+        no_analyze: a.no_analyze,
+    }
+}

@@ -1,0 +1,154 @@
+//! A server, the program, and stock COPY as the oracle.
+
+use pgsluice_engine::server::{find_all, Installation, Options, Server};
+use pgsluice_engine::session::conn::Conn;
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+/// One installation for each major version; without any, nothing would be tested.
+pub fn each_major() -> Vec<Installation> {
+    let mut all = find_all();
+    let mut seen = Vec::new();
+    all.retain(|i| !seen.contains(&i.version.major) && (seen.push(i.version.major), true).1);
+    assert!(!all.is_empty(), "no PostgreSQL server here: run scripts/servers");
+    for major in [15, 16, 18] {
+        if !seen.contains(&major) {
+            eprintln!("left out: there is no PostgreSQL {major} here");
+        }
+    }
+    all
+}
+
+/// A server with a connection and a folder for files.
+pub struct World {
+    /// the server, stopped when dropped
+    pub server: Server,
+    /// for SQL
+    pub conn: Conn,
+    dir: PathBuf,
+}
+
+impl World {
+    /// Starts a server of this installation.
+    pub fn new(installation: &Installation) -> World {
+        let server = Server::start(Options {
+            pg_bin: Some(installation.bin.clone()),
+            settings: vec![
+                ("fsync".into(), "off".into()),
+                ("log_statement".into(), "all".into()),
+                ("max_prepared_transactions".into(), "4".into()),
+            ],
+            ..Options::default()
+        })
+        .expect("the server starts");
+        let name = format!("pgsluice-test-{}-{}", installation.version.major, std::process::id());
+        let dir = std::env::temp_dir().join(name);
+        fs::create_dir_all(&dir).unwrap();
+        let conn = Conn::open(&server.url("postgres")).unwrap();
+        World { server, conn, dir }
+    }
+
+    /// The server's major version.
+    pub fn major(&self) -> u32 {
+        self.server.version().major
+    }
+
+    /// Runs SQL; the first value of the first row.
+    pub fn sql(&mut self, sql: &str) -> String {
+        let rows = self.conn.exec(sql).unwrap_or_else(|e| panic!("{sql}: {e}"));
+        rows.first().and_then(|r| r.first()?.clone()).unwrap_or_default()
+    }
+
+    /// Writes a file; gives its path.
+    pub fn file(&self, name: &str, bytes: &[u8]) -> String {
+        let path = self.dir.join(name);
+        fs::write(&path, bytes).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    /// A path in the folder.
+    pub fn path(&self, name: &str) -> String {
+        self.dir.join(name).to_str().unwrap().to_owned()
+    }
+
+    /// Runs `pgsluice` against the server.
+    pub fn run(&self, arguments: &[&str]) -> Output {
+        self.run_with(arguments, b"")
+    }
+
+    /// As [`World::run`], with bytes on standard input.
+    pub fn run_with(&self, arguments: &[&str], stdin: &[u8]) -> Output {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
+            .args(arguments)
+            .args(["--to", &self.server.url("postgres")])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // The program may end before it has read everything.
+        let _ = child.stdin.take().unwrap().write_all(stdin);
+        child.wait_with_output().unwrap()
+    }
+
+    /// Loads a file by `load`; the summary, or what it said on standard error.
+    pub fn load(&self, arguments: &[&str]) -> Result<serde_json::Value, String> {
+        let summary = self.path("summary.json");
+        let _ = fs::remove_file(&summary);
+        let mut all = vec!["load", "--quiet", "--summary", &summary];
+        all.extend_from_slice(arguments);
+        let output = self.run(&all);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        match output.status.code() {
+            Some(0 | 3) => {
+                let summary: serde_json::Value =
+                    serde_json::from_slice(&fs::read(&summary).unwrap()).unwrap();
+                let n = |key: &str| summary[key].as_u64().unwrap();
+                assert_eq!(n("read"), n("loaded") + n("rejected") + n("skipped"));
+                Ok(summary)
+            }
+            code => {
+                assert_eq!(code, Some(1), "{said}");
+                Err(said)
+            }
+        }
+    }
+
+    /// Stock COPY of the same bytes; the rows it took, or its message and context.
+    pub fn stock(&mut self, sql: &str, bytes: &[u8]) -> Result<u64, (String, String)> {
+        let said = |e: pgsluice_engine::error::Error| {
+            let context = e.server().and_then(|s| s.context.clone()).unwrap_or_default();
+            (e.message().to_owned(), context)
+        };
+        self.conn.copy_start(sql).map_err(said)?;
+        self.conn.copy_data(bytes).map_err(said)?;
+        self.conn.copy_end().map_err(said)
+    }
+
+    /// Rows that one of two tables has and the other has not.
+    pub fn difference(&mut self, a: &str, b: &str) -> String {
+        self.sql(&format!(
+            "SELECT coalesce(string_agg(d, '; '), '') FROM (
+               (SELECT '- ' || t::text AS d FROM (SELECT t::text FROM {a} t EXCEPT ALL SELECT t::text FROM {b} t) t)
+               UNION ALL
+               (SELECT '+ ' || t::text FROM (SELECT t::text FROM {b} t EXCEPT ALL SELECT t::text FROM {a} t) t)
+             ) x"
+        ))
+    }
+
+    /// What the server has logged since the last call.
+    pub fn log(&self, from: &mut usize) -> String {
+        let all = fs::read_to_string(self.server.log()).unwrap();
+        let new = all[(*from).min(all.len())..].to_owned();
+        *from = all.len();
+        new
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}

@@ -1,0 +1,189 @@
+//! Chunks to what is sent for them: rows where the core is sure of every
+//! field, the file's own bytes where the server has to judge.
+
+use crate::input::{Chunk, Counts, Part};
+use crate::plan::{Plan, Wire};
+use crate::rewrite;
+use pgsluice_core::error::Malformed;
+use pgsluice_core::row;
+use pgsluice_core::scan::{valid_utf8, Dialect, Format, Next, Record};
+use pgsluice_core::sink::PgCopySink;
+use std::sync::Arc;
+
+/// What is sent for a chunk.
+#[derive(Debug)]
+pub enum Body {
+    /// the chunk's own bytes
+    AsIs,
+    /// rows in the binary form
+    Rows(Vec<u8>),
+    /// the records, written anew in the form of the plan
+    Rewritten(Vec<u8>),
+    /// the chunk's records in the file's own form, with lines of `\.` quoted
+    Guarded(Vec<u8>),
+}
+
+/// A chunk that is ready to be sent.
+#[derive(Debug)]
+pub struct Prepared {
+    /// the chunk as it was read
+    pub chunk: Arc<Chunk>,
+    /// what is sent for it
+    pub body: Body,
+    /// its records and lines
+    pub counts: Counts,
+    /// the first record breaks the rules of the file's form in a way that a
+    /// COPY of its own would not notice
+    pub fault: Option<(Malformed, u64)>,
+}
+
+/// Turns chunks into what is sent, with memory of its own.
+#[derive(Debug)]
+pub struct Encoder {
+    plan: Arc<Plan>,
+    sink: PgCopySink,
+    record: Record,
+    row: Vec<u8>,
+    /// rows take about so many times the bytes of their records
+    growth: f64,
+}
+
+impl Encoder {
+    /// An encoder for this plan.
+    pub fn new(plan: Arc<Plan>) -> Encoder {
+        let columns = plan.shape.columns.len();
+        let sink = PgCopySink::new(columns);
+        Encoder { plan, sink, record: Record::default(), row: Vec::new(), growth: 1.2 }
+    }
+
+    /// Prepares a chunk; `free` is memory to use.
+    pub fn prepare(&mut self, chunk: Chunk, free: Vec<u8>) -> Prepared {
+        let plan = self.plan.clone();
+        let Some(dialect) = &plan.dialect else {
+            let counts = Counts::default();
+            return Prepared { chunk: Arc::new(chunk), body: Body::AsIs, counts, fault: None };
+        };
+        let fault = self.first_fault(&chunk, dialect);
+        let done = match plan.wire {
+            _ if chunk.part != Part::Whole || fault.is_some() || !self.readable(&chunk) => None,
+            Wire::Binary => self.rows(&chunk, dialect, free).map(|(b, c)| (Body::Rows(b), c)),
+            Wire::Csv | Wire::Text => {
+                self.rewritten(&chunk, dialect, free).map(|(b, c)| (Body::Rewritten(b), c))
+            }
+            Wire::AsIs | Wire::Insert(_) => None,
+        };
+        let (body, counts) = done.unwrap_or_else(|| {
+            let counts = chunk.count(dialect);
+            let guarded = guard(&chunk, dialect, plan.major);
+            (guarded.map_or(Body::AsIs, Body::Guarded), counts)
+        });
+        Prepared { chunk: Arc::new(chunk), body, counts, fault }
+    }
+
+    /// Whether the first line ends as the file's lines do. Within one COPY the
+    /// server sees to that; a COPY that begins with this chunk would not.
+    fn first_fault(&mut self, chunk: &Chunk, dialect: &Dialect) -> Option<(Malformed, u64)> {
+        if chunk.part != Part::Whole || chunk.bytes.is_empty() {
+            return None;
+        }
+        match chunk.scanner(dialect).next(&mut self.record) {
+            Err(fault @ (Malformed::CarriageReturn | Malformed::Newline)) => {
+                Some((fault, self.record.line))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether the chunk's characters are what the core takes them for.
+    fn readable(&self, chunk: &Chunk) -> bool {
+        if self.plan.encoding == "UTF8" {
+            valid_utf8(&chunk.bytes).is_ok()
+        } else {
+            chunk.bytes.is_ascii() && !chunk.bytes.contains(&0)
+        }
+    }
+
+    fn rows(
+        &mut self,
+        chunk: &Chunk,
+        dialect: &Dialect,
+        mut free: Vec<u8>,
+    ) -> Option<(Vec<u8>, Counts)> {
+        free.clear();
+        free.reserve((chunk.bytes.len() as f64 * self.growth) as usize);
+        self.sink.replace(free);
+        let mut scanner = chunk.scanner(dialect);
+        let mut records = 0;
+        loop {
+            match scanner.next(&mut self.record) {
+                Ok(Next::Record) => {}
+                Ok(_) => break,
+                Err(_) => return None,
+            }
+            row::put(&self.plan.shape, &chunk.bytes, &self.record, &mut self.sink).ok()?;
+            records += 1;
+        }
+        let counts = Counts { records, lines: scanner.lines() };
+        let rows = self.sink.replace(Vec::new());
+        self.growth = (rows.len() as f64 / chunk.bytes.len().max(1) as f64) * 1.05;
+        Some((rows, counts))
+    }
+
+    fn rewritten(
+        &mut self,
+        chunk: &Chunk,
+        dialect: &Dialect,
+        mut out: Vec<u8>,
+    ) -> Option<(Vec<u8>, Counts)> {
+        out.clear();
+        let mut scanner = chunk.scanner(dialect);
+        let mut records = 0;
+        loop {
+            match scanner.next(&mut self.record) {
+                Ok(Next::Record) => {}
+                Ok(_) => break,
+                Err(_) => return None,
+            }
+            if self.record.len() != self.plan.shape.fields {
+                return None;
+            }
+            let values = rewrite::values(&self.plan.shape, &chunk.bytes, &self.record);
+            self.row.clear();
+            match self.plan.wire {
+                Wire::Csv => rewrite::csv(values, &mut self.row),
+                _ => rewrite::text(values, &mut self.row),
+            }?;
+            out.extend_from_slice(&self.row);
+            records += 1;
+        }
+        Some((out, Counts { records, lines: scanner.lines() }))
+    }
+}
+
+/// Up to PostgreSQL 17 a line of `\.` in CSV ends the data, and the rest is
+/// dropped in silence. Such a record is sent in quotes, which changes nothing else.
+fn guard(chunk: &Chunk, dialect: &Dialect, major: u32) -> Option<Vec<u8>> {
+    if major >= 18 || dialect.format != Format::Csv || chunk.part != Part::Whole {
+        return None;
+    }
+    memchr::memmem::find(&chunk.bytes, b"\\.")?;
+    let mut out = Vec::with_capacity(chunk.bytes.len() + 64);
+    let mut record = Record::default();
+    let mut scanner = chunk.scanner(dialect);
+    let mut from = 0;
+    while scanner.next(&mut record) == Ok(Next::Record) {
+        let bytes = &chunk.bytes[record.start..record.end];
+        let content = bytes.iter().position(|b| matches!(b, b'\r' | b'\n')).unwrap_or(bytes.len());
+        if &bytes[..content] == b"\\." {
+            out.extend_from_slice(&chunk.bytes[from..record.start]);
+            out.extend_from_slice(&[dialect.quote, b'\\', b'.', dialect.quote]);
+            out.extend_from_slice(&bytes[content..]);
+            from = record.end;
+        }
+    }
+    if from == 0 {
+        return None;
+    }
+    out.extend_from_slice(&chunk.bytes[from..]);
+    Some(out)
+}

@@ -1,0 +1,265 @@
+//! The main path: open → inspect → plan → execute → finish.
+
+use crate::error::Error;
+use crate::input::Reader;
+use crate::options::{Method, Options};
+use crate::pipeline::{self, Stop, Through};
+use crate::plan::{self, InputFacts, Plan};
+use crate::report::{Progress, Seconds, Summary};
+use crate::session::conn::{Canceller, Conn};
+use crate::session::lane::{Lane, LaneCounts};
+use crate::session::transaction;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+/// How a running load is watched and stopped from other threads.
+#[derive(Clone, Debug, Default)]
+pub struct Watch {
+    /// where it is
+    pub progress: Arc<Progress>,
+    stop: Stop,
+    cancellers: Arc<Mutex<Vec<Arc<Canceller>>>>,
+}
+
+impl Watch {
+    /// Stops the load: the server is asked to cancel, everything is rolled back.
+    pub fn cancel(&self) {
+        self.stop.set();
+        for canceller in self.cancellers.lock().unwrap_or_else(|e| e.into_inner()).iter() {
+            canceller.cancel();
+        }
+    }
+
+    fn connect(&self, url: &str) -> Result<Conn, Error> {
+        let conn = Conn::open(url)?;
+        self.cancellers.lock().unwrap_or_else(|e| e.into_inner()).push(conn.canceller());
+        Ok(conn)
+    }
+
+    /// What the user has stopped is not a failure of the server.
+    fn told(&self, error: Error) -> Error {
+        if self.stop.is_set() {
+            Error::cancelled()
+        } else {
+            error
+        }
+    }
+
+    fn phase(&self, phase: u64) {
+        self.progress.phase.set(phase);
+    }
+}
+
+/// Says what a load would do, and does nothing.
+///
+/// # Errors
+///
+/// As [`load`], as far as it shows before the first row.
+pub fn plan_only(options: &Options) -> Result<Plan, Error> {
+    let reader = Reader::open(&options.input)?;
+    let mut conn = Conn::open(&options.target.url)?;
+    transaction::begin(&mut conn, options)?;
+    let plan = make_plan(&mut conn, &reader, options, false)?;
+    conn.exec("ROLLBACK")?;
+    Ok(plan)
+}
+
+/// Loads the files into the table.
+///
+/// # Errors
+///
+/// Nothing has changed, or the error says what has.
+pub fn load(options: &Options, watch: &Watch) -> Result<Summary, Error> {
+    run(options, watch).map_err(|e| watch.told(e))
+}
+
+fn run(options: &Options, watch: &Watch) -> Result<Summary, Error> {
+    let mut clock = Clock::start();
+    watch.phase(0);
+    let reader = Reader::open(&options.input)?;
+    watch.progress.total_bytes.set(reader.total_bytes());
+    let mut conn = watch.connect(&options.target.url)?;
+    clock.open = clock.lap();
+
+    watch.phase(1);
+    let wal_start = transaction::wal_position(&mut conn);
+    transaction::begin(&mut conn, options)?;
+    let plan = Arc::new(make_plan(&mut conn, &reader, options, true)?);
+    for statement in &plan.before {
+        conn.exec(statement)?;
+    }
+    clock.inspect = clock.lap();
+
+    watch.phase(2);
+    let lanes = open_lanes(conn, &plan, options, watch)?;
+    let (through, mut lanes) = pipeline::run(reader, &plan, lanes, &watch.progress, &watch.stop)?;
+    let counts = total(&lanes);
+    check_counts(&plan, &through, &counts)?;
+    clock.load = clock.lap();
+
+    watch.phase(3);
+    for statement in &plan.after {
+        lanes[0].conn.exec(statement)?;
+    }
+    let moved = transaction::move_sequences(&mut lanes[0].conn, &plan)?;
+    let transactions = commit(&mut lanes, &plan, options)?;
+    if !options.target.no_analyze {
+        transaction::analyze(&mut lanes[0].conn, &plan);
+    }
+    let wal_end = transaction::wal_position(&mut lanes[0].conn);
+    clock.finish = clock.lap();
+
+    watch.phase(4);
+    let mut summary = summarise(options, &plan, &through, &counts, watch, &clock);
+    summary.steps.extend(moved);
+    summary.transactions = transactions;
+    summary.wal_bytes = wal_start.zip(wal_end).map(|(a, b)| b.saturating_sub(a));
+    for lane in &lanes {
+        summary.notes.extend(lane.conn.take_notices());
+    }
+    Ok(summary)
+}
+
+/// Inspects the table and decides; locks the table first if it is in earnest.
+fn make_plan(
+    conn: &mut Conn,
+    reader: &Reader,
+    options: &Options,
+    lock: bool,
+) -> Result<Plan, Error> {
+    let (server, table) = transaction::inspect(conn, options, lock)?;
+    let input = InputFacts {
+        name: options.input.sources.first().map_or(String::new(), |s| s.name()),
+        header: reader.header().cloned(),
+        bytes: reader.total_bytes(),
+        compressed: reader.compression().is_some(),
+    };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    plan::plan(&input, &server, &table, options, cores)
+}
+
+/// The lanes, each with its transaction begun; the first has done the inspection.
+fn open_lanes(
+    first: Conn,
+    plan: &Arc<Plan>,
+    options: &Options,
+    watch: &Watch,
+) -> Result<Vec<Lane>, Error> {
+    let names = Arc::new(options.input.sources.iter().map(|s| s.name()).collect::<Vec<_>>());
+    let lane = |conn| Lane::new(conn, plan.clone(), names.clone(), watch.progress.clone());
+    let mut lanes = vec![lane(first)];
+    for _ in 1..plan.lanes {
+        let mut conn = watch.connect(&options.target.url)?;
+        transaction::begin(&mut conn, options)?;
+        lanes.push(lane(conn));
+    }
+    if plan.method == Method::Insert {
+        // Row by row: each INSERT is a transaction of its own.
+        transaction::leave(&mut lanes[0].conn, plan)?;
+    }
+    Ok(lanes)
+}
+
+fn total(lanes: &[Lane]) -> LaneCounts {
+    lanes.iter().fold(LaneCounts::default(), |sum, lane| LaneCounts {
+        rows: sum.rows + lane.counts.rows,
+        statements: sum.statements + lane.counts.statements,
+        chunks_as_is: sum.chunks_as_is + lane.counts.chunks_as_is,
+        chunks_encoded: sum.chunks_encoded + lane.counts.chunks_encoded,
+    })
+}
+
+/// Before the commit: the server took as many rows as there were records.
+fn check_counts(plan: &Plan, through: &Through, counts: &LaneCounts) -> Result<(), Error> {
+    let counted = plan.dialect.is_some();
+    let lost = through.records != counts.rows && !plan.may_drop_rows;
+    if counted && (lost || counts.rows > through.records) {
+        return Err(Error::new(format!(
+            "{} records were sent and the server took {} rows; rolled back",
+            through.records, counts.rows
+        ))
+        .with_hint("this is a defect of the loader, or of a trigger on the table"));
+    }
+    Ok(())
+}
+
+/// Commits the lanes one after another; gives the number of transactions.
+fn commit(lanes: &mut [Lane], plan: &Plan, options: &Options) -> Result<u64, Error> {
+    if plan.method == Method::Insert {
+        return Ok(lanes[0].counts.rows);
+    }
+    for lane in lanes.iter_mut() {
+        transaction::commit(&mut lane.conn, &options.target.url)?;
+    }
+    Ok(lanes.len() as u64)
+}
+
+fn summarise(
+    options: &Options,
+    plan: &Plan,
+    through: &Through,
+    counts: &LaneCounts,
+    watch: &Watch,
+    clock: &Clock,
+) -> Summary {
+    // PGCOPY files are not parsed: their rows are counted by the server.
+    let records = if plan.dialect.is_some() { through.records } else { counts.rows };
+    let bytes = watch.progress.bytes.get();
+    let total = clock.total();
+    Summary {
+        read: records + through.passed,
+        loaded: counts.rows,
+        rejected: 0,
+        skipped: through.passed + (records - counts.rows),
+        table: plan.table.clone(),
+        files: options.input.sources.iter().map(|s| s.name()).collect(),
+        method: plan.method.name().into(),
+        reason: plan.reason.clone(),
+        gives_up: plan.cost.clone(),
+        bytes,
+        seconds: Seconds {
+            open: clock.open,
+            inspect: clock.inspect,
+            load: clock.load,
+            finish: clock.finish,
+            total,
+        },
+        rows_per_second: counts.rows as f64 / total.max(1e-9),
+        megabytes_per_second: bytes as f64 / 1e6 / total.max(1e-9),
+        bottleneck: watch.progress.bottleneck(clock.load).into(),
+        lanes: plan.lanes as u64,
+        statements: counts.statements,
+        chunks_encoded: counts.chunks_encoded,
+        chunks_as_is: counts.chunks_as_is,
+        steps: plan.before.iter().chain(&plan.after).cloned().collect(),
+        settings: plan.settings.iter().map(|(name, value)| format!("{name} = {value}")).collect(),
+        notes: plan.notes.clone(),
+        ..Summary::default()
+    }
+}
+
+/// Seconds by phase.
+struct Clock {
+    start: Instant,
+    lap: Instant,
+    open: f64,
+    inspect: f64,
+    load: f64,
+    finish: f64,
+}
+
+impl Clock {
+    fn start() -> Clock {
+        let now = Instant::now();
+        Clock { start: now, lap: now, open: 0.0, inspect: 0.0, load: 0.0, finish: 0.0 }
+    }
+
+    fn lap(&mut self) -> f64 {
+        let now = Instant::now();
+        (now - std::mem::replace(&mut self.lap, now)).as_secs_f64()
+    }
+
+    fn total(&self) -> f64 {
+        self.start.elapsed().as_secs_f64()
+    }
+}

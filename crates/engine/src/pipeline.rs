@@ -1,0 +1,274 @@
+//! The threads between the files and the server:
+//!
+//! ```text
+//! reader ─▶ encoders (N) ─▶ collector (in order) ─▶ lanes (N connections)
+//! ```
+//!
+//! Every queue is bounded, and the reader takes a permit for each chunk that
+//! is under way: memory does not depend on the input.
+
+use crate::encode::{Encoder, Prepared};
+use crate::error::Error;
+use crate::input::{Counts, Part, Reader};
+use crate::plan::Plan;
+use crate::report::Progress;
+use crate::session::lane::{Lane, Placed};
+use crossbeam_channel::{bounded, Receiver, Sender};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Chunks that may wait for each lane.
+const LANE_QUEUE: usize = 2;
+
+/// Set by the user; looked at by every thread.
+#[derive(Clone, Debug, Default)]
+pub struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    /// Asks the threads to stop.
+    pub fn set(&self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether they should.
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+/// What went through.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Through {
+    /// records that were sent
+    pub records: u64,
+    /// records passed over by `--skip`
+    pub passed: u64,
+}
+
+/// Runs everything until the input ends or something fails. Gives the lanes
+/// back; those that failed are gone, and with them their transactions.
+///
+/// # Errors
+///
+/// The first failure in the order of the input, as far as that is known.
+pub fn run(
+    reader: Reader,
+    plan: &Arc<Plan>,
+    lanes: Vec<Lane>,
+    progress: &Arc<Progress>,
+    user_stop: &Stop,
+) -> Result<(Through, Vec<Lane>), Error> {
+    progress.encoders.set(plan.encoders as u64);
+    progress.lanes.set(lanes.len() as u64);
+    let stop = Stop::default();
+    let depth = plan.encoders + lanes.len() * LANE_QUEUE + 2;
+    let (permit, permits) = bounded::<Vec<u8>>(depth);
+    for _ in 0..depth {
+        let _ = permit.send(Vec::new());
+    }
+    let (chunk_in, chunks) = bounded(depth);
+    let (done_in, done) = bounded(depth);
+    // Not joined on failure: it may be waiting for standard input.
+    let reading = spawn_reader(reader, permits.clone(), chunk_in, progress.clone(), stop.clone());
+    for _ in 0..plan.encoders {
+        let mut encoder = Encoder::new(plan.clone());
+        let (chunks, done_in, progress) = (chunks.clone(), done_in.clone(), progress.clone());
+        thread::spawn(move || {
+            for chunk in chunks {
+                let started = Instant::now();
+                let prepared = encoder.prepare(chunk, Vec::new());
+                progress.encoding.add(started.elapsed());
+                if done_in.send(prepared).is_err() {
+                    break;
+                }
+            }
+        });
+    }
+    drop((chunks, done_in));
+    let (lane_in, running): (Vec<_>, Vec<_>) =
+        lanes.into_iter().map(|lane| spawn_lane(lane, stop.clone())).unzip();
+    let mut collector = Collector {
+        lane_in,
+        at: 0,
+        before: Counts::default(),
+        file: 0,
+        through: Through::default(),
+    };
+    let collected = collector.collect(&done, &permit, &[&stop, user_stop]);
+    let through = collector.through;
+    drop(collector);
+    drop(permit);
+    finish(reading, running, collected, through, user_stop, &stop)
+}
+
+type Running = JoinHandle<Result<Lane, Error>>;
+
+/// Waits for the lanes and picks the error to tell.
+fn finish(
+    reading: JoinHandle<Result<(), Error>>,
+    running: Vec<Running>,
+    collected: bool,
+    through: Through,
+    user_stop: &Stop,
+    stop: &Stop,
+) -> Result<(Through, Vec<Lane>), Error> {
+    // The input may have failed: then the lanes must not finish as if it had ended.
+    let read = if collected { reading.join().unwrap_or_else(|_| Err(panicked())) } else { Ok(()) };
+    if read.is_err() {
+        stop.set();
+    }
+    let mut lanes = Vec::new();
+    let mut failed = Vec::new();
+    for lane in running {
+        match lane.join().unwrap_or_else(|_| Err(panicked())) {
+            Ok(lane) => lanes.push(lane),
+            Err(error) => failed.push(error),
+        }
+    }
+    if user_stop.is_set() {
+        return Err(Error::cancelled());
+    }
+    read?;
+    // Of several lanes' errors the one that comes first in the input.
+    failed.sort_by_key(|e| e.place().and_then(|p| p.offset).unwrap_or(u64::MAX));
+    match failed.into_iter().next() {
+        Some(error) => Err(error),
+        None if collected => {
+            lanes.iter_mut().try_for_each(Lane::finish)?;
+            Ok((through, lanes))
+        }
+        None => Err(Error::new("the load stopped before the end of the input")),
+    }
+}
+
+fn panicked() -> Error {
+    Error::new("a thread of the loader failed; this is a defect").with_hint("nothing was loaded")
+}
+
+fn spawn_reader(
+    mut reader: Reader,
+    permits: Receiver<Vec<u8>>,
+    out: Sender<crate::input::Chunk>,
+    progress: Arc<Progress>,
+    stop: Stop,
+) -> JoinHandle<Result<(), Error>> {
+    thread::spawn(move || {
+        for free in permits {
+            if stop.is_set() {
+                break;
+            }
+            let started = Instant::now();
+            let chunk = reader.next(free)?;
+            progress.reading.add(started.elapsed());
+            progress.bytes.set(reader.raw_bytes());
+            let Some(chunk) = chunk else { break };
+            if out.send(chunk).is_err() {
+                break;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// A lane's thread ends with its COPY still open: whether the input came to a
+/// good end is known only later.
+fn spawn_lane(mut lane: Lane, stop: Stop) -> (Sender<Placed>, Running) {
+    let (sender, receiver) = bounded::<Placed>(LANE_QUEUE);
+    let run = thread::spawn(move || {
+        let mut work = || {
+            for placed in &receiver {
+                if stop.is_set() {
+                    break;
+                }
+                lane.feed(placed)?;
+            }
+            Ok(())
+        };
+        let fed: Result<(), Error> = work();
+        if fed.is_err() {
+            stop.set();
+        }
+        fed?;
+        Ok(lane)
+    });
+    (sender, run)
+}
+
+/// Puts chunks back in order, tells each its place, and hands them to the lanes.
+struct Collector {
+    lane_in: Vec<Sender<Placed>>,
+    /// the lane that the next chunk goes to
+    at: usize,
+    before: Counts,
+    file: usize,
+    through: Through,
+}
+
+impl Collector {
+    /// Whether the input came to its end.
+    fn collect(
+        &mut self,
+        done: &Receiver<Prepared>,
+        permit: &Sender<Vec<u8>>,
+        stops: &[&Stop],
+    ) -> bool {
+        let mut waiting = BTreeMap::new();
+        let mut next = 0;
+        loop {
+            if stops.iter().any(|s| s.is_set()) {
+                return false;
+            }
+            match done.recv_timeout(Duration::from_millis(100)) {
+                Ok(prepared) => {
+                    waiting.insert(prepared.chunk.sequence, prepared);
+                }
+                Err(crossbeam_channel::RecvTimeoutError::Timeout) => continue,
+                Err(crossbeam_channel::RecvTimeoutError::Disconnected) => return true,
+            }
+            while let Some(prepared) = waiting.remove(&next) {
+                next += 1;
+                if !self.hand_over(prepared) {
+                    return false;
+                }
+                let _ = permit.try_send(Vec::new());
+            }
+        }
+    }
+
+    fn hand_over(&mut self, prepared: Prepared) -> bool {
+        let chunk = &prepared.chunk;
+        if chunk.file != self.file {
+            self.file = chunk.file;
+            self.before = Counts::default();
+        }
+        self.before += chunk.passed;
+        self.through.passed += chunk.passed.records;
+        let before = self.before;
+        self.before += prepared.counts;
+        self.through.records += prepared.counts.records;
+        let stays = chunk.part != Part::Whole;
+        let ends = chunk.part == Part::LastPiece;
+        let mut placed = Placed { prepared, before };
+        // A record in pieces stays on one lane; else whoever has room takes the chunk.
+        if !stays {
+            for _ in 0..self.lane_in.len() {
+                match self.lane_in[self.at].try_send(placed) {
+                    Ok(()) => {
+                        self.at = (self.at + 1) % self.lane_in.len();
+                        return true;
+                    }
+                    Err(back) => placed = back.into_inner(),
+                }
+                self.at = (self.at + 1) % self.lane_in.len();
+            }
+        }
+        let sent = self.lane_in[self.at].send(placed).is_ok();
+        if ends {
+            self.at = (self.at + 1) % self.lane_in.len();
+        }
+        sent
+    }
+}

@@ -1,0 +1,158 @@
+//! What a load tells while it runs and when it is done.
+
+use serde::Serialize;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// A number that threads add to.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds.
+    pub fn add(&self, n: u64) {
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// Sets.
+    pub fn set(&self, n: u64) {
+        self.0.store(n, Ordering::Relaxed);
+    }
+
+    /// The number.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Time that threads have spent, added up.
+#[derive(Debug, Default)]
+pub struct Spent(AtomicU64);
+
+impl Spent {
+    /// Adds.
+    pub fn add(&self, time: Duration) {
+        self.0.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    /// Seconds.
+    pub fn seconds(&self) -> f64 {
+        self.0.load(Ordering::Relaxed) as f64 / 1e9
+    }
+}
+
+/// Where a load is; read from another thread while it runs.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// bytes of all files on disk, 0 where nobody knows
+    pub total_bytes: Counter,
+    /// bytes read from the disk
+    pub bytes: Counter,
+    /// records sent
+    pub records: Counter,
+    /// seconds in which a lane waited for the server to take data
+    pub sending: Spent,
+    /// seconds in which the reader waited for the files
+    pub reading: Spent,
+    /// seconds in which encoders worked
+    pub encoding: Spent,
+    /// encoders and lanes, to tell what share of their time that is
+    pub encoders: Counter,
+    /// connections that take data
+    pub lanes: Counter,
+    /// what is being done: an index into [`PHASES`]
+    pub phase: Counter,
+}
+
+/// The phases of a load, in order.
+pub const PHASES: [&str; 5] = ["connecting", "inspecting", "loading", "finishing", "done"];
+
+impl Progress {
+    /// What holds the load up, after so many seconds of loading.
+    pub fn bottleneck(&self, seconds: f64) -> &'static str {
+        let share = |spent: &Spent, threads: &Counter| {
+            spent.seconds() / (seconds * threads.get().max(1) as f64).max(1e-9)
+        };
+        let one = Counter::default();
+        let parts = [
+            ("server", share(&self.sending, &self.lanes)),
+            ("parsing", share(&self.encoding, &self.encoders)),
+            ("reading", share(&self.reading, &one)),
+        ];
+        parts.into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).map_or("", |p| p.0)
+    }
+}
+
+/// Seconds by phase.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Seconds {
+    /// opening the files and connecting
+    pub open: f64,
+    /// reading the catalog and planning
+    pub inspect: f64,
+    /// rows on their way
+    pub load: f64,
+    /// commit, indexes, ANALYZE, sequences
+    pub finish: f64,
+    /// all of it
+    pub total: f64,
+}
+
+/// What a load has done. The JSON of `--summary` is this struct.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Summary {
+    /// records read, the header not counted
+    pub read: u64,
+    /// rows in the table
+    pub loaded: u64,
+    /// records in the reject file
+    pub rejected: u64,
+    /// records passed over by `--skip`, `--where` or a trigger
+    pub skipped: u64,
+    /// the table, quoted and qualified
+    pub table: String,
+    /// the files, as they were named
+    pub files: Vec<String>,
+    /// the write path
+    pub method: String,
+    /// why this one
+    pub reason: String,
+    /// what it gives up
+    pub gives_up: String,
+    /// bytes read from the disk
+    pub bytes: u64,
+    /// seconds by phase
+    pub seconds: Seconds,
+    /// rows loaded in a second of the whole run
+    pub rows_per_second: f64,
+    /// megabytes (10^6) read in a second of the whole run
+    pub megabytes_per_second: f64,
+    /// WAL that the server wrote from the load's first statement to its end,
+    /// by whomever; absent where the server does not tell
+    pub wal_bytes: Option<u64>,
+    /// what held the load up: `reading`, `parsing` or `server`
+    pub bottleneck: String,
+    /// connections that carried rows
+    pub lanes: u64,
+    /// COPY or INSERT statements
+    pub statements: u64,
+    /// transactions that were committed
+    pub transactions: u64,
+    /// chunks that went in another form than the file's
+    pub chunks_encoded: u64,
+    /// chunks that went as they are in the file
+    pub chunks_as_is: u64,
+    /// statements before and after the rows: what was taken down, rebuilt, set
+    pub steps: Vec<String>,
+    /// settings of the session
+    pub settings: Vec<String>,
+    /// what the user should know
+    pub notes: Vec<String>,
+}
+
+impl Summary {
+    /// `read = loaded + rejected + skipped`, or something was lost.
+    pub fn adds_up(&self) -> bool {
+        self.read == self.loaded + self.rejected + self.skipped
+    }
+}

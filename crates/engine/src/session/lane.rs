@@ -1,0 +1,384 @@
+//! One connection that takes chunks: which statement each belongs to, and what
+//! the server's errors mean in terms of the files.
+
+use super::conn::{Conn, Probe};
+use super::statement;
+use crate::encode::{Body, Prepared};
+use crate::error::{shown, Error, Place};
+use crate::input::{Chunk, Counts, Part};
+use crate::plan::{Plan, Wire};
+use crate::report::Progress;
+use pgsluice_core::scan::{Dialect, Eol, Next, Record};
+use pgsluice_core::sink::{HEADER, TRAILER};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// How many bytes of chunks are remembered after they were sent, so that an
+/// error can be shown in the file's own terms: more than the buffers between
+/// here and the server hold.
+const REMEMBERED: usize = 12 << 20;
+
+/// A chunk on its way to the server, with its place in the file.
+#[derive(Debug)]
+pub struct Placed {
+    /// what is sent
+    pub prepared: Prepared,
+    /// records and lines of the file before the chunk
+    pub before: Counts,
+}
+
+/// The form of the data of a COPY statement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// the file's own form
+    AsIs,
+    /// the binary form
+    Binary,
+    /// CSV with COPY's defaults
+    Csv,
+    /// the text format with COPY's defaults
+    Text,
+}
+
+/// What a lane has done.
+#[derive(Clone, Debug, Default)]
+pub struct LaneCounts {
+    /// rows that the server took
+    pub rows: u64,
+    /// statements that carried rows
+    pub statements: u64,
+    /// chunks sent as they are in the file
+    pub chunks_as_is: u64,
+    /// chunks sent in another form than the file's
+    pub chunks_encoded: u64,
+}
+
+struct Sent {
+    chunk: Arc<Chunk>,
+    /// records and lines of the file before the chunk
+    before: Counts,
+    /// rows (binary form) or lines (else) of the statement before the chunk
+    preceding: u64,
+}
+
+/// The COPY that is open.
+struct Open {
+    form: Form,
+    file: usize,
+    sent: VecDeque<Sent>,
+    bytes: usize,
+    /// rows or lines so far
+    units: u64,
+    /// lines within the first record's quotes, which the server does not count
+    /// since it does not know yet what ends a line
+    uncounted: u64,
+}
+
+/// A connection that takes chunks within its transaction.
+pub struct Lane {
+    /// the connection
+    pub conn: Conn,
+    plan: Arc<Plan>,
+    names: Arc<Vec<String>>,
+    progress: Arc<Progress>,
+    open: Option<Open>,
+    /// what it has done
+    pub counts: LaneCounts,
+    in_piece: bool,
+}
+
+impl Lane {
+    /// A lane over a connection whose transaction has begun; `names` are the
+    /// files', for messages.
+    pub fn new(
+        conn: Conn,
+        plan: Arc<Plan>,
+        names: Arc<Vec<String>>,
+        progress: Arc<Progress>,
+    ) -> Lane {
+        Lane {
+            conn,
+            plan,
+            names,
+            progress,
+            open: None,
+            counts: LaneCounts::default(),
+            in_piece: false,
+        }
+    }
+
+    /// Sends a chunk.
+    ///
+    /// # Errors
+    ///
+    /// The server refuses a record of it or of an earlier one, or the
+    /// connection is lost. The transaction is at its end.
+    pub fn feed(&mut self, placed: Placed) -> Result<(), Error> {
+        if let Some((fault, line)) = placed.prepared.fault {
+            if self.open.as_ref().is_none_or(|o| o.file != placed.prepared.chunk.file) {
+                return Err(self.malformed(&placed, fault, line));
+            }
+        }
+        if placed.prepared.chunk.bytes.is_empty() {
+            return Ok(());
+        }
+        if let Wire::Insert(batch) = self.plan.wire {
+            return self.insert(placed, batch);
+        }
+        let form = form_of(&placed.prepared, self.plan.wire);
+        self.make_open(form, placed.prepared.chunk.file)?;
+        let started = Instant::now();
+        let sent = match &placed.prepared.body {
+            Body::AsIs => self.conn.copy_data(&placed.prepared.chunk.bytes),
+            Body::Rows(b) | Body::Rewritten(b) | Body::Guarded(b) => self.conn.copy_data(b),
+        };
+        self.progress.sending.add(started.elapsed());
+        match placed.prepared.body {
+            Body::AsIs | Body::Guarded(_) => self.counts.chunks_as_is += 1,
+            Body::Rows(_) | Body::Rewritten(_) => self.counts.chunks_encoded += 1,
+        }
+        self.progress.records.add(placed.prepared.counts.records);
+        self.in_piece = placed.prepared.chunk.part == Part::Piece && self.plan.dialect.is_some();
+        self.remember(placed, form);
+        sent?;
+        if !self.plan.one_statement
+            && !self.in_piece
+            && self.conn.copy_probe()? == Probe::Suspicious
+        {
+            // Most likely an error: ending the COPY brings it out.
+            self.finish()?;
+        }
+        Ok(())
+    }
+
+    /// Ends the open COPY, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lane::feed`].
+    pub fn finish(&mut self) -> Result<(), Error> {
+        let Some(open) = self.open.take() else { return Ok(()) };
+        if open.form == Form::Binary {
+            self.conn.copy_data(TRAILER)?;
+        }
+        let started = Instant::now();
+        let ended = self.conn.copy_end();
+        self.progress.sending.add(started.elapsed());
+        match ended {
+            Ok(rows) => {
+                self.counts.rows += rows;
+                Ok(())
+            }
+            Err(error) => Err(self.located(error, &open)),
+        }
+    }
+
+    fn make_open(&mut self, form: Form, file: usize) -> Result<(), Error> {
+        if let Some(open) = &self.open {
+            let same_file = open.file == file || form == Form::Binary || self.plan.one_statement;
+            if open.form == form && same_file {
+                return Ok(());
+            }
+            self.finish()?;
+        }
+        self.conn.copy_start(&statement::copy(&self.plan, form))?;
+        self.counts.statements += 1;
+        if form == Form::Binary {
+            self.conn.copy_data(HEADER)?;
+        }
+        self.open =
+            Some(Open { form, file, sent: VecDeque::new(), bytes: 0, units: 0, uncounted: 0 });
+        Ok(())
+    }
+
+    fn remember(&mut self, placed: Placed, form: Form) {
+        let Some(open) = &mut self.open else { return };
+        let Placed { prepared: Prepared { chunk, counts, .. }, before } = placed;
+        if open.units == 0 && form == Form::AsIs && chunk.eol != Eol::Unknown {
+            open.uncounted = self.plan.dialect.as_ref().map_or(0, |d| first_lines(&chunk, d) - 1);
+        }
+        open.bytes += chunk.bytes.len();
+        open.sent.push_back(Sent { chunk, before, preceding: open.units });
+        open.units += match form {
+            Form::AsIs => counts.lines,
+            _ => counts.records,
+        };
+        while open.bytes > REMEMBERED && open.sent.len() > 1 {
+            open.bytes -= open.sent.pop_front().map_or(0, |s| s.chunk.bytes.len());
+        }
+    }
+
+    fn insert(&mut self, placed: Placed, batch: usize) -> Result<(), Error> {
+        let plan = self.plan.clone();
+        let Some(dialect) = &plan.dialect else { return Ok(()) };
+        let chunk = &placed.prepared.chunk;
+        let mut scanner = chunk.scanner(dialect);
+        let mut record = Record::default();
+        let mut insert = statement::Insert::new(&plan);
+        let mut done = 0;
+        loop {
+            let next =
+                scanner.next(&mut record).map_err(|f| self.malformed(&placed, f, record.line))?;
+            if next == Next::Record {
+                insert.add(&plan, chunk, &record).map_err(|fault| match fault {
+                    statement::NoInsert::Malformed(f) => self.malformed(&placed, f, record.line),
+                    statement::NoInsert::Encoding(message) => {
+                        let place = self.place_of_record(&placed, dialect, done + insert.rows());
+                        Error::new(message).at(place)
+                    }
+                })?;
+            }
+            let rows = insert.rows();
+            if rows > 0 && (rows as usize == batch || next != Next::Record || insert.is_full()) {
+                let sent = self.conn.exec_counted(&insert.take());
+                let (_, inserted) = sent.map_err(|e| {
+                    let e = if rows == 1 {
+                        e.at(self.place_of_record(&placed, dialect, done))
+                    } else {
+                        let mut place = self.place_of_record(&placed, dialect, done);
+                        place.value = None;
+                        e.at(place).with_hint(format!("one of {rows} records from there on"))
+                    };
+                    if batch == 1 {
+                        e.with_changed(format!("{} rows stayed", self.counts.rows))
+                    } else {
+                        e
+                    }
+                })?;
+                self.counts.rows += inserted;
+                self.counts.statements += 1;
+                done += rows;
+                self.progress.records.add(rows);
+            }
+            if next != Next::Record {
+                return Ok(());
+            }
+        }
+    }
+
+    fn place_of_record(&self, placed: &Placed, dialect: &Dialect, index: u64) -> Place {
+        let chunk = &placed.prepared.chunk;
+        let (before, start, _) = chunk.record_at(dialect, index);
+        Place {
+            file: self.names[chunk.file].clone(),
+            record: Some(placed.before.records + before + 1),
+            line: None,
+            offset: Some(chunk.offset + start as u64),
+            ..Place::default()
+        }
+    }
+
+    /// An error that no server has to be asked about.
+    fn malformed(
+        &self,
+        placed: &Placed,
+        fault: pgsluice_core::error::Malformed,
+        line: u64,
+    ) -> Error {
+        let chunk = &placed.prepared.chunk;
+        let Some(dialect) = &self.plan.dialect else { return Error::new("malformed") };
+        let (before, start, _) = chunk.record_of_line(dialect, line);
+        let csv = dialect.format == pgsluice_core::scan::Format::Csv;
+        let column = match fault {
+            pgsluice_core::error::Malformed::MissingData(i) => {
+                self.plan.columns.get(i).map_or("", String::as_str)
+            }
+            _ => "",
+        };
+        Error::new(fault.message(csv, column)).at(Place {
+            file: self.names[chunk.file].clone(),
+            record: Some(placed.before.records + before + 1),
+            line: Some(placed.before.lines + line),
+            offset: Some(chunk.offset + start as u64),
+            ..Place::default()
+        })
+    }
+
+    /// The server's error, with its place in the file as far as the server names one.
+    fn located(&self, error: Error, open: &Open) -> Error {
+        let context = error.server().and_then(|s| s.context.clone()).unwrap_or_default();
+        let Some((unit, column)) = statement::parse_context(&context, &self.plan) else {
+            return error;
+        };
+        let unit = unit + open.uncounted;
+        let column = column.or_else(|| error.server().and_then(|s| s.column.clone()));
+        let found = open.sent.iter().rev().find(|s| s.preceding < unit);
+        let Some(sent) = found else {
+            let file = self.names[open.file].clone();
+            return error.at(Place { file, column, ..Place::default() });
+        };
+        let place = self.place(sent, open.form, unit - sent.preceding, column);
+        error.at(place)
+    }
+
+    /// The place of the line or row `unit` (from 1) of a chunk.
+    fn place(&self, sent: &Sent, form: Form, unit: u64, column: Option<String>) -> Place {
+        let file = self.names[sent.chunk.file].clone();
+        let Some(dialect) = &self.plan.dialect else {
+            return Place { file, record: Some(sent.preceding + unit), column, ..Place::default() };
+        };
+        let line = sent.before.lines;
+        if sent.chunk.part != Part::Whole {
+            let record = Some(sent.before.records + 1);
+            return Place { file, record, line: Some(line + unit), column, ..Place::default() };
+        }
+        let (before, start, end) = match form {
+            Form::AsIs => sent.chunk.record_of_line(dialect, unit),
+            _ => sent.chunk.record_at(dialect, unit - 1),
+        };
+        let one = Chunk {
+            sequence: 0,
+            file: 0,
+            offset: 0,
+            eol: sent.chunk.eol,
+            part: Part::Whole,
+            last: true,
+            passed: Counts::default(),
+            bytes: sent.chunk.bytes[start..end].to_vec(),
+        };
+        let field = column.as_ref().and_then(|c| self.plan.columns.iter().position(|n| n == c));
+        let mut record = Record::default();
+        let scanned = one.scanner(dialect).next(&mut record) == Ok(Next::Record);
+        let value = field
+            .filter(|i| scanned && *i < record.len())
+            .map(|i| shown(record.field(&one.bytes, i).1));
+        let last_line = match form {
+            Form::AsIs => line + unit,
+            _ => line + self.lines_to(&sent.chunk, dialect, end),
+        };
+        Place {
+            file,
+            record: Some(sent.before.records + before + 1),
+            line: Some(last_line),
+            offset: Some(sent.chunk.offset + start as u64),
+            column,
+            value,
+        }
+    }
+
+    /// How many lines have ended before `end`.
+    fn lines_to(&self, chunk: &Chunk, dialect: &Dialect, end: usize) -> u64 {
+        let mut scanner = chunk.scanner(dialect);
+        let mut record = Record::default();
+        while scanner.position() < end && scanner.next(&mut record) == Ok(Next::Record) {}
+        scanner.lines()
+    }
+}
+
+/// How many lines the chunk's first record has.
+fn first_lines(chunk: &Chunk, dialect: &Dialect) -> u64 {
+    let mut scanner = chunk.scanner(dialect);
+    // A fault is the server's to report.
+    let _ = scanner.next(&mut Record::default());
+    scanner.lines().max(1)
+}
+
+fn form_of(prepared: &Prepared, wire: Wire) -> Form {
+    match (&prepared.body, wire) {
+        (Body::AsIs | Body::Guarded(_), _) => Form::AsIs,
+        (Body::Rows(_), _) => Form::Binary,
+        (Body::Rewritten(_), Wire::Text) => Form::Text,
+        (Body::Rewritten(_), _) => Form::Csv,
+    }
+}

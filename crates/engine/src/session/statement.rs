@@ -1,0 +1,164 @@
+//! The statements that carry rows, and what the server's CONTEXT lines say.
+
+use super::conn::{quote_ident, quote_literal};
+use super::lane::Form;
+use crate::input::Chunk;
+use crate::plan::Plan;
+use crate::rewrite::{self, Value};
+use pgsluice_core::error::Malformed;
+use pgsluice_core::scan::{valid_utf8, Dialect, Format, Record};
+
+/// An INSERT is sent when it has grown to so many bytes.
+const MAX_INSERT: usize = 1 << 20;
+
+/// The COPY for data in this form.
+pub fn copy(plan: &Plan, form: Form) -> String {
+    let mut options = match (form, &plan.dialect) {
+        (Form::Binary, _) | (Form::AsIs, None) => vec!["FORMAT binary".to_string()],
+        (Form::Csv, _) => vec!["FORMAT csv".to_string()],
+        (Form::Text, _) => vec!["FORMAT text".to_string()],
+        (Form::AsIs, Some(dialect)) => as_is(plan, dialect),
+    };
+    if form == Form::AsIs && plan.dialect.is_some() && plan.encoding != "UTF8" {
+        options.push(format!("ENCODING {}", quote_literal(&plan.encoding)));
+    }
+    if plan.freeze {
+        options.push("FREEZE".into());
+    }
+    if plan.method == crate::options::Method::Extension {
+        options.push("pgsluice 'require'".into());
+    }
+    let filter = plan.filter.as_ref().map_or(String::new(), |f| format!(" WHERE {f}"));
+    let columns = plan.column_list();
+    format!("COPY {}{columns} FROM STDIN WITH ({}){filter}", plan.table, options.join(", "))
+}
+
+/// Only what differs from the defaults is said: poolers and people read it.
+fn as_is(plan: &Plan, d: &Dialect) -> Vec<String> {
+    let csv = d.format == Format::Csv;
+    let plain = if csv { Dialect::csv() } else { Dialect::text() };
+    let mut options = vec![format!("FORMAT {}", if csv { "csv" } else { "text" })];
+    let byte = |b: u8| quote_literal(&char::from(b).to_string());
+    let text = |t: &[u8]| quote_literal(&String::from_utf8_lossy(t));
+    if d.delimiter != plain.delimiter {
+        options.push(format!("DELIMITER {}", byte(d.delimiter)));
+    }
+    if d.null != plain.null {
+        options.push(format!("NULL {}", text(&d.null)));
+    }
+    if csv && d.quote != plain.quote {
+        options.push(format!("QUOTE {}", byte(d.quote)));
+    }
+    if csv && d.escape != d.quote {
+        options.push(format!("ESCAPE {}", byte(d.escape)));
+    }
+    if let Some(default) = &d.default {
+        options.push(format!("DEFAULT {}", text(default)));
+    }
+    let forced = |forced: fn(&pgsluice_core::shape::Column) -> bool| {
+        let names = plan.shape.columns.iter().filter(|c| forced(c));
+        names.map(|c| quote_ident(&c.name)).collect::<Vec<_>>().join(", ")
+    };
+    let lists = [
+        ("FORCE_NULL", forced(|c| c.force_null)),
+        ("FORCE_NOT_NULL", forced(|c| c.force_not_null)),
+    ];
+    for (option, names) in lists.into_iter().filter(|(_, names)| !names.is_empty()) {
+        options.push(format!("{option} ({names})"));
+    }
+    options
+}
+
+/// Why a record cannot become part of an INSERT.
+pub enum NoInsert {
+    /// it does not have the form
+    Malformed(Malformed),
+    /// a value is not valid in the encoding
+    Encoding(String),
+}
+
+/// An INSERT that grows row by row.
+pub struct Insert {
+    head: String,
+    sql: String,
+    rows: u64,
+}
+
+impl Insert {
+    /// An empty one.
+    pub fn new(plan: &Plan) -> Insert {
+        // COPY takes values for GENERATED ALWAYS AS IDENTITY; INSERT must be told.
+        let overriding = if plan.columns.is_empty() { "" } else { " OVERRIDING SYSTEM VALUE" };
+        let head = format!("INSERT INTO {}{}{overriding} VALUES ", plan.table, plan.column_list());
+        Insert { sql: head.clone(), head, rows: 0 }
+    }
+
+    /// Rows so far.
+    pub fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// Whether it should be sent before it grows further.
+    pub fn is_full(&self) -> bool {
+        self.sql.len() > MAX_INSERT
+    }
+
+    /// Adds a record.
+    ///
+    /// # Errors
+    ///
+    /// [`NoInsert`]; nothing was added.
+    pub fn add(&mut self, plan: &Plan, chunk: &Chunk, record: &Record) -> Result<(), NoInsert> {
+        if record.len() != plan.shape.fields {
+            return Err(NoInsert::Malformed(if record.len() > plan.shape.fields {
+                Malformed::ExtraData
+            } else {
+                Malformed::MissingData(record.len())
+            }));
+        }
+        let mut row = String::from(if self.rows == 0 { "(" } else { ", (" });
+        for (i, value) in rewrite::values(&plan.shape, &chunk.bytes, record).enumerate() {
+            if i > 0 {
+                row.push_str(", ");
+            }
+            match value {
+                Value::Null => row.push_str("NULL"),
+                Value::Default => row.push_str("DEFAULT"),
+                Value::Text(text) => {
+                    valid_utf8(text).map_err(|bad| NoInsert::Encoding(bad.message()))?;
+                    row.push_str(&quote_literal(&String::from_utf8_lossy(text)));
+                }
+            }
+        }
+        row.push(')');
+        self.sql.push_str(&row);
+        self.rows += 1;
+        Ok(())
+    }
+
+    /// The statement; a new one begins.
+    pub fn take(&mut self) -> String {
+        self.rows = 0;
+        std::mem::replace(&mut self.sql, self.head.clone())
+    }
+}
+
+/// The line (or row) and the column that a CONTEXT line of COPY names:
+/// `COPY votes, line 3, column score: "x"`. The words are translated by the
+/// server, their order is not.
+pub fn parse_context(context: &str, plan: &Plan) -> Option<(u64, Option<String>)> {
+    let start = format!("COPY {}, ", plan.relation);
+    let line = context.lines().find_map(|l| l.strip_prefix(start.as_str()))?;
+    let digits = line.find(|c: char| c.is_ascii_digit())?;
+    let rest = &line[digits..];
+    let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    let number = rest[..end].parse().ok()?;
+    let column = rest[end..].strip_prefix(", ").and_then(|rest| {
+        let named = &rest[rest.find(' ')? + 1..];
+        let fits = |c: &&String| {
+            named.strip_prefix(c.as_str()).is_some_and(|r| r.is_empty() || r.starts_with(':'))
+        };
+        plan.columns.iter().filter(fits).max_by_key(|c| c.len()).cloned()
+    });
+    Some((number, column))
+}

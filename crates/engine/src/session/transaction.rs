@@ -1,0 +1,164 @@
+//! The load's transaction: how it begins, what is done in it beside the rows,
+//! how it ends.
+
+use super::catalog::{self, ServerFacts, TableFacts};
+use super::conn::{quote_ident, quote_literal, Conn};
+use crate::error::Error;
+use crate::options::Options;
+use crate::plan::Plan;
+
+/// Begins the transaction. Settings hold for it alone, so that a connection
+/// of a pooler goes back as it came.
+///
+/// # Errors
+///
+/// A setting is refused, or the connection is lost.
+pub fn begin(conn: &mut Conn, options: &Options) -> Result<(), Error> {
+    conn.exec("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")?;
+    set(conn, "client_encoding", "UTF8", true)?;
+    for (name, value) in crate::plan::settings(options) {
+        set(conn, &name, &value, true)?;
+    }
+    Ok(())
+}
+
+fn set(conn: &mut Conn, name: &str, value: &str, local: bool) -> Result<(), Error> {
+    let local = if local { "t" } else { "f" };
+    conn.query("SELECT set_config($1, $2, $3)", &[Some(name), Some(value), Some(local)])?;
+    Ok(())
+}
+
+/// Ends the transaction before the rows, for the method that commits each of
+/// them: the settings must hold for the session then.
+///
+/// # Errors
+///
+/// The connection is lost.
+pub fn leave(conn: &mut Conn, plan: &Plan) -> Result<(), Error> {
+    conn.exec("COMMIT")?;
+    set(conn, "client_encoding", "UTF8", false)?;
+    for (name, value) in &plan.settings {
+        set(conn, name, value, false)?;
+    }
+    Ok(())
+}
+
+/// Finds the table, locks it if the load is in earnest, and reads the facts.
+///
+/// # Errors
+///
+/// There is no such table, it may not be written, or the connection is lost.
+pub fn inspect(
+    conn: &mut Conn,
+    options: &Options,
+    lock: bool,
+) -> Result<(ServerFacts, TableFacts), Error> {
+    let server = catalog::server(conn)?;
+    if server.major() < 15 {
+        return Err(Error::new(format!("the server is PostgreSQL {}", server.major()))
+            .with_hint("pgsluice works with PostgreSQL 15 and later"));
+    }
+    let target = &options.target;
+    check_encoding(conn, options)?;
+    let Some(mut table) = catalog::find(conn, &target.table)? else {
+        return Err(Error::new(format!("there is no table {}", target.table)).with_hint(format!(
+            "in database {}; names are read as SQL reads them: \"Quoted\" ones keep their case",
+            conn.database()
+        )));
+    };
+    if lock && matches!(table.kind, 'r' | 'p') {
+        let exclusive = target.method.exclusive() || target.truncate;
+        let mode = if exclusive { "ACCESS EXCLUSIVE" } else { "ROW EXCLUSIVE" };
+        conn.exec(&format!("LOCK TABLE ONLY {} IN {mode} MODE", table.sql))?;
+    }
+    catalog::describe(conn, &server, &mut table)?;
+    Ok((server, table))
+}
+
+fn check_encoding(conn: &mut Conn, options: &Options) -> Result<(), Error> {
+    let Some(encoding) = &options.input.encoding else { return Ok(()) };
+    let rows = conn.query("SELECT pg_char_to_encoding($1)", &[Some(encoding)])?;
+    match rows[0][0].as_deref() {
+        Some("-1") | None => Err(Error::new(format!("the server knows no encoding {encoding:?}"))),
+        _ => Ok(()),
+    }
+}
+
+/// The server's position in its WAL, where it may be asked.
+pub fn wal_position(conn: &mut Conn) -> Option<u64> {
+    let rows = conn.exec("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')").ok()?;
+    rows.first()?.first()?.as_ref()?.parse().ok()
+}
+
+/// Moves the sequences of loaded columns past the loaded values, so that the
+/// next row without a key gets a new one. Gives what was done.
+///
+/// # Errors
+///
+/// The connection is lost.
+pub fn move_sequences(conn: &mut Conn, plan: &Plan) -> Result<Vec<String>, Error> {
+    let mut done = Vec::new();
+    for (column, sequence) in &plan.sequences {
+        let facts = conn.query(
+            "SELECT has_sequence_privilege($1::regclass, 'UPDATE') \
+             AND has_table_privilege($2::regclass, 'SELECT'), seqincrement > 0 \
+             FROM pg_catalog.pg_sequence WHERE seqrelid = $1::regclass",
+            &[Some(sequence), Some(&plan.table)],
+        )?;
+        let is = |i: usize| facts.first().is_some_and(|r| r[i].as_deref() == Some("t"));
+        if !is(0) {
+            done.push(format!("{sequence} was not moved: the role may not"));
+            continue;
+        }
+        let (best, beyond) = if is(1) { ("max", ">") } else { ("min", "<") };
+        let rows = conn.exec(&format!(
+            "SELECT setval({}, v.best) FROM (SELECT {best}({}) AS best FROM {}) v, {sequence} s \
+             WHERE v.best {beyond} s.last_value OR (v.best = s.last_value AND NOT s.is_called)",
+            quote_literal(sequence),
+            quote_ident(column),
+            plan.table,
+        ))?;
+        if let Some(value) = rows.first().and_then(|r| r[0].clone()) {
+            done.push(format!("sequence {sequence} moved to {value}"));
+        }
+    }
+    Ok(done)
+}
+
+/// Commits. If the connection breaks just then, the server is asked over a new
+/// one what became of the transaction.
+///
+/// # Errors
+///
+/// The transaction is rolled back, or nobody can tell.
+pub fn commit(conn: &mut Conn, url: &str) -> Result<(), Error> {
+    let rows = conn.exec("SELECT pg_current_xact_id_if_assigned()")?;
+    let xid = rows.first().and_then(|r| r[0].clone());
+    let Err(error) = conn.exec("COMMIT") else { return Ok(()) };
+    if !error.sqlstate().is_empty() {
+        return Err(error);
+    }
+    let Some(xid) = xid else { return Err(error) };
+    let unknown = Error::new(format!(
+        "the connection was lost during COMMIT, and the outcome is unknown: {}",
+        error.message()
+    ))
+    .with_hint(format!("ask the server: SELECT pg_xact_status('{xid}')"));
+    let Ok(mut again) = Conn::open(url) else { return Err(unknown) };
+    let status = again.query("SELECT pg_xact_status($1::text::xid8)", &[Some(&xid)]);
+    match status.ok().and_then(|rows| rows.first()?.first()?.clone()).as_deref() {
+        Some("committed") => {
+            *conn = again;
+            Ok(())
+        }
+        Some("aborted") => Err(error),
+        _ => Err(unknown),
+    }
+}
+
+/// Statistics for the planner. A role that may not is told by a warning of
+/// the server, which is not worth failing for.
+pub fn analyze(conn: &mut Conn, plan: &Plan) {
+    // Its failure changes no row; autovacuum will come.
+    let _ = conn.exec(&format!("ANALYZE {}", plan.table));
+}
