@@ -23,7 +23,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    Load(load::Arguments),
+    Load(Box<load::Arguments>),
     Sample(sample::Arguments),
     Server(server::Arguments),
 }

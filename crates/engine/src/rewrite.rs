@@ -53,7 +53,7 @@ pub fn csv<'a>(values: impl Iterator<Item = Value<'a>>, out: &mut Vec<u8>) -> Op
 
 fn csv_field(text: &[u8], out: &mut Vec<u8>) {
     let special = |b: &u8| matches!(b, b',' | b'"' | b'\r' | b'\n' | b'\\');
-    if !text.is_empty() && !text.iter().any(|b| special(b)) {
+    if !text.is_empty() && !text.iter().any(special) {
         out.extend_from_slice(text);
         return;
     }

@@ -119,3 +119,59 @@ impl Chunk {
         }
     }
 }
+
+impl Chunk {
+    /// Passes over as many of the first records as are still to be skipped.
+    pub(super) fn pass(&mut self, skip: &mut u64, dialect: &Dialect) {
+        if *skip == 0 || self.bytes.is_empty() {
+            return;
+        }
+        if self.part != Part::Whole {
+            let counts = self.count(dialect);
+            *skip -= counts.records;
+            self.passed += counts;
+            self.offset += self.bytes.len() as u64;
+            self.bytes.clear();
+            return;
+        }
+        let (records, lines, end) = self.first_records(*skip, dialect);
+        *skip -= records;
+        self.passed += Counts { records, lines };
+        self.bytes.drain(..end);
+        self.offset += end as u64;
+    }
+
+    /// Cuts the chunk off behind the last record that is still to be read.
+    pub(super) fn limit(&mut self, limit: &mut Option<u64>, dialect: &Dialect) {
+        let Some(left) = limit else { return };
+        if self.part != Part::Whole {
+            *left -= self.count(dialect).records;
+            return;
+        }
+        let (records, _, end) = self.first_records(*left, dialect);
+        *left -= records;
+        if *left == 0 {
+            self.bytes.truncate(end);
+            self.last = true;
+        }
+    }
+
+    /// How many of the first `most` records there are, their lines, and where
+    /// they end.
+    fn first_records(&self, most: u64, dialect: &Dialect) -> (u64, u64, usize) {
+        let mut record = Record::default();
+        let mut scanner = self.scanner(dialect);
+        let mut records = 0;
+        while records < most {
+            match scanner.next(&mut record) {
+                Ok(Next::Record) => records += 1,
+                Ok(_) => break,
+                Err(_) => match scanner.skip_line() {
+                    Some((from, to)) if from < to => records += 1,
+                    _ => break,
+                },
+            }
+        }
+        (records, scanner.lines(), scanner.position())
+    }
+}

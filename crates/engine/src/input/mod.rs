@@ -2,8 +2,9 @@
 
 mod chunk;
 pub mod decompress;
-mod giant;
+mod file;
 mod reader;
 
 pub use chunk::{Chunk, Counts, Part};
-pub use reader::{HeaderLine, InputFile, Reader};
+pub use file::HeaderLine;
+pub use reader::Reader;

@@ -327,8 +327,8 @@ impl Conn {
     pub fn copy_probe(&mut self) -> Result<Probe, Error> {
         let before = self.notices.lock().map_or(0, |n| n.len());
         // SAFETY: the connection is open; the call only asks for its number.
-        let mut poll =
-            libc::pollfd { fd: unsafe { PQsocket(self.raw) }, events: libc::POLLIN, revents: 0 };
+        let fd = unsafe { PQsocket(self.raw) };
+        let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         // SAFETY: one pollfd, which lives beyond the call, which does not wait.
         if unsafe { libc::poll(&mut poll, 1, 0) } <= 0 {
             return Ok(Probe::Quiet);

@@ -116,11 +116,12 @@ impl Lane {
     /// connection is lost. The transaction is at its end.
     pub fn feed(&mut self, placed: Placed) -> Result<(), Error> {
         if let Some((fault, line)) = placed.prepared.fault {
-            if self.open.as_ref().is_none_or(|o| o.file != placed.prepared.chunk.file) {
+            if self.open.as_ref().map_or(true, |o| o.file != placed.prepared.chunk.file) {
                 return Err(self.malformed(&placed, fault, line));
             }
         }
         if placed.prepared.chunk.bytes.is_empty() {
+            self.in_piece &= placed.prepared.chunk.part == Part::Piece;
             return Ok(());
         }
         if let Wire::Insert(batch) = self.plan.wire {

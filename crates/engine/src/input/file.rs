@@ -1,0 +1,317 @@
+//! One source: opened, decompressed, cut at record ends.
+
+use super::chunk::{Chunk, Counts, Part};
+use super::decompress::{self, Compression};
+use crate::error::Error;
+use crate::options::Source;
+use pgsluice_core::scan::{Dialect, Eol, Format, Kind, Next, Record, Scanner, Splitter};
+use std::fs::File;
+use std::io::{self, Read};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+
+/// How many bytes a chunk has, unless a record is longer.
+const CHUNK: usize = 512 << 10;
+
+/// The longest record that is held as a whole; a longer one passes in pieces.
+const MAX_HELD: usize = 4 << 20;
+
+/// The longest record: the server's own limit for a line.
+const MAX_RECORD: u64 = pgsluice_core::scan::MAX_RECORD as u64;
+
+/// The first line of a file that has a header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeaderLine {
+    /// as it is in the file, line end included
+    pub bytes: Vec<u8>,
+    /// its fields; `None` for NULL
+    pub fields: Vec<Option<Vec<u8>>>,
+}
+
+/// Counts the bytes that come from the disk.
+struct Counted {
+    source: Box<dyn Read + Send>,
+    count: Arc<AtomicU64>,
+}
+
+impl Read for Counted {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let n = self.source.read(buffer)?;
+        self.count.fetch_add(n as u64, Ordering::Relaxed);
+        Ok(n)
+    }
+}
+
+/// One source that is being read.
+pub(super) struct InputFile {
+    pub(super) name: String,
+    index: usize,
+    source: Box<dyn Read + Send>,
+    /// bytes that came from the disk
+    pub(super) raw_read: Arc<AtomicU64>,
+    /// the file itself, and how long it was when it was opened
+    file: Option<(File, u64)>,
+    /// what the first bytes say
+    pub compression: Option<Compression>,
+    /// read and not yet given on
+    pub(super) held: Vec<u8>,
+    pub(super) ended: bool,
+    offset: u64,
+    eol: Eol,
+    splitter: Option<Splitter>,
+    /// how many of the held bytes the splitter has seen
+    seen: usize,
+    /// where the last record that is held whole ends, in the held bytes
+    cut: usize,
+    /// bytes so far of a record that passes in pieces
+    giant: Option<u64>,
+    /// where it ends, in the held bytes
+    giant_end: Option<usize>,
+    passed: Counts,
+    done: bool,
+}
+
+impl InputFile {
+    /// Opens a source; a byte order mark of UTF-8 is passed over.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read, or is in an encoding that no server knows.
+    pub fn open(index: usize, source: &Source, delimited: bool) -> Result<InputFile, Error> {
+        let name = source.name();
+        let failed = |e: &io::Error| Error::io("open", &name, e);
+        let (raw, file): (Box<dyn Read + Send>, _) = match source {
+            Source::Stdin => (Box::new(io::stdin()), None),
+            Source::File(path) => {
+                let file = File::open(path).map_err(|e| failed(&e))?;
+                let facts = file.metadata().map_err(|e| failed(&e))?;
+                if facts.is_dir() {
+                    return Err(Error::new(format!("cannot open {name}: it is a folder")));
+                }
+                let own = file.try_clone().map_err(|e| failed(&e))?;
+                (Box::new(file), facts.is_file().then_some((own, facts.len())))
+            }
+        };
+        let raw_read = Arc::new(AtomicU64::new(0));
+        let counted = Counted { source: raw, count: raw_read.clone() };
+        let (compression, source) =
+            decompress::open(counted).map_err(|e| Error::io("read", &name, &e))?;
+        let mut file = InputFile {
+            name,
+            index,
+            source,
+            raw_read,
+            file,
+            compression,
+            held: Vec::new(),
+            ended: false,
+            offset: 0,
+            eol: Eol::Unknown,
+            splitter: None,
+            seen: 0,
+            cut: 0,
+            giant: None,
+            giant_end: None,
+            passed: Counts::default(),
+            done: false,
+        };
+        file.fill(CHUNK)?;
+        if delimited {
+            file.pass_byte_order_mark()?;
+        }
+        Ok(file)
+    }
+
+    fn pass_byte_order_mark(&mut self) -> Result<(), Error> {
+        if self.held.starts_with(b"\xff\xfe") || self.held.starts_with(b"\xfe\xff") {
+            return Err(Error::new(format!("{} is UTF-16, which no server reads", self.name))
+                .with_hint("convert it first: iconv -f UTF-16 -t UTF-8"));
+        }
+        if self.held.starts_with(b"\xef\xbb\xbf") {
+            self.held.drain(..3);
+            self.offset = 3;
+        }
+        Ok(())
+    }
+
+    /// Reads until `target` bytes are held or the file ends.
+    fn fill(&mut self, target: usize) -> Result<(), Error> {
+        while self.held.len() < target && !self.ended {
+            let want = target - self.held.len();
+            self.held.reserve_exact(want);
+            let before = self.held.len();
+            let read = self.source.by_ref().take(want as u64).read_to_end(&mut self.held);
+            read.map_err(|e| {
+                Error::io("read", &self.name, &e).with_hint(match self.compression {
+                    Some(c) => format!("the file is {}; is it whole?", c.name()),
+                    None => "nothing was loaded".into(),
+                })
+            })?;
+            // `take` gives less only at the end.
+            self.ended = self.held.len() - before < want;
+        }
+        if self.ended {
+            self.check_unchanged()?;
+        }
+        Ok(())
+    }
+
+    fn check_unchanged(&self) -> Result<(), Error> {
+        let Some((file, length)) = &self.file else { return Ok(()) };
+        let now = file.metadata().map_err(|e| Error::io("read", &self.name, &e))?.len();
+        let read = self.raw_read.load(Ordering::Relaxed);
+        if now == *length && (read == *length || self.compression.is_some()) {
+            return Ok(());
+        }
+        Err(Error::new(format!(
+            "{} changed while it was read: it had {length} bytes, has {now}, and {read} were read",
+            self.name
+        ))
+        .with_hint("load it again when nobody writes to it"))
+    }
+
+    /// Takes the first record off as the header.
+    pub(super) fn take_header(&mut self, dialect: &Dialect) -> Result<Option<HeaderLine>, Error> {
+        let mut record = Record::default();
+        let mut target = CHUNK;
+        loop {
+            let mut scanner = Scanner::new(&self.held, self.ended, dialect, self.eol);
+            match scanner.next(&mut record) {
+                Ok(Next::Record) => {
+                    let field = |i| match record.field(&self.held, i) {
+                        (Kind::Null, _) => None,
+                        (_, value) => Some(value.to_vec()),
+                    };
+                    let fields = (0..record.len()).map(field).collect();
+                    self.eol = scanner.eol();
+                    self.passed.lines += scanner.lines();
+                    let bytes = self.held.drain(..record.end).collect::<Vec<u8>>();
+                    self.offset += bytes.len() as u64;
+                    return Ok(Some(HeaderLine { bytes, fields }));
+                }
+                Ok(Next::End) => return Ok(None),
+                Ok(Next::Partial) if target < MAX_HELD => target *= 2,
+                Ok(Next::Partial) => {
+                    return Err(Error::new(format!("{}: the header line has no end", self.name))
+                        .with_hint("is a quote left open in the first line?"))
+                }
+                Err(fault) => {
+                    let csv = dialect.format == Format::Csv;
+                    let message = fault.message(csv, "");
+                    return Err(Error::new(format!("{}, line 1: {message}", self.name)));
+                }
+            }
+            self.fill(target)?;
+        }
+    }
+
+    /// Reads until `target` bytes are held and looks where records end in them.
+    fn split(&mut self, dialect: &Dialect, target: usize) -> Result<(), Error> {
+        self.fill(target)?;
+        let eol = self.eol;
+        let splitter = self.splitter.get_or_insert_with(|| Splitter::new(dialect, eol));
+        let cuts = splitter.feed(&self.held[self.seen..]);
+        if let Some(last) = cuts.last {
+            self.cut = self.seen + last;
+        }
+        if self.giant.is_some() && self.giant_end.is_none() {
+            self.giant_end = cuts.first.map(|first| self.seen + first);
+        }
+        self.seen = self.held.len();
+        Ok(())
+    }
+
+    /// The next bytes: whole records where a record can be held. `None` at the end.
+    pub(super) fn next(
+        &mut self,
+        dialect: Option<&Dialect>,
+        free: Vec<u8>,
+    ) -> Result<Option<Chunk>, Error> {
+        if self.done {
+            return Ok(None);
+        }
+        let Some(dialect) = dialect else {
+            self.fill(CHUNK)?;
+            return Ok(Some(self.give(self.held.len(), Part::Piece, None, free)));
+        };
+        let mut target = CHUNK;
+        let (end, part) = loop {
+            self.split(dialect, target)?;
+            match (self.giant, self.giant_end) {
+                (Some(_), Some(end)) => break (end, Part::LastPiece),
+                (Some(_), None) if self.ended => break (self.held.len(), Part::LastPiece),
+                (Some(_), None) => break (self.held.len(), Part::Piece),
+                _ if self.ended => break (self.held.len(), Part::Whole),
+                _ if self.cut > 0 => break (self.cut, Part::Whole),
+                _ if target < MAX_HELD => target *= 2,
+                _ => break (self.held.len(), Part::Piece),
+            }
+        };
+        if part != Part::Whole {
+            let length = self.giant.unwrap_or(0) + end as u64;
+            self.check_giant(length, end)?;
+            self.giant = (part == Part::Piece).then_some(length);
+            self.giant_end = None;
+        }
+        Ok(Some(self.give(end, part, Some(dialect), free)))
+    }
+
+    fn check_giant(&self, length: u64, end: usize) -> Result<(), Error> {
+        if length <= MAX_RECORD {
+            return Ok(());
+        }
+        let start = self.offset + end as u64 - length;
+        Err(Error::new(format!(
+            "{}, byte offset {start}: a record is longer than the server's limit of 1 GB",
+            self.name
+        ))
+        .with_hint("a quote may be left open there"))
+    }
+
+    /// Makes a chunk of the first `end` bytes held.
+    fn give(
+        &mut self,
+        end: usize,
+        part: Part,
+        dialect: Option<&Dialect>,
+        mut free: Vec<u8>,
+    ) -> Chunk {
+        free.clear();
+        free.extend_from_slice(&self.held[end..]);
+        let mut bytes = std::mem::replace(&mut self.held, free);
+        bytes.truncate(end);
+        let mut last = self.ended && self.held.is_empty();
+        if let Some(d) = dialect.filter(|d| d.format == Format::Text && part == Part::Whole) {
+            last |= ends_data(&bytes, d, self.eol);
+        }
+        let chunk = Chunk {
+            sequence: 0,
+            file: self.index,
+            offset: self.offset,
+            eol: self.eol,
+            part,
+            last,
+            passed: std::mem::take(&mut self.passed),
+            bytes,
+        };
+        self.offset += end as u64;
+        self.seen -= end.min(self.seen);
+        self.cut = self.cut.saturating_sub(end);
+        self.done = last;
+        if let Some(splitter) = &self.splitter {
+            self.eol = splitter.eol();
+        }
+        chunk
+    }
+}
+
+/// Text: whether a `\.` ends the data in this chunk.
+fn ends_data(bytes: &[u8], dialect: &Dialect, eol: Eol) -> bool {
+    if memchr::memmem::find(bytes, b"\\.").is_none() {
+        return false;
+    }
+    let mut scanner = Scanner::new(bytes, true, dialect, eol);
+    let mut record = Record::default();
+    while scanner.next(&mut record) == Ok(Next::Record) {}
+    scanner.ended()
+}
