@@ -3,6 +3,7 @@
 //! Source: the PostgreSQL manual, "COPY", "Binary Format"; each type's form is
 //! that of its `*_send` function, big-endian.
 
+use super::append::append;
 use super::{ArrayHead, Numeric, RowSink};
 use crate::error::Refusal;
 
@@ -51,9 +52,7 @@ impl PgCopySink {
 
     #[inline]
     fn put<const N: usize>(&mut self, v: [u8; N]) {
-        self.out.reserve(4 + N);
-        self.out.extend_from_slice(&(N as i32).to_be_bytes());
-        self.out.extend_from_slice(&v);
+        append(&mut self.out, N as i32, &v);
     }
 
     fn length(&mut self, len: usize) {
@@ -123,9 +122,8 @@ impl RowSink for PgCopySink {
 
     #[inline]
     fn put_bytes(&mut self, v: &[u8]) {
-        self.out.reserve(4 + v.len());
-        self.length(v.len());
-        self.out.extend_from_slice(v);
+        let len = i32::try_from(v.len()).expect("a value is shorter than 1 GB");
+        append(&mut self.out, len, v);
     }
 
     fn put_padded(&mut self, v: &[u8], spaces: usize) {

@@ -1,6 +1,6 @@
 //! `bytea`: `byteain` and `hex_decode` of `src/backend/utils/adt/{varlena,encode}.c`.
 
-use super::text::hex_digit;
+use super::text::hex_pair;
 use crate::error::Refusal;
 use std::borrow::Cow;
 
@@ -27,10 +27,7 @@ fn hex_decode(hex: &[u8]) -> Result<Vec<u8>, Refusal> {
             [] => return Ok(out),
             [b' ' | b'\n' | b'\t' | b'\r', after @ ..] => rest = after,
             [a, b, after @ ..] => {
-                let (Some(a), Some(b)) = (hex_digit(*a), hex_digit(*b)) else {
-                    return Err(Refusal::Ask);
-                };
-                out.push(a << 4 | b);
+                out.push(hex_pair(*a, *b).ok_or(Refusal::Ask)?);
                 rest = after;
             }
             [_] => return Err(Refusal::Ask),

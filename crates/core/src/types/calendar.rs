@@ -65,14 +65,15 @@ impl Civil {
         if day < 1 || day > last || (year <= 0 && !bc) {
             return Err(Refusal::Range);
         }
-        // Years that begin in March have their leap day at the end.
-        let shifted = i64::from(year) - i64::from(month <= 2);
-        let era = shifted.div_euclid(400);
-        let of_era = shifted.rem_euclid(400);
-        let of_year = i64::from((153 * ((month + 9) % 12) + 2) / 5 + day - 1);
-        let days = era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year;
-        // 0000-03-01 to 2000-01-01
-        Ok(days - 730_425)
+        // Years that begin in March have their leap day at the end. They are counted
+        // from 4801 BC, a multiple of 400 years before all that there may be.
+        let Ok(years) = u32::try_from(year - i32::from(month <= 2) + 4800) else {
+            return Err(Refusal::Range);
+        };
+        let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+        let days = i64::from(365 * years) + i64::from(years / 4 + years / 400 + of_year);
+        // -4800-03-01 to 2000-01-01
+        Ok(days - i64::from(years / 100) - 2_483_589)
     }
 }
 
@@ -116,6 +117,20 @@ pub(super) struct Clock {
 }
 
 impl Clock {
+    /// The same time with what follows its seconds in `text`, and what follows that.
+    #[inline]
+    pub(super) fn with_fraction(self, text: &[u8]) -> Option<(Clock, &[u8])> {
+        let (micros, rest) = match text {
+            [b'.', digits @ ..] => fraction(digits)?,
+            _ => (self.micros, text),
+        };
+        // A digit here would belong to the number before.
+        match rest.first() {
+            Some(b'0'..=b'9' | b':' | b'.') => None,
+            _ => Some((Clock { micros, ..self }, rest)),
+        }
+    }
+
     /// `HH:MM`, `HH:MM:SS` or `HH:MM:SS.f…` at the start of `text`, and what follows.
     #[inline]
     pub(super) fn prefix(text: &[u8]) -> Option<(Clock, &[u8])> {
@@ -123,18 +138,14 @@ impl Clock {
             return None;
         };
         let (hour, minute) = (two_digits(&[*a, *b])?, two_digits(&[*c, *d])?);
-        let (second, micros, rest) = match rest {
-            [b':', e, f, b'.', digits @ ..] => {
-                let (micros, rest) = fraction(digits)?;
-                (two_digits(&[*e, *f])?, micros, rest)
+        let clock = Clock { hour, minute, second: 0, micros: 0 };
+        match rest {
+            [b':', e, f, rest @ ..] => {
+                Clock { second: two_digits(&[*e, *f])?, ..clock }.with_fraction(rest)
             }
-            [b':', e, f, rest @ ..] => (two_digits(&[*e, *f])?, 0, rest),
-            _ => (0, 0, rest),
-        };
-        // A digit here would belong to the number before; with a point, HH:MM is MM:SS.
-        match rest.first() {
-            Some(b'0'..=b'9' | b':' | b'.') => None,
-            _ => Some((Clock { hour, minute, second, micros }, rest)),
+            // With a point here, it would be MM:SS.f.
+            [b'0'..=b'9' | b':' | b'.', ..] => None,
+            _ => Some((clock, rest)),
         }
     }
 
@@ -148,6 +159,48 @@ impl Clock {
         }
         Ok(micros)
     }
+}
+
+/// `YYYY-MM-DD HH:MM:SS`, or with a `T`, at the start of `text`: the usual form,
+/// eight bytes at a time. What follows may yet belong to the seconds.
+#[inline]
+pub(super) fn date_and_time(text: &[u8]) -> Option<(Civil, Clock)> {
+    let (date, rest) = text.split_first_chunk::<8>()?;
+    let (time, rest) = rest.split_first_chunk::<8>()?;
+    let [b':', s, t, ..] = rest else {
+        return None;
+    };
+    let mut time = *time;
+    if time[2] == b'T' {
+        time[2] = b' ';
+    }
+    let date = digit_pairs(*date, *b"0000-00-")?;
+    let time = digit_pairs(time, *b"00 00:00")?;
+    let byte = |word: u64, at: u32| (word >> (8 * at)) as u8;
+    let (century, year, month) = (byte(date, 0), byte(date, 2), byte(date, 5));
+    let civil = Civil {
+        year: i32::from(century) * 100 + i32::from(year),
+        month: u32::from(month),
+        day: u32::from(byte(time, 0)),
+    };
+    let clock = Clock {
+        hour: u32::from(byte(time, 3)),
+        minute: u32::from(byte(time, 6)),
+        second: two_digits(&[*s, *t])?,
+        micros: 0,
+    };
+    Some((civil, clock))
+}
+
+/// In each byte the number that its digit and the next one make, if `text` is
+/// like `form`: digits where it has `0`, the same bytes elsewhere.
+#[inline]
+fn digit_pairs(text: [u8; 8], form: [u8; 8]) -> Option<u64> {
+    // What must be added to a byte so that too large a one reaches the high bit.
+    let most = u64::from_le_bytes(form.map(|c| if c == b'0' { 0x76 } else { 0x7f }));
+    let digits = u64::from_le_bytes(text) ^ u64::from_le_bytes(form);
+    let above = (digits | digits.wrapping_add(most)) & 0x8080_8080_8080_8080;
+    (above == 0).then(|| digits * 10 + (digits >> 8))
 }
 
 /// The digits after the point of a second, as microseconds: rounded as

@@ -6,7 +6,8 @@
 //! (22007), and forms without number that only the server knows.
 
 use super::calendar::{
-    date_in_range, infinity, round_to, timestamp_in_range, zone, Civil, Clock, MICROS_PER_SECOND,
+    date_and_time, date_in_range, infinity, round_to, timestamp_in_range, zone, Civil, Clock,
+    MICROS_PER_SECOND,
 };
 use crate::error::Refusal;
 use crate::shape::Env;
@@ -55,6 +56,18 @@ struct Moment {
 
 #[inline]
 fn moment(text: &[u8]) -> Result<Moment, Refusal> {
+    // A zone may end in C, as UTC does, and so does BC.
+    let usual = date_and_time(text).filter(|_| !text.ends_with(b"BC"));
+    let Some((civil, clock)) = usual else {
+        return any_moment(text);
+    };
+    let (clock, rest) = clock.with_fraction(&text[19..]).ok_or(Refusal::Ask)?;
+    let east = zone(rest)?;
+    Ok(Moment { days: civil.days(false)?, micros: clock.micros()?, east })
+}
+
+/// The rarer forms: without time or seconds, with other years, before Christ.
+fn any_moment(text: &[u8]) -> Result<Moment, Refusal> {
     let (civil, rest) = Civil::prefix(text).ok_or(Refusal::Ask)?;
     let (rest, bc) = match rest {
         [rest @ .., b' ', b'B', b'C'] => (rest, true),

@@ -45,7 +45,24 @@ pub fn float8(text: &[u8]) -> Result<f64, Refusal> {
     float(text)
 }
 
+#[inline]
 fn float<F: Float>(text: &[u8]) -> Result<F, Refusal> {
+    plain(text).map_or_else(|| any(text), Ok)
+}
+
+/// A finite number other than zero, if `text` is one without more ado.
+#[inline]
+fn plain<F: Float>(text: &[u8]) -> Option<F> {
+    // Of what these bytes can spell, Rust reads the same as strtod.
+    let is_plain = |c: &u8| matches!(c, b'0'..=b'9' | b'.' | b'e' | b'E' | b'+' | b'-');
+    if !text.iter().all(is_plain) {
+        return None;
+    }
+    let value: F = std::str::from_utf8(text).ok()?.parse().ok()?;
+    (value.finite() && value != F::ZERO).then_some(value)
+}
+
+fn any<F: Float>(text: &[u8]) -> Result<F, Refusal> {
     let trimmed = trim(text);
     let number = Decimal::prefix(trimmed);
     if number.len == 0 {

@@ -5,7 +5,7 @@
 //! and the usual spellings of hardware addresses with two digits a byte.
 //! Abbreviated networks and whatever else is left to the server.
 
-use super::text::hex_digit;
+use super::text::hex_pair;
 use crate::error::Refusal;
 
 /// An address with the length of its netmask.
@@ -108,7 +108,7 @@ fn hardware<const N: usize>(text: &[u8], separator: u8, group: usize) -> Option<
         let [a, b, after @ ..] = rest else {
             return None;
         };
-        *byte = hex_digit(*a)? << 4 | hex_digit(*b)?;
+        *byte = hex_pair(*a, *b)?;
         rest = after;
     }
     rest.is_empty().then_some(value)

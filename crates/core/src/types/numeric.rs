@@ -41,7 +41,7 @@ pub fn numeric(text: &[u8], typmod: i32, put: impl FnOnce(Numeric<'_>)) -> Resul
     let (low, high) = decimal.span();
     let count = usize::try_from((high - low).div_euclid(DEC_DIGITS) + 3).unwrap_or(0);
     if count <= ON_STACK {
-        put(decimal.value(&mut [0; ON_STACK], limits)?);
+        put(decimal.value(&mut [0; ON_STACK][..count], limits)?);
     } else {
         put(decimal.value(&mut vec![0; count], limits)?);
     }
@@ -132,12 +132,19 @@ impl<'t> Decimal<'t> {
         let mut dscale = (-low).max(0);
         // The weight of room[1]; room[0] is for the carry.
         let mut weight = (high - 1).div_euclid(DEC_DIGITS);
-        let mut power = high - 1;
+        // How many decimal digits the digit of base 10000 lacks, and its value so far.
+        let mut lacks = (high - 1).rem_euclid(DEC_DIGITS) + 1;
+        let (mut at, mut digit) = (1, 0);
         for c in self.whole.iter().chain(self.fraction) {
-            let at = (weight - power.div_euclid(DEC_DIGITS) + 1) as usize;
-            let unit = [1, 10, 100, 1000][power.rem_euclid(DEC_DIGITS) as usize];
-            room[at] += i16::from(c - b'0') * unit;
-            power -= 1;
+            digit = digit * 10 + i16::from(c - b'0');
+            lacks -= 1;
+            if lacks == 0 {
+                room[at] = digit;
+                (at, digit, lacks) = (at + 1, 0, DEC_DIGITS);
+            }
+        }
+        if lacks < DEC_DIGITS {
+            room[at] = digit * [1, 10, 100, 1000][lacks as usize];
         }
         weight += 1;
         if let Some(limits) = limits {

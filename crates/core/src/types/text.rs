@@ -29,18 +29,32 @@ pub(super) fn trim(mut text: &[u8]) -> &[u8] {
     text
 }
 
+/// The value of each hexadecimal digit; 0xff for what is none.
+const HEX: [u8; 256] = {
+    let mut table = [0xff; 256];
+    let mut digit = 0;
+    while digit < 16 {
+        table[b"0123456789abcdef"[digit] as usize] = digit as u8;
+        table[b"0123456789ABCDEF"[digit] as usize] = digit as u8;
+        digit += 1;
+    }
+    table
+};
+
 /// The value of one hexadecimal digit.
 #[inline]
 pub(super) fn hex_digit(c: u8) -> Option<u8> {
-    match c {
-        b'0'..=b'9' => Some(c - b'0'),
-        b'a'..=b'f' => Some(c - b'a' + 10),
-        b'A'..=b'F' => Some(c - b'A' + 10),
-        _ => None,
-    }
+    Some(HEX[usize::from(c)]).filter(|digit| *digit < 16)
 }
 
-/// The value of one or two decimal digits that are the whole of `text`.
+/// The value of two hexadecimal digits.
+#[inline]
+pub(super) fn hex_pair(a: u8, b: u8) -> Option<u8> {
+    let (high, low) = (HEX[usize::from(a)], HEX[usize::from(b)]);
+    ((high | low) < 16).then_some(high << 4 | low)
+}
+
+/// The value of two decimal digits that are the whole of `text`.
 #[inline]
 pub(super) fn two_digits(text: &[u8]) -> Option<u32> {
     match text {

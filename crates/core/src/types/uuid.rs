@@ -1,6 +1,6 @@
 //! `uuid`: `string_to_uuid` of `src/backend/utils/adt/uuid.c`.
 
-use super::text::hex_digit;
+use super::text::hex_pair;
 use crate::error::Refusal;
 
 /// `uuid`: 32 hexadecimal digits, a hyphen allowed after each group of four,
@@ -15,10 +15,7 @@ pub fn uuid(text: &[u8]) -> Result<[u8; 16], Refusal> {
         let [a, b, after @ ..] = rest else {
             return Err(Refusal::Syntax);
         };
-        let (Some(a), Some(b)) = (hex_digit(*a), hex_digit(*b)) else {
-            return Err(Refusal::Syntax);
-        };
-        *byte = a << 4 | b;
+        *byte = hex_pair(*a, *b).ok_or(Refusal::Syntax)?;
         rest = match after {
             [b'-', after @ ..] if at % 2 == 1 && at < 15 => after,
             _ => after,

@@ -1,0 +1,104 @@
+//! Reading values of each type on one thread: nanoseconds a value, MB of text per second.
+//!
+//! usage: cargo run --release -p pgsluice-core --example types [rounds]
+//!
+//! Before a figure is printed, all values were put and their bytes counted.
+
+use pgsluice_core::shape::{Env, Type};
+use pgsluice_core::sink::{PgCopySink, RowSink};
+use pgsluice_core::types;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+/// How many values a round puts.
+const VALUES: usize = 20_000;
+
+/// A small generator of its own: the same values on every machine.
+fn random(state: &mut u64) -> u64 {
+    *state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+    *state >> 24
+}
+
+fn payload(r: u64) -> String {
+    format!(
+        "{{\"push_id\": {}, \"size\": {}, \"ref\": \"refs/heads/main\", \"head\": \"{r:040x}\", \
+         \"distinct\": true}}",
+        r % 10_000_000_000,
+        r % 9
+    )
+}
+
+/// A type, a name for it, and how its values are written.
+type Kind = (&'static str, Type, fn(u64) -> String);
+
+const KINDS: [Kind; 14] = [
+    ("bool", Type::Bool, |r| if r % 3 == 0 { "f" } else { "t" }.into()),
+    ("int4", Type::Int4, |r| (r as i32 >> (r % 20)).to_string()),
+    ("int8", Type::Int8, |r| (r % 40_000_000_000).to_string()),
+    ("float8", Type::Float8, |r| format!("{}", r as f64 / 1e7)),
+    ("float8 17 digits", Type::Float8, |r| format!("{}", (r as f64).sqrt())),
+    ("numeric(12,2)", Type::Numeric((12 << 16 | 2) + 4), |r| {
+        format!("{}.{:02}", r % 9_999_999, r % 100)
+    }),
+    ("numeric", Type::Numeric(-1), |r| format!("{}.{:02}", r % 9_999_999, r % 100)),
+    ("text", Type::Text, |r| "abcdefghijklmnopqrstuvwx"[..(r % 24) as usize].into()),
+    ("varchar(20)", Type::Varchar(Some(20)), |r| {
+        "abcdefghijklmnopqrstuvwx"[..(r % 20) as usize].into()
+    }),
+    ("date", Type::Date, |r| format!("20{:02}-{:02}-{:02}", r % 99, r % 12 + 1, r % 28 + 1)),
+    ("timestamptz", Type::TimestampTz(-1), |r| {
+        format!(
+            "2024-{:02}-{:02} {:02}:{:02}:{:02}+00",
+            r % 12 + 1,
+            r % 28 + 1,
+            r % 24,
+            r % 59,
+            r % 57
+        )
+    }),
+    ("timestamptz .f Z", Type::TimestampTz(-1), |r| {
+        format!(
+            "2024-{:02}-{:02}T{:02}:{:02}:{:02}.{:06}Z",
+            r % 12 + 1,
+            r % 28 + 1,
+            r % 24,
+            r % 59,
+            r % 57,
+            r % 1_000_000
+        )
+    }),
+    ("uuid", Type::Uuid, |r| format!("{:08x}-9c0b-4ef8-bb6d-{:012x}", r as u32, r)),
+    ("jsonb", Type::Jsonb, payload),
+];
+
+fn main() {
+    let rounds: usize = std::env::args().nth(1).map_or(15, |n| n.parse().expect("a number"));
+    let env = Env { utc: true, ..Env::default() };
+    for (name, ty, write) in KINDS {
+        let mut state = 7;
+        let values: Vec<String> = (0..VALUES).map(|_| write(random(&mut state))).collect();
+        let text: usize = values.iter().map(String::len).sum();
+        let mut sink = PgCopySink::new(1);
+        let mut round = || {
+            sink.clear();
+            let start = Instant::now();
+            for value in &values {
+                sink.begin();
+                types::put(&ty, black_box(value.as_bytes()), &env, &mut sink)
+                    .expect("a good value");
+                sink.end();
+            }
+            let time = start.elapsed();
+            assert!(sink.bytes().len() > 7 * VALUES - 1);
+            time
+        };
+        let mut times: Vec<Duration> = (0..rounds).map(|_| round()).collect();
+        times.sort();
+        let median = times[times.len() / 2].as_secs_f64();
+        println!(
+            "{name:<18} {:>7.1} ns a value  {:>7.0} MB/s",
+            median * 1e9 / VALUES as f64,
+            text as f64 / 1e6 / median
+        );
+    }
+}

@@ -1,0 +1,87 @@
+//! Appending short values without a call to `memcpy` for each.
+
+use std::ptr;
+
+/// Appends `len`, big-endian, and `v`.
+///
+/// Fields of a few bytes are most of what a load copies, and a call for each
+/// would cost more than the copying.
+#[inline]
+pub(super) fn append(out: &mut Vec<u8>, len: i32, v: &[u8]) {
+    const HEAD: usize = 4;
+    out.reserve(HEAD + v.len());
+    let old = out.len();
+    // SAFETY: `reserve` made room for HEAD + v.len() bytes after `old`, so that all
+    // writes of `copy` and of the head stay within the allocation, and `v` cannot
+    // overlap it since `out` is borrowed mutably. All bytes up to the new length
+    // have then been written.
+    unsafe {
+        let to = out.as_mut_ptr().add(old);
+        ptr::copy_nonoverlapping(len.to_be_bytes().as_ptr(), to, HEAD);
+        copy(v, to.add(HEAD));
+        out.set_len(old + HEAD + v.len());
+    }
+}
+
+/// Copies `v` to `to`; up to 32 bytes as two pieces that may overlap.
+///
+/// # Safety
+///
+/// `to` must be valid for writes of `v.len()` bytes and must not overlap `v`.
+#[inline(always)]
+unsafe fn copy(v: &[u8], to: *mut u8) {
+    let (from, len) = (v.as_ptr(), v.len());
+    // SAFETY: each piece lies within the first or the last bytes of `v`, whose
+    // length the branch has checked, and goes to the same place after `to`, where
+    // the caller answers for as many bytes.
+    unsafe {
+        match len {
+            0 => {}
+            1..=3 => {
+                *to = *from;
+                *to.add(len / 2) = *from.add(len / 2);
+                *to.add(len - 1) = *from.add(len - 1);
+            }
+            4..=7 => two::<4>(from, to, len),
+            8..=16 => two::<8>(from, to, len),
+            17..=32 => two::<16>(from, to, len),
+            _ => ptr::copy_nonoverlapping(from, to, len),
+        }
+    }
+}
+
+/// Copies the first and the last `N` of `len` bytes.
+///
+/// # Safety
+///
+/// `from` and `to` must be valid for `len` bytes, `N <= len <= 2 * N`, without overlap.
+#[inline(always)]
+unsafe fn two<const N: usize>(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: 0..N and len - N..len lie within the `len` bytes that the caller
+    // answers for; both are read before either is written.
+    unsafe {
+        let (first, last) = (
+            ptr::read_unaligned(from.cast::<[u8; N]>()),
+            ptr::read_unaligned(from.add(len - N).cast::<[u8; N]>()),
+        );
+        ptr::write_unaligned(to.cast::<[u8; N]>(), first);
+        ptr::write_unaligned(to.add(len - N).cast::<[u8; N]>(), last);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn appends_what_it_is_given() {
+        let source: Vec<u8> = (0..100).collect();
+        for len in 0..100 {
+            let mut out = vec![7];
+            append(&mut out, len as i32, &source[..len]);
+            let mut expected = vec![7, 0, 0, 0, len as u8];
+            expected.extend_from_slice(&source[..len]);
+            assert_eq!(out, expected);
+        }
+    }
+}
