@@ -4,6 +4,9 @@
 #ifndef PGSLUICE_COMPAT_H
 #define PGSLUICE_COMPAT_H
 
+#include "catalog/pg_collation.h"
+#include "utils/pg_locale.h"
+
 #if PG_VERSION_NUM < 150000 || PG_VERSION_NUM >= 190000
 #error "pgsluice is built for PostgreSQL 15 to 18"
 #endif
@@ -119,6 +122,54 @@ compat_has_virtual_columns(TupleDesc desc)
 #else
 	return false;
 #endif
+}
+
+/* 17 has a writer of new relations' pages that we use; before, see index_write.c. */
+#define COMPAT_HAS_BULK_WRITE (PG_VERSION_NUM >= 170000)
+
+/* What pages that the server writes directly should be aligned to. */
+#if PG_VERSION_NUM < 160000
+#define COMPAT_IO_ALIGN 4096
+#else
+#define COMPAT_IO_ALIGN PG_IO_ALIGN_SIZE
+#endif
+
+#if PG_VERSION_NUM < 160000
+#define compat_log_newpages(rel, n, blocks, pages) \
+	log_newpages(&(rel)->rd_node, MAIN_FORKNUM, n, blocks, pages, true)
+#else
+#define compat_log_newpages(rel, n, blocks, pages) \
+	log_newpages(&(rel)->rd_locator, MAIN_FORKNUM, n, blocks, pages, true)
+#endif
+
+typedef enum CompatCollation
+{
+	COMPAT_COLLATION_BYTES,		/* C, POSIX and the server's own */
+	COMPAT_COLLATION_LIBC,		/* the C library's, by locale */
+	COMPAT_COLLATION_PROCESS,	/* the C library's, in the locale of the process */
+	COMPAT_COLLATION_OTHER
+} CompatCollation;
+
+static inline CompatCollation
+compat_collation(Oid collation, locale_t *libc)
+{
+	pg_locale_t locale;
+
+#if PG_VERSION_NUM >= 180000
+	locale = pg_newlocale_from_collation(collation);
+	if (locale->collate_is_c)
+		return COMPAT_COLLATION_BYTES;
+#else
+	if (lc_collate_is_c(collation))
+		return COMPAT_COLLATION_BYTES;
+	locale = pg_newlocale_from_collation(collation);
+	if (locale == NULL)
+		return COMPAT_COLLATION_PROCESS;
+#endif
+	if (locale->provider != COLLPROVIDER_LIBC)
+		return COMPAT_COLLATION_OTHER;
+	*libc = locale->info.lt;
+	return COMPAT_COLLATION_LIBC;
 }
 
 #endif							/* PGSLUICE_COMPAT_H */

@@ -218,6 +218,7 @@ _PG_init(void)
 							 false,
 							 PGC_USERSET,
 							 0, NULL, NULL, NULL);
+	sluice_index_init();
 	MarkGUCPrefixReserved("pgsluice");
 	sluice_install_init();
 	prev_ProcessUtility = ProcessUtility_hook;

@@ -131,6 +131,9 @@ extern void sluice_batch_add(SluiceBatch *batch, uint64 line);
 extern void sluice_batch_flush(SluiceBatch *batch);
 extern void sluice_batch_close(SluiceBatch *batch);
 
+/* index.c */
+extern void sluice_index_init(void);
+
 /* copy.c */
 extern uint64 sluice_copy(SluiceStatement *s);
 

@@ -116,4 +116,75 @@ extern bool pgsluice_reads(uint32_t oid);
 extern size_t pgsluice_valid_utf8(const uint8_t *data, size_t len);
 extern SluiceStatus pgsluice_form(SluicePlan *plan, SluiceSlice *slice);
 
+/* src/index.rs */
+typedef struct SluiceIndex SluiceIndex;
+
+#define SLUICE_ORDER_SIGNED 0
+#define SLUICE_ORDER_UNSIGNED 1
+#define SLUICE_ORDER_FLOAT 2
+#define SLUICE_ORDER_FIXED 3
+#define SLUICE_ORDER_TEXT 4
+#define SLUICE_ORDER_BYTEA 5
+#define SLUICE_ORDER_CARRIED 6
+
+typedef struct SluiceIndexAttribute
+{
+	int16_t		len;
+	uint8_t		align;
+	bool		by_value;
+	uint8_t		order;
+	bool		descending;
+	bool		nulls_first;
+} SluiceIndexAttribute;
+
+typedef struct SluiceIndexRules
+{
+	size_t		keys;
+	size_t		memory;
+	uint16_t	leaf_free;
+	bool		unique;
+	bool		nulls_not_distinct;
+	bool		deduplicate;
+} SluiceIndexRules;
+
+typedef enum SluiceIndexStatus
+{
+	SLUICE_INDEX_GO = 0,
+	SLUICE_INDEX_FULL = 1,
+	SLUICE_INDEX_UNFIT = 2,
+	SLUICE_INDEX_WRITE = 3,
+	SLUICE_INDEX_READ = 4,
+	SLUICE_INDEX_PAGES = 5,
+	SLUICE_INDEX_ADD = 6,
+	SLUICE_INDEX_DONE = 7,
+	SLUICE_INDEX_DUPLICATE = 8,
+	SLUICE_INDEX_NO_MEMORY = 9,
+	SLUICE_INDEX_CORRUPT = 10,
+	SLUICE_INDEX_PANIC = 11
+} SluiceIndexStatus;
+
+typedef struct SluiceIndexStep
+{
+	const uint8_t *bytes;
+	size_t		len;
+	uint64_t	start;
+	uint64_t	end;
+	uint64_t	rows;
+	uint32_t	root;
+	uint32_t	level;
+} SluiceIndexStep;
+
+extern SluiceIndex *pgsluice_index_new(const SluiceIndexAttribute *attributes,
+									   size_t count, const SluiceIndexRules *rules);
+extern void pgsluice_index_free(SluiceIndex *build);
+extern SluiceIndexStatus pgsluice_index_add(SluiceIndex *build, uint64_t tid, bool dead,
+											const uintptr_t *values, const bool *nulls);
+extern SluiceIndexStatus pgsluice_index_flush(SluiceIndex *build);
+extern SluiceIndexStatus pgsluice_index_finish(SluiceIndex *build);
+extern SluiceIndexStatus pgsluice_index_step(SluiceIndex *build, SluiceIndexStep *step);
+extern SluiceIndexStatus pgsluice_index_supply(SluiceIndex *build, const uint8_t *bytes,
+											   size_t len);
+extern SluiceIndexStatus pgsluice_index_page(SluiceIndex *build, uint8_t *page,
+											 uint32_t *block);
+
 #endif							/* PGSLUICE_CORE_H */

@@ -23,5 +23,24 @@ AS 'MODULE_PATHNAME', 'pgsluice_last_copy';
 
 CREATE VIEW last_copy AS SELECT * FROM last_copy();
 
+-- What this session's last build of a B-tree index was, if pgsluice was asked
+-- to do it. No row before the first one.
+CREATE FUNCTION last_index_build(
+    OUT relation regclass,
+    OUT method text,
+    OUT rows bigint,
+    OUT scan text,
+    OUT workers integer,
+    OUT spilled_bytes bigint,
+    OUT pages bigint,
+    OUT seconds double precision,
+    OUT seconds_scanning double precision,
+    OUT fell_back_because text
+) RETURNS SETOF record
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED
+AS 'MODULE_PATHNAME', 'pgsluice_last_index_build';
+
+CREATE VIEW last_index_build AS SELECT * FROM last_index_build();
+
 GRANT USAGE ON SCHEMA pgsluice TO PUBLIC;
-GRANT SELECT ON last_copy TO PUBLIC;
+GRANT SELECT ON last_copy, last_index_build TO PUBLIC;

@@ -9,11 +9,13 @@
 //!   plan is made, because a failed allocation would abort the backend.
 
 mod form;
+mod index;
 mod plan;
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
 pub use form::{Row, Slice, Status};
+pub use index::{IndexAttributeDef, IndexRulesDef, IndexStatus, IndexStepDef};
 pub use pgsluice_core::sink::Ask as AskDef;
 pub use plan::{ColumnDef, DialectDef, EnvDef, LabelDef, Plan};
 

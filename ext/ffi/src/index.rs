@@ -1,0 +1,351 @@
+//! The build of an index for C: rows in, work to do and pages out.
+
+use crate::plan::slice;
+use pgsluice_core::page::btree;
+use pgsluice_core::sort::build::{IndexBuild, Step};
+use pgsluice_core::sort::run::Added;
+use pgsluice_core::sort::shape::{Attribute, IndexShape, Order, MAX_ATTRIBUTES};
+use pgsluice_core::sort::tuple::{Field, MAX_VARLENA};
+use pgsluice_core::sort::Failure;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+
+/// One attribute of an index.
+#[derive(Debug)]
+#[repr(C)]
+pub struct IndexAttributeDef {
+    /// `attlen`
+    pub len: i16,
+    /// `attalign` in bytes
+    pub align: u8,
+    /// `attbyval`
+    pub by_value: bool,
+    /// 0 signed, 1 unsigned, 2 float, 3 fixed, 4 text, 5 bytea, 6 carried: [`Order`]
+    pub order: u8,
+    /// `DESC`
+    pub descending: bool,
+    /// `NULLS FIRST`
+    pub nulls_first: bool,
+}
+
+/// The rules of an index.
+#[derive(Debug)]
+#[repr(C)]
+pub struct IndexRulesDef {
+    /// how many of the attributes are the key
+    pub keys: usize,
+    /// bytes that the rows in memory may take
+    pub memory: usize,
+    /// bytes to leave free on a leaf
+    pub leaf_free: u16,
+    /// refuse rows with equal keys
+    pub unique: bool,
+    /// NULLs are equal for that
+    pub nulls_not_distinct: bool,
+    /// form posting lists
+    pub deduplicate: bool,
+}
+
+/// What became of a call, and what is to be done next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub enum IndexStatus {
+    /// done; of a step: go on
+    Go = 0,
+    /// added; flush before the next row
+    Full = 1,
+    /// not added: a value that only the server's own build can take
+    Unfit = 2,
+    /// append the bytes to the temporary file
+    Write = 3,
+    /// supply bytes of the temporary file
+    Read = 4,
+    /// take the pages
+    Pages = 5,
+    /// the run is written: go on adding
+    Add = 6,
+    /// the tree is complete
+    Done = 7,
+    /// two rows have the same key
+    Duplicate = 8,
+    /// no memory
+    NoMemory = 9,
+    /// the temporary file does not hold what was written
+    Corrupt = 10,
+    /// a bug
+    Panic = 11,
+}
+
+/// What a step needs or gives, by its status.
+#[derive(Debug)]
+#[repr(C)]
+pub struct IndexStepDef {
+    /// Write: the bytes; Duplicate: an index tuple with the key
+    pub bytes: *const u8,
+    /// how many
+    pub len: usize,
+    /// Read: first byte in the file
+    pub start: u64,
+    /// Read: byte after the last
+    pub end: u64,
+    /// rows that are in the tree
+    pub rows: u64,
+    /// Done: block of the root, 0 if there is none
+    pub root: u32,
+    /// Done: its level
+    pub level: u32,
+}
+
+impl From<Failure> for IndexStatus {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::OutOfMemory => IndexStatus::NoMemory,
+            Failure::Corrupt => IndexStatus::Corrupt,
+            Failure::Duplicate => IndexStatus::Duplicate,
+        }
+    }
+}
+
+fn guarded(what: impl FnOnce() -> Result<IndexStatus, Failure>) -> IndexStatus {
+    match catch_unwind(AssertUnwindSafe(what)) {
+        Ok(Ok(status)) => status,
+        Ok(Err(failure)) => failure.into(),
+        Err(_) => IndexStatus::Panic,
+    }
+}
+
+fn shape_of(attributes: &[IndexAttributeDef], rules: &IndexRulesDef) -> Option<IndexShape> {
+    let order = |order| {
+        Some(match order {
+            0 => Order::Signed,
+            1 => Order::Unsigned,
+            2 => Order::Float,
+            3 => Order::Fixed,
+            4 => Order::Text,
+            5 => Order::Bytea,
+            6 => Order::Carried,
+            _ => return None,
+        })
+    };
+    let attribute = |def: &IndexAttributeDef| {
+        Some(Attribute {
+            len: def.len,
+            align: def.align,
+            by_value: def.by_value,
+            order: order(def.order)?,
+            descending: def.descending,
+            nulls_first: def.nulls_first,
+        })
+    };
+    let attributes = attributes.iter().map(attribute).collect::<Option<Vec<_>>>()?;
+    let mut shape = IndexShape::new(attributes, rules.keys)?;
+    shape.unique = rules.unique;
+    shape.nulls_not_distinct = rules.nulls_not_distinct;
+    shape.deduplicate &= rules.deduplicate;
+    shape.leaf_free = rules.leaf_free;
+    Some(shape)
+}
+
+/// Begins a build; NULL where it cannot be. [`pgsluice_index_free`] frees it.
+///
+/// # Safety
+///
+/// `attributes` is valid for `count` items, `rules` is valid.
+#[no_mangle]
+pub unsafe extern "C" fn pgsluice_index_new(
+    attributes: *const IndexAttributeDef,
+    count: usize,
+    rules: *const IndexRulesDef,
+) -> *mut IndexBuild {
+    let made = catch_unwind(AssertUnwindSafe(|| {
+        // SAFETY: the caller's duty.
+        let (attributes, rules) = unsafe { (slice(attributes, count), &*rules) };
+        let shape = shape_of(attributes, rules)?;
+        Some(Box::into_raw(Box::new(IndexBuild::new(shape, rules.memory))))
+    }));
+    made.ok().flatten().unwrap_or(std::ptr::null_mut())
+}
+
+/// Frees a build.
+///
+/// # Safety
+///
+/// `build` is one that [`pgsluice_index_new`] made, or NULL, and is not used again.
+#[no_mangle]
+pub unsafe extern "C" fn pgsluice_index_free(build: *mut IndexBuild) {
+    if !build.is_null() {
+        // SAFETY: made by Box::into_raw, given back once.
+        let build = unsafe { Box::from_raw(build) };
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(build)));
+    }
+}
+
+/// The bytes of a varlena, or `None` if it is compressed, out of line or longer than
+/// `index_form_tuple` stores untouched.
+///
+/// # Safety
+///
+/// `datum` points to a varlena that lives for `'a`.
+#[inline]
+unsafe fn varlena<'a>(datum: usize) -> Option<&'a [u8]> {
+    let at = datum as *const u8;
+    // SAFETY: a varlena has one byte at least; four if that byte is even, and then as many as
+    // those say; if it is odd, as many as it says itself.
+    unsafe {
+        let first = *at;
+        if first & 1 == 1 {
+            let size = usize::from(first >> 1);
+            return (size > 0).then(|| slice(at.add(1), size - 1));
+        }
+        let header = at.cast::<u32>().read_unaligned();
+        let size = (header >> 2) as usize;
+        (header & 3 == 0 && (4..=MAX_VARLENA).contains(&size)).then(|| slice(at.add(4), size - 4))
+    }
+}
+
+/// Adds a row with address `tid` (block number << 16 | offset number).
+///
+/// # Safety
+///
+/// `build` is live and not used by another call; `values` and `nulls` have an item for each
+/// attribute; a value that is not NULL is a Datum of its attribute.
+#[no_mangle]
+pub unsafe extern "C" fn pgsluice_index_add(
+    build: *mut IndexBuild,
+    tid: u64,
+    dead: bool,
+    values: *const usize,
+    nulls: *const bool,
+) -> IndexStatus {
+    guarded(|| {
+        // SAFETY: the caller's duty.
+        let build = unsafe { &mut *build };
+        let attributes = build.shape().attributes();
+        let count = attributes.len();
+        // SAFETY: the caller's duty: an item for each attribute.
+        let (values, nulls) = unsafe { (slice(values, count), slice(nulls, count)) };
+        let mut fields: [Option<Field>; MAX_ATTRIBUTES] = [None; MAX_ATTRIBUTES];
+        for (index, attribute) in attributes.iter().enumerate().filter(|&(index, _)| !nulls[index])
+        {
+            fields[index] = Some(if attribute.by_value {
+                Field::Word(values[index] as u64)
+            } else if attribute.len > 0 {
+                // SAFETY: a value of fixed length passed by reference.
+                Field::Bytes(unsafe { slice(values[index] as *const u8, attribute.len as usize) })
+            } else {
+                // SAFETY: a varlena.
+                match unsafe { varlena(values[index]) } {
+                    Some(bytes) => Field::Bytes(bytes),
+                    None => return Ok(IndexStatus::Unfit),
+                }
+            });
+        }
+        Ok(match build.add(tid, dead, |index| fields[index])? {
+            Added::Stored => IndexStatus::Go,
+            Added::Full => IndexStatus::Full,
+            Added::TooLarge => IndexStatus::Unfit,
+        })
+    })
+}
+
+/// Sorts what was added; the next steps write it to the temporary file.
+///
+/// # Safety
+///
+/// `build` is live and not used by another call.
+#[no_mangle]
+pub unsafe extern "C" fn pgsluice_index_flush(build: *mut IndexBuild) -> IndexStatus {
+    // SAFETY: the caller's duty.
+    guarded(|| unsafe { &mut *build }.flush().map(|()| IndexStatus::Go))
+}
+
+/// No more rows: the next steps give the pages.
+///
+/// # Safety
+///
+/// `build` is live and not used by another call.
+#[no_mangle]
+pub unsafe extern "C" fn pgsluice_index_finish(build: *mut IndexBuild) -> IndexStatus {
+    // SAFETY: the caller's duty.
+    guarded(|| unsafe { &mut *build }.finish().map(|()| IndexStatus::Go))
+}
+
+/// Goes on with what is to be done, for some thousand rows.
+///
+/// # Safety
+///
+/// `build` is live and not used by another call; `step` is valid. What `step.bytes` points to
+/// lives until the next call.
+#[no_mangle]
+pub unsafe extern "C" fn pgsluice_index_step(
+    build: *mut IndexBuild,
+    step: *mut IndexStepDef,
+) -> IndexStatus {
+    guarded(|| {
+        // SAFETY: the caller's duty.
+        let (build, out) = unsafe { (&mut *build, &mut *step) };
+        let done = build.step();
+        out.rows = build.rows_loaded();
+        let mut give = |bytes: &[u8]| (out.bytes, out.len) = (bytes.as_ptr(), bytes.len());
+        Ok(match done {
+            Ok(Step::Go) => IndexStatus::Go,
+            Ok(Step::Write) => {
+                give(build.output());
+                IndexStatus::Write
+            }
+            Ok(Step::Read(extent)) => {
+                (out.start, out.end) = (extent.start, extent.end);
+                IndexStatus::Read
+            }
+            Ok(Step::Pages) => IndexStatus::Pages,
+            Ok(Step::Add) => IndexStatus::Add,
+            Ok(Step::Done(root)) => {
+                (out.root, out.level) = root.unwrap_or((btree::NONE, 0));
+                IndexStatus::Done
+            }
+            Err(failure) => {
+                give(build.duplicate());
+                failure.into()
+            }
+        })
+    })
+}
+
+/// Gives the bytes that a step asked for.
+///
+/// # Safety
+///
+/// `build` is live and not used by another call; `bytes` is valid for `len` bytes.
+#[no_mangle]
+pub unsafe extern "C" fn pgsluice_index_supply(
+    build: *mut IndexBuild,
+    bytes: *const u8,
+    len: usize,
+) -> IndexStatus {
+    // SAFETY: the caller's duty.
+    let (build, bytes) = unsafe { (&mut *build, slice(bytes, len)) };
+    guarded(|| build.supply(bytes).map(|()| IndexStatus::Go))
+}
+
+/// Copies the next page that is done to `page` and its number to `block`, and answers
+/// [`IndexStatus::Pages`]; [`IndexStatus::Go`]: there is none.
+///
+/// # Safety
+///
+/// `build` is live and not used by another call; `page` is valid for 8192 bytes, and `block`.
+#[no_mangle]
+pub unsafe extern "C" fn pgsluice_index_page(
+    build: *mut IndexBuild,
+    page: *mut u8,
+    block: *mut u32,
+) -> IndexStatus {
+    // SAFETY: the caller's duty.
+    let (build, page, block) =
+        unsafe { (&mut *build, std::slice::from_raw_parts_mut(page, btree::SIZE), &mut *block) };
+    guarded(|| {
+        let Some((number, formed)) = build.take_page() else { return Ok(IndexStatus::Go) };
+        page.copy_from_slice(formed.bytes());
+        *block = number;
+        build.reuse(formed);
+        Ok(IndexStatus::Pages)
+    })
+}

@@ -1,0 +1,305 @@
+/*
+ * The build of one index: rows from the scan to the core, runs to temporary
+ * files and back, pages from the core to the relation.
+ */
+#include "index.h"
+
+#include "access/genam.h"
+#include "catalog/index.h"
+#include "commands/progress.h"
+#include "commands/tablespace.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "storage/buffile.h"
+#include "utils/memutils.h"
+
+/* Most bytes that a step asks for at once. */
+#define READ_BUFFER (64 * 1024)
+
+static void
+free_core(void *core)
+{
+	pgsluice_index_free(core);
+}
+
+static void pg_attribute_noreturn()
+report_duplicate(SluiceIndexBuild *build, const uint8 *tuple)
+{
+	Datum		values[INDEX_MAX_KEYS];
+	bool		isnull[INDEX_MAX_KEYS];
+	char	   *key;
+
+	/* The words are those of PostgreSQL's own sort of an index. */
+	index_deform_tuple((IndexTuple) tuple, RelationGetDescr(build->index), values, isnull);
+	key = BuildIndexValueDescription(build->index, values, isnull);
+	ereport(ERROR,
+			(errcode(ERRCODE_UNIQUE_VIOLATION),
+			 errmsg("could not create unique index \"%s\"",
+					RelationGetRelationName(build->index)),
+			 key ? errdetail("Key %s is duplicated.", key) :
+			 errdetail("Duplicate keys exist."),
+			 errtableconstraint(build->heap, RelationGetRelationName(build->index))));
+}
+
+/* Raises what the core could not do; other answers are the caller's. */
+static SluiceIndexStatus
+checked(SluiceIndexBuild *build, SluiceIndexStatus status, const SluiceIndexStep *step)
+{
+	switch (status)
+	{
+		case SLUICE_INDEX_DUPLICATE:
+			report_duplicate(build, step->bytes);
+			break;
+		case SLUICE_INDEX_NO_MEMORY:
+			ereport(ERROR,
+					(errcode(ERRCODE_OUT_OF_MEMORY),
+					 errmsg("out of memory"),
+					 errdetail("Failed while building index \"%s\".",
+							   RelationGetRelationName(build->index))));
+			break;
+		case SLUICE_INDEX_CORRUPT:
+			ereport(ERROR,
+					(errcode(ERRCODE_DATA_CORRUPTED),
+					 errmsg("a temporary file does not hold what was written to it"),
+					 errdetail("Failed while building index \"%s\".",
+							   RelationGetRelationName(build->index))));
+			break;
+		case SLUICE_INDEX_PANIC:
+			elog(ERROR, "pgsluice: the core failed while building index \"%s\"",
+				 RelationGetRelationName(build->index));
+			break;
+		default:
+			break;
+	}
+	return status;
+}
+
+static void
+write_run(SluiceIndexBuild *build, const SluiceIndexStep *step)
+{
+	if (build->file == NULL)
+	{
+		PrepareTempTablespaces();
+		build->file = BufFileCreateTemp(false);
+		build->buffer = palloc(READ_BUFFER);
+	}
+	/* Merges read and write in turns. */
+	if (BufFileSeek(build->file, 0, (off_t) sluice_index_report.spilled, SEEK_SET) != 0)
+		elog(ERROR, "could not seek in a temporary file");
+	BufFileWrite(build->file, unconstify(uint8 *, step->bytes), step->len);
+	sluice_index_report.spilled += step->len;
+}
+
+static void
+read_run(SluiceIndexBuild *build, const SluiceIndexStep *step)
+{
+	size_t		len = step->end - step->start;
+
+	if (build->file == NULL || len > READ_BUFFER)
+		elog(ERROR, "pgsluice: the core asks for what it never wrote");
+	if (BufFileSeek(build->file, 0, (off_t) step->start, SEEK_SET) != 0 ||
+		BufFileRead(build->file, build->buffer, len) != len)
+		ereport(ERROR,
+				(errcode_for_file_access(),
+				 errmsg("could not read a temporary file: %m")));
+	checked(build, pgsluice_index_supply(build->core, build->buffer, len), step);
+}
+
+/* Sorts the rows that fill the memory and writes them to the temporary file. */
+static void
+flush_run(SluiceIndexBuild *build)
+{
+	SluiceIndexStep step = {0};
+
+	checked(build, pgsluice_index_flush(build->core), &step);
+	for (;;)
+	{
+		CHECK_FOR_INTERRUPTS();
+		switch (checked(build, pgsluice_index_step(build->core, &step), &step))
+		{
+			case SLUICE_INDEX_WRITE:
+				write_run(build, &step);
+				break;
+			case SLUICE_INDEX_ADD:
+				return;
+			default:
+				break;
+		}
+	}
+}
+
+/* Adds one row. */
+void
+sluice_index_add(SluiceIndexBuild *build, ItemPointer tid, bool alive,
+				 Datum *values, bool *isnull)
+{
+	uint64		address = ((uint64) ItemPointerGetBlockNumber(tid) << 16) |
+		ItemPointerGetOffsetNumber(tid);
+
+	if (build->unfit)
+		return;
+	build->rows += 1;
+	switch (checked(build,
+					pgsluice_index_add(build->core, address, !alive,
+									   (const uintptr_t *) values, isnull),
+					NULL))
+	{
+		case SLUICE_INDEX_FULL:
+			flush_run(build);
+			break;
+		case SLUICE_INDEX_UNFIT:
+			build->unfit = true;
+			break;
+		default:
+			break;
+	}
+}
+
+/* Sorts and merges what is there and writes the index. */
+static void
+load(SluiceIndexBuild *build)
+{
+	SluiceIndexWriter *writer = sluice_index_writer_open(build->index);
+	SluiceIndexStep step = {0};
+
+	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
+								 PROGRESS_BTREE_PHASE_PERFORMSORT_1);
+	checked(build, pgsluice_index_finish(build->core), &step);
+	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
+								 PROGRESS_BTREE_PHASE_LEAF_LOAD);
+	for (;;)
+	{
+		CHECK_FOR_INTERRUPTS();
+		switch (checked(build, pgsluice_index_step(build->core, &step), &step))
+		{
+			case SLUICE_INDEX_WRITE:
+				write_run(build, &step);
+				break;
+			case SLUICE_INDEX_READ:
+				read_run(build, &step);
+				break;
+			case SLUICE_INDEX_PAGES:
+				sluice_index_write_pages(writer, build->core);
+				pgstat_progress_update_param(PROGRESS_CREATEIDX_TUPLES_DONE, step.rows);
+				break;
+			case SLUICE_INDEX_DONE:
+				sluice_index_write_pages(writer, build->core);
+				sluice_index_report.pages =
+					sluice_index_writer_close(writer, step.root, step.level,
+											  build->allequalimage);
+				return;
+			default:
+				break;
+		}
+	}
+}
+
+static void
+report_scanned(const SluiceIndexBuild *build)
+{
+	const int	params[] = {
+		PROGRESS_CREATEIDX_TUPLES_TOTAL,
+		PROGRESS_SCAN_BLOCKS_TOTAL,
+		PROGRESS_SCAN_BLOCKS_DONE
+	};
+	const int64 values[] = {(int64) build->rows, 0, 0};
+
+	pgstat_progress_update_multi_param(lengthof(params), params, values);
+}
+
+static SluiceIndex *
+new_core(SluiceIndexBuild *build, const SluiceIndexAttribute *attributes)
+{
+	SluiceIndexRules rules = {
+		.keys = IndexRelationGetNumberOfKeyAttributes(build->index),
+		.memory = (size_t) maintenance_work_mem * 1024,
+		.leaf_free = BTGetTargetPageFreeSpace(build->index),
+		.unique = build->info->ii_Unique,
+		.nulls_not_distinct = build->info->ii_NullsNotDistinct,
+		.deduplicate = build->allequalimage && !build->info->ii_Unique &&
+		BTGetDeduplicateItems(build->index),
+	};
+
+	return pgsluice_index_new(attributes,
+							  IndexRelationGetNumberOfAttributes(build->index), &rules);
+}
+
+/*
+ * Builds the index; NULL, and nothing written, if the table has values that
+ * only the stock build takes.
+ */
+static IndexBuildResult *
+build_sorted(SluiceIndexBuild *build, const SluiceIndexAttribute *attributes)
+{
+	SluiceIndexReport *report = &sluice_index_report;
+	MemoryContextCallback *callback;
+	IndexBuildResult *result;
+	instr_time	start;
+
+	build->core = new_core(build, attributes);
+	if (build->core == NULL)
+		elog(ERROR, "pgsluice: the core cannot build index \"%s\"",
+			 RelationGetRelationName(build->index));
+	callback = palloc0(sizeof(MemoryContextCallback));
+	callback->func = free_core;
+	callback->arg = build->core;
+	MemoryContextRegisterResetCallback(CurrentMemoryContext, callback);
+
+	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
+								 PROGRESS_BTREE_PHASE_INDEXBUILD_TABLESCAN);
+	INSTR_TIME_SET_CURRENT(start);
+	if (sluice_index_scans_pages(build->heap, build->info))
+	{
+		report->scan = "pages";
+		sluice_index_scan_pages(build);
+	}
+	else
+	{
+		report->scan = "rows";
+		sluice_index_scan_rows(build);
+	}
+	INSTR_TIME_SET_CURRENT(report->scanning);
+	INSTR_TIME_SUBTRACT(report->scanning, start);
+	if (build->unfit)
+		return NULL;
+	report_scanned(build);
+	load(build);
+	if (build->file)
+		BufFileClose(build->file);
+	result = palloc(sizeof(IndexBuildResult));
+	result->heap_tuples = build->reltuples;
+	result->index_tuples = build->rows;
+	return result;
+}
+
+/* Builds the index if the core can; else says why in the report and returns NULL. */
+IndexBuildResult *
+sluice_index_build(Relation heap, Relation index, IndexInfo *info)
+{
+	SluiceIndexReport *report = &sluice_index_report;
+	SluiceIndexAttribute attributes[INDEX_MAX_KEYS];
+	SluiceIndexBuild build = {.heap = heap,.index = index,.info = info};
+	MemoryContext caller = CurrentMemoryContext;
+	MemoryContext context;
+	IndexBuildResult *result = NULL;
+	const char *reason = sluice_index_shape(heap, index, info, attributes);
+
+	if (reason == NULL)
+	{
+		context = AllocSetContextCreate(caller, "pgsluice index build",
+										ALLOCSET_DEFAULT_SIZES);
+		MemoryContextSwitchTo(context);
+		build.allequalimage = _bt_allequalimage(index, true);
+		result = build_sorted(&build, attributes);
+		MemoryContextSwitchTo(caller);
+		if (result)
+			result = memcpy(palloc(sizeof(*result)), result, sizeof(*result));
+		else
+			reason = "a value is compressed, stored out of line or too long";
+		report->rows = (uint64) build.rows;
+		MemoryContextDelete(context);
+	}
+	if (reason)
+		strlcpy(report->reason, reason, sizeof(report->reason));
+	return result;
+}

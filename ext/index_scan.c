@@ -1,0 +1,224 @@
+/*
+ * Reading the table for a new index.
+ *
+ * Whatever is out of the ordinary goes through table_index_build_scan, so that
+ * what is indexed is PostgreSQL's to decide. Ordinary are pages of a heap on
+ * which every tuple is live, or inserted by our own transaction, and none is a
+ * member of a HOT chain below its root: table_index_build_scan would index
+ * just these tuples, each under its own address, and count them as alive. They
+ * are read a page at a time.
+ */
+#include "index.h"
+
+#include "access/heapam.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/index.h"
+#include "catalog/pg_am_d.h"
+#include "commands/progress.h"
+#include "executor/tuptable.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "storage/bufmgr.h"
+#include "storage/procarray.h"
+#include "utils/snapmgr.h"
+
+/* The live tuples of a page, copied so that the buffer need not stay locked. */
+typedef struct PageRows
+{
+	PGAlignedBlock page;
+	int			count;
+	OffsetNumber offsets[MaxHeapTuplesPerPage];
+} PageRows;
+
+typedef struct PageScan
+{
+	SluiceIndexBuild *build;
+	TransactionId oldest_xmin;
+	BufferAccessStrategy strategy;
+	TupleTableSlot *slot;
+	int			natts;			/* attributes to be read of each row */
+	BlockNumber odd;			/* first of the blocks left to PostgreSQL */
+	BlockNumber odd_count;
+	PageRows	rows;
+} PageScan;
+
+static void
+add_row(Relation index, ItemPointer tid, Datum *values, bool *isnull,
+		bool alive, void *state)
+{
+	sluice_index_add(state, tid, alive, values, isnull);
+}
+
+/* Reads the table row by row, as any build does. */
+void
+sluice_index_scan_rows(SluiceIndexBuild *build)
+{
+	build->reltuples = table_index_build_scan(build->heap, build->index, build->info,
+											  true, true, add_row, build, NULL);
+}
+
+/* Whether the index can be read off the pages: plain columns of a heap, all rows. */
+bool
+sluice_index_scans_pages(Relation heap, IndexInfo *info)
+{
+	return heap->rd_rel->relam == HEAP_TABLE_AM_OID &&
+		!info->ii_Concurrent &&
+		info->ii_Predicate == NIL &&
+		info->ii_Expressions == NIL;
+}
+
+/*
+ * Whether table_index_build_scan would take the tuple as it is: alive, and
+ * indexed under its own address. The buffer is pinned and locked.
+ */
+static inline bool
+is_ordinary(HeapTuple tuple, TransactionId oldest_xmin, Buffer buffer)
+{
+	const uint16 settled = HEAP_XMIN_COMMITTED | HEAP_XMAX_INVALID;
+	uint16		infomask = tuple->t_data->t_infomask;
+
+	if (HeapTupleIsHeapOnly(tuple))
+		return false;
+	if ((infomask & settled) == settled && (infomask & HEAP_MOVED) == 0)
+		return true;
+	switch (HeapTupleSatisfiesVacuum(tuple, oldest_xmin, buffer))
+	{
+		case HEAPTUPLE_LIVE:
+			return true;
+		case HEAPTUPLE_INSERT_IN_PROGRESS:
+			return TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data));
+		default:
+			return false;
+	}
+}
+
+/* Copies the page if all tuples on it are ordinary. */
+static bool
+copy_page(PageScan *scan, Buffer buffer)
+{
+	Page		page = BufferGetPage(buffer);
+	PageRows   *rows = &scan->rows;
+	OffsetNumber last = PageGetMaxOffsetNumber(page);
+	HeapTupleData tuple;
+
+	rows->count = 0;
+	tuple.t_tableOid = RelationGetRelid(scan->build->heap);
+	for (OffsetNumber offset = FirstOffsetNumber; offset <= last; offset++)
+	{
+		ItemId		item = PageGetItemId(page, offset);
+
+		if (!ItemIdIsUsed(item) || ItemIdIsDead(item))
+			continue;
+		if (!ItemIdIsNormal(item))
+			return false;
+		tuple.t_data = (HeapTupleHeader) PageGetItem(page, item);
+		tuple.t_len = ItemIdGetLength(item);
+		ItemPointerSet(&tuple.t_self, BufferGetBlockNumber(buffer), offset);
+		if (!is_ordinary(&tuple, scan->oldest_xmin, buffer))
+			return false;
+		rows->offsets[rows->count++] = offset;
+	}
+	memcpy(rows->page.data, page, BLCKSZ);
+	return true;
+}
+
+/* Adds the rows of the page that was copied. */
+static void
+add_page(PageScan *scan, BlockNumber block)
+{
+	SluiceIndexBuild *build = scan->build;
+	Page		page = (Page) scan->rows.page.data;
+	TupleTableSlot *slot = scan->slot;
+	const AttrNumber *attnums = build->info->ii_IndexAttrNumbers;
+	int			natts = build->info->ii_NumIndexAttrs;
+	HeapTupleData tuple;
+	Datum		values[INDEX_MAX_KEYS];
+	bool		isnull[INDEX_MAX_KEYS];
+
+	tuple.t_tableOid = RelationGetRelid(build->heap);
+	for (int i = 0; i < scan->rows.count; i++)
+	{
+		ItemId		item = PageGetItemId(page, scan->rows.offsets[i]);
+
+		tuple.t_data = (HeapTupleHeader) PageGetItem(page, item);
+		tuple.t_len = ItemIdGetLength(item);
+		ItemPointerSet(&tuple.t_self, block, scan->rows.offsets[i]);
+		ExecStoreHeapTuple(&tuple, slot, false);
+		slot_getsomeattrs(slot, scan->natts);
+		for (int j = 0; j < natts; j++)
+		{
+			values[j] = slot->tts_values[attnums[j] - 1];
+			isnull[j] = slot->tts_isnull[attnums[j] - 1];
+		}
+		sluice_index_add(build, &tuple.t_self, true, values, isnull);
+	}
+	build->reltuples += scan->rows.count;
+}
+
+/* Lets PostgreSQL read the blocks that were left to it. */
+static void
+scan_odd_blocks(PageScan *scan)
+{
+	SluiceIndexBuild *build = scan->build;
+
+	if (scan->odd_count == 0)
+		return;
+	build->reltuples +=
+		table_index_build_range_scan(build->heap, build->index, build->info,
+									 false, false, false, scan->odd, scan->odd_count,
+									 add_row, build, NULL);
+	scan->odd_count = 0;
+}
+
+static void
+scan_block(PageScan *scan, BlockNumber block)
+{
+	Buffer		buffer;
+	bool		ordinary;
+
+	buffer = ReadBufferExtended(scan->build->heap, MAIN_FORKNUM, block, RBM_NORMAL,
+								scan->strategy);
+	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	ordinary = copy_page(scan, buffer);
+	UnlockReleaseBuffer(buffer);
+	if (ordinary)
+	{
+		scan_odd_blocks(scan);
+		add_page(scan, block);
+	}
+	else if (scan->odd_count++ == 0)
+		scan->odd = block;
+}
+
+/* Reads the table page by page. */
+void
+sluice_index_scan_pages(SluiceIndexBuild *build)
+{
+	PageScan   *scan = palloc0(sizeof(PageScan));
+	BlockNumber blocks = RelationGetNumberOfBlocks(build->heap);
+
+	scan->build = build;
+	scan->oldest_xmin = GetOldestNonRemovableTransactionId(build->heap);
+	scan->slot = MakeSingleTupleTableSlot(RelationGetDescr(build->heap), &TTSOpsHeapTuple);
+	for (int i = 0; i < build->info->ii_NumIndexAttrs; i++)
+		scan->natts = Max(scan->natts, build->info->ii_IndexAttrNumbers[i]);
+
+	/* Do not sweep the cache for a table that is large in it, as a scan does not. */
+	if (!RelationUsesLocalBuffers(build->heap) && blocks > NBuffers / 4)
+		scan->strategy = GetAccessStrategy(BAS_BULKREAD);
+
+	pgstat_progress_update_param(PROGRESS_SCAN_BLOCKS_TOTAL, blocks);
+	for (BlockNumber block = 0; block < blocks && !build->unfit; block++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		scan_block(scan, block);
+		pgstat_progress_update_param(PROGRESS_SCAN_BLOCKS_DONE, block + 1);
+	}
+	if (!build->unfit)
+		scan_odd_blocks(scan);
+	ExecDropSingleTupleTableSlot(scan->slot);
+	if (scan->strategy)
+		FreeAccessStrategy(scan->strategy);
+	pfree(scan);
+}

@@ -1,0 +1,234 @@
+"""Index builds against the stock build: bytes, refusals, tables of every kind."""
+
+import subprocess
+import unittest
+
+from .cluster import MAJOR, Cluster
+from .twins import LAST, SORTED, STOCK, check, compare, refusal
+
+# For each type an expression of a random integer i (and of the row's number n); few values.
+TYPES = {
+    "smallint": "(i - 500)::smallint",
+    "int": "(i - 500) * 3999999",
+    "bigint": "(i - 500) * 9007199254740993",
+    "oid": "(i::bigint * 4294967)::oid",
+    "bool": "i % 2 = 0",
+    '"char"': "chr(1 + i % 127)::\"char\"",
+    "date": "date '1999-12-31' + i",
+    "timestamp": "timestamp '1999-12-31' + i * interval '1.000001 hour'",
+    "timestamptz": "timestamptz '1999-12-31' + i * interval '7.7 hour'",
+    "time": "time '00:00' + i * interval '3 s'",
+    "money": "(i - 500)::money",
+    "float4": "(array['NaN', '-0', '0', 'Infinity', (i - 500)::text])[i % 5 + 1]::float4",
+    "float8": "(array['NaN', '-0', '0', '-Infinity', ((i - 500) * 1e100)::text])[i % 5 + 1]::float8",
+    "uuid": "md5(i::text)::uuid",
+    "macaddr": "('08:00:2b:01:' || lpad(to_hex(i % 256), 2, '0') || ':0' || (i % 10))::macaddr",
+    "macaddr8": "('08:00:2b:01:02:03:' || lpad(to_hex(i % 256), 2, '0') || ':0' || (i % 10))::macaddr8",
+    "pg_lsn": "('16/' || to_hex(i * 70000))::pg_lsn",
+    "text": "chr(200 + i % 60) || repeat('ab', i % 19) || i",
+    "varchar(200)": "repeat('x', i % 150)",
+    'text COLLATE "C"': "substr(md5(i::text), 1, i % 20)",
+    "bytea": "substr(decode(md5((i / 3)::text) || '00' || md5(i::text), 'hex'), 1, i % 33)",
+}
+
+
+class Index(unittest.TestCase):
+    """Tables that are there; indexes made by both ways."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = Cluster(["max_parallel_maintenance_workers = 0"])
+        cls.sql = cls.cluster.sql
+        cls.sql("CREATE EXTENSION pgsluice")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.cluster.remove()
+
+    def table(self, columns, rows, count=6000, values=1000):
+        """A table t of `count` random rows; `rows` are expressions of i and n."""
+        self.sql(
+            f"DROP TABLE IF EXISTS t; CREATE TABLE t ({columns}); SELECT setseed(0.5);"
+            f"INSERT INTO t SELECT {rows} FROM (SELECT (random() * {values})::int AS i, n "
+            f"FROM generate_series(1, {count}) n OFFSET 0) _"
+        )
+
+    def test_every_type_and_direction(self):
+        """Each type, ascending and descending, NULLs on either side."""
+        for kind, expression in TYPES.items():
+            self.table(f"a {kind}", f"CASE WHEN i % 17 > 0 THEN {expression} END")
+            for order in ("", "DESC", "NULLS FIRST", "DESC NULLS LAST"):
+                with self.subTest(kind=kind, order=order):
+                    compare(self, self.cluster, f"INDEX ON t (a {order})")
+
+    def test_several_columns(self):
+        """Keys of many columns, carried columns, in all widths."""
+        self.table(
+            "a int, b text, c smallint, d timestamptz, e text, f bytea, g name, h numeric",
+            "i % 7, repeat('y', i % 40), (n % 3)::smallint, "
+            "CASE WHEN i % 5 > 0 THEN timestamptz '2020-01-01' + i * interval '1 min' END, "
+            "CASE WHEN n % 9 > 0 THEN md5((n % 50)::text) END, decode(md5(n::text), 'hex'), "
+            "'n' || i, i / 7.0",
+            count=20000,
+        )
+        for columns in (
+            "a, b", "b DESC, a", "c, d NULLS FIRST, e", "e DESC, c, a DESC NULLS LAST",
+            "f, a", "a, f DESC", "c, a, b, d, e, f", "a) INCLUDE (b", "e, c) INCLUDE (g, h, d",
+            "a) WITH (fillfactor = 40", "e) WITH (fillfactor = 100, deduplicate_items = off",
+        ):
+            with self.subTest(columns=columns):
+                compare(self, self.cluster, f"INDEX ON t ({columns})")
+
+    def test_expressions_and_predicates(self):
+        """What the executor must compute comes through it."""
+        self.table("a int, b text", "i, md5(i::text)")
+        for definition in (
+            "INDEX ON t (upper(b))", "INDEX ON t (a) WHERE a % 3 = 0", "INDEX ON t ((a % 10), b)",
+        ):
+            compare(self, self.cluster, definition, scan="rows")
+
+    def test_heavy_duplicates_and_many_levels(self):
+        """Posting lists at their limit, heap tids in high keys, three levels."""
+        self.table("a int, b text", "0, repeat(chr(97 + n % 26), 100) || n", count=60000)
+        compare(self, self.cluster, "INDEX ON t (a)")
+        compare(self, self.cluster, "INDEX ON t (a) WITH (deduplicate_items = off)")
+        self.assertGreater(compare(self, self.cluster, "INDEX ON t (b)"), 900)
+        compare(self, self.cluster, "UNIQUE INDEX ON t (b)")
+
+    def test_runs_that_spill(self):
+        """A megabyte for rows that need many: one merge, and merges of merges."""
+        small = "SET maintenance_work_mem = '1MB';"
+        self.table("a int, b text", "i, repeat('z', n % 100) || i", count=150000, values=100000)
+        for definition in ("INDEX ON t (a)", "INDEX ON t (b DESC)", "INDEX ON t (b, a)"):
+            compare(self, self.cluster, definition, small)
+        spilled = self.sql(f"{SORTED}{small}CREATE INDEX ON t (b); SELECT spilled_bytes FROM pgsluice.last_index_build")
+        size = self.sql("SELECT sum(length(b)) FROM t")
+        self.assertGreater(int(spilled), int(size))
+        refused = refusal(self.cluster, f"{SORTED}{small}SET temp_file_limit = '2MB';CREATE INDEX ON t (b)")
+        self.assertIn("temporary file size exceeds", refused)
+
+    def test_uniqueness(self):
+        """The refusals are PostgreSQL's own."""
+        self.table("a int, b text", "n, md5(n::text)", count=5000)
+        compare(self, self.cluster, "UNIQUE INDEX ON t (a)")
+        compare(self, self.cluster, "UNIQUE INDEX ON t (b, a)")
+        self.sql("DROP INDEX stock, sorted; INSERT INTO t VALUES (17, md5('17')), (NULL, NULL), (NULL, NULL)")
+        for definition in (
+            "CREATE UNIQUE INDEX u ON t (a)", "CREATE UNIQUE INDEX u ON t (b, a)",
+            "ALTER TABLE t ADD CONSTRAINT u UNIQUE (b)", "ALTER TABLE t ADD CONSTRAINT u PRIMARY KEY (a)",
+            "CREATE UNIQUE INDEX u ON t ((a * 3), b)",
+        ):
+            stock = refusal(self.cluster, STOCK + definition)
+            self.assertIsNotNone(stock)
+            self.assertEqual(stock, refusal(self.cluster, SORTED + definition))
+        self.sql("DELETE FROM t WHERE ctid = (SELECT max(ctid) FROM t WHERE a = 17)")
+        compare(self, self.cluster, "UNIQUE INDEX ON t (a)")
+        nulls = "CREATE UNIQUE INDEX u ON t (a) NULLS NOT DISTINCT"
+        self.assertEqual(refusal(self.cluster, STOCK + nulls), refusal(self.cluster, SORTED + nulls))
+
+    def test_keys_and_rebuilds(self):
+        """ADD PRIMARY KEY, REINDEX, and ALTER TABLE where it builds indexes."""
+        self.table("a int, b text", "n, md5(n::text)", count=3000)
+        last = self.sql(f"{SORTED}ALTER TABLE t ADD CONSTRAINT k PRIMARY KEY (a); {LAST}")
+        self.assertEqual(last, "sorted pages")
+        for again in ("REINDEX INDEX k", "REINDEX TABLE t", "ALTER TABLE t ALTER a TYPE bigint",
+                      "ALTER TABLE t ADD c float8 DEFAULT random()", "ALTER TABLE t SET UNLOGGED"):
+            last = self.sql(f"{SORTED}{again}; SELECT relation, method FROM pgsluice.last_index_build")
+            self.assertEqual(last, "k|sorted", again)
+            check(self.cluster, "k")
+        self.assertIsNotNone(refusal(self.cluster, "INSERT INTO t VALUES (17, 'again')"))
+        self.sql("INSERT INTO t VALUES (100000, 'new')")
+
+    def test_what_is_left_to_stock(self):
+        """Each reason is said."""
+        self.table("a int, b text, c numeric, d text COLLATE \"en-x-icu\"", "i, repeat(md5(n::text), 40), i, i")
+        for definition, reason in (
+            ("INDEX ON t (c)", 'the order of column "c" is not one that pgsluice knows'),
+            ("INDEX ON t (b)", "a value is compressed, stored out of line or too long"),
+            ("INDEX ON t (b COLLATE \"en-x-icu\")", 'the collation of column "b" does not order by bytes'),
+        ):
+            if "icu" in definition and self.sql("SELECT count(*) FROM pg_collation WHERE collprovider = 'i'") == "0":
+                continue
+            with self.subTest(definition=definition):
+                said = self.sql(f"{SORTED}CREATE {definition}; {LAST}")
+                self.assertEqual(said, f"stock: {reason}")
+        self.assertEqual(self.sql(f"CREATE INDEX ON t (a); {LAST}"), "")
+
+
+class Old:
+    """A session that holds a snapshot, and no lock."""
+
+    def __init__(self, cluster):
+        self.session = subprocess.Popen(cluster.command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.session.stdin.write(b"BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1;\n")
+        self.session.stdin.flush()
+        self.session.stdout.readline()
+
+    def close(self):
+        """Ends it."""
+        self.session.communicate()
+
+
+class Visibility(unittest.TestCase):
+    """Tables with updated, deleted, dead and unfinished rows."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = Cluster(["max_parallel_maintenance_workers = 0", "autovacuum = off"])
+        cls.sql = cls.cluster.sql
+        cls.sql("CREATE EXTENSION pgsluice")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.cluster.remove()
+
+    def test_updated_and_deleted_rows(self):
+        """HOT chains, dead rows, rows that were rolled back, line pointers of all kinds."""
+        self.sql(
+            "CREATE TABLE t (a int, b text) WITH (fillfactor = 70);"
+            "INSERT INTO t SELECT n, 'x' || n % 100 FROM generate_series(1, 20000) n;"
+            "BEGIN; INSERT INTO t SELECT -n, 'no' FROM generate_series(1, 3000) n; ROLLBACK;"
+            "UPDATE t SET b = b || '!' WHERE a % 10 = 0 AND a < 12000;"
+            "DELETE FROM t WHERE a % 7 = 0 AND a > 5000; VACUUM t;"
+            "UPDATE t SET b = b || '?' WHERE a % 9 = 0 AND a > 9000;"
+            "DELETE FROM t WHERE a % 11 = 0; UPDATE t SET a = -a WHERE a % 500 = 1"
+        )
+        for definition in ("INDEX ON t (a)", "INDEX ON t (b, a)", "UNIQUE INDEX ON t (a)"):
+            compare(self, self.cluster, definition)
+        self.sql("DROP TABLE t")
+
+    def test_rows_of_the_same_transaction(self):
+        """COPY and CREATE INDEX in one transaction; a later savepoint undone."""
+        for settings in (STOCK, SORTED):
+            self.sql(
+                f"{settings} DROP TABLE IF EXISTS t; BEGIN; CREATE TABLE t (a int);"
+                "INSERT INTO t SELECT n % 5000 FROM generate_series(1, 20000) n;"
+                "SAVEPOINT s; INSERT INTO t SELECT -n FROM generate_series(1, 5000) n; ROLLBACK TO s;"
+                "CREATE INDEX sorted ON t (a); COMMIT"
+            )
+            check(self.cluster, "sorted")
+            scan = "SET enable_seqscan = off; SET enable_bitmapscan = off; SELECT count(*), min(a), max(a), sum(a) FROM t WHERE a IS NOT NULL"
+            self.assertEqual(self.sql(scan), "20000|0|4999|49990000")
+        self.sql("DROP TABLE t")
+
+    def test_dead_rows_that_an_old_snapshot_sees(self):
+        """Recently dead rows are indexed and take no part in uniqueness."""
+        self.sql("CREATE TABLE t (a int, b text); INSERT INTO t SELECT n, 'x' FROM generate_series(1, 5000) n")
+        old = Old(self.cluster)
+        try:
+            self.sql("DELETE FROM t WHERE a <= 900; INSERT INTO t SELECT n, 'y' FROM generate_series(1, 900) n")
+            self.sql("UPDATE t SET b = 'z' WHERE a > 4000")
+            compare(self, self.cluster, "UNIQUE INDEX ON t (a)")
+            compare(self, self.cluster, "INDEX ON t (a)")
+            # A chain that is broken for the new index: its old rows have other values.
+            compare(self, self.cluster, "INDEX ON t (b)")
+            for index in ("stock", "sorted"):
+                self.assertEqual(self.sql(f"SELECT indcheckxmin FROM pg_index WHERE indexrelid = '{index}'::regclass"),
+                                 self.sql("SELECT indcheckxmin FROM pg_index WHERE indexrelid = 'stock'::regclass"))
+        finally:
+            old.close()
+        self.sql("DROP TABLE t")
+
+
+if __name__ == "__main__":
+    unittest.main()

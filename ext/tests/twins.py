@@ -1,0 +1,65 @@
+"""The stock build as the oracle: the same index by both ways, equal to the byte."""
+
+import re
+
+from . import cluster as clusters
+from .cluster import Refused
+
+_LOCATION = re.compile(r"^LOCATION:.*\n?", re.M)
+_PLACE = re.compile(r"^psql:[^:]*:\d+: ", re.M)
+_PAGE = 8192
+
+STOCK = "SET pgsluice.index_build = off; SET max_parallel_maintenance_workers = 0;"
+SORTED = "SET pgsluice.index_build = on;"
+LAST = "SELECT method || coalesce(' ' || scan, ': ' || fell_back_because) FROM pgsluice.last_index_build;"
+
+
+def refusal(cluster, sql):
+    """What the server says against it, or None."""
+    try:
+        cluster.sql(sql)
+        return None
+    except Refused as refused:
+        return _PLACE.sub("", _LOCATION.sub("", str(refused)))
+
+
+def pages(cluster, index):
+    """An index's pages, without what two builds cannot share: LSN, checksum, the hole."""
+    path = cluster.sql(f"SELECT pg_relation_filepath('{index}')")
+    content = (cluster.data / path).read_bytes()
+    assert len(content) % _PAGE == 0
+    bare = []
+    for at in range(0, len(content), _PAGE):
+        page = bytearray(content[at:at + _PAGE])
+        lower, upper = (int.from_bytes(page[where:where + 2], "little") for where in (12, 14))
+        page[0:10] = bytes(10)
+        page[lower:upper] = bytes(upper - lower)
+        bare.append(bytes(page))
+    return bare
+
+
+def check(cluster, index):
+    """amcheck's opinion, where amcheck is there."""
+    if clusters.has("amcheck"):
+        cluster.sql(
+            "CREATE EXTENSION IF NOT EXISTS amcheck;"
+            f"SELECT bt_index_parent_check('{index}', true, true)"
+        )
+
+
+def compare(test, cluster, definition, settings="", scan="pages"):
+    """Builds `definition` ("INDEX ON t (a)") by both ways and asserts equal pages."""
+    head, tail = definition.split(" ON ", 1)
+    cluster.sql("SET lock_timeout = 10000; DROP INDEX IF EXISTS stock, sorted")
+    cluster.sql(f"{STOCK}{settings}CREATE {head} stock ON {tail}")
+    said = cluster.sql(f"{SORTED}{settings}CREATE {head} sorted ON {tail}; {LAST}")
+    test.assertEqual(said, f"sorted {scan}", definition)
+    check(cluster, "sorted")
+    stock, ours = pages(cluster, "stock"), pages(cluster, "sorted")
+    test.assertEqual(len(stock), len(ours), definition)
+    for block, (one, other) in enumerate(zip(stock, ours)):
+        if one != other:
+            first = next(at for at in range(_PAGE) if one[at] != other[at])
+            test.fail(f"{definition}: block {block} differs from byte {first} on: "
+                      f"{one[first:first + 24].hex()} {other[first:first + 24].hex()}")
+    return len(ours)
