@@ -6,7 +6,7 @@
 
 use pgsluice_core::shape::{Env, Type};
 use pgsluice_core::sink::{PgCopySink, RowSink};
-use pgsluice_core::types;
+use pgsluice_core::types::{self, jsonb::JsonbBuilder};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
@@ -71,9 +71,35 @@ const KINDS: [Kind; 14] = [
     ("jsonb", Type::Jsonb, payload),
 ];
 
+/// The value's binary form rather than its text.
+fn jsonb_on_disk(rounds: usize) {
+    let mut state = 7;
+    let values: Vec<String> = (0..VALUES).map(|_| payload(random(&mut state))).collect();
+    let text: usize = values.iter().map(String::len).sum();
+    let mut builder = JsonbBuilder::default();
+    let mut round = || {
+        let start = Instant::now();
+        for value in &values {
+            let made = builder.build(black_box(value.as_bytes())).expect("a good value");
+            assert!(black_box(made).len() > value.len() / 2);
+        }
+        start.elapsed()
+    };
+    let mut times: Vec<Duration> = (0..rounds).map(|_| round()).collect();
+    times.sort();
+    let median = times[times.len() / 2].as_secs_f64();
+    println!(
+        "{:<18} {:>7.1} ns a value  {:>7.0} MB/s",
+        "jsonb on disk",
+        median * 1e9 / VALUES as f64,
+        text as f64 / 1e6 / median
+    );
+}
+
 fn main() {
     let rounds: usize = std::env::args().nth(1).map_or(15, |n| n.parse().expect("a number"));
     let env = Env { utc: true, ..Env::default() };
+    jsonb_on_disk(rounds);
     for (name, ty, write) in KINDS {
         let mut state = 7;
         let values: Vec<String> = (0..VALUES).map(|_| write(random(&mut state))).collect();

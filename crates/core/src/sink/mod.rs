@@ -31,6 +31,28 @@ impl Numeric<'_> {
     pub const PLUS_INFINITY: u16 = 0xD000;
     /// `NUMERIC_NINF`
     pub const MINUS_INFINITY: u16 = 0xF000;
+
+    /// The header of `NumericData` in native byte order, and its length: short
+    /// where weight and scale allow it, as `make_result` of
+    /// `src/backend/utils/adt/numeric.c` chooses.
+    pub(crate) fn stored_head(self) -> ([u8; 4], usize) {
+        const SHORT: u16 = 0x8000;
+        const SHORT_NEGATIVE: u16 = 0x2000;
+        let mut head = [0; 4];
+        if self.sign & 0xC000 == 0xC000 {
+            head[..2].copy_from_slice(&self.sign.to_ne_bytes());
+            return (head, 2);
+        }
+        if self.dscale <= 63 && (-64..=63).contains(&self.weight) {
+            let sign = if self.sign == Numeric::NEGATIVE { SHORT_NEGATIVE } else { 0 };
+            let word = SHORT | sign | (self.dscale << 7) | (self.weight as u16 & 0x7f);
+            head[..2].copy_from_slice(&word.to_ne_bytes());
+            return (head, 2);
+        }
+        head[..2].copy_from_slice(&(self.sign | self.dscale).to_ne_bytes());
+        head[2..].copy_from_slice(&self.weight.to_ne_bytes());
+        (head, 4)
+    }
 }
 
 /// The head of an array value.
@@ -102,9 +124,12 @@ pub trait RowSink {
         padded.resize(v.len() + spaces, b' ');
         self.put_bytes(&padded);
     }
-    /// `jsonb`, as the text of a JSON value that was found valid.
+    /// `jsonb`, as text that the sink checks by `jsonb`'s rules: it may form the
+    /// binary value on the way.
     ///
-    /// Returns an error where this sink cannot form it; the row must then be undone.
+    /// # Errors
+    ///
+    /// The text is refused, or this sink cannot form its value; the row must be undone.
     fn put_jsonb(&mut self, text: &[u8]) -> Result<(), crate::error::Refusal>;
     /// `name`: at most 63 bytes.
     fn put_name(&mut self, v: &[u8]);

@@ -6,6 +6,7 @@
 use super::append::append;
 use super::{ArrayHead, Numeric, RowSink};
 use crate::error::Refusal;
+use crate::types::json;
 
 /// The signature, flags and header extension length that open a PGCOPY stream.
 pub const HEADER: &[u8; 19] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
@@ -133,6 +134,7 @@ impl RowSink for PgCopySink {
     }
 
     fn put_jsonb(&mut self, text: &[u8]) -> Result<(), Refusal> {
+        json::jsonb(text)?;
         // jsonb_recv: a version byte, 1, then the text.
         self.length(text.len() + 1);
         self.out.push(1);

@@ -7,9 +7,10 @@
 use crate::error::Refusal;
 
 /// Deeper documents are left to the server, whose limit is the depth of its stack.
-const MOST_DEEP: u32 = 128;
-/// Longer texts than this might exceed `JENTRY_OFFLENMASK`.
-const MOST_JSONB: usize = 0x0fff_ffff;
+pub(super) const MOST_DEEP: u32 = 128;
+/// Longer texts might exceed `JENTRY_OFFLENMASK` in binary form, where a number
+/// of one digit and its comma take twelve bytes.
+const MOST_JSONB: usize = 0x0fff_ffff / 8;
 /// Longer numbers, and larger exponents, might exceed what `numeric` holds.
 const MOST_NUMBER: usize = 1000;
 const MOST_EXPONENT: usize = 3;
@@ -21,7 +22,7 @@ const MOST_EXPONENT: usize = 3;
 /// [`Refusal::Syntax`] where the server would refuse it, [`Refusal::Ask`] where
 /// it is not sure.
 pub fn json(text: &[u8]) -> Result<(), Refusal> {
-    Walk::<false> { text, at: 0 }.document()
+    Walk::<false, _> { text, at: 0, visitor: &mut Nobody }.document()
 }
 
 /// Whether `text` is what `jsonb` takes: unlike `json`, no `\u0000`, surrogates
@@ -31,19 +32,62 @@ pub fn json(text: &[u8]) -> Result<(), Refusal> {
 ///
 /// As [`json`].
 pub fn jsonb(text: &[u8]) -> Result<(), Refusal> {
+    visit_jsonb(text, &mut Nobody)
+}
+
+/// Walks through what `jsonb` takes, and shows its values on the way.
+#[inline]
+pub(super) fn visit_jsonb<V: Visitor>(text: &[u8], visitor: &mut V) -> Result<(), Refusal> {
     if text.len() > MOST_JSONB {
         return Err(Refusal::Ask);
     }
-    Walk::<true> { text, at: 0 }.document()
+    Walk::<true, V> { text, at: 0, visitor }.document()
+}
+
+/// A value that has no parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scalar {
+    /// a string or a key; whether there are escapes in it
+    String {
+        escapes: bool,
+    },
+    Number,
+    True,
+    False,
+    Null,
+}
+
+/// Is shown the values of a document in their order, keys before their values.
+/// What it was shown before an error is void.
+pub(super) trait Visitor {
+    /// A scalar, and where it lies in the text (a string: without its quotes).
+    fn scalar(&mut self, scalar: Scalar, start: usize, end: usize);
+    /// An object or an array begins.
+    fn open(&mut self, is_object: bool);
+    /// The innermost object or array ends.
+    fn close(&mut self);
+}
+
+/// Looks at nothing.
+struct Nobody;
+
+impl Visitor for Nobody {
+    #[inline]
+    fn scalar(&mut self, _: Scalar, _: usize, _: usize) {}
+    #[inline]
+    fn open(&mut self, _: bool) {}
+    #[inline]
+    fn close(&mut self) {}
 }
 
 /// A walk through a document; `JSONB` says by whose rules.
-struct Walk<'t, const JSONB: bool> {
+struct Walk<'t, const JSONB: bool, V> {
     text: &'t [u8],
     at: usize,
+    visitor: &'t mut V,
 }
 
-impl<const JSONB: bool> Walk<'_, JSONB> {
+impl<const JSONB: bool, V: Visitor> Walk<'_, JSONB, V> {
     /// The next byte after white space; 0, which no document holds, at the end.
     #[inline]
     fn next(&mut self) -> u8 {
@@ -71,6 +115,7 @@ impl<const JSONB: bool> Walk<'_, JSONB> {
                     }
                     self.at += 1;
                     let is_object = opened == b'{';
+                    self.visitor.open(is_object);
                     let closes = self.next() == if is_object { b'}' } else { b']' };
                     if !closes {
                         open = open << 1 | u128::from(is_object);
@@ -81,11 +126,12 @@ impl<const JSONB: bool> Walk<'_, JSONB> {
                         continue;
                     }
                     self.at += 1;
+                    self.visitor.close();
                 }
                 b'-' | b'0'..=b'9' => self.number()?,
-                b't' => self.word(b"true")?,
-                b'f' => self.word(b"false")?,
-                b'n' => self.word(b"null")?,
+                b't' => self.word(b"true", Scalar::True)?,
+                b'f' => self.word(b"false", Scalar::False)?,
+                b'n' => self.word(b"null", Scalar::Null)?,
                 _ => return Err(Refusal::Syntax),
             }
             // A value has ended; so may what holds it.
@@ -105,6 +151,7 @@ impl<const JSONB: bool> Walk<'_, JSONB> {
                     (b'}', true) | (b']', false) => {
                         open >>= 1;
                         depth -= 1;
+                        self.visitor.close();
                     }
                     _ => return Err(Refusal::Syntax),
                 }
@@ -126,10 +173,11 @@ impl<const JSONB: bool> Walk<'_, JSONB> {
         Ok(())
     }
 
-    fn word(&mut self, word: &[u8]) -> Result<(), Refusal> {
+    fn word(&mut self, word: &[u8], scalar: Scalar) -> Result<(), Refusal> {
         if !self.text[self.at..].starts_with(word) {
             return Err(Refusal::Syntax);
         }
+        self.visitor.scalar(scalar, self.at, self.at + word.len());
         self.at += word.len();
         Ok(())
     }
@@ -172,6 +220,7 @@ impl<const JSONB: bool> Walk<'_, JSONB> {
         if JSONB && (exponent > MOST_EXPONENT || self.at - start > MOST_NUMBER) {
             return Err(Refusal::Ask);
         }
+        self.visitor.scalar(Scalar::Number, start, self.at);
         Ok(())
     }
 
@@ -179,14 +228,20 @@ impl<const JSONB: bool> Walk<'_, JSONB> {
     #[inline]
     fn string(&mut self) -> Result<(), Refusal> {
         self.at += 1;
+        let start = self.at;
+        let mut escapes = false;
         loop {
             self.at += plain(&self.text[self.at..]);
             match self.text.get(self.at) {
                 Some(b'"') => {
+                    self.visitor.scalar(Scalar::String { escapes }, start, self.at);
                     self.at += 1;
                     return Ok(());
                 }
-                Some(b'\\') => self.escape()?,
+                Some(b'\\') => {
+                    escapes = true;
+                    self.escape()?;
+                }
                 _ => return Err(Refusal::Syntax),
             }
         }

@@ -14,6 +14,7 @@ pub mod float;
 pub mod integer;
 pub mod interval;
 pub mod json;
+pub mod jsonb;
 pub mod money;
 pub mod network;
 pub mod numeric;
@@ -45,10 +46,7 @@ pub fn put<S: RowSink>(ty: &Type, text: &[u8], env: &Env, sink: &mut S) -> Resul
         Type::Date => sink.put_i32(datetime::date(text)?),
         Type::Timestamp(p) => sink.put_i64(datetime::timestamp(text, *p)?),
         Type::TimestampTz(p) => sink.put_i64(datetime::timestamptz(text, *p, env)?),
-        Type::Jsonb => {
-            json::jsonb(text)?;
-            sink.put_jsonb(text)?;
-        }
+        Type::Jsonb => sink.put_jsonb(text)?,
         _ => return put_rarer(ty, text, env, sink),
     }
     Ok(())

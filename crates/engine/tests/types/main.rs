@@ -7,6 +7,7 @@
 
 #[rustfmt::skip] // many values on a line
 mod cases;
+mod disk;
 mod hostile;
 mod oracle;
 

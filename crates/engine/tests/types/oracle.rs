@@ -97,7 +97,7 @@ impl Oracle {
     }
 
     /// Runs a script; `COPY` and `\copy` in it may fail, which shows in what they leave out.
-    fn psql(&self, script: &str) -> String {
+    pub fn psql(&self, script: &str) -> String {
         let file = self.dir.join("script.sql");
         std::fs::write(&file, script).expect("the script is written");
         let own = find_all().into_iter().map(|i| i.program("psql")).find(|p| p.is_file());
@@ -175,6 +175,13 @@ impl Oracle {
         said.lines().map(|line| complaint(line, trials)).collect()
     }
 
+    /// Writes a file for this server's scripts to read.
+    pub fn write(&self, name: &str, data: &[u8]) -> PathBuf {
+        let file = self.dir.join(name);
+        std::fs::write(&file, data).expect("a file is written");
+        file
+    }
+
     fn write_files(&self, i: usize, trial: &Trial) {
         let mut taken = String::new();
         let mut all = String::new();
@@ -193,7 +200,7 @@ impl Oracle {
         let binary = [HEADER.as_slice(), &trial.rows, TRAILER].concat();
         let files = [("all", all.as_bytes()), ("taken", taken.as_bytes()), ("rows", &binary)];
         for (file, data) in files {
-            std::fs::write(self.dir.join(format!("{file}{i}")), data).expect("a file is written");
+            self.write(&format!("{file}{i}"), data);
         }
     }
 }
@@ -265,6 +272,6 @@ impl Drop for Oracle {
 }
 
 /// A value as a field of COPY's text format.
-fn escaped(value: &str) -> String {
+pub fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('\n', "\\n").replace('\r', "\\r").replace('\t', "\\t")
 }

@@ -12,7 +12,7 @@ mod values;
 use super::{ArrayHead, Numeric, RowSink};
 use crate::error::Refusal;
 use crate::page::tuple::{self, align, long_header, null_hoff, short_header};
-use values::{numeric_head, Elements};
+use values::Elements;
 
 /// What the sink knows of one attribute of the relation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -428,7 +428,7 @@ impl RowSink for HeapSink<'_> {
 
     fn put_numeric(&mut self, v: Numeric<'_>) {
         let mut value = [0; 256];
-        let (head, head_len) = numeric_head(v);
+        let (head, head_len) = v.stored_head();
         let len = 2 * v.digits.len();
         if len <= value.len() {
             for (to, digit) in value.chunks_exact_mut(2).zip(v.digits) {

@@ -1,28 +1,7 @@
 //! Values whose heap form takes more than their bytes.
 
 use crate::page::tuple::{self, align};
-use crate::sink::{ArrayHead, Numeric};
-
-/// The header of `NumericData`: short where weight and scale allow it, as
-/// `make_result` of `src/backend/utils/adt/numeric.c` chooses.
-pub(super) fn numeric_head(v: Numeric<'_>) -> ([u8; 4], usize) {
-    const SHORT: u16 = 0x8000;
-    const SHORT_NEGATIVE: u16 = 0x2000;
-    let mut head = [0; 4];
-    if v.sign & 0xC000 == 0xC000 {
-        head[..2].copy_from_slice(&v.sign.to_ne_bytes());
-        return (head, 2);
-    }
-    if v.dscale <= 63 && (-64..=63).contains(&v.weight) {
-        let sign = if v.sign == Numeric::NEGATIVE { SHORT_NEGATIVE } else { 0 };
-        let word = SHORT | sign | (v.dscale << 7) | (v.weight as u16 & 0x7f);
-        head[..2].copy_from_slice(&word.to_ne_bytes());
-        return (head, 2);
-    }
-    head[..2].copy_from_slice(&(v.sign | v.dscale).to_ne_bytes());
-    head[2..].copy_from_slice(&v.weight.to_ne_bytes());
-    (head, 4)
-}
+use crate::sink::ArrayHead;
 
 /// An array in the making: `ArrayType` of `src/include/utils/array.h` without
 /// its varlena header, as `construct_md_array` lays it out.

@@ -1,0 +1,140 @@
+//! `jsonb` in the form in which it lies on disk, against the bytes in a server's pages.
+
+use crate::cases::CASES;
+use crate::hostile::{mutate, Random};
+use crate::oracle::{each_major, escaped, Oracle};
+use pgsluice_core::types::jsonb::JsonbBuilder;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+/// A document of random shape: `budget` is how many values it may have.
+fn document(random: &mut Random, budget: &mut usize, depth: usize) -> String {
+    *budget = budget.saturating_sub(1);
+    let scalars = [
+        "1",
+        "0",
+        "-12.50",
+        "1e5",
+        "1e-70",
+        "123456789012345678901234567890",
+        "0.00",
+        "true",
+        "false",
+        "null",
+        "\"\"",
+        "\"x\"",
+        "\"äö😀\"",
+        "\"\\n\\u00e4\\ud83d\\ude00\\\\\"",
+        "[]",
+        "{}",
+        "9999.00010",
+        "-1E+20",
+        "12e-3",
+    ];
+    if depth > 5 || *budget == 0 || random.below(3) == 0 {
+        return scalars[random.below(scalars.len())].to_owned();
+    }
+    let wide = [3, 5, 40, 100][random.below(4)];
+    let count = random.below(wide).min(*budget);
+    let is_object = random.below(2) == 0;
+    let parts: Vec<String> = (0..count)
+        .map(|_| {
+            let value = document(random, budget, depth + 1);
+            if is_object {
+                format!("\"{}\" :{value}", key(random))
+            } else {
+                value
+            }
+        })
+        .collect();
+    let parts = parts.join([",", " , "][random.below(2)]);
+    if is_object {
+        format!("{{{parts}}}")
+    } else {
+        format!("[{parts}]")
+    }
+}
+
+/// Keys of many lengths, some equal, some that differ only after eight bytes.
+fn key(random: &mut Random) -> String {
+    let stems = [
+        "",
+        "a",
+        "b",
+        "ab",
+        "id",
+        "created_at",
+        "created_by",
+        "\\u0061",
+        "ä",
+        "\\n",
+        "abcdefgh",
+        "abcdefghi",
+    ];
+    let stem = stems[random.below(stems.len())];
+    if random.below(2) == 0 {
+        stem.to_owned()
+    } else {
+        format!("{stem}{}", random.below(200))
+    }
+}
+
+fn documents() -> Vec<String> {
+    let case = CASES.iter().find(|c| c.sql == "jsonb").expect("jsonb among the cases");
+    let seeds: Vec<&str> = case.plain.iter().chain(case.seeds).copied().collect();
+    let mut random = Random::new("documents");
+    let mut documents: Vec<String> = seeds.iter().map(|s| (*s).to_owned()).collect();
+    documents.extend((0..1000).map(|_| mutate(&seeds, &mut random)));
+    documents.extend((0..1000).map(|_| document(&mut random, &mut 150, 0)));
+    documents
+}
+
+/// What lies in the pages for each value, from its varlena header on.
+fn stored(oracle: &Oracle, documents: &BTreeMap<usize, &str>) -> BTreeMap<usize, String> {
+    let rows = documents.iter().fold(String::new(), |mut rows, (id, text)| {
+        let _ = writeln!(rows, "{id}\t{}", escaped(text));
+        rows
+    });
+    let file = oracle.write("documents", rows.as_bytes());
+    let said = oracle.psql(&format!(
+        r"CREATE EXTENSION pageinspect;
+        CREATE TABLE d (id int, v jsonb);
+        ALTER TABLE d ALTER v SET STORAGE PLAIN;
+        \copy d FROM '{}'
+        SELECT get_byte(t_data, 0) + 256 * get_byte(t_data, 1), encode(substr(t_data, 5), 'hex')
+        FROM generate_series(0, pg_relation_size('d') / 8192 - 1) AS page,
+             heap_page_items(get_raw_page('d', page::int));",
+        file.display()
+    ));
+    let lines = said.lines().map(|line| {
+        let (id, hex) = line.split_once('|').unwrap_or_else(|| panic!("{line}"));
+        (id.parse().unwrap_or_else(|_| panic!("{line}")), hex.to_owned())
+    });
+    lines.collect()
+}
+
+#[test]
+fn jsonb_is_formed_as_it_lies_in_the_servers_pages() {
+    let documents = documents();
+    let mut builder = JsonbBuilder::default();
+    let mut formed = BTreeMap::new();
+    for (id, text) in documents.iter().enumerate() {
+        let Ok(value) = builder.build(text.as_bytes()) else { continue };
+        // What does not fit into a page cannot be stored plain.
+        if value.len() < 8000 {
+            let size = (4 + value.len() as u32) << 2;
+            let bytes = [&size.to_le_bytes(), value].concat();
+            let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
+            formed.insert(id, hex);
+        }
+    }
+    assert!(formed.len() > 1000, "only {} documents were formed", formed.len());
+    let texts = formed.keys().map(|id| (*id, documents[*id].as_str())).collect();
+    for oracle in each_major() {
+        let stored = stored(&oracle, &texts);
+        assert_eq!(stored.len(), formed.len(), "{}: rows", oracle.name());
+        for (id, hex) in &formed {
+            assert_eq!(hex, &stored[id], "{}: {}", oracle.name(), documents[*id]);
+        }
+    }
+}
