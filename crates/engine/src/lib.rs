@@ -9,6 +9,7 @@ pub mod input;
 pub mod isolate;
 pub mod load;
 mod mapping;
+pub mod ledger;
 pub mod options;
 mod pipeline;
 pub mod plan;

@@ -7,4 +7,5 @@ pub mod lane;
 mod libpq;
 pub mod statement;
 pub mod transaction;
+pub mod surroundings;
 mod types;

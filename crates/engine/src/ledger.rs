@@ -1,0 +1,232 @@
+//! What is taken down around a load, recorded in the database.
+//!
+//! The schema is `pgsluice_loads`. A row is written before its object is taken
+//! down, in the same transaction, and marked in the transaction that puts the
+//! object back. So a row without a mark is an object that is down: `repair`
+//! puts it back.
+//!
+//! The rows hold statements that `repair` runs. They are trusted for two
+//! reasons only: row security lets each role write rows in its own name alone,
+//! and nobody but a superuser, the owner of the database or the role itself
+//! owns the table. `repair` runs the rows of its own role, no others.
+
+use crate::error::Error;
+use crate::session::conn::Conn;
+use crate::session::surroundings::policy::Choice;
+
+/// Made in one transaction when the ledger is first needed.
+const CREATE: &str = "
+CREATE SCHEMA pgsluice_loads;
+COMMENT ON SCHEMA pgsluice_loads IS 'bookkeeping of pgsluice: see its command repair';
+CREATE TABLE pgsluice_loads.taken_down (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    load uuid NOT NULL,
+    relation oid NOT NULL,
+    relation_name text NOT NULL,
+    object text NOT NULL,
+    choice jsonb NOT NULL,
+    search_path text NOT NULL,
+    taken_down_by name NOT NULL DEFAULT current_user,
+    taken_down_at timestamptz NOT NULL DEFAULT now(),
+    put_back_at timestamptz
+);
+COMMENT ON TABLE pgsluice_loads.taken_down IS
+    'indexes, constraints and triggers that loads took down; still down where put_back_at is null';
+CREATE INDEX taken_down_still ON pgsluice_loads.taken_down (load) WHERE put_back_at IS NULL;
+ALTER TABLE pgsluice_loads.taken_down ENABLE ROW LEVEL SECURITY;
+CREATE POLICY own_rows ON pgsluice_loads.taken_down
+    USING (taken_down_by = current_user) WITH CHECK (taken_down_by = current_user);
+GRANT USAGE ON SCHEMA pgsluice_loads TO PUBLIC;
+GRANT SELECT, INSERT, UPDATE ON pgsluice_loads.taken_down TO PUBLIC;
+";
+
+/// One row: whether the ledger is there, who owns it if that is nobody to
+/// trust, whether the role may use it, whether the role could make it.
+const STATE: &str = "
+SELECT t.oid IS NOT NULL,
+  (SELECT string_agg(r.rolname, ', ') FROM pg_catalog.pg_roles r, pg_catalog.pg_database d
+    WHERE d.datname = current_database() AND r.oid IN (n.nspowner, t.relowner)
+      AND NOT r.rolsuper AND r.oid <> d.datdba
+      AND r.rolname NOT IN (current_user, 'pg_database_owner')),
+  has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(t.oid, 'SELECT, INSERT')
+    AND has_table_privilege(t.oid, 'UPDATE'),
+  has_database_privilege(current_database(), 'CREATE'),
+  n.oid IS NOT NULL
+FROM (SELECT 1) AS one
+LEFT JOIN pg_catalog.pg_namespace n ON n.nspname = 'pgsluice_loads'
+LEFT JOIN pg_catalog.pg_class t ON t.relnamespace = n.oid AND t.relname = 'taken_down'";
+
+/// Whether the ledger can be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// it is there
+    Ready,
+    /// it is not, and the role may make it
+    Missing,
+    /// it cannot be used, and why
+    Unusable(String),
+}
+
+/// Asks whether the ledger is there and can be trusted; changes nothing.
+///
+/// # Errors
+///
+/// The connection is lost.
+pub fn state(conn: &mut Conn) -> Result<State, Error> {
+    let row = &conn.exec(STATE)?[0];
+    let is = |i: usize| row[i].as_deref() == Some("t");
+    Ok(if let Some(owner) = &row[1] {
+        State::Unusable(format!("the schema pgsluice_loads belongs to {owner}"))
+    } else if is(0) && is(2) {
+        State::Ready
+    } else if is(0) {
+        State::Unusable("the role may not write to the schema pgsluice_loads".into())
+    } else if is(4) {
+        State::Unusable("the schema pgsluice_loads is there without its table".into())
+    } else if is(3) {
+        State::Missing
+    } else {
+        State::Unusable("the role may not create the schema pgsluice_loads".into())
+    })
+}
+
+/// Makes the ledger where it is missing. To be called outside a transaction:
+/// its own is short, so that no other load waits for this one.
+///
+/// # Errors
+///
+/// The connection is lost. A refusal by the server gives [`State::Unusable`].
+pub fn ensure(conn: &mut Conn) -> Result<State, Error> {
+    if state(conn)? != State::Missing {
+        return state(conn);
+    }
+    // Two loads may find it missing at once; the lock lets the second one look again.
+    conn.exec("BEGIN; SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('pgsluice_loads'))")?;
+    let now = state(conn)?;
+    let made = if now == State::Missing { conn.exec(CREATE).err() } else { None };
+    match made {
+        Some(error) if error.sqlstate().is_empty() => Err(error),
+        Some(error) => {
+            conn.exec("ROLLBACK")?;
+            Ok(State::Unusable(format!("the schema pgsluice_loads: {}", error.message())))
+        }
+        None => {
+            conn.exec("COMMIT")?;
+            state(conn)
+        }
+    }
+}
+
+/// A new name for a load, as the ledger knows it.
+///
+/// # Errors
+///
+/// The connection is lost.
+pub fn new_load(conn: &mut Conn) -> Result<String, Error> {
+    let rows = conn.exec("SELECT pg_catalog.gen_random_uuid()")?;
+    Ok(rows[0][0].clone().unwrap_or_default())
+}
+
+/// Takes the lock of a load until the transaction ends: who holds it is at
+/// work on what the load took down. False where another session has it.
+///
+/// # Errors
+///
+/// The connection is lost.
+pub fn lock(conn: &mut Conn, load: &str) -> Result<bool, Error> {
+    let rows = conn.query(
+        "SELECT pg_catalog.pg_try_advisory_xact_lock(pg_catalog.hashtextextended($1, 0))",
+        &[Some(&format!("pgsluice_loads {load}"))],
+    )?;
+    Ok(rows[0][0].as_deref() == Some("t"))
+}
+
+/// Objects of one load that are down.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// the load's name
+    pub load: String,
+    /// `pg_class.oid` of the table
+    pub relation: u32,
+    /// the table's name when they were taken down, quoted and qualified
+    pub relation_name: String,
+    /// `search_path` of the session that took them down
+    pub search_path: String,
+    /// what they are and how they are put back, in the order of their making
+    pub choices: Vec<Choice>,
+}
+
+/// Records what is about to be taken down, in the transaction that does it.
+///
+/// # Errors
+///
+/// The server refuses.
+pub fn record(conn: &mut Conn, entry: &Entry) -> Result<(), Error> {
+    for choice in &entry.choices {
+        let json = serde_json::to_string(choice).unwrap_or_default();
+        conn.query(
+            "INSERT INTO pgsluice_loads.taken_down \
+             (load, relation, relation_name, object, choice, search_path) \
+             VALUES ($1::uuid, $2::oid, $3, $4, $5::jsonb, $6)",
+            &[
+                Some(&entry.load),
+                Some(&entry.relation.to_string()),
+                Some(&entry.relation_name),
+                Some(&choice.object),
+                Some(&json),
+                Some(&entry.search_path),
+            ],
+        )?;
+    }
+    Ok(())
+}
+
+/// Marks objects of a load as put back, in the transaction that does it.
+///
+/// # Errors
+///
+/// The server refuses.
+pub fn mark(conn: &mut Conn, load: &str, choice: &Choice) -> Result<(), Error> {
+    conn.query(
+        "UPDATE pgsluice_loads.taken_down SET put_back_at = now() \
+         WHERE load = $1::uuid AND put_back_at IS NULL \
+           AND choice ->> 'kind' = $2 AND choice ->> 'name' = $3",
+        &[Some(load), Some(&choice.kind), Some(&choice.name)],
+    )?;
+    Ok(())
+}
+
+/// What this role took down and nobody has put back, load by load, and the
+/// number of objects that other roles have down (where this one may see them).
+///
+/// # Errors
+///
+/// The connection is lost, or a row is none that this program wrote.
+pub fn still_down(conn: &mut Conn) -> Result<(Vec<Entry>, Vec<String>), Error> {
+    let rows = conn.exec(
+        "SELECT load, relation, relation_name, search_path, choice, taken_down_by = current_user, \
+         object || ' of ' || relation_name || ' (taken down by ' || taken_down_by || ')' \
+         FROM pgsluice_loads.taken_down WHERE put_back_at IS NULL ORDER BY id",
+    )?;
+    let (mut entries, mut others) = (Vec::<Entry>::new(), Vec::new());
+    for row in rows {
+        let text = |i: usize| row[i].clone().unwrap_or_default();
+        if text(5) != "t" {
+            others.push(text(6));
+            continue;
+        }
+        let choice = serde_json::from_str(&text(4))
+            .map_err(|e| Error::new(format!("a row of pgsluice_loads.taken_down: {e}")))?;
+        match entries.iter_mut().find(|e| e.load == text(0)) {
+            Some(entry) => entry.choices.push(choice),
+            None => entries.push(Entry {
+                load: text(0),
+                relation: text(1).parse().unwrap_or(0),
+                relation_name: text(2),
+                search_path: text(3),
+                choices: vec![choice],
+            }),
+        }
+    }
+    Ok((entries, others))
+}

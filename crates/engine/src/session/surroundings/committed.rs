@@ -1,0 +1,174 @@
+//! Putting back what was taken down in a transaction of its own: after lanes,
+//! and after a crash. Indexes are built over several connections at once.
+
+use super::change::{attach, build, same, Restored};
+use super::policy::Choice;
+use super::{search_path, settings, Surroundings};
+use crate::error::Error;
+use crate::ledger::{self, Entry};
+use crate::session::conn::Conn;
+use std::sync::Mutex;
+use std::time::Instant;
+
+/// Opens another connection to the same database.
+pub type Open<'a> = dyn Fn() -> Result<Conn, Error> + Sync + 'a;
+
+/// What became of one object.
+pub type Outcome = (String, Result<Restored, Error>);
+
+/// Puts back what `entry` holds, each object in a transaction of its own with
+/// its mark in the ledger. May be called again after any failure, at any time:
+/// what is there already is left alone. The caller holds the load's lock.
+///
+/// # Errors
+///
+/// The connection is lost, or the table is not the one that it was; what the
+/// server refuses is among the outcomes.
+pub fn put_back_committed(
+    open: &Open,
+    workers: usize,
+    entry: &Entry,
+) -> Result<Vec<Outcome>, Error> {
+    let mut conn = open()?;
+    conn.exec("BEGIN")?;
+    let name = relation_name(&mut conn, entry.relation)?;
+    if name.as_ref() != Some(&entry.relation_name) {
+        return gone(conn, entry, name);
+    }
+    let around = Surroundings::read(&mut conn, entry.relation)?;
+    conn.exec("COMMIT")?;
+    let missing: Vec<&Choice> = entry
+        .choices
+        .iter()
+        .filter(|c| !c.steps.build.is_empty() && !is_built(&around, c))
+        .collect();
+    let built = build_all(open, workers, entry, &missing);
+    let mut outcomes = Vec::new();
+    for choice in &entry.choices {
+        let at = missing.iter().position(|c| c.name == choice.name && c.kind == choice.kind);
+        let outcome = match at.map(|i| &built[i]) {
+            Some(Err(error)) => Err(error.clone()),
+            Some(Ok(seconds)) => finish(&mut conn, entry, choice, *seconds),
+            None => finish(&mut conn, entry, choice, 0.0),
+        };
+        outcomes.push((choice.object.clone(), outcome));
+    }
+    Ok(outcomes)
+}
+
+fn relation_name(conn: &mut Conn, oid: u32) -> Result<Option<String>, Error> {
+    let rows = conn.query(
+        "SELECT pg_catalog.format('%I.%I', n.nspname, c.relname) FROM pg_catalog.pg_class c \
+         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $1::oid",
+        &[Some(&oid.to_string())],
+    )?;
+    Ok(rows.first().and_then(|r| r[0].clone()))
+}
+
+/// The table was dropped, which settles everything, or renamed, which only a
+/// person can settle.
+fn gone(mut conn: Conn, entry: &Entry, name: Option<String>) -> Result<Vec<Outcome>, Error> {
+    if let Some(name) = name {
+        return Err(Error::new(format!(
+            "the table {} is now called {name}, so that the recorded statements do not fit it",
+            entry.relation_name
+        ))
+        .with_hint(format!(
+            "give it its old name back and run repair again, or run what \
+             pgsluice_loads.taken_down holds for load {} by hand and set put_back_at",
+            entry.load
+        )));
+    }
+    for choice in &entry.choices {
+        ledger::mark(&mut conn, &entry.load, choice)?;
+    }
+    conn.exec("COMMIT")?;
+    let settled = |c: &Choice| {
+        let object = format!("{} (its table was dropped)", c.object);
+        (c.object.clone(), Ok(Restored { object, seconds: 0.0, was_back: true }))
+    };
+    Ok(entry.choices.iter().map(settled).collect())
+}
+
+/// Whether the index is there with its definition; its marks may be missing.
+fn is_built(around: &Surroundings, choice: &Choice) -> bool {
+    around
+        .steps(&choice.kind, &choice.name)
+        .is_some_and(|now| now.state["definition"] == choice.steps.state["definition"])
+}
+
+/// Builds over several connections; gives the seconds that each took.
+fn build_all(
+    open: &Open,
+    workers: usize,
+    entry: &Entry,
+    missing: &[&Choice],
+) -> Vec<Result<f64, Error>> {
+    let next = Mutex::new(0..missing.len());
+    let results = Mutex::new(Vec::new());
+    let work = || {
+        let mut conn = open();
+        loop {
+            let Some(i) = next.lock().unwrap_or_else(|e| e.into_inner()).next() else { return };
+            let start = Instant::now();
+            let result = match &mut conn {
+                Ok(conn) => in_transaction(conn, entry, |conn| {
+                    settings::for_builds(conn)?;
+                    build(conn, missing[i])
+                }),
+                Err(error) => Err(error.clone()),
+            };
+            let result = result.map(|()| start.elapsed().as_secs_f64());
+            results.lock().unwrap_or_else(|e| e.into_inner()).push((i, result));
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..workers.clamp(1, missing.len().max(1)) {
+            scope.spawn(work);
+        }
+    });
+    let mut results = results.into_inner().unwrap_or_else(|e| e.into_inner());
+    results.sort_by_key(|(i, _)| *i);
+    results.into_iter().map(|(_, result)| result).collect()
+}
+
+/// Attaches one object where it is not yet as it was, compares and marks.
+fn finish(
+    conn: &mut Conn,
+    entry: &Entry,
+    choice: &Choice,
+    seconds: f64,
+) -> Result<Restored, Error> {
+    let start = Instant::now();
+    let mut was_back = true;
+    in_transaction(conn, entry, |conn| {
+        let around = Surroundings::read(conn, entry.relation)?;
+        if same(&around, choice).is_err() {
+            was_back = false;
+            attach(conn, entry.relation, choice)?;
+            same(&Surroundings::read(conn, entry.relation)?, choice)?;
+        }
+        ledger::mark(conn, &entry.load, choice)
+    })?;
+    let seconds = seconds + start.elapsed().as_secs_f64();
+    let was_back = was_back && seconds == 0.0;
+    Ok(Restored { object: choice.object.clone(), seconds, was_back })
+}
+
+/// Runs in a transaction under the `search_path` of the load.
+fn in_transaction(
+    conn: &mut Conn,
+    entry: &Entry,
+    work: impl FnOnce(&mut Conn) -> Result<(), Error>,
+) -> Result<(), Error> {
+    conn.exec("BEGIN")?;
+    let result = search_path(conn, &entry.search_path).and_then(|_| work(conn));
+    match result {
+        Ok(()) => conn.exec("COMMIT").map(drop),
+        Err(error) => {
+            // Its failure means a lost connection, which the error says already.
+            let _ = conn.exec("ROLLBACK");
+            Err(error)
+        }
+    }
+}

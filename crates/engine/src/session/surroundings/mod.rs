@@ -1,0 +1,227 @@
+//! What stands around a load: indexes, constraints, foreign keys and triggers,
+//! taken down before it and put back exactly after it.
+//!
+//! [`Surroundings::read`] asks the catalogs, [`policy::decide`] chooses by
+//! rule, [`take_down`] records and drops, [`put_back`] builds and compares what
+//! is there again with what was there before. All statements are written by the
+//! server itself (`*.sql`), with its own quoting.
+
+mod change;
+mod committed;
+pub mod policy;
+mod settings;
+
+pub use change::{put_back, take_down, Restored, TakenDown};
+pub use committed::{put_back_committed, Open, Outcome};
+pub use policy::{Course, Decision, ForeignKeys, Indexes, Request, Triggers};
+
+use super::conn::Conn;
+use crate::error::Error;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// The table, and what the session's role may do to it.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Relation {
+    /// `pg_class.oid`
+    pub oid: u32,
+    /// quoted and qualified
+    pub name: String,
+    /// `relkind`
+    pub kind: char,
+    /// the role owns the table, or may act as its owner
+    pub owner: bool,
+    /// the role may create objects in the table's schema, as index builds do
+    pub may_create: bool,
+    /// bytes of the heap
+    pub heap_bytes: u64,
+    /// rows, as the server estimates them; negative where it never counted
+    pub rows: f64,
+    /// the role sees every row
+    pub visible: bool,
+    /// the table has no row
+    #[serde(default)]
+    pub empty: bool,
+}
+
+/// One index, with the constraint that it backs.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Index {
+    /// `pg_class.oid` of the index
+    pub oid: u32,
+    /// quoted and qualified
+    pub name: String,
+    /// what it is, in words: `primary key`, `unique index`, `index`, …
+    pub kind: String,
+    /// the access method
+    pub method: String,
+    /// its build cannot refuse a row, whatever the row holds
+    pub certain: bool,
+    /// it is complete and in use
+    pub valid: bool,
+    /// it belongs to a partitioned table, or to a partition's
+    pub partitioned: bool,
+    /// the extension that it belongs to or depends on
+    pub extension: Option<String>,
+    /// objects that need it, in words
+    pub dependents: Vec<String>,
+    /// a publication of updates or deletes finds rows by it
+    pub published: bool,
+    /// it is in a tablespace where the role may not create
+    pub foreign_tablespace: bool,
+    /// another reason why it could not be made again as it is
+    pub odd: Option<String>,
+    /// bytes on disk
+    pub bytes: u64,
+    /// names of its columns
+    pub columns: Vec<String>,
+    /// how it is dropped and made again
+    #[serde(flatten)]
+    pub steps: Steps,
+}
+
+impl Index {
+    /// Whether rows can be refused because of it.
+    pub fn refuses(&self) -> bool {
+        self.kind != "index"
+    }
+}
+
+/// One foreign key of the table.
+#[derive(Clone, Debug, Deserialize)]
+pub struct ForeignKey {
+    /// the constraint's name
+    pub name: String,
+    /// all rows are known to satisfy it
+    pub validated: bool,
+    /// it is checked at all
+    pub enforced: bool,
+    /// one of its tables is partitioned, or it is inherited
+    pub partitioned: bool,
+    /// the extension that it belongs to
+    pub extension: Option<String>,
+    /// objects that need it, in words
+    pub dependents: Vec<String>,
+    /// the role may refer to the other table's columns
+    pub may_refer: bool,
+    /// another reason why it could not be made again as it is
+    pub odd: Option<String>,
+    /// the other table, quoted and qualified
+    pub referenced: String,
+    /// how it is dropped and made again
+    #[serde(flatten)]
+    pub steps: Steps,
+}
+
+/// One trigger of a user, on the table or on one of its partitions.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Trigger {
+    /// its name
+    pub name: String,
+    /// the table that it stands on, quoted and qualified
+    pub relation: String,
+    /// `tgenabled`: `O` origin, `D` disabled, `R` replica, `A` always
+    pub enabled: char,
+    /// the extension that it belongs to
+    pub extension: Option<String>,
+    /// the role owns that table
+    pub owner: bool,
+    /// how it is disabled and enabled
+    #[serde(flatten)]
+    pub steps: Steps,
+}
+
+impl Trigger {
+    /// The name with its table, which is unique.
+    pub fn full_name(&self) -> String {
+        format!("{} on {}", self.name, self.relation)
+    }
+}
+
+/// Statements that take an object down and put it back, and what it then is.
+#[derive(Clone, Debug, Deserialize, Serialize, PartialEq)]
+pub struct Steps {
+    /// takes it down
+    pub drop: String,
+    /// makes it again without touching the table: may run beside others
+    #[serde(default)]
+    pub build: Vec<String>,
+    /// makes it part of the table again, with all its marks
+    pub attach: Vec<String>,
+    /// what must be the same as before; compared as a whole
+    pub state: Value,
+}
+
+/// Everything around a load of one table.
+#[derive(Clone, Debug)]
+pub struct Surroundings {
+    /// the table
+    pub relation: Relation,
+    /// its indexes, oldest first
+    pub indexes: Vec<Index>,
+    /// its foreign keys, oldest first
+    pub foreign_keys: Vec<ForeignKey>,
+    /// users' triggers on it and on its partitions
+    pub triggers: Vec<Trigger>,
+}
+
+impl Surroundings {
+    /// Asks the catalogs. Needs an open transaction; `search_path` is as before
+    /// when it returns. Takes no lock beyond `ACCESS SHARE`.
+    ///
+    /// # Errors
+    ///
+    /// There is no such table, or the connection is lost.
+    pub fn read(conn: &mut Conn, oid: u32) -> Result<Surroundings, Error> {
+        let path = search_path(conn, "pg_catalog")?;
+        let relation = rows::<Relation>(conn, include_str!("relation.sql"), oid)?.pop();
+        let indexes = rows(conn, include_str!("indexes.sql"), oid)?;
+        let foreign_keys = rows(conn, include_str!("foreign_keys.sql"), oid)?;
+        let triggers = rows(conn, include_str!("triggers.sql"), oid)?;
+        search_path(conn, &path)?;
+        let mut relation =
+            relation.ok_or_else(|| Error::new(format!("there is no table with oid {oid}")))?;
+        relation.empty = relation.heap_bytes == 0 && relation.kind == 'r'
+            || relation.visible && is_empty(conn, &relation.name)?;
+        Ok(Surroundings { relation, indexes, foreign_keys, triggers })
+    }
+
+    /// The steps of the object that a choice of this kind and name is about.
+    fn steps(&self, kind: &str, name: &str) -> Option<&Steps> {
+        match kind {
+            "index" => self.indexes.iter().find(|i| i.name == name).map(|i| &i.steps),
+            "foreign key" => self.foreign_keys.iter().find(|k| k.name == name).map(|k| &k.steps),
+            _ => self.triggers.iter().find(|t| t.full_name() == name).map(|t| &t.steps),
+        }
+    }
+}
+
+/// Sets `search_path` until the transaction ends; gives what it was.
+///
+/// # Errors
+///
+/// The connection is lost.
+pub(crate) fn search_path(conn: &mut Conn, path: &str) -> Result<String, Error> {
+    let rows = conn.query(
+        "SELECT pg_catalog.current_setting('search_path'), \
+         pg_catalog.set_config('search_path', $1, true)",
+        &[Some(path)],
+    )?;
+    Ok(rows[0][0].clone().unwrap_or_default())
+}
+
+fn is_empty(conn: &mut Conn, name: &str) -> Result<bool, Error> {
+    let rows = conn.exec(&format!("SELECT NOT EXISTS (SELECT FROM {name})"))?;
+    Ok(rows[0][0].as_deref() == Some("t"))
+}
+
+fn rows<T: for<'a> Deserialize<'a>>(
+    conn: &mut Conn,
+    sql: &str,
+    oid: u32,
+) -> Result<Vec<T>, Error> {
+    let rows = conn.query(sql, &[Some(&oid.to_string())])?;
+    let json = rows.iter().map(|r| r[0].as_deref().unwrap_or("null"));
+    json.map(|j| serde_json::from_str(j).map_err(|e| Error::new(format!("catalog query: {e}"))))
+        .collect()
+}

@@ -1,0 +1,342 @@
+//! What is taken down and what stays: a pure rule over facts.
+
+use super::{ForeignKey, Index, Steps, Surroundings, Trigger};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// From this many new rows for each row that is there, building the indexes
+/// anew takes less time than adding to them (see `docs/guide/surroundings.md`
+/// for the measurement).
+pub const PAYS: f64 = 1.0;
+
+/// `--indexes`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Indexes {
+    /// all stay
+    Keep,
+    /// all are rebuilt that can be
+    Rebuild,
+    /// rebuilt where the table is empty, or where it pays
+    #[default]
+    Auto,
+}
+
+/// `--triggers`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Triggers {
+    /// they fire
+    #[default]
+    Keep,
+    /// they are disabled for the load
+    Off,
+}
+
+/// `--foreign-keys`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ForeignKeys {
+    /// each row is checked as it comes
+    #[default]
+    Keep,
+    /// dropped, and all rows are checked at once after the load
+    Revalidate,
+}
+
+/// In which transactions the load runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Course {
+    /// one: taking down, rows and putting back become visible together or not at all
+    OneTransaction,
+    /// several connections: taking down is committed before them, putting back
+    /// comes after their commits; `recorded` says whether the ledger can be
+    /// written, without which nothing may be left to a crash
+    Lanes {
+        /// the ledger can be written
+        recorded: bool,
+    },
+    /// each row is committed by itself
+    RowByRow,
+}
+
+/// What the user asked for, and what is known of the load.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// `--indexes`
+    pub indexes: Indexes,
+    /// `--triggers`
+    pub triggers: Triggers,
+    /// `--foreign-keys`
+    pub foreign_keys: ForeignKeys,
+    /// bad records are put aside, duplicates among them
+    pub rejects: bool,
+    /// the transactions
+    pub course: Course,
+    /// the table is emptied first
+    pub truncates: bool,
+    /// rows that will come, where somebody could estimate them
+    pub new_rows: Option<f64>,
+}
+
+/// Why an object stays, or does not.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Choice {
+    /// what it is, in words: `primary key public.t_pkey`
+    pub object: String,
+    /// `index`, `foreign key` or `trigger`: how it is found again
+    pub kind: String,
+    /// its name as the catalogs are asked for it again; a trigger's with its table
+    pub name: String,
+    /// taken down
+    pub down: bool,
+    /// why
+    pub reason: String,
+    /// how it is taken down and put back
+    pub steps: Steps,
+    /// names of an index's columns
+    pub columns: Vec<String>,
+}
+
+/// What is done about everything around the load.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Decision {
+    /// one for each object about which there is something to say
+    pub choices: Vec<Choice>,
+}
+
+impl Decision {
+    /// What is taken down.
+    pub fn down(&self) -> impl Iterator<Item = &Choice> {
+        self.choices.iter().filter(|c| c.down)
+    }
+
+    /// Whether anything is taken down.
+    pub fn any_down(&self) -> bool {
+        self.down().next().is_some()
+    }
+
+    /// Leaves all indexes where they are after all.
+    pub(super) fn keep_indexes(&mut self, reason: &str) {
+        for choice in self.choices.iter_mut().filter(|c| c.down && c.kind == "index") {
+            choice.down = false;
+            choice.reason = reason.into();
+        }
+    }
+
+    /// One line for each object, for the plan.
+    pub fn lines(&self) -> Vec<String> {
+        let line = |c: &Choice| {
+            let verb = match (c.down, c.kind.as_str()) {
+                (false, _) => "keep",
+                (true, "index") => "rebuild",
+                (true, "trigger") => "turn off",
+                (true, _) => "revalidate",
+            };
+            format!("{verb} {}: {}", c.object, c.reason)
+        };
+        self.choices.iter().map(line).collect()
+    }
+}
+
+/// Decides for every index, foreign key and trigger.
+pub fn decide(around: &Surroundings, request: &Request) -> Decision {
+    let mut choices = Vec::new();
+    for key in &around.foreign_keys {
+        let verdict = foreign_key(around, key, request);
+        if request.foreign_keys == ForeignKeys::Revalidate || verdict.is_ok() {
+            let object = format!("foreign key {} to {}", key.name, key.referenced);
+            choices.push(choice("foreign key", object, key.name.clone(), verdict, &key.steps));
+        }
+    }
+    for trigger in around.triggers.iter().filter(|t| t.enabled != 'D') {
+        if request.triggers == Triggers::Off {
+            let name = trigger.full_name();
+            let verdict = turn_off(trigger, request);
+            choices.push(choice("trigger", format!("trigger {name}"), name, verdict, &trigger.steps));
+        }
+    }
+    for index in &around.indexes {
+        let object = format!("{} {}", index.kind, index.name);
+        let verdict = rebuild(around, index, request);
+        let mut choice = choice("index", object, index.name.clone(), verdict, &index.steps);
+        choice.columns.clone_from(&index.columns);
+        choices.push(choice);
+    }
+    Decision { choices }
+}
+
+/// `Ok` takes down, `Err` keeps; each with the reason.
+type Verdict = Result<String, String>;
+
+fn choice(
+    kind: &str,
+    object: String,
+    name: String,
+    verdict: Verdict,
+    steps: &Steps,
+) -> Choice {
+    let (down, reason) = match verdict {
+        Ok(reason) => (true, reason),
+        Err(reason) => (false, reason),
+    };
+    let kind = kind.into();
+    Choice { object, kind, name, down, reason, steps: steps.clone(), columns: Vec::new() }
+}
+
+/// What every kind of object needs before it may be taken down.
+fn allowed(around: &Surroundings, request: &Request) -> Result<(), String> {
+    if request.course == Course::RowByRow {
+        return Err("each row is committed by itself".into());
+    }
+    if request.course == (Course::Lanes { recorded: false }) {
+        return Err("the schema pgsluice_loads cannot be written, and without it a crash \
+                    between the lanes' commits would leave it down"
+            .into());
+    }
+    if !around.relation.owner {
+        return Err("the role does not own the table".into());
+    }
+    Ok(())
+}
+
+/// What would be lost if the object were dropped.
+fn restorable(
+    partitioned: bool,
+    extension: Option<&str>,
+    dependents: &[String],
+    odd: Option<&str>,
+) -> Result<(), String> {
+    if partitioned {
+        return Err("it belongs to a partitioned table".into());
+    }
+    if let Some(extension) = extension {
+        return Err(format!("it belongs to the extension {extension}"));
+    }
+    if let Some(dependent) = dependents.first() {
+        let more = dependents.len() - 1;
+        let more = if more > 0 { format!(" (and {more} more)") } else { String::new() };
+        return Err(format!("{dependent} depends on it{more}"));
+    }
+    odd.map_or(Ok(()), |odd| Err(odd.into()))
+}
+
+fn rebuild(around: &Surroundings, index: &Index, request: &Request) -> Verdict {
+    let relation = &around.relation;
+    if request.indexes == Indexes::Keep {
+        return Err("asked for".into());
+    }
+    if !index.valid {
+        return Err("it was not valid before the load and is left as it is".into());
+    }
+    allowed(around, request)?;
+    if !relation.may_create {
+        return Err("the role may not create objects in the table's schema".into());
+    }
+    if index.foreign_tablespace {
+        return Err("the role may not create objects in its tablespace".into());
+    }
+    restorable(
+        index.partitioned,
+        index.extension.as_deref(),
+        &index.dependents,
+        index.odd.as_deref(),
+    )?;
+    if index.published {
+        return Err("a publication finds rows by it".into());
+    }
+    if request.rejects && index.refuses() {
+        return Err("with --on-error reject, duplicates are rejected by record".into());
+    }
+    if !index.certain && matches!(request.course, Course::Lanes { .. }) {
+        return Err("what its build refuses would show only after the lanes' commits".into());
+    }
+    match request.indexes {
+        Indexes::Rebuild => Ok("asked for".into()),
+        _ if relation.empty || request.truncates => Ok("the table is empty".into()),
+        _ => pays(relation.rows, request.new_rows),
+    }
+}
+
+/// Whether building anew is cheaper than adding, for a table with rows.
+fn pays(rows: f64, new_rows: Option<f64>) -> Verdict {
+    match new_rows {
+        _ if rows < 0.0 => Err("the table has rows, and was never analyzed".into()),
+        None => Err("the table has rows, and nobody knows how many come".into()),
+        Some(new) if new >= PAYS * rows => {
+            Ok(format!("about {new:.0} rows come to {rows:.0}: building anew is cheaper"))
+        }
+        Some(new) => Err(format!("about {new:.0} rows come to {rows:.0}: adding is cheaper")),
+    }
+}
+
+fn foreign_key(around: &Surroundings, key: &ForeignKey, request: &Request) -> Verdict {
+    if request.foreign_keys == ForeignKeys::Keep {
+        return Err("each row is checked as it comes".into());
+    }
+    if !key.enforced {
+        return Err("it is not enforced".into());
+    }
+    if !key.validated {
+        // Back as NOT VALID, it would never check the rows that were loaded.
+        return Err("it is NOT VALID: only the check of each row covers the new ones".into());
+    }
+    allowed(around, request)?;
+    if !key.may_refer {
+        return Err(format!("the role may not refer to {}", key.referenced));
+    }
+    restorable(key.partitioned, key.extension.as_deref(), &key.dependents, key.odd.as_deref())?;
+    if matches!(request.course, Course::Lanes { .. }) {
+        return Err("a missing row would show only after the lanes' commits".into());
+    }
+    if request.rejects {
+        return Err("with --on-error reject, violations are rejected by record".into());
+    }
+    Ok("all rows are checked at once after the load".into())
+}
+
+fn turn_off(trigger: &Trigger, request: &Request) -> Verdict {
+    match request.course {
+        Course::RowByRow => return Err("each row is committed by itself".into()),
+        Course::Lanes { recorded: false } => {
+            return Err("the schema pgsluice_loads cannot be written".into())
+        }
+        _ => {}
+    }
+    if !trigger.owner {
+        return Err(format!("the role does not own {}", trigger.relation));
+    }
+    if let Some(extension) = &trigger.extension {
+        return Err(format!("it belongs to the extension {extension}"));
+    }
+    Ok(match request.course {
+        Course::Lanes { .. } => {
+            "asked for; until the load ends it does not fire for other sessions either".into()
+        }
+        _ => "asked for".into(),
+    })
+}
+
+macro_rules! named {
+    ($type:ty, $($name:literal => $value:expr),+) => {
+        impl FromStr for $type {
+            type Err = String;
+
+            fn from_str(s: &str) -> Result<Self, String> {
+                match s {
+                    $($name => Ok($value),)+
+                    _ => Err(format!("{s:?} is none of {}", [$($name),+].join(", "))),
+                }
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                $(if *self == $value { return f.write_str($name); })+
+                Ok(())
+            }
+        }
+    };
+}
+
+named!(Indexes, "keep" => Indexes::Keep, "rebuild" => Indexes::Rebuild, "auto" => Indexes::Auto);
+named!(Triggers, "keep" => Triggers::Keep, "off" => Triggers::Off);
+named!(ForeignKeys, "keep" => ForeignKeys::Keep, "revalidate" => ForeignKeys::Revalidate);

@@ -1,0 +1,103 @@
+//! One server for each major version, shared by the tests of this program.
+
+use pgsluice_engine::ledger;
+use pgsluice_engine::server::{find_all, Installation, Options, Server};
+use pgsluice_engine::session::conn::Conn;
+use pgsluice_engine::session::surroundings::{
+    Course, ForeignKeys, Indexes, Request, Surroundings, Triggers,
+};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::OnceLock;
+
+/// The table of `zoo.sql`.
+pub const TABLE: &str = "\"Odd Schema\".\"My Table\"";
+
+/// One installation for each major version. Without any, nothing would be tested.
+pub fn each_major() -> Vec<Installation> {
+    let mut all = find_all();
+    let mut seen = Vec::new();
+    all.retain(|i| !seen.contains(&i.version.major) && (seen.push(i.version.major), true).1);
+    assert!(!all.is_empty(), "no PostgreSQL server here: run scripts/servers");
+    all
+}
+
+/// A server of its own, gone when it is dropped.
+pub fn start(installation: &Installation, settings: &[(&str, &str)]) -> Server {
+    let mut all = vec![("wal_level".to_string(), "logical".to_string())];
+    all.extend(settings.iter().map(|(n, v)| (n.to_string(), v.to_string())));
+    let options =
+        Options { pg_bin: Some(installation.bin.clone()), settings: all, ..Options::default() };
+    Server::start(options).unwrap()
+}
+
+/// The shared servers, one for each major version.
+pub fn servers() -> &'static [Server] {
+    static SERVERS: OnceLock<Vec<Server>> = OnceLock::new();
+    let start_all = || each_major().iter().map(|i| start(i, &[("fsync", "off")])).collect();
+    SERVERS.get_or_init(start_all)
+}
+
+/// A new database in a server; gives its URL.
+pub fn database(server: &Server) -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let name = format!("around_{}", NEXT.fetch_add(1, Ordering::Relaxed));
+    Conn::open(&server.url("postgres")).unwrap().exec(&format!("CREATE DATABASE {name}")).unwrap();
+    server.url(&name)
+}
+
+/// A database with the zoo in it.
+pub fn zoo(server: &Server) -> (String, Conn) {
+    let url = database(server);
+    let mut conn = Conn::open(&url).unwrap();
+    conn.exec(include_str!("zoo.sql")).unwrap();
+    (url, conn)
+}
+
+pub fn oid(conn: &mut Conn, table: &str) -> u32 {
+    let rows = conn.query("SELECT $1::regclass::oid", &[Some(table)]).unwrap();
+    rows[0][0].as_ref().unwrap().parse().unwrap()
+}
+
+pub fn one(conn: &mut Conn, sql: &str) -> String {
+    conn.exec(sql).unwrap()[0][0].clone().unwrap_or_default()
+}
+
+/// Everything that the catalogs say of the table and around it.
+pub fn snapshot(conn: &mut Conn, oid: u32) -> Vec<String> {
+    let rows = conn.query(include_str!("snapshot.sql"), &[Some(&oid.to_string())]).unwrap();
+    let lines: Vec<String> = rows.into_iter().map(|r| r[0].clone().unwrap()).collect();
+    assert!(lines.len() > 5, "the snapshot sees something");
+    lines
+}
+
+/// Fails with the lines that differ.
+pub fn assert_same(before: &[String], after: &[String]) {
+    let lost: Vec<_> = before.iter().filter(|l| !after.contains(l)).collect();
+    let new: Vec<_> = after.iter().filter(|l| !before.contains(l)).collect();
+    assert!(lost.is_empty() && new.is_empty(), "lost: {lost:#?}\nnew: {new:#?}");
+    assert_eq!(before.len(), after.len());
+}
+
+/// Everything that can be taken down, in one transaction.
+pub fn everything() -> Request {
+    Request {
+        indexes: Indexes::Rebuild,
+        triggers: Triggers::Off,
+        foreign_keys: ForeignKeys::Revalidate,
+        rejects: false,
+        course: Course::OneTransaction,
+        truncates: false,
+        new_rows: None,
+    }
+}
+
+pub fn read(conn: &mut Conn, oid: u32) -> Surroundings {
+    conn.exec("BEGIN").unwrap();
+    let around = Surroundings::read(conn, oid).unwrap();
+    conn.exec("COMMIT").unwrap();
+    around
+}
+
+pub fn still_down(conn: &mut Conn) -> usize {
+    ledger::still_down(conn).unwrap().0.iter().map(|e| e.choices.len()).sum()
+}

@@ -1,0 +1,7 @@
+//! Taking down and putting back on every PostgreSQL that this machine has:
+//! afterwards the catalogs say what they said before.
+
+mod cluster;
+mod committed;
+mod one_transaction;
+mod rights;
