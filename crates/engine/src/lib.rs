@@ -16,6 +16,7 @@ pub mod plan;
 pub mod reject;
 pub mod report;
 mod rewrite;
+pub mod repair;
 pub mod sample;
 pub mod server;
 pub mod session;

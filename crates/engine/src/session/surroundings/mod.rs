@@ -6,11 +6,13 @@
 //! is there again with what was there before. All statements are written by the
 //! server itself (`*.sql`), with its own quoting.
 
+mod after;
 mod change;
 mod committed;
 pub mod policy;
 mod settings;
 
+pub use after::{finish, sequences, Finished, Moved};
 pub use change::{put_back, take_down, Restored, TakenDown};
 pub use committed::{put_back_committed, Open, Outcome};
 pub use policy::{Course, Decision, ForeignKeys, Indexes, Request, Triggers};

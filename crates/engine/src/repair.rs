@@ -1,0 +1,76 @@
+//! `repair`: puts back what a load took down and a crash left down.
+
+use crate::error::Error;
+use crate::ledger::{self, State};
+use crate::session::conn::Conn;
+use crate::session::surroundings::{put_back_committed, Restored};
+
+/// What was found and done.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// objects that are as they were again
+    pub put_back: Vec<Restored>,
+    /// objects that could not be put back, each with the reason
+    pub failed: Vec<(String, Error)>,
+    /// tables around which a load is at work at this moment
+    pub running: Vec<String>,
+    /// objects that other roles took down, in words with the role's name
+    pub others: Vec<String>,
+}
+
+/// Puts back everything that this role's loads left down in the database, over
+/// as many connections as `workers` says. Safe to run at any time, twice, and
+/// at once: repairs wait for each other, and a load that still runs is left alone.
+///
+/// # Errors
+///
+/// The connection fails, or the ledger cannot be read. What cannot be put back
+/// is in the report.
+pub fn repair(target: &str, workers: usize) -> Result<Report, Error> {
+    let mut report = Report::default();
+    let mut guard = Conn::open(target)?;
+    match ledger::state(&mut guard)? {
+        State::Ready => {}
+        State::Missing => return Ok(report),
+        State::Unusable(_) if !is_there(&mut guard)? => return Ok(report),
+        State::Unusable(why) => {
+            return Err(Error::new(format!("the record of what loads took down: {why}"))
+                .with_hint("run repair as the role that ran the load"));
+        }
+    }
+    guard.exec(
+        "BEGIN; SET LOCAL idle_in_transaction_session_timeout = 0; SELECT \
+         pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('pgsluice_loads repair'))",
+    )?;
+    let (entries, others) = ledger::still_down(&mut guard)?;
+    report.others = others;
+    let open = || Conn::open(target);
+    for entry in entries {
+        if !ledger::lock(&mut guard, &entry.load)? {
+            report.running.push(entry.relation_name);
+            continue;
+        }
+        // The load may have ended between the look and the lock.
+        let (now, _) = ledger::still_down(&mut guard)?;
+        let Some(entry) = now.into_iter().find(|e| e.load == entry.load) else { continue };
+        match put_back_committed(&open, workers, &entry) {
+            Ok(outcomes) => {
+                for (object, outcome) in outcomes {
+                    match outcome {
+                        Ok(restored) => report.put_back.push(restored),
+                        Err(error) => report.failed.push((object, error)),
+                    }
+                }
+            }
+            Err(error) => report.failed.push((entry.relation_name, error)),
+        }
+    }
+    guard.exec("COMMIT")?;
+    Ok(report)
+}
+
+fn is_there(conn: &mut Conn) -> Result<bool, Error> {
+    let rows =
+        conn.exec("SELECT FROM pg_catalog.pg_namespace WHERE nspname = 'pgsluice_loads'")?;
+    Ok(!rows.is_empty())
+}

@@ -1,0 +1,75 @@
+//! Sequences and statistics after the rows.
+
+use crate::cluster::*;
+use pgsluice_engine::session::conn::Conn;
+use pgsluice_engine::session::surroundings::{finish, sequences};
+
+/// Loads `value` as the greatest key, and gives the next number drawn.
+fn next_after(conn: &mut Conn, table: &str, column: &str, draw: &str) -> String {
+    let oid = oid(conn, table);
+    conn.exec("BEGIN").unwrap();
+    sequences(conn, oid, table, &[column.to_string()]).unwrap();
+    conn.exec("COMMIT").unwrap();
+    one(conn, &format!("SELECT nextval('{draw}')"))
+}
+
+#[test]
+fn sequences_pass_the_keys_and_never_go_back() {
+    for server in servers() {
+        let mut conn = Conn::open(&database(server)).unwrap();
+        conn.exec(
+            "CREATE TABLE s (id serial, other int, small smallserial); \
+             CREATE TABLE i (id bigint GENERATED ALWAYS AS IDENTITY); \
+             CREATE SEQUENCE tens START 7 INCREMENT 10; \
+             CREATE TABLE t (id int DEFAULT nextval('tens')); \
+             CREATE SEQUENCE down INCREMENT -1; \
+             CREATE TABLE d (id int DEFAULT nextval('down')); \
+             CREATE TABLE \"Big Table\" (\"Id\" bigserial)",
+        )
+        .unwrap();
+        let next = |conn: &mut Conn, sql: &str, table, column, draw| {
+            conn.exec(sql).unwrap();
+            next_after(conn, table, column, draw)
+        };
+        let c = &mut conn;
+        assert_eq!(next(c, "SELECT 1", "s", "id", "s_id_seq"), "1", "an empty table moves nothing");
+        assert_eq!(next(c, "INSERT INTO s (id) VALUES (5)", "s", "id", "s_id_seq"), "6");
+        assert_eq!(next(c, "INSERT INTO s (id) VALUES (3)", "s", "id", "s_id_seq"), "7", "not back");
+        assert_eq!(next(c, "INSERT INTO s (id) VALUES (99999)", "s", "id", "s_id_seq"), "100000");
+        assert_eq!(next(c, "SELECT 1", "s", "other", "s_id_seq"), "100001", "no key was supplied");
+        let key = "INSERT INTO i OVERRIDING SYSTEM VALUE VALUES (1)";
+        assert_eq!(next(c, key, "i", "id", "i_id_seq"), "2");
+        assert_eq!(next(c, "INSERT INTO t VALUES (7)", "t", "id", "tens"), "17");
+        assert_eq!(next(c, "INSERT INTO t VALUES (123456)", "t", "id", "tens"), "123467");
+        assert_eq!(next(c, "INSERT INTO d VALUES (-500)", "d", "id", "down"), "-501");
+        let key = "INSERT INTO \"Big Table\" VALUES (41)";
+        assert_eq!(next(c, key, "\"Big Table\"", "Id", "\"Big Table_Id_seq\""), "42");
+
+        c.exec("ALTER TABLE s ALTER small TYPE int; INSERT INTO s (small) VALUES (40000)").unwrap();
+        let table = oid(c, "s");
+        let moved = sequences(c, table, "s", &["small".into()]).unwrap();
+        assert_eq!(moved[0].left.as_deref(), Some("it ends before that key"));
+    }
+}
+
+#[test]
+fn statistics_are_there_and_vacuum_runs_where_nothing_else_would() {
+    for server in servers() {
+        let mut conn = Conn::open(&database(server)).unwrap();
+        conn.exec(
+            "CREATE TABLE a (id int PRIMARY KEY); \
+             CREATE TABLE b (id int PRIMARY KEY) WITH (autovacuum_enabled = off); \
+             INSERT INTO a SELECT generate_series(1, 1000); \
+             INSERT INTO b SELECT generate_series(1, 1000)",
+        )
+        .unwrap();
+        let (a, b) = (oid(&mut conn, "a"), oid(&mut conn, "b"));
+        let said = |f: pgsluice_engine::session::surroundings::Finished| f.statement.unwrap();
+        assert_eq!(said(finish(&mut conn, a, "a", false).unwrap()), "ANALYZE a");
+        assert_eq!(said(finish(&mut conn, b, "b", true).unwrap()), "ANALYZE b");
+        assert_eq!(said(finish(&mut conn, b, "b", false).unwrap()), "VACUUM (ANALYZE) b");
+        let facts = "SELECT string_agg(reltuples || ' ' || (relallvisible > 0), ', ' ORDER BY relname) \
+            FROM pg_class WHERE relname IN ('a', 'b')";
+        assert_eq!(one(&mut conn, facts), "1000 false, 1000 true");
+    }
+}

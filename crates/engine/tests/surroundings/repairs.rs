@@ -1,0 +1,84 @@
+//! `repair`: beside a load, beside itself, and by the wrong role.
+
+use crate::cluster::*;
+use pgsluice_engine::ledger;
+use pgsluice_engine::repair::repair;
+use pgsluice_engine::session::conn::Conn;
+use pgsluice_engine::session::surroundings::{take_down, TakenDown};
+
+fn left_down(conn: &mut Conn, oid: u32) -> TakenDown {
+    let ledger = ledger::ensure(conn).unwrap();
+    conn.exec("BEGIN").unwrap();
+    let taken = take_down(conn, oid, &everything(), &ledger).unwrap();
+    conn.exec("COMMIT").unwrap();
+    taken
+}
+
+#[test]
+fn nothing_is_made_where_nothing_is_down() {
+    let url = database(servers().last().unwrap());
+    let report = repair(&url, 2).unwrap();
+    assert!(report.put_back.is_empty() && report.failed.is_empty());
+    let mut conn = Conn::open(&url).unwrap();
+    let schemas = "SELECT count(*) FROM pg_namespace WHERE nspname = 'pgsluice_loads'";
+    assert_eq!(one(&mut conn, schemas), "0");
+}
+
+#[test]
+fn two_repairs_at_once_do_the_work_once() {
+    for server in servers() {
+        let (url, mut conn) = zoo(server);
+        let oid = oid(&mut conn, TABLE);
+        let before = snapshot(&mut conn, oid);
+        left_down(&mut conn, oid);
+        let run = || repair(&url, 2).unwrap();
+        let (one, two) = std::thread::scope(|s| {
+            let (a, b) = (s.spawn(run), s.spawn(run));
+            (a.join().unwrap(), b.join().unwrap())
+        });
+        assert!(one.failed.is_empty() && two.failed.is_empty(), "{one:?} {two:?}");
+        assert_eq!(one.put_back.len() + two.put_back.len(), 18);
+        assert!(one.put_back.is_empty() || two.put_back.is_empty());
+        assert_same(&before, &snapshot(&mut conn, oid));
+    }
+}
+
+#[test]
+fn a_load_at_work_is_left_alone() {
+    let (url, mut conn) = zoo(servers().last().unwrap());
+    let oid = oid(&mut conn, TABLE);
+    let taken = left_down(&mut conn, oid);
+    let mut load = Conn::open(&url).unwrap();
+    load.exec("BEGIN").unwrap();
+    assert!(ledger::lock(&mut load, &taken.entry.load).unwrap());
+    let report = repair(&url, 2).unwrap();
+    assert_eq!((report.running, report.put_back.len()), (vec![TABLE.to_string()], 0));
+    // Its connection dies, and with it the lock.
+    drop(load);
+    let report = repair(&url, 2).unwrap();
+    assert_eq!(report.put_back.len(), 18);
+    assert_eq!(still_down(&mut conn), 0);
+}
+
+/// What one role took down is not run by another: its statements are its own.
+#[test]
+fn another_role_is_told_whose_it_is() {
+    let server = servers().last().unwrap();
+    let (url, mut admin) = zoo(server);
+    let role = format!("other_{}", std::process::id());
+    ledger::ensure(&mut admin).unwrap();
+    admin.exec(&format!("CREATE ROLE {role} LOGIN; CREATE SCHEMA theirs AUTHORIZATION {role}; \
+        CREATE TABLE theirs.own (id int PRIMARY KEY); ALTER TABLE theirs.own OWNER TO {role}"))
+        .unwrap();
+    let their_url = format!("{url}&user={role}");
+    let mut conn = Conn::open(&their_url).unwrap();
+    let own = oid(&mut conn, "theirs.own");
+    left_down(&mut conn, own);
+    let report = repair(&url, 2).unwrap();
+    assert_eq!(report.others,
+        [format!("primary key theirs.own_pkey of theirs.own (taken down by {role})")]);
+    assert!(report.put_back.is_empty());
+    assert_eq!(repair(&their_url, 2).unwrap().put_back.len(), 1);
+    drop(conn);
+    admin.exec(&format!("DROP OWNED BY {role} CASCADE; DROP ROLE {role}")).unwrap();
+}
