@@ -10,7 +10,7 @@ mod failure;
 mod reference;
 
 use clap::{Parser, Subcommand};
-use commands::{load, sample, server};
+use commands::{load, repair, sample, server};
 use std::process::ExitCode;
 
 /// Bulk loader for PostgreSQL
@@ -24,6 +24,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     Load(Box<load::Arguments>),
+    Repair(repair::Arguments),
     Sample(sample::Arguments),
     Server(server::Arguments),
 }
@@ -31,6 +32,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Load(arguments) => load::run(&arguments),
+        Command::Repair(arguments) => repair::run(&arguments),
         Command::Sample(arguments) => sample::run(arguments),
         Command::Server(arguments) => server::run(arguments),
     };

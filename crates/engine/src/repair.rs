@@ -70,7 +70,6 @@ pub fn repair(target: &str, workers: usize) -> Result<Report, Error> {
 }
 
 fn is_there(conn: &mut Conn) -> Result<bool, Error> {
-    let rows =
-        conn.exec("SELECT FROM pg_catalog.pg_namespace WHERE nspname = 'pgsluice_loads'")?;
+    let rows = conn.exec("SELECT FROM pg_catalog.pg_namespace WHERE nspname = 'pgsluice_loads'")?;
     Ok(!rows.is_empty())
 }

@@ -27,7 +27,8 @@ pub struct Arguments {
     jobs: u16,
 }
 
-pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let report = repair(&arguments.to, arguments.jobs.into())?;
     print(&report);
     let down = report.failed.len() + report.others.len();

@@ -6,6 +6,6 @@ pub mod conn;
 pub mod lane;
 mod libpq;
 pub mod statement;
-pub mod transaction;
 pub mod surroundings;
+pub mod transaction;
 mod types;

@@ -34,7 +34,11 @@ fn sequences_pass_the_keys_and_never_go_back() {
         let c = &mut conn;
         assert_eq!(next(c, "SELECT 1", "s", "id", "s_id_seq"), "1", "an empty table moves nothing");
         assert_eq!(next(c, "INSERT INTO s (id) VALUES (5)", "s", "id", "s_id_seq"), "6");
-        assert_eq!(next(c, "INSERT INTO s (id) VALUES (3)", "s", "id", "s_id_seq"), "7", "not back");
+        assert_eq!(
+            next(c, "INSERT INTO s (id) VALUES (3)", "s", "id", "s_id_seq"),
+            "7",
+            "not back"
+        );
         assert_eq!(next(c, "INSERT INTO s (id) VALUES (99999)", "s", "id", "s_id_seq"), "100000");
         assert_eq!(next(c, "SELECT 1", "s", "other", "s_id_seq"), "100001", "no key was supplied");
         let key = "INSERT INTO i OVERRIDING SYSTEM VALUE VALUES (1)";
@@ -68,7 +72,8 @@ fn statistics_are_there_and_vacuum_runs_where_nothing_else_would() {
         assert_eq!(said(finish(&mut conn, a, "a", false).unwrap()), "ANALYZE a");
         assert_eq!(said(finish(&mut conn, b, "b", true).unwrap()), "ANALYZE b");
         assert_eq!(said(finish(&mut conn, b, "b", false).unwrap()), "VACUUM (ANALYZE) b");
-        let facts = "SELECT string_agg(reltuples || ' ' || (relallvisible > 0), ', ' ORDER BY relname) \
+        let facts =
+            "SELECT string_agg(reltuples || ' ' || (relallvisible > 0), ', ' ORDER BY relname) \
             FROM pg_class WHERE relname IN ('a', 'b')";
         assert_eq!(one(&mut conn, facts), "1000 false, 1000 true");
     }

@@ -37,7 +37,10 @@ fn the_ledger_brings_everything_back() {
         conn.exec("RESET search_path").unwrap();
         assert_eq!(still_down(&mut conn), 18);
         let outcomes = put_all_back(&url);
-        assert!(outcomes.iter().all(|(_, r)| r.as_ref().is_ok_and(|r| !r.was_back)), "{outcomes:?}");
+        assert!(
+            outcomes.iter().all(|(_, r)| r.as_ref().is_ok_and(|r| !r.was_back)),
+            "{outcomes:?}"
+        );
         assert_same(&before, &snapshot(&mut conn, oid));
         assert_eq!(still_down(&mut conn), 0);
         assert!(put_all_back(&url).is_empty(), "a second time there is nothing to do");
@@ -124,9 +127,11 @@ fn a_server_killed_at_any_moment_loses_nothing() {
     let mut server = start(&installation, &[]);
     let (url, mut conn) = zoo(&server);
     let oid = oid(&mut conn, TABLE);
-    conn.exec("INSERT INTO \"Odd Schema\".\"My Table\" (\"Id\", b, c, p) \
-        SELECT i, 'k' || i % 1000, i, i % 1000 FROM generate_series(1, 20000) AS i")
-        .unwrap();
+    conn.exec(
+        "INSERT INTO \"Odd Schema\".\"My Table\" (\"Id\", b, c, p) \
+        SELECT i, 'k' || i % 1000, i, i % 1000 FROM generate_series(1, 20000) AS i",
+    )
+    .unwrap();
     ledger::ensure(&mut conn).unwrap();
     let before = snapshot(&mut conn, oid);
     let mut seen_down = 0;

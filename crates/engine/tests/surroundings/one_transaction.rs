@@ -62,8 +62,11 @@ fn a_rollback_leaves_everything_as_it_was() {
 fn violations_are_found_when_constraints_come_back() {
     let bad = [
         ("23505", "INSERT INTO \"Odd Schema\".\"My Table\" (\"Id\", c) VALUES (1, 2), (1, 3)"),
-        ("23P01", "INSERT INTO \"Odd Schema\".\"My Table\" (\"Id\", c, r) \
-            VALUES (1, 2, '[1,5)'), (2, 3, '[2,3)')"),
+        (
+            "23P01",
+            "INSERT INTO \"Odd Schema\".\"My Table\" (\"Id\", c, r) \
+            VALUES (1, 2, '[1,5)'), (2, 3, '[2,3)')",
+        ),
         ("23503", "INSERT INTO \"Odd Schema\".\"My Table\" (\"Id\", p) VALUES (1, 123456)"),
     ];
     let server = servers().last().unwrap();
@@ -93,11 +96,8 @@ fn pending_trigger_events_are_no_obstacle() {
         let oid = oid(&mut conn, TABLE);
         let before = snapshot(&mut conn, oid);
         let ledger = ledger::ensure(&mut conn).unwrap();
-        let request = Request {
-            triggers: Triggers::Keep,
-            foreign_keys: ForeignKeys::Keep,
-            ..everything()
-        };
+        let request =
+            Request { triggers: Triggers::Keep, foreign_keys: ForeignKeys::Keep, ..everything() };
         conn.exec("BEGIN").unwrap();
         let taken = take_down(&mut conn, oid, &request, &ledger).unwrap();
         assert_eq!(taken.entry.choices.len(), 13, "indexes alone");

@@ -67,16 +67,21 @@ fn another_role_is_told_whose_it_is() {
     let (url, mut admin) = zoo(server);
     let role = format!("other_{}", std::process::id());
     ledger::ensure(&mut admin).unwrap();
-    admin.exec(&format!("CREATE ROLE {role} LOGIN; CREATE SCHEMA theirs AUTHORIZATION {role}; \
-        CREATE TABLE theirs.own (id int PRIMARY KEY); ALTER TABLE theirs.own OWNER TO {role}"))
+    admin
+        .exec(&format!(
+            "CREATE ROLE {role} LOGIN; CREATE SCHEMA theirs AUTHORIZATION {role}; \
+        CREATE TABLE theirs.own (id int PRIMARY KEY); ALTER TABLE theirs.own OWNER TO {role}"
+        ))
         .unwrap();
     let their_url = format!("{url}&user={role}");
     let mut conn = Conn::open(&their_url).unwrap();
     let own = oid(&mut conn, "theirs.own");
     left_down(&mut conn, own);
     let report = repair(&url, 2).unwrap();
-    assert_eq!(report.others,
-        [format!("primary key theirs.own_pkey of theirs.own (taken down by {role})")]);
+    assert_eq!(
+        report.others,
+        [format!("primary key theirs.own_pkey of theirs.own (taken down by {role})")]
+    );
     assert!(report.put_back.is_empty());
     assert_eq!(repair(&their_url, 2).unwrap().put_back.len(), 1);
     drop(conn);

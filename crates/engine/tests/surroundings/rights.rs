@@ -36,20 +36,31 @@ fn what_something_depends_on_stays() {
         .unwrap();
         let request = everything();
         let lines = reasons(&mut conn, "referred", &request);
-        assert_line(&lines, "keep primary key public.referred_pkey: \
-            constraint refers_id_fkey on table public.refers depends on it");
+        assert_line(
+            &lines,
+            "keep primary key public.referred_pkey: \
+            constraint refers_id_fkey on table public.refers depends on it",
+        );
         let lines = reasons(&mut conn, "grouped", &request);
-        assert_line(&lines, "keep primary key public.grouped_pkey: \
-            rule _RETURN on view public.by_key depends on it");
+        assert_line(
+            &lines,
+            "keep primary key public.grouped_pkey: \
+            rule _RETURN on view public.by_key depends on it",
+        );
         assert_line(&lines, "rebuild index public.grouped_a_idx: asked for");
         let lines = reasons(&mut conn, "published", &request);
-        assert_line(&lines, "keep primary key public.published_pkey: a publication finds rows by it");
+        assert_line(
+            &lines,
+            "keep primary key public.published_pkey: a publication finds rows by it",
+        );
         assert_line(&lines, "rebuild unique constraint public.published_a_key: asked for");
         let lines = reasons(&mut conn, "inserts_only", &request);
         assert_line(&lines, "rebuild primary key public.inserts_only_pkey: asked for");
         let kept = "it belongs to a partitioned table";
-        assert_line(&reasons(&mut conn, "parts", &request),
-            &format!("keep primary key public.parts_pkey: {kept}"));
+        assert_line(
+            &reasons(&mut conn, "parts", &request),
+            &format!("keep primary key public.parts_pkey: {kept}"),
+        );
         let lines = reasons(&mut conn, "part", &request);
         assert_line(&lines, &format!("keep primary key public.part_pkey: {kept}"));
         assert_line(&lines, "rebuild index public.own: asked for");
@@ -62,8 +73,11 @@ fn an_invalid_index_is_left_and_named() {
     conn.exec("CREATE TABLE t (a int); INSERT INTO t VALUES (1), (1)").unwrap();
     conn.exec("CREATE UNIQUE INDEX CONCURRENTLY broken ON t (a)").unwrap_err();
     let lines = reasons(&mut conn, "t", &everything());
-    assert_eq!(lines, ["keep unique index public.broken: \
-        it was not valid before the load and is left as it is"]);
+    assert_eq!(
+        lines,
+        ["keep unique index public.broken: \
+        it was not valid before the load and is left as it is"]
+    );
 }
 
 #[test]
@@ -98,13 +112,20 @@ fn a_role_does_what_it_may() {
         let mut conn = Conn::open(&format!("{url}&user={role}")).unwrap();
         assert_eq!(one(&mut conn, "SELECT current_user"), role);
         let request = everything();
-        assert_eq!(reasons(&mut conn, "others", &request),
-            ["keep primary key public.others_pkey: the role does not own the table"]);
-        assert_eq!(reasons(&mut conn, "shut", &request), ["keep primary key public.shut_pkey: \
-            the role may not create objects in the table's schema"]);
+        assert_eq!(
+            reasons(&mut conn, "others", &request),
+            ["keep primary key public.others_pkey: the role does not own the table"]
+        );
+        assert_eq!(
+            reasons(&mut conn, "shut", &request),
+            ["keep primary key public.shut_pkey: \
+            the role may not create objects in the table's schema"]
+        );
         let state = ledger::ensure(&mut conn).unwrap();
-        assert_eq!(state,
-            State::Unusable("the role may not create the schema pgsluice_loads".into()));
+        assert_eq!(
+            state,
+            State::Unusable("the role may not create the schema pgsluice_loads".into())
+        );
         let own = oid(&mut conn, "theirs.own");
         conn.exec("BEGIN").unwrap();
         let taken = take_down(&mut conn, own, &request, &state).unwrap();
@@ -123,7 +144,10 @@ fn a_role_does_what_it_may() {
         assert_eq!(still_down(&mut conn), 1);
         let (mine, others) = ledger::still_down(&mut admin).unwrap();
         assert!(mine.is_empty());
-        assert_eq!(others, [format!("primary key theirs.own_pkey of theirs.own (taken down by {role})")]);
+        assert_eq!(
+            others,
+            [format!("primary key theirs.own_pkey of theirs.own (taken down by {role})")]
+        );
         let forged = "INSERT INTO pgsluice_loads.taken_down \
             (load, relation, relation_name, object, choice, search_path, taken_down_by) \
             VALUES (gen_random_uuid(), 1, '', '', '{}', '', 'postgres')";
@@ -140,9 +164,15 @@ fn a_ledger_of_somebody_else_is_not_trusted() {
     let url = database(server);
     let mut admin = Conn::open(&url).unwrap();
     let role = format!("sly_{}", std::process::id());
-    admin.exec(&format!("CREATE ROLE {role}; CREATE SCHEMA pgsluice_loads AUTHORIZATION {role}; \
-        SET ROLE {role}; CREATE TABLE pgsluice_loads.taken_down (id int); RESET ROLE")).unwrap();
-    assert_eq!(ledger::ensure(&mut admin).unwrap(),
-        State::Unusable(format!("the schema pgsluice_loads belongs to {role}")));
+    admin
+        .exec(&format!(
+            "CREATE ROLE {role}; CREATE SCHEMA pgsluice_loads AUTHORIZATION {role}; \
+        SET ROLE {role}; CREATE TABLE pgsluice_loads.taken_down (id int); RESET ROLE"
+        ))
+        .unwrap();
+    assert_eq!(
+        ledger::ensure(&mut admin).unwrap(),
+        State::Unusable(format!("the schema pgsluice_loads belongs to {role}"))
+    );
     admin.exec(&format!("DROP OWNED BY {role} CASCADE; DROP ROLE {role}")).unwrap();
 }

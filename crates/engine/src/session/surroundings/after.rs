@@ -78,7 +78,8 @@ fn pass(conn: &mut Conn, table: &str, sequence: &Sequence) -> Result<Option<Move
     let farthest = if step > 0 { "max" } else { "min" };
     let column = quote_ident(&sequence.column);
     // The column may be numeric: only its whole part can collide.
-    let rows = conn.exec(&format!("SELECT pg_catalog.trunc({farthest}({column})::numeric) FROM {table}"))?;
+    let rows =
+        conn.exec(&format!("SELECT pg_catalog.trunc({farthest}({column})::numeric) FROM {table}"))?;
     let Some(key) = rows[0][0].as_deref().and_then(|k| k.parse::<i128>().ok()) else {
         return Ok(None);
     };

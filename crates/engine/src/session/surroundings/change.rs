@@ -162,7 +162,9 @@ fn refused(error: Error, choice: &Choice) -> Error {
         return error;
     }
     match (error.sqlstate(), choice.kind.as_str()) {
-        ("23505" | "23P01", _) => error.with_hint("with --indexes keep, the message names the record"),
+        ("23505" | "23P01", _) => {
+            error.with_hint("with --indexes keep, the message names the record")
+        }
         ("23503", _) => error.with_hint("with --foreign-keys keep, the message names the record"),
         (_, "index") => {
             let what = format!("while {} was built again", choice.object);

@@ -217,11 +217,7 @@ fn is_empty(conn: &mut Conn, name: &str) -> Result<bool, Error> {
     Ok(rows[0][0].as_deref() == Some("t"))
 }
 
-fn rows<T: for<'a> Deserialize<'a>>(
-    conn: &mut Conn,
-    sql: &str,
-    oid: u32,
-) -> Result<Vec<T>, Error> {
+fn rows<T: for<'a> Deserialize<'a>>(conn: &mut Conn, sql: &str, oid: u32) -> Result<Vec<T>, Error> {
     let rows = conn.query(sql, &[Some(&oid.to_string())])?;
     let json = rows.iter().map(|r| r[0].as_deref().unwrap_or("null"));
     json.map(|j| serde_json::from_str(j).map_err(|e| Error::new(format!("catalog query: {e}"))))

@@ -151,7 +151,13 @@ pub fn decide(around: &Surroundings, request: &Request) -> Decision {
         if request.triggers == Triggers::Off {
             let name = trigger.full_name();
             let verdict = turn_off(trigger, request);
-            choices.push(choice("trigger", format!("trigger {name}"), name, verdict, &trigger.steps));
+            choices.push(choice(
+                "trigger",
+                format!("trigger {name}"),
+                name,
+                verdict,
+                &trigger.steps,
+            ));
         }
     }
     for index in &around.indexes {
@@ -167,13 +173,7 @@ pub fn decide(around: &Surroundings, request: &Request) -> Decision {
 /// `Ok` takes down, `Err` keeps; each with the reason.
 type Verdict = Result<String, String>;
 
-fn choice(
-    kind: &str,
-    object: String,
-    name: String,
-    verdict: Verdict,
-    steps: &Steps,
-) -> Choice {
+fn choice(kind: &str, object: String, name: String, verdict: Verdict, steps: &Steps) -> Choice {
     let (down, reason) = match verdict {
         Ok(reason) => (true, reason),
         Err(reason) => (false, reason),
