@@ -10,22 +10,20 @@ use super::marks::{Carry, Marks, Rules};
 use super::unescape;
 use super::{Dialect, DotLine, Eol, Format, Kind, Next, Record, Scanner, MAX_RECORD};
 
-/// The block that the scanner is in. It holds between records only, and only
-/// from one fast record to the next.
+/// The block that the scanner is in, and what of it is not yet used.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Window {
-    /// where the block begins in the chunk; [`usize::MAX`] where there is none
+    /// where the block begins in the chunk
     base: usize,
     marks: Marks,
     carry: Carry,
 }
 
 impl Window {
-    /// No block: the next record loads one.
-    pub(super) const NONE: usize = usize::MAX;
-
-    pub(super) fn none() -> Self {
-        Window { base: Self::NONE, ..Window::default() }
+    /// Nothing left before `position`, where a record begins: the next block
+    /// is loaded from there.
+    pub(super) fn before(position: usize) -> Self {
+        Window { base: position.wrapping_sub(BLOCK), ..Window::default() }
     }
 
     /// The block at `base`, of which bytes before `from` do not count.
@@ -89,10 +87,6 @@ pub(super) unsafe fn next<L: Lanes>(
     }
     record.clear();
     let mut window = s.window;
-    if window.base == Window::NONE {
-        // SAFETY: as the caller answers.
-        window = unsafe { Window::load::<L>(start, start, chunk, rules, s.eol, Carry::default()) };
-    }
     let mut field = start;
     // Of the field so far, in blocks left behind: quotes and escapes; of the record: lines.
     let (mut inside, mut lines) = (0, 0);
@@ -136,7 +130,7 @@ pub(super) unsafe fn next<L: Lanes>(
         }
         inside += window.marks.inside.count_ones() as usize;
         lines += u64::from(window.marks.quoted_lines.count_ones());
-        let base = window.base + BLOCK;
+        let base = window.base.wrapping_add(BLOCK);
         if base >= chunk.len() {
             return unfinished(s, record);
         }
@@ -189,7 +183,7 @@ fn line_end(chunk: &[u8], at: usize, eol: Eol) -> Option<usize> {
 /// # Safety
 ///
 /// The processor has what `L` needs.
-#[inline(always)]
+#[inline(never)]
 unsafe fn resolve<L: Lanes>(
     dialect: &Dialect,
     chunk: &[u8],
@@ -212,7 +206,7 @@ unsafe fn resolve<L: Lanes>(
     let simple = enclosed
         && dialect.quote == dialect.escape
         // SAFETY: as the caller answers.
-        && unsafe { unescape::halve::<L>(&raw[1..raw.len() - 1], dialect.quote, &mut record.scratch) };
+        && unsafe { L::halve(&raw[1..raw.len() - 1], dialect.quote, &mut record.scratch) };
     let quoted = simple || unescape::csv(dialect, raw, &mut record.scratch)?;
     let kind = if quoted {
         dialect.kind_of_quoted(&record.scratch[start..])

@@ -1,6 +1,8 @@
 //! Which bytes of a block of 64 equal a byte, as a mask: once for each kind of
 //! processor, so that what is built on it need be written once.
 
+use super::unescape::halve;
+
 /// How many bytes a block has: one bit each in a `u64`.
 pub(super) const BLOCK: usize = 64;
 
@@ -12,6 +14,14 @@ pub(super) trait Lanes {
     ///
     /// The processor has the features that the implementation names.
     unsafe fn eq(block: &[u8; BLOCK], needle: u8) -> u64;
+
+    /// [`super::unescape::halve`], compiled for the processor: it is called,
+    /// not inlined, and so keeps the scanner's loop small.
+    ///
+    /// # Safety
+    ///
+    /// As [`Lanes::eq`].
+    unsafe fn halve(inside: &[u8], quote: u8, out: &mut Vec<u8>) -> bool;
 }
 
 /// Eight bytes at a time in ordinary registers: every processor.
@@ -33,6 +43,11 @@ impl Lanes for Swar {
         }
         mask
     }
+
+    unsafe fn halve(inside: &[u8], quote: u8, out: &mut Vec<u8>) -> bool {
+        // SAFETY: plain registers need nothing.
+        unsafe { halve::<Self>(inside, quote, out) }
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -40,7 +55,7 @@ pub(super) use x86::{has_avx2, Avx2, Sse2};
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{Lanes, BLOCK};
+    use super::{halve, Lanes, BLOCK};
     use std::arch::x86_64::*;
 
     /// 16 bytes at a time: every x86-64 processor.
@@ -60,6 +75,11 @@ mod x86 {
             }
             mask
         }
+
+        unsafe fn halve(inside: &[u8], quote: u8, out: &mut Vec<u8>) -> bool {
+            // SAFETY: SSE2 is part of x86-64.
+            unsafe { halve::<Self>(inside, quote, out) }
+        }
     }
 
     /// 32 bytes at a time; needs [`has_avx2`].
@@ -78,6 +98,12 @@ mod x86 {
                 mask |= u64::from(found as u32) << i;
             }
             mask
+        }
+
+        #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
+        unsafe fn halve(inside: &[u8], quote: u8, out: &mut Vec<u8>) -> bool {
+            // SAFETY: the caller answers for AVX2 and its companions.
+            unsafe { halve::<Self>(inside, quote, out) }
         }
     }
 

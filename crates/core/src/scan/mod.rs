@@ -119,7 +119,7 @@ impl<'c> Scanner<'c> {
             ended: false,
             processor: Processor::available()[0],
             rules: marks::Rules::new(dialect),
-            window: fast::Window::none(),
+            window: fast::Window::before(0),
         }
     }
 
@@ -194,8 +194,8 @@ impl<'c> Scanner<'c> {
         };
         let len = len.or(self.last.then_some(rest.len()))?;
         let start = self.position;
-        self.window = fast::Window::none();
         self.position += len;
+        self.window = fast::Window::before(self.position);
         self.line += 1;
         Some((start, self.position))
     }
@@ -207,7 +207,8 @@ impl<'c> Scanner<'c> {
     ///
     /// As [`Scanner::next`].
     pub fn next_naive(&mut self, record: &mut Record) -> Result<Next, Malformed> {
-        self.window = fast::Window::none();
-        naive::next(self, record)
+        let next = naive::next(self, record);
+        self.window = fast::Window::before(self.position);
+        next
     }
 }
