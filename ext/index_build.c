@@ -22,7 +22,7 @@ free_core(void *core)
 	pgsluice_index_free(core);
 }
 
-static void pg_attribute_noreturn()
+static void
 report_duplicate(SluiceIndexBuild *build, const uint8 *tuple)
 {
 	Datum		values[INDEX_MAX_KEYS];

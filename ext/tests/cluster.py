@@ -150,7 +150,10 @@ class Cluster:
         for pid in (postmaster, *map(int, children)):
             while Path(f"/proc/{pid}/stat").exists() and " Z " not in Path(f"/proc/{pid}/stat").read_text():
                 time.sleep(0.01)
+        # Where nobody reaps the dead, their numbers look alive to the next postmaster.
         (self.data / "postmaster.pid").unlink(missing_ok=True)
+        for lock in self.home.glob(".s.PGSQL.*"):
+            lock.unlink()
 
     def remove(self):
         """Stops the server if it runs and deletes everything."""

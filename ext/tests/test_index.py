@@ -141,13 +141,13 @@ class Index(unittest.TestCase):
 
     def test_what_is_left_to_stock(self):
         """Each reason is said."""
-        self.table("a int, b text, c numeric, d text COLLATE \"en-x-icu\"", "i, repeat(md5(n::text), 40), i, i")
+        self.table("a int, b text, c numeric", "i, repeat(md5(n::text), 40), i")
         for definition, reason in (
             ("INDEX ON t (c)", 'the order of column "c" is not one that pgsluice knows'),
             ("INDEX ON t (b)", "a value is compressed, stored out of line or too long"),
             ("INDEX ON t (b COLLATE \"en-x-icu\")", 'the collation of column "b" does not order by bytes'),
         ):
-            if "icu" in definition and self.sql("SELECT count(*) FROM pg_collation WHERE collprovider = 'i'") == "0":
+            if "icu" in definition and self.sql("SELECT count(*) FROM pg_collation WHERE collname = 'en-x-icu'") == "0":
                 continue
             with self.subTest(definition=definition):
                 said = self.sql(f"{SORTED}CREATE {definition}; {LAST}")

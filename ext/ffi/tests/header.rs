@@ -3,7 +3,10 @@
 use std::mem::{offset_of, size_of};
 use std::process::Command;
 
-use pgsluice_ffi::{AskDef, ColumnDef, DialectDef, EnvDef, LabelDef, Row, Slice, Status};
+use pgsluice_ffi::{
+    AskDef, ColumnDef, DialectDef, EnvDef, IndexAttributeDef, IndexRulesDef, IndexStatus,
+    IndexStepDef, LabelDef, Row, Slice, Status,
+};
 
 /// What a C program that includes the header prints for each expression.
 fn in_c(expressions: &[String]) -> Vec<usize> {
@@ -64,8 +67,36 @@ fn the_header_is_in_step() {
         expected.push((name.into(), status as usize));
     }
     expected.push(("sizeof(SluiceStatus)".into(), size_of::<Status>()));
+    index_layout(&mut expected);
     let expressions: Vec<String> = expected.iter().map(|(e, _)| e.clone()).collect();
     for ((expression, rust), c) in expected.iter().zip(in_c(&expressions)) {
         assert_eq!(*rust, c, "{expression}");
     }
+}
+
+fn index_layout(expected: &mut Vec<(String, usize)>) {
+    layout!(expected, IndexAttributeDef, "SluiceIndexAttribute", len "len", align "align",
+        by_value "by_value", order "order", descending "descending", nulls_first "nulls_first");
+    layout!(expected, IndexRulesDef, "SluiceIndexRules", keys "keys", memory "memory",
+        leaf_free "leaf_free", unique "unique", nulls_not_distinct "nulls_not_distinct",
+        deduplicate "deduplicate");
+    layout!(expected, IndexStepDef, "SluiceIndexStep", bytes "bytes", len "len", start "start",
+        end "end", rows "rows", root "root", level "level");
+    for (name, status) in [
+        ("GO", IndexStatus::Go),
+        ("FULL", IndexStatus::Full),
+        ("UNFIT", IndexStatus::Unfit),
+        ("WRITE", IndexStatus::Write),
+        ("READ", IndexStatus::Read),
+        ("PAGES", IndexStatus::Pages),
+        ("ADD", IndexStatus::Add),
+        ("DONE", IndexStatus::Done),
+        ("DUPLICATE", IndexStatus::Duplicate),
+        ("NO_MEMORY", IndexStatus::NoMemory),
+        ("CORRUPT", IndexStatus::Corrupt),
+        ("PANIC", IndexStatus::Panic),
+    ] {
+        expected.push((format!("SLUICE_INDEX_{name}"), status as usize));
+    }
+    expected.push(("sizeof(SluiceIndexStatus)".into(), size_of::<IndexStatus>()));
 }
