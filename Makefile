@@ -30,7 +30,7 @@ reference: need ## write docs/reference.md anew from the program's help
 	UPDATE_REFERENCE=1 cargo test --quiet -p pgsluice --bin pgsluice reference
 
 test: servers ## do the set-up and run every test
-	cargo test --workspace
+	cargo test --workspace --no-fail-fast
 	scripts/test-extension
 
 demo: ## start a server, load a million votes, ask two questions, stop (ROWS=n for more)
