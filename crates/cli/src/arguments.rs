@@ -6,9 +6,10 @@ use clap::{Args, ValueEnum};
 use pgsluice_core::scan;
 use pgsluice_engine::error::Error;
 use pgsluice_engine::options::{
-    ColumnSet, Create, DialectOptions, FileFormat, Header, InputOptions, Method, Options, Source,
-    TargetOptions,
+    ColumnSet, Create, DialectOptions, FileFormat, Header, InputOptions, Method, Options,
+    RejectOptions, Source, TargetOptions,
 };
+use pgsluice_engine::reject::Limit;
 use std::path::PathBuf;
 
 /// The form of the files
@@ -137,13 +138,68 @@ pub struct TargetArguments {
     pub no_analyze: bool,
 }
 
+/// What happens on a refused record
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OnError {
+    /// the load fails, and nothing is loaded
+    Stop,
+    /// the record goes to the reject file, and the load goes on
+    Reject,
+}
+
+/// What becomes of bad records.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Bad records")]
+pub struct ErrorArguments {
+    /// What a refused record does
+    #[arg(long, value_enum, default_value = "stop")]
+    pub on_error: OnError,
+    /// Where rejected records go, as they are in the file; FILE.jsonl says why
+    /// [default: the first file's name and .rejects, in this folder]
+    #[arg(long, value_name = "FILE")]
+    pub reject_file: Option<PathBuf>,
+    /// Fail on more than so many rejects, or on more than P% of the records
+    #[arg(long, value_name = "N|P%", value_parser = Limit::parse)]
+    pub reject_limit: Option<Limit>,
+}
+
 /// What the arguments mean.
 ///
 /// # Errors
 ///
 /// They contradict each other, or a pattern matches no file.
-pub fn options(source: &SourceArguments, target: &TargetArguments) -> Result<Options, Failure> {
-    Ok(Options { input: input(source)?, target: target_options(target) })
+pub fn options(
+    source: &SourceArguments,
+    target: &TargetArguments,
+    errors: &ErrorArguments,
+) -> Result<Options, Failure> {
+    let rejects = rejects(errors, &source.files)?;
+    Ok(Options { input: input(source)?, target: target_options(target), rejects })
+}
+
+fn rejects(a: &ErrorArguments, files: &[PathBuf]) -> Result<Option<RejectOptions>, Failure> {
+    if a.on_error == OnError::Stop {
+        let given = [
+            ("--reject-file", a.reject_file.is_some()),
+            ("--reject-limit", a.reject_limit.is_some()),
+        ];
+        return match given.iter().find(|(_, given)| *given) {
+            Some((option, _)) => {
+                Err(Error::usage(format!("{option} needs --on-error reject")).into())
+            }
+            None => Ok(None),
+        };
+    }
+    let default = || {
+        let first = files.first().and_then(|f| f.file_name()).filter(|f| *f != "-");
+        let mut name = first.unwrap_or("stdin".as_ref()).to_owned();
+        name.push(".rejects");
+        PathBuf::from(name)
+    };
+    Ok(Some(RejectOptions {
+        file: a.reject_file.clone().unwrap_or_else(default),
+        limit: a.reject_limit.unwrap_or(Limit::None),
+    }))
 }
 
 fn input(a: &SourceArguments) -> Result<InputOptions, Failure> {

@@ -6,7 +6,7 @@ use crate::plan::{Plan, Wire};
 use crate::rewrite;
 use pgsluice_core::error::Malformed;
 use pgsluice_core::row;
-use pgsluice_core::scan::{valid_utf8, Dialect, Format, Next, Record};
+use pgsluice_core::scan::{valid_utf8, Dialect, Eol, Format, Next, Record, Scanner};
 use pgsluice_core::sink::PgCopySink;
 use std::sync::Arc;
 
@@ -74,7 +74,8 @@ impl Encoder {
         };
         let (body, counts) = done.unwrap_or_else(|| {
             let counts = chunk.count(dialect);
-            let guarded = guard(&chunk, dialect, plan.major);
+            let whole = chunk.part == Part::Whole;
+            let guarded = guard(&chunk.bytes, chunk.eol, dialect, plan.major).filter(|_| whole);
             (guarded.map_or(Body::AsIs, Body::Guarded), counts)
         });
         Prepared { chunk: Arc::new(chunk), body, counts, fault }
@@ -162,20 +163,20 @@ impl Encoder {
 
 /// Up to PostgreSQL 17 a line of `\.` in CSV ends the data, and the rest is
 /// dropped in silence. Such a record is sent in quotes, which changes nothing else.
-fn guard(chunk: &Chunk, dialect: &Dialect, major: u32) -> Option<Vec<u8>> {
-    if major >= 18 || dialect.format != Format::Csv || chunk.part != Part::Whole {
+pub(crate) fn guard(chunk: &[u8], eol: Eol, dialect: &Dialect, major: u32) -> Option<Vec<u8>> {
+    if major >= 18 || dialect.format != Format::Csv {
         return None;
     }
-    memchr::memmem::find(&chunk.bytes, b"\\.")?;
-    let mut out = Vec::with_capacity(chunk.bytes.len() + 64);
+    memchr::memmem::find(chunk, b"\\.")?;
+    let mut out = Vec::with_capacity(chunk.len() + 64);
     let mut record = Record::default();
-    let mut scanner = chunk.scanner(dialect);
+    let mut scanner = Scanner::new(chunk, true, dialect, eol);
     let mut from = 0;
     while scanner.next(&mut record) == Ok(Next::Record) {
-        let bytes = &chunk.bytes[record.start..record.end];
+        let bytes = &chunk[record.start..record.end];
         let content = bytes.iter().position(|b| matches!(b, b'\r' | b'\n')).unwrap_or(bytes.len());
         if &bytes[..content] == b"\\." {
-            out.extend_from_slice(&chunk.bytes[from..record.start]);
+            out.extend_from_slice(&chunk[from..record.start]);
             out.extend_from_slice(&[dialect.quote, b'\\', b'.', dialect.quote]);
             out.extend_from_slice(&bytes[content..]);
             from = record.end;
@@ -184,6 +185,6 @@ fn guard(chunk: &Chunk, dialect: &Dialect, major: u32) -> Option<Vec<u8>> {
     if from == 0 {
         return None;
     }
-    out.extend_from_slice(&chunk.bytes[from..]);
+    out.extend_from_slice(&chunk[from..]);
     Some(out)
 }

@@ -19,6 +19,8 @@ pub struct Refused {
     pub sqlstate: String,
     /// its message
     pub message: String,
+    /// its DETAIL
+    pub detail: Option<String>,
 }
 
 /// Where the attempts and the rejects of [`isolate`] go.
@@ -102,6 +104,7 @@ mod tests {
                 column: None,
                 sqlstate: "22P02".into(),
                 message: String::new(),
+                detail: None,
             }))
         }
 

@@ -5,6 +5,7 @@ use crate::input::Reader;
 use crate::options::{Method, Options};
 use crate::pipeline::{self, Stop, Through};
 use crate::plan::{self, InputFacts, Plan};
+use crate::reject::{RejectFile, Rejects};
 use crate::report::{Progress, Seconds, Summary};
 use crate::session::conn::{Canceller, Conn};
 use crate::session::lane::{Lane, LaneCounts};
@@ -91,10 +92,12 @@ fn run(options: &Options, watch: &Watch) -> Result<Summary, Error> {
     clock.inspect = clock.lap();
 
     watch.phase(2);
-    let lanes = open_lanes(conn, &plan, options, watch)?;
-    let (through, mut lanes) = pipeline::run(reader, &plan, lanes, &watch.progress, &watch.stop)?;
+    let rejects = rejects(&reader, options)?;
+    let lanes = open_lanes(conn, &plan, options, watch, &rejects)?;
+    let run = pipeline::run(reader, &plan, lanes, &watch.progress, &watch.stop);
+    let (through, mut lanes, rejected) = close_rejects(rejects, run)?;
     let counts = total(&lanes);
-    check_counts(&plan, &through, &counts)?;
+    check_counts(&plan, &through, &counts, rejected)?;
     clock.load = clock.lap();
 
     watch.phase(3);
@@ -111,6 +114,8 @@ fn run(options: &Options, watch: &Watch) -> Result<Summary, Error> {
 
     watch.phase(4);
     let mut summary = summarise(options, &plan, &through, &counts, watch, &clock);
+    summary.rejected = rejected;
+    summary.skipped -= rejected;
     summary.steps.extend(moved);
     summary.transactions = transactions;
     summary.wal_bytes = wal_start.zip(wal_end).map(|(a, b)| b.saturating_sub(a));
@@ -144,9 +149,13 @@ fn open_lanes(
     plan: &Arc<Plan>,
     options: &Options,
     watch: &Watch,
+    rejects: &Option<Arc<Rejects>>,
 ) -> Result<Vec<Lane>, Error> {
     let names = Arc::new(options.input.sources.iter().map(|s| s.name()).collect::<Vec<_>>());
-    let lane = |conn| Lane::new(conn, plan.clone(), names.clone(), watch.progress.clone());
+    let lane = |conn| {
+        let progress = watch.progress.clone();
+        Lane::new(conn, plan.clone(), names.clone(), progress, rejects.clone())
+    };
     let mut lanes = vec![lane(first)];
     for _ in 1..plan.lanes {
         let mut conn = watch.connect(&options.target.url)?;
@@ -160,6 +169,42 @@ fn open_lanes(
     Ok(lanes)
 }
 
+/// Creates the reject files before anything is loaded: whether they can be
+/// written should not come out after hours.
+fn rejects(reader: &Reader, options: &Options) -> Result<Option<Arc<Rejects>>, Error> {
+    let Some(wanted) = &options.rejects else { return Ok(None) };
+    let name = wanted.file.display().to_string();
+    let header = reader.header().map(|h| h.bytes.as_slice());
+    let file = RejectFile::create(&wanted.file, header).map_err(|e| {
+        let error = Error::io("create the reject file", &name, &e);
+        match e.kind() {
+            std::io::ErrorKind::AlreadyExists => error
+                .with_hint("it and its .jsonl hold an earlier load's rejects; move them away, or name another file"),
+            _ => error,
+        }
+    })?;
+    Ok(Some(Arc::new(Rejects::new(file, wanted.limit))))
+}
+
+type Ran = Result<(Through, Vec<Lane>), Error>;
+
+/// After the rows: the limit is judged, and the reject files are on disk, before
+/// anything is committed. Files without a reject are taken away, however it ended.
+fn close_rejects(
+    rejects: Option<Arc<Rejects>>,
+    run: Ran,
+) -> Result<(Through, Vec<Lane>, u64), Error> {
+    let Some(rejects) = rejects else {
+        return run.map(|(through, lanes)| (through, lanes, 0));
+    };
+    let closed = run.and_then(|(through, lanes)| {
+        let rejected = rejects.close(through.records)?;
+        Ok((through, lanes, rejected))
+    });
+    rejects.remove_if_empty()?;
+    closed
+}
+
 fn total(lanes: &[Lane]) -> LaneCounts {
     lanes.iter().fold(LaneCounts::default(), |sum, lane| LaneCounts {
         rows: sum.rows + lane.counts.rows,
@@ -170,12 +215,18 @@ fn total(lanes: &[Lane]) -> LaneCounts {
 }
 
 /// Before the commit: the server took as many rows as there were records.
-fn check_counts(plan: &Plan, through: &Through, counts: &LaneCounts) -> Result<(), Error> {
+fn check_counts(
+    plan: &Plan,
+    through: &Through,
+    counts: &LaneCounts,
+    rejected: u64,
+) -> Result<(), Error> {
     let counted = plan.dialect.is_some();
-    let lost = through.records != counts.rows && !plan.may_drop_rows;
-    if counted && (lost || counts.rows > through.records) {
+    let accounted = counts.rows + rejected;
+    let lost = through.records != accounted && !plan.may_drop_rows;
+    if counted && (lost || accounted > through.records) {
         return Err(Error::new(format!(
-            "{} records were sent and the server took {} rows; rolled back",
+            "{} records were read, the server took {} rows, {rejected} were rejected; rolled back",
             through.records, counts.rows
         ))
         .with_hint("this is a defect of the loader, or of a trigger on the table"));

@@ -1,6 +1,7 @@
 //! What a load is asked to do, validated as far as it can be without a server.
 
 use crate::error::Error;
+use crate::reject::Limit;
 use pgsluice_core::scan::{Dialect, DotLine, Format};
 use std::fmt;
 use std::path::PathBuf;
@@ -249,6 +250,15 @@ pub struct TargetOptions {
     pub no_analyze: bool,
 }
 
+/// What becomes of records that are refused, where the load is to go on.
+#[derive(Clone, Debug)]
+pub struct RejectOptions {
+    /// where their original bytes go
+    pub file: PathBuf,
+    /// how many the load bears
+    pub limit: Limit,
+}
+
 /// Everything that a load is asked to do.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -256,6 +266,8 @@ pub struct Options {
     pub input: InputOptions,
     /// what happens in the database
     pub target: TargetOptions,
+    /// refused records go there; `None` where the first one stops the load
+    pub rejects: Option<RejectOptions>,
 }
 
 /// COPY's options on the form of a file, as they were given.

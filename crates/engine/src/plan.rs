@@ -135,7 +135,8 @@ pub fn plan(
         shape,
         dialect,
         one_statement: table.statement_triggers(),
-        freeze: choice.freeze,
+        // FREEZE does not work within the savepoints that rejects need.
+        freeze: choice.freeze && options.rejects.is_none(),
         filter: target.filter.clone(),
         encoding: options.input.encoding.clone().unwrap_or_else(|| "UTF8".into()),
         major: server.major(),
@@ -154,6 +155,7 @@ pub fn plan(
     let owned = table.columns.iter().filter(supplied);
     plan.sequences = owned.filter_map(|c| Some((c.name.clone(), c.sequence.clone()?))).collect();
     steps(&mut plan, table, options)?;
+    judge(&mut plan, options)?;
     Ok(plan)
 }
 
@@ -340,6 +342,28 @@ fn steps(plan: &mut Plan, table: &TableFacts, options: &Options) -> Result<(), E
                 plan.table
             ));
         }
+    }
+    Ok(())
+}
+
+/// What it means that refused records are rejected.
+fn judge(plan: &mut Plan, options: &Options) -> Result<(), Error> {
+    let Some(rejects) = &options.rejects else { return Ok(()) };
+    if plan.dialect.is_none() {
+        return Err(Error::new("records of a binary file cannot be rejected one by one")
+            .with_hint("convert the file to CSV, or take --on-error stop"));
+    }
+    plan.notes.push(format!(
+        "refused records go to {} (limit {}); each chunk is a COPY within a savepoint",
+        rejects.file.display(),
+        rejects.limit
+    ));
+    if plan.one_statement {
+        plan.one_statement = false;
+        plan.notes.push("statement triggers fire once for each chunk, since it is a COPY".into());
+    }
+    if plan.method == Method::CopyFresh {
+        plan.notes.push("without FREEZE, which does not work within savepoints".into());
     }
     Ok(())
 }

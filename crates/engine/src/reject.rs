@@ -7,7 +7,9 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
+use crate::error::Error;
 use serde::Serialize;
 
 /// How many rejects a load bears.
@@ -83,6 +85,8 @@ pub struct Reject {
     pub sqlstate: String,
     /// the server's message
     pub message: String,
+    /// the server's DETAIL, such as the key that exists already
+    pub detail: Option<String>,
 }
 
 /// The two files, open for writing.
@@ -91,6 +95,7 @@ pub struct RejectFile {
     path: PathBuf,
     records: BufWriter<File>,
     side: BufWriter<File>,
+    rejected: u64,
 }
 
 impl RejectFile {
@@ -115,6 +120,7 @@ impl RejectFile {
             path: path.to_owned(),
             records: BufWriter::new(records),
             side: BufWriter::new(side),
+            rejected: 0,
         };
         if let Some(header) = header {
             file.put_record(header)?;
@@ -135,6 +141,31 @@ impl RejectFile {
     /// since a reject that is kept nowhere would be lost.
     pub fn add(&mut self, reject: &Reject, bytes: &[u8]) -> io::Result<()> {
         self.put_record(bytes)?;
+        self.describe(reject)
+    }
+
+    /// As [`RejectFile::add`], for a record that is too long to be held.
+    ///
+    /// # Errors
+    ///
+    /// As [`RejectFile::add`], or the record cannot be read.
+    pub fn add_from(&mut self, reject: &Reject, bytes: &mut impl io::Read) -> io::Result<()> {
+        let mut block = vec![0; 1 << 16];
+        let mut ended = false;
+        loop {
+            let got = bytes.read(&mut block)?;
+            let Some(last) = block[..got].last() else { break };
+            ended = matches!(last, b'\n' | b'\r');
+            self.records.write_all(&block[..got])?;
+        }
+        if !ended {
+            self.records.write_all(b"\n")?;
+        }
+        self.describe(reject)
+    }
+
+    fn describe(&mut self, reject: &Reject) -> io::Result<()> {
+        self.rejected += 1;
         serde_json::to_writer(&mut self.side, reject)?;
         self.side.write_all(b"\n")
     }
@@ -149,7 +180,9 @@ impl RejectFile {
             file.flush()?;
             file.get_ref().sync_all()?;
         }
-        Ok(())
+        // The names are durable only when their folder is.
+        let folder = self.path.parent().filter(|p| !p.as_os_str().is_empty());
+        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
     }
 
     /// A record that ended with the file may lack its line end: the next one must not run into it.
@@ -159,6 +192,100 @@ impl RejectFile {
             return Ok(());
         }
         self.records.write_all(b"\n")
+    }
+}
+
+/// The rejects of a running load, shared by its lanes.
+#[derive(Debug)]
+pub struct Rejects {
+    file: Mutex<RejectFile>,
+    limit: Limit,
+}
+
+impl Rejects {
+    /// Over files that were just created.
+    pub fn new(file: RejectFile, limit: Limit) -> Rejects {
+        Rejects { file: Mutex::new(file), limit }
+    }
+
+    /// Uses the files, one lane at a time, and looks at the limit afterwards.
+    ///
+    /// # Errors
+    ///
+    /// The files cannot be written, or the limit is exceeded.
+    pub fn keep(&self, put: impl FnOnce(&mut RejectFile) -> io::Result<()>) -> Result<(), Error> {
+        let mut file = self.file.lock().unwrap_or_else(|e| e.into_inner());
+        put(&mut file).map_err(|e| Error::io("write", &file.path.display().to_string(), &e))?;
+        if self.limit.exceeded(file.rejected) {
+            return Err(self.too_many(&mut file));
+        }
+        Ok(())
+    }
+
+    /// A file without a name beside the reject file, for a record that is too
+    /// long to be held in memory until it is known whether it is rejected.
+    ///
+    /// # Errors
+    ///
+    /// The folder cannot be written to.
+    pub fn spool(&self) -> io::Result<File> {
+        let path = self.file.lock().unwrap_or_else(|e| e.into_inner()).path.clone();
+        let mut name = path.into_os_string();
+        name.push(".part");
+        let file =
+            OpenOptions::new().read(true).write(true).create_new(true).open(Path::new(&name))?;
+        std::fs::remove_file(&name)?;
+        Ok(file)
+    }
+
+    /// At the end of the input: the limit, and everything on disk before the
+    /// commit that leaves these records out. Gives the number of rejects.
+    ///
+    /// # Errors
+    ///
+    /// As [`Rejects::keep`].
+    pub fn close(&self, read: u64) -> Result<u64, Error> {
+        let mut file = self.file.lock().unwrap_or_else(|e| e.into_inner());
+        file.sync().map_err(|e| Error::io("write", &file.path.display().to_string(), &e))?;
+        if self.limit.exceeded_at_end(file.rejected, read) {
+            return Err(self.too_many(&mut file));
+        }
+        Ok(file.rejected)
+    }
+
+    /// Removes both files if no record was rejected: empty ones would only be
+    /// in the way of the next load.
+    ///
+    /// # Errors
+    ///
+    /// A file cannot be removed.
+    pub fn remove_if_empty(&self) -> Result<(), Error> {
+        let file = self.file.lock().unwrap_or_else(|e| e.into_inner());
+        if file.rejected > 0 {
+            return Ok(());
+        }
+        for path in [file.path.clone(), side_path(&file.path)] {
+            std::fs::remove_file(&path)
+                .map_err(|e| Error::io("remove the empty", &path.display().to_string(), &e))?;
+        }
+        Ok(())
+    }
+
+    fn too_many(&self, file: &mut RejectFile) -> Error {
+        // Whoever looks into the file now should find them all; the load fails either way.
+        let kept = file.sync();
+        let error = Error::new(format!(
+            "{} records were rejected, which is more than the limit of {}; nothing was loaded",
+            file.rejected, self.limit
+        ));
+        match kept {
+            Ok(()) => error.with_hint(format!(
+                "{} has them, and {} says why",
+                file.path.display(),
+                side_path(&file.path).display()
+            )),
+            Err(_) => error,
+        }
     }
 }
 
@@ -221,6 +348,7 @@ mod tests {
             column: Some("b".into()),
             sqlstate: "22P02".into(),
             message: "invalid input syntax for type integer: \"\n\"".into(),
+            detail: None,
         };
         file.add(&reject, b"1,\xff").unwrap();
         file.add(&reject, b"2,\"\n\"\n").unwrap();

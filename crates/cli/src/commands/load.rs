@@ -1,6 +1,6 @@
 //! `pgsluice load`: files into a table.
 
-use crate::arguments::{options, SourceArguments, TargetArguments};
+use crate::arguments::{options, ErrorArguments, SourceArguments, TargetArguments};
 use crate::failure::Failure;
 use clap::Args;
 use pgsluice_engine::load::{load, Watch};
@@ -16,6 +16,9 @@ Examples:
   pgsluice load 'part-*.csv.gz' --to \"$URL\" --table s.votes --header --truncate
   zcat big.tsv.gz | pgsluice load - --format text --to \"$URL\" --table events";
 
+/// The exit code of a load that left rejected records out.
+const REJECTED: u8 = 3;
+
 /// Load files into a table: all of it or nothing
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
@@ -24,6 +27,8 @@ pub struct Arguments {
     source: SourceArguments,
     #[command(flatten)]
     target: TargetArguments,
+    #[command(flatten)]
+    errors: ErrorArguments,
     /// Write the summary as JSON
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     summary: Option<PathBuf>,
@@ -34,7 +39,7 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let options = options(&arguments.source, &arguments.target)?;
+    let options = options(&arguments.source, &arguments.target, &arguments.errors)?;
     let watch = Watch::default();
     let summary = load(&options, &watch)?;
     if let Some(path) = &arguments.summary {
@@ -43,7 +48,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if !arguments.quiet {
         print(&summary);
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(if summary.rejected > 0 { ExitCode::from(REJECTED) } else { ExitCode::SUCCESS })
 }
 
 fn write_summary(summary: &Summary, path: &Path) -> Result<(), Failure> {

@@ -1,11 +1,18 @@
 //! A server, the program, and stock COPY as the oracle.
 
+// Each test program uses a part of it.
+#![allow(dead_code)]
+
 use pgsluice_engine::server::{find_all, Installation, Options, Server};
 use pgsluice_engine::session::conn::Conn;
 use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Worlds of this process so far: each has a folder of its own.
+static WORLDS: AtomicUsize = AtomicUsize::new(0);
 
 /// One installation for each major version; without any, nothing would be tested.
 pub fn each_major() -> Vec<Installation> {
@@ -43,7 +50,8 @@ impl World {
             ..Options::default()
         })
         .expect("the server starts");
-        let name = format!("pgsluice-test-{}-{}", installation.version.major, std::process::id());
+        let number = WORLDS.fetch_add(1, Ordering::Relaxed);
+        let name = format!("pgsluice-test-{}-{number}", std::process::id());
         let dir = std::env::temp_dir().join(name);
         fs::create_dir_all(&dir).unwrap();
         let conn = Conn::open(&server.url("postgres")).unwrap();

@@ -1,12 +1,15 @@
 //! One connection that takes chunks: which statement each belongs to, and what
 //! the server's errors mean in terms of the files.
 
+mod judge;
+
 use super::conn::{Conn, Probe};
 use super::statement;
 use crate::encode::{Body, Prepared};
 use crate::error::{shown, Error, Place};
 use crate::input::{Chunk, Counts, Part};
 use crate::plan::{Plan, Wire};
+use crate::reject::Rejects;
 use crate::report::Progress;
 use pgsluice_core::scan::{Dialect, Eol, Next, Record};
 use pgsluice_core::sink::{HEADER, TRAILER};
@@ -86,6 +89,9 @@ pub struct Lane {
     /// what it has done
     pub counts: LaneCounts,
     in_piece: bool,
+    /// refused records go there; `None` where the first one stops the load
+    rejects: Option<Arc<Rejects>>,
+    giant: Option<judge::Giant>,
 }
 
 impl Lane {
@@ -96,6 +102,7 @@ impl Lane {
         plan: Arc<Plan>,
         names: Arc<Vec<String>>,
         progress: Arc<Progress>,
+        rejects: Option<Arc<Rejects>>,
     ) -> Lane {
         Lane {
             conn,
@@ -105,6 +112,8 @@ impl Lane {
             open: None,
             counts: LaneCounts::default(),
             in_piece: false,
+            rejects,
+            giant: None,
         }
     }
 
@@ -115,6 +124,9 @@ impl Lane {
     /// The server refuses a record of it or of an earlier one, or the
     /// connection is lost. The transaction is at its end.
     pub fn feed(&mut self, placed: Placed) -> Result<(), Error> {
+        if let Some(rejects) = self.rejects.clone() {
+            return self.judge(placed, &rejects);
+        }
         if let Some((fault, line)) = placed.prepared.fault {
             if self.open.as_ref().map_or(true, |o| o.file != placed.prepared.chunk.file) {
                 return Err(self.malformed(&placed, fault, line));
@@ -214,6 +226,9 @@ impl Lane {
         let plan = self.plan.clone();
         let Some(dialect) = &plan.dialect else { return Ok(()) };
         let chunk = &placed.prepared.chunk;
+        if chunk.part != Part::Whole {
+            return Err(judge::too_long_for_insert());
+        }
         let mut scanner = chunk.scanner(dialect);
         let mut record = Record::default();
         let mut insert = statement::Insert::new(&plan);
@@ -222,7 +237,7 @@ impl Lane {
             let next =
                 scanner.next(&mut record).map_err(|f| self.malformed(&placed, f, record.line))?;
             if next == Next::Record {
-                insert.add(&plan, chunk, &record).map_err(|fault| match fault {
+                insert.add(&plan, &chunk.bytes, &record).map_err(|fault| match fault {
                     statement::NoInsert::Malformed(f) => self.malformed(&placed, f, record.line),
                     statement::NoInsert::Encoding(message) => {
                         let place = self.place_of_record(&placed, dialect, done + insert.rows());

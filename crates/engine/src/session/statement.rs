@@ -2,7 +2,6 @@
 
 use super::conn::{quote_ident, quote_literal};
 use super::lane::Form;
-use crate::input::Chunk;
 use crate::plan::Plan;
 use crate::rewrite::{self, Value};
 use pgsluice_core::error::Malformed;
@@ -108,7 +107,7 @@ impl Insert {
     /// # Errors
     ///
     /// [`NoInsert`]; nothing was added.
-    pub fn add(&mut self, plan: &Plan, chunk: &Chunk, record: &Record) -> Result<(), NoInsert> {
+    pub fn add(&mut self, plan: &Plan, chunk: &[u8], record: &Record) -> Result<(), NoInsert> {
         if record.len() != plan.shape.fields {
             return Err(NoInsert::Malformed(if record.len() > plan.shape.fields {
                 Malformed::ExtraData
@@ -117,7 +116,7 @@ impl Insert {
             }));
         }
         let mut row = String::from(if self.rows == 0 { "(" } else { ", (" });
-        for (i, value) in rewrite::values(&plan.shape, &chunk.bytes, record).enumerate() {
+        for (i, value) in rewrite::values(&plan.shape, chunk, record).enumerate() {
             if i > 0 {
                 row.push_str(", ");
             }

@@ -19,6 +19,10 @@ pub fn begin(conn: &mut Conn, options: &Options) -> Result<(), Error> {
     for (name, value) in crate::plan::settings(options) {
         set(conn, &name, &value, true)?;
     }
+    if options.rejects.is_some() {
+        // A violation that shows at the commit could not be put down to its record.
+        conn.exec("SET CONSTRAINTS ALL IMMEDIATE")?;
+    }
     Ok(())
 }
 

@@ -1,0 +1,216 @@
+//! `--on-error reject`: every bad record of every class goes to the reject
+//! file as it was, everything else is loaded, and the limit holds.
+
+mod common;
+
+use common::{each_major, World};
+use serde_json::Value;
+use std::fs;
+
+const METHODS: [&str; 6] =
+    ["copy-csv", "copy-text", "copy-binary", "insert", "insert-batch", "copy-fresh"];
+
+/// A table with every kind of constraint, a parent for its foreign key, and a
+/// deferred constraint, which must not wait for the commit.
+const TABLE: &str = "
+    DROP TABLE IF EXISTS t, p;
+    CREATE TABLE p (k int PRIMARY KEY);
+    INSERT INTO p VALUES (1), (2);
+    CREATE TABLE t (
+        id int UNIQUE,
+        n smallint NOT NULL CHECK (n < 100),
+        v varchar(3),
+        k int REFERENCES p DEFERRABLE INITIALLY DEFERRED,
+        r int4range,
+        EXCLUDE USING gist (r WITH &&)
+    );";
+
+/// A bad record, its line (the record's first), the SQLSTATE and the column.
+const BAD: [(&[u8], u64, &str, Option<&str>); 12] = [
+    (b"x,1,a,1,\n", 3, "22P02", Some("id")),
+    (b"2,40000,a,1,\n", 4, "22003", Some("n")),
+    (b"3,1\n", 5, "22P04", Some("v")),
+    (b"4,1,a,1,,\n", 6, "22P04", None),
+    (b"5,1,abcd,1,\n", 7, "22001", Some("v")),
+    (b"6,,a,1,\n", 8, "23502", Some("n")),
+    (b"7,100,a,1,\n", 9, "23514", None),
+    (b"1,1,a,1,\n", 10, "23505", None),
+    (b"8,1,a,9,\n", 11, "23503", None),
+    (b"9,1,a,1,\"[5,7)\"\n", 12, "23P01", None),
+    (b"10,1,\"\xff\",1,\n", 13, "22021", None),
+    (b"\"1\n1\",1,a,1,\n", 14, "22P02", Some("id")),
+];
+
+fn file() -> Vec<u8> {
+    let mut bytes = b"id,n,v,k,r\n1,1,a,1,\"[1,6)\"\n".to_vec();
+    for (record, ..) in BAD {
+        bytes.extend_from_slice(record);
+    }
+    bytes.extend_from_slice(b"90,1,\"b\nb\",2,\n91,1,,,");
+    bytes
+}
+
+fn side(path: &str) -> Vec<Value> {
+    let text = fs::read_to_string(format!("{path}.jsonl")).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn remove(path: &str) {
+    let _ = fs::remove_file(path);
+    let _ = fs::remove_file(format!("{path}.jsonl"));
+}
+
+#[test]
+fn every_class_by_every_method() {
+    for installation in each_major() {
+        let mut world = World::new(&installation);
+        let source = file();
+        let path = world.file("bad.csv", &source);
+        let rejects = world.path("rejects.csv");
+        for method in METHODS {
+            remove(&rejects);
+            world.sql(TABLE);
+            let arguments = [
+                &path,
+                "--table",
+                "t",
+                "--header",
+                "--method",
+                method,
+                "--on-error",
+                "reject",
+                "--reject-file",
+                &rejects,
+            ];
+            let summary = world.load(&arguments).unwrap_or_else(|e| panic!("{method}: {e}"));
+            assert_eq!(summary["read"], 15, "{method}");
+            assert_eq!(summary["rejected"], BAD.len(), "{method}");
+            assert_eq!(world.sql("SELECT string_agg(id::text, ',' ORDER BY id) FROM t"), "1,90,91");
+
+            let mut expected = b"id,n,v,k,r\n".to_vec();
+            BAD.iter().for_each(|(record, ..)| expected.extend_from_slice(record));
+            assert_eq!(fs::read(&rejects).unwrap(), expected, "{method}");
+            let side = side(&rejects);
+            assert_eq!(side.len(), BAD.len());
+            for (said, (index, (record, line, sqlstate, column))) in
+                side.iter().zip(BAD.iter().enumerate())
+            {
+                let (offset, length) = (said["offset"].as_u64().unwrap() as usize, record.len());
+                assert_eq!(&source[offset..offset + length], *record, "{method}: {said}");
+                assert_eq!(said["length"], length, "{method}: {said}");
+                assert_eq!(said["record"], index + 2, "{method}: {said}");
+                assert_eq!(said["line"], *line, "{method}: {said}");
+                assert_eq!(said["sqlstate"], *sqlstate, "{method}: {said}");
+                // INSERT does not say which of its values it could not read.
+                if !method.starts_with("insert") {
+                    assert_eq!(said["column"].as_str(), *column, "{method}: {said}");
+                }
+            }
+            mend_and_load_again(&mut world, &rejects, method);
+        }
+    }
+}
+
+/// The reject file is loadable as it stands: the same records are refused again.
+fn mend_and_load_again(world: &mut World, rejects: &str, method: &str) {
+    let again = world.path("again.csv");
+    remove(&again);
+    let summary = world
+        .load(&[
+            rejects,
+            "--table",
+            "t",
+            "--header",
+            "--on-error",
+            "reject",
+            "--reject-file",
+            &again,
+        ])
+        .unwrap();
+    // The range that overlapped, the key and the parent are still in the way.
+    assert_eq!(summary["rejected"], BAD.len(), "{method}");
+    assert_eq!(fs::read(&again).unwrap(), fs::read(rejects).unwrap());
+}
+
+#[test]
+fn the_limit_lets_n_pass_and_fails_on_the_next() {
+    let installation = each_major().remove(0);
+    let mut world = World::new(&installation);
+    let mut bytes = Vec::new();
+    for i in 0..50_000 {
+        bytes.extend_from_slice(if i % 1_000 == 7 { b"x\n" } else { b"1\n" });
+    }
+    let path = world.file("t.csv", &bytes);
+    let rejects = world.path("rejects.csv");
+    for (limit, passes) in [("50", true), ("49", false), ("0.1%", true), ("0.099%", false)] {
+        remove(&rejects);
+        world.sql("DROP TABLE IF EXISTS t; CREATE TABLE t (a int)");
+        let outcome = world.load(&[
+            &path,
+            "--table",
+            "t",
+            "--on-error",
+            "reject",
+            "--reject-file",
+            &rejects,
+            "--reject-limit",
+            limit,
+        ]);
+        let loaded = world.sql("SELECT count(*) FROM t");
+        match outcome {
+            Ok(summary) => {
+                assert!(passes, "{limit}");
+                assert_eq!((&summary["rejected"], loaded.as_str()), (&Value::from(50), "49950"));
+            }
+            Err(said) => {
+                assert!(!passes, "{limit}: {said}");
+                assert!(said.contains("more than the limit of"), "{said}");
+                assert_eq!(loaded, "0", "{limit}");
+            }
+        }
+        assert_eq!(side(&rejects)[1]["record"], 1_008);
+    }
+}
+
+#[test]
+fn reject_files_are_never_overwritten_and_empty_ones_not_left() {
+    let installation = each_major().remove(0);
+    let mut world = World::new(&installation);
+    world.sql("CREATE TABLE t (a int)");
+    let path = world.file("t.csv", b"1\n2\n");
+    let rejects = world.file("rejects.csv", b"kept");
+    let arguments = [&path, "--table", "t", "--on-error", "reject", "--reject-file", &rejects];
+    let said = world.load(&arguments).unwrap_err();
+    assert!(said.contains("rejects.csv") && said.contains("hint:"), "{said}");
+    assert_eq!(fs::read(&rejects).unwrap(), b"kept");
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "0");
+
+    fs::remove_file(&rejects).unwrap();
+    let summary = world.load(&arguments).unwrap();
+    assert_eq!((&summary["loaded"], &summary["rejected"]), (&Value::from(2), &Value::from(0)));
+    assert!(!fs::exists(&rejects).unwrap());
+
+    let output = world.run(&["load", &path, "--table", "t", "--reject-limit", "5"]);
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn a_record_too_long_to_be_held_is_rejected_as_it_was() {
+    let installation = each_major().remove(0);
+    let mut world = World::new(&installation);
+    world.sql("CREATE TABLE t (a varchar(1000000), b int)");
+    let long = vec![b'x'; 70 << 20];
+    let bytes = [b"a,1\n", &long[..], b",2\nb,3\n"].concat();
+    let path = world.file("long.csv", &bytes);
+    let rejects = world.path("rejects.csv");
+    let summary = world
+        .load(&[&path, "--table", "t", "--on-error", "reject", "--reject-file", &rejects])
+        .unwrap();
+    assert_eq!((&summary["loaded"], &summary["rejected"]), (&Value::from(2), &Value::from(1)));
+    let kept = fs::read(&rejects).unwrap();
+    assert_eq!(kept.len(), long.len() + 3);
+    assert!(kept == [&long[..], b",2\n"].concat());
+    let said = side(&rejects).remove(0);
+    assert_eq!((&said["record"], &said["sqlstate"]), (&Value::from(2), &Value::from("22001")));
+    assert_eq!((&said["offset"], &said["length"]), (&Value::from(4), &Value::from(kept.len())));
+}
