@@ -2,13 +2,14 @@
 //!
 //! usage: cargo run --release -p pgsluice-core --example types [rounds]
 //!
+//! Of the rounds the fastest counts: other work on the machine can only add time.
 //! Before a figure is printed, all values were put and their bytes counted.
 
 use pgsluice_core::shape::{Env, Type};
 use pgsluice_core::sink::{PgCopySink, RowSink};
 use pgsluice_core::types::{self, jsonb::JsonbBuilder};
 use std::hint::black_box;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// How many values a round puts.
 const VALUES: usize = 20_000;
@@ -85,19 +86,17 @@ fn jsonb_on_disk(rounds: usize) {
         }
         start.elapsed()
     };
-    let mut times: Vec<Duration> = (0..rounds).map(|_| round()).collect();
-    times.sort();
-    let median = times[times.len() / 2].as_secs_f64();
+    let fastest = (0..rounds).map(|_| round()).min().expect("a round").as_secs_f64();
     println!(
         "{:<18} {:>7.1} ns a value  {:>7.0} MB/s",
         "jsonb on disk",
-        median * 1e9 / VALUES as f64,
-        text as f64 / 1e6 / median
+        fastest * 1e9 / VALUES as f64,
+        text as f64 / 1e6 / fastest
     );
 }
 
 fn main() {
-    let rounds: usize = std::env::args().nth(1).map_or(15, |n| n.parse().expect("a number"));
+    let rounds: usize = std::env::args().nth(1).map_or(100, |n| n.parse().expect("a number"));
     let env = Env { utc: true, ..Env::default() };
     jsonb_on_disk(rounds);
     for (name, ty, write) in KINDS {
@@ -118,13 +117,11 @@ fn main() {
             assert!(sink.bytes().len() > 7 * VALUES - 1);
             time
         };
-        let mut times: Vec<Duration> = (0..rounds).map(|_| round()).collect();
-        times.sort();
-        let median = times[times.len() / 2].as_secs_f64();
+        let fastest = (0..rounds).map(|_| round()).min().expect("a round").as_secs_f64();
         println!(
             "{name:<18} {:>7.1} ns a value  {:>7.0} MB/s",
-            median * 1e9 / VALUES as f64,
-            text as f64 / 1e6 / median
+            fastest * 1e9 / VALUES as f64,
+            text as f64 / 1e6 / fastest
         );
     }
 }

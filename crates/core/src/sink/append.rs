@@ -7,7 +7,7 @@ use std::ptr;
 /// Fields of a few bytes are most of what a load copies, and a call for each
 /// would cost more than the copying.
 #[inline]
-pub(super) fn append(out: &mut Vec<u8>, len: i32, v: &[u8]) {
+pub(crate) fn append(out: &mut Vec<u8>, len: i32, v: &[u8]) {
     const HEAD: usize = 4;
     out.reserve(HEAD + v.len());
     let old = out.len();
@@ -20,6 +20,18 @@ pub(super) fn append(out: &mut Vec<u8>, len: i32, v: &[u8]) {
         ptr::copy_nonoverlapping(len.to_be_bytes().as_ptr(), to, HEAD);
         copy(v, to.add(HEAD));
         out.set_len(old + HEAD + v.len());
+    }
+}
+
+/// Appends `v`, as `extend_from_slice` does.
+#[inline]
+pub(crate) fn extend(out: &mut Vec<u8>, v: &[u8]) {
+    out.reserve(v.len());
+    let old = out.len();
+    // SAFETY: as in `append`, without the head.
+    unsafe {
+        copy(v, out.as_mut_ptr().add(old));
+        out.set_len(old + v.len());
     }
 }
 
@@ -81,6 +93,9 @@ mod tests {
             append(&mut out, len as i32, &source[..len]);
             let mut expected = vec![7, 0, 0, 0, len as u8];
             expected.extend_from_slice(&source[..len]);
+            assert_eq!(out, expected);
+            extend(&mut out, &source[len..]);
+            expected.extend_from_slice(&source[len..]);
             assert_eq!(out, expected);
         }
     }

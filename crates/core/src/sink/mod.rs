@@ -1,6 +1,6 @@
 //! Where typed values go: rows in one of PostgreSQL's formats.
 
-mod append;
+pub(crate) mod append;
 mod heap;
 mod pgcopy;
 

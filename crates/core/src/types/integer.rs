@@ -35,7 +35,7 @@ pub fn int8(text: &[u8]) -> Result<i64, Refusal> {
 /// One to eighteen digits, perhaps after a minus, and nothing else: what fits
 /// without a check on overflow.
 #[inline]
-fn plain(text: &[u8]) -> Option<i64> {
+pub(super) fn plain(text: &[u8]) -> Option<i64> {
     let (negative, mut digits) = match text {
         [b'-', rest @ ..] => (true, rest),
         _ => (false, text),

@@ -6,9 +6,13 @@
 //! to back, each object's keys sorted when its turn comes. Nothing is allocated
 //! for a value or a key: the lists stay from row to row.
 
+use super::integer;
 use super::json::{visit_jsonb, Scalar, Visitor, MOST_DEEP};
 use super::numeric::numeric;
 use crate::error::Refusal;
+use crate::sink::append::extend;
+use crate::sink::Numeric;
+use std::cmp::Ordering;
 
 /// Longer texts are left to the server: they would need much memory here, and
 /// are compressed or stored out of line anyway.
@@ -31,6 +35,8 @@ const IS_CONTAINER: u32 = 0x5000_0000;
 const STRIDE: usize = 32;
 /// `jsonb` is aligned to four bytes, and so are containers and numbers in it.
 const ALIGN: usize = 4;
+/// Up to so many keys an insertion sort is the faster one.
+const FEW: usize = 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
@@ -240,9 +246,9 @@ impl<'b> Writer<'b> {
 
     #[inline]
     fn pad(&mut self) {
-        while self.out.len() % ALIGN != 0 {
-            self.out.push(0);
-        }
+        let end = self.out.len().next_multiple_of(ALIGN);
+        self.out.extend_from_slice(&[0; ALIGN]);
+        self.out.truncate(end);
     }
 
     /// Writes the value of a node and gives its JEntry type. The length of a
@@ -253,7 +259,7 @@ impl<'b> Writer<'b> {
         match node.kind {
             Kind::String | Kind::Resolved => {
                 let bytes = self.string(node);
-                self.out.extend_from_slice(bytes);
+                extend(self.out, bytes);
                 IS_STRING
             }
             Kind::Number => {
@@ -326,7 +332,7 @@ impl<'b> Writer<'b> {
             let before = self.out.len();
             let key = self.nodes[self.pairs[base + i].key as usize];
             let bytes = self.string(key);
-            self.out.extend_from_slice(bytes);
+            extend(self.out, bytes);
             self.entry(entries, i, IS_STRING, before, first);
         }
         for i in 0..count {
@@ -352,48 +358,102 @@ impl<'b> Writer<'b> {
             index = self.nodes[index as usize + 1].next;
         }
         if !is_sorted {
-            let (nodes, text, scratch) = (self.nodes, self.text, self.scratch);
-            let bytes = |pair: &Pair| {
-                let node = nodes[pair.key as usize];
-                let from = if node.kind == Kind::String { text } else { scratch };
-                &from[node.start as usize..][..node.len as usize]
-            };
-            let same_prefix = |a: &Pair, b: &Pair| bytes(a).cmp(bytes(b));
-            let pairs = &mut self.pairs[base..];
-            pairs.sort_unstable_by(|a, b| {
-                let order = a.order.cmp(&b.order).then_with(|| same_prefix(a, b));
-                // The later of two equal keys comes first, and stays.
-                order.then(b.key.cmp(&a.key))
-            });
-            let mut kept = 0;
-            for i in 0..pairs.len() {
-                let (last, this) = (pairs[kept], pairs[i]);
-                if i > 0 && last.order == this.order && bytes(&last) == bytes(&this) {
-                    continue;
-                }
-                kept += usize::from(i > 0);
-                pairs[kept] = this;
-            }
-            self.pairs.truncate(base + kept + 1);
+            let kept = self.sort(base);
+            self.pairs.truncate(base + kept);
         }
         self.pairs.len() - base
     }
 
+    /// Sorts the pairs from `base` on, and moves the last of those with equal
+    /// keys to the front; gives how many.
+    fn sort(&mut self, base: usize) -> usize {
+        let (nodes, text, scratch) = (self.nodes, self.text, self.scratch);
+        let bytes = |pair: &Pair| {
+            let node = nodes[pair.key as usize];
+            let from = if node.kind == Kind::String { text } else { scratch };
+            &from[node.start as usize..][..node.len as usize]
+        };
+        // Of two equal keys the later comes first, and stays.
+        let order = |a: &Pair, b: &Pair| {
+            let keys = a.order.cmp(&b.order).then_with(|| bytes(a).cmp(bytes(b)));
+            keys.then(b.key.cmp(&a.key))
+        };
+        let pairs = &mut self.pairs[base..];
+        if pairs.len() <= FEW {
+            insertion_sort(pairs, order);
+        } else {
+            pairs.sort_unstable_by(order);
+        }
+        let mut kept = 0;
+        for i in 1..pairs.len() {
+            let (last, this) = (pairs[kept], pairs[i]);
+            if last.order != this.order || bytes(&last) != bytes(&this) {
+                kept += 1;
+                pairs[kept] = this;
+            }
+        }
+        kept + 1
+    }
+
     /// A `numeric` with a header of four bytes, as `make_result` forms it.
+    #[inline]
     fn number(&mut self, text: &[u8]) {
         let out = &mut *self.out;
-        let read = numeric(text, -1, |value| {
-            let (head, head_len) = value.stored_head();
-            // SET_VARSIZE: the length with its own four bytes, above two bits of flags.
-            let size = (4 + head_len + 2 * value.digits.len()) as u32;
-            let size = if cfg!(target_endian = "little") { size << 2 } else { size };
-            out.extend_from_slice(&size.to_ne_bytes());
-            out.extend_from_slice(&head[..head_len]);
-            for digit in value.digits {
-                out.extend_from_slice(&digit.to_ne_bytes());
-            }
-        });
+        if let Some(value) = integer::plain(text) {
+            return small(value, |value| store(value, out));
+        }
+        let read = numeric(text, -1, |value| store(value, out));
         debug_assert_eq!(read, Ok(()), "the validator lets no other numbers through");
+    }
+}
+
+/// Hands over an integer below 10^18 as a `numeric`.
+#[inline]
+fn small(value: i64, put: impl FnOnce(Numeric<'_>)) {
+    let mut digits = [0; 5];
+    let mut rest = value.unsigned_abs();
+    let mut at = digits.len();
+    let mut end = at;
+    while rest != 0 {
+        at -= 1;
+        digits[at] = (rest % 10_000) as i16;
+        rest /= 10_000;
+        // Zeros at the end are not stored.
+        if digits[at] == 0 && end == at + 1 {
+            end = at;
+        }
+    }
+    let sign = if value < 0 { Numeric::NEGATIVE } else { Numeric::POSITIVE };
+    let weight = (digits.len() - at).saturating_sub(1) as i16;
+    put(Numeric { digits: &digits[at.min(end)..end], weight, sign, dscale: 0 });
+}
+
+#[inline]
+fn store(value: Numeric<'_>, out: &mut Vec<u8>) {
+    let (head, head_len) = value.stored_head();
+    // SET_VARSIZE: the length with its own four bytes, above two bits of flags.
+    let size = (4 + head_len + 2 * value.digits.len()) as u32;
+    let size = if cfg!(target_endian = "little") { size << 2 } else { size };
+    out.extend_from_slice(&size.to_ne_bytes());
+    let start = out.len();
+    out.extend_from_slice(&head);
+    out.truncate(start + head_len);
+    for digit in value.digits {
+        out.extend_from_slice(&digit.to_ne_bytes());
+    }
+}
+
+/// For the few keys that objects have; longer lists are sorted otherwise.
+#[inline]
+fn insertion_sort(pairs: &mut [Pair], order: impl Fn(&Pair, &Pair) -> Ordering) {
+    for i in 1..pairs.len() {
+        let pair = pairs[i];
+        let mut at = i;
+        while at > 0 && order(&pair, &pairs[at - 1]) == Ordering::Less {
+            pairs[at] = pairs[at - 1];
+            at -= 1;
+        }
+        pairs[at] = pair;
     }
 }
 
