@@ -245,6 +245,12 @@ impl<'b> Writer<'b> {
     }
 
     #[inline]
+    fn prefix(&self, node: Node) -> u64 {
+        let from = if node.kind == Kind::String { self.text } else { self.scratch };
+        prefix(from, node.start as usize, node.len as usize)
+    }
+
+    #[inline]
     fn pad(&mut self) {
         let end = self.out.len().next_multiple_of(ALIGN);
         self.out.extend_from_slice(&[0; ALIGN]);
@@ -351,7 +357,7 @@ impl<'b> Writer<'b> {
         let mut is_sorted = true;
         for _ in 0..node.len {
             let key = self.nodes[index as usize];
-            let pair = Pair { order: (key.len, prefix(self.string(key))), key: index };
+            let pair = Pair { order: (key.len, self.prefix(key)), key: index };
             // Keys that differ in what is at hand are in order for sure; the rest is sorted.
             is_sorted &= self.pairs[base..].last().map_or(true, |last| last.order < pair.order);
             self.pairs.push(pair);
@@ -457,15 +463,17 @@ fn insertion_sort(pairs: &mut [Pair], order: impl Fn(&Pair, &Pair) -> Ordering) 
     }
 }
 
-/// The first eight bytes so that numbers compare as `memcmp` does.
+/// The first eight of the `len` bytes at `start`, zeros after the last, so that
+/// numbers compare as `memcmp` does.
 #[inline]
-fn prefix(bytes: &[u8]) -> u64 {
-    match bytes.first_chunk::<8>() {
-        Some(first) => u64::from_be_bytes(*first),
-        None => {
-            let mut first = [0; 8];
-            first[..bytes.len()].copy_from_slice(bytes);
-            u64::from_be_bytes(first)
-        }
+fn prefix(from: &[u8], start: usize, len: usize) -> u64 {
+    let len = len.min(8);
+    if let Some(first) = from[start..].first_chunk::<8>() {
+        // A shift by all 64 bits is not defined.
+        let kept = u64::MAX.checked_shl(64 - 8 * len as u32).unwrap_or(0);
+        return u64::from_be_bytes(*first) & kept;
     }
+    let mut first = [0; 8];
+    first[..len].copy_from_slice(&from[start..start + len]);
+    u64::from_be_bytes(first)
 }
