@@ -9,6 +9,7 @@ import io
 import sys
 
 import pandas as pd
+import psycopg
 import sqlalchemy
 
 from tables import names
@@ -27,7 +28,7 @@ def copy_rows(table, connection, keys, rows):
 
 
 def main(table, path, url):
-    engine = sqlalchemy.create_engine(url.replace("postgresql:", "postgresql+psycopg:", 1))
+    engine = sqlalchemy.create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(url))
     chunks = pd.read_csv(path, header=None, names=names(table), chunksize=CHUNK_ROWS,
                          keep_default_na=False, dtype={"event_id": str})
     with engine.begin() as connection:

@@ -7,12 +7,19 @@
 
 pub mod check;
 pub mod checksum;
+pub mod compare;
 pub mod data;
 pub mod definition;
 pub mod environment;
+pub mod figures;
+pub mod html;
+pub mod losses;
+pub mod markdown;
 pub mod measure;
 pub mod proc;
 pub mod psql;
+pub mod readme;
+pub mod report;
 pub mod result;
 pub mod run;
 pub mod server;

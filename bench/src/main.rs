@@ -1,5 +1,6 @@
 //! The program: arguments in, exit code out.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -9,7 +10,7 @@ use clap::{Args, Parser, Subcommand};
 use pgsluice_bench::definition::Suite;
 use pgsluice_bench::environment::Environment;
 use pgsluice_bench::run::{self, Options};
-use pgsluice_bench::{measure, proc};
+use pgsluice_bench::{compare, measure, proc, readme, report};
 
 /// Rebuilds the published loading benchmarks of the field on this machine.
 #[derive(Debug, Parser)]
@@ -28,6 +29,35 @@ enum Task {
         /// Folder of the definitions
         #[arg(long)]
         suites: Option<PathBuf>,
+    },
+    /// Write the Markdown and HTML pages of a folder of runs anew
+    Report {
+        /// Folder with the suites' JSON files
+        dir: PathBuf,
+    },
+    /// Show the ratios of run B to run A; fail when a method became slower than tolerated
+    Compare {
+        /// The earlier run: a folder, or one suite's file
+        a: PathBuf,
+        /// The later run
+        b: PathBuf,
+        /// Share by which a method may be slower
+        #[arg(long, default_value_t = 0.1)]
+        tolerance: f64,
+        /// Judge by each method's ratio to its counterpart in the same run, not by its seconds
+        #[arg(long)]
+        relative: bool,
+    },
+    /// Write the figures between the markers of pages anew from the kept runs
+    Readme {
+        /// Write nothing; fail when a figure differs
+        #[arg(long)]
+        check: bool,
+        /// Folder of the kept runs [default: bench/runs]
+        #[arg(long, value_name = "DIR")]
+        runs: Option<PathBuf>,
+        /// The pages [default: README.md]
+        pages: Vec<PathBuf>,
     },
 }
 
@@ -88,6 +118,9 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         None => run_suites(cli.run),
         Some(Task::List { suites }) => list(suites),
+        Some(Task::Report { dir }) => report::write(&dir).map(|()| ExitCode::SUCCESS),
+        Some(Task::Compare { a, b, tolerance, relative }) => compare(&a, &b, tolerance, relative),
+        Some(Task::Readme { check, runs, pages }) => readme(check, runs, pages),
     };
     match outcome {
         Ok(code) => code,
@@ -124,6 +157,7 @@ fn run_suites(arguments: RunArguments) -> Result<ExitCode> {
             measure::say(&format!("{name}: {failed} methods failed"));
             code = ExitCode::from(1);
         }
+        report::write(&options.out)?;
     }
     Ok(code)
 }
@@ -167,6 +201,40 @@ fn run_name(quick: bool) -> String {
     let date = jiff::Timestamp::now().strftime("%Y-%m-%d").to_string();
     let machine = Environment::look(Path::new("/nonexistent"), "", Path::new("true")).machine();
     format!("{date}-{machine}{}", if quick { "-quick" } else { "" })
+}
+
+fn compare(a: &Path, b: &Path, tolerance: f64, relative: bool) -> Result<ExitCode> {
+    let found = compare::runs(a, b, tolerance, relative)?;
+    for line in &found.lines {
+        println!("{line}");
+    }
+    println!("{} compared, {} worse", found.compared, found.worse);
+    Ok(if found.worse > 0 { ExitCode::from(1) } else { ExitCode::SUCCESS })
+}
+
+fn readme(check: bool, runs: Option<PathBuf>, pages: Vec<PathBuf>) -> Result<ExitCode> {
+    let runs = default_to(runs, "bench/runs")?;
+    let pages = if pages.is_empty() { vec![root()?.join("README.md")] } else { pages };
+    let mut code = ExitCode::SUCCESS;
+    for path in pages {
+        let page =
+            fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let generated =
+            readme::generate(&page, &runs).with_context(|| path.display().to_string())?;
+        if generated == page {
+            continue;
+        }
+        if check {
+            measure::say(&format!(
+                "{}: figures differ from the kept runs\nhint: pgsluice-bench readme",
+                path.display()
+            ));
+            code = ExitCode::from(1);
+        } else {
+            fs::write(&path, generated)?;
+        }
+    }
+    Ok(code)
 }
 
 fn list(suites: Option<PathBuf>) -> Result<ExitCode> {

@@ -304,6 +304,13 @@ impl SuiteResult {
     }
 }
 
+impl SuiteResult {
+    /// The title of a method; its name where it is not in this result.
+    pub fn title_of<'a>(&'a self, name: &'a str) -> &'a str {
+        self.methods.iter().find(|m| m.name == name).map_or(name, |m| m.title.as_str())
+    }
+}
+
 impl MethodResult {
     /// Median of a figure over the runs; none unless every run has it.
     pub fn median(&self, figure: impl Fn(&Run) -> Option<f64>) -> Option<f64> {

@@ -56,7 +56,13 @@ impl Binaries {
 
     /// The server's version as it tells it: `postgres (PostgreSQL) 15.20 …`.
     pub fn version(&self) -> Result<String> {
-        let output = self.command("postgres").arg("--version").output()?;
+        let output = self.command("postgres").arg("--version").output().with_context(|| {
+            format!(
+                "cannot run {} as the server's user\nhint: root's servers run as postgres or nobody, \
+                 who must be able to reach that folder",
+                self.dir.join("postgres").display()
+            )
+        })?;
         let text = String::from_utf8_lossy(&output.stdout);
         let version = text.split_whitespace().find(|w| w.starts_with(|c: char| c.is_ascii_digit()));
         Ok(version.context("postgres --version tells no version")?.to_owned())

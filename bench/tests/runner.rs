@@ -13,7 +13,9 @@ use pgsluice_bench::result::{MethodResult, Status, SuiteResult};
 /// Folders of server programs by major version: Debian's 15, and what scripts/servers fetched.
 fn servers() -> BTreeMap<u32, PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let fetched = [15, 18].map(|major| (major, root.join(format!("build/servers/{major}/bin"))));
+    let named = std::env::var_os("PGSLUICE_SERVERS").map(PathBuf::from);
+    let servers = named.unwrap_or_else(|| root.join("build/servers"));
+    let fetched = [15, 18].map(|major| (major, servers.join(format!("{major}/bin"))));
     let debian = [15, 18].map(|m| (m, PathBuf::from(format!("/usr/lib/postgresql/{m}/bin"))));
     let found: BTreeMap<u32, PathBuf> = fetched
         .into_iter()

@@ -1,0 +1,107 @@
+//! Figures as people read them, the same in every report.
+
+use crate::result::{MethodResult, Ratio, Run, Spread, Status};
+
+/// Seconds with three significant digits.
+pub fn seconds(value: f64) -> String {
+    let digits = if value >= 100.0 {
+        0
+    } else if value >= 10.0 {
+        1
+    } else if value >= 1.0 {
+        2
+    } else {
+        3
+    };
+    format!("{value:.digits$}")
+}
+
+/// Median with smallest and largest.
+pub fn spread(spread: Spread) -> String {
+    let Spread { median, min, max } = spread;
+    format!("{} ({} to {})", seconds(median), seconds(min), seconds(max))
+}
+
+/// A whole number with thousands parted.
+pub fn count(value: u64) -> String {
+    let digits = value.to_string();
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Megabytes (10^6).
+pub fn megabytes(bytes: f64) -> String {
+    let value = bytes / 1e6;
+    let digits = usize::from(value < 10.0);
+    format!("{value:.digits$}")
+}
+
+/// A ratio of pairs, marked where the durability of the two is not the same.
+pub fn ratio(ratio: &Ratio) -> String {
+    let Spread { median, min, max } = ratio.pairs;
+    let mark = if ratio.same_durability { "" } else { " †" };
+    format!("{median:.2} ({min:.2} to {max:.2}){mark}")
+}
+
+/// What is published about a method, in the words of the table.
+pub fn published(method: &MethodResult) -> String {
+    let mut parts = Vec::new();
+    parts.extend(method.published_seconds.map(|s| format!("{} s", seconds(s))));
+    parts.extend(method.published_rows_per_second.map(|r| format!("{} rows/s", count(r as u64))));
+    parts.extend(method.published_note.clone());
+    if parts.is_empty() {
+        "–".to_owned()
+    } else {
+        parts.join("; ")
+    }
+}
+
+/// The measured time, or why there is none.
+pub fn time(method: &MethodResult) -> String {
+    match (method.status, method.seconds) {
+        (Status::Unavailable, _) => "not available here".to_owned(),
+        (Status::Failed, _) => "failed".to_owned(),
+        (_, None) => "not yet".to_owned(),
+        (_, Some(s)) if method.sampled => format!("{} for {} rows", spread(s), count(method.rows)),
+        (_, Some(s)) => spread(s),
+    }
+}
+
+/// The median of a figure over the runs, written by a function; a dash where there is none.
+pub fn median(
+    method: &MethodResult,
+    figure: impl Fn(&Run) -> Option<f64>,
+    write: impl Fn(f64) -> String,
+) -> String {
+    method.median(figure).map_or_else(|| "–".to_owned(), write)
+}
+
+/// What was left after the crash of a run that had one.
+pub fn after_crash(method: &MethodResult) -> String {
+    match method.runs.iter().find_map(|r| r.after_crash.as_ref()) {
+        None => "–".to_owned(),
+        Some(left) if left.same => "all rows".to_owned(),
+        Some(left) => format!("{} rows", count(left.rows)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_short() {
+        assert_eq!(seconds(1017.4), "1017");
+        assert_eq!(seconds(0.12345), "0.123");
+        assert_eq!(count(7_500_000), "7,500,000");
+        assert_eq!(count(12), "12");
+        assert_eq!(megabytes(162_400_000.0), "162");
+        assert_eq!(megabytes(1_500_000.0), "1.5");
+    }
+}

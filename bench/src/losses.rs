@@ -1,0 +1,151 @@
+//! Where pgsluice loses, found in the data: every comparison that goes against it.
+
+use serde::Serialize;
+
+use crate::definition::By;
+use crate::result::{MethodResult, Run, Status, SuiteResult};
+
+/// One comparison that pgsluice loses.
+#[derive(Clone, Debug, Serialize, PartialEq)]
+pub struct Loss {
+    /// Suite.
+    pub suite: String,
+    /// Rows of the suite.
+    pub rows: u64,
+    /// `time`, `CPU`, `server memory`, `client memory` or `WAL`.
+    pub what: String,
+    /// Our method.
+    pub ours: String,
+    /// The other.
+    pub theirs: String,
+    /// Our figure over theirs: above 1.
+    pub ratio: f64,
+    /// What the other gives up and ours does not, or the other way round.
+    pub note: String,
+}
+
+/// Every loss in these results: by suite, the worst first.
+pub fn find(results: &[SuiteResult]) -> Vec<Loss> {
+    let mut losses = Vec::new();
+    for result in results {
+        let mut of_suite = Vec::new();
+        for theirs in result.methods.iter().filter(|m| m.by != By::Pgsluice && is_ok(m)) {
+            of_suite.extend(beaten_by(result, theirs));
+        }
+        for ours in result.methods.iter().filter(|m| m.by == By::Pgsluice && is_ok(m)) {
+            of_suite.extend(against_its_own(result, ours));
+        }
+        of_suite.sort_by(|a, b| b.ratio.total_cmp(&a.ratio));
+        losses.extend(of_suite);
+    }
+    losses
+}
+
+fn is_ok(method: &MethodResult) -> bool {
+    method.status == Status::Ok && method.seconds.is_some()
+}
+
+fn median(method: &MethodResult) -> f64 {
+    method.seconds.map_or(f64::INFINITY, |s| s.median)
+}
+
+/// Another's method that is faster than the best of ours on the same rows.
+fn beaten_by(result: &SuiteResult, theirs: &MethodResult) -> Option<Loss> {
+    let same_work = |m: &&MethodResult| {
+        m.by == By::Pgsluice
+            && is_ok(m)
+            && m.data == theirs.data
+            && m.of_rows == theirs.of_rows
+            && m.rows == theirs.rows
+    };
+    let candidates = result.methods.iter().filter(same_work);
+    let ours = candidates.min_by(|a, b| median(a).total_cmp(&median(b)))?;
+    let ratio = median(ours) / median(theirs);
+    (ratio > 1.0).then(|| loss(result, "time", ours, theirs, ratio))
+}
+
+/// A figure of a run.
+type Figure = fn(&Run) -> Option<f64>;
+
+/// A method of ours that costs more than the one it is meant to better.
+fn against_its_own(result: &SuiteResult, ours: &MethodResult) -> Vec<Loss> {
+    let named = ours.against.as_ref();
+    let Some(theirs) = named.and_then(|name| result.method(name, ours.of_rows)) else {
+        return Vec::new();
+    };
+    if !is_ok(theirs) || theirs.rows != ours.rows || theirs.name == ours.name {
+        return Vec::new();
+    }
+    let figures: [(&str, Figure); 5] = [
+        ("time", |r| Some(r.seconds)),
+        ("CPU", |r| Some(r.client_cpu_seconds + r.server_cpu_seconds?)),
+        ("server memory", |r| r.server_peak_bytes.map(|n| n as f64)),
+        ("client memory", |r| Some(r.client_peak_bytes as f64)),
+        ("WAL", |r| r.wal_bytes.map(|n| n as f64)),
+    ];
+    let mut losses = Vec::new();
+    for (what, figure) in figures {
+        let ratio = match (what, &ours.ratio) {
+            ("time", Some(ratio)) if ratio.against == theirs.name => Some(ratio.pairs.median),
+            _ => ours.median(figure).zip(theirs.median(figure)).map(|(a, b)| a / b),
+        };
+        // A hundredth is within what these figures can tell.
+        losses.extend(
+            ratio
+                .filter(|r| *r > 1.01 && r.is_finite())
+                .map(|r| loss(result, what, ours, theirs, r)),
+        );
+    }
+    losses
+}
+
+fn loss(
+    result: &SuiteResult,
+    what: &str,
+    ours: &MethodResult,
+    theirs: &MethodResult,
+    ratio: f64,
+) -> Loss {
+    let mut notes = Vec::new();
+    if ours.durability != theirs.durability {
+        notes.push(format!(
+            "unlike durability: ours {}, theirs {}",
+            ours.durability.word(),
+            theirs.durability.word()
+        ));
+    }
+    if !theirs.gives_up.is_empty() {
+        notes.push(format!("theirs gives up {}", theirs.gives_up.join(", ")));
+    }
+    Loss {
+        suite: result.suite.clone(),
+        rows: ours.of_rows,
+        what: what.to_owned(),
+        ours: ours.title.clone(),
+        theirs: theirs.title.clone(),
+        ratio,
+        note: notes.join("; "),
+    }
+}
+
+/// The losses as a Markdown table.
+pub fn markdown(losses: &[Loss]) -> String {
+    let mut text = String::from("## Where pgsluice loses\n\n");
+    if losses.is_empty() {
+        return text + "No comparison of this run goes against it.\n";
+    }
+    text += "| suite | rows | what | ours | theirs | ours / theirs | |\n|---|--:|---|---|---|--:|---|\n";
+    for loss in losses {
+        text += &format!(
+            "| {} | {} | {} | {} | {} | {:.2} | {} |\n",
+            loss.suite,
+            crate::figures::count(loss.rows),
+            loss.what,
+            loss.ours,
+            loss.theirs,
+            loss.ratio,
+            loss.note
+        );
+    }
+    text
+}

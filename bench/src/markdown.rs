@@ -1,0 +1,196 @@
+//! A suite's result as a Markdown page: published and measured side by side.
+
+use crate::figures;
+use crate::result::{MethodResult, Run, Status, SuiteResult};
+
+/// The whole page.
+pub fn page(result: &SuiteResult) -> String {
+    let mut text = format!("# {}\n\n{}\n\n", result.title, result.about.trim());
+    if let Some(left_out) = &result.left_out {
+        text += &format!("Left out: {left_out}\n\n");
+    }
+    if !result.complete {
+        text += "**Not complete**: some runs are still to come.\n\n";
+    }
+    text += &circumstances(result);
+    text += &times(result);
+    text += &costs(result);
+    text += &growth(result);
+    text += &remarks(result);
+    text
+}
+
+/// Machine, versions, parameters and the published counterpart.
+fn circumstances(result: &SuiteResult) -> String {
+    let e = &result.environment;
+    let p = &result.parameters;
+    let mut text = format!(
+        "- Machine: {}, {} cores, {} MB of memory, {} on a disk the kernel calls {}, {} MB/s of plain \
+         write and sync; {}, kernel {}\n- PostgreSQL {}; commit {}; {}\n",
+        e.cpu,
+        e.cores,
+        figures::megabytes(e.memory_bytes as f64),
+        e.file_system,
+        e.disk,
+        figures::megabytes(e.disk_bytes_per_second),
+        e.system,
+        e.kernel,
+        e.postgres,
+        e.commit,
+        result.started
+    );
+    let settings: Vec<String> = p.settings.iter().map(|(n, v)| format!("{n} = {v}")).collect();
+    text += &format!("- Settings: {}\n", settings.join(", "));
+    let cache = format!("{:?}", p.page_cache).to_lowercase();
+    text += &format!(
+        "- {} interleaved runs of each method, page cache {cache}, {} lanes; medians with smallest and largest\n",
+        p.runs, p.lanes
+    );
+    for data in &result.data {
+        text += &format!(
+            "- Input {}: {} rows, {} MB of CSV\n",
+            data.name,
+            figures::count(data.rows),
+            figures::megabytes(data.bytes as f64)
+        );
+    }
+    if let Some(published) = &result.published {
+        text += &format!(
+            "- Published: “{}”, {} rows, {}; {}\n",
+            published.title,
+            figures::count(published.rows),
+            published.figures,
+            published.machine
+        );
+    }
+    text + "\n"
+}
+
+/// The table of times.
+fn times(result: &SuiteResult) -> String {
+    let mut text = String::from(
+        "| method | durability | published | seconds here | rows/s here | time over its counterpart, by pairs | after kill -9 |\n\
+         |---|---|--:|--:|--:|--:|--:|\n",
+    );
+    for method in &result.methods {
+        let rate = method.rows_per_second.map_or("–".to_owned(), |r| figures::count(r as u64));
+        let ratio = method.ratio.as_ref().map_or("–".to_owned(), |r| {
+            format!("{} of {}", figures::ratio(r), result.title_of(&r.against))
+        });
+        text += &format!(
+            "| {} | {} | {} | {} | {rate} | {ratio} | {} |\n",
+            name(result, method),
+            method.durability.word(),
+            figures::published(method),
+            extrapolated(method),
+            figures::after_crash(method)
+        );
+    }
+    let unlike = |m: &MethodResult| m.ratio.as_ref().is_some_and(|r| !r.same_durability);
+    if result.methods.iter().any(unlike) {
+        text += "\n† unlike durability: the two promise different things after a crash.\n";
+    }
+    text + "\n"
+}
+
+/// The measured time, with the extrapolated one where it was asked for, and marked.
+fn extrapolated(method: &MethodResult) -> String {
+    let time = figures::time(method);
+    match method.extrapolated_seconds {
+        Some(all) => format!(
+            "{time}; extrapolated to {} rows: {}",
+            figures::count(method.of_rows),
+            figures::seconds(all)
+        ),
+        None => time,
+    }
+}
+
+/// The title, with the row count where the suite has several.
+fn name(result: &SuiteResult, method: &MethodResult) -> String {
+    if result.parameters.rows.len() > 1 {
+        format!("{}, {} rows", method.title, figures::count(method.of_rows))
+    } else {
+        method.title.clone()
+    }
+}
+
+/// The table of costs.
+fn costs(result: &SuiteResult) -> String {
+    let mut text = String::from(
+        "| method | CPU s server | CPU s client | peak MB server | peak MB client | WAL MB | table MB | indexes MB | written MB | floor s | time / floor |\n\
+         |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n",
+    );
+    let bytes = |n: Option<u64>| n.map(|n| n as f64);
+    for method in result.methods.iter().filter(|m| !m.runs.is_empty()) {
+        let mb = |figure: &dyn Fn(&Run) -> Option<u64>| {
+            figures::median(method, |r| bytes(figure(r)), figures::megabytes)
+        };
+        let s = |figure: &dyn Fn(&Run) -> Option<f64>| {
+            figures::median(method, figure, figures::seconds)
+        };
+        let over_floor = |r: &Run| r.floor_seconds.filter(|f| *f > 0.0).map(|f| r.seconds / f);
+        let cells = [
+            name(result, method),
+            s(&|r| r.server_cpu_seconds),
+            s(&|r| Some(r.client_cpu_seconds)),
+            mb(&|r| r.server_peak_bytes),
+            mb(&|r| Some(r.client_peak_bytes)),
+            mb(&|r| r.wal_bytes),
+            mb(&|r| r.table_bytes),
+            mb(&|r| r.index_bytes),
+            mb(&|r| r.written_bytes),
+            s(&|r| r.floor_seconds),
+            figures::median(method, over_floor, |x| format!("{x:.1}")),
+        ];
+        text += &format!("| {} |\n", cells.join(" | "));
+    }
+    text + "\nFloor: the time to write and sync as many bytes as the server had written, with plain `write`, right after the run.\n\n"
+}
+
+/// The fitted exponents.
+fn growth(result: &SuiteResult) -> String {
+    if result.growth.is_empty() {
+        return String::new();
+    }
+    let mut text = String::from(
+        "| method | time grows with rows to the power | server memory | client memory | row counts |\n\
+         |---|--:|--:|--:|--:|\n",
+    );
+    let power = |p: Option<f64>| p.map_or("–".to_owned(), |p| format!("{p:.2}"));
+    for growth in &result.growth {
+        text += &format!(
+            "| {} | {} | {} | {} | {} |\n",
+            growth.method,
+            power(Some(growth.time_exponent)),
+            power(growth.server_memory_exponent),
+            power(growth.client_memory_exponent),
+            growth.points
+        );
+    }
+    text + "\n"
+}
+
+/// What methods give up, what they told, why some have no figure, and the versions.
+fn remarks(result: &SuiteResult) -> String {
+    let mut text = String::new();
+    for method in &result.methods {
+        let mut parts = Vec::new();
+        if !method.gives_up.is_empty() {
+            parts.push(format!("gives up {}", method.gives_up.join("; ")));
+        }
+        if let Some(message) = &method.message {
+            let what =
+                if method.status == Status::Failed { "failed" } else { "not available here" };
+            parts.push(format!("{what}: {}", message.replace('\n', " ")));
+        }
+        if let Some(run) = method.runs.last() {
+            parts.extend(run.notes.iter().cloned());
+        }
+        parts.extend(method.versions.iter().map(|(name, version)| format!("{name} {version}")));
+        if !parts.is_empty() {
+            text += &format!("- {}: {}\n", name(result, method), parts.join(". "));
+        }
+    }
+    text
+}

@@ -1,0 +1,133 @@
+//! Figures in the project's pages, written from the kept runs and checked against them.
+//!
+//! Between `<!-- bench: … -->` and `<!-- /bench -->` everything is generated:
+//!
+//! - `<!-- bench: table suite=votes methods=copy-csv,pgsluice-auto -->`
+//! - `<!-- bench: figure suite=votes method=pgsluice-auto of=speedup -->`, where `of` is
+//!   `seconds`, `rows_per_second`, `ratio`, `speedup` or `published_seconds`
+//! - `<!-- bench: run suite=votes -->` names folder, machine and versions
+//!
+//! The newest full run of the suite is taken, or the one that `run=FOLDER` names.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{bail, Context, Result};
+
+use crate::figures;
+use crate::result::{MethodResult, SuiteResult};
+
+const BEGIN: &str = "<!-- bench:";
+const END: &str = "<!-- /bench -->";
+
+/// The page with every generated part written anew.
+pub fn generate(page: &str, runs: &Path) -> Result<String> {
+    let mut text = String::new();
+    let mut rest = page;
+    while let Some(at) = rest.find(BEGIN) {
+        let marker_end = rest[at..].find("-->").context("a marker does not end")? + at + 3;
+        let body_end = rest[marker_end..]
+            .find(END)
+            .with_context(|| format!("no {END} after {}", &rest[at..marker_end]))?
+            + marker_end;
+        let order = rest[at + BEGIN.len()..marker_end - 3].trim();
+        text += &rest[..marker_end];
+        text += &part(order, runs).with_context(|| format!("in the marker {order:?}"))?;
+        text += END;
+        rest = &rest[body_end + END.len()..];
+    }
+    Ok(text + rest)
+}
+
+/// What one marker stands for.
+fn part(order: &str, runs: &Path) -> Result<String> {
+    let mut words = order.split_whitespace();
+    let kind = words.next().unwrap_or_default();
+    let options: BTreeMap<&str, &str> = words.filter_map(|w| w.split_once('=')).collect();
+    let suite = options.get("suite").context("which suite?")?;
+    let (folder, result) = kept(runs, suite, options.get("run").copied())?;
+    match kind {
+        "table" => table(&result, options.get("methods").copied()),
+        "figure" => {
+            let name = options.get("method").context("which method?")?;
+            let rows = result.parameters.rows.last().copied().unwrap_or_default();
+            let method = result.method(name, rows).with_context(|| format!("no method {name}"))?;
+            figure(method, options.get("of").copied().unwrap_or("seconds"))
+        }
+        "run" => Ok(described(&folder, &result)),
+        _ => bail!("neither table, figure nor run"),
+    }
+}
+
+/// The named run of a suite, or its newest complete one; a full one before a quick one.
+fn kept(runs: &Path, suite: &str, named: Option<&str>) -> Result<(String, SuiteResult)> {
+    let mut folders = Vec::new();
+    for entry in fs::read_dir(runs).with_context(|| format!("no runs in {}", runs.display()))? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let path = entry.path().join(format!("{suite}.json"));
+        if path.exists() && named.map_or(true, |n| n == name) {
+            folders.push((name, SuiteResult::read(&path)?));
+        }
+    }
+    folders.retain(|(_, result)| result.complete);
+    folders.sort_by_key(|(name, result)| (result.parameters.profile == "full", name.clone()));
+    folders.pop().with_context(|| format!("no complete run of {suite} is kept"))
+}
+
+fn table(result: &SuiteResult, methods: Option<&str>) -> Result<String> {
+    let mut text = String::from(
+        "\n| method | durability | published | seconds | rows/s | time over its counterpart |\n|---|---|--:|--:|--:|--:|\n",
+    );
+    let chosen: Vec<&MethodResult> = match methods {
+        None => result.methods.iter().collect(),
+        Some(names) => {
+            let find = |name: &str| {
+                let mut all = result.methods.iter().filter(|m| m.name == name);
+                all.next_back().with_context(|| format!("no method {name}"))
+            };
+            names.split(',').map(find).collect::<Result<_>>()?
+        }
+    };
+    for method in chosen {
+        let ratio = method.ratio.as_ref().map_or("–".to_owned(), |r| {
+            format!("{} of {}", figures::ratio(r), result.title_of(&r.against))
+        });
+        text += &format!(
+            "| {} | {} | {} | {} | {} | {ratio} |\n",
+            method.title,
+            method.durability.word(),
+            figures::published(method),
+            figures::time(method),
+            method.rows_per_second.map_or("–".to_owned(), |r| figures::count(r as u64)),
+        );
+    }
+    Ok(text)
+}
+
+fn figure(method: &MethodResult, of: &str) -> Result<String> {
+    let ratio = || method.ratio.as_ref().map(|r| r.pairs.median).context("it has no counterpart");
+    let seconds = || method.seconds.map(|s| s.median).context("it has no time");
+    Ok(match of {
+        "seconds" => figures::seconds(seconds()?),
+        "rows_per_second" => figures::count(method.rows_per_second.context("no rate")? as u64),
+        "ratio" => format!("{:.2}", ratio()?),
+        "speedup" => format!("{:.1}", 1.0 / ratio()?),
+        "published_seconds" => figures::seconds(method.published_seconds.context("not published")?),
+        _ => bail!("no figure is called {of}"),
+    })
+}
+
+fn described(folder: &str, result: &SuiteResult) -> String {
+    let e = &result.environment;
+    format!(
+        "`bench/runs/{folder}`: {} rows, {} runs of each method, PostgreSQL {}, {} with {} cores, {}",
+        figures::count(result.parameters.rows.last().copied().unwrap_or_default()),
+        result.parameters.runs,
+        e.postgres,
+        e.cpu,
+        e.cores,
+        e.system
+    )
+}

@@ -1,0 +1,26 @@
+//! The pages of a folder of runs: Markdown for each suite, one HTML page for all.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{ensure, Context, Result};
+
+use crate::result::SuiteResult;
+use crate::{html, losses, markdown};
+
+/// Writes `<suite>.md`, `losses.md` and `index.html` into a folder of runs.
+pub fn write(dir: &Path) -> Result<()> {
+    let results = SuiteResult::read_all(dir)?;
+    ensure!(!results.is_empty(), "no suite's JSON in {}", dir.display());
+    let found = losses::find(&results);
+    for result in &results {
+        put(&dir.join(format!("{}.md", result.suite)), &markdown::page(result))?;
+    }
+    put(&dir.join("losses.md"), &losses::markdown(&found))?;
+    let folder = dir.file_name().unwrap_or_default().to_string_lossy();
+    put(&dir.join("index.html"), &html::page(&folder, &results, &found)?)
+}
+
+fn put(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}

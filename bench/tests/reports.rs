@@ -1,0 +1,132 @@
+//! Reports, comparison and the figures of the README, from results made by hand.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use pgsluice_bench::definition::Durability;
+use pgsluice_bench::losses;
+use pgsluice_bench::result::{Status, SuiteResult};
+
+fn program(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_pgsluice-bench")).args(arguments).output().unwrap()
+}
+
+fn keep(dir: &Path, results: &[SuiteResult]) {
+    fs::create_dir_all(dir).unwrap();
+    for result in results {
+        result.write(&dir.join(format!("{}.json", result.suite))).unwrap();
+    }
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn markdown_has_published_measured_and_unlike_durability() {
+    let dir = tempfile::tempdir().unwrap();
+    keep(dir.path(), &[common::votes(1.0)]);
+    assert!(program(&["report", dir.path().to_str().unwrap()]).status.success());
+    let page = fs::read_to_string(dir.path().join("votes.md")).unwrap();
+    assert!(page.contains("| 67.8 s | 2.10 (2.00 to 2.50) | 476,190 |"), "{page}");
+    assert!(page.contains("0.25 (0.24 to 0.26) † of Title of copy"), "{page}");
+    assert!(page.contains("not available here: no such program"), "{page}");
+    let losses = fs::read_to_string(dir.path().join("losses.md")).unwrap();
+    assert!(losses.contains("Where pgsluice loses"), "{losses}");
+}
+
+#[test]
+fn losses_come_from_the_data() {
+    let found = losses::find(&[common::votes(1.0)]);
+    let times: Vec<&str> =
+        found.iter().filter(|l| l.what == "time").map(|l| l.theirs.as_str()).collect();
+    assert_eq!(times.len(), 2, "{found:#?}");
+    assert!(times[0].contains("unlogged") && times[1].contains("rival"), "{times:?}");
+    assert!(found[0].note.contains("unlike durability"), "{:?}", found[0]);
+    assert!((found[1].ratio - 1.1 / 0.9).abs() < 1e-9);
+
+    let slow = losses::find(&[common::votes(3.0)]);
+    assert!(slow.iter().any(|l| l.what == "CPU"), "{slow:#?}");
+    let mut fast = common::votes(0.1);
+    fast.methods.retain(|m| m.status == Status::Ok);
+    assert!(losses::find(&[fast]).is_empty());
+}
+
+#[test]
+fn compare_detects_a_planted_slowdown() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    keep(&dir.path().join("a"), &[common::votes(1.0), common::scaling()]);
+    keep(&dir.path().join("same"), &[common::votes(1.05), common::scaling()]);
+    keep(&dir.path().join("slow"), &[common::votes(1.3), common::scaling()]);
+    let (a, same, slow) = (path("a"), path("same"), path("slow"));
+
+    let output = program(&["compare", &a, &same]);
+    assert!(output.status.success(), "{}", out(&output));
+    assert!(out(&output).contains("0 worse"), "{}", out(&output));
+    let output = program(&["compare", &a, &slow]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(out(&output).contains("votes ours of 1,000,000 rows: 1.30 WORSE"), "{}", out(&output));
+    assert!(out(&output).contains("1 worse"), "{}", out(&output));
+    assert!(program(&["compare", &a, &slow, "--tolerance", "0.4"]).status.success());
+    assert_eq!(program(&["compare", &a, &slow, "--relative"]).status.code(), Some(1));
+    let output = program(&["compare", &slow, &a]);
+    assert!(output.status.success() && out(&output).contains("better"), "{}", out(&output));
+}
+
+#[test]
+fn compare_refuses_unlike_durability_and_sees_failures() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut other = common::votes(0.5);
+    other.methods[2].durability = Durability::WholeTable;
+    other.methods[3].status = Status::Failed;
+    other.methods[3].seconds = None;
+    keep(&dir.path().join("a"), &[common::votes(1.0)]);
+    keep(&dir.path().join("b"), &[other]);
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let output = program(&["compare", &path("a"), &path("b")]);
+    let text = out(&output);
+    assert!(
+        text.contains(
+            "ours of 1,000,000 rows: not compared: durability was kept and is whole-table"
+        ),
+        "{text}"
+    );
+    assert!(text.contains("rival of 1,000,000 rows: WORSE: fails now"), "{text}");
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn figures_of_the_readme_follow_the_kept_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let runs = dir.path().join("runs");
+    keep(&runs.join("2026-01-01-old"), &[common::votes(5.0)]);
+    keep(&runs.join("2026-02-01-new"), &[common::votes(1.0)]);
+    let readme = dir.path().join("README.md");
+    let text = "# Title\n\n<!-- bench: run suite=votes --><!-- /bench -->\n\
+        <!-- bench: table suite=votes methods=copy,ours -->\nold\n<!-- /bench -->\n\
+        It is <!-- bench: figure suite=votes method=ours of=speedup -->9.9<!-- /bench --> times as fast.\n";
+    fs::write(&readme, text).unwrap();
+    let arguments = |check: bool| {
+        let mut all = vec!["readme", "--runs", runs.to_str().unwrap(), readme.to_str().unwrap()];
+        all.extend(check.then_some("--check"));
+        program(&all)
+    };
+    assert_eq!(arguments(true).status.code(), Some(1));
+    assert!(arguments(false).status.success());
+    let page = fs::read_to_string(&readme).unwrap();
+    assert!(page.contains("of=speedup -->2.1<!-- /bench --> times as fast"), "{page}");
+    assert!(page.contains("bench/runs/2026-02-01-new"), "{page}");
+    assert!(page.contains("1.10 (1.00 to 1.20)") && !page.contains("old\n"), "{page}");
+    assert!(arguments(true).status.success());
+
+    fs::write(&readme, page.replace("1.10 (", "1.01 (")).unwrap();
+    let output = arguments(true);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("figures differ"));
+    fs::write(&readme, "<!-- bench: figure suite=votes method=nobody --><!-- /bench -->").unwrap();
+    assert!(!arguments(true).status.success());
+}
