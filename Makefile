@@ -37,8 +37,7 @@ demo: ## start a server, load a million votes, ask two questions, stop (ROWS=n f
 	@scripts/demo
 
 bench: servers ## the benchmark in a quarter of an hour; the report lands in bench/runs
-	cargo build --release --bin pgsluice
-	cargo run --release --quiet -p pgsluice-bench -- all --quick
+	pg_bin=$$(bench/prepare); cargo run --release --quiet -p pgsluice-bench -- all --quick --pg-bin "$$pg_bin"
 
 soak: servers ## the long form of the random tests: a minute for each fuzz target, slow tests too
 	scripts/fuzz 60
