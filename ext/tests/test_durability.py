@@ -1,0 +1,248 @@
+"""What a load leaves behind: on disk, after a crash, on a standby, at a subscriber.
+
+PGSLUICE_SOAK=n makes n rounds of each crash test instead of a few.
+"""
+
+import os
+import random
+import subprocess
+import time
+import unittest
+
+from . import cluster as clusters
+from .cluster import MAJOR, Cluster, Refused
+
+ROUNDS = int(os.environ.get("PGSLUICE_SOAK", "3"))
+
+# Narrow rows, NULLs, and rows wide enough for TOAST; some values only the server reads.
+TABLE = "CREATE {kind} TABLE t (id int, a text, b bigint, c jsonb, d numeric)"
+SUM = "SELECT count(*), sum(hashtext(t::text)::bigint) FROM t"
+
+
+def rows(count, toast):
+    """`count` rows of CSV, the same ones at every call."""
+    rng = random.Random(count)
+    lines = []
+    for i in range(count):
+        text = "".join(rng.choices("abcdefghij", k=6000 if toast and i % 50 == 0 else 20))
+        lines.append(f"{i},{text},{'' if i % 7 == 0 else i * 3},{{\"\"k\"\": {i}}},{i}.25\n".replace("{", '"{').replace("}", '}"'))
+    return "".join(lines).encode()
+
+
+def load(path, before=""):
+    """The SQL of one load by the extension, which must not fall back."""
+    return f"SET pgsluice.copy = on; {before} COPY t FROM '{path}' WITH (FORMAT csv, pgsluice 'require')"
+
+
+def check_heap(test, server):
+    """amcheck finds nothing wrong with t, its TOAST table and its indexes."""
+    if not clusters.has("amcheck"):
+        return
+    server.sql("CREATE EXTENSION IF NOT EXISTS amcheck")
+    test.assertEqual(server.sql("SELECT * FROM verify_heapam('t', check_toast := true)"), "")
+    server.sql(
+        "SELECT bt_index_parent_check(indexrelid, true) FROM pg_index JOIN pg_class c ON c.oid = indexrelid"
+        " JOIN pg_am m ON m.oid = relam WHERE indrelid = 't'::regclass AND amname = 'btree'"
+    )
+
+
+class OnDisk(unittest.TestCase):
+    """The same bytes as stock COPY leaves."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Cluster()
+        cls.server.sql("CREATE EXTENSION pgsluice")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.remove()
+
+    @unittest.skipUnless(clusters.has("pageinspect"), "pageinspect is not there")
+    def test_pages(self):
+        """Line pointers, infomask, NULL bitmap, values and padding, of heap and TOAST."""
+        self.server.sql("CREATE EXTENSION IF NOT EXISTS pageinspect")
+        path = self.server.file("rows.csv", rows(3000, toast=False))
+        pages = (
+            "SELECT n, lp, lp_off, lp_flags, lp_len, t_field3, t_ctid, t_infomask, t_infomask2, t_hoff, t_bits, t_data"
+            " FROM generate_series(0, (pg_relation_size('t') / 8192 - 1)::int) n, heap_page_items(get_raw_page('t', n))"
+        )
+        found = []
+        for setting in ("off", "on"):
+            self.server.sql("DROP TABLE IF EXISTS t;" + TABLE.format(kind=""))
+            self.server.sql(f"SET pgsluice.copy = {setting}; COPY t FROM '{path}' WITH (FORMAT csv)")
+            # Whole pages differ in how many rows a batch put on one: compare tuples.
+            found.append(self.server.sql(
+                f"SELECT lp_len, t_infomask, t_infomask2, t_hoff, t_bits, t_data FROM ({pages}) p ORDER BY n, lp"))
+        self.assertEqual(found[0], found[1])
+        self.assertEqual(len(found[0].splitlines()), 3000)
+
+    def test_afterwards(self):
+        """amcheck, VACUUM FREEZE, CLUSTER, dump and restore, pg_checksums."""
+        path = self.server.file("rows.csv", rows(5000, toast=True))
+        self.server.sql("DROP TABLE IF EXISTS t;" + TABLE.format(kind="") +
+                        "; ALTER TABLE t ADD PRIMARY KEY (id); CREATE INDEX ON t (left(a, 50)); CREATE INDEX ON t USING hash (b)")
+        self.server.sql(load(path))
+        before = self.server.sql(SUM)
+        check_heap(self, self.server)
+        self.server.sql("VACUUM (FREEZE, ANALYZE) t; CLUSTER t USING t_pkey")
+        check_heap(self, self.server)
+        dump = subprocess.run(
+            [clusters.BIN / "pg_dump", "-h", self.server.home, "-p", str(self.server.port), "-U", "postgres", "-t", "t", "postgres"],
+            check=True, capture_output=True).stdout
+        self.server.sql("CREATE DATABASE restored")
+        subprocess.run(self.server.command(database="restored"), input=b"SET pgsluice.copy = on;\n" + dump, check=True,
+                       capture_output=True)
+        self.assertEqual(self.server.sql(SUM, database="restored"), before)
+        self.server.checksums()
+        self.assertEqual(self.server.sql(SUM), before)
+        self.server.sql("DROP DATABASE restored")
+
+
+class Crash(unittest.TestCase):
+    """SIGKILL and immediate stops at random moments: all or nothing."""
+
+    def crashes(self, settings, kind="", toast=False, indexes="", before="", how=("kill", "immediate")):
+        """Loads, crashes and recovers some times over."""
+        server = Cluster(["max_wal_size = 64MB", *settings])
+        self.addCleanup(server.remove)
+        count = 30000
+        path = server.file("rows.csv", rows(count, toast))
+        server.sql("CREATE EXTENSION pgsluice;" + TABLE.format(kind=kind) + ";" + indexes)
+        started = time.monotonic()
+        server.sql(load(path, before))
+        took = time.monotonic() - started
+        whole = server.sql(SUM)
+        server.sql("TRUNCATE t")
+        ends = set()
+        for number in range(ROUNDS):
+            if kind != "UNLOGGED":
+                server.sql("TRUNCATE t")
+            process = subprocess.Popen(server.command("-c", load(path, before)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            time.sleep(random.uniform(0, took * 1.2))
+            if number % 2:
+                subprocess.run(server.command("-c", "CHECKPOINT"), check=False, capture_output=True)
+            if how[number % len(how)] == "kill":
+                server.kill()
+            else:
+                server.stop("immediate")
+            committed = process.wait() == 0
+            server.start()
+            after = server.sql(SUM)
+            if kind == "UNLOGGED":
+                self.assertEqual(after, "0|")
+            elif committed:
+                self.assertEqual(after, whole)
+            else:
+                self.assertIn(after, (whole, "0|"))
+            ends.add(after)
+            check_heap(self, server)
+        server.sql("TRUNCATE t")
+        server.sql(load(path, before))
+        self.assertEqual(server.sql(SUM), whole)
+        server.checksums()
+
+    def test_replica(self):
+        """wal_level replica, with indexes."""
+        self.crashes(["wal_level = replica"], indexes="CREATE INDEX ON t (left(a, 50)); CREATE UNIQUE INDEX ON t (id)")
+
+    def test_logical_with_toast(self):
+        """wal_level logical, values moved out of line."""
+        self.crashes(["wal_level = logical"], toast=True)
+
+    def test_minimal_in_a_new_relation(self):
+        """wal_level minimal and TRUNCATE in the same transaction: no WAL, synced at commit."""
+        self.crashes(["wal_level = minimal", "max_wal_senders = 0", "wal_skip_threshold = 0"], toast=True,
+                     before="BEGIN; TRUNCATE t;", how=("kill",))
+
+    def test_unlogged(self):
+        """An unlogged table is empty after a crash."""
+        self.crashes([], kind="UNLOGGED", toast=True)
+
+    def test_interrupted(self):
+        """Cancelled, timed out, terminated, client gone: nothing is left of it."""
+        server = Cluster()
+        self.addCleanup(server.remove)
+        server.sql("CREATE EXTENSION pgsluice;" + TABLE.format(kind=""))
+        path = server.file("rows.csv", rows(60000, toast=True))
+        with self.assertRaises(Refused) as refused:
+            server.sql("SET statement_timeout = 60;" + load(path))
+        self.assertIn("57014: canceling statement due to statement timeout", str(refused.exception))
+        for end in ("pg_cancel_backend", "pg_terminate_backend"):
+            process = subprocess.Popen(server.command("-c", load(path)), stderr=subprocess.DEVNULL)
+            time.sleep(0.2)
+            server.sql(f"SELECT {end}(pid) FROM pg_stat_activity WHERE query LIKE '%COPY t%' AND pid <> pg_backend_pid()")
+            self.assertNotEqual(process.wait(), 0)
+        copy = "SET pgsluice.copy = on; COPY t FROM STDIN WITH (FORMAT csv, pgsluice 'require')"
+        process = subprocess.Popen(server.command("-c", copy), stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        process.stdin.write(rows(20000, toast=False))
+        process.stdin.flush()
+        process.kill()
+        process.wait()
+        process.stdin.close()
+        for _ in range(100):
+            if server.sql("SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%COPY t%' AND pid <> pg_backend_pid()") == "0":
+                break
+            time.sleep(0.1)
+        self.assertEqual(server.sql("SELECT count(*) FROM t"), "0")
+        self.assertEqual(server.sql("SELECT count(*) FROM pg_locks WHERE relation = 't'::regclass AND pid <> pg_backend_pid()"), "0")
+        check_heap(self, server)
+
+
+class Replicas(unittest.TestCase):
+    """A standby and a subscriber end equal."""
+
+    def equal(self, one, other, what=SUM):
+        """Waits until the other has what the one has."""
+        wanted = one.sql(what)
+        for _ in range(300):
+            found = other.sql(what)
+            if found == wanted:
+                return
+            time.sleep(0.1)
+        self.assertEqual(found, wanted)
+
+    def test_standby(self):
+        """Streaming replication; and a base backup that was taken during a load."""
+        primary = Cluster(["wal_level = replica"])
+        self.addCleanup(primary.remove)
+        primary.sql("CREATE EXTENSION pgsluice;" + TABLE.format(kind="") + "; CREATE INDEX ON t (left(a, 50))")
+        path = primary.file("rows.csv", rows(30000, toast=True))
+        primary.sql(load(path))
+        process = subprocess.Popen(primary.command("-c", load(path)))
+        standby = Cluster(["hot_standby = on"], copy_of=primary)
+        self.addCleanup(standby.remove)
+        self.assertEqual(process.wait(), 0)
+        self.equal(primary, standby)
+        primary.sql("BEGIN; SAVEPOINT s;" + load(path) + "; ROLLBACK TO s; COMMIT")
+        primary.sql(load(path))
+        primary.sql("BEGIN; TRUNCATE t;" + load(path) + "; COMMIT")
+        self.equal(primary, standby)
+        standby.sql("SELECT 1")
+        standby.stop()
+        (standby.data / "standby.signal").unlink()
+        standby.start()
+        check_heap(self, standby)
+
+    def test_subscriber(self):
+        """Logical replication of narrow, toasted and server-read values."""
+        publisher = Cluster(["wal_level = logical"])
+        self.addCleanup(publisher.remove)
+        subscriber = Cluster()
+        self.addCleanup(subscriber.remove)
+        for server in (publisher, subscriber):
+            server.sql(TABLE.format(kind="") + "; ALTER TABLE t REPLICA IDENTITY FULL")
+        publisher.sql("CREATE EXTENSION pgsluice; CREATE PUBLICATION p FOR TABLE t")
+        subscriber.sql(
+            f"CREATE SUBSCRIPTION s CONNECTION 'host={publisher.home} port={publisher.port} user=postgres dbname=postgres' PUBLICATION p"
+        )
+        path = publisher.file("rows.csv", rows(10000, toast=True))
+        publisher.sql(load(path))
+        publisher.sql("BEGIN;" + load(path) + "; SAVEPOINT s;" + load(path) + "; ROLLBACK TO s; COMMIT")
+        self.equal(publisher, subscriber)
+        self.assertEqual(publisher.sql("SELECT count(*) FROM t"), "20000")
+        subscriber.sql("DROP SUBSCRIPTION s")
+
+
+if __name__ == "__main__":
+    unittest.main()
