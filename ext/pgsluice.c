@@ -4,9 +4,12 @@
  */
 #include "pgsluice.h"
 
+#include <unistd.h>
+
 #include "commands/defrem.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "optimizer/cost.h"
 #include "tcop/utility.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
@@ -20,6 +23,7 @@ void		_PG_init(void);
 SluiceReport sluice_report;
 
 static bool sluice_enabled = false;
+static int	sluice_workers = -1;
 static ProcessUtility_hook_type prev_ProcessUtility = NULL;
 
 typedef enum
@@ -30,45 +34,81 @@ typedef enum
 	ASKED_REQUIRE
 } SluiceAsked;
 
-/*
- * Takes pgsluice's own options out of the statement's list. None has a name
- * that any major of PostgreSQL uses.
- */
+/* pgsluice's own options of COPY. */
+typedef struct SluiceOptions
+{
+	SluiceAsked asked;
+	int			workers;		/* -1 where the statement does not say */
+	bool		workers_asked;
+} SluiceOptions;
+
+/* None has a name that any major of PostgreSQL uses. */
+static bool
+is_own_option(const DefElem *option)
+{
+	return strcmp(option->defname, "pgsluice") == 0 ||
+		strcmp(option->defname, "workers") == 0;
+}
+
 static SluiceAsked
+parse_asked(const char *value)
+{
+	if (pg_strcasecmp(value, "require") == 0)
+		return ASKED_REQUIRE;
+	if (pg_strcasecmp(value, "off") == 0)
+		return ASKED_OFF;
+	if (pg_strcasecmp(value, "on") == 0)
+		return ASKED_ON;
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("COPY option \"pgsluice\" must be \"on\", \"off\" or \"require\"")));
+}
+
+/* Takes pgsluice's own options out of the statement's list. */
+static SluiceOptions
 take_options(CopyStmt *stmt)
 {
-	SluiceAsked asked = ASKED_BY_SETTING;
+	SluiceOptions own = {ASKED_BY_SETTING, -1, false};
 	List	   *rest = NIL;
 	ListCell   *lc;
 
 	foreach(lc, stmt->options)
 	{
 		DefElem    *option = lfirst_node(DefElem, lc);
-		char	   *value;
+		bool		twice = false;
 
-		if (strcmp(option->defname, "pgsluice") != 0)
-		{
+		if (!is_own_option(option))
 			rest = lappend(rest, option);
-			continue;
+		else if (strcmp(option->defname, "workers") == 0)
+		{
+			twice = own.workers >= 0;
+			own.workers = defGetInt32(option);
+			if (own.workers < 0 || own.workers > SLUICE_MAX_WORKERS)
+				ereport(ERROR,
+						(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						 errmsg("COPY option \"workers\" must be between 0 and %d",
+								SLUICE_MAX_WORKERS)));
 		}
-		value = defGetString(option);
-		if (asked != ASKED_BY_SETTING)
+		else
+		{
+			twice = own.asked != ASKED_BY_SETTING;
+			own.asked = parse_asked(defGetString(option));
+		}
+		if (twice)
 			ereport(ERROR,
 					(errcode(ERRCODE_SYNTAX_ERROR),
 					 errmsg("conflicting or redundant options")));
-		if (pg_strcasecmp(value, "require") == 0)
-			asked = ASKED_REQUIRE;
-		else if (pg_strcasecmp(value, "off") == 0)
-			asked = ASKED_OFF;
-		else if (pg_strcasecmp(value, "on") == 0)
-			asked = ASKED_ON;
-		else
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("COPY option \"pgsluice\" must be \"on\", \"off\" or \"require\"")));
 	}
 	stmt->options = rest;
-	return asked;
+	if (own.asked == ASKED_BY_SETTING)
+		own.asked = sluice_enabled ? ASKED_ON : ASKED_OFF;
+	own.workers_asked = own.workers >= 0;
+	if (own.workers < 0)
+		own.workers = sluice_workers;
+	if (own.workers < 0)
+		own.workers = (int) sysconf(_SC_NPROCESSORS_ONLN) - 1;
+	own.workers = Min(Min(own.workers, max_parallel_workers), SLUICE_MAX_WORKERS);
+	return own;
 }
 
 static bool
@@ -78,7 +118,7 @@ has_own_options(const CopyStmt *stmt)
 
 	foreach(lc, stmt->options)
 	{
-		if (strcmp(lfirst_node(DefElem, lc)->defname, "pgsluice") == 0)
+		if (is_own_option(lfirst_node(DefElem, lc)))
 			return true;
 	}
 	return false;
@@ -107,12 +147,14 @@ fall_back(SluiceStatement *s, const char *reason, SluiceAsked asked)
  */
 static bool
 take_over(PlannedStmt *pstmt, const char *query, QueryEnvironment *env,
-		  SluiceAsked asked, QueryCompletion *qc)
+		  SluiceOptions own, QueryCompletion *qc)
 {
 	SluiceStatement s = {0};
 	const char *reason;
 	uint64		rows;
 
+	s.workers = own.workers;
+	s.workers_asked = own.workers_asked;
 	s.stmt = copyObject(castNode(CopyStmt, pstmt->utilityStmt));
 	s.pstate = make_parsestate(NULL);
 	s.pstate->p_sourcetext = query;
@@ -121,7 +163,7 @@ take_over(PlannedStmt *pstmt, const char *query, QueryEnvironment *env,
 	reason = sluice_why_not(&s);
 	if (reason != NULL)
 	{
-		fall_back(&s, reason, asked);
+		fall_back(&s, reason, own.asked);
 		if (s.rel)
 			table_close(s.rel, NoLock);
 		free_parsestate(s.pstate);
@@ -146,15 +188,13 @@ sluice_ProcessUtility(PlannedStmt *pstmt, const char *queryString,
 	if (IsA(stmt, CopyStmt) && stmt->is_from && stmt->relation != NULL &&
 		(sluice_enabled || has_own_options(stmt)))
 	{
-		SluiceAsked asked;
+		SluiceOptions own;
 
 		pstmt = copyObject(pstmt);
 		readOnlyTree = false;
-		asked = take_options((CopyStmt *) pstmt->utilityStmt);
-		if (asked == ASKED_BY_SETTING)
-			asked = sluice_enabled ? ASKED_ON : ASKED_OFF;
-		if (asked != ASKED_OFF &&
-			take_over(pstmt, queryString, queryEnv, asked, qc))
+		own = take_options((CopyStmt *) pstmt->utilityStmt);
+		if (own.asked != ASKED_OFF &&
+			take_over(pstmt, queryString, queryEnv, own, qc))
 			return;
 	}
 	if (prev_ProcessUtility)
@@ -218,6 +258,13 @@ _PG_init(void)
 							 false,
 							 PGC_USERSET,
 							 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("pgsluice.workers",
+							"How many workers may help one COPY FROM; -1 is one less than there are processors.",
+							NULL,
+							&sluice_workers,
+							-1, -1, SLUICE_MAX_WORKERS,
+							PGC_USERSET,
+							0, NULL, NULL, NULL);
 	sluice_index_init();
 	MarkGUCPrefixReserved("pgsluice");
 	sluice_install_init();

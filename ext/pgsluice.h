@@ -49,6 +49,8 @@ typedef struct SluiceReport
 
 extern SluiceReport sluice_report;
 
+#define SLUICE_MAX_WORKERS 16
+
 /* One COPY FROM as it came through the hook, our own options taken out. */
 typedef struct SluiceStatement
 {
@@ -57,6 +59,8 @@ typedef struct SluiceStatement
 	Relation	rel;			/* open and locked once taken over */
 	List	   *attnums;
 	Node	   *where;
+	int			workers;		/* how many may help */
+	bool		workers_asked;	/* the statement says so: they start at once */
 } SluiceStatement;
 
 /* decide.c */
@@ -79,6 +83,11 @@ typedef struct SluiceSource
 	size_t		valid;
 	size_t		end;
 	bool		eof;
+	bool		ended;			/* a line of \. was met */
+	bool		sealed;			/* nothing is to be read on: a chunk of its own */
+	const char *after;			/* what follows upon a sealed chunk */
+	size_t		after_len;
+	bool		overlent;		/* it was lent */
 	bool		refilled;		/* read on while stock COPY had the bytes */
 	uint64		bytes;			/* read so far */
 } SluiceSource;
@@ -86,6 +95,8 @@ typedef struct SluiceSource
 /* source.c */
 extern void sluice_source_open(SluiceSource *src, CopyFromState cstate);
 extern bool sluice_source_fill(SluiceSource *src);
+extern size_t sluice_source_read(SluiceSource *src, char *buf, size_t len);
+extern void sluice_source_set(SluiceSource *src, const char *data, size_t len);
 extern void sluice_source_drain(SluiceSource *src);
 extern bool sluice_stock_row(SluiceSource *src, ExprContext *econtext,
 							 Datum *values, bool *nulls);
@@ -98,8 +109,23 @@ typedef struct SluiceSerial
 	int			len;			/* bytes of the column: 2, 4 or 8 */
 } SluiceSerial;
 
+/* What a plan is made of. */
+typedef struct SluicePlanArgs
+{
+	SluiceColumn *columns;
+	size_t		ncolumns;
+	size_t		fields;
+	SluiceDialect dialect;
+	SluiceEnv	env;
+	SluiceSerial serial;
+} SluicePlanArgs;
+
 /* plan.c */
-extern SluicePlan *sluice_make_plan(CopyFromState cstate, SluiceSerial *serial);
+extern void sluice_plan_args(CopyFromState cstate, SluicePlanArgs *args);
+extern SluicePlan *sluice_make_plan(const SluicePlanArgs *args);
+extern Size sluice_flat_size(const SluicePlanArgs *args);
+extern void sluice_flatten(const SluicePlanArgs *args, char *flat);
+extern void sluice_unflatten(const char *flat, SluicePlanArgs *args);
 extern const char *sluice_default_why_not(Relation rel, List *attnums);
 
 /* Rows that wait for the next insertion, in the order of the input. */

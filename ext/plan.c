@@ -249,22 +249,20 @@ session_env(void)
 	return env;
 }
 
-/*
- * Compiles the plan. It lives until the current memory context is reset or
- * deleted.
- */
-SluicePlan *
-sluice_make_plan(CopyFromState cstate, SluiceSerial *serial)
+/* Says to the core what the table and the statement are. */
+void
+sluice_plan_args(CopyFromState cstate, SluicePlanArgs *args)
 {
 	TupleDesc	desc = RelationGetDescr(cstate->rel);
 	SluiceColumn *columns = palloc0(sizeof(SluiceColumn) * desc->natts);
-	SluiceDialect dialect = {0};
-	SluiceEnv	env = session_env();
-	SluicePlan *plan;
+	SluiceDialect *dialect = &args->dialect;
 	int			default_len;
-	MemoryContextCallback *callback = palloc0(sizeof(MemoryContextCallback));
 
-	serial->sequence = InvalidOid;
+	memset(args, 0, sizeof(*args));
+	args->columns = columns;
+	args->ncolumns = desc->natts;
+	args->fields = list_length(cstate->attnumlist);
+	args->env = session_env();
 	for (int i = 0; i < desc->natts; i++)
 	{
 		Form_pg_attribute att = TupleDescAttr(desc, i);
@@ -283,7 +281,7 @@ sluice_make_plan(CopyFromState cstate, SluiceSerial *serial)
 		column->force_not_null = cstate->opts.force_notnull_flags[i];
 		if (!list_member_int(cstate->attnumlist, i + 1))
 		{
-			plan_default(cstate, att, column, serial);
+			plan_default(cstate, att, column, &args->serial);
 			continue;
 		}
 		foreach(lc, cstate->attnumlist)
@@ -292,22 +290,31 @@ sluice_make_plan(CopyFromState cstate, SluiceSerial *serial)
 				column->source = field;
 			field++;
 		}
-		plan_type(cstate, att, column, &env);
+		plan_type(cstate, att, column, &args->env);
 	}
 
-	dialect.null = (const uint8_t *) cstate->opts.null_print;
-	dialect.null_len = cstate->opts.null_print_len;
-	dialect.default_marker = (const uint8_t *) compat_default_marker(cstate, &default_len);
-	dialect.default_len = default_len;
-	dialect.csv = cstate->opts.csv_mode;
-	dialect.dot_ends = compat_dot_line_ends(cstate->opts.csv_mode);
-	dialect.delimiter = cstate->opts.delim[0];
-	if (dialect.csv)
+	dialect->null = (const uint8_t *) cstate->opts.null_print;
+	dialect->null_len = cstate->opts.null_print_len;
+	dialect->default_marker = (const uint8_t *) compat_default_marker(cstate, &default_len);
+	dialect->default_len = default_len;
+	dialect->csv = cstate->opts.csv_mode;
+	dialect->dot_ends = compat_dot_line_ends(cstate->opts.csv_mode);
+	dialect->delimiter = cstate->opts.delim[0];
+	if (dialect->csv)
 	{
-		dialect.quote = cstate->opts.quote[0];
-		dialect.escape = cstate->opts.escape[0];
+		dialect->quote = cstate->opts.quote[0];
+		dialect->escape = cstate->opts.escape[0];
 	}
-	plan = pgsluice_plan(columns, desc->natts, list_length(cstate->attnumlist), &dialect, &env);
+}
+
+/* Compiles the plan. It lives until the current memory context is reset or deleted. */
+SluicePlan *
+sluice_make_plan(const SluicePlanArgs *args)
+{
+	MemoryContextCallback *callback = palloc0(sizeof(MemoryContextCallback));
+	SluicePlan *plan = pgsluice_plan(args->columns, args->ncolumns, args->fields,
+									 &args->dialect, &args->env);
+
 	if (plan == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_OUT_OF_MEMORY),

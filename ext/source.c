@@ -22,6 +22,16 @@ lend(void *outbuf, int minread, int maxread)
 {
 	size_t		len;
 
+	/* To name a bad byte at a chunk's end, the parser looks at what follows. */
+	if (lender->start == lender->end && lender->sealed)
+	{
+		len = Min((size_t) maxread, lender->after_len);
+		memcpy(outbuf, lender->after, len);
+		lender->after_len -= len;
+		lender->after += len;
+		lender->overlent = true;
+		return (int) len;
+	}
 	if (lender->start == lender->end && !lender->eof)
 	{
 		sluice_source_fill(lender);
@@ -44,7 +54,7 @@ sluice_source_open(SluiceSource *src, CopyFromState cstate)
 	src->kind = cstate->copy_src;
 	src->buf = palloc(SLUICE_HEADROOM + SLUICE_SLICE);
 	src->start = src->valid = src->end = SLUICE_HEADROOM;
-	src->eof = false;
+	src->eof = src->ended = src->sealed = false;
 	src->bytes = 0;
 	cstate->copy_src = COPY_CALLBACK;
 	cstate->data_source_cb = lend;
@@ -106,49 +116,69 @@ client_has_more(void)
 }
 
 /*
- * Reads from the client until the slice is full or the client pauses: rows that
- * came are not kept waiting for those that have not.
+ * Reads from the client until the memory is full or the client pauses: rows
+ * that came are not kept waiting for those that have not.
  */
-static void
-fill_from_client(SluiceSource *src, size_t limit)
+static size_t
+read_from_client(SluiceSource *src, char *buf, size_t limit)
 {
 	StringInfo	msg = src->cstate->fe_msgbuf;
-	size_t		first = src->end;
+	size_t		done = 0;
 
-	while (src->end < limit)
+	while (done < limit)
 	{
 		size_t		len = msg->len - msg->cursor;
 
 		if (len == 0)
 		{
-			if (src->end > first && !client_has_more())
-				return;
+			if (done > 0 && !client_has_more())
+				break;
 			if (!next_message(msg))
 			{
 				src->eof = true;
-				return;
+				break;
 			}
 			continue;
 		}
-		len = Min(len, limit - src->end);
-		pq_copymsgbytes(msg, src->buf + src->end, (int) len);
-		src->end += len;
+		len = Min(len, limit - done);
+		pq_copymsgbytes(msg, buf + done, (int) len);
+		done += len;
 	}
+	return done;
 }
 
-static void
-fill_from_file(SluiceSource *src, size_t limit)
+static size_t
+read_from_file(SluiceSource *src, char *buf, size_t limit)
 {
 	FILE	   *file = src->cstate->copy_file;
-	size_t		len = fread(src->buf + src->end, 1, limit - src->end, file);
+	size_t		done = fread(buf, 1, limit, file);
 
 	if (ferror(file))
 		ereport(ERROR,
 				(errcode_for_file_access(),
 				 errmsg("could not read from COPY file: %m")));
-	src->end += len;
-	if (len == 0)
+	if (done == 0)
 		src->eof = true;
+	return done;
+}
+
+/* Reads at most `len` bytes into `buf`; 0 at the end of the data. */
+size_t
+sluice_source_read(SluiceSource *src, char *buf, size_t len)
+{
+	size_t		done;
+
+	if (src->eof)
+		return 0;
+	if (src->kind == COPY_FRONTEND)
+		done = read_from_client(src, buf, len);
+	else
+		done = read_from_file(src, buf, len);
+	src->bytes += done;
+	src->cstate->bytes_processed = src->bytes;
+	pgstat_progress_update_param(PROGRESS_COPY_BYTES_PROCESSED, (int64) src->bytes);
+	CHECK_FOR_INTERRUPTS();
+	return done;
 }
 
 /* Extends what is known to be valid UTF-8. */
@@ -179,28 +209,32 @@ sluice_source_fill(SluiceSource *src)
 		src->end = src->start + rest;
 	}
 	before = src->end;
-	if (src->eof || before == limit)
+	if (before == limit || src->sealed)
 		return false;
-	if (src->kind == COPY_FRONTEND)
-		fill_from_client(src, limit);
-	else
-		fill_from_file(src, limit);
-	src->bytes += src->end - before;
-	src->cstate->bytes_processed = src->bytes;
-	pgstat_progress_update_param(PROGRESS_COPY_BYTES_PROCESSED, (int64) src->bytes);
+	src->end += sluice_source_read(src, src->buf + src->end, limit - before);
 	validate(src);
-	CHECK_FOR_INTERRUPTS();
 	return src->end > before;
+}
+
+/* Puts bytes that were read already into the source, which must be empty. */
+void
+sluice_source_set(SluiceSource *src, const char *data, size_t len)
+{
+	Assert(src->start == src->end && len <= SLUICE_SLICE);
+	src->start = src->valid = SLUICE_HEADROOM;
+	src->end = src->start + len;
+	memcpy(src->buf + src->start, data, len);
+	validate(src);
 }
 
 /* A line of \. ended the data: the client's messages are read to their end. */
 void
 sluice_source_drain(SluiceSource *src)
 {
+	src->start = src->valid = src->end = SLUICE_HEADROOM;
 	while (src->kind == COPY_FRONTEND && !src->eof)
 	{
-		src->start = src->valid = src->end;
-		sluice_source_fill(src);
+		sluice_source_read(src, src->buf, SLUICE_SLICE);
 	}
 	/* As ClosePipeFromProgram wants to know. */
 	src->cstate->raw_reached_eof = src->eof;
@@ -224,9 +258,12 @@ sluice_stock_row(SluiceSource *src, ExprContext *econtext,
 	cstate->raw_reached_eof = cstate->input_reached_eof = false;
 	cstate->input_reached_error = false;
 	lender = src;
-	src->refilled = false;
+	src->refilled = src->overlent = false;
 	found = NextCopyFrom(cstate, econtext, values, nulls);
 
+	/* Chunks end where records end. */
+	if (src->overlent)
+		elog(ERROR, "pgsluice: a record goes on beyond its chunk");
 	/* What it loaded and did not use is the tail of what we lent. */
 	unread = cstate->raw_buf_len - cstate->input_buf_index;
 	Assert(unread <= src->start);

@@ -89,7 +89,7 @@ def _as_user(command):
 class Cluster:
     """One server and its data, in a folder of its own below the temporary one."""
 
-    def __init__(self, settings=(), copy_of=None):
+    def __init__(self, settings=(), copy_of=None, durable=False):
         self.home = Path(tempfile.mkdtemp(prefix="pgsluice-ext-"))
         self.home.chmod(0o755)
         if USER:
@@ -98,9 +98,8 @@ class Cluster:
         self.port = _free_port()
         self.log = self.home / "log"
         if copy_of is None:
-            # Durability is under test: fsync stays on.
             self._run(
-                [BIN / "initdb", "-D", self.data, "-k", "-U", "postgres", "-A", "trust",
+                [BIN / "initdb", "--no-sync", "-D", self.data, "-k", "-U", "postgres", "-A", "trust",
                  "-E", "UTF8", "--locale=C.UTF-8"]
             )
         else:
@@ -114,6 +113,7 @@ class Cluster:
                 f"unix_socket_directories = '{self.home}'",
                 f"port = {self.port}",
                 "shared_buffers = 64MB",
+                f"fsync = {'on' if durable else 'off'}",
                 "session_preload_libraries = 'pgsluice'",
                 *settings,
             ):

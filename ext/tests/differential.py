@@ -2,6 +2,8 @@
 
 import re
 
+from .cluster import MAJOR
+
 from .cluster import Refused
 
 # psql's verbose output names the server's source file and line.
@@ -9,8 +11,13 @@ _LOCATION = re.compile(r"^LOCATION:.*\n?", re.M)
 _PLACE = re.compile(r"^psql:[^:]*:\d+: ", re.M)
 
 
+# From 16 on, relations grow by many blocks, and how many depends on the batches:
+# not even two runs of stock COPY have to leave the same order.
+ORDER = "ctid" if MAJOR < 16 else "t::text COLLATE \"C\""
+
+
 def outcome(cluster, table, copy, data, setup="", stock=False):
-    """(refusal, rows in physical order, tag, route) of one load into a fresh table."""
+    """(refusal, rows in order, tag, route) of one load into a fresh table."""
     setting = "off" if stock else "on"
     path = cluster.file("input", data)
     last = "coalesce((SELECT coalesce(fell_back_because, route) FROM pgsluice.last_copy), '')"
@@ -19,7 +26,7 @@ def outcome(cluster, table, copy, data, setup="", stock=False):
         f"SET pgsluice.copy = {setting};\n{setup}\n\\unset QUIET\n"
         + copy.format(f"'{path}'") + ";\n\\set QUIET on\n"
         + ("COMMIT;\n" if "BEGIN" in setup else "")
-        + f"SELECT '', {last};\nSELECT t FROM t ORDER BY ctid;"
+        + f"SELECT '', {last};\nSELECT t FROM t ORDER BY {ORDER};"
     )
     tag, _, rest = ("\n" + said).partition("\n|")
     route, _, rows = rest.partition("\n")

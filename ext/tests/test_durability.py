@@ -104,7 +104,7 @@ class Crash(unittest.TestCase):
 
     def crashes(self, settings, kind="", toast=False, indexes="", before="", how=("kill", "immediate")):
         """Loads, crashes and recovers some times over."""
-        server = Cluster(["max_wal_size = 64MB", *settings])
+        server = Cluster(["max_wal_size = 64MB", *settings], durable=True)
         self.addCleanup(server.remove)
         count = 30000
         path = server.file("rows.csv", rows(count, toast))

@@ -1,0 +1,349 @@
+/*
+ * The leader's side of a load with workers: fills chunks that end where records
+ * end, and installs them in their order.
+ */
+#include "load.h"
+
+#include <sys/statvfs.h>
+
+#include "miscadmin.h"
+#include "postmaster/bgworker.h"
+#include "storage/dsm.h"
+#include "storage/proc.h"
+#include "utils/wait_event.h"
+#include "worker.h"
+
+struct SluicePipeline
+{
+	dsm_segment *segment;
+	SluiceShared *shared;
+	int			nhandles;
+	BackgroundWorkerHandle *handles[SLUICE_MAX_WORKERS];
+	uint64		filled;
+	uint64		consumed;
+	/* the record that was cut off at the last chunk's end */
+	char	   *rest;
+	size_t		rest_len;
+	bool		stuck;			/* it is longer than a chunk */
+	bool		finished;		/* the last chunk is filled */
+};
+
+static void
+wake_workers(SluiceShared *shared)
+{
+	uint32		n;
+
+	/* Either we see the latch of a worker that has come, or it sees the chunk. */
+	pg_memory_barrier();
+	n = pg_atomic_read_u32(&shared->nworkers);
+	for (uint32 i = 0; i < n && i < SLUICE_MAX_WORKERS; i++)
+	{
+		Latch	   *latch = ((volatile SluiceShared *) shared)->workers[i];
+
+		if (latch)
+			SetLatch(latch);
+	}
+}
+
+/* The statement ends, well or badly: the workers are to go. */
+static void
+stop_workers(dsm_segment *segment, Datum arg)
+{
+	SluiceShared *shared = dsm_segment_address(segment);
+
+	pg_atomic_write_u32(&shared->stop, 1);
+	wake_workers(shared);
+}
+
+/* Whether shared memory of that size is there to be had: containers have little. */
+static bool
+shared_memory_fits(Size size)
+{
+	struct statvfs fs;
+
+	return statvfs("/dev/shm", &fs) != 0 ||
+		(uint64) fs.f_bavail * fs.f_frsize > 2 * (uint64) size;
+}
+
+/* Makes the ring and asks for workers. The load goes on whether or not they come. */
+static bool
+open_pipeline(SluiceLoad *load)
+{
+	SluicePipeline *pipe;
+	SluiceShared *shared;
+	uint32		nchunks = load->workers + 2;
+	Size		plan_at = MAXALIGN(sizeof(SluiceShared));
+	Size		chunks_at = plan_at + MAXALIGN(sluice_flat_size(&load->args));
+	Size		memory_at = chunks_at + MAXALIGN(sizeof(SluiceChunk) * nchunks);
+	Size		size = memory_at + CHUNK_MEMORY * nchunks;
+	BackgroundWorker worker = {0};
+
+	if (!shared_memory_fits(size))
+		return false;
+	pipe = palloc0(sizeof(*pipe));
+	pipe->segment = dsm_create(size, DSM_CREATE_NULL_IF_MAXSEGMENTS);
+	if (pipe->segment == NULL)
+		return false;
+	pipe->rest = palloc(CHUNK_INPUT);
+	pipe->shared = shared = dsm_segment_address(pipe->segment);
+	memset(shared, 0, memory_at);
+	pg_atomic_init_u32(&shared->stop, 0);
+	pg_atomic_init_u64(&shared->filled, 0);
+	pg_atomic_init_u64(&shared->claimed, 0);
+	pg_atomic_init_u32(&shared->nworkers, 0);
+	shared->leader = MyLatch;
+	shared->nchunks = nchunks;
+	shared->plan_at = plan_at;
+	shared->chunks_at = chunks_at;
+	shared->memory_at = memory_at;
+	for (uint32 i = 0; i < nchunks; i++)
+		pg_atomic_init_u32(&chunk_of(shared, i)->state, CHUNK_WAITING);
+	sluice_flatten(&load->args, (char *) shared + plan_at);
+	on_dsm_detach(pipe->segment, stop_workers, (Datum) 0);
+
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_CLASS_PARALLEL;
+	worker.bgw_start_time = BgWorkerStart_ConsistentState;
+	worker.bgw_restart_time = BGW_NEVER_RESTART;
+	worker.bgw_notify_pid = MyProcPid;
+	worker.bgw_main_arg = UInt32GetDatum(dsm_segment_handle(pipe->segment));
+	snprintf(worker.bgw_name, BGW_MAXLEN, "pgsluice worker for PID %d", MyProcPid);
+	snprintf(worker.bgw_type, BGW_MAXLEN, "pgsluice worker");
+	snprintf(worker.bgw_library_name, BGW_MAXLEN, "pgsluice");
+	snprintf(worker.bgw_function_name, BGW_MAXLEN, "pgsluice_worker_main");
+	for (int i = 0; i < load->workers; i++)
+	{
+		if (!RegisterDynamicBackgroundWorker(&worker, &pipe->handles[pipe->nhandles]))
+			break;
+		pipe->nhandles++;
+	}
+	load->pipeline = pipe;
+	sluice_report.workers = pipe->nhandles;
+	return pipe->nhandles > 0;
+}
+
+void
+sluice_pipeline_close(SluiceLoad *load)
+{
+	SluicePipeline *pipe = load->pipeline;
+
+	dsm_detach(pipe->segment);
+	for (int i = 0; i < pipe->nhandles; i++)
+		(void) WaitForBackgroundWorkerShutdown(pipe->handles[i]);
+	load->pipeline = NULL;
+}
+
+/*
+ * Where the last record ends that ends within data[0, len); 0 where none does.
+ *
+ * CSV: behind the last LF with an even number of quotes before it; a quote
+ * toggles wherever it stands. Text: behind the last LF that no backslash hides.
+ */
+static size_t
+last_record_end(const char *data, size_t len, const SluiceDialect *dialect)
+{
+	bool		in_quote = false;
+
+	if (dialect->csv)
+	{
+		const char *end = data + len;
+
+		for (const char *q = data; (q = memchr(q, dialect->quote, end - q)) != NULL; q++)
+			in_quote = !in_quote;
+	}
+	for (size_t i = len; i > 0; i--)
+	{
+		char		c = data[i - 1];
+
+		if (dialect->csv && (uint8_t) c == dialect->quote)
+			in_quote = !in_quote;
+		else if (c == '\n' && !in_quote)
+		{
+			size_t		slashes = 0;
+
+			while (!dialect->csv && slashes < i - 1 && data[i - 2 - slashes] == '\\')
+				slashes++;
+			if (slashes % 2 == 0)
+				return i;
+		}
+	}
+	return 0;
+}
+
+/* Fills the next chunk. */
+static void
+fill_chunk(SluiceLoad *load)
+{
+	SluicePipeline *pipe = load->pipeline;
+	SluiceShared *shared = pipe->shared;
+	SluiceSource *src = &load->source;
+	SluiceChunk *chunk = chunk_of(shared, pipe->filled);
+	char	   *memory = chunk_memory(shared, pipe->filled);
+	size_t		len = pipe->rest_len;
+	size_t		cut;
+	instr_time	before,
+				after;
+
+	memcpy(memory, pipe->rest, len);
+	INSTR_TIME_SET_CURRENT(before);
+	len += sluice_source_read(src, memory + len, CHUNK_INPUT - len);
+	INSTR_TIME_SET_CURRENT(after);
+	INSTR_TIME_ACCUM_DIFF(sluice_report.reading, after, before);
+	cut = src->eof ? len : last_record_end(memory, len, &load->args.dialect);
+	pipe->rest_len = len - cut;
+	memcpy(pipe->rest, memory + cut, pipe->rest_len);
+	if (cut == 0)
+	{
+		pipe->stuck = pipe->rest_len == CHUNK_INPUT;
+		pipe->finished = src->eof;
+		return;
+	}
+	pipe->finished = src->eof;
+	chunk->input_len = cut;
+	chunk->last = src->eof;
+	chunk->eol = load->slice.eol;
+	pg_atomic_write_u32(&chunk->state, CHUNK_WAITING);
+	pg_write_barrier();
+	pg_atomic_write_u64(&shared->filled, ++pipe->filled);
+	wake_workers(shared);
+}
+
+/* Until the next chunk to be installed is formed, by whomever. */
+static SluiceChunk *
+await_chunk(SluiceLoad *load)
+{
+	SluicePipeline *pipe = load->pipeline;
+	SluiceShared *shared = pipe->shared;
+	SluiceChunk *chunk = chunk_of(shared, pipe->consumed);
+	instr_time	before,
+				after;
+
+	INSTR_TIME_SET_CURRENT(before);
+	for (;;)
+	{
+		uint32		state = pg_atomic_read_u32(&chunk->state);
+		uint64		number;
+
+		if (state == CHUNK_FORMED)
+			break;
+		if (state == CHUNK_ABANDONED)
+			sluice_form_chunk(shared, pipe->consumed, load->plan);
+		else if (claim_chunk(shared, &number))
+			sluice_form_chunk(shared, number, load->plan);
+		else
+		{
+			(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH, -1,
+							 PG_WAIT_EXTENSION);
+			ResetLatch(MyLatch);
+		}
+		CHECK_FOR_INTERRUPTS();
+	}
+	pg_read_barrier();
+	INSTR_TIME_SET_CURRENT(after);
+	INSTR_TIME_ACCUM_DIFF(sluice_report.forming, after, before);
+	return chunk;
+}
+
+/* Tells the source what follows upon the chunk that is being installed. */
+static void
+show_what_follows(SluicePipeline *pipe, SluiceSource *src)
+{
+	uint64		next = pipe->consumed + 1;
+
+	if (next < pipe->filled)
+	{
+		src->after = chunk_memory(pipe->shared, next);
+		src->after_len = chunk_of(pipe->shared, next)->input_len;
+		return;
+	}
+	if (pipe->rest_len == 0)
+		pipe->rest_len = sluice_source_read(src, pipe->rest, CHUNK_INPUT);
+	src->after = pipe->rest;
+	src->after_len = pipe->rest_len;
+}
+
+/*
+ * Installs a chunk. What the core has left of it goes through the leader's own
+ * loop. False if a line of \. ended the data.
+ */
+static bool
+install_chunk(SluiceLoad *load, SluiceChunk *chunk)
+{
+	SluicePipeline *pipe = load->pipeline;
+	SluiceSource *src = &load->source;
+	SluiceSlice slice = chunk->slice;
+	char	   *memory = chunk_memory(pipe->shared, pipe->consumed);
+	bool		more = true;
+
+	if (chunk->status == SLUICE_PANIC)
+		sluice_core_failed();
+	/* The same memory at this process's addresses. */
+	slice.input = (const uint8_t *) memory;
+	slice.arena = (uint8_t *) memory + CHUNK_INPUT;
+	slice.rows = (SluiceRow *) (memory + CHUNK_INPUT + CHUNK_ARENA);
+	slice.asks = (SluiceAsk *) (memory + CHUNK_INPUT + CHUNK_ARENA + CHUNK_ROWS_SIZE);
+	sluice_accept_rows(load, &slice);
+	/* The tuples lie in the chunk, which is about to be used again. */
+	sluice_flush(load);
+	load->lines += slice.lines;
+	load->cstate->cur_lineno = load->lines + 1;
+	if (chunk->status == SLUICE_ENDED)
+		more = false;
+	else if (slice.consumed < chunk->input_len)
+	{
+		sluice_source_set(src, memory + slice.consumed, chunk->input_len - slice.consumed);
+		src->sealed = !chunk->last;
+		if (src->sealed)
+			show_what_follows(pipe, src);
+		more = sluice_finish_source(load);
+		src->sealed = false;
+		sluice_flush(load);
+	}
+	pipe->consumed++;
+	return more;
+}
+
+/*
+ * Goes on with workers, for as long as records fit into chunks. True where the
+ * caller's loop has to go on; false at the end of the data.
+ */
+bool
+sluice_pipeline(SluiceLoad *load)
+{
+	SluicePipeline *pipe;
+	SluiceSource *src = &load->source;
+	bool		more = true;
+
+	/* A cut is known to be right only where LF ends lines and quotes toggle. */
+	if ((load->slice.eol != EOL_NL && load->slice.eol != EOL_CRNL) ||
+		(load->args.dialect.csv && load->args.dialect.escape != load->args.dialect.quote) ||
+		src->end - src->start > CHUNK_INPUT / 2)
+		return true;
+	if (load->pipeline == NULL && !open_pipeline(load))
+	{
+		load->workers = 0;
+		return true;
+	}
+	pipe = load->pipeline;
+	sluice_flush(load);
+	pipe->rest_len = src->end - src->start;
+	memcpy(pipe->rest, src->buf + src->start, pipe->rest_len);
+	src->start = src->valid = src->end = SLUICE_HEADROOM;
+	pipe->stuck = pipe->finished = false;
+
+	while (more)
+	{
+		while (!pipe->stuck && !pipe->finished &&
+			   pipe->filled - pipe->consumed < pipe->shared->nchunks)
+			fill_chunk(load);
+		if (pipe->filled == pipe->consumed)
+			break;
+		more = install_chunk(load, await_chunk(load));
+	}
+	if (!more)
+		return false;
+	if (pipe->finished && pipe->rest_len == 0)
+		return false;
+	sluice_source_set(src, pipe->rest, pipe->rest_len);
+	pipe->rest_len = 0;
+	return true;
+}

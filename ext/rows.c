@@ -1,0 +1,318 @@
+/*
+ * Rows of one COPY FROM: what the core has formed, what the server has to read,
+ * what the table asks of them; and the loop that goes through the data alone.
+ */
+#include "load.h"
+
+#include "commands/progress.h"
+#include "commands/sequence.h"
+#include "executor/nodeModifyTable.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "utils/backend_progress.h"
+
+/* Values that were read by the server wait in memory of their own: at most so much. */
+#define MAX_MATERIALIZED ((Size) 1 << 20)
+
+/*
+ * WHERE, generated columns and constraints of the row in the slot, as CopyFrom.
+ * False where WHERE excludes it.
+ */
+static bool
+row_passes(SluiceLoad *load, TupleTableSlot *slot)
+{
+	TupleConstr *constr = RelationGetDescr(load->cstate->rel)->constr;
+
+	if (load->cstate->qualexpr)
+	{
+		load->econtext->ecxt_scantuple = slot;
+		if (!ExecQual(load->cstate->qualexpr, load->econtext))
+		{
+			load->excluded++;
+			pgstat_progress_update_param(PROGRESS_COPY_TUPLES_EXCLUDED,
+										 (int64) load->excluded);
+			return false;
+		}
+	}
+	if (constr && constr->has_generated_stored)
+		ExecComputeStoredGenerated(load->rri, load->estate, slot, CMD_INSERT);
+	if (load->constraints)
+		ExecConstraints(load->rri, slot, load->estate);
+	if (load->cstate->rel->rd_rel->relispartition)
+		ExecPartitionCheck(load->rri, slot, load->estate, true);
+	return true;
+}
+
+/* Inserts the rows that wait. */
+void
+sluice_flush(SluiceLoad *load)
+{
+	load->processed += load->batch->used;
+	sluice_batch_flush(load->batch);
+	pgstat_progress_update_param(PROGRESS_COPY_TUPLES_PROCESSED, (int64) load->processed);
+}
+
+/* Draws the next value of the sequence into the place that the core left for it. */
+static void
+fill_blank(SluiceLoad *load, char *tuple, uint32 blank)
+{
+	int64		value = nextval_internal(load->args.serial.sequence, load->args.serial.check);
+
+	if (load->args.serial.len == 8)
+		memcpy(tuple + blank, &value, 8);
+	else if (load->args.serial.len == 4)
+	{
+		int32		v = (int32) value;
+
+		if ((int64) v != value)
+			ereport(ERROR,
+					(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
+					 errmsg("integer out of range")));
+		memcpy(tuple + blank, &v, 4);
+	}
+	else
+	{
+		int16		v = (int16) value;
+
+		if ((int64) v != value)
+			ereport(ERROR,
+					(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
+					 errmsg("smallint out of range")));
+		memcpy(tuple + blank, &v, 2);
+	}
+}
+
+/*
+ * Completes a row of which the core could not read every value: the server's
+ * input functions read those, or raise their errors.
+ */
+static void
+ask_values(SluiceLoad *load, const SluiceSlice *slice, TupleTableSlot *slot,
+		   const SluiceRow *row, const SluiceAsk *asks)
+{
+	CopyFromState cstate = load->cstate;
+	TupleDesc	desc = RelationGetDescr(cstate->rel);
+	HeapTupleData tuple = {0};
+	MemoryContext old = MemoryContextSwitchTo(GetPerTupleMemoryContext(load->estate));
+
+	tuple.t_len = row->len;
+	tuple.t_data = (HeapTupleHeader) (slice->arena + row->offset);
+	heap_deform_tuple(&tuple, desc, slot->tts_values, slot->tts_isnull);
+	for (uint32 i = 0; i < row->asks; i++)
+	{
+		int			m = (int) asks[i].column;
+		Form_pg_attribute att = TupleDescAttr(desc, m);
+		char	   *text = (char *) slice->arena + asks[i].offset;
+
+		cstate->cur_attname = NameStr(att->attname);
+		cstate->cur_attval = text;
+		slot->tts_values[m] = InputFunctionCall(&cstate->in_functions[m], text,
+												cstate->typioparams[m], att->atttypmod);
+		slot->tts_isnull[m] = false;
+		cstate->cur_attname = NULL;
+		cstate->cur_attval = NULL;
+	}
+	MemoryContextSwitchTo(old);
+	ExecStoreVirtualTuple(slot);
+	sluice_report.values_by_server += row->asks;
+}
+
+/* The row in the slot was formed here and not by the core: it goes into the batch. */
+static void
+add_materialized(SluiceLoad *load, TupleTableSlot *slot, uint64 line)
+{
+	ExecMaterializeSlot(slot);
+	load->batch->bytes += ((HeapTupleTableSlot *) slot)->tuple->t_len;
+	sluice_batch_add(load->batch, line);
+	if (load->batch->bytes > MAX_MATERIALIZED)
+		sluice_flush(load);
+}
+
+/* The rows that the core has formed from this slice, into batches. */
+void
+sluice_accept_rows(SluiceLoad *load, const SluiceSlice *slice)
+{
+	const SluiceAsk *asks = slice->asks;
+
+	for (size_t i = 0; i < slice->rows_used; i++)
+	{
+		SluiceRow  *row = &slice->rows[i];
+		char	   *tuple = (char *) slice->arena + row->offset;
+		size_t		next = i + 1 < slice->rows_used ? row[1].record : slice->consumed;
+		TupleTableSlot *slot;
+
+		if (load->batch->used == SLUICE_BATCH_ROWS)
+			sluice_flush(load);
+		slot = sluice_batch_slot(load->batch);
+		load->cstate->cur_lineno = load->lines + row->line;
+		load->record = (const char *) slice->input + row->record;
+		load->record_len = next - row->record;
+		if (row->blank)
+			fill_blank(load, tuple, row->blank);
+		if (row->asks)
+			ask_values(load, slice, slot, row, asks);
+		else
+			sluice_slot_store(slot, tuple, row->len);
+		asks += row->asks;
+		if (!load->check_rows && !row->asks)
+			sluice_batch_add(load->batch, load->cstate->cur_lineno);
+		else
+		{
+			if (row_passes(load, slot))
+				add_materialized(load, slot, load->cstate->cur_lineno);
+			else
+				ExecClearTuple(slot);
+			ResetPerTupleExprContext(load->estate);
+		}
+		load->record = NULL;
+	}
+	load->cstate->line_buf_valid = false;
+}
+
+/* One record through stock COPY's parser. False at the end of the data. */
+static bool
+ask_server(SluiceLoad *load)
+{
+	CopyFromState cstate = load->cstate;
+	TupleTableSlot *slot;
+	MemoryContext old;
+	bool		found;
+
+	if (load->batch->used == SLUICE_BATCH_ROWS)
+		sluice_flush(load);
+	slot = sluice_batch_slot(load->batch);
+	cstate->cur_lineno = load->lines;
+	cstate->eol_type = (EolType) load->slice.eol;
+	ResetPerTupleExprContext(load->estate);
+	old = MemoryContextSwitchTo(GetPerTupleMemoryContext(load->estate));
+	found = sluice_stock_row(&load->source, load->econtext,
+							 slot->tts_values, slot->tts_isnull);
+	MemoryContextSwitchTo(old);
+	if (!found)
+		return false;
+	load->lines = cstate->cur_lineno;
+	load->slice.eol = (uint8_t) cstate->eol_type;
+	ExecStoreVirtualTuple(slot);
+	sluice_report.rows_by_server++;
+	if (row_passes(load, slot))
+		add_materialized(load, slot, cstate->cur_lineno);
+	else
+		ExecClearTuple(slot);
+	return true;
+}
+
+/* The core has panicked: a bug. */
+void
+sluice_core_failed(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INTERNAL_ERROR),
+			 errmsg("pgsluice: internal error in the core"),
+			 errhint("The server's log has the details; WITH (pgsluice 'off') lets stock COPY do it.")));
+}
+
+/* Lets the core form what it can of the bytes at hand. */
+static SluiceStatus
+form(SluiceLoad *load)
+{
+	SluiceSource *src = &load->source;
+	SluiceSlice *slice = &load->slice;
+	SluiceStatus status;
+	instr_time	before,
+				after;
+
+	/* No row waits: their tuples may be overwritten. */
+	if (load->batch->used == 0)
+		slice->arena_used = 0;
+	slice->input = (const uint8_t *) src->buf + src->start;
+	slice->input_len = src->valid - src->start;
+	slice->last = src->eof && !src->sealed && src->valid == src->end;
+	slice->rows_len = SLUICE_BATCH_ROWS - load->batch->used;
+	INSTR_TIME_SET_CURRENT(before);
+	status = pgsluice_form(load->plan, slice);
+	INSTR_TIME_SET_CURRENT(after);
+	INSTR_TIME_ACCUM_DIFF(sluice_report.forming, after, before);
+	if (status == SLUICE_PANIC)
+		sluice_core_failed();
+	sluice_accept_rows(load, slice);
+	src->start += slice->consumed;
+	load->lines += slice->lines;
+	/* As stock COPY: an error while reading on names the line it is about to read. */
+	load->cstate->cur_lineno = load->lines + 1;
+	return status;
+}
+
+static bool
+fill(SluiceLoad *load)
+{
+	instr_time	before,
+				after;
+	bool		more;
+
+	INSTR_TIME_SET_CURRENT(before);
+	more = sluice_source_fill(&load->source);
+	INSTR_TIME_SET_CURRENT(after);
+	INSTR_TIME_ACCUM_DIFF(sluice_report.reading, after, before);
+	return more;
+}
+
+/*
+ * One step through the data: forms what is at hand, or reads on, or asks the
+ * server. False at the end.
+ */
+static bool
+step(SluiceLoad *load)
+{
+	SluiceSource *src = &load->source;
+
+	CHECK_FOR_INTERRUPTS();
+	switch (form(load))
+	{
+		case SLUICE_MORE:
+			if (load->workers > 0 && !src->sealed && src->bytes - load->alone > load->alone_limit)
+			{
+				load->alone = src->bytes;
+				return sluice_pipeline(load);
+			}
+			if (fill(load))
+				return true;
+			if (src->start == src->end && (src->eof || src->sealed))
+				return false;
+			return ask_server(load);	/* too long, or not UTF-8 */
+		case SLUICE_FULL:
+			sluice_flush(load);
+			return true;
+		case SLUICE_ASK:
+			return ask_server(load);
+		default:
+			src->ended = true;
+			return false;
+	}
+}
+
+/* Goes through what lies in the source. False if the data ended by a line of \. */
+bool
+sluice_finish_source(SluiceLoad *load)
+{
+	SluiceSource *src = &load->source;
+
+	while (step(load))
+		;
+	return !src->ended && src->start == src->end;
+}
+
+/* The whole of the data. */
+void
+sluice_load_rows(SluiceLoad *load)
+{
+	SluiceSource *src = &load->source;
+	/* The header is stock COPY's to read, and with it the first row. */
+	bool		more = load->cstate->opts.header_line == COPY_HEADER_FALSE || ask_server(load);
+
+	while (more)
+		more = step(load);
+	sluice_flush(load);
+	if (load->pipeline)
+		sluice_pipeline_close(load);
+	sluice_source_drain(src);
+}

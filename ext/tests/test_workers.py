@@ -1,0 +1,166 @@
+"""Loads with workers: the same rows in the same order, the same refusals."""
+
+import os
+import random
+import signal
+import subprocess
+import time
+import unittest
+from pathlib import Path
+
+from .cluster import Cluster, Refused
+from .differential import compare
+
+TABLE = "CREATE TABLE t (id serial, a int, b text, c jsonb, d numeric DEFAULT 2.5)"
+CSV = "COPY t (a, b, c) FROM {} WITH (FORMAT csv, workers 2)"
+TEXT = "COPY t (a, b, c) FROM {} WITH (workers 2)"
+
+
+def csv(count, seed=1, eol="\n"):
+    """Rows with quoted delimiters, quotes and line ends."""
+    rng = random.Random(seed)
+    out = []
+    for i in range(count):
+        kind = rng.randrange(8)
+        text = "plain text " * rng.randrange(6)
+        if kind == 0:
+            text = '"' + f'a ""quoted"" one,{eol}over {eol}{eol}lines' * rng.randrange(1, 4) + '"'
+        elif kind == 1:
+            text = f'mid"dle, {i}"quotes'
+        elif kind == 2:
+            text = ""
+        extra = '"{""k"": [1, 2]}"' if kind == 3 else ""
+        out.append(f"{i},{text},{extra}{eol}")
+    return "".join(out).encode()
+
+
+def text(count, seed=2):
+    """Rows with escapes, also of line ends."""
+    rng = random.Random(seed)
+    pieces = ["word ", "\\t", "\\n", "\\\n", "\\\\", "\\x41", "\\101", "ž"]
+    return "".join(f"{i}\t{''.join(rng.choices(pieces, k=rng.randrange(30)))}\t\\N\n" for i in range(count)).encode()
+
+
+def workers(cluster):
+    """The workers' process ids: they have no database and are in no view."""
+    postmaster = int((cluster.data / "postmaster.pid").read_text().split()[0])
+    children = Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split()
+    found = []
+    for pid in map(int, children):
+        try:
+            if b"pgsluice worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+        except OSError:
+            pass
+    return found
+
+
+def wait_until(what):
+    """Waits for what is to come true within some seconds."""
+    for _ in range(100):
+        if what():
+            return True
+        time.sleep(0.1)
+    return False
+
+
+class Workers(unittest.TestCase):
+    """`workers n` in the statement starts them at once."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = Cluster()
+        cls.cluster.sql("CREATE EXTENSION pgsluice")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.cluster.remove()
+
+    def same(self, data, copy=CSV, table=TABLE):
+        """The refusal that both gave, or None; workers must have come where rows were loaded."""
+        refusal = compare(self, self.cluster, table, copy, data)
+        self.assertTrue(wait_until(lambda: not workers(self.cluster)))
+        return refusal
+
+    def test_they_come(self):
+        """The view says how many."""
+        path = self.cluster.file("input", csv(40000))
+        said = self.cluster.sql(
+            f"DROP TABLE IF EXISTS t; {TABLE}; SET pgsluice.copy = on; {CSV.format(repr(str(path)))}; SELECT workers FROM pgsluice.last_copy")
+        self.assertEqual(said, "2")
+        said = self.cluster.sql(
+            f"SET max_parallel_workers = 0; SET pgsluice.copy = on; {CSV.format(repr(str(path)))}; SELECT workers FROM pgsluice.last_copy")
+        self.assertEqual(said, "0")
+
+    def test_rows(self):
+        """Many chunks, cut at record ends only."""
+        self.assertIsNone(self.same(csv(60000)))
+        self.assertIsNone(self.same(csv(60000, eol="\r\n")))
+        self.assertIsNone(self.same(csv(60000, eol="\r")))
+        self.assertIsNone(self.same(csv(30000)[:-1]))
+        self.assertIsNone(self.same(text(60000), TEXT))
+        self.assertIsNone(self.same(text(30000) + b"\\.\n" + text(30000), TEXT))
+        self.assertIsNone(self.same(csv(9000) + b'1,"' + b"wide\n" * 200000 + b'",\n' + csv(40000)))
+
+    def test_checked_rows(self):
+        """Constraints, WHERE, keys and triggers see every row."""
+        self.assertIsNone(self.same(csv(40000), CSV + " WHERE a % 3 = 0",
+                                    TABLE[:-1] + ", CHECK (a >= 0), UNIQUE (a), g int GENERATED ALWAYS AS (a + 1) STORED)"))
+        self.assertIsNotNone(self.same(csv(40000), CSV, TABLE[:-1] + ", CHECK (a <> 35000))"))
+        self.assertIsNotNone(self.same(csv(40000) + b"7,x,\n", CSV, TABLE[:-1] + ", UNIQUE (a))"))
+
+    def test_refusals(self):
+        """An error far into the data names its line."""
+        for bad in (b"x,y,\n", b"1,y\n", b"1,y,{\n", b"1,\xff,\n", b"1,y\rz,\n", b'1,"y,\n', b"1,nul\0,\n"):
+            for rest in (b"", csv(20000)):
+                self.assertIsNotNone(self.same(csv(30000) + bad + rest))
+
+    def test_from_stdin(self):
+        """A client's stream, and one that stops in the middle."""
+        data = csv(60000)
+        self.cluster.sql(f"DROP TABLE IF EXISTS t; {TABLE}")
+        copy = "SET pgsluice.copy = on; " + CSV.format("STDIN")
+        self.cluster.sql(copy, stdin=data)
+        self.assertEqual(self.cluster.sql("SELECT count(*), sum(a) FROM t"), "60000|1799970000")
+        process = subprocess.Popen(self.cluster.command("-c", copy), stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        process.stdin.write(data[: len(data) // 2])
+        process.stdin.flush()
+        time.sleep(0.3)
+        process.kill()
+        process.wait()
+        process.stdin.close()
+        self.assertTrue(wait_until(lambda: self.cluster.sql(
+            "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%COPY t%' AND pid <> pg_backend_pid()") == "0"))
+        self.assertTrue(wait_until(lambda: not workers(self.cluster)))
+        self.assertEqual(self.cluster.sql("SELECT count(*) FROM t"), "60000")
+
+    def test_a_worker_is_terminated(self):
+        """Its chunk is formed by the leader; nothing is lost."""
+        self.cluster.sql(f"DROP TABLE IF EXISTS t; {TABLE}")
+        path = self.cluster.file("input", csv(400000))
+        process = subprocess.Popen(self.cluster.command("-c", "SET pgsluice.copy = on; " + CSV.format(f"'{path}'")))
+        ended = 0
+        while process.poll() is None:
+            for pid in workers(self.cluster):
+                try:
+                    os.kill(pid, signal.SIGTERM)
+                    ended += 1
+                except ProcessLookupError:
+                    pass
+        self.assertEqual(process.wait(), 0)
+        self.assertGreater(ended, 0)
+        self.assertEqual(self.cluster.sql("SELECT count(*), count(DISTINCT a) FROM t"), "400000|400000")
+
+    def test_cancelled(self):
+        """Ctrl-C leaves no worker and no segment."""
+        self.cluster.sql(f"DROP TABLE IF EXISTS t; {TABLE}")
+        path = self.cluster.file("input", csv(400000))
+        with self.assertRaises(Refused) as refused:
+            self.cluster.sql("SET statement_timeout = 150; SET pgsluice.copy = on; " + CSV.format(f"'{path}'"))
+        self.assertIn("57014", str(refused.exception))
+        self.assertTrue(wait_until(lambda: not workers(self.cluster)))
+        self.assertEqual(self.cluster.sql("SELECT count(*) FROM t"), "0")
+
+
+if __name__ == "__main__":
+    unittest.main()

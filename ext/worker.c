@@ -1,0 +1,106 @@
+/*
+ * A worker: forms the rows of chunks until it is told to stop.
+ */
+#include "worker.h"
+
+#include "miscadmin.h"
+#include "postmaster/bgworker.h"
+#include "storage/dsm.h"
+#include "storage/ipc.h"
+#include "storage/proc.h"
+#include "tcop/tcopprot.h"
+#include "utils/memutils.h"
+#include "utils/resowner.h"
+#include "utils/wait_event.h"
+
+PGDLLEXPORT void pgsluice_worker_main(Datum arg);
+
+/* The chunk that this worker is at. */
+static SluiceChunk *current;
+
+/* Forms a claimed chunk with this process's own pointers. */
+void
+sluice_form_chunk(SluiceShared *shared, uint64 number, SluicePlan *plan)
+{
+	SluiceChunk *chunk = chunk_of(shared, number);
+	char	   *memory = chunk_memory(shared, number);
+	SluiceSlice *slice = &chunk->slice;
+	size_t		valid;
+
+	memset(slice, 0, sizeof(*slice));
+	slice->input = (const uint8_t *) memory;
+	slice->arena = (uint8_t *) memory + CHUNK_INPUT;
+	slice->arena_len = CHUNK_ARENA;
+	slice->rows = (SluiceRow *) (memory + CHUNK_INPUT + CHUNK_ARENA);
+	slice->rows_len = CHUNK_ROWS;
+	slice->asks = (SluiceAsk *) (memory + CHUNK_INPUT + CHUNK_ARENA + CHUNK_ROWS_SIZE);
+	slice->asks_len = CHUNK_ASKS;
+	slice->eol = chunk->eol;
+	valid = pgsluice_valid_utf8(slice->input, chunk->input_len);
+	slice->input_len = valid;
+	slice->last = chunk->last && valid == chunk->input_len;
+	chunk->status = pgsluice_form(plan, slice);
+	pg_write_barrier();
+	pg_atomic_write_u32(&chunk->state, CHUNK_FORMED);
+}
+
+/* The worker ends, whatever the cause. */
+static void
+leave(dsm_segment *segment, Datum arg)
+{
+	SluiceShared *shared = dsm_segment_address(segment);
+
+	if (current)
+	{
+		pg_atomic_write_u32(&current->state, CHUNK_ABANDONED);
+		SetLatch(shared->leader);
+	}
+}
+
+void
+pgsluice_worker_main(Datum arg)
+{
+	dsm_segment *segment;
+	SluiceShared *shared;
+	SluicePlanArgs args;
+	SluicePlan *plan;
+	uint32		place;
+
+	/* Not the default handler, which would end the process within the core. */
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
+	CurrentResourceOwner = ResourceOwnerCreate(NULL, "pgsluice worker");
+	CurrentMemoryContext = AllocSetContextCreate(TopMemoryContext, "pgsluice worker",
+												 ALLOCSET_DEFAULT_SIZES);
+	segment = dsm_attach(DatumGetUInt32(arg));
+	if (segment == NULL)
+		proc_exit(0);			/* the leader is through already */
+	shared = dsm_segment_address(segment);
+	sluice_unflatten((char *) shared + shared->plan_at, &args);
+	plan = sluice_make_plan(&args);
+	on_dsm_detach(segment, leave, (Datum) 0);
+	place = pg_atomic_fetch_add_u32(&shared->nworkers, 1);
+	shared->workers[place] = MyLatch;
+
+	for (;;)
+	{
+		uint64		number;
+
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+		if (pg_atomic_read_u32(&shared->stop))
+			break;
+		while (claim_chunk(shared, &number))
+		{
+			current = chunk_of(shared, number);
+			CHECK_FOR_INTERRUPTS();
+			sluice_form_chunk(shared, number, plan);
+			current = NULL;
+			SetLatch(shared->leader);
+		}
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH, -1,
+						 PG_WAIT_EXTENSION);
+	}
+	dsm_detach(segment);
+	proc_exit(0);
+}

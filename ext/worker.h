@@ -1,0 +1,87 @@
+/*
+ * What the leader and the workers of one COPY FROM share: a ring of chunks in
+ * dynamic shared memory.
+ *
+ * The leader fills chunks in the order of the data and installs them in the
+ * same order; in between, whoever claims a chunk forms its rows: a worker, or
+ * the leader when it would have to wait. The workers touch this memory and
+ * nothing else of the server: no transaction, no catalog, no relation.
+ */
+#ifndef PGSLUICE_WORKER_H
+#define PGSLUICE_WORKER_H
+
+#include "pgsluice.h"
+
+#include "port/atomics.h"
+#include "storage/latch.h"
+
+/* A chunk's input, and its output for rows of the usual kind. */
+#define CHUNK_INPUT ((Size) 256 << 10)
+#define CHUNK_ARENA ((Size) 1280 << 10)
+#define CHUNK_ROWS 16384
+#define CHUNK_ASKS 8192
+
+typedef enum SluiceChunkState
+{
+	CHUNK_WAITING,				/* to be claimed, or claimed */
+	CHUNK_FORMED,				/* `slice` and `status` tell how far */
+	CHUNK_ABANDONED				/* its worker has left it */
+} SluiceChunkState;
+
+typedef struct SluiceChunk
+{
+	pg_atomic_uint32 state;
+	Size		input_len;
+	bool		last;			/* no data follows */
+	uint8_t		eol;
+	SluiceStatus status;
+	SluiceSlice slice;			/* pointers are the forming process's own */
+} SluiceChunk;
+
+typedef struct SluiceShared
+{
+	pg_atomic_uint32 stop;
+	pg_atomic_uint64 filled;	/* chunks that the leader has filled so far */
+	pg_atomic_uint64 claimed;	/* chunks that someone has claimed so far */
+	Latch	   *leader;
+	Latch	   *workers[SLUICE_MAX_WORKERS];
+	pg_atomic_uint32 nworkers;	/* how many have come */
+	uint32		nchunks;
+	Size		plan_at;		/* where the plan's arguments lie */
+	Size		chunks_at;
+	Size		memory_at;		/* where the chunks' memory begins */
+} SluiceShared;
+
+#define CHUNK_ROWS_SIZE MAXALIGN(sizeof(SluiceRow) * CHUNK_ROWS)
+#define CHUNK_ASKS_SIZE MAXALIGN(sizeof(SluiceAsk) * CHUNK_ASKS)
+#define CHUNK_MEMORY (CHUNK_INPUT + CHUNK_ARENA + CHUNK_ROWS_SIZE + CHUNK_ASKS_SIZE)
+
+/* The memory of a chunk: input, arena, rows, asks. */
+static inline char *
+chunk_memory(SluiceShared *shared, uint64 number)
+{
+	return (char *) shared + shared->memory_at + (number % shared->nchunks) * CHUNK_MEMORY;
+}
+
+static inline SluiceChunk *
+chunk_of(SluiceShared *shared, uint64 number)
+{
+	return (SluiceChunk *) ((char *) shared + shared->chunks_at) + number % shared->nchunks;
+}
+
+/* Claims the next chunk that waits; false if there is none. */
+static inline bool
+claim_chunk(SluiceShared *shared, uint64 *number)
+{
+	*number = pg_atomic_read_u64(&shared->claimed);
+	while (*number < pg_atomic_read_u64(&shared->filled))
+	{
+		if (pg_atomic_compare_exchange_u64(&shared->claimed, number, *number + 1))
+			return true;
+	}
+	return false;
+}
+
+extern void sluice_form_chunk(SluiceShared *shared, uint64 number, SluicePlan *plan);
+
+#endif							/* PGSLUICE_WORKER_H */
