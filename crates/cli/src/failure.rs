@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 /// The exit code of a command that could not do its work. Wrong usage exits with 2, which is
 /// clap's own code for it.
-const FAILED: u8 = 1;
+pub const FAILED: u8 = 1;
 
 /// The exit code for arguments that contradict each other.
 const USAGE: u8 = 2;

@@ -6,11 +6,12 @@
 mod arguments;
 mod commands;
 mod failure;
+mod progress;
 #[cfg(test)]
 mod reference;
 
 use clap::{Parser, Subcommand};
-use commands::{load, repair, sample, server};
+use commands::{completions, load, methods, plan, repair, sample, server};
 use std::process::ExitCode;
 
 /// Bulk loader for PostgreSQL
@@ -24,17 +25,23 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     Load(Box<load::Arguments>),
+    Plan(Box<plan::Arguments>),
+    Methods(methods::Arguments),
     Repair(repair::Arguments),
     Sample(sample::Arguments),
     Server(server::Arguments),
+    Completions(completions::Arguments),
 }
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Load(arguments) => load::run(&arguments),
+        Command::Plan(arguments) => plan::run(&arguments),
+        Command::Methods(arguments) => methods::run(&arguments),
         Command::Repair(arguments) => repair::run(&arguments),
         Command::Sample(arguments) => sample::run(arguments),
         Command::Server(arguments) => server::run(arguments),
+        Command::Completions(arguments) => completions::run(&arguments),
     };
     match result {
         Ok(code) => code,

@@ -9,7 +9,7 @@ use crate::reject::{RejectFile, Rejects};
 use crate::report::{Progress, Seconds, Summary};
 use crate::session::conn::{Canceller, Conn};
 use crate::session::lane::{Lane, LaneCounts};
-use crate::session::transaction;
+use crate::session::{staged, transaction};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -39,10 +39,10 @@ impl Watch {
 
     /// What the user has stopped is not a failure of the server.
     fn told(&self, error: Error) -> Error {
-        if self.stop.is_set() {
-            Error::cancelled()
-        } else {
-            error
+        match error.changed() {
+            _ if !self.stop.is_set() => error,
+            Some(changed) => Error::new("stopped").with_changed(changed),
+            None => Error::cancelled(),
         }
     }
 
@@ -92,13 +92,8 @@ fn run(options: &Options, watch: &Watch) -> Result<Summary, Error> {
     clock.inspect = clock.lap();
 
     watch.phase(2);
-    let rejects = rejects(&reader, options)?;
-    let lanes = open_lanes(conn, &plan, options, watch, &rejects)?;
-    let run = pipeline::run(reader, &plan, lanes, &watch.progress, &watch.stop);
-    let (through, mut lanes, rejected) = close_rejects(rejects, run)?;
-    let counts = total(&lanes);
-    check_counts(&plan, &through, &counts, rejected)?;
-    clock.load = clock.lap();
+    let rows = rows(conn, reader, options, watch, &plan, &mut clock);
+    let (through, counts, mut lanes, rejected) = rows.map_err(|e| take_back(e, &plan, options))?;
 
     watch.phase(3);
     for statement in &plan.after {
@@ -125,6 +120,45 @@ fn run(options: &Options, watch: &Watch) -> Result<Summary, Error> {
     Ok(summary)
 }
 
+/// Sends the rows; they are in the table when this returns, and not committed.
+fn rows(
+    conn: Conn,
+    reader: Reader,
+    options: &Options,
+    watch: &Watch,
+    plan: &Arc<Plan>,
+    clock: &mut Clock,
+) -> Result<(Through, LaneCounts, Vec<Lane>, u64), Error> {
+    let rejects = rejects(&reader, options)?;
+    let lanes = open_lanes(conn, plan, options, watch, &rejects)?;
+    let run = pipeline::run(reader, plan, lanes, &watch.progress, &watch.stop);
+    let (through, mut lanes, rejected) = close_rejects(rejects, run)?;
+    let mut counts = total(&lanes);
+    check_counts(plan, &through, &counts, rejected)?;
+    if let Some(landing) = &plan.landing {
+        if options.rejects.is_none() {
+            let place = |record| through.place(record, options);
+            counts.rows = staged::convert(&mut lanes[0].conn, landing, counts.rows, &place)?;
+        }
+        lanes[0].conn.exec(&format!("DROP TABLE {}", landing.table))?;
+    }
+    clock.load = clock.lap();
+    Ok((through, counts, lanes, rejected))
+}
+
+/// A table that `--create` made and that had to be committed for the rows is
+/// dropped again, unless the method leaves rows in it.
+fn take_back(error: Error, plan: &Plan, options: &Options) -> Error {
+    if plan.made.is_none() || !plan.commits_first() || error.changed().is_some() {
+        return error;
+    }
+    let drop = format!("DROP TABLE {}", plan.table);
+    match Conn::open(&options.target.url).and_then(|mut conn| conn.exec(&drop)) {
+        Ok(_) => error,
+        Err(_) => error.with_changed(format!("the table {} is left, empty", plan.table)),
+    }
+}
+
 /// Inspects the table and decides; locks the table first if it is in earnest.
 fn make_plan(
     conn: &mut Conn,
@@ -132,20 +166,26 @@ fn make_plan(
     options: &Options,
     lock: bool,
 ) -> Result<Plan, Error> {
-    let (server, table) = transaction::inspect(conn, options, lock)?;
+    let (server, table, new) = transaction::inspect(conn, reader, options, lock)?;
     let input = InputFacts {
         name: options.input.sources.first().map_or(String::new(), |s| s.name()),
         header: reader.header().cloned(),
+        names: new.as_ref().map(|n| n.names.clone()),
         bytes: reader.total_bytes(),
         compressed: reader.compression().is_some(),
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    plan::plan(&input, &server, &table, options, cores)
+    let mut plan = plan::plan(&input, &server, &table, options, cores)?;
+    if let Some(new) = new {
+        plan.made = Some(new.statement);
+        plan.notes.extend(new.notes);
+    }
+    Ok(plan)
 }
 
 /// The lanes, each with its transaction begun; the first has done the inspection.
 fn open_lanes(
-    first: Conn,
+    mut first: Conn,
     plan: &Arc<Plan>,
     options: &Options,
     watch: &Watch,
@@ -156,6 +196,11 @@ fn open_lanes(
         let progress = watch.progress.clone();
         Lane::new(conn, plan.clone(), names.clone(), progress, rejects.clone())
     };
+    if plan.made.is_some() && plan.lanes > 1 {
+        // The other connections must see the table.
+        first.exec("COMMIT")?;
+        transaction::begin(&mut first, options)?;
+    }
     let mut lanes = vec![lane(first)];
     for _ in 1..plan.lanes {
         let mut conn = watch.connect(&options.target.url)?;
@@ -239,8 +284,22 @@ fn commit(lanes: &mut [Lane], plan: &Plan, options: &Options) -> Result<u64, Err
     if plan.method == Method::Insert {
         return Ok(lanes[0].counts.rows);
     }
-    for lane in lanes.iter_mut() {
-        transaction::commit(&mut lane.conn, &options.target.url)?;
+    if plan.two_phase {
+        let mut conns: Vec<&mut Conn> = lanes.iter_mut().map(|lane| &mut lane.conn).collect();
+        transaction::commit_prepared(&mut conns)?;
+        return Ok(lanes.len() as u64);
+    }
+    let mut committed = 0;
+    for (i, lane) in lanes.iter_mut().enumerate() {
+        transaction::commit(&mut lane.conn, &options.target.url).map_err(|e| {
+            let changed = format!("{committed} rows, which {i} lanes had committed before");
+            if i == 0 {
+                e
+            } else {
+                e.with_changed(changed)
+            }
+        })?;
+        committed += lane.counts.rows;
     }
     Ok(lanes.len() as u64)
 }
@@ -282,10 +341,26 @@ fn summarise(
         statements: counts.statements,
         chunks_encoded: counts.chunks_encoded,
         chunks_as_is: counts.chunks_as_is,
-        steps: plan.before.iter().chain(&plan.after).cloned().collect(),
+        steps: plan.made.iter().chain(&plan.before).chain(&plan.after).cloned().collect(),
         settings: plan.settings.iter().map(|(name, value)| format!("{name} = {value}")).collect(),
         notes: plan.notes.clone(),
         ..Summary::default()
+    }
+}
+
+impl Through {
+    /// The file that the record of this number (from 1, over all files) is in,
+    /// and its number there.
+    fn place(&self, mut record: u64, options: &Options) -> (String, u64) {
+        let mut sources = options.input.sources.iter();
+        for (passed, records) in &self.by_file {
+            let name = sources.next().map_or(String::new(), |s| s.name());
+            if record <= *records {
+                return (name, passed + record);
+            }
+            record -= records;
+        }
+        (String::new(), record)
     }
 }
 

@@ -20,6 +20,7 @@ pub fn columns(
     let given = options.target.columns.as_ref();
     let (names, from_file) = match (given, options.input.header, &input.header) {
         (Some(names), _, _) => (names.clone(), false),
+        _ if input.names.is_some() => (input.names.clone().unwrap_or_default(), false),
         (None, Header::Names, Some(header)) => (header_names(input, &header.fields)?, true),
         _ => (writable().collect(), false),
     };

@@ -40,8 +40,10 @@ impl Stop {
 }
 
 /// What went through.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Through {
+    /// records of each file that were passed over and that were sent
+    pub by_file: Vec<(u64, u64)>,
     /// records that were sent
     pub records: u64,
     /// records passed over by `--skip`
@@ -98,7 +100,7 @@ pub fn run(
         through: Through::default(),
     };
     let collected = collector.collect(&done, &permit, &[&stop, user_stop]);
-    let through = collector.through;
+    let through = std::mem::take(&mut collector.through);
     drop(collector);
     drop(permit);
     finish(reading, running, collected, through, user_stop, &stop)
@@ -129,7 +131,7 @@ fn finish(
         }
     }
     if user_stop.is_set() {
-        return Err(Error::cancelled());
+        return Err(failed.into_iter().next().unwrap_or_else(Error::cancelled));
     }
     read?;
     // Of several lanes' errors the one that comes first in the input.
@@ -249,6 +251,9 @@ impl Collector {
         let before = self.before;
         self.before += prepared.counts;
         self.through.records += prepared.counts.records;
+        self.through.by_file.resize(chunk.file + 1, (0, 0));
+        self.through.by_file[chunk.file].0 += chunk.passed.records;
+        self.through.by_file[chunk.file].1 += prepared.counts.records;
         let stays = chunk.part != Part::Whole;
         let ends = chunk.part == Part::LastPiece;
         let mut placed = Placed { prepared, before };

@@ -5,6 +5,7 @@ use crate::input::HeaderLine;
 use crate::mapping;
 use crate::options::{FileFormat, Method, Options};
 use crate::session::catalog::{ColumnFacts, ServerFacts, TableFacts};
+use crate::session::staged::{self, Landing};
 use pgsluice_core::scan::{Dialect, Format};
 use pgsluice_core::shape::{Column, RowShape, Type};
 
@@ -20,6 +21,8 @@ pub struct InputFacts {
     pub name: String,
     /// the header line, if one was asked for
     pub header: Option<HeaderLine>,
+    /// the names of the fields, where `--create` has made columns of them
+    pub names: Option<Vec<String>>,
     /// bytes of all files as they are on disk; 0 where nobody knows
     pub bytes: u64,
     /// some file is compressed
@@ -78,12 +81,18 @@ pub struct Plan {
     pub encoders: usize,
     /// the number of rows taken may differ from the number of records sent
     pub may_drop_rows: bool,
+    /// the statement that has made the table, if the load has
+    pub made: Option<String>,
     /// statements in the load's transaction before the rows
     pub before: Vec<String>,
     /// statements in the load's transaction after the rows
     pub after: Vec<String>,
     /// settings of the session, each with its value
     pub settings: Vec<(String, String)>,
+    /// with `staged`: where the records land first
+    pub landing: Option<Landing>,
+    /// lanes are committed together, by two-phase commit
+    pub two_phase: bool,
     /// columns that the file supplies, each with the sequence it owns
     pub sequences: Vec<(String, String)>,
     /// what the user should know before it begins
@@ -91,6 +100,11 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Whether what precedes the rows is committed before them.
+    pub fn commits_first(&self) -> bool {
+        self.method == Method::Insert || self.lanes > 1
+    }
+
     /// The columns as a COPY statement lists them.
     pub fn column_list(&self) -> String {
         let quoted: Vec<String> =
@@ -145,9 +159,12 @@ pub fn plan(
         may_drop_rows: target.filter.is_some()
             || table.triggers.iter().any(|t| t.row && t.before)
             || matches!(table.kind, 'f' | 'v' | 'p'),
+        made: None,
         before: Vec::new(),
         after: Vec::new(),
         settings: settings(options),
+        landing: None,
+        two_phase: false,
         sequences: Vec::new(),
         notes: notes(server, table, input),
     };
@@ -156,6 +173,7 @@ pub fn plan(
     plan.sequences = owned.filter_map(|c| Some((c.name.clone(), c.sequence.clone()?))).collect();
     steps(&mut plan, table, options)?;
     judge(&mut plan, options)?;
+    around_lanes(&mut plan, server, table, options, cores);
     Ok(plan)
 }
 
@@ -212,23 +230,13 @@ fn choose(
         Ok(Choice { method, reason: reason.into(), wire, freeze: method == Method::CopyFresh })
     };
     let named = "named by --method";
-    if binary_file
-        && !matches!(
-            asked,
-            Method::Auto
-                | Method::CopyBinary
-                | Method::CopyFresh
-                | Method::Unlogged
-                | Method::UnloggedLogged
-                | Method::Extension
-        )
-    {
-        return Err(Error::new(format!("a binary file cannot be loaded by {asked}"))
-            .with_hint("take copy-binary, or convert the file to CSV"));
-    }
+    refuse(server, options)?;
     match asked {
         Method::Auto => {
-            let fresh = options.target.truncate && table.kind == 'r' && !table.statement_triggers();
+            // Nobody else can see rows in it before the commit, or may not see
+            // what was in it after.
+            let fresh = table.created || (options.target.truncate && !table.referenced);
+            let fresh = fresh && table.kind == 'r' && !table.statement_triggers();
             let method = match wire {
                 _ if fresh && table.owned => Method::CopyFresh,
                 Wire::Binary => Method::CopyBinary,
@@ -249,13 +257,41 @@ fn choose(
         Method::CopyBinary => {
             choice(asked, if binary_file { Wire::AsIs } else { Wire::Binary }, named)
         }
-        Method::Extension if server.extension.is_none() => {
-            Err(Error::new("the extension pgsluice is not in this database")
-                .with_hint("CREATE EXTENSION pgsluice, or take another method"))
-        }
         Method::Staged | Method::Extension => choice(asked, Wire::AsIs, named),
         _ => choice(asked, wire, named),
     }
+}
+
+/// What a named method cannot do.
+fn refuse(server: &ServerFacts, options: &Options) -> Result<(), Error> {
+    let asked = options.target.method;
+    let binary_file = options.input.format == FileFormat::Binary;
+    let takes_binary = matches!(
+        asked,
+        Method::Auto
+            | Method::CopyBinary
+            | Method::CopyFresh
+            | Method::Unlogged
+            | Method::UnloggedLogged
+    );
+    if binary_file && !takes_binary {
+        return Err(Error::new(format!("a binary file cannot be loaded by {asked}"))
+            .with_hint("take copy-binary, or another format"));
+    }
+    let inserts = matches!(asked, Method::Insert | Method::InsertBatch);
+    if inserts && (options.target.filter.is_some() || options.input.encoding.is_some()) {
+        return Err(Error::new(format!("{asked} takes neither --where nor --encoding"))
+            .with_hint("take one of the COPY methods"));
+    }
+    let default = matches!(&options.input.format, FileFormat::Delimited(d) if d.default.is_some());
+    if asked == Method::Staged && default {
+        return Err(Error::new("staged cannot take a marker of defaults"));
+    }
+    if asked == Method::Extension && server.extension.is_none() {
+        return Err(Error::new("the extension pgsluice is not in this database")
+            .with_hint("CREATE EXTENSION pgsluice, or take another method"));
+    }
+    Ok(())
 }
 
 fn is_csv(options: &Options) -> bool {
@@ -329,7 +365,11 @@ fn steps(plan: &mut Plan, table: &TableFacts, options: &Options) -> Result<(), E
         return Err(Error::new(format!("copy-fresh does not work on {}", table.sql))
             .with_hint("FREEZE needs a plain table; load the partitions one by one"));
     }
-    if options.target.truncate || method == Method::CopyFresh {
+    if options.target.truncate && method == Method::Lanes {
+        plan.before.push(format!("DELETE FROM {}", plan.table));
+        plan.notes
+            .push("the rows are deleted one by one: TRUNCATE would shut the lanes out".into());
+    } else if !table.created && (options.target.truncate || method == Method::CopyFresh) {
         plan.before.push(format!("TRUNCATE TABLE {}", plan.table));
     }
     if alters && table.persistence == 'p' {
@@ -366,6 +406,39 @@ fn judge(plan: &mut Plan, options: &Options) -> Result<(), Error> {
         plan.notes.push("without FREEZE, which does not work within savepoints".into());
     }
     Ok(())
+}
+
+/// What only `lanes`, `staged` and the inserts need.
+fn around_lanes(
+    plan: &mut Plan,
+    server: &ServerFacts,
+    table: &TableFacts,
+    options: &Options,
+    cores: usize,
+) {
+    match plan.method {
+        Method::Lanes => {
+            plan.lanes = options.target.lanes.unwrap_or(cores).max(1);
+            plan.two_phase = server.max_prepared_transactions as usize >= plan.lanes;
+            plan.notes.push(if plan.two_phase {
+                "the lanes are committed together, by two-phase commit".into()
+            } else {
+                "the lanes are committed one after another; a crash of the server between the first \
+                 and the last commit leaves some of the rows (max_prepared_transactions = lanes or \
+                 more closes that window)"
+                    .into()
+            });
+            if plan.one_statement {
+                plan.notes.push("each lane fires the statement triggers".into());
+            }
+        }
+        Method::Staged => {
+            let landing = staged::landing(plan, table, table.schema_open, std::process::id());
+            plan.before.push(landing.create.clone());
+            plan.landing = Some(landing);
+        }
+        _ => {}
+    }
 }
 
 /// What the user should know before it begins.

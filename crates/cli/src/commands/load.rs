@@ -1,7 +1,8 @@
 //! `pgsluice load`: files into a table.
 
 use crate::arguments::{options, ErrorArguments, SourceArguments, TargetArguments};
-use crate::failure::Failure;
+use crate::failure::{Failure, FAILED};
+use crate::progress::Shown;
 use clap::Args;
 use pgsluice_engine::load::{load, Watch};
 use pgsluice_engine::report::Summary;
@@ -41,7 +42,11 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let options = options(&arguments.source, &arguments.target, &arguments.errors)?;
     let watch = Watch::default();
-    let summary = load(&options, &watch)?;
+    stop_on_signal(&watch)?;
+    let shown = Shown::start(&watch, arguments.quiet);
+    let loaded = load(&options, &watch);
+    shown.end();
+    let summary = loaded?;
     if let Some(path) = &arguments.summary {
         write_summary(&summary, path)?;
     }
@@ -49,6 +54,22 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         print(&summary);
     }
     Ok(if summary.rejected > 0 { ExitCode::from(REJECTED) } else { ExitCode::SUCCESS })
+}
+
+/// Ctrl-C and SIGTERM ask the server to cancel; a second one ends the program,
+/// which the server takes for a lost connection.
+fn stop_on_signal(watch: &Watch) -> Result<(), Failure> {
+    let watch = watch.clone();
+    let mut asked = false;
+    ctrlc::set_handler(move || {
+        if asked {
+            std::process::exit(FAILED.into());
+        }
+        asked = true;
+        eprintln!("\nstopping: the server rolls back; press Ctrl-C again not to wait for it");
+        watch.cancel();
+    })
+    .map_err(|e| Failure::new(format!("cannot listen to signals: {e}")))
 }
 
 fn write_summary(summary: &Summary, path: &Path) -> Result<(), Failure> {

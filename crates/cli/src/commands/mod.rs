@@ -1,6 +1,9 @@
 //! One file for each command: its arguments, and what it does with them.
 
+pub mod completions;
 pub mod load;
+pub mod methods;
+pub mod plan;
 pub mod repair;
 pub mod sample;
 pub mod server;

@@ -73,6 +73,8 @@ pub struct ColumnFacts {
     pub name: String,
     /// the type as SQL names it, modifiers included
     pub type_name: String,
+    /// the same without modifiers
+    pub plain_type: String,
     /// the type as the core reads it
     pub ty: Type,
     /// NULL is forbidden, by the column or by a domain
@@ -132,6 +134,10 @@ pub struct TableFacts {
     pub persistence: char,
     /// the session's role owns it, or may act as its owner
     pub owned: bool,
+    /// the role may create tables in its schema
+    pub schema_open: bool,
+    /// the load has made it
+    pub created: bool,
     /// it holds no row, as far as can be seen
     pub empty: bool,
     /// bytes of the heap and its indexes
@@ -210,7 +216,8 @@ pub fn server(conn: &mut Conn) -> Result<ServerFacts, Error> {
 pub fn find(conn: &mut Conn, name: &str) -> Result<Option<TableFacts>, Error> {
     let rows = conn.query(
         "SELECT c.oid, n.nspname, c.relname, c.relkind, c.relpersistence, \
-         pg_has_role(c.relowner, 'USAGE'), c.relispartition \
+         pg_has_role(c.relowner, 'USAGE'), c.relispartition, \
+         has_schema_privilege(n.oid, 'CREATE') \
          FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
          WHERE c.oid = to_regclass($1)",
         &[Some(name)],
@@ -229,6 +236,7 @@ pub fn find(conn: &mut Conn, name: &str) -> Result<Option<TableFacts>, Error> {
         persistence: letter(4),
         owned: text(5) == "t",
         is_partition: text(6) == "t",
+        schema_open: text(7) == "t",
         ..TableFacts::default()
     }))
 }
@@ -287,9 +295,14 @@ fn columns(conn: &mut Conn, server: &ServerFacts, oid: &str) -> Result<Vec<Colum
     let rows = conn.query(
         "SELECT a.attnum, a.attname, format_type(a.atttypid, a.atttypmod), a.atttypid, \
          a.atttypmod, a.attnotnull, pg_get_expr(d.adbin, d.adrelid), a.attgenerated <> '', \
-         a.attidentity <> '', pg_get_serial_sequence($1::oid::regclass::text, a.attname) \
+         a.attidentity <> '', pg_get_serial_sequence($1::oid::regclass::text, a.attname), \
+         (WITH RECURSIVE b AS (SELECT t.oid, t.typtype, t.typbasetype UNION ALL \
+           SELECT u.oid, u.typtype, u.typbasetype FROM pg_catalog.pg_type u, b \
+           WHERE b.typtype = 'd' AND u.oid = b.typbasetype) \
+          SELECT format_type(oid, -1) FROM b WHERE typtype <> 'd') \
          FROM pg_catalog.pg_attribute a LEFT JOIN pg_catalog.pg_attrdef d \
            ON d.adrelid = a.attrelid AND d.adnum = a.attnum \
+         JOIN pg_catalog.pg_type t ON t.oid = a.atttypid \
          WHERE a.attrelid = $1::oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
         &[Some(oid)],
     )?;
@@ -305,6 +318,7 @@ fn columns(conn: &mut Conn, server: &ServerFacts, oid: &str) -> Result<Vec<Colum
             number,
             name: text(1),
             type_name: text(2),
+            plain_type: text(10),
             ty: resolved.ty,
             not_null: text(5) == "t" || resolved.not_null,
             default: row[6].clone(),

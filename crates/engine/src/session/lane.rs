@@ -128,7 +128,11 @@ impl Lane {
             return self.judge(placed, &rejects);
         }
         if let Some((fault, line)) = placed.prepared.fault {
-            if self.open.as_ref().map_or(true, |o| o.file != placed.prepared.chunk.file) {
+            let file = placed.prepared.chunk.file;
+            let seen = self.open.as_ref().is_some_and(|o| o.form == Form::AsIs && o.file == file);
+            if !seen {
+                // What the server has against earlier records comes first.
+                self.finish()?;
                 return Err(self.malformed(&placed, fault, line));
             }
         }
@@ -137,7 +141,11 @@ impl Lane {
             return Ok(());
         }
         if let Wire::Insert(batch) = self.plan.wire {
-            return self.insert(placed, batch);
+            let inserted = self.insert(placed, batch);
+            return inserted.map_err(|e| match self.counts.rows {
+                rows if batch == 1 && rows > 0 => e.with_changed(format!("{rows} rows stayed")),
+                _ => e,
+            });
         }
         let form = form_of(&placed.prepared, self.plan.wire);
         self.make_open(form, placed.prepared.chunk.file)?;
@@ -247,19 +255,11 @@ impl Lane {
             }
             let rows = insert.rows();
             if rows > 0 && (rows as usize == batch || next != Next::Record || insert.is_full()) {
-                let sent = self.conn.exec_counted(&insert.take());
-                let (_, inserted) = sent.map_err(|e| {
-                    let e = if rows == 1 {
-                        e.at(self.place_of_record(&placed, dialect, done))
-                    } else {
-                        let mut place = self.place_of_record(&placed, dialect, done);
-                        place.value = None;
-                        e.at(place).with_hint(format!("one of {rows} records from there on"))
-                    };
-                    if batch == 1 {
-                        e.with_changed(format!("{} rows stayed", self.counts.rows))
-                    } else {
-                        e
+                let (_, inserted) = self.conn.exec_counted(&insert.take()).map_err(|e| {
+                    let place = self.place_of_record(&placed, dialect, done);
+                    match rows {
+                        1 => e.at(place),
+                        _ => e.at(place).with_hint(format!("one of {rows} records from there on")),
                     }
                 })?;
                 self.counts.rows += inserted;

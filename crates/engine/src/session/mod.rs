@@ -3,8 +3,10 @@
 
 pub mod catalog;
 pub mod conn;
+pub mod create;
 pub mod lane;
 mod libpq;
+pub mod staged;
 pub mod statement;
 pub mod surroundings;
 pub mod transaction;

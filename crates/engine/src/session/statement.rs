@@ -27,8 +27,11 @@ pub fn copy(plan: &Plan, form: Form) -> String {
     if plan.method == crate::options::Method::Extension {
         options.push("pgsluice 'require'".into());
     }
-    let filter = plan.filter.as_ref().map_or(String::new(), |f| format!(" WHERE {f}"));
     let columns = plan.column_list();
+    if let Some(landing) = &plan.landing {
+        return format!("COPY {}{columns} FROM STDIN WITH ({})", landing.table, options.join(", "));
+    }
+    let filter = plan.filter.as_ref().map_or(String::new(), |f| format!(" WHERE {f}"));
     format!("COPY {}{columns} FROM STDIN WITH ({}){filter}", plan.table, options.join(", "))
 }
 
@@ -146,7 +149,8 @@ impl Insert {
 /// `COPY votes, line 3, column score: "x"`. The words are translated by the
 /// server, their order is not.
 pub fn parse_context(context: &str, plan: &Plan) -> Option<(u64, Option<String>)> {
-    let start = format!("COPY {}, ", plan.relation);
+    let relation = plan.landing.as_ref().map_or(&plan.relation, |l| &l.relation);
+    let start = format!("COPY {relation}, ");
     let line = context.lines().find_map(|l| l.strip_prefix(start.as_str()))?;
     let digits = line.find(|c: char| c.is_ascii_digit())?;
     let rest = &line[digits..];

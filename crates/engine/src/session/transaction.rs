@@ -3,8 +3,10 @@
 
 use super::catalog::{self, ServerFacts, TableFacts};
 use super::conn::{quote_ident, quote_literal, Conn};
+use super::create::{self, NewTable};
 use crate::error::Error;
-use crate::options::Options;
+use crate::input::Reader;
+use crate::options::{Create, Method, Options};
 use crate::plan::Plan;
 
 /// Begins the transaction. Settings hold for it alone, so that a connection
@@ -54,9 +56,10 @@ pub fn leave(conn: &mut Conn, plan: &Plan) -> Result<(), Error> {
 /// There is no such table, it may not be written, or the connection is lost.
 pub fn inspect(
     conn: &mut Conn,
+    reader: &Reader,
     options: &Options,
     lock: bool,
-) -> Result<(ServerFacts, TableFacts), Error> {
+) -> Result<(ServerFacts, TableFacts, Option<NewTable>), Error> {
     let server = catalog::server(conn)?;
     if server.major() < 15 {
         return Err(Error::new(format!("the server is PostgreSQL {}", server.major()))
@@ -64,19 +67,35 @@ pub fn inspect(
     }
     let target = &options.target;
     check_encoding(conn, options)?;
-    let Some(mut table) = catalog::find(conn, &target.table)? else {
+    let mut found = catalog::find(conn, &target.table)?;
+    let mut new = None;
+    if target.create != Create::No {
+        if let Some(table) = found {
+            return Err(Error::new(format!("table {} exists already", table.sql))
+                .with_hint("leave --create out to load into it"));
+        }
+        let made = create::infer(conn, reader, options)?;
+        conn.exec(&made.statement)?;
+        new = Some(made);
+        found = catalog::find(conn, &target.table)?;
+    }
+    let Some(mut table) = found else {
         return Err(Error::new(format!("there is no table {}", target.table)).with_hint(format!(
-            "in database {}; names are read as SQL reads them: \"Quoted\" ones keep their case",
+            "in database {}; names are read as SQL reads them: \"Quoted\" ones keep their \
+             case; --create makes a table",
             conn.database()
         )));
     };
+    table.created = new.is_some();
     if lock && matches!(table.kind, 'r' | 'p') {
-        let exclusive = target.method.exclusive() || target.truncate;
+        // Lanes share the table among connections: none may shut the others out.
+        let lanes = target.method == Method::Lanes;
+        let exclusive = target.method.exclusive() || (target.truncate && !lanes);
         let mode = if exclusive { "ACCESS EXCLUSIVE" } else { "ROW EXCLUSIVE" };
         conn.exec(&format!("LOCK TABLE ONLY {} IN {mode} MODE", table.sql))?;
     }
     catalog::describe(conn, &server, &mut table)?;
-    Ok((server, table))
+    Ok((server, table, new))
 }
 
 fn check_encoding(conn: &mut Conn, options: &Options) -> Result<(), Error> {
@@ -158,6 +177,38 @@ pub fn commit(conn: &mut Conn, url: &str) -> Result<(), Error> {
         Some("aborted") => Err(error),
         _ => Err(unknown),
     }
+}
+
+/// Commits several connections' transactions together, by two-phase commit.
+///
+/// # Errors
+///
+/// One could not be prepared: all are rolled back. Or one could not be
+/// committed after that: the error says which are left to COMMIT PREPARED.
+pub fn commit_prepared(conns: &mut [&mut Conn]) -> Result<(), Error> {
+    let rows = conns[0].exec("SELECT pg_current_xact_id()")?;
+    let xid = rows.first().and_then(|r| r[0].clone()).unwrap_or_default();
+    let name = |i: usize| format!("'pgsluice_{xid}_{i}'");
+    for i in 0..conns.len() {
+        let Err(error) = conns[i].exec(&format!("PREPARE TRANSACTION {}", name(i))) else {
+            continue;
+        };
+        for (j, conn) in conns.iter_mut().enumerate().take(i) {
+            // What cannot be rolled back now is named: it would hold its locks.
+            if conn.exec(&format!("ROLLBACK PREPARED {}", name(j))).is_err() {
+                return Err(error.with_changed(format!("left: ROLLBACK PREPARED {}", name(j))));
+            }
+        }
+        return Err(error);
+    }
+    for i in 0..conns.len() {
+        if let Err(error) = conns[i].exec(&format!("COMMIT PREPARED {}", name(i))) {
+            let left: Vec<String> =
+                (i..conns.len()).map(|j| format!("COMMIT PREPARED {}", name(j))).collect();
+            return Err(error.with_changed(format!("{i} lanes; left: {}", left.join("; "))));
+        }
+    }
+    Ok(())
 }
 
 /// Statistics for the planner. A role that may not is told by a warning of

@@ -13,6 +13,7 @@ use crate::isolate::{isolate, Attempts, Refused};
 use crate::plan::Wire;
 use crate::reject::{is_of_the_record, Reject, Rejects};
 use crate::session::conn::Probe;
+use crate::session::staged;
 use crate::session::statement::{self, NoInsert};
 use pgsluice_core::error::Malformed;
 use pgsluice_core::scan::{Dialect, Eol, Format, Next, Record, Scanner};
@@ -193,7 +194,18 @@ impl Lane {
         if form == Form::Binary {
             self.conn.copy_data(TRAILER)?;
         }
-        self.conn.copy_end()
+        let rows = self.conn.copy_end()?;
+        self.landed(rows)
+    }
+
+    /// With `staged`: moves what has landed on, so that the refusal of a value
+    /// belongs to this attempt.
+    fn landed(&mut self, rows: u64) -> Result<u64, Error> {
+        let plan = self.plan.clone();
+        let Some(landing) = &plan.landing else { return Ok(rows) };
+        let rows = staged::insert(&mut self.conn, landing, 1, i64::MAX as u64)?;
+        self.conn.exec(&format!("TRUNCATE {}", landing.table))?;
+        Ok(rows)
     }
 
     /// A piece of a record that is too long to be held: streamed to the server
@@ -213,7 +225,7 @@ impl Lane {
         if giant.refused.is_none() {
             self.conn.copy_data(&chunk.bytes)?;
             if ends || self.conn.copy_probe()? == Probe::Suspicious {
-                let ended = self.conn.copy_end();
+                let ended = self.conn.copy_end().and_then(|rows| self.landed(rows));
                 giant.refused = self.end_giant(ended)?;
             }
         }

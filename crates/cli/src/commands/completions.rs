@@ -1,0 +1,24 @@
+//! `pgsluice completions`: for the shell.
+
+use crate::failure::Failure;
+use clap::{Args, CommandFactory};
+use clap_complete::Shell;
+use std::process::ExitCode;
+
+/// Print a shell's completions
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Examples:\n  pgsluice completions bash > ~/.local/share/bash-completion/completions/pgsluice"
+)]
+pub struct Arguments {
+    /// Which shell
+    #[arg(value_enum)]
+    shell: Shell,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let mut command = crate::Arguments::command();
+    clap_complete::generate(arguments.shell, &mut command, "pgsluice", &mut std::io::stdout());
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,98 @@
+//! How a running load is shown: a line that changes on a terminal, a line now
+//! and then in a log.
+
+use pgsluice_engine::load::Watch;
+use pgsluice_engine::report::PHASES;
+use std::io::{stderr, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Between two looks.
+const TICK: Duration = Duration::from_millis(200);
+
+/// Between two lines in a log.
+const LOG: Duration = Duration::from_secs(10);
+
+/// The thread that shows.
+pub struct Shown {
+    ended: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Shown {
+    /// Begins to show, unless it shall be quiet.
+    pub fn start(watch: &Watch, quiet: bool) -> Shown {
+        let ended = Arc::new(AtomicBool::new(false));
+        let (seen, watch) = (ended.clone(), watch.clone());
+        let thread = (!quiet).then(|| thread::spawn(move || show(&watch, &seen)));
+        Shown { ended, thread }
+    }
+
+    /// Stops, and leaves the line clean.
+    pub fn end(self) {
+        self.ended.store(true, Ordering::SeqCst);
+        if let Some(thread) = self.thread {
+            thread.thread().unpark();
+            // A thread that only prints has nothing to tell.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn show(watch: &Watch, ended: &AtomicBool) {
+    let terminal = stderr().is_terminal();
+    let start = Instant::now();
+    let mut next = if terminal { TICK } else { LOG };
+    loop {
+        thread::park_timeout(TICK);
+        if ended.load(Ordering::SeqCst) {
+            break;
+        }
+        if start.elapsed() < next {
+            continue;
+        }
+        next = start.elapsed() + if terminal { TICK } else { LOG };
+        let line = line(watch, start.elapsed().as_secs_f64());
+        if terminal {
+            eprint!("\r\x1b[K{line}");
+            // Nothing is lost if the terminal is gone.
+            let _ = stderr().flush();
+        } else {
+            eprintln!("{line}");
+        }
+    }
+    if terminal {
+        eprint!("\r\x1b[K");
+    }
+}
+
+fn line(watch: &Watch, seconds: f64) -> String {
+    let p = &watch.progress;
+    let (bytes, total) = (p.bytes.get() as f64, p.total_bytes.get() as f64);
+    let phase = PHASES.get(p.phase.get() as usize).copied().unwrap_or("");
+    let rate = bytes / seconds.max(1e-9);
+    let mut line = format!(
+        "{phase} {:.0} MB, {} records, {:.1} MB/s",
+        bytes / 1e6,
+        p.records.get(),
+        rate / 1e6
+    );
+    if total > 0.0 && rate > 0.0 {
+        let left = (total - bytes).max(0.0) / rate;
+        line += &format!(", {:.0} %, {} left", 100.0 * bytes / total, time(left));
+    }
+    format!("{line}, held up by {}", p.bottleneck(seconds))
+}
+
+fn time(seconds: f64) -> String {
+    let s = seconds.round() as u64;
+    if s >= 3600 {
+        format!("{}h{:02}m", s / 3600, s / 60 % 60)
+    } else if s >= 60 {
+        format!("{}m{:02}s", s / 60, s % 60)
+    } else {
+        format!("{s}s")
+    }
+}

@@ -1,0 +1,164 @@
+//! What each method does to the table beside the rows, and what it refuses.
+
+mod common;
+
+use common::{each_major, World};
+
+const TABLE: &str = "DROP TABLE IF EXISTS t CASCADE; CREATE TABLE t (
+    id serial PRIMARY KEY, name varchar(20) NOT NULL, at timestamptz, n numeric(10,2))";
+
+fn records(n: usize) -> Vec<u8> {
+    let record = |i| format!("name {i},2024-02-03 04:05:06+00,{i}.25\n");
+    (1..=n).flat_map(|i| record(i).into_bytes()).collect()
+}
+
+fn load(world: &World, file: &str, more: &[&str]) -> Result<serde_json::Value, String> {
+    let mut all = vec![file, "--table", "t", "--columns", "name,at,n"];
+    all.extend_from_slice(more);
+    world.load(&all)
+}
+
+/// Every method on an empty, logged table: the same rows, each by its own way.
+fn each_method(world: &mut World) {
+    let file = world.file("rows.csv", &records(30_000));
+    let few = world.file("few.csv", &records(40));
+    world.sql(&format!(
+        "{TABLE}; DROP TABLE IF EXISTS s; CREATE TABLE s (LIKE t INCLUDING DEFAULTS)"
+    ));
+    world.stock("COPY s (name, at, n) FROM STDIN CSV", &records(30_000)).unwrap();
+    let methods: [(&str, &str, u64, char); 10] = [
+        ("insert", "INSERT INTO \"public\".\"t\"", 40, 'p'),
+        ("insert-batch", "), ('name 2'", 1, 'p'),
+        ("copy-csv", "WITH (FORMAT csv)", 1, 'p'),
+        ("copy-text", "WITH (FORMAT text)", 1, 'p'),
+        ("copy-binary", "WITH (FORMAT binary)", 1, 'p'),
+        ("copy-fresh", "FREEZE)", 1, 'p'),
+        ("unlogged", "SET UNLOGGED", 1, 'u'),
+        ("unlogged-logged", "SET LOGGED", 1, 'p'),
+        ("lanes", "COMMIT PREPARED", 2, 'p'),
+        ("staged", "CREATE UNLOGGED TABLE", 1, 'p'),
+    ];
+    let mut log = 0;
+    for (method, seen, transactions, persistence) in methods {
+        world.sql(TABLE);
+        world.log(&mut log);
+        let (file, rows) = if method == "insert" { (&few, 40) } else { (&file, 30_000) };
+        let lanes: &[&str] = if method == "lanes" { &["--lanes", "2"] } else { &[] };
+        let mut more = vec!["--method", method];
+        more.extend_from_slice(lanes);
+        let summary = load(world, file, &more).unwrap();
+        assert_eq!(summary["loaded"], rows, "{method}");
+        assert_eq!(summary["method"], method);
+        assert_eq!(summary["transactions"], transactions, "{method}");
+        let said = world.log(&mut log);
+        assert!(said.contains(seen), "{method}: the server saw\n{said}");
+        let kept = world.sql("SELECT relpersistence FROM pg_class WHERE oid = 't'::regclass");
+        assert_eq!(kept, persistence.to_string(), "{method}");
+        let left = world.sql("SELECT count(*) FROM pg_class WHERE relname LIKE 'pgsluice%'");
+        assert_eq!(left, "0", "{method} leaves a table behind");
+        let same = format!("(SELECT name, at, n FROM s ORDER BY id LIMIT {rows})");
+        assert_eq!(world.difference(&same, "(SELECT name, at, n FROM t)"), "", "{method}");
+    }
+}
+
+/// A table with rows is not emptied unless that is asked for.
+fn rows_are_safe(world: &mut World) {
+    let file = world.file("rows.csv", &records(10));
+    for method in ["copy-fresh", "unlogged", "unlogged-logged"] {
+        world.sql(&format!("{TABLE}; INSERT INTO t VALUES (0, 'kept')"));
+        let said = load(world, &file, &["--method", method]).unwrap_err();
+        assert!(said.contains("has rows"), "{said}");
+        assert_eq!(world.sql("SELECT count(*) FROM t"), "1");
+        load(world, &file, &["--method", method, "--truncate"]).unwrap();
+        assert_eq!(world.sql("SELECT count(*) FROM t"), "10");
+    }
+    for method in ["lanes", "staged", "auto"] {
+        world.sql(&format!("{TABLE}; INSERT INTO t VALUES (0, 'kept')"));
+        load(world, &file, &["--method", method, "--truncate"]).unwrap();
+        assert_eq!(world.sql("SELECT count(*) FROM t"), "10");
+    }
+}
+
+/// One bad record late in the file: nothing is loaded, and its place is told.
+fn all_or_nothing(world: &mut World) {
+    let mut bytes = records(30_000);
+    bytes.extend_from_slice(b"a name that is much too long,2024-01-01 00:00:00+00,1\n");
+    bytes.extend_from_slice(&records(20_000));
+    let file = world.file("bad.csv", &bytes);
+    for method in [
+        "insert-batch",
+        "copy-csv",
+        "copy-binary",
+        "copy-fresh",
+        "unlogged-logged",
+        "lanes",
+        "staged",
+    ] {
+        world.sql(TABLE);
+        let said = load(world, &file, &["--method", method]).unwrap_err();
+        assert!(said.contains("value too long for type character varying(20)"), "{said}");
+        if method != "insert-batch" {
+            assert!(said.contains("record 30001"), "{method}: {said}");
+        }
+        assert_eq!(world.sql("SELECT count(*) FROM t"), "0", "{method}");
+        assert_eq!(world.sql("SELECT relpersistence FROM pg_class WHERE oid = 't'::regclass"), "p");
+    }
+    world.sql(TABLE);
+    let short = world.file("short.csv", b"a,,\nb,,\n,,\nc,,\n");
+    let said = load(world, &short, &["--method", "insert"]).unwrap_err();
+    assert!(said.contains("2 rows stayed") && said.contains("record 3"), "{said}");
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "2");
+}
+
+/// `--create` infers, and a refused load takes the table back.
+fn create(world: &mut World) {
+    world.sql("DROP TABLE IF EXISTS made");
+    let mut bytes = b"name,flag,big,day\n".to_vec();
+    for i in 0..100_000 {
+        bytes.extend_from_slice(format!("n{i},true,{i},2024-01-01\n").as_bytes());
+    }
+    let good = world.file("good.csv", &bytes);
+    let load = |world: &World, file: &str, more: &[&str]| {
+        let mut all = vec![file, "--table", "made", "--header"];
+        all.extend_from_slice(more);
+        world.load(&all)
+    };
+    let shape = "SELECT string_agg(attname || ' ' || atttypid::regtype, ', ' ORDER BY attnum)
+        FROM pg_attribute WHERE attrelid = 'made'::regclass AND attnum > 0";
+    let summary = load(world, &good, &["--create"]).unwrap();
+    assert_eq!(summary["method"], "copy-fresh");
+    assert_eq!(world.sql(shape), "big bigint, day date, flag boolean, name text");
+    assert_eq!(world.sql("SELECT sum(big)::text || max(name) FROM made"), "4999950000n99999");
+    assert!(load(world, &good, &["--create"]).unwrap_err().contains("exists already"));
+
+    bytes.extend_from_slice(b"x,maybe,1,2024-01-01\n");
+    let doubt = world.file("doubt.csv", &bytes);
+    for method in ["auto", "lanes", "insert-batch", "staged"] {
+        world.sql("DROP TABLE IF EXISTS made");
+        let said = load(world, &doubt, &["--create", "--method", method]).unwrap_err();
+        assert!(said.contains("\"maybe\""), "{method}: {said}");
+        assert_eq!(world.sql("SELECT to_regclass('made')"), "", "{method} leaves the table");
+    }
+    load(world, &doubt, &["--create=text-on-doubt", "--keep-order"]).unwrap();
+    assert_eq!(world.sql(shape), "name text, flag text, big integer, day date");
+}
+
+/// Sequences are moved past keys that the file supplied.
+fn sequences(world: &mut World) {
+    world.sql(TABLE);
+    let file = world.file("keys.csv", b"7,x\n9,y\n8,z\n");
+    world.load(&[&file, "--table", "t", "--columns", "id,name"]).unwrap();
+    assert_eq!(world.sql("INSERT INTO t (name) VALUES ('next') RETURNING id"), "10");
+}
+
+#[test]
+fn methods() {
+    for installation in each_major() {
+        let mut world = World::new(&installation);
+        each_method(&mut world);
+        rows_are_safe(&mut world);
+        all_or_nothing(&mut world);
+        create(&mut world);
+        sequences(&mut world);
+    }
+}
