@@ -97,6 +97,14 @@ impl Encoder {
 
     /// Whether the chunk's characters are what the core takes them for.
     fn readable(&self, chunk: &Chunk) -> bool {
+        // Escapes such as \xe9 are bytes of the database's encoding, whatever the file's is.
+        let escapes = self.plan.dialect.as_ref().is_some_and(|d| d.format == Format::Text);
+        if escapes
+            && self.plan.server_encoding != "UTF8"
+            && memchr::memchr(b'\\', &chunk.bytes).is_some()
+        {
+            return false;
+        }
         if self.plan.encoding == "UTF8" {
             valid_utf8(&chunk.bytes).is_ok()
         } else {

@@ -73,6 +73,8 @@ pub struct Plan {
     pub filter: Option<String>,
     /// the files' encoding
     pub encoding: String,
+    /// the database's encoding
+    pub server_encoding: String,
     /// the server's major version
     pub major: u32,
     /// connections
@@ -153,6 +155,7 @@ pub fn plan(
         freeze: choice.freeze && options.rejects.is_none(),
         filter: target.filter.clone(),
         encoding: options.input.encoding.clone().unwrap_or_else(|| "UTF8".into()),
+        server_encoding: server.encoding.clone(),
         major: server.major(),
         lanes: 1,
         encoders: cores.clamp(1, 4),
