@@ -112,7 +112,7 @@ impl IndexBuild {
     ///
     /// No memory.
     pub fn flush(&mut self) -> Result<(), Failure> {
-        self.collector.sort(&self.shape);
+        self.collector.sort(&self.shape)?;
         self.output.try_reserve_exact(BUFFER)?;
         self.runs.try_reserve(1)?;
         self.runs.push_back(Extent { start: self.file_end, end: self.file_end });
@@ -128,7 +128,7 @@ impl IndexBuild {
     pub fn finish(&mut self) -> Result<(), Failure> {
         self.last = true;
         if self.runs.is_empty() {
-            self.collector.sort(&self.shape);
+            self.collector.sort(&self.shape)?;
             self.phase = Phase::LoadRun(0);
             Ok(())
         } else if self.collector.is_empty() {

@@ -17,6 +17,7 @@
 pub mod build;
 pub mod key;
 pub mod merge;
+pub mod packed;
 pub mod radix;
 pub mod run;
 pub mod shape;

@@ -1,6 +1,7 @@
 //! Collecting rows in bounded memory, and the runs that come of it.
 
 use super::key;
+use super::packed::Packed;
 use super::radix;
 use super::shape::IndexShape;
 use super::tuple::{self, Field, Tid};
@@ -152,10 +153,16 @@ pub struct Collector {
     entries: Vec<Entry>,
     /// index tuples of the rows that are not whole in their entry, `t_tid` set
     arena: Vec<u8>,
-    first: u128,
-    varying: u128,
+    /// bits in which prefixes, and places, differ
+    varying_prefix: u128,
+    varying_place: u64,
+    /// the sorted entries, where they fit into words
+    packed: Option<Packed>,
     limit: usize,
 }
+
+/// Bytes that a row takes in memory: its entry, and the word it may be packed into.
+const ROW: usize = ENTRY + 8;
 
 impl Collector {
     /// A collector that takes about `limit` bytes, and one row at least.
@@ -187,22 +194,22 @@ impl Collector {
                 None => return Ok(Added::TooLarge),
             }
         };
-        if self.entries.is_empty() {
-            self.first = key.prefix;
+        if let Some(first) = self.entries.first() {
+            self.varying_prefix |= first.prefix() ^ key.prefix;
+            self.varying_place |= first.place ^ place;
         }
-        self.varying |= self.first ^ key.prefix;
         if self.entries.len() == self.entries.capacity() {
             self.grow()?;
         }
         self.entries.push(Entry::new(key.prefix, place));
-        let used = self.entries.len() * ENTRY + self.arena.len();
+        let used = self.entries.len() * ROW + self.arena.len();
         Ok(if used >= self.limit { Added::Full } else { Added::Stored })
     }
 
     /// Reserves entries, by doubling, but not beyond the limit.
     #[cold]
     fn grow(&mut self) -> Result<(), Failure> {
-        let most = (self.limit.saturating_sub(self.arena.len()) / ENTRY).max(self.entries.len());
+        let most = (self.limit.saturating_sub(self.arena.len()) / ROW).max(self.entries.len());
         let more = (most - self.entries.len()).min(self.entries.len().max(1024)).max(1);
         Ok(self.entries.try_reserve_exact(more)?)
     }
@@ -237,30 +244,50 @@ impl Collector {
     }
 
     /// Puts the rows in order.
-    pub fn sort(&mut self, shape: &IndexShape) {
-        let arena = &self.arena;
-        radix::sort(&mut self.entries, self.varying, &mut |a, b| match (a.stored(), b.stored()) {
-            (None, None) => a.place.cmp(&b.place),
-            _ => {
-                let (a, b) = (row(arena, a), row(arena, b));
-                // The tuples of rows that are whole take no more than a few bytes.
-                a.compare(&b, shape).unwrap_or(Ordering::Equal)
+    ///
+    /// # Errors
+    ///
+    /// No memory.
+    pub fn sort(&mut self, shape: &IndexShape) -> Result<(), Failure> {
+        // Stored rows are not in order when their entries are.
+        if self.arena.is_empty() {
+            self.packed = Packed::sorted(&self.entries, self.varying_prefix, self.varying_place)?;
+            if self.packed.is_some() {
+                return Ok(());
             }
-        });
+        }
+        let arena = &self.arena;
+        let mut failed = Ok(());
+        let mut compare = |a: &Entry, b: &Entry| {
+            if a.stored().is_none() && b.stored().is_none() {
+                return a.place.cmp(&b.place);
+            }
+            row(arena, a).compare(&row(arena, b), shape).unwrap_or_else(|failure| {
+                failed = Err(failure);
+                Ordering::Equal
+            })
+        };
+        radix::sort(&mut self.entries, self.varying_prefix, &mut compare);
+        failed
     }
 
     /// The row with this index.
     #[must_use]
     #[inline]
     pub fn row(&self, index: usize) -> Row<'_> {
-        row(&self.arena, &self.entries[index])
+        match &self.packed {
+            Some(packed) => row(&self.arena, &packed.entry(index)),
+            None => row(&self.arena, &self.entries[index]),
+        }
     }
 
     /// Empties the collector and keeps its memory for the next run.
     pub fn clear(&mut self) {
         self.entries.clear();
         self.arena.clear();
-        self.varying = 0;
+        self.varying_prefix = 0;
+        self.varying_place = 0;
+        self.packed = None;
     }
 
     /// Gives the memory back.
