@@ -1,6 +1,6 @@
 //! The core alone on one thread: a file in memory to PGCOPY bytes in memory.
 //!
-//! usage: cargo run --release -p pgsluice-core --example throughput [votes|events|all] [MB] [rounds]
+//! usage: cargo run --release -p pgsluice-core --example throughput [votes|events|text|all] [MB] [rounds]
 //!
 //! Prints MB of input per second, and the ratios to `memcpy` of the same bytes
 //! and to counting their newlines, all in the same run. Before a figure is
@@ -46,6 +46,22 @@ fn votes(size: usize) -> Vec<u8> {
         let link = random(&mut state) % 2_000_000;
         let score = if random(&mut state) % 4 == 0 { -1 } else { 1 };
         out.extend_from_slice(format!("{name}{user},t3_{link:x},{score}\n").as_bytes());
+    }
+    out
+}
+
+/// The same in text format, every eighth score NULL, every eighth link escaped.
+fn text(size: usize) -> Vec<u8> {
+    let (votes, mut out, mut state) = (votes(size), Vec::with_capacity(size + 64), 3);
+    for line in votes.split_inclusive(|b| *b == b'\n') {
+        let [user, link, score] =
+            line.splitn(3, |b| *b == b',').collect::<Vec<_>>().try_into().expect("three fields");
+        let dice = random(&mut state);
+        out.extend_from_slice(user);
+        out.extend_from_slice(if dice % 8 == 0 { b"\ta\\tb" } else { b"\t" });
+        out.extend_from_slice(link);
+        out.push(b'\t');
+        out.extend_from_slice(if dice / 8 % 8 == 0 { b"\\N\n" } else { score });
     }
     out
 }
@@ -114,17 +130,17 @@ impl Made {
 fn encode(
     shape: &RowShape,
     data: &[u8],
+    dialect: &Dialect,
     sink: &mut PgCopySink,
     naive: bool,
     mut each: impl FnMut(u64, &[u8]),
 ) {
-    let dialect = Dialect::csv();
     let (mut record, mut eol) = (Record::default(), Eol::Unknown);
     let mut start = 0;
     while start < data.len() {
         let end = data.len().min(start + CHUNK);
         let chunk = &data[start..end];
-        let mut scanner = Scanner::new(chunk, end == data.len(), &dialect, eol);
+        let mut scanner = Scanner::new(chunk, end == data.len(), dialect, eol);
         valid_utf8(chunk).expect("the file is valid");
         let mut rows = 0;
         loop {
@@ -143,11 +159,11 @@ fn encode(
     }
 }
 
-fn measure(name: &str, data: &[u8], shape: &RowShape, rounds: usize) {
+fn measure(name: &str, data: &[u8], dialect: &Dialect, shape: &RowShape, rounds: usize) {
     let mut sink = PgCopySink::new(shape.columns.len());
     let mut checked = |naive| {
         let mut made = Made::default();
-        encode(shape, data, &mut sink, naive, |rows, bytes| {
+        encode(shape, data, dialect, &mut sink, naive, |rows, bytes| {
             made.rows += rows;
             made.add(bytes);
         });
@@ -163,13 +179,12 @@ fn measure(name: &str, data: &[u8], shape: &RowShape, rounds: usize) {
     let copied = median(rounds, || black_box(&mut target).copy_from_slice(black_box(data)));
     let counted = median(rounds, || assert_eq!(bytecount(black_box(data)), newlines));
     let split = median(rounds, || {
-        let mut splitter = Splitter::new(&Dialect::csv(), Eol::Unknown);
+        let mut splitter = Splitter::new(dialect, Eol::Unknown);
         let cuts = black_box(data).chunks(CHUNK).map(|block| splitter.feed(block));
         assert_eq!(cuts.last().map(|c| c.lines), Some(newlines));
     });
     let scanned = median(rounds, || {
-        let dialect = Dialect::csv();
-        let mut scanner = Scanner::new(black_box(data), true, &dialect, Eol::Unknown);
+        let mut scanner = Scanner::new(black_box(data), true, dialect, Eol::Unknown);
         let (mut record, mut rows) = (Record::default(), 0);
         while scanner.next(&mut record) == Ok(Next::Record) {
             rows += 1;
@@ -178,7 +193,7 @@ fn measure(name: &str, data: &[u8], shape: &RowShape, rounds: usize) {
     });
     let encoded = median(rounds, || {
         found = (0, 0);
-        encode(shape, black_box(data), &mut sink, false, |rows, bytes| {
+        encode(shape, black_box(data), dialect, &mut sink, false, |rows, bytes| {
             found.0 += rows;
             found.1 += black_box(bytes).len() as u64;
         });
@@ -216,9 +231,12 @@ fn main() {
     let what = arguments.next().unwrap_or_else(|| "all".into());
     let mut number = |or| arguments.next().map_or(or, |n| n.parse().expect("a number"));
     let (size, rounds) = (number(64) * 1_000_000, number(7));
+    let columns = [("username", Type::Text), ("link", Type::Text), ("score", Type::Int4)];
     if what == "votes" || what == "all" {
-        let columns = [("username", Type::Text), ("link", Type::Text), ("score", Type::Int4)];
-        measure("votes", &votes(size), &shape(&columns), rounds);
+        measure("votes", &votes(size), &Dialect::csv(), &shape(&columns), rounds);
+    }
+    if what == "text" || what == "all" {
+        measure("text", &text(size), &Dialect::text(), &shape(&columns), rounds);
     }
     if what == "events" || what == "all" {
         let columns = [
@@ -232,6 +250,6 @@ fn main() {
             ("created_at", Type::TimestampTz(-1)),
             ("payload", Type::Jsonb),
         ];
-        measure("events", &events(size), &shape(&columns), rounds);
+        measure("events", &events(size), &Dialect::csv(), &shape(&columns), rounds);
     }
 }
