@@ -2,7 +2,7 @@
 
 use pgsluice_core::scan::{Dialect, DotLine, Format, Record};
 use pgsluice_core::shape::{Column, DateOrder, EnumLabels, Env, RowShape, Source, Type};
-use pgsluice_core::sink::HeapColumn;
+use pgsluice_core::sink::{HeapColumn, Scratch};
 
 /// The longest slice that is given to [`crate::pgsluice_form`], in bytes.
 pub const MAX_SLICE: usize = 8 << 20;
@@ -103,7 +103,7 @@ pub struct Plan {
     pub(crate) heap: Vec<HeapColumn>,
     pub(crate) dialect: Dialect,
     pub(crate) record: Record,
-    pub(crate) scratch: Vec<u8>,
+    pub(crate) scratch: Scratch,
 }
 
 /// A slice that may be empty and then NULL.
@@ -140,8 +140,8 @@ impl Plan {
                 heap.push(heap_column(def));
             }
         }
-        let mut scratch = Vec::new();
-        scratch.try_reserve_exact(MAX_SLICE).ok()?;
+        let mut scratch = Scratch::default();
+        scratch.array.try_reserve_exact(MAX_SLICE).ok()?;
         Some(Plan {
             shape: RowShape { columns, fields, env: environment(env) },
             heap,

@@ -123,9 +123,9 @@ impl JsonbBuilder {
         self.scratch.clear();
         self.pairs.clear();
         self.out.clear();
-        // A value takes two bytes of text with its comma, a pair five; a number of
-        // one digit becomes twelve bytes.
-        let done = self.nodes.try_reserve(len / 2 + 2);
+        // A value takes two bytes of text with its comma or bracket, those that are
+        // not closed yet one, a pair five; a number of one digit becomes twelve bytes.
+        let done = self.nodes.try_reserve(len / 2 + MOST_DEEP as usize + 2);
         let done = done.and_then(|()| self.scratch.try_reserve(len));
         let done = done.and_then(|()| self.pairs.try_reserve(len / 4 + 1));
         let done = done.and_then(|()| self.out.try_reserve(8 * len + 64));

@@ -12,6 +12,7 @@ mod values;
 use super::{ArrayHead, Numeric, RowSink};
 use crate::error::Refusal;
 use crate::page::tuple::{self, align, long_header, null_hoff, short_header};
+use crate::types::jsonb::JsonbBuilder;
 use values::Elements;
 
 /// What the sink knows of one attribute of the relation.
@@ -57,6 +58,15 @@ pub struct Ask {
     pub row: u32,
 }
 
+/// Memory of a [`HeapSink`] that outlives it.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    /// an array in the making; does not grow beyond its capacity
+    pub array: Vec<u8>,
+    /// `jsonb` values; grows within bounds of its own, and fallibly
+    pub jsonb: JsonbBuilder,
+}
+
 /// Forms tuples in memory that the caller gave.
 ///
 /// It never grows: for a row that does not fit, [`formed`](Self::formed) is
@@ -74,7 +84,7 @@ pub struct HeapSink<'a> {
     rows: u32,
     /// how many asks there are, those of the row that was begun included
     asking: usize,
-    scratch: &'a mut Vec<u8>,
+    scratch: &'a mut Scratch,
     /// where the row begins
     start: usize,
     /// where its values begin
@@ -93,13 +103,13 @@ pub struct HeapSink<'a> {
 impl<'a> HeapSink<'a> {
     /// A sink for rows of `columns` into `out`, from `at` on, a multiple of 8.
     /// `asks` is room for the values that the server has to read; `scratch`
-    /// holds an array in the making and does not grow beyond its capacity.
+    /// holds arrays and `jsonb` in the making.
     pub fn new(
         columns: &'a [HeapColumn],
         out: &'a mut [u8],
         at: usize,
         asks: &'a mut [Ask],
-        scratch: &'a mut Vec<u8>,
+        scratch: &'a mut Scratch,
     ) -> Self {
         HeapSink {
             columns,
@@ -220,7 +230,7 @@ impl<'a> HeapSink<'a> {
     #[inline(always)]
     fn fixed(&mut self, value: &[u8]) {
         if let Some(array) = &mut self.array {
-            self.overflow |= !array.element(self.scratch, &[], value);
+            self.overflow |= !array.element(&mut self.scratch.array, &[], value);
             return;
         }
         let to = usize::from(self.columns[self.column].align);
@@ -234,7 +244,7 @@ impl<'a> HeapSink<'a> {
     #[inline(always)]
     fn varlena(&mut self, head: &[u8], body: &[u8]) {
         if let Some(array) = &mut self.array {
-            self.overflow |= !array.varlena(self.scratch, head, body);
+            self.overflow |= !array.varlena(&mut self.scratch.array, head, body);
             return;
         }
         let (packable, to) = {
@@ -384,8 +394,11 @@ impl RowSink for HeapSink<'_> {
         self.varlena(&[], v);
     }
 
-    fn put_jsonb(&mut self, _text: &[u8]) -> Result<(), Refusal> {
-        Err(Refusal::Ask)
+    fn put_jsonb(&mut self, text: &[u8]) -> Result<(), Refusal> {
+        let mut builder = std::mem::take(&mut self.scratch.jsonb);
+        let built = builder.build(text).map(|value| self.varlena(&[], value));
+        self.scratch.jsonb = builder;
+        built
     }
 
     fn put_name(&mut self, v: &[u8]) {
@@ -454,13 +467,13 @@ impl RowSink for HeapSink<'_> {
 
     fn array_begin(&mut self, head: ArrayHead<'_>) {
         let align = self.columns[self.column].element_align;
-        self.array = Some(Elements::begin(self.scratch, head, usize::from(align)));
+        self.array = Some(Elements::begin(&mut self.scratch.array, head, usize::from(align)));
     }
 
     fn array_end(&mut self) {
         self.array = None;
-        let scratch = std::mem::take(self.scratch);
+        let scratch = std::mem::take(&mut self.scratch.array);
         self.varlena(&[], &scratch);
-        *self.scratch = scratch;
+        self.scratch.array = scratch;
     }
 }

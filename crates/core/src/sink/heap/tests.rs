@@ -10,7 +10,7 @@ fn column(len: i16, align: u8) -> HeapColumn {
 fn tuples_are_as_the_server_forms_them() {
     let columns = [column(4, 4), column(-1, 4), column(8, 8)];
     let mut out = [0xaa; 128];
-    let (mut asks, mut scratch) = ([Ask::default(); 2], Vec::with_capacity(64));
+    let (mut asks, mut scratch) = ([Ask::default(); 2], scratch(64));
     let mut sink = HeapSink::new(&columns, &mut out, 0, &mut asks, &mut scratch);
     sink.begin();
     sink.put_i32(1);
@@ -35,7 +35,7 @@ fn tuples_are_as_the_server_forms_them() {
 fn a_row_that_does_not_fit_leaves_room_for_none() {
     let columns = [column(-1, 4)];
     let mut out = [0; 40];
-    let (mut asks, mut scratch) = ([Ask::default(); 2], Vec::with_capacity(64));
+    let (mut asks, mut scratch) = ([Ask::default(); 2], scratch(64));
     let mut sink = HeapSink::new(&columns, &mut out, 0, &mut asks, &mut scratch);
     for (len, fits) in [(16, false), (15, true), (0, false)] {
         sink.begin();
@@ -50,7 +50,7 @@ fn a_row_that_does_not_fit_leaves_room_for_none() {
 fn a_wide_bitmap_moves_the_values() {
     let columns: Vec<_> = (0..17).map(|_| column(2, 2)).collect();
     let mut out = [0xaa; 128];
-    let (mut asks, mut scratch) = ([Ask::default(); 2], Vec::with_capacity(64));
+    let (mut asks, mut scratch) = ([Ask::default(); 2], scratch(64));
     let mut sink = HeapSink::new(&columns, &mut out, 0, &mut asks, &mut scratch);
     sink.begin();
     for value in 0..16 {
@@ -67,7 +67,7 @@ fn a_wide_bitmap_moves_the_values() {
 fn what_only_the_server_reads_is_kept_as_text() {
     let columns = [column(4, 4), column(-1, 4)];
     let mut out = [0; 96];
-    let (mut asks, mut scratch) = ([Ask::default(); 2], Vec::with_capacity(64));
+    let (mut asks, mut scratch) = ([Ask::default(); 2], scratch(64));
     let mut sink = HeapSink::new(&columns, &mut out, 0, &mut asks, &mut scratch);
     sink.begin();
     sink.ask(b"undone").unwrap();
@@ -86,7 +86,7 @@ fn what_only_the_server_reads_is_kept_as_text() {
 fn an_array_that_does_not_fit_makes_no_tuple() {
     let columns = [column(-1, 4)];
     let mut out = [0; 4096];
-    let (mut asks, mut scratch) = ([Ask::default(); 2], Vec::with_capacity(64));
+    let (mut asks, mut scratch) = ([Ask::default(); 2], scratch(64));
     let mut sink = HeapSink::new(&columns, &mut out, 0, &mut asks, &mut scratch);
     for (items, fits) in [(8, true), (9, true), (1000, false), (1, true)] {
         sink.begin();
@@ -100,5 +100,31 @@ fn an_array_that_does_not_fit_makes_no_tuple() {
         sink.end();
         assert_eq!(sink.formed().is_some(), fits, "{items} items");
     }
-    assert_eq!(scratch.capacity(), 64);
+    assert_eq!(scratch.array.capacity(), 64);
+}
+
+/// Room for arrays of `array` bytes.
+fn scratch(array: usize) -> Scratch {
+    Scratch { array: Vec::with_capacity(array), ..Scratch::default() }
+}
+
+#[test]
+fn jsonb_is_formed_and_what_is_not_json_leaves_nothing() {
+    let columns = [column(-1, 4)];
+    let mut out = [0; 96];
+    let (mut asks, mut scratch) = ([Ask::default(); 2], scratch(0));
+    let mut sink = HeapSink::new(&columns, &mut out, 0, &mut asks, &mut scratch);
+    sink.begin();
+    assert_eq!(sink.put_jsonb(b"{\"a\":"), Err(Refusal::Syntax));
+    sink.undo();
+    sink.begin();
+    assert_eq!(sink.put_jsonb(b"{\"a\": 1}"), Ok(()));
+    sink.end();
+    // One byte of header; one pair; a key of one byte at its end; a number of 8 bytes after 3 of padding.
+    let words = [0x2000_0001, 0x8000_0001, 0x1000_000b_u32];
+    let mut expected = vec![(1 + 24) << 1 | 1];
+    expected.extend(words.iter().flat_map(|w| w.to_le_bytes()));
+    expected.extend([b'a', 0, 0, 0, 8 << 2, 0, 0, 0, 0, 0x80, 1, 0]);
+    assert_eq!(sink.formed().map(|f| f.len), Some(24 + 25));
+    assert_eq!(out[24..24 + 25], expected);
 }
