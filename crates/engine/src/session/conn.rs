@@ -14,6 +14,9 @@ const COPY_DATA: usize = 64 << 10;
 /// Notices that are kept until somebody asks; more are dropped.
 const MAX_NOTICES: usize = 100;
 
+/// The longest message that is passed on, in bytes.
+const MAX_MESSAGE: usize = 800;
+
 type Notices = Mutex<Vec<String>>;
 
 /// A connection, closed when dropped.
@@ -394,10 +397,11 @@ impl Conn {
             return Error::new(format!("connection lost: {}", self.message()));
         };
         let hint = res.field(PG_DIAG_MESSAGE_HINT);
+        let message = cut(&message);
         let error = Error::new(message).with_server(ServerSays {
             sqlstate: res.field(PG_DIAG_SQLSTATE).unwrap_or_default(),
-            detail: res.field(PG_DIAG_MESSAGE_DETAIL),
-            context: res.field(PG_DIAG_CONTEXT),
+            detail: res.field(PG_DIAG_MESSAGE_DETAIL).map(|detail| cut(&detail)),
+            context: res.field(PG_DIAG_CONTEXT).map(|context| cut(&context)),
             column: res.field(PG_DIAG_COLUMN_NAME),
             constraint: res.field(PG_DIAG_CONSTRAINT_NAME),
         });
@@ -413,6 +417,16 @@ impl Drop for Conn {
         // SAFETY: PQfinish takes NULL too, and is called once.
         unsafe { PQfinish(self.raw) }
     }
+}
+
+/// A message of the server, which may hold a value of a gigabyte.
+fn cut(text: &str) -> String {
+    let (head, tail) = (MAX_MESSAGE * 3 / 4, MAX_MESSAGE / 4);
+    if text.len() <= MAX_MESSAGE {
+        return text.to_owned();
+    }
+    let floor = |at: usize| (0..=at).rev().find(|i| text.is_char_boundary(*i)).unwrap_or(0);
+    format!("{}…{}", &text[..floor(head)], &text[floor(text.len() - tail)..])
 }
 
 fn c_string(s: &str) -> Result<CString, Error> {

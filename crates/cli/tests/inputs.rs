@@ -1,0 +1,225 @@
+//! What the files may be: several, compressed, in other encodings, with and
+//! without headers, with records that are too long to be held.
+
+mod common;
+
+use common::{each_major, World};
+use std::io::Write;
+
+fn count(world: &mut World, table: &str) -> String {
+    world.sql(&format!("SELECT count(*) FROM {table}"))
+}
+
+fn headers(world: &mut World) {
+    world.sql("DROP TABLE IF EXISTS h; CREATE TABLE h (a int, b text DEFAULT 'd', \"C c\" int)");
+    let named = world.file("named.csv", b"C c,a\r\n1,2\r\n3,4\r\n");
+    let load = |world: &World, file: &str, more: &[&str]| {
+        let mut all = vec![file, "--table", "h"];
+        all.extend_from_slice(more);
+        world.load(&all)
+    };
+    let summary = load(world, &named, &["--header"]).unwrap();
+    assert_eq!((summary["read"].as_u64(), summary["skipped"].as_u64()), (Some(2), Some(0)));
+    assert_eq!(world.sql("SELECT string_agg(h::text, ' ' ORDER BY a) FROM h"), "(2,d,1) (4,d,3)");
+    world.sql("TRUNCATE h");
+    load(world, &named, &["--header=ignore", "--columns", "a,C c"]).unwrap();
+    assert_eq!(world.sql("SELECT string_agg(h::text, ' ' ORDER BY a) FROM h"), "(1,d,2) (3,d,4)");
+    // As stock COPY says it.
+    let stock =
+        world.stock("COPY h FROM STDIN (FORMAT csv, HEADER match)", b"C c,a\n1,2\n").unwrap_err().0;
+    let said = load(world, &named, &["--header=match"]).unwrap_err();
+    assert!(said.contains(&stock) && said.contains("line 1"), "{stock}\n{said}");
+    load(world, &named, &["--header=match", "--columns", "C c,a"]).unwrap();
+    for (bytes, what) in [
+        (&b"a,x\n1,2\n"[..], "has no column \"x\""),
+        (b"a,a\n1,2\n", "named twice"),
+        (b"a,\n1,2\n", "has no name"),
+    ] {
+        let file = world.file("wrong.csv", bytes);
+        let said = load(world, &file, &["--header"]).unwrap_err();
+        assert!(said.contains(what) && said.contains("line 1"), "{said}");
+    }
+    world.sql("DROP TABLE IF EXISTS g; CREATE TABLE g (a int NOT NULL, b int GENERATED ALWAYS AS (a + 1) STORED)");
+    let file = world.file("generated.csv", b"a,b\n1,2\n");
+    let said = world.load(&[&file, "--table", "g", "--header"]).unwrap_err();
+    assert!(said.contains("generated"), "{said}");
+    let file = world.file("one.csv", b"1\n");
+    world.load(&[&file, "--table", "g"]).unwrap();
+    let said = world.load(&[&file, "--table", "g", "--columns", "b"]).unwrap_err();
+    assert!(said.contains("generated"), "{said}");
+    let said = world.load(&[&file, "--table", "h", "--header"]).unwrap_err();
+    assert!(said.contains("has no column \"1\""), "{said}");
+}
+
+fn files(world: &mut World) {
+    world.sql("DROP TABLE IF EXISTS f; CREATE TABLE f (a int, b text)");
+    world.file("part-1.csv", b"1,x\n2,y");
+    world.file("part-2.csv", b"3,z\r\n4,w\r\n");
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(b"5,\"q\nr\"\n6,s\n").unwrap();
+    world.file("part-3.csv", &gzip.finish().unwrap());
+    let pattern = world.path("part-*.csv");
+    for method in ["copy-csv", "copy-binary", "lanes", "insert-batch"] {
+        world.sql("TRUNCATE f");
+        let summary = world.load(&[&pattern, "--table", "f", "--method", method]).unwrap();
+        assert_eq!(summary["loaded"], 6, "{method}");
+        assert_eq!(summary["files"].as_array().unwrap().len(), 3);
+        assert_eq!(
+            world.sql("SELECT string_agg(a || b, ',' ORDER BY a) FROM f"),
+            "1x,2y,3z,4w,5q\nr,6s"
+        );
+    }
+    let bad = world.file("part-4.csv", b"7,x\n8\n");
+    let said = world.load(&[&pattern, "--table", "f"]).unwrap_err();
+    assert!(said.contains(&format!("{bad}, line 2, record 2, byte offset 4")), "{said}");
+    assert_eq!(count(world, "f"), "6");
+    std::fs::remove_file(bad).unwrap();
+    let output = world.run_with(&["load", "-", "--table", "f"], b"\xef\xbb\xbf9,bom\n");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(world.sql("SELECT b FROM f WHERE a = 9"), "bom");
+    let said = world.load(&["missing.csv", "--table", "f"]).unwrap_err();
+    assert!(said.contains("cannot open missing.csv"), "{said}");
+    assert!(!said.contains("postgres"), "nothing was connected: {said}");
+}
+
+fn parts(world: &mut World) {
+    let rows: Vec<u8> = (1..=100_000).flat_map(|i| format!("{i},t\n").into_bytes()).collect();
+    let file = world.file("many.csv", &rows);
+    for method in ["copy-binary", "copy-csv", "staged"] {
+        world.sql("DROP TABLE IF EXISTS p; CREATE TABLE p (a int, b text)");
+        let more =
+            ["--method", method, "--skip", "70000", "--limit", "20000", "--where", "a % 2 = 0"];
+        let mut all = vec![file.as_str(), "--table", "p"];
+        all.extend_from_slice(&more);
+        let summary = world.load(&all).unwrap();
+        let n = |key: &str| summary[key].as_u64().unwrap();
+        assert_eq!((n("read"), n("loaded"), n("skipped")), (90_000, 10_000, 80_000), "{method}");
+        assert_eq!(world.sql("SELECT min(a) || '-' || max(a) FROM p"), "70002-90000");
+    }
+    let said =
+        world.load(&[&file, "--table", "p", "--method", "insert", "--where", "a=1"]).unwrap_err();
+    assert!(said.contains("--where"), "{said}");
+}
+
+fn encodings(world: &mut World) {
+    world.sql("DROP TABLE IF EXISTS e; CREATE TABLE e (a int, b text)");
+    let latin = world.file("latin.csv", b"1,caf\xe9\n2,plain\n");
+    for method in ["auto", "copy-binary", "copy-text", "staged", "lanes"] {
+        world.sql("TRUNCATE e");
+        world.load(&[&latin, "--table", "e", "--encoding", "LATIN1", "--method", method]).unwrap();
+        assert_eq!(world.sql("SELECT b FROM e WHERE a = 1"), "café", "{method}");
+    }
+    // A trailing byte of 0x5c, which is a backslash to who does not look.
+    let sjis = world.file("sjis.csv", b"1,\x83\x5c\n2,\"\x83\x5c\"\n");
+    world.sql("TRUNCATE e");
+    world.load(&[&sjis, "--table", "e", "--encoding", "SJIS"]).unwrap();
+    assert_eq!(world.sql("SELECT string_agg(b, '') FROM e"), "ソソ");
+    let said = world.load(&[&latin, "--table", "e"]).unwrap_err();
+    assert!(said.contains("invalid byte sequence for encoding \"UTF8\": 0xe9"), "{said}");
+    let said = world.load(&[&latin, "--table", "e", "--encoding", "klingon"]).unwrap_err();
+    assert!(said.contains("knows no encoding"), "{said}");
+    let wide = world.file("wide.csv", b"\xff\xfe1\0,\0x\0\n\0");
+    let said = world.load(&[&wide, "--table", "e"]).unwrap_err();
+    assert!(said.contains("UTF-16"), "{said}");
+}
+
+/// A record beyond every buffer passes through; one that never ends is told.
+fn giants(world: &mut World) {
+    world.sql("DROP TABLE IF EXISTS e; CREATE TABLE e (a int, b text)");
+    let mut bytes = b"1,small\n2,\"".to_vec();
+    bytes.resize(bytes.len() + (20 << 20), b'x');
+    bytes.extend_from_slice(b"\n,\"\n3,small\n");
+    let giant = world.file("giant.csv", &bytes);
+    for method in ["copy-binary", "copy-csv", "lanes", "staged"] {
+        world.sql("TRUNCATE e");
+        world.load(&[&giant, "--table", "e", "--method", method]).unwrap();
+        assert_eq!(
+            world.sql("SELECT string_agg(a || ':' || length(b), ' ' ORDER BY a) FROM e"),
+            format!("1:5 2:{} 3:5", (20 << 20) + 2),
+            "{method}"
+        );
+    }
+    bytes.extend_from_slice(b"4,\"open");
+    bytes.resize(bytes.len() + (9 << 20), b'\n');
+    let open = world.file("open.csv", &bytes);
+    let said = world.load(&[&open, "--table", "e"]).unwrap_err();
+    assert!(said.contains("unterminated CSV quoted field") && said.contains("record 4"), "{said}");
+    bytes.truncate(8);
+    bytes.extend_from_slice("x".repeat(6 << 20).as_bytes());
+    bytes.extend_from_slice(b",more\n");
+    let early = world.file("early.csv", &bytes);
+    let said = world.load(&[&early, "--table", "e"]).unwrap_err();
+    assert!(
+        said.contains("invalid input syntax for type integer") && said.contains("record 2"),
+        "{:.300}",
+        said
+    );
+    assert!(said.len() < 2500, "values are cut: {} bytes", said.len());
+}
+
+fn types(world: &mut World) {
+    world.sql(
+        "DROP TABLE IF EXISTS ty; DROP DOMAIN IF EXISTS pos CASCADE; DROP DOMAIN IF EXISTS short CASCADE;
+         DROP TYPE IF EXISTS mood CASCADE; DROP TYPE IF EXISTS pair CASCADE;
+         CREATE DOMAIN pos AS int CHECK (VALUE > 0) NOT NULL; CREATE DOMAIN short AS varchar(3);
+         CREATE TYPE mood AS ENUM ('sad', 'a,b', 'ok'); CREATE TYPE pair AS (x int, y text);
+         CREATE TABLE ty (a pos, b short[], c mood, d mood[], e pair, f int[][], g bit(3), h xml, i short)
+         PARTITION BY RANGE (a);
+         CREATE TABLE ty1 PARTITION OF ty FOR VALUES FROM (1) TO (10);
+         CREATE TABLE ty2 PARTITION OF ty FOR VALUES FROM (10) TO (20)",
+    );
+    let good = b"1,\"{abc,d}\",ok,\"{sad,\"\"a,b\"\"}\",\"(1,x)\",\"{{1,2},{3,4}}\",101,<a/>,abc\n\
+                 11,{},\"a,b\",,,\"[0:1]={1,2}\",000,,\n";
+    let cases: [(&[u8], &str); 5] = [
+        (b"0,,,,,,,,\n", "pos"),
+        (b"1,,gone,,,,,,\n", "mood"),
+        (b"1,\"{abcd}\",,,,,,,\n", "varying(3)"),
+        (b"30,,,,,,,,\n", "no partition"),
+        (b"1,,,,,,1011,,\n", "bit string"),
+    ];
+    for method in ["auto", "copy-binary", "staged", "copy-text", "insert-batch", "lanes"] {
+        world.sql("TRUNCATE ty");
+        let file = world.file("types.csv", good);
+        world.load(&[&file, "--table", "ty", "--method", method]).unwrap();
+        world.sql("DROP TABLE IF EXISTS stock; CREATE TABLE stock (LIKE ty)");
+        world.stock("COPY stock FROM STDIN CSV", good).unwrap();
+        assert_eq!(world.difference("stock", "ty"), "", "{method}");
+        for (bytes, what) in cases {
+            let file = world.file("bad.csv", bytes);
+            let said = world.load(&[&file, "--table", "ty", "--method", method]).unwrap_err();
+            assert!(said.contains(what), "{method}: {said}");
+        }
+        assert_eq!(count(world, "ty"), "2");
+    }
+}
+
+fn binary(world: &mut World) {
+    world.sql("DROP TABLE IF EXISTS b; CREATE TABLE b (a int, b text); INSERT INTO b SELECT i, 'x' || i FROM generate_series(1, 50000) i");
+    let path = world.path("rows.bin");
+    // Written by the server, which is another user.
+    let dir = std::path::Path::new(&path).parent().unwrap().to_owned();
+    let mut open = std::fs::metadata(&dir).unwrap().permissions();
+    std::os::unix::fs::PermissionsExt::set_mode(&mut open, 0o777);
+    std::fs::set_permissions(&dir, open).unwrap();
+    world.sql(&format!("COPY b TO '{path}' (FORMAT binary)"));
+    world.sql("DROP TABLE IF EXISTS b2; CREATE TABLE b2 (LIKE b)");
+    let summary = world.load(&[&path, "--table", "b2", "--format", "binary"]).unwrap();
+    assert_eq!(summary["read"], 50_000);
+    assert_eq!(world.difference("b", "b2"), "");
+    let output = world.run(&["load", &path, "--table", "b2", "--format", "binary", "--header"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+}
+
+#[test]
+fn inputs() {
+    for installation in each_major() {
+        let mut world = World::new(&installation);
+        headers(&mut world);
+        files(&mut world);
+        parts(&mut world);
+        encodings(&mut world);
+        giants(&mut world);
+        types(&mut world);
+        binary(&mut world);
+    }
+}
