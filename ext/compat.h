@@ -82,6 +82,35 @@ compat_insert_index_tuples(ResultRelInfo *rri, TupleTableSlot *slot, EState *est
 #endif
 }
 
+/* random(), and from 18 on uuidv7(), each with their arguments' variants. */
+static inline bool
+compat_is_random(Oid function)
+{
+#if PG_VERSION_NUM >= 180000
+	return function == F_RANDOM_ || function == F_RANDOM_INT4_INT4 ||
+		function == F_RANDOM_INT8_INT8 || function == F_RANDOM_NUMERIC_NUMERIC ||
+		function == F_RANDOM_NORMAL || function == F_UUIDV7_ || function == F_UUIDV7_INTERVAL;
+#elif PG_VERSION_NUM >= 170000
+	return function == F_RANDOM_ || function == F_RANDOM_INT4_INT4 ||
+		function == F_RANDOM_INT8_INT8 || function == F_RANDOM_NUMERIC_NUMERIC ||
+		function == F_RANDOM_NORMAL;
+#elif PG_VERSION_NUM >= 160000
+	return function == F_RANDOM || function == F_RANDOM_NORMAL;
+#else
+	return function == F_RANDOM;
+#endif
+}
+
+static inline TupleConversionMap *
+compat_root_to_leaf_map(ResultRelInfo *rri, EState *estate)
+{
+#if PG_VERSION_NUM >= 160000
+	return ExecGetRootToChildMap(rri, estate);
+#else
+	return rri->ri_RootToPartitionMap;
+#endif
+}
+
 /* Whether bytes from the client lie in the server's buffer. */
 static inline bool
 compat_client_bytes_buffered(void)

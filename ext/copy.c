@@ -8,6 +8,7 @@
 #include "access/xact.h"
 #include "commands/trigger.h"
 #include "executor/instrument.h"
+#include "rewrite/rewriteHandler.h"
 #include "utils/memutils.h"
 #include "utils/portal.h"
 #include "utils/snapmgr.h"
@@ -46,8 +47,9 @@ insert_options(CopyFromState cstate)
 	Relation	rel = cstate->rel;
 	int			options = 0;
 
-	if (rel->rd_createSubid != InvalidSubTransactionId ||
-		rel->rd_firstRelfilelocatorSubid != InvalidSubTransactionId)
+	if (RELKIND_HAS_STORAGE(rel->rd_rel->relkind) &&
+		(rel->rd_createSubid != InvalidSubTransactionId ||
+		 rel->rd_firstRelfilelocatorSubid != InvalidSubTransactionId))
 		options |= TABLE_INSERT_SKIP_FSM;
 	if (!cstate->opts.freeze)
 		return options;
@@ -65,6 +67,24 @@ insert_options(CopyFromState cstate)
 	return options | TABLE_INSERT_FROZEN;
 }
 
+/* The defaults that the core cannot give, ready to be evaluated for each row. */
+static void
+open_volatiles(SluiceLoad *load)
+{
+	Relation	rel = load->cstate->rel;
+	ListCell   *lc;
+
+	load->volatiles = palloc(sizeof(SluiceVolatile) * Max(list_length(load->args.volatiles), 1));
+	foreach(lc, load->args.volatiles)
+	{
+		AttrNumber	attnum = lfirst_int(lc);
+		SluiceVolatile *v = &load->volatiles[load->nvolatile++];
+
+		v->attnum = attnum;
+		v->expr = ExecPrepareExpr((Expr *) build_column_default(rel, attnum), load->estate);
+	}
+}
+
 /* Everything between BeginCopyFrom and EndCopyFrom. */
 static void
 run(SluiceLoad *load)
@@ -75,9 +95,9 @@ run(SluiceLoad *load)
 	ModifyTableState *mtstate;
 	TupleConstr *constr = RelationGetDescr(cstate->rel)->constr;
 	ErrorContextCallback callback;
-	CommandId	cid = GetCurrentCommandId(true);
-	int			options = insert_options(cstate);
 
+	load->cid = GetCurrentCommandId(true);
+	load->options = insert_options(cstate);
 	compat_init_range_table(estate, cstate);
 	ExecInitResultRelation(estate, rri, 1);
 	compat_check_valid_target(rri);
@@ -98,13 +118,13 @@ run(SluiceLoad *load)
 	if (cstate->whereClause)
 		cstate->qualexpr = ExecInitQual(castNode(List, cstate->whereClause), &mtstate->ps);
 	/* NOT NULL alone needs no further check: the core leaves NULLs there to the server. */
-	load->constraints = constr != NULL;
 	load->check_rows = cstate->qualexpr != NULL || cstate->rel->rd_rel->relispartition ||
 		(constr && (constr->num_check > 0 || constr->has_generated_stored)) ||
 		compat_has_virtual_columns(RelationGetDescr(cstate->rel));
 
-	load->batch = palloc(sizeof(SluiceBatch));
-	sluice_batch_open(load->batch, rri, estate, cstate, cid, options);
+	sluice_open_batches(load);
+	load->check_rows |= load->proute != NULL;
+	open_volatiles(load);
 	ExecBSInsertTriggers(estate, rri);
 	load->econtext = GetPerTupleExprContext(estate);
 
@@ -118,7 +138,7 @@ run(SluiceLoad *load)
 	ExecASInsertTriggers(estate, rri, cstate->transition_capture);
 	AfterTriggerEndQuery(estate);
 	ExecResetTupleTable(estate->es_tupleTable, false);
-	sluice_batch_close(load->batch);
+	sluice_close_batches(load);
 	ExecCloseResultRelations(estate);
 	ExecCloseRangeTableRelations(estate);
 	FreeExecutorState(estate);

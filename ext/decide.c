@@ -5,10 +5,13 @@
  */
 #include "pgsluice.h"
 
+#include "access/genam.h"
 #include "access/xact.h"
 #include "catalog/catalog.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_authid.h"
+#include "catalog/pg_inherits.h"
+#include "catalog/pg_trigger.h"
 #include "commands/defrem.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
@@ -20,6 +23,7 @@
 #include "utils/acl.h"
 #include "utils/lsyscache.h"
 #include "utils/rls.h"
+#include "utils/syscache.h"
 
 /* The refusal itself is stock COPY's: its words differ between majors. */
 static const char *
@@ -89,9 +93,64 @@ session_why_not(const List *options)
 	return NULL;
 }
 
-static const char *
-relation_why_not(Relation rel)
+/* A leaf into which rows cannot go in batches; as CopyFrom finds when it comes to it. */
+static bool
+has_before_trigger(Oid relid)
 {
+	Relation	triggers = table_open(TriggerRelationId, AccessShareLock);
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	bool		found = false;
+
+	ScanKeyInit(&key, Anum_pg_trigger_tgrelid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(relid));
+	scan = systable_beginscan(triggers, TriggerRelidNameIndexId, true, NULL, 1, &key);
+	while ((tuple = systable_getnext(scan)) != NULL)
+	{
+		int16		type = ((Form_pg_trigger) GETSTRUCT(tuple))->tgtype;
+
+		found |= TRIGGER_FOR_ROW(type) && TRIGGER_FOR_BEFORE(type) && TRIGGER_FOR_INSERT(type);
+	}
+	systable_endscan(scan);
+	table_close(triggers, AccessShareLock);
+	return found;
+}
+
+static const char *
+partitions_why_not(Relation rel)
+{
+	ListCell   *lc;
+
+	if (rel->trigdesc && rel->trigdesc->trig_insert_new_table)
+		return "a partitioned table has a trigger with a transition table";
+	foreach(lc, find_all_inheritors(RelationGetRelid(rel), NoLock, NULL))
+	{
+		HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(lfirst_oid(lc)));
+		Form_pg_class class;
+		const char *reason = NULL;
+
+		if (!HeapTupleIsValid(tuple))
+			continue;			/* dropped meanwhile */
+		class = (Form_pg_class) GETSTRUCT(tuple);
+		if (class->relkind == RELKIND_FOREIGN_TABLE)
+			reason = "a partition is foreign";
+		else if (class->relkind == RELKIND_RELATION && class->relam != HEAP_TABLE_AM_OID)
+			reason = "a partition's access method is not heap";
+		else if (class->relhastriggers && has_before_trigger(class->oid))
+			reason = "a partition has BEFORE row triggers";
+		ReleaseSysCache(tuple);
+		if (reason)
+			return reason;
+	}
+	return NULL;
+}
+
+static const char *
+relation_why_not(Relation rel, const List *options)
+{
+	ListCell   *lc;
+
 	TriggerDesc *triggers = rel->trigdesc;
 
 	switch (rel->rd_rel->relkind)
@@ -99,7 +158,13 @@ relation_why_not(Relation rel)
 		case RELKIND_RELATION:
 			break;
 		case RELKIND_PARTITIONED_TABLE:
-			return "the table is partitioned";
+			foreach(lc, options)
+			{
+				if (strcmp(lfirst_node(DefElem, lc)->defname, "freeze") == 0)
+					return "FREEZE of a partitioned table";
+			}
+			return check_enable_rls(RelationGetRelid(rel), InvalidOid, true) == RLS_ENABLED ?
+				"row-level security is in force" : partitions_why_not(rel);
 		case RELKIND_FOREIGN_TABLE:
 			return "the table is foreign";
 		case RELKIND_VIEW:
@@ -173,7 +238,7 @@ sluice_why_not(SluiceStatement *s)
 		(reason = options_why_not(s->stmt->options)) != NULL)
 		return reason;
 	s->rel = table_openrv(s->stmt->relation, RowExclusiveLock);
-	if ((reason = relation_why_not(s->rel)) != NULL)
+	if ((reason = relation_why_not(s->rel, s->stmt->options)) != NULL)
 		return reason;
 
 	nsitem = addRangeTableEntryForRelation(s->pstate, s->rel, RowExclusiveLock,

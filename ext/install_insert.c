@@ -39,6 +39,18 @@ sluice_batch_open(SluiceBatch *batch, ResultRelInfo *rri, EState *estate,
 	batch->options = options;
 }
 
+/* A slot for tuples of the relation that live in a batch's memory. */
+TupleTableSlot *
+sluice_make_slot(Relation rel, EState *estate)
+{
+	MemoryContext old = MemoryContextSwitchTo(estate->es_query_cxt);
+	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(rel), &slot_ops);
+
+	MemoryContextSwitchTo(old);
+	slot->tts_tableOid = RelationGetRelid(rel);
+	return slot;
+}
+
 /* The slot for the next row; it is empty. The batch must not be full. */
 TupleTableSlot *
 sluice_batch_slot(SluiceBatch *batch)
@@ -47,14 +59,7 @@ sluice_batch_slot(SluiceBatch *batch)
 
 	Assert(batch->used < SLUICE_BATCH_ROWS);
 	if (*slot == NULL)
-	{
-		MemoryContext old = MemoryContextSwitchTo(batch->estate->es_query_cxt);
-
-		*slot = MakeSingleTupleTableSlot(RelationGetDescr(batch->rri->ri_RelationDesc),
-										 &slot_ops);
-		MemoryContextSwitchTo(old);
-		(*slot)->tts_tableOid = RelationGetRelid(batch->rri->ri_RelationDesc);
-	}
+		*slot = sluice_make_slot(batch->rri->ri_RelationDesc, batch->estate);
 	return *slot;
 }
 
@@ -141,7 +146,6 @@ sluice_batch_flush(SluiceBatch *batch)
 	for (int i = 0; i < batch->used; i++)
 		ExecClearTuple(batch->slots[i]);
 	batch->used = 0;
-	batch->bytes = 0;
 	ResetPerTupleExprContext(batch->estate);
 	cstate->line_buf_valid = line_buf_valid;
 	cstate->cur_lineno = line;

@@ -8,6 +8,12 @@
 
 typedef struct SluicePipeline SluicePipeline;
 
+typedef struct SluiceVolatile
+{
+	AttrNumber	attnum;
+	ExprState  *expr;
+} SluiceVolatile;
+
 typedef struct SluiceLoad
 {
 	CopyFromState cstate;
@@ -19,13 +25,21 @@ typedef struct SluiceLoad
 	SluicePlanArgs args;
 	SluicePlan *plan;
 	SluiceSlice slice;
-	SluiceBatch *batch;
+	SluiceBatch *batch;			/* of a plain table */
+	List	   *batches;
+	struct PartitionTupleRouting *proute;	/* of a partitioned table */
+	TupleTableSlot *root_slot;
+	CommandId	cid;
+	int			options;		/* TABLE_INSERT_… */
+	int			waiting;		/* rows in all batches */
+	Size		materialized;	/* memory of theirs outside of the arena */
+	int			nvolatile;
+	SluiceVolatile *volatiles;	/* defaults that are another for every row */
 	SluiceRow  *rows;
 	uint64		lines;			/* lines before source.start */
 	uint64		processed;
 	uint64		excluded;
 	bool		check_rows;		/* rows need more than to be inserted */
-	bool		constraints;
 	/* the record that is being checked, for an error's CONTEXT */
 	const char *record;
 	size_t		record_len;
@@ -34,6 +48,12 @@ typedef struct SluiceLoad
 	uint64		alone;			/* bytes read when that was last thought of */
 	SluicePipeline *pipeline;	/* NULL before they are */
 } SluiceLoad;
+
+/* route.c */
+extern void sluice_open_batches(SluiceLoad *load);
+extern SluiceBatch *sluice_route(SluiceLoad *load, TupleTableSlot **slot);
+extern void sluice_flush_batches(SluiceLoad *load);
+extern void sluice_close_batches(SluiceLoad *load);
 
 /* rows.c */
 extern void sluice_accept_rows(SluiceLoad *load, const SluiceSlice *slice);

@@ -22,6 +22,7 @@
 #include "parser/parse_relation.h"
 #include "portability/instr_time.h"
 #include "tcop/cmdtag.h"
+#include "utils/fmgroids.h"
 #include "utils/rel.h"
 
 #include "compat.h"
@@ -118,6 +119,7 @@ typedef struct SluicePlanArgs
 	SluiceDialect dialect;
 	SluiceEnv	env;
 	SluiceSerial serial;
+	List	   *volatiles;		/* columns whose defaults are another for every row */
 } SluicePlanArgs;
 
 /* plan.c */
@@ -142,7 +144,6 @@ typedef struct SluiceBatch
 	CommandId	cid;
 	int			options;		/* TABLE_INSERT_… */
 	int			used;
-	Size		bytes;			/* of the tuples that wait */
 	TupleTableSlot *slots[SLUICE_BATCH_ROWS];
 	uint64		lines[SLUICE_BATCH_ROWS];
 } SluiceBatch;
@@ -151,6 +152,7 @@ typedef struct SluiceBatch
 extern void sluice_install_init(void);
 extern void sluice_batch_open(SluiceBatch *batch, ResultRelInfo *rri, EState *estate,
 							  CopyFromState cstate, CommandId cid, int options);
+extern TupleTableSlot *sluice_make_slot(Relation rel, EState *estate);
 extern TupleTableSlot *sluice_batch_slot(SluiceBatch *batch);
 extern void sluice_slot_store(TupleTableSlot *slot, char *tuple, uint32 len);
 extern void sluice_batch_add(SluiceBatch *batch, uint64 line);

@@ -7,6 +7,7 @@
 #include "access/detoast.h"
 #include "access/transam.h"
 #include "catalog/pg_enum.h"
+#include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "miscadmin.h"
 #include "nodes/nodeFuncs.h"
@@ -150,31 +151,41 @@ default_of(Relation rel, Form_pg_attribute att)
 	return expr ? (Node *) expression_planner((Expr *) expr) : NULL;
 }
 
+/* Volatile, and maybe looking at the table that is being loaded. */
+static bool
+may_look_at_tables(Oid function, void *context)
+{
+	return func_volatile(function) == PROVOLATILE_VOLATILE &&
+		function != F_NEXTVAL && function != F_CLOCK_TIMESTAMP &&
+		function != F_TIMEOFDAY && function != F_GEN_RANDOM_UUID &&
+		!compat_is_random(function);
+}
+
+static bool
+needs_rows_one_by_one(Node *expr, void *context)
+{
+	if (expr == NULL)
+		return false;
+	if (check_functions_in_node(expr, may_look_at_tables, context))
+		return true;
+	return expression_tree_walker(expr, needs_rows_one_by_one, context);
+}
+
 /* Why the defaults of the columns outside of the list cannot be given as stock COPY gives them. */
 const char *
 sluice_default_why_not(Relation rel, List *attnums)
 {
 	TupleDesc	desc = RelationGetDescr(rel);
-	int			serials = 0;
 
 	for (int i = 0; i < desc->natts; i++)
 	{
-		Form_pg_attribute att = TupleDescAttr(desc, i);
 		Node	   *expr;
-		SluiceSerial serial;
 
-		if (list_member_int(attnums, i + 1) || (expr = default_of(rel, att)) == NULL)
+		if (list_member_int(attnums, i + 1) ||
+			(expr = default_of(rel, TupleDescAttr(desc, i))) == NULL)
 			continue;
-		if (is_nextval(expr, &serial) && (att->attlen == 2 || att->attlen == 4 || att->attlen == 8))
-		{
-			if (++serials > 1)
-				return "several columns draw from sequences";
-			continue;
-		}
-		if (contain_volatile_functions(expr))
+		if (needs_rows_one_by_one(expr, NULL))
 			return "a column has a volatile default";
-		if (expression_returns_set(expr))
-			return "a column's default is a set";
 	}
 	return NULL;
 }
@@ -209,19 +220,29 @@ give(SluiceColumn *column, Form_pg_attribute att, Datum value)
 /* What a column outside of the list gets: constants and stable functions once. */
 static void
 plan_default(CopyFromState cstate, Form_pg_attribute att, SluiceColumn *column,
-			 SluiceSerial *serial)
+			 SluicePlanArgs *args)
 {
 	Node	   *expr = default_of(cstate->rel, att);
+	SluiceSerial serial = {0};
 	Datum		value;
 	bool		isnull;
 
 	column->source = SLUICE_FROM_NULL;
 	if (expr == NULL)
 		return;
-	if (is_nextval(expr, serial))
+	if (!OidIsValid(args->serial.sequence) && is_nextval(expr, &serial) &&
+		(att->attlen == 2 || att->attlen == 4 || att->attlen == 8))
 	{
-		serial->len = att->attlen;
+		args->serial = serial;
+		args->serial.len = att->attlen;
 		column->source = SLUICE_FROM_BLANK;
+		return;
+	}
+	if (contain_volatile_functions(expr))
+	{
+		/* Not NULL in the end: the constraint is checked once the default is there. */
+		column->not_null = false;
+		args->volatiles = lappend_int(args->volatiles, att->attnum);
 		return;
 	}
 	{
@@ -281,7 +302,7 @@ sluice_plan_args(CopyFromState cstate, SluicePlanArgs *args)
 		column->force_not_null = cstate->opts.force_notnull_flags[i];
 		if (!list_member_int(cstate->attnumlist, i + 1))
 		{
-			plan_default(cstate, att, column, &args->serial);
+			plan_default(cstate, att, column, args);
 			continue;
 		}
 		foreach(lc, cstate->attnumlist)

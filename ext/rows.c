@@ -14,42 +14,75 @@
 /* Values that were read by the server wait in memory of their own: at most so much. */
 #define MAX_MATERIALIZED ((Size) 1 << 20)
 
-/*
- * WHERE, generated columns and constraints of the row in the slot, as CopyFrom.
- * False where WHERE excludes it.
- */
-static bool
-row_passes(SluiceLoad *load, TupleTableSlot *slot)
-{
-	TupleConstr *constr = RelationGetDescr(load->cstate->rel)->constr;
-
-	if (load->cstate->qualexpr)
-	{
-		load->econtext->ecxt_scantuple = slot;
-		if (!ExecQual(load->cstate->qualexpr, load->econtext))
-		{
-			load->excluded++;
-			pgstat_progress_update_param(PROGRESS_COPY_TUPLES_EXCLUDED,
-										 (int64) load->excluded);
-			return false;
-		}
-	}
-	if (constr && constr->has_generated_stored)
-		ExecComputeStoredGenerated(load->rri, load->estate, slot, CMD_INSERT);
-	if (load->constraints)
-		ExecConstraints(load->rri, slot, load->estate);
-	if (load->cstate->rel->rd_rel->relispartition)
-		ExecPartitionCheck(load->rri, slot, load->estate, true);
-	return true;
-}
-
 /* Inserts the rows that wait. */
 void
 sluice_flush(SluiceLoad *load)
 {
-	load->processed += load->batch->used;
-	sluice_batch_flush(load->batch);
+	load->processed += load->waiting;
+	sluice_flush_batches(load);
+	load->waiting = 0;
+	load->materialized = 0;
 	pgstat_progress_update_param(PROGRESS_COPY_TUPLES_PROCESSED, (int64) load->processed);
+}
+
+static bool
+where_excludes(SluiceLoad *load, TupleTableSlot *slot)
+{
+	if (load->cstate->qualexpr == NULL)
+		return false;
+	load->econtext->ecxt_scantuple = slot;
+	if (ExecQual(load->cstate->qualexpr, load->econtext))
+		return false;
+	load->excluded++;
+	pgstat_progress_update_param(PROGRESS_COPY_TUPLES_EXCLUDED, (int64) load->excluded);
+	return true;
+}
+
+/*
+ * The row in next_slot's slot: WHERE, the way to its partition, generated
+ * columns and constraints, in CopyFrom's order; then it waits for its insertion.
+ */
+static void
+take_row(SluiceLoad *load, TupleTableSlot *slot, uint64 line)
+{
+	ResultRelInfo *rri = load->rri;
+	SluiceBatch *batch = load->batch;
+	TupleConstr *constr;
+
+	if (where_excludes(load, slot))
+	{
+		ExecClearTuple(slot);
+		return;
+	}
+	if (load->proute)
+	{
+		batch = sluice_route(load, &slot);
+		rri = batch->rri;
+	}
+	constr = RelationGetDescr(rri->ri_RelationDesc)->constr;
+	if (constr && constr->has_generated_stored)
+		ExecComputeStoredGenerated(rri, load->estate, slot, CMD_INSERT);
+	if (constr)
+		ExecConstraints(rri, slot, load->estate);
+	if (load->proute == NULL && rri->ri_RelationDesc->rd_rel->relispartition)
+		ExecPartitionCheck(rri, slot, load->estate, true);
+	ExecMaterializeSlot(slot);
+	load->materialized += ((HeapTupleTableSlot *) slot)->tuple->t_len;
+	sluice_batch_add(batch, line);
+	load->waiting++;
+	if (load->materialized > MAX_MATERIALIZED)
+		sluice_flush(load);
+}
+
+/* The slot for the next row of the relation that the statement names. */
+static TupleTableSlot *
+next_slot(SluiceLoad *load)
+{
+	if (load->waiting == SLUICE_BATCH_ROWS)
+		sluice_flush(load);
+	if (load->proute)
+		return ExecClearTuple(load->root_slot);
+	return sluice_batch_slot(load->batch);
 }
 
 /* Draws the next value of the sequence into the place that the core left for it. */
@@ -83,11 +116,12 @@ fill_blank(SluiceLoad *load, char *tuple, uint32 blank)
 }
 
 /*
- * Completes a row of which the core could not read every value: the server's
- * input functions read those, or raise their errors.
+ * Completes a row that the core could not finish: the server's input functions
+ * read what it could not, or raise their errors; then come the defaults that
+ * are another for every row.
  */
 static void
-ask_values(SluiceLoad *load, const SluiceSlice *slice, TupleTableSlot *slot,
+complete_row(SluiceLoad *load, const SluiceSlice *slice, TupleTableSlot *slot,
 		   const SluiceRow *row, const SluiceAsk *asks)
 {
 	CopyFromState cstate = load->cstate;
@@ -112,20 +146,16 @@ ask_values(SluiceLoad *load, const SluiceSlice *slice, TupleTableSlot *slot,
 		cstate->cur_attname = NULL;
 		cstate->cur_attval = NULL;
 	}
+	for (int i = 0; i < load->nvolatile; i++)
+	{
+		int			m = load->volatiles[i].attnum - 1;
+
+		slot->tts_values[m] = ExecEvalExpr(load->volatiles[i].expr, load->econtext,
+										   &slot->tts_isnull[m]);
+	}
 	MemoryContextSwitchTo(old);
 	ExecStoreVirtualTuple(slot);
 	sluice_report.values_by_server += row->asks;
-}
-
-/* The row in the slot was formed here and not by the core: it goes into the batch. */
-static void
-add_materialized(SluiceLoad *load, TupleTableSlot *slot, uint64 line)
-{
-	ExecMaterializeSlot(slot);
-	load->batch->bytes += ((HeapTupleTableSlot *) slot)->tuple->t_len;
-	sluice_batch_add(load->batch, line);
-	if (load->batch->bytes > MAX_MATERIALIZED)
-		sluice_flush(load);
 }
 
 /* The rows that the core has formed from this slice, into batches. */
@@ -139,30 +169,27 @@ sluice_accept_rows(SluiceLoad *load, const SluiceSlice *slice)
 		SluiceRow  *row = &slice->rows[i];
 		char	   *tuple = (char *) slice->arena + row->offset;
 		size_t		next = i + 1 < slice->rows_used ? row[1].record : slice->consumed;
-		TupleTableSlot *slot;
+		TupleTableSlot *slot = next_slot(load);
 
-		if (load->batch->used == SLUICE_BATCH_ROWS)
-			sluice_flush(load);
-		slot = sluice_batch_slot(load->batch);
 		load->cstate->cur_lineno = load->lines + row->line;
 		load->record = (const char *) slice->input + row->record;
 		load->record_len = next - row->record;
 		if (row->blank)
 			fill_blank(load, tuple, row->blank);
-		if (row->asks)
-			ask_values(load, slice, slot, row, asks);
+		if (row->asks || load->nvolatile)
+			complete_row(load, slice, slot, row, asks);
 		else
 			sluice_slot_store(slot, tuple, row->len);
 		asks += row->asks;
-		if (!load->check_rows && !row->asks)
-			sluice_batch_add(load->batch, load->cstate->cur_lineno);
+		if (load->check_rows || row->asks || load->nvolatile)
+		{
+			take_row(load, slot, load->cstate->cur_lineno);
+			ResetPerTupleExprContext(load->estate);
+		}
 		else
 		{
-			if (row_passes(load, slot))
-				add_materialized(load, slot, load->cstate->cur_lineno);
-			else
-				ExecClearTuple(slot);
-			ResetPerTupleExprContext(load->estate);
+			sluice_batch_add(load->batch, load->cstate->cur_lineno);
+			load->waiting++;
 		}
 		load->record = NULL;
 	}
@@ -178,9 +205,7 @@ ask_server(SluiceLoad *load)
 	MemoryContext old;
 	bool		found;
 
-	if (load->batch->used == SLUICE_BATCH_ROWS)
-		sluice_flush(load);
-	slot = sluice_batch_slot(load->batch);
+	slot = next_slot(load);
 	cstate->cur_lineno = load->lines;
 	cstate->eol_type = (EolType) load->slice.eol;
 	ResetPerTupleExprContext(load->estate);
@@ -194,10 +219,7 @@ ask_server(SluiceLoad *load)
 	load->slice.eol = (uint8_t) cstate->eol_type;
 	ExecStoreVirtualTuple(slot);
 	sluice_report.rows_by_server++;
-	if (row_passes(load, slot))
-		add_materialized(load, slot, cstate->cur_lineno);
-	else
-		ExecClearTuple(slot);
+	take_row(load, slot, cstate->cur_lineno);
 	return true;
 }
 
@@ -222,12 +244,12 @@ form(SluiceLoad *load)
 				after;
 
 	/* No row waits: their tuples may be overwritten. */
-	if (load->batch->used == 0)
+	if (load->waiting == 0)
 		slice->arena_used = 0;
 	slice->input = (const uint8_t *) src->buf + src->start;
 	slice->input_len = src->valid - src->start;
 	slice->last = src->eof && !src->sealed && src->valid == src->end;
-	slice->rows_len = SLUICE_BATCH_ROWS - load->batch->used;
+	slice->rows_len = SLUICE_BATCH_ROWS - load->waiting;
 	INSTR_TIME_SET_CURRENT(before);
 	status = pgsluice_form(load->plan, slice);
 	INSTR_TIME_SET_CURRENT(after);

@@ -1,0 +1,119 @@
+/*
+ * Batches: one for a plain table, one for each leaf of a partitioned one.
+ */
+#include "load.h"
+
+#include "catalog/pg_am.h"
+#include "executor/execPartition.h"
+
+/* So many batches stay open, as in CopyFrom. */
+#define MAX_BATCHES 32
+
+static SluiceBatch *
+open_batch(SluiceLoad *load, ResultRelInfo *rri)
+{
+	MemoryContext old = MemoryContextSwitchTo(load->estate->es_query_cxt);
+	SluiceBatch *batch = palloc(sizeof(SluiceBatch));
+
+	sluice_batch_open(batch, rri, load->estate, load->cstate, load->cid, load->options);
+	load->batches = lappend(load->batches, batch);
+	MemoryContextSwitchTo(old);
+	return batch;
+}
+
+/* Before the first row. */
+void
+sluice_open_batches(SluiceLoad *load)
+{
+	if (load->rri->ri_RelationDesc->rd_rel->relkind != RELKIND_PARTITIONED_TABLE)
+	{
+		load->batch = open_batch(load, load->rri);
+		return;
+	}
+	load->proute = ExecSetupPartitionTupleRouting(load->estate, load->rri->ri_RelationDesc);
+	load->root_slot = sluice_make_slot(load->rri->ri_RelationDesc, load->estate);
+}
+
+/*
+ * The batch of the leaf to which the row belongs; *slot becomes the row in the
+ * leaf's own form, in the batch's next slot.
+ */
+SluiceBatch *
+sluice_route(SluiceLoad *load, TupleTableSlot **slot)
+{
+	ResultRelInfo *rri = ExecFindPartition(load->mtstate, load->rri, load->proute,
+										   *slot, load->estate);
+	SluiceBatch *batch = (SluiceBatch *) rri->ri_CopyMultiInsertBuffer;
+	TupleConversionMap *map;
+	TupleTableSlot *leaf;
+
+	if (batch == NULL)
+	{
+		/* Decided on before; another session may have attached a partition since. */
+		if (rri->ri_FdwRoutine != NULL ||
+			rri->ri_RelationDesc->rd_rel->relam != HEAP_TABLE_AM_OID ||
+			(rri->ri_TrigDesc && rri->ri_TrigDesc->trig_insert_before_row))
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_IN_USE),
+					 errmsg("partition \"%s\" was attached or changed during the COPY",
+							RelationGetRelationName(rri->ri_RelationDesc)),
+					 errhint("Run the COPY again.")));
+		batch = open_batch(load, rri);
+		rri->ri_CopyMultiInsertBuffer = (struct CopyMultiInsertBuffer *) batch;
+	}
+	leaf = sluice_batch_slot(batch);
+	map = compat_root_to_leaf_map(rri, load->estate);
+	if (map != NULL)
+		*slot = execute_attr_map_slot(map->attrMap, *slot, leaf);
+	else if (((HeapTupleTableSlot *) *slot)->tuple != NULL &&
+			 !TTS_SHOULDFREE(*slot))
+	{
+		/* The core's tuple stays where it is until the batches are flushed. */
+		HeapTuple	tuple = ((HeapTupleTableSlot *) *slot)->tuple;
+
+		sluice_slot_store(leaf, (char *) tuple->t_data, tuple->t_len);
+		*slot = leaf;
+	}
+	else
+		*slot = ExecCopySlot(leaf, *slot);
+	(*slot)->tts_tableOid = RelationGetRelid(rri->ri_RelationDesc);
+	return batch;
+}
+
+static void
+close_batch(SluiceBatch *batch)
+{
+	batch->rri->ri_CopyMultiInsertBuffer = NULL;
+	sluice_batch_close(batch);
+	pfree(batch);
+}
+
+void
+sluice_flush_batches(SluiceLoad *load)
+{
+	ListCell   *lc;
+
+	foreach(lc, load->batches)
+		sluice_batch_flush(lfirst(lc));
+	while (list_length(load->batches) > MAX_BATCHES)
+	{
+		close_batch(linitial(load->batches));
+		load->batches = list_delete_first(load->batches);
+	}
+}
+
+/* After the last row; what was routed is closed too. */
+void
+sluice_close_batches(SluiceLoad *load)
+{
+	ListCell   *lc;
+
+	foreach(lc, load->batches)
+		close_batch(lfirst(lc));
+	load->batches = NIL;
+	if (load->proute)
+	{
+		ExecDropSingleTupleTableSlot(load->root_slot);
+		ExecCleanupTupleRouting(load->mtstate, load->proute);
+	}
+}
