@@ -191,7 +191,7 @@ pub struct Method {
     /// What is published instead of a time: a factor, a range.
     #[serde(default)]
     pub published_note: Option<String>,
-    /// What must be there: a program, `extension:NAME` or `python:MODULE`.
+    /// What must be there: a program, `extension:NAME`, `setting:NAME` or `python:MODULE`.
     #[serde(default)]
     pub needs: Vec<String>,
     /// The input, by name.

@@ -35,6 +35,8 @@ pub struct Bench<'a> {
     pub lanes: u32,
     /// State of the page cache at the start.
     pub page_cache: PageCache,
+    /// Whether the server is killed after the last round.
+    pub crash: bool,
     /// Queries to ask of each table.
     pub questions: &'a [Question],
 }
@@ -60,13 +62,14 @@ struct Timed {
 }
 
 impl Bench<'_> {
-    /// Runs a method once. `crash` kills the server afterwards and looks at what is left.
-    pub fn run(&self, case: Case<'_>, round: u32, crash: bool) -> Result<Run> {
+    /// Runs a method once. The last round checks all there is to check, and where the suite says
+    /// so kills the server afterwards and looks at what is left.
+    pub fn run(&self, case: Case<'_>, round: u32, last: bool) -> Result<Run> {
         let scratch = self.work.join("scratch");
         server::remove_dir(&scratch)?;
         self.binaries.make_dir(&scratch)?;
         let outcome = if case.method.has_server() {
-            self.run_with_server(case, round, crash, &scratch)
+            self.run_with_server(case, round, last, &scratch)
         } else {
             self.run_foreign(case, round, &scratch)
         };
@@ -79,7 +82,7 @@ impl Bench<'_> {
         &self,
         case: Case<'_>,
         round: u32,
-        crash: bool,
+        last: bool,
         scratch: &Path,
     ) -> Result<Run> {
         let data = self.work.join("data");
@@ -110,7 +113,7 @@ impl Bench<'_> {
         let size = |of: &str| -> Result<Option<u64>> {
             Ok(Some(psql.query(&format!("SELECT {of}('{table}')"), USER)?.parse()?))
         };
-        let answer = check::table(psql, case, self.questions)?;
+        let answer = check::table(psql, case, self.questions, last)?;
         let mut run = Run {
             round,
             seconds: timed.seconds,
@@ -128,14 +131,14 @@ impl Bench<'_> {
             answer,
             after_crash: None,
         };
-        if crash {
-            run.after_crash = Some(self.crash(case, server, &data, &settings)?);
+        if last && self.crash {
+            run.after_crash = Some(self.look_after_crash(case, server, &data, &settings)?);
         }
         Ok(run)
     }
 
     /// Kills the server, starts it again and holds what is left against the durability claimed.
-    fn crash(
+    fn look_after_crash(
         &self,
         case: Case<'_>,
         server: Server,

@@ -117,6 +117,7 @@ pub fn suite(options: &Options, name: &str) -> Result<SuiteResult> {
         variables: &variables,
         lanes: options.lanes,
         page_cache: suite.page_cache,
+        crash: suite.crash,
         questions: &suite.question,
     };
     let mut rounds = Rounds { suite: &suite, methods, options, bench, result, path };
@@ -265,8 +266,8 @@ impl Rounds<'_> {
                 }
                 let data = self.suite.data_of(method);
                 let set = &sets[&(data.name.clone(), sample_of(method, rows))];
-                let crash = self.suite.crash && round + 1 == runs;
-                let outcome = self.bench.run(Case { method, data, set }, round, crash);
+                let last = round + 1 == runs;
+                let outcome = self.bench.run(Case { method, data, set }, round, last);
                 if proc::interrupted() {
                     bail!("interrupted; the same command goes on from here");
                 }
@@ -295,7 +296,9 @@ impl Rounds<'_> {
         for need in &method.needs {
             match tools.version(need) {
                 Ok(version) => {
-                    versions.insert(need.clone(), version);
+                    if !need.starts_with("setting:") {
+                        versions.insert(need.clone(), version);
+                    }
                 }
                 Err(reason) => missing = missing.or(Some(reason)),
             }

@@ -10,7 +10,9 @@ use crate::result::{
 pub fn summarise(result: &mut SuiteResult, extrapolate: bool) {
     let all = result.methods.clone();
     for method in &mut result.methods {
-        let seconds = Spread::of(method.runs.iter().map(|r| r.seconds).collect());
+        // A method that failed in any round has no figure, whatever its other rounds took.
+        let runs = if method.status == Status::Failed { &[][..] } else { &method.runs[..] };
+        let seconds = Spread::of(runs.iter().map(|r| r.seconds).collect());
         method.seconds = seconds;
         method.rows_per_second = seconds.map(|s| method.rows as f64 / s.median);
         method.extrapolated_seconds = seconds
@@ -33,7 +35,8 @@ pub fn complete(result: &mut SuiteResult) {
 
 /// Time over time, round by round; a sample is never compared with a whole.
 fn ratio(method: &MethodResult, other: &MethodResult) -> Option<Ratio> {
-    if method.rows != other.rows {
+    let failed = [method, other].iter().any(|m| m.status == Status::Failed);
+    if failed || method.rows != other.rows {
         return None;
     }
     let of_round = |run: &Run| {

@@ -14,6 +14,7 @@ use crate::server::USER;
 #[derive(Debug)]
 pub struct Tools {
     extensions: BTreeMap<String, String>,
+    settings: Vec<String>,
     pgsluice: String,
     python: String,
     asked: BTreeMap<String, Result<String, String>>,
@@ -28,7 +29,11 @@ impl Tools {
             Some((name.to_owned(), version.to_owned()))
         };
         let extensions = psql.query(sql, USER)?.lines().filter_map(pair).collect();
+        // Only a library that is loaded tells its settings.
+        let sql = "LOAD 'pgsluice'; SELECT name FROM pg_settings WHERE name LIKE 'pgsluice.%'";
+        let settings = psql.query(sql, USER).unwrap_or_default();
         Ok(Self {
+            settings: settings.lines().map(str::to_owned).collect(),
             extensions,
             pgsluice: pgsluice.display().to_string(),
             python: python.to_owned(),
@@ -50,6 +55,11 @@ impl Tools {
         if let Some(name) = need.strip_prefix("extension:") {
             let found = self.extensions.get(name).cloned();
             return found.ok_or_else(|| format!("the server has no extension {name}"));
+        }
+        if let Some(name) = need.strip_prefix("setting:") {
+            let there = self.settings.iter().any(|s| s == name);
+            let missing = || format!("the server has no setting {name}");
+            return there.then(|| "there".to_owned()).ok_or_else(missing);
         }
         if let Some(module) = need.strip_prefix("python:") {
             let code = format!(

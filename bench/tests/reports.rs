@@ -130,3 +130,21 @@ fn figures_of_the_readme_follow_the_kept_run() {
     fs::write(&readme, "<!-- bench: figure suite=votes method=nobody --><!-- /bench -->").unwrap();
     assert!(!arguments(true).status.success());
 }
+
+#[test]
+fn every_definition_is_sound_and_honest() {
+    use pgsluice_bench::definition::{By, Suite};
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("suites");
+    let names = Suite::names(&dir).unwrap();
+    assert_eq!(names, ["events", "lineitem", "rivals", "scaling", "tricks", "votes", "wide"]);
+    for name in names {
+        let suite = Suite::read(&dir, &name).unwrap();
+        assert!(suite.method.iter().any(|m| m.by == By::Pgsluice), "{name} has nothing of ours");
+        for method in &suite.method {
+            let unlogged = method.setup.contains("UNLOGGED") && !method.setup.contains("landing");
+            let logged = method.step.iter().any(|s| s.phase == "set logged");
+            let whole = method.durability == Durability::WholeTable;
+            assert!(!unlogged || logged || whole, "{name} {}: durability", method.name);
+        }
+    }
+}

@@ -107,6 +107,9 @@ fn check_costs(result: &SuiteResult) {
     assert!(run.phases.iter().all(|p| p.seconds > 0.0));
     assert_eq!(run.answer.checksum.rows, 500);
     assert_eq!(run.answer.indexes.len(), 2);
+    let last = &copy.runs[1].answer;
+    assert!(last.indexes.values().all(|how| how.contains("every row")), "{last:?}");
+    assert_eq!(last.questions.len(), 1);
     let unlogged = method(result, "binary-unlogged");
     assert!(unlogged.runs[0].wal_bytes < run.wal_bytes);
     assert!(!unlogged.ratio.as_ref().unwrap().same_durability);
