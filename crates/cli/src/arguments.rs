@@ -202,7 +202,12 @@ fn rejects(a: &ErrorArguments, files: &[PathBuf]) -> Result<Option<RejectOptions
     }))
 }
 
-fn input(a: &SourceArguments) -> Result<InputOptions, Failure> {
+/// What the arguments say of the files.
+///
+/// # Errors
+///
+/// As [`options`].
+pub fn input(a: &SourceArguments) -> Result<InputOptions, Failure> {
     let dialect = DialectOptions {
         delimiter: a.delimiter.clone(),
         quote: a.quote.clone(),

@@ -11,7 +11,7 @@ mod progress;
 mod reference;
 
 use clap::{Parser, Subcommand};
-use commands::{completions, load, methods, plan, repair, sample, server};
+use commands::{completions, convert, load, methods, plan, repair, sample, server};
 use std::process::ExitCode;
 
 /// Bulk loader for PostgreSQL
@@ -26,6 +26,7 @@ struct Arguments {
 enum Command {
     Load(Box<load::Arguments>),
     Plan(Box<plan::Arguments>),
+    Convert(Box<convert::Arguments>),
     Methods(methods::Arguments),
     Repair(repair::Arguments),
     Sample(sample::Arguments),
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Load(arguments) => load::run(&arguments),
         Command::Plan(arguments) => plan::run(&arguments),
+        Command::Convert(arguments) => convert::run(&arguments),
         Command::Methods(arguments) => methods::run(&arguments),
         Command::Repair(arguments) => repair::run(&arguments),
         Command::Sample(arguments) => sample::run(arguments),

@@ -210,6 +210,37 @@ fn binary(world: &mut World) {
     assert_eq!(output.status.code(), Some(2), "{output:?}");
 }
 
+/// What `convert` writes is byte for byte what the server writes of the table.
+fn convert(world: &mut World) {
+    world.sql("DROP TABLE IF EXISTS c; CREATE TABLE c (a int, b varchar(9), c numeric(8,3), d timestamptz, e int[], f jsonb)");
+    let csv = b"1,x,1.5,2024-02-03 04:05:06.7+02,\"{1,NULL}\",\"{\"\"k\"\": 1}\"\n,,-7,,,\n3,\"\",0,infinity,{},[]\n";
+    world.stock("COPY c FROM STDIN CSV", csv).unwrap();
+    let file = world.file("convert.csv", csv);
+    let (own, table) = (world.path("own.bin"), world.path("table.bin"));
+    let types = "int, varchar(9), numeric(8,3), timestamptz, int[], jsonb";
+    let program = env!("CARGO_BIN_EXE_pgsluice");
+    let without = std::process::Command::new(program)
+        .args(["convert", &file, "--types", types, "--out", &own])
+        .env_remove("PGHOST")
+        .output()
+        .unwrap();
+    assert!(without.status.success(), "{without:?}");
+    assert!(world.run(&["convert", &file, "--table", "c", "--out", &table]).status.success());
+    let server = world.path("server.bin");
+    world.sql(&format!("COPY c TO '{server}' (FORMAT binary)"));
+    let expected = std::fs::read(server).unwrap();
+    assert!(std::fs::read(own).unwrap() == expected && std::fs::read(table).unwrap() == expected);
+    let bad = world.file("bad.csv", b"1,x\n2,yy\n");
+    let output =
+        world.run(&["convert", &bad, "--types", "int, varchar(1)", "--out", &world.path("no.bin")]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        said.contains("line 2, record 2, byte offset 4, column 2: the value is too long"),
+        "{said}"
+    );
+    assert!(!std::path::Path::new(&world.path("no.bin")).exists());
+}
+
 #[test]
 fn inputs() {
     for installation in each_major() {
@@ -221,5 +252,6 @@ fn inputs() {
         giants(&mut world);
         types(&mut world);
         binary(&mut world);
+        convert(&mut world);
     }
 }

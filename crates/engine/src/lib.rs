@@ -2,6 +2,7 @@
 //!
 //! Nothing here prints or parses arguments.
 
+pub mod convert;
 pub mod encode;
 pub mod error;
 pub mod infer;
@@ -20,3 +21,4 @@ mod rewrite;
 pub mod sample;
 pub mod server;
 pub mod session;
+pub mod typenames;

@@ -259,6 +259,29 @@ pub struct RejectOptions {
     pub limit: Limit,
 }
 
+impl TargetOptions {
+    /// A table of a database, with nothing else asked for.
+    pub fn new(url: &str, table: &str) -> TargetOptions {
+        TargetOptions {
+            url: url.into(),
+            table: table.into(),
+            columns: None,
+            filter: None,
+            method: Method::Auto,
+            lanes: None,
+            truncate: false,
+            create: Create::No,
+            keep_order: false,
+            force_null: ColumnSet::None,
+            force_not_null: ColumnSet::None,
+            date_style: None,
+            time_zone: None,
+            lock_timeout: None,
+            no_analyze: false,
+        }
+    }
+}
+
 /// Everything that a load is asked to do.
 #[derive(Clone, Debug)]
 pub struct Options {

@@ -1,6 +1,7 @@
 //! One file for each command: its arguments, and what it does with them.
 
 pub mod completions;
+pub mod convert;
 pub mod load;
 pub mod methods;
 pub mod plan;

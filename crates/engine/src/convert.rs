@@ -1,0 +1,154 @@
+//! Files to PGCOPY, the binary form of COPY, with or without a server.
+
+use crate::error::{shown, Error, Place};
+use crate::input::{Chunk, Counts, Part, Reader};
+use crate::load;
+use crate::options::{FileFormat, InputOptions, Options};
+use pgsluice_core::error::Refusal;
+use pgsluice_core::row::{self, NoRow};
+use pgsluice_core::scan::{valid_utf8, Dialect, Format, Next, Record};
+use pgsluice_core::shape::{Column, Env, RowShape, Type};
+use pgsluice_core::sink::{PgCopySink, HEADER, TRAILER};
+use std::io::Write;
+
+/// The shape of rows of these types, one for each field.
+pub fn shape_of_types(types: Vec<Type>, utc: bool) -> RowShape {
+    let fields = types.len();
+    let column = |(i, ty)| Column::new(&format!("{}", i + 1), ty, i);
+    let columns = types.into_iter().enumerate().map(column).collect();
+    RowShape { columns, fields, env: Env { utc, ..Env::default() } }
+}
+
+/// The shape of rows for a table.
+///
+/// # Errors
+///
+/// As [`load::plan_only`]; or only the server reads the type of a column.
+pub fn shape_of_table(options: &Options) -> Result<RowShape, Error> {
+    let shape = load::plan_only(options)?.shape;
+    match shape.columns.iter().find(|c| c.ty == Type::Server) {
+        None => Ok(shape),
+        Some(column) => {
+            Err(Error::new(format!("only the server reads the type of column {}", column.name))
+                .with_hint("load the file as it is"))
+        }
+    }
+}
+
+/// Writes the files' records as PGCOPY; gives their number.
+///
+/// # Errors
+///
+/// A record cannot be surely encoded, or reading or writing fails. What was
+/// written so far is then no whole PGCOPY stream.
+pub fn convert(input: &InputOptions, shape: &RowShape, out: &mut dyn Write) -> Result<u64, Error> {
+    let FileFormat::Delimited(dialect) = &input.format else {
+        return Err(Error::usage("the input is binary already"));
+    };
+    if input.encoding.is_some() {
+        return Err(Error::usage("convert reads UTF-8 only")
+            .with_hint("convert the encoding first: iconv -t UTF-8"));
+    }
+    let names: Vec<String> = input.sources.iter().map(|s| s.name()).collect();
+    let written = |e: std::io::Error| Error::io("write", "the output", &e);
+    let mut reader = Reader::open(input)?;
+    let mut converter = Converter {
+        shape,
+        dialect,
+        names,
+        sink: PgCopySink::new(shape.columns.len()),
+        record: Record::default(),
+    };
+    out.write_all(HEADER).map_err(written)?;
+    let (mut records, mut before, mut file) = (0, Counts::default(), 0);
+    let mut free = Vec::new();
+    while let Some(chunk) = reader.next(free)? {
+        if chunk.file != file {
+            file = chunk.file;
+            before = Counts::default();
+        }
+        before += chunk.passed;
+        let counts = converter.chunk(&chunk, before)?;
+        out.write_all(converter.sink.bytes()).map_err(written)?;
+        converter.sink.clear();
+        before += counts;
+        records += counts.records;
+        free = chunk.bytes;
+    }
+    out.write_all(TRAILER).and_then(|()| out.flush()).map_err(written)?;
+    Ok(records)
+}
+
+struct Converter<'a> {
+    shape: &'a RowShape,
+    dialect: &'a Dialect,
+    names: Vec<String>,
+    sink: PgCopySink,
+    record: Record,
+}
+
+impl Converter<'_> {
+    fn chunk(&mut self, chunk: &Chunk, before: Counts) -> Result<Counts, Error> {
+        let place = |records: u64, lines: u64, start: usize| Place {
+            file: self.names[chunk.file].clone(),
+            record: Some(before.records + records + 1),
+            line: Some(before.lines + lines),
+            offset: Some(chunk.offset + start as u64),
+            ..Place::default()
+        };
+        if chunk.part != Part::Whole {
+            return Err(Error::new("a record is too long to be converted").at(place(0, 1, 0)));
+        }
+        if let Err(bad) = valid_utf8(&chunk.bytes) {
+            let line = 1 + memchr::memchr_iter(b'\n', &chunk.bytes[..bad.offset]).count() as u64;
+            let (records, start, _) = chunk.record_of_line(self.dialect, line);
+            return Err(Error::new(bad.message()).at(place(records, line, start)));
+        }
+        let csv = self.dialect.format == Format::Csv;
+        let mut scanner = chunk.scanner(self.dialect);
+        let mut records = 0;
+        loop {
+            match scanner.next(&mut self.record) {
+                Ok(Next::Record) => {}
+                Ok(_) => return Ok(Counts { records, lines: scanner.lines() }),
+                Err(fault) => {
+                    let place = place(records, self.record.line, self.record.start);
+                    return Err(Error::new(fault.message(csv, "")).at(place));
+                }
+            }
+            if let Err(no) = row::put(self.shape, &chunk.bytes, &self.record, &mut self.sink) {
+                let place = place(records, self.record.line, self.record.start);
+                return Err(self.refused(chunk, no, place));
+            }
+            records += 1;
+        }
+    }
+
+    fn refused(&self, chunk: &Chunk, no: NoRow, mut place: Place) -> Error {
+        let (index, refusal) = match no {
+            NoRow::Value(index, refusal) => (index, refusal),
+            NoRow::Malformed(fault) => {
+                let csv = self.dialect.format == Format::Csv;
+                let column = match fault {
+                    pgsluice_core::error::Malformed::MissingData(i) => {
+                        self.shape.columns.get(i).map_or("", |c| c.name.as_str())
+                    }
+                    _ => "",
+                };
+                return Error::new(fault.message(csv, column)).at(place);
+            }
+        };
+        place.column = Some(self.shape.columns[index].name.clone());
+        place.value = Some(shown(self.record.field(&chunk.bytes, index).1));
+        let message = match refusal {
+            Refusal::Syntax => "the value is not one of the column's type",
+            Refusal::Range => "the value is out of the type's range",
+            Refusal::TooLong => "the value is too long for the type",
+            Refusal::Null => "the column forbids NULL",
+            _ => "only the server can tell what the value means",
+        };
+        Error::new(message).at(place).with_hint(
+            "convert takes the plain forms, such as ISO dates; `load` lets the server read the others",
+        )
+    }
+}
