@@ -6,6 +6,7 @@
 
 pub mod binary;
 pub mod hostile;
+pub mod jsonb;
 pub mod render;
 pub mod rng;
 pub mod scan;

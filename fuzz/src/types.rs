@@ -79,7 +79,11 @@ pub fn check(ty: &Type, text: &[u8]) {
     }
     match ty {
         Type::Int2 | Type::Int4 | Type::Int8 => as_rust_reads(ty, text, &wire),
-        Type::Json | Type::Jsonb => as_serde_judges(ty, text, &wire),
+        Type::Json => as_serde_judges(ty, text, &wire),
+        Type::Jsonb => {
+            as_serde_judges(ty, text, &wire);
+            crate::jsonb::check(text, wire.map(|_| ()));
+        }
         _ => {}
     }
 }
