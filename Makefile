@@ -5,8 +5,9 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 
-# The servers are found here whatever CARGO_TARGET_DIR says.
-export PGSLUICE_SERVERS := $(CURDIR)/build/servers
+# The servers are found here whatever CARGO_TARGET_DIR says; root's clone, if it is private, has
+# them elsewhere, and a link.
+export PGSLUICE_SERVERS = $(realpath build/servers)
 
 .PHONY: help need servers check test reference demo bench soak
 

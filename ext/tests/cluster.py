@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 
 EXT = Path(__file__).resolve().parent.parent
-BUILD = EXT.parent / "build" / "ext"
+# Beside the servers: where the user who runs them can go, even if the clone is private.
+BUILD = (EXT.parent / "build" / "servers").resolve().parent / "ext"
 
 
 class Refused(Exception):
