@@ -43,6 +43,8 @@ impl Binaries {
                 "no PostgreSQL server found\nhint: name its folder of programs with --pg-bin",
             )?,
         };
+        // A link in a private clone may lead to where the server's user can go.
+        let dir = fs::canonicalize(&dir).unwrap_or(dir);
         for program in ["initdb", "postgres"] {
             let path = dir.join(program);
             ensure!(path.exists(), "there is no {}", path.display());
