@@ -135,11 +135,11 @@ compat_default_marker(CopyFromState cstate, int *len)
 #endif
 }
 
-/* 18 reads a line of \. in CSV as data. */
+/* Since 18, \. is data in CSV, and refused in text unless alone on its line. */
 static inline bool
-compat_dot_line_ends(bool csv)
+compat_dot_line_ends(void)
 {
-	return !csv || PG_VERSION_NUM < 180000;
+	return PG_VERSION_NUM < 180000;
 }
 
 /* Virtual generated columns came with 18. */

@@ -319,7 +319,7 @@ sluice_plan_args(CopyFromState cstate, SluicePlanArgs *args)
 	dialect->default_marker = (const uint8_t *) compat_default_marker(cstate, &default_len);
 	dialect->default_len = default_len;
 	dialect->csv = cstate->opts.csv_mode;
-	dialect->dot_ends = compat_dot_line_ends(cstate->opts.csv_mode);
+	dialect->dot_ends = compat_dot_line_ends();
 	dialect->delimiter = cstate->opts.delim[0];
 	if (dialect->csv)
 	{

@@ -45,6 +45,16 @@ fn cases() -> Vec<Case> {
         case("crlf", "a int, b text", b"1,x\r\n2,\"y\nz\"\r\n"),
         case("cr", "a int, b text", b"1,x\r2,y\r"),
         case("dot line", "a text", b"x\n\\.\ny\n"),
+        Case {
+            copy: "FORMAT text",
+            arguments: &["--format", "text"],
+            ..case("dot alone", "a text", b"x\ny\n\\.\nz\n")
+        },
+        Case {
+            copy: "FORMAT text",
+            arguments: &["--format", "text"],
+            ..case("dot behind a record", "a text", b"x\ny\\.\nz\n")
+        },
         case("dot in quotes", "a text", b"\"\\.\"\n\\.x\n\"a\n\\.\nb\"\n"),
         case("many", typed, &many),
         Case { encodable: false, ..case("exotic date", typed, &exotic) },

@@ -77,7 +77,7 @@ pub fn load(options: &Options, watch: &Watch) -> Result<Summary, Error> {
 fn run(options: &Options, watch: &Watch) -> Result<Summary, Error> {
     let mut clock = Clock::start();
     watch.phase(0);
-    let reader = Reader::open(&options.input)?;
+    let mut reader = Reader::open(&options.input)?;
     watch.progress.total_bytes.set(reader.total_bytes());
     let mut conn = watch.connect(&options.target.url)?;
     clock.open = clock.lap();
@@ -86,6 +86,7 @@ fn run(options: &Options, watch: &Watch) -> Result<Summary, Error> {
     let wal_start = transaction::wal_position(&mut conn);
     transaction::begin(&mut conn, options)?;
     let plan = Arc::new(make_plan(&mut conn, &reader, options, true)?);
+    reader.on_server(plan.major);
     for statement in &plan.before {
         conn.exec(statement)?;
     }

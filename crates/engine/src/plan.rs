@@ -136,7 +136,7 @@ pub fn plan(
     let columns = mapping::columns(input, table, options)?;
     let shape = shape(&columns, server, table, options);
     let dialect = match &options.input.format {
-        FileFormat::Delimited(dialect) => Some(dialect.clone()),
+        FileFormat::Delimited(dialect) => Some(dialect.clone().on_server(server.major())),
         FileFormat::Binary => None,
     };
     let choice = choose(input, server, table, options, &shape)?;

@@ -74,7 +74,7 @@ pub struct DialectDef {
     pub default_len: usize,
     /// csv rather than text
     pub csv: bool,
-    /// a line of `\.` ends the data
+    /// `\.` means what it meant up to 17 ([`DotLine::Ends`])
     pub dot_ends: bool,
     /// DELIMITER
     pub delimiter: u8,
@@ -247,6 +247,10 @@ unsafe fn dialect_of(def: &DialectDef) -> Dialect {
         escape: def.escape,
         null,
         default,
-        dot_line: if def.dot_ends { DotLine::Ends } else { DotLine::IsData },
+        dot_line: match (def.dot_ends, def.csv) {
+            (true, _) => DotLine::Ends,
+            (false, true) => DotLine::IsData,
+            (false, false) => DotLine::Alone,
+        },
     }
 }

@@ -95,4 +95,14 @@ impl Dialect {
             dot_line: DotLine::Alone,
         }
     }
+
+    /// The same file as PostgreSQL `major` reads it in text format. In CSV,
+    /// where a line of `\.` is silently the end up to 17, what it means stays
+    /// the caller's choice.
+    pub fn on_server(mut self, major: u32) -> Self {
+        if self.format == Format::Text {
+            self.dot_line = DotLine::of(Format::Text, major);
+        }
+        self
+    }
 }

@@ -60,6 +60,11 @@ impl Reader {
         Ok(reader)
     }
 
+    /// From here on, the file is read as this major version would read it.
+    pub fn on_server(&mut self, major: u32) {
+        self.dialect = self.dialect.take().map(|dialect| dialect.on_server(major));
+    }
+
     /// The first file's header, if headers were asked for.
     pub fn header(&self) -> Option<&HeaderLine> {
         self.first_header.as_ref()
