@@ -4,6 +4,7 @@
 #ifndef PGSLUICE_COMPAT_H
 #define PGSLUICE_COMPAT_H
 
+#include "catalog/index.h"
 #include "catalog/pg_collation.h"
 #include "utils/pg_locale.h"
 
@@ -155,6 +156,19 @@ compat_has_virtual_columns(TupleDesc desc)
 
 /* 17 has a writer of new relations' pages that we use; before, see index_write.c. */
 #define COMPAT_HAS_BULK_WRITE (PG_VERSION_NUM >= 170000)
+
+/* Builds the index anew, as REINDEX does. */
+static inline void
+compat_reindex_index(Oid index, char persistence)
+{
+	ReindexParams params = {0};
+
+#if PG_VERSION_NUM >= 170000
+	reindex_index(NULL, index, false, persistence, &params);
+#else
+	reindex_index(index, false, persistence, &params);
+#endif
+}
 
 /* What pages that the server writes directly should be aligned to. */
 #if PG_VERSION_NUM < 160000

@@ -133,6 +133,8 @@ run(SluiceLoad *load)
 	callback.previous = error_context_stack;
 	error_context_stack = &callback;
 	sluice_load_rows(load);
+	if (load->batch)
+		sluice_batch_indexes(load->batch);
 	error_context_stack = callback.previous;
 
 	ExecASInsertTriggers(estate, rri, cstate->transition_capture);

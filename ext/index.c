@@ -24,6 +24,7 @@ PG_FUNCTION_INFO_V1(pgsluice_last_index_build);
 
 SluiceIndexReport sluice_index_report;
 bool		sluice_index_enabled = false;
+SluiceIndexConflict *sluice_index_conflict = NULL;
 
 static object_access_hook_type prev_object_access = NULL;
 static ProcessUtility_hook_type prev_ProcessUtility = NULL;
@@ -46,7 +47,7 @@ build_index(Relation heap, Relation index, IndexInfo *info)
 	 * The system's own tables are not meant. btbuild() has the words for an
 	 * index that already contains data.
 	 */
-	if (!sluice_index_enabled || IsSystemRelation(heap) ||
+	if (!(sluice_index_enabled || sluice_index_conflict) || IsSystemRelation(heap) ||
 		RelationGetNumberOfBlocks(index) != 0)
 		return btbuild(heap, index, info);
 
@@ -71,8 +72,8 @@ build_index(Relation heap, Relation index, IndexInfo *info)
 }
 
 /* Makes the next build of the index ours, if it is a B-tree. */
-static void
-arm(Oid indexid)
+void
+sluice_index_arm(Oid indexid)
 {
 	Relation	index = RelationIdGetRelation(indexid);
 
@@ -113,7 +114,7 @@ sluice_object_access(ObjectAccessType access, Oid classId, Oid objectId,
 		sluice_index_enabled && IsNormalProcessingMode() && is_index(objectId))
 	{
 		CommandCounterIncrement();
-		arm(objectId);
+		sluice_index_arm(objectId);
 	}
 }
 
@@ -152,14 +153,14 @@ arm_relation(const RangeVar *name)
 	if (RelationIsValid(rel))
 	{
 		if (rel->rd_rel->relkind == RELKIND_INDEX)
-			arm(relid);
+			sluice_index_arm(relid);
 		else if (rel->rd_rel->relhasindex)
 		{
 			List	   *indexes = RelationGetIndexList(rel);
 			ListCell   *lc;
 
 			foreach(lc, indexes)
-				arm(lfirst_oid(lc));
+				sluice_index_arm(lfirst_oid(lc));
 			list_free(indexes);
 		}
 		RelationClose(rel);

@@ -34,6 +34,21 @@ extern SluiceIndexReport sluice_index_report;
 
 /* index.c */
 extern bool sluice_index_enabled;
+extern void sluice_index_arm(Oid indexid);
+
+/*
+ * A COPY that builds indexes at its end wants to know of the first row that has
+ * a key again, whichever index says so, and raises the error itself.
+ */
+typedef struct SluiceIndexConflict
+{
+	Oid			index;			/* InvalidOid: there is none */
+	IndexTuple	tuple;			/* of that row */
+	MemoryContext context;		/* of the tuple */
+} SluiceIndexConflict;
+
+/* That COPY's, or NULL: a duplicate is an error of the build. */
+extern SluiceIndexConflict *sluice_index_conflict;
 
 /* index_shape.c */
 extern const char *sluice_index_shape(Relation heap, Relation index,

@@ -22,6 +22,20 @@ free_core(void *core)
 	pgsluice_index_free(core);
 }
 
+/* Tells the COPY of the row with this tuple, if it is the first one so far. */
+static void
+note_conflict(SluiceIndexBuild *build, IndexTuple tuple)
+{
+	SluiceIndexConflict *conflict = sluice_index_conflict;
+
+	if (OidIsValid(conflict->index) &&
+		ItemPointerCompare(&conflict->tuple->t_tid, &tuple->t_tid) <= 0)
+		return;
+	conflict->index = RelationGetRelid(build->index);
+	conflict->tuple = MemoryContextAlloc(conflict->context, IndexTupleSize(tuple));
+	memcpy(conflict->tuple, tuple, IndexTupleSize(tuple));
+}
+
 static void
 report_duplicate(SluiceIndexBuild *build, const uint8 *tuple)
 {
@@ -29,9 +43,14 @@ report_duplicate(SluiceIndexBuild *build, const uint8 *tuple)
 	bool		isnull[INDEX_MAX_KEYS];
 	char	   *key;
 
-	/* The words are those of PostgreSQL's own sort of an index. */
+	if (sluice_index_conflict)
+	{
+		note_conflict(build, (IndexTuple) tuple);
+		return;
+	}
 	index_deform_tuple((IndexTuple) tuple, RelationGetDescr(build->index), values, isnull);
 	key = BuildIndexValueDescription(build->index, values, isnull);
+	/* The words are those of PostgreSQL's own sort of an index. */
 	ereport(ERROR,
 			(errcode(ERRCODE_UNIQUE_VIOLATION),
 			 errmsg("could not create unique index \"%s\"",
@@ -182,6 +201,10 @@ load(SluiceIndexBuild *build)
 				sluice_index_write_pages(writer, build->core);
 				pgstat_progress_update_param(PROGRESS_CREATEIDX_TUPLES_DONE, step.rows);
 				break;
+			case SLUICE_INDEX_DUPLICATE:
+				/* All of this will be rolled back. */
+				sluice_index_writer_close(writer, P_NONE, 0, build->allequalimage);
+				return;
 			case SLUICE_INDEX_DONE:
 				sluice_index_write_pages(writer, build->core);
 				sluice_index_report.pages =
@@ -216,6 +239,7 @@ new_core(SluiceIndexBuild *build, const SluiceIndexAttribute *attributes)
 		.leaf_free = BTGetTargetPageFreeSpace(build->index),
 		.unique = build->info->ii_Unique,
 		.nulls_not_distinct = build->info->ii_NullsNotDistinct,
+		.first_in_table = sluice_index_conflict != NULL,
 		.deduplicate = build->allequalimage && !build->info->ii_Unique &&
 		BTGetDeduplicateItems(build->index),
 	};

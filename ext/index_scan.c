@@ -35,6 +35,7 @@ typedef struct PageScan
 {
 	SluiceIndexBuild *build;
 	TransactionId oldest_xmin;
+	TransactionId own_xmin;		/* one of our transaction, once met */
 	BufferAccessStrategy strategy;
 	TupleTableSlot *slot;
 	int			natts;			/* attributes to be read of each row */
@@ -72,22 +73,31 @@ sluice_index_scans_pages(Relation heap, IndexInfo *info)
  * Whether table_index_build_scan would take the tuple as it is: alive, and
  * indexed under its own address. The buffer is pinned and locked.
  */
-static inline bool
-is_ordinary(HeapTuple tuple, TransactionId oldest_xmin, Buffer buffer)
+static bool
+is_ordinary(HeapTuple tuple, PageScan *scan, Buffer buffer)
 {
 	const uint16 settled = HEAP_XMIN_COMMITTED | HEAP_XMAX_INVALID;
+	const uint16 ours = HEAP_XMIN_FROZEN | HEAP_XMAX_INVALID | HEAP_MOVED;
 	uint16		infomask = tuple->t_data->t_infomask;
+	TransactionId xmin;
 
 	if (HeapTupleIsHeapOnly(tuple))
 		return false;
 	if ((infomask & settled) == settled && (infomask & HEAP_MOVED) == 0)
 		return true;
-	switch (HeapTupleSatisfiesVacuum(tuple, oldest_xmin, buffer))
+	if ((infomask & ours) == HEAP_XMAX_INVALID &&
+		HeapTupleHeaderGetRawXmin(tuple->t_data) == scan->own_xmin)
+		return true;
+	switch (HeapTupleSatisfiesVacuum(tuple, scan->oldest_xmin, buffer))
 	{
 		case HEAPTUPLE_LIVE:
 			return true;
 		case HEAPTUPLE_INSERT_IN_PROGRESS:
-			return TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data));
+			xmin = HeapTupleHeaderGetXmin(tuple->t_data);
+			if (!TransactionIdIsCurrentTransactionId(xmin))
+				return false;
+			scan->own_xmin = xmin;
+			return true;
 		default:
 			return false;
 	}
@@ -115,7 +125,7 @@ copy_page(PageScan *scan, Buffer buffer)
 		tuple.t_data = (HeapTupleHeader) PageGetItem(page, item);
 		tuple.t_len = ItemIdGetLength(item);
 		ItemPointerSet(&tuple.t_self, BufferGetBlockNumber(buffer), offset);
-		if (!is_ordinary(&tuple, scan->oldest_xmin, buffer))
+		if (!is_ordinary(&tuple, scan, buffer))
 			return false;
 		rows->offsets[rows->count++] = offset;
 	}

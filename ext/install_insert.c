@@ -37,6 +37,7 @@ sluice_batch_open(SluiceBatch *batch, ResultRelInfo *rri, EState *estate,
 	batch->bistate = GetBulkInsertState();
 	batch->cid = cid;
 	batch->options = options;
+	batch->index_load = sluice_index_load_open(rri, cstate);
 }
 
 /* A slot for tuples of the relation that live in a batch's memory. */
@@ -133,6 +134,7 @@ sluice_batch_flush(SluiceBatch *batch)
 	INSTR_TIME_SET_CURRENT(after);
 	INSTR_TIME_ACCUM_DIFF(sluice_report.heap, after, before);
 
+	sluice_index_load_rows(batch->index_load, batch->slots, batch->lines, batch->used);
 	if (rri->ri_NumIndices > 0 ||
 		(rri->ri_TrigDesc != NULL &&
 		 (rri->ri_TrigDesc->trig_insert_after_row ||
@@ -149,6 +151,20 @@ sluice_batch_flush(SluiceBatch *batch)
 	ResetPerTupleExprContext(batch->estate);
 	cstate->line_buf_valid = line_buf_valid;
 	cstate->cur_lineno = line;
+}
+
+/* All rows are in: builds the indexes that were left for the end. */
+void
+sluice_batch_indexes(SluiceBatch *batch)
+{
+	instr_time	before,
+				after;
+
+	Assert(batch->used == 0);
+	INSTR_TIME_SET_CURRENT(before);
+	sluice_index_load_close(batch->index_load);
+	INSTR_TIME_SET_CURRENT(after);
+	INSTR_TIME_ACCUM_DIFF(sluice_report.after, after, before);
 }
 
 void

@@ -135,8 +135,11 @@ extern const char *sluice_default_why_not(Relation rel, List *attnums);
 #define SLUICE_BATCH_ASKS (8 * SLUICE_BATCH_ROWS)
 #define SLUICE_ARENA ((size_t) 4 << 20)
 
+typedef struct SluiceIndexLoad SluiceIndexLoad;
+
 typedef struct SluiceBatch
 {
+	SluiceIndexLoad *index_load;
 	ResultRelInfo *rri;
 	EState	   *estate;
 	CopyFromState cstate;
@@ -157,10 +160,17 @@ extern TupleTableSlot *sluice_batch_slot(SluiceBatch *batch);
 extern void sluice_slot_store(TupleTableSlot *slot, char *tuple, uint32 len);
 extern void sluice_batch_add(SluiceBatch *batch, uint64 line);
 extern void sluice_batch_flush(SluiceBatch *batch);
+extern void sluice_batch_indexes(SluiceBatch *batch);
 extern void sluice_batch_close(SluiceBatch *batch);
 
 /* index.c */
 extern void sluice_index_init(void);
+
+/* index_copy.c */
+extern SluiceIndexLoad *sluice_index_load_open(ResultRelInfo *rri, CopyFromState cstate);
+extern void sluice_index_load_rows(SluiceIndexLoad *load, TupleTableSlot **slots,
+								   const uint64 *lines, int count);
+extern void sluice_index_load_close(SluiceIndexLoad *load);
 
 /* copy.c */
 extern uint64 sluice_copy(SluiceStatement *s);

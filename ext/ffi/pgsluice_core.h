@@ -144,6 +144,7 @@ typedef struct SluiceIndexRules
 	uint16_t	leaf_free;
 	bool		unique;
 	bool		nulls_not_distinct;
+	bool		first_in_table;
 	bool		deduplicate;
 } SluiceIndexRules;
 

@@ -415,6 +415,9 @@ fn a_duplicate_is_found_among_live_rows_only() {
     assert_eq!(build(&shape, &both, 1000).err(), Some(Failure::Duplicate));
     let dead = [row(1, Some(2), 9, false), row(1, Some(2), 8, true), row(1, Some(2), 7, true)];
     assert!(build(&shape, &dead, 1000).is_ok());
+    shape.first_in_table = true;
+    assert_eq!(build(&shape, &both, 1000).err(), Some(Failure::Duplicate));
+    assert!(build(&shape, &dead, 1000).is_ok());
     let parted = [row(1, Some(2), 9, false), row(1, Some(2), 8, true), row(1, Some(2), 7, false)];
     assert_eq!(build(&shape, &parted, 1000).err(), Some(Failure::Duplicate));
     let nulls = [row(1, None, 9, false), row(1, None, 8, false)];

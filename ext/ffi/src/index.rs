@@ -41,6 +41,8 @@ pub struct IndexRulesDef {
     pub unique: bool,
     /// NULLs are equal for that
     pub nulls_not_distinct: bool,
+    /// look for the first row of the table that has a key again
+    pub first_in_table: bool,
     /// form posting lists
     pub deduplicate: bool,
 }
@@ -140,6 +142,7 @@ fn shape_of(attributes: &[IndexAttributeDef], rules: &IndexRulesDef) -> Option<I
     let mut shape = IndexShape::new(attributes, rules.keys)?;
     shape.unique = rules.unique;
     shape.nulls_not_distinct = rules.nulls_not_distinct;
+    shape.first_in_table = rules.first_in_table;
     shape.deduplicate &= rules.deduplicate;
     shape.leaf_free = rules.leaf_free;
     Some(shape)

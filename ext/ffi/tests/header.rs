@@ -79,7 +79,7 @@ fn index_layout(expected: &mut Vec<(String, usize)>) {
         by_value "by_value", order "order", descending "descending", nulls_first "nulls_first");
     layout!(expected, IndexRulesDef, "SluiceIndexRules", keys "keys", memory "memory",
         leaf_free "leaf_free", unique "unique", nulls_not_distinct "nulls_not_distinct",
-        deduplicate "deduplicate");
+        first_in_table "first_in_table", deduplicate "deduplicate");
     layout!(expected, IndexStepDef, "SluiceIndexStep", bytes "bytes", len "len", start "start",
         end "end", rows "rows", root "root", level "level");
     for (name, status) in [

@@ -24,6 +24,8 @@ pub struct Loader {
     tids: Vec<[u8; 6]>,
     posting: Vec<u8>,
     scratch: Vec<u8>,
+    /// the tuple with the lowest tid that has a key again
+    duplicate: Vec<u8>,
     rows: u64,
 }
 
@@ -32,7 +34,7 @@ impl Loader {
     ///
     /// # Errors
     ///
-    /// No memory; in a unique index, [`Failure::Duplicate`]: the key is [`Loader::base`].
+    /// No memory; in a unique index, [`Failure::Duplicate`]: see [`Loader::duplicate`].
     #[inline]
     pub fn add(&mut self, shape: &IndexShape, row: &Row) -> Result<(), Failure> {
         self.rows += 1;
@@ -57,7 +59,15 @@ impl Loader {
             && tuple::compare(shape, &self.base, tuple).0.is_eq()
             && (shape.nulls_not_distinct || !tuple::key_has_null(shape, tuple))
         {
-            return Err(Failure::Duplicate);
+            let first = self.duplicate.is_empty() || row.tid() < tuple::tid_of(&self.duplicate);
+            if first {
+                self.duplicate.clear();
+                self.duplicate.try_reserve(tuple.len())?;
+                self.duplicate.extend_from_slice(tuple);
+            }
+            if !shape.first_in_table {
+                return Err(Failure::Duplicate);
+            }
         }
         self.prefix = row.prefix;
         self.base.clear();
@@ -123,8 +133,11 @@ impl Loader {
     ///
     /// # Errors
     ///
-    /// No memory.
+    /// No memory; [`Failure::Duplicate`] where that was to wait for all rows.
     pub fn finish(&mut self, shape: &IndexShape) -> Result<Root, Failure> {
+        if !self.duplicate.is_empty() {
+            return Err(Failure::Duplicate);
+        }
         self.flush(shape)?;
         self.builder.finish(shape)
     }
@@ -134,10 +147,10 @@ impl Loader {
         &mut self.builder
     }
 
-    /// The tuple of the last key, as it was added.
+    /// The tuple of a row that has the key of another one.
     #[must_use]
-    pub fn base(&self) -> &[u8] {
-        &self.base
+    pub fn duplicate(&self) -> &[u8] {
+        &self.duplicate
     }
 
     /// Rows added so far.

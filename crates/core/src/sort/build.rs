@@ -181,7 +181,7 @@ impl IndexBuild {
     /// The index tuple of the key that is there twice ([`Failure::Duplicate`]).
     #[must_use]
     pub fn duplicate(&self) -> &[u8] {
-        self.loader.base()
+        self.loader.duplicate()
     }
 
     /// Goes on for some thousand rows at most.

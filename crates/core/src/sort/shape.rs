@@ -72,6 +72,8 @@ pub struct IndexShape {
     pub unique: bool,
     /// NULLs are equal for that refusal (`NULLS NOT DISTINCT`)
     pub nulls_not_distinct: bool,
+    /// the refusal names the first row of the table that has a key again, not the first such key
+    pub first_in_table: bool,
     /// equal rows share posting lists: `deduplicate_items`, "equal image" operator classes only,
     /// and not unique, as `_bt_load` has it
     pub deduplicate: bool,
@@ -99,6 +101,7 @@ impl IndexShape {
             keys,
             unique: false,
             nulls_not_distinct: false,
+            first_in_table: false,
             deduplicate: count == keys,
             leaf_free: 8192 / 10,
         })

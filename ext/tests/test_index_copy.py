@@ -1,0 +1,159 @@
+"""COPY into private tables: indexes built at the end, refusals as stock COPY's."""
+
+import random
+import re
+import unittest
+
+from .cluster import Cluster, Refused
+from .twins import check
+
+_LOCATION = re.compile(r"^(LOCATION:.*\n?|psql:[^:]*:\d+: )", re.M)
+
+TABLE = (
+    "CREATE TABLE t (a int PRIMARY KEY, b text, c bigint UNIQUE, d text);"
+    "CREATE INDEX tb ON t (b DESC); CREATE INDEX th ON t USING hash (b);"
+    "CREATE INDEX te ON t (upper(b)); CREATE INDEX tc ON t (c, a);"
+)
+INDEXES = ("t_pkey", "t_c_key", "tb", "te", "tc")
+COPY = "COPY t FROM '{}' WITH (FORMAT csv)"
+
+
+def rows(count, seed=1):
+    """CSV lines: every tenth record has a line break in a quoted field."""
+    chance = random.Random(seed)
+    keys = chance.sample(range(count * 3), count)
+    return [
+        f'{key},{chance.choice("abcxyz") * chance.randrange(20)},{-key},' +
+        (f'"two\nlines {n}"' if n % 10 == 3 else f"word {n}") + "\n"
+        for n, key in enumerate(keys)
+    ]
+
+
+class Private(unittest.TestCase):
+    """Tables that were made or emptied in the same transaction."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = Cluster()
+        cls.sql = cls.cluster.sql
+        cls.sql("CREATE EXTENSION pgsluice")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.cluster.remove()
+
+    def load(self, path, setting, copy=COPY, before=TABLE, after=""):
+        """What a transaction with one COPY says, in the order of its lines."""
+        self.sql("DROP TABLE IF EXISTS t")
+        try:
+            said = self.sql(f"SET pgsluice.copy = {setting}; SET client_min_messages = error;"
+                            f"BEGIN; {before} {copy.format(path)}; {after} COMMIT;"
+                            "SELECT count(*), md5(string_agg(t::text, ',' ORDER BY ctid)) FROM t")
+        except Refused as refused:
+            said = _LOCATION.sub("", str(refused))
+        return said
+
+    def same(self, lines, **how):
+        """Both ways say the same; gives it."""
+        path = self.cluster.file("input", "".join(lines).encode())
+        stock, ours = (self.load(path, setting, **how) for setting in ("off", "on"))
+        self.assertEqual(stock, ours)
+        return ours
+
+    def built(self):
+        """Which index was built last in a load with the setting on."""
+        path = self.cluster.home / "input"
+        self.sql("DROP TABLE IF EXISTS t")
+        return self.sql(f"SET pgsluice.copy = on; BEGIN; {TABLE} {COPY.format(path)}; COMMIT;"
+                        "SELECT relation, method FROM pgsluice.last_index_build")
+
+    def test_indexes_are_built_when_all_rows_are_in(self):
+        """Every kind of index is complete; those that can wait have waited."""
+        self.same(rows(40000))
+        for index in INDEXES:
+            check(self.cluster, index)
+        self.assertEqual(self.sql("SET enable_seqscan = off; SELECT count(*) FROM t WHERE b = 'aaa'"),
+                         self.sql("SET enable_indexscan = off; SET enable_bitmapscan = off; SELECT count(*) FROM t WHERE b = 'aaa'"))
+        self.assertEqual(self.built(), "tc|sorted")
+        self.same(rows(300))
+        self.assertEqual(self.built(), "")
+
+    def test_a_key_that_is_there_twice(self):
+        """The error names the first such row of the input, its key, constraint and line."""
+        good = rows(30000)
+        places = random.Random(5)
+        for _ in range(6):
+            lines = list(good)
+            for _ in range(places.choice([1, 3])):
+                first, second = sorted(places.sample(range(len(lines)), 2))
+                key, rest = lines[second].split(",", 1)
+                other = lines[first].split(",", 3)
+                if places.random() < 0.5:
+                    lines[second] = f"{other[0]},{rest}"
+                else:
+                    lines[second] = f"{key},x,{other[2]},z\n"
+            refusal = self.same(lines)
+            self.assertIn("duplicate key value violates unique constraint", refusal)
+            self.assertIn("CONTEXT:  COPY t, line", refusal)
+        where = COPY + " WHERE a % 3 > 0"
+        self.assertIn("CONTEXT:  COPY t, line", self.same(good + good[-1000:-990], copy=where))
+
+    def test_truncated_in_the_transaction(self):
+        """TRUNCATE and COPY; rows that were there are gone, and come back with a rollback."""
+        lines = rows(30000)
+        self.same(lines, before=TABLE + "INSERT INTO t VALUES (-1, 'old', 1, 'old'); COMMIT; BEGIN; TRUNCATE t;")
+        for index in INDEXES:
+            check(self.cluster, index)
+        path = self.cluster.file("input", "".join(lines).encode())
+        self.sql(f"SET pgsluice.copy = on; BEGIN; TRUNCATE t; {COPY.format(path)}; ROLLBACK")
+        for index in INDEXES:
+            check(self.cluster, index)
+        self.assertEqual(self.sql("SELECT count(*) FROM t"), "30000")
+
+    def test_savepoints(self):
+        """A load that is undone to a savepoint leaves the empty table's indexes."""
+        self.same(
+            rows(30000),
+            before=TABLE + "SAVEPOINT s;",
+            after="ROLLBACK TO s; INSERT INTO t SELECT n, 'n', n, 'n' FROM generate_series(1, 100) n;",
+        )
+        for index in INDEXES:
+            check(self.cluster, index)
+        self.assertEqual(self.sql("SET enable_seqscan = off; SELECT count(*) FROM t WHERE a > 0"), "100")
+
+    def test_foreign_keys_and_triggers_find_the_rows(self):
+        """A key that refers to the table itself is checked through the new index."""
+        lines = [f"{n},{n // 2 or ''},{n},x\n" for n in range(1, 30001)]
+        table = (
+            "CREATE TABLE t (a int PRIMARY KEY, b int REFERENCES t, c bigint, d text);"
+            "CREATE OR REPLACE FUNCTION seen() RETURNS trigger LANGUAGE plpgsql AS"
+            " $$ BEGIN PERFORM 1 FROM t WHERE a = 29999; ASSERT FOUND; RETURN NULL; END $$;"
+            "CREATE TRIGGER seen AFTER INSERT ON t FOR EACH STATEMENT EXECUTE FUNCTION seen();"
+        )
+        self.same(lines, before=table)
+        check(self.cluster, "t_pkey")
+        refusal = self.same(lines + ["40000,99999,1,x\n"], before=table)
+        self.assertIn("violates foreign key constraint", refusal)
+
+    def test_an_open_cursor(self):
+        """An index that a cursor reads is left alone."""
+        self.same(
+            rows(30000),
+            before=TABLE + "SET LOCAL enable_seqscan = off; DECLARE c CURSOR FOR SELECT a FROM t ORDER BY a; FETCH c;",
+            after="CLOSE c;",
+        )
+        for index in INDEXES:
+            check(self.cluster, index)
+
+    def test_killed_after_the_commit(self):
+        """What was committed is there after a crash."""
+        expected = self.same(rows(30000))
+        self.cluster.kill()
+        self.cluster.start()
+        for index in INDEXES:
+            check(self.cluster, index)
+        self.assertEqual(self.sql("SELECT count(*) FROM t"), expected.split("|")[0])
+
+
+if __name__ == "__main__":
+    unittest.main()
