@@ -1,6 +1,6 @@
 /*
  * Taking over the builds of B-tree indexes: the seam, the setting, and the view
- * of what the last build was. docs/decisions/index-build-seam.md says why it is
+ * of what the last build was. docs/decisions/0003-index-build-seam.md says why it is
  * done in this way.
  */
 #include "index.h"
