@@ -11,7 +11,7 @@ mod progress;
 mod reference;
 
 use clap::{Parser, Subcommand};
-use commands::{completions, convert, load, methods, plan, repair, sample, server};
+use commands::{check, completions, convert, load, methods, plan, repair, sample, server};
 use std::process::ExitCode;
 
 /// Bulk loader for PostgreSQL
@@ -27,6 +27,7 @@ enum Command {
     Load(Box<load::Arguments>),
     Plan(Box<plan::Arguments>),
     Convert(Box<convert::Arguments>),
+    Check(Box<check::Arguments>),
     Methods(methods::Arguments),
     Repair(repair::Arguments),
     Sample(sample::Arguments),
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         Command::Load(arguments) => load::run(&arguments),
         Command::Plan(arguments) => plan::run(&arguments),
         Command::Convert(arguments) => convert::run(&arguments),
+        Command::Check(arguments) => check::run(&arguments),
         Command::Methods(arguments) => methods::run(&arguments),
         Command::Repair(arguments) => repair::run(&arguments),
         Command::Sample(arguments) => sample::run(arguments),

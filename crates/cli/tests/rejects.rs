@@ -214,3 +214,39 @@ fn a_record_too_long_to_be_held_is_rejected_as_it_was() {
     assert_eq!((&said["record"], &said["sqlstate"]), (&Value::from(2), &Value::from("22001")));
     assert_eq!((&said["offset"], &said["length"]), (&Value::from(4), &Value::from(kept.len())));
 }
+
+#[test]
+fn check_tells_every_bad_record_and_changes_nothing() {
+    let installation = each_major().remove(0);
+    let mut world = World::new(&installation);
+    world.sql(TABLE);
+    world.sql(
+        "ALTER TABLE t ADD g serial NOT NULL;
+         CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE 'fired'; END$$;
+         CREATE TRIGGER no BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION no()",
+    );
+    let path = world.file("bad.csv", &file());
+    let run = |more: &[&str]| {
+        world.run(&[&["check", &path, "--table", "t", "--header", "--json"], more].concat())
+    };
+    let output = run(&[]);
+    let told = String::from_utf8(output.stdout).unwrap();
+    let told: Vec<Value> = told.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    // What depends on other rows is left to the load.
+    let elsewhere = ["23505", "23503", "23P01"];
+    let expected: Vec<_> = BAD.iter().filter(|b| !elsewhere.contains(&b.2)).collect();
+    assert_eq!(told.len(), expected.len());
+    for (said, (_, line, sqlstate, column)) in told.iter().zip(expected) {
+        assert_eq!(
+            (&said["line"], &said["sqlstate"]),
+            (&Value::from(*line), &Value::from(*sqlstate))
+        );
+        assert_eq!(said["column"].as_str(), *column);
+    }
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(run(&["--on-error", "reject"]).status.code(), Some(3));
+    assert_eq!(run(&["--on-error", "reject", "--reject-limit", "1"]).status.code(), Some(1));
+    let left = "SELECT (SELECT count(*) FROM t) || ' ' || (SELECT is_called FROM t_g_seq) || ' ' ||
+        (SELECT count(*) FROM pg_class WHERE relname = 'pgsluice_check')";
+    assert_eq!(world.sql(left), "0 false 0");
+}

@@ -18,7 +18,7 @@ use std::time::Instant;
 pub struct Watch {
     /// where it is
     pub progress: Arc<Progress>,
-    stop: Stop,
+    pub(crate) stop: Stop,
     cancellers: Arc<Mutex<Vec<Arc<Canceller>>>>,
 }
 
@@ -31,14 +31,14 @@ impl Watch {
         }
     }
 
-    fn connect(&self, url: &str) -> Result<Conn, Error> {
+    pub(crate) fn connect(&self, url: &str) -> Result<Conn, Error> {
         let conn = Conn::open(url)?;
         self.cancellers.lock().unwrap_or_else(|e| e.into_inner()).push(conn.canceller());
         Ok(conn)
     }
 
     /// What the user has stopped is not a failure of the server.
-    fn told(&self, error: Error) -> Error {
+    pub(crate) fn told(&self, error: Error) -> Error {
         match error.changed() {
             _ if !self.stop.is_set() => error,
             Some(changed) => Error::new("stopped").with_changed(changed),
@@ -46,7 +46,7 @@ impl Watch {
         }
     }
 
-    fn phase(&self, phase: u64) {
+    pub(crate) fn phase(&self, phase: u64) {
         self.progress.phase.set(phase);
     }
 }
@@ -161,7 +161,7 @@ fn take_back(error: Error, plan: &Plan, options: &Options) -> Error {
 }
 
 /// Inspects the table and decides; locks the table first if it is in earnest.
-fn make_plan(
+pub(crate) fn make_plan(
     conn: &mut Conn,
     reader: &Reader,
     options: &Options,
@@ -185,7 +185,7 @@ fn make_plan(
 }
 
 /// The lanes, each with its transaction begun; the first has done the inspection.
-fn open_lanes(
+pub(crate) fn open_lanes(
     mut first: Conn,
     plan: &Arc<Plan>,
     options: &Options,
@@ -251,7 +251,7 @@ fn close_rejects(
     closed
 }
 
-fn total(lanes: &[Lane]) -> LaneCounts {
+pub(crate) fn total(lanes: &[Lane]) -> LaneCounts {
     lanes.iter().fold(LaneCounts::default(), |sum, lane| LaneCounts {
         rows: sum.rows + lane.counts.rows,
         statements: sum.statements + lane.counts.statements,

@@ -69,6 +69,8 @@ pub struct Plan {
     pub one_statement: bool,
     /// `COPY … WITH (FREEZE)`
     pub freeze: bool,
+    /// what was sent is thrown away chunk by chunk: it was only to be checked
+    pub discard: bool,
     /// a condition on rows
     pub filter: Option<String>,
     /// the files' encoding
@@ -153,6 +155,7 @@ pub fn plan(
         one_statement: table.statement_triggers(),
         // FREEZE does not work within the savepoints that rejects need.
         freeze: choice.freeze && options.rejects.is_none(),
+        discard: false,
         filter: target.filter.clone(),
         encoding: options.input.encoding.clone().unwrap_or_else(|| "UTF8".into()),
         server_encoding: server.encoding.clone(),

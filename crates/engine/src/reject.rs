@@ -95,7 +95,6 @@ pub struct RejectFile {
     path: PathBuf,
     records: BufWriter<File>,
     side: BufWriter<File>,
-    rejected: u64,
 }
 
 impl RejectFile {
@@ -120,7 +119,6 @@ impl RejectFile {
             path: path.to_owned(),
             records: BufWriter::new(records),
             side: BufWriter::new(side),
-            rejected: 0,
         };
         if let Some(header) = header {
             file.put_record(header)?;
@@ -165,7 +163,6 @@ impl RejectFile {
     }
 
     fn describe(&mut self, reject: &Reject) -> io::Result<()> {
-        self.rejected += 1;
         serde_json::to_writer(&mut self.side, reject)?;
         self.side.write_all(b"\n")
     }
@@ -185,6 +182,10 @@ impl RejectFile {
         File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
     }
 
+    fn failed(&self, error: &io::Error) -> Error {
+        Error::io("write", &self.path.display().to_string(), error)
+    }
+
     /// A record that ended with the file may lack its line end: the next one must not run into it.
     fn put_record(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.records.write_all(bytes)?;
@@ -195,29 +196,71 @@ impl RejectFile {
     }
 }
 
+/// Takes the story of each rejected record, where no file keeps it.
+pub type Listener = Box<dyn FnMut(&Reject) + Send>;
+
+/// Where rejected records go.
+enum Keep {
+    /// into the reject files
+    Files(RejectFile),
+    /// to somebody who only wants to know
+    Told(Listener),
+}
+
 /// The rejects of a running load, shared by its lanes.
-#[derive(Debug)]
 pub struct Rejects {
-    file: Mutex<RejectFile>,
+    keep: Mutex<(Keep, u64)>,
     limit: Limit,
 }
 
+impl std::fmt::Debug for Rejects {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Rejects").field("limit", &self.limit).finish_non_exhaustive()
+    }
+}
+
 impl Rejects {
-    /// Over files that were just created.
+    /// Kept in files that were just created.
     pub fn new(file: RejectFile, limit: Limit) -> Rejects {
-        Rejects { file: Mutex::new(file), limit }
+        Rejects { keep: Mutex::new((Keep::Files(file), 0)), limit }
     }
 
-    /// Uses the files, one lane at a time, and looks at the limit afterwards.
+    /// Told and kept nowhere, without a limit.
+    pub fn told(listener: Listener) -> Rejects {
+        Rejects { keep: Mutex::new((Keep::Told(listener), 0)), limit: Limit::None }
+    }
+
+    /// Takes a record.
     ///
     /// # Errors
     ///
     /// The files cannot be written, or the limit is exceeded.
-    pub fn keep(&self, put: impl FnOnce(&mut RejectFile) -> io::Result<()>) -> Result<(), Error> {
-        let mut file = self.file.lock().unwrap_or_else(|e| e.into_inner());
-        put(&mut file).map_err(|e| Error::io("write", &file.path.display().to_string(), &e))?;
-        if self.limit.exceeded(file.rejected) {
-            return Err(self.too_many(&mut file));
+    pub fn add(&self, reject: &Reject, bytes: &[u8]) -> Result<(), Error> {
+        self.put(reject, |file| file.add(reject, bytes))
+    }
+
+    /// Takes a record that is too long to be held.
+    ///
+    /// # Errors
+    ///
+    /// As [`Rejects::add`], or the record cannot be read.
+    pub fn add_from(&self, reject: &Reject, bytes: &mut impl io::Read) -> Result<(), Error> {
+        self.put(reject, |file| file.add_from(reject, bytes))
+    }
+
+    fn put(
+        &self,
+        reject: &Reject,
+        put: impl FnOnce(&mut RejectFile) -> io::Result<()>,
+    ) -> Result<(), Error> {
+        let (keep, rejected) = &mut *self.lock();
+        match keep {
+            Keep::Files(file) => put(file).map_err(|e| file.failed(&e))?,
+            Keep::Told(listener) => listener(reject),
+        }
+        *rejected += 1;
+        if self.limit.exceeded(*rejected) {
+            return Err(self.too_many(keep, *rejected));
         }
         Ok(())
     }
@@ -229,8 +272,12 @@ impl Rejects {
     ///
     /// The folder cannot be written to.
     pub fn spool(&self) -> io::Result<File> {
-        let path = self.file.lock().unwrap_or_else(|e| e.into_inner()).path.clone();
-        let mut name = path.into_os_string();
+        let mut name = match &self.lock().0 {
+            Keep::Files(file) => file.path.clone().into_os_string(),
+            Keep::Told(_) => {
+                std::env::temp_dir().join(format!("pgsluice-{}", std::process::id())).into()
+            }
+        };
         name.push(".part");
         let file =
             OpenOptions::new().read(true).write(true).create_new(true).open(Path::new(&name))?;
@@ -243,27 +290,26 @@ impl Rejects {
     ///
     /// # Errors
     ///
-    /// As [`Rejects::keep`].
+    /// As [`Rejects::add`].
     pub fn close(&self, read: u64) -> Result<u64, Error> {
-        let mut file = self.file.lock().unwrap_or_else(|e| e.into_inner());
-        file.sync().map_err(|e| Error::io("write", &file.path.display().to_string(), &e))?;
-        if self.limit.exceeded_at_end(file.rejected, read) {
-            return Err(self.too_many(&mut file));
+        let (keep, rejected) = &mut *self.lock();
+        if let Keep::Files(file) = keep {
+            file.sync().map_err(|e| file.failed(&e))?;
         }
-        Ok(file.rejected)
+        if self.limit.exceeded_at_end(*rejected, read) {
+            return Err(self.too_many(keep, *rejected));
+        }
+        Ok(*rejected)
     }
 
-    /// Removes both files if no record was rejected: empty ones would only be
-    /// in the way of the next load.
+    /// Removes the files if no record was rejected: empty ones would only be in
+    /// the way of the next load.
     ///
     /// # Errors
     ///
     /// A file cannot be removed.
     pub fn remove_if_empty(&self) -> Result<(), Error> {
-        let file = self.file.lock().unwrap_or_else(|e| e.into_inner());
-        if file.rejected > 0 {
-            return Ok(());
-        }
+        let (Keep::Files(file), 0) = &*self.lock() else { return Ok(()) };
         for path in [file.path.clone(), side_path(&file.path)] {
             std::fs::remove_file(&path)
                 .map_err(|e| Error::io("remove the empty", &path.display().to_string(), &e))?;
@@ -271,14 +317,18 @@ impl Rejects {
         Ok(())
     }
 
-    fn too_many(&self, file: &mut RejectFile) -> Error {
-        // Whoever looks into the file now should find them all; the load fails either way.
-        let kept = file.sync();
+    fn lock(&self) -> std::sync::MutexGuard<'_, (Keep, u64)> {
+        self.keep.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn too_many(&self, keep: &mut Keep, rejected: u64) -> Error {
         let error = Error::new(format!(
-            "{} records were rejected, which is more than the limit of {}; nothing was loaded",
-            file.rejected, self.limit
+            "{rejected} records were rejected, which is more than the limit of {}; nothing was loaded",
+            self.limit
         ));
-        match kept {
+        let Keep::Files(file) = keep else { return error };
+        // Whoever looks into the file now should find them all; the load fails either way.
+        match file.sync() {
             Ok(()) => error.with_hint(format!(
                 "{} has them, and {} says why",
                 file.path.display(),

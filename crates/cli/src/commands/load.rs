@@ -18,7 +18,7 @@ Examples:
   zcat big.tsv.gz | pgsluice load - --format text --to \"$URL\" --table events";
 
 /// The exit code of a load that left rejected records out.
-const REJECTED: u8 = 3;
+pub(super) const REJECTED: u8 = 3;
 
 /// Load files into a table: all of it or nothing
 #[derive(Args, Debug)]

@@ -46,7 +46,15 @@ pub(super) struct Giant {
 
 impl Lane {
     /// As [`Lane::feed`], but a refused record goes to `rejects`.
-    pub(super) fn judge(&mut self, placed: Placed, rejects: &Arc<Rejects>) -> Result<(), Error> {
+    pub(super) fn judge(&mut self, placed: Placed, rejects: &Rejects) -> Result<(), Error> {
+        self.judge_chunk(placed, rejects)?;
+        if self.plan.discard && self.giant.is_none() {
+            self.conn.exec(&format!("TRUNCATE TABLE {}", self.plan.table))?;
+        }
+        Ok(())
+    }
+
+    fn judge_chunk(&mut self, placed: Placed, rejects: &Rejects) -> Result<(), Error> {
         let plan = self.plan.clone();
         let Some(dialect) = &plan.dialect else { return Err(defect("rejects of a binary file")) };
         if placed.prepared.chunk.part != Part::Whole {
@@ -115,7 +123,7 @@ impl Lane {
             reject.line += item.lines;
             reject.offset += item.start as u64;
             reject.length = (item.end - item.start) as u64;
-            rejects.keep(|file| file.add(&reject, &chunk.bytes[item.start..item.end]))?;
+            rejects.add(&reject, &chunk.bytes[item.start..item.end])?;
         }
         self.counts.chunks_as_is += 1;
         Ok(())
@@ -239,7 +247,7 @@ impl Lane {
         let mut reject = self.reject(&giant.first, giant.before, why);
         reject.length = giant.length;
         giant.spool.rewind().map_err(spool_error)?;
-        rejects.keep(|file| file.add_from(&reject, &mut giant.spool))
+        rejects.add_from(&reject, &mut giant.spool)
     }
 
     fn start_giant(&mut self, placed: &Placed, rejects: &Rejects) -> Result<Giant, Error> {

@@ -1,0 +1,116 @@
+//! `check`: every value parsed and converted, nothing written, every bad record told.
+//!
+//! The records go the way of a load, into a temporary table with the target's
+//! types, NOT NULL and CHECK constraints for the columns that the file supplies,
+//! which is emptied after each chunk and gone with the transaction. Sequences
+//! are not drawn from, triggers do not fire. What depends on other rows (unique
+//! and foreign keys, exclusion, partitions) is not checked.
+
+use crate::error::Error;
+use crate::input::Reader;
+use crate::load::{make_plan, open_lanes, total, Watch};
+use crate::options::{Header, Method, Options, RejectOptions};
+use crate::pipeline;
+use crate::plan::Plan;
+use crate::reject::{Limit, Listener, Rejects};
+use crate::session::conn::{quote_ident, Conn};
+use crate::session::transaction;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// The temporary table.
+const SCRATCH: &str = "pgsluice_check";
+
+/// What a check has found: `read = good + bad + skipped`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Checked {
+    /// records read
+    pub read: u64,
+    /// records that the types and constraints take
+    pub good: u64,
+    /// records that were told
+    pub bad: u64,
+    /// records passed over by `--skip` or `--where`
+    pub skipped: u64,
+}
+
+/// Checks the files; `tell` hears of every bad record, in the file's order.
+///
+/// # Errors
+///
+/// The check could not be made. In PGCOPY files the first bad record is an error.
+pub fn check(options: &Options, watch: &Watch, tell: Listener) -> Result<Checked, Error> {
+    run(options, watch, tell).map_err(|e| watch.told(e))
+}
+
+fn run(options: &Options, watch: &Watch, tell: Listener) -> Result<Checked, Error> {
+    watch.phase(0);
+    let reader = Reader::open(&options.input)?;
+    watch.progress.total_bytes.set(reader.total_bytes());
+    let mut conn = watch.connect(&options.target.url)?;
+    watch.phase(1);
+    transaction::begin(&mut conn, options)?;
+    let target = make_plan(&mut conn, &reader, options, false)?;
+    make_scratch(&mut conn, &target)?;
+    let options = scratch_options(options, &target);
+    let mut plan = make_plan(&mut conn, &reader, &options, false)?;
+    plan.discard = true;
+    plan.before.clear();
+    let plan = Arc::new(plan);
+
+    watch.phase(2);
+    let rejects = plan.dialect.is_some().then(|| Arc::new(Rejects::told(tell)));
+    let lanes = open_lanes(conn, &plan, &options, watch, &rejects)?;
+    let (through, mut lanes) = pipeline::run(reader, &plan, lanes, &watch.progress, &watch.stop)?;
+    let good = total(&lanes).rows;
+    let bad = rejects.map_or(Ok(0), |rejects| rejects.close(through.records))?;
+    lanes[0].conn.exec("ROLLBACK")?;
+    let records = if plan.dialect.is_some() { through.records } else { good };
+    let kept_back = records.checked_sub(good + bad).filter(|n| *n == 0 || plan.may_drop_rows);
+    let Some(kept_back) = kept_back else {
+        return Err(Error::new(format!(
+            "{records} records were read, {good} were good and {bad} bad"
+        ))
+        .with_hint("this is a defect of the loader"));
+    };
+    watch.phase(4);
+    let read = records + through.passed;
+    Ok(Checked { read, good, bad, skipped: through.passed + kept_back })
+}
+
+/// The target's columns that the file supplies, with their constraints.
+fn make_scratch(conn: &mut Conn, target: &Plan) -> Result<(), Error> {
+    conn.exec(&format!(
+        "CREATE TEMPORARY TABLE {SCRATCH} (LIKE {} INCLUDING CONSTRAINTS) ON COMMIT DROP",
+        target.table
+    ))
+    .map_err(|e| e.with_hint("check needs SELECT on the table and TEMPORARY on the database"))?;
+    let rows = conn.exec(&format!(
+        "SELECT attname FROM pg_catalog.pg_attribute WHERE attnum > 0 \
+         AND attrelid = 'pg_temp.{SCRATCH}'::regclass"
+    ))?;
+    for name in rows.iter().filter_map(|row| row[0].as_ref()) {
+        if !target.columns.contains(name) {
+            let name = quote_ident(name);
+            conn.exec(&format!("ALTER TABLE pg_temp.{SCRATCH} DROP COLUMN {name}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// The same load, into the temporary table.
+fn scratch_options(options: &Options, target: &Plan) -> Options {
+    let mut options = options.clone();
+    let into = &mut options.target;
+    into.table = format!("pg_temp.{SCRATCH}");
+    into.columns = Some(target.columns.clone());
+    into.method = Method::Auto;
+    into.truncate = false;
+    into.create = crate::options::Create::No;
+    if options.input.header != Header::None {
+        options.input.header = Header::Ignore;
+    }
+    let text = target.dialect.is_some();
+    options.rejects = text.then(|| RejectOptions { file: PathBuf::new(), limit: Limit::None });
+    options
+}
