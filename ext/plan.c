@@ -261,7 +261,8 @@ session_env(void)
 {
 	SluiceEnv	env;
 	const char *zone = pg_get_timezone_name(session_timezone);
-	const char *monetary = setlocale(LC_MONETARY, NULL);
+	/* not setlocale(): the server keeps the process's own LC_MONETARY at C */
+	const char *monetary = locale_monetary;
 
 	env.utc = zone && (strcmp(zone, "UTC") == 0 || strcmp(zone, "Etc/UTC") == 0 ||
 					   strcmp(zone, "GMT") == 0 || strcmp(zone, "Etc/GMT") == 0);

@@ -394,6 +394,24 @@ impl RowSink for HeapSink<'_> {
         self.varlena(&[], v);
     }
 
+    fn put_padded(&mut self, v: &[u8], spaces: usize) {
+        const SPACES: [u8; 256] = [b' '; 256];
+        if self.array.is_none() && spaces <= SPACES.len() {
+            self.varlena(v, &SPACES[..spaces]);
+            return;
+        }
+        let padded = v.len() + spaces;
+        if padded > self.out.len() {
+            // Nor is memory asked for what cannot fit.
+            self.overflow = true;
+            self.varlena(&[], v);
+            return;
+        }
+        let mut value = v.to_vec();
+        value.resize(padded, b' ');
+        self.varlena(&[], &value);
+    }
+
     fn put_jsonb(&mut self, text: &[u8]) -> Result<(), Refusal> {
         let mut builder = std::mem::take(&mut self.scratch.jsonb);
         let built = builder.build(text).map(|value| self.varlena(&[], value));

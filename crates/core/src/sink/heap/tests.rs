@@ -128,3 +128,19 @@ fn jsonb_is_formed_and_what_is_not_json_leaves_nothing() {
     assert_eq!(sink.formed().map(|f| f.len), Some(24 + 25));
     assert_eq!(out[24..24 + 25], expected);
 }
+
+#[test]
+fn padding_is_written_and_what_cannot_fit_takes_no_memory() {
+    let columns = [column(-1, 4)];
+    let mut out = [0xaa; 1024];
+    let (mut asks, mut scratch) = ([Ask::default(); 2], scratch(0));
+    let mut sink = HeapSink::new(&columns, &mut out, 0, &mut asks, &mut scratch);
+    for (spaces, fits) in [(2, true), (300, true), (1 << 50, false), (257, true)] {
+        sink.begin();
+        sink.put_padded(b"x", spaces);
+        sink.end();
+        assert_eq!(sink.formed().is_some(), fits, "{spaces} spaces");
+    }
+    assert_eq!(out[24..28], [4 << 1 | 1, b'x', b' ', b' ']);
+    assert!(out[32 + 29..][..300].iter().all(|c| *c == b' '));
+}
