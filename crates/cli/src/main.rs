@@ -9,6 +9,7 @@ mod failure;
 mod progress;
 #[cfg(test)]
 mod reference;
+mod secret;
 
 use clap::{Parser, Subcommand};
 use commands::{check, completions, convert, load, methods, plan, repair, sample, server};
@@ -36,6 +37,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    if let Err(error) = secret::hide() {
+        return failure::Failure::new(format!("cannot hide the password: {error}")).report();
+    }
     let result = match Arguments::parse().command {
         Command::Load(arguments) => load::run(&arguments),
         Command::Plan(arguments) => plan::run(&arguments),

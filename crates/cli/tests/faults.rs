@@ -1,0 +1,161 @@
+//! The server dies, the connection is cut, the user stops: all or nothing each time.
+
+mod common;
+
+use common::{each_major, World};
+use std::io::Write;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// A load that reads standard input, which stays open: it is under way until
+/// the test ends it.
+struct Underway(Child);
+
+impl Underway {
+    fn start(world: &World, method: &str) -> Underway {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
+            .args(["load", "-", "--table", "t", "--method", method, "--lanes", "2"])
+            .args(["--to", &world.server.url("postgres")])
+            .stdin(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let input = child.stdin.as_mut().unwrap();
+        for i in 0..300_000 {
+            writeln!(input, "{i},some text").unwrap();
+        }
+        Underway(child)
+    }
+
+    /// Waits until the server has rows of the load in hand.
+    fn wait(&self, world: &mut World) {
+        let start = Instant::now();
+        while world
+            .sql("SELECT count(*) > 0 FROM pg_stat_progress_copy WHERE tuples_processed > 1000")
+            != "t"
+        {
+            assert!(start.elapsed() < Duration::from_secs(30), "the load does not come under way");
+            sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// The exit code and what it said.
+    fn end(mut self) -> (Option<i32>, String) {
+        // Standard input stays open: the program must end without its end.
+        let input = self.0.stdin.take();
+        let output = self.0.wait_with_output().unwrap();
+        drop(input);
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+}
+
+fn empty(world: &mut World) {
+    world.sql("DROP TABLE IF EXISTS t; CREATE TABLE t (a int, b text)");
+}
+
+fn cut(world: &mut World) {
+    for method in ["copy-binary", "copy-csv", "lanes", "staged", "copy-fresh"] {
+        empty(world);
+        let underway = Underway::start(world, method);
+        underway.wait(world);
+        world.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_progress_copy LIMIT 1");
+        // The program hears of it when it sends on.
+        let mut underway = underway;
+        let input = underway.0.stdin.as_mut().unwrap();
+        for i in 0..2_000_000 {
+            if writeln!(input, "{i},more text").is_err() {
+                break;
+            }
+        }
+        let (code, said) = underway.end();
+        assert_eq!(code, Some(1), "{method}: {said}");
+        assert!(
+            said.contains("terminating connection") || said.contains("connection lost"),
+            "{method}: {said}"
+        );
+        assert_eq!(world.sql("SELECT count(*) FROM t"), "0", "{method}");
+    }
+}
+
+fn interrupted(world: &mut World) {
+    for method in ["copy-binary", "lanes", "staged"] {
+        empty(world);
+        let underway = Underway::start(world, method);
+        underway.wait(world);
+        let pid = underway.0.id().to_string();
+        assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+        let (code, said) = underway.end();
+        assert_eq!(code, Some(1), "{method}: {said}");
+        assert!(said.contains("rolled everything back"), "{method}: {said}");
+        let start = Instant::now();
+        while world.sql("SELECT count(*) FROM pg_stat_progress_copy") != "0" {
+            assert!(start.elapsed() < Duration::from_secs(20), "the server goes on with {method}");
+            sleep(Duration::from_millis(20));
+        }
+        assert_eq!(world.sql("SELECT count(*) FROM t"), "0", "{method}");
+    }
+}
+
+fn killed(world: &mut World) {
+    empty(world);
+    let mut underway = Underway::start(world, "copy-binary");
+    underway.wait(world);
+    world.server.kill9().unwrap();
+    let input = underway.0.stdin.as_mut().unwrap();
+    for i in 0..2_000_000 {
+        if writeln!(input, "{i},more text").is_err() {
+            break;
+        }
+    }
+    let (code, said) = underway.end();
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("connection lost"), "{said}");
+    world.server.restart().unwrap();
+    world.conn = pgsluice_engine::session::conn::Conn::open(&world.server.url("postgres")).unwrap();
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "0");
+}
+
+/// Neither a refused connection nor a summary tells the password.
+fn secrets(world: &mut World) {
+    let file = world.file("one.csv", b"1,x\n");
+    let url = "postgresql://nobody:s3cr3t@127.0.0.1:1/none";
+    let output = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
+        .args(["load", &file, "--table", "t", "--to", url])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(!said.contains("s3cr3t") && said.contains("hint:"), "{said}");
+    empty(world);
+    let url = format!("{}&password=s3cr3t", world.server.url("postgres"));
+    let held = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
+        .args(["load", "-", "--table", "t", "--to", &url])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    sleep(Duration::from_millis(500));
+    let shown = std::fs::read_to_string(format!("/proc/{}/cmdline", held.id())).unwrap();
+    assert!(shown.contains("--to") && !shown.contains("s3cr3t"), "{shown}");
+    assert!(held.wait_with_output().unwrap().status.success());
+    let summary = world.path("secret.json");
+    let output = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
+        .args(["load", &file, "--table", "t", "--to", &url, "--summary", &summary])
+        .output()
+        .unwrap();
+    assert!(output.status.success());
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("s3cr3t"));
+    assert!(!std::fs::read_to_string(summary).unwrap().contains("s3cr3t"));
+}
+
+#[test]
+fn faults() {
+    for installation in each_major() {
+        let mut world = World::new(&installation);
+        secrets(&mut world);
+        cut(&mut world);
+        interrupted(&mut world);
+        killed(&mut world);
+    }
+}
