@@ -24,6 +24,7 @@ SluiceReport sluice_report;
 
 static bool sluice_enabled = false;
 static int	sluice_workers = -1;
+static int	processors;			/* of this machine; asking takes a while */
 static ProcessUtility_hook_type prev_ProcessUtility = NULL;
 
 typedef enum
@@ -106,7 +107,7 @@ take_options(CopyStmt *stmt)
 	if (own.workers < 0)
 		own.workers = sluice_workers;
 	if (own.workers < 0)
-		own.workers = (int) sysconf(_SC_NPROCESSORS_ONLN) - 1;
+		own.workers = processors - 1;
 	own.workers = Min(Min(own.workers, max_parallel_workers), SLUICE_MAX_WORKERS);
 	return own;
 }
@@ -155,7 +156,10 @@ take_over(PlannedStmt *pstmt, const char *query, QueryEnvironment *env,
 
 	s.workers = own.workers;
 	s.workers_asked = own.workers_asked;
-	s.stmt = copyObject(castNode(CopyStmt, pstmt->utilityStmt));
+	s.stmt = castNode(CopyStmt, pstmt->utilityStmt);
+	/* Parse analysis scribbles on what stock COPY may still need. */
+	if (s.stmt->whereClause)
+		s.stmt = copyObject(s.stmt);
 	s.pstate = make_parsestate(NULL);
 	s.pstate->p_sourcetext = query;
 	s.pstate->p_queryEnv = env;
@@ -267,6 +271,7 @@ _PG_init(void)
 							0, NULL, NULL, NULL);
 	sluice_index_init();
 	MarkGUCPrefixReserved("pgsluice");
+	processors = Max((int) sysconf(_SC_NPROCESSORS_ONLN), 1);
 	sluice_install_init();
 	prev_ProcessUtility = ProcessUtility_hook;
 	ProcessUtility_hook = sluice_ProcessUtility;
