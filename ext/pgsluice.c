@@ -6,17 +6,24 @@
 
 #include <unistd.h>
 
+#include "catalog/namespace.h"
+#include "catalog/pg_language.h"
+#include "catalog/pg_proc.h"
+#include "catalog/pg_type.h"
 #include "commands/defrem.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "nodes/makefuncs.h"
 #include "optimizer/cost.h"
 #include "tcop/utility.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
+#include "utils/syscache.h"
 
 PG_MODULE_MAGIC;
 
 PG_FUNCTION_INFO_V1(pgsluice_last_copy);
+PG_FUNCTION_INFO_V1(pgsluice_inside);
 
 void		_PG_init(void);
 
@@ -26,6 +33,7 @@ static bool sluice_enabled = false;
 static int	sluice_workers = -1;
 static int	processors;			/* of this machine; asking takes a while */
 static ProcessUtility_hook_type prev_ProcessUtility = NULL;
+static bool others_came_first;	/* another library's hook was there before ours */
 
 typedef enum
 {
@@ -143,19 +151,97 @@ fall_back(SluiceStatement *s, const char *reason, SluiceAsked asked)
 }
 
 /*
+ * A library whose hook was there before ours sees a statement only if ours
+ * passes it on, and then nothing comes back to us: standard_ProcessUtility
+ * follows. So it is given the same statement as a CALL of our function
+ * pgsluice.inside(), with text, query identifier and completion tag of the COPY,
+ * and the work is done in there.
+ */
+static struct
+{
+	SluiceStatement *statement; /* NULL unless one is on its way inside */
+	uint64		rows;
+}			inside;
+
+/* The function, if the extension's objects are there and it is ours. */
+static Oid
+find_inside(void)
+{
+	Oid			schema = get_namespace_oid("pgsluice", true);
+	oidvector  *no_arguments = buildoidvector(NULL, 0);
+	Oid			function = InvalidOid;
+	HeapTuple	tuple;
+
+	if (!OidIsValid(schema))
+		return InvalidOid;
+	tuple = SearchSysCache3(PROCNAMEARGSNSP, CStringGetDatum("inside"),
+							PointerGetDatum(no_arguments), ObjectIdGetDatum(schema));
+	if (!HeapTupleIsValid(tuple))
+		return InvalidOid;
+	/* Only a superuser can have made a function in C. */
+	if (((Form_pg_proc) GETSTRUCT(tuple))->prolang == ClanguageId &&
+		((Form_pg_proc) GETSTRUCT(tuple))->prorettype == VOIDOID)
+		function = ((Form_pg_proc) GETSTRUCT(tuple))->oid;
+	ReleaseSysCache(tuple);
+	return function;
+}
+
+Datum
+pgsluice_inside(PG_FUNCTION_ARGS)
+{
+	SluiceStatement *s = inside.statement;
+
+	if (s == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("pgsluice.inside() is for COPY only")));
+	inside.statement = NULL;
+	inside.rows = sluice_copy(s);
+	if (s->completion)
+		SetQueryCompletion(s->completion, CMDTAG_COPY, inside.rows);
+	PG_RETURN_VOID();
+}
+
+static void
+copy_inside(SluiceStatement *s, PlannedStmt *pstmt, const char *query,
+			ProcessUtilityContext context, QueryEnvironment *env,
+			DestReceiver *dest, Oid function)
+{
+	CallStmt   *call = makeNode(CallStmt);
+	PlannedStmt *stand_in = makeNode(PlannedStmt);
+
+	call->funcexpr = makeFuncExpr(function, VOIDOID, NIL, InvalidOid, InvalidOid,
+								  COERCE_EXPLICIT_CALL);
+	*stand_in = *pstmt;
+	stand_in->utilityStmt = (Node *) call;
+	inside.statement = s;
+	PG_TRY();
+	{
+		prev_ProcessUtility(stand_in, query, false, context, NULL, env, dest, s->completion);
+	}
+	PG_FINALLY();
+	{
+		inside.statement = NULL;
+	}
+	PG_END_TRY();
+}
+
+/*
  * Does the COPY if that can be done exactly as stock COPY would do it, and
  * returns whether it did.
  */
 static bool
-take_over(PlannedStmt *pstmt, const char *query, QueryEnvironment *env,
-		  SluiceOptions own, QueryCompletion *qc)
+take_over(PlannedStmt *pstmt, const char *query, ProcessUtilityContext context,
+		  QueryEnvironment *env, SluiceOptions own, DestReceiver *dest,
+		  QueryCompletion *qc)
 {
 	SluiceStatement s = {0};
-	const char *reason;
-	uint64		rows;
+	const char *reason = NULL;
+	Oid			function = InvalidOid;
 
 	s.workers = own.workers;
 	s.workers_asked = own.workers_asked;
+	s.completion = qc;
 	s.stmt = castNode(CopyStmt, pstmt->utilityStmt);
 	/* Parse analysis scribbles on what stock COPY may still need. */
 	if (s.stmt->whereClause)
@@ -164,21 +250,25 @@ take_over(PlannedStmt *pstmt, const char *query, QueryEnvironment *env,
 	s.pstate->p_sourcetext = query;
 	s.pstate->p_queryEnv = env;
 
-	reason = sluice_why_not(&s);
+	if (others_came_first && !OidIsValid(function = find_inside()))
+		reason = "a library that was loaded before would not see it (CREATE EXTENSION pgsluice is missing)";
+	if (reason == NULL)
+		reason = sluice_why_not(&s);
 	if (reason != NULL)
-	{
 		fall_back(&s, reason, own.asked);
-		if (s.rel)
-			table_close(s.rel, NoLock);
-		free_parsestate(s.pstate);
-		return false;
+	else if (others_came_first)
+		copy_inside(&s, pstmt, query, context, env, dest, function);
+	else
+	{
+		uint64		rows = sluice_copy(&s);
+
+		if (qc)
+			SetQueryCompletion(qc, CMDTAG_COPY, rows);
 	}
-	rows = sluice_copy(&s);
-	table_close(s.rel, NoLock);
+	if (s.rel)
+		table_close(s.rel, NoLock);
 	free_parsestate(s.pstate);
-	if (qc)
-		SetQueryCompletion(qc, CMDTAG_COPY, rows);
-	return true;
+	return reason == NULL;
 }
 
 static void
@@ -198,7 +288,7 @@ sluice_ProcessUtility(PlannedStmt *pstmt, const char *queryString,
 		readOnlyTree = false;
 		own = take_options((CopyStmt *) pstmt->utilityStmt);
 		if (own.asked != ASKED_OFF &&
-			take_over(pstmt, queryString, queryEnv, own, qc))
+			take_over(pstmt, queryString, context, queryEnv, own, dest, qc))
 			return;
 	}
 	if (prev_ProcessUtility)
@@ -255,6 +345,7 @@ pgsluice_last_copy(PG_FUNCTION_ARGS)
 void
 _PG_init(void)
 {
+	others_came_first = ProcessUtility_hook != NULL;
 	DefineCustomBoolVariable("pgsluice.copy",
 							 "Lets pgsluice do COPY FROM where it can do it exactly as stock COPY would.",
 							 NULL,

@@ -60,6 +60,7 @@ typedef struct SluiceStatement
 	Relation	rel;			/* open and locked once taken over */
 	List	   *attnums;
 	Node	   *where;
+	QueryCompletion *completion;
 	int			workers;		/* how many may help */
 	bool		workers_asked;	/* the statement says so: they start at once */
 } SluiceStatement;

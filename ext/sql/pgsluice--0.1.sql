@@ -21,6 +21,12 @@ CREATE FUNCTION last_copy(
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED
 AS 'MODULE_PATHNAME', 'pgsluice_last_copy';
 
+-- Where another library's hook was there before pgsluice's, the work of a COPY is
+-- done in here, so that the other library sees it. Called by hand it refuses.
+CREATE FUNCTION inside() RETURNS void
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'pgsluice_inside';
+
 CREATE VIEW last_copy AS SELECT * FROM last_copy();
 
 -- What this session's last build of a B-tree index was, if pgsluice was asked
