@@ -1,8 +1,11 @@
-//! `jsonb` in the form in which it lies on disk, against the bytes in a server's pages.
+//! Values in the form in which they lie on disk, against the bytes in servers' pages.
 
 use crate::cases::CASES;
 use crate::hostile::{mutate, Random};
-use crate::oracle::{each_major, escaped, Oracle};
+use crate::oracle::{each_major, escaped, Column, Oracle, Settings};
+use pgsluice_core::shape::Env;
+use pgsluice_core::sink::{Ask, HeapColumn, HeapSink, RowSink, Scratch};
+use pgsluice_core::types;
 use pgsluice_core::types::jsonb::JsonbBuilder;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -136,5 +139,99 @@ fn jsonb_is_formed_as_it_lies_in_the_servers_pages() {
         for (id, hex) in &formed {
             assert_eq!(hex, &stored[id], "{}: {}", oracle.name(), documents[*id]);
         }
+    }
+}
+
+/// The data of the tuple `(id, value)` as the core forms it, in hex; `None` where
+/// the core does not take the value.
+fn tuple(
+    columns: &[HeapColumn],
+    column: &Column,
+    env: &Env,
+    id: i32,
+    text: &str,
+) -> Option<String> {
+    const HEADER: usize = 24;
+    let (mut out, mut asks) = (vec![0xee; 1 << 16], [Ask::default(); 1]);
+    let mut scratch = Scratch { array: Vec::with_capacity(1 << 16), ..Scratch::default() };
+    let mut sink = HeapSink::new(columns, &mut out, 0, &mut asks, &mut scratch);
+    sink.begin();
+    sink.put_i32(id);
+    types::put(&column.ty, text.as_bytes(), env, &mut sink).ok()?;
+    sink.end();
+    let len = sink.formed()?.len as usize;
+    Some(out[HEADER..len].iter().map(|b| format!("{b:02x}")).collect())
+}
+
+/// All tuples that the core forms of the cases' values, by case and number.
+fn tuples(columns: &[Column], settings: &Settings) -> BTreeMap<(usize, usize), (String, String)> {
+    let id = HeapColumn { len: 4, align: 4, packable: false, element_align: 1, given: None };
+    let mut tuples = BTreeMap::new();
+    for (i, (case, column)) in CASES.iter().zip(columns).enumerate() {
+        let heap = [id.clone(), column.heap.clone()];
+        for (n, text) in crate::values(case).into_iter().enumerate() {
+            // Longer values might be stored out of line.
+            let formed = tuple(&heap, column, &settings.env, n as i32, &text);
+            if let Some(formed) = formed.filter(|f| f.len() < 3000) {
+                tuples.insert((i, n), (text, formed));
+            }
+        }
+    }
+    tuples
+}
+
+#[test]
+fn every_type_is_formed_as_it_lies_in_the_servers_pages() {
+    let settings = Settings::plain();
+    for oracle in each_major() {
+        let columns = oracle.columns(&CASES.iter().map(|c| c.sql).collect::<Vec<_>>());
+        let tuples = tuples(&columns, &settings);
+        assert!(tuples.len() > 5000, "only {} tuples were formed", tuples.len());
+        let mut script = format!("CREATE EXTENSION pageinspect; {}", settings.sql);
+        for (i, (case, column)) in CASES.iter().zip(&columns).enumerate() {
+            let rows = tuples.range((i, 0)..(i + 1, 0)).fold(
+                String::new(),
+                |mut rows, ((_, n), (text, _))| {
+                    let _ = writeln!(rows, "{n}\t{}", escaped(text));
+                    rows
+                },
+            );
+            let file = oracle.write(&format!("heap{i}"), rows.as_bytes());
+            let external = if column.heap.len == -1 {
+                "ALTER TABLE d ALTER v SET STORAGE EXTERNAL;"
+            } else {
+                ""
+            };
+            let _ = write!(
+                script,
+                r"
+                CREATE TABLE d (id int, v {}); {external}
+                \copy d FROM '{}'
+                SELECT {i}, get_byte(t_data, 0) + 256 * get_byte(t_data, 1), encode(t_data, 'hex')
+                FROM generate_series(0, pg_relation_size('d') / 8192 - 1) AS page,
+                     heap_page_items(get_raw_page('d', page::int));
+                DROP TABLE d;",
+                case.sql,
+                file.display()
+            );
+        }
+        let said = oracle.psql(&script);
+        let mut seen = 0;
+        for line in said.lines() {
+            let mut parts = line.splitn(3, '|');
+            let mut number =
+                || parts.next().and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("{line}"));
+            let key = (number(), number());
+            let (text, formed) = &tuples[&key];
+            assert_eq!(
+                parts.next(),
+                Some(formed.as_str()),
+                "{}: {}: {text:?}",
+                oracle.name(),
+                CASES[key.0].sql
+            );
+            seen += 1;
+        }
+        assert_eq!(seen, tuples.len(), "{}: tuples", oracle.name());
     }
 }

@@ -1,7 +1,7 @@
 //! A live server as the judge of values.
 
 use pgsluice_core::shape::{ArrayOf, DateOrder, EnumLabels, Env, Type};
-use pgsluice_core::sink::{HEADER, TRAILER};
+use pgsluice_core::sink::{HeapColumn, HEADER, TRAILER};
 use pgsluice_engine::server::{find, find_all, Installation, Options, Server};
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -122,7 +122,8 @@ impl Oracle {
         let facts = self.psql(&format!(
             "{tables}
              SELECT atttypid, atttypmod, t.typtype, typelem, typcategory, typsend::regproc,
-                    (SELECT typtype FROM pg_type e WHERE e.oid = t.typelem)
+                    (SELECT typtype FROM pg_type e WHERE e.oid = t.typelem), attlen, attalign,
+                    (SELECT typalign FROM pg_type e WHERE e.oid = t.typelem)
              FROM pg_attribute JOIN pg_type t ON t.oid = atttypid
              JOIN pg_class c ON c.oid = attrelid
              WHERE relname ~ '^x[0-9]+$' AND attnum = 1 ORDER BY substr(relname, 2)::int;"
@@ -210,6 +211,8 @@ pub struct Column {
     pub ty: Type,
     /// the function that gives a value's bytes
     pub send: String,
+    /// how its values lie in a tuple; `attstorage` is external
+    pub heap: HeapColumn,
 }
 
 impl Column {
@@ -228,7 +231,20 @@ impl Column {
             _ => Type::from_oid(oid, typmod),
         };
         assert_ne!(ty, Type::Server, "type {oid} is not known");
-        Column { ty, send: facts[5].to_owned() }
+        let align = |of: &str| match of {
+            "s" => 2,
+            "i" => 4,
+            "d" => 8,
+            _ => 1,
+        };
+        let heap = HeapColumn {
+            len: number(7) as i16,
+            align: align(facts[8]),
+            packable: number(7) == -1,
+            element_align: align(facts[9]),
+            given: None,
+        };
+        Column { ty, send: facts[5].to_owned(), heap }
     }
 }
 
