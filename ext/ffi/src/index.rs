@@ -226,28 +226,61 @@ pub unsafe extern "C" fn pgsluice_index_add(
         let count = attributes.len();
         // SAFETY: the caller's duty: an item for each attribute.
         let (values, nulls) = unsafe { (slice(values, count), slice(nulls, count)) };
-        let mut fields: [Option<Field>; MAX_ATTRIBUTES] = [None; MAX_ATTRIBUTES];
-        for (index, attribute) in attributes.iter().enumerate().filter(|&(index, _)| !nulls[index])
-        {
-            fields[index] = Some(if attribute.by_value {
-                Field::Word(values[index] as u64)
-            } else if attribute.len > 0 {
-                // SAFETY: a value of fixed length passed by reference.
-                Field::Bytes(unsafe { slice(values[index] as *const u8, attribute.len as usize) })
-            } else {
-                // SAFETY: a varlena.
-                match unsafe { varlena(values[index]) } {
-                    Some(bytes) => Field::Bytes(bytes),
-                    None => return Ok(IndexStatus::Unfit),
-                }
-            });
+        // One column is by far the most common.
+        if let [attribute] = attributes {
+            // SAFETY: the caller's duty: a Datum of the attribute.
+            let Ok(field) = (unsafe { field(attribute, values[0], nulls[0]) }) else {
+                return Ok(IndexStatus::Unfit);
+            };
+            return Ok(build.add(tid, dead, |_| field)?.into());
         }
-        Ok(match build.add(tid, dead, |index| fields[index])? {
+        let mut fields: [Option<Field>; MAX_ATTRIBUTES] = [None; MAX_ATTRIBUTES];
+        for (index, attribute) in attributes.iter().enumerate() {
+            // SAFETY: the caller's duty: a Datum of the attribute.
+            match unsafe { field(attribute, values[index], nulls[index]) } {
+                Ok(field) => fields[index] = field,
+                Err(Unfit) => return Ok(IndexStatus::Unfit),
+            }
+        }
+        Ok(build.add(tid, dead, |index| fields[index])?.into())
+    })
+}
+
+struct Unfit;
+
+/// A Datum as a field; `None` for NULL.
+///
+/// # Safety
+///
+/// Unless `null`, `datum` is one of the attribute; what it points to lives for `'a`.
+#[inline]
+unsafe fn field<'a>(
+    attribute: &Attribute,
+    datum: usize,
+    null: bool,
+) -> Result<Option<Field<'a>>, Unfit> {
+    if null {
+        return Ok(None);
+    }
+    Ok(Some(if attribute.by_value {
+        Field::Word(datum as u64)
+    } else if attribute.len > 0 {
+        // SAFETY: a value of fixed length passed by reference.
+        Field::Bytes(unsafe { slice(datum as *const u8, attribute.len as usize) })
+    } else {
+        // SAFETY: a varlena.
+        Field::Bytes(unsafe { varlena(datum) }.ok_or(Unfit)?)
+    }))
+}
+
+impl From<Added> for IndexStatus {
+    fn from(added: Added) -> Self {
+        match added {
             Added::Stored => IndexStatus::Go,
             Added::Full => IndexStatus::Full,
             Added::TooLarge => IndexStatus::Unfit,
-        })
-    })
+        }
+    }
 }
 
 /// Sorts what was added; the next steps write it to the temporary file.

@@ -18,6 +18,8 @@ pub struct Loader {
     /// the first bytes and the tuple of the row that the next one is compared with
     prefix: u128,
     base: Vec<u8>,
+    /// a unique index has a base; without deduplication nothing else needs one
+    has_base: bool,
     /// the base is made of its prefix: another row with the prefix and no tuple is equal
     whole: bool,
     /// tids of the rows that are equal to `base` and not in the tree yet
@@ -54,11 +56,16 @@ impl Loader {
         if row.is_dead() {
             return Ok(());
         }
-        if !self.base.is_empty()
-            && self.prefix == row.prefix
-            && tuple::compare(shape, &self.base, tuple).0.is_eq()
-            && (shape.nulls_not_distinct || !tuple::key_has_null(shape, tuple))
-        {
+        // The base's tuple is kept only where its prefix does not say it all.
+        let mut equal = self.has_base && self.prefix == row.prefix;
+        if equal && !(self.whole && row.tuple.is_empty()) {
+            if self.whole {
+                let base = Row { prefix: self.prefix, place: 0, tuple: &[] };
+                base.decode(shape, &mut self.base)?;
+            }
+            equal = tuple::compare(shape, &self.base, tuple).0.is_eq();
+        }
+        if equal && (shape.nulls_not_distinct || !tuple::key_has_null(shape, tuple)) {
             let first = self.duplicate.is_empty() || row.tid() < tuple::tid_of(&self.duplicate);
             if first {
                 self.duplicate.clear();
@@ -69,10 +76,14 @@ impl Loader {
                 return Err(Failure::Duplicate);
             }
         }
+        self.has_base = true;
         self.prefix = row.prefix;
-        self.base.clear();
-        self.base.try_reserve(tuple.len())?;
-        self.base.extend_from_slice(tuple);
+        self.whole = row.tuple.is_empty();
+        if !self.whole {
+            self.base.clear();
+            self.base.try_reserve(tuple.len())?;
+            self.base.extend_from_slice(tuple);
+        }
         Ok(())
     }
 

@@ -129,6 +129,12 @@ pub fn decode(shape: &IndexShape, prefix: u128, out: &mut Vec<u8>) {
     let encoded = prefix.to_be_bytes();
     // Values that were inverted for DESC are put right in here.
     let mut bytes = encoded;
+    if let ([attribute], VALUE) = (shape.key(), bytes[0]) {
+        let (end, _) = value_end(attribute, &bytes, 1);
+        invert(attribute, &mut bytes[1..end]);
+        let field = value(attribute, &bytes[1..end]);
+        return tuple::form(shape, 1, |_| Some(field), out);
+    }
     let mut fields: [Option<Field>; MAX_ATTRIBUTES] = [None; MAX_ATTRIBUTES];
     let mut spans = [(0, 0); MAX_ATTRIBUTES];
     let mut at = 0;
@@ -138,18 +144,10 @@ pub fn decode(shape: &IndexShape, prefix: u128, out: &mut Vec<u8>) {
         if !present {
             continue;
         }
-        let end = match attribute.order {
-            Order::Text => {
-                let last = if attribute.descending { 0xFF } else { 0 };
-                at + bytes[at..].iter().position(|&byte| byte == last).unwrap_or(BYTES - at)
-            }
-            _ => at + attribute.len as usize,
-        };
-        if attribute.descending {
-            bytes[at..end].iter_mut().for_each(|byte| *byte = !*byte);
-        }
+        let (end, next) = value_end(attribute, &bytes, at);
+        invert(attribute, &mut bytes[at..end]);
         *span = (at, end + 1);
-        at = end + usize::from(attribute.order == Order::Text);
+        at = next;
     }
     for ((attribute, &(start, end)), field) in shape.key().iter().zip(&spans).zip(&mut fields) {
         if end > 0 {
@@ -157,6 +155,23 @@ pub fn decode(shape: &IndexShape, prefix: u128, out: &mut Vec<u8>) {
         }
     }
     tuple::form(shape, shape.key().len(), |index| fields[index], out);
+}
+
+/// Where the value that begins at `at` ends, and where the next one begins.
+fn value_end(attribute: &Attribute, bytes: &[u8; BYTES], at: usize) -> (usize, usize) {
+    if attribute.order != Order::Text {
+        let end = at + attribute.len as usize;
+        return (end, end);
+    }
+    let last = if attribute.descending { 0xFF } else { 0 };
+    let len = bytes[at..].iter().position(|&byte| byte == last).unwrap_or(BYTES - at);
+    (at + len, at + len + 1)
+}
+
+fn invert(attribute: &Attribute, bytes: &mut [u8]) {
+    if attribute.descending {
+        bytes.iter_mut().for_each(|byte| *byte = !*byte);
+    }
 }
 
 /// Most bytes of a tuple that [`decode`] makes.

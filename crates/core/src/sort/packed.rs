@@ -139,7 +139,10 @@ impl Packed {
                 .iter()
                 .map(|entry| prefix.pack(entry.prefix()) | place.pack(entry.place.into())),
         );
-        sort_words(&mut words, used);
+        // Keys that grow with the table, as of a sequence, are in order already.
+        if words.windows(2).any(|pair| pair[0] > pair[1]) {
+            sort_words(&mut words, used);
+        }
         Ok(Some(Self { words, prefix, place }))
     }
 
