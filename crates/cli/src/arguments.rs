@@ -10,6 +10,7 @@ use pgsluice_engine::options::{
     RejectOptions, Source, TargetOptions,
 };
 use pgsluice_engine::reject::Limit;
+use pgsluice_engine::session::surroundings::{ForeignKeys, Indexes, Triggers};
 use std::path::PathBuf;
 
 /// The form of the files
@@ -136,6 +137,17 @@ pub struct TargetArguments {
     /// Do not ANALYZE the table after the load
     #[arg(long)]
     pub no_analyze: bool,
+    /// keep: rows are added to all indexes as they come; rebuild: indexes and
+    /// their constraints are built anew after the rows; auto: rebuild where the
+    /// table is empty or it pays
+    #[arg(long, default_value = "auto", value_name = "keep|rebuild|auto")]
+    pub indexes: Indexes,
+    /// keep: triggers fire; off: the table's triggers are disabled for the load
+    #[arg(long, default_value = "keep", value_name = "keep|off")]
+    pub triggers: Triggers,
+    /// keep: each row is checked; revalidate: all rows at once after the load
+    #[arg(long, default_value = "keep", value_name = "keep|revalidate")]
+    pub foreign_keys: ForeignKeys,
 }
 
 /// What happens on a refused record
@@ -317,5 +329,8 @@ fn target_options(a: &TargetArguments) -> TargetOptions {
         time_zone: a.time_zone.clone(),
         lock_timeout: a.lock_timeout.clone(),
         no_analyze: a.no_analyze,
+        indexes: a.indexes,
+        triggers: a.triggers,
+        foreign_keys: a.foreign_keys,
     }
 }

@@ -143,7 +143,7 @@ fn route(case: &Case, method: &str, summary: &serde_json::Value, log: &str, labe
         "insert-batch" => {
             assert!(saw("INSERT INTO \"p\".\"t\"") || case.bytes.is_empty(), "{label}")
         }
-        _ => assert!(!saw("INSERT INTO"), "{label}"),
+        _ => assert!(!saw("INSERT INTO \"p\""), "{label}"),
     }
     if case.bytes.is_empty() || method.starts_with("insert") {
         return;

@@ -1,5 +1,6 @@
 //! The main path: open → inspect → plan → execute → finish.
 
+use crate::around::{self, Around};
 use crate::error::Error;
 use crate::input::Reader;
 use crate::options::{Method, Options};
@@ -9,6 +10,7 @@ use crate::reject::{RejectFile, Rejects};
 use crate::report::{Progress, Seconds, Summary};
 use crate::session::conn::{Canceller, Conn};
 use crate::session::lane::{Lane, LaneCounts};
+use crate::session::surroundings::Indexes;
 use crate::session::{staged, transaction};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -60,7 +62,8 @@ pub fn plan_only(options: &Options) -> Result<Plan, Error> {
     let reader = Reader::open(&options.input)?;
     let mut conn = Conn::open(&options.target.url)?;
     transaction::begin(&mut conn, options)?;
-    let plan = make_plan(&mut conn, &reader, options, false)?;
+    let mut plan = make_plan(&mut conn, &reader, options, false)?;
+    plan.around = around::lines(&mut conn, &plan, options, reader.total_bytes())?;
     conn.exec("ROLLBACK")?;
     Ok(plan)
 }
@@ -71,7 +74,17 @@ pub fn plan_only(options: &Options) -> Result<Plan, Error> {
 ///
 /// Nothing has changed, or the error says what has.
 pub fn load(options: &Options, watch: &Watch) -> Result<Summary, Error> {
-    run(options, watch).map_err(|e| watch.told(e))
+    let mut result = run(options, watch);
+    if result.as_ref().is_err_and(|e| around::could_name_record(e, options)) {
+        // Everything is rolled back. With the indexes in place, the same
+        // duplicate is refused as stock COPY would refuse it, by line.
+        let mut options = options.clone();
+        options.target.indexes = Indexes::Keep;
+        watch.progress.bytes.set(0);
+        watch.progress.records.set(0);
+        result = run(&options, watch);
+    }
+    result.map_err(|e| watch.told(e))
 }
 
 fn run(options: &Options, watch: &Watch) -> Result<Summary, Error> {
@@ -87,38 +100,71 @@ fn run(options: &Options, watch: &Watch) -> Result<Summary, Error> {
     transaction::begin(&mut conn, options)?;
     let plan = Arc::new(make_plan(&mut conn, &reader, options, true)?);
     reader.on_server(plan.major);
+    let around = Around::take_down(&mut conn, &plan, options, watch)?;
+    let rows = execute(conn, reader, &plan, &around, options, watch, &mut clock);
+    // What lanes have found down is down whatever became of the rows.
+    let (mut done, mut steps) = around.settle(rows, &options.target.url, plan.lanes)?;
+    let conn = &mut done.lanes[0].conn;
+    if !options.target.no_analyze {
+        steps.push(around.analyze(conn, &plan));
+    }
+    let wal_end = transaction::wal_position(conn);
+    clock.finish = clock.lap();
+
+    watch.phase(4);
+    let mut summary = summarise(options, &plan, &done, watch, &clock);
+    summary.steps.extend(steps);
+    summary.wal_bytes = wal_start.zip(wal_end).map(|(a, b)| b.saturating_sub(a));
+    for lane in &done.lanes {
+        summary.notes.extend(lane.conn.take_notices());
+    }
+    Ok(summary)
+}
+
+/// Rows that are committed.
+struct Done {
+    through: Through,
+    counts: LaneCounts,
+    rejected: u64,
+    lanes: Vec<Lane>,
+    transactions: u64,
+    /// what was done after the rows
+    steps: Vec<String>,
+}
+
+/// From the first statement to the last commit.
+fn execute(
+    mut conn: Conn,
+    reader: Reader,
+    plan: &Arc<Plan>,
+    around: &Around,
+    options: &Options,
+    watch: &Watch,
+    clock: &mut Clock,
+) -> Result<Done, Error> {
     for statement in &plan.before {
         conn.exec(statement)?;
     }
     clock.inspect = clock.lap();
 
     watch.phase(2);
-    let rows = rows(conn, reader, options, watch, &plan, &mut clock);
-    let (through, counts, mut lanes, rejected) = rows.map_err(|e| take_back(e, &plan, options))?;
+    let rows = rows(conn, reader, options, watch, plan, clock);
+    let (through, counts, mut lanes, rejected) = rows.map_err(|e| take_back(e, plan, options))?;
 
     watch.phase(3);
     for statement in &plan.after {
         lanes[0].conn.exec(statement)?;
     }
-    let moved = transaction::move_sequences(&mut lanes[0].conn, &plan)?;
-    let transactions = commit(&mut lanes, &plan, options)?;
-    if !options.target.no_analyze {
-        transaction::analyze(&mut lanes[0].conn, &plan);
+    let mut steps = around.after_rows(&mut lanes[0].conn)?;
+    if plan.lanes == 1 {
+        steps.extend(around.move_sequences(&mut lanes[0].conn, plan)?);
     }
-    let wal_end = transaction::wal_position(&mut lanes[0].conn);
-    clock.finish = clock.lap();
-
-    watch.phase(4);
-    let mut summary = summarise(options, &plan, &through, &counts, watch, &clock);
-    summary.rejected = rejected;
-    summary.skipped -= rejected;
-    summary.steps.extend(moved);
-    summary.transactions = transactions;
-    summary.wal_bytes = wal_start.zip(wal_end).map(|(a, b)| b.saturating_sub(a));
-    for lane in &lanes {
-        summary.notes.extend(lane.conn.take_notices());
+    let transactions = commit(&mut lanes, plan, options)?;
+    if plan.lanes > 1 {
+        // Only now one connection sees the keys of all.
+        steps.extend(around.move_sequences(&mut lanes[0].conn, plan)?);
     }
-    Ok(summary)
+    Ok(Done { through, counts, rejected, lanes, transactions, steps })
 }
 
 /// Sends the rows; they are in the table when this returns, and not committed.
@@ -305,23 +351,18 @@ fn commit(lanes: &mut [Lane], plan: &Plan, options: &Options) -> Result<u64, Err
     Ok(lanes.len() as u64)
 }
 
-fn summarise(
-    options: &Options,
-    plan: &Plan,
-    through: &Through,
-    counts: &LaneCounts,
-    watch: &Watch,
-    clock: &Clock,
-) -> Summary {
+fn summarise(options: &Options, plan: &Plan, done: &Done, watch: &Watch, clock: &Clock) -> Summary {
+    let (through, counts) = (&done.through, &done.counts);
     // PGCOPY files are not parsed: their rows are counted by the server.
     let records = if plan.dialect.is_some() { through.records } else { counts.rows };
     let bytes = watch.progress.bytes.get();
     let total = clock.total();
+    let steps = plan.made.iter().chain(&plan.before).chain(&plan.after).chain(&done.steps);
     Summary {
         read: records + through.passed,
         loaded: counts.rows,
-        rejected: 0,
-        skipped: through.passed + (records - counts.rows),
+        rejected: done.rejected,
+        skipped: through.passed + (records - counts.rows - done.rejected),
         table: plan.table.clone(),
         files: options.input.sources.iter().map(|s| s.name()).collect(),
         method: plan.method.name().into(),
@@ -342,7 +383,8 @@ fn summarise(
         statements: counts.statements,
         chunks_encoded: counts.chunks_encoded,
         chunks_as_is: counts.chunks_as_is,
-        steps: plan.made.iter().chain(&plan.before).chain(&plan.after).cloned().collect(),
+        transactions: done.transactions,
+        steps: steps.cloned().collect(),
         settings: plan.settings.iter().map(|(name, value)| format!("{name} = {value}")).collect(),
         notes: plan.notes.clone(),
         ..Summary::default()

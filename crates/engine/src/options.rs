@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::reject::Limit;
+use crate::session::surroundings::{ForeignKeys, Indexes, Triggers};
 use pgsluice_core::scan::{Dialect, DotLine, Format};
 use std::fmt;
 use std::path::PathBuf;
@@ -248,6 +249,12 @@ pub struct TargetOptions {
     pub lock_timeout: Option<String>,
     /// no ANALYZE after the load
     pub no_analyze: bool,
+    /// what is done with indexes and the constraints that they back
+    pub indexes: Indexes,
+    /// what is done with users' triggers
+    pub triggers: Triggers,
+    /// what is done with the table's foreign keys
+    pub foreign_keys: ForeignKeys,
 }
 
 /// What becomes of records that are refused, where the load is to go on.

@@ -4,7 +4,7 @@ use crate::error::{Error, Place};
 use crate::input::HeaderLine;
 use crate::mapping;
 use crate::options::{FileFormat, Method, Options};
-use crate::session::catalog::{ColumnFacts, ServerFacts, TableFacts};
+use crate::session::catalog::{ServerFacts, TableFacts};
 use crate::session::staged::{self, Landing};
 use pgsluice_core::scan::{Dialect, Format};
 use pgsluice_core::shape::{Column, RowShape, Type};
@@ -97,8 +97,8 @@ pub struct Plan {
     pub landing: Option<Landing>,
     /// lanes are committed together, by two-phase commit
     pub two_phase: bool,
-    /// columns that the file supplies, each with the sequence it owns
-    pub sequences: Vec<(String, String)>,
+    /// what is done with indexes, foreign keys and triggers, one line for each
+    pub around: Vec<String>,
     /// what the user should know before it begins
     pub notes: Vec<String>,
 }
@@ -171,12 +171,9 @@ pub fn plan(
         settings: settings(options),
         landing: None,
         two_phase: false,
-        sequences: Vec::new(),
+        around: Vec::new(),
         notes: notes(server, table, input),
     };
-    let supplied = |c: &&ColumnFacts| plan.columns.contains(&c.name);
-    let owned = table.columns.iter().filter(supplied);
-    plan.sequences = owned.filter_map(|c| Some((c.name.clone(), c.sequence.clone()?))).collect();
     steps(&mut plan, table, options)?;
     judge(&mut plan, options)?;
     around_lanes(&mut plan, server, table, options, cores);

@@ -44,6 +44,9 @@ fn print(plan: &Plan) {
     for statement in &plan.after {
         println!("after     {statement}");
     }
+    for line in &plan.around {
+        println!("around    {line}");
+    }
     for note in &plan.notes {
         println!("note      {note}");
     }

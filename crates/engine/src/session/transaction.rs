@@ -2,8 +2,9 @@
 //! how it ends.
 
 use super::catalog::{self, ServerFacts, TableFacts};
-use super::conn::{quote_ident, quote_literal, Conn};
+use super::conn::Conn;
 use super::create::{self, NewTable};
+use super::surroundings::{ForeignKeys, Indexes, Triggers};
 use crate::error::Error;
 use crate::input::Reader;
 use crate::options::{Create, Method, Options};
@@ -90,7 +91,13 @@ pub fn inspect(
     if lock && matches!(table.kind, 'r' | 'p') {
         // Lanes share the table among connections: none may shut the others out.
         let lanes = target.method == Method::Lanes;
-        let exclusive = target.method.exclusive() || (target.truncate && !lanes);
+        // What is asked for by name needs the table alone anyway: no waiting for
+        // that with a weaker lock in hand, which could end in a deadlock.
+        let down = target.indexes == Indexes::Rebuild
+            || target.foreign_keys == ForeignKeys::Revalidate
+            || target.triggers == Triggers::Off;
+        let exclusive = target.method.exclusive()
+            || (target.truncate || down && target.method != Method::Insert) && !lanes;
         let mode = if exclusive { "ACCESS EXCLUSIVE" } else { "ROW EXCLUSIVE" };
         conn.exec(&format!("LOCK TABLE ONLY {} IN {mode} MODE", table.sql))?;
     }
@@ -111,41 +118,6 @@ fn check_encoding(conn: &mut Conn, options: &Options) -> Result<(), Error> {
 pub fn wal_position(conn: &mut Conn) -> Option<u64> {
     let rows = conn.exec("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')").ok()?;
     rows.first()?.first()?.as_ref()?.parse().ok()
-}
-
-/// Moves the sequences of loaded columns past the loaded values, so that the
-/// next row without a key gets a new one. Gives what was done.
-///
-/// # Errors
-///
-/// The connection is lost.
-pub fn move_sequences(conn: &mut Conn, plan: &Plan) -> Result<Vec<String>, Error> {
-    let mut done = Vec::new();
-    for (column, sequence) in &plan.sequences {
-        let facts = conn.query(
-            "SELECT has_sequence_privilege($1::regclass, 'UPDATE') \
-             AND has_table_privilege($2::regclass, 'SELECT'), seqincrement > 0 \
-             FROM pg_catalog.pg_sequence WHERE seqrelid = $1::regclass",
-            &[Some(sequence), Some(&plan.table)],
-        )?;
-        let is = |i: usize| facts.first().is_some_and(|r| r[i].as_deref() == Some("t"));
-        if !is(0) {
-            done.push(format!("{sequence} was not moved: the role may not"));
-            continue;
-        }
-        let (best, beyond) = if is(1) { ("max", ">") } else { ("min", "<") };
-        let rows = conn.exec(&format!(
-            "SELECT setval({}, v.best) FROM (SELECT {best}({}) AS best FROM {}) v, {sequence} s \
-             WHERE v.best {beyond} s.last_value OR (v.best = s.last_value AND NOT s.is_called)",
-            quote_literal(sequence),
-            quote_ident(column),
-            plan.table,
-        ))?;
-        if let Some(value) = rows.first().and_then(|r| r[0].clone()) {
-            done.push(format!("sequence {sequence} moved to {value}"));
-        }
-    }
-    Ok(done)
 }
 
 /// Commits. If the connection breaks just then, the server is asked over a new
@@ -209,11 +181,4 @@ pub fn commit_prepared(conns: &mut [&mut Conn]) -> Result<(), Error> {
         }
     }
     Ok(())
-}
-
-/// Statistics for the planner. A role that may not is told by a warning of
-/// the server, which is not worth failing for.
-pub fn analyze(conn: &mut Conn, plan: &Plan) {
-    // Its failure changes no row; autovacuum will come.
-    let _ = conn.exec(&format!("ANALYZE {}", plan.table));
 }

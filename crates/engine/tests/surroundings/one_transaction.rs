@@ -32,7 +32,7 @@ fn everything_comes_back_as_it_was() {
         assert_eq!(taken.entry.choices.len(), 13 + 2 + 3, "indexes, foreign keys, triggers");
         conn.exec(ROWS).unwrap();
         let restored = put_back(&mut conn, &taken).unwrap();
-        assert_eq!(restored.len(), taken.entry.choices.len());
+        assert_eq!(restored.restored.len(), taken.entry.choices.len());
         conn.exec("COMMIT").unwrap();
         assert_same(&before, &snapshot(&mut conn, oid));
         assert_eq!(still_down(&mut conn), 0);

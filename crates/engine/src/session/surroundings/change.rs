@@ -30,6 +30,15 @@ pub struct Restored {
     pub was_back: bool,
 }
 
+/// What was done to put everything back.
+#[derive(Clone, Debug, Default)]
+pub struct PutBack {
+    /// the setting that was changed for the builds, as `name = value`
+    pub setting: Option<String>,
+    /// the objects, in the order of their making
+    pub restored: Vec<Restored>,
+}
+
 /// Decides, records and takes down, in the transaction that is open. Commit
 /// and rollback are the caller's: nothing here is visible before.
 ///
@@ -128,14 +137,14 @@ fn record_and_drop(
 ///
 /// The server refuses, as it does where rows violate a constraint; or an object
 /// is not what it was. The transaction cannot be committed then.
-pub fn put_back(conn: &mut Conn, taken: &TakenDown) -> Result<Vec<Restored>, Error> {
+pub fn put_back(conn: &mut Conn, taken: &TakenDown) -> Result<PutBack, Error> {
     let entry = &taken.entry;
     if entry.choices.is_empty() {
-        return Ok(Vec::new());
+        return Ok(PutBack::default());
     }
     // Checks that wait for the commit would keep the server from altering the table.
     conn.exec("SET CONSTRAINTS ALL IMMEDIATE")?;
-    settings::for_builds(conn)?;
+    let setting = settings::for_builds(conn)?;
     let mut restored = Vec::new();
     for kind in ["index", "foreign key", "trigger"] {
         for choice in entry.choices.iter().filter(|c| c.kind == kind) {
@@ -153,7 +162,7 @@ pub fn put_back(conn: &mut Conn, taken: &TakenDown) -> Result<Vec<Restored>, Err
     for choice in &entry.choices {
         same(&around, choice)?;
     }
-    Ok(restored)
+    Ok(PutBack { setting, restored })
 }
 
 /// The server's refusal, with what to do about it.

@@ -13,7 +13,7 @@ pub mod policy;
 mod settings;
 
 pub use after::{finish, sequences, Finished, Moved};
-pub use change::{put_back, take_down, Restored, TakenDown};
+pub use change::{put_back, take_down, PutBack, Restored, TakenDown};
 pub use committed::{put_back_committed, Open, Outcome};
 pub use policy::{Course, Decision, ForeignKeys, Indexes, Request, Triggers};
 
@@ -41,7 +41,7 @@ pub struct Relation {
     pub rows: f64,
     /// the role sees every row
     pub visible: bool,
-    /// the table has no row
+    /// it is a plain table and has no row
     #[serde(default)]
     pub empty: bool,
 }
@@ -183,8 +183,8 @@ impl Surroundings {
         search_path(conn, &path)?;
         let mut relation =
             relation.ok_or_else(|| Error::new(format!("there is no table with oid {oid}")))?;
-        relation.empty = relation.heap_bytes == 0 && relation.kind == 'r'
-            || relation.visible && is_empty(conn, &relation.name)?;
+        relation.empty = relation.kind == 'r'
+            && (relation.heap_bytes == 0 || relation.visible && is_empty(conn, &relation.name)?);
         Ok(Surroundings { relation, indexes, foreign_keys, triggers })
     }
 

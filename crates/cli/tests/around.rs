@@ -1,0 +1,181 @@
+//! What stands around a load, through the whole program: afterwards the
+//! catalogs say what they said before, whatever happened in between.
+
+mod common;
+
+use common::{each_major, World};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+const TABLE: &str = "\"Odd Schema\".\"My Table\"";
+const DOWN: &str = "SELECT count(*) FROM pgsluice_loads.taken_down WHERE put_back_at IS NULL";
+
+fn zoo(world: &mut World) {
+    world.sql("DROP SCHEMA IF EXISTS \"Odd Schema\" CASCADE");
+    world.sql(include_str!("../../engine/tests/surroundings/zoo.sql"));
+}
+
+fn snapshot(world: &mut World) -> Vec<String> {
+    let oid = world.sql(&format!("SELECT '{TABLE}'::regclass::oid"));
+    let sql = include_str!("../../engine/tests/surroundings/snapshot.sql");
+    let rows = world.conn.query(sql, &[Some(&oid)]).unwrap();
+    rows.into_iter().map(|r| r[0].clone().unwrap()).collect()
+}
+
+fn assert_same(before: &[String], after: &[String]) {
+    let lost: Vec<_> = before.iter().filter(|l| !after.contains(l)).collect();
+    let new: Vec<_> = after.iter().filter(|l| !before.contains(l)).collect();
+    assert!(lost.is_empty() && new.is_empty(), "lost: {lost:#?}\nnew: {new:#?}");
+}
+
+/// Rows of the zoo's table, from `first` on.
+fn rows(first: u32, count: u32) -> Vec<u8> {
+    let row = |i: u32| {
+        format!(
+            "{i},k{},{i},d{},\"[{i},{})\",{{t{}}},2024-01-01 00:00:00+00,{}\n",
+            i % 1000,
+            i % 7,
+            i + 1,
+            i % 3,
+            i % 1000
+        )
+    };
+    (first..first + count).flat_map(|i| row(i).into_bytes()).collect()
+}
+
+/// The names in the statements that the log has of this kind.
+fn logged(log: &str, what: &str) -> usize {
+    log.lines().filter(|l| l.contains(what)).count()
+}
+
+#[test]
+fn an_empty_table_rebuilds_and_one_with_rows_keeps() {
+    for installation in each_major() {
+        let mut world = World::new(&installation);
+        zoo(&mut world);
+        let before = snapshot(&mut world);
+        let file = world.file("rows", &rows(1, 5000));
+        let mut log = 0;
+        world.log(&mut log);
+        let summary = world.load(&[&file, "--table", TABLE]).unwrap();
+        assert_eq!(summary["loaded"], 5000);
+        assert_eq!(world.sql(&format!("SELECT count(*) FROM {TABLE}")), "5000");
+        assert_same(&before, &snapshot(&mut world));
+        assert_eq!(world.sql(DOWN), "0");
+        let seen = world.log(&mut log);
+        assert_eq!(
+            logged(&seen, "statement: CREATE UNIQUE INDEX")
+                + logged(&seen, "statement: CREATE INDEX"),
+            12
+        );
+        let steps = summary["steps"].to_string();
+        assert!(steps.contains("primary key") && steps.contains("put back in"), "{steps}");
+
+        let file = world.file("more", &rows(10_000, 100));
+        world.load(&[&file, "--table", TABLE]).unwrap();
+        let seen = world.log(&mut log);
+        assert_eq!(logged(&seen, "statement: DROP INDEX"), 0);
+        assert_eq!(logged(&seen, "statement: ALTER TABLE"), 0);
+        assert_same(&before, &snapshot(&mut world));
+
+        // Asked for by name, they are rebuilt there too, and everything else goes down.
+        let file = world.file("third", &rows(20_000, 100));
+        let fired = "SELECT count(*) FROM \"Odd Schema\".fired";
+        let fired_before = world.sql(fired);
+        let arguments =
+            ["--indexes", "rebuild", "--triggers", "off", "--foreign-keys", "revalidate"];
+        world.load(&[&[file.as_str(), "--table", TABLE], &arguments[..]].concat()).unwrap();
+        let seen = world.log(&mut log);
+        assert_eq!(
+            logged(&seen, "statement: CREATE UNIQUE INDEX")
+                + logged(&seen, "statement: CREATE INDEX"),
+            12
+        );
+        assert_eq!(logged(&seen, "VALIDATE CONSTRAINT fk_"), 2);
+        assert_eq!(world.sql(fired), fired_before);
+        assert_same(&before, &snapshot(&mut world));
+    }
+}
+
+#[test]
+fn a_refused_load_changes_nothing_and_names_the_line() {
+    let mut world = World::new(each_major().last().unwrap());
+    zoo(&mut world);
+    world.sql("ALTER TABLE \"Odd Schema\".\"My Table\" DROP CONSTRAINT fk_not_valid");
+    let before = snapshot(&mut world);
+    let cases = [
+        (
+            "1,k1,1,,,,,1\n2,k2,2,,,,,2\n1,k3,3,,,,,3\n",
+            "duplicate key value violates unique",
+            ", line 3,",
+        ),
+        ("1,k1,1,,,,,1\n2,k2,x,,,,,2\n", "invalid input syntax for type integer", ", line 2,"),
+        ("1,k1,1,,,,,123456\n", "violates foreign key constraint", ""),
+    ];
+    for (bytes, message, line) in cases {
+        let file = world.file("bad", bytes.as_bytes());
+        let all = ["--indexes", "rebuild", "--triggers", "off", "--foreign-keys", "revalidate"];
+        for arguments in [&[][..], &all[..]] {
+            let said = world.load(&[&[file.as_str(), "--table", TABLE], arguments].concat());
+            let said = said.unwrap_err();
+            assert!(said.contains(message) && said.contains(line), "{said}");
+            assert_same(&before, &snapshot(&mut world));
+            assert_eq!(world.sql(&format!("SELECT count(*) FROM {TABLE}")), "0");
+        }
+    }
+    assert_eq!(world.sql(DOWN), "0");
+}
+
+/// The keys that the file supplies are passed by the sequences behind them.
+#[test]
+fn sequences_are_moved_and_statistics_made() {
+    let mut world = World::new(each_major().first().unwrap());
+    world.sql("CREATE TABLE t (id serial PRIMARY KEY, i bigint GENERATED BY DEFAULT AS IDENTITY)");
+    let file = world.file("keys", b"7,5000000\n3,2\n");
+    world.load(&[&file, "--table", "t"]).unwrap();
+    assert_eq!(world.sql("INSERT INTO t DEFAULT VALUES RETURNING id || ' ' || i"), "8 5000001");
+    assert_eq!(world.sql("SELECT reltuples FROM pg_class WHERE relname = 't'"), "2");
+}
+
+/// The loader dies at some moment, by SIGKILL, or the server does. The table
+/// holds all rows or none, and after `repair` the catalogs say what they said.
+#[test]
+fn killed_at_any_moment() {
+    for installation in [each_major().first().unwrap(), each_major().last().unwrap()] {
+        let mut world = World::new(installation);
+        zoo(&mut world);
+        world.sql("CREATE ROLE dummy");
+        let before = snapshot(&mut world);
+        let count = 20_000;
+        let file = world.file("rows", &rows(1, count));
+        let url = world.server.url("postgres");
+        let mut outcomes = [0, 0];
+        for round in 0..10_u64 {
+            world.sql(&format!("TRUNCATE {TABLE}"));
+            let mut child = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
+                .args(["load", &file, "--table", TABLE, "--to", &url, "--quiet"])
+                .args(["--indexes", "rebuild", "--triggers", "off"])
+                .args(["--foreign-keys", "revalidate"])
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+            std::thread::sleep(Duration::from_millis(15 + 90 * round));
+            if round % 2 == 0 {
+                child.kill().unwrap();
+            } else {
+                world.server.kill9().unwrap();
+                world.server.restart().unwrap();
+                world.conn = pgsluice_engine::session::conn::Conn::open(&url).unwrap();
+            }
+            child.wait().unwrap();
+            let output = world.run(&["repair"]);
+            assert_eq!(output.status.code(), Some(0), "{output:?}");
+            // A backend that has not yet noticed that its client is gone holds the table.
+            let rows: u32 = world.sql(&format!("SELECT count(*) FROM {TABLE}")).parse().unwrap();
+            assert!(rows == 0 || rows == count, "{rows} rows");
+            outcomes[usize::from(rows > 0)] += 1;
+            assert_same(&before, &snapshot(&mut world));
+        }
+        assert!(outcomes[0] > 0, "no kill came in time: {outcomes:?}");
+    }
+}

@@ -1,0 +1,226 @@
+//! The load's own use of [`surroundings`](crate::session::surroundings): when
+//! things are taken down and put back, and in which transactions.
+
+use crate::error::Error;
+use crate::ledger::{self, State};
+use crate::load::Watch;
+use crate::options::{Method, Options, Source};
+use crate::plan::Plan;
+use crate::session::conn::Conn;
+use crate::session::surroundings::{
+    finish, policy, put_back, put_back_committed, sequences, take_down, Course, Finished, Indexes,
+    Moved, Outcome, Request, Restored, Surroundings, TakenDown,
+};
+use crate::session::transaction;
+use std::fs;
+
+/// Files up to this size are loaded a second time to name a duplicate's record.
+const READ_AGAIN: u64 = 1 << 30;
+
+/// What is down during a load.
+pub struct Around {
+    taken: TakenDown,
+    /// holds the load's lock while what is down is committed
+    guard: Option<Conn>,
+}
+
+/// What would be done, one line for each object; needs an open transaction.
+///
+/// # Errors
+///
+/// The connection is lost.
+pub fn lines(
+    conn: &mut Conn,
+    plan: &Plan,
+    options: &Options,
+    bytes: u64,
+) -> Result<Vec<String>, Error> {
+    let oid = oid(conn, plan)?;
+    let around = Surroundings::read(conn, oid)?;
+    let state = ledger::state(conn)?;
+    let recorded = !matches!(state, State::Unusable(_));
+    let decision = policy::decide(&around, &request(&around, plan, options, bytes, recorded));
+    let mut lines = decision.lines();
+    if let (State::Unusable(why), true) = (state, decision.any_down()) {
+        lines.push(format!(
+            "{why}: what is taken down is not recorded, and repair cannot help; one transaction \
+             holds it all together"
+        ));
+    }
+    Ok(lines)
+}
+
+/// Whether it is worth loading once more with all indexes in place, to name
+/// the record that a rebuilt index refused: the files can be read again, and
+/// that does not take long.
+pub fn could_name_record(error: &Error, options: &Options) -> bool {
+    let refused = matches!(error.sqlstate(), "23505" | "23P01") && error.place().is_none();
+    let size = |source: &Source| match source {
+        Source::File(path) => fs::metadata(path).ok().filter(|m| m.is_file()).map(|m| m.len()),
+        Source::Stdin => None,
+    };
+    let bytes: Option<u64> = options.input.sources.iter().map(size).sum();
+    refused
+        && options.rejects.is_none()
+        && options.target.indexes != Indexes::Keep
+        && bytes.is_some_and(|bytes| bytes <= READ_AGAIN)
+}
+
+impl Around {
+    /// Takes down what the rule and the options say, in the transaction that is
+    /// open. For lanes that transaction is committed then, and another begun.
+    ///
+    /// # Errors
+    ///
+    /// The connection is lost, or the server refuses what was asked for by name.
+    pub fn take_down(
+        conn: &mut Conn,
+        plan: &Plan,
+        options: &Options,
+        watch: &Watch,
+    ) -> Result<Around, Error> {
+        let oid = oid(conn, plan)?;
+        let around = Surroundings::read(conn, oid)?;
+        let bytes = watch.progress.total_bytes.get();
+        let mut state = ledger::state(conn)?;
+        let wanted = request(&around, plan, options, bytes, true);
+        if state == State::Missing && policy::decide(&around, &wanted).any_down() {
+            // Over a connection of its own: others would wait for this transaction.
+            state = ledger::ensure(&mut watch.connect(&options.target.url)?)?;
+        }
+        let wanted = request(&around, plan, options, bytes, state == State::Ready);
+        let taken = take_down(conn, oid, &wanted, &state)?;
+        let mut guard = None;
+        if wanted.course != Course::OneTransaction && !taken.entry.choices.is_empty() {
+            let mut other = Conn::open(&options.target.url)?;
+            other.exec("BEGIN; SET LOCAL idle_in_transaction_session_timeout = 0")?;
+            ledger::lock(&mut other, &taken.entry.load)?;
+            guard = Some(other);
+            conn.exec("COMMIT")?;
+            transaction::begin(conn, options)?;
+            conn.exec(&format!("LOCK TABLE ONLY {} IN ROW EXCLUSIVE MODE", plan.table))?;
+        }
+        Ok(Around { taken, guard })
+    }
+
+    /// Puts everything back in the load's transaction, before its commit.
+    /// Gives what was done. Around lanes there is nothing to do yet.
+    ///
+    /// # Errors
+    ///
+    /// The rows violate a constraint that was down, or the connection is lost.
+    pub fn after_rows(&self, conn: &mut Conn) -> Result<Vec<String>, Error> {
+        if self.guard.is_some() || self.taken.entry.choices.is_empty() {
+            return Ok(Vec::new());
+        }
+        let done = put_back(conn, &self.taken)?;
+        Ok(done.setting.into_iter().chain(done.restored.iter().map(told)).collect())
+    }
+
+    /// Moves the sequences behind the columns that the file supplies past the
+    /// keys that came. Gives what was done.
+    ///
+    /// # Errors
+    ///
+    /// The connection is lost, or the server refuses.
+    pub fn move_sequences(&self, conn: &mut Conn, plan: &Plan) -> Result<Vec<String>, Error> {
+        let moved = sequences(conn, self.taken.entry.relation, &plan.table, &plan.columns)?;
+        let told = |m: &Moved| match &m.left {
+            Some(why) => format!("sequence {} stands before key {}: {why}", m.sequence, m.key),
+            None => format!("sequence {} moved past {}", m.sequence, m.key),
+        };
+        Ok(moved.iter().map(told).collect())
+    }
+
+    /// `ANALYZE`, or more, after the commit. Its failure changes no row and is
+    /// no failure of the load: autovacuum will come. Gives what was done.
+    pub fn analyze(&self, conn: &mut Conn, plan: &Plan) -> String {
+        match finish(conn, self.taken.entry.relation, &plan.table, plan.freeze) {
+            Ok(Finished { statement: Some(statement), .. }) => statement,
+            Ok(Finished { left, .. }) => format!("no ANALYZE: {}", left.unwrap_or_default()),
+            Err(error) => format!("no ANALYZE: {}", error.message()),
+        }
+    }
+
+    /// When lanes have committed, or have failed: puts back what was committed
+    /// as down. Gives what the load gave, and what was done.
+    ///
+    /// # Errors
+    ///
+    /// That of the load; or something is still down.
+    pub fn settle<T>(
+        &self,
+        rows: Result<T, Error>,
+        url: &str,
+        workers: usize,
+    ) -> Result<(T, Vec<String>), Error> {
+        if self.guard.is_none() {
+            return rows.map(|rows| (rows, Vec::new()));
+        }
+        let entry = &self.taken.entry;
+        let (done, down) = match put_back_committed(&|| Conn::open(url), workers, entry) {
+            Ok(outcomes) => sorted(outcomes),
+            Err(error) => (Vec::new(), vec![format!("{}: {error}", entry.relation_name)]),
+        };
+        if down.is_empty() {
+            return rows.map(|rows| (rows, done));
+        }
+        let changed = format!("still down: {}", down.join("; "));
+        Err(match rows {
+            Ok(_) => Error::new("the rows are committed, but not everything around them is back")
+                .with_changed(changed),
+            Err(error) => error.with_changed(changed),
+        }
+        .with_hint("pgsluice repair puts it back"))
+    }
+}
+
+fn told(restored: &Restored) -> String {
+    format!("{} put back in {:.2} s", restored.object, restored.seconds)
+}
+
+/// What was done, and what could not be.
+fn sorted(outcomes: Vec<Outcome>) -> (Vec<String>, Vec<String>) {
+    let (mut done, mut down) = (Vec::new(), Vec::new());
+    for (object, outcome) in outcomes {
+        match outcome {
+            Ok(restored) => done.push(told(&restored)),
+            Err(error) => down.push(format!("{object}: {}", error.message())),
+        }
+    }
+    (done, down)
+}
+
+fn oid(conn: &mut Conn, plan: &Plan) -> Result<u32, Error> {
+    let rows = conn.query("SELECT pg_catalog.to_regclass($1)::oid", &[Some(&plan.table)])?;
+    let oid = rows[0][0].as_deref().and_then(|o| o.parse().ok());
+    oid.ok_or_else(|| Error::new(format!("there is no table {}", plan.table)))
+}
+
+fn request(
+    around: &Surroundings,
+    plan: &Plan,
+    options: &Options,
+    bytes: u64,
+    recorded: bool,
+) -> Request {
+    let target = &options.target;
+    let relation = &around.relation;
+    // A row takes more bytes in the heap than in most files, and a file may be
+    // compressed: the estimate is low rather than high.
+    let known = bytes > 0 && relation.heap_bytes > 0 && relation.rows > 0.0;
+    let new_rows = bytes as f64 * relation.rows / relation.heap_bytes as f64;
+    Request {
+        indexes: target.indexes,
+        triggers: target.triggers,
+        foreign_keys: target.foreign_keys,
+        rejects: options.rejects.is_some(),
+        course: match plan.method {
+            Method::Insert => Course::RowByRow,
+            _ if plan.lanes > 1 => Course::Lanes { recorded },
+            _ => Course::OneTransaction,
+        },
+        truncates: target.truncate,
+        new_rows: known.then_some(new_rows),
+    }
+}
