@@ -180,3 +180,102 @@ fn killed_at_any_moment() {
         assert!(outcomes[0] > 0, "no kill came in time: {outcomes:?}");
     }
 }
+
+/// Around lanes, what is down is down for everybody until the lanes have ended:
+/// only what cannot refuse a row, and it comes back whatever becomes of them.
+#[test]
+fn lanes_rebuild_what_cannot_refuse_a_row() {
+    for installation in each_major() {
+        let mut world = World::new(&installation);
+        world.sql(
+            "CREATE TABLE l (id int PRIMARY KEY, a int, b text, c timestamptz); \
+             CREATE INDEX l_a ON l (a); CREATE INDEX l_c ON l (c DESC) WITH (fillfactor = 50); \
+             CREATE INDEX l_b ON l (b); COMMENT ON INDEX l_a IS 'of a'",
+        );
+        let defs =
+            "SELECT string_agg(indexdef || coalesce(obj_description(indexname::regclass), ''), \
+            '; ' ORDER BY indexname) FROM pg_indexes WHERE tablename = 'l'";
+        let before = world.sql(defs);
+        let row = |i: u32| format!("{i},{},text {i},2024-01-01 00:00:00+00\n", i % 100);
+        let good: String = (1..200_000).map(row).collect();
+        let mut log = 0;
+        world.log(&mut log);
+        let file = world.file("good", good.as_bytes());
+        let arguments = ["--table", "l", "--method", "lanes", "--lanes", "2"];
+        let summary = world.load(&[&[file.as_str()], &arguments[..]].concat()).unwrap();
+        assert_eq!(summary["loaded"], 199_999);
+        let seen = world.log(&mut log);
+        assert_eq!(logged(&seen, "statement: CREATE INDEX"), 2);
+        assert_eq!(logged(&seen, "statement: CREATE UNIQUE INDEX"), 0);
+        assert_eq!(world.sql(defs), before);
+        assert_eq!(world.sql(DOWN), "0");
+
+        world.sql("TRUNCATE l");
+        let file = world.file("bad", format!("{good}1,x,bad,2024-01-01 00:00:00+00\n").as_bytes());
+        let said = world.load(&[&[file.as_str()], &arguments[..]].concat()).unwrap_err();
+        assert!(said.contains("invalid input syntax"), "{said}");
+        assert_eq!(world.sql("SELECT count(*) FROM l"), "0");
+        assert_eq!(world.sql(defs), before);
+        assert_eq!(world.sql(DOWN), "0");
+    }
+}
+
+/// As [`killed_at_any_moment`], with something committed as down in between.
+#[test]
+fn lanes_killed_at_any_moment() {
+    let mut world = World::new(each_major().last().unwrap());
+    world.sql(
+        "CREATE TABLE l (id int PRIMARY KEY, a int, c timestamptz); \
+         CREATE INDEX l_a ON l (a); CREATE INDEX l_c ON l (c); \
+         CREATE FUNCTION fire() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'; \
+         CREATE TRIGGER fires AFTER INSERT ON l FOR EACH ROW EXECUTE FUNCTION fire(); \
+         ALTER TABLE l ENABLE ALWAYS TRIGGER fires",
+    );
+    let facts = "SELECT (SELECT string_agg(indexdef, '; ' ORDER BY indexname) FROM pg_indexes \
+        WHERE tablename = 'l') || (SELECT string_agg(tgenabled::text, '') FROM pg_trigger \
+        WHERE tgrelid = 'l'::regclass)";
+    let before = world.sql(facts);
+    let row = |i: u32| format!("{i},{},2024-01-01 00:00:00+00\n", i % 100);
+    let file = world.file("rows", (0..300_000).map(row).collect::<String>().as_bytes());
+    let url = world.server.url("postgres");
+    let mut repaired = 0;
+    for round in 0..10_u64 {
+        world.sql("TRUNCATE l");
+        let mut child = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
+            .args(["load", &file, "--table", "l", "--to", &url, "--quiet", "--method", "lanes"])
+            .args(["--lanes", "2", "--triggers", "off"])
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(40 + 80 * round));
+        if round % 2 == 0 {
+            child.kill().unwrap();
+        } else {
+            world.server.kill9().unwrap();
+            world.server.restart().unwrap();
+            world.conn = pgsluice_engine::session::conn::Conn::open(&url).unwrap();
+        }
+        child.wait().unwrap();
+        let output = repaired_at_last(&world);
+        repaired += usize::from(output.contains("put back"));
+        assert_eq!(world.sql(facts), before);
+        let rows = world.sql("SELECT count(*) FROM l");
+        assert!(rows == "0" || rows == "300000", "{rows} rows");
+        assert_eq!(world.sql("SELECT count(*) FROM pg_prepared_xacts"), "0");
+    }
+    assert!(repaired > 0, "no kill left anything down: the test proves nothing");
+}
+
+/// Runs `repair` until the server has noticed that the loader is gone.
+fn repaired_at_last(world: &World) -> String {
+    for _ in 0..100 {
+        let output = world.run(&["repair"]);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        if !said.contains("a load is at work") {
+            return said;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    panic!("the load's lock is still held");
+}
