@@ -285,6 +285,9 @@ impl TargetOptions {
             time_zone: None,
             lock_timeout: None,
             no_analyze: false,
+            indexes: Indexes::default(),
+            triggers: Triggers::default(),
+            foreign_keys: ForeignKeys::default(),
         }
     }
 }
