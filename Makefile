@@ -26,6 +26,7 @@ check: need ## formatting, lints with warnings denied, the rules of scripts/tidy
 	python3 scripts/tidy_test.py 2>&1 | tail -n 3
 	scripts/tidy
 	cargo test --quiet -p pgsluice --bin pgsluice reference
+	[ ! -f README.md ] || cargo run --quiet -p pgsluice-bench -- readme --check
 
 reference: need ## write docs/reference.md anew from the program's help
 	UPDATE_REFERENCE=1 cargo test --quiet -p pgsluice --bin pgsluice reference

@@ -212,11 +212,12 @@
   const dashless = (bytes) => (bytes === null ? null : bytes / 1e6);
 
   function times(r) {
-    const heads = ["method", "durability", "published", "seconds here", "rows/s here",
+    const heads = ["method", "durability", "published", "seconds here", "rows/s here", "MB/s here",
       "time over its counterpart, by pairs", "after kill -9"];
     const rows = r.methods.map((m) => ({
       kind: m.by, name: m.name,
-      cells: [title(r, m), m.durability, published(m), time(m), dash(m.rows_per_second, count), { text: ratio(r, m) }, afterCrash(m)],
+      cells: [title(r, m), m.durability, published(m), time(m), dash(m.rows_per_second, count),
+        dash(m.seconds, (s) => megabytes(m.bytes / s.median)), { text: ratio(r, m) }, afterCrash(m)],
     }));
     const unlike = r.methods.some((m) => m.ratio && !m.ratio.same_durability);
     const node = el("div", {}, el("h3", {}, "Times"), table(heads, rows));

@@ -82,6 +82,11 @@ pub fn median(
     method.median(figure).map_or_else(|| "–".to_owned(), write)
 }
 
+/// Megabytes of CSV in a second, at the median.
+pub fn csv_rate(method: &MethodResult) -> String {
+    method.seconds.map_or("–".to_owned(), |s| megabytes(method.bytes as f64 / s.median))
+}
+
 /// What was left after the crash of a run that had one.
 pub fn after_crash(method: &MethodResult) -> String {
     match method.runs.iter().find_map(|r| r.after_crash.as_ref()) {

@@ -69,8 +69,8 @@ fn circumstances(result: &SuiteResult) -> String {
 /// The table of times.
 fn times(result: &SuiteResult) -> String {
     let mut text = String::from(
-        "| method | durability | published | seconds here | rows/s here | time over its counterpart, by pairs | after kill -9 |\n\
-         |---|---|--:|--:|--:|--:|--:|\n",
+        "| method | durability | published | seconds here | rows/s here | MB/s here | time over its counterpart, by pairs | after kill -9 |\n\
+         |---|---|--:|--:|--:|--:|--:|--:|\n",
     );
     for method in &result.methods {
         let rate = method.rows_per_second.map_or("–".to_owned(), |r| figures::count(r as u64));
@@ -78,11 +78,12 @@ fn times(result: &SuiteResult) -> String {
             format!("{} of {}", figures::ratio(r), result.title_of(&r.against))
         });
         text += &format!(
-            "| {} | {} | {} | {} | {rate} | {ratio} | {} |\n",
+            "| {} | {} | {} | {} | {rate} | {} | {ratio} | {} |\n",
             name(result, method),
             method.durability.word(),
             figures::published(method),
             extrapolated(method),
+            figures::csv_rate(method),
             figures::after_crash(method)
         );
     }

@@ -280,7 +280,8 @@ impl Bench<'_> {
             }
             at += 1;
         }
-        timed.read_summary(&scratch.join("summary.json"));
+        let rows = case.set.text.rows * u64::from(case.method.copies);
+        timed.read_summary(&scratch.join("summary.json"), rows)?;
         Ok(timed)
     }
 
@@ -386,15 +387,29 @@ impl Timed {
         Ok(())
     }
 
-    /// Takes over what a program wrote about itself: method chosen, and why.
-    fn read_summary(&mut self, path: &Path) {
+    /// Takes over what the loader wrote about itself: method chosen and why, what held it up, its
+    /// phases. Its count must be the table's.
+    fn read_summary(&mut self, path: &Path, rows: u64) -> Result<()> {
         let text = fs::read_to_string(path).unwrap_or_default();
-        let Ok(summary) = serde_json::from_str::<serde_json::Value>(&text) else { return };
-        for key in ["method", "why", "reason"] {
+        let Ok(summary) = serde_json::from_str::<serde_json::Value>(&text) else { return Ok(()) };
+        if let Some(loaded) = summary.get("loaded").and_then(serde_json::Value::as_u64) {
+            ensure!(loaded == rows, "its summary says {loaded} rows loaded, where {rows} are due");
+        }
+        for key in ["method", "reason", "bottleneck"] {
             if let Some(value) = summary.get(key).and_then(|v| v.as_str()) {
                 self.notes.push(format!("{key}: {value}"));
             }
         }
+        let seconds = summary.get("seconds").and_then(|s| s.as_object());
+        let phase = |(name, value): (&String, &serde_json::Value)| {
+            Some(Phase { name: name.clone(), seconds: value.as_f64()? })
+        };
+        let own = seconds.into_iter().flatten().filter(|(name, _)| *name != "total");
+        let own: Vec<Phase> = own.filter_map(phase).collect();
+        if !own.is_empty() {
+            self.phases = own;
+        }
+        Ok(())
     }
 }
 

@@ -31,7 +31,7 @@ fn markdown_has_published_measured_and_unlike_durability() {
     keep(dir.path(), &[common::votes(1.0)]);
     assert!(program(&["report", dir.path().to_str().unwrap()]).status.success());
     let page = fs::read_to_string(dir.path().join("votes.md")).unwrap();
-    assert!(page.contains("| 67.8 s | 2.10 (2.00 to 2.50) | 476,190 |"), "{page}");
+    assert!(page.contains("| 67.8 s | 2.10 (2.00 to 2.50) | 476,190 | 10 |"), "{page}");
     assert!(page.contains("0.25 (0.24 to 0.26) † of Title of copy"), "{page}");
     assert!(page.contains("not available here: no such program"), "{page}");
     let losses = fs::read_to_string(dir.path().join("losses.md")).unwrap();

@@ -110,6 +110,8 @@ fn check_costs(result: &SuiteResult) {
     let last = &copy.runs[1].answer;
     assert!(last.indexes.values().all(|how| how.contains("every row")), "{last:?}");
     assert_eq!(last.questions.len(), 1);
+    let walked = &method(result, "lanes").runs[1].answer.indexes;
+    assert!(walked.values().all(|how| how.starts_with("walked")), "{walked:?}");
     let unlogged = method(result, "binary-unlogged");
     assert!(unlogged.runs[0].wal_bytes < run.wal_bytes);
     assert!(!unlogged.ratio.as_ref().unwrap().same_durability);
@@ -137,23 +139,32 @@ fn wrong_answers_are_caught() {
     let expected = [
         ("drops", "199 rows where the file has 200"),
         ("doubles", "values differ"),
-        ("doubles-one", "201 rows where the file has 200"),
         ("alters", "values differ"),
+        ("stale-index", "index t_b"),
+        ("stale-index-walked", "49|0 where 200|0 is due"),
+        ("not-durable", "0 rows are left after kill -9"),
+        ("doubles-one", "201 rows where the file has 200"),
         ("exchanges", "values differ"),
         ("no-index", "are due"),
         ("invalid-index", "is not valid"),
-        ("stale-index", "index t_b"),
-        ("not-durable", "0 rows are left after kill -9"),
+        ("boasts", "201 rows loaded, where 200 are due"),
         ("other-answer", "question sum"),
         ("fails", "out of luck"),
     ];
-    for (major, pg_bin) in servers() {
+    for (i, (major, pg_bin)) in servers().into_iter().enumerate() {
         let place = Place::new();
-        let output = place.run("wrong", &pg_bin);
+        let mut command = place.command("wrong", &pg_bin);
+        // What differs from one major version to the next is tried on each; the rest once.
+        let chosen = if i == 0 { &expected[..] } else { &expected[..VERSIONED] };
+        if i > 0 {
+            let names: Vec<&str> = chosen.iter().map(|(name, _)| *name).collect();
+            command.arg("--only").arg(format!("right,{}", names.join(",")));
+        }
+        let output = command.output().unwrap();
         assert_eq!(output.status.code(), Some(1), "on {major}: {}", talk(&output));
         let result = place.result("wrong");
         assert_eq!(method(&result, "right").status, Status::Ok);
-        for (name, words) in expected {
+        for (name, words) in chosen {
             let method = method(&result, name);
             assert_eq!(method.status, Status::Failed, "{name} on {major}");
             let message = method.message.as_ref().unwrap();
@@ -162,6 +173,9 @@ fn wrong_answers_are_caught() {
         }
     }
 }
+
+/// How many of the lying loaders are tried on every major version.
+const VERSIONED: usize = 6;
 
 /// Waits until a result with at least one run is there.
 fn wait_for_a_run(path: &Path, child: &mut Child) -> SuiteResult {
