@@ -154,6 +154,7 @@ add_page(PageScan *scan, BlockNumber block)
 		tuple.t_data = (HeapTupleHeader) PageGetItem(page, item);
 		tuple.t_len = ItemIdGetLength(item);
 		ItemPointerSet(&tuple.t_self, block, scan->rows.offsets[i]);
+		pgstat_count_heap_getnext(build->heap);
 		ExecStoreHeapTuple(&tuple, slot, false);
 		slot_getsomeattrs(slot, scan->natts);
 		for (int j = 0; j < natts; j++)
@@ -218,6 +219,7 @@ sluice_index_scan_pages(SluiceIndexBuild *build)
 	if (!RelationUsesLocalBuffers(build->heap) && blocks > NBuffers / 4)
 		scan->strategy = GetAccessStrategy(BAS_BULKREAD);
 
+	pgstat_count_heap_scan(build->heap);
 	pgstat_progress_update_param(PROGRESS_SCAN_BLOCKS_TOTAL, blocks);
 	for (BlockNumber block = 0; block < blocks && !build->unfit; block++)
 	{

@@ -61,6 +61,31 @@ class Index(unittest.TestCase):
                 with self.subTest(kind=kind, order=order):
                     compare(self, self.cluster, f"INDEX ON t (a {order})")
 
+    def test_collations(self):
+        """Each collation whose order is that of the bytes, and none other."""
+        words = "(array['a', 'B', 'ab', 'a b', 'a-b', 'Ä', 'zz', 'ž', '€', '😀'])[i % 10 + 1]"
+        self.table("b text", f"{words} || (n % 90)")
+        byte_orders = {"C", "POSIX", "ucs_basic", "C.utf8", "C.UTF-8", "pg_c_utf8", "pg_unicode_fast"}
+        for collation in self.sql("SELECT collname FROM pg_collation WHERE collprovider IN ('c', 'b', 'd') "
+                                  "AND collencoding IN (-1, 6)").splitlines():
+            with self.subTest(collation=collation):
+                definition = f'INDEX ON t (b COLLATE "{collation}")'
+                if collation in byte_orders or collation == "default":
+                    compare(self, self.cluster, definition)
+                else:
+                    last = self.sql(f"{SORTED}DROP INDEX IF EXISTS sorted; CREATE {definition}; {LAST}")
+                    self.assertIn("does not order by bytes", last)
+        compare(self, self.cluster, "INDEX ON t (b text_pattern_ops)")
+
+    def test_counters(self):
+        """Scans and rows read are counted as the stock build counts them."""
+        counted = []
+        for settings in (STOCK, SORTED):
+            self.table("a int", "n", count=3000)
+            self.sql(f"{settings} CREATE INDEX ON t (a); SELECT pg_stat_force_next_flush()")
+            counted.append(self.sql("SELECT seq_scan, seq_tup_read FROM pg_stat_user_tables WHERE relname = 't'"))
+        self.assertEqual(*counted)
+
     def test_several_columns(self):
         """Keys of many columns, carried columns, in all widths."""
         self.table(
