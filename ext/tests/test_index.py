@@ -1,6 +1,9 @@
 """Index builds against the stock build: bytes, refusals, tables of every kind."""
 
+import os
+import shutil
 import subprocess
+import tempfile
 import unittest
 
 from .cluster import MAJOR, Cluster
@@ -178,6 +181,49 @@ class Index(unittest.TestCase):
                 said = self.sql(f"{SORTED}CREATE {definition}; {LAST}")
                 self.assertEqual(said, f"stock: {reason}")
         self.assertEqual(self.sql(f"CREATE INDEX ON t (a); {LAST}"), "")
+
+
+class Languages(unittest.TestCase):
+    """The C library's own locales, one of them under a name that says otherwise."""
+
+    def test_a_locale_with_rules_is_not_taken_whatever_its_name(self):
+        """de_DE has rules; so has a C.UTF-8 that somebody made of it; C.UTF-8 has none."""
+        with tempfile.TemporaryDirectory() as locales:
+            os.chmod(locales, 0o755)
+            for name, source in (("de_DE.UTF-8", "de_DE"), ("C.UTF-8@rules", "de_DE"), ("C.UTF-8@plain", "C")):
+                try:
+                    subprocess.run(["localedef", "--no-archive", "-i", source, "-f", "UTF-8", f"{locales}/{name}"],
+                                   capture_output=True, check=False)
+                except FileNotFoundError:
+                    self.skipTest("no localedef here")
+                if not os.path.exists(f"{locales}/{name}/LC_COLLATE"):
+                    self.skipTest("no sources of locales here")
+            installed = next((p for p in ("/usr/lib/locale/C.utf8", "/usr/lib/locale/C.UTF-8") if os.path.exists(p)), None)
+            if installed:
+                shutil.copytree(installed, f"{locales}/C.utf8")
+            os.environ["LOCPATH"] = locales
+            try:
+                cluster = Cluster(["max_parallel_maintenance_workers = 0"])
+            finally:
+                del os.environ["LOCPATH"]
+            try:
+                self.collations(cluster)
+            finally:
+                cluster.remove()
+
+    def collations(self, cluster):
+        """Text in three collations."""
+        cluster.sql(
+            "CREATE EXTENSION pgsluice; CREATE TABLE t (b text);"
+            "CREATE COLLATION german (provider = libc, locale = 'de_DE.UTF-8');"
+            "CREATE COLLATION ruled (provider = libc, locale = 'C.UTF-8@rules');"
+            "CREATE COLLATION plain (provider = libc, locale = 'C.UTF-8@plain');"
+            "INSERT INTO t SELECT (array['a', 'B', 'a-b', 'a b', 'ab', 'Ä', 'z'])[n % 7 + 1] || n % 50 FROM generate_series(1, 3000) n"
+        )
+        compare(self, cluster, 'INDEX ON t (b COLLATE "plain")')
+        for name in ("german", "ruled"):
+            said = cluster.sql(f"{SORTED}CREATE INDEX ON t (b COLLATE {name}); {LAST}")
+            self.assertIn("does not order by bytes", said)
 
 
 class Old:
