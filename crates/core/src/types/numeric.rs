@@ -149,7 +149,9 @@ impl<'t> Decimal<'t> {
         weight += 1;
         if let Some(limits) = limits {
             dscale = limits.scale.max(0);
-            round(room, weight, limits.scale);
+            if limits.scale < -low {
+                round(room, weight, limits.scale);
+            }
         }
         let used = strip(room, &mut weight);
         if let Some(limits) = limits {
