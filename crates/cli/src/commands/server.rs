@@ -1,6 +1,7 @@
 //! `pgsluice server`: the embedded server.
 
 use crate::failure::Failure;
+use crate::output::print;
 use clap::{Args, Subcommand};
 use pgsluice_engine::server::{default_dir, find_all, Options, Server, StopMode};
 use std::path::PathBuf;
@@ -94,7 +95,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Action::Start(start) => {
             if let Some(server) = Server::attach(&dir)? {
                 eprintln!("PostgreSQL {} already runs in {dir:?}", server.version());
-                println!("{}", server.url("postgres"));
+                print(server.url("postgres"))?;
                 return Ok(ExitCode::SUCCESS);
             }
             let server = Server::start(Options {
@@ -103,49 +104,56 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
                 dir: Some(dir.clone()),
                 port: start.port,
                 settings: start.settings,
+                offer_extension: true,
                 ..Options::default()
             })?;
+            let url = server.url("postgres");
             eprintln!("PostgreSQL {} runs in {dir:?}", server.version());
-            println!("{}", server.url("postgres"));
             server.detach();
+            print(url)?;
         }
         Action::Stop { immediate } => {
             let mode = if immediate { StopMode::Immediate } else { StopMode::Fast };
             running()?.stop(mode)?;
             eprintln!("the server in {dir:?} is stopped");
         }
-        Action::Url { database, tcp: false } => println!("{}", running()?.url(&database)),
+        Action::Url { database, tcp: false } => print(running()?.url(&database))?,
         Action::Url { database, tcp: true } => match running()?.tcp_url(&database) {
-            Some(url) => println!("{url}"),
+            Some(url) => print(url)?,
             None => {
                 return Err(Failure::new("the server listens on no port")
                     .with_hint("stop it, and start it with --port N"));
             }
         },
         Action::Status => match Server::attach(&dir)? {
-            Some(server) => print_status(&server),
+            Some(server) => print(status(&server))?,
             None => {
-                println!("no server runs in {dir:?}");
+                print(format!("no server runs in {dir:?}"))?;
                 return Ok(ExitCode::from(NOT_RUNNING));
             }
         },
         Action::List => {
             for found in find_all() {
-                println!("{}\t{}\t{}", found.version, found.origin, found.bin.display());
+                let bin = found.bin.display();
+                print(format!("{}\t{}\t{bin}", found.version, found.origin))?;
             }
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_status(server: &Server) {
-    println!("version\t{}", server.version());
-    println!("process\t{}", server.pid().unwrap_or_default());
-    println!("programs\t{}", server.installation().bin.display());
-    println!("data\t{}", server.data().display());
-    println!("log\t{}", server.log().display());
-    println!("url\t{}", server.url("postgres"));
-    if let Some(url) = server.tcp_url("postgres") {
-        println!("tcp\t{url}");
+fn status(server: &Server) -> String {
+    let mut lines = vec![
+        format!("version\t{}", server.version()),
+        format!("process\t{}", server.pid().unwrap_or_default()),
+        format!("programs\t{}", server.installation().bin.display()),
+        format!("data\t{}", server.data().display()),
+        format!("log\t{}", server.log().display()),
+        format!("url\t{}", server.url("postgres")),
+    ];
+    lines.extend(server.tcp_url("postgres").map(|url| format!("tcp\t{url}")));
+    if server.installation().has_extension() {
+        lines.push("extension\tinstalled; SET pgsluice.copy = on".to_owned());
     }
+    lines.join("\n")
 }

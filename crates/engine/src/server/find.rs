@@ -76,6 +76,13 @@ impl Installation {
         self.bin.join(name)
     }
 
+    /// Whether the server extension is installed in it.
+    pub fn has_extension(&self) -> bool {
+        // Beside the programs, in the two places where builds put modules.
+        let modules = ["../lib/postgresql/pgsluice.so", "../lib/pgsluice.so"];
+        modules.iter().any(|module| self.bin.join(module).is_file())
+    }
+
     /// Looks at a folder of programs; the error names what is missing there.
     pub(super) fn open(bin: &Path, origin: Origin) -> Result<Self, ServerError> {
         let bin = fs::canonicalize(bin)

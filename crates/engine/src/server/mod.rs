@@ -45,6 +45,8 @@ pub struct Options {
     /// Server settings by name and value, as on the server's command line: they win over
     /// `postgresql.conf` and `ALTER SYSTEM`.
     pub settings: Vec<(String, String)>,
+    /// Lets every session use the server extension, where it is installed.
+    pub offer_extension: bool,
     /// How long the server may take until it takes connections; crash recovery counts.
     pub start_limit: Duration,
 }
@@ -57,6 +59,7 @@ impl Default for Options {
             dir: None,
             port: None,
             settings: Vec::new(),
+            offer_extension: false,
             start_limit: Duration::from_secs(120),
         }
     }
@@ -84,7 +87,7 @@ impl Server {
     /// Makes the cluster where there is none yet, and starts it.
     ///
     /// Fails if a server already runs on the folder.
-    pub fn start(options: Options) -> Result<Self, ServerError> {
+    pub fn start(mut options: Options) -> Result<Self, ServerError> {
         let (dir, temporary) = match options.dir {
             Some(dir) => (dir, false),
             None => (setup::temporary_folder()?, true),
@@ -93,6 +96,11 @@ impl Server {
         let account = Account::choose(&place.data())?;
         let _lock = place.lock(&account)?;
         let installation = place.choose(options.pg_bin.as_deref(), options.major)?;
+        const PRELOAD: &str = "session_preload_libraries";
+        let preloads = options.settings.iter().any(|(name, _)| name == PRELOAD);
+        if options.offer_extension && installation.has_extension() && !preloads {
+            options.settings.push((PRELOAD.into(), "pgsluice".into()));
+        }
         let mut server = Self {
             installation: shelter::reachable(&installation, &account)?,
             account,
