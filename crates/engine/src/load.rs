@@ -333,7 +333,7 @@ fn commit(lanes: &mut [Lane], plan: &Plan, options: &Options) -> Result<u64, Err
     }
     if plan.two_phase {
         let mut conns: Vec<&mut Conn> = lanes.iter_mut().map(|lane| &mut lane.conn).collect();
-        transaction::commit_prepared(&mut conns)?;
+        transaction::commit_prepared(&mut conns, &options.target.url)?;
         return Ok(lanes.len() as u64);
     }
     let mut committed = 0;

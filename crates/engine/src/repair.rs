@@ -1,8 +1,9 @@
-//! `repair`: puts back what a load took down and a crash left down.
+//! `repair`: puts back what a load took down and a crash left down, and ends
+//! what lanes had prepared for their common commit.
 
 use crate::error::Error;
 use crate::ledger::{self, State};
-use crate::session::conn::Conn;
+use crate::session::conn::{quote_literal, Conn};
 use crate::session::surroundings::{put_back_committed, Restored};
 
 /// What was found and done.
@@ -16,6 +17,8 @@ pub struct Report {
     pub running: Vec<String>,
     /// objects that other roles took down, in words with the role's name
     pub others: Vec<String>,
+    /// lanes that were prepared and are now committed or rolled back, in words
+    pub lanes: Vec<String>,
 }
 
 /// Puts back everything that this role's loads left down in the database, over
@@ -29,6 +32,8 @@ pub struct Report {
 pub fn repair(target: &str, workers: usize) -> Result<Report, Error> {
     let mut report = Report::default();
     let mut guard = Conn::open(target)?;
+    // First of all: what is prepared holds its locks on the table.
+    end_prepared(target, &mut report)?;
     match ledger::state(&mut guard)? {
         State::Ready => {}
         State::Missing => return Ok(report),
@@ -67,6 +72,50 @@ pub fn repair(target: &str, workers: usize) -> Result<Report, Error> {
     }
     guard.exec("COMMIT")?;
     Ok(report)
+}
+
+/// Ends the prepared transactions of lanes whose loader is gone. They are named
+/// by the first lane's transaction, which is committed before all others: if it
+/// is, so must they be; if it is not, none is.
+fn end_prepared(target: &str, report: &mut Report) -> Result<(), Error> {
+    let (mut guard, mut conn) = (Conn::open(target)?, Conn::open(target)?);
+    let rows = conn.exec(
+        "SELECT gid, m[1] FROM pg_catalog.pg_prepared_xacts, \
+         LATERAL pg_catalog.regexp_match(gid, '^pgsluice_(\\d+)_\\d+$') AS m \
+         WHERE m IS NOT NULL AND database = pg_catalog.current_database() \
+           AND owner = current_user ORDER BY prepared",
+    )?;
+    for row in rows {
+        let text = |i: usize| row[i].clone().unwrap_or_default();
+        let (gid, first) = (text(0), text(1));
+        guard.exec("BEGIN")?;
+        if !ledger::lock(&mut guard, &first)? {
+            report.running.push(gid);
+            guard.exec("COMMIT")?;
+            continue;
+        }
+        // Under the lock, nobody commits the first lane any more.
+        let status =
+            conn.query("SELECT pg_catalog.pg_xact_status($1::text::xid8)", &[Some(&first)])?;
+        let (verb, done) = match status[0][0].as_deref() {
+            Some("committed") => ("COMMIT", "committed, as the first lane was"),
+            Some(_) => ("ROLLBACK", "rolled back, as the first lane was not committed"),
+            None => {
+                let lost = Error::new("nobody knows any more whether its first lane was committed");
+                report.failed.push((format!("prepared transaction {gid}"), lost));
+                guard.exec("COMMIT")?;
+                continue;
+            }
+        };
+        match conn.exec(&format!("{verb} PREPARED {}", quote_literal(&gid))) {
+            Ok(_) => report.lanes.push(format!("prepared transaction {gid}: {done}")),
+            // Another repair was faster.
+            Err(error) if error.sqlstate() == "42704" => {}
+            Err(error) => report.failed.push((format!("prepared transaction {gid}"), error)),
+        }
+        guard.exec("COMMIT")?;
+    }
+    Ok(())
 }
 
 fn is_there(conn: &mut Conn) -> Result<bool, Error> {

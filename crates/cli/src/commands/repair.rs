@@ -14,8 +14,10 @@ Examples:
 ///
 /// A load over several connections takes them down in a transaction of its own, and records them
 /// in the schema pgsluice_loads first. Where the loader or the server died before they were back,
-/// this command builds them again exactly as they were. It may be run at any time, twice, or
-/// beside a load, which it leaves alone. Exit code 1 says that something is still down.
+/// this command builds them again exactly as they were. Lanes that were prepared for a common
+/// commit are committed if the first of them was, and rolled back if it was not. The command may
+/// be run at any time, twice, or beside a load, which it leaves alone. Exit code 1 says that
+/// something is still down.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
@@ -36,6 +38,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 }
 
 fn print(report: &Report) {
+    for lane in &report.lanes {
+        println!("{lane}");
+    }
     for restored in &report.put_back {
         let how = if restored.was_back {
             "was back already".to_string()
@@ -45,7 +50,7 @@ fn print(report: &Report) {
         println!("{}: {how}", restored.object);
     }
     for table in &report.running {
-        println!("{table}: a load is at work on it; left alone");
+        println!("{table}: a load is at work there; left alone");
     }
     for (object, error) in &report.failed {
         eprintln!("error: {object} is still down: {error}");
@@ -54,6 +59,7 @@ fn print(report: &Report) {
         eprintln!("error: {other} is still down: only that role's repair puts it back");
     }
     let nothing = report.put_back.is_empty()
+        && report.lanes.is_empty()
         && report.running.is_empty()
         && report.failed.is_empty()
         && report.others.is_empty();

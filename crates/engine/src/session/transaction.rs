@@ -7,6 +7,7 @@ use super::create::{self, NewTable};
 use super::surroundings::{ForeignKeys, Indexes, Triggers};
 use crate::error::Error;
 use crate::input::Reader;
+use crate::ledger;
 use crate::options::{Create, Method, Options};
 use crate::plan::Plan;
 
@@ -152,14 +153,20 @@ pub fn commit(conn: &mut Conn, url: &str) -> Result<(), Error> {
 }
 
 /// Commits several connections' transactions together, by two-phase commit.
+/// They are named by the first one's number, and the first is committed first:
+/// by that `repair` knows what to do with those that a crash left prepared.
 ///
 /// # Errors
 ///
 /// One could not be prepared: all are rolled back. Or one could not be
 /// committed after that: the error says which are left to COMMIT PREPARED.
-pub fn commit_prepared(conns: &mut [&mut Conn]) -> Result<(), Error> {
+pub fn commit_prepared(conns: &mut [&mut Conn], url: &str) -> Result<(), Error> {
     let rows = conns[0].exec("SELECT pg_current_xact_id()")?;
     let xid = rows.first().and_then(|r| r[0].clone()).unwrap_or_default();
+    // Tells `repair` that somebody is at work here, for as long as that is so.
+    let mut guard = Conn::open(url)?;
+    guard.exec("BEGIN; SET LOCAL idle_in_transaction_session_timeout = 0")?;
+    ledger::lock(&mut guard, &xid)?;
     let name = |i: usize| format!("'pgsluice_{xid}_{i}'");
     for i in 0..conns.len() {
         let Err(error) = conns[i].exec(&format!("PREPARE TRANSACTION {}", name(i))) else {

@@ -87,3 +87,38 @@ fn another_role_is_told_whose_it_is() {
     drop(conn);
     admin.exec(&format!("DROP OWNED BY {role} CASCADE; DROP ROLE {role}")).unwrap();
 }
+
+/// The loader died in the middle of a two-phase commit: before the first lane
+/// was committed there is nothing, after it there is everything.
+#[test]
+fn prepared_lanes_follow_the_first() {
+    let installation = each_major().pop().unwrap();
+    let server = start(&installation, &[("max_prepared_transactions", "4"), ("fsync", "off")]);
+    let url = database(&server);
+    let mut conn = Conn::open(&url).unwrap();
+    conn.exec("CREATE TABLE t (a int)").unwrap();
+    for committed in [false, true] {
+        let mut lanes = [Conn::open(&url).unwrap(), Conn::open(&url).unwrap()];
+        let mut xid = String::new();
+        for (i, lane) in lanes.iter_mut().enumerate() {
+            lane.exec(&format!("BEGIN; INSERT INTO t VALUES ({i})")).unwrap();
+            if i == 0 {
+                xid = one(lane, "SELECT pg_current_xact_id()");
+            }
+            lane.exec(&format!("PREPARE TRANSACTION 'pgsluice_{xid}_{i}'")).unwrap();
+        }
+        lanes[0].exec("BEGIN").unwrap();
+        assert!(ledger::lock(&mut lanes[0], &xid).unwrap());
+        let report = repair(&url, 2).unwrap();
+        assert_eq!((report.running.len(), report.lanes.len()), (2, 0), "the loader is at work");
+        lanes[0].exec("COMMIT").unwrap();
+        if committed {
+            conn.exec(&format!("COMMIT PREPARED 'pgsluice_{xid}_0'")).unwrap();
+        }
+        let report = repair(&url, 2).unwrap();
+        assert_eq!(report.lanes.len(), if committed { 1 } else { 2 }, "{report:?}");
+        assert_eq!(one(&mut conn, "SELECT count(*) FROM pg_prepared_xacts"), "0");
+        let rows = if committed { "2" } else { "0" };
+        assert_eq!(one(&mut conn, "SELECT count(*) FROM t"), rows);
+    }
+}
