@@ -71,6 +71,11 @@ fn cases() -> Vec<Case> {
         Case { encodable: false, ..case("late line end", typed, &late_cr) },
         case("check", "a int CHECK (a < 3), b text", b"1,x\n2,y\n3,z\n"),
         case("unique", "a int UNIQUE, b text", b"1,x\n2,y\n1,z\n"),
+    ]
+}
+
+fn dialects() -> Vec<Case> {
+    vec![
         Case {
             copy: "FORMAT csv, DELIMITER ';', QUOTE '''', ESCAPE '\\', NULL 'nil'",
             arguments: &["--delimiter", ";", "--quote", "'", "--escape", "\\", "--null", "nil"],
@@ -171,7 +176,7 @@ fn every_method_equals_stock_copy() {
     for installation in each_major() {
         let mut world = World::new(&installation);
         for method in ["copy-csv", "copy-text", "copy-binary", "insert-batch"] {
-            for case in cases() {
+            for case in cases().into_iter().chain(dialects()) {
                 agree(&mut world, &case, method);
             }
         }

@@ -151,6 +151,37 @@ fn sequences(world: &mut World) {
     assert_eq!(world.sql("INSERT INTO t (name) VALUES ('next') RETURNING id"), "10");
 }
 
+/// Where the server's extension is installed, `auto` takes it.
+fn extension(world: &mut World) {
+    if world.sql("SELECT count(*) FROM pg_available_extensions WHERE name = 'pgsluice'") == "0" {
+        eprintln!("left out: the extension is not installed in PostgreSQL {}", world.major());
+        let file = world.file("rows.csv", &records(10));
+        let said = load(world, &file, &["--method", "extension"]).unwrap_err();
+        assert!(said.contains("is not in this database"), "{said}");
+        return;
+    }
+    world.sql(&format!(
+        "{TABLE}; DROP TABLE IF EXISTS s; CREATE TABLE s (LIKE t INCLUDING DEFAULTS)"
+    ));
+    world.sql("CREATE EXTENSION pgsluice");
+    world.stock("COPY s (name, at, n) FROM STDIN CSV", &records(30_000)).unwrap();
+    let file = world.file("rows.csv", &records(30_000));
+    for (method, option) in [("extension", "pgsluice 'require'"), ("auto", "pgsluice 'on'")] {
+        world.sql("TRUNCATE t");
+        let mut log = 0;
+        world.log(&mut log);
+        let summary = load(world, &file, &["--method", method]).unwrap();
+        assert_eq!(summary["method"], "extension");
+        assert!(world.log(&mut log).contains(option), "{method}");
+        let (s, t) = ("(SELECT name, at, n FROM s)", "(SELECT name, at, n FROM t)");
+        assert_eq!(world.difference(s, t), "", "{method}");
+    }
+    let bad = world.file("bad.csv", b"x,2024-01-01,1\ny,never,1\n");
+    let said = load(world, &bad, &["--method", "extension"]).unwrap_err();
+    assert!(said.contains("line 2, record 2") && said.contains("\"never\""), "{said}");
+    world.sql("DROP EXTENSION pgsluice");
+}
+
 #[test]
 fn methods() {
     for installation in each_major() {
@@ -160,5 +191,6 @@ fn methods() {
         all_or_nothing(&mut world);
         create(&mut world);
         sequences(&mut world);
+        extension(&mut world);
     }
 }

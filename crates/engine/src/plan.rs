@@ -93,6 +93,8 @@ pub struct Plan {
     pub after: Vec<String>,
     /// settings of the session, each with its value
     pub settings: Vec<(String, String)>,
+    /// with `extension`: fail rather than let stock COPY do it
+    pub required: bool,
     /// with `staged`: where the records land first
     pub landing: Option<Landing>,
     /// lanes are committed together, by two-phase commit
@@ -169,6 +171,7 @@ pub fn plan(
         before: Vec::new(),
         after: Vec::new(),
         settings: settings(options),
+        required: target.method == Method::Extension,
         landing: None,
         two_phase: false,
         around: Vec::new(),
@@ -235,6 +238,9 @@ fn choose(
     let named = "named by --method";
     refuse(server, options)?;
     match asked {
+        Method::Auto if server.extension.is_some() && !binary_file && options.rejects.is_none() => {
+            choice(Method::Extension, Wire::AsIs, "the extension pgsluice is in this database")
+        }
         Method::Auto => {
             // Nobody else can see rows in it before the commit, or may not see
             // what was in it after.
@@ -411,7 +417,7 @@ fn judge(plan: &mut Plan, options: &Options) -> Result<(), Error> {
     Ok(())
 }
 
-/// What only `lanes`, `staged` and the inserts need.
+/// What only `lanes`, `staged` and `extension` need.
 fn around_lanes(
     plan: &mut Plan,
     server: &ServerFacts,
@@ -440,6 +446,8 @@ fn around_lanes(
             plan.before.push(landing.create.clone());
             plan.landing = Some(landing);
         }
+        // Asking the view for anything makes the server load the library.
+        Method::Extension => plan.before.push("SELECT route FROM pgsluice.last_copy".into()),
         _ => {}
     }
 }

@@ -36,7 +36,7 @@ pub struct ServerFacts {
     pub lc_monetary: String,
     /// `array_nulls`
     pub array_nulls: bool,
-    /// the version of the extension `pgsluice` in this database, if it is there
+    /// the version of the extension `pgsluice` in this database, if the role may use it
     pub extension: Option<String>,
     /// the role may create schemas in this database
     pub can_create_schema: bool,
@@ -180,7 +180,10 @@ pub fn server(conn: &mut Conn) -> Result<ServerFacts, Error> {
          current_setting('DateStyle'), current_setting('TimeZone'), \
          current_setting('IntervalStyle'), current_setting('lc_monetary'), \
          current_setting('array_nulls'), \
-         (SELECT extversion FROM pg_catalog.pg_extension WHERE extname = 'pgsluice'), \
+         (SELECT e.extversion FROM pg_catalog.pg_extension e \
+           JOIN pg_catalog.pg_class c ON c.relnamespace = e.extnamespace \
+           WHERE e.extname = 'pgsluice' AND c.relname = 'last_copy' \
+           AND has_schema_privilege(e.extnamespace, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')), \
          has_database_privilege(current_database(), 'CREATE'), \
          (SELECT string_agg(slot_name, ',') FROM pg_catalog.pg_replication_slots)",
     )?;

@@ -25,7 +25,8 @@ pub fn copy(plan: &Plan, form: Form) -> String {
         options.push("FREEZE".into());
     }
     if plan.method == crate::options::Method::Extension {
-        options.push("pgsluice 'require'".into());
+        let asked = if plan.required { "require" } else { "on" };
+        options.push(format!("pgsluice '{asked}'"));
     }
     let columns = plan.column_list();
     if let Some(landing) = &plan.landing {
