@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use pgsluice_core::scan;
 use pgsluice_engine::error::Error;
 use pgsluice_engine::options::{
-    ColumnSet, Create, DialectOptions, FileFormat, Header, InputOptions, Method, Options,
+    Analyze, ColumnSet, Create, DialectOptions, FileFormat, Header, InputOptions, Method, Options,
     RejectOptions, Source, TargetOptions,
 };
 use pgsluice_engine::reject::Limit;
@@ -134,7 +134,11 @@ pub struct TargetArguments {
     /// How long to wait for a lock, such as 10s
     #[arg(long, value_name = "TIME")]
     pub lock_timeout: Option<String>,
-    /// Do not ANALYZE the table after the load
+    /// Wait for ANALYZE; without this it runs on in the server after more than
+    /// 100,000 rows
+    #[arg(long, conflicts_with = "no_analyze")]
+    pub wait_for_analyze: bool,
+    /// Leave ANALYZE to autovacuum
     #[arg(long)]
     pub no_analyze: bool,
     /// keep: rows are added to all indexes as they come; rebuild: indexes and
@@ -328,7 +332,11 @@ fn target_options(a: &TargetArguments) -> TargetOptions {
         date_style: a.date_style.clone(),
         time_zone: a.time_zone.clone(),
         lock_timeout: a.lock_timeout.clone(),
-        no_analyze: a.no_analyze,
+        analyze: match (a.no_analyze, a.wait_for_analyze) {
+            (true, _) => Analyze::No,
+            (_, true) => Analyze::Wait,
+            _ => Analyze::Start,
+        },
         indexes: a.indexes,
         triggers: a.triggers,
         foreign_keys: a.foreign_keys,

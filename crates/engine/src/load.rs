@@ -3,7 +3,7 @@
 use crate::around::{self, Around};
 use crate::error::Error;
 use crate::input::Reader;
-use crate::options::{Method, Options};
+use crate::options::{Analyze, Method, Options};
 use crate::pipeline::{self, Stop, Through};
 use crate::plan::{self, InputFacts, Plan};
 use crate::reject::{RejectFile, Rejects};
@@ -14,6 +14,10 @@ use crate::session::surroundings::Indexes;
 use crate::session::{staged, transaction};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
+
+/// Up to so many rows ANALYZE is waited for. Its time does not grow beyond (it
+/// takes a sample), and the rows are committed: nothing hangs on its end.
+const ANALYZE_ROWS: u64 = 100_000;
 
 /// How a running load is watched and stopped from other threads.
 #[derive(Clone, Debug, Default)]
@@ -105,10 +109,11 @@ fn run(options: &Options, watch: &Watch) -> Result<Summary, Error> {
     // What lanes have found down is down whatever became of the rows.
     let (mut done, mut steps) = around.settle(rows, &options.target.url, plan.lanes)?;
     let conn = &mut done.lanes[0].conn;
-    if !options.target.no_analyze {
-        steps.push(around.analyze(conn, &plan));
-    }
     let wal_end = transaction::wal_position(conn);
+    if options.target.analyze != Analyze::No {
+        let wait = options.target.analyze == Analyze::Wait || done.counts.rows <= ANALYZE_ROWS;
+        steps.push(around.analyze(conn, &plan, wait));
+    }
     clock.finish = clock.lap();
 
     watch.phase(4);

@@ -278,6 +278,21 @@ impl Conn {
         self.finished(res)
     }
 
+    /// Starts a statement and does not wait for it: it runs on in the server
+    /// when the connection is closed, which is all that can be done then.
+    ///
+    /// # Errors
+    ///
+    /// The connection is lost.
+    pub fn start(&mut self, sql: &str) -> Result<(), Error> {
+        let sql = c_string(sql)?;
+        // SAFETY: the connection is not NULL, the string is C's.
+        match unsafe { PQsendQuery(self.raw, sql.as_ptr()) } {
+            1 => Ok(()),
+            _ => Err(Error::new(format!("connection lost: {}", self.message()))),
+        }
+    }
+
     fn finished(&self, res: Res) -> Result<(Rows, u64), Error> {
         match res.status() {
             PGRES_COMMAND_OK | PGRES_EMPTY_QUERY => Ok((Vec::new(), res.touched())),
@@ -353,17 +368,8 @@ impl Conn {
     ///
     /// The server refuses the rows, or the connection is lost.
     pub fn copy_end(&mut self) -> Result<u64, Error> {
-        self.copy_finish(None)
-    }
-
-    /// Breaks the COPY off; the transaction is aborted, as was meant.
-    pub fn copy_abort(&mut self) {
-        let _ = self.copy_finish(Some(c"the load was stopped"));
-    }
-
-    fn copy_finish(&mut self, why: Option<&CStr>) -> Result<u64, Error> {
-        // SAFETY: NULL or a C string.
-        let done = unsafe { PQputCopyEnd(self.raw, why.map_or(ptr::null(), CStr::as_ptr)) };
+        // SAFETY: the connection is open; NULL says that all is well.
+        let done = unsafe { PQputCopyEnd(self.raw, ptr::null()) };
         if done != 1 {
             return Err(Error::new(format!("connection lost: {}", self.message())));
         }
