@@ -104,7 +104,12 @@
     });
     if (!parts.length) return null;
     const names = [...new Set(parts.map((p) => p.name))];
-    const shade = (name) => `var(${PHASES[names.indexOf(name) % PHASES.length]})`;
+    // Beyond six phases the hues of the circle, in two lightnesses, so that none comes twice.
+    const hue = (i) => `hsl(${Math.round((360 * i) / names.length)} 50% ${i % 2 ? 44 : 62}%)`;
+    const shade = (name) => {
+      const i = names.indexOf(name);
+      return names.length <= PHASES.length ? `var(${PHASES[i]})` : hue(i);
+    };
     const keys = [...new Set(parts.map((p) => p.key))];
     const swatches = el("div", { class: "plot-swatches" }, ...names.map((name) =>
       el("span", {}, el("i", { style: `background: ${shade(name)}` }), name)));
