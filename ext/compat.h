@@ -143,6 +143,58 @@ compat_dot_line_ends(void)
 	return PG_VERSION_NUM < 180000;
 }
 
+/* ON_ERROR came with 17: records may be skipped for values that do not convert. */
+static inline bool
+compat_skips_errors(CopyFromState cstate)
+{
+#if PG_VERSION_NUM >= 170000
+	return cstate->opts.on_error != COPY_ON_ERROR_STOP;
+#else
+	return false;
+#endif
+}
+
+/* Whether the record that stock COPY has just read is to be skipped; counts it. */
+static inline bool
+compat_skipped(CopyFromState cstate)
+{
+#if PG_VERSION_NUM >= 170000
+	if (!compat_skips_errors(cstate) || !cstate->escontext->error_occurred)
+		return false;
+	cstate->escontext->error_occurred = false;
+	pgstat_progress_update_param(PROGRESS_COPY_TUPLES_SKIPPED, (int64) cstate->num_errors);
+#if PG_VERSION_NUM >= 180000
+	if (cstate->opts.reject_limit > 0 &&
+		cstate->num_errors > (uint64) cstate->opts.reject_limit)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_TEXT_REPRESENTATION),
+				 errmsg("skipped more than REJECT_LIMIT (%lld) rows due to data type incompatibility",
+						(long long) cstate->opts.reject_limit)));
+#endif
+	return true;
+#else
+	return false;
+#endif
+}
+
+static inline void
+compat_tell_skipped(CopyFromState cstate)
+{
+#if PG_VERSION_NUM >= 170000
+	if (!compat_skips_errors(cstate) || cstate->num_errors == 0)
+		return;
+#if PG_VERSION_NUM >= 180000
+	if (cstate->opts.log_verbosity < COPY_LOG_VERBOSITY_DEFAULT)
+		return;
+#endif
+	ereport(NOTICE,
+			errmsg_plural("%llu row was skipped due to data type incompatibility",
+						  "%llu rows were skipped due to data type incompatibility",
+						  (unsigned long long) cstate->num_errors,
+						  (unsigned long long) cstate->num_errors));
+#endif
+}
+
 /* Virtual generated columns came with 18. */
 static inline bool
 compat_has_virtual_columns(TupleDesc desc)

@@ -136,6 +136,7 @@ run(SluiceLoad *load)
 	if (load->batch)
 		sluice_batch_indexes(load->batch);
 	error_context_stack = callback.previous;
+	compat_tell_skipped(cstate);
 
 	ExecASInsertTriggers(estate, rri, cstate->transition_capture);
 	AfterTriggerEndQuery(estate);
@@ -175,7 +176,8 @@ sluice_copy(SluiceStatement *s)
 	load->rows = palloc(sizeof(SluiceRow) * SLUICE_BATCH_ROWS);
 	load->slice.rows = load->rows;
 	load->slice.asks = palloc(sizeof(SluiceAsk) * SLUICE_BATCH_ASKS);
-	load->slice.asks_len = SLUICE_BATCH_ASKS;
+	/* Where errors skip a record, the whole record is stock COPY's to read. */
+	load->slice.asks_len = compat_skips_errors(load->cstate) ? 0 : SLUICE_BATCH_ASKS;
 	load->slice.arena = palloc(SLUICE_ARENA);
 	load->slice.arena_len = SLUICE_ARENA;
 	run(load);

@@ -60,11 +60,6 @@ options_why_not(const List *options)
 			if (pg_char_to_encoding(defGetString(option)) != GetDatabaseEncoding())
 				return "ENCODING differs from the server's";
 		}
-		else if (strcmp(name, "on_error") == 0)
-		{
-			if (pg_strcasecmp(defGetString(option), "stop") != 0)
-				return "ON_ERROR other than stop";
-		}
 		else if (strcmp(name, "convert_selectively") == 0)
 			return "CONVERT_SELECTIVELY";
 	}

@@ -10,6 +10,7 @@
 #include "access/tableam.h"
 #include "commands/copy.h"
 #include "commands/copyfrom_internal.h"
+#include "commands/progress.h"
 #include "executor/executor.h"
 #include "nodes/execnodes.h"
 /*
@@ -22,6 +23,7 @@
 #include "parser/parse_relation.h"
 #include "portability/instr_time.h"
 #include "tcop/cmdtag.h"
+#include "utils/backend_progress.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
 

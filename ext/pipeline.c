@@ -93,6 +93,7 @@ open_pipeline(SluiceLoad *load)
 	pg_atomic_init_u32(&shared->nworkers, 0);
 	shared->leader = MyLatch;
 	shared->nchunks = nchunks;
+	shared->asks_len = load->slice.asks_len ? CHUNK_ASKS : 0;
 	shared->plan_at = plan_at;
 	shared->chunks_at = chunks_at;
 	shared->memory_at = memory_at;

@@ -4,12 +4,10 @@
  */
 #include "load.h"
 
-#include "commands/progress.h"
 #include "commands/sequence.h"
 #include "executor/nodeModifyTable.h"
 #include "miscadmin.h"
 #include "pgstat.h"
-#include "utils/backend_progress.h"
 
 /* Values that were read by the server wait in memory of their own: at most so much. */
 #define MAX_MATERIALIZED ((Size) 1 << 20)
@@ -217,6 +215,8 @@ ask_server(SluiceLoad *load)
 		return false;
 	load->lines = cstate->cur_lineno;
 	load->slice.eol = (uint8_t) cstate->eol_type;
+	if (compat_skipped(cstate))
+		return true;
 	ExecStoreVirtualTuple(slot);
 	sluice_report.rows_by_server++;
 	take_row(load, slot, cstate->cur_lineno);

@@ -4,13 +4,11 @@
  */
 #include "pgsluice.h"
 
-#include "commands/progress.h"
 #include "libpq/pqformat.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/latch.h"
-#include "utils/backend_progress.h"
 #include "utils/wait_event.h"
 
 /* Whose bytes stock COPY reads at this moment; set anew for every record. */

@@ -34,7 +34,7 @@ sluice_form_chunk(SluiceShared *shared, uint64 number, SluicePlan *plan)
 	slice->rows = (SluiceRow *) (memory + CHUNK_INPUT + CHUNK_ARENA);
 	slice->rows_len = CHUNK_ROWS;
 	slice->asks = (SluiceAsk *) (memory + CHUNK_INPUT + CHUNK_ARENA + CHUNK_ROWS_SIZE);
-	slice->asks_len = CHUNK_ASKS;
+	slice->asks_len = shared->asks_len;
 	slice->eol = chunk->eol;
 	valid = pgsluice_valid_utf8(slice->input, chunk->input_len);
 	slice->input_len = valid;

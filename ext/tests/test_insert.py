@@ -197,6 +197,23 @@ class Insert(unittest.TestCase):
             self.cluster.sql(f"COPY t (a, b) FROM '{path}' WITH (FORMAT csv, ENCODING 'LATIN1', pgsluice 'require')")
         self.assertIn("0A000: pgsluice cannot take over this COPY: ENCODING differs", str(refused.exception))
 
+    @unittest.skipUnless(MAJOR >= 17, "ON_ERROR came with 17")
+    def test_on_error(self):
+        """Skipped records, their notices, their number, their limit."""
+        rows = b"".join(b"%d,x,%d,1\n" % (i, i) if i % 100 else b"%d,x,bad,1\n" % i for i in range(3000))
+        ignore = CSV[:-1] + ", ON_ERROR ignore"
+        notices = compare(self, self.cluster, TABLE, ignore + ")", rows, "SET client_min_messages = notice;")
+        self.assertIn("30 rows were skipped due to data type incompatibility", notices)
+        notices = compare(self, self.cluster, TABLE, ignore + ", LOG_VERBOSITY verbose)", rows, "SET client_min_messages = notice;")
+        self.assertIn("skipping row due to data type incompatibility at line 1 for column", notices)
+        self.same(rows, ignore + ", LOG_VERBOSITY verbose, workers 1)")
+        self.same(rows + b"1,x\n", ignore + ")")
+        self.same(rows, CSV[:-1] + ", ON_ERROR stop)")
+        self.same(b"1,2\n3,x\n", "COPY t (a, p) FROM {} WITH (FORMAT csv, ON_ERROR ignore)", "CREATE TABLE t (a int, p point)")
+        if MAJOR >= 18:
+            self.assertIn("skipped more than REJECT_LIMIT (5) rows", self.same(rows, ignore + ", REJECT_LIMIT 5)"))
+            self.same(rows, ignore + ", REJECT_LIMIT 30, LOG_VERBOSITY silent)")
+
     def test_statement_option(self):
         """The option decides without the setting, and against it."""
         self.cluster.sql("DROP TABLE IF EXISTS t; CREATE TABLE t (a int)")

@@ -1,0 +1,92 @@
+"""Loads beside everything else that may go on in a table."""
+
+import subprocess
+import time
+import unittest
+
+from .cluster import Cluster, Refused
+from .test_durability import check_heap
+
+
+class Concurrency(unittest.TestCase):
+    """No row is lost, none doubled, nobody waits for more than COPY's lock."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Cluster(["autovacuum_naptime = 1", "max_connections = 40", "max_prepared_transactions = 2"])
+        cls.server.sql("CREATE EXTENSION pgsluice")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.remove()
+
+    def test_crowd(self):
+        """Ours, stock COPY, small inserts, VACUUM, readers, CREATE INDEX CONCURRENTLY at once."""
+        server = self.server
+        server.sql("DROP TABLE IF EXISTS t; CREATE TABLE t (a int, b text, c bigint)")
+        path = server.file("rows.csv", b"".join(b"%d,text %d,%d\n" % (i, i, i) for i in range(100000)))
+        small = server.file("small.sql", b"".join(b"INSERT INTO t VALUES (%d, 'small', 7);\n" % i for i in range(1000)))
+        copy = f"COPY t FROM '{path}' WITH (FORMAT csv)"
+        jobs = [["-c", f"SET pgsluice.copy = on; SET pgsluice.workers = {n % 2}; {copy}"] for n in range(4)]
+        jobs += [["-c", copy]] * 2 + [["-f", str(small)]] * 2 + [["-c", "VACUUM t"], ["-c", "SELECT count(*) FROM t"]]
+        jobs += [["-c", "CREATE INDEX CONCURRENTLY ON t (a)"]]
+        running = [subprocess.Popen(server.command(*job), stdout=subprocess.DEVNULL) for job in jobs]
+        for process in running:
+            self.assertEqual(process.wait(), 0)
+        self.assertEqual(server.sql("SELECT count(*), sum(a), count(*) FILTER (WHERE b = 'small') FROM t"),
+                         f"602000|{6 * 4999950000 + 2 * 499500}|2000")
+        self.assertEqual(server.sql("SET enable_seqscan = off; SELECT count(*) FROM t WHERE a = 500"), "8")
+        check_heap(self, server)
+
+    def test_locks_and_isolation(self):
+        """ROW EXCLUSIVE and no more; readers see nothing before the commit."""
+        server = self.server
+        server.sql("DROP TABLE IF EXISTS t; CREATE TABLE t (a int, b text, c bigint)")
+        path = server.file("rows.csv", b"1,x,2\n" * 50000)
+        copy = f"SET pgsluice.copy = on; COPY t FROM '{path}' WITH (FORMAT csv, pgsluice 'require')"
+        holder = subprocess.Popen(server.command("-c", "BEGIN", "-c", copy, "-c", "SELECT pg_sleep(1.5)", "-c", "COMMIT"),
+                                  stdout=subprocess.DEVNULL)
+        modes = ""
+        for _ in range(100):
+            modes = server.sql("SELECT string_agg(DISTINCT mode, ',') FROM pg_locks WHERE locktype = 'relation' AND relation = 't'::regclass AND pid <> pg_backend_pid()")
+            if modes:
+                break
+            time.sleep(0.02)
+        self.assertEqual(modes, "RowExclusiveLock")
+        server.sql("SET lock_timeout = 500; INSERT INTO t VALUES (2, 'beside', 3)")
+        self.assertEqual(server.sql("SELECT count(*) FROM t"), "1")
+        with self.assertRaises(Refused):
+            server.sql("SET lock_timeout = 100; ALTER TABLE t ADD d int")
+        self.assertEqual(holder.wait(), 0)
+        self.assertEqual(server.sql("SELECT count(*) FROM t"), "50001")
+
+    def test_two_phase(self):
+        """A prepared load outlives a restart."""
+        server = self.server
+        server.sql("DROP TABLE IF EXISTS t; CREATE TABLE t (a int)")
+        path = server.file("rows.csv", b"1\n" * 5000)
+        server.sql(f"SET pgsluice.copy = on; BEGIN; COPY t FROM '{path}' WITH (pgsluice 'require'); PREPARE TRANSACTION 'load'")
+        server.stop("fast")
+        server.start()
+        self.assertEqual(server.sql("SELECT count(*) FROM t"), "0")
+        server.sql("COMMIT PREPARED 'load'")
+        self.assertEqual(server.sql("SELECT count(*) FROM t"), "5000")
+
+    def test_serializable(self):
+        """A read-write conflict across two loads fails one of them, as with stock COPY."""
+        server = self.server
+        path = server.file("one.csv", b"1\n")
+        for setting in ("off", "on"):
+            server.sql("DROP TABLE IF EXISTS x, y; CREATE TABLE x (a int); CREATE TABLE y (a int)")
+            begin = f"SET pgsluice.copy = {setting}; BEGIN ISOLATION LEVEL SERIALIZABLE;"
+            one = begin + f"SELECT count(*) FROM x; SELECT pg_sleep(1); COPY y FROM '{path}'; COMMIT"
+            two = begin + f"SELECT count(*) FROM y; SELECT pg_sleep(1); COPY x FROM '{path}'; COMMIT"
+            running = [subprocess.Popen(server.command("-c", sql), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for sql in (one, two)]
+            said = [process.communicate()[1] for process in running]
+            failed = [text for text in said if text]
+            self.assertEqual(len(failed), 1, said)
+            self.assertIn(b"40001", failed[0])
+
+
+if __name__ == "__main__":
+    unittest.main()
