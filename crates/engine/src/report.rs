@@ -128,7 +128,7 @@ pub struct Summary {
     /// megabytes (10^6) read in a second of the whole run
     pub megabytes_per_second: f64,
     /// WAL that the server wrote from the load's first statement to its end,
-    /// by whomever; absent where the server does not tell
+    /// by whomever; null where the server does not tell
     pub wal_bytes: Option<u64>,
     /// what held the load up: `reading`, `parsing` or `server`
     pub bottleneck: String,
@@ -148,11 +148,4 @@ pub struct Summary {
     pub settings: Vec<String>,
     /// what the user should know
     pub notes: Vec<String>,
-}
-
-impl Summary {
-    /// `read = loaded + rejected + skipped`, or something was lost.
-    pub fn adds_up(&self) -> bool {
-        self.read == self.loaded + self.rejected + self.skipped
-    }
 }
