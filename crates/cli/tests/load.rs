@@ -21,14 +21,15 @@ fn case(name: &'static str, columns: &'static str, bytes: &[u8]) -> Case {
     Case { name, columns, bytes: bytes.to_vec(), copy, arguments: &[], encodable: true }
 }
 
+/// Records of several chunks, with line ends in quotes.
+fn many() -> Vec<u8> {
+    let record = |i| format!("{i},\"line {i}\nof \"\"it\"\"\",2024-01-01 00:00:00+00,{i}.25,t\n");
+    (0..60_000).flat_map(|i| record(i).into_bytes()).collect()
+}
+
 fn cases() -> Vec<Case> {
     let typed = "a int, b text, c timestamptz, d numeric(10,2), e bool";
-    let many: Vec<u8> = (0..60_000)
-        .flat_map(|i| {
-            format!("{i},\"line {i}\nof \"\"it\"\"\",2024-01-01 00:00:00+00,{i}.25,t\n")
-                .into_bytes()
-        })
-        .collect();
+    let many = many();
     let mut exotic = many.clone();
     exotic.extend_from_slice(b"1,x,yesterday,1,t\n2,y,2024-01-01 00:00:00+00,1,t\n");
     let mut late_fault = many.clone();
