@@ -10,6 +10,7 @@ use crate::reject::{RejectFile, Rejects};
 use crate::report::{Progress, Seconds, Summary};
 use crate::session::conn::{Canceller, Conn};
 use crate::session::lane::{Lane, LaneCounts};
+use crate::session::siblings::Siblings;
 use crate::session::surroundings::Indexes;
 use crate::session::{staged, transaction};
 use std::sync::{Arc, Mutex};
@@ -182,8 +183,13 @@ fn rows(
     clock: &mut Clock,
 ) -> Result<(Through, LaneCounts, Vec<Lane>, u64), Error> {
     let rejects = rejects(&reader, options)?;
-    let lanes = open_lanes(conn, plan, options, watch, &rejects)?;
+    let mut lanes = open_lanes(conn, plan, options, watch, &rejects)?;
+    let siblings = Siblings::watch(&mut lanes, &options.target.url)?;
     let run = pipeline::run(reader, plan, lanes, &watch.progress, &watch.stop);
+    let run = match siblings {
+        Some(siblings) => siblings.end(run),
+        None => run,
+    };
     let (through, mut lanes, rejected) = close_rejects(rejects, run)?;
     let mut counts = total(&lanes);
     check_counts(plan, &through, &counts, rejected)?;

@@ -6,6 +6,7 @@ pub mod conn;
 pub mod create;
 pub mod lane;
 mod libpq;
+pub mod siblings;
 pub mod staged;
 pub mod statement;
 pub mod surroundings;

@@ -1,0 +1,106 @@
+//! Lanes that wait for one another.
+//!
+//! Two lanes with rows of the same unique key: the server makes the second wait
+//! until the first has committed, and the first commits only when all lanes are
+//! done. The server sees no deadlock in that, since half of it is here. A watcher
+//! asks it who waits for whom, and breaks the knot.
+
+use super::conn::{Canceller, Conn};
+use super::lane::Lane;
+use crate::error::Error;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// How often the server is asked; and two answers in a row must agree.
+const EVERY: Duration = Duration::from_millis(500);
+
+/// `query_canceled`
+const CANCELED: &str = "57014";
+
+/// Watches over the lanes of a load until it is ended.
+pub struct Siblings {
+    over: Arc<AtomicBool>,
+    found: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+impl Siblings {
+    /// Begins to watch; `None` for a single lane.
+    ///
+    /// # Errors
+    ///
+    /// A connection is lost, or there is none left for the watcher.
+    pub fn watch(lanes: &mut [Lane], url: &str) -> Result<Option<Siblings>, Error> {
+        if lanes.len() < 2 {
+            return Ok(None);
+        }
+        let mut members = Vec::new();
+        for lane in lanes {
+            let rows = lane.conn.exec("SELECT pg_backend_pid()")?;
+            let pid = rows[0][0].clone().unwrap_or_default();
+            members.push((pid, lane.conn.canceller()));
+        }
+        let conn = Conn::open(url)?;
+        let over = Arc::new(AtomicBool::new(false));
+        let found = Arc::new(AtomicBool::new(false));
+        let flags = (over.clone(), found.clone());
+        let thread = thread::spawn(move || look(conn, &members, &flags.0, &flags.1));
+        Ok(Some(Siblings { over, found, thread }))
+    }
+
+    /// Ends the watch; what a lane was cancelled for is said in place of the
+    /// server's words.
+    pub fn end<T>(self, outcome: Result<T, Error>) -> Result<T, Error> {
+        self.over.store(true, Ordering::SeqCst);
+        self.thread.thread().unpark();
+        let _ = self.thread.join();
+        outcome.map_err(|error| {
+            if !self.found.load(Ordering::SeqCst) || error.sqlstate() != CANCELED {
+                return error;
+            }
+            let place = error.place().cloned();
+            let knot = Error::new(
+                "this record has the same unique key as a record of another lane, or excludes it",
+            )
+            .with_hint(
+                "load by a single connection (--method auto) to see the key, or to reject it",
+            );
+            match place {
+                Some(place) => knot.at(place),
+                None => knot,
+            }
+        })
+    }
+}
+
+/// Cancels the lane that waits for another one, twice in a row.
+fn look(
+    mut conn: Conn,
+    members: &[(String, Arc<Canceller>)],
+    over: &AtomicBool,
+    found: &AtomicBool,
+) {
+    let pids: Vec<&str> = members.iter().map(|(pid, _)| pid.as_str()).collect();
+    let all = pids.join(",");
+    let sql = format!(
+        "SELECT pid FROM unnest('{{{all}}}'::int[]) pid \
+         WHERE pg_catalog.pg_blocking_pids(pid) && '{{{all}}}'::int[]"
+    );
+    let mut before = Vec::new();
+    while !over.load(Ordering::SeqCst) {
+        thread::park_timeout(EVERY);
+        // Without an answer nothing can be told; the lanes see to their own connections.
+        let Ok(rows) = conn.exec(&sql) else { return };
+        let waiting: Vec<String> = rows.into_iter().filter_map(|row| row[0].clone()).collect();
+        if let Some(pid) = waiting.iter().find(|pid| before.contains(*pid)) {
+            if let Some((_, canceller)) = members.iter().find(|(member, _)| member == pid) {
+                found.store(true, Ordering::SeqCst);
+                canceller.cancel();
+                return;
+            }
+        }
+        before = waiting;
+    }
+}
