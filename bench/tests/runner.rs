@@ -100,7 +100,9 @@ fn check_costs(result: &SuiteResult) {
     let run = &copy.runs[0];
     assert!(run.wal_bytes.unwrap() > 20_000);
     assert!(run.table_bytes.unwrap() > 20_000 && run.index_bytes.unwrap() > 8192);
-    assert!(run.server_cpu_seconds.unwrap() > 0.0);
+    // One run of 500 rows may fit between two of the kernel's ticks of 10 ms; all runs do not.
+    let cpu = |m: &MethodResult| m.runs.iter().filter_map(|r| r.server_cpu_seconds).sum::<f64>();
+    assert!(result.methods.iter().map(cpu).sum::<f64>() > 0.0);
     assert!(run.server_peak_bytes.unwrap() > 1 << 20);
     assert!(run.written_bytes.map_or(true, |n| n > 20_000), "{:?}", run.written_bytes);
     assert_eq!(run.phases.iter().map(|p| &*p.name).collect::<Vec<_>>(), ["copy", "index"]);
