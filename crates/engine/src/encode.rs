@@ -37,6 +37,16 @@ pub struct Prepared {
     pub fault: Option<(Malformed, u64)>,
 }
 
+impl Prepared {
+    /// The bytes that are sent.
+    pub fn bytes(&self) -> &[u8] {
+        match &self.body {
+            Body::AsIs => &self.chunk.bytes,
+            Body::Rows(b) | Body::Rewritten(b) | Body::Guarded(b) => b,
+        }
+    }
+}
+
 /// Turns chunks into what is sent, with memory of its own.
 #[derive(Debug)]
 pub struct Encoder {

@@ -57,6 +57,15 @@ pub struct LaneCounts {
     pub chunks_encoded: u64,
 }
 
+impl LaneCounts {
+    fn add_chunk(&mut self, sent_as: &Body) {
+        match sent_as {
+            Body::AsIs | Body::Guarded(_) => self.chunks_as_is += 1,
+            Body::Rows(_) | Body::Rewritten(_) => self.chunks_encoded += 1,
+        }
+    }
+}
+
 struct Sent {
     chunk: Arc<Chunk>,
     /// records and lines of the file before the chunk
@@ -150,15 +159,9 @@ impl Lane {
         let form = form_of(&placed.prepared, self.plan.wire);
         self.make_open(form, placed.prepared.chunk.file)?;
         let started = Instant::now();
-        let sent = match &placed.prepared.body {
-            Body::AsIs => self.conn.copy_data(&placed.prepared.chunk.bytes),
-            Body::Rows(b) | Body::Rewritten(b) | Body::Guarded(b) => self.conn.copy_data(b),
-        };
+        let sent = self.conn.copy_data(placed.prepared.bytes());
         self.progress.sending.add(started.elapsed());
-        match placed.prepared.body {
-            Body::AsIs | Body::Guarded(_) => self.counts.chunks_as_is += 1,
-            Body::Rows(_) | Body::Rewritten(_) => self.counts.chunks_encoded += 1,
-        }
+        self.counts.add_chunk(&placed.prepared.body);
         self.progress.records.add(placed.prepared.counts.records);
         self.in_piece = placed.prepared.chunk.part == Part::Piece && self.plan.dialect.is_some();
         self.remember(placed, form);

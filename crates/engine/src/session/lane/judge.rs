@@ -6,7 +6,7 @@
 //! says why. No record is rejected that stock COPY would have taken.
 
 use super::{form_of, Form, Lane, Placed};
-use crate::encode::{self, Body};
+use crate::encode;
 use crate::error::Error;
 use crate::input::{Chunk, Part};
 use crate::isolate::{isolate, Attempts, Refused};
@@ -68,15 +68,9 @@ impl Lane {
         let inserts = matches!(plan.wire, Wire::Insert(_));
         if prepared.fault.is_none() && !inserts {
             let form = form_of(prepared, plan.wire);
-            let bytes = match &prepared.body {
-                Body::AsIs => &prepared.chunk.bytes,
-                Body::Rows(b) | Body::Rewritten(b) | Body::Guarded(b) => b,
-            };
+            let bytes = prepared.bytes();
             if self.attempt(|lane| lane.copy(form, bytes))?.is_ok() {
-                match prepared.body {
-                    Body::AsIs | Body::Guarded(_) => self.counts.chunks_as_is += 1,
-                    Body::Rows(_) | Body::Rewritten(_) => self.counts.chunks_encoded += 1,
-                }
+                self.counts.add_chunk(&prepared.body);
                 return Ok(());
             }
         }
