@@ -1,5 +1,6 @@
 //! How a command fails: what is printed, and the exit code.
 
+use crate::output::say;
 use pgsluice_engine::error::{Class, Error};
 use pgsluice_engine::server::ServerError;
 use std::process::ExitCode;
@@ -33,9 +34,9 @@ impl Failure {
 
     /// Prints the failure and gives the exit code.
     pub fn report(&self) -> ExitCode {
-        eprintln!("error: {}", self.message);
+        say(format_args!("error: {}", self.message));
         if let Some(hint) = &self.hint {
-            eprintln!("hint: {hint}");
+            say(format_args!("hint: {hint}"));
         }
         ExitCode::from(self.code)
     }

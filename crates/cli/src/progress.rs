@@ -1,6 +1,7 @@
 //! How a running load is shown: a line that changes on a terminal, a line now
 //! and then in a log.
 
+use crate::output::say;
 use pgsluice_engine::load::Watch;
 use pgsluice_engine::report::PHASES;
 use std::io::{stderr, IsTerminal, Write};
@@ -56,15 +57,14 @@ fn show(watch: &Watch, ended: &AtomicBool) {
         next = start.elapsed() + if terminal { TICK } else { LOG };
         let line = line(watch, start.elapsed().as_secs_f64());
         if terminal {
-            eprint!("\r\x1b[K{line}");
             // Nothing is lost if the terminal is gone.
-            let _ = stderr().flush();
+            let _ = write!(stderr(), "\r\x1b[K{line}");
         } else {
-            eprintln!("{line}");
+            say(line);
         }
     }
     if terminal {
-        eprint!("\r\x1b[K");
+        let _ = write!(stderr(), "\r\x1b[K");
     }
 }
 

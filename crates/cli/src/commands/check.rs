@@ -3,12 +3,13 @@
 use crate::arguments::{options, ErrorArguments, SourceArguments, TargetArguments};
 use crate::commands::load::REJECTED;
 use crate::failure::Failure;
+use crate::output::{print, say};
 use clap::Args;
 use pgsluice_engine::check::check;
 use pgsluice_engine::load::Watch;
 use pgsluice_engine::reject::Reject;
-use std::io::Write;
 use std::process::ExitCode;
+use std::sync::{Arc, OnceLock};
 
 const EXAMPLES: &str = "\
 Bad records are listed on standard output. The exit code is what load's would be: 0 where
@@ -37,16 +38,20 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let options = options(&arguments.source, &arguments.target, &arguments.errors)?;
     let json = arguments.json;
+    let lost = Arc::new(OnceLock::new());
+    let first = lost.clone();
     let tell = move |reject: &Reject| {
-        // A reader that has seen enough closes the pipe; the count goes on.
-        let _ =
-            writeln!(std::io::stdout(), "{}", if json { as_json(reject) } else { line(reject) });
+        let told = print(if json { as_json(reject) } else { line(reject) });
+        if let Err(failure) = told {
+            let _ = first.set(failure);
+        }
     };
     let found = check(&options, &Watch::default(), Box::new(tell))?;
-    eprintln!(
-        "read {} = good {} + bad {} + skipped {}; unique and foreign keys, exclusion and partitions were not checked",
-        found.read, found.good, found.bad, found.skipped
-    );
+    if let Some(failure) = Arc::into_inner(lost).and_then(OnceLock::into_inner) {
+        return Err(failure);
+    }
+    say(format_args!("read {} = good {} + bad {} + skipped {}; unique and foreign keys, exclusion and partitions were not checked",
+        found.read, found.good, found.bad, found.skipped));
     Ok(match &options.rejects {
         _ if found.bad == 0 => ExitCode::SUCCESS,
         Some(rejects) if !rejects.limit.exceeded_at_end(found.bad, found.read - found.skipped) => {

@@ -1,6 +1,7 @@
 //! `pgsluice completions`: for the shell.
 
 use crate::failure::Failure;
+use crate::output::print;
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 use std::process::ExitCode;
@@ -19,6 +20,8 @@ pub struct Arguments {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut command = crate::Arguments::command();
-    clap_complete::generate(arguments.shell, &mut command, "pgsluice", &mut std::io::stdout());
+    let mut script = Vec::new();
+    clap_complete::generate(arguments.shell, &mut command, "pgsluice", &mut script);
+    print(String::from_utf8_lossy(&script).trim_end())?;
     Ok(ExitCode::SUCCESS)
 }

@@ -2,6 +2,7 @@
 
 use crate::arguments::{input, SourceArguments};
 use crate::failure::Failure;
+use crate::output::say;
 use clap::Args;
 use pgsluice_engine::convert::{convert, shape_of_table, shape_of_types};
 use pgsluice_engine::error::Error;
@@ -67,6 +68,6 @@ pub fn run(a: &Arguments) -> Result<ExitCode, Failure> {
         // Half a stream is of no use to anybody.
         std::fs::remove_file(&a.out).map_err(|e| failed(&e))?;
     }
-    eprintln!("{} rows converted", done?);
+    say(format_args!("{} rows converted", done?));
     Ok(ExitCode::SUCCESS)
 }

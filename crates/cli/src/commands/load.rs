@@ -2,6 +2,7 @@
 
 use crate::arguments::{options, ErrorArguments, SourceArguments, TargetArguments};
 use crate::failure::{Failure, FAILED};
+use crate::output::say;
 use crate::progress::Shown;
 use clap::Args;
 use pgsluice_engine::load::{load, Watch};
@@ -66,7 +67,9 @@ fn stop_on_signal(watch: &Watch) -> Result<(), Failure> {
             std::process::exit(FAILED.into());
         }
         asked = true;
-        eprintln!("\nstopping: the server rolls back; press Ctrl-C again not to wait for it");
+        say(format_args!(
+            "\nstopping: the server rolls back; press Ctrl-C again not to wait for it"
+        ));
         watch.cancel();
     })
     .map_err(|e| Failure::new(format!("cannot listen to signals: {e}")))
@@ -83,12 +86,12 @@ fn write_summary(summary: &Summary, path: &Path) -> Result<(), Failure> {
 }
 
 fn print(s: &Summary) {
-    eprintln!("{}: {} rows loaded by {} ({})", s.table, s.loaded, s.method, s.reason);
-    eprintln!(
+    say(format_args!("{}: {} rows loaded by {} ({})", s.table, s.loaded, s.method, s.reason));
+    say(format_args!(
         "  read {} = loaded {} + rejected {} + skipped {}",
         s.read, s.loaded, s.rejected, s.skipped
-    );
-    eprintln!(
+    ));
+    say(format_args!(
         "  {:.2} s: open {:.2}, inspect {:.2}, load {:.2}, finish {:.2}; held up by {}",
         s.seconds.total,
         s.seconds.open,
@@ -96,15 +99,15 @@ fn print(s: &Summary) {
         s.seconds.load,
         s.seconds.finish,
         s.bottleneck
-    );
-    eprintln!("  {:.0} rows/s, {:.1} MB/s", s.rows_per_second, s.megabytes_per_second);
+    ));
+    say(format_args!("  {:.0} rows/s, {:.1} MB/s", s.rows_per_second, s.megabytes_per_second));
     if let Some(wal) = s.wal_bytes {
-        eprintln!("  {:.1} MB of WAL", wal as f64 / 1e6);
+        say(format_args!("  {:.1} MB of WAL", wal as f64 / 1e6));
     }
     for step in &s.steps {
-        eprintln!("  step: {step}");
+        say(format_args!("  step: {step}"));
     }
     for note in &s.notes {
-        eprintln!("  note: {note}");
+        say(format_args!("  note: {note}"));
     }
 }

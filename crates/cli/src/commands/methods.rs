@@ -1,6 +1,7 @@
 //! `pgsluice methods`: the write paths.
 
 use crate::failure::Failure;
+use crate::output::print;
 use clap::Args;
 use pgsluice_engine::options::Method;
 use std::process::ExitCode;
@@ -11,8 +12,9 @@ pub struct Arguments {}
 
 /// Runs the command.
 pub fn run(_: &Arguments) -> Result<ExitCode, Failure> {
-    for (_, name, what, cost) in Method::ALL {
-        println!("{name:<16} {what}\n{:<16} gives up: {cost}", "");
-    }
+    let line = |(_, name, what, cost): &(Method, &str, &str, &str)| {
+        format!("{name:<16} {what}\n{:<16} gives up: {cost}", "")
+    };
+    print(Method::ALL.iter().map(line).collect::<Vec<_>>().join("\n"))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -2,6 +2,7 @@
 
 use crate::arguments::{options, ErrorArguments, SourceArguments, TargetArguments};
 use crate::failure::Failure;
+use crate::output::print;
 use clap::Args;
 use pgsluice_engine::load::plan_only;
 use pgsluice_engine::plan::{Plan, Wire};
@@ -24,32 +25,26 @@ pub struct Arguments {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let plan = plan_only(&options(&arguments.source, &arguments.target, &arguments.errors)?)?;
-    print(&plan);
+    print(lines(&plan).join("\n"))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(plan: &Plan) {
-    println!("table     {}", plan.table);
-    println!("method    {}: {}", plan.method, plan.reason);
-    println!("gives up  {}", plan.cost);
-    println!("rows      {}", wire(plan));
-    println!("columns   {}", plan.columns.join(", "));
-    println!("threads   {} encoding, {} sending", plan.encoders, plan.lanes);
-    for (name, value) in &plan.settings {
-        println!("setting   {name} = {value}");
-    }
-    for statement in plan.made.iter().chain(&plan.before) {
-        println!("before    {statement}");
-    }
-    for statement in &plan.after {
-        println!("after     {statement}");
-    }
-    for line in &plan.around {
-        println!("around    {line}");
-    }
-    for note in &plan.notes {
-        println!("note      {note}");
-    }
+fn lines(plan: &Plan) -> Vec<String> {
+    let mut lines = vec![
+        format!("table     {}", plan.table),
+        format!("method    {}: {}", plan.method, plan.reason),
+        format!("gives up  {}", plan.cost),
+        format!("rows      {}", wire(plan)),
+        format!("columns   {}", plan.columns.join(", ")),
+        format!("threads   {} encoding, {} sending", plan.encoders, plan.lanes),
+    ];
+    lines.extend(plan.settings.iter().map(|(name, value)| format!("setting   {name} = {value}")));
+    let before = plan.made.iter().chain(&plan.before);
+    lines.extend(before.map(|statement| format!("before    {statement}")));
+    lines.extend(plan.after.iter().map(|statement| format!("after     {statement}")));
+    lines.extend(plan.around.iter().map(|line| format!("around    {line}")));
+    lines.extend(plan.notes.iter().map(|note| format!("note      {note}")));
+    lines
 }
 
 fn wire(plan: &Plan) -> String {

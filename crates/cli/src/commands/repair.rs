@@ -1,6 +1,7 @@
 //! `pgsluice repair`: puts back what a crash left down.
 
 use crate::failure::Failure;
+use crate::output::{print, say};
 use clap::Args;
 use pgsluice_engine::repair::{repair, Report};
 use std::process::ExitCode;
@@ -32,14 +33,14 @@ pub struct Arguments {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let report = repair(&arguments.to, arguments.jobs.into())?;
-    print(&report);
+    tell(&report)?;
     let down = report.failed.len() + report.others.len();
     Ok(if down == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn print(report: &Report) {
+fn tell(report: &Report) -> Result<(), Failure> {
     for lane in &report.lanes {
-        println!("{lane}");
+        print(lane)?;
     }
     for restored in &report.put_back {
         let how = if restored.was_back {
@@ -47,16 +48,16 @@ fn print(report: &Report) {
         } else {
             format!("put back in {:.1} s", restored.seconds)
         };
-        println!("{}: {how}", restored.object);
+        print(format_args!("{}: {how}", restored.object))?;
     }
     for table in &report.running {
-        println!("{table}: a load is at work there; left alone");
+        print(format_args!("{table}: a load is at work there; left alone"))?;
     }
     for (object, error) in &report.failed {
-        eprintln!("error: {object} is still down: {error}");
+        say(format_args!("error: {object} is still down: {error}"));
     }
     for other in &report.others {
-        eprintln!("error: {other} is still down: only that role's repair puts it back");
+        say(format_args!("error: {other} is still down: only that role's repair puts it back"));
     }
     let nothing = report.put_back.is_empty()
         && report.lanes.is_empty()
@@ -64,6 +65,7 @@ fn print(report: &Report) {
         && report.failed.is_empty()
         && report.others.is_empty();
     if nothing {
-        println!("nothing is down");
+        print("nothing is down")?;
     }
+    Ok(())
 }

@@ -1,7 +1,7 @@
 //! `pgsluice server`: the embedded server.
 
 use crate::failure::Failure;
-use crate::output::print;
+use crate::output::{print, say};
 use clap::{Args, Subcommand};
 use pgsluice_engine::server::{default_dir, find_all, Options, Server, StopMode};
 use std::path::PathBuf;
@@ -94,7 +94,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     match arguments.action {
         Action::Start(start) => {
             if let Some(server) = Server::attach(&dir)? {
-                eprintln!("PostgreSQL {} already runs in {dir:?}", server.version());
+                say(format_args!("PostgreSQL {} already runs in {dir:?}", server.version()));
                 print(server.url("postgres"))?;
                 return Ok(ExitCode::SUCCESS);
             }
@@ -108,14 +108,14 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
                 ..Options::default()
             })?;
             let url = server.url("postgres");
-            eprintln!("PostgreSQL {} runs in {dir:?}", server.version());
+            say(format_args!("PostgreSQL {} runs in {dir:?}", server.version()));
             server.detach();
             print(url)?;
         }
         Action::Stop { immediate } => {
             let mode = if immediate { StopMode::Immediate } else { StopMode::Fast };
             running()?.stop(mode)?;
-            eprintln!("the server in {dir:?} is stopped");
+            say(format_args!("the server in {dir:?} is stopped"));
         }
         Action::Url { database, tcp: false } => print(running()?.url(&database))?,
         Action::Url { database, tcp: true } => match running()?.tcp_url(&database) {

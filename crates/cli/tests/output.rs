@@ -1,0 +1,72 @@
+//! Standard output and standard error that nobody reads, or that cannot be written to.
+
+mod common;
+
+use common::{each_major, World};
+use std::fs::OpenOptions;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
+
+/// A stream whose reader is gone.
+fn closed() -> Stdio {
+    let (ours, _) = UnixStream::pair().unwrap();
+    OwnedFd::from(ours).into()
+}
+
+/// A stream whose disk is full.
+fn full() -> Stdio {
+    OpenOptions::new().write(true).open("/dev/full").unwrap().into()
+}
+
+fn program(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pgsluice"));
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// A reader that has gone is no failure; data that get lost on a full disk are.
+#[test]
+fn a_closed_stdout_is_no_failure_and_a_full_one_is() {
+    let mut world = World::new(&each_major()[0]);
+    world.sql("CREATE TABLE t (a int, b text)");
+    let url = world.server.url("postgres");
+    let file = world.file("bad.csv", b"1,x\nq,y\n");
+    let cases: [(&[&str], i32); 5] = [
+        (&["methods"], 0),
+        (&["completions", "bash"], 0),
+        (&["plan", &file, "--table", "t", "--to", &url], 0),
+        (&["repair", "--to", &url], 0),
+        // One bad record: the exit code of a check that has found something.
+        (&["check", &file, "--table", "t", "--to", &url], 1),
+    ];
+    for (arguments, code) in cases {
+        let output = program(arguments).stdout(closed()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+        assert!(!said.contains("panicked") && !said.contains("error:"), "{arguments:?}: {said}");
+
+        let output = program(arguments).stdout(full()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+        assert!(said.contains("cannot write to standard output"), "{arguments:?}: {said}");
+    }
+}
+
+/// What is said to nobody changes neither the load nor its exit code.
+#[test]
+fn a_closed_stderr_changes_nothing() {
+    let mut world = World::new(&each_major()[0]);
+    world.sql("CREATE TABLE t (a int, b text)");
+    let url = world.server.url("postgres");
+    let good = world.file("good.csv", b"1,x\n2,y\n");
+    let bad = world.file("bad.csv", b"3,x\nq,y\n");
+    for (file, code) in [(&good, 0), (&bad, 1)] {
+        let status = program(&["load", file, "--table", "t", "--to", &url])
+            .stderr(closed())
+            .status()
+            .unwrap();
+        assert_eq!(status.code(), Some(code), "{file}");
+        assert_eq!(world.sql("SELECT count(*) FROM t"), "2", "{file}");
+    }
+}
