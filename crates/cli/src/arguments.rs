@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use pgsluice_core::scan;
 use pgsluice_engine::error::Error;
 use pgsluice_engine::options::{
-    Analyze, ColumnSet, Create, DialectOptions, FileFormat, Header, InputOptions, Method, Options,
+    ColumnSet, Create, DialectOptions, FileFormat, Header, InputOptions, Method, Options,
     RejectOptions, Source, TargetOptions,
 };
 use pgsluice_engine::reject::Limit;
@@ -134,10 +134,6 @@ pub struct TargetArguments {
     /// How long to wait for a lock, such as 10s
     #[arg(long, value_name = "TIME")]
     pub lock_timeout: Option<String>,
-    /// Wait for ANALYZE; without this it runs on in the server after more than
-    /// 100,000 rows
-    #[arg(long, conflicts_with = "no_analyze")]
-    pub wait_for_analyze: bool,
     /// Leave ANALYZE to autovacuum
     #[arg(long)]
     pub no_analyze: bool,
@@ -332,11 +328,7 @@ fn target_options(a: &TargetArguments) -> TargetOptions {
         date_style: a.date_style.clone(),
         time_zone: a.time_zone.clone(),
         lock_timeout: a.lock_timeout.clone(),
-        analyze: match (a.no_analyze, a.wait_for_analyze) {
-            (true, _) => Analyze::No,
-            (_, true) => Analyze::Wait,
-            _ => Analyze::Start,
-        },
+        analyze: !a.no_analyze,
         indexes: a.indexes,
         triggers: a.triggers,
         foreign_keys: a.foreign_keys,

@@ -279,3 +279,28 @@ fn repaired_at_last(world: &World) -> String {
     }
     panic!("the load's lock is still held");
 }
+
+/// When the program ends, nothing of the load runs on in the server, and the
+/// summary tells ANALYZE's time apart.
+#[test]
+fn analyze_is_done_when_the_program_ends() {
+    let mut world = World::new(each_major().last().unwrap());
+    world.sql("CREATE TABLE many (a int, b text)");
+    let bytes: Vec<u8> = (0..150_000).flat_map(|i| format!("{i},x\n").into_bytes()).collect();
+    let file = world.file("many.csv", &bytes);
+    let summary = world.load(&[&file, "--table", "many"]).unwrap();
+    let known = "SELECT reltuples FROM pg_class WHERE relname = 'many'";
+    assert_eq!(world.sql(known), "150000");
+    let running =
+        "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'ANALYZE%' AND state <> 'idle'";
+    assert_eq!(world.sql(running), "0");
+    let seconds = |phase: &str| summary["seconds"][phase].as_f64().unwrap();
+    let phases = ["open", "inspect", "load", "finish", "analyze"];
+    let sum: f64 = phases.into_iter().map(seconds).sum();
+    assert!(seconds("analyze") > 0.0 && sum <= seconds("total") + 1e-6, "{summary}");
+    assert!(summary["steps"].to_string().contains("ANALYZE"), "{summary}");
+
+    world.sql("CREATE TABLE left_alone (a int, b text)");
+    let summary = world.load(&[&file, "--table", "left_alone", "--no-analyze"]).unwrap();
+    assert!(!summary["steps"].to_string().contains("ANALYZE"), "{summary}");
+}

@@ -134,8 +134,8 @@ impl Around {
 
     /// `ANALYZE`, or more, after the commit. Its failure changes no row and is
     /// no failure of the load: autovacuum will come. Gives what was done.
-    pub fn analyze(&self, conn: &mut Conn, plan: &Plan, wait: bool) -> String {
-        match finish(conn, self.taken.entry.relation, &plan.table, plan.freeze, wait) {
+    pub fn analyze(&self, conn: &mut Conn, plan: &Plan) -> String {
+        match finish(conn, self.taken.entry.relation, &plan.table, plan.freeze) {
             Ok(Finished { statement: Some(statement), .. }) => statement,
             Ok(Finished { left, .. }) => format!("no ANALYZE: {}", left.unwrap_or_default()),
             Err(error) => format!("no ANALYZE: {}", error.message()),

@@ -73,7 +73,7 @@ fn run(options: &Options, watch: &Watch, tell: Listener) -> Result<Checked, Erro
         ))
         .with_hint("this is a defect of the loader"));
     };
-    watch.phase(4);
+    watch.phase(5);
     let read = records + through.passed;
     Ok(Checked { read, good, bad, skipped: through.passed + kept_back })
 }

@@ -3,7 +3,7 @@
 use crate::around::{self, Around};
 use crate::error::Error;
 use crate::input::Reader;
-use crate::options::{Analyze, Method, Options};
+use crate::options::{Method, Options};
 use crate::pipeline::{self, Stop, Through};
 use crate::plan::{self, InputFacts, Plan};
 use crate::reject::{RejectFile, Rejects};
@@ -15,10 +15,6 @@ use crate::session::surroundings::Indexes;
 use crate::session::{staged, transaction};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
-
-/// Up to so many rows ANALYZE is waited for. Its time does not grow beyond (it
-/// takes a sample), and the rows are committed: nothing hangs on its end.
-const ANALYZE_ROWS: u64 = 100_000;
 
 /// How a running load is watched and stopped from other threads.
 #[derive(Clone, Debug, Default)]
@@ -111,13 +107,15 @@ fn run(options: &Options, watch: &Watch) -> Result<Summary, Error> {
     let (mut done, mut steps) = around.settle(rows, &options.target.url, plan.lanes)?;
     let conn = &mut done.lanes[0].conn;
     let wal_end = transaction::wal_position(conn);
-    if options.target.analyze != Analyze::No {
-        let wait = options.target.analyze == Analyze::Wait || done.counts.rows <= ANALYZE_ROWS;
-        steps.push(around.analyze(conn, &plan, wait));
-    }
     clock.finish = clock.lap();
 
     watch.phase(4);
+    if options.target.analyze {
+        steps.push(around.analyze(conn, &plan));
+    }
+    clock.analyze = clock.lap();
+
+    watch.phase(5);
     let mut summary = summarise(options, &plan, &done, watch, &clock);
     summary.steps.extend(steps);
     summary.wal_bytes = wal_start.zip(wal_end).map(|(a, b)| b.saturating_sub(a));
@@ -385,6 +383,7 @@ fn summarise(options: &Options, plan: &Plan, done: &Done, watch: &Watch, clock: 
             inspect: clock.inspect,
             load: clock.load,
             finish: clock.finish,
+            analyze: clock.analyze,
             total,
         },
         rows_per_second: counts.rows as f64 / total.max(1e-9),
@@ -426,12 +425,21 @@ struct Clock {
     inspect: f64,
     load: f64,
     finish: f64,
+    analyze: f64,
 }
 
 impl Clock {
     fn start() -> Clock {
         let now = Instant::now();
-        Clock { start: now, lap: now, open: 0.0, inspect: 0.0, load: 0.0, finish: 0.0 }
+        Clock {
+            start: now,
+            lap: now,
+            open: 0.0,
+            inspect: 0.0,
+            load: 0.0,
+            finish: 0.0,
+            analyze: 0.0,
+        }
     }
 
     fn lap(&mut self) -> f64 {

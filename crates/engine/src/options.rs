@@ -216,17 +216,6 @@ pub enum Create {
     TextOnDoubt,
 }
 
-/// What becomes of ANALYZE after the load.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Analyze {
-    /// done after a small load; after a large one started, to run on in the server
-    Start,
-    /// waited for
-    Wait,
-    /// left to autovacuum
-    No,
-}
-
 /// What happens in the database.
 #[derive(Clone, Debug)]
 pub struct TargetOptions {
@@ -258,8 +247,8 @@ pub struct TargetOptions {
     pub time_zone: Option<String>,
     /// how long to wait for a lock, as PostgreSQL writes it: `10s`
     pub lock_timeout: Option<String>,
-    /// ANALYZE after the load
-    pub analyze: Analyze,
+    /// ANALYZE after the load, or leave that to autovacuum
+    pub analyze: bool,
     /// what is done with indexes and the constraints that they back
     pub indexes: Indexes,
     /// what is done with users' triggers
@@ -295,7 +284,7 @@ impl TargetOptions {
             date_style: None,
             time_zone: None,
             lock_timeout: None,
-            analyze: Analyze::Start,
+            analyze: true,
             indexes: Indexes::default(),
             triggers: Triggers::default(),
             foreign_keys: ForeignKeys::default(),

@@ -65,7 +65,8 @@ pub struct Progress {
 }
 
 /// The phases of a load, in order.
-pub const PHASES: [&str; 5] = ["connecting", "inspecting", "loading", "finishing", "done"];
+pub const PHASES: [&str; 6] =
+    ["connecting", "inspecting", "loading", "finishing", "analyzing", "done"];
 
 impl Progress {
     /// What holds the load up, after so many seconds of loading.
@@ -92,8 +93,10 @@ pub struct Seconds {
     pub inspect: f64,
     /// rows on their way
     pub load: f64,
-    /// commit, indexes, ANALYZE, sequences
+    /// indexes and constraints put back, sequences moved, commit
     pub finish: f64,
+    /// ANALYZE, after the commit
+    pub analyze: f64,
     /// all of it
     pub total: f64,
 }

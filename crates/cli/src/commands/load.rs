@@ -92,12 +92,13 @@ fn print(s: &Summary) {
         s.read, s.loaded, s.rejected, s.skipped
     ));
     say(format_args!(
-        "  {:.2} s: open {:.2}, inspect {:.2}, load {:.2}, finish {:.2}; held up by {}",
+        "  {:.2} s: open {:.2}, inspect {:.2}, load {:.2}, finish {:.2}, analyze {:.2}; held up by {}",
         s.seconds.total,
         s.seconds.open,
         s.seconds.inspect,
         s.seconds.load,
         s.seconds.finish,
+        s.seconds.analyze,
         s.bottleneck
     ));
     say(format_args!("  {:.0} rows/s, {:.1} MB/s", s.rows_per_second, s.megabytes_per_second));

@@ -278,21 +278,6 @@ impl Conn {
         self.finished(res)
     }
 
-    /// Starts a statement and does not wait for it: it runs on in the server
-    /// when the connection is closed, which is all that can be done then.
-    ///
-    /// # Errors
-    ///
-    /// The connection is lost.
-    pub fn start(&mut self, sql: &str) -> Result<(), Error> {
-        let sql = c_string(sql)?;
-        // SAFETY: the connection is not NULL, the string is C's.
-        match unsafe { PQsendQuery(self.raw, sql.as_ptr()) } {
-            1 => Ok(()),
-            _ => Err(Error::new(format!("connection lost: {}", self.message()))),
-        }
-    }
-
     fn finished(&self, res: Res) -> Result<(Rows, u64), Error> {
         match res.status() {
             PGRES_COMMAND_OK | PGRES_EMPTY_QUERY => Ok((Vec::new(), res.touched())),

@@ -64,7 +64,6 @@ extern "C" {
         formats: *const c_int,
         result_format: c_int,
     ) -> *mut PGresult;
-    pub fn PQsendQuery(conn: *mut PGconn, query: *const c_char) -> c_int;
     pub fn PQgetResult(conn: *mut PGconn) -> *mut PGresult;
     pub fn PQconsumeInput(conn: *mut PGconn) -> c_int;
     pub fn PQputCopyData(conn: *mut PGconn, buffer: *const c_char, n: c_int) -> c_int;

@@ -123,19 +123,12 @@ pub struct Finished {
 /// `ANALYZE`, or `VACUUM (ANALYZE)` where it pays: the pages are not frozen, an
 /// index could answer queries alone if they were known to be visible, and the
 /// server's autovacuum, which would see to it within a minute, is off. To be
-/// called outside a transaction, after the commit. Without `wait` it is only
-/// started, and the connection can do nothing more.
+/// called outside a transaction, after the commit.
 ///
 /// # Errors
 ///
 /// The connection is lost, or the server refuses; the rows are committed.
-pub fn finish(
-    conn: &mut Conn,
-    oid: u32,
-    table: &str,
-    frozen: bool,
-    wait: bool,
-) -> Result<Finished, Error> {
+pub fn finish(conn: &mut Conn, oid: u32, table: &str, frozen: bool) -> Result<Finished, Error> {
     let rows = conn.query(
         "SELECT pg_catalog.pg_has_role(c.relowner, 'USAGE') \
            OR pg_catalog.pg_has_role(d.datdba, 'USAGE') \
@@ -156,11 +149,6 @@ pub fn finish(
     }
     let verb = if is(1) && !frozen { "VACUUM (ANALYZE)" } else { "ANALYZE" };
     let statement = format!("{verb} {table}");
-    if wait {
-        conn.exec(&statement)?;
-        return Ok(Finished { statement: Some(statement), left: None });
-    }
-    conn.start(&statement)?;
-    let statement = format!("{statement}, which runs on in the server");
+    conn.exec(&statement)?;
     Ok(Finished { statement: Some(statement), left: None })
 }
