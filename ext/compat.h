@@ -136,6 +136,25 @@ compat_default_marker(CopyFromState cstate, int *len)
 #endif
 }
 
+/*
+ * The default of a column as COPY is going to evaluate it, NULL where it has
+ * none. Up to 15 only those of columns outside of the list are kept.
+ */
+static inline ExprState *
+compat_default_of(CopyFromState cstate, AttrNumber attnum)
+{
+#if PG_VERSION_NUM >= 160000
+	return cstate->defexprs[attnum - 1];
+#else
+	for (int i = 0; i < cstate->num_defaults; i++)
+	{
+		if (cstate->defmap[i] == attnum - 1)
+			return cstate->defexprs[i];
+	}
+	return NULL;
+#endif
+}
+
 /* Since 18, \. is data in CSV, and refused in text unless alone on its line. */
 static inline bool
 compat_dot_line_ends(void)

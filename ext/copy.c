@@ -8,7 +8,6 @@
 #include "access/xact.h"
 #include "commands/trigger.h"
 #include "executor/instrument.h"
-#include "rewrite/rewriteHandler.h"
 #include "utils/memutils.h"
 #include "utils/portal.h"
 #include "utils/snapmgr.h"
@@ -67,24 +66,6 @@ insert_options(CopyFromState cstate)
 	return options | TABLE_INSERT_FROZEN;
 }
 
-/* The defaults that the core cannot give, ready to be evaluated for each row. */
-static void
-open_volatiles(SluiceLoad *load)
-{
-	Relation	rel = load->cstate->rel;
-	ListCell   *lc;
-
-	load->volatiles = palloc(sizeof(SluiceVolatile) * Max(list_length(load->args.volatiles), 1));
-	foreach(lc, load->args.volatiles)
-	{
-		AttrNumber	attnum = lfirst_int(lc);
-		SluiceVolatile *v = &load->volatiles[load->nvolatile++];
-
-		v->attnum = attnum;
-		v->expr = ExecPrepareExpr((Expr *) build_column_default(rel, attnum), load->estate);
-	}
-}
-
 /* Everything between BeginCopyFrom and EndCopyFrom. */
 static void
 run(SluiceLoad *load)
@@ -124,7 +105,6 @@ run(SluiceLoad *load)
 
 	sluice_open_batches(load);
 	load->check_rows |= load->proute != NULL;
-	open_volatiles(load);
 	ExecBSInsertTriggers(estate, rri);
 	load->econtext = GetPerTupleExprContext(estate);
 
@@ -169,17 +149,8 @@ sluice_copy(SluiceStatement *s)
 								 s->stmt->is_program, NULL, s->stmt->attlist,
 								 s->stmt->options);
 	sluice_source_open(&load->source, load->cstate);
-	sluice_plan_args(load->cstate, &load->args);
-	load->plan = sluice_make_plan(&load->args);
 	load->workers = s->workers;
 	load->alone_limit = s->workers_asked ? 0 : ALONE_BYTES;
-	load->rows = palloc(sizeof(SluiceRow) * SLUICE_BATCH_ROWS);
-	load->slice.rows = load->rows;
-	load->slice.asks = palloc(sizeof(SluiceAsk) * SLUICE_BATCH_ASKS);
-	/* Where errors skip a record, the whole record is stock COPY's to read. */
-	load->slice.asks_len = compat_skips_errors(load->cstate) ? 0 : SLUICE_BATCH_ASKS;
-	load->slice.arena = palloc(SLUICE_ARENA);
-	load->slice.arena_len = SLUICE_ARENA;
 	run(load);
 	EndCopyFrom(load->cstate);
 

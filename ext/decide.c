@@ -37,6 +37,19 @@ privileges_why_not(const CopyStmt *stmt)
 	return NULL;
 }
 
+static bool
+has_option(const List *options, const char *name)
+{
+	ListCell   *lc;
+
+	foreach(lc, options)
+	{
+		if (strcmp(lfirst_node(DefElem, lc)->defname, name) == 0)
+			return true;
+	}
+	return false;
+}
+
 /* Reasons that lie in the statement's options; those that are wrong are stock COPY's to refuse. */
 static const char *
 options_why_not(const List *options)
@@ -69,8 +82,6 @@ options_why_not(const List *options)
 static const char *
 session_why_not(const List *options)
 {
-	ListCell   *lc;
-
 	/* Temporary tables only, or nothing at all: stock COPY knows the rules. */
 	if (XactReadOnly)
 		return "the transaction is read-only";
@@ -78,12 +89,7 @@ session_why_not(const List *options)
 		return "a parallel operation is under way";
 	if (GetDatabaseEncoding() != PG_UTF8)
 		return "the database's encoding is not UTF8";
-	foreach(lc, options)
-	{
-		if (strcmp(lfirst_node(DefElem, lc)->defname, "encoding") == 0)
-			return NULL;
-	}
-	if (pg_get_client_encoding() != PG_UTF8)
+	if (!has_option(options, "encoding") && pg_get_client_encoding() != PG_UTF8)
 		return "the client's encoding differs from the server's";
 	return NULL;
 }
@@ -144,8 +150,6 @@ partitions_why_not(Relation rel)
 static const char *
 relation_why_not(Relation rel, const List *options)
 {
-	ListCell   *lc;
-
 	TriggerDesc *triggers = rel->trigdesc;
 
 	switch (rel->rd_rel->relkind)
@@ -153,11 +157,8 @@ relation_why_not(Relation rel, const List *options)
 		case RELKIND_RELATION:
 			break;
 		case RELKIND_PARTITIONED_TABLE:
-			foreach(lc, options)
-			{
-				if (strcmp(lfirst_node(DefElem, lc)->defname, "freeze") == 0)
-					return "FREEZE of a partitioned table";
-			}
+			if (has_option(options, "freeze"))
+				return "FREEZE of a partitioned table";
 			return check_enable_rls(RelationGetRelid(rel), InvalidOid, true) == RLS_ENABLED ?
 				"row-level security is in force" : partitions_why_not(rel);
 		case RELKIND_FOREIGN_TABLE:
@@ -243,10 +244,8 @@ sluice_why_not(SluiceStatement *s)
 	if (s->where && contain_volatile_functions(s->where))
 		return "the WHERE clause is volatile";
 	s->attnums = CopyGetAttnums(RelationGetDescr(s->rel), s->rel, s->stmt->attlist);
-	if ((reason = sluice_default_why_not(s->rel, s->attnums)) != NULL)
-		return reason;
 	foreach(lc, s->attnums)
 		compat_add_inserted_column(nsitem, lfirst_int(lc) - FirstLowInvalidHeapAttributeNumber);
 	compat_check_permissions(s->pstate);
-	return NULL;
+	return sluice_default_why_not(s->rel, s->attnums, has_option(s->stmt->options, "default"));
 }

@@ -30,7 +30,7 @@ void
 sluice_batch_open(SluiceBatch *batch, ResultRelInfo *rri, EState *estate,
 				  CopyFromState cstate, CommandId cid, int options)
 {
-	memset(batch, 0, sizeof(*batch));
+	memset(batch, 0, offsetof(SluiceBatch, slots));
 	batch->rri = rri;
 	batch->estate = estate;
 	batch->cstate = cstate;
@@ -56,12 +56,11 @@ sluice_make_slot(Relation rel, EState *estate)
 TupleTableSlot *
 sluice_batch_slot(SluiceBatch *batch)
 {
-	TupleTableSlot **slot = &batch->slots[batch->used];
-
 	Assert(batch->used < SLUICE_BATCH_ROWS);
-	if (*slot == NULL)
-		*slot = sluice_make_slot(batch->rri->ri_RelationDesc, batch->estate);
-	return *slot;
+	if (batch->used == batch->made)
+		batch->slots[batch->made++] = sluice_make_slot(batch->rri->ri_RelationDesc,
+													   batch->estate);
+	return batch->slots[batch->used];
 }
 
 /* Stores a tuple that stays where it is until the batch is flushed. */
@@ -172,7 +171,7 @@ sluice_batch_close(SluiceBatch *batch)
 {
 	Assert(batch->used == 0);
 	FreeBulkInsertState(batch->bistate);
-	for (int i = 0; i < SLUICE_BATCH_ROWS && batch->slots[i] != NULL; i++)
+	for (int i = 0; i < batch->made; i++)
 		ExecDropSingleTupleTableSlot(batch->slots[i]);
 	table_finish_bulk_insert(batch->rri->ri_RelationDesc, batch->options);
 }

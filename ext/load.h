@@ -11,7 +11,7 @@ typedef struct SluicePipeline SluicePipeline;
 typedef struct SluiceVolatile
 {
 	AttrNumber	attnum;
-	ExprState  *expr;
+	ExprState  *state;
 } SluiceVolatile;
 
 typedef struct SluiceLoad

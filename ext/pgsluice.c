@@ -284,7 +284,9 @@ sluice_ProcessUtility(PlannedStmt *pstmt, const char *queryString,
 	{
 		SluiceOptions own;
 
-		pstmt = copyObject(pstmt);
+		/* Options are taken out of a copy. */
+		if (readOnlyTree || has_own_options(stmt))
+			pstmt = copyObject(pstmt);
 		readOnlyTree = false;
 		own = take_options((CopyStmt *) pstmt->utilityStmt);
 		if (own.asked != ASKED_OFF &&

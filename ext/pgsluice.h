@@ -131,7 +131,12 @@ extern SluicePlan *sluice_make_plan(const SluicePlanArgs *args);
 extern Size sluice_flat_size(const SluicePlanArgs *args);
 extern void sluice_flatten(const SluicePlanArgs *args, char *flat);
 extern void sluice_unflatten(const char *flat, SluicePlanArgs *args);
-extern const char *sluice_default_why_not(Relation rel, List *attnums);
+
+/* defaults.c */
+extern const char *sluice_default_why_not(Relation rel, List *attnums, bool marker);
+extern bool sluice_defaults_may_fail(CopyFromState cstate);
+extern void sluice_plan_default(CopyFromState cstate, Form_pg_attribute att,
+								SluiceColumn *column, SluicePlanArgs *args);
 
 /* Rows that wait for the next insertion, in the order of the input. */
 #define SLUICE_BATCH_ROWS 1000
@@ -150,6 +155,7 @@ typedef struct SluiceBatch
 	CommandId	cid;
 	int			options;		/* TABLE_INSERT_… */
 	int			used;
+	int			made;			/* slots that there are */
 	TupleTableSlot *slots[SLUICE_BATCH_ROWS];
 	uint64		lines[SLUICE_BATCH_ROWS];
 } SluiceBatch;

@@ -4,20 +4,14 @@
  */
 #include "pgsluice.h"
 
-#include "access/detoast.h"
 #include "access/transam.h"
 #include "catalog/pg_enum.h"
-#include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "miscadmin.h"
-#include "nodes/nodeFuncs.h"
-#include "optimizer/optimizer.h"
 #include "pgtime.h"
-#include "rewrite/rewriteHandler.h"
 #include "storage/procarray.h"
 #include "utils/array.h"
 #include "utils/catcache.h"
-#include "utils/datum.h"
 #include "utils/fmgroids.h"
 #include "utils/fmgrprotos.h"
 #include "utils/guc.h"
@@ -84,14 +78,17 @@ plan_type(CopyFromState cstate, Form_pg_attribute att, SluiceColumn *column,
 	int32		typmod = att->atttypmod;
 	Oid			element;
 
-	if (get_typtype(type) == TYPTYPE_DOMAIN && !DomainHasConstraints(type))
+	/* The catalogs are asked about types that may be what they have to tell. */
+	if (!pgsluice_reads(type) && get_typtype(type) == TYPTYPE_DOMAIN && !DomainHasConstraints(type))
 		type = getBaseTypeAndTypmod(type, &typmod);
 	column->typmod = typmod;
-	element = get_element_type(type);
-	if (get_typtype(type) == TYPTYPE_ENUM)
-		plan_enum(type, column);
-	else if (pgsluice_reads(type) &&
-			 (!OidIsValid(element) || Array_nulls) &&
+	element = att->attlen == -1 ? get_element_type(type) : InvalidOid;
+	if (!pgsluice_reads(type))
+	{
+		if (get_typtype(type) == TYPTYPE_ENUM)
+			plan_enum(type, column);
+	}
+	else if ((!OidIsValid(element) || Array_nulls) &&
 			 ((type != INTERVALOID && element != INTERVALOID) ||
 			  IntervalStyle != INTSTYLE_SQL_STANDARD) &&
 			 ((type != MONEYOID && element != MONEYOID) || env->money_c))
@@ -111,149 +108,6 @@ plan_type(CopyFromState cstate, Form_pg_attribute att, SluiceColumn *column,
 	/* Of an input function that wants to see NULLs too, they are asked. */
 	if (column->nlabels == 0 && !cstate->in_functions[att->attnum - 1].fn_strict)
 		column->not_null = true;
-}
-
-/* nextval('…'::regclass), as it is or cast to the column's type. */
-static bool
-is_nextval(Node *expr, SluiceSerial *serial)
-{
-	if (IsA(expr, FuncExpr) &&
-		(((FuncExpr *) expr)->funcid == F_INT4_INT8 ||
-		 ((FuncExpr *) expr)->funcid == F_INT2_INT8))
-		expr = linitial(((FuncExpr *) expr)->args);
-	if (IsA(expr, NextValueExpr))
-	{
-		serial->sequence = ((NextValueExpr *) expr)->seqid;
-		serial->check = false;
-		return true;
-	}
-	if (IsA(expr, FuncExpr) && ((FuncExpr *) expr)->funcid == F_NEXTVAL &&
-		IsA(linitial(((FuncExpr *) expr)->args), Const))
-	{
-		Const	   *name = linitial(((FuncExpr *) expr)->args);
-
-		serial->sequence = DatumGetObjectId(name->constvalue);
-		serial->check = true;
-		return !name->constisnull;
-	}
-	return false;
-}
-
-/* The planned default of a column that is not in the data, or NULL. */
-static Node *
-default_of(Relation rel, Form_pg_attribute att)
-{
-	Node	   *expr;
-
-	if (att->attisdropped || att->attgenerated)
-		return NULL;
-	expr = build_column_default(rel, att->attnum);
-	return expr ? (Node *) expression_planner((Expr *) expr) : NULL;
-}
-
-/* Volatile, and maybe looking at the table that is being loaded. */
-static bool
-may_look_at_tables(Oid function, void *context)
-{
-	return func_volatile(function) == PROVOLATILE_VOLATILE &&
-		function != F_NEXTVAL && function != F_CLOCK_TIMESTAMP &&
-		function != F_TIMEOFDAY && function != F_GEN_RANDOM_UUID &&
-		!compat_is_random(function);
-}
-
-static bool
-needs_rows_one_by_one(Node *expr, void *context)
-{
-	if (expr == NULL)
-		return false;
-	if (check_functions_in_node(expr, may_look_at_tables, context))
-		return true;
-	return expression_tree_walker(expr, needs_rows_one_by_one, context);
-}
-
-/* Why the defaults of the columns outside of the list cannot be given as stock COPY gives them. */
-const char *
-sluice_default_why_not(Relation rel, List *attnums)
-{
-	TupleDesc	desc = RelationGetDescr(rel);
-
-	for (int i = 0; i < desc->natts; i++)
-	{
-		Node	   *expr;
-
-		if (list_member_int(attnums, i + 1) ||
-			(expr = default_of(rel, TupleDescAttr(desc, i))) == NULL)
-			continue;
-		if (needs_rows_one_by_one(expr, NULL))
-			return "a column has a volatile default";
-	}
-	return NULL;
-}
-
-/* The bytes of a value as they lie in a tuple, without a varlena's header. */
-static void
-give(SluiceColumn *column, Form_pg_attribute att, Datum value)
-{
-	if (att->attlen == -1)
-	{
-		struct varlena *whole = pg_detoast_datum_packed((struct varlena *) DatumGetPointer(value));
-
-		column->given = (const uint8_t *) VARDATA_ANY(whole);
-		column->given_len = VARSIZE_ANY_EXHDR(whole);
-	}
-	else if (att->attbyval)
-	{
-		char	   *bytes = palloc0(sizeof(Datum));
-
-		store_att_byval(bytes, value, att->attlen);
-		column->given = (const uint8_t *) bytes;
-		column->given_len = att->attlen;
-	}
-	else
-	{
-		column->given = (const uint8_t *) DatumGetPointer(value);
-		column->given_len = att->attlen;
-	}
-	column->source = SLUICE_FROM_GIVEN;
-}
-
-/* What a column outside of the list gets: constants and stable functions once. */
-static void
-plan_default(CopyFromState cstate, Form_pg_attribute att, SluiceColumn *column,
-			 SluicePlanArgs *args)
-{
-	Node	   *expr = default_of(cstate->rel, att);
-	SluiceSerial serial = {0};
-	Datum		value;
-	bool		isnull;
-
-	column->source = SLUICE_FROM_NULL;
-	if (expr == NULL)
-		return;
-	if (!OidIsValid(args->serial.sequence) && is_nextval(expr, &serial) &&
-		(att->attlen == 2 || att->attlen == 4 || att->attlen == 8))
-	{
-		args->serial = serial;
-		args->serial.len = att->attlen;
-		column->source = SLUICE_FROM_BLANK;
-		return;
-	}
-	if (contain_volatile_functions(expr))
-	{
-		/* Not NULL in the end: the constraint is checked once the default is there. */
-		column->not_null = false;
-		args->volatiles = lappend_int(args->volatiles, att->attnum);
-		return;
-	}
-	{
-		EState	   *estate = CreateExecutorState();
-		ExprState  *state = ExecPrepareExpr((Expr *) expr, estate);
-
-		value = ExecEvalExprSwitchContext(state, GetPerTupleExprContext(estate), &isnull);
-		if (!isnull)
-			give(column, att, datumCopy(value, att->attbyval, att->attlen));
-		FreeExecutorState(estate);
-	}
 }
 
 static SluiceEnv
@@ -303,7 +157,7 @@ sluice_plan_args(CopyFromState cstate, SluicePlanArgs *args)
 		column->force_not_null = cstate->opts.force_notnull_flags[i];
 		if (!list_member_int(cstate->attnumlist, i + 1))
 		{
-			plan_default(cstate, att, column, args);
+			sluice_plan_default(cstate, att, column, args);
 			continue;
 		}
 		foreach(lc, cstate->attnumlist)

@@ -75,7 +75,13 @@ sluice_route(SluiceLoad *load, TupleTableSlot **slot)
 		*slot = leaf;
 	}
 	else
-		*slot = ExecCopySlot(leaf, *slot);
+	{
+		/* What the values point to stays until the row is materialized. */
+		slot_getallattrs(*slot);
+		memcpy(leaf->tts_values, (*slot)->tts_values, sizeof(Datum) * (*slot)->tts_nvalid);
+		memcpy(leaf->tts_isnull, (*slot)->tts_isnull, sizeof(bool) * (*slot)->tts_nvalid);
+		*slot = ExecStoreVirtualTuple(leaf);
+	}
 	(*slot)->tts_tableOid = RelationGetRelid(rri->ri_RelationDesc);
 	return batch;
 }

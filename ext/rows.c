@@ -12,6 +12,9 @@
 /* Values that were read by the server wait in memory of their own: at most so much. */
 #define MAX_MATERIALIZED ((Size) 1 << 20)
 
+/* So few bytes the server's own parser has read before a plan is made. */
+#define NOT_WORTH_A_PLAN 256
+
 /* Inserts the rows that wait. */
 void
 sluice_flush(SluiceLoad *load)
@@ -148,7 +151,7 @@ complete_row(SluiceLoad *load, const SluiceSlice *slice, TupleTableSlot *slot,
 	{
 		int			m = load->volatiles[i].attnum - 1;
 
-		slot->tts_values[m] = ExecEvalExpr(load->volatiles[i].expr, load->econtext,
+		slot->tts_values[m] = ExecEvalExpr(load->volatiles[i].state, load->econtext,
 										   &slot->tts_isnull[m]);
 	}
 	MemoryContextSwitchTo(old);
@@ -291,7 +294,9 @@ step(SluiceLoad *load)
 	switch (form(load))
 	{
 		case SLUICE_MORE:
-			if (load->workers > 0 && !src->sealed && src->bytes - load->alone > load->alone_limit)
+			/* Workers have nothing to do for the last chunk's leader. */
+			if (load->workers > 0 && !src->sealed && !(src->eof && load->pipeline != NULL) &&
+				src->bytes - load->alone > load->alone_limit)
 			{
 				load->alone = src->bytes;
 				return sluice_pipeline(load);
@@ -323,14 +328,51 @@ sluice_finish_source(SluiceLoad *load)
 	return !src->ended && src->start == src->end;
 }
 
+/* Compiles the plan of a row, defaults included, and finds memory for what it makes. */
+static void
+make_plan(SluiceLoad *load)
+{
+	SluiceSlice *slice = &load->slice;
+	ListCell   *lc;
+
+	sluice_plan_args(load->cstate, &load->args);
+	load->plan = sluice_make_plan(&load->args);
+	load->volatiles = palloc(sizeof(SluiceVolatile) * Max(list_length(load->args.volatiles), 1));
+	foreach(lc, load->args.volatiles)
+	{
+		SluiceVolatile *v = &load->volatiles[load->nvolatile++];
+
+		v->attnum = lfirst_int(lc);
+		v->state = compat_default_of(load->cstate, v->attnum);
+	}
+	slice->rows = load->rows = palloc(sizeof(SluiceRow) * SLUICE_BATCH_ROWS);
+	slice->asks = palloc(sizeof(SluiceAsk) * SLUICE_BATCH_ASKS);
+	/* Where errors skip a record, the whole record is stock COPY's to read. */
+	slice->asks_len = compat_skips_errors(load->cstate) ? 0 : SLUICE_BATCH_ASKS;
+	slice->arena = palloc(SLUICE_ARENA);
+	slice->arena_len = SLUICE_ARENA;
+}
+
 /* The whole of the data. */
 void
 sluice_load_rows(SluiceLoad *load)
 {
 	SluiceSource *src = &load->source;
-	/* The header is stock COPY's to read, and with it the first row. */
-	bool		more = load->cstate->opts.header_line == COPY_HEADER_FALSE || ask_server(load);
+	CopyFromState cstate = load->cstate;
+	bool		more = true;
 
+	(void) fill(load);
+	if (src->eof && src->end - src->start <= NOT_WORTH_A_PLAN)
+	{
+		while (ask_server(load))
+			;
+		more = false;
+	}
+	/* The header is stock COPY's to read, and with it the first row. */
+	else if (cstate->opts.header_line != COPY_HEADER_FALSE || sluice_defaults_may_fail(cstate))
+		more = ask_server(load);
+	if (more)
+		make_plan(load);
 	while (more)
 		more = step(load);
 	sluice_flush(load);

@@ -155,8 +155,7 @@ read_from_file(SluiceSource *src, char *buf, size_t limit)
 		ereport(ERROR,
 				(errcode_for_file_access(),
 				 errmsg("could not read from COPY file: %m")));
-	if (done == 0)
-		src->eof = true;
+	src->eof = done == 0 || feof(file);
 	return done;
 }
 

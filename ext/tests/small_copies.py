@@ -1,0 +1,120 @@
+"""Small COPYs through the extension against stock COPY: time, CPU and pages.
+
+    make -C ext && PG_CONFIG=pg_config python3 -m ext.tests.small_copies [ROUNDS]
+
+One session of libpq sends COPY FROM STDIN again and again: some by stock COPY, as many by
+the extension, in turns (A B B A ...), into twins of a table. Printed are the medians of a
+round and of the rounds' ratios: wall time, and CPU time of the server's process.
+"""
+
+import ctypes
+import statistics
+import sys
+import time
+from pathlib import Path
+
+from .cluster import BIN, Cluster, Refused
+
+TABLES = {
+    "plain": ("(a int, b text, c bigint, d timestamp)", "a, b, c, d"),
+    "serial key": ("(id serial PRIMARY KEY, a int, b text, c bigint, d timestamp)", "a, b, c, d"),
+}
+SIZES = (1, 10, 100, 1000)
+_ERROR, _COPY_IN, _DONE = 7, 4, 1
+
+
+def _library():
+    found = sorted(Path(BIN).parent.glob("**/libpq.so.5*")) + ["libpq.so.5"]
+    pq = ctypes.CDLL(str(found[0]))
+    for name, result in (("PQconnectdb", ctypes.c_void_p), ("PQexec", ctypes.c_void_p),
+                         ("PQgetResult", ctypes.c_void_p), ("PQerrorMessage", ctypes.c_char_p)):
+        getattr(pq, name).restype = result
+    return pq
+
+
+class Session:
+    """One connection of libpq."""
+
+    def __init__(self, cluster):
+        self.pq = _library()
+        self.conn = ctypes.c_void_p(self.pq.PQconnectdb(
+            f"host={cluster.home} port={cluster.port} user=postgres dbname=postgres".encode()))
+        self.pid = self.pq.PQbackendPID(self.conn)
+
+    def _check(self, result, wanted):
+        status = self.pq.PQresultStatus(ctypes.c_void_p(result))
+        self.pq.PQclear(ctypes.c_void_p(result))
+        if status not in wanted:
+            raise Refused(self.pq.PQerrorMessage(self.conn).decode())
+
+    def run(self, sql):
+        """A statement without rows."""
+        self._check(self.pq.PQexec(self.conn, sql), (_DONE,))
+
+    def copy(self, sql, data):
+        """COPY FROM STDIN."""
+        self._check(self.pq.PQexec(self.conn, sql), (_COPY_IN,))
+        self.pq.PQputCopyData(self.conn, data, len(data))
+        self.pq.PQputCopyEnd(self.conn, None)
+        while result := self.pq.PQgetResult(self.conn):
+            self._check(result, (_DONE,))
+
+    def cpu(self):
+        """CPU time of the server's process so far, in seconds."""
+        return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0]) / 1e9
+
+    def close(self):
+        """Ends the session."""
+        self.pq.PQfinish(self.conn)
+
+
+def rows(count):
+    """Lines of COPY's text format."""
+    return "".join(f"{i}\tsome text of row {i}\t{i * 1000003}\t2024-01-02 03:04:05\n" for i in range(count)).encode()
+
+
+def _round(session, which, columns, data, times):
+    session.run(b"SET pgsluice.copy = " + (b"on" if which == "ours" else b"off"))
+    sql = f"COPY {which} ({columns}) FROM STDIN".encode()
+    cpu, wall = session.cpu(), time.perf_counter()
+    for _ in range(times):
+        session.copy(sql, data)
+    return time.perf_counter() - wall, session.cpu() - cpu
+
+
+def measure(session, table, size, rounds):
+    """Medians over rounds: (seconds of stock, of ours, CPU ratio, wall ratio) for one COPY."""
+    definition, columns = TABLES[table]
+    data = rows(size)
+    times = max(400 // (size + 9), 4) * 10
+    samples = []
+    for which in ("stock", "ours"):
+        session.run(f"DROP TABLE IF EXISTS {which}; CREATE TABLE {which} {definition}".encode())
+    for number in range(rounds + 1):
+        order = ("stock", "ours") if number % 2 else ("ours", "stock")
+        taken = {which: _round(session, which, columns, data, times) for which in order}
+        if number > 0:
+            samples.append((taken["stock"][0] / times, taken["ours"][0] / times,
+                            taken["ours"][1] / taken["stock"][1], taken["ours"][0] / taken["stock"][0]))
+    return [statistics.median(column) for column in zip(*samples)]
+
+
+def main():
+    """Measures every size and prints a table."""
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 21
+    cluster = Cluster(["autovacuum = off", "synchronous_commit = off"])
+    try:
+        cluster.sql("CREATE EXTENSION pgsluice")
+        session = Session(cluster)
+        print(f"{'table':12}{'rows':>6}{'stock us':>10}{'ours us':>10}{'wall':>8}{'cpu':>8}   (ours / stock)")
+        for table in TABLES:
+            for size in SIZES:
+                stock, ours, cpu, wall = measure(session, table, size, rounds)
+                print(f"{table:12}{size:6}{stock * 1e6:10.1f}{ours * 1e6:10.1f}{wall:8.3f}{cpu:8.3f}", flush=True)
+        session.close()
+    finally:
+        cluster.remove()
+
+
+if __name__ == "__main__":
+    main()

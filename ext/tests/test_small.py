@@ -1,0 +1,107 @@
+"""Small COPYs: no slower than stock's, no more pages, the same rows and refusals."""
+
+import os
+import unittest
+
+from .cluster import MAJOR, Cluster
+from .differential import compare
+from .small_copies import Session, measure
+
+TABLE = "CREATE TABLE t (id serial, a int CHECK (a <> 13), b text)"
+CSV = "COPY t (a, b) FROM {} WITH (FORMAT csv)"
+
+
+class Small(unittest.TestCase):
+    """A few bytes, again and again."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = Cluster()
+        cls.cluster.sql("CREATE EXTENSION pgsluice")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.cluster.remove()
+
+    def test_around_the_limit(self):
+        """Data of some hundred bytes, below and above where a plan is made; good and bad."""
+        for count in (0, 1, 2, 20, 30, 31, 32, 33, 34, 40):
+            rows = b"".join(b"%d,x%d\n" % (i + 14, i) for i in range(count))
+            for tail in (b"", b"7,no line end", b"\\.\n", b"x,y\n", b"13,y\n", b"1\n", b"1,\xff\n", b'1,"open\n', b"\n"):
+                for copy in (CSV, CSV[:-1] + ", HEADER)"):
+                    with self.subTest(count=count, tail=tail, copy=copy):
+                        compare(self, self.cluster, TABLE, copy, rows + tail)
+        partitioned = ("CREATE TABLE t (id serial, a int, b text) PARTITION BY LIST (b);"
+                       "CREATE TABLE t1 PARTITION OF t DEFAULT")
+        self.assertIsNone(compare(self, self.cluster, partitioned, CSV, b"1,x\n2,y\n"))
+        self.assertIsNone(compare(self, self.cluster, partitioned, CSV[:-1] + ", HEADER)", b"a,b\n" + b"1,x\n" * 300))
+
+    def test_no_bloat(self):
+        """Repeated ones fill pages as stock COPY's do, in one transaction and in many."""
+        one = self.cluster.file("one", b"1,some text that is a little longer\n")
+        many = self.cluster.file("many", b"1,some text that is a little longer\n" * 20)
+        sizes = {}
+        for setting in ("off", "on"):
+            self.cluster.sql("DROP TABLE IF EXISTS t; " + TABLE)
+            copies = "".join(CSV.format(f"'{path}'") + ";" for path in (one, many) for _ in range(150))
+            self.cluster.sql(
+                f"SET pgsluice.copy = {setting}; DO $$BEGIN FOR i IN 1..1500 LOOP {copies[:copies.index(';')]}; END LOOP; END$$;"
+                + copies.replace(";", ";\n")
+            )
+            sizes[setting] = self.cluster.sql("SELECT pg_relation_size('t') / 8192, count(*), max(id) FROM t")
+        pages, rows = sizes["on"].split("|", 1)
+        stock_pages, stock_rows = sizes["off"].split("|", 1)
+        self.assertEqual(rows, stock_rows)
+        self.assertEqual(rows, "4650|4650")
+        if MAJOR < 16:
+            self.assertEqual(pages, stock_pages)
+        else:
+            # How many blocks it grows by depends on who waits at that moment.
+            self.assertLessEqual(int(pages), int(stock_pages) + 8)
+
+    def test_judgement_of_defaults_is_kept_in_step(self):
+        """What is remembered of a table's defaults is forgotten when they change."""
+        path = self.cluster.file("one", b"1,x\n")
+        copy = f"COPY t (a, b) FROM '{path}' WITH (FORMAT csv, pgsluice 'on');"
+        route = "SELECT coalesce(fell_back_because, route) FROM pgsluice.last_copy;"
+        said = self.cluster.sql(
+            "DROP TABLE IF EXISTS t; CREATE TABLE t (a int, b text, c bigint);"
+            "CREATE OR REPLACE FUNCTION five() RETURNS bigint LANGUAGE plpgsql STABLE AS 'BEGIN RETURN 5; END';\n"
+            f"{copy}{route}\nALTER TABLE t ALTER c SET DEFAULT five();\n{copy}{route}\nALTER FUNCTION five() VOLATILE;\n{copy}{route}\n"
+            f"ALTER TABLE t ALTER c DROP DEFAULT;\n{copy}{route}\nSELECT coalesce(c, 0) FROM t;"
+        )
+        self.assertEqual(said.split("\n"), ["insert", "insert", "a column has a volatile default", "insert", "0", "5", "5", "0"])
+
+    def test_defaults_that_fail(self):
+        """A stable default fails for the first row, not before; without rows it does not."""
+        table = ("CREATE OR REPLACE FUNCTION f() RETURNS int LANGUAGE plpgsql STABLE AS 'BEGIN RETURN 1 / 0; END';"
+                 "CREATE TABLE t (a int, b text, c int DEFAULT f())")
+        self.assertIsNone(compare(self, self.cluster, table, CSV, b""))
+        self.assertIn("COPY t, line 1", compare(self, self.cluster, table, CSV, b"1,x\n" * 1000))
+        self.assertIn("invalid input syntax", compare(self, self.cluster, table, CSV, b"x,x\n" * 1000))
+        good = table.replace("1 / 0", "count(*) FROM t")
+        self.assertIsNone(compare(self, self.cluster, good, CSV, b"1,x\n" * 1000))
+        # An ill default of a column that is in the data is nobody's business.
+        self.assertIsNone(compare(self, self.cluster, "CREATE TABLE t (a int DEFAULT 1 / 0, b text)", CSV, b"1,x\n" * 1000))
+
+    @unittest.skipUnless(MAJOR >= 16, "the marker came with 16")
+    def test_marker_of_a_volatile_default(self):
+        """A default that looks at the table is stock COPY's, also where the data asks for it."""
+        table = ("CREATE TABLE t (a int, b text);"
+                 "CREATE OR REPLACE FUNCTION f() RETURNS int LANGUAGE plpgsql AS 'BEGIN RETURN count(*) FROM t; END';"
+                 "ALTER TABLE t ALTER a SET DEFAULT f()")
+        compare(self, self.cluster, table, CSV[:-1] + ", DEFAULT 'D')", b"D,x\n" * 20, route="a column has a volatile default")
+        compare(self, self.cluster, table, CSV, b"1,x\n" * 20)
+
+    @unittest.skipUnless(os.environ.get("PGSLUICE_SOAK"), "a quiet machine is wanted")
+    def test_time(self):
+        """CPU time of the server within 5 % of stock COPY's."""
+        session = Session(self.cluster)
+        for size in (1, 10, 100, 1000):
+            for table in ("plain", "serial key"):
+                self.assertLess(measure(session, table, size, 31)[2], 1.05, (table, size))
+        session.close()
+
+
+if __name__ == "__main__":
+    unittest.main()
