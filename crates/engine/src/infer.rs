@@ -192,6 +192,11 @@ impl Inference {
         }
     }
 
+    /// How many fields the records have.
+    pub fn fields(&self) -> usize {
+        self.columns.len()
+    }
+
     /// The columns as they stand. `whole` says that every record was seen:
     /// only then is `integer` trusted to be wide enough, else it is `bigint`.
     pub fn columns(&self, names: &[String], whole: bool) -> Vec<NewColumn> {

@@ -42,15 +42,18 @@ pub struct Arguments {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let options = options(&arguments.source, &arguments.target, &arguments.errors)?;
+    let file = arguments.summary.as_deref().map(SummaryFile::open).transpose()?;
     let watch = Watch::default();
     stop_on_signal(&watch)?;
     let shown = Shown::start(&watch, arguments.quiet);
     let loaded = load(&options, &watch);
     shown.end();
-    let summary = loaded?;
-    if let Some(path) = &arguments.summary {
-        write_summary(&summary, path)?;
-    }
+    let summary = match (loaded, file) {
+        (Ok(summary), Some(file)) => file.write(summary)?,
+        (Ok(summary), None) => summary,
+        (Err(error), Some(file)) => return Err(file.leave(error.into())),
+        (Err(error), None) => return Err(error.into()),
+    };
     if !arguments.quiet {
         print(&summary);
     }
@@ -75,14 +78,48 @@ fn stop_on_signal(watch: &Watch) -> Result<(), Failure> {
     .map_err(|e| Failure::new(format!("cannot listen to signals: {e}")))
 }
 
-fn write_summary(summary: &Summary, path: &Path) -> Result<(), Failure> {
-    let failed = |e: &dyn std::fmt::Display| {
-        Failure::new(format!("the rows are loaded, but {} cannot be written: {e}", path.display()))
-    };
-    let mut json = serde_json::to_vec_pretty(summary).map_err(|e| failed(&e))?;
-    json.push(b'\n');
-    let mut file = File::create(path).map_err(|e| failed(&e))?;
-    file.write_all(&json).map_err(|e| failed(&e))
+/// Where the summary goes: opened before the load, since whether it can be
+/// written should not come out after hours.
+struct SummaryFile<'p> {
+    path: &'p Path,
+    file: File,
+    /// it was not there before
+    new: bool,
+}
+
+impl SummaryFile<'_> {
+    fn open(path: &Path) -> Result<SummaryFile<'_>, Failure> {
+        let new = !path.exists();
+        let file = File::options().write(true).create(true).truncate(false).open(path);
+        let file = file.map_err(|e| {
+            Failure::new(format!("cannot write {}: {e}; nothing was loaded", path.display()))
+        })?;
+        Ok(SummaryFile { path, file, new })
+    }
+
+    fn write(mut self, summary: Summary) -> Result<Summary, Failure> {
+        let failed = |e: &dyn std::fmt::Display| {
+            let path = self.path.display();
+            Failure::new(format!("the rows are loaded, but {path} cannot be written: {e}"))
+        };
+        let mut json = serde_json::to_vec_pretty(&summary).map_err(|e| failed(&e))?;
+        json.push(b'\n');
+        // A device or a pipe has no length to set.
+        if self.file.metadata().is_ok_and(|facts| facts.is_file()) {
+            self.file.set_len(0).map_err(|e| failed(&e))?;
+        }
+        let written = self.file.write_all(&json);
+        written.map_err(|e| failed(&e))?;
+        Ok(summary)
+    }
+
+    /// The load failed: an earlier summary stays as it was.
+    fn leave(self, failure: Failure) -> Failure {
+        if self.new {
+            let _ = std::fs::remove_file(self.path);
+        }
+        failure
+    }
 }
 
 fn print(s: &Summary) {

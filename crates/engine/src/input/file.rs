@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 /// How many bytes a chunk has, unless a record is longer.
 const CHUNK: usize = 512 << 10;
@@ -49,8 +50,8 @@ pub(super) struct InputFile {
     source: Box<dyn Read + Send>,
     /// bytes that came from the disk
     pub(super) raw_read: Arc<AtomicU64>,
-    /// the file itself, and how long it was when it was opened
-    file: Option<(File, u64)>,
+    /// the file itself, how long it was when it was opened, and when it was last written
+    file: Option<(File, u64, Option<SystemTime>)>,
     /// what the first bytes say
     pub compression: Option<Compression>,
     /// read and not yet given on
@@ -89,7 +90,8 @@ impl InputFile {
                     return Err(Error::new(format!("cannot open {name}: it is a folder")));
                 }
                 let own = file.try_clone().map_err(|e| failed(&e))?;
-                (Box::new(file), facts.is_file().then_some((own, facts.len())))
+                let as_opened = (own, facts.len(), facts.modified().ok());
+                (Box::new(file), facts.is_file().then_some(as_opened))
             }
         };
         let raw_read = Arc::new(AtomicU64::new(0));
@@ -157,17 +159,18 @@ impl InputFile {
     }
 
     fn check_unchanged(&self) -> Result<(), Error> {
-        let Some((file, length)) = &self.file else { return Ok(()) };
-        let now = file.metadata().map_err(|e| Error::io("read", &self.name, &e))?.len();
-        let read = self.raw_read.load(Ordering::Relaxed);
-        if now == *length && (read == *length || self.compression.is_some()) {
+        let Some((file, length, written)) = &self.file else { return Ok(()) };
+        let facts = file.metadata().map_err(|e| Error::io("read", &self.name, &e))?;
+        let (now, read) = (facts.len(), self.raw_read.load(Ordering::Relaxed));
+        let what = if now != *length || (read != *length && self.compression.is_none()) {
+            format!("it had {length} bytes, has {now}, and {read} were read")
+        } else if facts.modified().ok() != *written {
+            "somebody has written to it".into()
+        } else {
             return Ok(());
-        }
-        Err(Error::new(format!(
-            "{} changed while it was read: it had {length} bytes, has {now}, and {read} were read",
-            self.name
-        ))
-        .with_hint("load it again when nobody writes to it"))
+        };
+        Err(Error::new(format!("{} changed while it was read: {what}", self.name))
+            .with_hint("load it again when nobody writes to it"))
     }
 
     /// Takes the first record off as the header.

@@ -7,6 +7,9 @@ use crate::input::{Chunk, Part, Reader};
 use crate::options::{Create, FileFormat, Header, Options};
 use pgsluice_core::scan::{Dialect, Next, Record};
 
+/// The most columns that a table has: `MaxHeapAttributeNumber` in htup_details.h.
+const MAX_COLUMNS: usize = 1600;
+
 /// The statement that makes the table, and what the user should know of it.
 #[derive(Clone, Debug)]
 pub struct NewTable {
@@ -38,6 +41,14 @@ pub fn infer(conn: &mut Conn, reader: &Reader, options: &Options) -> Result<NewT
         inferring.see(sample, is_all, dialect);
     }
     let names = names(reader, options, inferring.fields())?;
+    if names.len() > MAX_COLUMNS {
+        return Err(Error::new(format!(
+            "the first record of {} has {} fields, and a table at most {MAX_COLUMNS} columns",
+            options.input.sources.first().map_or(String::new(), |s| s.name()),
+            names.len()
+        ))
+        .with_hint("is --delimiter what stands between the fields?"));
+    }
     let inference = inferring.inference.unwrap_or_else(|| Inference::new(names.len()));
     let columns = inference.columns(&names, whole);
     let kept: Vec<usize> = (0..columns.len()).collect();
@@ -62,7 +73,7 @@ struct Inferring {
 
 impl Inferring {
     fn fields(&self) -> Option<usize> {
-        self.inference.as_ref().map(|i| i.columns(&vec![String::new(); 1600], false).len())
+        self.inference.as_ref().map(Inference::fields)
     }
 
     fn see(&mut self, bytes: &[u8], last: bool, dialect: &Dialect) {

@@ -1,0 +1,234 @@
+//! Files that change while they are read, and disks that are full: an error
+//! that says so, and nothing loaded that is not told of.
+
+mod common;
+
+use common::{each_major, World};
+use std::fs::{self, File};
+use std::io::Write;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+fn world() -> World {
+    let mut world = World::new(&each_major().pop().unwrap());
+    world.sql("CREATE TABLE t (a int, b text)");
+    world
+}
+
+fn rows(count: usize) -> Vec<u8> {
+    (0..count).flat_map(|i| format!("{i},some words\n").into_bytes()).collect()
+}
+
+/// Starts a load that has opened its file and now waits for the table, which
+/// the world's own connection has locked.
+fn start_waiting(world: &mut World, arguments: &[&str]) -> Child {
+    world.sql("BEGIN; LOCK TABLE t");
+    let child = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
+        .arg("load")
+        .args(arguments)
+        .args(["--table", "t", "--to", &world.server.url("postgres")])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let start = Instant::now();
+    while world.sql("SELECT count(*) FROM pg_locks WHERE NOT granted") == "0" {
+        assert!(start.elapsed() < Duration::from_secs(30), "the load does not come to the table");
+        sleep(Duration::from_millis(20));
+    }
+    child
+}
+
+fn end(world: &mut World, child: Child) -> (Option<i32>, String) {
+    world.sql("COMMIT");
+    let output = child.wait_with_output().unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn a_file_that_changes_while_it_is_read() {
+    let mut world = world();
+    let bytes = rows(100_000);
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(&bytes).unwrap();
+    let packed = gzip.finish().unwrap();
+    type Change = fn(&File, u64);
+    let changes: [(&str, Change); 4] = [
+        ("grows", |mut file, _| file.write_all(b"1,late\n").unwrap()),
+        ("shrinks", |file, length| file.set_len(length / 2).unwrap()),
+        ("shrinks to nothing", |file, _| file.set_len(0).unwrap()),
+        ("is written anew", |file, length| {
+            // Other rows, and as many bytes.
+            use std::os::unix::fs::FileExt;
+            file.write_all_at(b"7,x\n", length - 4).unwrap();
+        }),
+    ];
+    for (kind, bytes) in [("plain", &bytes), ("gzip", &packed)] {
+        for method in ["copy-csv", "copy-binary", "lanes", "staged"] {
+            for (what, change) in changes {
+                let label = format!("{kind} {what} by {method}");
+                let path = world.file("t.csv", bytes);
+                let child = start_waiting(&mut world, &[&path, "--method", method]);
+                let file = File::options().append(what == "grows").write(true).open(&path).unwrap();
+                change(&file, bytes.len() as u64);
+                let (code, said) = end(&mut world, child);
+                assert_eq!(code, Some(1), "{label}: {said}");
+                let told = said.contains("changed while it was read") && said.contains("hint:");
+                // What is cut off in the middle of a stream may show as that first.
+                let cut = kind == "gzip" && said.contains("is it whole?");
+                assert!(told || cut, "{label}: {said}");
+                assert_eq!(world.sql("SELECT count(*) FROM t"), "0", "{label}");
+            }
+        }
+    }
+    // Another file of the same name is not the one that is read.
+    let path = world.file("t.csv", &bytes);
+    let child = start_waiting(&mut world, &[&path]);
+    fs::rename(world.file("new.csv", b"1,new\n"), &path).unwrap();
+    let (code, said) = end(&mut world, child);
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "100000");
+}
+
+/// Runs the program where no file of its own may grow beyond 8 kB: writing
+/// fails as it does on a full disk, and any user can do this.
+fn with_little_room(world: &World, arguments: &[&str]) -> Output {
+    let script = "ulimit -f 8; trap '' XFSZ; exec \"$0\" \"$@\"";
+    Command::new("bash")
+        .args(["-c", script, env!("CARGO_BIN_EXE_pgsluice")])
+        .args(arguments)
+        .args(["--to", &world.server.url("postgres")])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+fn refused(world: &mut World, output: &Output, what: &str) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{what}: {said}");
+    assert!(!said.contains("panicked"), "{what}: {said}");
+    let told = ["File too large", "No space left on device"].iter().any(|e| said.contains(e));
+    assert!(told && said.contains("reject"), "{what}: {said}");
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "0", "{what}");
+}
+
+#[test]
+fn a_disk_that_fills_while_rejects_are_written() {
+    let mut world = world();
+    // Bad records that the loader finds, that the server finds, and one that is
+    // too long to be held.
+    let ragged = "1,x\n1\n".repeat(800).into_bytes();
+    let refused_by_server = "1,x\nz,x\n".repeat(800).into_bytes();
+    let mut long = b"1,x\nz,".to_vec();
+    long.resize(long.len() + (6 << 20), b'x');
+    long.extend_from_slice(b"\n2,x\n");
+    let room = SmallDisk::new(&world);
+    let files = [("ragged", ragged), ("bad values", refused_by_server), ("long", long)];
+    for (name, bytes) in files {
+        for method in ["auto", "copy-binary", "insert-batch"] {
+            if name == "long" && method == "insert-batch" {
+                continue; // refused for its length
+            }
+            let file = world.file("t.csv", &bytes);
+            let what = format!("{name} by {method}");
+            let rejects = world.path("rejects");
+            let _ = fs::remove_file(&rejects);
+            let _ = fs::remove_file(format!("{rejects}.jsonl"));
+            let load = ["load", &file, "--table", "t", "--method", method, "--on-error", "reject"];
+            let arguments = [&load[..], &["--reject-file", &rejects]].concat();
+            let output = with_little_room(&world, &arguments);
+            refused(&mut world, &output, &what);
+            let Some(room) = &room else { continue };
+            let rejects = room.file("rejects");
+            let output = world.run(&[&load[..], &["--reject-file", &rejects]].concat());
+            refused(&mut world, &output, &format!("{what} on a full disk"));
+            room.empty();
+        }
+    }
+}
+
+/// A disk of 64 kB, where this user may mount one.
+struct SmallDisk(String);
+
+impl SmallDisk {
+    fn new(world: &World) -> Option<SmallDisk> {
+        let path = world.path("disk");
+        fs::create_dir(&path).unwrap();
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=64k", "pgsluice-test", &path])
+            .stderr(Stdio::null())
+            .status();
+        if mounted.is_ok_and(|status| status.success()) {
+            return Some(SmallDisk(path));
+        }
+        eprintln!("left out: a disk that is full, which only root can mount (a limit stands in)");
+        None
+    }
+
+    fn file(&self, name: &str) -> String {
+        format!("{}/{name}", self.0)
+    }
+
+    fn empty(&self) {
+        for entry in fs::read_dir(&self.0).unwrap() {
+            fs::remove_file(entry.unwrap().path()).unwrap();
+        }
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn output_that_cannot_be_written() {
+    let mut world = world();
+    let file = world.file("t.csv", &rows(100_000));
+    // What cannot be opened shows before anything is loaded.
+    let nowhere = world.path("no/such/folder/summary.json");
+    let output = world.run(&["load", &file, "--table", "t", "--summary", &nowhere]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("summary.json") && said.contains("nothing was loaded"), "{said}");
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "0");
+    // What fills up later is told with what has happened.
+    let output = world.run(&["load", &file, "--table", "t", "--summary", "/dev/full"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("error: the rows are loaded, but /dev/full"), "{said}");
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "100000");
+    // A load that fails leaves the summary of an earlier one as it was.
+    let bad = world.file("bad.csv", b"z,x\n");
+    let kept = world.file("kept.json", b"{}");
+    let new = world.path("new.json");
+    for summary in [&kept, &new] {
+        let output = world.run(&["load", &bad, "--table", "t", "--summary", summary]);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+    }
+    assert_eq!(fs::read(&kept).unwrap(), b"{}");
+    assert!(!fs::exists(&new).unwrap());
+
+    let full = || Stdio::from(File::options().write(true).open("/dev/full").unwrap());
+    let url = world.server.url("postgres");
+    let many_bad = world.file("many.csv", &"z,x\n".repeat(2_000).into_bytes());
+    for arguments in [
+        &["convert", &file, "--types", "int, text"][..],
+        &["sample", "votes", "--rows", "100000"],
+        &["check", &many_bad, "--table", "t", "--to", &url],
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
+            .args(arguments)
+            .stdout(full())
+            .stderr(Stdio::piped())
+            .spawn()
+            .and_then(Child::wait_with_output)
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+        assert!(said.contains("No space left on device"), "{arguments:?}: {said}");
+        assert!(!said.contains("panicked"), "{arguments:?}: {said}");
+    }
+}

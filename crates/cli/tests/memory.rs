@@ -1,0 +1,403 @@
+//! Memory stays within its bound whatever the file holds: the peak of the
+//! program's resident memory, as the kernel accounts it.
+//!
+//! The quick forms are large enough to tell holding from passing on; the real
+//! sizes are in the ignored ones, which `make soak` runs.
+
+mod common;
+
+use common::{each_major, World};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+
+/// The bound that is promised.
+const PROMISED: u64 = 256 * MIB;
+
+/// What ordinary files need, decoders of compressed files apart.
+const USUAL: u64 = 96 * MIB;
+
+/// How a run of the program ended.
+#[derive(Debug)]
+struct Ended {
+    code: Option<i32>,
+    said: String,
+    /// bytes
+    peak: u64,
+}
+
+impl Ended {
+    fn loaded(self, what: &str, bound: u64) {
+        assert!(matches!(self.code, Some(0 | 3)), "{what}: {self:?}");
+        self.within(what, bound);
+    }
+
+    fn refused(self, what: &str, message: &str) {
+        assert_eq!(self.code, Some(1), "{what}: {self:?}");
+        assert!(self.said.contains(message), "{what}: {self:?}");
+        assert!(!self.said.contains("panicked"), "{what}: {self:?}");
+        self.within(what, USUAL);
+    }
+
+    fn within(&self, what: &str, bound: u64) {
+        // Shown with --nocapture: the figures are worth a look.
+        eprintln!("{what}: peak {} MiB of {} MiB", self.peak / MIB, bound / MIB);
+        assert!(self.peak <= bound, "{what}: {} MiB", self.peak / MIB);
+    }
+}
+
+/// Watches the peak of a process's resident memory. What the kernel tells of an
+/// ended process (`ru_maxrss`) has in it what this one had when it started it.
+struct Watched {
+    stop: Arc<AtomicBool>,
+    peak: JoinHandle<u64>,
+}
+
+impl Watched {
+    fn new(child: &Child) -> Watched {
+        let status = format!("/proc/{}/status", child.id());
+        let stop = Arc::<AtomicBool>::default();
+        let stopped = stop.clone();
+        let peak = thread::spawn(move || {
+            let mut peak = 0;
+            while !stopped.load(Ordering::SeqCst) {
+                // An ended process has no such line.
+                let text = fs::read_to_string(&status).unwrap_or_default();
+                let line = text.lines().find_map(|l| l.strip_prefix("VmHWM:"));
+                let kilobytes = line.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok());
+                peak = kilobytes.map_or(peak, |k| k << 10);
+                thread::sleep(Duration::from_millis(5));
+            }
+            peak
+        });
+        Watched { stop, peak }
+    }
+
+    /// In bytes.
+    fn peak(self) -> u64 {
+        self.stop.store(true, Ordering::SeqCst);
+        let peak = self.peak.join().unwrap();
+        assert!(peak > MIB, "the memory of the program was not seen");
+        peak
+    }
+}
+
+/// Runs the program; `feed` writes its standard input.
+fn run(
+    world: &World,
+    arguments: &[&str],
+    feed: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> Ended {
+    let said = world.path("said");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(File::create(&said).unwrap())
+        .spawn()
+        .unwrap();
+    let watched = Watched::new(&child);
+    // The program may end before it has read everything.
+    let _ = feed(&mut io::BufWriter::new(child.stdin.take().unwrap()));
+    let code = child.wait().unwrap().code();
+    Ended { code, said: fs::read_to_string(&said).unwrap(), peak: watched.peak() }
+}
+
+/// Loads what `feed` writes into the table `t`.
+fn load(
+    world: &World,
+    more: &[&str],
+    feed: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> Ended {
+    let url = world.server.url("postgres");
+    let first = ["load", "-", "--table", "t", "--quiet", "--to", &url];
+    run(world, &[&first[..], more].concat(), feed)
+}
+
+/// Writes `length` bytes, the same ones again and again.
+fn repeat(out: &mut dyn Write, unit: &[u8], length: u64) -> io::Result<()> {
+    let block = unit.repeat((MIB as usize / unit.len()).max(1));
+    let mut left = length;
+    while left > 0 {
+        let n = left.min(block.len() as u64);
+        out.write_all(&block[..n as usize])?;
+        left -= n;
+    }
+    Ok(())
+}
+
+fn world() -> World {
+    World::new(&each_major().pop().unwrap())
+}
+
+fn table(world: &mut World, columns: &str) {
+    world.sql(&format!("DROP TABLE IF EXISTS t; CREATE TABLE t ({columns})"));
+}
+
+/// One field of so many bytes between two small records, by every way that a
+/// long record can take.
+fn one_field(length: u64, ways: &[&[&str]]) {
+    let mut world = world();
+    for way in ways {
+        table(&mut world, "a int, b text");
+        let rejects = world.path("rejects");
+        let mut more = way.to_vec();
+        if way.contains(&"reject") {
+            more.extend(["--reject-file", &rejects]);
+        }
+        let ended = load(&world, &more, |out| {
+            out.write_all(b"1,small\n2,\"")?;
+            repeat(out, b"a field of many words, and\n", length)?;
+            out.write_all(b"\"\n3,small\n")
+        });
+        ended.loaded(&format!("a field of {length} bytes, {way:?}"), USUAL);
+        let lengths = world.sql("SELECT string_agg(length(b)::text, ' ' ORDER BY a) FROM t");
+        assert_eq!(lengths, format!("5 {length} 5"), "{way:?}");
+    }
+}
+
+const WAYS: [&[&str]; 4] = [
+    &["--method", "copy-csv"],
+    &["--method", "copy-binary"],
+    &["--method", "lanes"],
+    &["--on-error", "reject"],
+];
+
+#[test]
+fn a_long_field() {
+    one_field(130_000_000, &WAYS[1..3]);
+}
+
+#[test]
+#[ignore = "a minute, and the server takes 4 GB of memory"]
+fn a_field_of_a_gigabyte() {
+    one_field(1_000_000_000, &WAYS);
+}
+
+/// Beyond what any server takes for a record, it is told apart from the end of
+/// the file; before that the server has the word.
+fn endless(length: u64, quote: &str, no_newline: &str) {
+    let mut world = world();
+    table(&mut world, "a int, b text");
+    for method in ["copy-csv", "copy-binary"] {
+        let ended = load(&world, &["--method", method], |out| {
+            out.write_all(b"1,small\n2,\"")?;
+            repeat(out, b"no quote ends this\n", length)
+        });
+        ended.refused(&format!("{length} bytes behind a quote by {method}"), quote);
+        let ended =
+            load(&world, &["--method", method], |out| repeat(out, b"no line ends, ", length));
+        ended.refused(&format!("{length} bytes without a line end by {method}"), no_newline);
+    }
+    let ended = load(&world, &["--header"], |out| repeat(out, b"a name, ", length));
+    ended.refused("a header without a line end", "the header line has no end");
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "0");
+    world.sql("DROP TABLE t");
+    let ended = load(&world, &["--create"], |out| {
+        out.write_all(b"\"")?;
+        repeat(out, b"no quote ends this\n", length)
+    });
+    ended.refused("a table to be made from it", "");
+    let url = world.server.url("postgres");
+    let check = ["check", "-", "--table", "t", "--to", &url];
+    table(&mut world, "a int, b text");
+    let ended = run(&world, &check, |out| {
+        out.write_all(b"2,\"")?;
+        repeat(out, b"no quote ends this\n", length)
+    });
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    ended.within("check", USUAL);
+    let convert = ["convert", "-", "--types", "int, text"];
+    let ended = run(&world, &convert, |out| repeat(out, b"no line ends, ", length));
+    ended.refused("convert", "too long to be converted");
+}
+
+#[test]
+fn records_without_an_end() {
+    endless(120_000_000, "unterminated CSV quoted field", "extra data after last expected column");
+}
+
+#[test]
+#[ignore = "a minute"]
+fn records_beyond_every_limit() {
+    let limit = "a record is longer than the server's limit of 1 GB";
+    endless(1_200_000_000, limit, limit);
+}
+
+/// A file of 10 GB, most of it a hole, behind an open quote and behind none.
+#[test]
+fn a_file_that_is_a_hole() {
+    let mut world = world();
+    table(&mut world, "a int, b text");
+    let url = world.server.url("postgres");
+    for (head, command) in [(&b"1,\""[..], "load"), (b"1,x", "check")] {
+        let path = world.file("hole.csv", head);
+        File::options().write(true).open(&path).unwrap().set_len(10_000_000_000).unwrap();
+        let arguments = [command, &path, "--table", "t", "--to", &url];
+        let ended = run(&world, &arguments, |_| Ok(()));
+        let message = "byte offset 0: a record is longer than the server's limit of 1 GB";
+        ended.refused(&format!("{command} of a hole"), message);
+        assert_eq!(world.sql("SELECT count(*) FROM t"), "0");
+    }
+}
+
+/// Far more fields than a relation has columns, in one record or in many.
+#[test]
+fn a_hundred_thousand_columns() {
+    let mut world = world();
+    table(&mut world, "a int, b text");
+    let record = "1,".repeat(100_000);
+    let rejects = world.path("rejects");
+    for method in ["copy-csv", "copy-binary", "staged"] {
+        let ended = load(&world, &["--method", method], |out| {
+            out.write_all(b"1,x\n")?;
+            (0..50).try_for_each(|_| writeln!(out, "{record}"))
+        });
+        let what = format!("100,000 columns by {method}");
+        ended.refused(&what, "line 2, record 2, byte offset 4: extra data after last expected");
+    }
+    let more = ["--on-error", "reject", "--reject-file", &rejects];
+    let ended = load(&world, &more, |out| {
+        out.write_all(b"1,x\n")?;
+        (0..50).try_for_each(|_| writeln!(out, "{record}"))?;
+        // As many fields as fit into a chunk, all of them empty.
+        repeat(out, b",", 4 * MIB)?;
+        out.write_all(b"\n")
+    });
+    ended.loaded("100,000 columns, rejected", USUAL);
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "1");
+    world.sql("DROP TABLE t");
+    for more in [&["--create"][..], &["--create", "--header"]] {
+        let ended = load(&world, more, |out| (0..5).try_for_each(|_| writeln!(out, "{record}")));
+        let what = format!("100,000 columns by {more:?}");
+        ended.refused(&what, "has 100001 fields, and a table at most 1600 columns");
+    }
+}
+
+/// A file that is refused record by record, and says so a million times.
+#[test]
+fn a_million_rejects() {
+    let mut world = world();
+    table(&mut world, "a int");
+    let rejects = world.path("rejects");
+    let more = ["--on-error", "reject", "--reject-file", &rejects];
+    let ended = load(&world, &more, |out| repeat(out, b"x,\n", 3_000_000));
+    ended.loaded("a million rejects", PROMISED);
+    let side = fs::read_to_string(format!("{rejects}.jsonl")).unwrap();
+    assert_eq!(side.lines().count(), 1_000_000);
+}
+
+/// Members of all formats, each of so many equal bytes.
+fn members(bytes: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    gzip.write_all(bytes).unwrap();
+    let mut bzip2 = bzip2::write::BzEncoder::new(Vec::new(), bzip2::Compression::best());
+    bzip2.write_all(bytes).unwrap();
+    let mut lz4 = lz4_flex::frame::FrameEncoder::new(Vec::new());
+    lz4.write_all(bytes).unwrap();
+    vec![
+        ("gzip", gzip.finish().unwrap()),
+        ("bzip2", bzip2.finish().unwrap()),
+        ("lz4", lz4.finish().unwrap()),
+        ("zstd", zstd::encode_all(bytes, 3).unwrap()),
+        ("xz", liblzma::encode_all(bytes, 6).unwrap()),
+    ]
+}
+
+/// Compressed files that are a thousand times as long when they are read.
+fn bombs(megabytes: usize, zeros: &str) {
+    let mut world = world();
+    table(&mut world, "a int, b text");
+    for (name, member) in members(&vec![0; MIB as usize]) {
+        let ended =
+            load(&world, &[], |out| (0..megabytes).try_for_each(|_| out.write_all(&member)));
+        ended.refused(&format!("{megabytes} MiB of zeros in {name}"), zeros);
+    }
+    for (name, member) in members(&b"1,x\n".repeat(MIB as usize / 4)) {
+        table(&mut world, "a int, b text");
+        let ended = load(&world, &[], |out| (0..4).try_for_each(|_| out.write_all(&member)));
+        ended.loaded(&format!("1 M equal rows in {name}"), USUAL);
+        assert_eq!(world.sql("SELECT count(*) FROM t"), MIB.to_string());
+    }
+}
+
+#[test]
+fn decompression_bombs() {
+    bombs(150, "invalid byte sequence for encoding \"UTF8\": 0x00");
+}
+
+#[test]
+#[ignore = "minutes"]
+fn decompression_bombs_of_gigabytes() {
+    bombs(4000, "a record is longer than the server's limit of 1 GB");
+}
+
+/// The largest windows that the formats' own programs write need what they
+/// need; a file that asks for more is refused.
+#[test]
+fn the_largest_windows() {
+    let mut world = world();
+    let words = "words ".repeat(100);
+    let rows: Vec<u8> = (0..230_000).flat_map(|i| format!("{i},{words}\n").into_bytes()).collect();
+    let zstd = |window: u32| {
+        let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), 1).unwrap();
+        encoder.window_log(window).unwrap();
+        encoder.write_all(&rows).unwrap();
+        encoder.finish().unwrap()
+    };
+    table(&mut world, "a int, b text");
+    let (usual, beyond) = (zstd(27), zstd(28));
+    let ended = load(&world, &[], |out| out.write_all(&usual));
+    ended.loaded("a zstd window of 128 MiB", PROMISED);
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "230000");
+    let ended = load(&world, &[], |out| out.write_all(&beyond));
+    ended.refused("a zstd window of 256 MiB", "cannot read");
+}
+
+/// The rows of `sample votes`, as many as there are, need the memory of a few.
+fn many_rows(counts: &[u64]) {
+    let mut world = world();
+    let program = env!("CARGO_BIN_EXE_pgsluice");
+    let url = world.server.url("postgres");
+    for rows in counts {
+        table(&mut world, "username text, link text, score int");
+        let count = rows.to_string();
+        let mut sample = Command::new(program)
+            .args(["sample", "votes", "--rows", &count])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let said = world.path("said");
+        let mut loading = Command::new(program)
+            .args(["load", "-", "--table", "t", "--quiet", "--no-analyze", "--to", &url])
+            .stdin(sample.stdout.take().unwrap())
+            .stderr(File::create(&said).unwrap())
+            .spawn()
+            .unwrap();
+        let watched = [Watched::new(&loading), Watched::new(&sample)];
+        let loaded = loading.wait().unwrap();
+        assert!(sample.wait().unwrap().success());
+        assert!(loaded.success(), "{}", fs::read_to_string(&said).unwrap());
+        let peaks = watched.map(Watched::peak);
+        eprintln!("{rows} rows: peaks {:?} MiB of load and sample", peaks.map(|p| p / MIB));
+        assert!(peaks.iter().all(|p| *p <= USUAL), "{rows} rows: {peaks:?}");
+        assert_eq!(world.sql("SELECT count(*) FROM t"), count);
+    }
+}
+
+#[test]
+fn a_million_rows_and_four() {
+    many_rows(&[1_000_000, 4_000_000]);
+}
+
+#[test]
+#[ignore = "minutes, and 6 GB of disk"]
+fn a_hundred_million_rows() {
+    many_rows(&[1_000_000, 100_000_000]);
+}
