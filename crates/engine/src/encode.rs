@@ -53,7 +53,6 @@ pub struct Encoder {
     plan: Arc<Plan>,
     sink: PgCopySink,
     record: Record,
-    row: Vec<u8>,
     /// rows take about so many times the bytes of their records
     growth: f64,
 }
@@ -63,7 +62,7 @@ impl Encoder {
     pub fn new(plan: Arc<Plan>) -> Encoder {
         let columns = plan.shape.columns.len();
         let sink = PgCopySink::new(columns);
-        Encoder { plan, sink, record: Record::default(), row: Vec::new(), growth: 1.2 }
+        Encoder { plan, sink, record: Record::default(), growth: 1.2 }
     }
 
     /// Prepares a chunk; `free` is memory to use.
@@ -78,7 +77,9 @@ impl Encoder {
             _ if chunk.part != Part::Whole || fault.is_some() || !self.readable(&chunk) => None,
             Wire::Binary => self.rows(&chunk, dialect, free).map(|(b, c)| (Body::Rows(b), c)),
             Wire::Csv | Wire::Text => {
-                self.rewritten(&chunk, dialect, free).map(|(b, c)| (Body::Rewritten(b), c))
+                let mut out = free;
+                let counts = rewritten(&plan, &chunk, &mut self.record, &mut out);
+                counts.map(|counts| (Body::Rewritten(out), counts))
             }
             Wire::AsIs | Wire::Insert(_) => None,
         };
@@ -130,57 +131,62 @@ impl Encoder {
     ) -> Option<(Vec<u8>, Counts)> {
         free.clear();
         free.reserve((chunk.bytes.len() as f64 * self.growth) as usize);
-        self.sink.replace(free);
-        let mut scanner = chunk.scanner(dialect);
-        let mut records = 0;
-        loop {
-            match scanner.next(&mut self.record) {
-                Ok(Next::Record) => {}
-                Ok(_) => break,
-                Err(_) => return None,
-            }
-            row::put(&self.plan.shape, &chunk.bytes, &self.record, &mut self.sink).ok()?;
-            records += 1;
-        }
-        let counts = Counts { records, lines: scanner.lines() };
-        let rows = self.sink.replace(Vec::new());
+        let Encoder { plan, sink, record, .. } = self;
+        sink.replace(free);
+        let counts = each_record(chunk, dialect, record, |record| {
+            row::put(&plan.shape, &chunk.bytes, record, sink).ok()
+        })?;
+        let rows = sink.replace(Vec::new());
         self.growth = (rows.len() as f64 / chunk.bytes.len().max(1) as f64) * 1.05;
         Some((rows, counts))
     }
+}
 
-    fn rewritten(
-        &mut self,
-        chunk: &Chunk,
-        dialect: &Dialect,
-        mut out: Vec<u8>,
-    ) -> Option<(Vec<u8>, Counts)> {
-        out.clear();
-        let mut scanner = chunk.scanner(dialect);
-        let mut records = 0;
-        loop {
-            match scanner.next(&mut self.record) {
-                Ok(Next::Record) => {}
-                Ok(_) => break,
-                Err(_) => return None,
-            }
-            if self.record.len() != self.plan.shape.fields {
-                return None;
-            }
-            let values = rewrite::values(&self.plan.shape, &chunk.bytes, &self.record);
-            self.row.clear();
-            match self.plan.wire {
-                Wire::Csv => rewrite::csv(values, &mut self.row),
-                _ => rewrite::text(values, &mut self.row),
-            }?;
-            out.extend_from_slice(&self.row);
-            records += 1;
+/// Writes a chunk's records anew in the form of the plan.
+pub(crate) fn rewritten(
+    plan: &Plan,
+    chunk: &Chunk,
+    record: &mut Record,
+    out: &mut Vec<u8>,
+) -> Option<Counts> {
+    out.clear();
+    let dialect = plan.dialect.as_ref()?;
+    each_record(chunk, dialect, record, |record| rewrite::record(plan, &chunk.bytes, record, out))
+}
+
+/// Puts every record of a chunk; `None` where one is malformed or cannot be put.
+fn each_record(
+    chunk: &Chunk,
+    dialect: &Dialect,
+    record: &mut Record,
+    mut put: impl FnMut(&Record) -> Option<()>,
+) -> Option<Counts> {
+    let mut scanner = chunk.scanner(dialect);
+    let mut records = 0;
+    loop {
+        match scanner.next(record) {
+            Ok(Next::Record) => put(record)?,
+            Ok(_) => return Some(Counts { records, lines: scanner.lines() }),
+            Err(_) => return None,
         }
-        Some((out, Counts { records, lines: scanner.lines() }))
+        records += 1;
     }
 }
 
+/// Whether records of one field cannot be passed through as they are: up to
+/// PostgreSQL 17 a line of `\.` in CSV ends the data, and where it is the NULL or
+/// the DEFAULT marker it cannot be put in quotes either, which would make it a value.
+pub(crate) fn dot_is_marker(dialect: &Dialect, fields: usize, major: u32) -> bool {
+    let dot = b"\\.".as_slice();
+    major < 18
+        && fields == 1
+        && dialect.format == Format::Csv
+        && (dialect.null == dot || dialect.default.as_deref() == Some(dot))
+}
+
 /// Up to PostgreSQL 17 a line of `\.` in CSV ends the data, and the rest is
-/// dropped in silence. Such a record is sent in quotes, which changes nothing else.
+/// dropped in silence. Such a record is sent in quotes, which changes nothing
+/// else, unless it is a marker: see [`dot_is_marker`].
 pub(crate) fn guard(chunk: &[u8], eol: Eol, dialect: &Dialect, major: u32) -> Option<Vec<u8>> {
     if major >= 18 || dialect.format != Format::Csv {
         return None;

@@ -24,3 +24,4 @@ pub mod sample;
 pub mod server;
 pub mod session;
 pub mod typenames;
+pub mod wire;

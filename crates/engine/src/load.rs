@@ -100,7 +100,7 @@ fn run(options: &Options, watch: &Watch) -> Result<Summary, Error> {
     let wal_start = transaction::wal_position(&mut conn);
     transaction::begin(&mut conn, options)?;
     let plan = Arc::new(make_plan(&mut conn, &reader, options, true)?);
-    reader.on_server(plan.major);
+    reader.read_as(&plan.dialect);
     let around = Around::take_down(&mut conn, &plan, options, watch)?;
     let rows = execute(conn, reader, &plan, &around, options, watch, &mut clock);
     // What lanes have found down is down whatever became of the rows.

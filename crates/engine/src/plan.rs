@@ -6,13 +6,11 @@ use crate::mapping;
 use crate::options::{FileFormat, Method, Options};
 use crate::session::catalog::{ServerFacts, TableFacts};
 use crate::session::staged::{self, Landing};
-use pgsluice_core::scan::{Dialect, Format};
+use crate::wire::{best_wire, is_csv, passable};
+use pgsluice_core::scan::Dialect;
 use pgsluice_core::shape::{Column, RowShape, Type};
 
-/// From this share of columns that are not text, binary rows cost the server
-/// clearly less than parsing (measured: 5 to 10 % less time with one column in
-/// three, 38 % less with most columns typed).
-const TYPED_SHARE: f64 = 0.3;
+pub use crate::wire::Wire;
 
 /// Facts about the input.
 #[derive(Clone, Debug, Default)]
@@ -27,21 +25,6 @@ pub struct InputFacts {
     pub bytes: u64,
     /// some file is compressed
     pub compressed: bool,
-}
-
-/// The form in which records go to the server when all is well with them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wire {
-    /// as they are in the file
-    AsIs,
-    /// rows in the binary form, encoded here
-    Binary,
-    /// CSV, written anew
-    Csv,
-    /// the text format, written anew
-    Text,
-    /// values of INSERT statements, so many rows in each
-    Insert(usize),
 }
 
 /// What will be done.
@@ -140,15 +123,18 @@ pub fn plan(
     let columns = mapping::columns(input, table, options)?;
     let shape = shape(&columns, server, table, options);
     let dialect = match &options.input.format {
-        FileFormat::Delimited(dialect) => Some(dialect.clone().on_server(server.major())),
+        FileFormat::Delimited(dialect) => {
+            Some(dialect.clone().on_server(server.major(), server.encoding == "UTF8"))
+        }
         FileFormat::Binary => None,
     };
     let choice = choose(input, server, table, options, &shape)?;
+    let wire = passable(choice.wire, dialect.as_ref(), &shape, server, options)?;
     let mut plan = Plan {
         method: choice.method,
         reason: choice.reason,
         cost: choice.method.cost().into(),
-        wire: choice.wire,
+        wire,
         table: table.sql.clone(),
         relation: table.name.clone(),
         columns,
@@ -301,45 +287,6 @@ fn refuse(server: &ServerFacts, options: &Options) -> Result<(), Error> {
             .with_hint("CREATE EXTENSION pgsluice, or take another method"));
     }
     Ok(())
-}
-
-fn is_csv(options: &Options) -> bool {
-    matches!(&options.input.format, FileFormat::Delimited(d) if d.format == Format::Csv)
-}
-
-/// The cheapest exact form for this file and this table.
-fn best_wire(
-    input: &InputFacts,
-    table: &TableFacts,
-    options: &Options,
-    shape: &RowShape,
-) -> (Wire, String) {
-    if options.input.format == FileFormat::Binary {
-        return (Wire::AsIs, format!("{} holds binary rows already", input.name));
-    }
-    if options.input.encoding.is_some() {
-        return (Wire::AsIs, "the server converts the encoding".into());
-    }
-    if table.statement_triggers() {
-        return (Wire::AsIs, "a statement trigger must fire once: one COPY, passed through".into());
-    }
-    let unread = shape.columns.iter().find(|c| c.ty == Type::Server);
-    if let Some(column) = unread {
-        return (Wire::AsIs, format!("only the server reads the type of column {}", column.name));
-    }
-    let is_text = |ty: &Type| matches!(ty, Type::Text | Type::Varchar(_) | Type::Json);
-    let typed = shape.columns.iter().filter(|c| !is_text(&c.ty)).count();
-    let all = shape.columns.len().max(1);
-    if (typed as f64) < TYPED_SHARE * all as f64 {
-        return (
-            Wire::AsIs,
-            format!("{} of {all} columns are text, which the server takes as it is", all - typed),
-        );
-    }
-    (
-        Wire::Binary,
-        format!("{typed} of {all} columns are typed, which binary rows spare the server to parse"),
-    )
 }
 
 /// Settings of the session for the load.

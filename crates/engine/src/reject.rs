@@ -357,6 +357,14 @@ pub fn is_of_the_record(sqlstate: &str) -> bool {
     matches!(sqlstate.get(..2), Some("22" | "23" | "44")) || matches!(sqlstate, "P0001" | "54000")
 }
 
+/// Whether an error with this SQLSTATE may be some record's fault, so that it is
+/// worth looking for the record before the load fails: a trigger may raise
+/// anything. What befalls connection, transaction or server is nobody's fault.
+pub fn may_be_of_a_record(sqlstate: &str) -> bool {
+    let class = sqlstate.get(..2);
+    class.is_some_and(|c| !["08", "25", "40", "42", "53", "55", "57", "58", "XX"].contains(&c))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -420,6 +428,9 @@ mod tests {
         }
         for other in ["53100", "57014", "42501", "40P01", "08006", "25006", ""] {
             assert!(!is_of_the_record(other), "{other}");
+        }
+        for (sqlstate, may) in [("22P02", true), ("ABC01", true), ("57014", false), ("", false)] {
+            assert_eq!(may_be_of_a_record(sqlstate), may, "{sqlstate}");
         }
     }
 }

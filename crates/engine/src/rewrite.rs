@@ -1,7 +1,11 @@
 //! Records written anew: as CSV, in the text format, as values of INSERT.
 
+use crate::plan::{Plan, Wire};
 use pgsluice_core::scan::{Kind, Record};
 use pgsluice_core::shape::{RowShape, Source};
+
+/// What stands for a column's default in the text format that is written here.
+pub const DEFAULT: &str = "\\D";
 
 /// A field's value to its column: what it says, NULL, or the column's default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,9 +38,27 @@ pub fn values<'a>(
     })
 }
 
+/// Writes a record in the form of the plan: CSV or text, with COPY's defaults.
+/// `None` where it has not as many fields as the plan wants, or cannot be said
+/// in that form; nothing is written then.
+pub fn record(plan: &Plan, chunk: &[u8], record: &Record, out: &mut Vec<u8>) -> Option<()> {
+    if record.len() != plan.shape.fields {
+        return None;
+    }
+    let values = values(&plan.shape, chunk, record);
+    match plan.wire {
+        Wire::Csv => csv(values, out),
+        _ => {
+            text(values, out);
+            Some(())
+        }
+    }
+}
+
 /// Writes a record in COPY's default form of CSV. `None` where a column's
 /// default is asked for, which this form cannot say.
-pub fn csv<'a>(values: impl Iterator<Item = Value<'a>>, out: &mut Vec<u8>) -> Option<()> {
+fn csv<'a>(values: impl Iterator<Item = Value<'a>>, out: &mut Vec<u8>) -> Option<()> {
+    let start = out.len();
     for (i, value) in values.enumerate() {
         if i > 0 {
             out.push(b',');
@@ -44,7 +66,10 @@ pub fn csv<'a>(values: impl Iterator<Item = Value<'a>>, out: &mut Vec<u8>) -> Op
         match value {
             Value::Text(text) => csv_field(text, out),
             Value::Null => {}
-            Value::Default => return None,
+            Value::Default => {
+                out.truncate(start);
+                return None;
+            }
         }
     }
     out.push(b'\n');
@@ -67,15 +92,16 @@ fn csv_field(text: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
 }
 
-/// Writes a record in COPY's text format. `None` as for [`csv`].
-pub fn text<'a>(values: impl Iterator<Item = Value<'a>>, out: &mut Vec<u8>) -> Option<()> {
+/// Writes a record in COPY's text format, with [`DEFAULT`] for defaults: no value
+/// looks like it, since a backslash in a value is doubled.
+fn text<'a>(values: impl Iterator<Item = Value<'a>>, out: &mut Vec<u8>) {
     for (i, value) in values.enumerate() {
         if i > 0 {
             out.push(b'\t');
         }
         match value {
             Value::Null => out.extend_from_slice(b"\\N"),
-            Value::Default => return None,
+            Value::Default => out.extend_from_slice(DEFAULT.as_bytes()),
             Value::Text(text) => {
                 for byte in text {
                     match byte {
@@ -90,7 +116,6 @@ pub fn text<'a>(values: impl Iterator<Item = Value<'a>>, out: &mut Vec<u8>) -> O
         }
     }
     out.push(b'\n');
-    Some(())
 }
 
 #[cfg(test)]
@@ -102,9 +127,14 @@ mod tests {
         let row = [Value::Null, Value::Text(b""), Value::Text(b"a\"b\n"), Value::Text(b"\\.")];
         let (mut c, mut t) = (Vec::new(), Vec::new());
         csv(row.into_iter(), &mut c).unwrap();
-        text(row.into_iter(), &mut t).unwrap();
+        text(row.into_iter(), &mut t);
         assert_eq!(c, b",\"\",\"a\"\"b\n\",\"\\.\"\n");
         assert_eq!(t, b"\\N\t\ta\"b\\n\t\\\\.\n");
-        assert_eq!(csv([Value::Default].into_iter(), &mut c), None);
+        let before = c.clone();
+        assert_eq!(csv([Value::Text(b"x"), Value::Default].into_iter(), &mut c), None);
+        assert_eq!(c, before);
+        t.clear();
+        text([Value::Default, Value::Text(DEFAULT.as_bytes())].into_iter(), &mut t);
+        assert_eq!(t, b"\\D\t\\\\D\n");
     }
 }

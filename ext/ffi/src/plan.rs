@@ -252,5 +252,6 @@ unsafe fn dialect_of(def: &DialectDef) -> Dialect {
             (false, true) => DotLine::IsData,
             (false, false) => DotLine::Alone,
         },
+        utf8: true,
     }
 }

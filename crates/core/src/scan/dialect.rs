@@ -67,6 +67,9 @@ pub struct Dialect {
     pub default: Option<Vec<u8>>,
     /// what `\.` means
     pub dot_line: DotLine,
+    /// text: what escapes make is checked to be UTF-8. Not set where the database
+    /// has another encoding, whose bytes they are: only the server can check them
+    pub utf8: bool,
 }
 
 impl Dialect {
@@ -80,6 +83,7 @@ impl Dialect {
             null: Vec::new(),
             default: None,
             dot_line: DotLine::IsData,
+            utf8: true,
         }
     }
 
@@ -93,13 +97,15 @@ impl Dialect {
             null: b"\\N".to_vec(),
             default: None,
             dot_line: DotLine::Alone,
+            utf8: true,
         }
     }
 
-    /// The same file as PostgreSQL `major` reads it in text format. In CSV,
-    /// where a line of `\.` is silently the end up to 17, what it means stays
-    /// the caller's choice.
-    pub fn on_server(mut self, major: u32) -> Self {
+    /// The same file as PostgreSQL `major` reads it in text format into a
+    /// database whose encoding is UTF-8 or is not. In CSV, where a line of `\.`
+    /// is silently the end up to 17, what it means stays the caller's choice.
+    pub fn on_server(mut self, major: u32, utf8: bool) -> Self {
+        self.utf8 = utf8;
         if self.format == Format::Text {
             self.dot_line = DotLine::of(Format::Text, major);
         }

@@ -257,7 +257,7 @@ fn text_fields(s: &Scanner<'_>, end: usize, record: &mut Record) -> Result<(), M
         }
         match d.kind_of_raw(&chunk[start..i]) {
             Kind::Plain => {
-                if beyond_ascii {
+                if beyond_ascii && d.utf8 {
                     valid_utf8(&record.scratch[scratch..]).map_err(Malformed::Encoding)?;
                 }
                 record.push_scratch(scratch, Kind::Plain);

@@ -60,9 +60,9 @@ impl Reader {
         Ok(reader)
     }
 
-    /// From here on, the file is read as this major version would read it.
-    pub fn on_server(&mut self, major: u32) {
-        self.dialect = self.dialect.take().map(|dialect| dialect.on_server(major));
+    /// From here on, the file is read by these rules, which are the server's.
+    pub fn read_as(&mut self, dialect: &Option<Dialect>) {
+        self.dialect.clone_from(dialect);
     }
 
     /// The first file's header, if headers were asked for.

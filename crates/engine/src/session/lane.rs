@@ -1,19 +1,21 @@
 //! One connection that takes chunks: which statement each belongs to, and what
 //! the server's errors mean in terms of the files.
 
+mod court;
 mod judge;
 
 use super::conn::{Conn, Probe};
 use super::statement;
-use crate::encode::{Body, Prepared};
+use crate::encode::{self, Body, Prepared};
 use crate::error::{shown, Error, Place};
 use crate::input::{Chunk, Counts, Part};
 use crate::plan::{Plan, Wire};
 use crate::reject::Rejects;
 use crate::report::Progress;
-use pgsluice_core::scan::{Dialect, Eol, Next, Record};
+use pgsluice_core::scan::{Dialect, Eol, Next, Record, Scanner};
 use pgsluice_core::sink::{HEADER, TRAILER};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -82,9 +84,9 @@ struct Open {
     bytes: usize,
     /// rows or lines so far
     units: u64,
-    /// lines within the first record's quotes, which the server does not count
-    /// since it does not know yet what ends a line
-    uncounted: u64,
+    /// how many more lines the first record has than the server counts, which
+    /// does not know yet what ends a line when it sees those within quotes
+    uncounted: i64,
 }
 
 /// A connection that takes chunks within its transaction.
@@ -136,6 +138,12 @@ impl Lane {
         if let Some(rejects) = self.rejects.clone() {
             return self.judge(placed, &rejects);
         }
+        if let Wire::Insert(batch) = self.plan.wire {
+            return self.insert(&placed).map_err(|e| match self.counts.rows {
+                rows if batch == 1 && rows > 0 => e.with_changed(format!("{rows} rows stayed")),
+                _ => e,
+            });
+        }
         if let Some((fault, line)) = placed.prepared.fault {
             let file = placed.prepared.chunk.file;
             let seen = self.open.as_ref().is_some_and(|o| o.form == Form::AsIs && o.file == file);
@@ -148,13 +156,6 @@ impl Lane {
         if placed.prepared.chunk.bytes.is_empty() {
             self.in_piece &= placed.prepared.chunk.part == Part::Piece;
             return Ok(());
-        }
-        if let Wire::Insert(batch) = self.plan.wire {
-            let inserted = self.insert(placed, batch);
-            return inserted.map_err(|e| match self.counts.rows {
-                rows if batch == 1 && rows > 0 => e.with_changed(format!("{rows} rows stayed")),
-                _ => e,
-            });
         }
         let form = form_of(&placed.prepared, self.plan.wire);
         self.make_open(form, placed.prepared.chunk.file)?;
@@ -218,73 +219,25 @@ impl Lane {
 
     fn remember(&mut self, placed: Placed, form: Form) {
         let Some(open) = &mut self.open else { return };
-        let Placed { prepared: Prepared { chunk, counts, .. }, before } = placed;
-        if open.units == 0 && form == Form::AsIs && chunk.eol != Eol::Unknown {
-            open.uncounted = self.plan.dialect.as_ref().map_or(0, |d| first_lines(&chunk, d) - 1);
+        let Placed { prepared: Prepared { chunk, counts, body, .. }, before } = placed;
+        if open.units == 0 {
+            open.uncounted = match (&body, &self.plan.dialect) {
+                (Body::AsIs | Body::Guarded(_), Some(d)) => uncounted(&chunk.bytes, d, chunk.eol),
+                (Body::Rewritten(csv), _) if form == Form::Csv => {
+                    uncounted(csv, &Dialect::csv(), Eol::Nl)
+                }
+                _ => 0,
+            };
         }
         open.bytes += chunk.bytes.len();
         open.sent.push_back(Sent { chunk, before, preceding: open.units });
-        open.units += match form {
-            Form::AsIs => counts.lines,
+        open.units += match (form, &body) {
+            (Form::AsIs, _) => counts.lines,
+            (Form::Csv, Body::Rewritten(csv)) => memchr::memchr_iter(b'\n', csv).count() as u64,
             _ => counts.records,
         };
         while open.bytes > REMEMBERED && open.sent.len() > 1 {
             open.bytes -= open.sent.pop_front().map_or(0, |s| s.chunk.bytes.len());
-        }
-    }
-
-    fn insert(&mut self, placed: Placed, batch: usize) -> Result<(), Error> {
-        let plan = self.plan.clone();
-        let Some(dialect) = &plan.dialect else { return Ok(()) };
-        let chunk = &placed.prepared.chunk;
-        if chunk.part != Part::Whole {
-            return Err(judge::too_long_for_insert());
-        }
-        let mut scanner = chunk.scanner(dialect);
-        let mut record = Record::default();
-        let mut insert = statement::Insert::new(&plan);
-        let mut done = 0;
-        loop {
-            let next =
-                scanner.next(&mut record).map_err(|f| self.malformed(&placed, f, record.line))?;
-            if next == Next::Record {
-                insert.add(&plan, &chunk.bytes, &record).map_err(|fault| match fault {
-                    statement::NoInsert::Malformed(f) => self.malformed(&placed, f, record.line),
-                    statement::NoInsert::Encoding(message) => {
-                        let place = self.place_of_record(&placed, dialect, done + insert.rows());
-                        Error::new(message).at(place)
-                    }
-                })?;
-            }
-            let rows = insert.rows();
-            if rows > 0 && (rows as usize == batch || next != Next::Record || insert.is_full()) {
-                let (_, inserted) = self.conn.exec_counted(&insert.take()).map_err(|e| {
-                    let place = self.place_of_record(&placed, dialect, done);
-                    match rows {
-                        1 => e.at(place),
-                        _ => e.at(place).with_hint(format!("one of {rows} records from there on")),
-                    }
-                })?;
-                self.counts.rows += inserted;
-                self.counts.statements += 1;
-                done += rows;
-                self.progress.records.add(rows);
-            }
-            if next != Next::Record {
-                return Ok(());
-            }
-        }
-    }
-
-    fn place_of_record(&self, placed: &Placed, dialect: &Dialect, index: u64) -> Place {
-        let chunk = &placed.prepared.chunk;
-        let (before, start, _) = chunk.record_at(dialect, index);
-        Place {
-            file: self.names[chunk.file].clone(),
-            record: Some(placed.before.records + before + 1),
-            line: None,
-            offset: Some(chunk.offset + start as u64),
-            ..Place::default()
         }
     }
 
@@ -320,7 +273,7 @@ impl Lane {
         let Some((unit, column)) = statement::parse_context(&context, &self.plan) else {
             return error;
         };
-        let unit = unit + open.uncounted;
+        let unit = unit.saturating_add_signed(open.uncounted);
         let column = column.or_else(|| error.server().and_then(|s| s.column.clone()));
         let found = open.sent.iter().rev().find(|s| s.preceding < unit);
         let Some(sent) = found else {
@@ -344,24 +297,10 @@ impl Lane {
         }
         let (before, start, end) = match form {
             Form::AsIs => sent.chunk.record_of_line(dialect, unit),
+            Form::Csv => sent.chunk.record_at(dialect, self.record_of_csv(&sent.chunk, unit)),
             _ => sent.chunk.record_at(dialect, unit - 1),
         };
-        let one = Chunk {
-            sequence: 0,
-            file: 0,
-            offset: 0,
-            eol: sent.chunk.eol,
-            part: Part::Whole,
-            last: true,
-            passed: Counts::default(),
-            bytes: sent.chunk.bytes[start..end].to_vec(),
-        };
-        let field = column.as_ref().and_then(|c| self.plan.columns.iter().position(|n| n == c));
-        let mut record = Record::default();
-        let scanned = one.scanner(dialect).next(&mut record) == Ok(Next::Record);
-        let value = field
-            .filter(|i| scanned && *i < record.len())
-            .map(|i| shown(record.field(&one.bytes, i).1));
+        let value = column.as_deref().and_then(|c| self.value(&sent.chunk, start..end, c));
         let last_line = match form {
             Form::AsIs => line + unit,
             _ => line + self.lines_to(&sent.chunk, dialect, end),
@@ -376,6 +315,23 @@ impl Lane {
         }
     }
 
+    /// The value that a record has for a column, for messages.
+    fn value(&self, chunk: &Chunk, record: Range<usize>, column: &str) -> Option<String> {
+        let field = self.plan.columns.iter().position(|c| c == column)?;
+        let bytes = &chunk.bytes[record];
+        let mut record = Record::default();
+        let mut scanner = Scanner::new(bytes, true, self.plan.dialect.as_ref()?, chunk.eol);
+        let scanned = scanner.next(&mut record) == Ok(Next::Record) && field < record.len();
+        scanned.then(|| shown(record.field(bytes, field).1))
+    }
+
+    /// The index of the record that has line `line` of the chunk written anew as CSV.
+    fn record_of_csv(&self, chunk: &Chunk, line: u64) -> u64 {
+        let mut csv = Vec::new();
+        let written = encode::rewritten(&self.plan, chunk, &mut Record::default(), &mut csv);
+        written.map_or(0, |_| record_of_line(&csv, &Dialect::csv(), Eol::Nl, line) as u64)
+    }
+
     /// How many lines have ended before `end`.
     fn lines_to(&self, chunk: &Chunk, dialect: &Dialect, end: usize) -> u64 {
         let mut scanner = chunk.scanner(dialect);
@@ -385,12 +341,16 @@ impl Lane {
     }
 }
 
-/// How many lines the chunk's first record has.
-fn first_lines(chunk: &Chunk, dialect: &Dialect) -> u64 {
-    let mut scanner = chunk.scanner(dialect);
-    // A fault is the server's to report.
-    let _ = scanner.next(&mut Record::default());
-    scanner.lines().max(1)
+/// By how much the lines of the first record are miscounted by who does not
+/// know what ends a line.
+fn uncounted(bytes: &[u8], dialect: &Dialect, eol: Eol) -> i64 {
+    let lines = |eol| {
+        let mut scanner = Scanner::new(bytes, true, dialect, eol);
+        // A fault is the server's to report.
+        let _ = scanner.next(&mut Record::default());
+        scanner.lines() as i64
+    };
+    lines(eol) - lines(Eol::Unknown)
 }
 
 fn form_of(prepared: &Prepared, wire: Wire) -> Form {
@@ -400,4 +360,15 @@ fn form_of(prepared: &Prepared, wire: Wire) -> Form {
         (Body::Rewritten(_), Wire::Text) => Form::Text,
         (Body::Rewritten(_), _) => Form::Csv,
     }
+}
+
+/// The index of the record that the server means by `line` of these bytes.
+fn record_of_line(bytes: &[u8], dialect: &Dialect, eol: Eol, line: u64) -> usize {
+    let mut scanner = Scanner::new(bytes, true, dialect, eol);
+    let mut record = Record::default();
+    let mut index = 0;
+    while scanner.next(&mut record) == Ok(Next::Record) && scanner.lines() < line {
+        index += 1;
+    }
+    index
 }

@@ -5,17 +5,34 @@ use super::lane::Form;
 use crate::plan::Plan;
 use crate::rewrite::{self, Value};
 use pgsluice_core::error::Malformed;
-use pgsluice_core::scan::{valid_utf8, Dialect, Format, Record};
+use pgsluice_core::scan::{valid_utf8, Dialect, Eol, Format, Record, Scanner};
 
 /// An INSERT is sent when it has grown to so many bytes.
 const MAX_INSERT: usize = 1 << 20;
 
 /// The COPY for data in this form.
 pub fn copy(plan: &Plan, form: Form) -> String {
+    let options = options(plan, form);
+    match &plan.landing {
+        Some(landing) => {
+            format!("COPY {}{} FROM STDIN WITH ({options})", landing.table, plan.column_list())
+        }
+        None => direct(plan, form),
+    }
+}
+
+/// The COPY into the table itself, whatever lies between.
+pub fn direct(plan: &Plan, form: Form) -> String {
+    let filter = plan.filter.as_ref().map_or(String::new(), |f| format!(" WHERE {f}"));
+    let (table, columns, options) = (&plan.table, plan.column_list(), options(plan, form));
+    format!("COPY {table}{columns} FROM STDIN WITH ({options}){filter}")
+}
+
+fn options(plan: &Plan, form: Form) -> String {
     let mut options = match (form, &plan.dialect) {
         (Form::Binary, _) | (Form::AsIs, None) => vec!["FORMAT binary".to_string()],
         (Form::Csv, _) => vec!["FORMAT csv".to_string()],
-        (Form::Text, _) => vec!["FORMAT text".to_string()],
+        (Form::Text, _) => text(plan),
         (Form::AsIs, Some(dialect)) => as_is(plan, dialect),
     };
     if form == Form::AsIs && plan.dialect.is_some() && plan.encoding != "UTF8" {
@@ -28,12 +45,16 @@ pub fn copy(plan: &Plan, form: Form) -> String {
         let asked = if plan.required { "require" } else { "on" };
         options.push(format!("pgsluice '{asked}'"));
     }
-    let columns = plan.column_list();
-    if let Some(landing) = &plan.landing {
-        return format!("COPY {}{columns} FROM STDIN WITH ({})", landing.table, options.join(", "));
+    options.join(", ")
+}
+
+/// The text format as [`rewrite`] writes it.
+fn text(plan: &Plan) -> Vec<String> {
+    let mut options = vec!["FORMAT text".to_string()];
+    if plan.dialect.as_ref().is_some_and(|d| d.default.is_some()) {
+        options.push(format!("DEFAULT {}", quote_literal(rewrite::DEFAULT)));
     }
-    let filter = plan.filter.as_ref().map_or(String::new(), |f| format!(" WHERE {f}"));
-    format!("COPY {}{columns} FROM STDIN WITH ({}){filter}", plan.table, options.join(", "))
+    options
 }
 
 /// Only what differs from the defaults is said: poolers and people read it.
@@ -119,16 +140,19 @@ impl Insert {
                 Malformed::MissingData(record.len())
             }));
         }
+        let raw = &chunk[record.start..record.end];
+        valid_utf8(raw).map_err(|bad| NoInsert::Encoding(bad.message()))?;
+        let escapes = Escapes::of(plan, raw)?;
         let mut row = String::from(if self.rows == 0 { "(" } else { ", (" });
         for (i, value) in rewrite::values(&plan.shape, chunk, record).enumerate() {
             if i > 0 {
                 row.push_str(", ");
             }
-            match value {
-                Value::Null => row.push_str("NULL"),
-                Value::Default => row.push_str("DEFAULT"),
-                Value::Text(text) => {
-                    valid_utf8(text).map_err(|bad| NoInsert::Encoding(bad.message()))?;
+            match (value, &escapes) {
+                (Value::Null, _) => row.push_str("NULL"),
+                (Value::Default, _) => row.push_str("DEFAULT"),
+                (Value::Text(text), Some(escapes)) => row.push_str(&escapes.literal(i, text)?),
+                (Value::Text(text), None) => {
                     row.push_str(&quote_literal(&String::from_utf8_lossy(text)));
                 }
             }
@@ -146,13 +170,57 @@ impl Insert {
     }
 }
 
+/// A record of the text format with a stand-in for every byte beyond ASCII: what
+/// its values still have of such bytes comes from escapes, and means bytes of the
+/// *database's* encoding, where that is not UTF-8.
+struct Escapes {
+    bytes: Vec<u8>,
+    record: Record,
+}
+
+impl Escapes {
+    /// `None` where there is nothing to tell apart.
+    fn of(plan: &Plan, raw: &[u8]) -> Result<Option<Escapes>, NoInsert> {
+        let text = plan.dialect.as_ref().filter(|d| d.format == Format::Text && !d.utf8);
+        let Some(dialect) = text.filter(|_| raw.contains(&b'\\')) else { return Ok(None) };
+        // Neither escapes nor delimits anything.
+        let stand_in = if dialect.delimiter == b'_' { b'~' } else { b'_' };
+        let bytes: Vec<u8> = raw.iter().map(|b| if b.is_ascii() { *b } else { stand_in }).collect();
+        let mut record = Record::default();
+        let scanned = Scanner::new(&bytes, true, dialect, Eol::Unknown).next(&mut record);
+        scanned.map_err(NoInsert::Malformed)?;
+        Ok(Some(Escapes { bytes, record }))
+    }
+
+    /// The literal for field `index`. The server reads `\xHH` of a literal as it
+    /// reads that of COPY: a byte of its own encoding, checked afterwards.
+    fn literal(&self, index: usize, value: &[u8]) -> Result<String, NoInsert> {
+        let (_, twin) = self.record.field(&self.bytes, index);
+        if twin.len() != value.len() {
+            return Err(NoInsert::Encoding("the value's escapes cannot be told apart".into()));
+        }
+        let mut literal = b"E'".to_vec();
+        for (byte, twin) in value.iter().zip(twin) {
+            match byte {
+                0 | 128.. if byte == twin => literal.extend(format!("\\x{byte:02x}").bytes()),
+                b'\'' | b'\\' => literal.extend([*byte, *byte]),
+                _ => literal.push(*byte),
+            }
+        }
+        literal.push(b'\'');
+        Ok(String::from_utf8_lossy(&literal).into_owned())
+    }
+}
+
 /// The line (or row) and the column that a CONTEXT line of COPY names:
 /// `COPY votes, line 3, column score: "x"`. The words are translated by the
 /// server, their order is not.
 pub fn parse_context(context: &str, plan: &Plan) -> Option<(u64, Option<String>)> {
-    let relation = plan.landing.as_ref().map_or(&plan.relation, |l| &l.relation);
-    let start = format!("COPY {relation}, ");
-    let line = context.lines().find_map(|l| l.strip_prefix(start.as_str()))?;
+    let relations = plan.landing.iter().map(|l| &l.relation).chain([&plan.relation]);
+    let line = relations.into_iter().find_map(|relation| {
+        let start = format!("COPY {relation}, ");
+        context.lines().find_map(|l| l.strip_prefix(start.as_str()))
+    })?;
     let digits = line.find(|c: char| c.is_ascii_digit())?;
     let rest = &line[digits..];
     let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());

@@ -2,38 +2,26 @@
 //!
 //! Each chunk is a COPY of its own within a savepoint. Where the server refuses
 //! it, the records that break the form of the file are rejected with COPY's
-//! own message, and [`isolate`] finds the others by asking the server, which
+//! own message, and [`Court`] finds the others by asking the server, which
 //! says why. No record is rejected that stock COPY would have taken.
 
+use super::court::{self, Court, Item};
 use super::{form_of, Form, Lane, Placed};
-use crate::encode;
-use crate::error::Error;
+use crate::error::{Error, Place, ServerSays};
 use crate::input::{Chunk, Part};
-use crate::isolate::{isolate, Attempts, Refused};
+use crate::isolate::Refused;
 use crate::plan::Wire;
-use crate::reject::{is_of_the_record, Reject, Rejects};
+use crate::reject::{is_of_the_record, may_be_of_a_record, Reject, Rejects};
 use crate::session::conn::Probe;
 use crate::session::staged;
-use crate::session::statement::{self, NoInsert};
+use crate::session::statement;
 use pgsluice_core::error::Malformed;
-use pgsluice_core::scan::{Dialect, Eol, Format, Next, Record, Scanner};
+use pgsluice_core::scan::{Dialect, Format};
 use pgsluice_core::sink::{HEADER, TRAILER};
 use std::fs::File;
 use std::io::{Seek, Write};
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
-
-/// A record of a chunk.
-#[derive(Clone, Copy, Debug)]
-struct Item {
-    start: usize,
-    end: usize,
-    /// lines of the chunk before it
-    lines: u64,
-    /// why it is no record of this file, if it is none
-    fault: Option<Malformed>,
-}
 
 /// A record in pieces, kept on disk until the server has taken it.
 pub(super) struct Giant {
@@ -52,6 +40,22 @@ impl Lane {
             self.conn.exec(&format!("TRUNCATE TABLE {}", self.plan.table))?;
         }
         Ok(())
+    }
+
+    /// As [`Lane::feed`] for rows that go by INSERT: the first refused record
+    /// stops the load.
+    pub(super) fn insert(&mut self, placed: &Placed) -> Result<(), Error> {
+        let plan = self.plan.clone();
+        let Some(dialect) = &plan.dialect else { return Err(defect("INSERT of a binary file")) };
+        let chunk = &placed.prepared.chunk;
+        if chunk.part != Part::Whole {
+            return Err(too_long_for_insert());
+        }
+        if chunk.bytes.is_empty() {
+            return Ok(());
+        }
+        self.progress.records.add(placed.prepared.counts.records);
+        self.judge_records(placed, dialect, None)
     }
 
     fn judge_chunk(&mut self, placed: Placed, rejects: &Rejects) -> Result<(), Error> {
@@ -74,44 +78,27 @@ impl Lane {
                 return Ok(());
             }
         }
-        self.judge_records(&placed, dialect, rejects)
+        self.judge_records(&placed, dialect, Some(rejects))
     }
 
+    /// Loads a chunk's records, whichever the server takes. The others go to
+    /// `rejects`; without those, the first of them is the error.
     fn judge_records(
         &mut self,
         placed: &Placed,
         dialect: &Dialect,
-        rejects: &Rejects,
+        rejects: Option<&Rejects>,
     ) -> Result<(), Error> {
         let chunk = &placed.prepared.chunk;
-        let items = items(chunk, dialect, self.plan.shape.fields);
+        let items = court::items(chunk, dialect, self.plan.shape.fields);
         if items.len() as u64 != placed.prepared.counts.records {
             return Err(defect("two counts of a chunk's records differ"));
         }
-        let mut court = Court { lane: self, chunk, dialect, good: Vec::new(), refused: Vec::new() };
-        for (index, item) in items.iter().enumerate() {
-            match item.fault {
-                None => court.good.push((index, *item)),
-                Some(fault) => {
-                    let refused = court.lane.malformed_refused(fault, dialect);
-                    court.refused.push((index, refused));
-                }
-            }
-        }
-        let most = match court.lane.plan.wire {
-            Wire::Insert(batch) => batch,
-            _ => usize::MAX,
-        };
-        let mut from = 0;
-        while from < court.good.len() {
-            let to = court.good.len().min(from.saturating_add(most));
-            isolate(from..to, &mut court)?;
-            from = to;
-        }
-        let mut refused = court.refused;
-        refused.sort_by_key(|(index, _)| *index);
+        let stops = rejects.is_none();
+        let refused = Court::new(self, placed, dialect, &items, stops).sit()?;
         for (index, why) in refused {
             let item = items[index];
+            let Some(rejects) = rejects else { return Err(self.stopped(placed, item, index, why)) };
             let mut reject = self.reject(chunk, placed.before, why);
             reject.record += index as u64;
             reject.line += item.lines;
@@ -121,6 +108,23 @@ impl Lane {
         }
         self.counts.chunks_as_is += 1;
         Ok(())
+    }
+
+    /// The refusal of a record as the error that stops the load.
+    pub(super) fn stopped(&self, placed: &Placed, item: Item, index: usize, why: Refused) -> Error {
+        let chunk = &placed.prepared.chunk;
+        let value = why.column.as_deref().and_then(|c| self.value(chunk, item.start..item.end, c));
+        let place = Place {
+            file: self.names[chunk.file].clone(),
+            record: Some(placed.before.records + index as u64 + 1),
+            line: Some(placed.before.lines + item.line),
+            offset: Some(chunk.offset + item.start as u64),
+            column: why.column.clone(),
+            value,
+        };
+        let (sqlstate, detail, column) = (why.sqlstate, why.detail, why.column);
+        let says = ServerSays { sqlstate, detail, column, ..ServerSays::default() };
+        Error::new(why.message).with_server(says).at(place)
     }
 
     /// The story of the chunk's first record; the caller moves it to another one.
@@ -138,7 +142,7 @@ impl Lane {
         }
     }
 
-    fn malformed_refused(&self, fault: Malformed, dialect: &Dialect) -> Refused {
+    pub(super) fn malformed_refused(&self, fault: Malformed, dialect: &Dialect) -> Refused {
         let column = match fault {
             Malformed::MissingData(index) => self.plan.columns.get(index).cloned(),
             _ => None,
@@ -155,29 +159,37 @@ impl Lane {
 
     /// Tries something within a savepoint: all of it or nothing. Gives the
     /// server's refusal of a record as the inner error.
-    fn attempt(
+    pub(super) fn attempt(
         &mut self,
         work: impl FnOnce(&mut Lane) -> Result<u64, Error>,
     ) -> Result<Result<(), Error>, Error> {
-        // `insert` commits each row, so there is no transaction to save.
-        let saves = self.plan.wire != Wire::Insert(1);
-        if saves {
+        if self.saves() {
             self.conn.exec("SAVEPOINT pgsluice")?;
         }
         let started = Instant::now();
         let done = work(self);
         self.progress.sending.add(started.elapsed());
+        self.settle(done)
+    }
+
+    /// `insert` commits each row, so there is no transaction to save.
+    fn saves(&self) -> bool {
+        self.plan.wire != Wire::Insert(1)
+    }
+
+    /// Ends the savepoint of an attempt.
+    fn settle(&mut self, done: Result<u64, Error>) -> Result<Result<(), Error>, Error> {
         match done {
             Ok(rows) => {
                 self.counts.rows += rows;
                 self.counts.statements += 1;
-                if saves {
+                if self.saves() {
                     self.conn.exec("RELEASE SAVEPOINT pgsluice")?;
                 }
                 Ok(Ok(()))
             }
-            Err(error) if is_of_the_record(error.sqlstate()) => {
-                if saves {
+            Err(error) if self.is_of_a_record(&error) => {
+                if self.saves() {
                     self.conn.exec("ROLLBACK TO SAVEPOINT pgsluice")?;
                     self.conn.exec("RELEASE SAVEPOINT pgsluice")?;
                 }
@@ -187,8 +199,20 @@ impl Lane {
         }
     }
 
-    fn copy(&mut self, form: Form, bytes: &[u8]) -> Result<u64, Error> {
-        self.conn.copy_start(&statement::copy(&self.plan, form))?;
+    /// Whether some record is to be found that is to blame: one to reject, or,
+    /// where the load stops anyway, one to name.
+    fn is_of_a_record(&self, error: &Error) -> bool {
+        is_of_the_record(error.sqlstate())
+            || self.rejects.is_none() && may_be_of_a_record(error.sqlstate())
+    }
+
+    pub(super) fn copy(&mut self, form: Form, bytes: &[u8]) -> Result<u64, Error> {
+        let rows = self.copy_by(&statement::copy(&self.plan, form), form, bytes)?;
+        self.landed(rows)
+    }
+
+    fn copy_by(&mut self, copy: &str, form: Form, bytes: &[u8]) -> Result<u64, Error> {
+        self.conn.copy_start(copy)?;
         if form == Form::Binary {
             self.conn.copy_data(HEADER)?;
         }
@@ -196,8 +220,30 @@ impl Lane {
         if form == Form::Binary {
             self.conn.copy_data(TRAILER)?;
         }
-        let rows = self.conn.copy_end()?;
-        self.landed(rows)
+        self.conn.copy_end()
+    }
+
+    /// The column that the refusal of a record is about, where INSERT does not
+    /// name it: COPY of that record does. Whatever it does is rolled back.
+    pub(super) fn column_by_copy(
+        &mut self,
+        form: Form,
+        record: &[u8],
+        sqlstate: &str,
+    ) -> Option<String> {
+        let (begin, end) = if self.saves() {
+            let end = "ROLLBACK TO SAVEPOINT pgsluice_column; RELEASE SAVEPOINT pgsluice_column";
+            ("SAVEPOINT pgsluice_column", end)
+        } else {
+            ("BEGIN", "ROLLBACK")
+        };
+        // It is only to tell more: what goes wrong here is left aside, and a lost
+        // connection shows with the next statement.
+        self.conn.exec(begin).ok()?;
+        let tried = self.copy_by(&statement::direct(&self.plan, form), form, record);
+        self.conn.exec(end).ok()?;
+        let error = tried.err().filter(|e| e.sqlstate() == sqlstate)?;
+        self.refused(&error).1.column
     }
 
     /// With `staged`: moves what has landed on, so that the refusal of a value
@@ -228,7 +274,7 @@ impl Lane {
             self.conn.copy_data(&chunk.bytes)?;
             if ends || self.conn.copy_probe()? == Probe::Suspicious {
                 let ended = self.conn.copy_end().and_then(|rows| self.landed(rows));
-                giant.refused = self.end_giant(ended)?;
+                giant.refused = self.settle(ended)?.err().map(|e| self.refused(&e).1);
             }
         }
         if !ends {
@@ -252,25 +298,8 @@ impl Lane {
         Ok(Giant { spool, first, before, length: 0, refused: None })
     }
 
-    fn end_giant(&mut self, ended: Result<u64, Error>) -> Result<Option<Refused>, Error> {
-        match ended {
-            Ok(rows) => {
-                self.counts.rows += rows;
-                self.counts.statements += 1;
-                self.conn.exec("RELEASE SAVEPOINT pgsluice")?;
-                Ok(None)
-            }
-            Err(error) if is_of_the_record(error.sqlstate()) => {
-                self.conn.exec("ROLLBACK TO SAVEPOINT pgsluice")?;
-                self.conn.exec("RELEASE SAVEPOINT pgsluice")?;
-                Ok(Some(self.refused(&error).1))
-            }
-            Err(error) => Err(error),
-        }
-    }
-
     /// The line that the server names, and its refusal.
-    fn refused(&self, error: &Error) -> (Option<u64>, Refused) {
+    pub(super) fn refused(&self, error: &Error) -> (Option<u64>, Refused) {
         let server = error.server().cloned().unwrap_or_default();
         let context = server.context.unwrap_or_default();
         let (line, column) = match statement::parse_context(&context, &self.plan) {
@@ -288,118 +317,7 @@ impl Lane {
     }
 }
 
-/// The records of one chunk before the server.
-struct Court<'a> {
-    lane: &'a mut Lane,
-    chunk: &'a Chunk,
-    dialect: &'a Dialect,
-    /// the records that have the file's form, each with its index in the chunk
-    good: Vec<(usize, Item)>,
-    refused: Vec<(usize, Refused)>,
-}
-
-impl Attempts for Court<'_> {
-    type Fatal = Error;
-
-    fn load(&mut self, records: Range<usize>) -> Result<Result<(), Refused>, Error> {
-        if let Wire::Insert(_) = self.lane.plan.wire {
-            return self.insert(records);
-        }
-        let mut bytes = Vec::new();
-        for (_, item) in &self.good[records.clone()] {
-            bytes.extend_from_slice(&self.chunk.bytes[item.start..item.end]);
-            // The last record of a file may lack its end, and stand before another one here.
-            if !matches!(bytes.last(), Some(b'\n' | b'\r')) {
-                bytes.push(if self.chunk.eol == Eol::Cr { b'\r' } else { b'\n' });
-            }
-        }
-        let major = self.lane.plan.major;
-        let bytes = encode::guard(&bytes, Eol::Unknown, self.dialect, major).unwrap_or(bytes);
-        let Err(error) = self.lane.attempt(|lane| lane.copy(Form::AsIs, &bytes))? else {
-            return Ok(Ok(()));
-        };
-        let (line, mut refused) = self.lane.refused(&error);
-        let named = line.map(|line| record_of_line(&bytes, self.dialect, line));
-        refused.record = named.map(|index| records.start + index);
-        Ok(Err(refused))
-    }
-
-    fn reject(&mut self, record: usize, why: Refused) -> Result<(), Error> {
-        self.refused.push((self.good[record].0, why));
-        Ok(())
-    }
-}
-
-impl Court<'_> {
-    fn insert(&mut self, records: Range<usize>) -> Result<Result<(), Refused>, Error> {
-        let plan = self.lane.plan.clone();
-        let mut insert = statement::Insert::new(&plan);
-        let mut record = Record::default();
-        for index in records {
-            let item = self.good[index].1;
-            let one = &self.chunk.bytes[item.start..item.end];
-            let mut scanner = Scanner::new(one, true, self.dialect, self.chunk.eol);
-            if scanner.next(&mut record) != Ok(Next::Record) {
-                return Err(defect("a record is none when it stands alone"));
-            }
-            let refused = match insert.add(&plan, one, &record) {
-                Ok(()) => continue,
-                Err(NoInsert::Malformed(fault)) => self.lane.malformed_refused(fault, self.dialect),
-                Err(NoInsert::Encoding(message)) => Refused {
-                    record: None,
-                    column: None,
-                    sqlstate: "22021".into(),
-                    message,
-                    detail: None,
-                },
-            };
-            return Ok(Err(Refused { record: Some(index), ..refused }));
-        }
-        let sql = insert.take();
-        let done = self.lane.attempt(|lane| lane.conn.exec_counted(&sql).map(|(_, rows)| rows))?;
-        Ok(done.map_err(|error| self.lane.refused(&error).1))
-    }
-}
-
-/// The chunk's records, those included that break the rules of its form.
-fn items(chunk: &Chunk, dialect: &Dialect, fields: usize) -> Vec<Item> {
-    let mut scanner = chunk.scanner(dialect);
-    let mut record = Record::default();
-    let mut items = Vec::new();
-    loop {
-        let lines = scanner.lines();
-        match scanner.next(&mut record) {
-            Ok(Next::Record) => {
-                let fault = match record.len() {
-                    n if n > fields => Some(Malformed::ExtraData),
-                    n if n < fields => Some(Malformed::MissingData(n)),
-                    _ => None,
-                };
-                items.push(Item { start: record.start, end: record.end, lines, fault });
-            }
-            Ok(_) => return items,
-            Err(fault) => match scanner.skip_line() {
-                Some((start, end)) if start < end => {
-                    items.push(Item { start, end, lines, fault: Some(fault) });
-                }
-                _ => return items,
-            },
-        }
-    }
-}
-
-/// The index of the record that the server means by `line` of these bytes.
-fn record_of_line(bytes: &[u8], dialect: &Dialect, line: u64) -> usize {
-    let mut scanner = Scanner::new(bytes, true, dialect, Eol::Unknown);
-    let mut record = Record::default();
-    let mut index = 0;
-    while scanner.next(&mut record) == Ok(Next::Record) && scanner.lines() < line {
-        index += 1;
-    }
-    index
-}
-
-pub(super) fn too_long_for_insert() -> Error {
+fn too_long_for_insert() -> Error {
     Error::new("a record is too long to be held in memory, which INSERT needs")
         .with_hint("take one of the copy methods, which stream it")
 }
@@ -408,6 +326,6 @@ fn spool_error(error: std::io::Error) -> Error {
     Error::io("write", "the record beside the reject file", &error)
 }
 
-fn defect(what: &str) -> Error {
+pub(super) fn defect(what: &str) -> Error {
     Error::new(format!("{what}; this is a defect")).with_hint("nothing was loaded")
 }

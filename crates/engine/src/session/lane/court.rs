@@ -1,0 +1,216 @@
+//! The records of a chunk before the server: which of them it refuses, and why.
+
+use super::judge::defect;
+use super::{record_of_line, Form, Lane, Placed};
+use crate::encode;
+use crate::error::Error;
+use crate::input::Chunk;
+use crate::isolate::{isolate, Attempts, Refused};
+use crate::plan::Wire;
+use crate::rewrite;
+use crate::session::statement::{self, NoInsert};
+use pgsluice_core::error::Malformed;
+use pgsluice_core::scan::{valid_utf8, Dialect, Eol, Next, Record, Scanner};
+use std::ops::Range;
+
+/// A record of a chunk.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Item {
+    pub start: usize,
+    pub end: usize,
+    /// lines of the chunk before it
+    pub lines: u64,
+    /// the line that COPY would name: its last, from 1 at the chunk's start
+    pub line: u64,
+    /// why it is no record of this file, if it is none
+    pub fault: Option<Malformed>,
+}
+
+/// The records of one chunk before the server.
+pub(super) struct Court<'a> {
+    lane: &'a mut Lane,
+    placed: &'a Placed,
+    chunk: &'a Chunk,
+    dialect: &'a Dialect,
+    /// the first refusal ends it
+    stops: bool,
+    /// the records that have the file's form, each with its index in the chunk
+    good: Vec<(usize, Item)>,
+    refused: Vec<(usize, Refused)>,
+}
+
+impl<'a> Court<'a> {
+    /// The chunk's records, none tried yet. Where the first refusal `stops` the
+    /// load, nothing behind a malformed record is.
+    pub fn new(
+        lane: &'a mut Lane,
+        placed: &'a Placed,
+        dialect: &'a Dialect,
+        items: &[Item],
+        stops: bool,
+    ) -> Court<'a> {
+        let chunk = &placed.prepared.chunk;
+        let (mut good, mut refused) = (Vec::new(), Vec::new());
+        for (index, item) in items.iter().enumerate() {
+            match item.fault {
+                None => good.push((index, *item)),
+                Some(fault) => {
+                    refused.push((index, lane.malformed_refused(fault, dialect)));
+                    if stops {
+                        break;
+                    }
+                }
+            }
+        }
+        Court { lane, placed, chunk, dialect, stops, good, refused }
+    }
+
+    /// Tries them all. Gives those that were refused, with their index, in order.
+    ///
+    /// # Errors
+    ///
+    /// The load cannot go on.
+    pub fn sit(mut self) -> Result<Vec<(usize, Refused)>, Error> {
+        let most = match self.lane.plan.wire {
+            Wire::Insert(batch) => batch,
+            _ => usize::MAX,
+        };
+        let mut from = 0;
+        while from < self.good.len() {
+            let to = self.good.len().min(from.saturating_add(most));
+            isolate(from..to, &mut self)?;
+            from = to;
+        }
+        self.refused.sort_by_key(|(index, _)| *index);
+        Ok(self.refused)
+    }
+}
+
+impl Attempts for Court<'_> {
+    type Fatal = Error;
+
+    fn load(&mut self, records: Range<usize>) -> Result<Result<(), Refused>, Error> {
+        if let Wire::Insert(_) = self.lane.plan.wire {
+            return self.insert(records);
+        }
+        let (form, bytes) = self.sent(records.clone());
+        let Err(error) = self.lane.attempt(|lane| lane.copy(form, &bytes))? else {
+            return Ok(Ok(()));
+        };
+        let (line, mut refused) = self.lane.refused(&error);
+        let named = line.map(|line| match form {
+            Form::AsIs => record_of_line(&bytes, self.dialect, Eol::Unknown, line),
+            _ => (line as usize).saturating_sub(1),
+        });
+        refused.record = named.map(|index| records.start + index);
+        Ok(Err(refused))
+    }
+
+    fn reject(&mut self, record: usize, mut why: Refused) -> Result<(), Error> {
+        let (index, item) = self.good[record];
+        let by_copy =
+            self.lane.plan.landing.is_none() && !matches!(self.lane.plan.wire, Wire::Insert(_));
+        if why.column.is_none() && !by_copy {
+            let (form, bytes) = self.sent(record..record + 1);
+            why.column = self.lane.column_by_copy(form, &bytes, &why.sqlstate);
+        }
+        if self.stops {
+            return Err(self.lane.stopped(self.placed, item, index, why));
+        }
+        self.refused.push((index, why));
+        Ok(())
+    }
+}
+
+impl Court<'_> {
+    /// What is sent for these records, and its form: their own, where that can be.
+    fn sent(&self, records: Range<usize>) -> (Form, Vec<u8>) {
+        let plan = &self.lane.plan;
+        if encode::dot_is_marker(self.dialect, plan.shape.fields, plan.major) {
+            if let Some(written) = self.rewritten(records.clone()) {
+                return (Form::Text, written);
+            }
+        }
+        let mut bytes = Vec::new();
+        for (_, item) in &self.good[records] {
+            bytes.extend_from_slice(&self.chunk.bytes[item.start..item.end]);
+            // The last record of a file may lack its end, and stand before another one here.
+            if !matches!(bytes.last(), Some(b'\n' | b'\r')) {
+                bytes.push(if self.chunk.eol == Eol::Cr { b'\r' } else { b'\n' });
+            }
+        }
+        let guarded = encode::guard(&bytes, Eol::Unknown, self.dialect, plan.major);
+        (Form::AsIs, guarded.unwrap_or(bytes))
+    }
+
+    /// The records in the text format, each on one line.
+    fn rewritten(&self, records: Range<usize>) -> Option<Vec<u8>> {
+        let (mut record, mut out) = (Record::default(), Vec::new());
+        for (_, item) in &self.good[records] {
+            let one = &self.chunk.bytes[item.start..item.end];
+            let mut scanner = Scanner::new(one, true, self.dialect, self.chunk.eol);
+            let whole = scanner.next(&mut record) == Ok(Next::Record);
+            let valid = whole && valid_utf8(one).is_ok();
+            valid.then(|| rewrite::record(&self.lane.plan, one, &record, &mut out))??;
+        }
+        Some(out)
+    }
+
+    fn insert(&mut self, records: Range<usize>) -> Result<Result<(), Refused>, Error> {
+        let plan = self.lane.plan.clone();
+        let mut insert = statement::Insert::new(&plan);
+        let mut record = Record::default();
+        for index in records {
+            let item = self.good[index].1;
+            let one = &self.chunk.bytes[item.start..item.end];
+            let mut scanner = Scanner::new(one, true, self.dialect, self.chunk.eol);
+            if scanner.next(&mut record) != Ok(Next::Record) {
+                return Err(defect("a record is none when it stands alone"));
+            }
+            let refused = match insert.add(&plan, one, &record) {
+                Ok(()) => continue,
+                Err(NoInsert::Malformed(fault)) => self.lane.malformed_refused(fault, self.dialect),
+                Err(NoInsert::Encoding(message)) => Refused {
+                    record: None,
+                    column: None,
+                    sqlstate: "22021".into(),
+                    message,
+                    detail: None,
+                },
+            };
+            return Ok(Err(Refused { record: Some(index), ..refused }));
+        }
+        let sql = insert.take();
+        let done = self.lane.attempt(|lane| lane.conn.exec_counted(&sql).map(|(_, rows)| rows))?;
+        Ok(done.map_err(|error| self.lane.refused(&error).1))
+    }
+}
+
+/// The chunk's records, those included that break the rules of its form.
+pub(super) fn items(chunk: &Chunk, dialect: &Dialect, fields: usize) -> Vec<Item> {
+    let mut scanner = chunk.scanner(dialect);
+    let mut record = Record::default();
+    let mut items = Vec::new();
+    loop {
+        let lines = scanner.lines();
+        match scanner.next(&mut record) {
+            Ok(Next::Record) => {
+                let fault = match record.len() {
+                    n if n > fields => Some(Malformed::ExtraData),
+                    n if n < fields => Some(Malformed::MissingData(n)),
+                    _ => None,
+                };
+                let (start, end, line) = (record.start, record.end, record.line);
+                items.push(Item { start, end, lines, line, fault });
+            }
+            Ok(_) => return items,
+            Err(fault) => match scanner.skip_line() {
+                Some((start, end)) if start < end => {
+                    let line = record.line;
+                    items.push(Item { start, end, lines, line, fault: Some(fault) });
+                }
+                _ => return items,
+            },
+        }
+    }
+}
