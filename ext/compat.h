@@ -228,16 +228,14 @@ compat_has_virtual_columns(TupleDesc desc)
 /* 17 has a writer of new relations' pages that we use; before, see index_write.c. */
 #define COMPAT_HAS_BULK_WRITE (PG_VERSION_NUM >= 170000)
 
-/* Builds the index anew, as REINDEX does. */
+/* Gives the relation a new and empty file. */
 static inline void
-compat_reindex_index(Oid index, char persistence)
+compat_set_new_file(Relation rel, char persistence)
 {
-	ReindexParams params = {0};
-
-#if PG_VERSION_NUM >= 170000
-	reindex_index(NULL, index, false, persistence, &params);
+#if PG_VERSION_NUM >= 160000
+	RelationSetNewRelfilenumber(rel, persistence);
 #else
-	reindex_index(index, false, persistence, &params);
+	RelationSetNewRelfilenode(rel, persistence);
 #endif
 }
 

@@ -114,7 +114,7 @@ run(SluiceLoad *load)
 	error_context_stack = &callback;
 	sluice_load_rows(load);
 	if (load->batch)
-		sluice_batch_indexes(load->batch);
+		sluice_batch_indexes(load->batch, load->workers);
 	error_context_stack = callback.previous;
 	compat_tell_skipped(cstate);
 

@@ -25,6 +25,7 @@ PG_FUNCTION_INFO_V1(pgsluice_last_index_build);
 SluiceIndexReport sluice_index_report;
 bool		sluice_index_enabled = false;
 SluiceIndexConflict *sluice_index_conflict = NULL;
+SluiceIndexBuilt *sluice_index_built = NULL;
 
 static object_access_hook_type prev_object_access = NULL;
 static ProcessUtility_hook_type prev_ProcessUtility = NULL;
@@ -38,24 +39,23 @@ static IndexBuildResult *
 build_index(Relation heap, Relation index, IndexInfo *info)
 {
 	SluiceIndexReport *report = &sluice_index_report;
-	IndexBuildResult *result = NULL;
+	IndexBuildResult *result;
 	instr_time	start;
 
 	index->rd_indam->ambuild = btbuild;
+	if (sluice_index_built && sluice_index_built->index == RelationGetRelid(index))
+		return sluice_index_result(sluice_index_built);
 
 	/*
 	 * The system's own tables are not meant. btbuild() has the words for an
 	 * index that already contains data.
 	 */
-	if (!(sluice_index_enabled || sluice_index_conflict) || IsSystemRelation(heap) ||
+	if (!sluice_index_enabled || IsSystemRelation(heap) ||
 		RelationGetNumberOfBlocks(index) != 0)
 		return btbuild(heap, index, info);
 
 	INSTR_TIME_SET_CURRENT(start);
-	memset(report, 0, sizeof(*report));
-	report->relid = RelationGetRelid(index);
-	report->method = "sorted";
-	result = sluice_index_build(heap, index, info);
+	result = sluice_index_build(heap, index, info, maintenance_work_mem);
 	if (result == NULL)
 	{
 		report->method = "stock";
@@ -64,9 +64,9 @@ build_index(Relation heap, Relation index, IndexInfo *info)
 								 RelationGetRelationName(index), report->reason)));
 		result = btbuild(heap, index, info);
 		report->rows = (uint64) result->index_tuples;
+		INSTR_TIME_SET_CURRENT(report->total);
+		INSTR_TIME_SUBTRACT(report->total, start);
 	}
-	INSTR_TIME_SET_CURRENT(report->total);
-	INSTR_TIME_SUBTRACT(report->total, start);
 	report->valid = true;
 	return result;
 }

@@ -50,6 +50,58 @@ typedef struct SluiceIndexConflict
 /* That COPY's, or NULL: a duplicate is an error of the build. */
 extern SluiceIndexConflict *sluice_index_conflict;
 
+/*
+ * An index of that COPY: to be built, and how that went. It lies in memory that
+ * processes share: no pointers.
+ */
+typedef struct SluiceIndexBuilt
+{
+	Oid			index;
+	bool		fit;			/* built; else only the stock build can */
+	IndexBuildResult result;
+	SluiceIndexReport report;	/* but for its strings */
+	bool		conflict;		/* a key is there twice */
+	char		tuple[BLCKSZ / 2] pg_attribute_aligned(MAXIMUM_ALIGNOF);	/* the first row that has one again */
+} SluiceIndexBuilt;
+
+/* index_copy.c */
+
+/* Rows that were inserted together, and the lines they came from. */
+typedef struct InsertedRows
+{
+	ItemPointerData first;
+	ItemPointerData last;
+	int			count;
+	uint64		line;			/* of the first one */
+	uint32	   *further;		/* lines from there of the others, unless they follow */
+} InsertedRows;
+
+/* The indexes of a table that a COPY fills. */
+struct SluiceIndexLoad
+{
+	ResultRelInfo *rri;
+	EState	   *estate;
+	CopyFromState cstate;
+	CommandId	cid;			/* of the rows */
+	MemoryContext context;
+	bool		is_private;
+	bool		decided;
+	bool		has_long_rows;
+	List	   *deferred;		/* indexes to be built at the end */
+	List	   *late;			/* indexes that get their entries at the end */
+	InsertedRows *batches;		/* since then, in the order of the table */
+	int			used;
+	int			allocated;
+};
+
+/* What was built already of the index that index_build() is called for, or NULL. */
+extern SluiceIndexBuilt *sluice_index_built;
+extern IndexBuildResult *sluice_index_result(const SluiceIndexBuilt *built);
+
+/* index_entries.c */
+extern void sluice_index_insert_entries(SluiceIndexLoad *load, List *indexes,
+										ItemPointer end);
+
 /* index_shape.c */
 extern const char *sluice_index_shape(Relation heap, Relation index,
 									  IndexInfo *info,
@@ -72,7 +124,7 @@ typedef struct SluiceIndexBuild
 
 /* index_build.c */
 extern IndexBuildResult *sluice_index_build(Relation heap, Relation index,
-											IndexInfo *info);
+											IndexInfo *info, int memory);
 extern void sluice_index_add(SluiceIndexBuild *build, ItemPointer tid,
 							 bool alive, Datum *values, bool *isnull);
 
@@ -80,6 +132,10 @@ extern void sluice_index_add(SluiceIndexBuild *build, ItemPointer tid,
 extern bool sluice_index_scans_pages(Relation heap, IndexInfo *info);
 extern void sluice_index_scan_pages(SluiceIndexBuild *build);
 extern void sluice_index_scan_rows(SluiceIndexBuild *build);
+
+/* index_parallel.c */
+extern int	sluice_index_build_all(Relation heap, SluiceIndexBuilt *built,
+								   int count, int workers);
 
 /* index_write.c */
 typedef struct SluiceIndexWriter SluiceIndexWriter;

@@ -231,11 +231,11 @@ report_scanned(const SluiceIndexBuild *build)
 }
 
 static SluiceIndex *
-new_core(SluiceIndexBuild *build, const SluiceIndexAttribute *attributes)
+new_core(SluiceIndexBuild *build, const SluiceIndexAttribute *attributes, int memory)
 {
 	SluiceIndexRules rules = {
 		.keys = IndexRelationGetNumberOfKeyAttributes(build->index),
-		.memory = (size_t) maintenance_work_mem * 1024,
+		.memory = (size_t) memory * 1024,
 		.leaf_free = BTGetTargetPageFreeSpace(build->index),
 		.unique = build->info->ii_Unique,
 		.nulls_not_distinct = build->info->ii_NullsNotDistinct,
@@ -253,14 +253,14 @@ new_core(SluiceIndexBuild *build, const SluiceIndexAttribute *attributes)
  * only the stock build takes.
  */
 static IndexBuildResult *
-build_sorted(SluiceIndexBuild *build, const SluiceIndexAttribute *attributes)
+build_sorted(SluiceIndexBuild *build, const SluiceIndexAttribute *attributes, int memory)
 {
 	SluiceIndexReport *report = &sluice_index_report;
 	MemoryContextCallback *callback;
 	IndexBuildResult *result;
 	instr_time	start;
 
-	build->core = new_core(build, attributes);
+	build->core = new_core(build, attributes, memory);
 	if (build->core == NULL)
 		elog(ERROR, "pgsluice: the core cannot build index \"%s\"",
 			 RelationGetRelationName(build->index));
@@ -296,9 +296,12 @@ build_sorted(SluiceIndexBuild *build, const SluiceIndexAttribute *attributes)
 	return result;
 }
 
-/* Builds the index if the core can; else says why in the report and returns NULL. */
+/*
+ * Builds the index if the core can, in so many kB of memory; else says why in
+ * the report and returns NULL.
+ */
 IndexBuildResult *
-sluice_index_build(Relation heap, Relation index, IndexInfo *info)
+sluice_index_build(Relation heap, Relation index, IndexInfo *info, int memory)
 {
 	SluiceIndexReport *report = &sluice_index_report;
 	SluiceIndexAttribute attributes[INDEX_MAX_KEYS];
@@ -307,14 +310,19 @@ sluice_index_build(Relation heap, Relation index, IndexInfo *info)
 	MemoryContext context;
 	IndexBuildResult *result = NULL;
 	const char *reason = sluice_index_shape(heap, index, info, attributes);
+	instr_time	start;
 
+	INSTR_TIME_SET_CURRENT(start);
+	memset(report, 0, sizeof(*report));
+	report->relid = RelationGetRelid(index);
+	report->method = "sorted";
 	if (reason == NULL)
 	{
 		context = AllocSetContextCreate(caller, "pgsluice index build",
 										ALLOCSET_DEFAULT_SIZES);
 		MemoryContextSwitchTo(context);
 		build.allequalimage = _bt_allequalimage(index, true);
-		result = build_sorted(&build, attributes);
+		result = build_sorted(&build, attributes, memory);
 		MemoryContextSwitchTo(caller);
 		if (result)
 			result = memcpy(palloc(sizeof(*result)), result, sizeof(*result));
@@ -325,5 +333,7 @@ sluice_index_build(Relation heap, Relation index, IndexInfo *info)
 	}
 	if (reason)
 		strlcpy(report->reason, reason, sizeof(report->reason));
+	INSTR_TIME_SET_CURRENT(report->total);
+	INSTR_TIME_SUBTRACT(report->total, start);
 	return result;
 }

@@ -15,45 +15,31 @@
 #include "index.h"
 
 #include "access/genam.h"
+#include "access/xact.h"
+#include "catalog/index.h"
 #include "catalog/pg_am_d.h"
 #include "catalog/pg_index.h"
 #include "storage/bufmgr.h"
+#include "storage/predicate.h"
 #include "utils/memutils.h"
 
 /* Blocks of the table below which single entries are cheaper than a new file. */
 #define SMALL_TABLE 256
 
-/* Rows that were inserted together, and the lines they came from. */
-typedef struct InsertedRows
-{
-	ItemPointerData first;
-	ItemPointerData last;
-	int			count;
-	uint64		line;			/* of the first one */
-	uint32	   *further;		/* lines from there of the others, unless they follow */
-} InsertedRows;
-
-struct SluiceIndexLoad
-{
-	ResultRelInfo *rri;
-	CopyFromState cstate;
-	MemoryContext context;
-	bool		is_private;
-	bool		decided;
-	List	   *deferred;		/* indexes to be built at the end */
-	InsertedRows *batches;
-	int			used;
-	int			allocated;
-};
+/* A row that is not longer has no value that only the stock build takes. */
+#define LONG_ROW 500
 
 SluiceIndexLoad *
-sluice_index_load_open(ResultRelInfo *rri, CopyFromState cstate)
+sluice_index_load_open(ResultRelInfo *rri, EState *estate, CopyFromState cstate,
+					   CommandId cid)
 {
 	SluiceIndexLoad *load = palloc0(sizeof(SluiceIndexLoad));
 	Relation	rel = rri->ri_RelationDesc;
 
 	load->rri = rri;
+	load->estate = estate;
 	load->cstate = cstate;
+	load->cid = cid;
 	load->context = CurrentMemoryContext;
 	/* The batch of a partition may be closed and opened again: not these. */
 	load->is_private = rri->ri_NumIndices > 0 && rri->ri_RootResultRelInfo == NULL &&
@@ -65,51 +51,59 @@ sluice_index_load_open(ResultRelInfo *rri, CopyFromState cstate)
 
 /*
  * Whether the index can be built at the end: a B-tree of plain columns that the
- * core can sort and no open cursor reads; if it is unique, it checks at once and
- * cannot meet a value that only the stock build takes, whose refusal would have
- * other words.
+ * core can sort and no open cursor reads, and that checks at once if it is
+ * unique.
  */
 static bool
 can_wait(Relation heap, Relation index, IndexInfo *info)
 {
 	SluiceIndexAttribute attributes[INDEX_MAX_KEYS];
 
-	if (index->rd_rel->relam != BTREE_AM_OID ||
-		!index->rd_index->indisvalid || !index->rd_index->indisready ||
-		index->rd_refcnt != 1 || index->rd_index->indisexclusion || !index->rd_index->indimmediate ||
-		!sluice_index_scans_pages(heap, info) ||
-		sluice_index_shape(heap, index, info, attributes) != NULL)
-		return false;
-	for (int i = 0; info->ii_Unique && i < info->ii_NumIndexAttrs; i++)
-	{
-		if (attributes[i].len == -1)
-			return false;
-	}
-	return true;
+	return index->rd_rel->relam == BTREE_AM_OID &&
+		index->rd_index->indisvalid && index->rd_index->indisready &&
+		!index->rd_index->indcheckxmin &&
+		index->rd_refcnt == 1 && !index->rd_index->indisexclusion && index->rd_index->indimmediate &&
+		sluice_index_scans_pages(heap, info) &&
+		sluice_index_shape(heap, index, info, attributes) == NULL;
 }
 
-/* Takes the indexes that can wait out of those that get an entry for each row. */
+/*
+ * Takes the indexes that can wait out of those that get an entry for each row.
+ * If one of them is unique, the others that check at once wait as well: of two
+ * refusals stock COPY's is the one of the row that comes first.
+ */
 static void
 defer(SluiceIndexLoad *load)
 {
 	ResultRelInfo *rri = load->rri;
 	MemoryContext old = MemoryContextSwitchTo(load->context);
+	bool		unique = false;
+	bool	   *can = palloc(sizeof(bool) * rri->ri_NumIndices);
 	int			kept = 0;
 
 	for (int i = 0; i < rri->ri_NumIndices; i++)
 	{
 		Relation	index = rri->ri_IndexRelationDescs[i];
-		IndexInfo  *info = rri->ri_IndexRelationInfo[i];
 
-		if (can_wait(rri->ri_RelationDesc, index, info))
+		can[i] = can_wait(rri->ri_RelationDesc, index, rri->ri_IndexRelationInfo[i]);
+		unique |= can[i] && index->rd_index->indisunique;
+	}
+	for (int i = 0; i < rri->ri_NumIndices; i++)
+	{
+		Relation	index = rri->ri_IndexRelationDescs[i];
+
+		if (can[i] || (unique && index->rd_index->indimmediate))
 		{
-			load->deferred = lappend_oid(load->deferred, RelationGetRelid(index));
+			if (can[i])
+				load->deferred = lappend_oid(load->deferred, RelationGetRelid(index));
+			else
+				load->late = lappend_oid(load->late, RelationGetRelid(index));
 			/* The lock was ExecOpenIndices'. */
 			index_close(index, RowExclusiveLock);
 			continue;
 		}
 		rri->ri_IndexRelationDescs[kept] = index;
-		rri->ri_IndexRelationInfo[kept] = info;
+		rri->ri_IndexRelationInfo[kept] = rri->ri_IndexRelationInfo[i];
 		kept++;
 	}
 	rri->ri_NumIndices = kept;
@@ -155,6 +149,8 @@ sluice_index_load_rows(SluiceIndexLoad *load, TupleTableSlot **slots,
 {
 	if (!load->is_private)
 		return;
+	for (int i = 0; i < count; i++)
+		load->has_long_rows |= ((HeapTupleTableSlot *) slots[i])->tuple->t_len > LONG_ROW;
 	if (!load->decided &&
 		RelationGetNumberOfBlocks(load->rri->ri_RelationDesc) > SMALL_TABLE)
 	{
@@ -216,16 +212,17 @@ line_of(SluiceIndexLoad *load, ItemPointer tid)
 }
 
 static void
-raise_conflict(SluiceIndexLoad *load, SluiceIndexConflict *conflict)
+raise_conflict(SluiceIndexLoad *load, const SluiceIndexBuilt *built)
 {
-	Relation	index = index_open(conflict->index, AccessShareLock);
+	Relation	index = index_open(built->index, AccessShareLock);
+	IndexTuple	tuple = (IndexTuple) built->tuple;
 	Datum		values[INDEX_MAX_KEYS];
 	bool		isnull[INDEX_MAX_KEYS];
 	char	   *key;
 
 	load->cstate->line_buf_valid = false;
-	load->cstate->cur_lineno = line_of(load, &conflict->tuple->t_tid);
-	index_deform_tuple(conflict->tuple, RelationGetDescr(index), values, isnull);
+	load->cstate->cur_lineno = line_of(load, &tuple->t_tid);
+	index_deform_tuple(tuple, RelationGetDescr(index), values, isnull);
 	key = BuildIndexValueDescription(index, values, isnull);
 	/* The words are those of _bt_check_unique(). */
 	ereport(ERROR,
@@ -237,30 +234,127 @@ raise_conflict(SluiceIndexLoad *load, SluiceIndexConflict *conflict)
 								RelationGetRelationName(index))));
 }
 
-/* All rows are in the table: builds what has waited. */
-void
-sluice_index_load_close(SluiceIndexLoad *load)
+/* What index_build() gets for an index that is built already. */
+IndexBuildResult *
+sluice_index_result(const SluiceIndexBuilt *built)
 {
-	SluiceIndexConflict conflict = {.index = InvalidOid,.context = load->context};
-	char		persistence = load->rri->ri_RelationDesc->rd_rel->relpersistence;
+	IndexBuildResult *result = palloc(sizeof(IndexBuildResult));
+
+	*result = built->result;
+	sluice_index_report = built->report;
+	sluice_index_report.method = "sorted";
+	sluice_index_report.scan = "pages";
+	sluice_index_report.valid = true;
+	return result;
+}
+
+/* Whether some values of the key are of variable length. */
+static bool
+has_long_keys(Relation index)
+{
+	for (int i = 0; i < IndexRelationGetNumberOfAttributes(index); i++)
+	{
+		if (TupleDescAttr(RelationGetDescr(index), i)->attlen == -1)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Makes the index a new and empty file, which the end of the transaction leaves
+ * or takes away. Not if something that the COPY ran has the index open, or the
+ * stock build, which has other words for a duplicate, might have to do it.
+ */
+static bool
+empty_index(SluiceIndexLoad *load, Oid indexid)
+{
+	Relation	rel = load->rri->ri_RelationDesc;
+	Relation	index = index_open(indexid, AccessExclusiveLock);
+	bool		can = index->rd_refcnt == 1 &&
+		!(index->rd_index->indisunique && load->has_long_rows && has_long_keys(index));
+
+	if (can)
+	{
+		TransferPredicateLocksToHeapRelation(index);
+		compat_set_new_file(index, rel->rd_rel->relpersistence);
+	}
+	index_close(index, NoLock);
+	return can;
+}
+
+/* The catalogs' part of an index that is built; or the stock build, if that must be. */
+static void
+complete_index(SluiceIndexLoad *load, SluiceIndexBuilt *built)
+{
+	Relation	index = index_open(built->index, NoLock);
+
+	if (built->fit)
+	{
+		sluice_index_built = built;
+		sluice_index_arm(built->index);
+	}
+	index_build(load->rri->ri_RelationDesc, index, BuildIndexInfo(index), true, false);
+	sluice_index_built = NULL;
+	index_close(index, NoLock);
+}
+
+/* The one that has the first row with a key again, or NULL. */
+static SluiceIndexBuilt *
+first_conflict(SluiceIndexBuilt *built, int count)
+{
+	SluiceIndexBuilt *first = NULL;
+
+	for (int i = 0; i < count; i++)
+	{
+		if (built[i].conflict &&
+			(first == NULL || ItemPointerCompare(&((IndexTuple) built[i].tuple)->t_tid,
+												 &((IndexTuple) first->tuple)->t_tid) < 0))
+			first = &built[i];
+	}
+	return first;
+}
+
+/* All rows are in the table: completes the indexes that have waited. */
+void
+sluice_index_load_close(SluiceIndexLoad *load, int workers)
+{
+	Relation	rel = load->rri->ri_RelationDesc;
+	SluiceIndexBuilt *built;
+	SluiceIndexBuilt *conflict;
+	List	   *others = list_copy(load->late);
+	int			count = 0;
 	ListCell   *lc;
 
 	if (load->deferred == NIL)
 		return;
+	built = palloc0(sizeof(SluiceIndexBuilt) * list_length(load->deferred));
+	foreach(lc, load->deferred)
+	{
+		if (empty_index(load, lfirst_oid(lc)))
+			built[count++].index = lfirst_oid(lc);
+		else
+			others = lappend_oid(others, lfirst_oid(lc));
+	}
 	PG_TRY();
 	{
-		sluice_index_conflict = &conflict;
-		foreach(lc, load->deferred)
+		if (count > 0)
+			workers = sluice_index_build_all(rel, built, count, workers);
+		conflict = first_conflict(built, count);
+		if (others)
+			sluice_index_insert_entries(load, others,
+										conflict ? &((IndexTuple) conflict->tuple)->t_tid : NULL);
+		if (conflict)
+			raise_conflict(load, conflict);
+		for (int i = 0; i < count; i++)
 		{
-			sluice_index_arm(lfirst_oid(lc));
-			compat_reindex_index(lfirst_oid(lc), persistence);
+			complete_index(load, &built[i]);
+			sluice_index_report.workers = workers;
 		}
 	}
 	PG_FINALLY();
 	{
 		sluice_index_conflict = NULL;
+		sluice_index_built = NULL;
 	}
 	PG_END_TRY();
-	if (OidIsValid(conflict.index))
-		raise_conflict(load, &conflict);
 }

@@ -37,7 +37,7 @@ sluice_batch_open(SluiceBatch *batch, ResultRelInfo *rri, EState *estate,
 	batch->bistate = GetBulkInsertState();
 	batch->cid = cid;
 	batch->options = options;
-	batch->index_load = sluice_index_load_open(rri, cstate);
+	batch->index_load = sluice_index_load_open(rri, estate, cstate, cid);
 }
 
 /* A slot for tuples of the relation that live in a batch's memory. */
@@ -152,16 +152,16 @@ sluice_batch_flush(SluiceBatch *batch)
 	cstate->cur_lineno = line;
 }
 
-/* All rows are in: builds the indexes that were left for the end. */
+/* All rows are in: builds the indexes that were left for the end, with so many workers. */
 void
-sluice_batch_indexes(SluiceBatch *batch)
+sluice_batch_indexes(SluiceBatch *batch, int workers)
 {
 	instr_time	before,
 				after;
 
 	Assert(batch->used == 0);
 	INSTR_TIME_SET_CURRENT(before);
-	sluice_index_load_close(batch->index_load);
+	sluice_index_load_close(batch->index_load, workers);
 	INSTR_TIME_SET_CURRENT(after);
 	INSTR_TIME_ACCUM_DIFF(sluice_report.after, after, before);
 }

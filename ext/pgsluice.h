@@ -169,17 +169,18 @@ extern TupleTableSlot *sluice_batch_slot(SluiceBatch *batch);
 extern void sluice_slot_store(TupleTableSlot *slot, char *tuple, uint32 len);
 extern void sluice_batch_add(SluiceBatch *batch, uint64 line);
 extern void sluice_batch_flush(SluiceBatch *batch);
-extern void sluice_batch_indexes(SluiceBatch *batch);
+extern void sluice_batch_indexes(SluiceBatch *batch, int workers);
 extern void sluice_batch_close(SluiceBatch *batch);
 
 /* index.c */
 extern void sluice_index_init(void);
 
 /* index_copy.c */
-extern SluiceIndexLoad *sluice_index_load_open(ResultRelInfo *rri, CopyFromState cstate);
+extern SluiceIndexLoad *sluice_index_load_open(ResultRelInfo *rri, EState *estate,
+											   CopyFromState cstate, CommandId cid);
 extern void sluice_index_load_rows(SluiceIndexLoad *load, TupleTableSlot **slots,
 								   const uint64 *lines, int count);
-extern void sluice_index_load_close(SluiceIndexLoad *load);
+extern void sluice_index_load_close(SluiceIndexLoad *load, int workers);
 
 /* copy.c */
 extern uint64 sluice_copy(SluiceStatement *s);

@@ -5,7 +5,7 @@ import re
 import unittest
 
 from .cluster import Cluster, Refused
-from .twins import check
+from .twins import check, pages
 
 _LOCATION = re.compile(r"^(LOCATION:.*\n?|psql:[^:]*:\d+: )", re.M)
 
@@ -31,6 +31,7 @@ def rows(count, seed=1):
 
 class Private(unittest.TestCase):
     """Tables that were made or emptied in the same transaction."""
+    maxDiff = None
 
     @classmethod
     def setUpClass(cls):
@@ -144,6 +145,62 @@ class Private(unittest.TestCase):
         )
         for index in INDEXES:
             check(self.cluster, index)
+
+    def test_a_cursor_that_the_load_opens(self):
+        """A function of the COPY leaves a cursor on an index that has waited: it gets its entries one by one."""
+        lines = rows(50000)
+        peek = lines[45000].split(",")[0]
+        table = TABLE + (
+            "CREATE OR REPLACE FUNCTION peek(x int) RETURNS bool LANGUAGE plpgsql AS"
+            f" $$ DECLARE c refcursor := 'peek'; BEGIN IF x = {peek} THEN"
+            " OPEN c FOR SELECT a FROM t ORDER BY a; END IF; RETURN true; END $$;"
+            "ALTER TABLE t ADD CHECK (peek(a)); SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off;"
+        )
+        self.same(lines, before=table, after="FETCH ALL FROM peek; CLOSE peek;")
+        for index in INDEXES:
+            check(self.cluster, index)
+        first, second = (line.split(",", 2) for line in (lines[9], lines[25000]))
+        for key, other in ((first[0], second[1]), (second[0], first[1])):
+            self.assertIn("duplicate key", self.same(lines + [f"{key},{other},1000000,x\n"], before=table))
+        both = [f"{second[0]},x,1000001,x\n", f"1000002,x,{lines[7].split(',')[2]},x\n"]
+        for again in (both, both[::-1]):
+            self.assertIn("duplicate key", self.same(lines + again, before=table))
+
+    def test_unique_text(self):
+        """Unique indexes on text wait as well; with rows that are long they get their entries one by one."""
+        table = "CREATE TABLE t (a int PRIMARY KEY, b text UNIQUE, c bytea UNIQUE, d text); "
+        good = [f"{n},{n * 7919 % 40009},\\x{n * 5003 % 40009:08x},x\n" for n in range(40000)]
+        self.same(good, before=table)
+        for index in ("t_pkey", "t_b_key", "t_c_key"):
+            check(self.cluster, index)
+        long = good[:30000] + [f"50000,{'long' * 200}{n},,\n".replace("50000", str(50000 + n)) for n in range(99)] + good[30000:]
+        for lines in (good, long):
+            again = lines[:35000] + [f"70000,{good[11].split(',')[1]},,\n"] + lines[35000:] + [good[3]]
+            self.assertIn('"t_b_key"', self.same(again, before=table))
+        again = long[::-1] + [f"70000,x,{good[11].split(',')[2]},\n", good[5]]
+        self.assertIn('"t_c_key"', self.same(again, before=table))
+        self.assertIn('"t_pkey"', self.same(long + [good[5]], before=table))
+        self.same(long, before=table)
+        for index in ("t_pkey", "t_b_key", "t_c_key"):
+            check(self.cluster, index)
+
+    def test_with_workers_and_without(self):
+        """The indexes are those of a build by one process; a worker that cannot come is not missed."""
+        lines = rows(60000)
+        path = self.cluster.file("input", "".join(lines).encode())
+        built = []
+        for settings in ("pgsluice.workers = 0", "pgsluice.workers = 1", "pgsluice.workers = 4",
+                         "max_parallel_maintenance_workers = 0", "maintenance_work_mem = '1MB'"):
+            self.sql(f"DROP TABLE IF EXISTS t; SET pgsluice.copy = on; SET {settings};"
+                     f"BEGIN; {TABLE} {COPY.format(path)}; COMMIT")
+            built.append([pages(self.cluster, index) for index in INDEXES])
+            for index in INDEXES:
+                check(self.cluster, index)
+        for other in built[1:]:
+            self.assertTrue(other == built[0])
+        self.assertEqual(self.sql(
+            "DROP TABLE t; SET pgsluice.copy = on; SET pgsluice.workers = 2; BEGIN;"
+            f"{TABLE} {COPY.format(path)}; COMMIT; SELECT workers FROM pgsluice.last_index_build"), "2")
 
     def test_killed_after_the_commit(self):
         """What was committed is there after a crash."""

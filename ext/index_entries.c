@@ -1,0 +1,123 @@
+/*
+ * Index entries one by one for the rows of a COPY that are in the table already:
+ * for indexes that were to be built when all were in and now cannot be.
+ */
+#include "index.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+
+typedef struct EntryScan
+{
+	SluiceIndexLoad *load;
+	ItemPointer end;			/* first row that gets none, or NULL */
+	TupleTableSlot *slot;
+	int			batch;			/* where the next row's line is */
+	int			row;
+} EntryScan;
+
+/* Whether the COPY itself put the tuple there, since entries have waited. */
+static bool
+is_ours(EntryScan *scan, HeapTuple tuple)
+{
+	SluiceIndexLoad *load = scan->load;
+
+	return ItemPointerCompare(&tuple->t_self, &load->batches[0].first) >= 0 &&
+		(scan->end == NULL || ItemPointerCompare(&tuple->t_self, scan->end) < 0) &&
+		TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetRawXmin(tuple->t_data)) &&
+		HeapTupleHeaderGetCmin(tuple->t_data) == load->cid;
+}
+
+/* The line of the next row: the table has them in the order of the input. */
+static uint64
+next_line(EntryScan *scan)
+{
+	const InsertedRows *rows = &scan->load->batches[scan->batch];
+	uint64		line = rows->line + (rows->further ? rows->further[scan->row] : scan->row);
+
+	if (++scan->row == rows->count)
+	{
+		scan->batch++;
+		scan->row = 0;
+	}
+	return line;
+}
+
+static void
+insert_entry(EntryScan *scan, HeapTuple tuple)
+{
+	SluiceIndexLoad *load = scan->load;
+
+	if (scan->batch == load->used)
+		elog(ERROR, "pgsluice: the table has more rows than were inserted");
+	load->cstate->cur_lineno = next_line(scan);
+	ExecStoreHeapTuple(tuple, scan->slot, false);
+	list_free(compat_insert_index_tuples(load->rri, scan->slot, load->estate));
+	ResetPerTupleExprContext(load->estate);
+}
+
+static void
+insert_page(EntryScan *scan, BlockNumber block)
+{
+	Relation	rel = scan->load->rri->ri_RelationDesc;
+	Buffer		buffer = ReadBuffer(rel, block);
+	PGAlignedBlock copy;
+	HeapTupleData tuple;
+
+	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	memcpy(copy.data, BufferGetPage(buffer), BLCKSZ);
+	UnlockReleaseBuffer(buffer);
+	tuple.t_tableOid = RelationGetRelid(rel);
+	for (OffsetNumber offset = FirstOffsetNumber;
+		 offset <= PageGetMaxOffsetNumber((Page) copy.data); offset++)
+	{
+		ItemId		item = PageGetItemId((Page) copy.data, offset);
+
+		if (!ItemIdIsNormal(item))
+			continue;
+		tuple.t_data = (HeapTupleHeader) PageGetItem((Page) copy.data, item);
+		tuple.t_len = ItemIdGetLength(item);
+		ItemPointerSet(&tuple.t_self, block, offset);
+		if (is_ours(scan, &tuple))
+			insert_entry(scan, &tuple);
+	}
+}
+
+/*
+ * Inserts the entries of the rows that have none yet, up to the row `end` if
+ * that is not NULL, with stock COPY's errors.
+ */
+void
+sluice_index_insert_entries(SluiceIndexLoad *load, List *indexes, ItemPointer end)
+{
+	ResultRelInfo *rri = load->rri;
+	ResultRelInfo saved = *rri;
+	EntryScan	scan = {.load = load,.end = end};
+	BlockNumber blocks = RelationGetNumberOfBlocks(rri->ri_RelationDesc);
+
+	rri->ri_NumIndices = list_length(indexes);
+	rri->ri_IndexRelationDescs = palloc(sizeof(Relation) * rri->ri_NumIndices);
+	rri->ri_IndexRelationInfo = palloc(sizeof(IndexInfo *) * rri->ri_NumIndices);
+	for (int i = 0; i < rri->ri_NumIndices; i++)
+	{
+		rri->ri_IndexRelationDescs[i] = index_open(list_nth_oid(indexes, i), RowExclusiveLock);
+		rri->ri_IndexRelationInfo[i] = BuildIndexInfo(rri->ri_IndexRelationDescs[i]);
+	}
+	scan.slot = MakeSingleTupleTableSlot(RelationGetDescr(rri->ri_RelationDesc), &TTSOpsHeapTuple);
+	load->cstate->line_buf_valid = false;
+	for (BlockNumber block = ItemPointerGetBlockNumber(&load->batches[0].first);
+		 block < blocks && (end == NULL || block <= ItemPointerGetBlockNumber(end)); block++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		insert_page(&scan, block);
+	}
+	ExecDropSingleTupleTableSlot(scan.slot);
+	for (int i = 0; i < rri->ri_NumIndices; i++)
+		index_close(rri->ri_IndexRelationDescs[i], RowExclusiveLock);
+	rri->ri_NumIndices = saved.ri_NumIndices;
+	rri->ri_IndexRelationDescs = saved.ri_IndexRelationDescs;
+	rri->ri_IndexRelationInfo = saved.ri_IndexRelationInfo;
+}

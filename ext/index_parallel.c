@@ -1,0 +1,125 @@
+/*
+ * Several indexes of one table built at once: the leader and workers of a
+ * ParallelContext take one after the other and do it whole, from the scan of the
+ * table to the last page. The workers are of the leader's transaction: they see
+ * what it sees, write WAL as it does, and an error or a cancel of one is
+ * everybody's.
+ */
+#include "index.h"
+
+#include "access/genam.h"
+#include "access/parallel.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/index.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+
+#define KEY_BUILDS 1
+
+/* What the workers are told, and tell. */
+typedef struct SharedBuilds
+{
+	Oid			heap;
+	int			memory;			/* of each participant, in kB */
+	int			count;
+	pg_atomic_uint32 next;		/* the first that nobody has taken */
+	SluiceIndexBuilt built[FLEXIBLE_ARRAY_MEMBER];
+} SharedBuilds;
+
+PGDLLEXPORT void pgsluice_index_worker_main(dsm_segment *segment, shm_toc *toc);
+
+/* Builds an index that is a new and empty file, in so many kB of memory. */
+static void
+build_one(Relation heap, SluiceIndexBuilt *built, int memory)
+{
+	Relation	index = index_open(built->index, AccessExclusiveLock);
+	SluiceIndexConflict conflict = {.index = InvalidOid,.context = CurrentMemoryContext};
+	IndexBuildResult *result;
+
+	sluice_index_conflict = &conflict;
+	result = sluice_index_build(heap, index, BuildIndexInfo(index), memory);
+	sluice_index_conflict = NULL;
+	built->fit = result != NULL;
+	if (result)
+		built->result = *result;
+	built->report = sluice_index_report;
+	built->conflict = OidIsValid(conflict.index);
+	if (built->conflict)
+		memcpy(built->tuple, conflict.tuple, IndexTupleSize(conflict.tuple));
+	index_close(index, NoLock);
+}
+
+/* Builds indexes until all are taken. */
+static void
+build_some(Relation heap, SharedBuilds *shared)
+{
+	uint32		i;
+
+	while ((i = pg_atomic_fetch_add_u32(&shared->next, 1)) < (uint32) shared->count)
+		build_one(heap, &shared->built[i], shared->memory);
+}
+
+void
+pgsluice_index_worker_main(dsm_segment *segment, shm_toc *toc)
+{
+	SharedBuilds *shared = shm_toc_lookup(toc, KEY_BUILDS, false);
+	Relation	heap = table_open(shared->heap, ShareLock);
+
+	build_some(heap, shared);
+	table_close(heap, NoLock);
+}
+
+static void
+fill_shared(SharedBuilds *shared, Relation heap, const SluiceIndexBuilt *built, int count,
+			int participants)
+{
+	shared->heap = RelationGetRelid(heap);
+	shared->memory = Max(maintenance_work_mem / participants, 64);
+	shared->count = count;
+	pg_atomic_init_u32(&shared->next, 0);
+	memcpy(shared->built, built, sizeof(SluiceIndexBuilt) * count);
+}
+
+/*
+ * Builds the indexes, all of which are new and empty files of one private table.
+ * Those that take longest should come first. Returns how many workers helped.
+ */
+int
+sluice_index_build_all(Relation heap, SluiceIndexBuilt *built, int count, int workers)
+{
+	Size		size = offsetof(SharedBuilds, built) + sizeof(SluiceIndexBuilt) * count;
+	SharedBuilds *shared;
+	ParallelContext *parallel;
+	int			launched;
+
+	workers = Min(Min(workers, max_parallel_maintenance_workers), count - 1);
+	if (RelationUsesLocalBuffers(heap))
+		workers = 0;
+	if (workers <= 0)
+	{
+		shared = palloc(size);
+		fill_shared(shared, heap, built, count, 1);
+		build_some(heap, shared);
+		memcpy(built, shared->built, sizeof(SluiceIndexBuilt) * count);
+		pfree(shared);
+		return 0;
+	}
+
+	EnterParallelMode();
+	parallel = CreateParallelContext("pgsluice", "pgsluice_index_worker_main", workers);
+	shm_toc_estimate_chunk(&parallel->estimator, size);
+	shm_toc_estimate_keys(&parallel->estimator, 1);
+	InitializeParallelDSM(parallel);
+	shared = shm_toc_allocate(parallel->toc, size);
+	fill_shared(shared, heap, built, count, workers + 1);
+	shm_toc_insert(parallel->toc, KEY_BUILDS, shared);
+	LaunchParallelWorkers(parallel);
+	launched = parallel->nworkers_launched;
+	build_some(heap, shared);
+	WaitForParallelWorkersToFinish(parallel);
+	memcpy(built, shared->built, sizeof(SluiceIndexBuilt) * count);
+	DestroyParallelContext(parallel);
+	ExitParallelMode();
+	return launched;
+}
