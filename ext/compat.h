@@ -247,6 +247,12 @@ compat_set_new_file(Relation rel, char persistence)
 #endif
 
 #if PG_VERSION_NUM < 160000
+#define compat_set_locator(record, rel) ((record)->node = (rel)->rd_node)
+#else
+#define compat_set_locator(record, rel) ((record)->locator = (rel)->rd_locator)
+#endif
+
+#if PG_VERSION_NUM < 160000
 #define compat_log_newpages(rel, n, blocks, pages) \
 	log_newpages(&(rel)->rd_node, MAIN_FORKNUM, n, blocks, pages, true)
 #else

@@ -111,6 +111,13 @@ typedef struct SluiceSerial
 	Oid			sequence;		/* InvalidOid if there is none */
 	bool		check;			/* as nextval() checks permissions */
 	int			len;			/* bytes of the column: 2, 4 or 8 */
+	bool		blocks;			/* values for many rows may be reserved at once */
+	int64		step;
+	int64		min;
+	int64		max;
+	int64		expected;		/* rows that are going to ask for a value */
+	int64		next;			/* of the values that are reserved */
+	int64		left;			/* how many these are */
 } SluiceSerial;
 
 /* What a plan is made of. */
@@ -137,6 +144,11 @@ extern const char *sluice_default_why_not(Relation rel, List *attnums, bool mark
 extern bool sluice_defaults_may_fail(CopyFromState cstate);
 extern void sluice_plan_default(CopyFromState cstate, Form_pg_attribute att,
 								SluiceColumn *column, SluicePlanArgs *args);
+
+/* serial.c */
+extern void sluice_serial_open(SluiceSerial *serial, Relation rel, List *volatiles);
+extern void sluice_serial_expect(SluiceSerial *serial, int64 count);
+extern void sluice_serial_fill(SluiceSerial *serial, char *place);
 
 /* Rows that wait for the next insertion, in the order of the input. */
 #define SLUICE_BATCH_ROWS 1000

@@ -4,7 +4,6 @@
  */
 #include "load.h"
 
-#include "commands/sequence.h"
 #include "executor/nodeModifyTable.h"
 #include "miscadmin.h"
 #include "pgstat.h"
@@ -86,36 +85,6 @@ next_slot(SluiceLoad *load)
 	return sluice_batch_slot(load->batch);
 }
 
-/* Draws the next value of the sequence into the place that the core left for it. */
-static void
-fill_blank(SluiceLoad *load, char *tuple, uint32 blank)
-{
-	int64		value = nextval_internal(load->args.serial.sequence, load->args.serial.check);
-
-	if (load->args.serial.len == 8)
-		memcpy(tuple + blank, &value, 8);
-	else if (load->args.serial.len == 4)
-	{
-		int32		v = (int32) value;
-
-		if ((int64) v != value)
-			ereport(ERROR,
-					(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
-					 errmsg("integer out of range")));
-		memcpy(tuple + blank, &v, 4);
-	}
-	else
-	{
-		int16		v = (int16) value;
-
-		if ((int64) v != value)
-			ereport(ERROR,
-					(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
-					 errmsg("smallint out of range")));
-		memcpy(tuple + blank, &v, 2);
-	}
-}
-
 /*
  * Completes a row that the core could not finish: the server's input functions
  * read what it could not, or raise their errors; then come the defaults that
@@ -165,6 +134,7 @@ sluice_accept_rows(SluiceLoad *load, const SluiceSlice *slice)
 {
 	const SluiceAsk *asks = slice->asks;
 
+	sluice_serial_expect(&load->args.serial, (int64) slice->rows_used);
 	for (size_t i = 0; i < slice->rows_used; i++)
 	{
 		SluiceRow  *row = &slice->rows[i];
@@ -176,7 +146,7 @@ sluice_accept_rows(SluiceLoad *load, const SluiceSlice *slice)
 		load->record = (const char *) slice->input + row->record;
 		load->record_len = next - row->record;
 		if (row->blank)
-			fill_blank(load, tuple, row->blank);
+			sluice_serial_fill(&load->args.serial, tuple + row->blank);
 		if (row->asks || load->nvolatile)
 			complete_row(load, slice, slot, row, asks);
 		else
@@ -345,6 +315,7 @@ make_plan(SluiceLoad *load)
 		v->attnum = lfirst_int(lc);
 		v->state = compat_default_of(load->cstate, v->attnum);
 	}
+	sluice_serial_open(&load->args.serial, load->cstate->rel, load->args.volatiles);
 	slice->rows = load->rows = palloc(sizeof(SluiceRow) * SLUICE_BATCH_ROWS);
 	slice->asks = palloc(sizeof(SluiceAsk) * SLUICE_BATCH_ASKS);
 	/* Where errors skip a record, the whole record is stock COPY's to read. */

@@ -1,0 +1,140 @@
+"""Values of a sequence for many rows at once: the same values, the same sequence afterwards."""
+
+import random
+import subprocess
+import unittest
+
+from .cluster import MAJOR, Cluster
+from .differential import compare
+
+CSV = "COPY t (a, b) FROM {} WITH (FORMAT csv)"
+STATE = "SELECT currval('s'), lastval(), (SELECT (last_value, log_cnt, is_called) FROM s), min(id), max(id), count(DISTINCT id), sum(id * a) FROM t"
+
+
+def rows(count):
+    """So many rows; every tenth is read by the server."""
+    return b"".join(b"%d,x\n" % i if i % 10 else b"0%d ,x\n" % i for i in range(count))
+
+
+class Serial(unittest.TestCase):
+    """A column whose default draws from a sequence."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = Cluster(["max_wal_size = 1GB"])
+        cls.cluster.sql("CREATE EXTENSION pgsluice")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.cluster.remove()
+
+    def both(self, sequence, data, table="CREATE TABLE t (id bigint DEFAULT nextval('s'), a bigint, b text)",
+             before="SELECT 1", after=STATE, copy=CSV):
+        """What is seen after a load by stock COPY, which must be what is seen after ours."""
+        path = self.cluster.file("input", data)
+        seen = []
+        for setting in ("off", "on"):
+            said, refusal = self.cluster.session(
+                f"SET client_min_messages = warning; SET pgsluice.copy = {setting}; DROP TABLE IF EXISTS t; DROP SEQUENCE IF EXISTS s;"
+                f"CREATE {sequence}; {table};\n{before};\n{copy.format(repr(str(path)))};\n{after};"
+            )
+            seen.append((said, refusal.split("\n")[0]))
+        self.assertEqual(*seen)
+        return seen[0]
+
+    def test_the_sequence_afterwards(self):
+        """Values, currval, lastval, last_value and even log_cnt are what stock COPY leaves."""
+        counts = [0, 1, 2, 3, 32, 33, 34, 35, 66, 67, 999, 1000, 1001, 5000, 12345]
+        for sequence in ("SEQUENCE s", "SEQUENCE s INCREMENT 7 START 100", "SEQUENCE s INCREMENT -3 MINVALUE -100000",
+                         "SEQUENCE s CACHE 50", "TEMP SEQUENCE s", "SEQUENCE s INCREMENT -9223372036854775807"):
+            for count in counts:
+                with self.subTest(sequence=sequence, count=count):
+                    self.both(sequence, rows(count))
+        random.seed(3)
+        for _ in range(10):
+            drawn, count = random.randrange(1, 80), random.randrange(3, 3000)
+            self.both("SEQUENCE s", rows(count), before=f"SELECT max(nextval('s')) FROM generate_series(1, {drawn})")
+            self.both("SEQUENCE s", rows(count), before="SELECT nextval('s'); CHECKPOINT")
+
+    def test_bounds(self):
+        """A sequence that ends, that begins anew, that is too wide for its column."""
+        for count in (900, 1000, 1001, 2500):
+            self.both("SEQUENCE s MAXVALUE 1000 CYCLE", rows(count))
+            self.both("SEQUENCE s INCREMENT -7 MINVALUE -1000 MAXVALUE 50 CYCLE", rows(count))
+            self.both("SEQUENCE s MAXVALUE 1000", rows(count), after="SELECT count(*) FROM t")
+        refusal = self.both("SEQUENCE s MAXVALUE 1000", rows(1001), after="SELECT last_value FROM s")[1]
+        self.assertIn("2200H: nextval: reached maximum value of sequence", refusal)
+        limit = 9223372036854775807
+        for start in (limit - 1500, limit - 1000, limit - 999):
+            self.both(f"SEQUENCE s START {start}", rows(1000), after="SELECT min(id), max(id), count(*) FROM t")
+        for kind, start in (("smallint", 32000), ("int", 2147483000)):
+            table = f"CREATE TABLE t (id {kind} DEFAULT nextval('s'), a int, b text)"
+            self.assertIn("out of range", self.both(f"SEQUENCE s START {start}", rows(5000), table, after="SELECT count(*) FROM t")[1])
+
+    def test_other_users_of_it(self):
+        """Columns that share a sequence, constraints that look at it, rows that are left out, partitions, workers."""
+        two = "CREATE TABLE t (id bigint DEFAULT nextval('s'), a bigint, b text, c bigint DEFAULT nextval('s'))"
+        self.both("SEQUENCE s", rows(2500), two, after="SELECT sum(id * c), sum(id * a), max(c) FROM t")
+        looks = "CREATE TABLE t (id bigint DEFAULT nextval('s'), a bigint, b text, CHECK (currval('s') = id))"
+        self.both("SEQUENCE s", rows(2500), looks)
+        self.both("SEQUENCE s", rows(2500), copy=CSV + " WHERE a % 3 = 0")
+        self.both("SEQUENCE s", rows(20000), copy=CSV[:-1] + ", HEADER)")
+        identity = "CREATE TABLE t (id int GENERATED ALWAYS AS IDENTITY, a int, b text, c smallserial)"
+        self.both("SEQUENCE s", rows(2500), identity, after="SELECT sum(id * a), max(id), max(c), currval('t_id_seq'), lastval() FROM t")
+        leaves = ("CREATE TABLE t (id bigint DEFAULT nextval('s'), a bigint, b text) PARTITION BY HASH (a);"
+                  + "".join(f"CREATE TABLE t{i} PARTITION OF t FOR VALUES WITH (MODULUS 3, REMAINDER {i});" for i in range(3)))
+        self.both("SEQUENCE s", rows(2500), leaves)
+        many = rows(60000)
+        path = self.cluster.file("input", many)
+        self.both("SEQUENCE s", many)
+        with_workers = self.cluster.sql(
+            "DROP TABLE IF EXISTS t; CREATE TABLE t (id serial, a int, b text);"
+            f"COPY t (a, b) FROM '{path}' WITH (FORMAT csv, pgsluice 'require', workers 2);"
+            "SELECT count(*) FILTER (WHERE id = a + 1), max(id), currval('t_id_seq'), workers FROM t, pgsluice.last_copy GROUP BY workers")
+        self.assertEqual(with_workers, "60000|60000|60000|2")
+
+    def test_rights(self):
+        """nextval('…') needs USAGE or UPDATE of the sequence, an identity column does not."""
+        path = self.cluster.file("input", rows(2000))
+        self.cluster.sql("DROP TABLE IF EXISTS t; DROP SEQUENCE IF EXISTS s; DROP ROLE IF EXISTS weak; CREATE ROLE weak IN ROLE pg_read_server_files;"
+                         "CREATE SEQUENCE s; CREATE TABLE t (id int DEFAULT nextval('s'), a int, b text); GRANT INSERT ON t TO weak")
+        said = [self.cluster.session(f"SET ROLE weak; SET pgsluice.copy = {setting};\n{CSV.format(repr(str(path)))};")[1]
+                .replace("psql:<stdin>:2: ", "") for setting in ("off", "on")]
+        self.assertIn("42501: permission denied for sequence s", said[0])
+        self.assertEqual(said[0].split("LOCATION")[0], said[1].split("LOCATION")[0])
+
+    def test_no_value_twice(self):
+        """Loads beside loads and beside callers of nextval."""
+        path = self.cluster.file("input", rows(40000))
+        self.cluster.sql("DROP TABLE IF EXISTS t, drawn; DROP SEQUENCE IF EXISTS s; CREATE SEQUENCE s; CREATE TABLE drawn (id bigint);"
+                         "CREATE TABLE t (id bigint DEFAULT nextval('s'), a int, b text)")
+        loads = [f"COPY t (a, b) FROM '{path}' WITH (FORMAT csv, pgsluice 'require')", f"COPY t (a, b) FROM '{path}' WITH (FORMAT csv, pgsluice 'require')",
+                 f"COPY t (a, b) FROM '{path}' WITH (FORMAT csv, pgsluice 'off')", "INSERT INTO drawn SELECT nextval('s') FROM generate_series(1, 40000)"]
+        running = [subprocess.Popen(self.cluster.command("-c", sql), stdout=subprocess.DEVNULL) for sql in loads]
+        self.assertEqual([process.wait() for process in running], [0] * 4)
+        self.assertEqual(self.cluster.sql("SELECT count(*), count(DISTINCT id), max(id) FROM (SELECT id FROM t UNION ALL SELECT id FROM drawn) x"),
+                         "160000|160000|160000")
+
+    def test_crash(self):
+        """After recovery no value is drawn again, whether or not the load was committed, on a standby neither."""
+        path = self.cluster.file("input", rows(3000))
+        self.cluster.sql("DROP TABLE IF EXISTS t; CREATE TABLE t (id serial, a int, b text)")
+        highest = 0
+        for ending in ("COMMIT;", "CHECKPOINT;", ""):
+            self.cluster.sql(f"COPY t (a, b) FROM '{path}' WITH (FORMAT csv, pgsluice 'require')")
+            load = subprocess.Popen(self.cluster.command("-f", "-"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            load.stdin.write(f"BEGIN; COPY t (a, b) FROM '{path}' WITH (FORMAT csv, pgsluice 'require');{ending} SELECT max(id) FROM t;\n")
+            load.stdin.flush()
+            highest = int(load.stdout.readline())
+            if not ending:
+                # What was not committed is not sure to be in the WAL on disk; what is committed after it is.
+                self.cluster.sql("CREATE TABLE IF NOT EXISTS later (a int); INSERT INTO later VALUES (1)")
+            self.cluster.kill()
+            load.communicate()
+            self.cluster.start()
+            self.assertGreater(int(self.cluster.sql("SELECT nextval('t_id_seq')")), highest, ending)
+            self.assertEqual(self.cluster.sql("SELECT count(*) - count(DISTINCT id) FROM t"), "0")
+
+
+if __name__ == "__main__":
+    unittest.main()
