@@ -1,6 +1,6 @@
 "use strict";
 (() => {
-  const { results, losses, folder } = JSON.parse(document.getElementById("data").textContent);
+  const { results, losses, folder, demand_heads: demandHeads, demands } = JSON.parse(document.getElementById("data").textContent);
   const PHASES = ["--p0", "--p1", "--p2", "--p3", "--p4", "--p5"];
 
   // The same words as in the Markdown pages.
@@ -33,6 +33,7 @@
     if (m.status === "unavailable") return "not available here";
     if (m.status === "failed") return "failed";
     if (m.seconds === null) return "not yet";
+    if (m.rows === 0) return "loads nothing: its own figures below";
     const sample = m.sampled ? ` for ${count(m.rows)} rows` : "";
     const whole = m.extrapolated_seconds;
     return spread(m.seconds) + sample +
@@ -202,7 +203,7 @@
         figure("Peak memory of the client over rows", (w) => curves(w, r, done, "MB",
           (m) => dashless(median(m, (run) => run.client_peak_bytes)), "curve-client")));
     } else {
-      const whole = done.filter((m) => !m.sampled);
+      const whole = done.filter((m) => !m.sampled && m.rows > 0);
       section.append(figure("Seconds: median, with a line from smallest to largest",
         (w) => bars(w, r, whole, { unit: "seconds", of: (m) => m.seconds.median, whiskers: true, mark: "time" })));
       if (done.some((m) => m.runs[0].phases.length > 1)) {
@@ -211,9 +212,19 @@
       section.append(figure("WAL written",
         (w) => bars(w, r, whole, { unit: "MB of WAL", of: (m) => dashless(median(m, (run) => run.wal_bytes)), mark: "wal" })));
     }
+    if (demands[r.suite].length) section.append(asked(r));
     section.append(times(r), costs(r), remarks(r));
     return section;
   }
+
+  function asked(r) {
+    const rows = demands[r.suite].map((cells, i) => ({
+      kind: "demand", name: r.demands[i].method, cells: [cells[0], cells[1], { text: cells[2] }, ...cells.slice(3)] }));
+    const quick = r.parameters.profile === "quick"
+      ? [el("p", { class: "soft" }, "Quick profile: the figures are asked for at more rows than these.")] : [];
+    return el("div", { class: "asked" }, el("h3", {}, "Asked and reached"), table(demandHeads, rows), ...quick);
+  }
+
   const dashless = (bytes) => (bytes === null ? null : bytes / 1e6);
 
   function times(r) {
@@ -222,7 +233,7 @@
     const rows = r.methods.map((m) => ({
       kind: m.by, name: m.name,
       cells: [title(r, m), m.durability, published(m), time(m), dash(m.rows_per_second, count),
-        dash(m.seconds, (s) => megabytes(m.bytes / s.median)), { text: ratio(r, m) }, afterCrash(m)],
+        dash(m.rows ? m.seconds : null, (s) => megabytes(m.bytes / s.median)), { text: ratio(r, m) }, afterCrash(m)],
     }));
     const unlike = r.methods.some((m) => m.ratio && !m.ratio.same_durability);
     const node = el("div", {}, el("h3", {}, "Times"), table(heads, rows));
@@ -257,7 +268,12 @@
       const parts = [];
       if (m.gives_up.length) parts.push(`gives up ${m.gives_up.join("; ")}`);
       if (m.message) parts.push(`${m.status === "failed" ? "failed" : "not available here"}: ${m.message}`);
-      if (m.runs.length) parts.push(...m.runs[m.runs.length - 1].notes);
+      if (m.runs.length) {
+        const last = m.runs[m.runs.length - 1];
+        parts.push(...last.notes);
+        parts.push(...Object.keys(last.figures)
+          .map((name) => `${name} ${dash(median(m, (run) => run.figures[name] ?? null), (v) => v.toFixed(2))}`));
+      }
       parts.push(...Object.entries(m.versions).map(([k, v]) => `${k} ${v}`));
       return parts.length ? el("li", {}, `${title(r, m)}: ${parts.join(". ")}`) : null;
     }).filter(Boolean);

@@ -69,7 +69,8 @@ pub fn matches(case: Case<'_>, found: Checksum) -> bool {
 
 fn expected(case: Case<'_>) -> Checksum {
     let one = if case.method.text { case.set.text } else { case.set.typed };
-    one.times(case.method.copies)
+    let loaded = one.times(case.method.copies);
+    case.base.map_or(loaded, |base| loaded.plus(base.typed))
 }
 
 fn difference(found: Checksum, due: Checksum) -> String {

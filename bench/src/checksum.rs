@@ -35,6 +35,11 @@ impl Checksum {
         Self { rows: self.rows * u64::from(copies), sum: self.sum * i128::from(copies) }
     }
 
+    /// The checksum of these rows and others together.
+    pub fn plus(self, other: Self) -> Self {
+        Self { rows: self.rows + other.rows, sum: self.sum + other.sum }
+    }
+
     /// Reads what [`server_sql`] returns: `count|sum`, the sum empty for an empty table.
     pub fn parse(text: &str) -> Result<Self> {
         let (rows, sum) =

@@ -31,6 +31,13 @@ pub struct Dataset {
     pub parts: BTreeMap<u32, Vec<PathBuf>>,
 }
 
+impl Dataset {
+    /// Removes its files.
+    pub fn remove(&self) -> Result<()> {
+        self.csv.parent().map_or(Ok(()), server::remove_dir)
+    }
+}
+
 /// What making data needs.
 #[derive(Debug)]
 pub struct Workshop<'a> {

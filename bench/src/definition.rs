@@ -3,11 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{bail, ensure, Context, Result};
 use serde::{Deserialize, Serialize};
 
+use crate::demand::Demand;
 use crate::template;
 
 /// One suite: a published comparison rebuilt here.
@@ -30,6 +31,9 @@ pub struct Suite {
     pub rows: Profile<Vec<u64>>,
     /// Runs of each method by profile.
     pub runs: Profile<u32>,
+    /// Row counts from here on are run once, however often smaller ones are.
+    #[serde(default)]
+    pub once_from: Option<u64>,
     /// Whether source files lie in the page cache before a run.
     pub page_cache: PageCache,
     /// Whether the server is killed after each method's last run, to see what is left.
@@ -45,6 +49,9 @@ pub struct Suite {
     /// Queries whose answers must agree on every method's table.
     #[serde(default)]
     pub question: Vec<Question>,
+    /// What is asked of the figures.
+    #[serde(default)]
+    pub demand: Vec<Demand>,
     /// The methods, in the order of the report.
     pub method: Vec<Method>,
 }
@@ -74,13 +81,23 @@ pub struct Published {
 }
 
 /// State of the page cache for the source file at the start of a run.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum PageCache {
     /// Read once just before.
     Warm,
-    /// The kernel's caches dropped just before (root only).
+    /// Dropped from the kernel's cache just before.
     Dropped,
+}
+
+impl PageCache {
+    /// The word of the definitions, the JSON and the tables.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Warm => "warm",
+            Self::Dropped => "dropped",
+        }
+    }
 }
 
 /// One input: a CSV file without header, and files derived from it.
@@ -89,6 +106,15 @@ pub enum PageCache {
 pub struct Data {
     /// Name, for methods to refer to.
     pub name: String,
+    /// The suite that describes the data of this name; rows and seed are given here.
+    #[serde(default)]
+    pub from: Option<String>,
+    /// Rows by profile, where they are not the suite's.
+    #[serde(default)]
+    pub rows: Option<Profile<u64>>,
+    /// Added to the seed, so that two inputs of one kind differ.
+    #[serde(default)]
+    pub seed: u64,
     /// Kind of `pgsluice sample`.
     #[serde(default)]
     pub sample: Option<String>,
@@ -99,6 +125,7 @@ pub struct Data {
     #[serde(default)]
     pub file: Option<String>,
     /// The columns of the file, in order: `name type`.
+    #[serde(default)]
     pub columns: Vec<String>,
     /// True when the server's text of each value is the file's own, so that
     /// the expected answer needs no cast by a server.
@@ -191,12 +218,16 @@ pub struct Method {
     /// What is published instead of a time: a factor, a range.
     #[serde(default)]
     pub published_note: Option<String>,
-    /// What must be there: a program, `extension:NAME`, `setting:NAME` or `python:MODULE`.
+    /// What must be there: a program, `extension:NAME`, `setting:NAME`, `icu`, `python:MODULE`, or
+    /// `example:NAME`, built beside the loader.
     #[serde(default)]
     pub needs: Vec<String>,
     /// The input, by name.
     #[serde(default)]
     pub data: Option<String>,
+    /// Data that the setup has put into the table before, from `{base}`.
+    #[serde(default)]
+    pub base: Option<String>,
     /// Loads a stated sample of this many rows instead of all.
     #[serde(default)]
     pub sample_rows: Option<u64>,
@@ -206,6 +237,9 @@ pub struct Method {
     /// Connections of `each_lane` steps; the runner's `--lanes` where absent.
     #[serde(default)]
     pub lanes: Option<u32>,
+    /// Options of CREATE DATABASE, where the cluster's own locale will not do.
+    #[serde(default)]
+    pub database: Option<String>,
     /// SQL before the clock starts.
     #[serde(default)]
     pub setup: String,
@@ -226,6 +260,9 @@ pub struct Method {
     /// A program that writes the loaded rows as CSV to `{answer}`, where no server holds them.
     #[serde(default)]
     pub answer: Option<Vec<String>>,
+    /// A program that loads nothing and checks its own answer: only the figures it tells count.
+    #[serde(default)]
+    pub self_checked: bool,
     /// False where the values are changed on purpose (a trigger): then only the count is checked.
     #[serde(default = "yes")]
     pub values_kept: bool,
@@ -274,14 +311,28 @@ fn yes() -> bool {
 impl Suite {
     /// Reads and validates `NAME.toml` in a directory.
     pub fn read(dir: &Path, name: &str) -> Result<Self> {
+        let (mut suite, path) = Self::parse(dir, name)?;
+        for data in &mut suite.data {
+            let Some(from) = &data.from else { continue };
+            let described =
+                Self::parse(dir, from)?.0.data.into_iter().find(|d| d.name == data.name);
+            let described =
+                described.with_context(|| format!("suite {from} has no data {}", data.name))?;
+            *data = Data { rows: data.rows.clone(), seed: data.seed, ..described };
+        }
+        suite.validate().with_context(|| format!("in {}", path.display()))?;
+        Ok(suite)
+    }
+
+    /// The file as it stands, and its path.
+    fn parse(dir: &Path, name: &str) -> Result<(Self, PathBuf)> {
         let path = dir.join(format!("{name}.toml"));
         let text = fs::read_to_string(&path)
             .with_context(|| format!("no suite {name}: cannot read {}", path.display()))?;
         let suite: Self =
             toml::from_str(&text).with_context(|| format!("in {}", path.display()))?;
         ensure!(suite.suite == name, "{}: suite = {:?}", path.display(), suite.suite);
-        suite.validate().with_context(|| format!("in {}", path.display()))?;
-        Ok(suite)
+        Ok((suite, path))
     }
 
     /// The names of all suites in a directory, sorted.
@@ -299,8 +350,16 @@ impl Suite {
 
     /// The input of a method.
     pub fn data_of(&self, method: &Method) -> &Data {
-        let named = |d: &&Data| method.data.as_ref().map_or(true, |name| *name == d.name);
-        self.data.iter().find(named).expect("validated: the data is defined")
+        method.data.as_ref().map_or(&self.data[0], |name| self.data_named(name))
+    }
+
+    /// The input that a method's setup puts into the table before.
+    pub fn base_of(&self, method: &Method) -> Option<&Data> {
+        method.base.as_ref().map(|name| self.data_named(name))
+    }
+
+    fn data_named(&self, name: &str) -> &Data {
+        self.data.iter().find(|d| d.name == name).expect("validated: the data is defined")
     }
 
     fn validate(&self) -> Result<()> {
@@ -316,20 +375,27 @@ impl Suite {
         for method in &self.method {
             ensure!(seen.insert(&method.name), "method {} defined twice", method.name);
         }
+        for demand in &self.demand {
+            for name in [Some(&demand.method), demand.against.as_ref()].into_iter().flatten() {
+                ensure!(seen.contains(name), "demand {:?}: no method {name}", demand.work);
+            }
+            demand.validate()?;
+        }
         self.method.iter().try_for_each(|m| self.validate_method(m))
     }
 
     fn validate_method(&self, method: &Method) -> Result<()> {
         let name = &method.name;
-        if let Some(data) = &method.data {
+        for data in [&method.data, &method.base].into_iter().flatten() {
             ensure!(self.data.iter().any(|d| d.name == *data), "method {name}: no data {data}");
         }
         if let Some(other) = &method.against {
             ensure!(self.method.iter().any(|m| m.name == *other), "method {name}: no {other}");
         }
         ensure!(!method.step.is_empty(), "method {name}: no step");
-        let checked = method.answer.is_some() || !method.table.is_empty();
-        ensure!(checked, "method {name}: neither table nor answer to check");
+        let checks = [method.answer.is_some(), !method.table.is_empty(), method.self_checked];
+        let checks = checks.into_iter().filter(|given| *given).count();
+        ensure!(checks == 1, "method {name}: one of table, answer and self_checked");
         for step in &method.step {
             let kinds = [
                 step.sql.is_some(),
@@ -370,6 +436,6 @@ impl Method {
 
     /// Whether a PostgreSQL server takes part.
     pub fn has_server(&self) -> bool {
-        self.answer.is_none()
+        !self.table.is_empty()
     }
 }

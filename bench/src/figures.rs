@@ -68,6 +68,7 @@ pub fn time(method: &MethodResult) -> String {
         (Status::Unavailable, _) => "not available here".to_owned(),
         (Status::Failed, _) => "failed".to_owned(),
         (_, None) => "not yet".to_owned(),
+        (_, Some(_)) if method.rows == 0 => "loads nothing: its own figures below".to_owned(),
         (_, Some(s)) if method.sampled => format!("{} for {} rows", spread(s), count(method.rows)),
         (_, Some(s)) => spread(s),
     }
@@ -84,7 +85,8 @@ pub fn median(
 
 /// Megabytes of CSV in a second, at the median.
 pub fn csv_rate(method: &MethodResult) -> String {
-    method.seconds.map_or("–".to_owned(), |s| megabytes(method.bytes as f64 / s.median))
+    let loads = method.seconds.filter(|_| method.rows > 0);
+    loads.map_or("–".to_owned(), |s| megabytes(method.bytes as f64 / s.median))
 }
 
 /// What was left after the crash of a run that had one.

@@ -1,8 +1,11 @@
 //! One self-contained page for a folder of runs.
 
+use std::collections::BTreeMap;
+
 use anyhow::Result;
 use serde::Serialize;
 
+use crate::demand;
 use crate::losses::Loss;
 use crate::result::SuiteResult;
 
@@ -18,12 +21,16 @@ struct Data<'a> {
     folder: &'a str,
     results: &'a [SuiteResult],
     losses: &'a [Loss],
+    demand_heads: [&'static str; 6],
+    demands: BTreeMap<&'a str, Vec<[String; 6]>>,
 }
 
 /// The page: data, libraries and styles inside, nothing fetched.
 pub fn page(folder: &str, results: &[SuiteResult], losses: &[Loss]) -> Result<String> {
     // Inside a script element only `<` could end it or begin another.
-    let data = serde_json::to_string(&Data { folder, results, losses })?.replace('<', "\\u003c");
+    let demands = results.iter().map(|r| (&*r.suite, demand::rows(r))).collect();
+    let data = Data { folder, results, losses, demand_heads: demand::HEADS, demands };
+    let data = serde_json::to_string(&data)?.replace('<', "\\u003c");
     let mut page = String::with_capacity(PAGE.len() + D3.len() + PLOT.len() + data.len() + 40_000);
     let mut rest = PAGE;
     for (mark, text) in

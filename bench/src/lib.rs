@@ -5,11 +5,13 @@
 //! and keeps a time only when the answer is right ([`check`], [`checksum`]).
 //! The programs it measures it runs, and links none of them.
 
+pub mod cache;
 pub mod check;
 pub mod checksum;
 pub mod compare;
 pub mod data;
 pub mod definition;
+pub mod demand;
 pub mod environment;
 pub mod figures;
 pub mod html;
@@ -25,4 +27,6 @@ pub mod run;
 pub mod server;
 pub mod summary;
 pub mod template;
+pub mod timed;
 pub mod tools;
+pub mod work;

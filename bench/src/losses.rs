@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::definition::By;
+use crate::definition::{By, Durability};
 use crate::result::{MethodResult, Run, Status, SuiteResult};
 
 /// One comparison that pgsluice loses.
@@ -42,8 +42,11 @@ pub fn find(results: &[SuiteResult]) -> Vec<Loss> {
     losses
 }
 
+/// A method that has loaded rows into a table of its own kind: what writes files, or measures
+/// itself, is no load that another could lose or win against.
 fn is_ok(method: &MethodResult) -> bool {
-    method.status == Status::Ok && method.seconds.is_some()
+    let of_ours = method.by == By::Pgsluice && method.durability == Durability::Foreign;
+    method.status == Status::Ok && method.seconds.is_some() && !of_ours
 }
 
 fn median(method: &MethodResult) -> f64 {

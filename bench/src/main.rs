@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
 
-use pgsluice_bench::definition::Suite;
+use pgsluice_bench::definition::{PageCache, Suite};
 use pgsluice_bench::environment::Environment;
 use pgsluice_bench::run::{self, Options};
 use pgsluice_bench::{compare, measure, proc, readme, report};
@@ -69,12 +69,15 @@ struct RunArguments {
     /// Fewer rows and runs: all suites in about a quarter of an hour
     #[arg(long)]
     quick: bool,
-    /// Rows, instead of the suite's
-    #[arg(long)]
-    rows: Option<u64>,
+    /// Rows, instead of the suite's; several make a curve
+    #[arg(long, value_delimiter = ',')]
+    rows: Vec<u64>,
     /// Runs of each method, instead of the suite's
     #[arg(long)]
     runs: Option<u32>,
+    /// State of the page cache for the source file, instead of what the suite says
+    #[arg(long, value_enum)]
+    page_cache: Option<PageCache>,
     /// Folder of the PostgreSQL programs to run [default: the newest installed]
     #[arg(long, value_name = "DIR")]
     pg_bin: Option<PathBuf>,
@@ -151,7 +154,16 @@ fn run_suites(arguments: RunArguments) -> Result<ExitCode> {
     let names = if names == ["all"] { Suite::names(&options.suites)? } else { names };
     let mut code = ExitCode::SUCCESS;
     for name in names {
-        let result = run::suite(&options, &name).with_context(|| format!("suite {name}"))?;
+        let result = match run::suite(&options, &name) {
+            Ok(result) => result,
+            // The other suites have nothing to do with it.
+            Err(e) if !proc::interrupted() => {
+                measure::say(&format!("error: suite {name}: {e:#}"));
+                code = ExitCode::from(1);
+                continue;
+            }
+            Err(e) => return Err(e.context(format!("suite {name}"))),
+        };
         let failed = result.methods.iter().filter(|m| run::is_fatal(m)).count();
         if failed > 0 {
             measure::say(&format!("{name}: {failed} methods failed"));
@@ -181,6 +193,7 @@ fn options(arguments: RunArguments) -> Result<Options> {
         quick: arguments.quick,
         rows: arguments.rows,
         runs: arguments.runs,
+        page_cache: arguments.page_cache,
         pg_bin: arguments.pg_bin,
         only: arguments.only,
         against: arguments.against,

@@ -1,7 +1,7 @@
 //! A suite's result as a Markdown page: published and measured side by side.
 
-use crate::figures;
 use crate::result::{MethodResult, Run, Status, SuiteResult};
+use crate::{demand, figures};
 
 /// The whole page.
 pub fn page(result: &SuiteResult) -> String {
@@ -13,6 +13,7 @@ pub fn page(result: &SuiteResult) -> String {
         text += "**Not complete**: some runs are still to come.\n\n";
     }
     text += &circumstances(result);
+    text += &demands(result);
     text += &times(result);
     text += &costs(result);
     text += &growth(result);
@@ -41,10 +42,13 @@ fn circumstances(result: &SuiteResult) -> String {
     );
     let settings: Vec<String> = p.settings.iter().map(|(n, v)| format!("{n} = {v}")).collect();
     text += &format!("- Settings: {}\n", settings.join(", "));
-    let cache = format!("{:?}", p.page_cache).to_lowercase();
+    let once =
+        p.once_from.map_or(String::new(), |n| format!(" (one from {} rows on)", figures::count(n)));
     text += &format!(
-        "- {} interleaved runs of each method, page cache {cache}, {} lanes; medians with smallest and largest\n",
-        p.runs, p.lanes
+        "- {} interleaved runs of each method{once}, page cache {}, {} lanes; medians with smallest and largest\n",
+        p.runs,
+        p.page_cache.word(),
+        p.lanes
     );
     for data in &result.data {
         text += &format!(
@@ -62,6 +66,18 @@ fn circumstances(result: &SuiteResult) -> String {
             published.figures,
             published.machine
         );
+    }
+    text + "\n"
+}
+
+/// What was asked and what was reached.
+fn demands(result: &SuiteResult) -> String {
+    if result.demands.is_empty() {
+        return String::new();
+    }
+    let mut text = demand::table(result);
+    if result.parameters.profile == "quick" {
+        text += "\nQuick profile: the figures are asked for at more rows than these.\n";
     }
     text + "\n"
 }
@@ -187,6 +203,9 @@ fn remarks(result: &SuiteResult) -> String {
         }
         if let Some(run) = method.runs.last() {
             parts.extend(run.notes.iter().cloned());
+            let told = |name: &String| method.median(|r| r.figures.get(name).copied());
+            let figure = |name| Some(format!("{name} {:.2}", told(name)?));
+            parts.extend(run.figures.keys().filter_map(figure));
         }
         parts.extend(method.versions.iter().map(|(name, version)| format!("{name} {version}")));
         if !parts.is_empty() {

@@ -1,7 +1,8 @@
 //! One run of one method: fresh server, clock, check, crash.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,14 +10,17 @@ use std::time::Instant;
 
 use anyhow::{bail, ensure, Context, Result};
 
+use crate::cache;
 use crate::check;
 use crate::data::Dataset;
 use crate::definition::{Data, Durability, Method, PageCache, Question};
 use crate::proc::{self, ClientUsage, MemoryWatch};
-use crate::psql::{Captured, Psql};
-use crate::result::{AfterCrash, Phase, Run};
+use crate::psql::{Captured, Psql, Told};
+use crate::result::{AfterCrash, Answer, Run};
 use crate::server::{self, Binaries, Server, Settings, USER};
 use crate::template;
+use crate::timed::Timed;
+use crate::work::bytes_below;
 
 /// What a run of any method needs.
 #[derive(Debug)]
@@ -39,6 +43,8 @@ pub struct Bench<'a> {
     pub crash: bool,
     /// Queries to ask of each table.
     pub questions: &'a [Question],
+    /// Largest size of the folder seen, in bytes.
+    pub peak: Cell<u64>,
 }
 
 /// One method with its input.
@@ -50,15 +56,8 @@ pub struct Case<'a> {
     pub data: &'a Data,
     /// The input.
     pub set: &'a Dataset,
-}
-
-/// What the steps took.
-#[derive(Debug, Default)]
-struct Timed {
-    seconds: f64,
-    phases: Vec<Phase>,
-    notes: Vec<String>,
-    usage: ClientUsage,
+    /// What the setup puts into the table before.
+    pub base: Option<&'a Dataset>,
 }
 
 impl Bench<'_> {
@@ -73,6 +72,7 @@ impl Bench<'_> {
         } else {
             self.run_foreign(case, round, &scratch)
         };
+        self.peak.set(self.peak.get().max(bytes_below(self.work)?));
         server::remove_dir(&self.work.join("data"))?;
         server::remove_dir(&scratch)?;
         outcome
@@ -90,6 +90,9 @@ impl Bench<'_> {
         let mut settings = self.settings.clone();
         settings.extend(case.method.settings.clone());
         let server = Server::start(self.binaries, &data, self.work, &settings)?;
+        if let Some(options) = &case.method.database {
+            server.remake_database(options)?;
+        }
         let psql = server.psql();
         let values = self.values(case, Some(&server), scratch);
         let setup = template::fill(&case.method.setup, &values)?;
@@ -129,7 +132,8 @@ impl Bench<'_> {
             client_peak_bytes: timed.usage.peak_bytes,
             written_bytes: written,
             floor_seconds,
-            notes: timed.notes,
+            notes: timed.told.notes,
+            figures: timed.told.figures,
             answer,
             after_crash: None,
         };
@@ -176,10 +180,14 @@ impl Bench<'_> {
         self.prepare_cache(case)?;
         let values = self.values(case, None, scratch);
         let timed = self.steps(case, None, &values, scratch)?;
-        let arguments = case.method.answer.as_deref().unwrap_or_default();
-        self.program(arguments, &values, scratch, "answer")?;
-        let answer = check::csv(&scratch.join("answer.csv"), case)?;
-        let bytes = scratch_bytes(scratch)?;
+        let bytes = bytes_below(scratch)?;
+        let answer = match &case.method.answer {
+            Some(arguments) => {
+                self.program(arguments, &values, scratch, "answer")?;
+                check::csv(&scratch.join("answer.csv"), case)?
+            }
+            None => Answer::of_itself(),
+        };
         Ok(Run {
             round,
             seconds: timed.seconds,
@@ -193,7 +201,8 @@ impl Bench<'_> {
             client_peak_bytes: timed.usage.peak_bytes,
             written_bytes: None,
             floor_seconds: Some(proc::floor_seconds(self.work, bytes)?),
-            notes: timed.notes,
+            notes: timed.told.notes,
+            figures: timed.told.figures,
             answer,
             after_crash: None,
         })
@@ -215,6 +224,9 @@ impl Bench<'_> {
         put("scratch", scratch.display().to_string());
         put("summary", scratch.join("summary.json").display().to_string());
         put("answer", scratch.join("answer.csv").display().to_string());
+        if let Some(base) = case.base {
+            put("base", base.csv.display().to_string());
+        }
         for (name, path) in &case.set.derived {
             put(name, path.display().to_string());
         }
@@ -233,17 +245,17 @@ impl Bench<'_> {
         method.lanes.unwrap_or(self.lanes)
     }
 
-    /// Reads the input files once, after dropping the kernel's caches where that is asked for.
+    /// Brings the input files into the page cache, or out of it.
     fn prepare_cache(&self, case: Case<'_>) -> Result<()> {
-        if self.page_cache == PageCache::Dropped {
-            rustix::fs::sync();
-            return fs::write("/proc/sys/vm/drop_caches", "3")
-                .context("only root can drop the page cache");
-        }
         let lanes = self.lanes_of(case.method);
         let parts = case.set.parts.get(&lanes).into_iter().flatten();
         for path in case.set.derived.values().chain(parts).chain([&case.set.csv]) {
-            io::copy(&mut File::open(path)?, &mut io::sink())?;
+            match self.page_cache {
+                PageCache::Warm => {
+                    io::copy(&mut File::open(path)?, &mut io::sink())?;
+                }
+                PageCache::Dropped => cache::drop_file(path)?,
+            }
         }
         Ok(())
     }
@@ -276,8 +288,9 @@ impl Bench<'_> {
                 timed.at_once(psql()?, &step.phase, &statements, scratch, &name)?;
             } else if let Some(run) = &step.run {
                 let start = Instant::now();
-                let usage = self.program(run, values, scratch, &name)?;
+                let (usage, told) = self.program(run, values, scratch, &name)?;
                 timed.add(start.elapsed().as_secs_f64(), usage);
+                timed.told.add(told);
                 timed.phase(&step.phase, start.elapsed().as_secs_f64());
             }
             at += 1;
@@ -313,14 +326,14 @@ impl Bench<'_> {
         parts.iter().enumerate().map(one).collect::<Result<_>>().map(Some)
     }
 
-    /// Runs a program to its end.
+    /// Runs a program to its end: what it used and told.
     fn program(
         &self,
         arguments: &[String],
         values: &BTreeMap<String, String>,
         scratch: &Path,
         name: &str,
-    ) -> Result<ClientUsage> {
+    ) -> Result<(ClientUsage, Told)> {
         let filled: Vec<String> =
             arguments.iter().map(|a| template::fill(a, values)).collect::<Result<_>>()?;
         let Some((program, rest)) = filled.split_first() else { bail!("an empty command") };
@@ -330,101 +343,8 @@ impl Bench<'_> {
         let client = files.spawn(&mut command)?;
         let what =
             Path::new(program).file_name().unwrap_or_default().to_string_lossy().into_owned();
-        files.wait(client, &what)
+        Ok((files.wait(client, &what)?, files.told()))
     }
-}
-
-impl Timed {
-    fn add(&mut self, seconds: f64, usage: ClientUsage) {
-        self.seconds += seconds;
-        self.usage = self.usage.plus(usage, false);
-    }
-
-    fn phase(&mut self, name: &str, seconds: f64) {
-        self.phases.push(Phase { name: name.to_owned(), seconds });
-    }
-
-    fn session(
-        &mut self,
-        psql: &Psql,
-        phases: &[(&str, &str)],
-        scratch: &Path,
-        name: &str,
-    ) -> Result<()> {
-        let start = Instant::now();
-        let session = psql.timed(phases, scratch, name)?;
-        self.add(start.elapsed().as_secs_f64(), session.usage);
-        for (phase, seconds) in session.phases {
-            self.phase(&phase, seconds);
-        }
-        self.notes.extend(session.notes);
-        Ok(())
-    }
-
-    /// Several sessions at once: the phase lasts until the last has ended.
-    fn at_once(
-        &mut self,
-        psql: &Psql,
-        phase: &str,
-        statements: &[String],
-        scratch: &Path,
-        name: &str,
-    ) -> Result<()> {
-        let start = Instant::now();
-        let begin = |(i, sql): (usize, &String)| {
-            psql.start(&[(phase, sql)], scratch, &format!("{name}-{i}"))
-        };
-        let running: Vec<_> = statements.iter().enumerate().map(begin).collect::<Result<_>>()?;
-        // All are waited for, also when one has failed: none may outlive the run.
-        let ended: Vec<_> = running.into_iter().map(|r| r.wait()).collect();
-        let seconds = start.elapsed().as_secs_f64();
-        let mut usage = ClientUsage::default();
-        for session in ended {
-            let session = session?;
-            usage = usage.plus(session.usage, true);
-            self.notes.extend(session.notes);
-        }
-        self.add(seconds, usage);
-        self.phase(phase, seconds);
-        Ok(())
-    }
-
-    /// Takes over what the loader wrote about itself: method chosen and why, what held it up, its
-    /// phases. Its count must be the table's.
-    fn read_summary(&mut self, path: &Path, rows: u64) -> Result<()> {
-        let text = fs::read_to_string(path).unwrap_or_default();
-        let Ok(summary) = serde_json::from_str::<serde_json::Value>(&text) else { return Ok(()) };
-        if let Some(loaded) = summary.get("loaded").and_then(serde_json::Value::as_u64) {
-            ensure!(loaded == rows, "its summary says {loaded} rows loaded, where {rows} are due");
-        }
-        for key in ["method", "reason", "bottleneck"] {
-            if let Some(value) = summary.get(key).and_then(|v| v.as_str()) {
-                self.notes.push(format!("{key}: {value}"));
-            }
-        }
-        let seconds = summary.get("seconds").and_then(|s| s.as_object());
-        let phase = |(name, value): (&String, &serde_json::Value)| {
-            Some(Phase { name: name.clone(), seconds: value.as_f64()? })
-        };
-        let own = seconds.into_iter().flatten().filter(|(name, _)| *name != "total");
-        let own: Vec<Phase> = own.filter_map(phase).collect();
-        if !own.is_empty() {
-            self.phases = own;
-        }
-        Ok(())
-    }
-}
-
-/// Bytes of all files in a folder.
-fn scratch_bytes(dir: &Path) -> Result<u64> {
-    let mut bytes = 0;
-    for entry in fs::read_dir(dir)? {
-        let entry = entry?;
-        if entry.file_name() != "answer.csv" {
-            bytes += entry.metadata()?.len();
-        }
-    }
-    Ok(bytes)
 }
 
 /// Prints one line of progress to standard error.

@@ -189,7 +189,10 @@ impl MemoryWatch {
     }
 }
 
-/// Seconds that plain `write` and one `fsync` take for so many bytes in a directory.
+/// Largest file that [`floor_seconds`] writes, in bytes.
+const FLOOR_FILE: u64 = 4 << 30;
+
+/// Seconds that plain `write` and `fsync` take for so many bytes in a directory.
 pub fn floor_seconds(dir: &Path, bytes: u64) -> Result<f64> {
     use std::io::Write;
     let path = dir.join("floor");
@@ -200,16 +203,23 @@ pub fn floor_seconds(dir: &Path, bytes: u64) -> Result<f64> {
         chunk.copy_from_slice(&word.to_le_bytes());
     }
     let start = Instant::now();
-    let mut file = fs::File::create(&path)?;
     let mut left = bytes;
-    while left > 0 {
-        let n = left.min(block.len() as u64);
-        file.write_all(&block[..n as usize])?;
-        left -= n;
+    // In files of bounded size, one after another, so that the disk need not hold all of it.
+    loop {
+        let mut file = fs::File::create(&path)?;
+        let mut of_file = left.min(FLOOR_FILE);
+        left -= of_file;
+        while of_file > 0 {
+            let n = of_file.min(block.len() as u64);
+            file.write_all(&block[..n as usize])?;
+            of_file -= n;
+        }
+        file.sync_all()?;
+        if left == 0 {
+            break;
+        }
     }
-    file.sync_all()?;
     let seconds = start.elapsed().as_secs_f64();
-    drop(file);
     fs::remove_file(&path)?;
     Ok(seconds)
 }
@@ -242,6 +252,9 @@ mod tests {
     fn own_usage_is_seen() {
         let pid = std::process::id();
         assert!(server_memory(pid) > 100 * 1024);
-        assert!(floor_seconds(&std::env::temp_dir(), 3 << 20).unwrap() > 0.0);
+        let dir = tempfile::tempdir().unwrap();
+        assert!(floor_seconds(dir.path(), 3 << 20).unwrap() > 0.0);
+        assert!(floor_seconds(dir.path(), 0).unwrap() > 0.0);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "the file is gone");
     }
 }

@@ -1,6 +1,7 @@
 //! psql as the one way to the server: what is timed is what a user would type,
 //! and the kernel accounts for it as for any other client.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -26,10 +27,38 @@ pub struct Psql {
 pub struct Session {
     /// Seconds of each marked phase, by psql's own timing.
     pub phases: Vec<(String, f64)>,
-    /// What the session's marked notes returned.
-    pub notes: Vec<String>,
+    /// What the session told by marks.
+    pub told: Told,
     /// CPU and memory of psql.
     pub usage: ClientUsage,
+}
+
+/// What a client tells the runner by lines `@@note TEXT` and `@@figure NAME VALUE`.
+#[derive(Debug, Default)]
+pub struct Told {
+    /// Notes for the reader.
+    pub notes: Vec<String>,
+    /// Figures by name.
+    pub figures: BTreeMap<String, f64>,
+}
+
+impl Told {
+    /// Takes a line in; one without a mark is no matter.
+    fn hear(&mut self, line: &str) {
+        if let Some(note) = line.strip_prefix("@@note ") {
+            self.notes.push(note.to_owned());
+        } else if let Some((name, value)) =
+            line.strip_prefix("@@figure ").and_then(|f| f.split_once(' '))
+        {
+            self.figures.extend(value.trim().parse().map(|value| (name.to_owned(), value)));
+        }
+    }
+
+    /// Takes over what another client told.
+    pub fn add(&mut self, other: Self) {
+        self.notes.extend(other.notes);
+        self.figures.extend(other.figures);
+    }
 }
 
 impl Psql {
@@ -125,6 +154,13 @@ impl Captured {
         String::from_utf8_lossy(&fs::read(&self.out).unwrap_or_default()).into_owned()
     }
 
+    /// What was told by marks.
+    pub fn told(&self) -> Told {
+        let mut told = Told::default();
+        self.out().lines().for_each(|line| told.hear(line));
+        told
+    }
+
     /// The last lines of what was said, of the error output where there is any.
     fn last_words(&self) -> String {
         let err = String::from_utf8_lossy(&fs::read(&self.err).unwrap_or_default()).into_owned();
@@ -145,7 +181,7 @@ impl Running {
     /// Waits for its end and reads the timings it printed.
     pub fn wait(self) -> Result<Session> {
         let usage = self.files.wait(self.client, "psql")?;
-        let mut session = Session { usage, ..Session::default() };
+        let mut session = Session { usage, told: self.files.told(), ..Session::default() };
         for line in self.files.out().lines() {
             if let Some(phase) = line.strip_prefix("@@phase ") {
                 session.phases.push((phase.to_owned(), 0.0));
@@ -153,8 +189,6 @@ impl Running {
                 if let Some((_, seconds)) = session.phases.last_mut() {
                     *seconds += ms / 1000.0;
                 }
-            } else if let Some(note) = line.strip_prefix("@@note ") {
-                session.notes.push(note.to_owned());
             }
         }
         Ok(session)

@@ -5,6 +5,8 @@
 //! - `<!-- bench: table suite=votes methods=copy-csv,pgsluice-auto -->`
 //! - `<!-- bench: figure suite=votes method=pgsluice-auto of=speedup -->`, where `of` is
 //!   `seconds`, `rows_per_second`, `ratio`, `speedup` or `published_seconds`
+//! - `<!-- bench: demands suite=copy -->`: what is asked of the suite, and what was reached; a suite of
+//!   which no run is kept yet says so
 //! - `<!-- bench: run suite=votes -->` names folder, machine and versions
 //!
 //! The newest full run of the suite is taken, or the one that `run=FOLDER` names.
@@ -15,8 +17,8 @@ use std::path::Path;
 
 use anyhow::{bail, Context, Result};
 
-use crate::figures;
 use crate::result::{MethodResult, SuiteResult};
+use crate::{demand, figures};
 
 const BEGIN: &str = "<!-- bench:";
 const END: &str = "<!-- /bench -->";
@@ -46,8 +48,13 @@ fn part(order: &str, runs: &Path) -> Result<String> {
     let kind = words.next().unwrap_or_default();
     let options: BTreeMap<&str, &str> = words.filter_map(|w| w.split_once('=')).collect();
     let suite = options.get("suite").context("which suite?")?;
-    let (folder, result) = kept(runs, suite, options.get("run").copied())?;
+    let found = kept(runs, suite, options.get("run").copied())?;
+    if kind == "demands" && found.is_none() {
+        return Ok("\nNo run of this suite is kept yet.\n".to_owned());
+    }
+    let (folder, result) = found.with_context(|| format!("no complete run of {suite} is kept"))?;
     match kind {
+        "demands" => Ok(format!("\n{}", demand::table(&result))),
         "table" => table(&result, options.get("methods").copied()),
         "figure" => {
             let name = options.get("method").context("which method?")?;
@@ -56,12 +63,12 @@ fn part(order: &str, runs: &Path) -> Result<String> {
             figure(method, options.get("of").copied().unwrap_or("seconds"))
         }
         "run" => Ok(described(&folder, &result)),
-        _ => bail!("neither table, figure nor run"),
+        _ => bail!("neither table, demands, figure nor run"),
     }
 }
 
 /// The named run of a suite, or its newest complete one; a full one before a quick one.
-fn kept(runs: &Path, suite: &str, named: Option<&str>) -> Result<(String, SuiteResult)> {
+fn kept(runs: &Path, suite: &str, named: Option<&str>) -> Result<Option<(String, SuiteResult)>> {
     let mut folders = Vec::new();
     for entry in fs::read_dir(runs).with_context(|| format!("no runs in {}", runs.display()))? {
         let entry = entry?;
@@ -73,7 +80,7 @@ fn kept(runs: &Path, suite: &str, named: Option<&str>) -> Result<(String, SuiteR
     }
     folders.retain(|(_, result)| result.complete);
     folders.sort_by_key(|(name, result)| (result.parameters.profile == "full", name.clone()));
-    folders.pop().with_context(|| format!("no complete run of {suite} is kept"))
+    Ok(folders.pop())
 }
 
 fn table(result: &SuiteResult, methods: Option<&str>) -> Result<String> {

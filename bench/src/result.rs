@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::checksum::Checksum;
 use crate::definition::{By, Durability, PageCache, Published};
+use crate::demand::Judged;
 use crate::environment::Environment;
 
 /// Version of the schema; a reader refuses any other.
@@ -45,6 +46,12 @@ pub struct SuiteResult {
     pub methods: Vec<MethodResult>,
     /// Fitted growth, for suites of several row counts.
     pub growth: Vec<Growth>,
+    /// What was asked, and whether it was reached.
+    #[serde(default)]
+    pub demands: Vec<Judged>,
+    /// Largest size of the folder for data and servers.
+    #[serde(default)]
+    pub peak_disk_bytes: u64,
 }
 
 /// What identifies a run: a result is only continued with the same.
@@ -56,6 +63,9 @@ pub struct Parameters {
     pub rows: Vec<u64>,
     /// Runs of each method.
     pub runs: u32,
+    /// Row counts from here on are run once.
+    #[serde(default)]
+    pub once_from: Option<u64>,
     /// Seed of the sample.
     pub seed: u64,
     /// Connections of parallel methods.
@@ -215,6 +225,9 @@ pub struct Run {
     pub floor_seconds: Option<f64>,
     /// What the method told about itself.
     pub notes: Vec<String>,
+    /// Figures that the method told about itself, by name.
+    #[serde(default)]
+    pub figures: BTreeMap<String, f64>,
     /// The answer that was checked.
     pub answer: Answer,
     /// What was left after a crash, where it was tried.
@@ -241,6 +254,18 @@ pub struct Answer {
     pub indexes: BTreeMap<String, String>,
     /// Fingerprint of the answer to each question.
     pub questions: BTreeMap<String, String>,
+}
+
+impl Answer {
+    /// Of a program that loads nothing and has checked itself.
+    pub fn of_itself() -> Self {
+        Self {
+            checksum: Checksum::default(),
+            compared: "by the program itself".to_owned(),
+            indexes: BTreeMap::new(),
+            questions: BTreeMap::new(),
+        }
+    }
 }
 
 /// The state after kill -9 and recovery.

@@ -1,14 +1,16 @@
 //! A suite from its definition to its JSON file: interleaved rounds, kept
 //! after every run, so that an interruption loses one run at most.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{bail, ensure, Context, Result};
 
 use crate::data::{Dataset, Workshop};
-use crate::definition::{By, Method, Suite};
+use crate::definition::{By, Data, Method, PageCache, Suite};
+use crate::demand::{Demand, Judged};
 use crate::environment::Environment;
 use crate::measure::{say, Bench, Case};
 use crate::proc;
@@ -16,16 +18,19 @@ use crate::result::{DataResult, MethodResult, Parameters, Run, Status, SuiteResu
 use crate::server::{self, Binaries, Server};
 use crate::summary;
 use crate::tools::Tools;
+use crate::work::Work;
 
 /// What the command line asks for.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The quarter-hour profile.
     pub quick: bool,
-    /// Row count instead of the suite's.
-    pub rows: Option<u64>,
+    /// Row counts instead of the suite's.
+    pub rows: Vec<u64>,
     /// Runs of each method instead of the suite's.
     pub runs: Option<u32>,
+    /// State of the page cache instead of the suite's.
+    pub page_cache: Option<PageCache>,
     /// Folder of the server's programs.
     pub pg_bin: Option<PathBuf>,
     /// Only these methods.
@@ -52,39 +57,6 @@ pub struct Options {
     pub fresh: bool,
 }
 
-/// The folder of one run, held by one runner at a time and removed at the end.
-#[derive(Debug)]
-pub struct Work {
-    dir: PathBuf,
-    _lock: File,
-}
-
-impl Work {
-    /// Takes the folder, ends and removes what a killed runner has left in it.
-    pub fn claim(dir: &Path, binaries: &Binaries) -> Result<Self> {
-        binaries.make_dir(dir)?;
-        let lock = File::create(dir.join("lock"))?;
-        rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive)
-            .map_err(|_| anyhow::anyhow!("another benchmark runs in {}", dir.display()))?;
-        server::end_leftovers(dir)?;
-        for entry in fs::read_dir(dir)? {
-            let path = entry?.path();
-            if path.is_dir() {
-                server::remove_dir(&path)?;
-            } else if path.file_name().is_some_and(|n| n != "lock") {
-                fs::remove_file(&path)?;
-            }
-        }
-        Ok(Self { dir: dir.to_owned(), _lock: lock })
-    }
-}
-
-impl Drop for Work {
-    fn drop(&mut self) {
-        let _ = server::remove_dir(&self.dir);
-    }
-}
-
 /// Runs one suite, continuing an unfinished result of the same parameters.
 pub fn suite(options: &Options, name: &str) -> Result<SuiteResult> {
     let suite = Suite::read(&options.suites, name)?;
@@ -100,7 +72,7 @@ pub fn suite(options: &Options, name: &str) -> Result<SuiteResult> {
     let work = Work::claim(&options.work, &binaries)?;
     let template = server::make_template(&binaries, &work.dir, &suite.settings)?;
     let mut tools = look_at_tools(&binaries, &work, &template, &suite, options)?;
-    let result = match existing {
+    let mut result = match existing {
         Some(result) => result,
         None => empty(
             &suite,
@@ -108,6 +80,9 @@ pub fn suite(options: &Options, name: &str) -> Result<SuiteResult> {
             Environment::look(&work.dir, &binaries.version()?, &binaries.psql),
         ),
     };
+    let of_chosen = |d: &&Demand| methods.iter().any(|m| m.name == d.method);
+    let demands: Vec<Demand> = suite.demand.iter().filter(of_chosen).cloned().collect();
+    result.demands = demands.into_iter().map(|d| Judged::new(d, &result)).collect();
     let variables = variables(&suite, options, &binaries);
     let bench = Bench {
         binaries: &binaries,
@@ -116,9 +91,10 @@ pub fn suite(options: &Options, name: &str) -> Result<SuiteResult> {
         settings: &suite.settings,
         variables: &variables,
         lanes: options.lanes,
-        page_cache: suite.page_cache,
+        page_cache: result.parameters.page_cache,
         crash: suite.crash,
         questions: &suite.question,
+        peak: Cell::new(result.peak_disk_bytes),
     };
     let mut rounds = Rounds { suite: &suite, methods, options, bench, result, path };
     fs::create_dir_all(&options.out)?;
@@ -154,11 +130,12 @@ fn parameters(suite: &Suite, options: &Options) -> Parameters {
     };
     Parameters {
         profile: if options.quick { "quick" } else { "full" }.to_owned(),
-        rows: options.rows.map_or_else(|| rows.clone(), |n| vec![n]),
+        rows: if options.rows.is_empty() { rows.clone() } else { options.rows.clone() },
         runs: options.runs.unwrap_or(runs),
+        once_from: suite.once_from.filter(|_| options.runs.is_none()),
         seed: options.seed,
         lanes: options.lanes,
-        page_cache: suite.page_cache,
+        page_cache: options.page_cache.unwrap_or(suite.page_cache),
         settings: suite.settings.clone(),
         against: options.against.clone(),
         only: options.only.clone(),
@@ -207,6 +184,7 @@ fn variables(suite: &Suite, options: &Options, binaries: &Binaries) -> BTreeMap<
     put("python", &options.python);
     put("psql", &binaries.psql);
     put("bench", options.suites.parent().unwrap_or(&options.suites));
+    variables.insert("seed".to_owned(), options.seed.to_string());
     variables
 }
 
@@ -226,6 +204,8 @@ fn empty(suite: &Suite, parameters: Parameters, environment: Environment) -> Sui
         data: Vec::new(),
         methods: Vec::new(),
         growth: Vec::new(),
+        demands: Vec::new(),
+        peak_disk_bytes: 0,
     }
 }
 
@@ -256,7 +236,8 @@ impl Rounds<'_> {
         let mut pending = self.methods.clone();
         pending.retain(|m| self.entry(m, rows).status == Status::Pending);
         let sets = self.make_data(&pending, rows)?;
-        let runs = self.result.parameters.runs;
+        let once = self.result.parameters.once_from.is_some_and(|from| rows >= from);
+        let runs = if once { 1 } else { self.result.parameters.runs };
         for round in 0..runs {
             for method in &pending {
                 let entry = self.entry(method, rows);
@@ -265,9 +246,13 @@ impl Rounds<'_> {
                     continue;
                 }
                 let data = self.suite.data_of(method);
-                let set = &sets[&(data.name.clone(), sample_of(method, rows))];
+                let set = &sets[&(data.name.clone(), self.rows_of(method, rows))];
+                let base = self.suite.base_of(method);
+                let base = base.map(|b| &sets[&(b.name.clone(), self.rows_in(b, rows))]);
                 let last = round + 1 == runs;
-                let outcome = self.bench.run(Case { method, data, set }, round, last);
+                let outcome = self.bench.run(Case { method, data, set, base }, round, last);
+                self.result.peak_disk_bytes =
+                    self.result.peak_disk_bytes.max(self.bench.peak.get());
                 if proc::interrupted() {
                     bail!("interrupted; the same command goes on from here");
                 }
@@ -281,12 +266,28 @@ impl Rounds<'_> {
                 entry.status = Status::Ok;
             }
         }
+        for set in sets.values() {
+            set.remove()?;
+        }
         self.keep()
+    }
+
+    /// Rows of an input where the suite has so many.
+    fn rows_in(&self, data: &Data, rows: u64) -> u64 {
+        let own = data.rows.as_ref().filter(|_| self.options.rows.is_empty());
+        own.map_or(rows, |own| if self.options.quick { own.quick } else { own.full })
+    }
+
+    /// Rows that a method loads where the suite has so many.
+    fn rows_of(&self, method: &Method, rows: u64) -> u64 {
+        let all = self.rows_in(self.suite.data_of(method), rows);
+        method.sample_rows.map_or(all, |n| n.min(all))
     }
 
     /// Makes sure that the method has its entry, and says so when it cannot be run here.
     fn enter(&mut self, method: &Method, rows: u64, tools: &mut Tools) {
-        let rows_loaded = sample_of(method, rows);
+        let rows_loaded = self.rows_of(method, rows);
+        let sampled = rows_loaded < self.rows_in(self.suite.data_of(method), rows);
         let known = |m: &MethodResult| m.name == method.name && m.of_rows == rows;
         if self.result.methods.iter().any(known) {
             return;
@@ -314,9 +315,9 @@ impl Rounds<'_> {
             gives_up: method.gives_up.clone(),
             data: self.suite.data_of(method).name.clone(),
             of_rows: rows,
-            rows: rows_loaded * u64::from(method.copies),
+            rows: if method.self_checked { 0 } else { rows_loaded * u64::from(method.copies) },
             bytes: 0,
-            sampled: rows_loaded < rows,
+            sampled,
             against: self.options.against.clone().or_else(|| method.against.clone()),
             published_seconds: method.published_seconds,
             published_rows_per_second: method.published_rows_per_second,
@@ -340,36 +341,43 @@ impl Rounds<'_> {
 
     /// Makes the inputs of these methods, with the files and shares that they use.
     fn make_data(&mut self, methods: &[&Method], rows: u64) -> Result<Datasets> {
+        let mut sets = Datasets::new();
+        for method in methods {
+            let base = self.suite.base_of(method).map(|base| (base, self.rows_in(base, rows)));
+            let own = (self.suite.data_of(method), self.rows_of(method, rows));
+            for (data, n) in base.into_iter().chain([own]) {
+                let key = (data.name.clone(), n);
+                if sets.contains_key(&key) {
+                    continue;
+                }
+                let uses = |m: &&Method| {
+                    self.suite.data_of(m).name == data.name && self.rows_of(m, rows) == n
+                };
+                let users: Vec<&Method> = methods.iter().copied().filter(uses).collect();
+                let set = self.make_one(data, n, &users)?;
+                self.record(&key, &set)?;
+                sets.insert(key, set);
+            }
+        }
+        Ok(sets)
+    }
+
+    /// Makes one input, with what its users need of it.
+    fn make_one(&self, data: &Data, rows: u64, users: &[&Method]) -> Result<Dataset> {
         let workshop = Workshop {
             binaries: self.bench.binaries,
             work: self.bench.work,
             template: self.bench.template,
             pgsluice: &self.options.pgsluice,
-            seed: self.options.seed,
+            seed: self.options.seed + data.seed,
             settings: &self.suite.settings,
         };
-        let mut sets = Datasets::new();
-        for method in methods {
-            let data = self.suite.data_of(method);
-            let rows = sample_of(method, rows);
-            let key = (data.name.clone(), rows);
-            if sets.contains_key(&key) {
-                continue;
-            }
-            let users = methods
-                .iter()
-                .filter(|m| self.suite.data_of(m).name == data.name && sample_of(m, rows) == rows);
-            let users: Vec<&&Method> = users.collect();
-            let used = |name: &&str| users.iter().any(|m| m.uses(name));
-            let derived: Vec<&str> = data.derived.keys().map(String::as_str).filter(used).collect();
-            let lanes = users.iter().filter(|m| m.step.iter().any(|s| s.each_lane.is_some()));
-            let lanes: Vec<u32> = lanes.map(|m| self.bench.lanes_of(m)).collect();
-            say(&format!("{}: making {rows} rows of {}", self.suite.suite, data.name));
-            let set = workshop.make(data, rows, &derived, &lanes)?;
-            self.record(&key, &set)?;
-            sets.insert(key, set);
-        }
-        Ok(sets)
+        let used = |name: &&str| users.iter().any(|m| m.uses(name));
+        let derived: Vec<&str> = data.derived.keys().map(String::as_str).filter(used).collect();
+        let lanes = users.iter().filter(|m| m.step.iter().any(|s| s.each_lane.is_some()));
+        let lanes: Vec<u32> = lanes.map(|m| self.bench.lanes_of(m)).collect();
+        say(&format!("{}: making {rows} rows of {}", self.suite.suite, data.name));
+        workshop.make(data, rows, &derived, &lanes)
     }
 
     /// Notes an input in the result; one that was there must be the same again.
@@ -401,12 +409,12 @@ impl Rounds<'_> {
     /// Takes a run into the result, or the reason why there is none.
     fn take(&mut self, method: &Method, rows: u64, set: &Dataset, outcome: Result<Run>) {
         let outcome = outcome.and_then(|run| {
-            self.agree(method, rows, &run)?;
+            self.agree(&run)?;
             Ok(run)
         });
         let suite = self.suite.suite.clone();
         let entry = self.entry(method, rows);
-        entry.bytes = set.bytes * u64::from(method.copies);
+        entry.bytes = if method.self_checked { 0 } else { set.bytes * u64::from(method.copies) };
         match outcome {
             Ok(run) => {
                 say(&format!("{suite} {} round {}: {:.3} s", method.name, run.round, run.seconds));
@@ -420,13 +428,11 @@ impl Rounds<'_> {
         }
     }
 
-    /// The questions' answers must be those that earlier methods gave on the same data.
-    fn agree(&self, method: &Method, rows: u64, run: &Run) -> Result<()> {
-        let data = &self.suite.data_of(method).name;
-        let loaded = sample_of(method, rows) * u64::from(method.copies);
+    /// The questions' answers must be those that earlier methods gave on the same rows.
+    fn agree(&self, run: &Run) -> Result<()> {
         for other in self.result.methods.iter() {
-            let comparable = other.data == *data && other.of_rows == rows && other.rows == loaded;
-            for earlier in other.runs.iter().filter(|_| comparable) {
+            let same = |r: &&Run| r.answer.checksum == run.answer.checksum;
+            for earlier in other.runs.iter().filter(same) {
                 for (question, answer) in &run.answer.questions {
                     let theirs = earlier.answer.questions.get(question);
                     ensure!(
@@ -447,11 +453,6 @@ impl Rounds<'_> {
         summary::summarise(&mut self.result, self.options.extrapolate);
         self.result.write(&self.path).context("cannot keep the result")
     }
-}
-
-/// Rows that a method loads of so many.
-fn sample_of(method: &Method, rows: u64) -> u64 {
-    method.sample_rows.map_or(rows, |n| n.min(rows))
 }
 
 /// Whether a failure of this method fails the whole run: a rival's is only reported.

@@ -229,6 +229,13 @@ impl Server {
         &self.psql
     }
 
+    /// Makes the database of the runs anew with options of CREATE DATABASE.
+    pub fn remake_database(&self, options: &str) -> Result<()> {
+        self.psql.query(&format!("DROP DATABASE {USER}"), "postgres")?;
+        let sql = format!("CREATE DATABASE {USER} TEMPLATE template0 {options}");
+        self.psql.query(&sql, "postgres").map(|_| ())
+    }
+
     /// Stops in good order (a fast shutdown, with its checkpoint).
     pub fn stop(mut self) -> Result<()> {
         proc::signal(self.pid(), Signal::INT);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::demand::Judged;
 use crate::result::{
     fitted_exponent, Growth, MethodResult, Ratio, Run, Spread, Status, SuiteResult,
 };
@@ -14,7 +15,8 @@ pub fn summarise(result: &mut SuiteResult, extrapolate: bool) {
         let runs = if method.status == Status::Failed { &[][..] } else { &method.runs[..] };
         let seconds = Spread::of(runs.iter().map(|r| r.seconds).collect());
         method.seconds = seconds;
-        method.rows_per_second = seconds.map(|s| method.rows as f64 / s.median);
+        method.rows_per_second =
+            seconds.filter(|_| method.rows > 0).map(|s| method.rows as f64 / s.median);
         method.extrapolated_seconds = seconds
             .filter(|_| extrapolate && method.sampled)
             .map(|s| s.median * method.of_rows as f64 / method.rows as f64);
@@ -26,6 +28,8 @@ pub fn summarise(result: &mut SuiteResult, extrapolate: bool) {
             .and_then(|other| ratio(method, other));
     }
     result.growth = growth(&result.methods);
+    let demands = std::mem::take(&mut result.demands);
+    result.demands = demands.into_iter().map(|d| Judged::new(d.demand, result)).collect();
 }
 
 /// Marks the result as complete when no method is pending.
@@ -36,7 +40,7 @@ pub fn complete(result: &mut SuiteResult) {
 /// Time over time, round by round; a sample is never compared with a whole.
 fn ratio(method: &MethodResult, other: &MethodResult) -> Option<Ratio> {
     let failed = [method, other].iter().any(|m| m.status == Status::Failed);
-    if failed || method.rows != other.rows {
+    if failed || method.rows != other.rows || method.rows == 0 {
         return None;
     }
     let of_round = |run: &Run| {

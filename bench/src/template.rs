@@ -7,6 +7,7 @@ use anyhow::{bail, Result};
 /// The variables that the runner itself supplies.
 pub const KNOWN: &[&str] = &[
     "answer",
+    "base",
     "bench",
     "column_names",
     "csv",
@@ -21,6 +22,7 @@ pub const KNOWN: &[&str] = &[
     "python",
     "rows",
     "scratch",
+    "seed",
     "summary",
     "typed_columns",
     "url",

@@ -15,6 +15,7 @@ use crate::server::USER;
 pub struct Tools {
     extensions: BTreeMap<String, String>,
     settings: Vec<String>,
+    icu: Option<String>,
     pgsluice: String,
     python: String,
     asked: BTreeMap<String, Result<String, String>>,
@@ -32,7 +33,10 @@ impl Tools {
         // Only a library that is loaded tells its settings.
         let sql = "LOAD 'pgsluice'; SELECT name FROM pg_settings WHERE name LIKE 'pgsluice.%'";
         let settings = psql.query(sql, USER).unwrap_or_default();
+        let sql = "SELECT collversion FROM pg_collation WHERE collname = 'en-US-x-icu'";
+        let icu = psql.query(sql, USER)?;
         Ok(Self {
+            icu: Some(icu).filter(|version| !version.is_empty()),
             settings: settings.lines().map(str::to_owned).collect(),
             extensions,
             pgsluice: pgsluice.display().to_string(),
@@ -60,6 +64,14 @@ impl Tools {
             let there = self.settings.iter().any(|s| s == name);
             let missing = || format!("the server has no setting {name}");
             return there.then(|| "there".to_owned()).ok_or_else(missing);
+        }
+        if need == "icu" {
+            return self.icu.clone().ok_or_else(|| "this server is built without ICU".to_owned());
+        }
+        if let Some(name) = need.strip_prefix("example:") {
+            let path = Path::new(&self.pgsluice).with_file_name("examples").join(name);
+            let missing = || format!("there is no {}\nhint: bench/prepare", path.display());
+            return path.exists().then(|| "built with it".to_owned()).ok_or_else(missing);
         }
         if let Some(module) = need.strip_prefix("python:") {
             let code = format!(

@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use pgsluice_bench::demand::Judged;
 use pgsluice_bench::report;
 use pgsluice_bench::result::SuiteResult;
 use serde_json::Value;
@@ -23,7 +24,8 @@ addEventListener("load", () => setTimeout(() => {
     time: marks("votes", "time"), wal: marks("votes", "wal"), phases: marks("votes", "phases"),
     curve: marks("scaling", "curve-time"), memory: marks("scaling", "curve-server"),
     labels: all("svg").map((svg) => [...svg.querySelectorAll("g[aria-label$='-axis label'] text")].map((t) => t.textContent)),
-    rows: all("#votes table")[0].innerText,
+    rows: all("#votes table")[1].innerText,
+    asked: all("#votes .asked table")[0].innerText,
     losses: document.getElementById("losses").innerText,
     overflow: document.documentElement.scrollWidth - innerWidth,
     wide: all("svg").filter((svg) => svg.getBoundingClientRect().width > innerWidth).length,
@@ -102,7 +104,9 @@ fn the_page_shows_what_the_json_says() {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    let (votes, scaling) = (common::votes(1.0), common::scaling());
+    let (mut votes, scaling) = (common::votes(1.0), common::scaling());
+    let demand = r#"{"work": "the work", "method": "ours", "against": "copy", "kind": "speedup", "must": 2.0}"#;
+    votes.demands = vec![Judged::new(serde_json::from_str(demand).unwrap(), &votes)];
     votes.write(&dir.path().join("votes.json")).unwrap();
     scaling.write(&dir.path().join("scaling.json")).unwrap();
     report::write(dir.path()).unwrap();
@@ -123,6 +127,11 @@ fn the_page_shows_what_the_json_says() {
             "{rows}"
         );
         assert!(rows.contains("<b>&</b>"), "markup in a title must stay text: {rows}");
+        let asked = seen["asked"].as_str().unwrap();
+        assert!(
+            asked.contains("2.08x (1.82x to 2.10x)") && asked.contains("≥ 2.00x: met"),
+            "{asked}"
+        );
         assert!(seen["losses"].as_str().unwrap().contains("unlike durability"));
         assert!(seen["overflow"].as_f64().unwrap() <= 0.0, "the page scrolls sideways at {width}");
         assert_eq!(seen["wide"], 0, "a plot is wider than the window of {width}");

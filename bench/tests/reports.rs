@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use pgsluice_bench::definition::Durability;
+use pgsluice_bench::demand::{Demand, Judged, Kind};
 use pgsluice_bench::losses;
 use pgsluice_bench::result::{Status, SuiteResult};
 
@@ -136,7 +137,9 @@ fn every_definition_is_sound_and_honest() {
     use pgsluice_bench::definition::{By, Suite};
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("suites");
     let names = Suite::names(&dir).unwrap();
-    assert_eq!(names, ["events", "lineitem", "rivals", "scaling", "tricks", "votes", "wide"]);
+    let published = ["events", "lineitem", "rivals", "scaling", "tricks", "votes", "wide"];
+    let demanding = ["copy", "index-curve", "indexes", "loader"];
+    assert!(published.iter().chain(&demanding).all(|n| names.iter().any(|m| m == n)), "{names:?}");
     for name in names {
         let suite = Suite::read(&dir, &name).unwrap();
         assert!(suite.method.iter().any(|m| m.by == By::Pgsluice), "{name} has nothing of ours");
@@ -147,4 +150,73 @@ fn every_definition_is_sound_and_honest() {
             assert!(!unlogged || logged || whole, "{name} {}: durability", method.name);
         }
     }
+}
+
+fn demand(kind: Kind, against: Option<&str>, must: f64, goal: f64) -> Judged {
+    let demand = Demand {
+        work: "votes".to_owned(),
+        method: "ours".to_owned(),
+        against: against.map(str::to_owned),
+        kind,
+        figure: (kind == Kind::Figure).then(|| "MB_per_second".to_owned()),
+        must,
+        goal: Some(goal),
+    };
+    demand.validate().unwrap();
+    Judged::new(demand, &common::votes(1.0))
+}
+
+#[test]
+fn demands_are_judged_by_the_runs() {
+    // Ours took 1.1, 1.0 and 1.2 s, copy 2.0, 2.1 and 2.5 s in the same rounds.
+    let speedup = demand(Kind::Speedup, Some("copy"), 2.0, 3.0);
+    let reached = speedup.reached.unwrap();
+    assert!((reached.median - 2.5 / 1.2).abs() < 1e-9 && (reached.min - 2.0 / 1.1).abs() < 1e-9);
+    assert_eq!((speedup.must_met, speedup.goal_met), (Some(true), Some(false)));
+    assert_eq!(speedup.verdict(Some(2.0), speedup.must_met), "≥ 2.00x: met");
+    assert_eq!(speedup.reached(), "2.08x (1.82x to 2.10x)");
+    let ratio = demand(Kind::TimeRatio, Some("rival"), 1.1, 1.2);
+    assert_eq!((ratio.must_met, ratio.goal_met), (Some(false), Some(false)), "{ratio:?}");
+    let ratio = demand(Kind::TimeRatio, Some("rival"), 1.3, 0.7);
+    assert_eq!(ratio.verdict(Some(1.3), ratio.must_met), "≤ 1.30: met");
+    assert_eq!(ratio.goal_met, Some(false));
+    let share = demand(Kind::Share, Some("rival"), 0.6, 0.9);
+    assert_eq!((share.must_met, share.goal_met), (Some(true), Some(false)), "{share:?}");
+    assert!(share.verdict(Some(0.6), share.must_met).contains("≥ 60 %: met"));
+    let peak = demand(Kind::ClientPeak, None, 256.0, 8.0);
+    assert_eq!((peak.must_met, peak.goal_met), (Some(true), Some(false)), "9 MB: {peak:?}");
+    let rate = demand(Kind::MegabytesPerSecond, None, 20.0, 20.1);
+    assert_eq!((rate.must_met, rate.goal_met), (Some(true), Some(false)), "22 MB in 1.1 s");
+    let figure = demand(Kind::Figure, None, 90.0, 91.0);
+    assert_eq!((figure.must_met, figure.goal_met), (Some(true), Some(false)), "{figure:?}");
+    let unlike = demand(Kind::Speedup, Some("unlogged"), 0.1, 0.2);
+    assert!(!unlike.same_durability && unlike.reached().ends_with(" †"));
+    let nobody = demand(Kind::Speedup, Some("absent"), 0.1, 0.2);
+    assert_eq!((nobody.must_met, nobody.reached().as_str()), (None, "–"));
+    assert_eq!(nobody.verdict(Some(0.1), None), "≥ 0.10x: no figure");
+}
+
+#[test]
+fn demands_are_shown_where_a_run_has_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut votes = common::votes(1.0);
+    votes.demands = vec![demand(Kind::Speedup, Some("copy"), 2.0, 3.0)];
+    let runs = dir.path().join("runs");
+    keep(&runs.join("2026-01-01-one"), &[votes]);
+    let line = "| votes | 1,000,000 | ours: times as fast as copy | 2.08x (1.82x to 2.10x) | ≥ 2.00x: met | ≥ 3.00x: not met |";
+    assert!(program(&["report", &runs.join("2026-01-01-one").display().to_string()])
+        .status
+        .success());
+    let page = fs::read_to_string(runs.join("2026-01-01-one/votes.md")).unwrap();
+    assert!(page.contains(line), "{page}");
+
+    let readme = dir.path().join("README.md");
+    let markers = "<!-- bench: demands suite=votes --><!-- /bench -->\n\
+        <!-- bench: demands suite=copy --><!-- /bench -->\n";
+    fs::write(&readme, markers).unwrap();
+    let generated =
+        program(&["readme", "--runs", runs.to_str().unwrap(), readme.to_str().unwrap()]);
+    assert!(generated.status.success(), "{}", String::from_utf8_lossy(&generated.stderr));
+    let page = fs::read_to_string(&readme).unwrap();
+    assert!(page.contains(line) && page.contains("No run of this suite is kept yet"), "{page}");
 }

@@ -268,3 +268,50 @@ fn a_rows_option_and_a_choice_of_methods_are_obeyed() {
     let output = place.command("small", &pg_bin).args(["--only", "nothing"]).output().unwrap();
     assert!(talk(&output).contains("no method nothing"), "{}", talk(&output));
 }
+
+#[test]
+fn methods_of_unusual_shape_are_run_and_checked() {
+    for (major, pg_bin) in servers() {
+        let place = Place::new();
+        let output = place.command("shapes", &pg_bin).args(["--page-cache", "dropped"]).output();
+        let output = output.unwrap();
+        assert_eq!(output.status.code(), Some(1), "one of them lies: {}", talk(&output));
+        let result = place.result("shapes");
+        assert!(result.complete && result.peak_disk_bytes > 10 << 20);
+        assert_eq!(result.parameters.page_cache.word(), "dropped");
+        let append = method(&result, "append");
+        if append.status == Status::Failed {
+            // A file system that keeps its pages whatever it is advised: said, not passed over.
+            let message = append.message.as_ref().unwrap();
+            assert!(message.contains("cannot be dropped here"), "on {major}: {message}");
+            continue;
+        }
+        assert_eq!((append.rows, append.runs[0].answer.checksum.rows), (70, 370));
+        let forgets = method(&result, "append-forgets").message.as_ref().unwrap();
+        assert!(forgets.contains("70 rows where the file has 370"), "on {major}: {forgets}");
+        let icu = method(&result, "icu");
+        match icu.status {
+            Status::Unavailable => assert!(icu.message.as_ref().unwrap().contains("without ICU")),
+            Status::Failed => panic!("on {major}: {:?}", icu.message),
+            _ => assert_eq!(icu.runs[0].notes, ["i"]),
+        }
+        let itself = method(&result, "itself");
+        assert_eq!(itself.runs[0].figures, BTreeMap::from([("speed".to_owned(), 42.5)]));
+        assert_eq!(itself.runs[0].notes, ["as told"]);
+        assert!(itself.rows_per_second.is_none(), "it loads nothing");
+        let judged: Vec<_> = result.demands.iter().map(|d| (d.must_met, d.goal_met)).collect();
+        assert_eq!(judged, [(Some(true), Some(false)), (None, None)]);
+    }
+}
+
+#[test]
+fn a_suite_that_cannot_be_run_does_not_end_the_others() {
+    let (_, pg_bin) = servers().into_iter().next().unwrap();
+    let place = Place::new();
+    let mut command = place.command("no-such-suite", &pg_bin);
+    command.args(["small", "--rows", "20", "--runs", "1", "--only", "copy"]);
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(talk(&output).contains("no suite no-such-suite"), "{}", talk(&output));
+    assert!(place.result("small").complete, "{}", talk(&output));
+}

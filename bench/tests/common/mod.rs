@@ -55,6 +55,7 @@ fn run(round: u32, seconds: f64, rows: u64) -> Run {
         written_bytes: Some(rows * 80),
         floor_seconds: Some(0.1),
         notes: Vec::new(),
+        figures: BTreeMap::from([("MB_per_second".to_owned(), 100.0 / seconds)]),
         answer: Answer {
             checksum: Checksum { rows, sum: 5 },
             compared: "values".to_owned(),
@@ -86,6 +87,7 @@ pub fn suite(name: &str, rows: &[u64], methods: Vec<MethodResult>) -> SuiteResul
         parameters: Parameters {
             profile: "full".to_owned(),
             rows: rows.to_vec(),
+            once_from: None,
             runs: 3,
             seed: 1,
             lanes: 2,
@@ -104,6 +106,8 @@ pub fn suite(name: &str, rows: &[u64], methods: Vec<MethodResult>) -> SuiteResul
         }],
         methods,
         growth: Vec::new(),
+        demands: Vec::new(),
+        peak_disk_bytes: 0,
     };
     summary::summarise(&mut result, false);
     result

@@ -2,12 +2,14 @@
 //!
 //! usage: cargo run --release -p pgsluice-core --example throughput [votes|events|text|all] [MB] [rounds]
 //!
-//! Prints MB of input per second, and the ratios to `memcpy` of the same bytes
-//! and to counting their newlines, all in the same run. Before a figure is
+//! Prints MB of input per second, and the ratios to `memcpy` of the same bytes,
+//! to counting their newlines, and to `wc -l` of the same bytes in a file, all
+//! in the same run. Before a figure is
 //! printed the answer is checked: rows, length and checksum of every round, and
 //! the first round's bytes against the byte-by-byte scanner's.
 
 use std::hint::black_box;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use pgsluice_core::row;
@@ -199,6 +201,7 @@ fn measure(name: &str, data: &[u8], dialect: &Dialect, shape: &RowShape, rounds:
         });
         assert_eq!(found, (expected.rows, expected.bytes));
     });
+    let by_wc = wc(data, newlines, rounds);
     let rate = |time: Duration| data.len() as f64 / 1e6 / time.as_secs_f64();
     println!(
         "{name}: {} rows, {:.1} bytes a row, PGCOPY sum {:016x}",
@@ -209,17 +212,33 @@ fn measure(name: &str, data: &[u8], dialect: &Dialect, shape: &RowShape, rounds:
     for (what, time) in [
         ("memcpy", copied),
         ("newlines", counted),
+        ("wc -l", by_wc),
         ("split", split),
         ("scan", scanned),
         ("to PGCOPY", encoded),
     ] {
         println!(
-            "  {what:<10} {:>8.0} MB/s  {:>6.1}x memcpy's time  {:>6.2}x newlines' time",
+            "  {what:<10} {:>8.0} MB/s  {:>6.1}x memcpy's time  {:>6.2}x newlines' time  {:>6.2}x wc -l's time",
             rate(time),
             time.as_secs_f64() / copied.as_secs_f64(),
-            time.as_secs_f64() / counted.as_secs_f64()
+            time.as_secs_f64() / counted.as_secs_f64(),
+            time.as_secs_f64() / by_wc.as_secs_f64()
         );
     }
+}
+
+/// The median time of `wc -l` of the same bytes in a file that lies in the page cache.
+fn wc(data: &[u8], newlines: u64, rounds: usize) -> Duration {
+    let path = std::env::temp_dir().join(format!("throughput-{}", std::process::id()));
+    std::fs::write(&path, data).expect("the temporary folder takes the file");
+    let time = median(rounds, || {
+        let output = Command::new("wc").arg("-l").arg(&path).output().expect("wc can be run");
+        let text = String::from_utf8_lossy(&output.stdout);
+        let lines = text.split_whitespace().next().and_then(|n| n.parse().ok());
+        assert_eq!(lines, Some(newlines), "wc says {text}");
+    });
+    std::fs::remove_file(&path).expect("the file is there");
+    time
 }
 
 fn bytecount(data: &[u8]) -> u64 {

@@ -1,0 +1,56 @@
+//! A file out of the kernel's page cache: by advice, which no other program on the machine feels and
+//! which needs no rights, and then looked at, because the kernel may leave it unheeded.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use anyhow::{ensure, Context, Result};
+use rustix::fs::{fadvise, Advice};
+use rustix::io::{preadv2, Errno, ReadWriteFlags};
+
+/// Drops a file from the page cache.
+pub fn drop_file(path: &Path) -> Result<()> {
+    let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    // Only pages that are on the disk already can go.
+    file.sync_all()?;
+    fadvise(&file, 0, None, Advice::DontNeed)?;
+    ensure!(
+        !cached(&file, 0)? && !cached(&file, file.metadata()?.len().saturating_sub(1))?,
+        "the page cache cannot be dropped here: {} is still in it",
+        path.display()
+    );
+    // To look may have made the kernel read ahead.
+    fadvise(&file, 0, None, Advice::DontNeed)?;
+    Ok(())
+}
+
+/// Whether a read at this offset would be served from the cache.
+fn cached(file: &File, offset: u64) -> io::Result<bool> {
+    let mut byte = [0];
+    let mut buffers = [io::IoSliceMut::new(&mut byte)];
+    match preadv2(file, &mut buffers, offset, ReadWriteFlags::NOWAIT) {
+        Ok(read) => Ok(read > 0),
+        Err(Errno::AGAIN) => Ok(false),
+        Err(e) => Err(e.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dropped_file_is_read_from_the_disk_again() {
+        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+        let path = dir.path().join("file");
+        std::fs::write(&path, vec![7; 8 << 20]).unwrap();
+        let file = File::open(&path).unwrap();
+        assert!(cached(&file, 0).unwrap(), "what was just written is in the cache");
+        match drop_file(&path) {
+            // The last byte: the first ones are read ahead once they are looked at.
+            Ok(()) => assert!(!cached(&file, (8 << 20) - 1).unwrap()),
+            Err(e) => assert!(format!("{e:#}").contains("cannot be dropped here"), "{e:#}"),
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! What is asked of a suite's figures, and whether they reach it: computed from the runs alone.
+
+use anyhow::{ensure, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::figures;
+use crate::result::{MethodResult, Run, Spread, Status, SuiteResult};
+
+/// One figure that a suite must show.
+#[derive(Clone, Debug, Deserialize, Serialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct Demand {
+    /// The work, in words.
+    pub work: String,
+    /// The method that is to reach it.
+    pub method: String,
+    /// The method it is compared with.
+    #[serde(default)]
+    pub against: Option<String>,
+    /// What is looked at.
+    pub kind: Kind,
+    /// Name of the figure, where the kind is one that the method tells itself.
+    #[serde(default)]
+    pub figure: Option<String>,
+    /// What must be reached.
+    pub must: f64,
+    /// What is aimed at.
+    #[serde(default)]
+    pub goal: Option<f64>,
+}
+
+/// What a demand looks at. Figures of two methods are taken round by round.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// The other's time over the method's, at least.
+    Speedup,
+    /// The method's time over the other's, at most.
+    TimeRatio,
+    /// The share of the other's speed that the method reaches, at least.
+    Share,
+    /// Megabytes (10^6) of CSV in a second, at least.
+    MegabytesPerSecond,
+    /// Peak memory of the client in megabytes (2^20), at most.
+    ClientPeak,
+    /// A figure that the method tells, at least.
+    Figure,
+}
+
+impl Demand {
+    /// A demand names what its kind needs, and nothing else.
+    pub fn validate(&self) -> Result<()> {
+        let pairs = matches!(self.kind, Kind::Speedup | Kind::TimeRatio | Kind::Share);
+        ensure!(self.against.is_some() == pairs, "demand {:?}: against", self.work);
+        ensure!(self.figure.is_some() == (self.kind == Kind::Figure), "demand {:?}", self.work);
+        Ok(())
+    }
+
+    /// Whether a value is as good as a limit.
+    fn meets(&self, value: f64, limit: f64) -> bool {
+        match self.kind {
+            Kind::TimeRatio | Kind::ClientPeak => value <= limit,
+            _ => value >= limit,
+        }
+    }
+
+    /// A value in the words of the tables.
+    pub fn written(&self, value: f64) -> String {
+        match self.kind {
+            Kind::Speedup => format!("{value:.2}x"),
+            Kind::TimeRatio => format!("{value:.2}"),
+            Kind::Share => format!("{:.0} %", 100.0 * value),
+            Kind::MegabytesPerSecond => format!("{value:.0} MB/s"),
+            Kind::ClientPeak => format!("{value:.0} MiB"),
+            Kind::Figure => format!("{value:.2}"),
+        }
+    }
+
+    /// A limit in the words of the tables: `≥ 3.5x`.
+    fn limit(&self, value: f64) -> String {
+        let sign = if self.meets(value - 1.0, value) { "≤" } else { "≥" };
+        format!("{sign} {}", self.written(value))
+    }
+
+    /// What the kind is called in the tables.
+    pub fn what(&self) -> &str {
+        match self.kind {
+            Kind::Speedup => "times as fast as",
+            Kind::TimeRatio => "time over that of",
+            Kind::Share => "share of the speed of",
+            Kind::MegabytesPerSecond => "rate",
+            Kind::ClientPeak => "peak memory of the client",
+            Kind::Figure => self.figure.as_deref().unwrap_or_default(),
+        }
+    }
+}
+
+/// A demand with what the runs say about it.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Judged {
+    /// The demand.
+    #[serde(flatten)]
+    pub demand: Demand,
+    /// Rows that the method loaded.
+    pub rows: u64,
+    /// What was reached; none where a method has no figure.
+    pub reached: Option<Spread>,
+    /// Whether the median is as good as `must`.
+    pub must_met: Option<bool>,
+    /// Whether it is as good as `goal`.
+    pub goal_met: Option<bool>,
+    /// False where the two methods promise different things after a crash.
+    pub same_durability: bool,
+}
+
+impl Judged {
+    /// A demand on a result: at the largest row count.
+    pub fn new(demand: Demand, result: &SuiteResult) -> Self {
+        let of_rows = result.parameters.rows.iter().copied().max().unwrap_or_default();
+        let method = result.method(&demand.method, of_rows);
+        let other = demand.against.as_ref().map(|name| result.method(name, of_rows));
+        let reached = method.and_then(|m| reached(&demand, m, other.flatten()));
+        let median = reached.map(|r| r.median);
+        let durability = |m: Option<&MethodResult>| m.map(|m| m.durability);
+        Self {
+            rows: method.map_or(0, |m| m.rows),
+            must_met: median.map(|m| demand.meets(m, demand.must)),
+            goal_met: median.zip(demand.goal).map(|(m, goal)| demand.meets(m, goal)),
+            same_durability: other.map_or(true, |o| durability(o) == durability(method)),
+            reached,
+            demand,
+        }
+    }
+
+    /// `4.21x (4.10x to 4.30x)`, marked where durability is unlike; a dash without a figure.
+    pub fn reached(&self) -> String {
+        let Some(Spread { median, min, max }) = self.reached else { return "–".to_owned() };
+        let write = |v| self.demand.written(v);
+        let mark = if self.same_durability { "" } else { " †" };
+        format!("{} ({} to {}){mark}", write(median), write(min), write(max))
+    }
+
+    /// `≥ 3.5x: met`.
+    pub fn verdict(&self, limit: Option<f64>, met: Option<bool>) -> String {
+        let Some(limit) = limit else { return "–".to_owned() };
+        let verdict = match met {
+            Some(true) => "met",
+            Some(false) => "not met",
+            None => "no figure",
+        };
+        format!("{}: {verdict}", self.demand.limit(limit))
+    }
+}
+
+/// The figure in each run, or each pair of runs of the same round.
+fn reached(demand: &Demand, method: &MethodResult, other: Option<&MethodResult>) -> Option<Spread> {
+    if method.status == Status::Failed {
+        return None;
+    }
+    let theirs = |run: &Run| {
+        let other = other.filter(|o| o.status != Status::Failed)?;
+        other.runs.iter().find(|r| r.round == run.round).map(|r| r.seconds)
+    };
+    let figure = |run: &Run| match demand.kind {
+        Kind::Speedup | Kind::Share => theirs(run).map(|other| other / run.seconds),
+        Kind::TimeRatio => theirs(run).map(|other| run.seconds / other),
+        Kind::MegabytesPerSecond => Some(method.bytes as f64 / 1e6 / run.seconds),
+        Kind::ClientPeak => Some(run.client_peak_bytes as f64 / f64::from(1 << 20)),
+        Kind::Figure => run.figures.get(demand.figure.as_ref()?).copied(),
+    };
+    Spread::of(method.runs.iter().filter_map(figure).collect())
+}
+
+/// The heads of the columns of [`rows`].
+pub const HEADS: [&str; 6] =
+    ["work", "rows", "what", "reached, median (min to max)", "must", "goal"];
+
+/// The demands of a suite in the words of every table.
+pub fn rows(result: &SuiteResult) -> Vec<[String; 6]> {
+    let row = |judged: &Judged| {
+        let demand = &judged.demand;
+        let against = demand.against.as_ref().map_or(String::new(), |name| format!(" {name}"));
+        [
+            demand.work.clone(),
+            figures::count(judged.rows),
+            format!("{}: {}{against}", demand.method, demand.what()),
+            judged.reached(),
+            judged.verdict(Some(demand.must), judged.must_met),
+            judged.verdict(demand.goal, judged.goal_met),
+        ]
+    };
+    result.demands.iter().map(row).collect()
+}
+
+/// The demands as a Markdown table.
+pub fn table(result: &SuiteResult) -> String {
+    let mut text = format!("| {} |\n|---|--:|---|--:|--:|--:|\n", HEADS.join(" | "));
+    for row in rows(result) {
+        text += &format!("| {} |\n", row.join(" | "));
+    }
+    text
+}
