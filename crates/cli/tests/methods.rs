@@ -3,6 +3,7 @@
 mod common;
 
 use common::{each_major, World};
+use pgsluice_engine::session::conn::Conn;
 
 const TABLE: &str = "DROP TABLE IF EXISTS t CASCADE; CREATE TABLE t (
     id serial PRIMARY KEY, name varchar(20) NOT NULL, at timestamptz, n numeric(10,2))";
@@ -178,6 +179,76 @@ fn extension(world: &mut World) {
     let said = load(world, &bad, &["--method", "extension"]).unwrap_err();
     assert!(said.contains("line 2, record 2") && said.contains("\"never\""), "{said}");
     world.sql("DROP EXTENSION pgsluice");
+}
+
+/// An extension whose library cannot be loaded: `auto` goes another way and says
+/// why; who names the extension is refused.
+#[test]
+fn auto_does_without_an_extension_that_cannot_be_loaded() {
+    let mut world = World::new(&each_major()[0]);
+    world.sql(
+        "CREATE SCHEMA pgsluice;
+         CREATE FUNCTION pgsluice.route() RETURNS text LANGUAGE c AS '$libdir/plpgsql', 'plpgsql_call_handler';
+         UPDATE pg_proc SET probin = '$libdir/pgsluice_gone' WHERE proname = 'route';
+         CREATE VIEW pgsluice.last_copy AS SELECT pgsluice.route();
+         INSERT INTO pg_extension VALUES (99999, 'pgsluice', 10, 'pgsluice'::regnamespace, false, '1.0')",
+    );
+    world.sql(TABLE);
+    let file = world.file("rows.csv", &records(100));
+    let output = world.run(&["plan", &file, "--table", "t", "--columns", "name,at,n"]);
+    let plan = String::from_utf8_lossy(&output.stdout).into_owned();
+    let method = plan.lines().find(|l| l.starts_with("method")).unwrap();
+    assert!(method.contains("copy-binary") && method.contains("pgsluice_gone"), "{plan}");
+    let summary = load(&world, &file, &[]).unwrap();
+    assert_eq!((&summary["method"], &summary["loaded"]), (&"copy-binary".into(), &100.into()));
+    assert!(summary["reason"].as_str().unwrap().contains("cannot be used"), "{summary}");
+    let said = load(&world, &file, &["--method", "extension"]).unwrap_err();
+    assert!(said.contains("pgsluice_gone") && said.contains("hint:"), "{said}");
+}
+
+/// `insert` does not wait for the disk at each commit, says so, and waits at its end,
+/// good or bad: what it has said is there survives a crash.
+#[test]
+fn insert_waits_for_the_disk_once() {
+    for installation in each_major() {
+        let mut world = World::new(&installation);
+        world.sql("ALTER SYSTEM SET wal_writer_delay = '10s'");
+        world.sql("SELECT pg_reload_conf()");
+        world.sql("CREATE TABLE t (a int, b text)");
+        let row = |i| format!("{i},x\n").into_bytes();
+        let rows = |n: usize| (0..n).flat_map(row).collect::<Vec<u8>>();
+        let file = world.file("rows.csv", &rows(50));
+        let arguments = [&file, "--table", "t", "--method", "insert"];
+        let output = world.run(&[&["plan"], &arguments[..]].concat());
+        let plan = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(plan.contains("setting   synchronous_commit = off, but"), "{plan}");
+        let mut log = 0;
+        world.log(&mut log);
+        let summary = world.load(&arguments).unwrap();
+        assert!(summary["settings"].to_string().contains("synchronous_commit"), "{summary}");
+        let said = world.log(&mut log);
+        let each = "statement: SET LOCAL synchronous_commit = off; INSERT INTO";
+        assert_eq!(said.matches(each).count(), 50);
+        assert_eq!(said.matches("pg_logical_emit_message").count(), 1);
+
+        let mut bytes = rows(30);
+        bytes.extend_from_slice(b"bad,x\n1,y\n");
+        let file = world.file("bad.csv", &bytes);
+        let said = world.load(&[&file, "--table", "t", "--method", "insert"]).unwrap_err();
+        assert!(said.contains("30 rows stayed") && said.contains("record 31"), "{said}");
+        world.server.kill9().unwrap();
+        world.server.restart().unwrap();
+        world.conn = Conn::open(&world.server.url("postgres")).unwrap();
+        assert_eq!(world.sql("SELECT count(*) FROM t"), "80");
+
+        // A limit is an error too, and what stays is named.
+        let rejects = world.path("rejects");
+        let reject = ["--on-error", "reject", "--reject-file", &rejects, "--reject-limit", "0"];
+        let said = world
+            .load(&[&[&file, "--table", "t", "--method", "insert"], &reject[..]].concat())
+            .unwrap_err();
+        assert!(said.contains("the limit of 0") && said.contains("31 rows stayed"), "{said}");
+    }
 }
 
 #[test]

@@ -265,7 +265,7 @@ pub(crate) fn open_lanes(
     }
     if plan.method == Method::Insert {
         // Row by row: each INSERT is a transaction of its own.
-        transaction::leave(&mut lanes[0].conn, plan)?;
+        transaction::leave(&mut lanes[0].conn, options)?;
     }
     Ok(lanes)
 }
@@ -298,8 +298,8 @@ fn close_rejects(
     let Some(rejects) = rejects else {
         return run.map(|(through, lanes)| (through, lanes, 0));
     };
-    let closed = run.and_then(|(through, lanes)| {
-        let rejected = rejects.close(through.records)?;
+    let closed = run.and_then(|(through, mut lanes)| {
+        let rejected = rejects.close(through.records).map_err(|e| lanes[0].stayed(e))?;
         Ok((through, lanes, rejected))
     });
     rejects.remove_if_empty()?;
@@ -338,6 +338,8 @@ fn check_counts(
 /// Commits the lanes one after another; gives the number of transactions.
 fn commit(lanes: &mut [Lane], plan: &Plan, options: &Options) -> Result<u64, Error> {
     if plan.method == Method::Insert {
+        // Each row is committed; only now all of them are waited for.
+        transaction::await_disk(&mut lanes[0].conn).map_err(|e| lanes[0].stayed(e))?;
         return Ok(lanes[0].counts.rows);
     }
     if plan.two_phase {

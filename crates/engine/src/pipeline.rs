@@ -130,20 +130,20 @@ fn finish(
             Err(error) => failed.push(error),
         }
     }
-    if user_stop.is_set() {
-        return Err(failed.into_iter().next().unwrap_or_else(Error::cancelled));
-    }
-    read?;
     // Of several lanes' errors the one that comes first in the input.
     failed.sort_by_key(|e| e.place().and_then(|p| p.offset).unwrap_or(u64::MAX));
-    match failed.into_iter().next() {
-        Some(error) => Err(error),
-        None if collected => {
-            lanes.iter_mut().try_for_each(Lane::finish)?;
-            Ok((through, lanes))
-        }
-        None => Err(Error::new("the load stopped before the end of the input")),
+    let first = failed.into_iter().next();
+    let error = match (read, first) {
+        (_, first) if user_stop.is_set() => Some(first.unwrap_or_else(Error::cancelled)),
+        (Err(error), _) => Some(error),
+        (_, None) if !collected => Some(Error::new("the load stopped before the end of the input")),
+        (_, first) => first,
+    };
+    if let Some(error) = error {
+        return Err(lanes.iter_mut().fold(error, |error, lane| lane.stayed(error)));
     }
+    lanes.iter_mut().try_for_each(Lane::finish)?;
+    Ok((through, lanes))
 }
 
 fn panicked() -> Error {

@@ -156,7 +156,7 @@ pub fn plan(
         made: None,
         before: Vec::new(),
         after: Vec::new(),
-        settings: settings(options),
+        settings: settings(options).into_iter().chain(one_by_one(choice.method)).collect(),
         required: target.method == Method::Extension,
         landing: None,
         two_phase: false,
@@ -239,7 +239,10 @@ fn choose(
                 _ if is_csv(options) => Method::CopyCsv,
                 _ => Method::CopyText,
             };
-            choice(method, wire, &why)
+            match &server.extension_fault {
+                Some(fault) => choice(method, wire, &format!("{why}; {}", unusable(fault))),
+                None => choice(method, wire, &why),
+            }
         }
         Method::Insert => choice(asked, Wire::Insert(1), named),
         Method::InsertBatch => choice(asked, Wire::Insert(1000), named),
@@ -255,6 +258,10 @@ fn choose(
         Method::Staged | Method::Extension => choice(asked, Wire::AsIs, named),
         _ => choice(asked, wire, named),
     }
+}
+
+fn unusable(fault: &str) -> String {
+    format!("the extension pgsluice is in this database and cannot be used: {fault}")
 }
 
 /// What a named method cannot do.
@@ -282,6 +289,10 @@ fn refuse(server: &ServerFacts, options: &Options) -> Result<(), Error> {
     if asked == Method::Staged && default {
         return Err(Error::new("staged cannot take a marker of defaults"));
     }
+    if let (Method::Extension, Some(fault)) = (asked, &server.extension_fault) {
+        return Err(Error::new(unusable(fault))
+            .with_hint("install it for this server anew, or take another method"));
+    }
     if asked == Method::Extension && server.extension.is_none() {
         return Err(Error::new("the extension pgsluice is not in this database")
             .with_hint("CREATE EXTENSION pgsluice, or take another method"));
@@ -304,6 +315,12 @@ pub fn settings(options: &Options) -> Vec<(String, String)> {
         all.extend(value.clone().map(|v| (name.to_string(), v)));
     }
     all
+}
+
+/// The setting of the method that commits each row.
+fn one_by_one(method: Method) -> Option<(String, String)> {
+    let value = "off, but for the last commit, which waits for all";
+    (method == Method::Insert).then(|| ("synchronous_commit".into(), value.into()))
 }
 
 /// What the method does around the rows.
@@ -364,7 +381,7 @@ fn judge(plan: &mut Plan, options: &Options) -> Result<(), Error> {
     Ok(())
 }
 
-/// What only `lanes`, `staged` and `extension` need.
+/// What only `lanes`, `staged` and `insert` need.
 fn around_lanes(
     plan: &mut Plan,
     server: &ServerFacts,
@@ -388,13 +405,16 @@ fn around_lanes(
                 plan.notes.push("each lane fires the statement triggers".into());
             }
         }
+        Method::Insert => plan.notes.push(
+            "commits do not wait for the disk, the last one waits for all: a crash of the server \
+             during the load may lose the latest rows, a crash after it none"
+                .into(),
+        ),
         Method::Staged => {
             let landing = staged::landing(plan, table, table.schema_open, std::process::id());
             plan.before.push(landing.create.clone());
             plan.landing = Some(landing);
         }
-        // Asking the view for anything makes the server load the library.
-        Method::Extension => plan.before.push("SELECT route FROM pgsluice.last_copy".into()),
         _ => {}
     }
 }

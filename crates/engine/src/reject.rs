@@ -323,7 +323,7 @@ impl Rejects {
 
     fn too_many(&self, keep: &mut Keep, rejected: u64) -> Error {
         let error = Error::new(format!(
-            "{rejected} records were rejected, which is more than the limit of {}; nothing was loaded",
+            "{rejected} records were rejected, which is more than the limit of {}",
             self.limit
         ));
         let Keep::Files(file) = keep else { return error };

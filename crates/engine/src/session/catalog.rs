@@ -38,6 +38,8 @@ pub struct ServerFacts {
     pub array_nulls: bool,
     /// the version of the extension `pgsluice` in this database, if the role may use it
     pub extension: Option<String>,
+    /// why it cannot be used, where it is there and cannot
+    pub extension_fault: Option<String>,
     /// the role may create schemas in this database
     pub can_create_schema: bool,
 }
@@ -206,8 +208,33 @@ pub fn server(conn: &mut Conn) -> Result<ServerFacts, Error> {
         lc_monetary: text(10),
         array_nulls: text(11) == "on",
         extension: row[12].clone(),
+        extension_fault: None,
         can_create_schema: text(13) == "t",
     })
+}
+
+/// Tries whether the extension works in this session: asking its view for
+/// anything makes the server load its library, which may be missing, or none for
+/// this server.
+///
+/// # Errors
+///
+/// The connection is lost.
+pub fn try_extension(conn: &mut Conn, server: &mut ServerFacts) -> Result<(), Error> {
+    if server.extension.is_none() {
+        return Ok(());
+    }
+    conn.exec("SAVEPOINT pgsluice_extension")?;
+    if let Err(error) = conn.exec("SELECT route FROM pgsluice.last_copy") {
+        if error.sqlstate().is_empty() {
+            return Err(error);
+        }
+        server.extension = None;
+        server.extension_fault = Some(error.message().to_owned());
+        conn.exec("ROLLBACK TO SAVEPOINT pgsluice_extension")?;
+    }
+    conn.exec("RELEASE SAVEPOINT pgsluice_extension")?;
+    Ok(())
 }
 
 /// Finds the table that `name` means in this session: as SQL reads it, with

@@ -5,7 +5,7 @@ mod court;
 mod judge;
 
 use super::conn::{Conn, Probe};
-use super::statement;
+use super::{statement, transaction};
 use crate::encode::{self, Body, Prepared};
 use crate::error::{shown, Error, Place};
 use crate::input::{Chunk, Counts, Part};
@@ -135,14 +135,31 @@ impl Lane {
     /// The server refuses a record of it or of an earlier one, or the
     /// connection is lost. The transaction is at its end.
     pub fn feed(&mut self, placed: Placed) -> Result<(), Error> {
+        self.take(placed).map_err(|error| self.stayed(error))
+    }
+
+    /// Adds to an error what it leaves in the table, where rows are committed one
+    /// by one, and sees to it that they stay there.
+    pub fn stayed(&mut self, error: Error) -> Error {
+        let rows = self.counts.rows;
+        if self.plan.wire != Wire::Insert(1) || rows == 0 || error.changed().is_some() {
+            return error;
+        }
+        let changed = match transaction::await_disk(&mut self.conn) {
+            Ok(()) => format!("{rows} rows stayed"),
+            Err(_) => format!(
+                "{rows} rows were committed; where the server has crashed, the latest of them may be lost"
+            ),
+        };
+        error.with_changed(changed)
+    }
+
+    fn take(&mut self, placed: Placed) -> Result<(), Error> {
         if let Some(rejects) = self.rejects.clone() {
             return self.judge(placed, &rejects);
         }
-        if let Wire::Insert(batch) = self.plan.wire {
-            return self.insert(&placed).map_err(|e| match self.counts.rows {
-                rows if batch == 1 && rows > 0 => e.with_changed(format!("{rows} rows stayed")),
-                _ => e,
-            });
+        if matches!(self.plan.wire, Wire::Insert(_)) {
+            return self.insert(&placed);
         }
         if let Some((fault, line)) = placed.prepared.fault {
             let file = placed.prepared.chunk.file;

@@ -9,7 +9,6 @@ use crate::error::Error;
 use crate::input::Reader;
 use crate::ledger;
 use crate::options::{Create, Method, Options};
-use crate::plan::Plan;
 
 /// Begins the transaction. Settings hold for it alone, so that a connection
 /// of a pooler goes back as it came.
@@ -42,12 +41,29 @@ fn set(conn: &mut Conn, name: &str, value: &str, local: bool) -> Result<(), Erro
 /// # Errors
 ///
 /// The connection is lost.
-pub fn leave(conn: &mut Conn, plan: &Plan) -> Result<(), Error> {
+pub fn leave(conn: &mut Conn, options: &Options) -> Result<(), Error> {
     conn.exec("COMMIT")?;
     set(conn, "client_encoding", "UTF8", false)?;
-    for (name, value) in &plan.settings {
-        set(conn, name, value, false)?;
+    for (name, value) in crate::plan::settings(options) {
+        set(conn, &name, &value, false)?;
     }
+    Ok(())
+}
+
+/// Precedes each statement that is a transaction of its own: its commit does
+/// not wait for the disk. For this transaction alone, so that a pooler's
+/// connection goes back as it came.
+pub const NO_WAIT: &str = "SET LOCAL synchronous_commit = off; ";
+
+/// Waits until everything that was committed is on disk, and wherever else the
+/// server's `synchronous_commit` wants it: a transaction that writes to the WAL
+/// and nowhere else waits for all WAL before its own.
+///
+/// # Errors
+///
+/// The connection is lost.
+pub fn await_disk(conn: &mut Conn) -> Result<(), Error> {
+    conn.exec("SELECT pg_catalog.pg_logical_emit_message(true, 'pgsluice', '')")?;
     Ok(())
 }
 
@@ -62,12 +78,15 @@ pub fn inspect(
     options: &Options,
     lock: bool,
 ) -> Result<(ServerFacts, TableFacts, Option<NewTable>), Error> {
-    let server = catalog::server(conn)?;
+    let mut server = catalog::server(conn)?;
     if server.major() < 15 {
         return Err(Error::new(format!("the server is PostgreSQL {}", server.major()))
             .with_hint("pgsluice works with PostgreSQL 15 and later"));
     }
     let target = &options.target;
+    if matches!(target.method, Method::Auto | Method::Extension) {
+        catalog::try_extension(conn, &mut server)?;
+    }
     check_encoding(conn, options)?;
     let mut found = catalog::find(conn, &target.table)?;
     let mut new = None;

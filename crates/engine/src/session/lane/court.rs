@@ -9,6 +9,7 @@ use crate::isolate::{isolate, Attempts, Refused};
 use crate::plan::Wire;
 use crate::rewrite;
 use crate::session::statement::{self, NoInsert};
+use crate::session::transaction::NO_WAIT;
 use pgsluice_core::error::Malformed;
 use pgsluice_core::scan::{valid_utf8, Dialect, Eol, Next, Record, Scanner};
 use std::ops::Range;
@@ -180,7 +181,8 @@ impl Court<'_> {
             };
             return Ok(Err(Refused { record: Some(index), ..refused }));
         }
-        let sql = insert.take();
+        let one_by_one = plan.wire == Wire::Insert(1);
+        let sql = if one_by_one { NO_WAIT.to_owned() + &insert.take() } else { insert.take() };
         let done = self.lane.attempt(|lane| lane.conn.exec_counted(&sql).map(|(_, rows)| rows))?;
         Ok(done.map_err(|error| self.lane.refused(&error).1))
     }
