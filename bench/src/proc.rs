@@ -19,18 +19,33 @@ const SAMPLING: Duration = Duration::from_millis(50);
 /// Set by Ctrl-C and SIGTERM: nothing new is started, what runs is ended.
 pub static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// The clients that run now, so that an interruption ends them too.
-static CLIENTS: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+/// How long a client may take: one that hangs fails its method, not the whole run.
+const CLIENT_LIMIT: Duration = Duration::from_secs(3600);
 
-/// Ends the clients on SIGINT and SIGTERM; the runner then cleans up after itself.
+/// The clients that run now and since when, so that an interruption or the limit ends them.
+static CLIENTS: Mutex<Vec<(u32, Instant)>> = Mutex::new(Vec::new());
+
+/// Ends the clients on SIGINT and SIGTERM, and those that hang; the runner then cleans up after
+/// itself.
 pub fn heed_signals() -> Result<()> {
+    thread::spawn(|| loop {
+        thread::sleep(Duration::from_secs(5));
+        end_clients(CLIENT_LIMIT);
+    });
     ctrlc::set_handler(|| {
         INTERRUPTED.store(true, Ordering::SeqCst);
-        for pid in CLIENTS.lock().expect("no panic while held").iter() {
-            signal(*pid, Signal::TERM);
-        }
+        end_clients(Duration::ZERO);
     })
     .context("cannot listen for signals")
+}
+
+/// Ends the clients that have run for so long.
+fn end_clients(limit: Duration) {
+    for (pid, since) in CLIENTS.lock().expect("no panic while held").iter() {
+        if since.elapsed() >= limit {
+            signal(*pid, Signal::TERM);
+        }
+    }
 }
 
 /// True after Ctrl-C or SIGTERM.
@@ -75,7 +90,7 @@ impl Client {
     pub fn spawn(command: &mut Command) -> Result<Self> {
         let name = command.get_program().to_string_lossy().into_owned();
         let child = command.spawn().with_context(|| format!("cannot start {name}"))?;
-        CLIENTS.lock().expect("no panic while held").push(child.id());
+        CLIENTS.lock().expect("no panic while held").push((child.id(), Instant::now()));
         Ok(Self(child))
     }
 
@@ -83,7 +98,7 @@ impl Client {
     pub fn wait(mut self) -> Result<(ExitStatus, ClientUsage)> {
         let pid = self.0.id();
         let used = self.0.wait4().context("cannot wait for a client")?;
-        CLIENTS.lock().expect("no panic while held").retain(|p| *p != pid);
+        CLIENTS.lock().expect("no panic while held").retain(|(p, _)| *p != pid);
         let cpu = used.rusage.utime + used.rusage.stime;
         let usage = ClientUsage { cpu_seconds: cpu.as_secs_f64(), peak_bytes: used.rusage.maxrss };
         Ok((used.status, usage))
@@ -246,6 +261,21 @@ mod tests {
         assert!(status.success());
         assert!(usage.cpu_seconds > 0.0);
         assert!(usage.peak_bytes > 100 * 1024, "{usage:?}");
+    }
+
+    #[test]
+    fn a_client_that_takes_too_long_is_ended() {
+        let client = Client::spawn(Command::new("sleep").arg("1000")).unwrap();
+        let pid = client.0.id();
+        let ours = || CLIENTS.lock().unwrap().iter().any(|(p, _)| *p == pid);
+        assert!(ours());
+        // As if it had been started long ago; other tests have clients too.
+        let before = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
+        CLIENTS.lock().unwrap().iter_mut().filter(|(p, _)| *p == pid).for_each(|c| c.1 = before);
+        end_clients(Duration::from_secs(50));
+        let (status, _) = client.wait().unwrap();
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(15));
+        assert!(!ours());
     }
 
     #[test]
