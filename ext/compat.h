@@ -4,9 +4,11 @@
 #ifndef PGSLUICE_COMPAT_H
 #define PGSLUICE_COMPAT_H
 
+#include "access/stratnum.h"
 #include "catalog/index.h"
 #include "catalog/pg_collation.h"
 #include "utils/pg_locale.h"
+#include "utils/sortsupport.h"
 
 #if PG_VERSION_NUM < 150000 || PG_VERSION_NUM >= 190000
 #error "pgsluice is built for PostgreSQL 15 to 18"
@@ -236,6 +238,17 @@ compat_set_new_file(Relation rel, char persistence)
 	RelationSetNewRelfilenumber(rel, persistence);
 #else
 	RelationSetNewRelfilenode(rel, persistence);
+#endif
+}
+
+/* Finds the ascending order of an index's column; 18 asks in another way. */
+static inline void
+compat_prepare_sort(Relation index, SortSupport sort)
+{
+#if PG_VERSION_NUM >= 180000
+	PrepareSortSupportFromIndexRel(index, false, sort);
+#else
+	PrepareSortSupportFromIndexRel(index, BTLessStrategyNumber, sort);
 #endif
 }
 

@@ -104,8 +104,10 @@ extern void sluice_index_insert_entries(SluiceIndexLoad *load, List *indexes,
 
 /* index_shape.c */
 extern const char *sluice_index_shape(Relation heap, Relation index,
-									  IndexInfo *info,
+									  bool rank_all,
 									  SluiceIndexAttribute *attributes);
+
+typedef struct SluiceIndexRanks SluiceIndexRanks;
 
 /* One build. */
 typedef struct SluiceIndexBuild
@@ -114,9 +116,13 @@ typedef struct SluiceIndexBuild
 	Relation	index;
 	IndexInfo  *info;
 	SluiceIndex *core;
+	SluiceIndexAttribute attributes[INDEX_MAX_KEYS];
+	SluiceIndexRanks *ranks[INDEX_MAX_KEYS];	/* of the columns that are ranked */
+	MemoryContext scratch;		/* of values that had to be formed */
 	struct BufFile *file;		/* spilled runs, once there are any */
 	uint8	   *buffer;			/* for reading them */
-	bool		unfit;			/* met a value that only the stock build takes */
+	const char *unfit;			/* why only the stock build takes the rows, once known */
+	bool		rank_all;		/* it could be done if no column were sorted by its bytes */
 	double		rows;
 	double		reltuples;
 	bool		allequalimage;
@@ -127,6 +133,13 @@ extern IndexBuildResult *sluice_index_build(Relation heap, Relation index,
 											IndexInfo *info, int memory);
 extern void sluice_index_add(SluiceIndexBuild *build, ItemPointer tid,
 							 bool alive, Datum *values, bool *isnull);
+
+extern void sluice_index_checked(SluiceIndexBuild *build, SluiceIndexStatus status);
+
+/* index_rank.c */
+extern void sluice_index_rank(SluiceIndexBuild *build);
+extern void sluice_index_store_values(SluiceIndexBuild *build, const Datum *values,
+									  const bool *isnull, Datum *stored);
 
 /* index_scan.c */
 extern bool sluice_index_scans_pages(Relation heap, IndexInfo *info);

@@ -93,6 +93,13 @@ checked(SluiceIndexBuild *build, SluiceIndexStatus status, const SluiceIndexStep
 	return status;
 }
 
+/* The same of a call that has no other answers. */
+void
+sluice_index_checked(SluiceIndexBuild *build, SluiceIndexStatus status)
+{
+	checked(build, status, NULL);
+}
+
 static void
 write_run(SluiceIndexBuild *build, const SluiceIndexStep *step)
 {
@@ -130,6 +137,7 @@ flush_run(SluiceIndexBuild *build)
 {
 	SluiceIndexStep step = {0};
 
+	sluice_index_rank(build);
 	checked(build, pgsluice_index_flush(build->core), &step);
 	for (;;)
 	{
@@ -147,6 +155,22 @@ flush_run(SluiceIndexBuild *build)
 	}
 }
 
+/* Adds a row with values that are to be formed as the index will store them. */
+static SluiceIndexStatus
+add_formed(SluiceIndexBuild *build, uint64 address, bool alive,
+		   const Datum *values, const bool *isnull)
+{
+	Datum		stored[INDEX_MAX_KEYS];
+	SluiceIndexStatus status;
+	MemoryContext old = MemoryContextSwitchTo(build->scratch);
+
+	sluice_index_store_values(build, values, isnull, stored);
+	status = pgsluice_index_add(build->core, address, !alive, true, stored, isnull);
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(build->scratch);
+	return checked(build, status, NULL);
+}
+
 /* Adds one row. */
 void
 sluice_index_add(SluiceIndexBuild *build, ItemPointer tid, bool alive,
@@ -154,20 +178,29 @@ sluice_index_add(SluiceIndexBuild *build, ItemPointer tid, bool alive,
 {
 	uint64		address = ((uint64) ItemPointerGetBlockNumber(tid) << 16) |
 		ItemPointerGetOffsetNumber(tid);
+	SluiceIndexStatus status;
 
 	if (build->unfit)
 		return;
 	build->rows += 1;
-	switch (checked(build,
-					pgsluice_index_add(build->core, address, !alive,
-									   (const uintptr_t *) values, isnull),
-					NULL))
+	status = checked(build,
+					 pgsluice_index_add(build->core, address, !alive, false, values, isnull),
+					 NULL);
+	if (status == SLUICE_INDEX_UNFIT)
+	{
+		status = add_formed(build, address, alive, values, isnull);
+		build->rank_all = status == SLUICE_INDEX_UNFIT;
+	}
+	switch (status)
 	{
 		case SLUICE_INDEX_FULL:
 			flush_run(build);
 			break;
 		case SLUICE_INDEX_UNFIT:
-			build->unfit = true;
+			build->unfit = "a value is compressed or too long";
+			break;
+		case SLUICE_INDEX_CROWDED:
+			build->unfit = "too many different values of a kind that the server has to compare";
 			break;
 		default:
 			break;
@@ -183,6 +216,7 @@ load(SluiceIndexBuild *build)
 
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 PROGRESS_BTREE_PHASE_PERFORMSORT_1);
+	sluice_index_rank(build);
 	checked(build, pgsluice_index_finish(build->core), &step);
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 PROGRESS_BTREE_PHASE_LEAF_LOAD);
@@ -231,7 +265,7 @@ report_scanned(const SluiceIndexBuild *build)
 }
 
 static SluiceIndex *
-new_core(SluiceIndexBuild *build, const SluiceIndexAttribute *attributes, int memory)
+new_core(SluiceIndexBuild *build, bool rank_all, int memory)
 {
 	SluiceIndexRules rules = {
 		.keys = IndexRelationGetNumberOfKeyAttributes(build->index),
@@ -242,28 +276,31 @@ new_core(SluiceIndexBuild *build, const SluiceIndexAttribute *attributes, int me
 		.first_in_table = sluice_index_conflict != NULL,
 		.deduplicate = build->allequalimage && !build->info->ii_Unique &&
 		BTGetDeduplicateItems(build->index),
+		.mixed = rank_all,
 	};
 
-	return pgsluice_index_new(attributes,
+	return pgsluice_index_new(build->attributes,
 							  IndexRelationGetNumberOfAttributes(build->index), &rules);
 }
 
 /*
  * Builds the index; NULL, and nothing written, if the table has values that
- * only the stock build takes.
+ * only the stock build takes, or only if all columns are ranked.
  */
 static IndexBuildResult *
-build_sorted(SluiceIndexBuild *build, const SluiceIndexAttribute *attributes, int memory)
+build_sorted(SluiceIndexBuild *build, bool rank_all, int memory)
 {
 	SluiceIndexReport *report = &sluice_index_report;
 	MemoryContextCallback *callback;
 	IndexBuildResult *result;
 	instr_time	start;
 
-	build->core = new_core(build, attributes, memory);
+	build->core = new_core(build, rank_all, memory);
 	if (build->core == NULL)
 		elog(ERROR, "pgsluice: the core cannot build index \"%s\"",
 			 RelationGetRelationName(build->index));
+	build->scratch = AllocSetContextCreate(CurrentMemoryContext, "pgsluice values",
+										   ALLOCSET_DEFAULT_SIZES);
 	callback = palloc0(sizeof(MemoryContextCallback));
 	callback->func = free_core;
 	callback->arg = build->core;
@@ -284,16 +321,42 @@ build_sorted(SluiceIndexBuild *build, const SluiceIndexAttribute *attributes, in
 	}
 	INSTR_TIME_SET_CURRENT(report->scanning);
 	INSTR_TIME_SUBTRACT(report->scanning, start);
-	if (build->unfit)
-		return NULL;
-	report_scanned(build);
-	load(build);
+	if (build->unfit == NULL)
+	{
+		report_scanned(build);
+		load(build);
+	}
 	if (build->file)
 		BufFileClose(build->file);
+	if (build->unfit)
+		return NULL;
 	result = palloc(sizeof(IndexBuildResult));
 	result->heap_tuples = build->reltuples;
 	result->index_tuples = build->rows;
 	return result;
+}
+
+/* One attempt; why the stock build has to do it, or NULL. */
+static const char *
+attempt(SluiceIndexBuild *build, bool rank_all, int memory, IndexBuildResult **result)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	MemoryContext context;
+	IndexBuildResult *built;
+	const char *reason = sluice_index_shape(build->heap, build->index, rank_all,
+											build->attributes);
+
+	if (reason)
+		return reason;
+	context = AllocSetContextCreate(caller, "pgsluice index build", ALLOCSET_DEFAULT_SIZES);
+	MemoryContextSwitchTo(context);
+	build->allequalimage = _bt_allequalimage(build->index, true);
+	built = build_sorted(build, rank_all, memory);
+	MemoryContextSwitchTo(caller);
+	if (built)
+		*result = memcpy(palloc(sizeof(*built)), built, sizeof(*built));
+	MemoryContextDelete(context);
+	return build->unfit;
 }
 
 /*
@@ -304,33 +367,23 @@ IndexBuildResult *
 sluice_index_build(Relation heap, Relation index, IndexInfo *info, int memory)
 {
 	SluiceIndexReport *report = &sluice_index_report;
-	SluiceIndexAttribute attributes[INDEX_MAX_KEYS];
 	SluiceIndexBuild build = {.heap = heap,.index = index,.info = info};
-	MemoryContext caller = CurrentMemoryContext;
-	MemoryContext context;
 	IndexBuildResult *result = NULL;
-	const char *reason = sluice_index_shape(heap, index, info, attributes);
+	const char *reason;
 	instr_time	start;
 
 	INSTR_TIME_SET_CURRENT(start);
 	memset(report, 0, sizeof(*report));
 	report->relid = RelationGetRelid(index);
 	report->method = "sorted";
-	if (reason == NULL)
+	reason = attempt(&build, false, memory, &result);
+	if (reason && build.rank_all)
 	{
-		context = AllocSetContextCreate(caller, "pgsluice index build",
-										ALLOCSET_DEFAULT_SIZES);
-		MemoryContextSwitchTo(context);
-		build.allequalimage = _bt_allequalimage(index, true);
-		result = build_sorted(&build, attributes, memory);
-		MemoryContextSwitchTo(caller);
-		if (result)
-			result = memcpy(palloc(sizeof(*result)), result, sizeof(*result));
-		else
-			reason = "a value is compressed, stored out of line or too long";
-		report->rows = (uint64) build.rows;
-		MemoryContextDelete(context);
+		build = (SluiceIndexBuild) {.heap = heap,.index = index,.info = info};
+		report->spilled = 0;
+		reason = attempt(&build, true, memory, &result);
 	}
+	report->rows = (uint64) build.rows;
 	if (reason)
 		strlcpy(report->reason, reason, sizeof(report->reason));
 	INSTR_TIME_SET_CURRENT(report->total);

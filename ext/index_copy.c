@@ -49,6 +49,18 @@ sluice_index_load_open(ResultRelInfo *rri, EState *estate, CopyFromState cstate,
 	return load;
 }
 
+/* Whether the server's own functions alone compare: workers may call those. */
+static bool
+server_compares(Relation index)
+{
+	for (int i = 1; i <= IndexRelationGetNumberOfKeyAttributes(index); i++)
+	{
+		if (index_getprocid(index, i, BTORDER_PROC) >= FirstNormalObjectId)
+			return false;
+	}
+	return true;
+}
+
 /*
  * Whether the index can be built at the end: a B-tree of plain columns that the
  * core can sort and no open cursor reads, and that checks at once if it is
@@ -63,8 +75,8 @@ can_wait(Relation heap, Relation index, IndexInfo *info)
 		index->rd_index->indisvalid && index->rd_index->indisready &&
 		!index->rd_index->indcheckxmin &&
 		index->rd_refcnt == 1 && !index->rd_index->indisexclusion && index->rd_index->indimmediate &&
-		sluice_index_scans_pages(heap, info) &&
-		sluice_index_shape(heap, index, info, attributes) == NULL;
+		sluice_index_scans_pages(heap, info) && server_compares(index) &&
+		sluice_index_shape(heap, index, false, attributes) == NULL;
 }
 
 /*

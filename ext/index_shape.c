@@ -1,6 +1,7 @@
 /*
- * Which indexes the core can sort: types whose order is known, collations whose
- * order is that of the bytes.
+ * How the core can sort an index: types whose order is known and collations
+ * whose order is that of the bytes by itself, all others by ranks that the
+ * server gives to the different values.
  */
 #include "index.h"
 
@@ -160,9 +161,24 @@ align_bytes(char attalign)
 	}
 }
 
+/*
+ * Whether values that are equal to the operator class are the same. bpchar's
+ * says so of values that have lost their trailing blanks.
+ */
+static bool
+equal_is_same(Relation index, int i)
+{
+	Oid			function = get_opfamily_proc(index->rd_opfamily[i], index->rd_opcintype[i],
+											 index->rd_opcintype[i], BTEQUALIMAGE_PROC);
+
+	return index->rd_opcintype[i] != BPCHAROID && OidIsValid(function) &&
+		DatumGetBool(OidFunctionCall1Coll(function, index->rd_indcollation[i],
+										  ObjectIdGetDatum(index->rd_opcintype[i])));
+}
+
 /* Describes one attribute of the index for the core, or says why it cannot be. */
 static const char *
-attribute_shape(Relation index, int i, SluiceIndexAttribute *attribute)
+attribute_shape(Relation index, int i, bool rank_all, SluiceIndexAttribute *attribute)
 {
 	Form_pg_attribute att = TupleDescAttr(RelationGetDescr(index), i);
 	const KnownOrder *known;
@@ -180,26 +196,29 @@ attribute_shape(Relation index, int i, SluiceIndexAttribute *attribute)
 		attribute->order = SLUICE_ORDER_CARRIED;
 		return NULL;
 	}
+	if (OidIsValid(index->rd_indcollation[i]) &&
+		!get_collation_isdeterministic(index->rd_indcollation[i]))
+		return psprintf("the collation of column \"%s\" is not deterministic",
+						NameStr(att->attname));
+	attribute->order = SLUICE_ORDER_RANKED;
 	known = find_order(index->rd_opfamily[i], index->rd_opcintype[i]);
-	if (known == NULL || known->len != att->attlen)
-		return psprintf("the order of column \"%s\" is not one that pgsluice knows",
-						NameStr(att->attname));
-	if (known->family == TEXT_BTREE_FAM_OID && !is_byte_order(index->rd_indcollation[i]))
-		return psprintf("the collation of column \"%s\" does not order by bytes",
-						NameStr(att->attname));
-	attribute->order = known->order;
+	if (known && known->len == att->attlen && !(rank_all && att->attlen == -1) &&
+		(known->family != TEXT_BTREE_FAM_OID || is_byte_order(index->rd_indcollation[i])))
+		attribute->order = known->order;
+	attribute->exact = equal_is_same(index, i);
 	attribute->descending = (index->rd_indoption[i] & INDOPTION_DESC) != 0;
 	attribute->nulls_first = (index->rd_indoption[i] & INDOPTION_NULLS_FIRST) != 0;
 	return NULL;
 }
 
 /*
- * Describes the index for the core. Returns why that cannot be, or NULL. This
+ * Describes the index for the core; with rank_all, all that could hold compressed
+ * values is ranked. Returns why that cannot be, or NULL. This
  * and what sluice_index_build() meets in the rows are the only reasons for the
  * stock build.
  */
 const char *
-sluice_index_shape(Relation heap, Relation index, IndexInfo *info,
+sluice_index_shape(Relation heap, Relation index, bool rank_all,
 				   SluiceIndexAttribute *attributes)
 {
 	int			natts = IndexRelationGetNumberOfAttributes(index);
@@ -215,7 +234,7 @@ sluice_index_shape(Relation heap, Relation index, IndexInfo *info,
 		return "the table is empty";
 	for (int i = 0; i < natts; i++)
 	{
-		const char *reason = attribute_shape(index, i, &attributes[i]);
+		const char *reason = attribute_shape(index, i, rank_all, &attributes[i]);
 
 		if (reason)
 			return reason;

@@ -126,6 +126,7 @@ typedef struct SluiceIndex SluiceIndex;
 #define SLUICE_ORDER_TEXT 4
 #define SLUICE_ORDER_BYTEA 5
 #define SLUICE_ORDER_CARRIED 6
+#define SLUICE_ORDER_RANKED 7
 
 typedef struct SluiceIndexAttribute
 {
@@ -135,7 +136,15 @@ typedef struct SluiceIndexAttribute
 	uint8_t		order;
 	bool		descending;
 	bool		nulls_first;
+	bool		exact;
 } SluiceIndexAttribute;
+
+typedef struct SluiceIndexValues
+{
+	const uint8_t *images;
+	const uint32_t *starts;
+	size_t		count;
+} SluiceIndexValues;
 
 typedef struct SluiceIndexRules
 {
@@ -146,6 +155,7 @@ typedef struct SluiceIndexRules
 	bool		nulls_not_distinct;
 	bool		first_in_table;
 	bool		deduplicate;
+	bool		mixed;
 } SluiceIndexRules;
 
 typedef enum SluiceIndexStatus
@@ -161,7 +171,8 @@ typedef enum SluiceIndexStatus
 	SLUICE_INDEX_DUPLICATE = 8,
 	SLUICE_INDEX_NO_MEMORY = 9,
 	SLUICE_INDEX_CORRUPT = 10,
-	SLUICE_INDEX_PANIC = 11
+	SLUICE_INDEX_PANIC = 11,
+	SLUICE_INDEX_CROWDED = 12
 } SluiceIndexStatus;
 
 typedef struct SluiceIndexStep
@@ -179,7 +190,13 @@ extern SluiceIndex *pgsluice_index_new(const SluiceIndexAttribute *attributes,
 									   size_t count, const SluiceIndexRules *rules);
 extern void pgsluice_index_free(SluiceIndex *build);
 extern SluiceIndexStatus pgsluice_index_add(SluiceIndex *build, uint64_t tid, bool dead,
-											const uintptr_t *values, const bool *nulls);
+											bool stored, const uintptr_t *values,
+											const bool *nulls);
+extern SluiceIndexStatus pgsluice_index_values(const SluiceIndex *build, size_t attribute,
+											   SluiceIndexValues *values);
+extern SluiceIndexStatus pgsluice_index_rank(SluiceIndex *build, size_t attribute,
+											 const uint32_t *order, const bool *equal,
+											 size_t count);
 extern SluiceIndexStatus pgsluice_index_flush(SluiceIndex *build);
 extern SluiceIndexStatus pgsluice_index_finish(SluiceIndex *build);
 extern SluiceIndexStatus pgsluice_index_step(SluiceIndex *build, SluiceIndexStep *step);

@@ -19,12 +19,26 @@ pub struct IndexAttributeDef {
     pub align: u8,
     /// `attbyval`
     pub by_value: bool,
-    /// 0 signed, 1 unsigned, 2 float, 3 fixed, 4 text, 5 bytea, 6 carried: [`Order`]
+    /// 0 signed, 1 unsigned, 2 float, 3 fixed, 4 text, 5 bytea, 6 carried, 7 ranked: [`Order`]
     pub order: u8,
     /// `DESC`
     pub descending: bool,
     /// `NULLS FIRST`
     pub nulls_first: bool,
+    /// of ranked values: equal ones are the same
+    pub exact: bool,
+}
+
+/// The different values of a ranked attribute.
+#[derive(Debug)]
+#[repr(C)]
+pub struct IndexValuesDef {
+    /// each as a Datum points to it, or the eight bytes of a Datum; aligned to eight bytes
+    pub images: *const u8,
+    /// where in `images` each begins, in eight bytes
+    pub starts: *const u32,
+    /// how many there are
+    pub count: usize,
 }
 
 /// The rules of an index.
@@ -45,6 +59,8 @@ pub struct IndexRulesDef {
     pub first_in_table: bool,
     /// form posting lists
     pub deduplicate: bool,
+    /// a ranked value may be compressed in one row and not in another
+    pub mixed: bool,
 }
 
 /// What became of a call, and what is to be done next.
@@ -75,6 +91,8 @@ pub enum IndexStatus {
     Corrupt = 10,
     /// a bug
     Panic = 11,
+    /// not added: too many different values of a ranked attribute
+    Crowded = 12,
 }
 
 /// What a step needs or gives, by its status.
@@ -125,6 +143,7 @@ fn shape_of(attributes: &[IndexAttributeDef], rules: &IndexRulesDef) -> Option<I
             4 => Order::Text,
             5 => Order::Bytea,
             6 => Order::Carried,
+            7 => Order::Ranked,
             _ => return None,
         })
     };
@@ -136,6 +155,7 @@ fn shape_of(attributes: &[IndexAttributeDef], rules: &IndexRulesDef) -> Option<I
             order: order(def.order)?,
             descending: def.descending,
             nulls_first: def.nulls_first,
+            exact: def.exact,
         })
     };
     let attributes = attributes.iter().map(attribute).collect::<Option<Vec<_>>>()?;
@@ -144,6 +164,7 @@ fn shape_of(attributes: &[IndexAttributeDef], rules: &IndexRulesDef) -> Option<I
     shape.nulls_not_distinct = rules.nulls_not_distinct;
     shape.first_in_table = rules.first_in_table;
     shape.deduplicate &= rules.deduplicate;
+    shape.mixed = rules.mixed;
     shape.leaf_free = rules.leaf_free;
     Some(shape)
 }
@@ -182,14 +203,14 @@ pub unsafe extern "C" fn pgsluice_index_free(build: *mut IndexBuild) {
     }
 }
 
-/// The bytes of a varlena, or `None` if it is compressed, out of line or longer than
-/// `index_form_tuple` stores untouched.
+/// A varlena as `index_form_tuple` stores it, or `None` if that may be another one than this: it
+/// is not `stored` and compressed, out of line or long.
 ///
 /// # Safety
 ///
 /// `datum` points to a varlena that lives for `'a`.
 #[inline]
-unsafe fn varlena<'a>(datum: usize) -> Option<&'a [u8]> {
+unsafe fn varlena<'a>(datum: usize, stored: bool) -> Option<Field<'a>> {
     let at = datum as *const u8;
     // SAFETY: a varlena has one byte at least; four if that byte is even, and then as many as
     // those say; if it is odd, as many as it says itself.
@@ -197,15 +218,21 @@ unsafe fn varlena<'a>(datum: usize) -> Option<&'a [u8]> {
         let first = *at;
         if first & 1 == 1 {
             let size = usize::from(first >> 1);
-            return (size > 0).then(|| slice(at.add(1), size - 1));
+            return (size > 0).then(|| Field::Bytes(slice(at.add(1), size - 1)));
         }
         let header = at.cast::<u32>().read_unaligned();
         let size = (header >> 2) as usize;
-        (header & 3 == 0 && (4..=MAX_VARLENA).contains(&size)).then(|| slice(at.add(4), size - 4))
+        if size < 4 || !stored && (header & 3 != 0 || size > MAX_VARLENA) {
+            return None;
+        }
+        let bytes = slice(at.add(4), size - 4);
+        Some(if header & 3 == 0 { Field::Bytes(bytes) } else { Field::Compressed(bytes) })
     }
 }
 
-/// Adds a row with address `tid` (block number << 16 | offset number).
+/// Adds a row with address `tid` (block number << 16 | offset number). `stored`: its values are
+/// as `index_form_tuple` stores them, or their storage is plain; else those that may not be are
+/// not taken.
 ///
 /// # Safety
 ///
@@ -216,61 +243,124 @@ pub unsafe extern "C" fn pgsluice_index_add(
     build: *mut IndexBuild,
     tid: u64,
     dead: bool,
+    stored: bool,
     values: *const usize,
     nulls: *const bool,
 ) -> IndexStatus {
     guarded(|| {
         // SAFETY: the caller's duty.
         let build = unsafe { &mut *build };
-        let attributes = build.shape().attributes();
-        let count = attributes.len();
+        let count = build.shape().attributes().len();
         // SAFETY: the caller's duty: an item for each attribute.
         let (values, nulls) = unsafe { (slice(values, count), slice(nulls, count)) };
         // One column is by far the most common.
-        if let [attribute] = attributes {
+        if count == 1 {
             // SAFETY: the caller's duty: a Datum of the attribute.
-            let Ok(field) = (unsafe { field(attribute, values[0], nulls[0]) }) else {
-                return Ok(IndexStatus::Unfit);
+            return match unsafe { field(build.shape_mut(), 0, values[0], nulls[0], stored)? } {
+                Ok(field) => Ok(build.add(tid, dead, |_| field)?.into()),
+                Err(status) => Ok(status),
             };
-            return Ok(build.add(tid, dead, |_| field)?.into());
         }
         let mut fields: [Option<Field>; MAX_ATTRIBUTES] = [None; MAX_ATTRIBUTES];
-        for (index, attribute) in attributes.iter().enumerate() {
+        for index in 0..count {
+            let (value, null) = (values[index], nulls[index]);
             // SAFETY: the caller's duty: a Datum of the attribute.
-            match unsafe { field(attribute, values[index], nulls[index]) } {
+            match unsafe { field(build.shape_mut(), index, value, null, stored)? } {
                 Ok(field) => fields[index] = field,
-                Err(Unfit) => return Ok(IndexStatus::Unfit),
+                Err(status) => return Ok(status),
             }
         }
         Ok(build.add(tid, dead, |index| fields[index])?.into())
     })
 }
 
-struct Unfit;
-
-/// A Datum as a field; `None` for NULL.
+/// A Datum as a field, interned where its attribute is ranked; `None` for NULL; or why not.
 ///
 /// # Safety
 ///
 /// Unless `null`, `datum` is one of the attribute; what it points to lives for `'a`.
 #[inline]
 unsafe fn field<'a>(
-    attribute: &Attribute,
+    shape: &mut IndexShape,
+    index: usize,
     datum: usize,
     null: bool,
-) -> Result<Option<Field<'a>>, Unfit> {
+    stored: bool,
+) -> Result<Result<Option<Field<'a>>, IndexStatus>, Failure> {
     if null {
-        return Ok(None);
+        return Ok(Ok(None));
     }
-    Ok(Some(if attribute.by_value {
+    let attribute = shape.attributes()[index];
+    let field = if attribute.by_value {
         Field::Word(datum as u64)
     } else if attribute.len > 0 {
         // SAFETY: a value of fixed length passed by reference.
         Field::Bytes(unsafe { slice(datum as *const u8, attribute.len as usize) })
     } else {
         // SAFETY: a varlena.
-        Field::Bytes(unsafe { varlena(datum) }.ok_or(Unfit)?)
-    }))
+        match unsafe { varlena(datum, stored) } {
+            // Its order is in bytes that are not at hand.
+            Some(Field::Compressed(_)) if matches!(attribute.order, Order::Text | Order::Bytea) => {
+                return Ok(Err(IndexStatus::Unfit));
+            }
+            Some(field) => field,
+            None => return Ok(Err(IndexStatus::Unfit)),
+        }
+    };
+    Ok(shape.intern(index, field)?.map(Some).ok_or(IndexStatus::Crowded))
+}
+
+/// Gives the different values of a ranked attribute; they stay where they are until the next row
+/// is added. [`IndexStatus::Go`]: the attribute is ranked.
+///
+/// # Safety
+///
+/// `build` is live and not used by another call; `values` is valid.
+#[no_mangle]
+pub unsafe extern "C" fn pgsluice_index_values(
+    build: *const IndexBuild,
+    attribute: usize,
+    values: *mut IndexValuesDef,
+) -> IndexStatus {
+    // SAFETY: the caller's duty.
+    let (build, values) = unsafe { (&*build, &mut *values) };
+    guarded(|| {
+        let dictionary = build.shape().dictionary(attribute).ok_or(Failure::Corrupt)?;
+        let (images, starts) = dictionary.values();
+        // The allocator aligns to sixteen bytes, which no type promises.
+        if !images.is_empty() && images.as_ptr() as usize % 8 != 0 {
+            return Ok(IndexStatus::Panic);
+        }
+        *values = IndexValuesDef {
+            images: images.as_ptr(),
+            starts: starts.as_ptr(),
+            count: starts.len(),
+        };
+        Ok(IndexStatus::Go)
+    })
+}
+
+/// Takes the order of all values of a ranked attribute: their numbers, ascending, and whether
+/// each is equal to the one before it.
+///
+/// # Safety
+///
+/// `build` is live and not used by another call; `order` and `equal` are valid for `count` items.
+#[no_mangle]
+pub unsafe extern "C" fn pgsluice_index_rank(
+    build: *mut IndexBuild,
+    attribute: usize,
+    order: *const u32,
+    equal: *const bool,
+    count: usize,
+) -> IndexStatus {
+    // SAFETY: the caller's duty.
+    let (build, order, equal) = unsafe { (&mut *build, slice(order, count), slice(equal, count)) };
+    guarded(|| {
+        let dictionary = build.shape_mut().dictionary_mut(attribute).ok_or(Failure::Corrupt)?;
+        dictionary.rank(order, equal)?;
+        Ok(IndexStatus::Go)
+    })
 }
 
 impl From<Added> for IndexStatus {

@@ -15,7 +15,7 @@ mod plan;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
 pub use form::{Row, Slice, Status};
-pub use index::{IndexAttributeDef, IndexRulesDef, IndexStatus, IndexStepDef};
+pub use index::{IndexAttributeDef, IndexRulesDef, IndexStatus, IndexStepDef, IndexValuesDef};
 pub use pgsluice_core::sink::Ask as AskDef;
 pub use plan::{ColumnDef, DialectDef, EnvDef, LabelDef, Plan};
 

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use pgsluice_ffi::{
     AskDef, ColumnDef, DialectDef, EnvDef, IndexAttributeDef, IndexRulesDef, IndexStatus,
-    IndexStepDef, LabelDef, Row, Slice, Status,
+    IndexStepDef, IndexValuesDef, LabelDef, Row, Slice, Status,
 };
 
 /// What a C program that includes the header prints for each expression.
@@ -76,10 +76,14 @@ fn the_header_is_in_step() {
 
 fn index_layout(expected: &mut Vec<(String, usize)>) {
     layout!(expected, IndexAttributeDef, "SluiceIndexAttribute", len "len", align "align",
-        by_value "by_value", order "order", descending "descending", nulls_first "nulls_first");
+        by_value "by_value", order "order", descending "descending", nulls_first "nulls_first",
+        exact "exact");
+    layout!(expected, IndexValuesDef, "SluiceIndexValues", images "images", starts "starts",
+        count "count");
     layout!(expected, IndexRulesDef, "SluiceIndexRules", keys "keys", memory "memory",
         leaf_free "leaf_free", unique "unique", nulls_not_distinct "nulls_not_distinct",
-        first_in_table "first_in_table", deduplicate "deduplicate");
+        first_in_table "first_in_table", deduplicate "deduplicate",
+        mixed "mixed");
     layout!(expected, IndexStepDef, "SluiceIndexStep", bytes "bytes", len "len", start "start",
         end "end", rows "rows", root "root", level "level");
     for (name, status) in [
@@ -95,6 +99,7 @@ fn index_layout(expected: &mut Vec<(String, usize)>) {
         ("NO_MEMORY", IndexStatus::NoMemory),
         ("CORRUPT", IndexStatus::Corrupt),
         ("PANIC", IndexStatus::Panic),
+        ("CROWDED", IndexStatus::Crowded),
     ] {
         expected.push((format!("SLUICE_INDEX_{name}"), status as usize));
     }

@@ -89,12 +89,8 @@ impl Loader {
 
     #[inline]
     fn add_deduplicated(&mut self, shape: &IndexShape, row: &Row) -> Result<(), Failure> {
-        if !self.tids.is_empty() && self.is_base(shape, row)? {
-            let merged = tuple::maxalign(self.base.len() + 6 * (self.tids.len() + 1));
-            if merged > MAX_POSTING {
-                self.flush(shape)?;
-            }
-        } else {
+        let merged = tuple::maxalign(self.base.len() + 6 * (self.tids.len() + 1));
+        if self.tids.is_empty() || merged > MAX_POSTING || !self.is_base(shape, row)? {
             self.flush(shape)?;
             self.base.clear();
             let tuple = row.tuple(shape, &mut self.scratch)?;
@@ -118,7 +114,10 @@ impl Loader {
             return Ok(true);
         }
         let tuple = row.tuple(shape, &mut self.scratch)?;
-        Ok(tuple[6..] == self.base[6..])
+        Ok(tuple[6..] == self.base[6..]
+            || shape.mixed
+                && shape.key().iter().all(|attribute| attribute.exact)
+                && tuple::compare(shape, &self.base, tuple).0.is_eq())
     }
 
     /// Puts the rows that are equal to the base into the tree.

@@ -70,11 +70,14 @@ pub struct IndexBuild {
 impl IndexBuild {
     /// A build that holds about `memory` bytes of rows.
     #[must_use]
-    pub fn new(shape: IndexShape, memory: usize) -> Self {
+    pub fn new(mut shape: IndexShape, memory: usize) -> Self {
+        // Values to be ranked may take half.
+        let rows = if shape.ranked() > 0 { memory / 2 } else { memory };
+        shape.open_dictionaries(memory - rows);
         Self {
             shape,
             memory,
-            collector: Collector::new(memory),
+            collector: Collector::new(rows),
             runs: VecDeque::new(),
             file_end: 0,
             phase: Phase::Collect,
@@ -91,7 +94,12 @@ impl IndexBuild {
         &self.shape
     }
 
-    /// Adds a row. After [`Added::Full`] comes [`IndexBuild::flush`].
+    /// The index, to intern values and to rank them.
+    pub fn shape_mut(&mut self) -> &mut IndexShape {
+        &mut self.shape
+    }
+
+    /// Adds a row, whose ranked values are interned. After [`Added::Full`] comes [`IndexBuild::flush`].
     ///
     /// # Errors
     ///
@@ -106,7 +114,8 @@ impl IndexBuild {
         self.collector.add(&self.shape, tid, dead, field)
     }
 
-    /// Sorts the rows and makes the next steps write them out.
+    /// Sorts the rows and makes the next steps write them out. Before this and before
+    /// [`IndexBuild::finish`] all values are ranked.
     ///
     /// # Errors
     ///
@@ -209,7 +218,7 @@ impl IndexBuild {
     fn step_flush(&mut self, from: usize) -> Result<Step, Failure> {
         let mut at = from;
         while at < self.collector.len() && self.output.len() < BUFFER {
-            run::spill(&self.collector.row(at), &mut self.output)?;
+            run::spill(&self.shape, &self.collector.row(at), &mut self.output)?;
             at += 1;
         }
         if self.output.is_empty() {
@@ -259,7 +268,7 @@ impl IndexBuild {
     fn step_merge(&mut self, mut merge: Merge) -> Result<Step, Failure> {
         while self.output.len() < BUFFER {
             match merge.advance(&self.shape)? {
-                Next::Row => run::spill(&merge.row()?, &mut self.output)?,
+                Next::Row => run::spill(&self.shape, &merge.row()?, &mut self.output)?,
                 Next::Read(extent) => {
                     self.phase = Phase::Merge(merge);
                     return Ok(Step::Read(extent));

@@ -10,6 +10,8 @@ use super::shape::{Attribute, IndexShape, Order, MAX_ATTRIBUTES};
 use super::tuple::{self, Field};
 
 const BYTES: usize = 16;
+/// Bytes of a number or a rank.
+const RANK: usize = 4;
 const NULL_FIRST: u8 = 0;
 const VALUE: u8 = 1;
 const NULL_LAST: u8 = 2;
@@ -100,7 +102,16 @@ fn put(writer: &mut Writer, attribute: &Attribute, field: Field) {
             writer.at = BYTES;
             writer.whole = false;
         }
-        (_, Field::Bytes(bytes)) => writer.bytes(bytes, invert),
+        // The number for now: [`translate`] makes it the rank. No part of it would be of use.
+        (_, Field::Ranked(id)) if writer.at + RANK <= BYTES => {
+            writer.bytes(&id.to_be_bytes(), false);
+            writer.whole &= attribute.exact;
+        }
+        (_, Field::Ranked(_)) => {
+            writer.at = BYTES;
+            writer.whole = false;
+        }
+        (_, Field::Bytes(bytes) | Field::Compressed(bytes)) => writer.bytes(bytes, invert),
     }
 }
 
@@ -108,7 +119,7 @@ fn put(writer: &mut Writer, attribute: &Attribute, field: Field) {
 #[inline]
 pub fn encode<'a>(shape: &IndexShape, field: impl Fn(usize) -> Option<Field<'a>>) -> Key {
     let carried = shape.attributes().len() > shape.key().len();
-    let mut writer = Writer { bytes: [0; BYTES], at: 0, whole: !carried };
+    let mut writer = Writer { bytes: [0; BYTES], at: 0, whole: !carried && !shape.mixed };
     for (index, attribute) in shape.key().iter().enumerate() {
         match field(index) {
             None if attribute.nulls_first => writer.byte(NULL_FIRST),
@@ -122,9 +133,50 @@ pub fn encode<'a>(shape: &IndexShape, field: impl Fn(usize) -> Option<Field<'a>>
     Key { prefix: u128::from_be_bytes(writer.bytes), whole: writer.whole }
 }
 
+/// What stands in a prefix for ranked values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// their numbers, as [`encode`] leaves them and as they are spilled
+    Numbers,
+    /// their ranks, inverted for `DESC`: to be compared
+    Ranks,
+}
+
+/// Replaces what stands for ranked values by the other, which is `to`.
+#[must_use]
+pub fn translate(shape: &IndexShape, prefix: u128, to: Standing) -> u128 {
+    let mut bytes = prefix.to_be_bytes();
+    let mut at = 0;
+    for (index, attribute) in shape.key().iter().enumerate() {
+        if at >= BYTES || attribute.order == Order::Bytea && bytes[at] == VALUE {
+            break;
+        }
+        let present = bytes[at] == VALUE;
+        at += 1;
+        if !present {
+            continue;
+        }
+        let Some(dictionary) = shape.dictionary(index) else {
+            at = value_end(attribute, &bytes, at).1;
+            continue;
+        };
+        let Some(place) = bytes.get_mut(at..at + RANK) else { break };
+        let invert = if attribute.descending { u32::MAX } else { 0 };
+        let stands = u32::from_be_bytes([place[0], place[1], place[2], place[3]]);
+        let stands = match to {
+            Standing::Ranks => dictionary.rank_of(stands) ^ invert,
+            Standing::Numbers => dictionary.of_rank(stands ^ invert),
+        };
+        place.copy_from_slice(&stands.to_be_bytes());
+        at += RANK;
+    }
+    u128::from_be_bytes(bytes)
+}
+
 /// Appends to `out` the index tuple of a row whose prefix is whole.
 ///
-/// Memory for [`DECODED`] bytes is the caller's to reserve.
+/// Memory for [`DECODED`] bytes is the caller's to reserve, for a largest tuple if attributes are
+/// ranked.
 pub fn decode(shape: &IndexShape, prefix: u128, out: &mut Vec<u8>) {
     let encoded = prefix.to_be_bytes();
     // Values that were inverted for DESC are put right in here.
@@ -132,7 +184,7 @@ pub fn decode(shape: &IndexShape, prefix: u128, out: &mut Vec<u8>) {
     if let ([attribute], VALUE) = (shape.key(), bytes[0]) {
         let (end, _) = value_end(attribute, &bytes, 1);
         invert(attribute, &mut bytes[1..end]);
-        let field = value(attribute, &bytes[1..end]);
+        let field = value(shape, 0, &bytes[1..end]);
         return tuple::form(shape, 1, |_| Some(field), out);
     }
     let mut fields: [Option<Field>; MAX_ATTRIBUTES] = [None; MAX_ATTRIBUTES];
@@ -149,9 +201,9 @@ pub fn decode(shape: &IndexShape, prefix: u128, out: &mut Vec<u8>) {
         *span = (at, end + 1);
         at = next;
     }
-    for ((attribute, &(start, end)), field) in shape.key().iter().zip(&spans).zip(&mut fields) {
+    for (index, (&(start, end), field)) in spans.iter().zip(&mut fields).enumerate() {
         if end > 0 {
-            *field = Some(value(attribute, &bytes[start..end - 1]));
+            *field = Some(value(shape, index, &bytes[start..end - 1]));
         }
     }
     tuple::form(shape, shape.key().len(), |index| fields[index], out);
@@ -159,6 +211,9 @@ pub fn decode(shape: &IndexShape, prefix: u128, out: &mut Vec<u8>) {
 
 /// Where the value that begins at `at` ends, and where the next one begins.
 fn value_end(attribute: &Attribute, bytes: &[u8; BYTES], at: usize) -> (usize, usize) {
+    if attribute.order == Order::Ranked {
+        return (at + RANK, at + RANK);
+    }
     if attribute.order != Order::Text {
         let end = at + attribute.len as usize;
         return (end, end);
@@ -177,7 +232,13 @@ fn invert(attribute: &Attribute, bytes: &mut [u8]) {
 /// Most bytes of a tuple that [`decode`] makes.
 pub const DECODED: usize = 256;
 
-fn value<'a>(attribute: &Attribute, bytes: &'a [u8]) -> Field<'a> {
+fn value<'a>(shape: &IndexShape, index: usize, bytes: &'a [u8]) -> Field<'a> {
+    let attribute = &shape.attributes()[index];
+    if let Some(dictionary) = shape.dictionary(index) {
+        return Field::Ranked(
+            dictionary.of_rank(u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])),
+        );
+    }
     if !attribute.by_value {
         return Field::Bytes(bytes);
     }

@@ -35,11 +35,16 @@ impl Source {
 
     /// Moves to the next row. `false`: the buffer must be filled first.
     #[inline]
-    fn advance(&mut self) -> Result<bool, Failure> {
+    fn advance(&mut self, shape: &IndexShape) -> Result<bool, Failure> {
         self.at += self.size;
         self.size = 0;
         match run::unspill(&self.buffer[self.at..])? {
-            Some((_, size)) => self.size = size,
+            Some((_, size)) => {
+                self.size = size;
+                if shape.ranked() > 0 {
+                    run::rank_spilled(shape, &mut self.buffer[self.at..]);
+                }
+            }
             None if self.rest.start < self.rest.end => return Ok(false),
             None if self.at < self.buffer.len() => return Err(Failure::Corrupt),
             None => {}
@@ -119,7 +124,7 @@ impl Merge {
             return self.begin(shape);
         }
         let winner = self.waiting.take().unwrap_or(self.tree[0]);
-        if let Some(read) = self.step(winner)? {
+        if let Some(read) = self.step(winner, shape)? {
             return Ok(read);
         }
         self.replay(winner, shape)?;
@@ -143,9 +148,9 @@ impl Merge {
         }
     }
 
-    fn step(&mut self, index: usize) -> Result<Option<Next>, Failure> {
+    fn step(&mut self, index: usize, shape: &IndexShape) -> Result<Option<Next>, Failure> {
         let source = &mut self.sources[index];
-        if source.advance()? {
+        if source.advance(shape)? {
             return Ok(None);
         }
         let kept = (source.buffer.len() - source.at) as u64;
@@ -157,7 +162,7 @@ impl Merge {
     /// Reads the first row of each source, then plays all matches.
     fn begin(&mut self, shape: &IndexShape) -> Result<Next, Failure> {
         while self.begun < self.sources.len() {
-            if let Some(read) = self.step(self.begun)? {
+            if let Some(read) = self.step(self.begun, shape)? {
                 return Ok(read);
             }
             self.begun += 1;

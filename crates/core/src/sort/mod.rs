@@ -19,6 +19,7 @@ pub mod key;
 pub mod merge;
 pub mod packed;
 pub mod radix;
+pub mod rank;
 pub mod run;
 pub mod shape;
 pub mod tuple;

@@ -1,9 +1,9 @@
 //! Collecting rows in bounded memory, and the runs that come of it.
 
-use super::key;
+use super::key::{self, Standing};
 use super::packed::Packed;
 use super::radix;
-use super::shape::IndexShape;
+use super::shape::{IndexShape, MAX_TUPLE};
 use super::tuple::{self, Field, Tid};
 use super::Failure;
 use std::cmp::Ordering;
@@ -112,7 +112,7 @@ impl Row<'_> {
     /// No memory.
     pub fn decode(&self, shape: &IndexShape, tuple: &mut Vec<u8>) -> Result<(), Failure> {
         tuple.clear();
-        tuple.try_reserve(key::DECODED)?;
+        tuple.try_reserve(if shape.ranked() > 0 { MAX_TUPLE } else { key::DECODED })?;
         key::decode(shape, self.prefix, tuple);
         Ok(())
     }
@@ -186,7 +186,9 @@ impl Collector {
     ) -> Result<Added, Failure> {
         let key = key::encode(shape, &field);
         let dead = if dead { DEAD } else { 0 };
-        let place = if key.whole {
+        // A tuple that may be too large is formed to find out.
+        let small = shape.ranked() == 0 || tuple::size_bound(shape, &field) <= MAX_TUPLE;
+        let place = if key.whole && small {
             tid << 2 | dead
         } else {
             match self.store(shape, tid, &field)? {
@@ -223,7 +225,7 @@ impl Collector {
         let at = self.arena.len();
         self.arena.try_reserve(tuple::size_bound(shape, &field))?;
         tuple::form(shape, shape.attributes().len(), field, &mut self.arena);
-        if self.arena.len() - at > super::shape::MAX_TUPLE {
+        if self.arena.len() - at > MAX_TUPLE {
             self.arena.truncate(at);
             return Ok(None);
         }
@@ -249,6 +251,9 @@ impl Collector {
     ///
     /// No memory.
     pub fn sort(&mut self, shape: &IndexShape) -> Result<(), Failure> {
+        if shape.ranked() > 0 {
+            self.rank(shape);
+        }
         // Stored rows are not in order when their entries are.
         if self.arena.is_empty() {
             self.packed = Packed::sorted(&self.entries, self.varying_prefix, self.varying_place)?;
@@ -269,6 +274,17 @@ impl Collector {
         };
         radix::sort(&mut self.entries, self.varying_prefix, &mut compare);
         failed
+    }
+
+    /// Puts ranks in the place of numbers.
+    fn rank(&mut self, shape: &IndexShape) {
+        let mut first = None;
+        self.varying_prefix = 0;
+        for entry in &mut self.entries {
+            let prefix = key::translate(shape, entry.prefix(), Standing::Ranks);
+            *entry = Entry::new(prefix, entry.place);
+            self.varying_prefix |= prefix ^ *first.get_or_insert(prefix);
+        }
     }
 
     /// The row with this index.
@@ -314,9 +330,14 @@ fn row<'a>(arena: &'a [u8], entry: &Entry) -> Row<'a> {
 /// # Errors
 ///
 /// No memory.
-pub fn spill(row: &Row, out: &mut Vec<u8>) -> Result<(), Failure> {
+pub fn spill(shape: &IndexShape, row: &Row, out: &mut Vec<u8>) -> Result<(), Failure> {
     out.try_reserve(ENTRY + row.tuple.len())?;
-    out.extend_from_slice(&Entry::new(row.prefix, row.place).to_bytes());
+    // More values may come before the row is read again, and change the ranks.
+    let prefix = match shape.ranked() {
+        0 => row.prefix,
+        _ => key::translate(shape, row.prefix, Standing::Numbers),
+    };
+    out.extend_from_slice(&Entry::new(prefix, row.place).to_bytes());
     out.extend_from_slice(row.tuple);
     Ok(())
 }
@@ -324,7 +345,7 @@ pub fn spill(row: &Row, out: &mut Vec<u8>) -> Result<(), Failure> {
 /// Reads the row at the start of `bytes` and says how many bytes it takes.
 ///
 /// `None`: not all of it is there. Most bytes of a row are [`ENTRY`] and
-/// [`MAX_TUPLE`](super::shape::MAX_TUPLE).
+/// [`MAX_TUPLE`].
 ///
 /// # Errors
 ///
@@ -339,10 +360,20 @@ pub fn unspill(bytes: &[u8]) -> Result<Option<(Row<'_>, usize)>, Failure> {
             return Ok(None);
         }
         size = tuple::size(rest);
-        if !(tuple::HEADER..=super::shape::MAX_TUPLE).contains(&size) {
+        if !(tuple::HEADER..=MAX_TUPLE).contains(&size) {
             return Err(Failure::Corrupt);
         }
     }
     let Some(tuple) = rest.get(..size) else { return Ok(None) };
     Ok(Some((Row { prefix: entry.prefix(), place: entry.place, tuple }, ENTRY + size)))
+}
+
+/// Puts ranks in the place of numbers in the row at the start of `bytes`, which is all there.
+#[inline]
+pub fn rank_spilled(shape: &IndexShape, bytes: &mut [u8]) {
+    if let Some(place) = bytes.first_chunk_mut::<ENTRY>() {
+        let entry = Entry::from_bytes(place);
+        let prefix = key::translate(shape, entry.prefix(), Standing::Ranks);
+        *place = Entry::new(prefix, entry.place).to_bytes();
+    }
 }

@@ -1,5 +1,9 @@
 //! What an index looks like: its attributes, their order, and how its pages are to be formed.
 
+use super::rank::Dictionary;
+use super::tuple::Field;
+use super::Failure;
+
 /// Most attributes of an index (`INDEX_MAX_KEYS`).
 pub const MAX_ATTRIBUTES: usize = 32;
 
@@ -24,6 +28,8 @@ pub enum Order {
     Bytea,
     /// not part of the key (`INCLUDE`)
     Carried,
+    /// as the server says, which compares the different values: see [`Dictionary`]
+    Ranked,
 }
 
 /// One attribute of an index tuple.
@@ -41,6 +47,8 @@ pub struct Attribute {
     pub descending: bool,
     /// `NULLS FIRST`
     pub nulls_first: bool,
+    /// of ranked values: equal ones are the same
+    pub exact: bool,
 }
 
 impl Attribute {
@@ -57,17 +65,20 @@ impl Attribute {
             Order::Float => self.by_value && (self.len == 4 || self.len == 8),
             Order::Fixed => !self.by_value && self.len > 0,
             Order::Text | Order::Bytea => self.len == -1,
-            Order::Carried => true,
+            Order::Carried | Order::Ranked => true,
         };
         layout && order && matches!(self.align, 1 | 2 | 4 | 8)
     }
 }
 
 /// An index: attributes and rules.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct IndexShape {
     attributes: Vec<Attribute>,
     keys: usize,
+    /// the values of each attribute that is ranked
+    dictionaries: Vec<Option<Dictionary>>,
+    ranked: usize,
     /// rows with equal keys are refused
     pub unique: bool,
     /// NULLs are equal for that refusal (`NULLS NOT DISTINCT`)
@@ -77,6 +88,8 @@ pub struct IndexShape {
     /// equal rows share posting lists: `deduplicate_items`, "equal image" operator classes only,
     /// and not unique, as `_bt_load` has it
     pub deduplicate: bool,
+    /// a ranked value may be compressed in one row and not in another: each row keeps its own
+    pub mixed: bool,
     /// bytes to leave free on a leaf page (`BTGetTargetPageFreeSpace`)
     pub leaf_free: u16,
 }
@@ -96,13 +109,17 @@ impl IndexShape {
                 .iter()
                 .enumerate()
                 .all(|(index, attribute)| (attribute.order == Order::Carried) == (index >= keys));
-        sound.then_some(Self {
+        let ranked = attributes.iter().filter(|attribute| attribute.order == Order::Ranked).count();
+        sound.then(|| Self {
+            dictionaries: vec![None; attributes.len()],
+            ranked,
             attributes,
             keys,
             unique: false,
             nulls_not_distinct: false,
             first_in_table: false,
             deduplicate: count == keys,
+            mixed: false,
             leaf_free: 8192 / 10,
         })
     }
@@ -117,5 +134,60 @@ impl IndexShape {
     #[must_use]
     pub fn key(&self) -> &[Attribute] {
         &self.attributes[..self.keys]
+    }
+
+    /// How many attributes are ranked.
+    #[must_use]
+    pub fn ranked(&self) -> usize {
+        self.ranked
+    }
+
+    /// Begins the dictionaries, which may take `limit` bytes together.
+    pub fn open_dictionaries(&mut self, limit: usize) {
+        for (attribute, dictionary) in self.attributes.iter().zip(&mut self.dictionaries) {
+            if attribute.order == Order::Ranked {
+                *dictionary = Some(Dictionary::new(*attribute, limit / self.ranked));
+            }
+        }
+    }
+
+    /// The value as the builder wants it: its number, where the attribute is ranked. `None`:
+    /// there are too many different values.
+    ///
+    /// # Errors
+    ///
+    /// No memory.
+    #[inline]
+    pub fn intern<'a>(
+        &mut self,
+        index: usize,
+        field: Field<'a>,
+    ) -> Result<Option<Field<'a>>, Failure> {
+        match &mut self.dictionaries[index] {
+            None => Ok(Some(field)),
+            Some(dictionary) => Ok(dictionary.intern(field)?.map(Field::Ranked)),
+        }
+    }
+
+    /// The values of a ranked attribute.
+    #[must_use]
+    #[inline]
+    pub fn dictionary(&self, index: usize) -> Option<&Dictionary> {
+        self.dictionaries.get(index)?.as_ref()
+    }
+
+    /// The values of a ranked attribute, to give them their ranks.
+    pub fn dictionary_mut(&mut self, index: usize) -> Option<&mut Dictionary> {
+        self.dictionaries.get_mut(index)?.as_mut()
+    }
+
+    /// The value itself of one that may be a number.
+    #[must_use]
+    #[inline]
+    pub fn resolve<'a>(&'a self, index: usize, field: Field<'a>) -> Field<'a> {
+        match (field, &self.dictionaries[index]) {
+            (Field::Ranked(id), Some(dictionary)) => dictionary.field(id),
+            _ => field,
+        }
     }
 }

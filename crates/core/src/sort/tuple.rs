@@ -4,6 +4,7 @@
 //! `t_info`), a null bitmap only if some attribute is NULL, then the values, each at its
 //! alignment, varlenas with one-byte headers where they are short enough; padding is zero.
 
+use super::rank::Dictionary;
 use super::shape::{Attribute, IndexShape, Order};
 use std::cmp::Ordering;
 
@@ -23,6 +24,8 @@ const HEADER_WITH_NULLS: usize = 16;
 pub const MAX_VARLENA: usize = 510;
 /// Longest value that gets a one-byte header (`VARATT_CAN_MAKE_SHORT`).
 const MAX_SHORT: usize = 126;
+/// The bit of a four-byte header that says so (`VARATT_IS_4B_C`).
+const COMPRESSED: u32 = 2;
 
 /// A heap row's address: block number in the upper 32 of 48 bits, offset number in the lower 16.
 pub type Tid = u64;
@@ -34,6 +37,10 @@ pub enum Field<'a> {
     Word(u64),
     /// passed by reference: the bytes, for a varlena without its header
     Bytes(&'a [u8]),
+    /// a compressed varlena, without its header
+    Compressed(&'a [u8]),
+    /// the number of a value in its attribute's dictionary
+    Ranked(u32),
 }
 
 /// Rounds up to a multiple of eight (`MAXALIGN`).
@@ -68,8 +75,8 @@ pub fn form<'a>(
         }
     }
     for (index, attribute) in shape.attributes()[..count].iter().enumerate() {
-        match field(index) {
-            None => {}
+        match field(index).map(|field| shape.resolve(index, field)) {
+            None | Some(Field::Ranked(_)) => {}
             Some(Field::Word(word)) => {
                 pad(out, tuple, attribute.align.into());
                 out.extend_from_slice(&word.to_le_bytes()[..attribute.len as usize]);
@@ -82,6 +89,13 @@ pub fn form<'a>(
                     pad(out, tuple, attribute.align.into());
                     out.extend_from_slice(&((bytes.len() as u32 + 4) << 2).to_le_bytes());
                 }
+                out.extend_from_slice(bytes);
+            }
+            Some(Field::Compressed(bytes)) => {
+                info |= VAR_WIDTH;
+                pad(out, tuple, attribute.align.into());
+                let header = (bytes.len() as u32 + 4) << 2 | COMPRESSED;
+                out.extend_from_slice(&header.to_le_bytes());
                 out.extend_from_slice(bytes);
             }
             Some(Field::Bytes(bytes)) => {
@@ -102,10 +116,12 @@ pub fn size_bound<'a>(shape: &IndexShape, field: impl Fn(usize) -> Option<Field<
         .attributes()
         .iter()
         .enumerate()
-        .map(|(index, attribute)| match field(index) {
-            None => 0,
+        .map(|(index, attribute)| match field(index).map(|field| shape.resolve(index, field)) {
+            None | Some(Field::Ranked(_)) => 0,
             Some(Field::Word(_)) => 16,
-            Some(Field::Bytes(bytes)) => bytes.len() + 4 + usize::from(attribute.align),
+            Some(Field::Bytes(bytes) | Field::Compressed(bytes)) => {
+                bytes.len() + 4 + usize::from(attribute.align)
+            }
         })
         .sum();
     maxalign(HEADER_WITH_NULLS + values)
@@ -191,7 +207,13 @@ impl<'a> Iterator for Fields<'a> {
             self.align(attribute.align);
             let header = self.take(4);
             let header = u32::from_le_bytes([header[0], header[1], header[2], header[3]]);
-            return Some(Some(Field::Bytes(self.take((header >> 2) as usize - 4))));
+            let bytes = self.take((header >> 2) as usize - 4);
+            let compressed = header & 3 == COMPRESSED;
+            return Some(Some(if compressed {
+                Field::Compressed(bytes)
+            } else {
+                Field::Bytes(bytes)
+            }));
         }
         self.align(attribute.align);
         let bytes = self.take(attribute.len as usize);
@@ -237,7 +259,7 @@ fn compare_values(attribute: &Attribute, a: Field, b: Field) -> Ordering {
             }
             _ => unsigned(a, len).cmp(&unsigned(b, len)),
         },
-        _ => unreachable!("an attribute is by value or by reference"),
+        _ => unreachable!("one attribute's values are of one kind"),
     }
 }
 
@@ -255,12 +277,27 @@ pub fn compare_field(attribute: &Attribute, a: Option<Field>, b: Option<Field>) 
     }
 }
 
+fn compare_ranked(attribute: &Attribute, values: &Dictionary, a: Field, b: Field) -> Ordering {
+    if a == b {
+        return Ordering::Equal;
+    }
+    let order = values.rank_of_field(a).cmp(&values.rank_of_field(b));
+    if attribute.descending {
+        order.reverse()
+    } else {
+        order
+    }
+}
+
 /// Compares the keys of two tuples: the order, and how many leading attributes are equal.
 #[must_use]
 pub fn compare(shape: &IndexShape, a: &[u8], b: &[u8]) -> (Ordering, usize) {
     let fields = Fields::new(shape, a).zip(Fields::new(shape, b));
     for (index, (attribute, (a, b))) in shape.key().iter().zip(fields).enumerate() {
-        let order = compare_field(attribute, a, b);
+        let order = match (a, b, shape.dictionary(index)) {
+            (Some(a), Some(b), Some(dictionary)) => compare_ranked(attribute, dictionary, a, b),
+            _ => compare_field(attribute, a, b),
+        };
         if order.is_ne() {
             return (order, index);
         }

@@ -1,0 +1,275 @@
+//! Values whose order only the server knows.
+//!
+//! Each different value is kept once, under a number. The server compares the kept values and
+//! says their order; from then on rows are compared by their values' ranks. Numbers never change
+//! and no two values ever change places, so that rows sorted before more values came stay sorted.
+
+use super::shape::Attribute;
+use super::tuple::{self, Field};
+use super::Failure;
+
+/// Bytes that a value takes beside its own: where it begins, its rank, the value of a rank, and
+/// what the server keeps to sort it.
+const VALUE: usize = 4 + 4 + 4 + 16;
+/// The varlena's header in front of its bytes.
+const HEADER: usize = 4;
+/// More places than this are not looked at for one value: its like were chosen to collide.
+const MAX_PROBES: usize = 1 << 12;
+
+/// The different values of one attribute.
+#[derive(Clone, Debug)]
+pub struct Dictionary {
+    attribute: Attribute,
+    /// bytes that it may take
+    limit: usize,
+    /// the values, each as a Datum points to it, at a multiple of eight bytes
+    images: Vec<u8>,
+    /// where each begins, in eight bytes
+    starts: Vec<u32>,
+    /// open addressing: hash in the upper half, number and 1 in the lower; 0 is free
+    slots: Vec<u64>,
+    ranks: Vec<u32>,
+    /// for each rank a value that has it
+    of_rank: Vec<u32>,
+}
+
+/// A value taken apart: a varlena's header, or the length where it has none, and its bytes.
+struct Image<'a> {
+    header: u32,
+    bytes: &'a [u8],
+}
+
+/// Both halves of the product of two words, folded.
+fn fold(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    (product >> 64) as u64 ^ product as u64
+}
+
+#[inline]
+fn hash(bytes: &[u8]) -> u32 {
+    const SEED: u64 = 0x9E37_79B9_7F4A_7C15;
+    let mut chunks = bytes.chunks_exact(8);
+    let mut hash = (bytes.len() as u64).wrapping_add(SEED);
+    for chunk in &mut chunks {
+        let mut word = [0; 8];
+        word.copy_from_slice(chunk);
+        hash = fold(hash ^ u64::from_le_bytes(word), SEED);
+    }
+    let mut word = [0; 8];
+    word[..chunks.remainder().len()].copy_from_slice(chunks.remainder());
+    hash = fold(hash ^ u64::from_le_bytes(word), SEED.rotate_left(31) | 1);
+    fold(hash, SEED) as u32
+}
+
+impl Dictionary {
+    /// An empty dictionary that may take about `limit` bytes.
+    #[must_use]
+    pub fn new(attribute: Attribute, limit: usize) -> Self {
+        Self {
+            attribute,
+            limit,
+            images: Vec::new(),
+            starts: Vec::new(),
+            slots: Vec::new(),
+            ranks: Vec::new(),
+            of_rank: Vec::new(),
+        }
+    }
+
+    /// How many values there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.starts.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.starts.is_empty()
+    }
+
+    /// All values, and where each begins, in eight bytes: a varlena with a header of four bytes,
+    /// a value of fixed length, or the eight bytes of a Datum.
+    #[must_use]
+    pub fn values(&self) -> (&[u8], &[u32]) {
+        (&self.images, &self.starts)
+    }
+
+    fn image<'a>(&self, field: Field<'a>, word: &'a mut [u8; 8]) -> Option<Image<'a>> {
+        match field {
+            Field::Word(value) => {
+                *word = tuple::unsigned(value, self.attribute.len).to_le_bytes();
+                Some(Image { header: 8, bytes: word })
+            }
+            Field::Bytes(bytes) if self.attribute.len > 0 => {
+                Some(Image { header: bytes.len() as u32, bytes })
+            }
+            Field::Bytes(bytes) => Some(Image { header: (bytes.len() + HEADER) as u32 * 4, bytes }),
+            Field::Compressed(bytes) => {
+                Some(Image { header: (bytes.len() + HEADER) as u32 * 4 + 2, bytes })
+            }
+            Field::Ranked(_) => None,
+        }
+    }
+
+    fn stored(&self, id: u32) -> Image<'_> {
+        let at = self.starts[id as usize] as usize * 8;
+        let fixed = match self.attribute.len {
+            _ if self.attribute.by_value => 8,
+            len if len > 0 => len as usize,
+            _ => {
+                let b = &self.images[at..at + HEADER];
+                let header = u32::from_le_bytes([b[0], b[1], b[2], b[3]]);
+                let bytes = &self.images[at + HEADER..at + (header >> 2) as usize];
+                return Image { header, bytes };
+            }
+        };
+        Image { header: fixed as u32, bytes: &self.images[at..at + fixed] }
+    }
+
+    /// The value with this number.
+    #[must_use]
+    pub fn field(&self, id: u32) -> Field<'_> {
+        let image = self.stored(id);
+        if self.attribute.by_value {
+            let mut word = [0; 8];
+            word.copy_from_slice(image.bytes);
+            Field::Word(u64::from_le_bytes(word))
+        } else if self.attribute.len < 0 && image.header & 3 != 0 {
+            Field::Compressed(image.bytes)
+        } else {
+            Field::Bytes(image.bytes)
+        }
+    }
+
+    /// The slot of the value, or the free one where it belongs, and the value's hash.
+    fn find(&self, image: &Image) -> Option<(usize, u32)> {
+        let hash = hash(image.bytes);
+        let mask = self.slots.len().checked_sub(1)?;
+        let mut at = hash as usize & mask;
+        for _ in 0..MAX_PROBES {
+            let slot = self.slots[at];
+            if slot == 0 {
+                return Some((at, hash));
+            }
+            if (slot >> 32) as u32 == hash {
+                let other = self.stored(slot as u32 - 1);
+                if other.header == image.header && other.bytes == image.bytes {
+                    return Some((at, hash));
+                }
+            }
+            at = (at + 1) & mask;
+        }
+        None
+    }
+
+    /// The number of the value, which gets one if it is new; `None`: there is no room for it.
+    ///
+    /// # Errors
+    ///
+    /// No memory.
+    #[inline]
+    pub fn intern(&mut self, field: Field) -> Result<Option<u32>, Failure> {
+        let mut word = [0; 8];
+        let Some(image) = self.image(field, &mut word) else { return Err(Failure::Corrupt) };
+        if self.starts.len() * 2 >= self.slots.len() && !self.grow()? {
+            return Ok(None);
+        }
+        let Some((at, hash)) = self.find(&image) else { return Ok(None) };
+        if self.slots[at] != 0 {
+            return Ok(Some(self.slots[at] as u32 - 1));
+        }
+        if self.size() + image.bytes.len() + HEADER + 8 + VALUE > self.limit {
+            return Ok(None);
+        }
+        let id = self.starts.len() as u32;
+        self.images.try_reserve(image.bytes.len() + HEADER + 8)?;
+        self.starts.try_reserve(1)?;
+        self.starts.push((self.images.len() / 8) as u32);
+        if self.attribute.len < 0 {
+            self.images.extend_from_slice(&image.header.to_le_bytes());
+        }
+        self.images.extend_from_slice(image.bytes);
+        self.images.resize(self.images.len().next_multiple_of(8), 0);
+        self.slots[at] = u64::from(hash) << 32 | u64::from(id + 1);
+        Ok(Some(id))
+    }
+
+    fn size(&self) -> usize {
+        self.images.len() + self.starts.len() * VALUE + self.slots.len() * 8
+    }
+
+    /// Doubles the slots. `false`: there is no room for that.
+    #[cold]
+    fn grow(&mut self) -> Result<bool, Failure> {
+        let count = (self.slots.len() * 2).max(64);
+        if self.size() + count * 8 > self.limit || count > 1 << 32 {
+            return Ok(false);
+        }
+        let mut slots = Vec::new();
+        slots.try_reserve_exact(count)?;
+        slots.resize(count, 0);
+        for &slot in self.slots.iter().filter(|&&slot| slot != 0) {
+            let mut at = (slot >> 32) as usize & (count - 1);
+            while slots[at] != 0 {
+                at = (at + 1) & (count - 1);
+            }
+            slots[at] = slot;
+        }
+        self.slots = slots;
+        Ok(true)
+    }
+
+    /// Takes the order of all values: their numbers, ascending, and whether each is equal to the
+    /// one before it.
+    ///
+    /// # Errors
+    ///
+    /// No memory, or these are not all of the values.
+    pub fn rank(&mut self, order: &[u32], equal: &[bool]) -> Result<(), Failure> {
+        if order.len() != self.len() || equal.len() != self.len() {
+            return Err(Failure::Corrupt);
+        }
+        self.ranks.clear();
+        self.ranks.try_reserve_exact(self.starts.len())?;
+        self.ranks.resize(self.starts.len(), u32::MAX);
+        self.of_rank.clear();
+        self.of_rank.try_reserve_exact(self.starts.len())?;
+        for (&id, &equal) in order.iter().zip(equal) {
+            if !equal || self.of_rank.is_empty() {
+                self.of_rank.push(id);
+            }
+            let rank = self.ranks.get_mut(id as usize).ok_or(Failure::Corrupt)?;
+            if *rank != u32::MAX {
+                return Err(Failure::Corrupt);
+            }
+            *rank = self.of_rank.len() as u32 - 1;
+        }
+        Ok(())
+    }
+
+    /// The rank of the value with this number.
+    #[inline]
+    #[must_use]
+    pub fn rank_of(&self, id: u32) -> u32 {
+        self.ranks.get(id as usize).copied().unwrap_or(u32::MAX)
+    }
+
+    /// A value with this rank.
+    #[inline]
+    #[must_use]
+    pub fn of_rank(&self, rank: u32) -> u32 {
+        self.of_rank.get(rank as usize).copied().unwrap_or(0)
+    }
+
+    /// The rank of a value that has been interned.
+    #[must_use]
+    pub fn rank_of_field(&self, field: Field) -> u32 {
+        let mut word = [0; 8];
+        let slot = self.image(field, &mut word).and_then(|image| self.find(&image));
+        match slot.map(|(at, _)| self.slots[at]) {
+            Some(slot) if slot != 0 => self.rank_of(slot as u32 - 1),
+            _ => u32::MAX,
+        }
+    }
+}
