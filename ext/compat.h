@@ -42,6 +42,41 @@ compat_require_insert(ParseNamespaceItem *nsitem)
 #endif
 }
 
+/* UPDATE of all columns. */
+static inline void
+compat_require_update(ParseNamespaceItem *nsitem, TupleDesc desc)
+{
+	for (int i = 0; i < desc->natts; i++)
+	{
+		int			column = i + 1 - FirstLowInvalidHeapAttributeNumber;
+
+		if (TupleDescAttr(desc, i)->attisdropped)
+			continue;
+#if PG_VERSION_NUM >= 160000
+		nsitem->p_perminfo->updatedCols = bms_add_member(nsitem->p_perminfo->updatedCols, column);
+#else
+		nsitem->p_rte->updatedCols = bms_add_member(nsitem->p_rte->updatedCols, column);
+#endif
+	}
+#if PG_VERSION_NUM >= 160000
+	nsitem->p_perminfo->requiredPerms |= ACL_UPDATE;
+#else
+	nsitem->p_rte->requiredPerms |= ACL_UPDATE;
+#endif
+}
+
+static inline void
+compat_require_select(ParseNamespaceItem *nsitem, Bitmapset *columns)
+{
+#if PG_VERSION_NUM >= 160000
+	nsitem->p_perminfo->requiredPerms |= ACL_SELECT;
+	nsitem->p_perminfo->selectedCols = bms_add_members(nsitem->p_perminfo->selectedCols, columns);
+#else
+	nsitem->p_rte->requiredPerms |= ACL_SELECT;
+	nsitem->p_rte->selectedCols = bms_add_members(nsitem->p_rte->selectedCols, columns);
+#endif
+}
+
 static inline void
 compat_check_permissions(ParseState *pstate)
 {
@@ -83,6 +118,64 @@ compat_insert_index_tuples(ResultRelInfo *rri, TupleTableSlot *slot, EState *est
 #else
 	return ExecInsertIndexTuples(rri, slot, estate, false, false, NULL, NIL);
 #endif
+}
+
+/* Of a row that goes in speculatively: nothing is raised for these indexes. */
+static inline List *
+compat_insert_index_tuples_unless(ResultRelInfo *rri, TupleTableSlot *slot, EState *estate,
+								  bool *conflict, List *arbiters)
+{
+#if PG_VERSION_NUM >= 160000
+	return ExecInsertIndexTuples(rri, slot, estate, false, true, conflict, arbiters, false);
+#else
+	return ExecInsertIndexTuples(rri, slot, estate, false, true, conflict, arbiters);
+#endif
+}
+
+static inline bool
+compat_check_index_constraints(ResultRelInfo *rri, TupleTableSlot *slot, EState *estate,
+							   ItemPointer conflict, List *arbiters)
+{
+#if PG_VERSION_NUM >= 180000
+	ItemPointerData none;
+
+	ItemPointerSetInvalid(&none);
+	return ExecCheckIndexConstraints(rri, slot, estate, conflict, &none, arbiters);
+#else
+	return ExecCheckIndexConstraints(rri, slot, estate, conflict, arbiters);
+#endif
+}
+
+static inline void
+compat_init_epq(EPQState *epq, EState *estate)
+{
+#if PG_VERSION_NUM >= 160000
+	EvalPlanQualInit(epq, estate, NULL, NIL, -1, NIL);
+#else
+	EvalPlanQualInit(epq, estate, NULL, NIL, -1);
+#endif
+}
+
+/* Prepares anew, in the current memory context, the defaults that stock COPY evaluates. */
+static inline void
+compat_renew_defaults(CopyFromState cstate)
+{
+#if PG_VERSION_NUM >= 160000
+	int			n = RelationGetDescr(cstate->rel)->natts;
+#else
+	int			n = cstate->num_defaults;
+#endif
+
+	for (int i = 0; i < n; i++)
+	{
+#if PG_VERSION_NUM >= 160000
+		/* Those of dropped columns were never set. */
+		if (TupleDescAttr(RelationGetDescr(cstate->rel), i)->attisdropped ||
+			cstate->defexprs[i] == NULL)
+			continue;
+#endif
+		cstate->defexprs[i] = ExecInitExpr(cstate->defexprs[i]->expr, NULL);
+	}
 }
 
 /* random(), and from 18 on uuidv7(), each with their arguments' variants. */

@@ -66,23 +66,24 @@ insert_options(CopyFromState cstate)
 	return options | TABLE_INSERT_FROZEN;
 }
 
-/* Everything between BeginCopyFrom and EndCopyFrom. */
-static void
-run(SluiceLoad *load)
+/*
+ * What rows need on their way in. A record that may be rejected is tried with
+ * an executor of its own, so that nothing is used on that an error has left.
+ */
+void
+sluice_open_executor(SluiceLoad *load)
 {
 	CopyFromState cstate = load->cstate;
 	EState	   *estate = load->estate = CreateExecutorState();
 	ResultRelInfo *rri = load->rri = makeNode(ResultRelInfo);
+	bool		duplicates = load->duplicates.mode != SLUICE_DUPLICATE_ERROR;
 	ModifyTableState *mtstate;
-	TupleConstr *constr = RelationGetDescr(cstate->rel)->constr;
-	ErrorContextCallback callback;
 
 	load->cid = GetCurrentCommandId(true);
-	load->options = insert_options(cstate);
 	compat_init_range_table(estate, cstate);
 	ExecInitResultRelation(estate, rri, 1);
 	compat_check_valid_target(rri);
-	ExecOpenIndices(rri, false);
+	ExecOpenIndices(rri, duplicates);
 
 	mtstate = load->mtstate = makeNode(ModifyTableState);
 	mtstate->ps.plan = NULL;
@@ -91,22 +92,61 @@ run(SluiceLoad *load)
 	mtstate->mt_nrels = 1;
 	mtstate->resultRelInfo = rri;
 	mtstate->rootResultRelInfo = rri;
-
-	AfterTriggerBeginQuery();
-	cstate->transition_capture = mtstate->mt_transition_capture =
-		MakeTransitionCaptureState(cstate->rel->trigdesc,
-								   RelationGetRelid(cstate->rel), CMD_INSERT);
+	mtstate->mt_transition_capture = cstate->transition_capture;
 	if (cstate->whereClause)
 		cstate->qualexpr = ExecInitQual(castNode(List, cstate->whereClause), &mtstate->ps);
-	/* NOT NULL alone needs no further check: the core leaves NULLs there to the server. */
-	load->check_rows = cstate->qualexpr != NULL || cstate->rel->rd_rel->relispartition ||
-		(constr && (constr->num_check > 0 || constr->has_generated_stored)) ||
-		compat_has_virtual_columns(RelationGetDescr(cstate->rel));
+	if (duplicates)
+		estate->es_snapshot = GetActiveSnapshot();
 
+	load->batches = NIL;
 	sluice_open_batches(load);
-	load->check_rows |= load->proute != NULL;
-	ExecBSInsertTriggers(estate, rri);
 	load->econtext = GetPerTupleExprContext(estate);
+}
+
+/* All rows are in, and AFTER triggers have been fired. */
+void
+sluice_close_executor(SluiceLoad *load)
+{
+	EState	   *estate = load->estate;
+
+	ExecResetTupleTable(estate->es_tupleTable, false);
+	sluice_close_batches(load);
+	ExecCloseResultRelations(estate);
+	ExecCloseRangeTableRelations(estate);
+	FreeExecutorState(estate);
+}
+
+/* NOT NULL alone needs no further check: the core leaves NULLs there to the server. */
+static bool
+has_to_check_rows(CopyFromState cstate)
+{
+	Relation	rel = cstate->rel;
+	TupleConstr *constr = RelationGetDescr(rel)->constr;
+
+	return cstate->whereClause != NULL || rel->rd_rel->relispartition ||
+		rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE ||
+		(constr && (constr->num_check > 0 || constr->has_generated_stored)) ||
+		compat_has_virtual_columns(RelationGetDescr(rel));
+}
+
+/* Everything between BeginCopyFrom and EndCopyFrom. */
+static void
+run(SluiceLoad *load)
+{
+	CopyFromState cstate = load->cstate;
+	bool		replaces = load->duplicates.mode == SLUICE_DUPLICATE_REPLACE;
+	ErrorContextCallback callback;
+
+	load->options = insert_options(cstate);
+	load->check_rows = has_to_check_rows(cstate);
+	AfterTriggerBeginQuery();
+	cstate->transition_capture =
+		MakeTransitionCaptureState(cstate->rel->trigdesc,
+								   RelationGetRelid(cstate->rel), CMD_INSERT);
+	sluice_open_executor(load);
+	ExecBSInsertTriggers(load->estate, load->rri);
+	if (replaces)
+		ExecBSUpdateTriggers(load->estate, load->rri);
 
 	callback.callback = error_context;
 	callback.arg = load;
@@ -118,13 +158,13 @@ run(SluiceLoad *load)
 	error_context_stack = callback.previous;
 	compat_tell_skipped(cstate);
 
-	ExecASInsertTriggers(estate, rri, cstate->transition_capture);
-	AfterTriggerEndQuery(estate);
-	ExecResetTupleTable(estate->es_tupleTable, false);
-	sluice_close_batches(load);
-	ExecCloseResultRelations(estate);
-	ExecCloseRangeTableRelations(estate);
-	FreeExecutorState(estate);
+	if (replaces)
+		ExecASUpdateTriggers(load->estate, load->rri, NULL);
+	ExecASInsertTriggers(load->estate, load->rri, cstate->transition_capture);
+	AfterTriggerEndQuery(load->estate);
+	sluice_close_executor(load);
+	if (load->rejects)
+		sluice_rejects_close(load->rejects);
 }
 
 /* Does the statement; returns how many rows were inserted. */
@@ -149,8 +189,11 @@ sluice_copy(SluiceStatement *s)
 								 s->stmt->is_program, NULL, s->stmt->attlist,
 								 s->stmt->options);
 	sluice_source_open(&load->source, load->cstate);
-	load->workers = s->workers;
-	load->alone_limit = s->workers_asked ? 0 : ALONE_BYTES;
+	load->workers = s->options.workers;
+	load->alone_limit = s->options.workers_asked ? 0 : ALONE_BYTES;
+	sluice_duplicates_open(&load->duplicates, s);
+	if (s->options.rejects_to)
+		load->rejects = sluice_rejects_open(s, load);
 	run(load);
 	EndCopyFrom(load->cstate);
 
@@ -161,6 +204,8 @@ sluice_copy(SluiceStatement *s)
 	sluice_report.route = "insert";
 	sluice_report.relid = RelationGetRelid(s->rel);
 	sluice_report.rows = rows;
+	sluice_report.skipped = load->duplicates.skipped;
+	sluice_report.replaced = load->duplicates.replaced;
 	sluice_report.bytes = load->source.bytes;
 	sluice_report.wal_bytes = pgWalUsage.wal_bytes - wal;
 	ereport(DEBUG1,

@@ -3,7 +3,7 @@
  * if not, why. Errors that stock COPY would raise on the way are raised in the
  * same order and words (DoCopy of src/backend/commands/copy.c).
  */
-#include "pgsluice.h"
+#include "load.h"
 
 #include "access/genam.h"
 #include "access/xact.h"
@@ -13,6 +13,7 @@
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_trigger.h"
 #include "commands/defrem.h"
+#include "commands/lockcmds.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
@@ -218,6 +219,18 @@ transform_where(SluiceStatement *s, ParseNamespaceItem *nsitem)
 	return (Node *) make_ands_implicit((Expr *) where);
 }
 
+/* LOCK TABLE … IN ACCESS EXCLUSIVE MODE, with the rights that it asks for. */
+static void
+lock_exclusively(RangeVar *relation)
+{
+	LockStmt   *lock = makeNode(LockStmt);
+
+	lock->relations = list_make1(relation);
+	lock->mode = AccessExclusiveLock;
+	lock->nowait = false;
+	LockTableCommand(lock);
+}
+
 /*
  * Opens and locks the relation. Returns why stock COPY has to do it, or NULL
  * with everything checked that DoCopy checks.
@@ -233,6 +246,8 @@ sluice_why_not(SluiceStatement *s)
 		(reason = session_why_not(s->stmt->options)) != NULL ||
 		(reason = options_why_not(s->stmt->options)) != NULL)
 		return reason;
+	if (s->options.exclusive)
+		lock_exclusively(s->stmt->relation);
 	s->rel = table_openrv(s->stmt->relation, RowExclusiveLock);
 	if ((reason = relation_why_not(s->rel, s->stmt->options)) != NULL)
 		return reason;
@@ -246,6 +261,13 @@ sluice_why_not(SluiceStatement *s)
 	s->attnums = CopyGetAttnums(RelationGetDescr(s->rel), s->rel, s->stmt->attlist);
 	foreach(lc, s->attnums)
 		compat_add_inserted_column(nsitem, lfirst_int(lc) - FirstLowInvalidHeapAttributeNumber);
+	if (s->options.on_duplicate != SLUICE_DUPLICATE_ERROR)
+	{
+		s->arbiter = sluice_duplicates_arbiter(s);
+		compat_require_select(nsitem, sluice_duplicates_read_columns(s));
+		if (s->options.on_duplicate == SLUICE_DUPLICATE_REPLACE)
+			compat_require_update(nsitem, RelationGetDescr(s->rel));
+	}
 	compat_check_permissions(s->pstate);
 	return sluice_default_why_not(s->rel, s->attnums, has_option(s->stmt->options, "default"));
 }

@@ -253,8 +253,12 @@ sluice_defaults_may_fail(CopyFromState cstate)
 
 	for (int i = 0; i < desc->natts; i++)
 	{
-		ExprState  *state = compat_default_of(cstate, i + 1);
+		ExprState  *state;
 
+		/* What COPY keeps of a dropped column was never set. */
+		if (TupleDescAttr(desc, i)->attisdropped)
+			continue;
+		state = compat_default_of(cstate, i + 1);
 		if (state != NULL && !list_member_int(cstate->attnumlist, i + 1) &&
 			!IsA(state->expr, Const) && !IsA(state->expr, SQLValueFunction) &&
 			!is_nextval((Node *) state->expr, &serial))

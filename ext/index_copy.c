@@ -3,8 +3,8 @@
  * has grown beyond a few pages, B-trees that the core can sort get no more
  * entries, and are built anew from all rows when the last one is in.
  *
- * Private is a table that was created or truncated in this transaction and was
- * empty when the COPY began. Nothing can miss the entries meanwhile: the rows
+ * Private is a table that was created or truncated in this transaction, or that
+ * it has locked against everybody, and that was empty when the COPY began. Nothing can miss the entries meanwhile: the rows
  * are invisible to the command that inserts them, and AFTER triggers wait until
  * the indexes are there. An index that is built anew is a new file, so that a
  * rollback to a savepoint brings back the old one.
@@ -20,6 +20,7 @@
 #include "catalog/pg_am_d.h"
 #include "catalog/pg_index.h"
 #include "storage/bufmgr.h"
+#include "storage/lmgr.h"
 #include "storage/predicate.h"
 #include "utils/memutils.h"
 
@@ -44,7 +45,8 @@ sluice_index_load_open(ResultRelInfo *rri, EState *estate, CopyFromState cstate,
 	/* The batch of a partition may be closed and opened again: not these. */
 	load->is_private = rri->ri_NumIndices > 0 && rri->ri_RootResultRelInfo == NULL &&
 		(rel->rd_createSubid != InvalidSubTransactionId ||
-		 rel->rd_firstRelfilelocatorSubid != InvalidSubTransactionId) &&
+		 rel->rd_firstRelfilelocatorSubid != InvalidSubTransactionId ||
+		 CheckRelationLockedByMe(rel, AccessExclusiveLock, true)) &&
 		RelationGetNumberOfBlocks(rel) == 0;
 	return load;
 }
@@ -59,6 +61,13 @@ server_compares(Relation index)
 			return false;
 	}
 	return true;
+}
+
+/* Each row is to get its entries when it is inserted. */
+void
+sluice_index_load_never(SluiceIndexLoad *load)
+{
+	load->is_private = false;
 }
 
 /*

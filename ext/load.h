@@ -7,12 +7,24 @@
 #include "pgsluice.h"
 
 typedef struct SluicePipeline SluicePipeline;
+typedef struct SluiceKept SluiceKept;
+typedef struct SluiceRejects SluiceRejects;
 
 typedef struct SluiceVolatile
 {
 	AttrNumber	attnum;
 	ExprState  *state;
 } SluiceVolatile;
+
+/* COPY's option on_duplicate. */
+typedef struct SluiceDuplicates
+{
+	SluiceOnDuplicate mode;
+	Oid			arbiter;		/* the unique index of the table that the statement names */
+	SluiceKept *kept;			/* where the rows go that lose, or NULL */
+	uint64		skipped;
+	uint64		replaced;
+} SluiceDuplicates;
 
 typedef struct SluiceLoad
 {
@@ -47,7 +59,13 @@ typedef struct SluiceLoad
 	uint64		alone_limit;	/* bytes that are loaded alone before they are */
 	uint64		alone;			/* bytes read when that was last thought of */
 	SluicePipeline *pipeline;	/* NULL before they are */
+	SluiceDuplicates duplicates;
+	SluiceRejects *rejects;		/* NULL: an error ends the statement */
 } SluiceLoad;
+
+/* copy.c */
+extern void sluice_open_executor(SluiceLoad *load);
+extern void sluice_close_executor(SluiceLoad *load);
 
 /* route.c */
 extern void sluice_open_batches(SluiceLoad *load);
@@ -57,6 +75,9 @@ extern void sluice_close_batches(SluiceLoad *load);
 
 /* rows.c */
 extern void sluice_accept_rows(SluiceLoad *load, const SluiceSlice *slice);
+extern void sluice_accept_range(SluiceLoad *load, const SluiceSlice *slice,
+								size_t from, size_t to);
+extern bool sluice_take_server_row(SluiceLoad *load, SluiceSource *src);
 extern void sluice_flush(SluiceLoad *load);
 extern bool sluice_finish_source(SluiceLoad *load);
 extern void sluice_load_rows(SluiceLoad *load);
@@ -65,5 +86,41 @@ extern void sluice_core_failed(void);
 /* pipeline.c */
 extern bool sluice_pipeline(SluiceLoad *load);
 extern void sluice_pipeline_close(SluiceLoad *load);
+
+/* kept.c */
+extern SluiceKept *sluice_kept_open(const char *name, const char *option, Relation target,
+									const char *const *columns, const Oid *types, int ncolumns);
+extern void sluice_kept_add(SluiceKept *kept, Datum *values, const bool *isnull);
+extern const char *sluice_kept_name(const SluiceKept *kept);
+
+/*
+ * A search for a record's end by stock COPY's rules, which can go on when more
+ * bytes are there.
+ */
+typedef struct SluiceRecordEnd
+{
+	size_t		at;				/* bytes looked at */
+	bool		in_quote;
+	bool		escaped;
+	uint64		lines;			/* that end within the record, its own end included */
+	EolType		eol;
+} SluiceRecordEnd;
+
+/* record.c */
+extern bool sluice_record_end(SluiceRecordEnd *search, const SluiceDialect *dialect,
+							  const char *data, size_t len, bool last);
+
+/* rejects.c */
+extern SluiceRejects *sluice_rejects_open(const SluiceStatement *s, SluiceLoad *load);
+extern void sluice_rejects_accept(SluiceLoad *load, const SluiceSlice *slice);
+extern bool sluice_rejects_ask_server(SluiceLoad *load);
+extern void sluice_rejects_read_header(SluiceLoad *load);
+extern void sluice_rejects_close(SluiceRejects *rejects);
+
+/* duplicates.c */
+extern Oid	sluice_duplicates_arbiter(const SluiceStatement *s);
+extern Bitmapset *sluice_duplicates_read_columns(const SluiceStatement *s);
+extern void sluice_duplicates_open(SluiceDuplicates *duplicates, const SluiceStatement *s);
+extern void sluice_duplicates_flush(SluiceDuplicates *duplicates, SluiceBatch *batch);
 
 #endif							/* PGSLUICE_LOAD_H */

@@ -1,20 +1,14 @@
 /*
- * The library's entry: settings, the hook, COPY's own extra options, and the
- * view of what the last COPY did.
+ * The library's entry: the hook, and the view of what the last COPY did.
  */
 #include "pgsluice.h"
-
-#include <unistd.h>
 
 #include "catalog/namespace.h"
 #include "catalog/pg_language.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
-#include "commands/defrem.h"
 #include "funcapi.h"
-#include "miscadmin.h"
 #include "nodes/makefuncs.h"
-#include "optimizer/cost.h"
 #include "tcop/utility.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
@@ -29,115 +23,21 @@ void		_PG_init(void);
 
 SluiceReport sluice_report;
 
-static bool sluice_enabled = false;
-static int	sluice_workers = -1;
-static int	processors;			/* of this machine; asking takes a while */
 static ProcessUtility_hook_type prev_ProcessUtility = NULL;
 static bool others_came_first;	/* another library's hook was there before ours */
 
-typedef enum
-{
-	ASKED_BY_SETTING,			/* the statement does not say */
-	ASKED_ON,
-	ASKED_OFF,
-	ASKED_REQUIRE
-} SluiceAsked;
-
-/* pgsluice's own options of COPY. */
-typedef struct SluiceOptions
-{
-	SluiceAsked asked;
-	int			workers;		/* -1 where the statement does not say */
-	bool		workers_asked;
-} SluiceOptions;
-
-/* None has a name that any major of PostgreSQL uses. */
-static bool
-is_own_option(const DefElem *option)
-{
-	return strcmp(option->defname, "pgsluice") == 0 ||
-		strcmp(option->defname, "workers") == 0;
-}
-
-static SluiceAsked
-parse_asked(const char *value)
-{
-	if (pg_strcasecmp(value, "require") == 0)
-		return ASKED_REQUIRE;
-	if (pg_strcasecmp(value, "off") == 0)
-		return ASKED_OFF;
-	if (pg_strcasecmp(value, "on") == 0)
-		return ASKED_ON;
-	ereport(ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 errmsg("COPY option \"pgsluice\" must be \"on\", \"off\" or \"require\"")));
-}
-
-/* Takes pgsluice's own options out of the statement's list. */
-static SluiceOptions
-take_options(CopyStmt *stmt)
-{
-	SluiceOptions own = {ASKED_BY_SETTING, -1, false};
-	List	   *rest = NIL;
-	ListCell   *lc;
-
-	foreach(lc, stmt->options)
-	{
-		DefElem    *option = lfirst_node(DefElem, lc);
-		bool		twice = false;
-
-		if (!is_own_option(option))
-			rest = lappend(rest, option);
-		else if (strcmp(option->defname, "workers") == 0)
-		{
-			twice = own.workers >= 0;
-			own.workers = defGetInt32(option);
-			if (own.workers < 0 || own.workers > SLUICE_MAX_WORKERS)
-				ereport(ERROR,
-						(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-						 errmsg("COPY option \"workers\" must be between 0 and %d",
-								SLUICE_MAX_WORKERS)));
-		}
-		else
-		{
-			twice = own.asked != ASKED_BY_SETTING;
-			own.asked = parse_asked(defGetString(option));
-		}
-		if (twice)
-			ereport(ERROR,
-					(errcode(ERRCODE_SYNTAX_ERROR),
-					 errmsg("conflicting or redundant options")));
-	}
-	stmt->options = rest;
-	if (own.asked == ASKED_BY_SETTING)
-		own.asked = sluice_enabled ? ASKED_ON : ASKED_OFF;
-	own.workers_asked = own.workers >= 0;
-	if (own.workers < 0)
-		own.workers = sluice_workers;
-	if (own.workers < 0)
-		own.workers = processors - 1;
-	own.workers = Min(Min(own.workers, max_parallel_workers), SLUICE_MAX_WORKERS);
-	return own;
-}
-
-static bool
-has_own_options(const CopyStmt *stmt)
-{
-	ListCell   *lc;
-
-	foreach(lc, stmt->options)
-	{
-		if (is_own_option(lfirst_node(DefElem, lc)))
-			return true;
-	}
-	return false;
-}
-
 /* Says why stock COPY does the work, or refuses if the statement forbids that. */
 static void
-fall_back(SluiceStatement *s, const char *reason, SluiceAsked asked)
+fall_back(SluiceStatement *s, const char *reason)
 {
-	if (asked == ASKED_REQUIRE)
+	const char *needs = sluice_option_that_needs_us(&s->options);
+
+	if (needs != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("pgsluice cannot take over this COPY: %s", reason),
+				 errdetail("Stock COPY has no option \"%s\".", needs)));
+	if (s->options.asked == SLUICE_ASKED_REQUIRE)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("pgsluice cannot take over this COPY: %s", reason),
@@ -232,15 +132,14 @@ copy_inside(SluiceStatement *s, PlannedStmt *pstmt, const char *query,
  */
 static bool
 take_over(PlannedStmt *pstmt, const char *query, ProcessUtilityContext context,
-		  QueryEnvironment *env, SluiceOptions own, DestReceiver *dest,
+		  QueryEnvironment *env, const SluiceOptions *own, DestReceiver *dest,
 		  QueryCompletion *qc)
 {
 	SluiceStatement s = {0};
 	const char *reason = NULL;
 	Oid			function = InvalidOid;
 
-	s.workers = own.workers;
-	s.workers_asked = own.workers_asked;
+	s.options = *own;
 	s.completion = qc;
 	s.stmt = castNode(CopyStmt, pstmt->utilityStmt);
 	/* Parse analysis scribbles on what stock COPY may still need. */
@@ -255,7 +154,7 @@ take_over(PlannedStmt *pstmt, const char *query, ProcessUtilityContext context,
 	if (reason == NULL)
 		reason = sluice_why_not(&s);
 	if (reason != NULL)
-		fall_back(&s, reason, own.asked);
+		fall_back(&s, reason);
 	else if (others_came_first)
 		copy_inside(&s, pstmt, query, context, env, dest, function);
 	else
@@ -280,17 +179,17 @@ sluice_ProcessUtility(PlannedStmt *pstmt, const char *queryString,
 	CopyStmt   *stmt = (CopyStmt *) pstmt->utilityStmt;
 
 	if (IsA(stmt, CopyStmt) && stmt->is_from && stmt->relation != NULL &&
-		(sluice_enabled || has_own_options(stmt)))
+		(sluice_enabled || sluice_has_own_options(stmt)))
 	{
 		SluiceOptions own;
 
 		/* Options are taken out of a copy. */
-		if (readOnlyTree || has_own_options(stmt))
+		if (readOnlyTree || sluice_has_own_options(stmt))
 			pstmt = copyObject(pstmt);
 		readOnlyTree = false;
-		own = take_options((CopyStmt *) pstmt->utilityStmt);
-		if (own.asked != ASKED_OFF &&
-			take_over(pstmt, queryString, context, queryEnv, own, dest, qc))
+		sluice_take_options((CopyStmt *) pstmt->utilityStmt, &own);
+		if (own.asked != SLUICE_ASKED_OFF &&
+			take_over(pstmt, queryString, context, queryEnv, &own, dest, qc))
 			return;
 	}
 	if (prev_ProcessUtility)
@@ -306,8 +205,8 @@ Datum
 pgsluice_last_copy(PG_FUNCTION_ARGS)
 {
 	const SluiceReport *r = &sluice_report;
-	Datum		values[14];
-	bool		nulls[14] = {0};
+	Datum		values[17];
+	bool		nulls[17] = {0};
 	char		wal[32];
 	ReturnSetInfo *rsinfo;
 
@@ -336,10 +235,13 @@ pgsluice_last_copy(PG_FUNCTION_ARGS)
 	snprintf(wal, sizeof(wal), UINT64_FORMAT, r->wal_bytes);
 	values[12] = DirectFunctionCall3(numeric_in, CStringGetDatum(wal),
 									 ObjectIdGetDatum(InvalidOid), Int32GetDatum(-1));
-	values[13] = r->reason[0] ? CStringGetTextDatum(r->reason) : (Datum) 0;
-	nulls[13] = r->reason[0] == '\0';
+	values[13] = Int64GetDatum((int64) r->rejected);
+	values[14] = Int64GetDatum((int64) r->skipped);
+	values[15] = Int64GetDatum((int64) r->replaced);
+	values[16] = r->reason[0] ? CStringGetTextDatum(r->reason) : (Datum) 0;
+	nulls[16] = r->reason[0] == '\0';
 	if (r->reason[0])
-		memset(&nulls[2], true, 11 * sizeof(bool));
+		memset(&nulls[2], true, 14 * sizeof(bool));
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	return (Datum) 0;
 }
@@ -348,23 +250,9 @@ void
 _PG_init(void)
 {
 	others_came_first = ProcessUtility_hook != NULL;
-	DefineCustomBoolVariable("pgsluice.copy",
-							 "Lets pgsluice do COPY FROM where it can do it exactly as stock COPY would.",
-							 NULL,
-							 &sluice_enabled,
-							 false,
-							 PGC_USERSET,
-							 0, NULL, NULL, NULL);
-	DefineCustomIntVariable("pgsluice.workers",
-							"How many workers may help one COPY FROM; -1 is one less than there are processors.",
-							NULL,
-							&sluice_workers,
-							-1, -1, SLUICE_MAX_WORKERS,
-							PGC_USERSET,
-							0, NULL, NULL, NULL);
+	sluice_options_init();
 	sluice_index_init();
 	MarkGUCPrefixReserved("pgsluice");
-	processors = Max((int) sysconf(_SC_NPROCESSORS_ONLN), 1);
 	sluice_install_init();
 	prev_ProcessUtility = ProcessUtility_hook;
 	ProcessUtility_hook = sluice_ProcessUtility;

@@ -47,12 +47,52 @@ typedef struct SluiceReport
 	instr_time	heap;
 	instr_time	after;			/* indexes and AFTER triggers */
 	uint64		wal_bytes;
+	uint64		rejected;		/* records kept in rejects_to's table */
+	uint64		skipped;		/* duplicates that were left out */
+	uint64		replaced;		/* rows that gave way to a duplicate */
 	char		reason[256];	/* why stock COPY did it, or empty */
 } SluiceReport;
 
 extern SluiceReport sluice_report;
 
 #define SLUICE_MAX_WORKERS 16
+
+typedef enum SluiceAsked
+{
+	SLUICE_ASKED_BY_SETTING,	/* the statement does not say */
+	SLUICE_ASKED_ON,
+	SLUICE_ASKED_OFF,
+	SLUICE_ASKED_REQUIRE
+} SluiceAsked;
+
+typedef enum SluiceOnDuplicate
+{
+	SLUICE_DUPLICATE_ERROR,
+	SLUICE_DUPLICATE_SKIP,
+	SLUICE_DUPLICATE_REPLACE
+} SluiceOnDuplicate;
+
+/* pgsluice's own options of COPY. */
+typedef struct SluiceOptions
+{
+	SluiceAsked asked;
+	int			workers;		/* how many may help */
+	bool		workers_asked;	/* the statement says so: they start at once */
+	bool		exclusive;		/* lock 'exclusive' */
+	char	   *rejects_to;		/* a table's name, or NULL: an error ends the statement */
+	int64		max_rejects;	/* -1: no limit */
+	SluiceOnDuplicate on_duplicate;
+	char	   *on_duplicate_index; /* its name, or NULL: the primary key */
+	char	   *duplicates_to;	/* a table's name, or NULL: they are only counted */
+} SluiceOptions;
+
+/* options.c */
+extern bool sluice_enabled;		/* pgsluice.copy */
+extern void sluice_options_init(void);
+extern bool sluice_has_own_options(const CopyStmt *stmt);
+extern void sluice_take_options(CopyStmt *stmt, SluiceOptions *own);
+extern const char *sluice_option_that_needs_us(const SluiceOptions *own);
+extern void sluice_refuse_combination(const char *option, const char *what);
 
 /* One COPY FROM as it came through the hook, our own options taken out. */
 typedef struct SluiceStatement
@@ -63,8 +103,8 @@ typedef struct SluiceStatement
 	List	   *attnums;
 	Node	   *where;
 	QueryCompletion *completion;
-	int			workers;		/* how many may help */
-	bool		workers_asked;	/* the statement says so: they start at once */
+	SluiceOptions options;
+	Oid			arbiter;		/* the unique index of on_duplicate */
 } SluiceStatement;
 
 /* decide.c */
@@ -100,6 +140,7 @@ typedef struct SluiceSource
 extern void sluice_source_open(SluiceSource *src, CopyFromState cstate);
 extern bool sluice_source_fill(SluiceSource *src);
 extern size_t sluice_source_read(SluiceSource *src, char *buf, size_t len);
+extern void sluice_source_skip(SluiceSource *src, size_t len);
 extern void sluice_source_set(SluiceSource *src, const char *data, size_t len);
 extern void sluice_source_drain(SluiceSource *src);
 extern bool sluice_stock_row(SluiceSource *src, ExprContext *econtext,
@@ -190,6 +231,7 @@ extern void sluice_index_init(void);
 /* index_copy.c */
 extern SluiceIndexLoad *sluice_index_load_open(ResultRelInfo *rri, EState *estate,
 											   CopyFromState cstate, CommandId cid);
+extern void sluice_index_load_never(SluiceIndexLoad *load);
 extern void sluice_index_load_rows(SluiceIndexLoad *load, TupleTableSlot **slots,
 								   const uint64 *lines, int count);
 extern void sluice_index_load_close(SluiceIndexLoad *load, int workers);

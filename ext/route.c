@@ -16,6 +16,9 @@ open_batch(SluiceLoad *load, ResultRelInfo *rri)
 	SluiceBatch *batch = palloc(sizeof(SluiceBatch));
 
 	sluice_batch_open(batch, rri, load->estate, load->cstate, load->cid, load->options);
+	/* Rows that may be taken back or refused by a key need their index entries at once. */
+	if (load->rejects || load->duplicates.mode != SLUICE_DUPLICATE_ERROR)
+		sluice_index_load_never(batch->index_load);
 	load->batches = lappend(load->batches, batch);
 	MemoryContextSwitchTo(old);
 	return batch;
@@ -100,7 +103,12 @@ sluice_flush_batches(SluiceLoad *load)
 	ListCell   *lc;
 
 	foreach(lc, load->batches)
-		sluice_batch_flush(lfirst(lc));
+	{
+		if (load->duplicates.mode == SLUICE_DUPLICATE_ERROR)
+			sluice_batch_flush(lfirst(lc));
+		else
+			sluice_duplicates_flush(&load->duplicates, lfirst(lc));
+	}
 	while (list_length(load->batches) > MAX_BATCHES)
 	{
 		close_batch(linitial(load->batches));

@@ -18,8 +18,10 @@
 void
 sluice_flush(SluiceLoad *load)
 {
-	load->processed += load->waiting;
+	uint64		skipped = load->duplicates.skipped;
+
 	sluice_flush_batches(load);
+	load->processed += load->waiting - (load->duplicates.skipped - skipped);
 	load->waiting = 0;
 	load->materialized = 0;
 	pgstat_progress_update_param(PROGRESS_COPY_TUPLES_PROCESSED, (int64) load->processed);
@@ -128,14 +130,16 @@ complete_row(SluiceLoad *load, const SluiceSlice *slice, TupleTableSlot *slot,
 	sluice_report.values_by_server += row->asks;
 }
 
-/* The rows that the core has formed from this slice, into batches. */
+/* Rows that the core has formed from this slice, from one up to another, into batches. */
 void
-sluice_accept_rows(SluiceLoad *load, const SluiceSlice *slice)
+sluice_accept_range(SluiceLoad *load, const SluiceSlice *slice, size_t from, size_t to)
 {
 	const SluiceAsk *asks = slice->asks;
 
-	sluice_serial_expect(&load->args.serial, (int64) slice->rows_used);
-	for (size_t i = 0; i < slice->rows_used; i++)
+	sluice_serial_expect(&load->args.serial, (int64) (to - from));
+	for (size_t i = 0; i < from; i++)
+		asks += slice->rows[i].asks;
+	for (size_t i = from; i < to; i++)
 	{
 		SluiceRow  *row = &slice->rows[i];
 		char	   *tuple = (char *) slice->arena + row->offset;
@@ -167,9 +171,19 @@ sluice_accept_rows(SluiceLoad *load, const SluiceSlice *slice)
 	load->cstate->line_buf_valid = false;
 }
 
+/* All that the core has formed from this slice. */
+void
+sluice_accept_rows(SluiceLoad *load, const SluiceSlice *slice)
+{
+	if (load->rejects)
+		sluice_rejects_accept(load, slice);
+	else
+		sluice_accept_range(load, slice, 0, slice->rows_used);
+}
+
 /* One record through stock COPY's parser. False at the end of the data. */
-static bool
-ask_server(SluiceLoad *load)
+bool
+sluice_take_server_row(SluiceLoad *load, SluiceSource *src)
 {
 	CopyFromState cstate = load->cstate;
 	TupleTableSlot *slot;
@@ -181,7 +195,7 @@ ask_server(SluiceLoad *load)
 	cstate->eol_type = (EolType) load->slice.eol;
 	ResetPerTupleExprContext(load->estate);
 	old = MemoryContextSwitchTo(GetPerTupleMemoryContext(load->estate));
-	found = sluice_stock_row(&load->source, load->econtext,
+	found = sluice_stock_row(src, load->econtext,
 							 slot->tts_values, slot->tts_isnull);
 	MemoryContextSwitchTo(old);
 	if (!found)
@@ -194,6 +208,13 @@ ask_server(SluiceLoad *load)
 	sluice_report.rows_by_server++;
 	take_row(load, slot, cstate->cur_lineno);
 	return true;
+}
+
+static bool
+ask_server(SluiceLoad *load)
+{
+	return load->rejects ? sluice_rejects_ask_server(load) :
+		sluice_take_server_row(load, &load->source);
 }
 
 /* The core has panicked: a bug. */
@@ -324,30 +345,45 @@ make_plan(SluiceLoad *load)
 	slice->arena_len = SLUICE_ARENA;
 }
 
-/* The whole of the data. */
-void
-sluice_load_rows(SluiceLoad *load)
+/* What comes before the core's first row. False: there is nothing more. */
+static bool
+begin(SluiceLoad *load)
 {
 	SluiceSource *src = &load->source;
 	CopyFromState cstate = load->cstate;
-	bool		more = true;
+	bool		header = cstate->opts.header_line != COPY_HEADER_FALSE;
 
+	if (load->rejects)
+	{
+		make_plan(load);
+		if (header)
+			sluice_rejects_read_header(load);
+		return true;
+	}
 	(void) fill(load);
 	if (src->eof && src->end - src->start <= NOT_WORTH_A_PLAN)
 	{
 		while (ask_server(load))
 			;
-		more = false;
+		return false;
 	}
 	/* The header is stock COPY's to read, and with it the first row. */
-	else if (cstate->opts.header_line != COPY_HEADER_FALSE || sluice_defaults_may_fail(cstate))
-		more = ask_server(load);
-	if (more)
-		make_plan(load);
+	if ((header || sluice_defaults_may_fail(cstate)) && !ask_server(load))
+		return false;
+	make_plan(load);
+	return true;
+}
+
+/* The whole of the data. */
+void
+sluice_load_rows(SluiceLoad *load)
+{
+	bool		more = begin(load);
+
 	while (more)
 		more = step(load);
 	sluice_flush(load);
 	if (load->pipeline)
 		sluice_pipeline_close(load);
-	sluice_source_drain(src);
+	sluice_source_drain(&load->source);
 }

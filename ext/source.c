@@ -213,6 +213,18 @@ sluice_source_fill(SluiceSource *src)
 	return src->end > before;
 }
 
+/* Takes bytes at the front out of the source; where they are, they stay until it is filled. */
+void
+sluice_source_skip(SluiceSource *src, size_t len)
+{
+	src->start += len;
+	if (src->valid < src->start)
+	{
+		src->valid = src->start;
+		validate(src);
+	}
+}
+
 /* Puts bytes that were read already into the source, which must be empty. */
 void
 sluice_source_set(SluiceSource *src, const char *data, size_t len)

@@ -16,6 +16,9 @@ CREATE FUNCTION last_copy(
     OUT seconds_heap double precision,
     OUT seconds_indexes_triggers double precision,
     OUT wal_bytes numeric,
+    OUT rejected bigint,
+    OUT duplicates_skipped bigint,
+    OUT duplicates_replaced bigint,
     OUT fell_back_because text
 ) RETURNS SETOF record
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED
@@ -50,3 +53,23 @@ CREATE VIEW last_index_build AS SELECT * FROM last_index_build();
 
 GRANT USAGE ON SCHEMA pgsluice TO PUBLIC;
 GRANT SELECT ON last_copy, last_index_build TO PUBLIC;
+
+-- What the tables of COPY's options rejects_to and duplicates_to have:
+-- CREATE TABLE rejects (LIKE pgsluice.reject).
+CREATE TYPE reject AS (
+    line bigint,
+    column_name text,
+    sqlstate text,
+    message text,
+    detail text,
+    record text,          -- as it came; NULL if that is not valid text
+    record_bytes bytea    -- only then
+);
+
+CREATE TYPE duplicate AS (
+    line bigint,          -- of the row that came, whichever was kept
+    key text,
+    lost_row text         -- of the table's row type
+);
+
+GRANT USAGE ON TYPE reject, duplicate TO PUBLIC;

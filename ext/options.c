@@ -1,0 +1,235 @@
+/*
+ * Settings, and COPY's options that are pgsluice's own: taken out of the
+ * statement before stock code sees it. None has a name that any major of
+ * PostgreSQL uses.
+ */
+#include "pgsluice.h"
+
+#include <unistd.h>
+
+#include "commands/defrem.h"
+#include "miscadmin.h"
+#include "optimizer/cost.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+
+bool		sluice_enabled = false;
+static int	sluice_workers = -1;
+static int	processors;			/* of this machine; asking takes a while */
+
+static const char *const own_options[] = {
+	"pgsluice", "workers", "lock", "rejects_to", "max_rejects",
+	"on_duplicate", "on_duplicate_index", "duplicates_to",
+};
+
+void
+sluice_options_init(void)
+{
+	processors = Max((int) sysconf(_SC_NPROCESSORS_ONLN), 1);
+	DefineCustomBoolVariable("pgsluice.copy",
+							 "Lets pgsluice do COPY FROM where it can do it exactly as stock COPY would.",
+							 NULL,
+							 &sluice_enabled,
+							 false,
+							 PGC_USERSET,
+							 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("pgsluice.workers",
+							"How many workers may help one COPY FROM; -1 is one less than there are processors.",
+							NULL,
+							&sluice_workers,
+							-1, -1, SLUICE_MAX_WORKERS,
+							PGC_USERSET,
+							0, NULL, NULL, NULL);
+}
+
+/* Which of our options it is; -1: it is stock COPY's. */
+static int
+own_option(const DefElem *option)
+{
+	for (int i = 0; i < lengthof(own_options); i++)
+	{
+		if (strcmp(option->defname, own_options[i]) == 0)
+			return i;
+	}
+	return -1;
+}
+
+bool
+sluice_has_own_options(const CopyStmt *stmt)
+{
+	ListCell   *lc;
+
+	foreach(lc, stmt->options)
+	{
+		if (own_option(lfirst_node(DefElem, lc)) >= 0)
+			return true;
+	}
+	return false;
+}
+
+static void
+refuse_value(const char *option, const char *allowed)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("COPY option \"%s\" must be %s", option, allowed)));
+}
+
+/* What two options, or an option and a table, cannot do together. */
+void
+sluice_refuse_combination(const char *option, const char *what)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg("COPY option \"%s\" cannot be used with %s", option, what)));
+}
+
+static SluiceAsked
+parse_asked(const char *value)
+{
+	if (pg_strcasecmp(value, "require") == 0)
+		return SLUICE_ASKED_REQUIRE;
+	if (pg_strcasecmp(value, "off") == 0)
+		return SLUICE_ASKED_OFF;
+	if (pg_strcasecmp(value, "on") != 0)
+		refuse_value("pgsluice", "\"on\", \"off\" or \"require\"");
+	return SLUICE_ASKED_ON;
+}
+
+static SluiceOnDuplicate
+parse_on_duplicate(const char *value)
+{
+	if (pg_strcasecmp(value, "skip") == 0)
+		return SLUICE_DUPLICATE_SKIP;
+	if (pg_strcasecmp(value, "replace") == 0)
+		return SLUICE_DUPLICATE_REPLACE;
+	if (pg_strcasecmp(value, "error") != 0)
+		refuse_value("on_duplicate", "\"error\", \"skip\" or \"replace\"");
+	return SLUICE_DUPLICATE_ERROR;
+}
+
+static void
+parse_option(DefElem *option, SluiceOptions *own)
+{
+	const char *name = option->defname;
+
+	if (strcmp(name, "pgsluice") == 0)
+		own->asked = parse_asked(defGetString(option));
+	else if (strcmp(name, "workers") == 0)
+	{
+		own->workers = defGetInt32(option);
+		own->workers_asked = true;
+		if (own->workers < 0 || own->workers > SLUICE_MAX_WORKERS)
+			refuse_value(name, psprintf("between 0 and %d", SLUICE_MAX_WORKERS));
+	}
+	else if (strcmp(name, "lock") == 0)
+	{
+		own->exclusive = true;
+		if (pg_strcasecmp(defGetString(option), "exclusive") != 0)
+			refuse_value(name, "\"exclusive\"");
+	}
+	else if (strcmp(name, "max_rejects") == 0)
+	{
+		own->max_rejects = defGetInt64(option);
+		if (own->max_rejects < 0)
+			refuse_value(name, "zero or more");
+	}
+	else if (strcmp(name, "rejects_to") == 0)
+		own->rejects_to = defGetString(option);
+	else if (strcmp(name, "on_duplicate") == 0)
+		own->on_duplicate = parse_on_duplicate(defGetString(option));
+	else if (strcmp(name, "on_duplicate_index") == 0)
+		own->on_duplicate_index = defGetString(option);
+	else
+		own->duplicates_to = defGetString(option);
+}
+
+/* Options that mean nothing, or nothing exact, beside one another. */
+static void
+check_combinations(const SluiceOptions *own, const List *stock)
+{
+	ListCell   *lc;
+
+	if (own->max_rejects >= 0 && own->rejects_to == NULL)
+		sluice_refuse_combination("max_rejects", "no option \"rejects_to\"");
+	if (own->on_duplicate == SLUICE_DUPLICATE_ERROR)
+	{
+		if (own->on_duplicate_index != NULL)
+			sluice_refuse_combination("on_duplicate_index", "on_duplicate 'error'");
+		if (own->duplicates_to != NULL)
+			sluice_refuse_combination("duplicates_to", "on_duplicate 'error'");
+	}
+	if (own->asked == SLUICE_ASKED_OFF && sluice_option_that_needs_us(own) != NULL)
+		sluice_refuse_combination(sluice_option_that_needs_us(own), "pgsluice 'off'");
+	foreach(lc, stock)
+	{
+		DefElem    *option = lfirst_node(DefElem, lc);
+
+		/* What is frozen is visible even if its subtransaction is rolled back. */
+		if (strcmp(option->defname, "freeze") == 0 && defGetBoolean(option))
+		{
+			if (own->rejects_to != NULL)
+				sluice_refuse_combination("rejects_to", "FREEZE");
+			if (own->on_duplicate != SLUICE_DUPLICATE_ERROR)
+				sluice_refuse_combination("on_duplicate", "FREEZE");
+		}
+		if (own->rejects_to == NULL)
+			continue;
+		if (strcmp(option->defname, "on_error") == 0 &&
+			pg_strcasecmp(defGetString(option), "stop") != 0)
+			sluice_refuse_combination("rejects_to", "ON_ERROR");
+		if (strcmp(option->defname, "format") == 0 &&
+			strcmp(defGetString(option), "binary") == 0)
+			sluice_refuse_combination("rejects_to", "FORMAT binary");
+	}
+}
+
+/* Takes pgsluice's own options out of the statement's list. */
+void
+sluice_take_options(CopyStmt *stmt, SluiceOptions *own)
+{
+	List	   *rest = NIL;
+	bool		given[lengthof(own_options)] = {0};
+	ListCell   *lc;
+
+	memset(own, 0, sizeof(*own));
+	own->max_rejects = -1;
+	foreach(lc, stmt->options)
+	{
+		DefElem    *option = lfirst_node(DefElem, lc);
+		int			which = own_option(option);
+
+		if (which < 0)
+		{
+			rest = lappend(rest, option);
+			continue;
+		}
+		if (given[which])
+			ereport(ERROR,
+					(errcode(ERRCODE_SYNTAX_ERROR),
+					 errmsg("conflicting or redundant options")));
+		given[which] = true;
+		parse_option(option, own);
+	}
+	stmt->options = rest;
+	check_combinations(own, rest);
+	if (own->asked == SLUICE_ASKED_BY_SETTING)
+		own->asked = sluice_enabled || sluice_option_that_needs_us(own) != NULL ?
+			SLUICE_ASKED_ON : SLUICE_ASKED_OFF;
+	if (!own->workers_asked)
+		own->workers = sluice_workers < 0 ? processors - 1 : sluice_workers;
+	own->workers = Min(Min(own->workers, max_parallel_workers), SLUICE_MAX_WORKERS);
+}
+
+/* An option that stock COPY cannot do in our place; NULL: there is none. */
+const char *
+sluice_option_that_needs_us(const SluiceOptions *own)
+{
+	if (own->rejects_to != NULL)
+		return "rejects_to";
+	if (own->on_duplicate != SLUICE_DUPLICATE_ERROR)
+		return "on_duplicate";
+	if (own->exclusive)
+		return "lock";
+	return NULL;
+}

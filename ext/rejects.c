@@ -1,0 +1,420 @@
+/*
+ * COPY's options rejects_to and max_rejects.
+ *
+ * A group of rows is tried within a subtransaction, with an executor, indexes
+ * and a level of AFTER triggers of its own. Where anything fails on account of
+ * the data, all of the group is rolled back, and smaller groups are tried, down
+ * to the one record that is at fault: that goes to the table, as it came.
+ */
+#include "load.h"
+
+#include "access/xact.h"
+#include "catalog/pg_type_d.h"
+#include "commands/trigger.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/resowner.h"
+
+static const char *const reject_columns[] = {
+	"line", "column_name", "sqlstate", "message", "detail", "record", "record_bytes",
+};
+static const Oid reject_types[] = {
+	INT8OID, TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID, BYTEAOID,
+};
+
+struct SluiceRejects
+{
+	SluiceKept *kept;
+	int64		limit;			/* -1: none */
+	uint64		count;
+	size_t		group;			/* how many rows are tried together next */
+	MemoryContext attempt;		/* of what one attempt needs */
+	MemoryContext functions;	/* of what input functions remember */
+	StringInfoData long_record; /* one that does not fit into the source's memory */
+};
+
+/* What an attempt is to do; what it found. */
+typedef struct SluiceAttempt
+{
+	const SluiceSlice *slice;	/* rows of it from one up to another; */
+	size_t		from;
+	size_t		to;
+	SluiceSource *record;		/* or else a record for the server to read */
+	bool		found;			/* it was one, and not the end of the data */
+	ErrorData  *error;			/* why it failed, or NULL */
+	char	   *column;
+	uint64		line;			/* at which it failed */
+} SluiceAttempt;
+
+/* With a foreign key to itself, a row's parent may come later. */
+static bool
+refers_to_itself(Relation rel)
+{
+	TriggerDesc *triggers = rel->trigdesc;
+
+	for (int i = 0; triggers != NULL && i < triggers->numtriggers; i++)
+	{
+		Trigger    *trigger = &triggers->triggers[i];
+
+		if (trigger->tgfoid == F_RI_FKEY_CHECK_INS && !trigger->tginitdeferred &&
+			trigger->tgconstrrelid == RelationGetRelid(rel))
+			return true;
+	}
+	return false;
+}
+
+SluiceRejects *
+sluice_rejects_open(const SluiceStatement *s, SluiceLoad *load)
+{
+	SluiceRejects *rejects = palloc0(sizeof(SluiceRejects));
+
+	if (s->rel->trigdesc && s->rel->trigdesc->trig_insert_new_table)
+		sluice_refuse_combination("rejects_to", "a trigger that has a transition table");
+	if (refers_to_itself(s->rel))
+		sluice_refuse_combination("rejects_to", "a foreign key of the table to itself that is not INITIALLY DEFERRED");
+	rejects->kept = sluice_kept_open(s->options.rejects_to, "rejects_to", s->rel,
+									 reject_columns, reject_types, lengthof(reject_columns));
+	rejects->limit = s->options.max_rejects;
+	rejects->group = SLUICE_BATCH_ROWS;
+	rejects->attempt = AllocSetContextCreate(CurrentMemoryContext, "pgsluice attempt",
+											 ALLOCSET_DEFAULT_SIZES);
+	rejects->functions = AllocSetContextCreate(CurrentMemoryContext, "pgsluice input functions",
+											   ALLOCSET_DEFAULT_SIZES);
+	initStringInfo(&rejects->long_record);
+	return rejects;
+}
+
+/*
+ * Whether an error speaks of the data, and not of the server, the session or
+ * what the user may do, which it would say of any record.
+ */
+static bool
+is_about_the_data(int sqlerrcode)
+{
+	switch (ERRCODE_TO_CATEGORY(sqlerrcode))
+	{
+		case ERRCODE_DATA_EXCEPTION:
+			return sqlerrcode != ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED;
+		case ERRCODE_INTEGRITY_CONSTRAINT_VIOLATION:
+		case ERRCODE_CARDINALITY_VIOLATION:
+		case ERRCODE_WITH_CHECK_OPTION_VIOLATION:
+		case ERRCODE_PROGRAM_LIMIT_EXCEEDED:
+		case ERRCODE_FEATURE_NOT_SUPPORTED:
+			return true;
+		case ERRCODE_PLPGSQL_ERROR:
+			return sqlerrcode != ERRCODE_ASSERT_FAILURE;
+		case ERRCODE_TO_CATEGORY(ERRCODE_SYNTAX_ERROR):
+			/* names of objects, queries: values of some types */
+			return sqlerrcode != ERRCODE_INSUFFICIENT_PRIVILEGE;
+		default:
+			return false;
+	}
+}
+
+/* One attempt's work, in its subtransaction. */
+static void
+attempt_rows(SluiceLoad *load, SluiceAttempt *attempt)
+{
+	AfterTriggerBeginQuery();
+	sluice_open_executor(load);
+	if (attempt->record)
+		attempt->found = sluice_take_server_row(load, attempt->record);
+	else
+		sluice_accept_range(load, attempt->slice, attempt->from, attempt->to);
+	sluice_flush(load);
+	AfterTriggerEndQuery(load->estate);
+	sluice_close_executor(load);
+}
+
+/* An error may have left input functions and defaults in the middle of something. */
+static void
+renew_functions(SluiceLoad *load)
+{
+	CopyFromState cstate = load->cstate;
+	MemoryContext old = MemoryContextSwitchTo(load->rejects->functions);
+
+	MemoryContextReset(load->rejects->functions);
+	for (int i = 0; i < RelationGetDescr(cstate->rel)->natts; i++)
+	{
+		if (!TupleDescAttr(RelationGetDescr(cstate->rel), i)->attisdropped)
+			fmgr_info(cstate->in_functions[i].fn_oid, &cstate->in_functions[i]);
+	}
+	compat_renew_defaults(cstate);
+	for (int i = 0; i < load->nvolatile; i++)
+		load->volatiles[i].state = compat_default_of(cstate, load->volatiles[i].attnum);
+	MemoryContextSwitchTo(old);
+}
+
+/* Tries it. True if the rows are in; otherwise nothing is, and attempt->error says why. */
+static bool
+try(SluiceLoad *load, SluiceAttempt *attempt)
+{
+	CopyFromState cstate = load->cstate;
+	SluiceLoad	inner = *load;
+	SluiceReport report = sluice_report;
+	MemoryContext old = MemoryContextSwitchTo(load->rejects->attempt);
+	ResourceOwner owner = CurrentResourceOwner;
+
+	attempt->error = NULL;
+	attempt->column = NULL;
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(load->rejects->attempt);
+	PG_TRY();
+	{
+		attempt_rows(&inner, attempt);
+		ReleaseCurrentSubTransaction();
+		MemoryContextSwitchTo(old);
+		CurrentResourceOwner = owner;
+		load->processed = inner.processed;
+		load->excluded = inner.excluded;
+		load->lines = inner.lines;
+		load->slice.eol = inner.slice.eol;
+		load->duplicates = inner.duplicates;
+	}
+	PG_CATCH();
+	{
+		if (!is_about_the_data(geterrcode()))
+			PG_RE_THROW();
+		MemoryContextSwitchTo(old);
+		attempt->error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+		MemoryContextSwitchTo(old);
+		CurrentResourceOwner = owner;
+		attempt->line = cstate->cur_lineno;
+		if (cstate->cur_attname)
+			attempt->column = pstrdup(cstate->cur_attname);
+		cstate->cur_attname = NULL;
+		cstate->cur_attval = NULL;
+		cstate->line_buf_valid = false;
+		sluice_report = report;
+		renew_functions(load);
+	}
+	PG_END_TRY();
+	MemoryContextReset(load->rejects->attempt);
+	return attempt->error == NULL;
+}
+
+static Datum
+text_or_null(const char *text, bool *isnull)
+{
+	*isnull = text == NULL;
+	return text ? CStringGetTextDatum(text) : (Datum) 0;
+}
+
+/* Over the limit, the last one's error ends the statement. */
+static void
+refuse_too_many(SluiceLoad *load, const SluiceAttempt *attempt, uint64 line)
+{
+	load->cstate->cur_lineno = line;
+	load->cstate->line_buf_valid = false;
+	ereport(ERROR,
+			(errcode(attempt->error->sqlerrcode),
+			 errmsg("COPY has more than %lld records to reject (option \"max_rejects\")",
+					(long long) load->rejects->limit),
+			 errdetail("The last one: %s", attempt->error->message)));
+}
+
+/* Keeps the record that failed by itself. Its line end is not part of it. */
+static void
+reject(SluiceLoad *load, SluiceAttempt *attempt, const char *record, size_t len, uint64 line)
+{
+	SluiceRejects *rejects = load->rejects;
+	const ErrorData *error = attempt->error;
+	Datum		values[lengthof(reject_columns)];
+	bool		isnull[lengthof(reject_columns)];
+	MemoryContext old;
+	bool		valid;
+
+	rejects->count++;
+	sluice_report.rejected = rejects->count;
+	if (rejects->limit >= 0 && rejects->count > (uint64) rejects->limit)
+		refuse_too_many(load, attempt, line);
+	while (len > 0 && (record[len - 1] == '\n' || record[len - 1] == '\r'))
+		len--;
+	valid = pg_verify_mbstr(GetDatabaseEncoding(), record, (int) len, true);
+
+	old = MemoryContextSwitchTo(rejects->attempt);
+	values[0] = Int64GetDatum((int64) line);
+	isnull[0] = false;
+	values[1] = text_or_null(error->column_name ? error->column_name : attempt->column, &isnull[1]);
+	values[2] = text_or_null(unpack_sql_state(error->sqlerrcode), &isnull[2]);
+	values[3] = text_or_null(error->message, &isnull[3]);
+	values[4] = text_or_null(error->detail, &isnull[4]);
+	isnull[5] = !valid;
+	isnull[6] = valid;
+	values[valid ? 5 : 6] = PointerGetDatum(cstring_to_text_with_len(record, (int) len));
+	sluice_kept_add(rejects->kept, values, isnull);
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(rejects->attempt);
+}
+
+static void
+free_error(SluiceAttempt *attempt)
+{
+	FreeErrorData(attempt->error);
+	if (attempt->column)
+		pfree(attempt->column);
+}
+
+/*
+ * The row at which the group failed; else the one in its middle. What is found
+ * when all of them go in together names the last one.
+ */
+static size_t
+failed_at(const SluiceLoad *load, const SluiceAttempt *attempt)
+{
+	for (size_t i = attempt->from; i + 1 < attempt->to; i++)
+	{
+		if (load->lines + attempt->slice->rows[i].line == attempt->line)
+			return i;
+	}
+	return attempt->from + (attempt->to - attempt->from) / 2;
+}
+
+/* Rows that the core has formed. None waits before or after. */
+void
+sluice_rejects_accept(SluiceLoad *load, const SluiceSlice *slice)
+{
+	SluiceRejects *rejects = load->rejects;
+	SluiceAttempt attempt = {.slice = slice};
+
+	while (attempt.from < slice->rows_used)
+	{
+		size_t		count = Min(rejects->group, slice->rows_used - attempt.from);
+
+		CHECK_FOR_INTERRUPTS();
+		attempt.to = attempt.from + count;
+		if (try(load, &attempt))
+		{
+			attempt.from += count;
+			rejects->group = Min(rejects->group * 2, SLUICE_BATCH_ROWS);
+			continue;
+		}
+		if (count > 1)
+			rejects->group = Max(failed_at(load, &attempt) - attempt.from, 1);
+		else
+		{
+			const SluiceRow *row = &slice->rows[attempt.from];
+			size_t		end = attempt.to < slice->rows_used ? row[1].record : slice->consumed;
+
+			reject(load, &attempt, (const char *) slice->input + row->record,
+				   end - row->record, load->lines + row->line);
+			attempt.from++;
+		}
+		free_error(&attempt);
+	}
+}
+
+/*
+ * Reads on until the record at the source's start is there as a whole. False:
+ * it fills the slice.
+ */
+static bool
+find_end(SluiceLoad *load, SluiceRecordEnd *search)
+{
+	SluiceSource *src = &load->source;
+
+	memset(search, 0, sizeof(*search));
+	search->eol = (EolType) load->slice.eol;
+	while (!sluice_record_end(search, &load->args.dialect, src->buf + src->start,
+							  src->end - src->start, src->eof || src->sealed))
+	{
+		if (!sluice_source_fill(src) && !src->eof)
+			return false;
+	}
+	return true;
+}
+
+/*
+ * The record at the source's start, taken out of it, for the server to read.
+ * A long one may be as long as stock COPY's own line may be.
+ */
+static void
+take_record(SluiceLoad *load, SluiceRecordEnd *search, SluiceSource *lent)
+{
+	SluiceSource *src = &load->source;
+	StringInfo	record = &load->rejects->long_record;
+	bool		whole = find_end(load, search);
+
+	memset(lent, 0, sizeof(*lent));
+	lent->cstate = src->cstate;
+	lent->kind = src->kind;
+	lent->eof = true;
+	lent->buf = src->buf + src->start;
+	if (whole)
+		sluice_source_skip(src, search->at);
+	else
+	{
+		resetStringInfo(record);
+		appendBinaryStringInfo(record, src->buf + src->start, (int) (src->end - src->start));
+		sluice_source_skip(src, src->end - src->start);
+		while (!sluice_record_end(search, &load->args.dialect, record->data, record->len, src->eof))
+		{
+			char	   *piece = src->buf + SLUICE_HEADROOM;
+
+			appendBinaryStringInfo(record, piece, (int) sluice_source_read(src, piece, SLUICE_SLICE));
+		}
+		sluice_source_set(src, record->data + search->at, record->len - search->at);
+		lent->buf = record->data;
+	}
+	lent->end = lent->valid = search->at;
+	lent->bytes = src->bytes;
+}
+
+/* One record through stock COPY's parser. False at the end of the data. */
+bool
+sluice_rejects_ask_server(SluiceLoad *load)
+{
+	SluiceRecordEnd search;
+	SluiceSource lent;
+	SluiceAttempt attempt = {.record = &lent};
+	uint64		lines = load->lines;
+	char	   *record;
+	size_t		len;
+
+	take_record(load, &search, &lent);
+	if (lent.end == 0)
+		return false;
+	record = lent.buf;
+	len = lent.end;
+	if (try(load, &attempt))
+	{
+		if (attempt.found && lent.start != lent.end)
+			elog(ERROR, "pgsluice: a record's end was not where it was found");
+		load->lines = lines + search.lines;
+		return attempt.found;
+	}
+	load->lines = lines + search.lines;
+	load->slice.eol = (uint8_t) search.eol;
+	reject(load, &attempt, record, len, load->lines);
+	free_error(&attempt);
+	return true;
+}
+
+/* The header by itself: if it is not as it has to be, the statement ends. */
+void
+sluice_rejects_read_header(SluiceLoad *load)
+{
+	SluiceRecordEnd search;
+	SluiceSource lent;
+
+	take_record(load, &search, &lent);
+	(void) sluice_take_server_row(load, &lent);
+	load->lines = search.lines;
+	load->slice.eol = (uint8_t) search.eol;
+}
+
+/* Says how many there were. */
+void
+sluice_rejects_close(SluiceRejects *rejects)
+{
+	if (rejects->count > 0)
+		ereport(NOTICE,
+				(errmsg_plural("%llu record was rejected", "%llu records were rejected",
+							   (unsigned long) rejects->count,
+							   (unsigned long long) rejects->count),
+				 errdetail("Rejected records are kept in %s.", sluice_kept_name(rejects->kept))));
+}

@@ -1,0 +1,243 @@
+"""COPY's options rejects_to and max_rejects: the bad records in their table, the good ones in theirs.
+
+The oracle is stock COPY: it takes the good records alone, and refuses each bad
+one by itself with the words that the table holds.
+"""
+
+import random
+import unittest
+
+from .cluster import MAJOR, Cluster, Refused
+
+TABLE = "CREATE TABLE t (a int PRIMARY KEY, b text NOT NULL, c numeric CHECK (c >= 0), d date)"
+CSV = "FORMAT csv"
+KEPT = "SELECT line, coalesce(column_name, ''), sqlstate, message FROM bad ORDER BY line"
+
+
+class Rejects(unittest.TestCase):
+    """Every class of error, in every place of the data."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Cluster()
+        cls.server.sql("CREATE EXTENSION pgsluice; CREATE ROLE loader LOGIN")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.remove()
+
+    def load(self, data, options=CSV, table=TABLE, target="t", more="", stdin=False, before="", user="postgres"):
+        """Loads into a fresh table with a fresh reject table."""
+        path = self.server.file("input", data)
+        if table:
+            self.server.sql(f"SET client_min_messages = error; DROP TABLE IF EXISTS t, parent CASCADE; {table};"
+                            "DROP TABLE IF EXISTS bad; CREATE TABLE bad (LIKE pgsluice.reject)")
+        source = "STDIN" if stdin else f"'{path}'"
+        return self.server.sql(
+            f"SET client_min_messages = error; {before} COPY {target} FROM {source} WITH ({options}, rejects_to 'bad'{more})",
+            stdin=data if stdin else None, user=user)
+
+    def check(self, lines, bad, options=CSV, table=TABLE, **more):
+        """`bad` are the indexes of lines that are to be rejected; others are as stock COPY loads them."""
+        self.load(b"".join(lines), options, table, **more)
+        kept = self.server.sql("SELECT encode(coalesce(record_bytes, convert_to(record, 'UTF8')), 'hex') FROM bad ORDER BY line").split("\n")
+        self.assertEqual([bytes.fromhex(k) for k in kept], [lines[i].rstrip(b"\r\n") for i in bad])
+        ours = self.server.sql("SELECT t FROM t ORDER BY t::text COLLATE \"C\"")
+        self.server.sql("CREATE TEMP TABLE x AS SELECT 1; TRUNCATE t")
+        good = self.server.file("good", b"".join(line for i, line in enumerate(lines) if i not in bad))
+        self.server.sql(f"COPY t FROM '{good}' WITH ({options})")
+        self.assertEqual(ours, self.server.sql("SELECT t FROM t ORDER BY t::text COLLATE \"C\""))
+        for i in bad:
+            # What a line's end is, the line before says.
+            end = lines[i][len(lines[i].rstrip()):]
+            before = b"9000000,x,1," + end if b"\r" in lines[i].rstrip() else b""
+            alone = self.server.file("alone", before + lines[i])
+            if len(bad) < 30:
+                try:
+                    self.server.sql(f"COPY t FROM '{alone}' WITH ({options})")
+                except Refused as refused:
+                    found = self.server.sql(f"SELECT sqlstate || ': ' || message FROM bad ORDER BY line LIMIT 1 OFFSET {bad.index(i)}")
+                    self.assertIn(found.replace("\n", " ")[:60], str(refused).replace("\n", " "))
+                else:
+                    self.fail(f"stock COPY takes {lines[i]!r}")
+
+    def test_every_class(self):
+        """Conversions, columns, quoting, encoding, NOT NULL, CHECK, keys; among good rows and alone."""
+        lines = [b"%d,row %d,%d.5,2024-02-%02d\n" % (i, i, i, i % 28 + 1) for i in range(5000)]
+        bad = {
+            0: b"x,first,1,2024-01-01\n", 7: b"8000007,no date,1,2024-02-31\n", 8: b"8,next too,z,\n",
+            900: b"8000900,too few\n", 901: b"8000901,too,1,2024-01-01,many\n", 1500: b"8001500,caf\xe9,1,\n",
+            1501: b"8001501,nul\0,1,\n", 2000: b"8002000,,1,\n", 2500: b"8002500,negative,-1,\n",
+            3000: b"12,again,1,\n", 3500: b"\n", 3501: b"99999999999,range,1,\n", 4000: b"8004000,a\rb,1,\n",
+            4998: b"8004998,sure\xf0\x9f,1,\n", 4999: b'8004999,"no end,1,\n',
+        }
+        for i, record in bad.items():
+            lines[i] = record
+        self.assertIsNone(self.check(lines, sorted(bad)))
+        said = self.server.sql(KEPT).splitlines()
+        self.assertEqual(said[0], '1|a|22P02|invalid input syntax for type integer: "x"')
+        self.assertEqual(said[3], '901||22P04|missing data for column "c"')
+        self.assertEqual(said[7], '2001|b|23502|null value in column "b" of relation "t" violates not-null constraint')
+        self.assertEqual(said[9], '3001||23505|duplicate key value violates unique constraint "t_pkey"')
+        self.assertEqual(self.server.sql("SELECT record IS NULL, detail FROM bad WHERE line = 3001"), "f|Key (a)=(12) already exists.")
+        self.assertEqual(self.server.sql("SELECT record IS NULL, record_bytes FROM bad WHERE line = 1501"),
+                         "t|\\x" + bad[1500].rstrip().hex())
+        self.check([b"x,y\n"], [0])
+        self.check([b"1,y,1,\n", b"x,y\n", b"z"], [1, 2])
+
+    def test_forms_of_the_data(self):
+        """Text, line ends of each kind, a header, quoted line ends, an escape of its own."""
+        good = [b"%d\tx\\ty\\\\z\t1\t\\N\n" % i for i in range(50)]
+        self.check(good + [b"x\ty\t1\t\\N\n", b"7\\\n8\ty\t1\t\\N\n"] + [b"99\ty\t1\t\\N\n", b"98\ttoo few\n"], [50, 51, 53], "FORMAT text")
+        for end in (b"\n", b"\r\n", b"\r"):
+            lines = [b"%d,x,1," % i + end for i in range(50)]
+            lines[0], lines[30] = b"x,x,1," + end, b'y,"a' + end + b'b"" c",1,' + end
+            self.check(lines, [0, 30])
+        lines = [b"%d,'x@'y@@',1,\n" % i for i in range(50)]
+        lines[20] = b"1,'x@'\n,@@',z,\n"
+        self.check(lines, [20], "FORMAT csv, QUOTE '''', ESCAPE '@'")
+        self.load(b"a,b,c,d\nx,y,1,\n1,y,1,\n", "FORMAT csv, HEADER match")
+        self.assertEqual(self.server.sql(KEPT), '2|a|22P02|invalid input syntax for type integer: "x"')
+        with self.assertRaises(Refused) as refused:
+            self.load(b"a,b,wrong,d\n1,y,1,\n", "FORMAT csv, HEADER match")
+        self.assertIn("22P04", str(refused.exception))
+        self.load(b"1,y,1,\n\\.\nx,y,1,\n" if MAJOR < 18 else b"1,y,1,\n", CSV)
+        self.assertEqual(self.server.sql("SELECT count(*) FROM t; SELECT count(*) FROM bad"), "1\n0")
+
+    def test_random(self):
+        """Records damaged at random, at every size of group; with workers and without."""
+        rng = random.Random(7)
+        for rate, workers in ((0.5, 0), (0.05, 0), (0.002, 2), (0.05, 2)):
+            lines, bad = [], []
+            for i in range(6000):
+                line = b"%d,%s,%d,2024-01-01\n" % (i, rng.choice((b"word", b'"quoted, ""one"""', b'"two\nlines"')), rng.randrange(99))
+                if rng.random() < rate:
+                    bad.append(i)
+                    line = rng.choice((b"x" + line, line[:-1] + b",\n", line.replace(b"2024-01-01", b"nodate"), b"3%d,,1,\n" % i,
+                                       b"7%d,k\xff,1,\n" % i, b"5%d,c,-5,\n" % i))
+                lines.append(line)
+            with self.subTest(rate=rate, workers=workers):
+                self.load(b"".join(lines), more=f", workers {workers}")
+                said = self.server.sql("SELECT count(*), (SELECT count(*) FROM bad), (SELECT count(DISTINCT line) FROM bad) FROM t")
+                self.assertEqual(said, f"{6000 - len(bad)}|{len(bad)}|{len(bad)}")
+                kept = self.server.sql("SELECT encode(coalesce(record_bytes, convert_to(record, 'UTF8')), 'hex') FROM bad ORDER BY line").split("\n")
+                self.assertEqual([bytes.fromhex(k) for k in kept], [lines[i][:-1] for i in bad])
+
+    def test_long_records(self):
+        """Records longer than what is read at once, from a file and from a client."""
+        wide = b"1,\"" + b"x\ny" * 500000 + b"\",1,\n"
+        for stdin in (False, True):
+            self.load(b"0,a,1,\n" + wide.replace(b"1,", b"z,", 1) + b"3,c,1,\nx,\n" + wide, stdin=stdin)
+            self.assertEqual(self.server.sql("SELECT a, length(b) FROM t ORDER BY a"), "0|1\n1|1500000\n3|1")
+            self.assertEqual(self.server.sql("SELECT line, length(record) FROM bad ORDER BY line"), f"500002|{len(wide) - 1}\n500004|2")
+
+    def test_the_table_kinds(self):
+        """Partitions, foreign keys, triggers, functions that fail, defaults; nothing else is left behind."""
+        parts = ("CREATE TABLE t (a int, b text) PARTITION BY RANGE (a);"
+                 "CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (100); CREATE TABLE t2 (b text, a int);"
+                 "ALTER TABLE t ATTACH PARTITION t2 FOR VALUES FROM (100) TO (200)")
+        lines = [b"%d,x\n" % (i % 200) for i in range(3000)]
+        lines[5], lines[1000], lines[2999] = b"200,nowhere\n", b"-1,nowhere\n", b"x,y\n"
+        self.check(lines, [5, 1000, 2999], table=parts)
+        keys = ("CREATE TABLE parent (a int PRIMARY KEY); INSERT INTO parent SELECT generate_series(0, 999);"
+                "CREATE TABLE t (a int REFERENCES parent, b text)")
+        lines = [b"%d,x\n" % (i % 1000) for i in range(3000)]
+        lines[1234] = b"1000,orphan\n"
+        self.check(lines, [1234], table=keys)
+        function = ("CREATE OR REPLACE FUNCTION sure(a int) RETURNS bool LANGUAGE {} IMMUTABLE AS $$ {} $$;"
+                    "CREATE TABLE t (a int CHECK (sure(a)), b text)")
+        for language, body in (("plpgsql", "BEGIN IF a % 100 = 7 THEN RAISE 'no %', a; END IF; RETURN true; END"),
+                               ("sql", "SELECT 1 / (CASE WHEN a % 100 = 7 THEN a - a ELSE 1 END) = 1")):
+            lines = [b"%d,x\n" % i for i in range(1000)]
+            self.check(lines, list(range(7, 1000, 100)), table=function.format(language, body))
+        self.load(b"1,x\n2,y\nx,z\n3,w\n", table="CREATE TABLE t (a int, b text); CREATE OR REPLACE FUNCTION say() RETURNS trigger"
+                  " LANGUAGE plpgsql AS $$ BEGIN IF NEW.b = 'y' THEN RAISE 'not y'; END IF; RETURN NEW; END $$;"
+                  "CREATE TRIGGER say AFTER INSERT ON t FOR EACH ROW EXECUTE FUNCTION say()")
+        self.assertEqual(self.server.sql(KEPT), '2||P0001|not y\n3|a|22P02|invalid input syntax for type integer: "x"')
+        domain = ("DROP DOMAIN IF EXISTS even CASCADE; CREATE DOMAIN even AS int CHECK (sure(VALUE));"
+                  "CREATE TABLE t (s serial, a even, b text DEFAULT clock_timestamp()::text)")
+        self.load(b"".join(b"%d\n" % i for i in range(300)), table=domain, target="t (a)")
+        self.assertEqual(self.server.sql("SELECT count(*), count(DISTINCT s), count(b) FROM t; SELECT count(*) FROM bad"), "297|297|297\n3")
+        self.server.sql("DROP TABLE t; DROP DOMAIN even")
+
+    def test_limit(self):
+        """Over max_rejects, nothing of the statement stays."""
+        data = b"1,a,1,\nx,b,1,\n3,c,1,\ny,d,1,\n"
+        self.load(data, more=", max_rejects 2")
+        self.assertEqual(self.server.sql("SELECT count(*) FROM t; SELECT count(*) FROM bad"), "2\n2")
+        self.assertEqual(self.server.sql("SET pgsluice.copy = off; COPY t FROM '/dev/null' WITH (rejects_to 'bad');"
+                                         "SELECT rows, rejected FROM pgsluice.last_copy"), "0|0")
+        for limit in (0, 1):
+            with self.assertRaises(Refused) as refused:
+                self.load(data, more=f", max_rejects {limit}")
+            self.assertIn(f"22P02: COPY has more than {limit} records to reject", str(refused.exception))
+            self.assertIn(f"COPY t, line {2 if limit == 0 else 4}", str(refused.exception))
+            self.assertEqual(self.server.sql("SELECT count(*) FROM t; SELECT count(*) FROM bad"), "0\n0")
+
+    def test_not_the_data(self):
+        """What any record would meet ends the statement: rights, time, sequences, a missing table."""
+        for table, target, words in (
+            ("CREATE SEQUENCE IF NOT EXISTS short MAXVALUE 2; SELECT setval('short', 2); CREATE TABLE t (s int DEFAULT nextval('short'), a int)", "t (a)", "2200H"),
+            ("CREATE OR REPLACE FUNCTION slow(a int) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(9); RETURN true; END $$;"
+             "CREATE TABLE t (a int CHECK (slow(a)))", "t", "57014"),
+        ):
+            with self.assertRaises(Refused) as refused:
+                self.load(b"1\n2\n", table=table, target=target, before="SET statement_timeout = 500;")
+            self.assertIn(words, str(refused.exception))
+            self.assertEqual(self.server.sql("SELECT count(*) FROM bad"), "0")
+
+    def refused(self, sql, user="postgres"):
+        """What the server says against it."""
+        with self.assertRaises(Refused) as refused:
+            self.server.sql(sql, user=user)
+        return str(refused.exception)
+
+    def test_rights_and_refusals(self):
+        """INSERT on the reject table is needed; what cannot be is said."""
+        self.load(b"")
+        copy = "COPY t FROM '/dev/null' WITH (FORMAT csv, {})"
+        self.server.sql("GRANT INSERT ON t TO loader; GRANT pg_read_server_files TO loader")
+        self.assertIn("42501: permission denied for table bad", self.refused(copy.format("rejects_to 'bad'"), "loader"))
+        self.server.sql("GRANT INSERT ON bad TO loader; REVOKE INSERT ON t FROM loader")
+        self.assertIn("42501: permission denied for table t", self.refused(copy.format("rejects_to 'bad'"), "loader"))
+        self.server.sql("GRANT INSERT ON t TO loader")
+        self.server.sql(copy.format("rejects_to 'public.bad'"), user="loader")
+        self.server.sql("REVOKE pg_read_server_files FROM loader")
+        self.assertIn("may not read files", self.refused(copy.format("rejects_to 'bad'"), "loader"))
+        for options, words in (
+            ("max_rejects 1", 'COPY option "max_rejects" cannot be used with no option "rejects_to"'),
+            ("rejects_to 'bad', max_rejects -1", 'COPY option "max_rejects" must be zero or more'),
+            ("rejects_to 'nowhere'", '42P01: relation "nowhere" does not exist'),
+            ("rejects_to 't'", 'COPY option "rejects_to" names the table that is being loaded'),
+            ("rejects_to 'bad', rejects_to 'bad'", "conflicting or redundant options"),
+            ("rejects_to 'bad', freeze", 'COPY option "rejects_to" cannot be used with FREEZE'),
+            ("rejects_to 'bad', pgsluice 'off'", 'COPY option "rejects_to" cannot be used with pgsluice \'off\''),
+            ("rejects_to 'shape'", 'table "shape" of COPY option "rejects_to" has no column "column_name" of type text'),
+        ):
+            self.server.sql("CREATE TABLE IF NOT EXISTS shape (line bigint)")
+            self.assertIn(words, self.refused(copy.format(options)))
+        self.assertIn("cannot be used with FORMAT binary", self.refused("COPY t FROM '/dev/null' WITH (FORMAT binary, rejects_to 'bad')"))
+        self.server.sql("CREATE TABLE s (a int PRIMARY KEY, b int REFERENCES s)")
+        self.assertIn("a foreign key of the table to itself", self.refused("COPY s FROM '/dev/null' WITH (rejects_to 'bad')"))
+        self.server.sql("DROP TABLE s; CREATE VIEW v AS SELECT 1 AS a")
+        self.assertIn('Stock COPY has no option "rejects_to"', self.refused("COPY v FROM '/dev/null' WITH (rejects_to 'bad')"))
+        self.server.sql("DROP VIEW v")
+
+    def test_within_transactions(self):
+        """Savepoints, an aborted transaction, a standby's worth of subtransactions: all or nothing."""
+        data = b"".join(b"%d,x,1,\n" % i if i % 10 else b"x%d,x,1,\n" % i for i in range(2000))
+        path = self.server.file("input2", data)
+        self.load(b"")
+        copy = f"COPY t FROM '{path}' WITH (FORMAT csv, rejects_to 'bad');"
+        self.server.sql(f"SET client_min_messages = error; BEGIN; SAVEPOINT s; {copy} ROLLBACK TO s; {copy} COMMIT")
+        self.assertEqual(self.server.sql("SELECT count(*) FROM t; SELECT count(*) FROM bad"), "1800\n200")
+        self.server.sql(f"SET client_min_messages = error; TRUNCATE t, bad; BEGIN; {copy} ROLLBACK")
+        self.assertEqual(self.server.sql("SELECT count(*) FROM t; SELECT count(*) FROM bad"), "0\n0")
+        self.server.sql(f"SET client_min_messages = error; BEGIN; TRUNCATE t; {copy} COMMIT")
+        self.assertEqual(self.server.sql("SELECT count(*) FROM t; SELECT count(*) FROM bad"), "1800\n200")
+        said = self.server.tail()
+        self.assertNotIn("WARNING", said)
+
+
+if __name__ == "__main__":
+    unittest.main()
