@@ -255,13 +255,14 @@ fn a_rows_option_and_a_choice_of_methods_are_obeyed() {
     let (_, pg_bin) = servers().into_iter().next().unwrap();
     let place = Place::new();
     let mut command = place.command("small", &pg_bin);
-    command.args(["--rows", "60", "--runs", "3", "--only", "lanes,sample"]);
+    command.args(["--rows", "30,60", "--runs", "2", "--only", "lanes,sample"]);
     let output = command.args(["--against", "lanes", "--extrapolate"]).output().unwrap();
     assert!(output.status.success(), "{}", talk(&output));
     let result = place.result("small");
-    assert_eq!(result.methods.len(), 2);
-    assert!(result.methods.iter().all(|m| m.runs.len() == 3));
-    let sample = method(&result, "sample");
+    assert_eq!(result.methods.len(), 4);
+    assert!(result.methods.iter().all(|m| m.runs.len() == 2));
+    assert!(result.growth.iter().any(|g| g.method == "lanes" && g.points == 2));
+    let sample = result.method("sample", 60).unwrap();
     let factor = sample.extrapolated_seconds.unwrap() / sample.seconds.unwrap().median;
     assert!((factor - 6.0).abs() < 1e-9);
 
@@ -286,6 +287,7 @@ fn methods_of_unusual_shape_are_run_and_checked() {
             assert!(message.contains("cannot be dropped here"), "on {major}: {message}");
             continue;
         }
+        assert_eq!(append.runs.len(), 1, "once_from");
         assert_eq!((append.rows, append.runs[0].answer.checksum.rows), (70, 370));
         let forgets = method(&result, "append-forgets").message.as_ref().unwrap();
         assert!(forgets.contains("70 rows where the file has 370"), "on {major}: {forgets}");
