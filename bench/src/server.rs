@@ -298,12 +298,31 @@ pub fn end_leftovers(work: &Path) -> Result<()> {
 }
 
 fn leftovers(work: &Path) -> Vec<u32> {
-    let work = work.display().to_string();
     let ours = |pid: &u32| {
         let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        LEFTOVERS.contains(&name.trim()) && String::from_utf8_lossy(&line).contains(&work)
+        LEFTOVERS.contains(&name.trim()) && names(&String::from_utf8_lossy(&line), work)
     };
     let all = fs::read_dir("/proc").into_iter().flatten().flatten();
     all.filter_map(|e| e.file_name().to_string_lossy().parse().ok()).filter(ours).collect()
+}
+
+/// Whether one of the arguments, parted by NUL, is this folder or something in it: not one whose
+/// name merely begins alike.
+fn names(arguments: &str, dir: &Path) -> bool {
+    arguments.split('\0').any(|argument| Path::new(argument).starts_with(dir))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_works_in_the_folder_is_ours() {
+        let dir = Path::new("/var/tmp/bench");
+        assert!(names("psql\0-h\0/var/tmp/bench\0-p\01\0", dir));
+        assert!(names("postgres\0-D\0/var/tmp/bench/data\0-k\0/var/tmp/bench\0", dir));
+        assert!(!names("postgres\0-D\0/var/tmp/bench2/data\0-k\0/var/tmp/bench2\0", dir));
+        assert!(!names("postgres\0-D\0/elsewhere\0", dir));
+    }
 }
