@@ -320,7 +320,7 @@ mod tests {
     #[test]
     fn only_what_works_in_the_folder_is_ours() {
         let dir = Path::new("/var/tmp/bench");
-        assert!(names("psql\0-h\0/var/tmp/bench\0-p\01\0", dir));
+        assert!(names("psql\0-h\0/var/tmp/bench\0-p\x005432\0", dir));
         assert!(names("postgres\0-D\0/var/tmp/bench/data\0-k\0/var/tmp/bench\0", dir));
         assert!(!names("postgres\0-D\0/var/tmp/bench2/data\0-k\0/var/tmp/bench2\0", dir));
         assert!(!names("postgres\0-D\0/elsewhere\0", dir));
