@@ -69,14 +69,35 @@ options_why_not(const List *options)
 			if (strcmp(format, "binary") == 0)
 				return "FORMAT binary";
 		}
-		else if (strcmp(name, "encoding") == 0)
-		{
-			if (pg_char_to_encoding(defGetString(option)) != GetDatabaseEncoding())
-				return "ENCODING differs from the server's";
-		}
 		else if (strcmp(name, "convert_selectively") == 0)
 			return "CONVERT_SELECTIVELY";
 	}
+	return NULL;
+}
+
+/* What is neither converted nor in the server's encoding is looked at by rules of its own. */
+static const char *
+encoding_why_not(const List *options)
+{
+	int			server = GetDatabaseEncoding();
+	int			data = pg_get_client_encoding();
+	ListCell   *lc;
+
+	if (server != PG_UTF8 && pg_database_encoding_max_length() > 1)
+		return "the database's encoding is neither UTF8 nor one of single bytes";
+	foreach(lc, options)
+	{
+		DefElem    *option = lfirst_node(DefElem, lc);
+
+		if (strcmp(option->defname, "encoding") == 0)
+			data = pg_char_to_encoding(defGetString(option));
+	}
+	if (data < 0)
+		return "ENCODING is unknown";	/* which stock COPY refuses */
+	if (data != server &&
+		(data == PG_SQL_ASCII || server == PG_SQL_ASCII) &&
+		(pg_encoding_max_length(data) > 1 || pg_database_encoding_max_length() > 1))
+		return "the data's encoding is not told, or the database's";
 	return NULL;
 }
 
@@ -88,11 +109,7 @@ session_why_not(const List *options)
 		return "the transaction is read-only";
 	if (IsInParallelMode())
 		return "a parallel operation is under way";
-	if (GetDatabaseEncoding() != PG_UTF8)
-		return "the database's encoding is not UTF8";
-	if (!has_option(options, "encoding") && pg_get_client_encoding() != PG_UTF8)
-		return "the client's encoding differs from the server's";
-	return NULL;
+	return encoding_why_not(options);
 }
 
 /* A leaf into which rows cannot go in batches; as CopyFrom finds when it comes to it. */

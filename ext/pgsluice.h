@@ -112,7 +112,8 @@ extern const char *sluice_why_not(SluiceStatement *s);
 
 /*
  * Where the bytes come from. What was read and not yet formed lies in
- * buf[start, end); of that, buf[start, valid) is known to be valid UTF-8.
+ * buf[start, end), in the server's encoding; of that, buf[start, valid) is known
+ * to be valid.
  * The first SLUICE_HEADROOM bytes stay free for what stock COPY gives back.
  */
 #define SLUICE_HEADROOM RAW_BUF_SIZE
@@ -132,6 +133,13 @@ typedef struct SluiceSource
 	const char *after;			/* what follows upon a sealed chunk */
 	size_t		after_len;
 	bool		overlent;		/* it was lent */
+	bool		single_byte;	/* the server's encoding: any byte but NUL is valid */
+	/* Where the data is in another encoding than the server's: what is not yet converted. */
+	char	   *raw;			/* NULL where it is not */
+	size_t		raw_start;
+	size_t		raw_end;
+	bool		raw_eof;
+	int			encoding;		/* the data's */
 	bool		refilled;		/* read on while stock COPY had the bytes */
 	uint64		bytes;			/* read so far */
 } SluiceSource;
@@ -142,6 +150,7 @@ extern bool sluice_source_fill(SluiceSource *src);
 extern size_t sluice_source_read(SluiceSource *src, char *buf, size_t len);
 extern void sluice_source_skip(SluiceSource *src, size_t len);
 extern void sluice_source_set(SluiceSource *src, const char *data, size_t len);
+extern size_t sluice_valid(bool single_byte, const char *data, size_t len);
 extern void sluice_source_drain(SluiceSource *src);
 extern bool sluice_stock_row(SluiceSource *src, ExprContext *econtext,
 							 Datum *values, bool *nulls);

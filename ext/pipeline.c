@@ -24,7 +24,7 @@ struct SluicePipeline
 	/* the record that was cut off at the last chunk's end */
 	char	   *rest;
 	size_t		rest_len;
-	bool		stuck;			/* it is longer than a chunk */
+	bool		stuck;			/* it is longer than a chunk, or not convertible */
 	bool		finished;		/* the last chunk is filled */
 };
 
@@ -94,6 +94,7 @@ open_pipeline(SluiceLoad *load)
 	shared->leader = MyLatch;
 	shared->nchunks = nchunks;
 	shared->asks_len = load->slice.asks_len ? CHUNK_ASKS : 0;
+	shared->single_byte = load->source.single_byte;
 	shared->plan_at = plan_at;
 	shared->chunks_at = chunks_at;
 	shared->memory_at = memory_at;
@@ -180,13 +181,15 @@ fill_chunk(SluiceLoad *load)
 	SluiceChunk *chunk = chunk_of(shared, pipe->filled);
 	char	   *memory = chunk_memory(shared, pipe->filled);
 	size_t		len = pipe->rest_len;
-	size_t		cut;
+	size_t		cut,
+				got;
 	instr_time	before,
 				after;
 
 	memcpy(memory, pipe->rest, len);
 	INSTR_TIME_SET_CURRENT(before);
-	len += sluice_source_read(src, memory + len, CHUNK_INPUT - len);
+	got = sluice_source_read(src, memory + len, CHUNK_INPUT - len);
+	len += got;
 	INSTR_TIME_SET_CURRENT(after);
 	INSTR_TIME_ACCUM_DIFF(sluice_report.reading, after, before);
 	cut = src->eof ? len : last_record_end(memory, len, &load->args.dialect);
@@ -194,7 +197,7 @@ fill_chunk(SluiceLoad *load)
 	memcpy(pipe->rest, memory + cut, pipe->rest_len);
 	if (cut == 0)
 	{
-		pipe->stuck = pipe->rest_len == CHUNK_INPUT;
+		pipe->stuck = got == 0;
 		pipe->finished = src->eof;
 		return;
 	}

@@ -7,6 +7,7 @@
 #include "access/transam.h"
 #include "catalog/pg_enum.h"
 #include "catalog/pg_type.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "pgtime.h"
 #include "storage/procarray.h"
@@ -122,6 +123,7 @@ session_env(void)
 					   strcmp(zone, "GMT") == 0 || strcmp(zone, "Etc/GMT") == 0);
 	env.date_order = DateOrder == DATEORDER_YMD ? 0 : DateOrder == DATEORDER_DMY ? 1 : 2;
 	env.money_c = monetary && (strcmp(monetary, "C") == 0 || strcmp(monetary, "POSIX") == 0);
+	env.single_byte = pg_database_encoding_max_length() == 1;
 	return env;
 }
 

@@ -14,6 +14,20 @@
 /* Whose bytes stock COPY reads at this moment; set anew for every record. */
 static SluiceSource *lender;
 
+/* The bytes that come next cannot be converted: as CopyConversionError says it. */
+static void
+refuse_conversion(SluiceSource *src)
+{
+	unsigned char converted[(MAX_CONVERSION_INPUT_LENGTH + 1) * MAX_CONVERSION_GROWTH + 1];
+
+	(void) pg_do_encoding_conversion_buf(src->cstate->conversion_proc, src->encoding,
+										 GetDatabaseEncoding(),
+										 (unsigned char *) src->raw + src->raw_start,
+										 (int) (src->raw_end - src->raw_start),
+										 converted, sizeof(converted), false);
+	elog(ERROR, "encoding conversion failed without error");
+}
+
 /* Stock COPY asks for bytes (COPY_CALLBACK). */
 static int
 lend(void *outbuf, int minread, int maxread)
@@ -32,7 +46,8 @@ lend(void *outbuf, int minread, int maxread)
 	}
 	if (lender->start == lender->end && !lender->eof)
 	{
-		sluice_source_fill(lender);
+		if (!sluice_source_fill(lender) && !lender->eof)
+			refuse_conversion(lender);
 		lender->refilled = true;
 	}
 	len = Min((size_t) maxread, lender->end - lender->start);
@@ -54,6 +69,17 @@ sluice_source_open(SluiceSource *src, CopyFromState cstate)
 	src->start = src->valid = src->end = SLUICE_HEADROOM;
 	src->eof = src->ended = src->sealed = false;
 	src->bytes = 0;
+	src->single_byte = pg_database_encoding_max_length() == 1;
+	if (cstate->need_transcoding)
+	{
+		/* From here on what its parser reads is in the server's encoding. */
+		src->raw = palloc(RAW_BUF_SIZE);
+		src->encoding = cstate->file_encoding;
+		cstate->need_transcoding = false;
+		cstate->file_encoding = GetDatabaseEncoding();
+		pfree(cstate->input_buf);
+		cstate->input_buf = cstate->raw_buf;
+	}
 	cstate->copy_src = COPY_CALLBACK;
 	cstate->data_source_cb = lend;
 }
@@ -159,9 +185,9 @@ read_from_file(SluiceSource *src, char *buf, size_t limit)
 	return done;
 }
 
-/* Reads at most `len` bytes into `buf`; 0 at the end of the data. */
-size_t
-sluice_source_read(SluiceSource *src, char *buf, size_t len)
+/* Reads at most `len` bytes into `buf` as they come; 0 at the end of the data. */
+static size_t
+read_bytes(SluiceSource *src, char *buf, size_t len)
 {
 	size_t		done;
 
@@ -178,12 +204,79 @@ sluice_source_read(SluiceSource *src, char *buf, size_t len)
 	return done;
 }
 
-/* Extends what is known to be valid UTF-8. */
+/*
+ * Converts what is there into at most `len` bytes, one of which ends a string;
+ * returns how many. As CopyConvertBuf of copyfromparse.c.
+ */
+static size_t
+convert(SluiceSource *src, char *buf, size_t len)
+{
+	int			used;
+
+	if (src->raw_start == src->raw_end)
+		return 0;
+	used = pg_do_encoding_conversion_buf(src->cstate->conversion_proc, src->encoding,
+										 GetDatabaseEncoding(),
+										 (unsigned char *) src->raw + src->raw_start,
+										 (int) (src->raw_end - src->raw_start),
+										 (unsigned char *) buf, (int) len, true);
+	src->raw_start += used;
+	return used ? strlen(buf) : 0;
+}
+
+/* Reads and converts; 0 at the end of the data and before what cannot be converted. */
+static size_t
+read_converted(SluiceSource *src, char *buf, size_t len)
+{
+	size_t		done = 0;
+
+	/* With less room a character might seem not to be convertible. */
+	while (len - done > MAX_CONVERSION_INPUT_LENGTH * MAX_CONVERSION_GROWTH)
+	{
+		size_t		got = convert(src, buf + done, len - done);
+		size_t		rest = src->raw_end - src->raw_start;
+
+		done += got;
+		if (got > 0)
+			continue;
+		if (src->raw_eof || rest >= MAX_CONVERSION_INPUT_LENGTH ||
+			(done > 0 && src->kind == COPY_FRONTEND))
+			break;
+		memmove(src->raw, src->raw + src->raw_start, rest);
+		src->raw_start = 0;
+		src->raw_end = rest + read_bytes(src, src->raw + rest, RAW_BUF_SIZE - rest);
+		src->raw_eof = src->eof;
+		src->eof = false;
+	}
+	src->eof = src->raw_eof && src->raw_start == src->raw_end;
+	return done;
+}
+
+/* Reads at most `len` bytes in the server's encoding; 0 where there are no more. */
+size_t
+sluice_source_read(SluiceSource *src, char *buf, size_t len)
+{
+	return src->raw ? read_converted(src, buf, len) : read_bytes(src, buf, len);
+}
+
+/* How many bytes at the front of `data` are text in the server's encoding. */
+size_t
+sluice_valid(bool single_byte, const char *data, size_t len)
+{
+	const char *nul;
+
+	if (!single_byte)
+		return pgsluice_valid_utf8((const uint8_t *) data, len);
+	nul = memchr(data, 0, len);
+	return nul ? (size_t) (nul - data) : len;
+}
+
+/* Extends what is known to be valid. */
 static void
 validate(SluiceSource *src)
 {
-	src->valid += pgsluice_valid_utf8((const uint8_t *) src->buf + src->valid,
-									  src->end - src->valid);
+	src->valid += sluice_valid(src->single_byte, src->buf + src->valid,
+							   src->end - src->valid);
 }
 
 /*
@@ -241,10 +334,9 @@ void
 sluice_source_drain(SluiceSource *src)
 {
 	src->start = src->valid = src->end = SLUICE_HEADROOM;
+	src->eof |= src->raw_eof;
 	while (src->kind == COPY_FRONTEND && !src->eof)
-	{
-		sluice_source_read(src, src->buf, SLUICE_SLICE);
-	}
+		read_bytes(src, src->buf, SLUICE_SLICE);
 	/* As ClosePipeFromProgram wants to know. */
 	src->cstate->raw_reached_eof = src->eof;
 }

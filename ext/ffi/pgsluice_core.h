@@ -61,6 +61,7 @@ typedef struct SluiceEnv
 	bool		utc;
 	uint8_t		date_order;
 	bool		money_c;
+	bool		single_byte;
 } SluiceEnv;
 
 typedef enum SluiceStatus

@@ -190,12 +190,10 @@ class Insert(unittest.TestCase):
         looks = "CREATE OR REPLACE FUNCTION looks() RETURNS bigint LANGUAGE plpgsql AS 'BEGIN RETURN count(*) FROM t; END';"
         self.same(b"1,x\n2,y\n", copy, looks + "CREATE TABLE t (a int, b text, c bigint DEFAULT looks())",
                   route="a column has a volatile default")
-        self.same(b"1,caf\xe9\n", copy[:-1] + ", ENCODING 'LATIN1')", "CREATE TABLE t (a int, b text)",
-                  route="ENCODING differs from the server's")
         path = self.cluster.file("input", b"1,x\n")
         with self.assertRaises(Refused) as refused:
-            self.cluster.sql(f"COPY t (a, b) FROM '{path}' WITH (FORMAT csv, ENCODING 'LATIN1', pgsluice 'require')")
-        self.assertIn("0A000: pgsluice cannot take over this COPY: ENCODING differs", str(refused.exception))
+            self.cluster.sql(f"COPY t (a, b) FROM '{path}' WITH (FORMAT csv, pgsluice 'require')")
+        self.assertIn("0A000: pgsluice cannot take over this COPY: a column has a volatile default", str(refused.exception))
 
     @unittest.skipUnless(MAJOR >= 17, "ON_ERROR came with 17")
     def test_on_error(self):

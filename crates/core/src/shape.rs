@@ -13,6 +13,8 @@ pub struct Env {
     pub date_order: DateOrder,
     /// `lc_monetary` is C or POSIX, so that money has two decimals and no grouping.
     pub money_c: bool,
+    /// The server's encoding has one byte for each character: text is any bytes but NUL.
+    pub single_byte: bool,
 }
 
 /// The order that `DateStyle` gives to day, month and year.
@@ -28,7 +30,7 @@ pub enum DateOrder {
 
 impl Default for Env {
     fn default() -> Self {
-        Env { utc: false, date_order: DateOrder::Mdy, money_c: false }
+        Env { utc: false, date_order: DateOrder::Mdy, money_c: false, single_byte: false }
     }
 }
 

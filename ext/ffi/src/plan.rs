@@ -94,6 +94,8 @@ pub struct EnvDef {
     pub date_order: u8,
     /// `lc_monetary` is C
     pub money_c: bool,
+    /// the database's encoding has one byte for each character
+    pub single_byte: bool,
 }
 
 /// How the records of one statement become tuples of one relation.
@@ -226,7 +228,7 @@ fn environment(def: &EnvDef) -> Env {
         1 => DateOrder::Dmy,
         _ => DateOrder::Mdy,
     };
-    Env { utc: def.utc, date_order, money_c: def.money_c }
+    Env { utc: def.utc, date_order, money_c: def.money_c, single_byte: def.single_byte }
 }
 
 /// # Safety

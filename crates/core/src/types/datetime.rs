@@ -133,7 +133,12 @@ pub fn timestamptz(text: &[u8], precision: i32, env: &Env) -> Result<i64, Refusa
 mod tests {
     use super::*;
 
-    const UTC: Env = Env { utc: true, date_order: crate::shape::DateOrder::Mdy, money_c: true };
+    const UTC: Env = Env {
+        utc: true,
+        date_order: crate::shape::DateOrder::Mdy,
+        money_c: true,
+        single_byte: false,
+    };
     const DAY: i64 = 86_400_000_000;
 
     #[test]

@@ -28,7 +28,7 @@ use crate::sink::RowSink;
 /// Reads `text` as a value of `ty` and puts it into the sink.
 ///
 /// `text` is valid UTF-8 without NUL bytes; the caller checks whole chunks. The
-/// server's encoding is UTF-8 too.
+/// server's encoding is UTF-8 too, unless [`Env::single_byte`] says otherwise.
 ///
 /// # Errors
 ///
@@ -42,7 +42,9 @@ pub fn put<S: RowSink>(ty: &Type, text: &[u8], env: &Env, sink: &mut S) -> Resul
         Type::Bool => sink.put_bool(boolean::boolean(text)?),
         Type::Float8 => sink.put_f64(float::float8(text)?),
         Type::Numeric(typmod) => numeric::numeric(text, *typmod, |n| sink.put_numeric(n))?,
-        Type::Varchar(limit) => sink.put_bytes(text::varchar(text, *limit)?),
+        Type::Varchar(limit) if !uncounted(text, env) => {
+            sink.put_bytes(text::varchar(text, *limit)?);
+        }
         Type::Date => sink.put_i32(datetime::date(text)?),
         Type::Timestamp(p) => sink.put_i64(datetime::timestamp(text, *p)?),
         Type::TimestampTz(p) => sink.put_i64(datetime::timestamptz(text, *p, env)?),
@@ -52,6 +54,12 @@ pub fn put<S: RowSink>(ty: &Type, text: &[u8], env: &Env, sink: &mut S) -> Resul
     Ok(())
 }
 
+/// Characters are counted as UTF-8's.
+#[inline]
+fn uncounted(text: &[u8], env: &Env) -> bool {
+    env.single_byte && !text.is_ascii()
+}
+
 /// The types that are not worth a place in the hot path's code.
 fn put_rarer<S: RowSink>(ty: &Type, text: &[u8], env: &Env, sink: &mut S) -> Result<(), Refusal> {
     match ty {
@@ -59,7 +67,7 @@ fn put_rarer<S: RowSink>(ty: &Type, text: &[u8], env: &Env, sink: &mut S) -> Res
         Type::Oid => sink.put_u32(integer::oid(text)?),
         Type::Float4 => sink.put_f32(float::float4(text)?),
         Type::Money if env.money_c => sink.put_i64(money::money(text)?),
-        Type::Bpchar(length) => text::bpchar(text, *length, sink)?,
+        Type::Bpchar(length) if !uncounted(text, env) => text::bpchar(text, *length, sink)?,
         Type::Name => sink.put_name(text::name(text)?),
         Type::Bytea => sink.put_bytes(&bytea::bytea(text)?),
         Type::Time(p) => sink.put_i64(datetime::time(text, *p)?),

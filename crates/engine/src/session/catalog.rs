@@ -62,6 +62,8 @@ impl ServerFacts {
             utc: utc.contains(&self.time_zone.as_str()),
             date_order: order,
             money_c: ["C", "POSIX"].contains(&self.lc_monetary.as_str()),
+            // The connection speaks UTF-8, and COPY binary of it is converted by the server.
+            single_byte: false,
         }
     }
 }

@@ -35,7 +35,7 @@ impl Settings {
             sql: "SET timezone = 'America/New_York'; SET lc_monetary = 'C';
                   SET datestyle = 'SQL, DMY'; SET intervalstyle = 'sql_standard';
                   SET bytea_output = 'escape'; SET extra_float_digits = -15;",
-            env: Env { utc: false, date_order: DateOrder::Dmy, money_c: true },
+            env: Env { utc: false, date_order: DateOrder::Dmy, money_c: true, single_byte: false },
         }
     }
 }
