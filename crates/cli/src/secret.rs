@@ -56,31 +56,36 @@ fn strip(target: &str) -> Option<(String, String)> {
     Some((format!("{path}{mark}{}", kept.join("&")), password))
 }
 
-/// `host=h password=p` or `password='p q'`, with `\` before what is meant literally.
+/// `host=h password=p` or `password = 'p q'`, with `\` before what is meant
+/// literally, by the rules of libpq (`conninfo_parse`).
 fn strip_keyword(target: &str) -> Option<(String, String)> {
-    let key = "password=";
-    let starts = |at: &usize| *at == 0 || target[..*at].ends_with(char::is_whitespace);
-    let at = target.match_indices(key).map(|(at, _)| at).find(starts)?;
-    let value = &target[at + key.len()..];
-    let quoted = value.starts_with('\'');
-    let mut password = String::new();
-    let mut chars = value.char_indices().skip(usize::from(quoted));
-    let mut end = value.len();
+    let mut rest = target.trim_start();
+    while !rest.is_empty() {
+        let start = target.len() - rest.len();
+        let (keyword, value) = rest.split_once('=')?;
+        let (value, after) = keyword_value(value.trim_start());
+        if keyword.trim_end() == "password" {
+            return Some((format!("{}{}", &target[..start], after.trim_start()), value));
+        }
+        rest = after.trim_start();
+    }
+    None
+}
+
+/// The value at the start of the text, and what follows it.
+fn keyword_value(text: &str) -> (String, &str) {
+    let quoted = text.starts_with('\'');
+    let mut value = String::new();
+    let mut chars = text.char_indices().skip(usize::from(quoted));
     while let Some((i, c)) = chars.next() {
         match c {
-            '\\' => password.extend(chars.next().map(|(_, c)| c)),
-            '\'' if quoted => {
-                end = i + 1;
-                break;
-            }
-            c if !quoted && c.is_whitespace() => {
-                end = i;
-                break;
-            }
-            c => password.push(c),
+            '\\' => value.extend(chars.next().map(|(_, c)| c)),
+            '\'' if quoted => return (value, &text[i + 1..]),
+            c if !quoted && c.is_ascii_whitespace() => return (value, &text[i..]),
+            c => value.push(c),
         }
     }
-    Some((format!("{}{}", &target[..at], value[end..].trim_start()), password))
+    (value, "")
 }
 
 /// Percent-encoding resolved.
@@ -112,11 +117,15 @@ mod tests {
             ("postgresql://u@h/db?password=p", "postgresql://u@h/db", "p"),
             ("host=h password=p user=u", "host=h user=u", "p"),
             ("password='a b\\'c' host=h", "host=h", "a b'c"),
+            ("host = h password = p user=u", "host = h user=u", "p"),
+            ("user='password=x' password=\\'p\\ q", "user='password=x' ", "'p q"),
         ];
         for (target, clean, password) in cases {
             assert_eq!(strip(target), Some((clean.into(), password.into())));
         }
-        for target in ["postgresql://u@h/db", "host=h", "", "postgresql:///a:b@c"] {
+        for target in
+            ["postgresql://u@h/db", "host=h", "", "postgresql:///a:b@c", "host=h password"]
+        {
             assert_eq!(strip(target), None, "{target}");
         }
     }

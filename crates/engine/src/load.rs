@@ -265,7 +265,7 @@ pub(crate) fn open_lanes(
     }
     if plan.method == Method::Insert {
         // Row by row: each INSERT is a transaction of its own.
-        transaction::leave(&mut lanes[0].conn, options)?;
+        transaction::leave(&mut lanes[0].conn)?;
     }
     Ok(lanes)
 }

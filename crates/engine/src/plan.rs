@@ -302,10 +302,12 @@ fn refuse(server: &ServerFacts, options: &Options) -> Result<(), Error> {
 
 /// Settings of the session for the load.
 pub fn settings(options: &Options) -> Vec<(String, String)> {
-    let mut all = vec![
-        ("statement_timeout".to_string(), "0".to_string()),
-        ("idle_in_transaction_session_timeout".into(), "0".into()),
-    ];
+    let mut all = Vec::new();
+    // A statement of one row is as long as anybody's.
+    if options.target.method != Method::Insert {
+        let timeouts = ["statement_timeout", "idle_in_transaction_session_timeout"];
+        all.extend(timeouts.map(|name| (name.to_string(), "0".to_string())));
+    }
     let given = [
         ("DateStyle", &options.target.date_style),
         ("TimeZone", &options.target.time_zone),

@@ -40,13 +40,15 @@ pub struct World {
 impl World {
     /// Starts a server of this installation.
     pub fn new(installation: &Installation) -> World {
+        World::with(installation, None, &[])
+    }
+
+    /// As [`World::new`], with a port on the loopback interface and more settings.
+    pub fn with(installation: &Installation, port: Option<u16>, more: &[(&str, &str)]) -> World {
         let server = Server::start(Options {
             pg_bin: Some(installation.bin.clone()),
-            settings: vec![
-                ("fsync".into(), "off".into()),
-                ("log_statement".into(), "all".into()),
-                ("max_prepared_transactions".into(), "4".into()),
-            ],
+            port,
+            settings: settings(more),
             ..Options::default()
         })
         .expect("the server starts");
@@ -56,6 +58,12 @@ impl World {
         fs::create_dir_all(&dir).unwrap();
         let conn = Conn::open(&server.url("postgres")).unwrap();
         World { server, conn, dir }
+    }
+
+    /// Starts the server anew, with these settings beside the usual ones.
+    pub fn restart_with(&mut self, more: &[(&str, &str)]) {
+        self.server.restart_with(settings(more)).expect("the server starts");
+        self.conn = Conn::open(&self.server.url("postgres")).unwrap();
     }
 
     /// The server's major version.
@@ -153,6 +161,12 @@ impl World {
         *from = all.len();
         new
     }
+}
+
+/// The settings of every world, and these.
+fn settings(more: &[(&str, &str)]) -> Vec<(String, String)> {
+    let usual = [("fsync", "off"), ("log_statement", "all"), ("max_prepared_transactions", "4")];
+    usual.iter().chain(more).map(|(name, value)| (name.to_string(), value.to_string())).collect()
 }
 
 impl Drop for World {

@@ -4,6 +4,7 @@ use super::conn::{quote_ident, quote_literal};
 use super::lane::Form;
 use crate::plan::Plan;
 use crate::rewrite::{self, Value};
+use crate::wire::Wire;
 use pgsluice_core::error::Malformed;
 use pgsluice_core::scan::{valid_utf8, Dialect, Eol, Format, Record, Scanner};
 
@@ -113,7 +114,21 @@ impl Insert {
     pub fn new(plan: &Plan) -> Insert {
         // COPY takes values for GENERATED ALWAYS AS IDENTITY; INSERT must be told.
         let overriding = if plan.columns.is_empty() { "" } else { " OVERRIDING SYSTEM VALUE" };
-        let head = format!("INSERT INTO {}{}{overriding} VALUES ", plan.table, plan.column_list());
+        // A row that is a transaction of its own brings the settings with it; how
+        // its commit waits is the lane's to say (`NO_WAIT`).
+        let own = |(name, _): &&(String, String)| {
+            plan.wire == Wire::Insert(1) && name != "synchronous_commit"
+        };
+        let local = |(name, value): &(String, String)| {
+            format!("SELECT set_config({}, {}, true); ", quote_literal(name), quote_literal(value))
+        };
+        let settings = plan.settings.iter().filter(own).map(local);
+        let head = format!(
+            "{}INSERT INTO {}{}{overriding} VALUES ",
+            settings.collect::<String>(),
+            plan.table,
+            plan.column_list()
+        );
         Insert { sql: head.clone(), head, rows: 0 }
     }
 

@@ -18,9 +18,9 @@ use crate::options::{Create, Method, Options};
 /// A setting is refused, or the connection is lost.
 pub fn begin(conn: &mut Conn, options: &Options) -> Result<(), Error> {
     conn.exec("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")?;
-    set(conn, "client_encoding", "UTF8", true)?;
+    set(conn, "client_encoding", "UTF8")?;
     for (name, value) in crate::plan::settings(options) {
-        set(conn, &name, &value, true)?;
+        set(conn, &name, &value)?;
     }
     if options.rejects.is_some() {
         // A violation that shows at the commit could not be put down to its record.
@@ -29,24 +29,22 @@ pub fn begin(conn: &mut Conn, options: &Options) -> Result<(), Error> {
     Ok(())
 }
 
-fn set(conn: &mut Conn, name: &str, value: &str, local: bool) -> Result<(), Error> {
-    let local = if local { "t" } else { "f" };
-    conn.query("SELECT set_config($1, $2, $3)", &[Some(name), Some(value), Some(local)])?;
+fn set(conn: &mut Conn, name: &str, value: &str) -> Result<(), Error> {
+    conn.query("SELECT set_config($1, $2, true)", &[Some(name), Some(value)])?;
     Ok(())
 }
 
 /// Ends the transaction before the rows, for the method that commits each of
-/// them: the settings must hold for the session then.
+/// them. Each statement brings its settings with it then: behind a pooler it may
+/// run in another session than the one before.
 ///
 /// # Errors
 ///
 /// The connection is lost.
-pub fn leave(conn: &mut Conn, options: &Options) -> Result<(), Error> {
+pub fn leave(conn: &mut Conn) -> Result<(), Error> {
     conn.exec("COMMIT")?;
-    set(conn, "client_encoding", "UTF8", false)?;
-    for (name, value) in crate::plan::settings(options) {
-        set(conn, &name, &value, false)?;
-    }
+    // Poolers keep the encoding for each of their clients, as they must.
+    conn.exec("SET client_encoding = 'UTF8'")?;
     Ok(())
 }
 

@@ -1,0 +1,297 @@
+//! Every way that libpq knows of saying where the server is and who one is:
+//! key/value strings, URLs, variables, service and password files, TLS with
+//! every sslmode. And the password appears nowhere.
+
+mod common;
+
+use common::{each_major, World};
+use std::fs::{self, Permissions};
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::os::unix::fs::{chown, MetadataExt, PermissionsExt};
+use std::process::{Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// It needs quoting in every one of the forms.
+const PASSWORD: &str = "s3cr3t p'a\\ss@:/";
+/// The same in a URL, and in a string of keywords and values.
+const IN_URL: &str = "s3cr3t%20p'a%5Css%40%3A%2F";
+const IN_KEYWORDS: &str = "'s3cr3t p\\'a\\\\ss@:/'";
+/// What of it would be recognised anywhere.
+const TELLTALE: [&str; 2] = ["s3cr3t", "p'a"];
+
+/// A server on a port, with a role that has a password.
+struct Site {
+    world: World,
+    port: u16,
+    logged: usize,
+}
+
+impl Site {
+    fn new(installation: &pgsluice_engine::server::Installation) -> Site {
+        // Nobody else takes it in between, save by a rare chance.
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let mut world = World::with(installation, Some(port), &[("log_connections", "on")]);
+        let quoted = pgsluice_engine::session::conn::quote_literal(PASSWORD);
+        world.sql(&format!(
+            "CREATE ROLE loader LOGIN PASSWORD {quoted}; CREATE ROLE \"certified\" LOGIN;
+             CREATE TABLE t (a int, b text); GRANT ALL ON t TO loader, certified"
+        ));
+        let mut logged = 0;
+        world.log(&mut logged);
+        Site { world, port, logged }
+    }
+
+    /// The program without anything of this user's own.
+    fn program(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pgsluice"));
+        command.args(arguments).env_clear().env("HOME", self.world.path("home"));
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// Loads a row; gives what the server logged of it.
+    fn loads(&mut self, what: &str, to: Option<&str>, variables: &[(&str, &str)]) -> String {
+        let file = self.world.file("one.csv", b"1,x\n");
+        let summary = self.world.path("summary.json");
+        self.world.sql("TRUNCATE t");
+        let target: Vec<&str> = to.iter().flat_map(|to| ["--to", to]).collect();
+        let arguments = [&["load", &file, "--table", "t", "--summary", &summary], &target[..]];
+        let mut command = self.program(&arguments.concat());
+        let output = command.envs(variables.iter().copied()).output().unwrap();
+        assert!(output.status.success(), "{what}: {output:?}");
+        quiet_about_it(what, &output);
+        tells_nothing(what, &fs::read_to_string(&summary).unwrap());
+        assert_eq!(self.world.sql("SELECT count(*) FROM t"), "1", "{what}");
+        let arguments = [&["plan", &file, "--table", "t"], &target[..]];
+        let mut command = self.program(&arguments.concat());
+        let output = command.envs(variables.iter().copied()).output().unwrap();
+        assert!(output.status.success(), "{what}: {output:?}");
+        quiet_about_it(what, &output);
+        let log = self.world.log(&mut self.logged);
+        tells_nothing(what, &log);
+        log
+    }
+
+    /// Does not load; gives what the program said.
+    fn fails(&mut self, what: &str, to: &str, variables: &[(&str, &str)]) -> String {
+        let file = self.world.file("one.csv", b"1,x\n");
+        let mut command = self.program(&["load", &file, "--table", "t", "--to", to]);
+        let output = command.envs(variables.iter().copied()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{what}: {said}");
+        assert!(said.starts_with("error: ") && said.contains("\nhint: "), "{what}: {said}");
+        quiet_about_it(what, &output);
+        said
+    }
+}
+
+fn tells_nothing(what: &str, text: &str) {
+    assert!(!TELLTALE.iter().any(|part| text.contains(part)), "{what}: {text}");
+}
+
+fn quiet_about_it(what: &str, output: &Output) {
+    tells_nothing(what, &String::from_utf8_lossy(&output.stdout));
+    tells_nothing(what, &String::from_utf8_lossy(&output.stderr));
+}
+
+fn forms(site: &mut Site) {
+    let port = site.port.to_string();
+    let keywords = format!("host=127.0.0.1 port={port} user=loader dbname=postgres");
+    let socket = site.world.server.socket_dir().to_str().unwrap().to_owned();
+    let through_socket = format!("host={socket} port={port} user=loader dbname=postgres");
+    site.loads("socket", Some(&through_socket), &[]);
+    let url = format!("postgresql://loader:{IN_URL}@127.0.0.1:{port}/postgres");
+    site.loads("url", Some(&url), &[]);
+    site.loads("postgres scheme", Some(&url.replace("postgresql", "postgres")), &[]);
+    let query = format!("postgresql://loader@127.0.0.1:{port}/postgres?password={IN_URL}");
+    site.loads("query", Some(&query), &[]);
+    let in_keywords = format!("{keywords} password = {IN_KEYWORDS}");
+    site.loads("keywords", Some(&in_keywords), &[]);
+    let tight = format!("{keywords} password={IN_KEYWORDS}");
+    site.loads("keywords", Some(&tight), &[]);
+    site.loads("PGPASSWORD", Some(&keywords), &[("PGPASSWORD", PASSWORD)]);
+    // The first host answers nobody.
+    let two = format!("postgresql://loader:{IN_URL}@127.0.0.1:1,127.0.0.1:{port}/postgres");
+    site.loads("two hosts", Some(&two), &[]);
+    let variables = [
+        ("PGHOST", "127.0.0.1"),
+        ("PGPORT", &port),
+        ("PGUSER", "loader"),
+        ("PGDATABASE", "postgres"),
+        ("PGPASSWORD", PASSWORD),
+    ];
+    site.loads("variables", None, &variables);
+
+    let escaped = PASSWORD.replace('\\', "\\\\").replace(':', "\\:");
+    let pgpass = site.world.file("pgpass", format!("*:{port}:*:loader:{escaped}\n").as_bytes());
+    fs::set_permissions(&pgpass, Permissions::from_mode(0o600)).unwrap();
+    site.loads("PGPASSFILE", Some(&keywords), &[("PGPASSFILE", &pgpass)]);
+    site.loads("passfile", Some(&format!("{keywords} passfile={pgpass}")), &[]);
+    let home = site.world.path("home");
+    fs::create_dir_all(&home).unwrap();
+    fs::copy(&pgpass, format!("{home}/.pgpass")).unwrap();
+    site.loads("~/.pgpass", Some(&keywords), &[]);
+    let service = format!("[mine]\nhost=127.0.0.1\nport={port}\nuser=loader\ndbname=postgres\n");
+    let service = site.world.file("services", service.as_bytes());
+    for to in ["service=mine", "postgresql:///?service=mine"] {
+        site.loads("service", Some(to), &[("PGSERVICEFILE", &service)]);
+    }
+    site.loads("PGSERVICE", None, &[("PGSERVICEFILE", &service), ("PGSERVICE", "mine")]);
+    fs::remove_file(format!("{home}/.pgpass")).unwrap();
+
+    let said = site.fails("no password", &keywords, &[]);
+    assert!(said.contains("no password supplied"), "{said}");
+    let wrong = url.replace("s3cr3t", "s3cr3tx");
+    let said = site.fails("wrong password", &wrong, &[]);
+    assert!(said.contains("password authentication failed"), "{said}");
+    let said = site.fails("no service", "service=none", &[("PGSERVICEFILE", &service)]);
+    assert!(said.contains("\"none\""), "{said}");
+    for malformed in ["postgresql://loader:s3cr3t@127.0.0.1:port/x", "host= password=s3cr3t what"] {
+        site.fails(malformed, malformed, &[]);
+    }
+}
+
+/// In the process list for as long as the program runs, and in its own folder of /proc.
+fn process_list(site: &Site) {
+    let port = site.port;
+    for to in [
+        format!("postgresql://loader:{IN_URL}@127.0.0.1:{port}/postgres"),
+        format!("postgresql://loader@127.0.0.1:{port}/postgres?password={IN_URL}"),
+        format!("host=127.0.0.1 port={port} user=loader dbname=postgres password={IN_KEYWORDS}"),
+        format!("host=127.0.0.1 port={port} password = {IN_KEYWORDS} user=loader dbname=postgres"),
+    ] {
+        for form in [vec!["--to".into(), to.clone()], vec![format!("--to={to}")]] {
+            let mut child = site
+                .program(&["load", "-", "--table", "t", "--quiet"])
+                .args(form)
+                .stdin(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let shown = || {
+                let bytes = fs::read(format!("/proc/{}/cmdline", child.id())).unwrap();
+                String::from_utf8_lossy(&bytes).into_owned()
+            };
+            // For a moment, until the program has run itself anew.
+            let start = Instant::now();
+            while shown().is_empty() || shown().contains(TELLTALE[0]) {
+                assert!(start.elapsed() < Duration::from_secs(5), "{to} stays in the process list");
+                sleep(Duration::from_millis(5));
+            }
+            let shown = shown();
+            assert!(shown.contains("--to") && shown.contains("loader"), "{shown}");
+            tells_nothing(&to, &shown);
+            child.stdin.take().unwrap().write_all(b"2,y\n").unwrap();
+            let mut said = String::new();
+            child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+            assert!(child.wait().unwrap().success(), "{said}");
+        }
+    }
+}
+
+/// Certificates for the server (for the name localhost) and for a client, a
+/// CA that has signed both, and another that has signed nothing.
+fn certificates(world: &World) -> Option<String> {
+    let folder = world.path("tls");
+    fs::create_dir_all(&folder).unwrap();
+    let script = r#"
+        for ca in ca other; do
+            openssl req -x509 -newkey rsa:2048 -nodes -days 2 -keyout $ca.key -out $ca.crt -subj "/CN=$ca"
+        done
+        for pair in server:localhost client:certified; do
+            openssl req -newkey rsa:2048 -nodes -keyout ${pair%:*}.key -out request -subj "/CN=${pair#*:}"
+            openssl x509 -req -in request -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -out ${pair%:*}.crt \
+                -extfile <(echo "subjectAltName=DNS:${pair#*:}")
+        done
+        chmod 600 *.key"#;
+    let made = Command::new("bash").args(["-ec", script]).current_dir(&folder).output().unwrap();
+    let found = Command::new("openssl").arg("version").output().is_ok();
+    assert!(made.status.success() || !found, "{made:?}");
+    found.then_some(folder)
+}
+
+/// Turns TLS on, with a role that only a certificate lets in.
+fn turn_on_tls(site: &mut Site, folder: &str) {
+    let data = site.world.server.data();
+    let owner = fs::metadata(&data).unwrap();
+    for name in ["server.key", "server.crt", "ca.crt"] {
+        let to = data.join(name);
+        fs::copy(format!("{folder}/{name}"), &to).unwrap();
+        fs::set_permissions(&to, Permissions::from_mode(0o600)).unwrap();
+        chown(&to, Some(owner.uid()), Some(owner.gid())).unwrap();
+    }
+    let rules = fs::read_to_string(data.join("pg_hba.conf")).unwrap();
+    let first = "hostssl all certified 127.0.0.1/32 cert\nhost all certified 127.0.0.1/32 reject\n";
+    fs::write(data.join("pg_hba.conf"), format!("{first}{rules}")).unwrap();
+    let settings = [("ssl", "on"), ("ssl_ca_file", "ca.crt"), ("log_connections", "on")];
+    site.world.restart_with(&settings);
+    site.world.log(&mut site.logged);
+}
+
+fn tls(site: &mut Site) {
+    let Some(folder) = certificates(&site.world) else {
+        eprintln!("left out: TLS, since there is no openssl to make certificates with");
+        return;
+    };
+    turn_on_tls(site, &folder);
+    let port = site.port;
+    let to = |host: &str, more: &str| {
+        format!("host={host} port={port} user=loader dbname=postgres {more}")
+    };
+    let (ca, other) =
+        (format!("sslrootcert={folder}/ca.crt"), format!("sslrootcert={folder}/other.crt"));
+    let password = [("PGPASSWORD", PASSWORD)];
+    let cases = [
+        ("127.0.0.1", "sslmode=disable".to_owned(), false),
+        ("127.0.0.1", "sslmode=allow".into(), false),
+        ("127.0.0.1", "sslmode=prefer".into(), true),
+        ("127.0.0.1", "sslmode=require".into(), true),
+        ("127.0.0.1", format!("sslmode=verify-ca {ca}"), true),
+        ("localhost", format!("sslmode=verify-full {ca}"), true),
+    ];
+    for (host, more, encrypted) in &cases {
+        let log = site.loads(more, Some(&to(host, more)), &password);
+        assert!(log.contains("user=loader"), "{more}: {log}");
+        assert_eq!(log.contains("SSL enabled"), *encrypted, "{more}: {log}");
+    }
+    let url =
+        format!("postgresql://loader:{IN_URL}@localhost:{port}/postgres?sslmode=verify-full&{ca}");
+    assert!(site.loads("url", Some(&url), &[]).contains("SSL enabled"));
+    for (host, more, what) in [
+        ("127.0.0.1", format!("sslmode=verify-ca {other}"), "certificate verify failed"),
+        ("localhost", format!("sslmode=verify-full {other}"), "certificate verify failed"),
+        ("127.0.0.1", format!("sslmode=verify-full {ca}"), "127.0.0.1"),
+        ("localhost", "sslmode=verify-full".into(), "root certificate"),
+        ("localhost", "sslmode=nonsense".into(), "invalid sslmode value"),
+    ] {
+        let said = site.fails(&more, &to(host, &more), &password);
+        assert!(said.contains(what), "{more}: {said}");
+    }
+    let certified =
+        to("localhost", &format!("sslmode=verify-full {ca}")).replace("loader", "certified");
+    site.fails("no certificate", &certified, &[]);
+    let with = format!("{certified} sslcert={folder}/client.crt sslkey={folder}/client.key");
+    let log = site.loads("certificate", Some(&with), &[]);
+    assert!(log.contains("SSL enabled") && log.contains("user=certified"), "{log}");
+}
+
+#[test]
+fn connections() {
+    let mut site = Site::new(&each_major().pop().unwrap());
+    forms(&mut site);
+    process_list(&site);
+}
+
+#[test]
+fn encrypted_connections() {
+    for installation in each_major() {
+        let mut site = Site::new(&installation);
+        let library = "SELECT setting FROM pg_settings WHERE name = 'ssl_library'";
+        if !site.world.sql(library).is_empty() {
+            return tls(&mut site);
+        }
+    }
+    eprintln!("left out: TLS, which no PostgreSQL here was built with");
+}

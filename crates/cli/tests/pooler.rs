@@ -1,0 +1,193 @@
+//! Through PgBouncer in transaction mode, where a session lasts as long as a
+//! transaction and the next one may be another's: every method works, and
+//! leaves nothing of its own in the server's sessions.
+
+mod common;
+
+use common::{each_major, World};
+use std::fs::{self, Permissions};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// The ids of `nobody`: PgBouncer refuses to run as root.
+const NOBODY: u32 = 65_534;
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// PgBouncer before a world's server, ended when dropped.
+struct Pooler {
+    child: Child,
+    port: u16,
+}
+
+impl Pooler {
+    /// `sessions` is the size of the pool.
+    fn start(world: &World, program: &str, server: u16, sessions: u16) -> Pooler {
+        let port = free_port();
+        let users = world.file("users.txt", b"\"loader\" \"secret\"\n");
+        let settings = format!(
+            "[databases]\n* = host=127.0.0.1 port={server}\n[pgbouncer]\npool_mode = transaction\n\
+             listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = plain\n\
+             auth_file = {users}\ndefault_pool_size = {sessions}\nserver_fast_close = 1\n"
+        );
+        let file = world.file("pgbouncer.ini", settings.as_bytes());
+        for path in [&users, &file] {
+            fs::set_permissions(path, Permissions::from_mode(0o644)).unwrap();
+        }
+        let mut command = Command::new(program);
+        command.arg("-q").arg(&file).stdin(Stdio::null());
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        if fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0) {
+            command.uid(NOBODY).gid(NOBODY);
+        }
+        let pooler = Pooler { child: command.spawn().unwrap(), port };
+        let start = Instant::now();
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            assert!(start.elapsed() < Duration::from_secs(10), "PgBouncer does not start");
+            sleep(Duration::from_millis(20));
+        }
+        pooler
+    }
+
+    fn url(&self) -> String {
+        format!("postgresql://loader@127.0.0.1:{}/postgres", self.port)
+    }
+}
+
+impl Drop for Pooler {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn pgbouncer() -> Option<&'static str> {
+    let found = ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer", "/usr/local/bin/pgbouncer"];
+    let found = found.into_iter().find(|path| Path::new(path).exists());
+    if found.is_none() {
+        eprintln!("left out: PgBouncer is not here (Debian: apt-get install pgbouncer)");
+    }
+    found
+}
+
+fn run(url: &str, arguments: &[&str]) -> (Option<i32>, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
+        .args(arguments)
+        .args(["--to", url])
+        .env("PGPASSWORD", "secret")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8_lossy(&said).into_owned())
+}
+
+const TABLE: &str = "DROP TABLE IF EXISTS t; CREATE TABLE t (a int PRIMARY KEY, b text, c date); \
+    CREATE INDEX t_b ON t (b); ALTER TABLE t OWNER TO loader";
+
+fn every_method(world: &mut World, pooler: &Pooler) {
+    let rows = |i: u32| format!("{i},text {},02/03/2024\n", i % 10);
+    let file = world.file("rows.csv", (1..60_000).map(rows).collect::<String>().as_bytes());
+    let few = world.file("few.csv", (1..300).map(rows).collect::<String>().as_bytes());
+    for method in [
+        "auto",
+        "copy-csv",
+        "copy-text",
+        "copy-binary",
+        "copy-fresh",
+        "insert-batch",
+        "insert",
+        "unlogged-logged",
+        "lanes",
+        "staged",
+    ] {
+        world.sql(TABLE);
+        let file = if method == "insert" { &few } else { &file };
+        let load = ["load", file, "--table", "t", "--method", method, "--date-style", "ISO, DMY"];
+        let (code, said) = run(&pooler.url(), &load);
+        assert_eq!(code, Some(0), "{method}: {said}");
+        let rows = if method == "insert" { "299" } else { "59999" };
+        let facts = "SELECT count(*) || ' ' || min(c) || ' ' || count(DISTINCT b) FROM t";
+        assert_eq!(world.sql(facts), format!("{rows} 2024-03-02 10"), "{method}");
+        assert_eq!(world.sql("SELECT count(*) FROM pg_indexes WHERE tablename = 't'"), "2");
+        // Again, refused: nothing stays, no transaction and no lock either.
+        if method != "insert" {
+            let load = ["load", file, "--table", "t", "--method", method, "--truncate"];
+            let bad = world.file("bad.csv", b"1,x,2024-02-03\n2,y,yesterday and so on\n");
+            let (code, said) = run(&pooler.url(), &[&load[..1], &[&bad], &load[2..]].concat());
+            assert_eq!(code, Some(1), "{method}: {said}");
+            assert_eq!(world.sql("SELECT count(*) FROM t"), rows, "{method}");
+        }
+        nothing_stays(world, method);
+    }
+}
+
+/// What the server's sessions behind the pooler are left with.
+fn nothing_stays(world: &mut World, method: &str) {
+    let busy = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'loader' AND state <> 'idle'";
+    let start = Instant::now();
+    while world.sql(busy) != "0" {
+        assert!(start.elapsed() < Duration::from_secs(10), "{method} leaves a session at work");
+        sleep(Duration::from_millis(20));
+    }
+    assert_eq!(world.sql("SELECT count(*) FROM pg_prepared_xacts"), "0", "{method}");
+    assert_eq!(
+        world
+            .sql("SELECT count(*) FROM pg_class WHERE relname LIKE 'pgsluice_%' AND relkind = 'r'"),
+        "0",
+        "{method}"
+    );
+}
+
+/// With one session in the pool, the next client gets the one that the load had.
+fn settings_do_not_leak(world: &mut World, program: &str, server: u16) {
+    let pooler = Pooler::start(world, program, server, 1);
+    let file = world.file("one.csv", b"1,x,02/03/2024\n2,y,02/03/2024\n");
+    let shown = |pooler: &Pooler| {
+        let url = pooler.url().replace("loader@", "loader:secret@");
+        let mut conn = pgsluice_engine::session::conn::Conn::open(&url).unwrap();
+        let all = "SELECT string_agg(name || '=' || setting, ', ' ORDER BY name) FROM pg_settings \
+            WHERE source = 'session' AND name NOT IN ('application_name', 'client_encoding')";
+        conn.exec(all).unwrap()[0][0].clone().unwrap_or_default()
+    };
+    let before = shown(&pooler);
+    for method in ["auto", "copy-csv", "insert-batch", "insert", "staged", "unlogged-logged"] {
+        world.sql(TABLE);
+        let load = ["load", &file, "--table", "t", "--method", method, "--lock-timeout", "7s"];
+        let (code, said) = run(&pooler.url(), &load);
+        assert_eq!(code, Some(0), "{method}: {said}");
+        assert_eq!(shown(&pooler), before, "{method} leaves settings in the server's session");
+    }
+    for command in ["plan", "check"] {
+        let (code, said) = run(&pooler.url(), &[command, &file, "--table", "t"]);
+        assert_eq!(code, Some(0), "{command}: {said}");
+    }
+    let (code, said) = run(&pooler.url(), &["repair"]);
+    assert_eq!(code, Some(0), "repair: {said}");
+    assert_eq!(shown(&pooler), before);
+}
+
+#[test]
+fn transaction_mode() {
+    let Some(program) = pgbouncer() else { return };
+    let majors = each_major();
+    for installation in [majors.first().unwrap(), majors.last().unwrap()] {
+        let server = free_port();
+        let mut world = World::with(installation, Some(server), &[]);
+        world.sql(
+            "SET password_encryption = 'scram-sha-256'; CREATE ROLE loader LOGIN PASSWORD 'secret'; \
+             GRANT ALL ON SCHEMA public TO loader; GRANT CREATE ON DATABASE postgres TO loader",
+        );
+        let pooler = Pooler::start(&world, program, server, 6);
+        every_method(&mut world, &pooler);
+        drop(pooler);
+        settings_do_not_leak(&mut world, program, server);
+    }
+}
