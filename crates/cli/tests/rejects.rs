@@ -7,8 +7,16 @@ use common::{each_major, World};
 use serde_json::Value;
 use std::fs;
 
-const METHODS: [&str; 7] =
-    ["copy-csv", "copy-text", "copy-binary", "insert", "insert-batch", "copy-fresh", "staged"];
+const METHODS: [&str; 8] = [
+    "copy-csv",
+    "copy-text",
+    "copy-binary",
+    "insert",
+    "insert-batch",
+    "copy-fresh",
+    "staged",
+    "lanes",
+];
 
 /// A table with every kind of constraint, a parent for its foreign key, and a
 /// deferred constraint, which must not wait for the commit.
@@ -246,6 +254,71 @@ fn check_tells_every_bad_record_and_changes_nothing() {
     let left = "SELECT (SELECT count(*) FROM t) || ' ' || (SELECT is_called FROM t_g_seq) || ' ' ||
         (SELECT count(*) FROM pg_class WHERE relname = 'pgsluice_check')";
     assert_eq!(world.sql(left), "0 false 0");
+}
+
+/// Many keys that two lanes would both have: exactly the second of each pair is rejected.
+#[test]
+fn keys_that_cross_lanes_are_rejected_by_record() {
+    let installation = each_major().remove(0);
+    let mut world = World::new(&installation);
+    let row = |i: usize| format!("{i},some words to fill the row with\n").into_bytes();
+    let once: Vec<u8> = (0..8_000).flat_map(row).collect();
+    let path = world.file("twice.csv", &[&once[..], &once[..]].concat());
+    let rejects = world.path("rejects.csv");
+    let arguments = ["--table", "t", "--method", "lanes", "--lanes", "2"];
+    let reject = ["--on-error", "reject", "--reject-file", &rejects];
+    let all = [&[path.as_str()], &arguments[..], &reject[..]].concat();
+    for table in [
+        "CREATE TABLE t (a int PRIMARY KEY, b text)",
+        // Only a partition knows that keys are unique.
+        "CREATE TABLE t (a int, b text) PARTITION BY RANGE (a);
+         CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (100000);
+         CREATE UNIQUE INDEX ON t1 (a)",
+    ] {
+        remove(&rejects);
+        world.sql(&format!("DROP TABLE IF EXISTS t; {table}"));
+        let summary = world.load(&all).unwrap();
+        assert_eq!((&summary["loaded"], &summary["rejected"]), (&8_000.into(), &8_000.into()));
+        assert_eq!(world.sql("SELECT count(DISTINCT a) || ' ' || count(*) FROM t"), "8000 8000");
+        assert!(fs::read(&rejects).unwrap() == once);
+        assert!(side(&rejects).iter().all(|r| r["sqlstate"] == "23505"));
+        assert_eq!(summary["lanes"], 1);
+        assert!(summary["notes"].to_string().contains("one connection instead of several"));
+    }
+}
+
+/// Where no row depends on another one, lanes reject side by side.
+#[test]
+fn lanes_reject_side_by_side() {
+    let installation = each_major().remove(0);
+    let mut world = World::new(&installation);
+    let row = |i: usize| format!("{i},some words to fill the row with\n").into_bytes();
+    let bytes: Vec<u8> = (0..60_000).flat_map(row).collect();
+    let path = world.file("rows.csv", &bytes);
+    let rejects = world.path("rejects.csv");
+    world.sql("CREATE TABLE t (a int CHECK (a % 1000 <> 7), b text)");
+    let arguments = ["--table", "t", "--method", "lanes", "--lanes", "2"];
+    let reject = ["--on-error", "reject", "--reject-file", &rejects];
+    let summary = world.load(&[&[path.as_str()], &arguments[..], &reject[..]].concat()).unwrap();
+    assert_eq!((&summary["lanes"], &summary["rejected"]), (&2.into(), &60.into()));
+    assert_eq!(world.sql("SELECT count(*) || ' ' || sum(a) FROM t"), "59940 1798199580");
+    let mut records: Vec<u64> =
+        side(&rejects).iter().map(|r| r["record"].as_u64().unwrap()).collect();
+    records.sort_unstable();
+    assert_eq!(records, (0..60).map(|i| i * 1000 + 8).collect::<Vec<_>>());
+}
+
+/// A row may refer to another row of the file, which another lane would have.
+#[test]
+fn a_table_that_refers_to_itself_is_loaded_by_one_connection() {
+    let installation = each_major().remove(0);
+    let mut world = World::new(&installation);
+    world.sql("CREATE TABLE t (a int PRIMARY KEY, p int REFERENCES t)");
+    let row = |i: usize| format!("{i},{}\n", if i < 10 { 199_999 } else { i - 10 }).into_bytes();
+    let path = world.file("tree.csv", &(0..200_000).flat_map(row).collect::<Vec<u8>>());
+    let arguments = [&path, "--table", "t", "--method", "lanes", "--lanes", "2"];
+    let summary = world.load(&arguments).unwrap();
+    assert_eq!((&summary["loaded"], &summary["lanes"]), (&200_000.into(), &1.into()));
 }
 
 /// A key in two lanes: the server lets one lane wait for the other's commit,

@@ -383,6 +383,25 @@ fn judge(plan: &mut Plan, options: &Options) -> Result<(), Error> {
     Ok(())
 }
 
+/// Why several connections would not judge the rows as one does: none of them
+/// sees the rows of the others before the end.
+fn alone(table: &TableFacts, options: &Options) -> Option<&'static str> {
+    if table.refers_to_itself {
+        return Some("rows may refer to rows of the same load");
+    }
+    let rejects = options.rejects.is_some() && table.keeps_apart;
+    rejects.then_some("a duplicate of another connection's row could not be rejected by record")
+}
+
+fn committed_how(two_phase: bool) -> String {
+    if two_phase {
+        return "the lanes are committed together, by two-phase commit".into();
+    }
+    "the lanes are committed one after another; a crash of the server between the first and the last \
+     commit leaves some of the rows (max_prepared_transactions = lanes or more closes that window)"
+        .into()
+}
+
 /// What only `lanes`, `staged` and `insert` need.
 fn around_lanes(
     plan: &mut Plan,
@@ -393,16 +412,15 @@ fn around_lanes(
 ) {
     match plan.method {
         Method::Lanes => {
-            plan.lanes = options.target.lanes.unwrap_or(cores).max(1);
-            plan.two_phase = server.max_prepared_transactions as usize >= plan.lanes;
-            plan.notes.push(if plan.two_phase {
-                "the lanes are committed together, by two-phase commit".into()
-            } else {
-                "the lanes are committed one after another; a crash of the server between the first \
-                 and the last commit leaves some of the rows (max_prepared_transactions = lanes or \
-                 more closes that window)"
-                    .into()
-            });
+            let alone = alone(table, options);
+            plan.lanes = match alone {
+                Some(_) => 1,
+                None => options.target.lanes.unwrap_or(cores).max(1),
+            };
+            plan.two_phase =
+                plan.lanes > 1 && server.max_prepared_transactions as usize >= plan.lanes;
+            plan.notes.extend(alone.map(|why| format!("one connection instead of several: {why}")));
+            plan.notes.extend((plan.lanes > 1).then(|| committed_how(plan.two_phase)));
             if plan.one_statement {
                 plan.notes.push("each lane fires the statement triggers".into());
             }

@@ -156,6 +156,12 @@ pub struct TableFacts {
     pub foreign_keys: u32,
     /// tables that refer to it
     pub referenced: bool,
+    /// it has a foreign key to itself: whether a row is good depends on others
+    /// of the load
+    pub refers_to_itself: bool,
+    /// it, or a partition of it, has an index that keeps rows apart: unique, or
+    /// of an exclusion constraint
+    pub keeps_apart: bool,
     /// leaf partitions
     pub partitions: u32,
     /// it is a partition of another table
@@ -302,7 +308,12 @@ pub fn describe(
          (SELECT coalesce(sum(pg_catalog.pg_relation_size(relid)), 0) \
            FROM pg_catalog.pg_partition_tree($1::oid::regclass)) \
          + CASE WHEN c.relkind = 'r' AND NOT c.relispartition \
-           THEN pg_catalog.pg_relation_size($1::oid) ELSE 0 END \
+           THEN pg_catalog.pg_relation_size($1::oid) ELSE 0 END, \
+         EXISTS (SELECT 1 FROM pg_catalog.pg_constraint \
+           WHERE conrelid = $1::oid AND contype = 'f' AND confrelid = $1::oid), \
+         EXISTS (SELECT 1 FROM pg_catalog.pg_index \
+           WHERE (indisunique OR indisexclusion) AND (indrelid = $1::oid OR indrelid IN \
+             (SELECT relid FROM pg_catalog.pg_partition_tree($1::oid::regclass)))) \
          FROM pg_catalog.pg_class c WHERE c.oid = $1::oid",
         &[Some(&oid)],
     )?;
@@ -312,6 +323,8 @@ pub fn describe(
     table.partitions = if table.kind == 'p' { text(2).parse().unwrap_or(0) } else { 0 };
     table.bytes = text(3).parse().unwrap_or(0);
     let (readable, heap_bytes) = (text(4) == "t", text(5));
+    table.refers_to_itself = text(6) == "t";
+    table.keeps_apart = text(7) == "t";
     table.empty = match table.kind {
         'r' | 'p' if heap_bytes == "0" => true,
         'r' | 'p' if readable => {
