@@ -105,6 +105,8 @@ compat_check_valid_target(ResultRelInfo *rri)
 {
 #if PG_VERSION_NUM >= 180000
 	CheckValidResultRel(rri, CMD_INSERT, ONCONFLICT_NONE, NIL);
+#elif PG_VERSION_NUM >= 170000
+	CheckValidResultRel(rri, CMD_INSERT, NIL);
 #else
 	CheckValidResultRel(rri, CMD_INSERT);
 #endif
