@@ -148,6 +148,7 @@ typedef struct SluiceSource
 extern void sluice_source_open(SluiceSource *src, CopyFromState cstate);
 extern bool sluice_source_fill(SluiceSource *src);
 extern size_t sluice_source_read(SluiceSource *src, char *buf, size_t len);
+extern void sluice_source_refuse(SluiceSource *src);
 extern void sluice_source_skip(SluiceSource *src, size_t len);
 extern void sluice_source_set(SluiceSource *src, const char *data, size_t len);
 extern size_t sluice_valid(bool single_byte, const char *data, size_t len);

@@ -310,7 +310,7 @@ sluice_rejects_accept(SluiceLoad *load, const SluiceSlice *slice)
 
 /*
  * Reads on until the record at the source's start is there as a whole. False:
- * it fills the slice.
+ * it fills the slice, or has bytes that cannot be converted.
  */
 static bool
 find_end(SluiceLoad *load, SluiceRecordEnd *search)
@@ -342,6 +342,7 @@ take_record(SluiceLoad *load, SluiceRecordEnd *search, SluiceSource *lent)
 	memset(lent, 0, sizeof(*lent));
 	lent->cstate = src->cstate;
 	lent->kind = src->kind;
+	lent->single_byte = src->single_byte;
 	lent->eof = true;
 	lent->buf = src->buf + src->start;
 	if (whole)
@@ -354,8 +355,11 @@ take_record(SluiceLoad *load, SluiceRecordEnd *search, SluiceSource *lent)
 		while (!sluice_record_end(search, &load->args.dialect, record->data, record->len, src->eof))
 		{
 			char	   *piece = src->buf + SLUICE_HEADROOM;
+			size_t		len = sluice_source_read(src, piece, SLUICE_SLICE);
 
-			appendBinaryStringInfo(record, piece, (int) sluice_source_read(src, piece, SLUICE_SLICE));
+			if (len == 0 && !src->eof)
+				sluice_source_refuse(src);
+			appendBinaryStringInfo(record, piece, (int) len);
 		}
 		sluice_source_set(src, record->data + search->at, record->len - search->at);
 		lent->buf = record->data;

@@ -15,8 +15,8 @@
 static SluiceSource *lender;
 
 /* The bytes that come next cannot be converted: as CopyConversionError says it. */
-static void
-refuse_conversion(SluiceSource *src)
+void
+sluice_source_refuse(SluiceSource *src)
 {
 	unsigned char converted[(MAX_CONVERSION_INPUT_LENGTH + 1) * MAX_CONVERSION_GROWTH + 1];
 
@@ -47,7 +47,7 @@ lend(void *outbuf, int minread, int maxread)
 	if (lender->start == lender->end && !lender->eof)
 	{
 		if (!sluice_source_fill(lender) && !lender->eof)
-			refuse_conversion(lender);
+			sluice_source_refuse(lender);
 		lender->refilled = true;
 	}
 	len = Min((size_t) maxread, lender->end - lender->start);

@@ -131,6 +131,15 @@ class Rejects(unittest.TestCase):
             self.assertEqual(self.server.sql("SELECT a, length(b) FROM t ORDER BY a"), "0|1\n1|1500000\n3|1")
             self.assertEqual(self.server.sql("SELECT line, length(record) FROM bad ORDER BY line"), f"500002|{len(wide) - 1}\n500004|2")
 
+    def test_another_encoding(self):
+        """Records are kept as the server has them; what cannot be converted ends the statement."""
+        self.load("1,ž,1,\nž,x,1,\n2,y,1,\n".encode("latin2"), "FORMAT csv, ENCODING 'LATIN2'")
+        self.assertEqual(self.server.sql("SELECT a, b FROM t ORDER BY a; SELECT line, record FROM bad"), "1|ž\n2|y\n2|ž,x,1,")
+        for more in ("", ", workers 2"):
+            with self.assertRaises(Refused) as refused:
+                self.load(b"1,x,1,\n" * 2 + b"2,\x81\xff,1,\n", "FORMAT csv, ENCODING 'WIN1252'", more=more)
+            self.assertIn("22P05", str(refused.exception))
+
     def test_the_table_kinds(self):
         """Partitions, foreign keys, triggers, functions that fail, defaults; nothing else is left behind."""
         parts = ("CREATE TABLE t (a int, b text) PARTITION BY RANGE (a);"
