@@ -103,6 +103,7 @@ extern void sluice_index_insert_entries(SluiceIndexLoad *load, List *indexes,
 										ItemPointer end);
 
 /* index_shape.c */
+extern uint8 sluice_index_align(char attalign);
 extern const char *sluice_index_shape(Relation heap, Relation index,
 									  bool rank_all,
 									  SluiceIndexAttribute *attributes);
@@ -133,6 +134,10 @@ extern IndexBuildResult *sluice_index_build(Relation heap, Relation index,
 											IndexInfo *info, int memory);
 extern void sluice_index_add(SluiceIndexBuild *build, ItemPointer tid,
 							 bool alive, Datum *values, bool *isnull);
+extern bool sluice_index_add_page(SluiceIndexBuild *build,
+								  SluiceIndexSource *source, const char *page,
+								  BlockNumber block, const OffsetNumber *offsets,
+								  size_t count, size_t *next);
 
 extern void sluice_index_checked(SluiceIndexBuild *build, SluiceIndexStatus status);
 

@@ -16,6 +16,8 @@
 /* Most bytes that a step asks for at once. */
 #define READ_BUFFER (64 * 1024)
 
+#define CROWDED "too many different values of a kind that the server has to compare"
+
 static void
 free_core(void *core)
 {
@@ -200,11 +202,40 @@ sluice_index_add(SluiceIndexBuild *build, ItemPointer tid, bool alive,
 			build->unfit = "a value is compressed or too long";
 			break;
 		case SLUICE_INDEX_CROWDED:
-			build->unfit = "too many different values of a kind that the server has to compare";
+			build->unfit = CROWDED;
 			break;
 		default:
 			break;
 	}
+}
+
+/*
+ * Adds rows of a page from offsets[*next] on. False: that one is to be added by
+ * its values.
+ */
+bool
+sluice_index_add_page(SluiceIndexBuild *build, SluiceIndexSource *source,
+					  const char *page, BlockNumber block,
+					  const OffsetNumber *offsets, size_t count, size_t *next)
+{
+	while (*next < count && !build->unfit)
+	{
+		size_t		first = *next;
+		SluiceIndexStatus status =
+			checked(build,
+					pgsluice_index_add_page(build->core, source, (const uint8 *) page,
+											block, offsets, count, next),
+					NULL);
+
+		build->rows += *next - first;
+		if (status == SLUICE_INDEX_FULL)
+			flush_run(build);
+		else if (status == SLUICE_INDEX_CROWDED)
+			build->unfit = CROWDED;
+		else if (status == SLUICE_INDEX_UNFIT)
+			return false;
+	}
+	return true;
 }
 
 /* Sorts and merges what is there and writes the index. */

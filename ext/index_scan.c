@@ -16,7 +16,6 @@
 #include "catalog/index.h"
 #include "catalog/pg_am_d.h"
 #include "commands/progress.h"
-#include "executor/tuptable.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/bufmgr.h"
@@ -37,7 +36,7 @@ typedef struct PageScan
 	TransactionId oldest_xmin;
 	TransactionId own_xmin;		/* one of our transaction, once met */
 	BufferAccessStrategy strategy;
-	TupleTableSlot *slot;
+	SluiceIndexSource *source;
 	int			natts;			/* attributes to be read of each row */
 	BlockNumber odd;			/* first of the blocks left to PostgreSQL */
 	BlockNumber odd_count;
@@ -59,10 +58,21 @@ sluice_index_scan_rows(SluiceIndexBuild *build)
 											  true, true, add_row, build, NULL);
 }
 
-/* Whether the index can be read off the pages: plain columns of a heap, all rows. */
+/*
+ * Whether the index can be read off the pages: plain columns of a heap, none of
+ * them twice, all rows.
+ */
 bool
 sluice_index_scans_pages(Relation heap, IndexInfo *info)
 {
+	for (int i = 0; i < info->ii_NumIndexAttrs; i++)
+	{
+		for (int j = 0; j < i; j++)
+		{
+			if (info->ii_IndexAttrNumbers[i] == info->ii_IndexAttrNumbers[j])
+				return false;
+		}
+	}
 	return heap->rd_rel->relam == HEAP_TABLE_AM_OID &&
 		!info->ii_Concurrent &&
 		info->ii_Predicate == NIL &&
@@ -71,7 +81,8 @@ sluice_index_scans_pages(Relation heap, IndexInfo *info)
 
 /*
  * Whether table_index_build_scan would take the tuple as it is: alive, and
- * indexed under its own address. The buffer is pinned and locked.
+ * indexed under its own address; and it is older than none of the columns. The
+ * buffer is pinned and locked.
  */
 static bool
 is_ordinary(HeapTuple tuple, PageScan *scan, Buffer buffer)
@@ -81,7 +92,7 @@ is_ordinary(HeapTuple tuple, PageScan *scan, Buffer buffer)
 	uint16		infomask = tuple->t_data->t_infomask;
 	TransactionId xmin;
 
-	if (HeapTupleIsHeapOnly(tuple))
+	if (HeapTupleIsHeapOnly(tuple) || HeapTupleHeaderGetNatts(tuple->t_data) < scan->natts)
 		return false;
 	if ((infomask & settled) == settled && (infomask & HEAP_MOVED) == 0)
 		return true;
@@ -105,7 +116,7 @@ is_ordinary(HeapTuple tuple, PageScan *scan, Buffer buffer)
 
 /* Copies the page if all tuples on it are ordinary. */
 static bool
-copy_page(PageScan *scan, Buffer buffer)
+copy_page(PageScan *scan, BlockNumber block, Buffer buffer)
 {
 	Page		page = BufferGetPage(buffer);
 	PageRows   *rows = &scan->rows;
@@ -124,7 +135,7 @@ copy_page(PageScan *scan, Buffer buffer)
 			return false;
 		tuple.t_data = (HeapTupleHeader) PageGetItem(page, item);
 		tuple.t_len = ItemIdGetLength(item);
-		ItemPointerSet(&tuple.t_self, BufferGetBlockNumber(buffer), offset);
+		ItemPointerSet(&tuple.t_self, block, offset);
 		if (!is_ordinary(&tuple, scan, buffer))
 			return false;
 		rows->offsets[rows->count++] = offset;
@@ -133,38 +144,41 @@ copy_page(PageScan *scan, Buffer buffer)
 	return true;
 }
 
-/* Adds the rows of the page that was copied. */
+/* Adds a row of the page that was copied by its values. */
 static void
-add_page(PageScan *scan, BlockNumber block)
+add_values(PageScan *scan, BlockNumber block, OffsetNumber offset)
 {
 	SluiceIndexBuild *build = scan->build;
 	Page		page = (Page) scan->rows.page.data;
-	TupleTableSlot *slot = scan->slot;
-	const AttrNumber *attnums = build->info->ii_IndexAttrNumbers;
-	int			natts = build->info->ii_NumIndexAttrs;
+	ItemId		item = PageGetItemId(page, offset);
 	HeapTupleData tuple;
 	Datum		values[INDEX_MAX_KEYS];
 	bool		isnull[INDEX_MAX_KEYS];
 
 	tuple.t_tableOid = RelationGetRelid(build->heap);
-	for (int i = 0; i < scan->rows.count; i++)
-	{
-		ItemId		item = PageGetItemId(page, scan->rows.offsets[i]);
+	tuple.t_data = (HeapTupleHeader) PageGetItem(page, item);
+	tuple.t_len = ItemIdGetLength(item);
+	ItemPointerSet(&tuple.t_self, block, offset);
+	for (int i = 0; i < build->info->ii_NumIndexAttrs; i++)
+		values[i] = heap_getattr(&tuple, build->info->ii_IndexAttrNumbers[i],
+								 RelationGetDescr(build->heap), &isnull[i]);
+	sluice_index_add(build, &tuple.t_self, true, values, isnull);
+}
 
-		tuple.t_data = (HeapTupleHeader) PageGetItem(page, item);
-		tuple.t_len = ItemIdGetLength(item);
-		ItemPointerSet(&tuple.t_self, block, scan->rows.offsets[i]);
+/* Adds the rows of the page that was copied. */
+static void
+add_page(PageScan *scan, BlockNumber block)
+{
+	SluiceIndexBuild *build = scan->build;
+	PageRows   *rows = &scan->rows;
+	size_t		next = 0;
+
+	for (int i = 0; i < rows->count; i++)
 		pgstat_count_heap_getnext(build->heap);
-		ExecStoreHeapTuple(&tuple, slot, false);
-		slot_getsomeattrs(slot, scan->natts);
-		for (int j = 0; j < natts; j++)
-		{
-			values[j] = slot->tts_values[attnums[j] - 1];
-			isnull[j] = slot->tts_isnull[attnums[j] - 1];
-		}
-		sluice_index_add(build, &tuple.t_self, true, values, isnull);
-	}
-	build->reltuples += scan->rows.count;
+	while (!sluice_index_add_page(build, scan->source, rows->page.data, block,
+								  rows->offsets, rows->count, &next))
+		add_values(scan, block, rows->offsets[next++]);
+	build->reltuples += rows->count;
 }
 
 /* Lets PostgreSQL read the blocks that were left to it. */
@@ -191,7 +205,7 @@ scan_block(PageScan *scan, BlockNumber block)
 	buffer = ReadBufferExtended(scan->build->heap, MAIN_FORKNUM, block, RBM_NORMAL,
 								scan->strategy);
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
-	ordinary = copy_page(scan, buffer);
+	ordinary = copy_page(scan, block, buffer);
 	UnlockReleaseBuffer(buffer);
 	if (ordinary)
 	{
@@ -200,6 +214,40 @@ scan_block(PageScan *scan, BlockNumber block)
 	}
 	else if (scan->odd_count++ == 0)
 		scan->odd = block;
+}
+
+static void
+free_source(void *source)
+{
+	pgsluice_index_source_free(source);
+}
+
+/* Tells the core where on the pages the index's values are. */
+static void
+open_source(PageScan *scan)
+{
+	TupleDesc	desc = RelationGetDescr(scan->build->heap);
+	IndexInfo  *info = scan->build->info;
+	SluiceIndexColumn *columns;
+	MemoryContextCallback *callback = palloc0(sizeof(MemoryContextCallback));
+
+	for (int i = 0; i < info->ii_NumIndexAttrs; i++)
+		scan->natts = Max(scan->natts, info->ii_IndexAttrNumbers[i]);
+	columns = palloc(sizeof(SluiceIndexColumn) * scan->natts);
+	for (int i = 0; i < scan->natts; i++)
+	{
+		columns[i].len = TupleDescAttr(desc, i)->attlen;
+		columns[i].align = sluice_index_align(TupleDescAttr(desc, i)->attalign);
+		columns[i].attribute = -1;
+	}
+	for (int i = 0; i < info->ii_NumIndexAttrs; i++)
+		columns[info->ii_IndexAttrNumbers[i] - 1].attribute = i;
+	scan->source = pgsluice_index_source_new(columns, scan->natts);
+	if (scan->source == NULL)
+		elog(ERROR, "pgsluice: the core cannot read the table's pages");
+	callback->func = free_source;
+	callback->arg = scan->source;
+	MemoryContextRegisterResetCallback(CurrentMemoryContext, callback);
 }
 
 /* Reads the table page by page. */
@@ -211,9 +259,7 @@ sluice_index_scan_pages(SluiceIndexBuild *build)
 
 	scan->build = build;
 	scan->oldest_xmin = GetOldestNonRemovableTransactionId(build->heap);
-	scan->slot = MakeSingleTupleTableSlot(RelationGetDescr(build->heap), &TTSOpsHeapTuple);
-	for (int i = 0; i < build->info->ii_NumIndexAttrs; i++)
-		scan->natts = Max(scan->natts, build->info->ii_IndexAttrNumbers[i]);
+	open_source(scan);
 
 	/* Do not sweep the cache for a table that is large in it, as a scan does not. */
 	if (!RelationUsesLocalBuffers(build->heap) && blocks > NBuffers / 4)
@@ -229,7 +275,6 @@ sluice_index_scan_pages(SluiceIndexBuild *build)
 	}
 	if (!build->unfit)
 		scan_odd_blocks(scan);
-	ExecDropSingleTupleTableSlot(scan->slot);
 	if (scan->strategy)
 		FreeAccessStrategy(scan->strategy);
 	pfree(scan);

@@ -145,8 +145,9 @@ is_byte_order(Oid collation)
 	}
 }
 
-static uint8
-align_bytes(char attalign)
+/* An attalign in bytes. */
+uint8
+sluice_index_align(char attalign)
 {
 	switch (attalign)
 	{
@@ -185,7 +186,7 @@ attribute_shape(Relation index, int i, bool rank_all, SluiceIndexAttribute *attr
 
 	memset(attribute, 0, sizeof(*attribute));
 	attribute->len = att->attlen;
-	attribute->align = align_bytes(att->attalign);
+	attribute->align = sluice_index_align(att->attalign);
 	attribute->by_value = att->attbyval;
 	if (att->attlen < -1)
 		return "a column's type is cstring";

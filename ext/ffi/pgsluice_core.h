@@ -119,6 +119,7 @@ extern SluiceStatus pgsluice_form(SluicePlan *plan, SluiceSlice *slice);
 
 /* src/index.rs */
 typedef struct SluiceIndex SluiceIndex;
+typedef struct SluiceIndexSource SluiceIndexSource;
 
 #define SLUICE_ORDER_SIGNED 0
 #define SLUICE_ORDER_UNSIGNED 1
@@ -146,6 +147,13 @@ typedef struct SluiceIndexValues
 	const uint32_t *starts;
 	size_t		count;
 } SluiceIndexValues;
+
+typedef struct SluiceIndexColumn
+{
+	int16_t		len;
+	int16_t		attribute;
+	uint8_t		align;
+} SluiceIndexColumn;
 
 typedef struct SluiceIndexRules
 {
@@ -198,6 +206,14 @@ extern SluiceIndexStatus pgsluice_index_values(const SluiceIndex *build, size_t 
 extern SluiceIndexStatus pgsluice_index_rank(SluiceIndex *build, size_t attribute,
 											 const uint32_t *order, const bool *equal,
 											 size_t count);
+extern SluiceIndexSource *pgsluice_index_source_new(const SluiceIndexColumn *columns,
+													size_t count);
+extern void pgsluice_index_source_free(SluiceIndexSource *source);
+extern SluiceIndexStatus pgsluice_index_add_page(SluiceIndex *build,
+												 const SluiceIndexSource *source,
+												 const uint8_t *page, uint32_t block,
+												 const uint16_t *offsets, size_t count,
+												 size_t *next);
 extern SluiceIndexStatus pgsluice_index_flush(SluiceIndex *build);
 extern SluiceIndexStatus pgsluice_index_finish(SluiceIndex *build);
 extern SluiceIndexStatus pgsluice_index_step(SluiceIndex *build, SluiceIndexStep *step);

@@ -125,7 +125,7 @@ impl From<Failure> for IndexStatus {
     }
 }
 
-fn guarded(what: impl FnOnce() -> Result<IndexStatus, Failure>) -> IndexStatus {
+pub(crate) fn guarded(what: impl FnOnce() -> Result<IndexStatus, Failure>) -> IndexStatus {
     match catch_unwind(AssertUnwindSafe(what)) {
         Ok(Ok(status)) => status,
         Ok(Err(failure)) => failure.into(),

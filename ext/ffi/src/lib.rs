@@ -10,12 +10,14 @@
 
 mod form;
 mod index;
+mod index_page;
 mod plan;
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
 pub use form::{Row, Slice, Status};
 pub use index::{IndexAttributeDef, IndexRulesDef, IndexStatus, IndexStepDef, IndexValuesDef};
+pub use index_page::IndexColumnDef;
 pub use pgsluice_core::sink::Ask as AskDef;
 pub use plan::{ColumnDef, DialectDef, EnvDef, LabelDef, Plan};
 

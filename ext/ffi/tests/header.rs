@@ -4,8 +4,8 @@ use std::mem::{offset_of, size_of};
 use std::process::Command;
 
 use pgsluice_ffi::{
-    AskDef, ColumnDef, DialectDef, EnvDef, IndexAttributeDef, IndexRulesDef, IndexStatus,
-    IndexStepDef, IndexValuesDef, LabelDef, Row, Slice, Status,
+    AskDef, ColumnDef, DialectDef, EnvDef, IndexAttributeDef, IndexColumnDef, IndexRulesDef,
+    IndexStatus, IndexStepDef, IndexValuesDef, LabelDef, Row, Slice, Status,
 };
 
 /// What a C program that includes the header prints for each expression.
@@ -75,6 +75,8 @@ fn the_header_is_in_step() {
 }
 
 fn index_layout(expected: &mut Vec<(String, usize)>) {
+    layout!(expected, IndexColumnDef, "SluiceIndexColumn", len "len", attribute "attribute",
+        align "align");
     layout!(expected, IndexAttributeDef, "SluiceIndexAttribute", len "len", align "align",
         by_value "by_value", order "order", descending "descending", nulls_first "nulls_first",
         exact "exact");

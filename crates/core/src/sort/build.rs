@@ -4,9 +4,10 @@
 //! add … add ─ full ─▶ flush ─ Write … ─▶ add … ─▶ finish ─ (Read, Write …) Page … ─▶ Done
 //! ```
 
+use super::heap::{Fields, Source, Unfit};
 use super::merge::{Extent, Merge, Next, BUFFER};
 use super::run::{self, Added, Collector};
-use super::shape::IndexShape;
+use super::shape::{IndexShape, MAX_ATTRIBUTES};
 use super::tuple::{Field, Tid};
 use super::Failure;
 use crate::page::btree::Page;
@@ -32,6 +33,19 @@ pub enum Step {
     Add,
     /// write the metapage with this root: the tree is complete
     Done(Root),
+}
+
+/// What became of the rows of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageAdded {
+    /// all are in
+    All,
+    /// the build must be flushed before the next one
+    Full,
+    /// the next one has a value that is compressed, out of line or long, or is too large
+    Unfit,
+    /// the next one has a value more than can be ranked
+    Crowded,
 }
 
 #[derive(Debug)]
@@ -112,6 +126,56 @@ impl IndexBuild {
         field: impl Fn(usize) -> Option<Field<'a>>,
     ) -> Result<Added, Failure> {
         self.collector.add(&self.shape, tid, dead, field)
+    }
+
+    /// Adds the rows of a heap page from `offsets[*next]` on, and moves `next` past those that are
+    /// in.
+    ///
+    /// # Errors
+    ///
+    /// No memory.
+    pub fn add_page(
+        &mut self,
+        source: &Source,
+        page: &[u8],
+        block: u32,
+        offsets: &[u16],
+        next: &mut usize,
+    ) -> Result<PageAdded, Failure> {
+        let mut fields: Fields = [None; MAX_ATTRIBUTES];
+        while let Some(&offset) = offsets.get(*next) {
+            let read = Source::tuple(page, offset)
+                .ok_or(Unfit)
+                .and_then(|tuple| source.read(self.shape.attributes(), tuple, &mut fields));
+            if read == Err(Unfit) {
+                return Ok(PageAdded::Unfit);
+            }
+            if self.shape.ranked() > 0 && !self.intern(&mut fields)? {
+                return Ok(PageAdded::Crowded);
+            }
+            let tid = Tid::from(block) << 16 | Tid::from(offset);
+            let added = self.collector.add(&self.shape, tid, false, |index| fields[index])?;
+            if added == Added::TooLarge {
+                return Ok(PageAdded::Unfit);
+            }
+            *next += 1;
+            if added == Added::Full {
+                return Ok(PageAdded::Full);
+            }
+        }
+        Ok(PageAdded::All)
+    }
+
+    /// Puts the numbers of ranked values in their place; `false`: there are too many.
+    fn intern(&mut self, fields: &mut Fields) -> Result<bool, Failure> {
+        let count = self.shape.attributes().len();
+        for (index, slot) in fields[..count].iter_mut().enumerate() {
+            if let Some(field) = *slot {
+                let Some(field) = self.shape.intern(index, field)? else { return Ok(false) };
+                *slot = Some(field);
+            }
+        }
+        Ok(true)
     }
 
     /// Sorts the rows and makes the next steps write them out. Before this and before
@@ -217,9 +281,12 @@ impl IndexBuild {
 
     fn step_flush(&mut self, from: usize) -> Result<Step, Failure> {
         let mut at = from;
-        while at < self.collector.len() && self.output.len() < BUFFER {
-            run::spill(&self.shape, &self.collector.row(at), &mut self.output)?;
+        for row in self.collector.rows(from) {
+            run::spill(&self.shape, &row, &mut self.output)?;
             at += 1;
+            if self.output.len() >= BUFFER {
+                break;
+            }
         }
         if self.output.is_empty() {
             if self.last {
@@ -286,8 +353,8 @@ impl IndexBuild {
 
     fn step_load_run(&mut self, from: usize) -> Result<Step, Failure> {
         let end = (from + ROWS).min(self.collector.len());
-        for at in from..end {
-            self.loader.add(&self.shape, &self.collector.row(at))?;
+        for row in self.collector.rows(from).take(ROWS) {
+            self.loader.add(&self.shape, &row)?;
         }
         if end == self.collector.len() {
             return self.complete();

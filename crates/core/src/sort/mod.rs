@@ -15,6 +15,8 @@
 //! files, storage manager and interrupts.
 
 pub mod build;
+pub mod grouped;
+pub mod heap;
 pub mod key;
 pub mod merge;
 pub mod packed;

@@ -55,6 +55,16 @@ pub struct Packed {
     words: Vec<u64>,
     prefix: Layout,
     place: Layout,
+    /// the bits of a word that come from the prefix
+    prefix_mask: u64,
+}
+
+/// The prefix that was unpacked last.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Unpacked {
+    valid: bool,
+    word: u64,
+    prefix: u128,
 }
 
 /// The runs of one bits in `varying`, from the top, as `(from, width)`.
@@ -139,19 +149,21 @@ impl Packed {
                 .iter()
                 .map(|entry| prefix.pack(entry.prefix()) | place.pack(entry.place.into())),
         );
-        // Keys that grow with the table, as of a sequence, are in order already.
-        if words.windows(2).any(|pair| pair[0] > pair[1]) {
-            sort_words(&mut words, used);
-        }
-        Ok(Some(Self { words, prefix, place }))
+        sort_words(&mut words, used);
+        let prefix_mask =
+            prefix.segments.iter().fold(0, |mask, segment| mask | segment.mask() << segment.to);
+        Ok(Some(Self { words, prefix, place, prefix_mask }))
     }
 
-    /// The entry with this index.
+    /// The entry with this index. `last` remembers its prefix: many have that of the one before.
     #[must_use]
     #[inline]
-    pub fn entry(&self, index: usize) -> Entry {
+    pub fn entry(&self, index: usize, last: &mut Unpacked) -> Entry {
         let word = self.words[index];
-        Entry::new(self.prefix.unpack(word), self.place.unpack(word) as u64)
+        if !last.valid || (word ^ last.word) & self.prefix_mask != 0 {
+            *last = Unpacked { valid: true, word, prefix: self.prefix.unpack(word) };
+        }
+        Entry::new(last.prefix, self.place.unpack(word) as u64)
     }
 }
 
@@ -218,8 +230,9 @@ mod tests {
         let Some(packed) = Packed::sorted(entries, prefix, place).unwrap() else { return false };
         let mut expected = entries.to_vec();
         expected.sort_by_key(|entry| (entry.prefix(), entry.place));
+        let mut last = Unpacked::default();
         for (index, entry) in expected.iter().enumerate() {
-            assert_eq!(packed.entry(index), *entry);
+            assert_eq!(packed.entry(index, &mut last), *entry);
         }
         true
     }

@@ -1,7 +1,8 @@
 //! Collecting rows in bounded memory, and the runs that come of it.
 
+use super::grouped::Grouped;
 use super::key::{self, Standing};
-use super::packed::Packed;
+use super::packed::{Packed, Unpacked};
 use super::radix;
 use super::shape::{IndexShape, MAX_TUPLE};
 use super::tuple::{self, Field, Tid};
@@ -156,9 +157,20 @@ pub struct Collector {
     /// bits in which prefixes, and places, differ
     varying_prefix: u128,
     varying_place: u64,
-    /// the sorted entries, where they fit into words
-    packed: Option<Packed>,
+    sorted: Sorted,
     limit: usize,
+}
+
+/// Where the rows of a sorted run are.
+#[derive(Debug, Default)]
+enum Sorted {
+    /// the entries are in order
+    #[default]
+    Entries,
+    /// words in order, in place of the entries
+    Packed(Packed),
+    /// runs of entries
+    Grouped(Grouped),
 }
 
 /// Bytes that a row takes in memory: its entry, and the word it may be packed into.
@@ -256,8 +268,19 @@ impl Collector {
         }
         // Stored rows are not in order when their entries are.
         if self.arena.is_empty() {
-            self.packed = Packed::sorted(&self.entries, self.varying_prefix, self.varying_place)?;
-            if self.packed.is_some() {
+            let ascend = |pair: &[Entry]| {
+                (pair[0].prefix(), pair[0].place) <= (pair[1].prefix(), pair[1].place)
+            };
+            if self.entries.windows(2).all(ascend) {
+                return Ok(());
+            }
+            if let Some(grouped) = Grouped::sorted(&self.entries)? {
+                self.sorted = Sorted::Grouped(grouped);
+                return Ok(());
+            }
+            let (prefix, place) = (self.varying_prefix, self.varying_place);
+            if let Some(packed) = Packed::sorted(&self.entries, prefix, place)? {
+                self.sorted = Sorted::Packed(packed);
                 return Ok(());
             }
         }
@@ -287,14 +310,14 @@ impl Collector {
         }
     }
 
-    /// The row with this index.
+    /// The rows in order, from the one with this index on.
     #[must_use]
-    #[inline]
-    pub fn row(&self, index: usize) -> Row<'_> {
-        match &self.packed {
-            Some(packed) => row(&self.arena, &packed.entry(index)),
-            None => row(&self.arena, &self.entries[index]),
-        }
+    pub fn rows(&self, from: usize) -> Rows<'_> {
+        let group = match &self.sorted {
+            Sorted::Grouped(grouped) => grouped.find(from),
+            _ => 0,
+        };
+        Rows { collector: self, at: from, group, unpacked: Unpacked::default() }
     }
 
     /// Empties the collector and keeps its memory for the next run.
@@ -303,12 +326,40 @@ impl Collector {
         self.arena.clear();
         self.varying_prefix = 0;
         self.varying_place = 0;
-        self.packed = None;
+        self.sorted = Sorted::Entries;
     }
 
     /// Gives the memory back.
     pub fn release(&mut self) {
         *self = Self::new(self.limit);
+    }
+}
+
+/// The rows of a sorted run, one after the other.
+#[derive(Debug)]
+pub struct Rows<'a> {
+    collector: &'a Collector,
+    at: usize,
+    group: usize,
+    unpacked: Unpacked,
+}
+
+impl<'a> Iterator for Rows<'a> {
+    type Item = Row<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Row<'a>> {
+        let entries = &self.collector.entries;
+        if self.at >= entries.len() {
+            return None;
+        }
+        let entry = match &self.collector.sorted {
+            Sorted::Entries => entries[self.at],
+            Sorted::Packed(packed) => packed.entry(self.at, &mut self.unpacked),
+            Sorted::Grouped(grouped) => entries[grouped.entry(self.at, &mut self.group)],
+        };
+        self.at += 1;
+        Some(row(&self.collector.arena, &entry))
     }
 }
 

@@ -1,0 +1,90 @@
+//! Whole pages of a table for the build of an index.
+
+use crate::index::{guarded, IndexStatus};
+use crate::plan::slice;
+use pgsluice_core::page::btree;
+use pgsluice_core::sort::build::{IndexBuild, PageAdded};
+use pgsluice_core::sort::heap::{Column, Source};
+use std::panic::{catch_unwind, AssertUnwindSafe};
+
+/// One column of a table that an index is built of.
+#[derive(Debug)]
+#[repr(C)]
+pub struct IndexColumnDef {
+    /// `attlen`
+    pub len: i16,
+    /// which attribute of the index it is, or -1
+    pub attribute: i16,
+    /// `attalign` in bytes
+    pub align: u8,
+}
+
+/// How the pages of a table are read for an index: the first `count` columns; NULL where that
+/// cannot be. [`pgsluice_index_source_free`] frees it.
+///
+/// # Safety
+///
+/// `columns` is valid for `count` items.
+#[no_mangle]
+pub unsafe extern "C" fn pgsluice_index_source_new(
+    columns: *const IndexColumnDef,
+    count: usize,
+) -> *mut Source {
+    let made = catch_unwind(AssertUnwindSafe(|| {
+        // SAFETY: the caller's duty.
+        let columns = unsafe { slice(columns, count) };
+        let column = |def: &IndexColumnDef| Column {
+            len: def.len,
+            align: def.align,
+            attribute: usize::try_from(def.attribute).ok(),
+        };
+        Source::new(columns.iter().map(column).collect()).map(Box::new).map(Box::into_raw)
+    }));
+    made.ok().flatten().unwrap_or(std::ptr::null_mut())
+}
+
+/// Frees what [`pgsluice_index_source_new`] made.
+///
+/// # Safety
+///
+/// `source` is one that [`pgsluice_index_source_new`] made, or NULL, and is not used again.
+#[no_mangle]
+pub unsafe extern "C" fn pgsluice_index_source_free(source: *mut Source) {
+    if !source.is_null() {
+        // SAFETY: made by Box::into_raw, given back once.
+        drop(unsafe { Box::from_raw(source) });
+    }
+}
+
+/// Adds rows of a heap page, from `offsets[*next]` on, and moves `next` past those that were added.
+/// Each tuple has all the columns of the source. `Full` and `Unfit` are about `offsets[*next]`, if
+/// there is such a one.
+///
+/// # Safety
+///
+/// `build` is live and not used by another call, `source` is live; `page` is valid for 8192
+/// bytes, `offsets` for `count` items, and `next`.
+#[no_mangle]
+pub unsafe extern "C" fn pgsluice_index_add_page(
+    build: *mut IndexBuild,
+    source: *const Source,
+    page: *const u8,
+    block: u32,
+    offsets: *const u16,
+    count: usize,
+    next: *mut usize,
+) -> IndexStatus {
+    guarded(|| {
+        // SAFETY: the caller's duty.
+        let (build, source, next) = unsafe { (&mut *build, &*source, &mut *next) };
+        // SAFETY: the caller's duty.
+        let (page, offsets) = unsafe { (slice(page, btree::SIZE), slice(offsets, count)) };
+        let added = build.add_page(source, page, block, offsets, next)?;
+        Ok(match added {
+            PageAdded::All => IndexStatus::Go,
+            PageAdded::Full => IndexStatus::Full,
+            PageAdded::Unfit => IndexStatus::Unfit,
+            PageAdded::Crowded => IndexStatus::Crowded,
+        })
+    })
+}
