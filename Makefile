@@ -45,3 +45,4 @@ soak: servers ## the long form of the random tests: a minute for each fuzz targe
 	scripts/fuzz 60
 	PGSLUICE_FUZZ_SECONDS=60 PGSLUICE_CASES=200000 cargo test --workspace -- --include-ignored
 	PGSLUICE_SOAK=1 scripts/test-extension
+	scripts/bundled

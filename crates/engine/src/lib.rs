@@ -2,6 +2,7 @@
 //!
 //! Nothing here prints or parses arguments.
 
+mod advice;
 pub mod around;
 pub mod check;
 pub mod convert;

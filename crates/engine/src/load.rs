@@ -1,5 +1,6 @@
 //! The main path: open → inspect → plan → execute → finish.
 
+use crate::advice::advice;
 use crate::around::{self, Around};
 use crate::error::Error;
 use crate::input::Reader;
@@ -8,6 +9,7 @@ use crate::pipeline::{self, Stop, Through};
 use crate::plan::{self, InputFacts, Plan};
 use crate::reject::{RejectFile, Rejects};
 use crate::report::{Progress, Seconds, Summary};
+use crate::session::circumstances::circumstances;
 use crate::session::conn::{Canceller, Conn};
 use crate::session::lane::{Lane, LaneCounts};
 use crate::session::siblings::Siblings;
@@ -232,6 +234,8 @@ pub(crate) fn make_plan(
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut plan = plan::plan(&input, &server, &table, options, cores)?;
+    let around = circumstances(conn, &table)?;
+    plan.notes.splice(0..0, advice(&input, &server, &table, &around));
     if let Some(new) = new {
         plan.made = Some(new.statement);
         plan.notes.extend(new.notes);

@@ -161,7 +161,7 @@ pub fn plan(
         landing: None,
         two_phase: false,
         around: Vec::new(),
-        notes: notes(server, table, input),
+        notes: Vec::new(),
     };
     steps(&mut plan, table, options)?;
     judge(&mut plan, options)?;
@@ -437,42 +437,6 @@ fn around_lanes(
         }
         _ => {}
     }
-}
-
-/// What the user should know before it begins.
-fn notes(server: &ServerFacts, table: &TableFacts, input: &InputFacts) -> Vec<String> {
-    let mut notes = Vec::new();
-    let users = table.triggers.iter().filter(|t| !t.internal);
-    for trigger in users {
-        let each = if trigger.row { "each row" } else { "each COPY" };
-        notes.push(format!("trigger {} fires for {each}", trigger.name));
-    }
-    if table.triggers.iter().any(|t| t.row && t.before && !t.internal) {
-        notes.push("a BEFORE trigger makes the server insert row by row".into());
-    }
-    for column in table.columns.iter().filter(|c| c.volatile_default) {
-        notes.push(format!(
-            "the default of column {} is volatile, which makes the server insert row by row where the file lacks it",
-            column.name
-        ));
-    }
-    if server.max_wal_size > 0
-        && input.bytes > server.max_wal_size / 2
-        && server.wal_level != "minimal"
-    {
-        notes.push(format!(
-            "max_wal_size is {} MB: the load will force checkpoints; {} MB would not",
-            server.max_wal_size >> 20,
-            (input.bytes * 3) >> 20
-        ));
-    }
-    if !server.slots.is_empty() && input.bytes > 1 << 30 {
-        notes.push(format!(
-            "replication slots hold back the WAL of the load until it is consumed: {}",
-            server.slots.join(", ")
-        ));
-    }
-    notes
 }
 
 /// The place of something that is wrong with the header.

@@ -2,6 +2,7 @@
 //! the statements, the lanes that data takes.
 
 pub mod catalog;
+pub(crate) mod circumstances;
 pub mod conn;
 pub mod create;
 pub mod lane;

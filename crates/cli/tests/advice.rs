@@ -1,0 +1,156 @@
+//! What `plan` tells before the load: each piece of advice where it holds, with
+//! its reason, and not where it does not.
+
+mod common;
+
+use common::{each_major, World};
+use std::fs::File;
+
+const MB: u64 = 1 << 20;
+
+/// A world whose settings are too small for everything.
+fn world(installation: &pgsluice_engine::server::Installation) -> World {
+    let settings = [
+        ("max_wal_size", "64MB"),
+        ("checkpoint_timeout", "30s"),
+        ("wal_compression", "off"),
+        ("shared_buffers", "16MB"),
+    ];
+    let mut world = World::with(installation, None, &settings);
+    world.sql("CREATE TABLE t (a bigint, b bigint, c text)");
+    world
+}
+
+/// A file that begins with this record and is said to be so long.
+fn file(world: &World, name: &str, record: &[u8], length: u64) -> String {
+    let path = world.file(name, record);
+    File::options().write(true).open(&path).unwrap().set_len(length).unwrap();
+    path
+}
+
+/// The plan's notes; nothing was changed for them.
+fn notes(world: &World, arguments: &[&str]) -> Vec<String> {
+    let output = world.run(&[&["plan"], arguments].concat());
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{output:?}");
+    said.lines().filter_map(|l| l.strip_prefix("note      ").map(str::to_owned)).collect()
+}
+
+/// The one note that begins so; `None` where there is none.
+fn note<'n>(notes: &'n [String], start: &str) -> Option<&'n str> {
+    let mut found = notes.iter().filter(|n| n.starts_with(start));
+    let note = found.next();
+    assert!(found.next().is_none(), "twice: {notes:?}");
+    note.map(String::as_str)
+}
+
+fn settings(world: &mut World) {
+    let large = file(world, "large.csv", b"1,2,x\n", 4000 * MB);
+    let small = file(world, "small.csv", b"1,2,x\n", MB);
+    let of_large = notes(world, &[&large, "--table", "t"]);
+    let said = note(&of_large, "max_wal_size is 64 MB").unwrap();
+    assert!(said.contains("force checkpoints") && said.contains("12000 MB would not"), "{said}");
+    let said = note(&of_large, "checkpoint_timeout is 30 s").unwrap();
+    assert!(said.contains("the load takes 200 s"), "{said}");
+    // Nothing that matters only where indexes stay.
+    let about_indexes = ["wal_compression", "shared_buffers"];
+    assert!(about_indexes.iter().all(|s| note(&of_large, s).is_none()), "{of_large:?}");
+    assert_eq!(notes(world, &[&small, "--table", "t"]), [""; 0]);
+
+    world.sql(
+        "CREATE TABLE i (a bigint PRIMARY KEY, b bigint, c text);
+         INSERT INTO i SELECT i, i, repeat('x', 100) FROM generate_series(1, 200000) i",
+    );
+    let of_indexed = notes(world, &[&large, "--table", "i"]);
+    let said = note(&of_indexed, "wal_compression is off").unwrap();
+    assert!(said.contains("logged whole at their first change after a checkpoint"), "{said}");
+    let said = note(&of_indexed, "shared_buffers is 16 MB").unwrap();
+    assert!(said.contains("read back in again and again"), "{said}");
+    assert_eq!(notes(world, &[&small, "--table", "i"]), [""; 0]);
+    // The session's roles may have it on.
+    world.sql("ALTER DATABASE postgres SET wal_compression = on");
+    assert!(note(&notes(world, &[&large, "--table", "i"]), "wal_compression").is_none());
+}
+
+fn slots(world: &mut World) {
+    let large = file(world, "large.csv", b"1,2,x\n", 100 * MB);
+    assert!(note(&notes(world, &[&large, "--table", "t"]), "replication slots").is_none());
+    world.sql("SELECT pg_create_physical_replication_slot('standby', true)");
+    for input in [large.as_str(), "-"] {
+        let notes = notes(world, &[input, "--table", "t"]);
+        let said = note(&notes, "replication slots").unwrap();
+        assert!(said.contains("hold back the WAL") && said.ends_with(": standby"), "{said}");
+    }
+    world.sql("SELECT pg_drop_replication_slot('standby')");
+}
+
+fn disk(world: &mut World) {
+    // More than any disk has; the file itself takes no room.
+    let huge = file(world, "huge.csv", b"1,2,x\n", 2_000_000 * MB);
+    let all = notes(world, &[&huge, "--table", "t"]);
+    let data = world.server.data().to_str().unwrap().to_owned();
+    let said = note(&all, &format!("the disk under {data} has ")).unwrap();
+    assert!(said.contains("may need up to 8000000 MB"), "{said}");
+    // A role that may not know where the data are is told nothing.
+    world.sql("CREATE ROLE plain LOGIN; GRANT INSERT ON t TO plain");
+    let url = world.server.url("postgres").replace("postgres@", "plain@");
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_pgsluice"))
+        .args(["plan", &huge, "--table", "t", "--to", &url])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && said.contains("max_wal_size"), "{output:?}");
+    assert!(!said.contains("the disk under"), "{said}");
+    let small = file(world, "small.csv", b"1,2,x\n", MB);
+    assert!(note(&notes(world, &[&small, "--table", "t"]), "the disk").is_none());
+}
+
+/// What is said to be saved is what the table is smaller by.
+fn order_of_columns(world: &mut World) {
+    world.sql("CREATE TABLE o (f bool, a bigint, g bool, b bigint, h smallint, c bigint)");
+    let file = world.file("o.csv", b"t,1,f,2,3,4\n");
+    let all = notes(world, &[&file, "--table", "o"]);
+    let said = note(&all, "the order of columns wastes about ").unwrap();
+    assert!(said.contains(" 16 bytes in each row") && said.contains("a, b, c, h, f, g"), "{said}");
+    world.sql("CREATE TABLE better (a bigint, b bigint, c bigint, h smallint, f bool, g bool)");
+    assert!(notes(world, &[&file, "--table", "better"]).is_empty());
+    let width = |world: &mut World, table: &str, row: &str| {
+        world.sql(&format!("INSERT INTO {table} VALUES {row}"));
+        let size = format!("SELECT (pg_column_size({table}.*) + 7) / 8 * 8 FROM {table}");
+        world.sql(&size).parse::<u64>().unwrap()
+    };
+    let saved = width(world, "o", "(true, 1, true, 2, 3, 4)")
+        - width(world, "better", "(1, 2, 4, 3, true, true)");
+    assert_eq!(saved, 16);
+}
+
+fn triggers(world: &mut World) {
+    world.sql(
+        "CREATE TABLE g (a int);
+         CREATE FUNCTION fire() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+         CREATE TRIGGER first BEFORE INSERT ON g FOR EACH ROW EXECUTE FUNCTION fire();
+         CREATE TRIGGER last AFTER INSERT ON g EXECUTE FUNCTION fire();
+         CREATE TRIGGER never AFTER DELETE ON g EXECUTE FUNCTION fire()",
+    );
+    let file = world.file("g.csv", b"1\n");
+    let said = notes(world, &[&file, "--table", "g"]);
+    let expected = [
+        "trigger first fires for each row",
+        "trigger last fires for each COPY",
+        "a BEFORE trigger makes the server insert row by row",
+    ];
+    assert_eq!(said, expected);
+}
+
+#[test]
+fn advice() {
+    let majors = each_major();
+    for installation in [majors.first().unwrap(), majors.last().unwrap()] {
+        let mut world = world(installation);
+        settings(&mut world);
+        slots(&mut world);
+        disk(&mut world);
+        order_of_columns(&mut world);
+        triggers(&mut world);
+    }
+}

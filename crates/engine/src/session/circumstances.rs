@@ -1,0 +1,73 @@
+//! What surrounds the table and only advice needs: how its columns lie, and the
+//! room on the server's disk where that can be known.
+
+use super::catalog::TableFacts;
+use super::conn::Conn;
+use crate::error::Error;
+
+/// How a column lies in a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Laid {
+    /// its name
+    pub name: String,
+    /// bytes of a value; `None` where it varies (`attlen`)
+    pub length: Option<usize>,
+    /// bytes (`attalign`)
+    pub align: usize,
+}
+
+/// The facts.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Circumstances {
+    /// the columns in the table's order
+    pub columns: Vec<Laid>,
+    /// the folder that the table's files are in and the bytes free under it,
+    /// where the server is on this machine and says where it lies
+    pub room: Option<(String, u64)>,
+}
+
+/// Reads the facts.
+///
+/// # Errors
+///
+/// The connection is lost.
+pub(crate) fn circumstances(conn: &mut Conn, table: &TableFacts) -> Result<Circumstances, Error> {
+    let oid = table.oid.to_string();
+    let rows = conn.query(
+        "SELECT attname, attlen, CASE attalign WHEN 'c' THEN 1 WHEN 's' THEN 2 WHEN 'i' THEN 4 ELSE 8 END \
+         FROM pg_catalog.pg_attribute WHERE attrelid = $1::oid AND attnum > 0 AND NOT attisdropped \
+         ORDER BY attnum",
+        &[Some(&oid)],
+    )?;
+    let number = |cell: &Option<String>| cell.as_ref().and_then(|n| n.parse::<usize>().ok());
+    let columns = rows.iter().map(|row| Laid {
+        name: row[0].clone().unwrap_or_default(),
+        length: number(&row[1]),
+        align: number(&row[2]).unwrap_or(8),
+    });
+    Ok(Circumstances { columns: columns.collect(), room: room(conn, &oid)? })
+}
+
+/// Only a server that itself says that it was reached through a Unix socket is
+/// on this machine, whatever poolers and tunnels lie between; and only some roles
+/// may know where its data are.
+fn room(conn: &mut Conn, oid: &str) -> Result<Option<(String, u64)>, Error> {
+    if !conn.host().starts_with('/') {
+        return Ok(None);
+    }
+    let rows = conn.query(
+        "SELECT coalesce(nullif(pg_catalog.pg_tablespace_location(coalesce(nullif(c.reltablespace, 0), \
+           d.dattablespace)), ''), (SELECT setting FROM pg_catalog.pg_settings \
+           WHERE name = 'data_directory')) \
+         FROM pg_catalog.pg_class c, pg_catalog.pg_database d \
+         WHERE c.oid = $1::oid AND d.datname = current_database() AND inet_server_addr() IS NULL",
+        &[Some(oid)],
+    )?;
+    let folder = rows.first().and_then(|row| row[0].clone());
+    Ok(folder.and_then(|folder| {
+        // A folder that is not here is on another machine, or in a container.
+        let disk = nix::sys::statvfs::statvfs(folder.as_str()).ok()?;
+        let free = disk.blocks_available() as u64 * disk.fragment_size() as u64;
+        Some((folder, free))
+    }))
+}
