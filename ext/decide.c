@@ -60,16 +60,7 @@ options_why_not(const List *options)
 	foreach(lc, options)
 	{
 		DefElem    *option = lfirst_node(DefElem, lc);
-		const char *name = option->defname;
-
-		if (strcmp(name, "format") == 0)
-		{
-			char	   *format = defGetString(option);
-
-			if (strcmp(format, "binary") == 0)
-				return "FORMAT binary";
-		}
-		else if (strcmp(name, "convert_selectively") == 0)
+		if (strcmp(option->defname, "convert_selectively") == 0)
 			return "CONVERT_SELECTIVELY";
 	}
 	return NULL;

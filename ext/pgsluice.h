@@ -113,7 +113,7 @@ extern const char *sluice_why_not(SluiceStatement *s);
 /*
  * Where the bytes come from. What was read and not yet formed lies in
  * buf[start, end), in the server's encoding; of that, buf[start, valid) is known
- * to be valid.
+ * to be valid. FORMAT binary is bytes as they come.
  * The first SLUICE_HEADROOM bytes stay free for what stock COPY gives back.
  */
 #define SLUICE_HEADROOM RAW_BUF_SIZE
@@ -133,6 +133,7 @@ typedef struct SluiceSource
 	const char *after;			/* what follows upon a sealed chunk */
 	size_t		after_len;
 	bool		overlent;		/* it was lent */
+	bool		binary;			/* FORMAT binary */
 	bool		single_byte;	/* the server's encoding: any byte but NUL is valid */
 	/* Where the data is in another encoding than the server's: what is not yet converted. */
 	char	   *raw;			/* NULL where it is not */

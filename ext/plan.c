@@ -67,6 +67,14 @@ plan_enum(Oid type, SluiceColumn *column)
 	column->labels = labels;
 }
 
+/* Every value is asked of the server; of a function that wants to see NULLs, they too. */
+static void
+plan_asked(CopyFromState cstate, Form_pg_attribute att, SluiceColumn *column)
+{
+	if (!cstate->in_functions[att->attnum - 1].fn_strict)
+		column->not_null = true;
+}
+
 /*
  * What the core reads of a column that is in the data; type_oid stays 0 where
  * every value has to be asked of the server.
@@ -106,9 +114,8 @@ plan_type(CopyFromState cstate, Form_pg_attribute att, SluiceColumn *column,
 		}
 		return;
 	}
-	/* Of an input function that wants to see NULLs too, they are asked. */
-	if (column->nlabels == 0 && !cstate->in_functions[att->attnum - 1].fn_strict)
-		column->not_null = true;
+	if (column->nlabels == 0)
+		plan_asked(cstate, att, column);
 }
 
 static SluiceEnv
@@ -135,6 +142,8 @@ sluice_plan_args(CopyFromState cstate, SluicePlanArgs *args)
 	SluiceColumn *columns = palloc0(sizeof(SluiceColumn) * desc->natts);
 	SluiceDialect *dialect = &args->dialect;
 	int			default_len;
+	bool		converts = cstate->opts.binary &&
+		pg_get_client_encoding() != GetDatabaseEncoding();
 
 	memset(args, 0, sizeof(*args));
 	args->columns = columns;
@@ -168,9 +177,16 @@ sluice_plan_args(CopyFromState cstate, SluicePlanArgs *args)
 				column->source = field;
 			field++;
 		}
-		plan_type(cstate, att, column, &args->env);
+		/* Text in binary data is converted by the type's receive function. */
+		if (converts)
+			plan_asked(cstate, att, column);
+		else
+			plan_type(cstate, att, column, &args->env);
 	}
 
+	dialect->binary = cstate->opts.binary;
+	if (dialect->binary)
+		return;
 	dialect->null = (const uint8_t *) cstate->opts.null_print;
 	dialect->null_len = cstate->opts.null_print_len;
 	dialect->default_marker = (const uint8_t *) compat_default_marker(cstate, &default_len);

@@ -87,6 +87,28 @@ next_slot(SluiceLoad *load)
 	return sluice_batch_slot(load->batch);
 }
 
+/* A value in binary form, as CopyReadBinaryAttribute of copyfromparse.c reads it. */
+static Datum
+receive(CopyFromState cstate, Form_pg_attribute att, char *bytes, uint32 len)
+{
+	int			m = att->attnum - 1;
+	StringInfoData value;
+	Datum		result;
+
+	/* A NUL follows, and the memory may be written to. */
+	value.data = bytes;
+	value.len = (int) len;
+	value.maxlen = (int) len + 1;
+	value.cursor = 0;
+	result = ReceiveFunctionCall(&cstate->in_functions[m], &value,
+								 cstate->typioparams[m], att->atttypmod);
+	if (value.cursor != value.len)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_BINARY_REPRESENTATION),
+				 errmsg("incorrect binary data format")));
+	return result;
+}
+
 /*
  * Completes a row that the core could not finish: the server's input functions
  * read what it could not, or raise their errors; then come the defaults that
@@ -111,9 +133,14 @@ complete_row(SluiceLoad *load, const SluiceSlice *slice, TupleTableSlot *slot,
 		char	   *text = (char *) slice->arena + asks[i].offset;
 
 		cstate->cur_attname = NameStr(att->attname);
-		cstate->cur_attval = text;
-		slot->tts_values[m] = InputFunctionCall(&cstate->in_functions[m], text,
-												cstate->typioparams[m], att->atttypmod);
+		if (cstate->opts.binary)
+			slot->tts_values[m] = receive(cstate, att, text, asks[i].len);
+		else
+		{
+			cstate->cur_attval = text;
+			slot->tts_values[m] = InputFunctionCall(&cstate->in_functions[m], text,
+													cstate->typioparams[m], att->atttypmod);
+		}
 		slot->tts_isnull[m] = false;
 		cstate->cur_attname = NULL;
 		cstate->cur_attval = NULL;
@@ -147,7 +174,9 @@ sluice_accept_range(SluiceLoad *load, const SluiceSlice *slice, size_t from, siz
 		TupleTableSlot *slot = next_slot(load);
 
 		load->cstate->cur_lineno = load->lines + row->line;
-		load->record = (const char *) slice->input + row->record;
+		/* Of binary data none is shown. */
+		load->record = load->source.binary ? NULL :
+			(const char *) slice->input + row->record;
 		load->record_len = next - row->record;
 		if (row->blank)
 			sluice_serial_fill(&load->args.serial, tuple + row->blank);
@@ -336,6 +365,9 @@ make_plan(SluiceLoad *load)
 		v->attnum = lfirst_int(lc);
 		v->state = compat_default_of(load->cstate, v->attnum);
 	}
+	/* Chunks are cut where lines end. */
+	if (load->source.binary)
+		load->workers = 0;
 	sluice_serial_open(&load->args.serial, load->cstate->rel, load->args.volatiles);
 	slice->rows = load->rows = palloc(sizeof(SluiceRow) * SLUICE_BATCH_ROWS);
 	slice->asks = palloc(sizeof(SluiceAsk) * SLUICE_BATCH_ASKS);

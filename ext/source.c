@@ -70,7 +70,18 @@ sluice_source_open(SluiceSource *src, CopyFromState cstate)
 	src->eof = src->ended = src->sealed = false;
 	src->bytes = 0;
 	src->single_byte = pg_database_encoding_max_length() == 1;
-	if (cstate->need_transcoding)
+	src->binary = cstate->opts.binary;
+	if (src->binary)
+	{
+		/* What was read with the header, which is stock COPY's to check. */
+		src->bytes = cstate->bytes_processed;
+		src->end += cstate->raw_buf_len - cstate->raw_buf_index;
+		memcpy(src->buf + src->start, cstate->raw_buf + cstate->raw_buf_index,
+			   src->end - src->start);
+		src->valid = src->end;
+		src->eof = cstate->raw_reached_eof;
+	}
+	else if (cstate->need_transcoding)
 	{
 		/* From here on what its parser reads is in the server's encoding. */
 		src->raw = palloc(RAW_BUF_SIZE);
@@ -275,6 +286,11 @@ sluice_valid(bool single_byte, const char *data, size_t len)
 static void
 validate(SluiceSource *src)
 {
+	if (src->binary)
+	{
+		src->valid = src->end;
+		return;
+	}
 	src->valid += sluice_valid(src->single_byte, src->buf + src->valid,
 							   src->end - src->valid);
 }
@@ -353,6 +369,7 @@ sluice_stock_row(SluiceSource *src, ExprContext *econtext,
 	CopyFromState cstate = src->cstate;
 	size_t		unread;
 	bool		found;
+	int			used;
 
 	cstate->raw_buf_index = cstate->raw_buf_len = 0;
 	cstate->input_buf_index = cstate->input_buf_len = 0;
@@ -366,10 +383,11 @@ sluice_stock_row(SluiceSource *src, ExprContext *econtext,
 	if (src->overlent)
 		elog(ERROR, "pgsluice: a record goes on beyond its chunk");
 	/* What it loaded and did not use is the tail of what we lent. */
-	unread = cstate->raw_buf_len - cstate->input_buf_index;
+	used = src->binary ? cstate->raw_buf_index : cstate->input_buf_index;
+	unread = cstate->raw_buf_len - used;
 	Assert(unread <= src->start);
 	src->start -= unread;
-	memcpy(src->buf + src->start, cstate->raw_buf + cstate->input_buf_index, unread);
+	memcpy(src->buf + src->start, cstate->raw_buf + used, unread);
 	/* Lent bytes that were all valid stay so; others are looked at again. */
 	if (src->refilled || src->valid < src->start + unread)
 	{

@@ -49,6 +49,7 @@ typedef struct SluiceDialect
 	size_t		null_len;
 	const uint8_t *default_marker;
 	size_t		default_len;
+	bool		binary;
 	bool		csv;
 	bool		dot_ends;
 	uint8_t		delimiter;

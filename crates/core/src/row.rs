@@ -1,5 +1,7 @@
 //! One record to one row: the number of fields, NULL and its COPY options, values.
 
+use std::ops::Range;
+
 use crate::error::{Malformed, Refusal};
 use crate::scan::{Kind, Record};
 use crate::shape::{Column, RowShape, Source};
@@ -44,6 +46,44 @@ pub fn put<S: RowSink>(
                 value_of(column, kind, value)
                     .and_then(|value| put_value(shape, column, value, sink))
             }
+            Source::Null => put_value(shape, column, None, sink),
+            Source::Given => {
+                sink.given();
+                Ok(())
+            }
+        };
+        if let Err(refusal) = done {
+            sink.undo();
+            return Err(NoRow::Value(index, refusal));
+        }
+    }
+    sink.end();
+    Ok(())
+}
+
+/// Puts a tuple of `FORMAT binary` into the sink as one row: its fields' places in
+/// `chunk`, NULL being `None`, as many as [`RowShape::fields`].
+///
+/// # Errors
+///
+/// [`NoRow`]; the row has been undone.
+pub fn put_binary<S: RowSink>(
+    shape: &RowShape,
+    chunk: &[u8],
+    fields: &[Option<Range<usize>>],
+    sink: &mut S,
+) -> Result<(), NoRow> {
+    sink.begin();
+    for (index, column) in shape.columns.iter().enumerate() {
+        let done = match column.source {
+            Source::Field(field) => match &fields[field] {
+                Some(place) => {
+                    let bytes = &chunk[place.clone()];
+                    types::receive::receive(&column.ty, bytes, &shape.env, sink)
+                        .or_else(|refusal| sink.ask(bytes).map_err(|_| refusal))
+                }
+                None => put_value(shape, column, None, sink),
+            },
             Source::Null => put_value(shape, column, None, sink),
             Source::Given => {
                 sink.given();

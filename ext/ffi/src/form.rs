@@ -1,7 +1,11 @@
 //! Records of a slice to tuples in the arena.
 
+use std::ops::Range;
+
 use pgsluice_core::row;
+use pgsluice_core::scan::binary::{Corrupt, Tuples};
 use pgsluice_core::scan::{self, Eol, Next, Scanner};
+use pgsluice_core::shape::RowShape;
 use pgsluice_core::sink::{Ask, HeapSink};
 
 use crate::plan::Plan;
@@ -114,10 +118,15 @@ pub(crate) unsafe fn form(plan: &mut Plan, slice: &mut Slice) -> Status {
         )
     };
     let mut sink = HeapSink::new(&plan.heap, arena, slice.arena_used, asks, &mut plan.scratch);
-    let mut scanner = Scanner::new(input, slice.last, &plan.dialect, eol(slice.eol));
-    let record = &mut plan.record;
     slice.rows_used = 0;
     slice.lines = 0;
+    if plan.binary {
+        let status = form_binary(&plan.shape, &mut plan.fields, input, rows, &mut sink, slice);
+        slice.arena_used = sink.position();
+        return status;
+    }
+    let mut scanner = Scanner::new(input, slice.last, &plan.dialect, eol(slice.eol));
+    let record = &mut plan.record;
     let status = loop {
         slice.consumed = scanner.position();
         slice.lines = scanner.lines();
@@ -151,4 +160,45 @@ pub(crate) unsafe fn form(plan: &mut Plan, slice: &mut Slice) -> Status {
     };
     slice.arena_used = sink.position();
     status
+}
+
+/// [`form`] of `FORMAT binary`, behind the header. Whatever is not a whole tuple of the right shape,
+/// the trailer too, is the server's to read.
+fn form_binary(
+    shape: &RowShape,
+    fields: &mut Vec<Option<Range<usize>>>,
+    input: &[u8],
+    rows: &mut [Row],
+    sink: &mut HeapSink<'_>,
+    out: &mut Slice,
+) -> Status {
+    let mut tuples = Tuples::new(input, shape.fields as i16);
+    loop {
+        out.consumed = tuples.position();
+        out.lines = tuples.line() - 1;
+        if out.rows_used == rows.len() {
+            return Status::Full;
+        }
+        match tuples.next(fields) {
+            Ok(true) => {}
+            Ok(false) if input.len() - out.consumed < 2 => return Status::More,
+            Err(Corrupt::UnexpectedEof) => return Status::More,
+            Ok(false) | Err(_) => return Status::Ask,
+        }
+        if row::put_binary(shape, input, fields, sink).is_err() {
+            return Status::Ask;
+        }
+        let Some(formed) = sink.formed() else {
+            return if sink.position() == 0 { Status::Ask } else { Status::Full };
+        };
+        rows[out.rows_used] = Row {
+            offset: formed.offset,
+            len: formed.len,
+            blank: formed.blank,
+            record: out.consumed as u32,
+            line: (tuples.line() - 1) as u32,
+            asks: formed.asks,
+        };
+        out.rows_used += 1;
+    }
 }

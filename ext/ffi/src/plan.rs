@@ -1,5 +1,7 @@
 //! What C says of a table and a statement, compiled into the core's terms.
 
+use std::ops::Range;
+
 use pgsluice_core::scan::{Dialect, DotLine, Format, Record};
 use pgsluice_core::shape::{Column, DateOrder, EnumLabels, Env, RowShape, Source, Type};
 use pgsluice_core::sink::{HeapColumn, Scratch};
@@ -72,6 +74,8 @@ pub struct DialectDef {
     pub default: *const u8,
     /// its length
     pub default_len: usize,
+    /// `FORMAT binary`: what else is here does not count
+    pub binary: bool,
     /// csv rather than text
     pub csv: bool,
     /// `\.` means what it meant up to 17 ([`DotLine::Ends`])
@@ -104,6 +108,9 @@ pub struct Plan {
     pub(crate) shape: RowShape,
     pub(crate) heap: Vec<HeapColumn>,
     pub(crate) dialect: Dialect,
+    pub(crate) binary: bool,
+    /// the fields of a binary tuple
+    pub(crate) fields: Vec<Option<Range<usize>>>,
     pub(crate) record: Record,
     pub(crate) scratch: Scratch,
 }
@@ -144,7 +151,11 @@ impl Plan {
         }
         let mut scratch = Scratch::default();
         scratch.array.try_reserve_exact(MAX_SLICE).ok()?;
+        let mut places = Vec::new();
+        places.try_reserve_exact(fields).ok()?;
         Some(Plan {
+            binary: dialect.binary,
+            fields: places,
             shape: RowShape { columns, fields, env: environment(env) },
             heap,
             // SAFETY: the caller's duty.

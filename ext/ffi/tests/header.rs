@@ -47,7 +47,7 @@ fn the_header_is_in_step() {
         packable "packable", not_null "not_null", force_null "force_null",
         force_not_null "force_not_null");
     layout!(expected, DialectDef, "SluiceDialect", null "null", null_len "null_len",
-        default "default_marker", default_len "default_len", csv "csv", dot_ends "dot_ends",
+        default "default_marker", default_len "default_len", binary "binary", csv "csv", dot_ends "dot_ends",
         delimiter "delimiter", quote "quote", escape "escape");
     layout!(expected, EnvDef, "SluiceEnv", utc "utc", date_order "date_order", money_c "money_c", single_byte "single_byte");
     layout!(expected, Row, "SluiceRow", offset "offset", len "len", blank "blank",

@@ -18,6 +18,7 @@ pub mod jsonb;
 pub mod money;
 pub mod network;
 pub mod numeric;
+pub mod receive;
 pub mod text;
 pub mod uuid;
 

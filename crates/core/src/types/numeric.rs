@@ -14,6 +14,8 @@ const DEC_DIGITS: i32 = 4;
 /// Far below `NUMERIC_DSCALE_MAX` (16383) and `NUMERIC_WEIGHT_MAX` (32767 · 4 digits).
 const MOST_EXPONENT: i32 = 2000;
 const MOST_DIGITS: usize = 8000;
+/// Far below `NUMERIC_DSCALE_MASK`.
+const MOST_RECEIVED_SCALE: u16 = 1000;
 /// Digits of base 10000 that are kept on the stack.
 const ON_STACK: usize = 32;
 
@@ -45,6 +47,49 @@ pub fn numeric(text: &[u8], typmod: i32, put: impl FnOnce(Numeric<'_>)) -> Resul
     } else {
         put(decimal.value(&mut vec![0; count], limits)?);
     }
+    Ok(())
+}
+
+/// `numeric` from its binary form (`numeric_recv`); hands the value to `put`.
+///
+/// # Errors
+///
+/// [`Refusal::Ask`] also where digits would be rounded or cut off, and for what is not finite.
+pub fn receive(bytes: &[u8], typmod: i32, put: impl FnOnce(Numeric<'_>)) -> Result<(), Refusal> {
+    let (head, digits) = bytes.split_first_chunk::<8>().ok_or(Refusal::Ask)?;
+    let word = |i: usize| u16::from_be_bytes([head[2 * i], head[2 * i + 1]]);
+    let (count, sign, mut dscale) = (usize::from(word(0)), word(2), word(3));
+    let mut room = [0; ON_STACK];
+    if count > ON_STACK
+        || digits.len() != 2 * count
+        || dscale > MOST_RECEIVED_SCALE
+        || ![Numeric::POSITIVE, Numeric::NEGATIVE].contains(&sign)
+    {
+        return Err(Refusal::Ask);
+    }
+    for (to, from) in room.iter_mut().zip(digits.chunks_exact(2)) {
+        *to = i16::from_be_bytes([from[0], from[1]]);
+        if !(0..10_000).contains(to) {
+            return Err(Refusal::Ask);
+        }
+    }
+    let mut weight = i32::from(word(1) as i16);
+    let digits = strip(&room[..count], &mut weight);
+    // Decimal digits that dscale would hide.
+    let hidden = (digits.len() as i32 - 1 - weight) * DEC_DIGITS - i32::from(dscale);
+    let unit = [1, 10, 100, 1000].get(hidden.max(0) as usize).ok_or(Refusal::Ask)?;
+    if digits.last().is_some_and(|last| last % unit != 0) {
+        return Err(Refusal::Ask);
+    }
+    if let Some(limits) = Limits::of(typmod) {
+        if limits.scale < i32::from(dscale) {
+            return Err(Refusal::Ask);
+        }
+        dscale = limits.scale as u16;
+        within(digits, weight, limits)?;
+    }
+    let sign = if digits.is_empty() { Numeric::POSITIVE } else { sign };
+    put(Numeric { digits, weight: weight as i16, sign, dscale });
     Ok(())
 }
 
