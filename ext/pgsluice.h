@@ -128,6 +128,7 @@ typedef struct SluiceSource
 	size_t		valid;
 	size_t		end;
 	bool		eof;
+	char	   *failure;		/* the client has given up, and says why; or NULL */
 	bool		ended;			/* a line of \. was met */
 	bool		sealed;			/* nothing is to be read on: a chunk of its own */
 	const char *after;			/* what follows upon a sealed chunk */

@@ -392,6 +392,8 @@ begin(SluiceLoad *load)
 			sluice_rejects_read_header(load);
 		return true;
 	}
+	/* An error while reading names the line that is about to be read. */
+	cstate->cur_lineno = 1;
 	(void) fill(load);
 	if (src->eof && src->end - src->start <= NOT_WORTH_A_PLAN)
 	{

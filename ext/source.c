@@ -14,12 +14,19 @@
 /* Whose bytes stock COPY reads at this moment; set anew for every record. */
 static SluiceSource *lender;
 
-/* The bytes that come next cannot be converted: as CopyConversionError says it. */
+/*
+ * What was read is used up, and nothing comes after it: the client has given up,
+ * or the bytes cannot be converted (as CopyConversionError says it).
+ */
 void
 sluice_source_refuse(SluiceSource *src)
 {
 	unsigned char converted[(MAX_CONVERSION_INPUT_LENGTH + 1) * MAX_CONVERSION_GROWTH + 1];
 
+	if (src->failure)
+		ereport(ERROR,
+				(errcode(ERRCODE_QUERY_CANCELED),
+				 errmsg("COPY from stdin failed: %s", src->failure)));
 	(void) pg_do_encoding_conversion_buf(src->cstate->conversion_proc, src->encoding,
 										 GetDatabaseEncoding(),
 										 (unsigned char *) src->raw + src->raw_start,
@@ -68,6 +75,7 @@ sluice_source_open(SluiceSource *src, CopyFromState cstate)
 	src->buf = palloc(SLUICE_HEADROOM + SLUICE_SLICE);
 	src->start = src->valid = src->end = SLUICE_HEADROOM;
 	src->eof = src->ended = src->sealed = false;
+	src->failure = NULL;
 	src->bytes = 0;
 	src->single_byte = pg_database_encoding_max_length() == 1;
 	src->binary = cstate->opts.binary;
@@ -95,9 +103,9 @@ sluice_source_open(SluiceSource *src, CopyFromState cstate)
 	cstate->data_source_cb = lend;
 }
 
-/* Reads one whole message; false at CopyDone. As CopyGetData of copyfromparse.c. */
+/* Reads one whole message; false where no data follows. As CopyGetData of copyfromparse.c. */
 static bool
-next_message(StringInfo msg)
+next_message(SluiceSource *src, StringInfo msg)
 {
 	for (;;)
 	{
@@ -122,11 +130,11 @@ next_message(StringInfo msg)
 		if (type == 'd')
 			return true;
 		if (type == 'c')
-			return false;
+			src->eof = true;
 		if (type == 'f')
-			ereport(ERROR,
-					(errcode(ERRCODE_QUERY_CANCELED),
-					 errmsg("COPY from stdin failed: %s", pq_getmsgstring(msg))));
+			src->failure = MemoryContextStrdup(src->cstate->copycontext, pq_getmsgstring(msg));
+		if (type == 'c' || type == 'f')
+			return false;
 		/* Flush and Sync are sent by clients that do not know it is a COPY. */
 	}
 }
@@ -168,9 +176,9 @@ read_from_client(SluiceSource *src, char *buf, size_t limit)
 		{
 			if (done > 0 && !client_has_more())
 				break;
-			if (!next_message(msg))
+			if (!next_message(src, msg))
 			{
-				src->eof = true;
+				msg->cursor = msg->len;
 				break;
 			}
 			continue;
@@ -202,7 +210,7 @@ read_bytes(SluiceSource *src, char *buf, size_t len)
 {
 	size_t		done;
 
-	if (src->eof)
+	if (src->eof || src->failure)
 		return 0;
 	if (src->kind == COPY_FRONTEND)
 		done = read_from_client(src, buf, len);
@@ -250,7 +258,7 @@ read_converted(SluiceSource *src, char *buf, size_t len)
 		done += got;
 		if (got > 0)
 			continue;
-		if (src->raw_eof || rest >= MAX_CONVERSION_INPUT_LENGTH ||
+		if (src->raw_eof || src->failure || rest >= MAX_CONVERSION_INPUT_LENGTH ||
 			(done > 0 && src->kind == COPY_FRONTEND))
 			break;
 		memmove(src->raw, src->raw + src->raw_start, rest);
@@ -352,7 +360,11 @@ sluice_source_drain(SluiceSource *src)
 	src->start = src->valid = src->end = SLUICE_HEADROOM;
 	src->eof |= src->raw_eof;
 	while (src->kind == COPY_FRONTEND && !src->eof)
+	{
+		if (src->failure)
+			sluice_source_refuse(src);
 		read_bytes(src, src->buf, SLUICE_SLICE);
+	}
 	/* As ClosePipeFromProgram wants to know. */
 	src->cstate->raw_reached_eof = src->eof;
 }
