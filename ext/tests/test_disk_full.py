@@ -1,0 +1,109 @@
+"""Out of disk while a relation grows and while WAL is written: all or nothing.
+
+Needs small file systems of its own, which only root may mount, and not everywhere.
+"""
+
+import os
+import shutil
+import subprocess
+import unittest
+
+from . import cluster as clusters
+from .cluster import Cluster, Refused
+from .test_durability import SUM, TABLE, check_heap, load, rows
+
+
+def small_disk(test, path, megabytes):
+    """A file system of this size at `path`; skips the test where that cannot be."""
+    if os.geteuid() != 0:
+        test.skipTest("only root can mount a small file system")
+    path.mkdir(exist_ok=True)
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={megabytes}m,mode=0700", "pgsluice", path],
+                          capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        test.skipTest(f"mounting a small file system is refused here: {done.stderr.strip()}")
+    test.addCleanup(subprocess.run, ["umount", "-l", path], check=False)
+    shutil.chown(path, clusters.USER)
+
+
+def resize(path, megabytes):
+    """Gives the small file system another size."""
+    subprocess.run(["mount", "-o", f"remount,size={megabytes}m", path], check=True)
+
+
+class DiskFull(unittest.TestCase):
+    """Small file systems under a tablespace and under the WAL."""
+
+    def server(self, settings=()):
+        """A server with a table, and the file to load."""
+        server = Cluster(["wal_level = replica", *settings], durable=True)
+        self.addCleanup(server.remove)
+        server.sql("CREATE EXTENSION pgsluice")
+        return server, server.file("rows.csv", rows(60000, toast=False))
+
+    def test_relation(self):
+        """The tablespace is full in mid-load: the server's own refusal; then there is room, and it goes."""
+        server, path = self.server()
+        disk = server.home / "disk"
+        small_disk(self, disk, 6)
+        server.sql(f"CREATE TABLESPACE small LOCATION '{disk}'")
+        server.sql(f"{TABLE.format(kind='')} TABLESPACE small; CREATE UNIQUE INDEX ON t (id) TABLESPACE small")
+        for before in ("", "BEGIN; TRUNCATE t;"):
+            with self.assertRaises(Refused) as refused:
+                server.sql(load(path, before))
+            self.assertIn("53100: could not extend file", str(refused.exception))
+            self.assertEqual(server.sql(SUM), "0|")
+            check_heap(self, server)
+            resize(disk, 64)
+            server.sql("TRUNCATE t; CHECKPOINT")
+            resize(disk, 6)
+        with self.assertRaises(Refused):
+            server.sql(f"CREATE TABLE bad (LIKE pgsluice.reject); SET client_min_messages = error;"
+                       f"COPY t FROM '{path}' WITH (FORMAT csv, rejects_to 'bad')")
+        self.assertEqual(server.sql("SELECT count(*) FROM t; SELECT count(*) FROM bad"), "0\n0")
+        resize(disk, 64)
+        server.sql("TRUNCATE t")
+        server.sql(load(path))
+        self.assertEqual(server.sql("SELECT count(*), count(DISTINCT id) FROM t"), "60000|60000")
+        check_heap(self, server)
+        server.stop("immediate")
+        server.start()
+        self.assertEqual(server.sql("SELECT count(*), count(DISTINCT id) FROM t"), "60000|60000")
+
+    def test_wal(self):
+        """No room for WAL: the server stops itself; after recovery with room, nothing of the load is there."""
+        server, path = self.server(["min_wal_size = 32MB", "max_wal_size = 1GB", "checkpoint_timeout = 1h"])
+        server.sql(TABLE.format(kind="") + "; CREATE UNIQUE INDEX ON t (id)")
+        server.stop()
+        wal = server.data / "pg_wal"
+        kept = server.home / "wal"
+        wal.rename(kept)
+        small_disk(self, wal, 50)
+        for file in kept.iterdir():
+            target = wal / file.name
+            if file.is_dir():
+                shutil.copytree(file, target)
+            elif not target.exists():
+                shutil.copy(file, target)
+        subprocess.run(["chown", "-R", f"{clusters.USER}:", wal], check=True)
+        server.start()
+        for _ in range(20):
+            server.sql("TRUNCATE t")
+            if subprocess.run(server.command("-c", load(path)), capture_output=True, check=False).returncode != 0:
+                break
+        self.assertIn("No space left on device", server.tail())
+        resize(wal, 512)
+        if (server.data / "postmaster.pid").exists():
+            server.kill()
+        server.start()
+        count = int(server.sql("SELECT count(*) FROM t"))
+        self.assertIn(count, (0, 60000), "a part of a load is there")
+        check_heap(self, server)
+        server.sql("TRUNCATE t")
+        server.sql(load(path))
+        self.assertEqual(server.sql("SELECT count(*), count(DISTINCT id) FROM t"), "60000|60000")
+        server.checksums()
+
+
+if __name__ == "__main__":
+    unittest.main()
