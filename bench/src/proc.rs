@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{self, Read};
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{ensure, Context, Result};
 use rustix::process::{kill_process, Pid, Signal};
 use wait4::Wait4;
 
@@ -103,6 +104,26 @@ impl Client {
         let usage = ClientUsage { cpu_seconds: cpu.as_secs_f64(), peak_bytes: used.rusage.maxrss };
         Ok((used.status, usage))
     }
+}
+
+/// Runs a command outside any timing, heeding interruption as for any client, and takes what it
+/// prints.
+pub fn output(command: &mut Command) -> Result<Output> {
+    let mut client = Client::spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped()))?;
+    let (out, err) = (client.0.stdout.take(), client.0.stderr.take());
+    // Both pipes are emptied at once, so that neither can fill while the other is read.
+    let reader = thread::spawn(move || read_all(err));
+    let stdout = read_all(out)?;
+    let stderr = reader.join().unwrap_or_else(|_| Ok(Vec::new()))?;
+    let (status, _) = client.wait()?;
+    ensure!(!interrupted(), "interrupted");
+    Ok(Output { status, stdout, stderr })
+}
+
+fn read_all(pipe: Option<impl Read>) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    pipe.map(|mut pipe| pipe.read_to_end(&mut text)).transpose()?;
+    Ok(text)
 }
 
 /// CPU time and bytes written of a server since it started.

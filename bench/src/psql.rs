@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{bail, ensure, Context, Result};
+use anyhow::{bail, ensure, Result};
 
 use crate::proc::{self, Client, ClientUsage};
 use crate::server::USER;
@@ -82,11 +82,7 @@ impl Psql {
 
     /// Runs SQL outside any timing and returns its rows, fields parted by `|`.
     pub fn query(&self, sql: &str, database: &str) -> Result<String> {
-        let output = self
-            .command(database)
-            .args(["-c", sql])
-            .output()
-            .with_context(|| format!("cannot run {}", self.program.display()))?;
+        let output = proc::output(self.command(database).args(["-c", sql]))?;
         let message = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "{}\nin: {}", message.trim(), first_line(sql));
         Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())

@@ -251,6 +251,26 @@ fn an_interrupted_run_cleans_up_after_itself() {
 }
 
 #[test]
+fn an_interruption_ends_the_making_of_data() {
+    let (_, pg_bin) = servers().into_iter().next().unwrap();
+    let place = Place::new();
+    let mut command = place.command("endless", &pg_bin);
+    let child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let making = place.work().join("data-slow-1/source.csv");
+    let start = Instant::now();
+    while !making.exists() {
+        assert!(start.elapsed() < Duration::from_secs(60), "it makes no data");
+        thread::sleep(Duration::from_millis(10));
+    }
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    assert!(!output.status.success() && start.elapsed() < Duration::from_secs(100));
+    assert!(talk(&output).contains("interrupted"), "{}", talk(&output));
+    assert!(!place.work().exists(), "the work folder is left behind");
+}
+
+#[test]
 fn a_rows_option_and_a_choice_of_methods_are_obeyed() {
     let (_, pg_bin) = servers().into_iter().next().unwrap();
     let place = Place::new();
