@@ -336,6 +336,16 @@ compat_set_new_file(Relation rel, char persistence)
 #endif
 }
 
+/* The largest entry of a B-tree, in bytes. */
+#if PG_VERSION_NUM >= 180000
+#define COMPAT_BT_MAX_ITEM ((uint32) BTMaxItemSize)
+#else
+#define COMPAT_BT_MAX_ITEM \
+	((uint32) MAXALIGN_DOWN((BLCKSZ - \
+		MAXALIGN(SizeOfPageHeaderData + 3 * sizeof(ItemIdData) + 3 * sizeof(ItemPointerData)) - \
+		MAXALIGN(sizeof(BTPageOpaqueData))) / 3))
+#endif
+
 /* Finds the ascending order of an index's column; 18 asks in another way. */
 static inline void
 compat_prepare_sort(Relation index, SortSupport sort)

@@ -85,6 +85,7 @@ struct SluiceIndexLoad
 	CommandId	cid;			/* of the rows */
 	MemoryContext context;
 	bool		is_private;
+	bool		never;			/* each row gets its entries when it is inserted */
 	bool		decided;
 	bool		has_long_rows;
 	List	   *deferred;		/* indexes to be built at the end */
@@ -140,6 +141,9 @@ extern bool sluice_index_add_page(SluiceIndexBuild *build,
 								  size_t count, size_t *next);
 
 extern void sluice_index_checked(SluiceIndexBuild *build, SluiceIndexStatus status);
+
+/* index_copy.c */
+extern bool sluice_index_server_compares(Relation index);
 
 /* index_rank.c */
 extern void sluice_index_rank(SluiceIndexBuild *build);

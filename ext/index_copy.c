@@ -15,6 +15,7 @@
 #include "index.h"
 
 #include "access/genam.h"
+#include "access/transam.h"
 #include "access/xact.h"
 #include "catalog/index.h"
 #include "catalog/pg_am_d.h"
@@ -51,9 +52,9 @@ sluice_index_load_open(ResultRelInfo *rri, EState *estate, CopyFromState cstate,
 	return load;
 }
 
-/* Whether the server's own functions alone compare: workers may call those. */
-static bool
-server_compares(Relation index)
+/* Whether the server's own functions alone compare: workers may call those, and they do not fail. */
+bool
+sluice_index_server_compares(Relation index)
 {
 	for (int i = 1; i <= IndexRelationGetNumberOfKeyAttributes(index); i++)
 	{
@@ -68,6 +69,7 @@ void
 sluice_index_load_never(SluiceIndexLoad *load)
 {
 	load->is_private = false;
+	load->never = true;
 }
 
 /*
@@ -84,7 +86,7 @@ can_wait(Relation heap, Relation index, IndexInfo *info)
 		index->rd_index->indisvalid && index->rd_index->indisready &&
 		!index->rd_index->indcheckxmin &&
 		index->rd_refcnt == 1 && !index->rd_index->indisexclusion && index->rd_index->indimmediate &&
-		sluice_index_scans_pages(heap, info) && server_compares(index) &&
+		sluice_index_scans_pages(heap, info) && sluice_index_server_compares(index) &&
 		sluice_index_shape(heap, index, false, attributes) == NULL;
 }
 
@@ -163,13 +165,17 @@ note_rows(SluiceIndexLoad *load, TupleTableSlot **slots, const uint64 *lines, in
 		rows->further[i] = (uint32) (lines[i] - lines[0]);
 }
 
-/* These rows have just been inserted into the table, and into no index yet. */
-void
+/*
+ * These rows have just been inserted into the table, and into no index yet.
+ * Gives whether entries may wait to be sorted: others can reach the table, and
+ * no row is taken back.
+ */
+bool
 sluice_index_load_rows(SluiceIndexLoad *load, TupleTableSlot **slots,
 					   const uint64 *lines, int count)
 {
 	if (!load->is_private)
-		return;
+		return !load->never;
 	for (int i = 0; i < count; i++)
 		load->has_long_rows |= ((HeapTupleTableSlot *) slots[i])->tuple->t_len > LONG_ROW;
 	if (!load->decided &&
@@ -180,6 +186,7 @@ sluice_index_load_rows(SluiceIndexLoad *load, TupleTableSlot **slots,
 	}
 	if (load->deferred != NIL)
 		note_rows(load, slots, lines, count);
+	return false;
 }
 
 /* How many rows the table has in the block before the offset, or in all of it. */

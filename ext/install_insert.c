@@ -100,12 +100,28 @@ finish_rows(SluiceBatch *batch)
 		List	   *recheck = NIL;
 
 		cstate->cur_lineno = batch->lines[i];
+		if (batch->extend)
+			sluice_index_extend_row(batch->extend, batch->slots[i]);
 		if (rri->ri_NumIndices > 0)
 			recheck = compat_insert_index_tuples(rri, batch->slots[i], batch->estate);
 		ExecARInsertTriggers(batch->estate, rri, batch->slots[i], recheck,
 							 cstate->transition_capture);
 		list_free(recheck);
 	}
+}
+
+/* More rows will come than one batch: the entries of indexes may wait to be sorted. */
+static void
+open_extend(SluiceBatch *batch)
+{
+	MemoryContext old;
+
+	if (batch->extend || batch->used < SLUICE_BATCH_ROWS || batch->rri->ri_NumIndices == 0 ||
+		batch->rri->ri_RootResultRelInfo != NULL)
+		return;
+	old = MemoryContextSwitchTo(batch->estate->es_query_cxt);
+	batch->extend = sluice_index_extend_open(batch->rri);
+	MemoryContextSwitchTo(old);
 }
 
 /* Inserts what waits. */
@@ -133,8 +149,9 @@ sluice_batch_flush(SluiceBatch *batch)
 	INSTR_TIME_SET_CURRENT(after);
 	INSTR_TIME_ACCUM_DIFF(sluice_report.heap, after, before);
 
-	sluice_index_load_rows(batch->index_load, batch->slots, batch->lines, batch->used);
-	if (rri->ri_NumIndices > 0 ||
+	if (sluice_index_load_rows(batch->index_load, batch->slots, batch->lines, batch->used))
+		open_extend(batch);
+	if (rri->ri_NumIndices > 0 || batch->extend ||
 		(rri->ri_TrigDesc != NULL &&
 		 (rri->ri_TrigDesc->trig_insert_after_row ||
 		  rri->ri_TrigDesc->trig_insert_new_table)))
@@ -161,6 +178,8 @@ sluice_batch_indexes(SluiceBatch *batch, int workers)
 
 	Assert(batch->used == 0);
 	INSTR_TIME_SET_CURRENT(before);
+	if (batch->extend)
+		sluice_index_extend_close(batch->extend);
 	sluice_index_load_close(batch->index_load, workers);
 	INSTR_TIME_SET_CURRENT(after);
 	INSTR_TIME_ACCUM_DIFF(sluice_report.after, after, before);

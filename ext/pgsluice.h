@@ -213,6 +213,7 @@ typedef struct SluiceIndexLoad SluiceIndexLoad;
 typedef struct SluiceBatch
 {
 	SluiceIndexLoad *index_load;
+	struct SluiceIndexExtend *extend;	/* NULL unless index entries wait */
 	ResultRelInfo *rri;
 	EState	   *estate;
 	CopyFromState cstate;
@@ -244,9 +245,16 @@ extern void sluice_index_init(void);
 extern SluiceIndexLoad *sluice_index_load_open(ResultRelInfo *rri, EState *estate,
 											   CopyFromState cstate, CommandId cid);
 extern void sluice_index_load_never(SluiceIndexLoad *load);
-extern void sluice_index_load_rows(SluiceIndexLoad *load, TupleTableSlot **slots,
+extern bool sluice_index_load_rows(SluiceIndexLoad *load, TupleTableSlot **slots,
 								   const uint64 *lines, int count);
 extern void sluice_index_load_close(SluiceIndexLoad *load, int workers);
+
+/* index_extend.c */
+typedef struct SluiceIndexExtend SluiceIndexExtend;
+
+extern SluiceIndexExtend *sluice_index_extend_open(ResultRelInfo *rri);
+extern void sluice_index_extend_row(SluiceIndexExtend *extend, TupleTableSlot *slot);
+extern void sluice_index_extend_close(SluiceIndexExtend *extend);
 
 /* copy.c */
 extern uint64 sluice_copy(SluiceStatement *s);

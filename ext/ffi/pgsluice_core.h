@@ -118,7 +118,7 @@ extern bool pgsluice_reads(uint32_t oid);
 extern size_t pgsluice_valid_utf8(const uint8_t *data, size_t len);
 extern SluiceStatus pgsluice_form(SluicePlan *plan, SluiceSlice *slice);
 
-/* src/index.rs */
+/* src/index.rs and src/rank.rs */
 typedef struct SluiceIndex SluiceIndex;
 typedef struct SluiceIndexSource SluiceIndexSource;
 
@@ -215,6 +215,9 @@ extern SluiceIndexStatus pgsluice_index_add_page(SluiceIndex *build,
 												 const uint8_t *page, uint32_t block,
 												 const uint16_t *offsets, size_t count,
 												 size_t *next);
+extern SluiceIndexStatus pgsluice_index_sort(SluiceIndex *build);
+extern SluiceIndexStatus pgsluice_index_sorted(SluiceIndex *build, size_t from,
+											   SluiceIndexStep *step);
 extern SluiceIndexStatus pgsluice_index_flush(SluiceIndex *build);
 extern SluiceIndexStatus pgsluice_index_finish(SluiceIndex *build);
 extern SluiceIndexStatus pgsluice_index_step(SluiceIndex *build, SluiceIndexStep *step);

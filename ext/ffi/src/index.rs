@@ -29,18 +29,6 @@ pub struct IndexAttributeDef {
     pub exact: bool,
 }
 
-/// The different values of a ranked attribute.
-#[derive(Debug)]
-#[repr(C)]
-pub struct IndexValuesDef {
-    /// each as a Datum points to it, or the eight bytes of a Datum; aligned to eight bytes
-    pub images: *const u8,
-    /// where in `images` each begins, in eight bytes
-    pub starts: *const u32,
-    /// how many there are
-    pub count: usize,
-}
-
 /// The rules of an index.
 #[derive(Debug)]
 #[repr(C)]
@@ -308,59 +296,6 @@ unsafe fn field<'a>(
         }
     };
     Ok(shape.intern(index, field)?.map(Some).ok_or(IndexStatus::Crowded))
-}
-
-/// Gives the different values of a ranked attribute; they stay where they are until the next row
-/// is added. [`IndexStatus::Go`]: the attribute is ranked.
-///
-/// # Safety
-///
-/// `build` is live and not used by another call; `values` is valid.
-#[no_mangle]
-pub unsafe extern "C" fn pgsluice_index_values(
-    build: *const IndexBuild,
-    attribute: usize,
-    values: *mut IndexValuesDef,
-) -> IndexStatus {
-    // SAFETY: the caller's duty.
-    let (build, values) = unsafe { (&*build, &mut *values) };
-    guarded(|| {
-        let dictionary = build.shape().dictionary(attribute).ok_or(Failure::Corrupt)?;
-        let (images, starts) = dictionary.values();
-        // The allocator aligns to sixteen bytes, which no type promises.
-        if !images.is_empty() && images.as_ptr() as usize % 8 != 0 {
-            return Ok(IndexStatus::Panic);
-        }
-        *values = IndexValuesDef {
-            images: images.as_ptr(),
-            starts: starts.as_ptr(),
-            count: starts.len(),
-        };
-        Ok(IndexStatus::Go)
-    })
-}
-
-/// Takes the order of all values of a ranked attribute: their numbers, ascending, and whether
-/// each is equal to the one before it.
-///
-/// # Safety
-///
-/// `build` is live and not used by another call; `order` and `equal` are valid for `count` items.
-#[no_mangle]
-pub unsafe extern "C" fn pgsluice_index_rank(
-    build: *mut IndexBuild,
-    attribute: usize,
-    order: *const u32,
-    equal: *const bool,
-    count: usize,
-) -> IndexStatus {
-    // SAFETY: the caller's duty.
-    let (build, order, equal) = unsafe { (&mut *build, slice(order, count), slice(equal, count)) };
-    guarded(|| {
-        let dictionary = build.shape_mut().dictionary_mut(attribute).ok_or(Failure::Corrupt)?;
-        dictionary.rank(order, equal)?;
-        Ok(IndexStatus::Go)
-    })
 }
 
 impl From<Added> for IndexStatus {

@@ -12,14 +12,16 @@ mod form;
 mod index;
 mod index_page;
 mod plan;
+mod rank;
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
 pub use form::{Row, Slice, Status};
-pub use index::{IndexAttributeDef, IndexRulesDef, IndexStatus, IndexStepDef, IndexValuesDef};
+pub use index::{IndexAttributeDef, IndexRulesDef, IndexStatus, IndexStepDef};
 pub use index_page::IndexColumnDef;
 pub use pgsluice_core::sink::Ask as AskDef;
 pub use plan::{ColumnDef, DialectDef, EnvDef, LabelDef, Plan};
+pub use rank::IndexValuesDef;
 
 /// Makes a plan; NULL where it cannot be made. [`pgsluice_plan_free`] frees it.
 ///

@@ -5,10 +5,11 @@
 //! ```
 
 use super::heap::{Fields, Source, Unfit};
+use super::key;
 use super::merge::{Extent, Merge, Next, BUFFER};
 use super::run::{self, Added, Collector};
-use super::shape::{IndexShape, MAX_ATTRIBUTES};
-use super::tuple::{Field, Tid};
+use super::shape::{IndexShape, MAX_ATTRIBUTES, MAX_TUPLE};
+use super::tuple::{self, Field, Tid};
 use super::Failure;
 use crate::page::btree::Page;
 use crate::page::btree_build::Root;
@@ -191,6 +192,46 @@ impl IndexBuild {
         self.runs.push_back(Extent { start: self.file_end, end: self.file_end });
         self.phase = Phase::Flush(0);
         Ok(())
+    }
+
+    /// Sorts the rows, whose values are ranked, for [`IndexBuild::sorted`]: nothing is built.
+    ///
+    /// # Errors
+    ///
+    /// No memory.
+    pub fn sort(&mut self) -> Result<(), Failure> {
+        self.collector.sort(&self.shape)
+    }
+
+    /// Puts the index tuples of some sorted rows, from this one on, into [`IndexBuild::output`]:
+    /// how many; 0 after the last one.
+    ///
+    /// # Errors
+    ///
+    /// No memory.
+    pub fn sorted(&mut self, from: usize) -> Result<usize, Failure> {
+        self.output.clear();
+        let mut count = 0;
+        for row in self.collector.rows(from) {
+            let start = self.output.len();
+            if start >= BUFFER {
+                break;
+            }
+            self.output.try_reserve(MAX_TUPLE)?;
+            if row.tuple.is_empty() {
+                key::decode(&self.shape, row.prefix, &mut self.output);
+            } else {
+                self.output.extend_from_slice(row.tuple);
+            }
+            self.output[start..start + 6].copy_from_slice(&tuple::tid_bytes(row.tid()));
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// Forgets the rows; ranked values are kept.
+    pub fn clear(&mut self) {
+        self.collector.clear();
     }
 
     /// No more rows will come: the next steps give the pages.

@@ -1,0 +1,243 @@
+/*
+ * Indexes of a table that others can reach: the entries of many rows are sorted
+ * before they are inserted, so that neighbours go to the same page while it is
+ * in the processor's caches.
+ *
+ * Only entries whose insertion cannot fail for what is in the row wait: of
+ * B-trees over plain columns that are not unique, and of rows too short to be
+ * too large for them. All others are inserted with the row, in the order and
+ * with the errors of stock COPY.
+ *
+ * No one can miss the entries meanwhile. Other transactions do not see the rows;
+ * the command itself does not; and triggers that fire after it find them there.
+ */
+#include "index.h"
+
+#include "access/genam.h"
+#include "catalog/index.h"
+#include "catalog/pg_am_d.h"
+#include "miscadmin.h"
+#include "utils/memutils.h"
+
+/* An index whose entries wait. */
+typedef struct Extended
+{
+	SluiceIndexBuild build;
+	bool		waiting;		/* some do */
+} Extended;
+
+struct SluiceIndexExtend
+{
+	ResultRelInfo *rri;
+	MemoryContext context;		/* of the entries */
+	uint32		longest;		/* bytes of a row whose entries are surely not too large */
+	int			count;
+	Extended   *extended;
+	ResultRelInfo all;			/* its indexes before some were taken out */
+	ResultRelInfo rest;			/* and after */
+};
+
+static bool
+can_extend(Relation heap, Relation index, IndexInfo *info, SluiceIndexAttribute *attributes)
+{
+	return index->rd_rel->relam == BTREE_AM_OID && index->rd_index->indisready &&
+		!index->rd_index->indisunique && !index->rd_index->indisexclusion &&
+		info->ii_Expressions == NIL && info->ii_Predicate == NIL &&
+		sluice_index_server_compares(index) &&
+		sluice_index_shape(heap, index, false, attributes) == NULL;
+}
+
+static void
+free_core(void *extended)
+{
+	pgsluice_index_free(((Extended *) extended)->build.core);
+}
+
+/* A new sorter for an index's entries. */
+static void
+open_core(Extended *extended, Size memory)
+{
+	SluiceIndexBuild *build = &extended->build;
+	SluiceIndexRules rules = {
+		.keys = IndexRelationGetNumberOfKeyAttributes(build->index),
+		.memory = memory,
+	};
+
+	build->core = pgsluice_index_new(build->attributes,
+									 IndexRelationGetNumberOfAttributes(build->index), &rules);
+	if (build->core == NULL)
+		elog(ERROR, "pgsluice: the core cannot sort for index \"%s\"",
+			 RelationGetRelationName(build->index));
+}
+
+/* Takes the indexes whose entries can wait out of those that get one with each row. */
+SluiceIndexExtend *
+sluice_index_extend_open(ResultRelInfo *rri)
+{
+	SluiceIndexExtend *extend = palloc0(sizeof(SluiceIndexExtend));
+	int			count = rri->ri_NumIndices;
+	SluiceIndexAttribute attributes[INDEX_MAX_KEYS];
+
+	extend->rri = rri;
+	extend->all = extend->rest = *rri;
+	extend->longest = PG_UINT32_MAX;
+	extend->context = AllocSetContextCreate(CurrentMemoryContext, "pgsluice index entries",
+											ALLOCSET_DEFAULT_SIZES);
+	extend->extended = palloc0(sizeof(Extended) * Max(count, 1));
+	extend->rest.ri_IndexRelationDescs = palloc(sizeof(Relation) * Max(count, 1));
+	extend->rest.ri_IndexRelationInfo = palloc(sizeof(IndexInfo *) * Max(count, 1));
+	extend->rest.ri_NumIndices = 0;
+	for (int i = 0; i < count; i++)
+	{
+		Relation	index = rri->ri_IndexRelationDescs[i];
+		IndexInfo  *info = rri->ri_IndexRelationInfo[i];
+		SluiceIndexBuild *build;
+
+		if (!can_extend(rri->ri_RelationDesc, index, info, attributes))
+		{
+			extend->rest.ri_IndexRelationDescs[extend->rest.ri_NumIndices] = index;
+			extend->rest.ri_IndexRelationInfo[extend->rest.ri_NumIndices++] = info;
+			continue;
+		}
+		build = &extend->extended[extend->count++].build;
+		build->heap = rri->ri_RelationDesc;
+		build->index = index;
+		build->info = info;
+		memcpy(build->attributes, attributes, sizeof(attributes));
+		/* The same column may be in the index more than once. */
+		extend->longest = Min(extend->longest, COMPAT_BT_MAX_ITEM / info->ii_NumIndexAttrs);
+	}
+	for (int i = 0; i < extend->count; i++)
+	{
+		MemoryContextCallback *callback = palloc0(sizeof(MemoryContextCallback));
+
+		callback->func = free_core;
+		callback->arg = &extend->extended[i];
+		MemoryContextRegisterResetCallback(CurrentMemoryContext, callback);
+		open_core(&extend->extended[i], (Size) maintenance_work_mem * 1024 / extend->count);
+	}
+	return extend;
+}
+
+static void
+set_indexes(ResultRelInfo *rri, const ResultRelInfo *which)
+{
+	rri->ri_NumIndices = which->ri_NumIndices;
+	rri->ri_IndexRelationDescs = which->ri_IndexRelationDescs;
+	rri->ri_IndexRelationInfo = which->ri_IndexRelationInfo;
+}
+
+static void
+insert(SluiceIndexBuild *build, Datum *values, bool *isnull, ItemPointer tid)
+{
+	index_insert(build->index, values, isnull, tid, build->heap, UNIQUE_CHECK_NO, false,
+				 build->info);
+}
+
+/* Inserts the entries that wait for an index, in its order. */
+static void
+insert_sorted(SluiceIndexExtend *extend, Extended *extended)
+{
+	SluiceIndexBuild *build = &extended->build;
+	MemoryContext caller = MemoryContextSwitchTo(extend->context);
+	MemoryContext scratch = AllocSetContextCreate(extend->context, "pgsluice index entry",
+												  ALLOCSET_DEFAULT_SIZES);
+	SluiceIndexStep step = {0};
+	SluiceIndexStatus status;
+	Datum		values[INDEX_MAX_KEYS];
+	bool		isnull[INDEX_MAX_KEYS];
+
+	sluice_index_rank(build);
+	sluice_index_checked(build, pgsluice_index_sort(build->core));
+	MemoryContextSwitchTo(scratch);
+	for (uint64 done = 0;; done += step.rows)
+	{
+		const uint8 *at;
+
+		status = pgsluice_index_sorted(build->core, done, &step);
+		sluice_index_checked(build, status);
+		if (status == SLUICE_INDEX_DONE)
+			break;
+		at = step.bytes;
+		for (uint64 i = 0; i < step.rows; i++)
+		{
+			IndexTuple	tuple = (IndexTuple) at;
+
+			CHECK_FOR_INTERRUPTS();
+			index_deform_tuple(tuple, RelationGetDescr(build->index), values, isnull);
+			insert(build, values, isnull, &tuple->t_tid);
+			MemoryContextReset(scratch);
+			at += IndexTupleSize(tuple);
+		}
+	}
+	MemoryContextSwitchTo(caller);
+	MemoryContextDelete(scratch);
+	extended->waiting = false;
+}
+
+/* Lets an entry of the row wait, or inserts it. */
+static void
+add_entry(SluiceIndexExtend *extend, Extended *extended, TupleTableSlot *slot)
+{
+	SluiceIndexBuild *build = &extended->build;
+	uint64		address = ((uint64) ItemPointerGetBlockNumber(&slot->tts_tid) << 16) |
+		ItemPointerGetOffsetNumber(&slot->tts_tid);
+	SluiceIndexStatus status;
+	Datum		values[INDEX_MAX_KEYS];
+	bool		isnull[INDEX_MAX_KEYS];
+
+	for (int i = 0; i < build->info->ii_NumIndexAttrs; i++)
+		values[i] = slot_getattr(slot, build->info->ii_IndexAttrNumbers[i], &isnull[i]);
+	status = pgsluice_index_add(build->core, address, false, false, values, isnull);
+	sluice_index_checked(build, status);
+	switch (status)
+	{
+		case SLUICE_INDEX_CROWDED:
+			/* Other values from here on. */
+			insert_sorted(extend, extended);
+			pgsluice_index_free(build->core);
+			build->core = NULL;
+			memset(build->ranks, 0, sizeof(build->ranks));
+			open_core(extended, (Size) maintenance_work_mem * 1024 / extend->count);
+			/* FALLTHROUGH */
+		case SLUICE_INDEX_UNFIT:
+			insert(build, values, isnull, &slot->tts_tid);
+			break;
+		case SLUICE_INDEX_FULL:
+			insert_sorted(extend, extended);
+			break;
+		default:
+			extended->waiting = true;
+			break;
+	}
+}
+
+/*
+ * The row has just been inserted into the table. Entries that can wait do so;
+ * the table's list of indexes is left with those that cannot.
+ */
+void
+sluice_index_extend_row(SluiceIndexExtend *extend, TupleTableSlot *slot)
+{
+	if (ExecFetchSlotHeapTuple(slot, false, NULL)->t_len > extend->longest)
+	{
+		set_indexes(extend->rri, &extend->all);
+		return;
+	}
+	set_indexes(extend->rri, &extend->rest);
+	for (int i = 0; i < extend->count; i++)
+		add_entry(extend, &extend->extended[i], slot);
+}
+
+/* Inserts what waits, and gives the table its indexes back. */
+void
+sluice_index_extend_close(SluiceIndexExtend *extend)
+{
+	for (int i = 0; i < extend->count; i++)
+	{
+		if (extend->extended[i].waiting)
+			insert_sorted(extend, &extend->extended[i]);
+	}
+	set_indexes(extend->rri, &extend->all);
+	MemoryContextDelete(extend->context);
+}
