@@ -109,6 +109,70 @@ fn all_or_nothing(world: &mut World) {
     assert_eq!(world.sql("SELECT count(*) FROM t"), "2");
 }
 
+/// With `staged` the server judges when all has landed: the error names the same place,
+/// column and value as COPY's, for every class of refusal.
+#[test]
+fn staged_errors_name_what_copys_name() {
+    let mut world = World::new(each_major().last().unwrap());
+    world.sql(
+        "CREATE TABLE p (k int PRIMARY KEY); INSERT INTO p VALUES (1);
+         CREATE TABLE t (id int UNIQUE, name varchar(5) NOT NULL CHECK (name <> 'no'), n smallint, k int REFERENCES p)",
+    );
+    let good = |from: usize, to: usize| {
+        let record = |i| format!("{i},\"a\nb\",1,1\n").into_bytes();
+        (from..to).flat_map(record).collect::<Vec<u8>>()
+    };
+    world.file("part-1.csv", &[b"id,name,n,k\n", &good(1, 20_000)[..]].concat());
+    for (bad, message) in [
+        ("x,a,1,1\n", "invalid input syntax for type integer"),
+        ("-1,a,70000,1\n", "out of range"),
+        ("-1,\"too\nlong\",1,1\n", "value too long"),
+        ("-1,,1,1\n", "not-null constraint"),
+        ("-1,no,1,1\n", "check constraint"),
+        ("19999,a,1,1\n", "duplicate key"),
+        ("-1,a,1,9\n", "foreign key constraint"),
+        ("-1,a,1\n", "missing data for column"),
+        ("-1,a,1,1,1\n", "extra data"),
+    ] {
+        let second = [
+            b"id,name,n,k\n",
+            &good(20_000, 40_000)[..],
+            bad.as_bytes(),
+            &good(40_000, 41_000)[..],
+        ]
+        .concat();
+        world.file("part-2.csv", &second);
+        let pattern = world.path("part-*.csv");
+        let by = |method: &str| {
+            let all =
+                [&pattern, "--table", "t", "--header", "--method", method, "--indexes", "keep"];
+            world.load(&all).unwrap_err()
+        };
+        let (copy, staged) = (by("copy-csv"), by("staged"));
+        assert!(copy.contains(message), "{copy}");
+        if message == "foreign key constraint" {
+            // COPY checks it when all rows are in, and cannot say of which row it speaks.
+            assert!(
+                staged.contains("part-2.csv, line 40002, record 20001, byte offset"),
+                "{staged}"
+            );
+        } else {
+            assert_eq!(staged, copy);
+        }
+        assert_eq!(world.sql("SELECT count(*) FROM t"), "0");
+    }
+    // What came by a pipe is gone: the record is told by its number.
+    let output = world.run_with(
+        &["load", "-", "--table", "t", "--method", "staged", "--quiet"],
+        b"1,a,1,1\n2,b,c,1\n",
+    );
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        said.contains("standard input, record 2, column n: ") && said.contains("\"c\""),
+        "{said}"
+    );
+}
+
 /// `--create` infers, and a refused load takes the table back.
 fn create(world: &mut World) {
     world.sql("DROP TABLE IF EXISTS made");

@@ -2,8 +2,8 @@
 
 use crate::advice::advice;
 use crate::around::{self, Around};
-use crate::error::Error;
-use crate::input::Reader;
+use crate::error::{Error, Place};
+use crate::input::{locate, Reader};
 use crate::options::{Method, Options};
 use crate::pipeline::{self, Stop, Through};
 use crate::plan::{self, InputFacts, Plan};
@@ -15,6 +15,7 @@ use crate::session::lane::{Lane, LaneCounts};
 use crate::session::siblings::Siblings;
 use crate::session::surroundings::Indexes;
 use crate::session::{staged, transaction};
+use pgsluice_core::scan::Dialect;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -195,8 +196,9 @@ fn rows(
     check_counts(plan, &through, &counts, rejected)?;
     if let Some(landing) = &plan.landing {
         if options.rejects.is_none() {
-            let place = |record| through.place(record, options);
-            counts.rows = staged::convert(&mut lanes[0].conn, landing, counts.rows, &place)?;
+            let place = |record| through.place(record, options, plan.dialect.as_ref());
+            let conn = &mut lanes[0].conn;
+            counts.rows = staged::convert(conn, plan, landing, counts.rows, &place)?;
         }
         lanes[0].conn.exec(&format!("DROP TABLE {}", landing.table))?;
     }
@@ -408,18 +410,19 @@ fn summarise(options: &Options, plan: &Plan, done: &Done, watch: &Watch, clock: 
 }
 
 impl Through {
-    /// The file that the record of this number (from 1, over all files) is in,
-    /// and its number there.
-    fn place(&self, mut record: u64, options: &Options) -> (String, u64) {
-        let mut sources = options.input.sources.iter();
-        for (passed, records) in &self.by_file {
-            let name = sources.next().map_or(String::new(), |s| s.name());
+    /// Where the record of this number (from 1, over all files) is.
+    fn place(&self, mut record: u64, options: &Options, dialect: Option<&Dialect>) -> Place {
+        for (source, (passed, records)) in self.by_file.iter().enumerate() {
             if record <= *records {
-                return (name, passed + record);
+                let record = passed + record;
+                let file = options.input.sources.get(source).map_or(String::new(), |s| s.name());
+                let found = dialect.and_then(|d| locate(&options.input, d, source, record));
+                let (line, offset) = found.unzip();
+                return Place { file, record: Some(record), line, offset, ..Place::default() };
             }
             record -= records;
         }
-        (String::new(), record)
+        Place { record: Some(record), ..Place::default() }
     }
 }
 

@@ -94,7 +94,7 @@ fn csv_field(text: &[u8], out: &mut Vec<u8>) {
 
 /// Writes a record in COPY's text format, with [`DEFAULT`] for defaults: no value
 /// looks like it, since a backslash in a value is doubled.
-fn text<'a>(values: impl Iterator<Item = Value<'a>>, out: &mut Vec<u8>) {
+pub fn text<'a>(values: impl Iterator<Item = Value<'a>>, out: &mut Vec<u8>) {
     for (i, value) in values.enumerate() {
         if i > 0 {
             out.push(b'\t');

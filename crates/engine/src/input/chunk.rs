@@ -99,6 +99,14 @@ impl Chunk {
         self.locate(dialect, |before, _| before >= index)
     }
 
+    /// How many lines have ended before `end`.
+    pub fn lines_to(&self, dialect: &Dialect, end: usize) -> u64 {
+        let mut scanner = self.scanner(dialect);
+        let mut record = Record::default();
+        while scanner.position() < end && scanner.next(&mut record) == Ok(Next::Record) {}
+        scanner.lines()
+    }
+
     fn locate(&self, dialect: &Dialect, found: impl Fn(u64, u64) -> bool) -> (u64, usize, usize) {
         let mut record = Record::default();
         let mut scanner = self.scanner(dialect);

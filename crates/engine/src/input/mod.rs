@@ -3,8 +3,10 @@
 mod chunk;
 pub mod decompress;
 mod file;
+mod locate;
 mod reader;
 
 pub use chunk::{Chunk, Counts, Part};
 pub use file::HeaderLine;
+pub use locate::locate;
 pub use reader::Reader;

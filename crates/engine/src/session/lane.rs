@@ -320,7 +320,7 @@ impl Lane {
         let value = column.as_deref().and_then(|c| self.value(&sent.chunk, start..end, c));
         let last_line = match form {
             Form::AsIs => line + unit,
-            _ => line + self.lines_to(&sent.chunk, dialect, end),
+            _ => line + sent.chunk.lines_to(dialect, end),
         };
         Place {
             file,
@@ -347,14 +347,6 @@ impl Lane {
         let mut csv = Vec::new();
         let written = encode::rewritten(&self.plan, chunk, &mut Record::default(), &mut csv);
         written.map_or(0, |_| record_of_line(&csv, &Dialect::csv(), Eol::Nl, line) as u64)
-    }
-
-    /// How many lines have ended before `end`.
-    fn lines_to(&self, chunk: &Chunk, dialect: &Dialect, end: usize) -> u64 {
-        let mut scanner = chunk.scanner(dialect);
-        let mut record = Record::default();
-        while scanner.position() < end && scanner.next(&mut record) == Ok(Next::Record) {}
-        scanner.lines()
     }
 }
 

@@ -2,8 +2,12 @@
 
 use super::catalog::TableFacts;
 use super::conn::{quote_ident, Conn};
-use crate::error::{Error, Place};
+use super::lane::Form;
+use super::statement;
+use crate::error::{shown, Error, Place};
 use crate::plan::Plan;
+use crate::reject::may_be_of_a_record;
+use crate::rewrite::{self, Value};
 
 /// The column of the landing table that numbers the records.
 const NUMBER: &str = "pgsluice_record";
@@ -67,44 +71,94 @@ pub fn insert(conn: &mut Conn, landing: &Landing, from: u64, to: u64) -> Result<
     Ok(rows)
 }
 
-/// Moves all records on. If the server refuses, finds
-/// the first record that it refuses.
+/// Moves all records on. If the server refuses, finds the first record that it
+/// refuses; `place` tells where that one is in the files.
 ///
 /// # Errors
 ///
-/// The refusal, with the record's number as its place; the transaction is at its end.
+/// The refusal, at its place; the transaction is at its end.
 pub fn convert(
+    conn: &mut Conn,
+    plan: &Plan,
+    landing: &Landing,
+    records: u64,
+    place: &dyn Fn(u64) -> Place,
+) -> Result<u64, Error> {
+    conn.exec("SAVEPOINT landed")?;
+    let error = match insert(conn, landing, 1, records) {
+        Ok(rows) => return Ok(rows),
+        Err(error) if !may_be_of_a_record(error.sqlstate()) => return Err(error),
+        Err(error) => error,
+    };
+    conn.exec("ROLLBACK TO landed")?;
+    let (record, why) = first_refused(conn, landing, records, error)?;
+    let mut place = place(record);
+    conn.exec("ROLLBACK TO landed")?;
+    if let Some((column, value)) = column_of(conn, plan, landing, record, &why)? {
+        // NULL is what the marker stands for in the file.
+        let marker = plan.dialect.as_ref().map(|d| shown(&d.null));
+        place.column = Some(column);
+        place.value = value.map(|v| shown(v.as_bytes())).or(marker);
+    }
+    Err(why.at(place))
+}
+
+/// Halves the records until one is left.
+fn first_refused(
     conn: &mut Conn,
     landing: &Landing,
     records: u64,
-    file: &dyn Fn(u64) -> (String, u64),
-) -> Result<u64, Error> {
-    conn.exec("SAVEPOINT landed")?;
-    match insert(conn, landing, 1, records) {
-        Ok(rows) => Ok(rows),
-        Err(error) if error.sqlstate().is_empty() => Err(error),
-        Err(error) => {
-            conn.exec("ROLLBACK TO landed")?;
-            let (mut from, mut to) = (1, records);
-            let mut why = error;
-            while from < to {
-                let middle = from + (to - from) / 2;
-                conn.exec("SAVEPOINT part")?;
-                match insert(conn, landing, from, middle) {
-                    Ok(_) => from = middle + 1,
-                    Err(error) if error.sqlstate().is_empty() => return Err(error),
-                    Err(error) => {
-                        why = error;
-                        to = middle;
-                        conn.exec("ROLLBACK TO part")?;
-                    }
-                }
+    mut why: Error,
+) -> Result<(u64, Error), Error> {
+    let (mut from, mut to) = (1, records);
+    while from < to {
+        let middle = from + (to - from) / 2;
+        conn.exec("SAVEPOINT part")?;
+        match insert(conn, landing, from, middle) {
+            Ok(_) => from = middle + 1,
+            Err(error) if !may_be_of_a_record(error.sqlstate()) => return Err(error),
+            Err(error) => {
+                why = error;
+                to = middle;
+                conn.exec("ROLLBACK TO part")?;
             }
-            if let Err(alone) = insert(conn, landing, from, from) {
-                why = alone;
-            }
-            let (file, record) = file(from);
-            Err(why.at(Place { file, record: Some(record), ..Place::default() }))
         }
     }
+    match insert(conn, landing, from, from) {
+        Err(alone) if may_be_of_a_record(alone.sqlstate()) => Ok((from, alone)),
+        Err(error) => Err(error),
+        Ok(_) => Ok((from, why)),
+    }
+}
+
+/// The column and the value that a refusal is about. INSERT does not say; COPY
+/// of the same values does.
+fn column_of(
+    conn: &mut Conn,
+    plan: &Plan,
+    landing: &Landing,
+    record: u64,
+    why: &Error,
+) -> Result<Option<(String, Option<String>)>, Error> {
+    let columns: Vec<String> = plan.columns.iter().map(|c| quote_ident(c)).collect();
+    let columns = columns.join(", ");
+    let select = format!("SELECT {columns} FROM {} WHERE {NUMBER} = {record}", landing.table);
+    let Some(values) = conn.exec(&select)?.into_iter().next() else { return Ok(None) };
+    let mut line = Vec::new();
+    let texts = values.iter().map(Option::as_deref);
+    let fields = texts.map(|v| v.map_or(Value::Null, |v| Value::Text(v.as_bytes())));
+    rewrite::text(fields, &mut line);
+    conn.copy_start(&statement::direct(plan, Form::Text))?;
+    conn.copy_data(&line)?;
+    let Err(error) = conn.copy_end() else { return Ok(None) };
+    if error.sqlstate() != why.sqlstate() {
+        return Ok(None);
+    }
+    let says = error.server().cloned().unwrap_or_default();
+    let context = says.context.unwrap_or_default();
+    let column = statement::parse_context(&context, plan).and_then(|(_, column)| column);
+    Ok(column.or(says.column).map(|column| {
+        let at = plan.columns.iter().position(|c| *c == column);
+        (column, at.and_then(|i| values[i].clone()))
+    }))
 }

@@ -1,0 +1,50 @@
+//! Where a record is that is known by its number alone.
+
+use super::{Counts, Part, Reader};
+use crate::options::{InputOptions, Source};
+use pgsluice_core::scan::Dialect;
+
+/// The last line and the byte offset of record `record` (from 1) of a source,
+/// which is read anew. `None` where it cannot be read a second time.
+pub fn locate(
+    input: &InputOptions,
+    dialect: &Dialect,
+    source: usize,
+    record: u64,
+) -> Option<(u64, u64)> {
+    let Source::File(path) = input.sources.get(source)? else { return None };
+    if !path.metadata().ok()?.is_file() {
+        return None;
+    }
+    let sources = vec![input.sources[source].clone()];
+    let again = InputOptions { sources, skip: 0, limit: None, ..input.clone() };
+    let mut reader = Reader::open(&again).ok()?;
+    reader.read_as(&Some(dialect.clone()));
+    let mut before = Counts::default();
+    // Where the record begins whose pieces are passing, and its lines.
+    let mut pieces = None;
+    let mut free = Vec::new();
+    while let Some(chunk) = reader.next(free).ok()? {
+        before += chunk.passed;
+        let counts = chunk.count(dialect);
+        if chunk.part == Part::Whole {
+            if before.records + counts.records >= record {
+                let index = record - before.records - 1;
+                let (_, start, end) = chunk.record_at(dialect, index);
+                let line = before.lines + chunk.lines_to(dialect, end);
+                return Some((line, chunk.offset + start as u64));
+            }
+        } else {
+            let start = *pieces.get_or_insert(chunk.offset);
+            if chunk.part == Part::LastPiece {
+                if before.records + 1 == record {
+                    return Some((before.lines + counts.lines, start));
+                }
+                pieces = None;
+            }
+        }
+        before += counts;
+        free = chunk.bytes;
+    }
+    None
+}
