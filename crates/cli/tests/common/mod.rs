@@ -3,6 +3,8 @@
 // Each test program uses a part of it.
 #![allow(dead_code)]
 
+pub mod proxy;
+
 use pgsluice_engine::server::{find_all, Installation, Options, Server};
 use pgsluice_engine::session::conn::Conn;
 use std::fs;

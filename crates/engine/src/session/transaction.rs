@@ -9,6 +9,16 @@ use crate::error::Error;
 use crate::input::Reader;
 use crate::ledger;
 use crate::options::{Create, Method, Options};
+use std::thread;
+use std::time::Duration;
+
+/// How often the server is asked what became of a transaction whose connection
+/// was lost, and how long between: its process may take a moment to notice.
+const TRIES: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What to do about lanes that are left prepared.
+const REPAIR: &str = "pgsluice repair ends what is left: all lanes as the first one";
 
 /// Begins the transaction. Settings hold for it alone, so that a connection
 /// of a pooler goes back as it came.
@@ -157,16 +167,21 @@ pub fn commit(conn: &mut Conn, url: &str) -> Result<(), Error> {
         error.message()
     ))
     .with_hint(format!("ask the server: SELECT pg_xact_status('{xid}')"));
-    let Ok(mut again) = Conn::open(url) else { return Err(unknown) };
-    let status = again.query("SELECT pg_xact_status($1::text::xid8)", &[Some(&xid)]);
-    match status.ok().and_then(|rows| rows.first()?.first()?.clone()).as_deref() {
-        Some("committed") => {
-            *conn = again;
-            Ok(())
+    for _ in 0..TRIES {
+        let Ok(mut again) = Conn::open(url) else { return Err(unknown) };
+        let status = again.query("SELECT pg_xact_status($1::text::xid8)", &[Some(&xid)]);
+        match status.ok().and_then(|rows| rows.first()?.first()?.clone()).as_deref() {
+            Some("committed") => {
+                *conn = again;
+                return Ok(());
+            }
+            Some("aborted") => return Err(error),
+            // The server has not noticed yet that its client is gone.
+            Some("in progress") => thread::sleep(PAUSE),
+            _ => break,
         }
-        Some("aborted") => Err(error),
-        _ => Err(unknown),
     }
+    Err(unknown)
 }
 
 /// Commits several connections' transactions together, by two-phase commit.
@@ -192,17 +207,48 @@ pub fn commit_prepared(conns: &mut [&mut Conn], url: &str) -> Result<(), Error> 
         for (j, conn) in conns.iter_mut().enumerate().take(i) {
             // What cannot be rolled back now is named: it would hold its locks.
             if conn.exec(&format!("ROLLBACK PREPARED {}", name(j))).is_err() {
-                return Err(error.with_changed(format!("left: ROLLBACK PREPARED {}", name(j))));
+                let left = format!("left: ROLLBACK PREPARED {}", name(j));
+                return Err(error.with_changed(left).with_hint(REPAIR));
             }
+        }
+        if error.sqlstate().is_empty() && end_again(url, "ROLLBACK", &name(i)).is_err() {
+            let left = format!("perhaps left: ROLLBACK PREPARED {}", name(i));
+            return Err(error.with_changed(left).with_hint(REPAIR));
         }
         return Err(error);
     }
     for i in 0..conns.len() {
-        if let Err(error) = conns[i].exec(&format!("COMMIT PREPARED {}", name(i))) {
-            let left: Vec<String> =
-                (i..conns.len()).map(|j| format!("COMMIT PREPARED {}", name(j))).collect();
-            return Err(error.with_changed(format!("{i} lanes; left: {}", left.join("; "))));
+        let Err(error) = conns[i].exec(&format!("COMMIT PREPARED {}", name(i))) else { continue };
+        let again = error.sqlstate().is_empty().then(|| end_again(url, "COMMIT", &name(i)));
+        if let Some(Ok(conn)) = again {
+            *conns[i] = conn;
+            continue;
         }
+        let left: Vec<String> =
+            (i..conns.len()).map(|j| format!("COMMIT PREPARED {}", name(j))).collect();
+        let changed = format!("{i} lanes are committed; left: {}", left.join("; "));
+        return Err(error.with_changed(changed).with_hint(REPAIR));
     }
     Ok(())
+}
+
+/// Ends a prepared transaction whose connection was lost while it was ended or
+/// prepared, over a new connection, which is given back. One that is not there
+/// is at its end already.
+fn end_again(url: &str, verb: &str, name: &str) -> Result<Conn, Error> {
+    let mut conn = Conn::open(url)?;
+    let mut outcome = Ok(());
+    for _ in 0..TRIES {
+        match conn.exec(&format!("{verb} PREPARED {name}")) {
+            Ok(_) => return Ok(conn),
+            // None of this name; where it was being prepared, it may come yet.
+            Err(error) if error.sqlstate() == "42704" && verb == "COMMIT" => return Ok(conn),
+            Err(error) if error.sqlstate() == "42704" => outcome = Ok(()),
+            // The lost connection's process has it in hand.
+            Err(error) if error.sqlstate() == "55000" => outcome = Err(error),
+            Err(error) => return Err(error),
+        }
+        thread::sleep(PAUSE);
+    }
+    outcome.map(|()| conn)
 }

@@ -1,0 +1,179 @@
+//! The moments around the commit: the connection is cut before the server has the COMMIT or
+//! after it has answered, the loader dies between the lanes' commits. What is said is what is.
+
+mod common;
+
+use common::proxy::{Fate, Proxy};
+use common::{each_major, World};
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+const ROWS: usize = 60_000;
+
+fn world() -> (World, String) {
+    let mut world = World::new(each_major().last().unwrap());
+    world.sql("CREATE TABLE t (a int, b text)");
+    let row = |i| format!("{i},some words to fill the row with\n").into_bytes();
+    let file = world.file("rows.csv", &(0..ROWS).flat_map(row).collect::<Vec<u8>>());
+    (world, file)
+}
+
+fn command(file: &str, proxy: &Proxy, more: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pgsluice"));
+    command.args(["load", file, "--table", "t", "--quiet", "--to", &proxy.target()]).args(more);
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    command
+}
+
+/// Exit code and talk of a load through the proxy.
+fn load(file: &str, proxy: &Proxy, more: &[&str]) -> (Option<i32>, String) {
+    let output = command(file, proxy, more).output().unwrap();
+    assert!(proxy.sprung(), "the statement never came: {output:?}");
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// Rows in the table, and transactions that are left prepared.
+fn left(world: &mut World) -> (usize, String) {
+    let rows = world.sql("SELECT count(*) FROM t").parse().unwrap();
+    (rows, world.sql("SELECT count(*) FROM pg_prepared_xacts"))
+}
+
+#[test]
+fn a_cut_before_the_commit_leaves_nothing() {
+    let (mut world, file) = world();
+    let proxy = Proxy::start(&world, "COMMIT", 0, Fate::CutBefore, false);
+    let (code, said) = load(&file, &proxy, &["--method", "copy-csv"]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("connection lost") && !said.contains("unknown"), "{said}");
+    assert_eq!(left(&mut world).0, 0);
+}
+
+#[test]
+fn a_cut_after_the_commit_is_found_to_be_a_success() {
+    let (mut world, file) = world();
+    let proxy = Proxy::start(&world, "COMMIT", 0, Fate::CutAfter, false);
+    let (code, said) = load(&file, &proxy, &["--method", "copy-csv"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(left(&mut world).0, ROWS);
+}
+
+#[test]
+fn where_nobody_can_be_asked_the_outcome_is_called_unknown() {
+    let (mut world, file) = world();
+    for (fate, status, rows) in
+        [(Fate::CutAfter, "committed", ROWS), (Fate::CutBefore, "aborted", 0)]
+    {
+        world.sql("TRUNCATE t");
+        let proxy = Proxy::start(&world, "COMMIT", 0, fate, true);
+        let (code, said) = load(&file, &proxy, &["--method", "copy-csv"]);
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains("the outcome is unknown"), "{said}");
+        // The question that it tells to ask has the answer.
+        let question = said.split_once("ask the server: ").unwrap().1.lines().next().unwrap();
+        // The server may not have noticed yet that its client is gone.
+        while world.sql(question) == "in progress" {
+            sleep(Duration::from_millis(50));
+        }
+        assert_eq!(world.sql(question), status, "{question}");
+        assert_eq!(left(&mut world).0, rows);
+    }
+}
+
+/// Without two-phase commit the lanes commit one after another: what stayed is named.
+#[test]
+fn lanes_cut_between_their_commits_name_what_stayed() {
+    let (mut world, file) = world();
+    // More lanes than the server's max_prepared_transactions.
+    let lanes = ["--method", "lanes", "--lanes", "5"];
+    let proxy = Proxy::start(&world, "COMMIT\0", 2, Fate::CutBefore, false);
+    let (code, said) = load(&file, &proxy, &lanes);
+    assert_eq!(code, Some(1), "{said}");
+    let named = said.split_once("changed: ").unwrap().1;
+    assert!(named.contains("rows, which 2 lanes had committed before"), "{said}");
+    let rows: usize = named.split(' ').next().unwrap().parse().unwrap();
+    assert_eq!(left(&mut world).0, rows);
+    assert!(rows < ROWS);
+}
+
+/// With two-phase commit a lost connection at any of its steps is made good over another one.
+#[test]
+fn two_phase_commit_survives_a_cut_at_every_step() {
+    let (mut world, file) = world();
+    let lanes = ["--method", "lanes", "--lanes", "3"];
+    for fate in [Fate::CutBefore, Fate::CutAfter] {
+        for (statement, pass, rows) in [
+            ("PREPARE TRANSACTION", 0, 0),
+            ("PREPARE TRANSACTION", 2, 0),
+            ("COMMIT PREPARED", 0, ROWS),
+            ("COMMIT PREPARED", 2, ROWS),
+        ] {
+            world.sql("TRUNCATE t");
+            let proxy = Proxy::start(&world, statement, pass, fate, false);
+            let (code, said) = load(&file, &proxy, &lanes);
+            let label = format!("{statement} {pass} {fate:?}: {said}");
+            assert_eq!(code, Some(if rows > 0 { 0 } else { 1 }), "{label}");
+            assert!(!said.contains("changed:"), "{label}");
+            assert_eq!(left(&mut world), (rows, "0".to_string()), "{label}");
+        }
+    }
+}
+
+/// Where it cannot be made good, the error says what is left, and `repair` ends it: all
+/// lanes as the first one.
+#[test]
+fn repair_ends_what_a_half_failed_two_phase_commit_left() {
+    let (mut world, file) = world();
+    let lanes = ["--method", "lanes", "--lanes", "3"];
+    for (statement, pass, fate, rows) in [
+        ("COMMIT PREPARED", 0, Fate::CutBefore, 0),
+        ("COMMIT PREPARED", 0, Fate::CutAfter, ROWS),
+        ("COMMIT PREPARED", 1, Fate::CutBefore, ROWS),
+        ("PREPARE TRANSACTION", 1, Fate::CutAfter, 0),
+    ] {
+        world.sql("TRUNCATE t");
+        let proxy = Proxy::start(&world, statement, pass, fate, true);
+        let (code, said) = load(&file, &proxy, &lanes);
+        let label = format!("{statement} {pass} {fate:?}: {said}");
+        assert_eq!(code, Some(1), "{label}");
+        assert!(said.contains("left: ") && said.contains("hint: pgsluice repair"), "{label}");
+        assert_ne!(left(&mut world).1, "0", "{label}");
+        repair(&world);
+        assert_eq!(left(&mut world), (rows, "0".to_string()), "{label}");
+    }
+}
+
+/// The loader is killed while lanes are prepared.
+#[test]
+fn repair_ends_what_a_killed_loader_left_prepared() {
+    let (mut world, file) = world();
+    let lanes = ["--method", "lanes", "--lanes", "3"];
+    for (pass, rows) in [(0, 0), (1, ROWS)] {
+        world.sql("TRUNCATE t");
+        let proxy = Proxy::start(&world, "COMMIT PREPARED", pass, Fate::Hold, false);
+        let mut child = command(&file, &proxy, &lanes).stderr(Stdio::null()).spawn().unwrap();
+        proxy.wait();
+        // A load at work is left alone.
+        let output = world.run(&["repair"]);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(said.contains("a load is at work"), "{said}");
+        assert_eq!(left(&mut world).1, (3 - pass).to_string());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        repair(&world);
+        assert_eq!(left(&mut world), (rows, "0".to_string()), "after {pass} commits");
+    }
+}
+
+/// Runs `repair` until the server has noticed that the loader is gone.
+fn repair(world: &World) {
+    for _ in 0..100 {
+        let output = world.run(&["repair"]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        if !String::from_utf8_lossy(&output.stdout).contains("a load is at work") {
+            return;
+        }
+        sleep(Duration::from_millis(100));
+    }
+    panic!("the load's lock is still held");
+}
