@@ -1,0 +1,218 @@
+//! The lines of the contract of `load` that no other test file has; `docs/contract.md`
+//! says for every line where its test is.
+
+mod common;
+
+use common::{each_major, World};
+use std::process::{Command, Output, Stdio};
+
+fn world() -> World {
+    World::new(each_major().last().unwrap())
+}
+
+fn program(arguments: &[&str]) -> Output {
+    let program = env!("CARGO_BIN_EXE_pgsluice");
+    Command::new(program).args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// `docs/contract.md` names only tests that there are.
+#[test]
+fn the_table_of_the_contract_names_tests_that_exist() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let table = std::fs::read_to_string(format!("{root}/docs/contract.md")).unwrap();
+    let mut named = 0;
+    for item in table.split('`').skip(1).step_by(2) {
+        let Some((path, names)) = item.split_once(": ") else { continue };
+        let source = std::fs::read_to_string(format!("{root}/{path}"))
+            .unwrap_or_else(|e| panic!("{path}: {e}"));
+        for name in names.split(", ") {
+            assert!(source.contains(&format!("fn {name}(")), "{path} has no {name}");
+            named += 1;
+        }
+    }
+    assert!(named > 40, "{named} tests are named");
+}
+
+#[test]
+fn a_bare_header_takes_no_value() {
+    let mut world = world();
+    world.sql("CREATE TABLE t (a int, b text)");
+    let file = world.file("t.csv", b"b,a\nx,1\n");
+    let summary = world.load(&["--header", &file, "--table", "t"]).unwrap();
+    assert_eq!((&summary["read"], &summary["loaded"]), (&1.into(), &1.into()));
+    assert_eq!(world.sql("SELECT a || b FROM t"), "1x");
+}
+
+#[test]
+fn without_a_header_the_first_line_is_data() {
+    let mut world = world();
+    world.sql("CREATE TABLE t (a text, b text)");
+    let file = world.file("t.csv", b"b,a\nx,1\n");
+    for more in [&[][..], &["--no-header"], &["--header", "--no-header"]] {
+        world.sql("TRUNCATE t");
+        world.load(&[&[file.as_str(), "--table", "t"], more].concat()).unwrap();
+        assert_eq!(world.sql("SELECT string_agg(a || b, ' ' ORDER BY a) FROM t"), "ba x1");
+    }
+}
+
+#[test]
+fn delimiters_take_escapes_and_columns_are_listed_with_commas() {
+    let mut world = world();
+    world.sql("CREATE TABLE t (a int, b text, c text)");
+    let tabs = world.file("tabs.csv", b"x\t1\ty\n");
+    world.load(&[&tabs, "--table", "t", "--delimiter", "\\t", "--columns", "b,a,c"]).unwrap();
+    let units = world.file("units.csv", b"z\x1f2\x1fw\n");
+    world.load(&[&units, "--table", "t", "--delimiter", "\\x1f", "--columns", "b,a,c"]).unwrap();
+    assert_eq!(world.sql("SELECT string_agg(a || b || c, ' ' ORDER BY a) FROM t"), "1xy 2zw");
+}
+
+/// The session's DateStyle and TimeZone say what a value means, on every route.
+#[test]
+fn date_style_and_time_zone_set_the_sessions() {
+    let mut world = world();
+    world.sql("CREATE TABLE t (d date, z timestamptz)");
+    let file = world.file("t.csv", b"03/02/2024,2024-07-01 12:00:00\n");
+    let url = world.server.url("postgres");
+    for method in ["copy-csv", "copy-binary", "insert", "insert-batch", "staged", "lanes", "auto"] {
+        world.sql("TRUNCATE t");
+        let zones = ["--date-style", "ISO, DMY", "--time-zone", "Asia/Tokyo"];
+        world
+            .load(&[&[file.as_str(), "--table", "t", "--method", method], &zones[..]].concat())
+            .unwrap();
+        let row =
+            world.sql("SELECT to_char(d, 'YYYY-MM-DD ') || (z AT TIME ZONE 'UTC')::text FROM t");
+        assert_eq!(row, "2024-02-03 2024-07-01 03:00:00", "{method}");
+    }
+    let wrong =
+        program(&["load", &file, "--table", "t", "--to", &url, "--time-zone", "Nowhere/None"]);
+    assert_eq!(wrong.status.code(), Some(1), "{}", said(&wrong));
+}
+
+#[test]
+fn lanes_default_to_the_number_of_cores() {
+    let mut world = world();
+    world.sql("CREATE TABLE t (a int, b text)");
+    let file = world.file("t.csv", b"1,x\n");
+    let summary = world.load(&[&file, "--table", "t", "--method", "lanes"]).unwrap();
+    let cores = std::thread::available_parallelism().unwrap().get();
+    assert_eq!(summary["lanes"], cores);
+}
+
+/// 2 only before anything is connected: these have a server that cannot be reached.
+#[test]
+fn exit_codes() {
+    let mut world = world();
+    world.sql("CREATE TABLE t (a int, b text)");
+    let url = world.server.url("postgres");
+    let good = world.file("good.csv", b"1,x\n");
+    let bad = world.file("bad.csv", b"1,x\nq,y\n");
+    let nowhere = "postgresql://nobody@127.0.0.1:1/none";
+    let usage: [&[&str]; 6] = [
+        &["--reject-limit", "5"],
+        &["--format", "binary", "--header"],
+        &["--delimiter", "ab"],
+        &["--method", "fastest"],
+        &["--lanes", "0"],
+        &["--no-such-option"],
+    ];
+    for more in usage {
+        let output = program(&[&["load", &good, "--table", "t", "--to", nowhere], more].concat());
+        assert_eq!(output.status.code(), Some(2), "{more:?}: {}", said(&output));
+    }
+    let rejects = world.path("rejects");
+    let reject = ["--on-error", "reject", "--reject-file", &rejects];
+    let cases: [(&str, &str, &[&str], i32); 6] = [
+        (&good, nowhere, &[], 1),
+        ("missing.csv", nowhere, &[], 1),
+        (&bad, &url, &[], 1),
+        (&good, &url, &["--columns", "a,nope"], 1),
+        (&bad, &url, &reject, 3),
+        (&good, &url, &[], 0),
+    ];
+    for (file, to, more, code) in cases {
+        let output = program(&[&["load", file, "--table", "t", "--to", to], more].concat());
+        assert_eq!(output.status.code(), Some(code), "{file} {more:?}: {}", said(&output));
+    }
+    // Within the limit it is 3 only where something was rejected.
+    let none = world.path("none");
+    let reject = ["--on-error", "reject", "--reject-file", &none];
+    let output = program(&[&["load", &good, "--table", "t", "--to", &url], &reject[..]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+}
+
+#[test]
+fn the_summary_has_its_four_integers_and_counts_no_header() {
+    let mut world = world();
+    world.sql("CREATE TABLE t (a int, b text)");
+    let file = world.file("t.csv", b"a,b\n1,x\nq,y\n3,z\n4,w\n5,v\n");
+    let rejects = world.path("rejects");
+    let summary = world
+        .load(&[
+            &file,
+            "--table",
+            "t",
+            "--header",
+            "--skip",
+            "1",
+            "--limit",
+            "3",
+            "--where",
+            "a <> 3",
+            "--on-error",
+            "reject",
+            "--reject-file",
+            &rejects,
+        ])
+        .unwrap();
+    let n = |key: &str| summary[key].as_u64().unwrap();
+    // Skipped: the first record, and the one that --where leaves out.
+    assert_eq!((n("read"), n("loaded"), n("rejected"), n("skipped")), (4, 1, 1, 2));
+}
+
+#[test]
+fn the_same_file_again_is_loaded_again() {
+    let mut world = world();
+    world.sql("CREATE TABLE t (a int, b text)");
+    let file = world.file("t.csv", b"1,x\n2,y\n");
+    for rows in ["2", "4"] {
+        world.load(&[&file, "--table", "t"]).unwrap();
+        assert_eq!(world.sql("SELECT count(*) FROM t"), rows);
+    }
+    assert_eq!(world.sql("SELECT to_regnamespace('pgsluice_loads')"), "", "nothing is remembered");
+}
+
+/// Without the right to make the schema the load works, and the plan says what is lost.
+#[test]
+fn without_the_right_to_make_the_ledger_the_load_works() {
+    let mut world = world();
+    world.sql(
+        "CREATE ROLE loader LOGIN; CREATE SCHEMA s AUTHORIZATION loader;
+         CREATE TABLE s.t (a int PRIMARY KEY, b text); ALTER TABLE s.t OWNER TO loader",
+    );
+    let url = world.server.url("postgres").replace("postgres@", "loader@");
+    let file = world.file("t.csv", b"1,x\n2,y\n");
+    let plan = program(&["plan", &file, "--table", "s.t", "--to", &url]);
+    let plan = String::from_utf8_lossy(&plan.stdout).into_owned();
+    assert!(plan.contains("repair cannot help"), "{plan}");
+    let output = program(&["load", &file, "--table", "s.t", "--to", &url]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(world.sql("SELECT count(*) FROM s.t"), "2");
+    assert_eq!(world.sql("SELECT to_regnamespace('pgsluice_loads')"), "");
+}
+
+#[test]
+fn a_lock_that_is_not_to_be_had_in_time_fails_the_load() {
+    let mut world = world();
+    world.sql("CREATE TABLE t (a int, b text)");
+    let file = world.file("t.csv", b"1,x\n");
+    world.sql("BEGIN");
+    world.sql("LOCK TABLE t");
+    let said = world.load(&[&file, "--table", "t", "--lock-timeout", "300ms"]).unwrap_err();
+    assert!(said.contains("lock timeout"), "{said}");
+    world.sql("ROLLBACK");
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "0");
+}
