@@ -175,18 +175,27 @@ pub struct ErrorArguments {
     pub reject_limit: Option<Limit>,
 }
 
-/// What the arguments mean.
-///
-/// # Errors
-///
-/// They contradict each other, or a pattern matches no file.
-pub fn options(
-    source: &SourceArguments,
-    target: &TargetArguments,
-    errors: &ErrorArguments,
-) -> Result<Options, Failure> {
-    let rejects = rejects(errors, &source.files)?;
-    Ok(Options { input: input(source)?, target: target_options(target), rejects })
+/// What `load`, `plan` and `check` take alike.
+#[derive(Args, Debug)]
+pub struct LoadArguments {
+    #[command(flatten)]
+    source: SourceArguments,
+    #[command(flatten)]
+    target: TargetArguments,
+    #[command(flatten)]
+    errors: ErrorArguments,
+}
+
+impl LoadArguments {
+    /// What the arguments mean.
+    ///
+    /// # Errors
+    ///
+    /// They contradict each other, or a pattern matches no file.
+    pub fn options(&self) -> Result<Options, Failure> {
+        let rejects = rejects(&self.errors, &self.source.files)?;
+        Ok(Options { input: input(&self.source)?, target: target_options(&self.target), rejects })
+    }
 }
 
 fn rejects(a: &ErrorArguments, files: &[PathBuf]) -> Result<Option<RejectOptions>, Failure> {

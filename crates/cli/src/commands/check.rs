@@ -1,6 +1,6 @@
 //! `pgsluice check`: every value of the files tried, nothing loaded.
 
-use crate::arguments::{options, ErrorArguments, SourceArguments, TargetArguments};
+use crate::arguments::LoadArguments;
 use crate::commands::load::REJECTED;
 use crate::failure::Failure;
 use crate::output::{print, say};
@@ -24,11 +24,7 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
     #[command(flatten)]
-    source: SourceArguments,
-    #[command(flatten)]
-    target: TargetArguments,
-    #[command(flatten)]
-    errors: ErrorArguments,
+    load: LoadArguments,
     /// List bad records as JSON, one object a line
     #[arg(long, help_heading = "Output")]
     json: bool,
@@ -36,7 +32,7 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let options = options(&arguments.source, &arguments.target, &arguments.errors)?;
+    let options = arguments.load.options()?;
     let json = arguments.json;
     let lost = Arc::new(OnceLock::new());
     let first = lost.clone();

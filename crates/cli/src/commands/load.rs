@@ -1,6 +1,6 @@
 //! `pgsluice load`: files into a table.
 
-use crate::arguments::{options, ErrorArguments, SourceArguments, TargetArguments};
+use crate::arguments::LoadArguments;
 use crate::failure::{Failure, FAILED};
 use crate::output::say;
 use crate::progress::Shown;
@@ -26,11 +26,7 @@ pub(super) const REJECTED: u8 = 3;
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
     #[command(flatten)]
-    source: SourceArguments,
-    #[command(flatten)]
-    target: TargetArguments,
-    #[command(flatten)]
-    errors: ErrorArguments,
+    load: LoadArguments,
     /// Write the summary as JSON
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     summary: Option<PathBuf>,
@@ -41,7 +37,7 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let options = options(&arguments.source, &arguments.target, &arguments.errors)?;
+    let options = arguments.load.options()?;
     let file = arguments.summary.as_deref().map(SummaryFile::open).transpose()?;
     let watch = Watch::default();
     stop_on_signal(&watch)?;

@@ -1,6 +1,6 @@
 //! `pgsluice plan`: what a load would do.
 
-use crate::arguments::{options, ErrorArguments, SourceArguments, TargetArguments};
+use crate::arguments::LoadArguments;
 use crate::failure::Failure;
 use crate::output::print;
 use clap::Args;
@@ -15,16 +15,12 @@ use std::process::ExitCode;
 )]
 pub struct Arguments {
     #[command(flatten)]
-    source: SourceArguments,
-    #[command(flatten)]
-    target: TargetArguments,
-    #[command(flatten)]
-    errors: ErrorArguments,
+    load: LoadArguments,
 }
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let plan = plan_only(&options(&arguments.source, &arguments.target, &arguments.errors)?)?;
+    let plan = plan_only(&arguments.load.options()?)?;
     print(lines(&plan).join("\n"))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -91,8 +91,6 @@ pub struct ColumnFacts {
     pub generated: bool,
     /// `GENERATED … AS IDENTITY`
     pub identity: bool,
-    /// the sequence that the column owns, quoted and qualified
-    pub sequence: Option<String>,
 }
 
 /// Facts about one index.
@@ -340,7 +338,7 @@ fn columns(conn: &mut Conn, server: &ServerFacts, oid: &str) -> Result<Vec<Colum
     let rows = conn.query(
         "SELECT a.attnum, a.attname, format_type(a.atttypid, a.atttypmod), a.atttypid, \
          a.atttypmod, a.attnotnull, pg_get_expr(d.adbin, d.adrelid), a.attgenerated <> '', \
-         a.attidentity <> '', pg_get_serial_sequence($1::oid::regclass::text, a.attname), \
+         a.attidentity <> '', \
          (WITH RECURSIVE b AS (SELECT t.oid, t.typtype, t.typbasetype UNION ALL \
            SELECT u.oid, u.typtype, u.typbasetype FROM pg_catalog.pg_type u, b \
            WHERE b.typtype = 'd' AND u.oid = b.typbasetype) \
@@ -363,14 +361,13 @@ fn columns(conn: &mut Conn, server: &ServerFacts, oid: &str) -> Result<Vec<Colum
             number,
             name: text(1),
             type_name: text(2),
-            plain_type: text(10),
+            plain_type: text(9),
             ty: resolved.ty,
             not_null: text(5) == "t" || resolved.not_null,
             default: row[6].clone(),
             volatile_default: volatile.contains(&number),
             generated: text(7) == "t",
             identity: text(8) == "t",
-            sequence: row[9].clone(),
         }
     };
     Ok(rows.iter().map(column).collect())
