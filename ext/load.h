@@ -81,7 +81,7 @@ extern bool sluice_take_server_row(SluiceLoad *load, SluiceSource *src);
 extern void sluice_flush(SluiceLoad *load);
 extern bool sluice_finish_source(SluiceLoad *load);
 extern void sluice_load_rows(SluiceLoad *load);
-extern void sluice_core_failed(void);
+extern void sluice_core_failed(SluiceStatus status);
 
 /* pipeline.c */
 extern bool sluice_pipeline(SluiceLoad *load);

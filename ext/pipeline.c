@@ -278,8 +278,8 @@ install_chunk(SluiceLoad *load, SluiceChunk *chunk)
 	char	   *memory = chunk_memory(pipe->shared, pipe->consumed);
 	bool		more = true;
 
-	if (chunk->status == SLUICE_PANIC)
-		sluice_core_failed();
+	if (chunk->status == SLUICE_PANIC || chunk->status == SLUICE_MEMORY)
+		sluice_core_failed(chunk->status);
 	/* The same memory at this process's addresses. */
 	slice.input = (const uint8_t *) memory;
 	slice.arena = (uint8_t *) memory + CHUNK_INPUT;

@@ -246,10 +246,15 @@ ask_server(SluiceLoad *load)
 		sluice_take_server_row(load, &load->source);
 }
 
-/* The core has panicked: a bug. */
+/* The core has no memory, or has panicked: a bug. */
 void
-sluice_core_failed(void)
+sluice_core_failed(SluiceStatus status)
 {
+	if (status == SLUICE_MEMORY)
+		ereport(ERROR,
+				(errcode(ERRCODE_OUT_OF_MEMORY),
+				 errmsg("out of memory"),
+				 errdetail("Failed while forming the rows of a COPY.")));
 	ereport(ERROR,
 			(errcode(ERRCODE_INTERNAL_ERROR),
 			 errmsg("pgsluice: internal error in the core"),
@@ -277,8 +282,8 @@ form(SluiceLoad *load)
 	status = pgsluice_form(load->plan, slice);
 	INSTR_TIME_SET_CURRENT(after);
 	INSTR_TIME_ACCUM_DIFF(sluice_report.forming, after, before);
-	if (status == SLUICE_PANIC)
-		sluice_core_failed();
+	if (status == SLUICE_PANIC || status == SLUICE_MEMORY)
+		sluice_core_failed(status);
 	sluice_accept_rows(load, slice);
 	src->start += slice->consumed;
 	load->lines += slice->lines;

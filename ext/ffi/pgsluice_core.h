@@ -71,7 +71,8 @@ typedef enum SluiceStatus
 	SLUICE_FULL = 1,
 	SLUICE_ASK = 2,
 	SLUICE_ENDED = 3,
-	SLUICE_PANIC = 4
+	SLUICE_PANIC = 4,
+	SLUICE_MEMORY = 5
 } SluiceStatus;
 
 typedef struct SluiceRow

@@ -24,6 +24,8 @@ pub enum Status {
     Ended = 3,
     /// a bug: the statement must fail
     Panic = 4,
+    /// there is no more memory: the statement must fail
+    Memory = 5,
 }
 
 /// A formed tuple and where it comes from.

@@ -114,7 +114,9 @@ impl From<Failure> for IndexStatus {
 }
 
 pub(crate) fn guarded(what: impl FnOnce() -> Result<IndexStatus, Failure>) -> IndexStatus {
+    crate::memory::ran_out();
     match catch_unwind(AssertUnwindSafe(what)) {
+        Ok(Ok(_)) if crate::memory::ran_out() => IndexStatus::NoMemory,
         Ok(Ok(status)) => status,
         Ok(Err(failure)) => failure.into(),
         Err(_) => IndexStatus::Panic,

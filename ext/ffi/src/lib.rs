@@ -5,12 +5,14 @@
 //! - Rust never calls PostgreSQL, so that `longjmp` never crosses its frames.
 //! - Every entry catches panics and answers [`Status::Panic`].
 //! - Bytes and tuples live in memory that C hands in; what Rust allocates for
-//!   itself is bounded by the size of a slice and reserved fallibly when the
-//!   plan is made, because a failed allocation would abort the backend.
+//!   itself is bounded by the size of a slice; what is large is reserved fallibly
+//!   when the plan is made, because a failed allocation would abort the backend,
+//!   and what is small has a reserve ([`memory`]).
 
 mod form;
 mod index;
 mod index_page;
+mod memory;
 mod plan;
 mod rank;
 
@@ -36,11 +38,13 @@ pub unsafe extern "C" fn pgsluice_plan(
     dialect: *const DialectDef,
     env: *const EnvDef,
 ) -> *mut Plan {
+    memory::ran_out();
     let made = catch_unwind(AssertUnwindSafe(|| {
         // SAFETY: the caller's duty, as above.
         let plan =
             unsafe { plan::Plan::new(plan::slice(columns, ncolumns), fields, &*dialect, &*env) };
-        plan.map_or(std::ptr::null_mut(), |plan| Box::into_raw(Box::new(plan)))
+        let plan = plan.map(Box::new).filter(|_| !memory::ran_out());
+        plan.map_or(std::ptr::null_mut(), Box::into_raw)
     }));
     made.unwrap_or(std::ptr::null_mut())
 }
@@ -92,5 +96,8 @@ pub unsafe extern "C" fn pgsluice_form(plan: *mut Plan, slice: *mut Slice) -> St
         // SAFETY: the caller's duty.
         unsafe { form::form(plan, slice) }
     }));
+    if memory::ran_out() {
+        return Status::Memory;
+    }
     formed.unwrap_or(Status::Panic)
 }

@@ -146,7 +146,7 @@ impl Plan {
             // SAFETY: the caller's duty.
             unsafe {
                 columns.push(column(def));
-                heap.push(heap_column(def));
+                heap.push(heap_column(def)?);
             }
         }
         let mut scratch = Scratch::default();
@@ -189,17 +189,22 @@ unsafe fn column(def: &ColumnDef) -> Column {
 /// # Safety
 ///
 /// As [`column`].
-unsafe fn heap_column(def: &ColumnDef) -> HeapColumn {
-    let given = (def.source == FROM_GIVEN)
+unsafe fn heap_column(def: &ColumnDef) -> Option<HeapColumn> {
+    let mut given = None;
+    if def.source == FROM_GIVEN {
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(def.given_len).ok()?;
         // SAFETY: the caller's duty.
-        .then(|| unsafe { slice(def.given, def.given_len) }.to_vec());
-    HeapColumn {
+        bytes.extend_from_slice(unsafe { slice(def.given, def.given_len) });
+        given = Some(bytes);
+    }
+    Some(HeapColumn {
         len: def.len,
         align: def.align,
         packable: def.packable,
         element_align: def.element_align,
         given,
-    }
+    })
 }
 
 /// # Safety

@@ -63,6 +63,7 @@ fn the_header_is_in_step() {
         ("SLUICE_ASK", Status::Ask),
         ("SLUICE_ENDED", Status::Ended),
         ("SLUICE_PANIC", Status::Panic),
+        ("SLUICE_MEMORY", Status::Memory),
     ] {
         expected.push((name.into(), status as usize));
     }
