@@ -1,0 +1,346 @@
+//! A load that ends at any moment, by Ctrl-C or by a connection that is cut:
+//! all rows or none, as the exit code says, and after `repair` the table is
+//! what it was: indexes, constraints, triggers, persistence.
+
+mod common;
+
+use common::{each_major, World};
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, sleep};
+use std::time::{Duration, Instant};
+
+const ROWS: usize = 60_000;
+
+const METHODS: [&[&str]; 7] = [
+    &["--method", "copy-binary", "--indexes", "rebuild"],
+    &["--method", "copy-fresh", "--triggers", "off", "--foreign-keys", "revalidate"],
+    &["--method", "unlogged-logged", "--indexes", "keep"],
+    &["--method", "lanes", "--lanes", "2", "--triggers", "off"],
+    &["--method", "staged", "--foreign-keys", "revalidate"],
+    &["--method", "insert-batch"],
+    &["--on-error", "reject"],
+];
+
+const TABLE: &str = "DROP TABLE IF EXISTS t, p; DROP FUNCTION IF EXISTS fire;
+    CREATE TABLE p (k int PRIMARY KEY); INSERT INTO p SELECT generate_series(0, 9);
+    CREATE TABLE t (id int PRIMARY KEY, k int REFERENCES p, b text CHECK (b <> ''), s serial);
+    CREATE INDEX t_k ON t (k); CREATE UNIQUE INDEX t_b ON t (b, id) WHERE id > 5;
+    COMMENT ON INDEX t_k IS 'of k'; CREATE INDEX t_s ON t (s) WITH (fillfactor = 60);
+    CREATE FUNCTION fire() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+    CREATE TRIGGER fires AFTER INSERT ON t FOR EACH ROW EXECUTE FUNCTION fire();
+    ALTER TABLE t ENABLE ALWAYS TRIGGER fires";
+
+/// Everything that a load may take down, in one text.
+fn facts(world: &mut World) -> String {
+    world.sql(
+        "SELECT (SELECT string_agg(pg_get_indexdef(indexrelid) || indisvalid ||
+             coalesce(obj_description(indexrelid), ''), '; ' ORDER BY indexrelid::regclass::text)
+           FROM pg_index WHERE indrelid = 't'::regclass)
+         || (SELECT string_agg(conname || pg_get_constraintdef(oid) || convalidated, '; ' ORDER BY conname)
+           FROM pg_constraint WHERE conrelid = 't'::regclass)
+         || (SELECT string_agg(pg_get_triggerdef(oid) || tgenabled::text, '; ' ORDER BY tgname)
+           FROM pg_trigger WHERE tgrelid = 't'::regclass AND NOT tgisinternal)
+         || (SELECT relpersistence::text FROM pg_class WHERE oid = 't'::regclass)",
+    )
+}
+
+fn file(world: &World) -> String {
+    let row = |i: usize| format!("{i},{},some text\n", i % 10);
+    world.file("rows.csv", (0..ROWS).map(row).collect::<String>().as_bytes())
+}
+
+/// The load's arguments, its reject file a new one.
+fn arguments(world: &World, file: &str, method: &[&str], url: &str) -> Vec<String> {
+    let rejects = world.path("rejects");
+    let _ = std::fs::remove_file(&rejects);
+    let _ = std::fs::remove_file(format!("{rejects}.jsonl"));
+    let mut all = vec!["load", file, "--table", "t", "--columns", "id,k,b", "--to", url];
+    all.extend(method);
+    if method.contains(&"reject") {
+        all.extend(["--reject-file", &rejects]);
+    }
+    all.into_iter().map(str::to_owned).collect()
+}
+
+/// After the load: what the exit code says is so; after `repair` all is as before.
+fn settled(world: &mut World, before: &str, code: Option<i32>, said: &str, what: &str) -> bool {
+    // The server may not have noticed yet that the client is gone.
+    let busy = "SELECT count(*) FROM pg_stat_activity WHERE pid <> pg_backend_pid() \
+        AND backend_type = 'client backend'";
+    let start = Instant::now();
+    while world.sql(busy) != "0" {
+        assert!(start.elapsed() < Duration::from_secs(30), "{what}: a session stays: {said}");
+        sleep(Duration::from_millis(10));
+    }
+    let repair = world.run(&["repair"]);
+    assert_eq!(repair.status.code(), Some(0), "{what}: {repair:?}\n{said}");
+    assert_eq!(facts(world), before, "{what}: {said}");
+    assert_eq!(world.sql("SELECT count(*) FROM pg_prepared_xacts"), "0", "{what}: {said}");
+    let left = "SELECT count(*) FROM pg_class WHERE relname LIKE 'pgsluice\\_%'";
+    assert_eq!(world.sql(left), "0", "{what}: {said}");
+    let rows: usize = world.sql("SELECT count(*) FROM t").parse().unwrap();
+    assert!(rows == 0 || rows == ROWS, "{what}: {rows} rows: {said}");
+    assert!(!said.contains("panicked"), "{what}: {said}");
+    match code {
+        Some(0) => assert_eq!(rows, ROWS, "{what}: {said}"),
+        // What a failure leaves is named, and so is what nobody can know.
+        Some(1) if rows == ROWS => {
+            let told = ["changed: ", "outcome is unknown", "the rows are"];
+            assert!(told.iter().any(|t| said.contains(t)), "{what}: loaded, and said: {said}");
+        }
+        Some(1) => {}
+        code => panic!("{what}: {code:?}: {said}"),
+    }
+    rows == ROWS
+}
+
+/// Each method with a Ctrl-C at moments that are spread over the time it takes.
+fn interrupted(world: &mut World, moments: u32) {
+    let file = file(world);
+    for method in METHODS {
+        world.sql(TABLE);
+        let before = facts(world);
+        let url = world.server.url("postgres");
+        let mut outcomes = [0, 0];
+        let start = Instant::now();
+        let whole = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
+            .args(arguments(world, &file, method, &url))
+            .output()
+            .unwrap();
+        assert!(whole.status.success(), "{method:?}: {whole:?}");
+        let whole = start.elapsed();
+        for moment in 0..moments {
+            world.sql("TRUNCATE t");
+            let child = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
+                .args(arguments(world, &file, method, &url))
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap();
+            sleep(Duration::from_millis(25) + whole * moment / moments);
+            let _ = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+            let output = child.wait_with_output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            // The first moment may come before the program listens to signals.
+            let code = output.status.code().or(Some(1));
+            let what = format!("{method:?}, moment {moment} of {moments}");
+            outcomes[usize::from(settled(world, &before, code, &said, &what))] += 1;
+        }
+        eprintln!("{method:?}: {outcomes:?} of Ctrl-C before and after the commit");
+        assert!(outcomes[0] > 0, "{method:?}: no Ctrl-C came in time");
+    }
+}
+
+/// What a proxy does with the next statement that it sees.
+const PASS: u8 = 0;
+const CUT_BEFORE: u8 = 1;
+const CUT_AFTER: u8 = 2;
+
+/// Between the program and the server: cuts all connections when it is told to,
+/// and takes new ones.
+struct Proxy {
+    folder: String,
+    /// both ends of every connection
+    open: Arc<Mutex<Vec<UnixStream>>>,
+    order: Arc<AtomicU8>,
+    closing: Arc<AtomicBool>,
+}
+
+impl Proxy {
+    /// `statement`: where in the stream an order is carried out.
+    fn new(world: &World, statement: &'static [u8]) -> Proxy {
+        let folder = world.path("proxy");
+        std::fs::create_dir_all(&folder).unwrap();
+        let name = ".s.PGSQL.5432";
+        let _ = std::fs::remove_file(format!("{folder}/{name}"));
+        let listener = UnixListener::bind(format!("{folder}/{name}")).unwrap();
+        let server = world.server.socket_dir().join(name);
+        let proxy = Proxy {
+            folder,
+            open: Arc::default(),
+            order: Arc::new(AtomicU8::new(PASS)),
+            closing: Arc::default(),
+        };
+        let (open, order, closing) =
+            (proxy.open.clone(), proxy.order.clone(), proxy.closing.clone());
+        thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                if closing.load(Ordering::SeqCst) {
+                    break;
+                }
+                let Ok(upstream) = UnixStream::connect(&server) else { continue };
+                let ends = [&client, &upstream, &client, &upstream].map(|s| s.try_clone().unwrap());
+                let [from_client, to_server, to_client, from_server] = ends;
+                open.lock().unwrap().extend([client, upstream]);
+                let (open, order) = (open.clone(), order.clone());
+                thread::spawn(move || {
+                    forward(
+                        from_client,
+                        to_server,
+                        &|bytes| {
+                            let found = bytes.windows(statement.len()).any(|w| w == statement);
+                            match order.load(Ordering::SeqCst) {
+                                // Only once: the program may ask again.
+                                order_now if found && order_now != PASS => {
+                                    order.store(PASS, Ordering::SeqCst);
+                                    order_now
+                                }
+                                _ => PASS,
+                            }
+                        },
+                        &open,
+                    )
+                });
+                thread::spawn(move || {
+                    forward(from_server, to_client, &|_| PASS, &Mutex::default())
+                });
+            }
+        });
+        proxy
+    }
+
+    fn url(&self) -> String {
+        format!("host={} user=postgres dbname=postgres", self.folder)
+    }
+
+    fn cut(&self) {
+        cut(&self.open);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.closing.store(true, Ordering::SeqCst);
+        let _ = UnixStream::connect(format!("{}/.s.PGSQL.5432", self.folder));
+        self.cut();
+    }
+}
+
+fn cut(open: &Mutex<Vec<UnixStream>>) {
+    for stream in open.lock().unwrap().drain(..) {
+        let _ = stream.shutdown(std::net::Shutdown::Both);
+    }
+}
+
+fn forward(
+    mut from: UnixStream,
+    mut to: UnixStream,
+    order: &dyn Fn(&[u8]) -> u8,
+    open: &Mutex<Vec<UnixStream>>,
+) {
+    let mut block = vec![0; 1 << 16];
+    while let Ok(got @ 1..) = from.read(&mut block) {
+        let order = order(&block[..got]);
+        if order == CUT_BEFORE {
+            return cut(open);
+        }
+        if to.write_all(&block[..got]).is_err() {
+            break;
+        }
+        if order == CUT_AFTER {
+            // The server has it, and nobody hears what it answers.
+            return cut(open);
+        }
+    }
+    let _ = to.shutdown(std::net::Shutdown::Both);
+}
+
+fn run(world: &World, file: &str, method: &[&str], url: &str) -> (Option<i32>, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
+        .args(arguments(world, file, method, url))
+        .output()
+        .unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// The connection goes just before COMMIT reaches the server, or just after:
+/// the server is asked over a new one what became of it.
+fn cut_at_the_commit(world: &mut World) {
+    let file = file(world);
+    for method in METHODS {
+        // Two-phase commit has its own statement.
+        let lanes = method.contains(&"lanes");
+        let commit: &'static [u8] = if lanes { b"COMMIT PREPARED" } else { b"Q\0\0\0\x0bCOMMIT\0" };
+        for order in [CUT_BEFORE, CUT_AFTER] {
+            world.sql(TABLE);
+            let before = facts(world);
+            let proxy = Proxy::new(world, commit);
+            proxy.order.store(order, Ordering::SeqCst);
+            let (code, said) = run(world, &file, method, &proxy.url());
+            assert_eq!(proxy.order.load(Ordering::SeqCst), PASS, "{method:?}: no COMMIT seen");
+            drop(proxy);
+            let what = format!("{method:?}, order {order}");
+            let loaded = settled(world, &before, code, &said, &what);
+            eprintln!(
+                "{what}: code {code:?}, loaded {loaded}: {}",
+                said.lines().next().unwrap_or("")
+            );
+        }
+    }
+}
+
+/// All connections cut at moments that are spread over the load.
+fn cut_at_any_moment(world: &mut World, moments: u32) {
+    let file = file(world);
+    for method in METHODS {
+        world.sql(TABLE);
+        let before = facts(world);
+        let proxy = Proxy::new(world, b"no such statement");
+        let start = Instant::now();
+        let (code, said) = run(world, &file, method, &proxy.url());
+        assert_eq!(code, Some(0), "{method:?}: {said}");
+        let whole = start.elapsed();
+        let mut outcomes = [0, 0];
+        for moment in 0..moments {
+            world.sql("TRUNCATE t");
+            let (arguments, url) = (arguments(world, &file, method, &proxy.url()), proxy.url());
+            let child = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
+                .args(arguments)
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap_or_else(|e| panic!("{url}: {e}"));
+            sleep(Duration::from_millis(25) + whole * moment / moments);
+            proxy.cut();
+            let output = child.wait_with_output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            let what = format!("{method:?} cut at moment {moment} of {moments}");
+            let loaded = settled(world, &before, output.status.code(), &said, &what);
+            outcomes[usize::from(loaded)] += 1;
+        }
+        eprintln!("{method:?}: {outcomes:?} of cuts before and after the commit");
+        assert!(outcomes[0] > 0, "{method:?}: no cut came in time");
+    }
+}
+
+fn world() -> World {
+    World::new(&each_major().pop().unwrap())
+}
+
+#[test]
+fn ctrl_c_at_any_moment() {
+    interrupted(&mut world(), 3);
+}
+
+#[test]
+fn a_connection_cut_at_the_commit() {
+    cut_at_the_commit(&mut world());
+}
+
+#[test]
+fn connections_cut_at_any_moment() {
+    cut_at_any_moment(&mut world(), 2);
+}
+
+#[test]
+#[ignore = "minutes"]
+fn every_moment() {
+    let majors = each_major();
+    for installation in [majors.first().unwrap(), majors.last().unwrap()] {
+        let mut world = World::new(installation);
+        interrupted(&mut world, 6);
+        cut_at_any_moment(&mut world, 6);
+    }
+}
