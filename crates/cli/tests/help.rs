@@ -1,0 +1,146 @@
+//! Every example of the help and of the guide runs as it stands, and the
+//! completions are ones that their shells read.
+
+mod common;
+
+use common::{each_major, World};
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+/// The commands among the examples of the reference, which is the programs'
+/// own help, and in the code of the guide.
+fn examples() -> Vec<String> {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    let reference = fs::read_to_string(docs.join("reference.md")).unwrap();
+    let mut found = Vec::new();
+    for block in reference.split("\nExamples:\n").skip(1) {
+        let block = block.split("\n```").next().unwrap();
+        found.extend(block.lines().filter_map(|l| l.strip_prefix("  ")).map(str::to_owned));
+    }
+    let mut guides: Vec<_> =
+        fs::read_dir(docs.join("guide")).unwrap().map(|e| e.unwrap().path()).collect();
+    guides.sort();
+    for guide in guides {
+        let text = fs::read_to_string(guide).unwrap().replace("\\\n", "");
+        let mut fenced = false;
+        for line in text.lines() {
+            fenced ^= line.starts_with("```");
+            let command = if fenced { Some(line) } else { line.strip_prefix("    ") };
+            let begins = |c: &&str| c.starts_with("pgsluice ") || c.starts_with("psql ");
+            found.extend(command.filter(begins).map(str::to_owned));
+        }
+    }
+    found
+}
+
+/// A machine as the examples take for granted: databases, files, a service.
+struct Stage {
+    world: World,
+}
+
+impl Stage {
+    fn new() -> Stage {
+        let mut world = World::new(&each_major().pop().unwrap());
+        for sql in [
+            "CREATE ROLE loader LOGIN",
+            "CREATE DATABASE test",
+            "CREATE DATABASE shop OWNER loader",
+        ] {
+            world.sql(sql);
+        }
+        for folder in ["plain", "header", "bin", "home/.local/share/bash-completion/completions"] {
+            fs::create_dir_all(world.path(folder)).unwrap();
+        }
+        // Outside of the clone, where its server would be the clone's own.
+        fs::copy(env!("CARGO_BIN_EXE_pgsluice"), world.path("bin/pgsluice")).unwrap();
+        let service = "[shop]\ndbname=shop\nuser=loader\n";
+        fs::write(world.path("services"), service).unwrap();
+        let stage = Stage { world };
+        let made = stage.run(
+            ".",
+            "pgsluice sample votes --rows 2000 --out plain/votes.csv
+             (echo username,link,score; cat plain/votes.csv) >header/votes.csv
+             gzip <header/votes.csv >header/part-1.csv.gz
+             pgsluice sample events --rows 2000 --format text | gzip >plain/big.tsv.gz
+             pgsluice sample events --ddl | psql -q -v ON_ERROR_STOP=1
+             psql -q -v ON_ERROR_STOP=1 -c 'CREATE TABLE votes (username text, link text, score int)' \
+                 -c 'CREATE SCHEMA s' -c 'CREATE TABLE s.votes (LIKE votes)'",
+        );
+        assert!(made.status.success(), "{made:?}");
+        stage
+    }
+
+    /// Runs a command of the shell in a folder of the stage.
+    fn run(&self, folder: &str, command: &str) -> Output {
+        let programs = &self.world.server.installation().bin;
+        let path = format!("{}:{}:/usr/bin:/bin", self.world.path("bin"), programs.display());
+        Command::new("bash")
+            .args(["-e", "-c", command])
+            .current_dir(self.world.path(folder))
+            .env("PATH", path)
+            .env("HOME", self.world.path("home"))
+            .env("XDG_STATE_HOME", self.world.path("home/.local/state"))
+            .env("PGHOST", self.world.server.socket_dir())
+            .envs([("PGUSER", "postgres"), ("PGDATABASE", "test"), ("URL", "dbname=test")])
+            .env("PGSERVICEFILE", self.world.path("services"))
+            .env("PGSLUICE_PG_BIN", programs)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap()
+    }
+}
+
+#[test]
+fn every_example_runs() {
+    let stage = Stage::new();
+    let examples = examples();
+    assert!(examples.len() > 20, "{examples:?}");
+    for example in examples {
+        if example.contains("| jq") && Command::new("jq").arg("--version").output().is_err() {
+            eprintln!("left out: there is no jq here for {example}");
+            continue;
+        }
+        let folder = if example.contains("--header") { "header" } else { "plain" };
+        // A machine that is not there, and a file of 160 MB.
+        let command = example.replace("@db.example/", "@/").replace("7500000", "2000");
+        let output = stage.run(folder, &command);
+        assert!(output.status.success(), "{example}: {output:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!said.contains("error"), "{example}: {said}");
+        let _ = fs::remove_file(stage.world.path("plain/votes.bin"));
+    }
+}
+
+/// The shells that are here read their completions, and bash offers what there is.
+#[test]
+fn completions() {
+    let stage = Stage::new();
+    for (shell, check) in [
+        ("bash", "bash -n made"),
+        ("zsh", "zsh -n made"),
+        ("fish", "fish --no-execute made"),
+        ("elvish", "elvish -compileonly made"),
+        ("powershell", "true"),
+    ] {
+        let output = stage.run("plain", &format!("pgsluice completions {shell} >made"));
+        assert!(output.status.success(), "{shell}: {output:?}");
+        let made = fs::read_to_string(stage.world.path("plain/made")).unwrap();
+        for word in ["load", "plan", "reject-file"] {
+            assert!(made.contains(word), "{shell} lacks {word}");
+        }
+        let program = check.split(' ').next().unwrap();
+        if stage.run("plain", &format!("command -v {program}")).status.success() {
+            let output = stage.run("plain", check);
+            assert!(output.status.success(), "{shell}: {output:?}");
+        } else {
+            eprintln!("left out: there is no {program} here to read its completions");
+        }
+    }
+    let ask = "source <(pgsluice completions bash); COMP_WORDS=(pgsluice loa); COMP_CWORD=1
+        _pgsluice pgsluice loa pgsluice; echo \"${COMPREPLY[*]}\"
+        COMP_WORDS=(pgsluice load --reject-f); COMP_CWORD=2
+        _pgsluice pgsluice --reject-f load; echo \"${COMPREPLY[*]}\"";
+    let output = stage.run("plain", ask);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "load\n--reject-file\n", "{output:?}");
+}
