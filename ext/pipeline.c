@@ -7,6 +7,7 @@
 #include <sys/statvfs.h>
 
 #include "miscadmin.h"
+#include "port/pg_bswap.h"
 #include "postmaster/bgworker.h"
 #include "storage/dsm.h"
 #include "storage/proc.h"
@@ -94,6 +95,7 @@ open_pipeline(SluiceLoad *load)
 	shared->leader = MyLatch;
 	shared->nchunks = nchunks;
 	shared->asks_len = load->slice.asks_len ? CHUNK_ASKS : 0;
+	shared->binary = load->source.binary;
 	shared->single_byte = load->source.single_byte;
 	shared->plan_at = plan_at;
 	shared->chunks_at = chunks_at;
@@ -135,15 +137,59 @@ sluice_pipeline_close(SluiceLoad *load)
 }
 
 /*
+ * Where the last tuple of binary data ends that ends within data[0, len). From
+ * what is no tuple on, the trailer too, the rest goes to the server in one piece.
+ */
+static size_t
+last_tuple_end(const char *data, size_t len, size_t fields)
+{
+	size_t		at = 0;
+
+	for (;;)
+	{
+		size_t		next = at + 2;
+		uint16		count;
+
+		if (next > len)
+			return at;
+		memcpy(&count, data + at, 2);
+		if (pg_ntoh16(count) != fields)
+			return len;
+		for (size_t i = 0; i < fields; i++)
+		{
+			uint32		size;
+
+			if (len - next < 4)
+				return at;
+			memcpy(&size, data + next, 4);
+			size = pg_ntoh32(size);
+			next += 4;
+			if (size == PG_UINT32_MAX)
+				continue;		/* NULL */
+			if (size > PG_INT32_MAX)
+				return len;
+			if (len - next < size)
+				return at;
+			next += size;
+		}
+		at = next;
+	}
+}
+
+/*
  * Where the last record ends that ends within data[0, len); 0 where none does.
  *
  * CSV: behind the last LF with an even number of quotes before it; a quote
  * toggles wherever it stands. Text: behind the last LF that no backslash hides.
  */
 static size_t
-last_record_end(const char *data, size_t len, const SluiceDialect *dialect)
+last_record_end(const char *data, size_t len, const SluicePlanArgs *args)
 {
+	const SluiceDialect *dialect = &args->dialect;
 	bool		in_quote = false;
+
+	if (dialect->binary)
+		return last_tuple_end(data, len, args->fields);
 
 	if (dialect->csv)
 	{
@@ -192,7 +238,7 @@ fill_chunk(SluiceLoad *load)
 	len += got;
 	INSTR_TIME_SET_CURRENT(after);
 	INSTR_TIME_ACCUM_DIFF(sluice_report.reading, after, before);
-	cut = src->eof ? len : last_record_end(memory, len, &load->args.dialect);
+	cut = src->eof ? len : last_record_end(memory, len, &load->args);
 	pipe->rest_len = len - cut;
 	memcpy(pipe->rest, memory + cut, pipe->rest_len);
 	if (cut == 0)
@@ -318,7 +364,7 @@ sluice_pipeline(SluiceLoad *load)
 	bool		more = true;
 
 	/* A cut is known to be right only where LF ends lines and quotes toggle. */
-	if ((load->slice.eol != EOL_NL && load->slice.eol != EOL_CRNL) ||
+	if ((!src->binary && load->slice.eol != EOL_NL && load->slice.eol != EOL_CRNL) ||
 		(load->args.dialect.csv && load->args.dialect.escape != load->args.dialect.quote) ||
 		src->end - src->start > CHUNK_INPUT / 2)
 		return true;

@@ -228,7 +228,10 @@ sluice_take_server_row(SluiceLoad *load, SluiceSource *src)
 							 slot->tts_values, slot->tts_isnull);
 	MemoryContextSwitchTo(old);
 	if (!found)
+	{
+		src->ended = src->binary;	/* by its trailer, or in the middle of one */
 		return false;
+	}
 	load->lines = cstate->cur_lineno;
 	load->slice.eol = (uint8_t) cstate->eol_type;
 	if (compat_skipped(cstate))
@@ -370,9 +373,6 @@ make_plan(SluiceLoad *load)
 		v->attnum = lfirst_int(lc);
 		v->state = compat_default_of(load->cstate, v->attnum);
 	}
-	/* Chunks are cut where lines end. */
-	if (load->source.binary)
-		load->workers = 0;
 	sluice_serial_open(&load->args.serial, load->cstate->rel, load->args.volatiles);
 	slice->rows = load->rows = palloc(sizeof(SluiceRow) * SLUICE_BATCH_ROWS);
 	slice->asks = palloc(sizeof(SluiceAsk) * SLUICE_BATCH_ASKS);

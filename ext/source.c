@@ -48,7 +48,8 @@ lend(void *outbuf, int minread, int maxread)
 		memcpy(outbuf, lender->after, len);
 		lender->after_len -= len;
 		lender->after += len;
-		lender->overlent = true;
+		/* Behind the trailer of binary data there may be nothing. */
+		lender->overlent = len > 0 || !lender->binary;
 		return (int) len;
 	}
 	if (lender->start == lender->end && !lender->eof)
@@ -210,7 +211,8 @@ read_bytes(SluiceSource *src, char *buf, size_t len)
 {
 	size_t		done;
 
-	if (src->eof || src->failure)
+	/* Nothing read because nothing was asked for is not the end. */
+	if (src->eof || src->failure || len == 0)
 		return 0;
 	if (src->kind == COPY_FRONTEND)
 		done = read_from_client(src, buf, len);

@@ -36,7 +36,8 @@ sluice_form_chunk(SluiceShared *shared, uint64 number, SluicePlan *plan)
 	slice->asks = (SluiceAsk *) (memory + CHUNK_INPUT + CHUNK_ARENA + CHUNK_ROWS_SIZE);
 	slice->asks_len = shared->asks_len;
 	slice->eol = chunk->eol;
-	valid = sluice_valid(shared->single_byte, memory, chunk->input_len);
+	valid = shared->binary ? chunk->input_len :
+		sluice_valid(shared->single_byte, memory, chunk->input_len);
 	slice->input_len = valid;
 	slice->last = chunk->last && valid == chunk->input_len;
 	chunk->status = pgsluice_form(plan, slice);

@@ -48,6 +48,7 @@ typedef struct SluiceShared
 	pg_atomic_uint32 nworkers;	/* how many have come */
 	uint32		nchunks;
 	uint32		asks_len;		/* of each chunk: CHUNK_ASKS, or 0 for none */
+	bool		binary;			/* the data */
 	bool		single_byte;	/* the database's encoding */
 	Size		plan_at;		/* where the plan's arguments lie */
 	Size		chunks_at;

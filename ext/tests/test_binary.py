@@ -67,8 +67,9 @@ class Binary(unittest.TestCase):
         """All types in one table, and each alone with some NULLs."""
         every = ", ".join(f"c{n} {kind}" for n, (kind, _) in enumerate(COLUMNS))
         values = ", ".join(f"({value})::{kind}" for kind, value in COLUMNS)
-        data = self.written(f"SELECT {values} FROM generate_series(1, 700) i")
+        data = self.written(f"SELECT {values} FROM generate_series(1, 2500) i")
         self.assertIsNone(self.same(data, f"CREATE TABLE t ({every})"))
+        self.assertIsNone(self.same(data, f"CREATE TABLE t ({every})", COPY[:-1] + ", workers 2)"))
         for kind, value in COLUMNS:
             data = self.written(f"SELECT i, CASE WHEN i % 5 <> 0 THEN ({value})::{kind} END, 'x' FROM generate_series(1, 60) i")
             self.assertIsNone(self.same(data, f"CREATE TABLE t (a int, v {kind}, b text)"))
@@ -84,6 +85,16 @@ class Binary(unittest.TestCase):
             HEADER[:11] + b"\0\0\x12\x34" + b"\0\0\0\x05" + b"12345" + many + end, HEADER[:11] + b"\0\0\0\0\0\0\0\x50" + b"1",
         ):
             self.same(data)
+        # With workers: chunks of 256 kB, the end in one of them or between two.
+        chunks = b"".join(row(struct.pack(">i", i), b"long " * 60) for i in range(9000))
+        for data in (HEADER + chunks + end, HEADER + chunks, HEADER + chunks + end + b"x", HEADER + chunks + b"\xff", HEADER + chunks + good[:-1],
+                     HEADER + chunks + row(b"\0\0\0") + chunks, HEADER + chunks + row(b"\0\0\0\1", b"caf\xe9") + chunks,
+                     HEADER + chunks + row(b"\0\0\0\1", b"x" * 600_000) + chunks + end, HEADER + chunks + b"\0\2\x7f\xff\xff\xff" + chunks):
+            refusal = self.same(data, copy=COPY[:-1] + ", workers 2)")
+            if refusal is None:
+                self.assertEqual(self.cluster.sql(
+                    f"TRUNCATE t; COPY t FROM '{self.cluster.home}/input' WITH (FORMAT binary, pgsluice 'require', workers 2);"
+                    "SELECT workers, rows >= 9000 FROM pgsluice.last_copy"), "2|t")
         for data in (
             b"", b"PGCOPY", HEADER[:12], HEADER[:15], HEADER[:11] + b"\0\x01\0\0\0\0\0\0", HEADER[:11] + b"\0\x04\0\0\0\0\0\0", HEADER[:11] + b"\0\0\0\0\xff\0\0\0",
             *(HEADER + before + bad for before in (b"", many) for bad in (

@@ -109,6 +109,14 @@ class Workers(unittest.TestCase):
         self.assertIsNotNone(self.same(csv(40000), CSV, TABLE[:-1] + ", CHECK (a <> 35000))"))
         self.assertIsNotNone(self.same(csv(40000) + b"7,x,\n", CSV, TABLE[:-1] + ", UNIQUE (a))"))
 
+    def test_records_longer_than_a_chunk(self):
+        """What follows upon them is loaded too, in every format and encoding."""
+        for length in (250_000, 262_144, 300_000, 1_500_000):
+            for data, copy in ((csv(8000) + b'7,"' + b"x\n" * (length // 2) + b'",\n' + csv(30000, seed=5), CSV),
+                               (text(8000) + b"7\t" + b"y" * length + b"\t\\N\n" + text(20000, seed=6), TEXT)):
+                self.assertIsNone(self.same(data, copy))
+                self.assertIsNone(self.same(data, copy[:-1] + ", ENCODING 'LATIN2')"))
+
     def test_refusals(self):
         """An error far into the data names its line."""
         for bad in (b"x,y,\n", b"1,y\n", b"1,y,{\n", b"1,\xff,\n", b"1,y\rz,\n", b'1,"y,\n', b"1,nul\0,\n"):
