@@ -57,6 +57,7 @@ extern SluiceIndexConflict *sluice_index_conflict;
 typedef struct SluiceIndexBuilt
 {
 	Oid			index;
+	bool		long_keys;		/* of variable length */
 	bool		fit;			/* built; else only the stock build can */
 	IndexBuildResult result;
 	SluiceIndexReport report;	/* but for its strings */

@@ -326,7 +326,10 @@ complete_index(SluiceIndexLoad *load, SluiceIndexBuilt *built)
 	index_close(index, NoLock);
 }
 
-/* The one that has the first row with a key again, or NULL. */
+/*
+ * The one that has the first row with a key again, or NULL; of several that have
+ * the same row, the one that stock COPY would have come to first.
+ */
 static SluiceIndexBuilt *
 first_conflict(SluiceIndexBuilt *built, int count)
 {
@@ -334,12 +337,36 @@ first_conflict(SluiceIndexBuilt *built, int count)
 
 	for (int i = 0; i < count; i++)
 	{
-		if (built[i].conflict &&
-			(first == NULL || ItemPointerCompare(&((IndexTuple) built[i].tuple)->t_tid,
-												 &((IndexTuple) first->tuple)->t_tid) < 0))
+		int			order = 0;
+
+		if (!built[i].conflict)
+			continue;
+		if (first)
+			order = ItemPointerCompare(&((IndexTuple) built[i].tuple)->t_tid,
+									   &((IndexTuple) first->tuple)->t_tid);
+		if (first == NULL || order < 0 || (order == 0 && built[i].index < first->index))
 			first = &built[i];
 	}
 	return first;
+}
+
+/* Puts an index among those to be built: keys that take longer to sort come first. */
+static void
+list_built(SluiceIndexBuilt *built, int count, Oid indexid)
+{
+	Relation	index = index_open(indexid, NoLock);
+	bool		long_keys = has_long_keys(index);
+
+	index_close(index, NoLock);
+	built[count].index = indexid;
+	built[count].long_keys = long_keys;
+	for (int i = count; long_keys && i > 0 && !built[i - 1].long_keys; i--)
+	{
+		SluiceIndexBuilt shorter = built[i - 1];
+
+		built[i - 1] = built[i];
+		built[i] = shorter;
+	}
 }
 
 /* All rows are in the table: completes the indexes that have waited. */
@@ -359,7 +386,7 @@ sluice_index_load_close(SluiceIndexLoad *load, int workers)
 	foreach(lc, load->deferred)
 	{
 		if (empty_index(load, lfirst_oid(lc)))
-			built[count++].index = lfirst_oid(lc);
+			list_built(built, count++, lfirst_oid(lc));
 		else
 			others = lappend_oid(others, lfirst_oid(lc));
 	}
