@@ -80,6 +80,8 @@ pub struct IndexBuild {
     /// `output` has been handed out
     written: bool,
     loader: Loader,
+    /// where the ranked values of a page are looked for
+    traces: Vec<u32>,
 }
 
 impl IndexBuild {
@@ -100,6 +102,7 @@ impl IndexBuild {
             output: Vec::new(),
             written: false,
             loader: Loader::default(),
+            traces: Vec::new(),
         }
     }
 
@@ -144,6 +147,9 @@ impl IndexBuild {
         next: &mut usize,
     ) -> Result<PageAdded, Failure> {
         let mut fields: Fields = [None; MAX_ATTRIBUTES];
+        if self.shape.ranked() > 0 {
+            self.warm(source, page, &offsets[(*next).min(offsets.len())..])?;
+        }
         while let Some(&offset) = offsets.get(*next) {
             let read = Source::tuple(page, offset)
                 .ok_or(Unfit)
@@ -165,6 +171,25 @@ impl IndexBuild {
             }
         }
         Ok(PageAdded::All)
+    }
+
+    /// Looks for all ranked values of a page together, before each of them is interned.
+    fn warm(&mut self, source: &Source, page: &[u8], offsets: &[u16]) -> Result<(), Failure> {
+        let attributes = self.shape.attributes();
+        let mut fields: Fields = [None; MAX_ATTRIBUTES];
+        for index in 0..self.shape.key().len() {
+            let Some(dictionary) = self.shape.dictionary(index) else { continue };
+            self.traces.clear();
+            self.traces.try_reserve(offsets.len())?;
+            for &offset in offsets {
+                let Some(tuple) = Source::tuple(page, offset) else { continue };
+                if source.read(attributes, tuple, &mut fields).is_ok() {
+                    self.traces.extend(fields[index].and_then(|field| dictionary.trace(field)));
+                }
+            }
+            dictionary.warm(&mut self.traces);
+        }
+        Ok(())
     }
 
     /// Puts the numbers of ranked values in their place; `false`: there are too many.

@@ -195,6 +195,27 @@ impl Dictionary {
         Ok(Some(id))
     }
 
+    /// Where the value would be looked for; `None` for one that cannot be kept.
+    #[must_use]
+    pub fn trace(&self, field: Field) -> Option<u32> {
+        let mut word = [0; 8];
+        self.image(field, &mut word).map(|image| hash(image.bytes))
+    }
+
+    /// Brings what is looked at for these traces into the processor's caches, all at once: one
+    /// after the other, each look would wait for memory.
+    pub fn warm(&self, traces: &mut [u32]) {
+        let Some(mask) = self.slots.len().checked_sub(1) else { return };
+        for trace in traces.iter_mut() {
+            *trace = self.slots[*trace as usize & mask] as u32;
+        }
+        for trace in traces.iter_mut() {
+            *trace = trace.checked_sub(1).map_or(0, |id| self.starts[id as usize]);
+        }
+        let bytes = traces.iter().map(|&trace| self.images.get(trace as usize * 8));
+        std::hint::black_box(bytes.fold(0, |all, byte| all ^ byte.copied().unwrap_or(0)));
+    }
+
     fn size(&self) -> usize {
         self.images.len() + self.starts.len() * VALUE + self.slots.len() * 8
     }
