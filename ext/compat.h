@@ -4,9 +4,12 @@
 #ifndef PGSLUICE_COMPAT_H
 #define PGSLUICE_COMPAT_H
 
+#include "access/hio.h"
 #include "access/stratnum.h"
 #include "catalog/index.h"
 #include "catalog/pg_collation.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
 #include "utils/pg_locale.h"
 #include "utils/sortsupport.h"
 
@@ -354,6 +357,70 @@ compat_prepare_sort(Relation index, SortSupport sort)
 	PrepareSortSupportFromIndexRel(index, false, sort);
 #else
 	PrepareSortSupportFromIndexRel(index, BTLessStrategyNumber, sort);
+#endif
+}
+
+/*
+ * Adds up to n blocks to the relation, at least one: buffers of them, pinned, the
+ * first one locked since before others could see it.
+ */
+static inline uint32
+compat_extend(Relation rel, BufferAccessStrategy strategy, uint32 n, Buffer *buffers)
+{
+#if PG_VERSION_NUM >= 160000
+	uint32		got;
+
+	ExtendBufferedRelBy(BMR_REL(rel), MAIN_FORKNUM, strategy, EB_LOCK_FIRST, n, buffers, &got);
+	return got;
+#else
+	bool		lock = !RELATION_IS_LOCAL(rel);
+
+	if (lock)
+		LockRelationForExtension(rel, ExclusiveLock);
+	buffers[0] = ReadBufferExtended(rel, MAIN_FORKNUM, P_NEW, RBM_ZERO_AND_LOCK, strategy);
+	if (lock)
+		UnlockRelationForExtension(rel, ExclusiveLock);
+	return 1;
+#endif
+}
+
+/* From 16 on heap_multi_insert() adds more blocks than it fills at once. */
+static inline bool
+compat_has_free_block(BulkInsertState bistate)
+{
+#if PG_VERSION_NUM >= 160000
+	return bistate->next_free != InvalidBlockNumber;
+#else
+	return false;
+#endif
+}
+
+/*
+ * Has the next heap_multi_insert() add as many blocks as its rows need. What it
+ * adds beyond goes into the free space map, where it looks like room in the table.
+ */
+static inline void
+compat_extend_by_need(BulkInsertState bistate)
+{
+#if PG_VERSION_NUM >= 160000
+	bistate->already_extended_by = 0;
+#endif
+}
+
+/* Takes one of them, if there are any: as RelationGetBufferForTuple() does. */
+static inline BlockNumber
+compat_take_free_block(BulkInsertState bistate)
+{
+#if PG_VERSION_NUM >= 160000
+	BlockNumber block = bistate->next_free;
+
+	if (block >= bistate->last_free)
+		bistate->next_free = bistate->last_free = InvalidBlockNumber;
+	else
+		bistate->next_free++;
+	return block;
+#else
+	return InvalidBlockNumber;
 #endif
 }
 

@@ -182,6 +182,7 @@ sluice_copy(SluiceStatement *s)
 	context = AllocSetContextCreate(CurrentMemoryContext, "pgsluice COPY", ALLOCSET_DEFAULT_SIZES);
 	old = MemoryContextSwitchTo(context);
 	memset(&sluice_report, 0, sizeof(sluice_report));
+	sluice_report.route = "insert";
 	INSTR_TIME_SET_CURRENT(before);
 
 	load = palloc0(sizeof(SluiceLoad));
@@ -201,7 +202,6 @@ sluice_copy(SluiceStatement *s)
 	INSTR_TIME_ACCUM_DIFF(sluice_report.total, after, before);
 	rows = load->processed;
 	sluice_report.valid = true;
-	sluice_report.route = "insert";
 	sluice_report.relid = RelationGetRelid(s->rel);
 	sluice_report.rows = rows;
 	sluice_report.skipped = load->duplicates.skipped;

@@ -138,7 +138,7 @@ defer(SluiceIndexLoad *load)
 
 /* Remembers which lines the rows came from. */
 static void
-note_rows(SluiceIndexLoad *load, TupleTableSlot **slots, const uint64 *lines, int count)
+note_rows(SluiceIndexLoad *load, const SluicePlaced *placed, int count)
 {
 	InsertedRows *rows;
 	bool		follow = true;
@@ -151,33 +151,40 @@ note_rows(SluiceIndexLoad *load, TupleTableSlot **slots, const uint64 *lines, in
 			repalloc_huge(load->batches, load->allocated * sizeof(InsertedRows));
 	}
 	rows = &load->batches[load->used++];
-	rows->first = slots[0]->tts_tid;
-	rows->last = slots[count - 1]->tts_tid;
+	rows->first = placed[0].tid;
+	rows->last = placed[count - 1].tid;
 	rows->count = count;
-	rows->line = lines[0];
+	rows->line = placed[0].line;
 	rows->further = NULL;
 	for (int i = 1; i < count && follow; i++)
-		follow = lines[i] == lines[0] + i;
+		follow = placed[i].line == placed[0].line + i;
 	if (follow)
 		return;
 	rows->further = MemoryContextAlloc(load->context, count * sizeof(uint32));
 	for (int i = 0; i < count; i++)
-		rows->further[i] = (uint32) (lines[i] - lines[0]);
+		rows->further[i] = (uint32) (placed[i].line - placed[0].line);
 }
 
-/*
- * These rows have just been inserted into the table, and into no index yet.
- * Gives whether entries may wait to be sorted: others can reach the table, and
- * no row is taken back.
- */
+/* Whether it wants to be told of the rows. */
 bool
-sluice_index_load_rows(SluiceIndexLoad *load, TupleTableSlot **slots,
-					   const uint64 *lines, int count)
+sluice_index_load_wants(const SluiceIndexLoad *load)
 {
-	if (!load->is_private)
-		return !load->never;
+	return load->is_private;
+}
+
+/* Whether entries may wait to be sorted: others can reach the table, and no row is taken back. */
+bool
+sluice_index_load_is_live(const SluiceIndexLoad *load)
+{
+	return !load->is_private && !load->never;
+}
+
+/* These rows have just been inserted into the table, and into no index yet. */
+void
+sluice_index_load_rows(SluiceIndexLoad *load, const SluicePlaced *rows, int count)
+{
 	for (int i = 0; i < count; i++)
-		load->has_long_rows |= ((HeapTupleTableSlot *) slots[i])->tuple->t_len > LONG_ROW;
+		load->has_long_rows |= rows[i].len > LONG_ROW;
 	if (!load->decided &&
 		RelationGetNumberOfBlocks(load->rri->ri_RelationDesc) > SMALL_TABLE)
 	{
@@ -185,8 +192,7 @@ sluice_index_load_rows(SluiceIndexLoad *load, TupleTableSlot **slots,
 		defer(load);
 	}
 	if (load->deferred != NIL)
-		note_rows(load, slots, lines, count);
-	return false;
+		note_rows(load, rows, count);
 }
 
 /* How many rows the table has in the block before the offset, or in all of it. */

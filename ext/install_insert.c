@@ -80,6 +80,14 @@ sluice_slot_store(TupleTableSlot *slot, char *tuple, uint32 len)
 	slot->tts_flags &= ~TTS_FLAG_EMPTY;
 }
 
+/* The row is in the table now. */
+void
+sluice_slot_place(TupleTableSlot *slot, const ItemPointerData *tid)
+{
+	slot->tts_tid = *tid;
+	((HeapTupleTableSlot *) slot)->tuple->t_self = *tid;
+}
+
 /* The row in sluice_batch_slot's slot is to be inserted. */
 void
 sluice_batch_add(SluiceBatch *batch, uint64 line)
@@ -88,40 +96,78 @@ sluice_batch_add(SluiceBatch *batch, uint64 line)
 	batch->used++;
 }
 
-/* Index entries and AFTER ROW triggers of the rows that were inserted. */
+/* Whether inserted rows go through sluice_finish_row. */
+bool
+sluice_batch_has_more(const SluiceBatch *batch)
+{
+	const ResultRelInfo *rri = batch->rri;
+
+	return rri->ri_NumIndices > 0 || batch->extend != NULL ||
+		(rri->ri_TrigDesc != NULL &&
+		 (rri->ri_TrigDesc->trig_insert_after_row ||
+		  rri->ri_TrigDesc->trig_insert_new_table));
+}
+
+/* Index entries and AFTER ROW triggers of a row that was inserted. */
+void
+sluice_finish_row(SluiceBatch *batch, TupleTableSlot *slot)
+{
+	ResultRelInfo *rri = batch->rri;
+	List	   *recheck = NIL;
+
+	if (batch->extend)
+		sluice_index_extend_row(batch->extend, slot);
+	if (rri->ri_NumIndices > 0)
+		recheck = compat_insert_index_tuples(rri, slot, batch->estate);
+	ExecARInsertTriggers(batch->estate, rri, slot, recheck,
+						 batch->cstate->transition_capture);
+	list_free(recheck);
+}
+
 static void
 finish_rows(SluiceBatch *batch)
 {
-	ResultRelInfo *rri = batch->rri;
-	CopyFromState cstate = batch->cstate;
-
 	for (int i = 0; i < batch->used; i++)
 	{
-		List	   *recheck = NIL;
-
-		cstate->cur_lineno = batch->lines[i];
-		if (batch->extend)
-			sluice_index_extend_row(batch->extend, batch->slots[i]);
-		if (rri->ri_NumIndices > 0)
-			recheck = compat_insert_index_tuples(rri, batch->slots[i], batch->estate);
-		ExecARInsertTriggers(batch->estate, rri, batch->slots[i], recheck,
-							 cstate->transition_capture);
-		list_free(recheck);
+		batch->cstate->cur_lineno = batch->lines[i];
+		sluice_finish_row(batch, batch->slots[i]);
 	}
 }
 
-/* More rows will come than one batch: the entries of indexes may wait to be sorted. */
-static void
-open_extend(SluiceBatch *batch)
+/* More rows will come than one batch: the entries of a live table's indexes may wait to be sorted. */
+void
+sluice_batch_extend(SluiceBatch *batch)
 {
 	MemoryContext old;
 
-	if (batch->extend || batch->used < SLUICE_BATCH_ROWS || batch->rri->ri_NumIndices == 0 ||
+	if (batch->extend || !sluice_index_load_is_live(batch->index_load) ||
+		batch->rri->ri_NumIndices == 0 ||
 		batch->rri->ri_RootResultRelInfo != NULL)
 		return;
 	old = MemoryContextSwitchTo(batch->estate->es_query_cxt);
 	batch->extend = sluice_index_extend_open(batch->rri);
 	MemoryContextSwitchTo(old);
+}
+
+/* Tells those who build indexes later where the rows are. */
+static void
+tell_indexes(SluiceBatch *batch)
+{
+	if (!sluice_index_load_wants(batch->index_load))
+		return;
+	if (batch->placed == NULL)
+		batch->placed = MemoryContextAlloc(batch->estate->es_query_cxt,
+										   sizeof(SluicePlaced) * SLUICE_BATCH_ROWS);
+	for (int i = 0; i < batch->used; i++)
+	{
+		HeapTuple	tuple = ((HeapTupleTableSlot *) batch->slots[i])->tuple;
+
+		batch->placed[i].tid = batch->slots[i]->tts_tid;
+		batch->placed[i].tuple = tuple->t_data;
+		batch->placed[i].len = tuple->t_len;
+		batch->placed[i].line = batch->lines[i];
+	}
+	sluice_index_load_rows(batch->index_load, batch->placed, batch->used);
 }
 
 /* Inserts what waits. */
@@ -149,12 +195,10 @@ sluice_batch_flush(SluiceBatch *batch)
 	INSTR_TIME_SET_CURRENT(after);
 	INSTR_TIME_ACCUM_DIFF(sluice_report.heap, after, before);
 
-	if (sluice_index_load_rows(batch->index_load, batch->slots, batch->lines, batch->used))
-		open_extend(batch);
-	if (rri->ri_NumIndices > 0 || batch->extend ||
-		(rri->ri_TrigDesc != NULL &&
-		 (rri->ri_TrigDesc->trig_insert_after_row ||
-		  rri->ri_TrigDesc->trig_insert_new_table)))
+	if (batch->used == SLUICE_BATCH_ROWS)
+		sluice_batch_extend(batch);
+	tell_indexes(batch);
+	if (sluice_batch_has_more(batch))
 	{
 		before = after;
 		finish_rows(batch);

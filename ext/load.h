@@ -10,6 +10,14 @@ typedef struct SluicePipeline SluicePipeline;
 typedef struct SluiceKept SluiceKept;
 typedef struct SluiceRejects SluiceRejects;
 
+/* How rows get into the table. */
+typedef enum SluiceRoute
+{
+	SLUICE_INSERT,				/* heap_multi_insert */
+	SLUICE_APPEND,				/* whole pages into shared buffers */
+	SLUICE_FRESH				/* whole pages around them */
+} SluiceRoute;
+
 typedef struct SluiceVolatile
 {
 	AttrNumber	attnum;
@@ -37,6 +45,8 @@ typedef struct SluiceLoad
 	SluicePlanArgs args;
 	SluicePlan *plan;
 	SluiceSlice slice;
+	SluiceRoute route;			/* of whole pages */
+	TupleTableSlot *page_slot;	/* for rows that lie in them */
 	SluiceBatch *batch;			/* of a plain table */
 	List	   *batches;
 	struct PartitionTupleRouting *proute;	/* of a partitioned table */
@@ -63,6 +73,9 @@ typedef struct SluiceLoad
 	SluiceRejects *rejects;		/* NULL: an error ends the statement */
 } SluiceLoad;
 
+/* Rows of one slice of the leader's own: a full page each at the least. */
+#define SLUICE_SLICE_ROWS 4096
+
 /* copy.c */
 extern void sluice_open_executor(SluiceLoad *load);
 extern void sluice_close_executor(SluiceLoad *load);
@@ -73,7 +86,14 @@ extern SluiceBatch *sluice_route(SluiceLoad *load, TupleTableSlot **slot);
 extern void sluice_flush_batches(SluiceLoad *load);
 extern void sluice_close_batches(SluiceLoad *load);
 
+/* install_pages.c */
+extern void sluice_choose_route(SluiceLoad *load);
+extern bool sluice_pages_wanted(SluiceLoad *load);
+extern size_t sluice_install_pages(SluiceLoad *load, const SluiceSlice *slice);
+
 /* rows.c */
+extern void sluice_count_rows(SluiceLoad *load, uint64 count);
+extern void sluice_show_record(SluiceLoad *load, const SluiceSlice *slice, size_t n);
 extern void sluice_accept_rows(SluiceLoad *load, const SluiceSlice *slice);
 extern void sluice_accept_range(SluiceLoad *load, const SluiceSlice *slice,
 								size_t from, size_t to);

@@ -210,6 +210,15 @@ extern void sluice_serial_fill(SluiceSerial *serial, char *place);
 
 typedef struct SluiceIndexLoad SluiceIndexLoad;
 
+/* A row that is in the table, and where; the tuple is the copy that was formed. */
+typedef struct SluicePlaced
+{
+	ItemPointerData tid;
+	HeapTupleHeader tuple;
+	uint32		len;
+	uint64		line;
+} SluicePlaced;
+
 typedef struct SluiceBatch
 {
 	SluiceIndexLoad *index_load;
@@ -222,6 +231,7 @@ typedef struct SluiceBatch
 	int			options;		/* TABLE_INSERT_… */
 	int			used;
 	int			made;			/* slots that there are */
+	SluicePlaced *placed;		/* room for the rows, where indexes are told of them */
 	TupleTableSlot *slots[SLUICE_BATCH_ROWS];
 	uint64		lines[SLUICE_BATCH_ROWS];
 } SluiceBatch;
@@ -233,6 +243,10 @@ extern void sluice_batch_open(SluiceBatch *batch, ResultRelInfo *rri, EState *es
 extern TupleTableSlot *sluice_make_slot(Relation rel, EState *estate);
 extern TupleTableSlot *sluice_batch_slot(SluiceBatch *batch);
 extern void sluice_slot_store(TupleTableSlot *slot, char *tuple, uint32 len);
+extern void sluice_slot_place(TupleTableSlot *slot, const ItemPointerData *tid);
+extern void sluice_batch_extend(SluiceBatch *batch);
+extern bool sluice_batch_has_more(const SluiceBatch *batch);
+extern void sluice_finish_row(SluiceBatch *batch, TupleTableSlot *slot);
 extern void sluice_batch_add(SluiceBatch *batch, uint64 line);
 extern void sluice_batch_flush(SluiceBatch *batch);
 extern void sluice_batch_indexes(SluiceBatch *batch, int workers);
@@ -245,8 +259,9 @@ extern void sluice_index_init(void);
 extern SluiceIndexLoad *sluice_index_load_open(ResultRelInfo *rri, EState *estate,
 											   CopyFromState cstate, CommandId cid);
 extern void sluice_index_load_never(SluiceIndexLoad *load);
-extern bool sluice_index_load_rows(SluiceIndexLoad *load, TupleTableSlot **slots,
-								   const uint64 *lines, int count);
+extern bool sluice_index_load_is_live(const SluiceIndexLoad *load);
+extern bool sluice_index_load_wants(const SluiceIndexLoad *load);
+extern void sluice_index_load_rows(SluiceIndexLoad *load, const SluicePlaced *rows, int count);
 extern void sluice_index_load_close(SluiceIndexLoad *load, int workers);
 
 /* index_extend.c */

@@ -75,7 +75,7 @@ open_pipeline(SluiceLoad *load)
 	uint32		nchunks = load->workers + 2;
 	Size		plan_at = MAXALIGN(sizeof(SluiceShared));
 	Size		chunks_at = plan_at + MAXALIGN(sluice_flat_size(&load->args));
-	Size		memory_at = chunks_at + MAXALIGN(sizeof(SluiceChunk) * nchunks);
+	Size		memory_at = TYPEALIGN(COMPAT_IO_ALIGN, chunks_at + sizeof(SluiceChunk) * nchunks);
 	Size		size = memory_at + CHUNK_MEMORY * nchunks;
 	BackgroundWorker worker = {0};
 
@@ -97,6 +97,10 @@ open_pipeline(SluiceLoad *load)
 	shared->asks_len = load->slice.asks_len ? CHUNK_ASKS : 0;
 	shared->binary = load->source.binary;
 	shared->single_byte = load->source.single_byte;
+	shared->ordered = load->slice.ordered;
+	shared->pack = load->route != SLUICE_INSERT;
+	shared->page_longest = load->slice.page_longest;
+	shared->page_reserve = load->slice.page_reserve;
 	shared->plan_at = plan_at;
 	shared->chunks_at = chunks_at;
 	shared->memory_at = memory_at;

@@ -125,6 +125,8 @@ sluice_close_batches(SluiceLoad *load)
 	foreach(lc, load->batches)
 		close_batch(lfirst(lc));
 	load->batches = NIL;
+	if (load->page_slot)
+		ExecDropSingleTupleTableSlot(load->page_slot);
 	if (load->proute)
 	{
 		ExecDropSingleTupleTableSlot(load->root_slot);

@@ -14,17 +14,25 @@
 /* So few bytes the server's own parser has read before a plan is made. */
 #define NOT_WORTH_A_PLAN 256
 
+/* These rows are in the table. */
+void
+sluice_count_rows(SluiceLoad *load, uint64 count)
+{
+	load->processed += count;
+	pgstat_progress_update_param(PROGRESS_COPY_TUPLES_PROCESSED, (int64) load->processed);
+}
+
 /* Inserts the rows that wait. */
 void
 sluice_flush(SluiceLoad *load)
 {
 	uint64		skipped = load->duplicates.skipped;
+	uint64		count = load->waiting;
 
 	sluice_flush_batches(load);
-	load->processed += load->waiting - (load->duplicates.skipped - skipped);
 	load->waiting = 0;
 	load->materialized = 0;
-	pgstat_progress_update_param(PROGRESS_COPY_TUPLES_PROCESSED, (int64) load->processed);
+	sluice_count_rows(load, count - (load->duplicates.skipped - skipped));
 }
 
 static bool
@@ -157,27 +165,44 @@ complete_row(SluiceLoad *load, const SluiceSlice *slice, TupleTableSlot *slot,
 	sluice_report.values_by_server += row->asks;
 }
 
-/* Rows that the core has formed from this slice, from one up to another, into batches. */
+/* For the CONTEXT of an error: the row's record. */
+void
+sluice_show_record(SluiceLoad *load, const SluiceSlice *slice, size_t n)
+{
+	size_t		next = n + 1 < slice->rows_used ? slice->rows[n + 1].record : slice->consumed;
+
+	load->cstate->cur_lineno = load->lines + slice->rows[n].line;
+	/* Of binary data none is shown. */
+	load->record = load->source.binary ? NULL :
+		(const char *) slice->input + slice->rows[n].record;
+	load->record_len = next - slice->rows[n].record;
+}
+
+/*
+ * Rows that the core has formed from this slice, from one up to another, into
+ * pages or batches.
+ */
 void
 sluice_accept_range(SluiceLoad *load, const SluiceSlice *slice, size_t from, size_t to)
 {
 	const SluiceAsk *asks = slice->asks;
 
+	size_t		installed;
+
 	sluice_serial_expect(&load->args.serial, (int64) (to - from));
+	installed = sluice_install_pages(load, slice);
 	for (size_t i = 0; i < from; i++)
 		asks += slice->rows[i].asks;
 	for (size_t i = from; i < to; i++)
 	{
 		SluiceRow  *row = &slice->rows[i];
 		char	   *tuple = (char *) slice->arena + row->offset;
-		size_t		next = i + 1 < slice->rows_used ? row[1].record : slice->consumed;
-		TupleTableSlot *slot = next_slot(load);
+		TupleTableSlot *slot;
 
-		load->cstate->cur_lineno = load->lines + row->line;
-		/* Of binary data none is shown. */
-		load->record = load->source.binary ? NULL :
-			(const char *) slice->input + row->record;
-		load->record_len = next - row->record;
+		if (row->offset < installed)
+			continue;
+		slot = next_slot(load);
+		sluice_show_record(load, slice, i);
 		if (row->blank)
 			sluice_serial_fill(&load->args.serial, tuple + row->blank);
 		if (row->asks || load->nvolatile)
@@ -280,7 +305,9 @@ form(SluiceLoad *load)
 	slice->input = (const uint8_t *) src->buf + src->start;
 	slice->input_len = src->valid - src->start;
 	slice->last = src->eof && !src->sealed && src->valid == src->end;
-	slice->rows_len = SLUICE_BATCH_ROWS - load->waiting;
+	slice->pack = load->waiting == 0 && sluice_pages_wanted(load);
+	slice->whole_pages = load->pipeline == NULL;
+	slice->rows_len = slice->pack ? SLUICE_SLICE_ROWS : SLUICE_BATCH_ROWS - load->waiting;
 	INSTR_TIME_SET_CURRENT(before);
 	status = pgsluice_form(load->plan, slice);
 	INSTR_TIME_SET_CURRENT(after);
@@ -288,6 +315,9 @@ form(SluiceLoad *load)
 	if (status == SLUICE_PANIC || status == SLUICE_MEMORY)
 		sluice_core_failed(status);
 	sluice_accept_rows(load, slice);
+	/* More rows than batches hold: some may be in the table, and some not. */
+	if (slice->pack)
+		sluice_flush(load);
 	src->start += slice->consumed;
 	load->lines += slice->lines;
 	/* As stock COPY: an error while reading on names the line it is about to read. */
@@ -317,6 +347,7 @@ static bool
 step(SluiceLoad *load)
 {
 	SluiceSource *src = &load->source;
+	bool		eof;
 
 	CHECK_FOR_INTERRUPTS();
 	switch (form(load))
@@ -329,7 +360,8 @@ step(SluiceLoad *load)
 				load->alone = src->bytes;
 				return sluice_pipeline(load);
 			}
-			if (fill(load))
+			eof = src->eof;
+			if (fill(load) || eof != src->eof)
 				return true;
 			if (src->start == src->end && (src->eof || src->sealed))
 				return false;
@@ -374,12 +406,13 @@ make_plan(SluiceLoad *load)
 		v->state = compat_default_of(load->cstate, v->attnum);
 	}
 	sluice_serial_open(&load->args.serial, load->cstate->rel, load->args.volatiles);
-	slice->rows = load->rows = palloc(sizeof(SluiceRow) * SLUICE_BATCH_ROWS);
+	slice->rows = load->rows = palloc(sizeof(SluiceRow) * SLUICE_SLICE_ROWS);
 	slice->asks = palloc(sizeof(SluiceAsk) * SLUICE_BATCH_ASKS);
 	/* Where errors skip a record, the whole record is stock COPY's to read. */
 	slice->asks_len = compat_skips_errors(load->cstate) ? 0 : SLUICE_BATCH_ASKS;
-	slice->arena = palloc(SLUICE_ARENA);
+	slice->arena = (uint8_t *) TYPEALIGN(COMPAT_IO_ALIGN, palloc(SLUICE_ARENA + COMPAT_IO_ALIGN));
 	slice->arena_len = SLUICE_ARENA;
+	sluice_choose_route(load);
 }
 
 /* What comes before the core's first row. False: there is nothing more. */

@@ -36,6 +36,10 @@ sluice_form_chunk(SluiceShared *shared, uint64 number, SluicePlan *plan)
 	slice->asks = (SluiceAsk *) (memory + CHUNK_INPUT + CHUNK_ARENA + CHUNK_ROWS_SIZE);
 	slice->asks_len = shared->asks_len;
 	slice->eol = chunk->eol;
+	slice->pack = shared->pack;
+	slice->ordered = shared->ordered;
+	slice->page_longest = shared->page_longest;
+	slice->page_reserve = shared->page_reserve;
 	valid = shared->binary ? chunk->input_len :
 		sluice_valid(shared->single_byte, memory, chunk->input_len);
 	slice->input_len = valid;

@@ -50,6 +50,10 @@ typedef struct SluiceShared
 	uint32		asks_len;		/* of each chunk: CHUNK_ASKS, or 0 for none */
 	bool		binary;			/* the data */
 	bool		single_byte;	/* the database's encoding */
+	bool		pack;			/* rows are formed in pages */
+	bool		ordered;		/* this and the rest: see SluiceSlice */
+	uint32		page_longest;
+	uint32		page_reserve;
 	Size		plan_at;		/* where the plan's arguments lie */
 	Size		chunks_at;
 	Size		memory_at;		/* where the chunks' memory begins */
@@ -57,7 +61,8 @@ typedef struct SluiceShared
 
 #define CHUNK_ROWS_SIZE MAXALIGN(sizeof(SluiceRow) * CHUNK_ROWS)
 #define CHUNK_ASKS_SIZE MAXALIGN(sizeof(SluiceAsk) * CHUNK_ASKS)
-#define CHUNK_MEMORY (CHUNK_INPUT + CHUNK_ARENA + CHUNK_ROWS_SIZE + CHUNK_ASKS_SIZE)
+#define CHUNK_MEMORY \
+	TYPEALIGN(COMPAT_IO_ALIGN, CHUNK_INPUT + CHUNK_ARENA + CHUNK_ROWS_SIZE + CHUNK_ASKS_SIZE)
 
 /* The memory of a chunk: input, arena, rows, asks. */
 static inline char *

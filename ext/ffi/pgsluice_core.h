@@ -109,6 +109,13 @@ typedef struct SluiceSlice
 	uint64_t	lines;
 	uint8_t		eol;
 	bool		last;
+	bool		pack;
+	bool		ordered;
+	bool		whole_pages;
+	uint32_t	page_longest;
+	uint32_t	page_reserve;
+	size_t		pages;
+	size_t		paged;
 } SluiceSlice;
 
 extern SluicePlan *pgsluice_plan(const SluiceColumn *columns, size_t ncolumns,

@@ -6,7 +6,7 @@ import struct
 import unittest
 
 from .cluster import Cluster
-from .differential import compare
+from .differential import ROUTES, compare
 
 COPY = "COPY t FROM {} WITH (FORMAT binary)"
 HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
@@ -52,10 +52,10 @@ class Binary(unittest.TestCase):
     def tearDownClass(cls):
         cls.cluster.remove()
 
-    def same(self, data, table="CREATE TABLE t (a int, b text)", copy=COPY, setup="", route="insert"):
+    def same(self, data, table="CREATE TABLE t (a int, b text)", copy=COPY, setup="", route=ROUTES):
         """The refusal that both gave, or None."""
         with self.subTest(copy=copy, table=table[:60], data=data[:60]):
-            return compare(self, self.cluster, table, copy, data, setup, route)
+            return compare(self, self.cluster, table, copy, data, setup, route, ordered="workers" not in copy + setup)
 
     def written(self, query):
         """What COPY TO writes."""

@@ -23,18 +23,19 @@ class Concurrency(unittest.TestCase):
     def test_crowd(self):
         """Ours, stock COPY, small inserts, VACUUM, readers, CREATE INDEX CONCURRENTLY at once."""
         server = self.server
-        server.sql("DROP TABLE IF EXISTS t; CREATE TABLE t (a int, b text, c bigint)")
+        server.sql("DROP TABLE IF EXISTS t, routes; CREATE TABLE t (a int, b text, c bigint); CREATE TABLE routes (route text)")
         path = server.file("rows.csv", b"".join(b"%d,text %d,%d\n" % (i, i, i) for i in range(100000)))
         small = server.file("small.sql", b"".join(b"INSERT INTO t VALUES (%d, 'small', 7);\n" % i for i in range(1000)))
         copy = f"COPY t FROM '{path}' WITH (FORMAT csv)"
-        jobs = [["-c", f"SET pgsluice.copy = on; SET pgsluice.workers = {n % 2}; {copy}"] for n in range(4)]
-        jobs += [["-c", copy]] * 2 + [["-f", str(small)]] * 2 + [["-c", "VACUUM t"], ["-c", "SELECT count(*) FROM t"]]
+        jobs = [["-c", f"SET pgsluice.copy = on; SET pgsluice.workers = {n % 2}; {copy}; INSERT INTO routes SELECT route FROM pgsluice.last_copy"] for n in range(4)]
+        jobs += [["-c", copy]] * 2 + [["-f", str(small)]] * 2 + [["-c", "VACUUM t"]] * 3 + [["-c", "SELECT count(*) FROM t"]]
         jobs += [["-c", "CREATE INDEX CONCURRENTLY ON t (a)"]]
         running = [subprocess.Popen(server.command(*job), stdout=subprocess.DEVNULL) for job in jobs]
         for process in running:
             self.assertEqual(process.wait(), 0)
         self.assertEqual(server.sql("SELECT count(*), sum(a), count(*) FILTER (WHERE b = 'small') FROM t"),
                          f"602000|{6 * 4999950000 + 2 * 499500}|2000")
+        self.assertIn("append", server.sql("SELECT route FROM routes").splitlines())
         self.assertEqual(server.sql("SET enable_seqscan = off; SELECT count(*) FROM t WHERE a = 500"), "8")
         check_heap(self, server)
 

@@ -29,9 +29,14 @@ def rows(count, toast):
     return "".join(lines).encode()
 
 
-def load(path, before=""):
-    """The SQL of one load by the extension, which must not fall back."""
-    return f"SET pgsluice.copy = on; {before} COPY t FROM '{path}' WITH (FORMAT csv, pgsluice 'require')"
+def load(path, before="", route="", workers=0):
+    """The SQL of one load by the extension, which must not fall back.
+
+    A WHERE keeps rows out of pages; with workers, rows that no page takes go in beside those.
+    """
+    where = " WHERE id >= 0" if route == "insert" else ""
+    return (f"SET pgsluice.copy = on; {before} COPY t FROM '{path}'"
+            f" WITH (FORMAT csv, pgsluice 'require', workers {workers}){where}")
 
 
 def check_heap(test, server):
@@ -102,23 +107,25 @@ class OnDisk(unittest.TestCase):
 class Crash(unittest.TestCase):
     """SIGKILL and immediate stops at random moments: all or nothing."""
 
-    def crashes(self, settings, kind="", toast=False, indexes="", before="", how=("kill", "immediate")):
+    def crashes(self, route, settings, kind="", toast=False, indexes="", before="", how=("kill", "immediate")):
         """Loads, crashes and recovers some times over."""
+        workers = 2 if toast else 0
         server = Cluster(["max_wal_size = 64MB", *settings], durable=True)
         self.addCleanup(server.remove)
         count = 30000
         path = server.file("rows.csv", rows(count, toast))
         server.sql("CREATE EXTENSION pgsluice;" + TABLE.format(kind=kind) + ";" + indexes)
         started = time.monotonic()
-        server.sql(load(path, before))
+        taken = server.sql(load(path, before, route, workers) + ";" + ("COMMIT;" if before else "") + "SELECT route FROM pgsluice.last_copy")
         took = time.monotonic() - started
+        self.assertEqual(taken, route)
         whole = server.sql(SUM)
         server.sql("TRUNCATE t")
         ends = set()
         for number in range(ROUNDS):
             if kind != "UNLOGGED":
                 server.sql("TRUNCATE t")
-            process = subprocess.Popen(server.command("-c", load(path, before)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            process = subprocess.Popen(server.command("-c", load(path, before, route, workers) + ("; COMMIT" if before else "")), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             time.sleep(random.uniform(0, took * 1.2))
             if number % 2:
                 subprocess.run(server.command("-c", "CHECKPOINT"), check=False, capture_output=True)
@@ -138,26 +145,36 @@ class Crash(unittest.TestCase):
             ends.add(after)
             check_heap(self, server)
         server.sql("TRUNCATE t")
-        server.sql(load(path, before))
+        server.sql(load(path, before, route, workers) + (";COMMIT" if before else ""))
         self.assertEqual(server.sql(SUM), whole)
         server.checksums()
 
-    def test_replica(self):
-        """wal_level replica, with indexes."""
-        self.crashes(["wal_level = replica"], indexes="CREATE INDEX ON t (left(a, 50)); CREATE UNIQUE INDEX ON t (id)")
+    def test_insert(self):
+        """wal_level replica, with indexes, row by row."""
+        self.crashes("insert", ["wal_level = replica"], indexes="CREATE INDEX ON t (left(a, 50)); CREATE UNIQUE INDEX ON t (id)")
 
-    def test_logical_with_toast(self):
-        """wal_level logical, values moved out of line."""
-        self.crashes(["wal_level = logical"], toast=True)
+    def test_append(self):
+        """wal_level replica, with indexes, by whole pages."""
+        self.crashes("append", ["wal_level = replica"], indexes="CREATE INDEX ON t (left(a, 50)); CREATE UNIQUE INDEX ON t (id)")
 
-    def test_minimal_in_a_new_relation(self):
+    def test_append_with_toast(self):
+        """wal_level logical, values moved out of line between the pages."""
+        self.crashes("append", ["wal_level = logical"], toast=True)
+
+    def test_fresh(self):
         """wal_level minimal and TRUNCATE in the same transaction: no WAL, synced at commit."""
-        self.crashes(["wal_level = minimal", "max_wal_senders = 0", "wal_skip_threshold = 0"], toast=True,
+        self.crashes("fresh", ["wal_level = minimal", "max_wal_senders = 0", "wal_skip_threshold = 0"], toast=True,
                      before="BEGIN; TRUNCATE t;", how=("kill",))
+
+    def test_fresh_with_index(self):
+        """The same for commits that log the whole relation instead, as small ones do."""
+        self.crashes("fresh", ["wal_level = minimal", "max_wal_senders = 0", "wal_skip_threshold = 1GB"],
+                     indexes="CREATE UNIQUE INDEX ON t (id)", before="BEGIN; TRUNCATE t;")
 
     def test_unlogged(self):
         """An unlogged table is empty after a crash."""
-        self.crashes([], kind="UNLOGGED", toast=True)
+        self.crashes("append", [], kind="UNLOGGED", toast=True)
+        self.crashes("fresh", [], kind="UNLOGGED", before="BEGIN; TRUNCATE t;", how=("kill",))
 
     def test_interrupted(self):
         """Cancelled, timed out, terminated, client gone: nothing is left of it."""
@@ -207,8 +224,9 @@ class Replicas(unittest.TestCase):
         primary = Cluster(["wal_level = replica"])
         self.addCleanup(primary.remove)
         primary.sql("CREATE EXTENSION pgsluice;" + TABLE.format(kind="") + "; CREATE INDEX ON t (left(a, 50))")
-        path = primary.file("rows.csv", rows(30000, toast=True))
+        path, paged = (primary.file(name, rows(30000, toast)) for name, toast in (("rows.csv", True), ("paged.csv", False)))
         primary.sql(load(path))
+        self.assertEqual(primary.sql(load(paged) + "; SELECT route FROM pgsluice.last_copy"), "append")
         process = subprocess.Popen(primary.command("-c", load(path)))
         standby = Cluster(["hot_standby = on"], copy_of=primary)
         self.addCleanup(standby.remove)
@@ -216,7 +234,7 @@ class Replicas(unittest.TestCase):
         self.equal(primary, standby)
         primary.sql("BEGIN; SAVEPOINT s;" + load(path) + "; ROLLBACK TO s; COMMIT")
         primary.sql(load(path))
-        primary.sql("BEGIN; TRUNCATE t;" + load(path) + "; COMMIT")
+        primary.sql("BEGIN; TRUNCATE t;" + load(path, workers=2) + ";" + load(paged) + "; COMMIT")
         self.equal(primary, standby)
         standby.sql("SELECT 1")
         standby.stop()
@@ -236,11 +254,13 @@ class Replicas(unittest.TestCase):
         subscriber.sql(
             f"CREATE SUBSCRIPTION s CONNECTION 'host={publisher.home} port={publisher.port} user=postgres dbname=postgres' PUBLICATION p"
         )
-        path = publisher.file("rows.csv", rows(10000, toast=True))
-        publisher.sql(load(path))
+        path, paged = (publisher.file(name, rows(count, toast)) for name, count, toast in
+                       (("rows.csv", 10000, True), ("paged.csv", 20000, False)))
+        publisher.sql(load(path, workers=2))
+        self.assertEqual(publisher.sql(load(paged) + "; SELECT route FROM pgsluice.last_copy"), "append")
         publisher.sql("BEGIN;" + load(path) + "; SAVEPOINT s;" + load(path) + "; ROLLBACK TO s; COMMIT")
         self.equal(publisher, subscriber)
-        self.assertEqual(publisher.sql("SELECT count(*) FROM t"), "20000")
+        self.assertEqual(publisher.sql("SELECT count(*) FROM t"), "40000")
         subscriber.sql("DROP SUBSCRIPTION s")
 
 

@@ -59,11 +59,13 @@ class Live(unittest.TestCase):
         """Scans of the indexes in both directions, and of the table."""
         said = [self.sql("SELECT count(*), md5(string_agg(t::text, ',' ORDER BY a)) FROM t")]
         for order in SCANS:
+            # 2.0 and 2.00 are equal: which one comes first is the place of the row.
+            shown = "trim_scale(c)" if order == "c" else order
             for direction in ("", " DESC"):
                 by = ", ".join(column + direction for column in order.split(", "))
                 said.append(self.sql(
                     "SET enable_seqscan = off; SET enable_bitmapscan = off;"
-                    f"SELECT md5(string_agg(v::text, ',')) FROM (SELECT ROW({order}) v FROM t ORDER BY {by}) _"))
+                    f"SELECT md5(string_agg(v::text, ',')) FROM (SELECT ROW({shown}) v FROM t ORDER BY {by}) _"))
         return said
 
     def same(self, lines, **how):

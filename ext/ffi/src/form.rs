@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use pgsluice_core::row;
 use pgsluice_core::scan::binary::{Corrupt, Tuples};
-use pgsluice_core::scan::{self, Eol, Next, Scanner};
+use pgsluice_core::scan::{self, Eol, Next, Record, Scanner};
 use pgsluice_core::shape::RowShape;
-use pgsluice_core::sink::{Ask, HeapSink};
+use pgsluice_core::sink::{Ask, HeapPages, HeapSink};
 
 use crate::plan::Plan;
 
@@ -78,6 +78,20 @@ pub struct Slice {
     pub eol: u8,
     /// no bytes follow these
     pub last: bool,
+    /// rows go into pages at the arena's start, which must be unused
+    pub pack: bool,
+    /// the rows keep the order of the data: none that goes into a page follows one that does not
+    pub ordered: bool,
+    /// with `ordered`: records whose page is not full are left where they are
+    pub whole_pages: bool,
+    /// of pages: the longest tuple that goes into one
+    pub page_longest: u32,
+    /// of pages: bytes that stay free in each
+    pub page_reserve: u32,
+    /// out: how many pages were filled
+    pub pages: usize,
+    /// out: how many rows lie in them, in order; those with an offset below theirs
+    pub paged: usize,
 }
 
 /// `enum EolType` of `src/include/commands/copyfrom_internal.h`.
@@ -119,49 +133,93 @@ pub(crate) unsafe fn form(plan: &mut Plan, slice: &mut Slice) -> Status {
             std::slice::from_raw_parts_mut(slice.asks, slice.asks_len),
         )
     };
-    let mut sink = HeapSink::new(&plan.heap, arena, slice.arena_used, asks, &mut plan.scratch);
+    let longest = if slice.pack { slice.page_longest as usize } else { 0 };
+    let mut pages = HeapPages::new(longest, slice.page_reserve as usize, slice.ordered);
+    let at = slice.arena_used + pages.start();
+    let mut sink = HeapSink::new(&plan.heap, arena, at, asks, &mut plan.scratch);
     slice.rows_used = 0;
     slice.lines = 0;
-    if plan.binary {
-        let status = form_binary(&plan.shape, &mut plan.fields, input, rows, &mut sink, slice);
-        slice.arena_used = sink.position();
-        return status;
+    let mut out = Out { sink: &mut sink, pages: &mut pages, rows: &mut *rows };
+    let status = if plan.binary {
+        form_binary(&plan.shape, &mut plan.fields, input, &mut out, slice)
+    } else {
+        let scanner = Scanner::new(input, slice.last, &plan.dialect, eol(slice.eol));
+        form_text(&plan.shape, &mut plan.record, input, scanner, &mut out, slice)
+    };
+    slice.arena_used = sink.position();
+    slice.pages = pages.whole();
+    slice.paged = pages.rows();
+    let goes_on = match status {
+        Status::More => !slice.last,
+        Status::Full => slice.pages > 0,
+        _ => false,
+    };
+    if slice.whole_pages && slice.ordered && goes_on && pages.all() {
+        leave_open_page(slice, rows);
     }
-    let mut scanner = Scanner::new(input, slice.last, &plan.dialect, eol(slice.eol));
-    let record = &mut plan.record;
-    let status = loop {
-        slice.consumed = scanner.position();
-        slice.lines = scanner.lines();
-        slice.eol = eol_code(scanner.eol());
-        if slice.rows_used == rows.len() {
-            break Status::Full;
-        }
-        match scanner.next(record) {
-            Ok(Next::Record) => {}
-            Ok(Next::Partial) => break Status::More,
-            Ok(Next::End) if scanner.ended() => break Status::Ended,
-            Ok(Next::End) => break Status::More,
-            Err(_) => break Status::Ask,
-        }
-        if row::put(&plan.shape, input, record, &mut sink).is_err() {
-            break Status::Ask;
-        }
-        let Some(formed) = sink.formed() else {
+    status
+}
+
+/// Where rows go.
+struct Out<'s, 'a> {
+    sink: &'s mut HeapSink<'a>,
+    pages: &'s mut HeapPages,
+    rows: &'s mut [Row],
+}
+
+impl Out<'_, '_> {
+    /// Keeps the row that the sink has ended; why it cannot, if it did not fit.
+    #[inline]
+    fn keep(&mut self, slice: &mut Slice, record: usize, line: u64) -> Option<Status> {
+        let Some(formed) = self.sink.formed() else {
             // A tuple that fits into no arena is left to the server.
-            break if sink.position() == 0 { Status::Ask } else { Status::Full };
+            let empty = slice.rows_used == 0 && slice.arena_used == 0;
+            return Some(if empty { Status::Ask } else { Status::Full });
         };
-        rows[slice.rows_used] = Row {
+        let formed = self.sink.pack(self.pages, formed);
+        self.rows[slice.rows_used] = Row {
             offset: formed.offset,
             len: formed.len,
             blank: formed.blank,
-            record: record.start as u32,
-            line: record.line as u32,
+            record: record as u32,
+            line: line as u32,
             asks: formed.asks,
         };
         slice.rows_used += 1;
-    };
-    slice.arena_used = sink.position();
-    status
+        None
+    }
+}
+
+/// [`form`] of csv and text.
+fn form_text(
+    shape: &RowShape,
+    record: &mut Record,
+    input: &[u8],
+    mut scanner: Scanner<'_>,
+    out: &mut Out<'_, '_>,
+    slice: &mut Slice,
+) -> Status {
+    loop {
+        slice.consumed = scanner.position();
+        slice.lines = scanner.lines();
+        slice.eol = eol_code(scanner.eol());
+        if slice.rows_used == out.rows.len() {
+            return Status::Full;
+        }
+        match scanner.next(record) {
+            Ok(Next::Record) => {}
+            Ok(Next::Partial) => return Status::More,
+            Ok(Next::End) if scanner.ended() => return Status::Ended,
+            Ok(Next::End) => return Status::More,
+            Err(_) => return Status::Ask,
+        }
+        if row::put(shape, input, record, out.sink).is_err() {
+            return Status::Ask;
+        }
+        if let Some(status) = out.keep(slice, record.start, record.line) {
+            return status;
+        }
+    }
 }
 
 /// [`form`] of `FORMAT binary`, behind the header. Whatever is not a whole tuple of the right shape,
@@ -170,37 +228,40 @@ fn form_binary(
     shape: &RowShape,
     fields: &mut Vec<Option<Range<usize>>>,
     input: &[u8],
-    rows: &mut [Row],
-    sink: &mut HeapSink<'_>,
-    out: &mut Slice,
+    out: &mut Out<'_, '_>,
+    slice: &mut Slice,
 ) -> Status {
     let mut tuples = Tuples::new(input, shape.fields as i16);
     loop {
-        out.consumed = tuples.position();
-        out.lines = tuples.line() - 1;
-        if out.rows_used == rows.len() {
+        slice.consumed = tuples.position();
+        slice.lines = tuples.line() - 1;
+        if slice.rows_used == out.rows.len() {
             return Status::Full;
         }
         match tuples.next(fields) {
             Ok(true) => {}
-            Ok(false) if input.len() - out.consumed < 2 => return Status::More,
+            Ok(false) if input.len() - slice.consumed < 2 => return Status::More,
             Err(Corrupt::UnexpectedEof) => return Status::More,
             Ok(false) | Err(_) => return Status::Ask,
         }
-        if row::put_binary(shape, input, fields, sink).is_err() {
+        if row::put_binary(shape, input, fields, out.sink).is_err() {
             return Status::Ask;
         }
-        let Some(formed) = sink.formed() else {
-            return if sink.position() == 0 { Status::Ask } else { Status::Full };
-        };
-        rows[out.rows_used] = Row {
-            offset: formed.offset,
-            len: formed.len,
-            blank: formed.blank,
-            record: out.consumed as u32,
-            line: (tuples.line() - 1) as u32,
-            asks: formed.asks,
-        };
-        out.rows_used += 1;
+        let record = slice.consumed;
+        if let Some(status) = out.keep(slice, record, tuples.line() - 1) {
+            return status;
+        }
     }
+}
+
+/// Leaves the records whose page is not full to the next call.
+fn leave_open_page(slice: &mut Slice, rows: &[Row]) {
+    if slice.paged == slice.rows_used {
+        return;
+    }
+    (slice.consumed, slice.lines) = match slice.paged {
+        0 => (0, 0),
+        n => (rows[n].record as usize, u64::from(rows[n - 1].line)),
+    };
+    slice.rows_used = slice.paged;
 }

@@ -230,9 +230,9 @@ unsafe fn type_of(def: &ColumnDef) -> Type {
 
 /// See [`crate::pgsluice_reads`].
 pub(crate) fn reads(oid: u32) -> bool {
-    // The heap form of jsonb is a tree, which only the server builds.
     match Type::from_oid(oid, -1) {
-        Type::Server | Type::Jsonb => false,
+        Type::Server => false,
+        // An array's elements are put together in other memory than jsonb's trees.
         Type::Array(of) => of.element != Type::Jsonb,
         _ => true,
     }

@@ -3,4 +3,5 @@
 pub mod btree;
 pub mod btree_build;
 pub mod btree_load;
+pub mod heap;
 pub mod tuple;

@@ -4,7 +4,7 @@ pub(crate) mod append;
 mod heap;
 mod pgcopy;
 
-pub use heap::{Ask, Formed, HeapColumn, HeapSink, Scratch};
+pub use heap::{Ask, Formed, HeapColumn, HeapPages, HeapSink, Scratch};
 pub use pgcopy::{PgCopySink, HEADER, TRAILER};
 
 /// A `numeric` in the server's own terms (`src/backend/utils/adt/numeric.c`).

@@ -5,6 +5,7 @@
 //! type's struct in `src/include/utils/`. Padding is zero. The fields that
 //! `heap_prepare_insert` sets (xmin, cmin, ctid, xmax) are left zero.
 
+mod pages;
 #[cfg(test)]
 mod tests;
 mod values;
@@ -13,6 +14,7 @@ use super::{ArrayHead, Numeric, RowSink};
 use crate::error::Refusal;
 use crate::page::tuple::{self, align, long_header, null_hoff, short_header};
 use crate::types::jsonb::JsonbBuilder;
+pub use pages::HeapPages;
 use values::Elements;
 
 /// What the sink knows of one attribute of the relation.

@@ -1,4 +1,5 @@
 use super::*;
+use crate::page::heap::SIZE;
 
 fn column(len: i16, align: u8) -> HeapColumn {
     HeapColumn { len, align, packable: true, element_align: 4, given: None }
@@ -143,4 +144,63 @@ fn padding_is_written_and_what_cannot_fit_takes_no_memory() {
     }
     assert_eq!(out[24..28], [4 << 1 | 1, b'x', b' ', b' ']);
     assert!(out[32 + 29..][..300].iter().all(|c| *c == b' '));
+}
+
+/// Rows of one `text` column of these lengths, packed; gives the pages' rows and each row's place.
+fn packed(lengths: &[usize], reserve: usize, ordered: bool) -> (Vec<u8>, HeapPages, Vec<Formed>) {
+    let columns = [column(-1, 4)];
+    let mut out = vec![0xaa; 40 * SIZE];
+    let (mut asks, mut scratch) = ([Ask::default(); 2], scratch(64));
+    let mut pages = HeapPages::new(2032, reserve, ordered);
+    let mut sink = HeapSink::new(&columns, &mut out, pages.start(), &mut asks, &mut scratch);
+    let mut places = Vec::new();
+    for &len in lengths {
+        sink.begin();
+        sink.put_bytes(&vec![b'z'; len]);
+        sink.end();
+        let formed = sink.formed().expect("room");
+        places.push(sink.pack(&mut pages, formed));
+    }
+    (out, pages, places)
+}
+
+/// What `page_header` and `heap_page_items` of pageinspect show for
+/// `INSERT INTO t SELECT repeat('z', 60) FROM generate_series(1, 300)` into a new table.
+#[test]
+fn pages_are_filled_as_the_server_fills_them() {
+    let (out, pages, places) = packed(&[60; 300], 0, true);
+    assert_eq!((pages.whole(), pages.rows(), pages.all()), (3, 264, true));
+    for page in out[..3 * SIZE].chunks(SIZE) {
+        let words: Vec<_> =
+            page[12..20].chunks(2).map(|w| u16::from_le_bytes([w[0], w[1]])).collect();
+        assert_eq!(words, [376, 448, 8192, 8192 | 4]);
+        assert!(page[..12].iter().chain(&page[20..24]).chain(&page[376..448]).all(|b| *b == 0));
+        // lp_off 8104, LP_NORMAL, lp_len 85
+        assert_eq!(page[24..28], (8104u32 | 1 << 15 | 85 << 17).to_le_bytes());
+        assert_eq!(page[8104 + 24..8104 + 88], [&[0x7b][..], &[b'z'; 60], &[0; 3]].concat());
+    }
+    assert_eq!(places[88].offset as usize, SIZE + 8104);
+    assert_eq!(places[264].offset as usize, 3 * SIZE + 8104);
+    // WITH (fillfactor = 50)
+    let (out, pages, _) = packed(&[60; 300], SIZE / 2, true);
+    assert_eq!((pages.whole(), pages.rows()), (6, 264));
+    assert_eq!(out[12..16], [200, 0, 0xe0, 0x10]);
+}
+
+#[test]
+fn a_row_that_no_page_takes_goes_beside_them_or_ends_them() {
+    let mut lengths = [60; 300];
+    (lengths[100], lengths[200]) = (3000, 3000);
+    let (out, pages, places) = packed(&lengths, 0, true);
+    assert_eq!((pages.whole(), pages.rows(), pages.all()), (1, 88, false));
+    assert!(places[100..].windows(2).all(|w| w[0].offset < w[1].offset));
+    assert_eq!(out[places[299].offset as usize + 24], 0x7b);
+
+    let (out, pages, places) = packed(&lengths, 0, false);
+    assert_eq!((pages.whole(), pages.rows(), pages.all()), (3, 264, true));
+    for (place, len) in places.iter().zip(lengths) {
+        let tuple = &out[place.offset as usize..][..place.len as usize];
+        assert_eq!(tuple[tuple.len() - len..], vec![b'z'; len]);
+        assert!(place.offset % 8 == 0 && (len > 60) == (place.offset as usize > 4 * SIZE));
+    }
 }

@@ -1,0 +1,101 @@
+//! Formed tuples into pages, filled as `heap_multi_insert` fills them.
+
+use super::{Formed, HeapSink};
+use crate::page::heap::{Hole, SIZE};
+use crate::page::tuple::{align, MAXALIGN};
+
+/// The pages at the front of a sink's memory.
+///
+/// A row is formed behind the page that is being filled, with room for one more
+/// page in between, and then copied into its page. A row that no page takes (it is
+/// too long, or the server has to read a value) is moved to the memory's end; or,
+/// where the rows are to keep the order of the data, it and all behind it stay
+/// where they were formed.
+#[derive(Debug)]
+pub struct HeapPages {
+    longest: usize,
+    reserve: usize,
+    ordered: bool,
+    /// pages before the one that is being filled
+    whole: usize,
+    /// rows in all pages
+    rows: usize,
+    hole: Option<Hole>,
+    ended: bool,
+}
+
+impl HeapPages {
+    /// Pages for tuples of up to `longest` bytes (0: no pages), each with
+    /// `reserve` bytes left free for updates (`RelationGetTargetPageFreeSpace`).
+    /// `ordered`: the first row that goes into no page ends the packing.
+    pub fn new(longest: usize, reserve: usize, ordered: bool) -> HeapPages {
+        let ended = longest == 0;
+        HeapPages { longest, reserve, ordered, whole: 0, rows: 0, hole: None, ended }
+    }
+
+    /// Where the first row is to be formed: the sink's `at`.
+    pub fn start(&self) -> usize {
+        if self.ended {
+            0
+        } else {
+            SIZE
+        }
+    }
+
+    /// How many pages no further row would fit into.
+    pub fn whole(&self) -> usize {
+        self.whole
+    }
+
+    /// How many rows they hold.
+    pub fn rows(&self) -> usize {
+        self.rows - self.hole.map_or(0, Hole::tuples)
+    }
+
+    /// Whether every row so far has gone into a page.
+    pub fn all(&self) -> bool {
+        !self.ended
+    }
+}
+
+impl HeapSink<'_> {
+    /// Moves the tuple that was ended last into a page; gives its place.
+    #[inline]
+    pub fn pack(&mut self, pages: &mut HeapPages, formed: Formed) -> Formed {
+        let len = formed.len as usize;
+        let from = formed.offset as usize;
+        if pages.ended || formed.asks > 0 || len > pages.longest {
+            pages.ended |= pages.ordered;
+            return if pages.ended { formed } else { self.move_to_end(formed) };
+        }
+        let mut hole = match pages.hole {
+            Some(hole) if hole.takes(len, pages.reserve) => hole,
+            open => {
+                pages.whole += usize::from(open.is_some());
+                let page = pages.whole * SIZE;
+                debug_assert!(page + SIZE <= from);
+                Hole::open(&mut self.out[page..page + SIZE])
+            }
+        };
+        let page = pages.whole * SIZE;
+        let to = page + hole.add(&mut self.out[page..page + SIZE], len);
+        self.out.copy_within(from..from + align(len, MAXALIGN), to);
+        // The next row leaves room for a further page.
+        self.start = page + 2 * SIZE;
+        pages.hole = Some(hole);
+        pages.rows += 1;
+        Formed { offset: to as u32, ..formed }
+    }
+
+    /// Moves the tuple that was ended last to the texts of asks; the next one
+    /// takes its place.
+    fn move_to_end(&mut self, formed: Formed) -> Formed {
+        let (from, len) = (formed.offset as usize, align(formed.len as usize, MAXALIGN));
+        // `from` is aligned and the tuple fits before the tail: `to` is not below `from`.
+        let to = (self.tail - len) / MAXALIGN * MAXALIGN;
+        self.out.copy_within(from..from + len, to);
+        self.tail = to;
+        self.start = from;
+        Formed { offset: to as u32, ..formed }
+    }
+}

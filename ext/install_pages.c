@@ -1,0 +1,396 @@
+/*
+ * The append and fresh routes: pages that the core has filled, installed whole.
+ *
+ * append: into shared buffers beyond the relation's end, each page logged as
+ * heap_multi_insert() logs one that it has filled alone. Others can reach a new
+ * block as soon as it is there (they try the last block, VACUUM tells the free
+ * space map): a page is locked from its extension until it is logged, or locked
+ * and passed over if it is not new any more.
+ *
+ * fresh: around the buffer cache, where nobody else can reach the relation and
+ * its changes are not logged. What makes such a relation durable is stock COPY's:
+ * smgrDoPendingSyncs() at the commit, or the next checkpoint for an unlogged one.
+ */
+#include "load.h"
+
+#include "access/heapam_xlog.h"
+#include "access/heaptoast.h"
+#include "access/hio.h"
+#include "access/xact.h"
+#include "access/xloginsert.h"
+#include "catalog/catalog.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "storage/bufmgr.h"
+#include "storage/bufpage.h"
+#include "storage/freespace.h"
+#include "storage/predicate.h"
+#include "storage/smgr.h"
+
+/* Less input than this is for the insert route: about 100 pages of rows. */
+#define PAGES_BYTES (SLUICE_SLICE * 3 / 4)
+
+/* At most so many blocks are added to a relation at once. */
+#define EXTEND_BY 64
+
+/* What one installation of pages needs. */
+typedef struct Install
+{
+	Relation	rel;
+	BulkInsertState bistate;
+	TransactionId xid;
+	CommandId	cid;
+	char	   *scratch;		/* for a page's tuples as they are logged; NULL: they are not */
+	Buffer		buffers[EXTEND_BY]; /* new blocks that are not filled yet */
+	uint32		nbuffers;
+	uint32		next;
+	bool		locked;			/* the next one is */
+} Install;
+
+/*
+ * The route for whole pages. Where rows change or drop out between the core and
+ * the table, or go to several tables, there are no such pages.
+ *
+ * Rows that lie in pages are installed before the others of their chunk. That is
+ * not for tables where anything happens row by row, nor without workers, where the
+ * table's order is that of the data.
+ */
+void
+sluice_choose_route(SluiceLoad *load)
+{
+	Relation	rel = load->cstate->rel;
+	TupleConstr *constr = RelationGetDescr(rel)->constr;
+	bool		others_see_it = !RELATION_IS_LOCAL(rel) &&
+		rel->rd_firstRelfilelocatorSubid == InvalidSubTransactionId;
+
+	load->route = SLUICE_INSERT;
+	if (load->proute != NULL || load->cstate->qualexpr != NULL || load->nvolatile > 0 ||
+		load->rejects != NULL || load->duplicates.mode != SLUICE_DUPLICATE_ERROR ||
+		(load->options & TABLE_INSERT_FROZEN) || (constr && constr->has_generated_stored))
+		return;
+	load->route = RelationNeedsWAL(rel) || others_see_it ? SLUICE_APPEND : SLUICE_FRESH;
+	load->slice.ordered = load->workers == 0 || load->check_rows ||
+		OidIsValid(load->args.serial.sequence) || sluice_batch_has_more(load->batch);
+	load->slice.page_longest = TOAST_TUPLE_THRESHOLD;
+	load->slice.page_reserve = RelationGetTargetPageFreeSpace(rel, HEAP_DEFAULT_FILLFACTOR);
+}
+
+/* Whether rows are to be formed in pages: small loads are not. */
+bool
+sluice_pages_wanted(SluiceLoad *load)
+{
+	return load->route != SLUICE_INSERT && load->source.bytes >= PAGES_BYTES;
+}
+
+/*
+ * Completes the rows' headers, as heap_prepare_insert() and
+ * RelationPutHeapTuple() do. The core has left these fields zero.
+ */
+static void
+stamp_page(const Install *install, Page page, BlockNumber block)
+{
+	OffsetNumber last = PageGetMaxOffsetNumber(page);
+
+	for (OffsetNumber n = FirstOffsetNumber; n <= last; n++)
+	{
+		HeapTupleHeader tuple = (HeapTupleHeader) PageGetItem(page, PageGetItemId(page, n));
+
+		HeapTupleHeaderSetXmin(tuple, install->xid);
+		HeapTupleHeaderSetCmin(tuple, install->cid);
+		tuple->t_infomask |= HEAP_XMAX_INVALID;
+		ItemPointerSet(&tuple->t_ctid, block, n);
+	}
+}
+
+/* The page's tuples as heap_multi_insert() logs them; gives the length. */
+static int
+flatten_page(Page page, char *scratch)
+{
+	OffsetNumber last = PageGetMaxOffsetNumber(page);
+	char	   *at = scratch;
+
+	for (OffsetNumber n = FirstOffsetNumber; n <= last; n++)
+	{
+		ItemId		item = PageGetItemId(page, n);
+		HeapTupleHeader tuple = (HeapTupleHeader) PageGetItem(page, item);
+		int			len = ItemIdGetLength(item) - SizeofHeapTupleHeader;
+		xl_multi_insert_tuple *head = (xl_multi_insert_tuple *) SHORTALIGN(at);
+
+		head->datalen = len;
+		head->t_infomask2 = tuple->t_infomask2;
+		head->t_infomask = tuple->t_infomask;
+		head->t_hoff = tuple->t_hoff;
+		at = (char *) head + SizeOfMultiInsertTuple;
+		memcpy(at, (char *) tuple + SizeofHeapTupleHeader, len);
+		at += len;
+	}
+	return at - scratch;
+}
+
+/*
+ * Logs the page as heap_multi_insert() does. No row has values out of line, so
+ * that logical decoding need not keep any for a later record.
+ */
+static void
+log_page(const Install *install, Buffer buffer, int len)
+{
+	Page		page = BufferGetPage(buffer);
+	bool		logical = RelationIsLogicallyLogged(install->rel);
+	xl_heap_multi_insert head = {0};
+	XLogRecPtr	at;
+
+	head.flags = XLH_INSERT_LAST_IN_MULTI | (logical ? XLH_INSERT_CONTAINS_NEW_TUPLE : 0);
+	head.ntuples = PageGetMaxOffsetNumber(page);
+	XLogBeginInsert();
+	XLogRegisterData((char *) &head, SizeOfHeapMultiInsert);
+	XLogRegisterBuffer(0, buffer, REGBUF_STANDARD | REGBUF_WILL_INIT |
+					   (logical ? REGBUF_KEEP_DATA : 0));
+	XLogRegisterBufData(0, install->scratch, len);
+	XLogSetRecordFlags(XLOG_INCLUDE_ORIGIN);
+	at = XLogInsert(RM_HEAP2_ID, XLOG_HEAP2_MULTI_INSERT | XLOG_HEAP_INIT_PAGE);
+	PageSetLSN(page, at);
+}
+
+/* A new block, pinned and locked; nobody else has put anything into it. */
+static Buffer
+next_buffer(Install *install, uint32 wanted)
+{
+	for (;;)
+	{
+		BlockNumber left;
+		Buffer		buffer;
+
+		CHECK_FOR_INTERRUPTS();
+		if (install->next < install->nbuffers)
+		{
+			buffer = install->buffers[install->next++];
+			if (!install->locked)
+				LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
+			install->locked = false;
+		}
+		else if ((left = compat_take_free_block(install->bistate)) != InvalidBlockNumber)
+		{
+			buffer = ReadBufferExtended(install->rel, MAIN_FORKNUM, left, RBM_NORMAL,
+										install->bistate->strategy);
+			LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
+		}
+		else
+		{
+			install->nbuffers = compat_extend(install->rel, install->bistate->strategy,
+											  Min(wanted, EXTEND_BY), install->buffers);
+			install->next = 0;
+			install->locked = true;
+			continue;
+		}
+		if (PageIsNew(BufferGetPage(buffer)))
+			return buffer;
+		UnlockReleaseBuffer(buffer);
+	}
+}
+
+static BlockNumber
+append_page(Install *install, Page image, uint32 wanted)
+{
+	Buffer		buffer = next_buffer(install, wanted);
+	BlockNumber block = BufferGetBlockNumber(buffer);
+	int			len = 0;
+
+	stamp_page(install, image, block);
+	if (install->scratch)
+		len = flatten_page(image, install->scratch);
+	START_CRIT_SECTION();
+	memcpy(BufferGetPage(buffer), image, BLCKSZ);
+	MarkBufferDirty(buffer);
+	if (install->scratch)
+		log_page(install, buffer, len);
+	END_CRIT_SECTION();
+	UnlockReleaseBuffer(buffer);
+	return block;
+}
+
+/*
+ * Writes a page behind the relation's end. The last one of a segment file, and
+ * of all, asks the next checkpoint to sync the file.
+ */
+static BlockNumber
+write_page(Install *install, Page image, BlockNumber block, bool last)
+{
+	stamp_page(install, image, block);
+	PageSetChecksumInplace(image, block);
+	smgrextend(RelationGetSmgr(install->rel), MAIN_FORKNUM, block, (char *) image,
+			   !last && (block + 1) % ((BlockNumber) RELSEG_SIZE) != 0);
+	return block;
+}
+
+/* Installs the slice's pages; blocks becomes their places. */
+static void
+install_pages(SluiceLoad *load, const SluiceSlice *slice, BlockNumber *blocks)
+{
+	SluiceBatch *batch = load->batch;
+	Relation	rel = batch->rri->ri_RelationDesc;
+	Install		install = {0};
+	BlockNumber end = InvalidBlockNumber;
+
+	install.rel = rel;
+	install.bistate = batch->bistate;
+	install.xid = GetCurrentTransactionId();
+	install.cid = load->cid;
+	if (RelationNeedsWAL(rel))
+		install.scratch = MemoryContextAlloc(GetPerTupleMemoryContext(load->estate), BLCKSZ);
+	CheckForSerializableConflictIn(rel, NULL, InvalidBlockNumber);
+	for (size_t i = 0; i < slice->pages; i++)
+	{
+		Page		image = (Page) (slice->arena + i * BLCKSZ);
+
+		if (load->route == SLUICE_APPEND || install.next < install.nbuffers ||
+			compat_has_free_block(install.bistate))
+			blocks[i] = append_page(&install, image, slice->pages - i);
+		else
+		{
+			/* The insert route may have added blocks since the last time. */
+			end = end == InvalidBlockNumber ? RelationGetNumberOfBlocks(rel) : end + 1;
+			blocks[i] = write_page(&install, image, end, i + 1 == slice->pages);
+		}
+	}
+	Assert(install.next == install.nbuffers);
+	pgstat_count_heap_insert(rel, slice->paged);
+	if (slice->ordered)
+	{
+		/* Rows that follow go behind these, not into the page before them. */
+		if (BufferIsValid(install.bistate->current_buf))
+			ReleaseBuffer(install.bistate->current_buf);
+		install.bistate->current_buf = InvalidBuffer;
+		RelationSetTargetBlock(rel, blocks[slice->pages - 1]);
+	}
+}
+
+/* The row in the slot of a load's pages. */
+static TupleTableSlot *
+store_row(SluiceLoad *load, const SluiceSlice *slice, size_t n)
+{
+	sluice_slot_store(load->page_slot, (char *) slice->arena + slice->rows[n].offset,
+					  slice->rows[n].len);
+	load->cstate->cur_lineno = load->lines + slice->rows[n].line;
+	return load->page_slot;
+}
+
+/* What the rows need before they are in the table. */
+static void
+check_rows(SluiceLoad *load, const SluiceSlice *slice)
+{
+	Relation	rel = load->rri->ri_RelationDesc;
+
+	for (size_t i = 0; i < slice->paged; i++)
+	{
+		TupleTableSlot *slot = store_row(load, slice, i);
+
+		sluice_show_record(load, slice, i);
+		if (RelationGetDescr(rel)->constr)
+			ExecConstraints(load->rri, slot, load->estate);
+		if (rel->rd_rel->relispartition)
+			ExecPartitionCheck(load->rri, slot, load->estate, true);
+		load->record = NULL;
+		ExecClearTuple(slot);
+		ResetPerTupleExprContext(load->estate);
+	}
+}
+
+/* What they need afterwards: index entries and AFTER ROW triggers. */
+static void
+finish_rows(SluiceLoad *load, const SluiceSlice *slice, const BlockNumber *blocks)
+{
+	SluiceBatch *batch = load->batch;
+	bool		told = sluice_index_load_wants(batch->index_load);
+	bool		more;
+	size_t		row = 0;
+
+	sluice_batch_extend(batch);
+	more = sluice_batch_has_more(batch);
+	for (size_t p = 0; p < slice->pages && (told || more); p++)
+	{
+		OffsetNumber last = PageGetMaxOffsetNumber((Page) (slice->arena + p * BLCKSZ));
+		SluicePlaced placed[MaxHeapTuplesPerPage];
+
+		for (OffsetNumber n = FirstOffsetNumber; n <= last; n++)
+		{
+			SluicePlaced *at = &placed[n - FirstOffsetNumber];
+
+			ItemPointerSet(&at->tid, blocks[p], n);
+			at->tuple = (HeapTupleHeader) (slice->arena + slice->rows[row].offset);
+			at->len = slice->rows[row].len;
+			at->line = load->lines + slice->rows[row].line;
+			row++;
+		}
+		if (told)
+			sluice_index_load_rows(batch->index_load, placed, last);
+		/* Indexes that are left for the end are out of it from now on. */
+		more = sluice_batch_has_more(batch);
+		for (int i = 0; i < last && more; i++)
+		{
+			sluice_slot_store(load->page_slot, (char *) placed[i].tuple, placed[i].len);
+			sluice_slot_place(load->page_slot, &placed[i].tid);
+			load->cstate->cur_lineno = placed[i].line;
+			sluice_finish_row(batch, load->page_slot);
+			ExecClearTuple(load->page_slot);
+		}
+		ResetPerTupleExprContext(load->estate);
+	}
+}
+
+/* Whether the table has pages with room, which rows should go into first. */
+static bool
+has_room(SluiceLoad *load)
+{
+	return !(load->options & TABLE_INSERT_SKIP_FSM) &&
+		GetPageWithFreeSpace(load->rri->ri_RelationDesc, BLCKSZ / 2) != InvalidBlockNumber;
+}
+
+/*
+ * Installs the pages at the front of the slice, if that is worth it; gives where
+ * they end: the rows before it are in the table now.
+ */
+size_t
+sluice_install_pages(SluiceLoad *load, const SluiceSlice *slice)
+{
+	CopyFromState cstate = load->cstate;
+	uint64		line = cstate->cur_lineno;
+	BlockNumber *blocks;
+	instr_time	before,
+				after;
+
+	if (load->route != SLUICE_INSERT)
+		compat_extend_by_need(load->batch->bistate);
+	if (slice->pages == 0 || !sluice_pages_wanted(load) || has_room(load))
+		return 0;
+	sluice_flush(load);
+	if (load->page_slot == NULL)
+		load->page_slot = sluice_make_slot(load->rri->ri_RelationDesc, load->estate);
+	for (size_t i = 0; i < slice->paged && slice->rows[i].blank; i++)
+	{
+		sluice_show_record(load, slice, i);
+		sluice_serial_fill(&load->args.serial, (char *) slice->arena +
+						   slice->rows[i].offset + slice->rows[i].blank);
+		load->record = NULL;
+	}
+	if (load->check_rows)
+		check_rows(load, slice);
+
+	/* An error from here on names a line and does not show one. */
+	cstate->line_buf_valid = false;
+	cstate->cur_lineno = load->lines + 1;
+	blocks = palloc(sizeof(BlockNumber) * slice->pages);
+	INSTR_TIME_SET_CURRENT(before);
+	install_pages(load, slice, blocks);
+	INSTR_TIME_SET_CURRENT(after);
+	INSTR_TIME_ACCUM_DIFF(sluice_report.heap, after, before);
+	before = after;
+	finish_rows(load, slice, blocks);
+	INSTR_TIME_SET_CURRENT(after);
+	INSTR_TIME_ACCUM_DIFF(sluice_report.after, after, before);
+	pfree(blocks);
+	ResetPerTupleExprContext(load->estate);
+	cstate->cur_lineno = line;
+	sluice_report.route = load->route == SLUICE_APPEND ? "append" : "fresh";
+	sluice_count_rows(load, slice->paged);
+	return slice->pages * BLCKSZ;
+}

@@ -1,0 +1,203 @@
+"""The routes by which rows get into the table: which one is taken, and that each leaves what stock COPY leaves."""
+
+import subprocess
+import unittest
+
+from . import cluster as clusters
+from .cluster import MAJOR, Cluster, Refused
+from .differential import compare
+from .test_durability import SUM, check_heap
+
+CSV = "COPY t FROM {} WITH (FORMAT csv)"
+TABLE = "CREATE TABLE t (a int, b text, c bigint, d numeric)"
+UNLOGGED = "CREATE UNLOGGED TABLE t (a int, b text, c bigint, d numeric)"
+AGAIN = "BEGIN; TRUNCATE t;"
+COUNT = 30000
+
+PAGES = (
+    "SELECT n, lp, lp_off, lp_flags, lp_len, t_field3, t_ctid, t_infomask, t_infomask2, t_hoff, t_bits, t_data"
+    " FROM generate_series(0, (pg_relation_size('t') / 8192 - 1)::int) n, heap_page_items(get_raw_page('t', n))"
+)
+
+
+def csv(count=COUNT, toast=0, asks=0):
+    """Rows with NULLs; one in `toast` is too wide for a page, one in `asks` has a value for the server."""
+    lines = []
+    for i in range(count):
+        text = f"text of row {i}" + " and more" * (i % 5)
+        if toast and i % toast == 3:
+            text = "".join(chr(97 + (i * 7 + k * k) % 26) for k in range(5000))
+        number = "1e400" if asks and i % asks == 5 else f"{i}.50"
+        lines.append(f"{i},{text},{'' if i % 7 == 0 else i * 3},{number}\n")
+    return "".join(lines).encode()
+
+
+class Routes(unittest.TestCase):
+    """One server at wal_level logical, one at minimal."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Cluster(["wal_level = logical"])
+        cls.addClassCleanup(cls.server.remove)
+        cls.minimal = Cluster(["wal_level = minimal", "max_wal_senders = 0"])
+        cls.addClassCleanup(cls.minimal.remove)
+        for server in (cls.server, cls.minimal):
+            server.sql("CREATE EXTENSION pgsluice")
+            if clusters.has("pageinspect"):
+                server.sql("CREATE EXTENSION pageinspect")
+
+    def same(self, route, data, table=TABLE, setup="", copy=CSV, server=None, refused=False):
+        """Equal to stock COPY without workers and with two.
+
+        Only without the free space map does stock COPY keep the order of the data.
+        """
+        server = server or self.server
+        for workers in (0, 2):
+            ordered = workers == 0 and bool(setup) and server is self.minimal
+            refusal = compare(self, server, table, copy, data, f"SET pgsluice.workers = {workers}; {setup}", route=route, ordered=ordered)
+            self.assertEqual(refusal is not None, refused, refusal)
+            if "PARTITION BY" not in table:
+                check_heap(self, server)
+
+    def test_append(self):
+        """A table that others can reach, logged and not, and one whose changes are logged."""
+        self.same("append", csv())
+        self.same("append", csv(), UNLOGGED)
+        self.same("append", csv(), setup=AGAIN)
+        self.same("append", csv(), TABLE + " WITH (fillfactor = 40)")
+        self.same("append", b"".join(b"%d\n" % (i % 9) for i in range(400000)), "CREATE TABLE t (a smallint)")
+
+    def test_fresh(self):
+        """A table that nobody else can reach and whose changes are not logged."""
+        self.same("fresh", csv(), UNLOGGED, AGAIN)
+        self.same("fresh", csv(), setup=AGAIN, server=self.minimal)
+        self.same("fresh", csv(), setup="BEGIN; TRUNCATE t; SAVEPOINT s;", server=self.minimal)
+        self.same("append", csv(), server=self.minimal)
+        compare(self, self.server, TABLE.replace("TABLE", "TEMP TABLE"), CSV, csv(), route="fresh", ordered=False)
+        self.same("fresh", csv(toast=900), UNLOGGED, AGAIN)
+
+    def test_rows_outside_of_pages(self):
+        """Values for the server, values out of line, now and then and often."""
+        for often in (4, 500, 9000):
+            self.same(None, csv(toast=often))
+            self.same(None, csv(asks=often))
+        self.same(None, csv(toast=100, asks=130), UNLOGGED, AGAIN)
+
+    def test_insert(self):
+        """Small loads, and where rows are not the core's own."""
+        self.same("insert", csv(5000))
+        self.same("insert", csv(5000), UNLOGGED, AGAIN)
+        self.same("insert", csv(), TABLE[:-1] + ", g int GENERATED ALWAYS AS (a + 1) STORED)")
+        self.same("insert", csv(), TABLE + " PARTITION BY HASH (a); CREATE TABLE p PARTITION OF t FOR VALUES WITH (MODULUS 1, REMAINDER 0)")
+        self.same("insert", csv(), UNLOGGED, AGAIN, CSV[:-1] + ", FREEZE)")
+        self.same("insert", csv(), copy=CSV + " WHERE a % 3 > 0")
+
+    def test_free_space(self):
+        """A table with room in its pages does not grow."""
+        server = self.server
+        path = server.file("rows.csv", csv())
+        copy = f"SET pgsluice.copy = on; COPY t FROM '{path}' WITH (FORMAT csv, pgsluice 'require'); SELECT route FROM pgsluice.last_copy"
+        server.sql(f"DROP TABLE IF EXISTS t; {TABLE}")
+        self.assertEqual(server.sql(copy), "append")
+        # Rows at the end stay, so that VACUUM cannot cut the table off.
+        server.sql("DELETE FROM t WHERE a < 29000")
+        server.sql("VACUUM t")
+        before = int(server.sql("SELECT pg_relation_size('t')"))
+        self.assertEqual(server.sql(copy), "insert")
+        self.assertLess(int(server.sql("SELECT pg_relation_size('t')")), before * 1.15)
+        self.assertEqual(server.sql("SELECT count(*), count(DISTINCT a) FROM t"), "31000|30000")
+
+    def test_checked_rows(self):
+        """CHECK, keys, triggers, identity columns, partitions by name: for rows that lie in pages."""
+        keyed = TABLE[:-1] + ", CHECK (a >= 0), PRIMARY KEY (a))"
+        refused = [(csv() + b"-1,x,1,1\n", keyed), (csv() + b"77,x,1,1\n", keyed), (csv() + b"x,x,1,1\n" + csv(), TABLE)]
+        for route, kind, setup in (("append", "CREATE TABLE", ""), ("fresh", "CREATE UNLOGGED TABLE", AGAIN)):
+            self.same(route, csv(), keyed.replace("CREATE TABLE", kind), setup)
+            for data, table in refused:
+                self.same(route, data, table.replace("CREATE TABLE", kind), setup, refused=True)
+        identity = "CREATE TABLE t (a int, b text, c bigint, d numeric, id int GENERATED ALWAYS AS IDENTITY (MAXVALUE {}))"
+        named = CSV.replace("t FROM", "t (a, b, c, d) FROM")
+        self.same("append", csv(), identity.format(COUNT), copy=named)
+        self.same("append", csv(), identity.format(COUNT - 1000), copy=named, refused=True)
+        part = TABLE.replace("TABLE t", "TABLE whole") + " PARTITION BY RANGE (a); CREATE TABLE t PARTITION OF whole FOR VALUES FROM (0) TO ({})"
+        for most, refused in ((COUNT, False), (COUNT - 1, True)):
+            self.same("append", csv(), "DROP TABLE IF EXISTS whole CASCADE;" + part.format(most), refused=refused)
+
+    def test_triggers(self):
+        """AFTER triggers see each row and its place; a transition table has them all."""
+        self.same("append", csv(), TABLE + """;
+            DROP TABLE IF EXISTS seen; CREATE TABLE seen (place tid, a int);
+            CREATE OR REPLACE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                INSERT INTO seen SELECT ctid, a FROM t WHERE t.a = new.a AND new.a % 5000 = 0; RETURN NULL; END $$;
+            CREATE OR REPLACE FUNCTION see_all() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                INSERT INTO seen SELECT NULL, sum(a) FROM added; RETURN NULL; END $$;
+            CREATE TRIGGER one AFTER INSERT ON t FOR EACH ROW WHEN (new.a % 5000 = 0) EXECUTE FUNCTION see();
+            CREATE TRIGGER two AFTER INSERT ON t REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION see_all()""")
+        self.assertEqual(self.server.sql("SELECT count(*) FILTER (WHERE place IS NOT NULL), max(a) FROM seen"),
+                         f"6|{sum(range(COUNT))}")
+
+    @unittest.skipUnless(clusters.has("pageinspect"), "pageinspect is not there")
+    def test_pages(self):
+        """Line pointers, headers, NULL bitmaps, values and padding are stock COPY's."""
+        path = self.server.file("rows.csv", csv())
+        for table, setup in ((TABLE, ""), (UNLOGGED, AGAIN), (UNLOGGED + " WITH (fillfactor = 70)", AGAIN)):
+            exact = MAJOR < 16 and setup
+            found = []
+            for setting in ("off", "on"):
+                self.server.sql(f"DROP TABLE IF EXISTS t; {table}")
+                self.server.sql(f"SET pgsluice.copy = {setting}; SET pgsluice.workers = 0; {setup} COPY t FROM '{path}' WITH (FORMAT csv);"
+                                + ("COMMIT" if setup else ""))
+                # Rows that fill gaps by the free space map, or many blocks at once (from 16 on), lie in another order.
+                what = "*" if exact else "lp_len, t_field3, t_infomask, t_infomask2, t_hoff, t_bits, t_data"
+                found.append(self.server.sql(f"SELECT {what} FROM ({PAGES}) p ORDER BY {'n, lp' if exact else 't_data'}"))
+                self.assertEqual(self.server.sql(
+                    "SELECT DISTINCT lower <= upper, special, pagesize, version, flags, prune_xid FROM generate_series(0,"
+                    " (pg_relation_size('t') / 8192 - 1)::int) n, page_header(get_raw_page('t', n))"
+                    # blocks that were added and not used
+                    " WHERE upper > 0"), "t|8192|8192|4|0|0")
+            self.assertEqual(found[0], found[1])
+            self.assertEqual(len(found[0].splitlines()), COUNT)
+        self.server.checksums()
+        # The unlogged table has come through the shutdown.
+        self.assertEqual(self.server.sql("SELECT count(*), sum(a) FROM t"), f"{COUNT}|{sum(range(COUNT))}")
+
+    def test_in_a_transaction(self):
+        """Rows before and after, savepoints, TRUNCATE again, cursors, the same table twice."""
+        for server, table in ((self.server, UNLOGGED), (self.minimal, TABLE), (self.server, TABLE)):
+            path = server.file("rows.csv", csv())
+            copy = f"COPY t FROM '{path}' WITH (FORMAT csv, pgsluice 'require');"
+            script = f"""SET pgsluice.copy = {{}}; DROP TABLE IF EXISTS t; BEGIN; {table};
+                INSERT INTO t VALUES (-1, 'before', 1, 1); {copy} SELECT count(*), sum(a) FROM t;
+                SAVEPOINT one; {copy} SELECT count(*), sum(a) FROM t; ROLLBACK TO one;
+                INSERT INTO t VALUES (-2, 'between', 1, 1); SELECT count(*), sum(a) FROM t;
+                DECLARE c CURSOR FOR SELECT 1 FROM t; FETCH 3 FROM c; {copy} FETCH 2 FROM c; MOVE ALL FROM c; CLOSE c;
+                SELECT count(*), sum(a) FROM t; SAVEPOINT two; TRUNCATE t; {copy} {copy} SELECT count(*), sum(a) FROM t;
+                UPDATE t SET b = 'changed' WHERE a % 100 = 0; DELETE FROM t WHERE a % 100 = 1;
+                ROLLBACK TO two; SELECT count(*), sum(a) FROM t; TRUNCATE t; {copy} CREATE INDEX ON t (a); {copy}
+                COMMIT; SELECT count(*), sum(a), min(b), max(b) FROM t; SET enable_seqscan = off; SELECT count(*) FROM t WHERE a < 50"""
+            stock = server.sql(script.format("off").replace(", pgsluice 'require'", ""))
+            self.assertEqual(server.sql(script.format("on")), stock)
+            check_heap(self, server)
+            self.assertEqual(server.sql("DELETE FROM t WHERE a < 10; SELECT count(*) FROM t"), "59980")
+            server.sql("VACUUM (FREEZE) t")
+            check_heap(self, server)
+            server.checksums()
+
+    def test_abort(self):
+        """Rolled back and refused loads leave nothing that can be seen, and the next one is right."""
+        for server, table, setup in ((self.server, UNLOGGED, AGAIN), (self.minimal, TABLE, AGAIN), (self.server, TABLE, "BEGIN;")):
+            path, bad = server.file("rows.csv", csv()), server.file("bad.csv", csv() + b"no number,,,\n")
+            copy = "SET pgsluice.copy = on; {} COPY t FROM '{}' WITH (FORMAT csv, pgsluice 'require');"
+            server.sql(f"DROP TABLE IF EXISTS t; {table}; INSERT INTO t VALUES (1)")
+            server.sql(copy.format(setup, path) + "ROLLBACK")
+            with self.assertRaises(Refused):
+                server.sql(copy.format(setup, bad) + "COMMIT")
+            self.assertEqual(server.sql("SELECT count(*) FROM t"), "1")
+            server.sql(copy.format(setup, path) + "COMMIT")
+            self.assertEqual(server.sql("SELECT count(*) FROM t WHERE b IS NOT NULL"), str(COUNT))
+            server.sql("VACUUM t")
+            check_heap(self, server)
+
+
+if __name__ == "__main__":
+    unittest.main()
