@@ -239,10 +239,54 @@ fn extension(world: &mut World) {
         let (s, t) = ("(SELECT name, at, n FROM s)", "(SELECT name, at, n FROM t)");
         assert_eq!(world.difference(s, t), "", "{method}");
     }
+    private(world);
     let bad = world.file("bad.csv", b"x,2024-01-01,1\ny,never,1\n");
     let said = load(world, &bad, &["--method", "extension"]).unwrap_err();
     assert!(said.contains("line 2, record 2") && said.contains("\"never\""), "{said}");
     world.sql("DROP EXTENSION pgsluice");
+}
+
+/// `auto` makes an empty table its own if the load is worth it and nobody is at it.
+fn private(world: &mut World) {
+    let file = world.file("many.csv", &records(120_000));
+    let filenode = "SELECT pg_relation_filepath('t')";
+    world.sql(
+        "DROP TABLE IF EXISTS s; TRUNCATE t; CREATE INDEX t_name ON t (name); \
+         CREATE INDEX t_upper ON t (upper(name))",
+    );
+    let said = world.load(&[&file, "--table", "t", "--columns", "name,at,n"]).unwrap();
+    let steps = said["steps"].to_string();
+    assert!(steps.contains("t_upper put back") && !steps.contains("t_name"), "{steps}");
+    let indexes = "SELECT count(*) FROM pg_index WHERE indrelid = 't'::regclass AND indisvalid";
+    assert_eq!(world.sql(indexes), "3");
+    assert_eq!(
+        world.sql("SET enable_seqscan = off; SELECT count(*) FROM t WHERE id > 0"),
+        "120000"
+    );
+
+    // With rows in it, it stays everybody's.
+    let before = world.sql(filenode);
+    world.load(&[&file, "--table", "t", "--columns", "name,at,n"]).unwrap();
+    assert_eq!(world.sql(filenode), before);
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "240000");
+
+    // So does one that others would miss, or be told of.
+    for (kept, gone) in [
+        ("CREATE TABLE other (t int REFERENCES t)", "DROP TABLE other"),
+        (
+            "CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'emptied'; END $$; \
+             CREATE TRIGGER no BEFORE TRUNCATE ON t EXECUTE FUNCTION no()",
+            "DROP FUNCTION no CASCADE",
+        ),
+    ] {
+        world.sql("TRUNCATE t CASCADE");
+        world.sql(kept);
+        let before = world.sql(filenode);
+        world.load(&[&file, "--table", "t", "--columns", "name,at,n"]).unwrap();
+        assert_eq!(world.sql(filenode), before, "{kept}");
+        world.sql(gone);
+    }
+    world.sql("TRUNCATE t");
 }
 
 /// An extension whose library cannot be loaded: `auto` goes another way and says

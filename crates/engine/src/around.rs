@@ -221,6 +221,7 @@ fn request(
             _ => Course::OneTransaction,
         },
         truncates: target.truncate,
+        private: plan.private,
         new_rows: known.then_some(new_rows),
     }
 }

@@ -76,6 +76,8 @@ pub struct Plan {
     pub after: Vec<String>,
     /// settings of the session, each with its value
     pub settings: Vec<(String, String)>,
+    /// the table is empty and the load's own: COPY builds its indexes when all rows are in
+    pub private: bool,
     /// with `extension`: fail rather than let stock COPY do it
     pub required: bool,
     /// with `staged`: where the records land first
@@ -157,6 +159,7 @@ pub fn plan(
         before: Vec::new(),
         after: Vec::new(),
         settings: settings(options).into_iter().chain(one_by_one(choice.method)).collect(),
+        private: table.private && choice.method == Method::Extension,
         required: target.method == Method::Extension,
         landing: None,
         two_phase: false,
@@ -346,6 +349,14 @@ fn steps(plan: &mut Plan, table: &TableFacts, options: &Options) -> Result<(), E
             .push("the rows are deleted one by one: TRUNCATE would shut the lanes out".into());
     } else if !table.created && (options.target.truncate || method == Method::CopyFresh) {
         plan.before.push(format!("TRUNCATE TABLE {}", plan.table));
+    }
+    if plan.private {
+        plan.before.push(format!("TRUNCATE TABLE ONLY {}", plan.table));
+        plan.notes.push(format!(
+            "{} is empty: it is locked for this load alone, and its indexes are built when all \
+             rows are in (--indexes keep leaves it open to others)",
+            plan.table
+        ));
     }
     if alters && table.persistence == 'p' {
         plan.before.push(format!("ALTER TABLE {} SET UNLOGGED", plan.table));

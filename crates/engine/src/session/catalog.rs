@@ -142,6 +142,8 @@ pub struct TableFacts {
     pub created: bool,
     /// it holds no row, as far as can be seen
     pub empty: bool,
+    /// it is empty and may be the load's own: see [`private`](super::private)
+    pub private: bool,
     /// bytes of the heap and its indexes
     pub bytes: u64,
     /// its columns in order, dropped ones left out

@@ -7,6 +7,7 @@ pub mod conn;
 pub mod create;
 pub mod lane;
 mod libpq;
+pub mod private;
 pub mod siblings;
 pub mod staged;
 pub mod statement;

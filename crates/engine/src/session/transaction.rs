@@ -4,11 +4,12 @@
 use super::catalog::{self, ServerFacts, TableFacts};
 use super::conn::Conn;
 use super::create::{self, NewTable};
+use super::private;
 use super::surroundings::{ForeignKeys, Indexes, Triggers};
 use crate::error::Error;
 use crate::input::Reader;
 use crate::ledger;
-use crate::options::{Create, Method, Options};
+use crate::options::{Create, FileFormat, Method, Options};
 use std::thread;
 use std::time::Duration;
 
@@ -95,6 +96,10 @@ pub fn inspect(
     if matches!(target.method, Method::Auto | Method::Extension) {
         catalog::try_extension(conn, &mut server)?;
     }
+    if server.extension.is_some() {
+        // Indexes that are put back are built by it too.
+        set(conn, "pgsluice.index_build", "on")?;
+    }
     check_encoding(conn, options)?;
     let mut found = catalog::find(conn, &target.table)?;
     let mut new = None;
@@ -116,7 +121,11 @@ pub fn inspect(
         )));
     };
     table.created = new.is_some();
-    if lock && matches!(table.kind, 'r' | 'p') {
+    if server.extension.is_some() && wants_private(reader, options) && !table.created {
+        table.private =
+            if lock { private::lock(conn, &table)? } else { private::can(conn, &table)? };
+    }
+    if lock && !table.private && matches!(table.kind, 'r' | 'p') {
         // Lanes share the table among connections: none may shut the others out.
         let lanes = target.method == Method::Lanes;
         // What is asked for by name needs the table alone anyway: no waiting for
@@ -131,6 +140,18 @@ pub fn inspect(
     }
     catalog::describe(conn, &server, &mut table)?;
     Ok((server, table, new))
+}
+
+/// Whether the load, if it goes through the extension, is better alone with an
+/// empty table: `auto` chooses so where that is not the user's to say.
+fn wants_private(reader: &Reader, options: &Options) -> bool {
+    let target = &options.target;
+    target.method == Method::Auto
+        && !target.truncate
+        && options.rejects.is_none()
+        && options.input.format != FileFormat::Binary
+        && target.indexes == Indexes::Auto
+        && reader.total_bytes() >= private::WORTH
 }
 
 fn check_encoding(conn: &mut Conn, options: &Options) -> Result<(), Error> {

@@ -87,6 +87,7 @@ pub fn everything() -> Request {
         rejects: false,
         course: Course::OneTransaction,
         truncates: false,
+        private: false,
         new_rows: None,
     }
 }

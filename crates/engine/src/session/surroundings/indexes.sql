@@ -46,6 +46,8 @@ SELECT json_build_object(
   'certain', indexprs IS NULL AND indpred IS NULL AND NOT indisunique AND NOT indisexclusion
     AND amname IN ('btree', 'brin') AND NOT EXISTS (SELECT FROM pg_attribute a
       WHERE a.attrelid = indexrelid AND a.attlen < 0),
+  'plain', amname = 'btree' AND indexprs IS NULL AND indpred IS NULL AND indimmediate
+    AND NOT indisexclusion,
   'valid', indisvalid AND indisready AND indislive,
   'partitioned', relispartition OR index_kind = 'I' OR table_kind <> 'r',
   'extension', (SELECT e.extname FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid

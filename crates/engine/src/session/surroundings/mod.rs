@@ -59,6 +59,8 @@ pub struct Index {
     pub method: String,
     /// its build cannot refuse a row, whatever the row holds
     pub certain: bool,
+    /// a B-tree of columns and all rows that checks at once if it checks
+    pub plain: bool,
     /// it is complete and in use
     pub valid: bool,
     /// it belongs to a partitioned table, or to a partition's

@@ -73,6 +73,8 @@ pub struct Request {
     pub course: Course,
     /// the table is emptied first
     pub truncates: bool,
+    /// the extension's COPY builds plain B-trees when all rows are in
+    pub private: bool,
     /// rows that will come, where somebody could estimate them
     pub new_rows: Option<f64>,
 }
@@ -251,6 +253,7 @@ fn rebuild(around: &Surroundings, index: &Index, request: &Request) -> Verdict {
     }
     match request.indexes {
         Indexes::Rebuild => Ok("asked for".into()),
+        _ if request.private && index.plain => Err("COPY builds it when all rows are in".into()),
         _ if relation.empty || request.truncates => Ok("the table is empty".into()),
         _ => pays(relation.rows, request.new_rows),
     }

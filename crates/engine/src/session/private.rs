@@ -1,0 +1,62 @@
+//! A table that is empty becomes the load's own: locked, and emptied once more in the load's
+//! transaction, so that the extension's COPY may build its indexes when all rows are in.
+
+use super::catalog::TableFacts;
+use super::conn::Conn;
+use crate::error::Error;
+
+/// Bytes of input below which a new file for each index costs more than it saves.
+pub const WORTH: u64 = 4 << 20;
+
+/// Whether the table may be emptied and nobody could tell: a plain table of the
+/// role's own whose file has no block, so that there is no row that the role
+/// does not see; no other table refers to it, no trigger fires for it, and no
+/// subscriber is told.
+const CAN: &str = "SELECT c.relkind = 'r' AND NOT c.relispartition AND c.relhasindex \
+    AND pg_catalog.pg_relation_size(c.oid) = 0 AND pg_catalog.pg_has_role(c.relowner, 'USAGE') \
+    AND pg_catalog.current_setting('wal_level') <> 'logical' \
+    AND NOT EXISTS (SELECT FROM pg_catalog.pg_constraint k \
+        WHERE k.confrelid = c.oid AND k.contype = 'f' AND k.conrelid <> c.oid) \
+    AND NOT EXISTS (SELECT FROM pg_catalog.pg_trigger g \
+        WHERE g.tgrelid = c.oid AND g.tgtype & 32 <> 0) \
+    FROM pg_catalog.pg_class c WHERE c.oid = $1::oid";
+
+/// Whether the table could be made private now.
+///
+/// # Errors
+///
+/// The connection is lost.
+pub fn can(conn: &mut Conn, table: &TableFacts) -> Result<bool, Error> {
+    let rows = conn.query(CAN, &[Some(&table.oid.to_string())])?;
+    Ok(rows.first().is_some_and(|row| row[0].as_deref() == Some("t")))
+}
+
+/// Locks the table for the load alone if that can be done at once and it can be
+/// made private; else there is no lock. Gives which.
+///
+/// # Errors
+///
+/// The connection is lost.
+pub fn lock(conn: &mut Conn, table: &TableFacts) -> Result<bool, Error> {
+    if !can(conn, table)? {
+        return Ok(false);
+    }
+    conn.exec("SAVEPOINT pgsluice_private")?;
+    // Somebody may have filled it before the lock was ours.
+    let locked = conn
+        .exec(&format!("LOCK TABLE ONLY {} IN ACCESS EXCLUSIVE MODE NOWAIT", table.sql))
+        .and_then(|_| can(conn, table));
+    match locked {
+        Ok(true) => {
+            conn.exec("RELEASE SAVEPOINT pgsluice_private")?;
+            Ok(true)
+        }
+        Err(error) if error.sqlstate().is_empty() => Err(error),
+        _ => {
+            conn.exec(
+                "ROLLBACK TO SAVEPOINT pgsluice_private; RELEASE SAVEPOINT pgsluice_private",
+            )?;
+            Ok(false)
+        }
+    }
+}
