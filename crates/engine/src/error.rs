@@ -7,6 +7,9 @@ use std::fmt;
 /// messages are for reading.
 const SHOWN: usize = 80;
 
+/// The longest message that is passed on, in bytes.
+const MAX_MESSAGE: usize = 800;
+
 /// Where in the input something is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Place {
@@ -215,4 +218,14 @@ pub fn shown(value: &[u8]) -> String {
     }
     let cut: String = text.chars().take(SHOWN).collect();
     format!("{cut}…")
+}
+
+/// A message of the server, which may hold a value of a gigabyte.
+pub fn cut(text: &str) -> String {
+    let (head, tail) = (MAX_MESSAGE * 3 / 4, MAX_MESSAGE / 4);
+    if text.len() <= MAX_MESSAGE {
+        return text.to_owned();
+    }
+    let floor = |at: usize| (0..=at).rev().find(|i| text.is_char_boundary(*i)).unwrap_or(0);
+    format!("{}…{}", &text[..floor(head)], &text[floor(text.len() - tail)..])
 }

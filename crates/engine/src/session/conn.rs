@@ -2,10 +2,13 @@
 //! ones that know the client library.
 
 use super::libpq::*;
-use crate::error::{Error, ServerSays};
+pub use super::quote::{quote_ident, quote_literal};
+use crate::error::{cut, Error, ServerSays};
 use std::ffi::{c_char, c_int, c_void, CStr, CString};
 use std::ptr;
 use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
 
 /// What is passed in one CopyData message: large enough to be cheap, small
 /// enough to stay in the processor's cache on its way through the server.
@@ -14,10 +17,11 @@ const COPY_DATA: usize = 64 << 10;
 /// Notices that are kept until somebody asks; more are dropped.
 const MAX_NOTICES: usize = 100;
 
-/// The longest message that is passed on, in bytes.
-const MAX_MESSAGE: usize = 800;
+/// How long a message of the server may take to come in whole.
+const WHOLE: Duration = Duration::from_millis(100);
 
-type Notices = Mutex<Vec<String>>;
+/// Notices that are kept, and how many have come.
+type Notices = Mutex<(Vec<String>, u64)>;
 
 /// A connection, closed when dropped.
 #[derive(Debug)]
@@ -25,6 +29,8 @@ pub struct Conn {
     raw: *mut PGconn,
     notices: Box<Notices>,
     canceller: Arc<Canceller>,
+    /// the server has said something in the middle of a COPY that is no notice
+    spoken: bool,
 }
 
 // SAFETY: libpq allows a connection to be used by any thread, one at a time;
@@ -81,8 +87,9 @@ extern "C" fn keep_notice(arg: *mut c_void, res: *const PGresult) {
     // libpq calls with a valid result.
     let (notices, text) = unsafe { (&*arg.cast::<Notices>(), text(PQresultErrorMessage(res))) };
     if let Ok(mut notices) = notices.lock() {
-        if notices.len() < MAX_NOTICES {
-            notices.push(text.trim_end().to_string());
+        notices.1 += 1;
+        if notices.0.len() < MAX_NOTICES {
+            notices.0.push(text.trim_end().to_string());
         }
     }
 }
@@ -159,7 +166,7 @@ impl Conn {
         let raw = unsafe { PQconnectdbParams(keywords.as_ptr(), values.as_ptr(), 1) };
         let notices = Box::<Notices>::default();
         let canceller = Arc::new(Canceller(Mutex::new(ptr::null_mut())));
-        let conn = Conn { raw, notices, canceller: canceller.clone() };
+        let conn = Conn { raw, notices, canceller: canceller.clone(), spoken: false };
         // SAFETY: PQstatus takes NULL too.
         if unsafe { PQstatus(raw) } != CONNECTION_OK {
             let message = without_password(&conn.message(), target.to_str().unwrap_or(""));
@@ -209,7 +216,7 @@ impl Conn {
 
     /// Takes the notices and warnings that have come in.
     pub fn take_notices(&self) -> Vec<String> {
-        std::mem::take(&mut self.notices.lock().unwrap_or_else(|e| e.into_inner()))
+        std::mem::take(&mut self.notices.lock().unwrap_or_else(|e| e.into_inner()).0)
     }
 
     /// Runs one or several statements without parameters; gives the last one's rows.
@@ -296,7 +303,10 @@ impl Conn {
         // SAFETY: as in `exec_counted`.
         let res = Res(unsafe { PQexec(self.raw, sql.as_ptr()) });
         match res.status() {
-            PGRES_COPY_IN => Ok(()),
+            PGRES_COPY_IN => {
+                self.spoken = false;
+                Ok(())
+            }
             _ => Err(self.error(&res)),
         }
     }
@@ -309,6 +319,7 @@ impl Conn {
     /// [`Conn::copy_probe`] and [`Conn::copy_end`].
     pub fn copy_data(&mut self, bytes: &[u8]) -> Result<(), Error> {
         for piece in bytes.chunks(COPY_DATA) {
+            self.listen(-1)?;
             // SAFETY: the pointer and the length are those of a live slice.
             let done =
                 unsafe { PQputCopyData(self.raw, piece.as_ptr().cast(), piece.len() as c_int) };
@@ -319,7 +330,8 @@ impl Conn {
         Ok(())
     }
 
-    /// Looks whether the server has said something in the middle of a COPY.
+    /// Whether the server has said something in the middle of a COPY that is no
+    /// notice, as far as came in: likely an error.
     ///
     /// libpq keeps an error to itself until the COPY is ended; without this,
     /// the whole rest of a file would be sent for nothing.
@@ -328,23 +340,53 @@ impl Conn {
     ///
     /// The connection is lost.
     pub fn copy_probe(&mut self) -> Result<Probe, Error> {
-        let before = self.notices.lock().map_or(0, |n| n.len());
+        self.listen(0)?;
+        Ok(if self.spoken { Probe::Suspicious } else { Probe::Quiet })
+    }
+
+    /// After a [`Probe::Suspicious`]: whether it stays so when a notice that had
+    /// come in half would be whole. Then it is an error, as good as certain.
+    ///
+    /// # Errors
+    ///
+    /// As [`Conn::copy_probe`].
+    pub fn copy_probe_again(&mut self) -> Result<Probe, Error> {
+        let before = self.noticed();
+        thread::sleep(WHOLE);
+        self.take_in()?;
+        self.spoken = self.noticed() == before;
+        self.copy_probe()
+    }
+
+    /// Waits until the server takes data, or speaks. What it says must be seen
+    /// here: while it waits by itself, libpq takes in an error without a sign.
+    fn listen(&mut self, timeout: c_int) -> Result<(), Error> {
         // SAFETY: the connection is open; the call only asks for its number.
         let fd = unsafe { PQsocket(self.raw) };
-        let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        // SAFETY: one pollfd, which lives beyond the call, which does not wait.
-        if unsafe { libc::poll(&mut poll, 1, 0) } <= 0 {
-            return Ok(Probe::Quiet);
+        let events = libc::POLLIN | if timeout == 0 { 0 } else { libc::POLLOUT };
+        let mut poll = libc::pollfd { fd, events, revents: 0 };
+        // SAFETY: one pollfd, which lives beyond the call.
+        if unsafe { libc::poll(&mut poll, 1, timeout) } > 0 && poll.revents & libc::POLLIN != 0 {
+            let before = self.noticed();
+            self.take_in()?;
+            self.spoken |= self.noticed() == before;
         }
+        Ok(())
+    }
+
+    fn noticed(&self) -> u64 {
+        self.notices.lock().map_or(0, |n| n.1)
+    }
+
+    /// Reads what has come in, and passes on the notices among it.
+    fn take_in(&mut self) -> Result<(), Error> {
         // SAFETY: the connection is open.
         if unsafe { PQconsumeInput(self.raw) } != 1 {
             return Err(Error::new(format!("connection lost: {}", self.message())));
         }
-        // Makes libpq pass on the notices among what came in.
         // SAFETY: no bytes are read from the pointer.
         unsafe { PQputCopyData(self.raw, c"".as_ptr(), 0) };
-        let after = self.notices.lock().map_or(0, |n| n.len());
-        Ok(if after > before { Probe::Quiet } else { Probe::Suspicious })
+        Ok(())
     }
 
     /// Ends the COPY; gives the number of rows that the server took.
@@ -410,16 +452,6 @@ impl Drop for Conn {
     }
 }
 
-/// A message of the server, which may hold a value of a gigabyte.
-fn cut(text: &str) -> String {
-    let (head, tail) = (MAX_MESSAGE * 3 / 4, MAX_MESSAGE / 4);
-    if text.len() <= MAX_MESSAGE {
-        return text.to_owned();
-    }
-    let floor = |at: usize| (0..=at).rev().find(|i| text.is_char_boundary(*i)).unwrap_or(0);
-    format!("{}…{}", &text[..floor(head)], &text[floor(text.len() - tail)..])
-}
-
 fn c_string(s: &str) -> Result<CString, Error> {
     CString::new(s).map_err(|_| Error::new("a NUL character in a name or a setting"))
 }
@@ -446,21 +478,6 @@ fn without_password(message: &str, target: &str) -> String {
     message
 }
 
-/// A name as SQL takes it, always quoted.
-pub fn quote_ident(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
-}
-
-/// A string as SQL takes it, whatever `standard_conforming_strings` says.
-pub fn quote_literal(text: &str) -> String {
-    let doubled = text.replace('\'', "''");
-    if text.contains('\\') {
-        format!("E'{}'", doubled.replace('\\', "\\\\"))
-    } else {
-        format!("'{doubled}'")
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -473,12 +490,5 @@ mod tests {
         assert!(!hide("host=h password=s3cret user=u").contains("s3cret"));
         assert!(!hide("host=h password='s3cret' user=u").contains("s3cret"));
         assert!(!hide("postgresql://h/db?password=s3cret&user=u").contains("s3cret"));
-    }
-
-    #[test]
-    fn literals_hold_under_both_readings_of_backslashes() {
-        assert_eq!(quote_literal("a'b"), "'a''b'");
-        assert_eq!(quote_literal("a\\'b"), "E'a\\\\''b'");
-        assert_eq!(quote_ident("a\"b"), "\"a\"\"b\"");
     }
 }

@@ -184,12 +184,17 @@ impl Lane {
         self.in_piece = placed.prepared.chunk.part == Part::Piece && self.plan.dialect.is_some();
         self.remember(placed, form);
         sent?;
-        if !self.plan.one_statement
-            && !self.in_piece
-            && self.conn.copy_probe()? == Probe::Suspicious
-        {
+        if self.in_piece || self.conn.copy_probe()? == Probe::Quiet {
+            return Ok(());
+        }
+        if !self.plan.one_statement {
             // Most likely an error: ending the COPY brings it out.
+            return self.finish();
+        }
+        if self.conn.copy_probe_again()? == Probe::Suspicious {
             self.finish()?;
+            // No second COPY: its triggers would count again.
+            return Err(Error::new("the server said something in the middle of the COPY"));
         }
         Ok(())
     }

@@ -8,6 +8,7 @@ pub mod create;
 pub mod lane;
 mod libpq;
 pub mod private;
+mod quote;
 pub mod siblings;
 pub mod staged;
 pub mod statement;
