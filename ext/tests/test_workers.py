@@ -164,7 +164,7 @@ class Workers(unittest.TestCase):
         self.cluster.sql(f"DROP TABLE IF EXISTS t; {TABLE}")
         path = self.cluster.file("input", csv(400000))
         with self.assertRaises(Refused) as refused:
-            self.cluster.sql("SET statement_timeout = 150; SET pgsluice.copy = on; " + CSV.format(f"'{path}'"))
+            self.cluster.sql("SET statement_timeout = 40; SET pgsluice.copy = on; " + CSV.format(f"'{path}'"))
         self.assertIn("57014", str(refused.exception))
         self.assertTrue(wait_until(lambda: not workers(self.cluster)))
         self.assertEqual(self.cluster.sql("SELECT count(*) FROM t"), "0")
