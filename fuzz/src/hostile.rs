@@ -51,7 +51,16 @@ pub fn dialect(rng: &mut Rng, format: Format, major: u32) -> Dialect {
         let by_chance = quote == b'\\' && major < 18;
         if delimiter != quote && !marked(delimiter) && !marked(quote) && !by_chance {
             let format = Format::Csv;
-            return Dialect { format, delimiter, quote, escape, null, default, dot_line };
+            return Dialect {
+                format,
+                delimiter,
+                quote,
+                escape,
+                null,
+                default,
+                dot_line,
+                utf8: true,
+            };
         }
     }
 }

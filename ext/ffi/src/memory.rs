@@ -237,6 +237,13 @@ mod tests {
             lines: 0,
             eol: 0,
             last: true,
+            pack: false,
+            ordered: false,
+            whole_pages: false,
+            page_longest: 0,
+            page_reserve: 0,
+            pages: 0,
+            paged: 0,
         };
         within(&mut || {
             // SAFETY: as the struct says.
