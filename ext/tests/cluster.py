@@ -7,6 +7,7 @@ import socket
 import subprocess
 import tempfile
 import time
+import unittest
 from pathlib import Path
 
 EXT = Path(__file__).resolve().parent.parent
@@ -198,3 +199,18 @@ class Cluster:
         if (BIN / "pg_checksums").exists():
             self._run([BIN / "pg_checksums", "--check", "-D", self.data])
         self.start()
+
+
+class OnCluster(unittest.TestCase):
+    """Tests on one cluster that has the extension."""
+
+    settings = []  # lines of postgresql.conf
+    prepared = ""  # SQL for what else is to be there
+
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = Cluster(cls.settings)
+        # Also where what follows fails, which tearDownClass would not be called for.
+        cls.addClassCleanup(cls.cluster.remove)
+        cls.sql = cls.cluster.sql
+        cls.sql(f"CREATE EXTENSION pgsluice; {cls.prepared}")

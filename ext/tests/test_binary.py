@@ -5,7 +5,7 @@ import random
 import struct
 import unittest
 
-from .cluster import Cluster
+from .cluster import OnCluster
 from .differential import ROUTES, compare
 
 COPY = "COPY t FROM {} WITH (FORMAT binary)"
@@ -40,17 +40,10 @@ def row(*values):
     return struct.pack(">h", len(values)) + b"".join(map(field, values))
 
 
-class Binary(unittest.TestCase):
+class Binary(OnCluster):
     """What stock COPY writes in this format, and worse."""
 
-    @classmethod
-    def setUpClass(cls):
-        cls.cluster = Cluster()
-        cls.cluster.sql("CREATE EXTENSION pgsluice;" + TYPES_SQL)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.cluster.remove()
+    prepared = TYPES_SQL
 
     def same(self, data, table="CREATE TABLE t (a int, b text)", copy=COPY, setup="", route=ROUTES):
         """The refusal that both gave, or None."""

@@ -4,25 +4,18 @@ import subprocess
 import time
 import unittest
 
-from .cluster import Cluster, Refused
+from .cluster import OnCluster, Refused
 from .test_durability import check_heap
 
 
-class Concurrency(unittest.TestCase):
+class Concurrency(OnCluster):
     """No row is lost, none doubled, nobody waits for more than COPY's lock."""
 
-    @classmethod
-    def setUpClass(cls):
-        cls.server = Cluster(["autovacuum_naptime = 1", "max_connections = 40", "max_prepared_transactions = 2"])
-        cls.server.sql("CREATE EXTENSION pgsluice")
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.server.remove()
+    settings = ["autovacuum_naptime = 1", "max_connections = 40", "max_prepared_transactions = 2"]
 
     def test_crowd(self):
         """Ours, stock COPY, small inserts, VACUUM, readers, CREATE INDEX CONCURRENTLY at once."""
-        server = self.server
+        server = self.cluster
         server.sql("DROP TABLE IF EXISTS t, routes; CREATE TABLE t (a int, b text, c bigint); CREATE TABLE routes (route text)")
         path = server.file("rows.csv", b"".join(b"%d,text %d,%d\n" % (i, i, i) for i in range(100000)))
         small = server.file("small.sql", b"".join(b"INSERT INTO t VALUES (%d, 'small', 7);\n" % i for i in range(1000)))
@@ -41,7 +34,7 @@ class Concurrency(unittest.TestCase):
 
     def test_locks_and_isolation(self):
         """ROW EXCLUSIVE and no more; readers see nothing before the commit."""
-        server = self.server
+        server = self.cluster
         server.sql("DROP TABLE IF EXISTS t; CREATE TABLE t (a int, b text, c bigint)")
         path = server.file("rows.csv", b"1,x,2\n" * 50000)
         copy = f"SET pgsluice.copy = on; COPY t FROM '{path}' WITH (FORMAT csv, pgsluice 'require')"
@@ -63,7 +56,7 @@ class Concurrency(unittest.TestCase):
 
     def test_two_phase(self):
         """A prepared load outlives a restart."""
-        server = self.server
+        server = self.cluster
         server.sql("DROP TABLE IF EXISTS t; CREATE TABLE t (a int)")
         path = server.file("rows.csv", b"1\n" * 5000)
         server.sql(f"SET pgsluice.copy = on; BEGIN; COPY t FROM '{path}' WITH (pgsluice 'require'); PREPARE TRANSACTION 'load'")
@@ -75,7 +68,7 @@ class Concurrency(unittest.TestCase):
 
     def test_serializable(self):
         """A read-write conflict across two loads fails one of them, as with stock COPY."""
-        server = self.server
+        server = self.cluster
         path = server.file("one.csv", b"1\n")
         for setting in ("off", "on"):
             server.sql("DROP TABLE IF EXISTS x, y; CREATE TABLE x (a int); CREATE TABLE y (a int)")

@@ -7,37 +7,31 @@ import random
 import subprocess
 import unittest
 
-from .cluster import Cluster, Refused
+from .cluster import OnCluster, Refused
 
 TABLE = "CREATE TABLE t (a int PRIMARY KEY, b text, c int UNIQUE)"
 ROWS = "SELECT * FROM t ORDER BY a"
 
 
-class Duplicates(unittest.TestCase):
+class Duplicates(OnCluster):
     """Rows whose key is there already, in the table and in the data."""
 
-    @classmethod
-    def setUpClass(cls):
-        cls.server = Cluster(["shared_preload_libraries = ''"])
-        cls.server.sql("CREATE EXTENSION pgsluice; CREATE ROLE loader LOGIN")
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.server.remove()
+    settings = ["shared_preload_libraries = ''"]
+    prepared = "CREATE ROLE loader LOGIN"
 
     def fresh(self, table=TABLE):
         """A fresh table and a fresh one for duplicates."""
-        self.server.sql(f"SET client_min_messages = error; DROP TABLE IF EXISTS t CASCADE; {table};"
+        self.cluster.sql(f"SET client_min_messages = error; DROP TABLE IF EXISTS t CASCADE; {table};"
                         "DROP TABLE IF EXISTS twice; CREATE TABLE twice (LIKE pgsluice.duplicate)")
 
     def load(self, data, options, target="t", more="SELECT rows, duplicates_skipped, duplicates_replaced FROM pgsluice.last_copy"):
         """One load; gives its counts."""
-        path = self.server.file("input", data)
-        return self.server.sql(f"SET client_min_messages = error; COPY {target} FROM '{path}' WITH (FORMAT csv, {options}); {more}")
+        path = self.cluster.file("input", data)
+        return self.cluster.sql(f"SET client_min_messages = error; COPY {target} FROM '{path}' WITH (FORMAT csv, {options}); {more}")
 
     def insert(self, rows, conflict):
         """The same by INSERTs of one row."""
-        self.server.sql("BEGIN;" + "".join(f"INSERT INTO t VALUES ({row}) ON CONFLICT {conflict};" for row in rows) + "COMMIT")
+        self.cluster.sql("BEGIN;" + "".join(f"INSERT INTO t VALUES ({row}) ON CONFLICT {conflict};" for row in rows) + "COMMIT")
 
     def test_as_insert_on_conflict(self):
         """Skip and replace on random keys equal ON CONFLICT, row by row, workers or not."""
@@ -48,22 +42,22 @@ class Duplicates(unittest.TestCase):
         for mode, conflict in (("skip", "(a) DO NOTHING"),
                                ("replace", "(a) DO UPDATE SET b = EXCLUDED.b, c = EXCLUDED.c")):
             self.fresh()
-            self.server.sql(there)
+            self.cluster.sql(there)
             self.insert(rows, conflict)
-            wanted = self.server.sql(ROWS)
+            wanted = self.cluster.sql(ROWS)
             for workers in (0, 2):
                 self.fresh()
-                self.server.sql(there)
+                self.cluster.sql(there)
                 rest = 2500 - len({row.split(",")[0] for row in rows} - {str(a) for a in range(0, 900, 7)})
                 said = self.load(data, f"on_duplicate '{mode}', duplicates_to 'twice', workers {workers}")
-                self.assertEqual(self.server.sql(ROWS), wanted)
+                self.assertEqual(self.cluster.sql(ROWS), wanted)
                 self.assertEqual(said, f"{2500 - rest}|{rest}|0" if mode == "skip" else f"2500|0|{rest}")
-                self.assertEqual(self.server.sql("SELECT count(*), count(DISTINCT line) FROM twice"), f"{rest}|{rest}")
+                self.assertEqual(self.cluster.sql("SELECT count(*), count(DISTINCT line) FROM twice"), f"{rest}|{rest}")
                 # Nothing is lost: what is in the table and what is kept are all that there was.
                 lost = "SELECT (lost_row::t).* FROM twice"
-                self.assertEqual(self.server.sql(f"SELECT count(*) FROM ({lost} UNION ALL TABLE t) x"),
+                self.assertEqual(self.cluster.sql(f"SELECT count(*) FROM ({lost} UNION ALL TABLE t) x"),
                                  str(2500 + 129))
-                self.assertEqual(self.server.sql(f"SELECT count(*) FROM ({lost} UNION TABLE t) x"), str(2500 + 129))
+                self.assertEqual(self.cluster.sql(f"SELECT count(*) FROM ({lost} UNION TABLE t) x"), str(2500 + 129))
 
     def test_other_keys(self):
         """Another unique key refuses as ever; a named index tells duplicates; an expression, a part of the rows."""
@@ -72,25 +66,25 @@ class Duplicates(unittest.TestCase):
             self.load(b"1,a,1\n1,b,2\n3,c,1\n", "on_duplicate 'skip'")
         self.assertIn('23505: duplicate key value violates unique constraint "t_c_key"', str(refused.exception))
         self.assertIn("COPY t, line 3", str(refused.exception))
-        self.assertEqual(self.server.sql(ROWS), "")
+        self.assertEqual(self.cluster.sql(ROWS), "")
         self.assertEqual(self.load(b"1,a,1\n2,b,1\n3,c,\n4,d,\n", "on_duplicate 'replace', on_duplicate_index 't_c_key'"), "4|0|1")
-        self.assertEqual(self.server.sql(ROWS), "2|b|1\n3|c|\n4|d|")
+        self.assertEqual(self.cluster.sql(ROWS), "2|b|1\n3|c|\n4|d|")
         self.fresh("CREATE TABLE t (a int, b text); CREATE UNIQUE INDEX u ON t (lower(b)) WHERE a > 0")
         self.assertEqual(self.load(b"1,X\n2,x\n0,x\n3,y\n", "on_duplicate 'skip', on_duplicate_index 'u', duplicates_to 'twice'"), "3|1|0")
-        self.assertEqual(self.server.sql(ROWS), "0|x\n1|X\n3|y")
-        self.assertEqual(self.server.sql("SELECT * FROM twice"), "2|(lower(b))=(x)|(2,x)")
+        self.assertEqual(self.cluster.sql(ROWS), "0|x\n1|X\n3|y")
+        self.assertEqual(self.cluster.sql("SELECT * FROM twice"), "2|(lower(b))=(x)|(2,x)")
 
     def test_with_rejects(self):
         """Bad records go to their table, duplicates to theirs."""
         self.fresh()
-        self.server.sql("DROP TABLE IF EXISTS bad; CREATE TABLE bad (LIKE pgsluice.reject)")
+        self.cluster.sql("DROP TABLE IF EXISTS bad; CREATE TABLE bad (LIKE pgsluice.reject)")
         for mode, left in (("skip", "1|a|1\n2|b|2\n4|e|4"), ("replace", "1|c|3\n2|b|2\n4|e|4")):
-            self.server.sql("TRUNCATE t, bad, twice")
+            self.cluster.sql("TRUNCATE t, bad, twice")
             data = b"1,a,1\n2,b,2\n1,c,3\nx,d,4\n4,e,4\n5,f,2\n"
             self.load(data, f"on_duplicate '{mode}', duplicates_to 'twice', rejects_to 'bad'")
-            self.assertEqual(self.server.sql(ROWS), left)
-            self.assertEqual(self.server.sql("SELECT line, record FROM bad ORDER BY 1"), "4|x,d,4\n6|5,f,2")
-            self.assertEqual(self.server.sql("SELECT line, lost_row FROM twice"), "3|(1,c,3)" if mode == "skip" else "3|(1,a,1)")
+            self.assertEqual(self.cluster.sql(ROWS), left)
+            self.assertEqual(self.cluster.sql("SELECT line, record FROM bad ORDER BY 1"), "4|x,d,4\n6|5,f,2")
+            self.assertEqual(self.cluster.sql("SELECT line, lost_row FROM twice"), "3|(1,c,3)" if mode == "skip" else "3|(1,a,1)")
 
     def test_partitions_and_triggers(self):
         """Leaves of another shape; triggers of rows and statements as ON CONFLICT fires them."""
@@ -112,63 +106,63 @@ class Duplicates(unittest.TestCase):
                     if ours:
                         self.load(b"1,a\n150,b\n2,c\n", f"on_duplicate '{mode}', duplicates_to 'twice'")
                     else:
-                        self.server.sql(f"INSERT INTO t VALUES {', '.join(f'({row})' for row in rows)} ON CONFLICT {conflict}")
-                    found.append((self.server.sql(ROWS), self.server.sql(f"SELECT what FROM said ORDER BY {order}")))
+                        self.cluster.sql(f"INSERT INTO t VALUES {', '.join(f'({row})' for row in rows)} ON CONFLICT {conflict}")
+                    found.append((self.cluster.sql(ROWS), self.cluster.sql(f"SELECT what FROM said ORDER BY {order}")))
                 self.assertEqual(found[0], found[1])
-                self.assertEqual(self.server.sql("SELECT lost_row FROM twice ORDER BY line"),
+                self.assertEqual(self.cluster.sql("SELECT lost_row FROM twice ORDER BY line"),
                                  '(1,a)\n(150,b)' if mode == "skip" else '(1,x)\n(150,y)')
 
     def test_beside_writers(self):
         """Others insert and update the same keys meanwhile: no key twice, no row lost, nothing refused."""
         for mode in ("skip", "replace"):
             self.fresh("CREATE TABLE t (a int PRIMARY KEY, b text)")
-            path = self.server.file("wide", b"".join(b"%d,ours\n" % (i % 4000) for i in range(12000)))
+            path = self.cluster.file("wide", b"".join(b"%d,ours\n" % (i % 4000) for i in range(12000)))
             conflict = "DO NOTHING" if mode == "skip" else "DO UPDATE SET b = EXCLUDED.b"
             writers = [
-                subprocess.Popen(self.server.command(
+                subprocess.Popen(self.cluster.command(
                     "-c", "DO $$ BEGIN FOR i IN 0..3999 LOOP INSERT INTO t VALUES ((i * %d) %% 4000, 'theirs') ON CONFLICT (a) %s;"
                     " COMMIT; END LOOP; END $$" % (step, conflict)))
                 for step in (1, 3999)
             ]
             for _ in range(3):
-                self.server.sql(f"COPY t FROM '{path}' WITH (FORMAT csv, on_duplicate '{mode}')")
+                self.cluster.sql(f"COPY t FROM '{path}' WITH (FORMAT csv, on_duplicate '{mode}')")
             self.assertEqual([w.wait() for w in writers], [0, 0])
-            self.assertEqual(self.server.sql("SELECT count(*), count(DISTINCT a) FROM t"), "4000|4000")
+            self.assertEqual(self.cluster.sql("SELECT count(*), count(DISTINCT a) FROM t"), "4000|4000")
 
     def test_snapshots(self):
         """In REPEATABLE READ, a key that the snapshot does not see is a serialization failure, as for ON CONFLICT."""
         for mode in ("skip", "replace"):
             self.fresh()
-            path = self.server.file("one", b"1,ours,1\n")
-            process = subprocess.Popen(self.server.command("-v", "ON_ERROR_STOP=1", "-f", "-"), stdin=subprocess.PIPE,
+            path = self.cluster.file("one", b"1,ours,1\n")
+            process = subprocess.Popen(self.cluster.command("-v", "ON_ERROR_STOP=1", "-f", "-"), stdin=subprocess.PIPE,
                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE)
             process.stdin.write(b"BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM t;\n")
             process.stdin.flush()
             process.stdout.readline()
-            self.server.sql("INSERT INTO t VALUES (1, 'theirs', 9)")
+            self.cluster.sql("INSERT INTO t VALUES (1, 'theirs', 9)")
             _, refusal = process.communicate(f"COPY t FROM '{path}' WITH (FORMAT csv, on_duplicate '{mode}');\n".encode())
             self.assertIn(b"40001: could not serialize access", refusal)
-            self.assertEqual(self.server.sql(ROWS), "1|theirs|9")
+            self.assertEqual(self.cluster.sql(ROWS), "1|theirs|9")
 
     def refused(self, sql, user="postgres"):
         """What the server says against it."""
         with self.assertRaises(Refused) as refused:
-            self.server.sql(sql, user=user)
+            self.cluster.sql(sql, user=user)
         return str(refused.exception)
 
     def test_rights_and_refusals(self):
         """SELECT on the key and UPDATE, as for ON CONFLICT; INSERT on the table for duplicates."""
         self.fresh()
         copy = "SET client_min_messages = error; COPY t FROM STDIN WITH ({})"
-        self.server.sql("GRANT INSERT ON t TO loader")
+        self.cluster.sql("GRANT INSERT ON t TO loader")
         denied = "42501: permission denied for table"
         self.assertIn(f"{denied} t", self.refused(copy.format("on_duplicate 'skip'"), "loader"))
-        self.server.sql("GRANT SELECT (a) ON t TO loader")
-        self.server.sql(copy.format("on_duplicate 'skip'"), stdin=b"", user="loader")
+        self.cluster.sql("GRANT SELECT (a) ON t TO loader")
+        self.cluster.sql(copy.format("on_duplicate 'skip'"), stdin=b"", user="loader")
         self.assertIn(f"{denied} t", self.refused(copy.format("on_duplicate 'replace'"), "loader"))
         self.assertIn(f"{denied} twice", self.refused(copy.format("on_duplicate 'skip', duplicates_to 'twice'"), "loader"))
-        self.server.sql("GRANT UPDATE ON t TO loader; GRANT INSERT ON twice TO loader")
-        self.server.sql(copy.format("on_duplicate 'replace'"), stdin=b"", user="loader")
+        self.cluster.sql("GRANT UPDATE ON t TO loader; GRANT INSERT ON twice TO loader")
+        self.cluster.sql(copy.format("on_duplicate 'replace'"), stdin=b"", user="loader")
         self.assertIn(f"{denied} t", self.refused(copy.format("on_duplicate 'replace', duplicates_to 'twice'"), "loader"))
         for options, words in (
             ("on_duplicate 'no'", 'COPY option "on_duplicate" must be "error", "skip" or "replace"'),
@@ -187,21 +181,21 @@ class Duplicates(unittest.TestCase):
     def test_lock(self):
         """ACCESS EXCLUSIVE with the rights of LOCK TABLE; indexes of an empty table are built at the end."""
         self.fresh("CREATE TABLE t (a int PRIMARY KEY, b text)")
-        self.server.sql("GRANT INSERT ON t TO loader")
+        self.cluster.sql("GRANT INSERT ON t TO loader")
         copy = "COPY t FROM STDIN WITH (FORMAT csv, lock 'exclusive')"
         self.assertIn("42501: permission denied for table t", self.refused(copy, "loader"))
-        self.server.sql("GRANT DELETE ON t TO loader")
-        self.server.sql(copy, stdin=b"", user="loader")
-        data = self.server.file("input", b"".join(b"%d,row number %d of them\n" % (i, i) for i in range(60000)))
+        self.cluster.sql("GRANT DELETE ON t TO loader")
+        self.cluster.sql(copy, stdin=b"", user="loader")
+        data = self.cluster.file("input", b"".join(b"%d,row number %d of them\n" % (i, i) for i in range(60000)))
         file = "SELECT pg_relation_filenode('t_pkey');"
         held = ("SELECT mode FROM pg_locks WHERE relation = 't'::regclass AND pid = pg_backend_pid()"
                 " AND mode = 'AccessExclusiveLock';")
-        said = self.server.sql(f"{file} BEGIN; COPY t FROM '{data}' WITH (FORMAT csv, lock 'exclusive'); {held} COMMIT; {file}").split("\n")
+        said = self.cluster.sql(f"{file} BEGIN; COPY t FROM '{data}' WITH (FORMAT csv, lock 'exclusive'); {held} COMMIT; {file}").split("\n")
         self.assertEqual(said[1], "AccessExclusiveLock")
         self.assertNotEqual(said[0], said[2], "the index was not built anew")
-        self.assertEqual(self.server.sql("SET enable_seqscan = off; SET enable_bitmapscan = off; SELECT b FROM t WHERE a = 59999"), "row number 59999 of them")
+        self.assertEqual(self.cluster.sql("SET enable_seqscan = off; SET enable_bitmapscan = off; SELECT b FROM t WHERE a = 59999"), "row number 59999 of them")
         self.assertIn("t_pkey", self.refused(f"COPY t FROM '{data}' WITH (FORMAT csv, lock 'exclusive')"))
-        self.assertEqual(self.server.sql("SELECT count(*) FROM t"), "60000")
+        self.assertEqual(self.cluster.sql("SELECT count(*) FROM t"), "60000")
 
 
 if __name__ == "__main__":

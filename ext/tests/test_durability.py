@@ -10,7 +10,7 @@ import time
 import unittest
 
 from . import cluster as clusters
-from .cluster import MAJOR, Cluster, Refused
+from .cluster import MAJOR, Cluster, OnCluster, Refused
 
 ROUNDS = int(os.environ.get("PGSLUICE_SOAK", "3"))
 
@@ -51,57 +51,48 @@ def check_heap(test, server):
     )
 
 
-class OnDisk(unittest.TestCase):
+class OnDisk(OnCluster):
     """The same bytes as stock COPY leaves."""
-
-    @classmethod
-    def setUpClass(cls):
-        cls.server = Cluster()
-        cls.server.sql("CREATE EXTENSION pgsluice")
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.server.remove()
 
     @unittest.skipUnless(clusters.has("pageinspect"), "pageinspect is not there")
     def test_pages(self):
         """Line pointers, infomask, NULL bitmap, values and padding, of heap and TOAST."""
-        self.server.sql("CREATE EXTENSION IF NOT EXISTS pageinspect")
-        path = self.server.file("rows.csv", rows(3000, toast=False))
+        self.cluster.sql("CREATE EXTENSION IF NOT EXISTS pageinspect")
+        path = self.cluster.file("rows.csv", rows(3000, toast=False))
         pages = (
             "SELECT n, lp, lp_off, lp_flags, lp_len, t_field3, t_ctid, t_infomask, t_infomask2, t_hoff, t_bits, t_data"
             " FROM generate_series(0, (pg_relation_size('t') / 8192 - 1)::int) n, heap_page_items(get_raw_page('t', n))"
         )
         found = []
         for setting in ("off", "on"):
-            self.server.sql("DROP TABLE IF EXISTS t;" + TABLE.format(kind=""))
-            self.server.sql(f"SET pgsluice.copy = {setting}; COPY t FROM '{path}' WITH (FORMAT csv)")
+            self.cluster.sql("DROP TABLE IF EXISTS t;" + TABLE.format(kind=""))
+            self.cluster.sql(f"SET pgsluice.copy = {setting}; COPY t FROM '{path}' WITH (FORMAT csv)")
             # Whole pages differ in how many rows a batch put on one: compare tuples.
-            found.append(self.server.sql(
+            found.append(self.cluster.sql(
                 f"SELECT lp_len, t_infomask, t_infomask2, t_hoff, t_bits, t_data FROM ({pages}) p ORDER BY n, lp"))
         self.assertEqual(found[0], found[1])
         self.assertEqual(len(found[0].splitlines()), 3000)
 
     def test_afterwards(self):
         """amcheck, VACUUM FREEZE, CLUSTER, dump and restore, pg_checksums."""
-        path = self.server.file("rows.csv", rows(5000, toast=True))
-        self.server.sql("DROP TABLE IF EXISTS t;" + TABLE.format(kind="") +
+        path = self.cluster.file("rows.csv", rows(5000, toast=True))
+        self.cluster.sql("DROP TABLE IF EXISTS t;" + TABLE.format(kind="") +
                         "; ALTER TABLE t ADD PRIMARY KEY (id); CREATE INDEX ON t (left(a, 50)); CREATE INDEX ON t USING hash (b)")
-        self.server.sql(load(path))
-        before = self.server.sql(SUM)
-        check_heap(self, self.server)
-        self.server.sql("VACUUM (FREEZE, ANALYZE) t; CLUSTER t USING t_pkey")
-        check_heap(self, self.server)
+        self.cluster.sql(load(path))
+        before = self.cluster.sql(SUM)
+        check_heap(self, self.cluster)
+        self.cluster.sql("VACUUM (FREEZE, ANALYZE) t; CLUSTER t USING t_pkey")
+        check_heap(self, self.cluster)
         dump = subprocess.run(
-            [clusters.BIN / "pg_dump", "-h", self.server.home, "-p", str(self.server.port), "-U", "postgres", "-t", "t", "postgres"],
+            [clusters.BIN / "pg_dump", "-h", self.cluster.home, "-p", str(self.cluster.port), "-U", "postgres", "-t", "t", "postgres"],
             check=True, capture_output=True).stdout
-        self.server.sql("CREATE DATABASE restored")
-        subprocess.run(self.server.command(database="restored"), input=b"SET pgsluice.copy = on;\n" + dump, check=True,
+        self.cluster.sql("CREATE DATABASE restored")
+        subprocess.run(self.cluster.command(database="restored"), input=b"SET pgsluice.copy = on;\n" + dump, check=True,
                        capture_output=True)
-        self.assertEqual(self.server.sql(SUM, database="restored"), before)
-        self.server.checksums()
-        self.assertEqual(self.server.sql(SUM), before)
-        self.server.sql("DROP DATABASE restored")
+        self.assertEqual(self.cluster.sql(SUM, database="restored"), before)
+        self.cluster.checksums()
+        self.assertEqual(self.cluster.sql(SUM), before)
+        self.cluster.sql("DROP DATABASE restored")
 
 
 class Crash(unittest.TestCase):

@@ -3,7 +3,7 @@
 import random
 import unittest
 
-from .cluster import Cluster
+from .cluster import OnCluster
 from .differential import compare
 
 TABLE = "CREATE TABLE t (a int, b text, c varchar(5), d char(4), e json, f varchar(3)[])"
@@ -29,17 +29,8 @@ class Database:
         return self.cluster.session(f"\\c {self.name}\nSET client_encoding = {self.shown};\n" + text)
 
 
-class Encodings(unittest.TestCase):
+class Encodings(OnCluster):
     """ENCODING and the client's encoding, good and bad data, across the ends of buffers and chunks."""
-
-    @classmethod
-    def setUpClass(cls):
-        cls.cluster = Cluster()
-        cls.cluster.sql("CREATE EXTENSION pgsluice")
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.cluster.remove()
 
     def same(self, data, encoding, copy=CSV, where=None, route="insert", rest="", client=False):
         """The refusal that both gave, or None; by option, and by the client's encoding too."""

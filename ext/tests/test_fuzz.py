@@ -10,7 +10,7 @@ import socket
 import struct
 import unittest
 
-from .cluster import Cluster
+from .cluster import OnCluster
 
 ROUNDS = 100 * int(os.environ.get("PGSLUICE_SOAK", "1"))
 SEED = os.environ.get("PGSLUICE_SEED", "1")
@@ -137,30 +137,23 @@ def binary(rng):
     return bytes(data)
 
 
-class Fuzz(unittest.TestCase):
+class Fuzz(OnCluster):
     """Each stream by stock COPY and by the extension, in one session each."""
 
-    @classmethod
-    def setUpClass(cls):
-        cls.server = Cluster()
-        cls.server.sql(f"CREATE EXTENSION pgsluice; {TABLE}; CREATE TABLE bad (LIKE pgsluice.reject)")
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.server.remove()
+    prepared = f"{TABLE}; CREATE TABLE bad (LIKE pgsluice.reject)"
 
     def both(self, number, copy, data, end="done"):
         """What stock COPY says and leaves, and the extension with and without workers."""
         found = []
         for setting in ("off", "on", "on; SET pgsluice.workers = 2"):
-            client = self.clients.setdefault(setting, None) or Client(self.server)
+            client = self.clients.setdefault(setting, None) or Client(self.cluster)
             self.clients[setting] = client
             client.run(f"SET client_min_messages = error; TRUNCATE t; SET pgsluice.copy = {setting}")
             said = client.copy(copy, data, random.Random(number), end)
             found.append((said, client.run("SELECT md5(string_agg(t::text, '|' ORDER BY t::text COLLATE \"C\")), count(*) FROM t")))
         for other in found[1:]:
             if found[0] != other:
-                path = self.server.file("failed", data)
+                path = self.cluster.file("failed", data)
                 self.assertEqual(found[0], other, f"stream {SEED}/{number} ({len(data)} bytes, {path}): {copy}\n{data[:300]!r}")
         return found[0][0]
 
@@ -177,8 +170,8 @@ class Fuzz(unittest.TestCase):
             refused += not said[-1].startswith("COPY")
         for client in self.clients.values():
             client.close()
-        self.assertEqual(self.server.sql("SELECT 1"), "1")
-        self.assertNotIn("terminated by signal", self.server.tail())
+        self.assertEqual(self.cluster.sql("SELECT 1"), "1")
+        self.assertNotIn("terminated by signal", self.cluster.tail())
         self.assertGreater(refused, 0)
         self.assertLess(refused, ROUNDS)
 
@@ -199,7 +192,7 @@ class Fuzz(unittest.TestCase):
 
     def test_rejects(self):
         """With rejects_to every stream ends well, and each record is in one table or the other."""
-        client = Client(self.server)
+        client = Client(self.cluster)
         for number in range(ROUNDS // 2):
             rng = random.Random(f"{SEED} rejects {number}")
             csv = rng.random() < 0.7
@@ -214,12 +207,12 @@ class Fuzz(unittest.TestCase):
                 record = bytes.fromhex(reject)
                 self.assertIn(record, data)
         client.close()
-        self.assertNotIn("terminated by signal", self.server.tail())
+        self.assertNotIn("terminated by signal", self.cluster.tail())
 
     def test_protocol(self):
         """Messages that have no place in a COPY, cut off and overlong ones: the connection ends, the server stays."""
         for wrong in (b"Q\0\0\0\x0dSELECT 1\0", b"d\0\0\0\1", b"d\xff\xff\xff\xff", b"\0\0\0\0\0", b"X\0\0\0\4", b"c\0\0\0\5x", b"d\x7f\0\0\0abc", b"d\0\0"):
-            client = Client(self.server)
+            client = Client(self.cluster)
             client.run("SET pgsluice.copy = on; TRUNCATE t")
             client.query("COPY t FROM STDIN WITH (FORMAT csv)")
             client.until("G")
@@ -232,8 +225,8 @@ class Fuzz(unittest.TestCase):
             except (EOFError, ConnectionError):
                 pass
             client.close()
-        self.assertEqual(self.server.sql("SELECT count(*) FROM t"), "0")
-        self.assertNotIn("terminated by signal", self.server.tail())
+        self.assertEqual(self.cluster.sql("SELECT count(*) FROM t"), "0")
+        self.assertNotIn("terminated by signal", self.cluster.tail())
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 import unittest
 
-from .cluster import MAJOR, Cluster
+from .cluster import MAJOR, Cluster, OnCluster
 from .twins import LAST, SORTED, STOCK, check, compare, refusal
 
 # For each type an expression of a random integer i (and of the row's number n); few values.
@@ -35,18 +35,10 @@ TYPES = {
 }
 
 
-class Index(unittest.TestCase):
+class Index(OnCluster):
     """Tables that are there; indexes made by both ways."""
 
-    @classmethod
-    def setUpClass(cls):
-        cls.cluster = Cluster(["max_parallel_maintenance_workers = 0"])
-        cls.sql = cls.cluster.sql
-        cls.sql("CREATE EXTENSION pgsluice")
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.cluster.remove()
+    settings = ["max_parallel_maintenance_workers = 0"]
 
     def table(self, columns, rows, count=6000, values=1000):
         """A table t of `count` random rows; `rows` are expressions of i and n."""
@@ -230,18 +222,10 @@ class Old:
         self.session.communicate()
 
 
-class Visibility(unittest.TestCase):
+class Visibility(OnCluster):
     """Tables with updated, deleted, dead and unfinished rows."""
 
-    @classmethod
-    def setUpClass(cls):
-        cls.cluster = Cluster(["max_parallel_maintenance_workers = 0", "autovacuum = off"])
-        cls.sql = cls.cluster.sql
-        cls.sql("CREATE EXTENSION pgsluice")
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.cluster.remove()
+    settings = ["max_parallel_maintenance_workers = 0", "autovacuum = off"]
 
     def test_updated_and_deleted_rows(self):
         """HOT chains, dead rows, rows that were rolled back, line pointers of all kinds."""

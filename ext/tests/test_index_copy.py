@@ -4,7 +4,7 @@ import random
 import re
 import unittest
 
-from .cluster import Cluster, Refused
+from .cluster import OnCluster, Refused
 from .twins import check, pages
 
 _LOCATION = re.compile(r"^(LOCATION:.*\n?|psql:[^:]*:\d+: )", re.M)
@@ -29,19 +29,10 @@ def rows(count, seed=1):
     ]
 
 
-class Private(unittest.TestCase):
+class Private(OnCluster):
     """Tables that were made or emptied in the same transaction."""
     maxDiff = None
 
-    @classmethod
-    def setUpClass(cls):
-        cls.cluster = Cluster()
-        cls.sql = cls.cluster.sql
-        cls.sql("CREATE EXTENSION pgsluice")
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.cluster.remove()
 
     def load(self, path, setting, copy=COPY, before=TABLE, after=""):
         """What a transaction with one COPY says, in the order of its lines."""

@@ -6,7 +6,7 @@ import subprocess
 import time
 import unittest
 
-from .cluster import Cluster, Refused
+from .cluster import OnCluster, Refused
 from .twins import check
 
 _LOCATION = re.compile(r"^(LOCATION:.*\n?|psql:[^:]*:\d+: )", re.M)
@@ -33,18 +33,10 @@ def rows(count, seed=1):
     ]
 
 
-class Live(unittest.TestCase):
+class Live(OnCluster):
     """Tables with rows and indexes in place."""
 
-    @classmethod
-    def setUpClass(cls):
-        cls.cluster = Cluster(["maintenance_work_mem = '1MB'", "max_prepared_transactions = 2"])
-        cls.sql = cls.cluster.sql
-        cls.sql("CREATE EXTENSION pgsluice")
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.cluster.remove()
+    settings = ["maintenance_work_mem = '1MB'", "max_prepared_transactions = 2"]
 
     def load(self, path, setting, table=TABLE, before="", after=""):
         """What the COPY says, or what is in the table after it, by rows and by each index."""

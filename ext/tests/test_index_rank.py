@@ -2,7 +2,7 @@
 
 import unittest
 
-from .cluster import Cluster
+from .cluster import OnCluster
 from .twins import LAST, SORTED, STOCK, check, compare, refusal
 
 # For each type an expression of a random integer i (and of the row's number n); few values.
@@ -31,20 +31,17 @@ TYPES = {
 WORDS = "(array['a', 'A', 'ab', 'a b', 'a-b', 'Ä', 'ä', 'z', 'Zz', 'ß', 'ss', 'é', '€', '😀', ''])[i % 15 + 1]"
 
 
-class Ranked(unittest.TestCase):
+class Ranked(OnCluster):
     """The same index by both ways; the pages are equal."""
+
+    settings = ["max_parallel_maintenance_workers = 0"]
+    prepared = ("CREATE TYPE mood AS ENUM ('sad', 'ok');"
+                "ALTER TYPE mood ADD VALUE 'happy' BEFORE 'sad'; CREATE TYPE pair AS (a int, b text)")
 
     @classmethod
     def setUpClass(cls):
-        cls.cluster = Cluster(["max_parallel_maintenance_workers = 0"])
-        cls.sql = cls.cluster.sql
-        cls.sql("CREATE EXTENSION pgsluice; CREATE TYPE mood AS ENUM ('sad', 'ok');"
-                "ALTER TYPE mood ADD VALUE 'happy' BEFORE 'sad'; CREATE TYPE pair AS (a int, b text)")
+        super().setUpClass()
         cls.icu = cls.sql("SELECT count(*) FROM pg_collation WHERE collname = 'de-DE-x-icu'") == "1"
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.cluster.remove()
 
     def table(self, columns, rows, count=6000, values=1000):
         """A table t of `count` random rows; `rows` are expressions of i and n."""

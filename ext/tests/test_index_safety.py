@@ -6,7 +6,7 @@ import time
 import unittest
 
 from . import cluster as clusters
-from .cluster import Cluster, Refused
+from .cluster import Cluster, OnCluster, Refused
 from .twins import SORTED, check, compare, refusal
 
 ROWS = (
@@ -104,18 +104,10 @@ class Crash(unittest.TestCase):
         self.both()
 
 
-class Life(unittest.TestCase):
+class Life(OnCluster):
     """What comes after a build, or instead of one."""
 
-    @classmethod
-    def setUpClass(cls):
-        cls.cluster = Cluster(["wal_level = replica", "max_parallel_maintenance_workers = 0"])
-        cls.sql = cls.cluster.sql
-        cls.sql("CREATE EXTENSION pgsluice")
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.cluster.remove()
+    settings = ["wal_level = replica", "max_parallel_maintenance_workers = 0"]
 
     def test_a_standby_follows(self):
         """The standby's index answers as the primary's."""

@@ -4,7 +4,7 @@ import random
 import unittest
 
 from . import cluster as clusters
-from .cluster import MAJOR, Cluster, Refused
+from .cluster import MAJOR, OnCluster, Refused
 from .differential import compare
 
 TABLE = "CREATE TABLE t (a int, b text, c bigint, d smallint)"
@@ -12,17 +12,8 @@ CSV = "COPY t FROM {} WITH (FORMAT csv)"
 TEXT = "COPY t FROM {}"
 
 
-class Insert(unittest.TestCase):
+class Insert(OnCluster):
     """Files through `COPY t FROM 'file'`."""
-
-    @classmethod
-    def setUpClass(cls):
-        cls.cluster = Cluster()
-        cls.cluster.sql("CREATE EXTENSION pgsluice")
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.cluster.remove()
 
     def same(self, data, copy=CSV, table=TABLE, setup="", route="insert"):
         """The refusal that both gave, or None."""

@@ -7,56 +7,49 @@ one by itself with the words that the table holds.
 import random
 import unittest
 
-from .cluster import MAJOR, Cluster, Refused
+from .cluster import MAJOR, OnCluster, Refused
 
 TABLE = "CREATE TABLE t (a int PRIMARY KEY, b text NOT NULL, c numeric CHECK (c >= 0), d date)"
 CSV = "FORMAT csv"
 KEPT = "SELECT line, coalesce(column_name, ''), sqlstate, message FROM bad ORDER BY line"
 
 
-class Rejects(unittest.TestCase):
+class Rejects(OnCluster):
     """Every class of error, in every place of the data."""
 
-    @classmethod
-    def setUpClass(cls):
-        cls.server = Cluster()
-        cls.server.sql("CREATE EXTENSION pgsluice; CREATE ROLE loader LOGIN")
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.server.remove()
+    prepared = "CREATE ROLE loader LOGIN"
 
     def load(self, data, options=CSV, table=TABLE, target="t", more="", stdin=False, before="", user="postgres"):
         """Loads into a fresh table with a fresh reject table."""
-        path = self.server.file("input", data)
+        path = self.cluster.file("input", data)
         if table:
-            self.server.sql(f"SET client_min_messages = error; DROP TABLE IF EXISTS t, parent CASCADE; {table};"
+            self.cluster.sql(f"SET client_min_messages = error; DROP TABLE IF EXISTS t, parent CASCADE; {table};"
                             "DROP TABLE IF EXISTS bad; CREATE TABLE bad (LIKE pgsluice.reject)")
         source = "STDIN" if stdin else f"'{path}'"
-        return self.server.sql(
+        return self.cluster.sql(
             f"SET client_min_messages = error; {before} COPY {target} FROM {source} WITH ({options}, rejects_to 'bad'{more})",
             stdin=data if stdin else None, user=user)
 
     def check(self, lines, bad, options=CSV, table=TABLE, **more):
         """`bad` are the indexes of lines that are to be rejected; others are as stock COPY loads them."""
         self.load(b"".join(lines), options, table, **more)
-        kept = self.server.sql("SELECT encode(coalesce(record_bytes, convert_to(record, 'UTF8')), 'hex') FROM bad ORDER BY line").split("\n")
+        kept = self.cluster.sql("SELECT encode(coalesce(record_bytes, convert_to(record, 'UTF8')), 'hex') FROM bad ORDER BY line").split("\n")
         self.assertEqual([bytes.fromhex(k) for k in kept], [lines[i].rstrip(b"\r\n") for i in bad])
-        ours = self.server.sql("SELECT t FROM t ORDER BY t::text COLLATE \"C\"")
-        self.server.sql("CREATE TEMP TABLE x AS SELECT 1; TRUNCATE t")
-        good = self.server.file("good", b"".join(line for i, line in enumerate(lines) if i not in bad))
-        self.server.sql(f"COPY t FROM '{good}' WITH ({options})")
-        self.assertEqual(ours, self.server.sql("SELECT t FROM t ORDER BY t::text COLLATE \"C\""))
+        ours = self.cluster.sql("SELECT t FROM t ORDER BY t::text COLLATE \"C\"")
+        self.cluster.sql("CREATE TEMP TABLE x AS SELECT 1; TRUNCATE t")
+        good = self.cluster.file("good", b"".join(line for i, line in enumerate(lines) if i not in bad))
+        self.cluster.sql(f"COPY t FROM '{good}' WITH ({options})")
+        self.assertEqual(ours, self.cluster.sql("SELECT t FROM t ORDER BY t::text COLLATE \"C\""))
         for i in bad:
             # What a line's end is, the line before says.
             end = lines[i][len(lines[i].rstrip()):]
             before = b"9000000,x,1," + end if b"\r" in lines[i].rstrip() else b""
-            alone = self.server.file("alone", before + lines[i])
+            alone = self.cluster.file("alone", before + lines[i])
             if len(bad) < 30:
                 try:
-                    self.server.sql(f"COPY t FROM '{alone}' WITH ({options})")
+                    self.cluster.sql(f"COPY t FROM '{alone}' WITH ({options})")
                 except Refused as refused:
-                    found = self.server.sql(f"SELECT sqlstate || ': ' || message FROM bad ORDER BY line LIMIT 1 OFFSET {bad.index(i)}")
+                    found = self.cluster.sql(f"SELECT sqlstate || ': ' || message FROM bad ORDER BY line LIMIT 1 OFFSET {bad.index(i)}")
                     self.assertIn(found.replace("\n", " ")[:60], str(refused).replace("\n", " "))
                 else:
                     self.fail(f"stock COPY takes {lines[i]!r}")
@@ -74,13 +67,13 @@ class Rejects(unittest.TestCase):
         for i, record in bad.items():
             lines[i] = record
         self.assertIsNone(self.check(lines, sorted(bad)))
-        said = self.server.sql(KEPT).splitlines()
+        said = self.cluster.sql(KEPT).splitlines()
         self.assertEqual(said[0], '1|a|22P02|invalid input syntax for type integer: "x"')
         self.assertEqual(said[3], '901||22P04|missing data for column "c"')
         self.assertEqual(said[7], '2001|b|23502|null value in column "b" of relation "t" violates not-null constraint')
         self.assertEqual(said[9], '3001||23505|duplicate key value violates unique constraint "t_pkey"')
-        self.assertEqual(self.server.sql("SELECT record IS NULL, detail FROM bad WHERE line = 3001"), "f|Key (a)=(12) already exists.")
-        self.assertEqual(self.server.sql("SELECT record IS NULL, record_bytes FROM bad WHERE line = 1501"),
+        self.assertEqual(self.cluster.sql("SELECT record IS NULL, detail FROM bad WHERE line = 3001"), "f|Key (a)=(12) already exists.")
+        self.assertEqual(self.cluster.sql("SELECT record IS NULL, record_bytes FROM bad WHERE line = 1501"),
                          "t|\\x" + bad[1500].rstrip().hex())
         self.check([b"x,y\n"], [0])
         self.check([b"1,y,1,\n", b"x,y\n", b"z"], [1, 2])
@@ -97,12 +90,12 @@ class Rejects(unittest.TestCase):
         lines[20] = b"1,'x@'\n,@@',z,\n"
         self.check(lines, [20], "FORMAT csv, QUOTE '''', ESCAPE '@'")
         self.load(b"a,b,c,d\nx,y,1,\n1,y,1,\n", "FORMAT csv, HEADER match")
-        self.assertEqual(self.server.sql(KEPT), '2|a|22P02|invalid input syntax for type integer: "x"')
+        self.assertEqual(self.cluster.sql(KEPT), '2|a|22P02|invalid input syntax for type integer: "x"')
         with self.assertRaises(Refused) as refused:
             self.load(b"a,b,wrong,d\n1,y,1,\n", "FORMAT csv, HEADER match")
         self.assertIn("22P04", str(refused.exception))
         self.load(b"1,y,1,\n\\.\nx,y,1,\n" if MAJOR < 18 else b"1,y,1,\n", CSV)
-        self.assertEqual(self.server.sql("SELECT count(*) FROM t; SELECT count(*) FROM bad"), "1\n0")
+        self.assertEqual(self.cluster.sql("SELECT count(*) FROM t; SELECT count(*) FROM bad"), "1\n0")
 
     def test_random(self):
         """Records damaged at random, at every size of group; with workers and without."""
@@ -118,9 +111,9 @@ class Rejects(unittest.TestCase):
                 lines.append(line)
             with self.subTest(rate=rate, workers=workers):
                 self.load(b"".join(lines), more=f", workers {workers}")
-                said = self.server.sql("SELECT count(*), (SELECT count(*) FROM bad), (SELECT count(DISTINCT line) FROM bad) FROM t")
+                said = self.cluster.sql("SELECT count(*), (SELECT count(*) FROM bad), (SELECT count(DISTINCT line) FROM bad) FROM t")
                 self.assertEqual(said, f"{6000 - len(bad)}|{len(bad)}|{len(bad)}")
-                kept = self.server.sql("SELECT encode(coalesce(record_bytes, convert_to(record, 'UTF8')), 'hex') FROM bad ORDER BY line").split("\n")
+                kept = self.cluster.sql("SELECT encode(coalesce(record_bytes, convert_to(record, 'UTF8')), 'hex') FROM bad ORDER BY line").split("\n")
                 self.assertEqual([bytes.fromhex(k) for k in kept], [lines[i][:-1] for i in bad])
 
     def test_long_records(self):
@@ -128,13 +121,13 @@ class Rejects(unittest.TestCase):
         wide = b"1,\"" + b"x\ny" * 500000 + b"\",1,\n"
         for stdin in (False, True):
             self.load(b"0,a,1,\n" + wide.replace(b"1,", b"z,", 1) + b"3,c,1,\nx,\n" + wide, stdin=stdin)
-            self.assertEqual(self.server.sql("SELECT a, length(b) FROM t ORDER BY a"), "0|1\n1|1500000\n3|1")
-            self.assertEqual(self.server.sql("SELECT line, length(record) FROM bad ORDER BY line"), f"500002|{len(wide) - 1}\n500004|2")
+            self.assertEqual(self.cluster.sql("SELECT a, length(b) FROM t ORDER BY a"), "0|1\n1|1500000\n3|1")
+            self.assertEqual(self.cluster.sql("SELECT line, length(record) FROM bad ORDER BY line"), f"500002|{len(wide) - 1}\n500004|2")
 
     def test_another_encoding(self):
         """Records are kept as the server has them; what cannot be converted ends the statement."""
         self.load("1,ž,1,\nž,x,1,\n2,y,1,\n".encode("latin2"), "FORMAT csv, ENCODING 'LATIN2'")
-        self.assertEqual(self.server.sql("SELECT a, b FROM t ORDER BY a; SELECT line, record FROM bad"), "1|ž\n2|y\n2|ž,x,1,")
+        self.assertEqual(self.cluster.sql("SELECT a, b FROM t ORDER BY a; SELECT line, record FROM bad"), "1|ž\n2|y\n2|ž,x,1,")
         for more in ("", ", workers 2"):
             with self.assertRaises(Refused) as refused:
                 self.load(b"1,x,1,\n" * 2 + b"2,\x81\xff,1,\n", "FORMAT csv, ENCODING 'WIN1252'", more=more)
@@ -162,26 +155,26 @@ class Rejects(unittest.TestCase):
         self.load(b"1,x\n2,y\nx,z\n3,w\n", table="CREATE TABLE t (a int, b text); CREATE OR REPLACE FUNCTION say() RETURNS trigger"
                   " LANGUAGE plpgsql AS $$ BEGIN IF NEW.b = 'y' THEN RAISE 'not y'; END IF; RETURN NEW; END $$;"
                   "CREATE TRIGGER say AFTER INSERT ON t FOR EACH ROW EXECUTE FUNCTION say()")
-        self.assertEqual(self.server.sql(KEPT), '2||P0001|not y\n3|a|22P02|invalid input syntax for type integer: "x"')
+        self.assertEqual(self.cluster.sql(KEPT), '2||P0001|not y\n3|a|22P02|invalid input syntax for type integer: "x"')
         domain = ("DROP DOMAIN IF EXISTS even CASCADE; CREATE DOMAIN even AS int CHECK (sure(VALUE));"
                   "CREATE TABLE t (s serial, a even, b text DEFAULT clock_timestamp()::text)")
         self.load(b"".join(b"%d\n" % i for i in range(300)), table=domain, target="t (a)")
-        self.assertEqual(self.server.sql("SELECT count(*), count(DISTINCT s), count(b) FROM t; SELECT count(*) FROM bad"), "297|297|297\n3")
-        self.server.sql("DROP TABLE t; DROP DOMAIN even")
+        self.assertEqual(self.cluster.sql("SELECT count(*), count(DISTINCT s), count(b) FROM t; SELECT count(*) FROM bad"), "297|297|297\n3")
+        self.cluster.sql("DROP TABLE t; DROP DOMAIN even")
 
     def test_limit(self):
         """Over max_rejects, nothing of the statement stays."""
         data = b"1,a,1,\nx,b,1,\n3,c,1,\ny,d,1,\n"
         self.load(data, more=", max_rejects 2")
-        self.assertEqual(self.server.sql("SELECT count(*) FROM t; SELECT count(*) FROM bad"), "2\n2")
-        self.assertEqual(self.server.sql("SET pgsluice.copy = off; COPY t FROM '/dev/null' WITH (rejects_to 'bad');"
+        self.assertEqual(self.cluster.sql("SELECT count(*) FROM t; SELECT count(*) FROM bad"), "2\n2")
+        self.assertEqual(self.cluster.sql("SET pgsluice.copy = off; COPY t FROM '/dev/null' WITH (rejects_to 'bad');"
                                          "SELECT rows, rejected FROM pgsluice.last_copy"), "0|0")
         for limit in (0, 1):
             with self.assertRaises(Refused) as refused:
                 self.load(data, more=f", max_rejects {limit}")
             self.assertIn(f"22P02: COPY has more than {limit} records to reject", str(refused.exception))
             self.assertIn(f"COPY t, line {2 if limit == 0 else 4}", str(refused.exception))
-            self.assertEqual(self.server.sql("SELECT count(*) FROM t; SELECT count(*) FROM bad"), "0\n0")
+            self.assertEqual(self.cluster.sql("SELECT count(*) FROM t; SELECT count(*) FROM bad"), "0\n0")
 
     def test_not_the_data(self):
         """What any record would meet ends the statement: rights, time, sequences, a missing table."""
@@ -193,25 +186,25 @@ class Rejects(unittest.TestCase):
             with self.assertRaises(Refused) as refused:
                 self.load(b"1\n2\n", table=table, target=target, before="SET statement_timeout = 500;")
             self.assertIn(words, str(refused.exception))
-            self.assertEqual(self.server.sql("SELECT count(*) FROM bad"), "0")
+            self.assertEqual(self.cluster.sql("SELECT count(*) FROM bad"), "0")
 
     def refused(self, sql, user="postgres"):
         """What the server says against it."""
         with self.assertRaises(Refused) as refused:
-            self.server.sql(sql, user=user)
+            self.cluster.sql(sql, user=user)
         return str(refused.exception)
 
     def test_rights_and_refusals(self):
         """INSERT on the reject table is needed; what cannot be is said."""
         self.load(b"")
         copy = "COPY t FROM '/dev/null' WITH (FORMAT csv, {})"
-        self.server.sql("GRANT INSERT ON t TO loader; GRANT pg_read_server_files TO loader")
+        self.cluster.sql("GRANT INSERT ON t TO loader; GRANT pg_read_server_files TO loader")
         self.assertIn("42501: permission denied for table bad", self.refused(copy.format("rejects_to 'bad'"), "loader"))
-        self.server.sql("GRANT INSERT ON bad TO loader; REVOKE INSERT ON t FROM loader")
+        self.cluster.sql("GRANT INSERT ON bad TO loader; REVOKE INSERT ON t FROM loader")
         self.assertIn("42501: permission denied for table t", self.refused(copy.format("rejects_to 'bad'"), "loader"))
-        self.server.sql("GRANT INSERT ON t TO loader")
-        self.server.sql(copy.format("rejects_to 'public.bad'"), user="loader")
-        self.server.sql("REVOKE pg_read_server_files FROM loader")
+        self.cluster.sql("GRANT INSERT ON t TO loader")
+        self.cluster.sql(copy.format("rejects_to 'public.bad'"), user="loader")
+        self.cluster.sql("REVOKE pg_read_server_files FROM loader")
         self.assertIn("may not read files", self.refused(copy.format("rejects_to 'bad'"), "loader"))
         for options, words in (
             ("max_rejects 1", 'COPY option "max_rejects" cannot be used with no option "rejects_to"'),
@@ -223,28 +216,28 @@ class Rejects(unittest.TestCase):
             ("rejects_to 'bad', pgsluice 'off'", 'COPY option "rejects_to" cannot be used with pgsluice \'off\''),
             ("rejects_to 'shape'", 'table "shape" of COPY option "rejects_to" has no column "column_name" of type text'),
         ):
-            self.server.sql("CREATE TABLE IF NOT EXISTS shape (line bigint)")
+            self.cluster.sql("CREATE TABLE IF NOT EXISTS shape (line bigint)")
             self.assertIn(words, self.refused(copy.format(options)))
         self.assertIn("cannot be used with FORMAT binary", self.refused("COPY t FROM '/dev/null' WITH (FORMAT binary, rejects_to 'bad')"))
-        self.server.sql("CREATE TABLE s (a int PRIMARY KEY, b int REFERENCES s)")
+        self.cluster.sql("CREATE TABLE s (a int PRIMARY KEY, b int REFERENCES s)")
         self.assertIn("a foreign key of the table to itself", self.refused("COPY s FROM '/dev/null' WITH (rejects_to 'bad')"))
-        self.server.sql("DROP TABLE s; CREATE VIEW v AS SELECT 1 AS a")
+        self.cluster.sql("DROP TABLE s; CREATE VIEW v AS SELECT 1 AS a")
         self.assertIn('Stock COPY has no option "rejects_to"', self.refused("COPY v FROM '/dev/null' WITH (rejects_to 'bad')"))
-        self.server.sql("DROP VIEW v")
+        self.cluster.sql("DROP VIEW v")
 
     def test_within_transactions(self):
         """Savepoints, an aborted transaction, a standby's worth of subtransactions: all or nothing."""
         data = b"".join(b"%d,x,1,\n" % i if i % 10 else b"x%d,x,1,\n" % i for i in range(2000))
-        path = self.server.file("input2", data)
+        path = self.cluster.file("input2", data)
         self.load(b"")
         copy = f"COPY t FROM '{path}' WITH (FORMAT csv, rejects_to 'bad');"
-        self.server.sql(f"SET client_min_messages = error; BEGIN; SAVEPOINT s; {copy} ROLLBACK TO s; {copy} COMMIT")
-        self.assertEqual(self.server.sql("SELECT count(*) FROM t; SELECT count(*) FROM bad"), "1800\n200")
-        self.server.sql(f"SET client_min_messages = error; TRUNCATE t, bad; BEGIN; {copy} ROLLBACK")
-        self.assertEqual(self.server.sql("SELECT count(*) FROM t; SELECT count(*) FROM bad"), "0\n0")
-        self.server.sql(f"SET client_min_messages = error; BEGIN; TRUNCATE t; {copy} COMMIT")
-        self.assertEqual(self.server.sql("SELECT count(*) FROM t; SELECT count(*) FROM bad"), "1800\n200")
-        said = self.server.tail()
+        self.cluster.sql(f"SET client_min_messages = error; BEGIN; SAVEPOINT s; {copy} ROLLBACK TO s; {copy} COMMIT")
+        self.assertEqual(self.cluster.sql("SELECT count(*) FROM t; SELECT count(*) FROM bad"), "1800\n200")
+        self.cluster.sql(f"SET client_min_messages = error; TRUNCATE t, bad; BEGIN; {copy} ROLLBACK")
+        self.assertEqual(self.cluster.sql("SELECT count(*) FROM t; SELECT count(*) FROM bad"), "0\n0")
+        self.cluster.sql(f"SET client_min_messages = error; BEGIN; TRUNCATE t; {copy} COMMIT")
+        self.assertEqual(self.cluster.sql("SELECT count(*) FROM t; SELECT count(*) FROM bad"), "1800\n200")
+        said = self.cluster.tail()
         self.assertNotIn("WARNING", said)
 
 

@@ -3,42 +3,35 @@
 import os
 import unittest
 
-from .cluster import Cluster, Refused
+from .cluster import OnCluster, Refused
 from .differential import _LOCATION, _PLACE
 
 SOAK = "PGSLUICE_SOAK" in os.environ
 
 
-class Security(unittest.TestCase):
+class Security(OnCluster):
     """What a role may not do by stock COPY, it may not do by the extension."""
 
-    @classmethod
-    def setUpClass(cls):
-        cls.server = Cluster()
-        cls.server.sql("CREATE EXTENSION pgsluice; CREATE ROLE plain LOGIN; CREATE TABLE t (a int, b text); CREATE TABLE s (a int)")
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.server.remove()
+    prepared = "CREATE ROLE plain LOGIN; CREATE TABLE t (a int, b text); CREATE TABLE s (a int)"
 
     def refusal(self, sql, user="plain", stdin=None):
         """What the server says against it, or None."""
         try:
-            self.server.sql(sql, user=user, stdin=stdin)
+            self.cluster.sql(sql, user=user, stdin=stdin)
             return None
         except Refused as refused:
             return _PLACE.sub("", _LOCATION.sub("", str(refused)))
 
     def same(self, copy, grants=""):
         """Asserts equal refusals, or none, for a role with these rights."""
-        self.server.sql(f"DROP OWNED BY plain; {grants}")
+        self.cluster.sql(f"DROP OWNED BY plain; {grants}")
         stock, ours = (self.refusal(f"SET pgsluice.copy = {setting}; {copy}") for setting in ("off", "on"))
         self.assertEqual(stock, ours, copy)
         return ours
 
     def test_rights(self):
         """Table, columns, WHERE, files, programs."""
-        path = self.server.file("rows", b"1,x\n")
+        path = self.cluster.file("rows", b"1,x\n")
         files = "GRANT pg_read_server_files TO plain;"
         programs = "GRANT pg_execute_server_program TO plain;"
         for copy, grants, refused in (
@@ -50,30 +43,30 @@ class Security(unittest.TestCase):
             (f"COPY t FROM PROGRAM 'cat {path}' WITH (FORMAT csv)", files + "GRANT INSERT ON t TO plain", None),
             (f"COPY t FROM PROGRAM 'cat {path}' WITH (FORMAT csv)", programs + "GRANT INSERT ON t TO plain", False),
         ):
-            self.server.sql("REVOKE pg_read_server_files, pg_execute_server_program FROM plain")
+            self.cluster.sql("REVOKE pg_read_server_files, pg_execute_server_program FROM plain")
             found = self.same(copy, grants)
             if refused is not None:
                 self.assertEqual(found is not None, refused, f"{copy} with {grants}: {found}")
-        self.server.sql("REVOKE pg_read_server_files, pg_execute_server_program FROM plain")
+        self.cluster.sql("REVOKE pg_read_server_files, pg_execute_server_program FROM plain")
 
     def test_row_security(self):
         """Row security refuses, as it does for stock COPY."""
-        self.server.sql("ALTER TABLE s ENABLE ROW LEVEL SECURITY")
+        self.cluster.sql("ALTER TABLE s ENABLE ROW LEVEL SECURITY")
         self.assertIn("row-level security", self.same("COPY s FROM '/dev/null'", "GRANT INSERT ON s TO plain; GRANT pg_read_server_files TO plain"))
-        self.server.sql("REVOKE pg_read_server_files FROM plain")
+        self.cluster.sql("REVOKE pg_read_server_files FROM plain")
 
     def test_functions(self):
         """No function of the extension takes anything: no path, no page, no table."""
-        self.assertEqual(self.server.sql("SELECT max(pronargs) FROM pg_proc WHERE pronamespace = 'pgsluice'::regnamespace"), "0")
+        self.assertEqual(self.cluster.sql("SELECT max(pronargs) FROM pg_proc WHERE pronamespace = 'pgsluice'::regnamespace"), "0")
         self.assertIsNotNone(self.refusal("SELECT pgsluice.inside()"))
 
     def test_wide_field(self):
         """A field as long as a value may be, a longer one, and a line without an end: as stock COPY, in bounded memory."""
         wide = (300 if SOAK else 20) << 20
-        script = self.server.file("wide.sh", b"printf 1,; head -c $1 /dev/zero | tr '\\0' x; echo\n")
+        script = self.cluster.file("wide.sh", b"printf 1,; head -c $1 /dev/zero | tr '\\0' x; echo\n")
         peaks = []
         for setting, route in (("off", ""), ("on", "insert")):
-            said = self.server.sql(
+            said = self.cluster.sql(
                 f"SET pgsluice.copy = {setting}; TRUNCATE t; COPY t FROM PROGRAM 'sh {script} {wide}' WITH (FORMAT csv);"
                 "SELECT route FROM pgsluice.last_copy; SELECT a, length(b) FROM t;"
                 "SELECT substring(pg_read_file('/proc/self/status') FROM 'VmHWM:\\s+(\\d+)')").split("\n")
@@ -82,13 +75,13 @@ class Security(unittest.TestCase):
         self.assertLess(peaks[1], peaks[0] + (32 << 20), "memory, over stock COPY's")
         if not SOAK:
             return
-        self.server.sql("DROP TABLE IF EXISTS bad; CREATE TABLE bad (LIKE pgsluice.reject)")
+        self.cluster.sql("DROP TABLE IF EXISTS bad; CREATE TABLE bad (LIKE pgsluice.reject)")
         endless = f"COPY t FROM PROGRAM 'sh {script} {1 << 31}' WITH (FORMAT csv"
         stock, ours = (self.refusal(f"SET pgsluice.copy = {setting}; {endless})", "postgres") for setting in ("off", "on"))
         self.assertIn("54000", ours)
         self.assertEqual(stock, ours)
         self.assertIn("54000", self.refusal(f"{endless}, rejects_to 'bad')", "postgres"))
-        self.assertEqual(self.server.sql("SELECT count(*) FROM t; SELECT count(*) FROM bad"), "1\n0")
+        self.assertEqual(self.cluster.sql("SELECT count(*) FROM t; SELECT count(*) FROM bad"), "1\n0")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import random
 import subprocess
 import unittest
 
-from .cluster import MAJOR, Cluster
+from .cluster import MAJOR, OnCluster
 from .differential import compare
 
 CSV = "COPY t (a, b) FROM {} WITH (FORMAT csv)"
@@ -16,17 +16,10 @@ def rows(count):
     return b"".join(b"%d,x\n" % i if i % 10 else b"0%d ,x\n" % i for i in range(count))
 
 
-class Serial(unittest.TestCase):
+class Serial(OnCluster):
     """A column whose default draws from a sequence."""
 
-    @classmethod
-    def setUpClass(cls):
-        cls.cluster = Cluster(["max_wal_size = 1GB"])
-        cls.cluster.sql("CREATE EXTENSION pgsluice")
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.cluster.remove()
+    settings = ["max_wal_size = 1GB"]
 
     def both(self, sequence, data, table="CREATE TABLE t (id bigint DEFAULT nextval('s'), a bigint, b text)",
              before="SELECT 1", after=STATE, copy=CSV):

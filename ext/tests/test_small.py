@@ -3,7 +3,7 @@
 import os
 import unittest
 
-from .cluster import MAJOR, Cluster
+from .cluster import MAJOR, OnCluster
 from .differential import compare
 from .small_copies import Session, measure
 
@@ -11,17 +11,8 @@ TABLE = "CREATE TABLE t (id serial, a int CHECK (a <> 13), b text)"
 CSV = "COPY t (a, b) FROM {} WITH (FORMAT csv)"
 
 
-class Small(unittest.TestCase):
+class Small(OnCluster):
     """A few bytes, again and again."""
-
-    @classmethod
-    def setUpClass(cls):
-        cls.cluster = Cluster()
-        cls.cluster.sql("CREATE EXTENSION pgsluice")
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.cluster.remove()
 
     def test_around_the_limit(self):
         """Data of some hundred bytes, below and above where a plan is made; good and bad."""

@@ -2,7 +2,7 @@
 
 import unittest
 
-from .cluster import Cluster
+from .cluster import OnCluster
 from .differential import compare
 
 # type, values that are good, values that are refused
@@ -80,17 +80,11 @@ def words(text):
     return [word.replace("_", " ") if "never" not in word else word for word in text.split(" ") if word]
 
 
-class Types(unittest.TestCase):
+class Types(OnCluster):
     """One table for each type, between an int and a text."""
 
-    @classmethod
-    def setUpClass(cls):
-        cls.cluster = Cluster(["timezone = 'UTC'"])
-        cls.cluster.sql("CREATE EXTENSION pgsluice;" + TYPES_SQL)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.cluster.remove()
+    settings = ["timezone = 'UTC'"]
+    prepared = TYPES_SQL
 
     def same(self, data, table, setup=""):
         """The refusal that both gave, or None."""

@@ -8,7 +8,7 @@ import time
 import unittest
 from pathlib import Path
 
-from .cluster import Cluster, Refused
+from .cluster import OnCluster, Refused
 from .differential import compare
 
 TABLE = "CREATE TABLE t (id serial, a int, b text, c jsonb, d numeric DEFAULT 2.5)"
@@ -64,17 +64,8 @@ def wait_until(what):
     return False
 
 
-class Workers(unittest.TestCase):
+class Workers(OnCluster):
     """`workers n` in the statement starts them at once."""
-
-    @classmethod
-    def setUpClass(cls):
-        cls.cluster = Cluster()
-        cls.cluster.sql("CREATE EXTENSION pgsluice")
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.cluster.remove()
 
     def same(self, data, copy=CSV, table=TABLE):
         """The refusal that both gave, or None; workers must have come where rows were loaded."""

@@ -38,27 +38,10 @@ pub fn put<S: RowSink>(
             Malformed::MissingData(record.len())
         }));
     }
-    sink.begin();
-    for (index, column) in shape.columns.iter().enumerate() {
-        let done = match column.source {
-            Source::Field(field) => {
-                let (kind, value) = record.field(chunk, field);
-                value_of(column, kind, value)
-                    .and_then(|value| put_value(shape, column, value, sink))
-            }
-            Source::Null => put_value(shape, column, None, sink),
-            Source::Given => {
-                sink.given();
-                Ok(())
-            }
-        };
-        if let Err(refusal) = done {
-            sink.undo();
-            return Err(NoRow::Value(index, refusal));
-        }
-    }
-    sink.end();
-    Ok(())
+    put_columns(shape, sink, |column, field, sink| {
+        let (kind, value) = record.field(chunk, field);
+        value_of(column, kind, value).and_then(|value| put_value(shape, column, value, sink))
+    })
 }
 
 /// Puts a tuple of `FORMAT binary` into the sink as one row: its fields' places in
@@ -73,17 +56,27 @@ pub fn put_binary<S: RowSink>(
     fields: &[Option<Range<usize>>],
     sink: &mut S,
 ) -> Result<(), NoRow> {
+    put_columns(shape, sink, |column, field, sink| match &fields[field] {
+        Some(place) => {
+            let bytes = &chunk[place.clone()];
+            types::receive::receive(&column.ty, bytes, &shape.env, sink)
+                .or_else(|refusal| sink.ask(bytes).map_err(|_| refusal))
+        }
+        None => put_value(shape, column, None, sink),
+    })
+}
+
+/// Puts one row: what `put_field` makes of the columns' fields, and what they have without one.
+#[inline]
+fn put_columns<S: RowSink>(
+    shape: &RowShape,
+    sink: &mut S,
+    put_field: impl Fn(&Column, usize, &mut S) -> Result<(), Refusal>,
+) -> Result<(), NoRow> {
     sink.begin();
     for (index, column) in shape.columns.iter().enumerate() {
         let done = match column.source {
-            Source::Field(field) => match &fields[field] {
-                Some(place) => {
-                    let bytes = &chunk[place.clone()];
-                    types::receive::receive(&column.ty, bytes, &shape.env, sink)
-                        .or_else(|refusal| sink.ask(bytes).map_err(|_| refusal))
-                }
-                None => put_value(shape, column, None, sink),
-            },
+            Source::Field(field) => put_field(column, field, sink),
             Source::Null => put_value(shape, column, None, sink),
             Source::Given => {
                 sink.given();
