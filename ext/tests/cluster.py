@@ -39,11 +39,14 @@ def install():
 
     PostgreSQL finds its files from where its programs lie, so that a copy of an
     installation is an installation. The clone's own servers are used as they are.
+    Where $PGSLUICE_INSTALLED is set, all that has been done.
     """
     config = Path(os.environ["PG_CONFIG"])
     if not config.is_absolute():
         config = Path(shutil.which(str(config)))
     bindir = Path(_output(config, "--bindir"))
+    if "PGSLUICE_INSTALLED" in os.environ:
+        return bindir
     if bindir.is_relative_to("/usr"):
         root = BUILD / _output(config, "--version").split()[1]
         for what in ("--bindir", "--pkglibdir", "--sharedir"):
