@@ -4,8 +4,8 @@ import random
 import re
 import unittest
 
-from .cluster import OnCluster, Refused
-from .twins import check, pages
+from .cluster import Refused
+from .twins import LoadedTwice, check, pages
 
 _LOCATION = re.compile(r"^(LOCATION:.*\n?|psql:[^:]*:\d+: )", re.M)
 
@@ -29,7 +29,7 @@ def rows(count, seed=1):
     ]
 
 
-class Private(OnCluster):
+class Private(LoadedTwice):
     """Tables that were made or emptied in the same transaction."""
     maxDiff = None
 
@@ -44,13 +44,6 @@ class Private(OnCluster):
         except Refused as refused:
             said = _LOCATION.sub("", str(refused))
         return said
-
-    def same(self, lines, **how):
-        """Both ways say the same; gives it."""
-        path = self.cluster.file("input", "".join(lines).encode())
-        stock, ours = (self.load(path, setting, **how) for setting in ("off", "on"))
-        self.assertEqual(stock, ours)
-        return ours
 
     def built(self):
         """Which index was built last in a load with the setting on."""

@@ -6,8 +6,8 @@ import subprocess
 import time
 import unittest
 
-from .cluster import OnCluster, Refused
-from .twins import check
+from .cluster import Refused
+from .twins import LoadedTwice, check
 
 _LOCATION = re.compile(r"^(LOCATION:.*\n?|psql:[^:]*:\d+: )", re.M)
 
@@ -33,7 +33,7 @@ def rows(count, seed=1):
     ]
 
 
-class Live(OnCluster):
+class Live(LoadedTwice):
     """Tables with rows and indexes in place."""
 
     settings = ["maintenance_work_mem = '1MB'", "max_prepared_transactions = 2"]
@@ -59,13 +59,6 @@ class Live(OnCluster):
                     "SET enable_seqscan = off; SET enable_bitmapscan = off;"
                     f"SELECT md5(string_agg(v::text, ',')) FROM (SELECT ROW({shown}) v FROM t ORDER BY {by}) _"))
         return said
-
-    def same(self, lines, **how):
-        """Both ways say the same; gives it."""
-        path = self.cluster.file("input", "".join(lines).encode())
-        stock, ours = (self.load(path, setting, **how) for setting in ("off", "on"))
-        self.assertEqual(stock, ours)
-        return ours
 
     def checked(self):
         """amcheck of every index, every row in each."""

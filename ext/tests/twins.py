@@ -3,7 +3,7 @@
 import re
 
 from . import cluster as clusters
-from .cluster import Refused
+from .cluster import OnCluster, Refused
 
 _LOCATION = re.compile(r"^LOCATION:.*\n?", re.M)
 _PLACE = re.compile(r"^psql:[^:]*:\d+: ", re.M)
@@ -63,3 +63,14 @@ def compare(test, cluster, definition, settings="", scan="pages"):
             test.fail(f"{definition}: block {block} differs from byte {first} on: "
                       f"{one[first:first + 24].hex()} {other[first:first + 24].hex()}")
     return len(ours)
+
+
+class LoadedTwice(OnCluster):
+    """Tests whose load(path, setting) says what a load with `pgsluice.copy` off or on leaves."""
+
+    def same(self, lines, **how):
+        """Both ways say the same; gives it."""
+        path = self.cluster.file("input", "".join(lines).encode())
+        stock, ours = (self.load(path, setting, **how) for setting in ("off", "on"))
+        self.assertEqual(stock, ours)
+        return ours

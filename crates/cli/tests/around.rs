@@ -153,22 +153,10 @@ fn killed_at_any_moment() {
         let mut outcomes = [0, 0];
         for round in 0..10_u64 {
             world.sql(&format!("TRUNCATE {TABLE}"));
-            let mut child = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
-                .args(["load", &file, "--table", TABLE, "--to", &url, "--quiet"])
-                .args(["--indexes", "rebuild", "--triggers", "off"])
-                .args(["--foreign-keys", "revalidate"])
-                .stderr(Stdio::null())
-                .spawn()
-                .unwrap();
-            std::thread::sleep(Duration::from_millis(15 + 90 * round));
-            if round % 2 == 0 {
-                child.kill().unwrap();
-            } else {
-                world.server.kill9().unwrap();
-                world.server.restart().unwrap();
-                world.conn = pgsluice_engine::session::conn::Conn::open(&url).unwrap();
-            }
-            child.wait().unwrap();
+            let how = ["--indexes", "rebuild", "--triggers", "off", "--foreign-keys", "revalidate"];
+            let load =
+                [&["load", &file, "--table", TABLE, "--to", &url, "--quiet"], &how[..]].concat();
+            kill_during(&mut world, &load, Duration::from_millis(15 + 90 * round), round % 2 == 1);
             let output = world.run(&["repair"]);
             assert_eq!(output.status.code(), Some(0), "{output:?}");
             // A backend that has not yet noticed that its client is gone holds the table.
@@ -241,21 +229,9 @@ fn lanes_killed_at_any_moment() {
     let mut repaired = 0;
     for round in 0..10_u64 {
         world.sql("TRUNCATE l");
-        let mut child = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
-            .args(["load", &file, "--table", "l", "--to", &url, "--quiet", "--method", "lanes"])
-            .args(["--lanes", "2", "--triggers", "off"])
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        std::thread::sleep(Duration::from_millis(40 + 80 * round));
-        if round % 2 == 0 {
-            child.kill().unwrap();
-        } else {
-            world.server.kill9().unwrap();
-            world.server.restart().unwrap();
-            world.conn = pgsluice_engine::session::conn::Conn::open(&url).unwrap();
-        }
-        child.wait().unwrap();
+        let how = ["--method", "lanes", "--lanes", "2", "--triggers", "off"];
+        let load = [&["load", &file, "--table", "l", "--to", &url, "--quiet"], &how[..]].concat();
+        kill_during(&mut world, &load, Duration::from_millis(40 + 80 * round), round % 2 == 1);
         let output = repaired_at_last(&world);
         repaired += usize::from(output.contains("put back"));
         assert_eq!(world.sql(facts), before);
@@ -303,4 +279,23 @@ fn analyze_is_done_when_the_program_ends() {
     world.sql("CREATE TABLE left_alone (a int, b text)");
     let summary = world.load(&[&file, "--table", "left_alone", "--no-analyze"]).unwrap();
     assert!(!summary["steps"].to_string().contains("ANALYZE"), "{summary}");
+}
+
+/// Starts the program and kills it, or its server, which is started again, after some time.
+fn kill_during(world: &mut World, arguments: &[&str], after: Duration, the_server: bool) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
+        .args(arguments)
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(after);
+    if the_server {
+        world.server.kill9().unwrap();
+        world.server.restart().unwrap();
+        let url = world.server.url("postgres");
+        world.conn = pgsluice_engine::session::conn::Conn::open(&url).unwrap();
+    } else {
+        child.kill().unwrap();
+    }
+    child.wait().unwrap();
 }
