@@ -196,12 +196,45 @@ class Cluster:
         path.write_bytes(content)
         return path
 
+    def follow(self, primary):
+        """Waits until this standby has replayed all that the primary has flushed."""
+        here = primary.sql("SELECT pg_current_wal_flush_lsn()")
+        for _ in range(600):
+            if self.sql(f"SELECT pg_last_wal_replay_lsn() >= '{here}'") == "t":
+                return
+            time.sleep(0.1)
+        raise TimeoutError(f"the standby has not replayed {here}: {self.tail()}")
+
     def checksums(self):
         """pg_checksums on the stopped cluster, where it is there; starts it again."""
         self.stop()
         if (BIN / "pg_checksums").exists():
             self._run([BIN / "pg_checksums", "--check", "-D", self.data])
         self.start()
+
+
+class Held:
+    """A session of psql that is given its statements one by one; an error ends it."""
+
+    def __init__(self, cluster):
+        self.process = subprocess.Popen(cluster.command("-f", "-"), stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def run(self, sql):
+        """Waits until the statements are done; gives their output."""
+        self.process.stdin.write(f"{sql};\n\\echo --done\n")
+        self.process.stdin.flush()
+        said = []
+        for line in self.process.stdout:
+            if line == "--done\n":
+                return "".join(said).strip()
+            said.append(line)
+        raise Refused(self.process.stderr.read())
+
+    def end(self, sql=""):
+        """Runs the last statements and leaves; gives the exit code, the rest of the output and the errors."""
+        said, refusal = self.process.communicate(f"{sql};\n")
+        return self.process.returncode, said, refusal
 
 
 class OnCluster(unittest.TestCase):

@@ -1,10 +1,9 @@
 """Loads beside everything else that may go on in a table."""
 
 import subprocess
-import time
 import unittest
 
-from .cluster import OnCluster, Refused
+from .cluster import Held, OnCluster, Refused
 from .test_durability import check_heap
 
 
@@ -37,21 +36,15 @@ class Concurrency(OnCluster):
         server = self.cluster
         server.sql("DROP TABLE IF EXISTS t; CREATE TABLE t (a int, b text, c bigint)")
         path = server.file("rows.csv", b"1,x,2\n" * 50000)
-        copy = f"SET pgsluice.copy = on; COPY t FROM '{path}' WITH (FORMAT csv, pgsluice 'require')"
-        holder = subprocess.Popen(server.command("-c", "BEGIN", "-c", copy, "-c", "SELECT pg_sleep(1.5)", "-c", "COMMIT"),
-                                  stdout=subprocess.DEVNULL)
-        modes = ""
-        for _ in range(100):
-            modes = server.sql("SELECT string_agg(DISTINCT mode, ',') FROM pg_locks WHERE locktype = 'relation' AND relation = 't'::regclass AND pid <> pg_backend_pid()")
-            if modes:
-                break
-            time.sleep(0.02)
-        self.assertEqual(modes, "RowExclusiveLock")
+        holder = Held(server)
+        holder.run(f"SET pgsluice.copy = on; BEGIN; COPY t FROM '{path}' WITH (FORMAT csv, pgsluice 'require')")
+        self.assertEqual(server.sql("SELECT string_agg(DISTINCT mode, ',') FROM pg_locks WHERE locktype = 'relation' AND relation = 't'::regclass AND pid <> pg_backend_pid()"),
+                         "RowExclusiveLock")
         server.sql("SET lock_timeout = 500; INSERT INTO t VALUES (2, 'beside', 3)")
         self.assertEqual(server.sql("SELECT count(*) FROM t"), "1")
         with self.assertRaises(Refused):
             server.sql("SET lock_timeout = 100; ALTER TABLE t ADD d int")
-        self.assertEqual(holder.wait(), 0)
+        self.assertEqual(holder.end("COMMIT"), (0, "", ""))
         self.assertEqual(server.sql("SELECT count(*) FROM t"), "50001")
 
     def test_two_phase(self):
@@ -73,13 +66,13 @@ class Concurrency(OnCluster):
         for setting in ("off", "on"):
             server.sql("DROP TABLE IF EXISTS x, y; CREATE TABLE x (a int); CREATE TABLE y (a int)")
             begin = f"SET pgsluice.copy = {setting}; BEGIN ISOLATION LEVEL SERIALIZABLE;"
-            one = begin + f"SELECT count(*) FROM x; SELECT pg_sleep(1); COPY y FROM '{path}'; COMMIT"
-            two = begin + f"SELECT count(*) FROM y; SELECT pg_sleep(1); COPY x FROM '{path}'; COMMIT"
-            running = [subprocess.Popen(server.command("-c", sql), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for sql in (one, two)]
-            said = [process.communicate()[1] for process in running]
-            failed = [text for text in said if text]
-            self.assertEqual(len(failed), 1, said)
-            self.assertIn(b"40001", failed[0])
+            one, two = Held(server), Held(server)
+            one.run(begin + "SELECT count(*) FROM x")
+            two.run(begin + "SELECT count(*) FROM y")
+            one.run(f"COPY y FROM '{path}'")
+            two.run(f"COPY x FROM '{path}'")
+            self.assertEqual(one.end("COMMIT"), (0, "", ""))
+            self.assertIn("40001", two.end("COMMIT")[2])
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import random
 import subprocess
 import unittest
 
-from .cluster import OnCluster, Refused
+from .cluster import Held, OnCluster, Refused
 
 TABLE = "CREATE TABLE t (a int PRIMARY KEY, b text, c int UNIQUE)"
 ROWS = "SELECT * FROM t ORDER BY a"
@@ -134,14 +134,11 @@ class Duplicates(OnCluster):
         for mode in ("skip", "replace"):
             self.fresh()
             path = self.cluster.file("one", b"1,ours,1\n")
-            process = subprocess.Popen(self.cluster.command("-v", "ON_ERROR_STOP=1", "-f", "-"), stdin=subprocess.PIPE,
-                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-            process.stdin.write(b"BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM t;\n")
-            process.stdin.flush()
-            process.stdout.readline()
+            session = Held(self.cluster)
+            session.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM t")
             self.cluster.sql("INSERT INTO t VALUES (1, 'theirs', 9)")
-            _, refusal = process.communicate(f"COPY t FROM '{path}' WITH (FORMAT csv, on_duplicate '{mode}');\n".encode())
-            self.assertIn(b"40001: could not serialize access", refusal)
+            _, _, refusal = session.end(f"COPY t FROM '{path}' WITH (FORMAT csv, on_duplicate '{mode}')")
+            self.assertIn("40001: could not serialize access", refusal)
             self.assertEqual(self.cluster.sql(ROWS), "1|theirs|9")
 
     def refused(self, sql, user="postgres"):

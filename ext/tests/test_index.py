@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 import unittest
 
-from .cluster import MAJOR, Cluster, OnCluster
+from .cluster import MAJOR, Cluster, Held, OnCluster
 from .twins import LAST, SORTED, STOCK, check, compare, refusal
 
 # For each type an expression of a random integer i (and of the row's number n); few values.
@@ -208,20 +208,6 @@ class Languages(unittest.TestCase):
             compare(self, cluster, f"INDEX ON t (b COLLATE {name})")
 
 
-class Old:
-    """A session that holds a snapshot, and no lock."""
-
-    def __init__(self, cluster):
-        self.session = subprocess.Popen(cluster.command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self.session.stdin.write(b"BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1;\n")
-        self.session.stdin.flush()
-        self.session.stdout.readline()
-
-    def close(self):
-        """Ends it."""
-        self.session.communicate()
-
-
 class Visibility(OnCluster):
     """Tables with updated, deleted, dead and unfinished rows."""
 
@@ -259,7 +245,9 @@ class Visibility(OnCluster):
     def test_dead_rows_that_an_old_snapshot_sees(self):
         """Recently dead rows are indexed and take no part in uniqueness."""
         self.sql("CREATE TABLE t (a int, b text); INSERT INTO t SELECT n, 'x' FROM generate_series(1, 5000) n")
-        old = Old(self.cluster)
+        old = Held(self.cluster)
+        # It holds a snapshot, and no lock.
+        old.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
         try:
             self.sql("DELETE FROM t WHERE a <= 900; INSERT INTO t SELECT n, 'y' FROM generate_series(1, 900) n")
             self.sql("UPDATE t SET b = 'z' WHERE a > 4000")
@@ -271,7 +259,7 @@ class Visibility(OnCluster):
                 self.assertEqual(self.sql(f"SELECT indcheckxmin FROM pg_index WHERE indexrelid = '{index}'::regclass"),
                                  self.sql("SELECT indcheckxmin FROM pg_index WHERE indexrelid = 'stock'::regclass"))
         finally:
-            old.close()
+            old.end()
         self.sql("DROP TABLE t")
 
 

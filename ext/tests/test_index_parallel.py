@@ -166,11 +166,7 @@ class Builds(unittest.TestCase):
         standby = Cluster(copy_of=self.cluster)
         try:
             self.complete()
-            here = self.sql("SELECT pg_current_wal_flush_lsn()")
-            for _ in range(300):
-                if standby.sql(f"SELECT pg_last_wal_replay_lsn() >= '{here}'") == "t":
-                    break
-                time.sleep(0.1)
+            standby.follow(self.cluster)
             self.assertEqual(standby.sql(ANSWER), self.sql(ANSWER))
             if clusters.has("amcheck"):
                 for index in INDEXES:

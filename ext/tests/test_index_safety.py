@@ -114,16 +114,11 @@ class Life(OnCluster):
         standby = Cluster(copy_of=self.cluster)
         try:
             self.sql(ROWS.format(kind="") + BUILD + "REINDEX TABLE t")
-            here = self.sql("SELECT pg_current_wal_flush_lsn()")
-            for _ in range(200):
-                if standby.sql(f"SELECT pg_last_wal_replay_lsn() >= '{here}'") == "t":
-                    break
-                time.sleep(0.1)
+            standby.follow(self.cluster)
             self.assertEqual(standby.sql(ORDERED), self.sql(ORDERED))
             if clusters.has("amcheck"):
                 self.sql("CREATE EXTENSION IF NOT EXISTS amcheck")
-                here = self.sql("SELECT pg_current_wal_flush_lsn()")
-                time.sleep(1)
+                standby.follow(self.cluster)
                 standby.sql("SELECT bt_index_check('i', true), bt_index_check('u', true)")
         finally:
             standby.remove()

@@ -4,7 +4,7 @@ import random
 import subprocess
 import unittest
 
-from .cluster import MAJOR, OnCluster
+from .cluster import MAJOR, Held, OnCluster
 from .differential import compare
 
 CSV = "COPY t (a, b) FROM {} WITH (FORMAT csv)"
@@ -117,15 +117,13 @@ class Serial(OnCluster):
         highest = 0
         for ending in ("COMMIT;", "CHECKPOINT;", ""):
             self.cluster.sql(f"COPY t (a, b) FROM '{path}' WITH (FORMAT csv, pgsluice 'require')")
-            load = subprocess.Popen(self.cluster.command("-f", "-"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            load.stdin.write(f"BEGIN; COPY t (a, b) FROM '{path}' WITH (FORMAT csv, pgsluice 'require');{ending} SELECT max(id) FROM t;\n")
-            load.stdin.flush()
-            highest = int(load.stdout.readline())
+            load = Held(self.cluster)
+            highest = int(load.run(f"BEGIN; COPY t (a, b) FROM '{path}' WITH (FORMAT csv, pgsluice 'require');{ending} SELECT max(id) FROM t"))
             if not ending:
                 # What was not committed is not sure to be in the WAL on disk; what is committed after it is.
                 self.cluster.sql("CREATE TABLE IF NOT EXISTS later (a int); INSERT INTO later VALUES (1)")
             self.cluster.kill()
-            load.communicate()
+            load.end()
             self.cluster.start()
             self.assertGreater(int(self.cluster.sql("SELECT nextval('t_id_seq')")), highest, ending)
             self.assertEqual(self.cluster.sql("SELECT count(*) - count(DISTINCT id) FROM t"), "0")
