@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::thread::{self, ScopedJoinHandle};
 
 use anyhow::{ensure, Context, Result};
 
@@ -13,28 +14,50 @@ use crate::result::Answer;
 use crate::server::USER;
 
 /// Checks a loaded table: count, checksum and every index; thoroughly, also that each index
-/// has every row, and the questions' answers.
+/// has every row, and the questions' answers. Nothing is timed any more: all of it at once.
 pub fn table(
     psql: &Psql,
     case: Case<'_>,
     questions: &[Question],
     thorough: bool,
 ) -> Result<Answer> {
-    let found = checksum(psql, case)?;
-    ensure!(matches(case, found), "wrong answer: {}", difference(found, expected(case)));
-    let indexes = indexes(psql, case, thorough)?;
-    let compared = if case.method.values_kept { "values" } else { "count" };
-    let mut answers = BTreeMap::new();
-    if thorough && case.method.values_kept && !case.method.text {
-        for question in questions {
-            let rows = psql.query(&question.sql, USER)?;
-            let mut lines: Vec<&str> = rows.lines().collect();
-            lines.sort_unstable();
-            let print = hash_bytes_extended(lines.join("\n").as_bytes());
-            answers.insert(question.name.clone(), format!("{} rows {print:016x}", lines.len()));
-        }
-    }
-    Ok(Answer { checksum: found, compared: compared.to_owned(), indexes, questions: answers })
+    let asked = thorough && case.method.values_kept && !case.method.text;
+    let questions = if asked { questions } else { &[] };
+    thread::scope(|scope| {
+        let indexes = scope.spawn(|| indexes(psql, case, thorough));
+        let answers = scope.spawn(|| at_once(questions, |question| ask(psql, question)));
+        let found = checksum(psql, case)?;
+        ensure!(matches(case, found), "wrong answer: {}", difference(found, expected(case)));
+        let compared = if case.method.values_kept { "values" } else { "count" };
+        Ok(Answer {
+            checksum: found,
+            compared: compared.to_owned(),
+            indexes: joined(indexes)?.into_iter().collect(),
+            questions: joined(answers)?.into_iter().collect(),
+        })
+    })
+}
+
+/// What a thread of ours came to; its panic goes on here.
+fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// Does the same with each of them, all at once, each in a session of its own.
+fn at_once<T: Sync, R: Send>(all: &[T], one: impl Fn(&T) -> Result<R> + Sync) -> Result<Vec<R>> {
+    thread::scope(|scope| {
+        let threads: Vec<_> = all.iter().map(|item| scope.spawn(|| one(item))).collect();
+        threads.into_iter().map(joined).collect()
+    })
+}
+
+/// The name of a question, and the fingerprint of its answer.
+fn ask(psql: &Psql, question: &Question) -> Result<(String, String)> {
+    let rows = psql.query(&question.sql, USER)?;
+    let mut lines: Vec<&str> = rows.lines().collect();
+    lines.sort_unstable();
+    let print = hash_bytes_extended(lines.join("\n").as_bytes());
+    Ok((question.name.clone(), format!("{} rows {print:016x}", lines.len())))
 }
 
 /// Checks the CSV that a program without a server wrote from its own store.
@@ -87,9 +110,16 @@ fn difference(found: Checksum, due: Checksum) -> String {
     }
 }
 
+/// An index of the checked table as the catalogs describe it.
+struct Index {
+    name: String,
+    method: String,
+    key: String,
+}
+
 /// Checks that the table has the indexes it should have, each valid; thoroughly, that each
-/// holds every row.
-fn indexes(psql: &Psql, case: Case<'_>, thorough: bool) -> Result<BTreeMap<String, String>> {
+/// holds every row. How each was checked, by name.
+fn indexes(psql: &Psql, case: Case<'_>, thorough: bool) -> Result<Vec<(String, String)>> {
     let table = &case.method.table;
     let sql = format!(
         "SELECT c.relname, i.indisvalid AND i.indisready AND i.indislive, m.amname, \
@@ -97,38 +127,48 @@ fn indexes(psql: &Psql, case: Case<'_>, thorough: bool) -> Result<BTreeMap<Strin
          FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am m ON m.oid = c.relam \
          WHERE i.indrelid = '{table}'::regclass ORDER BY 1"
     );
-    let mut found = BTreeMap::new();
+    let mut found = Vec::new();
     for line in psql.query(&sql, USER)?.lines() {
         let fields: Vec<&str> = line.splitn(4, '|').collect();
         ensure!(fields.len() == 4, "unexpected answer about indexes: {line}");
         ensure!(fields[1] == "t", "index {} is not valid", fields[0]);
-        found.insert(fields[0].to_owned(), (fields[2].to_owned(), fields[3].to_owned()));
+        let [name, method, key] = [fields[0], fields[2], fields[3]].map(str::to_owned);
+        found.push(Index { name, method, key });
     }
     let mut due = case.method.indexes.clone();
     due.sort();
-    let names: Vec<String> = found.keys().cloned().collect();
-    ensure!(names == due, "indexes {names:?} where {due:?} are due");
+    let names: Vec<&String> = found.iter().map(|index| &index.name).collect();
+    ensure!(names.iter().copied().eq(&due), "indexes {names:?} where {due:?} are due");
     let amcheck = !found.is_empty() && psql.query("CREATE EXTENSION amcheck", USER).is_ok();
-    let rows = expected(case).rows;
-    let mut checked = BTreeMap::new();
-    for (name, (method, key)) in found {
-        let how = if amcheck && method == "btree" {
-            let sql = format!("SELECT bt_index_check('{name}', heapallindexed => {thorough})");
-            psql.query(&sql, USER).with_context(|| format!("index {name}"))?;
-            if thorough {
-                "amcheck, every row indexed"
-            } else {
-                "amcheck"
-            }
-        } else if thorough {
-            walk(psql, table, &name, &key, rows).with_context(|| format!("index {name}"))?;
-            "walked in order, every row found"
+    at_once(&found, |index| {
+        let how = check_index(psql, case, index, amcheck, thorough);
+        Ok((index.name.clone(), how.with_context(|| format!("index {}", index.name))?))
+    })
+}
+
+/// Checks one index by the best means that the server has, and says by which.
+fn check_index(
+    psql: &Psql,
+    case: Case<'_>,
+    Index { name, method, key }: &Index,
+    amcheck: bool,
+    thorough: bool,
+) -> Result<String> {
+    let how = if amcheck && method == "btree" {
+        let sql = format!("SELECT bt_index_check('{name}', heapallindexed => {thorough})");
+        psql.query(&sql, USER)?;
+        if thorough {
+            "amcheck, every row indexed"
         } else {
-            "valid"
-        };
-        checked.insert(name, how.to_owned());
-    }
-    Ok(checked)
+            "amcheck"
+        }
+    } else if thorough {
+        walk(psql, &case.method.table, name, key, expected(case).rows)?;
+        "walked in order, every row found"
+    } else {
+        "valid"
+    };
+    Ok(how.to_owned())
 }
 
 /// Without amcheck: reads the table through the index and counts rows and disorder.

@@ -13,6 +13,7 @@ pub mod data;
 pub mod definition;
 pub mod demand;
 pub mod environment;
+pub mod estimate;
 pub mod figures;
 pub mod html;
 pub mod losses;

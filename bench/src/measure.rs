@@ -64,6 +64,7 @@ impl Bench<'_> {
     /// Runs a method once. The last round checks all there is to check, and where the suite says
     /// so kills the server afterwards and looks at what is left.
     pub fn run(&self, case: Case<'_>, round: u32, last: bool) -> Result<Run> {
+        let start = Instant::now();
         let scratch = self.work.join("scratch");
         server::remove_dir(&scratch)?;
         self.binaries.make_dir(&scratch)?;
@@ -75,7 +76,7 @@ impl Bench<'_> {
         self.peak.set(self.peak.get().max(bytes_below(self.work)?));
         server::remove_dir(&self.work.join("data"))?;
         server::remove_dir(&scratch)?;
-        outcome
+        outcome.map(|run| Run { whole_seconds: start.elapsed().as_secs_f64(), ..run })
     }
 
     fn run_with_server(
@@ -110,9 +111,8 @@ impl Bench<'_> {
 
         let wal_sql = format!("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '{wal}')");
         let wal_bytes = psql.query(&wal_sql, USER)?.parse()?;
-        // A process of the server that ends takes its count along: then nobody can tell.
-        let written =
-            after.written_bytes.zip(before.written_bytes).and_then(|(a, b)| a.checked_sub(b));
+        let written = after.written_bytes.zip(before.written_bytes);
+        let written = written.and_then(|(a, b)| u64::try_from(a - b).ok());
         let floor_seconds = written.map(|n| proc::floor_seconds(self.work, n)).transpose()?;
         let table = &case.method.table;
         let size = |of: &str| -> Result<Option<u64>> {
@@ -122,6 +122,7 @@ impl Bench<'_> {
         let mut run = Run {
             round,
             seconds: timed.seconds,
+            whole_seconds: 0.0,
             phases: timed.phases,
             wal_bytes: Some(wal_bytes),
             table_bytes: size("pg_table_size")?,
@@ -191,6 +192,7 @@ impl Bench<'_> {
         Ok(Run {
             round,
             seconds: timed.seconds,
+            whole_seconds: 0.0,
             phases: timed.phases,
             wal_bytes: None,
             table_bytes: None,

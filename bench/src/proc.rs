@@ -132,7 +132,7 @@ pub struct ServerUsage {
     /// User and system seconds of all its processes, the finished ones included.
     pub cpu_seconds: f64,
     /// Bytes that it caused to be sent to storage; none where the kernel does not tell.
-    pub written_bytes: Option<u64>,
+    pub written_bytes: Option<i64>,
 }
 
 /// Reads the usage of a postmaster and its children. A finished child's time and
@@ -172,10 +172,12 @@ fn stat_seconds(pid: u32, with_reaped: bool) -> f64 {
     ticks as f64 / rustix::param::clock_ticks_per_second() as f64
 }
 
-fn written_bytes(pid: u32) -> Option<u64> {
+/// Bytes that a process dirtied less those that it took back by removing files before they were
+/// written. Below zero where it removed what another had dirtied: only the sum over all counts.
+fn written_bytes(pid: u32) -> Option<i64> {
     let text = fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
-    let field = |name| number_after(&text, name);
-    Some(field("\nwrite_bytes:")?.saturating_sub(field("cancelled_write_bytes:")?))
+    let field = |name| i64::try_from(number_after(&text, name)?).ok();
+    Some(field("\nwrite_bytes:")? - field("cancelled_write_bytes:")?)
 }
 
 fn number_after(text: &str, name: &str) -> Option<u64> {

@@ -80,6 +80,17 @@ pub struct Parameters {
     pub only: Vec<String>,
 }
 
+impl Parameters {
+    /// Runs of each method at a row count.
+    pub fn runs_at(&self, rows: u64) -> u32 {
+        if self.once_from.is_some_and(|from| rows >= from) {
+            1
+        } else {
+            self.runs
+        }
+    }
+}
+
 /// One input.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct DataResult {
@@ -203,6 +214,9 @@ pub struct Run {
     pub round: u32,
     /// Wall-clock seconds of all steps.
     pub seconds: f64,
+    /// Wall-clock seconds of the run with its server's start, set-up and checks.
+    #[serde(default)]
+    pub whole_seconds: f64,
     /// Seconds of each phase, in order.
     pub phases: Vec<Phase>,
     /// WAL written.

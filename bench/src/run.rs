@@ -12,6 +12,7 @@ use crate::data::{Dataset, Workshop};
 use crate::definition::{By, Data, Method, PageCache, Suite};
 use crate::demand::{Demand, Judged};
 use crate::environment::Environment;
+use crate::estimate;
 use crate::measure::{say, Bench, Case};
 use crate::proc;
 use crate::result::{DataResult, MethodResult, Parameters, Run, Status, SuiteResult, SCHEMA};
@@ -236,8 +237,7 @@ impl Rounds<'_> {
         let mut pending = self.methods.clone();
         pending.retain(|m| self.entry(m, rows).status == Status::Pending);
         let sets = self.make_data(&pending, rows)?;
-        let once = self.result.parameters.once_from.is_some_and(|from| rows >= from);
-        let runs = if once { 1 } else { self.result.parameters.runs };
+        let runs = self.result.parameters.runs_at(rows);
         for round in 0..runs {
             for method in &pending {
                 let entry = self.entry(method, rows);
@@ -258,6 +258,7 @@ impl Rounds<'_> {
                 }
                 self.take(method, rows, set, outcome);
                 self.keep()?;
+                self.say_time_left();
             }
         }
         for method in pending {
@@ -270,6 +271,14 @@ impl Rounds<'_> {
             set.remove()?;
         }
         self.keep()
+    }
+
+    /// Says how long the runs still to come take, judged by those so far.
+    fn say_time_left(&self) {
+        let names: Vec<&str> = self.methods.iter().map(|m| m.name.as_str()).collect();
+        if let Some(left) = estimate::seconds_left(&self.result, &names) {
+            say(&format!("    {} of this suite left", estimate::words(left)));
+        }
     }
 
     /// Rows of an input where the suite has so many.

@@ -8,8 +8,8 @@ use std::process::{Command, Output};
 
 use pgsluice_bench::definition::Durability;
 use pgsluice_bench::demand::{Demand, Judged, Kind};
-use pgsluice_bench::losses;
 use pgsluice_bench::result::{Status, SuiteResult};
+use pgsluice_bench::{estimate, losses};
 
 fn program(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_pgsluice-bench")).args(arguments).output().unwrap()
@@ -219,4 +219,22 @@ fn demands_are_shown_where_a_run_has_them() {
     assert!(generated.status.success(), "{}", String::from_utf8_lossy(&generated.stderr));
     let page = fs::read_to_string(&readme).unwrap();
     assert!(page.contains(line) && page.contains("No run of this suite is kept yet"), "{page}");
+}
+
+/// Each run of `common::votes` took three times its seconds whole.
+#[test]
+fn the_time_left_follows_from_the_runs_so_far() {
+    let mut votes = common::votes(1.0);
+    let names = ["copy", "unlogged", "ours", "rival", "absent"];
+    let left = |votes: &SuiteResult| estimate::seconds_left(votes, &names);
+    assert_eq!(left(&votes), Some(0.0));
+    votes.methods[0].runs.truncate(1);
+    assert_eq!(left(&votes), Some(2.0 * 6.0), "two runs as long as the first");
+    votes.parameters.rows.push(2_000_000);
+    votes.parameters.once_from = Some(2_000_000);
+    let one_of_each = 3.0 * (2.0 + 0.55 + 1.1 + 0.9);
+    let due = 12.0 + 2.0 * one_of_each;
+    assert!((left(&votes).unwrap() - due).abs() < 1e-9, "once more, at twice the rows");
+    votes.methods.iter_mut().for_each(|m| m.runs.clear());
+    assert_eq!(left(&votes), None, "nothing to judge by");
 }

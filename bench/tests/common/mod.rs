@@ -44,6 +44,7 @@ fn run(round: u32, seconds: f64, rows: u64) -> Run {
     Run {
         round,
         seconds,
+        whole_seconds: 3.0 * seconds,
         phases: vec![phase("copy", 0.6), phase("index", 0.4)],
         wal_bytes: Some(rows * 40 + (seconds * 1e6) as u64),
         table_bytes: Some(rows * 60),
