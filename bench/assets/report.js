@@ -16,6 +16,8 @@
     node.append(...children);
     return node;
   };
+  // A definition's `word` between backticks is code, as in the Markdown pages.
+  const prose = (text) => el("p", {}, ...text.trim().split("`").map((part, i) => (i % 2 ? el("code", {}, part) : part)));
   const colour = (m) => `var(--${m.by})`;
   const median = (m, figure) => {
     const values = m.runs.map(figure);
@@ -60,12 +62,17 @@
           el("tr", { class: kind, "data-method": name }, ...cells.map(cell))))));
   }
 
-  // Every method's name stands above its bar, so that a narrow screen keeps its width for the bars.
+  // Every method's name stands above its bar, so that a narrow screen keeps its width for the bars;
+  // one longer than the plot (in ems of 12 pixels) ends in an ellipsis.
+  const above = (data, width, text) => Plot.text(data, {
+    x: 0, y: "key", text, textAnchor: "start", dy: -12, dx: 2, fill: "currentColor",
+    lineWidth: (width - 24) / 12, textOverflow: "ellipsis",
+  });
   function bars(width, r, methods, { unit, of, whiskers, mark }) {
     const step = 40;
     const entries = methods.map((m) => ({ m, key: `${m.name} ${m.of_rows}`, value: of(m) }))
       .filter((d) => d.value !== null);
-    const label = (d) => `${title(r, d.m)}${d.m.durability === "kept" ? "" : ` [${d.m.durability}]`}`;
+    const label = (d) => `${d.m.durability === "kept" ? "" : `[${d.m.durability}] `}${title(r, d.m)}`;
     const far = d3.max(entries, (d) => Math.max(d.value, whiskers ? d.m.seconds.max : 0)) || 1;
     return Plot.plot({
       className: "plot", width, height: entries.length * step + 50,
@@ -84,7 +91,7 @@
           x1: (d) => d.m.seconds.min, x2: (d) => d.m.seconds.max, y: "key", dy: 7,
           stroke: "currentColor", strokeWidth: 1.5,
         }),
-        Plot.text(entries, { x: 0, y: "key", text: label, textAnchor: "start", dy: -12, dx: 2, fill: "currentColor" }),
+        above(entries, width, label),
         Plot.text(entries, {
           x: (d) => Math.max(d.value, whiskers ? d.m.seconds.max : 0), y: "key",
           text: (d) => (whiskers ? seconds(d.value) : megabytes(d.value * 1e6)),
@@ -124,9 +131,7 @@
           x: "value", y: "key", insetTop: 20, insetBottom: 6, ariaDescription: "phases",
           fill: (d) => shade(d.name), title: (d) => `${d.key}, ${d.name}: ${d.value} s`,
         })),
-        Plot.text(parts.filter((d) => d.first), {
-          x: 0, y: "key", text: "label", textAnchor: "start", dy: -12, dx: 2, fill: "currentColor",
-        }),
+        above(parts.filter((d) => d.first), width, "label"),
         Plot.ruleX([0], { stroke: "currentColor" }),
       ],
     });
@@ -180,8 +185,8 @@
     const several = r.parameters.rows.length > 1;
     const done = r.methods.filter((m) => m.status === "ok" && m.seconds !== null);
     const section = el("section", { id: r.suite },
-      el("h2", {}, r.title), el("p", {}, r.about.trim()));
-    if (r.left_out) section.append(el("p", {}, `Left out: ${r.left_out}`));
+      el("h2", {}, r.title), prose(r.about));
+    if (r.left_out) section.append(prose(`Left out: ${r.left_out}`));
     if (!r.complete) section.append(el("p", {}, "Not complete: some runs are still to come."));
     const p = r.parameters;
     const facts = [

@@ -1,10 +1,13 @@
 //! What the steps of one run took, told and used.
 
+use std::fmt;
 use std::fs;
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{ensure, Result};
+use anyhow::{ensure, Context, Result};
+use serde::de::{Deserializer, MapAccess, Visitor};
+use serde::Deserialize;
 
 use crate::proc::ClientUsage;
 use crate::psql::{Psql, Told};
@@ -81,28 +84,89 @@ impl Timed {
         Ok(())
     }
 
-    /// Takes over what the loader wrote about itself: method chosen and why, what held it up, its
-    /// phases. Its count must be the table's.
+    /// Takes over what the loader wrote about itself: method chosen and why, what it gives up, what
+    /// held it up, its phases. Its count must be the table's.
     pub fn read_summary(&mut self, path: &Path, rows: u64) -> Result<()> {
-        let text = fs::read_to_string(path).unwrap_or_default();
-        let Ok(summary) = serde_json::from_str::<serde_json::Value>(&text) else { return Ok(()) };
-        if let Some(loaded) = summary.get("loaded").and_then(serde_json::Value::as_u64) {
+        if !path.exists() {
+            return Ok(());
+        }
+        let summary: Summary =
+            serde_json::from_slice(&fs::read(path)?).context("its summary cannot be read")?;
+        if let Some(loaded) = summary.loaded {
             ensure!(loaded == rows, "its summary says {loaded} rows loaded, where {rows} are due");
         }
-        for key in ["method", "reason", "bottleneck"] {
-            if let Some(value) = summary.get(key).and_then(|v| v.as_str()) {
-                self.told.notes.push(format!("{key}: {value}"));
-            }
-        }
-        let seconds = summary.get("seconds").and_then(|s| s.as_object());
-        let phase = |(name, value): (&String, &serde_json::Value)| {
-            Some(Phase { name: name.clone(), seconds: value.as_f64()? })
-        };
-        let own = seconds.into_iter().flatten().filter(|(name, _)| *name != "total");
-        let own: Vec<Phase> = own.filter_map(phase).collect();
+        let words = [
+            ("method", summary.method),
+            ("reason", summary.reason),
+            ("gives up", summary.gives_up),
+            ("bottleneck", summary.bottleneck),
+        ];
+        let said = words.iter().filter(|(_, text)| !text.is_empty());
+        self.told.notes.extend(said.map(|(key, text)| format!("{key}: {text}")));
+        let own = summary.seconds.0.into_iter().filter(|phase| phase.name != "total");
+        let own: Vec<Phase> = own.collect();
         if !own.is_empty() {
             self.phases = own;
         }
         Ok(())
+    }
+}
+
+/// What is taken over of the JSON that the loader writes about itself.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Summary {
+    loaded: Option<u64>,
+    method: String,
+    reason: String,
+    gives_up: String,
+    bottleneck: String,
+    seconds: Phases,
+}
+
+/// The members of an object in the order in which they are written.
+#[derive(Default)]
+struct Phases(Vec<Phase>);
+
+impl<'de> Deserialize<'de> for Phases {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+        struct Members;
+        impl<'de> Visitor<'de> for Members {
+            type Value = Phases;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("seconds by phase")
+            }
+            fn visit_map<M: MapAccess<'de>>(self, mut members: M) -> Result<Phases, M::Error> {
+                let mut phases = Vec::new();
+                while let Some((name, seconds)) = members.next_entry()? {
+                    phases.push(Phase { name, seconds });
+                }
+                Ok(Phases(phases))
+            }
+        }
+        input.deserialize_map(Members)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_summary_is_taken_over_in_its_order_and_held_to_the_count() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("summary.json");
+        let mut timed = Timed::default();
+        timed.read_summary(&path, 7).unwrap();
+        let text = r#"{"loaded": 7, "table": "t", "reason": "", "gives_up": "order",
+            "seconds": {"open": 0.5, "load": 2, "finish": 1.5, "analyze": 0.25, "total": 4.25}}"#;
+        fs::write(&path, text).unwrap();
+        timed.read_summary(&path, 7).unwrap();
+        let names: Vec<&str> = timed.phases.iter().map(|p| p.name.as_str()).collect();
+        assert_eq!(names, ["open", "load", "finish", "analyze"]);
+        assert_eq!(timed.told.notes, ["gives up: order"]);
+        assert!(timed.read_summary(&path, 8).unwrap_err().to_string().contains("7 rows"));
+        fs::write(&path, "{").unwrap();
+        assert!(timed.read_summary(&path, 7).is_err(), "half a summary");
     }
 }

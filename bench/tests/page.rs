@@ -5,6 +5,7 @@ mod common;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
 
 use pgsluice_bench::demand::Judged;
 use pgsluice_bench::report;
@@ -27,7 +28,9 @@ addEventListener("load", () => setTimeout(() => {
     rows: all("#votes table")[1].innerText,
     asked: all("#votes .asked table")[0].innerText,
     losses: document.getElementById("losses").innerText,
+    words: all("#votes p code").map((code) => code.textContent).join(),
     overflow: document.documentElement.scrollWidth - innerWidth,
+    cut: all("svg text").filter((text) => text.getBoundingClientRect().right > innerWidth).map((text) => text.textContent),
     wide: all("svg").filter((svg) => svg.getBoundingClientRect().width > innerWidth).length,
     ground: getComputedStyle(document.body).backgroundColor,
     ink: getComputedStyle(document.querySelector("svg text")).fill,
@@ -47,13 +50,14 @@ fn chromium() -> Option<PathBuf> {
 /// The page as the browser shows it at a width, with its console's complaints.
 fn show(browser: &Path, dir: &Path, width: u32, dark: bool) -> Value {
     let page = fs::read_to_string(dir.join("index.html")).unwrap();
-    let copy = dir.join("probed.html");
+    let view = format!("{width}-{}", if dark { "dark" } else { "light" });
+    let copy = dir.join(format!("probed-{view}.html"));
     fs::write(&copy, page.replace("</body>", PROBE)).unwrap();
     let scheme = format!("--blink-settings=preferredColorScheme={}", u8::from(!dark));
     let output = Command::new(browser)
         .args(["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--dump-dom"])
         .args(["--disable-dev-shm-usage", "--virtual-time-budget=5000", "--enable-logging=stderr"])
-        .arg(format!("--user-data-dir={}", dir.join("profile").display()))
+        .arg(format!("--user-data-dir={}", dir.join(format!("profile-{view}")).display()))
         .arg(format!("--window-size={width},2000"))
         .arg(scheme)
         .arg(format!("file://{}", copy.display()))
@@ -106,38 +110,48 @@ fn the_page_shows_what_the_json_says() {
     let dir = tempfile::tempdir().unwrap();
     let (mut votes, scaling) = (common::votes(1.0), common::scaling());
     let demand = r#"{"work": "the work", "method": "ours", "against": "copy", "kind": "speedup", "must": 2.0}"#;
+    votes.about = "It does `more than others`.".to_owned();
+    votes.methods[1].title =
+        "A title that is longer than any phone is wide, by far and away".to_owned();
     votes.demands = vec![Judged::new(serde_json::from_str(demand).unwrap(), &votes)];
     votes.write(&dir.path().join("votes.json")).unwrap();
     scaling.write(&dir.path().join("scaling.json")).unwrap();
     report::write(dir.path()).unwrap();
-    for (width, dark) in [(1200, false), (390, true)] {
+    // Desk and phone, light and dark: all four at once, each in a browser of its own.
+    let views = [(1200, false), (1200, true), (390, false), (390, true)];
+    let look = |(width, dark)| {
         let seen = show(&browser, dir.path(), width, dark);
-        check_bars(&seen["time"], &bars_of(&votes, |m| Some(m.seconds?.median)));
-        check_bars(
-            &seen["wal"],
-            &bars_of(&votes, |m| m.median(|r| Some(r.wal_bytes? as f64 / 1e6))),
-        );
-        assert_eq!(seen["phases"].as_array().unwrap().len(), 8, "two phases of four methods");
-        check_curve(&seen["curve"], &scaling);
-        assert_eq!(seen["memory"].as_array().unwrap().len(), 6);
-        check_labels(&seen["labels"]);
-        let rows = seen["rows"].as_str().unwrap();
-        assert!(
-            rows.contains("2.10 (2.00 to 2.50)") && rows.contains("not available here"),
-            "{rows}"
-        );
-        assert!(rows.contains("<b>&</b>"), "markup in a title must stay text: {rows}");
-        let asked = seen["asked"].as_str().unwrap();
-        assert!(
-            asked.contains("2.08x (1.82x to 2.10x)") && asked.contains("≥ 2.00x: met"),
-            "{asked}"
-        );
-        assert!(seen["losses"].as_str().unwrap().contains("unlike durability"));
+        check_figures(&seen, &votes, &scaling);
+        check_text(&seen);
         assert!(seen["overflow"].as_f64().unwrap() <= 0.0, "the page scrolls sideways at {width}");
         assert_eq!(seen["wide"], 0, "a plot is wider than the window of {width}");
+        assert_eq!(seen["cut"], serde_json::json!([]), "text is cut off at {width}");
         assert_eq!(seen["requests"], 0, "the page fetches something");
         check_contrast(seen["ground"].as_str().unwrap(), seen["ink"].as_str().unwrap(), dark);
-    }
+    };
+    thread::scope(|scope| views.into_iter().for_each(|view| drop(scope.spawn(move || look(view)))));
+}
+
+/// Every plot's marks against the results.
+fn check_figures(seen: &Value, votes: &SuiteResult, scaling: &SuiteResult) {
+    check_bars(&seen["time"], &bars_of(votes, |m| Some(m.seconds?.median)));
+    check_bars(&seen["wal"], &bars_of(votes, |m| m.median(|r| Some(r.wal_bytes? as f64 / 1e6))));
+    assert_eq!(seen["phases"].as_array().unwrap().len(), 8, "two phases of four methods");
+    check_curve(&seen["curve"], scaling);
+    assert_eq!(seen["memory"].as_array().unwrap().len(), 6);
+    check_labels(&seen["labels"]);
+}
+
+/// What the tables say.
+fn check_text(seen: &Value) {
+    let text = |key: &str| seen[key].as_str().unwrap().to_owned();
+    let rows = text("rows");
+    assert!(rows.contains("2.10 (2.00 to 2.50)") && rows.contains("not available here"), "{rows}");
+    assert!(rows.contains("<b>&</b>"), "markup in a title must stay text: {rows}");
+    let asked = text("asked");
+    assert!(asked.contains("2.08x (1.82x to 2.10x)") && asked.contains("≥ 2.00x: met"), "{asked}");
+    assert!(text("losses").contains("unlike durability"));
+    assert!(text("words").contains("more than others"), "code in a text: {}", text("words"));
 }
 
 /// The points of a curve lie where logarithmic axes put them: on a straight line.
