@@ -19,9 +19,8 @@ addEventListener("load", () => setTimeout(() => {
   const box = (node) => { const b = node.getBoundingClientRect(); return { left: b.left, width: b.width, x: b.left + b.width / 2, y: b.top + b.height / 2 }; };
   const marks = (suite, what) => all(`#${suite} g[aria-description=${what}] > *`)
     .map((node) => ({ title: node.querySelector("title").textContent, ...box(node) }));
-  const pre = document.createElement("pre");
-  pre.id = "probe";
-  pre.textContent = JSON.stringify({
+  parent.postMessage(JSON.stringify({
+    width: innerWidth,
     time: marks("votes", "time"), wal: marks("votes", "wal"), phases: marks("votes", "phases"),
     curve: marks("scaling", "curve-time"), memory: marks("scaling", "curve-server"),
     labels: all("svg").map((svg) => [...svg.querySelectorAll("g[aria-label$='-axis label'] text")].map((t) => t.textContent)),
@@ -35,10 +34,22 @@ addEventListener("load", () => setTimeout(() => {
     ground: getComputedStyle(document.body).backgroundColor,
     ink: getComputedStyle(document.querySelector("svg text")).fill,
     requests: performance.getEntriesByType("resource").length,
-  });
-  document.body.append(pre);
+  }), "*");
 }, 200));
 </script></body>"##;
+
+/// A page with the probed one in a frame: no window of Chromium's is narrower than 500 pixels.
+fn framed(page: &str, width: u32) -> String {
+    format!(
+        r#"<!doctype html><iframe src="{page}" width="{width}" height="2000" style="border: 0"></iframe>
+        <script>addEventListener("message", (event) => {{
+          const pre = document.createElement("pre");
+          pre.id = "probe";
+          pre.textContent = event.data;
+          document.body.append(pre);
+        }})</script>"#
+    )
+}
 
 fn chromium() -> Option<PathBuf> {
     let paths = std::env::var_os("PATH")?;
@@ -51,16 +62,18 @@ fn chromium() -> Option<PathBuf> {
 fn show(browser: &Path, dir: &Path, width: u32, dark: bool) -> Value {
     let page = fs::read_to_string(dir.join("index.html")).unwrap();
     let view = format!("{width}-{}", if dark { "dark" } else { "light" });
-    let copy = dir.join(format!("probed-{view}.html"));
-    fs::write(&copy, page.replace("</body>", PROBE)).unwrap();
+    let probed = format!("probed-{view}.html");
+    fs::write(dir.join(&probed), page.replace("</body>", PROBE)).unwrap();
+    let frame = dir.join(format!("frame-{view}.html"));
+    fs::write(&frame, framed(&probed, width)).unwrap();
     let scheme = format!("--blink-settings=preferredColorScheme={}", u8::from(!dark));
     let output = Command::new(browser)
         .args(["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--dump-dom"])
         .args(["--disable-dev-shm-usage", "--virtual-time-budget=5000", "--enable-logging=stderr"])
         .arg(format!("--user-data-dir={}", dir.join(format!("profile-{view}")).display()))
-        .arg(format!("--window-size={width},2000"))
+        .arg("--window-size=1400,2100")
         .arg(scheme)
-        .arg(format!("file://{}", copy.display()))
+        .arg(format!("file://{}", frame.display()))
         .output()
         .unwrap();
     let log = String::from_utf8_lossy(&output.stderr);
@@ -121,6 +134,7 @@ fn the_page_shows_what_the_json_says() {
     let views = [(1200, false), (1200, true), (390, false), (390, true)];
     let look = |(width, dark)| {
         let seen = show(&browser, dir.path(), width, dark);
+        assert_eq!(seen["width"], width);
         check_figures(&seen, &votes, &scaling);
         check_text(&seen);
         assert!(seen["overflow"].as_f64().unwrap() <= 0.0, "the page scrolls sideways at {width}");
