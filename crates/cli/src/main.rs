@@ -38,8 +38,8 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    if let Err(error) = secret::hide() {
-        return failure::Failure::new(format!("cannot hide the password: {error}")).report();
+    if let Err(failure) = secret::hide() {
+        return failure.report();
     }
     let result = match Arguments::parse().command {
         Command::Load(arguments) => load::run(&arguments),

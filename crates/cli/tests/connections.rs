@@ -138,6 +138,11 @@ fn forms(site: &mut Site) {
     for to in ["service=mine", "postgresql:///?service=mine"] {
         site.loads("service", Some(to), &[("PGSERVICEFILE", &service)]);
     }
+    // What --to says goes before what the service says, hidden or not.
+    let wrong = fs::read_to_string(&service).unwrap() + "password=wrong\n";
+    let wrong = site.world.file("wrong", wrong.as_bytes());
+    let over = format!("service=mine password={IN_KEYWORDS}");
+    site.loads("over the service", Some(&over), &[("PGSERVICEFILE", &wrong)]);
     site.loads("PGSERVICE", None, &[("PGSERVICEFILE", &service), ("PGSERVICE", "mine")]);
     fs::remove_file(format!("{home}/.pgpass")).unwrap();
 
@@ -148,9 +153,18 @@ fn forms(site: &mut Site) {
     assert!(said.contains("password authentication failed"), "{said}");
     let said = site.fails("no service", "service=none", &[("PGSERVICEFILE", &service)]);
     assert!(said.contains("\"none\""), "{said}");
-    for malformed in ["postgresql://loader:s3cr3t@127.0.0.1:port/x", "host= password=s3cr3t what"] {
+    for malformed in [
+        "postgresql://loader:s3cr3t@127.0.0.1:port/x",
+        "host= password=s3cr3t what",
+        "postgresql://loader:s3cr3t%@127.0.0.1/x",
+        "postgresql://loader:s3cr3t/x@127.0.0.1/x",
+        "postgresql://loader:x@s3cr3t@127.0.0.1/x",
+        "host=127.0.0.1 sslpassword='s3cr3t",
+    ] {
         site.fails(malformed, malformed, &[]);
     }
+    let said = site.fails("nothing said", "", &[("PGHOST", "/nowhere")]);
+    assert!(said.contains("\"/nowhere/.s.PGSQL.5432\" failed"), "{said}");
 }
 
 /// In the process list for as long as the program runs, and in its own folder of /proc.
@@ -161,6 +175,10 @@ fn process_list(site: &Site) {
         format!("postgresql://loader@127.0.0.1:{port}/postgres?password={IN_URL}"),
         format!("host=127.0.0.1 port={port} user=loader dbname=postgres password={IN_KEYWORDS}"),
         format!("host=127.0.0.1 port={port} password = {IN_KEYWORDS} user=loader dbname=postgres"),
+        // Of two it is the last one, and the first is hidden too.
+        format!(
+            "postgresql://loader:s3cr3t@127.0.0.1:{port}/postgres?pass%77ord={IN_URL}&sslpassword=s3cr3t"
+        ),
     ] {
         for form in [vec!["--to".into(), to.clone()], vec![format!("--to={to}")]] {
             let mut child = site
@@ -205,8 +223,10 @@ fn certificates(world: &World) -> Option<String> {
             openssl x509 -req -in request -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -out ${pair%:*}.crt \
                 -extfile <(echo "subjectAltName=DNS:${pair#*:}")
         done
+        openssl pkcs8 -topk8 -v2 aes-256-cbc -in client.key -out locked.key -passout "pass:$1"
         chmod 600 *.key"#;
-    let made = Command::new("bash").args(["-ec", script]).current_dir(&folder).output().unwrap();
+    let bash = ["-ec", script, "bash", PASSWORD];
+    let made = Command::new("bash").args(bash).current_dir(&folder).output().unwrap();
     let found = Command::new("openssl").arg("version").output().is_ok();
     assert!(made.status.success() || !found, "{made:?}");
     found.then_some(folder)
@@ -275,6 +295,10 @@ fn tls(site: &mut Site) {
     let with = format!("{certified} sslcert={folder}/client.crt sslkey={folder}/client.key");
     let log = site.loads("certificate", Some(&with), &[]);
     assert!(log.contains("SSL enabled") && log.contains("user=certified"), "{log}");
+    let locked = with.replace("client.key", "locked.key");
+    let log = site.loads("locked key", Some(&format!("{locked} sslpassword={IN_KEYWORDS}")), &[]);
+    assert!(log.contains("SSL enabled") && log.contains("user=certified"), "{log}");
+    site.fails("wrong key", &format!("{locked} sslpassword=s3cr3t"), &[]);
 }
 
 #[test]

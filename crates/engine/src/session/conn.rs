@@ -1,8 +1,9 @@
-//! A connection to the server. This file and its declarations are the only
-//! ones that know the client library.
+//! A connection to the server. This file, [`target`] and their declarations are
+//! the only ones that know the client library.
 
 use super::libpq::*;
 pub use super::quote::{quote_ident, quote_literal};
+use super::target;
 use crate::error::{cut, Error, ServerSays};
 use std::ffi::{c_char, c_int, c_void, CStr, CString};
 use std::ptr;
@@ -158,9 +159,15 @@ impl Conn {
     ///
     /// libpq's message, without the password.
     pub fn open(target: &str) -> Result<Conn, Error> {
-        let keywords = [c"dbname".as_ptr(), c"fallback_application_name".as_ptr(), ptr::null()];
+        target::read(target)?;
+        let secrets = target::secrets()?;
         let target = c_string(target)?;
-        let values = [target.as_ptr(), c"pgsluice".as_ptr(), ptr::null()];
+        let mut keywords = vec![c"dbname".as_ptr(), c"fallback_application_name".as_ptr()];
+        let mut values = vec![target.as_ptr(), c"pgsluice".as_ptr()];
+        keywords.extend(secrets.iter().map(|(keyword, _)| keyword.as_ptr()));
+        values.extend(secrets.iter().map(|(_, value)| value.as_ptr()));
+        keywords.push(ptr::null());
+        values.push(ptr::null());
         // SAFETY: both arrays are NULL-terminated and of equal length, and
         // live beyond the call.
         let raw = unsafe { PQconnectdbParams(keywords.as_ptr(), values.as_ptr(), 1) };
@@ -169,11 +176,7 @@ impl Conn {
         let conn = Conn { raw, notices, canceller: canceller.clone(), spoken: false };
         // SAFETY: PQstatus takes NULL too.
         if unsafe { PQstatus(raw) } != CONNECTION_OK {
-            let message = without_password(&conn.message(), target.to_str().unwrap_or(""));
-            return Err(Error::new(message).with_hint(
-                "--to takes a URL (postgresql://user@host:port/database) or libpq's \
-                 keywords; passwords belong into ~/.pgpass or PGPASSWORD",
-            ));
+            return Err(Error::new(conn.message()).with_hint(target::HINT));
         }
         let arg: *const Notices = &*conn.notices;
         // SAFETY: the list is boxed and dropped after the connection is closed.
@@ -452,43 +455,6 @@ impl Drop for Conn {
     }
 }
 
-fn c_string(s: &str) -> Result<CString, Error> {
+pub(super) fn c_string(s: &str) -> Result<CString, Error> {
     CString::new(s).map_err(|_| Error::new("a NUL character in a name or a setting"))
-}
-
-/// libpq repeats parts of a malformed URL: the password must not be among them.
-fn without_password(message: &str, target: &str) -> String {
-    let in_url = target
-        .split_once("://")
-        .and_then(|(_, rest)| rest.rsplit_once('@'))
-        .and_then(|(user, _)| user.split_once(':'))
-        .map(|(_, password)| password);
-    let mut message = message.replace(target, "(the target)");
-    let keyword = target.split("password=").nth(1).map(|rest| {
-        let end = rest.find(['&', ' ', '\'']).unwrap_or(rest.len());
-        if let Some(quoted) = rest.strip_prefix('\'') {
-            quoted.split('\'').next().unwrap_or(quoted)
-        } else {
-            &rest[..end]
-        }
-    });
-    for password in [in_url, keyword].into_iter().flatten().filter(|p| !p.is_empty()) {
-        message = message.replace(password, "********");
-    }
-    message
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn passwords_do_not_appear() {
-        let hide =
-            |target: &str| without_password(&format!("bad thing in {target}, s3cret"), target);
-        assert!(!hide("postgresql://u:s3cret@h/db").contains("s3cret"));
-        assert!(!hide("host=h password=s3cret user=u").contains("s3cret"));
-        assert!(!hide("host=h password='s3cret' user=u").contains("s3cret"));
-        assert!(!hide("postgresql://h/db?password=s3cret&user=u").contains("s3cret"));
-    }
 }

@@ -1,4 +1,4 @@
-//! The declarations of libpq that [`super::conn`] uses.
+//! The declarations of libpq that [`super::conn`] and [`super::target`] use.
 //!
 //! Source: `libpq-fe.h`, whose ABI is the same for every `libpq.so.5`. Written
 //! by hand, so that neither headers nor a binding generator are needed to build.
@@ -20,6 +20,18 @@ pub struct PGresult {
 #[repr(C)]
 pub struct PGcancel {
     _private: [u8; 0],
+}
+
+/// A keyword of a target; the last of an array has none.
+#[repr(C)]
+pub struct PQconninfoOption {
+    pub keyword: *mut c_char,
+    pub envvar: *mut c_char,
+    pub compiled: *mut c_char,
+    pub val: *mut c_char,
+    pub label: *mut c_char,
+    pub dispchar: *mut c_char,
+    pub dispsize: c_int,
 }
 
 pub const CONNECTION_OK: c_int = 0;
@@ -45,6 +57,12 @@ extern "C" {
         values: *const *const c_char,
         expand_dbname: c_int,
     ) -> *mut PGconn;
+    pub fn PQconninfoParse(
+        conninfo: *const c_char,
+        fault: *mut *mut c_char,
+    ) -> *mut PQconninfoOption;
+    pub fn PQconninfoFree(options: *mut PQconninfoOption);
+    pub fn PQfreemem(pointer: *mut c_void);
     pub fn PQfinish(conn: *mut PGconn);
     pub fn PQstatus(conn: *const PGconn) -> c_int;
     pub fn PQerrorMessage(conn: *const PGconn) -> *const c_char;

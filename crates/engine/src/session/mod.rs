@@ -13,5 +13,6 @@ pub mod siblings;
 pub mod staged;
 pub mod statement;
 pub mod surroundings;
+pub mod target;
 pub mod transaction;
 mod types;

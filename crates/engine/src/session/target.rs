@@ -1,0 +1,212 @@
+//! Where to connect to, as the user writes it: read by libpq itself, so that what
+//! is secret in it is found wherever libpq would find it.
+
+use super::conn::c_string;
+use super::libpq::*;
+use crate::error::Error;
+use std::ffi::{c_char, CStr, CString};
+use std::ptr;
+
+/// The variable that brings the secrets of a target whose text is shown to
+/// everybody, as libpq's keywords and values: only the user's own processes can
+/// read it. libpq has a variable of its own for one of them only, and prefers a
+/// service file to that.
+pub const SECRETS: &str = "PGSLUICE_SECRETS";
+
+/// What to do about a target that is none.
+pub(super) const HINT: &str = "--to takes a URL (postgresql://user@host:port/database) or libpq's \
+                               keywords; passwords belong into ~/.pgpass or PGPASSWORD";
+
+const ESCAPES: &str = "within a URL's password / is written %2F, @ %40, : %3A, % %25";
+
+/// Words that begin or belong to the name of a secret, or stand before one.
+const SUSPECT: [&str; 4] = ["pass", "secret", "scram", "@"];
+
+/// Keywords of libpq, each with the value that a target gives.
+type Pairs = Vec<(String, String)>;
+
+/// A target in two parts, both as libpq's keywords and values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parted {
+    /// what everybody may see
+    pub shown: String,
+    /// passwords and keys
+    pub secrets: String,
+}
+
+/// Parts a target from the secrets in it; `None` where there are none.
+///
+/// # Errors
+///
+/// libpq cannot read the target, or takes a part of a password for a host or a
+/// port. The message has nothing of it that may be secret.
+pub fn part(target: &str) -> Result<Option<Parted>, Error> {
+    let (secret, plain): (Pairs, Pairs) = read(target)?.into_iter().partition(|(k, _)| secret(k));
+    let parted = || Parted { shown: written(&plain), secrets: written(&secret) };
+    Ok((!secret.is_empty()).then(parted))
+}
+
+/// The keywords and values of a target.
+///
+/// # Errors
+///
+/// As [`part`].
+pub(super) fn read(target: &str) -> Result<Pairs, Error> {
+    // As libpq tells a name of a database from more (`recognized_connection_string`).
+    let url = ["postgresql://", "postgres://"].iter().any(|scheme| target.starts_with(scheme));
+    if !url && !target.contains('=') {
+        return Ok(Vec::new());
+    }
+    let pairs = parse(target)?;
+    let value = |keyword| pairs.iter().find(|(k, _)| k == keyword).map_or("", |(_, v)| v.as_str());
+    let number = |c: char| c.is_ascii_digit() || c == ',';
+    if !value("port").chars().all(number) {
+        return Err(Error::new("the port of the target is no number").with_hint(ESCAPES));
+    }
+    if value("host").contains('@') && !value("host").starts_with(['/', '@']) {
+        return Err(Error::new("the host of the target has an @").with_hint(ESCAPES));
+    }
+    Ok(pairs)
+}
+
+fn secret(keyword: &str) -> bool {
+    keyword.ends_with("password") || keyword.contains("secret") || keyword.starts_with("scram_")
+}
+
+/// `keyword='value'`, by the rules of `conninfo_parse`.
+fn written(pairs: &Pairs) -> String {
+    let one = |(keyword, value): &(String, String)| {
+        format!("{keyword}='{}'", value.replace('\\', "\\\\").replace('\'', "\\'"))
+    };
+    pairs.iter().map(one).collect::<Vec<_>>().join(" ")
+}
+
+fn parse(target: &str) -> Result<Pairs, Error> {
+    let text = c_string(target)?;
+    let mut fault: *mut c_char = ptr::null_mut();
+    // SAFETY: a C string, and a place for a message.
+    let options = unsafe { PQconninfoParse(text.as_ptr(), &mut fault) };
+    if options.is_null() {
+        return Err(unreadable(target, fault));
+    }
+    let mut pairs = Vec::new();
+    let mut next = options;
+    // SAFETY: the array ends with an entry whose keyword is NULL; every keyword,
+    // and every value that is not NULL, is a C string for as long as it lives.
+    unsafe {
+        while !(*next).keyword.is_null() {
+            if !(*next).val.is_null() {
+                pairs.push((copied((*next).keyword), copied((*next).val)));
+            }
+            next = next.add(1);
+        }
+        PQconninfoFree(options);
+    }
+    Ok(pairs)
+}
+
+/// # Safety
+///
+/// `text` is a C string.
+unsafe fn copied(text: *const c_char) -> String {
+    // SAFETY: the caller's duty.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}
+
+/// libpq repeats what it cannot read, in quotes.
+fn unreadable(target: &str, fault: *mut c_char) -> Error {
+    let mut message = String::from("out of memory");
+    if !fault.is_null() {
+        // SAFETY: a message of libpq is a C string, and is freed once.
+        message = unsafe { copied(fault) };
+        // SAFETY: as above.
+        unsafe { PQfreemem(fault.cast()) };
+    }
+    let message = message.trim();
+    if !SUSPECT.iter().any(|word| target.contains(word)) {
+        return Error::new(message).with_hint(HINT);
+    }
+    let plain: Vec<&str> = match (message.find('"'), message.rfind('"')) {
+        (Some(first), Some(last)) => vec![&message[..first], &message[last + 1..]],
+        _ => vec![message],
+    };
+    Error::new(format!("the target cannot be read: {}", plain.join("********"))).with_hint(ESCAPES)
+}
+
+/// What the variable brings, for `PQconnectdbParams`.
+///
+/// # Errors
+///
+/// As [`part`].
+pub(super) fn secrets() -> Result<Vec<(CString, CString)>, Error> {
+    let pairs = std::env::var(SECRETS).map_or(Ok(Vec::new()), |text| parse(&text))?;
+    pairs.iter().map(|(keyword, value)| Ok((c_string(keyword)?, c_string(value)?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_parted_in_every_form_of_a_target() {
+        let cases = [
+            ("postgresql://u:a%40b@h:1/d?connect_timeout=3", "password='a@b'"),
+            ("postgres://u@h:1/d?pass%77ord=p&connect_timeout=3", "password='p'"),
+            ("postgres://u:first@h:1/d?password=p&connect_timeout=3", "password='p'"),
+            ("postgresql://u:p?q@h:1/d?connect_timeout=3", "password='p?q'"),
+            (
+                "user=u host=h port=1 dbname=d connect_timeout=3 password=\\'p\\ q",
+                "password='\\'p q'",
+            ),
+            (
+                "password=x password='p' port=1 dbname=d user=u connect_timeout=3 host=h",
+                "password='p'",
+            ),
+            (
+                "postgresql://u:p@h:1/d?sslpassword=k%27&connect_timeout=3",
+                "password='p' sslpassword='k\\''",
+            ),
+            (
+                "sslpassword = 'a b' host=h user=u dbname=d port=1 connect_timeout=3",
+                "sslpassword='a b'",
+            ),
+        ];
+        for (target, secrets) in cases {
+            let parted = part(target).unwrap().unwrap();
+            let words = |text: &str| {
+                let mut all: Vec<String> = text.split(' ').map(str::to_owned).collect();
+                all.sort();
+                all
+            };
+            let shown = "connect_timeout='3' dbname='d' host='h' port='1' user='u'";
+            assert_eq!(words(&parted.shown), words(shown), "{target}");
+            assert_eq!(words(&parted.secrets), words(secrets), "{target}");
+            // What is written is read as what it was.
+            assert_eq!(part(&parted.secrets).unwrap().unwrap().secrets, parted.secrets);
+        }
+        for plain in ["", "shop", "postgresql://u@h/db", "host=h", "user='password=x'", "service=s"]
+        {
+            assert_eq!(part(plain).unwrap(), None, "{plain}");
+        }
+    }
+
+    #[test]
+    fn passwords_do_not_appear() {
+        for target in [
+            "postgresql://u:s3cr3t%@h/db",
+            "postgresql://u:s3cr3t/pa@h/db",
+            "postgresql://u:pa@s3cr3t@h/db",
+            "postgresql://u@h/db?sslpassword=s3cr3t%zz",
+            "postgresql://u:s3cr3t@[h/db",
+            "password='s3cr3t",
+            "host=h password=pa s3cr3t",
+            "host=h password=pa s3cr3t=x user=u",
+        ] {
+            let error = part(target).expect_err(target);
+            assert!(!error.to_string().contains("s3cr3t"), "{error}");
+            assert!(error.hint().is_some_and(|hint| !hint.contains("s3cr3t")), "{error}");
+        }
+        let error = part("hots=h").unwrap_err();
+        assert!(error.message().contains("hots"), "{error}");
+    }
+}
