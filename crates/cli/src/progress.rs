@@ -4,6 +4,7 @@
 use crate::output::say;
 use pgsluice_engine::load::Watch;
 use pgsluice_engine::report::PHASES;
+use std::fmt::Display;
 use std::io::{stderr, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -15,6 +16,9 @@ const TICK: Duration = Duration::from_millis(200);
 
 /// Between two lines in a log.
 const LOG: Duration = Duration::from_secs(10);
+
+/// To the start of the line, and nothing after it.
+const CLEAR: &str = "\r\x1b[K";
 
 /// The thread that shows.
 pub struct Shown {
@@ -42,6 +46,12 @@ impl Shown {
     }
 }
 
+/// Says a line where the line that changes is, which comes again below it.
+pub fn say_above(text: impl Display) {
+    let clear = if stderr().is_terminal() { CLEAR } else { "" };
+    say(format_args!("{clear}{text}"));
+}
+
 fn show(watch: &Watch, ended: &AtomicBool) {
     let terminal = stderr().is_terminal();
     let start = Instant::now();
@@ -58,13 +68,13 @@ fn show(watch: &Watch, ended: &AtomicBool) {
         let line = line(watch, start.elapsed().as_secs_f64());
         if terminal {
             // Nothing is lost if the terminal is gone.
-            let _ = write!(stderr(), "\r\x1b[K{line}");
+            let _ = write!(stderr(), "{CLEAR}{line}");
         } else {
             say(line);
         }
     }
     if terminal {
-        let _ = write!(stderr(), "\r\x1b[K");
+        let _ = write!(stderr(), "{CLEAR}");
     }
 }
 

@@ -5,6 +5,8 @@ mod common;
 
 use common::{each_major, World};
 use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
 
 const MB: u64 = 1 << 20;
 
@@ -94,7 +96,7 @@ fn disk(world: &mut World) {
     // A role that may not know where the data are is told nothing.
     world.sql("CREATE ROLE plain LOGIN; GRANT INSERT ON t TO plain");
     let url = world.server.url("postgres").replace("postgres@", "plain@");
-    let output = std::process::Command::new(env!("CARGO_BIN_EXE_pgsluice"))
+    let output = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
         .args(["plan", &huge, "--table", "t", "--to", &url])
         .output()
         .unwrap();
@@ -130,7 +132,9 @@ fn triggers(world: &mut World) {
          CREATE FUNCTION fire() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
          CREATE TRIGGER first BEFORE INSERT ON g FOR EACH ROW EXECUTE FUNCTION fire();
          CREATE TRIGGER last AFTER INSERT ON g EXECUTE FUNCTION fire();
-         CREATE TRIGGER never AFTER DELETE ON g EXECUTE FUNCTION fire()",
+         CREATE TRIGGER never AFTER DELETE ON g EXECUTE FUNCTION fire();
+         CREATE TABLE w (a text);
+         CREATE TRIGGER first BEFORE INSERT ON w FOR EACH ROW EXECUTE FUNCTION fire()",
     );
     let file = world.file("g.csv", b"1\n");
     let said = notes(world, &[&file, "--table", "g"]);
@@ -140,6 +144,48 @@ fn triggers(world: &mut World) {
         "a BEFORE trigger makes the server insert row by row",
     ];
     assert_eq!(said, expected);
+}
+
+/// `load` says the same, and says it while the rows are still to come.
+fn before_the_load(world: &mut World) {
+    // More than is read to see what it is; the rest waits for the test.
+    let wide = [vec![b'x'; 4 << 20], b"\n".to_vec()].concat();
+    let start = world.file("wide.csv", &wide);
+    let planned = notes(world, &[&start, "--table", "w"]);
+    assert_eq!(planned.len(), 2, "{planned:?}");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
+        .args(["load", "-", "--table", "w", "--to", &world.server.url("postgres")])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut rows = child.stdin.take().unwrap();
+    rows.write_all(&wide).unwrap();
+    let said = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    // A slow machine hears where it is, now and then.
+    let mut said = said.filter(|l| l.starts_with(' ') || !l.contains(", held up by "));
+    let first = said.next().unwrap();
+    assert!(first.starts_with("\"public\".\"w\": loading by copy-csv ("), "{first}");
+    let told: Vec<String> = said.by_ref().take(planned.len()).collect();
+    assert_eq!(told, planned.iter().map(|n| format!("  note: {n}")).collect::<Vec<_>>());
+    assert_eq!(world.sql("SELECT count(*) FROM w"), "0");
+    rows.write_all(b"2\n").unwrap();
+    drop(rows);
+    let rest: Vec<String> = said.collect();
+    assert!(child.wait().unwrap().success());
+    // And not again at its end.
+    assert!(rest.iter().any(|l| l.contains("2 rows loaded by copy-csv")), "{rest:?}");
+    assert!(!rest.iter().any(|l| told.contains(l)), "{rest:?}");
+    assert_eq!(world.sql("SELECT count(*) FROM w"), "2");
+
+    let file = world.file("g.csv", b"3\n");
+    let quiet = world.run(&["load", &file, "--table", "g", "--quiet"]);
+    assert!(quiet.status.success() && quiet.stderr.is_empty(), "{quiet:?}");
+    let given_up = "  gives up durability: a crash empties the table, and replicas do not have it";
+    let unlogged =
+        world.run(&["load", &file, "--table", "g", "--method", "unlogged", "--truncate"]);
+    let said = String::from_utf8_lossy(&unlogged.stderr).into_owned();
+    assert!(unlogged.status.success() && said.lines().any(|l| l == given_up), "{said}");
 }
 
 #[test]
@@ -152,5 +198,6 @@ fn advice() {
         disk(&mut world);
         order_of_columns(&mut world);
         triggers(&mut world);
+        before_the_load(&mut world);
     }
 }

@@ -72,13 +72,14 @@ pub fn plan_only(options: &Options) -> Result<Plan, Error> {
     Ok(plan)
 }
 
-/// Loads the files into the table.
+/// Loads the files into the table. What will be done is told by `planned`, once,
+/// before anything of it is done.
 ///
 /// # Errors
 ///
 /// Nothing has changed, or the error says what has.
-pub fn load(options: &Options, watch: &Watch) -> Result<Summary, Error> {
-    let mut result = run(options, watch);
+pub fn load(options: &Options, watch: &Watch, planned: &dyn Fn(&Plan)) -> Result<Summary, Error> {
+    let mut result = run(options, watch, planned);
     if result.as_ref().is_err_and(|e| around::could_name_record(e, options)) {
         // Everything is rolled back. With the indexes in place, the same
         // duplicate is refused as stock COPY would refuse it, by line.
@@ -86,12 +87,12 @@ pub fn load(options: &Options, watch: &Watch) -> Result<Summary, Error> {
         options.target.indexes = Indexes::Keep;
         watch.progress.bytes.set(0);
         watch.progress.records.set(0);
-        result = run(&options, watch);
+        result = run(&options, watch, &|_| ());
     }
     result.map_err(|e| watch.told(e))
 }
 
-fn run(options: &Options, watch: &Watch) -> Result<Summary, Error> {
+fn run(options: &Options, watch: &Watch, planned: &dyn Fn(&Plan)) -> Result<Summary, Error> {
     let mut clock = Clock::start();
     watch.phase(0);
     let mut reader = Reader::open(&options.input)?;
@@ -104,6 +105,7 @@ fn run(options: &Options, watch: &Watch) -> Result<Summary, Error> {
     transaction::begin(&mut conn, options)?;
     let plan = Arc::new(make_plan(&mut conn, &reader, options, true)?);
     reader.read_as(&plan.dialect);
+    planned(&plan);
     let around = Around::take_down(&mut conn, &plan, options, watch)?;
     let rows = execute(conn, reader, &plan, &around, options, watch, &mut clock);
     // What lanes have found down is down whatever became of the rows.

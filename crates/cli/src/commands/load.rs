@@ -3,10 +3,12 @@
 use crate::arguments::LoadArguments;
 use crate::failure::{Failure, FAILED};
 use crate::output::say;
-use crate::progress::Shown;
+use crate::progress::{say_above, Shown};
 use clap::Args;
 use pgsluice_engine::load::{load, Watch};
+use pgsluice_engine::plan::Plan;
 use pgsluice_engine::report::Summary;
+use std::cell::OnceCell;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -42,7 +44,14 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let watch = Watch::default();
     stop_on_signal(&watch)?;
     let shown = Shown::start(&watch, arguments.quiet);
-    let loaded = load(&options, &watch);
+    let told = OnceCell::new();
+    let planned = |plan: &Plan| {
+        if !arguments.quiet {
+            tell(plan);
+            let _ = told.set(plan.notes.clone());
+        }
+    };
+    let loaded = load(&options, &watch, &planned);
     shown.end();
     let summary = match (loaded, file) {
         (Ok(summary), Some(file)) => file.write(summary)?,
@@ -51,7 +60,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         (Err(error), None) => return Err(error.into()),
     };
     if !arguments.quiet {
-        print(&summary);
+        print(&summary, told.get().map_or(&[], Vec::as_slice));
     }
     Ok(if summary.rejected > 0 { ExitCode::from(REJECTED) } else { ExitCode::SUCCESS })
 }
@@ -118,8 +127,21 @@ impl SummaryFile<'_> {
     }
 }
 
-fn print(s: &Summary) {
+/// Before the load begins: how it will go, and what the user should know of it
+/// while there is time to stop.
+fn tell(plan: &Plan) {
+    say_above(format_args!("{}: loading by {} ({})", plan.table, plan.method, plan.reason));
+    for note in &plan.notes {
+        say(format_args!("  note: {note}"));
+    }
+}
+
+/// What was told before is not told again.
+fn print(s: &Summary, told: &[String]) {
     say(format_args!("{}: {} rows loaded by {} ({})", s.table, s.loaded, s.method, s.reason));
+    if !s.gives_up.starts_with("nothing") {
+        say(format_args!("  gives up {}", s.gives_up));
+    }
     say(format_args!(
         "  read {} = loaded {} + rejected {} + skipped {}",
         s.read, s.loaded, s.rejected, s.skipped
@@ -134,14 +156,19 @@ fn print(s: &Summary) {
         s.seconds.analyze,
         s.bottleneck
     ));
-    say(format_args!("  {:.0} rows/s, {:.1} MB/s", s.rows_per_second, s.megabytes_per_second));
+    say(format_args!(
+        "  {:.1} MB read, {:.0} rows/s, {:.1} MB/s",
+        s.bytes as f64 / 1e6,
+        s.rows_per_second,
+        s.megabytes_per_second
+    ));
     if let Some(wal) = s.wal_bytes {
         say(format_args!("  {:.1} MB of WAL", wal as f64 / 1e6));
     }
     for step in &s.steps {
         say(format_args!("  step: {step}"));
     }
-    for note in &s.notes {
+    for note in s.notes.iter().filter(|note| !told.contains(note)) {
         say(format_args!("  note: {note}"));
     }
 }
