@@ -20,7 +20,8 @@ pub struct Comparison {
 
 /// Compares run B with run A. A method is worse when its time in B is more than
 /// `1 + tolerance` of that in A; with `relative`, when its ratio to its counterpart
-/// in the same run is (which a machine that drifts does not touch).
+/// in the same run is (which a machine that drifts, or another one, does not touch); then a method
+/// without one is not judged.
 pub fn runs(a: &Path, b: &Path, tolerance: f64, relative: bool) -> Result<Comparison> {
     let (old, new) = (read(a)?, read(b)?);
     let mut found = Comparison::default();
@@ -62,6 +63,12 @@ fn circumstances(a: &SuiteResult, b: &SuiteResult, lines: &mut Vec<String>) {
             format!("{:?}", b.parameters.settings),
         ),
         ("lanes", a.parameters.lanes.to_string(), b.parameters.lanes.to_string()),
+        ("seeds", a.parameters.seed.to_string(), b.parameters.seed.to_string()),
+        (
+            "page caches",
+            a.parameters.page_cache.word().to_owned(),
+            b.parameters.page_cache.word().to_owned(),
+        ),
     ];
     for (what, old, new) in facts.into_iter().filter(|(_, old, new)| old != new) {
         lines.push(format!("{}: {what} differ: {old} and {new}", a.suite));
@@ -100,6 +107,10 @@ fn one(
     let by_pairs = by_pairs.filter(|(x, y)| x.against == y.against);
     let change = match by_pairs {
         Some((x, y)) if relative => y.pairs.median / x.pairs.median,
+        None if relative => {
+            found.lines.push(format!("{label}: not compared: no counterpart in one of the runs"));
+            return;
+        }
         _ => new.median / old.median,
     };
     found.compared += 1;

@@ -10,7 +10,7 @@ use crate::result::{MethodResult, Run, Status, SuiteResult};
 pub struct Loss {
     /// Suite.
     pub suite: String,
-    /// Rows of the suite.
+    /// Rows that both loaded.
     pub rows: u64,
     /// `time`, `CPU`, `server memory`, `client memory` or `WAL`.
     pub what: String,
@@ -123,7 +123,7 @@ fn loss(
     }
     Loss {
         suite: result.suite.clone(),
-        rows: ours.of_rows,
+        rows: ours.rows,
         what: what.to_owned(),
         ours: ours.title.clone(),
         theirs: theirs.title.clone(),

@@ -154,8 +154,11 @@ fn run_suites(arguments: RunArguments) -> Result<ExitCode> {
     let names = if names == ["all"] { Suite::names(&options.suites)? } else { names };
     let mut code = ExitCode::SUCCESS;
     for name in names {
-        let result = match run::suite(&options, &name) {
-            Ok(result) => result,
+        let outcome = run::suite(&options, &name);
+        // What there is of it is reported, however it ended.
+        let reported = report::write(&options.out);
+        let result = match outcome {
+            Ok(result) => reported.map(|()| result)?,
             // The other suites have nothing to do with it.
             Err(e) if !proc::interrupted() => {
                 measure::say(&format!("error: suite {name}: {e:#}"));
@@ -169,7 +172,6 @@ fn run_suites(arguments: RunArguments) -> Result<ExitCode> {
             measure::say(&format!("{name}: {failed} methods failed"));
             code = ExitCode::from(1);
         }
-        report::write(&options.out)?;
     }
     Ok(code)
 }

@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 use pgsluice_bench::definition::Durability;
 use pgsluice_bench::demand::{Demand, Judged, Kind};
 use pgsluice_bench::result::{Status, SuiteResult};
-use pgsluice_bench::{estimate, losses};
+use pgsluice_bench::{estimate, losses, summary};
 
 fn program(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_pgsluice-bench")).args(arguments).output().unwrap()
@@ -74,6 +74,16 @@ fn compare_detects_a_planted_slowdown() {
     assert!(out(&output).contains("1 worse"), "{}", out(&output));
     assert!(program(&["compare", &a, &slow, "--tolerance", "0.4"]).status.success());
     assert_eq!(program(&["compare", &a, &slow, "--relative"]).status.code(), Some(1));
+    // A machine of half the speed: every time is twice as long, and no ratio another.
+    let mut weak = common::votes(1.0);
+    weak.methods.iter_mut().flat_map(|m| &mut m.runs).for_each(|run| run.seconds *= 2.0);
+    summary::summarise(&mut weak, false);
+    keep(&dir.path().join("weak"), &[weak]);
+    let weak = dir.path().join("weak").display().to_string();
+    assert_eq!(program(&["compare", &a, &weak]).status.code(), Some(1));
+    let output = program(&["compare", &a, &weak, "--relative"]);
+    assert!(output.status.success(), "{}", out(&output));
+    assert!(out(&output).contains("copy of 1,000,000 rows: not compared: no counterpart"));
     let output = program(&["compare", &slow, &a]);
     assert!(output.status.success() && out(&output).contains("better"), "{}", out(&output));
 }

@@ -183,7 +183,7 @@ const VERSIONED: usize = 6;
 fn wait_for_a_run(path: &Path, child: &mut Child) -> SuiteResult {
     let start = Instant::now();
     loop {
-        assert!(start.elapsed() < Duration::from_secs(60), "no run was kept");
+        assert!(start.elapsed() < Duration::from_secs(600), "no run was kept");
         if let Ok(result) = SuiteResult::read(path) {
             if result.methods.iter().any(|m| !m.runs.is_empty()) {
                 return result;
@@ -248,6 +248,9 @@ fn an_interrupted_run_cleans_up_after_itself() {
     assert!(!place.result("small").complete);
     let failed = place.result("small").methods.iter().any(|m| m.status == Status::Failed);
     assert!(!failed, "an interruption is no failure of the method");
+    let page = fs::read_to_string(place.out().join("small.md")).unwrap();
+    assert!(page.contains("Not complete"), "what there is of it is reported: {page}");
+    assert!(place.out().join("index.html").exists());
 }
 
 #[test]
@@ -259,13 +262,13 @@ fn an_interruption_ends_the_making_of_data() {
     let making = place.work().join("data-slow-1/source.csv");
     let start = Instant::now();
     while !making.exists() {
-        assert!(start.elapsed() < Duration::from_secs(60), "it makes no data");
+        assert!(start.elapsed() < Duration::from_secs(600), "it makes no data");
         thread::sleep(Duration::from_millis(10));
     }
     let pid = child.id().to_string();
     assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
     let output = child.wait_with_output().unwrap();
-    assert!(!output.status.success() && start.elapsed() < Duration::from_secs(100));
+    assert!(!output.status.success());
     assert!(talk(&output).contains("interrupted"), "{}", talk(&output));
     assert!(!place.work().exists(), "the work folder is left behind");
 }
