@@ -377,10 +377,12 @@ compat_extend(Relation rel, BufferAccessStrategy strategy, uint32 n, Buffer *buf
 
 	if (lock)
 		LockRelationForExtension(rel, ExclusiveLock);
-	buffers[0] = ReadBufferExtended(rel, MAIN_FORKNUM, P_NEW, RBM_ZERO_AND_LOCK, strategy);
+	for (uint32 i = 0; i < n; i++)
+		buffers[i] = ReadBufferExtended(rel, MAIN_FORKNUM, P_NEW,
+										i == 0 ? RBM_ZERO_AND_LOCK : RBM_NORMAL, strategy);
 	if (lock)
 		UnlockRelationForExtension(rel, ExclusiveLock);
-	return 1;
+	return n;
 #endif
 }
 

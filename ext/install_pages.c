@@ -222,6 +222,16 @@ write_page(Install *install, Page image, BlockNumber block, bool last)
 	return block;
 }
 
+/*
+ * Has the WAL writer write and sync what was logged so far. Before the ring lets a page go its
+ * WAL must be on disk, and whoever finds that it is not waits for it.
+ */
+static void
+hand_over_wal(void)
+{
+	XLogSetAsyncXactLSN(XactLastRecEnd);
+}
+
 /* Installs the slice's pages; blocks becomes their places. */
 static void
 install_pages(SluiceLoad *load, const SluiceSlice *slice, BlockNumber *blocks)
@@ -253,6 +263,8 @@ install_pages(SluiceLoad *load, const SluiceSlice *slice, BlockNumber *blocks)
 		}
 	}
 	Assert(install.next == install.nbuffers);
+	if (install.scratch)
+		hand_over_wal();
 	pgstat_count_heap_insert(rel, slice->paged);
 	if (slice->ordered)
 	{

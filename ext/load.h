@@ -73,8 +73,12 @@ typedef struct SluiceLoad
 	SluiceRejects *rejects;		/* NULL: an error ends the statement */
 } SluiceLoad;
 
-/* Rows of one slice of the leader's own: a full page each at the least. */
-#define SLUICE_SLICE_ROWS 4096
+/*
+ * What the leader forms at once without workers: few enough pages that they are still in the
+ * processor's second cache when they are installed, and the rows that they can hold.
+ */
+#define SLUICE_SLICE_PAGES 32
+#define SLUICE_SLICE_ROWS (SLUICE_SLICE_PAGES * MaxHeapTuplesPerPage)
 
 /* copy.c */
 extern void sluice_open_executor(SluiceLoad *load);

@@ -306,7 +306,7 @@ form(SluiceLoad *load)
 	slice->input_len = src->valid - src->start;
 	slice->last = src->eof && !src->sealed && src->valid == src->end;
 	slice->pack = load->waiting == 0 && sluice_pages_wanted(load);
-	slice->whole_pages = load->pipeline == NULL;
+	slice->page_limit = load->pipeline == NULL ? SLUICE_SLICE_PAGES : 0;
 	slice->rows_len = slice->pack ? SLUICE_SLICE_ROWS : SLUICE_BATCH_ROWS - load->waiting;
 	INSTR_TIME_SET_CURRENT(before);
 	status = pgsluice_form(load->plan, slice);

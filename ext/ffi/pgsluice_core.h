@@ -111,9 +111,9 @@ typedef struct SluiceSlice
 	bool		last;
 	bool		pack;
 	bool		ordered;
-	bool		whole_pages;
 	uint32_t	page_longest;
 	uint32_t	page_reserve;
+	uint32_t	page_limit;
 	size_t		pages;
 	size_t		paged;
 } SluiceSlice;

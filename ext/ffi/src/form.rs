@@ -82,12 +82,13 @@ pub struct Slice {
     pub pack: bool,
     /// the rows keep the order of the data: none that goes into a page follows one that does not
     pub ordered: bool,
-    /// with `ordered`: records whose page is not full are left where they are
-    pub whole_pages: bool,
     /// of pages: the longest tuple that goes into one
     pub page_longest: u32,
     /// of pages: bytes that stay free in each
     pub page_reserve: u32,
+    /// of pages: how many at the most, 0 for any number; with a limit and `ordered`, records whose
+    /// page is not full are left where they are
+    pub page_limit: u32,
     /// out: how many pages were filled
     pub pages: usize,
     /// out: how many rows lie in them, in order; those with an offset below theirs
@@ -139,7 +140,11 @@ pub(crate) unsafe fn form(plan: &mut Plan, slice: &mut Slice) -> Status {
     let mut sink = HeapSink::new(&plan.heap, arena, at, asks, &mut plan.scratch);
     slice.rows_used = 0;
     slice.lines = 0;
-    let mut out = Out { sink: &mut sink, pages: &mut pages, rows: &mut *rows };
+    let page_limit = match slice.page_limit {
+        0 => usize::MAX,
+        limit => limit as usize,
+    };
+    let mut out = Out { sink: &mut sink, pages: &mut pages, rows: &mut *rows, page_limit };
     let status = if plan.binary {
         form_binary(&plan.shape, &mut plan.fields, input, &mut out, slice)
     } else {
@@ -154,7 +159,7 @@ pub(crate) unsafe fn form(plan: &mut Plan, slice: &mut Slice) -> Status {
         Status::Full => slice.pages > 0,
         _ => false,
     };
-    if slice.whole_pages && slice.ordered && goes_on && pages.all() {
+    if slice.page_limit > 0 && slice.ordered && goes_on && pages.all() {
         leave_open_page(slice, rows);
     }
     status
@@ -165,28 +170,34 @@ struct Out<'s, 'a> {
     sink: &'s mut HeapSink<'a>,
     pages: &'s mut HeapPages,
     rows: &'s mut [Row],
+    page_limit: usize,
 }
 
 impl Out<'_, '_> {
     /// Keeps the row that the sink has ended; why it cannot, if it did not fit.
     #[inline]
     fn keep(&mut self, slice: &mut Slice, record: usize, line: u64) -> Option<Status> {
-        let Some(formed) = self.sink.formed() else {
+        let Some(formed) = self.sink.pack(self.pages) else {
             // A tuple that fits into no arena is left to the server.
             let empty = slice.rows_used == 0 && slice.arena_used == 0;
             return Some(if empty { Status::Ask } else { Status::Full });
         };
-        let formed = self.sink.pack(self.pages, formed);
         self.rows[slice.rows_used] = Row {
-            offset: formed.offset,
-            len: formed.len,
-            blank: formed.blank,
+            offset: formed.offset as u32,
+            len: formed.len as u32,
+            blank: formed.blank as u32,
             record: record as u32,
             line: line as u32,
-            asks: formed.asks,
+            asks: formed.asks as u32,
         };
         slice.rows_used += 1;
         None
+    }
+
+    /// Whether there are as many rows or pages as were asked for.
+    #[inline]
+    fn is_full(&self, slice: &Slice) -> bool {
+        slice.rows_used == self.rows.len() || self.pages.whole() >= self.page_limit
     }
 }
 
@@ -203,7 +214,7 @@ fn form_text(
         slice.consumed = scanner.position();
         slice.lines = scanner.lines();
         slice.eol = eol_code(scanner.eol());
-        if slice.rows_used == out.rows.len() {
+        if out.is_full(slice) {
             return Status::Full;
         }
         match scanner.next(record) {
@@ -235,7 +246,7 @@ fn form_binary(
     loop {
         slice.consumed = tuples.position();
         slice.lines = tuples.line() - 1;
-        if slice.rows_used == out.rows.len() {
+        if out.is_full(slice) {
             return Status::Full;
         }
         match tuples.next(fields) {

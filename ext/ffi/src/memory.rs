@@ -239,9 +239,9 @@ mod tests {
             last: true,
             pack: false,
             ordered: false,
-            whole_pages: false,
             page_longest: 0,
             page_reserve: 0,
+            page_limit: 0,
             pages: 0,
             paged: 0,
         };

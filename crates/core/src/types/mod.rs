@@ -34,11 +34,19 @@ use crate::sink::RowSink;
 /// # Errors
 ///
 /// A [`Refusal`]; the row must be undone.
-#[inline]
+#[inline(always)]
 pub fn put<S: RowSink>(ty: &Type, text: &[u8], env: &Env, sink: &mut S) -> Result<(), Refusal> {
     match ty {
         Type::Text => sink.put_bytes(text),
         Type::Int4 => sink.put_i32(integer::int4(text)?),
+        _ => return put_read(ty, text, env, sink),
+    }
+    Ok(())
+}
+
+/// The types whose reading costs more than a call.
+fn put_read<S: RowSink>(ty: &Type, text: &[u8], env: &Env, sink: &mut S) -> Result<(), Refusal> {
+    match ty {
         Type::Int8 => sink.put_i64(integer::int8(text)?),
         Type::Bool => sink.put_bool(boolean::boolean(text)?),
         Type::Float8 => sink.put_f64(float::float8(text)?),

@@ -159,7 +159,7 @@ fn tuple(
     sink.put_i32(id);
     types::put(&column.ty, text.as_bytes(), env, &mut sink).ok()?;
     sink.end();
-    let len = sink.formed()?.len as usize;
+    let len = sink.formed()?.len;
     Some(out[HEADER..len].iter().map(|b| format!("{b:02x}")).collect())
 }
 

@@ -33,17 +33,20 @@ pub struct HeapColumn {
 }
 
 /// One tuple in the sink's memory.
+///
+/// Words in this order, which is not that of the caller's rows: each is read for every row just after
+/// it was written, and a load that takes two of them at once waits until both have left the
+/// processor for its cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
 pub struct Formed {
-    /// where it begins; a multiple of 8
-    pub offset: u32,
     /// `t_len`
-    pub len: u32,
+    pub len: usize,
+    /// where it begins; a multiple of 8
+    pub offset: usize,
     /// where the value lies that is to be filled in, from the tuple's start; 0 for none
-    pub blank: u32,
+    pub blank: usize,
     /// how many values the server has to read
-    pub asks: u32,
+    pub asks: usize,
 }
 
 /// A value that the server has to read: the tuple has NULL in its place.
@@ -171,14 +174,10 @@ impl<'a> HeapSink<'a> {
         }
         self.out[self.at..next].fill(0);
         let formed = Formed {
-            offset: self.start as u32,
-            len: (self.at - self.start) as u32,
-            blank: if self.blank == 0 {
-                0
-            } else {
-                (self.data + self.blank - 1 - self.start) as u32
-            },
-            asks: (self.asking - self.asked) as u32,
+            offset: self.start,
+            len: self.at - self.start,
+            blank: if self.blank == 0 { 0 } else { self.data + self.blank - 1 - self.start },
+            asks: self.asking - self.asked,
         };
         self.start = next;
         self.asked = self.asking;
@@ -303,7 +302,7 @@ impl RowSink for HeapSink<'_> {
         self.forget_asks();
     }
 
-    #[inline]
+    #[inline(always)]
     fn end(&mut self) {
         self.formed = self.finish();
     }
@@ -369,7 +368,7 @@ impl RowSink for HeapSink<'_> {
         self.fixed(&v.to_ne_bytes());
     }
 
-    #[inline]
+    #[inline(always)]
     fn put_i32(&mut self, v: i32) {
         self.fixed(&v.to_ne_bytes());
     }
@@ -391,7 +390,7 @@ impl RowSink for HeapSink<'_> {
         self.fixed(&v.to_ne_bytes());
     }
 
-    #[inline]
+    #[inline(always)]
     fn put_bytes(&mut self, v: &[u8]) {
         self.varlena(&[], v);
     }

@@ -59,14 +59,17 @@ impl HeapPages {
 }
 
 impl HeapSink<'_> {
-    /// Moves the tuple that was ended last into a page; gives its place.
-    #[inline]
-    pub fn pack(&mut self, pages: &mut HeapPages, formed: Formed) -> Formed {
-        let len = formed.len as usize;
-        let from = formed.offset as usize;
-        if pages.ended || formed.asks > 0 || len > pages.longest {
+    /// Moves the tuple that was ended last into a page; its new place, `None` where it did not
+    /// fit into the sink's memory.
+    #[inline(always)]
+    pub fn pack(&mut self, pages: &mut HeapPages) -> Option<&Formed> {
+        let Formed { offset: from, len, asks, .. } = *self.formed.as_ref()?;
+        if pages.ended || asks > 0 || len > pages.longest {
             pages.ended |= pages.ordered;
-            return if pages.ended { formed } else { self.move_to_end(formed) };
+            if !pages.ended {
+                self.move_to_end();
+            }
+            return self.formed.as_ref();
         }
         let mut hole = match pages.hole {
             Some(hole) if hole.takes(len, pages.reserve) => hole,
@@ -84,18 +87,27 @@ impl HeapSink<'_> {
         self.start = page + 2 * SIZE;
         pages.hole = Some(hole);
         pages.rows += 1;
-        Formed { offset: to as u32, ..formed }
+        self.place(to)
     }
 
     /// Moves the tuple that was ended last to the texts of asks; the next one
     /// takes its place.
-    fn move_to_end(&mut self, formed: Formed) -> Formed {
-        let (from, len) = (formed.offset as usize, align(formed.len as usize, MAXALIGN));
+    fn move_to_end(&mut self) {
+        let Some(Formed { offset: from, len, .. }) = self.formed else { return };
+        let len = align(len, MAXALIGN);
         // `from` is aligned and the tuple fits before the tail: `to` is not below `from`.
         let to = (self.tail - len) / MAXALIGN * MAXALIGN;
         self.out.copy_within(from..from + len, to);
         self.tail = to;
         self.start = from;
-        Formed { offset: to as u32, ..formed }
+        self.place(to);
+    }
+
+    /// Notes where the tuple that was ended last lies now.
+    #[inline(always)]
+    fn place(&mut self, to: usize) -> Option<&Formed> {
+        let formed = self.formed.as_mut()?;
+        formed.offset = to;
+        Some(formed)
     }
 }

@@ -158,8 +158,7 @@ fn packed(lengths: &[usize], reserve: usize, ordered: bool) -> (Vec<u8>, HeapPag
         sink.begin();
         sink.put_bytes(&vec![b'z'; len]);
         sink.end();
-        let formed = sink.formed().expect("room");
-        places.push(sink.pack(&mut pages, formed));
+        places.push(*sink.pack(&mut pages).expect("room"));
     }
     (out, pages, places)
 }
@@ -179,8 +178,8 @@ fn pages_are_filled_as_the_server_fills_them() {
         assert_eq!(page[24..28], (8104u32 | 1 << 15 | 85 << 17).to_le_bytes());
         assert_eq!(page[8104 + 24..8104 + 88], [&[0x7b][..], &[b'z'; 60], &[0; 3]].concat());
     }
-    assert_eq!(places[88].offset as usize, SIZE + 8104);
-    assert_eq!(places[264].offset as usize, 3 * SIZE + 8104);
+    assert_eq!(places[88].offset, SIZE + 8104);
+    assert_eq!(places[264].offset, 3 * SIZE + 8104);
     // WITH (fillfactor = 50)
     let (out, pages, _) = packed(&[60; 300], SIZE / 2, true);
     assert_eq!((pages.whole(), pages.rows()), (6, 264));
@@ -194,13 +193,13 @@ fn a_row_that_no_page_takes_goes_beside_them_or_ends_them() {
     let (out, pages, places) = packed(&lengths, 0, true);
     assert_eq!((pages.whole(), pages.rows(), pages.all()), (1, 88, false));
     assert!(places[100..].windows(2).all(|w| w[0].offset < w[1].offset));
-    assert_eq!(out[places[299].offset as usize + 24], 0x7b);
+    assert_eq!(out[places[299].offset + 24], 0x7b);
 
     let (out, pages, places) = packed(&lengths, 0, false);
     assert_eq!((pages.whole(), pages.rows(), pages.all()), (3, 264, true));
     for (place, len) in places.iter().zip(lengths) {
-        let tuple = &out[place.offset as usize..][..place.len as usize];
+        let tuple = &out[place.offset..][..place.len];
         assert_eq!(tuple[tuple.len() - len..], vec![b'z'; len]);
-        assert!(place.offset % 8 == 0 && (len > 60) == (place.offset as usize > 4 * SIZE));
+        assert!(place.offset % 8 == 0 && (len > 60) == (place.offset > 4 * SIZE));
     }
 }
