@@ -65,6 +65,9 @@ def install():
         bindir = config.parent
     lib, share = (Path(_output(config, what)) for what in ("--pkglibdir", "--sharedir"))
     shutil.copy(EXT / "pgsluice.so", lib / "pgsluice.so")
+    if (EXT / "faulty.so").exists():
+        (lib / "faulty").mkdir(exist_ok=True)
+        shutil.copy(EXT / "faulty.so", lib / "faulty" / "pgsluice.so")
     for file in (EXT / "pgsluice.control", *(EXT / "sql").glob("*.sql")):
         shutil.copy(file, share / "extension" / file.name)
     return bindir

@@ -9,6 +9,8 @@
 //!   when the plan is made, because a failed allocation would abort the backend,
 //!   and what is small has a reserve ([`memory`]).
 
+#[cfg(feature = "faults")]
+mod faults;
 mod form;
 mod index;
 mod index_page;
@@ -40,6 +42,9 @@ pub unsafe extern "C" fn pgsluice_plan(
 ) -> *mut Plan {
     memory::ran_out();
     let made = catch_unwind(AssertUnwindSafe(|| {
+        #[cfg(feature = "faults")]
+        // SAFETY: the caller's duty, as above.
+        let _faults = faults::of(unsafe { plan::slice((*dialect).null, (*dialect).null_len) });
         // SAFETY: the caller's duty, as above.
         let plan =
             unsafe { plan::Plan::new(plan::slice(columns, ncolumns), fields, &*dialect, &*env) };
@@ -93,6 +98,9 @@ pub unsafe extern "C" fn pgsluice_form(plan: *mut Plan, slice: *mut Slice) -> St
     let formed = catch_unwind(AssertUnwindSafe(|| {
         // SAFETY: the caller's duty.
         let (plan, slice) = unsafe { (&mut *plan, &mut *slice) };
+        #[cfg(feature = "faults")]
+        // SAFETY: the caller's duty.
+        let _faults = faults::of(unsafe { plan::slice(slice.input, slice.input_len) });
         // SAFETY: the caller's duty.
         unsafe { form::form(plan, slice) }
     }));

@@ -61,7 +61,7 @@ fn is_reserve(piece: *mut u8) -> bool {
     (start..start + SIZE).contains(&(piece as usize))
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "faults"))]
 thread_local! {
     /// So many allocations of this thread still succeed; less than 0: all.
     static LEFT: std::cell::Cell<isize> = const { std::cell::Cell::new(-1) };
@@ -69,9 +69,21 @@ thread_local! {
     static FAILED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
+/// The system seems to have no more memory for this thread.
+#[cfg(feature = "faults")]
+pub(crate) fn fail_from_now() {
+    LEFT.set(0);
+}
+
+/// It has some again.
+#[cfg(feature = "faults")]
+pub(crate) fn fail_no_more() {
+    LEFT.set(-1);
+}
+
 /// Whether the system is to be asked; tests make it seem to have no more.
 fn system_has_more() -> bool {
-    #[cfg(test)]
+    #[cfg(any(test, feature = "faults"))]
     {
         let left = LEFT.get();
         if left == 0 {

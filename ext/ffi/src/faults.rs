@@ -1,0 +1,28 @@
+//! Faults that a test asks for by the data that it sends: compiled in by the feature `faults` alone.
+
+use crate::memory;
+
+const PANIC: &[u8] = b"fault: panic";
+const MEMORY: &[u8] = b"fault: memory";
+
+fn asks(data: &[u8], fault: &[u8]) -> bool {
+    data.windows(fault.len()).any(|window| window == fault)
+}
+
+/// The faults that `data` asks for: a panic at once, or no more memory from here until this is dropped.
+pub(crate) fn of(data: &[u8]) -> Faults {
+    assert!(!asks(data, PANIC), "asked for by the data");
+    if asks(data, MEMORY) {
+        memory::fail_from_now();
+    }
+    Faults
+}
+
+/// While it lives, there is no more memory if the data asked for that.
+pub(crate) struct Faults;
+
+impl Drop for Faults {
+    fn drop(&mut self) {
+        memory::fail_no_more();
+    }
+}
