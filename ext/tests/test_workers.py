@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import subprocess
+import threading
 import time
 import unittest
 from pathlib import Path
@@ -136,19 +137,22 @@ class Workers(OnCluster):
     def test_a_worker_is_terminated(self):
         """Its chunk is formed by the leader; nothing is lost."""
         self.cluster.sql(f"DROP TABLE IF EXISTS t; {TABLE}")
-        path = self.cluster.file("input", csv(400000))
-        process = subprocess.Popen(self.cluster.command("-c", "SET pgsluice.copy = on; " + CSV.format(f"'{path}'")))
-        ended = 0
-        while process.poll() is None:
-            for pid in workers(self.cluster):
-                try:
-                    os.kill(pid, signal.SIGTERM)
-                    ended += 1
-                except ProcessLookupError:
-                    pass
-        self.assertEqual(process.wait(), 0)
-        self.assertGreater(ended, 0)
-        self.assertEqual(self.cluster.sql("SELECT count(*), count(DISTINCT a) FROM t"), "400000|400000")
+        data = csv(100000)
+        half = data.index(b"\n", len(data) // 2) + 1
+        process = subprocess.Popen(self.cluster.command("-c", "SET pgsluice.copy = on; " + CSV.format("STDIN")),
+                                   stdin=subprocess.PIPE)
+        process.stdin.write(data[:half])
+        process.stdin.flush()
+        # They are there until the second half has come, and die while it comes.
+        self.assertTrue(wait_until(lambda: workers(self.cluster)))
+        prey = workers(self.cluster)
+        writer = threading.Thread(target=process.communicate, args=(data[half:],))
+        writer.start()
+        for pid in prey:
+            os.kill(pid, signal.SIGTERM)
+        writer.join()
+        self.assertEqual(process.returncode, 0)
+        self.assertEqual(self.cluster.sql("SELECT count(*), count(DISTINCT a) FROM t"), "100000|100000")
 
     def test_cancelled(self):
         """Ctrl-C leaves no worker and no segment."""
