@@ -173,6 +173,41 @@ fn the_summary_has_its_four_integers_and_counts_no_header() {
     assert_eq!((n("read"), n("loaded"), n("rejected"), n("skipped")), (4, 1, 1, 2));
 }
 
+/// `docs/summary.md` has every key that is written, with its type, and no other.
+#[test]
+fn the_summary_is_as_documented() {
+    let mut world = world();
+    world.sql("CREATE TABLE t (a int, b text)");
+    let file = world.file("t.csv", b"1,x\n");
+    let summary = world.load(&[&file, "--table", "t"]).unwrap();
+    let schema = include_str!("../../../docs/summary.md");
+    let (top, seconds) = schema.split_once("## `seconds`").unwrap();
+    for (part, written) in [(top, &summary), (seconds, &summary["seconds"])] {
+        let rows = part.lines().filter_map(|l| l.strip_prefix("| `")?.split_once("` | "));
+        let rows: Vec<(&str, &str)> =
+            rows.map(|(key, rest)| (key, rest.split(" |").next().unwrap())).collect();
+        let object = written.as_object().unwrap();
+        let (mut told, mut keys): (Vec<&str>, Vec<&str>) =
+            (rows.iter().map(|r| r.0).collect(), object.keys().map(String::as_str).collect());
+        told.sort_unstable();
+        keys.sort_unstable();
+        assert_eq!(told, keys);
+        for (key, kind) in rows {
+            let value = &object[key];
+            let fits = match kind {
+                "integer" => value.is_u64(),
+                "integer or null" => value.is_u64() || value.is_null(),
+                "number" => value.is_number(),
+                "string" => value.is_string(),
+                "array of strings" => value.as_array().unwrap().iter().all(|v| v.is_string()),
+                "object, see below" => value.is_object(),
+                kind => panic!("{key} is said to be {kind}"),
+            };
+            assert!(fits, "{key} is no {kind}: {value}");
+        }
+    }
+}
+
 #[test]
 fn the_same_file_again_is_loaded_again() {
     let mut world = world();

@@ -191,6 +191,16 @@ fn types(world: &mut World) {
         }
         assert_eq!(count(world, "ty"), "2");
     }
+    // What only a plain table can be is not called done on one with partitions.
+    world.sql("TRUNCATE ty");
+    let file = world.file("types.csv", good);
+    for method in ["copy-fresh", "unlogged", "unlogged-logged"] {
+        let said = world.load(&[&file, "--table", "ty", "--method", method]).unwrap_err();
+        assert!(said.contains(&format!("{method} does not work on \"public\".\"ty\"")), "{said}");
+    }
+    assert_eq!(count(world, "ty"), "0");
+    let kinds = "SELECT string_agg(DISTINCT relpersistence::text, '') FROM pg_class WHERE relname ~ '^ty[12]?$'";
+    assert_eq!(world.sql(kinds), "p");
 }
 
 fn binary(world: &mut World) {

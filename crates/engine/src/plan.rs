@@ -167,7 +167,7 @@ pub fn plan(
         notes: Vec::new(),
     };
     steps(&mut plan, table, options)?;
-    judge(&mut plan, options)?;
+    judge(&mut plan, table, options)?;
     around_lanes(&mut plan, server, table, options, cores);
     Ok(plan)
 }
@@ -332,16 +332,18 @@ fn one_by_one(method: Method) -> Option<(String, String)> {
 fn steps(plan: &mut Plan, table: &TableFacts, options: &Options) -> Result<(), Error> {
     let method = plan.method;
     let alters = matches!(method, Method::Unlogged | Method::UnloggedLogged);
-    if (alters || method == Method::CopyFresh) && !table.empty && !options.target.truncate {
+    let whole = alters || method == Method::CopyFresh;
+    if whole && table.kind != 'r' {
+        // Older servers take SET UNLOGGED for a partitioned table, and do nothing.
+        return Err(Error::new(format!("{method} does not work on {}", table.sql))
+            .with_hint("it needs a plain table; load the partitions one by one"));
+    }
+    if whole && !table.empty && !options.target.truncate {
         return Err(Error::new(format!(
             "{method} needs an empty table, and {} has rows",
             table.sql
         ))
         .with_hint("--truncate empties it in the same transaction"));
-    }
-    if method == Method::CopyFresh && table.kind != 'r' {
-        return Err(Error::new(format!("copy-fresh does not work on {}", table.sql))
-            .with_hint("FREEZE needs a plain table; load the partitions one by one"));
     }
     if options.target.truncate && method == Method::Lanes {
         plan.before.push(format!("DELETE FROM {}", plan.table));
@@ -373,7 +375,7 @@ fn steps(plan: &mut Plan, table: &TableFacts, options: &Options) -> Result<(), E
 }
 
 /// What it means that refused records are rejected.
-fn judge(plan: &mut Plan, options: &Options) -> Result<(), Error> {
+fn judge(plan: &mut Plan, table: &TableFacts, options: &Options) -> Result<(), Error> {
     let Some(rejects) = &options.rejects else { return Ok(()) };
     if plan.dialect.is_none() {
         return Err(Error::new("records of a binary file cannot be rejected one by one")
@@ -387,6 +389,13 @@ fn judge(plan: &mut Plan, options: &Options) -> Result<(), Error> {
     if plan.one_statement {
         plan.one_statement = false;
         plan.notes.push("statement triggers fire once for each chunk, since it is a COPY".into());
+    }
+    if table.refers_to_itself {
+        plan.notes.push(format!(
+            "{} refers to itself: a record that refers to one further down may be rejected, and is \
+             taken when the reject file is loaded",
+            plan.table
+        ));
     }
     if plan.method == Method::CopyFresh {
         plan.notes.push("without FREEZE, which does not work within savepoints".into());
