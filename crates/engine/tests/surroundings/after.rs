@@ -15,7 +15,7 @@ fn next_after(conn: &mut Conn, table: &str, column: &str, draw: &str) -> String 
 
 #[test]
 fn sequences_pass_the_keys_and_never_go_back() {
-    for server in servers() {
+    for server in servers().iter() {
         let mut conn = Conn::open(&database(server)).unwrap();
         conn.exec(
             "CREATE TABLE s (id serial, other int, small smallserial); \
@@ -58,7 +58,7 @@ fn sequences_pass_the_keys_and_never_go_back() {
 
 #[test]
 fn statistics_are_there_and_vacuum_runs_where_nothing_else_would() {
-    for server in servers() {
+    for server in servers().iter() {
         let mut conn = Conn::open(&database(server)).unwrap();
         conn.exec(
             "CREATE TABLE a (id int PRIMARY KEY); \

@@ -7,7 +7,7 @@ use pgsluice_engine::session::surroundings::{
     Course, ForeignKeys, Indexes, Request, Surroundings, Triggers,
 };
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, Weak};
 
 /// The table of `zoo.sql`.
 pub const TABLE: &str = "\"Odd Schema\".\"My Table\"";
@@ -30,11 +30,17 @@ pub fn start(installation: &Installation, settings: &[(&str, &str)]) -> Server {
     Server::start(options).unwrap()
 }
 
-/// The shared servers, one for each major version.
-pub fn servers() -> &'static [Server] {
-    static SERVERS: OnceLock<Vec<Server>> = OnceLock::new();
-    let start_all = || each_major().iter().map(|i| start(i, &[("fsync", "off")])).collect();
-    SERVERS.get_or_init(start_all)
+/// The shared servers, one for each major version: they run for as long as some test
+/// holds them, and none is left when the last one has ended.
+pub fn servers() -> Arc<Vec<Server>> {
+    static SHARED: Mutex<Weak<Vec<Server>>> = Mutex::new(Weak::new());
+    let mut shared = SHARED.lock().unwrap_or_else(|e| e.into_inner());
+    shared.upgrade().unwrap_or_else(|| {
+        let all = each_major();
+        let started = Arc::new(all.iter().map(|i| start(i, &[("fsync", "off")])).collect());
+        *shared = Arc::downgrade(&started);
+        started
+    })
 }
 
 /// A new database in a server; gives its URL.

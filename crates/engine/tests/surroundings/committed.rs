@@ -27,7 +27,7 @@ fn put_all_back(url: &str) -> Vec<Outcome> {
 
 #[test]
 fn the_ledger_brings_everything_back() {
-    for server in servers() {
+    for server in servers().iter() {
         let (url, mut conn) = zoo(server);
         let oid = oid(&mut conn, TABLE);
         let before = snapshot(&mut conn, oid);
@@ -51,7 +51,8 @@ fn the_ledger_brings_everything_back() {
 /// cannot be put back does not keep the rest down.
 #[test]
 fn what_is_back_is_left_alone_and_what_fails_is_said() {
-    let server = servers().last().unwrap();
+    let servers = servers();
+    let server = servers.last().unwrap();
     let (url, mut conn) = zoo(server);
     let oid = oid(&mut conn, TABLE);
     let before = snapshot(&mut conn, oid);
@@ -79,7 +80,8 @@ fn what_is_back_is_left_alone_and_what_fails_is_said() {
 
 #[test]
 fn a_renamed_table_is_refused_and_a_dropped_one_settled() {
-    let server = servers().last().unwrap();
+    let servers = servers();
+    let server = servers.last().unwrap();
     let (url, mut conn) = zoo(server);
     let oid = oid(&mut conn, TABLE);
     take_down_and_vanish(&mut conn, oid, &everything());
@@ -100,7 +102,8 @@ fn a_renamed_table_is_refused_and_a_dropped_one_settled() {
 /// Around lanes, nothing is down that could refuse rows once they are committed.
 #[test]
 fn lanes_take_down_only_what_cannot_refuse_a_row() {
-    let server = servers().last().unwrap();
+    let servers = servers();
+    let server = servers.last().unwrap();
     let (_, mut conn) = zoo(server);
     let oid = oid(&mut conn, TABLE);
     let request = Request { course: Course::Lanes { recorded: true }, ..everything() };

@@ -15,7 +15,7 @@ const ROWS: &str = "INSERT INTO \"Odd Schema\".\"My Table\" \
 
 #[test]
 fn everything_comes_back_as_it_was() {
-    for server in servers() {
+    for server in servers().iter() {
         let (_, mut conn) = zoo(server);
         let oid = oid(&mut conn, TABLE);
         let before = snapshot(&mut conn, oid);
@@ -44,7 +44,7 @@ fn everything_comes_back_as_it_was() {
 
 #[test]
 fn a_rollback_leaves_everything_as_it_was() {
-    for server in servers() {
+    for server in servers().iter() {
         let (_, mut conn) = zoo(server);
         let oid = oid(&mut conn, TABLE);
         let before = snapshot(&mut conn, oid);
@@ -69,7 +69,8 @@ fn violations_are_found_when_constraints_come_back() {
         ),
         ("23503", "INSERT INTO \"Odd Schema\".\"My Table\" (\"Id\", p) VALUES (1, 123456)"),
     ];
-    let server = servers().last().unwrap();
+    let servers = servers();
+    let server = servers.last().unwrap();
     for (sqlstate, sql) in bad {
         let (_, mut conn) = zoo(server);
         let oid = oid(&mut conn, TABLE);
@@ -91,7 +92,7 @@ fn violations_are_found_when_constraints_come_back() {
 /// Deferred checks of what stayed do not keep the server from altering the table.
 #[test]
 fn pending_trigger_events_are_no_obstacle() {
-    for server in servers() {
+    for server in servers().iter() {
         let (_, mut conn) = zoo(server);
         let oid = oid(&mut conn, TABLE);
         let before = snapshot(&mut conn, oid);
@@ -113,7 +114,8 @@ fn pending_trigger_events_are_no_obstacle() {
 /// rebuilds; one that others use keeps them.
 #[test]
 fn the_rule_looks_at_rows_and_at_other_sessions() {
-    let server = servers().last().unwrap();
+    let servers = servers();
+    let server = servers.last().unwrap();
     let (url, mut conn) = zoo(server);
     let oid = oid(&mut conn, TABLE);
     let auto = Request {
@@ -154,7 +156,8 @@ fn the_rule_looks_at_rows_and_at_other_sessions() {
 /// Where the server does not let it happen, a choice made by rule gives way.
 #[test]
 fn an_event_trigger_that_forbids_it_keeps_the_indexes() {
-    let server = servers().last().unwrap();
+    let servers = servers();
+    let server = servers.last().unwrap();
     let (_, mut conn) = zoo(server);
     let oid = oid(&mut conn, TABLE);
     let ledger = ledger::ensure(&mut conn).unwrap();

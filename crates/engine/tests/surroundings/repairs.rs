@@ -16,7 +16,8 @@ fn left_down(conn: &mut Conn, oid: u32) -> TakenDown {
 
 #[test]
 fn nothing_is_made_where_nothing_is_down() {
-    let url = database(servers().last().unwrap());
+    let servers = servers();
+    let url = database(servers.last().unwrap());
     let report = repair(&url, 2).unwrap();
     assert!(report.put_back.is_empty() && report.failed.is_empty());
     let mut conn = Conn::open(&url).unwrap();
@@ -26,7 +27,7 @@ fn nothing_is_made_where_nothing_is_down() {
 
 #[test]
 fn two_repairs_at_once_do_the_work_once() {
-    for server in servers() {
+    for server in servers().iter() {
         let (url, mut conn) = zoo(server);
         let oid = oid(&mut conn, TABLE);
         let before = snapshot(&mut conn, oid);
@@ -45,7 +46,8 @@ fn two_repairs_at_once_do_the_work_once() {
 
 #[test]
 fn a_load_at_work_is_left_alone() {
-    let (url, mut conn) = zoo(servers().last().unwrap());
+    let servers = servers();
+    let (url, mut conn) = zoo(servers.last().unwrap());
     let oid = oid(&mut conn, TABLE);
     let taken = left_down(&mut conn, oid);
     let mut load = Conn::open(&url).unwrap();
@@ -63,7 +65,8 @@ fn a_load_at_work_is_left_alone() {
 /// What one role took down is not run by another: its statements are its own.
 #[test]
 fn another_role_is_told_whose_it_is() {
-    let server = servers().last().unwrap();
+    let servers = servers();
+    let server = servers.last().unwrap();
     let (url, mut admin) = zoo(server);
     let role = format!("other_{}", std::process::id());
     ledger::ensure(&mut admin).unwrap();

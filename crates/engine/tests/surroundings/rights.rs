@@ -17,7 +17,7 @@ fn assert_line(lines: &[String], line: &str) {
 
 #[test]
 fn what_something_depends_on_stays() {
-    for server in servers() {
+    for server in servers().iter() {
         let mut conn = Conn::open(&database(server)).unwrap();
         conn.exec(
             "CREATE TABLE referred (id int PRIMARY KEY, a int); \
@@ -69,7 +69,8 @@ fn what_something_depends_on_stays() {
 
 #[test]
 fn an_invalid_index_is_left_and_named() {
-    let mut conn = Conn::open(&database(servers().last().unwrap())).unwrap();
+    let servers = servers();
+    let mut conn = Conn::open(&database(servers.last().unwrap())).unwrap();
     conn.exec("CREATE TABLE t (a int); INSERT INTO t VALUES (1), (1)").unwrap();
     conn.exec("CREATE UNIQUE INDEX CONCURRENTLY broken ON t (a)").unwrap_err();
     let lines = reasons(&mut conn, "t", &everything());
@@ -82,7 +83,8 @@ fn an_invalid_index_is_left_and_named() {
 
 #[test]
 fn with_rejects_what_refuses_records_stays() {
-    let (_, mut conn) = zoo(servers().last().unwrap());
+    let servers = servers();
+    let (_, mut conn) = zoo(servers.last().unwrap());
     let oid = oid(&mut conn, TABLE);
     let request = Request { rejects: true, ..everything() };
     let around = read(&mut conn, oid);
@@ -95,7 +97,7 @@ fn with_rejects_what_refuses_records_stays() {
 /// still rebuilds within one transaction.
 #[test]
 fn a_role_does_what_it_may() {
-    for server in servers() {
+    for server in servers().iter() {
         let (url, mut admin) = zoo(server);
         let role = format!("plain_{}", std::process::id());
         admin
@@ -160,7 +162,8 @@ fn a_role_does_what_it_may() {
 /// Whoever owns the ledger could plant statements in it: it is not used then.
 #[test]
 fn a_ledger_of_somebody_else_is_not_trusted() {
-    let server = servers().last().unwrap();
+    let servers = servers();
+    let server = servers.last().unwrap();
     let url = database(server);
     let mut admin = Conn::open(&url).unwrap();
     let role = format!("sly_{}", std::process::id());
