@@ -70,6 +70,10 @@ fn an_empty_table_rebuilds_and_one_with_rows_keeps() {
         );
         let steps = summary["steps"].to_string();
         assert!(steps.contains("primary key") && steps.contains("put back in"), "{steps}");
+        // Set for the transaction, shown, and nobody else's.
+        assert!(steps.contains("maintenance_work_mem = 96MB"), "{steps}");
+        assert_eq!(logged(&seen, "statement: SET LOCAL maintenance_work_mem = '96MB'"), 1);
+        assert_eq!(world.sql("SHOW maintenance_work_mem"), "64MB");
 
         let file = world.file("more", &rows(10_000, 100));
         world.load(&[&file, "--table", TABLE]).unwrap();

@@ -112,7 +112,7 @@ fn every_example_runs() {
     }
 }
 
-/// The shells that are here read their completions, and bash offers what there is.
+/// The shells that are here read their completions, and offer what there is.
 #[test]
 fn completions() {
     let stage = Stage::new();
@@ -137,10 +137,35 @@ fn completions() {
             eprintln!("left out: there is no {program} here to read its completions");
         }
     }
-    let ask = "source <(pgsluice completions bash); COMP_WORDS=(pgsluice loa); COMP_CWORD=1
-        _pgsluice pgsluice loa pgsluice; echo \"${COMPREPLY[*]}\"
-        COMP_WORDS=(pgsluice load --reject-f); COMP_CWORD=2
-        _pgsluice pgsluice --reject-f load; echo \"${COMPREPLY[*]}\"";
-    let output = stage.run("plain", ask);
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "load\n--reject-file\n", "{output:?}");
+    let asked = [
+        (
+            "bash",
+            r#"source <(pgsluice completions bash); complete -p pgsluice | grep -o ' -F [^ ]*'
+               COMP_WORDS=(pgsluice loa); COMP_CWORD=1
+               _pgsluice pgsluice loa pgsluice; echo "${COMPREPLY[*]}"
+               COMP_WORDS=(pgsluice load --reject-f); COMP_CWORD=2
+               _pgsluice pgsluice --reject-f load; echo "${COMPREPLY[*]}""#,
+            " -F _pgsluice\nload\n--reject-file\n",
+        ),
+        (
+            "zsh",
+            r#"pgsluice completions zsh >made
+               zsh -fc 'autoload -U compinit; compinit -u -D; source ./made
+                        echo $_comps[pgsluice]; whence -w _pgsluice'"#,
+            "_pgsluice\n_pgsluice: function\n",
+        ),
+        (
+            "fish",
+            r#"pgsluice completions fish >made
+               HOME=$PWD fish -c 'source ./made; complete -C "pgsluice loa"
+                                  complete -C "pgsluice load --reject-f"' | cut -f 1"#,
+            "load\n--reject-file\n",
+        ),
+    ];
+    for (shell, ask, answer) in asked {
+        if stage.run("plain", &format!("command -v {shell}")).status.success() {
+            let output = stage.run("plain", ask);
+            assert_eq!(String::from_utf8_lossy(&output.stdout), answer, "{shell}: {output:?}");
+        }
+    }
 }
