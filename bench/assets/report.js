@@ -38,7 +38,8 @@
     if (m.rows === 0) return "loads nothing: its own figures below";
     const sample = m.sampled ? ` for ${count(m.rows)} rows` : "";
     const whole = m.extrapolated_seconds;
-    return spread(m.seconds) + sample +
+    const times = m.runs.length === 1 ? `${seconds(m.seconds.median)} (one run)` : spread(m.seconds);
+    return times + sample +
       (whole === null ? "" : `; extrapolated to ${count(m.of_rows)} rows: ${seconds(whole)}`);
   };
   const ratio = (r, m) =>

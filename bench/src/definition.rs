@@ -231,6 +231,9 @@ pub struct Method {
     /// Loads a stated sample of this many rows instead of all.
     #[serde(default)]
     pub sample_rows: Option<u64>,
+    /// A slow method: run once, in the first round, however often the others are.
+    #[serde(default)]
+    pub once: bool,
     /// Settings of the server over the suite's.
     #[serde(default)]
     pub settings: BTreeMap<String, String>,
@@ -432,6 +435,15 @@ impl Method {
     /// Whether any of its texts uses a variable.
     pub fn uses(&self, variable: &str) -> bool {
         self.texts().any(|text| template::variables(text).any(|v| v == variable))
+    }
+
+    /// How often it is run where others are run so often.
+    pub fn runs(&self, others: u32) -> u32 {
+        if self.once {
+            others.min(1)
+        } else {
+            others
+        }
     }
 
     /// Whether a PostgreSQL server takes part.

@@ -1,28 +1,29 @@
 //! How long a suite still takes, from what its runs so far took whole: set-up and checks included.
 
+use crate::definition::Method;
 use crate::result::{MethodResult, Status, SuiteResult};
 
 /// Seconds of the runs still to come; none before the first run. The making of data is left out.
 ///
 /// A run is expected to last as long as the method's runs before it, in proportion to the rows; a
 /// method that has not run yet as long as the others do on average.
-pub fn seconds_left(result: &SuiteResult, names: &[&str]) -> Option<f64> {
+pub fn seconds_left(result: &SuiteResult, methods: &[&Method]) -> Option<f64> {
     let rows = &result.parameters.rows;
-    let pairs = rows.iter().flat_map(|n| names.iter().map(move |name| (*n, *name)));
-    pairs.map(|(of_rows, name)| of_method(result, name, of_rows)).sum()
+    let pairs = rows.iter().flat_map(|n| methods.iter().map(move |method| (*n, *method)));
+    pairs.map(|(of_rows, method)| of_method(result, method, of_rows)).sum()
 }
 
 /// Seconds of one method's coming runs at one row count.
-fn of_method(result: &SuiteResult, name: &str, of_rows: u64) -> Option<f64> {
-    let mine = |m: &&MethodResult| m.name == name;
+fn of_method(result: &SuiteResult, method: &Method, of_rows: u64) -> Option<f64> {
+    let mine = |m: &&MethodResult| m.name == method.name;
     let out = |s: Status| matches!(s, Status::Failed | Status::Unavailable);
-    let entry = result.method(name, of_rows);
+    let entry = result.method(&method.name, of_rows);
     let settled = entry.or_else(|| result.methods.iter().find(mine));
     if settled.is_some_and(|m| out(m.status)) {
         return Some(0.0);
     }
     let done = entry.map_or(0, |m| m.runs.len() as u32);
-    let coming = result.parameters.runs_at(of_rows).saturating_sub(done);
+    let coming = method.runs(result.parameters.runs_at(of_rows)).saturating_sub(done);
     if coming == 0 {
         return Some(0.0);
     }

@@ -62,8 +62,13 @@ pub fn published(method: &MethodResult) -> String {
     }
 }
 
-/// The measured time, or why there is none.
+/// The measured time, or why there is none. Smallest and largest of one run would say that it had been
+/// repeated.
 pub fn time(method: &MethodResult) -> String {
+    let spread = |s: Spread| match method.runs.len() {
+        1 => format!("{} (one run)", seconds(s.median)),
+        _ => spread(s),
+    };
     match (method.status, method.seconds) {
         (Status::Unavailable, _) => "not available here".to_owned(),
         (Status::Failed, _) => "failed".to_owned(),

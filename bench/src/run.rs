@@ -242,14 +242,15 @@ impl Rounds<'_> {
             for method in &pending {
                 let entry = self.entry(method, rows);
                 let done = entry.runs.iter().any(|r| r.round == round);
-                if done || entry.status != Status::Pending {
+                let due = method.runs(runs);
+                if done || round >= due || entry.status != Status::Pending {
                     continue;
                 }
                 let data = self.suite.data_of(method);
                 let set = &sets[&(data.name.clone(), self.rows_of(method, rows))];
                 let base = self.suite.base_of(method);
                 let base = base.map(|b| &sets[&(b.name.clone(), self.rows_in(b, rows))]);
-                let last = round + 1 == runs;
+                let last = round + 1 == due;
                 let outcome = self.bench.run(Case { method, data, set, base }, round, last);
                 self.result.peak_disk_bytes =
                     self.result.peak_disk_bytes.max(self.bench.peak.get());
@@ -275,8 +276,7 @@ impl Rounds<'_> {
 
     /// Says how long the runs still to come take, judged by those so far.
     fn say_time_left(&self) {
-        let names: Vec<&str> = self.methods.iter().map(|m| m.name.as_str()).collect();
-        if let Some(left) = estimate::seconds_left(&self.result, &names) {
+        if let Some(left) = estimate::seconds_left(&self.result, &self.methods) {
             say(&format!("    {} of this suite left", estimate::words(left)));
         }
     }

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use pgsluice_bench::definition::Durability;
+use pgsluice_bench::definition::{Durability, Method};
 use pgsluice_bench::demand::{Demand, Judged, Kind};
 use pgsluice_bench::result::{Status, SuiteResult};
 use pgsluice_bench::{estimate, losses, summary};
@@ -236,7 +236,14 @@ fn demands_are_shown_where_a_run_has_them() {
 fn the_time_left_follows_from_the_runs_so_far() {
     let mut votes = common::votes(1.0);
     let names = ["copy", "unlogged", "ours", "rival", "absent"];
-    let left = |votes: &SuiteResult| estimate::seconds_left(votes, &names);
+    let mut methods = names.map(|name| {
+        let text =
+            format!("name = '{name}'\ntitle = ''\nby = 'stock'\ndurability = 'kept'\nstep = []");
+        toml::from_str::<Method>(&text).unwrap()
+    });
+    methods[3].once = true;
+    let methods: Vec<&Method> = methods.iter().collect();
+    let left = |votes: &SuiteResult| estimate::seconds_left(votes, &methods);
     assert_eq!(left(&votes), Some(0.0));
     votes.methods[0].runs.truncate(1);
     assert_eq!(left(&votes), Some(2.0 * 6.0), "two runs as long as the first");
@@ -245,6 +252,10 @@ fn the_time_left_follows_from_the_runs_so_far() {
     let one_of_each = 3.0 * (2.0 + 0.55 + 1.1 + 0.9);
     let due = 12.0 + 2.0 * one_of_each;
     assert!((left(&votes).unwrap() - due).abs() < 1e-9, "once more, at twice the rows");
+    votes.methods[3].runs.clear();
+    let mean = (2.0 + 0.55 + 1.1) / 3.0;
+    let due = due + 3.0 * (mean - 2.0 * 0.9 + 2.0 * mean);
+    assert!((left(&votes).unwrap() - due).abs() < 1e-9, "one that has not run, as the others");
     votes.methods.iter_mut().for_each(|m| m.runs.clear());
     assert_eq!(left(&votes), None, "nothing to judge by");
 }
