@@ -8,6 +8,7 @@
 #include "access/stratnum.h"
 #include "catalog/index.h"
 #include "catalog/pg_collation.h"
+#include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "utils/pg_locale.h"
@@ -375,6 +376,8 @@ compat_extend(Relation rel, BufferAccessStrategy strategy, uint32 n, Buffer *buf
 #else
 	bool		lock = !RELATION_IS_LOCAL(rel);
 
+	/* No more pins than this backend's part, as LimitAdditionalPins() of 16 has it. */
+	n = RelationUsesLocalBuffers(rel) ? 1 : Min(n, Max(1, NBuffers / MaxBackends));
 	if (lock)
 		LockRelationForExtension(rel, ExclusiveLock);
 	for (uint32 i = 0; i < n; i++)

@@ -67,6 +67,14 @@ class Routes(unittest.TestCase):
         self.same("append", csv(), TABLE + " WITH (fillfactor = 40)")
         self.same("append", b"".join(b"%d\n" % (i % 9) for i in range(400000)), "CREATE TABLE t (a smallint)")
 
+    def test_few_buffers(self):
+        """A server with the fewest buffers that there may be: blocks are added by no more than it can hold."""
+        server = Cluster(["shared_buffers = 128kB"])
+        self.addCleanup(server.remove)
+        server.sql("CREATE EXTENSION pgsluice")
+        self.same("append", csv(), server=server)
+        compare(self, server, "SET temp_buffers = 100; " + TABLE.replace("TABLE", "TEMPORARY TABLE"), CSV, csv(), ordered=False)
+
     def test_fresh(self):
         """A table that nobody else can reach and whose changes are not logged."""
         self.same("fresh", csv(), UNLOGGED, AGAIN)
