@@ -106,3 +106,25 @@ fn time(seconds: f64) -> String {
         format!("{s}s")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_bytes_rows_rate_time_and_bottleneck() {
+        let watch = Watch::default();
+        let p = &watch.progress;
+        p.bytes.set(50_000_000);
+        p.records.set(1234);
+        p.phase.set(2);
+        p.reading.add(Duration::from_secs(3));
+        let expected = "loading 50 MB, 1234 records, 10.0 MB/s";
+        // How long it takes is told where the size is known.
+        assert_eq!(line(&watch, 5.0), format!("{expected}, held up by reading"));
+        p.total_bytes.set(800_000_000);
+        p.sending.add(Duration::from_secs(4));
+        assert_eq!(line(&watch, 5.0), format!("{expected}, 6 %, 1m15s left, held up by server"));
+        assert_eq!((time(59.4), time(7260.0)), ("59s".into(), "2h01m".into()));
+    }
+}

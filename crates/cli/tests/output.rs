@@ -4,6 +4,7 @@ mod common;
 
 use common::{each_major, World};
 use std::fs::OpenOptions;
+use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
@@ -69,4 +70,43 @@ fn a_closed_stderr_changes_nothing() {
         assert_eq!(status.code(), Some(code), "{file}");
         assert_eq!(world.sql("SELECT count(*) FROM t"), "2", "{file}");
     }
+}
+
+/// On a terminal one line changes; when the load ends it is gone.
+#[test]
+fn a_terminal_is_told_and_left_clean() {
+    if Command::new("script").arg("--version").output().is_err() {
+        eprintln!("left out: there is no script here to make a terminal with");
+        return;
+    }
+    let mut world = World::new(&each_major()[0]);
+    world.sql("CREATE TABLE t (a int, b text)");
+    let pipe = world.path("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let (program, url) = (env!("CARGO_BIN_EXE_pgsluice"), world.server.url("postgres"));
+    let load = format!("cat '{pipe}' | '{program}' load - --table t --to '{url}'");
+    let mut child = Command::new("script")
+        .args(["-qec", &load, "/dev/null"])
+        .env("SHELL", "/bin/sh")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut rows = OpenOptions::new().write(true).open(&pipe).unwrap();
+    let mut shown = child.stdout.take().unwrap();
+    let mut seen = String::new();
+    let told = |seen: &str| seen.contains("\r\u{1b}[K") && seen.contains("held up by");
+    let mut buffer = [0; 4096];
+    while !told(&seen) {
+        let n = shown.read(&mut buffer).unwrap();
+        assert!(n > 0, "{seen}");
+        seen += &String::from_utf8_lossy(&buffer[..n]);
+    }
+    rows.write_all(b"1,x\n").unwrap();
+    drop(rows);
+    shown.read_to_string(&mut seen).unwrap();
+    assert!(child.wait().unwrap().success(), "{seen}");
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "1");
+    let last = seen.rsplit("\r\u{1b}[K").next().unwrap();
+    assert!(last.starts_with("\"public\".\"t\": 1 rows loaded by "), "{last}");
 }

@@ -463,3 +463,6 @@ fn around_lanes(
 pub(crate) fn header_place(input: &InputFacts) -> Place {
     Place { file: input.name.clone(), line: Some(1), ..Place::default() }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,200 @@
+//! The rule of `auto`, fact by fact, without a server.
+
+use super::*;
+use crate::options::{Header, InputOptions, RejectOptions, Source, TargetOptions};
+use crate::reject::Limit;
+use crate::session::catalog::{ColumnFacts, TriggerFacts};
+
+/// What the rule looks at; each case changes some of it.
+struct Case {
+    input: InputFacts,
+    server: ServerFacts,
+    table: TableFacts,
+    options: Options,
+}
+
+impl Case {
+    /// A CSV file for an empty table of the role's own, of these columns.
+    fn new(types: &[Type]) -> Case {
+        let column = |(i, ty): (usize, &Type)| ColumnFacts {
+            number: i as i32 + 1,
+            name: format!("c{i}"),
+            type_name: "any".into(),
+            plain_type: "any".into(),
+            ty: ty.clone(),
+            not_null: false,
+            default: None,
+            volatile_default: false,
+            generated: false,
+            identity: false,
+        };
+        let table = TableFacts {
+            name: "t".into(),
+            sql: "\"public\".\"t\"".into(),
+            kind: 'r',
+            persistence: 'p',
+            owned: true,
+            empty: true,
+            columns: types.iter().enumerate().map(column).collect(),
+            ..TableFacts::default()
+        };
+        let server = ServerFacts {
+            version: 180_000,
+            encoding: "UTF8".into(),
+            date_style: "ISO, MDY".into(),
+            interval_style: "postgres".into(),
+            ..ServerFacts::default()
+        };
+        let input = InputOptions {
+            sources: vec![Source::Stdin],
+            format: FileFormat::Delimited(Dialect::csv()),
+            header: Header::None,
+            encoding: None,
+            skip: 0,
+            limit: None,
+        };
+        let target = TargetOptions::new("", "t");
+        let options = Options { input, target, rejects: None };
+        Case {
+            input: InputFacts { name: "-".into(), ..InputFacts::default() },
+            server,
+            table,
+            options,
+        }
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Case)) -> Case {
+        change(&mut self);
+        self
+    }
+
+    fn plan(&self) -> Plan {
+        plan(&self.input, &self.server, &self.table, &self.options, 2).unwrap()
+    }
+}
+
+fn typed() -> Case {
+    Case::new(&[Type::Int8, Type::Bool, Type::Text])
+}
+
+fn trigger(row: bool) -> TriggerFacts {
+    TriggerFacts { name: "fires".into(), row, before: row, internal: false }
+}
+
+#[test]
+fn auto_is_a_rule_over_facts() {
+    let text = || Case::new(&[Type::Text, Type::Text]);
+    let cases = [
+        (typed(), Method::CopyBinary, "typed"),
+        (text(), Method::CopyCsv, ""),
+        (Case::new(&[Type::Int8, Type::Server]), Method::CopyCsv, "only the server reads"),
+        (
+            typed().with(|c| c.options.input.encoding = Some("LATIN1".into())),
+            Method::CopyCsv,
+            "encoding",
+        ),
+        (
+            typed().with(|c| c.options.input.format = FileFormat::Binary),
+            Method::CopyBinary,
+            "already",
+        ),
+        (
+            text().with(|c| c.options.input.format = FileFormat::Delimited(Dialect::text())),
+            Method::CopyText,
+            "",
+        ),
+        (typed().with(|c| c.table.created = true), Method::CopyFresh, ""),
+        (typed().with(|c| c.options.target.truncate = true), Method::CopyFresh, ""),
+        // Rows that others may see, or a table that others refer to.
+        (typed().with(|c| c.table.empty = false), Method::CopyBinary, ""),
+        (
+            typed().with(|c| (c.options.target.truncate, c.table.referenced) = (true, true)),
+            Method::CopyBinary,
+            "",
+        ),
+        (
+            typed().with(|c| (c.options.target.truncate, c.table.owned) = (true, false)),
+            Method::CopyBinary,
+            "",
+        ),
+        (
+            typed().with(|c| (c.options.target.truncate, c.table.kind) = (true, 'p')),
+            Method::CopyBinary,
+            "",
+        ),
+        (
+            typed().with(|c| c.table.triggers = vec![trigger(false)]),
+            Method::CopyCsv,
+            "must fire once",
+        ),
+        (typed().with(|c| c.table.triggers = vec![trigger(true)]), Method::CopyBinary, ""),
+        (typed().with(|c| c.server.extension = Some("0.1".into())), Method::Extension, "extension"),
+        (
+            typed().with(|c| c.server.extension_fault = Some("gone".into())),
+            Method::CopyBinary,
+            "cannot be used: gone",
+        ),
+        (
+            typed().with(|c| {
+                c.server.extension = Some("0.1".into());
+                c.options.rejects = Some(RejectOptions { file: "r".into(), limit: Limit::None });
+            }),
+            Method::CopyBinary,
+            "",
+        ),
+    ];
+    chooses(&cases);
+}
+
+fn chooses(cases: &[(Case, Method, &str)]) {
+    for (i, (case, method, why)) in cases.iter().enumerate() {
+        let plan = case.plan();
+        assert_eq!(plan.method, *method, "case {i}: {}", plan.reason);
+        assert!(plan.reason.contains(why), "case {i}: {}", plan.reason);
+        assert!(!plan.reason.is_empty() && !plan.reason.contains('\n'), "case {i}");
+        // Neither durability nor all or nothing is given away unasked.
+        assert_eq!((plan.lanes, plan.commits_first()), (1, false), "case {i}");
+        assert!(!plan.before.iter().any(|s| s.contains("UNLOGGED")), "case {i}");
+    }
+}
+
+#[test]
+fn what_lanes_are() {
+    let lanes = || typed().with(|c| c.options.target.method = Method::Lanes);
+    assert_eq!((lanes().plan().lanes, lanes().plan().two_phase), (2, false));
+    let more = lanes().with(|c| c.options.target.lanes = Some(5));
+    assert_eq!(more.plan().lanes, 5);
+    assert!(more.plan().notes.iter().any(|n| n.contains("one after another")));
+    let prepared = more.with(|c| c.server.max_prepared_transactions = 5);
+    assert!(prepared.plan().two_phase);
+    let alone = lanes().with(|c| c.table.refers_to_itself = true);
+    assert_eq!(alone.plan().lanes, 1);
+    let apart = lanes().with(|c| {
+        c.table.keeps_apart = true;
+        c.options.rejects = Some(RejectOptions { file: "r".into(), limit: Limit::None });
+    });
+    assert_eq!(apart.plan().lanes, 1);
+}
+
+/// What a method cannot do is an error, not another method.
+#[test]
+fn what_methods_refuse() {
+    let refused = |method, change: fn(&mut Case)| {
+        let case = typed().with(|c| c.options.target.method = method).with(change);
+        plan(&case.input, &case.server, &case.table, &case.options, 2).unwrap_err().to_string()
+    };
+    for method in [Method::CopyFresh, Method::Unlogged, Method::UnloggedLogged] {
+        assert!(refused(method, |c| c.table.empty = false).contains("has rows"));
+        assert!(refused(method, |c| c.table.kind = 'p').contains("does not work on"));
+    }
+    for method in [Method::Insert, Method::InsertBatch] {
+        assert!(
+            refused(method, |c| c.options.target.filter = Some("true".into())).contains("--where")
+        );
+    }
+    assert!(refused(Method::Extension, |_| ()).contains("is not in this database"));
+    assert!(
+        refused(Method::Lanes, |c| c.options.input.format = FileFormat::Binary).contains("binary")
+    );
+    assert!(refused(Method::Auto, |c| c.table.kind = 'm').contains("no table"));
+}
