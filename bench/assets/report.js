@@ -192,7 +192,7 @@
     const p = r.parameters;
     const facts = [
       `PostgreSQL ${r.environment.postgres}`, `${p.rows.map(count).join(", ")} rows`,
-      `${p.runs} interleaved runs`, `page cache ${p.page_cache}`, `${p.lanes} lanes`,
+      `${p.runs} interleaved runs${p.once_from ? `, one from ${count(p.once_from)} rows on` : ""}`, `page cache ${p.page_cache}`, `${p.lanes} lanes`,
       ...Object.entries(p.settings).map(([k, v]) => `${k} = ${v}`),
     ];
     section.append(el("p", { class: "soft" }, facts.join(" · ")));
