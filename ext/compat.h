@@ -350,6 +350,22 @@ compat_set_new_file(Relation rel, char persistence)
 		MAXALIGN(sizeof(BTPageOpaqueData))) / 3))
 #endif
 
+/* nbtree's functions: given the table since 16, no snapshot since 17. */
+#if PG_VERSION_NUM >= 170000
+#define compat_bt_search(index, heap, key, leaf) _bt_search(index, heap, key, leaf, BT_WRITE)
+#elif PG_VERSION_NUM >= 160000
+#define compat_bt_search(index, heap, key, leaf) _bt_search(index, heap, key, leaf, BT_WRITE, NULL)
+#else
+#define compat_bt_search(index, heap, key, leaf) _bt_search(index, key, leaf, BT_WRITE, NULL)
+#endif
+#if PG_VERSION_NUM >= 160000
+#define compat_bt_getstackbuf(index, heap, stack, child) _bt_getstackbuf(index, heap, stack, child)
+#define compat_bt_allocbuf(index, heap) _bt_allocbuf(index, heap)
+#else
+#define compat_bt_getstackbuf(index, heap, stack, child) _bt_getstackbuf(index, stack, child)
+#define compat_bt_allocbuf(index, heap) _bt_getbuf(index, P_NEW, BT_WRITE)
+#endif
+
 /* Finds the ascending order of an index's column; 18 asks in another way. */
 static inline void
 compat_prepare_sort(Relation index, SortSupport sort)

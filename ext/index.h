@@ -146,6 +146,18 @@ extern void sluice_index_checked(SluiceIndexBuild *build, SluiceIndexStatus stat
 /* index_copy.c */
 extern bool sluice_index_server_compares(Relation index);
 
+/* index_append.c */
+typedef struct SluiceIndexAppend SluiceIndexAppend;
+
+extern SluiceIndexAppend *sluice_index_append_open(Relation heap, Relation index,
+												   IndexInfo *info);
+extern bool sluice_index_append_rows(SluiceIndexAppend *append, const SluicePlaced *rows,
+									 int count, uint64 *line);
+
+/* index_edge.c */
+extern int	sluice_index_edge_append(Relation heap, Relation index, IndexTuple *tuples,
+									 int count);
+
 /* index_rank.c */
 extern void sluice_index_rank(SluiceIndexBuild *build);
 extern void sluice_index_store_values(SluiceIndexBuild *build, const Datum *values,

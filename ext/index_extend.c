@@ -1,7 +1,8 @@
 /*
  * Indexes of a table that others can reach: the entries of many rows are sorted
  * before they are inserted, so that neighbours go to the same page while it is
- * in the processor's caches.
+ * in the processor's caches. Those of unique indexes may go in with the rows that
+ * were inserted together (index_append.c).
  *
  * Only entries whose insertion cannot fail for what is in the row wait: of
  * B-trees over plain columns that are not unique, and of rows too short to be
@@ -33,8 +34,10 @@ struct SluiceIndexExtend
 	uint32		longest;		/* bytes of a row whose entries are surely not too large */
 	int			count;
 	Extended   *extended;
-	ResultRelInfo all;			/* its indexes before some were taken out */
-	ResultRelInfo rest;			/* and after */
+	ResultRelInfo all;			/* the table's indexes before some were taken out */
+	bool	   *waits;			/* which of them have entries that wait */
+	SluiceIndexAppend **append;	/* and are appended to, or NULL */
+	bool	   *done;			/* and have those of the rows at hand */
 };
 
 static bool
@@ -79,26 +82,28 @@ sluice_index_extend_open(ResultRelInfo *rri)
 	SluiceIndexAttribute attributes[INDEX_MAX_KEYS];
 
 	extend->rri = rri;
-	extend->all = extend->rest = *rri;
+	extend->all = *rri;
 	extend->longest = PG_UINT32_MAX;
 	extend->context = AllocSetContextCreate(CurrentMemoryContext, "pgsluice index entries",
 											ALLOCSET_DEFAULT_SIZES);
-	extend->extended = palloc0(sizeof(Extended) * Max(count, 1));
-	extend->rest.ri_IndexRelationDescs = palloc(sizeof(Relation) * Max(count, 1));
-	extend->rest.ri_IndexRelationInfo = palloc(sizeof(IndexInfo *) * Max(count, 1));
-	extend->rest.ri_NumIndices = 0;
+	extend->extended = palloc0(sizeof(Extended) * count);
+	extend->waits = palloc0(sizeof(bool) * count);
+	extend->done = palloc0(sizeof(bool) * count);
+	extend->append = palloc0(sizeof(SluiceIndexAppend *) * count);
+	rri->ri_IndexRelationDescs = palloc(sizeof(Relation) * count);
+	rri->ri_IndexRelationInfo = palloc(sizeof(IndexInfo *) * count);
 	for (int i = 0; i < count; i++)
 	{
-		Relation	index = rri->ri_IndexRelationDescs[i];
-		IndexInfo  *info = rri->ri_IndexRelationInfo[i];
+		Relation	index = extend->all.ri_IndexRelationDescs[i];
+		IndexInfo  *info = extend->all.ri_IndexRelationInfo[i];
 		SluiceIndexBuild *build;
 
 		if (!can_extend(rri->ri_RelationDesc, index, info, attributes))
 		{
-			extend->rest.ri_IndexRelationDescs[extend->rest.ri_NumIndices] = index;
-			extend->rest.ri_IndexRelationInfo[extend->rest.ri_NumIndices++] = info;
+			extend->append[i] = sluice_index_append_open(rri->ri_RelationDesc, index, info);
 			continue;
 		}
+		extend->waits[i] = true;
 		build = &extend->extended[extend->count++].build;
 		build->heap = rri->ri_RelationDesc;
 		build->index = index;
@@ -119,12 +124,43 @@ sluice_index_extend_open(ResultRelInfo *rri)
 	return extend;
 }
 
+/* The indexes that get their entries with the row: also those whose entries could wait? */
 static void
-set_indexes(ResultRelInfo *rri, const ResultRelInfo *which)
+set_indexes(SluiceIndexExtend *extend, bool waiting_too)
 {
-	rri->ri_NumIndices = which->ri_NumIndices;
-	rri->ri_IndexRelationDescs = which->ri_IndexRelationDescs;
-	rri->ri_IndexRelationInfo = which->ri_IndexRelationInfo;
+	ResultRelInfo *rri = extend->rri;
+
+	rri->ri_NumIndices = 0;
+	for (int i = 0; i < extend->all.ri_NumIndices; i++)
+	{
+		if (extend->done[i] || (extend->waits[i] && !waiting_too))
+			continue;
+		rri->ri_IndexRelationDescs[rri->ri_NumIndices] = extend->all.ri_IndexRelationDescs[i];
+		rri->ri_IndexRelationInfo[rri->ri_NumIndices++] = extend->all.ri_IndexRelationInfo[i];
+	}
+}
+
+/*
+ * These rows have just been inserted into the table. Unique indexes may get the
+ * entries of all of them at once; the others get theirs row by row. An error
+ * names the line of its row.
+ */
+void
+sluice_index_extend_rows(SluiceIndexExtend *extend, const SluicePlaced *rows, int count,
+						 uint64 *line)
+{
+	memset(extend->done, 0, sizeof(bool) * extend->all.ri_NumIndices);
+	for (int i = 0; i < extend->all.ri_NumIndices; i++)
+		extend->done[i] = extend->append[i] &&
+			sluice_index_append_rows(extend->append[i], rows, count, line);
+	set_indexes(extend, false);
+}
+
+/* Whether it has indexes whose entries wait. */
+bool
+sluice_index_extend_waits(const SluiceIndexExtend *extend)
+{
+	return extend->count > 0;
 }
 
 static void
@@ -219,12 +255,13 @@ add_entry(SluiceIndexExtend *extend, Extended *extended, TupleTableSlot *slot)
 void
 sluice_index_extend_row(SluiceIndexExtend *extend, TupleTableSlot *slot)
 {
-	if (ExecFetchSlotHeapTuple(slot, false, NULL)->t_len > extend->longest)
-	{
-		set_indexes(extend->rri, &extend->all);
+	bool		too_long = ExecFetchSlotHeapTuple(slot, false, NULL)->t_len > extend->longest;
+
+	if (extend->count == 0)
 		return;
-	}
-	set_indexes(extend->rri, &extend->rest);
+	set_indexes(extend, too_long);
+	if (too_long)
+		return;
 	for (int i = 0; i < extend->count; i++)
 		add_entry(extend, &extend->extended[i], slot);
 }
@@ -238,6 +275,8 @@ sluice_index_extend_close(SluiceIndexExtend *extend)
 		if (extend->extended[i].waiting)
 			insert_sorted(extend, &extend->extended[i]);
 	}
-	set_indexes(extend->rri, &extend->all);
+	extend->rri->ri_NumIndices = extend->all.ri_NumIndices;
+	extend->rri->ri_IndexRelationDescs = extend->all.ri_IndexRelationDescs;
+	extend->rri->ri_IndexRelationInfo = extend->all.ri_IndexRelationInfo;
 	MemoryContextDelete(extend->context);
 }

@@ -102,7 +102,8 @@ sluice_batch_has_more(const SluiceBatch *batch)
 {
 	const ResultRelInfo *rri = batch->rri;
 
-	return rri->ri_NumIndices > 0 || batch->extend != NULL ||
+	return rri->ri_NumIndices > 0 ||
+		(batch->extend && sluice_index_extend_waits(batch->extend)) ||
 		(rri->ri_TrigDesc != NULL &&
 		 (rri->ri_TrigDesc->trig_insert_after_row ||
 		  rri->ri_TrigDesc->trig_insert_new_table));
@@ -149,11 +150,11 @@ sluice_batch_extend(SluiceBatch *batch)
 	MemoryContextSwitchTo(old);
 }
 
-/* Tells those who build indexes later where the rows are. */
+/* Tells those who build indexes later, or fill them by many rows, where the rows are. */
 static void
 tell_indexes(SluiceBatch *batch)
 {
-	if (!sluice_index_load_wants(batch->index_load))
+	if (!sluice_index_load_wants(batch->index_load) && batch->extend == NULL)
 		return;
 	if (batch->placed == NULL)
 		batch->placed = MemoryContextAlloc(batch->estate->es_query_cxt,
@@ -167,7 +168,11 @@ tell_indexes(SluiceBatch *batch)
 		batch->placed[i].len = tuple->t_len;
 		batch->placed[i].line = batch->lines[i];
 	}
-	sluice_index_load_rows(batch->index_load, batch->placed, batch->used);
+	if (batch->extend)
+		sluice_index_extend_rows(batch->extend, batch->placed, batch->used,
+								 &batch->cstate->cur_lineno);
+	else
+		sluice_index_load_rows(batch->index_load, batch->placed, batch->used);
 }
 
 /* Inserts what waits. */
@@ -197,14 +202,12 @@ sluice_batch_flush(SluiceBatch *batch)
 
 	if (batch->used == SLUICE_BATCH_ROWS)
 		sluice_batch_extend(batch);
+	before = after;
 	tell_indexes(batch);
 	if (sluice_batch_has_more(batch))
-	{
-		before = after;
 		finish_rows(batch);
-		INSTR_TIME_SET_CURRENT(after);
-		INSTR_TIME_ACCUM_DIFF(sluice_report.after, after, before);
-	}
+	INSTR_TIME_SET_CURRENT(after);
+	INSTR_TIME_ACCUM_DIFF(sluice_report.after, after, before);
 	for (int i = 0; i < batch->used; i++)
 		ExecClearTuple(batch->slots[i]);
 	batch->used = 0;

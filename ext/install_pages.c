@@ -307,6 +307,29 @@ check_rows(SluiceLoad *load, const SluiceSlice *slice)
 	}
 }
 
+/* Where the rows are now. */
+static SluicePlaced *
+place_rows(SluiceLoad *load, const SluiceSlice *slice, const BlockNumber *blocks)
+{
+	SluicePlaced *placed = palloc(sizeof(SluicePlaced) * slice->paged);
+	SluicePlaced *at = placed;
+	const SluiceRow *row = slice->rows;
+
+	for (size_t p = 0; p < slice->pages; p++)
+	{
+		OffsetNumber last = PageGetMaxOffsetNumber((Page) (slice->arena + p * BLCKSZ));
+
+		for (OffsetNumber n = FirstOffsetNumber; n <= last; n++, at++, row++)
+		{
+			ItemPointerSet(&at->tid, blocks[p], n);
+			at->tuple = (HeapTupleHeader) (slice->arena + row->offset);
+			at->len = row->len;
+			at->line = load->lines + row->line;
+		}
+	}
+	return placed;
+}
+
 /* What they need afterwards: index entries and AFTER ROW triggers. */
 static void
 finish_rows(SluiceLoad *load, const SluiceSlice *slice, const BlockNumber *blocks)
@@ -314,25 +337,21 @@ finish_rows(SluiceLoad *load, const SluiceSlice *slice, const BlockNumber *block
 	SluiceBatch *batch = load->batch;
 	bool		told = sluice_index_load_wants(batch->index_load);
 	bool		more;
-	size_t		row = 0;
+	SluicePlaced *all;
+	SluicePlaced *placed;
 
 	sluice_batch_extend(batch);
+	if (!told && batch->extend == NULL && !sluice_batch_has_more(batch))
+		return;
+	all = placed = place_rows(load, slice, blocks);
+	if (batch->extend)
+		sluice_index_extend_rows(batch->extend, all, (int) slice->paged,
+								 &load->cstate->cur_lineno);
 	more = sluice_batch_has_more(batch);
 	for (size_t p = 0; p < slice->pages && (told || more); p++)
 	{
 		OffsetNumber last = PageGetMaxOffsetNumber((Page) (slice->arena + p * BLCKSZ));
-		SluicePlaced placed[MaxHeapTuplesPerPage];
 
-		for (OffsetNumber n = FirstOffsetNumber; n <= last; n++)
-		{
-			SluicePlaced *at = &placed[n - FirstOffsetNumber];
-
-			ItemPointerSet(&at->tid, blocks[p], n);
-			at->tuple = (HeapTupleHeader) (slice->arena + slice->rows[row].offset);
-			at->len = slice->rows[row].len;
-			at->line = load->lines + slice->rows[row].line;
-			row++;
-		}
 		if (told)
 			sluice_index_load_rows(batch->index_load, placed, last);
 		/* Indexes that are left for the end are out of it from now on. */
@@ -345,8 +364,10 @@ finish_rows(SluiceLoad *load, const SluiceSlice *slice, const BlockNumber *block
 			sluice_finish_row(batch, load->page_slot);
 			ExecClearTuple(load->page_slot);
 		}
+		placed += last;
 		ResetPerTupleExprContext(load->estate);
 	}
+	pfree(all);
 }
 
 /* Whether the table has pages with room, which rows should go into first. */

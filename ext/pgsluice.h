@@ -268,6 +268,9 @@ extern void sluice_index_load_close(SluiceIndexLoad *load, int workers);
 typedef struct SluiceIndexExtend SluiceIndexExtend;
 
 extern SluiceIndexExtend *sluice_index_extend_open(ResultRelInfo *rri);
+extern void sluice_index_extend_rows(SluiceIndexExtend *extend, const SluicePlaced *rows,
+									 int count, uint64 *line);
+extern bool sluice_index_extend_waits(const SluiceIndexExtend *extend);
 extern void sluice_index_extend_row(SluiceIndexExtend *extend, TupleTableSlot *slot);
 extern void sluice_index_extend_close(SluiceIndexExtend *extend);
 
