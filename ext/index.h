@@ -153,6 +153,7 @@ extern SluiceIndexAppend *sluice_index_append_open(Relation heap, Relation index
 												   IndexInfo *info);
 extern bool sluice_index_append_rows(SluiceIndexAppend *append, const SluicePlaced *rows,
 									 int count, uint64 *line);
+extern void sluice_index_append_close(SluiceIndexAppend *append);
 
 /* index_edge.c */
 extern int	sluice_index_edge_append(Relation heap, Relation index, IndexTuple *tuples,

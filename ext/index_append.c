@@ -26,6 +26,7 @@ struct SluiceIndexAppend
 {
 	SluiceIndexBuild build;
 	uint32		longest;		/* bytes of a row whose entry is surely not too large */
+	uint64		entries;		/* that went into leaves by the page */
 	int			pause;			/* lots to pass over */
 	int			next_pause;		/* and after the next one that is not taken */
 	MemoryContext context;		/* of a lot */
@@ -217,8 +218,9 @@ insert(SluiceIndexBuild *build, const Lot *lot, int n, uint64 *line)
 
 /* False, and nothing done, unless the first entry is above all that the index has. */
 static bool
-append_lot(SluiceIndexBuild *build, const Lot *lot, uint64 *line)
+append_lot(SluiceIndexAppend *append, const Lot *lot, uint64 *line)
 {
+	SluiceIndexBuild *build = &append->build;
 	int			taken = 0;
 	int			n = 0;
 
@@ -229,12 +231,15 @@ append_lot(SluiceIndexBuild *build, const Lot *lot, uint64 *line)
 		if (taken >= 0)
 			taken = sluice_index_edge_append(build->heap, build->index, lot->tuples + n,
 											 lot->count - n);
-		if (taken > 0)
-			n += taken;
-		else if (taken < 0 && n == 0)
+		if (taken < 0 && n == 0)
 			return false;
-		else
+		if (taken <= 0)
 			insert(build, lot, n++, line);
+		else
+		{
+			n += taken;
+			append->entries += taken;
+		}
 	}
 	return true;
 }
@@ -259,10 +264,19 @@ sluice_index_append_rows(SluiceIndexAppend *append, const SluicePlaced *rows, in
 		return false;
 	}
 	caller = MemoryContextSwitchTo(append->context);
-	done = sort_lot(append, &lot) && append_lot(&append->build, &lot, line);
+	done = sort_lot(append, &lot) && append_lot(append, &lot, line);
 	MemoryContextSwitchTo(caller);
 	MemoryContextReset(append->context);
 	append->next_pause = done ? 0 : Min(2 * append->next_pause + 1, LONGEST_PAUSE);
 	append->pause = append->next_pause;
 	return done;
+}
+
+/* No more rows will come. */
+void
+sluice_index_append_close(SluiceIndexAppend *append)
+{
+	ereport(DEBUG1,
+			(errmsg_internal("pgsluice: " UINT64_FORMAT " entries of index \"%s\" went into it by the page",
+							 append->entries, RelationGetRelationName(append->build.index))));
 }

@@ -275,6 +275,11 @@ sluice_index_extend_close(SluiceIndexExtend *extend)
 		if (extend->extended[i].waiting)
 			insert_sorted(extend, &extend->extended[i]);
 	}
+	for (int i = 0; i < extend->all.ri_NumIndices; i++)
+	{
+		if (extend->append[i])
+			sluice_index_append_close(extend->append[i]);
+	}
 	extend->rri->ri_NumIndices = extend->all.ri_NumIndices;
 	extend->rri->ri_IndexRelationDescs = extend->all.ri_IndexRelationDescs;
 	extend->rri->ri_IndexRelationInfo = extend->all.ri_IndexRelationInfo;
