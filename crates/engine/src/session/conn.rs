@@ -3,17 +3,13 @@
 
 use super::libpq::*;
 pub use super::quote::{quote_ident, quote_literal};
-use super::target;
+use super::{socket, target};
 use crate::error::{cut, Error, ServerSays};
 use std::ffi::{c_char, c_int, c_void, CStr, CString};
 use std::ptr;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
-
-/// What is passed in one CopyData message: large enough to be cheap, small
-/// enough to stay in the processor's cache on its way through the server.
-const COPY_DATA: usize = 64 << 10;
 
 /// Notices that are kept until somebody asks; more are dropped.
 const MAX_NOTICES: usize = 100;
@@ -32,6 +28,8 @@ pub struct Conn {
     canceller: Arc<Canceller>,
     /// the server has said something in the middle of a COPY that is no notice
     spoken: bool,
+    /// bytes that are passed in one CopyData message
+    piece: usize,
 }
 
 // SAFETY: libpq allows a connection to be used by any thread, one at a time;
@@ -173,10 +171,15 @@ impl Conn {
         let raw = unsafe { PQconnectdbParams(keywords.as_ptr(), values.as_ptr(), 1) };
         let notices = Box::<Notices>::default();
         let canceller = Arc::new(Canceller(Mutex::new(ptr::null_mut())));
-        let conn = Conn { raw, notices, canceller: canceller.clone(), spoken: false };
+        let (spoken, piece) = (false, socket::PIECE);
+        let mut conn = Conn { raw, notices, canceller: canceller.clone(), spoken, piece };
         // SAFETY: PQstatus takes NULL too.
         if unsafe { PQstatus(raw) } != CONNECTION_OK {
             return Err(Error::new(conn.message()).with_hint(target::HINT));
+        }
+        if conn.host().starts_with(['/', '@']) {
+            // SAFETY: the connection is open; the call only asks for its number.
+            conn.piece = socket::widen(unsafe { PQsocket(raw) });
         }
         let arg: *const Notices = &*conn.notices;
         // SAFETY: the list is boxed and dropped after the connection is closed.
@@ -321,7 +324,7 @@ impl Conn {
     /// The connection is lost. A refusal of the server shows in
     /// [`Conn::copy_probe`] and [`Conn::copy_end`].
     pub fn copy_data(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        for piece in bytes.chunks(COPY_DATA) {
+        for piece in bytes.chunks(self.piece) {
             self.listen(-1)?;
             // SAFETY: the pointer and the length are those of a live slice.
             let done =

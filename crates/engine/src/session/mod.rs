@@ -10,6 +10,7 @@ mod libpq;
 pub mod private;
 mod quote;
 pub mod siblings;
+mod socket;
 pub mod staged;
 pub mod statement;
 pub mod surroundings;
