@@ -459,6 +459,12 @@ compat_take_free_block(BulkInsertState bistate)
 #endif
 
 #if PG_VERSION_NUM < 160000
+#define compat_set_tag_locator(tag, rel) ((tag)->rnode = (rel)->rd_node)
+#else
+#define compat_set_tag_locator(tag, rel) ((tag)->rlocator = (rel)->rd_locator)
+#endif
+
+#if PG_VERSION_NUM < 160000
 #define compat_log_newpages(rel, n, blocks, pages) \
 	log_newpages(&(rel)->rd_node, MAIN_FORKNUM, n, blocks, pages, true)
 #else

@@ -10,6 +10,10 @@
 #include "storage/smgr.h"
 #if COMPAT_HAS_BULK_WRITE
 #include "storage/bulk_write.h"
+#else
+#include "access/xlog.h"
+#include "storage/proc.h"
+#include "storage/sync.h"
 #endif
 
 static bool
@@ -79,6 +83,7 @@ struct SluiceIndexWriter
 	Relation	index;
 	bool		use_wal;
 	bool		skip_fsync;
+	XLogRecPtr	redo;			/* where recovery would have begun when writing did */
 	char	   *zeros;
 	BlockNumber pages;			/* blocks that the file has */
 	int			used;
@@ -95,9 +100,10 @@ sluice_index_writer_open(Relation index)
 	memory = (char *) TYPEALIGN(COMPAT_IO_ALIGN, memory);
 	writer->index = index;
 	writer->use_wal = RelationNeedsWAL(index);
+	writer->redo = GetRedoRecPtr();
 
 	/*
-	 * What is logged is synced when the index is complete, and what is new at
+	 * What is logged is seen to when the index is complete, and what is new at
 	 * wal_level minimal at the end of the transaction. An unlogged index is
 	 * nobody's to sync but the checkpointer's, which must be told.
 	 */
@@ -150,11 +156,44 @@ sluice_index_write_pages(SluiceIndexWriter *writer, SluiceIndex *core)
 	}
 }
 
+/* Asks the next checkpoint to sync the index's files. False: it has no room for that. */
+static bool
+register_syncs(SluiceIndexWriter *writer)
+{
+	FileTag		tag;
+
+	for (uint32 segment = 0; segment <= (writer->pages - 1) / ((BlockNumber) RELSEG_SIZE); segment++)
+	{
+		memset(&tag, 0, sizeof(tag));
+		tag.handler = SYNC_HANDLER_MD;
+		tag.forknum = MAIN_FORKNUM;
+		compat_set_tag_locator(&tag, writer->index);
+		tag.segno = segment;
+		if (!RegisterSyncRequest(&tag, SYNC_REQUEST, false))
+			return false;
+	}
+	return true;
+}
+
 /*
- * Writes the metapage, last, and makes everything durable: a checkpoint that
- * came in between moved the start of recovery past our records and knew
- * nothing of our writes. Gives the number of pages.
+ * Recovery brings back all pages from their records, unless a checkpoint has
+ * moved its start past some of them: so that the next checkpoint knows of our
+ * writes, or they are synced now. This is what bulk_write.c of 17 does.
  */
+static void
+make_durable(SluiceIndexWriter *writer)
+{
+	bool		registered;
+
+	/* None may begin between the look at its start and the request. */
+	MyProc->delayChkptFlags |= DELAY_CHKPT_START;
+	registered = writer->redo == GetRedoRecPtr() && register_syncs(writer);
+	MyProc->delayChkptFlags &= ~DELAY_CHKPT_START;
+	if (!registered)
+		smgrimmedsync(RelationGetSmgr(writer->index), MAIN_FORKNUM);
+}
+
+/* Writes the metapage, last, and makes everything durable. Gives the number of pages. */
 BlockNumber
 sluice_index_writer_close(SluiceIndexWriter *writer, BlockNumber root,
 						  uint32 level, bool allequalimage)
@@ -165,7 +204,7 @@ sluice_index_writer_close(SluiceIndexWriter *writer, BlockNumber root,
 	writer->used = 1;
 	write_batch(writer);
 	if (writer->use_wal)
-		smgrimmedsync(RelationGetSmgr(writer->index), MAIN_FORKNUM);
+		make_durable(writer);
 	return writer->pages;
 }
 

@@ -185,6 +185,9 @@ pub fn decode(shape: &IndexShape, prefix: u128, out: &mut Vec<u8>) {
         let (end, _) = value_end(attribute, &bytes, 1);
         invert(attribute, &mut bytes[1..end]);
         let field = value(shape, 0, &bytes[1..end]);
+        if let (Field::Word(word), false) = (field, attribute.order == Order::Ranked) {
+            return tuple::form_word(attribute, word, out);
+        }
         return tuple::form(shape, 1, |_| Some(field), out);
     }
     let mut fields: [Option<Field>; MAX_ATTRIBUTES] = [None; MAX_ATTRIBUTES];

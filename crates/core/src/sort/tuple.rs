@@ -110,6 +110,15 @@ pub fn form<'a>(
     out[tuple + 6..tuple + 8].copy_from_slice(&info.to_le_bytes());
 }
 
+/// Appends what [`form`] does for a tuple whose only value is passed by value.
+#[inline]
+pub fn form_word(attribute: &Attribute, word: u64, out: &mut Vec<u8>) {
+    let mut tuple = [0; HEADER + 8];
+    tuple[6..8].copy_from_slice(&(HEADER as u16 + 8).to_le_bytes());
+    tuple[HEADER..].copy_from_slice(&unsigned(word, attribute.len).to_le_bytes());
+    out.extend_from_slice(&tuple);
+}
+
 /// An upper bound of the size of the tuple that [`form`] makes, in bytes.
 pub fn size_bound<'a>(shape: &IndexShape, field: impl Fn(usize) -> Option<Field<'a>>) -> usize {
     let values: usize = shape
