@@ -20,7 +20,7 @@ typedef struct SluiceIndexReport
 	bool		valid;			/* there was one */
 	Oid			relid;			/* of the index */
 	const char *method;			/* sorted or stock */
-	const char *scan;			/* pages or rows */
+	const char *scan;			/* pages or rows; kept: there was none */
 	int			workers;
 	uint64		rows;
 	uint64		spilled;		/* bytes written to temporary files */
@@ -58,6 +58,7 @@ typedef struct SluiceIndexBuilt
 {
 	Oid			index;
 	bool		long_keys;		/* of variable length */
+	bool		kept;			/* its keys were, while the rows came */
 	bool		fit;			/* built; else only the stock build can */
 	IndexBuildResult result;
 	SluiceIndexReport report;	/* but for its strings */
@@ -87,8 +88,10 @@ struct SluiceIndexLoad
 	MemoryContext context;
 	bool		is_private;
 	bool		never;			/* each row gets its entries when it is inserted */
+	bool		begun;			/* the first rows have come */
 	bool		decided;
 	bool		has_long_rows;
+	struct SluiceIndexKept *kept;	/* keys of one of them, or NULL */
 	List	   *deferred;		/* indexes to be built at the end */
 	List	   *late;			/* indexes that get their entries at the end */
 	InsertedRows *batches;		/* since then, in the order of the table */
@@ -128,7 +131,9 @@ typedef struct SluiceIndexBuild
 	bool		rank_all;		/* it could be done if no column were sorted by its bytes */
 	double		rows;
 	double		reltuples;
+	uint64		spilled;		/* bytes in the file */
 	bool		allequalimage;
+	bool		for_copy;		/* which wants to know of the first row that has a key again */
 } SluiceIndexBuild;
 
 /* index_build.c */
@@ -141,6 +146,10 @@ extern bool sluice_index_add_page(SluiceIndexBuild *build,
 								  BlockNumber block, const OffsetNumber *offsets,
 								  size_t count, size_t *next);
 
+extern void sluice_index_add_tuples(SluiceIndexBuild *build, SluiceIndexSource *source,
+									const SluiceIndexTuple *tuples, size_t count);
+extern void sluice_index_open_core(SluiceIndexBuild *build, bool rank_all, int memory);
+extern void sluice_index_write(SluiceIndexBuild *build);
 extern void sluice_index_checked(SluiceIndexBuild *build, SluiceIndexStatus status);
 
 /* index_copy.c */
@@ -169,9 +178,22 @@ extern bool sluice_index_scans_pages(Relation heap, IndexInfo *info);
 extern void sluice_index_scan_pages(SluiceIndexBuild *build);
 extern void sluice_index_scan_rows(SluiceIndexBuild *build);
 
+extern SluiceIndexSource *sluice_index_open_source(Relation heap, IndexInfo *info,
+												   int *natts);
+
+/* index_keep.c */
+typedef struct SluiceIndexKept SluiceIndexKept;
+
+extern SluiceIndexKept *sluice_index_keep(Relation heap, Relation index, IndexInfo *info,
+										  int memory);
+extern bool sluice_index_keep_rows(SluiceIndexKept *kept, const SluicePlaced *rows, int count);
+extern Oid	sluice_index_kept_for(const SluiceIndexKept *kept);
+extern IndexBuildResult sluice_index_build_kept(SluiceIndexKept *kept, Relation index);
+extern void sluice_index_forget(SluiceIndexKept *kept);
+
 /* index_parallel.c */
 extern int	sluice_index_build_all(Relation heap, SluiceIndexBuilt *built,
-								   int count, int workers);
+								   int count, int workers, SluiceIndexKept *kept);
 
 /* index_write.c */
 typedef struct SluiceIndexWriter SluiceIndexWriter;

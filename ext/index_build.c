@@ -17,6 +17,7 @@
 #define READ_BUFFER (64 * 1024)
 
 #define CROWDED "too many different values of a kind that the server has to compare"
+#define TOO_LONG "a value is compressed or too long"
 
 static void
 free_core(void *core)
@@ -112,10 +113,10 @@ write_run(SluiceIndexBuild *build, const SluiceIndexStep *step)
 		build->buffer = palloc(READ_BUFFER);
 	}
 	/* Merges read and write in turns. */
-	if (BufFileSeek(build->file, 0, (off_t) sluice_index_report.spilled, SEEK_SET) != 0)
+	if (BufFileSeek(build->file, 0, (off_t) build->spilled, SEEK_SET) != 0)
 		elog(ERROR, "could not seek in a temporary file");
 	BufFileWrite(build->file, unconstify(uint8 *, step->bytes), step->len);
-	sluice_index_report.spilled += step->len;
+	build->spilled += step->len;
 }
 
 static void
@@ -199,7 +200,7 @@ sluice_index_add(SluiceIndexBuild *build, ItemPointer tid, bool alive,
 			flush_run(build);
 			break;
 		case SLUICE_INDEX_UNFIT:
-			build->unfit = "a value is compressed or too long";
+			build->unfit = TOO_LONG;
 			break;
 		case SLUICE_INDEX_CROWDED:
 			build->unfit = CROWDED;
@@ -207,6 +208,18 @@ sluice_index_add(SluiceIndexBuild *build, ItemPointer tid, bool alive,
 		default:
 			break;
 	}
+}
+
+/* What the core has said of rows that were added together; false: the next one is UNFIT. */
+static bool
+took(SluiceIndexBuild *build, SluiceIndexStatus status, size_t count)
+{
+	build->rows += count;
+	if (checked(build, status, NULL) == SLUICE_INDEX_FULL)
+		flush_run(build);
+	else if (status == SLUICE_INDEX_CROWDED)
+		build->unfit = CROWDED;
+	return status != SLUICE_INDEX_UNFIT;
 }
 
 /*
@@ -221,26 +234,37 @@ sluice_index_add_page(SluiceIndexBuild *build, SluiceIndexSource *source,
 	while (*next < count && !build->unfit)
 	{
 		size_t		first = *next;
-		SluiceIndexStatus status =
-			checked(build,
-					pgsluice_index_add_page(build->core, source, (const uint8 *) page,
-											block, offsets, count, next),
-					NULL);
+		SluiceIndexStatus status = pgsluice_index_add_page(build->core, source,
+														   (const uint8 *) page, block,
+														   offsets, count, next);
 
-		build->rows += *next - first;
-		if (status == SLUICE_INDEX_FULL)
-			flush_run(build);
-		else if (status == SLUICE_INDEX_CROWDED)
-			build->unfit = CROWDED;
-		else if (status == SLUICE_INDEX_UNFIT)
+		if (!took(build, status, *next - first))
 			return false;
 	}
 	return true;
 }
 
-/* Sorts and merges what is there and writes the index. */
-static void
-load(SluiceIndexBuild *build)
+/* Adds rows by their tuples. */
+void
+sluice_index_add_tuples(SluiceIndexBuild *build, SluiceIndexSource *source,
+						const SluiceIndexTuple *tuples, size_t count)
+{
+	size_t		next = 0;
+
+	while (next < count && !build->unfit)
+	{
+		size_t		first = next;
+		SluiceIndexStatus status = pgsluice_index_add_tuples(build->core, source, tuples,
+															 count, &next);
+
+		if (!took(build, status, next - first))
+			build->unfit = TOO_LONG;
+	}
+}
+
+/* Sorts and merges the rows that are there and writes the index. */
+void
+sluice_index_write(SluiceIndexBuild *build)
 {
 	SluiceIndexWriter *writer = sluice_index_writer_open(build->index);
 	SluiceIndexStep step = {0};
@@ -304,7 +328,7 @@ new_core(SluiceIndexBuild *build, bool rank_all, int memory)
 		.leaf_free = BTGetTargetPageFreeSpace(build->index),
 		.unique = build->info->ii_Unique,
 		.nulls_not_distinct = build->info->ii_NullsNotDistinct,
-		.first_in_table = sluice_index_conflict != NULL,
+		.first_in_table = build->for_copy,
 		.deduplicate = build->allequalimage && !build->info->ii_Unique &&
 		BTGetDeduplicateItems(build->index),
 		.mixed = rank_all,
@@ -314,18 +338,13 @@ new_core(SluiceIndexBuild *build, bool rank_all, int memory)
 							  IndexRelationGetNumberOfAttributes(build->index), &rules);
 }
 
-/*
- * Builds the index; NULL, and nothing written, if the table has values that
- * only the stock build takes, or only if all columns are ranked.
- */
-static IndexBuildResult *
-build_sorted(SluiceIndexBuild *build, bool rank_all, int memory)
+/* Makes the core, in so many kB of memory; it goes with the current memory context. */
+void
+sluice_index_open_core(SluiceIndexBuild *build, bool rank_all, int memory)
 {
-	SluiceIndexReport *report = &sluice_index_report;
 	MemoryContextCallback *callback;
-	IndexBuildResult *result;
-	instr_time	start;
 
+	build->allequalimage = _bt_allequalimage(build->index, true);
 	build->core = new_core(build, rank_all, memory);
 	if (build->core == NULL)
 		elog(ERROR, "pgsluice: the core cannot build index \"%s\"",
@@ -336,7 +355,20 @@ build_sorted(SluiceIndexBuild *build, bool rank_all, int memory)
 	callback->func = free_core;
 	callback->arg = build->core;
 	MemoryContextRegisterResetCallback(CurrentMemoryContext, callback);
+}
 
+/*
+ * Builds the index; NULL, and nothing written, if the table has values that
+ * only the stock build takes, or only if all columns are ranked.
+ */
+static IndexBuildResult *
+build_sorted(SluiceIndexBuild *build, bool rank_all, int memory)
+{
+	SluiceIndexReport *report = &sluice_index_report;
+	IndexBuildResult *result;
+	instr_time	start;
+
+	sluice_index_open_core(build, rank_all, memory);
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 PROGRESS_BTREE_PHASE_INDEXBUILD_TABLESCAN);
 	INSTR_TIME_SET_CURRENT(start);
@@ -355,7 +387,7 @@ build_sorted(SluiceIndexBuild *build, bool rank_all, int memory)
 	if (build->unfit == NULL)
 	{
 		report_scanned(build);
-		load(build);
+		sluice_index_write(build);
 	}
 	if (build->file)
 		BufFileClose(build->file);
@@ -381,7 +413,6 @@ attempt(SluiceIndexBuild *build, bool rank_all, int memory, IndexBuildResult **r
 		return reason;
 	context = AllocSetContextCreate(caller, "pgsluice index build", ALLOCSET_DEFAULT_SIZES);
 	MemoryContextSwitchTo(context);
-	build->allequalimage = _bt_allequalimage(build->index, true);
 	built = build_sorted(build, rank_all, memory);
 	MemoryContextSwitchTo(caller);
 	if (built)
@@ -398,7 +429,8 @@ IndexBuildResult *
 sluice_index_build(Relation heap, Relation index, IndexInfo *info, int memory)
 {
 	SluiceIndexReport *report = &sluice_index_report;
-	SluiceIndexBuild build = {.heap = heap,.index = index,.info = info};
+	const bool	for_copy = sluice_index_conflict != NULL;
+	SluiceIndexBuild build = {.heap = heap,.index = index,.info = info,.for_copy = for_copy};
 	IndexBuildResult *result = NULL;
 	const char *reason;
 	instr_time	start;
@@ -410,11 +442,11 @@ sluice_index_build(Relation heap, Relation index, IndexInfo *info, int memory)
 	reason = attempt(&build, false, memory, &result);
 	if (reason && build.rank_all)
 	{
-		build = (SluiceIndexBuild) {.heap = heap,.index = index,.info = info};
-		report->spilled = 0;
+		build = (SluiceIndexBuild) {.heap = heap,.index = index,.info = info,.for_copy = for_copy};
 		reason = attempt(&build, true, memory, &result);
 	}
 	report->rows = (uint64) build.rows;
+	report->spilled = build.spilled;
 	if (reason)
 		strlcpy(report->reason, reason, sizeof(report->reason));
 	INSTR_TIME_SET_CURRENT(report->total);

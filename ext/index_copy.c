@@ -20,6 +20,7 @@
 #include "catalog/index.h"
 #include "catalog/pg_am_d.h"
 #include "catalog/pg_index.h"
+#include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "storage/predicate.h"
@@ -165,6 +166,54 @@ note_rows(SluiceIndexLoad *load, const SluicePlaced *placed, int count)
 		rows->further[i] = (uint32) (placed[i].line - placed[0].line);
 }
 
+/* Whether some values of the key are of variable length. */
+static bool
+has_long_keys(Relation index)
+{
+	for (int i = 0; i < IndexRelationGetNumberOfAttributes(index); i++)
+	{
+		if (TupleDescAttr(RelationGetDescr(index), i)->attlen == -1)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Before the first row: of the indexes that may be built at the end, the keys of
+ * one are kept, short ones for choice, since they take the leader little time.
+ */
+static void
+keep(SluiceIndexLoad *load)
+{
+	ResultRelInfo *rri = load->rri;
+	MemoryContext old = MemoryContextSwitchTo(load->context);
+	int			chosen = -1;
+
+	load->begun = true;
+	for (int i = 0; i < rri->ri_NumIndices; i++)
+	{
+		Relation	index = rri->ri_IndexRelationDescs[i];
+
+		if (can_wait(rri->ri_RelationDesc, index, rri->ri_IndexRelationInfo[i]) &&
+			(chosen < 0 || (has_long_keys(rri->ri_IndexRelationDescs[chosen]) &&
+							!has_long_keys(index))))
+			chosen = i;
+	}
+	if (chosen >= 0)
+		load->kept = sluice_index_keep(rri->ri_RelationDesc, rri->ri_IndexRelationDescs[chosen],
+									   rri->ri_IndexRelationInfo[chosen],
+									   maintenance_work_mem / (rri->ri_NumIndices > 1 ? 2 : 1));
+	MemoryContextSwitchTo(old);
+}
+
+static void
+forget(SluiceIndexLoad *load)
+{
+	if (load->kept)
+		sluice_index_forget(load->kept);
+	load->kept = NULL;
+}
+
 /* Whether it wants to be told of the rows. */
 bool
 sluice_index_load_wants(const SluiceIndexLoad *load)
@@ -185,6 +234,10 @@ sluice_index_load_rows(SluiceIndexLoad *load, const SluicePlaced *rows, int coun
 {
 	for (int i = 0; i < count; i++)
 		load->has_long_rows |= rows[i].len > LONG_ROW;
+	if (!load->begun)
+		keep(load);
+	if (load->kept && !sluice_index_keep_rows(load->kept, rows, count))
+		forget(load);
 	if (!load->decided &&
 		RelationGetNumberOfBlocks(load->rri->ri_RelationDesc) > SMALL_TABLE)
 	{
@@ -277,21 +330,9 @@ sluice_index_result(const SluiceIndexBuilt *built)
 	*result = built->result;
 	sluice_index_report = built->report;
 	sluice_index_report.method = "sorted";
-	sluice_index_report.scan = "pages";
+	sluice_index_report.scan = built->kept ? "kept" : "pages";
 	sluice_index_report.valid = true;
 	return result;
-}
-
-/* Whether some values of the key are of variable length. */
-static bool
-has_long_keys(Relation index)
-{
-	for (int i = 0; i < IndexRelationGetNumberOfAttributes(index); i++)
-	{
-		if (TupleDescAttr(RelationGetDescr(index), i)->attlen == -1)
-			return true;
-	}
-	return false;
 }
 
 /*
@@ -375,6 +416,25 @@ list_built(SluiceIndexBuilt *built, int count, Oid indexid)
 	}
 }
 
+/* Puts the index whose keys were kept in front; if it is not to be built, they are forgotten. */
+static void
+put_kept_first(SluiceIndexLoad *load, SluiceIndexBuilt *built, int count)
+{
+	int			at = 0;
+	SluiceIndexBuilt kept;
+
+	while (load->kept && at < count && built[at].index != sluice_index_kept_for(load->kept))
+		at++;
+	if (load->kept == NULL || at == count)
+	{
+		forget(load);
+		return;
+	}
+	kept = built[at];
+	memmove(&built[1], &built[0], sizeof(SluiceIndexBuilt) * at);
+	built[0] = kept;
+}
+
 /* All rows are in the table: completes the indexes that have waited. */
 void
 sluice_index_load_close(SluiceIndexLoad *load, int workers)
@@ -386,6 +446,9 @@ sluice_index_load_close(SluiceIndexLoad *load, int workers)
 	int			count = 0;
 	ListCell   *lc;
 
+	/* Another command may have put rows into the table; it made our own one end. */
+	if (load->deferred == NIL || GetCurrentCommandId(false) != load->cid)
+		forget(load);
 	if (load->deferred == NIL)
 		return;
 	built = palloc0(sizeof(SluiceIndexBuilt) * list_length(load->deferred));
@@ -396,10 +459,12 @@ sluice_index_load_close(SluiceIndexLoad *load, int workers)
 		else
 			others = lappend_oid(others, lfirst_oid(lc));
 	}
+	put_kept_first(load, built, count);
 	PG_TRY();
 	{
 		if (count > 0)
-			workers = sluice_index_build_all(rel, built, count, workers);
+			workers = sluice_index_build_all(rel, built, count, workers, load->kept);
+		load->kept = NULL;
 		conflict = first_conflict(built, count);
 		if (others)
 			sluice_index_insert_entries(load, others,

@@ -29,18 +29,22 @@ typedef struct SharedBuilds
 
 PGDLLEXPORT void pgsluice_index_worker_main(dsm_segment *segment, shm_toc *toc);
 
-/* Builds an index that is a new and empty file, in so many kB of memory. */
+/* Builds an index that is a new and empty file, of kept keys or in so many kB of memory. */
 static void
-build_one(Relation heap, SluiceIndexBuilt *built, int memory)
+build_one(Relation heap, SluiceIndexBuilt *built, int memory, SluiceIndexKept *kept)
 {
 	Relation	index = index_open(built->index, AccessExclusiveLock);
 	SluiceIndexConflict conflict = {.index = InvalidOid,.context = CurrentMemoryContext};
-	IndexBuildResult *result;
+	IndexBuildResult *result = NULL;
 
 	sluice_index_conflict = &conflict;
-	result = sluice_index_build(heap, index, BuildIndexInfo(index), memory);
+	if (kept)
+		built->result = sluice_index_build_kept(kept, index);
+	else
+		result = sluice_index_build(heap, index, BuildIndexInfo(index), memory);
 	sluice_index_conflict = NULL;
-	built->fit = result != NULL;
+	built->kept = kept != NULL;
+	built->fit = kept || result;
 	if (result)
 		built->result = *result;
 	built->report = sluice_index_report;
@@ -57,7 +61,7 @@ build_some(Relation heap, SharedBuilds *shared)
 	uint32		i;
 
 	while ((i = pg_atomic_fetch_add_u32(&shared->next, 1)) < (uint32) shared->count)
-		build_one(heap, &shared->built[i], shared->memory);
+		build_one(heap, &shared->built[i], shared->memory, NULL);
 }
 
 void
@@ -70,23 +74,39 @@ pgsluice_index_worker_main(dsm_segment *segment, shm_toc *toc)
 	table_close(heap, NoLock);
 }
 
+/* The first one is the leader's if its keys were kept, in half of the memory. */
 static void
 fill_shared(SharedBuilds *shared, Relation heap, const SluiceIndexBuilt *built, int count,
-			int participants)
+			int participants, bool kept)
 {
+	int			memory = kept ? maintenance_work_mem / 2 / Max(participants - 1, 1) :
+		maintenance_work_mem / participants;
+
 	shared->heap = RelationGetRelid(heap);
-	shared->memory = Max(maintenance_work_mem / participants, 64);
+	shared->memory = Max(memory, 64);
 	shared->count = count;
-	pg_atomic_init_u32(&shared->next, 0);
+	pg_atomic_init_u32(&shared->next, kept ? 1 : 0);
 	memcpy(shared->built, built, sizeof(SluiceIndexBuilt) * count);
+}
+
+/* The leader's part. */
+static void
+lead(Relation heap, SharedBuilds *shared, SluiceIndexKept *kept)
+{
+	if (kept)
+		build_one(heap, &shared->built[0], 0, kept);
+	build_some(heap, shared);
 }
 
 /*
  * Builds the indexes, all of which are new and empty files of one private table.
- * Those that take longest should come first. Returns how many workers helped.
+ * First comes the one whose keys were kept, if there is such a one; of the
+ * others those that take longest should come first. Returns how many workers
+ * helped.
  */
 int
-sluice_index_build_all(Relation heap, SluiceIndexBuilt *built, int count, int workers)
+sluice_index_build_all(Relation heap, SluiceIndexBuilt *built, int count, int workers,
+					   SluiceIndexKept *kept)
 {
 	Size		size = offsetof(SharedBuilds, built) + sizeof(SluiceIndexBuilt) * count;
 	SharedBuilds *shared;
@@ -99,8 +119,8 @@ sluice_index_build_all(Relation heap, SluiceIndexBuilt *built, int count, int wo
 	if (workers <= 0)
 	{
 		shared = palloc(size);
-		fill_shared(shared, heap, built, count, 1);
-		build_some(heap, shared);
+		fill_shared(shared, heap, built, count, 1, kept != NULL);
+		lead(heap, shared, kept);
 		memcpy(built, shared->built, sizeof(SluiceIndexBuilt) * count);
 		pfree(shared);
 		return 0;
@@ -112,11 +132,11 @@ sluice_index_build_all(Relation heap, SluiceIndexBuilt *built, int count, int wo
 	shm_toc_estimate_keys(&parallel->estimator, 1);
 	InitializeParallelDSM(parallel);
 	shared = shm_toc_allocate(parallel->toc, size);
-	fill_shared(shared, heap, built, count, workers + 1);
+	fill_shared(shared, heap, built, count, workers + 1, kept != NULL);
 	shm_toc_insert(parallel->toc, KEY_BUILDS, shared);
 	LaunchParallelWorkers(parallel);
 	launched = parallel->nworkers_launched;
-	build_some(heap, shared);
+	lead(heap, shared, kept);
 	WaitForParallelWorkersToFinish(parallel);
 	memcpy(built, shared->built, sizeof(SluiceIndexBuilt) * count);
 	DestroyParallelContext(parallel);

@@ -222,19 +222,24 @@ free_source(void *source)
 	pgsluice_index_source_free(source);
 }
 
-/* Tells the core where on the pages the index's values are. */
-static void
-open_source(PageScan *scan)
+/*
+ * Tells the core where in the table's rows the index's values are, and the
+ * caller how many attributes a row has to have. What is made goes with the
+ * current memory context.
+ */
+SluiceIndexSource *
+sluice_index_open_source(Relation heap, IndexInfo *info, int *natts)
 {
-	TupleDesc	desc = RelationGetDescr(scan->build->heap);
-	IndexInfo  *info = scan->build->info;
+	TupleDesc	desc = RelationGetDescr(heap);
 	SluiceIndexColumn *columns;
+	SluiceIndexSource *source;
 	MemoryContextCallback *callback = palloc0(sizeof(MemoryContextCallback));
 
+	*natts = 0;
 	for (int i = 0; i < info->ii_NumIndexAttrs; i++)
-		scan->natts = Max(scan->natts, info->ii_IndexAttrNumbers[i]);
-	columns = palloc(sizeof(SluiceIndexColumn) * scan->natts);
-	for (int i = 0; i < scan->natts; i++)
+		*natts = Max(*natts, info->ii_IndexAttrNumbers[i]);
+	columns = palloc(sizeof(SluiceIndexColumn) * *natts);
+	for (int i = 0; i < *natts; i++)
 	{
 		columns[i].len = TupleDescAttr(desc, i)->attlen;
 		columns[i].align = sluice_index_align(TupleDescAttr(desc, i)->attalign);
@@ -242,12 +247,13 @@ open_source(PageScan *scan)
 	}
 	for (int i = 0; i < info->ii_NumIndexAttrs; i++)
 		columns[info->ii_IndexAttrNumbers[i] - 1].attribute = i;
-	scan->source = pgsluice_index_source_new(columns, scan->natts);
-	if (scan->source == NULL)
+	source = pgsluice_index_source_new(columns, *natts);
+	if (source == NULL)
 		elog(ERROR, "pgsluice: the core cannot read the table's pages");
 	callback->func = free_source;
-	callback->arg = scan->source;
+	callback->arg = source;
 	MemoryContextRegisterResetCallback(CurrentMemoryContext, callback);
+	return source;
 }
 
 /* Reads the table page by page. */
@@ -259,7 +265,7 @@ sluice_index_scan_pages(SluiceIndexBuild *build)
 
 	scan->build = build;
 	scan->oldest_xmin = GetOldestNonRemovableTransactionId(build->heap);
-	open_source(scan);
+	scan->source = sluice_index_open_source(build->heap, build->info, &scan->natts);
 
 	/* Do not sweep the cache for a table that is large in it, as a scan does not. */
 	if (!RelationUsesLocalBuffers(build->heap) && blocks > NBuffers / 4)

@@ -164,6 +164,13 @@ typedef struct SluiceIndexColumn
 	uint8_t		align;
 } SluiceIndexColumn;
 
+typedef struct SluiceIndexTuple
+{
+	const uint8_t *tuple;
+	size_t		len;
+	uint64_t	tid;
+} SluiceIndexTuple;
+
 typedef struct SluiceIndexRules
 {
 	size_t		keys;
@@ -223,6 +230,10 @@ extern SluiceIndexStatus pgsluice_index_add_page(SluiceIndex *build,
 												 const uint8_t *page, uint32_t block,
 												 const uint16_t *offsets, size_t count,
 												 size_t *next);
+extern SluiceIndexStatus pgsluice_index_add_tuples(SluiceIndex *build,
+												   const SluiceIndexSource *source,
+												   const SluiceIndexTuple *tuples,
+												   size_t count, size_t *next);
 extern SluiceIndexStatus pgsluice_index_sort(SluiceIndex *build);
 extern SluiceIndexStatus pgsluice_index_sorted(SluiceIndex *build, size_t from,
 											   SluiceIndexStep *step);

@@ -1,4 +1,4 @@
-//! Whole pages of a table for the build of an index.
+//! Rows of a table, as they lie on its pages, for the build of an index.
 
 use crate::index::{guarded, IndexStatus};
 use crate::plan::slice;
@@ -79,12 +79,57 @@ pub unsafe extern "C" fn pgsluice_index_add_page(
         let (build, source, next) = unsafe { (&mut *build, &*source, &mut *next) };
         // SAFETY: the caller's duty.
         let (page, offsets) = unsafe { (slice(page, btree::SIZE), slice(offsets, count)) };
-        let added = build.add_page(source, page, block, offsets, next)?;
-        Ok(match added {
+        build.add_page(source, page, block, offsets, next).map(IndexStatus::from)
+    })
+}
+
+/// A row that is in a table.
+#[derive(Debug)]
+#[repr(C)]
+pub struct IndexTupleDef {
+    /// the heap tuple
+    pub tuple: *const u8,
+    /// its length
+    pub len: usize,
+    /// its address, block number << 16 | offset number
+    pub tid: u64,
+}
+
+/// Adds rows from `tuples[*next]` on, as [`pgsluice_index_add_page`] does.
+///
+/// # Safety
+///
+/// `build` is live and not used by another call, `source` is live; `tuples` is valid for `count`
+/// items, each with a tuple of its length, and `next`.
+#[no_mangle]
+pub unsafe extern "C" fn pgsluice_index_add_tuples(
+    build: *mut IndexBuild,
+    source: *const Source,
+    tuples: *const IndexTupleDef,
+    count: usize,
+    next: *mut usize,
+) -> IndexStatus {
+    guarded(|| {
+        // SAFETY: the caller's duty.
+        let (build, source, next) = unsafe { (&mut *build, &*source, &mut *next) };
+        // SAFETY: the caller's duty.
+        let tuples = unsafe { slice(tuples, count) };
+        let tuple = |index: usize| {
+            let row = &tuples[index];
+            // SAFETY: the caller's duty.
+            (row.tid, Some(unsafe { slice(row.tuple, row.len) }))
+        };
+        build.add_tuples(source, count, tuple, next).map(IndexStatus::from)
+    })
+}
+
+impl From<PageAdded> for IndexStatus {
+    fn from(added: PageAdded) -> Self {
+        match added {
             PageAdded::All => IndexStatus::Go,
             PageAdded::Full => IndexStatus::Full,
             PageAdded::Unfit => IndexStatus::Unfit,
             PageAdded::Crowded => IndexStatus::Crowded,
-        })
-    })
+        }
+    }
 }

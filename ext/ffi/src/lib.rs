@@ -22,7 +22,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 
 pub use form::{Row, Slice, Status};
 pub use index::{IndexAttributeDef, IndexRulesDef, IndexStatus, IndexStepDef};
-pub use index_page::IndexColumnDef;
+pub use index_page::{IndexColumnDef, IndexTupleDef};
 pub use pgsluice_core::sink::Ask as AskDef;
 pub use plan::{ColumnDef, DialectDef, EnvDef, LabelDef, Plan};
 pub use rank::IndexValuesDef;

@@ -36,7 +36,7 @@ pub enum Step {
     Done(Root),
 }
 
-/// What became of the rows of a page.
+/// What became of rows that were added together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageAdded {
     /// all are in
@@ -146,12 +146,31 @@ impl IndexBuild {
         offsets: &[u16],
         next: &mut usize,
     ) -> Result<PageAdded, Failure> {
+        let tid = |offset: u16| Tid::from(block) << 16 | Tid::from(offset);
+        let tuple = |index: usize| (tid(offsets[index]), Source::tuple(page, offsets[index]));
+        self.add_tuples(source, offsets.len(), tuple, next)
+    }
+
+    /// Adds rows of a table from the one numbered `*next` on, and moves `next` past those that are
+    /// in. `tuple` gives the address and the bytes of each of `count`.
+    ///
+    /// # Errors
+    ///
+    /// No memory.
+    pub fn add_tuples<'a>(
+        &mut self,
+        source: &Source,
+        count: usize,
+        tuple: impl Fn(usize) -> (Tid, Option<&'a [u8]>),
+        next: &mut usize,
+    ) -> Result<PageAdded, Failure> {
         let mut fields: Fields = [None; MAX_ATTRIBUTES];
         if self.shape.ranked() > 0 {
-            self.warm(source, page, &offsets[(*next).min(offsets.len())..])?;
+            self.warm(source, (*next..count).filter_map(|index| tuple(index).1))?;
         }
-        while let Some(&offset) = offsets.get(*next) {
-            let read = Source::tuple(page, offset)
+        while *next < count {
+            let (tid, bytes) = tuple(*next);
+            let read = bytes
                 .ok_or(Unfit)
                 .and_then(|tuple| source.read(self.shape.attributes(), tuple, &mut fields));
             if read == Err(Unfit) {
@@ -160,7 +179,6 @@ impl IndexBuild {
             if self.shape.ranked() > 0 && !self.intern(&mut fields)? {
                 return Ok(PageAdded::Crowded);
             }
-            let tid = Tid::from(block) << 16 | Tid::from(offset);
             let added = self.collector.add(&self.shape, tid, false, |index| fields[index])?;
             if added == Added::TooLarge {
                 return Ok(PageAdded::Unfit);
@@ -173,18 +191,22 @@ impl IndexBuild {
         Ok(PageAdded::All)
     }
 
-    /// Looks for all ranked values of a page together, before each of them is interned.
-    fn warm(&mut self, source: &Source, page: &[u8], offsets: &[u16]) -> Result<(), Failure> {
+    /// Looks for all ranked values of some rows together, before each of them is interned.
+    fn warm<'a>(
+        &mut self,
+        source: &Source,
+        tuples: impl Iterator<Item = &'a [u8]> + Clone,
+    ) -> Result<(), Failure> {
         let attributes = self.shape.attributes();
         let mut fields: Fields = [None; MAX_ATTRIBUTES];
         for index in 0..self.shape.key().len() {
             let Some(dictionary) = self.shape.dictionary(index) else { continue };
             self.traces.clear();
-            self.traces.try_reserve(offsets.len())?;
-            for &offset in offsets {
-                let Some(tuple) = Source::tuple(page, offset) else { continue };
+            for tuple in tuples.clone() {
                 if source.read(attributes, tuple, &mut fields).is_ok() {
-                    self.traces.extend(fields[index].and_then(|field| dictionary.trace(field)));
+                    let trace = fields[index].and_then(|field| dictionary.trace(field));
+                    self.traces.try_reserve(1)?;
+                    self.traces.extend(trace);
                 }
             }
             dictionary.warm(&mut self.traces);
