@@ -454,20 +454,12 @@ compat_take_free_block(BulkInsertState bistate)
 
 #if PG_VERSION_NUM < 160000
 #define compat_set_locator(record, rel) ((record)->node = (rel)->rd_node)
-#else
-#define compat_set_locator(record, rel) ((record)->locator = (rel)->rd_locator)
-#endif
-
-#if PG_VERSION_NUM < 160000
 #define compat_set_tag_locator(tag, rel) ((tag)->rnode = (rel)->rd_node)
-#else
-#define compat_set_tag_locator(tag, rel) ((tag)->rlocator = (rel)->rd_locator)
-#endif
-
-#if PG_VERSION_NUM < 160000
 #define compat_log_newpages(rel, n, blocks, pages) \
 	log_newpages(&(rel)->rd_node, MAIN_FORKNUM, n, blocks, pages, true)
 #else
+#define compat_set_locator(record, rel) ((record)->locator = (rel)->rd_locator)
+#define compat_set_tag_locator(tag, rel) ((tag)->rlocator = (rel)->rd_locator)
 #define compat_log_newpages(rel, n, blocks, pages) \
 	log_newpages(&(rel)->rd_locator, MAIN_FORKNUM, n, blocks, pages, true)
 #endif

@@ -169,7 +169,9 @@ extern int	sluice_index_edge_append(Relation heap, Relation index, IndexTuple *t
 									 int count);
 
 /* index_rank.c */
-extern void sluice_index_rank(SluiceIndexBuild *build);
+#define SLUICE_INDEX_TOO_MANY "too many different values of a kind that the server has to compare"
+
+extern bool sluice_index_rank(SluiceIndexBuild *build);
 extern void sluice_index_store_values(SluiceIndexBuild *build, const Datum *values,
 									  const bool *isnull, Datum *stored);
 
@@ -187,6 +189,7 @@ typedef struct SluiceIndexKept SluiceIndexKept;
 extern SluiceIndexKept *sluice_index_keep(Relation heap, Relation index, IndexInfo *info,
 										  int memory);
 extern bool sluice_index_keep_rows(SluiceIndexKept *kept, const SluicePlaced *rows, int count);
+extern bool sluice_index_keep_end(SluiceIndexKept *kept);
 extern Oid	sluice_index_kept_for(const SluiceIndexKept *kept);
 extern IndexBuildResult sluice_index_build_kept(SluiceIndexKept *kept, Relation index);
 extern void sluice_index_forget(SluiceIndexKept *kept);

@@ -16,7 +16,6 @@
 /* Most bytes that a step asks for at once. */
 #define READ_BUFFER (64 * 1024)
 
-#define CROWDED "too many different values of a kind that the server has to compare"
 #define TOO_LONG "a value is compressed or too long"
 
 static void
@@ -140,7 +139,8 @@ flush_run(SluiceIndexBuild *build)
 {
 	SluiceIndexStep step = {0};
 
-	sluice_index_rank(build);
+	if (!sluice_index_rank(build))
+		return;
 	checked(build, pgsluice_index_flush(build->core), &step);
 	for (;;)
 	{
@@ -203,7 +203,7 @@ sluice_index_add(SluiceIndexBuild *build, ItemPointer tid, bool alive,
 			build->unfit = TOO_LONG;
 			break;
 		case SLUICE_INDEX_CROWDED:
-			build->unfit = CROWDED;
+			build->unfit = SLUICE_INDEX_TOO_MANY;
 			break;
 		default:
 			break;
@@ -218,7 +218,7 @@ took(SluiceIndexBuild *build, SluiceIndexStatus status, size_t count)
 	if (checked(build, status, NULL) == SLUICE_INDEX_FULL)
 		flush_run(build);
 	else if (status == SLUICE_INDEX_CROWDED)
-		build->unfit = CROWDED;
+		build->unfit = SLUICE_INDEX_TOO_MANY;
 	return status != SLUICE_INDEX_UNFIT;
 }
 
@@ -262,7 +262,7 @@ sluice_index_add_tuples(SluiceIndexBuild *build, SluiceIndexSource *source,
 	}
 }
 
-/* Sorts and merges the rows that are there and writes the index. */
+/* Sorts and merges the rows that are there, their values ranked, and writes the index. */
 void
 sluice_index_write(SluiceIndexBuild *build)
 {
@@ -271,7 +271,6 @@ sluice_index_write(SluiceIndexBuild *build)
 
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 PROGRESS_BTREE_PHASE_PERFORMSORT_1);
-	sluice_index_rank(build);
 	checked(build, pgsluice_index_finish(build->core), &step);
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 PROGRESS_BTREE_PHASE_LEAF_LOAD);
@@ -384,7 +383,7 @@ build_sorted(SluiceIndexBuild *build, bool rank_all, int memory)
 	}
 	INSTR_TIME_SET_CURRENT(report->scanning);
 	INSTR_TIME_SUBTRACT(report->scanning, start);
-	if (build->unfit == NULL)
+	if (build->unfit == NULL && sluice_index_rank(build))
 	{
 		report_scanned(build);
 		sluice_index_write(build);

@@ -425,7 +425,7 @@ put_kept_first(SluiceIndexLoad *load, SluiceIndexBuilt *built, int count)
 
 	while (load->kept && at < count && built[at].index != sluice_index_kept_for(load->kept))
 		at++;
-	if (load->kept == NULL || at == count)
+	if (load->kept == NULL || at == count || !sluice_index_keep_end(load->kept))
 	{
 		forget(load);
 		return;

@@ -183,7 +183,8 @@ insert_sorted(SluiceIndexExtend *extend, Extended *extended)
 	Datum		values[INDEX_MAX_KEYS];
 	bool		isnull[INDEX_MAX_KEYS];
 
-	sluice_index_rank(build);
+	/* Rows that were added one by one have their values' numbers. */
+	(void) sluice_index_rank(build);
 	sluice_index_checked(build, pgsluice_index_sort(build->core));
 	MemoryContextSwitchTo(scratch);
 	for (uint64 done = 0;; done += step.rows)

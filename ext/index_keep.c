@@ -80,6 +80,20 @@ sluice_index_keep_rows(SluiceIndexKept *kept, const SluicePlaced *rows, int coun
 	return build->unfit == NULL;
 }
 
+/* All rows have come. False: the keys are of no use. */
+bool
+sluice_index_keep_end(SluiceIndexKept *kept)
+{
+	MemoryContext old = MemoryContextSwitchTo(kept->context);
+	bool		fit;
+
+	kept->build.index = index_open(kept->index, NoLock);
+	fit = sluice_index_rank(&kept->build);
+	index_close(kept->build.index, NoLock);
+	MemoryContextSwitchTo(old);
+	return fit;
+}
+
 Oid
 sluice_index_kept_for(const SluiceIndexKept *kept)
 {

@@ -153,13 +153,17 @@ rank_column(SluiceIndexBuild *build, int column)
 	pfree(equal);
 }
 
-/* Before rows are sorted, and after the last one: ranks what has come. */
-void
+/* Before rows are sorted, and after the last one: ranks what has come, or finds the build unfit. */
+bool
 sluice_index_rank(SluiceIndexBuild *build)
 {
 	int			keys = IndexRelationGetNumberOfKeyAttributes(build->index);
+	SluiceIndexStatus status = pgsluice_index_settle(build->core);
 
-	for (int i = 0; i < keys; i++)
+	sluice_index_checked(build, status);
+	if (status == SLUICE_INDEX_CROWDED)
+		build->unfit = SLUICE_INDEX_TOO_MANY;
+	for (int i = 0; i < keys && !build->unfit; i++)
 	{
 		if (build->attributes[i].order != SLUICE_ORDER_RANKED)
 			continue;
@@ -167,6 +171,7 @@ sluice_index_rank(SluiceIndexBuild *build)
 			build->ranks[i] = open_ranks(build, i);
 		rank_column(build, i);
 	}
+	return build->unfit == NULL;
 }
 
 /*

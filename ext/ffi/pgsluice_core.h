@@ -219,6 +219,7 @@ extern SluiceIndexStatus pgsluice_index_add(SluiceIndex *build, uint64_t tid, bo
 											const bool *nulls);
 extern SluiceIndexStatus pgsluice_index_values(const SluiceIndex *build, size_t attribute,
 											   SluiceIndexValues *values);
+extern SluiceIndexStatus pgsluice_index_settle(SluiceIndex *build);
 extern SluiceIndexStatus pgsluice_index_rank(SluiceIndex *build, size_t attribute,
 											 const uint32_t *order, const bool *equal,
 											 size_t count);

@@ -210,6 +210,7 @@ struct Built {
 /// The index; `None`: too many different values to be ranked.
 fn build(shape: &IndexShape, rows: &[Row], memory: usize) -> Result<Option<Built>, Failure> {
     let mut build = IndexBuild::new(shape.clone(), memory);
+    assert!(build.settle()?);
     let mut built = Built { pages: BTreeMap::new(), root: None, file: 0 };
     let mut file: Vec<u8> = Vec::new();
     let mut drive = |build: &mut IndexBuild| loop {

@@ -240,6 +240,9 @@ pub unsafe extern "C" fn pgsluice_index_add(
     guarded(|| {
         // SAFETY: the caller's duty.
         let build = unsafe { &mut *build };
+        if !build.settle()? {
+            return Ok(IndexStatus::Crowded);
+        }
         let count = build.shape().attributes().len();
         // SAFETY: the caller's duty: an item for each attribute.
         let (values, nulls) = unsafe { (slice(values, count), slice(nulls, count)) };

@@ -47,6 +47,21 @@ pub unsafe extern "C" fn pgsluice_index_values(
     })
 }
 
+/// Before [`pgsluice_index_values`]: all rows that were added have their values' numbers.
+/// [`IndexStatus::Crowded`]: there are too many values.
+///
+/// # Safety
+///
+/// `build` is live and not used by another call.
+#[no_mangle]
+pub unsafe extern "C" fn pgsluice_index_settle(build: *mut IndexBuild) -> IndexStatus {
+    // SAFETY: the caller's duty.
+    guarded(|| match unsafe { &mut *build }.settle()? {
+        true => Ok(IndexStatus::Go),
+        false => Ok(IndexStatus::Crowded),
+    })
+}
+
 /// Takes the order of all values of a ranked attribute: their numbers, ascending, and whether
 /// each is equal to the one before it.
 ///

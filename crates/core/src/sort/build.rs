@@ -7,6 +7,7 @@
 use super::heap::{Fields, Source, Unfit};
 use super::key;
 use super::merge::{Extent, Merge, Next, BUFFER};
+pub use super::run::PageAdded;
 use super::run::{self, Added, Collector};
 use super::shape::{IndexShape, MAX_ATTRIBUTES, MAX_TUPLE};
 use super::tuple::{self, Field, Tid};
@@ -36,19 +37,6 @@ pub enum Step {
     Done(Root),
 }
 
-/// What became of rows that were added together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PageAdded {
-    /// all are in
-    All,
-    /// the build must be flushed before the next one
-    Full,
-    /// the next one has a value that is compressed, out of line or long, or is too large
-    Unfit,
-    /// the next one has a value more than can be ranked
-    Crowded,
-}
-
 #[derive(Debug)]
 enum Phase {
     /// rows come in
@@ -68,6 +56,9 @@ enum Phase {
 #[derive(Debug)]
 pub struct IndexBuild {
     shape: IndexShape,
+    /// the index as if its values were in the order of their bytes, while rows wait for their
+    /// values' numbers
+    waiting: Option<IndexShape>,
     memory: usize,
     collector: Collector,
     runs: VecDeque<Extent>,
@@ -92,6 +83,7 @@ impl IndexBuild {
         let rows = if shape.ranked() > 0 { memory / 2 } else { memory };
         shape.open_dictionaries(memory - rows);
         Self {
+            waiting: shape.by_bytes(),
             shape,
             memory,
             collector: Collector::new(rows),
@@ -117,7 +109,8 @@ impl IndexBuild {
         &mut self.shape
     }
 
-    /// Adds a row, whose ranked values are interned. After [`Added::Full`] comes [`IndexBuild::flush`].
+    /// Adds a row, whose ranked values are interned, after [`IndexBuild::settle`]. After
+    /// [`Added::Full`] comes [`IndexBuild::flush`].
     ///
     /// # Errors
     ///
@@ -129,6 +122,7 @@ impl IndexBuild {
         dead: bool,
         field: impl Fn(usize) -> Option<Field<'a>>,
     ) -> Result<Added, Failure> {
+        debug_assert!(self.waiting.is_none(), "rows are settled first");
         self.collector.add(&self.shape, tid, dead, field)
     }
 
@@ -165,7 +159,7 @@ impl IndexBuild {
         next: &mut usize,
     ) -> Result<PageAdded, Failure> {
         let mut fields: Fields = [None; MAX_ATTRIBUTES];
-        if self.shape.ranked() > 0 {
+        if self.shape.ranked() > 0 && self.waiting.is_none() {
             self.warm(source, (*next..count).filter_map(|index| tuple(index).1))?;
         }
         while *next < count {
@@ -176,10 +170,18 @@ impl IndexBuild {
             if read == Err(Unfit) {
                 return Ok(PageAdded::Unfit);
             }
-            if self.shape.ranked() > 0 && !self.intern(&mut fields)? {
-                return Ok(PageAdded::Crowded);
-            }
-            let added = self.collector.add(&self.shape, tid, false, |index| fields[index])?;
+            let added = match &self.waiting {
+                Some(waiting) if key::holds(fields[0]) => {
+                    self.collector.add(waiting, tid, false, |index| fields[index])?
+                }
+                _ => {
+                    let room = self.settle()?;
+                    if !room || self.shape.ranked() > 0 && !self.intern(&mut fields)? {
+                        return Ok(PageAdded::Crowded);
+                    }
+                    self.collector.add(&self.shape, tid, false, |index| fields[index])?
+                }
+            };
             if added == Added::TooLarge {
                 return Ok(PageAdded::Unfit);
             }
@@ -189,6 +191,22 @@ impl IndexBuild {
             }
         }
         Ok(PageAdded::All)
+    }
+
+    /// Gives the values of rows that have waited their numbers. `false`: there are too many.
+    ///
+    /// Rows wait as long as all of their keys are text that fits into a prefix. They are sorted by
+    /// their bytes then, so that each value is looked for once, and values are numbered in an order
+    /// that is often near the server's.
+    ///
+    /// # Errors
+    ///
+    /// No memory.
+    pub fn settle(&mut self) -> Result<bool, Failure> {
+        match self.waiting.take() {
+            Some(waiting) => self.collector.number(&waiting, &mut self.shape),
+            None => Ok(true),
+        }
     }
 
     /// Looks for all ranked values of some rows together, before each of them is interned.
@@ -227,7 +245,7 @@ impl IndexBuild {
     }
 
     /// Sorts the rows and makes the next steps write them out. Before this and before
-    /// [`IndexBuild::finish`] all values are ranked.
+    /// [`IndexBuild::finish`] all values are settled and ranked.
     ///
     /// # Errors
     ///

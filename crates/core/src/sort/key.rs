@@ -133,6 +133,24 @@ pub fn encode<'a>(shape: &IndexShape, field: impl Fn(usize) -> Option<Field<'a>>
     Key { prefix: u128::from_be_bytes(writer.bytes), whole: writer.whole }
 }
 
+/// Whether a prefix holds all of the only value of a key in the order of its bytes.
+#[must_use]
+#[inline]
+pub fn holds(field: Option<Field>) -> bool {
+    match field {
+        Some(Field::Bytes(bytes)) => bytes.len() <= BYTES - 2 && !bytes.contains(&0),
+        field => field.is_none(),
+    }
+}
+
+/// The bytes of the only value of a key that [`holds`], ascending; `None` for NULL.
+#[must_use]
+pub fn held(prefix: u128, bytes: &mut [u8; 16]) -> Option<&[u8]> {
+    *bytes = prefix.to_be_bytes();
+    let len = bytes[1..].iter().position(|&byte| byte == 0)?;
+    (bytes[0] == VALUE).then_some(&bytes[1..=len])
+}
+
 /// What stands in a prefix for ranked values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {

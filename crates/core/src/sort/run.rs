@@ -148,6 +148,19 @@ pub enum Added {
     TooLarge,
 }
 
+/// What became of rows that were added together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageAdded {
+    /// all are in
+    All,
+    /// the build must be flushed before the next one
+    Full,
+    /// the next one has a value that is compressed, out of line or long, or is too large
+    Unfit,
+    /// the next one has a value more than can be ranked
+    Crowded,
+}
+
 /// Rows of one run, in memory.
 #[derive(Debug, Default)]
 pub struct Collector {
@@ -297,6 +310,48 @@ impl Collector {
         };
         radix::sort(&mut self.entries, self.varying_prefix, &mut compare);
         failed
+    }
+
+    /// Puts numbers, of values that are interned in `shape`, in the place of the values that
+    /// `by_bytes` has put into the entries. `false`: there is no room for them.
+    ///
+    /// # Errors
+    ///
+    /// No memory.
+    pub fn number(
+        &mut self,
+        by_bytes: &IndexShape,
+        shape: &mut IndexShape,
+    ) -> Result<bool, Failure> {
+        self.sort(by_bytes)?;
+        // Where groups are sorted instead, entries of one value are neighbours as they are.
+        if let Sorted::Packed(packed) = std::mem::take(&mut self.sorted) {
+            let mut last = Unpacked::default();
+            for (index, entry) in self.entries.iter_mut().enumerate() {
+                *entry = packed.entry(index, &mut last);
+            }
+        }
+        let mut last = None;
+        for entry in &mut self.entries {
+            let value = entry.prefix();
+            let prefix = match last {
+                Some((of, prefix)) if of == value => prefix,
+                _ => {
+                    let mut bytes = [0; 16];
+                    let mut field = key::held(value, &mut bytes).map(Field::Bytes);
+                    if let Some(held) = field {
+                        field = shape.intern(0, held)?;
+                        if field.is_none() {
+                            return Ok(false);
+                        }
+                    }
+                    key::encode(shape, |_| field).prefix
+                }
+            };
+            last = Some((value, prefix));
+            *entry = Entry::new(prefix, entry.place);
+        }
+        Ok(true)
     }
 
     /// Puts ranks in the place of numbers.

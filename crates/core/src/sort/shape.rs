@@ -142,6 +142,19 @@ impl IndexShape {
         self.ranked
     }
 
+    /// The index as if its values were ordered by their bytes: of one ranked column of variable
+    /// length, where equal values are the same; `None` for any other.
+    #[must_use]
+    pub fn by_bytes(&self) -> Option<Self> {
+        let [attribute] = self.attributes[..] else { return None };
+        let fit = attribute.order == Order::Ranked
+            && attribute.len == -1
+            && attribute.exact
+            && !self.mixed;
+        let attribute = Attribute { order: Order::Text, descending: false, ..attribute };
+        fit.then(|| Self::new(vec![attribute], 1)).flatten()
+    }
+
     /// Begins the dictionaries, which may take `limit` bytes together.
     pub fn open_dictionaries(&mut self, limit: usize) {
         for (attribute, dictionary) in self.attributes.iter().zip(&mut self.dictionaries) {
