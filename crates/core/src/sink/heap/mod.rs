@@ -344,6 +344,7 @@ impl RowSink for HeapSink<'_> {
         self.array = None;
         if self.asking == self.asks.len() || self.at + text.len() + 1 > self.tail {
             self.overflow = true;
+            self.null(); // the next value is the next column's all the same
             return Ok(());
         }
         self.tail -= text.len() + 1;

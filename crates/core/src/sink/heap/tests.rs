@@ -65,6 +65,21 @@ fn a_wide_bitmap_moves_the_values() {
 }
 
 #[test]
+fn a_value_for_the_server_that_does_not_fit_is_a_column_all_the_same() {
+    let columns = [HeapColumn { element_align: 0, ..column(-1, 4) }, column(-1, 4)];
+    let mut out = [0; 96];
+    let (mut asks, mut scratch) = ([], scratch(64));
+    let mut sink = HeapSink::new(&columns, &mut out, 0, &mut asks, &mut scratch);
+    sink.begin();
+    sink.ask(b"(1,2)").unwrap();
+    sink.array_begin(ArrayHead { element_oid: 23, has_null: false, dims: &[(1, 1)] });
+    sink.put_i32(7);
+    sink.array_end();
+    sink.end();
+    assert_eq!(sink.formed(), None);
+}
+
+#[test]
 fn what_only_the_server_reads_is_kept_as_text() {
     let columns = [column(4, 4), column(-1, 4)];
     let mut out = [0; 96];
