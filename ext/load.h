@@ -107,6 +107,10 @@ extern bool sluice_finish_source(SluiceLoad *load);
 extern void sluice_load_rows(SluiceLoad *load);
 extern void sluice_core_failed(SluiceStatus status);
 
+/* reader.c */
+extern Datum sluice_read_value(FmgrInfo *function, bool binary, char *bytes, uint32 len,
+							   Oid ioparam, int32 typmod);
+
 /* pipeline.c */
 extern bool sluice_pipeline(SluiceLoad *load);
 extern void sluice_pipeline_close(SluiceLoad *load);
@@ -133,6 +137,7 @@ typedef struct SluiceRecordEnd
 /* record.c */
 extern bool sluice_record_end(SluiceRecordEnd *search, const SluiceDialect *dialect,
 							  const char *data, size_t len, bool last);
+extern size_t sluice_last_record_end(const char *data, size_t len, const SluicePlanArgs *args);
 
 /* rejects.c */
 extern SluiceRejects *sluice_rejects_open(const SluiceStatement *s, SluiceLoad *load);

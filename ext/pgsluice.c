@@ -205,8 +205,8 @@ Datum
 pgsluice_last_copy(PG_FUNCTION_ARGS)
 {
 	const SluiceReport *r = &sluice_report;
-	Datum		values[17];
-	bool		nulls[17] = {0};
+	Datum		values[19];
+	bool		nulls[19] = {0};
 	char		wal[32];
 	ReturnSetInfo *rsinfo;
 
@@ -225,23 +225,26 @@ pgsluice_last_copy(PG_FUNCTION_ARGS)
 	values[2] = Int64GetDatum((int64) r->rows);
 	values[3] = Int64GetDatum((int64) r->rows_by_server);
 	values[4] = Int64GetDatum((int64) r->values_by_server);
-	values[5] = Int64GetDatum((int64) r->bytes);
-	values[6] = Int32GetDatum(r->workers);
-	values[7] = Float8GetDatum(INSTR_TIME_GET_DOUBLE(r->total));
-	values[8] = Float8GetDatum(INSTR_TIME_GET_DOUBLE(r->reading));
-	values[9] = Float8GetDatum(INSTR_TIME_GET_DOUBLE(r->forming));
-	values[10] = Float8GetDatum(INSTR_TIME_GET_DOUBLE(r->heap));
-	values[11] = Float8GetDatum(INSTR_TIME_GET_DOUBLE(r->after));
+	values[5] = Int64GetDatum((int64) r->values_by_workers);
+	values[6] = Int64GetDatum((int64) r->bytes);
+	values[7] = Int32GetDatum(r->workers);
+	values[8] = Float8GetDatum(INSTR_TIME_GET_DOUBLE(r->total));
+	values[9] = Float8GetDatum(INSTR_TIME_GET_DOUBLE(r->reading));
+	values[10] = Float8GetDatum(INSTR_TIME_GET_DOUBLE(r->forming));
+	values[11] = Float8GetDatum(INSTR_TIME_GET_DOUBLE(r->heap));
+	values[12] = Float8GetDatum(INSTR_TIME_GET_DOUBLE(r->after));
 	snprintf(wal, sizeof(wal), UINT64_FORMAT, r->wal_bytes);
-	values[12] = DirectFunctionCall3(numeric_in, CStringGetDatum(wal),
+	values[13] = DirectFunctionCall3(numeric_in, CStringGetDatum(wal),
 									 ObjectIdGetDatum(InvalidOid), Int32GetDatum(-1));
-	values[13] = Int64GetDatum((int64) r->rejected);
-	values[14] = Int64GetDatum((int64) r->skipped);
-	values[15] = Int64GetDatum((int64) r->replaced);
-	values[16] = r->reason[0] ? CStringGetTextDatum(r->reason) : (Datum) 0;
-	nulls[16] = r->reason[0] == '\0';
+	values[14] = Int64GetDatum((int64) r->rejected);
+	values[15] = Int64GetDatum((int64) r->skipped);
+	values[16] = Int64GetDatum((int64) r->replaced);
+	values[17] = r->leader_reads ? CStringGetTextDatum(r->leader_reads) : (Datum) 0;
+	nulls[17] = r->leader_reads == NULL;
+	values[18] = r->reason[0] ? CStringGetTextDatum(r->reason) : (Datum) 0;
+	nulls[18] = r->reason[0] == '\0';
 	if (r->reason[0])
-		memset(&nulls[2], true, 14 * sizeof(bool));
+		memset(&nulls[2], true, 16 * sizeof(bool));
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	return (Datum) 0;
 }

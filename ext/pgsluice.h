@@ -39,6 +39,8 @@ typedef struct SluiceReport
 	uint64		rows;
 	uint64		rows_by_server; /* of these, read by the server's own parser */
 	uint64		values_by_server;	/* single values read by the server's input functions */
+	uint64		values_by_workers;	/* the same, in workers */
+	const char *leader_reads;	/* why workers may not, or NULL */
 	uint64		bytes;
 	int			workers;
 	instr_time	total;
@@ -185,6 +187,11 @@ typedef struct SluicePlanArgs
 	List	   *volatiles;		/* columns whose defaults are another for every row */
 } SluicePlanArgs;
 
+/* domains.c */
+extern bool sluice_function_is_unsafe(Oid function, void *context);
+extern const char *sluice_domain_why_not(Oid domain);
+extern bool sluice_domain_takes_null(Oid domain);
+
 /* plan.c */
 extern void sluice_plan_args(CopyFromState cstate, SluicePlanArgs *args);
 extern SluicePlan *sluice_make_plan(const SluicePlanArgs *args);
@@ -199,6 +206,7 @@ extern void sluice_plan_default(CopyFromState cstate, Form_pg_attribute att,
 								SluiceColumn *column, SluicePlanArgs *args);
 
 /* serial.c */
+extern bool sluice_has_volatile_check(Relation rel);
 extern void sluice_serial_open(SluiceSerial *serial, Relation rel, List *volatiles);
 extern void sluice_serial_expect(SluiceSerial *serial, int64 count);
 extern void sluice_serial_fill(SluiceSerial *serial, char *place);

@@ -7,7 +7,6 @@
 #include <sys/statvfs.h>
 
 #include "miscadmin.h"
-#include "port/pg_bswap.h"
 #include "postmaster/bgworker.h"
 #include "storage/dsm.h"
 #include "storage/proc.h"
@@ -22,6 +21,7 @@ struct SluicePipeline
 	BackgroundWorkerHandle *handles[SLUICE_MAX_WORKERS];
 	uint64		filled;
 	uint64		consumed;
+	uint64		own;			/* one more than the last chunk that the leader has formed */
 	/* the record that was cut off at the last chunk's end */
 	char	   *rest;
 	size_t		rest_len;
@@ -56,6 +56,21 @@ stop_workers(dsm_segment *segment, Datum arg)
 	wake_workers(shared);
 }
 
+/*
+ * It ends badly. Workers in its transaction go before its locks do, even where
+ * one waits for a lock itself.
+ */
+static void
+end_readers(dsm_segment *segment, Datum arg)
+{
+	SluicePipeline *pipe = (SluicePipeline *) DatumGetPointer(arg);
+
+	for (int i = 0; i < pipe->nhandles; i++)
+		TerminateBackgroundWorker(pipe->handles[i]);
+	for (int i = 0; i < pipe->nhandles; i++)
+		(void) WaitForBackgroundWorkerShutdown(pipe->handles[i]);
+}
+
 /* Whether shared memory of that size is there to be had: containers have little. */
 static bool
 shared_memory_fits(Size size)
@@ -66,34 +81,41 @@ shared_memory_fits(Size size)
 		(uint64) fs.f_bavail * fs.f_frsize > 2 * (uint64) size;
 }
 
-/* Makes the ring and asks for workers. The load goes on whether or not they come. */
-static bool
-open_pipeline(SluiceLoad *load)
+/* Where everything lies in the segment; gives its size. `columns`: of readers, or NULL. */
+static Size
+lay_out(const SluiceLoad *load, SluiceShared *shared, const SluiceReadColumn *columns)
 {
-	SluicePipeline *pipe;
-	SluiceShared *shared;
-	uint32		nchunks = load->workers + 2;
-	Size		plan_at = MAXALIGN(sizeof(SluiceShared));
-	Size		chunks_at = plan_at + MAXALIGN(sluice_flat_size(&load->args));
-	Size		memory_at = TYPEALIGN(COMPAT_IO_ALIGN, chunks_at + sizeof(SluiceChunk) * nchunks);
-	Size		size = memory_at + CHUNK_MEMORY * nchunks;
-	BackgroundWorker worker = {0};
+	Size		at = MAXALIGN(sizeof(SluiceShared));
 
-	if (!shared_memory_fits(size))
-		return false;
-	pipe = palloc0(sizeof(*pipe));
-	pipe->segment = dsm_create(size, DSM_CREATE_NULL_IF_MAXSEGMENTS);
-	if (pipe->segment == NULL)
-		return false;
-	pipe->rest = palloc(CHUNK_INPUT);
-	pipe->shared = shared = dsm_segment_address(pipe->segment);
-	memset(shared, 0, memory_at);
+	/* Reading takes long, and how long differs: workers may be further ahead. */
+	shared->nchunks = columns ? 2 * load->workers + 2 : load->workers + 2;
+	shared->natts = (int) load->args.ncolumns;
+	shared->plan_at = at;
+	at += MAXALIGN(sluice_flat_size(&load->args));
+	if (columns)
+	{
+		shared->columns_at = at;
+		at += MAXALIGN(sizeof(SluiceReadColumn) * shared->natts);
+		shared->session_at = at;
+		at += MAXALIGN(sluice_session_size());
+	}
+	shared->chunks_at = at;
+	at += sizeof(SluiceChunk) * shared->nchunks;
+	shared->memory_at = TYPEALIGN(COMPAT_IO_ALIGN, at);
+	return shared->memory_at + CHUNK_MEMORY * shared->nchunks;
+}
+
+/* Fills the segment but for its chunks' memory. */
+static void
+fill_shared(const SluiceLoad *load, SluiceShared *shared, const SluiceReadColumn *columns)
+{
+	char	   *base = (char *) shared;
+
 	pg_atomic_init_u32(&shared->stop, 0);
 	pg_atomic_init_u64(&shared->filled, 0);
 	pg_atomic_init_u64(&shared->claimed, 0);
 	pg_atomic_init_u32(&shared->nworkers, 0);
 	shared->leader = MyLatch;
-	shared->nchunks = nchunks;
 	shared->asks_len = load->slice.asks_len ? CHUNK_ASKS : 0;
 	shared->binary = load->source.binary;
 	shared->single_byte = load->source.single_byte;
@@ -101,15 +123,33 @@ open_pipeline(SluiceLoad *load)
 	shared->pack = load->route != SLUICE_INSERT;
 	shared->page_longest = load->slice.page_longest;
 	shared->page_reserve = load->slice.page_reserve;
-	shared->plan_at = plan_at;
-	shared->chunks_at = chunks_at;
-	shared->memory_at = memory_at;
-	for (uint32 i = 0; i < nchunks; i++)
+	shared->serial = -1;
+	for (int i = 0; i < shared->natts; i++)
+	{
+		if (load->args.columns[i].source == SLUICE_FROM_BLANK)
+			shared->serial = i;
+	}
+	memset(base + shared->chunks_at, 0, sizeof(SluiceChunk) * shared->nchunks);
+	for (uint32 i = 0; i < shared->nchunks; i++)
 		pg_atomic_init_u32(&chunk_of(shared, i)->state, CHUNK_WAITING);
-	sluice_flatten(&load->args, (char *) shared + plan_at);
-	on_dsm_detach(pipe->segment, stop_workers, (Datum) 0);
+	memset(base + shared->plan_at, 0, shared->chunks_at - shared->plan_at);
+	sluice_flatten(&load->args, base + shared->plan_at);
+	if (columns)
+	{
+		memcpy(base + shared->columns_at, columns, sizeof(SluiceReadColumn) * shared->natts);
+		sluice_session_save((SluiceSession *) (base + shared->session_at));
+	}
+}
+
+/* Asks for workers; they come when they come, if they come. */
+static void
+start_workers(SluicePipeline *pipe, int count)
+{
+	BackgroundWorker worker = {0};
 
 	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_CLASS_PARALLEL;
+	if (pipe->shared->session_at)
+		worker.bgw_flags |= BGWORKER_BACKEND_DATABASE_CONNECTION;
 	worker.bgw_start_time = BgWorkerStart_ConsistentState;
 	worker.bgw_restart_time = BGW_NEVER_RESTART;
 	worker.bgw_notify_pid = MyProcPid;
@@ -118,14 +158,49 @@ open_pipeline(SluiceLoad *load)
 	snprintf(worker.bgw_type, BGW_MAXLEN, "pgsluice worker");
 	snprintf(worker.bgw_library_name, BGW_MAXLEN, "pgsluice");
 	snprintf(worker.bgw_function_name, BGW_MAXLEN, "pgsluice_worker_main");
-	for (int i = 0; i < load->workers; i++)
+	for (int i = 0; i < count; i++)
 	{
 		if (!RegisterDynamicBackgroundWorker(&worker, &pipe->handles[pipe->nhandles]))
 			break;
 		pipe->nhandles++;
 	}
-	load->pipeline = pipe;
 	sluice_report.workers = pipe->nhandles;
+}
+
+/* Makes the ring and asks for workers. The load goes on whether or not they come. */
+static bool
+open_pipeline(SluiceLoad *load)
+{
+	SluicePipeline *pipe;
+	SluiceShared shared = {0};
+	SluiceReadColumn *columns = palloc0(sizeof(SluiceReadColumn) * load->args.ncolumns);
+	Size		size;
+	MemoryContext old;
+
+	if (!sluice_readable(load, columns))
+		columns = NULL;
+	size = lay_out(load, &shared, columns);
+	if (!shared_memory_fits(size))
+		return false;
+	/* An abort that frees the statement's memory still ends the workers. */
+	old = MemoryContextSwitchTo(TopTransactionContext);
+	pipe = palloc0(sizeof(*pipe));
+	pipe->segment = dsm_create(size, DSM_CREATE_NULL_IF_MAXSEGMENTS);
+	if (pipe->segment != NULL)
+	{
+		pipe->shared = dsm_segment_address(pipe->segment);
+		memcpy(pipe->shared, &shared, sizeof(shared));
+		fill_shared(load, pipe->shared, columns);
+		if (columns)
+			on_dsm_detach(pipe->segment, end_readers, PointerGetDatum(pipe));
+		on_dsm_detach(pipe->segment, stop_workers, (Datum) 0);
+		start_workers(pipe, load->workers);
+	}
+	MemoryContextSwitchTo(old);
+	if (pipe->segment == NULL)
+		return false;
+	pipe->rest = palloc(CHUNK_INPUT);
+	load->pipeline = pipe;
 	return pipe->nhandles > 0;
 }
 
@@ -134,91 +209,16 @@ sluice_pipeline_close(SluiceLoad *load)
 {
 	SluicePipeline *pipe = load->pipeline;
 
-	dsm_detach(pipe->segment);
+	stop_workers(pipe->segment, (Datum) 0);
 	for (int i = 0; i < pipe->nhandles; i++)
+	{
 		(void) WaitForBackgroundWorkerShutdown(pipe->handles[i]);
+		pfree(pipe->handles[i]);
+	}
+	pipe->nhandles = 0;
+	dsm_detach(pipe->segment);
+	pfree(pipe);
 	load->pipeline = NULL;
-}
-
-/*
- * Where the last tuple of binary data ends that ends within data[0, len). From
- * what is no tuple on, the trailer too, the rest goes to the server in one piece.
- */
-static size_t
-last_tuple_end(const char *data, size_t len, size_t fields)
-{
-	size_t		at = 0;
-
-	for (;;)
-	{
-		size_t		next = at + 2;
-		uint16		count;
-
-		if (next > len)
-			return at;
-		memcpy(&count, data + at, 2);
-		if (pg_ntoh16(count) != fields)
-			return len;
-		for (size_t i = 0; i < fields; i++)
-		{
-			uint32		size;
-
-			if (len - next < 4)
-				return at;
-			memcpy(&size, data + next, 4);
-			size = pg_ntoh32(size);
-			next += 4;
-			if (size == PG_UINT32_MAX)
-				continue;		/* NULL */
-			if (size > PG_INT32_MAX)
-				return len;
-			if (len - next < size)
-				return at;
-			next += size;
-		}
-		at = next;
-	}
-}
-
-/*
- * Where the last record ends that ends within data[0, len); 0 where none does.
- *
- * CSV: behind the last LF with an even number of quotes before it; a quote
- * toggles wherever it stands. Text: behind the last LF that no backslash hides.
- */
-static size_t
-last_record_end(const char *data, size_t len, const SluicePlanArgs *args)
-{
-	const SluiceDialect *dialect = &args->dialect;
-	bool		in_quote = false;
-
-	if (dialect->binary)
-		return last_tuple_end(data, len, args->fields);
-
-	if (dialect->csv)
-	{
-		const char *end = data + len;
-
-		for (const char *q = data; (q = memchr(q, dialect->quote, end - q)) != NULL; q++)
-			in_quote = !in_quote;
-	}
-	for (size_t i = len; i > 0; i--)
-	{
-		char		c = data[i - 1];
-
-		if (dialect->csv && (uint8_t) c == dialect->quote)
-			in_quote = !in_quote;
-		else if (c == '\n' && !in_quote)
-		{
-			size_t		slashes = 0;
-
-			while (!dialect->csv && slashes < i - 1 && data[i - 2 - slashes] == '\\')
-				slashes++;
-			if (slashes % 2 == 0)
-				return i;
-		}
-	}
-	return 0;
 }
 
 /* Fills the next chunk. */
@@ -242,7 +242,7 @@ fill_chunk(SluiceLoad *load)
 	len += got;
 	INSTR_TIME_SET_CURRENT(after);
 	INSTR_TIME_ACCUM_DIFF(sluice_report.reading, after, before);
-	cut = src->eof ? len : last_record_end(memory, len, &load->args);
+	cut = src->eof ? len : sluice_last_record_end(memory, len, &load->args);
 	pipe->rest_len = len - cut;
 	memcpy(pipe->rest, memory + cut, pipe->rest_len);
 	if (cut == 0)
@@ -259,6 +259,21 @@ fill_chunk(SluiceLoad *load)
 	pg_write_barrier();
 	pg_atomic_write_u64(&shared->filled, ++pipe->filled);
 	wake_workers(shared);
+}
+
+/*
+ * The leader does not wait while it can form a chunk itself. Where workers also
+ * read values it does not run ahead of itself by more than one: it forms without
+ * reading, and would soon have taken all chunks from them.
+ */
+static bool
+claim_for_leader(SluicePipeline *pipe, uint64 *number)
+{
+	if ((pipe->shared->session_at && pipe->own > pipe->consumed) ||
+		!claim_chunk(pipe->shared, number))
+		return false;
+	pipe->own = *number + 1;
+	return true;
 }
 
 /* Until the next chunk to be installed is formed, by whomever. */
@@ -280,9 +295,9 @@ await_chunk(SluiceLoad *load)
 		if (state == CHUNK_FORMED)
 			break;
 		if (state == CHUNK_ABANDONED)
-			sluice_form_chunk(shared, pipe->consumed, load->plan);
-		else if (claim_chunk(shared, &number))
-			sluice_form_chunk(shared, number, load->plan);
+			sluice_form_chunk(shared, pipe->consumed, load->plan, NULL);
+		else if (claim_for_leader(pipe, &number))
+			sluice_form_chunk(shared, number, load->plan, NULL);
 		else
 		{
 			(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH, -1,
@@ -335,6 +350,7 @@ install_chunk(SluiceLoad *load, SluiceChunk *chunk)
 	slice.arena = (uint8_t *) memory + CHUNK_INPUT;
 	slice.rows = (SluiceRow *) (memory + CHUNK_INPUT + CHUNK_ARENA);
 	slice.asks = (SluiceAsk *) (memory + CHUNK_INPUT + CHUNK_ARENA + CHUNK_ROWS_SIZE);
+	sluice_report.values_by_workers += chunk->values_read;
 	sluice_accept_rows(load, &slice);
 	/* The tuples lie in the chunk, which is about to be used again. */
 	sluice_flush(load);

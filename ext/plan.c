@@ -67,11 +67,15 @@ plan_enum(Oid type, SluiceColumn *column)
 	column->labels = labels;
 }
 
-/* Every value is asked of the server; of a function that wants to see NULLs, they too. */
+/*
+ * Every value is asked of the server; of a function that wants to see NULLs, they
+ * too. A domain's only wants to check them.
+ */
 static void
 plan_asked(CopyFromState cstate, Form_pg_attribute att, SluiceColumn *column)
 {
-	if (!cstate->in_functions[att->attnum - 1].fn_strict)
+	if (!cstate->in_functions[att->attnum - 1].fn_strict &&
+		!(get_typtype(att->atttypid) == TYPTYPE_DOMAIN && sluice_domain_takes_null(att->atttypid)))
 		column->not_null = true;
 }
 

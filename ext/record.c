@@ -1,9 +1,12 @@
 /*
  * Where a record ends, whether or not it is a good one: the quoting and line
  * ends of CopyReadLineText (src/backend/commands/copyfromparse.c). Where that
- * raises an error about a line end, the search goes on to the true one.
+ * raises an error about a line end, the search goes on to the true one. And
+ * where the last one of a chunk ends.
  */
 #include "load.h"
+
+#include "port/pg_bswap.h"
 
 /* What the character does to quoting (csv). */
 static void
@@ -77,4 +80,85 @@ sluice_record_end(SluiceRecordEnd *search, const SluiceDialect *dialect,
 	if (last)
 		search->lines++;
 	return last;
+}
+
+/*
+ * Where the last tuple of binary data ends that ends within data[0, len). From
+ * what is no tuple on, the trailer too, the rest goes to the server in one piece.
+ */
+static size_t
+last_tuple_end(const char *data, size_t len, size_t fields)
+{
+	size_t		at = 0;
+
+	for (;;)
+	{
+		size_t		next = at + 2;
+		uint16		count;
+
+		if (next > len)
+			return at;
+		memcpy(&count, data + at, 2);
+		if (pg_ntoh16(count) != fields)
+			return len;
+		for (size_t i = 0; i < fields; i++)
+		{
+			uint32		size;
+
+			if (len - next < 4)
+				return at;
+			memcpy(&size, data + next, 4);
+			size = pg_ntoh32(size);
+			next += 4;
+			if (size == PG_UINT32_MAX)
+				continue;		/* NULL */
+			if (size > PG_INT32_MAX)
+				return len;
+			if (len - next < size)
+				return at;
+			next += size;
+		}
+		at = next;
+	}
+}
+
+/*
+ * Where the last record ends that ends within data[0, len); 0 where none does.
+ *
+ * CSV: behind the last LF with an even number of quotes before it; a quote
+ * toggles wherever it stands. Text: behind the last LF that no backslash hides.
+ */
+size_t
+sluice_last_record_end(const char *data, size_t len, const SluicePlanArgs *args)
+{
+	const SluiceDialect *dialect = &args->dialect;
+	bool		in_quote = false;
+
+	if (dialect->binary)
+		return last_tuple_end(data, len, args->fields);
+
+	if (dialect->csv)
+	{
+		const char *end = data + len;
+
+		for (const char *q = data; (q = memchr(q, dialect->quote, end - q)) != NULL; q++)
+			in_quote = !in_quote;
+	}
+	for (size_t i = len; i > 0; i--)
+	{
+		char		c = data[i - 1];
+
+		if (dialect->csv && (uint8_t) c == dialect->quote)
+			in_quote = !in_quote;
+		else if (c == '\n' && !in_quote)
+		{
+			size_t		slashes = 0;
+
+			while (!dialect->csv && slashes < i - 1 && data[i - 2 - slashes] == '\\')
+				slashes++;
+			if (slashes % 2 == 0)
+				return i;
+		}
+	}
+	return 0;
 }

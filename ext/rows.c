@@ -95,28 +95,6 @@ next_slot(SluiceLoad *load)
 	return sluice_batch_slot(load->batch);
 }
 
-/* A value in binary form, as CopyReadBinaryAttribute of copyfromparse.c reads it. */
-static Datum
-receive(CopyFromState cstate, Form_pg_attribute att, char *bytes, uint32 len)
-{
-	int			m = att->attnum - 1;
-	StringInfoData value;
-	Datum		result;
-
-	/* A NUL follows, and the memory may be written to. */
-	value.data = bytes;
-	value.len = (int) len;
-	value.maxlen = (int) len + 1;
-	value.cursor = 0;
-	result = ReceiveFunctionCall(&cstate->in_functions[m], &value,
-								 cstate->typioparams[m], att->atttypmod);
-	if (value.cursor != value.len)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_BINARY_REPRESENTATION),
-				 errmsg("incorrect binary data format")));
-	return result;
-}
-
 /*
  * Completes a row that the core could not finish: the server's input functions
  * read what it could not, or raise their errors; then come the defaults that
@@ -141,14 +119,10 @@ complete_row(SluiceLoad *load, const SluiceSlice *slice, TupleTableSlot *slot,
 		char	   *text = (char *) slice->arena + asks[i].offset;
 
 		cstate->cur_attname = NameStr(att->attname);
-		if (cstate->opts.binary)
-			slot->tts_values[m] = receive(cstate, att, text, asks[i].len);
-		else
-		{
-			cstate->cur_attval = text;
-			slot->tts_values[m] = InputFunctionCall(&cstate->in_functions[m], text,
-													cstate->typioparams[m], att->atttypmod);
-		}
+		cstate->cur_attval = cstate->opts.binary ? NULL : text;
+		slot->tts_values[m] = sluice_read_value(&cstate->in_functions[m], cstate->opts.binary,
+												text, asks[i].len, cstate->typioparams[m],
+												att->atttypmod);
 		slot->tts_isnull[m] = false;
 		cstate->cur_attname = NULL;
 		cstate->cur_attval = NULL;

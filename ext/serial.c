@@ -24,14 +24,12 @@
 /* SEQ_LOG_VALS of sequence.c: values that are logged ahead of those in use. */
 #define LOGGED_AHEAD 32
 
-/* Whether something might look at the sequence, or draw from it, between two rows. */
-static bool
-others_may_use(Relation rel, List *volatiles)
+/* Whether the table's constraints may do something, or look at what is being done. */
+bool
+sluice_has_volatile_check(Relation rel)
 {
 	TupleConstr *constr = RelationGetDescr(rel)->constr;
 
-	if (volatiles != NIL)
-		return true;
 	for (int i = 0; constr != NULL && i < constr->num_check; i++)
 	{
 		if (contain_volatile_functions(stringToNode(constr->check[i].ccbin)))
@@ -57,7 +55,7 @@ sluice_serial_open(SluiceSerial *serial, Relation rel, List *volatiles)
 	serial->min = form->seqmin;
 	serial->max = form->seqmax;
 	/* A session's cache is nextval's own; with one it is called seldom enough. */
-	serial->blocks = form->seqcache == 1 && !others_may_use(rel, volatiles);
+	serial->blocks = form->seqcache == 1 && volatiles == NIL && !sluice_has_volatile_check(rel);
 	ReleaseSysCache(tuple);
 }
 

@@ -18,9 +18,9 @@ PGDLLEXPORT void pgsluice_worker_main(Datum arg);
 /* The chunk that this worker is at. */
 static SluiceChunk *current;
 
-/* Forms a claimed chunk with this process's own pointers. */
+/* Forms a claimed chunk with this process's own pointers; `reader` or NULL reads its values. */
 void
-sluice_form_chunk(SluiceShared *shared, uint64 number, SluicePlan *plan)
+sluice_form_chunk(SluiceShared *shared, uint64 number, SluicePlan *plan, SluiceReader *reader)
 {
 	SluiceChunk *chunk = chunk_of(shared, number);
 	char	   *memory = chunk_memory(shared, number);
@@ -45,6 +45,7 @@ sluice_form_chunk(SluiceShared *shared, uint64 number, SluicePlan *plan)
 	slice->input_len = valid;
 	slice->last = chunk->last && valid == chunk->input_len;
 	chunk->status = pgsluice_form(plan, slice);
+	chunk->values_read = reader ? sluice_read_values(reader, slice) : 0;
 	pg_write_barrier();
 	pg_atomic_write_u32(&chunk->state, CHUNK_FORMED);
 }
@@ -55,6 +56,7 @@ leave(dsm_segment *segment, Datum arg)
 {
 	SluiceShared *shared = dsm_segment_address(segment);
 
+	sluice_reader_close();
 	if (current)
 	{
 		pg_atomic_write_u32(&current->state, CHUNK_ABANDONED);
@@ -69,6 +71,7 @@ pgsluice_worker_main(Datum arg)
 	SluiceShared *shared;
 	SluicePlanArgs args;
 	SluicePlan *plan;
+	SluiceReader *reader = NULL;
 	uint32		place;
 
 	/* Not the default handler, which would end the process within the core. */
@@ -85,6 +88,8 @@ pgsluice_worker_main(Datum arg)
 	plan = sluice_make_plan(&args);
 	on_dsm_detach(segment, leave, (Datum) 0);
 	place = pg_atomic_fetch_add_u32(&shared->nworkers, 1);
+	if (shared->session_at && (reader = sluice_reader_open(shared, (int) place)) == NULL)
+		proc_exit(0);
 	shared->workers[place] = MyLatch;
 
 	for (;;)
@@ -99,13 +104,13 @@ pgsluice_worker_main(Datum arg)
 		{
 			current = chunk_of(shared, number);
 			CHECK_FOR_INTERRUPTS();
-			sluice_form_chunk(shared, number, plan);
+			sluice_form_chunk(shared, number, plan, reader);
 			current = NULL;
 			SetLatch(shared->leader);
 		}
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH, -1,
 						 PG_WAIT_EXTENSION);
 	}
-	dsm_detach(segment);
+	/* The segment goes last: a transaction lies in it. */
 	proc_exit(0);
 }

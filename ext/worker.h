@@ -5,12 +5,14 @@
  * The leader fills chunks in the order of the data and installs them in the
  * same order; in between, whoever claims a chunk forms its rows: a worker, or
  * the leader when it would have to wait. The workers touch this memory and
- * nothing else of the server: no transaction, no catalog, no relation.
+ * nothing else of the server: no transaction, no catalog, no relation. Only
+ * where values need the server's input functions, they join the leader's
+ * transaction to call them.
  */
 #ifndef PGSLUICE_WORKER_H
 #define PGSLUICE_WORKER_H
 
-#include "pgsluice.h"
+#include "load.h"
 
 #include "port/atomics.h"
 #include "storage/latch.h"
@@ -19,7 +21,7 @@
 #define CHUNK_INPUT ((Size) 256 << 10)
 #define CHUNK_ARENA ((Size) 1280 << 10)
 #define CHUNK_ROWS 16384
-#define CHUNK_ASKS 8192
+#define CHUNK_ASKS 32768
 
 typedef enum SluiceChunkState
 {
@@ -36,7 +38,19 @@ typedef struct SluiceChunk
 	uint8_t		eol;
 	SluiceStatus status;
 	SluiceSlice slice;			/* pointers are the forming process's own */
+	uint64		values_read;	/* by input functions in a worker */
 } SluiceChunk;
+
+/* A column, for a worker that reads its values. */
+typedef struct SluiceReadColumn
+{
+	Oid			function;		/* InvalidOid: the leader reads them */
+	Oid			ioparam;
+	FormData_pg_attribute att;
+} SluiceReadColumn;
+
+typedef struct SluiceSession SluiceSession;
+typedef struct SluiceReader SluiceReader;
 
 typedef struct SluiceShared
 {
@@ -54,7 +68,11 @@ typedef struct SluiceShared
 	bool		ordered;		/* this and the rest: see SluiceSlice */
 	uint32		page_longest;
 	uint32		page_reserve;
+	int			natts;			/* columns of the table */
+	int			serial;			/* the one that is left blank, or -1 */
 	Size		plan_at;		/* where the plan's arguments lie */
+	Size		columns_at;		/* SluiceReadColumn of each column */
+	Size		session_at;		/* the leader's session; 0: workers read no values */
 	Size		chunks_at;
 	Size		memory_at;		/* where the chunks' memory begins */
 } SluiceShared;
@@ -90,6 +108,22 @@ claim_chunk(SluiceShared *shared, uint64 *number)
 	return false;
 }
 
-extern void sluice_form_chunk(SluiceShared *shared, uint64 number, SluicePlan *plan);
+/* worker.c */
+extern void sluice_form_chunk(SluiceShared *shared, uint64 number, SluicePlan *plan,
+							  SluiceReader *reader);
+
+/* session.c */
+extern Size sluice_session_size(void);
+extern void sluice_session_save(SluiceSession *session);
+extern bool sluice_session_join(SluiceSession *session, int number);
+extern void sluice_session_begin(SluiceSession *session);
+
+/* readable.c */
+extern bool sluice_readable(const SluiceLoad *load, SluiceReadColumn *columns);
+
+/* reader.c */
+extern SluiceReader *sluice_reader_open(SluiceShared *shared, int number);
+extern void sluice_reader_close(void);
+extern uint64 sluice_read_values(SluiceReader *reader, SluiceSlice *slice);
 
 #endif							/* PGSLUICE_WORKER_H */

@@ -8,6 +8,7 @@ CREATE FUNCTION last_copy(
     OUT rows bigint,
     OUT rows_by_server bigint,
     OUT values_by_server bigint,
+    OUT values_by_workers bigint,
     OUT bytes bigint,
     OUT workers integer,
     OUT seconds double precision,
@@ -19,6 +20,7 @@ CREATE FUNCTION last_copy(
     OUT rejected bigint,
     OUT duplicates_skipped bigint,
     OUT duplicates_replaced bigint,
+    OUT leader_reads_because text,
     OUT fell_back_because text
 ) RETURNS SETOF record
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED

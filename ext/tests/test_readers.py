@@ -1,0 +1,261 @@
+"""Types that only the server reads, read by workers: the same rows, refusals and messages."""
+
+import os
+import signal
+import subprocess
+import unittest
+
+from .cluster import MAJOR, OnCluster, Refused, has
+from .differential import compare
+from .test_workers import wait_until, workers
+
+TYPES = """
+CREATE DOMAIN positive AS int CHECK (VALUE > 0 AND VALUE <> 13);
+CREATE DOMAIN small AS positive CHECK (VALUE < 1000000);
+CREATE DOMAIN email AS text CHECK (VALUE ~ '^[^@]+@[^@]+$' OR VALUE = 'none');
+CREATE DOMAIN given AS text NOT NULL;
+CREATE DOMAIN said AS text CHECK (VALUE IS NOT NULL);
+CREATE DOMAIN filled AS int CHECK (coalesce(VALUE, 0) < 10000);
+CREATE TYPE mood AS ENUM ('sad', 'ok');
+CREATE TYPE pair AS (a small, b text, m mood[]);
+CREATE TABLE base (a int, b text);
+CREATE FUNCTION is_good(int) RETURNS boolean IMMUTABLE PARALLEL SAFE LANGUAGE plpgsql AS 'BEGIN RETURN $1 > 0; END';
+CREATE DOMAIN good AS int CHECK (is_good(VALUE));
+CREATE FUNCTION is_any(int) RETURNS boolean VOLATILE LANGUAGE sql AS 'SELECT true';
+"""
+
+TABLE = ("CREATE TABLE t (id serial, n int, p small, e email, c pair, x base, r int4range, m mood[], d daterange,"
+         " k regtype, pt point, w tsvector, q numeric[], b text)")
+COLUMNS = "n, p, e, c, x, r, m, d, k, pt, w, q, b"
+COPY = f"COPY t ({COLUMNS}) FROM {{}} WITH (workers 2)"
+# Workers have come when the end of the data does: the leader reads the first MB alone.
+LATE = "PROGRAM $$head -c 1200000 {0}; sleep 0.1; tail -c +1200001 {0}$$ WITH (workers 2)"
+# The view's columns that tell who read what.
+SAID = "SELECT values_by_workers > 0, leader_reads_because FROM pgsluice.last_copy"
+
+
+def row(i, **other):
+    """One row in COPY's text form."""
+    null = i % 11 == 3
+    values = {
+        "n": i, "p": "\\N" if null else i + 14, "e": "\\N" if i % 7 == 2 else f"u{i}@example.org",
+        "c": f'({i + 14},"text {i}","{{sad,ok}}")' if i % 5 else '(,,)', "x": f"({i},b{i})", "r": f"[{i},{i + 9})",
+        "m": "{ok,sad,NULL}", "d": "[2024-01-02,2024-03-04)", "k": "integer", "pt": f"({i},2.5)",
+        "w": f"fat:1 rat{i}:2", "q": f"{{1.5,{i}e400}}", "b": "wide " * 900 if i % 500 == 7 else f"plain {i}",
+    }
+    values.update(other)
+    return "\t".join(str(value) for value in values.values()) + "\n"
+
+
+def rows(count):
+    """Rows of all kinds."""
+    return "".join(row(i) for i in range(count)).encode()
+
+
+class Readers(OnCluster):
+    """Workers in the leader's transaction."""
+
+    prepared = TYPES
+
+    def same(self, data, copy=COPY, table=TABLE, setup=""):
+        """The refusal that both gave, or None; no worker is left."""
+        refusal = compare(self, self.cluster, table, copy, data, setup, ordered=False)
+        self.assertTrue(wait_until(lambda: not workers(self.cluster)))
+        return refusal
+
+    def read_by_workers(self, table, copy, data, before="", after=""):
+        """Loads until workers have come in time to read something; what the load printed, and what was said.
+
+        They have more time at each attempt: the second half of the data comes later.
+        """
+        half = data.index(b"\n", len(data) // 2) + 1
+        paths = self.cluster.file("first", data[:half]), self.cluster.file("second", data[half:])
+        for attempt in range(1, 8):
+            program = f"PROGRAM 'cat {paths[0]}; sleep {0.1 * attempt:.1f}; cat {paths[1]}'"
+            out, err = self.cluster.session(
+                f"SET client_min_messages = warning; DROP TABLE IF EXISTS t CASCADE; {table}; RESET client_min_messages;"
+                f"SET pgsluice.copy = on; {before}\n{copy.format(program)};\n{after}\n{SAID};")
+            if out.splitlines()[-1] == "t|":
+                return out, err
+        self.fail(f"workers read nothing: {out} {err}")
+
+    def why(self, table, copy, data, before=""):
+        """Why the leader reads by itself."""
+        path = self.cluster.file("input", data)
+        said = self.cluster.sql(f"DROP TABLE IF EXISTS t; {table}; SET pgsluice.copy = on; {before}"
+                                f"{copy.format(repr(str(path)))}; {SAID}")
+        self.assertTrue(said.startswith("f|"), said)
+        return said[2:]
+
+    def test_rows(self):
+        """All formats; a serial column between them; constraints, partitions and what else looks at rows."""
+        data = rows(6000)
+        self.assertIsNone(self.same(data))
+        self.assertIsNone(self.same(data, COPY + " WHERE n % 3 = 0", TABLE[:-1] +
+                                    ", CHECK (n >= 0), UNIQUE (n), g int GENERATED ALWAYS AS (n + 1) STORED)"))
+        self.assertIsNone(self.same(data, COPY, TABLE + " PARTITION BY HASH (n);"
+                                    "CREATE TABLE t0 PARTITION OF t FOR VALUES WITH (MODULUS 2, REMAINDER 0);"
+                                    "CREATE TABLE t1 PARTITION OF t FOR VALUES WITH (MODULUS 2, REMAINDER 1)"))
+        self.cluster.sql(f"DROP TABLE IF EXISTS t CASCADE; {TABLE}; {COPY.format(repr(str(self.cluster.file('input', data)))).replace('workers 2', 'FORMAT text')}")
+        for form in ("csv", "binary"):
+            path = self.cluster.file("out", b"")
+            path.chmod(0o666)
+            self.cluster.sql(f"COPY t ({COLUMNS}) TO '{path}' WITH (FORMAT {form})")
+            data = path.read_bytes()
+            self.assertIsNone(self.same(data, COPY[:-1] + f", FORMAT {form})"))
+            self.cluster.sql(f"DROP TABLE IF EXISTS t CASCADE; {TABLE}; COPY t ({COLUMNS}) FROM '{path}' WITH (FORMAT {form})")
+
+    def test_workers_read(self):
+        """The view says how many values; what was loaded is whole."""
+        out, _ = self.read_by_workers(TABLE, COPY, rows(16000), after="SELECT count(*), sum(n), sum(id) FROM t;")
+        self.assertEqual(out.splitlines()[0], "16000|127992000|128008000")
+        out, _ = self.read_by_workers(TABLE, COPY, rows(16000), "BEGIN ISOLATION LEVEL REPEATABLE READ;", "COMMIT; SELECT count(*) FROM t;")
+        self.assertEqual(out.splitlines()[0], "16000")
+        for module in ("citext", "hstore"):
+            if has(module):
+                self.cluster.sql(f"CREATE EXTENSION IF NOT EXISTS {module}")
+                self.read_by_workers(f"CREATE TABLE t (a {module})", "COPY t FROM {} WITH (workers 2)", b"a=>1\n" * 500000)
+
+    def test_refusals(self):
+        """COPY's own error, wherever the row is that a worker met first."""
+        for bad in ({"p": 13}, {"e": "nobody"}, {"c": "(1,x,{glad})"}, {"k": "nosuch"}, {"n": "x", "p": "y"}):
+            with self.subTest(bad=bad):
+                data = rows(9800) + row(7, **bad).encode() + row(8, p=-5).encode() + rows(900)
+                self.assertIsNotNone(self.same(data, f"COPY t ({COLUMNS}) FROM {LATE}"))
+
+    def test_null_in_domains(self):
+        """A NULL is the domain's to refuse."""
+        for name, good in (("small", True), ("email", True), ("filled", True), ("given", False), ("said", False)):
+            with self.subTest(domain=name):
+                data = b"".join(b"%d@x\n" % i if name in ("email", "given", "said") else b"%d\n" % (i % 500 + 14) for i in range(9000))
+                refusal = self.same(data + b"\\N\n" + data, "COPY t FROM {} WITH (workers 2)", f"CREATE TABLE t (v {name})")
+                self.assertEqual(refusal is None, good)
+
+    def test_what_the_transaction_has_made(self):
+        """Types, settings and names of the leader's transaction alone."""
+        data = "".join(f"{i}\tu{i}@example.org\t[01.02.2024,0{i % 3 + 2}.03.2024)\n" for i in range(1, 33000)).encode()
+        table = ("CREATE TABLE IF NOT EXISTS t (); DROP TABLE t; DROP DOMAIN IF EXISTS count, mail; CREATE DOMAIN count AS int CHECK (VALUE < 32000);"
+                 "CREATE DOMAIN mail AS text CHECK (VALUE <> 'nobody'); CREATE TABLE t (p count, e mail, d daterange)")
+        free = "SAVEPOINT s; ALTER DOMAIN count DROP CONSTRAINT count_check;"
+        narrow = "SAVEPOINT s; ALTER DOMAIN mail ADD CHECK (VALUE <> 'u31500@example.org');"
+        for setup, refusal in (("SET datestyle = 'german, dmy';", True), ("BEGIN;" + free, False), ("BEGIN;" + free + "ROLLBACK TO s;", True),
+                               ("BEGIN;" + free + "RELEASE s;" + narrow, True), ("BEGIN;" + free + "RELEASE s;" + narrow + "ROLLBACK TO s;", False),
+                               ("BEGIN; SET LOCAL datestyle = 'iso, mdy';" + free, False)):
+            with self.subTest(setup=setup):
+                self.assertEqual(self.same(data, f"COPY t FROM {LATE}", table, setup) is not None, refusal)
+        made = ("BEGIN; CREATE DOMAIN young AS int CHECK (VALUE > 0); CREATE TEMP TABLE fresh (a young, b text);"
+                "CREATE TABLE t2 (y young, f fresh, m mood[]); ")
+        out, _ = self.read_by_workers("DROP TABLE IF EXISTS t2 CASCADE", "COPY t2 FROM {} WITH (workers 2)",
+                                      b"1\t(2,x)\t{ok}\n" * 200000, made, "SELECT count(*), sum(y), sum((f).a) FROM t2; ROLLBACK;")
+        self.assertEqual(out.splitlines()[0], "200000|200000|400000")
+
+    def test_labels_of_this_transaction(self):
+        """A label that may not be used yet, also within an array."""
+        data = b"{ok}\n" * 250000 + b"{ok,young}\n"
+        refusal = self.same(data, f"COPY t FROM {LATE}", "CREATE TABLE t (m mood[])", "BEGIN; ALTER TYPE mood ADD VALUE 'young';")
+        self.assertIn("55P04", refusal)
+
+    def test_types_of_names(self):
+        """Names are looked up along the leader's path."""
+        self.cluster.sql("CREATE SCHEMA away; CREATE TABLE away.hidden ()")
+        data = b"hidden\n" * 180000
+        table, copy = "CREATE TABLE public.t (c regclass)", f"COPY public.t FROM {LATE}"
+        self.assertIsNotNone(self.same(data, copy, table))
+        self.assertIsNone(self.same(data, copy, table, "SET search_path = public, away;"))
+        self.assertIsNone(self.same(data, copy, table, "CREATE TEMP TABLE hidden ();"))
+
+    def test_messages(self):
+        """What an input function says reaches the client, as often as by stock COPY."""
+        data = b"fat & rat\n" * 150000 + b"\n" + b"cat & rat\n" * 150000 + b"\n"
+        _, said = self.read_by_workers("CREATE TABLE t (q tsquery)", "COPY t FROM {} WITH (workers 2)", data)
+        self.assertEqual(said.count("NOTICE:"), 2, said)
+
+    def test_rejects(self):
+        """Values that are refused end no worker, and each is kept."""
+        data = "".join(row(i, p=-1) if i % 100 == 50 else row(i) for i in range(16000)).encode()
+        copy = COPY[:-1] + ", rejects_to 'bad')"
+        out, _ = self.read_by_workers(TABLE, copy, data, "CREATE TABLE IF NOT EXISTS bad (LIKE pgsluice.reject); TRUNCATE bad;",
+                                      "SELECT count(*) FROM t; SELECT count(*), min(line), max(line), min(sqlstate), min(column_name) FROM bad;")
+        self.assertEqual(out.splitlines()[:2], ["15840", "160|51|15951|23514|p"])
+
+    def test_the_leader_reads(self):
+        """What cannot be the same in a worker, and why."""
+        data = b"1\n" * 60000
+        copy = "COPY t FROM {} WITH (workers 2)"
+        self.assertIn("not parallel safe or not in C", self.why("CREATE TABLE t (g good)", copy, data))
+        self.assertIn("not parallel safe or not in C", self.why("CREATE TABLE t (g good[])", copy, b"{1}\n" * 60000))
+        self.assertIn("volatile CHECK", self.why("CREATE TABLE t (p positive CHECK (is_any(p)))", copy, data))
+        self.assertIn("partition", self.why("CREATE TABLE t (p positive) PARTITION BY RANGE (p); CREATE TABLE t0 PARTITION OF t"
+                                            " (CHECK (is_any(p))) DEFAULT", copy, data))
+        self.assertIn("serializable", self.why("CREATE TABLE t (p positive)", copy, data, "BEGIN ISOLATION LEVEL SERIALIZABLE;"))
+        self.assertEqual("", self.why("CREATE TABLE t (p int, m mood)", copy, b"1\tok\n" * 60000))
+
+    def load(self, data, count):
+        """A load that is under way."""
+        self.cluster.sql(f"DROP TABLE IF EXISTS t; {TABLE}")
+        path = self.cluster.file("input", data * count)
+        return subprocess.Popen(self.cluster.command("-c", f"SET pgsluice.copy = on; {COPY.format(repr(str(path)))}"), stderr=subprocess.PIPE)
+
+    def test_workers_end(self):
+        """Terminated or cancelled, their rows are the leader's to read."""
+        process = self.load(rows(6000), 8)
+        ended = 0
+        while process.poll() is None:
+            for pid in workers(self.cluster):
+                try:
+                    os.kill(pid, signal.SIGTERM if ended % 2 else signal.SIGINT)
+                    ended += 1
+                except ProcessLookupError:
+                    pass
+        self.assertEqual(process.wait(), 0, process.stderr.read())
+        process.stderr.close()
+        self.assertGreater(ended, 0)
+        self.assertEqual(self.cluster.sql("SELECT count(*), sum(n) FROM t"), "48000|143976000")
+
+    def test_the_leader_ends(self):
+        """Cancelled, terminated, out of time: no worker, no row, no lock."""
+        for how in ("pg_cancel_backend", "pg_terminate_backend"):
+            process = self.load(rows(6000), 20)
+            self.assertTrue(wait_until(lambda: workers(self.cluster) or process.poll() is not None))
+            self.cluster.sql(f"SELECT {how}(pid) FROM pg_stat_activity WHERE query LIKE '%COPY t (%' AND pid <> pg_backend_pid()"
+                             " AND backend_type = 'client backend'")
+            self.assertNotEqual(process.wait(), 0)
+            process.stderr.close()
+            self.assertTrue(wait_until(lambda: not workers(self.cluster)))
+            self.assertEqual(self.cluster.sql("SELECT count(*) FROM t"), "0")
+        self.assertIn("57014", self.refusal_in_time())
+
+    def refusal_in_time(self):
+        """What a statement says that has too little time."""
+        path = self.cluster.file("input", rows(6000) * 20)
+        with self.assertRaises(Refused) as refused:
+            self.cluster.sql(f"SET statement_timeout = 60; SET pgsluice.copy = on; {COPY.format(repr(str(path)))}")
+        self.assertFalse(workers(self.cluster), "they go before the statement ends")
+        return str(refused.exception)
+
+    def test_a_worker_waits_for_a_lock(self):
+        """It does so for the leader: a cancel of the leader ends both."""
+        self.cluster.sql("DROP TABLE IF EXISTS t; CREATE TABLE t (x base)")
+        path = self.cluster.file("input", b"(1,x)\n" * 300000)
+        waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND backend_type = 'pgsluice worker'"
+        with (subprocess.Popen(self.cluster.command("-f", "-"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as locker,
+              subprocess.Popen(self.cluster.command("-f", "-"), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True) as leader):
+            # The leader knows the type already, and needs no lock for it.
+            leader.stdin.write("SELECT pg_backend_pid(), '(1,x)'::base;\n")
+            leader.stdin.flush()
+            pid = leader.stdout.readline().split("|")[0]
+            locker.stdin.write("BEGIN; LOCK TABLE base; SELECT 'locked';\n")
+            locker.stdin.flush()
+            self.assertEqual(locker.stdout.readline(), "locked\n")
+            leader.stdin.write(f"SET pgsluice.copy = on; COPY t FROM '{path}' WITH (workers 1);\n")
+            leader.stdin.close()
+            self.assertTrue(wait_until(lambda: self.cluster.sql(waiting)))
+            self.cluster.sql(f"SELECT pg_cancel_backend({pid})")
+            self.assertIn("57014", leader.stderr.read())
+            self.assertTrue(wait_until(lambda: not workers(self.cluster)))
+            locker.stdin.close()
+
+
+if __name__ == "__main__":
+    unittest.main()
