@@ -38,18 +38,15 @@ pub fn in_blocks(data: &[u8], columns: i16, size: usize) -> Outcome {
     let mut splitter = TupleSplitter::new(columns);
     let (mut base, mut last) = (0, 0);
     for block in data.chunks(size) {
-        let cuts = match splitter.feed(block) {
-            Ok(cuts) => cuts,
-            Err(fault) => {
-                let tuples = splitter.line() - 1;
-                return (tuples, Some((fault, splitter.line(), splitter.column())));
-            }
-        };
+        let (cuts, fed) = splitter.feed(block);
         assert!(cuts.first <= cuts.last && cuts.last <= Some(block.len()));
         last = cuts.last.map_or(last, |cut| base + cut);
         base += block.len();
         let before = whole(&data[..last], columns);
         assert_eq!(before, (cuts.tuples, None), "a cut is where a tuple ends");
+        if let Err(fault) = fed {
+            return (cuts.tuples, Some((fault, splitter.line(), splitter.column())));
+        }
     }
     let tuples = splitter.line() - 1;
     let fault = splitter.finish().err();

@@ -272,8 +272,6 @@ fn binary(a: &SourceArguments) -> Result<FileFormat, Failure> {
         ("--null", a.null.is_some()),
         ("--default", a.default.is_some()),
         ("--encoding", a.encoding.is_some()),
-        ("--skip", a.skip > 0),
-        ("--limit", a.limit.is_some()),
     ];
     match given.iter().find(|(_, given)| *given) {
         Some((option, _)) => {

@@ -139,6 +139,12 @@ fn giants(world: &mut World) {
             "{method}"
         );
     }
+    // Passed over as a whole, however many pieces it comes in.
+    for (skip, left) in [("1", "2 3"), ("2", "3")] {
+        let passed = world.load(&[&giant, "--table", "e", "--truncate", "--skip", skip]).unwrap();
+        assert_eq!(passed["skipped"].to_string(), skip);
+        assert_eq!(world.sql("SELECT string_agg(a::text, ' ' ORDER BY a) FROM e"), left);
+    }
     bytes.extend_from_slice(b"4,\"open");
     bytes.resize(bytes.len() + (9 << 20), b'\n');
     let open = world.file("open.csv", &bytes);

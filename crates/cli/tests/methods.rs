@@ -161,11 +161,62 @@ fn staged_errors_name_what_copys_name() {
         }
         assert_eq!(world.sql("SELECT count(*) FROM t"), "0");
     }
-    // What came by a pipe is gone: the record is told by its number.
-    let output = world.run_with(
-        &["load", "-", "--table", "t", "--method", "staged", "--quiet"],
-        b"1,a,1,1\n2,b,c,1\n",
+}
+
+/// What came by a pipe cannot be read again: each chunk moves on when it has landed, and
+/// the error names the same place as COPY's.
+#[test]
+fn staged_errors_of_standard_input_name_what_copys_name() {
+    let mut world = World::new(each_major().last().unwrap());
+    world.sql("CREATE TABLE t (id int UNIQUE, name varchar(5) CHECK (name <> 'no'), n smallint)");
+    let record = |i| format!("{i},\"a\nb\",1\n").into_bytes();
+    let good: Vec<u8> = (0..60_000).flat_map(record).collect();
+    let giant = format!("-1,\"{}\nx\",1\n", "x".repeat(5 << 20));
+    for (bad, message) in [
+        ("-1,a,x\n", "invalid input syntax for type smallint"),
+        ("-1,no,1\n", "check constraint"),
+        ("59999,a,1\n", "duplicate key"),
+        ("-1,a\n", "missing data for column"),
+        (giant.as_str(), "value too long"),
+    ] {
+        let input = [&good[..], bad.as_bytes(), &good[..100]].concat();
+        let by = |method: &str| {
+            let all = ["load", "-", "--table", "t", "--quiet", "--method", method];
+            let output = world.run_with(&[&all[..], &["--indexes", "keep"]].concat(), &input);
+            assert_eq!(output.status.code(), Some(1));
+            String::from_utf8_lossy(&output.stderr).into_owned()
+        };
+        let (copy, staged) = (by("copy-csv"), by("staged"));
+        let place = format!("record 60001, byte offset {}", good.len());
+        if bad != giant {
+            assert!(copy.contains(message) && copy.contains(&place), "{copy}");
+            // The column of a missing field is in the message only, with COPY.
+            assert_eq!(staged.replace(", column n: missing", ": missing"), copy);
+        } else {
+            assert!(staged.contains(message) && staged.contains(&place), "{staged}");
+            assert!(staged.contains("line 120001, "), "{staged}");
+        }
+        assert_eq!(world.sql("SELECT count(*) FROM t"), "0");
+    }
+    let mut log = 0;
+    world.log(&mut log);
+    let arguments = ["load", "-", "--table", "t", "--quiet", "--method", "staged"];
+    assert!(world.run_with(&arguments, &good).status.success());
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "60000");
+    let said = world.log(&mut log);
+    assert!(
+        said.contains("CREATE UNLOGGED TABLE") && said.contains("INSERT INTO \"public\".\"t\"")
     );
+
+    // A statement trigger must fire once: then the record's number is all that is told.
+    world.sql(
+        "CREATE TABLE fired (n serial);
+         CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO fired DEFAULT VALUES; RETURN NULL; END $$;
+         CREATE TRIGGER f AFTER INSERT ON t EXECUTE FUNCTION f(); TRUNCATE t",
+    );
+    assert!(world.run_with(&arguments, &good).status.success());
+    assert_eq!(world.sql("SELECT count(*) FROM fired"), "1");
+    let output = world.run_with(&arguments, b"-1,a,1\n-2,b,c\n");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
         said.contains("standard input, record 2, column n: ") && said.contains("\"c\""),

@@ -355,3 +355,74 @@ fn lanes_that_wait_for_one_another_are_told_apart() {
     assert!(said.contains("another lane") || said.contains("duplicate key"), "{said}");
     assert_eq!(world.sql("SELECT count(*) FROM t"), "1");
 }
+
+/// Several files, one of them by a pattern, one compressed: each reject names its own file
+/// and its place in that; a file that is missing or damaged fails the load, and nothing is loaded.
+#[test]
+fn rejects_of_several_files() {
+    let installation = each_major().remove(0);
+    let mut world = World::new(&installation);
+    world.sql("CREATE TABLE t (a int, b text)");
+    let first = world.file("part-1.csv", b"a,b\n1,x\nbad,1\n2,y");
+    let mut zipped = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    std::io::Write::write_all(&mut zipped, b"a,b\r\nbad,2\r\n3,\"z\r\nz\"\r\nbad,3").unwrap();
+    let zipped = zipped.finish().unwrap();
+    let second = world.file("part-2.csv.gz", &zipped);
+    let last = world.file("last.csv", b"a,b\n4,x\n5,y,bad\n");
+    let (pattern, rejects) = (world.path("part-*"), world.path("rejects.csv"));
+    let reject = ["--on-error", "reject", "--reject-file", &rejects];
+    for method in ["auto", "copy-csv", "copy-binary", "insert-batch", "lanes", "staged"] {
+        remove(&rejects);
+        world.sql("TRUNCATE t");
+        let arguments = [&pattern, &last, "--table", "t", "--header", "--method", method];
+        let summary = world.load(&[&arguments[..], &reject[..]].concat()).unwrap();
+        assert_eq!((&summary["read"], &summary["rejected"]), (&8.into(), &4.into()), "{method}");
+        assert_eq!(world.sql("SELECT string_agg(a::text, ' ' ORDER BY a) FROM t"), "1 2 3 4");
+        let mut told: Vec<_> = side(&rejects)
+            .iter()
+            .map(|r| {
+                let n = |key: &str| r[key].as_u64().unwrap();
+                let place = (n("record"), n("line"), n("offset"), n("length"));
+                (r["file"].as_str().unwrap().to_owned(), place)
+            })
+            .collect();
+        told.sort();
+        let mut expected = vec![
+            (first.clone(), (2, 3, 8, 6)),
+            (second.clone(), (1, 2, 5, 7)),
+            (second.clone(), (3, 5, 22, 5)),
+            (last.clone(), (2, 3, 8, 8)),
+        ];
+        expected.sort();
+        assert_eq!(told, expected, "{method}");
+        // Loadable as it stands, though the lines of the files end differently.
+        let kept = fs::read(&rejects).unwrap();
+        if method != "lanes" {
+            assert_eq!(kept, b"a,b\nbad,1\nbad,2\nbad,3\n5,y,bad\n", "{method}");
+        }
+        let again = world.path("again.csv");
+        remove(&again);
+        let arguments = [&rejects, "--table", "t", "--header", "--on-error", "reject"];
+        let summary = world.load(&[&arguments[..], &["--reject-file", &again]].concat()).unwrap();
+        assert_eq!(summary["rejected"], 4, "{method}");
+        let ragged = side(&again).iter().filter(|r| r["sqlstate"] == "22P04").count();
+        assert_eq!(ragged, 1, "{method}: lines that end alike");
+        assert_eq!(fs::read(&again).unwrap(), kept);
+    }
+    world.sql("TRUNCATE t");
+    for (name, bytes, message) in [
+        ("part-3.csv.gz", &zipped[..zipped.len() - 12], "is it whole?"),
+        ("part-3.csv.gz", &b"b,a\n1,2\n"[..], "the header differs"),
+    ] {
+        remove(&rejects);
+        world.file(name, bytes);
+        let arguments = [&pattern, "--table", "t", "--header", "--method", "auto"];
+        let said = world.load(&[&arguments[..], &reject[..]].concat()).unwrap_err();
+        assert!(said.contains(name) && said.contains(message), "{said}");
+        assert_eq!(world.sql("SELECT count(*) FROM t"), "0");
+    }
+    remove(&rejects);
+    let arguments = [&first, "no-such.csv", "--table", "t"];
+    let said = world.load(&[&arguments[..], &reject[..]].concat()).unwrap_err();
+    assert!(said.contains("no-such.csv") && !fs::exists(&rejects).unwrap(), "{said}");
+}

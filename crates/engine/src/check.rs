@@ -38,14 +38,14 @@ pub struct Checked {
 ///
 /// # Errors
 ///
-/// The check could not be made. In PGCOPY files the first bad record is an error.
+/// The check could not be made, or a PGCOPY file cannot be read on.
 pub fn check(options: &Options, watch: &Watch, tell: Listener) -> Result<Checked, Error> {
     run(options, watch, tell).map_err(|e| watch.told(e))
 }
 
 fn run(options: &Options, watch: &Watch, tell: Listener) -> Result<Checked, Error> {
     watch.phase(0);
-    let reader = Reader::open(&options.input)?;
+    let mut reader = Reader::open(&options.input)?;
     watch.progress.total_bytes.set(reader.total_bytes());
     let mut conn = watch.connect(&options.target.url)?;
     watch.phase(1);
@@ -57,15 +57,16 @@ fn run(options: &Options, watch: &Watch, tell: Listener) -> Result<Checked, Erro
     plan.discard = true;
     plan.before.clear();
     let plan = Arc::new(plan);
+    reader.read_as(&plan.layout);
 
     watch.phase(2);
-    let rejects = plan.dialect.is_some().then(|| Arc::new(Rejects::told(tell)));
+    let rejects = Some(Arc::new(Rejects::told(tell)));
     let lanes = open_lanes(conn, &plan, &options, watch, &rejects)?;
     let (through, mut lanes) = pipeline::run(reader, &plan, lanes, &watch.progress, &watch.stop)?;
     let good = total(&lanes).rows;
     let bad = rejects.map_or(Ok(0), |rejects| rejects.close(through.records))?;
     lanes[0].conn.exec("ROLLBACK")?;
-    let records = if plan.dialect.is_some() { through.records } else { good };
+    let records = through.records;
     let kept_back = records.checked_sub(good + bad).filter(|n| *n == 0 || plan.may_drop_rows);
     let Some(kept_back) = kept_back else {
         return Err(Error::new(format!(
@@ -110,7 +111,6 @@ fn scratch_options(options: &Options, target: &Plan) -> Options {
     if options.input.header != Header::None {
         options.input.header = Header::Ignore;
     }
-    let text = target.dialect.is_some();
-    options.rejects = text.then(|| RejectOptions { file: PathBuf::new(), limit: Limit::None });
+    options.rejects = Some(RejectOptions { file: PathBuf::new(), limit: Limit::None });
     options
 }

@@ -1,7 +1,7 @@
 //! Files to PGCOPY, the binary form of COPY, with or without a server.
 
 use crate::error::{shown, Error, Place};
-use crate::input::{Chunk, Counts, Part, Reader};
+use crate::input::{Chunk, Counts, Layout, Part, Reader};
 use crate::load;
 use crate::options::{FileFormat, InputOptions, Options};
 use pgsluice_core::error::Refusal;
@@ -101,7 +101,8 @@ impl Converter<'_> {
         }
         if let Err(bad) = valid_utf8(&chunk.bytes) {
             let line = 1 + memchr::memchr_iter(b'\n', &chunk.bytes[..bad.offset]).count() as u64;
-            let (records, start, _) = chunk.record_of_line(self.dialect, line);
+            let (records, start, _) =
+                chunk.record_of_line(&Layout::Lines(self.dialect.clone()), line);
             return Err(Error::new(bad.message()).at(place(records, line, start)));
         }
         let csv = self.dialect.format == Format::Csv;

@@ -68,8 +68,8 @@ impl Encoder {
     /// Prepares a chunk; `free` is memory to use.
     pub fn prepare(&mut self, chunk: Chunk, free: Vec<u8>) -> Prepared {
         let plan = self.plan.clone();
-        let Some(dialect) = &plan.dialect else {
-            let counts = Counts::default();
+        let Some(dialect) = plan.dialect() else {
+            let counts = chunk.count(&plan.layout);
             return Prepared { chunk: Arc::new(chunk), body: Body::AsIs, counts, fault: None };
         };
         let fault = self.first_fault(&chunk, dialect);
@@ -84,7 +84,7 @@ impl Encoder {
             Wire::AsIs | Wire::Insert(_) => None,
         };
         let (body, counts) = done.unwrap_or_else(|| {
-            let counts = chunk.count(dialect);
+            let counts = chunk.count(&plan.layout);
             let whole = chunk.part == Part::Whole;
             let guarded = guard(&chunk.bytes, chunk.eol, dialect, plan.major).filter(|_| whole);
             (guarded.map_or(Body::AsIs, Body::Guarded), counts)
@@ -109,7 +109,7 @@ impl Encoder {
     /// Whether the chunk's characters are what the core takes them for.
     fn readable(&self, chunk: &Chunk) -> bool {
         // Escapes such as \xe9 are bytes of the database's encoding, whatever the file's is.
-        let escapes = self.plan.dialect.as_ref().is_some_and(|d| d.format == Format::Text);
+        let escapes = self.plan.dialect().is_some_and(|d| d.format == Format::Text);
         if escapes
             && self.plan.server_encoding != "UTF8"
             && memchr::memchr(b'\\', &chunk.bytes).is_some()
@@ -150,7 +150,7 @@ pub(crate) fn rewritten(
     out: &mut Vec<u8>,
 ) -> Option<Counts> {
     out.clear();
-    let dialect = plan.dialect.as_ref()?;
+    let dialect = plan.dialect()?;
     each_record(chunk, dialect, record, |record| rewrite::record(plan, &chunk.bytes, record, out))
 }
 

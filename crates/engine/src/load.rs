@@ -3,11 +3,11 @@
 use crate::advice::advice;
 use crate::around::{self, Around};
 use crate::error::{Error, Place};
-use crate::input::{locate, Reader};
-use crate::options::{Method, Options};
+use crate::input::{can_be_read_again, locate, Layout, Reader};
+use crate::options::{FileFormat, Method, Options};
 use crate::pipeline::{self, Stop, Through};
 use crate::plan::{self, InputFacts, Plan};
-use crate::reject::{RejectFile, Rejects};
+use crate::reject::{RejectFile, RejectForm, Rejects};
 use crate::report::{Progress, Seconds, Summary};
 use crate::session::circumstances::circumstances;
 use crate::session::conn::{Canceller, Conn};
@@ -15,7 +15,6 @@ use crate::session::lane::{Lane, LaneCounts};
 use crate::session::siblings::Siblings;
 use crate::session::surroundings::Indexes;
 use crate::session::{staged, transaction};
-use pgsluice_core::scan::Dialect;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -104,7 +103,7 @@ fn run(options: &Options, watch: &Watch, planned: &dyn Fn(&Plan)) -> Result<Summ
     let wal_start = transaction::wal_position(&mut conn);
     transaction::begin(&mut conn, options)?;
     let plan = Arc::new(make_plan(&mut conn, &reader, options, true)?);
-    reader.read_as(&plan.dialect);
+    reader.read_as(&plan.layout);
     planned(&plan);
     let around = Around::take_down(&mut conn, &plan, options, watch)?;
     let rows = execute(conn, reader, &plan, &around, options, watch, &mut clock);
@@ -197,8 +196,8 @@ fn rows(
     let mut counts = total(&lanes);
     check_counts(plan, &through, &counts, rejected)?;
     if let Some(landing) = &plan.landing {
-        if options.rejects.is_none() {
-            let place = |record| through.place(record, options, plan.dialect.as_ref());
+        if options.rejects.is_none() && !plan.lands_by_chunk {
+            let place = |record| through.place(record, options, &plan.layout);
             let conn = &mut lanes[0].conn;
             counts.rows = staged::convert(conn, plan, landing, counts.rows, &place)?;
         }
@@ -234,6 +233,7 @@ pub(crate) fn make_plan(
         header: reader.header().cloned(),
         names: new.as_ref().map(|n| n.names.clone()),
         bytes: reader.total_bytes(),
+        again: can_be_read_again(&options.input),
         compressed: reader.compression().is_some(),
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -283,8 +283,11 @@ pub(crate) fn open_lanes(
 fn rejects(reader: &Reader, options: &Options) -> Result<Option<Arc<Rejects>>, Error> {
     let Some(wanted) = &options.rejects else { return Ok(None) };
     let name = wanted.file.display().to_string();
-    let header = reader.header().map(|h| h.bytes.as_slice());
-    let file = RejectFile::create(&wanted.file, header).map_err(|e| {
+    let form = match &options.input.format {
+        FileFormat::Delimited(_) => RejectForm::Lines(reader.header().map(|h| h.bytes.as_slice())),
+        FileFormat::Binary => RejectForm::Tuples,
+    };
+    let file = RejectFile::create(&wanted.file, form).map_err(|e| {
         let error = Error::io("create the reject file", &name, &e);
         match e.kind() {
             std::io::ErrorKind::AlreadyExists => error
@@ -330,10 +333,9 @@ fn check_counts(
     counts: &LaneCounts,
     rejected: u64,
 ) -> Result<(), Error> {
-    let counted = plan.dialect.is_some();
     let accounted = counts.rows + rejected;
     let lost = through.records != accounted && !plan.may_drop_rows;
-    if counted && (lost || accounted > through.records) {
+    if lost || accounted > through.records {
         return Err(Error::new(format!(
             "{} records were read, the server took {} rows, {rejected} were rejected; rolled back",
             through.records, counts.rows
@@ -372,8 +374,7 @@ fn commit(lanes: &mut [Lane], plan: &Plan, options: &Options) -> Result<u64, Err
 
 fn summarise(options: &Options, plan: &Plan, done: &Done, watch: &Watch, clock: &Clock) -> Summary {
     let (through, counts) = (&done.through, &done.counts);
-    // PGCOPY files are not parsed: their rows are counted by the server.
-    let records = if plan.dialect.is_some() { through.records } else { counts.rows };
+    let records = through.records;
     let bytes = watch.progress.bytes.get();
     let total = clock.total();
     let steps = plan.made.iter().chain(&plan.before).chain(&plan.after).chain(&done.steps);
@@ -413,12 +414,12 @@ fn summarise(options: &Options, plan: &Plan, done: &Done, watch: &Watch, clock: 
 
 impl Through {
     /// Where the record of this number (from 1, over all files) is.
-    fn place(&self, mut record: u64, options: &Options, dialect: Option<&Dialect>) -> Place {
+    fn place(&self, mut record: u64, options: &Options, layout: &Layout) -> Place {
         for (source, (passed, records)) in self.by_file.iter().enumerate() {
             if record <= *records {
                 let record = passed + record;
                 let file = options.input.sources.get(source).map_or(String::new(), |s| s.name());
-                let found = dialect.and_then(|d| locate(&options.input, d, source, record));
+                let found = locate(&options.input, layout, source, record);
                 let (line, offset) = found.unzip();
                 return Place { file, record: Some(record), line, offset, ..Place::default() };
             }

@@ -119,14 +119,21 @@ fn finish(
 ) -> Result<(Through, Vec<Lane>), Error> {
     // The input may have failed: then the lanes must not finish as if it had ended.
     let read = if collected { reading.join().unwrap_or_else(|_| Err(panicked())) } else { Ok(()) };
-    if read.is_err() {
+    // What the file has against a record comes after what the server has against earlier ones.
+    let of_a_record = read.as_ref().is_err_and(|e| e.place().is_some());
+    if read.is_err() && !of_a_record {
         stop.set();
     }
     let mut lanes = Vec::new();
     let mut failed = Vec::new();
     for lane in running {
         match lane.join().unwrap_or_else(|_| Err(panicked())) {
-            Ok(lane) => lanes.push(lane),
+            Ok(mut lane) => {
+                if of_a_record && !lane.in_piece() {
+                    failed.extend(lane.finish().err());
+                }
+                lanes.push(lane);
+            }
             Err(error) => failed.push(error),
         }
     }
@@ -135,6 +142,7 @@ fn finish(
     let first = failed.into_iter().next();
     let error = match (read, first) {
         (_, first) if user_stop.is_set() => Some(first.unwrap_or_else(Error::cancelled)),
+        (Err(_), Some(first)) if of_a_record => Some(first),
         (Err(error), _) => Some(error),
         (_, None) if !collected => Some(Error::new("the load stopped before the end of the input")),
         (_, first) => first,

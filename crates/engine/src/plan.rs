@@ -1,7 +1,7 @@
 //! What will be done and why: a pure function of facts and options.
 
 use crate::error::{Error, Place};
-use crate::input::HeaderLine;
+use crate::input::{HeaderLine, Layout};
 use crate::mapping;
 use crate::options::{FileFormat, Method, Options};
 use crate::session::catalog::{ServerFacts, TableFacts};
@@ -23,6 +23,8 @@ pub struct InputFacts {
     pub names: Option<Vec<String>>,
     /// bytes of all files as they are on disk; 0 where nobody knows
     pub bytes: u64,
+    /// the files can be read a second time
+    pub again: bool,
     /// some file is compressed
     pub compressed: bool,
 }
@@ -46,8 +48,8 @@ pub struct Plan {
     pub columns: Vec<String>,
     /// how records are encoded
     pub shape: RowShape,
-    /// the file's form; `None` for PGCOPY
-    pub dialect: Option<Dialect>,
+    /// the file's form
+    pub layout: Layout,
     /// everything must go in one statement, since triggers count them
     pub one_statement: bool,
     /// `COPY … WITH (FREEZE)`
@@ -82,6 +84,9 @@ pub struct Plan {
     pub required: bool,
     /// with `staged`: where the records land first
     pub landing: Option<Landing>,
+    /// with `staged`: each chunk moves on when it has landed, since the files cannot be
+    /// read again for the place of a record
+    pub lands_by_chunk: bool,
     /// lanes are committed together, by two-phase commit
     pub two_phase: bool,
     /// what is done with indexes, foreign keys and triggers, one line for each
@@ -94,6 +99,11 @@ impl Plan {
     /// Whether what precedes the rows is committed before them.
     pub fn commits_first(&self) -> bool {
         self.method == Method::Insert || self.lanes > 1
+    }
+
+    /// The rules of CSV or of the text format, if the file is of these.
+    pub fn dialect(&self) -> Option<&Dialect> {
+        self.layout.dialect()
     }
 
     /// The columns as a COPY statement lists them.
@@ -124,14 +134,15 @@ pub fn plan(
     check_kind(table)?;
     let columns = mapping::columns(input, table, options)?;
     let shape = shape(&columns, server, table, options);
-    let dialect = match &options.input.format {
+    let layout = match &options.input.format {
         FileFormat::Delimited(dialect) => {
-            Some(dialect.clone().on_server(server.major(), server.encoding == "UTF8"))
+            Layout::Lines(dialect.clone().on_server(server.major(), server.encoding == "UTF8"))
         }
-        FileFormat::Binary => None,
+        // No table has more columns than that.
+        FileFormat::Binary => Layout::Tuples(i16::try_from(columns.len()).unwrap_or(i16::MAX)),
     };
     let choice = choose(input, server, table, options, &shape)?;
-    let wire = passable(choice.wire, dialect.as_ref(), &shape, server, options)?;
+    let wire = passable(choice.wire, layout.dialect(), &shape, server, options)?;
     let mut plan = Plan {
         method: choice.method,
         reason: choice.reason,
@@ -141,7 +152,7 @@ pub fn plan(
         relation: table.name.clone(),
         columns,
         shape,
-        dialect,
+        layout,
         one_statement: table.statement_triggers(),
         // FREEZE does not work within the savepoints that rejects need.
         freeze: choice.freeze && options.rejects.is_none(),
@@ -162,13 +173,18 @@ pub fn plan(
         private: table.private && choice.method == Method::Extension,
         required: target.method == Method::Extension,
         landing: None,
+        lands_by_chunk: false,
         two_phase: false,
         around: Vec::new(),
         notes: Vec::new(),
     };
     steps(&mut plan, table, options)?;
-    judge(&mut plan, table, options)?;
+    judge(&mut plan, table, options);
     around_lanes(&mut plan, server, table, options, cores);
+    let stops_unread = !input.again && options.rejects.is_none();
+    // A statement trigger must fire once, and a row may refer to one further down.
+    plan.lands_by_chunk =
+        plan.landing.is_some() && stops_unread && !plan.one_statement && !table.refers_to_itself;
     Ok(plan)
 }
 
@@ -278,6 +294,7 @@ fn refuse(server: &ServerFacts, options: &Options) -> Result<(), Error> {
             | Method::CopyFresh
             | Method::Unlogged
             | Method::UnloggedLogged
+            | Method::Lanes
     );
     if binary_file && !takes_binary {
         return Err(Error::new(format!("a binary file cannot be loaded by {asked}"))
@@ -375,12 +392,8 @@ fn steps(plan: &mut Plan, table: &TableFacts, options: &Options) -> Result<(), E
 }
 
 /// What it means that refused records are rejected.
-fn judge(plan: &mut Plan, table: &TableFacts, options: &Options) -> Result<(), Error> {
-    let Some(rejects) = &options.rejects else { return Ok(()) };
-    if plan.dialect.is_none() {
-        return Err(Error::new("records of a binary file cannot be rejected one by one")
-            .with_hint("convert the file to CSV, or take --on-error stop"));
-    }
+fn judge(plan: &mut Plan, table: &TableFacts, options: &Options) {
+    let Some(rejects) = &options.rejects else { return };
     plan.notes.push(format!(
         "refused records go to {} (limit {}); each chunk is a COPY within a savepoint",
         rejects.file.display(),
@@ -400,7 +413,6 @@ fn judge(plan: &mut Plan, table: &TableFacts, options: &Options) -> Result<(), E
     if plan.method == Method::CopyFresh {
         plan.notes.push("without FREEZE, which does not work within savepoints".into());
     }
-    Ok(())
 }
 
 /// Why several connections would not judge the rows as one does: none of them

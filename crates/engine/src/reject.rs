@@ -5,11 +5,13 @@
 //! record where it stood and why it was refused.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use crate::error::Error;
+use pgsluice_core::scan::Eol;
+use pgsluice_core::sink::{HEADER, TRAILER};
 use serde::Serialize;
 
 /// How many rejects a load bears.
@@ -89,22 +91,34 @@ pub struct Reject {
     pub detail: Option<String>,
 }
 
+/// What the reject file is, as the files are whose records it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RejectForm<'a> {
+    /// lines, behind the source's header line, if it had one
+    Lines(Option<&'a [u8]>),
+    /// tuples between the header and the trailer of PGCOPY
+    Tuples,
+}
+
 /// The two files, open for writing.
 #[derive(Debug)]
 pub struct RejectFile {
     path: PathBuf,
+    /// what its lines end with: as those of the header, or of the first record
+    eol: Option<Vec<u8>>,
+    lines: bool,
     records: BufWriter<File>,
     side: BufWriter<File>,
 }
 
 impl RejectFile {
-    /// Creates `path` and `path.jsonl`, and writes the source's header line, if any.
+    /// Creates `path` and `path.jsonl`, and writes what precedes the records.
     ///
     /// # Errors
     ///
     /// Either file exists already ([`io::ErrorKind::AlreadyExists`]: nothing is
     /// ever overwritten) or cannot be written. Neither file is left behind.
-    pub fn create(path: &Path, header: Option<&[u8]>) -> io::Result<RejectFile> {
+    pub fn create(path: &Path, form: RejectForm) -> io::Result<RejectFile> {
         let new = |path: &Path| OpenOptions::new().write(true).create_new(true).open(path);
         let records = new(path)?;
         let side = match new(&side_path(path)) {
@@ -117,11 +131,15 @@ impl RejectFile {
         };
         let mut file = RejectFile {
             path: path.to_owned(),
+            eol: None,
+            lines: form != RejectForm::Tuples,
             records: BufWriter::new(records),
             side: BufWriter::new(side),
         };
-        if let Some(header) = header {
-            file.put_record(header)?;
+        match form {
+            RejectForm::Lines(Some(header)) => file.put_record(header, Eol::Unknown)?,
+            RejectForm::Lines(None) => {}
+            RejectForm::Tuples => file.records.write_all(HEADER)?,
         }
         Ok(file)
     }
@@ -131,14 +149,15 @@ impl RejectFile {
         &self.path
     }
 
-    /// Adds a record: its original bytes to the one file, its story to the other.
+    /// Adds a record: its original bytes to the one file, its story to the other. The
+    /// lines of its source end with `eol`.
     ///
     /// # Errors
     ///
     /// The disk is full or the file cannot be written: the load must fail then,
     /// since a reject that is kept nowhere would be lost.
-    pub fn add(&mut self, reject: &Reject, bytes: &[u8]) -> io::Result<()> {
-        self.put_record(bytes)?;
+    pub fn add(&mut self, reject: &Reject, bytes: &[u8], eol: Eol) -> io::Result<()> {
+        self.put_record(bytes, eol)?;
         self.describe(reject)
     }
 
@@ -147,24 +166,31 @@ impl RejectFile {
     /// # Errors
     ///
     /// As [`RejectFile::add`], or the record cannot be read.
-    pub fn add_from(&mut self, reject: &Reject, bytes: &mut impl io::Read) -> io::Result<()> {
-        let mut block = vec![0; 1 << 16];
-        let mut ended = false;
-        loop {
-            let got = bytes.read(&mut block)?;
-            let Some(last) = block[..got].last() else { break };
-            ended = matches!(last, b'\n' | b'\r');
-            self.records.write_all(&block[..got])?;
-        }
-        if !ended {
-            self.records.write_all(b"\n")?;
-        }
-        self.describe(reject)
+    pub fn add_from(
+        &mut self,
+        reject: &Reject,
+        bytes: &mut impl io::Read,
+        eol: Eol,
+    ) -> io::Result<()> {
+        // All but what may be its line end.
+        io::copy(&mut bytes.take(reject.length.saturating_sub(2)), &mut self.records)?;
+        let mut tail = Vec::new();
+        bytes.take(2).read_to_end(&mut tail)?;
+        self.add(reject, &tail, eol)
     }
 
     fn describe(&mut self, reject: &Reject) -> io::Result<()> {
         serde_json::to_writer(&mut self.side, reject)?;
         self.side.write_all(b"\n")
+    }
+
+    /// Writes what follows the last record. PGCOPY that breaks off before that, as
+    /// in a load that fails, is read all the same.
+    fn end(&mut self) -> io::Result<()> {
+        if self.lines {
+            return Ok(());
+        }
+        self.records.write_all(TRAILER)
     }
 
     /// Makes everything durable. Called before the commit that leaves the rejects out.
@@ -186,14 +212,37 @@ impl RejectFile {
         Error::io("write", &self.path.display().to_string(), error)
     }
 
-    /// A record that ended with the file may lack its line end: the next one must not run into it.
-    fn put_record(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.records.write_all(bytes)?;
-        if matches!(bytes.last(), Some(b'\n' | b'\r')) {
-            return Ok(());
+    /// A record that ended with the file may lack its line end: the next one must not
+    /// run into it. Those of several files may end differently, which COPY would refuse
+    /// in one: the end of the file's own lines becomes that of this file. Any other end
+    /// is the record's own fault and stays.
+    fn put_record(&mut self, bytes: &[u8], eol: Eol) -> io::Result<()> {
+        if !self.lines {
+            return self.records.write_all(bytes);
         }
-        self.records.write_all(b"\n")
+        let end = end_of(bytes);
+        let own: &[u8] = match eol {
+            Eol::Nl => b"\n",
+            Eol::Cr => b"\r",
+            Eol::CrNl => b"\r\n",
+            Eol::Unknown if end.is_empty() => b"\n",
+            Eol::Unknown => end,
+        };
+        let wanted = self.eol.get_or_insert_with(|| own.to_vec());
+        let of_its_own = !end.is_empty() && end != own;
+        self.records.write_all(&bytes[..bytes.len() - end.len()])?;
+        self.records.write_all(if of_its_own { end } else { wanted })
     }
+}
+
+/// The line end of a record, if it has one.
+fn end_of(bytes: &[u8]) -> &[u8] {
+    let length = match bytes {
+        [.., b'\r', b'\n'] => 2,
+        [.., b'\r' | b'\n'] => 1,
+        _ => 0,
+    };
+    &bytes[bytes.len() - length..]
 }
 
 /// Takes the story of each rejected record, where no file keeps it.
@@ -235,8 +284,8 @@ impl Rejects {
     /// # Errors
     ///
     /// The files cannot be written, or the limit is exceeded.
-    pub fn add(&self, reject: &Reject, bytes: &[u8]) -> Result<(), Error> {
-        self.put(reject, |file| file.add(reject, bytes))
+    pub fn add(&self, reject: &Reject, bytes: &[u8], eol: Eol) -> Result<(), Error> {
+        self.put(reject, |file| file.add(reject, bytes, eol))
     }
 
     /// Takes a record that is too long to be held.
@@ -244,8 +293,13 @@ impl Rejects {
     /// # Errors
     ///
     /// As [`Rejects::add`], or the record cannot be read.
-    pub fn add_from(&self, reject: &Reject, bytes: &mut impl io::Read) -> Result<(), Error> {
-        self.put(reject, |file| file.add_from(reject, bytes))
+    pub fn add_from(
+        &self,
+        reject: &Reject,
+        bytes: &mut impl io::Read,
+        eol: Eol,
+    ) -> Result<(), Error> {
+        self.put(reject, |file| file.add_from(reject, bytes, eol))
     }
 
     fn put(
@@ -294,7 +348,7 @@ impl Rejects {
     pub fn close(&self, read: u64) -> Result<u64, Error> {
         let (keep, rejected) = &mut *self.lock();
         if let Keep::Files(file) = keep {
-            file.sync().map_err(|e| file.failed(&e))?;
+            file.end().and_then(|()| file.sync()).map_err(|e| file.failed(&e))?;
         }
         if self.limit.exceeded_at_end(*rejected, read) {
             return Err(self.too_many(keep, *rejected));
@@ -357,6 +411,14 @@ pub fn is_of_the_record(sqlstate: &str) -> bool {
     matches!(sqlstate.get(..2), Some("22" | "23" | "44")) || matches!(sqlstate, "P0001" | "54000")
 }
 
+/// Whether a type's `recv` function may have raised an error with this SQLSTATE over
+/// the bytes of a value: too few of them (`pq_getmsgint`, protocol violation),
+/// another element type (`array_recv`), an unknown version (`jsonb_recv`, internal).
+/// Only where the server names the value that it was reading.
+pub fn is_of_a_binary_value(sqlstate: &str) -> bool {
+    matches!(sqlstate, "08P01" | "42804" | "XX000")
+}
+
 /// Whether an error with this SQLSTATE may be some record's fault, so that it is
 /// worth looking for the record before the load fails: a trigger may raise
 /// anything. What befalls connection, transaction or server is nobody's fault.
@@ -390,13 +452,13 @@ mod tests {
         std::fs::create_dir_all(&dir).unwrap();
         let path = dir.join("bad.csv");
         std::fs::write(side_path(&path), "kept").unwrap();
-        let error = RejectFile::create(&path, None).unwrap_err();
+        let error = RejectFile::create(&path, RejectForm::Lines(None)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
         assert!(!path.exists());
         assert_eq!(std::fs::read_to_string(side_path(&path)).unwrap(), "kept");
         std::fs::remove_file(side_path(&path)).unwrap();
 
-        let mut file = RejectFile::create(&path, Some(b"a,b\r\n")).unwrap();
+        let mut file = RejectFile::create(&path, RejectForm::Lines(Some(b"a,b\r\n"))).unwrap();
         let reject = Reject {
             file: "x.csv".into(),
             record: 7,
@@ -408,10 +470,10 @@ mod tests {
             message: "invalid input syntax for type integer: \"\n\"".into(),
             detail: None,
         };
-        file.add(&reject, b"1,\xff").unwrap();
-        file.add(&reject, b"2,\"\n\"\n").unwrap();
+        file.add(&reject, b"1,\xff", Eol::CrNl).unwrap();
+        file.add(&reject, b"2,\"\n\"\n", Eol::Nl).unwrap();
         file.sync().unwrap();
-        assert_eq!(std::fs::read(&path).unwrap(), b"a,b\r\n1,\xff\n2,\"\n\"\n");
+        assert_eq!(std::fs::read(&path).unwrap(), b"a,b\r\n1,\xff\r\n2,\"\n\"\r\n");
         let side = std::fs::read_to_string(side_path(&path)).unwrap();
         let lines: Vec<serde_json::Value> =
             side.lines().map(|l| serde_json::from_str(l).unwrap()).collect();

@@ -238,13 +238,17 @@ impl TupleSplitter {
         begun.then(|| (self.columns - self.left - 1) as usize)
     }
 
-    /// The next bytes of the stream.
-    ///
-    /// # Errors
-    ///
-    /// What the server would say.
-    pub fn feed(&mut self, block: &[u8]) -> Result<TupleCuts, Corrupt> {
+    /// The next bytes of the stream. The second value is what the server would
+    /// say; the cuts before it hold all the same, and nothing is to be fed after it.
+    pub fn feed(&mut self, block: &[u8]) -> (TupleCuts, Result<(), Corrupt>) {
         let mut cuts = TupleCuts::default();
+        let followed = self.follow(block, &mut cuts);
+        cuts.tuples = self.tuples;
+        cuts.ended = self.expect == Expect::Nothing;
+        (cuts, followed)
+    }
+
+    fn follow(&mut self, block: &[u8], cuts: &mut TupleCuts) -> Result<(), Corrupt> {
         let mut at = 0;
         loop {
             match self.expect {
@@ -259,13 +263,13 @@ impl TupleSplitter {
                         return Err(Corrupt::FieldCount { found, expected: self.columns });
                     }
                     self.left = found;
-                    self.next_field(at, &mut cuts);
+                    self.next_field(at, cuts);
                 }
                 Expect::Size => {
                     let Some(size) = self.number::<4>(block, &mut at) else { break };
                     match field_size(i32::from_be_bytes(size))? {
                         Some(size) => self.expect = Expect::Value(size),
-                        None => self.next_field(at, &mut cuts),
+                        None => self.next_field(at, cuts),
                     }
                 }
                 Expect::Value(size) => {
@@ -275,15 +279,13 @@ impl TupleSplitter {
                     if there < size {
                         break;
                     }
-                    self.next_field(at, &mut cuts);
+                    self.next_field(at, cuts);
                 }
                 Expect::Nothing if at < block.len() => return Err(Corrupt::AfterTrailer),
                 Expect::Nothing => break,
             }
         }
-        cuts.tuples = self.tuples;
-        cuts.ended = self.expect == Expect::Nothing;
-        Ok(cuts)
+        Ok(())
     }
 
     /// The stream is over.

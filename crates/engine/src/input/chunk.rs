@@ -1,6 +1,7 @@
 //! A run of whole records, with the facts that errors are reported by.
 
-use pgsluice_core::scan::{Dialect, Eol, Format, Next, Record, Scanner};
+use super::records::{Layout, Records};
+use pgsluice_core::scan::{Dialect, Eol, Format, Record, Scanner};
 
 /// What a chunk holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,7 +14,7 @@ pub enum Part {
     LastPiece,
 }
 
-/// Records and lines, counted as COPY counts them.
+/// Records and lines, counted as COPY counts them: a tuple of PGCOPY is a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// records
@@ -56,93 +57,96 @@ impl Chunk {
         Scanner::new(&self.bytes, true, dialect, self.eol)
     }
 
+    /// What the file's lines end with, as far as it is known when the chunk is.
+    pub fn line_end(&self, layout: &Layout) -> Eol {
+        let Some(dialect) = layout.dialect().filter(|_| self.eol == Eol::Unknown) else {
+            return self.eol;
+        };
+        let mut scanner = self.scanner(dialect);
+        // A fault is somebody else's to report.
+        let _ = scanner.next(&mut Record::default());
+        scanner.eol()
+    }
+
+    /// The chunk's records.
+    pub fn records<'c>(&'c self, layout: &'c Layout) -> Records<'c> {
+        Records::new(self, layout)
+    }
+
     /// Counts records and lines without looking into the fields, where that
     /// can be told from the line ends alone.
-    pub fn count(&self, dialect: &Dialect) -> Counts {
+    pub fn count(&self, layout: &Layout) -> Counts {
         let end = if self.eol == Eol::Cr { b'\r' } else { b'\n' };
         let ends = || memchr::memchr_iter(end, &self.bytes).count() as u64;
         if self.part != Part::Whole {
             let records = u64::from(self.part == Part::LastPiece);
-            return Counts { records, lines: ends() };
+            let lines = layout.dialect().map_or(records, |_| ends());
+            return Counts { records, lines };
         }
-        let plain = match dialect.format {
-            Format::Csv => memchr::memchr(dialect.quote, &self.bytes).is_none(),
-            Format::Text => memchr::memchr(b'\\', &self.bytes).is_none(),
+        let plain = match layout.dialect() {
+            None => false,
+            Some(d) if d.format == Format::Csv => memchr::memchr(d.quote, &self.bytes).is_none(),
+            Some(_) => memchr::memchr(b'\\', &self.bytes).is_none(),
         };
         if plain && self.eol != Eol::Unknown {
             let open = self.bytes.last().is_some_and(|b| *b != end);
             let lines = ends() + u64::from(open);
             return Counts { records: lines, lines };
         }
-        let mut records = 0;
-        let mut record = Record::default();
-        let mut scanner = self.scanner(dialect);
-        loop {
-            match scanner.next(&mut record) {
-                Ok(Next::Record) => records += 1,
-                Ok(_) => return Counts { records, lines: scanner.lines() },
-                // The server will say what is wrong with it; it counts as one.
-                Err(_) if scanner.skip_line().is_some_and(|(from, to)| from < to) => records += 1,
-                Err(_) => return Counts { records, lines: scanner.lines() },
-            }
-        }
+        // What breaks the rules counts as one: the server will say what is wrong with it.
+        let mut all = self.records(layout);
+        let records = all.by_ref().count() as u64;
+        Counts { records, lines: all.lines() }
     }
 
     /// Where the record lies whose last line is `line` (from 1), as offsets
     /// into the chunk, and how many records precede it.
-    pub fn record_of_line(&self, dialect: &Dialect, line: u64) -> (u64, usize, usize) {
-        self.locate(dialect, |_, last| last >= line)
+    pub fn record_of_line(&self, layout: &Layout, line: u64) -> (u64, usize, usize) {
+        self.locate(layout, |_, last| last >= line)
     }
 
     /// Where record `index` (from 0) lies, and how many records precede it.
-    pub fn record_at(&self, dialect: &Dialect, index: u64) -> (u64, usize, usize) {
-        self.locate(dialect, |before, _| before >= index)
+    pub fn record_at(&self, layout: &Layout, index: u64) -> (u64, usize, usize) {
+        self.locate(layout, |before, _| before >= index)
     }
 
     /// How many lines have ended before `end`.
-    pub fn lines_to(&self, dialect: &Dialect, end: usize) -> u64 {
-        let mut scanner = self.scanner(dialect);
-        let mut record = Record::default();
-        while scanner.position() < end && scanner.next(&mut record) == Ok(Next::Record) {}
-        scanner.lines()
+    pub fn lines_to(&self, layout: &Layout, end: usize) -> u64 {
+        let mut records = self.records(layout);
+        while records.position() < end && records.next().is_some_and(|r| r.fields.is_ok()) {}
+        records.lines()
     }
 
-    fn locate(&self, dialect: &Dialect, found: impl Fn(u64, u64) -> bool) -> (u64, usize, usize) {
-        let mut record = Record::default();
-        let mut scanner = self.scanner(dialect);
+    fn locate(&self, layout: &Layout, found: impl Fn(u64, u64) -> bool) -> (u64, usize, usize) {
+        let mut records = self.records(layout);
         let mut before = 0;
-        loop {
-            let (start, end) = match scanner.next(&mut record) {
-                Ok(Next::Record) => (record.start, record.end),
-                Ok(_) => return (before, scanner.position(), scanner.position()),
-                Err(_) => match scanner.skip_line() {
-                    Some((from, to)) if from < to => (from, to),
-                    _ => return (before, scanner.position(), self.bytes.len()),
-                },
-            };
-            if found(before, scanner.lines()) {
-                return (before, start, end);
+        while let Some(record) = records.next() {
+            if found(before, records.lines()) {
+                return (before, record.start, record.end);
             }
             before += 1;
         }
+        (before, records.position(), self.bytes.len())
     }
 }
 
 impl Chunk {
     /// Passes over as many of the first records as are still to be skipped.
-    pub(super) fn pass(&mut self, skip: &mut u64, dialect: &Dialect) {
+    pub(super) fn pass(&mut self, skip: &mut u64, layout: &Layout) {
         if *skip == 0 || self.bytes.is_empty() {
             return;
         }
         if self.part != Part::Whole {
-            let counts = self.count(dialect);
+            let counts = self.count(layout);
             *skip -= counts.records;
             self.passed += counts;
             self.offset += self.bytes.len() as u64;
             self.bytes.clear();
+            // Nothing is left of it that could be counted again.
+            self.part = Part::Whole;
             return;
         }
-        let (records, lines, end) = self.first_records(*skip, dialect);
+        let (records, lines, end) = self.first_records(*skip, layout);
         *skip -= records;
         self.passed += Counts { records, lines };
         self.bytes.drain(..end);
@@ -150,13 +154,13 @@ impl Chunk {
     }
 
     /// Cuts the chunk off behind the last record that is still to be read.
-    pub(super) fn limit(&mut self, limit: &mut Option<u64>, dialect: &Dialect) {
+    pub(super) fn limit(&mut self, limit: &mut Option<u64>, layout: &Layout) {
         let Some(left) = limit else { return };
         if self.part != Part::Whole {
-            *left -= self.count(dialect).records;
+            *left -= self.count(layout).records;
             return;
         }
-        let (records, _, end) = self.first_records(*left, dialect);
+        let (records, _, end) = self.first_records(*left, layout);
         *left -= records;
         if *left == 0 {
             self.bytes.truncate(end);
@@ -166,20 +170,10 @@ impl Chunk {
 
     /// How many of the first `most` records there are, their lines, and where
     /// they end.
-    fn first_records(&self, most: u64, dialect: &Dialect) -> (u64, u64, usize) {
-        let mut record = Record::default();
-        let mut scanner = self.scanner(dialect);
-        let mut records = 0;
-        while records < most {
-            match scanner.next(&mut record) {
-                Ok(Next::Record) => records += 1,
-                Ok(_) => break,
-                Err(_) => match scanner.skip_line() {
-                    Some((from, to)) if from < to => records += 1,
-                    _ => break,
-                },
-            }
-        }
-        (records, scanner.lines(), scanner.position())
+    fn first_records(&self, most: u64, layout: &Layout) -> (u64, u64, usize) {
+        let mut all = self.records(layout);
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
+        let records = all.by_ref().take(most).count() as u64;
+        (records, all.lines(), all.position())
     }
 }

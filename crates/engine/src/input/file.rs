@@ -2,8 +2,10 @@
 
 use super::chunk::{Chunk, Counts, Part};
 use super::decompress::{self, Compression};
-use crate::error::Error;
+use super::records::{Cutter, Layout};
+use crate::error::{Error, Place};
 use crate::options::Source;
+use pgsluice_core::scan::binary::{self, Corrupt, TupleSplitter, HEADER_LEN};
 use pgsluice_core::scan::{Dialect, Eol, Format, Kind, Next, Record, Scanner, Splitter};
 use std::fs::File;
 use std::io::{self, Read};
@@ -59,8 +61,10 @@ pub(super) struct InputFile {
     pub(super) ended: bool,
     offset: u64,
     eol: Eol,
-    splitter: Option<Splitter>,
-    /// how many of the held bytes the splitter has seen
+    cutter: Option<Cutter>,
+    /// what the cutter has found behind the last record, which is given on first
+    fault: Option<Corrupt>,
+    /// how many of the held bytes the cutter has seen
     seen: usize,
     /// where the last record that is held whole ends, in the held bytes
     cut: usize,
@@ -73,11 +77,13 @@ pub(super) struct InputFile {
 }
 
 impl InputFile {
-    /// Opens a source; a byte order mark of UTF-8 is passed over.
+    /// Opens a source; a byte order mark of UTF-8, or the header of PGCOPY, is
+    /// passed over.
     ///
     /// # Errors
     ///
-    /// The file cannot be read, or is in an encoding that no server knows.
+    /// The file cannot be read, is in an encoding that no server knows, or is no
+    /// PGCOPY.
     pub fn open(index: usize, source: &Source, delimited: bool) -> Result<InputFile, Error> {
         let name = source.name();
         let failed = |e: &io::Error| Error::io("open", &name, e);
@@ -109,7 +115,8 @@ impl InputFile {
             ended: false,
             offset: 0,
             eol: Eol::Unknown,
-            splitter: None,
+            cutter: None,
+            fault: None,
             seen: 0,
             cut: 0,
             giant: None,
@@ -120,8 +127,36 @@ impl InputFile {
         file.fill(CHUNK)?;
         if delimited {
             file.pass_byte_order_mark()?;
+        } else {
+            file.pass_signature()?;
         }
         Ok(file)
+    }
+
+    fn pass_signature(&mut self) -> Result<(), Error> {
+        let head = &self.held[..self.held.len().min(HEADER_LEN)];
+        let extension = binary::header(head).map_err(|corrupt| {
+            let place = Place { file: self.name.clone(), ..Place::default() };
+            let error = Error::new(corrupt.to_string()).at(place);
+            match corrupt {
+                Corrupt::Signature => error
+                    .with_hint("the file is not COPY's binary format: is it --format csv or text?"),
+                _ => error,
+            }
+        })?;
+        let mut left = HEADER_LEN + extension as usize;
+        while left > 0 {
+            if self.held.is_empty() {
+                let place = Place { file: self.name.clone(), ..Place::default() };
+                return Err(Error::new(Corrupt::WrongLength.to_string()).at(place));
+            }
+            let passed = left.min(self.held.len());
+            self.held.drain(..passed);
+            self.offset += passed as u64;
+            left -= passed;
+            self.fill(CHUNK)?;
+        }
+        Ok(())
     }
 
     fn pass_byte_order_mark(&mut self) -> Result<(), Error> {
@@ -209,11 +244,14 @@ impl InputFile {
     }
 
     /// Reads until `target` bytes are held and looks where records end in them.
-    fn split(&mut self, dialect: &Dialect, target: usize) -> Result<(), Error> {
+    fn split(&mut self, layout: &Layout, target: usize) -> Result<(), Error> {
         self.fill(target)?;
         let eol = self.eol;
-        let splitter = self.splitter.get_or_insert_with(|| Splitter::new(dialect, eol));
-        let cuts = splitter.feed(&self.held[self.seen..]);
+        let cutter = self.cutter.get_or_insert_with(|| match layout {
+            Layout::Lines(dialect) => Cutter::Lines(Splitter::new(dialect, eol)),
+            Layout::Tuples(columns) => Cutter::Tuples(TupleSplitter::new(*columns)),
+        });
+        let cuts = cutter.feed(&self.held[self.seen..]);
         if let Some(last) = cuts.last {
             self.cut = self.seen + last;
         }
@@ -221,30 +259,30 @@ impl InputFile {
             self.giant_end = cuts.first.map(|first| self.seen + first);
         }
         self.seen = self.held.len();
+        self.fault = cuts.fault;
+        if let (Cutter::Tuples(splitter), true) = (cutter, self.ended) {
+            self.fault = self.fault.or(splitter.finish().err());
+        }
         Ok(())
     }
 
     /// The next bytes: whole records where a record can be held. `None` at the end.
-    pub(super) fn next(
-        &mut self,
-        dialect: Option<&Dialect>,
-        free: Vec<u8>,
-    ) -> Result<Option<Chunk>, Error> {
+    pub(super) fn next(&mut self, layout: &Layout, free: Vec<u8>) -> Result<Option<Chunk>, Error> {
         if self.done {
             return Ok(None);
         }
-        let Some(dialect) = dialect else {
-            self.fill(CHUNK)?;
-            return Ok(Some(self.give(self.held.len(), Part::Piece, None, free)));
-        };
         let mut target = CHUNK;
         let (end, part) = loop {
-            self.split(dialect, target)?;
+            if self.fault.is_none() {
+                self.split(layout, target)?;
+            }
             match (self.giant, self.giant_end) {
                 (Some(_), Some(end)) => break (end, Part::LastPiece),
+                _ if self.fault.is_some() && self.cut == 0 => return Err(self.corrupt()),
                 (Some(_), None) if self.ended => break (self.held.len(), Part::LastPiece),
                 (Some(_), None) => break (self.held.len(), Part::Piece),
-                _ if self.ended => break (self.held.len(), Part::Whole),
+                _ if self.fault.is_some() => break (self.cut, Part::Whole),
+                _ if self.ended => break (self.end_of_records(layout), Part::Whole),
                 _ if self.cut > 0 => break (self.cut, Part::Whole),
                 _ if target < MAX_HELD => target *= 2,
                 _ => break (self.held.len(), Part::Piece),
@@ -252,11 +290,39 @@ impl InputFile {
         };
         if part != Part::Whole {
             let length = self.giant.unwrap_or(0) + end as u64;
-            self.check_giant(length, end)?;
+            if layout.dialect().is_some() {
+                self.check_giant(length, end)?;
+            }
             self.giant = (part == Part::Piece).then_some(length);
             self.giant_end = None;
         }
-        Ok(Some(self.give(end, part, Some(dialect), free)))
+        Ok(Some(self.give(end, part, layout, free)))
+    }
+
+    /// Where the last record of the file ends: behind it, PGCOPY has a trailer.
+    fn end_of_records(&mut self, layout: &Layout) -> usize {
+        if layout.dialect().is_none() {
+            self.held.truncate(self.cut);
+        }
+        self.held.len()
+    }
+
+    /// The fault of the tuple that comes next, at its place.
+    fn corrupt(&self) -> Error {
+        let (Some(fault), Some(Cutter::Tuples(splitter))) = (self.fault, &self.cutter) else {
+            return Error::new(format!("{} cannot be read", self.name));
+        };
+        let number = Some(splitter.line());
+        let place = Place {
+            file: self.name.clone(),
+            record: number,
+            line: number,
+            offset: Some(self.offset - self.giant.unwrap_or(0)),
+            ..Place::default()
+        };
+        Error::new(fault.to_string()).at(place).with_hint(
+            "what follows cannot be read either: the file is damaged, or of another table",
+        )
     }
 
     fn check_giant(&self, length: u64, end: usize) -> Result<(), Error> {
@@ -272,19 +338,14 @@ impl InputFile {
     }
 
     /// Makes a chunk of the first `end` bytes held.
-    fn give(
-        &mut self,
-        end: usize,
-        part: Part,
-        dialect: Option<&Dialect>,
-        mut free: Vec<u8>,
-    ) -> Chunk {
+    fn give(&mut self, end: usize, part: Part, layout: &Layout, mut free: Vec<u8>) -> Chunk {
         free.clear();
         free.extend_from_slice(&self.held[end..]);
         let mut bytes = std::mem::replace(&mut self.held, free);
         bytes.truncate(end);
         let mut last = self.ended && self.held.is_empty();
-        if let Some(d) = dialect.filter(|d| d.format == Format::Text && part == Part::Whole) {
+        let text = layout.dialect().filter(|d| d.format == Format::Text);
+        if let Some(d) = text.filter(|_| part == Part::Whole) {
             last |= ends_data(&bytes, d, self.eol);
         }
         let chunk = Chunk {
@@ -301,7 +362,7 @@ impl InputFile {
         self.seen -= end.min(self.seen);
         self.cut = self.cut.saturating_sub(end);
         self.done = last;
-        if let Some(splitter) = &self.splitter {
+        if let Some(Cutter::Lines(splitter)) = &self.cutter {
             self.eol = splitter.eol();
         }
         chunk

@@ -5,8 +5,10 @@ pub mod decompress;
 mod file;
 mod locate;
 mod reader;
+mod records;
 
 pub use chunk::{Chunk, Counts, Part};
 pub use file::HeaderLine;
-pub use locate::locate;
+pub use locate::{can_be_read_again, locate};
 pub use reader::Reader;
+pub use records::{Found, Layout, Records};

@@ -3,16 +3,16 @@
 use super::chunk::{Chunk, Counts};
 use super::decompress::Compression;
 use super::file::{HeaderLine, InputFile};
+use super::records::Layout;
 use crate::error::Error;
 use crate::options::{FileFormat, Header, InputOptions, Source};
-use pgsluice_core::scan::Dialect;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 /// Reads all sources in order.
 pub struct Reader {
     sources: Vec<Source>,
-    dialect: Option<Dialect>,
+    layout: Layout,
     header: Header,
     first_header: Option<HeaderLine>,
     current: Option<InputFile>,
@@ -39,13 +39,14 @@ impl Reader {
                 std::fs::metadata(path).map_err(|e| Error::io("open", &source.name(), &e))?;
             total += facts.len();
         }
-        let dialect = match &options.format {
-            FileFormat::Delimited(dialect) => Some(dialect.clone()),
-            FileFormat::Binary => None,
+        let layout = match &options.format {
+            FileFormat::Delimited(dialect) => Layout::Lines(dialect.clone()),
+            // How many columns there are is known when the table is: `read_as`.
+            FileFormat::Binary => Layout::Tuples(0),
         };
         let mut reader = Reader {
             sources: options.sources.clone(),
-            dialect,
+            layout,
             header: options.header,
             first_header: None,
             current: None,
@@ -61,8 +62,8 @@ impl Reader {
     }
 
     /// From here on, the file is read by these rules, which are the server's.
-    pub fn read_as(&mut self, dialect: &Option<Dialect>) {
-        self.dialect.clone_from(dialect);
+    pub fn read_as(&mut self, layout: &Layout) {
+        self.layout.clone_from(layout);
     }
 
     /// The first file's header, if headers were asked for.
@@ -97,9 +98,9 @@ impl Reader {
 
     fn open_next(&mut self) -> Result<bool, Error> {
         let Some(source) = self.sources.get(self.next_file) else { return Ok(false) };
-        let mut file = InputFile::open(self.next_file, source, self.dialect.is_some())?;
+        let mut file = InputFile::open(self.next_file, source, self.layout.dialect().is_some())?;
         self.raw_read.push(file.raw_read.clone());
-        if let (Some(dialect), true) = (&self.dialect, self.header != Header::None) {
+        if let (Some(dialect), true) = (self.layout.dialect(), self.header != Header::None) {
             let header = file.take_header(dialect)?;
             match &self.first_header {
                 None => self.first_header = header,
@@ -132,12 +133,10 @@ impl Reader {
             if self.limit == Some(0) {
                 return Ok(None);
             }
-            match file.next(self.dialect.as_ref(), free)? {
+            match file.next(&self.layout, free)? {
                 Some(mut chunk) => {
-                    if let Some(dialect) = &self.dialect {
-                        chunk.pass(&mut self.skip, dialect);
-                        chunk.limit(&mut self.limit, dialect);
-                    }
+                    chunk.pass(&mut self.skip, &self.layout);
+                    chunk.limit(&mut self.limit, &self.layout);
                     if chunk.bytes.is_empty() && !chunk.last && chunk.passed == Counts::default() {
                         free = chunk.bytes;
                         continue;
@@ -162,6 +161,7 @@ impl Reader {
 mod tests {
     use super::*;
     use crate::input::Part;
+    use pgsluice_core::scan::Dialect;
 
     #[test]
     fn chunks_are_the_file() {
@@ -191,7 +191,7 @@ mod tests {
             assert!(data[end..].starts_with(&chunk.bytes));
             end += chunk.bytes.len();
             passed += chunk.passed;
-            counts += chunk.count(&Dialect::csv());
+            counts += chunk.count(&Layout::Lines(Dialect::csv()));
             parts.push(chunk.part);
         }
         std::fs::remove_file(dir).unwrap();

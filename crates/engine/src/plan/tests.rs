@@ -194,7 +194,7 @@ fn what_methods_refuse() {
     }
     assert!(refused(Method::Extension, |_| ()).contains("is not in this database"));
     assert!(
-        refused(Method::Lanes, |c| c.options.input.format = FileFormat::Binary).contains("binary")
+        refused(Method::Staged, |c| c.options.input.format = FileFormat::Binary).contains("binary")
     );
     assert!(refused(Method::Auto, |c| c.table.kind = 'm').contains("no table"));
 }

@@ -8,11 +8,12 @@ use super::conn::{Conn, Probe};
 use super::{statement, transaction};
 use crate::encode::{self, Body, Prepared};
 use crate::error::{shown, Error, Place};
-use crate::input::{Chunk, Counts, Part};
+use crate::input::{Chunk, Counts, Layout, Part};
 use crate::plan::{Plan, Wire};
 use crate::reject::Rejects;
 use crate::report::Progress;
-use pgsluice_core::scan::{Dialect, Eol, Next, Record, Scanner};
+use pgsluice_core::scan::binary::Tuples;
+use pgsluice_core::scan::{Dialect, Eol, Format, Next, Record, Scanner};
 use pgsluice_core::sink::{HEADER, TRAILER};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -23,6 +24,9 @@ use std::time::Instant;
 /// error can be shown in the file's own terms: more than the buffers between
 /// here and the server hold.
 const REMEMBERED: usize = 12 << 20;
+
+/// How many bytes of a binary value are shown in a message.
+const SHOWN_BYTES: usize = 32;
 
 /// A chunk on its way to the server, with its place in the file.
 #[derive(Debug)]
@@ -155,8 +159,8 @@ impl Lane {
     }
 
     fn take(&mut self, placed: Placed) -> Result<(), Error> {
-        if let Some(rejects) = self.rejects.clone() {
-            return self.judge(placed, &rejects);
+        if self.rejects.is_some() || self.plan.lands_by_chunk {
+            return self.judge(placed);
         }
         if matches!(self.plan.wire, Wire::Insert(_)) {
             return self.insert(&placed);
@@ -174,14 +178,14 @@ impl Lane {
             self.in_piece &= placed.prepared.chunk.part == Part::Piece;
             return Ok(());
         }
-        let form = form_of(&placed.prepared, self.plan.wire);
+        let form = form_of(&placed.prepared, &self.plan);
         self.make_open(form, placed.prepared.chunk.file)?;
         let started = Instant::now();
         let sent = self.conn.copy_data(placed.prepared.bytes());
         self.progress.sending.add(started.elapsed());
         self.counts.add_chunk(&placed.prepared.body);
         self.progress.records.add(placed.prepared.counts.records);
-        self.in_piece = placed.prepared.chunk.part == Part::Piece && self.plan.dialect.is_some();
+        self.in_piece = placed.prepared.chunk.part == Part::Piece;
         self.remember(placed, form);
         sent?;
         if self.in_piece || self.conn.copy_probe()? == Probe::Quiet {
@@ -221,6 +225,11 @@ impl Lane {
         }
     }
 
+    /// Whether the end of a record is still to come.
+    pub fn in_piece(&self) -> bool {
+        self.in_piece
+    }
+
     fn make_open(&mut self, form: Form, file: usize) -> Result<(), Error> {
         if let Some(open) = &self.open {
             let same_file = open.file == file || form == Form::Binary || self.plan.one_statement;
@@ -243,7 +252,7 @@ impl Lane {
         let Some(open) = &mut self.open else { return };
         let Placed { prepared: Prepared { chunk, counts, body, .. }, before } = placed;
         if open.units == 0 {
-            open.uncounted = match (&body, &self.plan.dialect) {
+            open.uncounted = match (&body, self.plan.dialect()) {
                 (Body::AsIs | Body::Guarded(_), Some(d)) => uncounted(&chunk.bytes, d, chunk.eol),
                 (Body::Rewritten(csv), _) if form == Form::Csv => {
                     uncounted(csv, &Dialect::csv(), Eol::Nl)
@@ -271,9 +280,8 @@ impl Lane {
         line: u64,
     ) -> Error {
         let chunk = &placed.prepared.chunk;
-        let Some(dialect) = &self.plan.dialect else { return Error::new("malformed") };
-        let (before, start, _) = chunk.record_of_line(dialect, line);
-        let csv = dialect.format == pgsluice_core::scan::Format::Csv;
+        let (before, start, _) = chunk.record_of_line(&self.plan.layout, line);
+        let csv = self.plan.dialect().is_some_and(|d| d.format == Format::Csv);
         let column = match fault {
             pgsluice_core::error::Malformed::MissingData(i) => {
                 self.plan.columns.get(i).map_or("", String::as_str)
@@ -309,23 +317,21 @@ impl Lane {
     /// The place of the line or row `unit` (from 1) of a chunk.
     fn place(&self, sent: &Sent, form: Form, unit: u64, column: Option<String>) -> Place {
         let file = self.names[sent.chunk.file].clone();
-        let Some(dialect) = &self.plan.dialect else {
-            return Place { file, record: Some(sent.preceding + unit), column, ..Place::default() };
-        };
+        let layout = &self.plan.layout;
         let line = sent.before.lines;
         if sent.chunk.part != Part::Whole {
             let record = Some(sent.before.records + 1);
             return Place { file, record, line: Some(line + unit), column, ..Place::default() };
         }
         let (before, start, end) = match form {
-            Form::AsIs => sent.chunk.record_of_line(dialect, unit),
-            Form::Csv => sent.chunk.record_at(dialect, self.record_of_csv(&sent.chunk, unit)),
-            _ => sent.chunk.record_at(dialect, unit - 1),
+            Form::AsIs => sent.chunk.record_of_line(layout, unit),
+            Form::Csv => sent.chunk.record_at(layout, self.record_of_csv(&sent.chunk, unit)),
+            _ => sent.chunk.record_at(layout, unit - 1),
         };
         let value = column.as_deref().and_then(|c| self.value(&sent.chunk, start..end, c));
         let last_line = match form {
             Form::AsIs => line + unit,
-            _ => line + sent.chunk.lines_to(dialect, end),
+            _ => line + sent.chunk.lines_to(layout, end),
         };
         Place {
             file,
@@ -341,8 +347,14 @@ impl Lane {
     fn value(&self, chunk: &Chunk, record: Range<usize>, column: &str) -> Option<String> {
         let field = self.plan.columns.iter().position(|c| c == column)?;
         let bytes = &chunk.bytes[record];
+        let Some(dialect) = self.plan.dialect() else {
+            let mut fields = Vec::new();
+            let columns = self.plan.columns.len() as i16;
+            Tuples::new(bytes, columns).next(&mut fields).ok()?;
+            return fields.get(field)?.clone().map(|value| hex(&bytes[value]));
+        };
         let mut record = Record::default();
-        let mut scanner = Scanner::new(bytes, true, self.plan.dialect.as_ref()?, chunk.eol);
+        let mut scanner = Scanner::new(bytes, true, dialect, chunk.eol);
         let scanned = scanner.next(&mut record) == Ok(Next::Record) && field < record.len();
         scanned.then(|| shown(record.field(bytes, field).1))
     }
@@ -367,9 +379,24 @@ fn uncounted(bytes: &[u8], dialect: &Dialect, eol: Eol) -> i64 {
     lines(eol) - lines(Eol::Unknown)
 }
 
-fn form_of(prepared: &Prepared, wire: Wire) -> Form {
-    match (&prepared.body, wire) {
-        (Body::AsIs | Body::Guarded(_), _) => Form::AsIs,
+/// A value of the binary form, as the server writes bytes.
+fn hex(value: &[u8]) -> String {
+    let digits: String = value.iter().take(SHOWN_BYTES).map(|b| format!("{b:02x}")).collect();
+    let more = if value.len() > SHOWN_BYTES { "…" } else { "" };
+    format!("\\x{digits}{more}")
+}
+
+/// The form of the file's own bytes.
+fn own_form(plan: &Plan) -> Form {
+    match plan.layout {
+        Layout::Lines(_) => Form::AsIs,
+        Layout::Tuples(_) => Form::Binary,
+    }
+}
+
+fn form_of(prepared: &Prepared, plan: &Plan) -> Form {
+    match (&prepared.body, plan.wire) {
+        (Body::AsIs | Body::Guarded(_), _) => own_form(plan),
         (Body::Rows(_), _) => Form::Binary,
         (Body::Rewritten(_), Wire::Text) => Form::Text,
         (Body::Rewritten(_), _) => Form::Csv,

@@ -96,7 +96,7 @@ pub fn convert(
     conn.exec("ROLLBACK TO landed")?;
     if let Some((column, value)) = column_of(conn, plan, landing, record, &why)? {
         // NULL is what the marker stands for in the file.
-        let marker = plan.dialect.as_ref().map(|d| shown(&d.null));
+        let marker = plan.dialect().map(|d| shown(&d.null));
         place.column = Some(column);
         place.value = value.map(|v| shown(v.as_bytes())).or(marker);
     }

@@ -30,13 +30,13 @@ pub fn direct(plan: &Plan, form: Form) -> String {
 }
 
 fn options(plan: &Plan, form: Form) -> String {
-    let mut options = match (form, &plan.dialect) {
+    let mut options = match (form, plan.dialect()) {
         (Form::Binary, _) | (Form::AsIs, None) => vec!["FORMAT binary".to_string()],
         (Form::Csv, _) => vec!["FORMAT csv".to_string()],
         (Form::Text, _) => text(plan),
         (Form::AsIs, Some(dialect)) => as_is(plan, dialect),
     };
-    if form == Form::AsIs && plan.dialect.is_some() && plan.encoding != "UTF8" {
+    if form == Form::AsIs && plan.dialect().is_some() && plan.encoding != "UTF8" {
         options.push(format!("ENCODING {}", quote_literal(&plan.encoding)));
     }
     if plan.freeze {
@@ -52,7 +52,7 @@ fn options(plan: &Plan, form: Form) -> String {
 /// The text format as [`rewrite`] writes it.
 fn text(plan: &Plan) -> Vec<String> {
     let mut options = vec!["FORMAT text".to_string()];
-    if plan.dialect.as_ref().is_some_and(|d| d.default.is_some()) {
+    if plan.dialect().is_some_and(|d| d.default.is_some()) {
         options.push(format!("DEFAULT {}", quote_literal(rewrite::DEFAULT)));
     }
     options
@@ -196,7 +196,7 @@ struct Escapes {
 impl Escapes {
     /// `None` where there is nothing to tell apart.
     fn of(plan: &Plan, raw: &[u8]) -> Result<Option<Escapes>, NoInsert> {
-        let text = plan.dialect.as_ref().filter(|d| d.format == Format::Text && !d.utf8);
+        let text = plan.dialect().filter(|d| d.format == Format::Text && !d.utf8);
         let Some(dialect) = text.filter(|_| raw.contains(&b'\\')) else { return Ok(None) };
         // Neither escapes nor delimits anything.
         let stand_in = if dialect.delimiter == b'_' { b'~' } else { b'_' };

@@ -4,14 +4,14 @@ use super::judge::defect;
 use super::{record_of_line, Form, Lane, Placed};
 use crate::encode;
 use crate::error::Error;
-use crate::input::Chunk;
+use crate::input::{Chunk, Found, Layout};
 use crate::isolate::{isolate, Attempts, Refused};
 use crate::plan::Wire;
 use crate::rewrite;
 use crate::session::statement::{self, NoInsert};
 use crate::session::transaction::NO_WAIT;
 use pgsluice_core::error::Malformed;
-use pgsluice_core::scan::{valid_utf8, Dialect, Eol, Next, Record, Scanner};
+use pgsluice_core::scan::{valid_utf8, Eol, Next, Record, Scanner};
 use std::ops::Range;
 
 /// A record of a chunk.
@@ -32,7 +32,7 @@ pub(super) struct Court<'a> {
     lane: &'a mut Lane,
     placed: &'a Placed,
     chunk: &'a Chunk,
-    dialect: &'a Dialect,
+    layout: &'a Layout,
     /// the first refusal ends it
     stops: bool,
     /// the records that have the file's form, each with its index in the chunk
@@ -46,7 +46,7 @@ impl<'a> Court<'a> {
     pub fn new(
         lane: &'a mut Lane,
         placed: &'a Placed,
-        dialect: &'a Dialect,
+        layout: &'a Layout,
         items: &[Item],
         stops: bool,
     ) -> Court<'a> {
@@ -56,14 +56,14 @@ impl<'a> Court<'a> {
             match item.fault {
                 None => good.push((index, *item)),
                 Some(fault) => {
-                    refused.push((index, lane.malformed_refused(fault, dialect)));
+                    refused.push((index, lane.malformed_refused(fault)));
                     if stops {
                         break;
                     }
                 }
             }
         }
-        Court { lane, placed, chunk, dialect, stops, good, refused }
+        Court { lane, placed, chunk, layout, stops, good, refused }
     }
 
     /// Tries them all. Gives those that were refused, with their index, in order.
@@ -99,8 +99,10 @@ impl Attempts for Court<'_> {
             return Ok(Ok(()));
         };
         let (line, mut refused) = self.lane.refused(&error);
-        let named = line.map(|line| match form {
-            Form::AsIs => record_of_line(&bytes, self.dialect, Eol::Unknown, line),
+        let named = line.map(|line| match self.layout {
+            Layout::Lines(dialect) if form == Form::AsIs => {
+                record_of_line(&bytes, dialect, Eol::Unknown, line)
+            }
             _ => (line as usize).saturating_sub(1),
         });
         refused.record = named.map(|index| records.start + index);
@@ -116,7 +118,7 @@ impl Attempts for Court<'_> {
             why.column = self.lane.column_by_copy(form, &bytes, &why.sqlstate);
         }
         if self.stops {
-            return Err(self.lane.stopped(self.placed, item, index, why));
+            return Err(self.lane.stopped(self.chunk, self.placed.before, item, index, why));
         }
         self.refused.push((index, why));
         Ok(())
@@ -127,7 +129,12 @@ impl Court<'_> {
     /// What is sent for these records, and its form: their own, where that can be.
     fn sent(&self, records: Range<usize>) -> (Form, Vec<u8>) {
         let plan = &self.lane.plan;
-        if encode::dot_is_marker(self.dialect, plan.shape.fields, plan.major) {
+        let Layout::Lines(dialect) = self.layout else {
+            let tuple = |(_, item): &(usize, Item)| &self.chunk.bytes[item.start..item.end];
+            let tuples: Vec<&[u8]> = self.good[records].iter().map(tuple).collect();
+            return (Form::Binary, tuples.concat());
+        };
+        if encode::dot_is_marker(dialect, plan.shape.fields, plan.major) {
             if let Some(written) = self.rewritten(records.clone()) {
                 return (Form::Text, written);
             }
@@ -140,7 +147,7 @@ impl Court<'_> {
                 bytes.push(if self.chunk.eol == Eol::Cr { b'\r' } else { b'\n' });
             }
         }
-        let guarded = encode::guard(&bytes, Eol::Unknown, self.dialect, plan.major);
+        let guarded = encode::guard(&bytes, Eol::Unknown, dialect, plan.major);
         (Form::AsIs, guarded.unwrap_or(bytes))
     }
 
@@ -149,7 +156,7 @@ impl Court<'_> {
         let (mut record, mut out) = (Record::default(), Vec::new());
         for (_, item) in &self.good[records] {
             let one = &self.chunk.bytes[item.start..item.end];
-            let mut scanner = Scanner::new(one, true, self.dialect, self.chunk.eol);
+            let mut scanner = Scanner::new(one, true, self.layout.dialect()?, self.chunk.eol);
             let whole = scanner.next(&mut record) == Ok(Next::Record);
             let valid = whole && valid_utf8(one).is_ok();
             valid.then(|| rewrite::record(&self.lane.plan, one, &record, &mut out))??;
@@ -159,18 +166,21 @@ impl Court<'_> {
 
     fn insert(&mut self, records: Range<usize>) -> Result<Result<(), Refused>, Error> {
         let plan = self.lane.plan.clone();
+        let Layout::Lines(dialect) = self.layout else {
+            return Err(defect("INSERT of a binary file"));
+        };
         let mut insert = statement::Insert::new(&plan);
         let mut record = Record::default();
         for index in records {
             let item = self.good[index].1;
             let one = &self.chunk.bytes[item.start..item.end];
-            let mut scanner = Scanner::new(one, true, self.dialect, self.chunk.eol);
+            let mut scanner = Scanner::new(one, true, dialect, self.chunk.eol);
             if scanner.next(&mut record) != Ok(Next::Record) {
                 return Err(defect("a record is none when it stands alone"));
             }
             let refused = match insert.add(&plan, one, &record) {
                 Ok(()) => continue,
-                Err(NoInsert::Malformed(fault)) => self.lane.malformed_refused(fault, self.dialect),
+                Err(NoInsert::Malformed(fault)) => self.lane.malformed_refused(fault),
                 Err(NoInsert::Encoding(message)) => Refused {
                     record: None,
                     column: None,
@@ -189,30 +199,18 @@ impl Court<'_> {
 }
 
 /// The chunk's records, those included that break the rules of its form.
-pub(super) fn items(chunk: &Chunk, dialect: &Dialect, fields: usize) -> Vec<Item> {
-    let mut scanner = chunk.scanner(dialect);
-    let mut record = Record::default();
+pub(super) fn items(chunk: &Chunk, layout: &Layout, fields: usize) -> Vec<Item> {
+    let mut records = chunk.records(layout);
     let mut items = Vec::new();
     loop {
-        let lines = scanner.lines();
-        match scanner.next(&mut record) {
-            Ok(Next::Record) => {
-                let fault = match record.len() {
-                    n if n > fields => Some(Malformed::ExtraData),
-                    n if n < fields => Some(Malformed::MissingData(n)),
-                    _ => None,
-                };
-                let (start, end, line) = (record.start, record.end, record.line);
-                items.push(Item { start, end, lines, line, fault });
-            }
-            Ok(_) => return items,
-            Err(fault) => match scanner.skip_line() {
-                Some((start, end)) if start < end => {
-                    let line = record.line;
-                    items.push(Item { start, end, lines, line, fault: Some(fault) });
-                }
-                _ => return items,
-            },
-        }
+        let lines = records.lines();
+        let Some(Found { start, end, line, fields: found }) = records.next() else { return items };
+        let fault = match found {
+            Ok(n) if n > fields => Some(Malformed::ExtraData),
+            Ok(n) if n < fields => Some(Malformed::MissingData(n)),
+            Ok(_) => None,
+            Err(fault) => Some(fault),
+        };
+        items.push(Item { start, end, lines, line, fault });
     }
 }

@@ -6,17 +6,16 @@
 //! says why. No record is rejected that stock COPY would have taken.
 
 use super::court::{self, Court, Item};
-use super::{form_of, Form, Lane, Placed};
+use super::{form_of, own_form, Form, Lane, Placed};
 use crate::error::{Error, Place, ServerSays};
-use crate::input::{Chunk, Part};
+use crate::input::{Chunk, Counts, Part};
 use crate::isolate::Refused;
 use crate::plan::Wire;
-use crate::reject::{is_of_the_record, may_be_of_a_record, Reject, Rejects};
-use crate::session::conn::Probe;
+use crate::reject::{is_of_a_binary_value, is_of_the_record, may_be_of_a_record, Reject, Rejects};
 use crate::session::staged;
 use crate::session::statement;
 use pgsluice_core::error::Malformed;
-use pgsluice_core::scan::{Dialect, Format};
+use pgsluice_core::scan::Format;
 use pgsluice_core::sink::{HEADER, TRAILER};
 use std::fs::File;
 use std::io::{Seek, Write};
@@ -25,17 +24,18 @@ use std::time::Instant;
 
 /// A record in pieces, kept on disk until the server has taken it.
 pub(super) struct Giant {
-    spool: File,
+    spool: Option<File>,
     first: Arc<Chunk>,
-    before: crate::input::Counts,
+    before: Counts,
     length: u64,
-    refused: Option<Refused>,
+    lines: u64,
 }
 
 impl Lane {
-    /// As [`Lane::feed`], but a refused record goes to `rejects`.
-    pub(super) fn judge(&mut self, placed: Placed, rejects: &Rejects) -> Result<(), Error> {
-        self.judge_chunk(placed, rejects)?;
+    /// As [`Lane::feed`], but a refused record goes to the rejects, if there are any.
+    pub(super) fn judge(&mut self, placed: Placed) -> Result<(), Error> {
+        let rejects = self.rejects.clone();
+        self.judge_chunk(placed, rejects.as_deref())?;
         if self.plan.discard && self.giant.is_none() {
             self.conn.exec(&format!("TRUNCATE TABLE {}", self.plan.table))?;
         }
@@ -45,8 +45,6 @@ impl Lane {
     /// As [`Lane::feed`] for rows that go by INSERT: the first refused record
     /// stops the load.
     pub(super) fn insert(&mut self, placed: &Placed) -> Result<(), Error> {
-        let plan = self.plan.clone();
-        let Some(dialect) = &plan.dialect else { return Err(defect("INSERT of a binary file")) };
         let chunk = &placed.prepared.chunk;
         if chunk.part != Part::Whole {
             return Err(too_long_for_insert());
@@ -55,12 +53,11 @@ impl Lane {
             return Ok(());
         }
         self.progress.records.add(placed.prepared.counts.records);
-        self.judge_records(placed, dialect, None)
+        self.judge_records(placed, None)
     }
 
-    fn judge_chunk(&mut self, placed: Placed, rejects: &Rejects) -> Result<(), Error> {
+    fn judge_chunk(&mut self, placed: Placed, rejects: Option<&Rejects>) -> Result<(), Error> {
         let plan = self.plan.clone();
-        let Some(dialect) = &plan.dialect else { return Err(defect("rejects of a binary file")) };
         if placed.prepared.chunk.part != Part::Whole {
             return self.judge_piece(&placed, rejects);
         }
@@ -71,53 +68,58 @@ impl Lane {
         self.progress.records.add(prepared.counts.records);
         let inserts = matches!(plan.wire, Wire::Insert(_));
         if prepared.fault.is_none() && !inserts {
-            let form = form_of(prepared, plan.wire);
+            let form = form_of(prepared, &plan);
             let bytes = prepared.bytes();
             if self.attempt(|lane| lane.copy(form, bytes))?.is_ok() {
                 self.counts.add_chunk(&prepared.body);
                 return Ok(());
             }
         }
-        self.judge_records(&placed, dialect, Some(rejects))
+        self.judge_records(&placed, rejects)
     }
 
     /// Loads a chunk's records, whichever the server takes. The others go to
     /// `rejects`; without those, the first of them is the error.
-    fn judge_records(
-        &mut self,
-        placed: &Placed,
-        dialect: &Dialect,
-        rejects: Option<&Rejects>,
-    ) -> Result<(), Error> {
+    fn judge_records(&mut self, placed: &Placed, rejects: Option<&Rejects>) -> Result<(), Error> {
         let chunk = &placed.prepared.chunk;
-        let items = court::items(chunk, dialect, self.plan.shape.fields);
+        let plan = self.plan.clone();
+        let items = court::items(chunk, &plan.layout, plan.shape.fields);
         if items.len() as u64 != placed.prepared.counts.records {
             return Err(defect("two counts of a chunk's records differ"));
         }
         let stops = rejects.is_none();
-        let refused = Court::new(self, placed, dialect, &items, stops).sit()?;
+        let eol = chunk.line_end(&plan.layout);
+        let refused = Court::new(self, placed, &plan.layout, &items, stops).sit()?;
         for (index, why) in refused {
             let item = items[index];
-            let Some(rejects) = rejects else { return Err(self.stopped(placed, item, index, why)) };
+            let Some(rejects) = rejects else {
+                return Err(self.stopped(chunk, placed.before, item, index, why));
+            };
             let mut reject = self.reject(chunk, placed.before, why);
             reject.record += index as u64;
             reject.line += item.lines;
             reject.offset += item.start as u64;
             reject.length = (item.end - item.start) as u64;
-            rejects.add(&reject, &chunk.bytes[item.start..item.end])?;
+            rejects.add(&reject, &chunk.bytes[item.start..item.end], eol)?;
         }
         self.counts.chunks_as_is += 1;
         Ok(())
     }
 
     /// The refusal of a record as the error that stops the load.
-    pub(super) fn stopped(&self, placed: &Placed, item: Item, index: usize, why: Refused) -> Error {
-        let chunk = &placed.prepared.chunk;
+    pub(super) fn stopped(
+        &self,
+        chunk: &Chunk,
+        before: Counts,
+        item: Item,
+        index: usize,
+        why: Refused,
+    ) -> Error {
         let value = why.column.as_deref().and_then(|c| self.value(chunk, item.start..item.end, c));
         let place = Place {
             file: self.names[chunk.file].clone(),
-            record: Some(placed.before.records + index as u64 + 1),
-            line: Some(placed.before.lines + item.line),
+            record: Some(before.records + index as u64 + 1),
+            line: Some(before.lines + item.line),
             offset: Some(chunk.offset + item.start as u64),
             column: why.column.clone(),
             value,
@@ -128,7 +130,7 @@ impl Lane {
     }
 
     /// The story of the chunk's first record; the caller moves it to another one.
-    fn reject(&self, chunk: &Chunk, before: crate::input::Counts, why: Refused) -> Reject {
+    fn reject(&self, chunk: &Chunk, before: Counts, why: Refused) -> Reject {
         Reject {
             file: self.names[chunk.file].clone(),
             record: before.records + 1,
@@ -142,7 +144,7 @@ impl Lane {
         }
     }
 
-    pub(super) fn malformed_refused(&self, fault: Malformed, dialect: &Dialect) -> Refused {
+    pub(super) fn malformed_refused(&self, fault: Malformed) -> Refused {
         let column = match fault {
             Malformed::MissingData(index) => self.plan.columns.get(index).cloned(),
             _ => None,
@@ -150,7 +152,8 @@ impl Lane {
         let name = column.as_deref().unwrap_or_default();
         Refused {
             record: None,
-            message: fault.message(dialect.format == Format::Csv, name),
+            message: fault
+                .message(self.plan.dialect().is_some_and(|d| d.format == Format::Csv), name),
             sqlstate: fault.sqlstate().into(),
             detail: None,
             column,
@@ -203,7 +206,13 @@ impl Lane {
     /// where the load stops anyway, one to name.
     fn is_of_a_record(&self, error: &Error) -> bool {
         is_of_the_record(error.sqlstate())
+            || is_of_a_binary_value(error.sqlstate()) && self.names_a_value(error)
             || self.rejects.is_none() && may_be_of_a_record(error.sqlstate())
+    }
+
+    /// Whether the server was reading one value of a tuple.
+    fn names_a_value(&self, error: &Error) -> bool {
+        own_form(&self.plan) == Form::Binary && self.refused(error).1.column.is_some()
     }
 
     pub(super) fn copy(&mut self, form: Form, bytes: &[u8]) -> Result<u64, Error> {
@@ -258,7 +267,7 @@ impl Lane {
 
     /// A piece of a record that is too long to be held: streamed to the server
     /// in a COPY of its own, and to a file without a name beside the rejects.
-    fn judge_piece(&mut self, placed: &Placed, rejects: &Rejects) -> Result<(), Error> {
+    fn judge_piece(&mut self, placed: &Placed, rejects: Option<&Rejects>) -> Result<(), Error> {
         let chunk = &placed.prepared.chunk;
         if matches!(self.plan.wire, Wire::Insert(_)) {
             return Err(too_long_for_insert());
@@ -267,35 +276,51 @@ impl Lane {
             Some(giant) => giant,
             None => self.start_giant(placed, rejects)?,
         };
-        giant.spool.write_all(&chunk.bytes).map_err(spool_error)?;
-        giant.length += chunk.bytes.len() as u64;
-        let ends = chunk.part == Part::LastPiece;
-        if giant.refused.is_none() {
-            self.conn.copy_data(&chunk.bytes)?;
-            if ends || self.conn.copy_probe()? == Probe::Suspicious {
-                let ended = self.conn.copy_end().and_then(|rows| self.landed(rows));
-                giant.refused = self.settle(ended)?.err().map(|e| self.refused(&e).1);
-            }
+        if let Some(spool) = &mut giant.spool {
+            spool.write_all(&chunk.bytes).map_err(spool_error)?;
         }
+        giant.length += chunk.bytes.len() as u64;
+        giant.lines += placed.prepared.counts.lines;
+        let ends = chunk.part == Part::LastPiece;
+        // Never ended before its time, whatever the server says: half a record may be a record.
+        self.conn.copy_data(&chunk.bytes)?;
         if !ends {
             self.giant = Some(giant);
             return Ok(());
         }
+        let ended = self.end_giant().and_then(|rows| self.landed(rows));
+        let refused = self.settle(ended)?.err().map(|e| self.refused(&e).1);
         self.progress.records.add(1);
         self.counts.chunks_as_is += 1;
-        let Some(why) = giant.refused.take() else { return Ok(()) };
-        let mut reject = self.reject(&giant.first, giant.before, why);
+        let Some(why) = refused else { return Ok(()) };
+        let (first, before) = (&giant.first, giant.before);
+        let (Some(rejects), Some(mut spool)) = (rejects, giant.spool) else {
+            let whole = Item { start: 0, end: 0, lines: 0, line: giant.lines, fault: None };
+            return Err(self.stopped(first, before, whole, 0, why));
+        };
+        let mut reject = self.reject(first, before, why);
         reject.length = giant.length;
-        giant.spool.rewind().map_err(spool_error)?;
-        rejects.add_from(&reject, &mut giant.spool)
+        spool.rewind().map_err(spool_error)?;
+        rejects.add_from(&reject, &mut spool, first.eol)
     }
 
-    fn start_giant(&mut self, placed: &Placed, rejects: &Rejects) -> Result<Giant, Error> {
-        let spool = rejects.spool().map_err(spool_error)?;
+    fn end_giant(&mut self) -> Result<u64, Error> {
+        if own_form(&self.plan) == Form::Binary {
+            self.conn.copy_data(TRAILER)?;
+        }
+        self.conn.copy_end()
+    }
+
+    fn start_giant(&mut self, placed: &Placed, rejects: Option<&Rejects>) -> Result<Giant, Error> {
+        let spool = rejects.map(Rejects::spool).transpose().map_err(spool_error)?;
         self.conn.exec("SAVEPOINT pgsluice")?;
-        self.conn.copy_start(&statement::copy(&self.plan, Form::AsIs))?;
+        let form = own_form(&self.plan);
+        self.conn.copy_start(&statement::copy(&self.plan, form))?;
+        if form == Form::Binary {
+            self.conn.copy_data(HEADER)?;
+        }
         let (first, before) = (placed.prepared.chunk.clone(), placed.before);
-        Ok(Giant { spool, first, before, length: 0, refused: None })
+        Ok(Giant { spool, first, before, length: 0, lines: 0 })
     }
 
     /// The line that the server names, and its refusal.

@@ -1,0 +1,136 @@
+//! How a file's bytes fall into records: lines of CSV or text, or tuples of PGCOPY.
+
+use super::chunk::Chunk;
+use pgsluice_core::error::Malformed;
+use pgsluice_core::scan::binary::{Corrupt, TupleSplitter, Tuples};
+use pgsluice_core::scan::{Dialect, Next, Record, Scanner, Splitter};
+use std::ops::Range;
+
+/// The rules by which a file is cut into records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// lines, by the rules of CSV or of the text format
+    Lines(Dialect),
+    /// PGCOPY: tuples of so many fields
+    Tuples(i16),
+}
+
+impl Layout {
+    /// The rules of CSV or of the text format.
+    pub fn dialect(&self) -> Option<&Dialect> {
+        match self {
+            Layout::Lines(dialect) => Some(dialect),
+            Layout::Tuples(_) => None,
+        }
+    }
+}
+
+/// A record of a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// where it begins, in the chunk
+    pub start: usize,
+    /// where it ends, its line end included
+    pub end: usize,
+    /// the line that COPY would name: its last, or the tuple's number; from 1 at
+    /// the chunk's start
+    pub line: u64,
+    /// how many fields it has, or why it is no record
+    pub fields: Result<usize, Malformed>,
+}
+
+/// The records of a chunk one after another, those that break the rules included.
+pub struct Records<'c>(Walk<'c>);
+
+enum Walk<'c> {
+    Lines(Scanner<'c>, Record),
+    Tuples(Tuples<'c>, Vec<Option<Range<usize>>>),
+}
+
+impl<'c> Records<'c> {
+    /// At the chunk's first record.
+    pub fn new(chunk: &'c Chunk, layout: &'c Layout) -> Records<'c> {
+        Records(match layout {
+            Layout::Lines(dialect) => Walk::Lines(chunk.scanner(dialect), Record::default()),
+            Layout::Tuples(columns) => {
+                Walk::Tuples(Tuples::new(&chunk.bytes, *columns), Vec::new())
+            }
+        })
+    }
+
+    /// Lines so far, as COPY counts them; each tuple is one.
+    pub fn lines(&self) -> u64 {
+        match &self.0 {
+            Walk::Lines(scanner, _) => scanner.lines(),
+            Walk::Tuples(tuples, _) => tuples.line() - 1,
+        }
+    }
+
+    /// Where the next record begins.
+    pub fn position(&self) -> usize {
+        match &self.0 {
+            Walk::Lines(scanner, _) => scanner.position(),
+            Walk::Tuples(tuples, _) => tuples.position(),
+        }
+    }
+}
+
+impl Iterator for Records<'_> {
+    type Item = Found;
+
+    fn next(&mut self) -> Option<Found> {
+        match &mut self.0 {
+            Walk::Lines(scanner, record) => match scanner.next(record) {
+                Ok(Next::Record) => {
+                    let (start, end, line) = (record.start, record.end, record.line);
+                    Some(Found { start, end, line, fields: Ok(record.len()) })
+                }
+                Ok(_) => None,
+                Err(fault) => {
+                    let line = record.line;
+                    let (start, end) = scanner.skip_line().filter(|(start, end)| start < end)?;
+                    Some(Found { start, end, line, fields: Err(fault) })
+                }
+            },
+            Walk::Tuples(tuples, fields) => {
+                let (start, line) = (tuples.position(), tuples.line());
+                // A chunk is made of whole tuples: whoever has cut it has seen to that.
+                let whole = tuples.next(fields).unwrap_or(false);
+                let end = tuples.position();
+                whole.then_some(Found { start, end, line, fields: Ok(fields.len()) })
+            }
+        }
+    }
+}
+
+/// Where records end in a file that is read block by block.
+pub(super) enum Cutter {
+    Lines(Splitter),
+    Tuples(TupleSplitter),
+}
+
+/// What a block of a file holds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Cuts {
+    /// where the first record that ends in the block ends
+    pub first: Option<usize>,
+    /// where the last one ends
+    pub last: Option<usize>,
+    /// nothing behind that can be read
+    pub fault: Option<Corrupt>,
+}
+
+impl Cutter {
+    pub fn feed(&mut self, block: &[u8]) -> Cuts {
+        match self {
+            Cutter::Lines(splitter) => {
+                let cuts = splitter.feed(block);
+                Cuts { first: cuts.first, last: cuts.last, fault: None }
+            }
+            Cutter::Tuples(splitter) => {
+                let (cuts, fed) = splitter.feed(block);
+                Cuts { first: cuts.first, last: cuts.last, fault: fed.err() }
+            }
+        }
+    }
+}
