@@ -29,6 +29,37 @@ impl Case {
         let mut force = || if format == Format::Csv { rng.bits() as u8 & 0x0f } else { 0 };
         Case { dialect, data, columns, force_null: force(), force_not_null: force() }
     }
+
+    /// The columns `c0`, `c1` … whose bits are set, with commas between them.
+    pub fn forced(&self, bits: u8) -> String {
+        let forced = (0..self.columns).filter(|i| bits >> i & 1 == 1);
+        forced.map(|i| format!("c{i}")).collect::<Vec<_>>().join(",")
+    }
+
+    /// COPY's own options, in parentheses.
+    pub fn options(&self) -> String {
+        let d = &self.dialect;
+        let text = |bytes: &[u8]| {
+            let hex: String = bytes.iter().map(|b| format!("\\x{b:02x}")).collect();
+            format!("E'{hex}'")
+        };
+        let mut list =
+            vec![format!("DELIMITER {}", text(&[d.delimiter])), format!("NULL {}", text(&d.null))];
+        if let Some(default) = &d.default {
+            list.push(format!("DEFAULT {}", text(default)));
+        }
+        if d.format == Format::Csv {
+            let (quote, escape) = (text(&[d.quote]), text(&[d.escape]));
+            list.push(format!("FORMAT csv, QUOTE {quote}, ESCAPE {escape}"));
+            for (name, bits) in [("NULL", self.force_null), ("NOT_NULL", self.force_not_null)] {
+                let forced = self.forced(bits);
+                if !forced.is_empty() {
+                    list.push(format!("FORCE_{name} ({forced})"));
+                }
+            }
+        }
+        format!("({})", list.join(", "))
+    }
 }
 
 /// Options that the server accepts together.

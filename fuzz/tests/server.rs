@@ -88,7 +88,7 @@ fn by_server(client: &mut Client, case: &Case) -> Result<Vec<Row>, Refused> {
     let list = list.join(",");
     client.run("BEGIN").unwrap();
     let copied =
-        client.copy_in(&format!("COPY {table} ({list}) FROM STDIN {}", options(case)), &case.data);
+        client.copy_in(&format!("COPY {table} ({list}) FROM STDIN {}", case.options()), &case.data);
     let result = match copied {
         Ok(()) => {
             let sql =
@@ -102,30 +102,6 @@ fn by_server(client: &mut Client, case: &Case) -> Result<Vec<Row>, Refused> {
     };
     client.run("ROLLBACK").unwrap();
     result
-}
-
-fn options(case: &Case) -> String {
-    let d = &case.dialect;
-    let text = |bytes: &[u8]| {
-        let hex: String = bytes.iter().map(|b| format!("\\x{b:02x}")).collect();
-        format!("E'{hex}'")
-    };
-    let mut list =
-        vec![format!("DELIMITER {}", text(&[d.delimiter])), format!("NULL {}", text(&d.null))];
-    if let Some(default) = &d.default {
-        list.push(format!("DEFAULT {}", text(default)));
-    }
-    if d.format == Format::Csv {
-        list.push(format!("FORMAT csv, QUOTE {}, ESCAPE {}", text(&[d.quote]), text(&[d.escape])));
-        for (name, bits) in [("NULL", case.force_null), ("NOT_NULL", case.force_not_null)] {
-            let of: Vec<_> =
-                (0..case.columns).filter(|i| bits >> i & 1 == 1).map(|i| format!("c{i}")).collect();
-            if !of.is_empty() {
-                list.push(format!("FORCE_{name} ({})", of.join(",")));
-            }
-        }
-    }
-    format!("({})", list.join(", "))
 }
 
 fn binary_rows(data: &[u8]) -> Vec<Row> {

@@ -1,4 +1,5 @@
-//! Databases in another encoding than UTF-8: what a load makes of escapes.
+//! Files in every encoding that the server knows; databases in another one than
+//! UTF-8, and what a load makes of escapes there.
 
 mod common;
 
@@ -99,4 +100,41 @@ fn escapes_that_are_no_characters_are_refused() {
         let left = conn.exec("SELECT string_agg(a::text, ' ' ORDER BY a) FROM t").unwrap();
         assert_eq!(left[0][0].as_deref(), Some("1 4"), "{method}");
     }
+}
+
+/// Characters, one of which is in each of the server's encodings.
+const CHARACTERS: [&str; 9] = ["é", "ж", "日本", "한국", "ب", "α", "א", "ไ", "ơ"];
+
+/// By their names, as stock COPY converts them.
+#[test]
+fn every_encoding_of_the_server() {
+    let mut world = World::new(each_major().last().unwrap());
+    world.sql("CREATE TABLE s (a int, b text); CREATE TABLE t (a int, b text)");
+    let names = "SELECT name FROM (SELECT pg_encoding_to_char(i) AS name FROM generate_series(0, 60) i) x WHERE name <> ''";
+    let mut loaded = 0;
+    for row in world.conn.exec(names).unwrap() {
+        let name = row[0].clone().unwrap();
+        let convert = |c| format!("SELECT encode(convert_to('{c}', '{name}'), 'hex')");
+        let found = CHARACTERS.iter().find_map(|c| world.conn.exec(&convert(c)).ok());
+        let Some(found) = found else {
+            eprintln!("left out: {name} has none of the characters");
+            continue;
+        };
+        let hex = found[0][0].clone().unwrap();
+        let bytes: Vec<u8> = (0..hex.len())
+            .step_by(2)
+            .map(|i| u8::from_str_radix(&hex[i..i + 2], 16).unwrap())
+            .collect();
+        let record = [b"1,\"x".as_slice(), &bytes, b"\"\n2,", &bytes, b"\n"].concat();
+        world.sql("TRUNCATE s, t");
+        world
+            .stock(&format!("COPY s FROM STDIN (FORMAT csv, ENCODING '{name}')"), &record)
+            .unwrap();
+        let file = world.file("encoded.csv", &record);
+        let summary = world.load(&[&file, "--table", "t", "--encoding", &name]).unwrap();
+        assert_eq!(summary["loaded"], 2, "{name}");
+        assert_eq!(world.difference("s", "t"), "", "{name}");
+        loaded += 1;
+    }
+    assert!(loaded >= 41, "{loaded} encodings");
 }
