@@ -282,6 +282,21 @@ fn cut_at_the_commit(world: &mut World) {
     }
 }
 
+/// The connection goes when all lanes have committed, before the sequences are moved:
+/// they are moved over a new one.
+fn cut_behind_the_commit(world: &mut World) {
+    world.sql(TABLE);
+    let (file, before) = (file(world), facts(world));
+    let method = ["--method", "lanes", "--lanes", "2", "--triggers", "off"];
+    let proxy = Proxy::new(world, b"seqincrement");
+    proxy.order.store(CUT_BEFORE, Ordering::SeqCst);
+    let (code, said) = run(world, &file, &method, &proxy.url());
+    assert_eq!(proxy.order.load(Ordering::SeqCst), PASS, "no sequences were looked for");
+    drop(proxy);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(settled(world, &before, code, &said, "behind the commit"));
+}
+
 /// All connections cut at moments that are spread over the load.
 fn cut_at_any_moment(world: &mut World, moments: u32) {
     let file = file(world);
@@ -327,6 +342,7 @@ fn ctrl_c_at_any_moment() {
 #[test]
 fn a_connection_cut_at_the_commit() {
     cut_at_the_commit(&mut world());
+    cut_behind_the_commit(&mut world());
 }
 
 #[test]

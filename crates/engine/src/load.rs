@@ -170,9 +170,30 @@ fn execute(
     let transactions = commit(&mut lanes, plan, options)?;
     if plan.lanes > 1 {
         // Only now one connection sees the keys of all.
-        steps.extend(around.move_sequences(&mut lanes[0].conn, plan)?);
+        steps.extend(move_sequences_at_last(&mut lanes[0].conn, plan, around, options)?);
     }
     Ok(Done { through, counts, rejected, lanes, transactions, steps })
+}
+
+/// Moves the sequences when the rows are committed: a connection that is lost
+/// by then is made good.
+fn move_sequences_at_last(
+    conn: &mut Conn,
+    plan: &Plan,
+    around: &Around,
+    options: &Options,
+) -> Result<Vec<String>, Error> {
+    let moved = around.move_sequences(conn, plan).or_else(|error| {
+        if !error.sqlstate().is_empty() {
+            return Err(error);
+        }
+        *conn = Conn::open(&options.target.url)?;
+        around.move_sequences(conn, plan)
+    });
+    moved.map_err(|e| {
+        e.with_changed("all rows are committed; the sequences were not moved past their keys")
+            .with_hint("move them by setval before the next row is inserted")
+    })
 }
 
 /// Sends the rows; they are in the table when this returns, and not committed.
