@@ -6,9 +6,8 @@ import subprocess
 import unittest
 
 from . import cluster as clusters
-from .cluster import Cluster, Held, OnCluster
+from .cluster import Cluster, Held, OnCluster, Refused
 from .test_disk_full import resize, small_disk
-from .test_index_extend import Refused, _LOCATION
 from .twins import LoadedTwice, check
 
 # Long keys fill leaves, parents and their parents soon.
@@ -44,12 +43,7 @@ class Appended(LoadedTwice):
 
     def load(self, path, setting, table=table(), before="", after=""):
         """What the COPY says, or what is in the table after it, by rows and by each index."""
-        self.sql(table)
-        try:
-            self.sql(f"SET pgsluice.copy = {setting}; BEGIN; {before} {COPY.format(path)}; {after} COMMIT")
-        except Refused as refused:
-            return _LOCATION.sub("", str(refused))
-        return self.answers()
+        return self.left_by(setting, table, f"{before} {COPY.format(path)}; {after}")
 
     def answers(self):
         """The table, and scans of the indexes in both directions."""

@@ -1,15 +1,11 @@
 """COPY into tables that others can reach: entries of their indexes are sorted first."""
 
 import random
-import re
 import subprocess
 import time
 import unittest
 
-from .cluster import Refused
 from .twins import LoadedTwice, check
-
-_LOCATION = re.compile(r"^(LOCATION:.*\n?|psql:[^:]*:\d+: )", re.M)
 
 TABLE = (
     "DROP TABLE IF EXISTS t; CREATE TABLE t (a int PRIMARY KEY, b text, c numeric, d text, e int4range);"
@@ -40,12 +36,7 @@ class Live(LoadedTwice):
 
     def load(self, path, setting, table=TABLE, before="", after=""):
         """What the COPY says, or what is in the table after it, by rows and by each index."""
-        self.sql("SET client_min_messages = error;" + table)
-        try:
-            self.sql(f"SET pgsluice.copy = {setting}; BEGIN; {before} {COPY.format(path)}; {after} COMMIT")
-        except Refused as refused:
-            return _LOCATION.sub("", str(refused))
-        return self.answers()
+        return self.left_by(setting, "SET client_min_messages = error;" + table, f"{before} {COPY.format(path)}; {after}")
 
     def answers(self):
         """Scans of the indexes in both directions, and of the table."""

@@ -74,3 +74,12 @@ class LoadedTwice(OnCluster):
         stock, ours = (self.load(path, setting, **how) for setting in ("off", "on"))
         self.assertEqual(stock, ours)
         return ours
+
+    def left_by(self, setting, table, load):
+        """What a transaction that loads the table says, or what is in it then, by `answers()`."""
+        self.sql(table)
+        try:
+            self.sql(f"SET pgsluice.copy = {setting}; BEGIN; {load} COMMIT")
+        except Refused as refused:
+            return _PLACE.sub("", _LOCATION.sub("", str(refused)))
+        return self.answers()
