@@ -148,6 +148,7 @@ extern bool sluice_index_add_page(SluiceIndexBuild *build,
 
 extern void sluice_index_add_tuples(SluiceIndexBuild *build, SluiceIndexSource *source,
 									const SluiceIndexTuple *tuples, size_t count);
+extern void sluice_index_open_sorter(SluiceIndexBuild *build, Size memory);
 extern void sluice_index_open_core(SluiceIndexBuild *build, bool rank_all, int memory);
 extern void sluice_index_write(SluiceIndexBuild *build);
 extern void sluice_index_checked(SluiceIndexBuild *build, SluiceIndexStatus status);

@@ -48,21 +48,11 @@ free_core(void *append)
 	pgsluice_index_free(((SluiceIndexAppend *) append)->build.core);
 }
 
+/* The core of one lot after the other. */
 static void
 open_core(SluiceIndexAppend *append)
 {
-	SluiceIndexBuild *build = &append->build;
-	SluiceIndexRules rules = {
-		.keys = IndexRelationGetNumberOfKeyAttributes(build->index),
-		.memory = (Size) maintenance_work_mem * 1024,
-	};
-
-	pgsluice_index_free(build->core);
-	build->core = pgsluice_index_new(build->attributes,
-									 IndexRelationGetNumberOfAttributes(build->index), &rules);
-	if (build->core == NULL)
-		elog(ERROR, "pgsluice: the core cannot sort for index \"%s\"",
-			 RelationGetRelationName(build->index));
+	sluice_index_open_sorter(&append->build, (Size) maintenance_work_mem * 1024);
 }
 
 /*

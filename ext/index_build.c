@@ -337,6 +337,26 @@ new_core(SluiceIndexBuild *build, bool rank_all, int memory)
 							  IndexRelationGetNumberOfAttributes(build->index), &rules);
 }
 
+/*
+ * Makes the core of a build that only sorts entries, in so many bytes of memory;
+ * one that was there goes.
+ */
+void
+sluice_index_open_sorter(SluiceIndexBuild *build, Size memory)
+{
+	SluiceIndexRules rules = {
+		.keys = IndexRelationGetNumberOfKeyAttributes(build->index),
+		.memory = memory,
+	};
+
+	pgsluice_index_free(build->core);
+	build->core = pgsluice_index_new(build->attributes,
+									 IndexRelationGetNumberOfAttributes(build->index), &rules);
+	if (build->core == NULL)
+		elog(ERROR, "pgsluice: the core cannot sort for index \"%s\"",
+			 RelationGetRelationName(build->index));
+}
+
 /* Makes the core, in so many kB of memory; it goes with the current memory context. */
 void
 sluice_index_open_core(SluiceIndexBuild *build, bool rank_all, int memory)

@@ -56,21 +56,12 @@ free_core(void *extended)
 	pgsluice_index_free(((Extended *) extended)->build.core);
 }
 
-/* A new sorter for an index's entries. */
+/* The core of an index's entries, with its share of the memory. */
 static void
-open_core(Extended *extended, Size memory)
+open_core(SluiceIndexExtend *extend, Extended *extended)
 {
-	SluiceIndexBuild *build = &extended->build;
-	SluiceIndexRules rules = {
-		.keys = IndexRelationGetNumberOfKeyAttributes(build->index),
-		.memory = memory,
-	};
-
-	build->core = pgsluice_index_new(build->attributes,
-									 IndexRelationGetNumberOfAttributes(build->index), &rules);
-	if (build->core == NULL)
-		elog(ERROR, "pgsluice: the core cannot sort for index \"%s\"",
-			 RelationGetRelationName(build->index));
+	sluice_index_open_sorter(&extended->build,
+							 (Size) maintenance_work_mem * 1024 / extend->count);
 }
 
 /* Takes the indexes whose entries can wait out of those that get one with each row. */
@@ -119,7 +110,7 @@ sluice_index_extend_open(ResultRelInfo *rri)
 		callback->func = free_core;
 		callback->arg = &extend->extended[i];
 		MemoryContextRegisterResetCallback(CurrentMemoryContext, callback);
-		open_core(&extend->extended[i], (Size) maintenance_work_mem * 1024 / extend->count);
+		open_core(extend, &extend->extended[i]);
 	}
 	return extend;
 }
@@ -232,10 +223,8 @@ add_entry(SluiceIndexExtend *extend, Extended *extended, TupleTableSlot *slot)
 		case SLUICE_INDEX_CROWDED:
 			/* Other values from here on. */
 			insert_sorted(extend, extended);
-			pgsluice_index_free(build->core);
-			build->core = NULL;
 			memset(build->ranks, 0, sizeof(build->ranks));
-			open_core(extended, (Size) maintenance_work_mem * 1024 / extend->count);
+			open_core(extend, extended);
 			/* FALLTHROUGH */
 		case SLUICE_INDEX_UNFIT:
 			insert(build, values, isnull, &slot->tts_tid);
