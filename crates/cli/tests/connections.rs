@@ -1,14 +1,17 @@
 //! Every way that libpq knows of saying where the server is and who one is:
 //! key/value strings, URLs, variables, service and password files, TLS with
-//! every sslmode. And the password appears nowhere.
+//! every sslmode, tickets of a Kerberos realm. And the password appears nowhere.
 
 mod common;
 
+use common::realm::Realm;
 use common::{each_major, World};
+use pgsluice_engine::server::Installation;
 use std::fs::{self, Permissions};
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::{chown, MetadataExt, PermissionsExt};
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -29,7 +32,7 @@ struct Site {
 }
 
 impl Site {
-    fn new(installation: &pgsluice_engine::server::Installation) -> Site {
+    fn new(installation: &Installation) -> Site {
         // Nobody else takes it in between, save by a rare chance.
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let mut world = World::with(installation, Some(port), &[("log_connections", "on")]);
@@ -41,6 +44,26 @@ impl Site {
         let mut logged = 0;
         world.log(&mut logged);
         Site { world, port, logged }
+    }
+
+    /// Gives the server a file that only its user may read; its path there.
+    fn give(&self, from: &str, name: &str) -> PathBuf {
+        let data = self.world.server.data();
+        let owner = fs::metadata(&data).unwrap();
+        let to = data.join(name);
+        fs::copy(from, &to).unwrap();
+        fs::set_permissions(&to, Permissions::from_mode(0o600)).unwrap();
+        chown(&to, Some(owner.uid()), Some(owner.gid())).unwrap();
+        to
+    }
+
+    /// Starts the server anew with rules that go before its own, and settings.
+    fn restart_with(&mut self, rules: &str, settings: &[(&str, &str)]) {
+        let path = self.world.server.data().join("pg_hba.conf");
+        let own = fs::read_to_string(&path).unwrap();
+        fs::write(path, format!("{rules}{own}")).unwrap();
+        self.world.restart_with(&[settings, &[("log_connections", "on")]].concat());
+        self.world.log(&mut self.logged);
     }
 
     /// The program without anything of this user's own.
@@ -234,20 +257,11 @@ fn certificates(world: &World) -> Option<String> {
 
 /// Turns TLS on, with a role that only a certificate lets in.
 fn turn_on_tls(site: &mut Site, folder: &str) {
-    let data = site.world.server.data();
-    let owner = fs::metadata(&data).unwrap();
     for name in ["server.key", "server.crt", "ca.crt"] {
-        let to = data.join(name);
-        fs::copy(format!("{folder}/{name}"), &to).unwrap();
-        fs::set_permissions(&to, Permissions::from_mode(0o600)).unwrap();
-        chown(&to, Some(owner.uid()), Some(owner.gid())).unwrap();
+        site.give(&format!("{folder}/{name}"), name);
     }
-    let rules = fs::read_to_string(data.join("pg_hba.conf")).unwrap();
-    let first = "hostssl all certified 127.0.0.1/32 cert\nhost all certified 127.0.0.1/32 reject\n";
-    fs::write(data.join("pg_hba.conf"), format!("{first}{rules}")).unwrap();
-    let settings = [("ssl", "on"), ("ssl_ca_file", "ca.crt"), ("log_connections", "on")];
-    site.world.restart_with(&settings);
-    site.world.log(&mut site.logged);
+    let rules = "hostssl all certified 127.0.0.1/32 cert\nhost all certified 127.0.0.1/32 reject\n";
+    site.restart_with(rules, &[("ssl", "on"), ("ssl_ca_file", "ca.crt")]);
 }
 
 fn tls(site: &mut Site) {
@@ -301,6 +315,49 @@ fn tls(site: &mut Site) {
     site.fails("wrong key", &format!("{locked} sslpassword=s3cr3t"), &[]);
 }
 
+/// Whether the program's libpq knows GSS: one that the program brings itself does not.
+fn knows_gss(site: &Site) -> bool {
+    let to = "host=127.0.0.1 port=1 gssencmode=require";
+    let output = site.program(&["plan", "x", "--table", "t", "--to", to]).output().unwrap();
+    !String::from_utf8_lossy(&output.stderr).contains("not compiled in")
+}
+
+fn gss(site: &mut Site, realm: &Realm) {
+    let keytab = site.give(&realm.principal("postgres/localhost"), "server.keytab");
+    let rules = "hostgssenc all certified 127.0.0.1/32 gss include_realm=0\n\
+         hostnogssenc all certified 127.0.0.1/32 gss include_realm=0\n";
+    site.restart_with(rules, &[("krb_server_keyfile", keytab.to_str().unwrap())]);
+    let port = site.port;
+    let to = |host: &str, mode: &str| {
+        format!("host={host} port={port} user=certified dbname=postgres gssencmode={mode}")
+    };
+    fn all<'t>(ticket: &'t [(&'static str, String)]) -> Vec<(&'t str, &'t str)> {
+        ticket.iter().map(|(name, value)| (*name, value.as_str())).collect()
+    }
+    let ticket = realm.ticket("certified");
+    for (mode, encrypted) in [("require", "yes"), ("prefer", "yes"), ("disable", "no")] {
+        let log = site.loads(mode, Some(&to("localhost", mode)), &all(&ticket));
+        let said = format!("GSS (authenticated=yes, encrypted={encrypted}");
+        assert!(log.contains(&said) && log.contains("principal=certified@"), "{mode}: {log}");
+    }
+    let url = format!("postgresql://certified@localhost:{port}/postgres?gssencmode=require");
+    let log = site.loads("url", Some(&url), &all(&ticket));
+    assert!(log.contains("encrypted=yes"), "{log}");
+
+    let (none, other) = (realm.no_ticket(), realm.ticket("someone"));
+    for (what, host, mode, ticket, why) in [
+        ("no ticket", "localhost", "require", &none, "GSSAPI"),
+        ("no ticket, no encryption", "localhost", "disable", &none, "No Kerberos credentials"),
+        ("another's ticket", "localhost", "require", &other, "GSSAPI authentication failed"),
+        ("another's ticket, no encryption", "localhost", "disable", &other, "\"certified\""),
+        ("an unknown server", "127.0.0.1", "require", &ticket, "postgres/127.0.0.1@"),
+    ] {
+        let said = site.fails(what, &to(host, mode), &all(ticket));
+        assert!(said.contains(why), "{what}: {said}");
+        assert_eq!(site.world.sql("SELECT count(*) FROM t"), "1", "{what}");
+    }
+}
+
 #[test]
 fn connections() {
     let mut site = Site::new(&each_major().pop().unwrap());
@@ -318,4 +375,22 @@ fn encrypted_connections() {
         }
     }
     eprintln!("left out: TLS, which no PostgreSQL here was built with");
+}
+
+#[test]
+fn kerberos() {
+    let built_with_gss = |installation: &Installation| {
+        let asked = Command::new(installation.program("pg_config")).arg("--configure").output();
+        asked.is_ok_and(|o| String::from_utf8_lossy(&o.stdout).contains("--with-gssapi"))
+    };
+    let Some(installation) = each_major().into_iter().find(built_with_gss) else {
+        return eprintln!("left out: GSS, which no PostgreSQL here was built with");
+    };
+    let mut site = Site::new(&installation);
+    if !knows_gss(&site) {
+        return eprintln!("left out: GSS, which the libpq in this program was built without");
+    }
+    if let Some(realm) = Realm::start(&site.world) {
+        gss(&mut site, &realm);
+    }
 }

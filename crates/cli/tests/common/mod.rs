@@ -4,6 +4,7 @@
 #![allow(dead_code)]
 
 pub mod proxy;
+pub mod realm;
 
 use pgsluice_engine::server::{find_all, Installation, Options, Server};
 use pgsluice_engine::session::conn::Conn;
