@@ -44,6 +44,7 @@ typedef struct SluiceIndexConflict
 {
 	Oid			index;			/* InvalidOid: there is none */
 	IndexTuple	tuple;			/* of that row */
+	ItemPointerData earlier;	/* the first row with that key */
 	MemoryContext context;		/* of the tuple */
 } SluiceIndexConflict;
 
@@ -63,6 +64,7 @@ typedef struct SluiceIndexBuilt
 	IndexBuildResult result;
 	SluiceIndexReport report;	/* but for its strings */
 	bool		conflict;		/* a key is there twice */
+	ItemPointerData earlier;	/* the first row with that key */
 	char		tuple[BLCKSZ / 2] pg_attribute_aligned(MAXIMUM_ALIGNOF);	/* the first row that has one again */
 } SluiceIndexBuilt;
 
@@ -94,7 +96,8 @@ struct SluiceIndexLoad
 	struct SluiceIndexKept *kept;	/* keys of one of them, or NULL */
 	List	   *deferred;		/* indexes to be built at the end */
 	List	   *late;			/* indexes that get their entries at the end */
-	InsertedRows *batches;		/* since then, in the order of the table */
+	InsertedRows *batches;		/* in the order of the table */
+	int			first_waiting;	/* from this one on, rows wait for the end */
 	int			used;
 	int			allocated;
 };

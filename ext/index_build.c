@@ -24,9 +24,9 @@ free_core(void *core)
 	pgsluice_index_free(core);
 }
 
-/* Tells the COPY of the row with this tuple, if it is the first one so far. */
+/* Tells the COPY of the row with this tuple, if it is the first one so far, and of that with its key before. */
 static void
-note_conflict(SluiceIndexBuild *build, IndexTuple tuple)
+note_conflict(SluiceIndexBuild *build, IndexTuple tuple, uint64 earlier)
 {
 	SluiceIndexConflict *conflict = sluice_index_conflict;
 
@@ -36,21 +36,23 @@ note_conflict(SluiceIndexBuild *build, IndexTuple tuple)
 	conflict->index = RelationGetRelid(build->index);
 	conflict->tuple = MemoryContextAlloc(conflict->context, IndexTupleSize(tuple));
 	memcpy(conflict->tuple, tuple, IndexTupleSize(tuple));
+	ItemPointerSet(&conflict->earlier, (BlockNumber) (earlier >> 16), (OffsetNumber) earlier);
 }
 
 static void
-report_duplicate(SluiceIndexBuild *build, const uint8 *tuple)
+report_duplicate(SluiceIndexBuild *build, const SluiceIndexStep *step)
 {
+	IndexTuple	tuple = (IndexTuple) step->bytes;
 	Datum		values[INDEX_MAX_KEYS];
 	bool		isnull[INDEX_MAX_KEYS];
 	char	   *key;
 
 	if (sluice_index_conflict)
 	{
-		note_conflict(build, (IndexTuple) tuple);
+		note_conflict(build, tuple, step->start);
 		return;
 	}
-	index_deform_tuple((IndexTuple) tuple, RelationGetDescr(build->index), values, isnull);
+	index_deform_tuple(tuple, RelationGetDescr(build->index), values, isnull);
 	key = BuildIndexValueDescription(build->index, values, isnull);
 	/* The words are those of PostgreSQL's own sort of an index. */
 	ereport(ERROR,
@@ -69,7 +71,7 @@ checked(SluiceIndexBuild *build, SluiceIndexStatus status, const SluiceIndexStep
 	switch (status)
 	{
 		case SLUICE_INDEX_DUPLICATE:
-			report_duplicate(build, step->bytes);
+			report_duplicate(build, step);
 			break;
 		case SLUICE_INDEX_NO_MEMORY:
 			ereport(ERROR,

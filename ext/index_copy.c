@@ -10,7 +10,8 @@
  * rollback to a savepoint brings back the old one.
  *
  * A key that is there twice is refused with stock COPY's error, which names the
- * line of the first row in the input that has a key again.
+ * line of the first row in the input that has a key again, and with a hint that
+ * names the line where it was before.
  */
 #include "index.h"
 
@@ -242,9 +243,10 @@ sluice_index_load_rows(SluiceIndexLoad *load, const SluicePlaced *rows, int coun
 		RelationGetNumberOfBlocks(load->rri->ri_RelationDesc) > SMALL_TABLE)
 	{
 		load->decided = true;
+		load->first_waiting = load->used;
 		defer(load);
 	}
-	if (load->deferred != NIL)
+	if (!load->decided || load->deferred != NIL)
 		note_rows(load, rows, count);
 }
 
@@ -305,10 +307,12 @@ raise_conflict(SluiceIndexLoad *load, const SluiceIndexBuilt *built)
 	IndexTuple	tuple = (IndexTuple) built->tuple;
 	Datum		values[INDEX_MAX_KEYS];
 	bool		isnull[INDEX_MAX_KEYS];
+	uint64		line = line_of(load, &tuple->t_tid);
+	uint64		earlier = line_of(load, (ItemPointer) &built->earlier);
 	char	   *key;
 
 	load->cstate->line_buf_valid = false;
-	load->cstate->cur_lineno = line_of(load, &tuple->t_tid);
+	load->cstate->cur_lineno = line;
 	index_deform_tuple(tuple, RelationGetDescr(index), values, isnull);
 	key = BuildIndexValueDescription(index, values, isnull);
 	/* The words are those of _bt_check_unique(). */
@@ -317,6 +321,8 @@ raise_conflict(SluiceIndexLoad *load, const SluiceIndexBuilt *built)
 			 errmsg("duplicate key value violates unique constraint \"%s\"",
 					RelationGetRelationName(index)),
 			 key ? errdetail("Key %s already exists.", key) : 0,
+			 line && earlier ? errhint("The key is first in line " UINT64_FORMAT " and again in line " UINT64_FORMAT ".",
+									   earlier, line) : 0,
 			 errtableconstraint(load->rri->ri_RelationDesc,
 								RelationGetRelationName(index))));
 }

@@ -25,7 +25,7 @@ is_ours(EntryScan *scan, HeapTuple tuple)
 {
 	SluiceIndexLoad *load = scan->load;
 
-	return ItemPointerCompare(&tuple->t_self, &load->batches[0].first) >= 0 &&
+	return ItemPointerCompare(&tuple->t_self, &load->batches[load->first_waiting].first) >= 0 &&
 		(scan->end == NULL || ItemPointerCompare(&tuple->t_self, scan->end) < 0) &&
 		TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetRawXmin(tuple->t_data)) &&
 		HeapTupleHeaderGetCmin(tuple->t_data) == load->cid;
@@ -95,7 +95,7 @@ sluice_index_insert_entries(SluiceIndexLoad *load, List *indexes, ItemPointer en
 {
 	ResultRelInfo *rri = load->rri;
 	ResultRelInfo saved = *rri;
-	EntryScan	scan = {.load = load,.end = end};
+	EntryScan	scan = {.load = load,.end = end,.batch = load->first_waiting};
 	BlockNumber blocks = RelationGetNumberOfBlocks(rri->ri_RelationDesc);
 
 	rri->ri_NumIndices = list_length(indexes);
@@ -108,7 +108,7 @@ sluice_index_insert_entries(SluiceIndexLoad *load, List *indexes, ItemPointer en
 	}
 	scan.slot = MakeSingleTupleTableSlot(RelationGetDescr(rri->ri_RelationDesc), &TTSOpsHeapTuple);
 	load->cstate->line_buf_valid = false;
-	for (BlockNumber block = ItemPointerGetBlockNumber(&load->batches[0].first);
+	for (BlockNumber block = ItemPointerGetBlockNumber(&load->batches[load->first_waiting].first);
 		 block < blocks && (end == NULL || block <= ItemPointerGetBlockNumber(end)); block++)
 	{
 		CHECK_FOR_INTERRUPTS();

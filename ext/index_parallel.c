@@ -50,7 +50,10 @@ build_one(Relation heap, SluiceIndexBuilt *built, int memory, SluiceIndexKept *k
 	built->report = sluice_index_report;
 	built->conflict = OidIsValid(conflict.index);
 	if (built->conflict)
+	{
+		built->earlier = conflict.earlier;
 		memcpy(built->tuple, conflict.tuple, IndexTupleSize(conflict.tuple));
+	}
 	index_close(index, NoLock);
 }
 

@@ -91,7 +91,7 @@ pub struct IndexStepDef {
     pub bytes: *const u8,
     /// how many
     pub len: usize,
-    /// Read: first byte in the file
+    /// Read: first byte in the file; Duplicate: address of the first row with the key
     pub start: u64,
     /// Read: byte after the last
     pub end: u64,
@@ -369,7 +369,9 @@ pub unsafe extern "C" fn pgsluice_index_step(
                 IndexStatus::Done
             }
             Err(failure) => {
-                give(build.duplicate());
+                let (tuple, earlier) = build.duplicate();
+                give(tuple);
+                out.start = earlier;
                 failure.into()
             }
         })

@@ -4,7 +4,7 @@ use super::btree;
 use super::btree_build::{Builder, Root};
 use crate::sort::run::Row;
 use crate::sort::shape::IndexShape;
-use crate::sort::tuple;
+use crate::sort::tuple::{self, Tid};
 use crate::sort::Failure;
 
 /// Largest tuple with a posting list, in bytes: a tenth of a page less a line pointer
@@ -22,12 +22,16 @@ pub struct Loader {
     has_base: bool,
     /// the base is made of its prefix: another row with the prefix and no tuple is equal
     whole: bool,
+    /// the base's address, in a unique index
+    base_tid: Tid,
     /// tids of the rows that are equal to `base` and not in the tree yet
     tids: Vec<[u8; 6]>,
     posting: Vec<u8>,
     scratch: Vec<u8>,
     /// the tuple with the lowest tid that has a key again
     duplicate: Vec<u8>,
+    /// the address of the first row with that key
+    earlier: Tid,
     rows: u64,
 }
 
@@ -71,12 +75,15 @@ impl Loader {
                 self.duplicate.clear();
                 self.duplicate.try_reserve(tuple.len())?;
                 self.duplicate.extend_from_slice(tuple);
+                // Rows with equal keys come in the order of their addresses.
+                self.earlier = self.base_tid;
             }
             if !shape.first_in_table {
                 return Err(Failure::Duplicate);
             }
         }
         self.has_base = true;
+        self.base_tid = row.tid();
         self.prefix = row.prefix;
         self.whole = row.tuple.is_empty();
         if !self.whole {
@@ -157,10 +164,10 @@ impl Loader {
         &mut self.builder
     }
 
-    /// The tuple of a row that has the key of another one.
+    /// The tuple of a row that has the key of another one, and the address of the first such row.
     #[must_use]
-    pub fn duplicate(&self) -> &[u8] {
-        &self.duplicate
+    pub fn duplicate(&self) -> (&[u8], Tid) {
+        (&self.duplicate, self.earlier)
     }
 
     /// Rows added so far.

@@ -357,9 +357,9 @@ impl IndexBuild {
         self.loader.builder().reuse(page);
     }
 
-    /// The index tuple of the key that is there twice ([`Failure::Duplicate`]).
+    /// The tuple of a row whose key is there twice ([`Failure::Duplicate`]), and the first such row.
     #[must_use]
-    pub fn duplicate(&self) -> &[u8] {
+    pub fn duplicate(&self) -> (&[u8], Tid) {
         self.loader.duplicate()
     }
 
