@@ -17,7 +17,7 @@ use crate::page::btree_build::Root;
 use crate::page::btree_load::Loader;
 use std::collections::VecDeque;
 
-/// Most rows that one [`IndexBuild::step`] takes.
+/// Most rows of one [`IndexBuild::step`].
 const ROWS: usize = 4096;
 
 /// What the caller of [`IndexBuild::step`] has to do before the next step.
@@ -109,8 +109,7 @@ impl IndexBuild {
         &mut self.shape
     }
 
-    /// Adds a row, whose ranked values are interned, after [`IndexBuild::settle`]. After
-    /// [`Added::Full`] comes [`IndexBuild::flush`].
+    /// Adds a row, ranked values interned, after [`IndexBuild::settle`]. [`Added::Full`]: flush.
     ///
     /// # Errors
     ///
@@ -195,9 +194,8 @@ impl IndexBuild {
 
     /// Gives the values of rows that have waited their numbers. `false`: there are too many.
     ///
-    /// Rows wait as long as all of their keys are text that fits into a prefix. They are sorted by
-    /// their bytes then, so that each value is looked for once, and values are numbered in an order
-    /// that is often near the server's.
+    /// Rows wait while all of their keys are text that fits into a prefix. They are sorted by bytes,
+    /// so each value is looked for once, and the numbers' order is often near the server's.
     ///
     /// # Errors
     ///
@@ -244,8 +242,7 @@ impl IndexBuild {
         Ok(true)
     }
 
-    /// Sorts the rows and makes the next steps write them out. Before this and before
-    /// [`IndexBuild::finish`] all values are settled and ranked.
+    /// Sorts the rows, settled and ranked; the next steps write them out.
     ///
     /// # Errors
     ///
@@ -299,7 +296,7 @@ impl IndexBuild {
         self.collector.clear();
     }
 
-    /// No more rows will come: the next steps give the pages.
+    /// No more rows will come, and all are settled and ranked: the next steps give the pages.
     ///
     /// # Errors
     ///
@@ -407,7 +404,7 @@ impl IndexBuild {
         Ok(self.write())
     }
 
-    /// Hands the output out, as the end of the last run.
+    /// Hands the output out: the last run's.
     fn write(&mut self) -> Step {
         self.written = true;
         self.file_end += self.output.len() as u64;
@@ -470,18 +467,21 @@ impl IndexBuild {
     }
 
     fn step_load_merge(&mut self, mut merge: Merge) -> Result<Step, Failure> {
-        for _ in 0..ROWS {
+        let mut step = self.pages();
+        // Where runs follow upon one another, no step has as many rows before it reads on.
+        let rows = if step == Step::Go { ROWS } else { 0 };
+        for _ in 0..rows {
             match merge.advance(&self.shape)? {
                 Next::Row => self.loader.add(&self.shape, &merge.row()?)?,
                 Next::Read(extent) => {
-                    self.phase = Phase::LoadMerge(merge);
-                    return Ok(Step::Read(extent));
+                    step = Step::Read(extent);
+                    break;
                 }
                 Next::End => return self.complete(),
             }
         }
         self.phase = Phase::LoadMerge(merge);
-        Ok(self.pages())
+        Ok(step)
     }
 
     fn pages(&mut self) -> Step {

@@ -1,0 +1,67 @@
+//! The build of an index gives its pages away as they are done, however its runs lie.
+
+use pgsluice_core::sort::build::{IndexBuild, Step};
+use pgsluice_core::sort::run::Added;
+use pgsluice_core::sort::shape::{Attribute, IndexShape, Order};
+use pgsluice_core::sort::tuple::Field;
+
+/// A build and its temporary file.
+struct Driven {
+    build: IndexBuild,
+    file: Vec<u8>,
+    /// pages in all, and the most that were there at once
+    pages: usize,
+    most: usize,
+}
+
+impl Driven {
+    /// Goes on until rows are wanted or the index is done.
+    fn drive(&mut self) {
+        loop {
+            match self.build.step().unwrap() {
+                Step::Go => {}
+                Step::Write => self.file.extend_from_slice(self.build.output()),
+                Step::Read(extent) => {
+                    let bytes = &self.file[extent.start as usize..extent.end as usize];
+                    self.build.supply(bytes).unwrap();
+                }
+                Step::Pages => {
+                    let before = self.pages;
+                    while let Some((_, page)) = self.build.take_page() {
+                        self.pages += 1;
+                        self.build.reuse(page);
+                    }
+                    self.most = self.most.max(self.pages - before);
+                }
+                Step::Add | Step::Done(_) => return,
+            }
+        }
+    }
+}
+
+/// Ascending keys: one run after the other, so that a run is read on every few thousand rows.
+#[test]
+fn pages_do_not_gather_while_runs_are_read() {
+    let int = Attribute {
+        len: 8,
+        align: 8,
+        by_value: true,
+        order: Order::Signed,
+        descending: false,
+        nulls_first: false,
+        exact: true,
+    };
+    let shape = IndexShape::new(vec![int], 1).unwrap();
+    let build = IndexBuild::new(shape, 1 << 18);
+    let mut driven = Driven { build, file: Vec::new(), pages: 0, most: 0 };
+    for n in 0..60_000 {
+        if driven.build.add(n + 1, false, |_| Some(Field::Word(n))).unwrap() == Added::Full {
+            driven.build.flush().unwrap();
+            driven.drive();
+        }
+    }
+    driven.build.finish().unwrap();
+    driven.drive();
+    assert!(!driven.file.is_empty() && driven.pages > 150, "{} pages", driven.pages);
+    assert!(driven.most < 30, "{} of {} pages at once", driven.most, driven.pages);
+}
