@@ -95,6 +95,34 @@ next_slot(SluiceLoad *load)
 	return sluice_batch_slot(load->batch);
 }
 
+static int
+by_field(const void *one, const void *other, void *columns)
+{
+	const SluiceColumn *of = columns;
+
+	return of[((const SluiceAsk *) one)->column].source - of[((const SluiceAsk *) other)->column].source;
+}
+
+/*
+ * The values of a row as the statement lists their columns, which need not be the table's
+ * order: of several bad ones, stock COPY names the first of its list.
+ */
+static const SluiceAsk *
+in_list_order(SluiceColumn *columns, const SluiceAsk *asks, uint32 count)
+{
+	SluiceAsk  *sorted;
+	uint32		i = 1;
+
+	while (i < count && columns[asks[i - 1].column].source < columns[asks[i].column].source)
+		i++;
+	if (i >= count)
+		return asks;
+	sorted = palloc(sizeof(SluiceAsk) * count);
+	memcpy(sorted, asks, sizeof(SluiceAsk) * count);
+	qsort_arg(sorted, count, sizeof(SluiceAsk), by_field, columns);
+	return sorted;
+}
+
 /*
  * Completes a row that the core could not finish: the server's input functions
  * read what it could not, or raise their errors; then come the defaults that
@@ -112,6 +140,7 @@ complete_row(SluiceLoad *load, const SluiceSlice *slice, TupleTableSlot *slot,
 	tuple.t_len = row->len;
 	tuple.t_data = (HeapTupleHeader) (slice->arena + row->offset);
 	heap_deform_tuple(&tuple, desc, slot->tts_values, slot->tts_isnull);
+	asks = in_list_order(load->args.columns, asks, row->asks);
 	for (uint32 i = 0; i < row->asks; i++)
 	{
 		int			m = (int) asks[i].column;
