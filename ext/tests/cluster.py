@@ -95,7 +95,10 @@ def _as_user(command):
 
 
 class Cluster:
-    """One server and its data, in a folder of its own below the temporary one."""
+    """One server and its data, in a folder of its own below the temporary one.
+
+    `copy_of` is a server, which this one then follows, or a backup, which is recovered.
+    """
 
     def __init__(self, settings=(), copy_of=None, durable=False):
         self.home = Path(tempfile.mkdtemp(prefix="pgsluice-ext-"))
@@ -110,11 +113,11 @@ class Cluster:
                 [BIN / "initdb", "--no-sync", "-D", self.data, "-k", "-U", "postgres", "-A", "trust",
                  "-E", "UTF8", "--locale=C.UTF-8"]
             )
+        elif isinstance(copy_of, Cluster):
+            copy_of.backup(self.data, "-R", "-X", "stream")
         else:
-            self._run(
-                [BIN / "pg_basebackup", "-D", self.data, "-h", copy_of.home, "-p",
-                 copy_of.port, "-U", "postgres", "-R", "-X", "stream", "-c", "fast"]
-            )
+            self._run(["cp", "-a", copy_of, self.data])
+            self._run(["touch", self.data / "recovery.signal"])
         with open(self.data / "postgresql.auto.conf", "a", encoding="utf-8") as conf:
             for line in (
                 "listen_addresses = ''",
@@ -198,6 +201,10 @@ class Cluster:
         path = self.home / name
         path.write_bytes(content)
         return path
+
+    def backup(self, place, *options):
+        """Takes a base backup."""
+        self._run([BIN / "pg_basebackup", "-D", place, "-h", self.home, "-p", self.port, "-U", "postgres", "-c", "fast", *options])
 
     def follow(self, primary):
         """Waits until this standby has replayed all that the primary has flushed."""

@@ -1,0 +1,150 @@
+"""What others do while a load stands still in its middle: backups, deletes, locks, kills."""
+
+import os
+import signal
+import subprocess
+import unittest
+
+from .cluster import Cluster, Held, OnCluster, Refused
+from .test_durability import SUM, TABLE, check_heap, rows
+from .test_workers import wait_until, workers
+
+INDEXED = TABLE.format(kind="") + "; CREATE UNIQUE INDEX ON t (id); CREATE INDEX ON t (left(a, 50))"
+PARENTS = ("DROP TABLE IF EXISTS p CASCADE; CREATE TABLE p (a int PRIMARY KEY); INSERT INTO p SELECT generate_series(0, 29999);"
+           "DROP TABLE IF EXISTS t; CREATE TABLE t (id int REFERENCES p, a text, b bigint, c jsonb, d numeric)")
+
+
+class Midway(OnCluster):
+    """The first half of the data is in the table, the second one waits for a gate."""
+
+    settings = ["wal_level = logical", "wal_keep_size = 1GB", "autovacuum = off"]
+
+    def start_load(self, table=INDEXED, toast=False, setting="on", options=""):
+        """Starts the load and waits until half of it is in the table; gives its process."""
+        self.sql(f"DROP TABLE IF EXISTS t; {table}")
+        data = rows(30000, toast)
+        cut = data.index(b"\n", len(data) * 2 // 3) + 1
+        first, second = self.cluster.file("first", data[:cut]), self.cluster.file("second", data[cut:])
+        self.gate = self.cluster.home / "gate"
+        self.gate.unlink(missing_ok=True)
+        process = subprocess.Popen(self.cluster.command(
+            "-c", f"SET pgsluice.copy = {setting}; COPY t FROM PROGRAM 'cat {first}; while ! [ -e {self.gate} ]; do sleep 0.05; done; cat {second}'"
+            f" WITH (FORMAT csv{options})"), stderr=subprocess.PIPE, text=True)
+        # Whatever becomes of the test, the program must end.
+        self.addCleanup(self.gate.touch)
+        self.assertTrue(wait_until(lambda: self.sql("SELECT 1 FROM pg_stat_progress_copy WHERE tuples_processed > 0")), "no half of a load")
+        return process
+
+    def finish(self, process):
+        """Lets the second half come; what the load then says."""
+        self.gate.touch()
+        refusal = process.communicate()[1].split("LOCATION")[0]
+        self.assertEqual(process.returncode != 0, bool(refusal))
+        return refusal
+
+    def restored(self, backup, target):
+        """A server that has replayed to this place and no further."""
+        server = Cluster([f"restore_command = 'cp {self.cluster.data}/pg_wal/%f %p'", target, "recovery_target_action = promote"], copy_of=backup)
+        self.addCleanup(server.remove)
+        self.assertTrue(wait_until(lambda: server.sql("SELECT pg_is_in_recovery()") == "f"), server.tail())
+        return server
+
+    def test_backup(self):
+        """A base backup of the middle replays to before, during and after the load: nothing of it, or all."""
+        process = self.start_load(INDEXED + "; INSERT INTO t SELECT -i, 'before' FROM generate_series(1, 100) i", toast=True)
+        before = self.sql(SUM)
+        backup = self.cluster.home / "backup"
+        self.cluster.backup(backup, "-X", "none")
+        during = self.sql("INSERT INTO t VALUES (-1000, 'during'); SELECT pg_current_wal_insert_lsn()")
+        with_it = self.sql(SUM)
+        self.assertEqual(self.finish(process), "")
+        after, committed = self.sql(f"{SUM}; SELECT pg_current_wal_insert_lsn()").split("\n")
+        self.sql("TRUNCATE t; SELECT pg_switch_wal()")
+        for target, wanted in (("recovery_target = 'immediate'", before), (f"recovery_target_lsn = '{during}'", with_it),
+                               (f"recovery_target_lsn = '{committed}'", after)):
+            with self.subTest(target=target):
+                server = self.restored(backup, target)
+                self.assertEqual(server.sql(SUM), wanted)
+                check_heap(self, server)
+                server.remove()
+
+    def test_parents_are_deleted(self):
+        """Before their check the load is refused, after it the DELETE is; as with stock COPY."""
+        said = []
+        for setting in ("off", "on"):
+            process = self.start_load(PARENTS, setting=setting)
+            self.sql("DELETE FROM p WHERE a IN (100, 29000)")
+            said.append(self.finish(process))
+            self.assertEqual(self.sql("SELECT count(*) FROM t"), "0")
+            process = self.start_load(PARENTS, setting=setting)
+            deleter = Held(self.cluster)
+            deleter.run("BEGIN; DELETE FROM p WHERE a = 29000")
+            self.gate.touch()
+            self.assertTrue(wait_until(lambda: self.sql("SELECT count(*) FROM pg_locks WHERE NOT granted") == "1"))
+            deleter.end("ROLLBACK")
+            self.assertEqual(self.finish(process), "")
+            holder = Held(self.cluster)
+            holder.run(f"SET pgsluice.copy = {setting}; BEGIN; TRUNCATE t; COPY t FROM '{self.cluster.home}/first' CSV")
+            with self.assertRaises(Refused) as refused:
+                self.sql("SET lock_timeout = 100; DELETE FROM p WHERE a = 100")
+            self.assertIn("55P03", str(refused.exception))
+            holder.end("COMMIT")
+            with self.assertRaises(Refused) as refused:
+                self.sql("DELETE FROM p WHERE a = 100")
+            self.assertIn("23503", str(refused.exception))
+        self.assertIn("23503", said[0])
+        self.assertEqual(*said)
+
+    def test_locks(self):
+        """What needs the table for itself waits; an index that is made concurrently has every row; a snapshot sees none."""
+        process = self.start_load(TABLE.format(kind=""))
+        for sql in ("ALTER TABLE t ADD z int", "ALTER TABLE t ALTER b TYPE text", "ALTER TABLE t DISABLE TRIGGER ALL", "TRUNCATE t", "DROP TABLE t", "VACUUM FULL t",
+                    "CREATE INDEX ON t (id)", "BEGIN; LOCK TABLE t IN SHARE MODE"):
+            with self.assertRaises(Refused) as refused:
+                self.sql("SET lock_timeout = 20; " + sql)
+            self.assertIn("55P03", str(refused.exception))
+        reader = Held(self.cluster)
+        reader.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM t")
+        self.sql("VACUUM t; ANALYZE t; INSERT INTO t SELECT -i, 'beside' FROM generate_series(1, 2000) i; DELETE FROM t WHERE id < -1000; VACUUM (TRUNCATE) t")
+        building = subprocess.Popen(self.cluster.command("-c", "CREATE UNIQUE INDEX CONCURRENTLY one ON t (id)"), stderr=subprocess.PIPE, text=True)
+        self.assertTrue(wait_until(lambda: self.sql("SELECT count(*) FROM pg_index WHERE indexrelid = 'one'::regclass") == "1"
+                                   if self.sql("SELECT to_regclass('one')") else False))
+        self.assertEqual(self.finish(process), "")
+        self.assertEqual(reader.end("SELECT count(*) FROM t; COMMIT")[1].strip(), "0")
+        self.assertEqual(building.communicate()[1], "")
+        self.assertEqual(self.sql("SELECT count(*), count(DISTINCT id), (SELECT indisvalid FROM pg_index WHERE indexrelid = 'one'::regclass) FROM t"), "31000|31000|t")
+        check_heap(self, self.cluster)
+
+    def test_killed(self):
+        """SIGKILL to a worker or to the leader: the server starts itself anew, and nothing of the load is there."""
+        for whom in ("worker", "leader"):
+            process = self.start_load(options=", pgsluice 'require', workers 2")
+            self.assertTrue(wait_until(lambda: workers(self.cluster)))
+            worker = workers(self.cluster)[0]
+            leader = int(self.sql("SELECT pid FROM pg_stat_progress_copy"))
+            starts = self.starts()
+            os.kill(worker if whom == "worker" else leader, signal.SIGKILL)
+            self.assertTrue(wait_until(lambda: self.answers(starts)), self.cluster.tail())
+            # The program has the connection too: psql learns of its end when both are gone.
+            self.gate.touch()
+            process.communicate()
+            self.assertNotEqual(process.returncode, 0)
+            self.assertFalse(workers(self.cluster))
+            self.assertEqual(self.sql("SELECT count(*) FROM t"), "0")
+            self.assertEqual(self.sql("SELECT count(*) FROM pg_locks WHERE relation = 't'::regclass AND pid <> pg_backend_pid()"), "0")
+            check_heap(self, self.cluster)
+
+    def starts(self):
+        """How often the server has started itself anew."""
+        return self.cluster.log.read_text(errors="replace").count("all server processes terminated; reinitializing")
+
+    def answers(self, starts):
+        """Whether the server has come back since it had started so often."""
+        try:
+            return self.starts() > starts and self.sql("SELECT 1") == "1"
+        except Refused:
+            return False
+
+
+if __name__ == "__main__":
+    unittest.main()
