@@ -155,6 +155,9 @@ run(SluiceLoad *load)
 	sluice_load_rows(load);
 	if (load->batch)
 		sluice_batch_indexes(load->batch, load->workers);
+	sluice_index_taken_close(load->rri, load->processed, load->batch ?
+							 sluice_index_load_why_rows(load->batch->index_load) :
+							 SLUICE_INDEX_PARTITIONED);
 	error_context_stack = callback.previous;
 	compat_tell_skipped(cstate);
 
@@ -182,6 +185,7 @@ sluice_copy(SluiceStatement *s)
 	context = AllocSetContextCreate(CurrentMemoryContext, "pgsluice COPY", ALLOCSET_DEFAULT_SIZES);
 	old = MemoryContextSwitchTo(context);
 	memset(&sluice_report, 0, sizeof(sluice_report));
+	sluice_index_taken_reset();
 	sluice_report.route = "insert";
 	INSTR_TIME_SET_CURRENT(before);
 

@@ -156,17 +156,45 @@ extern void sluice_index_open_core(SluiceIndexBuild *build, bool rank_all, int m
 extern void sluice_index_write(SluiceIndexBuild *build);
 extern void sluice_index_checked(SluiceIndexBuild *build, SluiceIndexStatus status);
 
-/* index_copy.c */
-extern bool sluice_index_server_compares(Relation index);
+/* How the entries of a COPY's rows get into an index. */
+typedef enum SluiceIndexWay
+{
+	SLUICE_INDEX_ROWS,			/* with each row, as stock COPY's */
+	SLUICE_INDEX_SORTED,		/* those of many rows, in the index's order */
+	SLUICE_INDEX_LEAVES,		/* in whole new leaves behind the last one */
+	SLUICE_INDEX_BUILD,			/* the index is built anew when all rows are in */
+	SLUICE_INDEX_WAYS
+} SluiceIndexWay;
+
+/* index_way.c */
+extern SluiceIndexWay sluice_index_way(Relation heap, Relation index, IndexInfo *info,
+									   bool is_private, SluiceIndexAttribute *attributes,
+									   const char **because);
+
+/* What the last COPY did with an index of its table. */
+typedef struct SluiceIndexTaken
+{
+	Oid			index;
+	NameData	name;
+	SluiceIndexWay way;
+	const char *because;		/* why not a faster one, or NULL */
+	uint64		rows[SLUICE_INDEX_WAYS];	/* whose entries went in by each of the ways */
+} SluiceIndexTaken;
+
+/* index_taken.c */
+extern const char *const sluice_index_way_names[SLUICE_INDEX_WAYS];
+extern SluiceIndexTaken *sluice_index_take(Relation index, SluiceIndexWay way,
+										   const char *because);
 
 /* index_append.c */
 typedef struct SluiceIndexAppend SluiceIndexAppend;
 
 extern SluiceIndexAppend *sluice_index_append_open(Relation heap, Relation index,
-												   IndexInfo *info);
+												   IndexInfo *info,
+												   const SluiceIndexAttribute *attributes,
+												   SluiceIndexTaken *taken);
 extern bool sluice_index_append_rows(SluiceIndexAppend *append, const SluicePlaced *rows,
 									 int count, uint64 *line);
-extern void sluice_index_append_close(SluiceIndexAppend *append);
 
 /* index_edge.c */
 extern int	sluice_index_edge_append(Relation heap, Relation index, IndexTuple *tuples,

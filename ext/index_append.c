@@ -26,7 +26,7 @@ struct SluiceIndexAppend
 {
 	SluiceIndexBuild build;
 	uint32		longest;		/* bytes of a row whose entry is surely not too large */
-	uint64		entries;		/* that went into leaves by the page */
+	SluiceIndexTaken *taken;
 	int			pause;			/* lots to pass over */
 	int			next_pause;		/* and after the next one that is not taken */
 	MemoryContext context;		/* of a lot */
@@ -55,33 +55,18 @@ open_core(SluiceIndexAppend *append)
 	sluice_index_open_sorter(&append->build, (Size) maintenance_work_mem * 1024);
 }
 
-/*
- * For an index that checks at once whether its keys are unique: of plain columns,
- * in an order of bytes. NULL for another one.
- */
+/* For an index whose way is SLUICE_INDEX_LEAVES. */
 SluiceIndexAppend *
-sluice_index_append_open(Relation heap, Relation index, IndexInfo *info)
+sluice_index_append_open(Relation heap, Relation index, IndexInfo *info,
+						 const SluiceIndexAttribute *attributes, SluiceIndexTaken *taken)
 {
-	SluiceIndexAppend *append;
-	SluiceIndexAttribute attributes[INDEX_MAX_KEYS];
+	SluiceIndexAppend *append = palloc0(sizeof(SluiceIndexAppend));
 
-	if (index->rd_rel->relam != BTREE_AM_OID || !index->rd_index->indisunique ||
-		!index->rd_index->indimmediate || !index->rd_index->indisready ||
-		!index->rd_index->indisvalid || index->rd_index->indisexclusion ||
-		info->ii_Expressions != NIL || info->ii_Predicate != NIL ||
-		!sluice_index_server_compares(index) ||
-		sluice_index_shape(heap, index, false, attributes) != NULL)
-		return NULL;
-	for (int i = 0; i < IndexRelationGetNumberOfKeyAttributes(index); i++)
-	{
-		if (attributes[i].order == SLUICE_ORDER_RANKED)
-			return NULL;
-	}
-	append = palloc0(sizeof(SluiceIndexAppend));
 	append->build.heap = heap;
 	append->build.index = index;
 	append->build.info = info;
-	memcpy(append->build.attributes, attributes, sizeof(attributes));
+	append->taken = taken;
+	memcpy(append->build.attributes, attributes, sizeof(append->build.attributes));
 	append->longest = COMPAT_BT_MAX_ITEM / info->ii_NumIndexAttrs;
 	append->context = AllocSetContextCreate(CurrentMemoryContext, "pgsluice index append",
 											ALLOCSET_DEFAULT_SIZES);
@@ -181,6 +166,7 @@ sort_lot(SluiceIndexAppend *append, Lot *lot)
 {
 	if (!add_entries(append, lot->rows, lot->count))
 	{
+		append->taken->because = "some rows' keys are NULL or long";
 		open_core(append);
 		return false;
 	}
@@ -188,7 +174,10 @@ sort_lot(SluiceIndexAppend *append, Lot *lot)
 	for (int i = 1; i < lot->count; i++)
 	{
 		if (equal_keys(append->build.index, lot->tuples[i - 1], lot->tuples[i]))
+		{
+			append->taken->because = "some rows' keys are equal";
 			return false;
+		}
 	}
 	return true;
 }
@@ -221,6 +210,8 @@ append_lot(SluiceIndexAppend *append, const Lot *lot, uint64 *line)
 		if (taken >= 0)
 			taken = sluice_index_edge_append(build->heap, build->index, lot->tuples + n,
 											 lot->count - n);
+		if (taken < 0)
+			append->taken->because = "some rows' keys are not above the index's";
 		if (taken < 0 && n == 0)
 			return false;
 		if (taken <= 0)
@@ -228,7 +219,7 @@ append_lot(SluiceIndexAppend *append, const Lot *lot, uint64 *line)
 		else
 		{
 			n += taken;
-			append->entries += taken;
+			append->taken->rows[SLUICE_INDEX_LEAVES] += taken;
 		}
 	}
 	return true;
@@ -247,7 +238,11 @@ sluice_index_append_rows(SluiceIndexAppend *append, const SluicePlaced *rows, in
 	bool		done;
 
 	if (count < FEWEST_ROWS)
+	{
+		if (append->taken->because == NULL)
+			append->taken->because = "some rows came in small lots";
 		return false;
+	}
 	if (append->pause > 0)
 	{
 		append->pause--;
@@ -260,13 +255,4 @@ sluice_index_append_rows(SluiceIndexAppend *append, const SluicePlaced *rows, in
 	append->next_pause = done ? 0 : Min(2 * append->next_pause + 1, LONGEST_PAUSE);
 	append->pause = append->next_pause;
 	return done;
-}
-
-/* No more rows will come. */
-void
-sluice_index_append_close(SluiceIndexAppend *append)
-{
-	ereport(DEBUG1,
-			(errmsg_internal("pgsluice: " UINT64_FORMAT " entries of index \"%s\" went into it by the page",
-							 append->entries, RelationGetRelationName(append->build.index))));
 }

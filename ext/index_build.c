@@ -427,8 +427,8 @@ attempt(SluiceIndexBuild *build, bool rank_all, int memory, IndexBuildResult **r
 	MemoryContext caller = CurrentMemoryContext;
 	MemoryContext context;
 	IndexBuildResult *built;
-	const char *reason = sluice_index_shape(build->heap, build->index, rank_all,
-											build->attributes);
+	const char *reason = RelationGetNumberOfBlocks(build->heap) == 0 ? "the table is empty" :
+		sluice_index_shape(build->heap, build->index, rank_all, build->attributes);
 
 	if (reason)
 		return reason;

@@ -54,18 +54,6 @@ sluice_index_load_open(ResultRelInfo *rri, EState *estate, CopyFromState cstate,
 	return load;
 }
 
-/* Whether the server's own functions alone compare: workers may call those, and they do not fail. */
-bool
-sluice_index_server_compares(Relation index)
-{
-	for (int i = 1; i <= IndexRelationGetNumberOfKeyAttributes(index); i++)
-	{
-		if (index_getprocid(index, i, BTORDER_PROC) >= FirstNormalObjectId)
-			return false;
-	}
-	return true;
-}
-
 /* Each row is to get its entries when it is inserted. */
 void
 sluice_index_load_never(SluiceIndexLoad *load)
@@ -74,22 +62,13 @@ sluice_index_load_never(SluiceIndexLoad *load)
 	load->never = true;
 }
 
-/*
- * Whether the index can be built at the end: a B-tree of plain columns that the
- * core can sort and no open cursor reads, and that checks at once if it is
- * unique.
- */
+/* Whether the index can be built at the end; *because says why not, or is NULL. */
 static bool
-can_wait(Relation heap, Relation index, IndexInfo *info)
+can_wait(Relation heap, Relation index, IndexInfo *info, const char **because)
 {
 	SluiceIndexAttribute attributes[INDEX_MAX_KEYS];
 
-	return index->rd_rel->relam == BTREE_AM_OID &&
-		index->rd_index->indisvalid && index->rd_index->indisready &&
-		!index->rd_index->indcheckxmin &&
-		index->rd_refcnt == 1 && !index->rd_index->indisexclusion && index->rd_index->indimmediate &&
-		sluice_index_scans_pages(heap, info) && sluice_index_server_compares(index) &&
-		sluice_index_shape(heap, index, false, attributes) == NULL;
+	return sluice_index_way(heap, index, info, true, attributes, because) == SLUICE_INDEX_BUILD;
 }
 
 /*
@@ -104,13 +83,15 @@ defer(SluiceIndexLoad *load)
 	MemoryContext old = MemoryContextSwitchTo(load->context);
 	bool		unique = false;
 	bool	   *can = palloc(sizeof(bool) * rri->ri_NumIndices);
+	const char *because;
 	int			kept = 0;
 
 	for (int i = 0; i < rri->ri_NumIndices; i++)
 	{
 		Relation	index = rri->ri_IndexRelationDescs[i];
 
-		can[i] = can_wait(rri->ri_RelationDesc, index, rri->ri_IndexRelationInfo[i]);
+		can[i] = can_wait(rri->ri_RelationDesc, index, rri->ri_IndexRelationInfo[i], &because);
+		sluice_index_take(index, can[i] ? SLUICE_INDEX_BUILD : SLUICE_INDEX_ROWS, because);
 		unique |= can[i] && index->rd_index->indisunique;
 	}
 	for (int i = 0; i < rri->ri_NumIndices; i++)
@@ -132,9 +113,6 @@ defer(SluiceIndexLoad *load)
 		kept++;
 	}
 	rri->ri_NumIndices = kept;
-	ereport(DEBUG1,
-			(errmsg_internal("pgsluice: %d indexes are built when all rows are in",
-							 list_length(load->deferred))));
 	MemoryContextSwitchTo(old);
 }
 
@@ -188,6 +166,7 @@ keep(SluiceIndexLoad *load)
 {
 	ResultRelInfo *rri = load->rri;
 	MemoryContext old = MemoryContextSwitchTo(load->context);
+	const char *because;
 	int			chosen = -1;
 
 	load->begun = true;
@@ -195,7 +174,7 @@ keep(SluiceIndexLoad *load)
 	{
 		Relation	index = rri->ri_IndexRelationDescs[i];
 
-		if (can_wait(rri->ri_RelationDesc, index, rri->ri_IndexRelationInfo[i]) &&
+		if (can_wait(rri->ri_RelationDesc, index, rri->ri_IndexRelationInfo[i], &because) &&
 			(chosen < 0 || (has_long_keys(rri->ri_IndexRelationDescs[chosen]) &&
 							!has_long_keys(index))))
 			chosen = i;
@@ -227,6 +206,15 @@ bool
 sluice_index_load_is_live(const SluiceIndexLoad *load)
 {
 	return !load->is_private && !load->never;
+}
+
+/* Why indexes get an entry with each row, of which nothing else is known. */
+const char *
+sluice_index_load_why_rows(const SluiceIndexLoad *load)
+{
+	if (load->never)
+		return "rows may be rejected, or be duplicates";
+	return load->is_private ? "the table is small" : "the load is small";
 }
 
 /* These rows have just been inserted into the table, and into no index yet. */
@@ -359,6 +347,9 @@ empty_index(SluiceIndexLoad *load, Oid indexid)
 		TransferPredicateLocksToHeapRelation(index);
 		compat_set_new_file(index, rel->rd_rel->relpersistence);
 	}
+	else
+		sluice_index_take(index, SLUICE_INDEX_ROWS,
+						  "another command has it open, or keys may be too long to sort");
 	index_close(index, NoLock);
 	return can;
 }

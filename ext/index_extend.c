@@ -24,6 +24,7 @@
 typedef struct Extended
 {
 	SluiceIndexBuild build;
+	SluiceIndexTaken *taken;
 	bool		waiting;		/* some do */
 } Extended;
 
@@ -39,16 +40,6 @@ struct SluiceIndexExtend
 	SluiceIndexAppend **append;	/* and are appended to, or NULL */
 	bool	   *done;			/* and have those of the rows at hand */
 };
-
-static bool
-can_extend(Relation heap, Relation index, IndexInfo *info, SluiceIndexAttribute *attributes)
-{
-	return index->rd_rel->relam == BTREE_AM_OID && index->rd_index->indisready &&
-		!index->rd_index->indisunique && !index->rd_index->indisexclusion &&
-		info->ii_Expressions == NIL && info->ii_Predicate == NIL &&
-		sluice_index_server_compares(index) &&
-		sluice_index_shape(heap, index, false, attributes) == NULL;
-}
 
 static void
 free_core(void *extended)
@@ -87,14 +78,19 @@ sluice_index_extend_open(ResultRelInfo *rri)
 	{
 		Relation	index = extend->all.ri_IndexRelationDescs[i];
 		IndexInfo  *info = extend->all.ri_IndexRelationInfo[i];
+		const char *because;
+		SluiceIndexWay way = sluice_index_way(rri->ri_RelationDesc, index, info, false,
+											  attributes, &because);
+		SluiceIndexTaken *taken = sluice_index_take(index, way, because);
 		SluiceIndexBuild *build;
 
-		if (!can_extend(rri->ri_RelationDesc, index, info, attributes))
-		{
-			extend->append[i] = sluice_index_append_open(rri->ri_RelationDesc, index, info);
+		if (way == SLUICE_INDEX_LEAVES)
+			extend->append[i] = sluice_index_append_open(rri->ri_RelationDesc, index, info,
+														 attributes, taken);
+		if (way != SLUICE_INDEX_SORTED)
 			continue;
-		}
 		extend->waits[i] = true;
+		extend->extended[extend->count].taken = taken;
 		build = &extend->extended[extend->count++].build;
 		build->heap = rri->ri_RelationDesc;
 		build->index = index;
@@ -186,6 +182,7 @@ insert_sorted(SluiceIndexExtend *extend, Extended *extended)
 		sluice_index_checked(build, status);
 		if (status == SLUICE_INDEX_DONE)
 			break;
+		extended->taken->rows[SLUICE_INDEX_SORTED] += step.rows;
 		at = step.bytes;
 		for (uint64 i = 0; i < step.rows; i++)
 		{
@@ -264,11 +261,6 @@ sluice_index_extend_close(SluiceIndexExtend *extend)
 	{
 		if (extend->extended[i].waiting)
 			insert_sorted(extend, &extend->extended[i]);
-	}
-	for (int i = 0; i < extend->all.ri_NumIndices; i++)
-	{
-		if (extend->append[i])
-			sluice_index_append_close(extend->append[i]);
 	}
 	extend->rri->ri_NumIndices = extend->all.ri_NumIndices;
 	extend->rri->ri_IndexRelationDescs = extend->all.ri_IndexRelationDescs;

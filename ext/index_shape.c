@@ -231,8 +231,6 @@ sluice_index_shape(Relation heap, Relation index, bool rank_all,
 		return "the server's block size is not 8192";
 	if (index->rd_rel->relam != BTREE_AM_OID)
 		return "the access method is not btree";
-	if (RelationGetNumberOfBlocks(heap) == 0)
-		return "the table is empty";
 	for (int i = 0; i < natts; i++)
 	{
 		const char *reason = attribute_shape(index, i, rank_all, &attributes[i]);

@@ -205,8 +205,8 @@ Datum
 pgsluice_last_copy(PG_FUNCTION_ARGS)
 {
 	const SluiceReport *r = &sluice_report;
-	Datum		values[19];
-	bool		nulls[19] = {0};
+	Datum		values[20];
+	bool		nulls[20] = {0};
 	char		wal[32];
 	ReturnSetInfo *rsinfo;
 
@@ -241,10 +241,11 @@ pgsluice_last_copy(PG_FUNCTION_ARGS)
 	values[16] = Int64GetDatum((int64) r->replaced);
 	values[17] = r->leader_reads ? CStringGetTextDatum(r->leader_reads) : (Datum) 0;
 	nulls[17] = r->leader_reads == NULL;
-	values[18] = r->reason[0] ? CStringGetTextDatum(r->reason) : (Datum) 0;
-	nulls[18] = r->reason[0] == '\0';
+	values[18] = r->reason[0] ? (Datum) 0 : sluice_index_taken_json();
+	values[19] = r->reason[0] ? CStringGetTextDatum(r->reason) : (Datum) 0;
+	nulls[19] = r->reason[0] == '\0';
 	if (r->reason[0])
-		memset(&nulls[2], true, 16 * sizeof(bool));
+		memset(&nulls[2], true, 17 * sizeof(bool));
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	return (Datum) 0;
 }

@@ -218,6 +218,9 @@ extern void sluice_serial_fill(SluiceSerial *serial, char *place);
 
 typedef struct SluiceIndexLoad SluiceIndexLoad;
 
+/* Reasons for an entry with each row that are the load's, not an index's. */
+#define SLUICE_INDEX_PARTITIONED "the table is partitioned"
+
 /* A row that is in the table, and where; the tuple is the copy that was formed. */
 typedef struct SluicePlaced
 {
@@ -268,9 +271,15 @@ extern SluiceIndexLoad *sluice_index_load_open(ResultRelInfo *rri, EState *estat
 											   CopyFromState cstate, CommandId cid);
 extern void sluice_index_load_never(SluiceIndexLoad *load);
 extern bool sluice_index_load_is_live(const SluiceIndexLoad *load);
+extern const char *sluice_index_load_why_rows(const SluiceIndexLoad *load);
 extern bool sluice_index_load_wants(const SluiceIndexLoad *load);
 extern void sluice_index_load_rows(SluiceIndexLoad *load, const SluicePlaced *rows, int count);
 extern void sluice_index_load_close(SluiceIndexLoad *load, int workers);
+
+/* index_taken.c */
+extern void sluice_index_taken_reset(void);
+extern void sluice_index_taken_close(ResultRelInfo *rri, uint64 rows, const char *because);
+extern Datum sluice_index_taken_json(void);
 
 /* index_extend.c */
 typedef struct SluiceIndexExtend SluiceIndexExtend;

@@ -21,6 +21,7 @@ CREATE FUNCTION last_copy(
     OUT duplicates_skipped bigint,
     OUT duplicates_replaced bigint,
     OUT leader_reads_because text,
+    OUT indexes jsonb,
     OUT fell_back_because text
 ) RETURNS SETOF record
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED
@@ -33,6 +34,14 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'pgsluice_inside';
 
 CREATE VIEW last_copy AS SELECT * FROM last_copy();
+
+-- How a COPY of many rows fills each index of a table, and why not in a faster
+-- way: of one that others can reach, or that the COPY has for itself and finds empty.
+CREATE FUNCTION index_ways(relation regclass, is_private boolean,
+    OUT index regclass, OUT way text, OUT because text
+) RETURNS SETOF record
+LANGUAGE C STABLE STRICT PARALLEL RESTRICTED
+AS 'MODULE_PATHNAME', 'pgsluice_index_ways';
 
 -- What this session's last build of a B-tree index was, if pgsluice was asked
 -- to do it. No row before the first one.

@@ -305,7 +305,17 @@ fn private(world: &mut World) {
         "DROP TABLE IF EXISTS s; TRUNCATE t; CREATE INDEX t_name ON t (name); \
          CREATE INDEX t_upper ON t (upper(name))",
     );
-    let said = world.load(&[&file, "--table", "t", "--columns", "name,at,n"]).unwrap();
+    let arguments = [&file, "--table", "t", "--columns", "name,at,n"];
+    let plan = world.run(&[&["plan"], &arguments[..]].concat()).stdout;
+    let plan = String::from_utf8_lossy(&plan).into_owned();
+    for line in ["rebuild index public.t_upper", "fill t_name by build\n", "fill t_pkey by build\n"]
+    {
+        assert!(plan.contains(line), "{plan}");
+    }
+    assert!(!plan.contains("fill t_upper"), "{plan}");
+    let said = world.load(&arguments).unwrap();
+    let built = ["t_name: 120000 rows by build", "t_pkey: 120000 rows by build"];
+    assert_eq!(said["indexes"], serde_json::json!(built));
     let steps = said["steps"].to_string();
     assert!(steps.contains("t_upper put back") && !steps.contains("t_name"), "{steps}");
     let indexes = "SELECT count(*) FROM pg_index WHERE indrelid = 't'::regclass AND indisvalid";
@@ -317,7 +327,15 @@ fn private(world: &mut World) {
 
     // With rows in it, it stays everybody's.
     let before = world.sql(filenode);
-    world.load(&[&file, "--table", "t", "--columns", "name,at,n"]).unwrap();
+    let plan = world.run(&[&["plan"], &arguments[..]].concat()).stdout;
+    let plan = String::from_utf8_lossy(&plan).into_owned();
+    let said = world.load(&arguments).unwrap();
+    let indexes = said["indexes"].as_array().unwrap();
+    assert_eq!(indexes[0], "t_name: 120000 rows by sorted: it is not unique");
+    assert!(plan.contains("fill t_name by sorted: it is not unique"), "{plan}");
+    assert!(plan.contains("fill t_pkey by leaves\n"), "{plan}");
+    assert!(indexes[1].as_str().unwrap().contains(" rows by leaves"), "{said}");
+    assert_eq!(indexes[2], "t_upper: 120000 rows by row: it is of expressions");
     assert_eq!(world.sql(filenode), before);
     assert_eq!(world.sql("SELECT count(*) FROM t"), "240000");
 
@@ -349,7 +367,7 @@ fn auto_does_without_an_extension_that_cannot_be_loaded() {
         "CREATE SCHEMA pgsluice;
          CREATE FUNCTION pgsluice.route() RETURNS text LANGUAGE c AS '$libdir/plpgsql', 'plpgsql_call_handler';
          UPDATE pg_proc SET probin = '$libdir/pgsluice_gone' WHERE proname = 'route';
-         CREATE VIEW pgsluice.last_copy AS SELECT pgsluice.route();
+         CREATE VIEW pgsluice.last_copy AS SELECT pgsluice.route(), NULL::jsonb AS indexes;
          INSERT INTO pg_extension VALUES (99999, 'pgsluice', 10, 'pgsluice'::regnamespace, false, '1.0')",
     );
     world.sql(TABLE);

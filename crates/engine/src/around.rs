@@ -11,7 +11,7 @@ use crate::session::surroundings::{
     finish, policy, put_back, put_back_committed, sequences, take_down, Course, Finished, Indexes,
     Moved, Outcome, Request, Restored, Surroundings, TakenDown,
 };
-use crate::session::transaction;
+use crate::session::{transaction, ways};
 use std::fs;
 
 /// Files up to this size are loaded a second time to name a duplicate's record.
@@ -41,6 +41,9 @@ pub fn lines(
     let recorded = !matches!(state, State::Unusable(_));
     let decision = policy::decide(&around, &request(&around, plan, options, bytes, recorded));
     let mut lines = decision.lines();
+    let down: Vec<&str> =
+        decision.down().filter(|c| c.kind == "index").map(|c| c.name.as_str()).collect();
+    lines.extend(ways::planned(conn, plan, oid, &down)?);
     if let (State::Unusable(why), true) = (state, decision.any_down()) {
         lines.push(format!(
             "{why}: what is taken down is not recorded, and repair cannot help; one transaction \

@@ -14,7 +14,7 @@ use crate::session::conn::{Canceller, Conn};
 use crate::session::lane::{Lane, LaneCounts};
 use crate::session::siblings::Siblings;
 use crate::session::surroundings::Indexes;
-use crate::session::{staged, transaction};
+use crate::session::{staged, transaction, ways};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -136,6 +136,8 @@ struct Done {
     rejected: u64,
     lanes: Vec<Lane>,
     transactions: u64,
+    /// how each index's entries went in
+    indexes: Vec<String>,
     /// what was done after the rows
     steps: Vec<String>,
 }
@@ -160,6 +162,7 @@ fn execute(
     let (through, counts, mut lanes, rejected) = rows.map_err(|e| take_back(e, plan, options))?;
 
     watch.phase(3);
+    let indexes = ways::taken(&mut lanes[0].conn, plan, counts.statements)?;
     for statement in &plan.after {
         lanes[0].conn.exec(statement)?;
     }
@@ -172,7 +175,7 @@ fn execute(
         // Only now one connection sees the keys of all.
         steps.extend(move_sequences_at_last(&mut lanes[0].conn, plan, around, options)?);
     }
-    Ok(Done { through, counts, rejected, lanes, transactions, steps })
+    Ok(Done { through, counts, rejected, lanes, transactions, indexes, steps })
 }
 
 /// Moves the sequences when the rows are committed: a connection that is lost
@@ -426,6 +429,7 @@ fn summarise(options: &Options, plan: &Plan, done: &Done, watch: &Watch, clock: 
         chunks_encoded: counts.chunks_encoded,
         chunks_as_is: counts.chunks_as_is,
         transactions: done.transactions,
+        indexes: done.indexes.clone(),
         steps: steps.cloned().collect(),
         settings: plan.settings.iter().map(|(name, value)| format!("{name} = {value}")).collect(),
         notes: plan.notes.clone(),

@@ -145,6 +145,8 @@ pub struct Summary {
     pub chunks_encoded: u64,
     /// chunks that went as they are in the file
     pub chunks_as_is: u64,
+    /// with `extension`: how each index's entries went in, and why not in a faster way
+    pub indexes: Vec<String>,
     /// statements before and after the rows: what was taken down, rebuilt, set
     pub steps: Vec<String>,
     /// settings of the session

@@ -165,6 +165,9 @@ fn print(s: &Summary, told: &[String]) {
     if let Some(wal) = s.wal_bytes {
         say(format_args!("  {:.1} MB of WAL", wal as f64 / 1e6));
     }
+    for index in &s.indexes {
+        say(format_args!("  index {index}"));
+    }
     for step in &s.steps {
         say(format_args!("  step: {step}"));
     }

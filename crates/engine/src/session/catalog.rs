@@ -223,7 +223,7 @@ pub fn server(conn: &mut Conn) -> Result<ServerFacts, Error> {
 
 /// Tries whether the extension works in this session: asking its view for
 /// anything makes the server load its library, which may be missing, or none for
-/// this server.
+/// this server; or its objects are of another version.
 ///
 /// # Errors
 ///
@@ -233,7 +233,7 @@ pub fn try_extension(conn: &mut Conn, server: &mut ServerFacts) -> Result<(), Er
         return Ok(());
     }
     conn.exec("SAVEPOINT pgsluice_extension")?;
-    if let Err(error) = conn.exec("SELECT route FROM pgsluice.last_copy") {
+    if let Err(error) = conn.exec("SELECT route, indexes FROM pgsluice.last_copy") {
         if error.sqlstate().is_empty() {
             return Err(error);
         }

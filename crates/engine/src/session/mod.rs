@@ -17,3 +17,4 @@ pub mod surroundings;
 pub mod target;
 pub mod transaction;
 mod types;
+pub mod ways;

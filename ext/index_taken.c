@@ -1,0 +1,134 @@
+/*
+ * What the last COPY did with each index of its table: a column of the view
+ * pgsluice.last_copy.
+ */
+#include "index.h"
+
+#include "utils/builtins.h"
+#include "utils/json.h"
+#include "utils/jsonb.h"
+#include "utils/memutils.h"
+
+const char *const sluice_index_way_names[SLUICE_INDEX_WAYS] = {
+	[SLUICE_INDEX_ROWS] = "row",
+	[SLUICE_INDEX_SORTED] = "sorted",
+	[SLUICE_INDEX_LEAVES] = "leaves",
+	[SLUICE_INDEX_BUILD] = "build",
+};
+
+static MemoryContext context;	/* of all that is known of the last COPY's indexes */
+static List *indexes = NIL;		/* SluiceIndexTaken */
+
+/* Another COPY begins. */
+void
+sluice_index_taken_reset(void)
+{
+	if (context == NULL)
+		context = AllocSetContextCreate(TopMemoryContext, "pgsluice last COPY's indexes",
+										ALLOCSET_SMALL_SIZES);
+	MemoryContextReset(context);
+	indexes = NIL;
+}
+
+static SluiceIndexTaken *
+find(Oid index)
+{
+	ListCell   *lc;
+
+	foreach(lc, indexes)
+	{
+		SluiceIndexTaken *taken = lfirst(lc);
+
+		if (taken->index == index)
+			return taken;
+	}
+	return NULL;
+}
+
+/* The way that the COPY takes with an index from now on, and why not a faster one, or NULL. */
+SluiceIndexTaken *
+sluice_index_take(Relation index, SluiceIndexWay way, const char *because)
+{
+	MemoryContext old = MemoryContextSwitchTo(context);
+	SluiceIndexTaken *taken = find(RelationGetRelid(index));
+
+	if (taken == NULL)
+	{
+		taken = palloc0(sizeof(SluiceIndexTaken));
+		taken->index = RelationGetRelid(index);
+		strlcpy(NameStr(taken->name), RelationGetRelationName(index), NAMEDATALEN);
+		indexes = lappend(indexes, taken);
+	}
+	taken->way = way;
+	taken->because = because ? pstrdup(because) : NULL;
+	MemoryContextSwitchTo(old);
+	return taken;
+}
+
+/*
+ * All rows are in. Indexes of which nothing was said got an entry with each row,
+ * and so did the rows of which nothing was said.
+ */
+void
+sluice_index_taken_close(ResultRelInfo *rri, uint64 rows, const char *because)
+{
+	ListCell   *lc;
+
+	for (int i = 0; i < rri->ri_NumIndices; i++)
+	{
+		if (find(RelationGetRelid(rri->ri_IndexRelationDescs[i])) == NULL)
+			sluice_index_take(rri->ri_IndexRelationDescs[i], SLUICE_INDEX_ROWS, because);
+	}
+	foreach(lc, indexes)
+	{
+		SluiceIndexTaken *taken = lfirst(lc);
+		uint64		left = rows;
+
+		for (int way = 0; way < SLUICE_INDEX_WAYS; way++)
+			left -= taken->rows[way];
+		taken->rows[taken->way == SLUICE_INDEX_BUILD ? SLUICE_INDEX_BUILD : SLUICE_INDEX_ROWS] += left;
+	}
+}
+
+static void
+show(StringInfo json, const SluiceIndexTaken *taken)
+{
+	const char *comma = "";
+
+	appendStringInfoString(json, "{\"index\": ");
+	escape_json(json, NameStr(taken->name));
+	appendStringInfo(json, ", \"way\": \"%s\", \"rows\": {", sluice_index_way_names[taken->way]);
+	for (int way = 0; way < SLUICE_INDEX_WAYS; way++)
+	{
+		if (taken->rows[way] == 0)
+			continue;
+		appendStringInfo(json, "%s\"%s\": " UINT64_FORMAT, comma, sluice_index_way_names[way],
+						 taken->rows[way]);
+		comma = ", ";
+	}
+	appendStringInfoString(json, "}, \"because\": ");
+	if (taken->because)
+		escape_json(json, taken->because);
+	else
+		appendStringInfoString(json, "null");
+	appendStringInfoChar(json, '}');
+}
+
+/* The column's value: a JSON array of objects. */
+Datum
+sluice_index_taken_json(void)
+{
+	StringInfoData json;
+	ListCell   *lc;
+
+	initStringInfo(&json);
+	appendStringInfoChar(&json, '[');
+	foreach(lc, indexes)
+	{
+		if (lc != list_head(indexes))
+			appendStringInfoString(&json, ", ");
+		show(&json, lfirst(lc));
+	}
+	appendStringInfoChar(&json, ']');
+	return DirectFunctionCall1(jsonb_in, CStringGetDatum(json.data));
+}
