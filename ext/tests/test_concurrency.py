@@ -62,8 +62,8 @@ class Concurrency(OnCluster):
     def test_serializable(self):
         """A read-write conflict across two loads fails one of them, as with stock COPY."""
         server = self.cluster
-        path = server.file("one.csv", b"1\n")
-        for setting in ("off", "on"):
+        few, many = server.file("few.csv", b"1\n"), server.file("many.csv", b"1234567\n" * 120000)
+        for setting, path in (("off", few), ("on", few), ("on", many)):
             server.sql("DROP TABLE IF EXISTS x, y; CREATE TABLE x (a int); CREATE TABLE y (a int)")
             begin = f"SET pgsluice.copy = {setting}; BEGIN ISOLATION LEVEL SERIALIZABLE;"
             one, two = Held(server), Held(server)
@@ -71,6 +71,8 @@ class Concurrency(OnCluster):
             two.run(begin + "SELECT count(*) FROM y")
             one.run(f"COPY y FROM '{path}'")
             two.run(f"COPY x FROM '{path}'")
+            if path == many:
+                self.assertEqual(one.run("SELECT route FROM pgsluice.last_copy"), "append")
             self.assertEqual(one.end("COMMIT"), (0, "", ""))
             self.assertIn("40001", two.end("COMMIT")[2])
 

@@ -94,6 +94,25 @@ class OnDisk(OnCluster):
         self.assertEqual(self.cluster.sql(SUM), before)
         self.cluster.sql("DROP DATABASE restored")
 
+    def test_without_the_library(self):
+        """A session that has not loaded it reads, checks, changes and cleans what was loaded."""
+        path = self.cluster.file("rows.csv", rows(20000, toast=True))
+        self.cluster.sql("DROP TABLE IF EXISTS t;" + TABLE.format(kind="") + "; ALTER TABLE t ADD PRIMARY KEY (id); CREATE INDEX ON t (left(a, 50))")
+        self.cluster.sql(load(path))
+        before = self.cluster.sql(SUM)
+        self.cluster.sql("ALTER SYSTEM RESET session_preload_libraries; SELECT pg_reload_conf()")
+        self.addCleanup(self.cluster.sql, "ALTER SYSTEM SET session_preload_libraries = 'pgsluice'; SELECT pg_reload_conf()")
+        without = f"SELECT count(*) FROM pg_settings WHERE name LIKE 'pgsluice.%'; {SUM}; SET enable_seqscan = off; SELECT count(*) FROM t WHERE id >= 19000"
+        for _ in range(100):
+            said = self.cluster.sql(without).split("\n")
+            if said[0] == "0":
+                break
+            time.sleep(0.1)
+        self.assertEqual(said, ["0", before, "1000"])
+        self.cluster.sql("UPDATE t SET b = 7 WHERE id % 5 = 0; DELETE FROM t WHERE id % 5 = 1; VACUUM (FREEZE) t")
+        self.assertEqual(self.cluster.sql("SELECT count(*), count(*) FILTER (WHERE b = 7) >= 4000 FROM t"), "16000|t")
+        check_heap(self, self.cluster)
+
 
 class Crash(unittest.TestCase):
     """SIGKILL and immediate stops at random moments: all or nothing."""
