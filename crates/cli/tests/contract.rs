@@ -19,22 +19,31 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// `docs/contract.md` names only tests that there are.
-#[test]
-fn the_table_of_the_contract_names_tests_that_exist() {
+/// How many tests a table of promises names, each of which must be there.
+fn named_tests(page: &str) -> usize {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-    let table = std::fs::read_to_string(format!("{root}/docs/contract.md")).unwrap();
+    let table = std::fs::read_to_string(format!("{root}/docs/{page}")).unwrap();
     let mut named = 0;
     for item in table.split('`').skip(1).step_by(2) {
         let Some((path, names)) = item.split_once(": ") else { continue };
         let source = std::fs::read_to_string(format!("{root}/{path}"))
             .unwrap_or_else(|e| panic!("{path}: {e}"));
+        let keyword = if path.ends_with(".py") { "def" } else { "fn" };
         for name in names.split(", ") {
-            assert!(source.contains(&format!("fn {name}(")), "{path} has no {name}");
+            assert!(source.contains(&format!("{keyword} {name}(")), "{path} has no {name}");
             named += 1;
         }
     }
-    assert!(named > 40, "{named} tests are named");
+    named
+}
+
+/// `docs/contract.md` and `docs/contract-extension.md` name only tests that there are.
+#[test]
+fn the_tables_of_the_contract_name_tests_that_exist() {
+    for page in ["contract.md", "contract-extension.md"] {
+        let named = named_tests(page);
+        assert!(named > 40, "{page}: {named} tests are named");
+    }
 }
 
 #[test]
