@@ -416,10 +416,7 @@ compat_has_free_block(BulkInsertState bistate)
 #endif
 }
 
-/*
- * Has the next heap_multi_insert() add as many blocks as its rows need. What it
- * adds beyond goes into the free space map, where it looks like room in the table.
- */
+/* Has the next heap_multi_insert() add as many blocks as its rows need: in the free space map others look like room. */
 static inline void
 compat_extend_by_need(BulkInsertState bistate)
 {
@@ -445,24 +442,28 @@ compat_take_free_block(BulkInsertState bistate)
 #endif
 }
 
-/* What pages that the server writes directly should be aligned to. */
+/* What pages that the server writes directly should be aligned to, whether it does, and where a relation lies. */
 #if PG_VERSION_NUM < 160000
 #define COMPAT_IO_ALIGN 4096
-#else
-#define COMPAT_IO_ALIGN PG_IO_ALIGN_SIZE
-#endif
-
-#if PG_VERSION_NUM < 160000
+#define compat_direct_io() false
+#define compat_locator(rel) ((rel)->rd_node)
 #define compat_set_locator(record, rel) ((record)->node = (rel)->rd_node)
 #define compat_set_tag_locator(tag, rel) ((tag)->rnode = (rel)->rd_node)
-#define compat_log_newpages(rel, n, blocks, pages) \
-	log_newpages(&(rel)->rd_node, MAIN_FORKNUM, n, blocks, pages, true)
 #else
+#define COMPAT_IO_ALIGN PG_IO_ALIGN_SIZE
+#define compat_direct_io() ((io_direct_flags & IO_DIRECT_DATA) != 0)
+#define compat_locator(rel) ((rel)->rd_locator)
 #define compat_set_locator(record, rel) ((record)->locator = (rel)->rd_locator)
 #define compat_set_tag_locator(tag, rel) ((tag)->rlocator = (rel)->rd_locator)
-#define compat_log_newpages(rel, n, blocks, pages) \
-	log_newpages(&(rel)->rd_locator, MAIN_FORKNUM, n, blocks, pages, true)
 #endif
+#if PG_VERSION_NUM < 160000
+#define compat_main_path(rel) relpath(RelationGetSmgr(rel)->smgr_rnode, MAIN_FORKNUM)
+#elif PG_VERSION_NUM < 180000
+#define compat_main_path(rel) relpath(RelationGetSmgr(rel)->smgr_rlocator, MAIN_FORKNUM)
+#else
+#define compat_main_path(rel) relpath(RelationGetSmgr(rel)->smgr_rlocator, MAIN_FORKNUM).str
+#endif
+#define compat_log_newpages(rel, n, at, pages) log_newpages(&compat_locator(rel), MAIN_FORKNUM, n, at, pages, true)
 
 typedef enum CompatCollation
 {

@@ -208,18 +208,22 @@ append_page(Install *install, Page image, uint32 wanted)
 	return block;
 }
 
-/*
- * Writes a page behind the relation's end. The last one of a segment file, and
- * of all, asks the next checkpoint to sync the file.
- */
-static BlockNumber
-write_page(Install *install, Page image, BlockNumber block, bool last)
+/* Writes pages behind the relation's end; blocks becomes their places. */
+static void
+write_pages(Install *install, char *images, uint32 n, BlockNumber *blocks)
 {
-	stamp_page(install, image, block);
-	PageSetChecksumInplace(image, block);
-	smgrextend(RelationGetSmgr(install->rel), MAIN_FORKNUM, block, (char *) image,
-			   !last && (block + 1) % ((BlockNumber) RELSEG_SIZE) != 0);
-	return block;
+	/* The insert route may have added blocks since the last time. */
+	BlockNumber end = RelationGetNumberOfBlocks(install->rel);
+
+	for (uint32 i = 0; i < n; i++)
+	{
+		Page		image = (Page) (images + (size_t) i * BLCKSZ);
+
+		blocks[i] = end + i;
+		stamp_page(install, image, blocks[i]);
+		PageSetChecksumInplace(image, blocks[i]);
+	}
+	sluice_write_blocks(install->rel, end, n, images);
 }
 
 /*
@@ -239,7 +243,7 @@ install_pages(SluiceLoad *load, const SluiceSlice *slice, BlockNumber *blocks)
 	SluiceBatch *batch = load->batch;
 	Relation	rel = batch->rri->ri_RelationDesc;
 	Install		install = {0};
-	BlockNumber end = InvalidBlockNumber;
+	size_t		done = 0;
 
 	install.rel = rel;
 	install.bistate = batch->bistate;
@@ -248,20 +252,17 @@ install_pages(SluiceLoad *load, const SluiceSlice *slice, BlockNumber *blocks)
 	if (RelationNeedsWAL(rel))
 		install.scratch = MemoryContextAlloc(GetPerTupleMemoryContext(load->estate), BLCKSZ);
 	CheckForSerializableConflictIn(rel, NULL, InvalidBlockNumber);
-	for (size_t i = 0; i < slice->pages; i++)
+	while (done < slice->pages &&
+		   (load->route == SLUICE_APPEND || install.next < install.nbuffers ||
+			compat_has_free_block(install.bistate)))
 	{
-		Page		image = (Page) (slice->arena + i * BLCKSZ);
-
-		if (load->route == SLUICE_APPEND || install.next < install.nbuffers ||
-			compat_has_free_block(install.bistate))
-			blocks[i] = append_page(&install, image, slice->pages - i);
-		else
-		{
-			/* The insert route may have added blocks since the last time. */
-			end = end == InvalidBlockNumber ? RelationGetNumberOfBlocks(rel) : end + 1;
-			blocks[i] = write_page(&install, image, end, i + 1 == slice->pages);
-		}
+		blocks[done] = append_page(&install, (Page) (slice->arena + done * BLCKSZ),
+								   slice->pages - done);
+		done++;
 	}
+	if (done < slice->pages)
+		write_pages(&install, (char *) slice->arena + done * BLCKSZ, slice->pages - done,
+					blocks + done);
 	Assert(install.next == install.nbuffers);
 	if (install.scratch)
 		hand_over_wal();

@@ -189,11 +189,12 @@ void
 sluice_accept_range(SluiceLoad *load, const SluiceSlice *slice, size_t from, size_t to)
 {
 	const SluiceAsk *asks = slice->asks;
-
 	size_t		installed;
 
 	sluice_serial_expect(&load->args.serial, (int64) (to - from));
 	installed = sluice_install_pages(load, slice);
+	if (installed > 0 && slice->paged == to - from)
+		return;
 	for (size_t i = 0; i < from; i++)
 		asks += slice->rows[i].asks;
 	for (size_t i = from; i < to; i++)

@@ -35,6 +35,15 @@ pub(crate) fn extend(out: &mut Vec<u8>, v: &[u8]) {
     }
 }
 
+/// Fills `to` with `v`, which is as long.
+#[inline(always)]
+pub(crate) fn fill(to: &mut [u8], v: &[u8]) {
+    assert_eq!(to.len(), v.len());
+    // SAFETY: `to` is valid for writes of as many bytes as `v` has, and no other
+    // reference overlaps it since it is borrowed mutably.
+    unsafe { copy(v, to.as_mut_ptr()) }
+}
+
 /// Copies `v` to `to`; up to 32 bytes as two pieces that may overlap.
 ///
 /// # Safety
@@ -94,6 +103,9 @@ mod tests {
             let mut expected = vec![7, 0, 0, 0, len as u8];
             expected.extend_from_slice(&source[..len]);
             assert_eq!(out, expected);
+            let mut filled = [7; 100];
+            fill(&mut filled[..len], &source[..len]);
+            assert_eq!((&filled[..len], &filled[len..]), (&source[..len], &[7; 100][len..]));
             extend(&mut out, &source[len..]);
             expected.extend_from_slice(&source[len..]);
             assert_eq!(out, expected);

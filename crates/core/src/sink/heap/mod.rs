@@ -10,7 +10,7 @@ mod pages;
 mod tests;
 mod values;
 
-use super::{ArrayHead, Numeric, RowSink};
+use super::{append, ArrayHead, Numeric, RowSink};
 use crate::error::Refusal;
 use crate::page::tuple::{self, align, long_header, null_hoff, short_header};
 use crate::types::jsonb::JsonbBuilder;
@@ -149,40 +149,41 @@ impl<'a> HeapSink<'a> {
         self.start
     }
 
-    /// Writes the header and the padding behind the tuple.
+    /// Writes the header and the padding behind the tuple, and notes it in `formed`, word by word
+    /// where it stays (see [`Formed`]).
     #[inline]
-    fn finish(&mut self) -> Option<Formed> {
+    fn finish(&mut self) {
         debug_assert_eq!(self.column, self.columns.len());
         let natts = self.columns.len();
+        self.formed = None;
         if self.infomask & tuple::HASNULL != 0 {
             self.make_room_for_nulls(natts);
         }
         let next = align(self.at, tuple::MAXALIGN);
         if self.overflow || next > self.tail {
-            return None;
+            return;
         }
-        let hoff = self.data - self.start;
-        let head = &mut self.out[self.start..self.data];
-        head[..tuple::INFOMASK2].fill(0);
-        head[tuple::INFOMASK2..tuple::INFOMASK].copy_from_slice(&(natts as u16).to_ne_bytes());
-        head[tuple::INFOMASK..tuple::HOFF].copy_from_slice(&self.infomask.to_ne_bytes());
-        head[tuple::HOFF] = hoff as u8;
+        let (head, values) = self.out[self.start..next].split_at_mut(self.data - self.start);
+        let mut fixed = [0; tuple::PLAIN_HOFF];
+        fixed[tuple::INFOMASK2..tuple::INFOMASK].copy_from_slice(&(natts as u16).to_ne_bytes());
+        fixed[tuple::INFOMASK..tuple::HOFF].copy_from_slice(&self.infomask.to_ne_bytes());
+        fixed[tuple::HOFF] = head.len() as u8;
+        head[..tuple::PLAIN_HOFF].copy_from_slice(&fixed);
         if self.infomask & tuple::HASNULL != 0 {
             write_bitmap(&mut head[tuple::HEADER..], &self.nulls, natts);
-        } else {
-            head[tuple::HEADER..].fill(0);
         }
-        self.out[self.at..next].fill(0);
-        let formed = Formed {
+        for padding in &mut values[self.at - self.data..] {
+            *padding = 0;
+        }
+        self.formed = Some(Formed {
             offset: self.start,
             len: self.at - self.start,
             blank: if self.blank == 0 { 0 } else { self.data + self.blank - 1 - self.start },
             asks: self.asking - self.asked,
-        };
+        });
         self.start = next;
         self.asked = self.asking;
         self.rows += 1;
-        Some(formed)
     }
 
     /// The asks of a row that was begun and not ended.
@@ -270,7 +271,7 @@ impl<'a> HeapSink<'a> {
             room[..4].copy_from_slice(&long_header(tuple::VARHDRSZ + payload));
         }
         room[header..header + head.len()].copy_from_slice(head);
-        room[header + head.len()..].copy_from_slice(body);
+        append::fill(&mut room[header + head.len()..], body);
     }
 }
 
@@ -304,7 +305,7 @@ impl RowSink for HeapSink<'_> {
 
     #[inline(always)]
     fn end(&mut self) {
-        self.formed = self.finish();
+        self.finish();
     }
 
     fn undo(&mut self) {
