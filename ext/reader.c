@@ -27,6 +27,7 @@ struct SluiceReader
 	Datum	   *values;
 	bool	   *isnull;
 	FmgrInfo   *functions;		/* of this transaction */
+	SluicePacker *packer;		/* NULL: the rows do not go into pages */
 };
 
 /* A function had something to say to the client, or to the log. */
@@ -119,6 +120,7 @@ sluice_reader_open(SluiceShared *shared, int number)
 	reader->desc = CreateTupleDesc(natts, atts);
 	reader->values = palloc(sizeof(Datum) * natts);
 	reader->isnull = palloc(sizeof(bool) * natts);
+	reader->packer = shared->pack ? sluice_make_packer() : NULL;
 	if (!sluice_session_join(reader->session, number))
 		return NULL;
 	log_shared = shared;
@@ -194,6 +196,10 @@ read_row(SluiceReader *reader, SluiceSlice *slice, const Progress *progress)
 	formed = heap_form_tuple(reader->desc, reader->values, reader->isnull);
 	if (place + formed->t_len > progress->room_end)
 		return false;
+	/* The header is a composite value's: heap_prepare_insert() clears of it what the core leaves zero. */
+	memset(formed->t_data, 0, offsetof(HeapTupleHeaderData, t_infomask2));
+	formed->t_data->t_infomask &= ~HEAP_XACT_MASK;
+	formed->t_data->t_infomask2 &= ~HEAP2_XACT_MASK;
 	memcpy(slice->arena + place, formed->t_data, formed->t_len);
 	slice->arena_used = place + MAXALIGN(formed->t_len);
 	row->offset = (uint32) place;
@@ -257,8 +263,8 @@ room_end(const SluiceSlice *slice)
 }
 
 /*
- * Reads what the core has left of a slice's rows. Returns how many values it
- * read. Errors end the transaction, and another one goes on with the next row.
+ * Reads what the core has left of a slice's rows, and packs them. Returns how many values
+ * it read. Errors end the transaction, and another one goes on with the next row.
  */
 uint64
 sluice_read_values(SluiceReader *reader, SluiceSlice *slice)
@@ -289,5 +295,7 @@ sluice_read_values(SluiceReader *reader, SluiceSlice *slice)
 	}
 	read = progress->read;
 	pfree(progress);
+	if (reader->packer && read > 0)
+		sluice_pack_rows(reader->packer, slice);
 	return read;
 }

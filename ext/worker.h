@@ -50,6 +50,7 @@ typedef struct SluiceReadColumn
 } SluiceReadColumn;
 
 typedef struct SluiceSession SluiceSession;
+typedef struct SluicePacker SluicePacker;
 typedef struct SluiceReader SluiceReader;
 
 typedef struct SluiceShared
@@ -125,5 +126,9 @@ extern bool sluice_readable(const SluiceLoad *load, SluiceReadColumn *columns);
 extern SluiceReader *sluice_reader_open(SluiceShared *shared, int number);
 extern void sluice_reader_close(void);
 extern uint64 sluice_read_values(SluiceReader *reader, SluiceSlice *slice);
+
+/* reader_pages.c */
+extern SluicePacker *sluice_make_packer(void);
+extern void sluice_pack_rows(SluicePacker *packer, SluiceSlice *slice);
 
 #endif							/* PGSLUICE_WORKER_H */

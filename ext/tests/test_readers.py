@@ -7,6 +7,7 @@ import unittest
 
 from .cluster import MAJOR, OnCluster, Refused, has
 from .differential import compare
+from .test_durability import check_heap
 from .test_workers import wait_until, workers
 
 TYPES = """
@@ -115,6 +116,31 @@ class Readers(OnCluster):
             if has(module):
                 self.cluster.sql(f"CREATE EXTENSION IF NOT EXISTS {module}")
                 self.read_by_workers(f"CREATE TABLE t (a {module})", "COPY t FROM {} WITH (workers 2)", b"a=>1\n" * 500000)
+
+    def test_pages(self):
+        """What workers have read goes in by whole pages, and lies on disk as what stock COPY leaves."""
+        # Enough for a worker's chunks, and no row that is too wide for a page.
+        data = "".join(row(i, b=f"plain {i}") for i in range(12000)).encode()
+        loads = ((TABLE, "", "", "append"),
+                 (TABLE + " WITH (fillfactor = 60)", "", "", "append"),
+                 (TABLE.replace("TABLE", "UNLOGGED TABLE"), "BEGIN; TRUNCATE t;", "COMMIT;", "fresh"))
+        for table, before, after, route in loads:
+            out, _ = self.read_by_workers(table, COPY, data, before, after + "SELECT route FROM pgsluice.last_copy;")
+            self.assertEqual(out.splitlines()[0], route)
+            check_heap(self, self.cluster)
+            ours = self.on_disk()
+            self.cluster.sql(f"DROP TABLE t; {table}; {COPY.format(repr(str(self.cluster.file('input', data)))).replace('workers 2', 'FORMAT text')}")
+            self.assertEqual(ours, self.on_disk())
+
+    def on_disk(self):
+        """Every row of t: by pageinspect what is stored, by SQL what is read."""
+        stored = (
+            "SELECT lp_len, t_xmax, t_infomask, t_infomask2, t_hoff, t_bits, t_data FROM generate_series(0,"
+            " (pg_relation_size('t') / 8192 - 1)::int) n, heap_page_items(get_raw_page('t', n)) ORDER BY t_data;"
+        ) if has("pageinspect") else ""
+        if stored:
+            self.cluster.sql("CREATE EXTENSION IF NOT EXISTS pageinspect")
+        return self.cluster.sql(stored + "SELECT * FROM t ORDER BY id")
 
     def test_refusals(self):
         """COPY's own error, wherever the row is that a worker met first."""
