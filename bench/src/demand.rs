@@ -43,6 +43,8 @@ pub enum Kind {
     MegabytesPerSecond,
     /// Peak memory of the client in megabytes (2^20), at most.
     ClientPeak,
+    /// The power of rows by which the method's time grows over all row counts, at most.
+    TimeExponent,
     /// A figure that the method tells, at least.
     Figure,
 }
@@ -59,7 +61,7 @@ impl Demand {
     /// Whether a value is as good as a limit.
     fn meets(&self, value: f64, limit: f64) -> bool {
         match self.kind {
-            Kind::TimeRatio | Kind::ClientPeak => value <= limit,
+            Kind::TimeRatio | Kind::ClientPeak | Kind::TimeExponent => value <= limit,
             _ => value >= limit,
         }
     }
@@ -72,7 +74,7 @@ impl Demand {
             Kind::Share => format!("{:.0} %", 100.0 * value),
             Kind::MegabytesPerSecond => format!("{value:.0} MB/s"),
             Kind::ClientPeak => format!("{value:.0} MiB"),
-            Kind::Figure => format!("{value:.2}"),
+            Kind::TimeExponent | Kind::Figure => format!("{value:.2}"),
         }
     }
 
@@ -90,6 +92,7 @@ impl Demand {
             Kind::Share => "share of the speed of",
             Kind::MegabytesPerSecond => "rate",
             Kind::ClientPeak => "peak memory of the client",
+            Kind::TimeExponent => "time grows with rows to the power of",
             Kind::Figure => self.figure.as_deref().unwrap_or_default(),
         }
     }
@@ -119,7 +122,10 @@ impl Judged {
         let of_rows = result.parameters.rows.iter().copied().max().unwrap_or_default();
         let method = result.method(&demand.method, of_rows);
         let other = demand.against.as_ref().map(|name| result.method(name, of_rows));
-        let reached = method.and_then(|m| reached(&demand, m, other.flatten()));
+        let reached = method.and_then(|m| match demand.kind {
+            Kind::TimeExponent => exponent(result, m),
+            _ => reached(&demand, m, other.flatten()),
+        });
         let median = reached.map(|r| r.median);
         let durability = |m: Option<&MethodResult>| m.map(|m| m.durability);
         Self {
@@ -167,8 +173,16 @@ fn reached(demand: &Demand, method: &MethodResult, other: Option<&MethodResult>)
         Kind::MegabytesPerSecond => Some(method.bytes as f64 / 1e6 / run.seconds),
         Kind::ClientPeak => Some(run.client_peak_bytes as f64 / f64::from(1 << 20)),
         Kind::Figure => run.figures.get(demand.figure.as_ref()?).copied(),
+        Kind::TimeExponent => None,
     };
     Spread::of(method.runs.iter().filter_map(figure).collect())
+}
+
+/// The exponent fitted through all row counts; none where the method has no time at the largest.
+fn exponent(result: &SuiteResult, largest: &MethodResult) -> Option<Spread> {
+    largest.seconds?;
+    let growth = result.growth.iter().find(|g| g.method == largest.name)?;
+    Spread::of(vec![growth.time_exponent])
 }
 
 /// The heads of the columns of [`rows`].

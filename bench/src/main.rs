@@ -147,6 +147,13 @@ fn default_to(path: Option<PathBuf>, inside: &str) -> Result<PathBuf> {
     path.map_or_else(|| Ok(root()?.join(inside)), Ok)
 }
 
+/// A program's path as it can be run from another folder: each run's clients have one of their own.
+/// A bare name is looked up on the path.
+fn from_anywhere(program: PathBuf) -> Result<PathBuf> {
+    let bare = program.components().count() == 1;
+    Ok(if bare { program } else { std::path::absolute(program)? })
+}
+
 fn run_suites(arguments: RunArguments) -> Result<ExitCode> {
     proc::heed_signals()?;
     let names = arguments.suite.clone();
@@ -201,8 +208,8 @@ fn options(arguments: RunArguments) -> Result<Options> {
         against: arguments.against,
         lanes: arguments.lanes.unwrap_or(cores as u32),
         seed: arguments.seed,
-        pgsluice: default_to(arguments.pgsluice, "target/release/pgsluice")?,
-        python,
+        pgsluice: from_anywhere(default_to(arguments.pgsluice, "target/release/pgsluice")?)?,
+        python: from_anywhere(python)?,
         suites: default_to(arguments.suites, "bench/suites")?,
         out,
         work: arguments.work.unwrap_or_else(|| format!("/var/tmp/pgsluice-bench-{uid}").into()),

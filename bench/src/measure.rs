@@ -222,6 +222,7 @@ impl Bench<'_> {
         put("typed_columns", case.data.columns.join(", "));
         put("column_names", case.data.names().join(", "));
         put("rows", case.set.text.rows.to_string());
+        put("copies", case.method.copies.to_string());
         put("lanes", self.lanes_of(case.method).to_string());
         put("scratch", scratch.display().to_string());
         put("summary", scratch.join("summary.json").display().to_string());

@@ -10,6 +10,7 @@ pub const KNOWN: &[&str] = &[
     "base",
     "bench",
     "column_names",
+    "copies",
     "csv",
     "database",
     "host",

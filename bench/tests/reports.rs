@@ -148,7 +148,7 @@ fn every_definition_is_sound_and_honest() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("suites");
     let names = Suite::names(&dir).unwrap();
     let published = ["events", "lineitem", "rivals", "scaling", "tricks", "votes", "wide"];
-    let demanding = ["copy", "index-curve", "indexes", "loader"];
+    let demanding = ["copy", "index-curve", "indexes", "loader", "small"];
     assert!(published.iter().chain(&demanding).all(|n| names.iter().any(|m| m == n)), "{names:?}");
     for name in names {
         let suite = Suite::read(&dir, &name).unwrap();
@@ -204,6 +204,20 @@ fn demands_are_judged_by_the_runs() {
     let nobody = demand(Kind::Speedup, Some("absent"), 0.1, 0.2);
     assert_eq!((nobody.must_met, nobody.reached().as_str()), (None, "–"));
     assert_eq!(nobody.verdict(Some(0.1), None), "≥ 0.10x: no figure");
+}
+
+#[test]
+fn growth_is_judged_through_all_row_counts() {
+    let mut scaling = common::scaling();
+    let demand = demand(Kind::TimeExponent, None, 1.01, 0.9).demand;
+    let judged = Judged::new(demand.clone(), &scaling);
+    assert_eq!((judged.must_met, judged.goal_met), (Some(true), Some(false)), "{judged:?}");
+    assert_eq!(judged.verdict(Some(1.01), judged.must_met), "≤ 1.01: met");
+    let largest = scaling.methods.iter_mut().filter(|m| m.of_rows == 4_000_000);
+    largest.for_each(|m| m.status = Status::Failed);
+    summary::summarise(&mut scaling, false);
+    let judged = Judged::new(demand, &scaling);
+    assert_eq!(judged.must_met, None, "the largest row count has no time: {judged:?}");
 }
 
 #[test]
