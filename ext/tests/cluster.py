@@ -83,6 +83,21 @@ def has(module):
     return (share / "extension" / f"{module}.control").exists()
 
 
+def wait_until(what):
+    """Waits for what comes true however slow the machine is; False if it does not in minutes."""
+    deadline = time.monotonic() + 180
+    while not what():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def endless(path):
+    """A COPY's program whose data has no end: whenever the load is ended, it is in the middle of it."""
+    return f"PROGRAM 'while cat {path}; do :; done'"
+
+
 def _free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -209,11 +224,8 @@ class Cluster:
     def follow(self, primary):
         """Waits until this standby has replayed all that the primary has flushed."""
         here = primary.sql("SELECT pg_current_wal_flush_lsn()")
-        for _ in range(600):
-            if self.sql(f"SELECT pg_last_wal_replay_lsn() >= '{here}'") == "t":
-                return
-            time.sleep(0.1)
-        raise TimeoutError(f"the standby has not replayed {here}: {self.tail()}")
+        if not wait_until(lambda: self.sql(f"SELECT pg_last_wal_replay_lsn() >= '{here}'") == "t"):
+            raise TimeoutError(f"the standby has not replayed {here}: {self.tail()}")
 
     def checksums(self):
         """pg_checksums on the stopped cluster, where it is there; starts it again."""

@@ -10,7 +10,7 @@ import time
 import unittest
 
 from . import cluster as clusters
-from .cluster import MAJOR, Cluster, OnCluster, Refused
+from .cluster import MAJOR, Cluster, OnCluster, Refused, endless, wait_until
 
 ROUNDS = int(os.environ.get("PGSLUICE_SOAK", "3"))
 
@@ -188,12 +188,9 @@ class Crash(unittest.TestCase):
 
     def loading(self, server):
         """Waits until some COPY has put rows into the table; its backend's process id."""
-        for _ in range(600):
-            pid = server.sql("SELECT pid FROM pg_stat_progress_copy WHERE tuples_processed > 0")
-            if pid:
-                return pid
-            time.sleep(0.05)
-        return self.fail("no COPY has put rows into the table")
+        under_way = "SELECT pid FROM pg_stat_progress_copy WHERE tuples_processed > 0"
+        self.assertTrue(wait_until(lambda: server.sql(under_way)), "no COPY has put rows into the table")
+        return server.sql(under_way)
 
     def test_interrupted(self):
         """Cancelled, timed out, terminated, client gone: nothing is left of it."""
@@ -201,14 +198,13 @@ class Crash(unittest.TestCase):
         self.addCleanup(server.remove)
         server.sql("CREATE EXTENSION pgsluice;" + TABLE.format(kind=""))
         path = server.file("rows.csv", rows(6000, toast=True))
-        # Data without an end: whenever the end of the load comes, it is in the middle of it.
         copy = "SET pgsluice.copy = on; COPY t FROM {} WITH (FORMAT csv, pgsluice 'require')"
-        endless = copy.format(f"PROGRAM 'while cat {path}; do :; done'")
+        unending = copy.format(endless(path))
         with self.assertRaises(Refused) as refused:
-            server.sql("SET statement_timeout = 60;" + endless)
+            server.sql("SET statement_timeout = 60;" + unending)
         self.assertIn("57014: canceling statement due to statement timeout", str(refused.exception))
         for end, state in (("pg_cancel_backend", "57014"), ("pg_terminate_backend", "57P01")):
-            process = subprocess.Popen(server.command("-c", endless), stderr=subprocess.PIPE, text=True)
+            process = subprocess.Popen(server.command("-c", unending), stderr=subprocess.PIPE, text=True)
             server.sql(f"SELECT {end}({self.loading(server)})")
             self.assertIn(state, process.communicate()[1])
             self.assertNotEqual(process.returncode, 0)
@@ -219,10 +215,8 @@ class Crash(unittest.TestCase):
         process.kill()
         process.wait()
         process.stdin.close()
-        for _ in range(100):
-            if server.sql("SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%COPY t%' AND pid <> pg_backend_pid()") == "0":
-                break
-            time.sleep(0.1)
+        self.assertTrue(wait_until(lambda: server.sql(
+            "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%COPY t%' AND pid <> pg_backend_pid()") == "0"))
         self.assertEqual(server.sql("SELECT count(*) FROM t"), "0")
         self.assertEqual(server.sql("SELECT count(*) FROM pg_locks WHERE relation = 't'::regclass AND pid <> pg_backend_pid()"), "0")
         check_heap(self, server)
@@ -234,12 +228,7 @@ class Replicas(unittest.TestCase):
     def equal(self, one, other, what=SUM):
         """Waits until the other has what the one has."""
         wanted = one.sql(what)
-        for _ in range(300):
-            found = other.sql(what)
-            if found == wanted:
-                return
-            time.sleep(0.1)
-        self.assertEqual(found, wanted)
+        self.assertTrue(wait_until(lambda: other.sql(what) == wanted), f"{other.sql(what)} != {wanted}")
 
     def test_standby(self):
         """Streaming replication; and a base backup that was taken during a load."""

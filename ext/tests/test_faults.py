@@ -6,8 +6,8 @@ the data asks for it.
 
 import unittest
 
-from .cluster import Cluster
-from .test_workers import wait_until, workers
+from .cluster import Cluster, wait_until
+from .test_workers import workers
 
 PANIC = "XX000: pgsluice: internal error in the core"
 MEMORY = "53200: out of memory"

@@ -7,7 +7,7 @@ import time
 import unittest
 
 from . import cluster as clusters
-from .cluster import Cluster, Refused
+from .cluster import Cluster, Refused, wait_until
 from .twins import check
 
 INDEXES = ("t_pkey", "tb", "tc", "td")
@@ -50,12 +50,8 @@ class Builds(unittest.TestCase):
     def tidy(self):
         """No file and no process is left of a load that failed."""
         self.assertEqual(self.sql("SELECT count(*) FROM pg_ls_tmpdir()"), "0")
-        for _ in range(100):
-            left = self.sql("SELECT count(*) FROM pg_stat_activity WHERE backend_type ~ 'parallel|pgsluice'")
-            if left == "0":
-                return
-            time.sleep(0.05)
-        self.fail(f"{left} workers are left")
+        left = "SELECT count(*) FROM pg_stat_activity WHERE backend_type ~ 'parallel|pgsluice'"
+        self.assertTrue(wait_until(lambda: self.sql(left) == "0"), "workers are left")
 
     def complete(self):
         """A load that is left alone; gives its seconds."""
@@ -71,8 +67,11 @@ class Builds(unittest.TestCase):
         seconds = self.complete()
         self.sql("TRUNCATE t; INSERT INTO t VALUES (-1, 'old', 1, NULL)")
         cancelled = 0
-        for part in (0.4, 0.5, 0.6, 0.7, 0.8, 0.9):
-            timeout = int(1000 * seconds * part)
+        parts = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4]
+        # If this machine was busy when it was measured, the time is shortened until it is too short.
+        while parts or not cancelled:
+            part = parts.pop() if parts else part / 2
+            timeout = max(int(1000 * seconds * part), 1)
             try:
                 self.sql(self.load.format(f"SET transaction_timeout = {timeout};" if clusters.MAJOR > 16 else
                                           f"SET statement_timeout = {timeout};"))
@@ -82,7 +81,6 @@ class Builds(unittest.TestCase):
                 cancelled += 1
             self.tidy()
             self.whole(1)
-        self.assertGreater(cancelled, 0)
         self.complete()
 
     def hunt(self):

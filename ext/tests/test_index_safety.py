@@ -6,7 +6,7 @@ import time
 import unittest
 
 from . import cluster as clusters
-from .cluster import Cluster, OnCluster, Refused
+from .cluster import Cluster, Held, OnCluster, Refused
 from .twins import SORTED, check, compare, refusal
 
 ROWS = (
@@ -75,8 +75,12 @@ class Crash(unittest.TestCase):
         cluster.sql(ROWS.format(kind=""))
         expected = cluster.sql(ORDERED)
         chance = random.Random(7)
-        complete = 0
-        for _ in range(6):
+        build = Held(cluster)
+        build.run(f"BEGIN; {BUILD}")
+        self.restart()
+        self.assertNotEqual(build.end()[0], 0)
+        self.assertEqual(cluster.sql("SELECT count(*) FROM pg_class WHERE relname IN ('i', 'u')"), "0")
+        for _ in range(5):
             cluster.sql("DROP INDEX IF EXISTS i, u")
             build = subprocess.Popen(cluster.command("-c", BUILD), stderr=subprocess.DEVNULL)
             checkpoints = subprocess.Popen(
@@ -89,10 +93,8 @@ class Crash(unittest.TestCase):
             there = cluster.sql("SELECT count(*) FROM pg_class WHERE relname IN ('i', 'u')")
             self.assertIn(there, ("0", "2"))
             if there == "2":
-                complete += 1
                 self.both()
             self.assertEqual(cluster.sql(ORDERED), expected)
-        self.assertLess(complete, 6)
 
     def test_unlogged_index_outlives_a_restart(self):
         """A clean stop keeps an unlogged index."""
@@ -159,7 +161,8 @@ class Life(OnCluster):
         self.sql("DROP TABLE IF EXISTS t; CREATE TABLE t (a int, b text);"
                  "INSERT INTO t SELECT n, md5(n::text) FROM generate_series(1, 300000) n")
         cancelled = 0
-        for timeout in (20, 50, 100, 150, 200, 300):
+        # No machine is done within the first.
+        for timeout in (1, 20, 50, 100, 200, 300):
             refused = refusal(self.cluster, f"{SORTED}{SMALL}SET statement_timeout = {timeout}; CREATE INDEX i ON t (b)")
             if refused is None:
                 self.sql("DROP INDEX i")

@@ -5,10 +5,10 @@ import signal
 import subprocess
 import unittest
 
-from .cluster import MAJOR, OnCluster, Refused, has
+from .cluster import MAJOR, OnCluster, Refused, endless, has, wait_until
 from .differential import compare
 from .test_durability import check_heap
-from .test_workers import wait_until, workers
+from .test_workers import workers
 
 TYPES = """
 CREATE DOMAIN positive AS int CHECK (VALUE > 0 AND VALUE <> 13);
@@ -67,12 +67,12 @@ class Readers(OnCluster):
     def read_by_workers(self, table, copy, data, before="", after=""):
         """Loads until workers have come in time to read something; what the load printed, and what was said.
 
-        They have more time at each attempt: the second half of the data comes later.
+        They have twice the time at each attempt: the second half of the data comes later.
         """
         half = data.index(b"\n", len(data) // 2) + 1
         paths = self.cluster.file("first", data[:half]), self.cluster.file("second", data[half:])
-        for attempt in range(1, 8):
-            program = f"PROGRAM 'cat {paths[0]}; sleep {0.1 * attempt:.1f}; cat {paths[1]}'"
+        for attempt in range(10):
+            program = f"PROGRAM 'cat {paths[0]}; sleep {0.1 * 2 ** attempt:.1f}; cat {paths[1]}'"
             out, err = self.cluster.session(
                 f"SET client_min_messages = warning; DROP TABLE IF EXISTS t CASCADE; {table}; RESET client_min_messages;"
                 f"SET pgsluice.copy = on; {before}\n{copy.format(program)};\n{after}\n{SAID};")
@@ -216,17 +216,21 @@ class Readers(OnCluster):
         self.assertIn("serializable", self.why("CREATE TABLE t (p positive)", copy, data, "BEGIN ISOLATION LEVEL SERIALIZABLE;"))
         self.assertEqual("", self.why("CREATE TABLE t (p int, m mood)", copy, b"1\tok\n" * 60000))
 
-    def load(self, data, count):
+    def load(self, source):
         """A load that is under way."""
         self.cluster.sql(f"DROP TABLE IF EXISTS t; {TABLE}")
-        path = self.cluster.file("input", data * count)
-        return subprocess.Popen(self.cluster.command("-c", f"SET pgsluice.copy = on; {COPY.format(repr(str(path)))}"), stderr=subprocess.PIPE)
+        return subprocess.Popen(self.cluster.command("-c", f"SET pgsluice.copy = on; {COPY.format(source)}"), stderr=subprocess.PIPE)
 
     def test_workers_end(self):
         """Terminated or cancelled, their rows are the leader's to read."""
-        process = self.load(rows(6000), 8)
+        half, go = self.cluster.file("input", rows(6000) * 4), self.cluster.home / "go"
+        # The second half waits until the first worker has been ended.
+        process = self.load(f"PROGRAM 'cat {half}; until [ -e {go} ]; do sleep 0.01; done; cat {half}'")
+        self.assertTrue(wait_until(lambda: workers(self.cluster)))
         ended = 0
         while process.poll() is None:
+            if ended:
+                go.touch()
             for pid in workers(self.cluster):
                 try:
                     os.kill(pid, signal.SIGTERM if ended % 2 else signal.SIGINT)
@@ -241,8 +245,8 @@ class Readers(OnCluster):
     def test_the_leader_ends(self):
         """Cancelled, terminated, out of time: no worker, no row, no lock."""
         for how in ("pg_cancel_backend", "pg_terminate_backend"):
-            process = self.load(rows(6000), 20)
-            self.assertTrue(wait_until(lambda: workers(self.cluster) or process.poll() is not None))
+            process = self.load(endless(self.cluster.file("input", rows(6000))))
+            self.assertTrue(wait_until(lambda: workers(self.cluster)))
             self.cluster.sql(f"SELECT {how}(pid) FROM pg_stat_activity WHERE query LIKE '%COPY t (%' AND pid <> pg_backend_pid()"
                              " AND backend_type = 'client backend'")
             self.assertNotEqual(process.wait(), 0)
@@ -253,16 +257,16 @@ class Readers(OnCluster):
 
     def refusal_in_time(self):
         """What a statement says that has too little time."""
-        path = self.cluster.file("input", rows(6000) * 20)
+        source = endless(self.cluster.file("input", rows(6000)))
         with self.assertRaises(Refused) as refused:
-            self.cluster.sql(f"SET statement_timeout = 60; SET pgsluice.copy = on; {COPY.format(repr(str(path)))}")
+            self.cluster.sql(f"SET statement_timeout = 60; SET pgsluice.copy = on; {COPY.format(source)}")
         self.assertFalse(workers(self.cluster), "they go before the statement ends")
         return str(refused.exception)
 
     def test_a_worker_waits_for_a_lock(self):
         """It does so for the leader: a cancel of the leader ends both."""
         self.cluster.sql("DROP TABLE IF EXISTS t; CREATE TABLE t (x base)")
-        path = self.cluster.file("input", b"(1,x)\n" * 300000)
+        path = self.cluster.file("input", b"(1,x)\n" * 100000)
         waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND backend_type = 'pgsluice worker'"
         with (subprocess.Popen(self.cluster.command("-f", "-"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as locker,
               subprocess.Popen(self.cluster.command("-f", "-"), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -274,7 +278,7 @@ class Readers(OnCluster):
             locker.stdin.write("BEGIN; LOCK TABLE base; SELECT 'locked';\n")
             locker.stdin.flush()
             self.assertEqual(locker.stdout.readline(), "locked\n")
-            leader.stdin.write(f"SET pgsluice.copy = on; COPY t FROM '{path}' WITH (workers 1);\n")
+            leader.stdin.write(f"SET pgsluice.copy = on; COPY t FROM {endless(path)} WITH (workers 1);\n")
             leader.stdin.close()
             self.assertTrue(wait_until(lambda: self.cluster.sql(waiting)))
             self.cluster.sql(f"SELECT pg_cancel_backend({pid})")

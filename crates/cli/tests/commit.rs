@@ -4,10 +4,8 @@
 mod common;
 
 use common::proxy::{Fate, Proxy};
-use common::{each_major, World};
+use common::{each_major, wait_until, World};
 use std::process::{Command, Stdio};
-use std::thread::sleep;
-use std::time::Duration;
 
 const ROWS: usize = 60_000;
 
@@ -72,9 +70,8 @@ fn where_nobody_can_be_asked_the_outcome_is_called_unknown() {
         // The question that it tells to ask has the answer.
         let question = said.split_once("ask the server: ").unwrap().1.lines().next().unwrap();
         // The server may not have noticed yet that its client is gone.
-        while world.sql(question) == "in progress" {
-            sleep(Duration::from_millis(50));
-        }
+        let over = || world.sql(question) != "in progress";
+        wait_until(|| format!("{question}: in progress"), over);
         assert_eq!(world.sql(question), status, "{question}");
         assert_eq!(left(&mut world).0, rows);
     }
@@ -138,7 +135,7 @@ fn repair_ends_what_a_half_failed_two_phase_commit_left() {
         assert_eq!(code, Some(1), "{label}");
         assert!(said.contains("left: ") && said.contains("hint: pgsluice repair"), "{label}");
         assert_ne!(left(&mut world).1, "0", "{label}");
-        repair(&world);
+        world.repair();
         assert_eq!(left(&mut world), (rows, "0".to_string()), "{label}");
     }
 }
@@ -160,20 +157,7 @@ fn repair_ends_what_a_killed_loader_left_prepared() {
         assert_eq!(left(&mut world).1, (3 - pass).to_string());
         child.kill().unwrap();
         child.wait().unwrap();
-        repair(&world);
+        world.repair();
         assert_eq!(left(&mut world), (rows, "0".to_string()), "after {pass} commits");
     }
-}
-
-/// Runs `repair` until the server has noticed that the loader is gone.
-fn repair(world: &World) {
-    for _ in 0..100 {
-        let output = world.run(&["repair"]);
-        assert_eq!(output.status.code(), Some(0), "{output:?}");
-        if !String::from_utf8_lossy(&output.stdout).contains("a load is at work") {
-            return;
-        }
-        sleep(Duration::from_millis(100));
-    }
-    panic!("the load's lock is still held");
 }

@@ -5,7 +5,7 @@
 mod common;
 
 use common::realm::Realm;
-use common::{each_major, World};
+use common::{each_major, wait_until, World};
 use pgsluice_engine::server::Installation;
 use std::fs::{self, Permissions};
 use std::io::{Read, Write};
@@ -13,8 +13,6 @@ use std::net::TcpListener;
 use std::os::unix::fs::{chown, MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 /// It needs quoting in every one of the forms.
 const PASSWORD: &str = "s3cr3t p'a\\ss@:/";
@@ -216,11 +214,10 @@ fn process_list(site: &Site) {
                 String::from_utf8_lossy(&bytes).into_owned()
             };
             // For a moment, until the program has run itself anew.
-            let start = Instant::now();
-            while shown().is_empty() || shown().contains(TELLTALE[0]) {
-                assert!(start.elapsed() < Duration::from_secs(5), "{to} stays in the process list");
-                sleep(Duration::from_millis(5));
-            }
+            wait_until(
+                || format!("{to} stays in the process list"),
+                || !shown().is_empty() && !shown().contains(TELLTALE[0]),
+            );
             let shown = shown();
             assert!(shown.contains("--to") && shown.contains("loader"), "{shown}");
             tells_nothing(&to, &shown);

@@ -3,12 +3,10 @@
 
 mod common;
 
-use common::{each_major, World};
+use common::{each_major, wait_until, World};
 use std::fs::{self, File};
 use std::io::Write;
 use std::process::{Child, Command, Output, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 fn world() -> World {
     let mut world = World::new(&each_major().pop().unwrap());
@@ -32,11 +30,8 @@ fn start_waiting(world: &mut World, arguments: &[&str]) -> Child {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let start = Instant::now();
-    while world.sql("SELECT count(*) FROM pg_locks WHERE NOT granted") == "0" {
-        assert!(start.elapsed() < Duration::from_secs(30), "the load does not come to the table");
-        sleep(Duration::from_millis(20));
-    }
+    let waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted";
+    wait_until(|| "the load does not come to the table".into(), || world.sql(waiting) != "0");
     child
 }
 

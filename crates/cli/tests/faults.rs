@@ -2,11 +2,9 @@
 
 mod common;
 
-use common::{each_major, World};
+use common::{each_major, wait_until, World};
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 /// The loader's own sessions: `staged` is in a COPY for moments only.
 const SESSIONS: &str =
@@ -34,13 +32,8 @@ impl Underway {
 
     /// Waits until the server has rows of the load in hand.
     fn wait(&self, world: &mut World) {
-        let start = Instant::now();
-        while world.sql(&format!("SELECT count(*) > 0 FROM {SESSIONS} AND backend_xid IS NOT NULL"))
-            != "t"
-        {
-            assert!(start.elapsed() < Duration::from_secs(30), "the load does not come under way");
-            sleep(Duration::from_millis(20));
-        }
+        let writing = format!("SELECT count(*) > 0 FROM {SESSIONS} AND backend_xid IS NOT NULL");
+        wait_until(|| "the load does not come under way".into(), || world.sql(&writing) == "t");
     }
 
     /// The exit code and what it said.
@@ -91,11 +84,8 @@ fn interrupted(world: &mut World) {
         let (code, said) = underway.end();
         assert_eq!(code, Some(1), "{method}: {said}");
         assert!(said.contains("rolled everything back"), "{method}: {said}");
-        let start = Instant::now();
-        while world.sql(&format!("SELECT count(*) FROM {SESSIONS}")) != "0" {
-            assert!(start.elapsed() < Duration::from_secs(20), "the server goes on with {method}");
-            sleep(Duration::from_millis(20));
-        }
+        let sessions = format!("SELECT count(*) FROM {SESSIONS}");
+        wait_until(|| format!("the server goes on with {method}"), || world.sql(&sessions) == "0");
         assert_eq!(world.sql("SELECT count(*) FROM t"), "0", "{method}");
     }
 }
@@ -138,15 +128,8 @@ fn secrets(world: &mut World) {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let began = Instant::now();
-    loop {
-        let shown = std::fs::read_to_string(format!("/proc/{}/cmdline", held.id())).unwrap();
-        if shown.contains("--to") && !shown.contains("s3cr3t") {
-            break;
-        }
-        assert!(began.elapsed() < Duration::from_secs(30), "{shown}");
-        sleep(Duration::from_millis(5));
-    }
+    let shown = || std::fs::read_to_string(format!("/proc/{}/cmdline", held.id())).unwrap();
+    wait_until(shown, || shown().contains("--to") && !shown().contains("s3cr3t"));
     assert!(held.wait_with_output().unwrap().status.success());
     let summary = world.path("secret.json");
     let output = Command::new(env!("CARGO_BIN_EXE_pgsluice"))

@@ -4,15 +4,13 @@
 
 mod common;
 
-use common::{each_major, World};
+use common::{each_major, wait_until, World};
 use std::fs::{self, Permissions};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 /// The ids of `nobody`: PgBouncer refuses to run as root.
 const NOBODY: u32 = 65_534;
@@ -48,11 +46,8 @@ impl Pooler {
             command.uid(NOBODY).gid(NOBODY);
         }
         let pooler = Pooler { child: command.spawn().unwrap(), port };
-        let start = Instant::now();
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(start.elapsed() < Duration::from_secs(10), "PgBouncer does not start");
-            sleep(Duration::from_millis(20));
-        }
+        let listens = || TcpStream::connect(("127.0.0.1", port)).is_ok();
+        wait_until(|| "PgBouncer does not start".into(), listens);
         pooler
     }
 
@@ -132,11 +127,7 @@ fn every_method(world: &mut World, pooler: &Pooler) {
 /// What the server's sessions behind the pooler are left with.
 fn nothing_stays(world: &mut World, method: &str) {
     let busy = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'loader' AND state <> 'idle'";
-    let start = Instant::now();
-    while world.sql(busy) != "0" {
-        assert!(start.elapsed() < Duration::from_secs(10), "{method} leaves a session at work");
-        sleep(Duration::from_millis(20));
-    }
+    wait_until(|| format!("{method} leaves a session at work"), || world.sql(busy) == "0");
     assert_eq!(world.sql("SELECT count(*) FROM pg_prepared_xacts"), "0", "{method}");
     assert_eq!(
         world

@@ -13,6 +13,8 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 /// Worlds of this process so far: each has a folder of its own.
 static WORLDS: AtomicUsize = AtomicUsize::new(0);
@@ -29,6 +31,17 @@ pub fn each_major() -> Vec<Installation> {
         }
     }
     all
+}
+
+/// Waits for what comes true however slow the machine is; `what` says what is wrong if it does not.
+pub fn wait_until(what: impl FnOnce() -> String, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        if start.elapsed() > Duration::from_secs(180) {
+            panic!("{}", what());
+        }
+        sleep(Duration::from_millis(10));
+    }
 }
 
 /// A server with a connection and a folder for files.
@@ -133,6 +146,21 @@ impl World {
                 Err(said)
             }
         }
+    }
+
+    /// Runs `repair` until the server has noticed that the loader is gone; what it said then.
+    pub fn repair(&self) -> String {
+        let mut said = String::new();
+        wait_until(
+            || "the load's lock is still held".into(),
+            || {
+                let output = self.run(&["repair"]);
+                assert_eq!(output.status.code(), Some(0), "{output:?}");
+                said = String::from_utf8(output.stdout).unwrap();
+                !said.contains("a load is at work")
+            },
+        );
+        said
     }
 
     /// Stock COPY of the same bytes; the rows it took, or its message and context.

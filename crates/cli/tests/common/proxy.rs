@@ -1,13 +1,12 @@
 //! A proxy before the server that cuts or holds a connection when a given statement passes.
 
-use super::World;
+use super::{wait_until, World};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread::{sleep, spawn};
-use std::time::{Duration, Instant};
+use std::thread::spawn;
 
 /// What happens to the connection on which the statement comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,11 +86,7 @@ impl Proxy {
 
     /// Waits until it has.
     pub fn wait(&self) {
-        let start = Instant::now();
-        while !self.sprung() {
-            assert!(start.elapsed() < Duration::from_secs(60), "the statement never came");
-            sleep(Duration::from_millis(20));
-        }
+        wait_until(|| "the statement never came".into(), || self.sprung());
     }
 }
 

@@ -1,12 +1,10 @@
 //! A Kerberos realm of one KDC, which MIT's programs serve on a free port as any user.
 
-use super::World;
+use super::{wait_until, World};
 use std::fs;
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 /// The realm's name.
 const NAME: &str = "SLUICE.TEST";
@@ -60,14 +58,12 @@ impl Realm {
     }
 
     fn wait(&mut self, port: u16) {
-        let start = Instant::now();
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            let ended = self.kdc.try_wait().unwrap();
-            let log = || fs::read_to_string(format!("{}/kdc.log", self.folder));
-            assert!(ended.is_none(), "the KDC does not start: {:?}", log());
-            assert!(start.elapsed() < Duration::from_secs(120), "the KDC does not listen");
-            sleep(Duration::from_millis(20));
-        }
+        let log = format!("{}/kdc.log", self.folder);
+        let log = || format!("the KDC does not listen: {:?}", fs::read_to_string(&log));
+        wait_until(log, || {
+            assert!(self.kdc.try_wait().unwrap().is_none(), "{}", log());
+            TcpStream::connect(("127.0.0.1", port)).is_ok()
+        });
     }
 
     /// Makes a principal; gives the file with its key.
