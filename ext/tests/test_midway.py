@@ -5,9 +5,9 @@ import signal
 import subprocess
 import unittest
 
-from .cluster import Cluster, Held, OnCluster, Refused
+from .cluster import Cluster, Held, OnCluster, Refused, wait_until
 from .test_durability import SUM, TABLE, check_heap, rows
-from .test_workers import wait_until, workers
+from .test_workers import workers
 
 INDEXED = TABLE.format(kind="") + "; CREATE UNIQUE INDEX ON t (id); CREATE INDEX ON t (left(a, 50))"
 PARENTS = ("DROP TABLE IF EXISTS p CASCADE; CREATE TABLE p (a int PRIMARY KEY); INSERT INTO p SELECT generate_series(0, 29999);"
