@@ -328,7 +328,6 @@ compat_has_virtual_columns(TupleDesc desc)
 
 /* 17 has a writer of new relations' pages that we use; before, see index_write.c. */
 #define COMPAT_HAS_BULK_WRITE (PG_VERSION_NUM >= 170000)
-
 /* Gives the relation a new and empty file. */
 static inline void
 compat_set_new_file(Relation rel, char persistence)
@@ -345,9 +344,8 @@ compat_set_new_file(Relation rel, char persistence)
 #define COMPAT_BT_MAX_ITEM ((uint32) BTMaxItemSize)
 #else
 #define COMPAT_BT_MAX_ITEM \
-	((uint32) MAXALIGN_DOWN((BLCKSZ - \
-		MAXALIGN(SizeOfPageHeaderData + 3 * sizeof(ItemIdData) + 3 * sizeof(ItemPointerData)) - \
-		MAXALIGN(sizeof(BTPageOpaqueData))) / 3))
+	((uint32) MAXALIGN_DOWN((BLCKSZ - MAXALIGN(sizeof(BTPageOpaqueData)) - \
+		MAXALIGN(SizeOfPageHeaderData + 3 * sizeof(ItemIdData) + 3 * sizeof(ItemPointerData))) / 3))
 #endif
 
 /* nbtree's functions: given the table since 16, no snapshot since 17. */
@@ -449,13 +447,16 @@ compat_take_free_block(BulkInsertState bistate)
 #define compat_locator(rel) ((rel)->rd_node)
 #define compat_set_locator(record, rel) ((record)->node = (rel)->rd_node)
 #define compat_set_tag_locator(tag, rel) ((tag)->rnode = (rel)->rd_node)
+#define CompatLocator RelFileNode
 #else
 #define COMPAT_IO_ALIGN PG_IO_ALIGN_SIZE
 #define compat_direct_io() ((io_direct_flags & IO_DIRECT_DATA) != 0)
 #define compat_locator(rel) ((rel)->rd_locator)
 #define compat_set_locator(record, rel) ((record)->locator = (rel)->rd_locator)
 #define compat_set_tag_locator(tag, rel) ((tag)->rlocator = (rel)->rd_locator)
+#define CompatLocator RelFileLocator
 #endif
+
 #if PG_VERSION_NUM < 160000
 #define compat_main_path(rel) relpath(RelationGetSmgr(rel)->smgr_rnode, MAIN_FORKNUM)
 #elif PG_VERSION_NUM < 180000

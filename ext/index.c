@@ -55,7 +55,7 @@ build_index(Relation heap, Relation index, IndexInfo *info)
 		return btbuild(heap, index, info);
 
 	INSTR_TIME_SET_CURRENT(start);
-	result = sluice_index_build(heap, index, info, maintenance_work_mem);
+	result = sluice_index_build(heap, index, info, NULL, maintenance_work_mem);
 	if (result == NULL)
 	{
 		report->method = "stock";

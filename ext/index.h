@@ -20,7 +20,7 @@ typedef struct SluiceIndexReport
 	bool		valid;			/* there was one */
 	Oid			relid;			/* of the index */
 	const char *method;			/* sorted or stock */
-	const char *scan;			/* pages or rows; kept: there was none */
+	const char *scan;			/* pages or rows; kept: there was none; merged: old entries */
 	int			workers;
 	uint64		rows;
 	uint64		spilled;		/* bytes written to temporary files */
@@ -51,6 +51,15 @@ typedef struct SluiceIndexConflict
 /* That COPY's, or NULL: a duplicate is an error of the build. */
 extern SluiceIndexConflict *sluice_index_conflict;
 
+/* An index's file before the COPY gives it another one, and what is not in it. */
+typedef struct SluiceIndexOld
+{
+	CompatLocator locator;
+	bool		permanent;
+	BlockNumber blocks;			/* 0: what is in it is of no use */
+	ItemPointerData first;		/* this row and all behind it have no entries */
+} SluiceIndexOld;
+
 /*
  * An index of that COPY: to be built, and how that went. It lies in memory that
  * processes share: no pointers.
@@ -59,6 +68,7 @@ typedef struct SluiceIndexBuilt
 {
 	Oid			index;
 	bool		long_keys;		/* of variable length */
+	SluiceIndexOld old;
 	bool		kept;			/* its keys were, while the rows came */
 	bool		fit;			/* built; else only the stock build can */
 	IndexBuildResult result;
@@ -92,15 +102,23 @@ struct SluiceIndexLoad
 	bool		never;			/* each row gets its entries when it is inserted */
 	bool		begun;			/* the first rows have come */
 	bool		decided;
+	bool		merges;			/* what was in the old files is in the new ones */
 	bool		has_long_rows;
+	BlockNumber had_blocks;		/* of a table with rows that is ours alone; 0: it is none */
+	List	   *ascending;		/* indexes whose entries go in behind all others */
 	struct SluiceIndexKept *kept;	/* keys of one of them, or NULL */
 	List	   *deferred;		/* indexes to be built at the end */
 	List	   *late;			/* indexes that get their entries at the end */
 	InsertedRows *batches;		/* in the order of the table */
+	uint64		waited;			/* rows that it was told of */
 	int			first_waiting;	/* from this one on, rows wait for the end */
 	int			used;
 	int			allocated;
 };
+
+/* index_conflict.c */
+extern void sluice_index_raise_conflict(SluiceIndexLoad *load, const SluiceIndexBuilt *built);
+extern SluiceIndexBuilt *sluice_index_first_conflict(SluiceIndexBuilt *built, int count);
 
 /* What was built already of the index that index_build() is called for, or NULL. */
 extern SluiceIndexBuilt *sluice_index_built;
@@ -124,6 +142,7 @@ typedef struct SluiceIndexBuild
 	Relation	heap;
 	Relation	index;
 	IndexInfo  *info;
+	const SluiceIndexOld *old;	/* entries of the rows before old->first; or NULL */
 	SluiceIndex *core;
 	SluiceIndexAttribute attributes[INDEX_MAX_KEYS];
 	SluiceIndexRanks *ranks[INDEX_MAX_KEYS];	/* of the columns that are ranked */
@@ -140,8 +159,8 @@ typedef struct SluiceIndexBuild
 } SluiceIndexBuild;
 
 /* index_build.c */
-extern IndexBuildResult *sluice_index_build(Relation heap, Relation index,
-											IndexInfo *info, int memory);
+extern IndexBuildResult *sluice_index_build(Relation heap, Relation index, IndexInfo *info,
+											const SluiceIndexOld *old, int memory);
 extern void sluice_index_add(SluiceIndexBuild *build, ItemPointer tid,
 							 bool alive, Datum *values, bool *isnull);
 extern bool sluice_index_add_page(SluiceIndexBuild *build,
@@ -162,6 +181,7 @@ typedef enum SluiceIndexWay
 	SLUICE_INDEX_ROWS,			/* with each row, as stock COPY's */
 	SLUICE_INDEX_SORTED,		/* those of many rows, in the index's order */
 	SLUICE_INDEX_LEAVES,		/* in whole new leaves behind the last one */
+	SLUICE_INDEX_MERGE,			/* with those of the index's old file into a new one */
 	SLUICE_INDEX_BUILD,			/* the index is built anew when all rows are in */
 	SLUICE_INDEX_WAYS
 } SluiceIndexWay;
@@ -186,6 +206,12 @@ extern const char *const sluice_index_way_names[SLUICE_INDEX_WAYS];
 extern SluiceIndexTaken *sluice_index_take(Relation index, SluiceIndexWay way,
 										   const char *because);
 
+/* index_merge.c */
+extern bool sluice_index_can_merge(const SluiceIndexLoad *load, Relation index);
+extern void sluice_index_old_file(const SluiceIndexLoad *load, Relation index,
+								  SluiceIndexOld *old);
+extern void sluice_index_add_old(SluiceIndexBuild *build, const SluiceIndexOld *old);
+
 /* index_append.c */
 typedef struct SluiceIndexAppend SluiceIndexAppend;
 
@@ -195,6 +221,7 @@ extern SluiceIndexAppend *sluice_index_append_open(Relation heap, Relation index
 												   SluiceIndexTaken *taken);
 extern bool sluice_index_append_rows(SluiceIndexAppend *append, const SluicePlaced *rows,
 									 int count, uint64 *line);
+extern bool sluice_index_append_goes_on(const SluiceIndexAppend *append);
 
 /* index_edge.c */
 extern int	sluice_index_edge_append(Relation heap, Relation index, IndexTuple *tuples,
@@ -223,7 +250,8 @@ extern SluiceIndexKept *sluice_index_keep(Relation heap, Relation index, IndexIn
 extern bool sluice_index_keep_rows(SluiceIndexKept *kept, const SluicePlaced *rows, int count);
 extern bool sluice_index_keep_end(SluiceIndexKept *kept);
 extern Oid	sluice_index_kept_for(const SluiceIndexKept *kept);
-extern IndexBuildResult sluice_index_build_kept(SluiceIndexKept *kept, Relation index);
+extern bool sluice_index_build_kept(SluiceIndexKept *kept, Relation index,
+									const SluiceIndexOld *old, IndexBuildResult *result);
 extern void sluice_index_forget(SluiceIndexKept *kept);
 
 /* index_parallel.c */

@@ -256,3 +256,10 @@ sluice_index_append_rows(SluiceIndexAppend *append, const SluicePlaced *rows, in
 	append->pause = append->next_pause;
 	return done;
 }
+
+/* Whether the last lot went in by the page. */
+bool
+sluice_index_append_goes_on(const SluiceIndexAppend *append)
+{
+	return append->taken->rows[SLUICE_INDEX_LEAVES] > 0 && append->next_pause == 0;
+}

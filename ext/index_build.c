@@ -396,6 +396,8 @@ build_sorted(SluiceIndexBuild *build, bool rank_all, int memory)
 	if (sluice_index_scans_pages(build->heap, build->info))
 	{
 		report->scan = "pages";
+		if (build->old)
+			sluice_index_add_old(build, build->old);
 		sluice_index_scan_pages(build);
 	}
 	else
@@ -415,7 +417,7 @@ build_sorted(SluiceIndexBuild *build, bool rank_all, int memory)
 	if (build->unfit)
 		return NULL;
 	result = palloc(sizeof(IndexBuildResult));
-	result->heap_tuples = build->reltuples;
+	result->heap_tuples = build->old ? -1 : build->reltuples;
 	result->index_tuples = build->rows;
 	return result;
 }
@@ -443,15 +445,16 @@ attempt(SluiceIndexBuild *build, bool rank_all, int memory, IndexBuildResult **r
 }
 
 /*
- * Builds the index if the core can, in so many kB of memory; else says why in
- * the report and returns NULL.
+ * Builds the index, of what is in its old file too if that is not NULL, if the
+ * core can, in so many kB of memory; else says why in the report and returns NULL.
  */
 IndexBuildResult *
-sluice_index_build(Relation heap, Relation index, IndexInfo *info, int memory)
+sluice_index_build(Relation heap, Relation index, IndexInfo *info, const SluiceIndexOld *old,
+				   int memory)
 {
 	SluiceIndexReport *report = &sluice_index_report;
 	const bool	for_copy = sluice_index_conflict != NULL;
-	SluiceIndexBuild build = {.heap = heap,.index = index,.info = info,.for_copy = for_copy};
+	SluiceIndexBuild build = {.heap = heap,.index = index,.info = info,.old = old,.for_copy = for_copy};
 	IndexBuildResult *result = NULL;
 	const char *reason;
 	instr_time	start;
@@ -463,7 +466,7 @@ sluice_index_build(Relation heap, Relation index, IndexInfo *info, int memory)
 	reason = attempt(&build, false, memory, &result);
 	if (reason && build.rank_all)
 	{
-		build = (SluiceIndexBuild) {.heap = heap,.index = index,.info = info,.for_copy = for_copy};
+		build = (SluiceIndexBuild) {.heap = heap,.index = index,.info = info,.old = old,.for_copy = for_copy};
 		reason = attempt(&build, true, memory, &result);
 	}
 	report->rows = (uint64) build.rows;

@@ -4,7 +4,8 @@
  * entries, and are built anew from all rows when the last one is in.
  *
  * Private is a table that was created or truncated in this transaction, or that
- * it has locked against everybody, and that was empty when the COPY began. Nothing can miss the entries meanwhile: the rows
+ * it has locked against everybody, and that was empty when the COPY began; for one
+ * that had rows see index_merge.c. Nothing can miss the entries meanwhile: the rows
  * are invisible to the command that inserts them, and AFTER triggers wait until
  * the indexes are there. An index that is built anew is a new file, so that a
  * rollback to a savepoint brings back the old one.
@@ -39,6 +40,7 @@ sluice_index_load_open(ResultRelInfo *rri, EState *estate, CopyFromState cstate,
 {
 	SluiceIndexLoad *load = palloc0(sizeof(SluiceIndexLoad));
 	Relation	rel = rri->ri_RelationDesc;
+	BlockNumber blocks;
 
 	load->rri = rri;
 	load->estate = estate;
@@ -46,11 +48,16 @@ sluice_index_load_open(ResultRelInfo *rri, EState *estate, CopyFromState cstate,
 	load->cid = cid;
 	load->context = CurrentMemoryContext;
 	/* The batch of a partition may be closed and opened again: not these. */
-	load->is_private = rri->ri_NumIndices > 0 && rri->ri_RootResultRelInfo == NULL &&
-		(rel->rd_createSubid != InvalidSubTransactionId ||
-		 rel->rd_firstRelfilelocatorSubid != InvalidSubTransactionId ||
-		 CheckRelationLockedByMe(rel, AccessExclusiveLock, true)) &&
-		RelationGetNumberOfBlocks(rel) == 0;
+	if (rri->ri_NumIndices == 0 || rri->ri_RootResultRelInfo != NULL ||
+		(rel->rd_createSubid == InvalidSubTransactionId &&
+		 rel->rd_firstRelfilelocatorSubid == InvalidSubTransactionId &&
+		 !CheckRelationLockedByMe(rel, AccessExclusiveLock, true)))
+		return load;
+	blocks = RelationGetNumberOfBlocks(rel);
+	load->is_private = blocks == 0;
+	/* Of a temporary table no worker could read the index. */
+	if (!RelationUsesLocalBuffers(rel))
+		load->had_blocks = blocks;
 	return load;
 }
 
@@ -59,6 +66,7 @@ void
 sluice_index_load_never(SluiceIndexLoad *load)
 {
 	load->is_private = false;
+	load->had_blocks = 0;
 	load->never = true;
 }
 
@@ -69,6 +77,16 @@ can_wait(Relation heap, Relation index, IndexInfo *info, const char **because)
 	SluiceIndexAttribute attributes[INDEX_MAX_KEYS];
 
 	return sluice_index_way(heap, index, info, true, attributes, because) == SLUICE_INDEX_BUILD;
+}
+
+static bool
+waits(const SluiceIndexLoad *load, int i, const char **because)
+{
+	Relation	index = load->rri->ri_IndexRelationDescs[i];
+
+	return can_wait(load->rri->ri_RelationDesc, index, load->rri->ri_IndexRelationInfo[i],
+					because) &&
+		(load->is_private || sluice_index_can_merge(load, index));
 }
 
 /*
@@ -90,8 +108,10 @@ defer(SluiceIndexLoad *load)
 	{
 		Relation	index = rri->ri_IndexRelationDescs[i];
 
-		can[i] = can_wait(rri->ri_RelationDesc, index, rri->ri_IndexRelationInfo[i], &because);
-		sluice_index_take(index, can[i] ? SLUICE_INDEX_BUILD : SLUICE_INDEX_ROWS, because);
+		can[i] = waits(load, i, &because);
+		if (can[i] || load->is_private)
+			sluice_index_take(index, !can[i] ? SLUICE_INDEX_ROWS : load->is_private ?
+							  SLUICE_INDEX_BUILD : SLUICE_INDEX_MERGE, because);
 		unique |= can[i] && index->rd_index->indisunique;
 	}
 	for (int i = 0; i < rri->ri_NumIndices; i++)
@@ -103,7 +123,11 @@ defer(SluiceIndexLoad *load)
 			if (can[i])
 				load->deferred = lappend_oid(load->deferred, RelationGetRelid(index));
 			else
+			{
 				load->late = lappend_oid(load->late, RelationGetRelid(index));
+				if (load->merges)
+					sluice_index_take(index, SLUICE_INDEX_ROWS, "another index that checks waits");
+			}
 			/* The lock was ExecOpenIndices'. */
 			index_close(index, RowExclusiveLock);
 			continue;
@@ -174,7 +198,7 @@ keep(SluiceIndexLoad *load)
 	{
 		Relation	index = rri->ri_IndexRelationDescs[i];
 
-		if (can_wait(rri->ri_RelationDesc, index, rri->ri_IndexRelationInfo[i], &because) &&
+		if (waits(load, i, &because) &&
 			(chosen < 0 || (has_long_keys(rri->ri_IndexRelationDescs[chosen]) &&
 							!has_long_keys(index))))
 			chosen = i;
@@ -198,7 +222,7 @@ forget(SluiceIndexLoad *load)
 bool
 sluice_index_load_wants(const SluiceIndexLoad *load)
 {
-	return load->is_private;
+	return load->is_private || load->deferred != NIL;
 }
 
 /* Whether entries may wait to be sorted: others can reach the table, and no row is taken back. */
@@ -215,6 +239,31 @@ sluice_index_load_why_rows(const SluiceIndexLoad *load)
 	if (load->never)
 		return "rows may be rejected, or be duplicates";
 	return load->is_private ? "the table is small" : "the load is small";
+}
+
+/*
+ * A table that had rows has grown so much that its indexes are better written
+ * anew, but for those whose entries go in behind all others. False: none is.
+ */
+bool
+sluice_index_load_merge(SluiceIndexLoad *load, List *ascending)
+{
+	const char *because;
+
+	load->ascending = ascending;
+	load->had_blocks = 0;
+	load->decided = true;
+	load->merges = true;
+	for (int i = 0; i < load->rri->ri_NumIndices; i++)
+	{
+		/* If one that checks waits, all that check do. */
+		if (load->rri->ri_IndexRelationDescs[i]->rd_index->indisunique &&
+			waits(load, i, &because))
+			load->ascending = NIL;
+	}
+	keep(load);
+	defer(load);
+	return load->deferred != NIL;
 }
 
 /* These rows have just been inserted into the table, and into no index yet. */
@@ -236,83 +285,7 @@ sluice_index_load_rows(SluiceIndexLoad *load, const SluicePlaced *rows, int coun
 	}
 	if (!load->decided || load->deferred != NIL)
 		note_rows(load, rows, count);
-}
-
-/* How many rows the table has in the block before the offset, or in all of it. */
-static int
-rows_in_block(Relation rel, BlockNumber block, OffsetNumber before)
-{
-	Buffer		buffer = ReadBuffer(rel, block);
-	OffsetNumber last;
-
-	LockBuffer(buffer, BUFFER_LOCK_SHARE);
-	last = PageGetMaxOffsetNumber(BufferGetPage(buffer));
-	UnlockReleaseBuffer(buffer);
-	return before == InvalidOffsetNumber ? last : before - FirstOffsetNumber;
-}
-
-/* Which row the tid is, counted from the first of the batch. */
-static int
-index_in_batch(Relation rel, const InsertedRows *rows, ItemPointer tid)
-{
-	BlockNumber block = ItemPointerGetBlockNumber(&rows->first);
-	int			index = FirstOffsetNumber - ItemPointerGetOffsetNumber(&rows->first);
-
-	for (; block < ItemPointerGetBlockNumber(tid); block++)
-		index += rows_in_block(rel, block, InvalidOffsetNumber);
-	return index + rows_in_block(rel, block, ItemPointerGetOffsetNumber(tid));
-}
-
-/*
- * The line that the row came from; 0: not known, because something that the
- * COPY ran put rows of its own between the batch's.
- */
-static uint64
-line_of(SluiceIndexLoad *load, ItemPointer tid)
-{
-	Relation	rel = load->rri->ri_RelationDesc;
-
-	for (int i = 0; i < load->used; i++)
-	{
-		InsertedRows *rows = &load->batches[i];
-		int			index;
-
-		if (ItemPointerCompare(tid, &rows->first) < 0 ||
-			ItemPointerCompare(tid, &rows->last) > 0)
-			continue;
-		if (index_in_batch(rel, rows, &rows->last) != rows->count - 1)
-			return 0;
-		index = index_in_batch(rel, rows, tid);
-		return rows->line + (rows->further ? rows->further[index] : index);
-	}
-	return 0;
-}
-
-static void
-raise_conflict(SluiceIndexLoad *load, const SluiceIndexBuilt *built)
-{
-	Relation	index = index_open(built->index, AccessShareLock);
-	IndexTuple	tuple = (IndexTuple) built->tuple;
-	Datum		values[INDEX_MAX_KEYS];
-	bool		isnull[INDEX_MAX_KEYS];
-	uint64		line = line_of(load, &tuple->t_tid);
-	uint64		earlier = line_of(load, (ItemPointer) &built->earlier);
-	char	   *key;
-
-	load->cstate->line_buf_valid = false;
-	load->cstate->cur_lineno = line;
-	index_deform_tuple(tuple, RelationGetDescr(index), values, isnull);
-	key = BuildIndexValueDescription(index, values, isnull);
-	/* The words are those of _bt_check_unique(). */
-	ereport(ERROR,
-			(errcode(ERRCODE_UNIQUE_VIOLATION),
-			 errmsg("duplicate key value violates unique constraint \"%s\"",
-					RelationGetRelationName(index)),
-			 key ? errdetail("Key %s already exists.", key) : 0,
-			 line && earlier ? errhint("The key is first in line " UINT64_FORMAT " and again in line " UINT64_FORMAT ".",
-									   earlier, line) : 0,
-			 errtableconstraint(load->rri->ri_RelationDesc,
-								RelationGetRelationName(index))));
+	load->waited += count;
 }
 
 /* What index_build() gets for an index that is built already. */
@@ -324,18 +297,18 @@ sluice_index_result(const SluiceIndexBuilt *built)
 	*result = built->result;
 	sluice_index_report = built->report;
 	sluice_index_report.method = "sorted";
-	sluice_index_report.scan = built->kept ? "kept" : "pages";
+	sluice_index_report.scan = built->old.blocks > 0 ? "merged" : built->kept ? "kept" : "pages";
 	sluice_index_report.valid = true;
 	return result;
 }
 
 /*
  * Makes the index a new and empty file, which the end of the transaction leaves
- * or takes away. Not if something that the COPY ran has the index open, or the
+ * or takes away; says where the old one is. Not if something that the COPY ran has the index open, or the
  * stock build, which has other words for a duplicate, might have to do it.
  */
 static bool
-empty_index(SluiceIndexLoad *load, Oid indexid)
+empty_index(SluiceIndexLoad *load, Oid indexid, SluiceIndexOld *old)
 {
 	Relation	rel = load->rri->ri_RelationDesc;
 	Relation	index = index_open(indexid, AccessExclusiveLock);
@@ -344,6 +317,8 @@ empty_index(SluiceIndexLoad *load, Oid indexid)
 
 	if (can)
 	{
+		if (old)
+			sluice_index_old_file(load, index, old);
 		TransferPredicateLocksToHeapRelation(index);
 		compat_set_new_file(index, rel->rd_rel->relpersistence);
 	}
@@ -367,42 +342,23 @@ complete_index(SluiceIndexLoad *load, SluiceIndexBuilt *built)
 	}
 	index_build(load->rri->ri_RelationDesc, index, BuildIndexInfo(index), true, false);
 	sluice_index_built = NULL;
+	if (built->fit && built->old.blocks > 0)
+		sluice_index_take(index, SLUICE_INDEX_MERGE, NULL)->rows[SLUICE_INDEX_MERGE] = load->waited;
+	else if (load->merges)
+		sluice_index_take(index, SLUICE_INDEX_BUILD, NULL);
 	index_close(index, NoLock);
-}
-
-/*
- * The one that has the first row with a key again, or NULL; of several that have
- * the same row, the one that stock COPY would have come to first.
- */
-static SluiceIndexBuilt *
-first_conflict(SluiceIndexBuilt *built, int count)
-{
-	SluiceIndexBuilt *first = NULL;
-
-	for (int i = 0; i < count; i++)
-	{
-		int			order = 0;
-
-		if (!built[i].conflict)
-			continue;
-		if (first)
-			order = ItemPointerCompare(&((IndexTuple) built[i].tuple)->t_tid,
-									   &((IndexTuple) first->tuple)->t_tid);
-		if (first == NULL || order < 0 || (order == 0 && built[i].index < first->index))
-			first = &built[i];
-	}
-	return first;
 }
 
 /* Puts an index among those to be built: keys that take longer to sort come first. */
 static void
-list_built(SluiceIndexBuilt *built, int count, Oid indexid)
+list_built(SluiceIndexBuilt *built, int count, Oid indexid, const SluiceIndexOld *old)
 {
 	Relation	index = index_open(indexid, NoLock);
 	bool		long_keys = has_long_keys(index);
 
 	index_close(index, NoLock);
 	built[count].index = indexid;
+	built[count].old = *old;
 	built[count].long_keys = long_keys;
 	for (int i = count; long_keys && i > 0 && !built[i - 1].long_keys; i--)
 	{
@@ -432,6 +388,22 @@ put_kept_first(SluiceIndexLoad *load, SluiceIndexBuilt *built, int count)
 	built[0] = kept;
 }
 
+/*
+ * Keys that are there twice in what was merged, if each entry's row is alive. The old file
+ * does not know that: the index is built again, of what the table says.
+ */
+static void
+ask_table(SluiceIndexLoad *load, SluiceIndexBuilt *built)
+{
+	Relation	rel = load->rri->ri_RelationDesc;
+	Relation	index = index_open(built->index, NoLock);
+
+	compat_set_new_file(index, rel->rd_rel->relpersistence);
+	index_close(index, NoLock);
+	built->old.blocks = 0;
+	(void) sluice_index_build_all(rel, built, 1, 0, NULL);
+}
+
 /* All rows are in the table: completes the indexes that have waited. */
 void
 sluice_index_load_close(SluiceIndexLoad *load, int workers)
@@ -440,19 +412,22 @@ sluice_index_load_close(SluiceIndexLoad *load, int workers)
 	SluiceIndexBuilt *built;
 	SluiceIndexBuilt *conflict;
 	List	   *others = list_copy(load->late);
+	/* Another command may have put rows into the table; it made our own one end. */
+	bool		alone = GetCurrentCommandId(false) == load->cid;
 	int			count = 0;
 	ListCell   *lc;
 
-	/* Another command may have put rows into the table; it made our own one end. */
-	if (load->deferred == NIL || GetCurrentCommandId(false) != load->cid)
+	if (load->deferred == NIL || load->used == 0 || !alone)
 		forget(load);
-	if (load->deferred == NIL)
+	if (load->deferred == NIL || load->used == 0)
 		return;
 	built = palloc0(sizeof(SluiceIndexBuilt) * list_length(load->deferred));
 	foreach(lc, load->deferred)
 	{
-		if (empty_index(load, lfirst_oid(lc)))
-			list_built(built, count++, lfirst_oid(lc));
+		SluiceIndexOld old = {.blocks = 0};
+
+		if (empty_index(load, lfirst_oid(lc), load->merges && alone ? &old : NULL))
+			list_built(built, count++, lfirst_oid(lc), &old);
 		else
 			others = lappend_oid(others, lfirst_oid(lc));
 	}
@@ -462,12 +437,17 @@ sluice_index_load_close(SluiceIndexLoad *load, int workers)
 		if (count > 0)
 			workers = sluice_index_build_all(rel, built, count, workers, load->kept);
 		load->kept = NULL;
-		conflict = first_conflict(built, count);
+		for (int i = 0; i < count; i++)
+		{
+			if (built[i].conflict && built[i].old.blocks > 0)
+				ask_table(load, &built[i]);
+		}
+		conflict = sluice_index_first_conflict(built, count);
 		if (others)
 			sluice_index_insert_entries(load, others,
 										conflict ? &((IndexTuple) conflict->tuple)->t_tid : NULL);
 		if (conflict)
-			raise_conflict(load, conflict);
+			sluice_index_raise_conflict(load, conflict);
 		for (int i = 0; i < count; i++)
 		{
 			complete_index(load, &built[i]);

@@ -253,6 +253,21 @@ sluice_index_extend_row(SluiceIndexExtend *extend, TupleTableSlot *slot)
 		add_entry(extend, &extend->extended[i], slot);
 }
 
+/* The indexes that take the entries of many rows at once, behind all that they have. */
+List *
+sluice_index_extend_ascending(const SluiceIndexExtend *extend)
+{
+	List	   *ascending = NIL;
+
+	for (int i = 0; i < extend->all.ri_NumIndices; i++)
+	{
+		if (extend->append[i] && sluice_index_append_goes_on(extend->append[i]))
+			ascending = lappend_oid(ascending,
+									RelationGetRelid(extend->all.ri_IndexRelationDescs[i]));
+	}
+	return ascending;
+}
+
 /* Inserts what waits, and gives the table its indexes back. */
 void
 sluice_index_extend_close(SluiceIndexExtend *extend)

@@ -100,28 +100,37 @@ sluice_index_kept_for(const SluiceIndexKept *kept)
 	return kept->index;
 }
 
-/* Builds the index, which is a new and empty file, of all the rows that were kept; and forgets them. */
-IndexBuildResult
-sluice_index_build_kept(SluiceIndexKept *kept, Relation index)
+/*
+ * Builds the index, which is a new and empty file, of all the rows that were kept and of what
+ * was in its old one; and forgets them. False, and nothing written: only the stock build can.
+ */
+bool
+sluice_index_build_kept(SluiceIndexKept *kept, Relation index, const SluiceIndexOld *old,
+						IndexBuildResult *result)
 {
-	MemoryContext old = MemoryContextSwitchTo(kept->context);
+	MemoryContext caller = MemoryContextSwitchTo(kept->context);
 	SluiceIndexReport *report = &sluice_index_report;
-	IndexBuildResult result;
+	bool		fit;
 	instr_time	start;
 
 	INSTR_TIME_SET_CURRENT(start);
 	memset(report, 0, sizeof(*report));
 	report->relid = kept->index;
 	kept->build.index = index;
-	sluice_index_write(&kept->build);
+	if (old->blocks > 0)
+		sluice_index_add_old(&kept->build, old);
+	fit = kept->build.unfit == NULL && sluice_index_rank(&kept->build);
+	if (fit)
+		sluice_index_write(&kept->build);
 	report->rows = (uint64) kept->build.rows;
 	report->spilled = kept->build.spilled;
-	result.heap_tuples = result.index_tuples = kept->build.rows;
-	MemoryContextSwitchTo(old);
+	result->heap_tuples = old->blocks > 0 ? -1 : kept->build.rows;
+	result->index_tuples = kept->build.rows;
+	MemoryContextSwitchTo(caller);
 	sluice_index_forget(kept);
 	INSTR_TIME_SET_CURRENT(report->total);
 	INSTR_TIME_SUBTRACT(report->total, start);
-	return result;
+	return fit;
 }
 
 void

@@ -39,12 +39,15 @@ build_one(Relation heap, SluiceIndexBuilt *built, int memory, SluiceIndexKept *k
 
 	sluice_index_conflict = &conflict;
 	if (kept)
-		built->result = sluice_index_build_kept(kept, index);
+		built->fit = sluice_index_build_kept(kept, index, &built->old, &built->result);
 	else
-		result = sluice_index_build(heap, index, BuildIndexInfo(index), memory);
+	{
+		result = sluice_index_build(heap, index, BuildIndexInfo(index),
+									built->old.blocks > 0 ? &built->old : NULL, memory);
+		built->fit = result != NULL;
+	}
 	sluice_index_conflict = NULL;
 	built->kept = kept != NULL;
-	built->fit = kept || result;
 	if (result)
 		built->result = *result;
 	built->report = sluice_index_report;

@@ -123,9 +123,13 @@ copy_page(PageScan *scan, BlockNumber block, Buffer buffer)
 	OffsetNumber last = PageGetMaxOffsetNumber(page);
 	HeapTupleData tuple;
 
+	OffsetNumber first = FirstOffsetNumber;
+
+	if (scan->build->old && block == ItemPointerGetBlockNumber(&scan->build->old->first))
+		first = ItemPointerGetOffsetNumber(&scan->build->old->first);
 	rows->count = 0;
 	tuple.t_tableOid = RelationGetRelid(scan->build->heap);
-	for (OffsetNumber offset = FirstOffsetNumber; offset <= last; offset++)
+	for (OffsetNumber offset = first; offset <= last; offset++)
 	{
 		ItemId		item = PageGetItemId(page, offset);
 
@@ -212,6 +216,8 @@ scan_block(PageScan *scan, BlockNumber block)
 		scan_odd_blocks(scan);
 		add_page(scan, block);
 	}
+	else if (scan->build->old)
+		scan->build->unfit = "the COPY's rows are not as it put them there";
 	else if (scan->odd_count++ == 0)
 		scan->odd = block;
 }
@@ -256,7 +262,7 @@ sluice_index_open_source(Relation heap, IndexInfo *info, int *natts)
 	return source;
 }
 
-/* Reads the table page by page. */
+/* Reads the table page by page, or the part of it that the old file does not have. */
 void
 sluice_index_scan_pages(SluiceIndexBuild *build)
 {
@@ -273,7 +279,7 @@ sluice_index_scan_pages(SluiceIndexBuild *build)
 
 	pgstat_count_heap_scan(build->heap);
 	pgstat_progress_update_param(PROGRESS_SCAN_BLOCKS_TOTAL, blocks);
-	for (BlockNumber block = 0; block < blocks && !build->unfit; block++)
+	for (BlockNumber block = build->old ? ItemPointerGetBlockNumber(&build->old->first) : 0; block < blocks && !build->unfit; block++)
 	{
 		CHECK_FOR_INTERRUPTS();
 		scan_block(scan, block);

@@ -150,6 +150,29 @@ sluice_batch_extend(SluiceBatch *batch)
 	MemoryContextSwitchTo(old);
 }
 
+/*
+ * The rows up to this one are in the table and its indexes. A table with rows that
+ * is ours alone may have grown so much that some indexes are left for the end.
+ */
+void
+sluice_batch_grown(SluiceBatch *batch, const ItemPointerData *last)
+{
+	List	   *ascending = NIL;
+
+	if (!sluice_index_load_outgrows(batch->index_load, last))
+		return;
+	if (batch->extend)
+	{
+		ascending = sluice_index_extend_ascending(batch->extend);
+		sluice_index_extend_close(batch->extend);
+		batch->extend = NULL;
+	}
+	/* Rows lie behind one another from here on: what is new is told by its place. */
+	if (sluice_index_load_merge(batch->index_load, ascending))
+		batch->options |= TABLE_INSERT_SKIP_FSM;
+	sluice_batch_extend(batch);
+}
+
 /* Tells those who build indexes later, or fill them by many rows, where the rows are. */
 static void
 tell_indexes(SluiceBatch *batch)
@@ -171,7 +194,7 @@ tell_indexes(SluiceBatch *batch)
 	if (batch->extend)
 		sluice_index_extend_rows(batch->extend, batch->placed, batch->used,
 								 &batch->cstate->cur_lineno);
-	else
+	if (sluice_index_load_wants(batch->index_load))
 		sluice_index_load_rows(batch->index_load, batch->placed, batch->used);
 }
 
@@ -206,6 +229,7 @@ sluice_batch_flush(SluiceBatch *batch)
 	tell_indexes(batch);
 	if (sluice_batch_has_more(batch))
 		finish_rows(batch);
+	sluice_batch_grown(batch, &batch->slots[batch->used - 1]->tts_tid);
 	INSTR_TIME_SET_CURRENT(after);
 	INSTR_TIME_ACCUM_DIFF(sluice_report.after, after, before);
 	for (int i = 0; i < batch->used; i++)

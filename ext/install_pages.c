@@ -368,6 +368,7 @@ finish_rows(SluiceLoad *load, const SluiceSlice *slice, const BlockNumber *block
 		placed += last;
 		ResetPerTupleExprContext(load->estate);
 	}
+	sluice_batch_grown(batch, &all[slice->paged - 1].tid);
 	pfree(all);
 }
 
@@ -375,7 +376,7 @@ finish_rows(SluiceLoad *load, const SluiceSlice *slice, const BlockNumber *block
 static bool
 has_room(SluiceLoad *load)
 {
-	return !(load->options & TABLE_INSERT_SKIP_FSM) &&
+	return !(load->batch->options & TABLE_INSERT_SKIP_FSM) &&
 		GetPageWithFreeSpace(load->rri->ri_RelationDesc, BLCKSZ / 2) != InvalidBlockNumber;
 }
 

@@ -256,6 +256,7 @@ extern TupleTableSlot *sluice_batch_slot(SluiceBatch *batch);
 extern void sluice_slot_store(TupleTableSlot *slot, char *tuple, uint32 len);
 extern void sluice_slot_place(TupleTableSlot *slot, const ItemPointerData *tid);
 extern void sluice_batch_extend(SluiceBatch *batch);
+extern void sluice_batch_grown(SluiceBatch *batch, const ItemPointerData *last);
 extern bool sluice_batch_has_more(const SluiceBatch *batch);
 extern void sluice_finish_row(SluiceBatch *batch, TupleTableSlot *slot);
 extern void sluice_batch_add(SluiceBatch *batch, uint64 line);
@@ -274,12 +275,16 @@ extern bool sluice_index_load_is_live(const SluiceIndexLoad *load);
 extern const char *sluice_index_load_why_rows(const SluiceIndexLoad *load);
 extern bool sluice_index_load_wants(const SluiceIndexLoad *load);
 extern void sluice_index_load_rows(SluiceIndexLoad *load, const SluicePlaced *rows, int count);
+extern bool sluice_index_load_merge(SluiceIndexLoad *load, List *ascending);
 extern void sluice_index_load_close(SluiceIndexLoad *load, int workers);
 
 /* index_taken.c */
 extern void sluice_index_taken_reset(void);
 extern void sluice_index_taken_close(ResultRelInfo *rri, uint64 rows, const char *because);
 extern Datum sluice_index_taken_json(void);
+
+/* index_merge.c */
+extern bool sluice_index_load_outgrows(const SluiceIndexLoad *load, const ItemPointerData *last);
 
 /* index_extend.c */
 typedef struct SluiceIndexExtend SluiceIndexExtend;
@@ -289,6 +294,7 @@ extern void sluice_index_extend_rows(SluiceIndexExtend *extend, const SluicePlac
 									 int count, uint64 *line);
 extern bool sluice_index_extend_waits(const SluiceIndexExtend *extend);
 extern void sluice_index_extend_row(SluiceIndexExtend *extend, TupleTableSlot *slot);
+extern List *sluice_index_extend_ascending(const SluiceIndexExtend *extend);
 extern void sluice_index_extend_close(SluiceIndexExtend *extend);
 
 /* copy.c */
