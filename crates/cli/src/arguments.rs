@@ -2,6 +2,7 @@
 //! they mean to the engine.
 
 use crate::failure::Failure;
+use crate::names::Names;
 use clap::{Args, ValueEnum};
 use pgsluice_core::scan;
 use pgsluice_engine::error::Error;
@@ -98,9 +99,9 @@ pub struct TargetArguments {
     /// The table, as SQL reads it: votes, s.votes, "Votes"
     #[arg(long, value_name = "NAME")]
     pub table: String,
-    /// The columns of the fields, in the file's order
-    #[arg(long, value_delimiter = ',', value_name = "A,B,…")]
-    pub columns: Option<Vec<String>>,
+    /// The columns of the fields, in the file's order; "a,b" in quotes is one name
+    #[arg(long, value_name = "A,B,…")]
+    pub columns: Vec<Names>,
     /// Only rows that satisfy this SQL condition
     #[arg(long = "where", value_name = "SQL")]
     pub filter: Option<String>,
@@ -120,11 +121,11 @@ pub struct TargetArguments {
     #[arg(long, requires = "create")]
     pub keep_order: bool,
     /// Columns (or *) whose quoted NULL marker is NULL
-    #[arg(long, value_delimiter = ',', value_name = "A,B,…")]
-    pub force_null: Vec<String>,
+    #[arg(long, value_name = "A,B,…")]
+    pub force_null: Vec<Names>,
     /// Columns (or *) whose NULL marker is a value
-    #[arg(long, value_delimiter = ',', value_name = "A,B,…")]
-    pub force_not_null: Vec<String>,
+    #[arg(long, value_name = "A,B,…")]
+    pub force_not_null: Vec<Names>,
     /// The session's DateStyle
     #[arg(long, value_name = "STYLE")]
     pub date_style: Option<String>,
@@ -311,15 +312,19 @@ fn sources(files: &[PathBuf]) -> Result<Vec<Source>, Failure> {
 }
 
 fn target_options(a: &TargetArguments) -> TargetOptions {
-    let set = |names: &[String]| match names {
-        [] => ColumnSet::None,
-        [all] if all == "*" => ColumnSet::All,
-        names => ColumnSet::Named(names.to_vec()),
+    let set = |lists: &[Names]| {
+        let names: Vec<String> = lists.iter().flat_map(|list| list.0.clone()).collect();
+        match names.as_slice() {
+            [] => ColumnSet::None,
+            [all] if all == "*" => ColumnSet::All,
+            _ => ColumnSet::Named(names),
+        }
     };
     TargetOptions {
         url: a.to.clone(),
         table: a.table.clone(),
-        columns: a.columns.clone(),
+        columns: (!a.columns.is_empty())
+            .then(|| a.columns.iter().flat_map(|list| list.0.clone()).collect()),
         filter: a.filter.clone(),
         method: a.method,
         lanes: a.lanes.map(usize::from),

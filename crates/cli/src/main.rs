@@ -6,6 +6,7 @@
 mod arguments;
 mod commands;
 mod failure;
+mod names;
 mod output;
 mod progress;
 #[cfg(test)]

@@ -261,3 +261,40 @@ fn every_method_equals_stock_copy() {
         }
     }
 }
+
+/// Where most columns are text, lines of CSV that COPY's text format takes for the same rows go in
+/// it as they are, others written anew; what the server refuses has its own line all the same.
+#[test]
+fn plain_lines_of_csv_go_as_text() {
+    for installation in each_major() {
+        let mut world = World::new(&installation);
+        let table = "(a text, b text, n int)";
+        world.sql(&format!("CREATE TABLE s {table}; CREATE TABLE t {table}"));
+        let plain =
+            |from: usize| (from..from + 40_000).flat_map(|i| format!("é {i},,{i}\n").into_bytes());
+        let mut bytes: Vec<u8> = plain(1).collect();
+        bytes.extend((0..40_000).flat_map(|i| format!("\"\",\"a\\b\n{i}\",\n").into_bytes()));
+        bytes.extend(plain(50_000));
+        world.stock("COPY s FROM STDIN CSV", &bytes).unwrap();
+        let mut log = 0;
+        let file = world.file("mixed.csv", &bytes);
+        world.log(&mut log);
+        let summary = world.load(&[&file, "--table", "t"]).unwrap();
+        assert_eq!(world.difference("s", "t"), "");
+        assert_eq!(
+            (&summary["method"], &summary["chunks_as_is"]),
+            (&"copy-text".into(), &0.into())
+        );
+        assert!(summary["statements"].as_u64().unwrap() >= 3, "{summary}");
+        let log = world.log(&mut log);
+        assert!(log.contains("WITH (FORMAT text, DELIMITER ',', NULL '')"), "{log}");
+        assert!(log.contains("WITH (FORMAT text)"), "{log}");
+
+        bytes.extend_from_slice(b"x,y,1\nx,y,none\n");
+        let file = world.file("bad.csv", &bytes);
+        let said = world.load(&[&file, "--table", "t"]).unwrap_err();
+        let (record, line) = (120_002, 160_002);
+        assert!(said.contains(&format!("line {line}, record {record}, ")), "{said}");
+        assert!(said.contains("column n") && said.contains("\"none\""), "{said}");
+    }
+}

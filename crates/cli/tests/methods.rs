@@ -31,7 +31,7 @@ fn each_method(world: &mut World) {
         ("insert", "INSERT INTO \"public\".\"t\"", 40, 'p'),
         ("insert-batch", "), ('name 2'", 1, 'p'),
         ("copy-csv", "WITH (FORMAT csv)", 1, 'p'),
-        ("copy-text", "WITH (FORMAT text)", 1, 'p'),
+        ("copy-text", "WITH (FORMAT text", 1, 'p'),
         ("copy-binary", "WITH (FORMAT binary)", 1, 'p'),
         ("copy-fresh", "FREEZE)", 1, 'p'),
         ("unlogged", "SET UNLOGGED", 1, 'u'),

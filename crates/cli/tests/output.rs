@@ -72,6 +72,24 @@ fn a_closed_stderr_changes_nothing() {
     }
 }
 
+/// `--summary -` is data: it goes to standard output, where nothing else does.
+#[test]
+fn a_summary_goes_to_stdout_by_a_hyphen() {
+    let mut world = World::new(&each_major()[0]);
+    world.sql("CREATE TABLE t (\"a,1\" int, b text)");
+    let url = world.server.url("postgres");
+    let file = world.file("good.csv", b"x,1\ny,2\n");
+    let columns = ["--columns", "b,\"a,1\""];
+    let load = ["load", &file, "--table", "t", "--to", &url, "--summary", "-"];
+    let dir = world.path(".");
+    let run = program(&[&load[..], &columns[..]].concat()).current_dir(&dir).output().unwrap();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    let summary: serde_json::Value = serde_json::from_slice(&run.stdout).unwrap();
+    assert_eq!((&summary["read"], &summary["loaded"]), (&2.into(), &2.into()));
+    assert!(!std::path::Path::new(&world.path("-")).exists(), "no file of that name");
+    assert_eq!(world.sql("SELECT sum(\"a,1\") FROM t WHERE b IN ('x', 'y')"), "3");
+}
+
 /// On a terminal one line changes; when the load ends it is gone.
 #[test]
 fn a_terminal_is_told_and_left_clean() {

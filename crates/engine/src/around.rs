@@ -168,14 +168,21 @@ impl Around {
         if down.is_empty() {
             return rows.map(|rows| (rows, done));
         }
-        let changed = format!("still down: {}", down.join("; "));
-        Err(match rows {
-            Ok(_) => Error::new("the rows are committed, but not everything around them is back")
-                .with_changed(changed),
-            Err(error) => error.with_changed(changed),
-        }
-        .with_hint("pgsluice repair puts it back"))
+        let error = rows.err().unwrap_or_else(|| {
+            Error::new("the rows are committed, but not everything around them is back")
+        });
+        Err(still_down(error, &down))
     }
+}
+
+/// Adds to an error what is down beside all else that the load has changed.
+fn still_down(error: Error, down: &[String]) -> Error {
+    let down = format!("still down: {}", down.join("; "));
+    let changed = match error.changed() {
+        Some(before) => format!("{before}; {down}"),
+        None => down,
+    };
+    error.with_changed(changed).with_hint("pgsluice repair puts it back")
 }
 
 fn told(restored: &Restored) -> String {
@@ -226,5 +233,21 @@ fn request(
         truncates: target.truncate,
         private: plan.private,
         new_rows: known.then_some(new_rows),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_had_changed_before_is_told_beside_what_is_down() {
+        let down = ["index i: no room".to_owned(), "trigger g: gone".to_owned()];
+        let all = "still down: index i: no room; trigger g: gone";
+        assert_eq!(still_down(Error::new("x"), &down).changed(), Some(all));
+        let before = Error::new("x").with_changed("5 rows, which 1 lanes had committed before");
+        let told = still_down(before, &down);
+        let both = format!("5 rows, which 1 lanes had committed before; {all}");
+        assert_eq!(told.changed(), Some(both.as_str()));
     }
 }

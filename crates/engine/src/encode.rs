@@ -4,6 +4,8 @@
 use crate::input::{Chunk, Counts, Part};
 use crate::plan::{Plan, Wire};
 use crate::rewrite;
+use crate::spare::Spare;
+use crate::wire;
 use pgsluice_core::error::Malformed;
 use pgsluice_core::row;
 use pgsluice_core::scan::{valid_utf8, Dialect, Eol, Format, Next, Record, Scanner};
@@ -15,6 +17,8 @@ use std::sync::Arc;
 pub enum Body {
     /// the chunk's own bytes
     AsIs,
+    /// the chunk's own bytes, of CSV, which mean the same in the text format
+    Plain,
     /// rows in the binary form
     Rows(Vec<u8>),
     /// the records, written anew in the form of the plan
@@ -41,7 +45,7 @@ impl Prepared {
     /// The bytes that are sent.
     pub fn bytes(&self) -> &[u8] {
         match &self.body {
-            Body::AsIs => &self.chunk.bytes,
+            Body::AsIs | Body::Plain => &self.chunk.bytes,
             Body::Rows(b) | Body::Rewritten(b) | Body::Guarded(b) => b,
         }
     }
@@ -51,6 +55,7 @@ impl Prepared {
 #[derive(Debug)]
 pub struct Encoder {
     plan: Arc<Plan>,
+    spare: Spare,
     sink: PgCopySink,
     record: Record,
     /// rows take about so many times the bytes of their records
@@ -58,26 +63,32 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// An encoder for this plan.
-    pub fn new(plan: Arc<Plan>) -> Encoder {
+    /// An encoder for this plan, which takes its memory from `spare`.
+    pub fn new(plan: Arc<Plan>, spare: Spare) -> Encoder {
         let columns = plan.shape.columns.len();
         let sink = PgCopySink::new(columns);
-        Encoder { plan, sink, record: Record::default(), growth: 1.2 }
+        Encoder { plan, spare, sink, record: Record::default(), growth: 1.2 }
     }
 
-    /// Prepares a chunk; `free` is memory to use.
-    pub fn prepare(&mut self, chunk: Chunk, free: Vec<u8>) -> Prepared {
+    /// Prepares a chunk.
+    pub fn prepare(&mut self, chunk: Chunk) -> Prepared {
         let plan = self.plan.clone();
         let Some(dialect) = plan.dialect() else {
             let counts = chunk.count(&plan.layout);
             return Prepared { chunk: Arc::new(chunk), body: Body::AsIs, counts, fault: None };
         };
         let fault = self.first_fault(&chunk, dialect);
+        if fault.is_none() {
+            if let Some(counts) = wire::same_as_text(&plan, dialect, &chunk) {
+                let chunk = Arc::new(chunk);
+                return Prepared { chunk, body: Body::Plain, counts, fault: None };
+            }
+        }
         let done = match plan.wire {
             _ if chunk.part != Part::Whole || fault.is_some() || !self.readable(&chunk) => None,
-            Wire::Binary => self.rows(&chunk, dialect, free).map(|(b, c)| (Body::Rows(b), c)),
+            Wire::Binary => self.rows(&chunk, dialect).map(|(b, c)| (Body::Rows(b), c)),
             Wire::Csv | Wire::Text => {
-                let mut out = free;
+                let mut out = self.spare.take();
                 let counts = rewritten(&plan, &chunk, &mut self.record, &mut out);
                 counts.map(|counts| (Body::Rewritten(out), counts))
             }
@@ -123,13 +134,8 @@ impl Encoder {
         }
     }
 
-    fn rows(
-        &mut self,
-        chunk: &Chunk,
-        dialect: &Dialect,
-        mut free: Vec<u8>,
-    ) -> Option<(Vec<u8>, Counts)> {
-        free.clear();
+    fn rows(&mut self, chunk: &Chunk, dialect: &Dialect) -> Option<(Vec<u8>, Counts)> {
+        let mut free = self.spare.take();
         free.reserve((chunk.bytes.len() as f64 * self.growth) as usize);
         let Encoder { plan, sink, record, .. } = self;
         sink.replace(free);

@@ -24,5 +24,6 @@ mod rewrite;
 pub mod sample;
 pub mod server;
 pub mod session;
+mod spare;
 pub mod typenames;
 pub mod wire;

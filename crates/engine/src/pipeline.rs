@@ -13,6 +13,7 @@ use crate::input::{Counts, Part, Reader};
 use crate::plan::Plan;
 use crate::report::Progress;
 use crate::session::lane::{Lane, Placed};
+use crate::spare::Spare;
 use crossbeam_channel::{bounded, Receiver, Sender};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -67,21 +68,25 @@ pub fn run(
     progress.lanes.set(lanes.len() as u64);
     let stop = Stop::default();
     let depth = plan.encoders + lanes.len() * LANE_QUEUE + 2;
-    let (permit, permits) = bounded::<Vec<u8>>(depth);
+    let (permit, permits) = bounded(depth);
+    let spare = Spare::default();
     for _ in 0..depth {
-        let _ = permit.send(Vec::new());
+        let _ = permit.send(());
     }
     let (chunk_in, chunks) = bounded(depth);
     let (done_in, done) = bounded(depth);
     // Not joined on failure: it may be waiting for standard input.
-    let reading = spawn_reader(reader, permits.clone(), chunk_in, progress.clone(), stop.clone());
+    let reading = {
+        let (spare, progress, stop) = (spare.clone(), progress.clone(), stop.clone());
+        thread::spawn(move || read(reader, &permits, &chunk_in, &spare, &progress, &stop))
+    };
     for _ in 0..plan.encoders {
-        let mut encoder = Encoder::new(plan.clone());
+        let mut encoder = Encoder::new(plan.clone(), spare.clone());
         let (chunks, done_in, progress) = (chunks.clone(), done_in.clone(), progress.clone());
         thread::spawn(move || {
             for chunk in chunks {
                 let started = Instant::now();
-                let prepared = encoder.prepare(chunk, Vec::new());
+                let prepared = encoder.prepare(chunk);
                 progress.encoding.add(started.elapsed());
                 if done_in.send(prepared).is_err() {
                     break;
@@ -91,7 +96,7 @@ pub fn run(
     }
     drop((chunks, done_in));
     let (lane_in, running): (Vec<_>, Vec<_>) =
-        lanes.into_iter().map(|lane| spawn_lane(lane, stop.clone())).unzip();
+        lanes.into_iter().map(|lane| spawn_lane(lane, spare.clone(), stop.clone())).unzip();
     let mut collector = Collector {
         lane_in,
         at: 0,
@@ -158,34 +163,34 @@ fn panicked() -> Error {
     Error::new("a thread of the loader failed; this is a defect").with_hint("nothing was loaded")
 }
 
-fn spawn_reader(
+/// What the reader's thread does, a chunk for each permit.
+fn read(
     mut reader: Reader,
-    permits: Receiver<Vec<u8>>,
-    out: Sender<crate::input::Chunk>,
-    progress: Arc<Progress>,
-    stop: Stop,
-) -> JoinHandle<Result<(), Error>> {
-    thread::spawn(move || {
-        for free in permits {
-            if stop.is_set() {
-                break;
-            }
-            let started = Instant::now();
-            let chunk = reader.next(free)?;
-            progress.reading.add(started.elapsed());
-            progress.bytes.set(reader.raw_bytes());
-            let Some(chunk) = chunk else { break };
-            if out.send(chunk).is_err() {
-                break;
-            }
+    permits: &Receiver<()>,
+    out: &Sender<crate::input::Chunk>,
+    spare: &Spare,
+    progress: &Progress,
+    stop: &Stop,
+) -> Result<(), Error> {
+    for () in permits {
+        if stop.is_set() {
+            break;
         }
-        Ok(())
-    })
+        let started = Instant::now();
+        let chunk = reader.next(spare.take())?;
+        progress.reading.add(started.elapsed());
+        progress.bytes.set(reader.raw_bytes());
+        let Some(chunk) = chunk else { break };
+        if out.send(chunk).is_err() {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// A lane's thread ends with its COPY still open: whether the input came to a
 /// good end is known only later.
-fn spawn_lane(mut lane: Lane, stop: Stop) -> (Sender<Placed>, Running) {
+fn spawn_lane(mut lane: Lane, spare: Spare, stop: Stop) -> (Sender<Placed>, Running) {
     let (sender, receiver) = bounded::<Placed>(LANE_QUEUE);
     let run = thread::spawn(move || {
         let mut work = || {
@@ -193,7 +198,7 @@ fn spawn_lane(mut lane: Lane, stop: Stop) -> (Sender<Placed>, Running) {
                 if stop.is_set() {
                     break;
                 }
-                lane.feed(placed)?;
+                lane.feed(placed, &spare)?;
             }
             Ok(())
         };
@@ -219,12 +224,7 @@ struct Collector {
 
 impl Collector {
     /// Whether the input came to its end.
-    fn collect(
-        &mut self,
-        done: &Receiver<Prepared>,
-        permit: &Sender<Vec<u8>>,
-        stops: &[&Stop],
-    ) -> bool {
+    fn collect(&mut self, done: &Receiver<Prepared>, permit: &Sender<()>, stops: &[&Stop]) -> bool {
         let mut waiting = BTreeMap::new();
         let mut next = 0;
         loop {
@@ -243,7 +243,7 @@ impl Collector {
                 if !self.hand_over(prepared) {
                     return false;
                 }
-                let _ = permit.try_send(Vec::new());
+                let _ = permit.try_send(());
             }
         }
     }

@@ -6,7 +6,7 @@ use crate::mapping;
 use crate::options::{FileFormat, Method, Options};
 use crate::session::catalog::{ServerFacts, TableFacts};
 use crate::session::staged::{self, Landing};
-use crate::wire::{best_wire, is_csv, passable};
+use crate::wire::{best_wire, is_csv, lines_are_text, passable};
 use pgsluice_core::scan::Dialect;
 use pgsluice_core::shape::{Column, RowShape, Type};
 
@@ -52,6 +52,8 @@ pub struct Plan {
     pub layout: Layout,
     /// everything must go in one statement, since triggers count them
     pub one_statement: bool,
+    /// lines without quotes and backslashes may go as text just as they are
+    pub plain: bool,
     /// `COPY … WITH (FREEZE)`
     pub freeze: bool,
     /// what was sent is thrown away chunk by chunk: it was only to be checked
@@ -154,6 +156,7 @@ pub fn plan(
         shape,
         layout,
         one_statement: table.statement_triggers(),
+        plain: false,
         // FREEZE does not work within the savepoints that rejects need.
         freeze: choice.freeze && options.rejects.is_none(),
         discard: false,
@@ -181,11 +184,22 @@ pub fn plan(
     steps(&mut plan, table, options)?;
     judge(&mut plan, table, options);
     around_lanes(&mut plan, server, table, options, cores);
+    plan.plain = plain(&plan, options);
     let stops_unread = !input.again && options.rejects.is_none();
     // A statement trigger must fire once, and a row may refer to one further down.
     plan.lands_by_chunk =
         plan.landing.is_some() && stops_unread && !plan.one_statement && !table.refers_to_itself;
     Ok(plan)
+}
+
+/// Whether lines may go as text just as they are: a chunk that holds others
+/// begins a second statement.
+fn plain(plan: &Plan, options: &Options) -> bool {
+    plan.wire == Wire::Text
+        && !plan.one_statement
+        && options.rejects.is_none()
+        && options.input.encoding.is_none()
+        && plan.dialect().is_some_and(|d| lines_are_text(d, &plan.shape))
 }
 
 fn check_kind(table: &TableFacts) -> Result<(), Error> {
@@ -254,6 +268,7 @@ fn choose(
             let method = match wire {
                 _ if fresh && table.owned => Method::CopyFresh,
                 Wire::Binary => Method::CopyBinary,
+                Wire::Text => Method::CopyText,
                 _ if binary_file => Method::CopyBinary,
                 _ if is_csv(options) => Method::CopyCsv,
                 _ => Method::CopyText,

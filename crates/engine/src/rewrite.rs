@@ -102,20 +102,25 @@ pub fn text<'a>(values: impl Iterator<Item = Value<'a>>, out: &mut Vec<u8>) {
         match value {
             Value::Null => out.extend_from_slice(b"\\N"),
             Value::Default => out.extend_from_slice(DEFAULT.as_bytes()),
-            Value::Text(text) => {
-                for byte in text {
-                    match byte {
-                        b'\\' => out.extend_from_slice(b"\\\\"),
-                        b'\t' => out.extend_from_slice(b"\\t"),
-                        b'\n' => out.extend_from_slice(b"\\n"),
-                        b'\r' => out.extend_from_slice(b"\\r"),
-                        other => out.push(*other),
-                    }
-                }
-            }
+            Value::Text(text) => text_field(text, out),
         }
     }
     out.push(b'\n');
+}
+
+fn text_field(mut text: &[u8], out: &mut Vec<u8>) {
+    let special = |b: &u8| matches!(b, b'\\' | b'\t' | b'\n' | b'\r');
+    while let Some(at) = text.iter().position(special) {
+        out.extend_from_slice(&text[..at]);
+        out.extend_from_slice(match text[at] {
+            b'\t' => b"\\t",
+            b'\n' => b"\\n",
+            b'\r' => b"\\r",
+            _ => b"\\\\",
+        });
+        text = &text[at + 1..];
+    }
+    out.extend_from_slice(text);
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use crate::arguments::LoadArguments;
 use crate::failure::{Failure, FAILED};
-use crate::output::say;
+use crate::output::{self, say};
 use crate::progress::{say_above, Shown};
 use clap::Args;
 use pgsluice_engine::load::{load, Watch};
@@ -29,7 +29,7 @@ pub(super) const REJECTED: u8 = 3;
 pub struct Arguments {
     #[command(flatten)]
     load: LoadArguments,
-    /// Write the summary as JSON
+    /// Write the summary as JSON; - for standard output
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     summary: Option<PathBuf>,
     /// Say nothing but errors
@@ -87,33 +87,41 @@ fn stop_on_signal(watch: &Watch) -> Result<(), Failure> {
 /// written should not come out after hours.
 struct SummaryFile<'p> {
     path: &'p Path,
-    file: File,
+    /// none where it goes to standard output
+    file: Option<File>,
     /// it was not there before
     new: bool,
 }
 
 impl SummaryFile<'_> {
     fn open(path: &Path) -> Result<SummaryFile<'_>, Failure> {
+        if path == Path::new("-") {
+            return Ok(SummaryFile { path, file: None, new: false });
+        }
         let new = !path.exists();
         let file = File::options().write(true).create(true).truncate(false).open(path);
         let file = file.map_err(|e| {
             Failure::new(format!("cannot write {}: {e}; nothing was loaded", path.display()))
         })?;
-        Ok(SummaryFile { path, file, new })
+        Ok(SummaryFile { path, file: Some(file), new })
     }
 
-    fn write(mut self, summary: Summary) -> Result<Summary, Failure> {
+    fn write(self, summary: Summary) -> Result<Summary, Failure> {
         let failed = |e: &dyn std::fmt::Display| {
             let path = self.path.display();
             Failure::new(format!("the rows are loaded, but {path} cannot be written: {e}"))
         };
-        let mut json = serde_json::to_vec_pretty(&summary).map_err(|e| failed(&e))?;
-        json.push(b'\n');
+        let mut json = serde_json::to_string_pretty(&summary).map_err(|e| failed(&e))?;
+        let Some(mut file) = self.file else {
+            output::print(json)?;
+            return Ok(summary);
+        };
+        json.push('\n');
         // A device or a pipe has no length to set.
-        if self.file.metadata().is_ok_and(|facts| facts.is_file()) {
-            self.file.set_len(0).map_err(|e| failed(&e))?;
+        if file.metadata().is_ok_and(|facts| facts.is_file()) {
+            file.set_len(0).map_err(|e| failed(&e))?;
         }
-        let written = self.file.write_all(&json);
+        let written = file.write_all(json.as_bytes());
         written.map_err(|e| failed(&e))?;
         Ok(summary)
     }

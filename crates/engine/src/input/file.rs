@@ -173,24 +173,31 @@ impl InputFile {
 
     /// Reads until `target` bytes are held or the file ends.
     fn fill(&mut self, target: usize) -> Result<(), Error> {
-        while self.held.len() < target && !self.ended {
-            let want = target - self.held.len();
-            self.held.reserve_exact(want);
-            let before = self.held.len();
-            let read = self.source.by_ref().take(want as u64).read_to_end(&mut self.held);
-            read.map_err(|e| {
-                Error::io("read", &self.name, &e).with_hint(match self.compression {
-                    Some(c) => format!("the file is {}; is it whole?", c.name()),
-                    None => "nothing was loaded".into(),
-                })
-            })?;
-            // `take` gives less only at the end.
-            self.ended = self.held.len() - before < want;
+        let mut filled = self.held.len();
+        if filled < target {
+            self.held.reserve_exact(target - filled);
+            self.held.resize(target, 0);
         }
+        while filled < target && !self.ended {
+            match self.source.read(&mut self.held[filled..]) {
+                Ok(0) => self.ended = true,
+                Ok(n) => filled += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(self.unreadable(&e)),
+            }
+        }
+        self.held.truncate(filled);
         if self.ended {
             self.check_unchanged()?;
         }
         Ok(())
+    }
+
+    fn unreadable(&self, e: &io::Error) -> Error {
+        Error::io("read", &self.name, e).with_hint(match self.compression {
+            Some(c) => format!("the file is {}; is it whole?", c.name()),
+            None => "nothing was loaded".into(),
+        })
     }
 
     fn check_unchanged(&self) -> Result<(), Error> {

@@ -351,7 +351,8 @@ fn columns(conn: &mut Conn, server: &ServerFacts, oid: &str) -> Result<Vec<Colum
          WHERE a.attrelid = $1::oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
         &[Some(oid)],
     )?;
-    let volatile = volatile_defaults(conn, oid)?;
+    let defaults = rows.iter().any(|row| row[6].is_some());
+    let volatile = if defaults { volatile_defaults(conn, oid)? } else { Vec::new() };
     let wanted = rows.iter().filter_map(|r| r[3].as_ref()?.parse().ok()).collect();
     let types = TypeResolver::read(conn, wanted)?;
     let column = |row: &Vec<Option<String>>| {

@@ -12,6 +12,7 @@ use crate::input::{Chunk, Counts, Layout, Part};
 use crate::plan::{Plan, Wire};
 use crate::reject::Rejects;
 use crate::report::Progress;
+use crate::spare::Spare;
 use pgsluice_core::scan::binary::Tuples;
 use pgsluice_core::scan::{Dialect, Eol, Format, Next, Record, Scanner};
 use pgsluice_core::sink::{HEADER, TRAILER};
@@ -48,6 +49,8 @@ pub enum Form {
     Csv,
     /// the text format with COPY's defaults
     Text,
+    /// the text format with the delimiter and the NULL marker of the file, which is CSV
+    Plain,
 }
 
 /// What a lane has done.
@@ -59,7 +62,7 @@ pub struct LaneCounts {
     pub statements: u64,
     /// chunks sent as they are in the file
     pub chunks_as_is: u64,
-    /// chunks sent in another form than the file's
+    /// chunks sent in another form than the file's, if only to COPY
     pub chunks_encoded: u64,
 }
 
@@ -67,7 +70,7 @@ impl LaneCounts {
     fn add_chunk(&mut self, sent_as: &Body) {
         match sent_as {
             Body::AsIs | Body::Guarded(_) => self.chunks_as_is += 1,
-            Body::Rows(_) | Body::Rewritten(_) => self.chunks_encoded += 1,
+            Body::Plain | Body::Rows(_) | Body::Rewritten(_) => self.chunks_encoded += 1,
         }
     }
 }
@@ -132,14 +135,14 @@ impl Lane {
         }
     }
 
-    /// Sends a chunk.
+    /// Sends a chunk; memory that it no longer needs goes to `spare`.
     ///
     /// # Errors
     ///
     /// The server refuses a record of it or of an earlier one, or the
     /// connection is lost. The transaction is at its end.
-    pub fn feed(&mut self, placed: Placed) -> Result<(), Error> {
-        self.take(placed).map_err(|error| self.stayed(error))
+    pub fn feed(&mut self, placed: Placed, spare: &Spare) -> Result<(), Error> {
+        self.take(placed, spare).map_err(|error| self.stayed(error))
     }
 
     /// Adds to an error what it leaves in the table, where rows are committed one
@@ -158,7 +161,7 @@ impl Lane {
         error.with_changed(changed)
     }
 
-    fn take(&mut self, placed: Placed) -> Result<(), Error> {
+    fn take(&mut self, placed: Placed, spare: &Spare) -> Result<(), Error> {
         if self.rejects.is_some() || self.plan.lands_by_chunk {
             return self.judge(placed);
         }
@@ -186,7 +189,7 @@ impl Lane {
         self.counts.add_chunk(&placed.prepared.body);
         self.progress.records.add(placed.prepared.counts.records);
         self.in_piece = placed.prepared.chunk.part == Part::Piece;
-        self.remember(placed, form);
+        self.remember(placed, form, spare);
         sent?;
         if self.in_piece || self.conn.copy_probe()? == Probe::Quiet {
             return Ok(());
@@ -248,7 +251,7 @@ impl Lane {
         Ok(())
     }
 
-    fn remember(&mut self, placed: Placed, form: Form) {
+    fn remember(&mut self, placed: Placed, form: Form, spare: &Spare) {
         let Some(open) = &mut self.open else { return };
         let Placed { prepared: Prepared { chunk, counts, body, .. }, before } = placed;
         if open.units == 0 {
@@ -263,12 +266,19 @@ impl Lane {
         open.bytes += chunk.bytes.len();
         open.sent.push_back(Sent { chunk, before, preceding: open.units });
         open.units += match (form, &body) {
-            (Form::AsIs, _) => counts.lines,
+            (Form::AsIs | Form::Plain, _) => counts.lines,
             (Form::Csv, Body::Rewritten(csv)) => memchr::memchr_iter(b'\n', csv).count() as u64,
             _ => counts.records,
         };
+        if let Body::Rows(bytes) | Body::Rewritten(bytes) | Body::Guarded(bytes) = body {
+            spare.give(bytes);
+        }
         while open.bytes > REMEMBERED && open.sent.len() > 1 {
-            open.bytes -= open.sent.pop_front().map_or(0, |s| s.chunk.bytes.len());
+            let Some(oldest) = open.sent.pop_front() else { break };
+            open.bytes -= oldest.chunk.bytes.len();
+            if let Some(chunk) = Arc::into_inner(oldest.chunk) {
+                spare.give(chunk.bytes);
+            }
         }
     }
 
@@ -324,13 +334,13 @@ impl Lane {
             return Place { file, record, line: Some(line + unit), column, ..Place::default() };
         }
         let (before, start, end) = match form {
-            Form::AsIs => sent.chunk.record_of_line(layout, unit),
+            Form::AsIs | Form::Plain => sent.chunk.record_of_line(layout, unit),
             Form::Csv => sent.chunk.record_at(layout, self.record_of_csv(&sent.chunk, unit)),
             _ => sent.chunk.record_at(layout, unit - 1),
         };
         let value = column.as_deref().and_then(|c| self.value(&sent.chunk, start..end, c));
         let last_line = match form {
-            Form::AsIs => line + unit,
+            Form::AsIs | Form::Plain => line + unit,
             _ => line + sent.chunk.lines_to(layout, end),
         };
         Place {
@@ -397,6 +407,7 @@ fn own_form(plan: &Plan) -> Form {
 fn form_of(prepared: &Prepared, plan: &Plan) -> Form {
     match (&prepared.body, plan.wire) {
         (Body::AsIs | Body::Guarded(_), _) => own_form(plan),
+        (Body::Plain, _) => Form::Plain,
         (Body::Rows(_), _) => Form::Binary,
         (Body::Rewritten(_), Wire::Text) => Form::Text,
         (Body::Rewritten(_), _) => Form::Csv,

@@ -2,6 +2,8 @@
 
 use std::ffi::c_int;
 use std::mem::size_of;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
 use std::ptr;
 
 /// What is passed in one CopyData message, where the socket's buffer is as the
@@ -18,16 +20,29 @@ const UNDER_WAY: c_int = 1 << 20;
 /// are free when Linux calls a Unix socket writable (`unix_writable`). TCP widens
 /// its buffers by itself, until somebody sets them.
 pub fn widen(fd: c_int) -> usize {
-    if size(fd).is_some_and(|size| size < UNDER_WAY) {
-        let wanted = ptr::from_ref(&UNDER_WAY).cast();
-        // SAFETY: the pointer and the length are those of an int that outlives
-        // the call. Where it is refused, the buffer stays as it was.
-        unsafe {
-            libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, wanted, INT);
-        }
-    }
+    widen_to(fd, UNDER_WAY);
     let size = size(fd).and_then(|size| usize::try_from(size).ok()).unwrap_or(0);
     (size / 4).max(PIECE)
+}
+
+/// Lets the buffer hold `bytes`, as far as the system allows; never less than it does.
+/// The system's limit may be below what it gives by itself, and a buffer that was cut
+/// down to it could not be widened again: another socket tries it first.
+fn widen_to(fd: c_int, bytes: c_int) {
+    let Ok((trial, _)) = UnixStream::pair() else { return };
+    set(trial.as_raw_fd(), bytes);
+    if size(trial.as_raw_fd()) > size(fd) {
+        set(fd, bytes);
+    }
+}
+
+/// Asks for a buffer of so many bytes. Where that is refused, it stays as it was.
+fn set(fd: c_int, bytes: c_int) {
+    let wanted = ptr::from_ref(&bytes).cast();
+    // SAFETY: the pointer and the length are those of an int that outlives the call.
+    unsafe {
+        libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, wanted, INT);
+    }
 }
 
 /// The size of an int, as the system asks for it.
@@ -48,8 +63,6 @@ fn size(fd: c_int) -> Option<c_int> {
 mod tests {
     use super::*;
     use std::io::Write;
-    use std::os::fd::AsRawFd;
-    use std::os::unix::net::UnixStream;
 
     /// What `copy_data` relies on: it never waits within a message.
     #[test]
@@ -67,6 +80,15 @@ mod tests {
             sent += piece;
         }
         assert!(sent >= piece);
+    }
+
+    /// As where the system's limit is below what it gives by itself.
+    #[test]
+    fn a_buffer_never_shrinks() {
+        let (socket, _there) = UnixStream::pair().unwrap();
+        let before = size(socket.as_raw_fd()).unwrap();
+        widen_to(socket.as_raw_fd(), before / 8);
+        assert_eq!(size(socket.as_raw_fd()), Some(before));
     }
 
     fn writable(fd: c_int) -> bool {

@@ -31,9 +31,10 @@ pub fn direct(plan: &Plan, form: Form) -> String {
 
 fn options(plan: &Plan, form: Form) -> String {
     let mut options = match (form, plan.dialect()) {
-        (Form::Binary, _) | (Form::AsIs, None) => vec!["FORMAT binary".to_string()],
+        (Form::Binary, _) | (Form::AsIs | Form::Plain, None) => vec!["FORMAT binary".to_string()],
         (Form::Csv, _) => vec!["FORMAT csv".to_string()],
         (Form::Text, _) => text(plan),
+        (Form::Plain, Some(dialect)) => plain(dialect),
         (Form::AsIs, Some(dialect)) => as_is(plan, dialect),
     };
     if form == Form::AsIs && plan.dialect().is_some() && plan.encoding != "UTF8" {
@@ -56,6 +57,13 @@ fn text(plan: &Plan) -> Vec<String> {
         options.push(format!("DEFAULT {}", quote_literal(rewrite::DEFAULT)));
     }
     options
+}
+
+/// The text format of lines that mean the same in it and in CSV.
+fn plain(d: &Dialect) -> Vec<String> {
+    let delimiter = quote_literal(&char::from(d.delimiter).to_string());
+    let null = quote_literal(&String::from_utf8_lossy(&d.null));
+    vec!["FORMAT text".into(), format!("DELIMITER {delimiter}"), format!("NULL {null}")]
 }
 
 /// Only what differs from the defaults is said: poolers and people read it.

@@ -39,6 +39,8 @@ pub struct Relation {
     pub heap_bytes: u64,
     /// rows, as the server estimates them; negative where it never counted
     pub rows: f64,
+    /// it is a plain table that can have none of what is read here beyond itself
+    pub bare: bool,
     /// the role sees every row
     pub visible: bool,
     /// it is a plain table and has no row
@@ -179,12 +181,15 @@ impl Surroundings {
     pub fn read(conn: &mut Conn, oid: u32) -> Result<Surroundings, Error> {
         let path = search_path(conn, "pg_catalog")?;
         let relation = rows::<Relation>(conn, include_str!("relation.sql"), oid)?.pop();
-        let indexes = rows(conn, include_str!("indexes.sql"), oid)?;
-        let foreign_keys = rows(conn, include_str!("foreign_keys.sql"), oid)?;
-        let triggers = rows(conn, include_str!("triggers.sql"), oid)?;
-        search_path(conn, &path)?;
         let mut relation =
             relation.ok_or_else(|| Error::new(format!("there is no table with oid {oid}")))?;
+        let (mut indexes, mut foreign_keys, mut triggers) = (Vec::new(), Vec::new(), Vec::new());
+        if !relation.bare {
+            indexes = rows(conn, include_str!("indexes.sql"), oid)?;
+            foreign_keys = rows(conn, include_str!("foreign_keys.sql"), oid)?;
+            triggers = rows(conn, include_str!("triggers.sql"), oid)?;
+        }
+        search_path(conn, &path)?;
         relation.empty = relation.kind == 'r'
             && (relation.heap_bytes == 0 || relation.visible && is_empty(conn, &relation.name)?);
         Ok(Surroundings { relation, indexes, foreign_keys, triggers })

@@ -9,6 +9,8 @@ SELECT json_build_object(
   'may_create', has_schema_privilege(c.relnamespace, 'CREATE'),
   'heap_bytes', pg_relation_size(c.oid),
   'rows', c.reltuples,
+  'bare', c.relkind = 'r' AND NOT c.relhasindex AND NOT c.relhastriggers
+    AND NOT EXISTS (SELECT FROM pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'f'),
   'visible', has_table_privilege(c.oid, 'SELECT') AND NOT row_security_active(c.oid)
 ) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.oid = $1::oid
