@@ -28,9 +28,9 @@ class Midway(OnCluster):
         self.gate = self.cluster.home / "gate"
         self.gate.unlink(missing_ok=True)
         process = subprocess.Popen(self.cluster.command(
-            "-c", f"SET pgsluice.copy = {setting}; COPY t FROM PROGRAM 'cat {first}; while ! [ -e {self.gate} ]; do sleep 0.05; done; cat {second}'"
+            "-c", f"SET pgsluice.copy = {setting}; COPY t FROM PROGRAM 'cat {first}; while [ -e {first} ] && ! [ -e {self.gate} ]; do sleep 0.05; done; cat {second}'"
             f" WITH (FORMAT csv{options})"), stderr=subprocess.PIPE, text=True)
-        # Whatever becomes of the test, the program must end.
+        # Whatever becomes of the test, or of its folder, the program must end.
         self.addCleanup(self.gate.touch)
         self.assertTrue(wait_until(lambda: self.sql("SELECT 1 FROM pg_stat_progress_copy WHERE tuples_processed > 0")), "no half of a load")
         return process

@@ -165,7 +165,7 @@ fn before_the_load(world: &mut World) {
     // A slow machine hears where it is, now and then.
     let mut said = said.filter(|l| l.starts_with(' ') || !l.contains(", held up by "));
     let first = said.next().unwrap();
-    assert!(first.starts_with("\"public\".\"w\": loading by copy-csv ("), "{first}");
+    assert!(first.starts_with("\"public\".\"w\": loading by copy-text ("), "{first}");
     let told: Vec<String> = said.by_ref().take(planned.len()).collect();
     assert_eq!(told, planned.iter().map(|n| format!("  note: {n}")).collect::<Vec<_>>());
     assert_eq!(world.sql("SELECT count(*) FROM w"), "0");
@@ -174,7 +174,7 @@ fn before_the_load(world: &mut World) {
     let rest: Vec<String> = said.collect();
     assert!(child.wait().unwrap().success());
     // And not again at its end.
-    assert!(rest.iter().any(|l| l.contains("2 rows loaded by copy-csv")), "{rest:?}");
+    assert!(rest.iter().any(|l| l.contains("2 rows loaded by copy-text")), "{rest:?}");
     assert!(!rest.iter().any(|l| told.contains(l)), "{rest:?}");
     assert_eq!(world.sql("SELECT count(*) FROM w"), "2");
 
