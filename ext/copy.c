@@ -155,6 +155,8 @@ run(SluiceLoad *load)
 	sluice_load_rows(load);
 	if (load->batch)
 		sluice_batch_indexes(load->batch, load->workers);
+	if (load->duplicates.at_end)
+		load->processed -= load->duplicates.skipped;
 	sluice_index_taken_close(load->rri, load->processed, load->batch ?
 							 sluice_index_load_why_rows(load->batch->index_load) :
 							 SLUICE_INDEX_PARTITIONED);

@@ -1,6 +1,7 @@
 /*
- * COPY's options on_duplicate, on_duplicate_index and duplicates_to: rows go in
- * one by one as INSERT … ON CONFLICT puts them in, by speculative insertion, so
+ * COPY's options on_duplicate, on_duplicate_index and duplicates_to, where
+ * index_duplicates.c does not tell duplicates apart at the end: rows go in one by
+ * one as INSERT … ON CONFLICT puts them in, by speculative insertion, so
  * that others may write meanwhile (src/backend/executor/nodeModifyTable.c).
  */
 #include "load.h"
@@ -194,11 +195,10 @@ lock_existing(SluiceBatch *batch, ItemPointer tid, TupleTableSlot *existing)
 }
 
 /* Keeps the row that lost, in the form of the table that the statement names. */
-static void
-keep(const SluiceDuplicates *duplicates, SluiceBatch *batch, Relation arbiter,
-	 TupleTableSlot *lost, uint64 line)
+void
+sluice_duplicates_keep(const SluiceDuplicates *duplicates, ResultRelInfo *rri, EState *estate,
+					   Relation arbiter, TupleTableSlot *lost, uint64 line)
 {
-	ResultRelInfo *rri = batch->rri;
 	IndexInfo  *info = BuildIndexInfo(arbiter);
 	TupleConversionMap *map = ExecGetChildToRootMap(rri);
 	Datum		key[INDEX_MAX_KEYS];
@@ -206,12 +206,13 @@ keep(const SluiceDuplicates *duplicates, SluiceBatch *batch, Relation arbiter,
 	Datum		values[lengthof(duplicate_columns)];
 	bool		isnull[lengthof(duplicate_columns)] = {0};
 	char	   *described;
-	ExprContext *econtext = GetPerTupleExprContext(batch->estate);
+	ExprContext *econtext = GetPerTupleExprContext(estate);
 
 	econtext->ecxt_scantuple = lost;
-	FormIndexDatum(info, lost, batch->estate, key, key_isnull);
+	FormIndexDatum(info, lost, estate, key, key_isnull);
 	described = BuildIndexValueDescription(arbiter, key, key_isnull);
 	values[0] = Int64GetDatum((int64) line);
+	isnull[0] = line == 0;
 	isnull[1] = described == NULL;
 	values[1] = described ? CStringGetTextDatum(described) : (Datum) 0;
 	if (map)
@@ -238,7 +239,7 @@ settle(SluiceDuplicates *duplicates, SluiceBatch *batch, Relation arbiter,
 	{
 		check_visible(rri->ri_RelationDesc, batch->estate->es_snapshot, tid, existing);
 		if (duplicates->kept)
-			keep(duplicates, batch, arbiter, slot, line);
+			sluice_duplicates_keep(duplicates, rri, batch->estate, arbiter, slot, line);
 		duplicates->skipped++;
 		return true;
 	}
@@ -249,7 +250,7 @@ settle(SluiceDuplicates *duplicates, SluiceBatch *batch, Relation arbiter,
 		!table_tuple_fetch_row_version(rri->ri_RelationDesc, tid, SnapshotAny, existing))
 		elog(ERROR, "failed to fetch conflicting tuple for COPY");
 	if (duplicates->kept)
-		keep(duplicates, batch, arbiter, existing, line);
+		sluice_duplicates_keep(duplicates, rri, batch->estate, arbiter, existing, line);
 	compat_init_epq(&epq, batch->estate);
 	ExecSimpleRelationUpdate(rri, batch->estate, &epq, existing, slot);
 	EvalPlanQualEnd(&epq);

@@ -99,6 +99,8 @@ struct SluiceIndexLoad
 	CommandId	cid;			/* of the rows */
 	MemoryContext context;
 	bool		is_private;
+	bool		disturbed;		/* other commands were done meanwhile */
+	struct SluiceDuplicates *duplicates;	/* that are told apart at the end, or NULL */
 	bool		never;			/* each row gets its entries when it is inserted */
 	bool		begun;			/* the first rows have come */
 	bool		decided;
@@ -123,6 +125,10 @@ extern SluiceIndexBuilt *sluice_index_first_conflict(SluiceIndexBuilt *built, in
 /* What was built already of the index that index_build() is called for, or NULL. */
 extern SluiceIndexBuilt *sluice_index_built;
 extern IndexBuildResult *sluice_index_result(const SluiceIndexBuilt *built);
+
+/* index_lines.c */
+extern void sluice_index_note_rows(SluiceIndexLoad *load, const SluicePlaced *placed, int count);
+extern uint64 sluice_index_line_of(SluiceIndexLoad *load, ItemPointer tid);
 
 /* index_entries.c */
 extern void sluice_index_insert_entries(SluiceIndexLoad *load, List *indexes,
@@ -155,6 +161,7 @@ typedef struct SluiceIndexBuild
 	double		reltuples;
 	uint64		spilled;		/* bytes in the file */
 	bool		allequalimage;
+	bool		twins;			/* rows with equal keys go to sluice_index_twins */
 	bool		for_copy;		/* which wants to know of the first row that has a key again */
 } SluiceIndexBuild;
 
@@ -212,6 +219,10 @@ extern void sluice_index_old_file(const SluiceIndexLoad *load, Relation index,
 								  SluiceIndexOld *old);
 extern void sluice_index_add_old(SluiceIndexBuild *build, const SluiceIndexOld *old);
 
+/* index_copy.c */
+extern bool sluice_index_can_wait(Relation heap, Relation index, IndexInfo *info,
+								  const char **because);
+
 /* index_append.c */
 typedef struct SluiceIndexAppend SluiceIndexAppend;
 
@@ -246,7 +257,7 @@ extern SluiceIndexSource *sluice_index_open_source(Relation heap, IndexInfo *inf
 typedef struct SluiceIndexKept SluiceIndexKept;
 
 extern SluiceIndexKept *sluice_index_keep(Relation heap, Relation index, IndexInfo *info,
-										  int memory);
+										  int memory, bool twins);
 extern bool sluice_index_keep_rows(SluiceIndexKept *kept, const SluicePlaced *rows, int count);
 extern bool sluice_index_keep_end(SluiceIndexKept *kept);
 extern Oid	sluice_index_kept_for(const SluiceIndexKept *kept);
@@ -257,6 +268,17 @@ extern void sluice_index_forget(SluiceIndexKept *kept);
 /* index_parallel.c */
 extern int	sluice_index_build_all(Relation heap, SluiceIndexBuilt *built,
 								   int count, int workers, SluiceIndexKept *kept);
+
+/* index_duplicates.c */
+typedef struct SluiceIndexTwins SluiceIndexTwins;
+
+/* Where a build leaves rows with equal keys that wants them, or NULL. */
+extern SluiceIndexTwins *sluice_index_twins;
+
+extern Oid	sluice_index_arbiter(const SluiceIndexLoad *load);
+extern void sluice_index_take_twins(SluiceIndexBuild *build);
+extern void sluice_index_settle(SluiceIndexLoad *load, SluiceIndexBuilt *arbiter,
+								SluiceIndexKept *kept);
 
 /* index_write.c */
 typedef struct SluiceIndexWriter SluiceIndexWriter;

@@ -278,8 +278,13 @@ sluice_index_write(SluiceIndexBuild *build)
 								 PROGRESS_BTREE_PHASE_LEAF_LOAD);
 	for (;;)
 	{
+		SluiceIndexStatus status;
+
 		CHECK_FOR_INTERRUPTS();
-		switch (checked(build, pgsluice_index_step(build->core, &step), &step))
+		status = checked(build, pgsluice_index_step(build->core, &step), &step);
+		if (build->twins)
+			sluice_index_take_twins(build);
+		switch (status)
 		{
 			case SLUICE_INDEX_WRITE:
 				write_run(build, &step);
@@ -330,6 +335,7 @@ new_core(SluiceIndexBuild *build, bool rank_all, int memory)
 		.unique = build->info->ii_Unique,
 		.nulls_not_distinct = build->info->ii_NullsNotDistinct,
 		.first_in_table = build->for_copy,
+		.tells_twins = build->twins,
 		.deduplicate = build->allequalimage && !build->info->ii_Unique &&
 		BTGetDeduplicateItems(build->index),
 		.mixed = rank_all,
@@ -454,7 +460,8 @@ sluice_index_build(Relation heap, Relation index, IndexInfo *info, const SluiceI
 {
 	SluiceIndexReport *report = &sluice_index_report;
 	const bool	for_copy = sluice_index_conflict != NULL;
-	SluiceIndexBuild build = {.heap = heap,.index = index,.info = info,.old = old,.for_copy = for_copy};
+	SluiceIndexBuild build = {.heap = heap,.index = index,.info = info,.old = old,.for_copy = for_copy,
+	.twins = sluice_index_twins != NULL};
 	IndexBuildResult *result = NULL;
 	const char *reason;
 	instr_time	start;
@@ -466,7 +473,8 @@ sluice_index_build(Relation heap, Relation index, IndexInfo *info, const SluiceI
 	reason = attempt(&build, false, memory, &result);
 	if (reason && build.rank_all)
 	{
-		build = (SluiceIndexBuild) {.heap = heap,.index = index,.info = info,.old = old,.for_copy = for_copy};
+		build = (SluiceIndexBuild) {.heap = heap,.index = index,.info = info,.old = old,.for_copy = for_copy,
+		.twins = sluice_index_twins != NULL};
 		reason = attempt(&build, true, memory, &result);
 	}
 	report->rows = (uint64) build.rows;

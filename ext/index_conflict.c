@@ -1,61 +1,10 @@
 /*
  * A key that is there twice, found when the indexes of a COPY are built at its
- * end: the row that stock COPY would have refused, and the line it came from.
+ * end: the row that stock COPY would have refused.
  */
 #include "index.h"
 
 #include "access/genam.h"
-#include "storage/bufmgr.h"
-
-/* How many rows the table has in the block before the offset, or in all of it. */
-static int
-rows_in_block(Relation rel, BlockNumber block, OffsetNumber before)
-{
-	Buffer		buffer = ReadBuffer(rel, block);
-	OffsetNumber last;
-
-	LockBuffer(buffer, BUFFER_LOCK_SHARE);
-	last = PageGetMaxOffsetNumber(BufferGetPage(buffer));
-	UnlockReleaseBuffer(buffer);
-	return before == InvalidOffsetNumber ? last : before - FirstOffsetNumber;
-}
-
-/* Which row the tid is, counted from the first of the batch. */
-static int
-index_in_batch(Relation rel, const InsertedRows *rows, ItemPointer tid)
-{
-	BlockNumber block = ItemPointerGetBlockNumber(&rows->first);
-	int			index = FirstOffsetNumber - ItemPointerGetOffsetNumber(&rows->first);
-
-	for (; block < ItemPointerGetBlockNumber(tid); block++)
-		index += rows_in_block(rel, block, InvalidOffsetNumber);
-	return index + rows_in_block(rel, block, ItemPointerGetOffsetNumber(tid));
-}
-
-/*
- * The line that the row came from; 0: not known, because something that the
- * COPY ran put rows of its own between the batch's.
- */
-static uint64
-line_of(SluiceIndexLoad *load, ItemPointer tid)
-{
-	Relation	rel = load->rri->ri_RelationDesc;
-
-	for (int i = 0; i < load->used; i++)
-	{
-		InsertedRows *rows = &load->batches[i];
-		int			index;
-
-		if (ItemPointerCompare(tid, &rows->first) < 0 ||
-			ItemPointerCompare(tid, &rows->last) > 0)
-			continue;
-		if (index_in_batch(rel, rows, &rows->last) != rows->count - 1)
-			return 0;
-		index = index_in_batch(rel, rows, tid);
-		return rows->line + (rows->further ? rows->further[index] : index);
-	}
-	return 0;
-}
 
 /* Stock COPY's error for the row that has a key again. */
 void
@@ -65,8 +14,8 @@ sluice_index_raise_conflict(SluiceIndexLoad *load, const SluiceIndexBuilt *built
 	IndexTuple	tuple = (IndexTuple) built->tuple;
 	Datum		values[INDEX_MAX_KEYS];
 	bool		isnull[INDEX_MAX_KEYS];
-	uint64		line = line_of(load, &tuple->t_tid);
-	uint64		earlier = line_of(load, (ItemPointer) &built->earlier);
+	uint64		line = sluice_index_line_of(load, &tuple->t_tid);
+	uint64		earlier = sluice_index_line_of(load, (ItemPointer) &built->earlier);
 	char	   *key;
 
 	load->cstate->line_buf_valid = false;

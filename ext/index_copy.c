@@ -71,8 +71,8 @@ sluice_index_load_never(SluiceIndexLoad *load)
 }
 
 /* Whether the index can be built at the end; *because says why not, or is NULL. */
-static bool
-can_wait(Relation heap, Relation index, IndexInfo *info, const char **because)
+bool
+sluice_index_can_wait(Relation heap, Relation index, IndexInfo *info, const char **because)
 {
 	SluiceIndexAttribute attributes[INDEX_MAX_KEYS];
 
@@ -84,8 +84,8 @@ waits(const SluiceIndexLoad *load, int i, const char **because)
 {
 	Relation	index = load->rri->ri_IndexRelationDescs[i];
 
-	return can_wait(load->rri->ri_RelationDesc, index, load->rri->ri_IndexRelationInfo[i],
-					because) &&
+	return sluice_index_can_wait(load->rri->ri_RelationDesc, index,
+								 load->rri->ri_IndexRelationInfo[i], because) &&
 		(load->is_private || sluice_index_can_merge(load, index));
 }
 
@@ -140,35 +140,6 @@ defer(SluiceIndexLoad *load)
 	MemoryContextSwitchTo(old);
 }
 
-/* Remembers which lines the rows came from. */
-static void
-note_rows(SluiceIndexLoad *load, const SluicePlaced *placed, int count)
-{
-	InsertedRows *rows;
-	bool		follow = true;
-
-	if (load->used == load->allocated)
-	{
-		load->allocated = Max(1024, load->allocated * 2);
-		load->batches = load->batches == NULL ?
-			MemoryContextAllocHuge(load->context, load->allocated * sizeof(InsertedRows)) :
-			repalloc_huge(load->batches, load->allocated * sizeof(InsertedRows));
-	}
-	rows = &load->batches[load->used++];
-	rows->first = placed[0].tid;
-	rows->last = placed[count - 1].tid;
-	rows->count = count;
-	rows->line = placed[0].line;
-	rows->further = NULL;
-	for (int i = 1; i < count && follow; i++)
-		follow = placed[i].line == placed[0].line + i;
-	if (follow)
-		return;
-	rows->further = MemoryContextAlloc(load->context, count * sizeof(uint32));
-	for (int i = 0; i < count; i++)
-		rows->further[i] = (uint32) (placed[i].line - placed[0].line);
-}
-
 /* Whether some values of the key are of variable length. */
 static bool
 has_long_keys(Relation index)
@@ -198,6 +169,9 @@ keep(SluiceIndexLoad *load)
 	{
 		Relation	index = rri->ri_IndexRelationDescs[i];
 
+		/* Where duplicates are told apart, that index comes first in the end. */
+		if (load->duplicates && sluice_index_arbiter(load) != RelationGetRelid(index))
+			continue;
 		if (waits(load, i, &because) &&
 			(chosen < 0 || (has_long_keys(rri->ri_IndexRelationDescs[chosen]) &&
 							!has_long_keys(index))))
@@ -206,7 +180,8 @@ keep(SluiceIndexLoad *load)
 	if (chosen >= 0)
 		load->kept = sluice_index_keep(rri->ri_RelationDesc, rri->ri_IndexRelationDescs[chosen],
 									   rri->ri_IndexRelationInfo[chosen],
-									   maintenance_work_mem / (rri->ri_NumIndices > 1 ? 2 : 1));
+									   maintenance_work_mem / (rri->ri_NumIndices > 1 ? 2 : 1),
+									   load->duplicates != NULL);
 	MemoryContextSwitchTo(old);
 }
 
@@ -277,14 +252,15 @@ sluice_index_load_rows(SluiceIndexLoad *load, const SluicePlaced *rows, int coun
 	if (load->kept && !sluice_index_keep_rows(load->kept, rows, count))
 		forget(load);
 	if (!load->decided &&
-		RelationGetNumberOfBlocks(load->rri->ri_RelationDesc) > SMALL_TABLE)
+		(load->duplicates ||
+		 RelationGetNumberOfBlocks(load->rri->ri_RelationDesc) > SMALL_TABLE))
 	{
 		load->decided = true;
 		load->first_waiting = load->used;
 		defer(load);
 	}
 	if (!load->decided || load->deferred != NIL)
-		note_rows(load, rows, count);
+		sluice_index_note_rows(load, rows, count);
 	load->waited += count;
 }
 
@@ -369,23 +345,53 @@ list_built(SluiceIndexBuilt *built, int count, Oid indexid, const SluiceIndexOld
 	}
 }
 
-/* Puts the index whose keys were kept in front; if it is not to be built, they are forgotten. */
-static void
-put_kept_first(SluiceIndexLoad *load, SluiceIndexBuilt *built, int count)
+/* Puts this one in front of the others; false if it is not to be built. */
+static bool
+put_first(SluiceIndexBuilt *built, int count, Oid index)
 {
 	int			at = 0;
-	SluiceIndexBuilt kept;
+	SluiceIndexBuilt first;
 
-	while (load->kept && at < count && built[at].index != sluice_index_kept_for(load->kept))
+	while (at < count && built[at].index != index)
 		at++;
-	if (load->kept == NULL || at == count || !sluice_index_keep_end(load->kept))
-	{
-		forget(load);
-		return;
-	}
-	kept = built[at];
+	if (at == count)
+		return false;
+	first = built[at];
 	memmove(&built[1], &built[0], sizeof(SluiceIndexBuilt) * at);
-	built[0] = kept;
+	built[0] = first;
+	return true;
+}
+
+/* First comes the index that tells duplicates, then the one whose keys were kept; these may be of no use. */
+static void
+put_in_order(SluiceIndexLoad *load, SluiceIndexBuilt *built, int count)
+{
+	if (load->kept && (!put_first(built, count, sluice_index_kept_for(load->kept)) ||
+					   !sluice_index_keep_end(load->kept)))
+		forget(load);
+	if (load->duplicates && !put_first(built, count, sluice_index_arbiter(load)))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_IN_USE),
+				 errmsg("the index that tells duplicates is being used by active queries in this session")));
+}
+
+/* Builds them all; answers how many workers helped. */
+static int
+build_all(SluiceIndexLoad *load, SluiceIndexBuilt *built, int count, int workers)
+{
+	Relation	rel = load->rri->ri_RelationDesc;
+
+	if (load->duplicates)
+	{
+		sluice_index_settle(load, built, load->kept);
+		load->kept = NULL;
+		built++;
+		count--;
+	}
+	if (count > 0)
+		workers = sluice_index_build_all(rel, built, count, workers, load->kept);
+	load->kept = NULL;
+	return workers;
 }
 
 /*
@@ -408,16 +414,15 @@ ask_table(SluiceIndexLoad *load, SluiceIndexBuilt *built)
 void
 sluice_index_load_close(SluiceIndexLoad *load, int workers)
 {
-	Relation	rel = load->rri->ri_RelationDesc;
 	SluiceIndexBuilt *built;
 	SluiceIndexBuilt *conflict;
 	List	   *others = list_copy(load->late);
-	/* Another command may have put rows into the table; it made our own one end. */
-	bool		alone = GetCurrentCommandId(false) == load->cid;
 	int			count = 0;
 	ListCell   *lc;
 
-	if (load->deferred == NIL || load->used == 0 || !alone)
+	/* Another command may have put rows into the table; it made our own one end. */
+	load->disturbed = GetCurrentCommandId(false) != load->cid;
+	if (load->deferred == NIL || load->used == 0 || load->disturbed)
 		forget(load);
 	if (load->deferred == NIL || load->used == 0)
 		return;
@@ -426,17 +431,15 @@ sluice_index_load_close(SluiceIndexLoad *load, int workers)
 	{
 		SluiceIndexOld old = {.blocks = 0};
 
-		if (empty_index(load, lfirst_oid(lc), load->merges && alone ? &old : NULL))
+		if (empty_index(load, lfirst_oid(lc), load->merges && !load->disturbed ? &old : NULL))
 			list_built(built, count++, lfirst_oid(lc), &old);
 		else
 			others = lappend_oid(others, lfirst_oid(lc));
 	}
-	put_kept_first(load, built, count);
+	put_in_order(load, built, count);
 	PG_TRY();
 	{
-		if (count > 0)
-			workers = sluice_index_build_all(rel, built, count, workers, load->kept);
-		load->kept = NULL;
+		workers = build_all(load, built, count, workers);
 		for (int i = 0; i < count; i++)
 		{
 			if (built[i].conflict && built[i].old.blocks > 0)
@@ -458,6 +461,7 @@ sluice_index_load_close(SluiceIndexLoad *load, int workers)
 	{
 		sluice_index_conflict = NULL;
 		sluice_index_built = NULL;
+		sluice_index_twins = NULL;
 	}
 	PG_END_TRY();
 }

@@ -25,7 +25,8 @@ struct SluiceIndexKept
 
 /* Begins to keep the keys of an index that the core can sort, in so many kB of memory. */
 SluiceIndexKept *
-sluice_index_keep(Relation heap, Relation index, IndexInfo *info, int memory)
+sluice_index_keep(Relation heap, Relation index, IndexInfo *info, int memory,
+				  bool twins)
 {
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "pgsluice index keys",
 												  ALLOCSET_DEFAULT_SIZES);
@@ -42,6 +43,7 @@ sluice_index_keep(Relation heap, Relation index, IndexInfo *info, int memory)
 	build->index = index;
 	build->info = info;
 	build->for_copy = true;
+	build->twins = twins;
 	if (sluice_index_shape(heap, index, false, build->attributes) != NULL)
 		elog(ERROR, "pgsluice: the core cannot sort for index \"%s\"",
 			 RelationGetRelationName(index));

@@ -150,6 +150,18 @@ sluice_batch_extend(SluiceBatch *batch)
 	MemoryContextSwitchTo(old);
 }
 
+/* Rows that follow go into this block, or behind it. */
+void
+sluice_batch_go_on(SluiceBatch *batch, BlockNumber block)
+{
+	BulkInsertState bistate = batch->bistate;
+
+	if (BufferIsValid(bistate->current_buf))
+		ReleaseBuffer(bistate->current_buf);
+	bistate->current_buf = InvalidBuffer;
+	RelationSetTargetBlock(batch->rri->ri_RelationDesc, block);
+}
+
 /*
  * The rows up to this one are in the table and its indexes. A table with rows that
  * is ours alone may have grown so much that some indexes are left for the end.
@@ -167,9 +179,16 @@ sluice_batch_grown(SluiceBatch *batch, const ItemPointerData *last)
 		sluice_index_extend_close(batch->extend);
 		batch->extend = NULL;
 	}
-	/* Rows lie behind one another from here on: what is new is told by its place. */
+	/* Rows lie behind all others from here on, this one among them: what is new is told by its place. */
 	if (sluice_index_load_merge(batch->index_load, ascending))
+	{
+		BlockNumber block = compat_take_free_block(batch->bistate);
+
+		if (block == InvalidBlockNumber)
+			block = RelationGetNumberOfBlocks(batch->rri->ri_RelationDesc) - 1;
 		batch->options |= TABLE_INSERT_SKIP_FSM;
+		sluice_batch_go_on(batch, block);
+	}
 	sluice_batch_extend(batch);
 }
 

@@ -65,7 +65,7 @@ sluice_choose_route(SluiceLoad *load)
 
 	load->route = SLUICE_INSERT;
 	if (load->proute != NULL || load->cstate->qualexpr != NULL || load->nvolatile > 0 ||
-		load->rejects != NULL || load->duplicates.mode != SLUICE_DUPLICATE_ERROR ||
+		load->rejects != NULL || (load->duplicates.mode != SLUICE_DUPLICATE_ERROR && !load->duplicates.at_end) ||
 		(load->options & TABLE_INSERT_FROZEN) || (constr && constr->has_generated_stored))
 		return;
 	load->route = RelationNeedsWAL(rel) || others_see_it ? SLUICE_APPEND : SLUICE_FRESH;
@@ -268,13 +268,8 @@ install_pages(SluiceLoad *load, const SluiceSlice *slice, BlockNumber *blocks)
 		hand_over_wal();
 	pgstat_count_heap_insert(rel, slice->paged);
 	if (slice->ordered)
-	{
-		/* Rows that follow go behind these, not into the page before them. */
-		if (BufferIsValid(install.bistate->current_buf))
-			ReleaseBuffer(install.bistate->current_buf);
-		install.bistate->current_buf = InvalidBuffer;
-		RelationSetTargetBlock(rel, blocks[slice->pages - 1]);
-	}
+		/* Not into the page before them. */
+		sluice_batch_go_on(batch, blocks[slice->pages - 1]);
 }
 
 /* The row in the slot of a load's pages. */

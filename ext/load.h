@@ -30,6 +30,7 @@ typedef struct SluiceDuplicates
 	SluiceOnDuplicate mode;
 	Oid			arbiter;		/* the unique index of the table that the statement names */
 	SluiceKept *kept;			/* where the rows go that lose, or NULL */
+	bool		at_end;			/* they are told apart when all rows are in */
 	uint64		skipped;
 	uint64		replaced;
 } SluiceDuplicates;
@@ -153,6 +154,9 @@ extern void sluice_rejects_close(SluiceRejects *rejects);
 extern Oid	sluice_duplicates_arbiter(const SluiceStatement *s);
 extern Bitmapset *sluice_duplicates_read_columns(const SluiceStatement *s);
 extern void sluice_duplicates_open(SluiceDuplicates *duplicates, const SluiceStatement *s);
+extern void sluice_duplicates_keep(const SluiceDuplicates *duplicates, ResultRelInfo *rri,
+								   EState *estate, Relation arbiter,
+								   TupleTableSlot *lost, uint64 line);
 extern void sluice_duplicates_flush(SluiceDuplicates *duplicates, SluiceBatch *batch);
 
 #endif							/* PGSLUICE_LOAD_H */

@@ -256,6 +256,7 @@ extern TupleTableSlot *sluice_batch_slot(SluiceBatch *batch);
 extern void sluice_slot_store(TupleTableSlot *slot, char *tuple, uint32 len);
 extern void sluice_slot_place(TupleTableSlot *slot, const ItemPointerData *tid);
 extern void sluice_batch_extend(SluiceBatch *batch);
+extern void sluice_batch_go_on(SluiceBatch *batch, BlockNumber block);
 extern void sluice_batch_grown(SluiceBatch *batch, const ItemPointerData *last);
 extern bool sluice_batch_has_more(const SluiceBatch *batch);
 extern void sluice_finish_row(SluiceBatch *batch, TupleTableSlot *slot);
@@ -271,6 +272,10 @@ extern void sluice_index_init(void);
 extern SluiceIndexLoad *sluice_index_load_open(ResultRelInfo *rri, EState *estate,
 											   CopyFromState cstate, CommandId cid);
 extern void sluice_index_load_never(SluiceIndexLoad *load);
+struct SluiceDuplicates;
+
+extern bool sluice_index_load_duplicates(SluiceIndexLoad *load,
+										 struct SluiceDuplicates *duplicates);
 extern bool sluice_index_load_is_live(const SluiceIndexLoad *load);
 extern const char *sluice_index_load_why_rows(const SluiceIndexLoad *load);
 extern bool sluice_index_load_wants(const SluiceIndexLoad *load);

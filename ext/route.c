@@ -17,8 +17,13 @@ open_batch(SluiceLoad *load, ResultRelInfo *rri)
 
 	sluice_batch_open(batch, rri, load->estate, load->cstate, load->cid, load->options);
 	/* Rows that may be taken back or refused by a key need their index entries at once. */
-	if (load->rejects || load->duplicates.mode != SLUICE_DUPLICATE_ERROR)
+	if (load->rejects ||
+		(load->duplicates.mode != SLUICE_DUPLICATE_ERROR &&
+		 !sluice_index_load_duplicates(batch->index_load, &load->duplicates)))
 		sluice_index_load_never(batch->index_load);
+	/* Which of two rows came first is told by their places. */
+	if (sluice_index_load_wants(batch->index_load))
+		batch->options |= TABLE_INSERT_SKIP_FSM;
 	load->batches = lappend(load->batches, batch);
 	MemoryContextSwitchTo(old);
 	return batch;
@@ -104,7 +109,7 @@ sluice_flush_batches(SluiceLoad *load)
 
 	foreach(lc, load->batches)
 	{
-		if (load->duplicates.mode == SLUICE_DUPLICATE_ERROR)
+		if (load->duplicates.mode == SLUICE_DUPLICATE_ERROR || load->duplicates.at_end)
 			sluice_batch_flush(lfirst(lc));
 		else
 			sluice_duplicates_flush(&load->duplicates, lfirst(lc));

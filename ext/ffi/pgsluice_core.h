@@ -179,6 +179,7 @@ typedef struct SluiceIndexRules
 	bool		unique;
 	bool		nulls_not_distinct;
 	bool		first_in_table;
+	bool		tells_twins;
 	bool		deduplicate;
 	bool		mixed;
 } SluiceIndexRules;
@@ -241,6 +242,7 @@ extern SluiceIndexStatus pgsluice_index_sorted(SluiceIndex *build, size_t from,
 extern SluiceIndexStatus pgsluice_index_flush(SluiceIndex *build);
 extern SluiceIndexStatus pgsluice_index_finish(SluiceIndex *build);
 extern SluiceIndexStatus pgsluice_index_step(SluiceIndex *build, SluiceIndexStep *step);
+extern size_t pgsluice_index_twins(const SluiceIndex *build, const uint64_t (**twins)[2]);
 extern SluiceIndexStatus pgsluice_index_supply(SluiceIndex *build, const uint8_t *bytes,
 											   size_t len);
 extern SluiceIndexStatus pgsluice_index_page(SluiceIndex *build, uint8_t *page,

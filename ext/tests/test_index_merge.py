@@ -68,6 +68,15 @@ class Merged(LoadedTwice):
         self.same(rows())
         self.checked()
 
+    def test_rows_of_all_widths(self):
+        """Short rows that went into room before longer ones have their entries already, and get no second ones."""
+        chance = random.Random(7)
+        path = self.cluster.file("input", "".join(line.replace("x" * 400, "x" * chance.choice((1, 300, 1500))) for line in rows()).encode())
+        asked = COPY.format(path).replace("csv)", "csv, lock 'exclusive') WHERE c >= 0")
+        for kind, bare in (("", ""), ("UNLOGGED", ""), ("", "DROP INDEX te, th;")):
+            self.assertEqual(self.merged(asked, TABLE.format(kind=kind) + bare)[1], dict.fromkeys(("t_c_key", "t_pkey", "tb", "td"), "merge"))
+            self.assertEqual({one.split("|")[0] for one in self.answers()}, {"9500"})
+
     def test_which_are_written_anew(self):
         """Keys that ascend are appended to unless another index that checks waits; small loads go in as ever."""
         path = self.cluster.file("input", "".join(rows()).encode())

@@ -45,6 +45,8 @@ pub struct IndexRulesDef {
     pub nulls_not_distinct: bool,
     /// look for the first row of the table that has a key again
     pub first_in_table: bool,
+    /// tell of rows with equal keys, and refuse none
+    pub tells_twins: bool,
     /// form posting lists
     pub deduplicate: bool,
     /// a ranked value may be compressed in one row and not in another
@@ -153,6 +155,7 @@ fn shape_of(attributes: &[IndexAttributeDef], rules: &IndexRulesDef) -> Option<I
     shape.unique = rules.unique;
     shape.nulls_not_distinct = rules.nulls_not_distinct;
     shape.first_in_table = rules.first_in_table;
+    shape.tells_twins = rules.tells_twins;
     shape.deduplicate &= rules.deduplicate;
     shape.mixed = rules.mixed;
     shape.leaf_free = rules.leaf_free;
@@ -350,7 +353,7 @@ pub unsafe extern "C" fn pgsluice_index_step(
         // SAFETY: the caller's duty.
         let (build, out) = unsafe { (&mut *build, &mut *step) };
         let done = build.step();
-        out.rows = build.rows_loaded();
+        out.rows = build.loader().rows();
         let mut give = |bytes: &[u8]| (out.bytes, out.len) = (bytes.as_ptr(), bytes.len());
         Ok(match done {
             Ok(Step::Go) => IndexStatus::Go,
@@ -369,13 +372,30 @@ pub unsafe extern "C" fn pgsluice_index_step(
                 IndexStatus::Done
             }
             Err(failure) => {
-                let (tuple, earlier) = build.duplicate();
+                let (tuple, earlier) = build.loader().duplicate();
                 give(tuple);
                 out.start = earlier;
                 failure.into()
             }
         })
     })
+}
+
+/// Points `twins` to the neighbours with equal keys that the last step has come to, two addresses
+/// each, and answers how many there are. They live until the next call.
+///
+/// # Safety
+///
+/// `build` is live and not used by another call; `twins` is valid.
+#[no_mangle]
+pub unsafe extern "C" fn pgsluice_index_twins(
+    build: *const IndexBuild,
+    twins: *mut *const [u64; 2],
+) -> usize {
+    // SAFETY: the caller's duty.
+    let (found, out) = unsafe { ((*build).loader().twins(), &mut *twins) };
+    *out = found.as_ptr();
+    found.len()
 }
 
 /// Gives the bytes that a step asked for.

@@ -87,7 +87,7 @@ fn index_layout(expected: &mut Vec<(String, usize)>) {
         count "count");
     layout!(expected, IndexRulesDef, "SluiceIndexRules", keys "keys", memory "memory",
         leaf_free "leaf_free", unique "unique", nulls_not_distinct "nulls_not_distinct",
-        first_in_table "first_in_table", deduplicate "deduplicate",
+        first_in_table "first_in_table", tells_twins "tells_twins", deduplicate "deduplicate",
         mixed "mixed");
     layout!(expected, IndexStepDef, "SluiceIndexStep", bytes "bytes", len "len", start "start",
         end "end", rows "rows", root "root", level "level");

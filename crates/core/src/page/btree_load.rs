@@ -32,6 +32,8 @@ pub struct Loader {
     duplicate: Vec<u8>,
     /// the address of the first row with that key
     earlier: Tid,
+    /// neighbours with equal keys, where these are told: both addresses
+    twins: Vec<[Tid; 2]>,
     rows: u64,
 }
 
@@ -69,7 +71,11 @@ impl Loader {
             }
             equal = tuple::compare(shape, &self.base, tuple).0.is_eq();
         }
-        if equal && (shape.nulls_not_distinct || !tuple::key_has_null(shape, tuple)) {
+        equal &= shape.nulls_not_distinct || !tuple::key_has_null(shape, tuple);
+        if equal && shape.tells_twins {
+            self.twins.try_reserve(1)?;
+            self.twins.push([self.base_tid, row.tid()]);
+        } else if equal {
             let first = self.duplicate.is_empty() || row.tid() < tuple::tid_of(&self.duplicate);
             if first {
                 self.duplicate.clear();
@@ -168,6 +174,18 @@ impl Loader {
     #[must_use]
     pub fn duplicate(&self) -> (&[u8], Tid) {
         (&self.duplicate, self.earlier)
+    }
+
+    /// Rows with the key of the row before, and that row, both by their addresses, since
+    /// [`Loader::forget_twins`].
+    #[must_use]
+    pub fn twins(&self) -> &[[Tid; 2]] {
+        &self.twins
+    }
+
+    /// The twins have been taken.
+    pub fn forget_twins(&mut self) {
+        self.twins.clear();
     }
 
     /// Rows added so far.

@@ -320,10 +320,10 @@ impl IndexBuild {
         self.file_end
     }
 
-    /// Rows that are in leaf tuples.
+    /// What has become of the rows in their order.
     #[must_use]
-    pub fn rows_loaded(&self) -> u64 {
-        self.loader.rows()
+    pub fn loader(&self) -> &Loader {
+        &self.loader
     }
 
     /// The bytes to be written.
@@ -354,18 +354,13 @@ impl IndexBuild {
         self.loader.builder().reuse(page);
     }
 
-    /// The tuple of a row whose key is there twice ([`Failure::Duplicate`]), and the first such row.
-    #[must_use]
-    pub fn duplicate(&self) -> (&[u8], Tid) {
-        self.loader.duplicate()
-    }
-
     /// Goes on for some thousand rows at most.
     ///
     /// # Errors
     ///
     /// See [`Failure`]; the build is of no use after that.
     pub fn step(&mut self) -> Result<Step, Failure> {
+        self.loader.forget_twins();
         if std::mem::take(&mut self.written) {
             self.output.clear();
         }

@@ -85,6 +85,8 @@ pub struct IndexShape {
     pub nulls_not_distinct: bool,
     /// the refusal names the first row of the table that has a key again, not the first such key
     pub first_in_table: bool,
+    /// rows with equal keys are told, not refused: the caller is to take all but one away
+    pub tells_twins: bool,
     /// equal rows share posting lists: `deduplicate_items`, "equal image" operator classes only,
     /// and not unique, as `_bt_load` has it
     pub deduplicate: bool,
@@ -118,6 +120,7 @@ impl IndexShape {
             unique: false,
             nulls_not_distinct: false,
             first_in_table: false,
+            tells_twins: false,
             deduplicate: count == keys,
             mixed: false,
             leaf_free: 8192 / 10,

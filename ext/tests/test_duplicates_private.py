@@ -1,0 +1,201 @@
+"""on_duplicate where the table is private: told apart when all rows are in; but row by row where it has rows.
+
+The oracle is the row-by-row way, which the same COPY takes into a table that others can reach.
+"""
+
+import random
+import unittest
+
+from .cluster import OnCluster, Refused
+from .twins import BOTH, check, refusal
+
+CASES = (
+    # table, the index that tells duplicates, whether it is told at the end
+    ("a int PRIMARY KEY, b int, c text", "t_pkey", True),
+    ("a int, b int, c text, UNIQUE (a, b)", "t_a_b_key", True),
+    ("a int, b int, c text, UNIQUE NULLS NOT DISTINCT (b)", "t_b_key", True),
+    ("a int, b int, c text COLLATE {icu} UNIQUE", "t_c_key", False),
+    ("a int PRIMARY KEY, b int, c text COLLATE \"C\" UNIQUE", "t_c_key", False),
+)
+LEFT = "SELECT a, b, c FROM t ORDER BY a, b, c"
+LOST = "SELECT line, key, lost_row FROM twice ORDER BY line, lost_row"
+SAID = "SELECT rows, duplicates_skipped, duplicates_replaced FROM pgsluice.last_copy"
+WAYS = "SELECT i ->> 'index', i ->> 'way' FROM pgsluice.last_copy, jsonb_array_elements(indexes::jsonb) i ORDER BY 1"
+LOCKED = ", lock 'exclusive'"
+
+
+def data(seed, count, unique):
+    """Lines with heavy duplicates, NULL keys and lines of two."""
+    chance = random.Random(seed)
+    lines = []
+    for n in range(count):
+        a = n if unique else chance.randrange(count // 4)
+        b = "" if chance.random() < 0.3 else chance.randrange(4 if not unique else count // 3)
+        c = f'"two\nlines {chance.randrange(count // 3)}"' if n % 10 == 3 else f"wörd {chance.randrange(count // 3)}"
+        lines.append(f"{a},{b},{c}\n")
+    return "".join(lines).encode()
+
+
+class Told(OnCluster):
+    """The two ways leave the same rows, the same counts, the same duplicates."""
+
+    settings = ["shared_preload_libraries = ''"]
+
+    def fresh(self, columns, more=""):
+        """A fresh table and a fresh one for duplicates."""
+        self.cluster.sql("SET client_min_messages = error; DROP TABLE IF EXISTS t, twice; CREATE TABLE twice (LIKE pgsluice.duplicate);"
+                         f"CREATE TABLE t ({columns}); {more}")
+
+    def load(self, mode, index, workers, private, settings="", options=""):
+        """What one load into the emptied table leaves and says."""
+        path = self.cluster.home / "input"
+        self.cluster.sql("TRUNCATE t, twice")
+        inside = (f"BEGIN; TRUNCATE t; {settings}", "COMMIT;") if private else ("", "")
+        said = self.cluster.sql(
+            f"{inside[0]} COPY t FROM '{path}' WITH (FORMAT csv, workers {workers}, on_duplicate '{mode}',"
+            f" on_duplicate_index '{index}', duplicates_to 'twice'{options}); {inside[1]} {SAID}; {LEFT}; {LOST}")
+        return said.split("\n")
+
+    def built(self, mode, index):
+        """Whether a load into a private table told the duplicates at its end."""
+        path = self.cluster.home / "input"
+        return self.cluster.sql(f"BEGIN; TRUNCATE t; COPY t FROM '{path}' WITH (FORMAT csv, on_duplicate '{mode}',"
+                                f" on_duplicate_index '{index}'); COMMIT; SELECT method FROM pgsluice.last_index_build") == "sorted"
+
+    def test_as_row_by_row(self):
+        """Random data of heavy duplicates, several columns, NULLs, text; skip and replace; workers or not."""
+        # Not every server is built with ICU.
+        icu = self.cluster.sql("SELECT coalesce((SELECT quote_ident(collname) FROM pg_collation WHERE collname = 'und-x-icu'), '\"default\"')")
+        for number, (columns, index, at_end) in enumerate(CASES):
+            self.fresh(columns.format(icu=icu), "CREATE INDEX tb ON t (b DESC, a)")
+            # Where another key is unique as well, it must not be at fault.
+            self.cluster.file("input", data(number, 3000, "PRIMARY" in columns and index != "t_pkey"))
+            for mode in ("skip", "replace"):
+                wanted = self.load(mode, index, 0, private=False)
+                self.assertNotIn(wanted[0].split("|")[1:], (["0", "0"],), "no duplicates")
+                for workers in (0, 1):
+                    self.assertEqual(self.load(mode, index, workers, private=True), wanted, (columns, mode, workers))
+                self.assertEqual(self.built(mode, index), at_end, (columns, mode))
+                for one in (index, "tb"):
+                    check(self.cluster, one)
+                self.cluster.sql("VACUUM t")
+                for one in (index, "tb"):
+                    check(self.cluster, one)
+                self.cluster.sql("INSERT INTO t SELECT a + 1000000, b + 1000000, c || 'x' FROM t WHERE b IS NOT NULL")
+
+    def test_long_values_and_a_rollback(self):
+        """Values out of line go with their rows; a rollback to a savepoint brings all back."""
+        self.fresh("a int PRIMARY KEY, b int, c text", "ALTER TABLE t ALTER c SET STORAGE EXTERNAL")
+        self.cluster.file("input", b"".join(b"%d,%d,%s\n" % (n % 50, n, b"%d" % n * 3000) for n in range(120)))
+        for mode in ("skip", "replace"):
+            wanted = self.load(mode, "t_pkey", 0, private=False)
+            self.assertEqual(self.load(mode, "t_pkey", 0, private=True), wanted)
+            path = self.cluster.home / "input"
+            left = self.cluster.sql(
+                f"BEGIN; TRUNCATE t; INSERT INTO t VALUES (1, 1, 'there'); SAVEPOINT s; TRUNCATE t; COPY t FROM '{path}' WITH (FORMAT csv,"
+                f" on_duplicate '{mode}'); ROLLBACK TO s; COMMIT; {LEFT}")
+            self.assertEqual(left, "1|1|there")
+            check(self.cluster, "t_pkey")
+
+    def test_whole_pages_spilled_and_a_crash(self):
+        """A load that goes in by whole pages, with runs in temporary files; a server killed after the commit has all of it."""
+        self.fresh("a int PRIMARY KEY, b int, c text", "CREATE INDEX tb ON t (b, a)")
+        chance = random.Random(9)
+        self.cluster.file("input", "".join(f"{chance.randrange(30000)},{n},{'wide' * 9}\n" for n in range(40000)).encode())
+        for mode in ("skip", "replace"):
+            wanted = self.load(mode, "t_pkey", 0, private=False)
+            self.assertEqual(self.load(mode, "t_pkey", 1, True, "SET LOCAL maintenance_work_mem = '1MB';"), wanted)
+            self.cluster.kill()
+            self.cluster.start()
+            self.assertEqual(self.cluster.sql(f"{LEFT}; {LOST}").split("\n"), wanted[1:])
+            for one in ("t_pkey", "tb"):
+                check(self.cluster, one)
+
+    def test_locked_and_empty(self):
+        """Which row came first is told by its place: no later one that is short goes into room before it."""
+        self.fresh("a int PRIMARY KEY, b int, c text")
+        for count in (900, 3000):
+            chance = random.Random(count)
+            self.cluster.file("input", "".join(
+                f"{chance.randrange(count // 5)},{n},{'w' * chance.choice((1, 300, 1500))}\n" for n in range(count)).encode())
+            for mode in ("skip", "replace"):
+                wanted = self.load(mode, "t_pkey", 0, private=False)
+                for workers in (0, 1):
+                    self.assertEqual(self.load(mode, "t_pkey", workers, private=False, options=LOCKED), wanted, (mode, workers))
+                    self.assertEqual(self.cluster.sql(f"TRUNCATE t; COPY t FROM '{self.cluster.home / 'input'}' WITH (FORMAT csv,"
+                                                      f" on_duplicate '{mode}'{LOCKED}); {WAYS}"), "t_pkey|build")
+                check(self.cluster, "t_pkey")
+        self.cluster.file("input", "".join(f"{n % 4000},{n},{'w' * chance.choice((1, 300, 1500))}\n" for n in range(6000)).encode())
+        said = refusal(self.cluster, f"TRUNCATE t; COPY t FROM '{self.cluster.home / 'input'}' WITH (FORMAT csv{LOCKED}) WHERE a >= 0")
+        self.assertIn("COPY t, line 4001", said)
+        self.assertEqual(BOTH.findall(said), [("1", "4001")], said)
+
+    def load_into_rows(self, options):
+        """What a load into a table with rows, some of them dead, leaves and says."""
+        self.cluster.sql(
+            "TRUNCATE t, twice, bad; INSERT INTO t SELECT n, -n, repeat('p', 300) FROM generate_series(0, 2499) n;"
+            "DELETE FROM t WHERE a % 5 = 0; UPDATE t SET a = a + 100000 WHERE a % 7 = 0; UPDATE t SET c = 'hot' WHERE a % 11 = 0")
+        said = self.cluster.sql(f"COPY t FROM '{self.cluster.home / 'input'}' WITH (FORMAT csv{options}); {WAYS}; {SAID};"
+                                f"{LEFT}; {LOST}; SELECT line, sqlstate, record FROM bad ORDER BY line").split("\n")
+        for one in ("t_pkey", "tb"):
+            check(self.cluster, one)
+        return dict(line.split("|") for line in said[:2]), said[2:]
+
+    def test_locked_with_rows(self):
+        """Duplicates of old rows and within the load: no index waits for a merge, and rejects change nothing of that."""
+        self.fresh("a int PRIMARY KEY CHECK (a <> 9999), b int, c text", "CREATE INDEX tb ON t (b DESC, a);"
+                   "DROP TABLE IF EXISTS bad; CREATE TABLE bad (LIKE pgsluice.reject)")
+        chance = random.Random(4)
+        lines = [(key, n, "x" * 400) for n, key in enumerate(chance.sample(range(-9000, 0), 6500))]
+        self.cluster.file("input", "".join("%d,%d,%s\n" % line for line in lines).encode())
+        self.assertEqual(self.load_into_rows(LOCKED)[0], {"t_pkey": "merge", "tb": "merge"}, "the load is too small to be of use here")
+        there = {a + 100000 if a % 7 == 0 else a: -a for a in range(2500) if a % 5}
+        lines = [(key, n, "x" * chance.randrange(500, 900)) for n, key in enumerate(chance.choices(range(9000), k=6500))]
+        for bad in (False, True):
+            wrong = {n: chance.choice(("x,1,y\n", "1\n", f"9999,{n},y\n")) for n in range(0, 6500, 900)} if bad else {}
+            good = [line for line in lines if line[1] not in wrong]
+            self.cluster.file("input", "".join(wrong.get(line[1], "%d,%d,%s\n" % line) for line in lines).encode())
+            for mode in ("skip", "replace"):
+                options = f", on_duplicate '{mode}', duplicates_to 'twice'" + (", rejects_to 'bad'" if bad else "")
+                wanted = self.load_into_rows(options)
+                self.assertEqual(wanted[0], {"t_pkey": "row", "tb": "row"})
+                self.assertEqual(self.load_into_rows(options + LOCKED), wanted, (mode, bad))
+                left = dict(there)
+                for a, b, _ in good:
+                    left[a] = left.get(a, b) if mode == "skip" else b
+                self.assertEqual(self.cluster.sql("SELECT a, b FROM t ORDER BY a").split("\n"), [f"{a}|{b}" for a, b in sorted(left.items())])
+                self.assertEqual(self.cluster.sql("SELECT count(*) FROM bad"), str(len(wrong)))
+                self.assertEqual(self.cluster.sql("SELECT count(*) FROM twice"), str(len(good) + len(there) - len(left)))
+
+    def test_what_is_watched(self):
+        """A trigger on rows, another unique key: row by row, and refused as there."""
+        self.fresh("a int PRIMARY KEY, b int UNIQUE, c text")
+        self.cluster.file("input", b"1,5,x\n2,5,x\n1,6,x\n")
+        refusals = []
+        for private in (False, True):
+            with self.assertRaises(Refused) as refused:
+                self.load("replace", "t_pkey", 0, private)
+            refusals.append(str(refused.exception))
+        self.assertEqual(*refusals)
+        self.assertIn("COPY t, line 2", refusals[0])
+        self.fresh("a int PRIMARY KEY, b int, c text", "CREATE TABLE said (a int, b int); CREATE FUNCTION say() RETURNS trigger LANGUAGE plpgsql AS"
+                         " $$ BEGIN INSERT INTO said VALUES (NEW.a, NEW.b); RETURN NEW; END $$;"
+                         "CREATE TRIGGER say AFTER INSERT ON t FOR EACH ROW EXECUTE FUNCTION say()")
+        self.load("skip", "t_pkey", 0, private=True)
+        self.assertEqual(self.cluster.sql("SELECT * FROM said"), "1|5\n2|5")
+
+    def test_rows_of_a_function(self):
+        """A row that a function of the COPY puts in meanwhile has no key twice either."""
+        self.fresh("a int PRIMARY KEY, b int, c text",
+                         "CREATE FUNCTION also(x int) RETURNS bool LANGUAGE plpgsql AS"
+                         " $$ BEGIN IF x = 1500 THEN INSERT INTO t VALUES (7), (9999); END IF; RETURN true; END $$;"
+                         "ALTER TABLE t ADD CHECK (also(a))")
+        self.cluster.file("input", b"".join(b"%d,1,x\n" % n for n in range(3000)))
+        for private in (False, True):
+            with self.assertRaises(Refused) as refused:
+                self.load("skip", "t_pkey", 0, private)
+            self.assertIn('23505: duplicate key value violates unique constraint "t_pkey"', str(refused.exception))
+
+
+if __name__ == "__main__":
+    unittest.main()
