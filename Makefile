@@ -32,8 +32,8 @@ reference: need ## write docs/reference.md anew from the program's help
 	UPDATE_REFERENCE=1 cargo test --quiet -p pgsluice --bin pgsluice reference
 
 test: servers ## do the set-up and run every test
-	cargo test --workspace --no-fail-fast
-	scripts/test-extension
+	@# The extension first: the loader's tests take it where they find it. Both run, whatever the first says.
+	failed=0; scripts/test-extension || failed=1; cargo test --workspace --no-fail-fast || failed=1; exit $$failed
 
 demo: ## start a server, load a million votes, ask two questions, stop (ROWS=n for more)
 	@scripts/demo
