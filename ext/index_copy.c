@@ -34,6 +34,23 @@
 /* A row that is not longer has no value that only the stock build takes. */
 #define LONG_ROW 500
 
+/*
+ * Whether indexes of the table may get new files: it is this transaction's own, or
+ * locked. An unlogged one must have new files already. If a server that is killed
+ * had flushed the making of a file's init fork and not the abort that removed it, it
+ * makes the fork again, finds the main fork there, and does not start. TRUNCATE
+ * risks that; a COPY must not.
+ */
+static bool
+may_have_new_files(Relation rel)
+{
+	if (rel->rd_createSubid != InvalidSubTransactionId ||
+		rel->rd_firstRelfilelocatorSubid != InvalidSubTransactionId)
+		return true;
+	return rel->rd_rel->relpersistence != RELPERSISTENCE_UNLOGGED &&
+		CheckRelationLockedByMe(rel, AccessExclusiveLock, true);
+}
+
 SluiceIndexLoad *
 sluice_index_load_open(ResultRelInfo *rri, EState *estate, CopyFromState cstate,
 					   CommandId cid)
@@ -48,10 +65,7 @@ sluice_index_load_open(ResultRelInfo *rri, EState *estate, CopyFromState cstate,
 	load->cid = cid;
 	load->context = CurrentMemoryContext;
 	/* The batch of a partition may be closed and opened again: not these. */
-	if (rri->ri_NumIndices == 0 || rri->ri_RootResultRelInfo != NULL ||
-		(rel->rd_createSubid == InvalidSubTransactionId &&
-		 rel->rd_firstRelfilelocatorSubid == InvalidSubTransactionId &&
-		 !CheckRelationLockedByMe(rel, AccessExclusiveLock, true)))
+	if (rri->ri_NumIndices == 0 || rri->ri_RootResultRelInfo != NULL || !may_have_new_files(rel))
 		return load;
 	blocks = RelationGetNumberOfBlocks(rel);
 	load->is_private = blocks == 0;

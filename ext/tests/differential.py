@@ -2,9 +2,8 @@
 
 import re
 
-from .cluster import MAJOR
-
-from .cluster import Refused
+from .cluster import MAJOR, Refused
+from .twins import BOTH
 
 # psql's verbose output names the server's source file and line.
 _LOCATION = re.compile(r"^LOCATION:.*\n?", re.M)
@@ -31,6 +30,8 @@ def outcome(cluster, table, copy, data, setup="", stock=False):
     tag, _, rest = ("\n" + said).partition("\n|")
     route, _, rows = rest.partition("\n")
     refusal = _PLACE.sub("", _LOCATION.sub("", refusal))
+    if not stock:
+        refusal = BOTH.sub("", refusal)
     return refusal or None, rows, tag, route
 
 

@@ -73,8 +73,8 @@ class Merged(LoadedTwice):
         chance = random.Random(7)
         path = self.cluster.file("input", "".join(line.replace("x" * 400, "x" * chance.choice((1, 300, 1500))) for line in rows()).encode())
         asked = COPY.format(path).replace("csv)", "csv, lock 'exclusive') WHERE c >= 0")
-        for kind, bare in (("", ""), ("UNLOGGED", ""), ("", "DROP INDEX te, th;")):
-            self.assertEqual(self.merged(asked, TABLE.format(kind=kind) + bare)[1], dict.fromkeys(("t_c_key", "t_pkey", "tb", "td"), "merge"))
+        for bare in ("", "DROP INDEX te, th;"):
+            self.assertEqual(self.merged(asked, TABLE.format(kind="") + bare)[1], dict.fromkeys(("t_c_key", "t_pkey", "tb", "td"), "merge"))
             self.assertEqual({one.split("|")[0] for one in self.answers()}, {"9500"})
 
     def test_which_are_written_anew(self):
@@ -84,7 +84,10 @@ class Merged(LoadedTwice):
         anew = dict.fromkeys(("t_c_key", "t_pkey", "tb", "td"), "merge")
         said, merged = self.merged(f"SET maintenance_work_mem = '1MB'; {asked}")
         self.assertEqual((said, merged), ("merged", anew))
-        self.assertEqual(self.merged(asked, TABLE.format(kind="UNLOGGED"))[1], anew)
+        # New files of an unlogged table are a risk (index_copy.c) that has been taken if the table is new itself.
+        self.assertEqual(self.merged(asked, TABLE.format(kind="UNLOGGED"))[1], {})
+        again = "BEGIN; TRUNCATE t; INSERT INTO t (b, c, d, pad) SELECT 'b', -n, n, 'p' FROM generate_series(1, 3000) n;"
+        self.assertEqual(self.merged(f"{again} {COPY.format(path)}; COMMIT", TABLE.format(kind="UNLOGGED"))[1], anew)
         self.assertEqual(self.merged(asked, TABLE.format(kind="") + "ALTER TABLE t DROP CONSTRAINT t_c_key;"
                                      "CREATE INDEX t_c_key ON t USING hash (c);")[1],
                          {"tb": "merge", "td": "merge"})
