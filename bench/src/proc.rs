@@ -61,6 +61,17 @@ pub fn signal(pid: u32, signal: Signal) {
     }
 }
 
+/// Ends a server of ours at once: by SIGQUIT, sent again and again, since one that has just been
+/// started may not heed it yet; by SIGKILL after so long.
+pub fn end(child: &mut Child, patience: Duration) {
+    let begun = Instant::now();
+    while matches!(child.try_wait(), Ok(None)) {
+        let late = begun.elapsed() > patience;
+        signal(child.id(), if late { Signal::KILL } else { Signal::QUIT });
+        thread::sleep(SAMPLING);
+    }
+}
+
 /// What a finished client used, its own children included.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ClientUsage {
@@ -299,6 +310,16 @@ mod tests {
         let (status, _) = client.wait().unwrap();
         assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(15));
         assert!(!ours());
+    }
+
+    #[test]
+    fn a_server_that_does_not_listen_is_ended() {
+        let deaf = ["-c", "trap '' QUIT; echo; exec sleep 1000"];
+        let mut child = Command::new("sh").args(deaf).stdout(Stdio::piped()).spawn().unwrap();
+        child.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+        end(&mut child, Duration::ZERO);
+        let status = child.wait().unwrap();
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9));
     }
 
     #[test]

@@ -266,10 +266,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if matches!(self.child.try_wait(), Ok(None)) {
-            proc::signal(self.pid(), Signal::QUIT);
-            let _ = self.child.wait();
-        }
+        proc::end(&mut self.child, Duration::from_secs(10));
     }
 }
 
