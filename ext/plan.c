@@ -22,6 +22,10 @@
 #include "utils/syscache.h"
 #include "utils/typcache.h"
 
+/* What the core takes for granted of every server (crates/core/src/page/tuple.rs, types/text.rs). */
+StaticAssertDecl(MAXIMUM_ALIGNOF == 8, "the core forms tuples as 64-bit machines have them");
+StaticAssertDecl(NAMEDATALEN == 64, "the core forms names of 64 bytes");
+
 static uint8
 align_bytes(char attalign)
 {
@@ -79,6 +83,28 @@ plan_asked(CopyFromState cstate, Form_pg_attribute att, SluiceColumn *column)
 		column->not_null = true;
 }
 
+static bool
+is_date(Oid type)
+{
+	return type == DATEOID || type == TIMEOID || type == TIMETZOID ||
+		type == TIMESTAMPOID || type == TIMESTAMPTZOID;
+}
+
+/*
+ * Whether UTC, Z, T and BC mean in dates what they mean everywhere. A zone that
+ * is a rule ("UTC+5") has abbreviations of its own, which are the first to be
+ * looked at since 18; a list of abbreviations that is not the usual one may have
+ * any words.
+ */
+static bool
+plain_dates(void)
+{
+	const char *zone = pg_get_timezone_name(session_timezone);
+
+	return zone && strpbrk(zone, "0123456789<") == NULL &&
+		strcmp(GetConfigOption("timezone_abbreviations", false, false), "Default") == 0;
+}
+
 /*
  * What the core reads of a column that is in the data; type_oid stays 0 where
  * every value has to be asked of the server.
@@ -104,6 +130,7 @@ plan_type(CopyFromState cstate, Form_pg_attribute att, SluiceColumn *column,
 	else if ((!OidIsValid(element) || Array_nulls) &&
 			 ((type != INTERVALOID && element != INTERVALOID) ||
 			  IntervalStyle != INTSTYLE_SQL_STANDARD) &&
+			 ((!is_date(type) && !is_date(element)) || plain_dates()) &&
 			 ((type != MONEYOID && element != MONEYOID) || env->money_c))
 	{
 		column->type_oid = type;

@@ -99,6 +99,9 @@ class Binary(OnCluster):
         for bad in (row(None, b"x"), row(b"\0\0\0\7", b"x"), row(b"\0\0\0\1", b"four"), row(b"\0\0\0\1", b"abc d")):
             self.assertIsNotNone(self.same(HEADER + many + bad, bounded))
         self.assertIsNone(self.same(HEADER + many + row(b"\0\0\0\1", b"abc  "), bounded))
+        for zone, is_good in ((57599, True), (-57599, True), (57600, False), (-57600, False), (2**31 - 1, False), (-2**31, False)):
+            zoned = HEADER + row(b"\0\0\0\1", struct.pack(">qi", 7, zone)) * 50
+            self.assertEqual(self.same(zoned, "CREATE TABLE t (a int, z timetz)") is None, is_good, zone)
 
     def test_cut_and_changed(self):
         """A stream cut anywhere, and with bytes changed anywhere."""

@@ -93,6 +93,11 @@ class Encodings(OnCluster):
                 text = data.replace('"', "").replace(",", "\t").encode(codec)
                 self.same(text, other, "COPY t FROM {} WITH (FORMAT text", database, route=None)
             self.assertIsNone(self.same("".join(rows * 400).encode("cp1252"), encoding, full, database, client=True))
+            # An escape of jsonb is a character of the database's encoding, or refused.
+            for value in ('"\\u00e9"', '{"\\u00e9": 1, "é": 2}', '["é", "\\n"]', '"\\u65e5"'):
+                escaped = "".join(f"{i}\t{value}\n" for i in range(100)).replace("\\", "\\\\")
+                compare(self, database, "CREATE TABLE t (a int, b jsonb)", f"COPY t FROM {{}} WITH (ENCODING '{encoding}')",
+                        escaped.encode(codecs.get(encoding, encoding)), route=None)
             self.same("1,日本\n".encode(), "UTF8", where=database, route=None)
             self.same(b"1,caf\\351 \\xe9\n" * 100, encoding, "COPY t (a, b) FROM {} WITH (DELIMITER ','", database)
         wide = Database(self.cluster, "wide", "EUC_JP")

@@ -57,7 +57,7 @@ fn put_read<S: RowSink>(ty: &Type, text: &[u8], env: &Env, sink: &mut S) -> Resu
         Type::Date => sink.put_i32(datetime::date(text)?),
         Type::Timestamp(p) => sink.put_i64(datetime::timestamp(text, *p)?),
         Type::TimestampTz(p) => sink.put_i64(datetime::timestamptz(text, *p, env)?),
-        Type::Jsonb => sink.put_jsonb(text)?,
+        Type::Jsonb if !converted(text, env) => sink.put_jsonb(text)?,
         _ => return put_rarer(ty, text, env, sink),
     }
     Ok(())
@@ -67,6 +67,12 @@ fn put_read<S: RowSink>(ty: &Type, text: &[u8], env: &Env, sink: &mut S) -> Resu
 #[inline]
 fn uncounted(text: &[u8], env: &Env) -> bool {
     env.single_byte && !text.is_ascii()
+}
+
+/// Escapes such as `\u00e9` mean characters of the server's encoding.
+#[inline]
+fn converted(text: &[u8], env: &Env) -> bool {
+    env.single_byte && text.contains(&b'\\')
 }
 
 /// The types that are not worth a place in the hot path's code.
@@ -119,4 +125,20 @@ fn put_rarer<S: RowSink>(ty: &Type, text: &[u8], env: &Env, sink: &mut S) -> Res
         _ => return Err(Refusal::Ask),
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sink::PgCopySink;
+
+    /// `\u00e9` is one byte in LATIN1 and two in UTF-8; only the server converts.
+    #[test]
+    fn escapes_of_jsonb_are_the_servers_to_convert() {
+        let (utf8, latin) = (Env::default(), Env { single_byte: true, ..Env::default() });
+        let put = |text: &[u8], env| put(&Type::Jsonb, text, env, &mut PgCopySink::new(1));
+        assert_eq!(put(b"{\"a\": \"\\u00e9\"}", &utf8), Ok(()));
+        assert_eq!(put(b"{\"a\": \"\\u00e9\"}", &latin), Err(Refusal::Ask));
+        assert_eq!(put(b"{\"a\": \"\xe9\"}", &latin), Ok(()));
+    }
 }

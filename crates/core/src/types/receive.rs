@@ -72,7 +72,9 @@ fn receive_rarer<S: RowSink>(ty: &Type, bytes: &[u8], sink: &mut S) -> Result<()
         Type::TimeTz(-1) => {
             let (micros, west) = long_and_int(&exactly(bytes)?);
             ask_unless((0..=MICROS_OF_DAY).contains(&micros), ())?;
-            sink.put_timetz(micros, ask_unless(west.abs() < ZONE_LIMIT, west)?);
+            // Not abs(): the smallest number has none.
+            let near = -ZONE_LIMIT < west && west < ZONE_LIMIT;
+            sink.put_timetz(micros, ask_unless(near, west)?);
         }
         Type::Interval(-1) => {
             let [long_int @ .., a, b, c, d] = exactly::<16>(bytes)?;
@@ -164,6 +166,8 @@ mod tests {
             (Type::Time(-1), &[0xff; 8]),
             (Type::Time(2), &[0; 8]),
             (Type::TimeTz(-1), &[0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0xe1, 0]),
+            (Type::TimeTz(-1), &[0, 0, 0, 0, 0, 0, 0, 7, 0xff, 0xff, 0x1f, 0]),
+            (Type::TimeTz(-1), &[0, 0, 0, 0, 0, 0, 0, 7, 0x80, 0, 0, 0]),
             (Type::Timestamp(-1), &[0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0]),
             (Type::Numeric(-1), &[0, 1, 0, 0, 0, 0, 0, 0, 0x27, 0x10]),
             (Type::Numeric(-1), &[0, 1, 0, 0, 0x12, 0, 0, 0, 0, 1]),
