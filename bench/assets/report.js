@@ -44,8 +44,14 @@
   };
   const ratio = (r, m) =>
     dash(m.ratio, ({ pairs: p, same_durability, against }) =>
-      `${p.median.toFixed(2)} (${p.min.toFixed(2)} to ${p.max.toFixed(2)})` +
+      p.median.toFixed(2) + (p.min === p.max ? "" : ` (${p.min.toFixed(2)} to ${p.max.toFixed(2)})`) +
       `${same_durability ? "" : " †"} of ${(r.methods.find((o) => o.name === against) || { title: against }).title}`);
+  const byPhase = (m) => {
+    const names = m.runs.length ? m.runs[0].phases.map((p) => p.name) : [];
+    const of = (name) => median(m, (run) => run.phases.find((p) => p.name === name)?.seconds ?? null);
+    const told = names.filter((name) => of(name) !== null).map((name) => `${name} ${seconds(of(name))}`);
+    return told.length > 1 ? `seconds by phase: ${told.join(", ")}` : null;
+  };
   const afterCrash = (m) => {
     const left = m.runs.map((r) => r.after_crash).find((c) => c);
     return left ? (left.same ? "all rows" : `${count(left.rows)} rows`) : "–";
@@ -90,7 +96,8 @@
         }),
         whiskers && Plot.ruleY(entries, {
           x1: (d) => d.m.seconds.min, x2: (d) => d.m.seconds.max, y: "key", dy: 7,
-          stroke: "currentColor", strokeWidth: 1.5,
+          stroke: "currentColor", strokeWidth: 1.5, ariaDescription: "spread",
+          title: (d) => `${d.m.name} at ${d.m.of_rows}: ${d.m.seconds.min} to ${d.m.seconds.max} seconds`,
         }),
         above(entries, width, label),
         Plot.text(entries, {
@@ -189,10 +196,14 @@
       el("h2", {}, r.title), prose(r.about));
     if (r.left_out) section.append(prose(`Left out: ${r.left_out}`));
     if (!r.complete) section.append(el("p", {}, "Not complete: some runs are still to come."));
+    if (r.departs && r.departs.length) section.append(el("p", {}, `Not the whole suite: ${r.departs.join("; ")}.`));
     const p = r.parameters;
+    const once = p.once_from && p.rows.some((n) => n >= p.once_from) ? ` (one from ${count(p.once_from)} rows on)` : "";
     const facts = [
       `PostgreSQL ${r.environment.postgres}`, `${p.rows.map(count).join(", ")} rows`,
-      `${p.runs} interleaved runs${p.once_from ? `, one from ${count(p.once_from)} rows on` : ""}`, `page cache ${p.page_cache}`, `${p.lanes} lanes`,
+      `${p.runs} interleaved round${p.runs === 1 ? "" : "s"}${once}`, `page cache ${p.page_cache}`, `${p.lanes} lanes`,
+      `commit ${r.environment.commit}`, r.started, `load ${r.environment.load_at_start.toFixed(2)} at the start`,
+      `${megabytes(r.environment.disk_bytes_per_second)} MB/s of plain write and sync`,
       ...Object.entries(p.settings).map(([k, v]) => `${k} = ${v}`),
     ];
     section.append(el("p", { class: "soft" }, facts.join(" · ")));
@@ -225,7 +236,7 @@
 
   function asked(r) {
     const rows = demands[r.suite].map((cells, i) => ({
-      kind: "demand", name: r.demands[i].method, cells: [cells[0], cells[1], { text: cells[2] }, ...cells.slice(3)] }));
+      kind: "demand", name: r.demands[i].method, cells: [cells[0], cells[1], { text: cells[2] }, ...cells.slice(3, 6), { text: cells[6] }] }));
     const quick = r.parameters.profile === "quick"
       ? [el("p", { class: "soft" }, "Quick profile: the figures are asked for at more rows than these.")] : [];
     return el("div", { class: "asked" }, el("h3", {}, "Asked and reached"), table(demandHeads, rows), ...quick);
@@ -235,13 +246,14 @@
 
   function times(r) {
     const heads = ["method", "durability", "published", "seconds here", "rows/s here", "MB/s here",
-      "time over its counterpart, by pairs", "after kill -9"];
+      "time over its counterpart, by pairs", "after kill -9", "gives up"];
     const rows = r.methods.map((m) => ({
       kind: m.by, name: m.name,
       cells: [title(r, m), m.durability, published(m), time(m), dash(m.rows_per_second, count),
-        dash(m.rows ? m.seconds : null, (s) => megabytes(m.bytes / s.median)), { text: ratio(r, m) }, afterCrash(m)],
+        dash(m.rows ? m.seconds : null, (s) => megabytes(m.bytes / s.median)), { text: ratio(r, m) }, afterCrash(m),
+        { text: m.gives_up.join("; ") || "–" }],
     }));
-    const unlike = r.methods.some((m) => m.ratio && !m.ratio.same_durability);
+    const unlike = [...r.methods.map((m) => m.ratio), ...r.demands].some((x) => x && !x.same_durability);
     const node = el("div", {}, el("h3", {}, "Times"), table(heads, rows));
     if (unlike) node.append(el("p", { class: "soft" },
       "† unlike durability: the two promise different things after a crash."));
@@ -272,7 +284,9 @@
   function remarks(r) {
     const lines = r.methods.map((m) => {
       const parts = [];
-      if (m.gives_up.length) parts.push(`gives up ${m.gives_up.join("; ")}`);
+      const settings = Object.entries(m.settings).map(([k, v]) => `${k} = ${v}`);
+      if (settings.length) parts.push(`settings ${settings.join(", ")}`);
+      if (byPhase(m)) parts.push(byPhase(m));
       if (m.message) parts.push(`${m.status === "failed" ? "failed" : "not available here"}: ${m.message}`);
       if (m.runs.length) {
         const last = m.runs[m.runs.length - 1];
@@ -283,7 +297,7 @@
       parts.push(...Object.entries(m.versions).map(([k, v]) => `${k} ${v}`));
       return parts.length ? el("li", {}, `${title(r, m)}: ${parts.join(". ")}`) : null;
     }).filter(Boolean);
-    return el("details", {}, el("summary", {}, "What each gives up, told, and was made with"), el("ul", {}, ...lines));
+    return el("details", {}, el("summary", {}, "What each told, its phases, and what it was made with"), el("ul", {}, ...lines));
   }
 
   function lossTable() {
@@ -296,8 +310,8 @@
   const e = results[0].environment;
   document.getElementById("machine").textContent =
     `Run ${folder}: ${e.cpu}, ${e.cores} cores, ${megabytes(e.memory_bytes)} MB of memory, ${e.system}, ` +
-    `kernel ${e.kernel}, ${e.file_system}, ${megabytes(e.disk_bytes_per_second)} MB/s of plain write and sync; ` +
-    `commit ${e.commit}. Every time was kept only after count, checksum and indexes had been checked.`;
+    `kernel ${e.kernel}, ${e.file_system} on a disk the kernel calls ${e.disk}. ` +
+    `Every time was kept only after count, checksum and indexes had been checked.`;
   const main = document.getElementById("suites");
   main.replaceChildren(...results.map(suite));
   document.getElementById("contents").append(

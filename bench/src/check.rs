@@ -7,7 +7,7 @@ use std::thread::{self, ScopedJoinHandle};
 use anyhow::{ensure, Context, Result};
 
 use crate::checksum::{self, hash_bytes_extended, Checksum};
-use crate::definition::Question;
+use crate::definition::{Durability, Question};
 use crate::measure::Case;
 use crate::psql::Psql;
 use crate::result::Answer;
@@ -28,6 +28,7 @@ pub fn table(
         let answers = scope.spawn(|| at_once(questions, |question| ask(psql, question)));
         let found = checksum(psql, case)?;
         ensure!(matches(case, found), "wrong answer: {}", difference(found, expected(case)));
+        persistence(psql, case)?;
         let compared = if case.method.values_kept { "values" } else { "count" };
         Ok(Answer {
             checksum: found,
@@ -85,6 +86,19 @@ pub fn checksum(psql: &Psql, case: Case<'_>) -> Result<Checksum> {
     Checksum::parse(&psql.query(&sql, USER)?).context("checksum of the table")
 }
 
+/// A crash empties an unlogged table, whatever its method says: also where none is tried.
+fn persistence(psql: &Psql, case: Case<'_>) -> Result<()> {
+    let (table, claimed) = (&case.method.table, case.method.durability);
+    let sql = format!("SELECT relpersistence FROM pg_class WHERE oid = '{table}'::regclass");
+    let logged = psql.query(&sql, USER)? == "p";
+    ensure!(
+        logged || claimed == Durability::WholeTable,
+        "the table is not logged, but durability is said to be `{}`",
+        claimed.word()
+    );
+    Ok(())
+}
+
 /// Whether a checksum is the one the source file demands.
 pub fn matches(case: Case<'_>, found: Checksum) -> bool {
     let due = expected(case);
@@ -115,7 +129,10 @@ fn difference(found: Checksum, due: Checksum) -> String {
 struct Index {
     name: String,
     method: String,
+    /// Its first column.
     key: String,
+    /// Its columns, where no two rows may have the same values in all of them.
+    unique: Option<String>,
 }
 
 /// Checks that the table has the indexes it should have, each valid; thoroughly, that each
@@ -123,18 +140,19 @@ struct Index {
 fn indexes(psql: &Psql, case: Case<'_>, thorough: bool) -> Result<Vec<(String, String)>> {
     let table = &case.method.table;
     let sql = format!(
-        "SELECT c.relname, i.indisvalid AND i.indisready AND i.indislive, m.amname, \
-         pg_get_indexdef(c.oid, 1, true) \
+        "SELECT json_build_array(c.relname, i.indisvalid AND i.indisready AND i.indislive, m.amname, \
+         pg_get_indexdef(c.oid, 1, true), CASE WHEN i.indisunique AND i.indpred IS NULL THEN \
+         (SELECT string_agg(pg_get_indexdef(c.oid, n, true), ', ') \
+         FROM generate_series(1, i.indnkeyatts) AS n) END) \
          FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am m ON m.oid = c.relam \
-         WHERE i.indrelid = '{table}'::regclass ORDER BY 1"
+         WHERE i.indrelid = '{table}'::regclass ORDER BY c.relname"
     );
     let mut found = Vec::new();
     for line in psql.query(&sql, USER)?.lines() {
-        let fields: Vec<&str> = line.splitn(4, '|').collect();
-        ensure!(fields.len() == 4, "unexpected answer about indexes: {line}");
-        ensure!(fields[1] == "t", "index {} is not valid", fields[0]);
-        let [name, method, key] = [fields[0], fields[2], fields[3]].map(str::to_owned);
-        found.push(Index { name, method, key });
+        let (name, valid, method, key, unique): (String, bool, String, String, Option<String>) =
+            serde_json::from_str(line).with_context(|| format!("about indexes: {line}"))?;
+        ensure!(valid, "index {name} is not valid");
+        found.push(Index { name, method, key, unique });
     }
     let mut due = case.method.indexes.clone();
     due.sort();
@@ -151,10 +169,13 @@ fn indexes(psql: &Psql, case: Case<'_>, thorough: bool) -> Result<Vec<(String, S
 fn check_index(
     psql: &Psql,
     case: Case<'_>,
-    Index { name, method, key }: &Index,
+    Index { name, method, key, unique }: &Index,
     amcheck: bool,
     thorough: bool,
 ) -> Result<String> {
+    if let Some(columns) = unique.as_ref().filter(|_| thorough) {
+        unique_rows(psql, &case.method.table, columns)?;
+    }
     let how = if amcheck && method == "btree" {
         let sql = format!("SELECT bt_index_check('{name}', heapallindexed => {thorough})");
         psql.query(&sql, USER)?;
@@ -170,6 +191,20 @@ fn check_index(
         "valid"
     };
     Ok(how.to_owned())
+}
+
+/// Reads the table, not the index: amcheck takes a unique index for sound that has a key twice.
+fn unique_rows(psql: &Psql, table: &str, columns: &str) -> Result<()> {
+    let twice = psql.query(
+        &format!(
+            "SET enable_indexscan = off; SET enable_indexonlyscan = off; SET enable_bitmapscan = off; \
+             SET work_mem = '512MB'; SELECT count(*) FROM (SELECT FROM {table} \
+             WHERE ROW({columns}) IS NOT NULL GROUP BY {columns} HAVING count(*) > 1) AS twice"
+        ),
+        USER,
+    )?;
+    ensure!(twice == "0", "it is unique, and {twice} keys are in the table more than once");
+    Ok(())
 }
 
 /// Without amcheck: reads the table through the index and counts rows and disorder.

@@ -14,6 +14,8 @@ pub struct Comparison {
     pub lines: Vec<String>,
     /// Methods compared.
     pub compared: usize,
+    /// Methods of the first run that could not be compared; the lines say why.
+    pub not_compared: usize,
     /// Methods that became slower than the tolerance allows, or fail now.
     pub worse: usize,
 }
@@ -83,14 +85,16 @@ fn one(
     relative: bool,
     found: &mut Comparison,
 ) {
+    let left_out = |found: &mut Comparison, why: &str| {
+        found.lines.push(format!("{label}: not compared: {why}"));
+        found.not_compared += 1;
+    };
     let Some(after) = result.method(&before.name, before.of_rows) else {
-        found.lines.push(format!("{label}: only in the first run"));
-        return;
+        return left_out(found, "only in the first run");
     };
     if before.durability != after.durability {
         let (x, y) = (before.durability.word(), after.durability.word());
-        found.lines.push(format!("{label}: not compared: durability was {x} and is {y}"));
-        return;
+        return left_out(found, &format!("durability was {x} and is {y}"));
     }
     if after.status == Status::Failed && before.status == Status::Ok {
         let message = after.message.as_deref().unwrap_or_default();
@@ -100,17 +104,13 @@ fn one(
         return;
     }
     let Some((old, new)) = before.seconds.zip(after.seconds) else {
-        found.lines.push(format!("{label}: not compared: no time in one of the runs"));
-        return;
+        return left_out(found, "no time in one of the runs");
     };
     let by_pairs = before.ratio.as_ref().zip(after.ratio.as_ref());
     let by_pairs = by_pairs.filter(|(x, y)| x.against == y.against);
     let change = match by_pairs {
         Some((x, y)) if relative => y.pairs.median / x.pairs.median,
-        None if relative => {
-            found.lines.push(format!("{label}: not compared: no counterpart in one of the runs"));
-            return;
-        }
+        None if relative => return left_out(found, "no counterpart in one of the runs"),
         _ => new.median / old.median,
     };
     found.compared += 1;

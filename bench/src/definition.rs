@@ -179,6 +179,14 @@ pub enum Durability {
 }
 
 impl Durability {
+    /// Whether it promises all that another does.
+    pub fn covers(self, other: Self) -> bool {
+        self == other
+            || self == Self::Kept
+            || other == Self::Foreign
+            || (other == Self::WholeTable && self != Self::Foreign)
+    }
+
     /// The word of the definitions, the JSON and the tables.
     pub fn word(self) -> &'static str {
         match self {

@@ -143,6 +143,9 @@ impl Judged {
         let Some(Spread { median, min, max }) = self.reached else { return "–".to_owned() };
         let write = |v| self.demand.written(v);
         let mark = if self.same_durability { "" } else { " †" };
+        if min == max {
+            return format!("{}{mark}", write(median));
+        }
         format!("{} ({} to {}){mark}", write(median), write(min), write(max))
     }
 
@@ -186,13 +189,15 @@ fn exponent(result: &SuiteResult, largest: &MethodResult) -> Option<Spread> {
 }
 
 /// The heads of the columns of [`rows`].
-pub const HEADS: [&str; 6] =
-    ["work", "rows", "what", "reached, median (min to max)", "must", "goal"];
+pub const HEADS: [&str; 7] =
+    ["work", "rows", "what", "reached, median (min to max)", "must", "goal", "gives up"];
 
 /// The demands of a suite in the words of every table.
-pub fn rows(result: &SuiteResult) -> Vec<[String; 6]> {
+pub fn rows(result: &SuiteResult) -> Vec<[String; 7]> {
+    let largest = result.parameters.rows.iter().copied().max().unwrap_or_default();
     let row = |judged: &Judged| {
         let demand = &judged.demand;
+        let method = result.method(&demand.method, largest);
         let against = demand.against.as_ref().map_or(String::new(), |name| format!(" {name}"));
         [
             demand.work.clone(),
@@ -201,6 +206,7 @@ pub fn rows(result: &SuiteResult) -> Vec<[String; 6]> {
             judged.reached(),
             judged.verdict(Some(demand.must), judged.must_met),
             judged.verdict(demand.goal, judged.goal_met),
+            method.map_or("–".to_owned(), figures::gives_up_with_durability),
         ]
     };
     result.demands.iter().map(row).collect()
@@ -208,7 +214,7 @@ pub fn rows(result: &SuiteResult) -> Vec<[String; 6]> {
 
 /// The demands as a Markdown table.
 pub fn table(result: &SuiteResult) -> String {
-    let mut text = format!("| {} |\n|---|--:|---|--:|--:|--:|\n", HEADS.join(" | "));
+    let mut text = format!("| {} |\n|---|--:|---|--:|--:|--:|---|\n", HEADS.join(" | "));
     for row in rows(result) {
         text += &format!("| {} |\n", row.join(" | "));
     }

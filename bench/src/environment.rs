@@ -57,7 +57,7 @@ impl Environment {
             disk,
             disk_bytes_per_second: disk_speed(dir),
             load_at_start: load.split(' ').next().and_then(|l| l.parse().ok()).unwrap_or(0.0),
-            commit: first_line("git", &["describe", "--always", "--dirty", "--abbrev=12"]),
+            commit: commit(),
             postgres: postgres.to_owned(),
             psql: first_line(&psql.display().to_string(), &["--version"]),
         }
@@ -74,6 +74,11 @@ impl Environment {
         let name = words[..words.len().min(3)].join("-");
         format!("{name}-{}c-{gigabytes}g", self.cores)
     }
+}
+
+/// Commit of the project, with `-dirty` where files differ from it; empty outside of a repository.
+pub fn commit() -> String {
+    first_line("git", &["describe", "--always", "--dirty", "--abbrev=12"])
 }
 
 /// File system type and whether its device turns.

@@ -1,6 +1,7 @@
 //! Figures as people read them, the same in every report.
 
-use crate::result::{MethodResult, Ratio, Run, Spread, Status};
+use crate::definition::Durability;
+use crate::result::{MethodResult, Parameters, Ratio, Run, Spread, Status};
 
 /// Seconds with three significant digits.
 pub fn seconds(value: f64) -> String {
@@ -42,11 +43,52 @@ pub fn megabytes(bytes: f64) -> String {
     format!("{value:.digits$}")
 }
 
-/// A ratio of pairs, marked where the durability of the two is not the same.
+/// A ratio of pairs, marked where the durability of the two is not the same. Smallest and largest of
+/// one pair would say that it had been repeated.
 pub fn ratio(ratio: &Ratio) -> String {
     let Spread { median, min, max } = ratio.pairs;
     let mark = if ratio.same_durability { "" } else { " †" };
+    if min == max {
+        return format!("{median:.2}{mark}");
+    }
     format!("{median:.2} ({min:.2} to {max:.2}){mark}")
+}
+
+/// How often each method was run: `3 interleaved rounds (one from 5,000,000 rows on)`.
+pub fn rounds(made: &Parameters) -> String {
+    let once = made.once_from.filter(|from| made.rows.iter().any(|n| n >= from));
+    let once = once.map_or(String::new(), |n| format!(" (one from {} rows on)", count(n)));
+    let plural = if made.runs == 1 { "" } else { "s" };
+    format!("{} interleaved round{plural}{once}", made.runs)
+}
+
+/// What a method gives up beside durability; a dash for nothing.
+pub fn gives_up(method: &MethodResult) -> String {
+    if method.gives_up.is_empty() {
+        "–".to_owned()
+    } else {
+        method.gives_up.join("; ")
+    }
+}
+
+/// The same for tables that have no column of durability: named first, where not all is kept.
+pub fn gives_up_with_durability(method: &MethodResult) -> String {
+    match (method.durability, method.gives_up.is_empty()) {
+        (Durability::Kept, _) => gives_up(method),
+        (other, true) => format!("durability: {}", other.word()),
+        (other, false) => format!("durability: {}; {}", other.word(), gives_up(method)),
+    }
+}
+
+/// Seconds of each phase at the median; nothing where there is one phase only.
+pub fn phases(method: &MethodResult) -> Option<String> {
+    let first = &method.runs.first()?.phases;
+    let seconds_of = |name: &str| {
+        let of_run = |run: &Run| Some(run.phases.iter().find(|p| p.name == name)?.seconds);
+        Some(format!("{name} {}", seconds(method.median(of_run)?)))
+    };
+    let words: Vec<String> = first.iter().filter_map(|phase| seconds_of(&phase.name)).collect();
+    (words.len() > 1).then(|| format!("seconds by phase: {}", words.join(", ")))
 }
 
 /// What is published about a method, in the words of the table.

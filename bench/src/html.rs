@@ -21,8 +21,8 @@ struct Data<'a> {
     folder: &'a str,
     results: &'a [SuiteResult],
     losses: &'a [Loss],
-    demand_heads: [&'static str; 6],
-    demands: BTreeMap<&'a str, Vec<[String; 6]>>,
+    demand_heads: [&'static str; 7],
+    demands: BTreeMap<&'a str, Vec<[String; 7]>>,
 }
 
 /// The page: data, libraries and styles inside, nothing fetched.

@@ -30,4 +30,5 @@ pub mod summary;
 pub mod template;
 pub mod timed;
 pub mod tools;
+pub mod whole;
 pub mod work;

@@ -1,4 +1,8 @@
-//! Where pgsluice loses, found in the data: every comparison that goes against it.
+//! Where pgsluice loses, found in the data: every comparison that goes against it. The loader by
+//! itself and the server with the extension are judged each for itself: who has only one of them is to
+//! see where that one loses, however fast the other is.
+
+use std::collections::BTreeSet;
 
 use serde::Serialize;
 
@@ -12,7 +16,8 @@ pub struct Loss {
     pub suite: String,
     /// Rows that both loaded.
     pub rows: u64,
-    /// `time`, `CPU`, `server memory`, `client memory` or `WAL`.
+    /// `time`, or the cost: `CPU`, `server memory`, `client memory`, `WAL`, `disk` (table and
+    /// indexes) or `bytes written`.
     pub what: String,
     /// Our method.
     pub ours: String,
@@ -29,12 +34,18 @@ pub fn find(results: &[SuiteResult]) -> Vec<Loss> {
     let mut losses = Vec::new();
     for result in results {
         let mut of_suite = Vec::new();
-        for theirs in result.methods.iter().filter(|m| m.by != By::Pgsluice && is_ok(m)) {
-            of_suite.extend(beaten_by(result, theirs));
-        }
         for ours in result.methods.iter().filter(|m| m.by == By::Pgsluice && is_ok(m)) {
             of_suite.extend(against_its_own(result, ours));
         }
+        for theirs in result.methods.iter().filter(|m| m.by != By::Pgsluice && is_ok(m)) {
+            of_suite.extend(beaten_by(result, theirs, false));
+            of_suite.extend(beaten_by(result, theirs, true));
+        }
+        // The best of ours may have been compared with that very method already, by pairs.
+        let mut seen = BTreeSet::new();
+        of_suite.retain(|l: &Loss| {
+            seen.insert((l.rows, l.what.clone(), l.ours.clone(), l.theirs.clone()))
+        });
         let other = |loss: &Loss| loss.what != "time";
         of_suite.sort_by(|a, b| other(a).cmp(&other(b)).then(b.ratio.total_cmp(&a.ratio)));
         losses.extend(of_suite);
@@ -53,11 +64,19 @@ fn median(method: &MethodResult) -> f64 {
     method.seconds.map_or(f64::INFINITY, |s| s.median)
 }
 
-/// Another's method that is faster than the best of ours on the same rows.
-fn beaten_by(result: &SuiteResult, theirs: &MethodResult) -> Option<Loss> {
+/// Whether it is the server that does our work: its methods need the extension.
+fn by_extension(method: &MethodResult) -> bool {
+    method.versions.contains_key("extension:pgsluice")
+}
+
+/// Another's method that is faster than the best of ours on the same rows, of those that promise no
+/// less after a crash.
+fn beaten_by(result: &SuiteResult, theirs: &MethodResult, extension: bool) -> Option<Loss> {
     let same_work = |m: &&MethodResult| {
         m.by == By::Pgsluice
             && is_ok(m)
+            && by_extension(m) == extension
+            && m.durability.covers(theirs.durability)
             && m.data == theirs.data
             && m.of_rows == theirs.of_rows
             && m.rows == theirs.rows
@@ -80,12 +99,14 @@ fn against_its_own(result: &SuiteResult, ours: &MethodResult) -> Vec<Loss> {
     if !is_ok(theirs) || theirs.rows != ours.rows || theirs.name == ours.name {
         return Vec::new();
     }
-    let figures: [(&str, Figure); 5] = [
+    let figures: [(&str, Figure); 7] = [
         ("time", |r| Some(r.seconds)),
         ("CPU", |r| Some(r.client_cpu_seconds + r.server_cpu_seconds?)),
         ("server memory", |r| r.server_peak_bytes.map(|n| n as f64)),
         ("client memory", |r| Some(r.client_peak_bytes as f64)),
         ("WAL", |r| r.wal_bytes.map(|n| n as f64)),
+        ("disk", |r| Some((r.table_bytes? + r.index_bytes?) as f64)),
+        ("bytes written", |r| r.written_bytes.map(|n| n as f64)),
     ];
     let mut losses = Vec::new();
     for (what, figure) in figures {

@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand};
 
 use pgsluice_bench::definition::{PageCache, Suite};
 use pgsluice_bench::environment::Environment;
+use pgsluice_bench::readme::Kept;
 use pgsluice_bench::run::{self, Options};
 use pgsluice_bench::{compare, measure, proc, readme, report};
 
@@ -34,6 +35,9 @@ enum Task {
     Report {
         /// Folder with the suites' JSON files
         dir: PathBuf,
+        /// Folder of the definitions [default: bench/suites]
+        #[arg(long, value_name = "DIR")]
+        suites: Option<PathBuf>,
     },
     /// Show the ratios of run B to run A; fail when a method became slower than tolerated
     Compare {
@@ -56,6 +60,9 @@ enum Task {
         /// Folder of the kept runs [default: bench/runs]
         #[arg(long, value_name = "DIR")]
         runs: Option<PathBuf>,
+        /// Folder of the definitions [default: bench/suites]
+        #[arg(long, value_name = "DIR")]
+        suites: Option<PathBuf>,
         /// The pages [default: README.md]
         pages: Vec<PathBuf>,
     },
@@ -121,9 +128,9 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         None => run_suites(cli.run),
         Some(Task::List { suites }) => list(suites),
-        Some(Task::Report { dir }) => report::write(&dir).map(|()| ExitCode::SUCCESS),
+        Some(Task::Report { dir, suites }) => report(&dir, suites),
         Some(Task::Compare { a, b, tolerance, relative }) => compare(&a, &b, tolerance, relative),
-        Some(Task::Readme { check, runs, pages }) => readme(check, runs, pages),
+        Some(Task::Readme { check, runs, suites, pages }) => readme(check, runs, suites, pages),
     };
     match outcome {
         Ok(code) => code,
@@ -163,7 +170,7 @@ fn run_suites(arguments: RunArguments) -> Result<ExitCode> {
     for name in names {
         let outcome = run::suite(&options, &name);
         // What there is of it is reported, however it ended.
-        let reported = report::write(&options.out);
+        let reported = report::write(&options.out, &options.suites);
         let result = match outcome {
             Ok(result) => reported.map(|()| result)?,
             // The other suites have nothing to do with it.
@@ -225,24 +232,41 @@ fn run_name(quick: bool) -> String {
     format!("{date}-{machine}{}", if quick { "-quick" } else { "" })
 }
 
+/// Also where the project is not: then nothing is known beyond the results.
+fn report(dir: &Path, suites: Option<PathBuf>) -> Result<ExitCode> {
+    let suites = default_to(suites, "bench/suites").unwrap_or_default();
+    report::write(dir, &suites).map(|()| ExitCode::SUCCESS)
+}
+
 fn compare(a: &Path, b: &Path, tolerance: f64, relative: bool) -> Result<ExitCode> {
     let found = compare::runs(a, b, tolerance, relative)?;
     for line in &found.lines {
         println!("{line}");
     }
-    println!("{} compared, {} worse", found.compared, found.worse);
+    println!(
+        "{} compared, {} not compared, {} worse",
+        found.compared, found.not_compared, found.worse
+    );
     Ok(if found.worse > 0 { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
-fn readme(check: bool, runs: Option<PathBuf>, pages: Vec<PathBuf>) -> Result<ExitCode> {
-    let runs = default_to(runs, "bench/runs")?;
+fn readme(
+    check: bool,
+    runs: Option<PathBuf>,
+    suites: Option<PathBuf>,
+    pages: Vec<PathBuf>,
+) -> Result<ExitCode> {
+    let kept = Kept {
+        runs: default_to(runs, "bench/runs")?,
+        suites: default_to(suites, "bench/suites").unwrap_or_default(),
+    };
     let pages = if pages.is_empty() { vec![root()?.join("README.md")] } else { pages };
     let mut code = ExitCode::SUCCESS;
     for path in pages {
         let page =
             fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let generated =
-            readme::generate(&page, &runs).with_context(|| path.display().to_string())?;
+            readme::generate(&page, &kept).with_context(|| path.display().to_string())?;
         if generated == page {
             continue;
         }

@@ -1,7 +1,7 @@
 //! A suite's result as a Markdown page: published and measured side by side.
 
 use crate::result::{MethodResult, Run, Status, SuiteResult};
-use crate::{demand, figures};
+use crate::{demand, figures, whole};
 
 /// The whole page.
 pub fn page(result: &SuiteResult) -> String {
@@ -12,6 +12,7 @@ pub fn page(result: &SuiteResult) -> String {
     if !result.complete {
         text += "**Not complete**: some runs are still to come.\n\n";
     }
+    text.extend(whole::sentence(result).map(|sentence| format!("**{sentence}**\n\n")));
     text += &circumstances(result);
     text += &demands(result);
     text += &times(result);
@@ -27,7 +28,7 @@ fn circumstances(result: &SuiteResult) -> String {
     let p = &result.parameters;
     let mut text = format!(
         "- Machine: {}, {} cores, {} MB of memory, {} on a disk the kernel calls {}, {} MB/s of plain \
-         write and sync; {}, kernel {}\n- PostgreSQL {}; commit {}; {}\n",
+         write and sync; {}, kernel {}; load {:.2} at the start\n- PostgreSQL {}; commit {}; {}\n",
         e.cpu,
         e.cores,
         figures::megabytes(e.memory_bytes as f64),
@@ -36,17 +37,16 @@ fn circumstances(result: &SuiteResult) -> String {
         figures::megabytes(e.disk_bytes_per_second),
         e.system,
         e.kernel,
+        e.load_at_start,
         e.postgres,
         e.commit,
         result.started
     );
     let settings: Vec<String> = p.settings.iter().map(|(n, v)| format!("{n} = {v}")).collect();
     text += &format!("- Settings: {}\n", settings.join(", "));
-    let once =
-        p.once_from.map_or(String::new(), |n| format!(" (one from {} rows on)", figures::count(n)));
     text += &format!(
-        "- {} interleaved runs of each method{once}, page cache {}, {} lanes; medians with smallest and largest\n",
-        p.runs,
+        "- {} of all methods, page cache {}, {} lanes; medians with smallest and largest\n",
+        figures::rounds(p),
         p.page_cache.word(),
         p.lanes
     );
@@ -85,8 +85,8 @@ fn demands(result: &SuiteResult) -> String {
 /// The table of times.
 fn times(result: &SuiteResult) -> String {
     let mut text = String::from(
-        "| method | durability | published | seconds here | rows/s here | MB/s here | time over its counterpart, by pairs | after kill -9 |\n\
-         |---|---|--:|--:|--:|--:|--:|--:|\n",
+        "| method | durability | published | seconds here | rows/s here | MB/s here | time over its counterpart, by pairs | after kill -9 | gives up |\n\
+         |---|---|--:|--:|--:|--:|--:|--:|---|\n",
     );
     for method in &result.methods {
         let rate = method.rows_per_second.map_or("–".to_owned(), |r| figures::count(r as u64));
@@ -94,20 +94,26 @@ fn times(result: &SuiteResult) -> String {
             format!("{} of {}", figures::ratio(r), result.title_of(&r.against))
         });
         text += &format!(
-            "| {} | {} | {} | {} | {rate} | {} | {ratio} | {} |\n",
+            "| {} | {} | {} | {} | {rate} | {} | {ratio} | {} | {} |\n",
             name(result, method),
             method.durability.word(),
             figures::published(method),
             extrapolated(method),
             figures::csv_rate(method),
-            figures::after_crash(method)
+            figures::after_crash(method),
+            figures::gives_up(method)
         );
     }
-    let unlike = |m: &MethodResult| m.ratio.as_ref().is_some_and(|r| !r.same_durability);
-    if result.methods.iter().any(unlike) {
-        text += "\n† unlike durability: the two promise different things after a crash.\n";
-    }
+    text.extend(unlike(result).map(|mark| format!("\n{mark}\n")));
     text + "\n"
+}
+
+/// What the mark of unlike durability means, where a figure of the result has it.
+pub fn unlike(result: &SuiteResult) -> Option<&'static str> {
+    let marked = |m: &MethodResult| m.ratio.as_ref().is_some_and(|r| !r.same_durability);
+    let any =
+        result.methods.iter().any(marked) || result.demands.iter().any(|d| !d.same_durability);
+    any.then_some("† unlike durability: the two promise different things after a crash.")
 }
 
 /// The measured time, with the extrapolated one where it was asked for, and marked.
@@ -188,14 +194,17 @@ fn growth(result: &SuiteResult) -> String {
     text + "\n"
 }
 
-/// What methods give up, what they told, why some have no figure, and the versions.
+/// Settings of methods, their phases, what they told, why some have no figure, and the versions.
 fn remarks(result: &SuiteResult) -> String {
     let mut text = String::new();
     for method in &result.methods {
         let mut parts = Vec::new();
-        if !method.gives_up.is_empty() {
-            parts.push(format!("gives up {}", method.gives_up.join("; ")));
+        let settings: Vec<String> =
+            method.settings.iter().map(|(n, v)| format!("{n} = {v}")).collect();
+        if !settings.is_empty() {
+            parts.push(format!("settings {}", settings.join(", ")));
         }
+        parts.extend(figures::phases(method));
         if let Some(message) = &method.message {
             let what =
                 if method.status == Status::Failed { "failed" } else { "not available here" };

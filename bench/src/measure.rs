@@ -60,9 +60,20 @@ pub struct Case<'a> {
     pub base: Option<&'a Dataset>,
 }
 
+/// What the timed steps took and left, as it was when they had just ended.
+struct Taken {
+    timed: Timed,
+    wal_bytes: u64,
+    table_bytes: u64,
+    index_bytes: u64,
+    cpu_seconds: f64,
+    peak_bytes: u64,
+    written: Option<u64>,
+}
+
 impl Bench<'_> {
-    /// Runs a method once. The last round checks all there is to check, and where the suite says
-    /// so kills the server afterwards and looks at what is left.
+    /// Runs a method once. The last round checks all there is to check, where the suite says so on
+    /// what is left after the server has been killed.
     pub fn run(&self, case: Case<'_>, round: u32, last: bool) -> Result<Run> {
         let start = Instant::now();
         let scratch = self.work.join("scratch");
@@ -94,57 +105,104 @@ impl Bench<'_> {
         if let Some(options) = &case.method.database {
             server.remake_database(options)?;
         }
-        let psql = server.psql();
         let values = self.values(case, Some(&server), scratch);
         let setup = template::fill(&case.method.setup, &values)?;
-        psql.script(&setup, scratch).context("setup")?;
-        psql.query("CHECKPOINT", USER)?;
+        server.psql().script(&setup, scratch).context("setup")?;
+        server.psql().query("CHECKPOINT", USER)?;
         self.prepare_cache(case)?;
-
-        let wal = psql.query("SELECT pg_current_wal_insert_lsn()", USER)?;
-        let before = proc::server_usage(server.pid());
-        let watch = MemoryWatch::start(server.pid());
-        let timed = self.steps(case, Some(psql), &values, scratch);
-        let server_peak = watch.finish();
-        let after = proc::server_usage(server.pid());
-        let timed = timed?;
-
-        let wal_sql = format!("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '{wal}')");
-        let wal_bytes = psql.query(&wal_sql, USER)?.parse()?;
-        let written = after.written_bytes.zip(before.written_bytes);
-        let written = written.and_then(|(a, b)| u64::try_from(a - b).ok());
-        let floor_seconds = written.map(|n| proc::floor_seconds(self.work, n)).transpose()?;
-        let table = &case.method.table;
-        let size = |of: &str| -> Result<Option<u64>> {
-            Ok(Some(psql.query(&format!("SELECT {of}('{table}')"), USER)?.parse()?))
+        let Taken { timed, wal_bytes, table_bytes, index_bytes, cpu_seconds, peak_bytes, written } =
+            self.timed(case, &server, &values, scratch)?;
+        let claimed = case.method.durability;
+        let crash = last && self.crash;
+        // What is to be kept must outlive a crash in the moment after the command has returned:
+        // before anything else, be it the check, has made the server write out what it held.
+        let kept = matches!(claimed, Durability::Kept | Durability::LocalOnly);
+        let alive = if crash && kept {
+            server.crash()?;
+            None
+        } else {
+            Some(server)
         };
-        let answer = check::table(psql, case, self.questions, last)?;
-        let mut run = Run {
+        let floor_seconds = written.map(|n| proc::floor_seconds(self.work, n)).transpose()?;
+        let server = alive.map_or_else(|| self.recovered(&data, &settings), Ok)?;
+        let answer = check::table(server.psql(), case, self.questions, last);
+        let answer = if crash && kept {
+            answer.with_context(|| format!("after kill -9, `{}` being said", claimed.word()))?
+        } else {
+            answer?
+        };
+        let after_crash = match (crash, kept) {
+            (false, _) => None,
+            (true, true) => Some(AfterCrash { rows: answer.checksum.rows, same: true }),
+            (true, false) => Some(self.look_after_crash(case, server, &data, &settings)?),
+        };
+        Ok(Run {
             round,
             seconds: timed.seconds,
             whole_seconds: 0.0,
             phases: timed.phases,
             wal_bytes: Some(wal_bytes),
-            table_bytes: size("pg_table_size")?,
-            index_bytes: size("pg_indexes_size")?,
-            server_cpu_seconds: Some(after.cpu_seconds - before.cpu_seconds),
+            table_bytes: Some(table_bytes),
+            index_bytes: Some(index_bytes),
+            server_cpu_seconds: Some(cpu_seconds),
             client_cpu_seconds: timed.usage.cpu_seconds,
-            server_peak_bytes: Some(server_peak),
+            server_peak_bytes: Some(peak_bytes),
             client_peak_bytes: timed.usage.peak_bytes,
             written_bytes: written,
             floor_seconds,
             notes: timed.told.notes,
             figures: timed.told.figures,
             answer,
-            after_crash: None,
-        };
-        if last && self.crash {
-            run.after_crash = Some(self.look_after_crash(case, server, &data, &settings)?);
-        }
-        Ok(run)
+            after_crash,
+        })
     }
 
-    /// Kills the server, starts it again and holds what is left against the durability claimed.
+    /// Runs the steps and takes what they cost. Nothing is asked here that writes.
+    fn timed(
+        &self,
+        case: Case<'_>,
+        server: &Server,
+        values: &BTreeMap<String, String>,
+        scratch: &Path,
+    ) -> Result<Taken> {
+        let psql = server.psql();
+        let wal = psql.query("SELECT pg_current_wal_insert_lsn()", USER)?;
+        let before = proc::server_usage(server.pid());
+        let watch = MemoryWatch::start(server.pid());
+        let timed = self.steps(case, Some(psql), values, scratch);
+        let peak_bytes = watch.finish();
+        let after = proc::server_usage(server.pid());
+        let timed = timed?;
+        let table = &case.method.table;
+        let sizes = format!(
+            "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '{wal}'), \
+             pg_table_size('{table}'), pg_indexes_size('{table}')"
+        );
+        let sizes = psql.query(&sizes, USER)?;
+        let sizes: Vec<u64> = sizes.split('|').map(str::parse::<u64>).collect::<Result<_, _>>()?;
+        let [wal_bytes, table_bytes, index_bytes] = sizes[..] else { bail!("sizes: {sizes:?}") };
+        let written = after.written_bytes.zip(before.written_bytes);
+        Ok(Taken {
+            timed,
+            wal_bytes,
+            table_bytes,
+            index_bytes,
+            cpu_seconds: after.cpu_seconds - before.cpu_seconds,
+            peak_bytes,
+            written: written.and_then(|(a, b)| u64::try_from(a - b).ok()),
+        })
+    }
+
+    /// Starts a server again that was killed.
+    fn recovered(&self, data: &Path, settings: &Settings) -> Result<Server> {
+        // This server only looks at what is left: it need not sync the whole folder first.
+        let mut settings = settings.clone();
+        settings.insert("fsync".to_owned(), "off".to_owned());
+        Server::start(self.binaries, data, self.work, &settings)
+            .context("after kill -9 of the server")
+    }
+
+    /// What a crash leaves of rows that may be lost: of an unlogged table nothing.
     fn look_after_crash(
         &self,
         case: Case<'_>,
@@ -153,27 +211,17 @@ impl Bench<'_> {
         settings: &Settings,
     ) -> Result<AfterCrash> {
         server.crash()?;
-        // This server only looks at what is left: it need not sync the whole folder first.
-        let mut settings = settings.clone();
-        settings.insert("fsync".to_owned(), "off".to_owned());
-        let server = Server::start(self.binaries, data, self.work, &settings)
-            .context("after kill -9 of the server")?;
+        let server = self.recovered(data, settings)?;
         let left = check::checksum(server.psql(), case)?;
-        let same = check::matches(case, left);
         server.stop()?;
         let claimed = case.method.durability;
-        let as_claimed = match claimed {
-            Durability::Kept | Durability::LocalOnly => same,
-            Durability::WholeTable => left.rows == 0,
-            Durability::LastCommits | Durability::Foreign => true,
-        };
         ensure!(
-            as_claimed,
+            claimed != Durability::WholeTable || left.rows == 0,
             "durability is said to be `{}`, but {} rows are left after kill -9",
             claimed.word(),
             left.rows
         );
-        Ok(AfterCrash { rows: left.rows, same })
+        Ok(AfterCrash { rows: left.rows, same: check::matches(case, left) })
     }
 
     /// A program that keeps the rows itself: it writes them out as CSV to be checked.
@@ -201,7 +249,7 @@ impl Bench<'_> {
             client_cpu_seconds: timed.usage.cpu_seconds,
             server_peak_bytes: None,
             client_peak_bytes: timed.usage.peak_bytes,
-            written_bytes: None,
+            written_bytes: Some(bytes),
             floor_seconds: Some(proc::floor_seconds(self.work, bytes)?),
             notes: timed.told.notes,
             figures: timed.told.figures,
@@ -250,6 +298,11 @@ impl Bench<'_> {
 
     /// Brings the input files into the page cache, or out of it.
     fn prepare_cache(&self, case: Case<'_>) -> Result<()> {
+        // What the disk still has to do for the run before would slow down whoever comes next, and
+        // that is the same one in every round. (Where nothing is synced nothing is to be measured.)
+        if self.settings.get("fsync").map_or(true, |on| on != "off") {
+            rustix::fs::syncfs(File::open(self.work)?)?;
+        }
         let lanes = self.lanes_of(case.method);
         let parts = case.set.parts.get(&lanes).into_iter().flatten();
         for path in case.set.derived.values().chain(parts).chain([&case.set.csv]) {

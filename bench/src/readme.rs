@@ -9,22 +9,33 @@
 //!   which no run is kept yet says so
 //! - `<!-- bench: run suite=votes -->` names folder, machine and versions
 //!
-//! The newest full run of the suite is taken, or the one that `run=FOLDER` names.
+//! Tables say which run they are of, and a lone figure stands only on a page that does. The newest
+//! full run of the whole suite is taken; else the newest full one, which then says what it leaves out;
+//! else a quick one; or the one that `run=FOLDER` names.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::PathBuf;
 
-use anyhow::{bail, Context, Result};
+use anyhow::{bail, ensure, Context, Result};
 
 use crate::result::{MethodResult, SuiteResult};
-use crate::{demand, figures};
+use crate::{demand, figures, markdown, whole};
 
 const BEGIN: &str = "<!-- bench:";
 const END: &str = "<!-- /bench -->";
 
+/// Where the kept runs are, and the definitions that they are held against.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    /// Folder of the folders of runs.
+    pub runs: PathBuf,
+    /// Folder of the definitions.
+    pub suites: PathBuf,
+}
+
 /// The page with every generated part written anew.
-pub fn generate(page: &str, runs: &Path) -> Result<String> {
+pub fn generate(page: &str, kept: &Kept) -> Result<String> {
     let mut text = String::new();
     let mut rest = page;
     while let Some(at) = rest.find(BEGIN) {
@@ -35,7 +46,7 @@ pub fn generate(page: &str, runs: &Path) -> Result<String> {
             + marker_end;
         let order = rest[at + BEGIN.len()..marker_end - 3].trim();
         text += &rest[..marker_end];
-        text += &part(order, runs).with_context(|| format!("in the marker {order:?}"))?;
+        text += &part(order, page, kept).with_context(|| format!("in the marker {order:?}"))?;
         text += END;
         rest = &rest[body_end + END.len()..];
     }
@@ -43,20 +54,27 @@ pub fn generate(page: &str, runs: &Path) -> Result<String> {
 }
 
 /// What one marker stands for.
-fn part(order: &str, runs: &Path) -> Result<String> {
+fn part(order: &str, page: &str, kept: &Kept) -> Result<String> {
     let mut words = order.split_whitespace();
     let kind = words.next().unwrap_or_default();
     let options: BTreeMap<&str, &str> = words.filter_map(|w| w.split_once('=')).collect();
     let suite = options.get("suite").context("which suite?")?;
-    let found = kept(runs, suite, options.get("run").copied())?;
+    let found = kept.newest(suite, options.get("run").copied())?;
     if kind == "demands" && found.is_none() {
         return Ok("\nNo run of this suite is kept yet.\n".to_owned());
     }
     let (folder, result) = found.with_context(|| format!("no complete run of {suite} is kept"))?;
     match kind {
-        "demands" => Ok(format!("\n{}", demand::table(&result))),
-        "table" => table(&result, options.get("methods").copied()),
+        "demands" => Ok(format!("\n{}\n{}", demand::table(&result), caption(&folder, &result))),
+        "table" => {
+            let table = table(&result, options.get("methods").copied())?;
+            Ok(format!("{table}\n{}", caption(&folder, &result)))
+        }
         "figure" => {
+            ensure!(
+                names_run_of(page, suite),
+                "the page does not say which run it is of\nhint: <!-- bench: run suite={suite} -->"
+            );
             let name = options.get("method").context("which method?")?;
             let rows = result.parameters.rows.last().copied().unwrap_or_default();
             let method = result.method(name, rows).with_context(|| format!("no method {name}"))?;
@@ -67,25 +85,57 @@ fn part(order: &str, runs: &Path) -> Result<String> {
     }
 }
 
-/// The named run of a suite, or its newest complete one; a full one before a quick one.
-fn kept(runs: &Path, suite: &str, named: Option<&str>) -> Result<Option<(String, SuiteResult)>> {
-    let mut folders = Vec::new();
-    for entry in fs::read_dir(runs).with_context(|| format!("no runs in {}", runs.display()))? {
-        let entry = entry?;
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let path = entry.path().join(format!("{suite}.json"));
-        if path.exists() && named.map_or(true, |n| n == name) {
-            folders.push((name, SuiteResult::read(&path)?));
+/// Whether another marker of the page tells the run of a suite.
+fn names_run_of(page: &str, suite: &str) -> bool {
+    let orders = page.split(BEGIN).skip(1).filter_map(|rest| rest.split_once("-->"));
+    let suite = format!("suite={suite}");
+    let mut orders = orders.map(|(order, _)| order.split_whitespace().collect::<Vec<_>>());
+    orders.any(|words| words.first() != Some(&"figure") && words.contains(&&*suite))
+}
+
+impl Kept {
+    /// The named run of a suite, or its newest complete one; a full one before a quick one, and the
+    /// whole suite before a part of it.
+    fn newest(&self, suite: &str, named: Option<&str>) -> Result<Option<(String, SuiteResult)>> {
+        let mut folders = Vec::new();
+        let runs = &self.runs;
+        for entry in fs::read_dir(runs).with_context(|| format!("no runs in {}", runs.display()))? {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let path = entry.path().join(format!("{suite}.json"));
+            if path.exists() && named.map_or(true, |n| n == name) {
+                let mut result = SuiteResult::read(&path)?;
+                whole::annotate(&mut result, &self.suites);
+                folders.push((name, result));
+            }
         }
+        folders.retain(|(_, result)| result.complete);
+        folders.sort_by_key(|(name, result)| {
+            let full = result.parameters.profile == "full";
+            (full, whole::sentence(result).is_none(), name.clone())
+        });
+        Ok(folders.pop())
     }
-    folders.retain(|(_, result)| result.complete);
-    folders.sort_by_key(|(name, result)| (result.parameters.profile == "full", name.clone()));
-    Ok(folders.pop())
+}
+
+/// Which run a table is of, how often each method was run, and what its marks mean.
+fn caption(folder: &str, result: &SuiteResult) -> String {
+    let p = &result.parameters;
+    let mut text = format!(
+        "`bench/runs/{folder}/{}.md`: {}, commit {}.",
+        result.suite,
+        figures::rounds(p),
+        result.environment.commit
+    );
+    text.extend(whole::sentence(result).map(|sentence| format!(" {sentence}")));
+    text.extend(markdown::unlike(result).map(|mark| format!(" {mark}")));
+    text + "\n"
 }
 
 fn table(result: &SuiteResult, methods: Option<&str>) -> Result<String> {
     let mut text = String::from(
-        "\n| method | durability | published | seconds | rows/s | time over its counterpart |\n|---|---|--:|--:|--:|--:|\n",
+        "\n| method | durability | published | seconds | rows/s | time over its counterpart | gives up |\n\
+         |---|---|--:|--:|--:|--:|---|\n",
     );
     let chosen: Vec<&MethodResult> = match methods {
         None => result.methods.iter().collect(),
@@ -102,12 +152,13 @@ fn table(result: &SuiteResult, methods: Option<&str>) -> Result<String> {
             format!("{} of {}", figures::ratio(r), result.title_of(&r.against))
         });
         text += &format!(
-            "| {} | {} | {} | {} | {} | {ratio} |\n",
+            "| {} | {} | {} | {} | {} | {ratio} | {} |\n",
             method.title,
             method.durability.word(),
             figures::published(method),
             figures::time(method),
             method.rows_per_second.map_or("–".to_owned(), |r| figures::count(r as u64)),
+            figures::gives_up(method),
         );
     }
     Ok(text)
@@ -129,12 +180,13 @@ fn figure(method: &MethodResult, of: &str) -> Result<String> {
 fn described(folder: &str, result: &SuiteResult) -> String {
     let e = &result.environment;
     format!(
-        "`bench/runs/{folder}`: {} rows, {} runs of each method, PostgreSQL {}, {} with {} cores, {}",
+        "`bench/runs/{folder}`: {} rows, {}, PostgreSQL {}, {} with {} cores, {}{}",
         figures::count(result.parameters.rows.last().copied().unwrap_or_default()),
-        result.parameters.runs,
+        figures::rounds(&result.parameters),
         e.postgres,
         e.cpu,
         e.cores,
-        e.system
+        e.system,
+        whole::sentence(result).map_or(String::new(), |sentence| format!(". {sentence}"))
     )
 }

@@ -6,12 +6,14 @@ use std::path::Path;
 use anyhow::{ensure, Context, Result};
 
 use crate::result::SuiteResult;
-use crate::{html, losses, markdown};
+use crate::{html, losses, markdown, whole};
 
-/// Writes `<suite>.md`, `losses.md` and `index.html` into a folder of runs.
-pub fn write(dir: &Path) -> Result<()> {
-    let results = SuiteResult::read_all(dir)?;
+/// Writes `<suite>.md`, `losses.md` and `index.html` into a folder of runs, with what the
+/// definitions at hand say beyond them.
+pub fn write(dir: &Path, suites: &Path) -> Result<()> {
+    let mut results = SuiteResult::read_all(dir)?;
     ensure!(!results.is_empty(), "no suite's JSON in {}", dir.display());
+    results.iter_mut().for_each(|result| whole::annotate(result, suites));
     let found = losses::find(&results);
     for result in &results {
         put(&dir.join(format!("{}.md", result.suite)), &markdown::page(result))?;

@@ -52,6 +52,10 @@ pub struct SuiteResult {
     /// Largest size of the folder for data and servers.
     #[serde(default)]
     pub peak_disk_bytes: u64,
+    /// Where the command line had it run otherwise than the suite says, in words; none where the
+    /// result was made before this was kept.
+    #[serde(default)]
+    pub departs: Option<Vec<String>>,
 }
 
 /// What identifies a run: a result is only continued with the same.
@@ -135,6 +139,9 @@ pub struct MethodResult {
     pub durability: Durability,
     /// What else it gives up.
     pub gives_up: Vec<String>,
+    /// Settings of the server over the suite's.
+    #[serde(default)]
+    pub settings: BTreeMap<String, String>,
     /// Name of its input.
     pub data: String,
     /// The row count of the suite that this entry belongs to.

@@ -11,7 +11,7 @@ use anyhow::{bail, ensure, Context, Result};
 use crate::data::{Dataset, Workshop};
 use crate::definition::{By, Data, Method, PageCache, Suite};
 use crate::demand::{Demand, Judged};
-use crate::environment::Environment;
+use crate::environment::{self, Environment};
 use crate::estimate;
 use crate::measure::{say, Bench, Case};
 use crate::proc;
@@ -19,6 +19,7 @@ use crate::result::{DataResult, MethodResult, Parameters, Run, Status, SuiteResu
 use crate::server::{self, Binaries, Server};
 use crate::summary;
 use crate::tools::Tools;
+use crate::whole;
 use crate::work::Work;
 
 /// What the command line asks for.
@@ -143,7 +144,7 @@ fn parameters(suite: &Suite, options: &Options) -> Parameters {
     }
 }
 
-/// A result that can be continued: same parameters, same server.
+/// A result that can be continued: same parameters, same server, same project.
 fn existing(
     path: &Path,
     parameters: &Parameters,
@@ -156,6 +157,14 @@ fn existing(
     if result.parameters != *parameters || result.environment.postgres != binaries.version()? {
         bail!(
             "{} was made with other parameters\nhint: --fresh replaces it, --out writes elsewhere",
+            path.display()
+        );
+    }
+    let bare = |commit: &str| commit.trim_end_matches("-dirty").to_owned();
+    let (then, now) = (bare(&result.environment.commit), bare(&environment::commit()));
+    if !result.complete && then != now {
+        bail!(
+            "{} was made at commit {then}, and this is {now}\nhint: --fresh replaces it, --out writes elsewhere",
             path.display()
         );
     }
@@ -190,6 +199,7 @@ fn variables(suite: &Suite, options: &Options, binaries: &Binaries) -> BTreeMap<
 }
 
 fn empty(suite: &Suite, parameters: Parameters, environment: Environment) -> SuiteResult {
+    let departs = whole::departures(suite, &parameters);
     SuiteResult {
         schema: SCHEMA,
         suite: suite.suite.clone(),
@@ -207,6 +217,7 @@ fn empty(suite: &Suite, parameters: Parameters, environment: Environment) -> Sui
         growth: Vec::new(),
         demands: Vec::new(),
         peak_disk_bytes: 0,
+        departs: Some(departs),
     }
 }
 
@@ -322,6 +333,7 @@ impl Rounds<'_> {
             by: method.by,
             durability: method.durability,
             gives_up: method.gives_up.clone(),
+            settings: method.settings.clone(),
             data: self.suite.data_of(method).name.clone(),
             of_rows: rows,
             rows: if method.self_checked { 0 } else { rows_loaded * u64::from(method.copies) },

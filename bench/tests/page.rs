@@ -21,12 +21,13 @@ addEventListener("load", () => setTimeout(() => {
     .map((node) => ({ title: node.querySelector("title").textContent, ...box(node) }));
   parent.postMessage(JSON.stringify({
     width: innerWidth,
-    time: marks("votes", "time"), wal: marks("votes", "wal"), phases: marks("votes", "phases"),
+    time: marks("votes", "time"), spread: marks("votes", "spread"), wal: marks("votes", "wal"), phases: marks("votes", "phases"),
     curve: marks("scaling", "curve-time"), memory: marks("scaling", "curve-server"),
     labels: all("svg").map((svg) => [...svg.querySelectorAll("g[aria-label$='-axis label'] text")].map((t) => t.textContent)),
     rows: all("#votes table")[1].innerText,
     asked: all("#votes .asked table")[0].innerText,
     losses: document.getElementById("losses").innerText,
+    part: all("#votes > p").map((p) => p.textContent).join(" "),
     words: all("#votes p code").map((code) => code.textContent).join(),
     overflow: document.documentElement.scrollWidth - innerWidth,
     cut: all("svg text").filter((text) => text.getBoundingClientRect().right > innerWidth).map((text) => text.textContent),
@@ -123,13 +124,15 @@ fn the_page_shows_what_the_json_says() {
     let dir = tempfile::tempdir().unwrap();
     let (mut votes, scaling) = (common::votes(1.0), common::scaling());
     let demand = r#"{"work": "the work", "method": "ours", "against": "copy", "kind": "speedup", "must": 2.0}"#;
+    votes.methods[2].gives_up = vec!["order of the file".to_owned()];
+    votes.departs = Some(vec!["2 rounds instead of 3".to_owned()]);
     votes.about = "It does `more than others`.".to_owned();
     votes.methods[1].title =
         "A title that is longer than any phone is wide, by far and away".to_owned();
     votes.demands = vec![Judged::new(serde_json::from_str(demand).unwrap(), &votes)];
     votes.write(&dir.path().join("votes.json")).unwrap();
     scaling.write(&dir.path().join("scaling.json")).unwrap();
-    report::write(dir.path()).unwrap();
+    report::write(dir.path(), Path::new("nowhere")).unwrap();
     // Desk and phone, light and dark: all four at once, each in a browser of its own.
     let views = [(1200, false), (1200, true), (390, false), (390, true)];
     let look = |(width, dark)| {
@@ -149,11 +152,45 @@ fn the_page_shows_what_the_json_says() {
 /// Every plot's marks against the results.
 fn check_figures(seen: &Value, votes: &SuiteResult, scaling: &SuiteResult) {
     check_bars(&seen["time"], &bars_of(votes, |m| Some(m.seconds?.median)));
+    check_spreads(&seen["spread"], &seen["time"], votes);
     check_bars(&seen["wal"], &bars_of(votes, |m| m.median(|r| Some(r.wal_bytes? as f64 / 1e6))));
-    assert_eq!(seen["phases"].as_array().unwrap().len(), 8, "two phases of four methods");
+    check_phases(&seen["phases"], votes);
     check_curve(&seen["curve"], scaling);
     assert_eq!(seen["memory"].as_array().unwrap().len(), 6);
     check_labels(&seen["labels"]);
+}
+
+/// The line from the smallest to the largest time, drawn to the scale of the bars.
+fn check_spreads(spreads: &Value, bars: &Value, votes: &SuiteResult) {
+    let width = |mark: &Value| mark["width"].as_f64().unwrap();
+    let timed: Vec<_> = votes.methods.iter().filter_map(|m| Some((m, m.seconds?))).collect();
+    let (spreads, bars) = (spreads.as_array().unwrap(), bars.as_array().unwrap());
+    assert_eq!(spreads.len(), timed.len(), "{spreads:?}");
+    for ((spread, bar), (method, s)) in spreads.iter().zip(bars).zip(timed) {
+        let title =
+            format!("{} at {}: {} to {} seconds", method.name, method.of_rows, s.min, s.max);
+        assert_eq!(spread["title"], title);
+        let expected = width(bar) * (s.max - s.min) / s.median;
+        assert!((width(spread) - expected).abs() < 2.0, "{title}: {} of {expected}", width(spread));
+    }
+}
+
+/// Each phase of each method with its median.
+fn check_phases(phases: &Value, votes: &SuiteResult) {
+    let phases = phases.as_array().unwrap();
+    assert_eq!(phases.len(), 8, "two phases of four methods");
+    for method in votes.methods.iter().filter(|m| !m.runs.is_empty()) {
+        for (i, name) in ["copy", "index"].iter().enumerate() {
+            let due = method.median(|r| Some(r.phases[i].seconds)).unwrap();
+            let title = |p: &&Value| {
+                let title = p["title"].as_str().unwrap();
+                let shown = title.strip_prefix(&format!("{}, {name}: ", method.name))?;
+                shown.strip_suffix(" s")?.parse::<f64>().ok()
+            };
+            let shown: Vec<f64> = phases.iter().filter_map(|p| title(&p)).collect();
+            assert!(shown.len() == 1 && (shown[0] - due).abs() < 1e-9, "{name}: {shown:?} {due}");
+        }
+    }
 }
 
 /// What the tables say.
@@ -162,10 +199,16 @@ fn check_text(seen: &Value) {
     let rows = text("rows");
     assert!(rows.contains("2.10 (2.00 to 2.50)") && rows.contains("not available here"), "{rows}");
     assert!(rows.contains("<b>&</b>"), "markup in a title must stay text: {rows}");
+    assert!(rows.contains("order of the file"), "what a method gives up stands in its row: {rows}");
+    assert!(text("words").contains("more than others"), "code in a text: {}", text("words"));
+    assert!(
+        text("part").contains("Not the whole suite: 2 rounds instead of 3."),
+        "{}",
+        text("part")
+    );
     let asked = text("asked");
     assert!(asked.contains("2.08x (1.82x to 2.10x)") && asked.contains("≥ 2.00x: met"), "{asked}");
     assert!(text("losses").contains("unlike durability"));
-    assert!(text("words").contains("more than others"), "code in a text: {}", text("words"));
 }
 
 /// The points of a curve lie where logarithmic axes put them: on a straight line.
@@ -208,7 +251,7 @@ fn check_contrast(ground: &str, ink: &str, dark: bool) {
 fn the_page_holds_everything_itself() {
     let dir = tempfile::tempdir().unwrap();
     common::votes(1.0).write(&dir.path().join("votes.json")).unwrap();
-    report::write(dir.path()).unwrap();
+    report::write(dir.path(), Path::new("nowhere")).unwrap();
     let page = fs::read_to_string(dir.path().join("index.html")).unwrap();
     for outside in ["<script src", "<link rel=\"stylesheet", "@import", "url(http", "src=\"http"] {
         assert!(!page.contains(outside), "{outside}");

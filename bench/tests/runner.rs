@@ -99,6 +99,7 @@ fn right_answers_are_kept_with_their_costs() {
             assert!(method.runs.iter().all(|r| r.client_peak_bytes > 0));
         }
         check_costs(&result);
+        check_environment(&result);
         check_crash(&result);
         assert!(!place.work().exists(), "the work folder is left behind");
     }
@@ -114,6 +115,8 @@ fn check_costs(result: &SuiteResult) {
     assert!(result.methods.iter().map(cpu).sum::<f64>() > 0.0);
     assert!(run.server_peak_bytes.unwrap() > 1 << 20);
     assert!(run.written_bytes.map_or(true, |n| n > 20_000), "{:?}", run.written_bytes);
+    assert_eq!(run.floor_seconds.is_some(), run.written_bytes.is_some());
+    assert!(run.floor_seconds.map_or(true, |s| s > 0.0));
     assert_eq!(run.phases.iter().map(|p| &*p.name).collect::<Vec<_>>(), ["copy", "index"]);
     assert!(run.phases.iter().all(|p| p.seconds > 0.0));
     assert_eq!(run.answer.checksum.rows, 500);
@@ -138,6 +141,18 @@ fn check_costs(result: &SuiteResult) {
     }
 }
 
+fn check_environment(result: &SuiteResult) {
+    let e = &result.environment;
+    assert!(e.cores > 0 && e.memory_bytes > 1 << 20 && e.disk_bytes_per_second > 0.0, "{e:?}");
+    for text in [&e.system, &e.kernel, &e.cpu, &e.file_system, &e.disk, &e.psql] {
+        assert!(!text.is_empty(), "{e:?}");
+    }
+    assert_eq!(result.parameters.settings["fsync"], "off");
+    assert_eq!(result.departs, Some(Vec::new()), "the whole suite");
+    let settings = &method(result, "binary-unlogged").settings;
+    assert_eq!(settings["wal_compression"], "on");
+}
+
 fn check_crash(result: &SuiteResult) {
     let after = |name: &str| method(result, name).runs[1].after_crash.clone().unwrap();
     assert!(after("copy").same);
@@ -154,11 +169,13 @@ fn wrong_answers_are_caught() {
         ("alters", "values differ"),
         ("stale-index", "index t_b"),
         ("stale-index-walked", "49|0 where 200|0 is due"),
-        ("not-durable", "0 rows are left after kill -9"),
+        ("not-durable", "`kept` being said: wrong answer: 0 rows where the file has 200"),
         ("doubles-one", "201 rows where the file has 200"),
         ("exchanges", "values differ"),
         ("no-index", "are due"),
         ("invalid-index", "is not valid"),
+        ("unique-in-name", "1 keys are in the table more than once"),
+        ("hurried", "`kept` being said: wrong answer: 0 rows where the file has 200"),
         ("boasts", "201 rows loaded, where 200 are due"),
         ("other-answer", "question sum"),
         ("fails", "out of luck"),
@@ -261,6 +278,13 @@ fn an_interrupted_run_cleans_up_after_itself() {
     let page = fs::read_to_string(place.out().join("small.md")).unwrap();
     assert!(page.contains("Not complete"), "what there is of it is reported: {page}");
     assert!(place.out().join("index.html").exists());
+
+    // What another state of the project has begun is not mixed with this one's.
+    let mut part = place.result("small");
+    part.environment.commit = "0123456789ab".to_owned();
+    part.write(&place.out().join("small.json")).unwrap();
+    let output = place.run("small", &pg_bin);
+    assert!(talk(&output).contains("made at commit 0123456789ab"), "{}", talk(&output));
 }
 
 #[test]
@@ -293,6 +317,8 @@ fn a_rows_option_and_a_choice_of_methods_are_obeyed() {
     assert!(output.status.success(), "{}", talk(&output));
     let result = place.result("small");
     assert_eq!(result.methods.len(), 4);
+    let departs = ["30, 60 rows instead of 500", "2 of 8 methods", "all compared with lanes"];
+    assert_eq!(result.departs.as_ref().unwrap(), &departs);
     assert!(result.methods.iter().all(|m| m.runs.len() == due(m)));
     assert!(result.growth.iter().any(|g| g.method == "lanes" && g.points == 2));
     let sample = result.method("sample", 60).unwrap();
@@ -324,6 +350,8 @@ fn methods_of_unusual_shape_are_run_and_checked() {
         assert_eq!((append.rows, append.runs[0].answer.checksum.rows), (70, 370));
         let forgets = method(&result, "append-forgets").message.as_ref().unwrap();
         assert!(forgets.contains("70 rows where the file has 370"), "on {major}: {forgets}");
+        let unlogged = method(&result, "not-logged").message.as_ref().unwrap();
+        assert!(unlogged.contains("the table is not logged"), "on {major}: {unlogged}");
         let icu = method(&result, "icu");
         match icu.status {
             Status::Unavailable => assert!(icu.message.as_ref().unwrap().contains("without ICU")),

@@ -19,6 +19,7 @@ pub fn method(name: &str, by: By, rows: u64, seconds: &[f64]) -> MethodResult {
         by,
         durability: Durability::Kept,
         gives_up: Vec::new(),
+        settings: BTreeMap::new(),
         data: "votes".to_owned(),
         of_rows: rows,
         rows,
@@ -109,6 +110,7 @@ pub fn suite(name: &str, rows: &[u64], methods: Vec<MethodResult>) -> SuiteResul
         growth: Vec::new(),
         demands: Vec::new(),
         peak_disk_bytes: 0,
+        departs: Some(Vec::new()),
     };
     summary::summarise(&mut result, false);
     result

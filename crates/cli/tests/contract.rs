@@ -19,7 +19,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// How many tests a table of promises names, each of which must be there.
+/// How many tests, or methods of a suite, a table of promises names, each of which must be there.
 fn named_tests(page: &str) -> usize {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
     let table = std::fs::read_to_string(format!("{root}/docs/{page}")).unwrap();
@@ -28,21 +28,34 @@ fn named_tests(page: &str) -> usize {
         let Some((path, names)) = item.split_once(": ") else { continue };
         let source = std::fs::read_to_string(format!("{root}/{path}"))
             .unwrap_or_else(|e| panic!("{path}: {e}"));
-        let keyword = if path.ends_with(".py") { "def" } else { "fn" };
         for name in names.split(", ") {
-            assert!(source.contains(&format!("{keyword} {name}(")), "{path} has no {name}");
+            let known = match path.rsplit('.').next() {
+                Some("py") => format!("def {name}("),
+                Some("toml") => format!("\nname = \"{name}\"\n"),
+                _ => format!("fn {name}("),
+            };
+            assert!(source.contains(&known), "{path} has no {name}");
             named += 1;
         }
     }
     named
 }
 
-/// `docs/contract.md` and `docs/contract-extension.md` name only tests that there are.
+/// The pages of the contract name only what there is.
 #[test]
 fn the_tables_of_the_contract_name_tests_that_exist() {
-    for page in ["contract.md", "contract-extension.md"] {
+    for page in ["contract.md", "contract-extension.md", "contract-bench.md"] {
         let named = named_tests(page);
         assert!(named > 40, "{page}: {named} tests are named");
+    }
+}
+
+/// The benchmark's suite of the article measures each way of the loader.
+#[test]
+fn every_method_is_measured() {
+    let suite = include_str!("../../../bench/suites/votes.toml");
+    for (_, name, ..) in pgsluice_engine::options::Method::ALL {
+        assert!(suite.contains(&format!("\"--method\", \"{name}\"")), "{name}");
     }
 }
 
