@@ -6,6 +6,7 @@
 #include "load.h"
 
 #include "access/genam.h"
+#include "access/sysattr.h"
 #include "access/xact.h"
 #include "catalog/catalog.h"
 #include "catalog/pg_am.h"
@@ -227,6 +228,24 @@ transform_where(SluiceStatement *s, ParseNamespaceItem *nsitem)
 	return (Node *) make_ands_implicit((Expr *) where);
 }
 
+/* But for tableoid, rows that are not in a table yet have none: stock COPY says so. */
+static bool
+has_system_column(Node *where)
+{
+	Bitmapset  *columns = NULL;
+	int			i = -1;
+
+	pull_varattnos(where, 1, &columns);
+	while ((i = bms_next_member(columns, i)) >= 0)
+	{
+		AttrNumber	attno = i + FirstLowInvalidHeapAttributeNumber;
+
+		if (attno < 0 && attno != TableOidAttributeNumber)
+			return true;
+	}
+	return false;
+}
+
 /* LOCK TABLE … IN ACCESS EXCLUSIVE MODE, with the rights that it asks for. */
 static void
 lock_exclusively(RangeVar *relation)
@@ -266,6 +285,8 @@ sluice_why_not(SluiceStatement *s)
 	s->where = transform_where(s, nsitem);
 	if (s->where && contain_volatile_functions(s->where))
 		return "the WHERE clause is volatile";
+	if (s->where && has_system_column(s->where))
+		return "the WHERE clause names a system column";
 	s->attnums = CopyGetAttnums(RelationGetDescr(s->rel), s->rel, s->stmt->attlist);
 	foreach(lc, s->attnums)
 		compat_add_inserted_column(nsitem, lfirst_int(lc) - FirstLowInvalidHeapAttributeNumber);

@@ -258,7 +258,6 @@ install_pages(SluiceLoad *load, const SluiceSlice *slice, BlockNumber *blocks)
 	install.cid = load->cid;
 	if (RelationNeedsWAL(rel))
 		install.scratch = MemoryContextAlloc(GetPerTupleMemoryContext(load->estate), BLCKSZ);
-	CheckForSerializableConflictIn(rel, NULL, InvalidBlockNumber);
 	while (done < slice->pages &&
 		   (load->route == SLUICE_APPEND || install.next < install.nbuffers ||
 			compat_has_free_block(install.bistate)))
@@ -271,6 +270,8 @@ install_pages(SluiceLoad *load, const SluiceSlice *slice, BlockNumber *blocks)
 		write_pages(&install, (char *) slice->arena + done * BLCKSZ, slice->pages - done,
 					blocks + done);
 	Assert(install.next == install.nbuffers);
+	/* Behind the insertion, as the last one of heap_multi_insert(): who reads the table now has seen the rows. */
+	CheckForSerializableConflictIn(rel, NULL, InvalidBlockNumber);
 	if (install.scratch)
 		hand_over_wal();
 	pgstat_count_heap_insert(rel, slice->paged);

@@ -3,6 +3,7 @@
  */
 #include "pgsluice.h"
 
+#include "access/xact.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_language.h"
 #include "catalog/pg_proc.h"
@@ -163,6 +164,8 @@ take_over(PlannedStmt *pstmt, const char *query, ProcessUtilityContext context,
 
 		if (qc)
 			SetQueryCompletion(qc, CMDTAG_COPY, rows);
+		/* As standard_ProcessUtility() does: triggers at the commit see the rows. */
+		CommandCounterIncrement();
 	}
 	if (s.rel)
 		table_close(s.rel, NoLock);

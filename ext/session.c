@@ -25,11 +25,11 @@
 #include "utils/relmapper.h"
 #include "utils/snapmgr.h"
 
-/* The leader was let in before: its workers are not asked again. */
+/* The leader was let in before: its workers are asked for no more than has to be. */
 #ifdef BGWORKER_BYPASS_ROLELOGINCHECK
 #define BYPASS_LOGIN (BGWORKER_BYPASS_ALLOWCONN | BGWORKER_BYPASS_ROLELOGINCHECK)
 #else
-#define BYPASS_LOGIN 0
+#define BYPASS_LOGIN BGWORKER_BYPASS_ALLOWCONN
 #endif
 
 /* 15 and 16 number processes by another name. */
@@ -168,14 +168,15 @@ part(SluiceSession *session, int which)
 bool
 sluice_session_join(SluiceSession *session, int number)
 {
+	if (!BecomeLockGroupMember(session->leader, session->leader_pid))
+		return false;
+	/* As any worker: one of a parallel query has got its user by then, by another function in each major. */
+	BackgroundWorkerInitializeConnectionByOid(session->database, session->authenticated_user,
+											  BYPASS_LOGIN);
 	InitializingParallelWorker = true;
 	ParallelWorkerNumber = number;
 	ParallelLeaderProcNumber = session->leader_number;
-	if (!BecomeLockGroupMember(session->leader, session->leader_pid))
-		return false;
 	SetParallelStartTimestamps(session->transaction_start, session->statement_start);
-	BackgroundWorkerInitializeConnectionByOid(session->database, session->authenticated_user,
-											  BYPASS_LOGIN);
 	SetClientEncoding(GetDatabaseEncoding());
 	StartTransactionCommand();
 	RestoreLibraryState(part(session, LIBRARIES));

@@ -118,7 +118,7 @@ next_message(SluiceSource *src, StringInfo msg)
 		type = pq_getbyte();
 		if (type == 'd')
 			limit = PQ_LARGE_MESSAGE_LIMIT;
-		else if (type != EOF && strchr("cfHS", type) == NULL)
+		else if (type != EOF && (type == '\0' || strchr("cfHS", type) == NULL))
 			ereport(ERROR,
 					(errcode(ERRCODE_PROTOCOL_VIOLATION),
 					 errmsg("unexpected message type 0x%02X during COPY from stdin",
@@ -191,17 +191,25 @@ read_from_client(SluiceSource *src, char *buf, size_t limit)
 	return done;
 }
 
+/* In stock COPY's pieces: fread() returns when it has them, whoever wants the COPY to end. */
 static size_t
 read_from_file(SluiceSource *src, char *buf, size_t limit)
 {
 	FILE	   *file = src->cstate->copy_file;
-	size_t		done = fread(buf, 1, limit, file);
+	size_t		done = 0;
 
-	if (ferror(file))
-		ereport(ERROR,
-				(errcode_for_file_access(),
-				 errmsg("could not read from COPY file: %m")));
-	src->eof = done == 0 || feof(file);
+	while (done < limit && !src->eof)
+	{
+		size_t		len = fread(buf + done, 1, Min(limit - done, RAW_BUF_SIZE), file);
+
+		if (ferror(file))
+			ereport(ERROR,
+					(errcode_for_file_access(),
+					 errmsg("could not read from COPY file: %m")));
+		CHECK_FOR_INTERRUPTS();
+		src->eof = len == 0 || feof(file);
+		done += len;
+	}
 	return done;
 }
 

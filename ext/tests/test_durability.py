@@ -231,8 +231,8 @@ class Replicas(unittest.TestCase):
         self.assertTrue(wait_until(lambda: other.sql(what) == wanted), f"{other.sql(what)} != {wanted}")
 
     def test_standby(self):
-        """Streaming replication; and a base backup that was taken during a load."""
-        primary = Cluster(["wal_level = replica"])
+        """Streaming replication, each page compared with the primary's; and a base backup that was taken during a load."""
+        primary = Cluster(["wal_level = replica", "wal_consistency_checking = 'all'"])
         self.addCleanup(primary.remove)
         primary.sql("CREATE EXTENSION pgsluice;" + TABLE.format(kind="") + "; CREATE INDEX ON t (left(a, 50))")
         path, paged = (primary.file(name, rows(30000, toast)) for name, toast in (("rows.csv", True), ("paged.csv", False)))

@@ -211,7 +211,8 @@ class Fuzz(OnCluster):
 
     def test_protocol(self):
         """Messages that have no place in a COPY, cut off and overlong ones: the connection ends, the server stays."""
-        for wrong in (b"Q\0\0\0\x0dSELECT 1\0", b"d\0\0\0\1", b"d\xff\xff\xff\xff", b"\0\0\0\0\0", b"X\0\0\0\4", b"c\0\0\0\5x", b"d\x7f\0\0\0abc", b"d\0\0"):
+        for wrong in (b"Q\0\0\0\x0dSELECT 1\0", b"d\0\0\0\1", b"d\xff\xff\xff\xff", b"\0\0\0\0\0", b"X\0\0\0\4", b"c\0\0\0\5x", b"d\x7f\0\0\0abc", b"d\0\0",
+                      b"\0\0\0\0\4c\0\0\0\4"):
             client = Client(self.cluster)
             client.run("SET pgsluice.copy = on; TRUNCATE t")
             client.query("COPY t FROM STDIN WITH (FORMAT csv)")

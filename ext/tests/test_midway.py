@@ -115,6 +115,24 @@ class Midway(OnCluster):
         self.assertEqual(self.sql("SELECT count(*), count(DISTINCT id), (SELECT indisvalid FROM pg_index WHERE indexrelid = 'one'::regclass) FROM t"), "31000|31000|t")
         check_heap(self, self.cluster)
 
+    def test_slow_writer(self):
+        """A cancel takes effect with the next piece that comes through a named pipe, as with stock COPY."""
+        piece, pipe = b"seven b\n" * 16384, self.cluster.home / "pipe"
+        os.mkfifo(pipe)
+        pipe.chmod(0o666)
+        process = subprocess.Popen(self.cluster.command(
+            "-c", f"DROP TABLE IF EXISTS t; CREATE TABLE t (a text); SET pgsluice.copy = on; COPY t FROM '{pipe}' WITH (pgsluice 'require', workers 0)"),
+            stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.kill)
+        with open(pipe, "wb", buffering=0) as writer:
+            writer.write(piece)
+            self.assertTrue(wait_until(lambda: self.sql("SELECT pg_cancel_backend(pid) FROM pg_stat_progress_copy") == "t"))
+            try:
+                writer.write(piece)
+            except BrokenPipeError:
+                pass
+            self.assertIn("57014", process.communicate(timeout=180)[1])
+
     def test_killed(self):
         """SIGKILL to a worker or to the leader: the server starts itself anew, and nothing of the load is there."""
         for whom in ("worker", "leader"):

@@ -222,6 +222,21 @@ class Readers(OnCluster):
         self.cluster.sql(f"DROP TABLE IF EXISTS t; {TABLE}")
         return subprocess.Popen(self.cluster.command("-c", f"SET pgsluice.copy = on; {COPY.format(source)}"), stderr=subprocess.PIPE)
 
+    def test_users(self):
+        """They come as the leader's user, also where not everyone may connect."""
+        self.cluster.sql(f"DROP TABLE IF EXISTS t; {TABLE}; CREATE ROLE loader LOGIN; GRANT pg_execute_server_program TO loader;"
+                         "GRANT INSERT ON t TO loader; GRANT USAGE ON SEQUENCE t_id_seq TO loader;"
+                         "REVOKE CONNECT ON DATABASE postgres FROM PUBLIC; GRANT CONNECT ON DATABASE postgres TO loader")
+        self.addCleanup(self.cluster.sql, "GRANT CONNECT ON DATABASE postgres TO PUBLIC; DROP OWNED BY loader; DROP ROLE loader")
+        copy = f"SET pgsluice.copy = on; {COPY.format(endless(self.cluster.file('input', rows(6000))))}"
+        process = subprocess.Popen(self.cluster.command("-c", copy, user="loader"), stderr=subprocess.DEVNULL)
+        users = "SELECT DISTINCT usename FROM pg_stat_activity WHERE backend_type = 'pgsluice worker'"
+        they_came = wait_until(lambda: self.cluster.sql(users) == "loader")
+        self.cluster.sql("SELECT pg_cancel_backend(pid) FROM pg_stat_progress_copy")
+        process.wait()
+        self.assertTrue(they_came, self.cluster.tail())
+        self.assertTrue(wait_until(lambda: not workers(self.cluster)))
+
     def test_workers_end(self):
         """Terminated or cancelled, their rows are the leader's to read."""
         half, go = self.cluster.file("input", rows(6000) * 4), self.cluster.home / "go"

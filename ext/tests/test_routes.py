@@ -169,6 +169,24 @@ class Routes(unittest.TestCase):
         # The unlogged table has come through the shutdown.
         self.assertEqual(self.server.sql("SELECT count(*), sum(a) FROM t"), f"{COUNT}|{sum(range(COUNT))}")
 
+    def test_statistics(self):
+        """What the statistics count of a load, of one that is rolled back, and of TRUNCATE before it."""
+        path = self.server.file("rows.csv", csv())
+        counted = "SELECT n_tup_ins, n_live_tup, n_dead_tup, n_mod_since_analyze, n_ins_since_vacuum FROM pg_stat_user_tables WHERE relname = 't'"
+        for route, table, before, after in (
+            ("append", TABLE, "", ""), ("append", TABLE, "BEGIN;", "ROLLBACK;"), ("append", TABLE, "BEGIN; SAVEPOINT s;", "ROLLBACK TO s; COMMIT;"),
+            ("fresh", UNLOGGED, AGAIN, "COMMIT;"), ("fresh", UNLOGGED, AGAIN, "ROLLBACK;"),
+            ("fresh", UNLOGGED, AGAIN + "SAVEPOINT s; TRUNCATE t;", "ROLLBACK TO s; COMMIT;"),
+        ):
+            found = []
+            for setting in ("off", "on"):
+                taken = self.server.sql(f"DROP TABLE IF EXISTS t; {table} WITH (autovacuum_enabled = off); INSERT INTO t VALUES (1);"
+                                        f"SET pgsluice.copy = {setting}; {before} COPY t FROM '{path}' WITH (FORMAT csv); {after}"
+                                        "SELECT pg_stat_force_next_flush(); SELECT route FROM pgsluice.last_copy")
+                found.append(self.server.sql(counted))
+            self.assertEqual(taken.strip(), route)
+            self.assertEqual(found[0], found[1], f"{table} {before} {after}")
+
     def test_in_a_transaction(self):
         """Rows before and after, savepoints, TRUNCATE again, cursors, the same table twice."""
         for server, table in ((self.server, UNLOGGED), (self.minimal, TABLE), (self.server, TABLE)):
