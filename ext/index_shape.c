@@ -224,11 +224,6 @@ sluice_index_shape(Relation heap, Relation index, bool rank_all,
 {
 	int			natts = IndexRelationGetNumberOfAttributes(index);
 
-#ifdef WORDS_BIGENDIAN
-	return "the machine is big-endian";
-#endif
-	if (BLCKSZ != 8192)
-		return "the server's block size is not 8192";
 	if (index->rd_rel->relam != BTREE_AM_OID)
 		return "the access method is not btree";
 	for (int i = 0; i < natts; i++)

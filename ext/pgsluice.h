@@ -30,6 +30,11 @@
 #include "compat.h"
 #include "ffi/pgsluice_core.h"
 
+/* The tuples and pages that the core makes are those of such a server. */
+#if BLCKSZ != 8192 || SIZEOF_VOID_P != 8 || defined(WORDS_BIGENDIAN)
+#error "pgsluice is built for servers of 64 bits, little-endian, with pages of 8 kB"
+#endif
+
 /* What the last COPY of this session did; shown by pgsluice.last_copy. */
 typedef struct SluiceReport
 {
