@@ -416,6 +416,8 @@ sluice_stock_row(SluiceSource *src, ExprContext *econtext,
 		src->valid = src->start;
 		validate(src);
 	}
+	/* It has counted them again. */
 	cstate->bytes_processed = src->bytes;
+	pgstat_progress_update_param(PROGRESS_COPY_BYTES_PROCESSED, (int64) src->bytes);
 	return found;
 }

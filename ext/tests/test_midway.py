@@ -2,11 +2,13 @@
 
 import os
 import signal
+import struct
 import subprocess
 import unittest
 
 from .cluster import Cluster, Held, OnCluster, Refused, wait_until
 from .test_durability import SUM, TABLE, check_heap, rows
+from .test_fuzz import Client
 from .test_workers import workers
 
 INDEXED = TABLE.format(kind="") + "; CREATE UNIQUE INDEX ON t (id); CREATE INDEX ON t (left(a, 50))"
@@ -132,6 +134,20 @@ class Midway(OnCluster):
             except BrokenPipeError:
                 pass
             self.assertIn("57014", process.communicate(timeout=180)[1])
+
+    def test_progress(self):
+        """Bytes that stock COPY's parser reads once more, the header's among them, are counted once."""
+        data = b"a,b\n" + b"1,x\n" * 100
+        client = Client(self.cluster)
+        client.run("DROP TABLE IF EXISTS t; CREATE TABLE t (a int, b text); SET pgsluice.copy = on")
+        client.query("COPY t FROM STDIN WITH (FORMAT csv, HEADER, pgsluice 'require')")
+        client.until("G")
+        client.socket.sendall(b"d" + struct.pack("!i", len(data) + 4) + data)
+        said = "SELECT bytes_processed FROM pg_stat_progress_copy"
+        self.assertTrue(wait_until(lambda: self.sql(said) == str(len(data))), self.sql(said))
+        client.socket.sendall(b"c\0\0\0\4")
+        self.assertIn("COPY 100", client.until("Z")[1][0])
+        client.close()
 
     def test_killed(self):
         """SIGKILL to a worker or to the leader: the server starts itself anew, and nothing of the load is there."""
