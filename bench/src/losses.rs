@@ -69,7 +69,12 @@ fn by_extension(method: &MethodResult) -> bool {
     method.versions.contains_key("extension:pgsluice")
 }
 
-/// Another's method that is faster than the best of ours on the same rows, of those that promise no
+/// The indexes that a method's table has: with more of them it is other work.
+fn indexes(method: &MethodResult) -> Vec<&String> {
+    method.runs.first().map_or(Vec::new(), |run| run.answer.indexes.keys().collect())
+}
+
+/// Another's method that is faster than the best of ours on the same rows and indexes, of those that promise no
 /// less after a crash.
 fn beaten_by(result: &SuiteResult, theirs: &MethodResult, extension: bool) -> Option<Loss> {
     let same_work = |m: &&MethodResult| {
@@ -77,6 +82,7 @@ fn beaten_by(result: &SuiteResult, theirs: &MethodResult, extension: bool) -> Op
             && is_ok(m)
             && by_extension(m) == extension
             && m.durability.covers(theirs.durability)
+            && indexes(m) == indexes(theirs)
             && m.data == theirs.data
             && m.of_rows == theirs.of_rows
             && m.rows == theirs.rows

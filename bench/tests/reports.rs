@@ -76,14 +76,19 @@ fn a_loss_is_not_hidden_by_another_method_of_ours() {
     extension.versions.insert("extension:pgsluice".to_owned(), "0.1".to_owned());
     votes.methods.extend([unlogged, extension]);
     summary::summarise(&mut votes, false);
-    let lost = |ours: &str, theirs: &str| {
-        let found = losses::find(std::slice::from_ref(&votes));
+    let lost_in = |votes: &SuiteResult, ours: &str, theirs: &str| {
+        let found = losses::find(std::slice::from_ref(votes));
         let of = |l: &&losses::Loss| l.what == "time" && l.theirs.contains(theirs);
         found.iter().filter(of).any(|l| l.ours.contains(&format!("of {ours} <b>")))
     };
+    let lost = |ours: &str, theirs: &str| lost_in(&votes, ours, theirs);
     assert!(lost("ours", "of rival"), "the rival keeps the rows, our fastest does not");
     assert!(!lost("ours", "of unlogged"), "our own unlogged one is faster");
     assert!(lost("extension", "of unlogged") && !lost("extension", "of rival"));
+    let mut keyed = votes.clone();
+    let runs = keyed.methods.iter_mut().filter(|m| m.name == "extension").flat_map(|m| &mut m.runs);
+    runs.for_each(|run| drop(run.answer.indexes.insert("pkey".to_owned(), "amcheck".to_owned())));
+    assert!(!lost_in(&keyed, "extension", "of unlogged"), "with a key it is other work");
 }
 
 #[test]
