@@ -154,6 +154,8 @@ typedef struct SluiceIndexBuild
 	SluiceIndexRanks *ranks[INDEX_MAX_KEYS];	/* of the columns that are ranked */
 	MemoryContext scratch;		/* of values that had to be formed */
 	struct BufFile *file;		/* spilled runs, once there are any */
+	struct FileSet *shared;		/* where the file is to be, for another process to read it */
+	const char *shared_name;
 	uint8	   *buffer;			/* for reading them */
 	const char *unfit;			/* why only the stock build takes the rows, once known */
 	bool		rank_all;		/* it could be done if no column were sorted by its bytes */
@@ -163,6 +165,11 @@ typedef struct SluiceIndexBuild
 	bool		allequalimage;
 	bool		twins;			/* rows with equal keys go to sluice_index_twins */
 	bool		for_copy;		/* which wants to know of the first row that has a key again */
+	int			memory;			/* kB for the rows of a run */
+	int			workers;		/* that may help to read and sort */
+	struct SluiceIndexTeam *team;	/* while there are any */
+	uint64		team_spilled;	/* bytes of theirs */
+	bool		parted;			/* what they had could not be put together */
 } SluiceIndexBuild;
 
 /* index_build.c */
@@ -250,8 +257,30 @@ extern bool sluice_index_scans_pages(Relation heap, IndexInfo *info);
 extern void sluice_index_scan_pages(SluiceIndexBuild *build);
 extern void sluice_index_scan_rows(SluiceIndexBuild *build);
 
+typedef struct SluiceIndexScan SluiceIndexScan;
+
+extern SluiceIndexScan *sluice_index_scan_open(SluiceIndexBuild *build);
+extern void sluice_index_scan_range(SluiceIndexScan *scan, BlockNumber block, BlockNumber end);
+extern void sluice_index_scan_close(SluiceIndexScan *scan);
+
 extern SluiceIndexSource *sluice_index_open_source(Relation heap, IndexInfo *info,
 												   int *natts);
+
+/* index_team.c */
+extern BlockNumber sluice_index_team_scan(SluiceIndexBuild *build, SluiceIndexScan *scan,
+										  BlockNumber blocks);
+extern struct BufFile *sluice_index_team_file(SluiceIndexBuild *build, int worker);
+extern void sluice_index_team_end(SluiceIndexBuild *build);
+
+/* index_spill.c */
+
+/* Bytes of a worker's file are asked for behind this many bits of its number and one. */
+#define SLUICE_INDEX_PLACE_BITS 48
+
+extern void sluice_index_write_run(SluiceIndexBuild *build, const SluiceIndexStep *step);
+extern void sluice_index_read_run(SluiceIndexBuild *build, const SluiceIndexStep *step);
+extern void sluice_index_write_sorted(SluiceIndexBuild *build);
+extern void sluice_index_flush(SluiceIndexBuild *build);
 
 /* index_keep.c */
 typedef struct SluiceIndexKept SluiceIndexKept;

@@ -13,9 +13,6 @@
 #include "storage/buffile.h"
 #include "utils/memutils.h"
 
-/* Most bytes that a step asks for at once. */
-#define READ_BUFFER (64 * 1024)
-
 #define TOO_LONG "a value is compressed or too long"
 
 static void
@@ -104,62 +101,6 @@ sluice_index_checked(SluiceIndexBuild *build, SluiceIndexStatus status)
 	checked(build, status, NULL);
 }
 
-static void
-write_run(SluiceIndexBuild *build, const SluiceIndexStep *step)
-{
-	if (build->file == NULL)
-	{
-		PrepareTempTablespaces();
-		build->file = BufFileCreateTemp(false);
-		build->buffer = palloc(READ_BUFFER);
-	}
-	/* Merges read and write in turns. */
-	if (BufFileSeek(build->file, 0, (off_t) build->spilled, SEEK_SET) != 0)
-		elog(ERROR, "could not seek in a temporary file");
-	BufFileWrite(build->file, unconstify(uint8 *, step->bytes), step->len);
-	build->spilled += step->len;
-}
-
-static void
-read_run(SluiceIndexBuild *build, const SluiceIndexStep *step)
-{
-	size_t		len = step->end - step->start;
-
-	if (build->file == NULL || len > READ_BUFFER)
-		elog(ERROR, "pgsluice: the core asks for what it never wrote");
-	if (BufFileSeek(build->file, 0, (off_t) step->start, SEEK_SET) != 0 ||
-		BufFileRead(build->file, build->buffer, len) != len)
-		ereport(ERROR,
-				(errcode_for_file_access(),
-				 errmsg("could not read a temporary file: %m")));
-	checked(build, pgsluice_index_supply(build->core, build->buffer, len), step);
-}
-
-/* Sorts the rows that fill the memory and writes them to the temporary file. */
-static void
-flush_run(SluiceIndexBuild *build)
-{
-	SluiceIndexStep step = {0};
-
-	if (!sluice_index_rank(build))
-		return;
-	checked(build, pgsluice_index_flush(build->core), &step);
-	for (;;)
-	{
-		CHECK_FOR_INTERRUPTS();
-		switch (checked(build, pgsluice_index_step(build->core, &step), &step))
-		{
-			case SLUICE_INDEX_WRITE:
-				write_run(build, &step);
-				break;
-			case SLUICE_INDEX_ADD:
-				return;
-			default:
-				break;
-		}
-	}
-}
-
 /* Adds a row with values that are to be formed as the index will store them. */
 static SluiceIndexStatus
 add_formed(SluiceIndexBuild *build, uint64 address, bool alive,
@@ -199,7 +140,7 @@ sluice_index_add(SluiceIndexBuild *build, ItemPointer tid, bool alive,
 	switch (status)
 	{
 		case SLUICE_INDEX_FULL:
-			flush_run(build);
+			sluice_index_flush(build);
 			break;
 		case SLUICE_INDEX_UNFIT:
 			build->unfit = TOO_LONG;
@@ -218,7 +159,7 @@ took(SluiceIndexBuild *build, SluiceIndexStatus status, size_t count)
 {
 	build->rows += count;
 	if (checked(build, status, NULL) == SLUICE_INDEX_FULL)
-		flush_run(build);
+		sluice_index_flush(build);
 	else if (status == SLUICE_INDEX_CROWDED)
 		build->unfit = SLUICE_INDEX_TOO_MANY;
 	return status != SLUICE_INDEX_UNFIT;
@@ -287,10 +228,10 @@ sluice_index_write(SluiceIndexBuild *build)
 		switch (status)
 		{
 			case SLUICE_INDEX_WRITE:
-				write_run(build, &step);
+				sluice_index_write_run(build, &step);
 				break;
 			case SLUICE_INDEX_READ:
-				read_run(build, &step);
+				sluice_index_read_run(build, &step);
 				break;
 			case SLUICE_INDEX_PAGES:
 				sluice_index_write_pages(writer, build->core);
@@ -371,6 +312,7 @@ sluice_index_open_core(SluiceIndexBuild *build, bool rank_all, int memory)
 {
 	MemoryContextCallback *callback;
 
+	build->memory = memory;
 	build->allequalimage = _bt_allequalimage(build->index, true);
 	build->core = new_core(build, rank_all, memory);
 	if (build->core == NULL)
@@ -418,6 +360,7 @@ build_sorted(SluiceIndexBuild *build, bool rank_all, int memory)
 		report_scanned(build);
 		sluice_index_write(build);
 	}
+	sluice_index_team_end(build);
 	if (build->file)
 		BufFileClose(build->file);
 	if (build->unfit)
@@ -459,9 +402,12 @@ sluice_index_build(Relation heap, Relation index, IndexInfo *info, const SluiceI
 				   int memory)
 {
 	SluiceIndexReport *report = &sluice_index_report;
-	const bool	for_copy = sluice_index_conflict != NULL;
-	SluiceIndexBuild build = {.heap = heap,.index = index,.info = info,.old = old,.for_copy = for_copy,
-	.twins = sluice_index_twins != NULL};
+	const SluiceIndexBuild fresh = {
+		.heap = heap,.index = index,.info = info,.old = old,
+		.for_copy = sluice_index_conflict != NULL,
+		.twins = sluice_index_twins != NULL,
+	};
+	SluiceIndexBuild build = fresh;
 	IndexBuildResult *result = NULL;
 	const char *reason;
 	instr_time	start;
@@ -470,15 +416,20 @@ sluice_index_build(Relation heap, Relation index, IndexInfo *info, const SluiceI
 	memset(report, 0, sizeof(*report));
 	report->relid = RelationGetRelid(index);
 	report->method = "sorted";
+	build.workers = fresh.for_copy || old ? 0 : info->ii_ParallelWorkers;
 	reason = attempt(&build, false, memory, &result);
+	if (build.parted)
+	{
+		build = fresh;
+		reason = attempt(&build, false, memory, &result);
+	}
 	if (reason && build.rank_all)
 	{
-		build = (SluiceIndexBuild) {.heap = heap,.index = index,.info = info,.old = old,.for_copy = for_copy,
-		.twins = sluice_index_twins != NULL};
+		build = fresh;
 		reason = attempt(&build, true, memory, &result);
 	}
 	report->rows = (uint64) build.rows;
-	report->spilled = build.spilled;
+	report->spilled = build.spilled + build.team_spilled;
 	if (reason)
 		strlcpy(report->reason, reason, sizeof(report->reason));
 	INSTR_TIME_SET_CURRENT(report->total);

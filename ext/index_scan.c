@@ -30,7 +30,7 @@ typedef struct PageRows
 	OffsetNumber offsets[MaxHeapTuplesPerPage];
 } PageRows;
 
-typedef struct PageScan
+struct SluiceIndexScan
 {
 	SluiceIndexBuild *build;
 	TransactionId oldest_xmin;
@@ -41,7 +41,7 @@ typedef struct PageScan
 	BlockNumber odd;			/* first of the blocks left to PostgreSQL */
 	BlockNumber odd_count;
 	PageRows	rows;
-} PageScan;
+};
 
 static void
 add_row(Relation index, ItemPointer tid, Datum *values, bool *isnull,
@@ -85,7 +85,7 @@ sluice_index_scans_pages(Relation heap, IndexInfo *info)
  * buffer is pinned and locked.
  */
 static bool
-is_ordinary(HeapTuple tuple, PageScan *scan, Buffer buffer)
+is_ordinary(HeapTuple tuple, SluiceIndexScan *scan, Buffer buffer)
 {
 	const uint16 settled = HEAP_XMIN_COMMITTED | HEAP_XMAX_INVALID;
 	const uint16 ours = HEAP_XMIN_FROZEN | HEAP_XMAX_INVALID | HEAP_MOVED;
@@ -116,7 +116,7 @@ is_ordinary(HeapTuple tuple, PageScan *scan, Buffer buffer)
 
 /* Copies the page if all tuples on it are ordinary. */
 static bool
-copy_page(PageScan *scan, BlockNumber block, Buffer buffer)
+copy_page(SluiceIndexScan *scan, BlockNumber block, Buffer buffer)
 {
 	Page		page = BufferGetPage(buffer);
 	PageRows   *rows = &scan->rows;
@@ -150,7 +150,7 @@ copy_page(PageScan *scan, BlockNumber block, Buffer buffer)
 
 /* Adds a row of the page that was copied by its values. */
 static void
-add_values(PageScan *scan, BlockNumber block, OffsetNumber offset)
+add_values(SluiceIndexScan *scan, BlockNumber block, OffsetNumber offset)
 {
 	SluiceIndexBuild *build = scan->build;
 	Page		page = (Page) scan->rows.page.data;
@@ -171,7 +171,7 @@ add_values(PageScan *scan, BlockNumber block, OffsetNumber offset)
 
 /* Adds the rows of the page that was copied. */
 static void
-add_page(PageScan *scan, BlockNumber block)
+add_page(SluiceIndexScan *scan, BlockNumber block)
 {
 	SluiceIndexBuild *build = scan->build;
 	PageRows   *rows = &scan->rows;
@@ -187,7 +187,7 @@ add_page(PageScan *scan, BlockNumber block)
 
 /* Lets PostgreSQL read the blocks that were left to it. */
 static void
-scan_odd_blocks(PageScan *scan)
+scan_odd_blocks(SluiceIndexScan *scan)
 {
 	SluiceIndexBuild *build = scan->build;
 
@@ -201,7 +201,7 @@ scan_odd_blocks(PageScan *scan)
 }
 
 static void
-scan_block(PageScan *scan, BlockNumber block)
+scan_block(SluiceIndexScan *scan, BlockNumber block)
 {
 	Buffer		buffer;
 	bool		ordinary;
@@ -262,32 +262,60 @@ sluice_index_open_source(Relation heap, IndexInfo *info, int *natts)
 	return source;
 }
 
-/* Reads the table page by page, or the part of it that the old file does not have. */
-void
-sluice_index_scan_pages(SluiceIndexBuild *build)
+/* Begins to read the table page by page. */
+SluiceIndexScan *
+sluice_index_scan_open(SluiceIndexBuild *build)
 {
-	PageScan   *scan = palloc0(sizeof(PageScan));
-	BlockNumber blocks = RelationGetNumberOfBlocks(build->heap);
+	SluiceIndexScan *scan = palloc0(sizeof(SluiceIndexScan));
 
 	scan->build = build;
 	scan->oldest_xmin = GetOldestNonRemovableTransactionId(build->heap);
 	scan->source = sluice_index_open_source(build->heap, build->info, &scan->natts);
 
 	/* Do not sweep the cache for a table that is large in it, as a scan does not. */
-	if (!RelationUsesLocalBuffers(build->heap) && blocks > NBuffers / 4)
+	if (!RelationUsesLocalBuffers(build->heap) &&
+		RelationGetNumberOfBlocks(build->heap) > NBuffers / 4)
 		scan->strategy = GetAccessStrategy(BAS_BULKREAD);
-
 	pgstat_count_heap_scan(build->heap);
-	pgstat_progress_update_param(PROGRESS_SCAN_BLOCKS_TOTAL, blocks);
-	for (BlockNumber block = build->old ? ItemPointerGetBlockNumber(&build->old->first) : 0; block < blocks && !build->unfit; block++)
+	return scan;
+}
+
+/* Adds the rows of these blocks, up to the one before `end`. */
+void
+sluice_index_scan_range(SluiceIndexScan *scan, BlockNumber block, BlockNumber end)
+{
+	for (; block < end && !scan->build->unfit; block++)
 	{
 		CHECK_FOR_INTERRUPTS();
 		scan_block(scan, block);
 		pgstat_progress_update_param(PROGRESS_SCAN_BLOCKS_DONE, block + 1);
 	}
-	if (!build->unfit)
+	if (!scan->build->unfit)
 		scan_odd_blocks(scan);
+}
+
+void
+sluice_index_scan_close(SluiceIndexScan *scan)
+{
 	if (scan->strategy)
 		FreeAccessStrategy(scan->strategy);
 	pfree(scan);
+}
+
+/*
+ * Reads the table page by page, or the part of it that the old file does not have; with others,
+ * if they may help.
+ */
+void
+sluice_index_scan_pages(SluiceIndexBuild *build)
+{
+	SluiceIndexScan *scan = sluice_index_scan_open(build);
+	BlockNumber blocks = RelationGetNumberOfBlocks(build->heap);
+	BlockNumber first = build->old ? ItemPointerGetBlockNumber(&build->old->first) : 0;
+
+	pgstat_progress_update_param(PROGRESS_SCAN_BLOCKS_TOTAL, blocks);
+	if (build->workers > 0)
+		first = sluice_index_team_scan(build, scan, blocks);
+	sluice_index_scan_range(scan, first, blocks);
+	sluice_index_scan_close(scan);
 }

@@ -212,6 +212,15 @@ typedef struct SluiceIndexStep
 	uint32_t	level;
 } SluiceIndexStep;
 
+typedef struct SluiceIndexSpread
+{
+	uint64_t	rows;
+	uint64_t	prefix[2];
+	uint64_t	place;
+	uint64_t	varying_prefix[2];
+	uint64_t	varying_place;
+} SluiceIndexSpread;
+
 extern SluiceIndex *pgsluice_index_new(const SluiceIndexAttribute *attributes,
 									   size_t count, const SluiceIndexRules *rules);
 extern void pgsluice_index_free(SluiceIndex *build);
@@ -247,5 +256,18 @@ extern SluiceIndexStatus pgsluice_index_supply(SluiceIndex *build, const uint8_t
 											   size_t len);
 extern SluiceIndexStatus pgsluice_index_page(SluiceIndex *build, uint8_t *page,
 											 uint32_t *block);
+extern bool pgsluice_index_spread(const SluiceIndex *build, SluiceIndexSpread *spread);
+extern void pgsluice_index_spread_with(SluiceIndexSpread *spread,
+									   const SluiceIndexSpread *other);
+extern SluiceIndexStatus pgsluice_index_sort_as(SluiceIndex *build,
+												const SluiceIndexSpread *spread,
+												SluiceIndexStep *step);
+extern SluiceIndexStatus pgsluice_index_join(SluiceIndex *build,
+											 const uint8_t *bytes, size_t len);
+extern void pgsluice_index_limit(SluiceIndex *build, size_t bytes);
+extern SluiceIndexStatus pgsluice_index_spill(SluiceIndex *build);
+extern SluiceIndexStatus pgsluice_index_runs(SluiceIndex *build, SluiceIndexStep *step);
+extern SluiceIndexStatus pgsluice_index_adopt(SluiceIndex *build, uint64_t start,
+											  uint64_t end);
 
 #endif							/* PGSLUICE_CORE_H */

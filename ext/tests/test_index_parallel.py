@@ -83,7 +83,7 @@ class Builds(unittest.TestCase):
             self.whole(1)
         self.complete()
 
-    def hunt(self):
+    def hunt(self, load):
         """A load beside a session that ends the first worker it sees; its refusal, or None if no worker was met."""
         hunter = subprocess.Popen(self.cluster.command(
             "-c", "DO $$ DECLARE prey int; BEGIN LOOP PERFORM pg_stat_clear_snapshot();"
@@ -91,7 +91,7 @@ class Builds(unittest.TestCase):
             " IF FOUND THEN PERFORM pg_terminate_backend(prey); RETURN; END IF;"
             " PERFORM pg_sleep(0.001); END LOOP; END $$"))
         try:
-            self.sql(self.load.format(""))
+            self.sql(load)
         except Refused as refused:
             return str(refused)
         finally:
@@ -102,7 +102,7 @@ class Builds(unittest.TestCase):
     def test_a_worker_is_terminated(self):
         """The load fails as a whole, and the next one does not."""
         for _ in range(20):
-            refusal = self.hunt()
+            refusal = self.hunt(self.load.format(""))
             self.tidy()
             if refusal:
                 break
@@ -112,6 +112,21 @@ class Builds(unittest.TestCase):
         self.assertIn("57P01", refusal or "no worker was met")
         self.whole(1)
         self.complete()
+
+    def test_a_worker_of_one_index_is_terminated(self):
+        """The same of workers that read the table for one index."""
+        build = ("SET pgsluice.index_build = on; SET max_parallel_maintenance_workers = 2; BEGIN;"
+                 "ALTER TABLE t SET (parallel_workers = 2); CREATE INDEX other ON t (a);"
+                 "SELECT workers FROM pgsluice.last_index_build; ROLLBACK")
+        self.complete()
+        for _ in range(20):
+            refusal = self.hunt(build)
+            self.tidy()
+            if refusal:
+                break
+        self.assertIn("57P01", refusal or "no worker was met")
+        self.whole(100000)
+        self.assertEqual(self.sql(build), "2")
 
     def test_temporary_files_beyond_their_limit(self):
         """The refusal is the server's own, whoever met it."""

@@ -17,6 +17,7 @@ mod index_page;
 mod memory;
 mod plan;
 mod rank;
+mod team;
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
@@ -24,6 +25,7 @@ pub use form::{Row, Slice, Status};
 pub use index::{IndexAttributeDef, IndexRulesDef, IndexStatus, IndexStepDef};
 pub use index_page::{IndexColumnDef, IndexTupleDef};
 pub use pgsluice_core::sink::Ask as AskDef;
+pub use pgsluice_core::sort::team::Spread as IndexSpreadDef;
 pub use plan::{ColumnDef, DialectDef, EnvDef, LabelDef, Plan};
 pub use rank::IndexValuesDef;
 

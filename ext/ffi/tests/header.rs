@@ -5,7 +5,8 @@ use std::process::Command;
 
 use pgsluice_ffi::{
     AskDef, ColumnDef, DialectDef, EnvDef, IndexAttributeDef, IndexColumnDef, IndexRulesDef,
-    IndexStatus, IndexStepDef, IndexTupleDef, IndexValuesDef, LabelDef, Row, Slice, Status,
+    IndexSpreadDef, IndexStatus, IndexStepDef, IndexTupleDef, IndexValuesDef, LabelDef, Row, Slice,
+    Status,
 };
 
 /// What a C program that includes the header prints for each expression.
@@ -89,6 +90,8 @@ fn index_layout(expected: &mut Vec<(String, usize)>) {
         leaf_free "leaf_free", unique "unique", nulls_not_distinct "nulls_not_distinct",
         first_in_table "first_in_table", tells_twins "tells_twins", deduplicate "deduplicate",
         mixed "mixed");
+    layout!(expected, IndexSpreadDef, "SluiceIndexSpread", rows "rows", prefix "prefix",
+        place "place", varying_prefix "varying_prefix", varying_place "varying_place");
     layout!(expected, IndexStepDef, "SluiceIndexStep", bytes "bytes", len "len", start "start",
         end "end", rows "rows", root "root", level "level");
     for (name, status) in [

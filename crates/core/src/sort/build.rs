@@ -55,13 +55,13 @@ enum Phase {
 /// An index being built.
 #[derive(Debug)]
 pub struct IndexBuild {
-    shape: IndexShape,
+    pub(super) shape: IndexShape,
     /// the index as if its values were in the order of their bytes, while rows wait for their
     /// values' numbers
-    waiting: Option<IndexShape>,
+    pub(super) waiting: Option<IndexShape>,
     memory: usize,
-    collector: Collector,
-    runs: VecDeque<Extent>,
+    pub(super) collector: Collector,
+    pub(super) runs: VecDeque<Extent>,
     /// bytes in the temporary file
     file_end: u64,
     phase: Phase,

@@ -11,6 +11,7 @@ const _: () = assert!(BUFFER >= 2 * (ENTRY + MAX_TUPLE));
 
 /// Where a run lies in the temporary file, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
 pub struct Extent {
     /// first byte
     pub start: u64,

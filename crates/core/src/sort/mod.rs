@@ -24,6 +24,7 @@ pub mod radix;
 pub mod rank;
 pub mod run;
 pub mod shape;
+pub mod team;
 pub mod tuple;
 
 /// Why a build cannot go on.

@@ -149,10 +149,41 @@ impl Packed {
                 .iter()
                 .map(|entry| prefix.pack(entry.prefix()) | place.pack(entry.place.into())),
         );
-        sort_words(&mut words, used);
+        if !words.windows(2).all(|pair| pair[0] <= pair[1]) {
+            sort_words(&mut words, used);
+        }
         let prefix_mask =
             prefix.segments.iter().fold(0, |mask, segment| mask | segment.mask() << segment.to);
         Ok(Some(Self { words, prefix, place, prefix_mask }))
+    }
+
+    /// The words, in order.
+    #[must_use]
+    pub fn words(&self) -> &[u64] {
+        &self.words
+    }
+
+    /// Merges with words that are in order and have the same layout.
+    ///
+    /// # Errors
+    ///
+    /// No memory; nothing has changed.
+    pub fn merge(&mut self, others: &[u64]) -> Result<(), Failure> {
+        let own = &self.words;
+        let mut merged = Vec::new();
+        merged.try_reserve_exact(own.len() + others.len())?;
+        let (mut left, mut right) = (0, 0);
+        // Which comes first is as good as random: no branch that would be guessed wrong.
+        while left < own.len() && right < others.len() {
+            let first = own[left] <= others[right];
+            merged.push(if first { own[left] } else { others[right] });
+            left += usize::from(first);
+            right += usize::from(!first);
+        }
+        merged.extend_from_slice(&own[left..]);
+        merged.extend_from_slice(&others[right..]);
+        self.words = merged;
+        Ok(())
     }
 
     /// The entry with this index. `last` remembers its prefix: many have that of the one before.

@@ -164,19 +164,20 @@ pub enum PageAdded {
 /// Rows of one run, in memory.
 #[derive(Debug, Default)]
 pub struct Collector {
-    entries: Vec<Entry>,
+    /// none where they are packed and others have been added to them
+    pub(super) entries: Vec<Entry>,
     /// index tuples of the rows that are not whole in their entry, `t_tid` set
-    arena: Vec<u8>,
+    pub(super) arena: Vec<u8>,
     /// bits in which prefixes, and places, differ
-    varying_prefix: u128,
-    varying_place: u64,
-    sorted: Sorted,
-    limit: usize,
+    pub(super) varying_prefix: u128,
+    pub(super) varying_place: u64,
+    pub(super) sorted: Sorted,
+    pub(super) limit: usize,
 }
 
 /// Where the rows of a sorted run are.
 #[derive(Debug, Default)]
-enum Sorted {
+pub(super) enum Sorted {
     /// the entries are in order
     #[default]
     Entries,
@@ -261,13 +262,16 @@ impl Collector {
     /// How many rows are in.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.entries.len()
+        match &self.sorted {
+            Sorted::Packed(packed) => packed.words().len(),
+            _ => self.entries.len(),
+        }
     }
 
     /// Whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.len() == 0
     }
 
     /// Puts the rows in order.
@@ -276,6 +280,9 @@ impl Collector {
     ///
     /// No memory.
     pub fn sort(&mut self, shape: &IndexShape) -> Result<(), Failure> {
+        if let Sorted::Packed(_) = self.sorted {
+            return Ok(());
+        }
         if shape.ranked() > 0 {
             self.rank(shape);
         }
@@ -327,9 +334,10 @@ impl Collector {
         // Where groups are sorted instead, entries of one value are neighbours as they are.
         if let Sorted::Packed(packed) = std::mem::take(&mut self.sorted) {
             let mut last = Unpacked::default();
-            for (index, entry) in self.entries.iter_mut().enumerate() {
-                *entry = packed.entry(index, &mut last);
-            }
+            self.entries.clear();
+            self.entries.try_reserve_exact(packed.words().len())?;
+            self.entries
+                .extend((0..packed.words().len()).map(|index| packed.entry(index, &mut last)));
         }
         let mut last = None;
         for entry in &mut self.entries {
@@ -372,7 +380,7 @@ impl Collector {
             Sorted::Grouped(grouped) => grouped.find(from),
             _ => 0,
         };
-        Rows { collector: self, at: from, group, unpacked: Unpacked::default() }
+        Rows { collector: self, at: from, end: self.len(), group, unpacked: Unpacked::default() }
     }
 
     /// Empties the collector and keeps its memory for the next run.
@@ -395,6 +403,7 @@ impl Collector {
 pub struct Rows<'a> {
     collector: &'a Collector,
     at: usize,
+    end: usize,
     group: usize,
     unpacked: Unpacked,
 }
@@ -405,7 +414,7 @@ impl<'a> Iterator for Rows<'a> {
     #[inline]
     fn next(&mut self) -> Option<Row<'a>> {
         let entries = &self.collector.entries;
-        if self.at >= entries.len() {
+        if self.at >= self.end {
             return None;
         }
         let entry = match &self.collector.sorted {

@@ -1,0 +1,158 @@
+//! Rows of one index that several processes have collected, for C.
+
+use crate::index::{guarded, IndexStatus, IndexStepDef};
+use crate::plan::slice;
+use pgsluice_core::sort::build::IndexBuild;
+use pgsluice_core::sort::merge::Extent;
+use pgsluice_core::sort::run::Entry;
+use pgsluice_core::sort::team::{Handed, Spread};
+use pgsluice_core::sort::Failure;
+
+/// Adds the rows of this build to those that `spread` speaks of. `false`: they cannot be handed
+/// over.
+///
+/// # Safety
+///
+/// `build` is live and not used by another call; `spread` is valid.
+#[no_mangle]
+pub unsafe extern "C" fn pgsluice_index_spread(
+    build: *const IndexBuild,
+    spread: *mut Spread,
+) -> bool {
+    // SAFETY: the caller's duty.
+    let (build, spread) = unsafe { (&*build, &mut *spread) };
+    let Some(own) = build.spread() else { return false };
+    *spread = spread.with(own);
+    true
+}
+
+/// Adds what one spread says to another one.
+///
+/// # Safety
+///
+/// Both are valid.
+#[no_mangle]
+pub unsafe extern "C" fn pgsluice_index_spread_with(spread: *mut Spread, other: *const Spread) {
+    // SAFETY: the caller's duty.
+    let (spread, other) = unsafe { (&mut *spread, &*other) };
+    *spread = spread.with(*other);
+}
+
+/// Sorts the rows in the layout of all, if there is one; then or else, points `step.bytes` to what
+/// is to be handed over. It lives until the next call.
+///
+/// # Safety
+///
+/// `build` is live and not used by another call; `spread` and `step` are valid.
+#[no_mangle]
+pub unsafe extern "C" fn pgsluice_index_sort_as(
+    build: *mut IndexBuild,
+    spread: *const Spread,
+    step: *mut IndexStepDef,
+) -> IndexStatus {
+    guarded(|| {
+        // SAFETY: the caller's duty.
+        let (build, spread, step) = unsafe { (&mut *build, &*spread, &mut *step) };
+        build.sort_as(spread)?;
+        (step.bytes, step.len) = match build.handed() {
+            Handed::Words(words) => (words.as_ptr().cast(), size_of_val(words)),
+            Handed::Entries(entries) => (entries.as_ptr().cast(), size_of_val(entries)),
+        };
+        Ok(IndexStatus::Go)
+    })
+}
+
+/// Adds what another build of the same spread has handed over.
+///
+/// # Safety
+///
+/// `build` is live and not used by another call; `bytes` is valid for `len` bytes.
+#[no_mangle]
+pub unsafe extern "C" fn pgsluice_index_join(
+    build: *mut IndexBuild,
+    bytes: *const u8,
+    len: usize,
+) -> IndexStatus {
+    guarded(|| {
+        // SAFETY: the caller's duty.
+        let build = unsafe { &mut *build };
+        let (size, align) = match build.handed() {
+            Handed::Words(_) => (size_of::<u64>(), align_of::<u64>()),
+            Handed::Entries(_) => (size_of::<Entry>(), align_of::<Entry>()),
+        };
+        if len % size != 0 || bytes as usize % align != 0 {
+            return Err(Failure::Corrupt);
+        }
+        // SAFETY: `len` bytes, as many as that many items have, at their alignment; any bytes are
+        // words, and an entry is three of them.
+        let handed = unsafe {
+            match build.handed() {
+                Handed::Words(_) => Handed::Words(slice(bytes.cast(), len / size)),
+                Handed::Entries(_) => Handed::Entries(slice(bytes.cast(), len / size)),
+            }
+        };
+        build.join(handed)?;
+        Ok(IndexStatus::Go)
+    })
+}
+
+/// Lets the rows take at most so many bytes from now on.
+///
+/// # Safety
+///
+/// `build` is live and not used by another call.
+#[no_mangle]
+pub unsafe extern "C" fn pgsluice_index_limit(build: *mut IndexBuild, bytes: usize) {
+    // SAFETY: the caller's duty.
+    unsafe { &mut *build }.limit(bytes);
+}
+
+/// Sorts the rows that are there to be spilled: the next steps write them.
+/// [`IndexStatus::Done`]: there are none.
+///
+/// # Safety
+///
+/// `build` is live and not used by another call.
+#[no_mangle]
+pub unsafe extern "C" fn pgsluice_index_spill(build: *mut IndexBuild) -> IndexStatus {
+    // SAFETY: the caller's duty.
+    guarded(|| match unsafe { &mut *build }.spill()? {
+        true => Ok(IndexStatus::Go),
+        false => Ok(IndexStatus::Done),
+    })
+}
+
+/// Points `step.bytes` to where the runs are in the temporary file, two words for each: its first
+/// byte and the one after its last. They live until the next call.
+///
+/// # Safety
+///
+/// `build` is live and not used by another call; `step` is valid.
+#[no_mangle]
+pub unsafe extern "C" fn pgsluice_index_runs(
+    build: *mut IndexBuild,
+    step: *mut IndexStepDef,
+) -> IndexStatus {
+    guarded(|| {
+        // SAFETY: the caller's duty.
+        let (build, step) = unsafe { (&mut *build, &mut *step) };
+        let runs = build.runs();
+        (step.bytes, step.len) = (runs.as_ptr().cast(), size_of_val(runs));
+        Ok(IndexStatus::Go)
+    })
+}
+
+/// Takes a run of another build, whose bytes are supplied for these places.
+///
+/// # Safety
+///
+/// `build` is live and not used by another call.
+#[no_mangle]
+pub unsafe extern "C" fn pgsluice_index_adopt(
+    build: *mut IndexBuild,
+    start: u64,
+    end: u64,
+) -> IndexStatus {
+    // SAFETY: the caller's duty.
+    guarded(|| unsafe { &mut *build }.adopt(Extent { start, end }).map(|()| IndexStatus::Go))
+}

@@ -1,0 +1,134 @@
+"""Index builds by several processes: pages as the stock build's, rows of every kind, and what is not put together."""
+
+import unittest
+
+from .cluster import Held, OnCluster, Refused, wait_until
+from .twins import SORTED, STOCK, compare, refusal
+
+WORKERS = "SELECT workers FROM pgsluice.last_index_build"
+LEFT = ("SELECT (SELECT count(*) FROM pg_ls_tmpdir()) + "
+        "(SELECT count(*) FROM pg_stat_activity WHERE backend_type ~ 'parallel|pgsluice')")
+
+
+class Team(OnCluster):
+    """Tables that the leader and two workers read."""
+
+    settings = ["max_worker_processes = 8", "max_parallel_maintenance_workers = 2", "max_parallel_workers = 8"]
+
+    def table(self, columns, rows, count=60000, values=5000):
+        """A table t of `count` random rows; `rows` are expressions of i and n."""
+        self.sql(
+            f"DROP TABLE IF EXISTS t; CREATE TABLE t ({columns}) WITH (parallel_workers = 2, autovacuum_enabled = off);"
+            f"SELECT setseed(0.5); INSERT INTO t SELECT {rows} FROM (SELECT (random() * {values})::int AS i, n "
+            f"FROM generate_series(1, {count}) n OFFSET 0) _"
+        )
+
+    def built(self, definition, workers, settings=""):
+        """Both ways give the same pages; so many workers helped."""
+        compare(self, self.cluster, definition, settings)
+        head, tail = definition.split(" ON ", 1)
+        helped = self.sql(f"{SORTED}{settings} DROP INDEX sorted; CREATE {head} sorted ON {tail}; {WORKERS}")
+        self.assertEqual(helped, str(workers), definition)
+
+    def test_words(self):
+        """Entries that differ in few bits: all are sorted as words of one layout."""
+        self.table("a int, b text, c timestamp, d smallint",
+                   "n, CASE WHEN i % 9 > 0 THEN 't3_' || i END, timestamp '2024-01-01' + i * interval '1 s', i % 30")
+        for columns in ('b COLLATE "C"', 'b COLLATE "C" DESC NULLS LAST', "c", "d, a", "d DESC"):
+            with self.subTest(columns=columns):
+                self.built(f"INDEX ON t ({columns})", 2)
+        self.built("UNIQUE INDEX ON t (a)", 2)
+        self.built("INDEX ON t (d) WITH (deduplicate_items = off, fillfactor = 50)", 2)
+
+    def test_entries(self):
+        """Entries that do not fit into words; groups of them are still found."""
+        self.table("a bigint, b float8, c text",
+                   "(i - 2500)::bigint * 3000000000000037, i / 7.0e9, md5((n / 50)::text)::varchar(14)")
+        for columns in ("a", "b DESC", 'c COLLATE "C"'):
+            with self.subTest(columns=columns):
+                self.built(f"INDEX ON t ({columns})", 2)
+
+    def test_values_that_are_ranked(self):
+        """Text under a language's collation is put together before its values are ranked."""
+        if self.sql("SELECT count(*) FROM pg_collation WHERE collname = 'en-US-x-icu'") != "1":
+            self.skipTest("this server was built without ICU")
+        self.table('a text COLLATE "en-US-x-icu"', "(array['a', 'A', 'ä', 'z', ''])[i % 5 + 1] || i % 900")
+        self.built("INDEX ON t (a)", 2)
+        self.built("INDEX ON t (a DESC)", 2)
+        self.built("INDEX ON t (a)", 0, "SET maintenance_work_mem = '2MB';")
+        # What a part has cannot be handed over: it begins anew.
+        self.sql("UPDATE t SET a = repeat('long', 9) WHERE ctid = (SELECT max(ctid) FROM t)")
+        self.built("INDEX ON t (a)", 0)
+
+    def test_dead_and_updated_rows(self):
+        """Pages that are left to the server, in every part."""
+        self.table("a int, b text", "i, 'b' || n")
+        self.sql("DELETE FROM t WHERE a % 70 = 0; UPDATE t SET b = 'c' || b WHERE a % 90 = 0")
+        old = Held(self.cluster)
+        old.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class")
+        self.sql("DELETE FROM t WHERE a % 71 = 0; UPDATE t SET a = -a WHERE a % 91 = 0")
+        self.built("INDEX ON t (a)", 2)
+        checked = "SELECT indcheckxmin FROM pg_index WHERE indexrelid::regclass::text IN ('stock', 'sorted') GROUP BY 1"
+        self.assertEqual(self.sql(checked), "t")
+        old.end("COMMIT")
+        self.built('INDEX ON t (b COLLATE "C")', 2)
+
+    def test_runs(self):
+        """Rows that are long, or do not fit into memory, are spilled by all and merged by the leader."""
+        self.table("a int, b text, c uuid", "i, CASE WHEN n < 50000 THEN 'b' || i ELSE repeat('long', 9) || i END, md5(n::text)::uuid")
+        for columns in ('b COLLATE "C"', "c", "b DESC, a", "a) INCLUDE (c"):
+            with self.subTest(columns=columns):
+                self.built(f"INDEX ON t ({columns})", 2)
+        spilled = "SELECT spilled_bytes > 1000000 FROM pgsluice.last_index_build"
+        self.built("INDEX ON t (a)", 2, "SET maintenance_work_mem = '1MB';")
+        self.built("UNIQUE INDEX ON t (c)", 2, "SET maintenance_work_mem = '1MB';")
+        self.assertEqual(self.sql(f"{SORTED}SET maintenance_work_mem = '1MB'; DROP INDEX sorted; CREATE INDEX ON t (c); {spilled}"), "t")
+
+    def test_what_one_process_does(self):
+        """Where values have to be ranked at once, or no worker comes, or there is nothing to share out."""
+        self.table("a int, b numeric", "i, i")
+        self.built("INDEX ON t (b)", 0)
+        self.built("INDEX ON t (a)", 0, "SET max_parallel_workers = 0;")
+        self.built("INDEX ON t (a)", 1, "SET max_parallel_maintenance_workers = 1;")
+        self.table("a int", "i", count=100)
+        self.built("INDEX ON t (a)", 0)
+
+    def test_a_key_that_is_there_twice(self):
+        """The refusal is the stock build's, whoever has read the rows."""
+        self.table("a int, b text", "n, 'b' || n")
+        self.sql("UPDATE t SET a = 59000 WHERE a = 30")
+        for definition in ("CREATE UNIQUE INDEX u ON t (a)", "ALTER TABLE t ADD CONSTRAINT u PRIMARY KEY (a)"):
+            stock = refusal(self.cluster, STOCK + definition)
+            self.assertIsNotNone(stock)
+            self.assertEqual(stock, refusal(self.cluster, SORTED + definition))
+
+    def test_of_this_transaction(self):
+        """Rows and tables that nobody else sees yet, and a REINDEX."""
+        made = self.sql(
+            f"{SORTED} BEGIN; DROP TABLE IF EXISTS t; CREATE TABLE t (a int) WITH (parallel_workers = 2);"
+            "INSERT INTO t SELECT n % 5000 FROM generate_series(1, 90000) n; SAVEPOINT s; DELETE FROM t WHERE a % 50 = 0;"
+            f"CREATE INDEX i ON t (a); {WORKERS}; ROLLBACK TO s; CREATE INDEX i ON t (a); {WORKERS}; COMMIT;"
+            f"REINDEX INDEX i; {WORKERS}; SET enable_seqscan = off; SELECT count(*) FROM t WHERE a = 50")
+        self.assertEqual(made.splitlines(), ["2", "2", "2", "18"])
+
+    def test_cut_short(self):
+        """A build that is cancelled, or has no room, leaves nothing; the next one succeeds."""
+        self.table("a int, b text", "i, 'b' || n", count=200000)
+        refused = refusal(self.cluster, f"{SORTED}SET temp_file_limit = '100kB'; CREATE INDEX i ON t (a)")
+        self.assertIn("temporary file size exceeds", refused)
+        cancelled, timeout = 0, 64
+        # Until it is too short even for the first of its steps.
+        while timeout:
+            try:
+                self.sql(f"{SORTED}SET statement_timeout = {timeout}; BEGIN; CREATE INDEX i ON t (a); ROLLBACK")
+            except Refused as cut:
+                self.assertIn("57014", str(cut))
+                cancelled += 1
+            self.assertTrue(wait_until(lambda: self.sql(LEFT) == "0"), "files or workers are left")
+            timeout //= 2
+        self.assertTrue(cancelled)
+        self.built("INDEX ON t (a)", 2)
+
+
+if __name__ == "__main__":
+    unittest.main()
