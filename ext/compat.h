@@ -23,27 +23,23 @@
 #define rd_firstRelfilelocatorSubid rd_firstRelfilenodeSubid
 #endif
 
-/* 16 moved the permissions out of the range table. */
+/* Where the rights are that a statement needs on a relation: 16 moved them out of the range table. */
+#if PG_VERSION_NUM >= 160000
+#define compat_rights(nsitem) ((nsitem)->p_perminfo)
+#else
+#define compat_rights(nsitem) ((nsitem)->p_rte)
+#endif
+
 static inline void
 compat_add_inserted_column(ParseNamespaceItem *nsitem, int column)
 {
-#if PG_VERSION_NUM >= 160000
-	nsitem->p_perminfo->insertedCols =
-		bms_add_member(nsitem->p_perminfo->insertedCols, column);
-#else
-	nsitem->p_rte->insertedCols =
-		bms_add_member(nsitem->p_rte->insertedCols, column);
-#endif
+	compat_rights(nsitem)->insertedCols = bms_add_member(compat_rights(nsitem)->insertedCols, column);
 }
 
 static inline void
 compat_require_insert(ParseNamespaceItem *nsitem)
 {
-#if PG_VERSION_NUM >= 160000
-	nsitem->p_perminfo->requiredPerms = ACL_INSERT;
-#else
-	nsitem->p_rte->requiredPerms = ACL_INSERT;
-#endif
+	compat_rights(nsitem)->requiredPerms = ACL_INSERT;
 }
 
 /* UPDATE of all columns. */
@@ -52,44 +48,33 @@ compat_require_update(ParseNamespaceItem *nsitem, TupleDesc desc)
 {
 	for (int i = 0; i < desc->natts; i++)
 	{
-		int			column = i + 1 - FirstLowInvalidHeapAttributeNumber;
-
-		if (TupleDescAttr(desc, i)->attisdropped)
-			continue;
-#if PG_VERSION_NUM >= 160000
-		nsitem->p_perminfo->updatedCols = bms_add_member(nsitem->p_perminfo->updatedCols, column);
-#else
-		nsitem->p_rte->updatedCols = bms_add_member(nsitem->p_rte->updatedCols, column);
-#endif
+		if (!TupleDescAttr(desc, i)->attisdropped)
+			compat_rights(nsitem)->updatedCols =
+				bms_add_member(compat_rights(nsitem)->updatedCols,
+							   i + 1 - FirstLowInvalidHeapAttributeNumber);
 	}
-#if PG_VERSION_NUM >= 160000
-	nsitem->p_perminfo->requiredPerms |= ACL_UPDATE;
-#else
-	nsitem->p_rte->requiredPerms |= ACL_UPDATE;
-#endif
+	compat_rights(nsitem)->requiredPerms |= ACL_UPDATE;
 }
 
 static inline void
 compat_require_select(ParseNamespaceItem *nsitem, Bitmapset *columns)
 {
-#if PG_VERSION_NUM >= 160000
-	nsitem->p_perminfo->requiredPerms |= ACL_SELECT;
-	nsitem->p_perminfo->selectedCols = bms_add_members(nsitem->p_perminfo->selectedCols, columns);
-#else
-	nsitem->p_rte->requiredPerms |= ACL_SELECT;
-	nsitem->p_rte->selectedCols = bms_add_members(nsitem->p_rte->selectedCols, columns);
-#endif
+	compat_rights(nsitem)->requiredPerms |= ACL_SELECT;
+	compat_rights(nsitem)->selectedCols = bms_add_members(compat_rights(nsitem)->selectedCols, columns);
 }
 
-static inline void
-compat_check_permissions(ParseState *pstate)
-{
+/* The server's check of them, and the hook that it calls then, as they are called and declared. */
 #if PG_VERSION_NUM >= 160000
-	ExecCheckPermissions(pstate->p_rtable, pstate->p_rteperminfos, true);
+#define compat_check_permissions(pstate) ExecCheckPermissions((pstate)->p_rtable, (pstate)->p_rteperminfos, true)
+#define compat_call_permissions_hook(pstate) ExecutorCheckPerms_hook((pstate)->p_rtable, (pstate)->p_rteperminfos, true)
+#define COMPAT_PERMISSIONS_HOOK_ARGS List *tables, List *permissions, bool refuse
+#define compat_may_execute(function) (object_aclcheck(ProcedureRelationId, function, GetUserId(), ACL_EXECUTE) == ACLCHECK_OK)
 #else
-	ExecCheckRTPerms(pstate->p_rtable, true);
+#define compat_check_permissions(pstate) ExecCheckRTPerms((pstate)->p_rtable, true)
+#define compat_call_permissions_hook(pstate) ExecutorCheckPerms_hook((pstate)->p_rtable, true)
+#define COMPAT_PERMISSIONS_HOOK_ARGS List *tables, bool refuse
+#define compat_may_execute(function) (pg_proc_aclcheck(function, GetUserId(), ACL_EXECUTE) == ACLCHECK_OK)
 #endif
-}
 
 static inline void
 compat_init_range_table(EState *estate, CopyFromState cstate)
@@ -362,6 +347,13 @@ compat_set_new_file(Relation rel, char persistence)
 #else
 #define compat_bt_getstackbuf(index, heap, stack, child) _bt_getstackbuf(index, stack, child)
 #define compat_bt_allocbuf(index, heap) _bt_getbuf(index, P_NEW, BT_WRITE)
+#endif
+
+/* Since 17, an access method may keep something, a pin among it, from one entry to the next. */
+#if PG_VERSION_NUM >= 170000
+#define compat_index_cleanup(index, info) index_insert_cleanup(index, info)
+#else
+#define compat_index_cleanup(index, info) ((void) (info))
 #endif
 
 /* Finds the ascending order of an index's column; 18 asks in another way. */

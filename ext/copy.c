@@ -191,6 +191,8 @@ sluice_copy(SluiceStatement *s)
 	sluice_report.route = "insert";
 	INSTR_TIME_SET_CURRENT(before);
 
+	if (ExecutorCheckPerms_hook)
+		compat_call_permissions_hook(s->pstate);
 	load = palloc0(sizeof(SluiceLoad));
 	load->cstate = BeginCopyFrom(s->pstate, s->rel, s->where, s->stmt->filename,
 								 s->stmt->is_program, NULL, s->stmt->attlist,

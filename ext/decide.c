@@ -259,8 +259,30 @@ lock_exclusively(RangeVar *relation)
 }
 
 /*
+ * What the server says of the rights. Other libraries are asked when the work begins:
+ * one that was loaded before has not seen the statement by now, and an auditor's hook
+ * looks up which statement the question is of.
+ */
+static void
+check_permissions(ParseState *pstate)
+{
+	ExecutorCheckPerms_hook_type hook = ExecutorCheckPerms_hook;
+
+	ExecutorCheckPerms_hook = NULL;
+	PG_TRY();
+	{
+		compat_check_permissions(pstate);
+	}
+	PG_FINALLY();
+	{
+		ExecutorCheckPerms_hook = hook;
+	}
+	PG_END_TRY();
+}
+
+/*
  * Opens and locks the relation. Returns why stock COPY has to do it, or NULL
- * with everything checked that DoCopy checks.
+ * with everything checked that DoCopy checks, but for other libraries' say.
  */
 const char *
 sluice_why_not(SluiceStatement *s)
@@ -297,6 +319,6 @@ sluice_why_not(SluiceStatement *s)
 		if (s->options.on_duplicate == SLUICE_DUPLICATE_REPLACE)
 			compat_require_update(nsitem, RelationGetDescr(s->rel));
 	}
-	compat_check_permissions(s->pstate);
+	check_permissions(s->pstate);
 	return sluice_default_why_not(s->rel, s->attnums, has_option(s->stmt->options, "default"));
 }

@@ -207,7 +207,8 @@ sluice_plan_default(CopyFromState cstate, Form_pg_attribute att, SluiceColumn *c
 	column->source = SLUICE_FROM_NULL;
 	if (state == NULL)
 		return;
-	if (!OidIsValid(args->serial.sequence) && is_nextval((Node *) state->expr, &serial) &&
+	/* One before it may draw from the same sequence, and draws first. */
+	if (!OidIsValid(args->serial.sequence) && args->volatiles == NIL && is_nextval((Node *) state->expr, &serial) &&
 		(att->attlen == 2 || att->attlen == 4 || att->attlen == 8))
 	{
 		args->serial = serial;

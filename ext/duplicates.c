@@ -43,6 +43,9 @@ sluice_duplicates_arbiter(const SluiceStatement *s)
 						(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 						 errmsg("COPY option \"on_duplicate\" needs an index that is unique, valid and not deferrable: \"%s\"",
 								RelationGetRelationName(index))));
+			/* The row that is there may have another key, and there may be several. */
+			if (form->indisexclusion && s->options.on_duplicate == SLUICE_DUPLICATE_REPLACE)
+				sluice_refuse_combination("on_duplicate", "'replace' and a key WITHOUT OVERLAPS");
 		}
 		index_close(index, NoLock);
 	}
@@ -121,7 +124,7 @@ find_arbiter(const SluiceDuplicates *duplicates, ResultRelInfo *rri)
 		IndexInfo  *info = rri->ri_IndexRelationInfo[i];
 
 		/* Indexes of partitions were opened without this. */
-		if (info->ii_Unique && info->ii_UniqueProcs == NULL)
+		if (info->ii_Unique && info->ii_UniqueProcs == NULL && !index->rd_index->indisexclusion)
 			BuildSpeculativeIndexInfo(index, info);
 		if (RelationGetRelid(index) == duplicates->arbiter ||
 			(index->rd_rel->relispartition &&
@@ -227,13 +230,28 @@ sluice_duplicates_keep(const SluiceDuplicates *duplicates, ResultRelInfo *rri, E
 	sluice_kept_add(duplicates->kept, values, isnull);
 }
 
+/* Writes the row over the one that is there. False: a BEFORE ROW trigger is against it. */
+static bool
+replace(SluiceBatch *batch, TupleTableSlot *existing, TupleTableSlot *slot)
+{
+	EPQState	epq;
+
+	ItemPointerSetInvalid(&slot->tts_tid);
+	/* So that triggers are shown rows of this COPY too. */
+	batch->estate->es_output_cid = GetCurrentCommandId(true);
+	compat_init_epq(&epq, batch->estate);
+	ExecSimpleRelationUpdate(batch->rri, batch->estate, &epq, existing, slot);
+	EvalPlanQualEnd(&epq);
+	return ItemPointerIsValid(&slot->tts_tid);
+}
+
 /* The row is a duplicate of the one at `tid`. False: it has to be tried again. */
 static bool
 settle(SluiceDuplicates *duplicates, SluiceBatch *batch, Relation arbiter,
 	   TupleTableSlot *slot, uint64 line, ItemPointer tid, TupleTableSlot *existing)
 {
 	ResultRelInfo *rri = batch->rri;
-	EPQState	epq;
+	bool		replaced;
 
 	if (duplicates->mode == SLUICE_DUPLICATE_SKIP)
 	{
@@ -249,12 +267,14 @@ settle(SluiceDuplicates *duplicates, SluiceBatch *batch, Relation arbiter,
 	if (TTS_EMPTY(existing) &&
 		!table_tuple_fetch_row_version(rri->ri_RelationDesc, tid, SnapshotAny, existing))
 		elog(ERROR, "failed to fetch conflicting tuple for COPY");
+	replaced = replace(batch, existing, slot);
 	if (duplicates->kept)
-		sluice_duplicates_keep(duplicates, rri, batch->estate, arbiter, existing, line);
-	compat_init_epq(&epq, batch->estate);
-	ExecSimpleRelationUpdate(rri, batch->estate, &epq, existing, slot);
-	EvalPlanQualEnd(&epq);
-	duplicates->replaced++;
+		sluice_duplicates_keep(duplicates, rri, batch->estate, arbiter,
+							   replaced ? existing : slot, line);
+	if (replaced)
+		duplicates->replaced++;
+	else
+		duplicates->skipped++;
 	return true;
 }
 

@@ -12,7 +12,6 @@
 #include "catalog/objectaccess.h"
 #include "catalog/pg_am_d.h"
 #include "catalog/pg_class.h"
-#include "funcapi.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "tcop/utility.h"
@@ -194,12 +193,11 @@ Datum
 pgsluice_last_index_build(PG_FUNCTION_ARGS)
 {
 	const SluiceIndexReport *r = &sluice_index_report;
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	bool		sorted = r->valid && strcmp(r->method, "sorted") == 0;
 	Datum		values[10];
 	bool		nulls[10] = {0};
+	ReturnSetInfo *rsinfo = sluice_begin_rows(fcinfo, lengthof(values));
 
-	InitMaterializedSRF(fcinfo, 0);
 	if (!r->valid)
 		return (Datum) 0;
 	values[0] = ObjectIdGetDatum(r->relid);

@@ -143,6 +143,7 @@ defer(SluiceIndexLoad *load)
 					sluice_index_take(index, SLUICE_INDEX_ROWS, "another index that checks waits");
 			}
 			/* The lock was ExecOpenIndices'. */
+			compat_index_cleanup(index, rri->ri_IndexRelationInfo[i]);
 			index_close(index, RowExclusiveLock);
 			continue;
 		}

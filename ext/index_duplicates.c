@@ -54,14 +54,19 @@ always_fits(Relation heap, Relation index)
 	return true;
 }
 
-/* Whether something would be told of a row that loses, or that is replaced. */
+/*
+ * Whether something would be told of a row that loses, or that is replaced; or would
+ * look at the table while its other indexes are not there.
+ */
 static bool
-is_watched(const ResultRelInfo *rri, bool replace)
+is_watched(const ResultRelInfo *rri, const SluiceDuplicates *duplicates)
 {
 	const TriggerDesc *triggers = rri->ri_TrigDesc;
+	bool		replace = duplicates->mode == SLUICE_DUPLICATE_REPLACE;
 
 	/* Elsewhere each row of the log is put in when its turn comes. */
-	if (RelationIsLogicallyLogged(rri->ri_RelationDesc))
+	if (RelationIsLogicallyLogged(rri->ri_RelationDesc) ||
+		(duplicates->kept && sluice_kept_runs_code(duplicates->kept)))
 		return true;
 	return triggers != NULL &&
 		(triggers->trig_insert_after_row || triggers->trig_insert_new_table ||
@@ -77,8 +82,7 @@ sluice_index_load_duplicates(SluiceIndexLoad *load, SluiceDuplicates *duplicates
 {
 	ResultRelInfo *rri = load->rri;
 
-	if (!load->is_private ||
-		is_watched(rri, duplicates->mode == SLUICE_DUPLICATE_REPLACE))
+	if (!load->is_private || is_watched(rri, duplicates))
 		return false;
 	for (int i = 0; i < rri->ri_NumIndices; i++)
 	{

@@ -116,7 +116,10 @@ sluice_index_insert_entries(SluiceIndexLoad *load, List *indexes, ItemPointer en
 	}
 	ExecDropSingleTupleTableSlot(scan.slot);
 	for (int i = 0; i < rri->ri_NumIndices; i++)
+	{
+		compat_index_cleanup(rri->ri_IndexRelationDescs[i], rri->ri_IndexRelationInfo[i]);
 		index_close(rri->ri_IndexRelationDescs[i], RowExclusiveLock);
+	}
 	rri->ri_NumIndices = saved.ri_NumIndices;
 	rri->ri_IndexRelationDescs = saved.ri_IndexRelationDescs;
 	rri->ri_IndexRelationInfo = saved.ri_IndexRelationInfo;

@@ -17,18 +17,19 @@ const char *const sluice_index_way_names[SLUICE_INDEX_WAYS] = {
 	[SLUICE_INDEX_BUILD] = "build",
 };
 
-static MemoryContext context;	/* of all that is known of the last COPY's indexes */
-static List *indexes = NIL;		/* SluiceIndexTaken */
+SluiceIndexesTaken sluice_indexes_taken;
 
 /* Another COPY begins. */
 void
 sluice_index_taken_reset(void)
 {
-	if (context == NULL)
-		context = AllocSetContextCreate(TopMemoryContext, "pgsluice last COPY's indexes",
-										ALLOCSET_SMALL_SIZES);
-	MemoryContextReset(context);
-	indexes = NIL;
+	SluiceIndexesTaken *taken = &sluice_indexes_taken;
+
+	if (taken->context == NULL)
+		taken->context = AllocSetContextCreate(TopMemoryContext, "pgsluice last COPY's indexes",
+											   ALLOCSET_SMALL_SIZES);
+	MemoryContextReset(taken->context);
+	taken->list = NIL;
 }
 
 static SluiceIndexTaken *
@@ -36,7 +37,7 @@ find(Oid index)
 {
 	ListCell   *lc;
 
-	foreach(lc, indexes)
+	foreach(lc, sluice_indexes_taken.list)
 	{
 		SluiceIndexTaken *taken = lfirst(lc);
 
@@ -50,7 +51,7 @@ find(Oid index)
 SluiceIndexTaken *
 sluice_index_take(Relation index, SluiceIndexWay way, const char *because)
 {
-	MemoryContext old = MemoryContextSwitchTo(context);
+	MemoryContext old = MemoryContextSwitchTo(sluice_indexes_taken.context);
 	SluiceIndexTaken *taken = find(RelationGetRelid(index));
 
 	if (taken == NULL)
@@ -58,7 +59,7 @@ sluice_index_take(Relation index, SluiceIndexWay way, const char *because)
 		taken = palloc0(sizeof(SluiceIndexTaken));
 		taken->index = RelationGetRelid(index);
 		strlcpy(NameStr(taken->name), RelationGetRelationName(index), NAMEDATALEN);
-		indexes = lappend(indexes, taken);
+		sluice_indexes_taken.list = lappend(sluice_indexes_taken.list, taken);
 	}
 	taken->way = way;
 	taken->because = because ? pstrdup(because) : NULL;
@@ -80,7 +81,7 @@ sluice_index_taken_close(ResultRelInfo *rri, uint64 rows, const char *because)
 		if (find(RelationGetRelid(rri->ri_IndexRelationDescs[i])) == NULL)
 			sluice_index_take(rri->ri_IndexRelationDescs[i], SLUICE_INDEX_ROWS, because);
 	}
-	foreach(lc, indexes)
+	foreach(lc, sluice_indexes_taken.list)
 	{
 		SluiceIndexTaken *taken = lfirst(lc);
 		uint64		left = rows;
@@ -124,9 +125,9 @@ sluice_index_taken_json(void)
 
 	initStringInfo(&json);
 	appendStringInfoChar(&json, '[');
-	foreach(lc, indexes)
+	foreach(lc, sluice_indexes_taken.list)
 	{
-		if (lc != list_head(indexes))
+		if (lc != list_head(sluice_indexes_taken.list))
 			appendStringInfoString(&json, ", ");
 		show(&json, lfirst(lc));
 	}

@@ -7,7 +7,6 @@
 #include "access/relation.h"
 #include "catalog/index.h"
 #include "catalog/pg_am_d.h"
-#include "funcapi.h"
 #include "utils/builtins.h"
 
 PG_FUNCTION_INFO_V1(pgsluice_index_ways);
@@ -108,11 +107,9 @@ pgsluice_index_ways(PG_FUNCTION_ARGS)
 	Relation	heap = relation_open(PG_GETARG_OID(0), AccessShareLock);
 	bool		is_private = PG_GETARG_BOOL(1);
 	bool		partitioned = heap->rd_rel->relkind == RELKIND_PARTITIONED_TABLE;
-	ReturnSetInfo *rsinfo;
+	ReturnSetInfo *rsinfo = sluice_begin_rows(fcinfo, 3);
 	ListCell   *lc;
 
-	InitMaterializedSRF(fcinfo, 0);
-	rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	foreach(lc, RelationGetIndexList(heap))
 	{
 		Relation	index = index_open(lfirst_oid(lc), AccessShareLock);

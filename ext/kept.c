@@ -8,6 +8,7 @@
 #include "executor/spi.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
+#include "utils/syscache.h"
 #include "utils/varlena.h"
 
 struct SluiceKept
@@ -16,6 +17,7 @@ struct SluiceKept
 	SPIPlanPtr	plan;
 	char	   *nulls;			/* as SPI wants them */
 	int			ncolumns;
+	bool		runs_code;		/* an INSERT may run what looks at other tables */
 };
 
 static void
@@ -35,6 +37,22 @@ start_insert(const char *name, const char *const *columns, int ncolumns)
 		appendStringInfo(sql, "%s%s", i > 0 ? ", " : "", columns[i]);
 	appendStringInfoString(sql, ") ");
 	return sql;
+}
+
+/* Whether triggers, foreign keys among them, or rules see to an INSERT: then they may look at any table. */
+static bool
+runs_code(Oid relid)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	Form_pg_class class;
+	bool		runs;
+
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for relation %u", relid);
+	class = (Form_pg_class) GETSTRUCT(tuple);
+	runs = class->relkind != RELKIND_RELATION || class->relhastriggers || class->relhasrules;
+	ReleaseSysCache(tuple);
+	return runs;
 }
 
 /* Refuses where the rows could not be inserted, before the first one is there. */
@@ -84,6 +102,7 @@ sluice_kept_open(const char *name, const char *option, Relation target,
 	kept->name = quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
 											get_rel_name(relid));
 	kept->ncolumns = ncolumns;
+	kept->runs_code = runs_code(relid);
 	kept->nulls = palloc(ncolumns);
 	sql = start_insert(kept->name, columns, ncolumns);
 	for (int i = 0; i < ncolumns; i++)
@@ -112,6 +131,13 @@ sluice_kept_add(SluiceKept *kept, Datum *values, const bool *isnull)
 	if (SPI_execute_plan(kept->plan, values, kept->nulls, false, 0) != SPI_OK_INSERT)
 		elog(ERROR, "pgsluice: could not insert into \"%s\"", kept->name);
 	SPI_finish();
+}
+
+/* Whether its rows may make something look at the table that is being loaded. */
+bool
+sluice_kept_runs_code(const SluiceKept *kept)
+{
+	return kept->runs_code;
 }
 
 /* The table's name, quoted where that is needed. */

@@ -123,6 +123,7 @@ extern void sluice_pipeline_close(SluiceLoad *load);
 extern SluiceKept *sluice_kept_open(const char *name, const char *option, Relation target,
 									const char *const *columns, const Oid *types, int ncolumns);
 extern void sluice_kept_add(SluiceKept *kept, Datum *values, const bool *isnull);
+extern bool sluice_kept_runs_code(const SluiceKept *kept);
 extern const char *sluice_kept_name(const SluiceKept *kept);
 
 /*

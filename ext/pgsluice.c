@@ -11,8 +11,10 @@
 #include "funcapi.h"
 #include "nodes/makefuncs.h"
 #include "tcop/utility.h"
+#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
+#include "utils/memutils.h"
 #include "utils/syscache.h"
 
 PG_MODULE_MAGIC;
@@ -26,6 +28,14 @@ SluiceReport sluice_report;
 
 static ProcessUtility_hook_type prev_ProcessUtility = NULL;
 static bool others_came_first;	/* another library's hook was there before ours */
+static bool movers_came_first;	/* and so was one of those below */
+static int	running;			/* COPYs of ours that are under way, each called for by the one before */
+
+/*
+ * Libraries that put the rows of some tables elsewhere. If one does not see a COPY as what it
+ * is, rows are left where nobody looks for them.
+ */
+static const char *const movers[] = {"citus", "timescaledb"};
 
 /* Says why stock COPY does the work, or refuses if the statement forbids that. */
 static void
@@ -43,12 +53,50 @@ fall_back(SluiceStatement *s, const char *reason)
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("pgsluice cannot take over this COPY: %s", reason),
 				 errhint("Without the option pgsluice 'require', stock COPY does it.")));
+	ereport(DEBUG1, (errmsg_internal("pgsluice: stock COPY: %s", reason)));
+	/* The last COPY will be the one that has called for this one. */
+	if (running > 0)
+		return;
 	memset(&sluice_report, 0, sizeof(sluice_report));
 	sluice_report.valid = true;
 	sluice_report.route = "stock";
 	sluice_report.relid = s->rel ? RelationGetRelid(s->rel) : InvalidOid;
 	strlcpy(sluice_report.reason, reason, sizeof(sluice_report.reason));
-	ereport(DEBUG1, (errmsg_internal("pgsluice: stock COPY: %s", reason)));
+}
+
+/*
+ * Does the work. A function that another COPY of ours calls may have asked for it: what that
+ * one keeps for the session is put away meanwhile.
+ */
+static uint64
+copy_apart(SluiceStatement *s)
+{
+	SluiceReport report = sluice_report;
+	SluiceIndexesTaken indexes = sluice_indexes_taken;
+	SluiceSource *lender = sluice_lender;
+	uint64		rows = 0;
+
+	if (running > 0)
+		memset(&sluice_indexes_taken, 0, sizeof(sluice_indexes_taken));
+	running++;
+	PG_TRY();
+	{
+		rows = sluice_copy(s);
+	}
+	PG_FINALLY();
+	{
+		running--;
+		if (running > 0)
+		{
+			if (sluice_indexes_taken.context)
+				MemoryContextDelete(sluice_indexes_taken.context);
+			sluice_report = report;
+			sluice_indexes_taken = indexes;
+			sluice_lender = lender;
+		}
+	}
+	PG_END_TRY();
+	return rows;
 }
 
 /*
@@ -87,6 +135,47 @@ find_inside(void)
 	return function;
 }
 
+/* Whether a library that moves rows is there already. */
+static bool
+finds_movers(void)
+{
+	Size		size = EstimateLibraryStateSpace();
+	char	   *names = palloc(size);
+	bool		found = false;
+
+	SerializeLibraryState(size, names);
+	for (const char *name = names; *name; name += strlen(name) + 1)
+	{
+		const char *folder = last_dir_separator(name);
+		const char *file = folder ? folder + 1 : name;
+
+		for (int i = 0; i < lengthof(movers); i++)
+			found |= strncmp(file, movers[i], strlen(movers[i])) == 0;
+	}
+	pfree(names);
+	return found;
+}
+
+/*
+ * Why the work cannot be done inside of the hooks that were there before, or NULL and the
+ * function to do it in. They would take the COPY for a CALL: who has something against
+ * programs, as set_user may have, would let one pass.
+ */
+static const char *
+inside_why_not(const CopyStmt *stmt, Oid *function)
+{
+	*function = find_inside();
+	if (movers_came_first)
+		return "a library that was loaded before may have to do it";
+	if (stmt->is_program)
+		return "a library that was loaded before may have something against a program";
+	if (!OidIsValid(*function))
+		return "a library that was loaded before would not see it (CREATE EXTENSION pgsluice is missing)";
+	if (!compat_may_execute(*function))
+		return "a library that was loaded before would not see it (the role may not execute pgsluice.inside())";
+	return NULL;
+}
+
 Datum
 pgsluice_inside(PG_FUNCTION_ARGS)
 {
@@ -97,7 +186,7 @@ pgsluice_inside(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("pgsluice.inside() is for COPY only")));
 	inside.statement = NULL;
-	inside.rows = sluice_copy(s);
+	inside.rows = copy_apart(s);
 	if (s->completion)
 		SetQueryCompletion(s->completion, CMDTAG_COPY, inside.rows);
 	PG_RETURN_VOID();
@@ -111,6 +200,8 @@ copy_inside(SluiceStatement *s, PlannedStmt *pstmt, const char *query,
 	CallStmt   *call = makeNode(CallStmt);
 	PlannedStmt *stand_in = makeNode(PlannedStmt);
 
+	call->funccall = makeFuncCall(list_make2(makeString("pgsluice"), makeString("inside")),
+								  NIL, COERCE_EXPLICIT_CALL, -1);
 	call->funcexpr = makeFuncExpr(function, VOIDOID, NIL, InvalidOid, InvalidOid,
 								  COERCE_EXPLICIT_CALL);
 	*stand_in = *pstmt;
@@ -150,8 +241,8 @@ take_over(PlannedStmt *pstmt, const char *query, ProcessUtilityContext context,
 	s.pstate->p_sourcetext = query;
 	s.pstate->p_queryEnv = env;
 
-	if (others_came_first && !OidIsValid(function = find_inside()))
-		reason = "a library that was loaded before would not see it (CREATE EXTENSION pgsluice is missing)";
+	if (others_came_first)
+		reason = inside_why_not(s.stmt, &function);
 	if (reason == NULL)
 		reason = sluice_why_not(&s);
 	if (reason != NULL)
@@ -160,7 +251,7 @@ take_over(PlannedStmt *pstmt, const char *query, ProcessUtilityContext context,
 		copy_inside(&s, pstmt, query, context, env, dest, function);
 	else
 	{
-		uint64		rows = sluice_copy(&s);
+		uint64		rows = copy_apart(&s);
 
 		if (qc)
 			SetQueryCompletion(qc, CMDTAG_COPY, rows);
@@ -203,6 +294,22 @@ sluice_ProcessUtility(PlannedStmt *pstmt, const char *queryString,
 								queryEnv, dest, qc);
 }
 
+/* Begins the answer of one of our functions, which may have been declared for another version. */
+ReturnSetInfo *
+sluice_begin_rows(FunctionCallInfo fcinfo, int columns)
+{
+	ReturnSetInfo *rsinfo;
+
+	InitMaterializedSRF(fcinfo, 0);
+	rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	if (rsinfo->setDesc->natts != columns)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("the extension's objects are of another version than its library"),
+				 errhint("Run ALTER EXTENSION pgsluice UPDATE.")));
+	return rsinfo;
+}
+
 /* The row of the view pgsluice.last_copy. */
 Datum
 pgsluice_last_copy(PG_FUNCTION_ARGS)
@@ -211,15 +318,8 @@ pgsluice_last_copy(PG_FUNCTION_ARGS)
 	Datum		values[20];
 	bool		nulls[20] = {0};
 	char		wal[32];
-	ReturnSetInfo *rsinfo;
+	ReturnSetInfo *rsinfo = sluice_begin_rows(fcinfo, lengthof(values));
 
-	InitMaterializedSRF(fcinfo, 0);
-	rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	if (rsinfo->setDesc->natts != lengthof(values))
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("the extension's objects are of another version than its library"),
-				 errhint("Run ALTER EXTENSION pgsluice UPDATE.")));
 	if (!r->valid)
 		return (Datum) 0;
 	values[0] = ObjectIdGetDatum(r->relid);
@@ -257,6 +357,7 @@ void
 _PG_init(void)
 {
 	others_came_first = ProcessUtility_hook != NULL;
+	movers_came_first = others_came_first && finds_movers();
 	sluice_options_init();
 	sluice_index_init();
 	MarkGUCPrefixReserved("pgsluice");

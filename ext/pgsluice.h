@@ -62,6 +62,9 @@ typedef struct SluiceReport
 
 extern SluiceReport sluice_report;
 
+/* pgsluice.c */
+extern ReturnSetInfo *sluice_begin_rows(FunctionCallInfo fcinfo, int columns);
+
 #define SLUICE_MAX_WORKERS 16
 
 typedef enum SluiceAsked
@@ -154,6 +157,7 @@ typedef struct SluiceSource
 } SluiceSource;
 
 /* source.c */
+extern SluiceSource *sluice_lender;
 extern void sluice_source_open(SluiceSource *src, CopyFromState cstate);
 extern bool sluice_source_fill(SluiceSource *src);
 extern size_t sluice_source_read(SluiceSource *src, char *buf, size_t len);
@@ -288,7 +292,15 @@ extern void sluice_index_load_rows(SluiceIndexLoad *load, const SluicePlaced *ro
 extern bool sluice_index_load_merge(SluiceIndexLoad *load, List *ascending);
 extern void sluice_index_load_close(SluiceIndexLoad *load, int workers);
 
+/* What the last COPY did with the indexes of its table. */
+typedef struct SluiceIndexesTaken
+{
+	MemoryContext context;		/* of all that is known of them; NULL: there was none yet */
+	List	   *list;			/* of each one, in index.h's form */
+} SluiceIndexesTaken;
+
 /* index_taken.c */
+extern SluiceIndexesTaken sluice_indexes_taken;
 extern void sluice_index_taken_reset(void);
 extern void sluice_index_taken_close(ResultRelInfo *rri, uint64 rows, const char *because);
 extern Datum sluice_index_taken_json(void);

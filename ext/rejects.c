@@ -9,6 +9,7 @@
 #include "load.h"
 
 #include "access/xact.h"
+#include "catalog/partition.h"
 #include "catalog/pg_type_d.h"
 #include "commands/trigger.h"
 #include "mb/pg_wchar.h"
@@ -48,18 +49,20 @@ typedef struct SluiceAttempt
 	uint64		line;			/* at which it failed */
 } SluiceAttempt;
 
-/* With a foreign key to itself, a row's parent may come later. */
+/* With a foreign key to itself, or to the whole that it is a part of, a row's parent may come later. */
 static bool
 refers_to_itself(Relation rel)
 {
 	TriggerDesc *triggers = rel->trigdesc;
+	List	   *wholes = lcons_oid(RelationGetRelid(rel),
+								   get_partition_ancestors(RelationGetRelid(rel)));
 
 	for (int i = 0; triggers != NULL && i < triggers->numtriggers; i++)
 	{
 		Trigger    *trigger = &triggers->triggers[i];
 
 		if (trigger->tgfoid == F_RI_FKEY_CHECK_INS && !trigger->tginitdeferred &&
-			trigger->tgconstrrelid == RelationGetRelid(rel))
+			list_member_oid(wholes, trigger->tgconstrrelid))
 			return true;
 	}
 	return false;

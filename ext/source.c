@@ -12,7 +12,7 @@
 #include "utils/wait_event.h"
 
 /* Whose bytes stock COPY reads at this moment; set anew for every record. */
-static SluiceSource *lender;
+SluiceSource *sluice_lender;
 
 /*
  * What was read is used up, and nothing comes after it: the client has given up,
@@ -39,6 +39,7 @@ sluice_source_refuse(SluiceSource *src)
 static int
 lend(void *outbuf, int minread, int maxread)
 {
+	SluiceSource *lender = sluice_lender;
 	size_t		len;
 
 	/* To name a bad byte at a chunk's end, the parser looks at what follows. */
@@ -397,7 +398,7 @@ sluice_stock_row(SluiceSource *src, ExprContext *econtext,
 	cstate->input_buf_index = cstate->input_buf_len = 0;
 	cstate->raw_reached_eof = cstate->input_reached_eof = false;
 	cstate->input_reached_error = false;
-	lender = src;
+	sluice_lender = src;
 	src->refilled = src->overlent = false;
 	found = NextCopyFrom(cstate, econtext, values, nulls);
 

@@ -65,6 +65,8 @@ def install():
         bindir = config.parent
     lib, share = (Path(_output(config, what)) for what in ("--pkglibdir", "--sharedir"))
     shutil.copy(EXT / "pgsluice.so", lib / "pgsluice.so")
+    if (EXT / "neighbour.so").exists():
+        shutil.copy(EXT / "neighbour.so", lib / "neighbour.so")
     if (EXT / "faulty.so").exists():
         (lib / "faulty").mkdir(exist_ok=True)
         shutil.copy(EXT / "faulty.so", lib / "faulty" / "pgsluice.so")
@@ -75,6 +77,11 @@ def install():
 
 BIN = install()
 MAJOR = int(_output(BIN / "postgres", "--version").split()[2].split(".")[0])
+
+
+def library(name):
+    """Where an installed library lies."""
+    return Path(_output(BIN / "pg_config", "--pkglibdir")) / f"{name}.so"
 
 
 def has(module):

@@ -7,7 +7,7 @@ import random
 import subprocess
 import unittest
 
-from .cluster import Held, OnCluster, Refused
+from .cluster import MAJOR, Held, OnCluster, Refused
 
 TABLE = "CREATE TABLE t (a int PRIMARY KEY, b text, c int UNIQUE)"
 ROWS = "SELECT * FROM t ORDER BY a"
@@ -74,6 +74,13 @@ class Duplicates(OnCluster):
         self.assertEqual(self.cluster.sql(ROWS), "0|x\n1|X\n3|y")
         self.assertEqual(self.cluster.sql("SELECT * FROM twice"), "2|(lower(b))=(x)|(2,x)")
 
+    def test_rows_older_than_a_column(self):
+        """What a row that is replaced has in columns that came after it, or went."""
+        self.fresh("CREATE TABLE t (x int, a int PRIMARY KEY, b text); INSERT INTO t VALUES (0, 1, 'old');"
+                   "ALTER TABLE t DROP x, ADD c int DEFAULT 7, ADD d text DEFAULT 'added'")
+        self.load(b"1,new,2,came\n", "on_duplicate 'replace', duplicates_to 'twice'")
+        self.assertEqual(self.cluster.sql("SELECT (lost_row::t).* FROM twice; SELECT * FROM t"), "1|old|7|added\n1|new|2|came")
+
     def test_with_rejects(self):
         """Bad records go to their table, duplicates to theirs."""
         self.fresh()
@@ -111,6 +118,29 @@ class Duplicates(OnCluster):
                 self.assertEqual(found[0], found[1])
                 self.assertEqual(self.cluster.sql("SELECT lost_row FROM twice ORDER BY line"),
                                  '(1,a)\n(150,b)' if mode == "skip" else '(1,x)\n(150,y)')
+
+    def test_before_update(self):
+        """A BEFORE ROW trigger changes the row that replaces another, of the table or of the load, or is against it."""
+        before = ("; INSERT INTO t VALUES (1, 'x', -1), (2, 'y', -2); CREATE OR REPLACE FUNCTION judge() RETURNS trigger LANGUAGE plpgsql AS"
+                  " $$ BEGIN IF NEW.b = 'no' THEN RETURN NULL; END IF; NEW.b := NEW.b || ' for ' || OLD.b; RETURN NEW; END $$;"
+                  "CREATE TRIGGER judge BEFORE UPDATE ON t FOR EACH ROW EXECUTE FUNCTION judge()")
+        rows = ["1,'no',1", "2,'yes',2", "3,'new',3", "2,'again',4", "3,'no',5"]
+        self.fresh(TABLE + before)
+        self.insert(rows, "(a) DO UPDATE SET b = EXCLUDED.b, c = EXCLUDED.c")
+        wanted = self.cluster.sql(ROWS)
+        self.fresh(TABLE + before)
+        self.assertEqual(self.load("\n".join(rows).replace("'", "").encode(), "on_duplicate 'replace', duplicates_to 'twice'"), "3|2|2")
+        self.assertEqual(self.cluster.sql(ROWS), wanted)
+        self.assertEqual(self.cluster.sql("SELECT line, lost_row FROM twice ORDER BY line"), '1|(1,no,1)\n2|(2,y,-2)\n4|(2,"yes for y",2)\n5|(3,no,5)')
+
+    @unittest.skipIf(MAJOR < 18, "WITHOUT OVERLAPS came with 18")
+    def test_without_overlaps(self):
+        """Rows that overlap are left out, as by ON CONFLICT DO NOTHING; it has no DO UPDATE, and neither have we."""
+        self.fresh("CREATE TABLE t (a int4range, b int4range, c text, PRIMARY KEY (a, b WITHOUT OVERLAPS)); INSERT INTO t VALUES ('[1,2)', '[1,10)', 'there')")
+        data = b'"[1,2)","[5,15)",over\n"[1,2)","[10,15)",beside\n"[1,2)","[14,20)",over\n"[2,3)","[5,15)",other\n'
+        self.assertEqual(self.load(data, "on_duplicate 'skip', duplicates_to 'twice'"), "2|2|0")
+        self.assertEqual(self.cluster.sql("SELECT c FROM t ORDER BY a, b; SELECT line FROM twice ORDER BY 1"), "there\nbeside\nother\n1\n3")
+        self.assertIn("cannot be used with 'replace' and a key WITHOUT OVERLAPS", self.refused("COPY t FROM '/dev/null' WITH (on_duplicate 'replace')"))
 
     def test_beside_writers(self):
         """Others insert and update the same keys meanwhile: no key twice, no row lost, nothing refused."""

@@ -184,6 +184,17 @@ class Told(OnCluster):
         self.load("skip", "t_pkey", 0, private=True)
         self.assertEqual(self.cluster.sql("SELECT * FROM said"), "1|5\n2|5")
 
+    def test_a_trigger_on_duplicates(self):
+        """What the table of the duplicates has run may look at the table, through its indexes: row by row."""
+        self.fresh("a int PRIMARY KEY, b int, c text", "CREATE INDEX tb ON t (b); CREATE OR REPLACE FUNCTION look() RETURNS trigger LANGUAGE plpgsql AS"
+                   " $$ BEGIN PERFORM 1 FROM t WHERE b = 5; RETURN NULL; END $$;"
+                   "CREATE TRIGGER look AFTER INSERT ON twice FOR EACH ROW EXECUTE FUNCTION look()")
+        self.cluster.file("input", b"1,5,x\n2,5,x\n1,6,x\n")
+        for mode in ("skip", "replace"):
+            wanted = self.load(mode, "t_pkey", 0, private=False)
+            self.assertEqual(self.load(mode, "t_pkey", 0, private=True), wanted)
+            self.assertEqual(wanted[0], "2|1|0" if mode == "skip" else "3|0|1")
+
     def test_rows_of_a_function(self):
         """A row that a function of the COPY puts in meanwhile has no key twice either."""
         self.fresh("a int PRIMARY KEY, b int, c text",

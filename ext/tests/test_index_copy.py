@@ -74,6 +74,19 @@ class Private(LoadedTwice):
         self.same(rows(300))
         self.assertEqual(self.built(), "")
 
+    def test_ranges_of_blocks(self):
+        """A BRIN index keeps a page pinned from row to row: it lets go when it is left for the end, and at the end."""
+        path = self.cluster.file("input", "".join(rows(40000)).encode())
+        self.sql("DROP TABLE IF EXISTS t")
+        said, told = self.cluster.session(
+            f"SET pgsluice.copy = on; BEGIN; {TABLE} CREATE INDEX tr ON t USING brin (a) WITH (pages_per_range = 1); {COPY.format(path)}; COMMIT;"
+            "SELECT i ->> 'way' FROM pgsluice.last_copy, jsonb_array_elements(indexes) i WHERE i ->> 'index' IN ('t_pkey', 'tr') ORDER BY 1;"
+            "SELECT brin_summarize_new_values('tr') > 100; SET enable_seqscan = off; SET enable_indexscan = off; SET enable_indexonlyscan = off;"
+            "DROP INDEX tc; ALTER TABLE t DROP CONSTRAINT t_pkey; SELECT count(*) FROM t WHERE a BETWEEN 100 AND 5000")
+        self.assertEqual(told, "")
+        wanted = self.sql("SET enable_bitmapscan = off; SELECT count(*) FROM t WHERE a BETWEEN 100 AND 5000")
+        self.assertEqual(said.split("\n"), ["build", "row", "t", wanted])
+
     def test_a_key_that_is_there_twice(self):
         """The error names the first such row of the input, its key, constraint and line, and where the key is first."""
         # Wide enough that indexes wait from the ten thousandth row on.

@@ -1,6 +1,10 @@
 """Other libraries' hooks, loaded before and after; every way of loading pgsluice."""
 
+import re
+import shutil
+import tempfile
 import unittest
+from pathlib import Path
 
 from . import cluster as clusters
 from .cluster import Cluster, Refused
@@ -53,6 +57,65 @@ class Neighbours(unittest.TestCase):
         with self.assertRaises(Refused) as refused:
             server.sql("SELECT pgsluice.inside()")
         self.assertIn("55000", str(refused.exception))
+
+
+class Neighbour(unittest.TestCase):
+    """Beside tests/neighbour.c, which has to have seen each statement that it is asked about, and forbids programs."""
+
+    def server(self, shared, session):
+        """A server that loads these libraries."""
+        server = Cluster([f"shared_preload_libraries = '{shared}'", f"session_preload_libraries = '{session}'"])
+        self.addCleanup(server.remove)
+        server.sql("CREATE EXTENSION pgsluice; CREATE ROLE plain LOGIN; CREATE TABLE t (a int, b text); GRANT INSERT ON t TO plain;"
+                   "CREATE TABLE v (a int, b text, c text DEFAULT set_config('a.b', '1', true)); CREATE TABLE bad (LIKE pgsluice.reject)")
+        return server
+
+    def asked(self, server, copy, setting):
+        """How often it is asked about this COPY, what is refused, and how it was done."""
+        said, told = server.session(f"SET client_min_messages = debug1; SET pgsluice.copy = {setting};\n{copy};\nRESET client_min_messages;\n"
+                                    "SELECT coalesce(fell_back_because, route) FROM pgsluice.last_copy")
+        return (told.count("the neighbour is asked"), re.findall(r"ERROR: .*", told)), said
+
+    def check(self, server, done):
+        """COPYs that are done like this, or are left to stock: it is asked as often as by stock, and its refusals stand."""
+        path = server.file("rows", b"".join(b"%d,x\n" % i for i in range(1000)))
+        for copy, way in ((f"COPY t FROM '{path}' CSV", done), (f"COPY v (a, b) FROM '{path}' CSV", "a column has a volatile default"),
+                          (f"COPY t FROM '{path}' CSV WHERE random() >= 0", "the WHERE clause is volatile"), (f"COPY t FROM PROGRAM 'cat {path}' CSV", None)):
+            with self.subTest(copy=copy):
+                stock, ours = (self.asked(server, copy, setting) for setting in ("off", "on"))
+                self.assertEqual(stock[0], ours[0])
+                self.assertEqual(stock[0][1] == [], way is not None, stock)
+                if way:
+                    self.assertEqual(ours[1], way)
+        self.assertEqual(server.sql("SELECT count(*) FROM t; SELECT count(*) FROM v"), "4000\n2000")
+
+    def test_it_came_first(self):
+        """It sees a CALL, is asked within that, and is not passed by with a program."""
+        server = self.server("neighbour", "pgsluice")
+        self.check(server, "insert")
+        server.sql("SET client_min_messages = error; COPY t FROM STDIN WITH (FORMAT csv, rejects_to 'bad')", b"1,x\ny,z\n")
+        self.assertEqual(server.sql("SELECT record FROM bad"), "y,z")
+        server.sql("REVOKE EXECUTE ON FUNCTION pgsluice.inside() FROM PUBLIC")
+        server.sql("SET pgsluice.copy = on; COPY t FROM STDIN", b"1\tx\n", user="plain")
+        with self.assertRaises(Refused) as refused:
+            server.sql("COPY t FROM STDIN WITH (pgsluice 'require')", b"1\tx\n", user="plain")
+        self.assertIn("may not execute pgsluice.inside()", str(refused.exception))
+        self.assertEqual(server.sql("SELECT count(*) FROM t"), "4002")
+
+    def test_it_came_last(self):
+        """It sees the COPY."""
+        self.check(self.server("pgsluice, neighbour", ""), "insert")
+
+    def test_one_that_moves_rows(self):
+        """One that may put the rows of some tables elsewhere has to see the COPY."""
+        folder = Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, folder)
+        folder.chmod(0o755)
+        shutil.copy(clusters.library("neighbour"), folder / "citus.so")
+        (folder / "citus.so").chmod(0o755)
+        said = self.server(folder / "citus", "pgsluice").sql(
+            "SET pgsluice.copy = on; COPY t FROM '/dev/null'; SELECT fell_back_because FROM pgsluice.last_copy")
+        self.assertEqual(said, "a library that was loaded before may have to do it")
 
 
 if __name__ == "__main__":

@@ -70,6 +70,8 @@ class Serial(OnCluster):
         """Columns that share a sequence, constraints that look at it, rows that are left out, partitions, workers."""
         two = "CREATE TABLE t (id bigint DEFAULT nextval('s'), a bigint, b text, c bigint DEFAULT nextval('s'))"
         self.both("SEQUENCE s", rows(2500), two, after="SELECT sum(id * c), sum(id * a), max(c) FROM t")
+        first = "CREATE TABLE t (id bigint DEFAULT nextval('s') * 10, a bigint, b text, c bigint DEFAULT nextval('s'))"
+        self.both("SEQUENCE s", rows(2500), first, after="SELECT sum(id * c), sum(id * a), max(c), currval('s') FROM t")
         looks = "CREATE TABLE t (id bigint DEFAULT nextval('s'), a bigint, b text, CHECK (currval('s') = id))"
         self.both("SEQUENCE s", rows(2500), looks)
         self.both("SEQUENCE s", rows(2500), copy=CSV + " WHERE a % 3 = 0")

@@ -55,7 +55,7 @@ class Battery(OnCluster):
 
 
 class Options(Battery):
-    """COPY's own options and clauses, right and wrong."""
+    """COPY's own options and clauses, right and wrong; the statement within functions, and functions within it."""
 
     def each(self, copies, table=TABLE, counts=(80,)):
         """Each COPY on files of so many rows; what was told."""
@@ -100,6 +100,47 @@ class Options(Battery):
         self.each(("COPY t FROM {} CSV", "COPY t (a, g) FROM {} CSV", "COPY t FROM {} CSV WHERE g > 1", "COPY t FROM {} CSV WHERE t.* IS NULL"), generated)
         if MAJOR >= 18:
             self.each(("COPY t FROM {} CSV", "COPY t FROM {} CSV WHERE g > 1", "COPY t FROM {} CSV WHERE c > 30"), generated.replace("STORED", "VIRTUAL"))
+
+    def test_within_functions(self):
+        """DO, PL/pgSQL and SQL: counts of rows, errors that are caught, what is not allowed there."""
+        path, wrong = self.cluster.file("few", rows(60)), self.cluster.file("wrong", rows(60) + b"x,1\n")
+        copy = f"COPY t FROM '{path}' CSV;"
+        counted = "GET DIAGNOSTICS n = ROW_COUNT; RAISE NOTICE 'rows %', n;"
+        sql = "DROP FUNCTION IF EXISTS load; CREATE FUNCTION load() RETURNS {} AS $$ {} $$;"
+        self.same([
+            (TABLE, f"DO $$ DECLARE n bigint; BEGIN {copy} {counted} EXECUTE $c${copy}$c$; {counted} END $$"),
+            (TABLE, f"DO $$ BEGIN BEGIN COPY t FROM '{wrong}' CSV; EXCEPTION WHEN OTHERS THEN RAISE NOTICE '% %', SQLSTATE, SQLERRM; END; {copy} END $$"),
+            (TABLE + ";" + sql.format("void LANGUAGE sql", copy), "SELECT load()"),
+            (TABLE + ";" + sql.format("int LANGUAGE plpgsql", f"BEGIN {copy} RETURN 1; END"), "BEGIN; SELECT load() FROM generate_series(1, 3); COMMIT"),
+            (TABLE, f"DO $$ BEGIN COPY t FROM '{wrong}' CSV; END $$"), (TABLE, "DO $$ BEGIN EXECUTE 'COPY t FROM STDIN'; END $$"),
+            (TABLE + ";" + sql.format("int STABLE LANGUAGE plpgsql", f"BEGIN {copy} RETURN 1; END"), "SELECT load()"),
+        ])
+
+    def test_what_functions_say(self):
+        """Messages of a CHECK, of a generated column, of an index, of a domain and of triggers: as many, in the same order and of the same lines."""
+        say = ("CREATE OR REPLACE FUNCTION say(what text, a int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS"
+               " $$ BEGIN IF a % 20 = 7 THEN RAISE NOTICE '% %', what, a; END IF; RETURN a; END $$;"
+               "CREATE OR REPLACE FUNCTION fire() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM say(TG_NAME, NEW.a); RETURN NULL; END $$;"
+               "DROP DOMAIN IF EXISTS said; CREATE DOMAIN said AS int CHECK (say('domain', VALUE) >= 0);"
+               "CREATE TABLE t (a {} CHECK (say('check', a) >= 0), b text, c bigint DEFAULT 7, p int4range, g int GENERATED ALWAYS AS (say('generated', a)) STORED){};"
+               "CREATE TRIGGER fire AFTER INSERT ON t FOR EACH ROW EXECUTE FUNCTION fire(); CREATE INDEX ON t (say('index', a))")
+        path = self.cluster.file("few", rows(60))
+        leaf = " PARTITION BY RANGE (a); CREATE TABLE t0 PARTITION OF t DEFAULT"
+        told = self.same([(say.format(kind, parted), f"\\set SHOW_CONTEXT always\nCOPY t (a, b, c, p) FROM '{path}' CSV{where}")
+                          for kind in ("int", "said") for parted in ("", leaf) for where in ("", " WHERE say('where', a) > 10")])
+        self.assertIn('CONTEXT:  PL/pgSQL function say(text,integer) line 1 at RAISE\nCOPY t, line 28: "27,text 27', told[0])
+        self.cluster.sql("DROP TABLE t; DROP DOMAIN said")
+
+    def test_no_columns(self):
+        """Nothing in the data, or nothing in the table either."""
+        files = {"TEXT": self.cluster.file("blank", b"\n" * 500), "CSV": self.cluster.file("blanks", b"\r\n" * 500),
+                 "BINARY": self.cluster.file("tuples", b"PGCOPY\n\xff\r\n\0" + bytes(8) + bytes(2) * 500 + b"\xff\xff")}
+        wrong = self.cluster.file("wrong", b"\n" * 400 + b"x\n" * 100)
+        cases = []
+        for table in ("CREATE TABLE t ()", "CREATE TABLE t (a int GENERATED ALWAYS AS (1) STORED)", "CREATE TABLE t (a int); ALTER TABLE t DROP a"):
+            cases += [(table, f"COPY t FROM '{path}' (FORMAT {form})") for form, path in files.items()]
+            cases += [(table, f"COPY t FROM '{wrong}'"), (table, f"COPY t FROM '{wrong}' CSV HEADER")]
+        self.assertEqual(sum("ERROR" in told for told in self.same(cases)), 6)
 
 
 class Kinds(Battery):

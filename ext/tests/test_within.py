@@ -1,0 +1,60 @@
+"""A COPY that a function of another COPY runs: each does its work, and what the session shows is the outer one."""
+
+import unittest
+
+from .cluster import OnCluster
+
+ROWS = 20000
+SHOWN = "SELECT relation, rows, bytes, route, indexes, fell_back_because FROM pgsluice.last_copy"
+
+
+class Within(OnCluster):
+    """The table's CHECK runs a COPY when row 12345 comes."""
+
+    prepared = (
+        "CREATE TABLE other (n int PRIMARY KEY, x text); CREATE INDEX other_x ON other (x);"
+        "CREATE TABLE t (a int PRIMARY KEY, b text); CREATE INDEX t_b ON t (b);"
+    )
+
+    def load(self, inner, private):
+        """What is said of a load whose CHECK runs this, and what is in both tables."""
+        path = self.cluster.file("outer", b"".join(b"%d,%d %s\n" % (i, i * 7919 % ROWS, b"wide" * 25) for i in range(ROWS)))
+        self.sql("SET client_min_messages = error; ALTER TABLE t DROP CONSTRAINT IF EXISTS c; TRUNCATE t, other;"
+                 "CREATE OR REPLACE FUNCTION also(a int) RETURNS bool LANGUAGE plpgsql AS"
+                 f" $$ BEGIN IF a = 12345 THEN {inner} END IF; RETURN true; END $$; ALTER TABLE t ADD CONSTRAINT c CHECK (also(a))")
+        before, after = ("BEGIN; TRUNCATE t;", "COMMIT;") if private else ("", "")
+        return self.sql(f"SET pgsluice.copy = on; {before} COPY t FROM '{path}' WITH (FORMAT csv, workers 0); {after} {SHOWN};"
+                        "SELECT count(*), sum(a), md5(string_agg(b, ',' ORDER BY a)) FROM t;"
+                        "SET enable_seqscan = off; SELECT count(*) FROM t WHERE b = '5 ' || repeat('wide', 25); SELECT count(*), count(x) FROM other").split("\n")
+
+    def test_what_is_shown(self):
+        """By ours, by stock COPY, refused: the outer load is what it is without."""
+        path = self.cluster.file("inner", b"".join(b"%d,of the inner one\n" % i for i in range(3000)))
+        wrong = self.cluster.file("wrong", b"".join(b"%d,of the inner one\n" % (i % 2000) for i in range(3000)))
+        copy = f"COPY other FROM '{path}' WITH (FORMAT csv{{}})"
+        for private in (False, True):
+            *wanted, empty = self.load("NULL;", private)
+            self.assertEqual(empty, "0|0")
+            self.assertIn("t_pkey", wanted[0])
+            for inner, rows in ((copy.format("") + ";", 3000), (copy.format("") + " WHERE random() >= 0;", 3000), (copy.format(", pgsluice 'off'") + ";", 3000),
+                                (f"BEGIN {copy.format('').replace(str(path), str(wrong))}; EXCEPTION WHEN unique_violation THEN NULL; END;", 0)):
+                with self.subTest(inner=inner, private=private):
+                    self.assertEqual(self.load(inner, private), [*wanted, f"{rows}|{rows}"])
+
+    def test_in_the_middle_of_a_record(self):
+        """The input function of a binary record's first value runs one; the record goes on in bytes that are not read yet."""
+        path = self.cluster.file("few", b"1,x\n2,y\n")
+        out = self.cluster.file("out", b"")
+        out.chmod(0o666)
+        self.sql("CREATE FUNCTION load(n int) RETURNS bool LANGUAGE plpgsql AS"
+                 f" $$ BEGIN DELETE FROM other; COPY other FROM '{path}' WITH (FORMAT csv); RETURN true; END $$;"
+                 "CREATE DOMAIN loads AS int CHECK (load(VALUE)); CREATE TABLE wide (a loads, b bytea);"
+                 f"COPY (SELECT 1, convert_to(repeat('wide', 700000), 'UTF8')) TO '{out}' WITH (FORMAT binary)")
+        for setting in ("off", "on"):
+            said = self.sql(f"SET pgsluice.copy = {setting}; TRUNCATE wide, other; COPY wide FROM '{out}' WITH (FORMAT binary);"
+                            "SELECT a, length(b), md5(b) = md5(repeat('wide', 700000)) FROM wide; SELECT count(*) FROM other")
+            self.assertEqual(said, "1|2800000|t\n2")
+
+
+if __name__ == "__main__":
+    unittest.main()
