@@ -101,7 +101,7 @@ struct SluiceIndexLoad
 	bool		is_private;
 	bool		disturbed;		/* other commands were done meanwhile */
 	struct SluiceDuplicates *duplicates;	/* that are told apart at the end, or NULL */
-	bool		never;			/* each row gets its entries when it is inserted */
+	const char *never;			/* why each row gets its entries when it is inserted, or NULL */
 	bool		begun;			/* the first rows have come */
 	bool		decided;
 	bool		merges;			/* what was in the old files is in the new ones */

@@ -6,9 +6,10 @@
  * Private is a table that was created or truncated in this transaction, or that
  * it has locked against everybody, and that was empty when the COPY began; for one
  * that had rows see index_merge.c. Nothing can miss the entries meanwhile: the rows
- * are invisible to the command that inserts them, and AFTER triggers wait until
- * the indexes are there. An index that is built anew is a new file, so that a
- * rollback to a savepoint brings back the old one.
+ * are invisible to the command that inserts them, AFTER triggers wait until the indexes
+ * are there, and nothing waits where a volatile CHECK constraint may look at the table.
+ * An index that is built anew is a new file, so that a rollback to a savepoint brings
+ * back the old one.
  *
  * A key that is there twice is refused with stock COPY's error, which names the
  * line of the first row in the input that has a key again, and with a hint that
@@ -75,13 +76,26 @@ sluice_index_load_open(ResultRelInfo *rri, EState *estate, CopyFromState cstate,
 	return load;
 }
 
-/* Each row is to get its entries when it is inserted. */
+/* Each row is to get its entries when it is inserted, for this reason. */
 void
-sluice_index_load_never(SluiceIndexLoad *load)
+sluice_index_load_never(SluiceIndexLoad *load, const char *because)
 {
 	load->is_private = false;
 	load->had_blocks = 0;
-	load->never = true;
+	load->never = because;
+}
+
+/*
+ * Whether a function of the table's constraints may look at the table while rows come.
+ * It finds those of this command that are in by then, and must do so through an index.
+ */
+bool
+sluice_index_load_is_looked_at(SluiceIndexLoad *load)
+{
+	if (!sluice_has_volatile_check(load->rri->ri_RelationDesc))
+		return false;
+	sluice_index_load_never(load, "a volatile CHECK constraint may look at the table");
+	return true;
 }
 
 /* Whether the index can be built at the end; *because says why not, or is NULL. */
@@ -227,7 +241,7 @@ const char *
 sluice_index_load_why_rows(const SluiceIndexLoad *load)
 {
 	if (load->never)
-		return "rows may be rejected, or be duplicates";
+		return load->never;
 	return load->is_private ? "the table is small" : "the load is small";
 }
 
@@ -240,6 +254,8 @@ sluice_index_load_merge(SluiceIndexLoad *load, List *ascending)
 {
 	const char *because;
 
+	if (sluice_index_load_is_looked_at(load))
+		return false;
 	load->ascending = ascending;
 	load->had_blocks = 0;
 	load->decided = true;
@@ -272,7 +288,8 @@ sluice_index_load_rows(SluiceIndexLoad *load, const SluicePlaced *rows, int coun
 	{
 		load->decided = true;
 		load->first_waiting = load->used;
-		defer(load);
+		if (!sluice_index_load_is_looked_at(load))
+			defer(load);
 	}
 	if (!load->decided || load->deferred != NIL)
 		sluice_index_note_rows(load, rows, count);

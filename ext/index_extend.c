@@ -10,7 +10,8 @@
  * with the errors of stock COPY.
  *
  * No one can miss the entries meanwhile. Other transactions do not see the rows;
- * the command itself does not; and triggers that fire after it find them there.
+ * the command itself does not; and triggers that fire after it find them there. Where
+ * a volatile CHECK constraint may look at the table, none wait.
  */
 #include "index.h"
 

@@ -280,7 +280,8 @@ extern void sluice_index_init(void);
 /* index_copy.c */
 extern SluiceIndexLoad *sluice_index_load_open(ResultRelInfo *rri, EState *estate,
 											   CopyFromState cstate, CommandId cid);
-extern void sluice_index_load_never(SluiceIndexLoad *load);
+extern void sluice_index_load_never(SluiceIndexLoad *load, const char *because);
+extern bool sluice_index_load_is_looked_at(SluiceIndexLoad *load);
 struct SluiceDuplicates;
 
 extern bool sluice_index_load_duplicates(SluiceIndexLoad *load,

@@ -20,7 +20,7 @@ open_batch(SluiceLoad *load, ResultRelInfo *rri)
 	if (load->rejects ||
 		(load->duplicates.mode != SLUICE_DUPLICATE_ERROR &&
 		 !sluice_index_load_duplicates(batch->index_load, &load->duplicates)))
-		sluice_index_load_never(batch->index_load);
+		sluice_index_load_never(batch->index_load, "rows may be rejected, or be duplicates");
 	/* Which of two rows came first is told by their places. */
 	if (sluice_index_load_wants(batch->index_load))
 		batch->options |= TABLE_INSERT_SKIP_FSM;

@@ -164,7 +164,7 @@ class Private(LoadedTwice):
         lines = rows(50000)
         peek = lines[45000].split(",")[0]
         table = TABLE + (
-            "CREATE OR REPLACE FUNCTION peek(x int) RETURNS bool LANGUAGE plpgsql AS"
+            "CREATE OR REPLACE FUNCTION peek(x int) RETURNS bool LANGUAGE plpgsql STABLE AS"
             f" $$ DECLARE c refcursor := 'peek'; BEGIN IF x = {peek} THEN"
             " OPEN c FOR SELECT a FROM t ORDER BY a; END IF; RETURN true; END $$;"
             "ALTER TABLE t ADD CHECK (peek(a)); SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off;"

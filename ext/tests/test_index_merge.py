@@ -116,7 +116,7 @@ class Merged(LoadedTwice):
         self.checked()
 
     def test_what_the_load_runs(self):
-        """A cursor on an index; a function that inserts into the table; a table that an earlier COPY has filled."""
+        """A cursor on an index; functions of a CHECK and of a domain that insert into the table; a table that an earlier COPY has filled."""
         lines = rows()
         self.same(lines, after="CLOSE k;", before="SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off;"
                   "DECLARE k CURSOR FOR SELECT c FROM t WHERE c > -100000 ORDER BY c; FETCH k;")
@@ -125,6 +125,12 @@ class Merged(LoadedTwice):
             "CREATE OR REPLACE FUNCTION adds(x bigint) RETURNS bool LANGUAGE plpgsql AS"
             f" $$ BEGIN IF x = {lines[6200].split(',')[1]} THEN INSERT INTO t (a, b, c) VALUES (-5, 'f', 99999999); END IF; RETURN true; END $$;"
             "ALTER TABLE t ADD CHECK (adds(c));"))
+        self.checked()
+        marked = lines[:6200] + [lines[6200].replace("x" * 400, "now")] + lines[6201:]
+        self.same(marked, before=(
+            "DROP DOMAIN IF EXISTS adding; CREATE OR REPLACE FUNCTION adds(x text) RETURNS bool LANGUAGE plpgsql AS"
+            " $$ BEGIN IF x = 'now' THEN INSERT INTO t (a, b, c) VALUES (-5, 'f', 99999999); END IF; RETURN true; END $$;"
+            "CREATE DOMAIN adding AS text CHECK (adds(VALUE)); ALTER TABLE t ALTER pad TYPE adding;"))
         self.checked()
         first = self.cluster.file("first", "".join(rows(500, 7)).replace("b", "z").encode())
         self.same(lines, lock="", before=f"TRUNCATE t; COPY t (b, a, d, pad) FROM '{first}' WITH (FORMAT csv);")

@@ -100,11 +100,15 @@ class Neighbour(unittest.TestCase):
         with self.assertRaises(Refused) as refused:
             server.sql("COPY t FROM STDIN WITH (pgsluice 'require')", b"1\tx\n", user="plain")
         self.assertIn("may not execute pgsluice.inside()", str(refused.exception))
-        self.assertEqual(server.sql("SELECT count(*) FROM t"), "4002")
+        server.sql("SET pgsluice.copy = on; DROP EXTENSION pgsluice CASCADE; COPY t FROM STDIN", b"1\tx\n")
+        self.assertEqual(server.sql("SELECT count(*) FROM t"), "4003")
 
     def test_it_came_last(self):
-        """It sees the COPY."""
-        self.check(self.server("pgsluice, neighbour", ""), "insert")
+        """It sees the COPY, also when the extension's objects are gone."""
+        server = self.server("pgsluice, neighbour", "")
+        self.check(server, "insert")
+        server.sql("SET pgsluice.copy = on; DROP EXTENSION pgsluice CASCADE; COPY t FROM STDIN WITH (pgsluice 'require')", b"1\tx\n")
+        self.assertEqual(server.sql("SELECT count(*) FROM t"), "4001")
 
     def test_one_that_moves_rows(self):
         """One that may put the rows of some tables elsewhere has to see the COPY."""

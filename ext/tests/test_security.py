@@ -55,6 +55,20 @@ class Security(OnCluster):
         self.assertIn("row-level security", self.same("COPY s FROM '/dev/null'", "GRANT INSERT ON s TO plain; GRANT pg_read_server_files TO plain"))
         self.cluster.sql("REVOKE pg_read_server_files FROM plain")
 
+    def test_definers(self):
+        """Within a function of another owner the rights are that one's: for the file, the table and that of the rejects."""
+        path = self.cluster.file("rows", b"1,x\ny,z\n")
+        body = "LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN COPY {} FROM '%s' WITH (FORMAT csv{}); END $$;" % path
+        self.cluster.sql("SET client_min_messages = error; CREATE SCHEMA hidden; CREATE TABLE hidden.x (a int, b text); CREATE TABLE hidden.bad (LIKE pgsluice.reject);"
+                         f"CREATE FUNCTION up() RETURNS void {body.format('hidden.x', ', rejects_to $r$hidden.bad$r$')}"
+                         f"CREATE FUNCTION down() RETURNS void {body.format('t', '')} ALTER FUNCTION down() OWNER TO plain; GRANT INSERT ON t TO plain")
+        self.cluster.sql("SET client_min_messages = error; SELECT up()", user="plain")
+        self.assertEqual(self.cluster.sql("SELECT * FROM hidden.x; SELECT line, record FROM hidden.bad"), "1|x\n2|y,z")
+        self.assertIn("42501: permission denied for schema hidden", self.refusal("COPY hidden.x FROM STDIN WITH (rejects_to 'hidden.bad')"))
+        stock, ours = (self.refusal(f"SET pgsluice.copy = {setting}; SELECT down()", "postgres") for setting in ("off", "on"))
+        self.assertEqual(stock, ours)
+        self.assertIn("42501", ours)
+
     def test_functions(self):
         """No function of the extension takes a path or a page; what takes a table's name tells what the catalogs do."""
         self.assertEqual(
