@@ -28,14 +28,15 @@ SluiceReport sluice_report;
 
 static ProcessUtility_hook_type prev_ProcessUtility = NULL;
 static bool others_came_first;	/* another library's hook was there before ours */
-static bool movers_came_first;	/* and so was one of those below */
+static bool knowers_came_first;	/* and so was one of those below */
 static int	running;			/* COPYs of ours that are under way, each called for by the one before */
 
 /*
- * Libraries that put the rows of some tables elsewhere. If one does not see a COPY as what it
- * is, rows are left where nobody looks for them.
+ * Libraries that have to see a COPY as what it is: two put the rows of some tables elsewhere,
+ * and rows would be left where nobody looks for them; pgaudit would write down another name
+ * than the table's.
  */
-static const char *const movers[] = {"citus", "timescaledb"};
+static const char *const knowers[] = {"citus", "pgaudit", "timescaledb"};
 
 /* Says why stock COPY does the work, or refuses if the statement forbids that. */
 static void
@@ -135,9 +136,9 @@ find_inside(void)
 	return function;
 }
 
-/* Whether a library that moves rows is there already. */
+/* Whether one of them is there already. */
 static bool
-finds_movers(void)
+finds_knowers(void)
 {
 	Size		size = EstimateLibraryStateSpace();
 	char	   *names = palloc(size);
@@ -149,8 +150,8 @@ finds_movers(void)
 		const char *folder = last_dir_separator(name);
 		const char *file = folder ? folder + 1 : name;
 
-		for (int i = 0; i < lengthof(movers); i++)
-			found |= strncmp(file, movers[i], strlen(movers[i])) == 0;
+		for (int i = 0; i < lengthof(knowers); i++)
+			found |= strncmp(file, knowers[i], strlen(knowers[i])) == 0;
 	}
 	pfree(names);
 	return found;
@@ -165,8 +166,8 @@ static const char *
 inside_why_not(const CopyStmt *stmt, Oid *function)
 {
 	*function = find_inside();
-	if (movers_came_first)
-		return "a library that was loaded before may have to do it";
+	if (knowers_came_first)
+		return "a library that was loaded before has to see the COPY itself";
 	if (stmt->is_program)
 		return "a library that was loaded before may have something against a program";
 	if (!OidIsValid(*function))
@@ -357,7 +358,7 @@ void
 _PG_init(void)
 {
 	others_came_first = ProcessUtility_hook != NULL;
-	movers_came_first = others_came_first && finds_movers();
+	knowers_came_first = others_came_first && finds_knowers();
 	sluice_options_init();
 	sluice_index_init();
 	MarkGUCPrefixReserved("pgsluice");

@@ -110,8 +110,8 @@ class Neighbour(unittest.TestCase):
         server.sql("SET pgsluice.copy = on; DROP EXTENSION pgsluice CASCADE; COPY t FROM STDIN WITH (pgsluice 'require')", b"1\tx\n")
         self.assertEqual(server.sql("SELECT count(*) FROM t"), "4001")
 
-    def test_one_that_moves_rows(self):
-        """One that may put the rows of some tables elsewhere has to see the COPY."""
+    def test_one_that_knows_copy(self):
+        """One that may put the rows of some tables elsewhere, or writes down what a COPY does, has to see it."""
         folder = Path(tempfile.mkdtemp())
         self.addCleanup(shutil.rmtree, folder)
         folder.chmod(0o755)
@@ -119,7 +119,7 @@ class Neighbour(unittest.TestCase):
         (folder / "citus.so").chmod(0o755)
         said = self.server(folder / "citus", "pgsluice").sql(
             "SET pgsluice.copy = on; COPY t FROM '/dev/null'; SELECT fell_back_because FROM pgsluice.last_copy")
-        self.assertEqual(said, "a library that was loaded before may have to do it")
+        self.assertEqual(said, "a library that was loaded before has to see the COPY itself")
 
 
 if __name__ == "__main__":
