@@ -1,6 +1,6 @@
 //! Files that are as nasty as COPY's rules allow, and nastier.
 
-use pgsluice_core::scan::{Dialect, DotLine, Format};
+use pgsluice_core::scan::{Characters, Dialect, DotLine, Format};
 
 use crate::rng::Rng;
 
@@ -28,6 +28,21 @@ impl Case {
         let data = file(rng, &dialect, columns);
         let mut force = || if format == Format::Csv { rng.bits() as u8 & 0x0f } else { 0 };
         Case { dialect, data, columns, force_null: force(), force_not_null: force() }
+    }
+
+    /// A case whose nasty bytes lie around the end of a buffer of the server's
+    /// (`RAW_BUF_SIZE`, 64 kB), behind one long record.
+    pub fn at_border(rng: &mut Rng, major: u32) -> Self {
+        const BUFFER: usize = 1 << 16;
+        let mut case = Case::new(rng, major);
+        let ends: [&[u8]; 3] = [b"\r\n", b"\r", b"\n"];
+        let found = ends.iter().find(|end| case.data.windows(end.len()).any(|w| w == **end));
+        let end = found.unwrap_or(&ends[2]);
+        let others = vec![case.dialect.delimiter; case.columns - 1];
+        let before = rng.below(case.data.len() + 2);
+        let filler = vec![b'w'; BUFFER.saturating_sub(before + others.len() + end.len())];
+        case.data = [&filler[..], &others, end, &case.data].concat();
+        case
     }
 
     /// The columns `c0`, `c1` … whose bits are set, with commas between them.
@@ -91,6 +106,7 @@ pub fn dialect(rng: &mut Rng, format: Format, major: u32) -> Dialect {
                 default,
                 dot_line,
                 utf8: true,
+                characters: Characters::Ascii,
             };
         }
     }

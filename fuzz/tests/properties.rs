@@ -4,7 +4,9 @@ use pgsluice_core::scan::binary::HEADER_LEN;
 use pgsluice_core::scan::{
     Cuts, Dialect, Eol, Format, Next, Record, Scanner, Splitter, MAX_FIELDS,
 };
-use pgsluice_core::shape::Type;
+use pgsluice_core::shape::{Env, Type};
+use pgsluice_core::sink::{PgCopySink, RowSink};
+use pgsluice_core::types::receive::receive;
 use pgsluice_fuzz::hostile::{self, Case};
 use pgsluice_fuzz::rng::Rng;
 use pgsluice_fuzz::{binary, scan, split, types};
@@ -27,11 +29,19 @@ fn soups_of_special_bytes_are_scanned_alike() {
         let mut rng = Rng::new(seed);
         let format = if rng.once_in(3) { Format::Text } else { Format::Csv };
         let major = rng.pick(&[15, 18]);
-        let dialect = hostile::dialect(&mut rng, format, major);
+        let mut dialect = hostile::dialect(&mut rng, format, major);
+        // Encodings in which ASCII bytes end characters are scanned as they are.
+        let wide = rng.once_in(3);
+        if wide {
+            dialect = dialect.in_encoding(rng.pick(&["SJIS", "GB18030"]));
+        }
         let eol: &[u8] = rng.pick(&[b"\n", b"\r\n", b"\r"]);
         let mut soup = eol.to_vec();
         for _ in 0..rng.below(200) {
             match rng.below(9) {
+                _ if wide && rng.once_in(3) => {
+                    soup.extend_from_slice(&[rng.pick(b"\x95\xb1"), rng.pick(b"\\\\a|~0\n\"")]);
+                }
                 0 => soup.extend_from_slice(eol),
                 1 => soup.push(dialect.delimiter),
                 2 | 3 => soup.push(dialect.quote),
@@ -91,4 +101,41 @@ fn a_record_of_a_million_columns_and_one_without_end_are_bounded() {
     for _ in 0..100 {
         assert_eq!(splitter.feed(&[b'x'; 1 << 16]), Cuts::default());
     }
+}
+
+/// The binary form of a value is taken as it is or not at all; the ends of numbers are where
+/// mistakes are made.
+#[test]
+fn binary_values_are_taken_unchanged_or_not_at_all() {
+    let families = ["integer", "datetime", "interval", "network", "float", "bits"];
+    let all: Vec<Type> = families.iter().flat_map(|name| types::family(name)).collect();
+    let mut taken = 0;
+    for seed in 0..50_000 {
+        let mut rng = Rng::new(seed);
+        let ty = &all[rng.below(all.len())];
+        let length = rng.pick(&[1, 2, 4, 6, 8, 12, 16]);
+        let mut value = Vec::new();
+        while value.len() < length {
+            match rng.below(5) {
+                0 => value.extend_from_slice(&i32::MIN.to_be_bytes()),
+                1 => value.extend_from_slice(&i32::MAX.to_be_bytes()),
+                2 => value.extend_from_slice(&[0; 4]),
+                3 => value.extend_from_slice(&57_599i32.to_be_bytes()),
+                _ => value.push(rng.bits() as u8),
+            }
+        }
+        value.truncate(length);
+        let mut sink = PgCopySink::new(1);
+        sink.begin();
+        if receive(ty, &value, &Env::default(), &mut sink).is_err() {
+            continue;
+        }
+        sink.end();
+        assert!(*ty == Type::Bool || sink.bytes()[6..] == value, "{ty:?}: {value:?}");
+        if let (Type::TimeTz(_), Some(zone)) = (ty, value.last_chunk()) {
+            assert!(i32::from_be_bytes(*zone).unsigned_abs() < 57_600, "{value:?}");
+        }
+        taken += 1;
+    }
+    assert!(taken > 2000, "{taken} were taken");
 }

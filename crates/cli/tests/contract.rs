@@ -114,6 +114,31 @@ fn date_style_and_time_zone_set_the_sessions() {
     assert_eq!(wrong.status.code(), Some(1), "{}", said(&wrong));
 }
 
+/// A zone that is a rule brings abbreviations of its own, which PostgreSQL 18 takes before UTC's.
+#[test]
+fn a_zone_that_is_a_rule_leaves_dates_to_the_server() {
+    let mut world = world();
+    world.sql("CREATE TABLE s (a int, z timestamptz); CREATE TABLE t (a int, z timestamptz)");
+    let records = [
+        "1,2024-07-01 12:00:00 UTC\n",
+        "2,2024-07-01T12:00:00Z\n",
+        "3,2024-07-01T12:00:00+00\n",
+        "4,0044-03-15 12:00:00 BC\n",
+    ];
+    for zone in ["UTC+5", "X1UTC", "T5"] {
+        world.sql(&format!("SET timezone = '{zone}'"));
+        for record in records {
+            world.sql("TRUNCATE s, t");
+            let stock = world.stock("COPY s FROM STDIN (FORMAT csv)", record.as_bytes());
+            let file = world.file("t.csv", record.as_bytes());
+            let way = ["--table", "t", "--time-zone", zone, "--method", "copy-binary"];
+            let loaded = world.load(&[&[file.as_str()], &way[..]].concat());
+            assert_eq!(loaded.is_ok(), stock.is_ok(), "{zone}: {record} {loaded:?} {stock:?}");
+            assert_eq!(world.difference("s", "t"), "", "{zone}: {record}");
+        }
+    }
+}
+
 #[test]
 fn lanes_default_to_the_number_of_cores() {
     let mut world = world();

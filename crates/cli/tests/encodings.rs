@@ -137,4 +137,89 @@ fn every_encoding_of_the_server() {
         loaded += 1;
     }
     assert!(loaded >= 41, "{loaded} encodings");
+    let file = world.file("named.csv", b"caf\xe9\n1\n");
+    let made = ["--create", "--table", "made", "--header", "--encoding", "LATIN1"];
+    let said = world.load(&[&[file.as_str()], &made[..]].concat()).unwrap_err();
+    assert!(said.contains("the header is not UTF-8"), "{said}");
+}
+
+/// Characters whose second byte is that of a backslash, of a delimiter or of a quote hide nothing
+/// and end nothing: not where chunks are cut for lanes and rejects, nor where records are counted.
+#[test]
+fn characters_that_end_in_ascii_bytes() {
+    let mut world = World::new(each_major().last().unwrap());
+    world.sql("CREATE TABLE s (a int, b text); CREATE TABLE t (a int, b text)");
+    // In each, `#` is a number: a record that ends in such a character, one that goes on behind it.
+    type Case<'c> = (&'c str, [&'c str; 2], &'c str, &'c [u8], &'c [u8]);
+    let (text, backslash) = (["--format", "text"], ["--escape", "\\"]);
+    let cases: [Case<'_>; 5] = [
+        ("SJIS", text, "FORMAT text", b"#\t\x95\\\n#\t\x95\\\\\nB\\\\\n", b"x\t\x95\\\n"),
+        ("BIG5", text, "FORMAT text", b"#\t\xa5\\\n#\t\xa5\\\\\n\\\xa5\\\n", b"x\t\xa5\\\n"),
+        (
+            "GBK",
+            backslash,
+            "FORMAT csv, ESCAPE '\\'",
+            b"#,\"\xd5\\\"\n#,\"a\nb\\\"\"\n",
+            b"x,\"\xd5\\\"\n",
+        ),
+        (
+            "GB18030",
+            ["--delimiter", "0"],
+            "FORMAT csv, DELIMITER '0'",
+            b"70\x81\x30\x81\x30x\n80\"\x81\x30\x81\x30\n\"\n",
+            b"x0\x81\x30\x81\x30\n",
+        ),
+        ("UHC", ["--quote", "a"], "FORMAT csv, QUOTE 'a'", b"#,a\x81\x61,\na\n", b"x,\x81\x61\n"),
+    ];
+    for (encoding, options, copy, pattern, bad) in cases {
+        let numbered = |i: usize| {
+            let digits = |byte: &u8| match byte {
+                b'#' => i.to_string().into_bytes(),
+                byte => vec![*byte],
+            };
+            pattern.iter().flat_map(digits).collect::<Vec<u8>>()
+        };
+        let half: Vec<u8> = (0..280_000 / pattern.len()).flat_map(numbered).collect();
+        let whole = [&half[..], &half].concat();
+        let with_bad = [&half[..], bad, &half].concat();
+        world.sql("TRUNCATE s");
+        let stock = format!("COPY s FROM STDIN ({copy}, ENCODING '{encoding}')");
+        world.stock(&stock, &whole).unwrap();
+        let rejects = world.path(&format!("rejects-{encoding}"));
+        let ways: [(&[u8], &[&str]); 3] = [
+            (&whole, &[]),
+            (&whole, &["--method", "lanes", "--lanes", "2"]),
+            (&with_bad, &["--on-error", "reject", "--reject-file", &rejects]),
+        ];
+        for (bytes, way) in ways {
+            world.sql("TRUNCATE t");
+            let file = world.file("wide", bytes);
+            let first = [file.as_str(), "--table", "t", "--encoding", encoding];
+            let summary = world.load(&[&first[..], &options[..], way].concat());
+            let summary = summary.unwrap_or_else(|said| panic!("{encoding} {way:?}: {said}"));
+            assert_eq!(world.difference("s", "t"), "", "{encoding} {way:?}");
+            let refused = u64::from(bytes.len() > whole.len());
+            assert_eq!(summary["rejected"], refused, "{encoding} {way:?}");
+        }
+        assert_eq!(std::fs::read(&rejects).unwrap(), bad, "{encoding}");
+    }
+}
+
+/// In EUC_JIS_2004 か and its mark are one character, of which UTF-8 makes two: what a limit lets
+/// through is for the server to count.
+#[test]
+fn characters_that_are_two_of_utf8() {
+    let world = World::new(&each_major()[0]);
+    let (url, mut conn) = database(&world, "jis", "EUC_JIS_2004");
+    for table in ["s", "t"] {
+        conn.exec(&format!("ALTER TABLE {table} ALTER b TYPE varchar(3)")).unwrap();
+    }
+    let bytes = "1\tか\u{309a}   \n2\tab\n".as_bytes();
+    stock(&mut conn, bytes).unwrap();
+    let output = load(&world.file("marked", bytes), &url, &["--method", "copy-binary"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let lengths =
+        |table| format!("SELECT string_agg(length(b)::text, ' ' ORDER BY a) FROM {table}");
+    let (theirs, ours) = (conn.exec(&lengths("s")).unwrap(), conn.exec(&lengths("t")).unwrap());
+    assert_eq!((ours, theirs[0][0].as_deref()), (theirs.clone(), Some("3 2")));
 }

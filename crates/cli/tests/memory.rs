@@ -247,6 +247,26 @@ fn a_file_that_is_a_hole() {
     }
 }
 
+/// One character takes kilobytes in a column of `char(n)`: rows that outgrow their chunk are not
+/// gathered, and the server pads.
+#[test]
+fn padding() {
+    const ROWS: u32 = 70_000;
+    let mut world = world();
+    table(&mut world, "a int, b char(9000)");
+    let feed = |out: &mut dyn Write| (0..ROWS).try_for_each(|i| writeln!(out, "{i},x"));
+    let ended = load(&world, &["--method", "copy-binary"], feed);
+    ended.loaded("short values of char(9000)", USUAL);
+    let found = world.sql("SELECT count(*) || ' of ' || max(octet_length(b)) FROM t");
+    assert_eq!(found, format!("{ROWS} of 9000"));
+    let convert = ["convert", "-", "--types", "int, char(9000)"];
+    run(&world, &convert, feed).loaded("the same by convert", USUAL);
+    let many = ["char(10000000)"; 10].join(", ");
+    let convert = ["convert", "-", "--types", &many];
+    let ended = run(&world, &convert, |out| writeln!(out, "a,b,c,d,e,f,g,h,i,j"));
+    ended.refused("a row of 100 MB by convert", "too long to be converted");
+}
+
 /// Far more fields than a relation has columns, in one record or in many.
 #[test]
 fn a_hundred_thousand_columns() {

@@ -245,6 +245,21 @@ fn create(world: &mut World) {
     assert_eq!(world.sql("SELECT sum(big)::text || max(name) FROM made"), "4999950000n99999");
     assert!(load(world, &good, &["--create"]).unwrap_err().contains("exists already"));
 
+    // What the sample did not show stops the load where its type would take and alter it.
+    let odd = [&bytes[..], b"x,true,00123,2024-01-01\n"].concat();
+    let odd = world.file("odd.csv", &odd);
+    let rejects = world.path("odd.rejects");
+    let ways: [&[&str]; 2] = [&[], &["--on-error", "reject", "--reject-file", &rejects]];
+    for way in ways {
+        world.sql("DROP TABLE IF EXISTS made");
+        let said = load(world, &odd, &[&["--create"], way].concat()).unwrap_err();
+        assert!(said.contains("00123") && said.contains("record 100001"), "{way:?}: {said}");
+        assert_eq!(world.sql("SELECT to_regclass('made')"), "", "{way:?} leaves the table");
+    }
+    load(world, &odd, &["--create=text-on-doubt"]).unwrap();
+    assert_eq!(world.sql("SELECT big FROM made WHERE name = 'x'"), "00123");
+    world.sql("DROP TABLE made");
+
     bytes.extend_from_slice(b"x,maybe,1,2024-01-01\n");
     let doubt = world.file("doubt.csv", &bytes);
     for method in ["auto", "lanes", "insert-batch", "staged"] {

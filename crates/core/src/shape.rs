@@ -13,7 +13,8 @@ pub struct Env {
     pub date_order: DateOrder,
     /// `lc_monetary` is C or POSIX, so that money has two decimals and no grouping.
     pub money_c: bool,
-    /// The server's encoding has one byte for each character: text is any bytes but NUL.
+    /// The server's encoding has one byte for each character: text is any bytes but NUL. Set, too,
+    /// where characters are not counted as those of UTF-8 for another reason.
     pub single_byte: bool,
 }
 

@@ -11,6 +11,12 @@ use pgsluice_core::shape::{Column, Env, RowShape, Type};
 use pgsluice_core::sink::{PgCopySink, HEADER, TRAILER};
 use std::io::Write;
 
+/// Rows are written when they take more bytes than this.
+const WRITTEN: usize = 2 << 20;
+
+/// The longest row, in bytes: what is padded to more by columns of `char(n)` is refused.
+const LONGEST: usize = 32 << 20;
+
 /// The shape of rows of these types, one for each field.
 pub fn shape_of_types(types: Vec<Type>, utc: bool) -> RowShape {
     let fields = types.len();
@@ -50,16 +56,16 @@ pub fn convert(input: &InputOptions, shape: &RowShape, out: &mut dyn Write) -> R
             .with_hint("convert the encoding first: iconv -t UTF-8"));
     }
     let names: Vec<String> = input.sources.iter().map(|s| s.name()).collect();
-    let written = |e: std::io::Error| Error::io("write", "the output", &e);
     let mut reader = Reader::open(input)?;
+    out.write_all(HEADER).map_err(|e| unwritten(&e))?;
     let mut converter = Converter {
         shape,
         dialect,
         names,
-        sink: PgCopySink::new(shape.columns.len()),
+        sink: PgCopySink::new(shape.columns.len()).within(LONGEST),
         record: Record::default(),
+        out,
     };
-    out.write_all(HEADER).map_err(written)?;
     let (mut records, mut before, mut file) = (0, Counts::default(), 0);
     let mut free = Vec::new();
     while let Some(chunk) = reader.next(free)? {
@@ -69,14 +75,23 @@ pub fn convert(input: &InputOptions, shape: &RowShape, out: &mut dyn Write) -> R
         }
         before += chunk.passed;
         let counts = converter.chunk(&chunk, before)?;
-        out.write_all(converter.sink.bytes()).map_err(written)?;
-        converter.sink.clear();
         before += counts;
         records += counts.records;
         free = chunk.bytes;
     }
-    out.write_all(TRAILER).and_then(|()| out.flush()).map_err(written)?;
+    out.write_all(TRAILER).and_then(|()| out.flush()).map_err(|e| unwritten(&e))?;
     Ok(records)
+}
+
+fn unwritten(e: &std::io::Error) -> Error {
+    Error::io("write", "the output", e)
+}
+
+/// Writes the rows that the sink holds, and empties it.
+fn write(sink: &mut PgCopySink, out: &mut dyn Write) -> Result<(), Error> {
+    out.write_all(sink.bytes()).map_err(|e| unwritten(&e))?;
+    sink.clear();
+    Ok(())
 }
 
 struct Converter<'a> {
@@ -85,6 +100,7 @@ struct Converter<'a> {
     names: Vec<String>,
     sink: PgCopySink,
     record: Record,
+    out: &'a mut dyn Write,
 }
 
 impl Converter<'_> {
@@ -111,7 +127,10 @@ impl Converter<'_> {
         loop {
             match scanner.next(&mut self.record) {
                 Ok(Next::Record) => {}
-                Ok(_) => return Ok(Counts { records, lines: scanner.lines() }),
+                Ok(_) => {
+                    write(&mut self.sink, self.out)?;
+                    return Ok(Counts { records, lines: scanner.lines() });
+                }
                 Err(fault) => {
                     let place = place(records, self.record.line, self.record.start);
                     return Err(Error::new(fault.message(csv, "")).at(place));
@@ -120,6 +139,13 @@ impl Converter<'_> {
             if let Err(no) = row::put(self.shape, &chunk.bytes, &self.record, &mut self.sink) {
                 let place = place(records, self.record.line, self.record.start);
                 return Err(self.refused(chunk, no, place));
+            }
+            if self.sink.is_full() {
+                let place = place(records, self.record.line, self.record.start);
+                return Err(Error::new("a record is too long to be converted").at(place));
+            }
+            if self.sink.bytes().len() > WRITTEN {
+                write(&mut self.sink, self.out)?;
             }
             records += 1;
         }

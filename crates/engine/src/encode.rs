@@ -1,6 +1,7 @@
 //! Chunks to what is sent for them: rows where the core is sure of every
 //! field, the file's own bytes where the server has to judge.
 
+use crate::infer::Fit;
 use crate::input::{Chunk, Counts, Part};
 use crate::plan::{Plan, Wire};
 use crate::rewrite;
@@ -11,6 +12,10 @@ use pgsluice_core::row;
 use pgsluice_core::scan::{valid_utf8, Dialect, Eol, Format, Next, Record, Scanner};
 use pgsluice_core::sink::PgCopySink;
 use std::sync::Arc;
+
+/// The most bytes that rows take, many times those of a chunk; columns of `char(n)` pad text to
+/// more than that.
+const MOST_ROWS: usize = 8 << 20;
 
 /// What is sent for a chunk.
 #[derive(Debug)]
@@ -36,9 +41,17 @@ pub struct Prepared {
     pub body: Body,
     /// its records and lines
     pub counts: Counts,
-    /// the first record breaks the rules of the file's form in a way that a
-    /// COPY of its own would not notice
-    pub fault: Option<(Malformed, u64)>,
+    /// what no COPY of its own would notice, and in which line of the chunk
+    pub fault: Option<(Fault, u64)>,
+}
+
+/// Why a record stops the load before the server has a say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// it is the chunk's first one and breaks the rules of the file's form
+    Malformed(Malformed),
+    /// the type that was inferred for the column with this index takes the value and alters it
+    Altered(usize),
 }
 
 impl Prepared {
@@ -58,6 +71,7 @@ pub struct Encoder {
     spare: Spare,
     sink: PgCopySink,
     record: Record,
+    fit: Option<Fit>,
     /// rows take about so many times the bytes of their records
     growth: f64,
 }
@@ -66,8 +80,9 @@ impl Encoder {
     /// An encoder for this plan, which takes its memory from `spare`.
     pub fn new(plan: Arc<Plan>, spare: Spare) -> Encoder {
         let columns = plan.shape.columns.len();
-        let sink = PgCopySink::new(columns);
-        Encoder { plan, spare, sink, record: Record::default(), growth: 1.2 }
+        let sink = PgCopySink::new(columns).within(MOST_ROWS);
+        let fit = plan.inferred.clone().map(Fit::new);
+        Encoder { plan, spare, sink, record: Record::default(), fit, growth: 1.2 }
     }
 
     /// Prepares a chunk.
@@ -77,7 +92,7 @@ impl Encoder {
             let counts = chunk.count(&plan.layout);
             return Prepared { chunk: Arc::new(chunk), body: Body::AsIs, counts, fault: None };
         };
-        let fault = self.first_fault(&chunk, dialect);
+        let fault = self.first_fault(&chunk, dialect).or_else(|| self.altered(&chunk, dialect));
         if fault.is_none() {
             if let Some(counts) = wire::same_as_text(&plan, dialect, &chunk) {
                 let chunk = Arc::new(chunk);
@@ -105,15 +120,35 @@ impl Encoder {
 
     /// Whether the first line ends as the file's lines do. Within one COPY the
     /// server sees to that; a COPY that begins with this chunk would not.
-    fn first_fault(&mut self, chunk: &Chunk, dialect: &Dialect) -> Option<(Malformed, u64)> {
+    fn first_fault(&mut self, chunk: &Chunk, dialect: &Dialect) -> Option<(Fault, u64)> {
         if chunk.part != Part::Whole || chunk.bytes.is_empty() {
             return None;
         }
         match chunk.scanner(dialect).next(&mut self.record) {
             Err(fault @ (Malformed::CarriageReturn | Malformed::Newline)) => {
-                Some((fault, self.record.line))
+                Some((Fault::Malformed(fault), self.record.line))
             }
             _ => None,
+        }
+    }
+
+    /// The first record with a value that would be altered by the type inferred for it.
+    fn altered(&mut self, chunk: &Chunk, dialect: &Dialect) -> Option<(Fault, u64)> {
+        let fit = self.fit.as_mut().filter(|_| chunk.part == Part::Whole)?;
+        let mut scanner = chunk.scanner(dialect);
+        loop {
+            match scanner.next(&mut self.record) {
+                Ok(Next::Record) => {
+                    if let Some(field) = fit.altered(&chunk.bytes, &self.record) {
+                        return Some((Fault::Altered(field), self.record.line));
+                    }
+                }
+                Ok(_) => return None,
+                // What is malformed is told elsewhere.
+                Err(_) => {
+                    scanner.skip_line().filter(|(start, end)| start < end)?;
+                }
+            }
         }
     }
 
@@ -136,13 +171,15 @@ impl Encoder {
 
     fn rows(&mut self, chunk: &Chunk, dialect: &Dialect) -> Option<(Vec<u8>, Counts)> {
         let mut free = self.spare.take();
-        free.reserve((chunk.bytes.len() as f64 * self.growth) as usize);
+        free.reserve(((chunk.bytes.len() as f64 * self.growth) as usize).min(MOST_ROWS));
         let Encoder { plan, sink, record, .. } = self;
         sink.replace(free);
         let counts = each_record(chunk, dialect, record, |record| {
-            row::put(&plan.shape, &chunk.bytes, record, sink).ok()
-        })?;
+            row::put(&plan.shape, &chunk.bytes, record, sink).ok()?;
+            (!sink.is_full()).then_some(())
+        });
         let rows = sink.replace(Vec::new());
+        let counts = counts?;
         self.growth = (rows.len() as f64 / chunk.bytes.len().max(1) as f64) * 1.05;
         Some((rows, counts))
     }

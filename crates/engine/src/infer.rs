@@ -8,6 +8,7 @@
 //! rather than a float, and JSON becomes `json`, since `jsonb` drops
 //! duplicate keys.
 
+use pgsluice_core::error::Refusal;
 use pgsluice_core::scan::{Kind, Record};
 use pgsluice_core::shape::{Env, Type};
 use pgsluice_core::sink::PgCopySink;
@@ -83,6 +84,34 @@ impl Guess {
         }
     }
 
+    /// The type as the core reads it.
+    fn core(self) -> Type {
+        match self {
+            Guess::Bool => Type::Bool,
+            Guess::Int4 => Type::Int4,
+            Guess::Int8 => Type::Int8,
+            Guess::Numeric => Type::Numeric(-1),
+            Guess::Float8 => Type::Float8,
+            Guess::Uuid => Type::Uuid,
+            Guess::Date => Type::Date,
+            Guess::Timestamp => Type::Timestamp(-1),
+            Guess::TimestampTz => Type::TimestampTz(-1),
+            Guess::Json => Type::Json,
+            Guess::Text => Type::Text,
+        }
+    }
+
+    /// Whether the server may take a value as this type and give back another one.
+    fn alters(self, text: &[u8], scratch: &mut PgCopySink) -> bool {
+        // JSON is kept as it is written.
+        if matches!(self, Guess::Json | Guess::Text) || self.holds(text, scratch) {
+            return false;
+        }
+        scratch.clear();
+        let read = types::put(&self.core(), text, &Env::default(), scratch);
+        matches!(read, Ok(()) | Err(Refusal::Ask))
+    }
+
     /// Whether a value survives this type unchanged in meaning.
     fn holds(self, text: &[u8], scratch: &mut PgCopySink) -> bool {
         let mut reads = |ty: Type| {
@@ -96,14 +125,15 @@ impl Guess {
             Guess::Int4 => is_decimal(text, false) && reads(Type::Int4),
             Guess::Int8 => is_decimal(text, false) && reads(Type::Int8),
             Guess::Numeric => is_decimal(text, true) && reads(Type::Numeric(-1)),
-            Guess::Float8 => significant_digits(text) <= 15 && !pads(text) && reads(Type::Float8),
+            Guess::Float8 => is_float(text) && !pads(text) && reads(Type::Float8),
             Guess::Uuid => text.len() == 36 && reads(Type::Uuid),
             Guess::Date => reads(Type::Date),
             // The server's timestamp takes a zone and drops it without a word.
             Guess::Timestamp => {
-                !states_zone(text) && (reads(Type::Timestamp(-1)) || reads(Type::Date))
+                let read = reads(Type::Timestamp(-1)) || reads(Type::Date);
+                read && !states_zone(text) && keeps_clock(text)
             }
-            Guess::TimestampTz => reads(Type::TimestampTz(-1)),
+            Guess::TimestampTz => reads(Type::TimestampTz(-1)) && keeps_clock(text),
             Guess::Json => matches!(text.first(), Some(b'{' | b'[')) && reads(Type::Json),
             Guess::Text => true,
         }
@@ -124,11 +154,24 @@ fn is_decimal(text: &[u8], fraction: bool) -> bool {
         }
 }
 
-/// Whether a number is written with a plus sign or a leading zero that a
-/// numeric type would not give back.
+/// Whether a number is written with a plus sign, a leading zero or the sign of
+/// a negative zero, which a numeric type would not give back.
 fn pads(text: &[u8]) -> bool {
     let digits = text.strip_prefix(b"-").unwrap_or(text);
-    matches!(digits, [b'+', ..] | [b'0', b'0'..=b'9', ..]) || text == b"-0"
+    let is_zero = !digits.iter().any(|c| !matches!(c, b'0' | b'.'));
+    matches!(digits, [b'+', ..] | [b'0', b'0'..=b'9', ..]) || (is_zero && text != digits)
+}
+
+/// Whether a time of day comes back as it is written: the server rounds to
+/// microseconds, and 24:00:00 and a leap second become the next day.
+fn keeps_clock(text: &[u8]) -> bool {
+    let start = text.iter().position(|c| matches!(c, b' ' | b'T')).map_or(text.len(), |at| at + 1);
+    let time = &text[start..];
+    let mut parts = time.splitn(2, |c| *c == b'.').skip(1);
+    let decimals = parts.next().unwrap_or_default();
+    decimals.iter().take_while(|c| c.is_ascii_digit()).count() <= 6
+        && !time.starts_with(b"24")
+        && !time.windows(3).any(|w| w == b":60")
 }
 
 /// Whether anything but digits, points and colons stands behind an ISO date.
@@ -136,9 +179,16 @@ fn states_zone(text: &[u8]) -> bool {
     text.iter().skip(11).any(|c| !matches!(c, b'0'..=b'9' | b'.' | b':'))
 }
 
-fn significant_digits(text: &[u8]) -> usize {
+/// Whether a double gives all digits back: it has 15 of them, fewer near zero. The
+/// words are those that the server writes; others may be somebody's name.
+fn is_float(text: &[u8]) -> bool {
+    if matches!(text, b"NaN" | b"Infinity" | b"-Infinity") {
+        return true;
+    }
     let mantissa = text.split(|c| matches!(c, b'e' | b'E')).next().unwrap_or_default();
-    mantissa.iter().filter(|c| c.is_ascii_digit()).count()
+    let digits = mantissa.iter().filter(|c| c.is_ascii_digit()).count();
+    let value = std::str::from_utf8(text).ok().and_then(|t| t.parse::<f64>().ok());
+    (1..=15).contains(&digits) && value.is_some_and(|v| v.is_normal() || v == 0.0)
 }
 
 /// One column of a table to be created.
@@ -220,6 +270,32 @@ impl Inference {
     }
 }
 
+/// Holds records that were not seen to the types that were inferred from others.
+#[derive(Debug)]
+pub struct Fit {
+    guesses: Vec<Guess>,
+    scratch: PgCopySink,
+}
+
+impl Fit {
+    /// The types of a record's fields.
+    pub fn new(guesses: Vec<Guess>) -> Fit {
+        Fit { guesses, scratch: PgCopySink::new(1) }
+    }
+
+    /// The index of the first field that would not come back as it is written. What the server
+    /// refuses is its to tell.
+    pub fn altered(&mut self, chunk: &[u8], record: &Record) -> Option<usize> {
+        let Fit { guesses, scratch } = self;
+        let mut fields = guesses.iter().enumerate().take(record.len());
+        let found = fields.find(|(index, guess)| {
+            let (kind, value) = record.field(chunk, *index);
+            matches!(kind, Kind::Plain | Kind::Quoted) && guess.alters(value, scratch)
+        });
+        found.map(|(index, _)| index)
+    }
+}
+
 /// The order of columns that wastes the least on alignment: indexes into `columns`.
 ///
 /// Widest alignment first, then fixed lengths before variable ones; columns
@@ -291,6 +367,47 @@ mod tests {
         let expected = [Date, Timestamp, TimestampTz, Uuid, Json, Float8, Numeric, Text];
         assert_eq!(infer(csv, true), expected);
         assert_eq!(infer("2023-02-29\n", true), [Text]);
+    }
+
+    #[test]
+    fn what_a_type_would_round_or_respell_stays_text() {
+        use Guess::*;
+        for (value, guess) in [
+            ("2024-01-01 00:00:00.123456", Timestamp),
+            ("2024-01-01 00:00:00.1234567", Text),
+            ("2024-01-01T00:00:00.123456Z", TimestampTz),
+            ("2024-01-01T00:00:00.123456789Z", Text),
+            ("2016-12-31 23:59:60", Text),
+            ("2016-12-31T24:00:00+00", Text),
+            ("-0.0", Text),
+            ("-0.5", Numeric),
+            ("1e-300", Float8),
+            ("1.23456e-320", Text),
+            ("-0e1", Float8),
+            ("NaN", Float8),
+            ("Nan", Text),
+            ("inf", Text),
+            ("infinity", Date),
+        ] {
+            assert_eq!(infer(&format!("{value}\n"), true), [guess], "{value}");
+        }
+    }
+
+    #[test]
+    fn what_the_server_would_take_otherwise_does_not_fit() {
+        use Guess::*;
+        let csv = "7,1.5,t,2024-01-01,x\n\
+            007,1.5,t,2024-01-01,x\n+1,1.50,f,2024-01-01,\n1,1e5,t,2024-01-01,x\n\
+            x,y,maybe,2024-13-01,z\n1,.5,t,,x\n,,yes,2024-01-01,x\n1,1,,20240101,x\n";
+        let mut fit = Fit::new(vec![Int8, Numeric, Bool, Date, Text]);
+        let dialect = Dialect::csv();
+        let mut scanner = Scanner::new(csv.as_bytes(), true, &dialect, Eol::Unknown);
+        let (mut record, mut found) = (Record::default(), Vec::new());
+        while scanner.next(&mut record) == Ok(Next::Record) {
+            found.push(fit.altered(csv.as_bytes(), &record));
+        }
+        let expected = [None, Some(0), Some(0), Some(1), None, Some(1), Some(2), Some(3)];
+        assert_eq!(found, expected);
     }
 
     #[test]

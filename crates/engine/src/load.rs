@@ -266,6 +266,7 @@ pub(crate) fn make_plan(
     plan.notes.splice(0..0, advice(&input, &server, &table, &around));
     if let Some(new) = new {
         plan.made = Some(new.statement);
+        plan.inferred = new.unseen;
         plan.notes.extend(new.notes);
     }
     Ok(plan)

@@ -89,6 +89,17 @@ pub struct InputOptions {
     pub limit: Option<u64>,
 }
 
+impl InputOptions {
+    /// The rules of CSV or of the text format, in the files' encoding.
+    pub fn dialect(&self) -> Option<Dialect> {
+        let FileFormat::Delimited(dialect) = &self.format else { return None };
+        Some(match &self.encoding {
+            Some(encoding) => dialect.clone().in_encoding(encoding),
+            None => dialect.clone(),
+        })
+    }
+}
+
 /// A write path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs)]

@@ -1,6 +1,7 @@
 //! What will be done and why: a pure function of facts and options.
 
 use crate::error::{Error, Place};
+use crate::infer::Guess;
 use crate::input::{HeaderLine, Layout};
 use crate::mapping;
 use crate::options::{FileFormat, Method, Options};
@@ -74,6 +75,8 @@ pub struct Plan {
     pub may_drop_rows: bool,
     /// the statement that has made the table, if the load has
     pub made: Option<String>,
+    /// the types that it was given on the strength of some records, in the file's order
+    pub inferred: Option<Vec<Guess>>,
     /// statements in the load's transaction before the rows
     pub before: Vec<String>,
     /// statements in the load's transaction after the rows
@@ -136,12 +139,10 @@ pub fn plan(
     check_kind(table)?;
     let columns = mapping::columns(input, table, options)?;
     let shape = shape(&columns, server, table, options);
-    let layout = match &options.input.format {
-        FileFormat::Delimited(dialect) => {
-            Layout::Lines(dialect.clone().on_server(server.major(), server.encoding == "UTF8"))
-        }
+    let layout = match options.input.dialect() {
+        Some(d) => Layout::Lines(d.on_server(server.major(), server.encoding == "UTF8")),
         // No table has more columns than that.
-        FileFormat::Binary => Layout::Tuples(i16::try_from(columns.len()).unwrap_or(i16::MAX)),
+        None => Layout::Tuples(i16::try_from(columns.len()).unwrap_or(i16::MAX)),
     };
     let choice = choose(input, server, table, options, &shape)?;
     let wire = passable(choice.wire, layout.dialect(), &shape, server, options)?;
@@ -170,6 +171,7 @@ pub fn plan(
             || table.triggers.iter().any(|t| t.row && t.before)
             || matches!(table.kind, 'f' | 'v' | 'p'),
         made: None,
+        inferred: None,
         before: Vec::new(),
         after: Vec::new(),
         settings: settings(options).into_iter().chain(one_by_one(choice.method)).collect(),

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use pgsluice_core::scan::{Dialect, DotLine, Format, Record};
+use pgsluice_core::scan::{Characters, Dialect, DotLine, Format, Record};
 use pgsluice_core::shape::{Column, DateOrder, EnumLabels, Env, RowShape, Source, Type};
 use pgsluice_core::sink::{HeapColumn, Scratch};
 
@@ -271,5 +271,7 @@ unsafe fn dialect_of(def: &DialectDef) -> Dialect {
             (false, false) => DotLine::Alone,
         },
         utf8: true,
+        // The server has converted the data.
+        characters: Characters::Ascii,
     }
 }

@@ -49,6 +49,59 @@ impl DotLine {
     }
 }
 
+/// Which bytes below 128 are characters of their own, in the encoding of the data.
+///
+/// The server converts before it looks for delimiters; what is scanned here is not converted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Characters {
+    /// all: UTF-8, and every encoding that a database may have
+    Ascii,
+    /// SJIS, SHIFT_JIS_2004: all but the second one of two that are a character; half-width
+    /// katakana are above 127 and have no second byte
+    Sjis,
+    /// BIG5, GBK, GB18030, UHC: all but those behind a byte above 127
+    Pairs,
+}
+
+impl Characters {
+    /// Those of the encoding that the server calls by this name (`pg_encname_tbl` of
+    /// `src/common/encnames.c`). JOHAB, too, has such characters, and the server refuses them.
+    pub fn of(encoding: &str) -> Self {
+        let letters = encoding.chars().filter(char::is_ascii_alphanumeric);
+        match letters.collect::<String>().to_ascii_lowercase().as_str() {
+            "sjis" | "shiftjis" | "shiftjis2004" | "mskanji" | "win932" | "windows932" => {
+                Characters::Sjis
+            }
+            "big5" | "gbk" | "gb18030" | "uhc" | "win936" | "win949" | "win950" | "windows936"
+            | "windows949" | "windows950" => Characters::Pairs,
+            _ => Characters::Ascii,
+        }
+    }
+
+    /// Whether `next` belongs to the character that begins with `byte`: `pg_sjis_mblen` and its
+    /// like of `src/common/wchar.c`. One of GB18030 that has four bytes counts as two pairs.
+    #[inline]
+    pub(super) fn joins(self, byte: u8, next: u8) -> bool {
+        // What is less is no second byte in any of them: the server refuses the first one.
+        const LEAST: u8 = 0x30;
+        let leads = match self {
+            Characters::Ascii => false,
+            Characters::Sjis => byte >= 0x80 && !(0xa1..=0xdf).contains(&byte),
+            Characters::Pairs => byte >= 0x80,
+        };
+        leads && next >= LEAST
+    }
+
+    /// How many bytes at `at` have to be taken together: 1 or 2.
+    #[inline]
+    pub(super) fn width(self, text: &[u8], at: usize) -> usize {
+        match text.get(at..) {
+            Some([byte, next, ..]) if self.joins(*byte, *next) => 2,
+            _ => 1,
+        }
+    }
+}
+
 /// COPY's options on the form of the file, validated as the server validates them
 /// (`ProcessCopyOptions`, `src/backend/commands/copy.c`).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,8 +121,10 @@ pub struct Dialect {
     /// what `\.` means
     pub dot_line: DotLine,
     /// text: what escapes make is checked to be UTF-8. Not set where the database
-    /// has another encoding, whose bytes they are: only the server can check them
+    /// or the file has another encoding: only the server can check them
     pub utf8: bool,
+    /// the encoding of the data, as far as it matters here
+    pub characters: Characters,
 }
 
 impl Dialect {
@@ -84,6 +139,7 @@ impl Dialect {
             default: None,
             dot_line: DotLine::IsData,
             utf8: true,
+            characters: Characters::Ascii,
         }
     }
 
@@ -98,6 +154,7 @@ impl Dialect {
             default: None,
             dot_line: DotLine::Alone,
             utf8: true,
+            characters: Characters::Ascii,
         }
     }
 
@@ -105,10 +162,23 @@ impl Dialect {
     /// database whose encoding is UTF-8 or is not. In CSV, where a line of `\.`
     /// is silently the end up to 17, what it means stays the caller's choice.
     pub fn on_server(mut self, major: u32, utf8: bool) -> Self {
-        self.utf8 = utf8;
+        self.utf8 &= utf8;
         if self.format == Format::Text {
             self.dot_line = DotLine::of(Format::Text, major);
         }
         self
+    }
+
+    /// The same for data in the encoding that the server calls by this name.
+    pub fn in_encoding(mut self, encoding: &str) -> Self {
+        self.utf8 = false;
+        self.characters = Characters::of(encoding);
+        self
+    }
+
+    /// CSV: the quote or the escape is itself a byte that ends lines.
+    pub(super) fn quotes_with_line_ends(&self) -> bool {
+        let line_end = |c| c == b'\r' || c == b'\n';
+        self.format == Format::Csv && (line_end(self.quote) || line_end(self.escape))
     }
 }

@@ -2,7 +2,7 @@
 //! be resolved, and which line ends lie within quotes.
 
 use super::lanes::{Lanes, BLOCK};
-use super::{Dialect, Eol, Format};
+use super::{Characters, Dialect, Eol, Format};
 
 /// The bytes that matter, and how escapes work.
 #[derive(Clone, Copy, Debug)]
@@ -23,15 +23,15 @@ enum Class {
 }
 
 impl Rules {
-    /// `None` where a line end is the quote or the escape: naive's business.
+    /// `None` where a line end is the quote or the escape, or bytes below 128 are not
+    /// characters of their own everywhere: naive's business.
     pub(super) fn new(dialect: &Dialect) -> Option<Self> {
         let class = match dialect.format {
             Format::Text => Class::Text,
             Format::Csv if dialect.quote == dialect.escape => Class::CsvDoubled,
             Format::Csv => Class::CsvEscaped,
         };
-        let line_end = |c| c == b'\r' || c == b'\n';
-        if class != Class::Text && (line_end(dialect.quote) || line_end(dialect.escape)) {
+        if dialect.quotes_with_line_ends() || dialect.characters != Characters::Ascii {
             return None;
         }
         let (delimiter, quote, escape) = (dialect.delimiter, dialect.quote, dialect.escape);

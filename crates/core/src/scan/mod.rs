@@ -32,7 +32,7 @@ mod utf8;
 
 use crate::error::Malformed;
 
-pub use dialect::{Dialect, DotLine, Eol, Format};
+pub use dialect::{Characters, Dialect, DotLine, Eol, Format};
 pub use record::{Kind, Record, MAX_FIELDS};
 pub use split::{Cuts, Splitter};
 pub use utf8::{valid_utf8, BadBytes};

@@ -64,6 +64,11 @@ fn line(s: &mut Scanner<'_>, lines: &mut u64) -> Result<Found, Malformed> {
             return Err(Malformed::TooLong);
         }
         let c = chunk[i];
+        if d.characters.width(chunk, i) == 2 {
+            escaped = false;
+            i += 2;
+            continue;
+        }
         if csv {
             if in_quote && Some(c) == escape {
                 escaped = !escaped;
@@ -103,9 +108,9 @@ fn line(s: &mut Scanner<'_>, lines: &mut u64) -> Result<Found, Malformed> {
                     },
                     _ => {}
                 }
-                // In text format a backslash hides the byte after it.
+                // In text format a backslash hides the character after it.
                 if !csv {
-                    i += 1;
+                    i += d.characters.width(chunk, i + 1);
                 }
             }
             _ => {}
@@ -192,8 +197,7 @@ fn csv_fields(s: &Scanner<'_>, end: usize, record: &mut Record) -> Result<(), Ma
                 quoted = true;
                 i = csv_quoted(d, &chunk[..end], i + 1, &mut record.scratch)?;
             } else {
-                record.scratch.push(chunk[i]);
-                i += 1;
+                i = take(d, &chunk[..end], i, &mut record.scratch);
             }
         }
         let kind = if quoted {
@@ -227,11 +231,17 @@ pub(super) fn csv_quoted(
         } else if c == quote {
             return Ok(i + 1);
         } else {
-            scratch.push(c);
-            i += 1;
+            i = take(dialect, line, i, scratch);
         }
     }
     Err(Malformed::UnterminatedQuote)
+}
+
+/// Appends the byte at `i`, and what belongs to it; gives the offset after them.
+fn take(dialect: &Dialect, line: &[u8], i: usize, scratch: &mut Vec<u8>) -> usize {
+    let next = i + dialect.characters.width(line, i);
+    scratch.extend_from_slice(&line[i..next]);
+    next
 }
 
 /// Splits the line into fields, as `CopyReadAttributesText`.
@@ -244,10 +254,11 @@ fn text_fields(s: &Scanner<'_>, end: usize, record: &mut Record) -> Result<(), M
         let mut beyond_ascii = false;
         while i < end && chunk[i] != d.delimiter {
             if chunk[i] != b'\\' {
-                record.scratch.push(chunk[i]);
-                i += 1;
+                i = take(d, chunk, i, &mut record.scratch);
             } else if i + 1 == end {
                 break;
+            } else if d.characters.width(chunk, i + 1) == 2 {
+                i = take(d, chunk, i + 1, &mut record.scratch);
             } else {
                 let (value, used) = text_escape(&chunk[i + 1..]);
                 beyond_ascii |= value == 0 || (used > 1 && value > 127);

@@ -6,7 +6,7 @@
 
 use super::lanes::{Lanes, Swar, BLOCK};
 use super::marks::{Carry, Rules};
-use super::{Dialect, DotLine, Eol, Format, Processor};
+use super::{Characters, Dialect, DotLine, Eol, Format, Processor};
 
 /// What a block of the stream holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,6 +35,11 @@ pub struct Cuts {
 #[derive(Clone, Debug)]
 pub struct Splitter {
     rules: Option<Rules>,
+    /// lines can be told from quotes
+    cuts: bool,
+    characters: Characters,
+    /// the last byte, if it may begin a character of two
+    lead: u8,
     processor: Processor,
     csv: bool,
     quote: u8,
@@ -57,6 +62,9 @@ impl Splitter {
         let csv = dialect.format == Format::Csv;
         Splitter {
             rules: Rules::new(dialect),
+            cuts: !dialect.quotes_with_line_ends(),
+            characters: dialect.characters,
+            lead: 0,
             processor: Processor::available()[0],
             csv,
             quote: dialect.quote,
@@ -91,8 +99,8 @@ impl Splitter {
     /// Where the quote or the escape is itself CR or LF, no cut is ever found:
     /// such a stream has to be taken as one.
     pub fn feed(&mut self, block: &[u8]) -> Cuts {
+        let Some(rules) = self.rules else { return self.feed_naive(block) };
         let mut cuts = Cuts::default();
-        let Some(rules) = self.rules else { return cuts };
         let mut from = 0;
         // The first line tells what lines end with.
         while self.eol == Eol::Unknown && from < block.len() {
@@ -118,7 +126,7 @@ impl Splitter {
     /// As [`Splitter::feed`], byte by byte: the twin that it must equal.
     pub fn feed_naive(&mut self, block: &[u8]) -> Cuts {
         let mut cuts = Cuts::default();
-        if self.rules.is_some() {
+        if self.cuts {
             self.rest(block, 0, &mut cuts);
         }
         cuts
@@ -138,6 +146,12 @@ impl Splitter {
 
     /// The byte at `at` of the block, by the first half of `CopyReadLineText`.
     fn byte(&mut self, c: u8, at: usize, cuts: &mut Cuts) {
+        if self.characters.joins(self.lead, c) {
+            self.lead = 0;
+            self.backslash = false;
+            return;
+        }
+        self.lead = c;
         cuts.marker |= self.markers && self.backslash && c == b'.';
         self.backslash = c == b'\\';
         if std::mem::take(&mut self.first_cr) {

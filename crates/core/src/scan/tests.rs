@@ -111,3 +111,17 @@ fn after_an_error_a_line_can_be_passed_over() {
     assert_eq!(scanner.next(&mut record), Ok(Next::Record));
     assert_eq!(record.line, 5);
 }
+
+#[test]
+fn the_second_byte_of_a_character_is_none_of_its_own() {
+    // In SJIS 0x95 0x5c is one character, and 0xb1 another one of one byte.
+    let text = Dialect::text().in_encoding("Shift_JIS_2004");
+    let rows = all(&text, b"\x95\\\ta\n\\\x95\\\tb\n\xb1\\t\t\x95\n").unwrap();
+    assert_eq!(rows, [["\u{fffd}\\", "a"], ["\u{fffd}\\", "b"], ["\u{fffd}\t", "\u{fffd}"]]);
+    let csv = Dialect { escape: b'\\', ..Dialect::csv() }.in_encoding("win936");
+    let rows = all(&csv, b"\"\x95\\\",x\n\x8130\",\n\",y\n").unwrap();
+    assert_eq!(rows, [["\"\u{fffd}\\\"", "x"], ["\"\u{fffd}30,\n\"", "y"]]);
+    for plain in ["UTF8", "latin1", "EUC_JP", "JOHAB"] {
+        assert_eq!(Characters::of(plain), Characters::Ascii, "{plain}");
+    }
+}

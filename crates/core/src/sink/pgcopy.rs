@@ -24,13 +24,36 @@ pub struct PgCopySink {
     columns: i16,
     row_start: usize,
     array_starts: usize,
+    most: usize,
+    overflow: bool,
 }
 
 impl PgCopySink {
     /// A sink for rows of `columns` columns (at most 1,600, the server's own limit).
     pub fn new(columns: usize) -> Self {
         let columns = i16::try_from(columns).expect("the server allows 1,600 columns");
-        PgCopySink { out: Vec::new(), columns, row_start: 0, array_starts: 0 }
+        let most = i32::MAX as usize;
+        PgCopySink {
+            out: Vec::new(),
+            columns,
+            row_start: 0,
+            array_starts: 0,
+            most,
+            overflow: false,
+        }
+    }
+
+    /// The same for rows that take up to `most` bytes until they are handed over, 2 GB at the most.
+    ///
+    /// It bounds what little text can be padded to: `char(n)` makes megabytes of one character.
+    pub fn within(mut self, most: usize) -> Self {
+        self.most = most.min(self.most);
+        self
+    }
+
+    /// Whether the rows take more than that: then they are not what they should be.
+    pub fn is_full(&self) -> bool {
+        self.overflow || self.out.len() > self.most
     }
 
     /// The bytes of the rows ended so far, without header and trailer.
@@ -42,12 +65,14 @@ impl PgCopySink {
     pub fn clear(&mut self) {
         self.out.clear();
         self.row_start = 0;
+        self.overflow = false;
     }
 
     /// Hands the buffer over and goes on with `fresh`, emptied.
     pub fn replace(&mut self, mut fresh: Vec<u8>) -> Vec<u8> {
         fresh.clear();
         self.row_start = 0;
+        self.overflow = false;
         std::mem::replace(&mut self.out, fresh)
     }
 
@@ -128,6 +153,10 @@ impl RowSink for PgCopySink {
     }
 
     fn put_padded(&mut self, v: &[u8], spaces: usize) {
+        if self.out.len() + v.len() + spaces > self.most {
+            self.overflow = true;
+            return self.put_bytes(v);
+        }
         self.length(v.len() + spaces);
         self.out.extend_from_slice(v);
         self.out.resize(self.out.len() + spaces, b' ');

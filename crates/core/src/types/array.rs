@@ -264,6 +264,16 @@ mod tests {
     }
 
     #[test]
+    fn padded_elements_are_bounded() {
+        let of =
+            ArrayOf { element: Type::Bpchar(Some(10_485_760)), element_oid: 1042, delimiter: b',' };
+        let mut sink = PgCopySink::new(1).within(1 << 20);
+        array(&of, format!("{{{}a}}", "a,".repeat(1000)).as_bytes(), &Env::default(), &mut sink)
+            .unwrap();
+        assert!(sink.is_full() && sink.bytes().len() < 1 << 20);
+    }
+
+    #[test]
     fn what_is_left_to_the_server() {
         for unsure in [
             "",

@@ -142,6 +142,17 @@ mod tests {
     }
 
     #[test]
+    fn padding_is_bounded() {
+        let mut sink = PgCopySink::new(1).within(100);
+        for (length, full) in [(90, false), (91, false), (1 << 30, true)] {
+            sink.clear();
+            bpchar(b"a", Some(length), &mut sink).unwrap();
+            assert_eq!(sink.is_full(), full, "{length}");
+        }
+        assert!(sink.bytes().len() < 100);
+    }
+
+    #[test]
     fn long_names() {
         assert_eq!(name(&[b'x'; 70]).map(<[u8]>::len), Ok(63));
         assert_eq!(name("ä".repeat(40).as_bytes()), Err(Refusal::Ask));

@@ -5,7 +5,7 @@ use super::decompress::Compression;
 use super::file::{HeaderLine, InputFile};
 use super::records::Layout;
 use crate::error::Error;
-use crate::options::{FileFormat, Header, InputOptions, Source};
+use crate::options::{Header, InputOptions, Source};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
@@ -39,11 +39,8 @@ impl Reader {
                 std::fs::metadata(path).map_err(|e| Error::io("open", &source.name(), &e))?;
             total += facts.len();
         }
-        let layout = match &options.format {
-            FileFormat::Delimited(dialect) => Layout::Lines(dialect.clone()),
-            // How many columns there are is known when the table is: `read_as`.
-            FileFormat::Binary => Layout::Tuples(0),
-        };
+        // How many columns tuples have is known when the table is: `read_as`.
+        let layout = options.dialect().map_or(Layout::Tuples(0), Layout::Lines);
         let mut reader = Reader {
             sources: options.sources.clone(),
             layout,
@@ -161,6 +158,7 @@ impl Reader {
 mod tests {
     use super::*;
     use crate::input::Part;
+    use crate::options::FileFormat;
     use pgsluice_core::scan::Dialect;
 
     #[test]

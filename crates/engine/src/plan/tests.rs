@@ -43,6 +43,8 @@ impl Case {
             encoding: "UTF8".into(),
             date_style: "ISO, MDY".into(),
             interval_style: "postgres".into(),
+            time_zone: "UTC".into(),
+            abbreviations: "Default".into(),
             ..ServerFacts::default()
         };
         let input = InputOptions {

@@ -30,6 +30,8 @@ pub struct ServerFacts {
     pub date_style: String,
     /// `TimeZone`
     pub time_zone: String,
+    /// `timezone_abbreviations`
+    pub abbreviations: String,
     /// `IntervalStyle`
     pub interval_style: String,
     /// `lc_monetary`
@@ -62,9 +64,17 @@ impl ServerFacts {
             utc: utc.contains(&self.time_zone.as_str()),
             date_order: order,
             money_c: ["C", "POSIX"].contains(&self.lc_monetary.as_str()),
-            // The connection speaks UTF-8, and COPY binary of it is converted by the server.
-            single_byte: false,
+            // The connection speaks UTF-8, and COPY binary of it is converted by the server,
+            // character by character but for this encoding.
+            single_byte: self.encoding == "EUC_JIS_2004",
         }
+    }
+
+    /// Whether `UTC`, `Z`, `T` and `BC` mean in dates what they mean everywhere. A zone that is a
+    /// rule (`UTC+5`) has abbreviations of its own, and since 18 the server takes those first.
+    pub fn plain_dates(&self) -> bool {
+        let is_rule = self.time_zone.contains(|c: char| c.is_ascii_digit() || c == '<');
+        !is_rule && self.abbreviations == "Default"
     }
 }
 
@@ -195,7 +205,8 @@ pub fn server(conn: &mut Conn) -> Result<ServerFacts, Error> {
            WHERE e.extname = 'pgsluice' AND c.relname = 'last_copy' \
            AND has_schema_privilege(e.extnamespace, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')), \
          has_database_privilege(current_database(), 'CREATE'), \
-         (SELECT string_agg(slot_name, ',') FROM pg_catalog.pg_replication_slots)",
+         (SELECT string_agg(slot_name, ',') FROM pg_catalog.pg_replication_slots), \
+         current_setting('timezone_abbreviations')",
     )?;
     let row = &rows[0];
     let text = |i: usize| row[i].clone().unwrap_or_default();
@@ -212,6 +223,7 @@ pub fn server(conn: &mut Conn) -> Result<ServerFacts, Error> {
         slots: text(14).split(',').filter(|s| !s.is_empty()).map(str::to_string).collect(),
         date_style: text(7),
         time_zone: text(8),
+        abbreviations: text(15),
         interval_style: text(9),
         lc_monetary: text(10),
         array_nulls: text(11) == "on",

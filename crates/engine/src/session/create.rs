@@ -2,9 +2,9 @@
 
 use super::conn::{quote_ident, Conn};
 use crate::error::Error;
-use crate::infer::{by_alignment, row_bytes, Inference, NewColumn};
+use crate::infer::{by_alignment, row_bytes, Guess, Inference, NewColumn};
 use crate::input::{Chunk, Part, Reader};
-use crate::options::{Create, FileFormat, Header, Options};
+use crate::options::{Create, Header, Options};
 use pgsluice_core::scan::{Dialect, Next, Record};
 
 /// The most columns that a table has: `MaxHeapAttributeNumber` in htup_details.h.
@@ -17,6 +17,8 @@ pub struct NewTable {
     pub statement: String,
     /// the columns in the order of the file's fields
     pub names: Vec<String>,
+    /// their types, where there are records that the types were not inferred from
+    pub unseen: Option<Vec<Guess>>,
     /// how much the order of columns saves, and what was inferred from what
     pub notes: Vec<String>,
 }
@@ -27,7 +29,7 @@ pub struct NewTable {
 ///
 /// The input has no delimited form, is empty, or cannot be read twice.
 pub fn infer(conn: &mut Conn, reader: &Reader, options: &Options) -> Result<NewTable, Error> {
-    let FileFormat::Delimited(dialect) = &options.input.format else {
+    let Some(dialect) = options.input.dialect() else {
         return Err(Error::new("a binary file does not say which types it holds")
             .with_hint("create the table first"));
     };
@@ -35,10 +37,10 @@ pub fn infer(conn: &mut Conn, reader: &Reader, options: &Options) -> Result<NewT
     let mut inferring = Inferring { inference: None, record: Record::default() };
     let mut whole = is_all;
     if options.target.create == Create::TextOnDoubt && !is_all {
-        inferring.whole_input(options, dialect)?;
+        inferring.whole_input(options, &dialect)?;
         whole = true;
     } else {
-        inferring.see(sample, is_all, dialect);
+        inferring.see(sample, is_all, &dialect);
     }
     let names = names(reader, options, inferring.fields())?;
     if names.len() > MAX_COLUMNS {
@@ -63,7 +65,8 @@ pub fn infer(conn: &mut Conn, reader: &Reader, options: &Options) -> Result<NewT
         notes.push(format!("the order of columns saves {saved} bytes in each row"));
     }
     let table = table_name(conn, &options.target.table)?;
-    Ok(NewTable { statement: statement(&table, &columns, &order), names, notes })
+    let unseen = (!whole).then(|| columns.iter().map(|c| c.guess).collect());
+    Ok(NewTable { statement: statement(&table, &columns, &order), names, unseen, notes })
 }
 
 struct Inferring {
@@ -118,9 +121,13 @@ fn names(reader: &Reader, options: &Options, fields: Option<usize>) -> Result<Ve
     let header = reader.header().filter(|_| options.input.header != Header::Ignore);
     if let Some(header) = header {
         let text = |f: &Option<Vec<u8>>| {
-            String::from_utf8_lossy(f.as_deref().unwrap_or_default()).into_owned()
+            String::from_utf8(f.clone().unwrap_or_default()).map_err(|_| {
+                Error::new("the header is not UTF-8, as names of columns have to be").with_hint(
+                    "name the columns with --columns, and pass the header over by --header=ignore",
+                )
+            })
         };
-        return Ok(header.fields.iter().map(text).collect());
+        return header.fields.iter().map(text).collect();
     }
     let Some(fields) = fields else {
         return Err(Error::new("an empty input does not say which columns the table has")

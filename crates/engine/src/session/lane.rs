@@ -6,7 +6,7 @@ mod judge;
 
 use super::conn::{Conn, Probe};
 use super::{statement, transaction};
-use crate::encode::{self, Body, Prepared};
+use crate::encode::{self, Body, Fault, Prepared};
 use crate::error::{shown, Error, Place};
 use crate::input::{Chunk, Counts, Layout, Part};
 use crate::plan::{Plan, Wire};
@@ -162,13 +162,17 @@ impl Lane {
     }
 
     fn take(&mut self, placed: Placed, spare: &Spare) -> Result<(), Error> {
+        if let Some((Fault::Altered(column), line)) = placed.prepared.fault {
+            self.finish()?;
+            return Err(self.altered(&placed, column, line));
+        }
         if self.rejects.is_some() || self.plan.lands_by_chunk {
             return self.judge(placed);
         }
         if matches!(self.plan.wire, Wire::Insert(_)) {
             return self.insert(&placed);
         }
-        if let Some((fault, line)) = placed.prepared.fault {
+        if let Some((Fault::Malformed(fault), line)) = placed.prepared.fault {
             let file = placed.prepared.chunk.file;
             let seen = self.open.as_ref().is_some_and(|o| o.form == Form::AsIs && o.file == file);
             if !seen {
@@ -305,6 +309,30 @@ impl Lane {
             offset: Some(chunk.offset + start as u64),
             ..Place::default()
         })
+    }
+
+    /// A value that the server would take as another one.
+    fn altered(&self, placed: &Placed, column: usize, line: u64) -> Error {
+        let chunk = &placed.prepared.chunk;
+        let (before, start, end) = chunk.record_of_line(&self.plan.layout, line);
+        let name = self.plan.columns.get(column).cloned().unwrap_or_default();
+        let guess = self.plan.inferred.as_ref().and_then(|all| all.get(column));
+        let message = format!(
+            "the value would not come back as it is from the type {}, which was inferred for the column",
+            guess.map_or("", |g| g.sql())
+        );
+        let value = self.value(chunk, start..end, &name);
+        let place = Place {
+            file: self.names[chunk.file].clone(),
+            record: Some(placed.before.records + before + 1),
+            line: Some(placed.before.lines + line),
+            offset: Some(chunk.offset + start as u64),
+            column: Some(name),
+            value,
+        };
+        Error::new(message)
+            .at(place)
+            .with_hint("--create=text-on-doubt reads the whole input first")
     }
 
     /// The server's error, with its place in the file as far as the server names one.

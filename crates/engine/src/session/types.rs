@@ -9,6 +9,9 @@ use std::collections::HashMap;
 /// The fixed oid of `interval` (`src/include/catalog/pg_type.dat`).
 const INTERVAL: u32 = 1186;
 
+/// Those of `date`, `time`, `timestamp`, `timestamptz` and `timetz`.
+const DATES: [u32; 5] = [1082, 1083, 1114, 1184, 1266];
+
 /// What is known of one `pg_type` row.
 #[derive(Clone, Debug)]
 struct TypeRow {
@@ -102,6 +105,7 @@ impl TypeResolver {
             }
             // Under the other styles an interval's signs are read differently.
             'b' if oid == INTERVAL && server.interval_style != "postgres" => unknown,
+            'b' if DATES.contains(&oid) && !server.plain_dates() => unknown,
             'b' if !row.is_array => Resolved { ty: Type::from_oid(oid, typmod), not_null: false },
             _ => unknown,
         }
