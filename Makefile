@@ -9,6 +9,10 @@ SHELL := /bin/bash
 # them elsewhere, and a link.
 export PGSLUICE_SERVERS = $(realpath build/servers)
 
+# What a user has set for libpq, and the language of its messages, must decide nothing here.
+unexport $(filter-out PG_% PGSLUICE_%,$(filter PG%,$(.VARIABLES))) LANGUAGE
+export LC_ALL = C.UTF-8
+
 .PHONY: help need servers check test reference demo bench soak
 
 help: ## list the targets
@@ -24,6 +28,7 @@ check: need ## formatting, lints with warnings denied, the rules of scripts/tidy
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --quiet -- -D warnings
 	python3 scripts/tidy_test.py 2>&1 | tail -n 3
+	python3 scripts/need_test.py 2>&1 | tail -n 3
 	scripts/tidy
 	cargo test --quiet -p pgsluice --bin pgsluice reference
 	[ ! -f README.md ] || cargo run --quiet -p pgsluice-bench -- readme --check

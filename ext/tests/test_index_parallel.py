@@ -49,7 +49,9 @@ class Builds(unittest.TestCase):
 
     def tidy(self):
         """No file and no process is left of a load that failed."""
-        self.assertEqual(self.sql("SELECT count(*) FROM pg_ls_tmpdir()"), "0")
+        # A session that was ended says so before it has tidied up.
+        files = "SELECT count(*) FROM pg_ls_tmpdir()"
+        self.assertTrue(wait_until(lambda: self.sql(files) == "0"), "temporary files are left")
         left = "SELECT count(*) FROM pg_stat_activity WHERE backend_type ~ 'parallel|pgsluice'"
         self.assertTrue(wait_until(lambda: self.sql(left) == "0"), "workers are left")
 
@@ -90,6 +92,8 @@ class Builds(unittest.TestCase):
             " SELECT pid INTO prey FROM pg_stat_activity WHERE backend_type = 'parallel worker' LIMIT 1;"
             " IF FOUND THEN PERFORM pg_terminate_backend(prey); RETURN; END IF;"
             " PERFORM pg_sleep(0.001); END LOOP; END $$"))
+        hunting = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'DO $$ DECLARE prey%' AND state = 'active'"
+        self.assertTrue(wait_until(lambda: self.sql(hunting) == "1"), "nobody hunts")
         try:
             self.sql(load)
         except Refused as refused:

@@ -178,13 +178,13 @@ class Rejects(OnCluster):
 
     def test_not_the_data(self):
         """What any record would meet ends the statement: rights, time, sequences, a missing table."""
-        for table, target, words in (
-            ("CREATE SEQUENCE IF NOT EXISTS short MAXVALUE 2; SELECT setval('short', 2); CREATE TABLE t (s int DEFAULT nextval('short'), a int)", "t (a)", "2200H"),
+        for table, target, before, words in (
+            ("CREATE SEQUENCE IF NOT EXISTS short MAXVALUE 2; SELECT setval('short', 2); CREATE TABLE t (s int DEFAULT nextval('short'), a int)", "t (a)", "", "2200H"),
             ("CREATE OR REPLACE FUNCTION slow(a int) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(9); RETURN true; END $$;"
-             "CREATE TABLE t (a int CHECK (slow(a)))", "t", "57014"),
+             "CREATE TABLE t (a int CHECK (slow(a)))", "t", "SET statement_timeout = 500;", "57014"),
         ):
             with self.assertRaises(Refused) as refused:
-                self.load(b"1\n2\n", table=table, target=target, before="SET statement_timeout = 500;")
+                self.load(b"1\n2\n", table=table, target=target, before=before)
             self.assertIn(words, str(refused.exception))
             self.assertEqual(self.cluster.sql("SELECT count(*) FROM bad"), "0")
 
@@ -221,8 +221,6 @@ class Rejects(OnCluster):
         self.assertIn("cannot be used with FORMAT binary", self.refused("COPY t FROM '/dev/null' WITH (FORMAT binary, rejects_to 'bad')"))
         self.cluster.sql("CREATE TABLE s (a int PRIMARY KEY, b int REFERENCES s)")
         self.assertIn("a foreign key of the table to itself", self.refused("COPY s FROM '/dev/null' WITH (rejects_to 'bad')"))
-        self.cluster.sql("DROP TABLE s; CREATE TABLE s (a int PRIMARY KEY, b int REFERENCES s) PARTITION BY RANGE (a); CREATE TABLE s0 PARTITION OF s DEFAULT")
-        self.assertIn("a foreign key of the table to itself", self.refused("COPY s0 FROM '/dev/null' WITH (rejects_to 'bad')"))
         self.cluster.sql("DROP TABLE s; CREATE VIEW v AS SELECT 1 AS a")
         self.assertIn('Stock COPY has no option "rejects_to"', self.refused("COPY v FROM '/dev/null' WITH (rejects_to 'bad')"))
         self.cluster.sql("DROP VIEW v")

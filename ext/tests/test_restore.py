@@ -100,7 +100,7 @@ class Restore(unittest.TestCase):
 
     def restored(self, name, how, setting):
         """What a restored database holds, and how many COPYs the extension did."""
-        self.cluster.sql("DROP DATABASE IF EXISTS target")
+        self.cluster.sql("DROP DATABASE IF EXISTS target WITH (FORCE)")
         self.cluster.sql("CREATE DATABASE target")
         before = self.cluster.log.read_text(errors="replace").count("pgsluice: route")
         dump = self.cluster.home / f"{name}.{'sql' if how == 'psql' else 'dump'}"

@@ -1,5 +1,6 @@
 """Loads with workers: the same rows, the same refusals."""
 
+import functools
 import os
 import random
 import signal
@@ -16,6 +17,7 @@ CSV = "COPY t (a, b, c) FROM {} WITH (FORMAT csv, workers 2)"
 TEXT = "COPY t (a, b, c) FROM {} WITH (workers 2)"
 
 
+@functools.cache
 def csv(count, seed=1, eol="\n"):
     """Rows with quoted delimiters, quotes and line ends."""
     rng = random.Random(seed)
@@ -34,6 +36,7 @@ def csv(count, seed=1, eol="\n"):
     return "".join(out).encode()
 
 
+@functools.cache
 def text(count, seed=2):
     """Rows with escapes, also of line ends."""
     rng = random.Random(seed)
@@ -136,11 +139,13 @@ class Workers(OnCluster):
         # They are there until the second half has come, and die while it comes.
         self.assertTrue(wait_until(lambda: workers(self.cluster)))
         prey = workers(self.cluster)
-        writer = threading.Thread(target=process.communicate, args=(data[half:],))
+        writer = threading.Thread(target=process.stdin.write, args=(data[half:],))
         writer.start()
         for pid in prey:
             os.kill(pid, signal.SIGTERM)
         writer.join()
+        # Only now does the data end, and with it the load that the workers are for.
+        process.communicate()
         self.assertEqual(process.returncode, 0)
         self.assertEqual(self.cluster.sql("SELECT count(*), count(DISTINCT a) FROM t"), "100000|100000")
 

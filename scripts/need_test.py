@@ -1,0 +1,51 @@
+"""What scripts/need says of machines that lack something."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+NEED = Path(__file__).with_name("need")
+# What there is on every machine, and then programs that say what they are asked for.
+THERE = ("sh", "sed")
+PROGRAMS = {"cargo": "echo cargo 1.80.1", "rustc": ":", "cc": ":", "make": ":", "python3": ":"}
+
+
+def said(**changed):
+    """What it says where these programs are others, or, as None, not there; and its exit code."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name in THERE:
+            found = next(p for p in ("/bin", "/usr/bin") if os.path.exists(f"{p}/{name}"))
+            os.symlink(f"{found}/{name}", f"{folder}/{name}")
+        for name, script in {**PROGRAMS, **changed}.items():
+            if script is not None:
+                path = Path(folder, name)
+                path.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+                path.chmod(0o755)
+        done = subprocess.run([f"{folder}/sh", NEED], env={"PATH": folder}, capture_output=True, text=True, check=False)
+        return done.stderr.removeprefix("missing on this machine, please install: "), done.returncode
+
+
+class Need(unittest.TestCase):
+    def test_nothing(self):
+        self.assertEqual(said(), ("", 0))
+
+    def test_each(self):
+        rust = "Rust (cargo and rustc, 1.80 or later)\n"
+        for changed, words in (
+            ({"cargo": None}, rust), ({"rustc": None}, rust), ({"cargo": "echo cargo 1.65.0"}, rust), ({"cargo": "exit 1"}, rust),
+            ({"cc": None}, "gcc\n"), ({"cc": "exit 1"}, "the headers of the C library (libc6-dev)\n"),
+            ({"make": None}, "make\n"), ({"python3": None}, "python3 (3.11 or later)\n"), ({"python3": "exit 1"}, "python3 (3.11 or later)\n"),
+        ):
+            self.assertEqual(said(**changed), (words, 1), changed)
+
+    def test_all_in_one_sentence(self):
+        self.assertEqual(said(**dict.fromkeys(PROGRAMS)),
+                         ("Rust (cargo and rustc, 1.80 or later), gcc, make, python3 (3.11 or later)\n", 1))
+
+
+if __name__ == "__main__":
+    unittest.main()
