@@ -221,6 +221,8 @@ class Rejects(OnCluster):
         self.assertIn("cannot be used with FORMAT binary", self.refused("COPY t FROM '/dev/null' WITH (FORMAT binary, rejects_to 'bad')"))
         self.cluster.sql("CREATE TABLE s (a int PRIMARY KEY, b int REFERENCES s)")
         self.assertIn("a foreign key of the table to itself", self.refused("COPY s FROM '/dev/null' WITH (rejects_to 'bad')"))
+        self.cluster.sql("DROP TABLE s; CREATE TABLE s (a int PRIMARY KEY, b int REFERENCES s) PARTITION BY RANGE (a); CREATE TABLE s0 PARTITION OF s DEFAULT")
+        self.assertIn("a foreign key of the table to itself", self.refused("COPY s0 FROM '/dev/null' WITH (rejects_to 'bad')"))
         self.cluster.sql("DROP TABLE s; CREATE VIEW v AS SELECT 1 AS a")
         self.assertIn('Stock COPY has no option "rejects_to"', self.refused("COPY v FROM '/dev/null' WITH (rejects_to 'bad')"))
         self.cluster.sql("DROP VIEW v")
