@@ -139,3 +139,19 @@ fn check_documented(mut result: SuiteResult) {
         }
     }
 }
+
+/// One folder holds every suite as the published comparisons have it.
+#[test]
+fn a_full_run_of_every_suite_is_kept() {
+    let names = Suite::names(&folder("suites")).unwrap();
+    let missing = |dir: &Path| -> Vec<String> {
+        let full = |name: &&String| {
+            let result = SuiteResult::read(&dir.join(format!("{name}.json")));
+            result.is_ok_and(|r| r.complete && r.parameters.profile == "full" && r.suite == **name)
+        };
+        names.iter().filter(|name| !full(name)).cloned().collect()
+    };
+    let kept = fs::read_dir(folder("runs")).unwrap().map(|entry| entry.unwrap().path());
+    let missing: Vec<Vec<String>> = kept.map(|dir| missing(&dir)).collect();
+    assert!(missing.iter().any(Vec::is_empty), "each folder lacks some: {missing:?}");
+}
