@@ -249,6 +249,7 @@ extern int	sluice_index_edge_append(Relation heap, Relation index, IndexTuple *t
 #define SLUICE_INDEX_TOO_MANY "too many different values of a kind that the server has to compare"
 
 extern bool sluice_index_rank(SluiceIndexBuild *build);
+extern void sluice_index_forget_ranks(SluiceIndexBuild *build);
 extern void sluice_index_store_values(SluiceIndexBuild *build, const Datum *values,
 									  const bool *isnull, Datum *stored);
 

@@ -66,13 +66,17 @@ find_leaf(Edge *edge, IndexTuple first)
 		 _bt_compare(edge->index, edge->key, page, last) > 0);
 }
 
-/* Locks the leaf's parent, if that is the last one of its level and the leaf its last child. */
+/*
+ * Locks the leaf's parent, if that is the last one of its level and the leaf its last child.
+ * A leaf that is alone may be what the metapage names as the fast root, however we came to
+ * it: its split, which is to change that, is the access method's.
+ */
 static void
 find_parent(Edge *edge)
 {
-	Page		page;
+	Page		page = BufferGetPage(edge->leaf);
 
-	if (edge->stack == NULL)
+	if (edge->stack == NULL || P_LEFTMOST(BTPageGetOpaque(page)))
 		return;
 	edge->parent = compat_bt_getstackbuf(edge->index, edge->heap, edge->stack,
 										 BufferGetBlockNumber(edge->leaf));

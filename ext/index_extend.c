@@ -221,7 +221,7 @@ add_entry(SluiceIndexExtend *extend, Extended *extended, TupleTableSlot *slot)
 		case SLUICE_INDEX_CROWDED:
 			/* Other values from here on. */
 			insert_sorted(extend, extended);
-			memset(build->ranks, 0, sizeof(build->ranks));
+			sluice_index_forget_ranks(build);
 			open_core(extend, extended);
 			/* FALLTHROUGH */
 		case SLUICE_INDEX_UNFIT:

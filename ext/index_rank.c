@@ -26,6 +26,7 @@ typedef struct RankedValue
 
 struct SluiceIndexRanks
 {
+	MemoryContext context;		/* of all of it */
 	SortSupportData sort;
 	bool		abbreviated;
 	bool		by_value;
@@ -75,18 +76,54 @@ compare(const void *a, const void *b, void *arg)
 static SluiceIndexRanks *
 open_ranks(SluiceIndexBuild *build, int column)
 {
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "pgsluice ranks",
+												  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext caller = MemoryContextSwitchTo(context);
 	SluiceIndexRanks *ranks = palloc0(sizeof(SluiceIndexRanks));
 
-	ranks->scratch = AllocSetContextCreate(CurrentMemoryContext, "pgsluice comparisons",
+	ranks->context = context;
+	ranks->scratch = AllocSetContextCreate(context, "pgsluice comparisons",
 										   ALLOCSET_DEFAULT_SIZES);
 	ranks->by_value = TupleDescAttr(RelationGetDescr(build->index), column)->attbyval;
-	ranks->sort.ssup_cxt = CurrentMemoryContext;
+	ranks->sort.ssup_cxt = context;
 	ranks->sort.ssup_collation = build->index->rd_indcollation[column];
 	ranks->sort.ssup_attno = column + 1;
 	ranks->sort.abbreviate = true;
 	compat_prepare_sort(build->index, &ranks->sort);
 	ranks->abbreviated = ranks->sort.abbrev_converter != NULL;
+	MemoryContextSwitchTo(caller);
 	return ranks;
+}
+
+/* The values that were ranked are of no more use: others are going to come. */
+void
+sluice_index_forget_ranks(SluiceIndexBuild *build)
+{
+	for (int i = 0; i < lengthof(build->ranks); i++)
+	{
+		if (build->ranks[i])
+			MemoryContextDelete(build->ranks[i]->context);
+		build->ranks[i] = NULL;
+	}
+}
+
+/*
+ * Adds the values that have come since the last time. A converter keeps what it
+ * allocates for the next value (varstr_abbrev_convert() its buffers): not in memory
+ * that comparisons free.
+ */
+static void
+convert_values(SluiceIndexRanks *ranks, RankedValue *all)
+{
+	MemoryContext caller = MemoryContextSwitchTo(ranks->context);
+
+	for (size_t i = ranks->count; i < ranks->values.count; i++)
+	{
+		all[i].id = (uint32) i;
+		all[i].key = ranks->abbreviated ?
+			ranks->sort.abbrev_converter(value_of(ranks, (uint32) i), &ranks->sort) : (Datum) 0;
+	}
+	MemoryContextSwitchTo(caller);
 }
 
 /* Sorts the values that have come since the last time, and merges them with the others. */
@@ -95,19 +132,14 @@ sort_values(SluiceIndexRanks *ranks)
 {
 	size_t		old = ranks->count;
 	size_t		count = ranks->values.count;
-	RankedValue *all = MemoryContextAllocHuge(GetMemoryChunkContext(ranks),
+	RankedValue *all = MemoryContextAllocHuge(ranks->context,
 											  Max(count, 1) * sizeof(RankedValue));
 	RankedValue *fresh = all + old;
 	size_t		left = 0,
 				right = old,
 				to = 0;
 
-	for (size_t i = old; i < count; i++)
-	{
-		all[i].id = (uint32) i;
-		all[i].key = ranks->abbreviated ?
-			ranks->sort.abbrev_converter(value_of(ranks, (uint32) i), &ranks->sort) : (Datum) 0;
-	}
+	convert_values(ranks, all);
 	qsort_arg(fresh, count - old, sizeof(RankedValue), compare, ranks);
 
 	/* What is free in front of the fresh ones is just as much as the old ones take. */

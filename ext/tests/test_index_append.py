@@ -1,11 +1,12 @@
 """COPY into tables that others can reach: keys above all that a unique index has go in by the page."""
 
+import json
 import random
 import subprocess
 import unittest
 
 from . import cluster as clusters
-from .cluster import Cluster, Held, OnCluster, Refused
+from .cluster import Cluster, Held, OnCluster, Refused, wait_until
 from .test_disk_full import resize, small_disk
 from .twins import LoadedTwice, check
 
@@ -175,6 +176,26 @@ class Appended(LoadedTwice):
             self.assertEqual(one.end("COMMIT"), (0, "", ""))
             self.assertIn("40001", two.end("COMMIT")[2])
 
+    def test_the_fast_root(self):
+        """A session remembers an older root of an index that has shrunk to one leaf: nobody has to walk along the new leaves for that."""
+        indexed = "SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off;"
+        self.sql("DROP TABLE IF EXISTS s; CREATE TABLE s (a int PRIMARY KEY, b int) WITH (fillfactor = 10, autovacuum_enabled = off);"
+                 "CREATE INDEX sb ON s (b); INSERT INTO s SELECT n, n FROM generate_series(1, 3000) n")
+        path = self.cluster.file("input", "".join(f"{n},{n}\n" for n in range(10000, 50000)).encode())
+        loader, reader = Held(self.cluster), Held(self.cluster)
+        loader.run(f"SET pgsluice.copy = on; {indexed} SELECT a FROM s WHERE a = 7")
+        self.sql("DELETE FROM s WHERE a < 2990")
+        reader.run(f"{indexed} BEGIN; DECLARE k CURSOR FOR SELECT b FROM s ORDER BY b; FETCH k")
+        vacuum = subprocess.Popen(self.cluster.command("-c", "VACUUM (PARALLEL 0, INDEX_CLEANUP ON) s"))
+        # It is done with the first index, of which other sessions are told at its end, and waits for the cursor on the second.
+        self.assertTrue(wait_until(lambda: self.sql("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'BufferPin'") == "1"))
+        loader.run(f"COPY s FROM '{path}' WITH (FORMAT csv)")
+        self.assertEqual(reader.end("COMMIT")[0], 0)
+        self.assertEqual((vacuum.wait(), loader.end()[0]), (0, 0))
+        (plan,) = json.loads(self.sql(f"{indexed} EXPLAIN (ANALYZE, BUFFERS, FORMAT json) SELECT a FROM s WHERE a = 49999"))
+        self.assertLess(plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"], 10)
+        for index in ("s_pkey", "sb"):
+            check(self.cluster, index)
 
     def test_disk_full(self):
         """No room for new leaves: refused, and those that were got already are used later on."""

@@ -1,8 +1,10 @@
 """Indexes on values that only the server can compare: other types, collations, long values."""
 
+import re
+import subprocess
 import unittest
 
-from .cluster import OnCluster
+from .cluster import OnCluster, endless, wait_until
 from .twins import LAST, SORTED, STOCK, check, compare, refusal
 
 # For each type an expression of a random integer i (and of the row's number n); few values.
@@ -130,6 +132,32 @@ class Ranked(OnCluster):
         stock = refusal(self.cluster, f"{STOCK}CREATE INDEX ON t (c)")
         self.assertIn("exceeds btree version 4 maximum", stock)
         self.assertEqual(stock, refusal(self.cluster, f"{SORTED}CREATE INDEX ON t (c)"))
+
+    def test_long_strings_of_languages(self):
+        """Longer than the kilobyte that a comparison sets out with, and alike in all that an abbreviated key holds."""
+        noise = "(SELECT string_agg(md5((n * 100 + j)::text), '') FROM generate_series(1, 40) j)"
+        for rest in ("repeat(md5((n % 1500)::text), 40)", f"CASE WHEN n % 3 = 0 THEN {noise} ELSE repeat(md5((n % 1500)::text), 20 + n % 90) END"):
+            self.table("b text", f"'the same words at first ' || {rest}", count=6000)
+            for collation in self.collations():
+                compare(self, self.cluster, f"INDEX ON t (b COLLATE {collation})")
+
+    def test_memory_of_values_that_come_and_go(self):
+        """A live load with more different values than may be ranked at once: those before are forgotten."""
+        self.collations()
+        path = self.cluster.file("input", "".join(f"value {n * 7919 % 200003}\n" for n in range(200000)).encode())
+        self.sql('DROP TABLE IF EXISTS t; CREATE TABLE t (b text COLLATE "und-x-icu"); CREATE INDEX ON t (b)')
+        load = subprocess.Popen(self.cluster.command(
+            "-c", f"SET maintenance_work_mem = '1MB'; SET pgsluice.copy = on; COPY t FROM {endless(path)}"), stderr=subprocess.DEVNULL)
+        self.addCleanup(load.wait)
+        running = "SELECT pid FROM pg_stat_progress_copy WHERE tuples_processed > 200000"
+        self.assertTrue(wait_until(lambda: self.sql(running)))
+        pid = self.sql(running)
+        self.sql(f"SELECT pg_log_backend_memory_contexts({pid})")
+        self.assertTrue(wait_until(lambda: "Grand total" in self.cluster.log.read_text(errors="replace")))
+        self.sql(f"SELECT pg_cancel_backend({pid})")
+        held = re.findall(r"level: \d+; pgsluice (?:index entries|ranks|comparisons): (\d+) total", self.cluster.log.read_text(errors="replace"))
+        self.assertGreater(len(held), 0)
+        self.assertLess(sum(map(int, held)), 1 << 20)
 
     def test_uniqueness(self):
         """Equal values of other looks are duplicates; the refusals are PostgreSQL's own."""

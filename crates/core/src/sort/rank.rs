@@ -13,6 +13,8 @@ use super::Failure;
 const VALUE: usize = 4 + 4 + 4 + 16;
 /// The varlena's header in front of its bytes.
 const HEADER: usize = 4;
+/// Most bytes of all values: a value's place is a number of eight bytes, in 32 bits.
+const MAX_IMAGES: usize = 8 << 32;
 /// More places than this are not looked at for one value: its like were chosen to collide.
 const MAX_PROBES: usize = 1 << 12;
 
@@ -179,11 +181,12 @@ impl Dictionary {
         if self.slots[at] != 0 {
             return Ok(Some(self.slots[at] as u32 - 1));
         }
-        if self.size() + image.bytes.len() + HEADER + 8 + VALUE > self.limit {
+        let more = image.bytes.len() + HEADER + 8;
+        if self.size() + more + VALUE > self.limit || self.images.len() + more > MAX_IMAGES {
             return Ok(None);
         }
         let id = self.starts.len() as u32;
-        self.images.try_reserve(image.bytes.len() + HEADER + 8)?;
+        self.images.try_reserve(more)?;
         self.starts.try_reserve(1)?;
         self.starts.push((self.images.len() / 8) as u32);
         if self.attribute.len < 0 {
