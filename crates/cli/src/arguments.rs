@@ -4,6 +4,7 @@
 use crate::failure::Failure;
 use crate::names::Names;
 use clap::{Args, ValueEnum};
+use glob::{GlobError, MatchOptions};
 use pgsluice_core::scan;
 use pgsluice_engine::error::Error;
 use pgsluice_engine::options::{
@@ -12,7 +13,8 @@ use pgsluice_engine::options::{
 };
 use pgsluice_engine::reject::Limit;
 use pgsluice_engine::session::surroundings::{ForeignKeys, Indexes, Triggers};
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 /// The form of the files
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -103,7 +105,7 @@ pub struct TargetArguments {
     #[arg(long, value_name = "A,B,…")]
     pub columns: Vec<Names>,
     /// Only rows that satisfy this SQL condition
-    #[arg(long = "where", value_name = "SQL")]
+    #[arg(long = "where", value_name = "SQL", allow_hyphen_values = true)]
     pub filter: Option<String>,
     /// The write path; `pgsluice methods` lists them
     #[arg(long, default_value = "auto", value_name = "NAME")]
@@ -130,7 +132,7 @@ pub struct TargetArguments {
     #[arg(long, value_name = "STYLE")]
     pub date_style: Option<String>,
     /// The session's TimeZone
-    #[arg(long, value_name = "ZONE")]
+    #[arg(long, value_name = "ZONE", allow_hyphen_values = true)]
     pub time_zone: Option<String>,
     /// How long to wait for a lock, such as 10s
     #[arg(long, value_name = "TIME")]
@@ -176,7 +178,19 @@ pub struct ErrorArguments {
     pub reject_limit: Option<Limit>,
 }
 
-/// What `load`, `plan` and `check` take alike.
+/// What is told.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Output")]
+pub struct OutputArguments {
+    /// Write the summary as JSON; - for standard output
+    #[arg(long, value_name = "FILE")]
+    pub summary: Option<PathBuf>,
+    /// Say nothing but errors
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+/// What `load`, `plan` and `check` take alike. A plan has nothing to sum up.
 #[derive(Args, Debug)]
 pub struct LoadArguments {
     #[command(flatten)]
@@ -185,6 +199,9 @@ pub struct LoadArguments {
     target: TargetArguments,
     #[command(flatten)]
     errors: ErrorArguments,
+    /// what is told
+    #[command(flatten)]
+    pub output: OutputArguments,
 }
 
 impl LoadArguments {
@@ -194,34 +211,50 @@ impl LoadArguments {
     ///
     /// They contradict each other, or a pattern matches no file.
     pub fn options(&self) -> Result<Options, Failure> {
-        let rejects = rejects(&self.errors, &self.source.files)?;
-        Ok(Options { input: input(&self.source)?, target: target_options(&self.target), rejects })
+        only_with_rejects(&self.errors)?;
+        only_of_csv(self.source.format, &self.target)?;
+        let input = input(&self.source)?;
+        let rejects = rejects(&self.errors, &input.sources);
+        Ok(Options { input, target: target_options(&self.target), rejects })
     }
 }
 
-fn rejects(a: &ErrorArguments, files: &[PathBuf]) -> Result<Option<RejectOptions>, Failure> {
-    if a.on_error == OnError::Stop {
-        let given = [
-            ("--reject-file", a.reject_file.is_some()),
-            ("--reject-limit", a.reject_limit.is_some()),
-        ];
-        return match given.iter().find(|(_, given)| *given) {
-            Some((option, _)) => {
-                Err(Error::usage(format!("{option} needs --on-error reject")).into())
-            }
-            None => Ok(None),
-        };
+/// As COPY, which takes these for CSV alone.
+fn only_of_csv(format: FormatName, a: &TargetArguments) -> Result<(), Failure> {
+    let given = [("--force-null", &a.force_null), ("--force-not-null", &a.force_not_null)];
+    match given.iter().find(|(_, names)| !names.is_empty()) {
+        Some((option, _)) if format != FormatName::Csv => {
+            Err(Error::usage(format!("{option} has a meaning with --format csv alone")).into())
+        }
+        _ => Ok(()),
     }
+}
+
+fn only_with_rejects(a: &ErrorArguments) -> Result<(), Failure> {
+    let given =
+        [("--reject-file", a.reject_file.is_some()), ("--reject-limit", a.reject_limit.is_some())];
+    match given.iter().find(|(_, given)| *given) {
+        Some((option, _)) if a.on_error == OnError::Stop => {
+            Err(Error::usage(format!("{option} needs --on-error reject")).into())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn rejects(a: &ErrorArguments, sources: &[Source]) -> Option<RejectOptions> {
     let default = || {
-        let first = files.first().and_then(|f| f.file_name()).filter(|f| *f != "-");
+        let first = match sources.first() {
+            Some(Source::File(path)) => path.file_name(),
+            _ => None,
+        };
         let mut name = first.unwrap_or("stdin".as_ref()).to_owned();
         name.push(".rejects");
         PathBuf::from(name)
     };
-    Ok(Some(RejectOptions {
+    (a.on_error == OnError::Reject).then(|| RejectOptions {
         file: a.reject_file.clone().unwrap_or_else(default),
         limit: a.reject_limit.unwrap_or(Limit::None),
-    }))
+    })
 }
 
 /// What the arguments say of the files.
@@ -291,24 +324,55 @@ fn sources(files: &[PathBuf]) -> Result<Vec<Source>, Failure> {
             continue;
         }
         let is_pattern = name.contains(['*', '?', '[']) && !file.exists();
-        if !is_pattern {
+        if is_pattern {
+            all.extend(matching(&name)?.into_iter().map(Source::File));
+        } else {
             all.push(Source::File(file.clone()));
-            continue;
         }
-        let paths = glob::glob(&name)
-            .map_err(|e| Error::usage(format!("{name} is no pattern: {}", e.msg)))?;
-        let mut found: Vec<PathBuf> =
-            paths.filter_map(Result::ok).filter(|p| p.is_file()).collect();
-        if found.is_empty() {
-            return Err(Failure::new(format!("no file matches {name}")));
-        }
-        found.sort();
-        all.extend(found.into_iter().map(Source::File));
     }
     if all.iter().filter(|s| **s == Source::Stdin).count() > 1 {
         return Err(Error::usage("standard input can be read once only").into());
     }
     Ok(all)
+}
+
+/// The files that a pattern means, as in a shell: none whose name begins with a dot,
+/// unless the pattern says so. What cannot be looked at is an error, and so is, later, a
+/// link to nowhere: left out, their rows would be missing without a word.
+fn matching(pattern: &str) -> Result<Vec<PathBuf>, Failure> {
+    let how = MatchOptions { require_literal_leading_dot: true, ..MatchOptions::new() };
+    let paths = glob::glob_with(pattern, how)
+        .map_err(|e| Error::usage(format!("{pattern} is no pattern: {}", e.msg)))?;
+    let unseen = |e: GlobError| {
+        Failure::new(format!("cannot look for {pattern} in {}: {}", e.path().display(), e.error()))
+    };
+    let mut found = paths.collect::<Result<Vec<PathBuf>, _>>().map_err(unseen)?;
+    found.retain(|path| !path.is_dir());
+    if found.is_empty() {
+        return Err(Failure::new(format!("no file matches {pattern}")));
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Sees to it that what is written is not one of the files that are read.
+///
+/// # Errors
+///
+/// It is.
+pub fn spare(sources: &[Source], out: &Path) -> Result<(), Failure> {
+    let Ok(facts) = out.metadata() else { return Ok(()) };
+    let same = |source: &Source| match source {
+        Source::File(path) => {
+            path.metadata().is_ok_and(|f| (f.dev(), f.ino()) == (facts.dev(), facts.ino()))
+        }
+        Source::Stdin => false,
+    };
+    if facts.is_file() && sources.iter().any(same) {
+        let message = format!("{} is read, and cannot be written to", out.display());
+        return Err(Error::usage(message).into());
+    }
+    Ok(())
 }
 
 fn target_options(a: &TargetArguments) -> TargetOptions {

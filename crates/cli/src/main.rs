@@ -12,6 +12,7 @@ mod progress;
 #[cfg(test)]
 mod reference;
 mod secret;
+mod summary;
 
 use clap::{Parser, Subcommand};
 use commands::{check, completions, convert, load, methods, plan, repair, sample, server};

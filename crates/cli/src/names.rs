@@ -2,8 +2,8 @@
 
 use std::str::FromStr;
 
-/// Names between commas. A name in double quotes may hold a comma, and a quote that is
-/// doubled, as in SQL; unlike there, one without quotes keeps its case.
+/// Names between commas, and blanks around them. A name in double quotes may hold a comma, and
+/// a quote that is doubled, as in SQL; unlike there, one without quotes keeps its case.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Names(pub Vec<String>);
 
@@ -12,21 +12,22 @@ impl FromStr for Names {
 
     fn from_str(list: &str) -> Result<Names, String> {
         let mut names = Vec::new();
-        let mut rest = list;
+        let mut rest = list.trim_start();
         loop {
             let (name, behind) = match rest.strip_prefix('"') {
                 Some(quoted) => unquoted(quoted).ok_or("a quote is left open")?,
                 None => {
                     let (name, _) = rest.split_once(',').unwrap_or((rest, ""));
-                    (name.to_owned(), &rest[name.len()..])
+                    (name.trim_end().to_owned(), &rest[name.len()..])
                 }
             };
             if name.is_empty() {
                 return Err("a name is empty".into());
             }
             names.push(name);
+            let behind = behind.trim_start();
             match behind.strip_prefix(',') {
-                Some(more) => rest = more,
+                Some(more) => rest = more.trim_start(),
                 None if behind.is_empty() => return Ok(Names(names)),
                 None => return Err(format!("a comma is missing before {behind}")),
             }
@@ -61,7 +62,8 @@ mod tests {
         assert_eq!(read("a,B c,d").unwrap(), ["a", "B c", "d"]);
         assert_eq!(read("\"a,b\",c,\"d \"\"e\"\"\"").unwrap(), ["a,b", "c", "d \"e\""]);
         assert_eq!(read("*").unwrap(), ["*"]);
-        for bad in ["", "a,", ",a", "\"a", "\"a\"b", "\"\""] {
+        assert_eq!(read(" a , B c, \" d\" ,e").unwrap(), ["a", "B c", " d", "e"]);
+        for bad in ["", " ", "a,", ",a", "a, ,b", "\"a", "\"a\"b", "\"\""] {
             assert!(read(bad).is_err(), "{bad}");
         }
     }

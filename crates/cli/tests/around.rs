@@ -132,6 +132,42 @@ fn a_refused_load_changes_nothing_and_names_the_line() {
     assert_eq!(world.sql(DOWN), "0");
 }
 
+/// What a role or a database has set against long statements and transactions ends neither
+/// rows nor the builds of indexes, in the load's transaction or behind lanes.
+#[test]
+fn timeouts_of_the_role_are_put_aside() {
+    let newest = each_major().into_iter().max_by_key(|i| i.version.major);
+    let mut world = World::new(&newest.unwrap());
+    world.sql("CREATE TABLE t (a int, b int); CREATE INDEX t_b ON t (b)");
+    let file = world.file("rows", b"1,2\n3,4\n");
+    // Makes the ledger, which has an index too.
+    world.load(&[&file, "--table", "t", "--method", "lanes", "--lanes", "2"]).unwrap();
+    world.sql(
+        "CREATE FUNCTION calm() RETURNS void LANGUAGE plpgsql AS $$ DECLARE n text; BEGIN
+           FOR n IN SELECT name FROM pg_settings WHERE setting <> '0' AND name IN
+             ('statement_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout')
+           LOOP RAISE '% is on', n; END LOOP; END $$;
+         CREATE FUNCTION at_row() RETURNS trigger LANGUAGE plpgsql AS
+           $$ BEGIN PERFORM calm(); RETURN NEW; END $$;
+         CREATE TRIGGER at_row BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION at_row();
+         CREATE FUNCTION at_build() RETURNS event_trigger LANGUAGE plpgsql AS
+           $$ BEGIN PERFORM calm(); END $$;
+         CREATE EVENT TRIGGER at_build ON ddl_command_start WHEN TAG IN ('CREATE INDEX')
+           EXECUTE FUNCTION at_build();
+         ALTER ROLE postgres SET statement_timeout = '1h';
+         ALTER ROLE postgres SET idle_in_transaction_session_timeout = '1h'",
+    );
+    if world.major() >= 17 {
+        world.sql("ALTER ROLE postgres SET transaction_timeout = '1h'");
+    }
+    for method in ["copy-csv", "lanes", "staged", "insert-batch"] {
+        world.sql("TRUNCATE t");
+        let arguments = [&file, "--table", "t", "--method", method, "--lanes", "2"];
+        let summary = world.load(&arguments).unwrap();
+        assert!(summary["steps"].to_string().contains("t_b put back"), "{method}: {summary}");
+    }
+}
+
 /// The keys that the file supplies are passed by the sequences behind them.
 #[test]
 fn sequences_are_moved_and_statistics_made() {

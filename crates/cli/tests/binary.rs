@@ -278,7 +278,7 @@ fn tuples_are_counted() {
     assert_eq!((&summary["loaded"], &summary["statements"]), (&200_000.into(), &1.into()));
     assert_eq!(world.sql("SELECT count(*) FROM fired"), "1");
 
-    for method in ["insert", "insert-batch", "copy-csv", "copy-text", "staged", "extension"] {
+    for method in ["insert", "insert-batch", "copy-csv", "copy-text", "staged"] {
         let all = [&[parts.as_str()], &base[..], &["--method", method]].concat();
         let said = world.load(&all).unwrap_err();
         assert!(said.contains("a binary file cannot be loaded by"), "{said}");

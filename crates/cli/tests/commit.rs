@@ -140,6 +140,19 @@ fn repair_ends_what_a_half_failed_two_phase_commit_left() {
     }
 }
 
+/// One lane empties the table; another one does not wait for the keys that are gone by that.
+#[test]
+fn lanes_empty_a_table_with_keys() {
+    let (mut world, file) = world();
+    world.sql("ALTER TABLE t ADD PRIMARY KEY (a)");
+    let arguments = [&file, "--table", "t", "--method", "lanes", "--lanes", "2", "--truncate"];
+    for lanes in [2, 1] {
+        let summary = world.load(&arguments).unwrap();
+        assert_eq!((&summary["loaded"], &summary["lanes"]), (&ROWS.into(), &lanes.into()));
+    }
+    assert_eq!(left(&mut world).0, ROWS);
+}
+
 /// The loader is killed while lanes are prepared.
 #[test]
 fn repair_ends_what_a_killed_loader_left_prepared() {

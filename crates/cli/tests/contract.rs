@@ -90,6 +90,12 @@ fn delimiters_take_escapes_and_columns_are_listed_with_commas() {
     let units = world.file("units.csv", b"z\x1f2\x1fw\n");
     world.load(&[&units, "--table", "t", "--delimiter", "\\x1f", "--columns", "b,a,c"]).unwrap();
     assert_eq!(world.sql("SELECT string_agg(a || b || c, ' ' ORDER BY a) FROM t"), "1xy 2zw");
+    let spaced = world.file("spaced.csv", b"v,3,u\n-,-4,-\n");
+    world.load(&[&spaced, "--table", "t", "--columns", "b, a ,c", "--where", "-a < 0"]).unwrap();
+    assert_eq!(
+        world.sql("SELECT string_agg(a || b || c, ' ') FROM t WHERE a NOT IN (1, 2)"),
+        "3vu"
+    );
 }
 
 /// The session's DateStyle and TimeZone say what a value means, on every route.
@@ -158,7 +164,9 @@ fn exit_codes() {
     let good = world.file("good.csv", b"1,x\n");
     let bad = world.file("bad.csv", b"1,x\nq,y\n");
     let nowhere = "postgresql://nobody@127.0.0.1:1/none";
-    let usage: [&[&str]; 6] = [
+    let usage: [&[&str]; 7] = [
+        // The file that is read.
+        &["--summary", &good],
         &["--reject-limit", "5"],
         &["--format", "binary", "--header"],
         &["--delimiter", "ab"],
@@ -189,6 +197,109 @@ fn exit_codes() {
     let reject = ["--on-error", "reject", "--reject-file", &none];
     let output = program(&[&["load", &good, "--table", "t", "--to", &url], &reject[..]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+}
+
+/// A percentage is one of the records read, as the summary counts them, for `check` too.
+#[test]
+fn a_percentage_is_of_the_records_read() {
+    let mut world = world();
+    let path = world.file("t.csv", b"1\n2\n3\n4\n5\n6\n7\n8\n9\nx\n");
+    let rejects = world.path("rejects.csv");
+    world.sql("CREATE TABLE t (a int)");
+    let all = [&path, "--table", "t", "--skip", "5", "--where", "a <> 6", "--on-error", "reject"];
+    for (limit, code) in [("10%", 3), ("9%", 1)] {
+        for command in [&["load", "--reject-file", &rejects][..], &["check"]] {
+            let output = world.run(&[command, &all[..], &["--reject-limit", limit]].concat());
+            assert_eq!(output.status.code(), Some(code), "{limit} of {command:?}: {output:?}");
+        }
+        std::fs::remove_file(&rejects).unwrap();
+        std::fs::remove_file(format!("{rejects}.jsonl")).unwrap();
+    }
+    assert_eq!(world.sql("SELECT string_agg(a::text, ' ' ORDER BY a) FROM t"), "7 8 9");
+}
+
+/// Tables that inherit from the one that is loaded are neither looked at nor emptied.
+#[test]
+fn children_are_left_alone() {
+    let mut world = world();
+    let path = world.file("t.csv", b"1\n2\n");
+    for (method, more) in [
+        ("copy-fresh", &[][..]),
+        ("unlogged", &[]),
+        ("copy-fresh", &["--truncate"]),
+        ("auto", &["--truncate"]),
+        ("lanes", &["--truncate"]),
+    ] {
+        world.sql(
+            "DROP TABLE IF EXISTS t CASCADE; CREATE TABLE t (a int);
+             CREATE TABLE child (b int) INHERITS (t); INSERT INTO child VALUES (7, 8)",
+        );
+        if !more.is_empty() {
+            world.sql("INSERT INTO t VALUES (9)");
+        }
+        let arguments = [&path, "--table", "t", "--method", method];
+        assert_eq!(world.load(&[&arguments[..], more].concat()).unwrap()["loaded"], 2, "{method}");
+        assert_eq!(world.sql("SELECT string_agg(a::text, ' ' ORDER BY a) FROM t"), "1 2 7");
+    }
+}
+
+/// `plan` and `check` take whatever `load` takes.
+#[test]
+fn plan_and_check_take_the_arguments_of_load() {
+    let mut world = world();
+    world.sql("CREATE TABLE t (a int)");
+    let path = world.file("t.csv", b"a\n1\nx\n3\n");
+    let (rejects, summary) = (world.path("rejects.csv"), world.path("sums.json"));
+    let all = [
+        &path,
+        "--table",
+        "t",
+        "--header",
+        "--skip",
+        "1",
+        "--quiet",
+        "--summary",
+        &summary,
+        "--on-error",
+        "reject",
+        "--reject-file",
+        &rejects,
+    ];
+    let output = world.run(&[&["plan"], &all[..]].concat());
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    assert!(!std::fs::exists(&summary).unwrap() && !output.stdout.is_empty());
+    let sums = || -> serde_json::Value {
+        let written: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(&summary).unwrap()).unwrap();
+        let keys = ["read", "loaded", "rejected", "skipped"];
+        keys.iter().map(|key| (key.to_string(), written[key].clone())).collect()
+    };
+    let output = world.run(&[&["check"], &all[..]].concat());
+    assert!(output.status.code() == Some(3) && output.stderr.is_empty(), "{output:?}");
+    let checked = sums();
+    assert!(!std::fs::exists(&rejects).unwrap());
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "0");
+    let output = world.run(&[&["load"], &all[..]].concat());
+    assert!(output.status.code() == Some(3) && output.stderr.is_empty(), "{output:?}");
+    assert_eq!(checked, sums());
+    assert_eq!(checked["loaded"], 1);
+}
+
+/// Without a name, the rejects lie in the folder where one is, by the name of the first file.
+#[test]
+fn rejects_have_a_name_of_their_own() {
+    let mut world = world();
+    world.sql("CREATE TABLE t (a int)");
+    world.file("part-1.csv", b"1\nx\n");
+    let (pattern, url) = (world.path("part-*.csv"), world.server.url("postgres"));
+    let output = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
+        .args(["load", &pattern, "--table", "t", "--on-error", "reject", "--to", &url])
+        .current_dir(world.path("."))
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    assert_eq!(std::fs::read(world.path("part-1.csv.rejects")).unwrap(), b"x\n");
+    assert!(std::fs::exists(world.path("part-1.csv.rejects.jsonl")).unwrap());
 }
 
 #[test]

@@ -39,6 +39,11 @@ fn headers(world: &mut World) {
         let said = load(world, &file, &["--header"]).unwrap_err();
         assert!(said.contains(what) && said.contains("line 1"), "{said}");
     }
+    let said = load(world, &named, &["--header", "--force-null", "a,nope"]).unwrap_err();
+    assert!(said.contains("--force-null names column \"nope\""), "{said}");
+    let text = ["load", &named, "--table", "h", "--format", "text", "--force-not-null", "a"];
+    assert_eq!(world.run(&text).status.code(), Some(2), "an option of CSV alone");
+    headers_behind_empty_files(world);
     world.sql("DROP TABLE IF EXISTS g; CREATE TABLE g (a int NOT NULL, b int GENERATED ALWAYS AS (a + 1) STORED)");
     let file = world.file("generated.csv", b"a,b\n1,2\n");
     let said = world.load(&[&file, "--table", "g", "--header"]).unwrap_err();
@@ -49,6 +54,29 @@ fn headers(world: &mut World) {
     assert!(said.contains("generated"), "{said}");
     let said = world.load(&[&file, "--table", "h", "--header"]).unwrap_err();
     assert!(said.contains("has no column \"1\""), "{said}");
+    world.sql("DROP DOMAIN IF EXISTS five CASCADE; CREATE DOMAIN five AS int NOT NULL DEFAULT 5");
+    world.sql("DROP TABLE IF EXISTS d; CREATE TABLE d (a int, b five)");
+    world.load(&[&file, "--table", "d", "--columns", "a"]).unwrap();
+    assert_eq!(world.sql("SELECT d::text FROM d"), "(1,5)", "the domain has the default");
+}
+
+/// A file without a line says nothing of the columns of the next one, whose header does.
+fn headers_behind_empty_files(world: &mut World) {
+    let empty = world.file("empty.csv", b"");
+    let swapped = world.file("swapped.csv", b"C c,a\n1,2\n");
+    world.sql("TRUNCATE h");
+    let summary = world.load(&[&empty, &swapped, &empty, "--table", "h", "--header"]).unwrap();
+    assert_eq!(summary["loaded"], 1);
+    assert_eq!(world.sql("SELECT string_agg(h::text, ' ') FROM h"), "(2,d,1)");
+    let wrong = world.file("wrong.csv", b"C c,x\n1,2\n");
+    for how in ["--header", "--header=match"] {
+        let said = world.load(&[&empty, &wrong, "--table", "h", how]).unwrap_err();
+        assert!(said.contains("wrong.csv, line 1: "), "{said}");
+    }
+    assert_eq!(world.load(&[&empty, "--table", "h", "--header"]).unwrap()["read"], 0);
+    let stock = world.stock("COPY h FROM STDIN (FORMAT csv, HEADER match)", b"").unwrap_err().0;
+    let said = world.load(&[&empty, "--table", "h", "--header=match"]).unwrap_err();
+    assert!(said.contains(&stock), "{stock}\n{said}");
 }
 
 fn files(world: &mut World) {
@@ -74,6 +102,14 @@ fn files(world: &mut World) {
     assert!(said.contains(&format!("{bad}, line 2, record 2, byte offset 4")), "{said}");
     assert_eq!(count(world, "f"), "6");
     std::fs::remove_file(bad).unwrap();
+    // As in a shell; and what a pattern finds and cannot be read is not left out in silence.
+    world.file(".hidden-1.csv", b"of,an,editor\n");
+    let summary = world.load(&[&world.path("*-1.csv"), "--table", "f", "--truncate"]).unwrap();
+    assert_eq!(summary["loaded"], 2);
+    std::os::unix::fs::symlink("/nowhere/at/all", world.path("part-4.csv")).unwrap();
+    let said = world.load(&[&pattern, "--table", "f"]).unwrap_err();
+    assert!(said.contains("cannot open") && said.contains("part-4.csv"), "{said}");
+    assert_eq!(count(world, "f"), "2");
     let output = world.run_with(&["load", "-", "--table", "f"], b"\xef\xbb\xbf9,bom\n");
     assert!(output.status.success(), "{output:?}");
     assert_eq!(world.sql("SELECT b FROM f WHERE a = 9"), "bom");
@@ -114,6 +150,17 @@ fn encodings(world: &mut World) {
     world.sql("TRUNCATE e");
     world.load(&[&sjis, "--table", "e", "--encoding", "SJIS"]).unwrap();
     assert_eq!(world.sql("SELECT string_agg(b, '') FROM e"), "ソソ");
+    // The header's names are in the file's encoding too.
+    let named = world.file("named.csv", b"a,pr\xe9nom\n1,Ren\xe9\n");
+    for table in ["CREATE TABLE n (\"prénom\" text, a int)", ""] {
+        world.sql(&format!("DROP TABLE IF EXISTS n; {table}"));
+        let create = if table.is_empty() { "--create" } else { "--truncate" };
+        let more = ["--table", "n", "--header", "--encoding", "LATIN1", create];
+        world.load(&[&[named.as_str()], &more[..]].concat()).unwrap();
+        assert_eq!(world.sql("SELECT \"prénom\" || a FROM n"), "René1", "{create}");
+    }
+    let said = world.load(&[&named, "--table", "n", "--header"]).unwrap_err();
+    assert!(said.contains("line 1: field 2 of the header is not UTF-8"), "{said}");
     let said = world.load(&[&latin, "--table", "e"]).unwrap_err();
     assert!(said.contains("invalid byte sequence for encoding \"UTF8\": 0xe9"), "{said}");
     let said = world.load(&[&latin, "--table", "e", "--encoding", "klingon"]).unwrap_err();
@@ -246,6 +293,19 @@ fn convert(world: &mut World) {
     world.sql(&format!("COPY c TO '{server}' (FORMAT binary)"));
     let expected = std::fs::read(server).unwrap();
     assert!(std::fs::read(own).unwrap() == expected && std::fs::read(table).unwrap() == expected);
+    // What comes by a pipe comes once; and the rows have the table's order, as it has no names.
+    let piped = world.path("piped.bin");
+    let output = world.run_with(&["convert", "-", "--table", "c", "--out", &piped], csv);
+    assert!(output.status.success(), "{output:?}");
+    assert!(std::fs::read(&piped).unwrap() == expected);
+    let named = world.file(
+        "named.csv",
+        b"b,a,c,d,e,f\nx,1,1.5,2024-02-03 04:05:06.7+02,\"{1,NULL}\",\"{\"\"k\"\": 1}\"\n\
+          ,,-7,,,\n\"\",3,0,infinity,{},[]\n",
+    );
+    let output = world.run(&["convert", &named, "--header", "--table", "c", "--out", &piped]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(std::fs::read(&piped).unwrap() == expected);
     let bad = world.file("bad.csv", b"1,x\n2,yy\n");
     let output =
         world.run(&["convert", &bad, "--types", "int, varchar(1)", "--out", &world.path("no.bin")]);
@@ -255,6 +315,46 @@ fn convert(world: &mut World) {
         "{said}"
     );
     assert!(!std::path::Path::new(&world.path("no.bin")).exists());
+    convert_spares(world, &bad);
+    convert_money(world);
+}
+
+/// What is read is not written over, nor what is there before it is known that there is
+/// anything to write; and what is no file is not taken away.
+fn convert_spares(world: &World, bad: &str) {
+    let types = ["--types", "int, varchar(1)", "--out"];
+    let convert = |file: &str, out: &str| {
+        world.run(&[&["convert", file], &types[..], &[out]].concat()).status.code()
+    };
+    assert_eq!(convert(bad, bad), Some(2));
+    assert_eq!(std::fs::read(bad).unwrap(), b"1,x\n2,yy\n");
+    let kept = world.file("kept.bin", b"kept");
+    assert_eq!(convert("missing.csv", &kept), Some(1));
+    assert_eq!(std::fs::read(kept).unwrap(), b"kept");
+    let device = world.path("device");
+    std::os::unix::fs::symlink("/dev/null", &device).unwrap();
+    assert_eq!(convert(bad, &device), Some(1));
+    std::fs::remove_file(device).unwrap();
+}
+
+/// Types that look like the server's business, and can be had without one.
+fn convert_money(world: &mut World) {
+    world.sql(
+        "SET lc_monetary = 'C'; DROP TABLE IF EXISTS m; CREATE TABLE m (a money, b interval(3))",
+    );
+    let csv = b"\"$1,234.565\",1 day 00:00:01.23456\n-0.5,\n";
+    world.stock("COPY m FROM STDIN CSV", csv).unwrap();
+    let file = world.file("money.csv", csv);
+    let (own, server) = (world.path("money.bin"), world.path("server-money.bin"));
+    let output = world.run(&["convert", &file, "--types", "money, interval(3)", "--out", &own]);
+    assert!(output.status.success(), "{output:?}");
+    world.sql(&format!("COPY m TO '{server}' (FORMAT binary)"));
+    assert!(std::fs::read(own).unwrap() == std::fs::read(server).unwrap());
+    // A session of C.UTF-8 has it the same way, and rows of it are encoded.
+    world.sql("DROP TABLE IF EXISTS m2; CREATE TABLE m2 (LIKE m)");
+    let summary = world.load(&[&file, "--table", "m2", "--method", "copy-binary"]).unwrap();
+    assert_eq!((&summary["chunks_encoded"], &summary["loaded"]), (&1.into(), &2.into()));
+    assert_eq!(world.difference("m", "m2"), "");
 }
 
 #[test]

@@ -73,6 +73,11 @@ fn rows_are_safe(world: &mut World) {
         load(world, &file, &["--method", method, "--truncate"]).unwrap();
         assert_eq!(world.sql("SELECT count(*) FROM t"), "10");
     }
+    // Row by row means that what precedes them is committed too: a failure names it.
+    let bad = world.file("bad.csv", b",,\na,,\n");
+    world.sql(&format!("{TABLE}; INSERT INTO t VALUES (0, 'kept')"));
+    let said = load(world, &bad, &["--method", "insert", "--truncate"]).unwrap_err();
+    assert!(said.contains("changed: the table was emptied; 0 rows stayed"), "{said}");
     for method in ["lanes", "staged", "auto"] {
         world.sql(&format!("{TABLE}; INSERT INTO t VALUES (0, 'kept')"));
         load(world, &file, &["--method", method, "--truncate"]).unwrap();
@@ -278,6 +283,12 @@ fn sequences(world: &mut World) {
     let file = world.file("keys.csv", b"7,x\n9,y\n8,z\n");
     world.load(&[&file, "--table", "t", "--columns", "id,name"]).unwrap();
     assert_eq!(world.sql("INSERT INTO t (name) VALUES ('next') RETURNING id"), "10");
+    world
+        .sql("DROP TABLE IF EXISTS d; DROP DOMAIN IF EXISTS number; DROP SEQUENCE IF EXISTS drawn");
+    world.sql("CREATE DOMAIN number AS int; CREATE SEQUENCE drawn");
+    world.sql("CREATE TABLE d (id number DEFAULT nextval('drawn'), name text)");
+    world.load(&[&file, "--table", "d"]).unwrap();
+    assert_eq!(world.sql("INSERT INTO d (name) VALUES ('next') RETURNING id"), "10");
 }
 
 /// Where the server's extension is installed, `auto` takes it.
@@ -305,6 +316,17 @@ fn extension(world: &mut World) {
         let (s, t) = ("(SELECT name, at, n FROM s)", "(SELECT name, at, n FROM t)");
         assert_eq!(world.difference(s, t), "", "{method}");
     }
+    let binary = world.path("rows.bin");
+    let types = ["--types", "varchar(20), timestamptz, numeric(10,2)", "--out", &binary];
+    assert!(world.run(&[&["convert", &file], &types[..]].concat()).status.success());
+    let mut log = 0;
+    world.log(&mut log);
+    let by = ["--format", "binary", "--method", "extension", "--truncate"];
+    assert_eq!(load(world, &binary, &by).unwrap()["method"], "extension");
+    assert!(world.log(&mut log).contains("FORMAT binary, pgsluice 'require'"));
+    let (s, t) = ("(SELECT name, at, n FROM s)", "(SELECT name, at, n FROM t)");
+    assert_eq!(world.difference(s, t), "", "binary");
+    world.sql("TRUNCATE t");
     private(world);
     let bad = world.file("bad.csv", b"x,2024-01-01,1\ny,never,1\n");
     let said = load(world, &bad, &["--method", "extension"]).unwrap_err();

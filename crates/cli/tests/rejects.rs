@@ -177,6 +177,59 @@ fn the_limit_lets_n_pass_and_fails_on_the_next() {
     }
 }
 
+/// What an input function calls a syntax error, or too deep, is a bad value like another.
+#[test]
+fn values_that_are_refused_by_the_codes_of_statements() {
+    let installation = each_major().remove(0);
+    let mut world = World::new(&installation);
+    let deep = "[".repeat(100_000);
+    let bad = [
+        ("1,a &,,,\n".to_owned(), "42601", "q"),
+        ("2,,$..,,\n".to_owned(), "42601", "p"),
+        (format!("3,,,{deep},\n"), "54001", "j"),
+        ("4,,,,nothing\n".to_owned(), "42P01", "r"),
+    ];
+    let rejects = world.path("rejects.csv");
+    for method in METHODS {
+        // The name of a table is looked up: by INSERT the one that is missing may be ours.
+        let by_insert = method.starts_with("insert") || method == "staged";
+        let bad = &bad[..if by_insert { 3 } else { 4 }];
+        let lines: Vec<&str> = bad.iter().map(|(line, ..)| line.as_str()).collect();
+        let bytes = format!("0,a & b,$.x,[],pg_class\n{}9,,,,\n", lines.concat());
+        let path = world.file("bad.csv", bytes.as_bytes());
+        world.sql(
+            "DROP TABLE IF EXISTS t;
+             CREATE TABLE t (a int, q tsquery, p jsonpath, j json, r regclass)",
+        );
+        let base = [path.as_str(), "--table", "t", "--method", method];
+        let said = world.load(&base).unwrap_err();
+        assert!(said.contains("record 2") && said.contains("column q"), "{method}: {said}");
+        remove(&rejects);
+        if method == "insert" {
+            world.sql("TRUNCATE t");
+        }
+        let reject = ["--on-error", "reject", "--reject-file", &rejects];
+        world.load(&[&base[..], &reject[..]].concat()).unwrap_or_else(|e| panic!("{method}: {e}"));
+        assert_eq!(world.sql("SELECT string_agg(a::text, ' ' ORDER BY a) FROM t"), "0 9");
+        assert_eq!(fs::read_to_string(&rejects).unwrap(), lines.concat(), "{method}");
+        for (said, (_, sqlstate, column)) in side(&rejects).iter().zip(bad) {
+            assert_eq!(
+                (&said["sqlstate"], &said["column"]),
+                (&(*sqlstate).into(), &(*column).into())
+            );
+        }
+    }
+    // A wrong condition is nobody's value.
+    let path = world.file("good.csv", b"1,,,,\n");
+    for method in ["copy-csv", "staged"] {
+        remove(&rejects);
+        let base = [path.as_str(), "--table", "t", "--method", method, "--where", "a = = 1"];
+        let reject = ["--on-error", "reject", "--reject-file", &rejects];
+        let said = world.load(&[&base[..], &reject[..]].concat()).unwrap_err();
+        assert!(said.contains("syntax error") && !fs::exists(&rejects).unwrap(), "{said}");
+    }
+}
+
 #[test]
 fn reject_files_are_never_overwritten_and_empty_ones_not_left() {
     let installation = each_major().remove(0);

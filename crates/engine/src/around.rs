@@ -96,7 +96,7 @@ impl Around {
         let mut guard = None;
         if wanted.course != Course::OneTransaction && !taken.entry.choices.is_empty() {
             let mut other = Conn::open(&options.target.url)?;
-            other.exec("BEGIN; SET LOCAL idle_in_transaction_session_timeout = 0")?;
+            other.exec(&format!("BEGIN; {}", transaction::NO_TIMEOUTS))?;
             ledger::lock(&mut other, &taken.entry.load)?;
             guard = Some(other);
             conn.exec("COMMIT")?;

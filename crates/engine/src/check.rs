@@ -64,7 +64,7 @@ fn run(options: &Options, watch: &Watch, tell: Listener) -> Result<Checked, Erro
     let lanes = open_lanes(conn, &plan, &options, watch, &rejects)?;
     let (through, mut lanes) = pipeline::run(reader, &plan, lanes, &watch.progress, &watch.stop)?;
     let good = total(&lanes).rows;
-    let bad = rejects.map_or(Ok(0), |rejects| rejects.close(through.records))?;
+    let bad = rejects.map_or(Ok(0), |rejects| rejects.close(through.records + through.passed))?;
     lanes[0].conn.exec("ROLLBACK")?;
     let records = through.records;
     let kept_back = records.checked_sub(good + bad).filter(|n| *n == 0 || plan.may_drop_rows);

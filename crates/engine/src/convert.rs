@@ -4,10 +4,12 @@ use crate::error::{shown, Error, Place};
 use crate::input::{Chunk, Counts, Layout, Part, Reader};
 use crate::load;
 use crate::options::{FileFormat, InputOptions, Options};
-use pgsluice_core::error::Refusal;
+use crate::session::conn::Conn;
+use crate::session::transaction;
+use pgsluice_core::error::{Malformed, Refusal};
 use pgsluice_core::row::{self, NoRow};
 use pgsluice_core::scan::{valid_utf8, Dialect, Format, Next, Record};
-use pgsluice_core::shape::{Column, Env, RowShape, Type};
+use pgsluice_core::shape::{Column, Env, RowShape, Source, Type};
 use pgsluice_core::sink::{PgCopySink, HEADER, TRAILER};
 use std::io::Write;
 
@@ -17,21 +19,34 @@ const WRITTEN: usize = 2 << 20;
 /// The longest row, in bytes: what is padded to more by columns of `char(n)` is refused.
 const LONGEST: usize = 32 << 20;
 
-/// The shape of rows of these types, one for each field.
+/// The shape of rows of these types, one for each field. Without a server to ask, money
+/// is that of `lc_monetary = 'C'`.
 pub fn shape_of_types(types: Vec<Type>, utc: bool) -> RowShape {
     let fields = types.len();
     let column = |(i, ty)| Column::new(&format!("{}", i + 1), ty, i);
     let columns = types.into_iter().enumerate().map(column).collect();
-    RowShape { columns, fields, env: Env { utc, ..Env::default() } }
+    RowShape { columns, fields, env: Env { utc, money_c: true, ..Env::default() } }
 }
 
-/// The shape of rows for a table.
+/// The shape of rows for a table, and for files that [`open`] has opened: its columns in
+/// their order, whatever the header's is, since PGCOPY says no names.
 ///
 /// # Errors
 ///
 /// As [`load::plan_only`]; or only the server reads the type of a column.
-pub fn shape_of_table(options: &Options) -> Result<RowShape, Error> {
-    let shape = load::plan_only(options)?.shape;
+pub fn shape_of_table(reader: &Reader, options: &Options) -> Result<RowShape, Error> {
+    let mut conn = Conn::open(&options.target.url)?;
+    transaction::begin(&mut conn, options)?;
+    let plan = load::make_plan(&mut conn, reader, options, false)?;
+    let rows = conn.query(
+        "SELECT attname FROM pg_catalog.pg_attribute WHERE attrelid = $1::regclass AND attnum > 0 \
+         ORDER BY attnum",
+        &[Some(&plan.table)],
+    )?;
+    conn.exec("ROLLBACK")?;
+    let mut shape = plan.shape;
+    let place = |column: &Column| rows.iter().position(|row| row[0].as_ref() == Some(&column.name));
+    shape.columns.sort_by_key(place);
     match shape.columns.iter().find(|c| c.ty == Type::Server) {
         None => Ok(shape),
         Some(column) => {
@@ -41,22 +56,40 @@ pub fn shape_of_table(options: &Options) -> Result<RowShape, Error> {
     }
 }
 
-/// Writes the files' records as PGCOPY; gives their number.
+/// Opens the files, before anything is written.
+///
+/// # Errors
+///
+/// They are of a form that is not converted, or cannot be read.
+pub fn open(input: &InputOptions) -> Result<Reader, Error> {
+    if input.format == FileFormat::Binary {
+        return Err(binary_already());
+    }
+    if input.encoding.is_some() {
+        return Err(Error::usage("convert reads UTF-8 only")
+            .with_hint("convert the encoding first: iconv -t UTF-8"));
+    }
+    Reader::open(input)
+}
+
+fn binary_already() -> Error {
+    Error::usage("the input is binary already")
+}
+
+/// Writes the records of files that [`open`] has opened as PGCOPY; gives their number.
 ///
 /// # Errors
 ///
 /// A record cannot be surely encoded, or reading or writing fails. What was
 /// written so far is then no whole PGCOPY stream.
-pub fn convert(input: &InputOptions, shape: &RowShape, out: &mut dyn Write) -> Result<u64, Error> {
-    let FileFormat::Delimited(dialect) = &input.format else {
-        return Err(Error::usage("the input is binary already"));
-    };
-    if input.encoding.is_some() {
-        return Err(Error::usage("convert reads UTF-8 only")
-            .with_hint("convert the encoding first: iconv -t UTF-8"));
-    }
+pub fn convert(
+    mut reader: Reader,
+    input: &InputOptions,
+    shape: &RowShape,
+    out: &mut dyn Write,
+) -> Result<u64, Error> {
+    let FileFormat::Delimited(dialect) = &input.format else { return Err(binary_already()) };
     let names: Vec<String> = input.sources.iter().map(|s| s.name()).collect();
-    let mut reader = Reader::open(input)?;
     out.write_all(HEADER).map_err(|e| unwritten(&e))?;
     let mut converter = Converter {
         shape,
@@ -157,16 +190,20 @@ impl Converter<'_> {
             NoRow::Malformed(fault) => {
                 let csv = self.dialect.format == Format::Csv;
                 let column = match fault {
-                    pgsluice_core::error::Malformed::MissingData(i) => {
-                        self.shape.columns.get(i).map_or("", |c| c.name.as_str())
+                    Malformed::MissingData(i) => {
+                        let mut columns = self.shape.columns.iter();
+                        columns.find(|c| c.source == Source::Field(i)).map_or("", |c| &c.name)
                     }
                     _ => "",
                 };
                 return Error::new(fault.message(csv, column)).at(place);
             }
         };
-        place.column = Some(self.shape.columns[index].name.clone());
-        place.value = Some(shown(self.record.field(&chunk.bytes, index).1));
+        let column = &self.shape.columns[index];
+        place.column = Some(column.name.clone());
+        if let Source::Field(field) = column.source {
+            place.value = Some(shown(self.record.field(&chunk.bytes, field).1));
+        }
         let message = match refusal {
             Refusal::Syntax => "the value is not one of the column's type",
             Refusal::Range => "the value is out of the type's range",

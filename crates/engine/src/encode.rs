@@ -155,11 +155,8 @@ impl Encoder {
     /// Whether the chunk's characters are what the core takes them for.
     fn readable(&self, chunk: &Chunk) -> bool {
         // Escapes such as \xe9 are bytes of the database's encoding, whatever the file's is.
-        let escapes = self.plan.dialect().is_some_and(|d| d.format == Format::Text);
-        if escapes
-            && self.plan.server_encoding != "UTF8"
-            && memchr::memchr(b'\\', &chunk.bytes).is_some()
-        {
+        let escapes = self.plan.dialect().is_some_and(|d| d.format == Format::Text && !d.utf8);
+        if escapes && memchr::memchr(b'\\', &chunk.bytes).is_some() {
             return false;
         }
         if self.plan.encoding == "UTF8" {

@@ -4,6 +4,7 @@
 
 mod advice;
 pub mod around;
+pub mod blame;
 pub mod check;
 pub mod convert;
 pub mod encode;

@@ -14,7 +14,7 @@ use crate::session::conn::{Canceller, Conn};
 use crate::session::lane::{Lane, LaneCounts};
 use crate::session::siblings::Siblings;
 use crate::session::surroundings::Indexes;
-use crate::session::{staged, transaction, ways};
+use crate::session::{header, staged, transaction, ways};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -254,7 +254,7 @@ pub(crate) fn make_plan(
     let (server, table, new) = transaction::inspect(conn, reader, options, lock)?;
     let input = InputFacts {
         name: options.input.sources.first().map_or(String::new(), |s| s.name()),
-        header: reader.header().cloned(),
+        header: header::read(conn, reader, options)?,
         names: new.as_ref().map(|n| n.names.clone()),
         bytes: reader.total_bytes(),
         again: can_be_read_again(&options.input),
@@ -335,7 +335,8 @@ fn close_rejects(
         return run.map(|(through, lanes)| (through, lanes, 0));
     };
     let closed = run.and_then(|(through, mut lanes)| {
-        let rejected = rejects.close(through.records).map_err(|e| lanes[0].stayed(e))?;
+        let read = through.records + through.passed;
+        let rejected = rejects.close(read).map_err(|e| lanes[0].stayed(e))?;
         Ok((through, lanes, rejected))
     });
     rejects.remove_if_empty()?;

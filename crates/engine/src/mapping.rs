@@ -1,16 +1,18 @@
 //! Which column each field of the file goes to.
 
-use crate::error::{shown, Error};
-use crate::options::{FileFormat, Header, Options};
-use crate::plan::{header_place, InputFacts};
+use crate::error::{shown, Error, Place};
+use crate::input::HeaderLine;
+use crate::options::{ColumnSet, FileFormat, Header, Options, TargetOptions};
+use crate::plan::InputFacts;
 use crate::session::catalog::{ColumnFacts, TableFacts};
+use crate::session::conn::cut_name;
 
 /// The columns of the fields, in the file's order.
 ///
 /// # Errors
 ///
 /// A name is unknown, given twice, generated or missing; or the header does
-/// not match.
+/// not match; or an option names a column that is not among them.
 pub fn columns(
     input: &InputFacts,
     table: &TableFacts,
@@ -21,37 +23,83 @@ pub fn columns(
     let (names, from_file) = match (given, options.input.header, &input.header) {
         (Some(names), _, _) => (names.clone(), false),
         _ if input.names.is_some() => (input.names.clone().unwrap_or_default(), false),
-        (None, Header::Names, Some(header)) => (header_names(input, &header.fields)?, true),
+        (None, Header::Names, Some(header)) => (header_names(header)?, true),
         _ => (writable().collect(), false),
     };
-    let located = |error: Error| if from_file { error.at(header_place(input)) } else { error };
-    for (i, name) in names.iter().enumerate() {
-        check(name, table, from_file).map_err(located)?;
-        if names[..i].contains(name) {
-            return Err(located(Error::new(format!("column \"{name}\" is named twice"))));
-        }
+    let names: Vec<String> = names.into_iter().map(|name| as_known(name, table)).collect();
+    let place = input.header.as_ref().map(HeaderLine::place);
+    let located = |error: Error| match &place {
+        Some(place) if from_file => error.at(place.clone()),
+        _ => error,
+    };
+    names.iter().try_for_each(|name| check(name, table, from_file)).map_err(located)?;
+    named_once(&names).map_err(located)?;
+    if options.input.header == Header::Match {
+        // COPY takes the line that an empty file lacks for an empty one.
+        let empty = vec![None];
+        let fields = input.header.as_ref().map_or(&empty, |header| &header.fields);
+        let first = || Place { file: input.name.clone(), line: Some(1), ..Place::default() };
+        match_header(fields, &names).map_err(|e| e.at(place.clone().unwrap_or_else(first)))?;
     }
-    if let (Header::Match, Some(header)) = (options.input.header, &input.header) {
-        match_header(&header.fields, &names).map_err(|e| e.at(header_place(input)))?;
-    }
+    check_forced(&names, &options.target)?;
     if options.input.format != FileFormat::Binary {
         check_missing(&names, table)?;
     }
     Ok(names)
 }
 
-fn header_names(input: &InputFacts, fields: &[Option<Vec<u8>>]) -> Result<Vec<String>, Error> {
-    let name = |(i, field): (usize, &Option<Vec<u8>>)| {
-        let field = field.as_deref().filter(|f| !f.is_empty()).ok_or_else(|| {
-            Error::new(format!("field {} of the header has no name", i + 1)).at(header_place(input))
-        })?;
-        String::from_utf8(field.to_vec()).map_err(|_| {
-            Error::new(format!("field {} of the header is not UTF-8: {}", i + 1, shown(field)))
-                .at(header_place(input))
-                .with_hint("--header=ignore with --columns names the columns instead")
-        })
+/// The names that a header gives.
+///
+/// # Errors
+///
+/// A field is empty, or not UTF-8.
+pub(crate) fn header_names(header: &HeaderLine) -> Result<Vec<String>, Error> {
+    let wrong = |i: usize, what: String| {
+        Error::new(format!("field {} of the header {what}", i + 1))
+            .at(header.place())
+            .with_hint("--header=ignore with --columns names the columns instead")
     };
-    fields.iter().enumerate().map(name).collect()
+    let name = |(i, field): (usize, &Option<Vec<u8>>)| {
+        let field = field.as_deref().filter(|f| !f.is_empty());
+        let field = field.ok_or_else(|| wrong(i, "has no name".into()))?;
+        String::from_utf8(field.to_vec())
+            .map_err(|_| wrong(i, format!("is not UTF-8: {}", shown(field))))
+    };
+    header.fields.iter().enumerate().map(name).collect()
+}
+
+/// A name that is too long for any column means the one that the server would make of it.
+fn as_known(name: String, table: &TableFacts) -> String {
+    let known = |name: &str| table.columns.iter().any(|c| c.name == name);
+    let cut = cut_name(&name);
+    if !known(&name) && known(cut) {
+        return cut.to_owned();
+    }
+    name
+}
+
+/// Whether each column has one field at most.
+///
+/// # Errors
+///
+/// Names the column that has two.
+pub(crate) fn named_once(names: &[String]) -> Result<(), Error> {
+    let twice = names.iter().enumerate().find(|(i, name)| names[..*i].contains(name));
+    twice.map_or(Ok(()), |(_, name)| Err(Error::new(format!("column \"{name}\" is named twice"))))
+}
+
+/// As COPY, which refuses a column in FORCE_NULL that it does not load.
+fn check_forced(names: &[String], target: &TargetOptions) -> Result<(), Error> {
+    let sets = [("--force-null", &target.force_null), ("--force-not-null", &target.force_not_null)];
+    for (option, set) in sets {
+        let ColumnSet::Named(forced) = set else { continue };
+        if let Some(name) = forced.iter().find(|name| !names.contains(name)) {
+            let error =
+                Error::new(format!("{option} names column \"{name}\", which is not loaded"));
+            return Err(error.with_hint(format!("the load has: {}", names.join(", "))));
+        }
+    }
+    Ok(())
 }
 
 fn check(name: &str, table: &TableFacts, from_file: bool) -> Result<(), Error> {

@@ -1,6 +1,6 @@
 //! What will be done and why: a pure function of facts and options.
 
-use crate::error::{Error, Place};
+use crate::error::Error;
 use crate::infer::Guess;
 use crate::input::{HeaderLine, Layout};
 use crate::mapping;
@@ -10,6 +10,10 @@ use crate::session::staged::{self, Landing};
 use crate::wire::{best_wire, is_csv, lines_are_text, passable};
 use pgsluice_core::scan::Dialect;
 use pgsluice_core::shape::{Column, RowShape, Type};
+
+mod refuse;
+
+use refuse::{refuse, unusable};
 
 pub use crate::wire::Wire;
 
@@ -63,8 +67,6 @@ pub struct Plan {
     pub filter: Option<String>,
     /// the files' encoding
     pub encoding: String,
-    /// the database's encoding
-    pub server_encoding: String,
     /// the server's major version
     pub major: u32,
     /// connections
@@ -139,8 +141,10 @@ pub fn plan(
     check_kind(table)?;
     let columns = mapping::columns(input, table, options)?;
     let shape = shape(&columns, server, table, options);
+    // Beside characters of another encoding, nobody can check here what escapes make.
+    let utf8 = server.encoding == "UTF8" && options.input.encoding.is_none();
     let layout = match options.input.dialect() {
-        Some(d) => Layout::Lines(d.on_server(server.major(), server.encoding == "UTF8")),
+        Some(d) => Layout::Lines(d.on_server(server.major(), utf8)),
         // No table has more columns than that.
         None => Layout::Tuples(i16::try_from(columns.len()).unwrap_or(i16::MAX)),
     };
@@ -163,7 +167,6 @@ pub fn plan(
         discard: false,
         filter: target.filter.clone(),
         encoding: options.input.encoding.clone().unwrap_or_else(|| "UTF8".into()),
-        server_encoding: server.encoding.clone(),
         major: server.major(),
         lanes: 1,
         encoders: cores.clamp(1, 4),
@@ -174,7 +177,10 @@ pub fn plan(
         inferred: None,
         before: Vec::new(),
         after: Vec::new(),
-        settings: settings(options).into_iter().chain(one_by_one(choice.method)).collect(),
+        settings: settings(options, server.major())
+            .into_iter()
+            .chain(one_by_one(choice.method))
+            .collect(),
         private: table.private && choice.method == Method::Extension,
         required: target.method == Method::Extension,
         landing: None,
@@ -296,53 +302,14 @@ fn choose(
     }
 }
 
-fn unusable(fault: &str) -> String {
-    format!("the extension pgsluice is in this database and cannot be used: {fault}")
-}
-
-/// What a named method cannot do.
-fn refuse(server: &ServerFacts, options: &Options) -> Result<(), Error> {
-    let asked = options.target.method;
-    let binary_file = options.input.format == FileFormat::Binary;
-    let takes_binary = matches!(
-        asked,
-        Method::Auto
-            | Method::CopyBinary
-            | Method::CopyFresh
-            | Method::Unlogged
-            | Method::UnloggedLogged
-            | Method::Lanes
-    );
-    if binary_file && !takes_binary {
-        return Err(Error::new(format!("a binary file cannot be loaded by {asked}"))
-            .with_hint("take copy-binary, or another format"));
-    }
-    let inserts = matches!(asked, Method::Insert | Method::InsertBatch);
-    if inserts && (options.target.filter.is_some() || options.input.encoding.is_some()) {
-        return Err(Error::new(format!("{asked} takes neither --where nor --encoding"))
-            .with_hint("take one of the COPY methods"));
-    }
-    let default = matches!(&options.input.format, FileFormat::Delimited(d) if d.default.is_some());
-    if asked == Method::Staged && default {
-        return Err(Error::new("staged cannot take a marker of defaults"));
-    }
-    if let (Method::Extension, Some(fault)) = (asked, &server.extension_fault) {
-        return Err(Error::new(unusable(fault))
-            .with_hint("install it for this server anew, or take another method"));
-    }
-    if asked == Method::Extension && server.extension.is_none() {
-        return Err(Error::new("the extension pgsluice is not in this database")
-            .with_hint("CREATE EXTENSION pgsluice, or take another method"));
-    }
-    Ok(())
-}
-
-/// Settings of the session for the load.
-pub fn settings(options: &Options) -> Vec<(String, String)> {
+/// Settings of the session for the load, on a server of this major version.
+pub fn settings(options: &Options, major: u32) -> Vec<(String, String)> {
     let mut all = Vec::new();
     // A statement of one row is as long as anybody's.
     if options.target.method != Method::Insert {
         let timeouts = ["statement_timeout", "idle_in_transaction_session_timeout"];
+        let whole = (major >= 17).then_some("transaction_timeout");
+        let timeouts = timeouts.into_iter().chain(whole);
         all.extend(timeouts.map(|name| (name.to_string(), "0".to_string())));
     }
     let given = [
@@ -379,12 +346,14 @@ fn steps(plan: &mut Plan, table: &TableFacts, options: &Options) -> Result<(), E
         ))
         .with_hint("--truncate empties it in the same transaction"));
     }
+    // Tables that inherit from this one are others: the load adds nothing to them either.
+    let only = if table.kind == 'r' { "ONLY " } else { "" };
     if options.target.truncate && method == Method::Lanes {
-        plan.before.push(format!("DELETE FROM {}", plan.table));
+        plan.before.push(format!("DELETE FROM {only}{}", plan.table));
         plan.notes
             .push("the rows are deleted one by one: TRUNCATE would shut the lanes out".into());
     } else if !table.created && (options.target.truncate || method == Method::CopyFresh) {
-        plan.before.push(format!("TRUNCATE TABLE {}", plan.table));
+        plan.before.push(format!("TRUNCATE TABLE {only}{}", plan.table));
     }
     if plan.private {
         plan.before.push(format!("TRUNCATE TABLE ONLY {}", plan.table));
@@ -438,6 +407,9 @@ fn alone(table: &TableFacts, options: &Options) -> Option<&'static str> {
     if table.refers_to_itself {
         return Some("rows may refer to rows of the same load");
     }
+    if options.target.truncate && table.keeps_apart && !table.empty {
+        return Some("keys of the rows that it deletes are free for others at the commit only");
+    }
     let rejects = options.rejects.is_some() && table.keeps_apart;
     rejects.then_some("a duplicate of another connection's row could not be rejected by record")
 }
@@ -486,11 +458,6 @@ fn around_lanes(
         }
         _ => {}
     }
-}
-
-/// The place of something that is wrong with the header.
-pub(crate) fn header_place(input: &InputFacts) -> Place {
-    Place { file: input.name.clone(), line: Some(1), ..Place::default() }
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::ledger::{self, State};
 use crate::session::conn::{quote_literal, Conn};
 use crate::session::surroundings::{put_back_committed, Restored};
+use crate::session::transaction::NO_TIMEOUTS;
 
 /// What was found and done.
 #[derive(Clone, Debug, Default)]
@@ -43,10 +44,10 @@ pub fn repair(target: &str, workers: usize) -> Result<Report, Error> {
                 .with_hint("run repair as the role that ran the load"));
         }
     }
-    guard.exec(
-        "BEGIN; SET LOCAL idle_in_transaction_session_timeout = 0; SELECT \
-         pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('pgsluice_loads repair'))",
-    )?;
+    guard.exec(&format!(
+        "BEGIN; {NO_TIMEOUTS}; SELECT \
+         pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('pgsluice_loads repair'))"
+    ))?;
     let (entries, others) = ledger::still_down(&mut guard)?;
     report.others = others;
     let open = || Conn::open(target);

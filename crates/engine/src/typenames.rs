@@ -104,6 +104,8 @@ fn typmod(oid: u32, words: &str, modifiers: &[i32]) -> Option<i32> {
         (1042 | 1043, [n]) => Some(between(*n, 10_485_760)? + 4),
         (1560 | 1562, [n]) => between(*n, 83_886_080),
         (1083 | 1114 | 1184 | 1266, [p]) => (0..=6).contains(p).then_some(*p),
+        // INTERVAL_FULL_RANGE and the precision (`src/include/utils/timestamp.h`).
+        (1186, [p]) => (0..=6).contains(p).then_some(0x7fff << 16 | *p),
         (1700, [p]) => Some((between(*p, 1000)? << 16) + 4),
         (1700, [p, s]) if (-1000..=1000).contains(s) => {
             Some(((between(*p, 1000)? << 16) | (s & 0x7ff)) + 4)

@@ -1,13 +1,15 @@
 //! `pgsluice check`: every value of the files tried, nothing loaded.
 
-use crate::arguments::LoadArguments;
+use crate::arguments::{LoadArguments, OutputArguments};
 use crate::commands::load::REJECTED;
 use crate::failure::Failure;
 use crate::output::{print, say};
+use crate::summary::SummaryFile;
 use clap::Args;
-use pgsluice_engine::check::check;
+use pgsluice_engine::check::{check, Checked};
 use pgsluice_engine::load::Watch;
 use pgsluice_engine::reject::Reject;
+use serde_json::json;
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
 
@@ -33,28 +35,51 @@ pub struct Arguments {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let options = arguments.load.options()?;
-    let json = arguments.json;
+    let OutputArguments { summary, quiet } = &arguments.load.output;
+    let file = summary.as_deref().map(|path| SummaryFile::open(path, &options.input.sources));
+    let file = file.transpose()?;
+    let as_objects = arguments.json;
     let lost = Arc::new(OnceLock::new());
     let first = lost.clone();
     let tell = move |reject: &Reject| {
-        let told = print(if json { as_json(reject) } else { line(reject) });
+        let told = print(if as_objects { as_json(reject) } else { line(reject) });
         if let Err(failure) = told {
             let _ = first.set(failure);
         }
     };
-    let found = check(&options, &Watch::default(), Box::new(tell))?;
-    if let Some(failure) = Arc::into_inner(lost).and_then(OnceLock::into_inner) {
-        return Err(failure);
+    let checked = check(&options, &Watch::default(), Box::new(tell)).map_err(Failure::from);
+    let lost = Arc::into_inner(lost).and_then(OnceLock::into_inner);
+    let found = match (lost.map_or(checked, Err), file) {
+        (Ok(found), Some(file)) => {
+            file.write(sums(&found), "the files are checked")?;
+            found
+        }
+        (Ok(found), None) => found,
+        (Err(failure), Some(file)) => return Err(file.leave(failure)),
+        (Err(failure), None) => return Err(failure),
+    };
+    if !quiet {
+        tell_sums(&found);
     }
-    say(format_args!("read {} = good {} + bad {} + skipped {}; unique and foreign keys, exclusion and partitions were not checked",
-        found.read, found.good, found.bad, found.skipped));
     Ok(match &options.rejects {
         _ if found.bad == 0 => ExitCode::SUCCESS,
-        Some(rejects) if !rejects.limit.exceeded_at_end(found.bad, found.read - found.skipped) => {
+        Some(rejects) if !rejects.limit.exceeded_at_end(found.bad, found.read) => {
             ExitCode::from(REJECTED)
         }
         _ => ExitCode::FAILURE,
     })
+}
+
+/// What a load would sum up, as far as a check can tell.
+fn sums(found: &Checked) -> serde_json::Result<String> {
+    let Checked { read, good, bad, skipped } = found;
+    let sums = json!({ "read": read, "loaded": good, "rejected": bad, "skipped": skipped });
+    serde_json::to_string_pretty(&sums)
+}
+
+fn tell_sums(found: &Checked) {
+    say(format_args!("read {} = good {} + bad {} + skipped {}; unique and foreign keys, exclusion and partitions were not checked",
+        found.read, found.good, found.bad, found.skipped));
 }
 
 fn line(r: &Reject) -> String {

@@ -1,16 +1,16 @@
 //! `pgsluice convert`: files to COPY's binary format.
 
-use crate::arguments::{input, SourceArguments};
+use crate::arguments::{input, spare, SourceArguments};
 use crate::failure::Failure;
 use crate::output::say;
 use clap::Args;
-use pgsluice_engine::convert::{convert, shape_of_table, shape_of_types};
+use pgsluice_engine::convert::{convert, open, shape_of_table, shape_of_types};
 use pgsluice_engine::error::Error;
 use pgsluice_engine::options::{Options, TargetOptions};
 use pgsluice_engine::typenames;
 use std::fs::File;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
@@ -25,7 +25,7 @@ Examples:
 pub struct Arguments {
     #[command(flatten)]
     source: SourceArguments,
-    /// The types of the fields; no server is asked then
+    /// The types of the fields; no server is asked then: money is in dollars and cents
     #[arg(long, value_name = "TYPES", required_unless_present = "table", conflicts_with = "table")]
     types: Option<String>,
     /// Take the types from this table
@@ -45,29 +45,47 @@ pub struct Arguments {
 /// Runs the command.
 pub fn run(a: &Arguments) -> Result<ExitCode, Failure> {
     let input = input(&a.source)?;
-    let shape = match &a.types {
+    let types = a.types.as_deref().map(typenames::parse_list).transpose()?;
+    spare(&input.sources, &a.out)?;
+    // Nothing is written over before it is known that there is something to read.
+    let reader = open(&input)?;
+    let shape = match types {
         Some(types) => {
             let utc = a.time_zone.as_deref().is_some_and(|z| z.eq_ignore_ascii_case("utc"));
-            shape_of_types(typenames::parse_list(types)?, utc)
+            shape_of_types(types, utc)
         }
         None => {
             let mut target = TargetOptions::new(&a.to, a.table.as_deref().unwrap_or_default());
             target.time_zone.clone_from(&a.time_zone);
-            shape_of_table(&Options { input: input.clone(), target, rejects: None })?
+            shape_of_table(&reader, &Options { input: input.clone(), target, rejects: None })?
         }
     };
-    let failed = |e: &io::Error| Failure::from(Error::io("write", &a.out.to_string_lossy(), e));
     let to_file = a.out.as_os_str() != "-";
-    let mut out: Box<dyn Write> = if to_file {
-        Box::new(File::create(&a.out).map_err(|e| failed(&e))?)
-    } else {
-        Box::new(io::stdout())
+    let file = to_file.then(|| File::create(&a.out)).transpose().map_err(|e| failed(&a.out, &e))?;
+    let mut out: Box<dyn Write + '_> = match &file {
+        Some(file) => Box::new(file),
+        None => Box::new(io::stdout()),
     };
-    let done = convert(&input, &shape, &mut *out);
-    if done.is_err() && to_file {
-        // Half a stream is of no use to anybody.
-        std::fs::remove_file(&a.out).map_err(|e| failed(&e))?;
+    let done = convert(reader, &input, &shape, &mut *out);
+    drop(out);
+    if let (Err(_), Some(file)) = (&done, file) {
+        give_up(&a.out, &file)?;
     }
     say(format_args!("{} rows converted", done?));
     Ok(ExitCode::SUCCESS)
+}
+
+fn failed(out: &Path, e: &io::Error) -> Failure {
+    Error::io("write", &out.to_string_lossy(), e).into()
+}
+
+/// Half a stream is of no use to anybody, and could be taken for a whole one. What is no
+/// file, such as a pipe or a device, stays.
+fn give_up(out: &Path, file: &File) -> Result<(), Failure> {
+    if !file.metadata().is_ok_and(|facts| facts.is_file()) {
+        return Ok(());
+    }
+    // Where the name is a link, the file behind it is emptied.
+    let removed = file.set_len(0).and_then(|()| std::fs::remove_file(out));
+    removed.map_err(|e| failed(out, &e))
 }

@@ -1,17 +1,15 @@
 //! `pgsluice load`: files into a table.
 
-use crate::arguments::LoadArguments;
+use crate::arguments::{LoadArguments, OutputArguments};
 use crate::failure::{Failure, FAILED};
-use crate::output::{self, say};
+use crate::output::say;
 use crate::progress::{say_above, Shown};
+use crate::summary::SummaryFile;
 use clap::Args;
 use pgsluice_engine::load::{load, Watch};
 use pgsluice_engine::plan::Plan;
 use pgsluice_engine::report::Summary;
 use std::cell::OnceCell;
-use std::fs::File;
-use std::io::Write;
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
@@ -29,24 +27,20 @@ pub(super) const REJECTED: u8 = 3;
 pub struct Arguments {
     #[command(flatten)]
     load: LoadArguments,
-    /// Write the summary as JSON; - for standard output
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
-    summary: Option<PathBuf>,
-    /// Say nothing but errors
-    #[arg(long, short, help_heading = "Output")]
-    quiet: bool,
 }
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let options = arguments.load.options()?;
-    let file = arguments.summary.as_deref().map(SummaryFile::open).transpose()?;
+    let OutputArguments { summary, quiet } = &arguments.load.output;
+    let file = summary.as_deref().map(|path| SummaryFile::open(path, &options.input.sources));
+    let file = file.transpose()?;
     let watch = Watch::default();
     stop_on_signal(&watch)?;
-    let shown = Shown::start(&watch, arguments.quiet);
+    let shown = Shown::start(&watch, *quiet);
     let told = OnceCell::new();
     let planned = |plan: &Plan| {
-        if !arguments.quiet {
+        if !quiet {
             tell(plan);
             let _ = told.set(plan.notes.clone());
         }
@@ -54,12 +48,15 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let loaded = load(&options, &watch, &planned);
     shown.end();
     let summary = match (loaded, file) {
-        (Ok(summary), Some(file)) => file.write(summary)?,
+        (Ok(summary), Some(file)) => {
+            file.write(serde_json::to_string_pretty(&summary), "the rows are loaded")?;
+            summary
+        }
         (Ok(summary), None) => summary,
         (Err(error), Some(file)) => return Err(file.leave(error.into())),
         (Err(error), None) => return Err(error.into()),
     };
-    if !arguments.quiet {
+    if !quiet {
         print(&summary, told.get().map_or(&[], Vec::as_slice));
     }
     Ok(if summary.rejected > 0 { ExitCode::from(REJECTED) } else { ExitCode::SUCCESS })
@@ -81,58 +78,6 @@ fn stop_on_signal(watch: &Watch) -> Result<(), Failure> {
         watch.cancel();
     })
     .map_err(|e| Failure::new(format!("cannot listen to signals: {e}")))
-}
-
-/// Where the summary goes: opened before the load, since whether it can be
-/// written should not come out after hours.
-struct SummaryFile<'p> {
-    path: &'p Path,
-    /// none where it goes to standard output
-    file: Option<File>,
-    /// it was not there before
-    new: bool,
-}
-
-impl SummaryFile<'_> {
-    fn open(path: &Path) -> Result<SummaryFile<'_>, Failure> {
-        if path == Path::new("-") {
-            return Ok(SummaryFile { path, file: None, new: false });
-        }
-        let new = !path.exists();
-        let file = File::options().write(true).create(true).truncate(false).open(path);
-        let file = file.map_err(|e| {
-            Failure::new(format!("cannot write {}: {e}; nothing was loaded", path.display()))
-        })?;
-        Ok(SummaryFile { path, file: Some(file), new })
-    }
-
-    fn write(self, summary: Summary) -> Result<Summary, Failure> {
-        let failed = |e: &dyn std::fmt::Display| {
-            let path = self.path.display();
-            Failure::new(format!("the rows are loaded, but {path} cannot be written: {e}"))
-        };
-        let mut json = serde_json::to_string_pretty(&summary).map_err(|e| failed(&e))?;
-        let Some(mut file) = self.file else {
-            output::print(json)?;
-            return Ok(summary);
-        };
-        json.push('\n');
-        // A device or a pipe has no length to set.
-        if file.metadata().is_ok_and(|facts| facts.is_file()) {
-            file.set_len(0).map_err(|e| failed(&e))?;
-        }
-        let written = file.write_all(json.as_bytes());
-        written.map_err(|e| failed(&e))?;
-        Ok(summary)
-    }
-
-    /// The load failed: an earlier summary stays as it was.
-    fn leave(self, failure: Failure) -> Failure {
-        if self.new {
-            let _ = std::fs::remove_file(self.path);
-        }
-        failure
-    }
 }
 
 /// Before the load begins: how it will go, and what the user should know of it

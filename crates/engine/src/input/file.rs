@@ -25,10 +25,19 @@ const MAX_RECORD: u64 = pgsluice_core::scan::MAX_RECORD as u64;
 /// The first line of a file that has a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderLine {
+    /// the file, as the user named it
+    pub file: String,
     /// as it is in the file, line end included
     pub bytes: Vec<u8>,
     /// its fields; `None` for NULL
     pub fields: Vec<Option<Vec<u8>>>,
+}
+
+impl HeaderLine {
+    /// Where it is.
+    pub fn place(&self) -> Place {
+        Place { file: self.file.clone(), line: Some(1), ..Place::default() }
+    }
 }
 
 /// Counts the bytes that come from the disk.
@@ -232,7 +241,7 @@ impl InputFile {
                     self.passed.lines += scanner.lines();
                     let bytes = self.held.drain(..record.end).collect::<Vec<u8>>();
                     self.offset += bytes.len() as u64;
-                    return Ok(Some(HeaderLine { bytes, fields }));
+                    return Ok(Some(HeaderLine { file: self.name.clone(), bytes, fields }));
                 }
                 Ok(Next::End) => return Ok(None),
                 Ok(Next::Partial) if target < MAX_HELD => target *= 2,

@@ -25,8 +25,8 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Opens the first source and reads its header; looks whether the others
-    /// are there.
+    /// Opens the first source and reads its header, or that of the first one that is
+    /// not empty; looks whether the others are there.
     ///
     /// # Errors
     ///
@@ -54,7 +54,10 @@ impl Reader {
             total,
             raw_read: Vec::new(),
         };
-        reader.open_next()?;
+        // Where the fields of all files go is told by the first header that there is.
+        while reader.open_next()? && reader.header != Header::None && reader.first_header.is_none()
+        {
+        }
         Ok(reader)
     }
 
@@ -63,7 +66,7 @@ impl Reader {
         self.layout.clone_from(layout);
     }
 
-    /// The first file's header, if headers were asked for.
+    /// The first header, if headers were asked for: that of the first file that is not empty.
     pub fn header(&self) -> Option<&HeaderLine> {
         self.first_header.as_ref()
     }
@@ -106,8 +109,7 @@ impl Reader {
                     if differs && self.header != Header::Ignore {
                         return Err(Error::new(format!(
                             "{}, line 1: the header differs from that of {}",
-                            file.name,
-                            self.sources[0].name()
+                            file.name, first.file
                         )));
                     }
                 }

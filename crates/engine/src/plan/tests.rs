@@ -178,6 +178,10 @@ fn what_lanes_are() {
     assert!(prepared.plan().two_phase);
     let alone = lanes().with(|c| c.table.refers_to_itself = true);
     assert_eq!(alone.plan().lanes, 1);
+    let emptied = lanes().with(|c| {
+        (c.options.target.truncate, c.table.keeps_apart, c.table.empty) = (true, true, false)
+    });
+    assert_eq!(emptied.plan().lanes, 1);
     let apart = lanes().with(|c| {
         c.table.keeps_apart = true;
         c.options.rejects = Some(RejectOptions { file: "r".into(), limit: Limit::None });
@@ -206,4 +210,22 @@ fn what_methods_refuse() {
         refused(Method::Staged, |c| c.options.input.format = FileFormat::Binary).contains("binary")
     );
     assert!(refused(Method::Auto, |c| c.table.kind = 'm').contains("no table"));
+    let default = |c: &mut Case| {
+        let marker = Some(b"DEFAULT".to_vec());
+        c.options.input.format =
+            FileFormat::Delimited(Dialect { default: marker, ..Dialect::csv() });
+        c.server.version = 150_000;
+    };
+    for method in [Method::Auto, Method::CopyCsv, Method::CopyBinary, Method::Lanes] {
+        assert!(refused(method, default).contains("knows no marker of defaults"));
+    }
+    let inserts = typed().with(|c| c.options.target.method = Method::InsertBatch).with(default);
+    assert_eq!(inserts.plan().method, Method::InsertBatch);
+    // The extension's COPY takes binary files as any.
+    let binary = typed().with(|c| {
+        c.options.target.method = Method::Extension;
+        c.options.input.format = FileFormat::Binary;
+        c.server.extension = Some("1.0".into());
+    });
+    assert_eq!(binary.plan().wire, Wire::AsIs);
 }

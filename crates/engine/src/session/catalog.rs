@@ -63,7 +63,8 @@ impl ServerFacts {
         Env {
             utc: utc.contains(&self.time_zone.as_str()),
             date_order: order,
-            money_c: ["C", "POSIX"].contains(&self.lc_monetary.as_str()),
+            // C.UTF-8 has the monetary formats of C (glibc's localedata/locales/C).
+            money_c: ["C", "POSIX", "C.UTF-8", "C.utf8"].contains(&self.lc_monetary.as_str()),
             // The connection speaks UTF-8, and COPY binary of it is converted by the server,
             // character by character but for this encoding.
             single_byte: self.encoding == "EUC_JIS_2004",
@@ -93,7 +94,7 @@ pub struct ColumnFacts {
     pub ty: Type,
     /// NULL is forbidden, by the column or by a domain
     pub not_null: bool,
-    /// the default's expression
+    /// the default's expression, or that of the column's domain
     pub default: Option<String>,
     /// the default must be computed anew for each row, by more than `nextval`
     pub volatile_default: bool,
@@ -296,7 +297,7 @@ pub fn find(conn: &mut Conn, name: &str) -> Result<Option<TableFacts>, Error> {
 ///
 /// # Errors
 ///
-/// The connection is lost.
+/// The table is gone, or the connection is lost.
 pub fn describe(
     conn: &mut Conn,
     server: &ServerFacts,
@@ -329,7 +330,11 @@ pub fn describe(
          FROM pg_catalog.pg_class c WHERE c.oid = $1::oid",
         &[Some(&oid)],
     )?;
-    let text = |i: usize| rows[0][i].clone().unwrap_or_default();
+    // Only a plan has not locked it.
+    let Some(row) = rows.first() else {
+        return Err(Error::new(format!("table {} was dropped in the meantime", table.sql)));
+    };
+    let text = |i: usize| row[i].clone().unwrap_or_default();
     table.foreign_keys = text(0).parse().unwrap_or(0);
     table.referenced = text(1) == "t";
     table.partitions = if table.kind == 'p' { text(2).parse().unwrap_or(0) } else { 0 };
@@ -340,7 +345,8 @@ pub fn describe(
     table.empty = match table.kind {
         'r' | 'p' if heap_bytes == "0" => true,
         'r' | 'p' if readable => {
-            let rows = conn.exec(&format!("SELECT EXISTS (SELECT 1 FROM {})", table.sql))?;
+            let only = if table.kind == 'r' { "ONLY " } else { "" };
+            let rows = conn.exec(&format!("SELECT EXISTS (SELECT 1 FROM {only}{})", table.sql))?;
             rows[0][0].as_deref() == Some("f")
         }
         _ => false,
@@ -351,7 +357,8 @@ pub fn describe(
 fn columns(conn: &mut Conn, server: &ServerFacts, oid: &str) -> Result<Vec<ColumnFacts>, Error> {
     let rows = conn.query(
         "SELECT a.attnum, a.attname, format_type(a.atttypid, a.atttypmod), a.atttypid, \
-         a.atttypmod, a.attnotnull, pg_get_expr(d.adbin, d.adrelid), a.attgenerated <> '', \
+         a.atttypmod, a.attnotnull, coalesce(pg_get_expr(d.adbin, d.adrelid), t.typdefault), \
+         a.attgenerated <> '', \
          a.attidentity <> '', \
          (WITH RECURSIVE b AS (SELECT t.oid, t.typtype, t.typbasetype UNION ALL \
            SELECT u.oid, u.typtype, u.typbasetype FROM pg_catalog.pg_type u, b \

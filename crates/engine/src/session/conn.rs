@@ -2,7 +2,7 @@
 //! the only ones that know the client library.
 
 use super::libpq::*;
-pub use super::quote::{quote_ident, quote_literal};
+pub use super::quote::{cut_name, quote_ident, quote_literal};
 use super::{socket, target};
 use crate::error::{cut, Error, ServerSays};
 use std::ffi::{c_char, c_int, c_void, CStr, CString};
@@ -160,12 +160,15 @@ impl Conn {
         target::read(target)?;
         let secrets = target::secrets()?;
         let target = c_string(target)?;
-        let mut keywords = vec![c"dbname".as_ptr(), c"fallback_application_name".as_ptr()];
-        let mut values = vec![target.as_ptr(), c"pgsluice".as_ptr()];
-        keywords.extend(secrets.iter().map(|(keyword, _)| keyword.as_ptr()));
-        values.extend(secrets.iter().map(|(_, value)| value.as_ptr()));
-        keywords.push(ptr::null());
-        values.push(ptr::null());
+        let mut keywords = vec![c"dbname", c"fallback_application_name", c"client_encoding"];
+        // Statements and names are UTF-8, whatever the database's and the user's are.
+        let mut values = vec![target.as_c_str(), c"pgsluice", c"UTF8"];
+        keywords.extend(secrets.iter().map(|(keyword, _)| keyword.as_c_str()));
+        values.extend(secrets.iter().map(|(_, value)| value.as_c_str()));
+        let pointers = |all: Vec<&CStr>| -> Vec<*const c_char> {
+            all.into_iter().map(CStr::as_ptr).chain([ptr::null()]).collect()
+        };
+        let (keywords, values) = (pointers(keywords), pointers(values));
         // SAFETY: both arrays are NULL-terminated and of equal length, and
         // live beyond the call.
         let raw = unsafe { PQconnectdbParams(keywords.as_ptr(), values.as_ptr(), 1) };

@@ -1,14 +1,19 @@
 //! `--create`: a table made from what the input shows.
 
-use super::conn::{quote_ident, Conn};
+use super::conn::{cut_name, quote_ident, Conn};
+use super::header;
 use crate::error::Error;
 use crate::infer::{by_alignment, row_bytes, Guess, Inference, NewColumn};
-use crate::input::{Chunk, Part, Reader};
-use crate::options::{Create, Header, Options};
-use pgsluice_core::scan::{Dialect, Next, Record};
+use crate::input::{can_be_read_again, HeaderLine, Part, Reader};
+use crate::mapping::{header_names, named_once};
+use crate::options::{Create, Header, InputOptions, Options};
+use pgsluice_core::scan::{Dialect, Eol, Next, Record, Scanner};
 
 /// The most columns that a table has: `MaxHeapAttributeNumber` in htup_details.h.
 const MAX_COLUMNS: usize = 1600;
+
+/// So many bytes of the input are looked at, unless all are.
+const SAMPLE: usize = 512 << 10;
 
 /// The statement that makes the table, and what the user should know of it.
 #[derive(Clone, Debug)]
@@ -23,44 +28,34 @@ pub struct NewTable {
     pub notes: Vec<String>,
 }
 
-/// Infers the table from the sample that the reader holds, or from the whole input.
+/// Infers the table from the records that the load begins with, or from all of them.
 ///
 /// # Errors
 ///
-/// The input has no delimited form, is empty, or cannot be read twice.
+/// The input has no delimited form, says no names or the same twice, or cannot be
+/// read twice though it must.
 pub fn infer(conn: &mut Conn, reader: &Reader, options: &Options) -> Result<NewTable, Error> {
     let Some(dialect) = options.input.dialect() else {
         return Err(Error::new("a binary file does not say which types it holds")
             .with_hint("create the table first"));
     };
-    let (sample, is_all) = reader.sample();
-    let mut inferring = Inferring { inference: None, record: Record::default() };
-    let mut whole = is_all;
-    if options.target.create == Create::TextOnDoubt && !is_all {
-        inferring.whole_input(options, &dialect)?;
-        whole = true;
-    } else {
-        inferring.see(sample, is_all, &dialect);
-    }
-    let names = names(reader, options, inferring.fields())?;
-    if names.len() > MAX_COLUMNS {
-        return Err(Error::new(format!(
-            "the first record of {} has {} fields, and a table at most {MAX_COLUMNS} columns",
-            options.input.sources.first().map_or(String::new(), |s| s.name()),
-            names.len()
-        ))
-        .with_hint("is --delimiter what stands between the fields?"));
-    }
-    let inference = inferring.inference.unwrap_or_else(|| Inference::new(names.len()));
+    let mut notes = Vec::new();
+    let header = header::read(conn, reader, options)?;
+    let given = given_names(header.as_ref(), options, &mut notes)?;
+    let inference = given.as_ref().map(|names| Inference::new(names.len()));
+    let mut look = Look { inference, record: Record::default(), left: options.input.limit };
+    let whole = look.at(reader, options, &dialect, &mut notes)?;
+    let Some(inference) = look.inference else {
+        return Err(Error::new("no record says which columns the table has")
+            .with_hint("create the table first, or name the columns with --columns"));
+    };
+    not_too_many(inference.fields(), &options.input)?;
+    let numbered = || (1..=inference.fields()).map(|i| format!("c{i}")).collect();
+    let names: Vec<String> = given.unwrap_or_else(numbered);
     let columns = inference.columns(&names, whole);
     let kept: Vec<usize> = (0..columns.len()).collect();
     let order = if options.target.keep_order { kept.clone() } else { by_alignment(&columns) };
     let saved = row_bytes(&columns, &kept).saturating_sub(row_bytes(&columns, &order));
-    let mut notes = vec![if whole {
-        "the types were inferred from the whole input".into()
-    } else {
-        format!("the types were inferred from the first {} kB", sample.len() >> 10)
-    }];
     if saved > 0 {
         notes.push(format!("the order of columns saves {saved} bytes in each row"));
     }
@@ -69,71 +64,123 @@ pub fn infer(conn: &mut Conn, reader: &Reader, options: &Options) -> Result<NewT
     Ok(NewTable { statement: statement(&table, &columns, &order), names, unseen, notes })
 }
 
-struct Inferring {
+/// The records that types are inferred from.
+struct Look {
     inference: Option<Inference>,
     record: Record,
+    /// how many may still be seen
+    left: Option<u64>,
 }
 
-impl Inferring {
-    fn fields(&self) -> Option<usize> {
-        self.inference.as_ref().map(Inference::fields)
+impl Look {
+    /// Looks at the records that will be loaded, as far as the options ask for; tells
+    /// whether these were all.
+    fn at(
+        &mut self,
+        reader: &Reader,
+        options: &Options,
+        dialect: &Dialect,
+        notes: &mut Vec<String>,
+    ) -> Result<bool, Error> {
+        let input = &options.input;
+        let all = options.target.create == Create::TextOnDoubt;
+        let (seen, whole) = if can_be_read_again(input) {
+            self.again(input, dialect, if all { usize::MAX } else { SAMPLE })?
+        } else {
+            let (sample, ended) = reader.sample();
+            let whole = ended && input.sources.len() == 1;
+            if all && !whole {
+                return Err(Error::new("a pipe cannot be read twice, as text-on-doubt must")
+                    .with_hint("take --create=typed, or a file"));
+            }
+            let scanner = Scanner::new(sample, ended, dialect, Eol::Unknown);
+            self.see(sample, scanner, input.skip);
+            (sample.len(), whole)
+        };
+        notes.push(if whole {
+            "the types were inferred from the whole input".into()
+        } else {
+            format!("the types were inferred from the first {} kB", seen.div_ceil(1 << 10))
+        });
+        Ok(whole)
     }
 
-    fn see(&mut self, bytes: &[u8], last: bool, dialect: &Dialect) {
-        let eol = pgsluice_core::scan::Eol::Unknown;
-        let mut scanner = pgsluice_core::scan::Scanner::new(bytes, last, dialect, eol);
+    /// Reads the input anew, up to about `most` bytes. Gives how many it has read, and
+    /// whether these were all.
+    fn again(
+        &mut self,
+        input: &InputOptions,
+        dialect: &Dialect,
+        most: usize,
+    ) -> Result<(usize, bool), Error> {
+        let mut reader = Reader::open(input)?;
+        let (mut seen, mut free) = (0, Vec::new());
+        while let Some(chunk) = reader.next(free)? {
+            // What does not fit of a record that is too long to be held, the load reports.
+            if chunk.part == Part::Whole {
+                self.see(&chunk.bytes, chunk.scanner(dialect), 0);
+            }
+            seen += chunk.bytes.len();
+            free = chunk.bytes;
+            if seen >= most {
+                return Ok((seen, false));
+            }
+        }
+        Ok((seen, true))
+    }
+
+    /// Sees the records that a scanner of these bytes finds behind the first `skip`.
+    fn see(&mut self, bytes: &[u8], mut scanner: Scanner, mut skip: u64) {
         // A malformed record is the load's to report.
-        while scanner.next(&mut self.record) == Ok(Next::Record) {
+        while self.left != Some(0) && scanner.next(&mut self.record) == Ok(Next::Record) {
+            if skip > 0 {
+                skip -= 1;
+                continue;
+            }
+            self.left = self.left.map(|left| left - 1);
             let fields = self.record.len();
             let inference = self.inference.get_or_insert_with(|| Inference::new(fields));
             inference.see(bytes, &self.record);
         }
     }
-
-    fn whole_input(&mut self, options: &Options, dialect: &Dialect) -> Result<(), Error> {
-        if options.input.sources.contains(&crate::options::Source::Stdin) {
-            return Err(Error::new("standard input cannot be read twice, as text-on-doubt must")
-                .with_hint("take --create=typed, or a file"));
-        }
-        let mut reader = Reader::open(&options.input)?;
-        while let Some(chunk) = reader.next(Vec::new())? {
-            if chunk.part == Part::Whole {
-                self.see_chunk(&chunk, dialect);
-            }
-        }
-        Ok(())
-    }
-
-    fn see_chunk(&mut self, chunk: &Chunk, dialect: &Dialect) {
-        let mut scanner = chunk.scanner(dialect);
-        while scanner.next(&mut self.record) == Ok(Next::Record) {
-            let fields = self.record.len();
-            let inference = self.inference.get_or_insert_with(|| Inference::new(fields));
-            inference.see(&chunk.bytes, &self.record);
-        }
-    }
 }
 
-fn names(reader: &Reader, options: &Options, fields: Option<usize>) -> Result<Vec<String>, Error> {
-    if let Some(names) = &options.target.columns {
-        return Ok(names.clone());
-    }
-    let header = reader.header().filter(|_| options.input.header != Header::Ignore);
-    if let Some(header) = header {
-        let text = |f: &Option<Vec<u8>>| {
-            String::from_utf8(f.clone().unwrap_or_default()).map_err(|_| {
-                Error::new("the header is not UTF-8, as names of columns have to be").with_hint(
-                    "name the columns with --columns, and pass the header over by --header=ignore",
-                )
-            })
-        };
-        return header.fields.iter().map(text).collect();
-    }
-    let Some(fields) = fields else {
-        return Err(Error::new("an empty input does not say which columns the table has")
-            .with_hint("create the table first, or name the columns with --columns"));
+/// The columns' names as the user or the header gives them, cut as the server cuts names.
+fn given_names(
+    header: Option<&HeaderLine>,
+    options: &Options,
+    notes: &mut Vec<String>,
+) -> Result<Option<Vec<String>>, Error> {
+    let header = header.filter(|_| options.input.header != Header::Ignore);
+    let (names, place) = match (&options.target.columns, header) {
+        (Some(names), _) => (names.clone(), None),
+        (None, Some(header)) => {
+            not_too_many(header.fields.len(), &options.input)?;
+            (header_names(header)?, Some(header.place()))
+        }
+        (None, None) => return Ok(None),
     };
-    Ok((1..=fields).map(|i| format!("c{i}")).collect())
+    let long = names.iter().filter(|name| cut_name(name) != *name);
+    notes.extend(long.map(|name| {
+        format!("the name \"{name}\" is cut to \"{}\", as the server would", cut_name(name))
+    }));
+    let names: Vec<String> = names.iter().map(|name| cut_name(name).to_owned()).collect();
+    named_once(&names).map_err(|e| match place {
+        Some(place) => e.at(place),
+        None => e,
+    })?;
+    Ok(Some(names))
+}
+
+fn not_too_many(fields: usize, input: &InputOptions) -> Result<(), Error> {
+    if fields <= MAX_COLUMNS {
+        return Ok(());
+    }
+    Err(Error::new(format!(
+        "the first record of {} has {fields} fields, and a table at most {MAX_COLUMNS} columns",
+        input.sources.first().map_or(String::new(), |s| s.name()),
+    ))
+    .with_hint("is --delimiter what stands between the fields?"))
 }
 
 /// The name as SQL reads it, quoted anew.

@@ -149,16 +149,20 @@ impl Lane {
     /// by one, and sees to it that they stay there.
     pub fn stayed(&mut self, error: Error) -> Error {
         let rows = self.counts.rows;
-        if self.plan.wire != Wire::Insert(1) || rows == 0 || error.changed().is_some() {
+        // What precedes the rows was committed before them: TRUNCATE, where it was asked for.
+        let emptied = !self.plan.before.is_empty();
+        let nothing = rows == 0 && !emptied;
+        if self.plan.wire != Wire::Insert(1) || nothing || error.changed().is_some() {
             return error;
         }
+        let before = if emptied { "the table was emptied; " } else { "" };
         let changed = match transaction::await_disk(&mut self.conn) {
             Ok(()) => format!("{rows} rows stayed"),
             Err(_) => format!(
                 "{rows} rows were committed; where the server has crashed, the latest of them may be lost"
             ),
         };
-        error.with_changed(changed)
+        error.with_changed(format!("{before}{changed}"))
     }
 
     fn take(&mut self, placed: Placed, spare: &Spare) -> Result<(), Error> {

@@ -5,6 +5,7 @@ pub mod catalog;
 pub(crate) mod circumstances;
 pub mod conn;
 pub mod create;
+pub(crate) mod header;
 pub mod lane;
 mod libpq;
 pub mod private;

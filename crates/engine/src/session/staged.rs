@@ -4,9 +4,9 @@ use super::catalog::TableFacts;
 use super::conn::{quote_ident, Conn};
 use super::lane::Form;
 use super::statement;
+use crate::blame::{is_of_a_literal, may_be_of_a_record};
 use crate::error::{shown, Error, Place};
 use crate::plan::Plan;
-use crate::reject::may_be_of_a_record;
 use crate::rewrite::{self, Value};
 
 /// The column of the landing table that numbers the records.
@@ -87,11 +87,11 @@ pub fn convert(
     conn.exec("SAVEPOINT landed")?;
     let error = match insert(conn, landing, 1, records) {
         Ok(rows) => return Ok(rows),
-        Err(error) if !may_be_of_a_record(error.sqlstate()) => return Err(error),
+        Err(error) if !may_be_of_one(plan, &error) => return Err(error),
         Err(error) => error,
     };
     conn.exec("ROLLBACK TO landed")?;
-    let (record, why) = first_refused(conn, landing, records, error)?;
+    let (record, why) = first_refused(conn, plan, landing, records, error)?;
     let mut place = place(record);
     conn.exec("ROLLBACK TO landed")?;
     if let Some((column, value)) = column_of(conn, plan, landing, record, &why)? {
@@ -103,9 +103,17 @@ pub fn convert(
     Err(why.at(place))
 }
 
+/// Whether it is worth looking for a record: a condition of the user's may be wrong by the
+/// same codes as a value.
+fn may_be_of_one(plan: &Plan, error: &Error) -> bool {
+    may_be_of_a_record(error.sqlstate())
+        || plan.filter.is_none() && is_of_a_literal(error.sqlstate())
+}
+
 /// Halves the records until one is left.
 fn first_refused(
     conn: &mut Conn,
+    plan: &Plan,
     landing: &Landing,
     records: u64,
     mut why: Error,
@@ -116,7 +124,7 @@ fn first_refused(
         conn.exec("SAVEPOINT part")?;
         match insert(conn, landing, from, middle) {
             Ok(_) => from = middle + 1,
-            Err(error) if !may_be_of_a_record(error.sqlstate()) => return Err(error),
+            Err(error) if !may_be_of_one(plan, &error) => return Err(error),
             Err(error) => {
                 why = error;
                 to = middle;
@@ -125,7 +133,7 @@ fn first_refused(
         }
     }
     match insert(conn, landing, from, from) {
-        Err(alone) if may_be_of_a_record(alone.sqlstate()) => Ok((from, alone)),
+        Err(alone) if may_be_of_one(plan, &alone) => Ok((from, alone)),
         Err(error) => Err(error),
         Ok(_) => Ok((from, why)),
     }

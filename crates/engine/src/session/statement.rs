@@ -8,9 +8,6 @@ use crate::wire::Wire;
 use pgsluice_core::error::Malformed;
 use pgsluice_core::scan::{valid_utf8, Dialect, Eol, Format, Record, Scanner};
 
-/// An INSERT is sent when it has grown to so many bytes.
-const MAX_INSERT: usize = 1 << 20;
-
 /// The COPY for data in this form.
 pub fn copy(plan: &Plan, form: Form) -> String {
     let options = options(plan, form);
@@ -143,11 +140,6 @@ impl Insert {
     /// Rows so far.
     pub fn rows(&self) -> u64 {
         self.rows
-    }
-
-    /// Whether it should be sent before it grows further.
-    pub fn is_full(&self) -> bool {
-        self.sql.len() > MAX_INSERT
     }
 
     /// Adds a record.

@@ -30,7 +30,7 @@ const REPAIR: &str = "pgsluice repair ends what is left: all lanes as the first 
 pub fn begin(conn: &mut Conn, options: &Options) -> Result<(), Error> {
     conn.exec("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")?;
     set(conn, "client_encoding", "UTF8")?;
-    for (name, value) in crate::plan::settings(options) {
+    for (name, value) in crate::plan::settings(options, conn.server_version() / 10_000) {
         set(conn, &name, &value)?;
     }
     if options.rejects.is_some() {
@@ -39,6 +39,12 @@ pub fn begin(conn: &mut Conn, options: &Options) -> Result<(), Error> {
     }
     Ok(())
 }
+
+/// Follows BEGIN where a transaction may take long, or wait long: the role's own limits
+/// on that are put aside for it. The last one is there since 17.
+pub const NO_TIMEOUTS: &str = "SELECT pg_catalog.set_config(name, '0', true) \
+    FROM pg_catalog.pg_settings WHERE name IN ('statement_timeout', \
+      'idle_in_transaction_session_timeout', 'transaction_timeout')";
 
 fn set(conn: &mut Conn, name: &str, value: &str) -> Result<(), Error> {
     conn.query("SELECT set_config($1, $2, true)", &[Some(name), Some(value)])?;
@@ -218,7 +224,7 @@ pub fn commit_prepared(conns: &mut [&mut Conn], url: &str) -> Result<(), Error> 
     let xid = rows.first().and_then(|r| r[0].clone()).unwrap_or_default();
     // Tells `repair` that somebody is at work here, for as long as that is so.
     let mut guard = Conn::open(url)?;
-    guard.exec("BEGIN; SET LOCAL idle_in_transaction_session_timeout = 0")?;
+    guard.exec(&format!("BEGIN; {NO_TIMEOUTS}"))?;
     ledger::lock(&mut guard, &xid)?;
     let name = |i: usize| format!("'pgsluice_{xid}_{i}'");
     for i in 0..conns.len() {

@@ -7,11 +7,14 @@
 
 use super::court::{self, Court, Item};
 use super::{form_of, own_form, Form, Lane, Placed};
+use crate::blame::{
+    is_of_a_binary_value, is_of_a_literal, is_of_a_text_value, is_of_the_record, may_be_of_a_record,
+};
 use crate::error::{Error, Place, ServerSays};
 use crate::input::{Chunk, Counts, Part};
 use crate::isolate::Refused;
 use crate::plan::Wire;
-use crate::reject::{is_of_a_binary_value, is_of_the_record, may_be_of_a_record, Reject, Rejects};
+use crate::reject::{Reject, Rejects};
 use crate::session::staged;
 use crate::session::statement;
 use pgsluice_core::error::Malformed;
@@ -207,12 +210,26 @@ impl Lane {
     fn is_of_a_record(&self, error: &Error) -> bool {
         is_of_the_record(error.sqlstate())
             || is_of_a_binary_value(error.sqlstate()) && self.names_a_value(error)
+            || is_of_a_text_value(error.sqlstate()) && self.reads_a_value(error)
             || self.rejects.is_none() && may_be_of_a_record(error.sqlstate())
     }
 
     /// Whether the server was reading one value of a tuple.
     fn names_a_value(&self, error: &Error) -> bool {
         own_form(&self.plan) == Form::Binary && self.refused(error).1.column.is_some()
+    }
+
+    /// Whether the server was reading the text of a value: what a function has to say,
+    /// of a CHECK or a trigger, stands before COPY's own line.
+    fn reads_a_value(&self, error: &Error) -> bool {
+        let context = error.server().and_then(|s| s.context.as_deref());
+        let plan = &self.plan;
+        // By INSERT nothing but the values can be wrong, if no condition is the user's.
+        let inserts = matches!(plan.wire, Wire::Insert(_)) || plan.landing.is_some();
+        match context {
+            Some(context) => context.starts_with("COPY ") && self.refused(error).1.column.is_some(),
+            None => inserts && plan.filter.is_none() && is_of_a_literal(error.sqlstate()),
+        }
     }
 
     pub(super) fn copy(&mut self, form: Form, bytes: &[u8]) -> Result<u64, Error> {

@@ -7,6 +7,7 @@ use super::{search_path, settings, Surroundings};
 use crate::error::Error;
 use crate::ledger::{self, Entry};
 use crate::session::conn::Conn;
+use crate::session::transaction::NO_TIMEOUTS;
 use std::sync::Mutex;
 use std::time::Instant;
 
@@ -155,13 +156,13 @@ fn finish(
     Ok(Restored { object: choice.object.clone(), seconds, was_back })
 }
 
-/// Runs in a transaction under the `search_path` of the load.
+/// Runs in a transaction under the `search_path` of the load, however long it takes.
 fn in_transaction(
     conn: &mut Conn,
     entry: &Entry,
     work: impl FnOnce(&mut Conn) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    conn.exec("BEGIN")?;
+    conn.exec(&format!("BEGIN; {NO_TIMEOUTS}"))?;
     let result = search_path(conn, &entry.search_path).and_then(|_| work(conn));
     match result {
         Ok(()) => conn.exec("COMMIT").map(drop),

@@ -23,6 +23,7 @@ JOIN (
 JOIN pg_class s ON s.oid = drawn.sequence AND s.relkind = 'S'
 JOIN pg_sequence q ON q.seqrelid = s.oid
 JOIN pg_namespace n ON n.oid = s.relnamespace
+JOIN pg_type t ON t.oid = a.atttypid
 WHERE a.attrelid = $1::oid AND a.attnum > 0 AND a.attname = ANY ($2::text[])
-  AND a.atttypid IN ('int2'::regtype, 'int4'::regtype, 'int8'::regtype, 'numeric'::regtype)
+  AND coalesce(nullif(t.typbasetype, 0), t.oid) IN ('int2'::regtype, 'int4'::regtype, 'int8'::regtype, 'numeric'::regtype)
 ORDER BY a.attnum, s.oid

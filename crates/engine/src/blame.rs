@@ -1,0 +1,70 @@
+//! Whose fault an error of the server's is: a record's, so that the load can go on
+//! without it, or somebody else's.
+
+/// Whether an error with this SQLSTATE is the record's own fault.
+///
+/// Data exceptions (22), integrity constraints (23), the check option of views
+/// (44), exceptions that a trigger raises (P0001) and limits such as the
+/// longest index row (54000). Everything else (connection, disk, privileges,
+/// deadlock, cancelled) fails the load.
+pub fn is_of_the_record(sqlstate: &str) -> bool {
+    matches!(sqlstate.get(..2), Some("22" | "23" | "44")) || matches!(sqlstate, "P0001" | "54000")
+}
+
+/// Whether a type's `recv` function may have raised an error with this SQLSTATE over
+/// the bytes of a value: too few of them (`pq_getmsgint`, protocol violation),
+/// another element type (`array_recv`), an unknown version (`jsonb_recv`, internal).
+/// Only where the server names the value that it was reading.
+pub fn is_of_a_binary_value(sqlstate: &str) -> bool {
+    matches!(sqlstate, "08P01" | "42804" | "XX000")
+}
+
+/// Whether a type's input function may have raised an error with this SQLSTATE over
+/// the text of a value: that of `tsquery`, `tsvector`, `jsonpath` or `ltree` (syntax),
+/// of `json` (nested too deep for the server's stack), of `regclass` and its like (a
+/// name that is none, or of nothing), of extensions' types without codes of their own
+/// (internal: PostGIS). Only where the server names the value that it was reading, or could
+/// not mean anything else: a statement may be wrong by the same codes.
+pub fn is_of_a_text_value(sqlstate: &str) -> bool {
+    is_of_a_literal(sqlstate)
+        || matches!(sqlstate, "42704" | "42P01" | "42883" | "42725" | "3F000" | "XX000")
+}
+
+/// Those of them that say nothing of names: over an INSERT that is well formed, of tables
+/// that are there, they are about one of its values.
+pub fn is_of_a_literal(sqlstate: &str) -> bool {
+    matches!(sqlstate, "42601" | "42602" | "54001")
+}
+
+/// Whether an error with this SQLSTATE may be some record's fault, so that it is
+/// worth looking for the record before the load fails: a trigger may raise
+/// anything. What befalls connection, transaction or server is nobody's fault.
+pub fn may_be_of_a_record(sqlstate: &str) -> bool {
+    let class = sqlstate.get(..2);
+    class.is_some_and(|c| !["08", "25", "40", "42", "53", "55", "57", "58", "XX"].contains(&c))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_records_own_faults_are_rejected() {
+        for own in ["22P02", "22021", "23505", "23P01", "44000", "P0001", "54000"] {
+            assert!(is_of_the_record(own), "{own}");
+        }
+        for other in ["53100", "57014", "42501", "40P01", "08006", "25006", "42601", ""] {
+            assert!(!is_of_the_record(other), "{other}");
+        }
+        for other in ["42501", "53100", "57014", "XX001", ""] {
+            assert!(!is_of_a_text_value(other), "{other}");
+        }
+        // Without the value's name, these may be about anything.
+        for other in ["42P01", "XX000"] {
+            assert!(is_of_a_text_value(other) && !is_of_a_literal(other), "{other}");
+        }
+        for (sqlstate, may) in [("22P02", true), ("ABC01", true), ("57014", false), ("", false)] {
+            assert_eq!(may_be_of_a_record(sqlstate), may, "{sqlstate}");
+        }
+    }
+}
