@@ -279,6 +279,7 @@ extern void sluice_index_team_end(SluiceIndexBuild *build);
 #define SLUICE_INDEX_PLACE_BITS 48
 
 extern void sluice_index_write_run(SluiceIndexBuild *build, const SluiceIndexStep *step);
+extern void sluice_index_read_file(struct BufFile *file, uint64 from, void *bytes, Size len);
 extern void sluice_index_read_run(SluiceIndexBuild *build, const SluiceIndexStep *step);
 extern void sluice_index_write_sorted(SluiceIndexBuild *build);
 extern void sluice_index_flush(SluiceIndexBuild *build);

@@ -28,11 +28,22 @@ sluice_index_write_run(SluiceIndexBuild *build, const SluiceIndexStep *step)
 	build->spilled += step->len;
 }
 
+/* Reads so many bytes of a temporary file, from there on. */
+void
+sluice_index_read_file(BufFile *file, uint64 from, void *bytes, Size len)
+{
+	if (BufFileSeek(file, 0, (off_t) from, SEEK_SET) != 0 ||
+		BufFileRead(file, bytes, len) != len)
+		ereport(ERROR,
+				(errcode_for_file_access(),
+				 errmsg("could not read a temporary file: %m")));
+}
+
 void
 sluice_index_read_run(SluiceIndexBuild *build, const SluiceIndexStep *step)
 {
 	int			worker = (int) (step->start >> SLUICE_INDEX_PLACE_BITS) - 1;
-	off_t		at = (off_t) (step->start & ((UINT64CONST(1) << SLUICE_INDEX_PLACE_BITS) - 1));
+	uint64		from = step->start & ((UINT64CONST(1) << SLUICE_INDEX_PLACE_BITS) - 1);
 	BufFile    *file = worker < 0 ? build->file : sluice_index_team_file(build, worker);
 	size_t		len = step->end - step->start;
 
@@ -40,11 +51,7 @@ sluice_index_read_run(SluiceIndexBuild *build, const SluiceIndexStep *step)
 		elog(ERROR, "pgsluice: the core asks for what it never wrote");
 	if (build->buffer == NULL)
 		build->buffer = palloc(READ_BUFFER);
-	if (BufFileSeek(file, 0, at, SEEK_SET) != 0 ||
-		BufFileRead(file, build->buffer, len) != len)
-		ereport(ERROR,
-				(errcode_for_file_access(),
-				 errmsg("could not read a temporary file: %m")));
+	sluice_index_read_file(file, from, build->buffer, len);
 	sluice_index_checked(build, pgsluice_index_supply(build->core, build->buffer, len));
 }
 

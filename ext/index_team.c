@@ -127,7 +127,6 @@ static void
 hand_over(Shared *shared, SluiceIndexBuild *build, Part *part, Verdict verdict)
 {
 	SluiceIndexStep step = {0};
-	SluiceIndexStatus status;
 
 	if (part->rows == 0)
 		return;
@@ -136,16 +135,20 @@ hand_over(Shared *shared, SluiceIndexBuild *build, Part *part, Verdict verdict)
 		sluice_index_checked(build, pgsluice_index_sort_as(build->core, &shared->spread, &step));
 		sluice_index_write_run(build, &step);
 		part->bytes = build->spilled;
-		return;
 	}
-	status = pgsluice_index_spill(build->core);
-	sluice_index_checked(build, status);
-	if (status == SLUICE_INDEX_GO)
-		sluice_index_write_sorted(build);
-	part->bytes = build->spilled;
-	sluice_index_checked(build, pgsluice_index_runs(build->core, &step));
-	sluice_index_write_run(build, &step);
-	part->runs = step.len;
+	else
+	{
+		SluiceIndexStatus status = pgsluice_index_spill(build->core);
+
+		sluice_index_checked(build, status);
+		if (status == SLUICE_INDEX_GO)
+			sluice_index_write_sorted(build);
+		part->bytes = build->spilled;
+		sluice_index_checked(build, pgsluice_index_runs(build->core, &step));
+		sluice_index_write_run(build, &step);
+		part->runs = step.len;
+	}
+	BufFileExportFileSet(build->file);
 }
 
 static void
@@ -171,8 +174,6 @@ work(Shared *shared, SluiceIndexBuild *build, Part *part)
 	verdict = report_part(shared, build, part);
 	if (verdict != PART)
 		hand_over(shared, build, part, verdict);
-	if (build->file && verdict != PART)
-		BufFileExportFileSet(build->file);
 	if (build->file)
 		BufFileClose(build->file);
 }
@@ -260,11 +261,7 @@ read_file(BufFile *file, uint64 from, Size len)
 {
 	char	   *bytes = MemoryContextAllocHuge(CurrentMemoryContext, len);
 
-	if (BufFileSeek(file, 0, (off_t) from, SEEK_SET) != 0 ||
-		BufFileRead(file, bytes, len) != len)
-		ereport(ERROR,
-				(errcode_for_file_access(),
-				 errmsg("could not read a temporary file: %m")));
+	sluice_index_read_file(file, from, bytes, len);
 	return bytes;
 }
 
