@@ -388,27 +388,6 @@ fn a_table_that_refers_to_itself_is_loaded_by_one_connection() {
     assert_eq!(std::fs::read(&again).unwrap(), b"4,9\n");
 }
 
-/// A key in two lanes: the server lets one lane wait for the other's commit,
-/// which comes only when all lanes are done.
-#[test]
-fn lanes_that_wait_for_one_another_are_told_apart() {
-    let installation = each_major().remove(0);
-    let mut world = World::new(&installation);
-    // A row that is there keeps the key from being rebuilt after the rows.
-    world.sql("CREATE TABLE t (a int PRIMARY KEY, b text); INSERT INTO t VALUES (-1, '')");
-    let mut bytes = Vec::new();
-    for i in 0..300_000 {
-        bytes.extend_from_slice(format!("{i},some words to fill the row with\n").as_bytes());
-    }
-    // The same keys again, in chunks that the other lane has.
-    let again = bytes.clone();
-    bytes.extend_from_slice(&again);
-    let path = world.file("twice.csv", &bytes);
-    let said = world.load(&[&path, "--table", "t", "--method", "lanes"]).unwrap_err();
-    assert!(said.contains("another lane") || said.contains("duplicate key"), "{said}");
-    assert_eq!(world.sql("SELECT count(*) FROM t"), "1");
-}
-
 /// Several files, one of them by a pattern, one compressed: each reject names its own file
 /// and its place in that; a file that is missing or damaged fails the load, and nothing is loaded.
 #[test]

@@ -84,9 +84,12 @@ fn look(
 ) {
     let pids: Vec<&str> = members.iter().map(|(pid, _)| pid.as_str()).collect();
     let all = pids.join(",");
+    // Locks that are held no longer than a page takes make no knot, however often one is waited for.
     let sql = format!(
-        "SELECT pid FROM unnest('{{{all}}}'::int[]) pid \
-         WHERE pg_catalog.pg_blocking_pids(pid) && '{{{all}}}'::int[]"
+        "SELECT l.pid FROM pg_catalog.pg_locks l \
+         WHERE l.pid = ANY ('{{{all}}}') AND NOT l.granted \
+         AND l.locktype <> ALL ('{{extend,page,frozenid}}') \
+         AND pg_catalog.pg_blocking_pids(l.pid) && '{{{all}}}'::int[]"
     );
     let mut before = Vec::new();
     while !over.load(Ordering::SeqCst) {
