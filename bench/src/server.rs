@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{chown, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -159,7 +159,7 @@ pub struct Server {
     child: Child,
     data: PathBuf,
     psql: Psql,
-    port: u16,
+    port: Port,
 }
 
 impl Server {
@@ -170,11 +170,11 @@ impl Server {
         sockets: &Path,
         settings: &Settings,
     ) -> Result<Self> {
-        let port = free_port()?;
+        let port = Port::keep()?;
         let log = fs::File::create(data.with_extension("log"))?;
         let mut command = binaries.command("postgres");
         command.arg("-D").arg(data).arg("-k").arg(sockets);
-        command.args(["-p", &port.to_string(), "-c", "listen_addresses=127.0.0.1"]);
+        command.args(["-p", &port.number.to_string(), "-c", "listen_addresses=127.0.0.1"]);
         for (name, value) in settings {
             command.arg("-c").arg(format!("{name}={value}"));
         }
@@ -184,7 +184,8 @@ impl Server {
             .process_group(0)
             .spawn()
             .context("cannot start postgres")?;
-        let psql = Psql { program: binaries.psql.clone(), host: sockets.to_owned(), port };
+        let psql =
+            Psql { program: binaries.psql.clone(), host: sockets.to_owned(), port: port.number };
         let mut server = Self { child, data: data.to_owned(), psql, port };
         server.wait_ready()?;
         Ok(server)
@@ -221,7 +222,7 @@ impl Server {
 
     /// The TCP port on 127.0.0.1, also that of the socket.
     pub fn port(&self) -> u16 {
-        self.port
+        self.port.number
     }
 
     /// psql towards this server.
@@ -270,9 +271,24 @@ impl Drop for Server {
     }
 }
 
-/// A TCP port that nobody listens on now.
-fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
+/// A port of the loopback interface, kept for one server while this lives.
+///
+/// A port that has merely been free may be given to somebody else before the server has it. Of
+/// one that has a connection the system gives no second to anybody who asks for a free one, and
+/// yet a server that names it may listen there (SO_REUSEADDR).
+struct Port {
+    number: u16,
+    _ends: [TcpStream; 2],
+}
+
+impl Port {
+    fn keep() -> Result<Self> {
+        let listener = TcpListener::bind(("127.0.0.1", 0))?;
+        let there = listener.local_addr()?;
+        let client = TcpStream::connect(there)?;
+        let (server, _) = listener.accept()?;
+        Ok(Self { number: there.port(), _ends: [server, client] })
+    }
 }
 
 /// The programs that a killed runner may have left at work on its folder.

@@ -3,7 +3,6 @@
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -105,12 +104,6 @@ def endless(path):
     return f"PROGRAM 'while cat {path}; do :; done'"
 
 
-def _free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def _as_user(command):
     command = [str(part) for part in command]
     return ["runuser", "-u", USER, "--", *command] if USER else command
@@ -128,7 +121,7 @@ class Cluster:
         if USER:
             shutil.chown(self.home, USER)
         self.data = self.home / "data"
-        self.port = _free_port()
+        self.port = 5432  # in the socket's name: no cluster listens on TCP
         self.log = self.home / "log"
         if copy_of is None:
             self._run(

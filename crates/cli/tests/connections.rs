@@ -5,11 +5,10 @@
 mod common;
 
 use common::realm::Realm;
-use common::{each_major, wait_until, World};
+use common::{each_major, wait_until, Port, World};
 use pgsluice_engine::server::Installation;
 use std::fs::{self, Permissions};
 use std::io::{Read, Write};
-use std::net::TcpListener;
 use std::os::unix::fs::{chown, MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -25,15 +24,14 @@ const TELLTALE: [&str; 2] = ["s3cr3t", "p'a"];
 /// A server on a port, with a role that has a password.
 struct Site {
     world: World,
-    port: u16,
+    port: Port,
     logged: usize,
 }
 
 impl Site {
     fn new(installation: &Installation) -> Site {
-        // Nobody else takes it in between, save by a rare chance.
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let mut world = World::with(installation, Some(port), &[("log_connections", "on")]);
+        let port = Port::keep();
+        let mut world = World::with(installation, Some(port.number), &[("log_connections", "on")]);
         let quoted = pgsluice_engine::session::conn::quote_literal(PASSWORD);
         world.sql(&format!(
             "CREATE ROLE loader LOGIN PASSWORD {quoted}; CREATE ROLE \"certified\" LOGIN;
@@ -118,7 +116,7 @@ fn quiet_about_it(what: &str, output: &Output) {
 }
 
 fn forms(site: &mut Site) {
-    let port = site.port.to_string();
+    let port = site.port.number.to_string();
     let keywords = format!("host=127.0.0.1 port={port} user=loader dbname=postgres");
     let socket = site.world.server.socket_dir().to_str().unwrap().to_owned();
     let through_socket = format!("host={socket} port={port} user=loader dbname=postgres");
@@ -190,7 +188,7 @@ fn forms(site: &mut Site) {
 
 /// In the process list for as long as the program runs, and in its own folder of /proc.
 fn process_list(site: &Site) {
-    let port = site.port;
+    let port = site.port.number;
     for to in [
         format!("postgresql://loader:{IN_URL}@127.0.0.1:{port}/postgres"),
         format!("postgresql://loader@127.0.0.1:{port}/postgres?password={IN_URL}"),
@@ -267,7 +265,7 @@ fn tls(site: &mut Site) {
         return;
     };
     turn_on_tls(site, &folder);
-    let port = site.port;
+    let port = site.port.number;
     let to = |host: &str, more: &str| {
         format!("host={host} port={port} user=loader dbname=postgres {more}")
     };
@@ -324,7 +322,7 @@ fn gss(site: &mut Site, realm: &Realm) {
     let rules = "hostgssenc all certified 127.0.0.1/32 gss include_realm=0\n\
          hostnogssenc all certified 127.0.0.1/32 gss include_realm=0\n";
     site.restart_with(rules, &[("krb_server_keyfile", keytab.to_str().unwrap())]);
-    let port = site.port;
+    let port = site.port.number;
     let to = |host: &str, mode: &str| {
         format!("host={host} port={port} user=certified dbname=postgres gssencmode={mode}")
     };

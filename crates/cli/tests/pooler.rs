@@ -4,9 +4,9 @@
 
 mod common;
 
-use common::{each_major, wait_until, World};
+use common::{each_major, wait_until, Port, World};
 use std::fs::{self, Permissions};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -15,25 +15,22 @@ use std::process::{Child, Command, Stdio};
 /// The ids of `nobody`: PgBouncer refuses to run as root.
 const NOBODY: u32 = 65_534;
 
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
 /// PgBouncer before a world's server, ended when dropped.
 struct Pooler {
     child: Child,
-    port: u16,
+    port: Port,
 }
 
 impl Pooler {
     /// `sessions` is the size of the pool.
     fn start(world: &World, program: &str, server: u16, sessions: u16) -> Pooler {
-        let port = free_port();
+        let port = Port::keep();
         let users = world.file("users.txt", b"\"loader\" \"secret\"\n");
         let settings = format!(
             "[databases]\n* = host=127.0.0.1 port={server}\n[pgbouncer]\npool_mode = transaction\n\
-             listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = plain\n\
-             auth_file = {users}\ndefault_pool_size = {sessions}\nserver_fast_close = 1\n"
+             listen_addr = 127.0.0.1\nlisten_port = {}\nunix_socket_dir =\nauth_type = plain\n\
+             auth_file = {users}\ndefault_pool_size = {sessions}\nserver_fast_close = 1\n",
+            port.number
         );
         let file = world.file("pgbouncer.ini", settings.as_bytes());
         for path in [&users, &file] {
@@ -45,14 +42,19 @@ impl Pooler {
         if fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0) {
             command.uid(NOBODY).gid(NOBODY);
         }
-        let pooler = Pooler { child: command.spawn().unwrap(), port };
-        let listens = || TcpStream::connect(("127.0.0.1", port)).is_ok();
-        wait_until(|| "PgBouncer does not start".into(), listens);
+        let mut pooler = Pooler { child: command.spawn().unwrap(), port };
+        wait_until(
+            || "PgBouncer does not start".into(),
+            || {
+                assert!(pooler.child.try_wait().unwrap().is_none(), "PgBouncer ended at its start");
+                TcpStream::connect(("127.0.0.1", pooler.port.number)).is_ok()
+            },
+        );
         pooler
     }
 
     fn url(&self) -> String {
-        format!("postgresql://loader@127.0.0.1:{}/postgres", self.port)
+        format!("postgresql://loader@127.0.0.1:{}/postgres", self.port.number)
     }
 }
 
@@ -170,7 +172,8 @@ fn transaction_mode() {
     let Some(program) = pgbouncer() else { return };
     let majors = each_major();
     for installation in [majors.first().unwrap(), majors.last().unwrap()] {
-        let server = free_port();
+        let kept = Port::keep();
+        let server = kept.number;
         let mut world = World::with(installation, Some(server), &[]);
         world.sql(
             "SET password_encryption = 'scram-sha-256'; CREATE ROLE loader LOGIN PASSWORD 'secret'; \

@@ -1,19 +1,13 @@
 //! The embedded server, on every PostgreSQL that this machine has.
 
+mod support;
+
 use pgsluice_engine::server::{find_all, Installation, Options, Server, StopMode};
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-/// One installation for each major version. Without any, nothing would be tested.
-fn each_major() -> Vec<Installation> {
-    let mut all = find_all();
-    let mut seen = Vec::new();
-    all.retain(|i| !seen.contains(&i.version.major) && (seen.push(i.version.major), true).1);
-    assert!(!all.is_empty(), "no PostgreSQL server here: run scripts/servers");
-    all
-}
+use support::{each_major, Port};
 
 fn options(installation: &Installation) -> Options {
     Options {
@@ -136,8 +130,8 @@ fn a_kept_server_is_found_again_and_keeps_its_data() {
 
 #[test]
 fn over_tcp_the_server_asks_for_its_password() {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let installation = &each_major()[0];
+    let kept = Port::keep();
+    let (port, installation) = (kept.number, &each_major()[0]);
     let server = Server::start(Options { port: Some(port), ..options(installation) }).unwrap();
     let with_password = server.tcp_url("postgres").unwrap();
     assert_eq!(psql(&with_password, "SELECT inet_server_port()").unwrap(), port.to_string());

@@ -5,8 +5,10 @@
 
 pub mod proxy;
 pub mod realm;
+#[path = "../../../engine/tests/support/mod.rs"]
+mod support;
 
-use pgsluice_engine::server::{find_all, Installation, Options, Server};
+use pgsluice_engine::server::{Installation, Options, Server};
 use pgsluice_engine::session::conn::Conn;
 use std::fs;
 use std::io::Write;
@@ -15,23 +17,10 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+pub use support::{each_major, Port};
 
 /// Worlds of this process so far: each has a folder of its own.
 static WORLDS: AtomicUsize = AtomicUsize::new(0);
-
-/// One installation for each major version; without any, nothing would be tested.
-pub fn each_major() -> Vec<Installation> {
-    let mut all = find_all();
-    let mut seen = Vec::new();
-    all.retain(|i| !seen.contains(&i.version.major) && (seen.push(i.version.major), true).1);
-    assert!(!all.is_empty(), "no PostgreSQL server here: run scripts/servers");
-    for major in [15, 16, 18] {
-        if !seen.contains(&major) {
-            eprintln!("left out: there is no PostgreSQL {major} here");
-        }
-    }
-    all
-}
 
 /// Waits for what comes true however slow the machine is; `what` says what is wrong if it does not.
 pub fn wait_until(what: impl FnOnce() -> String, mut is_so: impl FnMut() -> bool) {

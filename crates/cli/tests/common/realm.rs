@@ -1,8 +1,8 @@
 //! A Kerberos realm of one KDC, which MIT's programs serve on a free port as any user.
 
-use super::{wait_until, World};
+use super::{wait_until, Port, World};
 use std::fs;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -17,6 +17,7 @@ const PROGRAMS: [&str; 4] = ["kdb5_util", "krb5kdc", "kadmin.local", "kinit"];
 pub struct Realm {
     kdc: Child,
     folder: String,
+    port: Port,
 }
 
 impl Realm {
@@ -34,8 +35,8 @@ impl Realm {
         }
         let folder = world.path("realm");
         fs::create_dir_all(&folder).unwrap();
-        // Nobody else takes it in between, save by a rare chance.
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let kept = Port::keep();
+        let port = kept.number;
         // Names are taken as they are given: nothing here may hang on the machine's DNS.
         let client = format!(
             "[libdefaults]\ndefault_realm = {NAME}\ndns_lookup_kdc = false\n\
@@ -52,17 +53,17 @@ impl Realm {
         run(&folder, "kdb5_util", &["create", "-s", "-r", NAME, "-P", "of the master key"]);
         let mut kdc = program(&folder, "krb5kdc", &["-n"]);
         let kdc = kdc.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        let mut realm = Realm { kdc, folder };
-        realm.wait(port);
+        let mut realm = Realm { kdc, folder, port: kept };
+        realm.wait();
         Some(realm)
     }
 
-    fn wait(&mut self, port: u16) {
+    fn wait(&mut self) {
         let log = format!("{}/kdc.log", self.folder);
         let log = || format!("the KDC does not listen: {:?}", fs::read_to_string(&log));
         wait_until(log, || {
             assert!(self.kdc.try_wait().unwrap().is_none(), "{}", log());
-            TcpStream::connect(("127.0.0.1", port)).is_ok()
+            TcpStream::connect(("127.0.0.1", self.port.number)).is_ok()
         });
     }
 

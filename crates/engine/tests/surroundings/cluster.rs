@@ -1,7 +1,8 @@
 //! One server for each major version, shared by the tests of this program.
 
+pub use crate::support::each_major;
 use pgsluice_engine::ledger;
-use pgsluice_engine::server::{find_all, Installation, Options, Server};
+use pgsluice_engine::server::{Installation, Options, Server};
 use pgsluice_engine::session::conn::Conn;
 use pgsluice_engine::session::surroundings::{
     Course, ForeignKeys, Indexes, Request, Surroundings, Triggers,
@@ -11,15 +12,6 @@ use std::sync::{Arc, Mutex, Weak};
 
 /// The table of `zoo.sql`.
 pub const TABLE: &str = "\"Odd Schema\".\"My Table\"";
-
-/// One installation for each major version. Without any, nothing would be tested.
-pub fn each_major() -> Vec<Installation> {
-    let mut all = find_all();
-    let mut seen = Vec::new();
-    all.retain(|i| !seen.contains(&i.version.major) && (seen.push(i.version.major), true).1);
-    assert!(!all.is_empty(), "no PostgreSQL server here: run scripts/servers");
-    all
-}
 
 /// A server of its own, gone when it is dropped.
 pub fn start(installation: &Installation, settings: &[(&str, &str)]) -> Server {

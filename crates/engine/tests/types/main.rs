@@ -10,6 +10,8 @@ mod cases;
 mod disk;
 mod hostile;
 mod oracle;
+#[path = "../support/mod.rs"]
+mod support;
 
 use cases::{Case, CASES};
 use oracle::{Column, Oracle, Settings, Trial, Verdict};

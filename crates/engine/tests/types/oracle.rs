@@ -1,5 +1,6 @@
 //! A live server as the judge of values.
 
+use crate::support;
 use pgsluice_core::shape::{ArrayOf, DateOrder, EnumLabels, Env, Type};
 use pgsluice_core::sink::{HeapColumn, HEADER, TRAILER};
 use pgsluice_engine::server::{find, find_all, Installation, Options, Server};
@@ -62,11 +63,7 @@ pub struct Oracle {
 
 /// One server for each major version that is here. Without any, nothing would be tested.
 pub fn each_major() -> Vec<Oracle> {
-    let mut all = find_all();
-    let mut seen = Vec::new();
-    all.retain(|i| !seen.contains(&i.version.major) && (seen.push(i.version.major), true).1);
-    assert!(!all.is_empty(), "no PostgreSQL server here: run scripts/servers");
-    all.iter().map(Oracle::start).collect()
+    support::each_major().iter().map(Oracle::start).collect()
 }
 
 impl Oracle {

@@ -1,0 +1,24 @@
+//! What the tests that run servers share, here and in the program's tests.
+
+// Each test program uses a part of it.
+#![allow(dead_code)]
+
+mod port;
+
+pub use port::Port;
+
+use pgsluice_engine::server::{find_all, Installation};
+
+/// One installation for each major version. Without any, nothing would be tested.
+pub fn each_major() -> Vec<Installation> {
+    let mut all = find_all();
+    let mut seen = Vec::new();
+    all.retain(|i| !seen.contains(&i.version.major) && (seen.push(i.version.major), true).1);
+    assert!(!all.is_empty(), "no PostgreSQL server here: run scripts/servers");
+    for major in [15, 16, 18] {
+        if !seen.contains(&major) {
+            eprintln!("left out: there is no PostgreSQL {major} here");
+        }
+    }
+    all
+}
