@@ -33,6 +33,21 @@ def _user():
 USER = _user()
 
 
+def put(file, target):
+    """Copies a file or a folder to its place in one step.
+
+    A library that were written over would crash the servers that have it loaded, and of a
+    folder half copied nobody would see that it is not whole.
+    """
+    fresh = target.with_name(f".{target.name}-{os.getpid()}")
+    if file.is_dir():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(file, fresh)
+    else:
+        shutil.copy(file, fresh)
+    os.replace(fresh, target)
+
+
 def install():
     """Installs the extension where no root is needed; gives the folder of programs.
 
@@ -55,7 +70,7 @@ def install():
             tree = bindir.parent if what == "--bindir" else path
             copy = root / tree.relative_to("/")
             if not copy.exists():
-                shutil.copytree(tree, copy, symlinks=False)
+                put(tree, copy)
         include = root / Path(_output(config, "--includedir-server")).relative_to("/")
         include.parent.mkdir(parents=True, exist_ok=True)
         if not include.exists():
@@ -63,14 +78,14 @@ def install():
         config = root / bindir.relative_to("/") / "pg_config"
         bindir = config.parent
     lib, share = (Path(_output(config, what)) for what in ("--pkglibdir", "--sharedir"))
-    shutil.copy(EXT / "pgsluice.so", lib / "pgsluice.so")
+    put(EXT / "pgsluice.so", lib / "pgsluice.so")
     if (EXT / "neighbour.so").exists():
-        shutil.copy(EXT / "neighbour.so", lib / "neighbour.so")
+        put(EXT / "neighbour.so", lib / "neighbour.so")
     if (EXT / "faulty.so").exists():
         (lib / "faulty").mkdir(exist_ok=True)
-        shutil.copy(EXT / "faulty.so", lib / "faulty" / "pgsluice.so")
+        put(EXT / "faulty.so", lib / "faulty" / "pgsluice.so")
     for file in (EXT / "pgsluice.control", *(EXT / "sql").glob("*.sql")):
-        shutil.copy(file, share / "extension" / file.name)
+        put(file, share / "extension" / file.name)
     return bindir
 
 
