@@ -1,5 +1,7 @@
 """PostgreSQL clusters for the extension's tests: installed, made, started, killed."""
 
+import atexit
+import functools
 import os
 import pwd
 import shutil
@@ -12,6 +14,8 @@ from pathlib import Path
 EXT = Path(__file__).resolve().parent.parent
 # Beside the servers: where the user who runs them can go, even if the clone is private.
 BUILD = (EXT.parent / "build" / "servers").resolve().parent / "ext"
+# Ends what a process that is gone has left; the embedded server has the same.
+BEHIND = EXT.parent / "crates" / "engine" / "src" / "server" / "behind.sh"
 
 
 class Refused(Exception):
@@ -124,6 +128,35 @@ def _as_user(command):
     return ["runuser", "-u", USER, "--", *command] if USER else command
 
 
+@functools.cache
+def _scratch():
+    """The folder for all of this process: ended and removed when that is gone, killed or not."""
+    folder = tempfile.mkdtemp(prefix="pgsluice-ext-")
+    os.chmod(folder, 0o755)
+    # Not in this session: Ctrl-C at the terminal must not end it first.
+    behind = subprocess.Popen(["sh", BEHIND, folder], cwd="/", start_new_session=True, stdin=subprocess.PIPE,
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    atexit.register(behind.communicate)
+    return folder
+
+
+def _folder():
+    """A new folder that the server's user owns."""
+    folder = Path(tempfile.mkdtemp(dir=_scratch()))
+    folder.chmod(0o755)
+    if USER:
+        shutil.chown(folder, USER)
+    return folder
+
+
+def _run(command, folder):
+    """Runs a program as the server's user; gives its output."""
+    done = subprocess.run(_as_user(command), capture_output=True, text=True, cwd=folder, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{command}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
 class Cluster:
     """One server and its data, in a folder of its own below the temporary one.
 
@@ -131,10 +164,7 @@ class Cluster:
     """
 
     def __init__(self, settings=(), copy_of=None, durable=False):
-        self.home = Path(tempfile.mkdtemp(prefix="pgsluice-ext-"))
-        self.home.chmod(0o755)
-        if USER:
-            shutil.chown(self.home, USER)
+        self.home = _folder()
         self.data = self.home / "data"
         self.port = 5432  # in the socket's name: no cluster listens on TCP
         self.log = self.home / "log"
@@ -162,10 +192,10 @@ class Cluster:
         self.start()
 
     def _run(self, command):
-        done = subprocess.run(_as_user(command), capture_output=True, text=True, cwd="/", check=False)
-        if done.returncode != 0:
-            raise RuntimeError(f"{command}\n{done.stdout}{done.stderr}{self.tail()}")
-        return done.stdout
+        try:
+            return _run(command, self.home)
+        except RuntimeError as error:
+            raise RuntimeError(f"{error}{self.tail()}") from None
 
     def tail(self):
         """The end of the server's log."""

@@ -37,7 +37,8 @@ impl Pooler {
             fs::set_permissions(path, Permissions::from_mode(0o644)).unwrap();
         }
         let mut command = Command::new(program);
-        command.arg("-q").arg(&file).stdin(Stdio::null());
+        // In the world's folder: what works there does not outlast a killed test.
+        command.arg("-q").arg(&file).current_dir(world.path("")).stdin(Stdio::null());
         command.stdout(Stdio::null()).stderr(Stdio::null());
         if fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0) {
             command.uid(NOBODY).gid(NOBODY);

@@ -1,6 +1,6 @@
 //! `pgsluice server`, installed in a folder of its own, as root and as an ordinary user.
 
-use pgsluice_engine::server::find_all;
+use pgsluice_engine::server::{find_all, scratch};
 use std::fs;
 use std::os::unix::fs::{chown, symlink, DirBuilderExt, MetadataExt};
 use std::os::unix::process::CommandExt;
@@ -24,7 +24,7 @@ impl Installed {
     /// None where there is no embedded server to install.
     fn new(name: &str, mode: u32, ordinary: bool) -> Option<Self> {
         let embedded = find_all().into_iter().find(|i| !i.bin.starts_with("/usr"))?;
-        let prefix = std::env::temp_dir().join(format!("pgsluice-{name}-{}", std::process::id()));
+        let prefix = scratch().unwrap().join(name);
         fs::DirBuilder::new().mode(mode).create(&prefix).unwrap();
         for folder in ["bin", "home", "lib/pgsluice/servers"] {
             fs::create_dir_all(prefix.join(folder)).unwrap();

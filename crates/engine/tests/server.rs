@@ -2,12 +2,14 @@
 
 mod support;
 
-use pgsluice_engine::server::{find_all, Installation, Options, Server, StopMode};
+use pgsluice_engine::server::{find_all, scratch, Installation, Options, Server, StopMode};
+use std::env;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use support::{each_major, Port};
+use std::process::{Command, Stdio};
+use support::{each_major, wait_until, Port};
 
 fn options(installation: &Installation) -> Options {
     Options {
@@ -36,7 +38,7 @@ struct Scratch(PathBuf);
 
 impl Scratch {
     fn new(name: &str, mode: u32) -> Self {
-        let dir = std::env::temp_dir().join(format!("pgsluice-{name}-{}", std::process::id()));
+        let dir = scratch().unwrap().join(name);
         fs::DirBuilder::new().mode(mode).create(&dir).unwrap();
         Self(dir)
     }
@@ -141,6 +143,37 @@ fn over_tcp_the_server_asks_for_its_password() {
     assert!(error.contains("password"), "{error}");
     let pgpass = server.data().with_file_name("pgpass");
     assert_eq!(fs::metadata(pgpass).unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn a_killed_process_leaves_no_server_and_no_folder() {
+    const KILLED: &str = "PGSLUICE_TEST_TO_BE_KILLED";
+    if env::var_os(KILLED).is_some() {
+        let server = Server::start(options(&each_major()[0])).unwrap();
+        println!("\nserver {}\nfolder {}", server.pid().unwrap(), scratch().unwrap().display());
+        loop {
+            std::thread::park();
+        }
+    }
+    let mut child = Command::new(env::current_exe().unwrap())
+        .args(["--exact", "a_killed_process_leaves_no_server_and_no_folder", "--nocapture"])
+        .env(KILLED, "yes")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let mut said =
+        |name| lines.find_map(|line| line.strip_prefix(name).map(str::to_owned)).unwrap();
+    let (server, folder) = (said("server "), said("folder "));
+    assert!(Path::new(&folder).is_dir());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // A process that nobody collects has no command line any more.
+    let command = || fs::read(format!("/proc/{server}/cmdline")).unwrap_or_default();
+    wait_until(
+        || format!("{folder} or process {server} is left behind"),
+        || !Path::new(&folder).exists() && command().is_empty(),
+    );
 }
 
 #[test]

@@ -14,24 +14,7 @@ use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
-pub use support::{each_major, Port};
-
-/// Worlds of this process so far: each has a folder of its own.
-static WORLDS: AtomicUsize = AtomicUsize::new(0);
-
-/// Waits for what comes true however slow the machine is; `what` says what is wrong if it does not.
-pub fn wait_until(what: impl FnOnce() -> String, mut is_so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        if start.elapsed() > Duration::from_secs(180) {
-            panic!("{}", what());
-        }
-        sleep(Duration::from_millis(10));
-    }
-}
+pub use support::{each_major, wait_until, Port};
 
 /// A server with a connection and a folder for files.
 pub struct World {
@@ -57,10 +40,9 @@ impl World {
             ..Options::default()
         })
         .expect("the server starts");
-        let number = WORLDS.fetch_add(1, Ordering::Relaxed);
-        let name = format!("pgsluice-test-{}-{number}", std::process::id());
-        let dir = std::env::temp_dir().join(name);
-        fs::create_dir_all(&dir).unwrap();
+        // With the server it goes.
+        let dir = server.dir().join("files");
+        fs::create_dir(&dir).unwrap();
         let conn = Conn::open(&server.url("postgres")).unwrap();
         World { server, conn, dir }
     }
@@ -187,10 +169,4 @@ impl World {
 fn settings(more: &[(&str, &str)]) -> Vec<(String, String)> {
     let usual = [("fsync", "off"), ("log_statement", "all"), ("max_prepared_transactions", "4")];
     usual.iter().chain(more).map(|(name, value)| (name.to_string(), value.to_string())).collect()
-}
-
-impl Drop for World {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.dir);
-    }
 }

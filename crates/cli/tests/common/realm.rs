@@ -107,7 +107,7 @@ impl Drop for Realm {
 fn program(folder: &str, name: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(name);
     command.args(arguments).env_clear().env("PATH", FOLDERS).stdin(Stdio::null());
-    command.env("KRB5_CONFIG", format!("{folder}/krb5.conf"));
+    command.current_dir(folder).env("KRB5_CONFIG", format!("{folder}/krb5.conf"));
     command.env("KRB5_KDC_PROFILE", format!("{folder}/kdc.conf"));
     command
 }

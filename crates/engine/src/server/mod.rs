@@ -14,11 +14,13 @@ mod find;
 mod postmaster;
 mod setup;
 mod shelter;
+mod temporary;
 
 pub use error::ServerError;
 pub use find::{find, find_all, Installation, Origin, Version};
 pub use postmaster::StopMode;
 pub use setup::default_dir;
+pub use temporary::scratch;
 
 use account::Account;
 use postmaster::Postmaster;
@@ -38,7 +40,8 @@ pub struct Options {
     pub pg_bin: Option<PathBuf>,
     /// The wanted major version; none: that of existing data, or the best there is.
     pub major: Option<u32>,
-    /// The server's folder; none: a temporary one, removed when the [`Server`] is dropped.
+    /// The server's folder; none: a temporary one, removed when the [`Server`] is dropped, or this
+    /// process is gone: killed, it leaves no server behind.
     pub dir: Option<PathBuf>,
     /// A port on 127.0.0.1 to listen on as well; none: the Unix socket alone.
     pub port: Option<u16>,
@@ -90,7 +93,7 @@ impl Server {
     pub fn start(mut options: Options) -> Result<Self, ServerError> {
         let (dir, temporary) = match options.dir {
             Some(dir) => (dir, false),
-            None => (setup::temporary_folder()?, true),
+            None => (temporary::folder()?, true),
         };
         let place = Place::at(&dir)?;
         let account = Account::choose(&place.data())?;
@@ -188,6 +191,11 @@ impl Server {
     /// The first process of the server, if it runs.
     pub fn pid(&self) -> Option<i32> {
         self.postmaster.as_ref().map(Postmaster::pid)
+    }
+
+    /// The server's folder.
+    pub fn dir(&self) -> &Path {
+        self.place.dir()
     }
 
     /// The cluster's data folder.

@@ -18,7 +18,6 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::os::unix::process::CommandExt;
 use std::path::{self, Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The number in the socket's name where the server has no TCP port.
 pub(super) const SOCKET_PORT: u16 = 5432;
@@ -254,25 +253,8 @@ pub fn default_dir() -> Result<PathBuf, ServerError> {
     Ok(shelter::base()?.join(format!("server-{}", shelter::short_name(&dir))))
 }
 
-/// A folder under the system's temporary folder that nobody else has.
-pub(super) fn temporary_folder() -> Result<PathBuf, ServerError> {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    loop {
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let dir = env::temp_dir().join(format!("pgsluice-{}-{number}", std::process::id()));
-        match DirBuilder::new().mode(0o700).create(&dir) {
-            Ok(()) => {
-                make_folder(&dir, folder_mode(&Account::choose(&dir)?))?;
-                return Ok(dir);
-            }
-            Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
-            Err(e) => return Err(ServerError::io("make the folder", &dir, e)),
-        }
-    }
-}
-
 /// A server's folder lets nobody in, except that another user's server must get through.
-fn folder_mode(account: &Account) -> u32 {
+pub(super) fn folder_mode(account: &Account) -> u32 {
     if account.is_other() {
         0o711
     } else {
@@ -281,7 +263,7 @@ fn folder_mode(account: &Account) -> u32 {
 }
 
 /// Makes a folder with exactly these permissions; one that is there keeps what it holds.
-fn make_folder(dir: &Path, mode: u32) -> Result<(), ServerError> {
+pub(super) fn make_folder(dir: &Path, mode: u32) -> Result<(), ServerError> {
     match DirBuilder::new().mode(mode).create(dir) {
         Err(e) if e.kind() != ErrorKind::AlreadyExists => {
             return Err(ServerError::io("make the folder", dir, e));

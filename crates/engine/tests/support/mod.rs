@@ -8,6 +8,8 @@ mod port;
 pub use port::Port;
 
 use pgsluice_engine::server::{find_all, Installation};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 /// One installation for each major version. Without any, nothing would be tested.
 pub fn each_major() -> Vec<Installation> {
@@ -21,4 +23,15 @@ pub fn each_major() -> Vec<Installation> {
         }
     }
     all
+}
+
+/// Waits for what comes true however slow the machine is; `what` says what is wrong if it does not.
+pub fn wait_until(what: impl FnOnce() -> String, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        if start.elapsed() > Duration::from_secs(180) {
+            panic!("{}", what());
+        }
+        sleep(Duration::from_millis(10));
+    }
 }

@@ -7,7 +7,6 @@ use pgsluice_engine::server::{find, find_all, Installation, Options, Server};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// What the core makes of a value.
 #[derive(Clone, Debug, PartialEq)]
@@ -80,10 +79,9 @@ impl Oracle {
         };
         let server = Server::start(options).expect("the server starts");
         let major = installation.version.major;
-        static COUNT: AtomicUsize = AtomicUsize::new(0);
-        let name = format!("pgsluice-types-{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed));
-        let dir = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&dir).expect("a folder for the files");
+        // With the server it goes.
+        let dir = server.dir().join("files");
+        std::fs::create_dir(&dir).expect("a folder for the files");
         let oracle = Oracle { server, major, dir };
         oracle.psql(SETUP);
         oracle
@@ -275,12 +273,6 @@ fn complaint(line: &str, trials: &[Trial]) -> String {
     match said.strip_prefix("stored otherwise: ").and_then(|id| id.parse::<usize>().ok()) {
         Some(id) => format!("{}: stored otherwise: {:?}", trial.sql, trial.values[id]),
         None => format!("{}: {said}", trial.sql),
-    }
-}
-
-impl Drop for Oracle {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
 

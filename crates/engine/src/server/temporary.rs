@@ -1,0 +1,65 @@
+//! What is not to outlast this process, however it ends: temporary servers, and the files of tests.
+//!
+//! All of it lies in one folder. A shell waits on a pipe that only this process holds open; when
+//! the pipe ends, it ends the servers that work in the folder, and removes the folder.
+
+use super::account::Account;
+use super::error::ServerError;
+use super::setup;
+use std::env;
+use std::fs::DirBuilder;
+use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{self, Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// The folder, and the shell with the pipe.
+static SCRATCH: Mutex<Option<(PathBuf, Child)>> = Mutex::new(None);
+
+/// A folder that is removed when this process is gone, also when it is killed. Servers that work
+/// in it are ended then.
+pub fn scratch() -> Result<PathBuf, ServerError> {
+    let mut scratch = SCRATCH.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((folder, _)) = &*scratch {
+        return Ok(folder.clone());
+    }
+    let folder = numbered(&env::temp_dir(), &format!("pgsluice-{}", process::id()))?;
+    let shell = Command::new("sh")
+        .args(["-c", include_str!("behind.sh"), "behind.sh"])
+        .arg(&folder)
+        .current_dir("/")
+        // Ctrl-C at the caller's terminal must not end it first.
+        .process_group(0)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|e| ServerError::io("run", Path::new("sh"), e))?;
+    *scratch = Some((folder.clone(), shell));
+    Ok(folder)
+}
+
+/// A new folder for a server.
+pub(super) fn folder() -> Result<PathBuf, ServerError> {
+    numbered(&scratch()?, "server")
+}
+
+/// A new folder of this name and a number.
+fn numbered(above: &Path, name: &str) -> Result<PathBuf, ServerError> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let folder = above.join(format!("{name}-{number}"));
+        match DirBuilder::new().mode(0o700).create(&folder) {
+            Ok(()) => {
+                setup::make_folder(&folder, setup::folder_mode(&Account::choose(&folder)?))?;
+                return Ok(folder);
+            }
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
+            Err(e) => return Err(ServerError::io("make the folder", &folder, e)),
+        }
+    }
+}
