@@ -184,6 +184,10 @@ fn two_servers_run_side_by_side() {
         let (one, two) = (start(), start());
         (one.join().unwrap(), two.join().unwrap())
     });
+    let identifier = |of: &Server| {
+        psql(&of.url("postgres"), "SELECT system_identifier FROM pg_control_system()").unwrap()
+    };
+    assert_eq!(identifier(&one), identifier(&two), "one initdb for all of a process");
     psql(&one.url("postgres"), "CREATE TABLE only_here ()").unwrap();
     assert!(psql(&two.url("postgres"), "SELECT FROM only_here").is_err());
 }

@@ -115,7 +115,7 @@ impl Server {
             owned: true,
             temporary,
         };
-        server.place.prepare(&server.installation, &server.account, !temporary)?;
+        server.place.prepare(&server.installation, &server.account, temporary)?;
         server.launch()?;
         Ok(server)
     }

@@ -9,6 +9,7 @@ use super::error::ServerError;
 use super::find::{find, Installation, Origin};
 use super::postmaster::Postmaster;
 use super::shelter;
+use super::temporary;
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::Uid;
 use std::env;
@@ -153,12 +154,12 @@ impl Place {
         Ok(())
     }
 
-    /// Makes the cluster, unless there is one.
+    /// Makes the cluster, unless there is one. That of a temporary server is a copy.
     pub(super) fn prepare(
         &self,
         installation: &Installation,
         account: &Account,
-        sync: bool,
+        temporary: bool,
     ) -> Result<(), ServerError> {
         let data = self.data();
         if !account.can_reach(&data) {
@@ -170,6 +171,20 @@ impl Place {
         if data.exists() {
             return Ok(());
         }
+        if temporary {
+            return temporary::copy_cluster(installation, account, self);
+        }
+        self.make_cluster(installation, account, true)
+    }
+
+    /// Makes the cluster.
+    pub(super) fn make_cluster(
+        &self,
+        installation: &Installation,
+        account: &Account,
+        sync: bool,
+    ) -> Result<(), ServerError> {
+        let data = self.data();
         let fresh = self.dir.join("data.new");
         if fresh.exists() {
             fs::remove_dir_all(&fresh).map_err(|e| ServerError::io("remove", &fresh, e))?;

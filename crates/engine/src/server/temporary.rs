@@ -2,12 +2,17 @@
 //!
 //! All of it lies in one folder. A shell waits on a pipe that only this process holds open; when
 //! the pipe ends, it ends the servers that work in the folder, and removes the folder.
+//!
+//! A temporary server's cluster is a copy, with the password and the system identifier of all the
+//! others of this process.
 
 use super::account::Account;
 use super::error::ServerError;
-use super::setup;
+use super::find::Installation;
+use super::setup::{self, Place};
+use super::shelter;
 use std::env;
-use std::fs::DirBuilder;
+use std::fs::{self, DirBuilder};
 use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
@@ -45,6 +50,33 @@ pub fn scratch() -> Result<PathBuf, ServerError> {
 /// A new folder for a server.
 pub(super) fn folder() -> Result<PathBuf, ServerError> {
     numbered(&scratch()?, "server")
+}
+
+/// Makes a cluster as a copy of the one that this process makes of each installation: initdb
+/// takes a second.
+pub(super) fn copy_cluster(
+    installation: &Installation,
+    account: &Account,
+    to: &Place,
+) -> Result<(), ServerError> {
+    let name = format!("template-{}", shelter::short_name(&installation.bin));
+    let template = Place::at(&scratch()?.join(name))?;
+    let lock = template.lock(account)?;
+    if !template.data().exists() {
+        template.make_cluster(installation, account, false)?;
+    }
+    drop(lock);
+    let passwords = template.pgpass();
+    fs::copy(&passwords, to.pgpass()).map_err(|e| ServerError::io("copy", &passwords, e))?;
+    let (from, to) = (template.data(), to.data());
+    let mut command = Command::new("cp");
+    command.arg("-a").args([&from, &to]).stdin(Stdio::null());
+    let output = command.output().map_err(|e| ServerError::io("run", Path::new("cp"), e))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(ServerError::new(format!("cannot copy {from:?} to {to:?}: {}", said.trim())))
 }
 
 /// A new folder of this name and a number.
