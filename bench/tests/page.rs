@@ -1,5 +1,7 @@
 //! The HTML page in a real browser: headless Chromium, where there is one.
 
+#[path = "../../crates/engine/tests/support/aloud.rs"]
+mod aloud;
 mod common;
 
 use std::fs;
@@ -7,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 
+use aloud::left_out;
 use pgsluice_bench::demand::Judged;
 use pgsluice_bench::report;
 use pgsluice_bench::result::SuiteResult;
@@ -118,8 +121,7 @@ fn bars_of(
 #[test]
 fn the_page_shows_what_the_json_says() {
     let Some(browser) = chromium() else {
-        eprintln!("left out: no chromium here (apt-get install chromium)");
-        return;
+        return left_out("the report's page, since there is no chromium here to show it (Debian: apt-get install chromium)");
     };
     let dir = tempfile::tempdir().unwrap();
     let (mut votes, scaling) = (common::votes(1.0), common::scaling());

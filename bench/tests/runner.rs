@@ -1,6 +1,9 @@
 //! The runner against real servers: right answers kept, wrong ones caught, a
 //! killed run continued, nothing left behind.
 
+#[path = "../../crates/engine/tests/support/aloud.rs"]
+mod aloud;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,6 +11,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use aloud::left_out;
 use pgsluice_bench::result::{MethodResult, Status, SuiteResult};
 
 /// Folders of server programs by major version: Debian's 15, and what scripts/servers fetched.
@@ -24,7 +28,7 @@ fn servers() -> BTreeMap<u32, PathBuf> {
         .collect();
     assert!(!found.is_empty(), "no PostgreSQL to test on: run scripts/servers");
     for major in [15, 18].iter().filter(|m| !found.contains_key(m)) {
-        eprintln!("left out: PostgreSQL {major} is not here (scripts/servers fetches it)");
+        left_out(&format!("the runner on PostgreSQL {major}, which is not here"));
     }
     found
 }

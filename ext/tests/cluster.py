@@ -6,6 +6,7 @@ import os
 import pwd
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
@@ -102,10 +103,29 @@ def library(name):
     return Path(_output(BIN / "pg_config", "--pkglibdir")) / f"{name}.so"
 
 
+def left_out(what):
+    """Says what the tests leave out, and why; scripts/test-extension and CI show these lines."""
+    # A line of its own, whatever unittest has begun.
+    print(f"\nleft out: on PostgreSQL {MAJOR}: {what}", file=sys.stderr, flush=True)
+
+
+@functools.cache
 def has(module):
-    """Whether a contrib module is there."""
+    """Whether a contrib module is there; if not, that is said once."""
     share = Path(_output(BIN / "pg_config", "--sharedir"))
-    return (share / "extension" / f"{module}.control").exists()
+    there = (share / "extension" / f"{module}.control").exists()
+    if not there:
+        left_out(f"what {module} would look at, which is not here")
+    return there
+
+
+@functools.cache
+def has_program(name):
+    """Whether the server came with a program; if not, that is said once."""
+    there = (BIN / name).exists()
+    if not there:
+        left_out(f"what {name} would look at, which is not here")
+    return there
 
 
 def wait_until(what):
@@ -281,7 +301,7 @@ class Cluster:
     def checksums(self):
         """pg_checksums on the stopped cluster, where it is there; starts it again."""
         self.stop()
-        if (BIN / "pg_checksums").exists():
+        if has_program("pg_checksums"):
             self._run([BIN / "pg_checksums", "--check", "-D", self.data])
         self.start()
 

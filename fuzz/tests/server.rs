@@ -2,9 +2,12 @@
 //! columns of text and through `scan` and `row` gives equal rows, or an equal
 //! refusal (SQLSTATE, message and line).
 
+#[path = "../../crates/engine/tests/support/aloud.rs"]
+mod aloud;
 #[path = "server/wire.rs"]
 mod wire;
 
+use aloud::left_out;
 use pgsluice_core::error::Malformed;
 use pgsluice_core::scan::binary::{header, Corrupt, Tuples, HEADER_LEN};
 use pgsluice_core::scan::{Dialect, Eol, Format, Kind, Next, Record, Scanner};
@@ -35,7 +38,7 @@ fn stock_copy_agrees_on_every_server() {
     assert!(!installed.is_empty(), "no PostgreSQL found; hint: run scripts/servers");
     for wanted in [15, 16, 18] {
         if !installed.iter().any(|i| i.version.major == wanted) {
-            eprintln!("left out: no PostgreSQL {wanted} on this machine");
+            left_out(&format!("PostgreSQL {wanted}, which is not here"));
         }
     }
     for installation in installed {

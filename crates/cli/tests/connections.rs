@@ -5,7 +5,7 @@
 mod common;
 
 use common::realm::Realm;
-use common::{each_major, wait_until, Port, World};
+use common::{each_major, left_out, wait_until, Port, World};
 use pgsluice_engine::server::Installation;
 use std::fs::{self, Permissions};
 use std::io::{Read, Write};
@@ -261,7 +261,7 @@ fn turn_on_tls(site: &mut Site, folder: &str) {
 
 fn tls(site: &mut Site) {
     let Some(folder) = certificates(&site.world) else {
-        eprintln!("left out: TLS, since there is no openssl to make certificates with");
+        left_out("TLS, since there is no openssl to make certificates with");
         return;
     };
     turn_on_tls(site, &folder);
@@ -369,7 +369,7 @@ fn encrypted_connections() {
             return tls(&mut site);
         }
     }
-    eprintln!("left out: TLS, which no PostgreSQL here was built with");
+    left_out("TLS, which no PostgreSQL here was built with");
 }
 
 #[test]
@@ -379,11 +379,11 @@ fn kerberos() {
         asked.is_ok_and(|o| String::from_utf8_lossy(&o.stdout).contains("--with-gssapi"))
     };
     let Some(installation) = each_major().into_iter().find(built_with_gss) else {
-        return eprintln!("left out: GSS, which no PostgreSQL here was built with");
+        return left_out("GSS, which no PostgreSQL here was built with");
     };
     let mut site = Site::new(&installation);
     if !knows_gss(&site) {
-        return eprintln!("left out: GSS, which the libpq in this program was built without");
+        return left_out("GSS, which the libpq in this program was built without");
     }
     if let Some(realm) = Realm::start(&site.world) {
         gss(&mut site, &realm);

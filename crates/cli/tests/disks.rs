@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{each_major, wait_until, World};
+use common::{each_major, left_out, wait_until, World};
 use std::fs::{self, File};
 use std::io::Write;
 use std::process::{Child, Command, Output, Stdio};
@@ -157,7 +157,7 @@ impl SmallDisk {
         if mounted.is_ok_and(|status| status.success()) {
             return Some(SmallDisk(path));
         }
-        eprintln!("left out: a disk that is full, which only root can mount (a limit stands in)");
+        left_out("a disk that is full, which only root can mount (a limit stands in)");
         None
     }
 

@@ -5,7 +5,7 @@ mod common;
 
 use std::process::{Command, Output};
 
-use common::{each_major, World};
+use common::{each_major, left_out, World};
 use pgsluice_engine::session::conn::Conn;
 
 const METHODS: [&str; 7] =
@@ -209,7 +209,7 @@ fn every_encoding_of_the_server() {
         let convert = |c| format!("SELECT encode(convert_to('{c}', '{name}'), 'hex')");
         let found = CHARACTERS.iter().find_map(|c| world.conn.exec(&convert(c)).ok());
         let Some(found) = found else {
-            eprintln!("left out: {name} has none of the characters");
+            left_out(&format!("the encoding {name}, which has none of the characters"));
             continue;
         };
         let hex = found[0][0].clone().unwrap();

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{each_major, World};
+use common::{each_major, left_out, World};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -98,7 +98,7 @@ fn every_example_runs() {
     assert!(examples.len() > 20, "{examples:?}");
     for example in examples {
         if example.contains("| jq") && Command::new("jq").arg("--version").output().is_err() {
-            eprintln!("left out: there is no jq here for {example}");
+            left_out(&format!("the example {example}, since there is no jq here"));
             continue;
         }
         let folder = if example.contains("--header") { "header" } else { "plain" };
@@ -134,7 +134,9 @@ fn completions() {
             let output = stage.run("plain", check);
             assert!(output.status.success(), "{shell}: {output:?}");
         } else {
-            eprintln!("left out: there is no {program} here to read its completions");
+            left_out(&format!(
+                "the completions of {shell}: there is no {program} here to read them"
+            ));
         }
     }
     let asked = [

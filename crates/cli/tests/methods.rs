@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{each_major, World};
+use common::{each_major, left_out, World};
 use pgsluice_engine::session::conn::Conn;
 
 const TABLE: &str = "DROP TABLE IF EXISTS t CASCADE; CREATE TABLE t (
@@ -294,7 +294,10 @@ fn sequences(world: &mut World) {
 /// Where the server's extension is installed, `auto` takes it.
 fn extension(world: &mut World) {
     if world.sql("SELECT count(*) FROM pg_available_extensions WHERE name = 'pgsluice'") == "0" {
-        eprintln!("left out: the extension is not installed in PostgreSQL {}", world.major());
+        let major = world.major();
+        left_out(&format!(
+            "the loader through the extension on PostgreSQL {major}, which has it not"
+        ));
         let file = world.file("rows.csv", &records(10));
         let said = load(world, &file, &["--method", "extension"]).unwrap_err();
         assert!(said.contains("is not in this database"), "{said}");

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{each_major, World};
+use common::{each_major, left_out, World};
 use std::fs::OpenOptions;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -95,7 +95,7 @@ fn a_summary_goes_to_stdout_by_a_hyphen() {
 fn a_terminal_is_told_and_left_clean() {
     let made = Command::new("script").args(["-qec", "true", "/dev/null"]).output();
     if !made.is_ok_and(|made| made.status.success()) {
-        eprintln!("left out: no terminal can be made here by script");
+        left_out("progress on a terminal: none can be made here by script");
         return;
     }
     let mut world = World::new(&each_major()[0]);

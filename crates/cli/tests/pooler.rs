@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{each_major, wait_until, Port, World};
+use common::{each_major, left_out, wait_until, Port, World};
 use std::fs::{self, Permissions};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
@@ -70,7 +70,7 @@ fn pgbouncer() -> Option<&'static str> {
     let found = ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer", "/usr/local/bin/pgbouncer"];
     let found = found.into_iter().find(|path| Path::new(path).exists());
     if found.is_none() {
-        eprintln!("left out: PgBouncer is not here (Debian: apt-get install pgbouncer)");
+        left_out("PgBouncer, which is not here (Debian: apt-get install pgbouncer)");
     }
     found
 }

@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use support::{each_major, wait_until, Port};
+use support::{each_major, left_out, wait_until, Port};
 
 fn options(installation: &Installation) -> Options {
     Options {
@@ -209,8 +209,7 @@ fn a_server_that_does_not_start_says_why() {
 fn data_of_another_major_version_are_refused() {
     let all = each_major();
     let [one, other, ..] = all.as_slice() else {
-        eprintln!("only one PostgreSQL here: nothing to compare");
-        return;
+        return left_out("data of another major version, since only one PostgreSQL is here");
     };
     let scratch = Scratch::new("majors", 0o755);
     let dir = Some(scratch.0.join("server"));
@@ -268,8 +267,7 @@ fn relocatable() -> Option<(Installation, PathBuf)> {
 #[test]
 fn programs_in_a_private_folder_are_run_from_a_copy_by_root() {
     let Some((installation, package)) = relocatable() else {
-        eprintln!("no embedded PostgreSQL here: nothing to copy");
-        return;
+        return left_out("programs in a private folder, since no embedded PostgreSQL is here");
     };
     let private = Scratch::new("private", 0o700);
     let above = package.parent().unwrap();
@@ -305,7 +303,7 @@ fn programs_in_a_private_folder_are_run_from_a_copy_by_root() {
 #[test]
 fn root_is_told_when_the_server_cannot_reach_its_folder() {
     if !is_root() {
-        return;
+        return left_out("a folder that root's server cannot reach, since this is not root");
     }
     let private = Scratch::new("unreachable", 0o700);
     let dir = Some(private.0.join("server"));

@@ -1,6 +1,6 @@
 //! A Kerberos realm of one KDC, which MIT's programs serve on a free port as any user.
 
-use super::{wait_until, Port, World};
+use super::{left_out, wait_until, Port, World};
 use std::fs;
 use std::net::TcpStream;
 use std::path::Path;
@@ -27,10 +27,10 @@ impl Realm {
             FOLDERS.split(':').any(|folder| Path::new(folder).join(program).exists())
         };
         if let Some(lacking) = PROGRAMS.iter().find(|program| !there(program)) {
-            eprintln!(
-                "left out: GSS, since {lacking} is not here (Debian: apt-get install krb5-kdc \
+            left_out(&format!(
+                "GSS, since {lacking} is not here (Debian: apt-get install krb5-kdc \
                  krb5-admin-server krb5-user)"
-            );
+            ));
             return None;
         }
         let folder = world.path("realm");

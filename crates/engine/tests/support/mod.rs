@@ -3,8 +3,10 @@
 // Each test program uses a part of it.
 #![allow(dead_code)]
 
+mod aloud;
 mod port;
 
+pub use aloud::left_out;
 pub use port::Port;
 
 use pgsluice_engine::server::{find_all, Installation};
@@ -19,7 +21,7 @@ pub fn each_major() -> Vec<Installation> {
     assert!(!all.is_empty(), "no PostgreSQL server here: run scripts/servers");
     for major in [15, 16, 18] {
         if !seen.contains(&major) {
-            eprintln!("left out: there is no PostgreSQL {major} here");
+            left_out(&format!("PostgreSQL {major}, which is not here"));
         }
     }
     all
