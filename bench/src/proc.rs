@@ -168,6 +168,11 @@ pub fn children(pid: u32) -> Vec<u32> {
     pids.filter(|p| stat_fields(*p).get(1).and_then(|f| f.parse().ok()) == Some(pid)).collect()
 }
 
+/// Whether a process still holds memory: one that nobody has collected does not.
+pub fn runs(pid: u32) -> bool {
+    stat_fields(pid).first().is_some_and(|state| state != "Z" && state != "X")
+}
+
 /// The fields of /proc/PID/stat after the name: state, parent, …
 fn stat_fields(pid: u32) -> Vec<String> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

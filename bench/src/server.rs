@@ -254,9 +254,10 @@ impl Server {
             proc::signal(*child, Signal::KILL);
         }
         self.child.wait()?;
-        let gone = |pid: &u32| !Path::new(&format!("/proc/{pid}")).exists();
-        for _ in 0..500 {
-            if children.iter().all(gone) {
+        // One that waits for a busy disk takes its time to die.
+        let start = Instant::now();
+        while start.elapsed() < START_LIMIT {
+            if !children.iter().any(|pid| proc::runs(*pid)) {
                 return Ok(());
             }
             thread::sleep(Duration::from_millis(10));

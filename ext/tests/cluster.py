@@ -5,6 +5,7 @@ import functools
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -138,6 +139,14 @@ def wait_until(what):
     return True
 
 
+def _runs(pid):
+    """Whether a process still holds memory: one that nobody has collected does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def endless(path):
     """A COPY's program whose data has no end: whenever the load is ended, it is in the middle of it."""
     return f"PROGRAM 'while cat {path}; do :; done'"
@@ -210,6 +219,7 @@ class Cluster:
                 f"unix_socket_directories = '{self.home}'",
                 f"port = {self.port}",
                 "shared_buffers = 64MB",
+                "autovacuum_naptime = 1d",  # on a slow machine it would come in the middle of a test
                 f"fsync = {'on' if durable else 'off'}",
                 "session_preload_libraries = 'pgsluice'",
                 *settings,
@@ -229,24 +239,26 @@ class Cluster:
 
     def start(self):
         """Starts the server and waits until it accepts connections."""
-        self._run([BIN / "pg_ctl", "-D", self.data, "-l", self.log, "-w", "-t", "120", "start"])
+        self._run([BIN / "pg_ctl", "-D", self.data, "-l", self.log, "-w", "-t", "600", "start"])
 
     def stop(self, mode="fast"):
         """Stops the server."""
-        self._run([BIN / "pg_ctl", "-D", self.data, "-m", mode, "-w", "-t", "120", "stop"])
+        self._run([BIN / "pg_ctl", "-D", self.data, "-m", mode, "-w", "-t", "600", "stop"])
 
     def kill(self):
         """SIGKILL to the postmaster and to each of its children, as a power cut would."""
         postmaster = int((self.data / "postmaster.pid").read_text().split()[0])
+        # Stopped first, it starts no other process between the listing and its death.
+        os.kill(postmaster, signal.SIGSTOP)
         children = Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split()
-        for pid in (postmaster, *map(int, children)):
+        every = (postmaster, *map(int, children))
+        for pid in every:
             try:
-                os.kill(pid, 9)
+                os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
-        for pid in (postmaster, *map(int, children)):
-            while Path(f"/proc/{pid}/stat").exists() and " Z " not in Path(f"/proc/{pid}/stat").read_text():
-                time.sleep(0.01)
+        if not wait_until(lambda: not any(map(_runs, every))):
+            raise TimeoutError(f"processes of the killed server {postmaster} are still there")
         # Where nobody reaps the dead, their numbers look alive to the next postmaster.
         (self.data / "postmaster.pid").unlink(missing_ok=True)
         for lock in self.home.glob(".s.PGSQL.*"):

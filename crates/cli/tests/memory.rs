@@ -62,16 +62,19 @@ struct Watched {
 impl Watched {
     fn new(child: &Child) -> Watched {
         let status = format!("/proc/{}/status", child.id());
+        let seen = move || {
+            // An ended process has no such line.
+            let text = fs::read_to_string(&status).unwrap_or_default();
+            let line = text.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
+            Some(line.split_whitespace().next()?.parse::<u64>().ok()? << 10)
+        };
+        // At once: where much is going on the thread may come too late for a short run.
+        let mut peak = seen().unwrap_or_default();
         let stop = Arc::<AtomicBool>::default();
         let stopped = stop.clone();
         let peak = thread::spawn(move || {
-            let mut peak = 0;
             while !stopped.load(Ordering::SeqCst) {
-                // An ended process has no such line.
-                let text = fs::read_to_string(&status).unwrap_or_default();
-                let line = text.lines().find_map(|l| l.strip_prefix("VmHWM:"));
-                let kilobytes = line.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok());
-                peak = kilobytes.map_or(peak, |k| k << 10);
+                peak = seen().unwrap_or(peak);
                 thread::sleep(Duration::from_millis(5));
             }
             peak

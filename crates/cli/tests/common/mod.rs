@@ -167,6 +167,12 @@ impl World {
 
 /// The settings of every world, and these.
 fn settings(more: &[(&str, &str)]) -> Vec<(String, String)> {
-    let usual = [("fsync", "off"), ("log_statement", "all"), ("max_prepared_transactions", "4")];
+    let usual = [
+        ("fsync", "off"),
+        ("log_statement", "all"),
+        ("max_prepared_transactions", "4"),
+        // On a slow machine it would come in the middle of a test.
+        ("autovacuum_naptime", "1d"),
+    ];
     usual.iter().chain(more).map(|(name, value)| (name.to_string(), value.to_string())).collect()
 }

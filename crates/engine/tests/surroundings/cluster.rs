@@ -15,8 +15,9 @@ pub const TABLE: &str = "\"Odd Schema\".\"My Table\"";
 
 /// A server of its own, gone when it is dropped.
 pub fn start(installation: &Installation, settings: &[(&str, &str)]) -> Server {
-    let mut all = vec![("wal_level".to_string(), "logical".to_string())];
-    all.extend(settings.iter().map(|(n, v)| (n.to_string(), v.to_string())));
+    // On a slow machine autovacuum would come in the middle of a test.
+    let usual = [("wal_level", "logical"), ("autovacuum_naptime", "1d")];
+    let all = usual.iter().chain(settings).map(|(n, v)| (n.to_string(), v.to_string())).collect();
     let options =
         Options { pg_bin: Some(installation.bin.clone()), settings: all, ..Options::default() };
     Server::start(options).unwrap()
