@@ -2,20 +2,20 @@
 //! columns of text and through `scan` and `row` gives equal rows, or an equal
 //! refusal (SQLSTATE, message and line).
 
-#[path = "../../crates/engine/tests/support/aloud.rs"]
-mod aloud;
+#[path = "../../crates/engine/tests/support/mod.rs"]
+mod support;
 #[path = "server/wire.rs"]
 mod wire;
 
-use aloud::left_out;
 use pgsluice_core::error::Malformed;
 use pgsluice_core::scan::binary::{header, Corrupt, Tuples, HEADER_LEN};
 use pgsluice_core::scan::{Dialect, Eol, Format, Kind, Next, Record, Scanner};
-use pgsluice_engine::server::{find_all, Options, Server};
+use pgsluice_engine::server::{Options, Server};
 use pgsluice_fuzz::binary;
 use pgsluice_fuzz::hostile::Case;
 use pgsluice_fuzz::rng::Rng;
 
+use support::on_each_major;
 use wire::Client;
 
 type Row = Vec<Option<Vec<u8>>>;
@@ -31,19 +31,9 @@ fn cases() -> u64 {
 
 #[test]
 fn stock_copy_agrees_on_every_server() {
-    let mut installed = find_all();
-    installed.retain(|i| (15..=18).contains(&i.version.major));
-    installed.sort_by_key(|i| i.version.major);
-    installed.dedup_by_key(|i| i.version.major);
-    assert!(!installed.is_empty(), "no PostgreSQL found; hint: run scripts/servers");
-    for wanted in [15, 16, 18] {
-        if !installed.iter().any(|i| i.version.major == wanted) {
-            left_out(&format!("PostgreSQL {wanted}, which is not here"));
-        }
-    }
-    for installation in installed {
+    on_each_major(|installation| {
         let major = installation.version.major;
-        let pg_bin = Some(installation.bin);
+        let pg_bin = Some(installation.bin.clone());
         let settings = vec![("fsync".into(), "off".into())];
         let server = Server::start(Options { pg_bin, settings, ..Options::default() });
         let server = server.expect("the server starts");
@@ -52,7 +42,7 @@ fn stock_copy_agrees_on_every_server() {
         text_and_csv_are_read_alike(&mut client, major);
         binary_streams_are_read_alike(&mut client, major);
         bytes_that_are_not_utf8_are_named_alike(&mut client);
-    }
+    });
 }
 
 fn text_and_csv_are_read_alike(client: &mut Client, major: u32) {

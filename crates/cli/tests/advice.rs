@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{each_major, World};
+use common::{on_first_and_last_major, World};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -190,8 +190,7 @@ fn before_the_load(world: &mut World) {
 
 #[test]
 fn advice() {
-    let majors = each_major();
-    for installation in [majors.first().unwrap(), majors.last().unwrap()] {
+    on_first_and_last_major(|installation| {
         let mut world = world(installation);
         settings(&mut world);
         slots(&mut world);
@@ -199,5 +198,5 @@ fn advice() {
         order_of_columns(&mut world);
         triggers(&mut world);
         before_the_load(&mut world);
-    }
+    });
 }

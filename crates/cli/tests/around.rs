@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{each_major, wait_until, World};
+use common::{each_major, on_each_major, on_first_and_last_major, wait_until, World};
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -183,7 +183,7 @@ fn sequences_are_moved_and_statistics_made() {
 /// holds all rows or none, and after `repair` the catalogs say what they said.
 #[test]
 fn killed_at_any_moment() {
-    for installation in [each_major().first().unwrap(), each_major().last().unwrap()] {
+    on_first_and_last_major(|installation| {
         let mut world = World::new(installation);
         zoo(&mut world);
         world.sql("CREATE ROLE dummy");
@@ -212,15 +212,15 @@ fn killed_at_any_moment() {
             assert_same(&before, &snapshot(&mut world));
         }
         assert!(outcomes[0] > 0, "no kill came in time: {outcomes:?}");
-    }
+    });
 }
 
 /// Around lanes, what is down is down for everybody until the lanes have ended:
 /// only what cannot refuse a row, and it comes back whatever becomes of them.
 #[test]
 fn lanes_rebuild_what_cannot_refuse_a_row() {
-    for installation in each_major() {
-        let mut world = World::new(&installation);
+    on_each_major(|installation| {
+        let mut world = World::new(installation);
         world.sql(
             "CREATE TABLE l (id int PRIMARY KEY, a int, b text, c timestamptz); \
              CREATE INDEX l_a ON l (a); CREATE INDEX l_c ON l (c DESC) WITH (fillfactor = 50); \
@@ -251,7 +251,7 @@ fn lanes_rebuild_what_cannot_refuse_a_row() {
         assert_eq!(world.sql("SELECT count(*) FROM l"), "0");
         assert_eq!(world.sql(defs), before);
         assert_eq!(world.sql(DOWN), "0");
-    }
+    });
 }
 
 /// As [`killed_at_any_moment`], with something committed as down in between.

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{each_major, wait_until, World};
+use common::{each_major, on_each_major, wait_until, World};
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
 
@@ -186,11 +186,11 @@ fn one_copy_for_statement_triggers_stops_at_the_first_error() {
 
 #[test]
 fn faults() {
-    for installation in each_major() {
-        let mut world = World::new(&installation);
+    on_each_major(|installation| {
+        let mut world = World::new(installation);
         secrets(&mut world);
         cut(&mut world);
         interrupted(&mut world);
         killed(&mut world);
-    }
+    });
 }

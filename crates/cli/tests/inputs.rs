@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{each_major, World};
+use common::{on_each_major, World};
 use std::io::Write;
 
 fn count(world: &mut World, table: &str) -> String {
@@ -359,8 +359,8 @@ fn convert_money(world: &mut World) {
 
 #[test]
 fn inputs() {
-    for installation in each_major() {
-        let mut world = World::new(&installation);
+    on_each_major(|installation| {
+        let mut world = World::new(installation);
         headers(&mut world);
         files(&mut world);
         parts(&mut world);
@@ -369,5 +369,5 @@ fn inputs() {
         types(&mut world);
         binary(&mut world);
         convert(&mut world);
-    }
+    });
 }

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{each_major, World};
+use common::{each_major, on_each_major, World};
 
 /// A table, a file, COPY's options and the program's that mean the same.
 struct Case {
@@ -252,22 +252,22 @@ fn route(case: &Case, method: &str, summary: &serde_json::Value, log: &str, labe
 
 #[test]
 fn every_method_equals_stock_copy() {
-    for installation in each_major() {
-        let mut world = World::new(&installation);
+    on_each_major(|installation| {
+        let mut world = World::new(installation);
         for method in ["copy-csv", "copy-text", "copy-binary", "insert-batch"] {
             for case in cases().into_iter().chain(dialects()) {
                 agree(&mut world, &case, method);
             }
         }
-    }
+    });
 }
 
 /// Where most columns are text, lines of CSV that COPY's text format takes for the same rows go in
 /// it as they are, others written anew; what the server refuses has its own line all the same.
 #[test]
 fn plain_lines_of_csv_go_as_text() {
-    for installation in each_major() {
-        let mut world = World::new(&installation);
+    on_each_major(|installation| {
+        let mut world = World::new(installation);
         let table = "(a text, b text, n int)";
         world.sql(&format!("CREATE TABLE s {table}; CREATE TABLE t {table}"));
         let plain =
@@ -296,5 +296,5 @@ fn plain_lines_of_csv_go_as_text() {
         let (record, line) = (120_002, 160_002);
         assert!(said.contains(&format!("line {line}, record {record}, ")), "{said}");
         assert!(said.contains("column n") && said.contains("\"none\""), "{said}");
-    }
+    });
 }

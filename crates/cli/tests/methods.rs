@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{each_major, left_out, World};
+use common::{each_major, left_out, on_each_major, World};
 use pgsluice_engine::session::conn::Conn;
 
 const TABLE: &str = "DROP TABLE IF EXISTS t CASCADE; CREATE TABLE t (
@@ -427,8 +427,8 @@ fn auto_does_without_an_extension_that_cannot_be_loaded() {
 /// good or bad: what it has said is there survives a crash.
 #[test]
 fn insert_waits_for_the_disk_once() {
-    for installation in each_major() {
-        let mut world = World::new(&installation);
+    on_each_major(|installation| {
+        let mut world = World::new(installation);
         world.sql("ALTER SYSTEM SET wal_writer_delay = '10s'");
         world.sql("SELECT pg_reload_conf()");
         world.sql("CREATE TABLE t (a int, b text)");
@@ -465,18 +465,18 @@ fn insert_waits_for_the_disk_once() {
             .load(&[&[&file, "--table", "t", "--method", "insert"], &reject[..]].concat())
             .unwrap_err();
         assert!(said.contains("the limit of 0") && said.contains("31 rows stayed"), "{said}");
-    }
+    });
 }
 
 #[test]
 fn methods() {
-    for installation in each_major() {
-        let mut world = World::new(&installation);
+    on_each_major(|installation| {
+        let mut world = World::new(installation);
         each_method(&mut world);
         rows_are_safe(&mut world);
         all_or_nothing(&mut world);
         create(&mut world);
         sequences(&mut world);
         extension(&mut world);
-    }
+    });
 }

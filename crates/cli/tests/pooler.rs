@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{each_major, left_out, wait_until, Port, World};
+use common::{left_out, on_first_and_last_major, wait_until, Port, World};
 use std::fs::{self, Permissions};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
@@ -171,8 +171,7 @@ fn settings_do_not_leak(world: &mut World, program: &str, server: u16) {
 #[test]
 fn transaction_mode() {
     let Some(program) = pgbouncer() else { return };
-    let majors = each_major();
-    for installation in [majors.first().unwrap(), majors.last().unwrap()] {
+    on_first_and_last_major(|installation| {
         let kept = Port::keep();
         let server = kept.number;
         let mut world = World::with(installation, Some(server), &[]);
@@ -184,5 +183,5 @@ fn transaction_mode() {
         every_method(&mut world, &pooler);
         drop(pooler);
         settings_do_not_leak(&mut world, program, server);
-    }
+    });
 }

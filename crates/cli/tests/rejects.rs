@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{each_major, World};
+use common::{each_major, on_each_major, World};
 use serde_json::Value;
 use std::fs;
 
@@ -70,8 +70,8 @@ fn remove(path: &str) {
 
 #[test]
 fn every_class_by_every_method() {
-    for installation in each_major() {
-        let mut world = World::new(&installation);
+    on_each_major(|installation| {
+        let mut world = World::new(installation);
         let source = file();
         let path = world.file("bad.csv", &source);
         let rejects = world.path("rejects.csv");
@@ -113,7 +113,7 @@ fn every_class_by_every_method() {
             }
             mend_and_load_again(&mut world, &rejects, method);
         }
-    }
+    });
 }
 
 /// The reject file is loadable as it stands: the same records are refused again.

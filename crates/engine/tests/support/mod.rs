@@ -10,7 +10,8 @@ pub use aloud::left_out;
 pub use port::Port;
 
 use pgsluice_engine::server::{find_all, Installation};
-use std::thread::sleep;
+use std::sync::Mutex;
+use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 /// One installation for each major version. Without any, nothing would be tested.
@@ -36,4 +37,31 @@ pub fn wait_until(what: impl FnOnce() -> String, mut is_so: impl FnMut() -> bool
         }
         sleep(Duration::from_millis(10));
     }
+}
+
+/// Does the same on each major version, two at a time: a test that is the only one at work keeps
+/// no more than one core busy.
+pub fn on_each_major(test: impl Fn(&Installation) + Sync) {
+    two_at_a_time(each_major(), test);
+}
+
+/// As [`on_each_major`], on the first and the last of them.
+pub fn on_first_and_last_major(test: impl Fn(&Installation) + Sync) {
+    let mut all = each_major();
+    let last = all.pop();
+    two_at_a_time(all.into_iter().take(1).chain(last).collect(), test);
+}
+
+fn two_at_a_time(all: Vec<Installation>, test: impl Fn(&Installation) + Sync) {
+    let left = Mutex::new(all.into_iter());
+    let next = || left.lock().unwrap().next();
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while let Some(installation) = next() {
+                    test(&installation);
+                }
+            });
+        }
+    });
 }

@@ -2,7 +2,7 @@
 
 use crate::cases::CASES;
 use crate::hostile::{mutate, Random};
-use crate::oracle::{each_major, escaped, Column, Oracle, Settings};
+use crate::oracle::{escaped, on_each_major, Column, Oracle, Settings};
 use pgsluice_core::shape::Env;
 use pgsluice_core::sink::{Ask, HeapColumn, HeapSink, RowSink, Scratch};
 use pgsluice_core::types;
@@ -133,13 +133,16 @@ fn jsonb_is_formed_as_it_lies_in_the_servers_pages() {
     }
     assert!(formed.len() > 1000, "only {} documents were formed", formed.len());
     let texts = formed.keys().map(|id| (*id, documents[*id].as_str())).collect();
-    for oracle in each_major() {
-        let stored = stored(&oracle, &texts);
+    on_each_major(|oracle| {
+        if !oracle.shows_pages() {
+            return;
+        }
+        let stored = stored(oracle, &texts);
         assert_eq!(stored.len(), formed.len(), "{}: rows", oracle.name());
         for (id, hex) in &formed {
             assert_eq!(hex, &stored[id], "{}: {}", oracle.name(), documents[*id]);
         }
-    }
+    });
 }
 
 /// The data of the tuple `(id, value)` as the core forms it, in hex; `None` where
@@ -183,7 +186,10 @@ fn tuples(columns: &[Column], settings: &Settings) -> BTreeMap<(usize, usize), (
 #[test]
 fn every_type_is_formed_as_it_lies_in_the_servers_pages() {
     let settings = Settings::plain();
-    for oracle in each_major() {
+    on_each_major(|oracle| {
+        if !oracle.shows_pages() {
+            return;
+        }
         let columns = oracle.columns(&CASES.iter().map(|c| c.sql).collect::<Vec<_>>());
         let tuples = tuples(&columns, &settings);
         assert!(tuples.len() > 5000, "only {} tuples were formed", tuples.len());
@@ -233,5 +239,5 @@ fn every_type_is_formed_as_it_lies_in_the_servers_pages() {
             seen += 1;
         }
         assert_eq!(seen, tuples.len(), "{}: tuples", oracle.name());
-    }
+    });
 }

@@ -19,6 +19,7 @@ use pgsluice_core::error::Refusal;
 use pgsluice_core::shape::Type;
 use pgsluice_core::sink::{PgCopySink, RowSink};
 use pgsluice_core::types;
+use std::sync::Mutex;
 
 /// How many mutations of each type's seeds are tried; `PGSLUICE_VALUES` sets another number.
 fn mutations() -> usize {
@@ -87,14 +88,16 @@ fn differ(oracle: &Oracle, settings: &Settings, columns: &[Column]) -> Vec<Strin
 
 #[test]
 fn every_type_is_read_as_each_server_reads_it() {
-    let mut complaints = Vec::new();
-    for oracle in oracle::each_major() {
+    let complaints = Mutex::new(Vec::new());
+    oracle::on_each_major(|oracle| {
         let columns = oracle.columns(&CASES.iter().map(|c| c.sql).collect::<Vec<_>>());
         for settings in [Settings::plain(), Settings::contrary()] {
-            let found = differ(&oracle, &settings, &columns);
-            complaints.extend(found.into_iter().map(|c| format!("{}: {c}", oracle.name())));
+            let found = differ(oracle, &settings, &columns);
+            let found = found.into_iter().map(|c| format!("{}: {c}", oracle.name()));
+            complaints.lock().unwrap().extend(found);
         }
-    }
+    });
+    let complaints = complaints.into_inner().unwrap();
     assert!(complaints.is_empty(), "{} complaints:\n{}", complaints.len(), complaints.join("\n"));
 }
 

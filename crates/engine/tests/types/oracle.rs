@@ -60,9 +60,9 @@ pub struct Oracle {
     dir: PathBuf,
 }
 
-/// One server for each major version that is here. Without any, nothing would be tested.
-pub fn each_major() -> Vec<Oracle> {
-    support::each_major().iter().map(Oracle::start).collect()
+/// Does the same with a server of each major version that is here, two at a time.
+pub fn on_each_major(test: impl Fn(&Oracle) + Sync) {
+    support::on_each_major(|installation| test(&Oracle::start(installation)));
 }
 
 impl Oracle {
@@ -89,6 +89,19 @@ impl Oracle {
 
     pub fn name(&self) -> String {
         format!("PostgreSQL {}", self.major)
+    }
+
+    /// Whether the server has pageinspect; where not, the test says so.
+    pub fn shows_pages(&self) -> bool {
+        let there =
+            self.psql("SELECT name FROM pg_available_extensions WHERE name = 'pageinspect'");
+        if there.is_empty() {
+            support::left_out(&format!(
+                "what lies in the pages of {}: no pageinspect",
+                self.name()
+            ));
+        }
+        !there.is_empty()
     }
 
     /// Runs a script; `COPY` and `\copy` in it may fail, which shows in what they leave out.
