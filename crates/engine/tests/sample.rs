@@ -1,22 +1,18 @@
 //! Sample data load into a real server, and are the same in both formats.
 
+mod support;
+
 use pgsluice_engine::sample::{Format, Kind, Sample};
-use pgsluice_engine::server::{find_all, Options, Server};
+use pgsluice_engine::server::{Options, Server};
 use std::io::Write;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 /// Rows of each kind: more than a block of the wide table, less than one of the others.
 const ROWS: u64 = 3_000;
 
-fn psql() -> PathBuf {
-    let embedded = find_all().into_iter().map(|i| i.program("psql")).find(|p| p.is_file());
-    embedded.unwrap_or("psql".into())
-}
-
 /// Runs a statement with data on standard input, and gives its output.
 fn run(url: &str, sql: &str, data: &[u8]) -> String {
-    let mut child = Command::new(psql())
+    let mut child = Command::new(support::psql())
         .args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d", url, "-c", sql])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -21,8 +21,7 @@ fn options(installation: &Installation) -> Options {
 
 /// A psql of any version: some packages have none.
 fn psql(url: &str, sql: &str) -> Result<String, String> {
-    let own = find_all().into_iter().map(|i| i.program("psql")).find(|p| p.is_file());
-    let output = Command::new(own.unwrap_or("psql".into()))
+    let output = Command::new(support::psql())
         .args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d", url, "-c", sql])
         .output()
         .expect("psql runs");
@@ -163,7 +162,7 @@ fn a_killed_process_leaves_no_server_and_no_folder() {
         .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
     let mut said =
-        |name| lines.find_map(|line| line.strip_prefix(name).map(str::to_owned)).unwrap();
+        |name: &str| lines.find_map(|line| line.strip_prefix(name).map(str::to_owned)).unwrap();
     let (server, folder) = (said("server "), said("folder "));
     assert!(Path::new(&folder).is_dir());
     child.kill().unwrap();

@@ -1,7 +1,7 @@
 //! A server, the program, and stock COPY as the oracle.
 
 // Each test program uses a part of it.
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports)]
 
 pub mod proxy;
 pub mod realm;

@@ -1,7 +1,7 @@
 //! What the tests that run servers share, here and in the program's tests.
 
 // Each test program uses a part of it.
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports)]
 
 mod aloud;
 mod port;
@@ -10,12 +10,18 @@ pub use aloud::left_out;
 pub use port::Port;
 
 use pgsluice_engine::server::{find_all, Installation};
-use std::sync::Mutex;
+use std::path::PathBuf;
+use std::sync::{Mutex, OnceLock};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 /// One installation for each major version. Without any, nothing would be tested.
 pub fn each_major() -> Vec<Installation> {
+    static ALL: OnceLock<Vec<Installation>> = OnceLock::new();
+    ALL.get_or_init(find_each_major).clone()
+}
+
+fn find_each_major() -> Vec<Installation> {
     let mut all = find_all();
     let mut seen = Vec::new();
     all.retain(|i| !seen.contains(&i.version.major) && (seen.push(i.version.major), true).1);
@@ -26,6 +32,12 @@ pub fn each_major() -> Vec<Installation> {
         }
     }
     all
+}
+
+/// A psql of any version: some packages have none.
+pub fn psql() -> PathBuf {
+    let own = each_major().into_iter().map(|i| i.program("psql")).find(|p| p.is_file());
+    own.unwrap_or("psql".into())
 }
 
 /// Waits for what comes true however slow the machine is; `what` says what is wrong if it does not.

@@ -3,7 +3,7 @@
 use crate::support;
 use pgsluice_core::shape::{ArrayOf, DateOrder, EnumLabels, Env, Type};
 use pgsluice_core::sink::{HeapColumn, HEADER, TRAILER};
-use pgsluice_engine::server::{find, find_all, Installation, Options, Server};
+use pgsluice_engine::server::{find, Installation, Options, Server};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
@@ -108,8 +108,7 @@ impl Oracle {
     pub fn psql(&self, script: &str) -> String {
         let file = self.dir.join("script.sql");
         std::fs::write(&file, script).expect("the script is written");
-        let own = find_all().into_iter().map(|i| i.program("psql")).find(|p| p.is_file());
-        let output = Command::new(own.unwrap_or("psql".into()))
+        let output = Command::new(support::psql())
             .args(["-X", "-q", "-A", "-t", "-d", &self.server.url("postgres"), "-f"])
             .arg(&file)
             .env("PGCLIENTENCODING", "UTF8")
