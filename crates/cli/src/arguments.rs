@@ -47,6 +47,15 @@ pub enum CreateHow {
     TextOnDoubt,
 }
 
+/// What the landing table of the method staged is
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Landing {
+    /// its rows are not in the WAL
+    Unlogged,
+    /// a table as any other
+    Logged,
+}
+
 /// The files and how they are read.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Source")]
@@ -110,9 +119,14 @@ pub struct TargetArguments {
     /// The write path; `pgsluice methods` lists them
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub method: Method,
-    /// Connections for the method lanes [default: the number of cores]
+    /// Connections for the method lanes [default: the number of cores, but no more
+    /// than half of the server's max_connections]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub lanes: Option<u16>,
+    /// The landing table of the method staged [default: unlogged]; temporary where
+    /// the role may make no other
+    #[arg(long, value_enum, value_name = "HOW")]
+    pub landing: Option<Landing>,
     /// Empty the table first, in the same transaction
     #[arg(long)]
     pub truncate: bool,
@@ -213,6 +227,7 @@ impl LoadArguments {
     pub fn options(&self) -> Result<Options, Failure> {
         only_with_rejects(&self.errors)?;
         only_of_csv(self.source.format, &self.target)?;
+        only_of_staged(&self.target)?;
         let input = input(&self.source)?;
         let rejects = rejects(&self.errors, &input.sources);
         Ok(Options { input, target: target_options(&self.target), rejects })
@@ -225,6 +240,15 @@ fn only_of_csv(format: FormatName, a: &TargetArguments) -> Result<(), Failure> {
     match given.iter().find(|(_, names)| !names.is_empty()) {
         Some((option, _)) if format != FormatName::Csv => {
             Err(Error::usage(format!("{option} has a meaning with --format csv alone")).into())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn only_of_staged(a: &TargetArguments) -> Result<(), Failure> {
+    match a.landing {
+        Some(_) if a.method != Method::Staged => {
+            Err(Error::usage("--landing has a meaning with --method staged alone").into())
         }
         _ => Ok(()),
     }
@@ -392,6 +416,7 @@ fn target_options(a: &TargetArguments) -> TargetOptions {
         filter: a.filter.clone(),
         method: a.method,
         lanes: a.lanes.map(usize::from),
+        logged_landing: a.landing == Some(Landing::Logged),
         truncate: a.truncate,
         create: match a.create {
             None => Create::No,

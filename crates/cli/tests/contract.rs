@@ -155,6 +155,24 @@ fn lanes_default_to_the_number_of_cores() {
     assert_eq!(summary["lanes"], cores);
 }
 
+#[test]
+fn the_landing_is_unlogged_unless_told_otherwise() {
+    let mut world = world();
+    world.sql("CREATE TABLE t (a int, b text)");
+    let file = world.file("t.csv", b"1,x\n");
+    let mut log = 0;
+    for (more, kind) in [(&[][..], "CREATE UNLOGGED"), (&["--landing", "logged"], "CREATE")] {
+        world.log(&mut log);
+        let all = [&[&file, "--table", "t", "--method", "staged"], more].concat();
+        assert_eq!(world.load(&all).unwrap()["loaded"], 1);
+        let seen = world.log(&mut log);
+        assert!(
+            seen.contains(&format!("statement: {kind} TABLE \"public\".\"pgsluice_landing_")),
+            "{seen}"
+        );
+    }
+}
+
 /// 2 only before anything is connected: these have a server that cannot be reached.
 #[test]
 fn exit_codes() {
@@ -164,7 +182,7 @@ fn exit_codes() {
     let good = world.file("good.csv", b"1,x\n");
     let bad = world.file("bad.csv", b"1,x\nq,y\n");
     let nowhere = "postgresql://nobody@127.0.0.1:1/none";
-    let usage: [&[&str]; 7] = [
+    let usage: [&[&str]; 8] = [
         // The file that is read.
         &["--summary", &good],
         &["--reject-limit", "5"],
@@ -172,6 +190,7 @@ fn exit_codes() {
         &["--delimiter", "ab"],
         &["--method", "fastest"],
         &["--lanes", "0"],
+        &["--landing", "logged"],
         &["--no-such-option"],
     ];
     for more in usage {

@@ -194,6 +194,23 @@ fn names_beyond_ascii() {
     assert_eq!(left[0][0], None);
 }
 
+/// A database without an encoding may have labels that are UTF-8 nowhere.
+#[test]
+fn labels_that_are_no_characters() {
+    let world = World::new(&each_major()[0]);
+    let (url, mut conn) = database(&world, "labels", "SQL_ASCII");
+    conn.exec("CREATE TYPE e AS ENUM ('a', E'\\xe9'); ALTER TABLE t ADD c e").unwrap();
+    let file = world.file("labels", b"1\tx\ta\n");
+    let output = load(&file, &url, &["--method", "copy-binary"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let latin = world.file("latin", b"2\tx\t\xe9\n");
+    let output = load(&latin, &url, &["--encoding", "SQL_ASCII"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let found =
+        "SELECT string_agg(encode(convert_to(c::text, 'SQL_ASCII'), 'hex'), ',' ORDER BY a) FROM t";
+    assert_eq!(conn.exec(found).unwrap()[0][0].as_deref(), Some("61,e9"));
+}
+
 /// Characters, one of which is in each of the server's encodings.
 const CHARACTERS: [&str; 9] = ["é", "ж", "日本", "한국", "ب", "α", "א", "ไ", "ơ"];
 

@@ -1,4 +1,4 @@
-//! Every example of the help and of the guide runs as it stands, and the
+//! Every example of the help, the guide and the README runs as it stands, and the
 //! completions are ones that their shells read.
 
 mod common;
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 /// The commands among the examples of the reference, which is the programs'
-/// own help, and in the code of the guide.
+/// own help, and in the code of the guide and of the README.
 fn examples() -> Vec<String> {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
     let reference = fs::read_to_string(docs.join("reference.md")).unwrap();
@@ -21,12 +21,14 @@ fn examples() -> Vec<String> {
     let mut guides: Vec<_> =
         fs::read_dir(docs.join("guide")).unwrap().map(|e| e.unwrap().path()).collect();
     guides.sort();
+    guides.push(docs.join("../README.md"));
     for guide in guides {
         let text = fs::read_to_string(guide).unwrap().replace("\\\n", "");
         let mut fenced = false;
         for line in text.lines() {
             fenced ^= line.starts_with("```");
             let command = if fenced { Some(line) } else { line.strip_prefix("    ") };
+            let command = command.map(|c| c.strip_prefix("target/release/").unwrap_or(c));
             let begins = |c: &&str| c.starts_with("pgsluice ") || c.starts_with("psql ");
             found.extend(command.filter(begins).map(str::to_owned));
         }
@@ -45,6 +47,7 @@ impl Stage {
         for sql in [
             "CREATE ROLE loader LOGIN",
             "CREATE DATABASE test",
+            "CREATE DATABASE mydb",
             "CREATE DATABASE shop OWNER loader",
         ] {
             world.sql(sql);
@@ -65,7 +68,8 @@ impl Stage {
              pgsluice sample events --rows 2000 --format text | gzip >plain/big.tsv.gz
              pgsluice sample events --ddl | psql -q -v ON_ERROR_STOP=1
              psql -q -v ON_ERROR_STOP=1 -c 'CREATE TABLE votes (username text, link text, score int)' \
-                 -c 'CREATE SCHEMA s' -c 'CREATE TABLE s.votes (LIKE votes)'",
+                 -c 'CREATE SCHEMA s' -c 'CREATE TABLE s.votes (LIKE votes)'
+             pgsluice sample votes --ddl | psql -q -v ON_ERROR_STOP=1 -d mydb",
         );
         assert!(made.status.success(), "{made:?}");
         stage

@@ -135,6 +135,40 @@ fn parts(world: &mut World) {
     let said =
         world.load(&[&file, "--table", "p", "--method", "insert", "--where", "a=1"]).unwrap_err();
     assert!(said.contains("--where"), "{said}");
+    conditions(world);
+}
+
+/// A condition may name columns that are not in the file: `check` leaves out what a load does.
+fn conditions(world: &mut World) {
+    world.sql(
+        "DROP TABLE IF EXISTS w; CREATE TABLE w (a int CHECK (a > 0), s serial,
+             kind text COLLATE \"C\" NOT NULL DEFAULT 'x', b int CHECK (b > a), c int NOT NULL DEFAULT 7)",
+    );
+    let file = world.file("w.csv", b"1\n2\n0\n3\n");
+    let both = [
+        "--table",
+        "w",
+        "--columns",
+        "a",
+        "--where",
+        "kind > 'X' AND c = 7 AND b IS NULL AND a <> 3",
+    ];
+    let reject = ["--on-error", "reject", "--reject-file", &world.path("w.rejects")];
+    let summary = world.load(&[&[file.as_str()], &both[..], &reject].concat()).unwrap();
+    let checked = world.path("checked.json");
+    let output = world.run(&[&["check", &file, "--summary", &checked], &both[..]].concat());
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let checked: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(checked).unwrap()).unwrap();
+    for (key, n) in [("read", 4), ("loaded", 2), ("rejected", 1), ("skipped", 1)] {
+        assert_eq!((&summary[key], &checked[key]), (&n.into(), &n.into()), "{key}");
+    }
+    // A number that the sequence has not given yet.
+    let output = world.run(&["check", &file, "--table", "w", "--columns", "a", "--where", "s > 0"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("column \"s\" does not exist"), "{said}");
+    std::fs::remove_file(world.path("w.rejects")).unwrap();
+    std::fs::remove_file(world.path("w.rejects.jsonl")).unwrap();
 }
 
 fn encodings(world: &mut World) {

@@ -8,8 +8,8 @@ use crate::options::{Method, Options, Source};
 use crate::plan::Plan;
 use crate::session::conn::Conn;
 use crate::session::surroundings::{
-    finish, policy, put_back, put_back_committed, sequences, take_down, Course, Finished, Indexes,
-    Moved, Outcome, Request, Restored, Surroundings, TakenDown,
+    finish, finish_within, policy, put_back, put_back_committed, sequences, take_down, Course,
+    Finished, Indexes, Moved, Outcome, Request, Restored, Surroundings, TakenDown,
 };
 use crate::session::{transaction, ways};
 use std::fs;
@@ -133,6 +133,28 @@ impl Around {
             None => format!("sequence {} moved past {}", m.sequence, m.key),
         };
         Ok(moved.iter().map(told).collect())
+    }
+
+    /// `ANALYZE` in the load's one transaction, if it has one and nothing is in the way.
+    /// Gives what was done.
+    ///
+    /// # Errors
+    ///
+    /// The connection is lost, or the user has stopped the load: it is not committed yet.
+    pub fn analyze_within(
+        &self,
+        conn: &mut Conn,
+        plan: &Plan,
+        watch: &Watch,
+    ) -> Result<Option<String>, Error> {
+        if plan.commits_first() {
+            return Ok(None);
+        }
+        let done = finish_within(conn, self.taken.entry.relation, &plan.table, plan.freeze)?;
+        if watch.stop.is_set() {
+            return Err(Error::cancelled());
+        }
+        Ok(done)
     }
 
     /// `ANALYZE`, or more, after the commit. Its failure changes no row and is

@@ -21,6 +21,20 @@ use std::sync::Arc;
 /// The temporary table.
 const SCRATCH: &str = "pgsluice_check";
 
+/// The columns of a table, each with its definition, if what a row has there without a
+/// value is the same each time: no sequence is drawn from.
+const COLUMNS: &str = "SELECT a.attname, CASE WHEN a.attgenerated = '' AND a.attidentity = '' \
+      AND NOT t.typnotnull AND NOT EXISTS (SELECT FROM \
+        pg_catalog.regexp_matches(pg_catalog.concat(d.adbin, t.typdefaultbin), ':funcid (\\d+)', 'g') AS m \
+        JOIN pg_catalog.pg_proc p ON p.oid = m[1]::oid WHERE p.provolatile = 'v') \
+    THEN pg_catalog.concat(pg_catalog.quote_ident(a.attname), ' ', \
+      pg_catalog.format_type(a.atttypid, a.atttypmod), \
+      ' COLLATE ' || nullif(a.attcollation, t.typcollation)::regcollation, \
+      ' DEFAULT ' || pg_catalog.pg_get_expr(d.adbin, d.adrelid)) END \
+  FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid \
+  LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum \
+  WHERE a.attrelid = $1::regclass AND a.attnum > 0 AND NOT a.attisdropped";
+
 /// What a check has found: `read = good + bad + skipped`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
@@ -79,21 +93,24 @@ fn run(options: &Options, watch: &Watch, tell: Listener) -> Result<Checked, Erro
     Ok(Checked { read, good, bad, skipped: through.passed + kept_back })
 }
 
-/// The target's columns that the file supplies, with their constraints.
+/// The target's columns that the file supplies, with their constraints; and where rows
+/// are left out by a condition, which may name any column, the others without.
 fn make_scratch(conn: &mut Conn, target: &Plan) -> Result<(), Error> {
     conn.exec(&format!(
         "CREATE TEMPORARY TABLE {SCRATCH} (LIKE {} INCLUDING CONSTRAINTS) ON COMMIT DROP",
         target.table
     ))
     .map_err(|e| e.with_hint("check needs SELECT on the table and TEMPORARY on the database"))?;
-    let rows = conn.exec(&format!(
-        "SELECT attname FROM pg_catalog.pg_attribute WHERE attnum > 0 \
-         AND attrelid = 'pg_temp.{SCRATCH}'::regclass"
-    ))?;
-    for name in rows.iter().filter_map(|row| row[0].as_ref()) {
-        if !target.columns.contains(name) {
-            let name = quote_ident(name);
-            conn.exec(&format!("ALTER TABLE pg_temp.{SCRATCH} DROP COLUMN {name}"))?;
+    for row in conn.query(COLUMNS, &[Some(&target.table)])? {
+        let name = row[0].as_deref().unwrap_or_default();
+        if target.columns.iter().any(|c| c == name) {
+            continue;
+        }
+        // With the column, CHECK constraints go that name it.
+        let drop = format!("ALTER TABLE pg_temp.{SCRATCH} DROP COLUMN {}", quote_ident(name));
+        conn.exec(&drop)?;
+        if let (Some(definition), true) = (&row[1], target.filter.is_some()) {
+            conn.exec(&format!("ALTER TABLE pg_temp.{SCRATCH} ADD COLUMN {definition}"))?;
         }
     }
     Ok(())

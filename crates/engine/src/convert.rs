@@ -88,7 +88,7 @@ pub fn convert(
     shape: &RowShape,
     out: &mut dyn Write,
 ) -> Result<u64, Error> {
-    let FileFormat::Delimited(dialect) = &input.format else { return Err(binary_already()) };
+    let Some(dialect) = &input.dialect() else { return Err(binary_already()) };
     let names: Vec<String> = input.sources.iter().map(|s| s.name()).collect();
     out.write_all(HEADER).map_err(|e| unwritten(&e))?;
     let mut converter = Converter {

@@ -97,7 +97,7 @@ fn run(options: &Options, watch: &Watch, planned: &dyn Fn(&Plan)) -> Result<Summ
     let mut reader = Reader::open(&options.input)?;
     watch.progress.total_bytes.set(reader.total_bytes());
     let mut conn = watch.connect(&options.target.url)?;
-    clock.open = clock.lap();
+    clock.seconds.open = clock.lap();
 
     watch.phase(1);
     let wal_start = transaction::wal_position(&mut conn);
@@ -111,13 +111,13 @@ fn run(options: &Options, watch: &Watch, planned: &dyn Fn(&Plan)) -> Result<Summ
     let (mut done, mut steps) = around.settle(rows, &options.target.url, plan.lanes)?;
     let conn = &mut done.lanes[0].conn;
     let wal_end = transaction::wal_position(conn);
-    clock.finish = clock.lap();
+    clock.seconds.finish += clock.lap();
 
     watch.phase(4);
-    if options.target.analyze {
+    if options.target.analyze && !done.analyzed {
         steps.push(around.analyze(conn, &plan));
     }
-    clock.analyze = clock.lap();
+    clock.seconds.analyze += clock.lap();
 
     watch.phase(5);
     let mut summary = summarise(options, &plan, &done, watch, &clock);
@@ -140,6 +140,8 @@ struct Done {
     indexes: Vec<String>,
     /// what was done after the rows
     steps: Vec<String>,
+    /// the rows were committed with their statistics
+    analyzed: bool,
 }
 
 /// From the first statement to the last commit.
@@ -155,7 +157,7 @@ fn execute(
     for statement in &plan.before {
         conn.exec(statement)?;
     }
-    clock.inspect = clock.lap();
+    clock.seconds.inspect = clock.lap();
 
     watch.phase(2);
     let rows = rows(conn, reader, options, watch, plan, clock);
@@ -167,6 +169,17 @@ fn execute(
         lanes[0].conn.exec(statement)?;
     }
     let mut steps = around.after_rows(&mut lanes[0].conn)?;
+    clock.seconds.finish = clock.lap();
+    watch.phase(4);
+    let statistics = match options.target.analyze {
+        true => around.analyze_within(&mut lanes[0].conn, plan, watch)?,
+        false => None,
+    };
+    let analyzed = statistics.is_some();
+    steps.extend(statistics);
+    clock.seconds.analyze = clock.lap();
+
+    watch.phase(3);
     if plan.lanes == 1 {
         steps.extend(around.move_sequences(&mut lanes[0].conn, plan)?);
     }
@@ -175,7 +188,7 @@ fn execute(
         // Only now one connection sees the keys of all.
         steps.extend(move_sequences_at_last(&mut lanes[0].conn, plan, around, options)?);
     }
-    Ok(Done { through, counts, rejected, lanes, transactions, indexes, steps })
+    Ok(Done { through, counts, rejected, lanes, transactions, indexes, steps, analyzed })
 }
 
 /// Moves the sequences when the rows are committed: a connection that is lost
@@ -227,7 +240,7 @@ fn rows(
         }
         lanes[0].conn.exec(&format!("DROP TABLE {}", landing.table))?;
     }
-    clock.load = clock.lap();
+    clock.seconds.load = clock.lap();
     Ok((through, counts, lanes, rejected))
 }
 
@@ -292,7 +305,9 @@ pub(crate) fn open_lanes(
     }
     let mut lanes = vec![lane(first)];
     for _ in 1..plan.lanes {
-        let mut conn = watch.connect(&options.target.url)?;
+        // The first one came through.
+        let fewer = format!("{} lanes need a connection each; --lanes N takes fewer", plan.lanes);
+        let mut conn = watch.connect(&options.target.url).map_err(|e| e.with_hint(fewer))?;
         transaction::begin(&mut conn, options)?;
         lanes.push(lane(conn));
     }
@@ -402,7 +417,7 @@ fn summarise(options: &Options, plan: &Plan, done: &Done, watch: &Watch, clock: 
     let (through, counts) = (&done.through, &done.counts);
     let records = through.records;
     let bytes = watch.progress.bytes.get();
-    let total = clock.total();
+    let total = clock.start.elapsed().as_secs_f64();
     let steps = plan.made.iter().chain(&plan.before).chain(&plan.after).chain(&done.steps);
     Summary {
         read: records + through.passed,
@@ -415,17 +430,10 @@ fn summarise(options: &Options, plan: &Plan, done: &Done, watch: &Watch, clock: 
         reason: plan.reason.clone(),
         gives_up: plan.cost.clone(),
         bytes,
-        seconds: Seconds {
-            open: clock.open,
-            inspect: clock.inspect,
-            load: clock.load,
-            finish: clock.finish,
-            analyze: clock.analyze,
-            total,
-        },
+        seconds: Seconds { total, ..clock.seconds.clone() },
         rows_per_second: counts.rows as f64 / total.max(1e-9),
         megabytes_per_second: bytes as f64 / 1e6 / total.max(1e-9),
-        bottleneck: watch.progress.bottleneck(clock.load).into(),
+        bottleneck: watch.progress.bottleneck(clock.seconds.load).into(),
         lanes: plan.lanes as u64,
         statements: counts.statements,
         chunks_encoded: counts.chunks_encoded,
@@ -456,37 +464,22 @@ impl Through {
     }
 }
 
-/// Seconds by phase.
+/// Takes the time of each phase.
 struct Clock {
     start: Instant,
     lap: Instant,
-    open: f64,
-    inspect: f64,
-    load: f64,
-    finish: f64,
-    analyze: f64,
+    seconds: Seconds,
 }
 
 impl Clock {
     fn start() -> Clock {
         let now = Instant::now();
-        Clock {
-            start: now,
-            lap: now,
-            open: 0.0,
-            inspect: 0.0,
-            load: 0.0,
-            finish: 0.0,
-            analyze: 0.0,
-        }
+        Clock { start: now, lap: now, seconds: Seconds::default() }
     }
 
+    /// Seconds since the last call.
     fn lap(&mut self) -> f64 {
         let now = Instant::now();
         (now - std::mem::replace(&mut self.lap, now)).as_secs_f64()
-    }
-
-    fn total(&self) -> f64 {
-        self.start.elapsed().as_secs_f64()
     }
 }

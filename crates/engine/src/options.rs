@@ -242,6 +242,8 @@ pub struct TargetOptions {
     pub method: Method,
     /// connections for `lanes`; `None` for as many as there are cores
     pub lanes: Option<usize>,
+    /// the landing table of `staged` is no UNLOGGED one
+    pub logged_landing: bool,
     /// empty the table first
     pub truncate: bool,
     /// make the table
@@ -287,6 +289,7 @@ impl TargetOptions {
             filter: None,
             method: Method::Auto,
             lanes: None,
+            logged_landing: false,
             truncate: false,
             create: Create::No,
             keep_order: false,

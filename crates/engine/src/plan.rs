@@ -423,6 +423,12 @@ fn committed_how(two_phase: bool) -> String {
         .into()
 }
 
+/// As many connections as there are cores, but no more than half of all that the server
+/// takes: others need some, and it would refuse those beyond the last.
+fn default_lanes(cores: usize, server: &ServerFacts) -> usize {
+    cores.min(server.max_connections as usize / 2).max(1)
+}
+
 /// What only `lanes`, `staged` and `insert` need.
 fn around_lanes(
     plan: &mut Plan,
@@ -436,7 +442,7 @@ fn around_lanes(
             let alone = alone(table, options);
             plan.lanes = match alone {
                 Some(_) => 1,
-                None => options.target.lanes.unwrap_or(cores).max(1),
+                None => options.target.lanes.unwrap_or_else(|| default_lanes(cores, server)),
             };
             plan.two_phase =
                 plan.lanes > 1 && server.max_prepared_transactions as usize >= plan.lanes;
@@ -452,7 +458,8 @@ fn around_lanes(
                 .into(),
         ),
         Method::Staged => {
-            let landing = staged::landing(plan, table, table.schema_open, std::process::id());
+            let logged = options.target.logged_landing;
+            let landing = staged::landing(plan, table, logged, std::process::id());
             plan.before.push(landing.create.clone());
             plan.landing = Some(landing);
         }

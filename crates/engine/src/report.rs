@@ -64,7 +64,8 @@ pub struct Progress {
     pub phase: Counter,
 }
 
-/// The phases of a load, in order.
+/// The phases of a load, in order; where statistics are made before the commit, that is
+/// finishing again.
 pub const PHASES: [&str; 6] =
     ["connecting", "inspecting", "loading", "finishing", "analyzing", "done"];
 
@@ -95,7 +96,7 @@ pub struct Seconds {
     pub load: f64,
     /// indexes and constraints put back, sequences moved, commit
     pub finish: f64,
-    /// ANALYZE, after the commit
+    /// ANALYZE, before the commit or after it
     pub analyze: f64,
     /// all of it
     pub total: f64,

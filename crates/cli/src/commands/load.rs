@@ -73,7 +73,7 @@ fn stop_on_signal(watch: &Watch) -> Result<(), Failure> {
         }
         asked = true;
         say(format_args!(
-            "\nstopping: the server rolls back; press Ctrl-C again not to wait for it"
+            "\nstopping: the server rolls back what is not committed; press Ctrl-C again not to wait for it"
         ));
         watch.cancel();
     })

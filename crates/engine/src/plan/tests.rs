@@ -40,6 +40,7 @@ impl Case {
         };
         let server = ServerFacts {
             version: 180_000,
+            max_connections: 100,
             encoding: "UTF8".into(),
             date_style: "ISO, MDY".into(),
             interval_style: "postgres".into(),
@@ -171,6 +172,16 @@ fn chooses(cases: &[(Case, Method, &str)]) {
 fn what_lanes_are() {
     let lanes = || typed().with(|c| c.options.target.method = Method::Lanes);
     assert_eq!((lanes().plan().lanes, lanes().plan().two_phase), (2, false));
+    // The server's other sessions keep half of its connections, unless a number is given.
+    let few = |lanes| {
+        let case = typed().with(|c| {
+            c.options.target.method = Method::Lanes;
+            c.options.target.lanes = lanes;
+            c.server.max_connections = 20;
+        });
+        plan(&case.input, &case.server, &case.table, &case.options, 64).unwrap().lanes
+    };
+    assert_eq!((few(None), few(Some(15))), (10, 15));
     let more = lanes().with(|c| c.options.target.lanes = Some(5));
     assert_eq!(more.plan().lanes, 5);
     assert!(more.plan().notes.iter().any(|n| n.contains("one after another")));

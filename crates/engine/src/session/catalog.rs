@@ -22,6 +22,8 @@ pub struct ServerFacts {
     pub checkpoint_timeout: u64,
     /// `wal_compression` is not off
     pub wal_compression: bool,
+    /// `max_connections`
+    pub max_connections: u32,
     /// `max_prepared_transactions`
     pub max_prepared_transactions: u32,
     /// replication slots, active or not, each with its name
@@ -207,7 +209,7 @@ pub fn server(conn: &mut Conn) -> Result<ServerFacts, Error> {
            AND has_schema_privilege(e.extnamespace, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')), \
          has_database_privilege(current_database(), 'CREATE'), \
          (SELECT string_agg(slot_name, ',') FROM pg_catalog.pg_replication_slots), \
-         current_setting('timezone_abbreviations')",
+         current_setting('timezone_abbreviations'), current_setting('max_connections')",
     )?;
     let row = &rows[0];
     let text = |i: usize| row[i].clone().unwrap_or_default();
@@ -220,6 +222,7 @@ pub fn server(conn: &mut Conn) -> Result<ServerFacts, Error> {
         shared_buffers: number(3),
         checkpoint_timeout: number(4),
         wal_compression: text(5) != "off",
+        max_connections: number(16) as u32,
         max_prepared_transactions: number(6) as u32,
         slots: text(14).split(',').filter(|s| !s.is_empty()).map(str::to_string).collect(),
         date_style: text(7),

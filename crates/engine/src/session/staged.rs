@@ -25,20 +25,24 @@ pub struct Landing {
     insert: String,
 }
 
-/// The landing for these columns. It is UNLOGGED in the table's own schema, or
-/// temporary where the role may not create there (`schema` is false).
-pub fn landing(plan: &Plan, table: &TableFacts, schema: bool, id: u32) -> Landing {
+/// The landing for these columns: in the table's own schema, or temporary where the
+/// role may not create there.
+pub fn landing(plan: &Plan, table: &TableFacts, logged: bool, id: u32) -> Landing {
     let relation = format!("pgsluice_landing_{id}");
-    let name = if schema {
+    let name = if table.schema_open {
         format!("{}.{}", quote_ident(&table.schema), quote_ident(&relation))
     } else {
         quote_ident(&relation)
     };
-    let kind = if schema { "UNLOGGED" } else { "TEMPORARY" };
+    let kind = match (table.schema_open, logged) {
+        (true, true) => "",
+        (true, false) => "UNLOGGED ",
+        (false, _) => "TEMPORARY ",
+    };
     let quoted: Vec<String> = plan.columns.iter().map(|c| quote_ident(c)).collect();
     let texts: Vec<String> = quoted.iter().map(|c| format!("{c} text, ")).collect();
     let create = format!(
-        "CREATE {kind} TABLE {name} ({}{NUMBER} bigint GENERATED ALWAYS AS IDENTITY)",
+        "CREATE {kind}TABLE {name} ({}{NUMBER} bigint GENERATED ALWAYS AS IDENTITY)",
         texts.concat()
     );
     let cast = |c: &String| {

@@ -52,7 +52,9 @@ impl TypeResolver {
                 "SELECT t.oid, t.typtype, t.typbasetype, t.typtypmod, t.typnotnull, t.typelem, \
                  t.typsubscript = 'pg_catalog.array_subscript_handler'::regproc, \
                  ascii(coalesce(e.typdelim, ',')), \
-                 (SELECT string_agg(encode(convert_to(l.enumlabel::text, 'UTF8'), 'hex') || ':' || l.oid, ',') \
+                 (SELECT string_agg(encode(convert_to(l.enumlabel::text, \
+                     CASE getdatabaseencoding() WHEN 'SQL_ASCII' THEN 'SQL_ASCII' ELSE 'UTF8' END), \
+                     'hex') || ':' || l.oid, ',') \
                    FROM pg_catalog.pg_enum l WHERE l.enumtypid = t.oid) \
                  FROM pg_catalog.pg_type t LEFT JOIN pg_catalog.pg_type e ON e.oid = t.typelem \
                  WHERE t.oid = ANY ($1::oid[])",

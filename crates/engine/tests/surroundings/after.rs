@@ -2,7 +2,7 @@
 
 use crate::cluster::*;
 use pgsluice_engine::session::conn::Conn;
-use pgsluice_engine::session::surroundings::{finish, sequences};
+use pgsluice_engine::session::surroundings::{finish, finish_within, sequences};
 
 /// Loads `value` as the greatest key, and gives the next number drawn.
 fn next_after(conn: &mut Conn, table: &str, column: &str, draw: &str) -> String {
@@ -76,5 +76,38 @@ fn statistics_are_there_and_vacuum_runs_where_nothing_else_would() {
             "SELECT string_agg(reltuples || ' ' || (relallvisible > 0), ', ' ORDER BY relname) \
             FROM pg_class WHERE relname IN ('a', 'b')";
         assert_eq!(one(&mut conn, facts), "1000 false, 1000 true");
+    }
+}
+
+/// Before the commit, where nobody is in the way; a lock that is not to be had is not waited
+/// for, and the transaction goes on.
+#[test]
+fn statistics_are_made_before_the_commit() {
+    for server in servers().iter() {
+        let url = database(server);
+        let (mut conn, mut other) = (Conn::open(&url).unwrap(), Conn::open(&url).unwrap());
+        conn.exec(
+            "CREATE TABLE a (id int PRIMARY KEY); \
+             CREATE TABLE b (id int PRIMARY KEY) WITH (autovacuum_enabled = off); \
+             CREATE TABLE c (id int) PARTITION BY LIST (id)",
+        )
+        .unwrap();
+        let within = |conn: &mut Conn, table| {
+            let oid = oid(conn, table);
+            finish_within(conn, oid, table, false).unwrap()
+        };
+        conn.exec("BEGIN; INSERT INTO a SELECT generate_series(1, 1000)").unwrap();
+        assert_eq!(within(&mut conn, "a").as_deref(), Some("ANALYZE a"));
+        assert_eq!((within(&mut conn, "b"), within(&mut conn, "c")), (None, None));
+        conn.exec("COMMIT").unwrap();
+        let known = "SELECT reltuples || ' ' || (SELECT count(*) FROM pg_stats \
+            WHERE tablename = 'a') FROM pg_class WHERE relname = 'a'";
+        assert_eq!(one(&mut conn, known), "1000 1");
+
+        other.exec("BEGIN; LOCK TABLE a IN SHARE UPDATE EXCLUSIVE MODE").unwrap();
+        conn.exec("BEGIN; INSERT INTO a SELECT generate_series(1001, 2000)").unwrap();
+        assert_eq!(within(&mut conn, "a"), None);
+        conn.exec("COMMIT").unwrap();
+        assert_eq!(one(&mut conn, "SELECT count(*) FROM a"), "2000");
     }
 }

@@ -120,35 +120,100 @@ pub struct Finished {
     pub left: Option<String>,
 }
 
-/// `ANALYZE`, or `VACUUM (ANALYZE)` where it pays: the pages are not frozen, an
-/// index could answer queries alone if they were known to be visible, and the
-/// server's autovacuum, which would see to it within a minute, is off. To be
-/// called outside a transaction, after the commit.
+/// How the planner gets its statistics.
+struct Statistics {
+    statement: String,
+    /// what locks the table for it, where the statement may run in a transaction and needs
+    /// no other table: it is a plain one, the role may lock it, and it is not VACUUM
+    lock: Option<String>,
+}
+
+/// `ANALYZE` before the commit, so that the rows appear with their statistics; the server
+/// knows its own transaction's rows without a hint bit for each of them. Gives the statement,
+/// or `None` where it is left for [`finish`]. Another's lock is not waited for: its holder may
+/// be waiting for this transaction, as CREATE INDEX CONCURRENTLY does. What the server refuses
+/// is undone and costs the load nothing.
+///
+/// # Errors
+///
+/// The connection is lost.
+pub fn finish_within(
+    conn: &mut Conn,
+    oid: u32,
+    table: &str,
+    frozen: bool,
+) -> Result<Option<String>, Error> {
+    let found = statistics(conn, oid, table, frozen)?;
+    let Some(Statistics { statement, lock: Some(lock) }) = found else { return Ok(None) };
+    conn.exec("SAVEPOINT pgsluice_analyze")?;
+    match conn.exec(&format!("{lock} NOWAIT; {statement}")) {
+        Ok(_) => {
+            conn.exec("RELEASE SAVEPOINT pgsluice_analyze")?;
+            Ok(Some(statement))
+        }
+        Err(error) if error.sqlstate().is_empty() => Err(error),
+        Err(_) => {
+            conn.exec("ROLLBACK TO SAVEPOINT pgsluice_analyze")?;
+            Ok(None)
+        }
+    }
+}
+
+/// The same after the commit, outside a transaction.
 ///
 /// # Errors
 ///
 /// The connection is lost, or the server refuses; the rows are committed.
 pub fn finish(conn: &mut Conn, oid: u32, table: &str, frozen: bool) -> Result<Finished, Error> {
+    let Some(Statistics { statement, lock }) = statistics(conn, oid, table, frozen)? else {
+        let left = Some("the role may not analyze the table".into());
+        return Ok(Finished { statement: None, left });
+    };
+    let Some(lock) = lock else {
+        conn.exec(&statement)?;
+        return Ok(Finished { statement: Some(statement), left: None });
+    };
+    // ANALYZE waits for its lock with a snapshot in hand, for which CREATE INDEX
+    // CONCURRENTLY, which has the lock, waits in turn; LOCK waits without one.
+    let begin = "BEGIN ISOLATION LEVEL READ COMMITTED";
+    if let Err(error) = conn.exec(&format!("{begin}; {lock}; {statement}; COMMIT")) {
+        // Its failure means a lost connection, which the error says already.
+        let _ = conn.exec("ROLLBACK");
+        return Err(error);
+    }
+    Ok(Finished { statement: Some(statement), left: None })
+}
+
+/// `ANALYZE`, or `VACUUM (ANALYZE)` where it pays: the pages are not frozen, an
+/// index could answer queries alone if they were known to be visible, and the
+/// server's autovacuum, which would see to it within a minute, is off. `None` where
+/// the role has no right to either.
+fn statistics(
+    conn: &mut Conn,
+    oid: u32,
+    table: &str,
+    frozen: bool,
+) -> Result<Option<Statistics>, Error> {
     let rows = conn.query(
-        "SELECT pg_catalog.pg_has_role(c.relowner, 'USAGE') \
+        "SELECT c.relkind IN ('r', 'p', 'm', 'f') AND (pg_catalog.pg_has_role(c.relowner, 'USAGE') \
            OR pg_catalog.pg_has_role(d.datdba, 'USAGE') \
            OR CASE WHEN pg_catalog.current_setting('server_version_num')::int >= 170000 \
-             THEN pg_catalog.has_table_privilege(c.oid, 'MAINTAIN') ELSE false END, \
+             THEN pg_catalog.has_table_privilege(c.oid, 'MAINTAIN') ELSE false END), \
          c.relkind = 'r' AND c.relhasindex AND (pg_catalog.current_setting('autovacuum') = 'off' \
            OR EXISTS (SELECT FROM pg_catalog.unnest(c.reloptions) AS o \
              WHERE o IN ('autovacuum_enabled=false', 'autovacuum_enabled=off'))), \
-         c.relkind IN ('r', 'p', 'm', 'f') \
+         c.relkind = 'r' AND NOT c.relhassubclass \
+           AND pg_catalog.has_table_privilege(c.oid, 'UPDATE, DELETE, TRUNCATE') \
          FROM pg_catalog.pg_class c, pg_catalog.pg_database d \
          WHERE c.oid = $1::oid AND d.datname = pg_catalog.current_database()",
         &[Some(&oid.to_string())],
     )?;
     let is = |i: usize| rows.first().is_some_and(|r| r[i].as_deref() == Some("t"));
-    if !is(0) || !is(2) {
-        let left = Some("the role may not analyze the table".into());
-        return Ok(Finished { statement: None, left });
-    }
-    let verb = if is(1) && !frozen { "VACUUM (ANALYZE)" } else { "ANALYZE" };
-    let statement = format!("{verb} {table}");
-    conn.exec(&statement)?;
-    Ok(Finished { statement: Some(statement), left: None })
+    let vacuum = is(1) && !frozen;
+    let verb = if vacuum { "VACUUM (ANALYZE)" } else { "ANALYZE" };
+    let lock = format!("LOCK TABLE ONLY {table} IN SHARE UPDATE EXCLUSIVE MODE");
+    Ok(is(0).then(|| Statistics {
+        statement: format!("{verb} {table}"),
+        lock: (is(2) && !vacuum).then_some(lock),
+    }))
 }

@@ -12,7 +12,7 @@ mod committed;
 pub mod policy;
 mod settings;
 
-pub use after::{finish, sequences, Finished, Moved};
+pub use after::{finish, finish_within, sequences, Finished, Moved};
 pub use change::{put_back, take_down, PutBack, Restored, TakenDown};
 pub use committed::{put_back_committed, Open, Outcome};
 pub use policy::{Course, Decision, ForeignKeys, Indexes, Request, Triggers};
