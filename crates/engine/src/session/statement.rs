@@ -228,24 +228,97 @@ impl Escapes {
 }
 
 /// The line (or row) and the column that a CONTEXT line of COPY names:
-/// `COPY votes, line 3, column score: "x"`. The words are translated by the
-/// server, their order is not.
+/// `COPY votes, line 3, column score: "x"`, in the server's language.
 pub fn parse_context(context: &str, plan: &Plan) -> Option<(u64, Option<String>)> {
-    let relations = plan.landing.iter().map(|l| &l.relation).chain([&plan.relation]);
-    let line = relations.into_iter().find_map(|relation| {
-        let start = format!("COPY {relation}, ");
-        context.lines().find_map(|l| l.strip_prefix(start.as_str()))
-    })?;
-    let digits = line.find(|c: char| c.is_ascii_digit())?;
-    let rest = &line[digits..];
+    context.lines().find_map(|line| parse_line(line, plan))
+}
+
+/// As [`parse_context`], of one of its lines.
+pub fn parse_line(line: &str, plan: &Plan) -> Option<(u64, Option<String>)> {
+    let mut relations = plan.landing.iter().map(|l| &l.relation).chain([&plan.relation]);
+    relations.find_map(|relation| place_in(line, relation, &plan.columns))
+}
+
+/// The words are translated by the server, and some stand elsewhere then: behind the
+/// table's name comes the number, and behind a comma the column and a word for it.
+fn place_in(line: &str, relation: &str, columns: &[String]) -> Option<(u64, Option<String>)> {
+    let starts = [line.strip_prefix("COPY "), Some(line)];
+    let rest = starts.into_iter().flatten().find_map(|start| start.strip_prefix(relation))?;
+    let (words, rest) = rest.split_at(rest.find(|c: char| c.is_ascii_digit())?);
+    // The lines of functions and statements quote something, or have other signs.
+    let plain = words.chars().all(|c| c.is_alphabetic() || " ,、".contains(c));
+    if !plain || !words.starts_with(|c: char| !c.is_ascii_alphabetic()) {
+        return None;
+    }
     let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
     let number = rest[..end].parse().ok()?;
-    let column = rest[end..].strip_prefix(", ").and_then(|rest| {
-        let named = &rest[rest.find(' ')? + 1..];
-        let fits = |c: &&String| {
-            named.strip_prefix(c.as_str()).is_some_and(|r| r.is_empty() || r.starts_with(':'))
-        };
-        plan.columns.iter().filter(fits).max_by_key(|c| c.len()).cloned()
-    });
-    Some((number, column))
+    Some((number, column_in(&rest[end..], columns)))
+}
+
+fn column_in(rest: &str, columns: &[String]) -> Option<String> {
+    // Behind a colon comes the value, or the whole line of the data.
+    let named = rest[rest.find([',', '、', ':'])?..].strip_prefix([',', '、'])?.trim_start();
+    let ends = |rest: &str| rest.is_empty() || rest.trim_start().starts_with(':');
+    let behind_word = |c: &&String| {
+        let name = named.split_once(' ').and_then(|(_, name)| name.strip_prefix(c.as_str()));
+        name.is_some_and(ends)
+    };
+    let before_word = |c: &&String| {
+        let word = named.strip_prefix(c.as_str()).and_then(|rest| rest.strip_prefix(' '));
+        word.is_some_and(|word| ends(word.trim_start_matches(char::is_alphabetic)))
+    };
+    let found = columns.iter().filter(behind_word).max_by_key(|c| c.len());
+    found.or_else(|| columns.iter().filter(before_word).max_by_key(|c| c.len())).cloned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What PostgreSQL 15 says for `COPY %s, line %llu, column %s: "%s"`, for the same with
+    /// null input, without a value, and without a column, in each of its languages.
+    #[test]
+    fn contexts_are_read_in_every_language() {
+        let columns = ["a", "b: c", "score", "列"].map(str::to_owned);
+        let place = |line: &str| place_in(line, "My t, 2", &columns);
+        for line in [
+            r#"COPY My t, 2, line 37, column score: "x, column a: 1""#,
+            "COPY My t, 2, Zeile 37, Spalte score: »x«",
+            "COPY My t, 2, línea 37, columna score: «x»",
+            "COPY My t, 2, ligne 37, colonne score : « x »",
+            "COPY My t, 2, riga 37, colonna score: input nullo",
+            r#"My t, 2のCOPY、行 37、列 score: "x""#,
+            r#"COPY My t, 2, ხაზი 37, სვეტი score: "x""#,
+            r#"My t, 2 복사, 37번째 줄, score 열: "x""#,
+            "COPY My t, 2, 37행, score 열: null 입력",
+            "My t, 2 복사, 37번째 줄, score 열",
+            r#"COPY My t, 2, строка 37, столбец score: "x""#,
+            "COPY My t, 2, rad 37, kolumn score",
+            r#"COPY My t, 2, рядок 37, стовпець score: "x""#,
+            r#"COPY My t, 2, 第 37 行, 列 score: "x""#,
+            "COPY My t, 2, 第 37 行, 欄位 score: NULL 輸入",
+        ] {
+            assert_eq!(place(line), Some((37, Some("score".into()))), "{line}");
+        }
+        for line in [
+            r#"COPY My t, 2, line 37: "x, column score: 1""#,
+            "COPY My t, 2, ligne 37 : « x, colonne score »",
+            r#"My t, 2のCOPY、行 37: "x""#,
+            r#"My t, 2 복사, 37번째 줄: "x, score 열""#,
+            r#"COPY My t, 2, 第 37 行: "x, 列 score""#,
+            "COPY My t, 2, line 37",
+        ] {
+            assert_eq!(place(line), Some((37, None)), "{line}");
+        }
+        let odd = r#"COPY My t, 2, line 1, column b: c: "x""#;
+        assert_eq!(place(odd), Some((1, Some("b: c".into()))));
+        for other in [
+            r#"COPY My t, 22, line 1, column score: "x""#,
+            r#"SQL statement "INSERT INTO My t, 2 line 3""#,
+            "PL/pgSQL function f(integer) line 3 at RAISE",
+        ] {
+            assert_eq!(place(other), None, "{other}");
+        }
+        assert_eq!(place_in("SQL function \"f\" statement 1", "SQL", &columns), None);
+    }
 }

@@ -227,7 +227,10 @@ impl Lane {
         // By INSERT nothing but the values can be wrong, if no condition is the user's.
         let inserts = matches!(plan.wire, Wire::Insert(_)) || plan.landing.is_some();
         match context {
-            Some(context) => context.starts_with("COPY ") && self.refused(error).1.column.is_some(),
+            Some(context) => {
+                let first = context.lines().next().unwrap_or_default();
+                statement::parse_line(first, plan).is_some_and(|(_, column)| column.is_some())
+            }
             None => inserts && plan.filter.is_none() && is_of_a_literal(error.sqlstate()),
         }
     }

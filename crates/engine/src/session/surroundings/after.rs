@@ -153,7 +153,9 @@ pub fn finish_within(
         }
         Err(error) if error.sqlstate().is_empty() => Err(error),
         Err(_) => {
-            conn.exec("ROLLBACK TO SAVEPOINT pgsluice_analyze")?;
+            conn.exec(
+                "ROLLBACK TO SAVEPOINT pgsluice_analyze; RELEASE SAVEPOINT pgsluice_analyze",
+            )?;
             Ok(None)
         }
     }
