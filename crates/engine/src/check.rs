@@ -25,7 +25,7 @@ const SCRATCH: &str = "pgsluice_check";
 /// value is the same each time: no sequence is drawn from.
 const COLUMNS: &str = "SELECT a.attname, CASE WHEN a.attgenerated = '' AND a.attidentity = '' \
       AND NOT t.typnotnull AND NOT EXISTS (SELECT FROM \
-        pg_catalog.regexp_matches(pg_catalog.concat(d.adbin, t.typdefaultbin), ':funcid (\\d+)', 'g') AS m \
+        pg_catalog.regexp_matches(pg_catalog.concat(d.adbin, t.typdefaultbin), ':funcid ([0-9]+)', 'g') AS m \
         JOIN pg_catalog.pg_proc p ON p.oid = m[1]::oid WHERE p.provolatile = 'v') \
     THEN pg_catalog.concat(pg_catalog.quote_ident(a.attname), ' ', \
       pg_catalog.format_type(a.atttypid, a.atttypmod), \

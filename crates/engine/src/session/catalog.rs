@@ -403,7 +403,7 @@ fn columns(conn: &mut Conn, server: &ServerFacts, oid: &str) -> Result<Vec<Colum
 fn volatile_defaults(conn: &mut Conn, oid: &str) -> Result<Vec<i32>, Error> {
     let rows = conn.query(
         "SELECT DISTINCT d.adnum FROM pg_catalog.pg_attrdef d, \
-         LATERAL regexp_matches(d.adbin::text, ':funcid (\\d+)', 'g') AS m, \
+         LATERAL regexp_matches(d.adbin::text, ':funcid ([0-9]+)', 'g') AS m, \
          pg_catalog.pg_proc p \
          WHERE d.adrelid = $1::oid AND p.oid = m[1]::oid AND p.provolatile = 'v' \
            AND p.oid <> 'pg_catalog.nextval(regclass)'::regprocedure",
