@@ -159,8 +159,9 @@ impl Around {
 
     /// `ANALYZE`, or more, after the commit. Its failure changes no row and is
     /// no failure of the load: autovacuum will come. Gives what was done.
-    pub fn analyze(&self, conn: &mut Conn, plan: &Plan) -> String {
-        match finish(conn, self.taken.entry.relation, &plan.table, plan.freeze) {
+    pub fn analyze(&self, conn: &mut Conn, plan: &Plan, watch: &Watch) -> String {
+        let stopped = || watch.stop.is_set();
+        match finish(conn, self.taken.entry.relation, &plan.table, plan.freeze, &stopped) {
             Ok(Finished { statement: Some(statement), .. }) => statement,
             Ok(Finished { left, .. }) => format!("no ANALYZE: {}", left.unwrap_or_default()),
             Err(error) => format!("no ANALYZE: {}", error.message()),

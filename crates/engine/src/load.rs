@@ -115,7 +115,7 @@ fn run(options: &Options, watch: &Watch, planned: &dyn Fn(&Plan)) -> Result<Summ
 
     watch.phase(4);
     if options.target.analyze && !done.analyzed {
-        steps.push(around.analyze(conn, &plan));
+        steps.push(around.analyze(conn, &plan, watch));
     }
     clock.seconds.analyze += clock.lap();
 

@@ -69,9 +69,12 @@ fn statistics_are_there_and_vacuum_runs_where_nothing_else_would() {
         .unwrap();
         let (a, b) = (oid(&mut conn, "a"), oid(&mut conn, "b"));
         let said = |f: pgsluice_engine::session::surroundings::Finished| f.statement.unwrap();
-        assert_eq!(said(finish(&mut conn, a, "a", false).unwrap()), "ANALYZE a");
-        assert_eq!(said(finish(&mut conn, b, "b", true).unwrap()), "ANALYZE b");
-        assert_eq!(said(finish(&mut conn, b, "b", false).unwrap()), "VACUUM (ANALYZE) b");
+        assert_eq!(said(finish(&mut conn, a, "a", false, &|| false).unwrap()), "ANALYZE a");
+        assert_eq!(said(finish(&mut conn, b, "b", true, &|| false).unwrap()), "ANALYZE b");
+        assert_eq!(
+            said(finish(&mut conn, b, "b", false, &|| false).unwrap()),
+            "VACUUM (ANALYZE) b"
+        );
         let facts =
             "SELECT string_agg(reltuples || ' ' || (relallvisible > 0), ', ' ORDER BY relname) \
             FROM pg_class WHERE relname IN ('a', 'b')";

@@ -4,11 +4,20 @@ use super::{rows, search_path};
 use crate::error::Error;
 use crate::session::conn::{quote_ident, quote_literal, Conn};
 use serde::Deserialize;
+use std::ops::Range;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Below so many steps a sequence is moved by drawing from it, which cannot
 /// undo what another session draws at the same time; no session draws more
 /// than that in the moment between reading the sequence and setting it.
 const DRAWN: i128 = 1000;
+
+/// How long the lock for ANALYZE is asked for: by default, autovacuum comes once a minute.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Between two times: the first pause, and the longest.
+const PAUSES: Range<Duration> = Duration::from_millis(50)..Duration::from_secs(2);
 
 #[derive(Debug, Deserialize)]
 struct Sequence {
@@ -161,12 +170,22 @@ pub fn finish_within(
     }
 }
 
-/// The same after the commit, outside a transaction.
+/// The same after the commit, outside a transaction, unless the user has `stopped` the load.
+///
+/// A lock that is waited for is waited for with a snapshot in hand, if only of the catalogs,
+/// and for that CREATE INDEX CONCURRENTLY waits in turn, which may have the lock. So it is
+/// asked for again and again.
 ///
 /// # Errors
 ///
 /// The connection is lost, or the server refuses; the rows are committed.
-pub fn finish(conn: &mut Conn, oid: u32, table: &str, frozen: bool) -> Result<Finished, Error> {
+pub fn finish(
+    conn: &mut Conn,
+    oid: u32,
+    table: &str,
+    frozen: bool,
+    stopped: &dyn Fn() -> bool,
+) -> Result<Finished, Error> {
     let Some(Statistics { statement, lock }) = statistics(conn, oid, table, frozen)? else {
         let left = Some("the role may not analyze the table".into());
         return Ok(Finished { statement: None, left });
@@ -175,13 +194,15 @@ pub fn finish(conn: &mut Conn, oid: u32, table: &str, frozen: bool) -> Result<Fi
         conn.exec(&statement)?;
         return Ok(Finished { statement: Some(statement), left: None });
     };
-    // ANALYZE waits for its lock with a snapshot in hand, for which CREATE INDEX
-    // CONCURRENTLY, which has the lock, waits in turn; LOCK waits without one.
-    let begin = "BEGIN ISOLATION LEVEL READ COMMITTED";
-    if let Err(error) = conn.exec(&format!("{begin}; {lock}; {statement}; COMMIT")) {
+    let (start, mut pause) = (Instant::now(), PAUSES.start);
+    while let Err(error) = conn.exec(&format!("BEGIN; {lock} NOWAIT; {statement}; COMMIT")) {
         // Its failure means a lost connection, which the error says already.
         let _ = conn.exec("ROLLBACK");
-        return Err(error);
+        if error.sqlstate() != "55P03" || stopped() || start.elapsed() > PATIENCE {
+            return Err(error);
+        }
+        thread::sleep(pause);
+        pause = PAUSES.end.min(2 * pause);
     }
     Ok(Finished { statement: Some(statement), left: None })
 }
