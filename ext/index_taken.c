@@ -7,6 +7,7 @@
 #include "utils/builtins.h"
 #include "utils/json.h"
 #include "utils/jsonb.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 
 const char *const sluice_index_way_names[SLUICE_INDEX_WAYS] = {
@@ -47,24 +48,47 @@ find(Oid index)
 	return NULL;
 }
 
-/* The way that the COPY takes with an index from now on, and why not a faster one, or NULL. */
-SluiceIndexTaken *
-sluice_index_take(Relation index, SluiceIndexWay way, const char *because)
+static SluiceIndexTaken *
+take(Oid index, const char *name, SluiceIndexWay way, const char *because)
 {
 	MemoryContext old = MemoryContextSwitchTo(sluice_indexes_taken.context);
-	SluiceIndexTaken *taken = find(RelationGetRelid(index));
+	SluiceIndexTaken *taken = find(index);
 
 	if (taken == NULL)
 	{
 		taken = palloc0(sizeof(SluiceIndexTaken));
-		taken->index = RelationGetRelid(index);
-		strlcpy(NameStr(taken->name), RelationGetRelationName(index), NAMEDATALEN);
+		taken->index = index;
+		strlcpy(NameStr(taken->name), name, NAMEDATALEN);
 		sluice_indexes_taken.list = lappend(sluice_indexes_taken.list, taken);
 	}
 	taken->way = way;
 	taken->because = because ? pstrdup(because) : NULL;
 	MemoryContextSwitchTo(old);
 	return taken;
+}
+
+/* The way that the COPY takes with an index from now on, and why not a faster one, or NULL. */
+SluiceIndexTaken *
+sluice_index_take(Relation index, SluiceIndexWay way, const char *because)
+{
+	return take(RelationGetRelid(index), RelationGetRelationName(index), way, because);
+}
+
+/* Stock COPY's loop was enough for the rows. */
+void
+sluice_index_taken_rows(Relation rel, uint64 rows)
+{
+	bool		partitioned = rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE;
+	ListCell   *lc;
+
+	foreach(lc, RelationGetIndexList(rel))
+	{
+		char	   *name = get_rel_name(lfirst_oid(lc));
+
+		if (name != NULL)
+			take(lfirst_oid(lc), name, SLUICE_INDEX_ROWS,
+				 partitioned ? SLUICE_INDEX_PARTITIONED : "the load is small")->rows[SLUICE_INDEX_ROWS] = rows;
+	}
 }
 
 /*

@@ -107,6 +107,7 @@ extern void sluice_accept_range(SluiceLoad *load, const SluiceSlice *slice,
 								size_t from, size_t to);
 extern bool sluice_take_server_row(SluiceLoad *load, SluiceSource *src);
 extern void sluice_flush(SluiceLoad *load);
+extern bool sluice_fill(SluiceLoad *load);
 extern bool sluice_finish_source(SluiceLoad *load);
 extern void sluice_load_rows(SluiceLoad *load);
 extern void sluice_core_failed(SluiceStatus status);

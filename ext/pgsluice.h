@@ -166,6 +166,7 @@ extern void sluice_source_skip(SluiceSource *src, size_t len);
 extern void sluice_source_set(SluiceSource *src, const char *data, size_t len);
 extern size_t sluice_valid(bool single_byte, const char *data, size_t len);
 extern void sluice_source_drain(SluiceSource *src);
+extern uint64 sluice_stock_copy(SluiceSource *src);
 extern bool sluice_stock_row(SluiceSource *src, ExprContext *econtext,
 							 Datum *values, bool *nulls);
 
@@ -303,6 +304,7 @@ typedef struct SluiceIndexesTaken
 /* index_taken.c */
 extern SluiceIndexesTaken sluice_indexes_taken;
 extern void sluice_index_taken_reset(void);
+extern void sluice_index_taken_rows(Relation rel, uint64 rows);
 extern void sluice_index_taken_close(ResultRelInfo *rri, uint64 rows, const char *because);
 extern Datum sluice_index_taken_json(void);
 

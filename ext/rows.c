@@ -11,9 +11,6 @@
 /* Values that were read by the server wait in memory of their own: at most so much. */
 #define MAX_MATERIALIZED ((Size) 1 << 20)
 
-/* So few bytes the server's own parser has read before a plan is made. */
-#define NOT_WORTH_A_PLAN 256
-
 /* These rows are in the table. */
 void
 sluice_count_rows(SluiceLoad *load, uint64 count)
@@ -329,8 +326,9 @@ form(SluiceLoad *load)
 	return status;
 }
 
-static bool
-fill(SluiceLoad *load)
+/* Reads on; false where nothing was added. */
+bool
+sluice_fill(SluiceLoad *load)
 {
 	instr_time	before,
 				after;
@@ -365,7 +363,7 @@ step(SluiceLoad *load)
 				return sluice_pipeline(load);
 			}
 			eof = src->eof;
-			if (fill(load) || eof != src->eof)
+			if (sluice_fill(load) || eof != src->eof)
 				return true;
 			if (src->start == src->end && (src->eof || src->sealed))
 				return false;
@@ -436,13 +434,8 @@ begin(SluiceLoad *load)
 	}
 	/* An error while reading names the line that is about to be read. */
 	cstate->cur_lineno = 1;
-	(void) fill(load);
-	if (src->eof && src->end - src->start <= NOT_WORTH_A_PLAN)
-	{
-		while (ask_server(load))
-			;
-		return false;
-	}
+	if (src->start == src->end && !src->eof)
+		(void) sluice_fill(load);
 	/* The header is stock COPY's to read, and with it the first row. */
 	if ((header || sluice_defaults_may_fail(cstate)) && !ask_server(load))
 		return false;

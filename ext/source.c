@@ -380,6 +380,41 @@ sluice_source_drain(SluiceSource *src)
 	src->cstate->raw_reached_eof = src->eof;
 }
 
+/* Stock COPY's parser, which has nothing left in its own memory, is to read what lies here. */
+static void
+begin_lending(SluiceSource *src)
+{
+	CopyFromState cstate = src->cstate;
+
+	cstate->raw_buf_index = cstate->raw_buf_len = 0;
+	cstate->input_buf_index = cstate->input_buf_len = 0;
+	cstate->raw_reached_eof = cstate->input_reached_eof = false;
+	cstate->input_reached_error = false;
+	sluice_lender = src;
+	src->refilled = src->overlent = false;
+}
+
+/* It has counted the bytes again. */
+static void
+end_lending(SluiceSource *src)
+{
+	src->cstate->bytes_processed = src->bytes;
+	pgstat_progress_update_param(PROGRESS_COPY_BYTES_PROCESSED, (int64) src->bytes);
+}
+
+/* Lets stock COPY do the whole of it; returns how many rows it has inserted. */
+uint64
+sluice_stock_copy(SluiceSource *src)
+{
+	uint64		rows;
+
+	begin_lending(src);
+	src->cstate->bytes_processed = 0;
+	rows = CopyFrom(src->cstate);
+	end_lending(src);
+	return rows;
+}
+
 /*
  * Lets stock COPY's parser read the record at src->start: the row as it would
  * have read it, or the error as it would have raised it. False at the end of
@@ -394,12 +429,7 @@ sluice_stock_row(SluiceSource *src, ExprContext *econtext,
 	bool		found;
 	int			used;
 
-	cstate->raw_buf_index = cstate->raw_buf_len = 0;
-	cstate->input_buf_index = cstate->input_buf_len = 0;
-	cstate->raw_reached_eof = cstate->input_reached_eof = false;
-	cstate->input_reached_error = false;
-	sluice_lender = src;
-	src->refilled = src->overlent = false;
+	begin_lending(src);
 	found = NextCopyFrom(cstate, econtext, values, nulls);
 
 	/* Chunks end where records end. */
@@ -417,8 +447,6 @@ sluice_stock_row(SluiceSource *src, ExprContext *econtext,
 		src->valid = src->start;
 		validate(src);
 	}
-	/* It has counted them again. */
-	cstate->bytes_processed = src->bytes;
-	pgstat_progress_update_param(PROGRESS_COPY_BYTES_PROCESSED, (int64) src->bytes);
+	end_lending(src);
 	return found;
 }

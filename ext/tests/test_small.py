@@ -4,8 +4,9 @@ import os
 import unittest
 
 from .cluster import MAJOR, OnCluster
-from .differential import compare
+from .differential import SMALL_BYTES, compare
 from .small_copies import Session, measure
+from .test_fuzz import Client
 
 TABLE = "CREATE TABLE t (id serial, a int CHECK (a <> 13), b text)"
 CSV = "COPY t (a, b) FROM {} WITH (FORMAT csv)"
@@ -15,9 +16,11 @@ class Small(OnCluster):
     """A few bytes, again and again."""
 
     def test_around_the_limit(self):
-        """Data of some hundred bytes, below and above where a plan is made; good and bad."""
-        for count in (0, 1, 2, 20, 30, 31, 32, 33, 34, 40):
-            rows = b"".join(b"%d,x%d\n" % (i + 14, i) for i in range(count))
+        """Data below and above the size that stock COPY's loop goes through; good and bad."""
+        lines = [b"%d,x%d\n" % (i + 14, i) for i in range(300)]
+        near = next(n for n in range(300) if len(b"".join(lines[:n])) > SMALL_BYTES)
+        for count in (0, 1, 20, near - 3, near - 2, near - 1, near, near + 9):
+            rows = b"".join(lines[:count])
             for tail in (b"", b"7,no line end", b"\\.\n", b"x,y\n", b"13,y\n", b"1\n", b"1,\xff\n", b'1,"open\n', b"\n"):
                 for copy in (CSV, CSV[:-1] + ", HEADER)"):
                     with self.subTest(count=count, tail=tail, copy=copy):
@@ -26,6 +29,27 @@ class Small(OnCluster):
                        "CREATE TABLE t1 PARTITION OF t DEFAULT")
         self.assertIsNone(compare(self, self.cluster, partitioned, CSV, b"1,x\n2,y\n"))
         self.assertIsNone(compare(self, self.cluster, partitioned, CSV[:-1] + ", HEADER)", b"a,b\n" + b"1,x\n" * 300))
+
+    def test_what_stock_does_before_it_reads(self):
+        """A trigger of the statement has fired, and FREEZE has been refused, before the client sends anything."""
+        self.cluster.sql("DROP TABLE IF EXISTS t, said; CREATE TABLE said (n int); CREATE TABLE t (a int, b text);"
+                         "CREATE OR REPLACE FUNCTION say() RETURNS trigger LANGUAGE plpgsql AS"
+                         " $$ BEGIN RAISE 'before anything is read'; END $$;"
+                         "CREATE TRIGGER say BEFORE INSERT ON t FOR EACH STATEMENT EXECUTE FUNCTION say()")
+        for table, options, words in (("t", "", "before anything is read"), ("said", " WITH (FREEZE)", "cannot perform COPY FREEZE")):
+            client = Client(self.cluster)
+            self.addCleanup(client.close)
+            client.run("SET pgsluice.copy = on")
+            self.assertIn(words, "".join(client.run(f"COPY {table} FROM STDIN{options}")))
+
+    def test_indexes_are_told(self):
+        """`last_copy` has the indexes of a small load, too, and whose loop it was."""
+        self.cluster.sql("DROP TABLE IF EXISTS t; CREATE TABLE t (a int PRIMARY KEY, b text UNIQUE)")
+        one = self.cluster.file("one", b"1,x\n2,y\n")
+        said = self.cluster.sql(f"SET pgsluice.copy = on; COPY t FROM '{one}' WITH (FORMAT csv);"
+                                "SELECT rows, rows_by_server, bytes, route FROM pgsluice.last_copy;"
+                                "SELECT i ->> 'index', i ->> 'way', i ->> 'rows', i ->> 'because' FROM pgsluice.last_copy, jsonb_array_elements(indexes) i ORDER BY 1")
+        self.assertEqual(said.split("\n"), ["2|2|8|insert", 't_b_key|row|{"row": 2}|the load is small', 't_pkey|row|{"row": 2}|the load is small'])
 
     def test_no_bloat(self):
         """Repeated ones fill pages as stock COPY's do, in one transaction and in many."""
