@@ -15,8 +15,22 @@
 /* Less data than this costs less than to prepare for the core's rows. */
 #define SMALL_BYTES 2048
 
+/* MAX_BUFFERED_BYTES of copyfrom.c. */
+#define STOCK_BATCH_BYTES 65535
+
 /* So much is loaded alone before workers are worth their start. */
 #define ALONE_BYTES ((uint64) 4 << 20)
+
+/* Of the record that is being checked, without its end. */
+static size_t
+line_length(const SluiceLoad *load)
+{
+	size_t		len = load->record_len;
+
+	while (len > 0 && (load->record[len - 1] == '\n' || load->record[len - 1] == '\r'))
+		len--;
+	return len;
+}
 
 /*
  * CONTEXT of an error, by stock COPY's own callback. Its line_buf is filled
@@ -30,16 +44,25 @@ error_context(void *arg)
 
 	if (load->record != NULL)
 	{
-		size_t		len = load->record_len;
-
-		while (len > 0 && (load->record[len - 1] == '\n' || load->record[len - 1] == '\r'))
-			len--;
 		resetStringInfo(&cstate->line_buf);
-		appendBinaryStringInfo(&cstate->line_buf, load->record, (int) len);
+		appendBinaryStringInfo(&cstate->line_buf, load->record, (int) line_length(load));
 		cstate->line_buf_valid = true;
 		load->record = NULL;
 	}
 	CopyFromErrorCallback(cstate);
+}
+
+/*
+ * Whether stock COPY would put the rows that wait into the table now. Functions of
+ * volatile CHECK constraints, which it calls row by row, find those that are in.
+ */
+bool
+sluice_watched_batch_ends(SluiceLoad *load)
+{
+	/* FORMAT binary has no lines: the buffer stays empty. */
+	load->line_bytes += load->record ? line_length(load) : (Size) load->cstate->line_buf.len;
+	return load->waiting == SLUICE_BATCH_ROWS || load->line_bytes >= STOCK_BATCH_BYTES ||
+		load->cstate->volatile_defexprs;
 }
 
 /* TABLE_INSERT_… as CopyFrom chooses them, and FREEZE's conditions. */
@@ -178,6 +201,7 @@ run(SluiceLoad *load)
 
 	load->options = insert_options(cstate);
 	load->check_rows = has_to_check_rows(cstate);
+	load->watched = sluice_has_volatile_check(cstate->rel);
 	AfterTriggerBeginQuery();
 	cstate->transition_capture =
 		MakeTransitionCaptureState(cstate->rel->trigdesc,

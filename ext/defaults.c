@@ -93,7 +93,8 @@ needs_rows_one_by_one(Node *expr, void *context)
 {
 	if (expr == NULL)
 		return false;
-	if (check_functions_in_node(expr, may_look_at_tables, context))
+	if (check_functions_in_node(expr, may_look_at_tables, context) ||
+		(IsA(expr, CoerceToDomain) && sluice_type_is_volatile(((CoerceToDomain *) expr)->resulttype)))
 		return true;
 	return expression_tree_walker(expr, needs_rows_one_by_one, context);
 }
@@ -212,6 +213,7 @@ sluice_plan_default(CopyFromState cstate, Form_pg_attribute att, SluiceColumn *c
 		(att->attlen == 2 || att->attlen == 4 || att->attlen == 8))
 	{
 		args->serial = serial;
+		args->serial.attnum = att->attnum;
 		args->serial.len = att->attlen;
 		column->source = SLUICE_FROM_BLANK;
 		return;

@@ -175,7 +175,8 @@ typedef struct SluiceSerial
 {
 	Oid			sequence;		/* InvalidOid if there is none */
 	bool		check;			/* as nextval() checks permissions */
-	int			len;			/* bytes of the column: 2, 4 or 8 */
+	AttrNumber	attnum;			/* the column */
+	int			len;			/* its bytes: 2, 4 or 8 */
 	bool		blocks;			/* values for many rows may be reserved at once */
 	int64		step;
 	int64		min;
@@ -197,10 +198,12 @@ typedef struct SluicePlanArgs
 	List	   *volatiles;		/* columns whose defaults are another for every row */
 } SluicePlanArgs;
 
-/* domains.c */
+/* checks.c */
 extern bool sluice_function_is_unsafe(Oid function, void *context);
 extern const char *sluice_domain_why_not(Oid domain);
 extern bool sluice_domain_takes_null(Oid domain);
+extern bool sluice_type_is_volatile(Oid type);
+extern bool sluice_has_volatile_check(Relation rel);
 
 /* plan.c */
 extern void sluice_plan_args(CopyFromState cstate, SluicePlanArgs *args);
@@ -216,8 +219,7 @@ extern void sluice_plan_default(CopyFromState cstate, Form_pg_attribute att,
 								SluiceColumn *column, SluicePlanArgs *args);
 
 /* serial.c */
-extern bool sluice_has_volatile_check(Relation rel);
-extern void sluice_serial_open(SluiceSerial *serial, Relation rel, List *volatiles);
+extern void sluice_serial_open(SluiceSerial *serial, bool blocks);
 extern void sluice_serial_expect(SluiceSerial *serial, int64 count);
 extern void sluice_serial_fill(SluiceSerial *serial, char *place);
 

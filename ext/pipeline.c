@@ -123,12 +123,7 @@ fill_shared(const SluiceLoad *load, SluiceShared *shared, const SluiceReadColumn
 	shared->pack = load->route != SLUICE_INSERT;
 	shared->page_longest = load->slice.page_longest;
 	shared->page_reserve = load->slice.page_reserve;
-	shared->serial = -1;
-	for (int i = 0; i < shared->natts; i++)
-	{
-		if (load->args.columns[i].source == SLUICE_FROM_BLANK)
-			shared->serial = i;
-	}
+	shared->serial = load->args.serial.attnum - 1;
 	memset(base + shared->chunks_at, 0, sizeof(SluiceChunk) * shared->nchunks);
 	for (uint32 i = 0; i < shared->nchunks; i++)
 		pg_atomic_init_u32(&chunk_of(shared, i)->state, CHUNK_WAITING);
@@ -352,8 +347,7 @@ install_chunk(SluiceLoad *load, SluiceChunk *chunk)
 	slice.asks = (SluiceAsk *) (memory + CHUNK_INPUT + CHUNK_ARENA + CHUNK_ROWS_SIZE);
 	sluice_report.values_by_workers += chunk->values_read;
 	sluice_accept_rows(load, &slice);
-	/* The tuples lie in the chunk, which is about to be used again. */
-	sluice_flush(load);
+	sluice_free_tuples(load);
 	load->lines += slice.lines;
 	load->cstate->cur_lineno = load->lines + 1;
 	if (chunk->status == SLUICE_ENDED)
@@ -366,7 +360,7 @@ install_chunk(SluiceLoad *load, SluiceChunk *chunk)
 			show_what_follows(pipe, src);
 		more = sluice_finish_source(load);
 		src->sealed = false;
-		sluice_flush(load);
+		sluice_free_tuples(load);
 	}
 	pipe->consumed++;
 	return more;
@@ -394,7 +388,7 @@ sluice_pipeline(SluiceLoad *load)
 		return true;
 	}
 	pipe = load->pipeline;
-	sluice_flush(load);
+	sluice_free_tuples(load);
 	pipe->rest_len = src->end - src->start;
 	memcpy(pipe->rest, src->buf + src->start, pipe->rest_len);
 	src->start = src->valid = src->end = SLUICE_HEADROOM;

@@ -8,7 +8,6 @@
 
 #include "access/htup_details.h"
 #include "access/xact.h"
-#include "catalog/pg_inherits.h"
 #include "catalog/pg_type.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
@@ -72,29 +71,6 @@ type_why_not(Oid type, bool binary)
 	return OidIsValid(part) ? type_why_not(part, binary) : NULL;
 }
 
-/* Whether a partition has constraints that the table does not have. */
-static bool
-partitions_have_checks(Relation rel)
-{
-	ListCell   *lc;
-
-	if (rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE)
-		return false;
-	foreach(lc, find_all_inheritors(RelationGetRelid(rel), NoLock, NULL))
-	{
-		HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(lfirst_oid(lc)));
-		bool		more;
-
-		if (!HeapTupleIsValid(tuple))
-			continue;			/* dropped meanwhile */
-		more = ((Form_pg_class) GETSTRUCT(tuple))->relchecks > rel->rd_rel->relchecks;
-		ReleaseSysCache(tuple);
-		if (more)
-			return true;
-	}
-	return false;
-}
-
 static const char *
 statement_why_not(const SluiceLoad *load)
 {
@@ -104,11 +80,9 @@ statement_why_not(const SluiceLoad *load)
 		return "there is no snapshot";
 	if (load->duplicates.mode == SLUICE_DUPLICATE_REPLACE)
 		return "rows of this transaction may be replaced";
-	/* What they do in the leader, input functions elsewhere would not see. */
-	if (sluice_has_volatile_check(load->cstate->rel))
-		return "the table has a volatile CHECK constraint";
-	if (partitions_have_checks(load->cstate->rel))
-		return "a partition has CHECK constraints of its own";
+	/* What it does in the leader, input functions elsewhere would not see. */
+	if (load->watched)
+		return "a CHECK constraint is volatile";
 	if (load->source.binary && pg_get_client_encoding() != GetDatabaseEncoding())
 		return "text in binary data is converted";
 	return NULL;

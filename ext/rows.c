@@ -29,7 +29,17 @@ sluice_flush(SluiceLoad *load)
 	sluice_flush_batches(load);
 	load->waiting = 0;
 	load->materialized = 0;
+	load->line_bytes = 0;
 	sluice_count_rows(load, count - (load->duplicates.skipped - skipped));
+}
+
+/* The memory in which the core forms tuples is to be used again. */
+void
+sluice_free_tuples(SluiceLoad *load)
+{
+	/* Rows of a watched load were copied. */
+	if (!load->watched)
+		sluice_flush(load);
 }
 
 static bool
@@ -77,8 +87,12 @@ take_row(SluiceLoad *load, TupleTableSlot *slot, uint64 line)
 	load->materialized += ((HeapTupleTableSlot *) slot)->tuple->t_len;
 	sluice_batch_add(batch, line);
 	load->waiting++;
-	if (load->materialized > MAX_MATERIALIZED)
+	if (load->watched ? sluice_watched_batch_ends(load) : load->materialized > MAX_MATERIALIZED)
+	{
+		/* An error of the insertion shows no record. */
+		load->record = NULL;
 		sluice_flush(load);
+	}
 }
 
 /* The slot for the next row of the relation that the statement names. */
@@ -120,6 +134,16 @@ in_list_order(SluiceColumn *columns, const SluiceAsk *asks, uint32 count)
 	return sorted;
 }
 
+/* Puts a sequence's value into the tuple, and into the slot. */
+static void
+draw_value(SluiceLoad *load, TupleTableSlot *slot, char *place)
+{
+	const SluiceSerial *serial = &load->args.serial;
+
+	sluice_serial_fill(&load->args.serial, place);
+	slot->tts_values[serial->attnum - 1] = fetch_att(place, true, serial->len);
+}
+
 /*
  * Completes a row that the core could not finish: the server's input functions
  * read what it could not, or raise their errors; then come the defaults that
@@ -153,6 +177,8 @@ complete_row(SluiceLoad *load, const SluiceSlice *slice, TupleTableSlot *slot,
 		cstate->cur_attname = NULL;
 		cstate->cur_attval = NULL;
 	}
+	if (row->blank)
+		draw_value(load, slot, (char *) tuple.t_data + row->blank);
 	for (int i = 0; i < load->nvolatile; i++)
 	{
 		int			m = load->volatiles[i].attnum - 1;
@@ -198,20 +224,23 @@ sluice_accept_range(SluiceLoad *load, const SluiceSlice *slice, size_t from, siz
 	{
 		SluiceRow  *row = &slice->rows[i];
 		char	   *tuple = (char *) slice->arena + row->offset;
+		bool		incomplete = row->asks || load->nvolatile || load->watched;
 		TupleTableSlot *slot;
 
 		if (row->offset < installed)
 			continue;
 		slot = next_slot(load);
 		sluice_show_record(load, slice, i);
-		if (row->blank)
-			sluice_serial_fill(&load->args.serial, tuple + row->blank);
-		if (row->asks || load->nvolatile)
+		if (incomplete)
 			complete_row(load, slice, slot, row, asks);
 		else
+		{
+			if (row->blank)
+				sluice_serial_fill(&load->args.serial, tuple + row->blank);
 			sluice_slot_store(slot, tuple, row->len);
+		}
 		asks += row->asks;
-		if (load->check_rows || row->asks || load->nvolatile)
+		if (load->check_rows || incomplete)
 		{
 			take_row(load, slot, load->cstate->cur_lineno);
 			ResetPerTupleExprContext(load->estate);
@@ -300,8 +329,8 @@ form(SluiceLoad *load)
 	instr_time	before,
 				after;
 
-	/* No row waits: their tuples may be overwritten. */
-	if (load->waiting == 0)
+	/* No row waits, or those that do were copied: their tuples may be overwritten. */
+	if (load->waiting == 0 || load->watched)
 		slice->arena_used = 0;
 	slice->input = (const uint8_t *) src->buf + src->start;
 	slice->input_len = src->valid - src->start;
@@ -369,7 +398,7 @@ step(SluiceLoad *load)
 				return false;
 			return ask_server(load);	/* too long, or not UTF-8 */
 		case SLUICE_FULL:
-			sluice_flush(load);
+			sluice_free_tuples(load);
 			return true;
 		case SLUICE_ASK:
 			return ask_server(load);
@@ -407,7 +436,7 @@ make_plan(SluiceLoad *load)
 		v->attnum = lfirst_int(lc);
 		v->state = compat_default_of(load->cstate, v->attnum);
 	}
-	sluice_serial_open(&load->args.serial, load->cstate->rel, load->args.volatiles);
+	sluice_serial_open(&load->args.serial, load->args.volatiles == NIL && !load->watched);
 	slice->rows = load->rows = palloc(sizeof(SluiceRow) * SLUICE_SLICE_ROWS);
 	slice->asks = palloc(sizeof(SluiceAsk) * SLUICE_BATCH_ASKS);
 	/* Where errors skip a record, the whole record is stock COPY's to read. */

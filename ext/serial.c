@@ -16,31 +16,15 @@
 #include "catalog/pg_sequence.h"
 #include "commands/sequence.h"
 #include "miscadmin.h"
-#include "nodes/nodes.h"
-#include "optimizer/optimizer.h"
 #include "storage/bufmgr.h"
 #include "utils/syscache.h"
 
 /* SEQ_LOG_VALS of sequence.c: values that are logged ahead of those in use. */
 #define LOGGED_AHEAD 32
 
-/* Whether the table's constraints may do something, or look at what is being done. */
-bool
-sluice_has_volatile_check(Relation rel)
-{
-	TupleConstr *constr = RelationGetDescr(rel)->constr;
-
-	for (int i = 0; constr != NULL && i < constr->num_check; i++)
-	{
-		if (contain_volatile_functions(stringToNode(constr->check[i].ccbin)))
-			return true;
-	}
-	return false;
-}
-
-/* Finds out what does not change during the load; `volatiles`: other columns' defaults. */
+/* Finds out what does not change during the load; `blocks`: nobody looks on. */
 void
-sluice_serial_open(SluiceSerial *serial, Relation rel, List *volatiles)
+sluice_serial_open(SluiceSerial *serial, bool blocks)
 {
 	HeapTuple	tuple;
 	Form_pg_sequence form;
@@ -55,7 +39,7 @@ sluice_serial_open(SluiceSerial *serial, Relation rel, List *volatiles)
 	serial->min = form->seqmin;
 	serial->max = form->seqmax;
 	/* A session's cache is nextval's own; with one it is called seldom enough. */
-	serial->blocks = form->seqcache == 1 && volatiles == NIL && !sluice_has_volatile_check(rel);
+	serial->blocks = blocks && form->seqcache == 1;
 	ReleaseSysCache(tuple);
 }
 
