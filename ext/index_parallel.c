@@ -20,6 +20,7 @@
 /* What the workers are told, and tell. */
 typedef struct SharedBuilds
 {
+	char		build[SLUICE_BUILD_LEN];
 	Oid			heap;
 	int			memory;			/* of each participant, in kB */
 	int			count;
@@ -74,8 +75,10 @@ void
 pgsluice_index_worker_main(dsm_segment *segment, shm_toc *toc)
 {
 	SharedBuilds *shared = shm_toc_lookup(toc, KEY_BUILDS, false);
-	Relation	heap = table_open(shared->heap, ShareLock);
+	Relation	heap;
 
+	sluice_require_build(shared->build);
+	heap = table_open(shared->heap, ShareLock);
 	build_some(heap, shared);
 	table_close(heap, NoLock);
 }
@@ -88,6 +91,7 @@ fill_shared(SharedBuilds *shared, Relation heap, const SluiceIndexBuilt *built, 
 	int			memory = kept ? maintenance_work_mem / 2 / Max(participants - 1, 1) :
 		maintenance_work_mem / participants;
 
+	strlcpy(shared->build, sluice_build, sizeof(shared->build));
 	shared->heap = RelationGetRelid(heap);
 	shared->memory = Max(memory, 64);
 	shared->count = count;

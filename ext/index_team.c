@@ -58,6 +58,7 @@ typedef struct Part
 
 typedef struct Shared
 {
+	char		build[SLUICE_BUILD_LEN];
 	Oid			heap;
 	Oid			index;
 	int			memory;			/* of each, in kB */
@@ -182,14 +183,17 @@ void
 pgsluice_index_team_main(dsm_segment *segment, shm_toc *toc)
 {
 	Shared	   *shared = shm_toc_lookup(toc, KEY_TEAM, false);
-	Relation	heap = table_open(shared->heap, ShareLock);
-	Relation	index = index_open(shared->index, AccessExclusiveLock);
+	Relation	heap;
+	Relation	index;
 	char		name[MAXPGPATH];
-	SluiceIndexBuild build = {
-		.heap = heap,.index = index,.info = BuildIndexInfo(index),
-		.shared = &shared->files.fs,.shared_name = name,
-	};
+	SluiceIndexBuild build = {0};
 
+	sluice_require_build(shared->build);
+	heap = build.heap = table_open(shared->heap, ShareLock);
+	index = build.index = index_open(shared->index, AccessExclusiveLock);
+	build.info = BuildIndexInfo(index);
+	build.shared = &shared->files.fs;
+	build.shared_name = name;
 	SharedFileSetAttach(&shared->files, segment);
 	file_name(name, ParallelWorkerNumber);
 	work(shared, &build, &shared->parts[ParallelWorkerNumber]);
@@ -218,6 +222,7 @@ static void
 fill_shared(Shared *shared, SluiceIndexBuild *build, BlockNumber blocks, int workers)
 {
 	memset(shared, 0, offsetof(Shared, parts) + sizeof(Part) * workers);
+	strlcpy(shared->build, sluice_build, sizeof(shared->build));
 	shared->heap = RelationGetRelid(build->heap);
 	shared->index = RelationGetRelid(build->index);
 	shared->memory = Max(build->memory / (workers + 1), 64);

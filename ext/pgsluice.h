@@ -62,6 +62,18 @@ typedef struct SluiceReport
 
 extern SluiceReport sluice_report;
 
+/*
+ * The number of this build (see the Makefile). A worker loads the library's file anew,
+ * and may find another one there than its leader has: the number comes first in all that they share.
+ */
+#define SLUICE_BUILD_LEN 64
+extern const char sluice_build[];
+
+#define SLUICE_REPLACED "the library pgsluice has been replaced since this session loaded it"
+
+/* worker.c */
+extern void sluice_require_build(const char *build);
+
 /* pgsluice.c */
 extern ReturnSetInfo *sluice_begin_rows(FunctionCallInfo fcinfo, int columns);
 

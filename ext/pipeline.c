@@ -111,6 +111,8 @@ fill_shared(const SluiceLoad *load, SluiceShared *shared, const SluiceReadColumn
 {
 	char	   *base = (char *) shared;
 
+	strlcpy(shared->build, sluice_build, sizeof(shared->build));
+	pg_atomic_init_u32(&shared->strangers, 0);
 	pg_atomic_init_u32(&shared->stop, 0);
 	pg_atomic_init_u64(&shared->filled, 0);
 	pg_atomic_init_u64(&shared->claimed, 0);
@@ -203,6 +205,7 @@ void
 sluice_pipeline_close(SluiceLoad *load)
 {
 	SluicePipeline *pipe = load->pipeline;
+	int			strangers;
 
 	stop_workers(pipe->segment, (Datum) 0);
 	for (int i = 0; i < pipe->nhandles; i++)
@@ -211,6 +214,14 @@ sluice_pipeline_close(SluiceLoad *load)
 		pfree(pipe->handles[i]);
 	}
 	pipe->nhandles = 0;
+	strangers = pg_atomic_read_u32(&pipe->shared->strangers);
+	if (strangers > 0)
+	{
+		sluice_report.workers -= strangers;
+		sluice_report.leader_reads = SLUICE_REPLACED;
+		/* Nor could any help with the indexes. */
+		load->workers = 0;
+	}
 	dsm_detach(pipe->segment);
 	pfree(pipe);
 	load->pipeline = NULL;

@@ -55,6 +55,9 @@ typedef struct SluiceReader SluiceReader;
 
 typedef struct SluiceShared
 {
+	/* Of another build, these two alone are known to be where they are here. */
+	char		build[SLUICE_BUILD_LEN];
+	pg_atomic_uint32 strangers; /* workers of another build, which leave at once */
 	pg_atomic_uint32 stop;
 	pg_atomic_uint64 filled;	/* chunks that the leader has filled so far */
 	pg_atomic_uint64 claimed;	/* chunks that someone has claimed so far */
