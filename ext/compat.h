@@ -311,6 +311,13 @@ compat_has_virtual_columns(TupleDesc desc)
 #endif
 }
 
+/* A constraint that is not came with 18. */
+#if PG_VERSION_NUM >= 180000
+#define compat_is_enforced(constraint) ((constraint)->conenforced)
+#else
+#define compat_is_enforced(constraint) true
+#endif
+
 /* 17 has a writer of new relations' pages that we use; before, see index_write.c. */
 #define COMPAT_HAS_BULK_WRITE (PG_VERSION_NUM >= 170000)
 /* Gives the relation a new and empty file. */

@@ -8,8 +8,12 @@
  */
 #include "load.h"
 
+#include "access/genam.h"
+#include "access/table.h"
 #include "access/xact.h"
 #include "catalog/partition.h"
+#include "catalog/pg_constraint.h"
+#include "catalog/pg_inherits.h"
 #include "catalog/pg_type_d.h"
 #include "commands/trigger.h"
 #include "mb/pg_wchar.h"
@@ -49,20 +53,47 @@ typedef struct SluiceAttempt
 	uint64		line;			/* at which it failed */
 } SluiceAttempt;
 
-/* With a foreign key to itself, or to the whole that it is a part of, a row's parent may come later. */
+/* Whether the table has a foreign key to one of these that is looked at before the transaction's end. */
+static bool
+refers_to(Oid relid, const List *targets)
+{
+	Relation	constraints = table_open(ConstraintRelationId, AccessShareLock);
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	bool		found = false;
+
+	ScanKeyInit(&key, Anum_pg_constraint_conrelid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(relid));
+	scan = systable_beginscan(constraints, ConstraintRelidTypidNameIndexId, true, NULL, 1, &key);
+	while ((tuple = systable_getnext(scan)) != NULL)
+	{
+		Form_pg_constraint constraint = (Form_pg_constraint) GETSTRUCT(tuple);
+
+		found |= constraint->contype == CONSTRAINT_FOREIGN && !constraint->condeferred &&
+			compat_is_enforced(constraint) && list_member_oid(targets, constraint->confrelid);
+	}
+	systable_endscan(scan);
+	table_close(constraints, AccessShareLock);
+	return found;
+}
+
+/*
+ * With a foreign key to itself, to a partition that takes its rows or to the whole that it is
+ * a part of, a row's parent may come later. A partition may have such a key of its own.
+ */
 static bool
 refers_to_itself(Relation rel)
 {
-	TriggerDesc *triggers = rel->trigdesc;
-	List	   *wholes = lcons_oid(RelationGetRelid(rel),
-								   get_partition_ancestors(RelationGetRelid(rel)));
+	List	   *tables = rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE ?
+		find_all_inheritors(RelationGetRelid(rel), NoLock, NULL) :
+		list_make1_oid(RelationGetRelid(rel));
+	List	   *targets = list_concat_copy(tables, get_partition_ancestors(RelationGetRelid(rel)));
+	ListCell   *lc;
 
-	for (int i = 0; triggers != NULL && i < triggers->numtriggers; i++)
+	foreach(lc, tables)
 	{
-		Trigger    *trigger = &triggers->triggers[i];
-
-		if (trigger->tgfoid == F_RI_FKEY_CHECK_INS && !trigger->tginitdeferred &&
-			list_member_oid(wholes, trigger->tgconstrrelid))
+		if (refers_to(lfirst_oid(lc), targets))
 			return true;
 	}
 	return false;

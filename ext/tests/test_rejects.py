@@ -223,6 +223,13 @@ class Rejects(OnCluster):
         self.assertIn("a foreign key of the table to itself", self.refused("COPY s FROM '/dev/null' WITH (rejects_to 'bad')"))
         self.cluster.sql("DROP TABLE s; CREATE TABLE s (a int PRIMARY KEY, b int REFERENCES s) PARTITION BY RANGE (a); CREATE TABLE s0 PARTITION OF s DEFAULT")
         self.assertIn("a foreign key of the table to itself", self.refused("COPY s0 FROM '/dev/null' WITH (rejects_to 'bad')"))
+        # A key of a partition's own, to itself or to its neighbour.
+        for to in ("s0", "s1"):
+            self.cluster.sql("DROP TABLE s; CREATE TABLE s (a int, b int) PARTITION BY RANGE (a); CREATE TABLE s0 PARTITION OF s DEFAULT;"
+                             "CREATE TABLE s1 PARTITION OF s FOR VALUES FROM (0) TO (9); ALTER TABLE s0 ADD PRIMARY KEY (a); ALTER TABLE s1 ADD PRIMARY KEY (a);"
+                             f"ALTER TABLE s0 ADD CONSTRAINT up FOREIGN KEY (b) REFERENCES {to}")
+            self.assertIn("a foreign key of the table to itself", self.refused("COPY s FROM '/dev/null' WITH (rejects_to 'bad')"))
+            self.cluster.sql("ALTER TABLE s0 ALTER CONSTRAINT up DEFERRABLE INITIALLY DEFERRED; COPY s FROM '/dev/null' WITH (rejects_to 'bad')")
         self.cluster.sql("DROP TABLE s; CREATE VIEW v AS SELECT 1 AS a")
         self.assertIn('Stock COPY has no option "rejects_to"', self.refused("COPY v FROM '/dev/null' WITH (rejects_to 'bad')"))
         self.cluster.sql("DROP VIEW v")
