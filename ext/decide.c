@@ -129,13 +129,11 @@ has_before_trigger(Oid relid)
 }
 
 static const char *
-partitions_why_not(Relation rel)
+judge_partitions(Oid relid)
 {
 	ListCell   *lc;
 
-	if (rel->trigdesc && rel->trigdesc->trig_insert_new_table)
-		return "a partitioned table has a trigger with a transition table";
-	foreach(lc, find_all_inheritors(RelationGetRelid(rel), NoLock, NULL))
+	foreach(lc, find_all_inheritors(relid, NoLock, NULL))
 	{
 		HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(lfirst_oid(lc)));
 		Form_pg_class class;
@@ -155,6 +153,27 @@ partitions_why_not(Relation rel)
 			return reason;
 	}
 	return NULL;
+}
+
+/* With many partitions, to look at them would take longer than a small COPY. */
+static const char *
+partitions_why_not(Relation rel)
+{
+	uint64		news = sluice_relation_news;
+	SluiceKnown *known = sluice_known(RelationGetRelid(rel));
+	const char *reason;
+
+	if (rel->trigdesc && rel->trigdesc->trig_insert_new_table)
+		return "a partitioned table has a trigger with a transition table";
+	if (known->partitions_judged)
+		return known->partitions_why_not;
+	reason = judge_partitions(RelationGetRelid(rel));
+	if (news == sluice_relation_news)
+	{
+		known->partitions_judged = true;
+		known->partitions_why_not = reason;
+	}
+	return reason;
 }
 
 static const char *

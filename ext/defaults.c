@@ -11,72 +11,8 @@
 #include "optimizer/optimizer.h"
 #include "rewrite/rewriteHandler.h"
 #include "utils/datum.h"
-#include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
-#include "utils/syscache.h"
-
-/*
- * What is known of the defaults of a relation, so that the many small COPYs of
- * a session do not read the same expressions again. Two relations with the
- * same place take turns.
- */
-typedef struct KnownDefaults
-{
-	Oid			relid;			/* InvalidOid: nothing is known */
-	Bitmapset  *judged;			/* columns that have been looked at */
-	Bitmapset  *one_by_one;		/* of these, the ones with such a default */
-} KnownDefaults;
-
-#define KNOWN_RELATIONS 64
-static KnownDefaults known_defaults[KNOWN_RELATIONS];
-
-static void
-forget(KnownDefaults *known)
-{
-	known->relid = InvalidOid;
-	bms_free(known->judged);
-	bms_free(known->one_by_one);
-	known->judged = known->one_by_one = NULL;
-}
-
-static void
-forget_relation(Datum arg, Oid relid)
-{
-	for (int i = 0; i < KNOWN_RELATIONS; i++)
-	{
-		if (!OidIsValid(relid) || known_defaults[i].relid == relid)
-			forget(&known_defaults[i]);
-	}
-}
-
-/* A function may have become volatile, a domain may have another default. */
-static void
-forget_all(Datum arg, int cacheid, uint32 hashvalue)
-{
-	forget_relation(arg, InvalidOid);
-}
-
-static KnownDefaults *
-known_defaults_of(Oid relid)
-{
-	static bool registered = false;
-	KnownDefaults *known = &known_defaults[relid % KNOWN_RELATIONS];
-
-	if (!registered)
-	{
-		CacheRegisterRelcacheCallback(forget_relation, (Datum) 0);
-		CacheRegisterSyscacheCallback(PROCOID, forget_all, (Datum) 0);
-		CacheRegisterSyscacheCallback(TYPEOID, forget_all, (Datum) 0);
-		registered = true;
-	}
-	if (known->relid != relid)
-	{
-		forget(known);
-		known->relid = relid;
-	}
-	return known;
-}
 
 /* Volatile, and maybe looking at the table that is being loaded. */
 static bool
@@ -101,7 +37,7 @@ needs_rows_one_by_one(Node *expr, void *context)
 
 /* Looks at a column's default, which COPY is going to plan too. */
 static void
-judge(Relation rel, AttrNumber attnum, KnownDefaults *known)
+judge(Relation rel, AttrNumber attnum, SluiceKnown *known)
 {
 	Node	   *expr = build_column_default(rel, attnum);
 	MemoryContext old;
@@ -125,7 +61,7 @@ const char *
 sluice_default_why_not(Relation rel, List *attnums, bool marker)
 {
 	TupleDesc	desc = RelationGetDescr(rel);
-	KnownDefaults *known = known_defaults_of(RelationGetRelid(rel));
+	SluiceKnown *known = sluice_known(RelationGetRelid(rel));
 
 	for (int i = 0; i < desc->natts; i++)
 	{

@@ -224,6 +224,20 @@ extern Size sluice_flat_size(const SluicePlanArgs *args);
 extern void sluice_flatten(const SluicePlanArgs *args, char *flat);
 extern void sluice_unflatten(const char *flat, SluicePlanArgs *args);
 
+/* What is known of a relation; its places are reused. */
+typedef struct SluiceKnown
+{
+	Oid			relid;			/* InvalidOid: nothing is known */
+	Bitmapset  *judged;			/* columns whose defaults have been looked at */
+	Bitmapset  *one_by_one;		/* of these, the ones for which rows go in one by one */
+	bool		partitions_judged;
+	const char *partitions_why_not; /* then: why its partitions cannot be loaded here, or NULL */
+} SluiceKnown;
+
+/* known.c */
+extern uint64 sluice_relation_news; /* so often something has changed in some relation */
+extern SluiceKnown *sluice_known(Oid relid);
+
 /* defaults.c */
 extern const char *sluice_default_why_not(Relation rel, List *attnums, bool marker);
 extern bool sluice_defaults_may_fail(CopyFromState cstate);

@@ -87,6 +87,22 @@ class Small(OnCluster):
         )
         self.assertEqual(said.split("\n"), ["insert", "insert", "a column has a volatile default", "insert", "0", "5", "5", "0"])
 
+    def test_judgement_of_partitions_is_kept_in_step(self):
+        """So is what is remembered of a table's partitions."""
+        path = self.cluster.file("one", b"1,x\n")
+        copy = f"COPY t FROM '{path}' WITH (FORMAT csv, pgsluice 'on');"
+        route = "SELECT coalesce(fell_back_because, route) FROM pgsluice.last_copy;"
+        steps = ("", "CREATE TRIGGER b BEFORE INSERT ON t01 FOR EACH ROW EXECUTE FUNCTION same();", "DROP TRIGGER b ON t01;",
+                 "CREATE TRIGGER b BEFORE INSERT ON t00 FOR EACH ROW EXECUTE FUNCTION same(); ALTER TABLE t0 ATTACH PARTITION t00 DEFAULT;",
+                 "ALTER TABLE t0 DETACH PARTITION t00;", "BEGIN; ALTER TABLE t0 ATTACH PARTITION t00 DEFAULT;", "ROLLBACK;")
+        said = self.cluster.sql(
+            "DROP TABLE IF EXISTS t; CREATE TABLE t (a int, b text) PARTITION BY LIST (a); CREATE TABLE t00 (a int, b text);"
+            "CREATE TABLE t0 PARTITION OF t DEFAULT PARTITION BY LIST (b); CREATE TABLE t01 PARTITION OF t0 FOR VALUES IN ('x');"
+            "CREATE OR REPLACE FUNCTION same() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';\n"
+            + "\n".join(f"{step} {copy}{route}" for step in steps))
+        no = "a partition has BEFORE row triggers"
+        self.assertEqual(said.split("\n"), ["insert", no, "insert", no, "insert", no, "insert"])
+
     def test_defaults_that_fail(self):
         """A stable default fails for the first row, not before; without rows it does not."""
         table = ("CREATE OR REPLACE FUNCTION f() RETURNS int LANGUAGE plpgsql STABLE AS 'BEGIN RETURN 1 / 0; END';"
