@@ -13,7 +13,7 @@
 #include "utils/snapmgr.h"
 
 /* Less data than this costs less than to prepare for the core's rows. */
-#define SMALL_BYTES 2048
+#define SMALL_BYTES 1024
 
 /* MAX_BUFFERED_BYTES of copyfrom.c. */
 #define STOCK_BATCH_BYTES 65535

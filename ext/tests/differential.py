@@ -38,7 +38,7 @@ def outcome(cluster, table, copy, data, setup="", stock=False):
 ROUTES = {"insert", "append", "fresh"}
 
 # What is not longer goes through stock COPY's own loop, unless the statement names its workers.
-SMALL_BYTES = 2048
+SMALL_BYTES = 1024
 
 
 def by_the_core(copy):
