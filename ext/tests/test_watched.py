@@ -1,5 +1,6 @@
 """Volatile CHECK constraints look at the load: they see what they would see in stock COPY, call by call."""
 
+import itertools
 import unittest
 
 from .cluster import OnCluster
@@ -39,7 +40,8 @@ class Watched(OnCluster):
             with self.subTest(table=table, copy=copy, before=before, workers=workers):
                 stock, ours = (self.left_by(setting, table, copy.format(path, workers), before) for setting in ("off", "on"))
                 self.assertEqual(stock[1], ours[1])
-                self.assertEqual(stock[0], ours[0])
+                calls = enumerate(itertools.zip_longest(stock[0], ours[0]))
+                self.assertIsNone(next((found for found in calls if found[1][0] != found[1][1]), None))
                 self.assertIn(ours[2], route)
         return len(ours[0]) - 1
 
