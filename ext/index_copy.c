@@ -85,19 +85,6 @@ sluice_index_load_never(SluiceIndexLoad *load, const char *because)
 	load->never = because;
 }
 
-/*
- * Whether a function of the table's constraints may look at the table while rows come.
- * It finds those of this command that are in by then, and must do so through an index.
- */
-bool
-sluice_index_load_is_looked_at(SluiceIndexLoad *load)
-{
-	if (!sluice_has_volatile_check(load->rri->ri_RelationDesc))
-		return false;
-	sluice_index_load_never(load, "a volatile CHECK constraint may look at the table");
-	return true;
-}
-
 /* Whether the index can be built at the end; *because says why not, or is NULL. */
 bool
 sluice_index_can_wait(Relation heap, Relation index, IndexInfo *info, const char **because)
@@ -254,8 +241,6 @@ sluice_index_load_merge(SluiceIndexLoad *load, List *ascending)
 {
 	const char *because;
 
-	if (sluice_index_load_is_looked_at(load))
-		return false;
 	load->ascending = ascending;
 	load->had_blocks = 0;
 	load->decided = true;
@@ -288,8 +273,7 @@ sluice_index_load_rows(SluiceIndexLoad *load, const SluicePlaced *rows, int coun
 	{
 		load->decided = true;
 		load->first_waiting = load->used;
-		if (!sluice_index_load_is_looked_at(load))
-			defer(load);
+		defer(load);
 	}
 	if (!load->decided || load->deferred != NIL)
 		sluice_index_note_rows(load, rows, count);

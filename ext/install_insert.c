@@ -143,8 +143,7 @@ sluice_batch_extend(SluiceBatch *batch)
 
 	if (batch->extend || !sluice_index_load_is_live(batch->index_load) ||
 		batch->rri->ri_NumIndices == 0 ||
-		batch->rri->ri_RootResultRelInfo != NULL ||
-		sluice_index_load_is_looked_at(batch->index_load))
+		batch->rri->ri_RootResultRelInfo != NULL)
 		return;
 	old = MemoryContextSwitchTo(batch->estate->es_query_cxt);
 	batch->extend = sluice_index_extend_open(batch->rri);

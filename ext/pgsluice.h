@@ -310,7 +310,6 @@ extern void sluice_index_init(void);
 extern SluiceIndexLoad *sluice_index_load_open(ResultRelInfo *rri, EState *estate,
 											   CopyFromState cstate, CommandId cid);
 extern void sluice_index_load_never(SluiceIndexLoad *load, const char *because);
-extern bool sluice_index_load_is_looked_at(SluiceIndexLoad *load);
 struct SluiceDuplicates;
 
 extern bool sluice_index_load_duplicates(SluiceIndexLoad *load,
