@@ -124,6 +124,8 @@ extern SluiceIndexBuilt *sluice_index_first_conflict(SluiceIndexBuilt *built, in
 
 /* What was built already of the index that index_build() is called for, or NULL. */
 extern SluiceIndexBuilt *sluice_index_built;
+
+/* index_close.c */
 extern IndexBuildResult *sluice_index_result(const SluiceIndexBuilt *built);
 
 /* index_lines.c */
@@ -131,8 +133,8 @@ extern void sluice_index_note_rows(SluiceIndexLoad *load, const SluicePlaced *pl
 extern uint64 sluice_index_line_of(SluiceIndexLoad *load, ItemPointer tid);
 
 /* index_entries.c */
-extern void sluice_index_insert_entries(SluiceIndexLoad *load, List *indexes,
-										ItemPointer end);
+extern void sluice_index_insert_entries(SluiceIndexLoad *load, List *indexes, int batch,
+										ItemPointer end, Oid refuses);
 
 /* index_shape.c */
 extern uint8 sluice_index_align(char attalign);
@@ -229,6 +231,8 @@ extern void sluice_index_add_old(SluiceIndexBuild *build, const SluiceIndexOld *
 /* index_copy.c */
 extern bool sluice_index_can_wait(Relation heap, Relation index, IndexInfo *info,
 								  const char **because);
+extern bool sluice_index_has_long_keys(Relation index);
+extern void sluice_index_load_forget(SluiceIndexLoad *load);
 
 /* index_append.c */
 typedef struct SluiceIndexAppend SluiceIndexAppend;

@@ -13,7 +13,9 @@
 typedef struct EntryScan
 {
 	SluiceIndexLoad *load;
-	ItemPointer end;			/* first row that gets none, or NULL */
+	ItemPointerData first;		/* row that gets some */
+	ItemPointer end;			/* the last one, or NULL */
+	int			of_end;			/* how many of the indexes have one of that */
 	TupleTableSlot *slot;
 	int			batch;			/* where the next row's line is */
 	int			row;
@@ -25,8 +27,8 @@ is_ours(EntryScan *scan, HeapTuple tuple)
 {
 	SluiceIndexLoad *load = scan->load;
 
-	return ItemPointerCompare(&tuple->t_self, &load->batches[load->first_waiting].first) >= 0 &&
-		(scan->end == NULL || ItemPointerCompare(&tuple->t_self, scan->end) < 0) &&
+	return ItemPointerCompare(&tuple->t_self, &scan->first) >= 0 &&
+		(scan->end == NULL || ItemPointerCompare(&tuple->t_self, scan->end) <= 0) &&
 		TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetRawXmin(tuple->t_data)) &&
 		HeapTupleHeaderGetCmin(tuple->t_data) == load->cid;
 }
@@ -54,6 +56,8 @@ insert_entry(EntryScan *scan, HeapTuple tuple)
 	if (scan->batch == load->used)
 		elog(ERROR, "pgsluice: the table has more rows than were inserted");
 	load->cstate->cur_lineno = next_line(scan);
+	if (scan->end && ItemPointerEquals(&tuple->t_self, scan->end))
+		load->rri->ri_NumIndices = scan->of_end;
 	ExecStoreHeapTuple(tuple, scan->slot, false);
 	list_free(compat_insert_index_tuples(load->rri, scan->slot, load->estate));
 	ResetPerTupleExprContext(load->estate);
@@ -86,35 +90,53 @@ insert_page(EntryScan *scan, BlockNumber block)
 	}
 }
 
+/* Opens the indexes for the table's insertions, in the order in which those come to them. */
+static void
+open_indexes(EntryScan *scan, List *indexes, Oid refuses)
+{
+	ResultRelInfo *rri = scan->load->rri;
+	ListCell   *lc;
+
+	list_sort(indexes, list_oid_cmp);
+	rri->ri_NumIndices = 0;
+	rri->ri_IndexRelationDescs = palloc(sizeof(Relation) * list_length(indexes));
+	rri->ri_IndexRelationInfo = palloc(sizeof(IndexInfo *) * list_length(indexes));
+	foreach(lc, indexes)
+	{
+		Relation	index = index_open(lfirst_oid(lc), RowExclusiveLock);
+
+		if (lfirst_oid(lc) < refuses)
+			scan->of_end++;
+		rri->ri_IndexRelationDescs[rri->ri_NumIndices] = index;
+		rri->ri_IndexRelationInfo[rri->ri_NumIndices++] = BuildIndexInfo(index);
+	}
+}
+
 /*
- * Inserts the entries of the rows that have none yet, up to the row `end` if
- * that is not NULL, with stock COPY's errors.
+ * Inserts entries, with stock COPY's errors, of the COPY's rows from the first of a batch on. If `end`
+ * is not NULL, it is the last row, which another index refuses: indexes that come before that one get
+ * its entries too.
  */
 void
-sluice_index_insert_entries(SluiceIndexLoad *load, List *indexes, ItemPointer end)
+sluice_index_insert_entries(SluiceIndexLoad *load, List *indexes, int batch, ItemPointer end,
+							Oid refuses)
 {
 	ResultRelInfo *rri = load->rri;
 	ResultRelInfo saved = *rri;
-	EntryScan	scan = {.load = load,.end = end,.batch = load->first_waiting};
+	EntryScan	scan = {.load = load,.first = load->batches[batch].first,.end = end,.batch = batch};
 	BlockNumber blocks = RelationGetNumberOfBlocks(rri->ri_RelationDesc);
 
-	rri->ri_NumIndices = list_length(indexes);
-	rri->ri_IndexRelationDescs = palloc(sizeof(Relation) * rri->ri_NumIndices);
-	rri->ri_IndexRelationInfo = palloc(sizeof(IndexInfo *) * rri->ri_NumIndices);
-	for (int i = 0; i < rri->ri_NumIndices; i++)
-	{
-		rri->ri_IndexRelationDescs[i] = index_open(list_nth_oid(indexes, i), RowExclusiveLock);
-		rri->ri_IndexRelationInfo[i] = BuildIndexInfo(rri->ri_IndexRelationDescs[i]);
-	}
+	open_indexes(&scan, indexes, refuses);
 	scan.slot = MakeSingleTupleTableSlot(RelationGetDescr(rri->ri_RelationDesc), &TTSOpsHeapTuple);
 	load->cstate->line_buf_valid = false;
-	for (BlockNumber block = ItemPointerGetBlockNumber(&load->batches[load->first_waiting].first);
+	for (BlockNumber block = ItemPointerGetBlockNumber(&scan.first);
 		 block < blocks && (end == NULL || block <= ItemPointerGetBlockNumber(end)); block++)
 	{
 		CHECK_FOR_INTERRUPTS();
 		insert_page(&scan, block);
 	}
 	ExecDropSingleTupleTableSlot(scan.slot);
+	rri->ri_NumIndices = list_length(indexes);
 	for (int i = 0; i < rri->ri_NumIndices; i++)
 	{
 		compat_index_cleanup(rri->ri_IndexRelationDescs[i], rri->ri_IndexRelationInfo[i]);

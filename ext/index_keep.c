@@ -124,6 +124,8 @@ sluice_index_build_kept(SluiceIndexKept *kept, Relation index, const SluiceIndex
 	fit = kept->build.unfit == NULL && sluice_index_rank(&kept->build);
 	if (fit)
 		sluice_index_write(&kept->build);
+	else
+		strlcpy(report->reason, kept->build.unfit, sizeof(report->reason));
 	report->rows = (uint64) kept->build.rows;
 	report->spilled = kept->build.spilled;
 	result->heap_tuples = old->blocks > 0 ? -1 : kept->build.rows;

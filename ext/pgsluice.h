@@ -319,6 +319,8 @@ extern const char *sluice_index_load_why_rows(const SluiceIndexLoad *load);
 extern bool sluice_index_load_wants(const SluiceIndexLoad *load);
 extern void sluice_index_load_rows(SluiceIndexLoad *load, const SluicePlaced *rows, int count);
 extern bool sluice_index_load_merge(SluiceIndexLoad *load, List *ascending);
+
+/* index_close.c */
 extern void sluice_index_load_close(SluiceIndexLoad *load, int workers);
 
 /* What the last COPY did with the indexes of its table. */

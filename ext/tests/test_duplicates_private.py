@@ -22,6 +22,15 @@ LOST = "SELECT line, key, lost_row FROM twice ORDER BY line, lost_row"
 SAID = "SELECT rows, duplicates_skipped, duplicates_replaced FROM pgsluice.last_copy"
 WAYS = "SELECT i ->> 'index', i ->> 'way' FROM pgsluice.last_copy, jsonb_array_elements(indexes::jsonb) i ORDER BY 1"
 LOCKED = ", lock 'exclusive'"
+# More different keys than a megabyte ranks, in rows so wide that indexes soon wait for the end.
+MANY = [f"{n},{n * 7919 % 1000003},word {n}{'x' * 200}\n" for n in range(30000)]
+
+
+def with_key(at, column, of):
+    """The line `at` of MANY, but for a column that is as in another line."""
+    fields = MANY[at].split(",")
+    fields[column] = MANY[of].split(",")[column]
+    return ",".join(fields)
 
 
 def data(seed, count, unique):
@@ -194,6 +203,46 @@ class Told(OnCluster):
             wanted = self.load(mode, "t_pkey", 0, private=False)
             self.assertEqual(self.load(mode, "t_pkey", 0, private=True), wanted)
             self.assertEqual(wanted[0], "2|1|0" if mode == "skip" else "3|0|1")
+
+    def refused(self, table, lines):
+        """What COPY says of the lines, whoever does it."""
+        path = self.cluster.file("input", "".join(lines).encode())
+        said = [refusal(self.cluster, f"DROP TABLE IF EXISTS t; SET maintenance_work_mem = '1MB'; SET pgsluice.copy = {setting};"
+                                      f"BEGIN; {table} COPY t FROM '{path}' WITH (FORMAT csv); COMMIT") or "" for setting in ("off", "on")]
+        self.assertEqual(said[0], BOTH.sub("", said[1]))
+        return said[0]
+
+    def test_more_values_than_can_be_ranked(self):
+        """Keys that are left to the stock build: refused in COPY's words, and for the first row of all that are to be refused."""
+        path = self.cluster.file("input", "".join(MANY).encode())
+        said = self.cluster.sql("DROP TABLE IF EXISTS t; SET maintenance_work_mem = '1MB'; BEGIN; CREATE TABLE t (a int, b numeric UNIQUE, c text);"
+                                f"COPY t FROM '{path}' WITH (FORMAT csv, pgsluice 'require'); COMMIT; SELECT method, fell_back_because FROM pgsluice.last_index_build;"
+                                "SELECT i ->> 'way', i ->> 'because' FROM pgsluice.last_copy, jsonb_array_elements(indexes) i")
+        because = "too many different values of a kind that the server has to compare"
+        self.assertEqual(said, f"stock|{because}\nbuild|{because}")
+        check(self.cluster, "t_b_key")
+        icu = self.cluster.sql("SELECT coalesce((SELECT quote_ident(collname) FROM pg_collation WHERE collname = 'und-x-icu'), '\"default\"')")
+        for kind in ("numeric", f"text COLLATE {icu}"):
+            table = f"CREATE TABLE t (a int, b {kind} UNIQUE, c text);"
+            self.assertEqual(self.refused(table, MANY), "")
+            self.assertEqual(self.cluster.sql("SELECT count(*) FROM t"), "30000")
+            check(self.cluster, "t_b_key")
+            for at, of in ((20000, 3), (20001, 20000), (29999, 15000)):
+                self.assertIn(f"COPY t, line {at + 1}\n", self.refused(table, MANY[:at] + [with_key(at, 1, of)] + MANY[at + 1:]))
+            self.assertIn("COPY t, line 12001\n", self.refused(table, MANY[:12000] + [MANY[9]] + MANY[12000:25000] + [MANY[100]] + MANY[25000:]))
+            # Several indexes refuse: the first row decides, and of one row the first index.
+            tables = (f"CREATE TABLE t (a int PRIMARY KEY, b {kind} UNIQUE, c text); CREATE UNIQUE INDEX te ON t (upper(c));",
+                      f"CREATE TABLE t (a int, b {kind}, c text); CREATE UNIQUE INDEX te ON t (upper(c));"
+                      "ALTER TABLE t ADD UNIQUE (b); ALTER TABLE t ADD PRIMARY KEY (a);")
+            for table in tables:
+                for first, second in ((0, 1), (1, 0), (1, 2), (2, 1)):
+                    lines = list(MANY)
+                    lines[15000], lines[20000] = with_key(15000, first, 14000), with_key(20000, second, 13000)
+                    said = self.refused(table, lines)
+                    self.assertIn(f'unique constraint "{("t_pkey", "t_b_key", "te")[first]}"', said)
+                    self.assertIn("COPY t, line 15001\n", said)
+                for again in (MANY[7], f"{MANY[7].rsplit(',', 1)[0]},other\n", f"-1,{MANY[7].split(',', 1)[1]}"):
+                    self.assertIn("COPY t, line 25001\n", self.refused(table, MANY[:25000] + [again] + MANY[25000:]))
 
     def test_rows_of_a_function(self):
         """A row that a function of the COPY puts in meanwhile has no key twice either."""
