@@ -116,7 +116,8 @@ build_by_server(SluiceIndexLoad *load, SluiceIndexBuilt *built)
 		sluice_index_report.method = "stock";
 		sluice_index_report.valid = true;
 	}
-	else if (refusal->sqlerrcode != ERRCODE_UNIQUE_VIOLATION)
+	else if (refusal->sqlerrcode != ERRCODE_UNIQUE_VIOLATION &&
+			 refusal->sqlerrcode != ERRCODE_PROGRAM_LIMIT_EXCEEDED)
 		ReThrowError(refusal);
 	return refusal;
 }

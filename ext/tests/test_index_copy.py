@@ -3,11 +3,14 @@
 import itertools
 import random
 import re
+import string
 import unittest
 
 from .cluster import Refused
 from .twins import BOTH, LoadedTwice, check, pages
 
+# Where the row of a key that is too long lies is not promised.
+_ROW = re.compile(r"^DETAIL:  Index row references tuple .*\n", re.M)
 _LOCATION = re.compile(r"^(LOCATION:.*\n?|psql:[^:]*:\d+: )", re.M)
 
 TABLE = (
@@ -43,7 +46,7 @@ class Private(LoadedTwice):
                             f"BEGIN; {before} {copy.format(path)}; {after} COMMIT;"
                             "SELECT count(*), md5(string_agg(t::text, ',' ORDER BY ctid)) FROM t")
         except Refused as refused:
-            said = _LOCATION.sub("", str(refused))
+            said = _ROW.sub("", _LOCATION.sub("", str(refused)))
             self.lines = BOTH.findall(said)
             if setting == "on":
                 said = BOTH.sub("", said)
@@ -111,6 +114,45 @@ class Private(LoadedTwice):
             self.assertNotEqual(first, second)
         where = COPY + " WHERE a % 3 > 0"
         self.assertIn("CONTEXT:  COPY t, line", self.same(good + good[-1000:-990], copy=where))
+
+    def test_a_key_that_is_too_long(self):
+        """For an index: SQLSTATE, words and line are stock COPY's, wherever the row is and whoever can reach the table."""
+        chance = random.Random(8)
+        good = [line.replace("word", "word" * 40) for line in rows(12000)]
+        noise = "".join(chance.choices(string.ascii_letters, k=6000))
+        digits = "".join(chance.choices("123456789", k=16000))
+        plain = "CREATE TABLE t (a int, b text, c numeric, d text); CREATE INDEX tc ON t (c); CREATE INDEX tb ON t (b, a);"
+        live = "COMMIT; BEGIN;"
+        locked = f"INSERT INTO t SELECT -n, 'old', n, 'old' FROM generate_series(1, 3000) n; {live} LOCK TABLE t IN ACCESS EXCLUSIVE MODE;"
+
+        def long(at, **fields):
+            """The line `at` with other values in these columns."""
+            values = dict(zip("abcd", good[at].split(",", 3)), **fields)
+            return ",".join(values[column] for column in "abcd")
+
+        def refused(lines, first, before):
+            """What both say of the lines, of which this is the first that is to be refused."""
+            said = self.same(lines, before=before)
+            self.assertIn(f"COPY t, line {sum(line.count(chr(10)) for line in lines[:first + 1])}\n", said)
+            return said
+
+        for after in ("", live, locked):
+            for at in (3, 6000, 11000, 11999):
+                for table, fields, index in ((plain, {"b": noise}, "tb"), (plain, {"c": digits}, "tc"), (TABLE, {"b": noise}, "tb")):
+                    said = refused(good[:at] + [long(at, **fields)] + good[at + 1:], at, table + after)
+                    self.assertRegex(said, f'ERROR:  54000: index row size .* exceeds btree version 4 maximum .* for index "{index}"')
+            at = (9500, 10500, 11500)
+            lines = list(good)
+            lines[at[0]] = long(at[0], b="x" * 60000)
+            lines[at[1]] = long(at[1], b=noise * 2)
+            lines[at[2]] = long(at[2], c=digits)
+            self.assertIn("54000: index row requires", refused(lines, at[1], plain + after))
+            lines = list(good)
+            lines[at[0]] = long(at[0], a=good[7].split(",")[0])
+            lines[at[1]] = long(at[1], b=noise)
+            self.assertIn("23505", refused(lines, at[0], TABLE + after))
+            lines[at[0]], lines[at[2]] = good[at[0]], long(at[2], a=good[7].split(",")[0])
+            self.assertIn("54000", refused(lines, at[1], TABLE + after))
 
     def test_truncated_in_the_transaction(self):
         """TRUNCATE and COPY; rows that were there are gone, and come back with a rollback."""
