@@ -348,6 +348,12 @@ compat_set_new_file(Relation rel, char persistence)
 #else
 #define compat_bt_search(index, heap, key, leaf) _bt_search(index, key, leaf, BT_WRITE, NULL)
 #endif
+/* Pinned, and locked for readers; none of an empty index. */
+#if PG_VERSION_NUM >= 170000
+#define compat_bt_last_leaf(index) _bt_get_endpoint(index, 0, true)
+#else
+#define compat_bt_last_leaf(index) _bt_get_endpoint(index, 0, true, NULL)
+#endif
 #if PG_VERSION_NUM >= 160000
 #define compat_bt_getstackbuf(index, heap, stack, child) _bt_getstackbuf(index, heap, stack, child)
 #define compat_bt_allocbuf(index, heap) _bt_allocbuf(index, heap)

@@ -246,8 +246,13 @@ extern bool sluice_index_append_rows(SluiceIndexAppend *append, const SluicePlac
 extern bool sluice_index_append_goes_on(const SluiceIndexAppend *append);
 
 /* index_edge.c */
+
+/* Fewer entries are less to log one by one than their page is. */
+#define SLUICE_INDEX_FEWEST 128
+
 extern int	sluice_index_edge_append(Relation heap, Relation index, IndexTuple *tuples,
 									 int count);
+extern int	sluice_index_edge_find(Relation index, IndexTuple *tuples, int count);
 
 /* index_rank.c */
 #define SLUICE_INDEX_TOO_MANY "too many different values of a kind that the server has to compare"

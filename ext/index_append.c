@@ -16,9 +16,6 @@
 #include "miscadmin.h"
 #include "utils/memutils.h"
 
-/* Fewer entries are less to log one by one than their page is. */
-#define FEWEST_ROWS 128
-
 /* Lots that are passed over at most, once an index has not taken them. */
 #define LONGEST_PAUSE 63
 
@@ -237,7 +234,7 @@ sluice_index_append_rows(SluiceIndexAppend *append, const SluicePlaced *rows, in
 	MemoryContext caller;
 	bool		done;
 
-	if (count < FEWEST_ROWS)
+	if (count < SLUICE_INDEX_FEWEST)
 	{
 		if (append->taken->because == NULL)
 			append->taken->because = "some rows came in small lots";

@@ -1,6 +1,7 @@
 /*
- * The right-hand edge of a B-tree that others can reach: entries whose keys are
- * above all that are there go into whole new leaves.
+ * The right-hand edge of a B-tree that others can reach: entries that come after
+ * all that are there, by key and then by place in the table, go into whole new leaves.
+ * Equal ones share posting lists, as nbtsort.c forms them.
  *
  * The rightmost leaf, the new ones and their parent change together: under their
  * locks, which are taken in nbtree's order, and by one WAL record of their images,
@@ -25,11 +26,15 @@
 /* So many pages fit into a record, with the leaf and the parent that are there. */
 #define MAX_LEAVES (XLR_MAX_BLOCK_ID - 1)
 
+/* The largest tuple with a posting list: that of nbtsort.c. */
+#define MAX_POSTING (MAXALIGN_DOWN(BLCKSZ * 10 / 100) - sizeof(ItemIdData))
+
 typedef struct Edge
 {
 	Relation	heap;
 	Relation	index;
 	BTScanInsert key;			/* of the first entry */
+	BTDedupState posting;		/* equal entries that are put together; NULL: none are */
 	BTStack		stack;
 	Buffer		leaf;			/* the rightmost one */
 	Buffer		parent;			/* its parent, where that may get new leaves */
@@ -42,8 +47,9 @@ typedef struct Edge
 
 /*
  * Locks the leaf that the first entry belongs to. False unless it is the rightmost
- * one and has no key that is not less: then no key in the index is equal to one of
- * the entries', and none can be put there by others while the lock is held.
+ * one and all that it has come before: then this holds for the whole index, and none that
+ * comes after can be put there by others while the lock is held. Of a unique index it holds for
+ * the keys: none is equal to one of the entries'.
  */
 static bool
 find_leaf(Edge *edge, IndexTuple first)
@@ -53,10 +59,15 @@ find_leaf(Edge *edge, IndexTuple first)
 	OffsetNumber last;
 
 	edge->key = _bt_mkscankey(edge->index, first);
-	/* A key at whatever place in the table counts as equal. */
-	edge->key->scantid = NULL;
-	if (!edge->key->heapkeyspace || edge->key->anynullkeys)
+	if (!edge->key->heapkeyspace)
 		return false;
+	if (edge->index->rd_index->indisunique)
+	{
+		if (edge->key->anynullkeys)
+			return false;
+		/* A key at whatever place in the table counts as equal. */
+		edge->key->scantid = NULL;
+	}
 	edge->stack = compat_bt_search(edge->index, edge->heap, edge->key, &edge->leaf);
 	page = BufferGetPage(edge->leaf);
 	opaque = BTPageGetOpaque(page);
@@ -109,26 +120,82 @@ add_item(Page page, IndexTuple tuple, OffsetNumber offset)
 		elog(ERROR, "pgsluice: no room for an entry on an index page");
 }
 
+/* What a high key or downlink takes that is made of this entry, at most: all of its key, and a place in the table. */
+static Size
+size_of_pivot(IndexTuple tuple)
+{
+	return size_on_page(tuple) + MAXALIGN(sizeof(ItemPointerData));
+}
+
+/* Gets ready to put equal entries together, where the index has that. */
+static void
+open_posting(Edge *edge)
+{
+	if (edge->index->rd_index->indisunique || !edge->key->allequalimage ||
+		!BTGetDeduplicateItems(edge->index))
+		return;
+	edge->posting = palloc0(sizeof(BTDedupStateData));
+	edge->posting->maxpostingsize = MAX_POSTING;
+	edge->posting->htids = palloc(MAX_POSTING);
+}
+
+/* The first of the entries, with a list of the places of those that are equal: how many these are with it. */
+static int
+form_posting(Edge *edge, IndexTuple *tuples, int count, IndexTuple *formed)
+{
+	BTDedupState posting = edge->posting;
+	int			keys = IndexRelationGetNumberOfKeyAttributes(edge->index);
+	int			equal = 1;
+
+	*formed = tuples[0];
+	if (posting == NULL)
+		return 1;
+	_bt_dedup_start_pending(posting, tuples[0], InvalidOffsetNumber);
+	while (equal < count && _bt_keep_natts_fast(edge->index, tuples[0], tuples[equal]) > keys &&
+		   _bt_dedup_save_htid(posting, tuples[equal]))
+		equal++;
+	if (equal > 1)
+		*formed = _bt_form_posting(tuples[0], posting->htids, posting->nhtids);
+	posting->nhtids = posting->nitems = 0;
+	return equal;
+}
+
+/* Whether there is room on a leaf for a tuple, and for a high key made of the entry that follows, if there is one. */
+static bool
+has_room(Page page, IndexTuple tuple, IndexTuple *tuples, int next, int count)
+{
+	Size		high = next < count ? size_of_pivot(tuples[next]) : 0;
+
+	return PageGetExactFreeSpace(page) >= size_on_page(tuple) + high;
+}
+
 /*
  * Puts entries into the last leaf until no more is free than the fillfactor wants,
- * as nbtsort.c does, with room left for a high key: the next entry's at most.
- * Gives how many are in now.
+ * as nbtsort.c does, with room left for a high key. Gives how many are in now.
  */
 static int
 fill_leaf(Edge *edge, IndexTuple *tuples, int done, int count, Size reserve)
 {
 	Page		page = edge->images[edge->count].data;
 
-	for (; done < count; done++)
+	while (done < count)
 	{
 		OffsetNumber last = PageGetMaxOffsetNumber(page);
-		Size		left = PageGetExactFreeSpace(page);
-		Size		high = done + 1 < count ? size_on_page(tuples[done + 1]) : 0;
+		IndexTuple	tuple;
+		int			n;
 
-		if (left < size_on_page(tuples[done]) + high ||
-			(left < reserve + sizeof(ItemIdData) && last > FirstOffsetNumber))
+		if (PageGetExactFreeSpace(page) < reserve + sizeof(ItemIdData) && last > FirstOffsetNumber)
 			break;
-		add_item(page, tuples[done], OffsetNumberNext(last));
+		n = form_posting(edge, tuples + done, count - done, &tuple);
+		if (n > 1 && !has_room(page, tuple, tuples, done + n, count))
+		{
+			tuple = tuples[done];
+			n = 1;
+		}
+		if (!has_room(page, tuple, tuples, done + n, count))
+			break;
+		add_item(page, tuple, OffsetNumberNext(last));
+		done += n;
 	}
 	return done;
 }
@@ -292,10 +359,10 @@ release(Edge *edge)
 }
 
 /*
- * Inserts entries at the end of a unique B-tree: plain ones without NULL in their
- * keys, no two of which are equal, in its order. Gives how many, from the first one
- * on; 0: the tree has to be split by an ordinary insertion first. -1: the first key
- * is not above all that are there, or not that can be told.
+ * Inserts entries at the end of a B-tree, in its order; of a unique one plain ones without
+ * NULL in their keys, no two of which are equal. Gives how many, from the first one on; 0: the
+ * tree has to be split by an ordinary insertion first. -1: the first one does not come after all
+ * that are there, or that cannot be told.
  *
  * The memory context is one that the caller resets.
  */
@@ -311,6 +378,7 @@ sluice_index_edge_append(Relation heap, Relation index, IndexTuple *tuples, int 
 	{
 		CheckForSerializableConflictIn(index, NULL, BufferGetBlockNumber(edge.leaf));
 		find_parent(&edge);
+		open_posting(&edge);
 		done = form_pages(&edge, tuples, count);
 		if (done > 0)
 			install(&edge);
@@ -319,4 +387,50 @@ sluice_index_edge_append(Relation heap, Relation index, IndexTuple *tuples, int 
 	pfree(edge.images);
 	pfree(edge.above);
 	return done;
+}
+
+/* Whether the entry comes after this one. */
+static bool
+comes_after(Relation index, IndexTuple tuple, Page page, OffsetNumber last)
+{
+	BTScanInsert key = _bt_mkscankey(index, tuple);
+	bool		after = key->heapkeyspace && _bt_compare(index, key, page, last) > 0;
+
+	pfree(key);
+	return after;
+}
+
+/*
+ * From which one on the entries, which are in the index's order, come after all that
+ * it has just now.
+ */
+int
+sluice_index_edge_find(Relation index, IndexTuple *tuples, int count)
+{
+	PGAlignedBlock copy;
+	Page		page = (Page) copy.data;
+	Buffer		leaf = compat_bt_last_leaf(index);
+	OffsetNumber last;
+	int			low = 0;
+	int			high = count;
+
+	if (!BufferIsValid(leaf))
+		return 0;
+	memcpy(page, BufferGetPage(leaf), BLCKSZ);
+	_bt_relbuf(index, leaf);
+	last = PageGetMaxOffsetNumber(page);
+	if (last < P_FIRSTDATAKEY(BTPageGetOpaque(page)))
+		return 0;
+	if (!comes_after(index, tuples[count - 1], page, last))
+		return count;
+	while (low < high)
+	{
+		int			middle = low + (high - low) / 2;
+
+		if (comes_after(index, tuples[middle], page, last))
+			high = middle;
+		else
+			low = middle + 1;
+	}
+	return low;
 }

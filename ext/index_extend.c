@@ -1,7 +1,8 @@
 /*
  * Indexes of a table that others can reach: the entries of many rows are sorted
  * before they are inserted, so that neighbours go to the same page while it is
- * in the processor's caches. Those of unique indexes may go in with the rows that
+ * in the processor's caches; those that come behind all that the index has go there as
+ * whole leaves. Those of unique indexes may go in with the rows that
  * were inserted together (index_append.c).
  *
  * Only entries whose insertion cannot fail for what is in the row wait: of
@@ -27,6 +28,7 @@ typedef struct Extended
 	SluiceIndexBuild build;
 	SluiceIndexTaken *taken;
 	bool		waiting;		/* some do */
+	bool		ascends;		/* all that were inserted together the last time came behind all others */
 } Extended;
 
 struct SluiceIndexExtend
@@ -158,6 +160,51 @@ insert(SluiceIndexBuild *build, Datum *values, bool *isnull, ItemPointer tid)
 				 build->info);
 }
 
+/*
+ * Inserts entries that are in the index's order: the last ones, if they come behind all others, as
+ * whole leaves. What is allocated goes with the current memory context, which is reset.
+ */
+static void
+insert_some(Extended *extended, IndexTuple *tuples, int count)
+{
+	SluiceIndexBuild *build = &extended->build;
+	uint64	   *rows = extended->taken->rows;
+	int			behind = sluice_index_edge_find(build->index, tuples, count);
+	Datum		values[INDEX_MAX_KEYS];
+	bool		isnull[INDEX_MAX_KEYS];
+	int			n = 0;
+
+	extended->ascends &= behind == 0;
+	if (count - behind < SLUICE_INDEX_FEWEST)
+		behind = count;
+	while (n < count)
+	{
+		int			taken = 0;
+
+		CHECK_FOR_INTERRUPTS();
+		if (n >= behind)
+			taken = sluice_index_edge_append(build->heap, build->index, tuples + n, count - n);
+		if (taken < 0)
+		{
+			/* Others have gone beyond us. */
+			behind = count;
+			extended->ascends = false;
+		}
+		if (taken > 0)
+		{
+			n += taken;
+			rows[SLUICE_INDEX_LEAVES] += taken;
+		}
+		else
+		{
+			index_deform_tuple(tuples[n], RelationGetDescr(build->index), values, isnull);
+			insert(build, values, isnull, &tuples[n++]->t_tid);
+			rows[SLUICE_INDEX_SORTED]++;
+		}
+		MemoryContextReset(CurrentMemoryContext);
+	}
+}
+
 /* Inserts the entries that wait for an index, in its order. */
 static void
 insert_sorted(SluiceIndexExtend *extend, Extended *extended)
@@ -167,34 +214,30 @@ insert_sorted(SluiceIndexExtend *extend, Extended *extended)
 	MemoryContext scratch = AllocSetContextCreate(extend->context, "pgsluice index entry",
 												  ALLOCSET_DEFAULT_SIZES);
 	SluiceIndexStep step = {0};
-	SluiceIndexStatus status;
-	Datum		values[INDEX_MAX_KEYS];
-	bool		isnull[INDEX_MAX_KEYS];
 
 	/* Rows that were added one by one have their values' numbers. */
 	(void) sluice_index_rank(build);
 	sluice_index_checked(build, pgsluice_index_sort(build->core));
-	MemoryContextSwitchTo(scratch);
+	extended->ascends = true;
 	for (uint64 done = 0;; done += step.rows)
 	{
-		const uint8 *at;
+		SluiceIndexStatus status = pgsluice_index_sorted(build->core, done, &step);
+		IndexTuple *tuples;
+		char	   *at = (char *) step.bytes;
 
-		status = pgsluice_index_sorted(build->core, done, &step);
 		sluice_index_checked(build, status);
 		if (status == SLUICE_INDEX_DONE)
 			break;
-		extended->taken->rows[SLUICE_INDEX_SORTED] += step.rows;
-		at = step.bytes;
+		tuples = palloc(sizeof(IndexTuple) * step.rows);
 		for (uint64 i = 0; i < step.rows; i++)
 		{
-			IndexTuple	tuple = (IndexTuple) at;
-
-			CHECK_FOR_INTERRUPTS();
-			index_deform_tuple(tuple, RelationGetDescr(build->index), values, isnull);
-			insert(build, values, isnull, &tuple->t_tid);
-			MemoryContextReset(scratch);
-			at += IndexTupleSize(tuple);
+			tuples[i] = (IndexTuple) at;
+			at += IndexTupleSize(tuples[i]);
 		}
+		MemoryContextSwitchTo(scratch);
+		insert_some(extended, tuples, (int) step.rows);
+		MemoryContextSwitchTo(extend->context);
+		pfree(tuples);
 	}
 	MemoryContextSwitchTo(caller);
 	MemoryContextDelete(scratch);
@@ -254,9 +297,9 @@ sluice_index_extend_row(SluiceIndexExtend *extend, TupleTableSlot *slot)
 		add_entry(extend, &extend->extended[i], slot);
 }
 
-/* The indexes that take the entries of many rows at once, behind all that they have. */
+/* Inserts what waits. Gives the indexes that have taken the last entries behind all that they had. */
 List *
-sluice_index_extend_ascending(const SluiceIndexExtend *extend)
+sluice_index_extend_ascending(SluiceIndexExtend *extend)
 {
 	List	   *ascending = NIL;
 
@@ -265,6 +308,15 @@ sluice_index_extend_ascending(const SluiceIndexExtend *extend)
 		if (extend->append[i] && sluice_index_append_goes_on(extend->append[i]))
 			ascending = lappend_oid(ascending,
 									RelationGetRelid(extend->all.ri_IndexRelationDescs[i]));
+	}
+	for (int i = 0; i < extend->count; i++)
+	{
+		Extended   *extended = &extend->extended[i];
+
+		if (extended->waiting)
+			insert_sorted(extend, extended);
+		if (extended->ascends)
+			ascending = lappend_oid(ascending, RelationGetRelid(extended->build.index));
 	}
 	return ascending;
 }

@@ -63,7 +63,7 @@ static const char *
 why_not_leaves(Relation index, const SluiceIndexAttribute *attributes)
 {
 	if (!index->rd_index->indisunique)
-		return "it is not unique";
+		return "only entries behind all others are put into leaves";
 	if (!index->rd_index->indisvalid)
 		return "the index is not valid";
 	if (!index->rd_index->indimmediate)

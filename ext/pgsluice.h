@@ -348,7 +348,7 @@ extern void sluice_index_extend_rows(SluiceIndexExtend *extend, const SluicePlac
 									 int count, uint64 *line);
 extern bool sluice_index_extend_waits(const SluiceIndexExtend *extend);
 extern void sluice_index_extend_row(SluiceIndexExtend *extend, TupleTableSlot *slot);
-extern List *sluice_index_extend_ascending(const SluiceIndexExtend *extend);
+extern List *sluice_index_extend_ascending(SluiceIndexExtend *extend);
 extern void sluice_index_extend_close(SluiceIndexExtend *extend);
 
 /* copy.c */

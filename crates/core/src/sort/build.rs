@@ -19,6 +19,9 @@ use std::collections::VecDeque;
 
 /// Most rows of one [`IndexBuild::step`].
 const ROWS: usize = 4096;
+/// Bytes of tuples that [`IndexBuild::sorted`] gives at once: those of as many leaves as are
+/// appended to an index together, though equal ones take less there.
+const SORTED: usize = 8 * BUFFER;
 
 /// What the caller of [`IndexBuild::step`] has to do before the next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -276,7 +279,7 @@ impl IndexBuild {
         let mut count = 0;
         for row in self.collector.rows(from) {
             let start = self.output.len();
-            if start >= BUFFER {
+            if start >= SORTED {
                 break;
             }
             self.output.try_reserve(MAX_TUPLE)?;
