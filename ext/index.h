@@ -127,6 +127,7 @@ extern SluiceIndexBuilt *sluice_index_built;
 
 /* index_close.c */
 extern IndexBuildResult *sluice_index_result(const SluiceIndexBuilt *built);
+extern void sluice_index_empty_tree(SluiceIndexLoad *load, Oid indexid);
 
 /* index_lines.c */
 extern void sluice_index_note_rows(SluiceIndexLoad *load, const SluicePlaced *placed, int count);
@@ -317,8 +318,12 @@ extern SluiceIndexTwins *sluice_index_twins;
 
 extern Oid	sluice_index_arbiter(const SluiceIndexLoad *load);
 extern void sluice_index_take_twins(SluiceIndexBuild *build);
+extern void sluice_index_add_twins(SluiceIndexTwins *twins, uint64 earlier, uint64 later);
 extern void sluice_index_settle(SluiceIndexLoad *load, SluiceIndexBuilt *arbiter,
 								SluiceIndexKept *kept);
+
+/* index_twins.c */
+extern void sluice_index_sort_twins(SluiceIndexLoad *load, Oid indexid, SluiceIndexTwins *twins);
 
 /* index_write.c */
 typedef struct SluiceIndexWriter SluiceIndexWriter;

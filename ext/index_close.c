@@ -37,7 +37,8 @@ sluice_index_result(const SluiceIndexBuilt *built)
 /*
  * Makes the index a new and empty file, which the end of the transaction leaves
  * or takes away; says where the old one is. Not if something that the COPY ran has the index open,
- * nor if it is unique and its keys may be too long for the core to sort.
+ * nor if it is unique and its keys may be too long for the core to sort; that is no matter where
+ * duplicates are not refused.
  */
 static bool
 empty_index(SluiceIndexLoad *load, Oid indexid, SluiceIndexOld *old)
@@ -45,7 +46,7 @@ empty_index(SluiceIndexLoad *load, Oid indexid, SluiceIndexOld *old)
 	Relation	rel = load->rri->ri_RelationDesc;
 	Relation	index = index_open(indexid, AccessExclusiveLock);
 	bool		can = index->rd_refcnt == 1 &&
-		!(index->rd_index->indisunique && load->has_long_rows &&
+		!(index->rd_index->indisunique && load->has_long_rows && load->duplicates == NULL &&
 		  sluice_index_has_long_keys(index));
 
 	if (can)
@@ -123,8 +124,8 @@ build_by_server(SluiceIndexLoad *load, SluiceIndexBuilt *built)
 }
 
 /* Gives the index one more file, of a tree that has no entries. */
-static void
-empty_tree(SluiceIndexLoad *load, Oid indexid)
+void
+sluice_index_empty_tree(SluiceIndexLoad *load, Oid indexid)
 {
 	Relation	index = index_open(indexid, NoLock);
 
@@ -147,7 +148,7 @@ begin_entries(SluiceIndexLoad *load, const SluiceIndexBuilt *built, int count, L
 	{
 		if (built[i].fit)
 			continue;
-		empty_tree(load, built[i].index);
+		sluice_index_empty_tree(load, built[i].index);
 		unfit = lappend_oid(unfit, built[i].index);
 	}
 	/* The first rows have entries in all others, and had them in the old files of these. */

@@ -1,7 +1,7 @@
 /*
  * COPY's option on_duplicate for a table that only this transaction can reach:
  * all rows go in as those of any COPY, and the merge that builds the index tells
- * which have equal keys. Those that lose are deleted before the other indexes
+ * which have equal keys, or else a sort by the server (index_twins.c). Those that lose are deleted before the other indexes
  * are built, sorted by where they are in the table; VACUUM takes them away.
  */
 #include "index.h"
@@ -17,9 +17,6 @@
 
 #include "load.h"
 
-/* Bytes that compare in the core as they are: rows with such keys always fit (SluiceIndexAttribute.order). */
-#define LAST_FIXED_ORDER SLUICE_ORDER_FIXED
-
 /* Pairs of the row that loses and the row that came, by address. */
 struct SluiceIndexTwins
 {
@@ -34,24 +31,6 @@ Oid
 sluice_index_arbiter(const SluiceIndexLoad *load)
 {
 	return load->duplicates->arbiter;
-}
-
-/* Whether the core surely sorts all of the index's rows, so that nothing is left to another way. */
-static bool
-always_fits(Relation heap, Relation index)
-{
-	SluiceIndexAttribute attributes[INDEX_MAX_KEYS];
-
-	if (sluice_index_shape(heap, index, false, attributes) != NULL)
-		return false;
-	for (int i = 0; i < IndexRelationGetNumberOfAttributes(index); i++)
-	{
-		bool		key = i < IndexRelationGetNumberOfKeyAttributes(index);
-
-		if (attributes[i].len < 0 || (key && attributes[i].order > LAST_FIXED_ORDER))
-			return false;
-	}
-	return true;
 }
 
 /*
@@ -89,12 +68,11 @@ sluice_index_load_duplicates(SluiceIndexLoad *load, SluiceDuplicates *duplicates
 	{
 		Relation	index = rri->ri_IndexRelationDescs[i];
 		IndexInfo  *info = rri->ri_IndexRelationInfo[i];
-		bool		arbiter = RelationGetRelid(index) == duplicates->arbiter;
 		const char *because;
 
 		/* What another unique index refuses may hang upon which rows are there just then. */
 		if (!sluice_index_can_wait(rri->ri_RelationDesc, index, info, &because) ||
-			(arbiter ? !always_fits(rri->ri_RelationDesc, index) : info->ii_Unique))
+			(info->ii_Unique && RelationGetRelid(index) != duplicates->arbiter))
 			return false;
 	}
 	load->duplicates = duplicates;
@@ -119,23 +97,27 @@ open_twins(SluiceIndexTwins *twins, bool replace)
 	twins->replace = replace;
 }
 
+/* Keeps two rows with equal keys, of which no other one lies between. */
+void
+sluice_index_add_twins(SluiceIndexTwins *twins, uint64 earlier, uint64 later)
+{
+	TupleTableSlot *slot = ExecClearTuple(twins->slot);
+
+	slot->tts_values[0] = Int64GetDatum((int64) (twins->replace ? earlier : later));
+	slot->tts_values[1] = Int64GetDatum((int64) later);
+	slot->tts_isnull[0] = slot->tts_isnull[1] = false;
+	tuplesort_puttupleslot(twins->sort, ExecStoreVirtualTuple(slot));
+}
+
 /* Keeps the rows with equal keys that the core has come to. */
 void
 sluice_index_take_twins(SluiceIndexBuild *build)
 {
-	SluiceIndexTwins *twins = sluice_index_twins;
 	const		uint64_t (*pairs)[2];
 	size_t		count = pgsluice_index_twins(build->core, &pairs);
 
 	for (size_t i = 0; i < count; i++)
-	{
-		TupleTableSlot *slot = ExecClearTuple(twins->slot);
-
-		slot->tts_values[0] = Int64GetDatum((int64) pairs[i][twins->replace ? 0 : 1]);
-		slot->tts_values[1] = Int64GetDatum((int64) pairs[i][1]);
-		slot->tts_isnull[0] = slot->tts_isnull[1] = false;
-		tuplesort_puttupleslot(twins->sort, ExecStoreVirtualTuple(slot));
-	}
+		sluice_index_add_twins(sluice_index_twins, pairs[i][0], pairs[i][1]);
 }
 
 static ItemPointerData
@@ -222,7 +204,7 @@ lose_all(SluiceIndexLoad *load, SluiceIndexTwins *twins)
 
 /*
  * Builds the index that tells duplicates, of its kept keys if there are any, and
- * takes the rows away that lose.
+ * takes the rows away that lose. If only the stock build can have it, that comes later.
  */
 void
 sluice_index_settle(SluiceIndexLoad *load, SluiceIndexBuilt *arbiter, SluiceIndexKept *kept)
@@ -234,7 +216,7 @@ sluice_index_settle(SluiceIndexLoad *load, SluiceIndexBuilt *arbiter, SluiceInde
 	sluice_index_build_all(load->rri->ri_RelationDesc, arbiter, 1, 0, kept);
 	sluice_index_twins = NULL;
 	if (!arbiter->fit)
-		elog(ERROR, "pgsluice: the core did not sort the keys that tell duplicates");
+		sluice_index_sort_twins(load, arbiter->index, &twins);
 	/* The rows become those of an earlier command, which this one may delete. */
 	CommandCounterIncrement();
 	lose_all(load, &twins);

@@ -136,10 +136,10 @@ class Behind(WithTable, LoadedTwice):
     def test_room_before_equal_keys(self):
         """Rows that go into room at the table's front come before equal ones by their place."""
         self.sql(self.table(rows=9000) + "UPDATE t SET at = '2021-01-01', c = 'k', d = 10, n = 10, w = 'w0000000'; VACUUM t")
-        found = self.by_leaves(self.cluster.file("input", (row(0) * 9000).encode()))
+        found = self.by_leaves(self.cluster.file("input", (row(0) * 3000).encode()))
         self.assertEqual({index: found[index] for index in ("tat", "td", "tone")}, {"tat": 0, "td": 0, "tone": 0})
         self.checked()
-        self.assertEqual(self.sql("SELECT count(*) FROM t WHERE d = 10"), "18000")
+        self.assertEqual(self.sql("SELECT count(*) FROM t WHERE d = 10"), "12000")
 
     def test_all_kinds_of_tables(self):
         """Unlogged and temporary; rolled back; then deletes, vacuums and ordinary inserts and updates."""
