@@ -1,5 +1,5 @@
 /*
- * The only place that knows which major version it is built for.
+ * The only place, with compat_index.h, that knows which major version it is built for.
  */
 #ifndef PGSLUICE_COMPAT_H
 #define PGSLUICE_COMPAT_H
@@ -12,7 +12,6 @@
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "utils/pg_locale.h"
-#include "utils/sortsupport.h"
 
 #if PG_VERSION_NUM < 150000 || PG_VERSION_NUM >= 190000
 #error "pgsluice is built for PostgreSQL 15 to 18"
@@ -317,68 +316,6 @@ compat_has_virtual_columns(TupleDesc desc)
 #else
 #define compat_is_enforced(constraint) true
 #endif
-
-/* 17 has a writer of new relations' pages that we use; before, see index_write.c. */
-#define COMPAT_HAS_BULK_WRITE (PG_VERSION_NUM >= 170000)
-/* Gives the relation a new and empty file. */
-static inline void
-compat_set_new_file(Relation rel, char persistence)
-{
-#if PG_VERSION_NUM >= 160000
-	RelationSetNewRelfilenumber(rel, persistence);
-#else
-	RelationSetNewRelfilenode(rel, persistence);
-#endif
-}
-
-/* The largest entry of a B-tree, in bytes. */
-#if PG_VERSION_NUM >= 180000
-#define COMPAT_BT_MAX_ITEM ((uint32) BTMaxItemSize)
-#else
-#define COMPAT_BT_MAX_ITEM \
-	((uint32) MAXALIGN_DOWN((BLCKSZ - MAXALIGN(sizeof(BTPageOpaqueData)) - \
-		MAXALIGN(SizeOfPageHeaderData + 3 * sizeof(ItemIdData) + 3 * sizeof(ItemPointerData))) / 3))
-#endif
-
-/* nbtree's functions: given the table since 16, no snapshot since 17. */
-#if PG_VERSION_NUM >= 170000
-#define compat_bt_search(index, heap, key, leaf) _bt_search(index, heap, key, leaf, BT_WRITE)
-#elif PG_VERSION_NUM >= 160000
-#define compat_bt_search(index, heap, key, leaf) _bt_search(index, heap, key, leaf, BT_WRITE, NULL)
-#else
-#define compat_bt_search(index, heap, key, leaf) _bt_search(index, key, leaf, BT_WRITE, NULL)
-#endif
-/* Pinned, and locked for readers; none of an empty index. */
-#if PG_VERSION_NUM >= 170000
-#define compat_bt_last_leaf(index) _bt_get_endpoint(index, 0, true)
-#else
-#define compat_bt_last_leaf(index) _bt_get_endpoint(index, 0, true, NULL)
-#endif
-#if PG_VERSION_NUM >= 160000
-#define compat_bt_getstackbuf(index, heap, stack, child) _bt_getstackbuf(index, heap, stack, child)
-#define compat_bt_allocbuf(index, heap) _bt_allocbuf(index, heap)
-#else
-#define compat_bt_getstackbuf(index, heap, stack, child) _bt_getstackbuf(index, stack, child)
-#define compat_bt_allocbuf(index, heap) _bt_getbuf(index, P_NEW, BT_WRITE)
-#endif
-
-/* Since 17, an access method may keep something, a pin among it, from one entry to the next. */
-#if PG_VERSION_NUM >= 170000
-#define compat_index_cleanup(index, info) index_insert_cleanup(index, info)
-#else
-#define compat_index_cleanup(index, info) ((void) (info))
-#endif
-
-/* Finds the ascending order of an index's column; 18 asks in another way. */
-static inline void
-compat_prepare_sort(Relation index, SortSupport sort)
-{
-#if PG_VERSION_NUM >= 180000
-	PrepareSortSupportFromIndexRel(index, false, sort);
-#else
-	PrepareSortSupportFromIndexRel(index, BTLessStrategyNumber, sort);
-#endif
-}
 
 /*
  * Adds up to n blocks to the relation, at least one: buffers of them, pinned, the

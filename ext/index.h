@@ -12,6 +12,7 @@
 #include "portability/instr_time.h"
 #include "utils/rel.h"
 
+#include "compat_index.h"
 #include "pgsluice.h"
 
 /* What the last build of this session was; shown by pgsluice.last_index_build. */

@@ -21,8 +21,6 @@
 #include "storage/bufmgr.h"
 #include "storage/predicate.h"
 
-#include "compat.h"
-
 /* So many pages fit into a record, with the leaf and the parent that are there. */
 #define MAX_LEAVES (XLR_MAX_BLOCK_ID - 1)
 

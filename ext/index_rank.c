@@ -13,7 +13,6 @@
 #include "access/toast_internals.h"
 #include "miscadmin.h"
 #include "utils/memutils.h"
-#include "utils/sortsupport.h"
 
 /* After so many comparisons their memory is freed. */
 #define COMPARISONS 1024
