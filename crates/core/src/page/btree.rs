@@ -5,6 +5,7 @@
 //! header | line pointers (4 B) →|   hole     |← index tuples   | opaque
 //! ```
 
+use crate::sink::append;
 use crate::sort::tuple;
 use crate::sort::Failure;
 
@@ -39,7 +40,7 @@ const _: () = assert!(SPECIAL == 8176 && HEADER % 8 == 0);
 /// A page being formed.
 #[derive(Debug)]
 pub struct Page {
-    bytes: Vec<u8>,
+    bytes: Box<[u8; SIZE]>,
 }
 
 impl Page {
@@ -52,6 +53,7 @@ impl Page {
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(SIZE)?;
         bytes.resize(SIZE, 0);
+        let bytes = bytes.into_boxed_slice().try_into().map_err(|_| Failure::OutOfMemory)?;
         let mut page = Self { bytes };
         page.clear(level);
         Ok(page)
@@ -71,7 +73,7 @@ impl Page {
     /// The page as it goes to disk, but for LSN and checksum.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        &self.bytes
+        &self.bytes[..]
     }
 
     fn get16(&self, at: usize) -> u16 {
@@ -140,7 +142,7 @@ impl Page {
         let upper = self.upper() - tuple::maxalign(tuple.len());
         let lower = HEADER + LINE_POINTER * usize::from(offset);
         debug_assert!(lower <= upper && tuple.len() % 8 == 0);
-        self.bytes[upper..upper + tuple.len()].copy_from_slice(tuple);
+        append::fill(&mut self.bytes[upper..upper + tuple.len()], tuple);
         self.set_line_pointer(offset, upper, tuple.len());
         self.put16(12, lower as u16);
         self.put16(14, upper as u16);
@@ -205,9 +207,7 @@ pub fn form_posting(base: &[u8], tids: &[[u8; 6]], out: &mut Vec<u8>) -> Result<
     let size = tuple::maxalign(base.len() + 6 * tids.len());
     out.try_reserve(size)?;
     out.extend_from_slice(base);
-    for tid in tids {
-        out.extend_from_slice(tid);
-    }
+    out.extend_from_slice(tids.as_flattened());
     out.resize(start + size, 0);
     let posting = &mut out[start..];
     set_down_link(posting, base.len() as u32);

@@ -105,10 +105,7 @@ impl Loader {
         let merged = tuple::maxalign(self.base.len() + 6 * (self.tids.len() + 1));
         if self.tids.is_empty() || merged > MAX_POSTING || !self.is_base(shape, row)? {
             self.flush(shape)?;
-            self.base.clear();
-            let tuple = row.tuple(shape, &mut self.scratch)?;
-            self.base.try_reserve(tuple.len())?;
-            self.base.extend_from_slice(tuple);
+            row.put(shape, &mut self.base)?;
             self.prefix = row.prefix;
             self.whole = row.tuple.is_empty();
         }

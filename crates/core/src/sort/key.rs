@@ -115,9 +115,58 @@ fn put(writer: &mut Writer, attribute: &Attribute, field: Field) {
     }
 }
 
+/// Up to fifteen bytes as the upper ones of a number.
+#[inline(always)]
+fn upper(bytes: &[u8]) -> u128 {
+    // Two pieces of so many bytes, which have the same ones where they overlap.
+    let both = |width: usize, first: u64, last: u64| {
+        u128::from(first) << (128 - 8 * width) | u128::from(last) << (128 - 8 * bytes.len())
+    };
+    if let (Some(first), Some(last)) = ends::<8>(bytes) {
+        both(8, u64::from_be_bytes(*first), u64::from_be_bytes(*last))
+    } else if let (Some(first), Some(last)) = ends::<4>(bytes) {
+        both(4, u32::from_be_bytes(*first).into(), u32::from_be_bytes(*last).into())
+    } else if let (Some(first), Some(last)) = ends::<2>(bytes) {
+        both(2, u16::from_be_bytes(*first).into(), u16::from_be_bytes(*last).into())
+    } else {
+        bytes.first().map_or(0, |&byte| u128::from(byte) << 120)
+    }
+}
+
+#[inline(always)]
+fn ends<const N: usize>(bytes: &[u8]) -> (Option<&[u8; N]>, Option<&[u8; N]>) {
+    (bytes.first_chunk(), bytes.last_chunk())
+}
+
+/// The prefix of a value that is all of its row and fits; `None` for kinds that are not common.
+#[inline(always)]
+fn of_one(attribute: &Attribute, field: Field) -> Option<u128> {
+    let value = match (attribute.order, field) {
+        _ if attribute.descending => return None,
+        (Order::Signed, Field::Word(word)) => word ^ 1 << (8 * attribute.len as u32 - 1),
+        (Order::Unsigned, Field::Word(word)) => word,
+        (Order::Text, Field::Bytes(bytes)) if bytes.len() <= BYTES - 2 => {
+            return Some(u128::from(VALUE) << 120 | upper(bytes) >> 8);
+        }
+        _ => return None,
+    };
+    let value = u128::from(tuple::unsigned(value, attribute.len));
+    Some(u128::from(VALUE) << 120 | value << (120 - 8 * attribute.len as u32))
+}
+
 /// Encodes the key of a row.
 #[inline]
 pub fn encode<'a>(shape: &IndexShape, field: impl Fn(usize) -> Option<Field<'a>>) -> Key {
+    if let ([attribute], false) = (shape.attributes(), shape.mixed) {
+        if let Some(prefix) = field(0).and_then(|field| of_one(attribute, field)) {
+            return Key { prefix, whole: true };
+        }
+    }
+    encode_any(shape, field)
+}
+
+/// Encodes it value by value.
+fn encode_any<'a>(shape: &IndexShape, field: impl Fn(usize) -> Option<Field<'a>>) -> Key {
     let carried = shape.attributes().len() > shape.key().len();
     let mut writer = Writer { bytes: [0; BYTES], at: 0, whole: !carried && !shape.mixed };
     for (index, attribute) in shape.key().iter().enumerate() {
@@ -200,6 +249,18 @@ pub fn decode(shape: &IndexShape, prefix: u128, out: &mut Vec<u8>) {
     // Values that were inverted for DESC are put right in here.
     let mut bytes = encoded;
     if let ([attribute], VALUE) = (shape.key(), bytes[0]) {
+        let word =
+            |flipped: u64| (prefix << 8 >> (128 - 8 * attribute.len as u32)) as u64 ^ flipped;
+        match attribute.order {
+            _ if attribute.descending => {}
+            Order::Text => return tuple::form_short(prefix, out),
+            Order::Signed => {
+                let sign = 1 << (8 * attribute.len as u32 - 1);
+                return tuple::form_word(attribute, word(sign), out);
+            }
+            Order::Unsigned => return tuple::form_word(attribute, word(0), out),
+            _ => {}
+        }
         let (end, _) = value_end(attribute, &bytes, 1);
         invert(attribute, &mut bytes[1..end]);
         let field = value(shape, 0, &bytes[1..end]);
@@ -271,4 +332,49 @@ fn value<'a>(shape: &IndexShape, index: usize, bytes: &'a [u8]) -> Field<'a> {
         Order::Float => tuple::unsigned(!word, attribute.len),
         _ => word,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(len: i16, order: Order) -> IndexShape {
+        let by_value = len > 0;
+        let (descending, nulls_first) = (false, false);
+        let align = if by_value { len as u8 } else { 4 };
+        let attribute =
+            Attribute { len, align, by_value, order, descending, nulls_first, exact: true };
+        IndexShape::new(vec![attribute], 1).unwrap()
+    }
+
+    fn check(shape: &IndexShape, field: Field) {
+        let key = encode(shape, |_| Some(field));
+        assert_eq!(key, encode_any(shape, |_| Some(field)));
+        if key.whole {
+            let (mut formed, mut decoded) = (Vec::new(), vec![7]);
+            tuple::form(shape, 1, |_| Some(field), &mut formed);
+            decode(shape, key.prefix, &mut decoded);
+            assert_eq!(&decoded[1..], &formed[..]);
+        }
+    }
+
+    #[test]
+    fn a_value_alone_is_as_any() {
+        let text = shape(-1, Order::Text);
+        for len in 0..=20_u8 {
+            let bytes: Vec<u8> = (0..len).map(|n| n.wrapping_mul(89) | 1).collect();
+            check(&text, Field::Bytes(&bytes));
+        }
+        for (len, order) in [(1, Order::Unsigned), (2, Order::Signed), (4, Order::Signed)]
+            .into_iter()
+            .chain([(4, Order::Unsigned), (8, Order::Signed), (8, Order::Unsigned)])
+        {
+            let number = shape(len, order);
+            for word in [0, 1, 127, 0x8000, 0x1234_5678, u64::MAX, i64::MIN as u64] {
+                // As a Datum is, and with whatever is above the value.
+                check(&number, Field::Word(tuple::signed(word, len) as u64));
+                check(&number, Field::Word(word));
+            }
+        }
+    }
 }

@@ -14,6 +14,7 @@
 //! written next and its caller does so, which lets a PostgreSQL backend use its own temporary
 //! files, storage manager and interrupts.
 
+mod bits;
 pub mod build;
 pub mod grouped;
 pub mod heap;
@@ -22,6 +23,7 @@ pub mod merge;
 pub mod packed;
 pub mod radix;
 pub mod rank;
+pub mod rows;
 pub mod run;
 pub mod shape;
 pub mod team;

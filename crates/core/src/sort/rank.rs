@@ -223,6 +223,16 @@ impl Dictionary {
         self.images.len() + self.starts.len() * VALUE + self.slots.len() * 8
     }
 
+    /// Makes the slots as many as so many more values want, or as there is room for.
+    ///
+    /// # Errors
+    ///
+    /// No memory.
+    pub fn expect(&mut self, more: usize) -> Result<(), Failure> {
+        while (self.starts.len() + more) * 2 > self.slots.len() && self.grow()? {}
+        Ok(())
+    }
+
     /// Doubles the slots. `false`: there is no room for that.
     #[cold]
     fn grow(&mut self) -> Result<bool, Failure> {

@@ -4,6 +4,7 @@ use super::grouped::Grouped;
 use super::key::{self, Standing};
 use super::packed::{Packed, Unpacked};
 use super::radix;
+use super::rows::Rows;
 use super::shape::{IndexShape, MAX_TUPLE};
 use super::tuple::{self, Field, Tid};
 use super::Failure;
@@ -17,11 +18,11 @@ const DEAD: u64 = 2;
 /// `place` has two flags in its lowest bits: the row's index tuple is *stored* (its key was not
 /// whole in the prefix), the row is *dead*. Above them is, for a stored row in memory, the
 /// tuple's place in the arena; else the row's tid.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Entry {
-    high: u64,
-    low: u64,
+    pub(super) high: u64,
+    pub(super) low: u64,
     /// flags and tid or arena offset
     pub place: u64,
 }
@@ -115,6 +116,21 @@ impl Row<'_> {
         tuple.clear();
         tuple.try_reserve(if shape.ranked() > 0 { MAX_TUPLE } else { key::DECODED })?;
         key::decode(shape, self.prefix, tuple);
+        Ok(())
+    }
+
+    /// Puts the index tuple in place of what is in `tuple`. Its tid may be zero.
+    ///
+    /// # Errors
+    ///
+    /// No memory.
+    pub fn put(&self, shape: &IndexShape, tuple: &mut Vec<u8>) -> Result<(), Failure> {
+        if self.tuple.is_empty() {
+            return self.decode(shape, tuple);
+        }
+        tuple.clear();
+        tuple.try_reserve(self.tuple.len())?;
+        tuple.extend_from_slice(self.tuple);
         Ok(())
     }
 
@@ -331,13 +347,17 @@ impl Collector {
         shape: &mut IndexShape,
     ) -> Result<bool, Failure> {
         self.sort(by_bytes)?;
+        let sorted = std::mem::take(&mut self.sorted);
         // Where groups are sorted instead, entries of one value are neighbours as they are.
-        if let Sorted::Packed(packed) = std::mem::take(&mut self.sorted) {
-            let mut last = Unpacked::default();
+        let grouped = matches!(sorted, Sorted::Grouped(_));
+        if let Sorted::Packed(packed) = sorted {
             self.entries.clear();
             self.entries.try_reserve_exact(packed.words().len())?;
-            self.entries
-                .extend((0..packed.words().len()).map(|index| packed.entry(index, &mut last)));
+            self.entries.extend(Unpacked::new(&packed, 0));
+        }
+        let changes = self.entries.windows(2).filter(|two| two[0].prefix() != two[1].prefix());
+        if let (Some(dictionary), false) = (shape.dictionary_mut(0), grouped) {
+            dictionary.expect(changes.count() + 1)?;
         }
         let mut last = None;
         for entry in &mut self.entries {
@@ -364,23 +384,26 @@ impl Collector {
 
     /// Puts ranks in the place of numbers.
     fn rank(&mut self, shape: &IndexShape) {
-        let mut first = None;
+        let translate = |prefix| key::translate(shape, prefix, Standing::Ranks);
+        let Some(mut before) = self.entries.first().map(Entry::prefix) else { return };
+        let mut prefix = translate(before);
+        let first = prefix;
         self.varying_prefix = 0;
         for entry in &mut self.entries {
-            let prefix = key::translate(shape, entry.prefix(), Standing::Ranks);
+            // Values come in groups, more often than not.
+            if entry.prefix() != before {
+                before = entry.prefix();
+                prefix = translate(before);
+                self.varying_prefix |= prefix ^ first;
+            }
             *entry = Entry::new(prefix, entry.place);
-            self.varying_prefix |= prefix ^ *first.get_or_insert(prefix);
         }
     }
 
     /// The rows in order, from the one with this index on.
     #[must_use]
     pub fn rows(&self, from: usize) -> Rows<'_> {
-        let group = match &self.sorted {
-            Sorted::Grouped(grouped) => grouped.find(from),
-            _ => 0,
-        };
-        Rows { collector: self, at: from, end: self.len(), group, unpacked: Unpacked::default() }
+        Rows::new(self, from)
     }
 
     /// Empties the collector and keeps its memory for the next run.
@@ -398,37 +421,9 @@ impl Collector {
     }
 }
 
-/// The rows of a sorted run, one after the other.
-#[derive(Debug)]
-pub struct Rows<'a> {
-    collector: &'a Collector,
-    at: usize,
-    end: usize,
-    group: usize,
-    unpacked: Unpacked,
-}
-
-impl<'a> Iterator for Rows<'a> {
-    type Item = Row<'a>;
-
-    #[inline]
-    fn next(&mut self) -> Option<Row<'a>> {
-        let entries = &self.collector.entries;
-        if self.at >= self.end {
-            return None;
-        }
-        let entry = match &self.collector.sorted {
-            Sorted::Entries => entries[self.at],
-            Sorted::Packed(packed) => packed.entry(self.at, &mut self.unpacked),
-            Sorted::Grouped(grouped) => entries[grouped.entry(self.at, &mut self.group)],
-        };
-        self.at += 1;
-        Some(row(&self.collector.arena, &entry))
-    }
-}
-
+/// The row of an entry, whose tuple, if it has one, is in the arena.
 #[inline]
-fn row<'a>(arena: &'a [u8], entry: &Entry) -> Row<'a> {
+pub(super) fn row<'a>(arena: &'a [u8], entry: &Entry) -> Row<'a> {
     match entry.stored() {
         None => Row { prefix: entry.prefix(), place: entry.place, tuple: &[] },
         Some(at) => {

@@ -6,6 +6,7 @@
 
 use super::rank::Dictionary;
 use super::shape::{Attribute, IndexShape, Order};
+use crate::sink::append;
 use std::cmp::Ordering;
 
 /// Bytes of a tuple's header (`IndexTupleData`).
@@ -117,6 +118,19 @@ pub fn form_word(attribute: &Attribute, word: u64, out: &mut Vec<u8>) {
     tuple[6..8].copy_from_slice(&(HEADER as u16 + 8).to_le_bytes());
     tuple[HEADER..].copy_from_slice(&unsigned(word, attribute.len).to_le_bytes());
     out.extend_from_slice(&tuple);
+}
+
+/// Appends what [`form`] does for a tuple whose only value is a text of up to fourteen bytes, none of
+/// them zero: those of `padded` between its first, which is not zero either, and zeros.
+#[inline]
+pub fn form_short(padded: u128, out: &mut Vec<u8>) {
+    let len = 15 - padded.trailing_zeros() / 8;
+    let mut tuple = [0; HEADER + 16];
+    let size = maxalign(HEADER + 1 + len as usize);
+    tuple[6..8].copy_from_slice(&(VAR_WIDTH | size as u16).to_le_bytes());
+    tuple[HEADER..].copy_from_slice(&padded.to_be_bytes());
+    tuple[HEADER] = (len as u8 + 1) << 1 | 1;
+    append::extend(out, &tuple[..size]);
 }
 
 /// An upper bound of the size of the tuple that [`form`] makes, in bytes.

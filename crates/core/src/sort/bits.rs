@@ -1,0 +1,193 @@
+//! Bits taken out of words and put side by side, and back, on whatever processor there is.
+
+/// Some of a word's bits, and where they go in a packed one.
+#[derive(Debug)]
+pub struct Part {
+    mask: u64,
+    /// the place of the lowest one in the packed word; the others follow it
+    to: u32,
+    /// the bits of a word that do not go there
+    constant: u64,
+    /// the bits of the mask, neighbours together
+    runs: Vec<Run>,
+}
+
+/// Neighbouring bits: from where, to where, and as many ones as there are of them.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    from: u32,
+    to: u32,
+    ones: u64,
+}
+
+impl Part {
+    /// The bits of `mask`, side by side from bit `to` on; all others are as those of `sample`.
+    pub fn new(mask: u64, to: u32, sample: u64) -> Self {
+        // Of no bits the place may be behind the last one.
+        let to = if mask == 0 { 0 } else { to };
+        let mut runs = Vec::new();
+        let (mut rest, mut next) = (mask, to);
+        while rest != 0 {
+            let from = rest.trailing_zeros();
+            let width = (rest >> from).trailing_ones();
+            let ones = u64::MAX >> (64 - width);
+            runs.push(Run { from, to: next, ones });
+            rest &= !(ones << from);
+            next += width;
+        }
+        Self { mask, to, constant: sample & !mask, runs }
+    }
+}
+
+/// What the processor offers to move them.
+pub trait Bits {
+    /// The part's bits of `word`, at their places in the packed one.
+    ///
+    /// # Safety
+    ///
+    /// The processor has the features that the implementation names.
+    unsafe fn gather(part: &Part, word: u64) -> u64;
+
+    /// The word of which `packed` has the part's bits.
+    ///
+    /// # Safety
+    ///
+    /// As [`Bits::gather`].
+    unsafe fn scatter(part: &Part, packed: u64) -> u64;
+}
+
+/// One run after the other: every processor.
+pub struct Plain;
+
+impl Bits for Plain {
+    #[inline(always)]
+    unsafe fn gather(part: &Part, word: u64) -> u64 {
+        part.runs.iter().fold(0, |packed, run| packed | (word >> run.from & run.ones) << run.to)
+    }
+
+    #[inline(always)]
+    unsafe fn scatter(part: &Part, packed: u64) -> u64 {
+        part.runs
+            .iter()
+            .fold(part.constant, |word, run| word | (packed >> run.to & run.ones) << run.from)
+    }
+}
+
+/// Work on many words, written once for every processor.
+pub trait Pass {
+    /// What comes of it.
+    type Output;
+
+    /// Does it.
+    ///
+    /// # Safety
+    ///
+    /// The processor has what `B` needs.
+    unsafe fn run<B: Bits>(self) -> Self::Output;
+}
+
+/// Does the work with what this processor has.
+#[inline]
+pub fn run<P: Pass>(pass: P) -> P::Output {
+    #[cfg(target_arch = "x86_64")]
+    if x86::is_quick() {
+        // SAFETY: the processor has BMI2.
+        return unsafe { x86::run(pass) };
+    }
+    // SAFETY: plain shifts need nothing.
+    unsafe { pass.run::<Plain>() }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::{Bits, Part, Pass};
+    use std::arch::x86_64::{_pdep_u64, _pext_u64};
+
+    /// All bits at once; needs BMI2.
+    pub(super) struct Bmi2;
+
+    impl Bits for Bmi2 {
+        #[inline(always)]
+        unsafe fn gather(part: &Part, word: u64) -> u64 {
+            // SAFETY: the caller answers for BMI2.
+            unsafe { _pext_u64(word, part.mask) << part.to }
+        }
+
+        #[inline(always)]
+        unsafe fn scatter(part: &Part, packed: u64) -> u64 {
+            // SAFETY: the caller answers for BMI2.
+            unsafe { _pdep_u64(packed >> part.to, part.mask) | part.constant }
+        }
+    }
+
+    /// Whether the processor has BMI2, and not as AMD's before VAES: bit by bit.
+    pub(super) fn is_quick() -> bool {
+        is_x86_feature_detected!("bmi2")
+            && (is_x86_feature_detected!("vaes") || !is_x86_feature_detected!("sse4a"))
+    }
+
+    /// The work, compiled for BMI2.
+    ///
+    /// # Safety
+    ///
+    /// The processor has BMI2.
+    #[target_feature(enable = "bmi2")]
+    pub(super) unsafe fn run<P: Pass>(pass: P) -> P::Output {
+        // SAFETY: as the caller answers.
+        unsafe { pass.run::<Bmi2>() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The packed word, and the word made of it.
+    struct Both<'a>(&'a Part, u64);
+
+    impl Pass for Both<'_> {
+        type Output = (u64, u64);
+
+        unsafe fn run<B: Bits>(self) -> (u64, u64) {
+            // SAFETY: as the caller answers.
+            unsafe {
+                let packed = B::gather(self.0, self.1);
+                (packed, B::scatter(self.0, packed))
+            }
+        }
+    }
+
+    /// Bit by bit.
+    fn naive(mask: u64, to: u32, word: u64) -> u64 {
+        let bits = (0..64).filter(|bit| mask >> bit & 1 != 0);
+        bits.zip(to..).fold(0, |packed, (from, to)| packed | (word >> from & 1) << to)
+    }
+
+    #[test]
+    fn bits_are_found_where_they_were() {
+        let mut state = 88_172_645_463_325_252_u64;
+        let mut random = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state
+        };
+        for round in 0..2000 {
+            let mask = match round {
+                0 => 0,
+                1 => u64::MAX,
+                2 => 1 << 63,
+                _ => random() & random() | random() & random() & random(),
+            };
+            let free = 64 - mask.count_ones();
+            let to = if free == 0 { 0 } else { random() as u32 % (free + 1) };
+            let sample = random();
+            let word = sample & !mask | random() & mask;
+            let part = Part::new(mask, to, sample);
+            let expected = (naive(mask, to, word), word);
+            assert_eq!(run(Both(&part, word)), expected);
+            // SAFETY: plain shifts need nothing.
+            assert_eq!(unsafe { Both(&part, word).run::<Plain>() }, expected);
+        }
+    }
+}

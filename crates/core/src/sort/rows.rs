@@ -1,0 +1,53 @@
+//! The rows of a sorted run, one after the other.
+
+use super::packed::Unpacked;
+use super::run::{row, Collector, Row, Sorted};
+
+/// What goes through them.
+#[derive(Debug)]
+pub struct Rows<'a> {
+    collector: &'a Collector,
+    at: usize,
+    order: Order<'a>,
+}
+
+/// Where the entries come from.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // there is one at a time, on the stack
+enum Order<'a> {
+    Entries,
+    Packed(Unpacked<'a>),
+    /// the group of the entry before
+    Grouped(usize),
+}
+
+impl<'a> Rows<'a> {
+    /// The rows in order, from the one with this index on.
+    pub(super) fn new(collector: &'a Collector, from: usize) -> Self {
+        let order = match &collector.sorted {
+            Sorted::Entries => Order::Entries,
+            Sorted::Packed(packed) => Order::Packed(Unpacked::new(packed, from)),
+            Sorted::Grouped(grouped) => Order::Grouped(grouped.find(from)),
+        };
+        Self { collector, at: from, order }
+    }
+}
+
+impl<'a> Iterator for Rows<'a> {
+    type Item = Row<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Row<'a>> {
+        let collector = self.collector;
+        let at = self.at;
+        self.at += 1;
+        let entry = match (&mut self.order, &collector.sorted) {
+            (Order::Packed(unpacked), _) => unpacked.next()?,
+            (Order::Grouped(group), Sorted::Grouped(grouped)) if at < collector.entries.len() => {
+                collector.entries[grouped.entry(at, group)]
+            }
+            _ => *collector.entries.get(at)?,
+        };
+        Some(row(&collector.arena, &entry))
+    }
+}
