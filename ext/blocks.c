@@ -43,11 +43,11 @@ write_at_once(Relation rel, BlockNumber first, uint32 n, const char *pages)
  * Writes n pages, their checksums in them, from block `first` on, which is the
  * relation's end. The storage manager writes the first block of a segment file, since it makes
  * the file, and the last of those that went at once, since it asks the next
- * checkpoint to sync the file. It writes all of them where they do not go at
- * once, so that the error is the server's own.
+ * checkpoint to sync the file, unless that is the caller's to do. It writes all
+ * of them where they do not go at once, so that the error is the server's own.
  */
 void
-sluice_write_blocks(Relation rel, BlockNumber first, uint32 n, char *pages)
+sluice_write_blocks(Relation rel, BlockNumber first, uint32 n, char *pages, bool skip_sync)
 {
 	while (n > 0)
 	{
@@ -57,7 +57,7 @@ sluice_write_blocks(Relation rel, BlockNumber first, uint32 n, char *pages)
 
 		for (; i < run; i++)
 			smgrextend(RelationGetSmgr(rel), MAIN_FORKNUM, first + i,
-					   pages + (size_t) i * BLCKSZ, i + 1 < run);
+					   pages + (size_t) i * BLCKSZ, skip_sync || i + 1 < run);
 		first += run;
 		n -= run;
 		pages += (size_t) run * BLCKSZ;

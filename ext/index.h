@@ -259,7 +259,16 @@ extern int	sluice_index_edge_find(Relation index, IndexTuple *tuples, int count)
 /* index_rank.c */
 #define SLUICE_INDEX_TOO_MANY "too many different values of a kind that the server has to compare"
 
+/* A value that the server compares. */
+typedef struct SluiceIndexRanked
+{
+	Datum		key;			/* abbreviated, if the order has such keys */
+	uint32		id;				/* the core's number for the value */
+} SluiceIndexRanked;
+
 extern bool sluice_index_rank(SluiceIndexBuild *build);
+extern SluiceIndexRanked *sluice_index_sort_values(Relation index, const SluiceIndexValues *values,
+												   uint32 first);
 extern void sluice_index_forget_ranks(SluiceIndexBuild *build);
 extern void sluice_index_store_values(SluiceIndexBuild *build, const Datum *values,
 									  const bool *isnull, Datum *stored);
@@ -278,9 +287,34 @@ extern void sluice_index_scan_close(SluiceIndexScan *scan);
 extern SluiceIndexSource *sluice_index_open_source(Relation heap, IndexInfo *info,
 												   int *natts);
 
+/* index_pipe.c */
+typedef struct SluiceIndexPipeShared SluiceIndexPipeShared;
+typedef struct SluiceIndexPipe SluiceIndexPipe;
+
+extern Size sluice_index_pipe_size(void);
+extern SluiceIndexPipeShared *sluice_index_pipe_init(void *memory);
+extern SluiceIndexPipe *sluice_index_pipe_open(SluiceIndexPipeShared *shared);
+extern void sluice_index_pipe_put(SluiceIndexPipe *pipe, SluiceIndex *core);
+extern BlockNumber sluice_index_pipe_close(SluiceIndexPipe *pipe, BlockNumber root,
+										   uint32 level, bool allequalimage);
+extern void sluice_index_pipe_abandon(SluiceIndexPipe *pipe);
+extern void sluice_index_pipe_ask(SluiceIndexPipe *pipe);
+extern void sluice_index_pipe_await(SluiceIndexPipe *pipe);
+extern void sluice_index_pipe_write(SluiceIndexPipeShared *shared, struct FileSet *files,
+									Relation index);
+
+/* index_apart.c */
+extern size_t sluice_index_values_apart(const SluiceIndexBuild *build,
+										const SluiceIndexValues *values);
+extern void sluice_index_take_values(const SluiceIndexBuild *build, SluiceIndexRanked *values,
+									 size_t count);
+extern void sluice_index_sort_apart(struct FileSet *files, Relation index);
+
 /* index_team.c */
+extern SluiceIndexPipe *sluice_index_team_pipe(const SluiceIndexBuild *build);
 extern BlockNumber sluice_index_team_scan(SluiceIndexBuild *build, SluiceIndexScan *scan,
 										  BlockNumber blocks);
+extern struct FileSet *sluice_index_team_files(const SluiceIndexBuild *build);
 extern struct BufFile *sluice_index_team_file(SluiceIndexBuild *build, int worker);
 extern void sluice_index_team_end(SluiceIndexBuild *build);
 
@@ -329,8 +363,13 @@ extern void sluice_index_sort_twins(SluiceIndexLoad *load, Oid indexid, SluiceIn
 /* index_write.c */
 typedef struct SluiceIndexWriter SluiceIndexWriter;
 
+/* Where pages come from; false: there is none, or not yet. */
+typedef bool (*SluiceIndexNextPage) (void *source, char *page, BlockNumber *block);
+
 extern SluiceIndexWriter *sluice_index_writer_open(Relation index);
-extern void sluice_index_write_pages(SluiceIndexWriter *writer, SluiceIndex *core);
+extern bool sluice_index_next_page(void *core, char *page, BlockNumber *block);
+extern void sluice_index_write_pages(SluiceIndexWriter *writer, SluiceIndexNextPage next,
+									 void *source);
 extern BlockNumber sluice_index_writer_close(SluiceIndexWriter *writer,
 											 BlockNumber root, uint32 level,
 											 bool allequalimage);

@@ -49,6 +49,8 @@ report_duplicate(SluiceIndexBuild *build, const SluiceIndexStep *step)
 		note_conflict(build, tuple, step->start);
 		return;
 	}
+	/* Workers that wait for more pages end in good order. */
+	sluice_index_team_end(build);
 	index_deform_tuple(tuple, RelationGetDescr(build->index), values, isnull);
 	key = BuildIndexValueDescription(build->index, values, isnull);
 	/* The words are those of PostgreSQL's own sort of an index. */
@@ -205,11 +207,33 @@ sluice_index_add_tuples(SluiceIndexBuild *build, SluiceIndexSource *source,
 	}
 }
 
+/* Writes the pages that are ready, or has them written. */
+static void
+write_pages(SluiceIndexBuild *build, SluiceIndexWriter *writer)
+{
+	if (writer)
+		sluice_index_write_pages(writer, sluice_index_next_page, build->core);
+	else
+		sluice_index_pipe_put(sluice_index_team_pipe(build), build->core);
+}
+
+/* Completes the file with its metapage; gives the number of pages. */
+static BlockNumber
+close_file(SluiceIndexBuild *build, SluiceIndexWriter *writer, const SluiceIndexStep *step)
+{
+	write_pages(build, writer);
+	if (writer)
+		return sluice_index_writer_close(writer, step->root, step->level, build->allequalimage);
+	return sluice_index_pipe_close(sluice_index_team_pipe(build), step->root, step->level,
+								   build->allequalimage);
+}
+
 /* Sorts and merges the rows that are there, their values ranked, and writes the index. */
 void
 sluice_index_write(SluiceIndexBuild *build)
 {
-	SluiceIndexWriter *writer = sluice_index_writer_open(build->index);
+	SluiceIndexWriter *writer = sluice_index_team_pipe(build) ? NULL :
+		sluice_index_writer_open(build->index);
 	SluiceIndexStep step = {0};
 
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
@@ -234,18 +258,15 @@ sluice_index_write(SluiceIndexBuild *build)
 				sluice_index_read_run(build, &step);
 				break;
 			case SLUICE_INDEX_PAGES:
-				sluice_index_write_pages(writer, build->core);
+				write_pages(build, writer);
 				pgstat_progress_update_param(PROGRESS_CREATEIDX_TUPLES_DONE, step.rows);
 				break;
 			case SLUICE_INDEX_DUPLICATE:
-				/* All of this will be rolled back. */
+				/* All of this will be rolled back. A COPY has no team. */
 				sluice_index_writer_close(writer, P_NONE, 0, build->allequalimage);
 				return;
 			case SLUICE_INDEX_DONE:
-				sluice_index_write_pages(writer, build->core);
-				sluice_index_report.pages =
-					sluice_index_writer_close(writer, step.root, step.level,
-											  build->allequalimage);
+				sluice_index_report.pages = close_file(build, writer, &step);
 				return;
 			default:
 				break;

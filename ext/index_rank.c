@@ -17,12 +17,6 @@
 /* After so many comparisons their memory is freed. */
 #define COMPARISONS 1024
 
-typedef struct RankedValue
-{
-	Datum		key;			/* abbreviated, if the order has such keys */
-	uint32		id;				/* the core's number for the value */
-} RankedValue;
-
 struct SluiceIndexRanks
 {
 	MemoryContext context;		/* of all of it */
@@ -30,7 +24,7 @@ struct SluiceIndexRanks
 	bool		abbreviated;
 	bool		by_value;
 	SluiceIndexValues values;
-	RankedValue *sorted;
+	SluiceIndexRanked *sorted;
 	size_t		count;
 	MemoryContext scratch;		/* of comparisons */
 	int			comparisons;
@@ -48,8 +42,8 @@ static int
 compare(const void *a, const void *b, void *arg)
 {
 	SluiceIndexRanks *ranks = arg;
-	const RankedValue *left = a;
-	const RankedValue *right = b;
+	const SluiceIndexRanked *left = a;
+	const SluiceIndexRanked *right = b;
 	int			order;
 
 	if (ranks->abbreviated)
@@ -73,7 +67,7 @@ compare(const void *a, const void *b, void *arg)
 
 /* Opens what sorting the values of a column needs. */
 static SluiceIndexRanks *
-open_ranks(SluiceIndexBuild *build, int column)
+open_ranks(Relation index, int column)
 {
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "pgsluice ranks",
 												  ALLOCSET_DEFAULT_SIZES);
@@ -83,12 +77,12 @@ open_ranks(SluiceIndexBuild *build, int column)
 	ranks->context = context;
 	ranks->scratch = AllocSetContextCreate(context, "pgsluice comparisons",
 										   ALLOCSET_DEFAULT_SIZES);
-	ranks->by_value = TupleDescAttr(RelationGetDescr(build->index), column)->attbyval;
+	ranks->by_value = TupleDescAttr(RelationGetDescr(index), column)->attbyval;
 	ranks->sort.ssup_cxt = context;
-	ranks->sort.ssup_collation = build->index->rd_indcollation[column];
+	ranks->sort.ssup_collation = index->rd_indcollation[column];
 	ranks->sort.ssup_attno = column + 1;
 	ranks->sort.abbreviate = true;
-	compat_prepare_sort(build->index, &ranks->sort);
+	compat_prepare_sort(index, &ranks->sort);
 	ranks->abbreviated = ranks->sort.abbrev_converter != NULL;
 	MemoryContextSwitchTo(caller);
 	return ranks;
@@ -107,42 +101,65 @@ sluice_index_forget_ranks(SluiceIndexBuild *build)
 }
 
 /*
- * Adds the values that have come since the last time. A converter keeps what it
- * allocates for the next value (varstr_abbrev_convert() its buffers): not in memory
- * that comparisons free.
+ * Sorts the values with some numbers. A converter keeps what it allocates for the
+ * next value (varstr_abbrev_convert() its buffers): not in memory that comparisons free.
  */
 static void
-convert_values(SluiceIndexRanks *ranks, RankedValue *all)
+sort_some(SluiceIndexRanks *ranks, SluiceIndexRanked *values, size_t from, size_t end)
 {
 	MemoryContext caller = MemoryContextSwitchTo(ranks->context);
 
-	for (size_t i = ranks->count; i < ranks->values.count; i++)
+	for (size_t i = from; i < end; i++)
 	{
-		all[i].id = (uint32) i;
-		all[i].key = ranks->abbreviated ?
+		values[i - from].id = (uint32) i;
+		values[i - from].key = ranks->abbreviated ?
 			ranks->sort.abbrev_converter(value_of(ranks, (uint32) i), &ranks->sort) : (Datum) 0;
 	}
+	MemoryContextSwitchTo(ranks->scratch);
+	qsort_arg(values, end - from, sizeof(SluiceIndexRanked), compare, ranks);
 	MemoryContextSwitchTo(caller);
+}
+
+/* Sorts some values of an index's only column for another process, where their numbers begin with `first`. */
+SluiceIndexRanked *
+sluice_index_sort_values(Relation index, const SluiceIndexValues *values, uint32 first)
+{
+	SluiceIndexRanks *ranks = open_ranks(index, 0);
+	SluiceIndexRanked *sorted = MemoryContextAllocHuge(CurrentMemoryContext,
+													   values->count * sizeof(SluiceIndexRanked));
+
+	ranks->values = *values;
+	sort_some(ranks, sorted, 0, values->count);
+	for (size_t i = 0; i < values->count; i++)
+		sorted[i].id += first;
+	MemoryContextDelete(ranks->context);
+	return sorted;
 }
 
 /* Sorts the values that have come since the last time, and merges them with the others. */
 static void
-sort_values(SluiceIndexRanks *ranks)
+sort_values(SluiceIndexBuild *build, SluiceIndexRanks *ranks)
 {
 	size_t		old = ranks->count;
 	size_t		count = ranks->values.count;
-	RankedValue *all = MemoryContextAllocHuge(ranks->context,
-											  Max(count, 1) * sizeof(RankedValue));
-	RankedValue *fresh = all + old;
+	/* Those from here on another process sorts, where there are no old ones. */
+	size_t		end = old > 0 ? count : sluice_index_values_apart(build, &ranks->values);
+	size_t		apart = old + (count - end);
+	SluiceIndexRanked *all = MemoryContextAllocHuge(ranks->context,
+													Max(count, 1) * sizeof(SluiceIndexRanked));
 	size_t		left = 0,
-				right = old,
+				right = apart,
 				to = 0;
 
-	convert_values(ranks, all);
-	qsort_arg(fresh, count - old, sizeof(RankedValue), compare, ranks);
+	sort_some(ranks, all + apart, old, end);
+	if (end < count)
+	{
+		ranks->sorted = MemoryContextAllocHuge(ranks->context, apart * sizeof(SluiceIndexRanked));
+		sluice_index_take_values(build, ranks->sorted, apart);
+	}
 
-	/* What is free in front of the fresh ones is just as much as the old ones take. */
-	while (left < old)
+	/* What is free in front of these is just as much as the others take. */
+	while (left < apart)
 	{
 		if (right < count && compare(&all[right], &ranks->sorted[left], ranks) < 0)
 			all[to++] = all[right++];
@@ -170,7 +187,7 @@ rank_column(SluiceIndexBuild *build, int column)
 	equal = MemoryContextAllocHuge(CurrentMemoryContext, Max(ranks->values.count, 1));
 
 	old = MemoryContextSwitchTo(ranks->scratch);
-	sort_values(ranks);
+	sort_values(build, ranks);
 	for (size_t i = 0; i < ranks->count; i++)
 	{
 		order[i] = ranks->sorted[i].id;
@@ -199,7 +216,7 @@ sluice_index_rank(SluiceIndexBuild *build)
 		if (build->attributes[i].order != SLUICE_ORDER_RANKED)
 			continue;
 		if (build->ranks[i] == NULL)
-			build->ranks[i] = open_ranks(build, i);
+			build->ranks[i] = open_ranks(build->index, i);
 		rank_column(build, i);
 	}
 	return build->unfit == NULL;

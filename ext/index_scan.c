@@ -177,8 +177,8 @@ add_page(SluiceIndexScan *scan, BlockNumber block)
 	PageRows   *rows = &scan->rows;
 	size_t		next = 0;
 
-	for (int i = 0; i < rows->count; i++)
-		pgstat_count_heap_getnext(build->heap);
+	/* Of a table as of an index: tuples returned, here of a whole page. */
+	pgstat_count_index_tuples(build->heap, rows->count);
 	while (!sluice_index_add_page(build, scan->source, rows->page.data, block,
 								  rows->offsets, rows->count, &next))
 		add_values(scan, block, rows->offsets[next++]);

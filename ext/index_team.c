@@ -3,7 +3,8 @@
  * leader and workers of a ParallelContext take a range of its blocks each. When
  * all have read theirs, all sort in the way that suits all; the workers leave
  * their rows in temporary files that they share with the leader, who puts
- * everything together and writes the index as if it had come alone so far.
+ * everything together and forms the index as if it had come alone so far. The
+ * first worker writes the pages meanwhile (index_pipe.c).
  *
  * Rows that are short and fit into memory are handed over whole; else everybody
  * spills sorted runs, which the leader merges. Values that the server is to rank
@@ -19,6 +20,7 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/index.h"
+#include "executor/instrument.h"
 #include "miscadmin.h"
 #include "storage/buffile.h"
 #include "storage/condition_variable.h"
@@ -27,6 +29,7 @@
 #include "utils/wait_event.h"
 
 #define KEY_TEAM 1
+#define KEY_PIPE 2
 
 /* The leader reads these alone first, to see what kind of rows there are. */
 #define ALONE_BLOCKS 128
@@ -54,6 +57,8 @@ typedef struct Part
 	double		reltuples;
 	uint64		bytes;			/* in its file */
 	uint64		runs;			/* bytes behind them that say where the runs are */
+	BufferUsage buffers;
+	WalUsage	wal;
 } Part;
 
 typedef struct Shared
@@ -69,6 +74,7 @@ typedef struct Shared
 	ConditionVariable changed;
 	pg_atomic_uint32 scanned;	/* so many workers have read their range */
 	pg_atomic_uint32 verdict;
+	pg_atomic_uint32 handed;	/* so many have left their rows */
 	SluiceIndexSpread spread;	/* of all, once there is a verdict */
 	Part		parts[FLEXIBLE_ARRAY_MEMBER];	/* of the workers */
 } Shared;
@@ -79,6 +85,7 @@ typedef struct SluiceIndexTeam
 	ParallelContext *parallel;
 	Shared	   *shared;
 	BufFile   **files;			/* of the workers, while their runs are merged */
+	SluiceIndexPipe *pipe;		/* to the one who writes, or NULL */
 } SluiceIndexTeam;
 
 PGDLLEXPORT void pgsluice_index_team_main(dsm_segment *segment, shm_toc *toc);
@@ -120,6 +127,7 @@ report_part(Shared *shared, SluiceIndexBuild *build, Part *part)
 	while ((verdict = pg_atomic_read_u32(&shared->verdict)) == UNKNOWN)
 		ConditionVariableSleep(&shared->changed, WAIT_EVENT_PARALLEL_CREATE_INDEX_SCAN);
 	ConditionVariableCancelSleep();
+	pg_read_barrier();
 	return verdict;
 }
 
@@ -158,9 +166,9 @@ file_name(char *name, int worker)
 	snprintf(name, MAXPGPATH, "rows%d", worker);
 }
 
-/* A worker's part. */
-static void
-work(Shared *shared, SluiceIndexBuild *build, Part *part)
+/* A worker's part of the rows. */
+static Verdict
+collect(Shared *shared, SluiceIndexBuild *build, Part *part)
 {
 	SluiceIndexScan *scan;
 	Verdict		verdict;
@@ -177,18 +185,27 @@ work(Shared *shared, SluiceIndexBuild *build, Part *part)
 		hand_over(shared, build, part, verdict);
 	if (build->file)
 		BufFileClose(build->file);
+	pg_atomic_fetch_add_u32(&shared->handed, 1);
+	ConditionVariableBroadcast(&shared->changed);
+	return verdict;
 }
 
 void
 pgsluice_index_team_main(dsm_segment *segment, shm_toc *toc)
 {
 	Shared	   *shared = shm_toc_lookup(toc, KEY_TEAM, false);
+	MemoryContext caller = CurrentMemoryContext;
+	MemoryContext context = AllocSetContextCreate(caller, "pgsluice index build",
+												  ALLOCSET_DEFAULT_SIZES);
 	Relation	heap;
 	Relation	index;
 	char		name[MAXPGPATH];
 	SluiceIndexBuild build = {0};
+	Part	   *part = &shared->parts[ParallelWorkerNumber];
+	Verdict		verdict;
 
 	sluice_require_build(shared->build);
+	InstrStartParallelQuery();
 	heap = build.heap = table_open(shared->heap, ShareLock);
 	index = build.index = index_open(shared->index, AccessExclusiveLock);
 	build.info = BuildIndexInfo(index);
@@ -196,7 +213,13 @@ pgsluice_index_team_main(dsm_segment *segment, shm_toc *toc)
 	build.shared_name = name;
 	SharedFileSetAttach(&shared->files, segment);
 	file_name(name, ParallelWorkerNumber);
-	work(shared, &build, &shared->parts[ParallelWorkerNumber]);
+	MemoryContextSwitchTo(context);
+	verdict = collect(shared, &build, part);
+	MemoryContextSwitchTo(caller);
+	MemoryContextDelete(context);
+	if (verdict != PART && ParallelWorkerNumber == 0)
+		sluice_index_pipe_write(shm_toc_lookup(toc, KEY_PIPE, false), &shared->files.fs, index);
+	InstrEndParallelQuery(&part->buffers, &part->wal);
 	index_close(index, NoLock);
 	table_close(heap, NoLock);
 }
@@ -232,6 +255,17 @@ fill_shared(Shared *shared, SluiceIndexBuild *build, BlockNumber blocks, int wor
 	ConditionVariableInit(&shared->changed);
 	pg_atomic_init_u32(&shared->scanned, 0);
 	pg_atomic_init_u32(&shared->verdict, UNKNOWN);
+	pg_atomic_init_u32(&shared->handed, 0);
+}
+
+/* Waits until as many workers as were launched have come so far. */
+static void
+wait_for(Shared *shared, pg_atomic_uint32 *come, int launched)
+{
+	while (pg_atomic_read_u32(come) < (uint32) launched)
+		ConditionVariableSleep(&shared->changed, WAIT_EVENT_PARALLEL_CREATE_INDEX_SCAN);
+	ConditionVariableCancelSleep();
+	pg_read_barrier();
 }
 
 /* Waits until all have read their rows, and says what is to become of them. */
@@ -242,9 +276,7 @@ judge(Shared *shared, SluiceIndexBuild *build, int launched)
 	bool		whole = fit && pgsluice_index_spread(build->core, &shared->spread);
 	Verdict		verdict;
 
-	while (pg_atomic_read_u32(&shared->scanned) < (uint32) launched)
-		ConditionVariableSleep(&shared->changed, WAIT_EVENT_PARALLEL_CREATE_INDEX_SCAN);
-	ConditionVariableCancelSleep();
+	wait_for(shared, &shared->scanned, launched);
 	for (int i = 0; i < launched; i++)
 	{
 		fit &= shared->parts[i].fit;
@@ -255,6 +287,7 @@ judge(Shared *shared, SluiceIndexBuild *build, int launched)
 		verdict = WHOLE;
 	else
 		verdict = fit && !is_ranked(build) ? RUNS : PART;
+	pg_write_barrier();
 	pg_atomic_write_u32(&shared->verdict, verdict);
 	ConditionVariableBroadcast(&shared->changed);
 	return verdict;
@@ -322,19 +355,37 @@ lead(SluiceIndexBuild *build, SluiceIndexScan *scan)
 	/* Those that never came have left their ranges. */
 	for (int range = launched + 1; range < shared->ranges; range++)
 		scan_range(scan, shared, range);
+	/* One that failed to start would be waited for in vain. */
+	WaitForParallelWorkersToAttach(team->parallel);
 	verdict = judge(shared, build, launched);
-	if (verdict == WHOLE)
-		sluice_index_checked(build, pgsluice_index_sort_as(build->core, &shared->spread, &step));
-	WaitForParallelWorkersToFinish(team->parallel);
 	if (verdict == PART)
 	{
+		WaitForParallelWorkersToFinish(team->parallel);
 		build->parted = true;
 		build->unfit = "what several processes have read cannot be put together";
 		return;
 	}
+	if (verdict == WHOLE)
+		sluice_index_checked(build, pgsluice_index_sort_as(build->core, &shared->spread, &step));
+	wait_for(shared, &shared->handed, launched);
 	for (int i = 0; i < launched; i++)
 		take_part(build, i, verdict);
+	team->pipe = sluice_index_pipe_open(shm_toc_lookup(team->parallel->toc, KEY_PIPE, false));
 	sluice_index_report.workers = launched;
+}
+
+/* Where the pages are to go for a worker to write them; NULL: there is none that does. */
+SluiceIndexPipe *
+sluice_index_team_pipe(const SluiceIndexBuild *build)
+{
+	return build->team ? build->team->pipe : NULL;
+}
+
+/* Where leader and workers leave temporary files to one another. */
+FileSet *
+sluice_index_team_files(const SluiceIndexBuild *build)
+{
+	return &build->team->shared->files.fs;
 }
 
 /* A worker's file, while its runs are merged; NULL: it has none. */
@@ -346,7 +397,7 @@ sluice_index_team_file(SluiceIndexBuild *build, int worker)
 	return team && worker < team->parallel->nworkers_launched ? team->files[worker] : NULL;
 }
 
-/* The index is written, or will not be: the workers' files go. */
+/* All pages are on their way, or will not be: the workers and their files go. */
 void
 sluice_index_team_end(SluiceIndexBuild *build)
 {
@@ -354,8 +405,14 @@ sluice_index_team_end(SluiceIndexBuild *build)
 
 	if (team == NULL)
 		return;
+	if (team->pipe)
+	{
+		sluice_index_pipe_abandon(team->pipe);
+		WaitForParallelWorkersToFinish(team->parallel);
+	}
 	for (int i = 0; i < team->parallel->nworkers_launched; i++)
 	{
+		InstrAccumParallelQuery(&team->shared->parts[i].buffers, &team->shared->parts[i].wal);
 		if (team->files[i])
 			BufFileClose(team->files[i]);
 	}
@@ -378,7 +435,8 @@ begin_team(SluiceIndexBuild *build, BlockNumber blocks)
 													  workers);
 	team->files = palloc0(sizeof(BufFile *) * workers);
 	shm_toc_estimate_chunk(&parallel->estimator, size);
-	shm_toc_estimate_keys(&parallel->estimator, 1);
+	shm_toc_estimate_chunk(&parallel->estimator, sluice_index_pipe_size());
+	shm_toc_estimate_keys(&parallel->estimator, 2);
 	InitializeParallelDSM(parallel);
 	/* No segment, no workers. */
 	if (parallel->seg == NULL)
@@ -387,12 +445,10 @@ begin_team(SluiceIndexBuild *build, BlockNumber blocks)
 	fill_shared(team->shared, build, blocks, workers);
 	SharedFileSetInit(&team->shared->files, parallel->seg);
 	shm_toc_insert(parallel->toc, KEY_TEAM, team->shared);
+	shm_toc_insert(parallel->toc, KEY_PIPE,
+				   sluice_index_pipe_init(shm_toc_allocate(parallel->toc, sluice_index_pipe_size())));
 	LaunchParallelWorkers(parallel);
-	if (parallel->nworkers_launched == 0)
-		return false;
-	/* One that fails to start would be waited for in vain. */
-	WaitForParallelWorkersToAttach(parallel);
-	return true;
+	return parallel->nworkers_launched > 0;
 }
 
 /*

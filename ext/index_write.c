@@ -16,8 +16,9 @@
 #include "storage/sync.h"
 #endif
 
-static bool
-take_page(SluiceIndex *core, char *page, BlockNumber *block)
+/* The next page that the core has ready. */
+bool
+sluice_index_next_page(void *core, char *page, BlockNumber *block)
 {
 	SluiceIndexStatus status = pgsluice_index_page(core, (uint8_t *) page, block);
 
@@ -43,14 +44,14 @@ sluice_index_writer_open(Relation index)
 	return writer;
 }
 
-/* Writes all pages that the core has ready. */
+/* Writes all pages that there are. */
 void
-sluice_index_write_pages(SluiceIndexWriter *writer, SluiceIndex *core)
+sluice_index_write_pages(SluiceIndexWriter *writer, SluiceIndexNextPage next, void *source)
 {
 	char		page[BLCKSZ];
 	BlockNumber block;
 
-	while (take_page(core, page, &block))
+	while (next(source, page, &block))
 	{
 		BulkWriteBuffer buffer = smgr_bulk_get_buf(writer->bulk);
 
@@ -113,43 +114,54 @@ sluice_index_writer_open(Relation index)
 	return writer;
 }
 
-/* Writes one page; the file is lengthened with zeros up to it, as the stock build does. */
-static void
-write_page(SluiceIndexWriter *writer, BlockNumber block, char *page)
+/*
+ * Writes pages of the batch from this one on, those that follow upon one another
+ * at the end of the file at once; gives how many. The file is lengthened with
+ * zeros up to them, as the stock build does.
+ */
+static int
+write_some(SluiceIndexWriter *writer, int first)
 {
 	SMgrRelation smgr = RelationGetSmgr(writer->index);
+	BlockNumber block = writer->blocks[first];
+	int			n = 0;
 
 	if (writer->zeros == NULL && block > writer->pages)
 		writer->zeros = (char *) TYPEALIGN(COMPAT_IO_ALIGN, palloc0(BLCKSZ + COMPAT_IO_ALIGN));
 	while (block > writer->pages)
 		smgrextend(smgr, MAIN_FORKNUM, writer->pages++, writer->zeros, writer->skip_fsync);
-	PageSetChecksumInplace((Page) page, block);
-	if (block == writer->pages)
+	if (block < writer->pages)
 	{
-		smgrextend(smgr, MAIN_FORKNUM, block, page, writer->skip_fsync);
-		writer->pages++;
+		PageSetChecksumInplace((Page) writer->batch[first], block);
+		smgrwrite(smgr, MAIN_FORKNUM, block, writer->batch[first], writer->skip_fsync);
+		return 1;
 	}
-	else
-		smgrwrite(smgr, MAIN_FORKNUM, block, page, writer->skip_fsync);
+	for (; first + n < writer->used && writer->blocks[first + n] == block + n; n++)
+		PageSetChecksumInplace((Page) writer->batch[first + n], block + n);
+	sluice_write_blocks(writer->index, block, n, writer->batch[first], writer->skip_fsync);
+	writer->pages += n;
+	return n;
 }
 
 static void
 write_batch(SluiceIndexWriter *writer)
 {
+	int			done = 0;
+
 	if (writer->used == 0)
 		return;
 	if (writer->use_wal)
 		compat_log_newpages(writer->index, writer->used, writer->blocks, writer->batch);
-	for (int i = 0; i < writer->used; i++)
-		write_page(writer, writer->blocks[i], writer->batch[i]);
+	while (done < writer->used)
+		done += write_some(writer, done);
 	writer->used = 0;
 }
 
-/* Writes all pages that the core has ready; some may wait for their record to fill. */
+/* Writes all pages that there are; some may wait for their record to fill. */
 void
-sluice_index_write_pages(SluiceIndexWriter *writer, SluiceIndex *core)
+sluice_index_write_pages(SluiceIndexWriter *writer, SluiceIndexNextPage next, void *source)
 {
-	while (take_page(core, writer->batch[writer->used], &writer->blocks[writer->used]))
+	while (next(source, writer->batch[writer->used], &writer->blocks[writer->used]))
 	{
 		if (++writer->used == BATCH)
 			write_batch(writer);

@@ -230,7 +230,7 @@ write_pages(Install *install, char *images, uint32 n, BlockNumber *blocks)
 		stamp_page(install, image, blocks[i]);
 		PageSetChecksumInplace(image, blocks[i]);
 	}
-	sluice_write_blocks(install->rel, end, n, images);
+	sluice_write_blocks(install->rel, end, n, images, false);
 }
 
 /*
@@ -352,15 +352,19 @@ finish_rows(SluiceLoad *load, const SluiceSlice *slice, const BlockNumber *block
 		sluice_index_extend_rows(batch->extend, all, (int) slice->paged,
 								 &load->cstate->cur_lineno);
 	more = sluice_batch_has_more(batch);
-	for (size_t p = 0; p < slice->pages && (told || more); p++)
+	for (size_t p = 0; p < slice->pages && (told || more);)
 	{
-		OffsetNumber last = PageGetMaxOffsetNumber((Page) (slice->arena + p * BLCKSZ));
+		int			count = 0;
 
+		/* A page's rows, or those of several in a row where nothing is done row by row. */
+		do
+			count += PageGetMaxOffsetNumber((Page) (slice->arena + p * BLCKSZ));
+		while (++p < slice->pages && !more && blocks[p] == blocks[p - 1] + 1);
 		if (told)
-			sluice_index_load_rows(batch->index_load, placed, last);
+			sluice_index_load_rows(batch->index_load, placed, count);
 		/* Indexes that are left for the end are out of it from now on. */
 		more = sluice_batch_has_more(batch);
-		for (int i = 0; i < last && more; i++)
+		for (int i = 0; i < count && more; i++)
 		{
 			sluice_slot_store(load->page_slot, (char *) placed[i].tuple, placed[i].len);
 			sluice_slot_place(load->page_slot, &placed[i].tid);
@@ -368,7 +372,7 @@ finish_rows(SluiceLoad *load, const SluiceSlice *slice, const BlockNumber *block
 			sluice_finish_row(batch, load->page_slot);
 			ExecClearTuple(load->page_slot);
 		}
-		placed += last;
+		placed += count;
 		ResetPerTupleExprContext(load->estate);
 	}
 	sluice_batch_grown(batch, &all[slice->paged - 1].tid);
@@ -405,9 +409,13 @@ sluice_install_pages(SluiceLoad *load, const SluiceSlice *slice)
 		load->page_slot = sluice_make_slot(load->rri->ri_RelationDesc, load->estate);
 	for (size_t i = 0; i < slice->paged && slice->rows[i].blank; i++)
 	{
+		char	   *place = (char *) slice->arena + slice->rows[i].offset + slice->rows[i].blank;
+
+		/* Only a value that is drawn, or does not fit, can end in an error. */
+		if (sluice_serial_fill_reserved(&load->args.serial, place))
+			continue;
 		sluice_show_record(load, slice, i);
-		sluice_serial_fill(&load->args.serial, (char *) slice->arena +
-						   slice->rows[i].offset + slice->rows[i].blank);
+		sluice_serial_fill(&load->args.serial, place);
 		load->record = NULL;
 	}
 	if (load->check_rows)

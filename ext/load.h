@@ -99,9 +99,6 @@ extern void sluice_choose_route(SluiceLoad *load);
 extern bool sluice_pages_wanted(SluiceLoad *load);
 extern size_t sluice_install_pages(SluiceLoad *load, const SluiceSlice *slice);
 
-/* blocks.c */
-extern void sluice_write_blocks(Relation rel, BlockNumber first, uint32 n, char *pages);
-
 /* rows.c */
 extern void sluice_count_rows(SluiceLoad *load, uint64 count);
 extern void sluice_show_record(SluiceLoad *load, const SluiceSlice *slice, size_t n);

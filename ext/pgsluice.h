@@ -129,6 +129,10 @@ typedef struct SluiceStatement
 	Oid			arbiter;		/* the unique index of on_duplicate */
 } SluiceStatement;
 
+/* blocks.c */
+extern void sluice_write_blocks(Relation rel, BlockNumber first, uint32 n, char *pages,
+								bool skip_sync);
+
 /* decide.c */
 extern const char *sluice_why_not(SluiceStatement *s);
 
@@ -248,6 +252,7 @@ extern void sluice_plan_default(CopyFromState cstate, Form_pg_attribute att,
 extern void sluice_serial_open(SluiceSerial *serial, bool blocks);
 extern void sluice_serial_expect(SluiceSerial *serial, int64 count);
 extern void sluice_serial_fill(SluiceSerial *serial, char *place);
+extern bool sluice_serial_fill_reserved(SluiceSerial *serial, char *place);
 
 /* Rows that wait for the next insertion, in the order of the input. */
 #define SLUICE_BATCH_ROWS 1000

@@ -186,3 +186,18 @@ sluice_serial_fill(SluiceSerial *serial, char *place)
 		memcpy(place, &v, 2);
 	}
 }
+
+/* Does that where it is quick: the value is reserved, and is known to fit. */
+bool
+sluice_serial_fill_reserved(SluiceSerial *serial, char *place)
+{
+	int32		value = (int32) serial->next;
+
+	if (serial->left == 0 || serial->len != sizeof(value) || (int64) value != serial->next)
+		return false;
+	memcpy(place, &value, sizeof(value));
+	serial->expected--;
+	serial->next += serial->step;
+	serial->left--;
+	return true;
+}

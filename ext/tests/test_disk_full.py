@@ -9,7 +9,7 @@ import subprocess
 import unittest
 
 from . import cluster as clusters
-from .cluster import Cluster, Refused
+from .cluster import Cluster, Refused, wait_until
 from .test_durability import SUM, TABLE, check_heap, load, rows
 
 
@@ -69,6 +69,24 @@ class DiskFull(unittest.TestCase):
         server.stop("immediate")
         server.start()
         self.assertEqual(server.sql("SELECT count(*), count(DISTINCT id) FROM t"), "60000|60000")
+
+    def test_index(self):
+        """No room for an index whose pages a worker writes: the stock build's refusal, and nothing is left."""
+        server, _ = self.server(["max_worker_processes = 8", "max_parallel_workers = 8", "max_parallel_maintenance_workers = 1"])
+        disk = server.home / "disk"
+        small_disk(self, disk, 2)
+        server.sql(f"CREATE TABLESPACE small LOCATION '{disk}'; CREATE TABLE t (a int) WITH (parallel_workers = 1);"
+                   "INSERT INTO t SELECT * FROM generate_series(1, 200000)")
+        for setting in ("off", "on"):
+            with self.assertRaises(Refused) as refused:
+                server.sql(f"SET pgsluice.index_build = {setting}; CREATE INDEX i ON t (a) TABLESPACE small")
+            self.assertIn("53100: could not", str(refused.exception))
+        left = "SELECT count(*) FROM pg_stat_activity WHERE backend_type ~ 'parallel'"
+        self.assertTrue(wait_until(lambda: server.sql(left) == "0"))
+        resize(disk, 64)
+        built = "SELECT method, workers FROM pgsluice.last_index_build"
+        self.assertEqual(server.sql(f"SET pgsluice.index_build = on; CREATE INDEX i ON t (a) TABLESPACE small; {built}"), "sorted|1")
+        self.assertEqual(server.sql("SET enable_seqscan = off; SELECT count(*) FROM t WHERE a > 0"), "200000")
 
     def test_wal(self):
         """No room for WAL: the server stops itself; after recovery with room, nothing of the load is there."""

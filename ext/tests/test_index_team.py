@@ -60,6 +60,15 @@ class Team(OnCluster):
         self.sql("UPDATE t SET a = repeat('long', 9) WHERE ctid = (SELECT max(ctid) FROM t)")
         self.built("INDEX ON t (a)", 0)
 
+    def test_many_values_that_are_ranked(self):
+        """Values enough for two processes to sort, equal but for case and accents, among them."""
+        if self.sql("SELECT count(*) FROM pg_collation WHERE collname = 'en-US-x-icu'") != "1":
+            self.skipTest("this server was built without ICU")
+        self.table('a text COLLATE "en-US-x-icu"', "nullif((array['a', 'A', 'ä', 'z', 'co-op '])[n % 5 + 1] || n * 7919 % 40009, 'a7')")
+        for columns in ("a", "a DESC NULLS LAST"):
+            with self.subTest(columns=columns):
+                self.built(f"INDEX ON t ({columns})", 2)
+
     def test_dead_and_updated_rows(self):
         """Pages that are left to the server, in every part."""
         self.table("a int, b text", "i, 'b' || n")
@@ -101,6 +110,8 @@ class Team(OnCluster):
             stock = refusal(self.cluster, STOCK + definition)
             self.assertIsNotNone(stock)
             self.assertEqual(stock, refusal(self.cluster, SORTED + definition))
+        # The workers that would have written it were not shot.
+        self.assertNotIn("terminating background worker", self.cluster.tail())
 
     def test_of_this_transaction(self):
         """Rows and tables that nobody else sees yet, and a REINDEX."""

@@ -44,6 +44,18 @@ class Neighbours(unittest.TestCase):
         """session_preload_libraries come after the shared ones."""
         self.assertEqual(self.watched("pg_stat_statements", "auto_explain, pgsluice", "insert"), "3|3000")
 
+    def test_an_index_by_workers(self):
+        """What workers read and write for an index is counted as the statement's."""
+        server = Cluster(["shared_preload_libraries = 'pgsluice, pg_stat_statements'", "wal_level = replica",
+                          "max_worker_processes = 8", "max_parallel_workers = 8", "max_parallel_maintenance_workers = 1"])
+        self.addCleanup(server.remove)
+        server.sql("CREATE EXTENSION pgsluice; CREATE EXTENSION pg_stat_statements; CREATE TABLE t (a int) WITH (parallel_workers = 1);"
+                   "INSERT INTO t SELECT * FROM generate_series(1, 100000)")
+        built = "CREATE INDEX i ON t (a); SELECT workers FROM pgsluice.last_index_build"
+        self.assertEqual(server.sql(f"SET pgsluice.index_build = on; {built}"), "1")
+        self.assertEqual(server.sql("SELECT wal_bytes > pg_relation_size('i') / 2, shared_blks_hit + shared_blks_read >= "
+                                    "pg_relation_size('t') / 8192 FROM pg_stat_statements WHERE query LIKE 'CREATE INDEX %'"), "t|t")
+
     def test_without_the_extension(self):
         """Then stock COPY does it; by hand, the function refuses."""
         server = Cluster(["shared_preload_libraries = 'pg_stat_statements'", "session_preload_libraries = ''"])
