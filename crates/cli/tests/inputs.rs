@@ -167,6 +167,12 @@ fn conditions(world: &mut World) {
     let output = world.run(&["check", &file, "--table", "w", "--columns", "a", "--where", "s > 0"]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("column \"s\" does not exist"), "{said}");
+    assert!(said.contains("hint: the condition of --where is: s > 0"), "{said}");
+    for method in ["copy-csv", "staged"] {
+        let odd = ["--table", "w", "--columns", "a", "--where", "a >", "--method", method];
+        let said = world.load(&[&[file.as_str()], &odd[..]].concat()).unwrap_err();
+        assert!(said.contains("syntax error") && said.contains("is: a >"), "{method}: {said}");
+    }
     std::fs::remove_file(world.path("w.rejects")).unwrap();
     std::fs::remove_file(world.path("w.rejects.jsonl")).unwrap();
 }

@@ -1,6 +1,8 @@
 //! Whose fault an error of the server's is: a record's, so that the load can go on
 //! without it, or somebody else's.
 
+use crate::error::Error;
+
 /// Whether an error with this SQLSTATE is the record's own fault.
 ///
 /// Data exceptions (22), integrity constraints (23), the check option of views
@@ -42,6 +44,19 @@ pub fn is_of_a_literal(sqlstate: &str) -> bool {
 pub fn may_be_of_a_record(sqlstate: &str) -> bool {
     let class = sqlstate.get(..2);
     class.is_some_and(|c| !["08", "25", "40", "42", "53", "55", "57", "58", "XX"].contains(&c))
+}
+
+/// A statement that the server cannot read is one with a condition of the user's in it: the
+/// rest is ours. Says so, since the server does not.
+pub fn of_condition(error: Error, condition: Option<&str>) -> Error {
+    let context = error.server().and_then(|s| s.context.as_ref());
+    let unread = error.sqlstate().starts_with("42") && error.sqlstate() != "42501";
+    match condition {
+        Some(condition) if unread && context.is_none() && error.hint().is_none() => {
+            error.with_hint(format!("the condition of --where is: {condition}"))
+        }
+        _ => error,
+    }
 }
 
 #[cfg(test)]

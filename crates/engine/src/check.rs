@@ -6,6 +6,7 @@
 //! are not drawn from, triggers do not fire. What depends on other rows (unique
 //! and foreign keys, exclusion, partitions) is not checked.
 
+use crate::blame::of_condition;
 use crate::error::Error;
 use crate::input::Reader;
 use crate::load::{make_plan, open_lanes, total, Watch};
@@ -54,7 +55,8 @@ pub struct Checked {
 ///
 /// The check could not be made, or a PGCOPY file cannot be read on.
 pub fn check(options: &Options, watch: &Watch, tell: Listener) -> Result<Checked, Error> {
-    run(options, watch, tell).map_err(|e| watch.told(e))
+    let condition = options.target.filter.as_deref();
+    run(options, watch, tell).map_err(|e| of_condition(watch.told(e), condition))
 }
 
 fn run(options: &Options, watch: &Watch, tell: Listener) -> Result<Checked, Error> {

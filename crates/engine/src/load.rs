@@ -2,6 +2,7 @@
 
 use crate::advice::advice;
 use crate::around::{self, Around};
+use crate::blame::of_condition;
 use crate::error::{Error, Place};
 use crate::input::{can_be_read_again, locate, Layout, Reader};
 use crate::options::{FileFormat, Method, Options};
@@ -88,7 +89,7 @@ pub fn load(options: &Options, watch: &Watch, planned: &dyn Fn(&Plan)) -> Result
         watch.progress.records.set(0);
         result = run(&options, watch, &|_| ());
     }
-    result.map_err(|e| watch.told(e))
+    result.map_err(|e| of_condition(watch.told(e), options.target.filter.as_deref()))
 }
 
 fn run(options: &Options, watch: &Watch, planned: &dyn Fn(&Plan)) -> Result<Summary, Error> {
