@@ -17,7 +17,7 @@ class Watched(OnCluster):
 
     prepared = (
         "CREATE TABLE log (x int, seen bigint, indexed bigint, drawn bigint); CREATE SEQUENCE s;"
-        "CREATE FUNCTION looks(x int) RETURNS bool LANGUAGE plpgsql SET enable_seqscan = off AS"
+        "CREATE FUNCTION looks(x int) RETURNS bool LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS"
         " $$ BEGIN INSERT INTO log SELECT x, (SELECT count(*) FROM t), (SELECT count(*) FROM t WHERE id = 2), last_value FROM s; RETURN true; END $$;"
         "CREATE DOMAIN watched AS int CHECK (looks(VALUE)); CREATE DOMAIN above AS watched CHECK (VALUE IS NOT NULL OR looks(-1));"
         "CREATE TYPE pair AS (x watched, y text)"
