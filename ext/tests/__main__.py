@@ -1,18 +1,33 @@
-"""Runs every test, and says which were left out: python3 -m tests, in ext/."""
+"""Runs every test, says which were left out and which took longest: python3 -m tests, in ext/."""
 
 import sys
+import time
 import unittest
 
 from .cluster import left_out
 
 
 class Result(unittest.TextTestResult):
-    """As unittest's own, which only counts what was skipped."""
+    """As unittest's own, which only counts what was skipped, and times only the whole."""
+
+    def __init__(self, *settings, **more):
+        super().__init__(*settings, **more)
+        self.seconds = {}
+
+    def startTest(self, test):
+        super().startTest(test)
+        self.seconds[test.id()] = -time.monotonic()
+
+    def stopTest(self, test):
+        self.seconds[test.id()] += time.monotonic()
+        super().stopTest(test)
 
     def stopTestRun(self):
         super().stopTestRun()
         for test, reason in self.skipped:
             left_out(f"{reason} ({test.id()})")
+        for name in sorted(self.seconds, key=self.seconds.get, reverse=True)[:10]:
+            print(f"{self.seconds[name]:6.1f} s {name}", file=sys.stderr)
 
 
 class Runner(unittest.TextTestRunner):
