@@ -63,7 +63,7 @@ enum Task {
         /// Folder of the definitions [default: bench/suites]
         #[arg(long, value_name = "DIR")]
         suites: Option<PathBuf>,
-        /// The pages [default: README.md]
+        /// The pages [default: README.md and docs/results.md]
         pages: Vec<PathBuf>,
     },
 }
@@ -260,7 +260,12 @@ fn readme(
         runs: default_to(runs, "bench/runs")?,
         suites: default_to(suites, "bench/suites").unwrap_or_default(),
     };
-    let pages = if pages.is_empty() { vec![root()?.join("README.md")] } else { pages };
+    let pages = if pages.is_empty() {
+        let root = root()?;
+        vec![root.join("README.md"), root.join("docs/results.md")]
+    } else {
+        pages
+    };
     let mut code = ExitCode::SUCCESS;
     for path in pages {
         let page =

@@ -123,7 +123,7 @@ fn check_documented(mut result: SuiteResult) {
     let method = json["methods"].as_array().unwrap().iter().find(|m| m["name"] == "ours").unwrap();
     let page = fs::read_to_string(folder("../docs/benchmark.md")).unwrap();
     let (_, part) = page.split_once("## The JSON").unwrap();
-    let (part, _) = part.split_once("## Figures in the README").unwrap();
+    let (part, _) = part.split_once("## Figures in the README and in results.md").unwrap();
     let (top, part) = part.split_once("`methods[]`:").unwrap();
     let (methods, runs) = part.split_once("`runs[]`:").unwrap();
     for (text, written) in [(top, &json), (methods, method), (runs, &method["runs"][0])] {
