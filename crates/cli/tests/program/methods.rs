@@ -1,8 +1,6 @@
 //! What each method does to the table beside the rows, and what it refuses.
 
-mod common;
-
-use common::{each_major, left_out, on_each_major, World};
+use crate::common::{each_major, left_out, on_each_major, World};
 use pgsluice_engine::session::conn::Conn;
 
 const TABLE: &str = "DROP TABLE IF EXISTS t CASCADE; CREATE TABLE t (

@@ -1,9 +1,7 @@
 //! ANALYZE: in the load's transaction where that can be, after it where somebody is in the
 //! way, and never at the load's cost.
 
-mod common;
-
-use common::{each_major, wait_until, World};
+use crate::common::{each_major, wait_until, World};
 use pgsluice_engine::session::conn::Conn;
 use std::io::Write;
 use std::process::{Child, Command, Stdio};

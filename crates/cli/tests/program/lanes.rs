@@ -1,8 +1,6 @@
 //! Lanes that hold one another up: for good, and for a moment.
 
-mod common;
-
-use common::{each_major, World};
+use crate::common::{each_major, World};
 use pgsluice_engine::session::conn::Conn;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};

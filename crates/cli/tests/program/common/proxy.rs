@@ -33,7 +33,6 @@ struct Trap {
 /// A proxy on a port of the loopback interface.
 pub struct Proxy {
     port: u16,
-    trap: Arc<Mutex<Trap>>,
     sprung: Arc<AtomicBool>,
 }
 
@@ -51,7 +50,7 @@ impl Proxy {
         let port = listener.local_addr().unwrap().port();
         let trap = Arc::new(Mutex::new(Trap { statement: statement.as_bytes(), pass, fate, shut }));
         let sprung = Arc::new(AtomicBool::new(false));
-        let proxy = Proxy { port, trap: trap.clone(), sprung: sprung.clone() };
+        let proxy = Proxy { port, sprung: sprung.clone() };
         spawn(move || {
             for client in listener.incoming() {
                 let client = client.unwrap();

@@ -1,9 +1,6 @@
 //! `pgsluice server`, installed in a folder of its own, as root and as an ordinary user.
 
-#[path = "../../engine/tests/support/aloud.rs"]
-mod aloud;
-
-use aloud::left_out;
+use crate::common::left_out;
 use pgsluice_engine::server::{find_all, scratch};
 use std::fs;
 use std::os::unix::fs::{chown, symlink, DirBuilderExt, MetadataExt};

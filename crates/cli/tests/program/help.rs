@@ -1,9 +1,7 @@
 //! Every example of the help, the guide and the README runs as it stands, and the
 //! completions are ones that their shells read.
 
-mod common;
-
-use common::{each_major, left_out, World};
+use crate::common::{each_major, left_out, World};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

@@ -1,9 +1,7 @@
 //! Files of `--format binary`: cut into tuples, counted, passed over, located and
 //! rejected one by one, against stock COPY of the same bytes.
 
-mod common;
-
-use common::{each_major, World};
+use crate::common::{each_major, World};
 use pgsluice_core::sink::{HEADER, TRAILER};
 use serde_json::Value;
 use std::fs;

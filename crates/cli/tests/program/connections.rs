@@ -2,10 +2,8 @@
 //! key/value strings, URLs, variables, service and password files, TLS with
 //! every sslmode, tickets of a Kerberos realm. And the password appears nowhere.
 
-mod common;
-
-use common::realm::Realm;
-use common::{each_major, left_out, wait_until, Port, World};
+use crate::common::realm::Realm;
+use crate::common::{each_major, left_out, wait_until, Port, World};
 use pgsluice_engine::server::Installation;
 use std::fs::{self, Permissions};
 use std::io::{Read, Write};

@@ -1,8 +1,6 @@
 //! Standard output and standard error that nobody reads, or that cannot be written to.
 
-mod common;
-
-use common::{each_major, left_out, World};
+use crate::common::{each_major, left_out, World};
 use std::fs::OpenOptions;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;

@@ -1,9 +1,7 @@
 //! What `plan` tells before the load: each piece of advice where it holds, with
 //! its reason, and not where it does not.
 
-mod common;
-
-use common::{on_first_and_last_major, World};
+use crate::common::{on_first_and_last_major, World};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};

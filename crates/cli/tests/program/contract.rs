@@ -1,9 +1,7 @@
 //! The lines of the contract of `load` that no other test file has; `docs/contract.md`
 //! says for every line where its test is.
 
-mod common;
-
-use common::{each_major, World};
+use crate::common::{each_major, World};
 use std::process::{Command, Output, Stdio};
 
 fn world() -> World {
@@ -53,7 +51,7 @@ fn the_tables_of_the_contract_name_tests_that_exist() {
 /// The benchmark's suite of the article measures each way of the loader.
 #[test]
 fn every_method_is_measured() {
-    let suite = include_str!("../../../bench/suites/votes.toml");
+    let suite = include_str!("../../../../bench/suites/votes.toml");
     for (_, name, ..) in pgsluice_engine::options::Method::ALL {
         assert!(suite.contains(&format!("\"--method\", \"{name}\"")), "{name}");
     }
@@ -357,7 +355,7 @@ fn the_summary_is_as_documented() {
     world.sql("CREATE TABLE t (a int, b text)");
     let file = world.file("t.csv", b"1,x\n");
     let summary = world.load(&[&file, "--table", "t"]).unwrap();
-    let schema = include_str!("../../../docs/summary.md");
+    let schema = include_str!("../../../../docs/summary.md");
     let (top, seconds) = schema.split_once("## `seconds`").unwrap();
     for (part, written) in [(top, &summary), (seconds, &summary["seconds"])] {
         let rows = part.lines().filter_map(|l| l.strip_prefix("| `")?.split_once("` | "));

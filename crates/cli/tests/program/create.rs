@@ -1,8 +1,6 @@
 //! `--create`: which records the types come from, and which names the columns get.
 
-mod common;
-
-use common::{each_major, World};
+use crate::common::{each_major, World};
 
 const SHAPE: &str = "SELECT string_agg(attname || ' ' || atttypid::regtype, ', ' ORDER BY attnum)
     FROM pg_attribute WHERE attrelid = 'made'::regclass AND attnum > 0";

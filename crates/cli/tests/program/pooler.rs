@@ -2,9 +2,7 @@
 //! transaction and the next one may be another's: every method works, and
 //! leaves nothing of its own in the server's sessions.
 
-mod common;
-
-use common::{left_out, on_first_and_last_major, wait_until, Port, World};
+use crate::common::{left_out, on_first_and_last_major, wait_until, Port, World};
 use std::fs::{self, Permissions};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;

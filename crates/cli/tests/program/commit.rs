@@ -1,10 +1,8 @@
 //! The moments around the commit: the connection is cut before the server has the COMMIT or
 //! after it has answered, the loader dies between the lanes' commits. What is said is what is.
 
-mod common;
-
-use common::proxy::{Fate, Proxy};
-use common::{each_major, wait_until, World};
+use crate::common::proxy::{Fate, Proxy};
+use crate::common::{each_major, wait_until, World};
 use std::process::{Command, Stdio};
 
 const ROWS: usize = 60_000;

@@ -1,11 +1,8 @@
 //! A server, the program, and stock COPY as the oracle.
 
-// Each test program uses a part of it.
-#![allow(dead_code, unused_imports)]
-
 pub mod proxy;
 pub mod realm;
-#[path = "../../../engine/tests/support/mod.rs"]
+#[path = "../../../../engine/tests/support/mod.rs"]
 mod support;
 
 use pgsluice_engine::server::{Installation, Options, Server};

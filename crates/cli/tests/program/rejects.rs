@@ -1,9 +1,7 @@
 //! `--on-error reject`: every bad record of every class goes to the reject
 //! file as it was, everything else is loaded, and the limit holds.
 
-mod common;
-
-use common::{each_major, on_each_major, World};
+use crate::common::{each_major, on_each_major, World};
 use serde_json::Value;
 use std::fs;
 

@@ -1,11 +1,9 @@
 //! Files in every encoding that the server knows; databases in another one than
 //! UTF-8, and what a load makes of escapes there.
 
-mod common;
-
 use std::process::{Command, Output};
 
-use common::{each_major, left_out, World};
+use crate::common::{each_major, left_out, World};
 use pgsluice_engine::session::conn::Conn;
 
 const METHODS: [&str; 7] =

@@ -1,9 +1,7 @@
 //! What stands around a load, through the whole program: afterwards the
 //! catalogs say what they said before, whatever happened in between.
 
-mod common;
-
-use common::{each_major, on_each_major, on_first_and_last_major, wait_until, World};
+use crate::common::{each_major, on_each_major, on_first_and_last_major, wait_until, World};
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -13,12 +11,12 @@ const DOWN: &str = "SELECT count(*) FROM pgsluice_loads.taken_down WHERE put_bac
 
 fn zoo(world: &mut World) {
     world.sql("DROP SCHEMA IF EXISTS \"Odd Schema\" CASCADE");
-    world.sql(include_str!("../../engine/tests/surroundings/zoo.sql"));
+    world.sql(include_str!("../../../engine/tests/surroundings/zoo.sql"));
 }
 
 fn snapshot(world: &mut World) -> Vec<String> {
     let oid = world.sql(&format!("SELECT '{TABLE}'::regclass::oid"));
-    let sql = include_str!("../../engine/tests/surroundings/snapshot.sql");
+    let sql = include_str!("../../../engine/tests/surroundings/snapshot.sql");
     let rows = world.conn.query(sql, &[Some(&oid)]).unwrap();
     rows.into_iter().map(|r| r[0].clone().unwrap()).collect()
 }

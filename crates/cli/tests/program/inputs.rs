@@ -1,9 +1,7 @@
 //! What the files may be: several, compressed, in other encodings, with and
 //! without headers, with records that are too long to be held.
 
-mod common;
-
-use common::{on_each_major, World};
+use crate::common::{on_each_major, World};
 use std::io::Write;
 
 fn count(world: &mut World, table: &str) -> String {

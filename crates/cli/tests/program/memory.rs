@@ -4,9 +4,7 @@
 //! The quick forms are large enough to tell holding from passing on; the real
 //! sizes are in the ignored ones, which `make soak` runs.
 
-mod common;
-
-use common::{each_major, World};
+use crate::common::{each_major, World};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::process::{Child, Command, Stdio};

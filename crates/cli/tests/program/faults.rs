@@ -1,8 +1,6 @@
 //! The server dies, the connection is cut, the user stops: all or nothing each time.
 
-mod common;
-
-use common::{each_major, on_each_major, wait_until, World};
+use crate::common::{each_major, on_each_major, wait_until, World};
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
 

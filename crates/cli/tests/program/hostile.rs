@@ -1,13 +1,11 @@
 //! Generated files, each by the next method in turn, against stock COPY of the
 //! same bytes: equal tables, or refusals both.
 
-#[path = "../../engine/tests/types/cases.rs"]
+#[path = "../../../engine/tests/types/cases.rs"]
 #[rustfmt::skip] // many values on a line
 mod cases;
-mod common;
-
+use crate::common::{on_each_major, World};
 use cases::CASES;
-use common::{on_each_major, World};
 use pgsluice_core::scan::Format;
 use pgsluice_fuzz::hostile;
 use pgsluice_fuzz::rng::Rng;

@@ -2,9 +2,7 @@
 //! all rows or none, as the exit code says, and after `repair` the table is
 //! what it was: indexes, constraints, triggers, persistence.
 
-mod common;
-
-use common::{each_major, wait_until, World};
+use crate::common::{each_major, wait_until, World};
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Command, Stdio};

@@ -1,9 +1,7 @@
 //! Files that change while they are read, and disks that are full: an error
 //! that says so, and nothing loaded that is not told of.
 
-mod common;
-
-use common::{each_major, left_out, wait_until, World};
+use crate::common::{each_major, left_out, wait_until, World};
 use std::fs::{self, File};
 use std::io::Write;
 use std::process::{Child, Command, Output, Stdio};

@@ -1,9 +1,7 @@
 //! Files loaded by every method, against stock COPY of the same bytes: equal
 //! tables or equal refusals, each by the route that was asked for.
 
-mod common;
-
-use common::{each_major, on_each_major, World};
+use crate::common::{each_major, on_each_major, World};
 
 /// A table, a file, COPY's options and the program's that mean the same.
 struct Case {

@@ -1,0 +1,28 @@
+//! The program as its users run it, against real servers. One test program, so that it is linked
+//! once, and initdb runs once for each version.
+
+mod advice;
+mod around;
+mod binary;
+mod commit;
+mod common;
+mod connections;
+mod contract;
+mod create;
+mod disks;
+mod encodings;
+mod faults;
+mod help;
+mod hostile;
+mod inputs;
+mod lanes;
+mod load;
+mod memory;
+mod methods;
+mod moments;
+mod output;
+mod pooler;
+mod rejects;
+mod sample;
+mod server;
+mod statistics;
