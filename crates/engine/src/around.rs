@@ -128,9 +128,12 @@ impl Around {
     /// The connection is lost, or the server refuses.
     pub fn move_sequences(&self, conn: &mut Conn, plan: &Plan) -> Result<Vec<String>, Error> {
         let moved = sequences(conn, self.taken.entry.relation, &plan.table, &plan.columns)?;
-        let told = |m: &Moved| match &m.left {
-            Some(why) => format!("sequence {} stands before key {}: {why}", m.sequence, m.key),
-            None => format!("sequence {} moved past {}", m.sequence, m.key),
+        let told = |m: &Moved| {
+            let past = m.key.map_or(String::new(), |key| format!(" past {key}"));
+            match &m.left {
+                Some(why) => format!("sequence {} not moved{past}: {why}", m.sequence),
+                None => format!("sequence {} moved{past}", m.sequence),
+            }
         };
         Ok(moved.iter().map(told).collect())
     }

@@ -23,6 +23,7 @@ mod moments;
 mod output;
 mod pooler;
 mod rejects;
+mod rights;
 mod sample;
 mod server;
 mod statistics;

@@ -151,6 +151,8 @@ pub struct TableFacts {
     pub owned: bool,
     /// the role may create tables in its schema
     pub schema_open: bool,
+    /// the role may lock it by name against changes: its rights are not on columns alone
+    pub lockable: bool,
     /// the load has made it
     pub created: bool,
     /// it holds no row, as far as can be seen
@@ -271,7 +273,8 @@ pub fn find(conn: &mut Conn, name: &str) -> Result<Option<TableFacts>, Error> {
     let rows = conn.query(
         "SELECT c.oid, n.nspname, c.relname, c.relkind, c.relpersistence, \
          pg_has_role(c.relowner, 'USAGE'), c.relispartition, \
-         has_schema_privilege(n.oid, 'CREATE') \
+         has_schema_privilege(n.oid, 'CREATE'), \
+         has_table_privilege(c.oid, 'INSERT, UPDATE, DELETE, TRUNCATE') \
          FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
          WHERE c.oid = to_regclass($1)",
         &[Some(name)],
@@ -291,6 +294,7 @@ pub fn find(conn: &mut Conn, name: &str) -> Result<Option<TableFacts>, Error> {
         owned: text(5) == "t",
         is_partition: text(6) == "t",
         schema_open: text(7) == "t",
+        lockable: text(8) == "t",
         ..TableFacts::default()
     }))
 }

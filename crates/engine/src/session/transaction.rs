@@ -9,7 +9,7 @@ use super::surroundings::{ForeignKeys, Indexes, Triggers};
 use crate::error::Error;
 use crate::input::Reader;
 use crate::ledger;
-use crate::options::{Create, FileFormat, Method, Options};
+use crate::options::{Create, FileFormat, Method, Options, TargetOptions};
 use std::thread;
 use std::time::Duration;
 
@@ -132,20 +132,36 @@ pub fn inspect(
             if lock { private::lock(conn, &table)? } else { private::can(conn, &table)? };
     }
     if lock && !table.private && matches!(table.kind, 'r' | 'p') {
-        // Lanes share the table among connections: none may shut the others out.
-        let lanes = target.method == Method::Lanes;
-        // What is asked for by name needs the table alone anyway: no waiting for
-        // that with a weaker lock in hand, which could end in a deadlock.
-        let down = target.indexes == Indexes::Rebuild
-            || target.foreign_keys == ForeignKeys::Revalidate
-            || target.triggers == Triggers::Off;
-        let exclusive = target.method.exclusive()
-            || (target.truncate || down && target.method != Method::Insert) && !lanes;
-        let mode = if exclusive { "ACCESS EXCLUSIVE" } else { "ROW EXCLUSIVE" };
-        conn.exec(&format!("LOCK TABLE ONLY {} IN {mode} MODE", table.sql))?;
+        lock_table(conn, &table, target)?;
     }
     catalog::describe(conn, &server, &mut table)?;
     Ok((server, table, new))
+}
+
+/// Locks the table, so that what is read of it stays true until the load ends.
+fn lock_table(conn: &mut Conn, table: &TableFacts, target: &TargetOptions) -> Result<(), Error> {
+    // Lanes share the table among connections: none may shut the others out.
+    let lanes = target.method == Method::Lanes;
+    // What is asked for by name needs the table alone anyway: no waiting for
+    // that with a weaker lock in hand, which could end in a deadlock. Around
+    // another role's table everything stays.
+    let down = table.owned
+        && (target.indexes == Indexes::Rebuild
+            || target.foreign_keys == ForeignKeys::Revalidate
+            || target.triggers == Triggers::Off);
+    let exclusive = target.method.exclusive()
+        || (target.truncate || down && target.method != Method::Insert) && !lanes;
+    let statement = if exclusive {
+        format!("LOCK TABLE ONLY {} IN ACCESS EXCLUSIVE MODE", table.sql)
+    } else if table.lockable {
+        format!("LOCK TABLE ONLY {} IN ROW EXCLUSIVE MODE", table.sql)
+    } else {
+        // LOCK TABLE knows no rights on columns. This takes the same lock where the
+        // role may write some column, and does nothing else.
+        format!("EXPLAIN INSERT INTO {} DEFAULT VALUES", table.sql)
+    };
+    conn.exec(&statement)?;
+    Ok(())
 }
 
 /// Whether the load, if it goes through the extension, is better alone with an

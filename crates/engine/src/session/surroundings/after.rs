@@ -30,15 +30,15 @@ struct Sequence {
     may_read: bool,
 }
 
-/// A sequence that stood before a loaded key.
+/// A sequence that stood before a loaded key, or may do so still.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Moved {
     /// quoted and qualified
     pub sequence: String,
     /// the column that it serves
     pub column: String,
-    /// the key that it had to pass
-    pub key: i128,
+    /// the key that it had to pass, where the role may see it
+    pub key: Option<i128>,
     /// why it was left where it was, if it was
     pub left: Option<String>,
 }
@@ -81,7 +81,7 @@ fn pass(conn: &mut Conn, table: &str, sequence: &Sequence) -> Result<Option<Move
         }))
     };
     if !sequence.may_read {
-        return moved(0, Some("the role cannot see all keys"));
+        return moved(None, Some("the role cannot see all keys"));
     }
     let step = i128::from(sequence.increment);
     let farthest = if step > 0 { "max" } else { "min" };
@@ -93,7 +93,7 @@ fn pass(conn: &mut Conn, table: &str, sequence: &Sequence) -> Result<Option<Move
         return Ok(None);
     };
     if !sequence.may_move {
-        return moved(key, Some("the role may not move it"));
+        return moved(Some(key), Some("the role may not move it"));
     }
     let rows = conn.exec(&format!("SELECT last_value, is_called FROM {}", sequence.name))?;
     let last: i128 = rows[0][0].as_deref().and_then(|v| v.parse().ok()).unwrap_or_default();
@@ -107,7 +107,7 @@ fn pass(conn: &mut Conn, table: &str, sequence: &Sequence) -> Result<Option<Move
     let steps = (ahead + step.abs() - 1) / step.abs();
     let target = last + steps * step;
     if target > i128::from(sequence.greatest) || target < i128::from(sequence.least) {
-        return moved(key, Some("it ends before that key"));
+        return moved(Some(key), Some("it ends before that key"));
     }
     let draws = steps + i128::from(!called);
     let name = quote_literal(&sequence.name);
@@ -117,7 +117,7 @@ fn pass(conn: &mut Conn, table: &str, sequence: &Sequence) -> Result<Option<Move
     } else {
         conn.exec(&format!("SELECT pg_catalog.setval({name}::regclass, {target})"))?;
     }
-    moved(key, None)
+    moved(Some(key), None)
 }
 
 /// What was done for the planner and for the first reader.

@@ -1,0 +1,95 @@
+//! What a role may do that does not own the table: no less than stock COPY lets it.
+
+use crate::common::{on_first_and_last_major, World};
+use std::process::{Command, Output};
+
+/// Runs the program as the role `loader`.
+fn as_loader(world: &World, arguments: &[&str]) -> Output {
+    let url = world.server.url("postgres").replace("postgres@", "loader@");
+    let mut program = Command::new(env!("CARGO_BIN_EXE_pgsluice"));
+    program.args(arguments).args(["--to", &url]).output().unwrap()
+}
+
+/// LOCK TABLE asks for rights on the whole table; COPY does not.
+#[test]
+fn rights_on_columns_are_enough() {
+    on_first_and_last_major(|installation| {
+        let mut world = World::new(installation);
+        world.sql(
+            "CREATE ROLE loader LOGIN; CREATE TABLE t (a int, b text, c int DEFAULT 5);
+             CREATE TABLE p (a int, b text, c int DEFAULT 5) PARTITION BY RANGE (a);
+             CREATE TABLE p1 PARTITION OF p DEFAULT;
+             GRANT INSERT (a, b) ON t, p TO loader",
+        );
+        let file = world.file("rows.csv", b"1,x\n2,y\n");
+        for table in ["t", "p"] {
+            for method in ["auto", "copy-csv", "copy-binary", "staged", "insert-batch", "lanes"] {
+                let load = ["load", &file, "--table", table, "--method", method];
+                let output = as_loader(&world, &[&load[..], &["--columns", "a,b"]].concat());
+                assert_eq!(output.status.code(), Some(0), "{table} {method}: {output:?}");
+                let rows = format!("SELECT string_agg(x::text, ' ' ORDER BY a) FROM {table} x");
+                assert_eq!(world.sql(&rows), "(1,x,5) (2,y,5)", "{table} {method}");
+                world.sql(&format!("TRUNCATE {table}"));
+            }
+            // A column that it may not write stays refused.
+            let output = as_loader(&world, &["load", &file, "--table", table, "--columns", "a,c"]);
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(1), "{said}");
+            assert!(said.contains("permission denied for table"), "{said}");
+        }
+    });
+}
+
+/// Whatever is asked for, around another role's table everything stays, as the plan says.
+#[test]
+fn around_another_roles_table_everything_stays() {
+    on_first_and_last_major(|installation| {
+        let mut world = World::new(installation);
+        world.sql(
+            "CREATE ROLE loader LOGIN; CREATE TABLE t (a int PRIMARY KEY, b text);
+             GRANT SELECT, INSERT ON t TO loader",
+        );
+        let file = world.file("rows.csv", b"1,x\n2,y\n");
+        for method in ["auto", "staged", "lanes", "insert"] {
+            let of_table = [
+                file.as_str(),
+                "--table=t",
+                "--indexes=rebuild",
+                "--triggers=off",
+                "--foreign-keys=revalidate",
+                "--method",
+                method,
+            ];
+            let plan = as_loader(&world, &[&["plan"], &of_table[..]].concat());
+            let plan = String::from_utf8_lossy(&plan.stdout).into_owned();
+            assert!(plan.contains("around    keep primary key public.t_pkey"), "{method}: {plan}");
+            let output = as_loader(&world, &[&["load"], &of_table[..]].concat());
+            assert_eq!(output.status.code(), Some(0), "{method}: {output:?}");
+            assert_eq!(world.sql("SELECT count(*) FROM t"), "2", "{method}");
+            world.sql("TRUNCATE t");
+        }
+    });
+}
+
+/// A sequence that the role may not move is told as such, and nothing is made up about keys
+/// that it cannot see.
+#[test]
+fn sequences_that_may_not_be_moved_are_told() {
+    on_first_and_last_major(|installation| {
+        let mut world = World::new(installation);
+        world.sql(
+            "CREATE ROLE loader LOGIN; CREATE TABLE t (a serial, b text); CREATE TABLE u (LIKE t);
+             CREATE SEQUENCE u_s OWNED BY u.a; ALTER TABLE u ALTER a SET DEFAULT nextval('u_s');
+             GRANT SELECT, INSERT ON t TO loader; GRANT INSERT ON u TO loader",
+        );
+        let file = world.file("rows.csv", b"7,x\n");
+        for (table, told) in [
+            ("t", "step: sequence public.t_a_seq not moved past 7: the role may not move it"),
+            ("u", "step: sequence public.u_s not moved: the role cannot see all keys"),
+        ] {
+            let output = as_loader(&world, &["load", &file, "--table", table]);
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.success() && said.contains(told), "{said}");
+        }
+    });
+}
