@@ -3,14 +3,26 @@
 
 use crate::error::Error;
 
+/// The classes of the server's own SQLSTATEs (`errcodes.txt`, of any major). Others are those of
+/// whoever has written a trigger.
+const POSTGRES: [&str; 44] = [
+    "00", "01", "02", "03", "08", "09", "0A", "0B", "0F", "0L", "0P", "0Z", "10", "20", "21", "22",
+    "23", "24", "25", "26", "27", "28", "2B", "2D", "2F", "34", "38", "39", "3B", "3D", "3F", "40",
+    "42", "44", "53", "54", "55", "57", "58", "72", "F0", "HV", "P0", "XX",
+];
+
 /// Whether an error with this SQLSTATE is the record's own fault.
 ///
 /// Data exceptions (22), integrity constraints (23), the check option of views
-/// (44), exceptions that a trigger raises (P0001) and limits such as the
-/// longest index row (54000). Everything else (connection, disk, privileges,
-/// deadlock, cancelled) fails the load.
+/// (44), exceptions that a trigger raises (P0 of PL/pgSQL, 38 of other languages,
+/// classes that are not the server's) and limits such as the longest index row
+/// (54000). Everything else (connection, disk, privileges, deadlock, cancelled)
+/// fails the load.
 pub fn is_of_the_record(sqlstate: &str) -> bool {
-    matches!(sqlstate.get(..2), Some("22" | "23" | "44")) || matches!(sqlstate, "P0001" | "54000")
+    let Some(class) = sqlstate.get(..2) else { return false };
+    matches!(class, "22" | "23" | "38" | "44" | "P0")
+        || sqlstate == "54000"
+        || !POSTGRES.contains(&class)
 }
 
 /// Whether a type's `recv` function may have raised an error with this SQLSTATE over
@@ -65,7 +77,9 @@ mod tests {
 
     #[test]
     fn only_the_records_own_faults_are_rejected() {
-        for own in ["22P02", "22021", "23505", "23P01", "44000", "P0001", "54000"] {
+        let of_triggers = ["P0001", "P0002", "38000", "45000", "ABC01"];
+        let of_values = ["22P02", "22021", "23505", "23P01", "44000", "54000"];
+        for own in of_values.into_iter().chain(of_triggers) {
             assert!(is_of_the_record(own), "{own}");
         }
         for other in ["53100", "57014", "42501", "40P01", "08006", "25006", "42601", ""] {

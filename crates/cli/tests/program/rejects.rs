@@ -228,6 +228,35 @@ fn values_that_are_refused_by_the_codes_of_statements() {
     }
 }
 
+/// Who has written a trigger may have made up its codes.
+#[test]
+fn exceptions_of_triggers_are_rejected_whatever_their_code() {
+    let mut world = World::new(each_major().last().unwrap());
+    let path = world.file("codes.csv", b"1,ZZ123\n2,\n3,45000\n4,P0002\n");
+    let rejects = world.path("rejects.csv");
+    world.sql(
+        "CREATE TABLE t (a int, code text);
+         CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN
+           IF new.code <> '' THEN RAISE EXCEPTION 'no' USING ERRCODE = new.code; END IF;
+           RETURN new; END$$;
+         CREATE TRIGGER r BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION f()",
+    );
+    let reject = ["--table", "t", "--truncate", "--on-error", "reject", "--reject-file", &rejects];
+    for method in METHODS {
+        remove(&rejects);
+        let arguments = [&reject[..], &["--method", method, &path]].concat();
+        world.load(&arguments).unwrap_or_else(|e| panic!("{method}: {e}"));
+        assert_eq!(world.sql("SELECT string_agg(a::text, ' ') FROM t"), "2", "{method}");
+        let side = side(&rejects);
+        let codes: Vec<&str> = side.iter().map(|s| s["sqlstate"].as_str().unwrap()).collect();
+        assert_eq!(codes, ["ZZ123", "45000", "P0002"], "{method}");
+    }
+    // Those that say what has befallen the server or the transaction still fail the load.
+    remove(&rejects);
+    let path = world.file("cancelled.csv", b"1,57014\n");
+    world.load(&[&reject[..], &[path.as_str()]].concat()).unwrap_err();
+}
+
 #[test]
 fn reject_files_are_never_overwritten_and_empty_ones_not_left() {
     let installation = each_major().remove(0);
