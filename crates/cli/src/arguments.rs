@@ -3,8 +3,8 @@
 
 use crate::failure::Failure;
 use crate::names::Names;
+use crate::patterns::{is_pattern, matching};
 use clap::{Args, ValueEnum};
-use glob::{GlobError, MatchOptions};
 use pgsluice_core::scan;
 use pgsluice_engine::error::Error;
 use pgsluice_engine::options::{
@@ -347,8 +347,7 @@ fn sources(files: &[PathBuf]) -> Result<Vec<Source>, Failure> {
             all.push(Source::Stdin);
             continue;
         }
-        let is_pattern = name.contains(['*', '?', '[']) && !file.exists();
-        if is_pattern {
+        if is_pattern(&name) && !file.exists() {
             all.extend(matching(&name)?.into_iter().map(Source::File));
         } else {
             all.push(Source::File(file.clone()));
@@ -358,25 +357,6 @@ fn sources(files: &[PathBuf]) -> Result<Vec<Source>, Failure> {
         return Err(Error::usage("standard input can be read once only").into());
     }
     Ok(all)
-}
-
-/// The files that a pattern means, as in a shell: none whose name begins with a dot,
-/// unless the pattern says so. What cannot be looked at is an error, and so is, later, a
-/// link to nowhere: left out, their rows would be missing without a word.
-fn matching(pattern: &str) -> Result<Vec<PathBuf>, Failure> {
-    let how = MatchOptions { require_literal_leading_dot: true, ..MatchOptions::new() };
-    let paths = glob::glob_with(pattern, how)
-        .map_err(|e| Error::usage(format!("{pattern} is no pattern: {}", e.msg)))?;
-    let unseen = |e: GlobError| {
-        Failure::new(format!("cannot look for {pattern} in {}: {}", e.path().display(), e.error()))
-    };
-    let mut found = paths.collect::<Result<Vec<PathBuf>, _>>().map_err(unseen)?;
-    found.retain(|path| !path.is_dir());
-    if found.is_empty() {
-        return Err(Failure::new(format!("no file matches {pattern}")));
-    }
-    found.sort();
-    Ok(found)
 }
 
 /// Sees to it that what is written is not one of the files that are read.

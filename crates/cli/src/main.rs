@@ -8,6 +8,7 @@ mod commands;
 mod failure;
 mod names;
 mod output;
+mod patterns;
 mod progress;
 #[cfg(test)]
 mod reference;

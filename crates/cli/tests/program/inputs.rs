@@ -2,7 +2,11 @@
 //! without headers, with records that are too long to be held.
 
 use crate::common::{on_each_major, World};
+use std::ffi::OsStr;
+use std::fs;
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 
 fn count(world: &mut World, table: &str) -> String {
     world.sql(&format!("SELECT count(*) FROM {table}"))
@@ -127,6 +131,45 @@ fn parts(world: &mut World) {
         all.extend_from_slice(&more);
         let summary = world.load(&all).unwrap();
         let n = |key: &str| summary[key].as_u64().unwrap();
+/// A pattern means the files that it means in a shell, whatever bytes are in names.
+fn patterns(world: &mut World) {
+    world.sql("DROP TABLE IF EXISTS f; CREATE TABLE f (a int)");
+    let folder = PathBuf::from(world.path("patterns"));
+    fs::create_dir_all(folder.join("in/.no")).unwrap();
+    fs::create_dir_all(folder.join(OsStr::from_bytes(b"in-\xff"))).unwrap();
+    let files: [(&[u8], &str); 5] = [
+        (b"one-\xff.csv", "1\n"),
+        (b".two.csv", "2\n"),
+        (b"in/three.csv", "3\n"),
+        (b"in/.no/four.csv", "4\n"),
+        (b"in-\xff/five.csv", "5\n"),
+    ];
+    for (name, record) in files {
+        fs::write(folder.join(OsStr::from_bytes(name)), record).unwrap();
+    }
+    for (pattern, rows) in [
+        ("*.csv", "1"),
+        ("one-?.csv", "1"),
+        (".t*.csv", "2"),
+        ("i*/*.csv", "3,5"),
+        ("./*/thr[e]e.csv", "3"),
+        ("in/*", "3"),
+        ("*/.n*/*.csv", "4"),
+        ("**/*.csv", "1,3,5"),
+        ("**/**/f*.csv", "5"),
+    ] {
+        let pattern = format!("{}/{pattern}", folder.display());
+        world.load(&[&pattern, "--table", "f", "--truncate"]).unwrap();
+        let loaded = world.sql("SELECT string_agg(a::text, ',' ORDER BY a) FROM f");
+        assert_eq!(loaded, rows, "{pattern}");
+    }
+    for none in ["*.txt", "in/three.csv/*", "nowhere/*.csv"] {
+        let none = format!("{}/{none}", folder.display());
+        let said = world.load(&[&none, "--table", "f"]).unwrap_err();
+        assert!(said.contains("no file matches"), "{said}");
+    }
+}
+
         assert_eq!((n("read"), n("loaded"), n("skipped")), (90_000, 10_000, 80_000), "{method}");
         assert_eq!(world.sql("SELECT min(a) || '-' || max(a) FROM p"), "70002-90000");
     }
@@ -409,3 +452,4 @@ fn inputs() {
         convert(&mut world);
     });
 }
+        patterns(&mut world);

@@ -1,0 +1,96 @@
+//! The files that a pattern on the command line means.
+
+use crate::failure::Failure;
+use glob::{MatchOptions, Pattern};
+use pgsluice_engine::error::Error;
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+/// As in a shell: a name that begins with a dot is not found unless the pattern says the dot.
+const HOW: MatchOptions = MatchOptions {
+    case_sensitive: true,
+    require_literal_separator: true,
+    require_literal_leading_dot: true,
+};
+
+/// Whether a name is a pattern.
+pub fn is_pattern(name: &str) -> bool {
+    name.contains(['*', '?', '['])
+}
+
+/// The files that a pattern means, in the order of their names; `**` is any number of folders.
+/// The walk is not that of `glob`, which panics at names that are not UTF-8, or passes them over.
+///
+/// # Errors
+///
+/// There is none; or it is no pattern. So is what cannot be looked at, and, later, a link to
+/// nowhere: left out, their rows would be missing without a word.
+pub fn matching(pattern: &str) -> Result<Vec<PathBuf>, Failure> {
+    let mut found = vec![PathBuf::from(if pattern.starts_with('/') { "/" } else { "" })];
+    for part in pattern.split('/').filter(|part| !part.is_empty()) {
+        let wanted = Pattern::new(part)
+            .map_err(|e| Error::usage(format!("{pattern} is no pattern: {}", e.msg)))?;
+        let mut next = Vec::new();
+        for folder in found {
+            let looked = if part == "**" {
+                below(folder.clone(), &mut next)
+            } else if is_pattern(part) {
+                names(&folder).map(|names| {
+                    let fits = |n: &OsString| wanted.matches_with(&n.to_string_lossy(), HOW);
+                    next.extend(names.into_iter().filter(fits).map(|name| folder.join(name)));
+                })
+            } else {
+                let path = folder.join(part);
+                exists(&path).map(|is_there| next.extend(is_there.then_some(path)))
+            };
+            looked.map_err(|e| {
+                let place = folder.display();
+                Failure::new(format!("cannot look for {pattern} in {place}: {e}"))
+            })?;
+        }
+        found = next;
+    }
+    found.retain(|path| !path.is_dir());
+    if found.is_empty() {
+        return Err(Failure::new(format!("no file matches {pattern}")));
+    }
+    found.sort();
+    // Two of `**` may lead to the same file.
+    found.dedup();
+    Ok(found)
+}
+
+/// The folder and those within it at any depth, but no hidden ones, and none behind links.
+fn below(folder: PathBuf, found: &mut Vec<PathBuf>) -> io::Result<()> {
+    for name in names(&folder)? {
+        let path = folder.join(&name);
+        let hidden = name.as_encoded_bytes().starts_with(b".");
+        if !hidden && path.symlink_metadata().is_ok_and(|facts| facts.is_dir()) {
+            below(path, found)?;
+        }
+    }
+    found.push(folder);
+    Ok(())
+}
+
+/// What is in a folder; nothing in what is none.
+fn names(folder: &Path) -> io::Result<Vec<OsString>> {
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    if !folder.is_dir() {
+        return Ok(Vec::new());
+    }
+    fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name())).collect()
+}
+
+/// Whether something has this name, if only a link to nowhere.
+fn exists(path: &Path) -> io::Result<bool> {
+    match path.symlink_metadata() {
+        Ok(_) => Ok(true),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
+        // In a file there is nothing.
+        Err(_) if !path.parent().is_some_and(Path::is_dir) => Ok(false),
+        Err(e) => Err(e),
+    }
+}
