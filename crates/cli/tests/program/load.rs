@@ -215,6 +215,23 @@ fn an_error_in_rewritten_records_names_the_files_line() {
     }
 }
 
+/// Of a quote that is left open, COPY's line is the file's last one: record and offset say
+/// where it is.
+#[test]
+fn an_open_quote_is_named_where_it_opens() {
+    let mut world = World::new(each_major().last().unwrap());
+    world.sql("CREATE TABLE t (a int, b text)");
+    let bytes = b"1,x\n2,\"y\ny\"\n3,\"a\nb\nc\nd\n";
+    let (message, context) = world.stock("COPY t FROM STDIN CSV", bytes).unwrap_err();
+    assert!(context.starts_with("COPY t, line 8: "), "{context}");
+    let file = world.file("open.csv", bytes);
+    for method in ["copy-csv", "copy-text", "copy-binary", "staged", "insert-batch", "lanes"] {
+        let said = world.load(&[&file, "--table", "t", "--method", method]).unwrap_err();
+        let place = format!("line 8, record 3, byte offset 12: {message}");
+        assert!(said.contains(&place), "{method}: {said}");
+    }
+}
+
 /// The rows went the way that was asked for, as the server saw it.
 fn route(case: &Case, method: &str, summary: &serde_json::Value, log: &str, label: &str) {
     let encoded = summary["chunks_encoded"].as_u64().unwrap();

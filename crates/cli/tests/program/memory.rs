@@ -221,7 +221,8 @@ fn endless(length: u64, quote: &str, no_newline: &str) {
 
 #[test]
 fn records_without_an_end() {
-    endless(120_000_000, "unterminated CSV quoted field", "extra data after last expected column");
+    let quote = "record 2, byte offset 8: unterminated CSV quoted field";
+    endless(120_000_000, quote, "record 1, byte offset 0: extra data after last expected column");
 }
 
 #[test]

@@ -39,6 +39,8 @@ pub struct Chunk {
     pub file: usize,
     /// where it begins, in bytes of the uncompressed file
     pub offset: u64,
+    /// where the record begins that it is a piece of
+    pub start: u64,
     /// what lines end with, as far as it was known before the chunk
     pub eol: Eol,
     /// whole records or a piece of one
@@ -120,8 +122,10 @@ impl Chunk {
     fn locate(&self, layout: &Layout, found: impl Fn(u64, u64) -> bool) -> (u64, usize, usize) {
         let mut records = self.records(layout);
         let mut before = 0;
-        while let Some(record) = records.next() {
-            if found(before, records.lines()) {
+        for record in records.by_ref() {
+            // Of a record that breaks the rules, the line that COPY names: where an open
+            // quote comes to the file's end.
+            if found(before, record.line) {
                 return (before, record.start, record.end);
             }
             before += 1;

@@ -304,6 +304,7 @@ impl InputFile {
                 _ => break (self.held.len(), Part::Piece),
             }
         };
+        let start = self.offset - self.giant.unwrap_or(0);
         if part != Part::Whole {
             let length = self.giant.unwrap_or(0) + end as u64;
             if layout.dialect().is_some() {
@@ -312,7 +313,7 @@ impl InputFile {
             self.giant = (part == Part::Piece).then_some(length);
             self.giant_end = None;
         }
-        Ok(Some(self.give(end, part, layout, free)))
+        Ok(Some(Chunk { start, ..self.give(end, part, layout, free) }))
     }
 
     /// Where the last record of the file ends: behind it, PGCOPY has a trailer.
@@ -368,6 +369,7 @@ impl InputFile {
             sequence: 0,
             file: self.index,
             offset: self.offset,
+            start: self.offset,
             eol: self.eol,
             part,
             last,

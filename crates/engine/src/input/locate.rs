@@ -27,8 +27,6 @@ pub fn locate(
     let mut reader = Reader::open(&again).ok()?;
     reader.read_as(layout);
     let mut before = Counts::default();
-    // Where the record begins whose pieces are passing, and its lines.
-    let mut pieces = None;
     let mut free = Vec::new();
     while let Some(chunk) = reader.next(free).ok()? {
         before += chunk.passed;
@@ -40,14 +38,8 @@ pub fn locate(
                 let line = before.lines + chunk.lines_to(layout, end);
                 return Some((line, chunk.offset + start as u64));
             }
-        } else {
-            let start = *pieces.get_or_insert(chunk.offset);
-            if chunk.part == Part::LastPiece {
-                if before.records + 1 == record {
-                    return Some((before.lines + counts.lines, start));
-                }
-                pieces = None;
-            }
+        } else if chunk.part == Part::LastPiece && before.records + 1 == record {
+            return Some((before.lines + counts.lines, chunk.start));
         }
         before += counts;
         free = chunk.bytes;

@@ -348,22 +348,25 @@ impl Lane {
         let unit = unit.saturating_add_signed(open.uncounted);
         let column = column.or_else(|| error.server().and_then(|s| s.column.clone()));
         let found = open.sent.iter().rev().find(|s| s.preceding < unit);
+        // Of a record in pieces, the first ones may be forgotten by now.
+        let found = found.or_else(|| open.sent.front().filter(|s| s.chunk.part != Part::Whole));
         let Some(sent) = found else {
             let file = self.names[open.file].clone();
             return error.at(Place { file, column, ..Place::default() });
         };
-        let place = self.place(sent, open.form, unit - sent.preceding, column);
+        let place = self.place(sent, open.form, unit.saturating_sub(sent.preceding), column);
         error.at(place)
     }
 
-    /// The place of the line or row `unit` (from 1) of a chunk.
+    /// The place of the line or row `unit` (from 1) of a chunk; 0 is one before a piece.
     fn place(&self, sent: &Sent, form: Form, unit: u64, column: Option<String>) -> Place {
         let file = self.names[sent.chunk.file].clone();
         let layout = &self.plan.layout;
         let line = sent.before.lines;
         if sent.chunk.part != Part::Whole {
-            let record = Some(sent.before.records + 1);
-            return Place { file, record, line: Some(line + unit), column, ..Place::default() };
+            let (record, offset) = (Some(sent.before.records + 1), Some(sent.chunk.start));
+            let line = (unit > 0).then_some(line + unit);
+            return Place { file, record, line, offset, column, ..Place::default() };
         }
         let (before, start, end) = match form {
             Form::AsIs | Form::Plain => sent.chunk.record_of_line(layout, unit),
