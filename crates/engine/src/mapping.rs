@@ -39,7 +39,13 @@ pub fn columns(
         let empty = vec![None];
         let fields = input.header.as_ref().map_or(&empty, |header| &header.fields);
         let first = || Place { file: input.name.clone(), line: Some(1), ..Place::default() };
-        match_header(fields, &names).map_err(|e| e.at(place.clone().unwrap_or_else(first)))?;
+        let null = options.input.dialect().map(|d| d.null).unwrap_or_default();
+        match_header(fields, &names, &null)
+            .map_err(|e| e.at(place.clone().unwrap_or_else(first)))?;
+    }
+    if let (Some(given), Header::Names, Some(header)) = (given, options.input.header, &input.header)
+    {
+        check_order(header, given)?;
     }
     check_forced(&names, &options.target)?;
     if options.input.format != FileFormat::Binary {
@@ -66,6 +72,24 @@ pub(crate) fn header_names(header: &HeaderLine) -> Result<Vec<String>, Error> {
             .map_err(|_| wrong(i, format!("is not UTF-8: {}", shown(field))))
     };
     header.fields.iter().enumerate().map(name).collect()
+}
+
+/// `--columns` goes before the names of a header, which may be other ones; the same in another
+/// order are a slip that would mix the columns up.
+fn check_order(header: &HeaderLine, given: &[String]) -> Result<(), Error> {
+    let Ok(own) = header_names(header) else { return Ok(()) };
+    let sorted = |names: &[String]| {
+        let mut names = names.to_vec();
+        names.sort_unstable();
+        names
+    };
+    if own == given || sorted(&own) != sorted(given) {
+        return Ok(());
+    }
+    let message = format!("the header has --columns in another order: {}", own.join(", "));
+    Err(Error::new(message)
+        .at(header.place())
+        .with_hint("leave --columns out to go by the header; --header=ignore goes by --columns"))
 }
 
 /// A name that is too long for any column means the one that the server would make of it.
@@ -120,7 +144,7 @@ fn check(name: &str, table: &TableFacts, from_file: bool) -> Result<(), Error> {
 }
 
 /// COPY's HEADER MATCH, with its messages.
-fn match_header(fields: &[Option<Vec<u8>>], names: &[String]) -> Result<(), Error> {
+fn match_header(fields: &[Option<Vec<u8>>], names: &[String], null: &[u8]) -> Result<(), Error> {
     if fields.len() != names.len() {
         return Err(Error::new(format!(
             "wrong number of fields in header line: got {}, expected {}",
@@ -132,7 +156,7 @@ fn match_header(fields: &[Option<Vec<u8>>], names: &[String]) -> Result<(), Erro
         let got = match field {
             Some(field) if field == name.as_bytes() => continue,
             Some(field) => format!("\"{}\"", shown(field)),
-            None => "null value".into(),
+            None => format!("null value (\"{}\")", shown(null)),
         };
         return Err(Error::new(format!(
             "column name mismatch in header line field {}: got {got}, expected \"{name}\"",

@@ -380,7 +380,7 @@ fn one_byte(option: &str, text: Option<&str>) -> Result<Option<u8>, Error> {
         _ => None,
     };
     match byte {
-        Some(byte) if byte.is_ascii() => Ok(Some(byte)),
+        Some(byte) if byte.is_ascii() && byte != 0 => Ok(Some(byte)),
         _ => {
             Err(Error::usage(format!("{option} must be a single one-byte character, not {text:?}")))
         }
@@ -437,6 +437,7 @@ mod tests {
         assert_eq!(with("\\t", "x", Format::Csv), Ok(b'\t'));
         assert_eq!(with("\\x1f", "x", Format::Text), Ok(0x1f));
         assert!(with("ab", "x", Format::Csv).is_err());
+        assert!(with("\\x00", "x", Format::Csv).is_err());
         assert!(with("a", "x", Format::Text).is_err());
         assert!(with("\"", "x", Format::Csv).is_err());
         assert!(with(",", "a,b", Format::Csv).is_err());

@@ -31,6 +31,11 @@ fn headers(world: &mut World) {
         world.stock("COPY h FROM STDIN (FORMAT csv, HEADER match)", b"C c,a\n1,2\n").unwrap_err().0;
     let said = load(world, &named, &["--header=match"]).unwrap_err();
     assert!(said.contains(&stock) && said.contains("line 1"), "{stock}\n{said}");
+    let unnamed = b"a,NUL,C c\n1,2,3\n";
+    let stock = world.stock("COPY h FROM STDIN (FORMAT csv, HEADER match, NULL 'NUL')", unnamed);
+    let file = world.file("unnamed.csv", unnamed);
+    let said = load(world, &file, &["--header=match", "--null", "NUL"]).unwrap_err();
+    assert!(said.contains(&stock.unwrap_err().0), "{said}");
     load(world, &named, &["--header=match", "--columns", "C c,a"]).unwrap();
     for (bytes, what) in [
         (&b"a,x\n1,2\n"[..], "has no column \"x\""),
@@ -41,6 +46,12 @@ fn headers(world: &mut World) {
         let said = load(world, &file, &["--header"]).unwrap_err();
         assert!(said.contains(what) && said.contains("line 1"), "{said}");
     }
+    // Names that are none of the table's are renamed; its own in another order are a slip.
+    let other = world.file("other.csv", b"x,y\n1,2\n");
+    load(world, &other, &["--header", "--columns", "a,C c"]).unwrap();
+    load(world, &named, &["--header", "--columns", "C c,a"]).unwrap();
+    let said = load(world, &named, &["--header", "--columns", "a,C c"]).unwrap_err();
+    assert!(said.contains("named.csv, line 1: ") && said.contains("another order"), "{said}");
     let said = load(world, &named, &["--header", "--force-null", "a,nope"]).unwrap_err();
     assert!(said.contains("--force-null names column \"nope\""), "{said}");
     let text = ["load", &named, "--table", "h", "--format", "text", "--force-not-null", "a"];
@@ -120,17 +131,6 @@ fn files(world: &mut World) {
     assert!(!said.contains("postgres"), "nothing was connected: {said}");
 }
 
-fn parts(world: &mut World) {
-    let rows: Vec<u8> = (1..=100_000).flat_map(|i| format!("{i},t\n").into_bytes()).collect();
-    let file = world.file("many.csv", &rows);
-    for method in ["copy-binary", "copy-csv", "staged"] {
-        world.sql("DROP TABLE IF EXISTS p; CREATE TABLE p (a int, b text)");
-        let more =
-            ["--method", method, "--skip", "70000", "--limit", "20000", "--where", "a % 2 = 0"];
-        let mut all = vec![file.as_str(), "--table", "p"];
-        all.extend_from_slice(&more);
-        let summary = world.load(&all).unwrap();
-        let n = |key: &str| summary[key].as_u64().unwrap();
 /// A pattern means the files that it means in a shell, whatever bytes are in names.
 fn patterns(world: &mut World) {
     world.sql("DROP TABLE IF EXISTS f; CREATE TABLE f (a int)");
@@ -170,6 +170,17 @@ fn patterns(world: &mut World) {
     }
 }
 
+fn parts(world: &mut World) {
+    let rows: Vec<u8> = (1..=100_000).flat_map(|i| format!("{i},t\n").into_bytes()).collect();
+    let file = world.file("many.csv", &rows);
+    for method in ["copy-binary", "copy-csv", "staged"] {
+        world.sql("DROP TABLE IF EXISTS p; CREATE TABLE p (a int, b text)");
+        let more =
+            ["--method", method, "--skip", "70000", "--limit", "20000", "--where", "a % 2 = 0"];
+        let mut all = vec![file.as_str(), "--table", "p"];
+        all.extend_from_slice(&more);
+        let summary = world.load(&all).unwrap();
+        let n = |key: &str| summary[key].as_u64().unwrap();
         assert_eq!((n("read"), n("loaded"), n("skipped")), (90_000, 10_000, 80_000), "{method}");
         assert_eq!(world.sql("SELECT min(a) || '-' || max(a) FROM p"), "70002-90000");
     }
@@ -444,6 +455,7 @@ fn inputs() {
         let mut world = World::new(installation);
         headers(&mut world);
         files(&mut world);
+        patterns(&mut world);
         parts(&mut world);
         encodings(&mut world);
         giants(&mut world);
@@ -452,4 +464,3 @@ fn inputs() {
         convert(&mut world);
     });
 }
-        patterns(&mut world);
