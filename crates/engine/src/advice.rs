@@ -19,14 +19,15 @@ const ROOM: u64 = 4;
 /// Fewer bytes saved in a row are not worth making a table anew.
 const WORTH_SAVING: f64 = 4.0;
 
-/// Everything there is to say.
+/// Everything there is to say; `triggers_fire` says whether the table's are kept.
 pub(crate) fn advice(
     input: &InputFacts,
     server: &ServerFacts,
     table: &TableFacts,
     around: &Circumstances,
+    triggers_fire: bool,
 ) -> Vec<String> {
-    let mut notes = of_rows(table);
+    let mut notes = of_rows(table, triggers_fire);
     notes.extend(order(table, &around.columns));
     notes.extend(room(input, around));
     // Standard input may be of any size.
@@ -38,13 +39,14 @@ pub(crate) fn advice(
 }
 
 /// What makes the server insert row by row.
-fn of_rows(table: &TableFacts) -> Vec<String> {
+fn of_rows(table: &TableFacts, triggers_fire: bool) -> Vec<String> {
     let mut notes = Vec::new();
-    for trigger in table.triggers.iter().filter(|t| !t.internal) {
+    let triggers = || table.triggers.iter().filter(move |t| triggers_fire && !t.internal);
+    for trigger in triggers() {
         let each = if trigger.row { "each row" } else { "each COPY" };
         notes.push(format!("trigger {} fires for {each}", trigger.name));
     }
-    if table.triggers.iter().any(|t| t.row && t.before && !t.internal) {
+    if triggers().any(|t| t.row && t.before) {
         notes.push("a BEFORE trigger makes the server insert row by row".into());
     }
     for column in table.columns.iter().filter(|c| c.volatile_default) {

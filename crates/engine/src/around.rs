@@ -8,8 +8,8 @@ use crate::options::{Method, Options, Source};
 use crate::plan::Plan;
 use crate::session::conn::Conn;
 use crate::session::surroundings::{
-    finish, finish_within, policy, put_back, put_back_committed, sequences, take_down, Course,
-    Finished, Indexes, Moved, Outcome, Request, Restored, Surroundings, TakenDown,
+    finish, finish_within, for_builds, policy, put_back, put_back_committed, sequences, take_down,
+    Course, Finished, Indexes, Moved, Outcome, Request, Restored, Surroundings, TakenDown,
 };
 use crate::session::{transaction, ways};
 use std::fs;
@@ -24,17 +24,18 @@ pub struct Around {
     guard: Option<Conn>,
 }
 
-/// What would be done, one line for each object; needs an open transaction.
+/// Completes a plan by what would be done, one line for each object, and by what would be set
+/// for it; needs an open transaction that is rolled back.
 ///
 /// # Errors
 ///
 /// The connection is lost.
-pub fn lines(
+pub fn foretell(
     conn: &mut Conn,
-    plan: &Plan,
+    plan: &mut Plan,
     options: &Options,
     bytes: u64,
-) -> Result<Vec<String>, Error> {
+) -> Result<(), Error> {
     let oid = oid(conn, plan)?;
     let around = Surroundings::read(conn, oid)?;
     let state = ledger::state(conn)?;
@@ -50,7 +51,11 @@ pub fn lines(
              holds it all together"
         ));
     }
-    Ok(lines)
+    if decision.any_down() {
+        plan.settings.extend(for_builds(conn)?);
+    }
+    plan.around = lines;
+    Ok(())
 }
 
 /// Whether it is worth loading once more with all indexes in place, to name

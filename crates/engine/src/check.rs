@@ -72,6 +72,8 @@ fn run(options: &Options, watch: &Watch, tell: Listener) -> Result<Checked, Erro
     let mut plan = make_plan(&mut conn, &reader, &options, false)?;
     plan.discard = true;
     plan.before.clear();
+    // What these types would alter ends a load.
+    plan.inferred = target.inferred;
     let plan = Arc::new(plan);
     reader.read_as(&plan.layout);
 

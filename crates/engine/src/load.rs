@@ -14,7 +14,7 @@ use crate::session::circumstances::circumstances;
 use crate::session::conn::{Canceller, Conn};
 use crate::session::lane::{Lane, LaneCounts};
 use crate::session::siblings::Siblings;
-use crate::session::surroundings::Indexes;
+use crate::session::surroundings::{Indexes, Triggers};
 use crate::session::{header, staged, transaction, ways};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -67,7 +67,7 @@ pub fn plan_only(options: &Options) -> Result<Plan, Error> {
     let mut conn = Conn::open(&options.target.url)?;
     transaction::begin(&mut conn, options)?;
     let mut plan = make_plan(&mut conn, &reader, options, false)?;
-    plan.around = around::lines(&mut conn, &plan, options, reader.total_bytes())?;
+    around::foretell(&mut conn, &mut plan, options, reader.total_bytes())?;
     conn.exec("ROLLBACK")?;
     Ok(plan)
 }
@@ -277,7 +277,9 @@ pub(crate) fn make_plan(
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut plan = plan::plan(&input, &server, &table, options, cores)?;
     let around = circumstances(conn, &table)?;
-    plan.notes.splice(0..0, advice(&input, &server, &table, &around));
+    let kept = options.target.triggers == Triggers::Keep || !table.owned;
+    let fire = kept || plan.method == Method::Insert;
+    plan.notes.splice(0..0, advice(&input, &server, &table, &around, fire));
     if let Some(new) = new {
         plan.made = Some(new.statement);
         plan.inferred = new.unseen;

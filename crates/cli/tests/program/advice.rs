@@ -142,6 +142,11 @@ fn triggers(world: &mut World) {
         "a BEFORE trigger makes the server insert row by row",
     ];
     assert_eq!(said, expected);
+    // Where they are turned off nothing fires; by `insert` they stay.
+    let off = [&file, "--table", "g", "--triggers", "off"];
+    assert_eq!(notes(world, &off), [""; 0]);
+    let said = notes(world, &[&off[..], &["--method", "insert"]].concat());
+    assert_eq!(said[..3], expected);
 }
 
 /// `load` says the same, and says it while the rows are still to come.

@@ -54,6 +54,9 @@ fn an_empty_table_rebuilds_and_one_with_rows_keeps() {
         zoo(&mut world);
         let before = snapshot(&mut world);
         let file = world.file("rows", &rows(1, 5000));
+        let planned = world.run(&["plan", &file, "--table", TABLE]);
+        let planned = String::from_utf8_lossy(&planned.stdout).into_owned();
+        assert!(planned.contains("setting   maintenance_work_mem = 96MB\n"), "{planned}");
         let mut log = 0;
         world.log(&mut log);
         let summary = world.load(&[&file, "--table", TABLE]).unwrap();

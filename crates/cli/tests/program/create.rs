@@ -60,9 +60,26 @@ fn names(world: &mut World) {
     assert_eq!(again["loaded"], 1);
 }
 
+/// A value that an inferred type would alter, far behind what the type was inferred from, ends
+/// a check as it ends a load.
+fn altered_later(world: &mut World) {
+    world.sql("DROP TABLE IF EXISTS made");
+    let rows = (0..200_000).flat_map(|i| format!("{i},x{i}\n").into_bytes());
+    let file = world.file("long.csv", &rows.chain(*b"007,z\n").collect::<Vec<u8>>());
+    let arguments = [&file, "--table", "made", "--create"];
+    let place = "line 200001, record 200001, ";
+    let said = world.load(&arguments).unwrap_err();
+    assert!(said.contains(place) && said.contains("(value \"007\")"), "{said}");
+    let output = world.run(&[&["check"], &arguments[..]].concat());
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), said);
+    assert_eq!(world.sql("SELECT to_regclass('made')"), "");
+}
+
 #[test]
 fn tables_are_made_from_what_is_loaded() {
     let mut world = World::new(each_major().last().unwrap());
     what_is_loaded(&mut world);
+    altered_later(&mut world);
     names(&mut world);
 }

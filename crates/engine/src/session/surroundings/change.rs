@@ -144,7 +144,7 @@ pub fn put_back(conn: &mut Conn, taken: &TakenDown) -> Result<PutBack, Error> {
     }
     // Checks that wait for the commit would keep the server from altering the table.
     conn.exec("SET CONSTRAINTS ALL IMMEDIATE")?;
-    let setting = settings::for_builds(conn)?;
+    let setting = settings::for_builds(conn)?.map(|(name, value)| format!("{name} = {value}"));
     let mut restored = Vec::new();
     for kind in ["index", "foreign key", "trigger"] {
         for choice in entry.choices.iter().filter(|c| c.kind == kind) {

@@ -16,6 +16,7 @@ pub use after::{finish, finish_within, sequences, Finished, Moved};
 pub use change::{put_back, take_down, PutBack, Restored, TakenDown};
 pub use committed::{put_back_committed, Open, Outcome};
 pub use policy::{Course, Decision, ForeignKeys, Indexes, Request, Triggers};
+pub use settings::for_builds;
 
 use super::conn::Conn;
 use crate::error::Error;

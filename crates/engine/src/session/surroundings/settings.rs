@@ -11,12 +11,12 @@ const EACH: u64 = 32;
 /// server's default and that would keep parallel workers away: to what the
 /// allowed number of workers needs. More did not help, and without workers it
 /// did harm (`docs/guide/surroundings.md`). A value that somebody has set is
-/// kept. Gives what was set, as `name = value`.
+/// kept. Gives what was set: name and value.
 ///
 /// # Errors
 ///
 /// The connection is lost.
-pub fn for_builds(conn: &mut Conn) -> Result<Option<String>, Error> {
+pub fn for_builds(conn: &mut Conn) -> Result<Option<(String, String)>, Error> {
     let rows = conn.exec(
         "SELECT source, pg_catalog.pg_size_bytes(pg_catalog.current_setting(name)), \
          pg_catalog.current_setting('max_parallel_maintenance_workers') \
@@ -28,5 +28,5 @@ pub fn for_builds(conn: &mut Conn) -> Result<Option<String>, Error> {
         return Ok(None);
     }
     conn.exec(&format!("SET LOCAL maintenance_work_mem = '{wanted}MB'"))?;
-    Ok(Some(format!("maintenance_work_mem = {wanted}MB")))
+    Ok(Some(("maintenance_work_mem".into(), format!("{wanted}MB"))))
 }
