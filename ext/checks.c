@@ -1,6 +1,7 @@
 /*
  * What CHECK constraints allow: those of domains, to be checked in a worker, and
- * NULLs; all of them, that rows go in otherwise than by stock COPY's batches.
+ * NULLs; all of them, and the conditions of triggers, that rows go in otherwise
+ * than by stock COPY's batches.
  */
 #include "pgsluice.h"
 
@@ -9,10 +10,11 @@
 #include "access/table.h"
 #include "access/transam.h"
 #include "catalog/pg_constraint.h"
-#include "catalog/pg_inherits.h"
 #include "catalog/pg_language.h"
 #include "catalog/pg_proc.h"
+#include "catalog/pg_trigger.h"
 #include "catalog/pg_type.h"
+#include "commands/trigger.h"
 #include "miscadmin.h"
 #include "nodes/nodeFuncs.h"
 #include "nodes/nodes.h"
@@ -193,63 +195,72 @@ sluice_type_is_volatile(Oid type)
 	}
 }
 
-/* Whether a table, which nobody need have opened, has a CHECK constraint that is volatile. */
+/* Whether one of the relation's rows in a catalog is what is looked for. */
 static bool
-catalog_has_volatile_check(Oid relid)
+any_row(Oid catalog, Oid index, AttrNumber column, Oid relid, SluiceIsSought is_sought,
+		const void *context)
 {
-	Relation	constraints = table_open(ConstraintRelationId, AccessShareLock);
+	Relation	rows = table_open(catalog, AccessShareLock);
 	ScanKeyData key;
 	SysScanDesc scan;
 	HeapTuple	tuple;
 	bool		found = false;
 
-	ScanKeyInit(&key, Anum_pg_constraint_conrelid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(relid));
-	scan = systable_beginscan(constraints, ConstraintRelidTypidNameIndexId, true, NULL, 1, &key);
+	ScanKeyInit(&key, column, BTEqualStrategyNumber, F_OIDEQ, ObjectIdGetDatum(relid));
+	scan = systable_beginscan(rows, index, true, NULL, 1, &key);
 	while (!found && (tuple = systable_getnext(scan)) != NULL)
-	{
-		bool		isnull;
-		Datum		check = heap_getattr(tuple, Anum_pg_constraint_conbin,
-										 RelationGetDescr(constraints), &isnull);
-
-		found = !isnull && is_volatile(stringToNode(TextDatumGetCString(check)));
-	}
+		found = is_sought(tuple, RelationGetDescr(rows), context);
 	systable_endscan(scan);
-	table_close(constraints, AccessShareLock);
+	table_close(rows, AccessShareLock);
 	return found;
 }
 
-/* Whether a partition has a volatile CHECK constraint of its own. */
-static bool
-partitions_have_volatile_check(Relation rel)
+bool
+sluice_any_trigger(Oid relid, SluiceIsSought is_sought, const void *context)
 {
-	ListCell   *lc;
+	return any_row(TriggerRelationId, TriggerRelidNameIndexId, Anum_pg_trigger_tgrelid, relid,
+				   is_sought, context);
+}
 
-	if (rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE)
-		return false;
-	foreach(lc, find_all_inheritors(RelationGetRelid(rel), NoLock, NULL))
-	{
-		HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(lfirst_oid(lc)));
-		bool		more;
+bool
+sluice_any_constraint(Oid relid, SluiceIsSought is_sought, const void *context)
+{
+	return any_row(ConstraintRelationId, ConstraintRelidTypidNameIndexId,
+				   Anum_pg_constraint_conrelid, relid, is_sought, context);
+}
 
-		if (!HeapTupleIsValid(tuple))
-			continue;			/* dropped meanwhile */
-		more = ((Form_pg_class) GETSTRUCT(tuple))->relchecks > rel->rd_rel->relchecks;
-		ReleaseSysCache(tuple);
-		if (more && catalog_has_volatile_check(lfirst_oid(lc)))
-			return true;
-	}
-	return false;
+/* Whether the expression in that column of the catalog is volatile. */
+static bool
+has_volatile_expression(HeapTuple tuple, TupleDesc desc, const void *column)
+{
+	bool		isnull;
+	Datum		expr = heap_getattr(tuple, *(const int *) column, desc, &isnull);
+
+	return !isnull && is_volatile(stringToNode(TextDatumGetCString(expr)));
+}
+
+/* Whether a CHECK constraint of a table, which nobody need have opened, is volatile, or a trigger's condition. */
+bool
+sluice_catalog_is_watched(Oid relid, bool checks, bool triggers)
+{
+	const int	check = Anum_pg_constraint_conbin;
+	const int	condition = Anum_pg_trigger_tgqual;
+
+	return (checks && sluice_any_constraint(relid, has_volatile_expression, &check)) ||
+		(triggers && sluice_any_trigger(relid, has_volatile_expression, &condition));
 }
 
 /*
- * Whether a CHECK constraint that the table's rows meet, be it the table's, a partition's
- * or a domain's, may do something, or look at the rows before.
+ * Whether a CHECK constraint that the table's rows meet, be it the table's or a domain's, a trigger's
+ * condition or the WHERE clause may do something, or look at the rows before. For partitions see
+ * sluice_catalog_is_watched().
  */
 bool
-sluice_has_volatile_check(Relation rel)
+sluice_is_watched(Relation rel, Node *where)
 {
 	TupleDesc	desc = RelationGetDescr(rel);
+	/* Reading the catalogs may bring news of the relation, and with them other triggers. */
+	TriggerDesc *triggers = CopyTriggerDesc(rel->trigdesc);
 
 	for (int i = 0; desc->constr != NULL && i < desc->constr->num_check; i++)
 	{
@@ -262,5 +273,10 @@ sluice_has_volatile_check(Relation rel)
 			sluice_type_is_volatile(TupleDescAttr(desc, i)->atttypid))
 			return true;
 	}
-	return partitions_have_volatile_check(rel);
+	for (int i = 0; triggers != NULL && i < triggers->numtriggers; i++)
+	{
+		if (triggers->triggers[i].tgqual && is_volatile(stringToNode(triggers->triggers[i].tgqual)))
+			return true;
+	}
+	return is_volatile(where);
 }

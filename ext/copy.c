@@ -25,11 +25,7 @@
 static size_t
 line_length(const SluiceLoad *load)
 {
-	size_t		len = load->record_len;
-
-	while (len > 0 && (load->record[len - 1] == '\n' || load->record[len - 1] == '\r'))
-		len--;
-	return len;
+	return sluice_line_length(&load->args.dialect, load->record, load->record_len);
 }
 
 /*
@@ -54,7 +50,8 @@ error_context(void *arg)
 
 /*
  * Whether stock COPY would put the rows that wait into the table now. Functions of
- * volatile CHECK constraints, which it calls row by row, find those that are in.
+ * volatile CHECK constraints and triggers' conditions, which it calls row by row, find
+ * those that are in.
  */
 bool
 sluice_watched_batch_ends(SluiceLoad *load)
@@ -155,6 +152,14 @@ has_to_check_rows(CopyFromState cstate)
 		compat_has_virtual_columns(RelationGetDescr(rel));
 }
 
+/* Whether there may be a \. behind a row, where stock COPY's own loop would go on: see sluice_marker_ends(). */
+static bool
+may_end_early(const SluiceSource *src)
+{
+	return src->kind == COPY_FRONTEND && !src->binary && !src->cstate->opts.csv_mode &&
+		memmem(src->buf + src->start, src->end - src->start, "\\.", 2) != NULL;
+}
+
 /*
  * Whether all of the data is at hand, and so little that nothing of ours makes it
  * quicker. Looked at only where stock COPY has nothing to do before it reads.
@@ -179,7 +184,7 @@ is_small(SluiceLoad *load)
 	(void) sluice_fill(load);
 	cstate->cur_lineno = 0;
 	error_context_stack = callback.previous;
-	return src->eof && src->end - src->start <= SMALL_BYTES;
+	return src->eof && src->end - src->start <= SMALL_BYTES && !may_end_early(src);
 }
 
 /* Stock COPY's loop instead of run(). */
@@ -187,6 +192,7 @@ static void
 run_small(SluiceLoad *load)
 {
 	load->processed = sluice_report.rows_by_server = sluice_stock_copy(&load->source);
+	load->source.ended = !load->cstate->raw_reached_eof;
 	sluice_source_drain(&load->source);
 	sluice_index_taken_rows(load->cstate->rel, load->processed);
 }
@@ -201,7 +207,7 @@ run(SluiceLoad *load)
 
 	load->options = insert_options(cstate);
 	load->check_rows = has_to_check_rows(cstate);
-	load->watched = sluice_has_volatile_check(cstate->rel);
+	load->watched |= sluice_is_watched(cstate->rel, cstate->whereClause);
 	AfterTriggerBeginQuery();
 	cstate->transition_capture =
 		MakeTransitionCaptureState(cstate->rel->trigdesc,
@@ -261,6 +267,7 @@ sluice_copy(SluiceStatement *s)
 								 s->stmt->is_program, NULL, s->stmt->attlist,
 								 s->stmt->options);
 	sluice_source_open(&load->source, load->cstate);
+	load->watched = s->partitions_watched;
 	load->workers = s->options.workers;
 	load->alone_limit = s->options.workers_asked ? 0 : ALONE_BYTES;
 	sluice_duplicates_open(&load->duplicates, s);

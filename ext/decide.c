@@ -5,7 +5,6 @@
  */
 #include "load.h"
 
-#include "access/genam.h"
 #include "access/sysattr.h"
 #include "access/xact.h"
 #include "catalog/catalog.h"
@@ -104,36 +103,21 @@ session_why_not(const List *options)
 	return encoding_why_not(options);
 }
 
-/* A leaf into which rows cannot go in batches; as CopyFrom finds when it comes to it. */
+/* For a leaf that has one, rows cannot go in batches; as CopyFrom finds when it comes to it. */
 static bool
-has_before_trigger(Oid relid)
+is_before_trigger(HeapTuple tuple, TupleDesc desc, const void *context)
 {
-	Relation	triggers = table_open(TriggerRelationId, AccessShareLock);
-	ScanKeyData key;
-	SysScanDesc scan;
-	HeapTuple	tuple;
-	bool		found = false;
+	int16		type = ((Form_pg_trigger) GETSTRUCT(tuple))->tgtype;
 
-	ScanKeyInit(&key, Anum_pg_trigger_tgrelid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(relid));
-	scan = systable_beginscan(triggers, TriggerRelidNameIndexId, true, NULL, 1, &key);
-	while ((tuple = systable_getnext(scan)) != NULL)
-	{
-		int16		type = ((Form_pg_trigger) GETSTRUCT(tuple))->tgtype;
-
-		found |= TRIGGER_FOR_ROW(type) && TRIGGER_FOR_BEFORE(type) && TRIGGER_FOR_INSERT(type);
-	}
-	systable_endscan(scan);
-	table_close(triggers, AccessShareLock);
-	return found;
+	return TRIGGER_FOR_ROW(type) && TRIGGER_FOR_BEFORE(type) && TRIGGER_FOR_INSERT(type);
 }
 
 static const char *
-judge_partitions(Oid relid)
+judge_partitions(Relation rel, bool *watched)
 {
 	ListCell   *lc;
 
-	foreach(lc, find_all_inheritors(relid, NoLock, NULL))
+	foreach(lc, find_all_inheritors(RelationGetRelid(rel), NoLock, NULL))
 	{
 		HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(lfirst_oid(lc)));
 		Form_pg_class class;
@@ -146,8 +130,11 @@ judge_partitions(Oid relid)
 			reason = "a partition is foreign";
 		else if (class->relkind == RELKIND_RELATION && class->relam != HEAP_TABLE_AM_OID)
 			reason = "a partition's access method is not heap";
-		else if (class->relhastriggers && has_before_trigger(class->oid))
+		else if (class->relhastriggers && sluice_any_trigger(class->oid, is_before_trigger, NULL))
 			reason = "a partition has BEFORE row triggers";
+		else if (!*watched)
+			*watched = sluice_catalog_is_watched(class->oid, class->relchecks > rel->rd_rel->relchecks,
+												 class->relhastriggers);
 		ReleaseSysCache(tuple);
 		if (reason)
 			return reason;
@@ -157,7 +144,7 @@ judge_partitions(Oid relid)
 
 /* With many partitions, to look at them would take longer than a small COPY. */
 static const char *
-partitions_why_not(Relation rel)
+partitions_why_not(Relation rel, bool *watched)
 {
 	uint64		news = sluice_relation_news;
 	SluiceKnown *known = sluice_known(RelationGetRelid(rel));
@@ -166,19 +153,24 @@ partitions_why_not(Relation rel)
 	if (rel->trigdesc && rel->trigdesc->trig_insert_new_table)
 		return "a partitioned table has a trigger with a transition table";
 	if (known->partitions_judged)
+	{
+		*watched = known->partitions_watched;
 		return known->partitions_why_not;
-	reason = judge_partitions(RelationGetRelid(rel));
+	}
+	reason = judge_partitions(rel, watched);
 	if (news == sluice_relation_news)
 	{
 		known->partitions_judged = true;
 		known->partitions_why_not = reason;
+		known->partitions_watched = *watched;
 	}
 	return reason;
 }
 
 static const char *
-relation_why_not(Relation rel, const List *options)
+relation_why_not(SluiceStatement *s)
 {
+	Relation	rel = s->rel;
 	TriggerDesc *triggers = rel->trigdesc;
 
 	switch (rel->rd_rel->relkind)
@@ -186,10 +178,10 @@ relation_why_not(Relation rel, const List *options)
 		case RELKIND_RELATION:
 			break;
 		case RELKIND_PARTITIONED_TABLE:
-			if (has_option(options, "freeze"))
+			if (has_option(s->stmt->options, "freeze"))
 				return "FREEZE of a partitioned table";
 			return check_enable_rls(RelationGetRelid(rel), InvalidOid, true) == RLS_ENABLED ?
-				"row-level security is in force" : partitions_why_not(rel);
+				"row-level security is in force" : partitions_why_not(rel, &s->partitions_watched);
 		case RELKIND_FOREIGN_TABLE:
 			return "the table is foreign";
 		case RELKIND_VIEW:
@@ -317,7 +309,7 @@ sluice_why_not(SluiceStatement *s)
 	if (s->options.exclusive)
 		lock_exclusively(s->stmt->relation);
 	s->rel = table_openrv(s->stmt->relation, RowExclusiveLock);
-	if ((reason = relation_why_not(s->rel, s->stmt->options)) != NULL)
+	if ((reason = relation_why_not(s)) != NULL)
 		return reason;
 
 	nsitem = addRangeTableEntryForRelation(s->pstate, s->rel, RowExclusiveLock,

@@ -7,7 +7,7 @@
  * it has locked against everybody, and that was empty when the COPY began; for one
  * that had rows see index_merge.c. Nothing can miss the entries meanwhile: the rows
  * are invisible to the command that inserts them, AFTER triggers wait until the indexes
- * are there, and nothing waits where a volatile CHECK constraint may look at the table.
+ * are there, and nothing waits where a volatile CHECK constraint or condition may look at the table.
  * What is done then is in index_close.c.
  */
 #include "index.h"

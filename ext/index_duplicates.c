@@ -45,7 +45,7 @@ is_watched(const ResultRelInfo *rri, const SluiceDuplicates *duplicates)
 
 	/* Elsewhere each row of the log is put in when its turn comes. */
 	if (RelationIsLogicallyLogged(rri->ri_RelationDesc) ||
-		sluice_has_volatile_check(rri->ri_RelationDesc) ||
+		sluice_is_watched(rri->ri_RelationDesc, NULL) ||
 		(duplicates->kept && sluice_kept_runs_code(duplicates->kept)))
 		return true;
 	return triggers != NULL &&

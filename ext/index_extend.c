@@ -12,7 +12,7 @@
  *
  * No one can miss the entries meanwhile. Other transactions do not see the rows;
  * the command itself does not; and triggers that fire after it find them there. Where
- * a volatile CHECK constraint may look at the table, none wait.
+ * a volatile CHECK constraint or condition may look at the table, none wait.
  */
 #include "index.h"
 

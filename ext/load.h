@@ -64,7 +64,7 @@ typedef struct SluiceLoad
 	uint64		processed;
 	uint64		excluded;
 	bool		check_rows;		/* rows need more than to be inserted */
-	bool		watched;		/* a CHECK constraint may see which rows are in: see sluice_watched_batch_ends() */
+	bool		watched;		/* a CHECK constraint or a condition may see which rows are in: see sluice_watched_batch_ends() */
 	/* the record that is being checked, for an error's CONTEXT */
 	const char *record;
 	size_t		record_len;
@@ -144,6 +144,7 @@ typedef struct SluiceRecordEnd
 /* record.c */
 extern bool sluice_record_end(SluiceRecordEnd *search, const SluiceDialect *dialect,
 							  const char *data, size_t len, bool last);
+extern size_t sluice_line_length(const SluiceDialect *dialect, const char *record, size_t len);
 extern size_t sluice_last_record_end(const char *data, size_t len, const SluicePlanArgs *args);
 
 /* rejects.c */

@@ -122,6 +122,7 @@ typedef struct SluiceStatement
 	CopyStmt   *stmt;
 	ParseState *pstate;
 	Relation	rel;			/* open and locked once taken over */
+	bool		partitions_watched; /* see SluiceKnown */
 	List	   *attnums;
 	Node	   *where;
 	QueryCompletion *completion;
@@ -183,8 +184,12 @@ extern void sluice_source_set(SluiceSource *src, const char *data, size_t len);
 extern size_t sluice_valid(bool single_byte, const char *data, size_t len);
 extern void sluice_source_drain(SluiceSource *src);
 extern uint64 sluice_stock_copy(SluiceSource *src);
+extern void sluice_source_end(SluiceSource *src);
 extern bool sluice_stock_row(SluiceSource *src, ExprContext *econtext,
 							 Datum *values, bool *nulls);
+
+/* record.c */
+extern bool sluice_marker_ends(const SluiceSource *src, const char *lines, size_t len);
 
 /* A default that is drawn from a sequence for every row. */
 typedef struct SluiceSerial
@@ -219,7 +224,14 @@ extern bool sluice_function_is_unsafe(Oid function, void *context);
 extern const char *sluice_domain_why_not(Oid domain);
 extern bool sluice_domain_takes_null(Oid domain);
 extern bool sluice_type_is_volatile(Oid type);
-extern bool sluice_has_volatile_check(Relation rel);
+extern bool sluice_is_watched(Relation rel, Node *where);
+extern bool sluice_catalog_is_watched(Oid relid, bool checks, bool triggers);
+
+/* Looks at one row of a catalog. */
+typedef bool (*SluiceIsSought) (HeapTuple tuple, TupleDesc desc, const void *context);
+
+extern bool sluice_any_trigger(Oid relid, SluiceIsSought is_sought, const void *context);
+extern bool sluice_any_constraint(Oid relid, SluiceIsSought is_sought, const void *context);
 
 /* plan.c */
 extern void sluice_plan_args(CopyFromState cstate, SluicePlanArgs *args);
@@ -235,7 +247,8 @@ typedef struct SluiceKnown
 	Bitmapset  *judged;			/* columns whose defaults have been looked at */
 	Bitmapset  *one_by_one;		/* of these, the ones for which rows go in one by one */
 	bool		partitions_judged;
-	const char *partitions_why_not; /* then: why its partitions cannot be loaded here, or NULL */
+	const char *partitions_why_not; /* then: why its partitions cannot be loaded here, or NULL; */
+	bool		partitions_watched; /* whether one of them has something that may look at the load */
 } SluiceKnown;
 
 /* known.c */

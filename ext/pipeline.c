@@ -362,7 +362,10 @@ install_chunk(SluiceLoad *load, SluiceChunk *chunk)
 	load->lines += slice.lines;
 	load->cstate->cur_lineno = load->lines + 1;
 	if (chunk->status == SLUICE_ENDED)
+	{
+		src->ended = true;
 		more = false;
+	}
 	else if (slice.consumed < chunk->input_len)
 	{
 		sluice_source_set(src, memory + slice.consumed, chunk->input_len - slice.consumed);

@@ -82,7 +82,7 @@ statement_why_not(const SluiceLoad *load)
 		return "rows of this transaction may be replaced";
 	/* What it does in the leader, input functions elsewhere would not see. */
 	if (load->watched)
-		return "a CHECK constraint is volatile";
+		return "a CHECK constraint or a condition is volatile";
 	if (load->source.binary && pg_get_client_encoding() != GetDatabaseEncoding())
 		return "text in binary data is converted";
 	return NULL;

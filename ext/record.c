@@ -82,6 +82,43 @@ sluice_record_end(SluiceRecordEnd *search, const SluiceDialect *dialect,
 	return last;
 }
 
+/* Whether a backslash hides this byte of text. */
+static bool
+is_hidden(const char *data, size_t at)
+{
+	size_t		slashes = 0;
+
+	while (slashes < at && data[at - 1 - slashes] == '\\')
+		slashes++;
+	return slashes % 2 == 1;
+}
+
+/* How long a record is without its line end. */
+size_t
+sluice_line_length(const SluiceDialect *dialect, const char *record, size_t len)
+{
+	while (len > 0 && (record[len - 1] == '\n' || record[len - 1] == '\r') &&
+		   (dialect->csv || !is_hidden(record, len - 1)))
+		len--;
+	return len;
+}
+
+/*
+ * Whether a \. ends the last of these lines, which the server has read whole. Behind a row, stock COPY
+ * takes it for the end of what a client sends, and not of what lies in a file.
+ */
+bool
+sluice_marker_ends(const SluiceSource *src, const char *lines, size_t len)
+{
+	if (src->kind != COPY_FRONTEND || src->binary || src->cstate->opts.csv_mode)
+		return false;
+	if (len > 0 && lines[len - 1] == '\n')
+		len--;
+	if (len > 0 && lines[len - 1] == '\r')
+		len--;
+	return len > 0 && lines[len - 1] == '.' && is_hidden(lines, len - 1);
+}
+
 /*
  * Where the last tuple of binary data ends that ends within data[0, len). From
  * what is no tuple on, the trailer too, the rest goes to the server in one piece.
@@ -150,15 +187,8 @@ sluice_last_record_end(const char *data, size_t len, const SluicePlanArgs *args)
 
 		if (dialect->csv && (uint8_t) c == dialect->quote)
 			in_quote = !in_quote;
-		else if (c == '\n' && !in_quote)
-		{
-			size_t		slashes = 0;
-
-			while (!dialect->csv && slashes < i - 1 && data[i - 2 - slashes] == '\\')
-				slashes++;
-			if (slashes % 2 == 0)
-				return i;
-		}
+		else if (c == '\n' && !in_quote && (dialect->csv || !is_hidden(data, i - 1)))
+			return i;
 	}
 	return 0;
 }

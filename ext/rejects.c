@@ -8,8 +8,6 @@
  */
 #include "load.h"
 
-#include "access/genam.h"
-#include "access/table.h"
 #include "access/xact.h"
 #include "catalog/partition.h"
 #include "catalog/pg_constraint.h"
@@ -53,29 +51,14 @@ typedef struct SluiceAttempt
 	uint64		line;			/* at which it failed */
 } SluiceAttempt;
 
-/* Whether the table has a foreign key to one of these that is looked at before the transaction's end. */
+/* Whether it is a foreign key to one of these tables that is looked at before the transaction's end. */
 static bool
-refers_to(Oid relid, const List *targets)
+refers_to(HeapTuple tuple, TupleDesc desc, const void *targets)
 {
-	Relation	constraints = table_open(ConstraintRelationId, AccessShareLock);
-	ScanKeyData key;
-	SysScanDesc scan;
-	HeapTuple	tuple;
-	bool		found = false;
+	Form_pg_constraint constraint = (Form_pg_constraint) GETSTRUCT(tuple);
 
-	ScanKeyInit(&key, Anum_pg_constraint_conrelid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(relid));
-	scan = systable_beginscan(constraints, ConstraintRelidTypidNameIndexId, true, NULL, 1, &key);
-	while ((tuple = systable_getnext(scan)) != NULL)
-	{
-		Form_pg_constraint constraint = (Form_pg_constraint) GETSTRUCT(tuple);
-
-		found |= constraint->contype == CONSTRAINT_FOREIGN && !constraint->condeferred &&
-			compat_is_enforced(constraint) && list_member_oid(targets, constraint->confrelid);
-	}
-	systable_endscan(scan);
-	table_close(constraints, AccessShareLock);
-	return found;
+	return constraint->contype == CONSTRAINT_FOREIGN && !constraint->condeferred &&
+		compat_is_enforced(constraint) && list_member_oid(targets, constraint->confrelid);
 }
 
 /*
@@ -93,7 +76,7 @@ refers_to_itself(Relation rel)
 
 	foreach(lc, tables)
 	{
-		if (refers_to(lfirst_oid(lc), targets))
+		if (sluice_any_constraint(lfirst_oid(lc), refers_to, targets))
 			return true;
 	}
 	return false;
@@ -266,8 +249,7 @@ reject(SluiceLoad *load, SluiceAttempt *attempt, const char *record, size_t len,
 	sluice_report.rejected = rejects->count;
 	if (rejects->limit >= 0 && rejects->count > (uint64) rejects->limit)
 		refuse_too_many(load, attempt, line);
-	while (len > 0 && (record[len - 1] == '\n' || record[len - 1] == '\r'))
-		len--;
+	len = sluice_line_length(&load->args.dialect, record, len);
 	valid = pg_verify_mbstr(GetDatabaseEncoding(), record, (int) len, true);
 
 	old = MemoryContextSwitchTo(rejects->attempt);
@@ -418,6 +400,8 @@ sluice_rejects_ask_server(SluiceLoad *load)
 		return false;
 	record = lent.buf;
 	len = lent.end;
+	if (sluice_marker_ends(&load->source, record, len))
+		sluice_source_end(&load->source);
 	if (try(load, &attempt))
 	{
 		if (attempt.found && lent.start != lent.end)

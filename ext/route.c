@@ -23,7 +23,7 @@ open_batch(SluiceLoad *load, ResultRelInfo *rri)
 		sluice_index_load_never(batch->index_load, "rows may be rejected, or be duplicates");
 	/* Functions look for the rows that are in by then, through an index too. */
 	if (load->watched)
-		sluice_index_load_never(batch->index_load, "a volatile CHECK constraint may look at the table");
+		sluice_index_load_never(batch->index_load, "a volatile CHECK constraint or condition may look at the table");
 	/* Which of two rows came first is told by their places. */
 	if (sluice_index_load_wants(batch->index_load))
 		batch->options |= TABLE_INSERT_SKIP_FSM;

@@ -284,7 +284,8 @@ sluice_take_server_row(SluiceLoad *load, SluiceSource *src)
 	MemoryContextSwitchTo(old);
 	if (!found)
 	{
-		src->ended = src->binary;	/* by its trailer, or in the middle of one */
+		/* By its trailer, or in the middle of one; by a line of \. */
+		src->ended = src->binary || !cstate->raw_reached_eof;
 		return false;
 	}
 	load->lines = cstate->cur_lineno;
@@ -335,6 +336,10 @@ form(SluiceLoad *load)
 	slice->input = (const uint8_t *) src->buf + src->start;
 	slice->input_len = src->valid - src->start;
 	slice->last = src->eof && !src->sealed && src->valid == src->end;
+	/* In CSV stock COPY looks at what follows upon a CR, be it valid or not, before it takes the line. */
+	if (load->args.dialect.csv && !slice->last && slice->input_len > 0 &&
+		slice->input[slice->input_len - 1] == '\r')
+		slice->input_len--;
 	slice->pack = load->waiting == 0 && sluice_pages_wanted(load);
 	slice->page_limit = load->pipeline == NULL ? SLUICE_SLICE_PAGES : 0;
 	slice->rows_len = slice->pack ? SLUICE_SLICE_ROWS : SLUICE_BATCH_ROWS - load->waiting;
@@ -381,6 +386,8 @@ step(SluiceLoad *load)
 	bool		eof;
 
 	CHECK_FOR_INTERRUPTS();
+	if (src->ended)
+		return false;
 	switch (form(load))
 	{
 		case SLUICE_MORE:

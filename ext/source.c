@@ -376,8 +376,8 @@ sluice_source_drain(SluiceSource *src)
 			sluice_source_refuse(src);
 		read_bytes(src, src->buf, SLUICE_SLICE);
 	}
-	/* As ClosePipeFromProgram wants to know. */
-	src->cstate->raw_reached_eof = src->eof;
+	/* As ClosePipeFromProgram wants to know: behind a line of \. stock COPY does not read. */
+	src->cstate->raw_reached_eof = src->eof && (src->binary || !src->ended);
 }
 
 /* Stock COPY's parser, which has nothing left in its own memory, is to read what lies here. */
@@ -415,6 +415,14 @@ sluice_stock_copy(SluiceSource *src)
 	return rows;
 }
 
+/* The data ends here: what follows is read to its end, and no more. */
+void
+sluice_source_end(SluiceSource *src)
+{
+	src->start = src->valid = src->end;
+	src->ended = true;
+}
+
 /*
  * Lets stock COPY's parser read the record at src->start: the row as it would
  * have read it, or the error as it would have raised it. False at the end of
@@ -447,6 +455,8 @@ sluice_stock_row(SluiceSource *src, ExprContext *econtext,
 		src->valid = src->start;
 		validate(src);
 	}
+	if (found && sluice_marker_ends(src, cstate->input_buf, used))
+		sluice_source_end(src);
 	end_lending(src);
 	return found;
 }

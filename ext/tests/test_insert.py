@@ -42,6 +42,10 @@ class Insert(OnCluster):
         ):
             for data in (bad, good + bad, good + bad + good):
                 self.assertIsNotNone(self.same(data))
+        # A byte that is not valid, first in its line: which line that is depends on the line ends.
+        for end in (b"\n", b"\r", b"\r\n"):
+            for rows in (3, 1500):
+                self.assertIsNotNone(self.same(b"1,a,2,3".join([b"", *[end] * rows]) + b"\xff" + end))
         # Rows that the server has completed go in early, for they are wide: the error is not of the last one's record.
         wide = [b"%d,\"(%d,2)\",%s\n" % (i, i, b"wide" * 500) for i in range(1400)]
         wide[300] = wide[5]

@@ -97,6 +97,22 @@ class Rejects(OnCluster):
         self.load(b"1,y,1,\n\\.\nx,y,1,\n" if MAJOR < 18 else b"1,y,1,\n", CSV)
         self.assertEqual(self.cluster.sql("SELECT count(*) FROM t; SELECT count(*) FROM bad"), "1\n0")
 
+    @unittest.skipIf(MAJOR >= 18, "18 refuses it")
+    def test_a_marker_behind_a_record(self):
+        """Text: \\. behind a record, good or bad, ends what a client sends and not what lies in a file."""
+        for record, bad in ((b"2\tx\t1\t\\N\\.\n", 0), (b"z\tx\t1\t\\N\\.\n", 1)):
+            for stdin in (False, True):
+                self.load(b"1\tx\t1\t\\N\n" + record + b"3\tx\t1\t\\N\ny\tx\t1\t\\N\n", "FORMAT text", stdin=stdin)
+                kept = (2 - bad, bad) if stdin else (3 - bad, bad + 1)
+                self.assertEqual(self.cluster.sql("SELECT count(*) FROM t; SELECT count(*) FROM bad"), "{}\n{}".format(*kept))
+
+    def test_a_line_end_that_is_data(self):
+        """Text: a line end behind a backslash belongs to the record, last as it may be."""
+        records = [b"z\tx\t1\t\\N\\\n", b"y\tx\t1\t\\\\", b"x\tx\t1\t\\\n\\\n"]
+        self.load(records[0] + b"\n1\tx\t1\t\\N\n" + records[1] + b"\n" + records[2], "FORMAT text")
+        self.assertEqual(self.cluster.sql("SELECT encode(convert_to(record, 'UTF8'), 'hex') FROM bad ORDER BY line"), "\n".join(record.hex() for record in records))
+        self.assertEqual(self.cluster.sql("SELECT count(*) FROM t"), "1")
+
     def test_random(self):
         """Records damaged at random, at every size of group; with workers and without."""
         rng = random.Random(7)

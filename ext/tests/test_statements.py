@@ -93,13 +93,35 @@ class Options(Battery):
             "COPY t (a, b, c, p) FROM {} WITH (FORMAT csv)", "COPY t (p, b, c, a) FROM {} WITH (FORMAT csv)", "COPY t (a, a, b, c) FROM {} WITH (FORMAT csv)", "COPY t (nope) FROM {} CSV",
             "COPY t (ctid) FROM {} CSV", "COPY (SELECT 1) FROM {}", "COPY nosuch FROM {}", "COPY pg_temp.t FROM {}", "COPY t FROM 'nofile'", "COPY t FROM '/nowhere/nofile'", "COPY t FROM '/'",
             "COPY t FROM PROGRAM 'false'", "COPY t FROM PROGRAM 'echo 1; exit 3' CSV", "COPY t FROM PROGRAM 'echo 1,2,3,empty; exit 3' CSV", "COPY t FROM PROGRAM 'kill -9 $$'",
-            "COPY t FROM PROGRAM 'echo 1,2,3,empty' CSV", "COPY t FROM PROGRAM 'seq 1 100 | sed s/$/,x,1,empty/' CSV",
+            *(fr"""COPY t FROM PROGRAM 'printf "1\tx\t2\tempty\n{end}"; kill -PIPE $$'""" for end in ("", r"\\\\.\n")), "COPY t FROM PROGRAM 'echo 1,2,3,empty' CSV", "COPY t FROM PROGRAM 'seq 1 100 | sed s/$/,x,1,empty/' CSV",
         ), counts=(3, 80))
         self.assertGreater(sum("ERROR" in words for words in told), 20)
         generated = f"CREATE TABLE t ({COLUMNS}, g int GENERATED ALWAYS AS (a + 1) STORED)"
         self.each(("COPY t FROM {} CSV", "COPY t (a, g) FROM {} CSV", "COPY t FROM {} CSV WHERE g > 1", "COPY t FROM {} CSV WHERE t.* IS NULL"), generated)
         if MAJOR >= 18:
             self.each(("COPY t FROM {} CSV", "COPY t FROM {} CSV WHERE g > 1", "COPY t FROM {} CSV WHERE c > 30"), generated.replace("STORED", "VIRTUAL"))
+
+    def test_a_marker_behind_a_row(self):
+        """Text: \\. behind a row ends what a client sends and not what lies in a file; since 18 it is refused."""
+        few = "1\tq\\.\n2\tr\n"
+        some = "0\tp\n1\tq\\\\\\.\n2\tr\\\\.\n3\ts\\.\n4\tt\n"
+        many = "".join(f"{i}\t{'row' * 9}\n" for i in range(20000))
+        cases = []
+        for table in ("CREATE TABLE t (a text, b text)", "CREATE TABLE t (a text, b text, c text DEFAULT current_setting('TimeZone'))"):
+            for data in (few, some, some.replace("\n", "\r\n"), "0\tp\n" * 200 + some, many + some + many):
+                path = self.cluster.file(f"marked{len(data)}", data.encode())
+                for options in ("", " WITH (workers 0)", " WITH (workers 2)", " WITH (HEADER)"):
+                    cases += [(table, f"COPY t (a, b) FROM '{path}'{options}"), (table, f"COPY t (a, b) FROM STDIN{options};\n{data}\\.\nSELECT 1")]
+        told = self.same(cases)
+        self.assertEqual(sum("ERROR" in words for words in told), len(told) if MAJOR >= 18 else 0)
+
+    def test_a_line_end_that_is_data(self):
+        """Text: an error shows the line with the line ends that backslashes hide, the last one too."""
+        cases = []
+        for number, data in enumerate(("1\ty\n0\tx\\\n\n", "0\tx\\\r\n1\ty\n", "1\ty\r\n0\tx\\\r\\\n\r\n", "1\ty\n0\tx\\\n", "1\ty\r0\tx\\\r\r", "0\tx\\\\\n")):
+            path = self.cluster.file(f"hidden{number}", data.encode())
+            cases += [("CREATE TABLE t (a int CHECK (a > 0), b text)", f"COPY t FROM '{path}'{options}") for options in ("", " WITH (workers 0)")]
+        self.assertEqual(sum("ERROR" in words for words in self.same(cases)), len(cases))
 
     def test_within_functions(self):
         """DO, PL/pgSQL and SQL: counts of rows, errors that are caught, what is not allowed there."""

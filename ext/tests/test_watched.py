@@ -1,4 +1,4 @@
-"""Volatile CHECK constraints look at the load: they see what they would see in stock COPY, call by call."""
+"""Volatile CHECK constraints and conditions look at the load: they see what they would see in stock COPY, call by call."""
 
 import itertools
 import unittest
@@ -20,7 +20,7 @@ class Watched(OnCluster):
         "CREATE FUNCTION looks(x int) RETURNS bool LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS"
         " $$ BEGIN INSERT INTO log SELECT x, (SELECT count(*) FROM t), (SELECT count(*) FROM t WHERE id = 2), last_value FROM s; RETURN true; END $$;"
         "CREATE DOMAIN watched AS int CHECK (looks(VALUE)); CREATE DOMAIN above AS watched CHECK (VALUE IS NOT NULL OR looks(-1));"
-        "CREATE TYPE pair AS (x watched, y text)"
+        "CREATE TYPE pair AS (x watched, y text); CREATE FUNCTION ignore() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'"
     )
 
     def left_by(self, setting, table, copy, before):
@@ -75,6 +75,17 @@ class Watched(OnCluster):
         for before in ("BEGIN; TRUNCATE t;", "BEGIN; LOCK TABLE t; INSERT INTO t VALUES (-1);"):
             self.same(table, WIDE, before=before)
         self.same(table, NARROW + b"17,\"(\n", before="BEGIN; TRUNCATE t;", route=[None])
+
+    def test_conditions(self):
+        """A trigger's, of the table or of a partition, which a COPY of the session has seen without; a cast in WHERE."""
+        table = "CREATE TABLE t (id int DEFAULT nextval('s'), a int, b text)"
+        fires = "CREATE TRIGGER w AFTER INSERT ON {} FOR EACH ROW WHEN (looks(NEW.a)) EXECUTE FUNCTION ignore()"
+        for before in ("", "BEGIN; TRUNCATE t;"):
+            self.assertEqual(self.same(f"{table}; CREATE INDEX ON t (id); {fires.format('t')}", WIDE, before=before), 1500)
+        copy = CSV.replace("{}", "{0}", 1).replace("{}", "{1}")
+        self.same(f"{table} PARTITION BY HASH (a); CREATE TABLE t0 PARTITION OF t FOR VALUES WITH (MODULUS 2, REMAINDER 0);"
+                  "CREATE TABLE t1 PARTITION OF t FOR VALUES WITH (MODULUS 2, REMAINDER 1)", WIDE, f"{copy};\n{fires.format('t1')};\n{copy};\n{copy}")
+        self.assertEqual(self.same(table, WIDE, CSV + " WHERE a::watched >= 0"), 1500)
 
     def test_a_default_of_such_a_domain(self):
         """It is checked for every row, too: stock COPY does it."""

@@ -218,6 +218,8 @@ fn form_text(
             return Status::Full;
         }
         match scanner.next(record) {
+            // What follows upon a record that `\.` ends is data of a file, and none of a client's.
+            Ok(Next::Record) if scanner.ended() => return Status::Ask,
             Ok(Next::Record) => {}
             Ok(Next::Partial) => return Status::More,
             Ok(Next::End) if scanner.ended() => return Status::Ended,
