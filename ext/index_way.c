@@ -7,17 +7,32 @@
 #include "access/relation.h"
 #include "catalog/index.h"
 #include "catalog/pg_am_d.h"
+#include "catalog/pg_type_d.h"
 #include "utils/builtins.h"
+#include "utils/lsyscache.h"
 
 PG_FUNCTION_INFO_V1(pgsluice_index_ways);
 
-/* Whether the server's own functions alone compare: workers may call those, and they do not fail. */
+/* Whether values of the operator class's type are compared by the operator classes of what is in them. */
+static bool
+compares_by_parts(Oid type)
+{
+	return type == RECORDOID || type == ANYARRAYOID || type == ANYRANGEOID || type == ANYMULTIRANGEOID;
+}
+
+/*
+ * Whether the server's own functions alone compare: workers may call those, and they do not fail. In
+ * a type that is not the server's own may be one that other functions compare.
+ */
 static bool
 server_compares(Relation index)
 {
-	for (int i = 1; i <= IndexRelationGetNumberOfKeyAttributes(index); i++)
+	for (int i = 0; i < IndexRelationGetNumberOfKeyAttributes(index); i++)
 	{
-		if (index_getprocid(index, i, BTORDER_PROC) >= FirstNormalObjectId)
+		Oid			type = TupleDescAttr(RelationGetDescr(index), i)->atttypid;
+
+		if (index_getprocid(index, i + 1, BTORDER_PROC) >= FirstNormalObjectId ||
+			(compares_by_parts(index->rd_opcintype[i]) && getBaseType(type) >= FirstNormalObjectId))
 			return false;
 	}
 	return true;
@@ -39,7 +54,7 @@ why_not_sorted(Relation heap, Relation index, IndexInfo *info,
 	if (info->ii_Predicate != NIL)
 		return "it is partial";
 	if (!server_compares(index))
-		return "its operator class does not compare by a function of the server's own";
+		return "functions that are not the server's own may compare";
 	return sluice_index_shape(heap, index, false, attributes);
 }
 

@@ -7,7 +7,7 @@ import string
 import unittest
 
 from .cluster import Refused
-from .twins import BOTH, LoadedTwice, check, pages
+from .twins import BOTH, LoadedTwice, check, pages, refusal
 
 # Where the row of a key that is too long lies is not promised.
 _ROW = re.compile(r"^DETAIL:  Index row references tuple .*\n", re.M)
@@ -238,6 +238,29 @@ class Private(LoadedTwice):
         self.same(long, before=table)
         for index in ("t_pkey", "t_b_key", "t_c_key"):
             check(self.cluster, index)
+
+    def test_comparisons_by_functions_of_ones_own(self):
+        """What is in arrays is compared by functions that write, and that refuse: row by row, as in stock COPY."""
+        self.sql(
+            "CREATE TYPE pair AS (x int, y int); CREATE TABLE seen (x int);"
+            "CREATE FUNCTION note(int) RETURNS void LANGUAGE sql AS 'INSERT INTO seen VALUES ($1)';"
+            "CREATE FUNCTION apart(pair, pair) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN"
+            " IF 17 IN (($1).x, ($2).x) THEN PERFORM note(17); END IF;"
+            " IF (($1).x = 99) <> (($2).x = 99) THEN RAISE 'no ninety-nine'; END IF;"
+            " RETURN btint4cmp(($1).x, ($2).x); END $$;"
+            "CREATE OPERATOR CLASS apart DEFAULT FOR TYPE pair USING btree AS FUNCTION 1 apart(pair, pair)"
+        )
+        table = "CREATE TABLE t (a int PRIMARY KEY, b pair[], d text); CREATE INDEX tb ON t (b); "
+        lines = [f'{n},"{{""({n % 50},1)""}}",{"x" * 300}\n' for n in range(8000)]
+        self.same(lines, before=table)
+        self.assertEqual(self.sql("SELECT way FROM pgsluice.index_ways('t', true) WHERE index = 'tb'::regclass"), "row")
+        lines[3000] = '3000,"{""(99,1)""}",x\n'
+        self.assertIn("COPY t, line 3001", self.same(lines, before=table))
+        copy = COPY.format(self.cluster.home / "input")
+        said = [refusal(self.cluster, f"SET client_min_messages = error; DROP TABLE IF EXISTS t; {table} SET pgsluice.copy = {setting}; {copy}")
+                for setting in ("off", "on")]
+        self.assertIn("COPY t, line 3001", said[0])
+        self.assertEqual(*said)
 
     def test_with_workers_and_without(self):
         """The indexes are those of a build by one process; a worker that cannot come is not missed."""
