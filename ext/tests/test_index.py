@@ -162,6 +162,9 @@ class Index(OnCluster):
         said = self.sql(f"{SORTED}CREATE INDEX ON t USING hash (b); {LAST}")
         self.assertEqual(said, "")
         self.assertEqual(self.sql(f"CREATE INDEX ON t (a); {LAST}"), "")
+        # In the transaction that builds it nothing tells of the index before the stock build does.
+        for concurrently in ("CREATE INDEX CONCURRENTLY apart ON t (a)", "REINDEX INDEX CONCURRENTLY apart"):
+            self.assertEqual(self.sql(f"{SORTED} {concurrently}; {LAST}"), "")
 
 
 class Languages(unittest.TestCase):
