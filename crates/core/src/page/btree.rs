@@ -148,6 +148,28 @@ impl Page {
         self.put16(14, upper as u16);
     }
 
+    /// Adds the tuple `base` with a posting list of `tids`, two or more, ascending, at the next
+    /// offset; there is room for it (`_bt_form_posting`).
+    pub fn add_posting(&mut self, offset: u16, base: &[u8], tids: &[[u8; 6]]) {
+        let size = tuple::maxalign(base.len() + 6 * tids.len());
+        let upper = self.upper() - size;
+        let lower = HEADER + LINE_POINTER * usize::from(offset);
+        debug_assert!(lower <= upper && base.len() % 8 == 0 && tids.len() > 1);
+        // What is behind the last tid is zero, as all of the hole.
+        let posting = &mut self.bytes[upper..upper + size];
+        let (head, list) = posting.split_at_mut(base.len());
+        append::fill(head, base);
+        append::fill(&mut list[..6 * tids.len()], tids.as_flattened());
+        set_down_link(posting, base.len() as u32);
+        let count = tids.len() as u16 | IS_POSTING;
+        posting[4..6].copy_from_slice(&count.to_le_bytes());
+        let info = tuple::info(posting) & !tuple::SIZE_MASK | tuple::ALT_TID | size as u16;
+        posting[6..8].copy_from_slice(&info.to_le_bytes());
+        self.set_line_pointer(offset, upper, size);
+        self.put16(12, lower as u16);
+        self.put16(14, upper as u16);
+    }
+
     /// Makes `high_key` the page's high key in place of the last tuple, which is at `last`.
     pub fn finish(&mut self, last: u16, high_key: &[u8]) {
         let (at, len) = self.line_pointer(last);
@@ -194,28 +216,6 @@ pub fn set_attributes(pivot: &mut [u8], count: u16, heap_tid: bool) {
 pub fn set_down_link(pivot: &mut [u8], block: u32) {
     let b = block.to_le_bytes();
     pivot[..4].copy_from_slice(&[b[2], b[3], b[0], b[1]]);
-}
-
-/// Appends to `out` the tuple `base` with a posting list of `tids`, two or more, ascending
-/// (`_bt_form_posting`).
-///
-/// # Errors
-///
-/// No memory.
-pub fn form_posting(base: &[u8], tids: &[[u8; 6]], out: &mut Vec<u8>) -> Result<(), Failure> {
-    let start = out.len();
-    let size = tuple::maxalign(base.len() + 6 * tids.len());
-    out.try_reserve(size)?;
-    out.extend_from_slice(base);
-    out.extend_from_slice(tids.as_flattened());
-    out.resize(start + size, 0);
-    let posting = &mut out[start..];
-    set_down_link(posting, base.len() as u32);
-    let count = tids.len() as u16 | IS_POSTING;
-    posting[4..6].copy_from_slice(&count.to_le_bytes());
-    let info = tuple::info(posting) & !tuple::SIZE_MASK | tuple::ALT_TID | size as u16;
-    posting[6..8].copy_from_slice(&info.to_le_bytes());
-    Ok(())
 }
 
 /// Where a leaf tuple's posting list begins and how many tids are in it.

@@ -53,14 +53,32 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// Adds a leaf tuple, the last `extra` bytes of which are a posting list.
+    /// Adds a leaf tuple without a posting list.
     ///
     /// # Errors
     ///
     /// No memory.
     #[inline]
-    pub fn add(&mut self, shape: &IndexShape, tuple: &[u8], extra: usize) -> Result<(), Failure> {
-        self.add_at(shape, 0, tuple, extra)
+    pub fn add(&mut self, shape: &IndexShape, tuple: &[u8]) -> Result<(), Failure> {
+        self.add_at(shape, 0, tuple)
+    }
+
+    /// Adds the leaf tuple `base` with a posting list of these tids.
+    ///
+    /// # Errors
+    ///
+    /// No memory.
+    pub fn add_posting(
+        &mut self,
+        shape: &IndexShape,
+        base: &[u8],
+        tids: &[[u8; 6]],
+    ) -> Result<(), Failure> {
+        let size = tuple::maxalign(base.len() + 6 * tids.len());
+        let state = self.make_room(shape, 0, size)?;
+        state.last_extra = size - base.len();
+        state.page.add_posting(state.last, base, tids);
+        Ok(())
     }
 
     /// A page that is done, with its block number.
@@ -105,13 +123,26 @@ impl Builder {
         Ok(())
     }
 
-    fn add_at(
+    #[inline]
+    fn add_at(&mut self, shape: &IndexShape, level: usize, tuple: &[u8]) -> Result<(), Failure> {
+        let state = self.make_room(shape, level, tuple.len())?;
+        state.last_extra = 0;
+        if level > 0 && state.last == FIRST_KEY {
+            state.page.add(FIRST_KEY, &first_of_inner(tuple));
+        } else {
+            state.page.add(state.last, tuple);
+        }
+        Ok(())
+    }
+
+    /// The level with room for a tuple of so many bytes on its page, at the offset `last`.
+    #[inline]
+    fn make_room(
         &mut self,
         shape: &IndexShape,
         level: usize,
-        tuple: &[u8],
-        extra: usize,
-    ) -> Result<(), Failure> {
+        size: usize,
+    ) -> Result<&mut Level, Failure> {
         if level == self.levels.len() {
             self.new_level()?;
         }
@@ -122,18 +153,12 @@ impl Builder {
             _ => (0, INNER_FREE),
         };
         let over_soft = free + state.last_extra < keep_free && state.last > FIRST_KEY;
-        if free < tuple.len() + reserve || over_soft {
+        if free < size + reserve || over_soft {
             self.finish_page(shape, level)?;
         }
         let state = &mut self.levels[level];
-        state.last_extra = extra;
         state.last += 1;
-        if level > 0 && state.last == FIRST_KEY {
-            state.page.add(FIRST_KEY, &first_of_inner(tuple));
-        } else {
-            state.page.add(state.last, tuple);
-        }
-        Ok(())
+        Ok(state)
     }
 
     /// Begins a new page with the last tuple of the present one, makes that tuple the latter's
@@ -161,7 +186,7 @@ impl Builder {
         std::mem::swap(&mut state.low_key, &mut self.scratch);
         let mut down_link = std::mem::take(&mut self.scratch);
         btree::set_down_link(&mut down_link, done_block);
-        self.add_at(shape, level + 1, &down_link, 0)?;
+        self.add_at(shape, level + 1, &down_link)?;
         self.scratch = down_link;
         self.finished.push_back((done_block, done));
         Ok(())
@@ -182,7 +207,7 @@ impl Builder {
             } else {
                 let mut low_key = std::mem::take(&mut self.levels[level].low_key);
                 btree::set_down_link(&mut low_key, self.levels[level].block);
-                self.add_at(shape, level + 1, &low_key, 0)?;
+                self.add_at(shape, level + 1, &low_key)?;
             }
             level += 1;
         }

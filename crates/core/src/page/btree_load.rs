@@ -11,6 +11,11 @@ use crate::sort::Failure;
 /// (`_bt_load`).
 const MAX_POSTING: usize = (btree::SIZE / 10) / 8 * 8 - 4;
 
+/// How many tids such a tuple takes whose base is of so many bytes; tuples are multiples of eight.
+fn most_tids(base: usize) -> usize {
+    (MAX_POSTING / 8 * 8).saturating_sub(base) / 6
+}
+
 /// Forms the leaf level, and the levels above it, of rows that come in order.
 #[derive(Debug, Default)]
 pub struct Loader {
@@ -26,7 +31,8 @@ pub struct Loader {
     base_tid: Tid,
     /// tids of the rows that are equal to `base` and not in the tree yet
     tids: Vec<[u8; 6]>,
-    posting: Vec<u8>,
+    /// how many go into one posting list with the base
+    most: usize,
     scratch: Vec<u8>,
     /// the tuple with the lowest tid that has a key again
     duplicate: Vec<u8>,
@@ -52,13 +58,13 @@ impl Loader {
             self.add_deduplicated(shape, row)
         } else {
             let tuple = with_tid(shape, row, &mut self.scratch)?;
-            self.builder.add(shape, tuple, 0)
+            self.builder.add(shape, tuple)
         }
     }
 
     fn add_unique(&mut self, shape: &IndexShape, row: &Row) -> Result<(), Failure> {
         let tuple = with_tid(shape, row, &mut self.scratch)?;
-        self.builder.add(shape, tuple, 0)?;
+        self.builder.add(shape, tuple)?;
         if row.is_dead() {
             return Ok(());
         }
@@ -102,16 +108,28 @@ impl Loader {
 
     #[inline]
     fn add_deduplicated(&mut self, shape: &IndexShape, row: &Row) -> Result<(), Failure> {
-        let merged = tuple::maxalign(self.base.len() + 6 * (self.tids.len() + 1));
-        if self.tids.is_empty() || merged > MAX_POSTING || !self.is_base(shape, row)? {
+        if self.tids.is_empty() || self.tids.len() >= self.most || !self.is_base(shape, row)? {
             self.flush(shape)?;
             row.put(shape, &mut self.base)?;
+            self.most = most_tids(self.base.len());
+            self.tids.try_reserve(self.most.max(1))?;
             self.prefix = row.prefix;
             self.whole = row.tuple.is_empty();
         }
-        self.tids.try_reserve(1)?;
         self.tids.push(tuple::tid_bytes(row.tid()));
         Ok(())
+    }
+
+    /// Adds a row that is equal to the one before, bit for bit, to an index that deduplicates.
+    /// `false`: it is to be added by [`Loader::add`].
+    #[inline]
+    pub fn add_same(&mut self, tid: Tid) -> bool {
+        let room = self.tids.len() < self.most;
+        if room {
+            self.rows += 1;
+            self.tids.push(tuple::tid_bytes(tid));
+        }
+        room
     }
 
     /// Whether the row's values are the base's, bit for bit (`_bt_keep_natts_fast`).
@@ -136,14 +154,9 @@ impl Loader {
             [] => return Ok(()),
             [tid] => {
                 self.base[..6].copy_from_slice(tid);
-                self.builder.add(shape, &self.base, 0)?;
+                self.builder.add(shape, &self.base)?;
             }
-            tids => {
-                self.posting.clear();
-                btree::form_posting(&self.base, tids, &mut self.posting)?;
-                let extra = self.posting.len() - self.base.len();
-                self.builder.add(shape, &self.posting, extra)?;
-            }
+            tids => self.builder.add_posting(shape, &self.base, tids)?,
         }
         self.tids.clear();
         Ok(())

@@ -18,7 +18,7 @@ use crate::page::btree_load::Loader;
 use std::collections::VecDeque;
 
 /// Most rows of one [`IndexBuild::step`].
-const ROWS: usize = 4096;
+pub(super) const ROWS: usize = 4096;
 /// Bytes of tuples that [`IndexBuild::sorted`] gives at once: those of as many leaves as are
 /// appended to an index together, though equal ones take less there.
 const SORTED: usize = 8 * BUFFER;
@@ -41,7 +41,7 @@ pub enum Step {
 }
 
 #[derive(Debug)]
-enum Phase {
+pub(super) enum Phase {
     /// rows come in
     Collect,
     /// the sorted run is written, from this row on
@@ -67,13 +67,13 @@ pub struct IndexBuild {
     pub(super) runs: VecDeque<Extent>,
     /// bytes in the temporary file
     file_end: u64,
-    phase: Phase,
+    pub(super) phase: Phase,
     /// no more rows will come
     last: bool,
     output: Vec<u8>,
     /// `output` has been handed out
     written: bool,
-    loader: Loader,
+    pub(super) loader: Loader,
     /// where the ranked values of a page are looked for
     traces: Vec<u32>,
 }
@@ -452,18 +452,6 @@ impl IndexBuild {
         Ok(self.write())
     }
 
-    fn step_load_run(&mut self, from: usize) -> Result<Step, Failure> {
-        let end = (from + ROWS).min(self.collector.len());
-        for row in self.collector.rows(from).take(ROWS) {
-            self.loader.add(&self.shape, &row)?;
-        }
-        if end == self.collector.len() {
-            return self.complete();
-        }
-        self.phase = Phase::LoadRun(end);
-        Ok(self.pages())
-    }
-
     fn step_load_merge(&mut self, mut merge: Merge) -> Result<Step, Failure> {
         let mut step = self.pages();
         // Where runs follow upon one another, no step has as many rows before it reads on.
@@ -482,7 +470,7 @@ impl IndexBuild {
         Ok(step)
     }
 
-    fn pages(&mut self) -> Step {
+    pub(super) fn pages(&mut self) -> Step {
         if self.loader.builder().has_finished() {
             Step::Pages
         } else {
@@ -490,7 +478,7 @@ impl IndexBuild {
         }
     }
 
-    fn complete(&mut self) -> Result<Step, Failure> {
+    pub(super) fn complete(&mut self) -> Result<Step, Failure> {
         let root = self.loader.finish(&self.shape)?;
         self.phase = Phase::Done(root);
         Ok(self.pages())

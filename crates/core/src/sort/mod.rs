@@ -19,6 +19,7 @@ pub mod build;
 pub mod grouped;
 pub mod heap;
 pub mod key;
+mod load;
 pub mod merge;
 pub mod packed;
 pub mod radix;

@@ -6,8 +6,10 @@
 //! than entries, and the order of place within equal keys comes for free.
 
 use super::bits::{self, Bits, Part, Pass};
+use super::rows::Taker;
 use super::run::Entry;
 use super::Failure;
+use std::ops::Range;
 
 /// Where the bits of an entry are in the packed word.
 #[derive(Debug)]
@@ -15,6 +17,8 @@ struct Layout {
     high: Part,
     low: Part,
     place: Part,
+    /// the lowest bit that is not the place's
+    above_place: u32,
 }
 
 impl Layout {
@@ -25,7 +29,14 @@ impl Layout {
             high: Part::new(high, above_place + low.count_ones(), sample.high),
             low: Part::new(low, above_place, sample.low),
             place: Part::new(varying_place, 0, sample.place),
+            above_place,
         }
+    }
+
+    /// What words have in common whose entries have one prefix.
+    #[inline(always)]
+    fn key(&self, word: u64) -> u64 {
+        word.checked_shr(self.above_place).unwrap_or(0)
     }
 
     /// # Safety
@@ -157,6 +168,34 @@ impl Pass for Unpack<'_> {
     }
 }
 
+/// Gives the rows of words to somebody.
+struct Give<'a, T> {
+    layout: &'a Layout,
+    words: &'a [u64],
+    to: &'a mut T,
+}
+
+impl<T: Taker> Pass for Give<'_, T> {
+    type Output = Result<(), Failure>;
+
+    #[inline(always)]
+    unsafe fn run<B: Bits>(self) -> Result<(), Failure> {
+        let mut before = None;
+        for &word in self.words {
+            let key = self.layout.key(word);
+            // SAFETY: as the caller answers.
+            let place = unsafe { B::scatter(&self.layout.place, word) };
+            if before == Some(key) && self.to.take_same(place) {
+                continue;
+            }
+            before = Some(key);
+            // SAFETY: as the caller answers.
+            self.to.take(&unsafe { self.layout.unpack::<B>(word) })?;
+        }
+        Ok(())
+    }
+}
+
 /// A run of packed entries, sorted.
 #[derive(Debug)]
 pub struct Packed {
@@ -208,6 +247,16 @@ impl Packed {
     #[must_use]
     pub fn words(&self) -> &[u64] {
         &self.words
+    }
+
+    /// Gives some of the rows in their order.
+    ///
+    /// # Errors
+    ///
+    /// One could not be taken.
+    pub fn give(&self, rows: Range<usize>, to: &mut impl Taker) -> Result<(), Failure> {
+        let words = self.words.get(rows).unwrap_or_default();
+        bits::run(Give { layout: &self.layout, words, to })
     }
 
     /// Merges with words that are in order and have the same layout.
@@ -359,8 +408,35 @@ mod tests {
         expected.sort_by_key(|entry| (entry.prefix(), entry.place));
         for from in [0, entries.len() / 3, entries.len()] {
             assert!(Unpacked::new(&packed, from).eq(expected[from..].iter().copied()));
+            let mut taken = Taken::default();
+            packed.give(from..entries.len(), &mut taken).unwrap();
+            assert_eq!(taken.rows, &expected[from..]);
         }
         true
+    }
+
+    /// Takes every third row with a prefix by itself, for a reason of its own.
+    #[derive(Default)]
+    struct Taken {
+        rows: Vec<Entry>,
+        same: usize,
+    }
+
+    impl Taker for Taken {
+        fn take(&mut self, entry: &Entry) -> Result<(), Failure> {
+            self.rows.push(*entry);
+            self.same = 0;
+            Ok(())
+        }
+
+        fn take_same(&mut self, place: u64) -> bool {
+            self.same += 1;
+            let before = *self.rows.last().unwrap();
+            if self.same < 3 {
+                self.rows.push(Entry { place, ..before });
+            }
+            self.same < 3
+        }
     }
 
     #[test]

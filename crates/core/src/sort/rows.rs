@@ -1,7 +1,8 @@
 //! The rows of a sorted run, one after the other.
 
 use super::packed::Unpacked;
-use super::run::{row, Collector, Row, Sorted};
+use super::run::{row, Collector, Entry, Row, Sorted};
+use super::Failure;
 
 /// What goes through them.
 #[derive(Debug)]
@@ -50,4 +51,18 @@ impl<'a> Iterator for Rows<'a> {
         };
         Some(row(&collector.arena, &entry))
     }
+}
+
+/// Who takes the rows of a run in their order.
+pub trait Taker {
+    /// A row.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be taken.
+    fn take(&mut self, entry: &Entry) -> Result<(), Failure>;
+
+    /// A row with the prefix of the one before, if its place is all that is needed of it. `false`: it is
+    /// to be taken as any other.
+    fn take_same(&mut self, place: u64) -> bool;
 }

@@ -1,0 +1,49 @@
+//! The rows of the only run of a build, to the pages of the index.
+
+use super::build::{IndexBuild, Phase, Step, ROWS};
+use super::rows::Taker;
+use super::run::{row, Entry, Row, Sorted};
+use super::shape::IndexShape;
+use super::Failure;
+use crate::page::btree_load::Loader;
+
+/// Forms pages of rows that are whole in their entries; equal ones become posting lists.
+struct Deduplicated<'a> {
+    shape: &'a IndexShape,
+    loader: &'a mut Loader,
+}
+
+impl Taker for Deduplicated<'_> {
+    #[inline]
+    fn take(&mut self, entry: &Entry) -> Result<(), Failure> {
+        self.loader.add(self.shape, &row(&[], entry))
+    }
+
+    #[inline]
+    fn take_same(&mut self, place: u64) -> bool {
+        self.loader.add_same(Row { prefix: 0, place, tuple: &[] }.tid())
+    }
+}
+
+impl IndexBuild {
+    /// Loads some rows, from this one on.
+    pub(super) fn step_load_run(&mut self, from: usize) -> Result<Step, Failure> {
+        let end = (from + ROWS).min(self.collector.len());
+        match &self.collector.sorted {
+            Sorted::Packed(packed) if self.shape.deduplicate && !self.shape.unique => {
+                let mut to = Deduplicated { shape: &self.shape, loader: &mut self.loader };
+                packed.give(from..end, &mut to)?;
+            }
+            _ => {
+                for row in self.collector.rows(from).take(ROWS) {
+                    self.loader.add(&self.shape, &row)?;
+                }
+            }
+        }
+        if end == self.collector.len() {
+            return self.complete();
+        }
+        self.phase = Phase::LoadRun(end);
+        Ok(self.pages())
+    }
+}
