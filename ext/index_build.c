@@ -437,7 +437,9 @@ sluice_index_build(Relation heap, Relation index, IndexInfo *info, const SluiceI
 	memset(report, 0, sizeof(*report));
 	report->relid = RelationGetRelid(index);
 	report->method = "sorted";
-	build.workers = fresh.for_copy || old ? 0 : info->ii_ParallelWorkers;
+	/* The stock build's number may be more than there are processors: they would take turns. */
+	build.workers = fresh.for_copy || old ? 0 :
+		Min(info->ii_ParallelWorkers, sluice_workers_allowed());
 	reason = attempt(&build, false, memory, &result);
 	if (build.parted)
 	{

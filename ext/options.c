@@ -34,12 +34,19 @@ sluice_options_init(void)
 							 PGC_USERSET,
 							 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("pgsluice.workers",
-							"How many workers may help one COPY FROM; -1 is one less than there are processors.",
+							"How many workers may help one COPY FROM or index build; -1 is one less than there are processors.",
 							NULL,
 							&sluice_workers,
 							-1, -1, SLUICE_MAX_WORKERS,
 							PGC_USERSET,
 							0, NULL, NULL, NULL);
+}
+
+/* By the setting, for one COPY or one index. */
+int
+sluice_workers_allowed(void)
+{
+	return sluice_workers < 0 ? processors - 1 : sluice_workers;
 }
 
 /* Which of our options it is; -1: it is stock COPY's. */
@@ -217,7 +224,7 @@ sluice_take_options(CopyStmt *stmt, SluiceOptions *own)
 		own->asked = sluice_enabled || sluice_option_that_needs_us(own) != NULL ?
 			SLUICE_ASKED_ON : SLUICE_ASKED_OFF;
 	if (!own->workers_asked)
-		own->workers = sluice_workers < 0 ? processors - 1 : sluice_workers;
+		own->workers = sluice_workers_allowed();
 	own->workers = Min(Min(own->workers, max_parallel_workers), SLUICE_MAX_WORKERS);
 }
 

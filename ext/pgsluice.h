@@ -111,6 +111,7 @@ typedef struct SluiceOptions
 /* options.c */
 extern bool sluice_enabled;		/* pgsluice.copy */
 extern void sluice_options_init(void);
+extern int	sluice_workers_allowed(void);
 extern bool sluice_has_own_options(const CopyStmt *stmt);
 extern void sluice_take_options(CopyStmt *stmt, SluiceOptions *own);
 extern const char *sluice_option_that_needs_us(const SluiceOptions *own);

@@ -119,7 +119,7 @@ class Builds(unittest.TestCase):
 
     def test_a_worker_of_one_index_is_terminated(self):
         """The same of workers that read the table for one index."""
-        build = ("SET pgsluice.index_build = on; SET max_parallel_maintenance_workers = 2; BEGIN;"
+        build = ("SET pgsluice.index_build = on; SET max_parallel_maintenance_workers = 2; SET pgsluice.workers = 2; BEGIN;"
                  "ALTER TABLE t SET (parallel_workers = 2); CREATE INDEX other ON t (a);"
                  "SELECT workers FROM pgsluice.last_index_build; ROLLBACK")
         self.complete()

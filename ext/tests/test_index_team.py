@@ -13,7 +13,8 @@ LEFT = ("SELECT (SELECT count(*) FROM pg_ls_tmpdir()) + "
 class Team(OnCluster):
     """Tables that the leader and two workers read."""
 
-    settings = ["max_worker_processes = 8", "max_parallel_maintenance_workers = 2", "max_parallel_workers = 8"]
+    settings = ["max_worker_processes = 8", "max_parallel_maintenance_workers = 2", "max_parallel_workers = 8",
+                "pgsluice.workers = 2"]
 
     def table(self, columns, rows, count=60000, values=5000):
         """A table t of `count` random rows; `rows` are expressions of i and n."""
@@ -99,6 +100,8 @@ class Team(OnCluster):
         self.built("INDEX ON t (b)", 0)
         self.built("INDEX ON t (a)", 0, "SET max_parallel_workers = 0;")
         self.built("INDEX ON t (a)", 1, "SET max_parallel_maintenance_workers = 1;")
+        self.built("INDEX ON t (a)", 1, "SET pgsluice.workers = 1;")
+        self.built("INDEX ON t (a)", 0, "SET pgsluice.workers = 0;")
         self.table("a int", "i", count=100)
         self.built("INDEX ON t (a)", 0)
 

@@ -34,6 +34,7 @@ class Replaced(unittest.TestCase):
                 "SELECT workers, coalesce(leader_reads_because, 'no'), count(*), sum(a) FROM pgsluice.last_copy, t GROUP BY 1, 2")
         loaded = f"{ROWS}|{ROWS * (ROWS - 1) // 2}"
         build = ("SET pgsluice.index_build = on; SET min_parallel_table_scan_size = 0; SET max_parallel_maintenance_workers = 1;"
+                 "SET pgsluice.workers = 1;"
                  "DROP INDEX IF EXISTS t_a; CREATE INDEX t_a ON t (a)")
         # Workers that read text are in no database; those that read ranges join the leader's session.
         for kind in ("text", "int4range"):
