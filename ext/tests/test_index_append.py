@@ -6,9 +6,9 @@ import subprocess
 import unittest
 
 from . import cluster as clusters
-from .cluster import Cluster, Held, OnCluster, Refused, wait_until
+from .cluster import Held, OnCluster, Refused, wait_until
 from .test_disk_full import resize, small_disk
-from .twins import LoadedTwice, check
+from .twins import LoadedTwice, check, standby_follows
 
 # Long keys fill leaves, parents and their parents soon.
 TABLE = (
@@ -253,25 +253,9 @@ class Cut(OnCluster):
         """It answers by the index all the while, and is whole when it takes over, without the library."""
         self.sql(table())
         path = self.cluster.file("input", "".join(rows(20000)).encode())
-        standby = Cluster(["hot_standby = on", "session_preload_libraries = ''"], copy_of=self.cluster)
-        self.addCleanup(standby.remove)
-        standby.follow(self.cluster)
-        load = subprocess.Popen(self.cluster.command("-c", f"SET pgsluice.copy = on; {COPY.format(path)}"))
-        seen = set()
-        while load.poll() is None:
-            seen.add(standby.sql("SET enable_seqscan = off; SELECT count(*) FROM t WHERE a > 0;"
-                                 "SELECT count(*) FROM (SELECT c FROM t ORDER BY c DESC) _"))
-        self.assertEqual(load.returncode, 0)
-        self.assertLessEqual(seen, {"700\n700", "700\n20700", "20700\n20700"})
-        if clusters.has("amcheck"):
-            self.sql("CREATE EXTENSION IF NOT EXISTS amcheck")
-        standby.follow(self.cluster)
-        if clusters.has("amcheck"):
-            for index in INDEXES:
-                standby.sql(f"SELECT bt_index_check('{index}', true)")
-        standby.stop()
-        (standby.data / "standby.signal").unlink()
-        standby.start()
+        standby = standby_follows(self, f"SET pgsluice.copy = on; {COPY.format(path)}",
+                                  "SELECT count(*) FROM t WHERE a > 0; SELECT count(*) FROM (SELECT c FROM t ORDER BY c DESC) _",
+                                  {"700\n700", "700\n20700", "20700\n20700"}, INDEXES)
         self.checked(standby)
         standby.sql("INSERT INTO t SELECT n, 'z' || n, n, n FROM generate_series(100000, 103000) n")
         self.checked(standby)

@@ -6,8 +6,8 @@ import subprocess
 import unittest
 
 from . import cluster as clusters
-from .cluster import Cluster, Held, OnCluster, wait_until
-from .twins import LoadedTwice, check
+from .cluster import Held, OnCluster, wait_until
+from .twins import LoadedTwice, check, standby_follows
 
 INDEXES = {
     "tat": "(at)",  # three equal ones
@@ -233,25 +233,9 @@ class Cut(WithTable, OnCluster):
         """It answers by the index all the while, and is whole when it takes over, without the library."""
         self.sql(self.table())
         path = self.cluster.file("input", "".join(lines(40000)).encode())
-        standby = Cluster(["hot_standby = on", "session_preload_libraries = ''"], copy_of=self.cluster)
-        self.addCleanup(standby.remove)
-        standby.follow(self.cluster)
-        load = subprocess.Popen(self.cluster.command("-c", f"SET pgsluice.copy = on; {COPY.format(path)}"))
-        seen = set()
-        while load.poll() is None:
-            seen.add(standby.sql("SET enable_seqscan = off; SET enable_bitmapscan = off; SELECT count(*) FROM t WHERE d >= 0;"
-                                 "SELECT count(*) FROM (SELECT n FROM t ORDER BY n DESC) _"))
-        self.assertEqual(load.returncode, 0)
-        self.assertLessEqual(seen, {"700\n700", "700\n40700", "40700\n40700"})
-        if clusters.has("amcheck"):
-            self.sql("CREATE EXTENSION IF NOT EXISTS amcheck")
-        standby.follow(self.cluster)
-        if clusters.has("amcheck"):
-            for index in INDEXES:
-                standby.sql(f"SELECT bt_index_check('{index}', true)")
-        standby.stop()
-        (standby.data / "standby.signal").unlink()
-        standby.start()
+        standby = standby_follows(self, f"SET pgsluice.copy = on; {COPY.format(path)}",
+                                  "SELECT count(*) FROM t WHERE d >= 0; SELECT count(*) FROM (SELECT n FROM t ORDER BY n DESC) _",
+                                  {"700\n700", "700\n40700", "40700\n40700"}, INDEXES)
         self.assertEqual(standby.sql("SELECT count(*) FROM t"), "40700")
         standby.sql("INSERT INTO t SELECT '2030-01-01', 'z' || n, n, 'two', n, n, 'z' || n, -n FROM generate_series(1, 3000) n")
         self.checked(standby)

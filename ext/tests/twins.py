@@ -1,9 +1,10 @@
 """The stock build as the oracle: the same index by both ways, equal to the byte."""
 
 import re
+import subprocess
 
 from . import cluster as clusters
-from .cluster import OnCluster, Refused
+from .cluster import Cluster, OnCluster, Refused
 
 _LOCATION = re.compile(r"^LOCATION:.*\n?", re.M)
 _PLACE = re.compile(r"^psql:[^:]*:\d+: ", re.M)
@@ -65,6 +66,29 @@ def compare(test, cluster, definition, settings="", scan="pages"):
             test.fail(f"{definition}: block {block} differs from byte {first} on: "
                       f"{one[first:first + 24].hex()} {other[first:first + 24].hex()}")
     return len(ours)
+
+
+def standby_follows(test, load, scans, seen, indexes):
+    """A standby without the library answers by the indexes while the load runs, as `seen` says, and takes over; gives it."""
+    standby = Cluster(["hot_standby = on", "session_preload_libraries = ''"], copy_of=test.cluster)
+    test.addCleanup(standby.remove)
+    standby.follow(test.cluster)
+    loading = subprocess.Popen(test.cluster.command("-c", load))
+    answers = set()
+    while loading.poll() is None:
+        answers.add(standby.sql(f"SET enable_seqscan = off; SET enable_bitmapscan = off; {scans}"))
+    test.assertEqual(loading.returncode, 0)
+    test.assertLessEqual(answers, seen)
+    if clusters.has("amcheck"):
+        test.sql("CREATE EXTENSION IF NOT EXISTS amcheck")
+    standby.follow(test.cluster)
+    if clusters.has("amcheck"):
+        for index in indexes:
+            standby.sql(f"SELECT bt_index_check('{index}', true)")
+    standby.stop()
+    (standby.data / "standby.signal").unlink()
+    standby.start()
+    return standby
 
 
 class LoadedTwice(OnCluster):
