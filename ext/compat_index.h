@@ -7,6 +7,7 @@
 #include "access/nbtree.h"
 #include "access/stratnum.h"
 #include "catalog/index.h"
+#include "pgstat.h"
 #include "utils/sortsupport.h"
 
 /* 17 has a writer of new relations' pages that we use; before, see index_write.c. */
@@ -59,6 +60,19 @@ compat_set_new_file(Relation rel, char persistence)
 #else
 #define compat_index_cleanup(index, info) ((void) (info))
 #endif
+
+/* Takes back that a scan of the table has been counted. */
+static inline void
+compat_uncount_scan(Relation rel)
+{
+	if (!pgstat_should_count_relation(rel))
+		return;
+#if PG_VERSION_NUM >= 160000
+	rel->pgstat_info->counts.numscans--;
+#else
+	rel->pgstat_info->t_counts.t_numscans--;
+#endif
+}
 
 /* Finds the ascending order of an index's column; 18 asks in another way. */
 static inline void

@@ -197,6 +197,8 @@ scan_odd_blocks(SluiceIndexScan *scan)
 		table_index_build_range_scan(build->heap, build->index, build->info,
 									 false, false, false, scan->odd, scan->odd_count,
 									 add_row, build, NULL);
+	/* All of it is one scan. */
+	compat_uncount_scan(build->heap);
 	scan->odd_count = 0;
 }
 
