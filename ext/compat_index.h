@@ -7,7 +7,9 @@
 #include "access/nbtree.h"
 #include "access/stratnum.h"
 #include "catalog/index.h"
+#include "miscadmin.h"
 #include "pgstat.h"
+#include "storage/proc.h"
 #include "utils/sortsupport.h"
 
 /* 17 has a writer of new relations' pages that we use; before, see index_write.c. */
@@ -60,6 +62,17 @@ compat_set_new_file(Relation rel, char persistence)
 #else
 #define compat_index_cleanup(index, info) ((void) (info))
 #endif
+
+/* Whether the transaction has run out of the time that 17 lets it be given. */
+static inline bool
+compat_transaction_timed_out(void)
+{
+#if PG_VERSION_NUM >= 170000
+	return TransactionTimeoutPending && TransactionTimeout > 0;
+#else
+	return false;
+#endif
+}
 
 /* Takes back that a scan of the table has been counted. */
 static inline void

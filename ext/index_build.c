@@ -86,6 +86,11 @@ checked(SluiceIndexBuild *build, SluiceIndexStatus status, const SluiceIndexStep
 					 errdetail("Failed while building index \"%s\".",
 							   RelationGetRelationName(build->index))));
 			break;
+		case SLUICE_INDEX_INTERRUPTED:
+			CHECK_FOR_INTERRUPTS();
+			elog(ERROR, "pgsluice: interrupted while building index \"%s\"",
+				 RelationGetRelationName(build->index));
+			break;
 		case SLUICE_INDEX_PANIC:
 			elog(ERROR, "pgsluice: the core failed while building index \"%s\"",
 				 RelationGetRelationName(build->index));
@@ -287,6 +292,14 @@ report_scanned(const SluiceIndexBuild *build)
 	pgstat_progress_update_multi_param(lengthof(params), params, values);
 }
 
+/* Whether CHECK_FOR_INTERRUPTS() would end the query: the core must not be left from within. */
+static bool
+is_interrupted(void)
+{
+	return (QueryCancelPending || ProcDiePending || compat_transaction_timed_out()) &&
+		INTERRUPTS_CAN_BE_PROCESSED();
+}
+
 static SluiceIndex *
 new_core(SluiceIndexBuild *build, bool rank_all, int memory)
 {
@@ -301,6 +314,7 @@ new_core(SluiceIndexBuild *build, bool rank_all, int memory)
 		.deduplicate = build->allequalimage && !build->info->ii_Unique &&
 		BTGetDeduplicateItems(build->index),
 		.mixed = rank_all,
+		.interrupted = is_interrupted,
 	};
 
 	return pgsluice_index_new(build->attributes,
@@ -317,6 +331,7 @@ sluice_index_open_sorter(SluiceIndexBuild *build, Size memory)
 	SluiceIndexRules rules = {
 		.keys = IndexRelationGetNumberOfKeyAttributes(build->index),
 		.memory = memory,
+		.interrupted = is_interrupted,
 	};
 
 	pgsluice_index_free(build->core);

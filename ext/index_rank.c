@@ -46,17 +46,17 @@ compare(const void *a, const void *b, void *arg)
 	const SluiceIndexRanked *right = b;
 	int			order;
 
-	if (ranks->abbreviated)
-	{
-		order = ApplySortComparator(left->key, false, right->key, false, &ranks->sort);
-		if (order != 0)
-			return order;
-	}
 	if (++ranks->comparisons == COMPARISONS)
 	{
 		CHECK_FOR_INTERRUPTS();
 		MemoryContextReset(ranks->scratch);
 		ranks->comparisons = 0;
+	}
+	if (ranks->abbreviated)
+	{
+		order = ApplySortComparator(left->key, false, right->key, false, &ranks->sort);
+		if (order != 0)
+			return order;
 	}
 	if (ranks->abbreviated)
 		return ApplySortAbbrevFullComparator(value_of(ranks, left->id), false,
@@ -111,6 +111,7 @@ sort_some(SluiceIndexRanks *ranks, SluiceIndexRanked *values, size_t from, size_
 
 	for (size_t i = from; i < end; i++)
 	{
+		CHECK_FOR_INTERRUPTS();
 		values[i - from].id = (uint32) i;
 		values[i - from].key = ranks->abbreviated ?
 			ranks->sort.abbrev_converter(value_of(ranks, (uint32) i), &ranks->sort) : (Datum) 0;

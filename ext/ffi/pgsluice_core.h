@@ -182,6 +182,7 @@ typedef struct SluiceIndexRules
 	bool		tells_twins;
 	bool		deduplicate;
 	bool		mixed;
+	bool		(*interrupted) (void);
 } SluiceIndexRules;
 
 typedef enum SluiceIndexStatus
@@ -198,7 +199,8 @@ typedef enum SluiceIndexStatus
 	SLUICE_INDEX_NO_MEMORY = 9,
 	SLUICE_INDEX_CORRUPT = 10,
 	SLUICE_INDEX_PANIC = 11,
-	SLUICE_INDEX_CROWDED = 12
+	SLUICE_INDEX_CROWDED = 12,
+	SLUICE_INDEX_INTERRUPTED = 13
 } SluiceIndexStatus;
 
 typedef struct SluiceIndexStep

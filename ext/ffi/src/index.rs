@@ -3,6 +3,7 @@
 use crate::plan::slice;
 use pgsluice_core::page::btree;
 use pgsluice_core::sort::build::{IndexBuild, Step};
+use pgsluice_core::sort::interrupt::Interrupts;
 use pgsluice_core::sort::run::Added;
 use pgsluice_core::sort::shape::{Attribute, IndexShape, Order, MAX_ATTRIBUTES};
 use pgsluice_core::sort::tuple::{Field, MAX_VARLENA};
@@ -51,6 +52,8 @@ pub struct IndexRulesDef {
     pub deduplicate: bool,
     /// a ranked value may be compressed in one row and not in another
     pub mixed: bool,
+    /// asked while rows are sorted: whether the caller wants no more of it; or NULL
+    pub interrupted: Option<extern "C" fn() -> bool>,
 }
 
 /// What became of a call, and what is to be done next.
@@ -83,6 +86,8 @@ pub enum IndexStatus {
     Panic = 11,
     /// not added: too many different values of a ranked attribute
     Crowded = 12,
+    /// the caller has said that he wants no more of it
+    Interrupted = 13,
 }
 
 /// What a step needs or gives, by its status.
@@ -111,6 +116,7 @@ impl From<Failure> for IndexStatus {
             Failure::OutOfMemory => IndexStatus::NoMemory,
             Failure::Corrupt => IndexStatus::Corrupt,
             Failure::Duplicate => IndexStatus::Duplicate,
+            Failure::Interrupted => IndexStatus::Interrupted,
         }
     }
 }
@@ -159,6 +165,7 @@ fn shape_of(attributes: &[IndexAttributeDef], rules: &IndexRulesDef) -> Option<I
     shape.deduplicate &= rules.deduplicate;
     shape.mixed = rules.mixed;
     shape.leaf_free = rules.leaf_free;
+    shape.interrupts = Interrupts(rules.interrupted);
     Some(shape)
 }
 

@@ -89,7 +89,7 @@ fn index_layout(expected: &mut Vec<(String, usize)>) {
     layout!(expected, IndexRulesDef, "SluiceIndexRules", keys "keys", memory "memory",
         leaf_free "leaf_free", unique "unique", nulls_not_distinct "nulls_not_distinct",
         first_in_table "first_in_table", tells_twins "tells_twins", deduplicate "deduplicate",
-        mixed "mixed");
+        mixed "mixed", interrupted "interrupted");
     layout!(expected, IndexSpreadDef, "SluiceIndexSpread", rows "rows", prefix "prefix",
         place "place", varying_prefix "varying_prefix", varying_place "varying_place");
     layout!(expected, IndexStepDef, "SluiceIndexStep", bytes "bytes", len "len", start "start",
@@ -108,6 +108,7 @@ fn index_layout(expected: &mut Vec<(String, usize)>) {
         ("CORRUPT", IndexStatus::Corrupt),
         ("PANIC", IndexStatus::Panic),
         ("CROWDED", IndexStatus::Crowded),
+        ("INTERRUPTED", IndexStatus::Interrupted),
     ] {
         expected.push((format!("SLUICE_INDEX_{name}"), status as usize));
     }

@@ -18,6 +18,7 @@ mod bits;
 pub mod build;
 pub mod grouped;
 pub mod heap;
+pub mod interrupt;
 pub mod key;
 mod load;
 pub mod merge;
@@ -29,6 +30,7 @@ pub mod run;
 pub mod shape;
 pub mod team;
 pub mod tuple;
+mod words;
 
 /// Why a build cannot go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +41,8 @@ pub enum Failure {
     Corrupt,
     /// two live rows have the same key in a unique index
     Duplicate,
+    /// the caller wants no more of it
+    Interrupted,
 }
 
 impl From<std::collections::TryReserveError> for Failure {

@@ -6,8 +6,10 @@
 //! than entries, and the order of place within equal keys comes for free.
 
 use super::bits::{self, Bits, Part, Pass};
+use super::interrupt::Interrupts;
 use super::rows::Taker;
 use super::run::Entry;
+use super::words::{self, Digit, BUCKETS, SMALL};
 use super::Failure;
 use std::ops::Range;
 
@@ -65,37 +67,6 @@ impl Layout {
                 place: B::scatter(&self.place, word),
             }
         }
-    }
-}
-
-/// Below this, a comparison sort is as good.
-const SMALL: usize = 256;
-/// Bits of a digit: with more buckets the processor's caches do not keep up.
-const DIGIT: u32 = 11;
-const BUCKETS: usize = 1 << DIGIT;
-
-/// Some neighbouring bits of a word.
-#[derive(Clone, Copy, Debug)]
-struct Digit {
-    shift: u32,
-    buckets: usize,
-}
-
-impl Digit {
-    /// The same in all words.
-    const NONE: Self = Self { shift: 0, buckets: 1 };
-
-    /// The highest of so many bits, so that there are some tens of `count` words in each bucket, if
-    /// they are even.
-    fn highest(bits: u32, count: usize) -> Self {
-        let wanted = usize::BITS - (count / 16).leading_zeros();
-        let width = bits.min(DIGIT).min(wanted.max(1));
-        Self { shift: bits - width, buckets: 1 << width }
-    }
-
-    #[inline(always)]
-    fn of(self, word: u64) -> usize {
-        (word >> self.shift) as usize & (self.buckets - 1)
     }
 }
 
@@ -210,11 +181,12 @@ impl Packed {
     ///
     /// # Errors
     ///
-    /// No memory.
+    /// No memory, or interrupted.
     pub fn sorted(
         entries: &[Entry],
         varying_prefix: u128,
         varying_place: u64,
+        interrupts: Interrupts,
     ) -> Result<Option<Self>, Failure> {
         let bits = varying_prefix.count_ones() + varying_place.count_ones();
         let Some(sample) = entries.first().filter(|_| bits <= 64) else { return Ok(None) };
@@ -231,14 +203,14 @@ impl Packed {
             if bits::run(Count { layout: &layout, entries, digit, counts }) {
                 digit = Digit::NONE;
             }
-            begin(&mut next[..digit.buckets]);
+            words::begin(&mut next[..digit.buckets]);
         }
         let places = &mut next;
         bits::run(Distribute { layout: &layout, entries, digit, next: places, words: &mut words });
         if small {
             words.sort_unstable();
         } else if digit.buckets > 1 {
-            sort_buckets(&mut words, &next[..digit.buckets], digit.shift);
+            words::sort_buckets(&mut words, &next[..digit.buckets], digit.shift, interrupts)?;
         }
         Ok(Some(Self { words, layout }))
     }
@@ -343,57 +315,6 @@ impl Iterator for Unpacked<'_> {
     }
 }
 
-/// Makes of how many there are in each bucket where each begins.
-fn begin(counts: &mut [usize]) {
-    let mut start = 0;
-    for count in counts {
-        start += std::mem::replace(count, start);
-    }
-}
-
-/// Sorts the words of each bucket, of which the lowest `bits` bits differ.
-fn sort_buckets(words: &mut [u64], ends: &[usize], bits: u32) {
-    let mut start = 0;
-    for &end in ends {
-        if end - start > 1 && bits > 0 {
-            sort_words(&mut words[start..end], bits);
-        }
-        start = end;
-    }
-}
-
-/// Sorts words of which the lowest `bits` bits differ.
-fn sort_words(words: &mut [u64], bits: u32) {
-    if words.len() <= SMALL {
-        words.sort_unstable();
-        return;
-    }
-    let digit = Digit::highest(bits, words.len());
-    let mut next = [0; BUCKETS];
-    for &word in words.iter() {
-        next[digit.of(word)] += 1;
-    }
-    begin(&mut next[..digit.buckets]);
-    let mut ends = [0; BUCKETS];
-    ends[..digit.buckets - 1].copy_from_slice(&next[1..digit.buckets]);
-    ends[digit.buckets - 1] = words.len();
-    for bucket in 0..digit.buckets {
-        while next[bucket] < ends[bucket] {
-            let at = next[bucket];
-            let mut held = words[at];
-            let mut to = digit.of(held);
-            while to != bucket {
-                std::mem::swap(&mut held, &mut words[next[to]]);
-                next[to] += 1;
-                to = digit.of(held);
-            }
-            words[at] = held;
-            next[bucket] += 1;
-        }
-    }
-    sort_buckets(words, &ends[..digit.buckets], digit.shift);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -403,7 +324,10 @@ mod tests {
         let (prefix, place) = entries.iter().fold((0, 0), |(prefix, place), entry| {
             (prefix | entry.prefix() ^ first.prefix(), place | entry.place ^ first.place)
         });
-        let Some(packed) = Packed::sorted(entries, prefix, place).unwrap() else { return false };
+        let Some(packed) = Packed::sorted(entries, prefix, place, Interrupts::default()).unwrap()
+        else {
+            return false;
+        };
         let mut expected = entries.to_vec();
         expected.sort_by_key(|entry| (entry.prefix(), entry.place));
         for from in [0, entries.len() / 3, entries.len()] {
@@ -444,7 +368,7 @@ mod tests {
         let entry = |prefix: &u64| Entry::new(u128::from(*prefix), 0);
         let some = |words: &[u64]| {
             let entries: Vec<Entry> = words.iter().map(entry).collect();
-            Packed::sorted(&entries, u64::MAX.into(), 0).unwrap().unwrap()
+            Packed::sorted(&entries, u64::MAX.into(), 0, Interrupts::default()).unwrap().unwrap()
         };
         let lists: [&[u64]; 6] =
             [&[7], &[0, 0, u64::MAX], &[1, 5, 9, 13], &[2; 5], &[u64::MAX; 3], &[0, 6, 6, 8, 20]];

@@ -4,7 +4,9 @@
 //! with the next byte that varies; small buckets are sorted by comparison. Bytes that are the
 //! same in all entries (`varying` says so) cost nothing.
 
+use super::interrupt::Interrupts;
 use super::run::Entry;
+use super::Failure;
 use std::cmp::Ordering;
 
 /// Buckets of this size or less are sorted by comparison.
@@ -13,43 +15,51 @@ const SMALL: usize = 96;
 /// Sorts `entries` by `prefix`, then by `compare`, which is asked only where prefixes are equal.
 ///
 /// `varying` has a bit set wherever two prefixes differ.
+///
+/// # Errors
+///
+/// Interrupted: the entries are all there, in no order.
 pub fn sort(
     entries: &mut [Entry],
     varying: u128,
+    interrupts: Interrupts,
     compare: &mut impl FnMut(&Entry, &Entry) -> Ordering,
-) {
+) -> Result<(), Failure> {
     let mut digits = [0; 16];
     let mut count = 0;
     for shift in (0..128).step_by(8).rev().filter(|shift| varying >> shift & 0xFF != 0) {
         digits[count] = shift;
         count += 1;
     }
-    by_digits(entries, &digits[..count], compare);
+    by_digits(entries, &digits[..count], interrupts, compare)
 }
 
 fn by_digits(
     entries: &mut [Entry],
     digits: &[u32],
+    interrupts: Interrupts,
     compare: &mut impl FnMut(&Entry, &Entry) -> Ordering,
-) {
+) -> Result<(), Failure> {
     if entries.len() <= SMALL || digits.is_empty() {
         entries.sort_unstable_by(|a, b| a.prefix().cmp(&b.prefix()).then_with(|| compare(a, b)));
-        return;
+        return Ok(());
     }
+    interrupts.check()?;
     let shift = digits[0];
     let counts = count(entries, shift);
     if counts.iter().all(|&n| n == 0 || n == entries.len()) {
-        return by_digits(entries, &digits[1..], compare);
+        return by_digits(entries, &digits[1..], interrupts, compare);
     }
     permute(entries, shift, &counts);
     let mut rest = entries;
     for n in counts {
         let (bucket, after) = rest.split_at_mut(n);
         if n > 1 {
-            by_digits(bucket, &digits[1..], compare);
+            by_digits(bucket, &digits[1..], interrupts, compare)?;
         }
         rest = after;
     }
+    Ok(())
 }
 
 #[inline]

@@ -1,6 +1,7 @@
 //! Collecting rows in bounded memory, and the runs that come of it.
 
 use super::grouped::Grouped;
+use super::interrupt;
 use super::key::{self, Standing};
 use super::packed::{Packed, Unpacked};
 use super::radix;
@@ -203,6 +204,8 @@ pub(super) enum Sorted {
     Grouped(Grouped),
 }
 
+/// After so many comparisons of rows the caller is asked whether to go on.
+const COMPARISONS: u32 = 1024;
 /// Bytes that a row takes in memory: its entry, and the word it may be packed into.
 const ROW: usize = ENTRY + 8;
 
@@ -294,7 +297,7 @@ impl Collector {
     ///
     /// # Errors
     ///
-    /// No memory.
+    /// No memory, or interrupted.
     pub fn sort(&mut self, shape: &IndexShape) -> Result<(), Failure> {
         if let Sorted::Packed(_) = self.sorted {
             return Ok(());
@@ -315,24 +318,26 @@ impl Collector {
                 return Ok(());
             }
             let (prefix, place) = (self.varying_prefix, self.varying_place);
-            if let Some(packed) = Packed::sorted(&self.entries, prefix, place)? {
+            if let Some(packed) = Packed::sorted(&self.entries, prefix, place, shape.interrupts)? {
                 self.sorted = Sorted::Packed(packed);
                 return Ok(());
             }
         }
-        let arena = &self.arena;
-        let mut failed = Ok(());
+        let (arena, interrupts) = (&self.arena, shape.interrupts);
+        let mut asked = 0_u32;
         let mut compare = |a: &Entry, b: &Entry| {
+            asked = asked.wrapping_add(1);
+            if asked % COMPARISONS == 0 {
+                interrupts.check().unwrap_or_else(|failure| interrupt::leave(failure));
+            }
             if a.stored().is_none() && b.stored().is_none() {
                 return a.place.cmp(&b.place);
             }
-            row(arena, a).compare(&row(arena, b), shape).unwrap_or_else(|failure| {
-                failed = Err(failure);
-                Ordering::Equal
-            })
+            let order = row(arena, a).compare(&row(arena, b), shape);
+            order.unwrap_or_else(|failure| interrupt::leave(failure))
         };
-        radix::sort(&mut self.entries, self.varying_prefix, &mut compare);
-        failed
+        let (entries, varying) = (&mut self.entries, self.varying_prefix);
+        interrupt::unless_left(|| radix::sort(entries, varying, interrupts, &mut compare))
     }
 
     /// Puts numbers, of values that are interned in `shape`, in the place of the values that
@@ -365,6 +370,7 @@ impl Collector {
             let prefix = match last {
                 Some((of, prefix)) if of == value => prefix,
                 _ => {
+                    shape.interrupts.check()?;
                     let mut bytes = [0; 16];
                     let mut field = key::held(value, &mut bytes).map(Field::Bytes);
                     if let Some(held) = field {

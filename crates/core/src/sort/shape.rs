@@ -1,5 +1,6 @@
 //! What an index looks like: its attributes, their order, and how its pages are to be formed.
 
+use super::interrupt::Interrupts;
 use super::rank::Dictionary;
 use super::tuple::Field;
 use super::Failure;
@@ -94,6 +95,8 @@ pub struct IndexShape {
     pub mixed: bool,
     /// bytes to leave free on a leaf page (`BTGetTargetPageFreeSpace`)
     pub leaf_free: u16,
+    /// asked while rows are sorted
+    pub interrupts: Interrupts,
 }
 
 impl IndexShape {
@@ -124,6 +127,7 @@ impl IndexShape {
             deduplicate: count == keys,
             mixed: false,
             leaf_free: 8192 / 10,
+            interrupts: Interrupts::default(),
         })
     }
 
@@ -155,7 +159,8 @@ impl IndexShape {
             && attribute.exact
             && !self.mixed;
         let attribute = Attribute { order: Order::Text, descending: false, ..attribute };
-        fit.then(|| Self::new(vec![attribute], 1)).flatten()
+        let shape = fit.then(|| Self::new(vec![attribute], 1)).flatten()?;
+        Some(Self { interrupts: self.interrupts, ..shape })
     }
 
     /// Begins the dictionaries, which may take `limit` bytes together.

@@ -111,6 +111,7 @@ impl IndexBuild {
             &collector.entries,
             collector.varying_prefix,
             collector.varying_place,
+            self.shape.interrupts,
         )?;
         let Some(packed) = packed else { return Ok(false) };
         collector.entries = Vec::new();

@@ -1,0 +1,105 @@
+//! Long work that the caller may want to end: a server's cancel must not wait for a sort of
+//! millions of rows.
+
+use super::Failure;
+use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
+
+/// Asks the caller whether he wants the work to end.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Interrupts(pub Option<extern "C" fn() -> bool>);
+
+impl Interrupts {
+    /// # Errors
+    ///
+    /// He does.
+    #[inline]
+    pub fn check(self) -> Result<(), Failure> {
+        match self.0 {
+            Some(wanted) if wanted() => Err(Failure::Interrupted),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Leaves the sort that asks for a comparison, which cannot be answered: another answer would not
+/// end it, and one that fits to no order might make it panic. What is sorted stays all there.
+pub fn leave(failure: Failure) -> ! {
+    resume_unwind(Box::new(failure))
+}
+
+/// Does what may be left by [`leave`].
+///
+/// # Errors
+///
+/// It was left, or has failed.
+pub fn unless_left(work: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|thrown| match thrown.downcast() {
+        Ok(failure) => Err(*failure),
+        Err(panic) => resume_unwind(panic),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sort::build::IndexBuild;
+    use crate::sort::shape::{Attribute, IndexShape, Order};
+    use crate::sort::tuple::Field;
+
+    extern "C" fn at_once() -> bool {
+        true
+    }
+
+    fn build(len: i16, order: Order) -> IndexBuild {
+        let attribute = Attribute {
+            len,
+            align: 8,
+            by_value: len == 8,
+            order,
+            descending: false,
+            nulls_first: false,
+            exact: true,
+        };
+        let mut shape = IndexShape::new(vec![attribute], 1).unwrap();
+        shape.interrupts = Interrupts(Some(at_once));
+        IndexBuild::new(shape, 1 << 26)
+    }
+
+    /// Collects many values and sorts them.
+    fn sort(len: i16, order: Order, value: fn(u64) -> String) -> Result<(), Failure> {
+        let mut build = build(len, order);
+        let shape = build.waiting.clone().unwrap_or_else(|| build.shape().clone());
+        for n in 0..20_000 {
+            let value = value(n);
+            let field = if len == 8 {
+                Field::Word(value.parse().unwrap())
+            } else {
+                Field::Bytes(value.as_bytes())
+            };
+            build.collector.add(&shape, n + 1, false, |_| Some(field)).unwrap();
+        }
+        build.settle().and_then(|_| build.finish())
+    }
+
+    #[test]
+    fn a_sort_of_many_rows_is_left() {
+        // As words, nearly all of which have the same upper bits.
+        let words = |n: u64| (if n < 12 { 1_u64 << (40 + n) } else { n * 7919 % 5003 }).to_string();
+        assert_eq!(sort(8, Order::Signed, words), Err(Failure::Interrupted));
+        // By their bytes, and by comparisons where these are equal.
+        let bytes = |n: u64| format!("{:016x}", n.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        assert_eq!(sort(16, Order::Fixed, bytes), Err(Failure::Interrupted));
+        let long = |n: u64| format!("they begin with the same bytes {}", n * 7919 % 10_007);
+        assert_eq!(sort(-1, Order::Text, long), Err(Failure::Interrupted));
+        // While values in their order get numbers.
+        let numbered = |n: u64| format!("{n:012}");
+        assert_eq!(sort(-1, Order::Ranked, numbered), Err(Failure::Interrupted));
+    }
+
+    #[test]
+    fn other_panics_stay_panics() {
+        assert_eq!(unless_left(|| leave(Failure::OutOfMemory)), Err(Failure::OutOfMemory));
+        let thrown = catch_unwind(|| unless_left(|| resume_unwind(Box::new("another"))));
+        assert_eq!(*thrown.unwrap_err().downcast::<&str>().unwrap(), "another");
+    }
+}
