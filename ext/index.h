@@ -167,6 +167,8 @@ typedef struct SluiceIndexBuild
 	double		reltuples;
 	uint64		spilled;		/* bytes in the file */
 	bool		allequalimage;
+	bool		deduplicates;	/* equal rows share posting lists */
+	bool		mixed;			/* equal values may be stored in different ways: each row keeps its own */
 	bool		twins;			/* rows with equal keys go to sluice_index_twins */
 	bool		for_copy;		/* which wants to know of the first row that has a key again */
 	int			memory;			/* kB for the rows of a run */

@@ -301,7 +301,7 @@ is_interrupted(void)
 }
 
 static SluiceIndex *
-new_core(SluiceIndexBuild *build, bool rank_all, int memory)
+new_core(SluiceIndexBuild *build, int memory)
 {
 	SluiceIndexRules rules = {
 		.keys = IndexRelationGetNumberOfKeyAttributes(build->index),
@@ -311,9 +311,8 @@ new_core(SluiceIndexBuild *build, bool rank_all, int memory)
 		.nulls_not_distinct = build->info->ii_NullsNotDistinct,
 		.first_in_table = build->for_copy,
 		.tells_twins = build->twins,
-		.deduplicate = build->allequalimage && !build->info->ii_Unique &&
-		BTGetDeduplicateItems(build->index),
-		.mixed = rank_all,
+		.deduplicate = build->deduplicates,
+		.mixed = build->mixed,
 		.interrupted = is_interrupted,
 	};
 
@@ -350,7 +349,10 @@ sluice_index_open_core(SluiceIndexBuild *build, bool rank_all, int memory)
 
 	build->memory = memory;
 	build->allequalimage = _bt_allequalimage(build->index, true);
-	build->core = new_core(build, rank_all, memory);
+	build->deduplicates = build->allequalimage && !build->info->ii_Unique &&
+		BTGetDeduplicateItems(build->index);
+	build->mixed = rank_all;
+	build->core = new_core(build, memory);
 	if (build->core == NULL)
 		elog(ERROR, "pgsluice: the core cannot build index \"%s\"",
 			 RelationGetRelationName(build->index));

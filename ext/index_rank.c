@@ -173,11 +173,43 @@ sort_values(SluiceIndexBuild *build, SluiceIndexRanks *ranks)
 	ranks->count = count;
 }
 
+/* Whether a value of a column of variable length is compressed. */
+static bool
+is_compressed(const SluiceIndexRanks *ranks, Form_pg_attribute att, uint32 id)
+{
+	return att->attlen == -1 && VARATT_IS_COMPRESSED(DatumGetPointer(value_of(ranks, id)));
+}
+
+/*
+ * Equal values of a column are stored in different ways, some of them compressed. Then each row
+ * keeps its own: from the beginning. And who wants to know which rows share a posting list has to
+ * look at the values themselves, where equal ones need not be the same: that is the stock build's.
+ */
+static void
+note_forms(SluiceIndexBuild *build, bool exact)
+{
+	for (int i = 0; build->deduplicates && i < IndexRelationGetNumberOfKeyAttributes(build->index); i++)
+	{
+		if (!build->attributes[i].exact)
+		{
+			build->unfit = "values of type character are compressed in some rows only";
+			return;
+		}
+	}
+	if (exact && !build->mixed)
+	{
+		build->unfit = "values are compressed in some rows only";
+		build->rank_all = true;
+	}
+}
+
 /* Ranks all values of a column and tells the core. */
 static void
 rank_column(SluiceIndexBuild *build, int column)
 {
 	SluiceIndexRanks *ranks = build->ranks[column];
+	Form_pg_attribute att = TupleDescAttr(RelationGetDescr(build->index), column);
+	bool		differ = false;
 	MemoryContext old;
 	uint32	   *order;
 	bool	   *equal;
@@ -193,7 +225,11 @@ rank_column(SluiceIndexBuild *build, int column)
 	{
 		order[i] = ranks->sorted[i].id;
 		equal[i] = i > 0 && compare(&ranks->sorted[i - 1], &ranks->sorted[i], ranks) == 0;
+		differ |= equal[i] && (is_compressed(ranks, att, order[i - 1]) ||
+							   is_compressed(ranks, att, order[i]));
 	}
+	if (differ)
+		note_forms(build, build->attributes[column].exact);
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(ranks->scratch);
 	sluice_index_checked(build, pgsluice_index_rank(build->core, column, order, equal,
