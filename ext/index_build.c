@@ -241,8 +241,6 @@ sluice_index_write(SluiceIndexBuild *build)
 		sluice_index_writer_open(build->index);
 	SluiceIndexStep step = {0};
 
-	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
-								 PROGRESS_BTREE_PHASE_PERFORMSORT_1);
 	checked(build, pgsluice_index_finish(build->core), &step);
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 PROGRESS_BTREE_PHASE_LEAF_LOAD);
@@ -285,9 +283,10 @@ report_scanned(const SluiceIndexBuild *build)
 	const int	params[] = {
 		PROGRESS_CREATEIDX_TUPLES_TOTAL,
 		PROGRESS_SCAN_BLOCKS_TOTAL,
-		PROGRESS_SCAN_BLOCKS_DONE
+		PROGRESS_SCAN_BLOCKS_DONE,
+		PROGRESS_CREATEIDX_SUBPHASE
 	};
-	const int64 values[] = {(int64) build->rows, 0, 0};
+	const int64 values[] = {(int64) build->rows, 0, 0, PROGRESS_BTREE_PHASE_PERFORMSORT_1};
 
 	pgstat_progress_update_multi_param(lengthof(params), params, values);
 }
@@ -393,10 +392,11 @@ build_sorted(SluiceIndexBuild *build, bool rank_all, int memory)
 	}
 	INSTR_TIME_SET_CURRENT(report->scanning);
 	INSTR_TIME_SUBTRACT(report->scanning, start);
-	if (build->unfit == NULL && sluice_index_rank(build))
+	if (build->unfit == NULL)
 	{
 		report_scanned(build);
-		sluice_index_write(build);
+		if (sluice_index_rank(build))
+			sluice_index_write(build);
 	}
 	sluice_index_team_end(build);
 	if (build->file)

@@ -200,6 +200,21 @@ class Ranked(OnCluster):
             # Which of two equal values is shown depends on the sort.
             self.assertEqual(*(said.replace("17.00", "17").replace("1 mon", "30 days") for said in (stock, ours)))
 
+    def test_progress(self):
+        """While values are compared the rows have been read, as the view says of the stock build."""
+        self.sql(
+            "CREATE FUNCTION tell(int, int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN RAISE NOTICE '%',"
+            " (SELECT ROW(command, phase, blocks_total, blocks_done, tuples_total, tuples_done) FROM pg_stat_progress_create_index);"
+            " RETURN btint4cmp($1, $2); END $$;"
+            "CREATE OPERATOR CLASS telling FOR TYPE int USING btree AS OPERATOR 1 <, OPERATOR 2 <=,"
+            " OPERATOR 3 =, OPERATOR 4 >=, OPERATOR 5 >, FUNCTION 1 tell(int, int)"
+        )
+        self.table("a int", "n", count=50)
+        told = [{line for line in self.cluster.session(f"{setting} CREATE INDEX ON t (a telling)")[1].splitlines() if "NOTICE" in line}
+                for setting in (STOCK, SORTED)]
+        self.assertEqual(*told)
+        self.assertIn("sorting live tuples", told[0].pop())
+
     def test_a_comparison_that_fails(self):
         """An error of the comparison ends the statement as it ends the stock build."""
         self.sql(
