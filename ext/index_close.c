@@ -53,7 +53,9 @@ empty_index(SluiceIndexLoad *load, Oid indexid, SluiceIndexOld *old)
 	{
 		if (old)
 			sluice_index_old_file(load, index, old);
+		/* Who has read a part of the index may have missed what came: no insertion has told. */
 		TransferPredicateLocksToHeapRelation(index);
+		CheckForSerializableConflictIn(rel, NULL, InvalidBlockNumber);
 		compat_set_new_file(index, rel->rd_rel->relpersistence);
 	}
 	else

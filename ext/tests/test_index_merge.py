@@ -104,6 +104,22 @@ class Merged(LoadedTwice):
         self.same(lines[:6200] + ["b,-2000,1,p\n", "b,-13,1,p\n"] + lines[6200:])
         self.checked()
 
+    def test_serializable(self):
+        """A transaction that has read a range of the index, and has ended before the table is locked, is not forgotten: no write skew."""
+        path = self.cluster.file("odd", "".join(f"{2 * n + 1},{'x' * 440}\n" for n in range(7000)).encode())
+        for setting, count, options in (("off", 6000, ""), ("on", 6000, ""), ("on", 0, ", on_duplicate 'skip'")):
+            self.sql("DROP TABLE IF EXISTS s, other; CREATE TABLE other (v int); INSERT INTO other VALUES (1);"
+                     "CREATE TABLE s (k int PRIMARY KEY, pad text) WITH (autovacuum_enabled = off);"
+                     f"INSERT INTO s SELECT 2 * n FROM generate_series(1, {count}) n; ANALYZE s")
+            load, reader = Held(self.cluster), Held(self.cluster)
+            load.run(f"SET pgsluice.copy = {setting}; BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT sum(v) FROM other")
+            # What the load puts into this range comes when the index gets no more entries.
+            reader.run("SET enable_seqscan = off; SET enable_bitmapscan = off; BEGIN ISOLATION LEVEL SERIALIZABLE;"
+                       "SELECT count(*) FROM s WHERE k BETWEEN 11990 AND 12000; INSERT INTO other VALUES (2); COMMIT")
+            reader.end()
+            said = load.end(f"LOCK TABLE s; COPY s FROM '{path}' WITH (FORMAT csv{options}); COMMIT")[2]
+            self.assertIn("40001", said, (setting, options))
+
     def test_rolled_back(self):
         """The old files come back, to a savepoint too."""
         self.same(rows(), before="SAVEPOINT s;",
