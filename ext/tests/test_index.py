@@ -124,6 +124,15 @@ class Index(OnCluster):
         refused = refusal(self.cluster, f"{SORTED}{small}SET temp_file_limit = '2MB';CREATE INDEX ON t (b)")
         self.assertIn("temporary file size exceeds", refused)
 
+    def test_cut_short_while_rows_are_sorted(self):
+        """Whenever it is cut short, of keys that begin alike, it says so and leaves nothing."""
+        self.table("b text COLLATE \"C\"", "'the same words at first ' || md5(n::text)", count=200000)
+        for timeout in range(100, 1000, 100):
+            said = refusal(self.cluster, f"{SORTED} SET statement_timeout = {timeout}; CREATE INDEX cut ON t (b)")
+            self.assertTrue(said is None or "57014" in said, said)
+            self.sql("SET client_min_messages = error; DROP INDEX IF EXISTS cut")
+        compare(self, self.cluster, "INDEX ON t (b)")
+
     def test_uniqueness(self):
         """The refusals are PostgreSQL's own."""
         self.table("a int, b text", "n, md5(n::text)", count=5000)
