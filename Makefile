@@ -29,6 +29,7 @@ check: need ## formatting, lints with warnings denied, the rules of scripts/tidy
 	cargo clippy --workspace --all-targets --quiet -- -D warnings
 	python3 scripts/tidy_test.py 2>&1 | tail -n 3
 	python3 scripts/need_test.py 2>&1 | tail -n 3
+	python3 scripts/in_memory_test.py 2>&1 | tail -n 3
 	scripts/tidy
 	cargo test --quiet -p pgsluice --bin pgsluice reference
 	[ ! -f README.md ] || cargo run --quiet -p pgsluice-bench -- readme --check
@@ -38,7 +39,8 @@ reference: need ## write docs/reference.md anew from the program's help
 
 test: servers ## do the set-up and run every test
 	@# The extension first: the loader's tests take it where they find it. Both run, whatever the first says.
-	failed=0; scripts/test-extension || failed=1; cargo test --workspace --no-fail-fast || failed=1; exit $$failed
+	failed=0; scripts/in-memory scripts/test-extension || failed=1; \
+	scripts/in-memory cargo test --workspace --no-fail-fast || failed=1; exit $$failed
 
 demo: ## start a server, load a million votes, ask two questions, stop (ROWS=n for more)
 	@scripts/demo

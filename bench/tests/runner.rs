@@ -37,8 +37,18 @@ fn servers() -> BTreeMap<u32, PathBuf> {
 struct Place(tempfile::TempDir);
 
 impl Place {
+    /// Among the temporary files, which may be in memory.
     fn new() -> Self {
-        let dir = tempfile::Builder::new().prefix("bench-test-").tempdir_in("/var/tmp").unwrap();
+        Self::below(&std::env::temp_dir())
+    }
+
+    /// Where written bytes are counted, and what is read can be dropped from memory.
+    fn on_disk() -> Self {
+        Self::below(Path::new("/var/tmp"))
+    }
+
+    fn below(parent: &Path) -> Self {
+        let dir = tempfile::Builder::new().prefix("bench-test-").tempdir_in(parent).unwrap();
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         fs::set_permissions(dir.path(), mode).unwrap();
         Self(dir)
@@ -89,7 +99,7 @@ fn talk(output: &Output) -> String {
 #[test]
 fn right_answers_are_kept_with_their_costs() {
     for (major, pg_bin) in servers() {
-        let place = Place::new();
+        let place = Place::on_disk();
         let output = place.run("small", &pg_bin);
         assert!(output.status.success(), "on {major}: {}", talk(&output));
         let result = place.result("small");
@@ -336,7 +346,7 @@ fn a_rows_option_and_a_choice_of_methods_are_obeyed() {
 #[test]
 fn methods_of_unusual_shape_are_run_and_checked() {
     for (major, pg_bin) in servers() {
-        let place = Place::new();
+        let place = Place::on_disk();
         let output = place.command("shapes", &pg_bin).args(["--page-cache", "dropped"]).output();
         let output = output.unwrap();
         assert_eq!(output.status.code(), Some(1), "one of them lies: {}", talk(&output));
