@@ -1,8 +1,8 @@
 //! The server dies, the connection is cut, the user stops: all or nothing each time.
 
 use crate::common::{each_major, on_each_major, wait_until, World};
-use std::io::Write;
-use std::process::{Child, Command, Stdio};
+use std::io::{self, BufWriter, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
 
 /// The loader's own sessions: `staged` is in a COPY for moments only.
 const SESSIONS: &str =
@@ -21,11 +21,13 @@ impl Underway {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let input = child.stdin.as_mut().unwrap();
-        for i in 0..300_000 {
-            writeln!(input, "{i},some text").unwrap();
-        }
+        send(child.stdin.as_mut().unwrap(), 300_000).unwrap();
         Underway(child)
+    }
+
+    /// The program hears of what has happened when it sends on.
+    fn go_on(&mut self) {
+        let _ = send(self.0.stdin.as_mut().unwrap(), 2_000_000);
     }
 
     /// Waits until the server has rows of the load in hand.
@@ -44,6 +46,15 @@ impl Underway {
     }
 }
 
+/// Sends so many rows, or as many as are taken.
+fn send(input: &mut ChildStdin, rows: u32) -> io::Result<()> {
+    let mut input = BufWriter::new(input);
+    for i in 0..rows {
+        writeln!(input, "{i},some text")?;
+    }
+    input.flush()
+}
+
 fn empty(world: &mut World) {
     world.sql("DROP TABLE IF EXISTS t; CREATE TABLE t (a int, b text)");
 }
@@ -51,17 +62,10 @@ fn empty(world: &mut World) {
 fn cut(world: &mut World) {
     for method in ["copy-binary", "copy-csv", "lanes", "staged", "copy-fresh"] {
         empty(world);
-        let underway = Underway::start(world, method);
+        let mut underway = Underway::start(world, method);
         underway.wait(world);
         world.sql(&format!("SELECT pg_terminate_backend(pid) FROM {SESSIONS}"));
-        // The program hears of it when it sends on.
-        let mut underway = underway;
-        let input = underway.0.stdin.as_mut().unwrap();
-        for i in 0..2_000_000 {
-            if writeln!(input, "{i},more text").is_err() {
-                break;
-            }
-        }
+        underway.go_on();
         let (code, said) = underway.end();
         assert_eq!(code, Some(1), "{method}: {said}");
         assert!(
@@ -93,12 +97,7 @@ fn killed(world: &mut World) {
     let mut underway = Underway::start(world, "copy-binary");
     underway.wait(world);
     world.server.kill9().unwrap();
-    let input = underway.0.stdin.as_mut().unwrap();
-    for i in 0..2_000_000 {
-        if writeln!(input, "{i},more text").is_err() {
-            break;
-        }
-    }
+    underway.go_on();
     let (code, said) = underway.end();
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("connection lost"), "{said}");
