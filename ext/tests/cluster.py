@@ -13,15 +13,13 @@ import time
 import unittest
 from pathlib import Path
 
+from .libpq import Refused, Session
+
 EXT = Path(__file__).resolve().parent.parent
 # Beside the servers: where the user who runs them can go, even if the clone is private.
 BUILD = (EXT.parent / "build" / "servers").resolve().parent / "ext"
 # Ends what a process that is gone has left; the embedded server has the same.
 BEHIND = EXT.parent / "crates" / "engine" / "src" / "server" / "behind.sh"
-
-
-class Refused(Exception):
-    """The server refused; the text is what psql says of it, SQLSTATE included."""
 
 
 def _output(*command):
@@ -275,8 +273,16 @@ class Cluster:
         return [str(BIN / "psql"), "-XqAt", "-h", str(self.home), "-p", str(self.port), "-U", user,
                 "-d", database, "-v", "ON_ERROR_STOP=1", "-v", "VERBOSITY=verbose", *options]
 
+    def connect(self, database="postgres", user="postgres", stops=True):
+        """A session within this process."""
+        return Session(BIN, f"host={self.home} port={self.port} user={user} dbname={database}", stops)
+
     def sql(self, text, stdin=None, database="postgres", user="postgres"):
         """Runs SQL, with `stdin` as the data of its COPY FROM STDIN; gives the output."""
+        # What may be a command of psql's own is left to psql, and so is how it reads data.
+        if stdin is None and "\\" not in text:
+            with self.connect(database, user) as session:
+                return session.run(text).strip()
         if stdin is None:
             command, given = self.command("-f", "-", database=database, user=user), text.encode()
         else:
@@ -288,6 +294,13 @@ class Cluster:
 
     def session(self, text):
         """Runs SQL to its end whatever fails; gives the output and the errors."""
+        if "\\" in text:
+            return self.psql(text)
+        with self.connect(stops=False) as session:
+            return session.run(text).strip("\n"), "".join(session.told)
+
+    def psql(self, text):
+        """As `session`, with psql's own commands."""
         done = subprocess.run(
             self.command("-v", "ON_ERROR_STOP=0", "-f", "-"), input=text.encode(),
             capture_output=True, check=False,

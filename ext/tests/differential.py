@@ -20,16 +20,15 @@ def outcome(cluster, table, copy, data, setup="", stock=False):
     setting = "off" if stock else "on"
     path = cluster.file("input", data)
     last = "coalesce((SELECT coalesce(fell_back_because, route) FROM pgsluice.last_copy), '')"
-    said, refusal = cluster.session(
-        f"SET client_min_messages = warning; DROP TABLE IF EXISTS t CASCADE; {table};\n"
-        f"SET pgsluice.copy = {setting};\n{setup}\n\\unset QUIET\n"
-        + copy.format(f"'{path}'") + ";\n\\set QUIET on\n"
-        + ("COMMIT;\n" if "BEGIN" in setup else "")
-        + f"SELECT '', {last};\nSELECT t FROM t ORDER BY {ORDER};"
-    )
-    tag, _, rest = ("\n" + said).partition("\n|")
-    route, _, rows = rest.partition("\n")
-    refusal = _PLACE.sub("", _LOCATION.sub("", refusal))
+    with cluster.connect(stops=False) as session:
+        session.run(f"SET client_min_messages = warning; DROP TABLE IF EXISTS t CASCADE; {table}; SET pgsluice.copy = {setting}")
+        tag = session.run(setup) + session.run(copy.format(f"'{path}'"), tags=True)
+        if "BEGIN" in setup:
+            session.run("COMMIT")
+        route = session.run(f"SELECT {last}")
+        # As one value: each call into libpq for another one takes its time.
+        rows = session.run(f"SELECT string_agg(t::text, E'\\n' ORDER BY {ORDER}) FROM t")
+        refusal = _LOCATION.sub("", "".join(session.told))
     if not stock:
         refusal = BOTH.sub("", refusal)
     return refusal or None, rows, tag, route

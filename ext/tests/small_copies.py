@@ -7,65 +7,23 @@ the extension, in turns (A B B A ...), into twins of a table. Printed are the me
 round and of the rounds' ratios: wall time, and CPU time of the server's process.
 """
 
-import ctypes
 import statistics
 import sys
 import time
 from pathlib import Path
 
-from .cluster import BIN, Cluster, Refused
+from .cluster import Cluster
 
 TABLES = {
     "plain": ("(a int, b text, c bigint, d timestamp)", "a, b, c, d"),
     "serial key": ("(id serial PRIMARY KEY, a int, b text, c bigint, d timestamp)", "a, b, c, d"),
 }
 SIZES = (1, 10, 100, 1000)
-_ERROR, _COPY_IN, _DONE = 7, 4, 1
 
 
-def _library():
-    found = sorted(Path(BIN).parent.glob("**/libpq.so.5*")) + ["libpq.so.5"]
-    pq = ctypes.CDLL(str(found[0]))
-    for name, result in (("PQconnectdb", ctypes.c_void_p), ("PQexec", ctypes.c_void_p),
-                         ("PQgetResult", ctypes.c_void_p), ("PQerrorMessage", ctypes.c_char_p)):
-        getattr(pq, name).restype = result
-    return pq
-
-
-class Session:
-    """One connection of libpq."""
-
-    def __init__(self, cluster):
-        self.pq = _library()
-        self.conn = ctypes.c_void_p(self.pq.PQconnectdb(
-            f"host={cluster.home} port={cluster.port} user=postgres dbname=postgres".encode()))
-        self.pid = self.pq.PQbackendPID(self.conn)
-
-    def _check(self, result, wanted):
-        status = self.pq.PQresultStatus(ctypes.c_void_p(result))
-        self.pq.PQclear(ctypes.c_void_p(result))
-        if status not in wanted:
-            raise Refused(self.pq.PQerrorMessage(self.conn).decode())
-
-    def run(self, sql):
-        """A statement without rows."""
-        self._check(self.pq.PQexec(self.conn, sql), (_DONE,))
-
-    def copy(self, sql, data):
-        """COPY FROM STDIN."""
-        self._check(self.pq.PQexec(self.conn, sql), (_COPY_IN,))
-        self.pq.PQputCopyData(self.conn, data, len(data))
-        self.pq.PQputCopyEnd(self.conn, None)
-        while result := self.pq.PQgetResult(self.conn):
-            self._check(result, (_DONE,))
-
-    def cpu(self):
-        """CPU time of the server's process so far, in seconds."""
-        return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0]) / 1e9
-
-    def close(self):
-        """Ends the session."""
-        self.pq.PQfinish(self.conn)
+def cpu(session):
+    """CPU time of the session's process so far, in seconds."""
+    return int(Path(f"/proc/{session.pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 def rows(count):
@@ -74,12 +32,12 @@ def rows(count):
 
 
 def _round(session, which, columns, data, times):
-    session.run(b"SET pgsluice.copy = " + (b"on" if which == "ours" else b"off"))
+    session.run(f"SET pgsluice.copy = {'on' if which == 'ours' else 'off'}")
     sql = f"COPY {which} ({columns}) FROM STDIN".encode()
-    cpu, wall = session.cpu(), time.perf_counter()
+    used, wall = cpu(session), time.perf_counter()
     for _ in range(times):
         session.copy(sql, data)
-    return time.perf_counter() - wall, session.cpu() - cpu
+    return time.perf_counter() - wall, cpu(session) - used
 
 
 def measure(session, table, size, rounds):
@@ -89,7 +47,7 @@ def measure(session, table, size, rounds):
     times = max(400 // (size + 9), 4) * 10
     samples = []
     for which in ("stock", "ours"):
-        session.run(f"DROP TABLE IF EXISTS {which}; CREATE TABLE {which} {definition}".encode())
+        session.run(f"DROP TABLE IF EXISTS {which}; CREATE TABLE {which} {definition}")
     for number in range(rounds + 1):
         order = ("stock", "ours") if number % 2 else ("ours", "stock")
         taken = {which: _round(session, which, columns, data, times) for which in order}
@@ -105,7 +63,7 @@ def main():
     cluster = Cluster(["autovacuum = off", "synchronous_commit = off"])
     try:
         cluster.sql("CREATE EXTENSION pgsluice")
-        session = Session(cluster)
+        session = cluster.connect()
         print(f"{'table':12}{'rows':>6}{'stock us':>10}{'ours us':>10}{'wall':>8}{'cpu':>8}   (ours / stock)")
         for table in TABLES:
             for size in SIZES:

@@ -24,9 +24,11 @@ class Database:
         """A file that the server can read."""
         return self.cluster.file(name, content)
 
-    def session(self, text):
-        """Runs SQL, what is printed being UTF-8 where that is to be had."""
-        return self.cluster.session(f"\\c {self.name}\nSET client_encoding = {self.shown};\n" + text)
+    def connect(self, stops=True):
+        """A session that prints UTF-8 where that is to be had."""
+        session = self.cluster.connect(self.name, stops=stops)
+        session.run(f"SET client_encoding = {self.shown}")
+        return session
 
 
 class Encodings(OnCluster):

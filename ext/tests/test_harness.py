@@ -1,13 +1,14 @@
 """What the tests themselves rest on."""
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import unittest
 from pathlib import Path
 
-from .cluster import BIN, EXT, put, wait_until
+from .cluster import BIN, EXT, OnCluster, Refused, put, wait_until
 
 
 class Harness(unittest.TestCase):
@@ -40,6 +41,41 @@ class Harness(unittest.TestCase):
             self.assertEqual(Path(f"/proc/{server}/cmdline").read_text(), "")
         except (FileNotFoundError, ProcessLookupError):
             pass
+
+
+class Sessions(OnCluster):
+    """What a session within this process prints and says is what psql prints and says."""
+
+    def test_as_psql(self):
+        """Statements cut at their semicolons, values of many forms, messages with all their fields."""
+        begin = "SET client_min_messages = error; DROP TABLE IF EXISTS t; CREATE TABLE t (a int PRIMARY KEY); RESET client_min_messages;"
+        for script in (
+            "SELECT 1, NULL, 'two\nlines', ''; SELECT; SELECT '';; ; SELECT n, n * 2 FROM generate_series(1, 3) n -- no; end\n",
+            "SELECT ';', E'\\';', $$;$$, $a$ $$;$$ $a$, \";\" FROM (SELECT 1 AS \";\") t /* ; */; SELECT (SELECT 2);",
+            "CREATE TABLE IF NOT EXISTS t (); CREATE RULE r AS ON DELETE TO t DO ALSO (SELECT 1; SELECT 2);"
+            "INSERT INTO t VALUES (1), (2) RETURNING a; COPY t TO STDOUT; DELETE FROM t; EXPLAIN (COSTS off) SELECT 1",
+            "INSERT INTO t VALUES (3); INSERT INTO t VALUES (3);\n  SELECT nothing; BEGIN; SELECT 1 / 0; SELECT 1; COMMIT; SELECT 4",
+            "DO $$ BEGIN RAISE WARNING 'of %', 1 USING DETAIL = 'more', HINT = 'less'; RAISE 'end;'; END $$; SELECT 'žluť'",
+            "BEGIN; DECLARE c CURSOR FOR SELECT 5; FETCH c; MOVE c; SHOW work_mem; SET LOCAL work_mem = '1MB'; ROLLBACK; COPY t FROM '/nowhere'",
+            "SELECT 6; SELECT pg_terminate_backend(pg_backend_pid()); SELECT 7",
+        ):
+            with self.subTest(script=script), self.cluster.connect(stops=False) as session:
+                printed, said = self.cluster.psql(begin + script)
+                self.assertEqual(session.run(begin + script).strip("\n"), printed)
+                said = re.sub(r"^psql:<stdin>:\d+: ", "", said, flags=re.M)
+                self.assertEqual("".join(session.told), re.sub(r"^(error: )?connection to server was lost\n", "", said, flags=re.M))
+
+    def test_the_first_error_ends_it(self):
+        """What came before it is done, and the server's process has gone when the session is closed."""
+        self.sql("DROP TABLE IF EXISTS t; CREATE TABLE t (a int)")
+        with self.assertRaises(Refused) as refused:
+            self.sql("INSERT INTO t VALUES (1); INSERT INTO t VALUES ('x'); INSERT INTO t VALUES (2)")
+        self.assertIn("22P02: invalid input syntax", str(refused.exception))
+        self.assertEqual(self.sql("SELECT a FROM t"), "1")
+        there = "SELECT count(*) FROM pg_stat_activity WHERE pid = "
+        with self.cluster.connect() as session:
+            self.assertEqual(self.sql(f"{there}{session.pid}"), "1")
+        self.assertEqual(self.sql(f"{there}{session.pid}"), "0")
 
 
 if __name__ == "__main__":

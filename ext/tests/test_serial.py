@@ -30,7 +30,7 @@ class Serial(OnCluster):
             said, refusal = self.cluster.session(
                 f"SET client_min_messages = warning; SET pgsluice.copy = {setting}; DROP TABLE IF EXISTS t; DROP SEQUENCE IF EXISTS s;"
                 f"CREATE {sequence}; {table};\n{before};\n{copy.format(repr(str(path)))};\n{after};\n"
-                # A temporary sequence goes after psql has: its locks would meet those of the next session's DROP.
+                # A temporary sequence goes after the session has: its locks would meet those of the next one's DROP.
                 "DISCARD TEMP;"
             )
             seen.append((said, refusal.split("\n")[0]))

@@ -5,7 +5,7 @@ import unittest
 
 from .cluster import MAJOR, OnCluster
 from .differential import SMALL_BYTES, compare
-from .small_copies import Session, measure
+from .small_copies import measure
 from .test_fuzz import Client
 
 TABLE = "CREATE TABLE t (id serial, a int CHECK (a <> 13), b text)"
@@ -127,7 +127,7 @@ class Small(OnCluster):
     @unittest.skipUnless(os.environ.get("PGSLUICE_SOAK"), "a quiet machine is wanted")
     def test_time(self):
         """Within 5 % of stock COPY's, in the best of three medians: noise only adds."""
-        session = Session(self.cluster)
+        session = self.cluster.connect()
         for size in (1, 10, 100, 1000):
             for table in ("plain", "serial key"):
                 ratio = min(measure(session, table, size, 21)[3] for _ in range(3))
