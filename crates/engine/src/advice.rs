@@ -19,15 +19,15 @@ const ROOM: u64 = 4;
 /// Fewer bytes saved in a row are not worth making a table anew.
 const WORTH_SAVING: f64 = 4.0;
 
-/// Everything there is to say; `triggers_fire` says whether the table's are kept.
+/// Everything there is to say; triggers are `fired_by` such a statement, if they are kept.
 pub(crate) fn advice(
     input: &InputFacts,
     server: &ServerFacts,
     table: &TableFacts,
     around: &Circumstances,
-    triggers_fire: bool,
+    fired_by: Option<&str>,
 ) -> Vec<String> {
-    let mut notes = of_rows(table, triggers_fire);
+    let mut notes = of_rows(table, fired_by);
     notes.extend(order(table, &around.columns));
     notes.extend(room(input, around));
     // Standard input may be of any size.
@@ -39,12 +39,12 @@ pub(crate) fn advice(
 }
 
 /// What makes the server insert row by row.
-fn of_rows(table: &TableFacts, triggers_fire: bool) -> Vec<String> {
+fn of_rows(table: &TableFacts, fired_by: Option<&str>) -> Vec<String> {
     let mut notes = Vec::new();
-    let triggers = || table.triggers.iter().filter(move |t| triggers_fire && !t.internal);
+    let triggers = || table.triggers.iter().filter(move |t| fired_by.is_some() && !t.internal);
     for trigger in triggers() {
-        let each = if trigger.row { "each row" } else { "each COPY" };
-        notes.push(format!("trigger {} fires for {each}", trigger.name));
+        let each = if trigger.row { "row" } else { fired_by.unwrap_or_default() };
+        notes.push(format!("trigger {} fires for each {each}", trigger.name));
     }
     if triggers().any(|t| t.row && t.before) {
         notes.push("a BEFORE trigger makes the server insert row by row".into());

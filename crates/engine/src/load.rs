@@ -5,7 +5,7 @@ use crate::around::{self, Around};
 use crate::blame::of_condition;
 use crate::error::{Error, Place};
 use crate::input::{can_be_read_again, locate, Layout, Reader};
-use crate::options::{FileFormat, Method, Options};
+use crate::options::{Method, Options};
 use crate::pipeline::{self, Stop, Through};
 use crate::plan::{self, InputFacts, Plan};
 use crate::reject::{RejectFile, RejectForm, Rejects};
@@ -14,8 +14,9 @@ use crate::session::circumstances::circumstances;
 use crate::session::conn::{Canceller, Conn};
 use crate::session::lane::{Lane, LaneCounts};
 use crate::session::siblings::Siblings;
-use crate::session::surroundings::{Indexes, Triggers};
+use crate::session::surroundings::Indexes;
 use crate::session::{header, staged, transaction, ways};
+use crate::wire;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -277,9 +278,9 @@ pub(crate) fn make_plan(
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut plan = plan::plan(&input, &server, &table, options, cores)?;
     let around = circumstances(conn, &table)?;
-    let kept = options.target.triggers == Triggers::Keep || !table.owned;
-    let fire = kept || plan.method == Method::Insert;
-    plan.notes.splice(0..0, advice(&input, &server, &table, &around, fire));
+    let fire = plan::triggers_fire(plan.method, &table, options);
+    let fired_by = fire.then(|| wire::statement(&plan));
+    plan.notes.splice(0..0, advice(&input, &server, &table, &around, fired_by));
     if let Some(new) = new {
         plan.made = Some(new.statement);
         plan.inferred = new.unseen;
@@ -326,9 +327,10 @@ pub(crate) fn open_lanes(
 fn rejects(reader: &Reader, options: &Options) -> Result<Option<Arc<Rejects>>, Error> {
     let Some(wanted) = &options.rejects else { return Ok(None) };
     let name = wanted.file.display().to_string();
-    let form = match &options.input.format {
-        FileFormat::Delimited(_) => RejectForm::Lines(reader.header().map(|h| h.bytes.as_slice())),
-        FileFormat::Binary => RejectForm::Tuples,
+    let dialect = options.input.dialect();
+    let form = match &dialect {
+        Some(dialect) => RejectForm::Lines(dialect, reader.header().map(|h| h.bytes.as_slice())),
+        None => RejectForm::Tuples,
     };
     let file = RejectFile::create(&wanted.file, form).map_err(|e| {
         let error = Error::io("create the reject file", &name, &e);

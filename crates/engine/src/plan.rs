@@ -7,6 +7,7 @@ use crate::mapping;
 use crate::options::{FileFormat, Method, Options};
 use crate::session::catalog::{ServerFacts, TableFacts};
 use crate::session::staged::{self, Landing};
+use crate::session::surroundings::Triggers;
 use crate::wire::{best_wire, is_csv, lines_are_text, passable};
 use pgsluice_core::scan::Dialect;
 use pgsluice_core::shape::{Column, RowShape, Type};
@@ -160,7 +161,7 @@ pub fn plan(
         columns,
         shape,
         layout,
-        one_statement: table.statement_triggers(),
+        one_statement: table.statement_triggers() && triggers_fire(choice.method, table, options),
         plain: false,
         // FREEZE does not work within the savepoints that rejects need.
         freeze: choice.freeze && options.rejects.is_none(),
@@ -217,6 +218,11 @@ fn check_kind(table: &TableFacts) -> Result<(), Error> {
         _ => Err(Error::new(format!("{} cannot be loaded into: it is no table", table.sql))
             .with_hint("a view needs an INSTEAD OF INSERT trigger")),
     }
+}
+
+/// Whether the table's triggers are in place while the rows come.
+pub fn triggers_fire(method: Method, table: &TableFacts, options: &Options) -> bool {
+    options.target.triggers == Triggers::Keep || !table.owned || method == Method::Insert
 }
 
 /// The row that a record becomes on the wire: columns in the file's order.

@@ -10,9 +10,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use crate::error::Error;
-use pgsluice_core::scan::Eol;
+use pgsluice_core::scan::{Dialect, Eol};
 use pgsluice_core::sink::{HEADER, TRAILER};
 use serde::Serialize;
+
+mod line;
+
+use line::{parts, TAIL};
 
 /// How many rejects a load bears.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -94,8 +98,8 @@ pub struct Reject {
 /// What the reject file is, as the files are whose records it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RejectForm<'a> {
-    /// lines, behind the source's header line, if it had one
-    Lines(Option<&'a [u8]>),
+    /// lines by these rules, behind the source's header line, if it had one
+    Lines(&'a Dialect, Option<&'a [u8]>),
     /// tuples between the header and the trailer of PGCOPY
     Tuples,
 }
@@ -106,7 +110,8 @@ pub struct RejectFile {
     path: PathBuf,
     /// what its lines end with: as those of the header, or of the first record
     eol: Option<Vec<u8>>,
-    lines: bool,
+    /// the rules of its lines; none for tuples
+    dialect: Option<Dialect>,
     records: BufWriter<File>,
     side: BufWriter<File>,
 }
@@ -132,13 +137,16 @@ impl RejectFile {
         let mut file = RejectFile {
             path: path.to_owned(),
             eol: None,
-            lines: form != RejectForm::Tuples,
+            dialect: match form {
+                RejectForm::Lines(dialect, _) => Some(dialect.clone()),
+                RejectForm::Tuples => None,
+            },
             records: BufWriter::new(records),
             side: BufWriter::new(side),
         };
         match form {
-            RejectForm::Lines(Some(header)) => file.put_record(header, Eol::Unknown)?,
-            RejectForm::Lines(None) => {}
+            RejectForm::Lines(_, Some(header)) => file.put_record(header, Eol::Unknown)?,
+            RejectForm::Lines(_, None) => {}
             RejectForm::Tuples => file.records.write_all(HEADER)?,
         }
         Ok(file)
@@ -172,10 +180,10 @@ impl RejectFile {
         bytes: &mut impl io::Read,
         eol: Eol,
     ) -> io::Result<()> {
-        // All but what may be its line end.
-        io::copy(&mut bytes.take(reject.length.saturating_sub(2)), &mut self.records)?;
+        // All but what may be its line end, and what may stand before that.
+        io::copy(&mut bytes.take(reject.length.saturating_sub(TAIL)), &mut self.records)?;
         let mut tail = Vec::new();
-        bytes.take(2).read_to_end(&mut tail)?;
+        bytes.take(TAIL).read_to_end(&mut tail)?;
         self.add(reject, &tail, eol)
     }
 
@@ -187,10 +195,10 @@ impl RejectFile {
     /// Writes what follows the last record. PGCOPY that breaks off before that, as
     /// in a load that fails, is read all the same.
     fn end(&mut self) -> io::Result<()> {
-        if self.lines {
-            return Ok(());
+        match self.dialect {
+            Some(_) => Ok(()),
+            None => self.records.write_all(TRAILER),
         }
-        self.records.write_all(TRAILER)
     }
 
     /// Makes everything durable. Called before the commit that leaves the rejects out.
@@ -217,10 +225,10 @@ impl RejectFile {
     /// in one: the end of the file's own lines becomes that of this file. Any other end
     /// is the record's own fault and stays.
     fn put_record(&mut self, bytes: &[u8], eol: Eol) -> io::Result<()> {
-        if !self.lines {
+        let Some(dialect) = &self.dialect else {
             return self.records.write_all(bytes);
-        }
-        let end = end_of(bytes);
+        };
+        let (content, end) = parts(bytes, dialect);
         let own: &[u8] = match eol {
             Eol::Nl => b"\n",
             Eol::Cr => b"\r",
@@ -230,19 +238,9 @@ impl RejectFile {
         };
         let wanted = self.eol.get_or_insert_with(|| own.to_vec());
         let of_its_own = !end.is_empty() && end != own;
-        self.records.write_all(&bytes[..bytes.len() - end.len()])?;
+        self.records.write_all(content)?;
         self.records.write_all(if of_its_own { end } else { wanted })
     }
-}
-
-/// The line end of a record, if it has one.
-fn end_of(bytes: &[u8]) -> &[u8] {
-    let length = match bytes {
-        [.., b'\r', b'\n'] => 2,
-        [.., b'\r' | b'\n'] => 1,
-        _ => 0,
-    };
-    &bytes[bytes.len() - length..]
 }
 
 /// Takes the story of each rejected record, where no file keeps it.
@@ -326,7 +324,9 @@ impl Rejects {
     ///
     /// The folder cannot be written to.
     pub fn spool(&self) -> io::Result<File> {
-        let mut name = match &self.lock().0 {
+        // Held until the name is gone: another lane may be about to take the same one.
+        let kept = self.lock();
+        let mut name = match &kept.0 {
             Keep::Files(file) => file.path.clone().into_os_string(),
             Keep::Told(_) => {
                 std::env::temp_dir().join(format!("pgsluice-{}", std::process::id())).into()
@@ -425,13 +425,15 @@ mod tests {
         std::fs::create_dir_all(&dir).unwrap();
         let path = dir.join("bad.csv");
         std::fs::write(side_path(&path), "kept").unwrap();
-        let error = RejectFile::create(&path, RejectForm::Lines(None)).unwrap_err();
+        let csv = Dialect::csv();
+        let error = RejectFile::create(&path, RejectForm::Lines(&csv, None)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
         assert!(!path.exists());
         assert_eq!(std::fs::read_to_string(side_path(&path)).unwrap(), "kept");
         std::fs::remove_file(side_path(&path)).unwrap();
 
-        let mut file = RejectFile::create(&path, RejectForm::Lines(Some(b"a,b\r\n"))).unwrap();
+        let header = RejectForm::Lines(&csv, Some(b"a,b\r\n"));
+        let mut file = RejectFile::create(&path, header).unwrap();
         let reject = Reject {
             file: "x.csv".into(),
             record: 7,

@@ -31,6 +31,14 @@ pub enum Wire {
     Insert(usize),
 }
 
+/// What brings the rows into the table.
+pub(crate) fn statement(plan: &Plan) -> &'static str {
+    match (plan.wire, &plan.landing) {
+        (Wire::Insert(_), _) | (_, Some(_)) => "INSERT",
+        _ => "COPY",
+    }
+}
+
 pub(crate) fn is_csv(options: &Options) -> bool {
     matches!(&options.input.format, FileFormat::Delimited(d) if d.format == Format::Csv)
 }

@@ -15,6 +15,7 @@ mod faults;
 mod help;
 mod hostile;
 mod inputs;
+mod joints;
 mod lanes;
 mod load;
 mod memory;

@@ -91,8 +91,15 @@ impl Chunk {
             Some(_) => memchr::memchr(b'\\', &self.bytes).is_none(),
         };
         if plain && self.eol != Eol::Unknown {
-            let open = self.bytes.last().is_some_and(|b| *b != end);
-            let lines = ends() + u64::from(open);
+            // What ends with half a line end is a fault, and goes on to a whole one.
+            let (ends, open) = match self.eol {
+                Eol::CrNl => {
+                    let ends = memchr::memmem::find_iter(&self.bytes, b"\r\n").count() as u64;
+                    (ends, !self.bytes.ends_with(b"\r\n"))
+                }
+                _ => (ends(), !self.bytes.ends_with(&[end])),
+            };
+            let lines = ends + u64::from(open && !self.bytes.is_empty());
             return Counts { records: lines, lines };
         }
         // What breaks the rules counts as one: the server will say what is wrong with it.

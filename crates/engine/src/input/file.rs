@@ -86,14 +86,19 @@ pub(super) struct InputFile {
 }
 
 impl InputFile {
-    /// Opens a source; a byte order mark of UTF-8, or the header of PGCOPY, is
-    /// passed over.
+    /// Opens a source. The header of PGCOPY is passed over, and a byte order mark where the
+    /// file is said to be `utf8`: in other encodings these bytes are data.
     ///
     /// # Errors
     ///
     /// The file cannot be read, is in an encoding that no server knows, or is no
     /// PGCOPY.
-    pub fn open(index: usize, source: &Source, delimited: bool) -> Result<InputFile, Error> {
+    pub fn open(
+        index: usize,
+        source: &Source,
+        delimited: bool,
+        utf8: bool,
+    ) -> Result<InputFile, Error> {
         let name = source.name();
         let failed = |e: &io::Error| Error::io("open", &name, e);
         let (raw, file): (Box<dyn Read + Send>, _) = match source {
@@ -134,10 +139,10 @@ impl InputFile {
             done: false,
         };
         file.fill(CHUNK)?;
-        if delimited {
-            file.pass_byte_order_mark()?;
-        } else {
-            file.pass_signature()?;
+        match delimited {
+            true if utf8 => file.pass_byte_order_mark()?,
+            true => {}
+            false => file.pass_signature()?,
         }
         Ok(file)
     }

@@ -14,6 +14,8 @@ pub struct Reader {
     sources: Vec<Source>,
     layout: Layout,
     header: Header,
+    /// the files are said to be UTF-8
+    utf8: bool,
     first_header: Option<HeaderLine>,
     current: Option<InputFile>,
     next_file: usize,
@@ -45,6 +47,7 @@ impl Reader {
             sources: options.sources.clone(),
             layout,
             header: options.header,
+            utf8: options.encoding.is_none(),
             first_header: None,
             current: None,
             next_file: 0,
@@ -98,7 +101,8 @@ impl Reader {
 
     fn open_next(&mut self) -> Result<bool, Error> {
         let Some(source) = self.sources.get(self.next_file) else { return Ok(false) };
-        let mut file = InputFile::open(self.next_file, source, self.layout.dialect().is_some())?;
+        let delimited = self.layout.dialect().is_some();
+        let mut file = InputFile::open(self.next_file, source, delimited, self.utf8)?;
         self.raw_read.push(file.raw_read.clone());
         if let (Some(dialect), true) = (self.layout.dialect(), self.header != Header::None) {
             let header = file.take_header(dialect)?;

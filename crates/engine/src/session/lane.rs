@@ -2,6 +2,7 @@
 //! the server's errors mean in terms of the files.
 
 mod court;
+mod joint;
 mod judge;
 
 use super::conn::{Conn, Probe};
@@ -86,7 +87,10 @@ struct Sent {
 /// The COPY that is open.
 struct Open {
     form: Form,
+    /// the file that was sent last
     file: usize,
+    /// what its lines end with, as far as it is known
+    eol: Eol,
     sent: VecDeque<Sent>,
     bytes: usize,
     /// rows or lines so far
@@ -190,7 +194,7 @@ impl Lane {
             return Ok(());
         }
         let form = form_of(&placed.prepared, &self.plan);
-        self.make_open(form, placed.prepared.chunk.file)?;
+        self.make_open(form, &placed.prepared.chunk)?;
         let started = Instant::now();
         let sent = self.conn.copy_data(placed.prepared.bytes());
         self.progress.sending.add(started.elapsed());
@@ -230,6 +234,9 @@ impl Lane {
         match ended {
             Ok(rows) => {
                 self.counts.rows += rows;
+                if self.one_copy() && self.plan.lanes == 1 && self.counts.statements > 1 {
+                    return Err(joint::fired_twice());
+                }
                 Ok(())
             }
             Err(error) => Err(self.located(error, &open)),
@@ -241,21 +248,42 @@ impl Lane {
         self.in_piece
     }
 
-    fn make_open(&mut self, form: Form, file: usize) -> Result<(), Error> {
-        if let Some(open) = &self.open {
-            let same_file = open.file == file || form == Form::Binary || self.plan.one_statement;
-            if open.form == form && same_file {
-                return Ok(());
+    /// Whether triggers count the COPYs: into the landing of `staged` they do not.
+    fn one_copy(&self) -> bool {
+        self.plan.one_statement && self.plan.landing.is_none()
+    }
+
+    /// What has to stand between what was sent and this chunk, for both to go by one COPY;
+    /// `None` where they cannot.
+    fn between(&self, open: &Open, form: Form, chunk: &Chunk) -> Option<&'static [u8]> {
+        match form {
+            _ if open.form != form => None,
+            _ if open.file == chunk.file => Some(b""),
+            Form::Binary => Some(b""),
+            _ if !self.one_copy() => None,
+            // What is written anew ends with its last line.
+            Form::Csv | Form::Text => Some(b""),
+            Form::AsIs | Form::Plain => {
+                let before = &open.sent.back()?.chunk;
+                joint::between(&self.plan.layout, open.eol, before, chunk)
             }
-            self.finish()?;
         }
+    }
+
+    fn make_open(&mut self, form: Form, chunk: &Chunk) -> Result<(), Error> {
+        let between = self.open.as_ref().and_then(|open| self.between(open, form, chunk));
+        if let (Some(between), Some(open)) = (between, &mut self.open) {
+            open.file = chunk.file;
+            return self.conn.copy_data(between);
+        }
+        self.finish()?;
         self.conn.copy_start(&statement::copy(&self.plan, form))?;
         self.counts.statements += 1;
         if form == Form::Binary {
             self.conn.copy_data(HEADER)?;
         }
-        self.open =
-            Some(Open { form, file, sent: VecDeque::new(), bytes: 0, units: 0, uncounted: 0 });
+        let (file, eol, sent) = (chunk.file, Eol::Unknown, VecDeque::new());
+        self.open = Some(Open { form, file, eol, sent, bytes: 0, units: 0, uncounted: 0 });
         Ok(())
     }
 
@@ -270,6 +298,9 @@ impl Lane {
                 }
                 _ => 0,
             };
+        }
+        if open.eol == Eol::Unknown && chunk.part == Part::Whole {
+            open.eol = chunk.line_end(&self.plan.layout);
         }
         open.bytes += chunk.bytes.len();
         open.sent.push_back(Sent { chunk, before, preceding: open.units });

@@ -141,11 +141,9 @@ impl Court<'_> {
         }
         let mut bytes = Vec::new();
         for (_, item) in &self.good[records] {
+            // The last record of a file may lack its end. It gets none, which a backslash of the
+            // text format would make part of its value; nothing stands behind it here either.
             bytes.extend_from_slice(&self.chunk.bytes[item.start..item.end]);
-            // The last record of a file may lack its end, and stand before another one here.
-            if !matches!(bytes.last(), Some(b'\n' | b'\r')) {
-                bytes.push(if self.chunk.eol == Eol::Cr { b'\r' } else { b'\n' });
-            }
         }
         let guarded = encode::guard(&bytes, Eol::Unknown, dialect, plan.major);
         (Form::AsIs, guarded.unwrap_or(bytes))

@@ -1,0 +1,198 @@
+//! How files begin and end, and what becomes of that where one follows another: in one COPY,
+//! in one reject file.
+
+use crate::common::{each_major, on_first_and_last_major, World};
+use std::fs;
+
+const FIRES: &str = "
+    CREATE TABLE fired (n serial);
+    CREATE FUNCTION fires() RETURNS trigger LANGUAGE plpgsql AS
+        $$BEGIN INSERT INTO fired DEFAULT VALUES; RETURN NULL; END$$;
+    CREATE TABLE t (a text, d date);
+    CREATE TRIGGER fires AFTER INSERT ON t EXECUTE FUNCTION fires();";
+
+/// What `files` leave in `t` by a method, and how often the trigger has fired; `Err` is what
+/// the program said, when nothing is left.
+fn joined(world: &mut World, files: &[&[u8]], more: &[&str]) -> Result<String, String> {
+    world.sql("TRUNCATE t, fired");
+    let name = |(i, bytes): (usize, &&[u8])| world.file(&format!("joint-{i}"), bytes);
+    let paths: Vec<String> = files.iter().enumerate().map(name).collect();
+    let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
+    let loaded = world.load(&[&paths[..], &["--table", "t"], more].concat());
+    let rows = "SELECT coalesce(string_agg(a, ' ' ORDER BY a COLLATE \"C\"), '') || ': ' ||
+        (SELECT count(*) FROM fired) FROM t";
+    let rows = world.sql(rows);
+    match loaded {
+        Ok(_) => Ok(rows),
+        Err(said) => {
+            assert_eq!(rows, ": 0", "{said}");
+            Err(said)
+        }
+    }
+}
+
+/// A trigger that fires for each statement wants all files in one COPY: no record runs into that
+/// of the next file, and no file is dropped behind a `\.`. The condition hides what is lost.
+#[test]
+fn files_behind_one_another_in_one_copy() {
+    on_first_and_last_major(|installation| {
+        let mut world = World::new(installation);
+        world.sql(FIRES);
+        let one = ["--columns", "a", "--where", "true"];
+        let plain: [&[u8]; 4] = [b"1\n2", b"3", b"4\n", b"5\n6"];
+        let lanes = [&one[..], &["--method", "lanes", "--lanes", "2"]].concat();
+        let all = joined(&mut world, &plain, &lanes).unwrap();
+        assert!(all.starts_with("1 2 3 4 5 6: "), "{all}");
+        for method in ["auto", "copy-csv", "copy-text", "copy-binary", "staged"] {
+            let by = [&one[..], &["--method", method]].concat();
+            let mut files = |files: &[&[u8]], more: &[&str]| {
+                joined(&mut world, files, &[&by[..], more].concat())
+            };
+            assert_eq!(files(&plain, &[]).as_deref(), Ok("1 2 3 4 5 6: 1"), "{method}");
+            let returns: [&[u8]; 2] = [b"1\r\n2", b"3\r\n"];
+            assert_eq!(files(&returns, &[]).as_deref(), Ok("1 2 3: 1"), "{method}");
+            let headed: [&[u8]; 2] = [b"a\n1", b"a\n2"];
+            assert_eq!(files(&headed, &["--header=ignore"]).as_deref(), Ok("1 2: 1"), "{method}");
+            // An open quote is the fault of the file that has it.
+            let open: [&[u8]; 2] = [b"1\n\"2", b"3\"\n"];
+            let said = files(&open, &[]).unwrap_err();
+            assert!(said.contains("joint-0, ") && said.contains("unterminated"), "{said}");
+            let text = ["--format", "text"];
+            let hidden: [&[u8]; 2] = [b"1\\\n", b"2\n"];
+            assert_eq!(files(&hidden, &text).as_deref(), Ok("1\n 2: 1"), "{method}");
+        }
+    });
+}
+
+/// Where one COPY would not do, the load fails rather than fire the trigger twice.
+#[test]
+fn a_trigger_never_fires_twice() {
+    let mut world = World::new(each_major().last().unwrap());
+    world.sql(FIRES);
+    let ends: [&[u8]; 2] = [b"1\n", b"2\r\n"];
+    let marked: [&[u8]; 2] = [b"1\n\\.\n", b"2\n"];
+    for (files, format, good) in [(&ends, "csv", "copy-text"), (&marked, "text", "copy-csv")] {
+        let more = ["--columns", "a", "--where", "true", "--format", format];
+        let said = joined(&mut world, files, &more).unwrap_err();
+        assert!(said.contains("has fired more than once") && said.contains("hint:"), "{said}");
+        let all = joined(&mut world, files, &[&more[..], &["--method", good]].concat());
+        assert_eq!(all.as_deref(), Ok("1 2: 1"), "{format}");
+        // Into its landing, `staged` goes file by file.
+        let all = joined(&mut world, files, &[&more[..], &["--method", "staged"]].concat());
+        assert_eq!(all.as_deref(), Ok("1 2: 1"), "{format}");
+    }
+    // A date that only the server reads, behind others.
+    let dates: [&[u8]; 2] = [b"1,2024-01-01\n", b"2,Jan 2 2024\n"];
+    let said = joined(&mut world, &dates, &["--method", "copy-binary"]).unwrap_err();
+    assert!(said.contains("has fired more than once"), "{said}");
+    assert_eq!(joined(&mut world, &dates, &[]).as_deref(), Ok("1 2: 1"));
+    // Triggers that are turned off count nothing.
+    let off = ["--triggers", "off", "--method"];
+    let all = joined(&mut world, &dates, &[&off[..], &["copy-binary"]].concat());
+    assert_eq!(all.as_deref(), Ok("1 2: 0"));
+    let all = joined(&mut world, &ends, &[&["--columns", "a"], &off[..], &["copy-csv"]].concat());
+    assert_eq!(all.as_deref(), Ok("1 2: 0"));
+    // A bad value behind others is still told as such.
+    let dates: [&[u8]; 2] = [b"1,2024-01-01\n", b"2,never\n"];
+    let said = joined(&mut world, &dates, &["--method", "copy-binary"]).unwrap_err();
+    assert!(said.contains("joint-1, line 1, record 1") && said.contains("\"never\""), "{said}");
+}
+
+/// A byte order mark belongs to UTF-8; in another encoding the same bytes are characters.
+#[test]
+fn a_byte_order_mark_is_one_of_utf8() {
+    let mut world = World::new(each_major().last().unwrap());
+    world.sql("CREATE TABLE s (a text, b text); CREATE TABLE t (LIKE s)");
+    let marks: [(&[u8], &str); 3] = [
+        (b"\xef\xbb\xbf1,x\n", "LATIN1"),
+        (b"\xff\xfe1,x\n", "WIN1252"),
+        (b"\xef\xbb\xbf1,x\n", "UTF8"),
+    ];
+    for (bytes, encoding) in marks {
+        world.sql("TRUNCATE s, t");
+        let data = if encoding == "UTF8" { &bytes[3..] } else { bytes };
+        let copy = format!("COPY s FROM STDIN (FORMAT csv, ENCODING '{encoding}')");
+        world.stock(&copy, data).unwrap();
+        let file = world.file("marked.csv", bytes);
+        let loaded = world.load(&[&file, &file, "--table", "t", "--encoding", encoding]);
+        assert_eq!(loaded.unwrap()["loaded"], 2);
+        assert_eq!(world.difference("s", "(SELECT DISTINCT * FROM t)"), "", "{encoding}");
+    }
+}
+
+/// A backslash at the end of a file of the text format: before a newline, which is part of the
+/// value then, and before nothing, where COPY drops it.
+#[test]
+fn rejects_that_end_in_a_backslash() {
+    let mut world = World::new(each_major().last().unwrap());
+    world.sql("CREATE TABLE t (a int, b text)");
+    let last = world.file("last.txt", b"q\tx\n4\tz\n");
+    let (rejects, again) = (world.path("rejects.txt"), world.path("again.txt"));
+    let long = vec![b'x'; 6 << 20];
+    let cases: [(Vec<u8>, Vec<u8>); 5] = [
+        (b"1\tx\nq\ty\\\n".to_vec(), b"q\ty\\\n\n".to_vec()),
+        (b"1\tx\nq\ty\\".to_vec(), b"q\ty\n".to_vec()),
+        (b"1\tx\nq\ty\\\\\n".to_vec(), b"q\ty\\\\\n".to_vec()),
+        (b"1\tx\nq\ty\\\\".to_vec(), b"q\ty\\\\\n".to_vec()),
+        ([b"1\tx\nq\t", &long[..], b"\\\n"].concat(), [b"q\t", &long[..], b"\\\n\n"].concat()),
+    ];
+    let load = |world: &World, files: &[&str], rejects: &str| {
+        let reject = ["--table", "t", "--on-error", "reject", "--reject-file", rejects];
+        world.load(&[files, &["--format", "text"], &reject[..]].concat()).unwrap()
+    };
+    for (bytes, kept) in cases {
+        let first = world.file("first.txt", &bytes);
+        let summary = load(&world, &[&first, &last], &rejects);
+        assert_eq!((&summary["loaded"], &summary["rejected"]), (&2.into(), &2.into()));
+        let kept = [&kept[..], b"q\tx\n"].concat();
+        assert!(fs::read(&rejects).unwrap() == kept, "{:.40}", bytes.escape_ascii());
+        // The same two are refused again.
+        let summary = load(&world, &[&rejects], &again);
+        assert_eq!(summary["rejected"], 2, "{:.40}", bytes.escape_ascii());
+        assert!(fs::read(&again).unwrap() == kept, "{:.40}", bytes.escape_ascii());
+        for path in [&rejects, &again] {
+            fs::remove_file(path).unwrap();
+            fs::remove_file(format!("{path}.jsonl")).unwrap();
+        }
+    }
+    // A good record that is judged beside a bad one has the value that COPY would give it.
+    for (end, value) in [("\\", "y"), ("\\\n", "y\n"), ("\\\\", "y\\")] {
+        world.sql("TRUNCATE t");
+        let file = world.file("first.txt", format!("q\tx\n1\ty{end}").as_bytes());
+        load(&world, &[&file], &rejects);
+        assert_eq!(world.sql("SELECT b FROM t"), value, "{}", end.escape_debug());
+        fs::remove_file(&rejects).unwrap();
+        fs::remove_file(format!("{rejects}.jsonl")).unwrap();
+    }
+}
+
+/// A line end of another kind than the file's is the fault of one record, which goes on to the
+/// next end of the right kind; the others are loaded.
+#[test]
+fn a_line_end_of_another_kind_is_one_reject() {
+    let mut world = World::new(each_major().last().unwrap());
+    world.sql("CREATE TABLE t (a int, b text)");
+    let rejects = world.path("rejects.csv");
+    let cases: [[&str; 3]; 4] = [
+        ["a,b\r\n1,x\r\n", "2,y\n3,z\r\n", "4,w\r\n"],
+        ["a,b\r\n1,x\r\n", "2,y\r3,z\r\n", "4,w\r\n"],
+        ["a,b\n1,x\n", "2,y\r3,z\n", "4,w\n"],
+        ["a,b\r1,x\r", "2,y\n3,z\r", "4,w\r"],
+    ];
+    for [before, bad, behind] in cases {
+        let file = world.file("ends.csv", [before, bad, behind].concat().as_bytes());
+        let header = &before[..before.find('1').unwrap()];
+        for method in ["auto", "copy-csv", "insert-batch", "staged"] {
+            let load = [&file, "--table", "t", "--header", "--truncate", "--method", method];
+            let reject = ["--on-error", "reject", "--reject-file", &rejects];
+            let summary = world.load(&[&load[..], &reject[..]].concat());
+            let summary =
+                summary.unwrap_or_else(|e| panic!("{method} {}: {e}", bad.escape_debug()));
+            assert_eq!((&summary["read"], &summary["loaded"]), (&3.into(), &2.into()), "{method}");
+            assert_eq!(world.sql("SELECT string_agg(a::text, ' ' ORDER BY a) FROM t"), "1 4");
+            assert_eq!(fs::read_to_string(&rejects).unwrap(), [header, bad].concat(), "{method}");
+            fs::remove_file(&rejects).unwrap();
+            fs::remove_file(format!("{rejects}.jsonl")).unwrap();
+        }
+    }
+}

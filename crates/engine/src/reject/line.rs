@@ -1,0 +1,65 @@
+//! Where a record ends and its line end begins.
+
+use pgsluice_core::scan::{Dialect, Eol, Format, Next, Record, Scanner};
+
+/// How many bytes at the end of a record that is too long to be held say how it ends: no
+/// fewer than a run of backslashes has.
+pub(super) const TAIL: u64 = 64;
+
+/// A record without its line end, and that, if it has one.
+pub(super) fn parts<'b>(bytes: &'b [u8], dialect: &Dialect) -> (&'b [u8], &'b [u8]) {
+    let length = match bytes {
+        [.., b'\r', b'\n'] => 2,
+        [.., b'\r' | b'\n'] => 1,
+        _ => 0,
+    };
+    let (content, end) = bytes.split_at(bytes.len() - length);
+    if !escapes_what_follows(content, dialect) {
+        (content, end)
+    } else if end.is_empty() {
+        // COPY drops a backslash that ends the data.
+        (&content[..content.len() - 1], end)
+    } else {
+        // The first byte of what looks like a line end belongs to the value.
+        bytes.split_at(content.len() + 1)
+    }
+}
+
+/// Whether the text format takes what stands behind these bytes for a part of their record.
+fn escapes_what_follows(content: &[u8], dialect: &Dialect) -> bool {
+    if dialect.format != Format::Text || !content.ends_with(b"\\") {
+        return false;
+    }
+    let line = [content, b"\n"].concat();
+    let mut scanner = Scanner::new(&line, false, dialect, Eol::Nl);
+    // A record of another kind of line is malformed, and ends where it ends.
+    scanner.next(&mut Record::default()) == Ok(Next::Partial)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_record_is_told_from_a_value_that_looks_like_one() {
+        let sjis = Dialect::text().in_encoding("SJIS");
+        let (csv, text) = (Dialect::csv(), Dialect::text());
+        type Parts = (&'static [u8], &'static [u8]);
+        let cases: [(&[u8], &Dialect, Parts); 10] = [
+            (b"a\r\n", &text, (b"a", b"\r\n")),
+            (b"a\\\r\n", &text, (b"a\\\r", b"\n")),
+            (b"a", &text, (b"a", b"")),
+            (b"a\\\\\n", &text, (b"a\\\\", b"\n")),
+            (b"a\\\n", &text, (b"a\\\n", b"")),
+            (b"a\\\\\\\r", &text, (b"a\\\\\\\r", b"")),
+            (b"a\\", &text, (b"a", b"")),
+            (b"a\\\\", &text, (b"a\\\\", b"")),
+            // The second byte of a character.
+            (b"\x95\\\n", &sjis, (b"\x95\\", b"\n")),
+            (b"a\\\n", &csv, (b"a\\", b"\n")),
+        ];
+        for (bytes, dialect, expected) in cases {
+            assert_eq!(parts(bytes, dialect), expected, "{}", bytes.escape_ascii());
+        }
+    }
+}
