@@ -25,6 +25,13 @@ pub fn is_of_the_record(sqlstate: &str) -> bool {
         || !POSTGRES.contains(&class)
 }
 
+/// Whether a policy of row-level security refuses the row: that has the code of any right that
+/// is missing, and only the function says which it is.
+pub fn is_of_a_policy(error: &Error) -> bool {
+    let function = error.server().and_then(|says| says.function.as_deref());
+    error.sqlstate() == "42501" && function == Some("ExecWithCheckOptions")
+}
+
 /// Whether a type's `recv` function may have raised an error with this SQLSTATE over
 /// the bytes of a value: too few of them (`pq_getmsgint`, protocol violation),
 /// another element type (`array_recv`), an unknown version (`jsonb_recv`, internal).

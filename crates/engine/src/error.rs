@@ -40,6 +40,8 @@ pub struct ServerSays {
     pub column: Option<String>,
     /// the constraint that the error is about
     pub constraint: Option<String>,
+    /// the server's function that has raised it, in no language
+    pub function: Option<String>,
 }
 
 /// What makes an error's exit code.

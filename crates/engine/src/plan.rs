@@ -14,7 +14,7 @@ use pgsluice_core::shape::{Column, RowShape, Type};
 
 mod refuse;
 
-use refuse::{refuse, unusable};
+use refuse::{refuse, rules_passed_by, unusable, without_copy};
 
 pub use crate::wire::Wire;
 
@@ -52,6 +52,8 @@ pub struct Plan {
     pub relation: String,
     /// the columns that the file's fields go to, in the file's order
     pub columns: Vec<String>,
+    /// of each column, how an INSERT reads a text `$`, where its type alone does not say that
+    pub readers: Vec<Option<String>>,
     /// how records are encoded
     pub shape: RowShape,
     /// the file's form
@@ -114,6 +116,14 @@ impl Plan {
         self.layout.dialect()
     }
 
+    /// A literal as the column with this index reads it in an INSERT.
+    pub fn read(&self, column: usize, literal: String) -> String {
+        match &self.readers[column] {
+            Some(reader) => reader.replacen('$', &literal, 1),
+            None => literal,
+        }
+    }
+
     /// The columns as a COPY statement lists them.
     pub fn column_list(&self) -> String {
         let quoted: Vec<String> =
@@ -158,6 +168,7 @@ pub fn plan(
         wire,
         table: table.sql.clone(),
         relation: table.name.clone(),
+        readers: readers(&columns, table),
         columns,
         shape,
         layout,
@@ -188,7 +199,7 @@ pub fn plan(
         lands_by_chunk: false,
         two_phase: false,
         around: Vec::new(),
-        notes: Vec::new(),
+        notes: rules_passed_by(table),
     };
     steps(&mut plan, table, options)?;
     judge(&mut plan, table, options);
@@ -223,6 +234,11 @@ fn check_kind(table: &TableFacts) -> Result<(), Error> {
 /// Whether the table's triggers are in place while the rows come.
 pub fn triggers_fire(method: Method, table: &TableFacts, options: &Options) -> bool {
     options.target.triggers == Triggers::Keep || !table.owned || method == Method::Insert
+}
+
+fn readers(columns: &[String], table: &TableFacts) -> Vec<Option<String>> {
+    let facts = |name: &String| table.columns.iter().find(|c| c.name == *name);
+    columns.iter().map(|name| facts(name)?.reader.clone()).collect()
 }
 
 /// The row that a record becomes on the wire: columns in the file's order.
@@ -262,14 +278,18 @@ fn choose(
     options: &Options,
     shape: &RowShape,
 ) -> Result<Choice, Error> {
-    let asked = options.target.method;
+    let policies = options.target.method == Method::Auto && table.row_security;
+    let asked = if policies { without_copy(options) } else { options.target.method };
     let binary_file = options.input.format == FileFormat::Binary;
     let (wire, why) = best_wire(input, table, options, shape);
     let choice = |method, wire, reason: &str| {
         Ok(Choice { method, reason: reason.into(), wire, freeze: method == Method::CopyFresh })
     };
-    let named = "named by --method";
-    refuse(server, options)?;
+    let named = match policies {
+        true => "row-level security is in force, under which the server takes no COPY",
+        false => "named by --method",
+    };
+    refuse(asked, server, table, options)?;
     match asked {
         Method::Auto if server.extension.is_some() && !binary_file && options.rejects.is_none() => {
             choice(Method::Extension, Wire::AsIs, "the extension pgsluice is in this database")
@@ -465,7 +485,7 @@ fn around_lanes(
         ),
         Method::Staged => {
             let logged = options.target.logged_landing;
-            let landing = staged::landing(plan, table, logged, std::process::id());
+            let landing = staged::landing(plan, table, logged, server.process);
             plan.before.push(landing.create.clone());
             plan.landing = Some(landing);
         }

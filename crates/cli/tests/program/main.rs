@@ -9,6 +9,7 @@ mod common;
 mod connections;
 mod contract;
 mod create;
+mod differences;
 mod disks;
 mod encodings;
 mod faults;

@@ -2,16 +2,22 @@
 
 use crate::error::Error;
 use crate::options::{FileFormat, Method, Options};
-use crate::session::catalog::ServerFacts;
+use crate::session::catalog::{ServerFacts, TableFacts};
 
 /// What is wrong with an extension that is there.
 pub(super) fn unusable(fault: &str) -> String {
     format!("the extension pgsluice is in this database and cannot be used: {fault}")
 }
 
-/// Whether the method takes such a file and such options, on this server.
-pub(super) fn refuse(server: &ServerFacts, options: &Options) -> Result<(), Error> {
-    let asked = options.target.method;
+/// Whether the method takes such a file and such options, on this server, for this table.
+pub(super) fn refuse(
+    asked: Method,
+    server: &ServerFacts,
+    table: &TableFacts,
+    options: &Options,
+) -> Result<(), Error> {
+    refuse_policies(asked, table, options)?;
+    refuse_rules(asked, table)?;
     let as_text =
         [Method::Insert, Method::InsertBatch, Method::CopyCsv, Method::CopyText, Method::Staged];
     if options.input.format == FileFormat::Binary && as_text.contains(&asked) {
@@ -41,4 +47,55 @@ pub(super) fn refuse(server: &ServerFacts, options: &Options) -> Result<(), Erro
             .with_hint("CREATE EXTENSION pgsluice, or take another method"));
     }
     Ok(())
+}
+
+/// What `auto` takes where the server takes no COPY: the faster method, unless there are
+/// markers of defaults.
+pub(super) fn without_copy(options: &Options) -> Method {
+    match &options.input.format {
+        FileFormat::Delimited(d) if d.default.is_some() => Method::InsertBatch,
+        _ => Method::Staged,
+    }
+}
+
+fn goes_by_insert(method: Method) -> bool {
+    matches!(method, Method::Insert | Method::InsertBatch | Method::Staged)
+}
+
+/// The server takes no COPY where policies of row-level security would have to judge its rows.
+fn refuse_policies(asked: Method, table: &TableFacts, options: &Options) -> Result<(), Error> {
+    let binary = options.input.format == FileFormat::Binary;
+    if !table.row_security || goes_by_insert(asked) && !binary {
+        return Ok(());
+    }
+    let error = Error::new(format!(
+        "row-level security is in force for this role on {}, and under it the server takes no COPY",
+        table.sql
+    ));
+    Err(error.with_hint(if binary {
+        "a binary file goes by COPY alone: load CSV or text, or load as the table's owner"
+    } else {
+        "--method staged, insert-batch and insert go by INSERT; auto takes staged"
+    }))
+}
+
+/// Rules make something else of an INSERT, and of the number of its rows; COPY passes them by.
+fn refuse_rules(asked: Method, table: &TableFacts) -> Result<(), Error> {
+    if !goes_by_insert(asked) || table.rules.is_empty() {
+        return Ok(());
+    }
+    let (sql, rules) = (&table.sql, table.rules.join(", "));
+    let error =
+        Error::new(format!("{asked} goes by INSERT, which rules of {sql} rewrite: {rules}"));
+    Err(error.with_hint(
+        "the methods that go by COPY pass rules by, as COPY does; ALTER TABLE ... DISABLE RULE ends one",
+    ))
+}
+
+/// What is told of them with a method that goes by COPY.
+pub(super) fn rules_passed_by(table: &TableFacts) -> Vec<String> {
+    let rules = table.rules.join(", ");
+    let told =
+        (!table.rules.is_empty()).then(|| format!("COPY passes by rules for INSERT: {rules}"));
+    told.into_iter().collect()
 }

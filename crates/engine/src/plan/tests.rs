@@ -21,6 +21,7 @@ impl Case {
             name: format!("c{i}"),
             type_name: "any".into(),
             plain_type: "any".into(),
+            reader: None,
             ty: ty.clone(),
             not_null: false,
             default: None,
@@ -156,6 +157,26 @@ fn auto_is_a_rule_over_facts() {
     chooses(&cases);
 }
 
+#[test]
+fn auto_goes_by_insert_where_copy_is_refused() {
+    let policies = |change: fn(&mut Case)| {
+        let case = typed().with(|c| {
+            c.server.extension = Some("0.1".into());
+            c.table.row_security = true;
+        });
+        case.with(change)
+    };
+    let marked = |c: &mut Case| {
+        let marker = Some(b"DEFAULT".to_vec());
+        c.options.input.format =
+            FileFormat::Delimited(Dialect { default: marker, ..Dialect::csv() });
+    };
+    chooses(&[
+        (policies(|_| ()), Method::Staged, "row-level security"),
+        (policies(marked), Method::InsertBatch, "row-level security"),
+    ]);
+}
+
 fn chooses(cases: &[(Case, Method, &str)]) {
     for (i, (case, method, why)) in cases.iter().enumerate() {
         let plan = case.plan();
@@ -216,6 +237,17 @@ fn what_methods_refuse() {
             refused(method, |c| c.options.target.filter = Some("true".into())).contains("--where")
         );
     }
+    for method in [Method::InsertBatch, Method::Staged] {
+        assert!(refused(method, |c| c.table.rules = vec!["r".into()]).contains("rewrite: r"));
+    }
+    for method in [Method::CopyCsv, Method::CopyBinary, Method::Lanes] {
+        assert!(refused(method, |c| c.table.row_security = true).contains("takes no COPY"));
+    }
+    let binary = |c: &mut Case| {
+        c.options.input.format = FileFormat::Binary;
+        c.table.row_security = true;
+    };
+    assert!(refused(Method::Auto, binary).contains("takes no COPY"));
     assert!(refused(Method::Extension, |_| ()).contains("is not in this database"));
     assert!(
         refused(Method::Staged, |c| c.options.input.format = FileFormat::Binary).contains("binary")

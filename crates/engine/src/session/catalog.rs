@@ -40,6 +40,8 @@ pub struct ServerFacts {
     pub lc_monetary: String,
     /// `array_nulls`
     pub array_nulls: bool,
+    /// the process of this session
+    pub process: u32,
     /// the version of the extension `pgsluice` in this database, if the role may use it
     pub extension: Option<String>,
     /// why it cannot be used, where it is there and cannot
@@ -90,8 +92,10 @@ pub struct ColumnFacts {
     pub name: String,
     /// the type as SQL names it, modifiers included
     pub type_name: String,
-    /// the same without modifiers
+    /// the same without modifiers, seen through domains
     pub plain_type: String,
+    /// how SQL reads a text `$` as COPY does, where a cast would read another value from it
+    pub reader: Option<String>,
     /// the type as the core reads it
     pub ty: Type,
     /// NULL is forbidden, by the column or by a domain
@@ -177,6 +181,10 @@ pub struct TableFacts {
     /// it, or a partition of it, has an index that keeps rows apart: unique, or
     /// of an exclusion constraint
     pub keeps_apart: bool,
+    /// row-level security is in force for the session's role
+    pub row_security: bool,
+    /// rules for INSERT, which COPY passes by
+    pub rules: Vec<String>,
     /// leaf partitions
     pub partitions: u32,
     /// it is a partition of another table
@@ -211,7 +219,8 @@ pub fn server(conn: &mut Conn) -> Result<ServerFacts, Error> {
            AND has_schema_privilege(e.extnamespace, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')), \
          has_database_privilege(current_database(), 'CREATE'), \
          (SELECT string_agg(slot_name, ',') FROM pg_catalog.pg_replication_slots), \
-         current_setting('timezone_abbreviations'), current_setting('max_connections')",
+         current_setting('timezone_abbreviations'), current_setting('max_connections'), \
+         pg_catalog.pg_backend_pid()",
     )?;
     let row = &rows[0];
     let text = |i: usize| row[i].clone().unwrap_or_default();
@@ -233,6 +242,7 @@ pub fn server(conn: &mut Conn) -> Result<ServerFacts, Error> {
         interval_style: text(9),
         lc_monetary: text(10),
         array_nulls: text(11) == "on",
+        process: number(17) as u32,
         extension: row[12].clone(),
         extension_fault: None,
         can_create_schema: text(13) == "t",
@@ -324,7 +334,7 @@ pub fn describe(
            FROM pg_catalog.pg_partition_tree($1::oid::regclass)) \
          + CASE WHEN c.relkind = 'r' AND NOT c.relispartition \
            THEN pg_catalog.pg_total_relation_size($1::oid) ELSE 0 END, \
-         has_table_privilege($1::oid, 'SELECT') AND NOT row_security_active($1::oid), \
+         has_table_privilege($1::oid, 'SELECT'), \
          (SELECT coalesce(sum(pg_catalog.pg_relation_size(relid)), 0) \
            FROM pg_catalog.pg_partition_tree($1::oid::regclass)) \
          + CASE WHEN c.relkind = 'r' AND NOT c.relispartition \
@@ -333,7 +343,10 @@ pub fn describe(
            WHERE conrelid = $1::oid AND contype = 'f' AND confrelid = $1::oid), \
          EXISTS (SELECT 1 FROM pg_catalog.pg_index \
            WHERE (indisunique OR indisexclusion) AND (indrelid = $1::oid OR indrelid IN \
-             (SELECT relid FROM pg_catalog.pg_partition_tree($1::oid::regclass)))) \
+             (SELECT relid FROM pg_catalog.pg_partition_tree($1::oid::regclass)))), \
+         row_security_active($1::oid), \
+         (SELECT string_agg(rulename, E'\\n' ORDER BY rulename) FROM pg_catalog.pg_rewrite \
+           WHERE ev_class = $1::oid AND ev_type = '3' AND ev_enabled <> 'D') \
          FROM pg_catalog.pg_class c WHERE c.oid = $1::oid",
         &[Some(&oid)],
     )?;
@@ -346,7 +359,9 @@ pub fn describe(
     table.referenced = text(1) == "t";
     table.partitions = if table.kind == 'p' { text(2).parse().unwrap_or(0) } else { 0 };
     table.bytes = text(3).parse().unwrap_or(0);
-    let (readable, heap_bytes) = (text(4) == "t", text(5));
+    table.row_security = text(8) == "t";
+    table.rules = row[9].iter().flat_map(|names| names.lines()).map(str::to_owned).collect();
+    let (readable, heap_bytes) = (text(4) == "t" && !table.row_security, text(5));
     table.refers_to_itself = text(6) == "t";
     table.keeps_apart = text(7) == "t";
     table.empty = match table.kind {
@@ -366,14 +381,15 @@ fn columns(conn: &mut Conn, server: &ServerFacts, oid: &str) -> Result<Vec<Colum
         "SELECT a.attnum, a.attname, format_type(a.atttypid, a.atttypmod), a.atttypid, \
          a.atttypmod, a.attnotnull, coalesce(pg_get_expr(d.adbin, d.adrelid), t.typdefault), \
          a.attgenerated <> '', \
-         a.attidentity <> '', \
-         (WITH RECURSIVE b AS (SELECT t.oid, t.typtype, t.typbasetype UNION ALL \
-           SELECT u.oid, u.typtype, u.typbasetype FROM pg_catalog.pg_type u, b \
-           WHERE b.typtype = 'd' AND u.oid = b.typbasetype) \
-          SELECT format_type(oid, -1) FROM b WHERE typtype <> 'd') \
+         a.attidentity <> '', format_type(plain.oid, -1), plain.oid, plain.typmod \
          FROM pg_catalog.pg_attribute a LEFT JOIN pg_catalog.pg_attrdef d \
            ON d.adrelid = a.attrelid AND d.adnum = a.attnum \
          JOIN pg_catalog.pg_type t ON t.oid = a.atttypid \
+         CROSS JOIN LATERAL (WITH RECURSIVE b AS (SELECT t.oid, t.typtype, t.typbasetype, \
+             a.atttypmod AS typmod, t.typtypmod AS below \
+           UNION ALL SELECT u.oid, u.typtype, u.typbasetype, b.below, u.typtypmod \
+             FROM pg_catalog.pg_type u, b WHERE b.typtype = 'd' AND u.oid = b.typbasetype) \
+           SELECT oid, typmod FROM b WHERE typtype <> 'd') AS plain \
          WHERE a.attrelid = $1::oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
         &[Some(oid)],
     )?;
@@ -391,6 +407,7 @@ fn columns(conn: &mut Conn, server: &ServerFacts, oid: &str) -> Result<Vec<Colum
             name: text(1),
             type_name: text(2),
             plain_type: text(9),
+            reader: reader(&text(10), &text(11)),
             ty: resolved.ty,
             not_null: text(5) == "t" || resolved.not_null,
             default: row[6].clone(),
@@ -400,6 +417,20 @@ fn columns(conn: &mut Conn, server: &ServerFacts, oid: &str) -> Result<Vec<Colum
         }
     };
     Ok(rows.iter().map(column).collect())
+}
+
+/// Where the type's input function reads other values than a cast from text, which knows no
+/// modifier (`5` is five hours to `interval hour`), or no number for a relation.
+fn reader(oid: &str, typmod: &str) -> Option<String> {
+    let input = match (oid, typmod) {
+        ("2205", _) => "pg_catalog.regclassin($)".to_owned(),
+        (_, "-1") => return None,
+        ("1186", _) => format!("pg_catalog.interval_in($, 0, {typmod})"),
+        // What it gives is an array of anything, which only its text becomes one of.
+        ("1187", _) => format!("pg_catalog.array_in($, 1186, {typmod})::text::interval[]"),
+        _ => return None,
+    };
+    Some(input)
 }
 
 /// Columns whose default calls a volatile function other than `nextval`:

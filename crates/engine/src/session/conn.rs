@@ -446,6 +446,7 @@ impl Conn {
             context: res.field(PG_DIAG_CONTEXT).map(|context| cut(&context)),
             column: res.field(PG_DIAG_COLUMN_NAME),
             constraint: res.field(PG_DIAG_CONSTRAINT_NAME),
+            function: res.field(PG_DIAG_SOURCE_FUNCTION),
         });
         match hint {
             Some(hint) => error.with_hint(hint),

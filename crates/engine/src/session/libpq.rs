@@ -48,6 +48,7 @@ pub const PG_DIAG_MESSAGE_HINT: c_int = b'H' as c_int;
 pub const PG_DIAG_CONTEXT: c_int = b'W' as c_int;
 pub const PG_DIAG_COLUMN_NAME: c_int = b'c' as c_int;
 pub const PG_DIAG_CONSTRAINT_NAME: c_int = b'n' as c_int;
+pub const PG_DIAG_SOURCE_FUNCTION: c_int = b'R' as c_int;
 
 pub type PQnoticeReceiver = extern "C" fn(arg: *mut c_void, res: *const PGresult);
 

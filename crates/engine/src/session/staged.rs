@@ -4,12 +4,12 @@ use super::catalog::TableFacts;
 use super::conn::{quote_ident, Conn};
 use super::lane::Form;
 use super::statement;
-use crate::blame::{is_of_a_literal, may_be_of_a_record};
+use crate::blame::{is_of_a_literal, is_of_a_policy, may_be_of_a_record};
 use crate::error::{shown, Error, Place};
 use crate::plan::Plan;
 use crate::rewrite::{self, Value};
 
-/// The column of the landing table that numbers the records.
+/// The column of the landing table that numbers the records, unless one of its own has the name.
 const NUMBER: &str = "pgsluice_record";
 
 /// The landing table, and the statement that moves its rows on.
@@ -21,12 +21,14 @@ pub struct Landing {
     pub relation: String,
     /// `CREATE TABLE`
     pub create: String,
-    /// `INSERT … SELECT`, with `$1` and `$2` for the range of records
-    insert: String,
+    /// the column that numbers the records
+    number: String,
+    /// `INSERT … SELECT`, before and behind the range of records
+    insert: [String; 2],
 }
 
 /// The landing for these columns: in the table's own schema, or temporary where the
-/// role may not create there.
+/// role may not create there. The name has `id`, a number that no other session has.
 pub fn landing(plan: &Plan, table: &TableFacts, logged: bool, id: u32) -> Landing {
     let relation = format!("pgsluice_landing_{id}");
     let name = if table.schema_open {
@@ -39,29 +41,38 @@ pub fn landing(plan: &Plan, table: &TableFacts, logged: bool, id: u32) -> Landin
         (true, false) => "UNLOGGED ",
         (false, _) => "TEMPORARY ",
     };
+    let mut number = NUMBER.to_owned();
+    while plan.columns.contains(&number) {
+        number.push('_');
+    }
     let quoted: Vec<String> = plan.columns.iter().map(|c| quote_ident(c)).collect();
     let texts: Vec<String> = quoted.iter().map(|c| format!("{c} text, ")).collect();
     let create = format!(
-        "CREATE {kind}TABLE {name} ({}{NUMBER} bigint GENERATED ALWAYS AS IDENTITY)",
+        "CREATE {kind}TABLE {name} ({}{number} bigint GENERATED ALWAYS AS IDENTITY)",
         texts.concat()
     );
     let cast = |c: &String| {
-        let facts = table.columns.iter().find(|f| f.name == *c);
+        let (facts, name) = (table.columns.iter().find(|f| f.name == *c), quote_ident(c));
+        if let Some(reader) = facts.and_then(|f| f.reader.as_ref()) {
+            return format!("{} AS {name}", reader.replacen('$', &format!("{name}::cstring"), 1));
+        }
         let ty = facts.map_or("text", |f| f.plain_type.as_str());
         // The modifier is applied by the assignment, which refuses where a
         // cast would cut.
-        format!("{0}::{ty} AS {0}", quote_ident(c))
+        format!("{name}::{ty} AS {name}")
     };
     let casts: Vec<String> = plan.columns.iter().map(cast).collect();
     let filter = plan.filter.as_ref().map_or(String::new(), |f| format!(" WHERE {f}"));
-    let insert = format!(
+    let head = format!(
         "INSERT INTO {} ({list}) OVERRIDING SYSTEM VALUE SELECT {list} FROM (SELECT {} FROM {name} \
-         WHERE {NUMBER} BETWEEN $1 AND $2 OFFSET 0) AS landed{filter}",
+         WHERE {number} BETWEEN ",
         plan.table,
         casts.join(", "),
         list = quoted.join(", "),
     );
-    Landing { table: name, relation, create, insert }
+    // A condition may name the table, as it may with COPY.
+    let tail = format!(" OFFSET 0) AS {}{filter}", quote_ident(&table.name));
+    Landing { table: name, relation, create, number, insert: [head, tail] }
 }
 
 /// Moves records `from` to `to` (from 1) on; gives the number of rows.
@@ -70,8 +81,8 @@ pub fn landing(plan: &Plan, table: &TableFacts, logged: bool, id: u32) -> Landin
 ///
 /// The server refuses a record.
 pub fn insert(conn: &mut Conn, landing: &Landing, from: u64, to: u64) -> Result<u64, Error> {
-    let sql = landing.insert.replacen("$1", &from.to_string(), 1);
-    let (_, rows) = conn.exec_counted(&sql.replacen("$2", &to.to_string(), 1))?;
+    let [head, tail] = &landing.insert;
+    let (_, rows) = conn.exec_counted(&format!("{head}{from} AND {to}{tail}"))?;
     Ok(rows)
 }
 
@@ -111,6 +122,7 @@ pub fn convert(
 /// same codes as a value.
 fn may_be_of_one(plan: &Plan, error: &Error) -> bool {
     may_be_of_a_record(error.sqlstate())
+        || is_of_a_policy(error)
         || plan.filter.is_none() && is_of_a_literal(error.sqlstate())
 }
 
@@ -154,15 +166,19 @@ fn column_of(
 ) -> Result<Option<(String, Option<String>)>, Error> {
     let columns: Vec<String> = plan.columns.iter().map(|c| quote_ident(c)).collect();
     let columns = columns.join(", ");
-    let select = format!("SELECT {columns} FROM {} WHERE {NUMBER} = {record}", landing.table);
+    let (table, number) = (&landing.table, &landing.number);
+    let select = format!("SELECT {columns} FROM {table} WHERE {number} = {record}");
     let Some(values) = conn.exec(&select)?.into_iter().next() else { return Ok(None) };
     let mut line = Vec::new();
     let texts = values.iter().map(Option::as_deref);
     let fields = texts.map(|v| v.map_or(Value::Null, |v| Value::Text(v.as_bytes())));
     rewrite::text(fields, &mut line);
-    conn.copy_start(&statement::direct(plan, Form::Text))?;
-    conn.copy_data(&line)?;
-    let Err(error) = conn.copy_end() else { return Ok(None) };
+    // It is only to tell more, and under row-level security the server takes no COPY.
+    let copied = conn
+        .copy_start(&statement::direct(plan, Form::Text))
+        .and_then(|()| conn.copy_data(&line))
+        .and_then(|()| conn.copy_end());
+    let Err(error) = copied else { return Ok(None) };
     if error.sqlstate() != why.sqlstate() {
         return Ok(None);
     }

@@ -166,9 +166,12 @@ impl Insert {
             match (value, &escapes) {
                 (Value::Null, _) => row.push_str("NULL"),
                 (Value::Default, _) => row.push_str("DEFAULT"),
-                (Value::Text(text), Some(escapes)) => row.push_str(&escapes.literal(i, text)?),
+                (Value::Text(text), Some(escapes)) => {
+                    row.push_str(&plan.read(i, escapes.literal(i, text)?));
+                }
                 (Value::Text(text), None) => {
-                    row.push_str(&quote_literal(&String::from_utf8_lossy(text)));
+                    let literal = quote_literal(&String::from_utf8_lossy(text));
+                    row.push_str(&plan.read(i, literal));
                 }
             }
         }

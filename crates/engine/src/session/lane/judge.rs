@@ -8,7 +8,8 @@
 use super::court::{self, Court, Item};
 use super::{form_of, own_form, Form, Lane, Placed};
 use crate::blame::{
-    is_of_a_binary_value, is_of_a_literal, is_of_a_text_value, is_of_the_record, may_be_of_a_record,
+    is_of_a_binary_value, is_of_a_literal, is_of_a_policy, is_of_a_text_value, is_of_the_record,
+    may_be_of_a_record,
 };
 use crate::error::{Error, Place, ServerSays};
 use crate::input::{Chunk, Counts, Part};
@@ -209,6 +210,7 @@ impl Lane {
     /// where the load stops anyway, one to name.
     fn is_of_a_record(&self, error: &Error) -> bool {
         is_of_the_record(error.sqlstate())
+            || is_of_a_policy(error)
             || is_of_a_binary_value(error.sqlstate()) && self.names_a_value(error)
             || is_of_a_text_value(error.sqlstate()) && self.reads_a_value(error)
             || self.rejects.is_none() && may_be_of_a_record(error.sqlstate())

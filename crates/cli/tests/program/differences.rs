@@ -1,0 +1,208 @@
+//! Where INSERT does not do what COPY does: rules, row-level security, types that read a text
+//! otherwise than a cast. Every method loads what COPY would, or is refused.
+
+use crate::common::{each_major, on_each_major, on_first_and_last_major, World};
+use std::process::{Command, Output};
+
+const BY_INSERT: [&str; 3] = ["insert", "insert-batch", "staged"];
+
+/// Runs the program as the role `loader`.
+fn as_loader(world: &World, arguments: &[&str]) -> Output {
+    let url = world.server.url("postgres").replace("postgres@", "loader@");
+    let mut program = Command::new(env!("CARGO_BIN_EXE_pgsluice"));
+    program.args(arguments).args(["--to", &url]).output().unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// A rule would double the rows of an INSERT, or lose them; COPY passes it by.
+#[test]
+fn rules_are_not_for_loads() {
+    on_first_and_last_major(|installation| {
+        let mut world = World::new(installation);
+        world.sql("CREATE TABLE t (a int, b text); CREATE TABLE u (LIKE t)");
+        let file = world.file("rows.csv", b"1,x\n2,y\n");
+        for rule in ["ALSO INSERT INTO u VALUES (new.*)", "INSTEAD NOTHING"] {
+            world.sql(&format!("CREATE OR REPLACE RULE \"my rule\" AS ON INSERT TO t DO {rule}"));
+            for method in BY_INSERT {
+                let arguments = [&file, "--table", "t", "--method", method];
+                let said = world.load(&arguments).unwrap_err();
+                assert!(said.contains("rules of \"public\".\"t\" rewrite: my rule"), "{said}");
+                assert!(said.contains("hint:"), "{said}");
+                let planned = world.run(&[&["plan"], &arguments[..]].concat());
+                assert_eq!(planned.status.code(), Some(1), "{planned:?}");
+            }
+            for method in ["auto", "copy-csv"] {
+                let arguments = [&file, "--table", "t", "--method", method];
+                let loaded = world.load(&arguments).unwrap();
+                assert_eq!(loaded["loaded"], 2);
+                assert!(loaded["notes"].to_string().contains("passes by rules"), "{loaded}");
+            }
+            let rows = "SELECT (SELECT count(*) FROM t) || ' ' || (SELECT count(*) FROM u)";
+            assert_eq!(world.sql(rows), "4 0");
+            world.sql("TRUNCATE t");
+        }
+        world.sql("ALTER TABLE t DISABLE RULE \"my rule\"");
+        for method in BY_INSERT {
+            assert_eq!(
+                world.load(&[&file, "--table", "t", "--method", method]).unwrap()["loaded"],
+                2
+            );
+        }
+    });
+}
+
+const POLICIES: &str = "
+    CREATE ROLE loader LOGIN;
+    CREATE TABLE t (a int, b text DEFAULT 'd');
+    ALTER TABLE t ENABLE ROW LEVEL SECURITY;
+    CREATE POLICY p ON t USING (true) WITH CHECK (a <> 5);
+    GRANT SELECT, INSERT ON t TO loader;";
+
+/// The server takes no COPY under row-level security: `auto` takes a method that it takes.
+#[test]
+fn policies_hold() {
+    on_first_and_last_major(|installation| {
+        let mut world = World::new(installation);
+        world.sql(POLICIES);
+        let file = world.file("rows.csv", b"1,x\n2,y\n");
+        let planned = as_loader(&world, &["plan", &file, "--table", "t"]);
+        assert!(stdout(&planned).contains("staged: row-level security is in force"), "{planned:?}");
+        for method in ["auto", "staged", "insert-batch", "insert"] {
+            let output = as_loader(&world, &["load", &file, "--table", "t", "--method", method]);
+            assert_eq!(output.status.code(), Some(0), "{method}: {output:?}");
+            assert_eq!(world.sql("SELECT count(*) FROM t"), "2", "{method}");
+            world.sql("TRUNCATE t");
+        }
+        for method in ["copy-csv", "copy-text", "copy-binary", "lanes"] {
+            for command in ["plan", "load"] {
+                let arguments = [command, &file, "--table", "t", "--method", method];
+                let output = as_loader(&world, &arguments);
+                let said = stderr(&output);
+                assert_eq!(output.status.code(), Some(1), "{method}: {said}");
+                assert!(
+                    said.contains("the server takes no COPY") && said.contains("hint: "),
+                    "{said}"
+                );
+            }
+        }
+        let marked = world.file("marked.csv", b"1,\\D\n");
+        let output = as_loader(&world, &["load", &marked, "--table", "t", "--default", "\\D"]);
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(world.sql("SELECT b FROM t"), "d");
+        world.sql("TRUNCATE t");
+        let binary = world.path("rows.bin");
+        assert!(world.run(&["convert", &file, "--table", "t", "--out", &binary]).status.success());
+        let output = as_loader(&world, &["load", &binary, "--table", "t", "--format", "binary"]);
+        assert!(stderr(&output).contains("hint: a binary file goes by COPY alone"), "{output:?}");
+        // Who owns the table, or the server, is under no policy.
+        assert_eq!(world.load(&[&file, "--table", "t"]).unwrap()["method"], "copy-binary");
+    });
+}
+
+/// What a policy refuses is a bad record like another.
+#[test]
+fn what_policies_refuse_is_named_and_rejected() {
+    on_first_and_last_major(|installation| {
+        let mut world = World::new(installation);
+        world.sql(POLICIES);
+        let refused = world.file("refused.csv", b"1,x\n5,y\n3,z\n");
+        let bad = world.file("bad.csv", b"1,x\nq,y\n3,z\n");
+        let rejects = world.path("rejects.csv");
+        for method in ["auto", "insert-batch", "insert"] {
+            for (file, message, code, record) in [
+                (&refused, "violates row-level security policy", "42501", "5,y\n"),
+                (&bad, "invalid input syntax for type integer: \"q\"", "22P02", "q,y\n"),
+            ] {
+                let load = ["load", file, "--table", "t", "--quiet", "--method", method];
+                let said = stderr(&as_loader(&world, &load));
+                assert!(said.contains(message), "{method}: {said}");
+                assert!(said.contains("line 2, record 2, byte offset 4"), "{method}: {said}");
+                world.sql("TRUNCATE t");
+                let reject = ["--on-error", "reject", "--reject-file", &rejects];
+                let output = as_loader(&world, &[&load[..], &reject[..]].concat());
+                assert_eq!(output.status.code(), Some(3), "{method}: {output:?}");
+                assert_eq!(world.sql("SELECT string_agg(a::text, ' ' ORDER BY a) FROM t"), "1 3");
+                assert_eq!(std::fs::read_to_string(&rejects).unwrap(), record, "{method}");
+                let side = format!("{rejects}.jsonl");
+                assert!(std::fs::read_to_string(&side).unwrap().contains(code), "{method}");
+                std::fs::remove_file(&rejects).unwrap();
+                std::fs::remove_file(&side).unwrap();
+                world.sql("TRUNCATE t");
+            }
+        }
+        // A right that is missing is no record's fault, though it has the same code.
+        world.sql("CREATE TABLE u (a int, n serial); GRANT INSERT ON u TO loader");
+        let file = world.file("one.csv", b"1\n");
+        let load = ["load", &file, "--table", "u", "--columns", "a", "--method", "staged"];
+        let reject = ["--on-error", "reject", "--reject-file", &rejects];
+        let output = as_loader(&world, &[&load[..], &reject[..]].concat());
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(stderr(&output).contains("permission denied for sequence"), "{output:?}");
+        assert!(!std::fs::exists(&rejects).unwrap());
+    });
+}
+
+/// `5` is five hours to `interval hour`, and five seconds to a cast; `1259` is a relation to
+/// `regclass`, and to a cast the name of one.
+#[test]
+fn values_that_a_cast_would_read_otherwise() {
+    on_each_major(|installation| {
+        let mut world = World::new(installation);
+        world.sql(
+            "CREATE DOMAIN hours AS interval hour; CREATE DOMAIN more AS hours;
+             CREATE TYPE pair AS (x interval hour, y int);
+             CREATE TABLE s (a interval hour, b interval day to minute, c interval hour[], d more,
+                 e interval(0), f interval, g pair, h regclass, i regclass[], j char(3), k \"char\",
+                 l bit(3), m timestamp(0), n numeric(3,1)[]);
+             CREATE TABLE t (LIKE s)",
+        );
+        let rows = b"5,1:30,\"{7,NULL}\",9,1.7,5,\"(5,1)\",1259,{1259},a,xy,101,\
+            2024-01-01 23:59:59.5,{1.25}\n,,,,,,,-,,,,,,\n";
+        world.stock("COPY s FROM STDIN CSV", rows).unwrap();
+        let file = world.file("rows.csv", rows);
+        for method in ["auto", "copy-binary", "copy-text", "insert", "insert-batch", "staged"] {
+            world.sql("TRUNCATE t");
+            let loaded = world.load(&[&file, "--table", "t", "--method", method]);
+            loaded.unwrap_or_else(|e| panic!("{method}: {e}"));
+            assert_eq!(world.difference("s", "t"), "", "{method}");
+        }
+    });
+}
+
+/// No name of the user's is in the way of a landing, and no other load's.
+#[test]
+fn names_of_the_landing() {
+    let mut world = World::new(each_major().last().unwrap());
+    world.sql(
+        "CREATE TABLE \"t$1\" (pgsluice_record int, \"c$2\" text, pgsluice_record_ int);
+         CREATE TABLE t (a int, b text)",
+    );
+    let file = world.file("rows.csv", b"1,x,2\n2,y,3\n");
+    let mut log = 0;
+    world.log(&mut log);
+    let staged = [&file, "--table", "\"t$1\"", "--method", "staged"];
+    assert_eq!(world.load(&staged).unwrap()["loaded"], 2);
+    // By the number of the session, as no two have the same; programs in containers have.
+    let said = world.log(&mut log);
+    let created = said.lines().find(|line| line.contains("CREATE UNLOGGED TABLE")).unwrap();
+    let session = created.split(['[', ']']).nth(1).unwrap();
+    assert!(created.contains(&format!("pgsluice_landing_{session}\"")), "{created}");
+    let bad = world.file("bad.csv", b"1,x,2\n2,y,z\n");
+    let staged = [&bad, "--table", "\"t$1\"", "--method", "staged"];
+    let said = world.load(&staged).unwrap_err();
+    assert!(said.contains("record 2") && said.contains("column pgsluice_record_"), "{said}");
+    // A condition may name the table, as COPY's may.
+    let file = world.file("two.csv", b"1,x\n2,y\n");
+    for method in ["copy-csv", "staged"] {
+        let condition = ["--where", "t.a > 1 AND b <> '$1'", "--method", method];
+        let loaded = world.load(&[&[file.as_str(), "--table", "t"], &condition[..]].concat());
+        assert_eq!(loaded.unwrap()["loaded"], 1, "{method}");
+    }
+}
