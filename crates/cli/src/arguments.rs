@@ -261,6 +261,11 @@ fn only_with_rejects(a: &ErrorArguments) -> Result<(), Failure> {
         Some((option, _)) if a.on_error == OnError::Stop => {
             Err(Error::usage(format!("{option} needs --on-error reject")).into())
         }
+        _ if a.reject_file.as_deref() == Some(Path::new("-")) => {
+            Err(Error::usage("rejects go to two files, and cannot go to standard output")
+                .with_hint("name a file: its .jsonl lies beside it")
+                .into())
+        }
         _ => Ok(()),
     }
 }

@@ -6,7 +6,7 @@ use crate::output::say;
 use clap::Args;
 use pgsluice_engine::convert::{convert, open, shape_of_table, shape_of_types};
 use pgsluice_engine::error::Error;
-use pgsluice_engine::options::{Options, TargetOptions};
+use pgsluice_engine::options::{Header, Options, TargetOptions};
 use pgsluice_engine::typenames;
 use std::fs::File;
 use std::io::{self, Write};
@@ -46,6 +46,13 @@ pub struct Arguments {
 pub fn run(a: &Arguments) -> Result<ExitCode, Failure> {
     let input = input(&a.source)?;
     let types = a.types.as_deref().map(typenames::parse_list).transpose()?;
+    if types.is_some() && input.header == Header::Match {
+        return Err(Error::usage(
+            "--header=match needs the names of a table, and --types has none",
+        )
+        .with_hint("--header=ignore passes the line over; --table has names")
+        .into());
+    }
     spare(&input.sources, &a.out)?;
     // Nothing is written over before it is known that there is something to read.
     let reader = open(&input)?;

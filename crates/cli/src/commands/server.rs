@@ -93,12 +93,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     };
     match arguments.action {
         Action::Start(start) => {
-            if let Some(server) = Server::attach(&dir)? {
-                say(format_args!("PostgreSQL {} already runs in {dir:?}", server.version()));
-                print(server.url("postgres"))?;
-                return Ok(ExitCode::SUCCESS);
-            }
-            let server = Server::start(Options {
+            let options = Options {
                 pg_bin: start.pg_bin,
                 major: start.major,
                 dir: Some(dir.clone()),
@@ -106,7 +101,19 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
                 settings: start.settings,
                 offer_extension: true,
                 ..Options::default()
-            })?;
+            };
+            if let Some(server) = Server::attach(&dir)? {
+                let running = format!("PostgreSQL {} already runs in {dir:?}", server.version());
+                let lacks = server.lacks(&options)?;
+                if !lacks.is_empty() {
+                    return Err(Failure::new(format!("{running}, without {}", lacks.join(", ")))
+                        .with_hint("stop it first: pgsluice server stop"));
+                }
+                say(running);
+                print(server.url("postgres"))?;
+                return Ok(ExitCode::SUCCESS);
+            }
+            let server = Server::start(options)?;
             let url = server.url("postgres");
             say(format_args!("PostgreSQL {} runs in {dir:?}", server.version()));
             server.detach();

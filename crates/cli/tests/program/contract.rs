@@ -180,10 +180,11 @@ fn exit_codes() {
     let good = world.file("good.csv", b"1,x\n");
     let bad = world.file("bad.csv", b"1,x\nq,y\n");
     let nowhere = "postgresql://nobody@127.0.0.1:1/none";
-    let usage: [&[&str]; 9] = [
+    let usage: [&[&str]; 10] = [
         // The file that is read.
         &["--summary", &good],
         &["--reject-limit", "5"],
+        &["--on-error", "reject", "--reject-file", "-"],
         &["--format", "binary", "--header"],
         &["--delimiter", "ab"],
         &["--delimiter", "\\x00"],

@@ -407,6 +407,10 @@ fn convert(world: &mut World) {
         "{said}"
     );
     assert!(!std::path::Path::new(&world.path("no.bin")).exists());
+    // Types have no names that a header could match.
+    let matched = ["convert", &named, "--header=match", "--types", types];
+    let output = std::process::Command::new(program).args(matched).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
     convert_spares(world, &bad);
     convert_money(world);
 }

@@ -92,6 +92,14 @@ fn an_ordinary_user_has_the_server_in_their_state_folder() {
     let url = installed.expect(&["start", "--set", "work_mem=7MB"]);
     assert_eq!(installed.expect(&["url"]), url);
     assert_eq!(installed.expect(&["start"]), url, "a second start finds it running");
+    assert_eq!(installed.expect(&["start", "--set", "work_mem=7MB"]), url);
+    for other in [["--set", "work_mem=8MB"], ["--major", "12"], ["--port", "1"]] {
+        let refused = installed.run(&[&["start"], &other[..]].concat());
+        let said = String::from_utf8(refused.stderr).unwrap();
+        assert_eq!(refused.status.code(), Some(1), "{said}");
+        assert!(said.contains(&format!("without {}", other.join(" "))), "{said}");
+        assert!(said.contains("hint: stop it first"), "{said}");
+    }
     let status = installed.expect(&["status"]);
     let data = Path::new(Installed::line(&status, "data"));
     assert_eq!(data, installed.prefix.join("home/.local/state/pgsluice/server/data"));

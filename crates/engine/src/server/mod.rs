@@ -139,6 +139,29 @@ impl Server {
         }))
     }
 
+    /// What is asked for, by the names of the options of `pgsluice server start`, that a server
+    /// does not have which [`Server::attach`] has found running.
+    pub fn lacks(&self, asked: &Options) -> Result<Vec<String>, ServerError> {
+        let started = self.place.started_with();
+        let mut lacks = Vec::new();
+        if let Some(major) = asked.major.filter(|major| *major != self.version().major) {
+            lacks.push(format!("--major {major}"));
+        }
+        if let Some(bin) = &asked.pg_bin {
+            // Root runs a copy of the programs, which lies elsewhere.
+            let same = find(Some(bin.as_path()), None)?.version == *self.version();
+            lacks.extend((!same).then(|| format!("--pg-bin {}", bin.display())));
+        }
+        if let Some(port) = asked.port.filter(|port| self.port != Some(*port)) {
+            lacks.push(format!("--port {port}"));
+        }
+        for (name, value) in &asked.settings {
+            let set = started.contains(&format!(" \"{}\"", setting(name, value)));
+            lacks.extend((!set).then(|| format!("--set {name}={value}")));
+        }
+        Ok(lacks)
+    }
+
     /// Lets the server run on after this program's end.
     pub fn detach(mut self) {
         self.owned = false;
@@ -280,9 +303,14 @@ impl Server {
             format!("--port={port}"),
             format!("--unix_socket_directories=\"{sockets}\""),
         ];
-        all.extend(self.settings.iter().map(|(name, value)| format!("--{name}={value}")));
+        all.extend(self.settings.iter().map(|(name, value)| setting(name, value)));
         all
     }
+}
+
+/// A setting as an argument of the server's command line.
+fn setting(name: &str, value: &str) -> String {
+    format!("--{name}={value}")
 }
 
 impl Drop for Server {

@@ -95,6 +95,12 @@ impl Place {
         }
     }
 
+    /// The command line of the running server, each argument in quotes; nothing where it cannot
+    /// be read.
+    pub(super) fn started_with(&self) -> String {
+        fs::read_to_string(self.data().join("postmaster.opts")).unwrap_or_default()
+    }
+
     /// The TCP port of the running server, if it listens on one.
     pub(super) fn running_port(&self) -> Option<u16> {
         let text = fs::read_to_string(self.data().join("postmaster.pid")).ok()?;
