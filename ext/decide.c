@@ -200,14 +200,15 @@ relation_why_not(SluiceStatement *s)
 	return NULL;
 }
 
-/* The WHERE clause as DoCopy prepares it. */
-static Node *
-transform_where(SluiceStatement *s, ParseNamespaceItem *nsitem)
+/* The WHERE clause as DoCopy prepares it; why it is stock COPY's to look at, or NULL. */
+static const char *
+where_why_not(SluiceStatement *s, ParseNamespaceItem *nsitem)
 {
 	ParseState *pstate = s->pstate;
 	TupleDesc	desc = RelationGetDescr(s->rel);
 	Node	   *where;
 	Bitmapset  *columns = NULL;
+	bool		names_system = false;
 	const int	whole_row = 0 - FirstLowInvalidHeapAttributeNumber;
 	int			i = -1;
 
@@ -227,7 +228,10 @@ transform_where(SluiceStatement *s, ParseNamespaceItem *nsitem)
 	{
 		AttrNumber	attno = i + FirstLowInvalidHeapAttributeNumber;
 
-		if (attno > 0 && TupleDescAttr(desc, attno - 1)->attgenerated)
+		/* But for tableoid, rows that are not in a table yet have none: stock COPY says so. */
+		if (attno < 0)
+			names_system |= attno != TableOidAttributeNumber;
+		else if (TupleDescAttr(desc, attno - 1)->attgenerated)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_COLUMN_REFERENCE),
 					 errmsg("generated columns are not supported in COPY FROM WHERE conditions"),
@@ -236,25 +240,10 @@ transform_where(SluiceStatement *s, ParseNamespaceItem *nsitem)
 	}
 	where = eval_const_expressions(NULL, where);
 	where = (Node *) canonicalize_qual((Expr *) where, false);
-	return (Node *) make_ands_implicit((Expr *) where);
-}
-
-/* But for tableoid, rows that are not in a table yet have none: stock COPY says so. */
-static bool
-has_system_column(Node *where)
-{
-	Bitmapset  *columns = NULL;
-	int			i = -1;
-
-	pull_varattnos(where, 1, &columns);
-	while ((i = bms_next_member(columns, i)) >= 0)
-	{
-		AttrNumber	attno = i + FirstLowInvalidHeapAttributeNumber;
-
-		if (attno < 0 && attno != TableOidAttributeNumber)
-			return true;
-	}
-	return false;
+	s->where = (Node *) make_ands_implicit((Expr *) where);
+	if (contain_volatile_functions(s->where))
+		return "the WHERE clause is volatile";
+	return names_system ? "the WHERE clause names a system column" : NULL;
 }
 
 /* LOCK TABLE … IN ACCESS EXCLUSIVE MODE, with the rights that it asks for. */
@@ -315,11 +304,8 @@ sluice_why_not(SluiceStatement *s)
 	nsitem = addRangeTableEntryForRelation(s->pstate, s->rel, RowExclusiveLock,
 										   NULL, false, false);
 	compat_require_insert(nsitem);
-	s->where = transform_where(s, nsitem);
-	if (s->where && contain_volatile_functions(s->where))
-		return "the WHERE clause is volatile";
-	if (s->where && has_system_column(s->where))
-		return "the WHERE clause names a system column";
+	if ((reason = where_why_not(s, nsitem)) != NULL)
+		return reason;
 	s->attnums = CopyGetAttnums(RelationGetDescr(s->rel), s->rel, s->stmt->attlist);
 	foreach(lc, s->attnums)
 		compat_add_inserted_column(nsitem, lfirst_int(lc) - FirstLowInvalidHeapAttributeNumber);
