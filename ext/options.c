@@ -192,15 +192,13 @@ check_combinations(const SluiceOptions *own, const List *stock)
 }
 
 /* Takes pgsluice's own options out of the statement's list. */
-void
-sluice_take_options(CopyStmt *stmt, SluiceOptions *own)
+static void
+take_options(CopyStmt *stmt, SluiceOptions *own)
 {
 	List	   *rest = NIL;
 	bool		given[lengthof(own_options)] = {0};
 	ListCell   *lc;
 
-	memset(own, 0, sizeof(*own));
-	own->max_rejects = -1;
 	foreach(lc, stmt->options)
 	{
 		DefElem    *option = lfirst_node(DefElem, lc);
@@ -220,6 +218,16 @@ sluice_take_options(CopyStmt *stmt, SluiceOptions *own)
 	}
 	stmt->options = rest;
 	check_combinations(own, rest);
+}
+
+/* What the statement, which has options of pgsluice's own or not, and the settings ask for. */
+void
+sluice_find_options(CopyStmt *stmt, bool has_own, SluiceOptions *own)
+{
+	memset(own, 0, sizeof(*own));
+	own->max_rejects = -1;
+	if (has_own)
+		take_options(stmt, own);
 	if (own->asked == SLUICE_ASKED_BY_SETTING)
 		own->asked = sluice_enabled || sluice_option_that_needs_us(own) != NULL ?
 			SLUICE_ASKED_ON : SLUICE_ASKED_OFF;

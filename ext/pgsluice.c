@@ -272,17 +272,18 @@ sluice_ProcessUtility(PlannedStmt *pstmt, const char *queryString,
 					  DestReceiver *dest, QueryCompletion *qc)
 {
 	CopyStmt   *stmt = (CopyStmt *) pstmt->utilityStmt;
+	bool		loads = IsA(stmt, CopyStmt) && stmt->is_from && stmt->relation != NULL;
+	bool		has_own = loads && sluice_has_own_options(stmt);
 
-	if (IsA(stmt, CopyStmt) && stmt->is_from && stmt->relation != NULL &&
-		(sluice_enabled || sluice_has_own_options(stmt)))
+	if (loads && (sluice_enabled || has_own))
 	{
 		SluiceOptions own;
 
 		/* Options are taken out of a copy. */
-		if (readOnlyTree || sluice_has_own_options(stmt))
+		if (readOnlyTree || has_own)
 			pstmt = copyObject(pstmt);
 		readOnlyTree = false;
-		sluice_take_options((CopyStmt *) pstmt->utilityStmt, &own);
+		sluice_find_options((CopyStmt *) pstmt->utilityStmt, has_own, &own);
 		if (own.asked != SLUICE_ASKED_OFF &&
 			take_over(pstmt, queryString, context, queryEnv, &own, dest, qc))
 			return;

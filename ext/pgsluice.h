@@ -113,7 +113,7 @@ extern bool sluice_enabled;		/* pgsluice.copy */
 extern void sluice_options_init(void);
 extern int	sluice_workers_allowed(void);
 extern bool sluice_has_own_options(const CopyStmt *stmt);
-extern void sluice_take_options(CopyStmt *stmt, SluiceOptions *own);
+extern void sluice_find_options(CopyStmt *stmt, bool has_own, SluiceOptions *own);
 extern const char *sluice_option_that_needs_us(const SluiceOptions *own);
 extern void sluice_refuse_combination(const char *option, const char *what);
 
@@ -178,6 +178,7 @@ typedef struct SluiceSource
 extern SluiceSource *sluice_lender;
 extern void sluice_source_open(SluiceSource *src, CopyFromState cstate);
 extern bool sluice_source_fill(SluiceSource *src);
+extern void sluice_source_validate(SluiceSource *src);
 extern size_t sluice_source_read(SluiceSource *src, char *buf, size_t len);
 extern void sluice_source_refuse(SluiceSource *src);
 extern void sluice_source_skip(SluiceSource *src, size_t len);

@@ -333,6 +333,7 @@ form(SluiceLoad *load)
 	/* No row waits, or those that do were copied: their tuples may be overwritten. */
 	if (load->waiting == 0 || load->watched)
 		slice->arena_used = 0;
+	sluice_source_validate(src);
 	slice->input = (const uint8_t *) src->buf + src->start;
 	slice->input_len = src->valid - src->start;
 	slice->last = src->eof && !src->sealed && src->valid == src->end;

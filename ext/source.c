@@ -88,7 +88,6 @@ sluice_source_open(SluiceSource *src, CopyFromState cstate)
 		src->end += cstate->raw_buf_len - cstate->raw_buf_index;
 		memcpy(src->buf + src->start, cstate->raw_buf + cstate->raw_buf_index,
 			   src->end - src->start);
-		src->valid = src->end;
 		src->eof = cstate->raw_reached_eof;
 	}
 	else if (cstate->need_transcoding)
@@ -301,17 +300,15 @@ sluice_valid(bool single_byte, const char *data, size_t len)
 	return nul ? (size_t) (nul - data) : len;
 }
 
-/* Extends what is known to be valid. */
-static void
-validate(SluiceSource *src)
+/* Extends what is known to be valid: the core reads nothing else. */
+void
+sluice_source_validate(SluiceSource *src)
 {
 	if (src->binary)
-	{
 		src->valid = src->end;
-		return;
-	}
-	src->valid += sluice_valid(src->single_byte, src->buf + src->valid,
-							   src->end - src->valid);
+	else
+		src->valid += sluice_valid(src->single_byte, src->buf + src->valid,
+								   src->end - src->valid);
 }
 
 /*
@@ -337,7 +334,6 @@ sluice_source_fill(SluiceSource *src)
 	if (before == limit || src->sealed)
 		return false;
 	src->end += sluice_source_read(src, src->buf + src->end, limit - before);
-	validate(src);
 	return src->end > before;
 }
 
@@ -346,11 +342,7 @@ void
 sluice_source_skip(SluiceSource *src, size_t len)
 {
 	src->start += len;
-	if (src->valid < src->start)
-	{
-		src->valid = src->start;
-		validate(src);
-	}
+	src->valid = Max(src->valid, src->start);
 }
 
 /* Puts bytes that were read already into the source, which must be empty. */
@@ -361,7 +353,6 @@ sluice_source_set(SluiceSource *src, const char *data, size_t len)
 	src->start = src->valid = SLUICE_HEADROOM;
 	src->end = src->start + len;
 	memcpy(src->buf + src->start, data, len);
-	validate(src);
 }
 
 /* A line of \. ended the data: the client's messages are read to their end. */
@@ -451,10 +442,7 @@ sluice_stock_row(SluiceSource *src, ExprContext *econtext,
 	memcpy(src->buf + src->start, cstate->raw_buf + used, unread);
 	/* Lent bytes that were all valid stay so; others are looked at again. */
 	if (src->refilled || src->valid < src->start + unread)
-	{
 		src->valid = src->start;
-		validate(src);
-	}
 	if (found && sluice_marker_ends(src, cstate->input_buf, used))
 		sluice_source_end(src);
 	end_lending(src);
