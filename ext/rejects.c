@@ -427,6 +427,9 @@ sluice_rejects_read_header(SluiceLoad *load)
 	(void) sluice_take_server_row(load, &lent);
 	load->lines = search.lines;
 	load->slice.eol = (uint8_t) search.eol;
+	/* By a \. at its end, wherever the data comes from. */
+	if (lent.ended)
+		sluice_source_end(&load->source);
 }
 
 /* Says how many there were. */

@@ -106,6 +106,15 @@ class Rejects(OnCluster):
                 kept = (2 - bad, bad) if stdin else (3 - bad, bad + 1)
                 self.assertEqual(self.cluster.sql("SELECT count(*) FROM t; SELECT count(*) FROM bad"), "{}\n{}".format(*kept))
 
+    @unittest.skipIf(MAJOR >= 18, "18 refuses it")
+    def test_a_marker_in_the_header(self):
+        """\\. in place of the header, or at its end, ends the data wherever it comes from."""
+        for head, form in ((b"a\tb\tc\td\\.\n", "text"), (b"a\tb\tc\td\\.\r\n", "text"), (b"\\.\n", "text"), (b"\\.\n", "csv")):
+            for stdin in (False, True):
+                with self.subTest(head=head, form=form, stdin=stdin):
+                    self.load(head + b"1,x,1,\n".replace(b",", b"," if form == "csv" else b"\t") * 3, f"FORMAT {form}, HEADER", stdin=stdin)
+                    self.assertEqual(self.cluster.sql("SELECT count(*) FROM t; SELECT count(*) FROM bad"), "0\n0")
+
     def test_a_line_end_that_is_data(self):
         """Text: a line end behind a backslash belongs to the record, last as it may be."""
         records = [b"z\tx\t1\t\\N\\\n", b"y\tx\t1\t\\\\", b"x\tx\t1\t\\\n\\\n"]
