@@ -219,6 +219,7 @@ typedef struct SluicePlanArgs
 	SluiceEnv	env;
 	SluiceSerial serial;
 	List	   *volatiles;		/* columns whose defaults are another for every row */
+	bool		watched;		/* functions that the load calls may change settings and types */
 } SluicePlanArgs;
 
 /* checks.c */
@@ -236,7 +237,7 @@ extern bool sluice_any_trigger(Oid relid, SluiceIsSought is_sought, const void *
 extern bool sluice_any_constraint(Oid relid, SluiceIsSought is_sought, const void *context);
 
 /* plan.c */
-extern void sluice_plan_args(CopyFromState cstate, SluicePlanArgs *args);
+extern void sluice_plan_args(CopyFromState cstate, bool watched, SluicePlanArgs *args);
 extern SluicePlan *sluice_make_plan(const SluicePlanArgs *args);
 extern Size sluice_flat_size(const SluicePlanArgs *args);
 extern void sluice_flatten(const SluicePlanArgs *args, char *flat);

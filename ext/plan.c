@@ -106,17 +106,37 @@ plain_dates(void)
 }
 
 /*
+ * Whether the core reads a type, or an array of it, as the server does: by the settings of
+ * this moment, or by any where functions that the load calls may change them.
+ */
+static bool
+settings_suit(Oid type, bool is_array, const SluicePlanArgs *args)
+{
+	if (args->watched)
+		return !is_array && type != INTERVALOID && type != MONEYOID && !is_date(type);
+	return (!is_array || Array_nulls) &&
+		(type != INTERVALOID || IntervalStyle != INTSTYLE_SQL_STANDARD) &&
+		(type != MONEYOID || args->env.money_c) && (!is_date(type) || plain_dates());
+}
+
+/*
  * What the core reads of a column that is in the data; type_oid stays 0 where
  * every value has to be asked of the server.
  */
 static void
 plan_type(CopyFromState cstate, Form_pg_attribute att, SluiceColumn *column,
-		  const SluiceEnv *env)
+		  const SluicePlanArgs *args)
 {
 	Oid			type = att->atttypid;
 	int32		typmod = att->atttypmod;
 	Oid			element;
 
+	/* What its values are may change as well. */
+	if (args->watched && !pgsluice_reads(type))
+	{
+		plan_asked(cstate, att, column);
+		return;
+	}
 	/* The catalogs are asked about types that may be what they have to tell. */
 	if (!pgsluice_reads(type) && get_typtype(type) == TYPTYPE_DOMAIN && !DomainHasConstraints(type))
 		type = getBaseTypeAndTypmod(type, &typmod);
@@ -127,11 +147,7 @@ plan_type(CopyFromState cstate, Form_pg_attribute att, SluiceColumn *column,
 		if (get_typtype(type) == TYPTYPE_ENUM)
 			plan_enum(type, column);
 	}
-	else if ((!OidIsValid(element) || Array_nulls) &&
-			 ((type != INTERVALOID && element != INTERVALOID) ||
-			  IntervalStyle != INTSTYLE_SQL_STANDARD) &&
-			 ((!is_date(type) && !is_date(element)) || plain_dates()) &&
-			 ((type != MONEYOID && element != MONEYOID) || env->money_c))
+	else if (settings_suit(OidIsValid(element) ? element : type, OidIsValid(element), args))
 	{
 		column->type_oid = type;
 		if (OidIsValid(element))
@@ -167,16 +183,17 @@ session_env(void)
 
 /* Says to the core what the table and the statement are. */
 void
-sluice_plan_args(CopyFromState cstate, SluicePlanArgs *args)
+sluice_plan_args(CopyFromState cstate, bool watched, SluicePlanArgs *args)
 {
 	TupleDesc	desc = RelationGetDescr(cstate->rel);
 	SluiceColumn *columns = palloc0(sizeof(SluiceColumn) * desc->natts);
 	SluiceDialect *dialect = &args->dialect;
 	int			default_len;
 	bool		converts = cstate->opts.binary &&
-		pg_get_client_encoding() != GetDatabaseEncoding();
+		(watched || pg_get_client_encoding() != GetDatabaseEncoding());
 
 	memset(args, 0, sizeof(*args));
+	args->watched = watched;
 	args->columns = columns;
 	args->ncolumns = desc->natts;
 	args->fields = list_length(cstate->attnumlist);
@@ -212,7 +229,7 @@ sluice_plan_args(CopyFromState cstate, SluicePlanArgs *args)
 		if (converts)
 			plan_asked(cstate, att, column);
 		else
-			plan_type(cstate, att, column, &args->env);
+			plan_type(cstate, att, column, args);
 	}
 
 	dialect->binary = cstate->opts.binary;

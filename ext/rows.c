@@ -434,7 +434,7 @@ make_plan(SluiceLoad *load)
 	SluiceSlice *slice = &load->slice;
 	ListCell   *lc;
 
-	sluice_plan_args(load->cstate, &load->args);
+	sluice_plan_args(load->cstate, load->watched, &load->args);
 	load->plan = sluice_make_plan(&load->args);
 	load->volatiles = palloc(sizeof(SluiceVolatile) * Max(list_length(load->args.volatiles), 1));
 	foreach(lc, load->args.volatiles)

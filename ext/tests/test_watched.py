@@ -1,10 +1,11 @@
 """Volatile CHECK constraints and conditions look at the load: they see what they would see in stock COPY, call by call."""
 
 import itertools
+import struct
 import unittest
 
 from .cluster import OnCluster
-from .differential import _LOCATION, _PLACE, ROUTES
+from .differential import _LOCATION, _PLACE, ROUTES, compare
 from .twins import BOTH
 
 CSV = "COPY t (a, b) FROM '{}' WITH (FORMAT csv, workers {})"
@@ -87,6 +88,25 @@ class Watched(OnCluster):
         self.same(f"{table} PARTITION BY HASH (a); CREATE TABLE t0 PARTITION OF t FOR VALUES WITH (MODULUS 2, REMAINDER 0);"
                   "CREATE TABLE t1 PARTITION OF t FOR VALUES WITH (MODULUS 2, REMAINDER 1)", WIDE, f"{copy};\n{fires.format('t1')};\n{copy};\n{copy}")
         self.assertEqual(self.same(table, WIDE, CSV + " WHERE a::watched >= 0"), 1500)
+
+    def test_what_changes_in_the_middle(self):
+        """What the CHECK of a row does to settings and types, the next rows are read by, and their defaults given by."""
+        turn = ("DROP DOMAIN IF EXISTS number; DROP TYPE IF EXISTS word; CREATE TYPE word AS ENUM ('1', '2', '3', '4', '5', '6', '7'); CREATE DOMAIN number AS int;"
+                "CREATE OR REPLACE FUNCTION turn(x int) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN IF x = 3 THEN {} END IF; RETURN true; END $$;"
+                "CREATE TABLE t (x int CHECK (turn(x)), {})")
+        table = turn.format("PERFORM set_config('TimeZone', 'Asia/Tokyo', false), set_config('DateStyle', 'ISO, DMY', false),"
+                            " set_config('IntervalStyle', 'sql_standard', false), set_config('array_nulls', 'off', false);",
+                            "d timestamptz, e date, i interval, n text[], z text DEFAULT current_setting('TimeZone'), f date DEFAULT ('epoch'::timestamptz + interval '16 hours')::date")
+        rows = b"".join(b'%d,2020-01-02 00:00,1/2/2020,-1 2:03:04,"{1,NULL}"\n' % x for x in range(1, 8))
+        for workers in ("", ", workers 2"):
+            self.assertIsNone(compare(self, self.cluster, table, f"COPY t (x, d, e, i, n) FROM {{}} WITH (FORMAT csv{workers})", rows))
+        rows = b"".join(b"%d,%d\n" % (x, x) for x in range(1, 8))
+        for change, column in (("ALTER TYPE word RENAME VALUE '5' TO 'five'", "w word"), ("ALTER DOMAIN number ADD CHECK (VALUE < 5)", "n number")):
+            self.assertIsNotNone(compare(self, self.cluster, turn.format(f"{change};", column), "COPY t FROM {} WITH (FORMAT csv)", rows))
+        letter = "\u00e9".encode()
+        tuples = b"".join(struct.pack("!hiii", 2, 4, x, len(letter)) + letter for x in range(1, 8))
+        self.assertIsNone(compare(self, self.cluster, turn.format("PERFORM set_config('client_encoding', 'LATIN1', false);", "b text"),
+                                  "COPY t FROM {} WITH (FORMAT binary)", b"PGCOPY\n\xff\r\n\0" + bytes(8) + tuples + b"\xff\xff"))
 
     def test_a_default_of_such_a_domain(self):
         """It is checked for every row, too: stock COPY does it."""
