@@ -112,11 +112,11 @@ sluice_duplicates_open(SluiceDuplicates *duplicates, const SluiceStatement *s)
 											lengthof(duplicate_columns));
 }
 
-/* The arbiter as an index of this table, which may be a partition. */
-static Relation
+/* Which index of this table, which may be a partition, the arbiter is. */
+static int
 find_arbiter(const SluiceDuplicates *duplicates, ResultRelInfo *rri)
 {
-	Relation	found = NULL;
+	int			found = -1;
 
 	for (int i = 0; i < rri->ri_NumIndices; i++)
 	{
@@ -130,9 +130,9 @@ find_arbiter(const SluiceDuplicates *duplicates, ResultRelInfo *rri)
 			(index->rd_rel->relispartition &&
 			 list_member_oid(get_partition_ancestors(RelationGetRelid(index)),
 							 duplicates->arbiter)))
-			found = index;
+			found = i;
 	}
-	if (found == NULL)
+	if (found < 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("partition \"%s\" lacks the index by which duplicates are told",
@@ -200,9 +200,10 @@ lock_existing(SluiceBatch *batch, ItemPointer tid, TupleTableSlot *existing)
 /* Keeps the row that lost, in the form of the table that the statement names. */
 void
 sluice_duplicates_keep(const SluiceDuplicates *duplicates, ResultRelInfo *rri, EState *estate,
-					   Relation arbiter, TupleTableSlot *lost, uint64 line)
+					   Relation arbiter, IndexInfo *info, TupleTableSlot *lost, uint64 line)
 {
-	IndexInfo  *info = BuildIndexInfo(arbiter);
+	/* Made for the first row, it is there for those that follow. */
+	MemoryContext old = MemoryContextSwitchTo(estate->es_query_cxt);
 	TupleConversionMap *map = ExecGetChildToRootMap(rri);
 	Datum		key[INDEX_MAX_KEYS];
 	bool		key_isnull[INDEX_MAX_KEYS];
@@ -211,6 +212,7 @@ sluice_duplicates_keep(const SluiceDuplicates *duplicates, ResultRelInfo *rri, E
 	char	   *described;
 	ExprContext *econtext = GetPerTupleExprContext(estate);
 
+	MemoryContextSwitchTo(old);
 	econtext->ecxt_scantuple = lost;
 	FormIndexDatum(info, lost, estate, key, key_isnull);
 	described = BuildIndexValueDescription(arbiter, key, key_isnull);
@@ -247,17 +249,19 @@ replace(SluiceBatch *batch, TupleTableSlot *existing, TupleTableSlot *slot)
 
 /* The row is a duplicate of the one at `tid`. False: it has to be tried again. */
 static bool
-settle(SluiceDuplicates *duplicates, SluiceBatch *batch, Relation arbiter,
+settle(SluiceDuplicates *duplicates, SluiceBatch *batch, int arbiter,
 	   TupleTableSlot *slot, uint64 line, ItemPointer tid, TupleTableSlot *existing)
 {
 	ResultRelInfo *rri = batch->rri;
+	Relation	index = rri->ri_IndexRelationDescs[arbiter];
+	IndexInfo  *info = rri->ri_IndexRelationInfo[arbiter];
 	bool		replaced;
 
 	if (duplicates->mode == SLUICE_DUPLICATE_SKIP)
 	{
 		check_visible(rri->ri_RelationDesc, batch->estate->es_snapshot, tid, existing);
 		if (duplicates->kept)
-			sluice_duplicates_keep(duplicates, rri, batch->estate, arbiter, slot, line);
+			sluice_duplicates_keep(duplicates, rri, batch->estate, index, info, slot, line);
 		duplicates->skipped++;
 		return true;
 	}
@@ -269,7 +273,7 @@ settle(SluiceDuplicates *duplicates, SluiceBatch *batch, Relation arbiter,
 		elog(ERROR, "failed to fetch conflicting tuple for COPY");
 	replaced = replace(batch, existing, slot);
 	if (duplicates->kept)
-		sluice_duplicates_keep(duplicates, rri, batch->estate, arbiter,
+		sluice_duplicates_keep(duplicates, rri, batch->estate, index, info,
 							   replaced ? existing : slot, line);
 	if (replaced)
 		duplicates->replaced++;
@@ -280,12 +284,12 @@ settle(SluiceDuplicates *duplicates, SluiceBatch *batch, Relation arbiter,
 
 /* Puts one row in, or settles what becomes of it. */
 static void
-put(SluiceDuplicates *duplicates, SluiceBatch *batch, Relation arbiter,
+put(SluiceDuplicates *duplicates, SluiceBatch *batch, int arbiter,
 	TupleTableSlot *slot, uint64 line, TupleTableSlot *existing)
 {
 	ResultRelInfo *rri = batch->rri;
 	Relation	rel = rri->ri_RelationDesc;
-	List	   *arbiters = list_make1_oid(RelationGetRelid(arbiter));
+	List	   *arbiters = list_make1_oid(RelationGetRelid(rri->ri_IndexRelationDescs[arbiter]));
 
 	for (;;)
 	{
@@ -322,7 +326,7 @@ sluice_duplicates_flush(SluiceDuplicates *duplicates, SluiceBatch *batch)
 	bool		line_buf_valid = cstate->line_buf_valid;
 	uint64		line = cstate->cur_lineno;
 	TupleTableSlot *existing;
-	Relation	arbiter;
+	int			arbiter;
 
 	if (batch->used == 0)
 		return;

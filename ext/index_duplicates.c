@@ -158,7 +158,8 @@ check_ours(SluiceIndexLoad *load, Relation index, ItemPointer tid, TupleTableSlo
 
 /* One row gives way to another. */
 static void
-lose(SluiceIndexLoad *load, Relation index, TupleTableSlot *pair, TupleTableSlot *row)
+lose(SluiceIndexLoad *load, Relation index, IndexInfo *info, TupleTableSlot *pair,
+	 TupleTableSlot *row)
 {
 	SluiceDuplicates *duplicates = load->duplicates;
 	Relation	rel = load->rri->ri_RelationDesc;
@@ -171,7 +172,7 @@ lose(SluiceIndexLoad *load, Relation index, TupleTableSlot *pair, TupleTableSlot
 	if (duplicates->kept)
 	{
 		fetch(rel, &loser, row);
-		sluice_duplicates_keep(duplicates, load->rri, load->estate, index, row,
+		sluice_duplicates_keep(duplicates, load->rri, load->estate, index, info, row,
 							   sluice_index_line_of(load, &came));
 	}
 	ExecClearTuple(row);
@@ -186,6 +187,7 @@ static void
 lose_all(SluiceIndexLoad *load, SluiceIndexTwins *twins)
 {
 	Relation	index = index_open(load->duplicates->arbiter, NoLock);
+	IndexInfo  *info = BuildIndexInfo(index);
 	TupleTableSlot *row = table_slot_create(load->rri->ri_RelationDesc, NULL);
 
 	tuplesort_performsort(twins->sort);
@@ -194,7 +196,7 @@ lose_all(SluiceIndexLoad *load, SluiceIndexTwins *twins)
 		MemoryContext old = MemoryContextSwitchTo(GetPerTupleMemoryContext(load->estate));
 
 		CHECK_FOR_INTERRUPTS();
-		lose(load, index, twins->slot, row);
+		lose(load, index, info, twins->slot, row);
 		MemoryContextSwitchTo(old);
 		ResetPerTupleExprContext(load->estate);
 	}

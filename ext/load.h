@@ -159,7 +159,7 @@ extern Oid	sluice_duplicates_arbiter(const SluiceStatement *s);
 extern Bitmapset *sluice_duplicates_read_columns(const SluiceStatement *s);
 extern void sluice_duplicates_open(SluiceDuplicates *duplicates, const SluiceStatement *s);
 extern void sluice_duplicates_keep(const SluiceDuplicates *duplicates, ResultRelInfo *rri,
-								   EState *estate, Relation arbiter,
+								   EState *estate, Relation arbiter, IndexInfo *info,
 								   TupleTableSlot *lost, uint64 line);
 extern void sluice_duplicates_flush(SluiceDuplicates *duplicates, SluiceBatch *batch);
 

@@ -74,6 +74,16 @@ class Duplicates(OnCluster):
         self.assertEqual(self.cluster.sql(ROWS), "0|x\n1|X\n3|y")
         self.assertEqual(self.cluster.sql("SELECT * FROM twice"), "2|(lower(b))=(x)|(2,x)")
 
+    def test_many_by_an_expression(self):
+        """What is prepared to tell a key by an expression is prepared once, not for each row that loses."""
+        self.fresh("CREATE TABLE t (a int, b text); CREATE UNIQUE INDEX u ON t ((a + 1))")
+        high = "SELECT substring(pg_read_file('/proc/self/status') FROM 'VmHWM:\\s+(\\d+)')"
+        load = "COPY t FROM '{}' WITH (FORMAT csv, on_duplicate 'skip', on_duplicate_index 'u', duplicates_to 'twice')"
+        few, many = (self.cluster.file(str(count), b"7,x\n" * count) for count in (2000, 30000))
+        said = self.cluster.sql(f"{load.format(few)}; {high}; {load.format(many)}; {high}; SELECT count(*) FROM twice").split("\n")
+        self.assertEqual(said[2], "31999")
+        self.assertLess(int(said[1]) - int(said[0]), 20000, "kB")
+
     def test_rows_older_than_a_column(self):
         """What a row that is replaced has in columns that came after it, or went."""
         self.fresh("CREATE TABLE t (x int, a int PRIMARY KEY, b text); INSERT INTO t VALUES (0, 1, 'old');"
@@ -118,6 +128,17 @@ class Duplicates(OnCluster):
                 self.assertEqual(found[0], found[1])
                 self.assertEqual(self.cluster.sql("SELECT lost_row FROM twice ORDER BY line"),
                                  '(1,a)\n(150,b)' if mode == "skip" else '(1,x)\n(150,y)')
+
+    def test_many_rows_of_a_leaf_of_another_shape(self):
+        """Each row that loses is kept in the table's shape."""
+        parts = ("CREATE TABLE t (a int PRIMARY KEY, b text, c int) PARTITION BY RANGE (a); CREATE TABLE t1 (c int, x int, b text, a int NOT NULL);"
+                 "ALTER TABLE t1 DROP x; ALTER TABLE t ATTACH PARTITION t1 DEFAULT")
+        data = b"".join(b"%d,row %d,%d\n" % (i % 7, i, i) for i in range(3000))
+        for mode, behind in (("skip", 1), ("replace", 8)):
+            self.fresh(parts)
+            self.load(data, f"on_duplicate '{mode}', duplicates_to 'twice'")
+            self.assertEqual(self.cluster.sql(f"SELECT count(*), bool_and(a = c % 7 AND b = 'row ' || c AND line = c + {behind})"
+                                              " FROM (SELECT line, (lost_row::t).* FROM twice) _"), "2993|t")
 
     def test_before_update(self):
         """A BEFORE ROW trigger changes the row that replaces another, of the table or of the load, or is against it."""
