@@ -122,15 +122,16 @@ find_arbiter(const SluiceDuplicates *duplicates, ResultRelInfo *rri)
 	{
 		Relation	index = rri->ri_IndexRelationDescs[i];
 		IndexInfo  *info = rri->ri_IndexRelationInfo[i];
+		List	   *ancestors = index->rd_rel->relispartition ?
+			get_partition_ancestors(RelationGetRelid(index)) : NIL;
 
 		/* Indexes of partitions were opened without this. */
 		if (info->ii_Unique && info->ii_UniqueProcs == NULL && !index->rd_index->indisexclusion)
 			BuildSpeculativeIndexInfo(index, info);
 		if (RelationGetRelid(index) == duplicates->arbiter ||
-			(index->rd_rel->relispartition &&
-			 list_member_oid(get_partition_ancestors(RelationGetRelid(index)),
-							 duplicates->arbiter)))
+			list_member_oid(ancestors, duplicates->arbiter))
 			found = i;
+		list_free(ancestors);
 	}
 	if (found < 0)
 		ereport(ERROR,

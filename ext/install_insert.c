@@ -283,4 +283,6 @@ sluice_batch_close(SluiceBatch *batch)
 	for (int i = 0; i < batch->made; i++)
 		ExecDropSingleTupleTableSlot(batch->slots[i]);
 	table_finish_bulk_insert(batch->rri->ri_RelationDesc, batch->options);
+	/* A partition may come again, and again have a batch. */
+	pfree(batch->index_load);
 }

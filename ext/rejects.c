@@ -34,6 +34,7 @@ struct SluiceRejects
 	uint64		count;
 	size_t		group;			/* how many rows are tried together next */
 	MemoryContext attempt;		/* of what one attempt needs */
+	MemoryContext error;		/* of why the last one failed */
 	MemoryContext functions;	/* of what input functions remember */
 	StringInfoData long_record; /* one that does not fit into the source's memory */
 };
@@ -97,6 +98,8 @@ sluice_rejects_open(const SluiceStatement *s, SluiceLoad *load)
 	rejects->group = SLUICE_BATCH_ROWS;
 	rejects->attempt = AllocSetContextCreate(CurrentMemoryContext, "pgsluice attempt",
 											 ALLOCSET_DEFAULT_SIZES);
+	rejects->error = AllocSetContextCreate(CurrentMemoryContext, "pgsluice rejected",
+										   ALLOCSET_DEFAULT_SIZES);
 	rejects->functions = AllocSetContextCreate(CurrentMemoryContext, "pgsluice input functions",
 											   ALLOCSET_DEFAULT_SIZES);
 	initStringInfo(&rejects->long_record);
@@ -174,6 +177,7 @@ try(SluiceLoad *load, SluiceAttempt *attempt)
 	MemoryContext old = MemoryContextSwitchTo(load->rejects->attempt);
 	ResourceOwner owner = CurrentResourceOwner;
 
+	MemoryContextReset(load->rejects->error);
 	attempt->error = NULL;
 	attempt->column = NULL;
 	BeginInternalSubTransaction(NULL);
@@ -194,15 +198,15 @@ try(SluiceLoad *load, SluiceAttempt *attempt)
 	{
 		if (!is_about_the_data(geterrcode()))
 			PG_RE_THROW();
-		MemoryContextSwitchTo(old);
+		MemoryContextSwitchTo(load->rejects->error);
 		attempt->error = CopyErrorData();
+		if (cstate->cur_attname)
+			attempt->column = pstrdup(cstate->cur_attname);
 		FlushErrorState();
 		RollbackAndReleaseCurrentSubTransaction();
 		MemoryContextSwitchTo(old);
 		CurrentResourceOwner = owner;
 		attempt->line = cstate->cur_lineno;
-		if (cstate->cur_attname)
-			attempt->column = pstrdup(cstate->cur_attname);
 		cstate->cur_attname = NULL;
 		cstate->cur_attval = NULL;
 		cstate->line_buf_valid = false;
@@ -267,14 +271,6 @@ reject(SluiceLoad *load, SluiceAttempt *attempt, const char *record, size_t len,
 	MemoryContextReset(rejects->attempt);
 }
 
-static void
-free_error(SluiceAttempt *attempt)
-{
-	FreeErrorData(attempt->error);
-	if (attempt->column)
-		pfree(attempt->column);
-}
-
 /*
  * The row at which the group failed; else the one in its middle. What is found
  * when all of them go in together names the last one.
@@ -320,7 +316,6 @@ sluice_rejects_accept(SluiceLoad *load, const SluiceSlice *slice)
 				   end - row->record, load->lines + row->line);
 			attempt.from++;
 		}
-		free_error(&attempt);
 	}
 }
 
@@ -412,7 +407,6 @@ sluice_rejects_ask_server(SluiceLoad *load)
 	load->lines = lines + search.lines;
 	load->slice.eol = (uint8_t) search.eol;
 	reject(load, &attempt, record, len, load->lines);
-	free_error(&attempt);
 	return true;
 }
 

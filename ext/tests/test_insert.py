@@ -178,6 +178,18 @@ class Insert(OnCluster):
         self.assertIsNone(self.same(rows[:5], "COPY t (a, b) FROM {} WITH (FORMAT csv)", ranged.replace("CREATE TABLE r4", "SELECT 1; CREATE TABLE r4")))
         self.same(rows, copy, "CREATE TABLE p (a int, b text) PARTITION BY RANGE (a); CREATE TABLE t PARTITION OF p FOR VALUES FROM (0) TO (9999)".replace("CREATE TABLE p", "DROP TABLE IF EXISTS p CASCADE; CREATE TABLE p"))
 
+    def test_memory_of_partitions(self):
+        """However often the rows of many partitions go in, it takes no more memory."""
+        self.cluster.sql("SET client_min_messages = error; DROP TABLE IF EXISTS t CASCADE; CREATE TABLE used (n serial, bytes bigint); CREATE TABLE t (a int) PARTITION BY HASH (a);"
+                         + "".join(f"CREATE TABLE t{i} PARTITION OF t FOR VALUES WITH (MODULUS 64, REMAINDER {i});" for i in range(64)) +
+                         "CREATE FUNCTION measure() RETURNS trigger LANGUAGE plpgsql AS"
+                         " $$ BEGIN INSERT INTO used (bytes) SELECT sum(used_bytes) FROM pg_backend_memory_contexts; RETURN NULL; END $$;"
+                         "CREATE TRIGGER measure AFTER INSERT ON t FOR EACH STATEMENT EXECUTE FUNCTION measure()")
+        few, many = (self.cluster.file(str(count), b"".join(b"%d\n" % i for i in range(count))) for count in (2000, 30000))
+        self.cluster.sql("SET pgsluice.copy = on;" + "".join(f"COPY t FROM '{path}' WITH (workers 0);" for path in (few, few, many)))
+        growth = self.cluster.sql("SELECT bytes - lag(bytes) OVER (ORDER BY n) FROM used ORDER BY n").split("\n")[-1]
+        self.assertLess(int(growth), 50000)
+
     def test_left_to_stock(self):
         """What is not covered is stock COPY's work, with its reason."""
         before = (

@@ -187,6 +187,17 @@ class Rejects(OnCluster):
         self.assertEqual(self.cluster.sql("SELECT count(*), count(DISTINCT s), count(b) FROM t; SELECT count(*) FROM bad"), "297|297|297\n3")
         self.cluster.sql("DROP TABLE t; DROP DOMAIN even")
 
+    def test_memory(self):
+        """However many records are rejected, no memory is left with them but what the server has for a subtransaction."""
+        self.load(b"", table="DROP TABLE IF EXISTS used; CREATE TABLE used (n serial, bytes bigint); CREATE TABLE t (a int); CREATE OR REPLACE FUNCTION measure() RETURNS trigger"
+                  " LANGUAGE plpgsql AS $$ BEGIN INSERT INTO used (bytes) SELECT sum(used_bytes) FROM pg_backend_memory_contexts; RETURN NULL; END $$;"
+                  "CREATE TRIGGER measure AFTER INSERT ON t FOR EACH STATEMENT EXECUTE FUNCTION measure()")
+        few, many = (self.cluster.file(str(count), b"1\nx\n" * count) for count in (50, 1000))
+        self.cluster.sql("SET client_min_messages = error;" + "".join(f"COPY t FROM '{path}' WITH (rejects_to 'bad');" for path in (few, few, many)))
+        self.assertEqual(self.cluster.sql("SELECT count(*) FROM bad"), "1100")
+        growth = self.cluster.sql("SELECT bytes - lag(bytes) OVER (ORDER BY n) FROM used ORDER BY n").split("\n")[-1]
+        self.assertLess(int(growth), 150000)
+
     def test_limit(self):
         """Over max_rejects, nothing of the statement stays."""
         data = b"1,a,1,\nx,b,1,\n3,c,1,\ny,d,1,\n"
