@@ -9,9 +9,12 @@ use super::text::trim;
 use crate::error::Refusal;
 
 /// `smallint`.
+#[inline]
 pub fn int2(text: &[u8]) -> Result<i16, Refusal> {
-    let value = integer(text, i64::from(i16::MIN), i64::from(i16::MAX))?;
-    Ok(value as i16)
+    match plain(text).map(i16::try_from) {
+        Some(Ok(value)) => Ok(value),
+        _ => integer(text, i64::from(i16::MIN), i64::from(i16::MAX)).map(|v| v as i16),
+    }
 }
 
 /// `integer`.
@@ -32,31 +35,46 @@ pub fn int8(text: &[u8]) -> Result<i64, Refusal> {
     }
 }
 
-/// One to eighteen digits, perhaps after a minus, and nothing else: what fits
-/// without a check on overflow.
+/// One to nineteen digits, perhaps after a minus, and nothing else.
 #[inline]
 pub(super) fn plain(text: &[u8]) -> Option<i64> {
-    let (negative, mut digits) = match text {
+    let (negative, digits) = match text {
         [b'-', rest @ ..] => (true, rest),
         _ => (false, text),
     };
-    if digits.is_empty() || digits.len() > 18 {
+    if digits.is_empty() || digits.len() > 19 {
         return None;
     }
-    let mut value = 0u64;
-    while let [a, b, c, d, e, f, g, h, rest @ ..] = digits {
-        let word = u64::from_le_bytes([*a, *b, *c, *d, *e, *f, *g, *h]);
+    let (first, eights) = digits.split_at((digits.len() - 1) % 8 + 1);
+    // Nineteen digits always fit here, though not always below.
+    let mut value = eight_digits(led_by_zeros(first))?;
+    for eight in eights.chunks_exact(8) {
+        let word = eight.try_into().map_or(0, u64::from_le_bytes);
         value = value * 100_000_000 + eight_digits(word)?;
-        digits = rest;
     }
-    let mut bad = 0u8;
-    for c in digits {
-        let digit = c.wrapping_sub(b'0');
-        bad |= u8::from(digit > 9);
-        value = value.wrapping_mul(10).wrapping_add(u64::from(digit));
-    }
-    let value = value as i64;
-    (bad == 0).then_some(if negative { -value } else { value })
+    let value = i64::try_from(value).ok()?;
+    Some(if negative { -value } else { value })
+}
+
+/// One to eight bytes behind as many `0` as there is room for, the first in the lowest byte. A loop over
+/// them would end at another place with each number, which no processor foresees.
+#[inline(always)]
+fn led_by_zeros(digits: &[u8]) -> u64 {
+    const ZEROS: u64 = 0x3030_3030_3030_3030;
+    let len = digits.len();
+    let four = |at: usize| match digits[at..].first_chunk() {
+        Some(chunk) => u64::from(u32::from_le_bytes(*chunk)),
+        None => 0,
+    };
+    let one = |at: usize| u64::from(digits[at]) << (8 * at);
+    // Pieces that overlap say the same there.
+    let word = if len >= 4 {
+        four(0) | four(len - 4) << (8 * (len - 4))
+    } else {
+        one(0) | one(len / 2) | one(len - 1)
+    };
+    let lead = 8 * (8 - len);
+    word << lead | (ZEROS & !(u64::MAX << lead))
 }
 
 /// The number that eight ASCII digits make, the first in the lowest byte.
@@ -159,7 +177,7 @@ mod tests {
             if let Some(value) = plain(&text) {
                 assert_eq!(integer(&text, i64::MIN, i64::MAX), Ok(value), "{text:?}");
             } else {
-                let fits = text.len() <= 18 && integer(&text, i64::MIN, i64::MAX).is_ok();
+                let fits = text.len() <= 19 && integer(&text, i64::MIN, i64::MAX).is_ok();
                 assert!(!fits || text.contains(&b' '), "{text:?}");
             }
         }

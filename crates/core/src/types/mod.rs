@@ -39,6 +39,8 @@ pub fn put<S: RowSink>(ty: &Type, text: &[u8], env: &Env, sink: &mut S) -> Resul
     match ty {
         Type::Text => sink.put_bytes(text),
         Type::Int4 => sink.put_i32(integer::int4(text)?),
+        Type::Int2 => sink.put_i16(integer::int2(text)?),
+        Type::Bool => sink.put_bool(boolean::boolean(text)?),
         _ => return put_read(ty, text, env, sink),
     }
     Ok(())
@@ -48,7 +50,6 @@ pub fn put<S: RowSink>(ty: &Type, text: &[u8], env: &Env, sink: &mut S) -> Resul
 fn put_read<S: RowSink>(ty: &Type, text: &[u8], env: &Env, sink: &mut S) -> Result<(), Refusal> {
     match ty {
         Type::Int8 => sink.put_i64(integer::int8(text)?),
-        Type::Bool => sink.put_bool(boolean::boolean(text)?),
         Type::Float8 => sink.put_f64(float::float8(text)?),
         Type::Numeric(typmod) => numeric::numeric(text, *typmod, |n| sink.put_numeric(n))?,
         Type::Varchar(limit) if !uncounted(text, env) => {
@@ -78,7 +79,6 @@ fn converted(text: &[u8], env: &Env) -> bool {
 /// The types that are not worth a place in the hot path's code.
 fn put_rarer<S: RowSink>(ty: &Type, text: &[u8], env: &Env, sink: &mut S) -> Result<(), Refusal> {
     match ty {
-        Type::Int2 => sink.put_i16(integer::int2(text)?),
         Type::Oid => sink.put_u32(integer::oid(text)?),
         Type::Float4 => sink.put_f32(float::float4(text)?),
         Type::Money if env.money_c => sink.put_i64(money::money(text)?),

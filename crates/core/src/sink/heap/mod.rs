@@ -72,10 +72,8 @@ pub struct Scratch {
     pub jsonb: JsonbBuilder,
 }
 
-/// Forms tuples in memory that the caller gave.
-///
-/// It never grows: for a row that does not fit, [`formed`](Self::formed) is
-/// `None` after its end, and the next row takes its place.
+/// Forms tuples in memory that the caller gave. It never grows: for a row that does not fit,
+/// [`formed`](Self::formed) is `None` after its end, and the next row takes its place.
 #[derive(Debug)]
 pub struct HeapSink<'a> {
     columns: &'a [HeapColumn],
@@ -362,10 +360,12 @@ impl RowSink for HeapSink<'_> {
         Ok(())
     }
 
+    #[inline(always)]
     fn put_bool(&mut self, v: bool) {
         self.fixed(&[u8::from(v)]);
     }
 
+    #[inline(always)]
     fn put_i16(&mut self, v: i16) {
         self.fixed(&v.to_ne_bytes());
     }
