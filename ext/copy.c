@@ -205,6 +205,7 @@ run(SluiceLoad *load)
 	bool		replaces = load->duplicates.mode == SLUICE_DUPLICATE_REPLACE;
 	ErrorContextCallback callback;
 
+	sluice_index_taken_reset();
 	load->options = insert_options(cstate);
 	load->check_rows = has_to_check_rows(cstate);
 	load->watched |= sluice_is_watched(cstate->rel, cstate->whereClause);
@@ -245,28 +246,26 @@ run(SluiceLoad *load)
 uint64
 sluice_copy(SluiceStatement *s)
 {
+	CopyFromState cstate;
 	SluiceLoad *load;
-	MemoryContext context,
-				old;
+	MemoryContext old = CurrentMemoryContext;
 	instr_time	before,
 				after;
 	uint64		wal = pgWalUsage.wal_bytes;
 	uint64		rows;
 
-	context = AllocSetContextCreate(CurrentMemoryContext, "pgsluice COPY", ALLOCSET_DEFAULT_SIZES);
-	old = MemoryContextSwitchTo(context);
 	memset(&sluice_report, 0, sizeof(sluice_report));
-	sluice_index_taken_reset();
 	sluice_report.route = "insert";
 	INSTR_TIME_SET_CURRENT(before);
 
 	if (ExecutorCheckPerms_hook)
 		compat_call_permissions_hook(s->pstate);
+	cstate = BeginCopyFrom(s->pstate, s->rel, s->where, s->stmt->filename,
+						   s->stmt->is_program, NULL, s->stmt->attlist, s->stmt->options);
+	MemoryContextSwitchTo(cstate->copycontext);
 	load = palloc0(sizeof(SluiceLoad));
-	load->cstate = BeginCopyFrom(s->pstate, s->rel, s->where, s->stmt->filename,
-								 s->stmt->is_program, NULL, s->stmt->attlist,
-								 s->stmt->options);
-	sluice_source_open(&load->source, load->cstate);
+	load->cstate = cstate;
+	sluice_source_open(&load->source, cstate);
 	load->watched = s->partitions_watched;
 	load->workers = s->options.workers;
 	load->alone_limit = s->options.workers_asked ? 0 : ALONE_BYTES;
@@ -278,22 +277,21 @@ sluice_copy(SluiceStatement *s)
 		run_small(load);
 	else
 		run(load);
-	EndCopyFrom(load->cstate);
-
-	INSTR_TIME_SET_CURRENT(after);
-	INSTR_TIME_ACCUM_DIFF(sluice_report.total, after, before);
 	rows = load->processed;
-	sluice_report.valid = true;
 	sluice_report.relid = RelationGetRelid(s->rel);
 	sluice_report.rows = rows;
 	sluice_report.skipped = load->duplicates.skipped;
 	sluice_report.replaced = load->duplicates.replaced;
 	sluice_report.bytes = load->source.bytes;
 	sluice_report.wal_bytes = pgWalUsage.wal_bytes - wal;
+	MemoryContextSwitchTo(old);
+	EndCopyFrom(cstate);		/* and all that is in its context */
+
+	INSTR_TIME_SET_CURRENT(after);
+	INSTR_TIME_ACCUM_DIFF(sluice_report.total, after, before);
+	sluice_report.valid = true;
 	ereport(DEBUG1,
 			(errmsg_internal("pgsluice: route %s, " UINT64_FORMAT " rows, " UINT64_FORMAT " read by the server",
 							 sluice_report.route, rows, sluice_report.rows_by_server)));
-	MemoryContextSwitchTo(old);
-	MemoryContextDelete(context);
 	return rows;
 }

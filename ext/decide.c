@@ -268,6 +268,11 @@ check_permissions(ParseState *pstate)
 {
 	ExecutorCheckPerms_hook_type hook = ExecutorCheckPerms_hook;
 
+	if (hook == NULL)
+	{
+		compat_check_permissions(pstate);
+		return;
+	}
 	ExecutorCheckPerms_hook = NULL;
 	PG_TRY();
 	{

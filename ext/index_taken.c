@@ -31,6 +31,7 @@ sluice_index_taken_reset(void)
 											   ALLOCSET_SMALL_SIZES);
 	MemoryContextReset(taken->context);
 	taken->list = NIL;
+	taken->small = InvalidOid;
 }
 
 static SluiceIndexTaken *
@@ -74,21 +75,39 @@ sluice_index_take(Relation index, SluiceIndexWay way, const char *because)
 	return take(RelationGetRelid(index), RelationGetRelationName(index), way, because);
 }
 
-/* Stock COPY's loop was enough for the rows. */
-void
-sluice_index_taken_rows(Relation rel, uint64 rows)
+/* Gives all indexes of the relation the same entry, without rows yet. */
+static void
+take_small(Relation rel)
 {
+	SluiceIndexesTaken *taken = &sluice_indexes_taken;
 	bool		partitioned = rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE;
+	uint64		news = sluice_relation_news;
 	ListCell   *lc;
 
+	sluice_index_taken_reset();
 	foreach(lc, RelationGetIndexList(rel))
 	{
 		char	   *name = get_rel_name(lfirst_oid(lc));
 
 		if (name != NULL)
 			take(lfirst_oid(lc), name, SLUICE_INDEX_ROWS,
-				 partitioned ? SLUICE_INDEX_PARTITIONED : "the load is small")->rows[SLUICE_INDEX_ROWS] = rows;
+				 partitioned ? SLUICE_INDEX_PARTITIONED : "the load is small");
 	}
+	taken->small = RelationGetRelid(rel);
+	taken->small_news = news;
+}
+
+/* Stock COPY's loop was enough for the rows. Where one such COPY follows another, the indexes are the same. */
+void
+sluice_index_taken_rows(Relation rel, uint64 rows)
+{
+	SluiceIndexesTaken *taken = &sluice_indexes_taken;
+	ListCell   *lc;
+
+	if (taken->small != RelationGetRelid(rel) || taken->small_news != sluice_relation_news)
+		take_small(rel);
+	foreach(lc, taken->list)
+		((SluiceIndexTaken *) lfirst(lc))->rows[SLUICE_INDEX_ROWS] = rows;
 }
 
 /*

@@ -349,6 +349,8 @@ typedef struct SluiceIndexesTaken
 {
 	MemoryContext context;		/* of all that is known of them; NULL: there was none yet */
 	List	   *list;			/* of each one, in index.h's form */
+	Oid			small;			/* whose they are, if the COPY was a small one */
+	uint64		small_news;		/* sluice_relation_news of when they were listed */
 } SluiceIndexesTaken;
 
 /* index_taken.c */
