@@ -75,7 +75,8 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         if arguments.ddl {
             return out.write_all(kind.ddl().as_bytes()).and_then(|()| out.flush());
         }
-        let threads = available_parallelism().map_or(1, |n| n.get());
+        // More would only take memory: one thread writes what they make.
+        let threads = available_parallelism().map_or(1, |n| n.get().min(8));
         sample.write(threads, out).map(|_| ())
     };
     let result = if arguments.out == Path::new("-") {
