@@ -39,14 +39,15 @@ reference: need ## write docs/reference.md anew from the program's help
 
 test: servers ## do the set-up and run every test
 	@# The extension first: the loader's tests take it where they find it. Both run, whatever the first says.
-	failed=0; scripts/in-memory scripts/test-extension || failed=1; \
+	@# Root's servers run as another user, who reads what the tests make.
+	umask 022; failed=0; scripts/in-memory scripts/test-extension || failed=1; \
 	scripts/in-memory cargo test --workspace --no-fail-fast || failed=1; exit $$failed
 
 demo: ## start a server, load a million votes, ask two questions, stop (ROWS=n for more)
 	@scripts/demo
 
 bench: servers ## the benchmark in a quarter of an hour; the report lands in bench/runs
-	pg_bin=$$(bench/prepare); cargo run --release --quiet -p pgsluice-bench -- all --quick --pg-bin "$$pg_bin"
+	umask 022; pg_bin=$$(bench/prepare); cargo run --release --quiet -p pgsluice-bench -- all --quick --pg-bin "$$pg_bin"
 
 soak: servers ## the long form of the random tests: a minute for each fuzz target, slow tests too
 	scripts/fuzz 60

@@ -59,7 +59,11 @@ fn chromium() -> Option<PathBuf> {
     let paths = std::env::var_os("PATH")?;
     let dirs: Vec<PathBuf> = std::env::split_paths(&paths).collect();
     let names = ["chromium", "chromium-browser", "google-chrome"];
-    names.iter().flat_map(|n| dirs.iter().map(move |d| d.join(n))).find(|p| p.exists())
+    // Some systems have a script of that name that says what to install.
+    let runs = |program: &PathBuf| {
+        Command::new(program).arg("--version").output().is_ok_and(|o| o.status.success())
+    };
+    names.iter().flat_map(|n| dirs.iter().map(move |d| d.join(n))).find(runs)
 }
 
 /// The page as the browser shows it at a width, with its console's complaints.

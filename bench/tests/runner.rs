@@ -12,7 +12,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use aloud::left_out;
+use pgsluice_bench::proc::{server_usage, signal};
 use pgsluice_bench::result::{MethodResult, Status, SuiteResult};
+use rustix::process::Signal;
 
 /// Folders of server programs by major version: Debian's 15, and what scripts/servers fetched.
 fn servers() -> BTreeMap<u32, PathBuf> {
@@ -45,6 +47,23 @@ impl Place {
     /// Where written bytes are counted, and what is read can be dropped from memory.
     fn on_disk() -> Self {
         Self::below(Path::new("/var/tmp"))
+    }
+
+    /// Whether the kernel counts what is written there, as it does not on every file system.
+    fn counts_writes(&self) -> bool {
+        let written = || server_usage(std::process::id()).written_bytes;
+        // Another test may remove what was not written yet, which counts the other way.
+        let counts = (0..9).any(|_| {
+            let before = written();
+            fs::write(self.0.path().join("counted"), vec![1; 1 << 20]).unwrap();
+            written() > before
+        });
+        if !counts {
+            left_out(
+                "the runner's count of bytes written, which the kernel does not count in /var/tmp",
+            );
+        }
+        counts
     }
 
     fn below(parent: &Path) -> Self {
@@ -112,14 +131,14 @@ fn right_answers_are_kept_with_their_costs() {
             assert!(method.seconds.unwrap().min > 0.0);
             assert!(method.runs.iter().all(|r| r.client_peak_bytes > 0));
         }
-        check_costs(&result);
+        check_costs(&result, place.counts_writes());
         check_environment(&result);
         check_crash(&result);
         assert!(!place.work().exists(), "the work folder is left behind");
     }
 }
 
-fn check_costs(result: &SuiteResult) {
+fn check_costs(result: &SuiteResult, counts_writes: bool) {
     let copy = method(result, "copy");
     let run = &copy.runs[0];
     assert!(run.wal_bytes.unwrap() > 20_000);
@@ -128,7 +147,7 @@ fn check_costs(result: &SuiteResult) {
     let cpu = |m: &MethodResult| m.runs.iter().filter_map(|r| r.server_cpu_seconds).sum::<f64>();
     assert!(result.methods.iter().map(cpu).sum::<f64>() > 0.0);
     assert!(run.server_peak_bytes.unwrap() > 1 << 20);
-    assert!(run.written_bytes.map_or(true, |n| n > 20_000), "{:?}", run.written_bytes);
+    assert!(!counts_writes || run.written_bytes > Some(20_000), "{:?}", run.written_bytes);
     assert_eq!(run.floor_seconds.is_some(), run.written_bytes.is_some());
     assert!(run.floor_seconds.map_or(true, |s| s > 0.0));
     assert_eq!(run.phases.iter().map(|p| &*p.name).collect::<Vec<_>>(), ["copy", "index"]);
@@ -280,8 +299,7 @@ fn an_interrupted_run_cleans_up_after_itself() {
     let place = Place::new();
     let mut child = place.command("small", &pg_bin).stderr(Stdio::piped()).spawn().unwrap();
     wait_for_a_run(&place.out().join("small.json"), &mut child);
-    let pid = child.id().to_string();
-    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    signal(child.id(), Signal::TERM);
     let output = child.wait_with_output().unwrap();
     assert!(!output.status.success());
     assert!(talk(&output).contains("interrupted"), "{}", talk(&output));
@@ -313,8 +331,7 @@ fn an_interruption_ends_the_making_of_data() {
         assert!(start.elapsed() < Duration::from_secs(600), "it makes no data");
         thread::sleep(Duration::from_millis(10));
     }
-    let pid = child.id().to_string();
-    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    signal(child.id(), Signal::TERM);
     let output = child.wait_with_output().unwrap();
     assert!(!output.status.success());
     assert!(talk(&output).contains("interrupted"), "{}", talk(&output));

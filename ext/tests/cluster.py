@@ -49,7 +49,8 @@ def put(file, target):
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copytree(file, fresh)
     else:
-        shutil.copy(file, fresh)
+        shutil.copyfile(file, fresh)
+        fresh.chmod(0o644)  # whatever the umask under which the clone was made: the server's user reads it
     os.replace(fresh, target)
 
 

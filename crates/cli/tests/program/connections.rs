@@ -209,12 +209,16 @@ fn process_list(site: &Site) {
                 let bytes = fs::read(format!("/proc/{}/cmdline", child.id())).unwrap();
                 String::from_utf8_lossy(&bytes).into_owned()
             };
-            // For a moment, until the program has run itself anew.
+            // For a moment, until the program has run itself anew; then for another one nothing.
+            let mut last = String::new();
             wait_until(
                 || format!("{to} stays in the process list"),
-                || !shown().is_empty() && !shown().contains(TELLTALE[0]),
+                || {
+                    last = shown();
+                    !last.is_empty() && !last.contains(TELLTALE[0])
+                },
             );
-            let shown = shown();
+            let shown = last;
             assert!(shown.contains("--to") && shown.contains("loader"), "{shown}");
             tells_nothing(&to, &shown);
             child.stdin.take().unwrap().write_all(b"2,y\n").unwrap();

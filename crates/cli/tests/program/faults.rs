@@ -1,6 +1,6 @@
 //! The server dies, the connection is cut, the user stops: all or nothing each time.
 
-use crate::common::{each_major, on_each_major, wait_until, World};
+use crate::common::{each_major, on_each_major, signal, wait_until, Signal, World};
 use std::io::{self, BufWriter, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
@@ -81,8 +81,7 @@ fn interrupted(world: &mut World) {
         empty(world);
         let underway = Underway::start(world, method);
         underway.wait(world);
-        let pid = underway.0.id().to_string();
-        assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+        assert!(signal(underway.0.id(), Signal::SIGINT));
         let (code, said) = underway.end();
         assert_eq!(code, Some(1), "{method}: {said}");
         assert!(said.contains("rolled everything back"), "{method}: {said}");

@@ -1,8 +1,7 @@
 //! Lanes that hold one another up: for good, and for a moment.
 
-use crate::common::{each_major, World};
+use crate::common::{each_major, signal, Signal, World};
 use pgsluice_engine::session::conn::Conn;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -29,23 +28,21 @@ fn lanes_that_wait_for_one_another_are_told_apart() {
 }
 
 /// The backend that holds the lock of a table that grows, stopped while it does, if one is caught.
-fn stop_one_that_grows_the_table(watcher: &mut Conn) -> Option<String> {
+fn stop_one_that_grows_the_table(watcher: &mut Conn) -> Option<u32> {
     let holder = "SELECT pid FROM pg_locks WHERE locktype = 'extend' AND granted LIMIT 1";
-    let signal = |name: &str, pid: &str| {
-        let status = Command::new("kill").args([name, pid]).status().unwrap();
-        status.success()
+    let mut holder = || {
+        let rows = watcher.exec(holder).unwrap();
+        rows.first().map(|row| row[0].as_ref().unwrap().parse::<u32>().unwrap())
     };
-    let rows = watcher.exec(holder).unwrap();
-    let pid = rows.first()?[0].clone()?;
-    if !signal("-STOP", &pid) {
+    let pid = holder()?;
+    if !signal(pid, Signal::SIGSTOP) {
         return None;
     }
     // It may have let go before it was stopped.
-    let rows = watcher.exec(holder).unwrap();
-    if rows.first().and_then(|row| row[0].as_ref()) == Some(&pid) {
+    if holder() == Some(pid) {
         return Some(pid);
     }
-    signal("-CONT", &pid);
+    signal(pid, Signal::SIGCONT);
     None
 }
 
@@ -55,7 +52,7 @@ fn hold_one_up(mut watcher: Conn, over: &AtomicBool) -> bool {
     while !over.load(Ordering::SeqCst) {
         if let Some(pid) = stop_one_that_grows_the_table(&mut watcher) {
             thread::sleep(Duration::from_secs(2));
-            return Command::new("kill").args(["-CONT", &pid]).status().unwrap().success();
+            return signal(pid, Signal::SIGCONT);
         }
     }
     false

@@ -4,7 +4,7 @@
 //! The quick forms are large enough to tell holding from passing on; the real
 //! sizes are in the ignored ones, which `make soak` runs.
 
-use crate::common::{each_major, World};
+use crate::common::{each_major, wait_until, World};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::process::{Child, Command, Stdio};
@@ -66,8 +66,16 @@ impl Watched {
             let line = text.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
             Some(line.split_whitespace().next()?.parse::<u64>().ok()? << 10)
         };
-        // At once: where much is going on the thread may come too late for a short run.
-        let mut peak = seen().unwrap_or_default();
+        // Before it has its input: where much is going on the thread may come too late for a short run.
+        let mut peak = 0;
+        wait_until(
+            || "the memory of the program is not seen".into(),
+            || {
+                let now = seen();
+                peak = now.unwrap_or(peak);
+                now.map_or(true, |now| now > MIB)
+            },
+        );
         let stop = Arc::<AtomicBool>::default();
         let stopped = stop.clone();
         let peak = thread::spawn(move || {
@@ -166,7 +174,7 @@ fn one_field(length: u64, ways: &[&[&str]]) {
 const WAYS: [&[&str]; 4] = [
     &["--method", "copy-csv"],
     &["--method", "copy-binary"],
-    &["--method", "lanes"],
+    &["--method", "lanes", "--lanes", "2"],
     &["--on-error", "reject"],
 ];
 

@@ -2,9 +2,10 @@
 //! all rows or none, as the exit code says, and after `repair` the table is
 //! what it was: indexes, constraints, triggers, persistence.
 
-use crate::common::{each_major, wait_until, World};
+use crate::common::{each_major, signal, wait_until, Signal, World};
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
@@ -125,7 +126,7 @@ fn interrupted(world: &mut World, moments: u32) {
                 .spawn()
                 .unwrap();
             sleep(after);
-            let _ = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+            signal(child.id(), Signal::SIGINT);
             let output = child.wait_with_output().unwrap();
             let said = String::from_utf8_lossy(&output.stderr);
             // The first moment may come before the program listens to signals.
@@ -146,7 +147,7 @@ const CUT_AFTER: u8 = 2;
 /// Between the program and the server: cuts all connections when it is told to,
 /// and takes new ones.
 struct Proxy {
-    folder: String,
+    socket: PathBuf,
     /// both ends of every connection
     open: Arc<Mutex<Vec<UnixStream>>>,
     order: Arc<AtomicU8>,
@@ -156,14 +157,12 @@ struct Proxy {
 impl Proxy {
     /// `statement`: where in the stream an order is carried out.
     fn new(world: &World, statement: &'static [u8]) -> Proxy {
-        let folder = world.path("proxy");
-        std::fs::create_dir_all(&folder).unwrap();
-        let name = ".s.PGSQL.5432";
-        let _ = std::fs::remove_file(format!("{folder}/{name}"));
-        let listener = UnixListener::bind(format!("{folder}/{name}")).unwrap();
-        let server = world.server.socket_dir().join(name);
+        // Beside the server's own: a socket's path must not be long.
+        let folder = world.server.socket_dir();
+        let (socket, server) = (folder.join(".s.PGSQL.5433"), folder.join(".s.PGSQL.5432"));
+        let listener = UnixListener::bind(&socket).unwrap();
         let proxy = Proxy {
-            folder,
+            socket,
             open: Arc::default(),
             order: Arc::new(AtomicU8::new(PASS)),
             closing: Arc::default(),
@@ -207,7 +206,8 @@ impl Proxy {
     }
 
     fn url(&self) -> String {
-        format!("host={} user=postgres dbname=postgres", self.folder)
+        let folder = self.socket.parent().unwrap().display();
+        format!("host='{folder}' port=5433 user=postgres dbname=postgres")
     }
 
     fn cut(&self) {
@@ -218,7 +218,8 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.closing.store(true, Ordering::SeqCst);
-        let _ = UnixStream::connect(format!("{}/.s.PGSQL.5432", self.folder));
+        let _ = UnixStream::connect(&self.socket);
+        let _ = std::fs::remove_file(&self.socket);
         self.cut();
     }
 }

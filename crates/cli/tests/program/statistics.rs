@@ -1,7 +1,7 @@
 //! ANALYZE: in the load's transaction where that can be, after it where somebody is in the
 //! way, and never at the load's cost.
 
-use crate::common::{each_major, wait_until, World};
+use crate::common::{each_major, signal, wait_until, Signal, World};
 use pgsluice_engine::session::conn::Conn;
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
@@ -141,8 +141,7 @@ fn analyze_is_stopped() {
         load.stdin.take().unwrap().write_all(&rows(ROWS)).unwrap();
         let asleep = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
         wait_until(|| format!("{method}: no ANALYZE"), || world.sql(asleep) == "1");
-        let pid = load.id().to_string();
-        assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+        assert!(signal(load.id(), Signal::SIGINT));
         let output = load.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{method}: {said}");

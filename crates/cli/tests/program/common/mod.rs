@@ -5,6 +5,9 @@ pub mod realm;
 #[path = "../../../../engine/tests/support/mod.rs"]
 mod support;
 
+use nix::sys::signal::kill;
+pub use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 use pgsluice_engine::server::{Installation, Options, Server};
 use pgsluice_engine::session::conn::Conn;
 use std::fs;
@@ -160,6 +163,11 @@ impl World {
         *from = all.len();
         new
     }
+}
+
+/// Sends a signal to a process; false where that is gone, or somebody else's.
+pub fn signal(pid: u32, signal: Signal) -> bool {
+    kill(Pid::from_raw(pid.try_into().unwrap()), signal).is_ok()
 }
 
 /// The settings of every world, and these.
