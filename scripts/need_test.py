@@ -14,8 +14,8 @@ THERE = ("sh", "sed")
 PROGRAMS = {"cargo": "echo cargo 1.80.1", "rustc": ":", "cc": ":", "make": ":", "python3": ":"}
 
 
-def said(**changed):
-    """What it says where these programs are others, or, as None, not there; and its exit code."""
+def said(below="", **changed):
+    """What it says where these programs are others, or, as None, not there; and its exit code. `below`: run from such a folder."""
     with tempfile.TemporaryDirectory() as folder:
         for name in THERE:
             found = next(p for p in ("/bin", "/usr/bin") if os.path.exists(f"{p}/{name}"))
@@ -25,7 +25,9 @@ def said(**changed):
                 path = Path(folder, name)
                 path.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
                 path.chmod(0o755)
-        done = subprocess.run([f"{folder}/sh", NEED], env={"PATH": folder}, capture_output=True, text=True, check=False)
+        clone = Path(folder, below)
+        clone.mkdir(exist_ok=True)
+        done = subprocess.run([f"{folder}/sh", NEED], env={"PATH": folder}, cwd=clone if below else "/", capture_output=True, text=True, check=False)
         return done.stderr.removeprefix("missing on this machine, please install: "), done.returncode
 
 
@@ -41,6 +43,9 @@ class Need(unittest.TestCase):
             ({"make": None}, "make\n"), ({"python3": None}, "python3 (3.11 or later)\n"), ({"python3": "exit 1"}, "python3 (3.11 or later)\n"),
         ):
             self.assertEqual(said(**changed), (words, 1), changed)
+
+    def test_a_space_in_the_path(self):
+        self.assertEqual(said(below="a clone"), ("the clone is in a folder with a space in its path, where the extension cannot be built: please move it\n", 1))
 
     def test_all_in_one_sentence(self):
         self.assertEqual(said(**dict.fromkeys(PROGRAMS)),
