@@ -214,6 +214,9 @@ sluice_accept_range(SluiceLoad *load, const SluiceSlice *slice, size_t from, siz
 	const SluiceAsk *asks = slice->asks;
 	size_t		installed;
 
+	/* A record that ON_ERROR skips leaves its column named until the next one is read. */
+	if (from < to)
+		load->cstate->cur_attname = load->cstate->cur_attval = NULL;
 	sluice_serial_expect(&load->args.serial, (int64) (to - from));
 	installed = sluice_install_pages(load, slice);
 	if (installed > 0 && slice->paged == to - from)

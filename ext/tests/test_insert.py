@@ -219,6 +219,10 @@ class Insert(OnCluster):
         self.same(rows + b"1,x\n", ignore + ")")
         self.same(rows, CSV[:-1] + ", ON_ERROR stop)")
         self.same(b"1,2\n3,x\n", "COPY t (a, p) FROM {} WITH (FORMAT csv, ON_ERROR ignore)", "CREATE TABLE t (a int, p point)")
+        # What was skipped is not named by errors of the rows behind it.
+        for column in ("int CHECK (a <> 2)", "int PRIMARY KEY"):
+            for good in (b"1,x,2,1\n2,y,2,1\n2,z,2,1\n", b"1,x,2,1\n" + b",x,2,1\n" * 2000 + b"2,x,2,1\n" * 2):
+                self.assertNotIn("bad", self.same(b"0,x,bad,1\n" + good, ignore + ")", TABLE.replace("int", column, 1)))
         if MAJOR >= 18:
             self.assertIn("skipped more than REJECT_LIMIT (5) rows", self.same(rows, ignore + ", REJECT_LIMIT 5)"))
             self.same(rows, ignore + ", REJECT_LIMIT 30, LOG_VERBOSITY silent)")
