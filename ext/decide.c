@@ -322,5 +322,5 @@ sluice_why_not(SluiceStatement *s)
 			compat_require_update(nsitem, RelationGetDescr(s->rel));
 	}
 	check_permissions(s->pstate);
-	return sluice_default_why_not(s->rel, s->attnums, has_option(s->stmt->options, "default"));
+	return sluice_default_why_not(s, has_option(s->stmt->options, "default"));
 }

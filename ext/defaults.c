@@ -35,17 +35,20 @@ needs_rows_one_by_one(Node *expr, void *context)
 	return expression_tree_walker(expr, needs_rows_one_by_one, context);
 }
 
-/* Looks at a column's default, which COPY is going to plan too. */
+/* Looks at a column's default, which COPY is going to plan too: once its options are right, for that may fail. */
 static void
-judge(Relation rel, AttrNumber attnum, SluiceKnown *known)
+judge(const SluiceStatement *s, AttrNumber attnum, SluiceKnown *known)
 {
-	Node	   *expr = build_column_default(rel, attnum);
+	Node	   *expr = build_column_default(s->rel, attnum);
 	MemoryContext old;
 
 	if (expr != NULL)
+	{
+		ProcessCopyOptions(s->pstate, NULL, true, s->stmt->options);
 		expr = (Node *) expression_planner((Expr *) expr);
+	}
 	/* Reading the catalogs may have brought news of this very relation. */
-	known->relid = RelationGetRelid(rel);
+	known->relid = RelationGetRelid(s->rel);
 	old = MemoryContextSwitchTo(CacheMemoryContext);
 	known->judged = bms_add_member(known->judged, attnum);
 	if (expr != NULL && needs_rows_one_by_one(expr, NULL))
@@ -58,20 +61,20 @@ judge(Relation rel, AttrNumber attnum, SluiceKnown *known)
  * outside of the list, and all if the data may ask for them by a marker.
  */
 const char *
-sluice_default_why_not(Relation rel, List *attnums, bool marker)
+sluice_default_why_not(const SluiceStatement *s, bool marker)
 {
-	TupleDesc	desc = RelationGetDescr(rel);
-	SluiceKnown *known = sluice_known(RelationGetRelid(rel));
+	TupleDesc	desc = RelationGetDescr(s->rel);
+	SluiceKnown *known = sluice_known(RelationGetRelid(s->rel));
 
 	for (int i = 0; i < desc->natts; i++)
 	{
 		Form_pg_attribute att = TupleDescAttr(desc, i);
 
 		if (att->attisdropped || att->attgenerated ||
-			(!marker && list_member_int(attnums, i + 1)))
+			(!marker && list_member_int(s->attnums, i + 1)))
 			continue;
 		if (!bms_is_member(i + 1, known->judged))
-			judge(rel, i + 1, known);
+			judge(s, i + 1, known);
 		if (bms_is_member(i + 1, known->one_by_one))
 			return "a column has a volatile default";
 	}

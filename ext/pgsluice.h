@@ -259,7 +259,7 @@ extern uint64 sluice_relation_news; /* so often something has changed in some re
 extern SluiceKnown *sluice_known(Oid relid);
 
 /* defaults.c */
-extern const char *sluice_default_why_not(Relation rel, List *attnums, bool marker);
+extern const char *sluice_default_why_not(const SluiceStatement *s, bool marker);
 extern bool sluice_defaults_may_fail(CopyFromState cstate);
 extern void sluice_plan_default(CopyFromState cstate, Form_pg_attribute att,
 								SluiceColumn *column, SluicePlanArgs *args);

@@ -112,6 +112,11 @@ class Small(OnCluster):
         self.assertIn("invalid input syntax", compare(self, self.cluster, table, CSV, b"x,x\n" * 1000))
         good = table.replace("1 / 0", "count(*) FROM t")
         self.assertIsNone(compare(self, self.cluster, good, CSV, b"1,x\n" * 1000))
+        # What fails when it is planned does so without rows, but not before the options are found to be right.
+        ill = "CREATE TABLE t (a int, b text, c int DEFAULT 1 / 0)"
+        self.assertIn("division by zero", compare(self, self.cluster, ill, CSV, b""))
+        for wrong in ("nonsense 1", "DELIMITER 'ab'", "FREEZE 3"):
+            self.assertNotIn("division", compare(self, self.cluster, ill, f"{CSV[:-1]}, {wrong})", b""))
         # An ill default of a column that is in the data is nobody's business.
         self.assertIsNone(compare(self, self.cluster, "CREATE TABLE t (a int DEFAULT 1 / 0, b text)", CSV, b"1,x\n" * 1000))
 
