@@ -139,12 +139,17 @@ def wait_until(what):
     return True
 
 
+def _state(pid):
+    """What a process does, as /proc has it: T has stopped, Z waits to be collected, X is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"
+
+
 def _runs(pid):
     """Whether a process still holds memory: one that nobody has collected does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    return _state(pid) not in "ZX"
 
 
 def endless(path):
@@ -248,10 +253,14 @@ class Cluster:
     def kill(self):
         """SIGKILL to the postmaster and to each of its children, as a power cut would."""
         postmaster = int((self.data / "postmaster.pid").read_text().split()[0])
-        # Stopped first, it starts no other process between the listing and its death.
-        os.kill(postmaster, signal.SIGSTOP)
-        children = Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split()
-        every = (postmaster, *map(int, children))
+        every = [postmaster]
+        try:
+            # Stopped first, it starts no other process between the listing and its death.
+            os.kill(postmaster, signal.SIGSTOP)
+            wait_until(lambda: _state(postmaster) in "TZX")
+            every += map(int, Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split())
+        except (FileNotFoundError, ProcessLookupError):
+            pass  # it was just ending by itself, as one does that has no room for WAL
         for pid in every:
             try:
                 os.kill(pid, signal.SIGKILL)

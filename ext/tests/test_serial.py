@@ -19,7 +19,8 @@ def rows(count):
 class Serial(OnCluster):
     """A column whose default draws from a sequence."""
 
-    settings = ["max_wal_size = 1GB"]
+    # After a checkpoint the sequence's next value is logged anew: log_cnt tells.
+    settings = ["max_wal_size = 1GB", "checkpoint_timeout = 1h"]
 
     def both(self, sequence, data, table="CREATE TABLE t (id bigint DEFAULT nextval('s'), a bigint, b text)",
              before="SELECT 1", after=STATE, copy=CSV):
