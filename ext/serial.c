@@ -22,25 +22,31 @@
 /* SEQ_LOG_VALS of sequence.c: values that are logged ahead of those in use. */
 #define LOGGED_AHEAD 32
 
-/* Finds out what does not change during the load; `blocks`: nobody looks on. */
-void
-sluice_serial_open(SluiceSerial *serial, bool blocks)
+/* Finds out how it counts; false: values are to be drawn one by one. */
+static bool
+look_up(SluiceSerial *serial)
 {
-	HeapTuple	tuple;
+	HeapTuple	tuple = SearchSysCache1(SEQRELID, ObjectIdGetDatum(serial->sequence));
 	Form_pg_sequence form;
+	bool		caches;
 
-	if (!OidIsValid(serial->sequence))
-		return;
-	tuple = SearchSysCache1(SEQRELID, ObjectIdGetDatum(serial->sequence));
 	if (!HeapTupleIsValid(tuple))
-		return;					/* nextval says what is wrong */
+		return false;			/* nextval says what is wrong */
 	form = (Form_pg_sequence) GETSTRUCT(tuple);
 	serial->step = form->seqincrement;
 	serial->min = form->seqmin;
 	serial->max = form->seqmax;
 	/* A session's cache is nextval's own; with one it is called seldom enough. */
-	serial->blocks = blocks && form->seqcache == 1;
+	caches = form->seqcache > 1;
 	ReleaseSysCache(tuple);
+	return !caches;
+}
+
+/* `blocks`: nobody looks on. */
+void
+sluice_serial_open(SluiceSerial *serial, bool blocks)
+{
+	serial->blocks = blocks && OidIsValid(serial->sequence) && look_up(serial);
 }
 
 /* Whether so many values, and those logged ahead of them, lie between `last` and the bound. */
@@ -103,14 +109,19 @@ advance(Relation rel, Buffer buffer, HeapTuple tuple, int64 count, int64 step)
 static void
 reserve(SluiceSerial *serial, int64 count)
 {
-	/* nextval holds its lock to the end of the transaction. */
-	Relation	rel = relation_open(serial->sequence, NoLock);
-	Buffer		buffer = ReadBuffer(rel, 0);
+	Relation	rel;
+	Buffer		buffer;
 	HeapTupleData tuple;
 	Form_pg_sequence_data seq;
 	Page		page;
 	ItemId		item;
 
+	/* nextval holds its lock to the end of the transaction: until then ALTER SEQUENCE could come. */
+	serial->blocks = look_up(serial);
+	if (!serial->blocks)
+		return;
+	rel = relation_open(serial->sequence, NoLock);
+	buffer = ReadBuffer(rel, 0);
 	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
 	page = BufferGetPage(buffer);
 	item = PageGetItemId(page, FirstOffsetNumber);

@@ -1,11 +1,12 @@
 """Values of a sequence for many rows at once: the same values, the same sequence afterwards."""
 
 import random
+import struct
 import subprocess
 import unittest
 
-from .cluster import MAJOR, Held, OnCluster
-from .differential import compare
+from .cluster import Held, OnCluster, wait_until
+from .test_fuzz import Client
 
 CSV = "COPY t (a, b) FROM {} WITH (FORMAT csv)"
 STATE = "SELECT currval('s'), lastval(), (SELECT (last_value, log_cnt, is_called) FROM s), min(id), max(id), count(DISTINCT id), sum(id * a) FROM t"
@@ -90,6 +91,22 @@ class Serial(OnCluster):
             f"COPY t (a, b) FROM '{path}' WITH (FORMAT csv, pgsluice 'require', workers 2);"
             "SELECT count(*) FILTER (WHERE id = a + 1), max(id), currval('t_id_seq'), workers FROM t, pgsluice.last_copy GROUP BY workers")
         self.assertEqual(with_workers, "60000|60000|60000|2")
+
+    def test_altered_meanwhile(self):
+        """A sequence that is altered before the client sends anything counts as it does then."""
+        self.cluster.sql("DROP TABLE IF EXISTS t, bad; DROP SEQUENCE IF EXISTS s; CREATE SEQUENCE s; CREATE TABLE bad (LIKE pgsluice.reject);"
+                         "CREATE TABLE t (id bigint DEFAULT nextval('s'), a bigint, b text)")
+        client = Client(self.cluster)
+        self.addCleanup(client.close)
+        client.query("COPY t (a, b) FROM STDIN WITH (FORMAT csv, rejects_to 'bad')")
+        client.until("G")
+        waits = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'COPY t %' AND state = 'active' AND wait_event = 'ClientRead'"
+        self.assertTrue(wait_until(lambda: self.cluster.sql(waits) == "1"))
+        self.cluster.sql("ALTER SEQUENCE s INCREMENT 10")
+        data = rows(100)
+        client.socket.sendall(b"d" + struct.pack("!i", len(data) + 4) + data + b"c\0\0\0\4")
+        self.assertIn("COPY 100", client.until("Z")[1][-1])
+        self.assertEqual(self.cluster.sql("SELECT min(id), max(id), count(DISTINCT id) FROM t"), "1|991|100")
 
     def test_rights(self):
         """nextval('…') needs USAGE or UPDATE of the sequence, an identity column does not."""
