@@ -156,7 +156,8 @@ typedef struct SluiceSource
 	size_t		valid;
 	size_t		end;
 	bool		eof;
-	char	   *failure;		/* the client has given up, and says why; or NULL */
+	char	   *failure;		/* why the client's data ends badly, or NULL */
+	int			failure_code;	/* its SQLSTATE */
 	bool		ended;			/* a line of \. was met */
 	bool		sealed;			/* nothing is to be read on: a chunk of its own */
 	const char *after;			/* what follows upon a sealed chunk */

@@ -15,7 +15,7 @@
 SluiceSource *sluice_lender;
 
 /*
- * What was read is used up, and nothing comes after it: the client has given up,
+ * What was read is used up, and nothing comes after it: the client has given up or is gone,
  * or the bytes cannot be converted (as CopyConversionError says it).
  */
 void
@@ -24,9 +24,12 @@ sluice_source_refuse(SluiceSource *src)
 	unsigned char converted[(MAX_CONVERSION_INPUT_LENGTH + 1) * MAX_CONVERSION_GROWTH + 1];
 
 	if (src->failure)
-		ereport(ERROR,
-				(errcode(ERRCODE_QUERY_CANCELED),
-				 errmsg("COPY from stdin failed: %s", src->failure)));
+	{
+		/* Within a message: so the error ends the session. */
+		if (src->failure_code == ERRCODE_PROTOCOL_VIOLATION)
+			pq_startmsgread();
+		ereport(ERROR, (errcode(src->failure_code), errmsg_internal("%s", src->failure)));
+	}
 	(void) pg_do_encoding_conversion_buf(src->cstate->conversion_proc, src->encoding,
 										 GetDatabaseEncoding(),
 										 (unsigned char *) src->raw + src->raw_start,
@@ -104,6 +107,14 @@ sluice_source_open(SluiceSource *src, CopyFromState cstate)
 	cstate->data_source_cb = lend;
 }
 
+/* The client's data ends badly. What came before is used up first, as stock COPY has done by then. */
+static void
+fail_later(SluiceSource *src, int code, const char *why)
+{
+	src->failure = MemoryContextStrdup(src->cstate->copycontext, why);
+	src->failure_code = code;
+}
+
 /* Reads one whole message; false where no data follows. As CopyGetData of copyfromparse.c. */
 static bool
 next_message(SluiceSource *src, StringInfo msg)
@@ -111,31 +122,31 @@ next_message(SluiceSource *src, StringInfo msg)
 	for (;;)
 	{
 		int			type;
-		int			limit = PQ_SMALL_MESSAGE_LIMIT;
 
 		HOLD_CANCEL_INTERRUPTS();
 		pq_startmsgread();
-		type = pq_getbyte();
-		if (type == 'd')
-			limit = PQ_LARGE_MESSAGE_LIMIT;
-		else if (type != EOF && (type == '\0' || strchr("cfHS", type) == NULL))
-			ereport(ERROR,
-					(errcode(ERRCODE_PROTOCOL_VIOLATION),
-					 errmsg("unexpected message type 0x%02X during COPY from stdin",
-							type)));
-		if (type == EOF || pq_getmessage(msg, limit))
-			ereport(ERROR,
-					(errcode(ERRCODE_CONNECTION_FAILURE),
-					 errmsg("unexpected EOF on client connection with an open transaction")));
+		type = pq_peekbyte();
+		if (type != EOF && (type == '\0' || strchr("cdfHS", type) == NULL))
+		{
+			/* It stays: behind a row that is refused it is a message as any other. */
+			pq_endmsgread();
+			fail_later(src, ERRCODE_PROTOCOL_VIOLATION,
+					   psprintf(_("unexpected message type 0x%02X during COPY from stdin"), type));
+		}
+		else if (type == EOF || pq_getbyte() == EOF ||
+				 pq_getmessage(msg, type == 'd' ? PQ_LARGE_MESSAGE_LIMIT : PQ_SMALL_MESSAGE_LIMIT))
+			fail_later(src, ERRCODE_CONNECTION_FAILURE,
+					   _("unexpected EOF on client connection with an open transaction"));
+		else if (type == 'f')
+			fail_later(src, ERRCODE_QUERY_CANCELED,
+					   psprintf(_("COPY from stdin failed: %s"), pq_getmsgstring(msg)));
+		else if (type == 'c')
+			src->eof = true;
 		RESUME_CANCEL_INTERRUPTS();
+		if (src->eof || src->failure)
+			return false;
 		if (type == 'd')
 			return true;
-		if (type == 'c')
-			src->eof = true;
-		if (type == 'f')
-			src->failure = MemoryContextStrdup(src->cstate->copycontext, pq_getmsgstring(msg));
-		if (type == 'c' || type == 'f')
-			return false;
 		/* Flush and Sync are sent by clients that do not know it is a COPY. */
 	}
 }

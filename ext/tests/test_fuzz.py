@@ -209,23 +209,38 @@ class Fuzz(OnCluster):
         client.close()
         self.assertNotIn("terminated by signal", self.cluster.tail())
 
+    def last_words(self, setting, data):
+        """What a session is told that sends this after the start of a COPY, and leaves."""
+        client = Client(self.cluster)
+        client.run(f"SET pgsluice.copy = {setting}; TRUNCATE t")
+        client.query("COPY t FROM STDIN WITH (FORMAT csv)")
+        client.until("G")
+        client.socket.sendall(data)
+        client.socket.shutdown(socket.SHUT_WR)
+        told = []
+        try:
+            while True:
+                kind, body = client.message()
+                if kind in "EC":
+                    told.append([field for field in body.split(b"\0") if field[:1] in b"CMW"])
+        except (EOFError, ConnectionError):
+            pass
+        client.close()
+        return told
+
     def test_protocol(self):
-        """Messages that have no place in a COPY, cut off and overlong ones: the connection ends, the server stays."""
-        for wrong in (b"Q\0\0\0\x0dSELECT 1\0", b"d\0\0\0\1", b"d\xff\xff\xff\xff", b"\0\0\0\0\0", b"X\0\0\0\4", b"c\0\0\0\5x", b"d\x7f\0\0\0abc", b"d\0\0",
+        """Messages that have no place in a COPY, cut off and overlong ones: the connection ends as in stock COPY, the server stays."""
+        rng = random.Random(1)
+        rows = [good(rng, 5, True) + b"\n", good(rng, 5, True) + b"\nx\n", b"".join(good(rng, i, True) + b"\n" for i in range(50))]
+        for wrong in (b"Q\0\0\0\x0dSELECT 1\0", b"d\0\0\0\1", b"d\xff\xff\xff\xff", b"\0\0\0\0\0", b"X\0\0\0\4", b"c\0\0\0\5x", b"d\x7f\0\0\0abc", b"d\0\0", b"c\0\0",
                       b"\0\0\0\0\4c\0\0\0\4"):
-            client = Client(self.cluster)
-            client.run("SET pgsluice.copy = on; TRUNCATE t")
-            client.query("COPY t FROM STDIN WITH (FORMAT csv)")
-            client.until("G")
-            row = good(random.Random(1), 5, True) + b"\n"
-            client.socket.sendall(b"d" + struct.pack("!i", len(row) + 4) + row + wrong)
-            client.socket.shutdown(socket.SHUT_WR)
-            try:
-                while True:
-                    client.message()
-            except (EOFError, ConnectionError):
-                pass
-            client.close()
+            for row in rows:
+                data = b"d" + struct.pack("!i", len(row) + 4) + row + wrong
+                stock, *others = (self.last_words(setting, data) for setting in ("off", "on", "on; SET pgsluice.workers = 2"))
+                self.assertTrue(stock)
+                for ours in others:
+                    # Behind a refused row, what is cut off ends the session with a word more than stock COPY's.
+                    self.assertEqual(ours[:len(stock)], stock, (row[:80], wrong))
         self.assertEqual(self.cluster.sql("SELECT count(*) FROM t"), "0")
         self.assertNotIn("terminated by signal", self.cluster.tail())
 
