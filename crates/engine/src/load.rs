@@ -12,10 +12,10 @@ use crate::reject::{RejectFile, RejectForm, Rejects};
 use crate::report::{Progress, Seconds, Summary};
 use crate::session::circumstances::circumstances;
 use crate::session::conn::{Canceller, Conn};
-use crate::session::lane::{Lane, LaneCounts};
+use crate::session::lane::{Form, Lane, LaneCounts};
 use crate::session::siblings::Siblings;
 use crate::session::surroundings::Indexes;
-use crate::session::{header, staged, transaction, ways};
+use crate::session::{header, staged, statement, transaction, ways};
 use crate::wire;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -277,6 +277,11 @@ pub(crate) fn make_plan(
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut plan = plan::plan(&input, &server, &table, options, cores)?;
+    if let Some(condition) = &plan.filter {
+        // One that goes on to another statement would have that run, too.
+        let read = conn.read(&statement::direct(&plan, Form::Text));
+        read.map_err(|e| of_condition(e, Some(condition)))?;
+    }
     let around = circumstances(conn, &table)?;
     let fire = plan::triggers_fire(plan.method, &table, options);
     let fired_by = fire.then(|| wire::statement(&plan));

@@ -225,6 +225,19 @@ fn conditions(world: &mut World) {
         let said = world.load(&[&[file.as_str()], &odd[..]].concat()).unwrap_err();
         assert!(said.contains("syntax error") && said.contains("is: a >"), "{method}: {said}");
     }
+    // A condition is no place for other statements.
+    for condition in ["true; DROP TABLE w", "true); DROP TABLE w; SELECT (1", "true; COMMIT"] {
+        let odd = [&file, "--table", "w", "--columns", "a", "--where", condition];
+        for command in ["plan", "check", "load"] {
+            let output = world.run(&[&[command], &odd[..]].concat());
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(1), "{command} {condition}: {said}");
+            assert!(said.contains(&format!("--where is: {condition}")), "{said}");
+        }
+        let staged = world.load(&[&odd[..], &["--method", "staged"]].concat()).unwrap_err();
+        assert!(staged.contains("--where is: "), "{staged}");
+        assert_eq!(count(world, "w"), "2", "{condition}");
+    }
     std::fs::remove_file(world.path("w.rejects")).unwrap();
     std::fs::remove_file(world.path("w.rejects.jsonl")).unwrap();
 }

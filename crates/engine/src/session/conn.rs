@@ -302,6 +302,18 @@ impl Conn {
         }
     }
 
+    /// Has the server read a statement and do nothing of it.
+    ///
+    /// # Errors
+    ///
+    /// The server cannot read it, or it is more than one; or the connection is lost.
+    pub fn read(&mut self, sql: &str) -> Result<(), Error> {
+        let sql = c_string(sql)?;
+        // SAFETY: the connection is not NULL, both strings are C's; no types are given.
+        let res = Res(unsafe { PQprepare(self.raw, c"".as_ptr(), sql.as_ptr(), 0, ptr::null()) });
+        self.finished(res).map(|_| ())
+    }
+
     /// Starts a `COPY … FROM STDIN`.
     ///
     /// # Errors

@@ -83,6 +83,13 @@ extern "C" {
         formats: *const c_int,
         result_format: c_int,
     ) -> *mut PGresult;
+    pub fn PQprepare(
+        conn: *mut PGconn,
+        name: *const c_char,
+        query: *const c_char,
+        n: c_int,
+        types: *const u32,
+    ) -> *mut PGresult;
     pub fn PQgetResult(conn: *mut PGconn) -> *mut PGresult;
     pub fn PQconsumeInput(conn: *mut PGconn) -> c_int;
     pub fn PQputCopyData(conn: *mut PGconn, buffer: *const c_char, n: c_int) -> c_int;
