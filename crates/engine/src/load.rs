@@ -125,6 +125,7 @@ fn run(options: &Options, watch: &Watch, planned: &dyn Fn(&Plan)) -> Result<Summ
     let mut summary = summarise(options, &plan, &done, watch, &clock);
     summary.steps.extend(steps);
     summary.wal_bytes = wal_start.zip(wal_end).map(|(a, b)| b.saturating_sub(a));
+    summary.notes.extend(done.lanes[0].more_rejects());
     for lane in &done.lanes {
         summary.notes.extend(lane.conn.take_notices());
     }

@@ -16,7 +16,7 @@ use serde::Serialize;
 
 mod line;
 
-use line::{parts, TAIL};
+use line::{parts, Quotes, TAIL};
 
 /// How many rejects a load bears.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -105,9 +105,21 @@ pub enum RejectForm<'a> {
 }
 
 /// The two files, open for writing.
+///
+/// Of the records of one file, one at most leaves a quote open, as the last one of a file that
+/// was cut off does: the next such record would close the quote, and make one value of all
+/// between. It begins another file.
 #[derive(Debug)]
 pub struct RejectFile {
     path: PathBuf,
+    /// the name of the first one, to which numbers are added
+    first: PathBuf,
+    /// how many there are
+    files: u32,
+    /// a record of it leaves a quote open
+    open: bool,
+    /// the source's header line, if it had one
+    header: Option<Vec<u8>>,
     /// what its lines end with: as those of the header, or of the first record
     eol: Option<Vec<u8>>,
     /// the rules of its lines; none for tuples
@@ -124,37 +136,61 @@ impl RejectFile {
     /// Either file exists already ([`io::ErrorKind::AlreadyExists`]: nothing is
     /// ever overwritten) or cannot be written. Neither file is left behind.
     pub fn create(path: &Path, form: RejectForm) -> io::Result<RejectFile> {
-        let new = |path: &Path| OpenOptions::new().write(true).create_new(true).open(path);
-        let records = new(path)?;
-        let side = match new(&side_path(path)) {
-            Ok(side) => side,
-            Err(e) => {
-                // Ours, just created and still empty.
-                std::fs::remove_file(path)?;
-                return Err(e);
-            }
+        let (records, side) = pair(path)?;
+        let (dialect, header) = match form {
+            RejectForm::Lines(dialect, header) => (Some(dialect), header),
+            RejectForm::Tuples => (None, None),
         };
         let mut file = RejectFile {
             path: path.to_owned(),
+            first: path.to_owned(),
+            files: 1,
+            open: false,
+            header: header.map(<[u8]>::to_vec),
             eol: None,
-            dialect: match form {
-                RejectForm::Lines(dialect, _) => Some(dialect.clone()),
-                RejectForm::Tuples => None,
-            },
-            records: BufWriter::new(records),
-            side: BufWriter::new(side),
+            dialect: dialect.cloned(),
+            records,
+            side,
         };
-        match form {
-            RejectForm::Lines(_, Some(header)) => file.put_record(header, Eol::Unknown)?,
-            RejectForm::Lines(_, None) => {}
-            RejectForm::Tuples => file.records.write_all(HEADER)?,
-        }
+        file.begin()?;
         Ok(file)
+    }
+
+    /// Writes what precedes the records.
+    fn begin(&mut self) -> io::Result<()> {
+        if let Some(header) = self.header.clone() {
+            return self.put_record(&header, Eol::Unknown);
+        }
+        match self.dialect {
+            Some(_) => Ok(()),
+            None => self.records.write_all(HEADER),
+        }
+    }
+
+    /// Goes on in another pair of files.
+    fn go_on(&mut self) -> io::Result<()> {
+        self.sync()?;
+        self.files += 1;
+        let mut name = self.first.clone().into_os_string();
+        name.push(format!(".{}", self.files));
+        // An error names it.
+        self.path = name.into();
+        (self.records, self.side) = pair(&self.path)?;
+        self.open = false;
+        self.begin()
     }
 
     /// Where the records go.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Which files there are beside the first one, and why.
+    fn more(&self) -> Option<String> {
+        let (first, last) = (self.first.display(), self.path.display());
+        (self.files > 1).then(|| {
+            format!("no two rejects that leave a quote open stand in one file: {first} to {last}")
+        })
     }
 
     /// Adds a record: its original bytes to the one file, its story to the other. The
@@ -165,6 +201,12 @@ impl RejectFile {
     /// The disk is full or the file cannot be written: the load must fail then,
     /// since a reject that is kept nowhere would be lost.
     pub fn add(&mut self, reject: &Reject, bytes: &[u8], eol: Eol) -> io::Result<()> {
+        let quotes = Quotes::new(io::sink(), self.dialect.as_ref(), eol);
+        let open = quotes.ends_open(bytes);
+        if open && self.open {
+            self.go_on()?;
+        }
+        self.open |= open;
         self.put_record(bytes, eol)?;
         self.describe(reject)
     }
@@ -180,11 +222,18 @@ impl RejectFile {
         bytes: &mut impl io::Read,
         eol: Eol,
     ) -> io::Result<()> {
+        if self.open {
+            // Whether it closes the quote comes out when it is written.
+            self.go_on()?;
+        }
+        let mut quotes = Quotes::new(&mut self.records, self.dialect.as_ref(), eol);
         // All but what may be its line end, and what may stand before that.
-        io::copy(&mut bytes.take(reject.length.saturating_sub(TAIL)), &mut self.records)?;
+        io::copy(&mut bytes.take(reject.length.saturating_sub(TAIL)), &mut quotes)?;
         let mut tail = Vec::new();
         bytes.take(TAIL).read_to_end(&mut tail)?;
-        self.add(reject, &tail, eol)
+        self.open = quotes.ends_open(&tail);
+        self.put_record(&tail, eol)?;
+        self.describe(reject)
     }
 
     fn describe(&mut self, reject: &Reject) -> io::Result<()> {
@@ -243,13 +292,27 @@ impl RejectFile {
     }
 }
 
+/// The file of these records, and the one that tells of each: both new.
+fn pair(path: &Path) -> io::Result<(BufWriter<File>, BufWriter<File>)> {
+    let new = |path: &Path| OpenOptions::new().write(true).create_new(true).open(path);
+    let records = new(path)?;
+    match new(&side_path(path)) {
+        Ok(side) => Ok((BufWriter::new(records), BufWriter::new(side))),
+        Err(e) => {
+            // Ours, just created and still empty.
+            std::fs::remove_file(path)?;
+            Err(e)
+        }
+    }
+}
+
 /// Takes the story of each rejected record, where no file keeps it.
 pub type Listener = Box<dyn FnMut(&Reject) + Send>;
 
 /// Where rejected records go.
 enum Keep {
     /// into the reject files
-    Files(RejectFile),
+    Files(Box<RejectFile>),
     /// to somebody who only wants to know
     Told(Listener),
 }
@@ -269,7 +332,7 @@ impl std::fmt::Debug for Rejects {
 impl Rejects {
     /// Kept in files that were just created.
     pub fn new(file: RejectFile, limit: Limit) -> Rejects {
-        Rejects { keep: Mutex::new((Keep::Files(file), 0)), limit }
+        Rejects { keep: Mutex::new((Keep::Files(Box::new(file)), 0)), limit }
     }
 
     /// Told and kept nowhere, without a limit.
@@ -339,6 +402,14 @@ impl Rejects {
         Ok(file)
     }
 
+    /// Which files have rejects beside the first one, and why.
+    pub fn more(&self) -> Option<String> {
+        match &*self.lock() {
+            (Keep::Files(file), _) => file.more(),
+            (Keep::Told(_), _) => None,
+        }
+    }
+
     /// At the end of the input: the limit, and everything on disk before the
     /// commit that leaves these records out. Gives the number of rejects.
     ///
@@ -384,9 +455,10 @@ impl Rejects {
         // Whoever looks into the file now should find them all; the load fails either way.
         match file.sync() {
             Ok(()) => error.with_hint(format!(
-                "{} has them, and {} says why",
-                file.path.display(),
-                side_path(&file.path).display()
+                "{} has them, and {} says why{}",
+                file.first.display(),
+                side_path(&file.first).display(),
+                file.more().map_or(String::new(), |more| format!("; {more}")),
             )),
             Err(_) => error,
         }
@@ -401,60 +473,4 @@ pub fn side_path(path: &Path) -> PathBuf {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn limits_are_read_and_judged() {
-        assert_eq!(Limit::parse("3"), Ok(Limit::Records(3)));
-        assert_eq!(Limit::parse("0.5%"), Ok(Limit::Percent(0.5)));
-        for wrong in ["", "-1", "x%", "101%", "NaN%", "3 %x"] {
-            assert!(Limit::parse(wrong).is_err(), "{wrong}");
-        }
-        assert!(!Limit::Records(3).exceeded(3));
-        assert!(Limit::Records(3).exceeded(4));
-        assert!(!Limit::Percent(1.0).exceeded(50));
-        assert!(!Limit::Percent(1.0).exceeded_at_end(1, 100));
-        assert!(Limit::Percent(1.0).exceeded_at_end(2, 100));
-        assert!(!Limit::Percent(0.0).exceeded_at_end(0, 0));
-    }
-
-    #[test]
-    fn an_existing_file_is_refused_and_left_as_it_was() {
-        let dir = std::env::temp_dir().join(format!("pgsluice-reject-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        let path = dir.join("bad.csv");
-        std::fs::write(side_path(&path), "kept").unwrap();
-        let csv = Dialect::csv();
-        let error = RejectFile::create(&path, RejectForm::Lines(&csv, None)).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
-        assert!(!path.exists());
-        assert_eq!(std::fs::read_to_string(side_path(&path)).unwrap(), "kept");
-        std::fs::remove_file(side_path(&path)).unwrap();
-
-        let header = RejectForm::Lines(&csv, Some(b"a,b\r\n"));
-        let mut file = RejectFile::create(&path, header).unwrap();
-        let reject = Reject {
-            file: "x.csv".into(),
-            record: 7,
-            line: 9,
-            offset: 120,
-            length: 3,
-            column: Some("b".into()),
-            sqlstate: "22P02".into(),
-            message: "invalid input syntax for type integer: \"\n\"".into(),
-            detail: None,
-        };
-        file.add(&reject, b"1,\xff", Eol::CrNl).unwrap();
-        file.add(&reject, b"2,\"\n\"\n", Eol::Nl).unwrap();
-        file.sync().unwrap();
-        assert_eq!(std::fs::read(&path).unwrap(), b"a,b\r\n1,\xff\r\n2,\"\n\"\r\n");
-        let side = std::fs::read_to_string(side_path(&path)).unwrap();
-        let lines: Vec<serde_json::Value> =
-            side.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
-        assert_eq!(lines.len(), 2);
-        assert_eq!(lines[0]["sqlstate"], "22P02");
-        assert_eq!(lines[0]["offset"], 120);
-        std::fs::remove_dir_all(&dir).unwrap();
-    }
-}
+mod tests;

@@ -166,6 +166,53 @@ fn rejects_that_end_in_a_backslash() {
     }
 }
 
+/// Two files that were cut off within quotes: in one reject file, the second quote would close
+/// the first, and all between would be a value of a good record.
+#[test]
+fn rejects_that_leave_a_quote_open() {
+    let mut world = World::new(each_major().last().unwrap());
+    world.sql("CREATE TABLE t (a int, b text)");
+    let files: [&[u8]; 3] =
+        [b"a,b\n1,x\nbad,1\n6,\"q", b"a,b\nbad,2\n8,\"r\nbad,3\n", b"a,b\nbad,4\n"];
+    let name = |(i, bytes): (usize, &&[u8])| world.file(&format!("cut-{i}.csv"), bytes);
+    let paths: Vec<String> = files.iter().enumerate().map(name).collect();
+    let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
+    let rejects = world.path("rejects.csv");
+    let load = |world: &World, files: &[&str], rejects: &str, method: &str| {
+        let reject = ["--table", "t", "--header", "--on-error", "reject", "--reject-file", rejects];
+        world.load(&[files, &reject[..], &["--method", method]].concat()).unwrap()
+    };
+    for method in ["auto", "copy-csv", "insert-batch", "staged", "lanes"] {
+        world.sql("TRUNCATE t");
+        let summary = load(&world, &paths, &rejects, method);
+        assert_eq!((&summary["read"], &summary["rejected"]), (&7.into(), &6.into()), "{method}");
+        let second = format!("{rejects}.2");
+        assert!(summary["notes"].to_string().contains(&second), "{method}: {summary}");
+        if method != "lanes" {
+            let kept = b"a,b\nbad,1\n6,\"q\nbad,2\n";
+            assert_eq!(fs::read(&rejects).unwrap(), kept, "{method}");
+            assert_eq!(fs::read(&second).unwrap(), b"a,b\n8,\"r\nbad,3\nbad,4\n", "{method}");
+        }
+        // All six are refused again.
+        let again = world.path("again.csv");
+        let summary = load(&world, &[&rejects, &second], &again, method);
+        assert_eq!((&summary["read"], &summary["rejected"]), (&6.into(), &6.into()), "{method}");
+        assert_eq!(world.sql("SELECT count(*) FROM t"), "1", "{method}");
+        for path in [&rejects, &second, &again, &format!("{again}.2")] {
+            fs::remove_file(path).unwrap();
+            fs::remove_file(format!("{path}.jsonl")).unwrap();
+        }
+    }
+    // A file that is there already is not written over, and nothing is loaded.
+    world.sql("TRUNCATE t");
+    let second = world.file("rejects.csv.2", b"kept");
+    let reject = ["--table", "t", "--header", "--on-error", "reject", "--reject-file", &rejects];
+    let said = world.load(&[&paths[..], &reject].concat()).unwrap_err();
+    assert!(said.contains("rejects.csv.2: File exists"), "{said}");
+    assert_eq!(fs::read(second).unwrap(), b"kept");
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "0");
+}
+
 /// A line end of another kind than the file's is the fault of one record, which goes on to the
 /// next end of the right kind; the others are loaded.
 #[test]

@@ -1,6 +1,7 @@
 //! Where a record ends and its line end begins.
 
-use pgsluice_core::scan::{Dialect, Eol, Format, Next, Record, Scanner};
+use pgsluice_core::scan::{Dialect, Eol, Format, Next, Record, Scanner, Splitter};
+use std::io::{self, Write};
 
 /// How many bytes at the end of a record that is too long to be held say how it ends: no
 /// fewer than a run of backslashes has.
@@ -36,9 +37,73 @@ fn escapes_what_follows(content: &[u8], dialect: &Dialect) -> bool {
     scanner.next(&mut Record::default()) == Ok(Next::Partial)
 }
 
+/// Tells of a record that is written on its way whether it leaves a quote open.
+pub(super) struct Quotes<W> {
+    out: W,
+    splitter: Option<Splitter>,
+}
+
+impl<W: Write> Quotes<W> {
+    /// At the start of a record of lines by these rules that end with `eol`.
+    pub fn new(out: W, dialect: Option<&Dialect>, eol: Eol) -> Self {
+        let csv = dialect.filter(|d| d.format == Format::Csv);
+        Quotes { out, splitter: csv.map(|dialect| Splitter::new(dialect, eol)) }
+    }
+
+    /// Whether a line end behind it would belong to a value, when these bytes end it.
+    pub fn ends_open(self, bytes: &[u8]) -> bool {
+        let Some(mut splitter) = self.splitter else { return false };
+        splitter.feed(bytes);
+        let end: &[u8] = match splitter.eol() {
+            Eol::Nl | Eol::Unknown => b"\n",
+            Eol::Cr => b"\r",
+            Eol::CrNl => b"\r\n",
+        };
+        splitter.feed(end).last.is_none()
+    }
+}
+
+impl<W: Write> Write for Quotes<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.out.write(bytes)?;
+        if let Some(splitter) = &mut self.splitter {
+            splitter.feed(&bytes[..written]);
+        }
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_quote_that_is_left_open_is_seen() {
+        let backslash = Dialect { escape: b'\\', ..Dialect::csv() };
+        let (csv, text) = (Dialect::csv(), Dialect::text());
+        let cases: [(&[u8], &Dialect, bool); 9] = [
+            (b"1,\"x\n", &csv, true),
+            (b"1,\"x", &csv, true),
+            (b"1,\"x\"\n", &csv, false),
+            (b"1,\"x\"\"\n", &csv, true),
+            (b"1,x\r\n", &csv, false),
+            (b"1,x\r", &csv, false),
+            (b"1,\"x\\\"\n", &backslash, true),
+            (b"1,\"x\\\"\"", &backslash, false),
+            (b"1\t\"x\\\n", &text, false),
+        ];
+        for (bytes, dialect, open) in cases {
+            for eol in [Eol::Unknown, Eol::Nl, Eol::CrNl] {
+                let mut quotes = Quotes::new(io::sink(), Some(dialect), eol);
+                quotes.write_all(&bytes[..2]).unwrap();
+                assert_eq!(quotes.ends_open(&bytes[2..]), open, "{} {eol:?}", bytes.escape_ascii());
+            }
+        }
+    }
 
     #[test]
     fn the_end_of_a_record_is_told_from_a_value_that_looks_like_one() {

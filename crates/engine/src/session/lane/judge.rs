@@ -60,6 +60,11 @@ impl Lane {
         self.judge_records(placed, None)
     }
 
+    /// Where rejects are beside the first file, for the summary.
+    pub fn more_rejects(&self) -> Option<String> {
+        self.rejects.as_ref()?.more()
+    }
+
     fn judge_chunk(&mut self, placed: Placed, rejects: Option<&Rejects>) -> Result<(), Error> {
         let plan = self.plan.clone();
         if placed.prepared.chunk.part != Part::Whole {

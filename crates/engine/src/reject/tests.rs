@@ -1,0 +1,95 @@
+//! What the reject files hold.
+
+use super::*;
+
+#[test]
+fn limits_are_read_and_judged() {
+    assert_eq!(Limit::parse("3"), Ok(Limit::Records(3)));
+    assert_eq!(Limit::parse("0.5%"), Ok(Limit::Percent(0.5)));
+    for wrong in ["", "-1", "x%", "101%", "NaN%", "3 %x"] {
+        assert!(Limit::parse(wrong).is_err(), "{wrong}");
+    }
+    assert!(!Limit::Records(3).exceeded(3));
+    assert!(Limit::Records(3).exceeded(4));
+    assert!(!Limit::Percent(1.0).exceeded(50));
+    assert!(!Limit::Percent(1.0).exceeded_at_end(1, 100));
+    assert!(Limit::Percent(1.0).exceeded_at_end(2, 100));
+    assert!(!Limit::Percent(0.0).exceeded_at_end(0, 0));
+}
+
+fn reject() -> Reject {
+    Reject {
+        file: "x.csv".into(),
+        record: 7,
+        line: 9,
+        offset: 120,
+        length: 3,
+        column: Some("b".into()),
+        sqlstate: "22P02".into(),
+        message: "invalid input syntax for type integer: \"\n\"".into(),
+        detail: None,
+    }
+}
+
+#[test]
+fn an_existing_file_is_refused_and_left_as_it_was() {
+    let dir = std::env::temp_dir().join(format!("pgsluice-reject-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let path = dir.join("bad.csv");
+    std::fs::write(side_path(&path), "kept").unwrap();
+    let csv = Dialect::csv();
+    let error = RejectFile::create(&path, RejectForm::Lines(&csv, None)).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+    assert!(!path.exists());
+    assert_eq!(std::fs::read_to_string(side_path(&path)).unwrap(), "kept");
+    std::fs::remove_file(side_path(&path)).unwrap();
+
+    let header = RejectForm::Lines(&csv, Some(b"a,b\r\n"));
+    let mut file = RejectFile::create(&path, header).unwrap();
+    let reject = reject();
+    file.add(&reject, b"1,\xff", Eol::CrNl).unwrap();
+    file.add(&reject, b"2,\"\n\"\n", Eol::Nl).unwrap();
+    file.sync().unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), b"a,b\r\n1,\xff\r\n2,\"\n\"\r\n");
+    let side = std::fs::read_to_string(side_path(&path)).unwrap();
+    let lines: Vec<serde_json::Value> =
+        side.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    assert_eq!(lines.len(), 2);
+    assert_eq!(lines[0]["sqlstate"], "22P02");
+    assert_eq!(lines[0]["offset"], 120);
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn no_record_closes_the_quote_of_another() {
+    let dir = std::env::temp_dir().join(format!("pgsluice-open-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let path = dir.join("bad.csv");
+    let csv = Dialect::csv();
+    let mut file = RejectFile::create(&path, RejectForm::Lines(&csv, Some(b"a,b\n"))).unwrap();
+    let long = [&b"6,\""[..], &[b'x'; 200]].concat();
+    let records =
+        [&b"1,\"x\n"[..], b"2,\"y\"\n", b"3,z", b"4,\"x\"y\"", b"5,w\n", &long[..], b"7,\"v"];
+    for bytes in records {
+        let reject = Reject { length: bytes.len() as u64, ..reject() };
+        match bytes.len() {
+            0..=100 => file.add(&reject, bytes, Eol::Nl).unwrap(),
+            _ => file.add_from(&reject, &mut &*bytes, Eol::Nl).unwrap(),
+        }
+    }
+    file.sync().unwrap();
+    let kept = [
+        ("bad.csv", b"a,b\n1,\"x\n2,\"y\"\n3,z\n".to_vec(), 3),
+        ("bad.csv.2", b"a,b\n4,\"x\"y\"\n5,w\n".to_vec(), 2),
+        ("bad.csv.3", [b"a,b\n", &long[..], b"\n"].concat(), 1),
+        ("bad.csv.4", b"a,b\n7,\"v\n".to_vec(), 1),
+    ];
+    for (name, bytes, count) in kept {
+        let path = dir.join(name);
+        assert_eq!(std::fs::read(&path).unwrap(), bytes, "{name}");
+        let side = std::fs::read_to_string(side_path(&path)).unwrap();
+        assert_eq!(side.lines().count(), count, "{name}");
+    }
+    assert!(file.more().unwrap().contains("bad.csv.4"));
+    std::fs::remove_dir_all(&dir).unwrap();
+}
