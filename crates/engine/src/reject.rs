@@ -381,25 +381,22 @@ impl Rejects {
     }
 
     /// A file without a name beside the reject file, for a record that is too
-    /// long to be held in memory until it is known whether it is rejected.
+    /// long to be held in memory until it is known whether it is rejected; none where
+    /// rejects are not kept.
     ///
     /// # Errors
     ///
     /// The folder cannot be written to.
-    pub fn spool(&self) -> io::Result<File> {
+    pub fn spool(&self) -> io::Result<Option<File>> {
         // Held until the name is gone: another lane may be about to take the same one.
         let kept = self.lock();
-        let mut name = match &kept.0 {
-            Keep::Files(file) => file.path.clone().into_os_string(),
-            Keep::Told(_) => {
-                std::env::temp_dir().join(format!("pgsluice-{}", std::process::id())).into()
-            }
-        };
+        let Keep::Files(file) = &kept.0 else { return Ok(None) };
+        let mut name = file.path.clone().into_os_string();
         name.push(".part");
         let file =
             OpenOptions::new().read(true).write(true).create_new(true).open(Path::new(&name))?;
         std::fs::remove_file(&name)?;
-        Ok(file)
+        Ok(Some(file))
     }
 
     /// Which files have rejects beside the first one, and why.

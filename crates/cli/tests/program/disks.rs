@@ -225,3 +225,21 @@ fn output_that_cannot_be_written() {
         assert!(!said.contains("panicked"), "{arguments:?}: {said}");
     }
 }
+
+/// A check keeps no rejects, and so no record that is too long to be held.
+#[test]
+fn a_check_needs_no_disk() {
+    let mut world = World::new(each_major().last().unwrap());
+    world.sql("CREATE TABLE t (a int, b text)");
+    let long = vec![b'x'; 5 << 20];
+    let bytes = [b"a,1\n1,", &long[..], b"\n", &long[..], b",2\n"].concat();
+    let file = world.file("long.csv", &bytes);
+    let output = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
+        .args(["check", &file, "--table", "t", "--to", &world.server.url("postgres")])
+        .env("TMPDIR", world.path("nowhere"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("read 3 = good 1 + bad 2"), "{said}");
+}

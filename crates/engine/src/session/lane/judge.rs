@@ -26,7 +26,7 @@ use std::io::{Seek, Write};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A record in pieces, kept on disk until the server has taken it.
+/// A record in pieces, kept on disk until the server has taken it, where rejects are kept.
 pub(super) struct Giant {
     spool: Option<File>,
     first: Arc<Chunk>,
@@ -321,12 +321,13 @@ impl Lane {
         self.counts.chunks_as_is += 1;
         let Some(why) = refused else { return Ok(()) };
         let (first, before) = (&giant.first, giant.before);
-        let (Some(rejects), Some(mut spool)) = (rejects, giant.spool) else {
+        let Some(rejects) = rejects else {
             let whole = Item { start: 0, end: 0, lines: 0, line: giant.lines, fault: None };
             return Err(self.stopped(first, before, whole, 0, why));
         };
         let mut reject = self.reject(first, before, why);
         reject.length = giant.length;
+        let Some(mut spool) = giant.spool else { return rejects.add(&reject, b"", first.eol) };
         spool.rewind().map_err(spool_error)?;
         rejects.add_from(&reject, &mut spool, first.eol)
     }
@@ -339,7 +340,7 @@ impl Lane {
     }
 
     fn start_giant(&mut self, placed: &Placed, rejects: Option<&Rejects>) -> Result<Giant, Error> {
-        let spool = rejects.map(Rejects::spool).transpose().map_err(spool_error)?;
+        let spool = rejects.map(Rejects::spool).transpose().map_err(spool_error)?.flatten();
         self.conn.exec("SAVEPOINT pgsluice")?;
         let form = own_form(&self.plan);
         self.conn.copy_start(&statement::copy(&self.plan, form))?;
