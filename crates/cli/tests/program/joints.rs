@@ -64,6 +64,44 @@ fn files_behind_one_another_in_one_copy() {
     });
 }
 
+/// A record too long to be held ends its file, with its line end or without.
+#[test]
+fn a_long_record_before_the_next_file_in_one_copy() {
+    let mut world = World::new(each_major().last().unwrap());
+    world.sql(FIRES);
+    world.sql(
+        "CREATE FUNCTION cut() RETURNS trigger LANGUAGE plpgsql AS
+            $$BEGIN NEW.a := left(NEW.a, 1) || length(NEW.a); RETURN NEW; END$$;
+         CREATE TRIGGER cut BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION cut()",
+    );
+    let long = vec![b'x'; 5 << 20];
+    let all = format!("11 2{} 31: 1", long.len() + 1);
+    let file = |before: &[u8], end: &[u8]| [before, &long[..], end].concat();
+    let text = ["--format", "text"];
+    type Case<'a> = (Vec<u8>, &'a [u8], &'a [&'a str], bool);
+    let cases: [Case; 8] = [
+        (file(b"1\n2", b"\n"), b"3\n", &[], true),
+        (file(b"1\n2", b""), b"3\n", &[], true),
+        (file(b"1\r\n\"2", b"\""), b"3\r\n", &[], true),
+        (file(b"1\n2", b"\n"), b"3", &text, true),
+        (file(b"1\n2", b""), b"3", &text, true),
+        (file(b"1\n\"2", b"\n"), b"3\"\n", &[], false),
+        (file(b"1\n2", b"\r\n"), b"3\r\n", &[], false),
+        (file(b"1\n2", b"\\.\n"), b"3\n", &text, false),
+    ];
+    for (first, last, more, whole) in cases {
+        for method in ["auto", if more.is_empty() { "copy-csv" } else { "copy-text" }] {
+            let by = [&["--columns", "a", "--method", method][..], more].concat();
+            let found = joined(&mut world, &[&first[..], last], &by);
+            let end = first[first.len() - 3..].escape_ascii();
+            match whole {
+                true => assert_eq!(found.as_deref(), Ok(all.as_str()), "{method} {end}"),
+                false => assert!(found.is_err(), "{method} {end}: {found:?}"),
+            }
+        }
+    }
+}
+
 /// Where one COPY would not do, the load fails rather than fire the trigger twice.
 #[test]
 fn a_trigger_never_fires_twice() {

@@ -98,6 +98,8 @@ struct Open {
     /// how many more lines the first record has than the server counts, which
     /// does not know yet what ends a line when it sees those within quotes
     uncounted: i64,
+    /// the record that passes in pieces, or the one that has passed last
+    giant: Option<joint::Giant>,
 }
 
 /// A connection that takes chunks within its transaction.
@@ -265,7 +267,7 @@ impl Lane {
             Form::Csv | Form::Text => Some(b""),
             Form::AsIs | Form::Plain => {
                 let before = &open.sent.back()?.chunk;
-                joint::between(&self.plan.layout, open.eol, before, chunk)
+                joint::between(&self.plan.layout, open.eol, before, open.giant.as_ref(), chunk)
             }
         }
     }
@@ -283,14 +285,19 @@ impl Lane {
             self.conn.copy_data(HEADER)?;
         }
         let (file, eol, sent) = (chunk.file, Eol::Unknown, VecDeque::new());
-        self.open = Some(Open { form, file, eol, sent, bytes: 0, units: 0, uncounted: 0 });
+        let (bytes, units, uncounted, giant) = (0, 0, 0, None);
+        self.open = Some(Open { form, file, eol, sent, bytes, units, uncounted, giant });
         Ok(())
     }
 
     fn remember(&mut self, placed: Placed, form: Form, spare: &Spare) {
+        let joins = self.one_copy();
         let Some(open) = &mut self.open else { return };
         let Placed { prepared: Prepared { chunk, counts, body, .. }, before } = placed;
-        if open.units == 0 {
+        if let (true, Some(d)) = (joins && chunk.part != Part::Whole, self.plan.dialect()) {
+            joint::Giant::pass(&mut open.giant, d, &chunk);
+        }
+        if open.units == 0 && chunk.part == Part::Whole {
             open.uncounted = match (&body, self.plan.dialect()) {
                 (Body::AsIs | Body::Guarded(_), Some(d)) => uncounted(&chunk.bytes, d, chunk.eol),
                 (Body::Rewritten(csv), _) if form == Form::Csv => {

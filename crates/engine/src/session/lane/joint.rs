@@ -2,7 +2,48 @@
 
 use crate::error::Error;
 use crate::input::{Chunk, Layout, Part};
-use pgsluice_core::scan::{Dialect, Eol, Next, Record, Scanner};
+use pgsluice_core::scan::{Dialect, Eol, Next, Record, Scanner, Splitter};
+
+/// A record that passes in pieces, as far as it has passed.
+#[derive(Debug)]
+pub(super) struct Giant {
+    splitter: Splitter,
+    /// its line end has passed
+    whole: bool,
+    /// the last byte was a CR: half a line end, or a whole one
+    cr: bool,
+    /// `\.` has passed, which may end the data
+    marker: bool,
+}
+
+impl Giant {
+    /// Passes a piece; the first one of a record begins anew.
+    pub fn pass(giant: &mut Option<Giant>, dialect: &Dialect, piece: &Chunk) {
+        if piece.offset == piece.start {
+            *giant = None;
+        }
+        let giant = giant.get_or_insert_with(|| Giant {
+            splitter: Splitter::new(dialect, piece.eol),
+            whole: false,
+            cr: false,
+            marker: false,
+        });
+        let cuts = giant.splitter.feed(&piece.bytes);
+        giant.whole = cuts.last == Some(piece.bytes.len());
+        giant.cr = piece.bytes.ends_with(b"\r");
+        giant.marker |= cuts.marker;
+    }
+
+    /// What has to stand behind it, where that is sure; `end` is a line end.
+    fn behind(&self, end: &'static [u8]) -> Option<&'static [u8]> {
+        if self.whole {
+            return (!self.marker).then_some(b"");
+        }
+        let cuts = self.splitter.clone().feed(end);
+        let ends = cuts.last == Some(end.len()) && !self.cr && !self.marker;
+        ends.then_some(end)
+    }
+}
 
 /// What has to stand between the last chunk of a file and the first one of the next, so that
 /// one COPY, whose lines end with `eol` so far, takes them for what they are in files of their
@@ -12,22 +53,21 @@ pub(super) fn between(
     layout: &Layout,
     eol: Eol,
     before: &Chunk,
+    giant: Option<&Giant>,
     next: &Chunk,
 ) -> Option<&'static [u8]> {
     let dialect = layout.dialect()?;
+    let giant = giant.filter(|_| before.part != Part::Whole);
+    let of_giant = giant.map_or(Eol::Unknown, |giant| giant.splitter.eol());
     let of_next = if next.part == Part::Whole { next.line_end(layout) } else { next.eol };
-    let eol = match (eol, of_next) {
-        (Eol::Unknown, known) | (known, Eol::Unknown) => known,
-        (eol, same) if eol == same => eol,
-        _ => return None,
-    };
+    let eol = same(same(eol, of_giant)?, of_next)?;
     let end: &'static [u8] = match eol {
         Eol::Nl | Eol::Unknown => b"\n",
         Eol::Cr => b"\r",
         Eol::CrNl => b"\r\n",
     };
     if before.part != Part::Whole {
-        return None;
+        return giant?.behind(end);
     }
     if is_whole(&before.bytes, dialect, before.eol) {
         return Some(b"");
@@ -36,6 +76,14 @@ pub(super) fn between(
     let open = !before.bytes.ends_with(b"\r");
     let ended = || [&before.bytes[..], end].concat();
     (open && is_whole(&ended(), dialect, before.eol)).then_some(end)
+}
+
+/// What lines end with, by one who may know and another.
+fn same(eol: Eol, other: Eol) -> Option<Eol> {
+    match (eol, other) {
+        (Eol::Unknown, known) | (known, Eol::Unknown) => Some(known),
+        (eol, other) => (eol == other).then_some(eol),
+    }
 }
 
 /// Whether these bytes are records that all have their ends.
@@ -106,8 +154,38 @@ mod tests {
             (&text, Eol::Nl, (b"1\n\\.\n", b"3\n", None)),
         ];
         for (layout, eol, (before, next, expected)) in cases {
-            let found = between(layout, eol, &chunk(before, unknown), &chunk(next, unknown));
+            let found = between(layout, eol, &chunk(before, unknown), None, &chunk(next, unknown));
             assert_eq!(found, expected, "{} {}", before.escape_ascii(), next.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn a_record_in_pieces_is_joined_where_its_end_is_sure() {
+        let (csv, text) = (Layout::Lines(Dialect::csv()), Layout::Lines(Dialect::text()));
+        type Files = ([&'static [u8]; 2], &'static [u8], Option<&'static [u8]>);
+        let cases: [(&Layout, Files); 12] = [
+            (&csv, ([b"1", b"1\n"], b"2\n", Some(b""))),
+            (&csv, ([b"1", b"1"], b"2\r\n", Some(b"\r\n"))),
+            (&csv, ([b"\"1\n", b"1\""], b"2\n", Some(b"\n"))),
+            (&csv, ([b"\"1", b"\"\r\n"], b"2", Some(b""))),
+            (&csv, ([b"1", b"1\r"], b"2\n", None)),
+            (&csv, ([b"1", b"1\n"], b"2\r\n", None)),
+            (&csv, ([b"1,\"1", b"1\n"], b"2\n", None)),
+            (&csv, ([b"1\"", b"1\""], b"2\"\n", Some(b"\n"))),
+            (&text, ([b"1", b"\\\\"], b"2\n", Some(b"\n"))),
+            (&text, ([b"1", b"\\"], b"2\n", None)),
+            (&text, ([b"1", b"\\\n"], b"2\n", Some(b"\n"))),
+            (&text, ([b"1\\", b".\n"], b"2\n", None)),
+        ];
+        for (layout, ([first, last], next, expected)) in cases {
+            let (mut giant, mut before) = (None, chunk(first, Eol::Unknown));
+            for (offset, bytes, part) in [(0, first, Part::Piece), (1, last, Part::LastPiece)] {
+                before = Chunk { offset, part, ..chunk(bytes, Eol::Unknown) };
+                Giant::pass(&mut giant, layout.dialect().unwrap(), &before);
+            }
+            let next = chunk(next, Eol::Unknown);
+            let found = between(layout, Eol::Unknown, &before, giant.as_ref(), &next);
+            assert_eq!(found, expected, "{} {}", first.escape_ascii(), last.escape_ascii());
         }
     }
 }
