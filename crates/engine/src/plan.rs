@@ -289,7 +289,7 @@ fn choose(
         true => "row-level security is in force, under which the server takes no COPY",
         false => "named by --method",
     };
-    refuse(asked, server, table, options)?;
+    refuse(asked, server, table, options, shape)?;
     match asked {
         Method::Auto if server.extension.is_some() && !binary_file && options.rejects.is_none() => {
             choice(Method::Extension, Wire::AsIs, "the extension pgsluice is in this database")

@@ -206,3 +206,26 @@ fn names_of_the_landing() {
         assert_eq!(loaded.unwrap()["loaded"], 1, "{method}");
     }
 }
+
+/// COPY takes an empty line for a row of a table that has nothing to be filled; INSERT has no
+/// list of values for it.
+#[test]
+fn tables_without_a_column_to_fill() {
+    let mut world = World::new(each_major().last().unwrap());
+    world
+        .sql("CREATE TABLE none (); CREATE TABLE generated (a int GENERATED ALWAYS AS (1) STORED)");
+    let file = world.file("rows.csv", b"\n\n");
+    for table in ["none", "generated"] {
+        for method in ["auto", "copy-csv", "copy-text", "copy-binary", "lanes"] {
+            let loaded = world.load(&[&file, "--table", table, "--method", method]);
+            assert_eq!(loaded.unwrap()["loaded"], 2, "{table} {method}");
+        }
+        let rows = world.sql(&format!("SELECT count(*) FROM {table}"));
+        for method in ["insert", "insert-batch", "staged"] {
+            let said = world.load(&[&file, "--table", table, "--method", method]).unwrap_err();
+            assert!(said.contains("has no column that takes a value"), "{method}: {said}");
+            assert!(said.contains("hint: the methods that go by COPY"), "{method}: {said}");
+        }
+        assert_eq!(world.sql(&format!("SELECT count(*) FROM {table}")), rows);
+    }
+}

@@ -3,6 +3,7 @@
 use crate::error::Error;
 use crate::options::{FileFormat, Method, Options};
 use crate::session::catalog::{ServerFacts, TableFacts};
+use pgsluice_core::shape::RowShape;
 
 /// What is wrong with an extension that is there.
 pub(super) fn unusable(fault: &str) -> String {
@@ -15,9 +16,17 @@ pub(super) fn refuse(
     server: &ServerFacts,
     table: &TableFacts,
     options: &Options,
+    shape: &RowShape,
 ) -> Result<(), Error> {
     refuse_policies(asked, table, options)?;
     refuse_rules(asked, table)?;
+    if goes_by_insert(asked) && shape.columns.is_empty() {
+        let sql = &table.sql;
+        return Err(Error::new(format!(
+            "{asked} goes by INSERT, and {sql} has no column that takes a value"
+        ))
+        .with_hint("the methods that go by COPY take each empty line for a row, as COPY does"));
+    }
     let as_text =
         [Method::Insert, Method::InsertBatch, Method::CopyCsv, Method::CopyText, Method::Staged];
     if options.input.format == FileFormat::Binary && as_text.contains(&asked) {

@@ -239,6 +239,8 @@ fn what_methods_refuse() {
     }
     for method in [Method::InsertBatch, Method::Staged] {
         assert!(refused(method, |c| c.table.rules = vec!["r".into()]).contains("rewrite: r"));
+        let none = "has no column that takes a value";
+        assert!(refused(method, |c| c.table.columns.clear()).contains(none));
     }
     for method in [Method::CopyCsv, Method::CopyBinary, Method::Lanes] {
         assert!(refused(method, |c| c.table.row_security = true).contains("takes no COPY"));
