@@ -224,10 +224,13 @@ impl Inference {
         Inference { columns: vec![all; columns], scratch: PgCopySink::new(1) }
     }
 
-    /// Takes a record into account. Fields beyond the columns are passed over:
-    /// the load reports such records.
+    /// Takes a record into account, unless it has too few fields or too many: such a
+    /// record is not loaded.
     pub fn see(&mut self, chunk: &[u8], record: &Record) {
-        for (index, seen) in self.columns.iter_mut().enumerate().take(record.len()) {
+        if record.len() != self.columns.len() {
+            return;
+        }
+        for (index, seen) in self.columns.iter_mut().enumerate() {
             let (kind, value) = record.field(chunk, index);
             if matches!(kind, Kind::Null | Kind::Default) {
                 continue;

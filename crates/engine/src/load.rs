@@ -15,7 +15,7 @@ use crate::session::conn::{Canceller, Conn};
 use crate::session::lane::{Form, Lane, LaneCounts};
 use crate::session::siblings::Siblings;
 use crate::session::surroundings::Indexes;
-use crate::session::{header, staged, statement, transaction, ways};
+use crate::session::{create, header, staged, statement, transaction, ways};
 use crate::wire;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -164,7 +164,8 @@ fn execute(
 
     watch.phase(2);
     let rows = rows(conn, reader, options, watch, plan, clock);
-    let (through, counts, mut lanes, rejected) = rows.map_err(|e| take_back(e, plan, options))?;
+    let (through, counts, mut lanes, rejected) =
+        rows.map_err(|e| create::take_back(e, plan, options))?;
 
     watch.phase(3);
     let indexes = ways::taken(&mut lanes[0].conn, plan, counts.statements)?;
@@ -245,19 +246,6 @@ fn rows(
     }
     clock.seconds.load = clock.lap();
     Ok((through, counts, lanes, rejected))
-}
-
-/// A table that `--create` made and that had to be committed for the rows is
-/// dropped again, unless the method leaves rows in it.
-fn take_back(error: Error, plan: &Plan, options: &Options) -> Error {
-    if plan.made.is_none() || !plan.commits_first() || error.changed().is_some() {
-        return error;
-    }
-    let drop = format!("DROP TABLE {}", plan.table);
-    match Conn::open(&options.target.url).and_then(|mut conn| conn.exec(&drop)) {
-        Ok(_) => error,
-        Err(_) => error.with_changed(format!("the table {} is left, empty", plan.table)),
-    }
 }
 
 /// Inspects the table and decides; locks the table first if it is in earnest.

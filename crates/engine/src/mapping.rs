@@ -58,7 +58,7 @@ pub fn columns(
 ///
 /// # Errors
 ///
-/// A field is empty, or not UTF-8.
+/// A field is empty, has a NUL, or is not UTF-8.
 pub(crate) fn header_names(header: &HeaderLine) -> Result<Vec<String>, Error> {
     let wrong = |i: usize, what: String| {
         Error::new(format!("field {} of the header {what}", i + 1))
@@ -68,6 +68,9 @@ pub(crate) fn header_names(header: &HeaderLine) -> Result<Vec<String>, Error> {
     let name = |(i, field): (usize, &Option<Vec<u8>>)| {
         let field = field.as_deref().filter(|f| !f.is_empty());
         let field = field.ok_or_else(|| wrong(i, "has no name".into()))?;
+        if field.contains(&0) {
+            return Err(wrong(i, "has a NUL in its name".into()));
+        }
         String::from_utf8(field.to_vec())
             .map_err(|_| wrong(i, format!("is not UTF-8: {}", shown(field))))
     };

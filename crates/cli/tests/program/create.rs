@@ -1,12 +1,14 @@
 //! `--create`: which records the types come from, and which names the columns get.
 
-use crate::common::{each_major, World};
+use crate::common::{each_major, wait_until, World};
+use std::io::Write;
+use std::process::{Command, Stdio};
 
 const SHAPE: &str = "SELECT string_agg(attname || ' ' || atttypid::regtype, ', ' ORDER BY attnum)
     FROM pg_attribute WHERE attrelid = 'made'::regclass AND attnum > 0";
 
 /// The types are those of the records that are loaded: not of those passed over, not of the
-/// first file alone, not of a first record that is too short.
+/// first file alone, not of records that are too short or too long.
 fn what_is_loaded(world: &mut World) {
     let create = |world: &mut World, files: &[&str], more: &[&str]| {
         world.sql("DROP TABLE IF EXISTS made");
@@ -20,11 +22,11 @@ fn what_is_loaded(world: &mut World) {
     let (small, large) = (world.file("1.csv", b"1\n"), world.file("2.csv", b"3000000000\n"));
     create(world, &[&small, &large], &[]);
     assert_eq!(world.sql(SHAPE), "c1 bigint");
-    let short = world.file("short.csv", b"a,b,c\n1,2\n3,4,x\n");
+    let short = world.file("short.csv", b"a,b,c\n1,2\n3,4,x\ntotal\nx,y,z,1\n");
     let rejects = world.path("short.rejects");
     let reject = ["--header", "--on-error", "reject", "--reject-file", &rejects];
     let summary = create(world, &[&short], &reject);
-    assert_eq!((&summary["loaded"], &summary["rejected"]), (&1.into(), &1.into()));
+    assert_eq!((&summary["loaded"], &summary["rejected"]), (&1.into(), &3.into()));
     assert_eq!(world.sql(SHAPE), "a integer, b integer, c text");
     std::fs::remove_file(&rejects).unwrap();
     std::fs::remove_file(format!("{rejects}.jsonl")).unwrap();
@@ -40,9 +42,11 @@ fn what_is_loaded(world: &mut World) {
 fn names(world: &mut World) {
     world.sql("DROP TABLE IF EXISTS made");
     let create = ["--table", "made", "--header", "--create"];
-    for (bytes, what) in
-        [(&b"a,a\n1,2\n"[..], "named twice"), (b"a,\n1,2\n", "field 2 of the header has no name")]
-    {
+    for (bytes, what) in [
+        (&b"a,a\n1,2\n"[..], "named twice"),
+        (b"a,\n1,2\n", "field 2 of the header has no name"),
+        (b"a,b\0\n1,2\n", "field 2 of the header has a NUL in its name"),
+    ] {
         let file = world.file("names.csv", bytes);
         let said = world.load(&[&[file.as_str()], &create[..]].concat()).unwrap_err();
         assert!(said.contains(what) && said.contains("names.csv, line 1: "), "{said}");
@@ -76,10 +80,48 @@ fn altered_later(world: &mut World) {
     assert_eq!(world.sql("SELECT to_regclass('made')"), "");
 }
 
+/// A table that lanes have committed is taken back where the load fails, unless others have
+/// brought rows into it meanwhile.
+fn rows_of_others(world: &mut World) {
+    for others in [false, true] {
+        world.sql("DROP TABLE IF EXISTS made");
+        let url = world.server.url("postgres");
+        let mut child = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
+            .args([
+                "load", "-", "--table", "made", "--create", "--method", "lanes", "--lanes", "2",
+                "--to", &url,
+            ])
+            .stdin(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(&b"1\n".repeat(1 << 20)).unwrap();
+        let made = "SELECT to_regclass('made') IS NOT NULL";
+        wait_until(|| "no table is made".into(), || world.sql(made) == "t");
+        if others {
+            world.sql("INSERT INTO made VALUES (7)");
+        }
+        // The load may be over already, if it is not to be.
+        let _ = stdin.write_all(b"x\n");
+        drop(stdin);
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert_eq!(said.contains("is left, with others' rows"), others, "{said}");
+        if others {
+            assert_eq!(world.sql("SELECT string_agg(c1::text, ' ') FROM made"), "7");
+        } else {
+            assert_eq!(world.sql("SELECT to_regclass('made')"), "");
+        }
+    }
+}
+
 #[test]
 fn tables_are_made_from_what_is_loaded() {
     let mut world = World::new(each_major().last().unwrap());
     what_is_loaded(&mut world);
     altered_later(&mut world);
     names(&mut world);
+    rows_of_others(&mut world);
 }

@@ -7,6 +7,7 @@ use crate::infer::{by_alignment, row_bytes, Guess, Inference, NewColumn};
 use crate::input::{can_be_read_again, HeaderLine, Part, Reader};
 use crate::mapping::{header_names, named_once};
 use crate::options::{Create, Header, InputOptions, Options};
+use crate::plan::Plan;
 use pgsluice_core::scan::{Dialect, Eol, Next, Record, Scanner};
 
 /// The most columns that a table has: `MaxHeapAttributeNumber` in htup_details.h.
@@ -191,6 +192,28 @@ fn table_name(conn: &mut Conn, name: &str) -> Result<String, Error> {
         &[Some(name)],
     )?;
     Ok(rows.first().and_then(|r| r[0].clone()).unwrap_or_default())
+}
+
+/// A table that `--create` made and that had to be committed for the rows is
+/// dropped again, unless the method leaves rows in it, or others have brought some.
+pub fn take_back(error: Error, plan: &Plan, options: &Options) -> Error {
+    if plan.made.is_none() || !plan.commits_first() || error.changed().is_some() {
+        return error;
+    }
+    let table = &plan.table;
+    let dropped = Conn::open(&options.target.url).and_then(|mut conn| {
+        conn.exec(&format!("BEGIN; LOCK TABLE {table}"))?;
+        if !conn.exec(&format!("SELECT FROM {table} LIMIT 1"))?.is_empty() {
+            return Ok(false);
+        }
+        conn.exec(&format!("DROP TABLE {table}; COMMIT"))?;
+        Ok(true)
+    });
+    match dropped {
+        Ok(true) => error,
+        Ok(false) => error.with_changed(format!("the table {table} is left, with others' rows")),
+        Err(_) => error.with_changed(format!("the table {table} is left, empty")),
+    }
 }
 
 fn statement(table: &str, columns: &[NewColumn], order: &[usize]) -> String {
