@@ -101,26 +101,34 @@ impl Splitter {
     pub fn feed(&mut self, block: &[u8]) -> Cuts {
         let Some(rules) = self.rules else { return self.feed_naive(block) };
         let mut cuts = Cuts::default();
-        let mut from = 0;
+        let mut from = self.blocks(&rules, block, 0, &mut cuts);
         // The first line tells what lines end with.
         while self.eol == Eol::Unknown && from < block.len() {
-            self.byte(block[from], from, &mut cuts);
-            from += 1;
+            let passed = from + BLOCK;
+            while self.eol == Eol::Unknown && from < block.len().min(passed) {
+                self.byte(block[from], from, &mut cuts);
+                from += 1;
+            }
+            from += self.blocks(&rules, block, from, &mut cuts);
         }
-        from += match self.processor {
+        self.rest(block, from, &mut cuts);
+        cuts
+    }
+
+    /// [`blocks`], by what the machine has.
+    fn blocks(&mut self, rules: &Rules, block: &[u8], from: usize, cuts: &mut Cuts) -> usize {
+        match self.processor {
             // SAFETY: the processor was found to have AVX2 and its companions.
             #[cfg(target_arch = "x86_64")]
-            Processor::Avx2 => unsafe { blocks_avx2(self, &rules, block, from, &mut cuts) },
+            Processor::Avx2 => unsafe { blocks_avx2(self, rules, block, from, cuts) },
             // SAFETY: SSE2 is part of x86-64.
             #[cfg(target_arch = "x86_64")]
             Processor::Sse2 => unsafe {
-                blocks::<super::lanes::Sse2>(self, &rules, block, from, &mut cuts)
+                blocks::<super::lanes::Sse2>(self, rules, block, from, cuts)
             },
             // SAFETY: plain registers need nothing.
-            Processor::Any => unsafe { blocks::<Swar>(self, &rules, block, from, &mut cuts) },
-        };
-        self.rest(block, from, &mut cuts);
-        cuts
+            Processor::Any => unsafe { blocks::<Swar>(self, rules, block, from, cuts) },
+        }
     }
 
     /// As [`Splitter::feed`], byte by byte: the twin that it must equal.
@@ -206,7 +214,8 @@ impl Splitter {
     }
 }
 
-/// Takes whole blocks of 64 bytes from `from` on; gives how many bytes that were.
+/// Takes whole blocks of 64 bytes from `from` on; gives how many bytes that were. While
+/// nobody knows what ends a line, it stops before the block that has the first line's end.
 ///
 /// # Safety
 ///
@@ -224,14 +233,20 @@ unsafe fn blocks<L: Lanes>(
         Eol::CrNl => (b'\n', b'\r'),
         Eol::Cr | Eol::Unknown => (b'\r', b'\r'),
     };
+    let unknown = s.eol == Eol::Unknown;
     let (mut carry, mut lines, mut at) = (s.carry, s.lines, from);
     let mut backslash = u64::from(s.backslash);
     while let Some(block) = bytes[at..].first_chunk::<BLOCK>() {
         // SAFETY: as the caller answers.
         let eq = |needle| unsafe { L::eq(block, needle) };
+        let before = carry;
         // SAFETY: as the caller answers.
         let (hidden, _) = unsafe { rules.hidden::<L>(block, &mut carry) };
         let ends = eq(ends_with) & !hidden;
+        if unknown && (s.first_cr || (ends | (eq(b'\n') & !hidden)) != 0) {
+            carry = before;
+            break;
+        }
         let quoted = if s.csv { eq(counted) & hidden } else { 0 };
         if s.markers {
             let backslashes = eq(b'\\');
@@ -274,4 +289,43 @@ unsafe fn blocks_avx2(
 ) -> usize {
     // SAFETY: as the caller answers.
     unsafe { blocks::<super::lanes::Avx2>(s, rules, bytes, from, cuts) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Until the first line has ended, which may take many blocks, nobody knows what ends one.
+    #[test]
+    fn first_lines_of_any_length_are_cut_alike() {
+        let escaped = Dialect { escape: b'\\', ..Dialect::csv() };
+        let old = Dialect { dot_line: DotLine::Ends, ..Dialect::csv() };
+        let within: [&[u8]; 7] = [b"", b"\"", b"\"\r\n\"", b"\\\r", b"\\.", b"\"\\\"\r", b"\r\"\""];
+        for dialect in [Dialect::csv(), old, escaped, Dialect::text()] {
+            for (within, end) in within.iter().flat_map(|w| ["\n", "\r", "\r\n"].map(|e| (*w, e))) {
+                for (at, length) in
+                    [0, 61, 62, 63, 64].into_iter().flat_map(|a| [0, 62, 128].map(|l| (a, l)))
+                {
+                    let (before, behind, end) =
+                        (&[b'x'; 64][..at], &[b'x'; 128][..length], end.as_bytes());
+                    let line = [before, within, behind, end, b"y\"", end, b"z\"", end].concat();
+                    for split in [0, 62, 63, 64, 65, 128] {
+                        alike(&dialect, &line, split.min(line.len()));
+                    }
+                }
+            }
+        }
+    }
+
+    fn alike(dialect: &Dialect, data: &[u8], split: usize) {
+        for processor in Processor::available() {
+            let mut fast = Splitter::new(dialect, Eol::Unknown).on(*processor);
+            let mut naive = Splitter::new(dialect, Eol::Unknown);
+            for piece in [&data[..split], &data[split..]] {
+                let (cuts, expected) = (fast.feed(piece), naive.feed_naive(piece));
+                assert_eq!(cuts, expected, "{processor:?} {split} {}", data.escape_ascii());
+            }
+            assert_eq!(fast.eol(), naive.eol());
+        }
+    }
 }
