@@ -104,6 +104,21 @@ class Index(OnCluster):
         ):
             compare(self, self.cluster, definition, scan="rows")
 
+    def test_keys_that_begin_alike(self):
+        """Addresses of a few hosts; keys that are beginnings of one another; zeros at their ends."""
+        self.table(
+            'u text COLLATE "C", s text COLLATE "C", b bytea, a int',
+            "(array['https://www.example.com/path/', 'https://www.example.com/', 'http://a.org/'])[n % 3 + 1] || i,"
+            "CASE WHEN n % 9 > 0 THEN repeat('a', i % 400) END,"
+            "convert_to('the same bytes at first', 'UTF8') || decode(repeat('00', i % 90), 'hex'), n % 500",
+            count=12000,
+        )
+        for columns in ("u", "u DESC", "s", "s DESC NULLS LAST, u", "a, u", "u, a DESC", "b", "b DESC, u", "u) INCLUDE (a"):
+            for settings in ("", "SET maintenance_work_mem = '1MB';"):
+                with self.subTest(columns=columns, settings=settings):
+                    compare(self, self.cluster, f"INDEX ON t ({columns})", settings)
+        compare(self, self.cluster, "INDEX ON t ((u || a) DESC, s)", scan="rows")
+
     def test_heavy_duplicates_and_many_levels(self):
         """Posting lists at their limit, heap tids in high keys, three levels."""
         self.table("a int, b text", "0, repeat(chr(97 + n % 26), 100) || n", count=60000)
@@ -151,6 +166,11 @@ class Index(OnCluster):
         compare(self, self.cluster, "UNIQUE INDEX ON t (a)")
         nulls = "CREATE UNIQUE INDEX u ON t (a) NULLS NOT DISTINCT"
         self.assertEqual(refusal(self.cluster, STOCK + nulls), refusal(self.cluster, SORTED + nulls))
+        # Of several, the first in the order of the index.
+        self.sql("DROP INDEX stock, sorted; INSERT INTO t VALUES (40, 'x'), (20, 'y'), (30, 'z')")
+        for order, first in (("ASC", 20), ("DESC", 40)):
+            said = refusal(self.cluster, f"{SORTED}CREATE UNIQUE INDEX u ON t (a {order})")
+            self.assertIn(f"Key (a)=({first}) is duplicated.", said)
 
     def test_keys_and_rebuilds(self):
         """ADD PRIMARY KEY, REINDEX, and ALTER TABLE where it builds indexes."""

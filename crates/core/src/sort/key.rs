@@ -26,6 +26,8 @@ pub struct Key {
 }
 
 struct Writer {
+    /// bytes to leave out before the first one
+    skip: usize,
     bytes: [u8; BYTES],
     at: usize,
     whole: bool,
@@ -34,7 +36,9 @@ struct Writer {
 impl Writer {
     #[inline]
     fn byte(&mut self, byte: u8) {
-        if self.at < BYTES {
+        if self.skip > 0 {
+            self.skip -= 1;
+        } else if self.at < BYTES {
             self.bytes[self.at] = byte;
             self.at += 1;
         } else {
@@ -44,6 +48,9 @@ impl Writer {
 
     #[inline]
     fn bytes(&mut self, bytes: &[u8], invert: bool) {
+        let skipped = self.skip.min(bytes.len());
+        let bytes = &bytes[skipped..];
+        self.skip -= skipped;
         let room = BYTES - self.at;
         let len = bytes.len().min(room);
         self.whole &= len == bytes.len();
@@ -168,9 +175,20 @@ pub fn encode<'a>(shape: &IndexShape, field: impl Fn(usize) -> Option<Field<'a>>
 /// Encodes it value by value.
 fn encode_any<'a>(shape: &IndexShape, field: impl Fn(usize) -> Option<Field<'a>>) -> Key {
     let carried = shape.attributes().len() > shape.key().len();
-    let mut writer = Writer { bytes: [0; BYTES], at: 0, whole: !carried && !shape.mixed };
-    for (index, attribute) in shape.key().iter().enumerate() {
-        match field(index) {
+    let writer = write(shape, 0, (0..shape.key().len()).map(field));
+    let whole = writer.whole && !carried && !shape.mixed;
+    Key { prefix: u128::from_be_bytes(writer.bytes), whole }
+}
+
+/// Writes the encoding of a key without its first `skip` bytes.
+fn write<'a>(
+    shape: &IndexShape,
+    skip: usize,
+    fields: impl Iterator<Item = Option<Field<'a>>>,
+) -> Writer {
+    let mut writer = Writer { skip, bytes: [0; BYTES], at: 0, whole: true };
+    for (attribute, field) in shape.key().iter().zip(fields) {
+        match field {
             None if attribute.nulls_first => writer.byte(NULL_FIRST),
             None => writer.byte(NULL_LAST),
             Some(field) => {
@@ -179,7 +197,22 @@ fn encode_any<'a>(shape: &IndexShape, field: impl Fn(usize) -> Option<Field<'a>>
             }
         }
     }
-    Key { prefix: u128::from_be_bytes(writer.bytes), whole: writer.whole }
+    writer
+}
+
+/// Whether the encoding, were it not cut off, would be the order of the index to its last byte: equal
+/// for equal keys alone, and none the beginning of another.
+#[must_use]
+pub fn is_complete(shape: &IndexShape) -> bool {
+    !shape.key().iter().any(|attribute| matches!(attribute.order, Order::Bytea | Order::Ranked))
+}
+
+/// The next bytes of a key's encoding behind the first `skip`, zero-padded, where it
+/// [`is_complete`]; `None` behind its end. `tuple` is the row's index tuple.
+#[must_use]
+pub fn after(shape: &IndexShape, tuple: &[u8], skip: usize) -> Option<u128> {
+    let writer = write(shape, skip, tuple::Fields::new(shape, tuple));
+    (writer.at > 0).then(|| u128::from_be_bytes(writer.bytes))
 }
 
 /// Whether a prefix holds all of the only value of a key in the order of its bytes.

@@ -10,9 +10,10 @@ use super::Failure;
 use std::cmp::Ordering;
 
 /// Buckets of this size or less are sorted by comparison.
-const SMALL: usize = 96;
+pub const SMALL: usize = 96;
 
 /// Sorts `entries` by `prefix`, then by `compare`, which is asked only where prefixes are equal.
+/// More than [`SMALL`] entries with one prefix are left in no order.
 ///
 /// `varying` has a bit set wherever two prefixes differ.
 ///
@@ -40,22 +41,23 @@ fn by_digits(
     interrupts: Interrupts,
     compare: &mut impl FnMut(&Entry, &Entry) -> Ordering,
 ) -> Result<(), Failure> {
-    if entries.len() <= SMALL || digits.is_empty() {
+    if entries.len() <= SMALL {
         entries.sort_unstable_by(|a, b| a.prefix().cmp(&b.prefix()).then_with(|| compare(a, b)));
         return Ok(());
     }
+    let [shift, digits @ ..] = digits else { return Ok(()) };
     interrupts.check()?;
-    let shift = digits[0];
+    let shift = *shift;
     let counts = count(entries, shift);
     if counts.iter().all(|&n| n == 0 || n == entries.len()) {
-        return by_digits(entries, &digits[1..], interrupts, compare);
+        return by_digits(entries, digits, interrupts, compare);
     }
     permute(entries, shift, &counts);
     let mut rest = entries;
     for n in counts {
         let (bucket, after) = rest.split_at_mut(n);
         if n > 1 {
-            by_digits(bucket, &digits[1..], interrupts, compare)?;
+            by_digits(bucket, digits, interrupts, compare)?;
         }
         rest = after;
     }

@@ -4,9 +4,9 @@ use super::grouped::Grouped;
 use super::interrupt;
 use super::key::{self, Standing};
 use super::packed::{Packed, Unpacked};
-use super::radix;
 use super::rows::Rows;
 use super::shape::{IndexShape, MAX_TUPLE};
+use super::ties;
 use super::tuple::{self, Field, Tid};
 use super::Failure;
 use std::cmp::Ordering;
@@ -45,7 +45,7 @@ impl Entry {
         u128::from(self.high) << 64 | u128::from(self.low)
     }
 
-    fn stored(self) -> Option<usize> {
+    pub(super) fn stored(self) -> Option<usize> {
         (self.place & STORED != 0).then_some((self.place >> 2) as usize)
     }
 
@@ -204,8 +204,6 @@ pub(super) enum Sorted {
     Grouped(Grouped),
 }
 
-/// After so many comparisons of rows the caller is asked whether to go on.
-const COMPARISONS: u32 = 1024;
 /// Bytes that a row takes in memory: its entry, and the word it may be packed into.
 const ROW: usize = ENTRY + 8;
 
@@ -323,21 +321,8 @@ impl Collector {
                 return Ok(());
             }
         }
-        let (arena, interrupts) = (&self.arena, shape.interrupts);
-        let mut asked = 0_u32;
-        let mut compare = |a: &Entry, b: &Entry| {
-            asked = asked.wrapping_add(1);
-            if asked % COMPARISONS == 0 {
-                interrupts.check().unwrap_or_else(|failure| interrupt::leave(failure));
-            }
-            if a.stored().is_none() && b.stored().is_none() {
-                return a.place.cmp(&b.place);
-            }
-            let order = row(arena, a).compare(&row(arena, b), shape);
-            order.unwrap_or_else(|failure| interrupt::leave(failure))
-        };
-        let (entries, varying) = (&mut self.entries, self.varying_prefix);
-        interrupt::unless_left(|| radix::sort(entries, varying, interrupts, &mut compare))
+        let (entries, arena) = (&mut self.entries, &self.arena);
+        interrupt::unless_left(|| ties::sort(entries, arena, self.varying_prefix, shape))
     }
 
     /// Puts numbers, of values that are interned in `shape`, in the place of the values that
