@@ -278,13 +278,7 @@ impl RejectFile {
             return self.records.write_all(bytes);
         };
         let (content, end) = parts(bytes, dialect);
-        let own: &[u8] = match eol {
-            Eol::Nl => b"\n",
-            Eol::Cr => b"\r",
-            Eol::CrNl => b"\r\n",
-            Eol::Unknown if end.is_empty() => b"\n",
-            Eol::Unknown => end,
-        };
+        let own = eol.bytes().unwrap_or(if end.is_empty() { b"\n" } else { end });
         let wanted = self.eol.get_or_insert_with(|| own.to_vec());
         let of_its_own = !end.is_empty() && end != own;
         self.records.write_all(content)?;

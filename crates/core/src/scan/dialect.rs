@@ -22,6 +22,18 @@ pub enum Eol {
     CrNl,
 }
 
+impl Eol {
+    /// The line end itself, where it is known.
+    pub fn bytes(self) -> Option<&'static [u8]> {
+        match self {
+            Eol::Unknown => None,
+            Eol::Nl => Some(b"\n"),
+            Eol::Cr => Some(b"\r"),
+            Eol::CrNl => Some(b"\r\n"),
+        }
+    }
+}
+
 /// What `\.` means, which depends on the format and on the server's version.
 ///
 /// What follows the end of the data is dropped, as the server drops what a

@@ -9,7 +9,8 @@
 use super::shape::{Attribute, IndexShape, Order, MAX_ATTRIBUTES};
 use super::tuple::{self, Field};
 
-const BYTES: usize = 16;
+/// Bytes of a key that an entry has room for.
+pub(super) const BYTES: usize = 16;
 /// Bytes of a number or a rank.
 const RANK: usize = 4;
 const NULL_FIRST: u8 = 0;

@@ -14,8 +14,6 @@ use std::cmp::Ordering;
 
 /// After so many comparisons of rows the caller is asked whether to go on.
 const COMPARISONS: u32 = 1024;
-/// Bytes of a key that an entry has room for.
-const PREFIX: usize = 16;
 
 /// Sorts the entries of rows, whose tuples are in `arena`, by key and place. `varying` has a bit
 /// set wherever two prefixes differ. May be left: see [`interrupt::unless_left`].
@@ -69,7 +67,7 @@ fn by_more(
     // keys that are beginnings of one another would take it as deep as they are long.
     let mut parts = Vec::new();
     parts.try_reserve(1)?;
-    parts.push((0..group.len(), PREFIX));
+    parts.push((0..group.len(), key::BYTES));
     while let Some((range, skip)) = parts.pop() {
         shape.interrupts.check()?;
         let mut at = range.start;
@@ -82,7 +80,7 @@ fn by_more(
         for tied in part.chunk_by(same) {
             if tied.len() > SMALL {
                 parts.try_reserve(1)?;
-                parts.push((at..at + tied.len(), skip + PREFIX));
+                parts.push((at..at + tied.len(), skip + key::BYTES));
             }
             at += tied.len();
         }

@@ -54,11 +54,7 @@ impl<W: Write> Quotes<W> {
     pub fn ends_open(self, bytes: &[u8]) -> bool {
         let Some(mut splitter) = self.splitter else { return false };
         splitter.feed(bytes);
-        let end: &[u8] = match splitter.eol() {
-            Eol::Nl | Eol::Unknown => b"\n",
-            Eol::Cr => b"\r",
-            Eol::CrNl => b"\r\n",
-        };
+        let end = splitter.eol().bytes().unwrap_or(b"\n");
         splitter.feed(end).last.is_none()
     }
 }

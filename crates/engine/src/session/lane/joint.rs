@@ -61,11 +61,7 @@ pub(super) fn between(
     let of_giant = giant.map_or(Eol::Unknown, |giant| giant.splitter.eol());
     let of_next = if next.part == Part::Whole { next.line_end(layout) } else { next.eol };
     let eol = same(same(eol, of_giant)?, of_next)?;
-    let end: &'static [u8] = match eol {
-        Eol::Nl | Eol::Unknown => b"\n",
-        Eol::Cr => b"\r",
-        Eol::CrNl => b"\r\n",
-    };
+    let end = eol.bytes().unwrap_or(b"\n");
     if before.part != Part::Whole {
         return giant?.behind(end);
     }
