@@ -15,6 +15,7 @@ use crate::session::conn::{Canceller, Conn};
 use crate::session::lane::{Form, Lane, LaneCounts};
 use crate::session::siblings::Siblings;
 use crate::session::surroundings::Indexes;
+use crate::session::waker::Waker;
 use crate::session::{create, header, staged, statement, transaction, ways};
 use crate::wire;
 use std::sync::{Arc, Mutex};
@@ -107,6 +108,8 @@ fn run(options: &Options, watch: &Watch, planned: &dyn Fn(&Plan)) -> Result<Summ
     let plan = Arc::new(make_plan(&mut conn, &reader, options, true)?);
     reader.read_as(&plan.layout);
     planned(&plan);
+    // Declared before the connections of the lanes, and so ended after them.
+    let _waker = plan.wakes.then(|| Waker::start(&options.target.url, &watch.progress));
     let around = Around::take_down(&mut conn, &plan, options, watch)?;
     let rows = execute(conn, reader, &plan, &around, options, watch, &mut clock);
     // What lanes have found down is down whatever became of the rows.

@@ -95,8 +95,10 @@ pub fn run(
         });
     }
     drop((chunks, done_in));
-    let (lane_in, running): (Vec<_>, Vec<_>) =
-        lanes.into_iter().map(|lane| spawn_lane(lane, spare.clone(), stop.clone())).unzip();
+    let (lane_in, running): (Vec<_>, Vec<_>) = lanes
+        .into_iter()
+        .map(|lane| spawn_lane(lane, spare.clone(), progress.clone(), stop.clone()))
+        .unzip();
     let mut collector = Collector {
         lane_in,
         at: 0,
@@ -190,7 +192,12 @@ fn read(
 
 /// A lane's thread ends with its COPY still open: whether the input came to a
 /// good end is known only later.
-fn spawn_lane(mut lane: Lane, spare: Spare, stop: Stop) -> (Sender<Placed>, Running) {
+fn spawn_lane(
+    mut lane: Lane,
+    spare: Spare,
+    progress: Arc<Progress>,
+    stop: Stop,
+) -> (Sender<Placed>, Running) {
     let (sender, receiver) = bounded::<Placed>(LANE_QUEUE);
     let run = thread::spawn(move || {
         let mut work = || {
@@ -198,7 +205,9 @@ fn spawn_lane(mut lane: Lane, spare: Spare, stop: Stop) -> (Sender<Placed>, Runn
                 if stop.is_set() {
                     break;
                 }
+                let bytes = placed.prepared.bytes().len() as u64;
                 lane.feed(placed, &spare)?;
+                progress.sent.add(bytes);
             }
             Ok(())
         };

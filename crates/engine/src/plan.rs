@@ -97,6 +97,8 @@ pub struct Plan {
     /// with `staged`: each chunk moves on when it has landed, since the files cannot be
     /// read again for the place of a record
     pub lands_by_chunk: bool,
+    /// a second connection wakes the server's WAL writer
+    pub wakes: bool,
     /// lanes are committed together, by two-phase commit
     pub two_phase: bool,
     /// what is done with indexes, foreign keys and triggers, one line for each
@@ -148,7 +150,6 @@ pub fn plan(
     options: &Options,
     cores: usize,
 ) -> Result<Plan, Error> {
-    let target = &options.target;
     check_kind(table)?;
     let columns = mapping::columns(input, table, options)?;
     let shape = shape(&columns, server, table, options);
@@ -177,12 +178,12 @@ pub fn plan(
         // FREEZE does not work within the savepoints that rejects need.
         freeze: choice.freeze && options.rejects.is_none(),
         discard: false,
-        filter: target.filter.clone(),
+        filter: options.target.filter.clone(),
         encoding: options.input.encoding.clone().unwrap_or_else(|| "UTF8".into()),
         major: server.major(),
         lanes: 1,
         encoders: cores.clamp(1, 4),
-        may_drop_rows: target.filter.is_some()
+        may_drop_rows: options.target.filter.is_some()
             || table.triggers.iter().any(|t| t.row && t.before)
             || matches!(table.kind, 'f' | 'v' | 'p'),
         made: None,
@@ -194,9 +195,10 @@ pub fn plan(
             .chain(one_by_one(choice.method))
             .collect(),
         private: table.private && choice.method == Method::Extension,
-        required: target.method == Method::Extension,
+        required: options.target.method == Method::Extension,
         landing: None,
         lands_by_chunk: false,
+        wakes: crate::session::waker::pays(choice.method, table),
         two_phase: false,
         around: Vec::new(),
         notes: rules_passed_by(table),

@@ -50,6 +50,8 @@ pub struct Progress {
     pub bytes: Counter,
     /// records sent
     pub records: Counter,
+    /// bytes sent to the server
+    pub sent: Counter,
     /// seconds in which a lane waited for the server to take data
     pub sending: Spent,
     /// seconds in which the reader waited for the files

@@ -29,3 +29,4 @@ mod rights;
 mod sample;
 mod server;
 mod statistics;
+mod waker;

@@ -157,6 +157,14 @@ fn settings_do_not_leak(world: &mut World, program: &str, server: u16) {
         assert_eq!(code, Some(0), "{method}: {said}");
         assert_eq!(shown(&pooler), before, "{method} leaves settings in the server's session");
     }
+    // The connection that would wake the WAL writer has no session left for it.
+    world.sql(TABLE);
+    let rows = (1..200_000).map(|i| format!("{i},text,02/03/2024\n")).collect::<String>();
+    let many = world.file("many.csv", rows.as_bytes());
+    let (code, said) = run(&pooler.url(), &["load", &many, "--table", "t"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "199999");
+    assert_eq!(shown(&pooler), before);
     for command in ["plan", "check"] {
         let (code, said) = run(&pooler.url(), &[command, &file, "--table", "t"]);
         assert_eq!(code, Some(0), "{command}: {said}");

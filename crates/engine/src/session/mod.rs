@@ -18,4 +18,5 @@ pub mod surroundings;
 pub mod target;
 pub mod transaction;
 mod types;
+pub(crate) mod waker;
 pub mod ways;
