@@ -72,7 +72,8 @@ impl Drop for Waker {
 /// Until it is over or the connection is lost; `_end` goes with the thread.
 fn wake(url: &str, progress: &Progress, over: &AtomicBool, _end: Sender<()>) {
     let mut conn = None;
-    let mut before = 0;
+    // Another try at the same load may have sent some.
+    let mut before = progress.sent.get();
     while !over.load(Ordering::SeqCst) {
         thread::park_timeout(EVERY);
         let sent = progress.sent.get();
