@@ -254,6 +254,13 @@ fn a_part_of_a_suite_says_so() {
     let words =
         "**Not the whole suite: 1,000,000 rows instead of 7,500,000; 2 rounds instead of 3; 2 of ";
     assert!(page.contains(words), "{page}");
+    let mut more = SuiteResult { departs: None, ..part_of_votes() };
+    more.parameters.runs = 4;
+    keep(dir.path(), &[more]);
+    assert!(program(&["report", dir.path().to_str().unwrap()]).status.success());
+    let page = fs::read_to_string(dir.path().join("votes.md")).unwrap();
+    let words = "**Not the whole suite: 1,000,000 rows instead of 7,500,000; 2 of ";
+    assert!(page.contains(words), "more rounds leave nothing out: {page}");
     let whole = SuiteResult { departs: Some(Vec::new()), ..part_of_votes() };
     keep(dir.path(), &[whole]);
     assert!(program(&["report", dir.path().to_str().unwrap()]).status.success());
