@@ -63,6 +63,8 @@ pub fn foretell(
 /// that does not take long.
 pub fn could_name_record(error: &Error, options: &Options) -> bool {
     let refused = matches!(error.sqlstate(), "23505" | "23P01") && error.place().is_none();
+    // What has stayed would be there twice.
+    let refused = refused && error.changed().is_none();
     let size = |source: &Source| match source {
         Source::File(path) => fs::metadata(path).ok().filter(|m| m.is_file()).map(|m| m.len()),
         Source::Stdin => None,
@@ -76,7 +78,7 @@ pub fn could_name_record(error: &Error, options: &Options) -> bool {
 
 impl Around {
     /// Takes down what the rule and the options say, in the transaction that is
-    /// open. For lanes that transaction is committed then, and another begun.
+    /// open; [`Around::let_others_in`] goes on from there.
     ///
     /// # Errors
     ///
@@ -94,21 +96,42 @@ impl Around {
         let wanted = request(&around, plan, options, bytes, true);
         if state == State::Missing && policy::decide(&around, &wanted).any_down() {
             // Over a connection of its own: others would wait for this transaction.
-            state = ledger::ensure(&mut watch.connect(&options.target.url)?)?;
+            state = match watch.connect(&options.target.url) {
+                Ok(mut other) => ledger::ensure(&mut other)?,
+                // There may be none left for the role, or at all.
+                Err(error) => State::Unusable(error.message().to_owned()),
+            };
         }
         let wanted = request(&around, plan, options, bytes, state == State::Ready);
         let taken = take_down(conn, oid, &wanted, &state)?;
         let mut guard = None;
         if wanted.course != Course::OneTransaction && !taken.entry.choices.is_empty() {
             let mut other = Conn::open(&options.target.url)?;
-            other.exec(&format!("BEGIN; {}", transaction::NO_TIMEOUTS))?;
+            other.exec(&format!("{}; {}", transaction::BEGIN, transaction::NO_TIMEOUTS))?;
             ledger::lock(&mut other, &taken.entry.load)?;
             guard = Some(other);
-            conn.exec("COMMIT")?;
-            transaction::begin(conn, options)?;
-            conn.exec(&format!("LOCK TABLE ONLY {} IN ROW EXCLUSIVE MODE", plan.table))?;
         }
         Ok(Around { taken, guard })
+    }
+
+    /// Commits what is down around lanes and begins another transaction. Whatever becomes of
+    /// that, [`Around::settle`] has to follow.
+    ///
+    /// # Errors
+    ///
+    /// The connection is lost, or the server refuses.
+    pub fn let_others_in(
+        &self,
+        conn: &mut Conn,
+        plan: &Plan,
+        options: &Options,
+    ) -> Result<(), Error> {
+        if self.guard.is_none() {
+            return Ok(());
+        }
+        transaction::commit(conn, &options.target.url)?;
+        transaction::begin(conn, options)?;
+        conn.exec(&format!("LOCK TABLE ONLY {} IN ROW EXCLUSIVE MODE", plan.table)).map(drop)
     }
 
     /// Puts everything back in the load's transaction, before its commit.
@@ -141,6 +164,37 @@ impl Around {
             }
         };
         Ok(moved.iter().map(told).collect())
+    }
+
+    /// The same when the rows are committed, in a transaction of its own; a connection that is
+    /// lost by then is made good. Gives what was done.
+    ///
+    /// # Errors
+    ///
+    /// As [`Around::move_sequences`]; it says that the rows are committed.
+    pub fn move_sequences_at_last(
+        &self,
+        conn: &mut Conn,
+        plan: &Plan,
+        options: &Options,
+    ) -> Result<Vec<String>, Error> {
+        let in_one = |conn: &mut Conn| {
+            conn.exec(&format!("{}; {}", transaction::BEGIN, transaction::NO_TIMEOUTS))?;
+            let moved = self.move_sequences(conn, plan)?;
+            conn.exec("COMMIT")?;
+            Ok(moved)
+        };
+        let moved = in_one(conn).or_else(|error: Error| {
+            if !error.sqlstate().is_empty() {
+                return Err(error);
+            }
+            *conn = Conn::open(&options.target.url)?;
+            in_one(conn)
+        });
+        moved.map_err(|e| {
+            e.with_changed("all rows are committed; the sequences were not moved past their keys")
+                .with_hint("move them by setval before the next row is inserted")
+        })
     }
 
     /// `ANALYZE` in the load's one transaction, if it has one and nothing is in the way.

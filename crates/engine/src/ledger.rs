@@ -13,6 +13,7 @@
 use crate::error::Error;
 use crate::session::conn::Conn;
 use crate::session::surroundings::policy::Choice;
+use crate::session::transaction::BEGIN;
 
 /// Made in one transaction when the ledger is first needed.
 const CREATE: &str = "
@@ -101,9 +102,9 @@ pub fn ensure(conn: &mut Conn) -> Result<State, Error> {
         return state(conn);
     }
     // Two loads may find it missing at once; the lock lets the second one look again.
-    conn.exec(
-        "BEGIN; SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('pgsluice_loads'))",
-    )?;
+    conn.exec(&format!(
+        "{BEGIN}; SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('pgsluice_loads'))"
+    ))?;
     let now = state(conn)?;
     let made = if now == State::Missing { conn.exec(CREATE).err() } else { None };
     match made {

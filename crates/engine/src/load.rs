@@ -111,7 +111,8 @@ fn run(options: &Options, watch: &Watch, planned: &dyn Fn(&Plan)) -> Result<Summ
     // Declared before the connections of the lanes, and so ended after them.
     let _waker = plan.wakes.then(|| Waker::start(&options.target.url, &watch.progress));
     let around = Around::take_down(&mut conn, &plan, options, watch)?;
-    let rows = execute(conn, reader, &plan, &around, options, watch, &mut clock);
+    let rows = execute(conn, reader, &plan, &around, options, watch, &mut clock)
+        .map_err(|e| create::take_back(e, &plan, options));
     // What lanes have found down is down whatever became of the rows.
     let (mut done, mut steps) = around.settle(rows, &options.target.url, plan.lanes)?;
     let conn = &mut done.lanes[0].conn;
@@ -160,6 +161,7 @@ fn execute(
     watch: &Watch,
     clock: &mut Clock,
 ) -> Result<Done, Error> {
+    around.let_others_in(&mut conn, plan, options)?;
     for statement in &plan.before {
         conn.exec(statement)?;
     }
@@ -167,8 +169,7 @@ fn execute(
 
     watch.phase(2);
     let rows = rows(conn, reader, options, watch, plan, clock);
-    let (through, counts, mut lanes, rejected) =
-        rows.map_err(|e| create::take_back(e, plan, options))?;
+    let (through, counts, mut lanes, rejected) = rows?;
 
     watch.phase(3);
     let indexes = ways::taken(&mut lanes[0].conn, plan, counts.statements)?;
@@ -187,36 +188,15 @@ fn execute(
     clock.seconds.analyze = clock.lap();
 
     watch.phase(3);
-    if plan.lanes == 1 {
+    if !plan.commits_first() {
         steps.extend(around.move_sequences(&mut lanes[0].conn, plan)?);
     }
     let transactions = commit(&mut lanes, plan, options)?;
-    if plan.lanes > 1 {
-        // Only now one connection sees the keys of all.
-        steps.extend(move_sequences_at_last(&mut lanes[0].conn, plan, around, options)?);
+    if plan.commits_first() {
+        // Only now one connection sees the keys of all lanes.
+        steps.extend(around.move_sequences_at_last(&mut lanes[0].conn, plan, options)?);
     }
     Ok(Done { through, counts, rejected, lanes, transactions, indexes, steps, analyzed })
-}
-
-/// Moves the sequences when the rows are committed: a connection that is lost
-/// by then is made good.
-fn move_sequences_at_last(
-    conn: &mut Conn,
-    plan: &Plan,
-    around: &Around,
-    options: &Options,
-) -> Result<Vec<String>, Error> {
-    let moved = around.move_sequences(conn, plan).or_else(|error| {
-        if !error.sqlstate().is_empty() {
-            return Err(error);
-        }
-        *conn = Conn::open(&options.target.url)?;
-        around.move_sequences(conn, plan)
-    });
-    moved.map_err(|e| {
-        e.with_changed("all rows are committed; the sequences were not moved past their keys")
-            .with_hint("move them by setval before the next row is inserted")
-    })
 }
 
 /// Sends the rows; they are in the table when this returns, and not committed.
@@ -231,7 +211,8 @@ fn rows(
     let rejects = rejects(&reader, options)?;
     let mut lanes = open_lanes(conn, plan, options, watch, &rejects)?;
     let siblings = Siblings::watch(&mut lanes, &options.target.url)?;
-    let run = pipeline::run(reader, plan, lanes, &watch.progress, &watch.stop);
+    let run = pipeline::run(reader, plan, lanes, &watch.progress, &watch.stop)
+        .and_then(|(through, lanes)| Ok((through, hear_deferred(lanes, plan)?)));
     let run = match siblings {
         Some(siblings) => siblings.end(run),
         None => run,
@@ -249,6 +230,18 @@ fn rows(
     }
     clock.seconds.load = clock.lap();
     Ok((through, counts, lanes, rejected))
+}
+
+/// Constraints that wait for the commit are heard while nothing is committed, where that does not
+/// come at once: the server alters no table with such checks to come, and of several lanes some
+/// would be committed already when another is refused.
+fn hear_deferred(mut lanes: Vec<Lane>, plan: &Plan) -> Result<Vec<Lane>, Error> {
+    if lanes.len() > 1 || !plan.after.is_empty() {
+        for lane in &mut lanes {
+            lane.conn.exec("SET CONSTRAINTS ALL IMMEDIATE")?;
+        }
+    }
+    Ok(lanes)
 }
 
 /// Inspects the table and decides; locks the table first if it is in earnest.

@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::ledger::{self, State};
 use crate::session::conn::{quote_literal, Conn};
 use crate::session::surroundings::{put_back_committed, Restored};
-use crate::session::transaction::NO_TIMEOUTS;
+use crate::session::transaction::{BEGIN, NO_TIMEOUTS};
 
 /// What was found and done.
 #[derive(Clone, Debug, Default)]
@@ -45,7 +45,7 @@ pub fn repair(target: &str, workers: usize) -> Result<Report, Error> {
         }
     }
     guard.exec(&format!(
-        "BEGIN; {NO_TIMEOUTS}; SELECT \
+        "{BEGIN}; {NO_TIMEOUTS}; SELECT \
          pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('pgsluice_loads repair'))"
     ))?;
     let (entries, others) = ledger::still_down(&mut guard)?;
@@ -89,7 +89,7 @@ fn end_prepared(target: &str, report: &mut Report) -> Result<(), Error> {
     for row in rows {
         let text = |i: usize| row[i].clone().unwrap_or_default();
         let (gid, first) = (text(0), text(1));
-        guard.exec("BEGIN")?;
+        guard.exec(BEGIN)?;
         if !ledger::lock(&mut guard, &first)? {
             report.running.push(gid);
             guard.exec("COMMIT")?;

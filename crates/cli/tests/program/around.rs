@@ -1,6 +1,7 @@
 //! What stands around a load, through the whole program: afterwards the
 //! catalogs say what they said before, whatever happened in between.
 
+use crate::common::proxy::{Fate, Proxy};
 use crate::common::{each_major, on_each_major, on_first_and_last_major, wait_until, World};
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
@@ -166,6 +167,60 @@ fn timeouts_of_the_role_are_put_aside() {
         let arguments = [&file, "--table", "t", "--method", method, "--lanes", "2"];
         let summary = world.load(&arguments).unwrap();
         assert!(summary["steps"].to_string().contains("t_b put back"), "{method}: {summary}");
+    }
+}
+
+/// Transactions that only read by default are no reason to leave an index down, nor a sequence
+/// where it was; and what a crash left down, `repair` builds.
+#[test]
+fn a_role_that_only_reads_by_default() {
+    on_first_and_last_major(|installation| {
+        let mut world = World::new(installation);
+        world.sql("CREATE TABLE t (a serial, b int); CREATE INDEX t_b ON t (b)");
+        world.sql("ALTER ROLE postgres SET default_transaction_read_only = on");
+        let file = world.file("rows", b"7000,2\n9000,4\n");
+        let arguments = [&file, "--table", "t", "--method", "lanes", "--lanes", "2"];
+        let summary = world.load(&arguments).unwrap();
+        let steps = summary["steps"].to_string();
+        assert!(steps.contains("t_b put back") && steps.contains("t_a_seq moved"), "{steps}");
+        assert_eq!(world.sql(DOWN), "0");
+
+        let url = world.server.url("postgres");
+        let load = ["load", "-", "--table", "t", "--to", &url, "--method", "lanes", "--lanes", "2"];
+        world.sql("TRUNCATE t");
+        let mut child = program(&load).stdin(Stdio::piped()).spawn().unwrap();
+        child.stdin.as_mut().unwrap().write_all(&b"1,2\n".repeat(1 << 20)).unwrap();
+        let index = "SELECT to_regclass('t_b') IS NULL";
+        wait_until(|| "nothing is taken down".into(), || world.sql(index) == "t");
+        kill(&mut world, child, false);
+        assert!(world.repair().contains("put back"));
+        assert_eq!((world.sql(index), world.sql(DOWN)), ("f".into(), "0".into()));
+    });
+}
+
+/// Between taking down, which is committed, and its rows a load may fail: what is down comes back.
+#[test]
+fn lanes_that_never_get_to_their_rows_put_everything_back() {
+    let mut world = World::new(each_major().last().unwrap());
+    world.sql("CREATE TABLE t (a int, b int); CREATE INDEX t_b ON t (b)");
+    let file = world.file("rows", b"1,2\n3,4\n");
+    let load = ["load", &file, "--table", "t", "--method", "lanes", "--lanes", "2", "--to"];
+    let index = "SELECT to_regclass('t_b') IS NULL";
+    for (statement, pass, fate) in
+        [("LOCK TABLE ONLY", 1, Fate::CutBefore), ("COMMIT", 0, Fate::CutBefore)]
+    {
+        // Makes the ledger.
+        world.load(&load[1..8]).unwrap();
+        world.sql("TRUNCATE t");
+        let proxy = Proxy::start(&world, statement, pass, fate, false);
+        let target = proxy.target();
+        let output = program(&[&load[..], &[&target]].concat()).stderr(Stdio::piped()).output();
+        let output = output.unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(proxy.sprung() && output.status.code() == Some(1), "{said}");
+        assert!(said.contains("connection lost") && !said.contains("changed:"), "{said}");
+        assert_eq!((world.sql(index), world.sql(DOWN)), ("f".into(), "0".into()), "{said}");
+        assert_eq!(world.sql("SELECT count(*) FROM t"), "0");
     }
 }
 

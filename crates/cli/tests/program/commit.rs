@@ -151,6 +151,24 @@ fn lanes_empty_a_table_with_keys() {
     assert_eq!(left(&mut world).0, ROWS);
 }
 
+/// A table that `--create` made goes when the lanes cannot be committed, too.
+#[test]
+fn a_refused_commit_takes_back_the_table() {
+    let (mut world, file) = world();
+    world.sql("DROP TABLE t");
+    // Others have all but one of the transactions that may be prepared.
+    for i in 0..3 {
+        world.sql(&format!("BEGIN; CREATE TABLE other{i} (); PREPARE TRANSACTION 'other{i}'"));
+    }
+    let arguments = [&file, "--table", "t", "--create", "--method", "lanes", "--lanes", "2"];
+    let said = world.load(&arguments).unwrap_err();
+    assert!(said.contains("maximum number of prepared transactions"), "{said}");
+    assert!(!said.contains("changed:"), "{said}");
+    assert_eq!(world.sql("SELECT to_regclass('t')"), "");
+    let others = "SELECT count(*) FROM pg_prepared_xacts WHERE gid NOT LIKE 'other%'";
+    assert_eq!(world.sql(others), "0");
+}
+
 /// The loader is killed while lanes are prepared.
 #[test]
 fn repair_ends_what_a_killed_loader_left_prepared() {

@@ -108,12 +108,27 @@ fn rows_of_others(world: &mut World) {
         let output = child.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{said}");
-        assert_eq!(said.contains("is left, with others' rows"), others, "{said}");
+        assert_eq!(said.contains("is left, since it has rows"), others, "{said}");
         if others {
             assert_eq!(world.sql("SELECT string_agg(c1::text, ' ') FROM made"), "7");
         } else {
             assert_eq!(world.sql("SELECT to_regclass('made')"), "");
         }
+    }
+}
+
+/// Where a load ends before the table is there for others, none is said to be left.
+fn none_is_left(world: &mut World) {
+    world.sql("DROP TABLE IF EXISTS made");
+    let file = world.file("one.csv", b"1,x\n");
+    let there = world.file("rejects", b"");
+    for method in ["insert", "lanes"] {
+        let rejects = ["--on-error", "reject", "--reject-file", &there];
+        let load = [&file, "--table", "made", "--create", "--method", method];
+        let said = world.load(&[&load[..], &rejects[..]].concat()).unwrap_err();
+        assert!(said.contains("cannot create the reject file"), "{said}");
+        assert!(!said.contains("changed:"), "{said}");
+        assert_eq!(world.sql("SELECT to_regclass('made')"), "");
     }
 }
 
@@ -124,4 +139,5 @@ fn tables_are_made_from_what_is_loaded() {
     altered_later(&mut world);
     names(&mut world);
     rows_of_others(&mut world);
+    none_is_left(&mut world);
 }

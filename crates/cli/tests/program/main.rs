@@ -9,6 +9,7 @@ mod common;
 mod connections;
 mod contract;
 mod create;
+mod deferred;
 mod differences;
 mod disks;
 mod encodings;

@@ -93,3 +93,22 @@ fn sequences_that_may_not_be_moved_are_told() {
         }
     });
 }
+
+/// A role that may have one connection only has none left to make the ledger over: what is taken
+/// down is not recorded then, and one transaction holds it all together.
+#[test]
+fn one_connection_is_enough() {
+    on_first_and_last_major(|installation| {
+        let mut world = World::new(installation);
+        world.sql(
+            "CREATE ROLE loader LOGIN CONNECTION LIMIT 1; CREATE TABLE t (a int PRIMARY KEY, b text);
+             ALTER TABLE t OWNER TO loader; GRANT CREATE ON SCHEMA public TO loader;
+             GRANT CREATE ON DATABASE postgres TO loader",
+        );
+        let file = world.file("rows.csv", b"1,x\n2,y\n");
+        let output = as_loader(&world, &["load", &file, "--table", "t"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success() && said.contains("t_pkey put back"), "{said}");
+        assert_eq!(world.sql("SELECT count(*) FROM t"), "2");
+    });
+}

@@ -2,6 +2,7 @@
 
 use super::conn::{cut_name, quote_ident, Conn};
 use super::header;
+use super::transaction::BEGIN;
 use crate::error::Error;
 use crate::infer::{by_alignment, row_bytes, Guess, Inference, NewColumn};
 use crate::input::{can_be_read_again, HeaderLine, Part, Reader};
@@ -202,7 +203,12 @@ pub fn take_back(error: Error, plan: &Plan, options: &Options) -> Error {
     }
     let table = &plan.table;
     let dropped = Conn::open(&options.target.url).and_then(|mut conn| {
-        conn.exec(&format!("BEGIN; LOCK TABLE {table}"))?;
+        let locked = conn.exec(&format!("{BEGIN}; LOCK TABLE {table}"));
+        // The load may have ended before the table was there for others.
+        if locked.as_ref().is_err_and(|e| e.sqlstate() == "42P01") {
+            return Ok(true);
+        }
+        locked?;
         if !conn.exec(&format!("SELECT FROM {table} LIMIT 1"))?.is_empty() {
             return Ok(false);
         }
@@ -211,7 +217,7 @@ pub fn take_back(error: Error, plan: &Plan, options: &Options) -> Error {
     });
     match dropped {
         Ok(true) => error,
-        Ok(false) => error.with_changed(format!("the table {table} is left, with others' rows")),
+        Ok(false) => error.with_changed(format!("the table {table} is left, since it has rows")),
         Err(_) => error.with_changed(format!("the table {table} is left, empty")),
     }
 }

@@ -21,6 +21,10 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// What to do about lanes that are left prepared.
 const REPAIR: &str = "pgsluice repair ends what is left: all lanes as the first one";
 
+/// Begins a transaction that may write, whatever the role's or the database's default is, and in
+/// which each statement sees what was committed before it.
+pub const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
+
 /// Begins the transaction. Settings hold for it alone, so that a connection
 /// of a pooler goes back as it came.
 ///
@@ -28,7 +32,7 @@ const REPAIR: &str = "pgsluice repair ends what is left: all lanes as the first 
 ///
 /// A setting is refused, or the connection is lost.
 pub fn begin(conn: &mut Conn, options: &Options) -> Result<(), Error> {
-    conn.exec("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")?;
+    conn.exec(BEGIN)?;
     set(conn, "client_encoding", "UTF8")?;
     for (name, value) in crate::plan::settings(options, conn.server_version() / 10_000) {
         set(conn, &name, &value)?;
@@ -240,7 +244,7 @@ pub fn commit_prepared(conns: &mut [&mut Conn], url: &str) -> Result<(), Error> 
     let xid = rows.first().and_then(|r| r[0].clone()).unwrap_or_default();
     // Tells `repair` that somebody is at work here, for as long as that is so.
     let mut guard = Conn::open(url)?;
-    guard.exec(&format!("BEGIN; {NO_TIMEOUTS}"))?;
+    guard.exec(&format!("{BEGIN}; {NO_TIMEOUTS}"))?;
     ledger::lock(&mut guard, &xid)?;
     let name = |i: usize| format!("'pgsluice_{xid}_{i}'");
     for i in 0..conns.len() {

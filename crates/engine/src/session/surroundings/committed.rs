@@ -7,7 +7,7 @@ use super::{search_path, settings, Surroundings};
 use crate::error::Error;
 use crate::ledger::{self, Entry};
 use crate::session::conn::Conn;
-use crate::session::transaction::NO_TIMEOUTS;
+use crate::session::transaction::{BEGIN, NO_TIMEOUTS};
 use std::sync::Mutex;
 use std::time::Instant;
 
@@ -31,7 +31,7 @@ pub fn put_back_committed(
     entry: &Entry,
 ) -> Result<Vec<Outcome>, Error> {
     let mut conn = open()?;
-    conn.exec("BEGIN")?;
+    conn.exec(BEGIN)?;
     let name = relation_name(&mut conn, entry.relation)?;
     if name.as_ref() != Some(&entry.relation_name) {
         return gone(conn, entry, name);
@@ -162,7 +162,7 @@ fn in_transaction(
     entry: &Entry,
     work: impl FnOnce(&mut Conn) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    conn.exec(&format!("BEGIN; {NO_TIMEOUTS}"))?;
+    conn.exec(&format!("{BEGIN}; {NO_TIMEOUTS}"))?;
     let result = search_path(conn, &entry.search_path).and_then(|_| work(conn));
     match result {
         Ok(()) => conn.exec("COMMIT").map(drop),

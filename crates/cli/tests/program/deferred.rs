@@ -1,0 +1,86 @@
+//! Constraints that wait for the commit, around loads that do something between rows and commit.
+
+use crate::common::{on_first_and_last_major, wait_until, World};
+use std::fs;
+use std::process::{Command, Stdio};
+
+/// So many rows `a,text` that each of several lanes gets some.
+fn rows() -> Vec<u8> {
+    (0..100_000).flat_map(|a| format!("{a},{}\n", "x".repeat(60)).into_bytes()).collect()
+}
+
+/// What a deferred constraint refuses shows before the first of the lanes is committed, with
+/// two-phase commit and without it.
+#[test]
+fn lanes_are_heard_before_the_first_commit() {
+    on_first_and_last_major(|installation| {
+        let mut world = World::new(installation);
+        // Of the lanes it lets one pass, which would be the first to be committed.
+        world.sql(
+            "CREATE TABLE t (a int, b text); CREATE FUNCTION one() RETURNS trigger LANGUAGE plpgsql \
+               AS $$ BEGIN IF NOT pg_try_advisory_lock(1) THEN RAISE 'one is enough'; END IF; \
+               RETURN NULL; END $$; \
+             CREATE CONSTRAINT TRIGGER one AFTER INSERT ON t DEFERRABLE INITIALLY DEFERRED \
+               FOR EACH ROW WHEN (NEW.a % 100 = 0) EXECUTE FUNCTION one()",
+        );
+        let file = world.file("rows.csv", &rows());
+        // More lanes than the server's max_prepared_transactions, and fewer.
+        for lanes in ["5", "3"] {
+            let arguments = [&file, "--table", "t", "--method", "lanes", "--lanes", lanes];
+            let said = world.load(&arguments).unwrap_err();
+            assert!(said.contains("one is enough") && !said.contains("changed:"), "{said}");
+            assert_eq!(world.sql("SELECT count(*) FROM t"), "0", "{lanes} lanes");
+        }
+    });
+}
+
+/// A deferred key in two lanes: each waits for the other's end when it is checked at last.
+#[test]
+fn lanes_with_the_same_deferred_key_are_told_apart() {
+    on_first_and_last_major(|installation| {
+        let mut world = World::new(installation);
+        world.sql("CREATE TABLE t (a int UNIQUE DEFERRABLE INITIALLY DEFERRED, b text)");
+        let file = world.file("twice.csv", &[rows(), rows()].concat());
+        let said = world.path("said");
+        let mut child = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
+            .args(["load", &file, "--table", "t", "--method", "lanes", "--lanes", "2", "--quiet"])
+            .args(["--to", &world.server.url("postgres")])
+            .stdin(Stdio::null())
+            .stderr(fs::File::create(&said).unwrap())
+            .spawn()
+            .unwrap();
+        let mut ended = None;
+        wait_until(
+            || "the lanes wait for one another".into(),
+            || {
+                ended = child.try_wait().unwrap();
+                ended.is_some()
+            },
+        );
+        let said = fs::read_to_string(said).unwrap();
+        assert_eq!(ended.unwrap().code(), Some(1), "{said}");
+        assert!(said.contains("another lane") || said.contains("duplicate key"), "{said}");
+        assert_eq!(world.sql("SELECT count(*) FROM t"), "0");
+    });
+}
+
+/// The server alters no table with checks that are still to come.
+#[test]
+fn unlogged_logged_does_not_wait_with_them() {
+    on_first_and_last_major(|installation| {
+        let mut world = World::new(installation);
+        world.sql(
+            "CREATE TABLE p (a int PRIMARY KEY); INSERT INTO p VALUES (1), (2); \
+             CREATE TABLE t (a int REFERENCES p DEFERRABLE INITIALLY DEFERRED, b text)",
+        );
+        let arguments = ["--table", "t", "--method", "unlogged-logged", "--truncate"];
+        let good = world.file("good.csv", b"1,x\n2,y\n");
+        world.load(&[&[good.as_str()], &arguments[..]].concat()).unwrap();
+        let bad = world.file("bad.csv", b"1,x\n3,y\n");
+        let said = world.load(&[&[bad.as_str()], &arguments[..]].concat()).unwrap_err();
+        assert!(said.contains("violates foreign key constraint"), "{said}");
+        let left =
+            "SELECT count(*) || ' ' || min(relpersistence) FROM t, pg_class WHERE relname = 't'";
+        assert_eq!(world.sql(left), "2 p");
+    });
+}
