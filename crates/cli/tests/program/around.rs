@@ -170,6 +170,38 @@ fn timeouts_of_the_role_are_put_aside() {
     }
 }
 
+/// Constants in definitions come back as they were, however the role has its numbers and times
+/// written: with fewer digits, or with a zone by letters that another one has, too.
+#[test]
+fn definitions_are_exact() {
+    on_first_and_last_major(|installation| {
+        let mut world = World::new(installation);
+        world.sql(
+            "SET TimeZone = 'UTC'; SET extra_float_digits = 1; SET DateStyle = 'ISO';
+             CREATE TABLE t (a int, f float8, at timestamptz, d interval, EXCLUDE USING hash (a WITH =)
+               WHERE (f < '0.30000000000000004'::float8));
+             CREATE INDEX ON t (a) WHERE at > '2020-01-02 03:04:05+00'::timestamptz;
+             CREATE UNIQUE INDEX ON t (a) WHERE d < '-1 days +02:03:04'::interval",
+        );
+        let definitions = "SELECT string_agg(pg_get_indexdef(indexrelid), '; ') || \
+            (SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE contype = 'x') \
+            FROM pg_index WHERE indrelid = 't'::regclass";
+        let before = world.sql(definitions);
+        for (name, value) in [
+            ("extra_float_digits", "0"),
+            ("DateStyle", "'SQL, DMY'"),
+            ("TimeZone", "'Asia/Kolkata'"),
+            ("IntervalStyle", "sql_standard"),
+        ] {
+            world.sql(&format!("ALTER DATABASE postgres SET {name} = {value}"));
+        }
+        let file = world.file("rows", b"1,2,2020-01-01 00:00:00+00,1\n");
+        let summary = world.load(&[&file, "--table", "t"]).unwrap();
+        assert_eq!(summary["steps"].to_string().matches("put back in").count(), 3, "{summary}");
+        assert_eq!(world.sql(definitions), before);
+    });
+}
+
 /// Transactions that only read by default are no reason to leave an index down, nor a sequence
 /// where it was; and what a crash left down, `repair` builds.
 #[test]

@@ -173,14 +173,14 @@ pub struct Surroundings {
 }
 
 impl Surroundings {
-    /// Asks the catalogs. Needs an open transaction; `search_path` is as before
+    /// Asks the catalogs. Needs an open transaction; settings are as before
     /// when it returns. Takes no lock beyond `ACCESS SHARE`.
     ///
     /// # Errors
     ///
     /// There is no such table, or the connection is lost.
     pub fn read(conn: &mut Conn, oid: u32) -> Result<Surroundings, Error> {
-        let path = search_path(conn, "pg_catalog")?;
+        let usual = settings::exact(conn)?;
         let relation = rows::<Relation>(conn, include_str!("relation.sql"), oid)?.pop();
         let mut relation =
             relation.ok_or_else(|| Error::new(format!("there is no table with oid {oid}")))?;
@@ -190,7 +190,7 @@ impl Surroundings {
             foreign_keys = rows(conn, include_str!("foreign_keys.sql"), oid)?;
             triggers = rows(conn, include_str!("triggers.sql"), oid)?;
         }
-        search_path(conn, &path)?;
+        conn.exec(&usual)?;
         relation.empty = relation.kind == 'r'
             && (relation.heap_bytes == 0 || relation.visible && is_empty(conn, &relation.name)?);
         Ok(Surroundings { relation, indexes, foreign_keys, triggers })

@@ -1,11 +1,33 @@
-//! Settings for index builds, for one transaction only.
+//! Settings for definitions and for index builds, for one transaction only.
 
 use crate::error::Error;
-use crate::session::conn::Conn;
+use crate::session::conn::{quote_literal, Conn};
+
+/// Under these the server writes every name in full, and every constant so that it is read as the
+/// same one whatever the session's settings are then.
+const EXACT: &str = "SELECT name, pg_catalog.current_setting(name), \
+    pg_catalog.set_config(name, value, true) FROM (VALUES ('search_path', 'pg_catalog'), \
+    ('extra_float_digits', '3'), ('DateStyle', 'ISO'), ('IntervalStyle', 'postgres')) \
+    AS exact(name, value)";
 
 /// What the server wants for each process that takes part in a build
 /// (`plan_create_index_workers`), in MB.
 const EACH: u64 = 32;
+
+/// Has definitions written exactly until the transaction ends, or until the statement runs that
+/// is given.
+///
+/// # Errors
+///
+/// The connection is lost.
+pub(super) fn exact(conn: &mut Conn) -> Result<String, Error> {
+    let rows = conn.exec(EXACT)?;
+    let literal = |cell: &Option<String>| quote_literal(cell.as_deref().unwrap_or_default());
+    let set = |row: &Vec<Option<String>>| {
+        format!("pg_catalog.set_config({}, {}, true)", literal(&row[0]), literal(&row[1]))
+    };
+    Ok(format!("SELECT {}", rows.iter().map(set).collect::<Vec<_>>().join(", ")))
+}
 
 /// Raises `maintenance_work_mem` until the transaction ends, where it has the
 /// server's default and that would keep parallel workers away: to what the
