@@ -192,3 +192,18 @@ fn repair_ends_what_a_killed_loader_left_prepared() {
         assert_eq!(left(&mut world), (rows, "0".to_string()), "after {pass} commits");
     }
 }
+
+/// Whether the row under way is committed when the connection is lost, nobody can say.
+#[test]
+fn the_row_under_way_may_have_stayed() {
+    let (mut world, file) = world();
+    for (pass, said_rows) in [(2, "2 rows were committed, perhaps one more"), (0, "0 rows were")] {
+        for (fate, more) in [(Fate::CutBefore, 0), (Fate::CutAfter, 1)] {
+            world.sql("TRUNCATE t");
+            let proxy = Proxy::start(&world, "SET LOCAL synchronous_commit", pass, fate, false);
+            let (code, said) = load(&file, &proxy, &["--method", "insert"]);
+            assert!(code == Some(1) && said.contains(said_rows), "{fate:?}: {said}");
+            assert_eq!(left(&mut world).0, pass + more, "{fate:?}");
+        }
+    }
+}

@@ -155,17 +155,18 @@ impl Lane {
     /// by one, and sees to it that they stay there.
     pub fn stayed(&mut self, error: Error) -> Error {
         let rows = self.counts.rows;
-        // What precedes the rows was committed before them: TRUNCATE, where it was asked for.
-        let emptied = !self.plan.before.is_empty();
-        let nothing = rows == 0 && !emptied;
-        if self.plan.wire != Wire::Insert(1) || nothing || error.changed().is_some() {
+        // TRUNCATE was committed before the rows; a table of --create is looked into later.
+        let before = if self.plan.before.is_empty() { "" } else { "the table was emptied; " };
+        let nothing = rows == 0 && before.is_empty();
+        let later = nothing && self.plan.made.is_some();
+        if self.plan.wire != Wire::Insert(1) || later || error.changed().is_some() {
             return error;
         }
-        let before = if emptied { "the table was emptied; " } else { "" };
         let changed = match transaction::await_disk(&mut self.conn) {
+            Ok(()) if nothing => return error,
             Ok(()) => format!("{rows} rows stayed"),
             Err(_) => format!(
-                "{rows} rows were committed; where the server has crashed, the latest of them may be lost"
+                "{rows} rows were committed, perhaps one more; where the server has crashed, the latest may be lost"
             ),
         };
         error.with_changed(format!("{before}{changed}"))
