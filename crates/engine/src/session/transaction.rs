@@ -47,7 +47,7 @@ pub fn begin(conn: &mut Conn, options: &Options) -> Result<(), Error> {
 /// Follows BEGIN where a transaction may take long, or wait long: the role's own limits
 /// on that are put aside for it. The last one is there since 17.
 pub const NO_TIMEOUTS: &str = "SELECT pg_catalog.set_config(name, '0', true) \
-    FROM pg_catalog.pg_settings WHERE name IN ('statement_timeout', \
+    FROM pg_catalog.pg_settings WHERE name IN ('statement_timeout', 'lock_timeout', \
       'idle_in_transaction_session_timeout', 'transaction_timeout')";
 
 fn set(conn: &mut Conn, name: &str, value: &str) -> Result<(), Error> {
