@@ -159,12 +159,32 @@ pub struct Entry {
     pub choices: Vec<Choice>,
 }
 
+/// Uses the table in the transaction that is open. Where the role has row security off, the
+/// server refuses what a policy would hide rows from.
+fn under_policies<T>(
+    conn: &mut Conn,
+    work: impl FnOnce(&mut Conn) -> Result<T, Error>,
+) -> Result<T, Error> {
+    let rows = conn.exec(
+        "SELECT pg_catalog.current_setting('row_security'), \
+         pg_catalog.set_config('row_security', 'on', true)",
+    )?;
+    let done = work(conn)?;
+    let usual = rows[0][0].as_deref();
+    conn.query("SELECT pg_catalog.set_config('row_security', $1, true)", &[usual])?;
+    Ok(done)
+}
+
 /// Records what is about to be taken down, in the transaction that does it.
 ///
 /// # Errors
 ///
 /// The server refuses.
 pub fn record(conn: &mut Conn, entry: &Entry) -> Result<(), Error> {
+    under_policies(conn, |conn| insert(conn, entry))
+}
+
+fn insert(conn: &mut Conn, entry: &Entry) -> Result<(), Error> {
     for choice in &entry.choices {
         let json = serde_json::to_string(choice).unwrap_or_default();
         conn.query(
@@ -190,13 +210,11 @@ pub fn record(conn: &mut Conn, entry: &Entry) -> Result<(), Error> {
 ///
 /// The server refuses.
 pub fn mark(conn: &mut Conn, load: &str, choice: &Choice) -> Result<(), Error> {
-    conn.query(
-        "UPDATE pgsluice_loads.taken_down SET put_back_at = now() \
-         WHERE load = $1::uuid AND put_back_at IS NULL \
-           AND choice ->> 'kind' = $2 AND choice ->> 'name' = $3",
-        &[Some(load), Some(&choice.kind), Some(&choice.name)],
-    )?;
-    Ok(())
+    let update = "UPDATE pgsluice_loads.taken_down SET put_back_at = now() \
+        WHERE load = $1::uuid AND put_back_at IS NULL \
+          AND choice ->> 'kind' = $2 AND choice ->> 'name' = $3";
+    let parameters = [Some(load), Some(choice.kind.as_str()), Some(choice.name.as_str())];
+    under_policies(conn, |conn| conn.query(update, &parameters).map(drop))
 }
 
 /// What this role took down and nobody has put back, load by load, and the
@@ -206,11 +224,11 @@ pub fn mark(conn: &mut Conn, load: &str, choice: &Choice) -> Result<(), Error> {
 ///
 /// The connection is lost, or a row is none that this program wrote.
 pub fn still_down(conn: &mut Conn) -> Result<(Vec<Entry>, Vec<String>), Error> {
-    let rows = conn.exec(
-        "SELECT load, relation, relation_name, search_path, choice, taken_down_by = current_user, \
-         object || ' of ' || relation_name || ' (taken down by ' || taken_down_by || ')' \
-         FROM pgsluice_loads.taken_down WHERE put_back_at IS NULL ORDER BY id",
-    )?;
+    let select = "SELECT load, relation, relation_name, search_path, choice, \
+        taken_down_by = current_user, \
+        object || ' of ' || relation_name || ' (taken down by ' || taken_down_by || ')' \
+        FROM pgsluice_loads.taken_down WHERE put_back_at IS NULL ORDER BY id";
+    let rows = under_policies(conn, |conn| conn.exec(select))?;
     let (mut entries, mut others) = (Vec::<Entry>::new(), Vec::new());
     for row in rows {
         let text = |i: usize| row[i].clone().unwrap_or_default();

@@ -112,3 +112,29 @@ fn one_connection_is_enough() {
         assert_eq!(world.sql("SELECT count(*) FROM t"), "2");
     });
 }
+
+/// With row_security off a role is told where rows would be hidden from it. Of the ledger it is
+/// to see its own rows only.
+#[test]
+fn the_ledger_is_there_without_row_security() {
+    on_first_and_last_major(|installation| {
+        let mut world = World::new(installation);
+        world.sql("CREATE TABLE mine (a int); CREATE INDEX ON mine (a)");
+        let one = world.file("one.csv", b"1\n");
+        world.load(&[&one, "--table", "mine"]).unwrap();
+        world.sql(
+            "CREATE ROLE loader LOGIN; ALTER ROLE loader SET row_security = off;
+             CREATE TABLE t (a int, b text); CREATE INDEX t_a ON t (a);
+             ALTER TABLE t OWNER TO loader; GRANT CREATE ON SCHEMA public TO loader",
+        );
+        let file = world.file("rows.csv", b"1,x\n2,y\n");
+        for method in ["auto", "lanes"] {
+            world.sql("TRUNCATE t");
+            let output = as_loader(&world, &["load", &file, "--table", "t", "--method", method]);
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.success() && said.contains("t_a put back"), "{said}");
+        }
+        let output = as_loader(&world, &["repair"]);
+        assert!(output.status.success(), "{output:?}");
+    });
+}
