@@ -169,6 +169,21 @@ fn a_refused_commit_takes_back_the_table() {
     assert_eq!(world.sql(others), "0");
 }
 
+/// A transaction that has notified others cannot be prepared: what can be is said.
+#[test]
+fn what_cannot_be_prepared_goes_by_one_connection() {
+    let (mut world, file) = world();
+    world.sql(
+        "CREATE FUNCTION tell() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NOTIFY t; RETURN NULL; END';
+         CREATE TRIGGER tell AFTER INSERT ON t FOR EACH STATEMENT EXECUTE FUNCTION tell()",
+    );
+    let arguments = [&file, "--table", "t", "--method", "lanes", "--lanes", "2"];
+    let said = world.load(&arguments).unwrap_err();
+    assert!(said.contains("cannot PREPARE") && said.contains("hint: --method auto"), "{said}");
+    assert!(!said.contains("changed:"), "{said}");
+    assert_eq!(left(&mut world), (0, "0".to_string()));
+}
+
 /// The loader is killed while lanes are prepared.
 #[test]
 fn repair_ends_what_a_killed_loader_left_prepared() {

@@ -21,6 +21,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// What to do about lanes that are left prepared.
 const REPAIR: &str = "pgsluice repair ends what is left: all lanes as the first one";
 
+/// What to do where the server prepares no transaction that did what this one did.
+const ALONE: &str = "--method auto takes one connection, which needs no two-phase commit";
+
 /// Begins a transaction that may write, whatever the role's or the database's default is, and in
 /// which each statement sees what was committed before it.
 pub const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
@@ -261,6 +264,9 @@ pub fn commit_prepared(conns: &mut [&mut Conn], url: &str) -> Result<(), Error> 
         if error.sqlstate().is_empty() && end_again(url, "ROLLBACK", &name(i)).is_err() {
             let left = format!("perhaps left: ROLLBACK PREPARED {}", name(i));
             return Err(error.with_changed(left).with_hint(REPAIR));
+        }
+        if error.sqlstate() == "0A000" {
+            return Err(error.with_hint(ALONE));
         }
         return Err(error);
     }
