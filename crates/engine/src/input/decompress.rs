@@ -85,7 +85,7 @@ fn decoder<R: BufRead + Send + 'static>(
     source: R,
 ) -> io::Result<Box<dyn Read + Send>> {
     Ok(match compression {
-        Compression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(source)),
+        Compression::Gzip => Box::new(GzipMembers::new(source)),
         Compression::Bzip2 => Box::new(bzip2::bufread::MultiBzDecoder::new(source)),
         Compression::Zstd => {
             let mut decoder = zstd::stream::read::Decoder::with_buffer(source)?;
@@ -101,6 +101,63 @@ fn decoder<R: BufRead + Send + 'static>(
         }
         Compression::Lz4 => Box::new(Lz4Frames::new(source)),
     })
+}
+
+/// gzip members one after another, and the zeros that a tape or a block device leaves behind
+/// the last one: they are padding, as for gzip's own program. Any other byte is no end.
+struct GzipMembers<R: BufRead> {
+    /// `None` between members, while the source is looked at
+    member: Option<flate2::bufread::GzDecoder<R>>,
+    source: Option<R>,
+}
+
+impl<R: BufRead> GzipMembers<R> {
+    fn new(source: R) -> Self {
+        GzipMembers { member: None, source: Some(source) }
+    }
+}
+
+impl<R: BufRead> Read for GzipMembers<R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        if out.is_empty() {
+            return Ok(0);
+        }
+        loop {
+            if let Some(mut member) = self.member.take() {
+                let got = member.read(out)?;
+                if got > 0 {
+                    self.member = Some(member);
+                    return Ok(got);
+                }
+                self.source = Some(member.into_inner());
+            }
+            let Some(mut source) = self.source.take() else { return Ok(0) };
+            match source.fill_buf()?.first() {
+                None => return Ok(0),
+                Some(0) => return only_zeros(source).map(|()| 0),
+                Some(_) => self.member = Some(flate2::bufread::GzDecoder::new(source)),
+            }
+        }
+    }
+}
+
+/// Reads `source` to its end.
+///
+/// # Errors
+///
+/// There is another byte than zero.
+fn only_zeros(mut source: impl BufRead) -> io::Result<()> {
+    loop {
+        let bytes = source.fill_buf()?;
+        if bytes.iter().any(|b| *b != 0) {
+            let message = "there is data behind the zeros that follow the compressed data";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+        }
+        match bytes.len() {
+            0 => return Ok(()),
+            seen => source.consume(seen),
+        }
+    }
 }
 
 /// Notes whether its source has come to an end.
@@ -239,6 +296,20 @@ mod tests {
             for end in ends {
                 let outcome = read(packed[..end].to_vec());
                 assert!(outcome.is_err(), "{compression:?} cut at {end} of {}", packed.len());
+            }
+        }
+    }
+
+    #[test]
+    fn zeros_behind_gzip_are_padding_and_other_bytes_are_not() {
+        let data = sample();
+        let packed = compress(Compression::Gzip, &data);
+        for zeros in [1, 512, 600 << 10] {
+            let padded = [&packed[..], &vec![0; zeros]].concat();
+            assert_eq!(read(padded.clone()).unwrap().1, data, "{zeros} zeros");
+            for behind in [&packed[..], b"x"] {
+                let outcome = read([&padded[..], behind].concat());
+                assert_eq!(outcome.unwrap_err().kind(), io::ErrorKind::InvalidData, "{zeros}");
             }
         }
     }
