@@ -17,7 +17,8 @@ use pgsluice_core::types;
 /// A type that a column can be given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Guess {
-    /// `boolean`: true, false, t, f
+    /// `boolean`: true and false in any case; t and f as the server writes them, since
+    /// capital letters may be anything
     Bool,
     /// `integer`
     Int4,
@@ -120,7 +121,8 @@ impl Guess {
         };
         match self {
             Guess::Bool => {
-                [&b"t"[..], b"f", b"true", b"false"].iter().any(|w| text.eq_ignore_ascii_case(w))
+                let is_word = |word| text.eq_ignore_ascii_case(word);
+                matches!(text, b"t" | b"f") || is_word(b"true") || is_word(b"false")
             }
             Guess::Int4 => is_decimal(text, false) && reads(Type::Int4),
             Guess::Int8 => is_decimal(text, false) && reads(Type::Int8),
@@ -358,6 +360,13 @@ mod tests {
     fn a_sample_is_not_trusted_to_show_the_largest_integer() {
         assert_eq!(infer("1\n2\n", false), [Guess::Int8]);
         assert_eq!(infer("1\n3000000000\n", true), [Guess::Int8]);
+    }
+
+    #[test]
+    fn letters_are_booleans_only_as_the_server_writes_them() {
+        use Guess::*;
+        let csv = "t,T,F,true,TRUE,t\nf,F,F,False,FALSE,F\n";
+        assert_eq!(infer(csv, true), [Bool, Text, Text, Bool, Bool, Text]);
     }
 
     #[test]
