@@ -8,6 +8,8 @@
 //! rather than a float, and JSON becomes `json`, since `jsonb` drops
 //! duplicate keys.
 
+use crate::options::TargetOptions;
+use crate::rewrite::Value;
 use pgsluice_core::error::Refusal;
 use pgsluice_core::scan::{Kind, Record};
 use pgsluice_core::shape::{Env, Type};
@@ -206,6 +208,10 @@ pub struct NewColumn {
 
 #[derive(Clone, Debug)]
 struct Seen {
+    /// a quoted NULL marker is NULL
+    force_null: bool,
+    /// a NULL marker is a value
+    force_not_null: bool,
     /// one bit for each of [`RANKED`]
     possible: u16,
     values: u64,
@@ -220,10 +226,16 @@ pub struct Inference {
 }
 
 impl Inference {
-    /// For records of `columns` fields.
-    pub fn new(columns: usize) -> Self {
-        let all = Seen { possible: (1 << RANKED.len()) - 1, values: 0, bytes: 0 };
-        Inference { columns: vec![all; columns], scratch: PgCopySink::new(1) }
+    /// For records of fields with these names, whose NULLs are as the options say.
+    pub fn new(names: &[String], target: &TargetOptions) -> Self {
+        let column = |name: &String| Seen {
+            force_null: target.force_null.has(name),
+            force_not_null: target.force_not_null.has(name),
+            possible: (1 << RANKED.len()) - 1,
+            values: 0,
+            bytes: 0,
+        };
+        Inference { columns: names.iter().map(column).collect(), scratch: PgCopySink::new(1) }
     }
 
     /// Takes a record into account, unless it has too few fields or too many: such a
@@ -233,10 +245,10 @@ impl Inference {
             return;
         }
         for (index, seen) in self.columns.iter_mut().enumerate() {
-            let (kind, value) = record.field(chunk, index);
-            if matches!(kind, Kind::Null | Kind::Default) {
+            let field = record.field(chunk, index);
+            let Value::Text(value) = Value::of(field, seen.force_null, seen.force_not_null) else {
                 continue;
-            }
+            };
             seen.values += 1;
             seen.bytes += value.len() as u64;
             for (bit, guess) in RANKED.iter().enumerate() {
@@ -340,7 +352,10 @@ mod tests {
         let mut record = Record::default();
         let mut inference = None;
         while scanner.next(&mut record) == Ok(Next::Record) {
-            let inference = inference.get_or_insert_with(|| Inference::new(record.len()));
+            let inference = inference.get_or_insert_with(|| {
+                let names = vec![String::new(); record.len()];
+                Inference::new(&names, &TargetOptions::new("", "t"))
+            });
             inference.see(csv.as_bytes(), &record);
         }
         let inference = inference.expect("a record");

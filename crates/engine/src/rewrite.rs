@@ -18,6 +18,24 @@ pub enum Value<'a> {
     Default,
 }
 
+impl<'a> Value<'a> {
+    /// What a field says to a column with these options of COPY.
+    pub fn of(
+        (kind, value): (Kind, &'a [u8]),
+        force_null: bool,
+        force_not_null: bool,
+    ) -> Value<'a> {
+        match kind {
+            Kind::Plain | Kind::Quoted => Value::Text(value),
+            Kind::Null if force_not_null => Value::Text(value),
+            Kind::Null => Value::Null,
+            Kind::QuotedNull if force_null => Value::Null,
+            Kind::QuotedNull => Value::Text(value),
+            Kind::Default => Value::Default,
+        }
+    }
+}
+
 /// The values of a record that has as many fields as the shape wants.
 pub fn values<'a>(
     shape: &'a RowShape,
@@ -26,15 +44,7 @@ pub fn values<'a>(
 ) -> impl Iterator<Item = Value<'a>> + 'a {
     shape.columns.iter().map(move |column| {
         let Source::Field(field) = column.source else { return Value::Null };
-        let (kind, value) = record.field(chunk, field);
-        match kind {
-            Kind::Plain | Kind::Quoted => Value::Text(value),
-            Kind::Null if column.force_not_null => Value::Text(value),
-            Kind::Null => Value::Null,
-            Kind::QuotedNull if column.force_null => Value::Null,
-            Kind::QuotedNull => Value::Text(value),
-            Kind::Default => Value::Default,
-        }
+        Value::of(record.field(chunk, field), column.force_null, column.force_not_null)
     })
 }
 

@@ -22,6 +22,11 @@ fn what_is_loaded(world: &mut World) {
     let (small, large) = (world.file("1.csv", b"1\n"), world.file("2.csv", b"3000000000\n"));
     create(world, &[&small, &large], &[]);
     assert_eq!(world.sql(SHAPE), "c1 bigint");
+    // What a quoted marker is, and one without quotes, is what the options say.
+    let quoted = world.file("quoted.csv", b"\"1\",\"2\"\n\"\",\"3\"\n\"4\",\n");
+    create(world, &[&quoted], &["--force-null", "c1", "--force-not-null", "c2"]);
+    assert_eq!(world.sql(SHAPE), "c1 integer, c2 text");
+    assert_eq!(world.sql("SELECT string_agg(made::text, ' ') FROM made"), "(1,2) (,3) (4,\"\")");
     let short = world.file("short.csv", b"a,b,c\n1,2\n3,4,x\ntotal\nx,y,z,1\n");
     let rejects = world.path("short.rejects");
     let reject = ["--header", "--on-error", "reject", "--reject-file", &rejects];

@@ -44,7 +44,7 @@ pub fn infer(conn: &mut Conn, reader: &Reader, options: &Options) -> Result<NewT
     let mut notes = Vec::new();
     let header = header::read(conn, reader, options)?;
     let given = given_names(header.as_ref(), options, &mut notes)?;
-    let inference = given.as_ref().map(|names| Inference::new(names.len()));
+    let inference = given.as_ref().map(|names| Inference::new(names, &options.target));
     let mut look = Look { inference, record: Record::default(), left: options.input.limit };
     let whole = look.at(reader, options, &dialect, &mut notes)?;
     let Some(inference) = look.inference else {
@@ -52,8 +52,7 @@ pub fn infer(conn: &mut Conn, reader: &Reader, options: &Options) -> Result<NewT
             .with_hint("create the table first, or name the columns with --columns"));
     };
     not_too_many(inference.fields(), &options.input)?;
-    let numbered = || (1..=inference.fields()).map(|i| format!("c{i}")).collect();
-    let names: Vec<String> = given.unwrap_or_else(numbered);
+    let names = given.unwrap_or_else(|| numbered(inference.fields()));
     let columns = inference.columns(&names, whole);
     let kept: Vec<usize> = (0..columns.len()).collect();
     let order = if options.target.keep_order { kept.clone() } else { by_alignment(&columns) };
@@ -64,6 +63,11 @@ pub fn infer(conn: &mut Conn, reader: &Reader, options: &Options) -> Result<NewT
     let table = table_name(conn, &options.target.table)?;
     let unseen = (!whole).then(|| columns.iter().map(|c| c.guess).collect());
     Ok(NewTable { statement: statement(&table, &columns, &order), names, unseen, notes })
+}
+
+/// The names where nobody gives any.
+fn numbered(fields: usize) -> Vec<String> {
+    (1..=fields).map(|i| format!("c{i}")).collect()
 }
 
 /// The records that types are inferred from.
@@ -87,7 +91,7 @@ impl Look {
         let input = &options.input;
         let all = options.target.create == Create::TextOnDoubt;
         let (seen, whole) = if can_be_read_again(input) {
-            self.again(input, dialect, if all { usize::MAX } else { SAMPLE })?
+            self.again(options, dialect, if all { usize::MAX } else { SAMPLE })?
         } else {
             let (sample, ended) = reader.sample();
             let whole = ended && input.sources.len() == 1;
@@ -96,7 +100,7 @@ impl Look {
                     .with_hint("take --create=typed, or a file"));
             }
             let scanner = Scanner::new(sample, ended, dialect, Eol::Unknown);
-            self.see(sample, scanner, input.skip);
+            self.see(options, sample, scanner, input.skip);
             (sample.len(), whole)
         };
         notes.push(if whole {
@@ -111,16 +115,16 @@ impl Look {
     /// whether these were all.
     fn again(
         &mut self,
-        input: &InputOptions,
+        options: &Options,
         dialect: &Dialect,
         most: usize,
     ) -> Result<(usize, bool), Error> {
-        let mut reader = Reader::open(input)?;
+        let mut reader = Reader::open(&options.input)?;
         let (mut seen, mut free) = (0, Vec::new());
         while let Some(chunk) = reader.next(free)? {
             // What does not fit of a record that is too long to be held, the load reports.
             if chunk.part == Part::Whole {
-                self.see(&chunk.bytes, chunk.scanner(dialect), 0);
+                self.see(options, &chunk.bytes, chunk.scanner(dialect), 0);
             }
             seen += chunk.bytes.len();
             free = chunk.bytes;
@@ -132,7 +136,7 @@ impl Look {
     }
 
     /// Sees the records that a scanner of these bytes finds behind the first `skip`.
-    fn see(&mut self, bytes: &[u8], mut scanner: Scanner, mut skip: u64) {
+    fn see(&mut self, options: &Options, bytes: &[u8], mut scanner: Scanner, mut skip: u64) {
         // A malformed record is the load's to report.
         while self.left != Some(0) && scanner.next(&mut self.record) == Ok(Next::Record) {
             if skip > 0 {
@@ -141,7 +145,9 @@ impl Look {
             }
             self.left = self.left.map(|left| left - 1);
             let fields = self.record.len();
-            let inference = self.inference.get_or_insert_with(|| Inference::new(fields));
+            let inference = self
+                .inference
+                .get_or_insert_with(|| Inference::new(&numbered(fields), &options.target));
             inference.see(bytes, &self.record);
         }
     }
