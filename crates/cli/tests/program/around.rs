@@ -277,6 +277,33 @@ fn sequences_are_moved_and_statistics_made() {
     assert_eq!(world.sql("SELECT reltuples FROM pg_class WHERE relname = 't'"), "2");
 }
 
+/// With rejects, an index that may refuse a value stays in place, so that its record is told;
+/// one that cannot is built anew, as is any on request.
+#[test]
+fn what_an_index_refuses_is_rejected() {
+    let mut world = World::new(each_major().last().unwrap());
+    let long = world.sql("SELECT string_agg(md5(i::text), '') FROM generate_series(1, 500) i");
+    let file = world.file("keys.csv", format!("1,x\n2,{long}\n0,y\n").as_bytes());
+    let rejects = world.path("keys.rejects");
+    let table = "DROP TABLE IF EXISTS k; CREATE TABLE k (a int, b text); CREATE INDEX ON k (a); \
+        CREATE INDEX ON k (b); CREATE INDEX ON k ((10 / a)); CREATE INDEX ON k (a) WHERE 1 / a < 2";
+    let load = ["--table", "k", "--on-error", "reject", "--reject-file", &rejects];
+    for method in ["auto", "copy-fresh", "staged", "lanes"] {
+        world.sql(table);
+        let summary = world.load(&[&[&file, "--method", method], &load[..]].concat()).unwrap();
+        assert_eq!((&summary["loaded"], &summary["rejected"]), (&1.into(), &2.into()), "{method}");
+        let steps = summary["steps"].to_string();
+        assert!(steps.contains("index public.k_a_idx put back"), "{method}: {steps}");
+        let side = std::fs::read_to_string(format!("{rejects}.jsonl")).unwrap();
+        assert!(side.contains("54000") && side.contains("22012"), "{method}: {side}");
+        std::fs::remove_file(&rejects).unwrap();
+        std::fs::remove_file(format!("{rejects}.jsonl")).unwrap();
+    }
+    world.sql(table);
+    let said = world.load(&[&[&file, "--indexes", "rebuild"], &load[..]].concat()).unwrap_err();
+    assert!(said.contains("was built again; --indexes keep leaves it in place"), "{said}");
+}
+
 /// The loader dies at some moment, by SIGKILL, or the server does. The table
 /// holds all rows or none, and after `repair` the catalogs say what they said.
 #[test]

@@ -248,6 +248,10 @@ fn rebuild(around: &Surroundings, index: &Index, request: &Request) -> Verdict {
     if request.rejects && index.refuses() {
         return Err("with --on-error reject, duplicates are rejected by record".into());
     }
+    // Its build would fail the whole load, and name no record.
+    if request.rejects && !index.certain && request.indexes == Indexes::Auto {
+        return Err("with --on-error reject, what it refuses is rejected by record".into());
+    }
     if !index.certain && matches!(request.course, Course::Lanes { .. }) {
         return Err("what its build refuses would show only after the lanes' commits".into());
     }
