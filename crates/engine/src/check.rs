@@ -23,7 +23,8 @@ use std::sync::Arc;
 const SCRATCH: &str = "pgsluice_check";
 
 /// The columns of a table, each with its definition, if what a row has there without a
-/// value is the same each time: no sequence is drawn from.
+/// value is the same each time: no sequence is drawn from. And what a marker of the default
+/// stands for there: where that would be drawn (by `nextval`, whose oid is fixed), a number.
 const COLUMNS: &str = "SELECT a.attname, CASE WHEN a.attgenerated = '' AND a.attidentity = '' \
       AND NOT t.typnotnull AND NOT EXISTS (SELECT FROM \
         pg_catalog.regexp_matches(pg_catalog.concat(d.adbin, t.typdefaultbin), ':funcid ([0-9]+)', 'g') AS m \
@@ -31,7 +32,11 @@ const COLUMNS: &str = "SELECT a.attname, CASE WHEN a.attgenerated = '' AND a.att
     THEN pg_catalog.concat(pg_catalog.quote_ident(a.attname), ' ', \
       pg_catalog.format_type(a.atttypid, a.atttypmod), \
       ' COLLATE ' || nullif(a.attcollation, t.typcollation)::regcollation, \
-      ' DEFAULT ' || pg_catalog.pg_get_expr(d.adbin, d.adrelid)) END \
+      ' DEFAULT ' || pg_catalog.pg_get_expr(d.adbin, d.adrelid)) END, \
+    CASE WHEN a.attgenerated <> '' THEN NULL \
+      WHEN a.attidentity <> '' OR d.adbin::text ~ ':funcid 1574 ' \
+        THEN CASE WHEN t.typcategory IN ('N', 'S') THEN '''1''' END \
+      ELSE pg_catalog.pg_get_expr(d.adbin, d.adrelid) END \
   FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid \
   LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum \
   WHERE a.attrelid = $1::regclass AND a.attnum > 0 AND NOT a.attisdropped";
@@ -97,7 +102,8 @@ fn run(options: &Options, watch: &Watch, tell: Listener) -> Result<Checked, Erro
     Ok(Checked { read, good, bad, skipped: through.passed + kept_back })
 }
 
-/// The target's columns that the file supplies, with their constraints; and where rows
+/// The target's columns that the file supplies, with their constraints, and with their
+/// defaults where the file has a marker for these; and where rows
 /// are left out by a condition, which may name any column, the others without.
 fn make_scratch(conn: &mut Conn, target: &Plan) -> Result<(), Error> {
     conn.exec(&format!(
@@ -105,14 +111,20 @@ fn make_scratch(conn: &mut Conn, target: &Plan) -> Result<(), Error> {
         target.table
     ))
     .map_err(|e| e.with_hint("check needs SELECT on the table and TEMPORARY on the database"))?;
+    let marks = target.dialect().is_some_and(|dialect| dialect.default.is_some());
     for row in conn.query(COLUMNS, &[Some(&target.table)])? {
         let name = row[0].as_deref().unwrap_or_default();
+        let column = quote_ident(name);
         if target.columns.iter().any(|c| c == name) {
+            if let (Some(default), true) = (&row[2], marks) {
+                conn.exec(&format!(
+                    "ALTER TABLE pg_temp.{SCRATCH} ALTER COLUMN {column} SET DEFAULT {default}"
+                ))?;
+            }
             continue;
         }
         // With the column, CHECK constraints go that name it.
-        let drop = format!("ALTER TABLE pg_temp.{SCRATCH} DROP COLUMN {}", quote_ident(name));
-        conn.exec(&drop)?;
+        conn.exec(&format!("ALTER TABLE pg_temp.{SCRATCH} DROP COLUMN {column}"))?;
         if let (Some(definition), true) = (&row[1], target.filter.is_some()) {
             conn.exec(&format!("ALTER TABLE pg_temp.{SCRATCH} ADD COLUMN {definition}"))?;
         }
