@@ -60,3 +60,15 @@ pub const fn short_header(total: usize) -> u8 {
         ((total as u8) << 1) | 1
     }
 }
+
+/// The tuple's NULL bitmap: one bit for each attribute that is *not* NULL.
+pub fn write_bitmap(to: &mut [u8], nulls: &[u8], natts: usize) {
+    let bytes = natts.div_ceil(8);
+    for (to, nulls) in to[..bytes].iter_mut().zip(nulls) {
+        *to = !nulls;
+    }
+    if natts % 8 != 0 {
+        to[bytes - 1] &= (1 << (natts % 8)) - 1;
+    }
+    to[bytes..].fill(0);
+}

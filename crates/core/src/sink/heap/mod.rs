@@ -105,8 +105,8 @@ pub struct HeapSink<'a> {
 
 impl<'a> HeapSink<'a> {
     /// A sink for rows of `columns` into `out`, from `at` on, a multiple of 8.
-    /// `asks` is room for the values that the server has to read; `scratch`
-    /// holds arrays and `jsonb` in the making.
+    /// `asks` is room for the values that the server has to read, a row with which
+    /// is refused if there is none; `scratch` holds arrays and `jsonb` in the making.
     pub fn new(
         columns: &'a [HeapColumn],
         out: &'a mut [u8],
@@ -168,7 +168,7 @@ impl<'a> HeapSink<'a> {
         fixed[tuple::HOFF] = head.len() as u8;
         head[..tuple::PLAIN_HOFF].copy_from_slice(&fixed);
         if self.infomask & tuple::HASNULL != 0 {
-            write_bitmap(&mut head[tuple::HEADER..], &self.nulls, natts);
+            tuple::write_bitmap(&mut head[tuple::HEADER..], &self.nulls, natts);
         }
         for padding in &mut values[self.at - self.data..] {
             *padding = 0;
@@ -273,18 +273,6 @@ impl<'a> HeapSink<'a> {
     }
 }
 
-/// The tuple's NULL bitmap: one bit for each attribute that is *not* NULL.
-fn write_bitmap(to: &mut [u8], nulls: &[u8], natts: usize) {
-    let bytes = natts.div_ceil(8);
-    for (to, nulls) in to[..bytes].iter_mut().zip(nulls) {
-        *to = !nulls;
-    }
-    if natts % 8 != 0 {
-        to[bytes - 1] &= (1 << (natts % 8)) - 1;
-    }
-    to[bytes..].fill(0);
-}
-
 impl RowSink for HeapSink<'_> {
     #[inline]
     fn begin(&mut self) {
@@ -341,6 +329,9 @@ impl RowSink for HeapSink<'_> {
 
     fn ask(&mut self, text: &[u8]) -> Result<(), Refusal> {
         self.array = None;
+        if self.asks.is_empty() {
+            return Err(Refusal::Ask);
+        }
         if self.asking == self.asks.len() || self.at + text.len() + 1 > self.tail {
             self.overflow = true;
             self.null(); // the next value is the next column's all the same

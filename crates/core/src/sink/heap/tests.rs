@@ -68,15 +68,25 @@ fn a_wide_bitmap_moves_the_values() {
 fn a_value_for_the_server_that_does_not_fit_is_a_column_all_the_same() {
     let columns = [HeapColumn { element_align: 0, ..column(-1, 4) }, column(-1, 4)];
     let mut out = [0; 96];
-    let (mut asks, mut scratch) = ([], scratch(64));
+    let (mut asks, mut scratch) = ([Ask::default()], scratch(64));
     let mut sink = HeapSink::new(&columns, &mut out, 0, &mut asks, &mut scratch);
     sink.begin();
-    sink.ask(b"(1,2)").unwrap();
+    sink.ask(&[b'1'; 96]).unwrap();
     sink.array_begin(ArrayHead { element_oid: 23, has_null: false, dims: &[(1, 1)] });
     sink.put_i32(7);
     sink.array_end();
     sink.end();
     assert_eq!(sink.formed(), None);
+}
+
+#[test]
+fn without_room_for_any_value_of_the_server_s_the_row_is_refused() {
+    let columns = [column(-1, 4)];
+    let mut out = [0; 96];
+    let mut scratch = scratch(64);
+    let mut sink = HeapSink::new(&columns, &mut out, 0, &mut [], &mut scratch);
+    sink.begin();
+    assert_eq!(sink.ask(b"(1,2)"), Err(Refusal::Ask));
 }
 
 #[test]
