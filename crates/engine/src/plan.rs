@@ -157,8 +157,7 @@ pub fn plan(
     let utf8 = server.encoding == "UTF8" && options.input.encoding.is_none();
     let layout = match options.input.dialect() {
         Some(d) => Layout::Lines(d.on_server(server.major(), utf8)),
-        // No table has more columns than that.
-        None => Layout::Tuples(i16::try_from(columns.len()).unwrap_or(i16::MAX)),
+        None => Layout::Tuples(columns.clone()),
     };
     let choice = choose(input, server, table, options, &shape)?;
     let wire = passable(choice.wire, layout.dialect(), &shape, server, options)?;

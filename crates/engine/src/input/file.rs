@@ -2,7 +2,7 @@
 
 use super::chunk::{Chunk, Counts, Part};
 use super::decompress::{self, Compression};
-use super::records::{Cutter, Layout};
+use super::records::{fields, Cutter, Layout};
 use crate::error::{Error, Place};
 use crate::options::Source;
 use pgsluice_core::scan::binary::{self, Corrupt, TupleSplitter, HEADER_LEN};
@@ -270,7 +270,7 @@ impl InputFile {
         let eol = self.eol;
         let cutter = self.cutter.get_or_insert_with(|| match layout {
             Layout::Lines(dialect) => Cutter::Lines(Splitter::new(dialect, eol)),
-            Layout::Tuples(columns) => Cutter::Tuples(TupleSplitter::new(*columns)),
+            Layout::Tuples(columns) => Cutter::Tuples(TupleSplitter::new(fields(columns))),
         });
         let cuts = cutter.feed(&self.held[self.seen..]);
         if let Some(last) = cuts.last {
@@ -299,7 +299,7 @@ impl InputFile {
             }
             match (self.giant, self.giant_end) {
                 (Some(_), Some(end)) => break (end, Part::LastPiece),
-                _ if self.fault.is_some() && self.cut == 0 => return Err(self.corrupt()),
+                _ if self.fault.is_some() && self.cut == 0 => return Err(self.corrupt(layout)),
                 (Some(_), None) if self.ended => break (self.held.len(), Part::LastPiece),
                 (Some(_), None) => break (self.held.len(), Part::Piece),
                 _ if self.fault.is_some() => break (self.cut, Part::Whole),
@@ -330,16 +330,21 @@ impl InputFile {
     }
 
     /// The fault of the tuple that comes next, at its place.
-    fn corrupt(&self) -> Error {
+    fn corrupt(&self, layout: &Layout) -> Error {
         let (Some(fault), Some(Cutter::Tuples(splitter))) = (self.fault, &self.cutter) else {
             return Error::new(format!("{} cannot be read", self.name));
         };
         let number = Some(splitter.line());
+        let column = match (layout, splitter.column()) {
+            (Layout::Tuples(columns), Some(column)) => columns.get(column).cloned(),
+            _ => None,
+        };
         let place = Place {
             file: self.name.clone(),
             record: number,
             line: number,
             offset: Some(self.offset - self.giant.unwrap_or(0)),
+            column,
             ..Place::default()
         };
         Error::new(fault.to_string()).at(place).with_hint(

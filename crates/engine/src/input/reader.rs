@@ -41,8 +41,8 @@ impl Reader {
                 std::fs::metadata(path).map_err(|e| Error::io("open", &source.name(), &e))?;
             total += facts.len();
         }
-        // How many columns tuples have is known when the table is: `read_as`.
-        let layout = options.dialect().map_or(Layout::Tuples(0), Layout::Lines);
+        // Which columns tuples have is known when the table is: `read_as`.
+        let layout = options.dialect().map_or(Layout::Tuples(Vec::new()), Layout::Lines);
         let mut reader = Reader {
             sources: options.sources.clone(),
             layout,

@@ -11,8 +11,8 @@ use std::ops::Range;
 pub enum Layout {
     /// lines, by the rules of CSV or of the text format
     Lines(Dialect),
-    /// PGCOPY: tuples of so many fields
-    Tuples(i16),
+    /// PGCOPY: tuples of fields for these columns
+    Tuples(Vec<String>),
 }
 
 impl Layout {
@@ -23,6 +23,11 @@ impl Layout {
             Layout::Tuples(_) => None,
         }
     }
+}
+
+/// How many fields a tuple for these columns has: no table has more columns than that.
+pub(super) fn fields(columns: &[String]) -> i16 {
+    i16::try_from(columns.len()).unwrap_or(i16::MAX)
 }
 
 /// A record of a chunk.
@@ -53,7 +58,7 @@ impl<'c> Records<'c> {
         Records(match layout {
             Layout::Lines(dialect) => Walk::Lines(chunk.scanner(dialect), Record::default()),
             Layout::Tuples(columns) => {
-                Walk::Tuples(Tuples::new(&chunk.bytes, *columns), Vec::new())
+                Walk::Tuples(Tuples::new(&chunk.bytes, fields(columns)), Vec::new())
             }
         })
     }
