@@ -19,6 +19,7 @@ pub mod html;
 pub mod losses;
 pub mod markdown;
 pub mod measure;
+pub mod order;
 pub mod proc;
 pub mod psql;
 pub mod readme;

@@ -14,6 +14,7 @@ use crate::demand::{Demand, Judged};
 use crate::environment::{self, Environment};
 use crate::estimate;
 use crate::measure::{say, Bench, Case};
+use crate::order;
 use crate::proc;
 use crate::result::{DataResult, MethodResult, Parameters, Run, Status, SuiteResult, SCHEMA};
 use crate::server::{self, Binaries, Server};
@@ -240,7 +241,7 @@ struct Rounds<'a> {
 type Datasets = BTreeMap<(String, u64), Dataset>;
 
 impl Rounds<'_> {
-    /// All rounds of all methods at one row count: A B C A B C …
+    /// All rounds of all methods at one row count, each in an order of its own.
     fn at(&mut self, rows: u64, tools: &mut Tools) -> Result<()> {
         for method in self.methods.clone() {
             self.enter(method, rows, tools);
@@ -250,7 +251,8 @@ impl Rounds<'_> {
         let sets = self.make_data(&pending, rows)?;
         let runs = self.result.parameters.runs_at(rows);
         for round in 0..runs {
-            for method in &pending {
+            for place in order::of_round(pending.len(), round) {
+                let method = pending[place];
                 let entry = self.entry(method, rows);
                 let done = entry.runs.iter().any(|r| r.round == round);
                 let due = method.runs(runs);

@@ -1,0 +1,49 @@
+//! Who follows whom in a round.
+
+/// The order of `n` methods in a round, as their places: a row of a Williams square. In `n` rounds, or in
+/// `2 n` where `n` is odd, each follows each other equally often. What a run leaves behind, on the disk
+/// and below it, slows down whoever comes next: that should not be the same one each time.
+///
+/// Source: E. J. Williams, "Experimental designs balanced for the estimation of residual effects of
+/// treatments", Australian Journal of Scientific Research A 2 (1949).
+pub fn of_round(n: usize, round: u32) -> Vec<usize> {
+    let round = round as usize;
+    // 0, 1, n - 1, 2, n - 2 …: all distances between neighbours differ.
+    let zigzag = (0..n).map(|i| if i % 2 == 1 { i.div_ceil(2) } else { n - i / 2 });
+    let mut order: Vec<usize> = zigzag.map(|place| (place + round) % n).collect();
+    if n % 2 == 1 && round / n % 2 == 1 {
+        order.reverse();
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::of_round;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn everybody_comes_once_in_a_round_and_follows_everybody_equally_often() {
+        for n in 1..16 {
+            let rounds = if n % 2 == 0 { n } else { 2 * n };
+            let mut follows = BTreeMap::new();
+            for round in 0..rounds {
+                let order = of_round(n, round as u32);
+                let mut all = order.clone();
+                all.sort_unstable();
+                assert_eq!(all, (0..n).collect::<Vec<_>>(), "{n} methods, round {round}");
+                for pair in order.windows(2) {
+                    *follows.entry((pair[0], pair[1])).or_insert(0) += 1;
+                }
+            }
+            assert_eq!(follows.len(), n * (n - 1), "{n} methods: {follows:?}");
+            let often = rounds / n;
+            assert!(follows.values().all(|times| *times == often), "{n} methods: {follows:?}");
+        }
+    }
+
+    #[test]
+    fn two_methods_take_turns() {
+        assert_eq!([0, 1, 2].map(|round| of_round(2, round)), [[0, 1], [1, 0], [0, 1]]);
+    }
+}
