@@ -76,8 +76,23 @@ pub fn open<R: Read + Send + 'static>(
     let compression = Compression::of(&head);
     let whole = io::Cursor::new(head).chain(source);
     let Some(compression) = compression else { return Ok((None, Box::new(whole))) };
-    let buffered = io::BufReader::with_capacity(256 << 10, whole);
+    let buffered = io::BufReader::with_capacity(256 << 10, Patient(whole));
     Ok((Some(compression), decoder(compression, buffered)?))
+}
+
+/// A source whose reads are tried again when a signal has interrupted them. A decoder that
+/// is given that error has lost its place, and its next read would be taken for the end.
+struct Patient<R>(R);
+
+impl<R: Read> Read for Patient<R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.0.read(out) {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                outcome => return outcome,
+            }
+        }
+    }
 }
 
 fn decoder<R: BufRead + Send + 'static>(
@@ -276,6 +291,34 @@ mod tests {
             assert_eq!(read(packed.clone()).unwrap(), (Some(compression), data.clone()));
             let twice = [packed.clone(), packed].concat();
             assert_eq!(read(twice).unwrap().1, [data.clone(), data].concat(), "{compression:?}");
+        }
+    }
+
+    /// Bytes one by one, and a signal before each.
+    struct Interrupted(io::Cursor<Vec<u8>>, bool);
+
+    impl Read for Interrupted {
+        fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+            self.1 = !self.1;
+            if self.1 {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+            let one = out.len().min(1);
+            self.0.read(&mut out[..one])
+        }
+    }
+
+    #[test]
+    fn signals_lose_nothing() {
+        for compression in ALL {
+            let data = sample();
+            let packed = compress(compression, &data);
+            let source = io::Cursor::new([packed.clone(), packed].concat());
+            let (_, mut reader) = open(Interrupted(source, false)).unwrap();
+            let mut out = Vec::new();
+            reader.read_to_end(&mut out).unwrap();
+            assert_eq!(out.len(), 2 * data.len(), "{compression:?}");
+            assert!(out == [data.clone(), data].concat(), "{compression:?}");
         }
     }
 
