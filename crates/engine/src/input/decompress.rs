@@ -100,7 +100,7 @@ fn decoder<R: BufRead + Send + 'static>(
     source: R,
 ) -> io::Result<Box<dyn Read + Send>> {
     Ok(match compression {
-        Compression::Gzip => Box::new(GzipMembers::new(source)),
+        Compression::Gzip => Box::new(gzip_members(source)),
         Compression::Bzip2 => Box::new(bzip2::bufread::MultiBzDecoder::new(source)),
         Compression::Zstd => {
             let mut decoder = zstd::stream::read::Decoder::with_buffer(source)?;
@@ -114,45 +114,53 @@ fn decoder<R: BufRead + Send + 'static>(
             )?;
             Box::new(liblzma::bufread::XzDecoder::new_stream(source, stream))
         }
-        Compression::Lz4 => Box::new(Lz4Frames::new(source)),
+        Compression::Lz4 => Box::new(lz4_frames(source)),
     })
 }
 
-/// gzip members one after another, and the zeros that a tape or a block device leaves behind
-/// the last one: they are padding, as for gzip's own program. Any other byte is no end.
-struct GzipMembers<R: BufRead> {
-    /// `None` between members, while the source is looked at
-    member: Option<flate2::bufread::GzDecoder<R>>,
+/// Parts of compressed data one after another, each with a decoder of its own.
+struct Parts<R, D> {
+    /// `None` between parts, while the source is looked at
+    part: Option<D>,
     source: Option<R>,
+    /// the decoder of what follows; `None` where nothing does
+    begin: fn(R) -> io::Result<Option<D>>,
+    /// the source behind a part that was read to its end
+    end: fn(D) -> io::Result<R>,
 }
 
-impl<R: BufRead> GzipMembers<R> {
-    fn new(source: R) -> Self {
-        GzipMembers { member: None, source: Some(source) }
-    }
-}
-
-impl<R: BufRead> Read for GzipMembers<R> {
+impl<R, D: Read> Read for Parts<R, D> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         if out.is_empty() {
             return Ok(0);
         }
         loop {
-            if let Some(mut member) = self.member.take() {
-                let got = member.read(out)?;
+            if let Some(mut part) = self.part.take() {
+                let got = part.read(out)?;
                 if got > 0 {
-                    self.member = Some(member);
+                    self.part = Some(part);
                     return Ok(got);
                 }
-                self.source = Some(member.into_inner());
+                self.source = Some((self.end)(part)?);
             }
-            let Some(mut source) = self.source.take() else { return Ok(0) };
-            match source.fill_buf()?.first() {
-                None => return Ok(0),
-                Some(0) => return only_zeros(source).map(|()| 0),
-                Some(_) => self.member = Some(flate2::bufread::GzDecoder::new(source)),
-            }
+            let Some(source) = self.source.take() else { return Ok(0) };
+            self.part = (self.begin)(source)?;
         }
+    }
+}
+
+/// gzip members, and the zeros that a tape or a block device leaves behind the last one: they
+/// are padding, as for gzip's own program. Any other byte is no end.
+fn gzip_members<R: BufRead>(source: R) -> impl Read {
+    Parts {
+        part: None,
+        source: Some(source),
+        begin: |mut source: R| match source.fill_buf()?.first() {
+            None => Ok(None),
+            Some(0) => only_zeros(source).map(|()| None),
+            Some(_) => Ok(Some(flate2::bufread::GzDecoder::new(source))),
+        },
+        end: |member| Ok(member.into_inner()),
     }
 }
 
@@ -189,47 +197,27 @@ impl<R: Read> Read for Noted<R> {
     }
 }
 
-/// LZ4 frames one after another.
+/// LZ4 frames.
 ///
 /// The library's decoder stops after one frame, and takes a file that breaks
 /// off between two blocks for one that ends: a frame that ended because the
 /// source did, rather than by its end mark, is an error here.
-struct Lz4Frames<R: BufRead> {
-    /// `None` between frames, while the source is looked at
-    frame: Option<lz4_flex::frame::FrameDecoder<Noted<R>>>,
-    source: Option<R>,
-}
-
-impl<R: BufRead> Lz4Frames<R> {
-    fn new(source: R) -> Self {
-        Lz4Frames { frame: None, source: Some(source) }
-    }
-}
-
-impl<R: BufRead> Read for Lz4Frames<R> {
-    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        if out.is_empty() {
-            return Ok(0);
-        }
-        loop {
-            if let Some(mut frame) = self.frame.take() {
-                let got = frame.read(out)?;
-                if got > 0 {
-                    self.frame = Some(frame);
-                    return Ok(got);
-                }
-                let noted = frame.into_inner();
-                if noted.ended {
-                    return Err(io::ErrorKind::UnexpectedEof.into());
-                }
-                self.source = Some(noted.source);
+fn lz4_frames<R: BufRead>(source: R) -> impl Read {
+    Parts {
+        part: None,
+        source: Some(source),
+        begin: |mut source: R| {
+            let over = source.fill_buf()?.is_empty();
+            let noted = || Noted { source, ended: false };
+            Ok((!over).then(|| lz4_flex::frame::FrameDecoder::new(noted())))
+        },
+        end: |frame| {
+            let Noted { source, ended } = frame.into_inner();
+            if ended {
+                return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            let Some(mut source) = self.source.take() else { return Ok(0) };
-            if source.fill_buf()?.is_empty() {
-                return Ok(0);
-            }
-            self.frame = Some(lz4_flex::frame::FrameDecoder::new(Noted { source, ended: false }));
-        }
+            Ok(source)
+        },
     }
 }
 
