@@ -35,6 +35,8 @@ class Rules(unittest.TestCase):
 
     def test_long_file(self):
         self.assertEqual(breaches("crates/cli/src/a.rs", "//\n" * 501), ["501 lines, at most 500"])
+        self.assertEqual(breaches("ext/a.c", "//\n" * 1201), ["1201 lines, at most 1200"])
+        self.assertEqual(breaches("ext/a.h", "//\n" * 1200), [])
         self.assertEqual(breaches("docs/a.md", "x\n" * 501), [])
 
     def test_core_is_pure(self):
