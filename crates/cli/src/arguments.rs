@@ -133,9 +133,10 @@ pub struct TargetArguments {
     /// Make the table, with types inferred from the input
     #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "typed", value_name = "HOW")]
     pub create: Option<CreateHow>,
-    /// With --create: keep the file's order of columns, which may need more space
+    /// With --create: order the columns by width, which saves space in each row. A load
+    /// by position then needs --columns
     #[arg(long, requires = "create")]
-    pub keep_order: bool,
+    pub pack_columns: bool,
     /// Columns (or *) whose quoted NULL marker is NULL
     #[arg(long, value_name = "A,B,…")]
     pub force_null: Vec<Names>,
@@ -408,7 +409,7 @@ fn target_options(a: &TargetArguments) -> TargetOptions {
             Some(CreateHow::Typed) => Create::Typed,
             Some(CreateHow::TextOnDoubt) => Create::TextOnDoubt,
         },
-        keep_order: a.keep_order,
+        pack_columns: a.pack_columns,
         force_null: set(&a.force_null),
         force_not_null: set(&a.force_not_null),
         date_style: a.date_style.clone(),

@@ -7,6 +7,10 @@ use crate::plan::InputFacts;
 use crate::session::catalog::{ColumnFacts, TableFacts};
 use crate::session::conn::cut_name;
 
+/// How the comment on a table begins that `--pack-columns` has created; the names of the
+/// columns follow, in the order of the file.
+pub(crate) const PACKED: &str = "packed by pgsluice; the file's order of columns: ";
+
 /// The columns of the fields, in the file's order.
 ///
 /// # Errors
@@ -24,7 +28,12 @@ pub fn columns(
         (Some(names), _, _) => (names.clone(), false),
         _ if input.names.is_some() => (input.names.clone().unwrap_or_default(), false),
         (None, Header::Names, Some(header)) => (header_names(header)?, true),
-        _ => (writable().collect(), false),
+        (None, header, _) => {
+            if header != Header::Match {
+                not_packed(table)?;
+            }
+            (writable().collect(), false)
+        }
     };
     let names: Vec<String> = names.into_iter().map(|name| as_known(name, table)).collect();
     let place = input.header.as_ref().map(HeaderLine::place);
@@ -75,6 +84,21 @@ pub(crate) fn header_names(header: &HeaderLine) -> Result<Vec<String>, Error> {
             .map_err(|_| wrong(i, format!("is not UTF-8: {}", shown(field))))
     };
     header.fields.iter().enumerate().map(name).collect()
+}
+
+/// A load by position into a table with another order of columns than its first file's would
+/// swap values, so `--columns` has to say the order.
+fn not_packed(table: &TableFacts) -> Result<(), Error> {
+    let order = table.comment.as_deref().and_then(|comment| comment.strip_prefix(PACKED));
+    let Some(order) = order else { return Ok(()) };
+    Err(Error::new(format!(
+        "table {} was created with --pack-columns, so its order of columns is not the file's",
+        table.sql
+    ))
+    .with_hint(format!(
+        "--columns '{order}' if this file's order is that of the first file; the table's \
+         comment keeps that order"
+    )))
 }
 
 /// `--columns` goes before the names of a header, which may be other ones; the same in another

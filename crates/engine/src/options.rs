@@ -248,8 +248,8 @@ pub struct TargetOptions {
     pub truncate: bool,
     /// make the table
     pub create: Create,
-    /// with `create`: keep the file's column order
-    pub keep_order: bool,
+    /// with `create`: order the columns by width
+    pub pack_columns: bool,
     /// columns whose quoted NULL marker is NULL
     pub force_null: ColumnSet,
     /// columns whose NULL marker is a value
@@ -292,7 +292,7 @@ impl TargetOptions {
             logged_landing: false,
             truncate: false,
             create: Create::No,
-            keep_order: false,
+            pack_columns: false,
             force_null: ColumnSet::None,
             force_not_null: ColumnSet::None,
             date_style: None,

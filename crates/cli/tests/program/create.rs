@@ -137,6 +137,48 @@ fn none_is_left(world: &mut World) {
     }
 }
 
+/// A second file of the same kind goes to the same columns: the table has the file's order, and a
+/// table that is packed refuses a load by position until `--columns` says the order.
+fn positions_stay(world: &mut World) {
+    let first = world.file("m1.csv", b"5,5000000000,a\n");
+    let second = world.file("m2.csv", b"7,8,c\n");
+    let rows = "SELECT string_agg(format('%s %s %s', c1, c2, c3), '; ' ORDER BY c1) FROM made";
+    world.sql("DROP TABLE IF EXISTS made");
+    world.load(&[&first, "--table", "made", "--create"]).unwrap();
+    world.load(&[&second, "--table", "made"]).unwrap();
+    assert_eq!(world.sql(SHAPE), "c1 integer, c2 bigint, c3 text");
+    assert_eq!(world.sql(rows), "5 5000000000 a; 7 8 c");
+
+    world.sql("DROP TABLE made");
+    let summary = world.load(&[&first, "--table", "made", "--create", "--pack-columns"]).unwrap();
+    assert!(summary["steps"].to_string().contains("COMMENT ON TABLE"), "{summary}");
+    assert_eq!(world.sql(SHAPE), "c2 bigint, c1 integer, c3 text");
+    let named = world.file("m3.csv", b"c3,c1,c2\nd,9,10\n");
+    for header in [&[][..], &["--header=ignore"]] {
+        let said = world.load(&[&[&second, "--table", "made"], header].concat()).unwrap_err();
+        assert!(said.contains("--pack-columns"), "{said}");
+        assert!(said.contains(r#"--columns '"c1","c2","c3"'"#), "{said}");
+    }
+    world.load(&[&second, "--table", "made", "--columns", r#""c1","c2","c3""#]).unwrap();
+    world.load(&[&named, "--table", "made", "--header"]).unwrap();
+    assert_eq!(world.sql(rows), "5 5000000000 a; 7 8 c; 9 10 d");
+    // The mark is the comment: without it the table is like any other.
+    world.sql("COMMENT ON TABLE made IS NULL");
+    world.load(&[&world.file("m4.csv", b"12,11,e\n"), "--table", "made"]).unwrap();
+    assert_eq!(world.sql("SELECT c1 FROM made WHERE c3 = 'e'"), "11");
+    // Columns that lie well in the file's order need no mark.
+    world.sql("DROP TABLE made");
+    let narrow = world.file("m5.csv", b"1,a\n");
+    world.load(&[&narrow, "--table", "made", "--create", "--pack-columns"]).unwrap();
+    world.load(&[&narrow, "--table", "made"]).unwrap();
+    assert_eq!(world.sql("SELECT count(*) FROM made"), "2");
+}
+
+#[test]
+fn columns_stay_where_the_file_has_them() {
+    positions_stay(&mut World::new(each_major().last().unwrap()));
+}
+
 #[test]
 fn tables_are_made_from_what_is_loaded() {
     let mut world = World::new(each_major().last().unwrap());

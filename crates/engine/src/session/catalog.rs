@@ -159,6 +159,8 @@ pub struct TableFacts {
     pub lockable: bool,
     /// the load has made it
     pub created: bool,
+    /// its comment
+    pub comment: Option<String>,
     /// it holds no row, as far as can be seen
     pub empty: bool,
     /// it is empty and may be the load's own: see [`private`](super::private)
@@ -284,7 +286,8 @@ pub fn find(conn: &mut Conn, name: &str) -> Result<Option<TableFacts>, Error> {
         "SELECT c.oid, n.nspname, c.relname, c.relkind, c.relpersistence, \
          pg_has_role(c.relowner, 'USAGE'), c.relispartition, \
          has_schema_privilege(n.oid, 'CREATE'), \
-         has_table_privilege(c.oid, 'INSERT, UPDATE, DELETE, TRUNCATE') \
+         has_table_privilege(c.oid, 'INSERT, UPDATE, DELETE, TRUNCATE'), \
+         pg_catalog.obj_description(c.oid, 'pg_class') \
          FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
          WHERE c.oid = to_regclass($1)",
         &[Some(name)],
@@ -305,6 +308,7 @@ pub fn find(conn: &mut Conn, name: &str) -> Result<Option<TableFacts>, Error> {
         is_partition: text(6) == "t",
         schema_open: text(7) == "t",
         lockable: text(8) == "t",
+        comment: row[9].clone(),
         ..TableFacts::default()
     }))
 }

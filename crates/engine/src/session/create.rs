@@ -1,12 +1,12 @@
 //! `--create`: a table made from what the input shows.
 
-use super::conn::{cut_name, quote_ident, Conn};
+use super::conn::{cut_name, quote_ident, quote_literal, Conn};
 use super::header;
 use super::transaction::BEGIN;
 use crate::error::Error;
 use crate::infer::{by_alignment, row_bytes, Guess, Inference, NewColumn};
 use crate::input::{can_be_read_again, HeaderLine, Part, Reader};
-use crate::mapping::{header_names, named_once};
+use crate::mapping::{header_names, named_once, PACKED};
 use crate::options::{Create, Header, InputOptions, Options};
 use crate::plan::Plan;
 use pgsluice_core::scan::{Dialect, Eol, Next, Record, Scanner};
@@ -20,7 +20,7 @@ const SAMPLE: usize = 512 << 10;
 /// The statement that makes the table, and what the user should know of it.
 #[derive(Clone, Debug)]
 pub struct NewTable {
-    /// `CREATE TABLE`
+    /// `CREATE TABLE`, and a comment if the columns are packed
     pub statement: String,
     /// the columns in the order of the file's fields
     pub names: Vec<String>,
@@ -54,15 +54,10 @@ pub fn infer(conn: &mut Conn, reader: &Reader, options: &Options) -> Result<NewT
     not_too_many(inference.fields(), &options.input)?;
     let names = given.unwrap_or_else(|| numbered(inference.fields()));
     let columns = inference.columns(&names, whole);
-    let kept: Vec<usize> = (0..columns.len()).collect();
-    let order = if options.target.keep_order { kept.clone() } else { by_alignment(&columns) };
-    let saved = row_bytes(&columns, &kept).saturating_sub(row_bytes(&columns, &order));
-    if saved > 0 {
-        notes.push(format!("the order of columns saves {saved} bytes in each row"));
-    }
     let table = table_name(conn, &options.target.table)?;
+    let statement = statement(&table, &columns, options.target.pack_columns, &mut notes);
     let unseen = (!whole).then(|| columns.iter().map(|c| c.guess).collect());
-    Ok(NewTable { statement: statement(&table, &columns, &order), names, unseen, notes })
+    Ok(NewTable { statement, names, unseen, notes })
 }
 
 /// The names where nobody gives any.
@@ -228,9 +223,27 @@ pub fn take_back(error: Error, plan: &Plan, options: &Options) -> Error {
     }
 }
 
-fn statement(table: &str, columns: &[NewColumn], order: &[usize]) -> String {
-    let column =
-        |i: &usize| format!("{} {}", quote_ident(&columns[*i].name), columns[*i].guess.sql());
+/// The statement that creates the table. If its order of columns is not the file's, a comment
+/// on the table says so: a later load by position is refused by it (`mapping::not_packed`).
+fn statement(table: &str, columns: &[NewColumn], pack: bool, notes: &mut Vec<String>) -> String {
+    let kept: Vec<usize> = (0..columns.len()).collect();
+    let order = if pack { by_alignment(columns) } else { kept.clone() };
+    let saved = row_bytes(columns, &kept).saturating_sub(row_bytes(columns, &order));
+    if saved > 0 {
+        notes.push(format!("the order of columns saves {saved} bytes in each row"));
+    }
+    let name = |i: &usize| quote_ident(&columns[*i].name);
+    let column = |i: &usize| format!("{} {}", name(i), columns[*i].guess.sql());
     let list: Vec<String> = order.iter().map(column).collect();
-    format!("CREATE TABLE {table} ({})", list.join(", "))
+    let create = format!("CREATE TABLE {table} ({})", list.join(", "));
+    if order == kept {
+        return create;
+    }
+    notes.push(
+        "the table's comment keeps the file's order of columns: a load by position needs --columns"
+            .into(),
+    );
+    let names: Vec<String> = kept.iter().map(name).collect();
+    let comment = quote_literal(&format!("{PACKED}{}", names.join(",")));
+    format!("{create}; COMMENT ON TABLE {table} IS {comment}")
 }
