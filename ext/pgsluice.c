@@ -27,16 +27,7 @@ void		_PG_init(void);
 SluiceReport sluice_report;
 
 static ProcessUtility_hook_type prev_ProcessUtility = NULL;
-static bool others_came_first;	/* another library's hook was there before ours */
-static bool knowers_came_first;	/* and so was one of those below */
 static int	running;			/* COPYs of ours that are under way, each called for by the one before */
-
-/*
- * Libraries that have to see a COPY as what it is: two put the rows of some tables elsewhere,
- * and rows would be left where nobody looks for them; pgaudit would write down another name
- * than the table's.
- */
-static const char *const knowers[] = {"citus", "pgaudit", "timescaledb"};
 
 /* Says why stock COPY does the work, or refuses if the statement forbids that. */
 static void
@@ -101,11 +92,11 @@ copy_apart(SluiceStatement *s)
 }
 
 /*
- * A library whose hook was there before ours sees a statement only if ours
- * passes it on, and then nothing comes back to us: standard_ProcessUtility
- * follows. So it is given the same statement as a CALL of our function
- * pgsluice.inside(), with text, query identifier and completion tag of the COPY,
- * and the work is done in there.
+ * A hook that was there before ours, of a library that is listed as harmless, sees a
+ * statement only if ours passes it on, and then nothing comes back to us:
+ * standard_ProcessUtility follows. So that pg_stat_statements counts the COPY, it is given
+ * the same statement as a CALL of our function pgsluice.inside(), with text, query
+ * identifier and completion tag of the COPY, and the work is done in there.
  */
 static struct
 {
@@ -136,40 +127,11 @@ find_inside(void)
 	return function;
 }
 
-/* Whether one of them is there already. */
-static bool
-finds_knowers(void)
-{
-	Size		size = EstimateLibraryStateSpace();
-	char	   *names = palloc(size);
-	bool		found = false;
-
-	SerializeLibraryState(size, names);
-	for (const char *name = names; *name; name += strlen(name) + 1)
-	{
-		const char *folder = last_dir_separator(name);
-		const char *file = folder ? folder + 1 : name;
-
-		for (int i = 0; i < lengthof(knowers); i++)
-			found |= strncmp(file, knowers[i], strlen(knowers[i])) == 0;
-	}
-	pfree(names);
-	return found;
-}
-
-/*
- * Why the work cannot be done inside of the hooks that were there before, or NULL and the
- * function to do it in. They would take the COPY for a CALL: who has something against
- * programs, as set_user may have, would let one pass.
- */
+/* Why the work cannot be done inside of the hooks that were there before, or NULL and the function for it. */
 static const char *
-inside_why_not(const CopyStmt *stmt, Oid *function)
+inside_why_not(Oid *function)
 {
 	*function = find_inside();
-	if (knowers_came_first)
-		return "a library that was loaded before has to see the COPY itself";
-	if (stmt->is_program)
-		return "a library that was loaded before may have something against a program";
 	if (!OidIsValid(*function))
 		return "a library that was loaded before would not see it (CREATE EXTENSION pgsluice is missing)";
 	if (!compat_may_execute(*function))
@@ -211,6 +173,12 @@ copy_inside(SluiceStatement *s, PlannedStmt *pstmt, const char *query,
 	PG_TRY();
 	{
 		prev_ProcessUtility(stand_in, query, false, context, NULL, env, dest, s->completion);
+		if (inside.statement != NULL)
+			ereport(ERROR,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+					 errmsg("a library that was loaded before pgsluice has not executed the COPY"),
+					 errdetail("No row was loaded."),
+					 errhint("Take the library out of pgsluice.harmless_hooks, or load pgsluice before it.")));
 	}
 	PG_FINALLY();
 	{
@@ -242,13 +210,14 @@ take_over(PlannedStmt *pstmt, const char *query, ProcessUtilityContext context,
 	s.pstate->p_sourcetext = query;
 	s.pstate->p_queryEnv = env;
 
-	if (others_came_first)
-		reason = inside_why_not(s.stmt, &function);
+	reason = sluice_hooks_why_not();
+	if (reason == NULL && sluice_hooks_came_first)
+		reason = inside_why_not(&function);
 	if (reason == NULL)
 		reason = sluice_why_not(&s);
 	if (reason != NULL)
 		fall_back(&s, reason);
-	else if (others_came_first)
+	else if (sluice_hooks_came_first)
 		copy_inside(&s, pstmt, query, context, env, dest, function);
 	else
 	{
@@ -358,8 +327,7 @@ pgsluice_last_copy(PG_FUNCTION_ARGS)
 void
 _PG_init(void)
 {
-	others_came_first = ProcessUtility_hook != NULL;
-	knowers_came_first = others_came_first && finds_knowers();
+	sluice_hooks_init();
 	sluice_options_init();
 	sluice_index_init();
 	MarkGUCPrefixReserved("pgsluice");

@@ -117,6 +117,11 @@ extern void sluice_find_options(CopyStmt *stmt, bool has_own, SluiceOptions *own
 extern const char *sluice_option_that_needs_us(const SluiceOptions *own);
 extern void sluice_refuse_combination(const char *option, const char *what);
 
+/* hooks.c */
+extern bool sluice_hooks_came_first;
+extern void sluice_hooks_init(void);
+extern const char *sluice_hooks_why_not(void);
+
 /* One COPY FROM as it came through the hook, our own options taken out. */
 typedef struct SluiceStatement
 {

@@ -1,10 +1,13 @@
 /*
- * Another library's hooks, for the tests: it knows which statements are under way and
- * expects to, as pgaudit does, and it has something against programs, as set_user does.
+ * Another library's hooks, for the tests. It keeps a count of the statements that are under way
+ * and expects to have seen each one, as pgaudit does. It forbids programs, as set_user does, and
+ * COPY to a role that a setting names. Another setting lets it swallow CALL.
  */
 #include "pgsluice.h"
 
+#include "miscadmin.h"
 #include "tcop/utility.h"
+#include "utils/guc.h"
 
 PG_MODULE_MAGIC;
 
@@ -13,6 +16,8 @@ void		_PG_init(void);
 static ProcessUtility_hook_type prev_ProcessUtility;
 static ExecutorStart_hook_type prev_ExecutorStart;
 static int	under_way;
+static char *forbidden_role;
+static bool swallows_call;
 
 static void
 neighbour_ProcessUtility(PlannedStmt *pstmt, const char *query, bool readOnlyTree,
@@ -25,6 +30,12 @@ neighbour_ProcessUtility(PlannedStmt *pstmt, const char *query, bool readOnlyTre
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("the neighbour forbids programs")));
+	if (IsA(copy, CopyStmt) && strcmp(GetUserNameFromId(GetUserId(), false), forbidden_role) == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("the neighbour forbids COPY to role \"%s\"", forbidden_role)));
+	if (IsA(pstmt->utilityStmt, CallStmt) && swallows_call)
+		return;
 	under_way++;
 	PG_TRY();
 	{
@@ -65,6 +76,10 @@ neighbour_permissions(COMPAT_PERMISSIONS_HOOK_ARGS)
 void
 _PG_init(void)
 {
+	DefineCustomStringVariable("neighbour.forbidden_role", "May not COPY.", NULL,
+							   &forbidden_role, "", PGC_SUSET, 0, NULL, NULL, NULL);
+	DefineCustomBoolVariable("neighbour.swallows_call", "Lets a CALL succeed and do nothing.", NULL,
+							 &swallows_call, false, PGC_SUSET, 0, NULL, NULL, NULL);
 	prev_ProcessUtility = ProcessUtility_hook;
 	ProcessUtility_hook = neighbour_ProcessUtility;
 	prev_ExecutorStart = ExecutorStart_hook;

@@ -1,10 +1,7 @@
 """Other libraries' hooks, loaded before and after; every way of loading pgsluice."""
 
 import re
-import shutil
-import tempfile
 import unittest
-from pathlib import Path
 
 from . import cluster as clusters
 from .cluster import Cluster, Refused
@@ -72,14 +69,16 @@ class Neighbours(unittest.TestCase):
 
 
 class Neighbour(unittest.TestCase):
-    """Beside tests/neighbour.c, which has to have seen each statement that it is asked about, and forbids programs."""
+    """Beside tests/neighbour.c, which has to have seen each statement that it is asked about, and forbids programs and a role."""
 
-    def server(self, shared, session):
+    def server(self, shared, session, *settings):
         """A server that loads these libraries."""
-        server = Cluster([f"shared_preload_libraries = '{shared}'", f"session_preload_libraries = '{session}'"])
+        server = Cluster([f"shared_preload_libraries = '{shared}'", f"session_preload_libraries = '{session}'",
+                          "neighbour.forbidden_role = 'barred'", *settings])
         self.addCleanup(server.remove)
-        server.sql("CREATE EXTENSION pgsluice; CREATE ROLE plain LOGIN; CREATE TABLE t (a int, b text); GRANT INSERT ON t TO plain;"
-                   "CREATE TABLE v (a int, b text, c text DEFAULT set_config('a.b', '1', true)); CREATE TABLE bad (LIKE pgsluice.reject)")
+        server.sql("CREATE EXTENSION pgsluice; CREATE ROLE plain LOGIN; CREATE ROLE barred LOGIN; CREATE TABLE t (a int, b text);"
+                   "CREATE TABLE v (a int, b text, c text DEFAULT set_config('a.b', '1', true)); CREATE TABLE bad (LIKE pgsluice.reject);"
+                   "GRANT INSERT ON t, bad TO plain, barred; GRANT pg_read_server_files TO barred")
         return server
 
     def asked(self, server, copy, setting):
@@ -91,8 +90,10 @@ class Neighbour(unittest.TestCase):
     def check(self, server, done):
         """COPYs that are done like this, or are left to stock: it is asked as often as by stock, and its refusals stand."""
         path = server.file("rows", b"".join(b"%d,x\n" % i for i in range(1000)))
-        for copy, way in ((f"COPY t FROM '{path}' CSV", done), (f"COPY v (a, b) FROM '{path}' CSV", "a column has a volatile default"),
-                          (f"COPY t FROM '{path}' CSV WHERE random() >= 0", "the WHERE clause is volatile"), (f"COPY t FROM PROGRAM 'cat {path}' CSV", None)):
+        for copy, way in ((f"COPY t FROM '{path}' CSV", done("insert")),
+                          (f"COPY v (a, b) FROM '{path}' CSV", done("a column has a volatile default")),
+                          (f"COPY t FROM '{path}' CSV WHERE random() >= 0", done("the WHERE clause is volatile")),
+                          (f"COPY t FROM PROGRAM 'cat {path}' CSV", None)):
             with self.subTest(copy=copy):
                 stock, ours = (self.asked(server, copy, setting) for setting in ("off", "on"))
                 self.assertEqual(stock[0], ours[0])
@@ -101,10 +102,42 @@ class Neighbour(unittest.TestCase):
                     self.assertEqual(ours[1], way)
         self.assertEqual(server.sql("SELECT count(*) FROM t; SELECT count(*) FROM v"), "4000\n2000")
 
+    def check_barred(self, server):
+        """A role that the other library forbids COPY to cannot COPY, whatever the statement or the session asks for."""
+        for options in ("", "WITH (pgsluice 'on')", "WITH (pgsluice 'require')", "WITH (workers 1)", "WITH (rejects_to 'bad')", "WITH (lock 'exclusive')"):
+            with self.assertRaises(Refused, msg=options), server.connect(user="barred") as session:
+                session.run(f"SET pgsluice.copy = on; COPY t FROM '/dev/null' {options}")
+        with self.assertRaises(Refused) as refused:
+            server.sql("SET pgsluice.copy = on; COPY t FROM '/dev/null'", user="barred")
+        self.assertIn('the neighbour forbids COPY to role "barred"', str(refused.exception))
+
     def test_it_came_first(self):
-        """It sees a CALL, is asked within that, and is not passed by with a program."""
+        """Whatever the statement asks for, stock COPY does the work, so that the other library sees it."""
         server = self.server("neighbour", "pgsluice")
-        self.check(server, "insert")
+        reason = 'library "neighbour" was loaded before pgsluice and is not in pgsluice.harmless_hooks'
+        self.check(server, lambda way: reason)
+        self.check_barred(server)
+        for option in ("pgsluice 'require'", "rejects_to 'bad'", "on_duplicate 'skip'", "lock 'exclusive'"):
+            with self.assertRaises(Refused) as refused:
+                server.sql(f"COPY t FROM STDIN WITH ({option})", b"1\tx\n")
+            self.assertIn("0A000: pgsluice cannot take over this COPY: " + reason, str(refused.exception))
+        with self.assertRaises(Refused) as refused:
+            server.sql("SET pgsluice.harmless_hooks = 'neighbour'", user="plain")
+        self.assertIn("permission denied to set parameter", str(refused.exception))
+
+    def test_one_behind_a_harmless_one(self):
+        """The chain shows its first hook alone: a library behind that one counts as the owner of a hook."""
+        if not clusters.has("pg_stat_statements"):
+            return
+        server = self.server("neighbour, pg_stat_statements", "pgsluice")
+        self.check(server, lambda way: 'library "neighbour" was loaded before pgsluice and is not in pgsluice.harmless_hooks')
+        self.check_barred(server)
+
+    def test_it_came_first_and_is_listed(self):
+        """Listed as harmless, it sees a CALL and is asked within that."""
+        server = self.server("neighbour", "pgsluice", "pgsluice.harmless_hooks = 'neighbour'")
+        path = server.file("rows", b"".join(b"%d,x\n" % i for i in range(1000)))
+        self.assertEqual(*(self.asked(server, f"COPY t FROM '{path}' CSV", setting)[0] for setting in ("off", "on")))
         server.sql("SET client_min_messages = error; COPY t FROM STDIN WITH (FORMAT csv, rejects_to 'bad')", b"1,x\ny,z\n")
         self.assertEqual(server.sql("SELECT record FROM bad"), "y,z")
         server.sql("REVOKE EXECUTE ON FUNCTION pgsluice.inside() FROM PUBLIC")
@@ -113,25 +146,25 @@ class Neighbour(unittest.TestCase):
             server.sql("COPY t FROM STDIN WITH (pgsluice 'require')", b"1\tx\n", user="plain")
         self.assertIn("may not execute pgsluice.inside()", str(refused.exception))
         server.sql("SET pgsluice.copy = on; DROP EXTENSION pgsluice CASCADE; COPY t FROM STDIN", b"1\tx\n")
-        self.assertEqual(server.sql("SELECT count(*) FROM t"), "4003")
+        self.assertEqual(server.sql("SELECT count(*) FROM t"), "2003")
+
+    def test_one_that_swallows_the_copy(self):
+        """A library that is listed as harmless, and executes nothing: an error, not a success without rows."""
+        server = self.server("neighbour", "pgsluice", "pgsluice.harmless_hooks = 'neighbour'", "neighbour.swallows_call = on")
+        with self.assertRaises(Refused) as refused:
+            server.sql("SET pgsluice.copy = on; COPY t FROM STDIN", b"1\tx\n")
+        self.assertIn("0A000: a library that was loaded before pgsluice has not executed the COPY", str(refused.exception))
+        self.assertEqual(server.sql("SELECT count(*) FROM t"), "0")
+        server.sql("SET neighbour.swallows_call = off; SET pgsluice.copy = on; COPY t FROM STDIN", b"1\tx\n")
+        self.assertEqual(server.sql("SELECT count(*) FROM t"), "1")
 
     def test_it_came_last(self):
         """It sees the COPY, also when the extension's objects are gone."""
         server = self.server("pgsluice, neighbour", "")
-        self.check(server, "insert")
+        self.check(server, lambda way: way)
+        self.check_barred(server)
         server.sql("SET pgsluice.copy = on; DROP EXTENSION pgsluice CASCADE; COPY t FROM STDIN WITH (pgsluice 'require')", b"1\tx\n")
         self.assertEqual(server.sql("SELECT count(*) FROM t"), "4001")
-
-    def test_one_that_knows_copy(self):
-        """One that may put the rows of some tables elsewhere, or writes down what a COPY does, has to see it."""
-        folder = Path(tempfile.mkdtemp())
-        self.addCleanup(shutil.rmtree, folder)
-        folder.chmod(0o755)
-        shutil.copy(clusters.library("neighbour"), folder / "citus.so")
-        (folder / "citus.so").chmod(0o755)
-        said = self.server(folder / "citus", "pgsluice").sql(
-            "SET pgsluice.copy = on; COPY t FROM '/dev/null'; SELECT fell_back_because FROM pgsluice.last_copy")
-        self.assertEqual(said, "a library that was loaded before has to see the COPY itself")
 
 
 if __name__ == "__main__":
