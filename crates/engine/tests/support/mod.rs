@@ -27,7 +27,7 @@ fn find_each_major() -> Vec<Installation> {
     all.retain(|i| (15..=18).contains(&i.version.major));
     all.retain(|i| !seen.contains(&i.version.major) && (seen.push(i.version.major), true).1);
     assert!(!all.is_empty(), "no PostgreSQL server here: run scripts/servers");
-    for major in [15, 16, 18] {
+    for major in 15..=18 {
         if !seen.contains(&major) {
             left_out(&format!("PostgreSQL {major}, which is not here"));
         }
