@@ -172,7 +172,7 @@ is_small(SluiceLoad *load)
 	TriggerDesc *triggers = cstate->rel->trigdesc;
 	ErrorContextCallback callback;
 
-	if (load->rejects || load->duplicates.mode != SLUICE_DUPLICATE_ERROR || cstate->opts.freeze ||
+	if (sluice_force || load->rejects || load->duplicates.mode != SLUICE_DUPLICATE_ERROR || cstate->opts.freeze ||
 		(triggers && triggers->trig_insert_before_statement))
 		return false;
 	callback.callback = CopyFromErrorCallback;
@@ -268,7 +268,7 @@ sluice_copy(SluiceStatement *s)
 	sluice_source_open(&load->source, cstate);
 	load->watched = s->partitions_watched;
 	load->workers = s->options.workers;
-	load->alone_limit = s->options.workers_asked ? 0 : ALONE_BYTES;
+	load->alone_limit = s->options.workers_asked || sluice_force == SLUICE_FORCE_WORKERS ? 0 : ALONE_BYTES;
 	sluice_duplicates_open(&load->duplicates, s);
 	if (s->options.rejects_to)
 		load->rejects = sluice_rejects_open(s, load);

@@ -44,7 +44,7 @@ sluice_index_values_apart(const SluiceIndexBuild *build, const SluiceIndexValues
 	Head		head = {.first = (uint32) first,.count = (uint32) (values->count - first)};
 	BufFile    *file;
 
-	if (pipe == NULL || values->count < FEWEST)
+	if (pipe == NULL || values->count < Max(sluice_threshold(FEWEST), 2))
 		return values->count;
 	images = values->images + (Size) starts[0] * 8;
 	head.bytes = (Size) (starts[head.count - 1] - starts[0]) * 8;

@@ -234,7 +234,7 @@ sluice_index_append_rows(SluiceIndexAppend *append, const SluicePlaced *rows, in
 	MemoryContext caller;
 	bool		done;
 
-	if (count < SLUICE_INDEX_FEWEST)
+	if (count < (int) sluice_threshold(SLUICE_INDEX_FEWEST))
 	{
 		if (append->taken->because == NULL)
 			append->taken->because = "some rows came in small lots";

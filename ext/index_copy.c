@@ -260,7 +260,7 @@ sluice_index_load_rows(SluiceIndexLoad *load, const SluicePlaced *rows, int coun
 		sluice_index_load_forget(load);
 	if (!load->decided &&
 		(load->duplicates ||
-		 RelationGetNumberOfBlocks(load->rri->ri_RelationDesc) > SMALL_TABLE))
+		 RelationGetNumberOfBlocks(load->rri->ri_RelationDesc) > sluice_threshold(SMALL_TABLE)))
 	{
 		load->decided = true;
 		load->first_waiting = load->used;

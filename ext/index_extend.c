@@ -175,7 +175,7 @@ insert_some(Extended *extended, IndexTuple *tuples, int count)
 	int			n = 0;
 
 	extended->ascends &= behind == 0;
-	if (count - behind < SLUICE_INDEX_FEWEST)
+	if (count - behind < (int) sluice_threshold(SLUICE_INDEX_FEWEST))
 		behind = count;
 	while (n < count)
 	{

@@ -37,7 +37,7 @@ sluice_index_load_outgrows(const SluiceIndexLoad *load, const ItemPointerData *l
 	grown = RelationGetNumberOfBlocks(load->rri->ri_RelationDesc) - load->had_blocks;
 	/* From a block on that is new, rows that follow lie behind it. */
 	return ItemPointerGetBlockNumber(last) >= load->had_blocks &&
-		grown > Max(SMALL_GROWTH, load->had_blocks / GROWTH);
+		grown > sluice_threshold(Max(SMALL_GROWTH, load->had_blocks / GROWTH));
 }
 
 /*

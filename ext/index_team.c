@@ -224,6 +224,12 @@ pgsluice_index_team_main(dsm_segment *segment, shm_toc *toc)
 	table_close(heap, NoLock);
 }
 
+static BlockNumber
+alone_blocks(void)
+{
+	return Max(sluice_threshold(ALONE_BLOCKS), 1);
+}
+
 /*
  * Whether to have a team, by the rows that were read so far: values to be
  * ranked must wait, and fit into half of the memory, with a quarter to spare.
@@ -232,7 +238,7 @@ static bool
 pays(SluiceIndexBuild *build, BlockNumber blocks)
 {
 	SluiceIndexSpread spread = {0};
-	double		bytes = build->rows / ALONE_BLOCKS * blocks * ROW_BYTES * 1.25;
+	double		bytes = build->rows / alone_blocks() * blocks * ROW_BYTES * 1.25;
 
 	if (build->unfit || build->rows == 0)
 		return false;
@@ -250,7 +256,7 @@ fill_shared(Shared *shared, SluiceIndexBuild *build, BlockNumber blocks, int wor
 	shared->index = RelationGetRelid(build->index);
 	shared->memory = Max(build->memory / (workers + 1), 64);
 	shared->ranges = workers + 1;
-	shared->first = ALONE_BLOCKS;
+	shared->first = alone_blocks();
 	shared->end = blocks;
 	ConditionVariableInit(&shared->changed);
 	pg_atomic_init_u32(&shared->scanned, 0);
@@ -421,7 +427,7 @@ sluice_index_team_end(SluiceIndexBuild *build)
 	build->team = NULL;
 }
 
-/* Starts workers on the blocks from ALONE_BLOCKS on. False: none came. */
+/* Starts workers on the blocks that the leader has not read alone. False: none came. */
 static bool
 begin_team(SluiceIndexBuild *build, BlockNumber blocks)
 {
@@ -459,7 +465,7 @@ begin_team(SluiceIndexBuild *build, BlockNumber blocks)
 BlockNumber
 sluice_index_team_scan(SluiceIndexBuild *build, SluiceIndexScan *scan, BlockNumber blocks)
 {
-	BlockNumber next = Min(ALONE_BLOCKS, blocks);
+	BlockNumber next = Min(alone_blocks(), blocks);
 
 	sluice_index_scan_range(scan, 0, next);
 	if (next == blocks || !pays(build, blocks))

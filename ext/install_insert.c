@@ -242,7 +242,8 @@ sluice_batch_flush(SluiceBatch *batch)
 	INSTR_TIME_SET_CURRENT(after);
 	INSTR_TIME_ACCUM_DIFF(sluice_report.heap, after, before);
 
-	if (batch->used == SLUICE_BATCH_ROWS)
+	batch->inserted += batch->used;
+	if (batch->inserted >= sluice_threshold(SLUICE_BATCH_ROWS))
 		sluice_batch_extend(batch);
 	before = after;
 	tell_indexes(batch);

@@ -57,10 +57,6 @@ typedef struct Install
 /*
  * The route for whole pages. Where rows change or drop out between the core and
  * the table, or go to several tables, there are no such pages.
- *
- * Rows that lie in pages are installed before the others of their chunk. That is
- * not for tables where anything happens row by row, nor without workers, where the
- * table's order is that of the data.
  */
 void
 sluice_choose_route(SluiceLoad *load)
@@ -76,8 +72,6 @@ sluice_choose_route(SluiceLoad *load)
 		(load->options & TABLE_INSERT_FROZEN) || (constr && constr->has_generated_stored))
 		return;
 	load->route = RelationNeedsWAL(rel) || others_see_it ? SLUICE_APPEND : SLUICE_FRESH;
-	load->slice.ordered = load->workers == 0 || load->check_rows ||
-		OidIsValid(load->args.serial.sequence) || sluice_batch_has_more(load->batch);
 	load->slice.page_longest = TOAST_TUPLE_THRESHOLD;
 	load->slice.page_reserve = RelationGetTargetPageFreeSpace(rel, HEAP_DEFAULT_FILLFACTOR);
 }
@@ -86,7 +80,7 @@ sluice_choose_route(SluiceLoad *load)
 bool
 sluice_pages_wanted(SluiceLoad *load)
 {
-	return load->route != SLUICE_INSERT && load->source.bytes >= PAGES_BYTES;
+	return load->route != SLUICE_INSERT && load->source.bytes >= sluice_threshold(PAGES_BYTES);
 }
 
 /*
@@ -275,9 +269,8 @@ install_pages(SluiceLoad *load, const SluiceSlice *slice, BlockNumber *blocks)
 	if (install.scratch)
 		hand_over_wal();
 	pgstat_count_heap_insert(rel, slice->paged);
-	if (slice->ordered)
-		/* Not into the page before them. */
-		sluice_batch_go_on(batch, blocks[slice->pages - 1]);
+	/* Rows that follow do not go into the page before them. */
+	sluice_batch_go_on(batch, blocks[slice->pages - 1]);
 }
 
 /* The row in the slot of a load's pages. */

@@ -15,7 +15,15 @@
 
 bool		sluice_enabled = false;
 static int	sluice_workers = -1;
+int			sluice_force = SLUICE_FORCE_OFF;
 static int	processors;			/* of this machine; asking takes a while */
+
+static const struct config_enum_entry force_values[] = {
+	{"off", SLUICE_FORCE_OFF, false},
+	{"on", SLUICE_FORCE_ON, false},
+	{"workers", SLUICE_FORCE_WORKERS, false},
+	{NULL, 0, false}
+};
 
 static const char *const own_options[] = {
 	"pgsluice", "workers", "lock", "rejects_to", "max_rejects",
@@ -40,6 +48,14 @@ sluice_options_init(void)
 							-1, -1, SLUICE_MAX_WORKERS,
 							PGC_USERSET,
 							0, NULL, NULL, NULL);
+	DefineCustomEnumVariable("pgsluice.debug_force_routes",
+							 "Sets every size below which pgsluice does less to nothing, so that tests with little data reach all of it.",
+							 "The value workers also has workers form all rows that they can form.",
+							 &sluice_force,
+							 SLUICE_FORCE_OFF,
+							 force_values,
+							 PGC_SUSET,
+							 GUC_NOT_IN_SAMPLE, NULL, NULL, NULL);
 }
 
 /* By the setting, for one COPY or one index. */

@@ -108,6 +108,25 @@ typedef struct SluiceOptions
 	char	   *duplicates_to;	/* a table's name, or NULL: they are only counted */
 } SluiceOptions;
 
+/*
+ * pgsluice.debug_force_routes, for tests: small data goes where only large data would go. Where a
+ * size decides, sluice_threshold() gives the size to compare with.
+ */
+typedef enum SluiceForce
+{
+	SLUICE_FORCE_OFF,
+	SLUICE_FORCE_ON,
+	SLUICE_FORCE_WORKERS		/* and workers do what they can do */
+} SluiceForce;
+
+extern int	sluice_force;
+
+static inline uint32
+sluice_threshold(uint32 size)
+{
+	return sluice_force == SLUICE_FORCE_OFF ? size : 0;
+}
+
 /* options.c */
 extern bool sluice_enabled;		/* pgsluice.copy */
 extern void sluice_options_init(void);
@@ -306,6 +325,7 @@ typedef struct SluiceBatch
 	CommandId	cid;
 	int			options;		/* TABLE_INSERT_… */
 	int			used;
+	uint64		inserted;		/* rows of earlier flushes */
 	int			made;			/* slots that there are */
 	SluicePlaced *placed;		/* room for the rows, where indexes are told of them */
 	TupleTableSlot *slots[SLUICE_BATCH_ROWS];

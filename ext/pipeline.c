@@ -13,6 +13,12 @@
 #include "utils/wait_event.h"
 #include "worker.h"
 
+/* Of a chunk with pgsluice.debug_force_routes: few bytes, so that little data makes several. */
+#define FORCED_INPUT ((Size) 512)
+
+/* And so long, in milliseconds, the leader leaves a chunk to a worker. */
+#define FORCED_WAIT 1000
+
 struct SluicePipeline
 {
 	dsm_segment *segment;
@@ -22,6 +28,7 @@ struct SluicePipeline
 	uint64		filled;
 	uint64		consumed;
 	uint64		own;			/* one more than the last chunk that the leader has formed */
+	size_t		input;			/* bytes that go into one chunk */
 	/* the record that was cut off at the last chunk's end */
 	char	   *rest;
 	size_t		rest_len;
@@ -121,7 +128,6 @@ fill_shared(const SluiceLoad *load, SluiceShared *shared, const SluiceReadColumn
 	shared->asks_len = load->slice.asks_len ? CHUNK_ASKS : 0;
 	shared->binary = load->source.binary;
 	shared->single_byte = load->source.single_byte;
-	shared->ordered = load->slice.ordered;
 	shared->pack = load->route != SLUICE_INSERT;
 	shared->page_longest = load->slice.page_longest;
 	shared->page_reserve = load->slice.page_reserve;
@@ -197,6 +203,7 @@ open_pipeline(SluiceLoad *load)
 	if (pipe->segment == NULL)
 		return false;
 	pipe->rest = palloc(CHUNK_INPUT);
+	pipe->input = sluice_force ? FORCED_INPUT : CHUNK_INPUT;
 	load->pipeline = pipe;
 	return pipe->nhandles > 0;
 }
@@ -244,7 +251,7 @@ fill_chunk(SluiceLoad *load)
 
 	memcpy(memory, pipe->rest, len);
 	INSTR_TIME_SET_CURRENT(before);
-	got = sluice_source_read(src, memory + len, CHUNK_INPUT - len);
+	got = sluice_source_read(src, memory + len, pipe->input - Min(len, pipe->input));
 	len += got;
 	INSTR_TIME_SET_CURRENT(after);
 	INSTR_TIME_ACCUM_DIFF(sluice_report.reading, after, before);
@@ -282,6 +289,22 @@ claim_for_leader(SluicePipeline *pipe, uint64 *number)
 	return true;
 }
 
+/* Whether a worker runs, or is still to start. */
+static bool
+has_worker(const SluicePipeline *pipe)
+{
+	pid_t		pid;
+
+	for (int i = 0; i < pipe->nhandles; i++)
+	{
+		BgwHandleStatus status = GetBackgroundWorkerPid(pipe->handles[i], &pid);
+
+		if (status == BGWH_STARTED || status == BGWH_NOT_YET_STARTED)
+			return true;
+	}
+	return false;
+}
+
 /* Until the next chunk to be installed is formed, by whomever. */
 static SluiceChunk *
 await_chunk(SluiceLoad *load)
@@ -289,6 +312,7 @@ await_chunk(SluiceLoad *load)
 	SluicePipeline *pipe = load->pipeline;
 	SluiceShared *shared = pipe->shared;
 	SluiceChunk *chunk = chunk_of(shared, pipe->consumed);
+	long		timeout = sluice_force == SLUICE_FORCE_WORKERS ? FORCED_WAIT : -1;
 	instr_time	before,
 				after;
 
@@ -302,12 +326,16 @@ await_chunk(SluiceLoad *load)
 			break;
 		if (state == CHUNK_ABANDONED)
 			sluice_form_chunk(shared, pipe->consumed, load->plan, NULL);
-		else if (claim_for_leader(pipe, &number))
+		else if ((timeout < 0 || !has_worker(pipe)) && claim_for_leader(pipe, &number))
 			sluice_form_chunk(shared, number, load->plan, NULL);
 		else
 		{
-			(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH, -1,
-							 PG_WAIT_EXTENSION);
+			int			events = WL_LATCH_SET | WL_EXIT_ON_PM_DEATH;
+
+			if (timeout >= 0)
+				events |= WL_TIMEOUT;
+			if (WaitLatch(MyLatch, events, timeout, PG_WAIT_EXTENSION) & WL_TIMEOUT)
+				timeout = -1;
 			ResetLatch(MyLatch);
 		}
 		CHECK_FOR_INTERRUPTS();

@@ -323,6 +323,21 @@ sluice_core_failed(SluiceStatus status)
 			 errhint("The server's log has the details; WITH (pgsluice 'off') lets stock COPY do it.")));
 }
 
+/* Whether workers are still to start, and to have all rows, as tests may want it. */
+static bool
+forces_workers(const SluiceLoad *load)
+{
+	return sluice_force == SLUICE_FORCE_WORKERS && load->workers > 0 && load->pipeline == NULL &&
+		!load->source.sealed;
+}
+
+/* Whether workers can form rows: it is known how lines end. */
+static bool
+knows_lines(const SluiceLoad *load)
+{
+	return load->source.binary || load->slice.eol != EOL_UNKNOWN;
+}
+
 /* Lets the core form what it can of the bytes at hand. */
 static SluiceStatus
 form(SluiceLoad *load)
@@ -347,6 +362,8 @@ form(SluiceLoad *load)
 	slice->pack = load->waiting == 0 && sluice_pages_wanted(load);
 	slice->page_limit = load->pipeline == NULL ? SLUICE_SLICE_PAGES : 0;
 	slice->rows_len = slice->pack ? SLUICE_SLICE_ROWS : SLUICE_BATCH_ROWS - load->waiting;
+	if (forces_workers(load) && !knows_lines(load))
+		slice->rows_len = 1;
 	INSTR_TIME_SET_CURRENT(before);
 	status = pgsluice_form(load->plan, slice);
 	INSTR_TIME_SET_CURRENT(after);
@@ -392,6 +409,12 @@ step(SluiceLoad *load)
 	CHECK_FOR_INTERRUPTS();
 	if (src->ended)
 		return false;
+	if (forces_workers(load) && knows_lines(load) && src->start < src->end)
+	{
+		load->alone = src->bytes;
+		if (!sluice_pipeline(load))
+			return false;
+	}
 	switch (form(load))
 	{
 		case SLUICE_MORE:

@@ -37,7 +37,6 @@ sluice_form_chunk(SluiceShared *shared, uint64 number, SluicePlan *plan, SluiceR
 	slice->asks_len = shared->asks_len;
 	slice->eol = chunk->eol;
 	slice->pack = shared->pack;
-	slice->ordered = shared->ordered;
 	slice->page_longest = shared->page_longest;
 	slice->page_reserve = shared->page_reserve;
 	valid = shared->binary ? chunk->input_len :

@@ -69,8 +69,7 @@ typedef struct SluiceShared
 	bool		binary;			/* the data */
 	bool		single_byte;	/* the database's encoding */
 	bool		pack;			/* rows are formed in pages */
-	bool		ordered;		/* this and the rest: see SluiceSlice */
-	uint32		page_longest;
+	uint32		page_longest;	/* this and the next: see SluiceSlice */
 	uint32		page_reserve;
 	int			natts;			/* columns of the table */
 	int			serial;			/* the one that is left blank, or -1 */

@@ -110,7 +110,6 @@ typedef struct SluiceSlice
 	uint8_t		eol;
 	bool		last;
 	bool		pack;
-	bool		ordered;
 	uint32_t	page_longest;
 	uint32_t	page_reserve;
 	uint32_t	page_limit;

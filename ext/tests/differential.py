@@ -1,5 +1,6 @@
 """Stock COPY as the oracle: the same input through both, equal tables or equal refusals."""
 
+import os
 import re
 
 from .cluster import MAJOR, Refused
@@ -36,6 +37,9 @@ def outcome(cluster, table, copy, data, setup="", stock=False):
 
 ROUTES = {"insert", "append", "fresh"}
 
+# A module of tests may be run with PGOPTIONS="-c pgsluice.debug_force_routes=on" (or workers): small loads go by pages then.
+FORCED = "pgsluice.debug_force_routes" in os.environ.get("PGOPTIONS", "")
+
 # What is not longer goes through stock COPY's own loop, unless the statement names its workers.
 SMALL_BYTES = 1024
 
@@ -64,10 +68,11 @@ def compare(test, cluster, table, copy, data, setup="", route=ROUTES, ordered=Tr
     for statement in copies:
         ours = outcome(cluster, table, statement, data, setup)
         test.assertEqual(stock[0], ours[0], statement)
-        rows = [one if ordered else sorted(one.splitlines()) for one in (stock[1], ours[1])]
+        # Stock COPY fills the gaps at the ends of earlier pages, whole pages do not.
+        rows = [one if ordered and not FORCED else sorted(one.splitlines()) for one in (stock[1], ours[1])]
         test.assertEqual(*rows, statement)
         if stock[0] is None:
             test.assertEqual(stock[2], ours[2], f"command tag of {statement}")
-            if route is not None:
+            if route is not None and not (FORCED and route == "insert"):
                 test.assertIn(ours[3], {route} if isinstance(route, str) else route, statement)
     return stock[0]

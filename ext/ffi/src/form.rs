@@ -80,16 +80,14 @@ pub struct Slice {
     pub last: bool,
     /// rows go into pages at the arena's start, which must be unused
     pub pack: bool,
-    /// the rows keep the order of the data: none that goes into a page follows one that does not
-    pub ordered: bool,
     /// of pages: the longest tuple that goes into one
     pub page_longest: u32,
     /// of pages: bytes that stay free in each
     pub page_reserve: u32,
-    /// of pages: how many at the most, 0 for any number; with a limit and `ordered`, records whose
-    /// page is not full are left where they are
+    /// of pages: how many at most, 0 for any number; with a limit, records whose page is not
+    /// full are left where they are if more data may follow
     pub page_limit: u32,
-    /// out: how many pages were filled
+    /// out: how many pages there are: full ones, and where all records were formed the last one
     pub pages: usize,
     /// out: how many rows lie in them, in order; those with an offset below theirs
     pub paged: usize,
@@ -135,7 +133,7 @@ pub(crate) unsafe fn form(plan: &mut Plan, slice: &mut Slice) -> Status {
         )
     };
     let longest = if slice.pack { slice.page_longest as usize } else { 0 };
-    let mut pages = HeapPages::new(longest, slice.page_reserve as usize, slice.ordered);
+    let mut pages = HeapPages::new(longest, slice.page_reserve as usize);
     let at = slice.arena_used + pages.start();
     let mut sink = HeapSink::new(&plan.heap, arena, at, asks, &mut plan.scratch);
     slice.rows_used = 0;
@@ -159,8 +157,11 @@ pub(crate) unsafe fn form(plan: &mut Plan, slice: &mut Slice) -> Status {
         Status::Full => slice.pages > 0,
         _ => false,
     };
-    if slice.page_limit > 0 && slice.ordered && goes_on && pages.all() {
+    if slice.page_limit > 0 && goes_on && pages.all() {
         leave_open_page(slice, rows);
+    } else if status == Status::More && pages.all() {
+        slice.pages = pages.begun();
+        slice.paged = slice.rows_used;
     }
     status
 }

@@ -250,7 +250,6 @@ mod tests {
             eol: 0,
             last: true,
             pack: false,
-            ordered: false,
             page_longest: 0,
             page_reserve: 0,
             page_limit: 0,

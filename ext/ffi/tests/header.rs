@@ -57,7 +57,7 @@ fn the_header_is_in_step() {
     layout!(expected, Slice, "SluiceSlice", input "input", input_len "input_len", arena "arena",
         arena_len "arena_len", arena_used "arena_used", rows "rows", rows_len "rows_len",
         asks "asks", asks_len "asks_len", rows_used "rows_used", consumed "consumed",
-        lines "lines", eol "eol", last "last", pack "pack", ordered "ordered",
+        lines "lines", eol "eol", last "last", pack "pack",
         page_longest "page_longest", page_reserve "page_reserve", page_limit "page_limit", pages "pages", paged "paged");
     for (name, status) in [
         ("SLUICE_MORE", Status::More),

@@ -8,14 +8,12 @@ use crate::page::tuple::{align, MAXALIGN};
 ///
 /// A row is formed behind the page that is being filled, with room for one more
 /// page in between, and then copied into its page. A row that no page takes (it is
-/// too long, or the server has to read a value) is moved to the memory's end; or,
-/// where the rows are to keep the order of the data, it and all behind it stay
-/// where they were formed.
+/// too long, or the server has to read a value) ends the packing, so that the table
+/// keeps the order of the data: it and all rows after it stay where they were formed.
 #[derive(Debug)]
 pub struct HeapPages {
     longest: usize,
     reserve: usize,
-    ordered: bool,
     /// pages before the one that is being filled
     whole: usize,
     /// rows in all pages
@@ -27,10 +25,9 @@ pub struct HeapPages {
 impl HeapPages {
     /// Pages for tuples of up to `longest` bytes (0: no pages), each with
     /// `reserve` bytes left free for updates (`RelationGetTargetPageFreeSpace`).
-    /// `ordered`: the first row that goes into no page ends the packing.
-    pub fn new(longest: usize, reserve: usize, ordered: bool) -> HeapPages {
+    pub fn new(longest: usize, reserve: usize) -> HeapPages {
         let ended = longest == 0;
-        HeapPages { longest, reserve, ordered, whole: 0, rows: 0, hole: None, ended }
+        HeapPages { longest, reserve, whole: 0, rows: 0, hole: None, ended }
     }
 
     /// Where the first row is to be formed: the sink's `at`.
@@ -47,7 +44,12 @@ impl HeapPages {
         self.whole
     }
 
-    /// How many rows they hold.
+    /// How many pages there are, the one that is being filled included.
+    pub fn begun(&self) -> usize {
+        self.whole + usize::from(self.hole.is_some())
+    }
+
+    /// How many rows the whole pages hold.
     pub fn rows(&self) -> usize {
         self.rows - self.hole.map_or(0, Hole::tuples)
     }
@@ -65,10 +67,7 @@ impl HeapSink<'_> {
     pub fn pack(&mut self, pages: &mut HeapPages) -> Option<&Formed> {
         let Formed { offset: from, len, asks, .. } = *self.formed.as_ref()?;
         if pages.ended || asks > 0 || len > pages.longest {
-            pages.ended |= pages.ordered;
-            if !pages.ended {
-                self.move_to_end();
-            }
+            pages.ended = true;
             return self.formed.as_ref();
         }
         let mut hole = match pages.hole {
@@ -88,19 +87,6 @@ impl HeapSink<'_> {
         pages.hole = Some(hole);
         pages.rows += 1;
         self.place(to)
-    }
-
-    /// Moves the tuple that was ended last to the texts of asks; the next one
-    /// takes its place.
-    fn move_to_end(&mut self) {
-        let Some(Formed { offset: from, len, .. }) = self.formed else { return };
-        let len = align(len, MAXALIGN);
-        // `from` is aligned and the tuple fits before the tail: `to` is not below `from`.
-        let to = (self.tail - len) / MAXALIGN * MAXALIGN;
-        self.out.copy_within(from..from + len, to);
-        self.tail = to;
-        self.start = from;
-        self.place(to);
     }
 
     /// Notes where the tuple that was ended last lies now.

@@ -1,0 +1,57 @@
+"""pgsluice.debug_force_routes: a few rows take the ways that are else for many."""
+
+import unittest
+
+from .cluster import OnCluster, Refused
+from .differential import compare, outcome
+
+CSV = "COPY t FROM {} WITH (FORMAT csv)"
+TABLE = "CREATE TABLE t (a int, b text)"
+ROWS = b"3,c\n1,a\n2,b\n"
+
+
+class Forced(OnCluster):
+    """Every size that decides about a way is nothing."""
+
+    def test_three_rows(self):
+        """Three rows are whole pages, in each table that may have such pages; without the setting stock's loop has them."""
+        self.assertEqual(outcome(self.cluster, TABLE, CSV, ROWS)[3], "insert")
+        for table, setup, route in ((TABLE, "", "append"), (TABLE.replace("TABLE", "UNLOGGED TABLE"), "BEGIN; TRUNCATE t;", "fresh")):
+            for force in ("on", "workers"):
+                with self.subTest(table=table, force=force):
+                    setup_forced = f"SET pgsluice.debug_force_routes = {force}; SET pgsluice.workers = 1; {setup}"
+                    stock = outcome(self.cluster, table, CSV, ROWS, stock=True)
+                    self.assertIsNone(compare(self, self.cluster, table, CSV, ROWS, setup_forced, route, stock=stock))
+
+    def test_workers_form_the_rows(self):
+        """With `workers` a few lines are several chunks, and all but the first row come from workers."""
+        path = self.cluster.file("lines", b"".join(b"%d,(%d)\n" % (i, i) for i in range(300)))
+        self.cluster.sql("DROP TABLE IF EXISTS t; DROP TYPE IF EXISTS one; CREATE TYPE one AS (x int); CREATE TABLE t (a int, b one)")
+        self.assertEqual(self.cluster.sql("SET pgsluice.copy = on; SET pgsluice.debug_force_routes = workers; SET pgsluice.workers = 1;"
+                                          f"COPY t FROM '{path}' WITH (FORMAT csv);"
+                                          "SELECT rows, workers, values_by_server, values_by_workers FROM pgsluice.last_copy"), "300|1|1|299")
+        self.assertEqual(self.cluster.sql("SELECT count(*), sum(a), sum((b).x) FROM t"), "300|44850|44850")
+
+    def test_indexes(self):
+        """Entries of a few rows go by each of the ways that there are for many."""
+        path = self.cluster.file("rows", b"".join(b"%d,%d\n" % (i + 1000, i % 7) for i in range(400)))
+        ways = "SELECT i ->> 'index', i ->> 'way' FROM pgsluice.last_copy, jsonb_array_elements(indexes) i ORDER BY 1"
+        table = "CREATE TABLE t (a int PRIMARY KEY, b int); CREATE INDEX b ON t (b)"
+        copy = f"SET pgsluice.copy = on; SET pgsluice.debug_force_routes = on; {{}} COPY t FROM '{path}' WITH (FORMAT csv);"
+        for before, taken in (("", "b|sorted\nt_pkey|leaves"), ("BEGIN; TRUNCATE t;", "b|build\nt_pkey|build"),
+                              ("INSERT INTO t SELECT n, n FROM generate_series(1, 300) n; BEGIN; LOCK t;", "b|merge\nt_pkey|leaves")):
+            with self.subTest(before=before):
+                self.cluster.sql(f"DROP TABLE IF EXISTS t; {table}")
+                said = self.cluster.sql(copy.format(before) + ("COMMIT;" if "BEGIN" in before else "") + ways)
+                self.assertEqual(said.strip(), taken)
+                self.assertEqual(self.cluster.sql("SET enable_seqscan = off; SELECT count(*) FROM t WHERE b >= 0 AND a >= 1000"), "400")
+
+    def test_superusers_only(self):
+        """A setting for tests: only a superuser sets it."""
+        self.cluster.sql("DROP ROLE IF EXISTS loader; CREATE ROLE loader")
+        with self.assertRaisesRegex(Refused, "permission denied to set parameter"):
+            self.cluster.sql("SET ROLE loader; SET pgsluice.debug_force_routes = on")
+
+
+if __name__ == "__main__":
+    unittest.main()
