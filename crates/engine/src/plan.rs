@@ -1,7 +1,7 @@
 //! What will be done and why: a pure function of facts and options.
 
 use crate::error::Error;
-use crate::infer::Guess;
+use crate::infer::NewColumn;
 use crate::input::{HeaderLine, Layout};
 use crate::mapping;
 use crate::options::{FileFormat, Method, Options};
@@ -80,8 +80,8 @@ pub struct Plan {
     pub may_drop_rows: bool,
     /// the statement that has made the table, if the load has
     pub made: Option<String>,
-    /// the types that it was given on the strength of some records, in the file's order
-    pub inferred: Option<Vec<Guess>>,
+    /// its columns, if their types were inferred from some records only, in the file's order
+    pub inferred: Option<Vec<NewColumn>>,
     /// statements in the load's transaction before the rows
     pub before: Vec<String>,
     /// statements in the load's transaction after the rows

@@ -174,6 +174,82 @@ fn positions_stay(world: &mut World) {
     assert_eq!(world.sql("SELECT count(*) FROM made"), "2");
 }
 
+/// Doubles come back as the decimal numbers that they were: shortest texts of doubles of every
+/// size, the ends of binades, and their neighbours. What the server prints otherwise is no double.
+fn doubles(world: &mut World) {
+    let mut texts = vec!["0.5".to_string(), "1e-05".into(), "2e-07".into()];
+    let mut seed = 7u64;
+    for exponent in 0..2046u64 {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        for mantissa in [0, 1, (1 << 52) - 1, seed >> 12] {
+            let value = f64::from_bits(exponent << 52 | mantissa);
+            texts.push(format!("{value:e}"));
+        }
+    }
+    texts.extend((0..400).map(|e| format!("1e{}", e - 200)));
+    // As Python and R print what lies in the middle between two shortest texts.
+    texts.push("2.9802322387695312e-08".into());
+    let rows: Vec<String> =
+        texts.iter().enumerate().map(|(i, text)| format!("k{i},{text}\n")).collect();
+    let file = world.file("doubles.csv", rows.concat().as_bytes());
+    world.sql("DROP TABLE IF EXISTS made, kept; CREATE TABLE kept (c1 text, c2 text)");
+    world.load(&[&file, "--table", "kept"]).unwrap();
+    let altered = world.sql(
+        "SELECT coalesce(string_agg(c2, ' '), '') FROM kept WHERE c2::float8::text::numeric <> c2::numeric",
+    );
+    let fits = |text: &&str| !text.is_empty();
+    let altered: Vec<String> = altered.split(' ').filter(fits).map(str::to_owned).collect();
+    for text in &altered {
+        world.sql("DROP TABLE IF EXISTS made");
+        let file = world.file("one.csv", format!("0.5\n{text}\n").as_bytes());
+        world.load(&[&file, "--table", "made", "--create"]).unwrap();
+        assert_ne!(world.sql(SHAPE), "c1 double precision", "{text}");
+    }
+    world.sql("DROP TABLE IF EXISTS made");
+    let good: Vec<String> =
+        texts.iter().filter(|t| !altered.contains(t)).map(|t| format!("{t}\n")).collect();
+    let file = world.file("doubles.csv", good.concat().as_bytes());
+    world.load(&[&file, "--table", "made", "--create"]).unwrap();
+    assert_eq!(world.sql(SHAPE), "c1 double precision");
+}
+
+/// Codes stay text, money keeps its zeros, and what has a type means the same in it.
+fn meanings(world: &mut World) {
+    world.sql("DROP TABLE IF EXISTS made");
+    let file = world.file(
+        "meanings.csv",
+        b"code,dot,money,odd,size,day,hour\n\
+          1E5,5.,1.50,1.50,.4,2012/01/31,10:00:00\n\
+          2E3,6.,2.25,1e3,-.5,2012/02/01,23:59:59.5\n",
+    );
+    world.load(&[&file, "--table", "made", "--header", "--create"]).unwrap();
+    assert_eq!(
+        world.sql(SHAPE),
+        "code text, dot text, money numeric, odd text, size numeric, day date, \
+         hour time without time zone"
+    );
+    assert_eq!(
+        world.sql("SELECT string_agg(made::text, ' ') FROM made"),
+        "(1E5,5.,1.50,1.50,0.4,2012-01-31,10:00:00) (2E3,6.,2.25,1e3,-0.5,2012-02-01,23:59:59.5)"
+    );
+    world.sql("DROP TABLE made");
+    let r = b"p,n\n0.0811466840860277,1\n9.03999971342273e-05,-0\ninf,0.5\n-inf,\n";
+    let file = world.file("r.csv", r);
+    world.load(&[&file, "--table", "made", "--header", "--create"]).unwrap();
+    assert_eq!(world.sql(SHAPE), "p double precision, n double precision");
+    assert_eq!(
+        world.sql("SELECT string_agg(made::text, ' ') FROM made"),
+        "(0.0811466840860277,1) (9.03999971342273e-05,-0) (Infinity,0.5) (-Infinity,)"
+    );
+}
+
+#[test]
+fn types_alter_no_value() {
+    let mut world = World::new(each_major().last().unwrap());
+    meanings(&mut world);
+    doubles(&mut world);
+}
+
 #[test]
 fn columns_stay_where_the_file_has_them() {
     positions_stay(&mut World::new(each_major().last().unwrap()));

@@ -4,7 +4,7 @@ use super::conn::{cut_name, quote_ident, quote_literal, Conn};
 use super::header;
 use super::transaction::BEGIN;
 use crate::error::Error;
-use crate::infer::{by_alignment, row_bytes, Guess, Inference, NewColumn};
+use crate::infer::{by_alignment, row_bytes, Inference, NewColumn};
 use crate::input::{can_be_read_again, HeaderLine, Part, Reader};
 use crate::mapping::{header_names, named_once, PACKED};
 use crate::options::{Create, Header, InputOptions, Options};
@@ -24,8 +24,8 @@ pub struct NewTable {
     pub statement: String,
     /// the columns in the order of the file's fields
     pub names: Vec<String>,
-    /// their types, where there are records that the types were not inferred from
-    pub unseen: Option<Vec<Guess>>,
+    /// the columns, where there are records that the types were not inferred from
+    pub unseen: Option<Vec<NewColumn>>,
     /// how much the order of columns saves, and what was inferred from what
     pub notes: Vec<String>,
 }
@@ -56,7 +56,7 @@ pub fn infer(conn: &mut Conn, reader: &Reader, options: &Options) -> Result<NewT
     let columns = inference.columns(&names, whole);
     let table = table_name(conn, &options.target.table)?;
     let statement = statement(&table, &columns, options.target.pack_columns, &mut notes);
-    let unseen = (!whole).then(|| columns.iter().map(|c| c.guess).collect());
+    let unseen = (!whole).then_some(columns);
     Ok(NewTable { statement, names, unseen, notes })
 }
 

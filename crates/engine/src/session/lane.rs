@@ -359,10 +359,10 @@ impl Lane {
         let chunk = &placed.prepared.chunk;
         let (before, start, end) = chunk.record_of_line(&self.plan.layout, line);
         let name = self.plan.columns.get(column).cloned().unwrap_or_default();
-        let guess = self.plan.inferred.as_ref().and_then(|all| all.get(column));
+        let inferred = self.plan.inferred.as_ref().and_then(|all| all.get(column));
         let message = format!(
             "the value would not come back as it is from the type {}, which was inferred for the column",
-            guess.map_or("", |g| g.sql())
+            inferred.map_or("", |new| new.guess.sql())
         );
         let value = self.value(chunk, start..end, &name);
         let place = Place {
