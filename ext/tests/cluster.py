@@ -157,7 +157,8 @@ def endless(path):
     return f"PROGRAM 'while cat {path}; do :; done'"
 
 
-def _as_user(command):
+def as_user(command):
+    """The command as the servers' user runs it."""
     command = [str(part) for part in command]
     return ["runuser", "-u", USER, "--", *command] if USER else command
 
@@ -185,7 +186,7 @@ def _folder():
 
 def _run(command, folder):
     """Runs a program as the server's user; gives its output."""
-    done = subprocess.run(_as_user(command), capture_output=True, text=True, cwd=folder, check=False)
+    done = subprocess.run(as_user(command), capture_output=True, text=True, cwd=folder, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{command}\n{done.stdout}{done.stderr}")
     return done.stdout

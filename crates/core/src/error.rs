@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::memory::OutOfMemory;
 use crate::scan::BadBytes;
 
 /// Why the core did not encode a field.
@@ -22,6 +23,14 @@ pub enum Refusal {
     TooLong,
     /// The server would refuse it: SQLSTATE 23502, NULL in a NOT NULL column.
     Null,
+    /// There is no memory to read it: SQLSTATE 53200. This says nothing about the value.
+    OutOfMemory,
+}
+
+impl From<OutOfMemory> for Refusal {
+    fn from(_: OutOfMemory) -> Self {
+        Refusal::OutOfMemory
+    }
 }
 
 /// A record that is not well formed, whatever its columns' types.
@@ -52,6 +61,14 @@ pub enum Malformed {
     Encoding(BadBytes),
     /// The record is longer than [`crate::scan::MAX_RECORD`].
     TooLong,
+    /// There is no memory for its fields. This says nothing about the record.
+    OutOfMemory,
+}
+
+impl From<OutOfMemory> for Malformed {
+    fn from(_: OutOfMemory) -> Self {
+        Malformed::OutOfMemory
+    }
 }
 
 impl Malformed {
@@ -60,6 +77,7 @@ impl Malformed {
         match self {
             Malformed::Encoding(_) => "22021",
             Malformed::TooLong => "54000",
+            Malformed::OutOfMemory => "53200",
             _ => "22P04",
         }
     }
@@ -83,6 +101,7 @@ impl Malformed {
             }
             Malformed::Encoding(bad) => bad.message(),
             Malformed::TooLong => "record is longer than the server's limit of 1 GB".into(),
+            Malformed::OutOfMemory => "out of memory".into(),
         }
     }
 }

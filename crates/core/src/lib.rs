@@ -16,6 +16,7 @@
 //! answered with [`error::Refusal`], and the caller lets the server judge.
 
 pub mod error;
+pub mod memory;
 pub mod page;
 pub mod row;
 pub mod scan;

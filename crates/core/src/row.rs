@@ -60,7 +60,7 @@ pub fn put_binary<S: RowSink>(
         Some(place) => {
             let bytes = &chunk[place.clone()];
             types::receive::receive(&column.ty, bytes, &shape.env, sink)
-                .or_else(|refusal| sink.ask(bytes).map_err(|_| refusal))
+                .or_else(|refusal| ask(refusal, bytes, sink))
         }
         None => put_value(shape, column, None, sink),
     })
@@ -114,6 +114,15 @@ fn value_of<'a>(column: &Column, kind: Kind, value: &'a [u8]) -> Result<Option<&
     }
 }
 
+/// Leaves a value that was refused to the server, if the sink takes such values.
+#[inline]
+fn ask<S: RowSink>(refusal: Refusal, text: &[u8], sink: &mut S) -> Result<(), Refusal> {
+    if refusal == Refusal::OutOfMemory {
+        return Err(refusal);
+    }
+    sink.ask(text).map_err(|_| refusal)
+}
+
 #[inline]
 fn put_value<S: RowSink>(
     shape: &RowShape,
@@ -123,7 +132,7 @@ fn put_value<S: RowSink>(
 ) -> Result<(), Refusal> {
     match value {
         Some(text) => types::put(&column.ty, text, &shape.env, sink)
-            .or_else(|refusal| sink.ask(text).map_err(|_| refusal)),
+            .or_else(|refusal| ask(refusal, text, sink)),
         None if column.not_null => Err(Refusal::Null),
         None => {
             sink.null();

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use pgsluice_core::row;
+use pgsluice_core::error::{Malformed, Refusal};
+use pgsluice_core::row::{self, NoRow};
 use pgsluice_core::scan::binary::{Corrupt, Tuples};
 use pgsluice_core::scan::{self, Eol, Next, Record, Scanner};
 use pgsluice_core::shape::RowShape;
@@ -202,6 +203,15 @@ impl Out<'_, '_> {
     }
 }
 
+/// What comes of a record that has become no row.
+#[cold]
+fn without_row(no_row: NoRow) -> Status {
+    match no_row {
+        NoRow::Value(_, Refusal::OutOfMemory) => Status::Memory,
+        _ => Status::Ask,
+    }
+}
+
 /// [`form`] of csv and text.
 fn form_text(
     shape: &RowShape,
@@ -218,17 +228,18 @@ fn form_text(
         if out.is_full(slice) {
             return Status::Full;
         }
-        match scanner.next(record) {
+        match scanner.try_next(record) {
             // What follows upon a record that `\.` ends is data of a file, and none of a client's.
             Ok(Next::Record) if scanner.ended() => return Status::Ask,
             Ok(Next::Record) => {}
             Ok(Next::Partial) => return Status::More,
             Ok(Next::End) if scanner.ended() => return Status::Ended,
             Ok(Next::End) => return Status::More,
+            Err(Malformed::OutOfMemory) => return Status::Memory,
             Err(_) => return Status::Ask,
         }
-        if row::put(shape, input, record, out.sink).is_err() {
-            return Status::Ask;
+        if let Err(no_row) = row::put(shape, input, record, out.sink) {
+            return without_row(no_row);
         }
         if let Some(status) = out.keep(slice, record.start, record.line) {
             return status;
@@ -256,10 +267,11 @@ fn form_binary(
             Ok(true) => {}
             Ok(false) if input.len() - slice.consumed < 2 => return Status::More,
             Err(Corrupt::UnexpectedEof) => return Status::More,
+            Err(Corrupt::OutOfMemory) => return Status::Memory,
             Ok(false) | Err(_) => return Status::Ask,
         }
-        if row::put_binary(shape, input, fields, out.sink).is_err() {
-            return Status::Ask;
+        if let Err(no_row) = row::put_binary(shape, input, fields, out.sink) {
+            return without_row(no_row);
         }
         let record = slice.consumed;
         if let Some(status) = out.keep(slice, record, tuples.line() - 1) {

@@ -10,6 +10,7 @@ use std::fmt;
 use std::ops::Range;
 
 use super::MAX_RECORD;
+use crate::memory::Fallible;
 
 /// How many bytes a header has before its extension.
 pub const HEADER_LEN: usize = 19;
@@ -47,6 +48,8 @@ pub enum Corrupt {
     AfterTrailer,
     /// a field of 1 GB or more
     TooLong,
+    /// there is no memory for a tuple's fields, whatever they are
+    OutOfMemory,
 }
 
 impl Corrupt {
@@ -54,6 +57,7 @@ impl Corrupt {
     pub fn sqlstate(&self) -> &'static str {
         match self {
             Corrupt::TooLong => "54000",
+            Corrupt::OutOfMemory => "53200",
             _ => "22P04",
         }
     }
@@ -75,6 +79,7 @@ impl fmt::Display for Corrupt {
             Corrupt::UnexpectedEof => "unexpected EOF in COPY data",
             Corrupt::AfterTrailer => "received copy data after EOF marker",
             Corrupt::TooLong => "field is longer than the server's limit of 1 GB",
+            Corrupt::OutOfMemory => "out of memory",
         })
     }
 }
@@ -162,17 +167,18 @@ impl<'c> Tuples<'c> {
         if count != self.columns {
             return Err(Corrupt::FieldCount { found: count, expected: self.columns });
         }
+        fields.reserve_room(usize::from(count.unsigned_abs())).map_err(|_| Corrupt::OutOfMemory)?;
         for _ in 0..count {
             let size = self.chunk[at..].first_chunk().ok_or(Corrupt::UnexpectedEof)?;
             at += 4;
             let Some(size) = field_size(i32::from_be_bytes(*size))? else {
-                fields.push(None);
+                fields.push_within(None);
                 continue;
             };
             if size > self.chunk.len() - at {
                 return Err(Corrupt::UnexpectedEof);
             }
-            fields.push(Some(at..at + size));
+            fields.push_within(Some(at..at + size));
             at += size;
         }
         self.position = at;

@@ -2,7 +2,7 @@
 //! its bytes.
 //!
 //! It knows well-formed records only. Whatever else it meets (a record that is
-//! refused, the first line and the last, `\.`) it leaves to [`super::naive`],
+//! refused, the first line and the last, `\.`, no memory) it leaves to [`super::naive`],
 //! from the record's start; so the two cannot differ in what they refuse.
 
 use super::lanes::{Lanes, BLOCK};
@@ -97,7 +97,7 @@ pub(super) unsafe fn next<L: Lanes>(
             window.marks.ends ^= bit;
             let within = window.marks.inside & (bit - 1);
             if within == 0 && inside == 0 {
-                record.push(field, at, dialect.kind_of_raw(&chunk[field..at]));
+                record.push(field, at, dialect.kind_of_raw(&chunk[field..at])).ok()?;
             } else {
                 window.marks.inside ^= within;
                 inside += within.count_ones() as usize;
@@ -199,9 +199,10 @@ unsafe fn resolve<L: Lanes>(
     let enclosed = raw.len() >= 2 && raw[0] == dialect.quote && raw[raw.len() - 1] == dialect.quote;
     if enclosed && inside == 2 {
         let kind = dialect.kind_of_quoted(&raw[1..raw.len() - 1]);
-        record.push(from + 1, to - 1, kind);
-        return Some(());
+        return record.push(from + 1, to - 1, kind).ok();
     }
+    // With what makes a copy by blocks likely.
+    record.room(raw.len() + BLOCK).ok()?;
     let start = record.scratch.len();
     let simple = enclosed
         && dialect.quote == dialect.escape
@@ -213,21 +214,20 @@ unsafe fn resolve<L: Lanes>(
     } else {
         dialect.kind_of_raw(raw)
     };
-    record.push_scratch(start, kind);
-    Some(())
+    record.push_scratch(start, kind).ok()
 }
 
 /// Adds a field of text format that has backslashes.
 fn text(dialect: &Dialect, raw: &[u8], from: usize, to: usize, record: &mut Record) -> Option<()> {
+    record.room(raw.len()).ok()?;
     let start = record.scratch.len();
     // First, because `\.` must not hide in a field that equals a marker.
     unescape::text(raw, &mut record.scratch)?;
     match dialect.kind_of_raw(raw) {
-        Kind::Plain => record.push_scratch(start, Kind::Plain),
+        Kind::Plain => record.push_scratch(start, Kind::Plain).ok(),
         marker => {
             record.scratch.truncate(start);
-            record.push(from, to, marker);
+            record.push(from, to, marker).ok()
         }
     }
-    Some(())
 }

@@ -161,7 +161,22 @@ impl<'c> Scanner<'c> {
     /// The record is not well formed. The scanner stays where it is; `record`
     /// has the line. [`Malformed::ExtraData`] and [`Malformed::MissingData`]
     /// never come from here: the scanner does not know how many columns there are.
+    /// Without memory for the record the process ends; [`Scanner::try_next`] gives an error.
+    #[inline]
     pub fn next(&mut self, record: &mut Record) -> Result<Next, Malformed> {
+        let next = self.try_next(record);
+        if let Err(Malformed::OutOfMemory) = next {
+            std::alloc::handle_alloc_error(std::alloc::Layout::new::<record::Span>());
+        }
+        next
+    }
+
+    /// As [`Scanner::next`].
+    ///
+    /// # Errors
+    ///
+    /// As there, and [`Malformed::OutOfMemory`].
+    pub fn try_next(&mut self, record: &mut Record) -> Result<Next, Malformed> {
         if let (Some(rules), true) = (self.rules, self.eol != Eol::Unknown) {
             let next = match self.processor {
                 // SAFETY: the processor was found to have AVX2 and its companions.

@@ -3,6 +3,7 @@
 
 use super::{valid_utf8, Dialect, DotLine, Eol, Format, Kind, Next, Record, Scanner, MAX_RECORD};
 use crate::error::Malformed;
+use crate::memory::Fallible;
 
 /// Where a line's content ends and where the next line begins.
 struct Line {
@@ -41,6 +42,7 @@ pub(super) fn next(s: &mut Scanner<'_>, record: &mut Record) -> Result<Next, Mal
         }
     };
     record.end = line.next;
+    record.room(line.content - s.position)?;
     match s.dialect.format {
         Format::Csv => csv_fields(s, line.content, record)?,
         Format::Text => text_fields(s, line.content, record)?,
@@ -205,7 +207,7 @@ fn csv_fields(s: &Scanner<'_>, end: usize, record: &mut Record) -> Result<(), Ma
         } else {
             d.kind_of_raw(&chunk[start..i])
         };
-        record.push_scratch(scratch, kind);
+        record.push_scratch(scratch, kind)?;
         if i == end {
             return Ok(());
         }
@@ -213,8 +215,8 @@ fn csv_fields(s: &Scanner<'_>, end: usize, record: &mut Record) -> Result<(), Ma
     }
 }
 
-/// Resolves what follows an opening quote in `line`; gives the offset after the
-/// closing one.
+/// Resolves what follows an opening quote in `line`, into scratch that has room for it; gives the
+/// offset after the closing one.
 pub(super) fn csv_quoted(
     dialect: &Dialect,
     line: &[u8],
@@ -226,7 +228,7 @@ pub(super) fn csv_quoted(
         let c = line[i];
         let next = line.get(i + 1);
         if c == escape && next.is_some_and(|n| *n == escape || *n == quote) {
-            scratch.push(line[i + 1]);
+            scratch.push_within(line[i + 1]);
             i += 2;
         } else if c == quote {
             return Ok(i + 1);
@@ -240,7 +242,7 @@ pub(super) fn csv_quoted(
 /// Appends the byte at `i`, and what belongs to it; gives the offset after them.
 fn take(dialect: &Dialect, line: &[u8], i: usize, scratch: &mut Vec<u8>) -> usize {
     let next = i + dialect.characters.width(line, i);
-    scratch.extend_from_slice(&line[i..next]);
+    scratch.extend_within_room(&line[i..next]);
     next
 }
 
@@ -262,7 +264,7 @@ fn text_fields(s: &Scanner<'_>, end: usize, record: &mut Record) -> Result<(), M
             } else {
                 let (value, used) = text_escape(&chunk[i + 1..]);
                 beyond_ascii |= value == 0 || (used > 1 && value > 127);
-                record.scratch.push(value);
+                record.scratch.push_within(value);
                 i += 1 + used;
             }
         }
@@ -271,9 +273,9 @@ fn text_fields(s: &Scanner<'_>, end: usize, record: &mut Record) -> Result<(), M
                 if beyond_ascii && d.utf8 {
                     valid_utf8(&record.scratch[scratch..]).map_err(Malformed::Encoding)?;
                 }
-                record.push_scratch(scratch, Kind::Plain);
+                record.push_scratch(scratch, Kind::Plain)?;
             }
-            marker => record.push(start, i, marker),
+            marker => record.push(start, i, marker)?,
         }
         // A backslash that ends the data has nothing to escape: it is dropped.
         if i == end || chunk[i] == b'\\' {

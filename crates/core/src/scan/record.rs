@@ -1,6 +1,7 @@
 //! One record: its fields as spans, and where it lies.
 
 use super::Dialect;
+use crate::memory::{Fallible, OutOfMemory};
 
 /// What a field is, before any column's own rules (FORCE_NULL …) are applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,21 +82,28 @@ impl Record {
 
     /// Adds a field whose value lies in the chunk.
     #[inline]
-    pub(super) fn push(&mut self, start: usize, end: usize, kind: Kind) {
+    pub(super) fn push(&mut self, start: usize, end: usize, kind: Kind) -> Result<(), OutOfMemory> {
         if self.spans.len() < MAX_FIELDS {
             let span = Span { start: start as u32, end: end as u32, kind, scratch: false };
-            self.spans.push(span);
+            self.spans.try_push(span)?;
         }
+        Ok(())
     }
 
     /// Adds a field whose value is the scratch from `start` on.
-    pub(super) fn push_scratch(&mut self, start: usize, kind: Kind) {
+    pub(super) fn push_scratch(&mut self, start: usize, kind: Kind) -> Result<(), OutOfMemory> {
         if self.spans.len() < MAX_FIELDS {
             let end = self.scratch.len() as u32;
-            self.spans.push(Span { start: start as u32, end, kind, scratch: true });
+            self.spans.try_push(Span { start: start as u32, end, kind, scratch: true })?;
         } else {
             self.scratch.truncate(start);
         }
+        Ok(())
+    }
+
+    /// Makes room for values whose escapes are resolved from `raw` bytes, which they never exceed.
+    pub(super) fn room(&mut self, raw: usize) -> Result<(), OutOfMemory> {
+        self.scratch.reserve_room(raw)
     }
 }
 

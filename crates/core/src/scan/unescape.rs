@@ -1,8 +1,9 @@
-//! Quotes and escapes of one field, resolved into scratch.
+//! Quotes and escapes of one field, resolved into scratch, which has room for as many bytes as the field has.
 
 use super::lanes::{Lanes, BLOCK};
 use super::naive;
 use super::{valid_utf8, Dialect};
+use crate::memory::Fallible;
 
 /// Appends the inside of a quoted field with every doubled quote halved.
 ///
@@ -19,7 +20,6 @@ pub(super) unsafe fn halve<L: Lanes>(inside: &[u8], quote: u8, out: &mut Vec<u8>
     let mut base = 0;
     // A quote that ended a block and waits for its second half.
     let mut half = 0;
-    out.reserve(inside.len() + BLOCK);
     while base < inside.len() {
         let rest = &inside[base..];
         let mut tail = [!quote; BLOCK];
@@ -79,7 +79,7 @@ fn append(out: &mut Vec<u8>, bytes: &[u8], from: usize, to: usize) {
             out.set_len(out.len() + len);
         }
     } else {
-        out.extend_from_slice(&bytes[from..to]);
+        out.extend_within_room(&bytes[from..to]);
     }
 }
 
@@ -91,10 +91,10 @@ pub(super) fn csv(dialect: &Dialect, raw: &[u8], out: &mut Vec<u8>) -> Option<bo
     let mut i = 0;
     while let Some(at) = memchr::memchr(dialect.quote, &raw[i..]) {
         quoted = true;
-        out.extend_from_slice(&raw[i..i + at]);
+        out.extend_within_room(&raw[i..i + at]);
         i = naive::csv_quoted(dialect, raw, i + at + 1, out).ok()?;
     }
-    out.extend_from_slice(&raw[i..]);
+    out.extend_within_room(&raw[i..]);
     Some(quoted)
 }
 
@@ -106,17 +106,17 @@ pub(super) fn text(raw: &[u8], out: &mut Vec<u8>) -> Option<()> {
     let mut beyond_ascii = false;
     let mut i = 0;
     while let Some(at) = memchr::memchr(b'\\', &raw[i..]) {
-        out.extend_from_slice(&raw[i..i + at]);
+        out.extend_within_room(&raw[i..i + at]);
         let escape = &raw[i + at + 1..];
         if escape.first().map_or(true, |c| *c == b'.') {
             return None;
         }
         let (value, used) = naive::text_escape(escape);
         beyond_ascii |= value == 0 || (used > 1 && value > 127);
-        out.push(value);
+        out.push_within(value);
         i += at + 1 + used;
     }
-    out.extend_from_slice(&raw[i..]);
+    out.extend_within_room(&raw[i..]);
     if beyond_ascii && valid_utf8(&out[start..]).is_err() {
         return None;
     }

@@ -34,6 +34,8 @@ pub mod ties;
 pub mod tuple;
 mod words;
 
+use crate::memory::OutOfMemory;
+
 /// Why a build cannot go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
@@ -45,6 +47,12 @@ pub enum Failure {
     Duplicate,
     /// the caller wants no more of it
     Interrupted,
+}
+
+impl From<OutOfMemory> for Failure {
+    fn from(_: OutOfMemory) -> Self {
+        Failure::OutOfMemory
+    }
 }
 
 impl From<std::collections::TryReserveError> for Failure {

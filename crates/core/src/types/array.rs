@@ -8,6 +8,7 @@
 
 use super::text::{is_space, trim};
 use crate::error::Refusal;
+use crate::memory::{Fallible, OutOfMemory};
 use crate::shape::{ArrayOf, Env, Type};
 use crate::sink::{ArrayHead, RowSink};
 use std::borrow::Cow;
@@ -27,9 +28,10 @@ pub fn array<S: RowSink>(
         return Err(Refusal::Ask);
     }
     let text = trim(text);
-    let (bounds, body) = bounds(text)?;
+    let mut room = [(0, 0); MAX_DIM];
+    let (bounds, body) = bounds(text, &mut room)?;
     let survey = Survey::of(body, of.delimiter)?;
-    let dims = survey.dims(&bounds)?;
+    let dims = survey.dims(bounds)?;
     sink.array_begin(ArrayHead {
         element_oid: of.element_oid,
         has_null: survey.has_null,
@@ -45,7 +47,7 @@ pub fn array<S: RowSink>(
         if item.is_null() {
             sink.null();
         } else {
-            super::put(&of.element, &item.value(), env, sink)?;
+            super::put(&of.element, &item.value()?, env, sink)?;
         }
         at = end;
     }
@@ -53,26 +55,31 @@ pub fn array<S: RowSink>(
     Ok(())
 }
 
-/// The explicit bounds before the `=`, if there are any, and the rest.
-type Bounds = Vec<(i32, i32)>;
+/// The lower and the upper bound of each dimension.
+type Bounds = [(i32, i32)];
 
-fn bounds(text: &[u8]) -> Result<(Bounds, &[u8]), Refusal> {
-    let mut bounds = Vec::new();
+/// The explicit bounds before the `=`, if there are any, in `room`, and the rest.
+fn bounds<'t, 'r>(
+    text: &'t [u8],
+    room: &'r mut [(i32, i32); MAX_DIM],
+) -> Result<(&'r Bounds, &'t [u8]), Refusal> {
+    let mut count = 0;
     let mut rest = text;
     while let [b'[', inner @ ..] = rest {
         let end = inner.iter().position(|c| *c == b']').ok_or(Refusal::Ask)?;
         let colon = inner[..end].iter().position(|c| *c == b':').ok_or(Refusal::Ask)?;
         let pair = (bound(&inner[..colon])?, bound(&inner[colon + 1..end])?);
-        if bounds.len() == MAX_DIM || pair.0 > pair.1 {
+        if count == MAX_DIM || pair.0 > pair.1 {
             return Err(Refusal::Ask);
         }
-        bounds.push(pair);
+        room[count] = pair;
+        count += 1;
         rest = &inner[end + 1..];
     }
-    if bounds.is_empty() {
-        return Ok((bounds, rest));
+    if count > 0 {
+        rest = rest.strip_prefix(b"=").ok_or(Refusal::Ask)?;
     }
-    Ok((bounds, rest.strip_prefix(b"=").ok_or(Refusal::Ask)?))
+    Ok((&room[..count], rest))
 }
 
 fn bound(text: &[u8]) -> Result<i32, Refusal> {
@@ -123,16 +130,17 @@ impl<'t> Item<'t> {
     }
 
     /// Backslashes resolved.
-    fn value(&self) -> Cow<'t, [u8]> {
+    fn value(&self) -> Result<Cow<'t, [u8]>, OutOfMemory> {
         if !self.raw.contains(&b'\\') {
-            return Cow::Borrowed(self.raw);
+            return Ok(Cow::Borrowed(self.raw));
         }
-        let mut value = Vec::with_capacity(self.raw.len());
+        let mut value = Vec::with_room(self.raw.len())?;
         let mut bytes = self.raw.iter();
         while let Some(c) = bytes.next() {
-            value.extend(if *c == b'\\' { bytes.next() } else { Some(c) });
+            // A backslash is never the last byte.
+            value.push_within(if *c == b'\\' { *bytes.next().unwrap_or(c) } else { *c });
         }
-        Cow::Owned(value)
+        Ok(Cow::Owned(value))
     }
 }
 
@@ -220,7 +228,7 @@ impl Survey {
     }
 
     /// Length and lower bound of each dimension.
-    fn dims(&self, bounds: &[(i32, i32)]) -> Result<[(i32, i32); MAX_DIM], Refusal> {
+    fn dims(&self, bounds: &Bounds) -> Result<[(i32, i32); MAX_DIM], Refusal> {
         if !bounds.is_empty() && bounds.len() != self.ndim {
             return Err(Refusal::Ask);
         }

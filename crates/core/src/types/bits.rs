@@ -3,6 +3,7 @@
 
 use super::text::hex_digit;
 use crate::error::Refusal;
+use crate::memory::Fallible;
 
 /// How the digits of a bit string are written.
 struct Digits<'t> {
@@ -30,13 +31,17 @@ impl<'t> Digits<'t> {
 
     fn pack(&self) -> Result<Vec<u8>, Refusal> {
         let (per_byte, width) = if self.hex { (2, 4) } else { (8, 1) };
-        let pack_byte = |chunk: &[u8]| {
+        let pack_byte = |chunk: &[u8]| -> Result<u8, Refusal> {
             chunk.iter().enumerate().try_fold(0u8, |byte, (at, c)| {
                 let digit = hex_digit(*c).filter(|d| self.hex || *d < 2).ok_or(Refusal::Syntax)?;
                 Ok(byte | digit << (8 - width * (at + 1)))
             })
         };
-        self.text.chunks(per_byte).map(pack_byte).collect()
+        let mut packed = Vec::with_room(self.text.len().div_ceil(per_byte))?;
+        for chunk in self.text.chunks(per_byte) {
+            packed.push_within(pack_byte(chunk)?);
+        }
+        Ok(packed)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::text::hex_pair;
 use crate::error::Refusal;
+use crate::memory::Fallible;
 use std::borrow::Cow;
 
 /// `bytea` in hex form (`\x…`) or in escape form.
@@ -20,14 +21,14 @@ pub fn bytea(text: &[u8]) -> Result<Cow<'_, [u8]>, Refusal> {
 
 /// Pairs of digits; white space may stand between pairs.
 fn hex_decode(hex: &[u8]) -> Result<Vec<u8>, Refusal> {
-    let mut out = Vec::with_capacity(hex.len() / 2);
+    let mut out = Vec::with_room(hex.len() / 2)?;
     let mut rest = hex;
     loop {
         match rest {
             [] => return Ok(out),
             [b' ' | b'\n' | b'\t' | b'\r', after @ ..] => rest = after,
             [a, b, after @ ..] => {
-                out.push(hex_pair(*a, *b).ok_or(Refusal::Ask)?);
+                out.push_within(hex_pair(*a, *b).ok_or(Refusal::Ask)?);
                 rest = after;
             }
             [_] => return Err(Refusal::Ask),
@@ -37,22 +38,22 @@ fn hex_decode(hex: &[u8]) -> Result<Vec<u8>, Refusal> {
 
 /// A backslash stands before another, or before three octal digits.
 fn unescape(text: &[u8]) -> Result<Vec<u8>, Refusal> {
-    let mut out = Vec::with_capacity(text.len());
+    let mut out = Vec::with_room(text.len())?;
     let mut rest = text;
     loop {
         match rest {
             [] => return Ok(out),
             [b'\\', b'\\', after @ ..] => {
-                out.push(b'\\');
+                out.push_within(b'\\');
                 rest = after;
             }
             [b'\\', a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..] => {
-                out.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
+                out.push_within((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
                 rest = after;
             }
             [b'\\', ..] => return Err(Refusal::Syntax),
             [c, after @ ..] => {
-                out.push(*c);
+                out.push_within(*c);
                 rest = after;
             }
         }

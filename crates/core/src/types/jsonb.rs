@@ -129,7 +129,7 @@ impl JsonbBuilder {
         let done = done.and_then(|()| self.scratch.try_reserve(len));
         let done = done.and_then(|()| self.pairs.try_reserve(len / 4 + 1));
         let done = done.and_then(|()| self.out.try_reserve(8 * len + 64));
-        done.map_err(|_| Refusal::Ask)
+        done.map_err(|_| Refusal::OutOfMemory)
     }
 }
 

@@ -18,6 +18,10 @@ const MOST_DIGITS: usize = 8000;
 const MOST_RECEIVED_SCALE: u16 = 1000;
 /// Digits of base 10000 that are kept on the stack.
 const ON_STACK: usize = 32;
+/// Digits of base 10000 that the longest number takes, with room for a carry and for the digits at either end.
+const MOST_ON_STACK: usize = MOST_DIGITS / DEC_DIGITS as usize + 3;
+/// The most digits that are given to a sink.
+pub(crate) const MOST_STORED: usize = MOST_ON_STACK;
 
 /// The display scale that `numeric_send` gives to the infinities: it takes their
 /// header for that of a short number.
@@ -44,9 +48,23 @@ pub fn numeric(text: &[u8], typmod: i32, put: impl FnOnce(Numeric<'_>)) -> Resul
     let count = usize::try_from((high - low).div_euclid(DEC_DIGITS) + 3).unwrap_or(0);
     if count <= ON_STACK {
         put(decimal.value(&mut [0; ON_STACK][..count], limits)?);
+        Ok(())
     } else {
-        put(decimal.value(&mut vec![0; count], limits)?);
+        long(decimal, count, limits, put)
     }
+}
+
+/// A number of so many digits that the room for them would burden the stack of every call.
+#[cold]
+#[inline(never)]
+fn long(
+    decimal: Decimal<'_>,
+    count: usize,
+    limits: Option<Limits>,
+    put: impl FnOnce(Numeric<'_>),
+) -> Result<(), Refusal> {
+    let mut room = [0; MOST_ON_STACK];
+    put(decimal.value(&mut room[..count], limits)?);
     Ok(())
 }
 

@@ -45,6 +45,7 @@ fn judge(ty: &Type, settings: &Settings, values: &[String]) -> (Vec<Verdict>, Ve
                     Refusal::Range => Verdict::Refuses(&["22003", "22008"]),
                     Refusal::TooLong => Verdict::Refuses(&["22001"]),
                     Refusal::Null => unreachable!("no NULL was given"),
+                    Refusal::OutOfMemory => panic!("{refusal:?}"),
                 }
             }
         }

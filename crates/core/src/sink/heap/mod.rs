@@ -394,16 +394,7 @@ impl RowSink for HeapSink<'_> {
             self.varlena(v, &SPACES[..spaces]);
             return;
         }
-        let padded = v.len() + spaces;
-        if padded > self.out.len() {
-            // Nor is memory asked for what cannot fit.
-            self.overflow = true;
-            self.varlena(&[], v);
-            return;
-        }
-        let mut value = v.to_vec();
-        value.resize(padded, b' ');
-        self.varlena(&[], &value);
+        self.long_padded(v, spaces);
     }
 
     fn put_jsonb(&mut self, text: &[u8]) -> Result<(), Refusal> {
@@ -461,8 +452,7 @@ impl RowSink for HeapSink<'_> {
             }
             self.varlena(&head[..head_len], &value[..len]);
         } else {
-            let value: Vec<u8> = v.digits.iter().flat_map(|d| d.to_ne_bytes()).collect();
-            self.varlena(&head[..head_len], &value);
+            self.long_numeric(&head[..head_len], v.digits);
         }
     }
 

@@ -1,7 +1,10 @@
 //! Values whose heap form takes more than their bytes.
 
+use super::HeapSink;
+use crate::memory::Fallible;
 use crate::page::tuple::{self, align};
 use crate::sink::ArrayHead;
+use crate::types::numeric::MOST_STORED;
 
 /// An array in the making: `ArrayType` of `src/include/utils/array.h` without
 /// its varlena header, as `construct_md_array` lays it out.
@@ -25,18 +28,18 @@ impl Elements {
             return Elements { align, next: 0, bitmap: None, full: true };
         }
         // ndim, dataoffset, elemtype, lengths, lower bounds, NULL bitmap
-        out.extend_from_slice(&(head.dims.len() as i32).to_ne_bytes());
+        out.extend_within_room(&(head.dims.len() as i32).to_ne_bytes());
         let offset = if head.has_null { data as i32 } else { 0 };
-        out.extend_from_slice(&offset.to_ne_bytes());
-        out.extend_from_slice(&head.element_oid.to_ne_bytes());
+        out.extend_within_room(&offset.to_ne_bytes());
+        out.extend_within_room(&head.element_oid.to_ne_bytes());
         for (len, _) in head.dims {
-            out.extend_from_slice(&len.to_ne_bytes());
+            out.extend_within_room(&len.to_ne_bytes());
         }
         for (_, lower) in head.dims {
-            out.extend_from_slice(&lower.to_ne_bytes());
+            out.extend_within_room(&lower.to_ne_bytes());
         }
         if !head.dims.is_empty() {
-            out.resize(data - tuple::VARHDRSZ, 0);
+            out.resize_within(data - tuple::VARHDRSZ, 0);
         }
         let bitmap = head.has_null.then_some(fixed - tuple::VARHDRSZ);
         Elements { align, next: 0, bitmap, full: false }
@@ -49,20 +52,7 @@ impl Elements {
 
     /// One element of `head` and then `body`; whether it fitted.
     pub(super) fn element(&mut self, out: &mut Vec<u8>, head: &[u8], body: &[u8]) -> bool {
-        self.full |= out.len() + head.len() + body.len() + self.align > out.capacity();
-        if self.full {
-            return false;
-        }
-        if let Some(bitmap) = self.bitmap {
-            out[bitmap + self.next / 8] |= 1 << (self.next % 8);
-        }
-        self.next += 1;
-        out.extend_from_slice(head);
-        out.extend_from_slice(body);
-        // The array is without its four bytes of header here.
-        let len = align(out.len() + tuple::VARHDRSZ, self.align) - tuple::VARHDRSZ;
-        out.resize(len, 0);
-        true
+        self.put(out, head, body, 0)
     }
 
     /// One varlena element: within arrays they keep their long headers.
@@ -71,6 +61,72 @@ impl Elements {
         let mut front = [0; 8];
         front[..4].copy_from_slice(&header);
         front[4..4 + head.len()].copy_from_slice(head);
-        self.element(out, &front[..4 + head.len()], body)
+        self.put(out, &front[..4 + head.len()], body, 0)
+    }
+
+    /// `v` and so many spaces as one varlena element; whether it fitted.
+    pub(super) fn padded(&mut self, out: &mut Vec<u8>, v: &[u8], spaces: usize) -> bool {
+        // Where the length is beyond all bounds, so is the room, and the header is not written.
+        let header = tuple::long_header((tuple::VARHDRSZ + v.len()).saturating_add(spaces));
+        self.put(out, &header, v, spaces)
+    }
+
+    /// One element of `head`, `body` and so many spaces, and padding behind it.
+    #[inline(always)]
+    fn put(&mut self, out: &mut Vec<u8>, head: &[u8], body: &[u8], spaces: usize) -> bool {
+        let len = (head.len() + body.len() + self.align).saturating_add(spaces);
+        self.full |= len > out.capacity() - out.len();
+        if self.full {
+            return false;
+        }
+        if let Some(bitmap) = self.bitmap {
+            out[bitmap + self.next / 8] |= 1 << (self.next % 8);
+        }
+        self.next += 1;
+        out.extend_within_room(head);
+        out.extend_within_room(body);
+        if spaces > 0 {
+            out.resize_within(out.len() + spaces, b' ');
+        }
+        // The array is without its four bytes of header here.
+        let len = align(out.len() + tuple::VARHDRSZ, self.align) - tuple::VARHDRSZ;
+        out.resize_within(len, 0);
+        true
+    }
+}
+
+impl HeapSink<'_> {
+    /// `v` and more than a few spaces.
+    #[cold]
+    pub(super) fn long_padded(&mut self, v: &[u8], spaces: usize) {
+        if let Some(array) = &mut self.array {
+            self.overflow |= !array.padded(&mut self.scratch.array, v, spaces);
+            return;
+        }
+        let to = usize::from(self.columns[self.column].align);
+        self.column += 1;
+        self.infomask |= tuple::HASVARWIDTH;
+        let len = (tuple::VARHDRSZ + v.len()).saturating_add(spaces);
+        if len > self.out.len() {
+            self.overflow = true;
+            return;
+        }
+        // Too long for a short header.
+        let Some(room) = self.room(len, to) else { return };
+        room[..tuple::VARHDRSZ].copy_from_slice(&tuple::long_header(len));
+        let (text, padding) = room[tuple::VARHDRSZ..].split_at_mut(v.len());
+        text.copy_from_slice(v);
+        padding.fill(b' ');
+    }
+
+    /// A number of more digits than those that most numbers have.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn long_numeric(&mut self, head: &[u8], digits: &[i16]) {
+        let mut value = [0; 2 * MOST_STORED];
+        for (to, digit) in value.chunks_exact_mut(2).zip(digits) {
+            to.copy_from_slice(&digit.to_ne_bytes());
+        }
+        self.varlena(head, &value[..2 * digits.len()]);
     }
 }

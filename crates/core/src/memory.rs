@@ -1,0 +1,207 @@
+//! Memory that may not be there: every allocation that the server's extension can reach goes through here.
+//!
+//! Rust aborts the process when `push`, `extend` or `Box::new` find no memory. In a backend that
+//! ends every session of the server. So memory is reserved fallibly and [`OutOfMemory`] is an error
+//! like any other. `clippy.toml` bans the methods that would abort.
+
+use std::alloc::{alloc, Layout};
+use std::collections::TryReserveError;
+
+/// Memory could not be reserved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfMemory;
+
+impl From<TryReserveError> for OutOfMemory {
+    #[cold]
+    fn from(_: TryReserveError) -> Self {
+        OutOfMemory
+    }
+}
+
+/// Vectors that grow fallibly, or not at all.
+pub trait Fallible<T>: Sized {
+    /// An empty vector with room for `len` items.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory for it.
+    fn with_room(len: usize) -> Result<Self, OutOfMemory>;
+    /// Makes room for `more` items, and often for some beyond.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory for it; the vector is as it was. So it is below.
+    fn reserve_room(&mut self, more: usize) -> Result<(), OutOfMemory>;
+    /// Appends an item.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory for it.
+    fn try_push(&mut self, item: T) -> Result<(), OutOfMemory>;
+    /// Appends copies of items.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory for them.
+    fn try_extend(&mut self, items: &[T]) -> Result<(), OutOfMemory>
+    where
+        T: Copy;
+    /// Cuts the vector to `len` items, or appends copies of `item` up to so many.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory for them.
+    fn try_resize(&mut self, len: usize, item: T) -> Result<(), OutOfMemory>
+    where
+        T: Copy;
+    /// Appends an item where there is room for it.
+    ///
+    /// # Panics
+    ///
+    /// There is no room: a bug. So it is below.
+    fn push_within(&mut self, item: T);
+    /// Appends copies of items where there is room for them.
+    fn extend_within_room(&mut self, items: &[T])
+    where
+        T: Copy;
+    /// Cuts the vector to `len` items, or appends copies of `item` where there is room for them.
+    fn resize_within(&mut self, len: usize, item: T)
+    where
+        T: Copy;
+}
+
+#[cold]
+#[inline(never)]
+fn no_room() -> ! {
+    panic!("no room was reserved")
+}
+
+// The methods that would grow are called here alone, where there is room.
+#[allow(clippy::disallowed_methods)]
+impl<T> Fallible<T> for Vec<T> {
+    #[inline]
+    fn with_room(len: usize) -> Result<Self, OutOfMemory> {
+        let mut vector = Vec::new();
+        vector.try_reserve_exact(len)?;
+        Ok(vector)
+    }
+
+    #[inline]
+    fn reserve_room(&mut self, more: usize) -> Result<(), OutOfMemory> {
+        Ok(self.try_reserve(more)?)
+    }
+
+    #[inline]
+    fn try_push(&mut self, item: T) -> Result<(), OutOfMemory> {
+        if self.len() == self.capacity() {
+            self.try_reserve(1)?;
+        }
+        self.push_within(item);
+        Ok(())
+    }
+
+    #[inline]
+    fn try_extend(&mut self, items: &[T]) -> Result<(), OutOfMemory>
+    where
+        T: Copy,
+    {
+        self.try_reserve(items.len())?;
+        self.extend_within_room(items);
+        Ok(())
+    }
+
+    #[inline]
+    fn try_resize(&mut self, len: usize, item: T) -> Result<(), OutOfMemory>
+    where
+        T: Copy,
+    {
+        self.try_reserve(len.saturating_sub(self.len()))?;
+        self.resize_within(len, item);
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn push_within(&mut self, item: T) {
+        if self.len() == self.capacity() {
+            no_room();
+        }
+        self.push(item);
+    }
+
+    #[inline(always)]
+    fn extend_within_room(&mut self, items: &[T])
+    where
+        T: Copy,
+    {
+        if items.len() > self.capacity() - self.len() {
+            no_room();
+        }
+        self.extend_from_slice(items);
+    }
+
+    #[inline(always)]
+    fn resize_within(&mut self, len: usize, item: T)
+    where
+        T: Copy,
+    {
+        if len > self.capacity() {
+            no_room();
+        }
+        self.resize(len, item);
+    }
+}
+
+/// `item` in memory of its own, as `Box::new` makes it.
+///
+/// # Errors
+///
+/// There is no memory for it.
+pub fn try_box<T>(item: T) -> Result<Box<T>, OutOfMemory> {
+    let layout = Layout::new::<T>();
+    assert!(layout.size() > 0, "what takes no memory needs no box");
+    // SAFETY: the layout's size is not 0.
+    let place = unsafe { alloc(layout) }.cast::<T>();
+    if place.is_null() {
+        return Err(OutOfMemory);
+    }
+    // SAFETY: `place` is memory of that layout from the global allocator, which is what a box
+    // frees; it holds an item before the box is made.
+    unsafe {
+        place.write(item);
+        Ok(Box::from_raw(place))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_reserved_is_an_error() {
+        let mut vector = vec![1u64];
+        assert_eq!(vector.reserve_room(usize::MAX / 16), Err(OutOfMemory));
+        assert_eq!(vector.try_resize(usize::MAX / 16, 0), Err(OutOfMemory));
+        assert_eq!(Vec::<u64>::with_room(usize::MAX), Err(OutOfMemory));
+        assert_eq!(vector, [1]);
+    }
+
+    #[test]
+    fn vectors_grow() {
+        let mut vector = Vec::with_room(1).unwrap();
+        assert_eq!(vector.capacity(), 1);
+        for n in 0..100 {
+            vector.try_push(n).unwrap();
+        }
+        vector.try_extend(&[100, 101]).unwrap();
+        vector.try_resize(104, 7).unwrap();
+        assert_eq!(vector.len(), 104);
+        assert_eq!(vector[99..], [99, 100, 101, 7, 7]);
+        assert_eq!(*try_box(vector).unwrap(), (0..102).chain([7, 7]).collect::<Vec<_>>());
+    }
+
+    #[test]
+    #[should_panic(expected = "no room was reserved")]
+    fn within_room_nothing_grows() {
+        Vec::with_capacity(2).extend_within_room(&[1, 2, 3]);
+    }
+}
