@@ -130,6 +130,10 @@ pub struct TargetArguments {
     /// Empty the table first, in the same transaction
     #[arg(long)]
     pub truncate: bool,
+    /// With --truncate or --create: the table may be empty after the load, which
+    /// is an error otherwise
+    #[arg(long)]
+    pub allow_empty: bool,
     /// Make the table, with types inferred from the input
     #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "typed", value_name = "HOW")]
     pub create: Option<CreateHow>,
@@ -188,8 +192,9 @@ pub struct ErrorArguments {
     /// [default: the first file's name and .rejects, in this folder]
     #[arg(long, value_name = "FILE")]
     pub reject_file: Option<PathBuf>,
-    /// Fail on more than so many rejects, or on more than P% of the records
-    #[arg(long, value_name = "N|P%", value_parser = Limit::parse)]
+    /// Fail on more than N rejected records or lines, or on more than P% of what was read; none
+    /// for no limit [default: 10%, but at least 100]
+    #[arg(long, value_name = "N|P%|none", value_parser = Limit::parse)]
     pub reject_limit: Option<Limit>,
 }
 
@@ -283,7 +288,7 @@ fn rejects(a: &ErrorArguments, sources: &[Source]) -> Option<RejectOptions> {
     };
     (a.on_error == OnError::Reject).then(|| RejectOptions {
         file: a.reject_file.clone().unwrap_or_else(default),
-        limit: a.reject_limit.unwrap_or(Limit::None),
+        limit: a.reject_limit.unwrap_or_default(),
     })
 }
 
@@ -404,6 +409,7 @@ fn target_options(a: &TargetArguments) -> TargetOptions {
         lanes: a.lanes.map(usize::from),
         logged_landing: a.landing == Some(Landing::Logged),
         truncate: a.truncate,
+        allow_empty: a.allow_empty,
         create: match a.create {
             None => Create::No,
             Some(CreateHow::Typed) => Create::Typed,

@@ -19,9 +19,21 @@ use clap::{Parser, Subcommand};
 use commands::{check, completions, convert, load, methods, plan, repair, sample, server};
 use std::process::ExitCode;
 
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  all records are loaded
+  1  failed: something must be put right first
+  2  wrong usage
+  3  loaded, and some records were rejected
+  4  bad data
+  5  no connection, or it was lost; nothing is loaded, and the command can be repeated
+  6  a lock or a time limit; nothing is loaded, and the command can be repeated
+  7  cancelled
+  8  internal error";
+
 /// Bulk loader for PostgreSQL
 #[derive(Parser)]
-#[command(name = "pgsluice", version, arg_required_else_help = true)]
+#[command(name = "pgsluice", version, arg_required_else_help = true, after_help = EXIT_CODES)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,

@@ -7,13 +7,13 @@
 //! and foreign keys, exclusion, partitions) is not checked.
 
 use crate::blame::of_condition;
-use crate::error::Error;
+use crate::error::{Error, Kind};
 use crate::input::Reader;
 use crate::load::{make_plan, open_lanes, total, Watch};
 use crate::options::{Header, Method, Options, RejectOptions};
 use crate::pipeline;
 use crate::plan::Plan;
-use crate::reject::{Limit, Listener, Rejects};
+use crate::reject::{Amount, Limit, Listener, Rejects};
 use crate::session::conn::{quote_ident, Conn};
 use crate::session::transaction;
 use std::path::PathBuf;
@@ -50,6 +50,10 @@ pub struct Checked {
     pub good: u64,
     /// records that were told
     pub bad: u64,
+    /// the lines that they span
+    pub bad_lines: u64,
+    /// lines read
+    pub lines: u64,
     /// records passed over by `--skip` or `--where`
     pub skipped: u64,
 }
@@ -87,19 +91,29 @@ fn run(options: &Options, watch: &Watch, tell: Listener) -> Result<Checked, Erro
     let lanes = open_lanes(conn, &plan, &options, watch, &rejects)?;
     let (through, mut lanes) = pipeline::run(reader, &plan, lanes, &watch.progress, &watch.stop)?;
     let good = total(&lanes).rows;
-    let bad = rejects.map_or(Ok(0), |rejects| rejects.close(through.records + through.passed))?;
+    let read = Amount { records: through.records + through.passed, lines: through.lines };
+    let bad = rejects.map_or(Ok(Amount::default()), |rejects| rejects.close(read))?;
     lanes[0].conn.exec("ROLLBACK")?;
     let records = through.records;
-    let kept_back = records.checked_sub(good + bad).filter(|n| *n == 0 || plan.may_drop_rows);
+    let kept_back =
+        records.checked_sub(good + bad.records).filter(|n| *n == 0 || plan.may_drop_rows);
     let Some(kept_back) = kept_back else {
         return Err(Error::new(format!(
-            "{records} records were read, {good} were good and {bad} bad"
+            "{records} records were read, {good} were good and {} bad",
+            bad.records
         ))
+        .of_kind(Kind::Internal)
         .with_hint("this is a defect of the loader"));
     };
     watch.phase(5);
-    let read = records + through.passed;
-    Ok(Checked { read, good, bad, skipped: through.passed + kept_back })
+    Ok(Checked {
+        read: read.records,
+        good,
+        bad: bad.records,
+        bad_lines: bad.lines,
+        lines: read.lines,
+        skipped: through.passed + kept_back,
+    })
 }
 
 /// The target's columns that the file supplies, with their constraints, and with their

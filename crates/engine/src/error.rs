@@ -44,15 +44,46 @@ pub struct ServerSays {
     pub function: Option<String>,
 }
 
-/// What makes an error's exit code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
+/// What kind of failure an error is: what a program that started the load can do about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
     /// the arguments contradict each other: nothing was connected or read
     Usage,
-    /// the load failed
+    /// something must be put right first: a file, the table, a right, the disk
     Failed,
-    /// the user stopped it
+    /// the input has bad records, or too many of them, or none
+    Data,
+    /// the server cannot be reached, or the connection is lost: nothing is loaded, and the same
+    /// load may work later
+    Connection,
+    /// a lock, a deadlock or a time limit: nothing is loaded, and the same load may work later
+    Busy,
+    /// the user, or an administrator, stopped it
     Cancelled,
+    /// a defect, of the loader or of the server
+    Internal,
+}
+
+impl Kind {
+    /// The kind that an SQLSTATE means by itself.
+    fn of_sqlstate(sqlstate: &str) -> Kind {
+        match sqlstate {
+            // Too many connections; the server starts or shuts down; it ended the session.
+            "53300" | "57P01" | "57P02" | "57P03" | "57P05" => Kind::Connection,
+            "55P03" | "25P03" | "25P04" => Kind::Busy,
+            "57014" => Kind::Cancelled,
+            // A protocol violation; a setting that the server refuses.
+            "08P01" | "22023" => Kind::Failed,
+            _ => match sqlstate.get(..2) {
+                Some("08") => Kind::Connection,
+                Some("40") => Kind::Busy,
+                Some("22" | "23" | "44") => Kind::Data,
+                Some("XX") => Kind::Internal,
+                _ => Kind::Failed,
+            },
+        }
+    }
 }
 
 /// The error of every function of this crate. Its text does not have the hint.
@@ -61,7 +92,7 @@ pub struct Error(Box<Inner>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Inner {
-    class: Class,
+    kind: Option<Kind>,
     message: String,
     place: Option<Place>,
     server: Option<ServerSays>,
@@ -73,7 +104,7 @@ impl Error {
     /// A failed load; the message is lower case, without a full stop.
     pub fn new(message: impl Into<String>) -> Error {
         Error(Box::new(Inner {
-            class: Class::Failed,
+            kind: None,
             message: message.into(),
             place: None,
             server: None,
@@ -84,21 +115,36 @@ impl Error {
 
     /// Arguments that cannot be meant.
     pub fn usage(message: impl Into<String>) -> Error {
-        let mut error = Error::new(message);
-        error.0.class = Class::Usage;
-        error
+        Error::new(message).of_kind(Kind::Usage)
+    }
+
+    /// Records that cannot be loaded.
+    pub fn data(message: impl Into<String>) -> Error {
+        Error::new(message).of_kind(Kind::Data)
+    }
+
+    /// A defect of the loader.
+    pub fn defect(message: impl fmt::Display) -> Error {
+        Error::new(format!("{message}; this is a defect"))
+            .of_kind(Kind::Internal)
+            .with_hint("nothing was loaded; please report it")
+    }
+
+    /// Says what kind of failure it is, where the SQLSTATE does not.
+    #[must_use]
+    pub fn of_kind(mut self, kind: Kind) -> Error {
+        self.0.kind = Some(kind);
+        self
     }
 
     /// The user has stopped the load.
     pub fn cancelled() -> Error {
-        let mut error = Error::new("stopped; the server has rolled everything back");
-        error.0.class = Class::Cancelled;
-        error
+        Error::new("stopped; the server has rolled everything back").of_kind(Kind::Cancelled)
     }
 
     /// A system call on a file that failed.
     pub fn io(what: &str, file: &str, error: &std::io::Error) -> Error {
-        Error::new(format!("cannot {what} {file}: {error}"))
+        Error::new(format!("cannot {what} {file}: {}", io_message(error)))
     }
 
     /// Adds what to do about it.
@@ -129,9 +175,18 @@ impl Error {
         self
     }
 
-    /// What makes the exit code.
-    pub fn class(&self) -> Class {
-        self.0.class
+    /// What kind of failure it is.
+    pub fn kind(&self) -> Kind {
+        let stated = self.0.kind.unwrap_or_else(|| Kind::of_sqlstate(self.sqlstate()));
+        match self.place() {
+            // To run the same load again could load rows twice.
+            _ if self.changed().is_some() && matches!(stated, Kind::Connection | Kind::Busy) => {
+                Kind::Failed
+            }
+            // A trigger may raise anything about a record, and a file may be malformed.
+            Some(place) if stated == Kind::Failed && place.record.is_some() => Kind::Data,
+            _ => stated,
+        }
     }
 
     /// The message alone.
@@ -211,6 +266,20 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
+/// What a system call says, without the number of the error.
+pub fn io_message(error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => "no such file".into(),
+        _ => {
+            let text = error.to_string();
+            let end = text.find(" (os error ").unwrap_or(text.len());
+            let mut letters = text[..end].chars();
+            letters.next().map_or(String::new(), |c| c.to_ascii_lowercase().to_string())
+                + letters.as_str()
+        }
+    }
+}
+
 /// A value for a message: cut, and valid UTF-8 whatever it was.
 pub fn shown(value: &[u8]) -> String {
     let head = &value[..value.len().min(4 * SHOWN)];
@@ -230,4 +299,47 @@ pub fn cut(text: &str) -> String {
     }
     let floor = |at: usize| (0..=at).rev().find(|i| text.is_char_boundary(*i)).unwrap_or(0);
     format!("{}…{}", &text[..floor(head)], &text[floor(text.len() - tail)..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of_sqlstate(sqlstate: &str) -> Error {
+        let says = ServerSays { sqlstate: sqlstate.into(), ..ServerSays::default() };
+        Error::new("x").with_server(says)
+    }
+
+    #[test]
+    fn kinds_follow_the_sqlstate_and_the_place() {
+        for (sqlstate, kind) in [
+            ("22P02", Kind::Data),
+            ("23505", Kind::Data),
+            ("08006", Kind::Connection),
+            ("57P01", Kind::Connection),
+            ("53300", Kind::Connection),
+            ("55P03", Kind::Busy),
+            ("40P01", Kind::Busy),
+            ("40001", Kind::Busy),
+            ("57014", Kind::Cancelled),
+            ("XX000", Kind::Internal),
+            ("42P01", Kind::Failed),
+            ("53100", Kind::Failed),
+            ("", Kind::Failed),
+        ] {
+            assert_eq!(of_sqlstate(sqlstate).kind(), kind, "{sqlstate}");
+        }
+        let place = Place { record: Some(3), ..Place::default() };
+        assert_eq!(of_sqlstate("P0001").at(place.clone()).kind(), Kind::Data);
+        assert_eq!(of_sqlstate("40P01").at(place).kind(), Kind::Busy);
+        assert_eq!(Error::usage("x").kind(), Kind::Usage);
+    }
+
+    #[test]
+    fn system_errors_are_said_in_words() {
+        let none = std::io::Error::from_raw_os_error(2);
+        assert_eq!(Error::io("open", "x.csv", &none).message(), "cannot open x.csv: no such file");
+        let denied = io_message(&std::io::Error::from_raw_os_error(13));
+        assert_eq!(denied, "permission denied");
+    }
 }

@@ -3,23 +3,26 @@
 use crate::advice::advice;
 use crate::around::{self, Around};
 use crate::blame::of_condition;
-use crate::error::{Error, Place};
+use crate::error::{Error, Kind, Place};
 use crate::input::{can_be_read_again, locate, Layout, Reader};
 use crate::options::{Method, Options};
 use crate::pipeline::{self, Stop, Through};
 use crate::plan::{self, InputFacts, Plan};
-use crate::reject::{RejectFile, RejectForm, Rejects};
+use crate::reject::{Amount, RejectFile, RejectForm, Rejects};
 use crate::report::{Progress, Seconds, Summary};
 use crate::session::circumstances::circumstances;
 use crate::session::conn::{Canceller, Conn};
 use crate::session::lane::{Form, Lane, LaneCounts};
 use crate::session::siblings::Siblings;
 use crate::session::surroundings::Indexes;
-use crate::session::waker::Waker;
 use crate::session::{create, header, staged, statement, transaction, ways};
 use crate::wire;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
+
+mod checks;
+
+use checks::{check_counts, check_deferred, not_emptied};
 
 /// How a running load is watched and stopped from other threads.
 #[derive(Clone, Debug, Default)]
@@ -49,7 +52,7 @@ impl Watch {
     pub(crate) fn told(&self, error: Error) -> Error {
         match error.changed() {
             _ if !self.stop.is_set() => error,
-            Some(changed) => Error::new("stopped").with_changed(changed),
+            Some(changed) => Error::new("stopped").of_kind(Kind::Cancelled).with_changed(changed),
             None => Error::cancelled(),
         }
     }
@@ -108,8 +111,11 @@ fn run(options: &Options, watch: &Watch, planned: &dyn Fn(&Plan)) -> Result<Summ
     let plan = Arc::new(make_plan(&mut conn, &reader, options, true)?);
     reader.read_as(&plan.layout);
     planned(&plan);
-    // Declared before the connections of the lanes, and so ended after them.
-    let _waker = plan.wakes.then(|| Waker::start(&options.target.url, &watch.progress));
+    if plan.method == Method::Insert && reader.has_none() {
+        // This method commits the TRUNCATE before the first row.
+        let (counts, none) = (LaneCounts::default(), Amount::default());
+        not_emptied(&plan, options, &Through::default(), &counts, none)?;
+    }
     let around = Around::take_down(&mut conn, &plan, options, watch)?;
     let rows = execute(conn, reader, &plan, &around, options, watch, &mut clock)
         .map_err(|e| create::take_back(e, &plan, options));
@@ -140,7 +146,7 @@ fn run(options: &Options, watch: &Watch, planned: &dyn Fn(&Plan)) -> Result<Summ
 struct Done {
     through: Through,
     counts: LaneCounts,
-    rejected: u64,
+    rejected: Amount,
     lanes: Vec<Lane>,
     transactions: u64,
     /// how each index's entries went in
@@ -170,6 +176,7 @@ fn execute(
     watch.phase(2);
     let rows = rows(conn, reader, options, watch, plan, clock);
     let (through, counts, mut lanes, rejected) = rows?;
+    not_emptied(plan, options, &through, &counts, rejected).map_err(|e| lanes[0].stayed(e))?;
 
     watch.phase(3);
     let indexes = ways::taken(&mut lanes[0].conn, plan, counts.statements)?;
@@ -207,19 +214,19 @@ fn rows(
     watch: &Watch,
     plan: &Arc<Plan>,
     clock: &mut Clock,
-) -> Result<(Through, LaneCounts, Vec<Lane>, u64), Error> {
-    let rejects = rejects(&reader, options)?;
+) -> Result<(Through, LaneCounts, Vec<Lane>, Amount), Error> {
+    let rejects = rejects(&reader, options, watch)?;
     let mut lanes = open_lanes(conn, plan, options, watch, &rejects)?;
     let siblings = Siblings::watch(&mut lanes, &options.target.url)?;
     let run = pipeline::run(reader, plan, lanes, &watch.progress, &watch.stop)
-        .and_then(|(through, lanes)| Ok((through, hear_deferred(lanes, plan)?)));
+        .and_then(|(through, lanes)| Ok((through, check_deferred(lanes, plan)?)));
     let run = match siblings {
         Some(siblings) => siblings.end(run),
         None => run,
     };
     let (through, mut lanes, rejected) = close_rejects(rejects, run)?;
     let mut counts = total(&lanes);
-    check_counts(plan, &through, &counts, rejected)?;
+    check_counts(plan, &through, &counts, rejected.records)?;
     if let Some(landing) = &plan.landing {
         if options.rejects.is_none() && !plan.lands_by_chunk {
             let place = |record| through.place(record, options, &plan.layout);
@@ -230,18 +237,6 @@ fn rows(
     }
     clock.seconds.load = clock.lap();
     Ok((through, counts, lanes, rejected))
-}
-
-/// Constraints that wait for the commit are heard while nothing is committed, where that does not
-/// come at once: the server alters no table with such checks to come, and of several lanes some
-/// would be committed already when another is refused.
-fn hear_deferred(mut lanes: Vec<Lane>, plan: &Plan) -> Result<Vec<Lane>, Error> {
-    if lanes.len() > 1 || !plan.after.is_empty() {
-        for lane in &mut lanes {
-            lane.conn.exec("SET CONSTRAINTS ALL IMMEDIATE")?;
-        }
-    }
-    Ok(lanes)
 }
 
 /// Inspects the table and decides; locks the table first if it is in earnest.
@@ -314,7 +309,11 @@ pub(crate) fn open_lanes(
 
 /// Creates the reject files before anything is loaded: whether they can be
 /// written should not come out after hours.
-fn rejects(reader: &Reader, options: &Options) -> Result<Option<Arc<Rejects>>, Error> {
+fn rejects(
+    reader: &Reader,
+    options: &Options,
+    watch: &Watch,
+) -> Result<Option<Arc<Rejects>>, Error> {
     let Some(wanted) = &options.rejects else { return Ok(None) };
     let name = wanted.file.display().to_string();
     let dialect = options.input.dialect();
@@ -330,7 +329,7 @@ fn rejects(reader: &Reader, options: &Options) -> Result<Option<Arc<Rejects>>, E
             _ => error,
         }
     })?;
-    Ok(Some(Arc::new(Rejects::new(file, wanted.limit))))
+    Ok(Some(Arc::new(Rejects::new(file, wanted.limit, &watch.progress))))
 }
 
 type Ran = Result<(Through, Vec<Lane>), Error>;
@@ -340,13 +339,15 @@ type Ran = Result<(Through, Vec<Lane>), Error>;
 fn close_rejects(
     rejects: Option<Arc<Rejects>>,
     run: Ran,
-) -> Result<(Through, Vec<Lane>, u64), Error> {
+) -> Result<(Through, Vec<Lane>, Amount), Error> {
     let Some(rejects) = rejects else {
-        return run.map(|(through, lanes)| (through, lanes, 0));
+        return run.map(|(through, lanes)| (through, lanes, Amount::default()));
     };
     let closed = run.and_then(|(through, mut lanes)| {
-        let read = through.records + through.passed;
-        let rejected = rejects.close(read).map_err(|e| lanes[0].stayed(e))?;
+        let records = through.records + through.passed;
+        let rejected = rejects
+            .close(Amount { records, lines: through.lines })
+            .map_err(|e| lanes[0].stayed(e))?;
         Ok((through, lanes, rejected))
     });
     rejects.remove_if_empty()?;
@@ -360,25 +361,6 @@ pub(crate) fn total(lanes: &[Lane]) -> LaneCounts {
         chunks_as_is: sum.chunks_as_is + lane.counts.chunks_as_is,
         chunks_encoded: sum.chunks_encoded + lane.counts.chunks_encoded,
     })
-}
-
-/// Before the commit: the server took as many rows as there were records.
-fn check_counts(
-    plan: &Plan,
-    through: &Through,
-    counts: &LaneCounts,
-    rejected: u64,
-) -> Result<(), Error> {
-    let accounted = counts.rows + rejected;
-    let lost = through.records != accounted && !plan.may_drop_rows;
-    if lost || accounted > through.records {
-        return Err(Error::new(format!(
-            "{} records were read, the server took {} rows, {rejected} were rejected; rolled back",
-            through.records, counts.rows
-        ))
-        .with_hint("this is a defect of the loader, or of a trigger on the table"));
-    }
-    Ok(())
 }
 
 /// Commits the lanes one after another; gives the number of transactions.
@@ -417,8 +399,9 @@ fn summarise(options: &Options, plan: &Plan, done: &Done, watch: &Watch, clock: 
     Summary {
         read: records + through.passed,
         loaded: counts.rows,
-        rejected: done.rejected,
-        skipped: through.passed + (records - counts.rows - done.rejected),
+        rejected: done.rejected.records,
+        rejected_lines: done.rejected.lines,
+        skipped: through.passed + (records - counts.rows - done.rejected.records),
         table: plan.table.clone(),
         files: options.input.sources.iter().map(|s| s.name()).collect(),
         method: plan.method.name().into(),

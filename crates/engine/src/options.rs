@@ -246,6 +246,8 @@ pub struct TargetOptions {
     pub logged_landing: bool,
     /// empty the table first
     pub truncate: bool,
+    /// a load that leaves a truncated or created table empty is no error
+    pub allow_empty: bool,
     /// make the table
     pub create: Create,
     /// with `create`: order the columns by width
@@ -291,6 +293,7 @@ impl TargetOptions {
             lanes: None,
             logged_landing: false,
             truncate: false,
+            allow_empty: false,
             create: Create::No,
             pack_columns: false,
             force_null: ColumnSet::None,

@@ -49,6 +49,8 @@ pub struct Through {
     pub records: u64,
     /// records passed over by `--skip`
     pub passed: u64,
+    /// the lines of all of them, and of the headers
+    pub lines: u64,
 }
 
 /// Runs everything until the input ends or something fails. Gives the lanes
@@ -95,10 +97,8 @@ pub fn run(
         });
     }
     drop((chunks, done_in));
-    let (lane_in, running): (Vec<_>, Vec<_>) = lanes
-        .into_iter()
-        .map(|lane| spawn_lane(lane, spare.clone(), progress.clone(), stop.clone()))
-        .unzip();
+    let (lane_in, running): (Vec<_>, Vec<_>) =
+        lanes.into_iter().map(|lane| spawn_lane(lane, spare.clone(), stop.clone())).unzip();
     let mut collector = Collector {
         lane_in,
         at: 0,
@@ -162,7 +162,7 @@ fn finish(
 }
 
 fn panicked() -> Error {
-    Error::new("a thread of the loader failed; this is a defect").with_hint("nothing was loaded")
+    Error::defect("a thread of the loader failed")
 }
 
 /// What the reader's thread does, a chunk for each permit.
@@ -192,12 +192,7 @@ fn read(
 
 /// A lane's thread ends with its COPY still open: whether the input came to a
 /// good end is known only later.
-fn spawn_lane(
-    mut lane: Lane,
-    spare: Spare,
-    progress: Arc<Progress>,
-    stop: Stop,
-) -> (Sender<Placed>, Running) {
+fn spawn_lane(mut lane: Lane, spare: Spare, stop: Stop) -> (Sender<Placed>, Running) {
     let (sender, receiver) = bounded::<Placed>(LANE_QUEUE);
     let run = thread::spawn(move || {
         let mut work = || {
@@ -205,9 +200,7 @@ fn spawn_lane(
                 if stop.is_set() {
                     break;
                 }
-                let bytes = placed.prepared.bytes().len() as u64;
                 lane.feed(placed, &spare)?;
-                progress.sent.add(bytes);
             }
             Ok(())
         };
@@ -265,6 +258,7 @@ impl Collector {
         }
         self.before += chunk.passed;
         self.through.passed += chunk.passed.records;
+        self.through.lines += chunk.passed.lines + prepared.counts.lines;
         let before = self.before;
         self.before += prepared.counts;
         self.through.records += prepared.counts.records;

@@ -97,8 +97,6 @@ pub struct Plan {
     /// with `staged`: each chunk moves on when it has landed, since the files cannot be
     /// read again for the place of a record
     pub lands_by_chunk: bool,
-    /// a second connection wakes the server's WAL writer
-    pub wakes: bool,
     /// lanes are committed together, by two-phase commit
     pub two_phase: bool,
     /// what is done with indexes, foreign keys and triggers, one line for each
@@ -197,7 +195,6 @@ pub fn plan(
         required: options.target.method == Method::Extension,
         landing: None,
         lands_by_chunk: false,
-        wakes: crate::session::waker::pays(choice.method, table),
         two_phase: false,
         around: Vec::new(),
         notes: rules_passed_by(table),

@@ -7,70 +7,19 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use crate::error::Error;
+use crate::report::Progress;
 use pgsluice_core::scan::{Dialect, Eol};
 use pgsluice_core::sink::{HEADER, TRAILER};
 use serde::Serialize;
 
+mod limit;
 mod line;
 
+pub use limit::{Amount, Limit};
 use line::{parts, Quotes, TAIL};
-
-/// How many rejects a load bears.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Limit {
-    /// any number
-    None,
-    /// this many; one more fails the load at once
-    Records(u64),
-    /// this share of the records read, in per cent, judged at the end
-    Percent(f64),
-}
-
-impl Limit {
-    /// Reads `N` or `P%`.
-    ///
-    /// # Errors
-    ///
-    /// Says what the limit should look like.
-    pub fn parse(text: &str) -> Result<Limit, String> {
-        let wrong = || {
-            format!("\"{text}\" is neither a number of records nor a percentage, as 100 or 0.5%")
-        };
-        match text.strip_suffix('%') {
-            None => text.parse().map(Limit::Records).map_err(|_| wrong()),
-            Some(share) => match share.trim().parse::<f64>() {
-                Ok(share) if (0.0..=100.0).contains(&share) => Ok(Limit::Percent(share)),
-                _ => Err(wrong()),
-            },
-        }
-    }
-
-    /// Whether a running load has gone beyond the limit already.
-    pub fn exceeded(&self, rejected: u64) -> bool {
-        matches!(self, Limit::Records(most) if rejected > *most)
-    }
-
-    /// Whether a load that has read everything is beyond the limit.
-    pub fn exceeded_at_end(&self, rejected: u64, read: u64) -> bool {
-        match self {
-            Limit::Percent(share) => rejected as f64 * 100.0 > *share * read as f64,
-            _ => self.exceeded(rejected),
-        }
-    }
-}
-
-impl std::fmt::Display for Limit {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Limit::None => f.write_str("none"),
-            Limit::Records(most) => write!(f, "{most}"),
-            Limit::Percent(share) => write!(f, "{share}%"),
-        }
-    }
-}
 
 /// One rejected record: a line of the side file, without the record's bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -85,6 +34,8 @@ pub struct Reject {
     pub offset: u64,
     /// the record's length in bytes, its line end included
     pub length: u64,
+    /// the number of lines that it spans
+    pub lines: u64,
     /// the column, where the server names one
     pub column: Option<String>,
     /// the SQLSTATE of the refusal
@@ -313,8 +264,10 @@ enum Keep {
 
 /// The rejects of a running load, shared by its lanes.
 pub struct Rejects {
-    keep: Mutex<(Keep, u64)>,
+    keep: Mutex<(Keep, Amount)>,
     limit: Limit,
+    /// the records of the load that were read so far
+    progress: Arc<Progress>,
 }
 
 impl std::fmt::Debug for Rejects {
@@ -325,13 +278,15 @@ impl std::fmt::Debug for Rejects {
 
 impl Rejects {
     /// Kept in files that were just created.
-    pub fn new(file: RejectFile, limit: Limit) -> Rejects {
-        Rejects { keep: Mutex::new((Keep::Files(Box::new(file)), 0)), limit }
+    pub fn new(file: RejectFile, limit: Limit, progress: &Arc<Progress>) -> Rejects {
+        let keep = Mutex::new((Keep::Files(Box::new(file)), Amount::default()));
+        Rejects { keep, limit, progress: progress.clone() }
     }
 
     /// Told and kept nowhere, without a limit.
     pub fn told(listener: Listener) -> Rejects {
-        Rejects { keep: Mutex::new((Keep::Told(listener), 0)), limit: Limit::None }
+        let keep = Mutex::new((Keep::Told(listener), Amount::default()));
+        Rejects { keep, limit: Limit::None, progress: Arc::default() }
     }
 
     /// Takes a record.
@@ -367,8 +322,9 @@ impl Rejects {
             Keep::Files(file) => put(file).map_err(|e| file.failed(&e))?,
             Keep::Told(listener) => listener(reject),
         }
-        *rejected += 1;
-        if self.limit.exceeded(*rejected) {
+        rejected.records += 1;
+        rejected.lines += reject.lines;
+        if self.limit.exceeded(*rejected, self.progress.records.get()) {
             return Err(self.too_many(keep, *rejected));
         }
         Ok(())
@@ -402,12 +358,12 @@ impl Rejects {
     }
 
     /// At the end of the input: the limit, and everything on disk before the
-    /// commit that leaves these records out. Gives the number of rejects.
+    /// commit that leaves these records out. Gives the rejects, in records and lines.
     ///
     /// # Errors
     ///
     /// As [`Rejects::add`].
-    pub fn close(&self, read: u64) -> Result<u64, Error> {
+    pub fn close(&self, read: Amount) -> Result<Amount, Error> {
         let (keep, rejected) = &mut *self.lock();
         if let Keep::Files(file) = keep {
             file.end().and_then(|()| file.sync()).map_err(|e| file.failed(&e))?;
@@ -425,7 +381,7 @@ impl Rejects {
     ///
     /// A file cannot be removed.
     pub fn remove_if_empty(&self) -> Result<(), Error> {
-        let (Keep::Files(file), 0) = &*self.lock() else { return Ok(()) };
+        let (Keep::Files(file), Amount { records: 0, .. }) = &*self.lock() else { return Ok(()) };
         for path in [file.path.clone(), side_path(&file.path)] {
             std::fs::remove_file(&path)
                 .map_err(|e| Error::io("remove the empty", &path.display().to_string(), &e))?;
@@ -433,26 +389,33 @@ impl Rejects {
         Ok(())
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, (Keep, u64)> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, (Keep, Amount)> {
         self.keep.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    fn too_many(&self, keep: &mut Keep, rejected: u64) -> Error {
-        let error = Error::new(format!(
-            "{rejected} records were rejected, which is more than the limit of {}",
+    fn too_many(&self, keep: &mut Keep, rejected: Amount) -> Error {
+        let verb = if rejected.records == 1 { "was" } else { "were" };
+        let error = Error::data(format!(
+            "{rejected} {verb} rejected, which is more than the limit of {}",
             self.limit
         ));
         let Keep::Files(file) = keep else { return error };
-        // Whoever looks into the file now should find them all; the load fails either way.
-        match file.sync() {
-            Ok(()) => error.with_hint(format!(
-                "{} has them, and {} says why{}",
-                file.first.display(),
-                side_path(&file.first).display(),
-                file.more().map_or(String::new(), |more| format!("; {more}")),
-            )),
-            Err(_) => error,
+        // The file should have all of them when the user looks; the load fails either way.
+        if file.sync().is_err() {
+            return error;
         }
+        let dialect = match self.limit {
+            Limit::Default => {
+                "; check the delimiter, the quote and the header; --reject-limit allows more"
+            }
+            _ => "",
+        };
+        error.with_hint(format!(
+            "{} has them, and {} says why{}{dialect}",
+            file.first.display(),
+            side_path(&file.first).display(),
+            file.more().map_or(String::new(), |more| format!("; {more}")),
+        ))
     }
 }
 

@@ -50,8 +50,6 @@ pub struct Progress {
     pub bytes: Counter,
     /// records sent
     pub records: Counter,
-    /// bytes sent to the server
-    pub sent: Counter,
     /// seconds in which a lane waited for the server to take data
     pub sending: Spent,
     /// seconds in which the reader waited for the files
@@ -113,6 +111,8 @@ pub struct Summary {
     pub loaded: u64,
     /// records in the reject file
     pub rejected: u64,
+    /// the lines that they span
+    pub rejected_lines: u64,
     /// records passed over by `--skip`, `--where` or a trigger
     pub skipped: u64,
     /// the table, quoted and qualified

@@ -1,21 +1,20 @@
 //! `pgsluice check`: every value of the files tried, nothing loaded.
 
 use crate::arguments::{LoadArguments, OutputArguments};
-use crate::commands::load::REJECTED;
-use crate::failure::Failure;
+use crate::failure::{code, Failure};
 use crate::output::{print, say};
 use crate::summary::SummaryFile;
 use clap::Args;
 use pgsluice_engine::check::{check, Checked};
 use pgsluice_engine::load::Watch;
-use pgsluice_engine::reject::Reject;
+use pgsluice_engine::reject::{Amount, Reject};
 use serde_json::json;
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
 
 const EXAMPLES: &str = "\
 Bad records are listed on standard output. The exit code is what load's would be: 0 where
-all is well, 1 with bad records, 3 with --on-error reject and bad records within the limit.
+all is well, 4 with bad records, 3 with --on-error reject and bad records within the limit.
 
 Examples:
   pgsluice check votes.csv --to postgresql:///test --table votes --header
@@ -61,19 +60,22 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if !quiet {
         tell_sums(&found);
     }
+    let bad = Amount { records: found.bad, lines: found.bad_lines };
+    let read = Amount { records: found.read, lines: found.lines };
     Ok(match &options.rejects {
         _ if found.bad == 0 => ExitCode::SUCCESS,
-        Some(rejects) if !rejects.limit.exceeded_at_end(found.bad, found.read) => {
-            ExitCode::from(REJECTED)
+        Some(rejects) if !rejects.limit.exceeded_at_end(bad, read) => {
+            ExitCode::from(code::REJECTED)
         }
-        _ => ExitCode::FAILURE,
+        _ => ExitCode::from(code::DATA),
     })
 }
 
 /// What a load would sum up, as far as a check can tell.
 fn sums(found: &Checked) -> serde_json::Result<String> {
-    let Checked { read, good, bad, skipped } = found;
-    let sums = json!({ "read": read, "loaded": good, "rejected": bad, "skipped": skipped });
+    let Checked { read, good, bad, bad_lines, skipped, .. } = found;
+    let sums = json!({ "read": read, "loaded": good, "rejected": bad,
+        "rejected_lines": bad_lines, "skipped": skipped });
     serde_json::to_string_pretty(&sums)
 }
 

@@ -1,7 +1,7 @@
 //! `pgsluice load`: files into a table.
 
 use crate::arguments::{LoadArguments, OutputArguments};
-use crate::failure::{Failure, FAILED};
+use crate::failure::{code, Failure};
 use crate::output::say;
 use crate::progress::{say_above, Shown};
 use crate::summary::SummaryFile;
@@ -17,9 +17,6 @@ Examples:
   pgsluice load votes.csv --to postgresql:///test --table votes
   pgsluice load 'part-*.csv.gz' --to \"$URL\" --table s.votes --header --truncate
   zcat big.tsv.gz | pgsluice load - --format text --to \"$URL\" --table events";
-
-/// The exit code of a load that left rejected records out.
-pub(super) const REJECTED: u8 = 3;
 
 /// Load files into a table: all of it or nothing
 #[derive(Args, Debug)]
@@ -59,7 +56,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if !quiet {
         print(&summary, told.get().map_or(&[], Vec::as_slice));
     }
-    Ok(if summary.rejected > 0 { ExitCode::from(REJECTED) } else { ExitCode::SUCCESS })
+    Ok(if summary.rejected > 0 { ExitCode::from(code::REJECTED) } else { ExitCode::SUCCESS })
 }
 
 /// Ctrl-C and SIGTERM ask the server to cancel; a second one ends the program,
@@ -69,7 +66,7 @@ fn stop_on_signal(watch: &Watch) -> Result<(), Failure> {
     let mut asked = false;
     ctrlc::set_handler(move || {
         if asked {
-            std::process::exit(FAILED.into());
+            std::process::exit(code::CANCELLED.into());
         }
         asked = true;
         say(format_args!(
@@ -89,6 +86,14 @@ fn tell(plan: &Plan) {
     }
 }
 
+/// The lines of the rejects, where they are more than the records.
+fn lines_of(s: &Summary) -> String {
+    if s.rejected_lines == s.rejected {
+        return String::new();
+    }
+    format!(" ({} lines)", s.rejected_lines)
+}
+
 /// What was told before is not told again.
 fn print(s: &Summary, told: &[String]) {
     say(format_args!("{}: {} rows loaded by {} ({})", s.table, s.loaded, s.method, s.reason));
@@ -96,8 +101,12 @@ fn print(s: &Summary, told: &[String]) {
         say(format_args!("  gives up {}", s.gives_up));
     }
     say(format_args!(
-        "  read {} = loaded {} + rejected {} + skipped {}",
-        s.read, s.loaded, s.rejected, s.skipped
+        "  read {} = loaded {} + rejected {}{} + skipped {}",
+        s.read,
+        s.loaded,
+        s.rejected,
+        lines_of(s),
+        s.skipped
     ));
     say(format_args!(
         "  {:.2} s: open {:.2}, inspect {:.2}, load {:.2}, finish {:.2}, analyze {:.2}; held up by {}",

@@ -32,7 +32,7 @@ fn lines(plan: &Plan) -> Vec<String> {
         format!("gives up  {}", plan.cost),
         format!("rows      {}", wire(plan)),
         format!("columns   {}", plan.columns.join(", ")),
-        format!("threads   {} encoding, {} sending{}", plan.encoders, plan.lanes, waking(plan)),
+        format!("threads   {} encoding, {} sending", plan.encoders, plan.lanes),
     ];
     lines.extend(plan.settings.iter().map(|(name, value)| format!("setting   {name} = {value}")));
     let before = plan.made.iter().chain(&plan.before);
@@ -41,14 +41,6 @@ fn lines(plan: &Plan) -> Vec<String> {
     lines.extend(plan.around.iter().map(|line| format!("around    {line}")));
     lines.extend(plan.notes.iter().map(|note| format!("note      {note}")));
     lines
-}
-
-fn waking(plan: &Plan) -> &'static str {
-    if plan.wakes {
-        ", one to wake the server's WAL writer by empty commits"
-    } else {
-        ""
-    }
 }
 
 fn wire(plan: &Plan) -> String {

@@ -40,7 +40,8 @@ fn a_cut_before_the_commit_leaves_nothing() {
     let (mut world, file) = world();
     let proxy = Proxy::start(&world, "COMMIT", 0, Fate::CutBefore, false);
     let (code, said) = load(&file, &proxy, &["--method", "copy-csv"]);
-    assert_eq!(code, Some(1), "{said}");
+    // The same load may be run again.
+    assert_eq!(code, Some(5), "{said}");
     assert!(said.contains("connection lost") && !said.contains("unknown"), "{said}");
     assert_eq!(left(&mut world).0, 0);
 }
@@ -107,7 +108,7 @@ fn two_phase_commit_survives_a_cut_at_every_step() {
             let proxy = Proxy::start(&world, statement, pass, fate, false);
             let (code, said) = load(&file, &proxy, &lanes);
             let label = format!("{statement} {pass} {fate:?}: {said}");
-            assert_eq!(code, Some(if rows > 0 { 0 } else { 1 }), "{label}");
+            assert_eq!(code, Some(if rows > 0 { 0 } else { 5 }), "{label}");
             assert!(!said.contains("changed:"), "{label}");
             assert_eq!(left(&mut world), (rows, "0".to_string()), "{label}");
         }

@@ -80,7 +80,7 @@ fn altered_later(world: &mut World) {
     let said = world.load(&arguments).unwrap_err();
     assert!(said.contains(place) && said.contains("(value \"007\")"), "{said}");
     let output = world.run(&[&["check"], &arguments[..]].concat());
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert_eq!(output.status.code(), Some(4), "{output:?}");
     assert_eq!(String::from_utf8_lossy(&output.stderr), said);
     assert_eq!(world.sql("SELECT to_regclass('made')"), "");
 }
@@ -112,7 +112,7 @@ fn rows_of_others(world: &mut World) {
         drop(stdin);
         let output = child.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert_eq!(output.status.code(), Some(4), "{said}");
         assert_eq!(said.contains("is left, since it has rows"), others, "{said}");
         if others {
             assert_eq!(world.sql("SELECT string_agg(c1::text, ' ') FROM made"), "7");

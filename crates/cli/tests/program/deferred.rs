@@ -58,7 +58,7 @@ fn lanes_with_the_same_deferred_key_are_told_apart() {
             },
         );
         let said = fs::read_to_string(said).unwrap();
-        assert_eq!(ended.unwrap().code(), Some(1), "{said}");
+        assert_eq!(ended.unwrap().code(), Some(4), "{said}");
         assert!(said.contains("another lane") || said.contains("duplicate key"), "{said}");
         assert_eq!(world.sql("SELECT count(*) FROM t"), "0");
     });

@@ -67,7 +67,7 @@ fn cut(world: &mut World) {
         world.sql(&format!("SELECT pg_terminate_backend(pid) FROM {SESSIONS}"));
         underway.go_on();
         let (code, said) = underway.end();
-        assert_eq!(code, Some(1), "{method}: {said}");
+        assert_eq!(code, Some(5), "{method}: {said}");
         assert!(
             said.contains("terminating connection") || said.contains("connection lost"),
             "{method}: {said}"
@@ -83,7 +83,7 @@ fn interrupted(world: &mut World) {
         underway.wait(world);
         assert!(signal(underway.0.id(), Signal::SIGINT));
         let (code, said) = underway.end();
-        assert_eq!(code, Some(1), "{method}: {said}");
+        assert_eq!(code, Some(7), "{method}: {said}");
         assert!(said.contains("rolled everything back"), "{method}: {said}");
         let sessions = format!("SELECT count(*) FROM {SESSIONS}");
         wait_until(|| format!("the server goes on with {method}"), || world.sql(&sessions) == "0");
@@ -98,7 +98,7 @@ fn killed(world: &mut World) {
     world.server.kill9().unwrap();
     underway.go_on();
     let (code, said) = underway.end();
-    assert_eq!(code, Some(1), "{said}");
+    assert_eq!(code, Some(5), "{said}");
     // The server's process may still say what it has noticed.
     let lost = said.contains("connection lost") || said.contains("unexpected postmaster exit");
     assert!(lost, "{said}");
@@ -116,7 +116,7 @@ fn secrets(world: &mut World) {
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert_eq!(output.status.code(), Some(5), "{said}");
     assert!(!said.contains("s3cr3t") && said.contains("hint:"), "{said}");
     empty(world);
     let url = format!("{}&password=s3cr3t", world.server.url("postgres"));
@@ -172,7 +172,7 @@ fn one_copy_for_statement_triggers_stops_at_the_first_error() {
     let written = (0..4_000).take_while(|_| input.write_all(&block).is_ok()).count();
     let output = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert_eq!(output.status.code(), Some(4), "{said}");
     assert!(said.contains("record 2") && said.contains("\"bad\""), "{said}");
     assert!(
         written < 200,

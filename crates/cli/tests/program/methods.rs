@@ -188,7 +188,7 @@ fn staged_errors_of_standard_input_name_what_copys_name() {
         let by = |method: &str| {
             let all = ["load", "-", "--table", "t", "--quiet", "--method", method];
             let output = world.run_with(&[&all[..], &["--indexes", "keep"]].concat(), &input);
-            assert_eq!(output.status.code(), Some(1));
+            assert_eq!(output.status.code(), Some(4));
             String::from_utf8_lossy(&output.stderr).into_owned()
         };
         let (copy, staged) = (by("copy-csv"), by("staged"));

@@ -83,11 +83,11 @@ fn settled(world: &mut World, before: &str, code: Option<i32>, said: &str, what:
     match code {
         Some(0) => assert_eq!(rows, ROWS, "{what}: {said}"),
         // What a failure leaves is named, and so is what nobody can know.
-        Some(1) if rows == ROWS => {
+        Some(1 | 7) if rows == ROWS => {
             let told = ["changed: ", "outcome is unknown", "the rows are"];
             assert!(told.iter().any(|t| said.contains(t)), "{what}: loaded, and said: {said}");
         }
-        Some(1) => {}
+        Some(1 | 5 | 7) => {}
         code => panic!("{what}: {code:?}: {said}"),
     }
     rows == ROWS

@@ -328,9 +328,9 @@ fn check_tells_every_bad_record_and_changes_nothing() {
         );
         assert_eq!(said["column"].as_str(), *column);
     }
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(4));
     assert_eq!(run(&["--on-error", "reject"]).status.code(), Some(3));
-    assert_eq!(run(&["--on-error", "reject", "--reject-limit", "1"]).status.code(), Some(1));
+    assert_eq!(run(&["--on-error", "reject", "--reject-limit", "1"]).status.code(), Some(4));
     let left = "SELECT (SELECT count(*) FROM t) || ' ' || (SELECT is_called FROM t_g_seq) || ' ' ||
         (SELECT count(*) FROM pg_class WHERE relname = 'pgsluice_check')";
     assert_eq!(world.sql(left), "0 false 0");
@@ -345,7 +345,7 @@ fn keys_that_cross_lanes_are_rejected_by_record() {
     let once: Vec<u8> = (0..8_000).flat_map(row).collect();
     let path = world.file("twice.csv", &[&once[..], &once[..]].concat());
     let rejects = world.path("rejects.csv");
-    let arguments = ["--table", "t", "--method", "lanes", "--lanes", "2"];
+    let arguments = ["--table", "t", "--method", "lanes", "--lanes", "2", "--reject-limit", "none"];
     let reject = ["--on-error", "reject", "--reject-file", &rejects];
     let all = [&[path.as_str()], &arguments[..], &reject[..]].concat();
     for table in [
@@ -377,7 +377,7 @@ fn lanes_reject_side_by_side() {
     let path = world.file("rows.csv", &bytes);
     let rejects = world.path("rejects.csv");
     world.sql("CREATE TABLE t (a int CHECK (a % 1000 <> 7), b text)");
-    let arguments = ["--table", "t", "--method", "lanes", "--lanes", "2"];
+    let arguments = ["--table", "t", "--method", "lanes", "--lanes", "2", "--reject-limit", "none"];
     let reject = ["--on-error", "reject", "--reject-file", &rejects];
     let summary = world.load(&[&[path.as_str()], &arguments[..], &reject[..]].concat()).unwrap();
     assert_eq!((&summary["lanes"], &summary["rejected"]), (&2.into(), &60.into()));

@@ -80,6 +80,12 @@ impl Reader {
         self.current.as_ref().map_or((&[], true), |f| (&f.held, f.ended))
     }
 
+    /// Whether there is certainly no record.
+    pub fn has_none(&self) -> bool {
+        let none = self.current.as_ref().map_or(true, |f| f.held.is_empty() && f.ended);
+        none && self.next_file >= self.sources.len()
+    }
+
     /// Bytes of all files together; 0 where nobody knows.
     pub fn total_bytes(&self) -> u64 {
         if self.sources.contains(&Source::Stdin) {

@@ -2,21 +2,6 @@
 
 use super::*;
 
-#[test]
-fn limits_are_read_and_judged() {
-    assert_eq!(Limit::parse("3"), Ok(Limit::Records(3)));
-    assert_eq!(Limit::parse("0.5%"), Ok(Limit::Percent(0.5)));
-    for wrong in ["", "-1", "x%", "101%", "NaN%", "3 %x"] {
-        assert!(Limit::parse(wrong).is_err(), "{wrong}");
-    }
-    assert!(!Limit::Records(3).exceeded(3));
-    assert!(Limit::Records(3).exceeded(4));
-    assert!(!Limit::Percent(1.0).exceeded(50));
-    assert!(!Limit::Percent(1.0).exceeded_at_end(1, 100));
-    assert!(Limit::Percent(1.0).exceeded_at_end(2, 100));
-    assert!(!Limit::Percent(0.0).exceeded_at_end(0, 0));
-}
-
 fn reject() -> Reject {
     Reject {
         file: "x.csv".into(),
@@ -24,6 +9,7 @@ fn reject() -> Reject {
         line: 9,
         offset: 120,
         length: 3,
+        lines: 2,
         column: Some("b".into()),
         sqlstate: "22P02".into(),
         message: "invalid input syntax for type integer: \"\n\"".into(),

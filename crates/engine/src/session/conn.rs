@@ -4,7 +4,7 @@
 use super::libpq::*;
 pub use super::quote::{cut_name, quote_ident, quote_literal};
 use super::{socket, target};
-use crate::error::{cut, Error, ServerSays};
+use crate::error::{cut, Error, Kind, ServerSays};
 use std::ffi::{c_char, c_int, c_void, CStr, CString};
 use std::ptr;
 use std::sync::{Arc, Mutex};
@@ -178,7 +178,9 @@ impl Conn {
         let mut conn = Conn { raw, notices, canceller: canceller.clone(), spoken, piece };
         // SAFETY: PQstatus takes NULL too.
         if unsafe { PQstatus(raw) } != CONNECTION_OK {
-            return Err(Error::new(conn.message()).with_hint(target::HINT));
+            return Err(Error::new(conn.message())
+                .of_kind(Kind::Connection)
+                .with_hint(target::HINT));
         }
         if conn.host().starts_with(['/', '@']) {
             // SAFETY: the connection is open; the call only asks for its number.
@@ -345,7 +347,7 @@ impl Conn {
             let done =
                 unsafe { PQputCopyData(self.raw, piece.as_ptr().cast(), piece.len() as c_int) };
             if done != 1 {
-                return Err(Error::new(format!("connection lost: {}", self.message())));
+                return Err(self.lost());
             }
         }
         Ok(())
@@ -403,7 +405,7 @@ impl Conn {
     fn take_in(&mut self) -> Result<(), Error> {
         // SAFETY: the connection is open.
         if unsafe { PQconsumeInput(self.raw) } != 1 {
-            return Err(Error::new(format!("connection lost: {}", self.message())));
+            return Err(self.lost());
         }
         // SAFETY: no bytes are read from the pointer.
         unsafe { PQputCopyData(self.raw, c"".as_ptr(), 0) };
@@ -419,7 +421,7 @@ impl Conn {
         // SAFETY: the connection is open; NULL says that all is well.
         let done = unsafe { PQputCopyEnd(self.raw, ptr::null()) };
         if done != 1 {
-            return Err(Error::new(format!("connection lost: {}", self.message())));
+            return Err(self.lost());
         }
         let mut outcome = Ok(0);
         loop {
@@ -446,9 +448,13 @@ impl Conn {
         all.trim().replace("\n\t", " ").replace('\n', "; ")
     }
 
+    fn lost(&self) -> Error {
+        Error::new(format!("connection lost: {}", self.message())).of_kind(Kind::Connection)
+    }
+
     fn error(&self, res: &Res) -> Error {
         let Some(message) = res.field(PG_DIAG_MESSAGE_PRIMARY) else {
-            return Error::new(format!("connection lost: {}", self.message()));
+            return self.lost();
         };
         let hint = res.field(PG_DIAG_MESSAGE_HINT);
         let message = cut(&message);

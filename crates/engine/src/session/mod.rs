@@ -18,5 +18,4 @@ pub mod surroundings;
 pub mod target;
 pub mod transaction;
 mod types;
-pub(crate) mod waker;
 pub mod ways;

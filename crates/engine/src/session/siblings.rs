@@ -61,7 +61,7 @@ impl Siblings {
                 return error;
             }
             let place = error.place().cloned();
-            let knot = Error::new(
+            let knot = Error::data(
                 "this record has the same unique key as a record of another lane, or excludes it",
             )
             .with_hint(

@@ -12,14 +12,14 @@ use crate::blame::{
     may_be_of_a_record,
 };
 use crate::error::{Error, Place, ServerSays};
-use crate::input::{Chunk, Counts, Part};
+use crate::input::{Chunk, Counts, Layout, Part};
 use crate::isolate::Refused;
 use crate::plan::Wire;
 use crate::reject::{Reject, Rejects};
 use crate::session::staged;
 use crate::session::statement;
 use pgsluice_core::error::Malformed;
-use pgsluice_core::scan::Format;
+use pgsluice_core::scan::{Eol, Format};
 use pgsluice_core::sink::{HEADER, TRAILER};
 use std::fs::File;
 use std::io::{Seek, Write};
@@ -108,8 +108,10 @@ impl Lane {
             reject.record += index as u64;
             reject.line += item.lines;
             reject.offset += item.start as u64;
-            reject.length = (item.end - item.start) as u64;
-            rejects.add(&reject, &chunk.bytes[item.start..item.end], eol)?;
+            let bytes = &chunk.bytes[item.start..item.end];
+            reject.length = bytes.len() as u64;
+            reject.lines = lines_of(bytes, &plan.layout, eol);
+            rejects.add(&reject, bytes, eol)?;
         }
         self.counts.chunks_as_is += 1;
         Ok(())
@@ -146,6 +148,7 @@ impl Lane {
             line: before.lines + 1,
             offset: chunk.offset,
             length: 0,
+            lines: 1,
             column: why.column,
             sqlstate: why.sqlstate,
             message: why.message,
@@ -327,6 +330,7 @@ impl Lane {
         };
         let mut reject = self.reject(first, before, why);
         reject.length = giant.length;
+        reject.lines = giant.lines.max(1);
         let Some(mut spool) = giant.spool else { return rejects.add(&reject, b"", first.eol) };
         spool.rewind().map_err(spool_error)?;
         rejects.add_from(&reject, &mut spool, first.eol)
@@ -370,6 +374,16 @@ impl Lane {
     }
 }
 
+/// The lines that a record spans; a tuple is one.
+fn lines_of(bytes: &[u8], layout: &Layout, eol: Eol) -> u64 {
+    if matches!(layout, Layout::Tuples(_)) {
+        return 1;
+    }
+    let end = if eol == Eol::Cr { b'\r' } else { b'\n' };
+    let ends = memchr::memchr_iter(end, bytes).count() as u64;
+    ends + u64::from(bytes.last() != Some(&end))
+}
+
 fn too_long_for_insert() -> Error {
     Error::new("a record is too long to be held in memory, which INSERT needs")
         .with_hint("take one of the copy methods, which stream it")
@@ -380,5 +394,5 @@ fn spool_error(error: std::io::Error) -> Error {
 }
 
 pub(super) fn defect(what: &str) -> Error {
-    Error::new(format!("{what}; this is a defect")).with_hint("nothing was loaded")
+    Error::defect(what)
 }

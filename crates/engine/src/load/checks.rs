@@ -1,0 +1,67 @@
+//! What is checked when all rows are sent and nothing is committed.
+
+use super::{LaneCounts, Through};
+use crate::error::{Error, Kind};
+use crate::options::{Create, Method, Options};
+use crate::plan::Plan;
+use crate::reject::Amount;
+use crate::session::lane::Lane;
+
+/// Checks deferred constraints while nothing is committed, if the commit does not follow at once:
+/// the server alters no table with such checks pending, and of several lanes some would be
+/// committed already when another is refused.
+pub(super) fn check_deferred(mut lanes: Vec<Lane>, plan: &Plan) -> Result<Vec<Lane>, Error> {
+    if lanes.len() > 1 || !plan.after.is_empty() {
+        for lane in &mut lanes {
+            lane.conn.exec("SET CONSTRAINTS ALL IMMEDIATE")?;
+        }
+    }
+    Ok(lanes)
+}
+
+/// Before the commit: a load must not silently leave the table empty that it has emptied or
+/// created. A producer that failed upstream of a pipe gives no rows; the wrong dialect may
+/// have every record rejected.
+pub(super) fn not_emptied(
+    plan: &Plan,
+    options: &Options,
+    through: &Through,
+    counts: &LaneCounts,
+    rejected: Amount,
+) -> Result<(), Error> {
+    let target = &options.target;
+    let fresh = target.truncate || target.create != Create::No;
+    if counts.rows > 0 || !fresh || target.allow_empty {
+        return Ok(());
+    }
+    let read = through.records + through.passed;
+    let why = match rejected.records {
+        _ if read == 0 => "the input has no records".to_owned(),
+        0 => format!("none of the {read} records read was loaded"),
+        _ => format!("of {read} records read, {rejected} were rejected and none was loaded"),
+    };
+    let left = if target.truncate { "the emptied table" } else { "the new table" };
+    let all = if plan.method == Method::Insert { "" } else { ", so nothing was changed" };
+    Err(Error::data(format!("{why}: {left} would stay empty{all}"))
+        .with_hint("if an empty table is what you want, add --allow-empty"))
+}
+
+/// Before the commit: the server took as many rows as there were records.
+pub(super) fn check_counts(
+    plan: &Plan,
+    through: &Through,
+    counts: &LaneCounts,
+    rejected: u64,
+) -> Result<(), Error> {
+    let accounted = counts.rows + rejected;
+    let lost = through.records != accounted && !plan.may_drop_rows;
+    if lost || accounted > through.records {
+        return Err(Error::new(format!(
+            "{} records were read, the server took {} rows, {rejected} were rejected; rolled back",
+            through.records, counts.rows
+        ))
+        .of_kind(Kind::Internal)
+        .with_hint("this is a defect of the loader, or of a trigger on the table"));
+    }
+    Ok(())
+}
