@@ -285,7 +285,7 @@ settle(SluiceDuplicates *duplicates, SluiceBatch *batch, int arbiter,
 
 /* Puts one row in, or settles what becomes of it. */
 static void
-put(SluiceDuplicates *duplicates, SluiceBatch *batch, int arbiter,
+insert_or_settle(SluiceDuplicates *duplicates, SluiceBatch *batch, int arbiter,
 	TupleTableSlot *slot, uint64 line, TupleTableSlot *existing)
 {
 	ResultRelInfo *rri = batch->rri;
@@ -339,7 +339,7 @@ sluice_duplicates_flush(SluiceDuplicates *duplicates, SluiceBatch *batch)
 		MemoryContext old = MemoryContextSwitchTo(GetPerTupleMemoryContext(batch->estate));
 
 		cstate->cur_lineno = batch->lines[i];
-		put(duplicates, batch, arbiter, batch->slots[i], batch->lines[i], existing);
+		insert_or_settle(duplicates, batch, arbiter, batch->slots[i], batch->lines[i], existing);
 		MemoryContextSwitchTo(old);
 		ExecClearTuple(existing);
 		ExecClearTuple(batch->slots[i]);

@@ -12,7 +12,7 @@ typedef struct Flat
 
 /* Copies a part and says where; without memory it only counts. */
 static void *
-put(Flat *flat, const void *data, Size len)
+append_bytes(Flat *flat, const void *data, Size len)
 {
 	Size		at = flat->used;
 
@@ -32,24 +32,24 @@ flatten(const SluicePlanArgs *args, char *memory)
 	SluiceColumn *columns = palloc(sizeof(SluiceColumn) * args->ncolumns);
 	Size		columns_at;
 
-	put(&flat, args, sizeof(*args));
+	append_bytes(&flat, args, sizeof(*args));
 	columns_at = flat.used;
-	copy.columns = put(&flat, args->columns, sizeof(SluiceColumn) * args->ncolumns);
-	copy.dialect.null = put(&flat, args->dialect.null, args->dialect.null_len);
-	copy.dialect.default_marker = put(&flat, args->dialect.default_marker, args->dialect.default_len);
+	copy.columns = append_bytes(&flat, args->columns, sizeof(SluiceColumn) * args->ncolumns);
+	copy.dialect.null = append_bytes(&flat, args->dialect.null, args->dialect.null_len);
+	copy.dialect.default_marker = append_bytes(&flat, args->dialect.default_marker, args->dialect.default_len);
 	memcpy(columns, args->columns, sizeof(SluiceColumn) * args->ncolumns);
 	for (size_t i = 0; i < args->ncolumns; i++)
 	{
 		SluiceColumn *column = &columns[i];
 		SluiceLabel *labels = palloc(sizeof(SluiceLabel) * column->nlabels);
 
-		column->given = put(&flat, column->given, column->given_len);
+		column->given = append_bytes(&flat, column->given, column->given_len);
 		for (size_t l = 0; l < column->nlabels; l++)
 		{
 			labels[l] = column->labels[l];
-			labels[l].label = put(&flat, labels[l].label, labels[l].len);
+			labels[l].label = append_bytes(&flat, labels[l].label, labels[l].len);
 		}
-		column->labels = put(&flat, column->nlabels ? labels : NULL,
+		column->labels = append_bytes(&flat, column->nlabels ? labels : NULL,
 							 sizeof(SluiceLabel) * column->nlabels);
 		pfree(labels);
 	}

@@ -181,7 +181,7 @@ sort_lot(SluiceIndexAppend *append, Lot *lot)
 
 /* One entry through the access method, which may find that another session has put an equal one there. */
 static void
-insert(SluiceIndexBuild *build, const Lot *lot, int n, uint64 *line)
+insert_entry(SluiceIndexBuild *build, const Lot *lot, int n, uint64 *line)
 {
 	Datum		values[INDEX_MAX_KEYS];
 	bool		isnull[INDEX_MAX_KEYS];
@@ -212,7 +212,7 @@ append_lot(SluiceIndexAppend *append, const Lot *lot, uint64 *line)
 		if (taken < 0 && n == 0)
 			return false;
 		if (taken <= 0)
-			insert(build, lot, n++, line);
+			insert_entry(build, lot, n++, line);
 		else
 		{
 			n += taken;

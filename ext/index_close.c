@@ -14,11 +14,9 @@
 #include "index.h"
 
 #include "access/genam.h"
-#include "access/xact.h"
 #include "catalog/index.h"
 #include "storage/lmgr.h"
 #include "storage/predicate.h"
-#include "utils/resowner.h"
 
 /* What index_build() gets for an index that is built already. */
 IndexBuildResult *
@@ -85,6 +83,20 @@ complete_index(SluiceIndexLoad *load, SluiceIndexBuilt *built)
 	index_close(index, NoLock);
 }
 
+typedef struct ServerBuild
+{
+	SluiceIndexLoad *load;
+	SluiceIndexBuilt *built;
+} ServerBuild;
+
+static void
+run_server_build(void *arg)
+{
+	ServerBuild *build = arg;
+
+	complete_index(build->load, build->built);
+}
+
 /*
  * Lets the stock build have the index. If it refuses a row, for a reason that stock COPY
  * has too, all that it did is undone, and that is the answer; else it is NULL.
@@ -92,27 +104,9 @@ complete_index(SluiceIndexLoad *load, SluiceIndexBuilt *built)
 static ErrorData *
 build_by_server(SluiceIndexLoad *load, SluiceIndexBuilt *built)
 {
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
-	ErrorData  *refusal = NULL;
+	ServerBuild build = {.load = load, .built = built};
+	ErrorData  *refusal = sluice_in_subtransaction(run_server_build, &build);
 
-	BeginInternalSubTransaction(NULL);
-	MemoryContextSwitchTo(context);
-	PG_TRY();
-	{
-		complete_index(load, built);
-		ReleaseCurrentSubTransaction();
-	}
-	PG_CATCH();
-	{
-		MemoryContextSwitchTo(context);
-		refusal = CopyErrorData();
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(context);
-	CurrentResourceOwner = owner;
 	if (refusal == NULL)
 	{
 		sluice_index_report = built->report;

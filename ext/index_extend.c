@@ -154,7 +154,7 @@ sluice_index_extend_waits(const SluiceIndexExtend *extend)
 }
 
 static void
-insert(SluiceIndexBuild *build, Datum *values, bool *isnull, ItemPointer tid)
+insert_entry(SluiceIndexBuild *build, Datum *values, bool *isnull, ItemPointer tid)
 {
 	index_insert(build->index, values, isnull, tid, build->heap, UNIQUE_CHECK_NO, false,
 				 build->info);
@@ -198,7 +198,7 @@ insert_some(Extended *extended, IndexTuple *tuples, int count)
 		else
 		{
 			index_deform_tuple(tuples[n], RelationGetDescr(build->index), values, isnull);
-			insert(build, values, isnull, &tuples[n++]->t_tid);
+			insert_entry(build, values, isnull, &tuples[n++]->t_tid);
 			rows[SLUICE_INDEX_SORTED]++;
 		}
 		MemoryContextReset(CurrentMemoryContext);
@@ -268,7 +268,7 @@ add_entry(SluiceIndexExtend *extend, Extended *extended, TupleTableSlot *slot)
 			open_core(extend, extended);
 			/* FALLTHROUGH */
 		case SLUICE_INDEX_UNFIT:
-			insert(build, values, isnull, &slot->tts_tid);
+			insert_entry(build, values, isnull, &slot->tts_tid);
 			break;
 		case SLUICE_INDEX_FULL:
 			insert_sorted(extend, extended);

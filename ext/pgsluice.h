@@ -155,6 +155,11 @@ typedef struct SluiceStatement
 	Oid			arbiter;		/* the unique index of on_duplicate */
 } SluiceStatement;
 
+/* subtransaction.c */
+typedef void (*SluiceWork) (void *arg);
+
+extern ErrorData *sluice_in_subtransaction(SluiceWork work, void *arg);
+
 /* blocks.c */
 extern void sluice_write_blocks(Relation rel, BlockNumber first, uint32 n, char *pages,
 								bool skip_sync);

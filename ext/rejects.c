@@ -8,7 +8,6 @@
  */
 #include "load.h"
 
-#include "access/xact.h"
 #include "catalog/partition.h"
 #include "catalog/pg_constraint.h"
 #include "catalog/pg_inherits.h"
@@ -18,7 +17,6 @@
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
-#include "utils/resowner.h"
 
 static const char *const reject_columns[] = {
 	"line", "column_name", "sqlstate", "message", "detail", "record", "record_bytes",
@@ -33,8 +31,7 @@ struct SluiceRejects
 	int64		limit;			/* -1: none */
 	uint64		count;
 	size_t		group;			/* how many rows are tried together next */
-	MemoryContext attempt;		/* of what one attempt needs */
-	MemoryContext error;		/* of why the last one failed */
+	MemoryContext attempt;		/* of what one attempt needs, and of its error */
 	MemoryContext functions;	/* of what input functions remember */
 	StringInfoData long_record; /* one that does not fit into the source's memory */
 };
@@ -98,8 +95,6 @@ sluice_rejects_open(const SluiceStatement *s, SluiceLoad *load)
 	rejects->group = SLUICE_BATCH_ROWS;
 	rejects->attempt = AllocSetContextCreate(CurrentMemoryContext, "pgsluice attempt",
 											 ALLOCSET_DEFAULT_SIZES);
-	rejects->error = AllocSetContextCreate(CurrentMemoryContext, "pgsluice rejected",
-										   ALLOCSET_DEFAULT_SIZES);
 	rejects->functions = AllocSetContextCreate(CurrentMemoryContext, "pgsluice input functions",
 											   ALLOCSET_DEFAULT_SIZES);
 	initStringInfo(&rejects->long_record);
@@ -167,55 +162,59 @@ renew_functions(SluiceLoad *load)
 	MemoryContextSwitchTo(old);
 }
 
-/* Tries it. True if the rows are in; otherwise nothing is, and attempt->error says why. */
+/* One attempt, as work of a subtransaction. */
+typedef struct AttemptWork
+{
+	SluiceLoad	inner;			/* what an attempt that fails has changed of the load is dropped */
+	SluiceAttempt *attempt;
+} AttemptWork;
+
+static void
+run_attempt_work(void *arg)
+{
+	AttemptWork *work = arg;
+
+	attempt_rows(&work->inner, work->attempt);
+}
+
+/*
+ * Runs the attempt. True if the rows are in; otherwise nothing is, and attempt->error says why,
+ * until the next attempt. An error that is not about the data is raised again.
+ */
 static bool
-try(SluiceLoad *load, SluiceAttempt *attempt)
+run_attempt(SluiceLoad *load, SluiceAttempt *attempt)
 {
 	CopyFromState cstate = load->cstate;
-	SluiceLoad	inner = *load;
+	AttemptWork work = {.inner = *load, .attempt = attempt};
 	SluiceReport report = sluice_report;
 	MemoryContext old = MemoryContextSwitchTo(load->rejects->attempt);
-	ResourceOwner owner = CurrentResourceOwner;
 
-	MemoryContextReset(load->rejects->error);
-	attempt->error = NULL;
-	attempt->column = NULL;
-	BeginInternalSubTransaction(NULL);
-	MemoryContextSwitchTo(load->rejects->attempt);
-	PG_TRY();
-	{
-		attempt_rows(&inner, attempt);
-		ReleaseCurrentSubTransaction();
-		MemoryContextSwitchTo(old);
-		CurrentResourceOwner = owner;
-		load->processed = inner.processed;
-		load->excluded = inner.excluded;
-		load->lines = inner.lines;
-		load->slice.eol = inner.slice.eol;
-		load->duplicates = inner.duplicates;
-	}
-	PG_CATCH();
-	{
-		if (!is_about_the_data(geterrcode()))
-			PG_RE_THROW();
-		MemoryContextSwitchTo(load->rejects->error);
-		attempt->error = CopyErrorData();
-		if (cstate->cur_attname)
-			attempt->column = pstrdup(cstate->cur_attname);
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-		MemoryContextSwitchTo(old);
-		CurrentResourceOwner = owner;
-		attempt->line = cstate->cur_lineno;
-		cstate->cur_attname = NULL;
-		cstate->cur_attval = NULL;
-		cstate->line_buf_valid = false;
-		sluice_report = report;
-		renew_functions(load);
-	}
-	PG_END_TRY();
 	MemoryContextReset(load->rejects->attempt);
-	return attempt->error == NULL;
+	attempt->column = NULL;
+	attempt->error = sluice_in_subtransaction(run_attempt_work, &work);
+	if (attempt->error == NULL)
+	{
+		load->processed = work.inner.processed;
+		load->excluded = work.inner.excluded;
+		load->lines = work.inner.lines;
+		load->slice.eol = work.inner.slice.eol;
+		load->duplicates = work.inner.duplicates;
+		MemoryContextSwitchTo(old);
+		MemoryContextReset(load->rejects->attempt);
+		return true;
+	}
+	if (!is_about_the_data(attempt->error->sqlerrcode))
+		ReThrowError(attempt->error);
+	if (cstate->cur_attname)
+		attempt->column = pstrdup(cstate->cur_attname);
+	MemoryContextSwitchTo(old);
+	attempt->line = cstate->cur_lineno;
+	cstate->cur_attname = NULL;
+	cstate->cur_attval = NULL;
+	cstate->line_buf_valid = false;
+	sluice_report = report;
+	renew_functions(load);
+	return false;
 }
 
 static Datum
@@ -299,7 +298,7 @@ sluice_rejects_accept(SluiceLoad *load, const SluiceSlice *slice)
 
 		CHECK_FOR_INTERRUPTS();
 		attempt.to = attempt.from + count;
-		if (try(load, &attempt))
+		if (run_attempt(load, &attempt))
 		{
 			attempt.from += count;
 			rejects->group = Min(rejects->group * 2, SLUICE_BATCH_ROWS);
@@ -397,7 +396,7 @@ sluice_rejects_ask_server(SluiceLoad *load)
 	len = lent.end;
 	if (sluice_marker_ends(&load->source, record, len))
 		sluice_source_end(&load->source);
-	if (try(load, &attempt))
+	if (run_attempt(load, &attempt))
 	{
 		if (attempt.found && lent.start != lent.end)
 			elog(ERROR, "pgsluice: a record's end was not where it was found");

@@ -33,6 +33,10 @@ class Rules(unittest.TestCase):
         text = "struct s {\n" + body + "};\nint\nf(int (*g) (int), int x)\n{\n" + body + "}\n"
         self.assertEqual(breaches("ext/a.c", text), ["function f has 72 lines, at most 70"])
 
+    def test_vague_names(self):
+        for name, found in (("put", ["function put: the name must say of what"]), ("put_row", [])):
+            self.assertEqual(breaches("ext/a.c", f"static void\n{name}(int x)\n{{\n}}\n"), found)
+
     def test_long_file(self):
         self.assertEqual(breaches("crates/cli/src/a.rs", "//\n" * 501), ["501 lines, at most 500"])
         self.assertEqual(breaches("ext/a.c", "//\n" * 1201), ["1201 lines, at most 1200"])
@@ -57,6 +61,12 @@ class Rules(unittest.TestCase):
         text = "#if PG_VERSION_NUM >= 160000\n#endif\n"
         self.assertEqual(len(breaches("ext/copy.c", text)), 1)
         self.assertEqual(breaches("ext/compat.h", text), [])
+
+    def test_subtransactions_in_one_place(self):
+        text = "void\nf(void)\n{\n\tBeginInternalSubTransaction(NULL);\n}\n"
+        self.assertEqual(breaches("ext/copy.c", text), ["internal subtransactions begin in ext/subtransaction.c alone"])
+        self.assertEqual(breaches("ext/subtransaction.c", text), [])
+        self.assertEqual(breaches("ext/copy.c", "/* BeginInternalSubTransaction */\n"), [])
 
     def test_words_and_blanks(self):
         for text in ["// TODO later\n", "// see /root/x\n", "a \n", "a"]:

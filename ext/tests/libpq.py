@@ -98,6 +98,7 @@ class Session:
         number = self.pq.PQsocket(self.conn)
         gone = socket.socket(fileno=os.dup(number)) if number >= 0 else None
         self.pq.PQfinish(self.conn)
+        self.conn = None  # closing twice does no harm
         if gone:
             with gone:
                 gone.settimeout(10)

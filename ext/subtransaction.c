@@ -1,0 +1,79 @@
+/*
+ * Work that may fail without ending the statement: in an internal subtransaction, as a block with
+ * an EXCEPTION clause in PL/pgSQL.
+ *
+ * A subtransaction that is begun must be ended, whatever the error. One that is left open makes the
+ * next rollback take the wrong one: rows survive that were to be undone, and the session never
+ * commits what it acknowledges later. So no other file begins one (scripts/tidy checks that), and
+ * the work's error is a result here: the caller keeps it, or raises it again with ReThrowError().
+ *
+ * A FATAL error does not come by here. The process ends, and its exit aborts all open subtransactions.
+ */
+#include "pgsluice.h"
+
+#include "access/xact.h"
+#include "utils/memutils.h"
+#include "utils/resowner.h"
+
+/* The error that was just caught, in the current memory context; NULL if there is no memory for it. */
+static ErrorData *
+copy_error(void)
+{
+	ErrorData  *volatile error = NULL;
+
+	PG_TRY();
+	{
+		error = CopyErrorData();
+	}
+	PG_CATCH();
+	{
+		/* Nothing is wanted of this second error: all of them are cleared by the caller. */
+	}
+	PG_END_TRY();
+	return error;
+}
+
+/*
+ * Runs the work in a subtransaction, and in the current memory context. NULL: it is done, and the
+ * subtransaction is part of the one around it. Otherwise everything that it did in the database is
+ * undone, and this is its error, in the current memory context. A fault at the end, when there is no
+ * memory for that error, is raised at once.
+ */
+ErrorData *
+sluice_in_subtransaction(SluiceWork work, void *arg)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	ErrorData  *error = NULL;
+	bool		failed = false;
+	int			code = 0;
+
+	/* An error ends all holds on interrupts, and critical sections: the caller must have none. */
+	Assert(InterruptHoldoffCount == 0 && CritSectionCount == 0);
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(context);
+	PG_TRY();
+	{
+		work(arg);
+		/* Last: after this, the subtransaction to roll back would be the caller's. */
+		ReleaseCurrentSubTransaction();
+	}
+	PG_CATCH();
+	{
+		failed = true;
+		code = geterrcode();
+		MemoryContextSwitchTo(context);
+		error = copy_error();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	CurrentResourceOwner = owner;
+	if (failed && error == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OUT_OF_MEMORY),
+				 errmsg("out of memory"),
+				 errdetail("Failed while copying an error with SQLSTATE %s.", unpack_sql_state(code))));
+	return error;
+}
