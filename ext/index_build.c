@@ -336,8 +336,7 @@ sluice_index_open_sorter(SluiceIndexBuild *build, Size memory)
 	build->core = pgsluice_index_new(build->attributes,
 									 IndexRelationGetNumberOfAttributes(build->index), &rules);
 	if (build->core == NULL)
-		elog(ERROR, "pgsluice: the core cannot sort for index \"%s\"",
-			 RelationGetRelationName(build->index));
+		checked(build, SLUICE_INDEX_NO_MEMORY, NULL);
 }
 
 /* Makes the core, in so many kB of memory; it goes with the current memory context. */
@@ -351,13 +350,13 @@ sluice_index_open_core(SluiceIndexBuild *build, bool rank_all, int memory)
 	build->deduplicates = build->allequalimage && !build->info->ii_Unique &&
 		BTGetDeduplicateItems(build->index);
 	build->mixed = rank_all;
-	build->core = new_core(build, memory);
-	if (build->core == NULL)
-		elog(ERROR, "pgsluice: the core cannot build index \"%s\"",
-			 RelationGetRelationName(build->index));
 	build->scratch = AllocSetContextCreate(CurrentMemoryContext, "pgsluice values",
 										   ALLOCSET_DEFAULT_SIZES);
 	callback = palloc0(sizeof(MemoryContextCallback));
+	/* From here on nothing fails before the core has its owner. */
+	build->core = new_core(build, memory);
+	if (build->core == NULL)
+		checked(build, SLUICE_INDEX_NO_MEMORY, NULL);
 	callback->func = free_core;
 	callback->arg = build->core;
 	MemoryContextRegisterResetCallback(CurrentMemoryContext, callback);

@@ -257,7 +257,11 @@ sluice_index_open_source(Relation heap, IndexInfo *info, int *natts)
 		columns[info->ii_IndexAttrNumbers[i] - 1].attribute = i;
 	source = pgsluice_index_source_new(columns, *natts);
 	if (source == NULL)
-		elog(ERROR, "pgsluice: the core cannot read the table's pages");
+		ereport(ERROR,
+				(errcode(ERRCODE_OUT_OF_MEMORY),
+				 errmsg("out of memory"),
+				 errdetail("Failed while preparing to read table \"%s\".",
+						   RelationGetRelationName(heap))));
 	callback->func = free_source;
 	callback->arg = source;
 	MemoryContextRegisterResetCallback(CurrentMemoryContext, callback);

@@ -5,6 +5,8 @@
 //! Of the rounds the fastest counts: other work on the machine can only add time.
 //! Before a figure is printed, all values were put and their bytes counted.
 
+#![allow(clippy::disallowed_methods, clippy::disallowed_macros, clippy::disallowed_types)]
+
 use pgsluice_core::shape::{Env, Type};
 use pgsluice_core::sink::{PgCopySink, RowSink};
 use pgsluice_core::types::{self, jsonb::JsonbBuilder};

@@ -82,10 +82,11 @@ impl Malformed {
         }
     }
 
-    /// The message that the server gives for this fault.
+    /// The message that the server gives for this fault; only the loader gives it.
     ///
     /// `csv` tells the two formats' wordings apart; `column` names the column
     /// of [`Malformed::MissingData`].
+    #[allow(clippy::disallowed_macros)]
     pub fn message(&self, csv: bool, column: &str) -> String {
         let kind = if csv { "unquoted" } else { "literal" };
         match self {

@@ -15,6 +15,11 @@
 //! certain that the server would read it in the same way.** Anything else is
 //! answered with [`error::Refusal`], and the caller lets the server judge.
 
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, clippy::disallowed_macros, clippy::disallowed_types)
+)]
+
 pub mod error;
 pub mod memory;
 pub mod page;

@@ -4,8 +4,8 @@
 //! ends every session of the server. So memory is reserved fallibly and [`OutOfMemory`] is an error
 //! like any other. `clippy.toml` bans the methods that would abort.
 
-use std::alloc::{alloc, Layout};
-use std::collections::TryReserveError;
+use std::alloc::{alloc, handle_alloc_error, Layout};
+use std::collections::{TryReserveError, VecDeque};
 
 /// Memory could not be reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +16,12 @@ impl From<TryReserveError> for OutOfMemory {
     fn from(_: TryReserveError) -> Self {
         OutOfMemory
     }
+}
+
+/// Ends the process, as Rust does without memory: what the loader does, and the extension never.
+#[cold]
+pub fn abort() -> ! {
+    handle_alloc_error(Layout::new::<u64>())
 }
 
 /// Vectors that grow fallibly, or not at all.
@@ -70,9 +76,10 @@ pub trait Fallible<T>: Sized {
         T: Copy;
 }
 
+/// What was reserved is not enough: a bug.
 #[cold]
 #[inline(never)]
-fn no_room() -> ! {
+pub(crate) fn no_room() -> ! {
     panic!("no room was reserved")
 }
 
@@ -149,6 +156,18 @@ impl<T> Fallible<T> for Vec<T> {
         }
         self.resize(len, item);
     }
+}
+
+/// Appends an item to a queue.
+///
+/// # Errors
+///
+/// There is no memory for it.
+#[allow(clippy::disallowed_methods)] // where there is room
+pub fn try_push_back<T>(queue: &mut VecDeque<T>, item: T) -> Result<(), OutOfMemory> {
+    queue.try_reserve(1)?;
+    queue.push_back(item);
+    Ok(())
 }
 
 /// `item` in memory of its own, as `Box::new` makes it.

@@ -58,7 +58,7 @@ pub fn put_binary<S: RowSink>(
 ) -> Result<(), NoRow> {
     put_columns(shape, sink, |column, field, sink| match &fields[field] {
         Some(place) => {
-            let bytes = &chunk[place.clone()];
+            let bytes = &chunk[place.start..place.end];
             types::receive::receive(&column.ty, bytes, &shape.env, sink)
                 .or_else(|refusal| ask(refusal, bytes, sink))
         }

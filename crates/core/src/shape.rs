@@ -4,7 +4,7 @@
 ///
 /// Where a setting is not the plain one, the values that depend on it are
 /// answered with [`crate::error::Refusal::Ask`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Env {
     /// `TimeZone` is UTC (or an alias of it): a timestamptz without a zone can
     /// be read without the zone database.
@@ -39,6 +39,7 @@ impl Default for Env {
 ///
 /// Everything that is not here is [`Type::Server`]: only the server can read it.
 #[derive(Clone, Debug, PartialEq)]
+#[allow(clippy::disallowed_methods)] // only the loader clones it
 pub enum Type {
     /// `boolean`
     Bool,
@@ -108,12 +109,13 @@ pub enum Type {
 
 /// The labels of an enum type, sorted by their bytes, each with its `pg_enum.oid`.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[allow(clippy::disallowed_methods)] // only the loader clones it
 pub struct EnumLabels(pub Vec<(Vec<u8>, u32)>);
 
 impl EnumLabels {
     /// Sorts the labels, so that [`EnumLabels::oid`] can search them.
     pub fn new(mut labels: Vec<(Vec<u8>, u32)>) -> Self {
-        labels.sort();
+        labels.sort_unstable();
         EnumLabels(labels)
     }
 
@@ -126,6 +128,7 @@ impl EnumLabels {
 
 /// An array type's element.
 #[derive(Clone, Debug, PartialEq)]
+#[allow(clippy::disallowed_methods)] // only the loader clones it
 pub struct ArrayOf {
     /// the element's type
     pub element: Type,
@@ -149,6 +152,7 @@ pub enum Source {
 /// One column of the row that is made, in the order in which the sink wants it:
 /// the statement's column list for the wire, `attnum` for the heap.
 #[derive(Clone, Debug, PartialEq)]
+#[allow(clippy::disallowed_methods)] // only the loader clones it
 pub struct Column {
     /// `pg_attribute.attname`
     pub name: String,
@@ -180,6 +184,7 @@ impl Column {
 
 /// The compiled plan of a row: what each record is turned into.
 #[derive(Clone, Debug, PartialEq)]
+#[allow(clippy::disallowed_methods)] // only the loader clones it
 pub struct RowShape {
     /// the columns in the sink's order
     pub columns: Vec<Column>,

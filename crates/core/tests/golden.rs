@@ -4,6 +4,8 @@
 //! `fixtures/golden/*.sql` holds the queries; beside each lie what PostgreSQL
 //! gave for it, as text and as binary (`UPDATE` in `crates/engine/tests/golden.rs`).
 
+#![allow(clippy::disallowed_methods, clippy::disallowed_macros, clippy::disallowed_types)]
+
 use pgsluice_core::row;
 use pgsluice_core::scan::{Dialect, Eol, Next, Record, Scanner};
 use pgsluice_core::shape::{Column, Env, RowShape, Type};

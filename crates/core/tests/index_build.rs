@@ -1,5 +1,7 @@
 //! The build of an index against a naive twin: rows sorted by value, pages read back one by one.
 
+#![allow(clippy::disallowed_methods, clippy::disallowed_macros, clippy::disallowed_types)]
+
 use pgsluice_core::page::btree;
 use pgsluice_core::sort::build::{IndexBuild, Step};
 use pgsluice_core::sort::run::Added;
@@ -209,7 +211,7 @@ struct Built {
 
 /// The index; `None`: too many different values to be ranked.
 fn build(shape: &IndexShape, rows: &[Row], memory: usize) -> Result<Option<Built>, Failure> {
-    let mut build = IndexBuild::new(shape.clone(), memory);
+    let mut build = IndexBuild::new(shape.clone(), memory).unwrap();
     assert!(build.settle()?);
     let mut built = Built { pages: BTreeMap::new(), root: None, file: 0 };
     let mut file: Vec<u8> = Vec::new();

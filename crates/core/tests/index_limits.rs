@@ -1,5 +1,7 @@
 //! What a build does not take.
 
+#![allow(clippy::disallowed_methods, clippy::disallowed_macros, clippy::disallowed_types)]
+
 use pgsluice_core::sort::build::IndexBuild;
 use pgsluice_core::sort::run::Added;
 use pgsluice_core::sort::shape::{Attribute, IndexShape, Order};
@@ -18,7 +20,7 @@ fn a_tuple_larger_than_a_third_of_a_page_is_not_taken() {
     };
     let shape = IndexShape::new(vec![text; 6], 6).unwrap();
     let value = vec![b'x'; 500];
-    let mut build = IndexBuild::new(shape, 1 << 20);
+    let mut build = IndexBuild::new(shape, 1 << 20).unwrap();
     let wide = build.add(5, false, |_| Some(Field::Bytes(&value)));
     assert_eq!(wide, Ok(Added::TooLarge));
     let narrow = build.add(5, false, |index| (index < 5).then_some(Field::Bytes(&value)));

@@ -1,5 +1,7 @@
 //! The build of an index gives its pages away as they are done, however its runs lie.
 
+#![allow(clippy::disallowed_methods, clippy::disallowed_macros, clippy::disallowed_types)]
+
 use pgsluice_core::sort::build::{IndexBuild, Step};
 use pgsluice_core::sort::run::Added;
 use pgsluice_core::sort::shape::{Attribute, IndexShape, Order};
@@ -52,7 +54,7 @@ fn pages_do_not_gather_while_runs_are_read() {
         exact: true,
     };
     let shape = IndexShape::new(vec![int], 1).unwrap();
-    let build = IndexBuild::new(shape, 1 << 18);
+    let build = IndexBuild::new(shape, 1 << 18).unwrap();
     let mut driven = Driven { build, file: Vec::new(), pages: 0, most: 0 };
     for n in 0..60_000 {
         if driven.build.add(n + 1, false, |_| Some(Field::Word(n))).unwrap() == Added::Full {

@@ -1,5 +1,7 @@
 //! Rows that wait for their values' numbers give the index of rows that do not wait.
 
+#![allow(clippy::disallowed_methods, clippy::disallowed_macros, clippy::disallowed_types)]
+
 use pgsluice_core::sort::build::{IndexBuild, PageAdded, Step};
 use pgsluice_core::sort::heap::{Column, Source};
 use pgsluice_core::sort::shape::{Attribute, IndexShape, Order};
@@ -67,7 +69,7 @@ fn drive(build: &mut IndexBuild, file: &mut Vec<u8>, pages: &mut Vec<(u32, Vec<u
 }
 
 fn pages(descending: bool, rows: &[Vec<u8>], memory: usize, waits: bool) -> Vec<(u32, Vec<u8>)> {
-    let mut build = IndexBuild::new(shape(descending), memory);
+    let mut build = IndexBuild::new(shape(descending), memory).unwrap();
     let column = Column { len: -1, align: 4, attribute: Some(0) };
     let source = Source::new(vec![column]).unwrap();
     let (mut file, mut pages, mut next) = (Vec::new(), Vec::new(), 0);

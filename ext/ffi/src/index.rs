@@ -1,6 +1,7 @@
 //! The build of an index for C: rows in, work to do and pages out.
 
 use crate::plan::slice;
+use pgsluice_core::memory::{Fallible, OutOfMemory};
 use pgsluice_core::page::btree;
 use pgsluice_core::sort::build::{IndexBuild, Step};
 use pgsluice_core::sort::interrupt::Interrupts;
@@ -131,7 +132,11 @@ pub(crate) fn guarded(what: impl FnOnce() -> Result<IndexStatus, Failure>) -> In
     }
 }
 
-fn shape_of(attributes: &[IndexAttributeDef], rules: &IndexRulesDef) -> Option<IndexShape> {
+/// The shape of an index; `None` for one that cannot be.
+fn shape_of(
+    defs: &[IndexAttributeDef],
+    rules: &IndexRulesDef,
+) -> Result<Option<IndexShape>, OutOfMemory> {
     let order = |order| {
         Some(match order {
             0 => Order::Signed,
@@ -156,8 +161,12 @@ fn shape_of(attributes: &[IndexAttributeDef], rules: &IndexRulesDef) -> Option<I
             exact: def.exact,
         })
     };
-    let attributes = attributes.iter().map(attribute).collect::<Option<Vec<_>>>()?;
-    let mut shape = IndexShape::new(attributes, rules.keys)?;
+    let mut attributes = Vec::with_room(defs.len())?;
+    for def in defs {
+        let Some(attribute) = attribute(def) else { return Ok(None) };
+        attributes.push_within(attribute);
+    }
+    let Some(mut shape) = IndexShape::new(attributes, rules.keys) else { return Ok(None) };
     shape.unique = rules.unique;
     shape.nulls_not_distinct = rules.nulls_not_distinct;
     shape.first_in_table = rules.first_in_table;
@@ -166,7 +175,7 @@ fn shape_of(attributes: &[IndexAttributeDef], rules: &IndexRulesDef) -> Option<I
     shape.mixed = rules.mixed;
     shape.leaf_free = rules.leaf_free;
     shape.interrupts = Interrupts(rules.interrupted);
-    Some(shape)
+    Ok(Some(shape))
 }
 
 /// Begins a build; NULL where it cannot be. [`pgsluice_index_free`] frees it.
@@ -183,10 +192,10 @@ pub unsafe extern "C" fn pgsluice_index_new(
     let made = catch_unwind(AssertUnwindSafe(|| {
         // SAFETY: the caller's duty.
         let (attributes, rules) = unsafe { (slice(attributes, count), &*rules) };
-        let shape = shape_of(attributes, rules)?;
-        Some(Box::into_raw(Box::new(IndexBuild::new(shape, rules.memory))))
+        let Some(shape) = shape_of(attributes, rules)? else { return Ok(None) };
+        IndexBuild::new(shape, rules.memory).map(Some)
     }));
-    made.ok().flatten().unwrap_or(std::ptr::null_mut())
+    crate::handed_out(made)
 }
 
 /// Frees a build.
@@ -196,11 +205,8 @@ pub unsafe extern "C" fn pgsluice_index_new(
 /// `build` is one that [`pgsluice_index_new`] made, or NULL, and is not used again.
 #[no_mangle]
 pub unsafe extern "C" fn pgsluice_index_free(build: *mut IndexBuild) {
-    if !build.is_null() {
-        // SAFETY: made by Box::into_raw, given back once.
-        let build = unsafe { Box::from_raw(build) };
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(build)));
-    }
+    // SAFETY: the caller's duty.
+    unsafe { crate::free(build) }
 }
 
 /// A varlena as `index_form_tuple` stores it, or `None` if that may be another one than this: it
@@ -401,6 +407,7 @@ pub unsafe extern "C" fn pgsluice_index_twins(
 ) -> usize {
     // SAFETY: the caller's duty.
     let (found, out) = unsafe { ((*build).loader().twins(), &mut *twins) };
+    // Nothing of it can panic.
     *out = found.as_ptr();
     found.len()
 }

@@ -2,6 +2,7 @@
 
 use crate::index::{guarded, IndexStatus};
 use crate::plan::slice;
+use pgsluice_core::memory::Fallible;
 use pgsluice_core::page::btree;
 use pgsluice_core::sort::build::{IndexBuild, PageAdded};
 use pgsluice_core::sort::heap::{Column, Source};
@@ -38,9 +39,13 @@ pub unsafe extern "C" fn pgsluice_index_source_new(
             align: def.align,
             attribute: usize::try_from(def.attribute).ok(),
         };
-        Source::new(columns.iter().map(column).collect()).map(Box::new).map(Box::into_raw)
+        let mut read = Vec::with_room(columns.len())?;
+        for def in columns {
+            read.push_within(column(def));
+        }
+        Ok(Source::new(read))
     }));
-    made.ok().flatten().unwrap_or(std::ptr::null_mut())
+    crate::handed_out(made)
 }
 
 /// Frees what [`pgsluice_index_source_new`] made.
@@ -50,10 +55,8 @@ pub unsafe extern "C" fn pgsluice_index_source_new(
 /// `source` is one that [`pgsluice_index_source_new`] made, or NULL, and is not used again.
 #[no_mangle]
 pub unsafe extern "C" fn pgsluice_index_source_free(source: *mut Source) {
-    if !source.is_null() {
-        // SAFETY: made by Box::into_raw, given back once.
-        drop(unsafe { Box::from_raw(source) });
-    }
+    // SAFETY: the caller's duty.
+    unsafe { crate::free(source) }
 }
 
 /// Adds rows of a heap page, from `offsets[*next]` on, and moves `next` past those that were added.

@@ -3,11 +3,18 @@
 //! `pgsluice_core.h` is its other half. The rules of this border:
 //!
 //! - Rust never calls PostgreSQL, so that `longjmp` never crosses its frames.
-//! - Every entry catches panics and answers [`Status::Panic`].
+//! - Every entry in which anything could panic catches that and answers [`Status::Panic`], or NULL.
 //! - Bytes and tuples live in memory that C hands in; what Rust allocates for
-//!   itself is bounded by the size of a slice; what is large is reserved fallibly
-//!   when the plan is made, because a failed allocation would abort the backend,
-//!   and what is small has a reserve ([`memory`]).
+//!   itself is bounded by the size of a slice.
+//! - Every allocation can fail and is answered with [`Status::Memory`], or NULL: Rust would abort
+//!   the backend, and with it every session of the server (`pgsluice_core::memory`; the lints of
+//!   `clippy.toml` ban what would abort). A panic takes a little memory that cannot be refused; for
+//!   it some is set aside ([`memory`]).
+
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, clippy::disallowed_macros, clippy::disallowed_types)
+)]
 
 #[cfg(feature = "faults")]
 mod faults;
@@ -19,6 +26,7 @@ mod plan;
 mod rank;
 mod team;
 
+use pgsluice_core::memory::{try_box, OutOfMemory};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
 pub use form::{Row, Slice, Status};
@@ -28,6 +36,27 @@ pub use pgsluice_core::sink::Ask as AskDef;
 pub use pgsluice_core::sort::team::Spread as IndexSpreadDef;
 pub use plan::{ColumnDef, DialectDef, EnvDef, LabelDef, Plan};
 pub use rank::IndexValuesDef;
+
+/// What was made, as C owns it; NULL for what cannot be made, for want of memory too, or by a panic.
+fn handed_out<T>(made: std::thread::Result<Result<Option<T>, OutOfMemory>>) -> *mut T {
+    match made {
+        Ok(Ok(Some(made))) => try_box(made).map_or(std::ptr::null_mut(), Box::into_raw),
+        _ => std::ptr::null_mut(),
+    }
+}
+
+/// Frees what [`handed_out`] gave.
+///
+/// # Safety
+///
+/// `made` is from there, or NULL, and is not used again.
+unsafe fn free<T>(made: *mut T) {
+    if !made.is_null() {
+        // SAFETY: made by Box::into_raw, given back once.
+        let made = unsafe { Box::from_raw(made) };
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(made)));
+    }
+}
 
 /// Makes a plan; NULL where it cannot be made. [`pgsluice_plan_free`] frees it.
 ///
@@ -42,18 +71,16 @@ pub unsafe extern "C" fn pgsluice_plan(
     dialect: *const DialectDef,
     env: *const EnvDef,
 ) -> *mut Plan {
-    memory::ran_out();
     let made = catch_unwind(AssertUnwindSafe(|| {
         #[cfg(feature = "faults")]
         // SAFETY: the caller's duty, as above.
         let _faults = faults::of(unsafe { plan::slice((*dialect).null, (*dialect).null_len) });
         // SAFETY: the caller's duty, as above.
-        let plan =
-            unsafe { plan::Plan::new(plan::slice(columns, ncolumns), fields, &*dialect, &*env) };
-        let plan = plan.map(Box::new).filter(|_| !memory::ran_out());
-        plan.map_or(std::ptr::null_mut(), Box::into_raw)
+        unsafe {
+            plan::Plan::new(plan::slice(columns, ncolumns), fields, &*dialect, &*env).map(Some)
+        }
     }));
-    made.unwrap_or(std::ptr::null_mut())
+    handed_out(made)
 }
 
 /// Frees a plan.
@@ -63,11 +90,8 @@ pub unsafe extern "C" fn pgsluice_plan(
 /// `plan` is one that [`pgsluice_plan`] made, or NULL, and is not used again.
 #[no_mangle]
 pub unsafe extern "C" fn pgsluice_plan_free(plan: *mut Plan) {
-    if !plan.is_null() {
-        // SAFETY: made by Box::into_raw in pgsluice_plan, given back once.
-        let plan = unsafe { Box::from_raw(plan) };
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(plan)));
-    }
+    // SAFETY: the caller's duty.
+    unsafe { free(plan) }
 }
 
 /// Whether the core reads the text of the base type with this `pg_type.oid`.

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use pgsluice_core::memory::{Fallible, OutOfMemory};
 use pgsluice_core::scan::{Characters, Dialect, DotLine, Format, Record};
 use pgsluice_core::shape::{Column, DateOrder, EnumLabels, Env, RowShape, Source, Type};
 use pgsluice_core::sink::{HeapColumn, Scratch};
@@ -137,29 +138,24 @@ impl Plan {
         fields: usize,
         dialect: &DialectDef,
         env: &EnvDef,
-    ) -> Option<Plan> {
-        let mut columns = Vec::new();
-        let mut heap = Vec::new();
-        columns.try_reserve_exact(defs.len()).ok()?;
-        heap.try_reserve_exact(defs.len()).ok()?;
+    ) -> Result<Plan, OutOfMemory> {
+        let mut columns = Vec::with_room(defs.len())?;
+        let mut heap = Vec::with_room(defs.len())?;
         for def in defs {
             // SAFETY: the caller's duty.
             unsafe {
-                columns.push(column(def));
-                heap.push(heap_column(def)?);
+                columns.push_within(column(def)?);
+                heap.push_within(heap_column(def)?);
             }
         }
-        let mut scratch = Scratch::default();
-        scratch.array.try_reserve_exact(MAX_SLICE).ok()?;
-        let mut places = Vec::new();
-        places.try_reserve_exact(fields).ok()?;
-        Some(Plan {
+        let scratch = Scratch { array: Vec::with_room(MAX_SLICE)?, ..Scratch::default() };
+        Ok(Plan {
             binary: dialect.binary,
-            fields: places,
+            fields: Vec::with_room(fields)?,
             shape: RowShape { columns, fields, env: environment(env) },
             heap,
             // SAFETY: the caller's duty.
-            dialect: unsafe { dialect_of(dialect) },
+            dialect: unsafe { dialect_of(dialect)? },
             record: Record::default(),
             scratch,
         })
@@ -169,36 +165,33 @@ impl Plan {
 /// # Safety
 ///
 /// The struct's pointers are valid for the lengths beside them.
-unsafe fn column(def: &ColumnDef) -> Column {
+unsafe fn column(def: &ColumnDef) -> Result<Column, OutOfMemory> {
     let source = match def.source {
         FROM_NULL => Source::Null,
         FROM_GIVEN | FROM_BLANK => Source::Given,
         field => Source::Field(field as usize),
     };
-    Column {
+    Ok(Column {
         name: String::new(),
         // SAFETY: the caller's duty.
-        ty: unsafe { type_of(def) },
+        ty: unsafe { type_of(def)? },
         source,
         not_null: def.not_null,
         force_null: def.force_null,
         force_not_null: def.force_not_null,
-    }
+    })
 }
 
 /// # Safety
 ///
 /// As [`column`].
-unsafe fn heap_column(def: &ColumnDef) -> Option<HeapColumn> {
+unsafe fn heap_column(def: &ColumnDef) -> Result<HeapColumn, OutOfMemory> {
     let mut given = None;
     if def.source == FROM_GIVEN {
-        let mut bytes = Vec::new();
-        bytes.try_reserve_exact(def.given_len).ok()?;
         // SAFETY: the caller's duty.
-        bytes.extend_from_slice(unsafe { slice(def.given, def.given_len) });
-        given = Some(bytes);
+        given = Some(copy(unsafe { slice(def.given, def.given_len) })?);
     }
-    Some(HeapColumn {
+    Ok(HeapColumn {
         len: def.len,
         align: def.align,
         packable: def.packable,
@@ -210,32 +203,37 @@ unsafe fn heap_column(def: &ColumnDef) -> Option<HeapColumn> {
 /// # Safety
 ///
 /// As [`column`].
-unsafe fn type_of(def: &ColumnDef) -> Type {
+unsafe fn type_of(def: &ColumnDef) -> Result<Type, OutOfMemory> {
     if def.nlabels > 0 {
         // SAFETY: the caller's duty.
-        let labels = unsafe { slice(def.labels, def.nlabels) };
-        let labels = labels
-            .iter()
+        let defs = unsafe { slice(def.labels, def.nlabels) };
+        let mut labels = Vec::with_room(defs.len())?;
+        for def in defs {
             // SAFETY: the caller's duty.
-            .map(|l| (unsafe { slice(l.label, l.len) }.to_vec(), l.oid))
-            .collect();
-        return Type::Enum(EnumLabels::new(labels));
+            labels.push_within((copy(unsafe { slice(def.label, def.len) })?, def.oid));
+        }
+        return Ok(Type::Enum(EnumLabels::new(labels)));
     }
     if reads(def.type_oid) {
-        Type::from_oid(def.type_oid, def.typmod)
+        Type::try_from_oid(def.type_oid, def.typmod)
     } else {
-        Type::Server
+        Ok(Type::Server)
     }
+}
+
+/// The bytes in memory of their own.
+fn copy(bytes: &[u8]) -> Result<Vec<u8>, OutOfMemory> {
+    let mut copied = Vec::with_room(bytes.len())?;
+    copied.extend_within_room(bytes);
+    Ok(copied)
 }
 
 /// See [`crate::pgsluice_reads`].
 pub(crate) fn reads(oid: u32) -> bool {
-    match Type::from_oid(oid, -1) {
-        Type::Server => false,
-        // An array's elements are put together in other memory than jsonb's trees.
-        Type::Array(of) => of.element != Type::Jsonb,
-        _ => true,
-    }
+    let base = |oid| Type::base(oid, -1);
+    // An array's elements are put together in other memory than jsonb's trees.
+    let of_array = || Type::element(oid).and_then(base).filter(|element| *element != Type::Jsonb);
+    base(oid).or_else(of_array).is_some()
 }
 
 fn environment(def: &EnvDef) -> Env {
@@ -250,15 +248,15 @@ fn environment(def: &EnvDef) -> Env {
 /// # Safety
 ///
 /// As [`column`].
-unsafe fn dialect_of(def: &DialectDef) -> Dialect {
+unsafe fn dialect_of(def: &DialectDef) -> Result<Dialect, OutOfMemory> {
+    let mut default = None;
+    if !def.default.is_null() {
+        // SAFETY: the caller's duty.
+        default = Some(copy(unsafe { slice(def.default, def.default_len) })?);
+    }
     // SAFETY: the caller's duty.
-    let (null, default) = unsafe {
-        (
-            slice(def.null, def.null_len).to_vec(),
-            (!def.default.is_null()).then(|| slice(def.default, def.default_len).to_vec()),
-        )
-    };
-    Dialect {
+    let null = copy(unsafe { slice(def.null, def.null_len) })?;
+    Ok(Dialect {
         format: if def.csv { Format::Csv } else { Format::Text },
         delimiter: def.delimiter,
         quote: def.quote,
@@ -273,5 +271,5 @@ unsafe fn dialect_of(def: &DialectDef) -> Dialect {
         utf8: true,
         // The server has converted the data.
         characters: Characters::Ascii,
-    }
+    })
 }

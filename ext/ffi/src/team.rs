@@ -7,6 +7,7 @@ use pgsluice_core::sort::merge::Extent;
 use pgsluice_core::sort::run::Entry;
 use pgsluice_core::sort::team::{Handed, Spread};
 use pgsluice_core::sort::Failure;
+use std::panic::{catch_unwind, AssertUnwindSafe};
 
 /// Adds the rows of this build to those that `spread` speaks of. `false`: they cannot be handed
 /// over.
@@ -21,8 +22,9 @@ pub unsafe extern "C" fn pgsluice_index_spread(
 ) -> bool {
     // SAFETY: the caller's duty.
     let (build, spread) = unsafe { (&*build, &mut *spread) };
-    let Some(own) = build.spread() else { return false };
-    *spread = spread.with(own);
+    let with_own = || build.spread().map(|own| spread.with(own));
+    let Ok(Some(both)) = catch_unwind(AssertUnwindSafe(with_own)) else { return false };
+    *spread = both;
     true
 }
 
@@ -35,6 +37,7 @@ pub unsafe extern "C" fn pgsluice_index_spread(
 pub unsafe extern "C" fn pgsluice_index_spread_with(spread: *mut Spread, other: *const Spread) {
     // SAFETY: the caller's duty.
     let (spread, other) = unsafe { (&mut *spread, &*other) };
+    // Nothing of it can panic.
     *spread = spread.with(*other);
 }
 
@@ -104,7 +107,7 @@ pub unsafe extern "C" fn pgsluice_index_join(
 #[no_mangle]
 pub unsafe extern "C" fn pgsluice_index_limit(build: *mut IndexBuild, bytes: usize) {
     // SAFETY: the caller's duty.
-    unsafe { &mut *build }.limit(bytes);
+    unsafe { &mut *build }.limit(bytes); // sets a number: it cannot panic
 }
 
 /// Sorts the rows that are there to be spilled: the next steps write them.

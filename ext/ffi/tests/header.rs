@@ -1,5 +1,7 @@
 //! `pgsluice_core.h` says what the Rust side says: sizes, offsets, constants.
 
+#![allow(clippy::disallowed_methods, clippy::disallowed_macros, clippy::disallowed_types)]
+
 use std::mem::{offset_of, size_of};
 use std::process::Command;
 

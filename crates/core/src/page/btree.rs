@@ -5,6 +5,7 @@
 //! header | line pointers (4 B) →|   hole     |← index tuples   | opaque
 //! ```
 
+use crate::memory::try_box;
 use crate::sink::append;
 use crate::sort::tuple;
 use crate::sort::Failure;
@@ -50,11 +51,7 @@ impl Page {
     ///
     /// No memory.
     pub fn new(level: u32) -> Result<Self, Failure> {
-        let mut bytes = Vec::new();
-        bytes.try_reserve_exact(SIZE)?;
-        bytes.resize(SIZE, 0);
-        let bytes = bytes.into_boxed_slice().try_into().map_err(|_| Failure::OutOfMemory)?;
-        let mut page = Self { bytes };
+        let mut page = Self { bytes: try_box([0; SIZE])? };
         page.clear(level);
         Ok(page)
     }

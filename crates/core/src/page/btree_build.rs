@@ -4,6 +4,7 @@
 //! handed out. Blocks are numbered in the order in which pages are begun, the metapage being 0.
 
 use super::btree::{self, Page, FIRST_KEY, HIGH_KEY};
+use crate::memory::{try_push_back, Fallible};
 use crate::sort::shape::{IndexShape, MAX_ATTRIBUTES};
 use crate::sort::tuple;
 use crate::sort::Failure;
@@ -95,14 +96,13 @@ impl Builder {
     /// Gives back a page that was taken, to be used again.
     pub fn reuse(&mut self, page: Page) {
         if self.spare.len() < self.spare.capacity() {
-            self.spare.push(page);
+            self.spare.push_within(page);
         }
     }
 
     fn new_page(&mut self, level: u32) -> Result<(Page, u32), Failure> {
         let block = self.next_block;
         self.next_block += 1;
-        self.finished.try_reserve(1)?;
         self.spare.try_reserve(1)?;
         match self.spare.pop() {
             Some(mut page) => {
@@ -115,12 +115,10 @@ impl Builder {
 
     fn new_level(&mut self) -> Result<(), Failure> {
         let (page, block) = self.new_page(self.levels.len() as u32)?;
-        let mut low_key = Vec::new();
-        low_key.try_reserve(tuple::HEADER)?;
-        low_key.extend_from_slice(&btree::minus_infinity());
-        self.levels.try_reserve(1)?;
-        self.levels.push(Level { page, block, low_key, last: HIGH_KEY, last_extra: 0 });
-        Ok(())
+        let mut low_key = Vec::with_room(tuple::HEADER)?;
+        low_key.extend_within_room(&btree::minus_infinity());
+        let level = Level { page, block, low_key, last: HIGH_KEY, last_extra: 0 };
+        Ok(self.levels.try_push(level)?)
     }
 
     #[inline]
@@ -173,8 +171,7 @@ impl Builder {
             truncate(shape, state.page.tuple(state.last - 1), last, &mut self.scratch)?;
         } else {
             page.add(FIRST_KEY, &first_of_inner(last));
-            self.scratch.try_reserve(last.len())?;
-            self.scratch.extend_from_slice(last);
+            self.scratch.try_extend(last)?;
         }
         state.page.finish(state.last, &self.scratch);
         state.page.set_next(block);
@@ -188,8 +185,7 @@ impl Builder {
         btree::set_down_link(&mut down_link, done_block);
         self.add_at(shape, level + 1, &down_link)?;
         self.scratch = down_link;
-        self.finished.push_back((done_block, done));
-        Ok(())
+        Ok(try_push_back(&mut self.finished, (done_block, done))?)
     }
 
     /// Finishes the rightmost page of every level; no tuple may be added after that.
@@ -211,10 +207,9 @@ impl Builder {
             }
             level += 1;
         }
-        self.finished.try_reserve(self.levels.len())?;
         for mut state in self.levels.drain(..) {
             state.page.slide_left();
-            self.finished.push_back((state.block, state.page));
+            try_push_back(&mut self.finished, (state.block, state.page))?;
         }
         Ok(root)
     }
@@ -248,13 +243,13 @@ fn truncate(
         out[..6].copy_from_slice(&right[..6]);
     } else {
         let end = btree::posting(right).map_or(right.len(), |(start, _)| start);
-        out.extend_from_slice(&right[..end]);
+        out.extend_within_room(&right[..end]);
         tuple::set_size(out, end);
     }
     let heap_tid = equal == keys;
     if heap_tid {
         let at = out.len();
-        out.resize(at + PIVOT_TID, 0);
+        out.resize_within(at + PIVOT_TID, 0);
         out[at + 2..].copy_from_slice(&btree::last_tid(left));
         let size = out.len();
         tuple::set_size(out, size);

@@ -2,6 +2,7 @@
 
 use super::btree;
 use super::btree_build::{Builder, Root};
+use crate::memory::Fallible;
 use crate::sort::run::Row;
 use crate::sort::shape::IndexShape;
 use crate::sort::tuple::{self, Tid};
@@ -79,14 +80,12 @@ impl Loader {
         }
         equal &= shape.nulls_not_distinct || !tuple::key_has_null(shape, tuple);
         if equal && shape.tells_twins {
-            self.twins.try_reserve(1)?;
-            self.twins.push([self.base_tid, row.tid()]);
+            self.twins.try_push([self.base_tid, row.tid()])?;
         } else if equal {
             let first = self.duplicate.is_empty() || row.tid() < tuple::tid_of(&self.duplicate);
             if first {
                 self.duplicate.clear();
-                self.duplicate.try_reserve(tuple.len())?;
-                self.duplicate.extend_from_slice(tuple);
+                self.duplicate.try_extend(tuple)?;
                 // Rows with equal keys come in the order of their addresses.
                 self.earlier = self.base_tid;
             }
@@ -100,8 +99,7 @@ impl Loader {
         self.whole = row.tuple.is_empty();
         if !self.whole {
             self.base.clear();
-            self.base.try_reserve(tuple.len())?;
-            self.base.extend_from_slice(tuple);
+            self.base.try_extend(tuple)?;
         }
         Ok(())
     }
@@ -116,7 +114,7 @@ impl Loader {
             self.prefix = row.prefix;
             self.whole = row.tuple.is_empty();
         }
-        self.tids.push(tuple::tid_bytes(row.tid()));
+        self.tids.push_within(tuple::tid_bytes(row.tid()));
         Ok(())
     }
 
@@ -127,7 +125,7 @@ impl Loader {
         let room = self.tids.len() < self.most;
         if room {
             self.rows += 1;
-            self.tids.push(tuple::tid_bytes(tid));
+            self.tids.push_within(tuple::tid_bytes(tid));
         }
         room
     }

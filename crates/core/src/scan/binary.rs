@@ -215,6 +215,7 @@ enum Expect {
 /// Follows a binary stream, behind its header, block by block. Its memory is a
 /// few words however long a field is.
 #[derive(Clone, Debug)]
+#[allow(clippy::disallowed_methods)] // only the loader clones it
 pub struct TupleSplitter {
     columns: i16,
     expect: Expect,

@@ -78,6 +78,7 @@ pub enum Characters {
 impl Characters {
     /// Those of the encoding that the server calls by this name (`pg_encname_tbl` of
     /// `src/common/encnames.c`). JOHAB, too, has such characters, and the server refuses them.
+    #[allow(clippy::disallowed_methods)] // only the loader names encodings
     pub fn of(encoding: &str) -> Self {
         let letters = encoding.chars().filter(char::is_ascii_alphanumeric);
         match letters.collect::<String>().to_ascii_lowercase().as_str() {
@@ -117,6 +118,7 @@ impl Characters {
 /// COPY's options on the form of the file, validated as the server validates them
 /// (`ProcessCopyOptions`, `src/backend/commands/copy.c`).
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::disallowed_methods)] // only the loader clones it
 pub struct Dialect {
     /// csv or text
     pub format: Format,
@@ -156,6 +158,7 @@ impl Dialect {
     }
 
     /// COPY's defaults for `FORMAT text`, as of PostgreSQL 18.
+    #[allow(clippy::disallowed_methods)] // the extension states every option
     pub fn text() -> Self {
         Dialect {
             format: Format::Text,

@@ -31,6 +31,7 @@ mod unescape;
 mod utf8;
 
 use crate::error::Malformed;
+use crate::memory;
 
 pub use dialect::{Characters, Dialect, DotLine, Eol, Format};
 pub use record::{Kind, Record, MAX_FIELDS};
@@ -166,7 +167,7 @@ impl<'c> Scanner<'c> {
     pub fn next(&mut self, record: &mut Record) -> Result<Next, Malformed> {
         let next = self.try_next(record);
         if let Err(Malformed::OutOfMemory) = next {
-            std::alloc::handle_alloc_error(std::alloc::Layout::new::<record::Span>());
+            memory::abort();
         }
         next
     }

@@ -33,6 +33,7 @@ pub struct Cuts {
 /// [`Cuts::last`] is `None`, and the caller gathers more or, beyond its
 /// buffer, lets the record through up to the [`Cuts::first`] that ends it.
 #[derive(Clone, Debug)]
+#[allow(clippy::disallowed_methods)] // only the loader clones it
 pub struct Splitter {
     rules: Option<Rules>,
     /// lines can be told from quotes

@@ -18,6 +18,7 @@ impl BadBytes {
     }
 
     /// The server's message: `invalid byte sequence for encoding "UTF8": 0xff`.
+    #[allow(clippy::disallowed_macros, clippy::disallowed_methods)] // only the loader gives it
     pub fn message(&self) -> String {
         let bytes: Vec<String> = self.bytes().iter().map(|b| format!("0x{b:02x}")).collect();
         format!("invalid byte sequence for encoding \"UTF8\": {}", bytes.join(" "))

@@ -1,5 +1,6 @@
 //! Appending short values without a call to `memcpy` for each.
 
+use crate::memory;
 use std::ptr;
 
 /// Appends `len`, big-endian, and `v`.
@@ -7,6 +8,7 @@ use std::ptr;
 /// Fields of a few bytes are most of what a load copies, and a call for each
 /// would cost more than the copying.
 #[inline]
+#[allow(clippy::disallowed_methods)] // for PGCOPY, which only the loader writes
 pub(crate) fn append(out: &mut Vec<u8>, len: i32, v: &[u8]) {
     const HEAD: usize = 4;
     out.reserve(HEAD + v.len());
@@ -23,12 +25,14 @@ pub(crate) fn append(out: &mut Vec<u8>, len: i32, v: &[u8]) {
     }
 }
 
-/// Appends `v`, as `extend_from_slice` does.
+/// Appends `v` where there is room for it, as [`memory::Fallible::extend_within_room`] does.
 #[inline]
 pub(crate) fn extend(out: &mut Vec<u8>, v: &[u8]) {
-    out.reserve(v.len());
     let old = out.len();
-    // SAFETY: as in `append`, without the head.
+    if v.len() > out.capacity() - old {
+        memory::no_room();
+    }
+    // SAFETY: as in `append`, without the head: there is room for `v.len()` bytes after `old`.
     unsafe {
         copy(v, out.as_mut_ptr().add(old));
         out.set_len(old + v.len());
@@ -106,6 +110,7 @@ mod tests {
             let mut filled = [7; 100];
             fill(&mut filled[..len], &source[..len]);
             assert_eq!((&filled[..len], &filled[len..]), (&source[..len], &[7; 100][len..]));
+            out.reserve(100);
             extend(&mut out, &source[len..]);
             expected.extend_from_slice(&source[len..]);
             assert_eq!(out, expected);

@@ -118,12 +118,7 @@ pub trait RowSink {
     /// that are stored as they are.
     fn put_bytes(&mut self, v: &[u8]);
     /// `char(n)`: `v` and as many spaces as it lacks.
-    fn put_padded(&mut self, v: &[u8], spaces: usize) {
-        let mut padded = Vec::with_capacity(v.len() + spaces);
-        padded.extend_from_slice(v);
-        padded.resize(v.len() + spaces, b' ');
-        self.put_bytes(&padded);
-    }
+    fn put_padded(&mut self, v: &[u8], spaces: usize);
     /// `jsonb`, as text that the sink checks by `jsonb`'s rules: it may form the
     /// binary value on the way.
     ///

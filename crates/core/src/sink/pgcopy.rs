@@ -2,6 +2,9 @@
 //!
 //! Source: the PostgreSQL manual, "COPY", "Binary Format"; each type's form is
 //! that of its `*_send` function, big-endian.
+//!
+//! Only the loader writes it: what grows here may end the process.
+#![allow(clippy::disallowed_methods)]
 
 use super::append::append;
 use super::{ArrayHead, Numeric, RowSink};

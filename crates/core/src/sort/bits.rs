@@ -1,5 +1,7 @@
 //! Bits taken out of words and put side by side, and back, on whatever processor there is.
 
+use crate::memory::{Fallible, OutOfMemory};
+
 /// Some of a word's bits, and where they go in a packed one.
 #[derive(Debug)]
 pub struct Part {
@@ -22,7 +24,11 @@ struct Run {
 
 impl Part {
     /// The bits of `mask`, side by side from bit `to` on; all others are as those of `sample`.
-    pub fn new(mask: u64, to: u32, sample: u64) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// No memory.
+    pub fn new(mask: u64, to: u32, sample: u64) -> Result<Self, OutOfMemory> {
         // Of no bits the place may be behind the last one.
         let to = if mask == 0 { 0 } else { to };
         let mut runs = Vec::new();
@@ -31,11 +37,11 @@ impl Part {
             let from = rest.trailing_zeros();
             let width = (rest >> from).trailing_ones();
             let ones = u64::MAX >> (64 - width);
-            runs.push(Run { from, to: next, ones });
+            runs.try_push(Run { from, to: next, ones })?;
             rest &= !(ones << from);
             next += width;
         }
-        Self { mask, to, constant: sample & !mask, runs }
+        Ok(Self { mask, to, constant: sample & !mask, runs })
     }
 }
 
@@ -183,7 +189,7 @@ mod tests {
             let to = if free == 0 { 0 } else { random() as u32 % (free + 1) };
             let sample = random();
             let word = sample & !mask | random() & mask;
-            let part = Part::new(mask, to, sample);
+            let part = Part::new(mask, to, sample).unwrap();
             let expected = (naive(mask, to, word), word);
             assert_eq!(run(Both(&part, word)), expected);
             // SAFETY: plain shifts need nothing.

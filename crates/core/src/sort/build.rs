@@ -12,6 +12,7 @@ use super::run::{self, Added, Collector};
 use super::shape::{IndexShape, MAX_ATTRIBUTES, MAX_TUPLE};
 use super::tuple::{self, Field, Tid};
 use super::Failure;
+use crate::memory::{try_push_back, Fallible, OutOfMemory};
 use crate::page::btree::Page;
 use crate::page::btree_build::Root;
 use crate::page::btree_load::Loader;
@@ -80,13 +81,16 @@ pub struct IndexBuild {
 
 impl IndexBuild {
     /// A build that holds about `memory` bytes of rows.
-    #[must_use]
-    pub fn new(mut shape: IndexShape, memory: usize) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// No memory.
+    pub fn new(mut shape: IndexShape, memory: usize) -> Result<Self, OutOfMemory> {
         // Values to be ranked may take half.
         let rows = if shape.ranked() > 0 { memory / 2 } else { memory };
-        shape.open_dictionaries(memory - rows);
-        Self {
-            waiting: shape.by_bytes(),
+        shape.open_dictionaries(memory - rows)?;
+        Ok(Self {
+            waiting: shape.by_bytes()?,
             shape,
             memory,
             collector: Collector::new(rows),
@@ -98,7 +102,7 @@ impl IndexBuild {
             written: false,
             loader: Loader::default(),
             traces: Vec::new(),
-        }
+        })
     }
 
     /// The index.
@@ -211,6 +215,7 @@ impl IndexBuild {
     }
 
     /// Looks for all ranked values of some rows together, before each of them is interned.
+    #[allow(clippy::disallowed_methods)] // the iterator's clone takes no memory
     fn warm<'a>(
         &mut self,
         source: &Source,
@@ -224,8 +229,9 @@ impl IndexBuild {
             for tuple in tuples.clone() {
                 if source.read(attributes, tuple, &mut fields).is_ok() {
                     let trace = fields[index].and_then(|field| dictionary.trace(field));
-                    self.traces.try_reserve(1)?;
-                    self.traces.extend(trace);
+                    if let Some(trace) = trace {
+                        self.traces.try_push(trace)?;
+                    }
                 }
             }
             dictionary.warm(&mut self.traces);
@@ -253,8 +259,8 @@ impl IndexBuild {
     pub fn flush(&mut self) -> Result<(), Failure> {
         self.collector.sort(&self.shape)?;
         self.output.try_reserve_exact(BUFFER)?;
-        self.runs.try_reserve(1)?;
-        self.runs.push_back(Extent { start: self.file_end, end: self.file_end });
+        let run = Extent { start: self.file_end, end: self.file_end };
+        try_push_back(&mut self.runs, run)?;
         self.phase = Phase::Flush(0);
         Ok(())
     }
@@ -286,7 +292,7 @@ impl IndexBuild {
             if row.tuple.is_empty() {
                 key::decode(&self.shape, row.prefix, &mut self.output);
             } else {
-                self.output.extend_from_slice(row.tuple);
+                self.output.extend_within_room(row.tuple);
             }
             self.output[start..start + 6].copy_from_slice(&tuple::tid_bytes(row.tid()));
             count += 1;
@@ -419,15 +425,16 @@ impl IndexBuild {
         let last = count <= most;
         // As few runs as will do are read twice.
         let now = if last { count } else { most.min(count - most + 1) };
-        let mut runs = Vec::new();
-        runs.try_reserve_exact(now)?;
-        runs.extend(self.runs.drain(..now));
+        let mut runs = Vec::with_room(now)?;
+        for run in self.runs.drain(..now) {
+            runs.push_within(run);
+        }
         let merge = Merge::new(&runs)?;
         self.phase = if last {
             Phase::LoadMerge(merge)
         } else {
-            self.runs.try_reserve(1)?;
-            self.runs.push_back(Extent { start: self.file_end, end: self.file_end });
+            let run = Extent { start: self.file_end, end: self.file_end };
+            try_push_back(&mut self.runs, run)?;
             Phase::Merge(merge)
         };
         Ok(())

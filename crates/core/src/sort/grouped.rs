@@ -5,6 +5,7 @@
 
 use super::run::Entry;
 use super::Failure;
+use crate::memory::Fallible;
 
 /// Fewest rows in a group, on average, that make groups worth their memory.
 const FEWEST: usize = 8;
@@ -49,8 +50,7 @@ impl Grouped {
             if groups.len() > start / FEWEST + 64 {
                 return Ok(None);
             }
-            groups.try_reserve(1)?;
-            groups.push(Group { prefix: entry.prefix(), start, before: 0 });
+            groups.try_push(Group { prefix: entry.prefix(), start, before: 0 })?;
         }
         // The count of rows, for as long as groups lie as they came.
         let mut end = entries.len();

@@ -30,7 +30,7 @@ pub struct Column {
 pub struct Unfit;
 
 /// How the rows of a table are read for an index.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Source {
     columns: Vec<Column>,
 }

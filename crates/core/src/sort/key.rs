@@ -385,7 +385,8 @@ mod tests {
         let key = encode(shape, |_| Some(field));
         assert_eq!(key, encode_any(shape, |_| Some(field)));
         if key.whole {
-            let (mut formed, mut decoded) = (Vec::new(), vec![7]);
+            let (mut formed, mut decoded) = (Vec::with_capacity(64), Vec::with_capacity(64));
+            decoded.push(7);
             tuple::form(shape, 1, |_| Some(field), &mut formed);
             decode(shape, key.prefix, &mut decoded);
             assert_eq!(&decoded[1..], &formed[..]);

@@ -3,6 +3,7 @@
 use super::run::{self, Row, ENTRY};
 use super::shape::{IndexShape, MAX_TUPLE};
 use super::Failure;
+use crate::memory::Fallible;
 use std::cmp::Ordering;
 
 /// Bytes of a run that are in memory while it is merged.
@@ -84,15 +85,12 @@ impl Merge {
     ///
     /// No memory.
     pub fn new(runs: &[Extent]) -> Result<Self, Failure> {
-        let mut sources = Vec::new();
-        sources.try_reserve_exact(runs.len())?;
+        let mut sources = Vec::with_room(runs.len())?;
         for &rest in runs {
-            let mut buffer = Vec::new();
-            buffer.try_reserve_exact(BUFFER)?;
-            sources.push(Source { rest, buffer, at: 0, size: 0 });
+            let buffer = Vec::with_room(BUFFER)?;
+            sources.push_within(Source { rest, buffer, at: 0, size: 0 });
         }
-        let mut tree = Vec::new();
-        tree.try_reserve_exact(runs.len())?;
+        let tree = Vec::with_room(runs.len())?;
         Ok(Self { sources, tree, waiting: None, begun: 0 })
     }
 
@@ -109,7 +107,7 @@ impl Merge {
         if bytes.is_empty() || source.buffer.len() + bytes.len() > BUFFER {
             return Err(Failure::Corrupt);
         }
-        source.buffer.extend_from_slice(bytes);
+        source.buffer.extend_within_room(bytes);
         source.rest.start += bytes.len() as u64;
         Ok(())
     }
@@ -170,7 +168,7 @@ impl Merge {
         }
         self.waiting = None;
         let count = self.sources.len();
-        self.tree.resize(count, usize::MAX);
+        self.tree.resize_within(count, usize::MAX);
         for index in (0..count).rev() {
             self.replay(index, shape)?;
         }

@@ -11,6 +11,7 @@ use super::rows::Taker;
 use super::run::Entry;
 use super::words::{self, Digit, BUCKETS, SMALL};
 use super::Failure;
+use crate::memory::{Fallible, OutOfMemory};
 use std::ops::Range;
 
 /// Where the bits of an entry are in the packed word.
@@ -24,15 +25,15 @@ struct Layout {
 }
 
 impl Layout {
-    fn new(sample: Entry, varying_prefix: u128, varying_place: u64) -> Self {
+    fn new(sample: Entry, varying_prefix: u128, varying_place: u64) -> Result<Self, OutOfMemory> {
         let (high, low) = ((varying_prefix >> 64) as u64, varying_prefix as u64);
         let above_place = varying_place.count_ones();
-        Self {
-            high: Part::new(high, above_place + low.count_ones(), sample.high),
-            low: Part::new(low, above_place, sample.low),
-            place: Part::new(varying_place, 0, sample.place),
+        Ok(Self {
+            high: Part::new(high, above_place + low.count_ones(), sample.high)?,
+            low: Part::new(low, above_place, sample.low)?,
+            place: Part::new(varying_place, 0, sample.place)?,
             above_place,
-        }
+        })
     }
 
     /// What words have in common whose entries have one prefix.
@@ -190,10 +191,9 @@ impl Packed {
     ) -> Result<Option<Self>, Failure> {
         let bits = varying_prefix.count_ones() + varying_place.count_ones();
         let Some(sample) = entries.first().filter(|_| bits <= 64) else { return Ok(None) };
-        let layout = Layout::new(*sample, varying_prefix, varying_place);
-        let mut words = Vec::new();
-        words.try_reserve_exact(entries.len())?;
-        words.resize(entries.len(), 0);
+        let layout = Layout::new(*sample, varying_prefix, varying_place)?;
+        let mut words = Vec::with_room(entries.len())?;
+        words.resize_within(entries.len(), 0);
 
         let small = entries.len() <= SMALL || bits == 0;
         let mut digit = if small { Digit::NONE } else { Digit::highest(bits, entries.len()) };
@@ -238,9 +238,8 @@ impl Packed {
     /// No memory; nothing has changed.
     pub fn merge(&mut self, others: &[u64]) -> Result<(), Failure> {
         let own = &self.words;
-        let mut merged = Vec::new();
-        merged.try_reserve_exact(own.len() + others.len())?;
-        merged.resize(own.len() + others.len(), 0);
+        let mut merged = Vec::with_room(own.len() + others.len())?;
+        merged.resize_within(own.len() + others.len(), 0);
         let (low, high) = merged.split_at_mut((own.len() + others.len()) / 2);
         let mut high = high.iter_mut().rev();
         let (mut left, mut right) = (0, 0);

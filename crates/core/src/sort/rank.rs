@@ -7,6 +7,7 @@
 use super::shape::Attribute;
 use super::tuple::{self, Field};
 use super::Failure;
+use crate::memory::Fallible;
 
 /// Bytes that a value takes beside its own: where it begins, its rank, the value of a rank, and
 /// what the server keeps to sort it.
@@ -20,6 +21,7 @@ const MAX_PROBES: usize = 1 << 12;
 
 /// The different values of one attribute.
 #[derive(Clone, Debug)]
+#[allow(clippy::disallowed_methods)] // only tests clone it
 pub struct Dictionary {
     attribute: Attribute,
     /// bytes that it may take
@@ -188,12 +190,12 @@ impl Dictionary {
         let id = self.starts.len() as u32;
         self.images.try_reserve(more)?;
         self.starts.try_reserve(1)?;
-        self.starts.push((self.images.len() / 8) as u32);
+        self.starts.push_within((self.images.len() / 8) as u32);
         if self.attribute.len < 0 {
-            self.images.extend_from_slice(&image.header.to_le_bytes());
+            self.images.extend_within_room(&image.header.to_le_bytes());
         }
-        self.images.extend_from_slice(image.bytes);
-        self.images.resize(self.images.len().next_multiple_of(8), 0);
+        self.images.extend_within_room(image.bytes);
+        self.images.resize_within(self.images.len().next_multiple_of(8), 0);
         self.slots[at] = u64::from(hash) << 32 | u64::from(id + 1);
         Ok(Some(id))
     }
@@ -240,9 +242,8 @@ impl Dictionary {
         if self.size() + count * 8 > self.limit || count > 1 << 32 {
             return Ok(false);
         }
-        let mut slots = Vec::new();
-        slots.try_reserve_exact(count)?;
-        slots.resize(count, 0);
+        let mut slots = Vec::with_room(count)?;
+        slots.resize_within(count, 0);
         for &slot in self.slots.iter().filter(|&&slot| slot != 0) {
             let mut at = (slot >> 32) as usize & (count - 1);
             while slots[at] != 0 {
@@ -266,12 +267,12 @@ impl Dictionary {
         }
         self.ranks.clear();
         self.ranks.try_reserve_exact(self.starts.len())?;
-        self.ranks.resize(self.starts.len(), u32::MAX);
+        self.ranks.resize_within(self.starts.len(), u32::MAX);
         self.of_rank.clear();
         self.of_rank.try_reserve_exact(self.starts.len())?;
         for (&id, &equal) in order.iter().zip(equal) {
             if !equal || self.of_rank.is_empty() {
-                self.of_rank.push(id);
+                self.of_rank.push_within(id);
             }
             let rank = self.ranks.get_mut(id as usize).ok_or(Failure::Corrupt)?;
             if *rank != u32::MAX {

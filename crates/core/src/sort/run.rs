@@ -9,6 +9,7 @@ use super::shape::{IndexShape, MAX_TUPLE};
 use super::ties;
 use super::tuple::{self, Field, Tid};
 use super::Failure;
+use crate::memory::Fallible;
 use std::cmp::Ordering;
 
 const STORED: u64 = 1;
@@ -130,9 +131,7 @@ impl Row<'_> {
             return self.decode(shape, tuple);
         }
         tuple.clear();
-        tuple.try_reserve(self.tuple.len())?;
-        tuple.extend_from_slice(self.tuple);
-        Ok(())
+        Ok(tuple.try_extend(self.tuple)?)
     }
 
     /// Compares as the index orders rows: by key, then by tid.
@@ -246,7 +245,7 @@ impl Collector {
         if self.entries.len() == self.entries.capacity() {
             self.grow()?;
         }
-        self.entries.push(Entry::new(key.prefix, place));
+        self.entries.push_within(Entry::new(key.prefix, place));
         let used = self.entries.len() * ROW + self.arena.len();
         Ok(if used >= self.limit { Added::Full } else { Added::Stored })
     }
@@ -343,7 +342,9 @@ impl Collector {
         if let Sorted::Packed(packed) = sorted {
             self.entries.clear();
             self.entries.try_reserve_exact(packed.words().len())?;
-            self.entries.extend(Unpacked::new(&packed, 0));
+            for entry in Unpacked::new(&packed, 0) {
+                self.entries.push_within(entry);
+            }
         }
         let changes = self.entries.windows(2).filter(|two| two[0].prefix() != two[1].prefix());
         if let (Some(dictionary), false) = (shape.dictionary_mut(0), grouped) {
@@ -438,8 +439,8 @@ pub fn spill(shape: &IndexShape, row: &Row, out: &mut Vec<u8>) -> Result<(), Fai
         0 => row.prefix,
         _ => key::translate(shape, row.prefix, Standing::Numbers),
     };
-    out.extend_from_slice(&Entry::new(prefix, row.place).to_bytes());
-    out.extend_from_slice(row.tuple);
+    out.extend_within_room(&Entry::new(prefix, row.place).to_bytes());
+    out.extend_within_room(row.tuple);
     Ok(())
 }
 

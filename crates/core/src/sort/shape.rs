@@ -4,6 +4,7 @@ use super::interrupt::Interrupts;
 use super::rank::Dictionary;
 use super::tuple::Field;
 use super::Failure;
+use crate::memory::{Fallible, OutOfMemory};
 
 /// Most attributes of an index (`INDEX_MAX_KEYS`).
 pub const MAX_ATTRIBUTES: usize = 32;
@@ -74,10 +75,11 @@ impl Attribute {
 
 /// An index: attributes and rules.
 #[derive(Clone, Debug)]
+#[allow(clippy::disallowed_methods)] // only tests clone it
 pub struct IndexShape {
     attributes: Vec<Attribute>,
     keys: usize,
-    /// the values of each attribute that is ranked
+    /// the values of each attribute that is ranked; empty until there are such, once they are begun
     dictionaries: Vec<Option<Dictionary>>,
     ranked: usize,
     /// rows with equal keys are refused
@@ -116,7 +118,7 @@ impl IndexShape {
                 .all(|(index, attribute)| (attribute.order == Order::Carried) == (index >= keys));
         let ranked = attributes.iter().filter(|attribute| attribute.order == Order::Ranked).count();
         sound.then(|| Self {
-            dictionaries: vec![None; attributes.len()],
+            dictionaries: Vec::new(),
             ranked,
             attributes,
             keys,
@@ -151,25 +153,41 @@ impl IndexShape {
 
     /// The index as if its values were ordered by their bytes: of one ranked column of variable
     /// length, where equal values are the same; `None` for any other.
-    #[must_use]
-    pub fn by_bytes(&self) -> Option<Self> {
-        let [attribute] = self.attributes[..] else { return None };
+    ///
+    /// # Errors
+    ///
+    /// No memory.
+    pub fn by_bytes(&self) -> Result<Option<Self>, OutOfMemory> {
+        let [attribute] = self.attributes[..] else { return Ok(None) };
         let fit = attribute.order == Order::Ranked
             && attribute.len == -1
             && attribute.exact
             && !self.mixed;
-        let attribute = Attribute { order: Order::Text, descending: false, ..attribute };
-        let shape = fit.then(|| Self::new(vec![attribute], 1)).flatten()?;
-        Some(Self { interrupts: self.interrupts, ..shape })
+        if !fit {
+            return Ok(None);
+        }
+        let mut attributes = Vec::with_room(1)?;
+        attributes.push_within(Attribute { order: Order::Text, descending: false, ..attribute });
+        let shape = Self::new(attributes, 1);
+        Ok(shape.map(|shape| Self { interrupts: self.interrupts, ..shape }))
     }
 
     /// Begins the dictionaries, which may take `limit` bytes together.
-    pub fn open_dictionaries(&mut self, limit: usize) {
-        for (attribute, dictionary) in self.attributes.iter().zip(&mut self.dictionaries) {
-            if attribute.order == Order::Ranked {
-                *dictionary = Some(Dictionary::new(*attribute, limit / self.ranked));
-            }
+    ///
+    /// # Errors
+    ///
+    /// No memory.
+    pub fn open_dictionaries(&mut self, limit: usize) -> Result<(), OutOfMemory> {
+        if self.ranked == 0 {
+            return Ok(());
         }
+        self.dictionaries = Vec::with_room(self.attributes.len())?;
+        for attribute in &self.attributes {
+            let ranked = attribute.order == Order::Ranked;
+            let dictionary = ranked.then(|| Dictionary::new(*attribute, limit / self.ranked));
+            self.dictionaries.push_within(dictionary);
+        }
+        Ok(())
     }
 
     /// The value as the builder wants it: its number, where the attribute is ranked. `None`:
@@ -184,7 +202,7 @@ impl IndexShape {
         index: usize,
         field: Field<'a>,
     ) -> Result<Option<Field<'a>>, Failure> {
-        match &mut self.dictionaries[index] {
+        match self.dictionary_mut(index) {
             None => Ok(Some(field)),
             Some(dictionary) => Ok(dictionary.intern(field)?.map(Field::Ranked)),
         }
@@ -198,6 +216,7 @@ impl IndexShape {
     }
 
     /// The values of a ranked attribute, to give them their ranks.
+    #[inline]
     pub fn dictionary_mut(&mut self, index: usize) -> Option<&mut Dictionary> {
         self.dictionaries.get_mut(index)?.as_mut()
     }
@@ -206,7 +225,7 @@ impl IndexShape {
     #[must_use]
     #[inline]
     pub fn resolve<'a>(&'a self, index: usize, field: Field<'a>) -> Field<'a> {
-        match (field, &self.dictionaries[index]) {
+        match (field, self.dictionary(index)) {
             (Field::Ranked(id), Some(dictionary)) => dictionary.field(id),
             _ => field,
         }

@@ -13,6 +13,7 @@ use super::build::IndexBuild;
 use super::merge::Extent;
 use super::run::{Collector, Entry, Sorted};
 use super::Failure;
+use crate::memory::{try_push_back, Fallible};
 
 /// Entries of one or more builds: how many, one of them, and in which bits they differ.
 ///
@@ -51,7 +52,7 @@ impl Spread {
             self.varying_prefix[at] | other.varying_prefix[at] | self.prefix[at] ^ other.prefix[at]
         };
         Self {
-            rows: self.rows + other.rows,
+            rows: self.rows.saturating_add(other.rows),
             varying_prefix: [differ(0), differ(1)],
             varying_place: self.varying_place | other.varying_place | self.place ^ other.place,
             ..self
@@ -166,9 +167,7 @@ impl IndexBuild {
         if run.start >= run.end || self.shape.ranked() > 0 {
             return Err(Failure::Corrupt);
         }
-        self.runs.try_reserve(1)?;
-        self.runs.push_back(run);
-        Ok(())
+        Ok(try_push_back(&mut self.runs, run)?)
     }
 
     /// Takes what another build of the same spread has handed over, after [`IndexBuild::sort_as`].
@@ -182,7 +181,7 @@ impl IndexBuild {
             (Sorted::Packed(packed), Handed::Words(words)) => packed.merge(words),
             (Sorted::Entries, Handed::Entries(entries)) => {
                 collector.entries.try_reserve_exact(entries.len())?;
-                collector.entries.extend_from_slice(entries);
+                collector.entries.extend_within_room(entries);
                 Ok(())
             }
             _ => Err(Failure::Corrupt),
@@ -212,7 +211,7 @@ mod tests {
 
     /// A build of the rows with these numbers.
     fn build(rows: impl Iterator<Item = u64>, value: fn(u64) -> u64) -> IndexBuild {
-        let mut build = IndexBuild::new(shape(), 1 << 26);
+        let mut build = IndexBuild::new(shape(), 1 << 26).unwrap();
         for row in rows {
             let field = |_| Some(Field::Word(value(row)));
             build.add((row + 1) as Tid, row % 5 == 0, field).unwrap();

@@ -10,6 +10,7 @@ use super::radix::{self, SMALL};
 use super::run::{row, Entry};
 use super::shape::IndexShape;
 use super::Failure;
+use crate::memory::Fallible;
 use std::cmp::Ordering;
 
 /// After so many comparisons of rows the caller is asked whether to go on.
@@ -66,8 +67,7 @@ fn by_more(
     // What is still to be sorted, and with how many equal bytes its keys begin. Not by recursion:
     // keys that are beginnings of one another would take it as deep as they are long.
     let mut parts = Vec::new();
-    parts.try_reserve(1)?;
-    parts.push((0..group.len(), key::BYTES));
+    parts.try_push((0..group.len(), key::BYTES))?;
     while let Some((range, skip)) = parts.pop() {
         shape.interrupts.check()?;
         let mut at = range.start;
@@ -79,8 +79,7 @@ fn by_more(
         }
         for tied in part.chunk_by(same) {
             if tied.len() > SMALL {
-                parts.try_reserve(1)?;
-                parts.push((at..at + tied.len(), skip + key::BYTES));
+                parts.try_push((at..at + tied.len(), skip + key::BYTES))?;
             }
             at += tied.len();
         }
@@ -142,7 +141,7 @@ mod tests {
             let row: Vec<Value> = (0..shape.attributes().len()).map(|at| value(n, at)).collect();
             let field = |at: usize| field(&shape.attributes()[at], &row[at]);
             collector.add(&shape, tid, n % 7 == 0, field).unwrap();
-            let mut formed = Vec::new();
+            let mut formed = Vec::with_capacity(8192);
             tuple::form(&shape, shape.attributes().len(), field, &mut formed);
             naive.push((formed, tid, key::encode(&shape, field).prefix));
         }

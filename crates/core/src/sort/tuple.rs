@@ -6,6 +6,7 @@
 
 use super::rank::Dictionary;
 use super::shape::{Attribute, IndexShape, Order};
+use crate::memory::Fallible;
 use crate::sink::append;
 use std::cmp::Ordering;
 
@@ -52,7 +53,7 @@ pub const fn maxalign(size: usize) -> usize {
 
 fn pad(out: &mut Vec<u8>, start: usize, align: usize) {
     let at = out.len() - start;
-    out.resize(start + ((at + align - 1) & !(align - 1)), 0);
+    out.resize_within(start + ((at + align - 1) & !(align - 1)), 0);
 }
 
 /// Appends to `out` the tuple of the first `count` attributes, its `t_tid` zero.
@@ -67,10 +68,10 @@ pub fn form<'a>(
     let tuple = out.len();
     let has_null = (0..count).any(|index| field(index).is_none());
     let mut info = 0;
-    out.resize(tuple + HEADER, 0);
+    out.resize_within(tuple + HEADER, 0);
     if has_null {
         info |= HAS_NULL;
-        out.resize(tuple + HEADER_WITH_NULLS, 0);
+        out.resize_within(tuple + HEADER_WITH_NULLS, 0);
         for index in (0..count).filter(|&index| field(index).is_some()) {
             out[tuple + HEADER + index / 8] |= 1 << (index % 8);
         }
@@ -80,28 +81,28 @@ pub fn form<'a>(
             None | Some(Field::Ranked(_)) => {}
             Some(Field::Word(word)) => {
                 pad(out, tuple, attribute.align.into());
-                out.extend_from_slice(&word.to_le_bytes()[..attribute.len as usize]);
+                out.extend_within_room(&word.to_le_bytes()[..attribute.len as usize]);
             }
             Some(Field::Bytes(bytes)) if attribute.len == -1 => {
                 info |= VAR_WIDTH;
                 if bytes.len() <= MAX_SHORT {
-                    out.push((bytes.len() as u8 + 1) << 1 | 1);
+                    out.push_within((bytes.len() as u8 + 1) << 1 | 1);
                 } else {
                     pad(out, tuple, attribute.align.into());
-                    out.extend_from_slice(&((bytes.len() as u32 + 4) << 2).to_le_bytes());
+                    out.extend_within_room(&((bytes.len() as u32 + 4) << 2).to_le_bytes());
                 }
-                out.extend_from_slice(bytes);
+                out.extend_within_room(bytes);
             }
             Some(Field::Compressed(bytes)) => {
                 info |= VAR_WIDTH;
                 pad(out, tuple, attribute.align.into());
                 let header = (bytes.len() as u32 + 4) << 2 | COMPRESSED;
-                out.extend_from_slice(&header.to_le_bytes());
-                out.extend_from_slice(bytes);
+                out.extend_within_room(&header.to_le_bytes());
+                out.extend_within_room(bytes);
             }
             Some(Field::Bytes(bytes)) => {
                 pad(out, tuple, attribute.align.into());
-                out.extend_from_slice(bytes);
+                out.extend_within_room(bytes);
             }
         }
     }
@@ -117,7 +118,7 @@ pub fn form_word(attribute: &Attribute, word: u64, out: &mut Vec<u8>) {
     let mut tuple = [0; HEADER + 8];
     tuple[6..8].copy_from_slice(&(HEADER as u16 + 8).to_le_bytes());
     tuple[HEADER..].copy_from_slice(&unsigned(word, attribute.len).to_le_bytes());
-    out.extend_from_slice(&tuple);
+    out.extend_within_room(&tuple);
 }
 
 /// Appends what [`form`] does for a tuple whose only value is a text of up to fourteen bytes, none of

@@ -2,6 +2,7 @@
 //!
 //! Source: `src/include/catalog/pg_type.dat`; base types' OIDs never change.
 
+use crate::memory::{self, OutOfMemory};
 use crate::shape::{ArrayOf, Type};
 
 /// Base types whose text the core reads, each with the OIDs of the type and of
@@ -45,19 +46,34 @@ impl Type {
     /// Enums, domains and their arrays have OIDs of their own in each database:
     /// the caller composes them.
     pub fn from_oid(oid: u32, typmod: i32) -> Type {
+        Type::try_from_oid(oid, typmod).unwrap_or_else(|_| memory::abort())
+    }
+
+    /// As [`Type::from_oid`].
+    ///
+    /// # Errors
+    ///
+    /// There is no memory for an array's element.
+    pub fn try_from_oid(oid: u32, typmod: i32) -> Result<Type, OutOfMemory> {
         if let Some(ty) = Type::base(oid, typmod) {
-            return ty;
+            return Ok(ty);
         }
-        let element = TYPES.iter().find(|(_, array)| *array == oid).map(|(element, _)| *element);
-        match element.and_then(|e| Some((e, Type::base(e, typmod)?))) {
+        match Type::element(oid).and_then(|e| Some((e, Type::base(e, typmod)?))) {
             Some((element_oid, element)) => {
-                Type::Array(Box::new(ArrayOf { element, element_oid, delimiter: b',' }))
+                let of = ArrayOf { element, element_oid, delimiter: b',' };
+                Ok(Type::Array(memory::try_box(of)?))
             }
-            None => Type::Server,
+            None => Ok(Type::Server),
         }
     }
 
-    fn base(oid: u32, typmod: i32) -> Option<Type> {
+    /// The `pg_type.oid` of the elements of the array type with this one.
+    pub fn element(oid: u32) -> Option<u32> {
+        TYPES.iter().find(|(_, array)| *array == oid).map(|(element, _)| *element)
+    }
+
+    /// The base type with this `pg_type.oid`.
+    pub fn base(oid: u32, typmod: i32) -> Option<Type> {
         // varchar and char: VARHDRSZ more than the length; bit: the length itself.
         let characters = u32::try_from(typmod - 4).ok().filter(|_| typmod >= 4);
         let bits = u32::try_from(typmod).ok().filter(|n| *n > 0);

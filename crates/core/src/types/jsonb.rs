@@ -10,6 +10,7 @@ use super::integer;
 use super::json::{visit_jsonb, Scalar, Visitor, MOST_DEEP};
 use super::numeric::numeric;
 use crate::error::Refusal;
+use crate::memory::Fallible;
 use crate::sink::append::extend;
 use crate::sink::Numeric;
 use std::cmp::Ordering;
@@ -147,7 +148,7 @@ impl Noting<'_> {
     #[inline]
     fn push(&mut self, kind: Kind, start: usize, len: usize) {
         let next = self.nodes.len() as u32 + 1;
-        self.nodes.push(Node { kind, start: start as u32, len: len as u32, next });
+        self.nodes.push_within(Node { kind, start: start as u32, len: len as u32, next });
         if self.depth > 0 {
             self.nodes[self.open[self.depth - 1] as usize].len += 1;
         }
@@ -201,7 +202,7 @@ fn resolve(mut text: &[u8], out: &mut Vec<u8>) {
             .fold(0, |v, c| v << 4 | u32::from(super::text::hex_digit(*c).unwrap_or(0)))
     };
     while let Some(at) = text.iter().position(|c| *c == b'\\') {
-        out.extend_from_slice(&text[..at]);
+        out.extend_within_room(&text[..at]);
         text = &text[at..];
         let (byte, len) = match text[1] {
             b'u' => {
@@ -211,7 +212,7 @@ fn resolve(mut text: &[u8], out: &mut Vec<u8>) {
                     len = 12;
                 }
                 let character = char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER);
-                out.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
+                out.extend_within_room(character.encode_utf8(&mut [0; 4]).as_bytes());
                 text = &text[len..];
                 continue;
             }
@@ -222,10 +223,10 @@ fn resolve(mut text: &[u8], out: &mut Vec<u8>) {
             b't' => (b'\t', 2),
             itself => (itself, 2),
         };
-        out.push(byte);
+        out.push_within(byte);
         text = &text[len..];
     }
-    out.extend_from_slice(text);
+    out.extend_within_room(text);
 }
 
 /// Writes nodes as bytes.
@@ -253,7 +254,7 @@ impl<'b> Writer<'b> {
     #[inline]
     fn pad(&mut self) {
         let end = self.out.len().next_multiple_of(ALIGN);
-        self.out.extend_from_slice(&[0; ALIGN]);
+        self.out.extend_within_room(&[0; ALIGN]);
         self.out.truncate(end);
     }
 
@@ -298,9 +299,9 @@ impl<'b> Writer<'b> {
     #[inline]
     fn head(&mut self, head: u32, entries: usize) -> usize {
         self.pad();
-        self.out.extend_from_slice(&head.to_ne_bytes());
+        self.out.extend_within_room(&head.to_ne_bytes());
         let at = self.out.len();
-        self.out.resize(at + 4 * entries, 0);
+        self.out.resize_within(at + 4 * entries, 0);
         at
     }
 
@@ -360,7 +361,7 @@ impl<'b> Writer<'b> {
             let pair = Pair { order: (key.len, self.prefix(key)), key: index };
             // Keys that differ in what is at hand are in order for sure; the rest is sorted.
             is_sorted &= self.pairs[base..].last().map_or(true, |last| last.order < pair.order);
-            self.pairs.push(pair);
+            self.pairs.push_within(pair);
             index = self.nodes[index as usize + 1].next;
         }
         if !is_sorted {
@@ -440,12 +441,12 @@ fn store(value: Numeric<'_>, out: &mut Vec<u8>) {
     // SET_VARSIZE: the length with its own four bytes, above two bits of flags.
     let size = (4 + head_len + 2 * value.digits.len()) as u32;
     let size = if cfg!(target_endian = "little") { size << 2 } else { size };
-    out.extend_from_slice(&size.to_ne_bytes());
+    out.extend_within_room(&size.to_ne_bytes());
     let start = out.len();
-    out.extend_from_slice(&head);
+    out.extend_within_room(&head);
     out.truncate(start + head_len);
     for digit in value.digits {
-        out.extend_from_slice(&digit.to_ne_bytes());
+        out.extend_within_room(&digit.to_ne_bytes());
     }
 }
 

@@ -18,7 +18,7 @@ pub use pages::HeapPages;
 use values::Elements;
 
 /// What the sink knows of one attribute of the relation.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct HeapColumn {
     /// `attlen`: bytes of a fixed-width type, -1 for varlena
     pub len: i16,
