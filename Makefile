@@ -54,3 +54,4 @@ soak: servers ## the long form of the random tests: a minute for each fuzz targe
 	PGSLUICE_FUZZ_SECONDS=60 PGSLUICE_CASES=200000 cargo test --workspace -- --include-ignored
 	PGSLUICE_SOAK=1 scripts/test-extension
 	scripts/bundled
+	for major in 15 17 18 19; do scripts/own-suites $$major || exit 1; done
