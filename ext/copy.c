@@ -49,17 +49,17 @@ error_context(void *arg)
 }
 
 /*
- * Whether stock COPY would put the rows that wait into the table now. Functions of
- * volatile CHECK constraints and triggers' conditions, which it calls row by row, find
- * those that are in.
+ * A row was added to those that wait: whether stock COPY would put them into the table
+ * now. Logical decoding shows where its batches end. Functions of volatile CHECK
+ * constraints and triggers' conditions, which it calls row by row, find those that are in.
  */
 bool
-sluice_watched_batch_ends(SluiceLoad *load)
+sluice_batch_ends(SluiceLoad *load)
 {
 	/* FORMAT binary has no lines: the buffer stays empty. */
 	load->line_bytes += load->record ? line_length(load) : (Size) load->cstate->line_buf.len;
 	return load->waiting == SLUICE_BATCH_ROWS || load->line_bytes >= STOCK_BATCH_BYTES ||
-		load->cstate->volatile_defexprs;
+		(load->watched && load->cstate->volatile_defexprs);
 }
 
 /* TABLE_INSERT_… as CopyFrom chooses them, and FREEZE's conditions. */

@@ -307,7 +307,7 @@ insert_or_settle(SluiceDuplicates *duplicates, SluiceBatch *batch, int arbiter,
 			continue;
 		}
 		token = SpeculativeInsertionLockAcquire(GetCurrentTransactionId());
-		table_tuple_insert_speculative(rel, slot, batch->cid, 0, batch->bistate, token);
+		table_tuple_insert_speculative(rel, slot, batch->cid, batch->options, batch->bistate, token);
 		recheck = compat_insert_index_tuples_unless(rri, slot, batch->estate, &conflict, arbiters);
 		table_tuple_complete_speculative(rel, slot, token, !conflict);
 		SpeculativeInsertionLockRelease(GetCurrentTransactionId());
@@ -332,6 +332,7 @@ sluice_duplicates_flush(SluiceDuplicates *duplicates, SluiceBatch *batch)
 	if (batch->used == 0)
 		return;
 	cstate->line_buf_valid = false;
+	(void) sluice_batch_has_room(batch);
 	arbiter = find_arbiter(duplicates, batch->rri);
 	existing = table_slot_create(batch->rri->ri_RelationDesc, NULL);
 	for (int i = 0; i < batch->used; i++)

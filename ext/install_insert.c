@@ -5,6 +5,9 @@
 #include "pgsluice.h"
 
 #include "commands/trigger.h"
+#include "common/hashfn.h"
+#include "storage/bufmgr.h"
+#include "storage/freespace.h"
 
 /*
  * Heap slots that do not copy a tuple that is there: ours live in the batch's
@@ -150,6 +153,55 @@ sluice_batch_extend(SluiceBatch *batch)
 	MemoryContextSwitchTo(old);
 }
 
+/* Blocks that stand for all of a table's, or all of a small one's. */
+#define SAMPLED_BLOCKS 64
+
+/* Whether an eighth of a table is free, beyond what its fillfactor leaves free. */
+static bool
+is_partly_free(Relation rel)
+{
+	BlockNumber blocks = RelationGetNumberOfBlocks(rel);
+	uint32		n = Min(blocks, SAMPLED_BLOCKS);
+	Size		reserve = RelationGetTargetPageFreeSpace(rel, HEAP_DEFAULT_FILLFACTOR);
+	Size		found = 0;
+
+	/* Nearly every table that is only loaded into has no such page. */
+	if (n == 0 ||
+		GetPageWithFreeSpace(rel, Min(reserve + BLCKSZ / 4, MaxHeapTupleSize)) == InvalidBlockNumber)
+		return false;
+	for (uint32 i = 0; i < n; i++)
+	{
+		Size		free = GetRecordedFreeSpace(rel, n == blocks ? i : murmurhash32(i) % blocks);
+
+		found += free - Min(free, reserve);
+	}
+	return found / n >= BLCKSZ / 8;
+}
+
+/*
+ * Whether rows go into room that the free space map knows of, as stock COPY's do. If not,
+ * they go behind one another to the table's end, in the order of the data: with the map,
+ * they would go back to the gaps that wider rows have left at the ends of pages.
+ */
+bool
+sluice_batch_has_room(SluiceBatch *batch)
+{
+	Relation	rel = batch->rri->ri_RelationDesc;
+	BlockNumber blocks;
+
+	/* The map would show others the blocks that this load has added for itself. */
+	compat_extend_by_need(batch->bistate);
+	if (batch->options & TABLE_INSERT_SKIP_FSM)
+		return false;
+	if (is_partly_free(rel))
+		return true;
+	batch->options |= TABLE_INSERT_SKIP_FSM;
+	blocks = RelationGetNumberOfBlocks(rel);
+	if (blocks > 0 && RelationGetTargetBlock(rel) == InvalidBlockNumber)
+		RelationSetTargetBlock(rel, blocks - 1);
+	return false;
+}
+
 /* Rows that follow go into this block, or behind it. */
 void
 sluice_batch_go_on(SluiceBatch *batch, BlockNumber block)
@@ -233,6 +285,7 @@ sluice_batch_flush(SluiceBatch *batch)
 		return;
 	/* An error from here on names a line and does not show one. */
 	cstate->line_buf_valid = false;
+	(void) sluice_batch_has_room(batch);
 
 	INSTR_TIME_SET_CURRENT(before);
 	old = MemoryContextSwitchTo(GetPerTupleMemoryContext(batch->estate));
@@ -279,7 +332,13 @@ sluice_batch_indexes(SluiceBatch *batch, int workers)
 void
 sluice_batch_close(SluiceBatch *batch)
 {
+	BlockNumber block;
+
 	Assert(batch->used == 0);
+	/* Blocks that were added while others waited to add some, and not used. */
+	while (!RELATION_IS_LOCAL(batch->rri->ri_RelationDesc) &&
+		   (block = compat_take_free_block(batch->bistate)) != InvalidBlockNumber)
+		RecordPageWithFreeSpace(batch->rri->ri_RelationDesc, block, BLCKSZ - SizeOfPageHeaderData);
 	FreeBulkInsertState(batch->bistate);
 	for (int i = 0; i < batch->made; i++)
 		ExecDropSingleTupleTableSlot(batch->slots[i]);

@@ -23,7 +23,6 @@
 #include "pgstat.h"
 #include "storage/bufmgr.h"
 #include "storage/bufpage.h"
-#include "storage/freespace.h"
 #include "storage/predicate.h"
 #include "storage/smgr.h"
 
@@ -372,14 +371,6 @@ finish_rows(SluiceLoad *load, const SluiceSlice *slice, const BlockNumber *block
 	pfree(all);
 }
 
-/* Whether the table has pages with room, which rows should go into first. */
-static bool
-has_room(SluiceLoad *load)
-{
-	return !(load->batch->options & TABLE_INSERT_SKIP_FSM) &&
-		GetPageWithFreeSpace(load->rri->ri_RelationDesc, BLCKSZ / 2) != InvalidBlockNumber;
-}
-
 /*
  * Installs the pages at the front of the slice, if that is worth it; gives where
  * they end: the rows before it are in the table now.
@@ -393,9 +384,7 @@ sluice_install_pages(SluiceLoad *load, const SluiceSlice *slice)
 	instr_time	before,
 				after;
 
-	if (load->route != SLUICE_INSERT)
-		compat_extend_by_need(load->batch->bistate);
-	if (slice->pages == 0 || !sluice_pages_wanted(load) || has_room(load))
+	if (slice->pages == 0 || !sluice_pages_wanted(load) || sluice_batch_has_room(load->batch))
 		return 0;
 	sluice_flush(load);
 	if (load->page_slot == NULL)

@@ -56,7 +56,7 @@ typedef struct SluiceLoad
 	int			options;		/* TABLE_INSERT_… */
 	int			waiting;		/* rows in all batches */
 	Size		materialized;	/* memory of theirs outside of the arena */
-	Size		line_bytes;		/* what their lines were long, where the load is watched */
+	Size		line_bytes;		/* bytes of their lines */
 	int			nvolatile;
 	SluiceVolatile *volatiles;	/* defaults that are another for every row */
 	SluiceRow  *rows;
@@ -64,7 +64,7 @@ typedef struct SluiceLoad
 	uint64		processed;
 	uint64		excluded;
 	bool		check_rows;		/* rows need more than to be inserted */
-	bool		watched;		/* a CHECK constraint or a condition may see which rows are in: see sluice_watched_batch_ends() */
+	bool		watched;		/* a CHECK constraint or a condition may see which rows are in: see sluice_batch_ends() */
 	/* the record that is being checked, for an error's CONTEXT */
 	const char *record;
 	size_t		record_len;
@@ -84,7 +84,7 @@ typedef struct SluiceLoad
 #define SLUICE_SLICE_ROWS (SLUICE_SLICE_PAGES * MaxHeapTuplesPerPage)
 
 /* copy.c */
-extern bool sluice_watched_batch_ends(SluiceLoad *load);
+extern bool sluice_batch_ends(SluiceLoad *load);
 extern void sluice_open_executor(SluiceLoad *load);
 extern void sluice_close_executor(SluiceLoad *load);
 

@@ -345,6 +345,7 @@ extern TupleTableSlot *sluice_make_slot(Relation rel, EState *estate);
 extern TupleTableSlot *sluice_batch_slot(SluiceBatch *batch);
 extern void sluice_slot_store(TupleTableSlot *slot, char *tuple, uint32 len);
 extern void sluice_slot_place(TupleTableSlot *slot, const ItemPointerData *tid);
+extern bool sluice_batch_has_room(SluiceBatch *batch);
 extern void sluice_batch_extend(SluiceBatch *batch);
 extern void sluice_batch_go_on(SluiceBatch *batch, BlockNumber block);
 extern void sluice_batch_grown(SluiceBatch *batch, const ItemPointerData *last);

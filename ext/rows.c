@@ -55,6 +55,20 @@ where_excludes(SluiceLoad *load, TupleTableSlot *slot)
 	return true;
 }
 
+/* The row in the batch's slot waits for its insertion. */
+static void
+let_wait(SluiceLoad *load, SluiceBatch *batch, uint64 line)
+{
+	sluice_batch_add(batch, line);
+	load->waiting++;
+	if (sluice_batch_ends(load) || (!load->watched && load->materialized > MAX_MATERIALIZED))
+	{
+		/* An error of the insertion shows no record. */
+		load->record = NULL;
+		sluice_flush(load);
+	}
+}
+
 /*
  * The row in next_slot's slot: WHERE, the way to its partition, generated
  * columns and constraints, in CopyFrom's order; then it waits for its insertion.
@@ -85,14 +99,7 @@ take_row(SluiceLoad *load, TupleTableSlot *slot, uint64 line)
 		ExecPartitionCheck(rri, slot, load->estate, true);
 	ExecMaterializeSlot(slot);
 	load->materialized += ((HeapTupleTableSlot *) slot)->tuple->t_len;
-	sluice_batch_add(batch, line);
-	load->waiting++;
-	if (load->watched ? sluice_watched_batch_ends(load) : load->materialized > MAX_MATERIALIZED)
-	{
-		/* An error of the insertion shows no record. */
-		load->record = NULL;
-		sluice_flush(load);
-	}
+	let_wait(load, batch, line);
 }
 
 /* The slot for the next row of the relation that the statement names. */
@@ -249,10 +256,7 @@ sluice_accept_range(SluiceLoad *load, const SluiceSlice *slice, size_t from, siz
 			ResetPerTupleExprContext(load->estate);
 		}
 		else
-		{
-			sluice_batch_add(load->batch, load->cstate->cur_lineno);
-			load->waiting++;
-		}
+			let_wait(load, load->batch, load->cstate->cur_lineno);
 		load->record = NULL;
 	}
 	load->cstate->line_buf_valid = false;
@@ -432,7 +436,9 @@ step(SluiceLoad *load)
 				return false;
 			return ask_server(load);	/* too long, or not UTF-8 */
 		case SLUICE_FULL:
-			sluice_free_tuples(load);
+			/* Of memory, unless there are rows: as many as were wanted. */
+			if (load->slice.rows_used == 0)
+				sluice_free_tuples(load);
 			return true;
 		case SLUICE_ASK:
 			return ask_server(load);

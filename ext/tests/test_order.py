@@ -1,0 +1,157 @@
+"""Rows lie in the table in the order of the data: on every route, with any number of workers."""
+
+import functools
+import struct
+import subprocess
+import unittest
+
+from .cluster import OnCluster
+
+CSV = "COPY t (a, b) FROM {} WITH (FORMAT csv{})"
+TEXT = "COPY t (a, b) FROM {} WITH (FORMAT text{})"
+BINARY = "COPY t (a, b) FROM {} WITH (FORMAT binary{})"
+TABLE = "CREATE TABLE t (a int, b text)"
+# A value of this type is the server's to read.
+ASKED = "DROP DOMAIN IF EXISTS small CASCADE; CREATE DOMAIN small AS int CHECK (VALUE % 1000 <> -1)"
+RANDOM_WIDTHS = (5, 20, 100, 47, 310, 3, 900, 61, 150, 1700)
+
+DISORDER = "SELECT count(*) FROM (SELECT a, lag(a) OVER (ORDER BY ctid) AS before FROM {} {}) x WHERE a < before"
+# Rows of one load have one transaction ID.
+BY_LOAD = "SELECT count(*) FROM (SELECT a, lag(a) OVER (PARTITION BY xmin::text ORDER BY ctid) AS before FROM t) x WHERE a < before"
+WHOLE = "SELECT count(*), sum(hashtext(t::text)::numeric) FROM t"
+
+
+@functools.cache
+def lines(size, separator=",", wide=0, blank=0):
+    """So many bytes of rows, one in `wide` of them out of line, one in `blank` with nothing for a number."""
+    out, total, i = [], 0, 0
+    while total < size:
+        text = "x" * RANDOM_WIDTHS[i * 7 % 11 % 10]
+        if wide and i % wide == wide - 1:
+            # It does not compress.
+            text = "".join(chr(33 + (i * k * k + k) % 90) for k in range(9000)).replace(",", "y").replace('"', "z").replace("\\", "z")
+        if blank and i % blank == blank - 1:
+            text = ""
+        out.append(f"{i}{separator}{text}\n")
+        total += len(out[-1])
+        i += 1
+    return "".join(out).encode()
+
+
+@functools.cache
+def tuples(size):
+    """The same in COPY's binary format."""
+    out = [b"PGCOPY\n\xff\r\n\0" + struct.pack("!ii", 0, 0)]
+    for line in lines(size).splitlines():
+        number, text = line.split(b",")
+        out.append(struct.pack("!hiii", 2, 4, int(number), len(text)) + text)
+    return b"".join(out) + struct.pack("!h", -1)
+
+
+class Order(OnCluster):
+    """No row before one that it comes after."""
+
+    def stock(self, table, copy, data):
+        """What stock COPY leaves."""
+        path = self.cluster.file("input", data)
+        return self.cluster.sql(f"SET client_min_messages = error; DROP TABLE IF EXISTS t CASCADE; {table}; SET pgsluice.copy = off; {copy.format(repr(str(path)), '')}; {WHOLE}")
+
+    def ordered(self, table=TABLE, copy=CSV, data=None, workers=(0, 1, 2, 4), before="", tables=("t",), options="", by_stock=True):
+        """Loads with default settings and with so many workers, from the first byte on."""
+        data = data or lines(1 << 20)
+        path = self.cluster.file("input", data)
+        stock = self.stock(table, copy, data) if by_stock else None
+        for count in (None, *workers):
+            with self.subTest(table=table, copy=copy, size=len(data), workers=count, before=before):
+                statement = copy.format(repr(str(path)), options + (", pgsluice 'require'" if count is None else f", pgsluice 'require', workers {count}"))
+                found = self.cluster.sql(f"SET client_min_messages = error; DROP TABLE IF EXISTS t CASCADE; {table}; SET pgsluice.copy = on; {before} {statement}; "
+                                         + ("COMMIT; " if "BEGIN" in before else "") + ";".join([WHOLE, *(DISORDER.format(one, "") for one in tables)]))
+                found = found.strip().split("\n")
+                self.assertEqual(found[1:], ["0"] * len(tables))
+                if stock:
+                    self.assertEqual(found[0], stock.strip())
+
+    def test_sizes(self):
+        """From ten rows to more than what is loaded before workers start."""
+        self.ordered(data=lines(500))
+        self.ordered(data=lines(50_000))
+        self.ordered(data=lines(600_000))
+        self.ordered(data=lines(2_500_000))
+        self.ordered(data=lines(6_500_000), workers=(2,))
+
+    def test_formats(self):
+        """Text and FORMAT binary."""
+        self.ordered(copy=TEXT, data=lines(1 << 20, "\t"), workers=(2,))
+        self.ordered(copy=BINARY, data=tuples(1 << 20), workers=(2,))
+
+    def test_routes(self):
+        """Around the buffer cache, with keys and indexes, with a sequence, for rows that are checked, filtered and computed."""
+        self.ordered(TABLE.replace("TABLE", "UNLOGGED TABLE"), before="BEGIN; TRUNCATE t;", workers=(0, 2))
+        self.ordered(TABLE + "; CREATE INDEX ON t (b); CREATE UNIQUE INDEX ON t (a)", workers=(0, 2))
+        self.ordered(TABLE + "; CREATE INDEX ON t (b); CREATE UNIQUE INDEX ON t (a)", workers=(0, 2), before="BEGIN; TRUNCATE t;")
+        self.ordered("CREATE TABLE t (id serial, a int CHECK (a >= 0), b text)", workers=(0, 2))
+        self.ordered(copy=CSV + " WHERE a % 3 > 0", workers=(0, 2))
+        self.ordered("CREATE TABLE t (a int, b text, g int GENERATED ALWAYS AS (a + 1) STORED)", workers=(0, 2))
+        self.ordered(TABLE + " WITH (fillfactor = 40)", workers=(0, 2))
+
+    def test_rows_outside_of_pages(self):
+        """Values out of line and values that the server reads, now and then and often; with indexes too."""
+        for often in (3, 200):
+            wide = lines(2 << 20, wide=often)
+            self.ordered(data=wide, workers=(0, 2))
+            self.ordered(TABLE + "; CREATE INDEX ON t (a)", data=wide, workers=(0, 2))
+        self.ordered(f"{ASKED}; CREATE TABLE t (a small, b text)", workers=(0, 2))
+        self.ordered("CREATE TABLE t (a int, b xml)", data=lines(1 << 20), workers=(0, 2), by_stock=False)
+
+    def test_partitions(self):
+        """Each leaf has its rows in their order."""
+        self.ordered("CREATE TABLE t (a int, b text) PARTITION BY HASH (a);"
+                     + ";".join(f"CREATE TABLE t{n} PARTITION OF t FOR VALUES WITH (MODULUS 3, REMAINDER {n})" for n in range(3)),
+                     workers=(0, 2), tables=("t0", "t1", "t2"))
+
+    def test_rejects_and_duplicates(self):
+        """What is left of the data when some rows are kept elsewhere or skipped."""
+        data = lines(300_000).replace(b"\n77,", b"\nno number,")
+        kept = "DROP TABLE IF EXISTS bad; CREATE TABLE bad (LIKE pgsluice.reject)"
+        self.ordered(f"{kept}; {TABLE}", data=data, options=", rejects_to 'bad'", by_stock=False)
+        twice = lines(300_000) + lines(20_000)
+        self.ordered("CREATE TABLE t (a int PRIMARY KEY, b text)", data=twice, options=", on_duplicate 'skip'", by_stock=False)
+
+    def test_small_pieces(self):
+        """A client that sends a few bytes at a time."""
+        data = lines(2_000_000)
+        for count in (0, 2):
+            self.cluster.sql(f"DROP TABLE IF EXISTS t CASCADE; {TABLE}")
+            copy = f"SET pgsluice.copy = on; {CSV.format('STDIN', f', workers {count}')}"
+            with subprocess.Popen(self.cluster.command("-c", copy), stdin=subprocess.PIPE) as process:
+                for at in range(0, len(data), 7001):
+                    process.stdin.write(data[at : at + 7001])
+                    process.stdin.flush()
+            self.assertEqual(process.returncode, 0)
+            self.assertEqual(self.cluster.sql(DISORDER.format("t", "")), "0")
+
+    def test_again_after_vacuum(self):
+        """What VACUUM tells the free space map of pages' ends, and of pages left part-filled, is no room for the next load."""
+        self.cluster.sql(f"DROP TABLE IF EXISTS t CASCADE; {TABLE}")
+        path = self.cluster.file("input", lines(1_500_000))
+        for count in (2, 0, 2, 0):
+            self.cluster.sql(f"SET pgsluice.copy = on; {CSV.format(repr(str(path)), f', workers {count}')}")
+            self.cluster.sql("VACUUM t")
+        self.assertEqual(self.cluster.sql(BY_LOAD), "0")
+
+    def test_two_at_once(self):
+        """Loads into one table leave each one's rows in their order, and no blocks that nobody finds."""
+        server = self.cluster
+        server.sql("DROP TABLE IF EXISTS t CASCADE; CREATE TABLE t (a int, b text)")
+        path = server.file("input", lines(600_000))
+        started = []
+        copy = f"SET pgsluice.copy = on; COPY t (a, b) FROM '{path}' WITH (FORMAT csv, pgsluice 'require')"
+        for _ in range(4):
+            started.append(subprocess.Popen(server.command("-c", copy)))
+        for process in started:
+            self.assertEqual(process.wait(), 0)
+        self.assertEqual(server.sql(BY_LOAD), "0")
+
+
+if __name__ == "__main__":
+    unittest.main()
