@@ -1,8 +1,11 @@
 \echo Use "CREATE EXTENSION pgsluice" to load this file. \quit
 
+-- Made here and not by the control file: the schema is then a member of the extension, and pg_dump leaves it out.
+CREATE SCHEMA pgsluice;
+
 -- What this session's last COPY FROM did that pgsluice was asked to do.
 -- No row before the first one.
-CREATE FUNCTION last_copy(
+CREATE FUNCTION pgsluice.last_copy(
     OUT relation regclass,
     OUT route text,
     OUT rows bigint,
@@ -29,15 +32,15 @@ AS 'MODULE_PATHNAME', 'pgsluice_last_copy';
 
 -- Where another library's hook was there before pgsluice's, the work of a COPY is
 -- done in here, so that the other library sees it. Called by hand it refuses.
-CREATE FUNCTION inside() RETURNS void
+CREATE FUNCTION pgsluice.inside() RETURNS void
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'pgsluice_inside';
 
-CREATE VIEW last_copy AS SELECT * FROM last_copy();
+CREATE VIEW pgsluice.last_copy AS SELECT * FROM pgsluice.last_copy();
 
 -- How a COPY of many rows fills each index of a table, and why not in a faster
 -- way: of one that others can reach, or that the COPY has for itself and finds empty.
-CREATE FUNCTION index_ways(relation regclass, is_private boolean,
+CREATE FUNCTION pgsluice.index_ways(relation regclass, is_private boolean,
     OUT index regclass, OUT way text, OUT because text
 ) RETURNS SETOF record
 LANGUAGE C STABLE STRICT PARALLEL RESTRICTED
@@ -45,7 +48,7 @@ AS 'MODULE_PATHNAME', 'pgsluice_index_ways';
 
 -- What this session's last build of a B-tree index was, if pgsluice was asked
 -- to do it. No row before the first one.
-CREATE FUNCTION last_index_build(
+CREATE FUNCTION pgsluice.last_index_build(
     OUT relation regclass,
     OUT method text,
     OUT rows bigint,
@@ -60,14 +63,14 @@ CREATE FUNCTION last_index_build(
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED
 AS 'MODULE_PATHNAME', 'pgsluice_last_index_build';
 
-CREATE VIEW last_index_build AS SELECT * FROM last_index_build();
+CREATE VIEW pgsluice.last_index_build AS SELECT * FROM pgsluice.last_index_build();
 
 GRANT USAGE ON SCHEMA pgsluice TO PUBLIC;
-GRANT SELECT ON last_copy, last_index_build TO PUBLIC;
+GRANT SELECT ON pgsluice.last_copy, pgsluice.last_index_build TO PUBLIC;
 
 -- What the tables of COPY's options rejects_to and duplicates_to have:
 -- CREATE TABLE rejects (LIKE pgsluice.reject).
-CREATE TYPE reject AS (
+CREATE TYPE pgsluice.reject AS (
     line bigint,
     column_name text,
     sqlstate text,
@@ -77,10 +80,10 @@ CREATE TYPE reject AS (
     record_bytes bytea    -- only then
 );
 
-CREATE TYPE duplicate AS (
+CREATE TYPE pgsluice.duplicate AS (
     line bigint,          -- of the row that came, whichever was kept
     key text,
     lost_row text         -- of the table's row type
 );
 
-GRANT USAGE ON TYPE reject, duplicate TO PUBLIC;
+GRANT USAGE ON TYPE pgsluice.reject, pgsluice.duplicate TO PUBLIC;

@@ -25,7 +25,7 @@ class Replaced(unittest.TestCase):
         cls.cluster = Cluster([f"dynamic_library_path = '{cls.folder}:$libdir'"])
         cls.addClassCleanup(cls.cluster.remove)
         objects = (EXT / "sql" / "pgsluice--0.1.sql").read_text().replace("MODULE_PATHNAME", "pgsluice")
-        cls.cluster.sql("CREATE SCHEMA pgsluice; SET search_path = pgsluice; " + re.sub(r"^\\echo.*$", "", objects, flags=re.M))
+        cls.cluster.sql(re.sub(r"^\\echo.*$", "", objects, flags=re.M))
 
     def test_workers_leave(self):
         """COPY goes on without them, and says why; CREATE INDEX refuses; new sessions have workers."""

@@ -133,6 +133,25 @@ class Restore(unittest.TestCase):
                         self.assertEqual(schema, self.schema(name))
                         self.assertEqual(done, copies if setting == "on" else 0)
 
+    def test_extension_in_the_template(self):
+        """The extension's schema is its member: no dump makes it, so that a dump goes into a database that has the extension."""
+        self.cluster.sql("CREATE DATABASE extended")
+        self.cluster.sql("CREATE EXTENSION pgsluice; CREATE TABLE t AS SELECT 1 AS a", database="extended")
+        self.run_program("pg_dump", "-f", self.cluster.home / "having.sql", "-d", "extended")
+        dumped = (self.cluster.home / "having.sql").read_text()
+        self.assertNotIn("CREATE SCHEMA", dumped)
+        self.assertIn("CREATE EXTENSION IF NOT EXISTS pgsluice", dumped)
+        self.run_program("pg_dump", "-Fc", "-f", self.cluster.home / "having.dump", "-d", "extended")
+        # The second one stands for a database that was made from a template1 with the extension.
+        for before in ("", "CREATE EXTENSION pgsluice"):
+            self.cluster.sql("DROP DATABASE IF EXISTS target WITH (FORCE)")
+            self.cluster.sql("CREATE DATABASE target")
+            self.cluster.sql(before, database="target")
+            self.run_program("pg_restore", "-1", "-d", "target", self.cluster.home / "having.dump")
+            self.assertEqual(self.cluster.sql("SELECT a FROM t; SELECT count(*) FROM pgsluice.last_copy", database="target"), "1\n0")
+        self.cluster.sql("DROP EXTENSION pgsluice", database="target")
+        self.assertEqual(self.cluster.sql("SELECT count(*) FROM pg_namespace WHERE nspname = 'pgsluice'", database="target"), "0")
+
 
 if __name__ == "__main__":
     unittest.main()
