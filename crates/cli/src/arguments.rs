@@ -3,15 +3,15 @@
 
 use crate::failure::Failure;
 use crate::names::Names;
+use crate::outcome::{only_with_rejects, rejects, ErrorArguments, OutputArguments};
 use crate::patterns::{is_pattern, matching};
 use clap::{Args, ValueEnum};
 use pgsluice_core::scan;
 use pgsluice_engine::error::Error;
 use pgsluice_engine::options::{
-    ColumnSet, Create, DialectOptions, FileFormat, Header, InputOptions, Method, Options,
-    RejectOptions, Source, TargetOptions,
+    ColumnSet, Create, DialectOptions, FileFormat, Header, InputOptions, Method, Options, Source,
+    TargetOptions,
 };
-use pgsluice_engine::reject::Limit;
 use pgsluice_engine::session::surroundings::{ForeignKeys, Indexes, Triggers};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -172,44 +172,6 @@ pub struct TargetArguments {
     pub foreign_keys: ForeignKeys,
 }
 
-/// What happens on a refused record
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum OnError {
-    /// the load fails, and nothing is loaded
-    Stop,
-    /// the record goes to the reject file, and the load goes on
-    Reject,
-}
-
-/// What becomes of bad records.
-#[derive(Args, Debug)]
-#[command(next_help_heading = "Bad records")]
-pub struct ErrorArguments {
-    /// What a refused record does
-    #[arg(long, value_enum, default_value = "stop")]
-    pub on_error: OnError,
-    /// Where rejected records go, as they are in the file; FILE.jsonl says why
-    /// [default: the first file's name and .rejects, in this folder]
-    #[arg(long, value_name = "FILE")]
-    pub reject_file: Option<PathBuf>,
-    /// Fail on more than N rejected records or lines, or on more than P% of what was read; none
-    /// for no limit [default: 10%, but at least 100]
-    #[arg(long, value_name = "N|P%|none", value_parser = Limit::parse)]
-    pub reject_limit: Option<Limit>,
-}
-
-/// What is told.
-#[derive(Args, Debug)]
-#[command(next_help_heading = "Output")]
-pub struct OutputArguments {
-    /// Write the summary as JSON; - for standard output
-    #[arg(long, value_name = "FILE")]
-    pub summary: Option<PathBuf>,
-    /// Say nothing but errors
-    #[arg(long, short)]
-    pub quiet: bool,
-}
-
 /// What `load`, `plan` and `check` take alike. A plan has nothing to sum up.
 #[derive(Args, Debug)]
 pub struct LoadArguments {
@@ -235,7 +197,7 @@ impl LoadArguments {
         only_of_csv(self.source.format, &self.target)?;
         only_of_staged(&self.target)?;
         let input = input(&self.source)?;
-        let rejects = rejects(&self.errors, &input.sources);
+        let rejects = rejects(&self.errors, &input)?;
         Ok(Options { input, target: target_options(&self.target), rejects })
     }
 }
@@ -258,38 +220,6 @@ fn only_of_staged(a: &TargetArguments) -> Result<(), Failure> {
         }
         _ => Ok(()),
     }
-}
-
-fn only_with_rejects(a: &ErrorArguments) -> Result<(), Failure> {
-    let given =
-        [("--reject-file", a.reject_file.is_some()), ("--reject-limit", a.reject_limit.is_some())];
-    match given.iter().find(|(_, given)| *given) {
-        Some((option, _)) if a.on_error == OnError::Stop => {
-            Err(Error::usage(format!("{option} needs --on-error reject")).into())
-        }
-        _ if a.reject_file.as_deref() == Some(Path::new("-")) => {
-            Err(Error::usage("rejects go to two files, and cannot go to standard output")
-                .with_hint("name a file: its .jsonl lies beside it")
-                .into())
-        }
-        _ => Ok(()),
-    }
-}
-
-fn rejects(a: &ErrorArguments, sources: &[Source]) -> Option<RejectOptions> {
-    let default = || {
-        let first = match sources.first() {
-            Some(Source::File(path)) => path.file_name(),
-            _ => None,
-        };
-        let mut name = first.unwrap_or("stdin".as_ref()).to_owned();
-        name.push(".rejects");
-        PathBuf::from(name)
-    };
-    (a.on_error == OnError::Reject).then(|| RejectOptions {
-        file: a.reject_file.clone().unwrap_or_else(default),
-        limit: a.reject_limit.unwrap_or_default(),
-    })
 }
 
 /// What the arguments say of the files.

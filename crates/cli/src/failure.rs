@@ -1,8 +1,10 @@
 //! How a command fails: what is printed, and the exit code.
 
-use crate::output::say;
-use pgsluice_engine::error::Error;
+use crate::output::{self, say, say_at};
+use pgsluice_engine::error::{Error, Kind, Place};
 use pgsluice_engine::server::ServerError;
+use serde::Serialize;
+use serde_json::{Map, Value};
 use std::process::ExitCode;
 
 /// The exit codes, which are stable. `docs/guide/scheduler.md` and `--help` say what they mean.
@@ -46,12 +48,14 @@ pub struct Failure {
     message: String,
     hint: Option<String>,
     code: u8,
+    /// the engine's error, if it is one
+    error: Option<Error>,
 }
 
 impl Failure {
     /// A failure with a message: lower case, no full stop.
     pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), hint: None, code: code::FAILED }
+        Self { message: message.into(), hint: None, code: code::FAILED, error: None }
     }
 
     /// Adds what the user can do about it.
@@ -62,12 +66,63 @@ impl Failure {
 
     /// Prints the failure and gives the exit code.
     pub fn report(&self) -> ExitCode {
+        if output::logs() {
+            let more = match serde_json::to_value(self.problem()) {
+                Ok(Value::Object(more)) => more,
+                _ => Map::new(),
+            };
+            let mut text = format!("error: {}", self.message);
+            if let (Some(hint), false) = (&self.hint, output::objects()) {
+                text += &format!("\nhint: {hint}");
+            }
+            say_at("error", text, more);
+            return ExitCode::from(self.code);
+        }
         say(format_args!("error: {}", self.message));
         if let Some(hint) = &self.hint {
             say(format_args!("hint: {hint}"));
         }
         ExitCode::from(self.code)
     }
+
+    /// The exit code.
+    pub fn code(&self) -> u8 {
+        self.code
+    }
+
+    /// The failure as a program reads it.
+    pub fn problem(&self) -> Problem<'_> {
+        let error = self.error.as_ref();
+        let server = error.and_then(Error::server);
+        Problem {
+            kind: error.map_or(Kind::Failed, Error::kind),
+            message: error.map_or(&self.message, |e| e.message()),
+            sqlstate: server.map(|s| s.sqlstate.as_str()).filter(|s| !s.is_empty()),
+            detail: server.and_then(|s| s.detail.as_deref()),
+            place: error.and_then(Error::place),
+            hint: self.hint.as_deref(),
+            changed: error.and_then(Error::changed),
+        }
+    }
+}
+
+/// What `error` is in a summary, and in a log of objects.
+#[derive(Debug, Serialize)]
+pub struct Problem<'f> {
+    /// what a program can do about it: see the exit codes
+    kind: Kind,
+    /// what happened
+    message: &'f str,
+    /// five characters, if the server has said it
+    sqlstate: Option<&'f str>,
+    /// the server's DETAIL
+    detail: Option<&'f str>,
+    /// where in the input
+    place: Option<&'f Place>,
+    /// what to do
+    hint: Option<&'f str>,
+    /// what the failed load has changed nevertheless
+    changed: Option<&'f str>,
 }
 
 impl From<ServerError> for Failure {
@@ -86,6 +141,7 @@ impl From<Error> for Failure {
             message: error.to_string(),
             hint: error.hint().map(str::to_owned),
             code: code::of(error.kind()),
+            error: Some(error),
         }
     }
 }

@@ -6,7 +6,9 @@
 mod arguments;
 mod commands;
 mod failure;
+mod moment;
 mod names;
+mod outcome;
 mod output;
 mod patterns;
 mod progress;
@@ -18,6 +20,9 @@ mod summary;
 use clap::{Parser, Subcommand};
 use commands::{check, completions, convert, load, methods, plan, repair, sample, server};
 use std::process::ExitCode;
+
+/// Seconds for each address of a host, unless the user says otherwise.
+const CONNECT_SECONDS: &str = "15";
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -52,11 +57,23 @@ enum Command {
     Completions(completions::Arguments),
 }
 
+/// libpq waits for a host that does not answer for as long as TCP does, which is minutes. Its
+/// variable comes after the target and the service file, as a default should.
+fn limit_connecting() {
+    if std::env::var_os("PGCONNECT_TIMEOUT").is_none() {
+        std::env::set_var("PGCONNECT_TIMEOUT", CONNECT_SECONDS);
+    }
+}
+
 fn main() -> ExitCode {
     if let Err(failure) = secret::hide() {
         return failure.report();
     }
-    let result = match Arguments::parse().command {
+    let command = Arguments::parse().command;
+    if !matches!(command, Command::Server(_)) {
+        limit_connecting();
+    }
+    let result = match command {
         Command::Load(arguments) => load::run(&arguments),
         Command::Plan(arguments) => plan::run(&arguments),
         Command::Convert(arguments) => convert::run(&arguments),

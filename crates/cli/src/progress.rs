@@ -1,7 +1,7 @@
 //! How a running load is shown: a line that changes on a terminal, a line now
 //! and then in a log.
 
-use crate::output::say;
+use crate::output::{logs, say};
 use pgsluice_engine::load::Watch;
 use pgsluice_engine::report::PHASES;
 use std::fmt::Display;
@@ -16,6 +16,9 @@ const TICK: Duration = Duration::from_millis(200);
 
 /// Between two lines in a log.
 const LOG: Duration = Duration::from_secs(10);
+
+/// The phase in which rows are read and sent: an index into [`PHASES`].
+const LOADING: u64 = 2;
 
 /// To the start of the line, and nothing after it.
 const CLEAR: &str = "\r\x1b[K";
@@ -48,12 +51,12 @@ impl Shown {
 
 /// Says a line where the line that changes is, which comes again below it.
 pub fn say_above(text: impl Display) {
-    let clear = if stderr().is_terminal() { CLEAR } else { "" };
+    let clear = if stderr().is_terminal() && !logs() { CLEAR } else { "" };
     say(format_args!("{clear}{text}"));
 }
 
 fn show(watch: &Watch, ended: &AtomicBool) {
-    let terminal = stderr().is_terminal();
+    let terminal = stderr().is_terminal() && !logs();
     let start = Instant::now();
     let mut next = if terminal { TICK } else { LOG };
     loop {
@@ -82,6 +85,9 @@ fn line(watch: &Watch, seconds: f64) -> String {
     let p = &watch.progress;
     let (bytes, total) = (p.bytes.get() as f64, p.total_bytes.get() as f64);
     let phase = PHASES.get(p.phase.get() as usize).copied().unwrap_or("");
+    if p.phase.get() != LOADING {
+        return format!("{phase}, {} since the start", time(seconds));
+    }
     let rate = bytes / seconds.max(1e-9);
     let mut line = format!(
         "{phase} {:.0} MB, {} records, {:.1} MB/s",
@@ -93,7 +99,7 @@ fn line(watch: &Watch, seconds: f64) -> String {
         let left = (total - bytes).max(0.0) / rate;
         line += &format!(", {:.0} %, {} left", 100.0 * bytes / total, time(left));
     }
-    format!("{line}, held up by {}", p.bottleneck(seconds))
+    format!("{line}, bottleneck: {}", p.bottleneck(seconds))
 }
 
 fn time(seconds: f64) -> String {
@@ -117,14 +123,15 @@ mod tests {
         let p = &watch.progress;
         p.bytes.set(50_000_000);
         p.records.set(1234);
+        assert_eq!(line(&watch, 5.0), "opening, 5s since the start");
         p.phase.set(2);
         p.reading.add(Duration::from_secs(3));
         let expected = "loading 50 MB, 1234 records, 10.0 MB/s";
         // How long it takes is told where the size is known.
-        assert_eq!(line(&watch, 5.0), format!("{expected}, held up by reading"));
+        assert_eq!(line(&watch, 5.0), format!("{expected}, bottleneck: reading"));
         p.total_bytes.set(800_000_000);
         p.sending.add(Duration::from_secs(4));
-        assert_eq!(line(&watch, 5.0), format!("{expected}, 6 %, 1m15s left, held up by server"));
+        assert_eq!(line(&watch, 5.0), format!("{expected}, 6 %, 1m15s left, bottleneck: server"));
         assert_eq!((time(59.4), time(7260.0)), ("59s".into(), "2h01m".into()));
     }
 }

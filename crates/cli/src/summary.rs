@@ -1,66 +1,185 @@
 //! The summary as JSON, in a file or on standard output.
+//!
+//! The file is replaced as a whole, by a rename: a reader sees one summary or the other, never a
+//! part. It says `running` while the load runs, so that no earlier success is taken for this
+//! load's if the program is killed.
 
 use crate::arguments::spare;
-use crate::failure::Failure;
+use crate::failure::{code, Failure, Problem};
+use crate::moment::{self, Moment};
 use crate::output;
-use pgsluice_engine::options::Source;
-use std::fs::File;
-use std::io::Write;
-use std::path::Path;
+use pgsluice_engine::error::io_message;
+use pgsluice_engine::options::{Options, Source};
+use serde::Serialize;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 
-/// Where the summary goes: opened before the work, since whether it can be
-/// written should not come out after hours.
-pub struct SummaryFile<'p> {
-    path: &'p Path,
-    /// none where it goes to standard output
-    file: Option<File>,
-    /// it was not there before
-    new: bool,
+/// What is written: how the run went, and what it did.
+#[derive(Serialize)]
+struct Record<'r, W: Serialize> {
+    status: &'static str,
+    exit_code: Option<u8>,
+    id: &'static str,
+    version: &'static str,
+    started: String,
+    ended: Option<String>,
+    reject_file: Option<&'r str>,
+    error: Option<Problem<'r>>,
+    #[serde(flatten)]
+    what: W,
 }
 
-impl SummaryFile<'_> {
-    /// Opens it, and leaves what is in it for now; it is none of the files that are read.
+/// What is known of a load that has not ended well.
+#[derive(Serialize)]
+struct Wanted<'w> {
+    table: &'w str,
+    files: &'w [String],
+}
+
+/// Where the summary goes: looked at before the work, since whether it can be
+/// written should not come out after hours.
+#[derive(Debug)]
+pub struct SummaryFile {
+    /// none where it goes to standard output
+    path: Option<PathBuf>,
+    table: String,
+    files: Vec<String>,
+    reject_file: Option<String>,
+}
+
+impl SummaryFile {
+    /// Says there that the work is under way; it is none of the files that are read.
     ///
     /// # Errors
     ///
-    /// It cannot be opened, or is one of those.
-    pub fn open<'p>(path: &'p Path, sources: &[Source]) -> Result<SummaryFile<'p>, Failure> {
-        if path == Path::new("-") {
-            return Ok(SummaryFile { path, file: None, new: false });
+    /// It cannot be written, or is one of those.
+    pub fn open(path: &Path, options: &Options) -> Result<SummaryFile, Failure> {
+        let to_file = path != Path::new("-");
+        if to_file {
+            spare(&options.input.sources, path)?;
         }
-        spare(sources, path)?;
-        let new = !path.exists();
-        let file = File::options().write(true).create(true).truncate(false).open(path);
-        let file = file.map_err(|e| {
-            Failure::new(format!("cannot write {}: {e}; nothing was loaded", path.display()))
-        })?;
-        Ok(SummaryFile { path, file: Some(file), new })
+        let path = to_file.then(|| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()));
+        let file = SummaryFile {
+            path,
+            table: options.target.table.clone(),
+            files: options.input.sources.iter().map(Source::name).collect(),
+            reject_file: options.rejects.as_ref().map(|r| r.file.display().to_string()),
+        };
+        if let (Some(path), true) = (&file.path, file.is_replaced()) {
+            let (table, files) = (file.table.as_str(), file.files.as_slice());
+            let begun = file.record("running", None, None, Wanted { table, files });
+            replace(path, &begun).map_err(|e| {
+                let e = io_message(&e);
+                Failure::new(format!("cannot write {}: {e}; nothing was loaded", path.display()))
+            })?;
+        }
+        Ok(file)
     }
 
-    /// Writes the JSON; `done` says what has been done by then.
+    /// Writes what was done; `done` says it for a message.
     ///
     /// # Errors
     ///
     /// It cannot be written.
-    pub fn write(self, json: serde_json::Result<String>, done: &str) -> Result<(), Failure> {
-        let failed = |e: &dyn std::fmt::Display| {
-            let path = self.path.display();
-            Failure::new(format!("{done}, but {path} cannot be written: {e}"))
+    pub fn write(&self, what: &impl Serialize, rejected: bool, done: &str) -> Result<(), Failure> {
+        let (status, exit) = match rejected {
+            true => ("loaded_with_rejects", code::REJECTED),
+            false => ("loaded", 0),
         };
-        let json = json.map_err(|e| failed(&e))?;
-        let Some(mut file) = self.file else { return output::print(json) };
-        // A device or a pipe has no length to set.
-        if file.metadata().is_ok_and(|facts| facts.is_file()) {
-            file.set_len(0).map_err(|e| failed(&e))?;
-        }
-        writeln!(file, "{json}").map_err(|e| failed(&e))
+        self.finish(status, exit, what, done)
     }
 
-    /// The work failed: an earlier summary stays as it was.
-    pub fn leave(self, failure: Failure) -> Failure {
-        if self.new {
-            let _ = std::fs::remove_file(self.path);
+    /// As [`SummaryFile::write`], for files that were only looked at.
+    ///
+    /// # Errors
+    ///
+    /// As [`SummaryFile::write`].
+    pub fn checked(&self, what: &impl Serialize, exit: u8, done: &str) -> Result<(), Failure> {
+        self.finish("checked", exit, what, done)
+    }
+
+    fn finish(
+        &self,
+        status: &'static str,
+        exit: u8,
+        what: &impl Serialize,
+        done: &str,
+    ) -> Result<(), Failure> {
+        self.put(self.record(status, Some(exit), None, what)).map_err(|e| {
+            let (path, e) = (self.path.as_deref().unwrap_or(Path::new("-")), io_message(&e));
+            Failure::new(format!("{done}, but {} cannot be written: {e}", path.display()))
+        })
+    }
+
+    /// Writes that the work failed. Gives the failure, which says so if that cannot be written.
+    pub fn fail(&self, failure: Failure) -> Failure {
+        let status = if failure.code() == code::CANCELLED { "cancelled" } else { "failed" };
+        let (table, files) = (self.table.as_str(), self.files.as_slice());
+        let problem = Some(failure.problem());
+        let text = self.record(status, Some(failure.code()), problem, Wanted { table, files });
+        if let Err(e) = self.put(text) {
+            output::say(format_args!("the summary cannot be written: {}", io_message(&e)));
         }
         failure
     }
+
+    fn record(
+        &self,
+        status: &'static str,
+        exit_code: Option<u8>,
+        error: Option<Problem<'_>>,
+        what: impl Serialize,
+    ) -> String {
+        let record = Record {
+            status,
+            exit_code,
+            id: moment::id(),
+            version: env!("CARGO_PKG_VERSION"),
+            started: moment::started().written(),
+            ended: exit_code.map(|_| Moment::now().written()),
+            // It is there where it has something.
+            reject_file: self.reject_file.as_deref().filter(|f| Path::new(f).exists()),
+            error,
+            what,
+        };
+        serde_json::to_string_pretty(&record).unwrap_or_default()
+    }
+
+    /// A device or a pipe is written to as it is.
+    fn is_replaced(&self) -> bool {
+        self.path.as_ref().is_some_and(|path| path.metadata().map_or(true, |facts| facts.is_file()))
+    }
+
+    fn put(&self, text: String) -> io::Result<()> {
+        match &self.path {
+            None => {
+                let written = writeln!(io::stdout(), "{text}");
+                written.or_else(|e| match e.kind() {
+                    io::ErrorKind::BrokenPipe => Ok(()),
+                    _ => Err(e),
+                })
+            }
+            Some(path) if self.is_replaced() => replace(path, &text),
+            Some(path) => writeln!(File::options().write(true).open(path)?, "{text}"),
+        }
+    }
+}
+
+/// Puts a file in the place of another one, or of none, at once.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy();
+    let beside = path.with_file_name(format!(".{name}.{}", moment::id()));
+    let put = || {
+        let mut file = File::create(&beside)?;
+        if let Ok(facts) = path.metadata() {
+            file.set_permissions(facts.permissions())?;
+        }
+        writeln!(file, "{text}")?;
+        file.sync_all()?;
+        fs::rename(&beside, path)
+    };
+    put().inspect_err(|_| {
+        let _ = fs::remove_file(&beside);
+    })
 }

@@ -65,6 +65,13 @@ pub fn may_be_of_a_record(sqlstate: &str) -> bool {
     class.is_some_and(|c| !["08", "25", "40", "42", "53", "55", "57", "58", "XX"].contains(&c))
 }
 
+/// Whether an error with this SQLSTATE has nothing to do with the line that the server was
+/// reading: the query was cancelled, the session ended, a lock or the disk was missing.
+pub fn is_of_circumstances(sqlstate: &str) -> bool {
+    let class = sqlstate.get(..2).unwrap_or_default();
+    matches!(class, "25" | "40" | "53" | "57" | "58") || sqlstate == "55P03"
+}
+
 /// A statement that the server cannot read is one with a condition of the user's in it: the
 /// rest is ours. Says so, since the server does not.
 pub fn of_condition(error: Error, condition: Option<&str>) -> Error {

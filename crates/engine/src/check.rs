@@ -13,7 +13,7 @@ use crate::load::{make_plan, open_lanes, total, Watch};
 use crate::options::{Header, Method, Options, RejectOptions};
 use crate::pipeline;
 use crate::plan::Plan;
-use crate::reject::{Amount, Limit, Listener, Rejects};
+use crate::reject::{Amount, Existing, Limit, Listener, Rejects};
 use crate::session::conn::{quote_ident, Conn};
 use crate::session::transaction;
 use std::path::PathBuf;
@@ -158,6 +158,7 @@ fn scratch_options(options: &Options, target: &Plan) -> Options {
     if options.input.header != Header::None {
         options.input.header = Header::Ignore;
     }
-    options.rejects = Some(RejectOptions { file: PathBuf::new(), limit: Limit::None });
+    options.rejects =
+        Some(RejectOptions { file: PathBuf::new(), existing: Existing::Error, limit: Limit::None });
     options
 }

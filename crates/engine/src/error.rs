@@ -7,6 +7,9 @@ use std::fmt;
 /// messages are for reading.
 const SHOWN: usize = 80;
 
+/// How many bytes of a binary value are shown.
+const SHOWN_BYTES: usize = 32;
+
 /// The longest message that is passed on, in bytes.
 const MAX_MESSAGE: usize = 800;
 
@@ -175,6 +178,15 @@ impl Error {
         self
     }
 
+    /// Says of a load that failed for a passing reason that it has left nothing.
+    #[must_use]
+    pub fn nothing_loaded(mut self) -> Error {
+        if matches!(self.kind(), Kind::Connection | Kind::Busy) {
+            self.0.message.push_str("; nothing was loaded");
+        }
+        self
+    }
+
     /// What kind of failure it is.
     pub fn kind(&self) -> Kind {
         let stated = self.0.kind.unwrap_or_else(|| Kind::of_sqlstate(self.sqlstate()));
@@ -183,6 +195,7 @@ impl Error {
             _ if self.changed().is_some() && matches!(stated, Kind::Connection | Kind::Busy) => {
                 Kind::Failed
             }
+            _ if self.sqlstate() == "57014" && self.message().contains("timeout") => Kind::Busy,
             // A trigger may raise anything about a record, and a file may be malformed.
             Some(place) if stated == Kind::Failed && place.record.is_some() => Kind::Data,
             _ => stated,
@@ -273,9 +286,7 @@ pub fn io_message(error: &std::io::Error) -> String {
         _ => {
             let text = error.to_string();
             let end = text.find(" (os error ").unwrap_or(text.len());
-            let mut letters = text[..end].chars();
-            letters.next().map_or(String::new(), |c| c.to_ascii_lowercase().to_string())
-                + letters.as_str()
+            text[..end].to_owned()
         }
     }
 }
@@ -289,6 +300,13 @@ pub fn shown(value: &[u8]) -> String {
     }
     let cut: String = text.chars().take(SHOWN).collect();
     format!("{cut}…")
+}
+
+/// A value of the binary form for a message: as the server writes bytes, cut.
+pub fn shown_bytes(value: &[u8]) -> String {
+    let digits: String = value.iter().take(SHOWN_BYTES).map(|b| format!("{b:02x}")).collect();
+    let more = if value.len() > SHOWN_BYTES { "…" } else { "" };
+    format!("\\x{digits}{more}")
 }
 
 /// A message of the server, which may hold a value of a gigabyte.
@@ -340,6 +358,6 @@ mod tests {
         let none = std::io::Error::from_raw_os_error(2);
         assert_eq!(Error::io("open", "x.csv", &none).message(), "cannot open x.csv: no such file");
         let denied = io_message(&std::io::Error::from_raw_os_error(13));
-        assert_eq!(denied, "permission denied");
+        assert_eq!(denied, "Permission denied");
     }
 }

@@ -17,12 +17,17 @@ use crate::session::siblings::Siblings;
 use crate::session::surroundings::Indexes;
 use crate::session::{create, header, staged, statement, transaction, ways};
 use crate::wire;
+use crossbeam_channel::{bounded, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 mod checks;
 
 use checks::{check_counts, check_deferred, not_emptied};
+
+/// How often it is looked whether the user has stopped what is waited for.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// How a running load is watched and stopped from other threads.
 #[derive(Clone, Debug, Default)]
@@ -42,8 +47,22 @@ impl Watch {
         }
     }
 
+    /// Connects, until the user stops it. libpq resolves names and tries hosts without a way
+    /// to interrupt it, so another thread waits for it; when stopped, that thread is left behind.
     pub(crate) fn connect(&self, url: &str) -> Result<Conn, Error> {
-        let conn = Conn::open(url)?;
+        let (found, result) = bounded(1);
+        let target = url.to_owned();
+        thread::spawn(move || found.send(Conn::open(&target)));
+        let conn = loop {
+            match result.recv_timeout(LOOK) {
+                Ok(conn) => break conn?,
+                Err(_) if self.stop.is_set() => return Err(Error::cancelled()),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(Error::defect("the thread that connects failed"))
+                }
+            }
+        };
         self.cancellers.lock().unwrap_or_else(|e| e.into_inner()).push(conn.canceller());
         Ok(conn)
     }
@@ -52,6 +71,9 @@ impl Watch {
     pub(crate) fn told(&self, error: Error) -> Error {
         match error.changed() {
             _ if !self.stop.is_set() => error,
+            None if self.progress.phase.get() == 0 => {
+                Error::new("stopped before the load began").of_kind(Kind::Cancelled)
+            }
             Some(changed) => Error::new("stopped").of_kind(Kind::Cancelled).with_changed(changed),
             None => Error::cancelled(),
         }
@@ -94,7 +116,10 @@ pub fn load(options: &Options, watch: &Watch, planned: &dyn Fn(&Plan)) -> Result
         watch.progress.records.set(0);
         result = run(&options, watch, &|_| ());
     }
-    result.map_err(|e| of_condition(watch.told(e), options.target.filter.as_deref()))
+    // That nothing is loaded goes without saying before there was a connection.
+    let begun = watch.progress.phase.get() > 0;
+    let left = |e: Error| if begun { e.nothing_loaded() } else { e };
+    result.map_err(|e| left(of_condition(watch.told(e), options.target.filter.as_deref())))
 }
 
 fn run(options: &Options, watch: &Watch, planned: &dyn Fn(&Plan)) -> Result<Summary, Error> {
@@ -321,11 +346,11 @@ fn rejects(
         Some(dialect) => RejectForm::Lines(dialect, reader.header().map(|h| h.bytes.as_slice())),
         None => RejectForm::Tuples,
     };
-    let file = RejectFile::create(&wanted.file, form).map_err(|e| {
+    let file = RejectFile::create(&wanted.file, wanted.existing, form).map_err(|e| {
         let error = Error::io("create the reject file", &name, &e);
         match e.kind() {
             std::io::ErrorKind::AlreadyExists => error
-                .with_hint("it and its .jsonl hold an earlier load's rejects; move them away, or name another file"),
+                .with_hint("it and its .jsonl hold an earlier load's rejects; --reject-existing append or replace, or {time} in the name"),
             _ => error,
         }
     })?;

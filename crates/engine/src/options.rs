@@ -1,7 +1,7 @@
 //! What a load is asked to do, validated as far as it can be without a server.
 
 use crate::error::Error;
-use crate::reject::Limit;
+use crate::reject::{Existing, Limit};
 use crate::session::surroundings::{ForeignKeys, Indexes, Triggers};
 use pgsluice_core::scan::{Dialect, DotLine, Format};
 use std::fmt;
@@ -277,6 +277,8 @@ pub struct TargetOptions {
 pub struct RejectOptions {
     /// where their original bytes go
     pub file: PathBuf,
+    /// what is done with one that is there already
+    pub existing: Existing,
     /// how many the load bears
     pub limit: Limit,
 }

@@ -21,6 +21,18 @@ mod line;
 pub use limit::{Amount, Limit};
 use line::{parts, Quotes, TAIL};
 
+/// What is done with reject files that are there already.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Existing {
+    /// the load fails before it begins
+    #[default]
+    Error,
+    /// rejects are added to them; those of PGCOPY cannot be
+    Append,
+    /// they are written again from the start
+    Replace,
+}
+
 /// One rejected record: a line of the side file, without the record's bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Reject {
@@ -67,6 +79,9 @@ pub struct RejectFile {
     first: PathBuf,
     /// how many there are
     files: u32,
+    existing: Existing,
+    /// an earlier load's rejects are in it
+    held: bool,
     /// a record of it leaves a quote open
     open: bool,
     /// the source's header line, if it had one
@@ -84,10 +99,10 @@ impl RejectFile {
     ///
     /// # Errors
     ///
-    /// Either file exists already ([`io::ErrorKind::AlreadyExists`]: nothing is
-    /// ever overwritten) or cannot be written. Neither file is left behind.
-    pub fn create(path: &Path, form: RejectForm) -> io::Result<RejectFile> {
-        let (records, side) = pair(path)?;
+    /// Either file exists already ([`io::ErrorKind::AlreadyExists`]), and that is an error,
+    /// or cannot be written. No new file is left behind then.
+    pub fn create(path: &Path, existing: Existing, form: RejectForm) -> io::Result<RejectFile> {
+        let (records, side, held) = pair(path, existing)?;
         let (dialect, header) = match form {
             RejectForm::Lines(dialect, header) => (Some(dialect), header),
             RejectForm::Tuples => (None, None),
@@ -96,7 +111,10 @@ impl RejectFile {
             path: path.to_owned(),
             first: path.to_owned(),
             files: 1,
-            open: false,
+            existing,
+            held,
+            // What an earlier load left there may leave one open.
+            open: held,
             header: header.map(<[u8]>::to_vec),
             eol: None,
             dialect: dialect.cloned(),
@@ -109,6 +127,9 @@ impl RejectFile {
 
     /// Writes what precedes the records.
     fn begin(&mut self) -> io::Result<()> {
+        if self.held {
+            return Ok(());
+        }
         if let Some(header) = self.header.clone() {
             return self.put_record(&header, Eol::Unknown);
         }
@@ -126,8 +147,9 @@ impl RejectFile {
         name.push(format!(".{}", self.files));
         // An error names it.
         self.path = name.into();
-        (self.records, self.side) = pair(&self.path)?;
-        self.open = false;
+        let held;
+        (self.records, self.side, held) = pair(&self.path, self.existing)?;
+        (self.held, self.open) = (held, held);
         self.begin()
     }
 
@@ -237,15 +259,28 @@ impl RejectFile {
     }
 }
 
-/// The file of these records, and the one that tells of each: both new.
-fn pair(path: &Path) -> io::Result<(BufWriter<File>, BufWriter<File>)> {
-    let new = |path: &Path| OpenOptions::new().write(true).create_new(true).open(path);
-    let records = new(path)?;
-    match new(&side_path(path)) {
-        Ok(side) => Ok((BufWriter::new(records), BufWriter::new(side))),
+/// The file of these records, the one that says why of each, and whether the first has some.
+fn pair(path: &Path, existing: Existing) -> io::Result<(BufWriter<File>, BufWriter<File>, bool)> {
+    let open = |path: &Path| {
+        let mut how = OpenOptions::new();
+        match existing {
+            Existing::Error => how.write(true).create_new(true),
+            Existing::Append => how.append(true).create(true),
+            Existing::Replace => how.write(true).create(true).truncate(true),
+        };
+        how.open(path)
+    };
+    let records = open(path)?;
+    match open(&side_path(path)) {
+        Ok(side) => {
+            let held = records.metadata()?.len() > 0;
+            Ok((BufWriter::new(records), BufWriter::new(side), held))
+        }
         Err(e) => {
-            // Ours, just created and still empty.
-            std::fs::remove_file(path)?;
+            if existing == Existing::Error {
+                // Ours, just created and still empty.
+                std::fs::remove_file(path)?;
+            }
             Err(e)
         }
     }
@@ -382,6 +417,9 @@ impl Rejects {
     /// A file cannot be removed.
     pub fn remove_if_empty(&self) -> Result<(), Error> {
         let (Keep::Files(file), Amount { records: 0, .. }) = &*self.lock() else { return Ok(()) };
+        if file.held {
+            return Ok(());
+        }
         for path in [file.path.clone(), side_path(&file.path)] {
             std::fs::remove_file(&path)
                 .map_err(|e| Error::io("remove the empty", &path.display().to_string(), &e))?;

@@ -67,7 +67,7 @@ pub struct Progress {
 /// The phases of a load, in order; where statistics are made before the commit, that is
 /// finishing again.
 pub const PHASES: [&str; 6] =
-    ["connecting", "inspecting", "loading", "finishing", "analyzing", "done"];
+    ["opening", "inspecting", "loading", "finishing", "analyzing", "done"];
 
 impl Progress {
     /// What holds the load up, after so many seconds of loading.

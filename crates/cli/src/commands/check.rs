@@ -1,14 +1,16 @@
 //! `pgsluice check`: every value of the files tried, nothing loaded.
 
-use crate::arguments::{LoadArguments, OutputArguments};
+use crate::arguments::LoadArguments;
 use crate::failure::{code, Failure};
-use crate::output::{print, say};
+use crate::outcome::OutputArguments;
+use crate::output::{log_as, print, say};
 use crate::summary::SummaryFile;
 use clap::Args;
 use pgsluice_engine::check::{check, Checked};
 use pgsluice_engine::load::Watch;
+use pgsluice_engine::options::RejectOptions;
 use pgsluice_engine::reject::{Amount, Reject};
-use serde_json::json;
+use serde_json::{json, Value};
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
 
@@ -33,10 +35,10 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let OutputArguments { summary, quiet, log_format, .. } = &arguments.load.output;
+    log_as(*log_format);
     let options = arguments.load.options()?;
-    let OutputArguments { summary, quiet } = &arguments.load.output;
-    let file = summary.as_deref().map(|path| SummaryFile::open(path, &options.input.sources));
-    let file = file.transpose()?;
+    let file = summary.as_deref().map(|path| SummaryFile::open(path, &options)).transpose()?;
     let as_objects = arguments.json;
     let lost = Arc::new(OnceLock::new());
     let first = lost.clone();
@@ -48,35 +50,36 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     };
     let checked = check(&options, &Watch::default(), Box::new(tell)).map_err(Failure::from);
     let lost = Arc::into_inner(lost).and_then(OnceLock::into_inner);
-    let found = match (lost.map_or(checked, Err), file) {
-        (Ok(found), Some(file)) => {
-            file.write(sums(&found), "the files are checked")?;
-            found
-        }
-        (Ok(found), None) => found,
-        (Err(failure), Some(file)) => return Err(file.leave(failure)),
-        (Err(failure), None) => return Err(failure),
-    };
+    let found = lost.map_or(checked, Err).map_err(|failure| match &file {
+        Some(file) => file.fail(failure),
+        None => failure,
+    })?;
+    let exit = exit_code(&found, options.rejects.as_ref());
+    if let Some(file) = file {
+        file.checked(&sums(&found), exit, "the files are checked")?;
+    }
     if !quiet {
         tell_sums(&found);
     }
+    Ok(ExitCode::from(exit))
+}
+
+/// The exit code of a load of these files, as far as a check can tell.
+fn exit_code(found: &Checked, rejects: Option<&RejectOptions>) -> u8 {
     let bad = Amount { records: found.bad, lines: found.bad_lines };
     let read = Amount { records: found.read, lines: found.lines };
-    Ok(match &options.rejects {
-        _ if found.bad == 0 => ExitCode::SUCCESS,
-        Some(rejects) if !rejects.limit.exceeded_at_end(bad, read) => {
-            ExitCode::from(code::REJECTED)
-        }
-        _ => ExitCode::from(code::DATA),
-    })
+    match rejects {
+        _ if found.bad == 0 => 0,
+        Some(rejects) if !rejects.limit.exceeded_at_end(bad, read) => code::REJECTED,
+        _ => code::DATA,
+    }
 }
 
 /// What a load would sum up, as far as a check can tell.
-fn sums(found: &Checked) -> serde_json::Result<String> {
+fn sums(found: &Checked) -> Value {
     let Checked { read, good, bad, bad_lines, skipped, .. } = found;
-    let sums = json!({ "read": read, "loaded": good, "rejected": bad,
-        "rejected_lines": bad_lines, "skipped": skipped });
-    serde_json::to_string_pretty(&sums)
+    json!({ "read": read, "loaded": good, "rejected": bad, "rejected_lines": bad_lines,
+        "skipped": skipped })
 }
 
 fn tell_sums(found: &Checked) {

@@ -1,22 +1,34 @@
 //! `pgsluice load`: files into a table.
 
-use crate::arguments::{LoadArguments, OutputArguments};
+use crate::arguments::LoadArguments;
 use crate::failure::{code, Failure};
-use crate::output::say;
+use crate::outcome::OutputArguments;
+use crate::output::{log_as, say};
 use crate::progress::{say_above, Shown};
 use crate::summary::SummaryFile;
 use clap::Args;
+use pgsluice_engine::error::{Error, Kind};
 use pgsluice_engine::load::{load, Watch};
 use pgsluice_engine::plan::Plan;
 use pgsluice_engine::report::Summary;
 use std::cell::OnceCell;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
   pgsluice load votes.csv --to postgresql:///test --table votes
   pgsluice load 'part-*.csv.gz' --to \"$URL\" --table s.votes --header --truncate
   zcat big.tsv.gz | pgsluice load - --format text --to \"$URL\" --table events";
+
+/// How long a signal waits for the load to end by itself, before it has begun.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// Below this, in seconds, a rate says nothing.
+const MEASURED: f64 = 1.0;
 
 /// Load files into a table: all of it or nothing
 #[derive(Args, Debug)]
@@ -28,15 +40,18 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let OutputArguments { summary, quiet, verbose, log_format } = &arguments.load.output;
+    log_as(*log_format);
     let options = arguments.load.options()?;
-    let OutputArguments { summary, quiet } = &arguments.load.output;
-    let file = summary.as_deref().map(|path| SummaryFile::open(path, &options.input.sources));
-    let file = file.transpose()?;
+    let file = summary.as_deref().map(|path| SummaryFile::open(path, &options)).transpose()?;
+    let file = Arc::new(file);
     let watch = Watch::default();
-    stop_on_signal(&watch)?;
+    let begun = Arc::new(AtomicBool::new(false));
+    stop_on_signal(&watch, &file, &begun)?;
     let shown = Shown::start(&watch, *quiet);
     let told = OnceCell::new();
     let planned = |plan: &Plan| {
+        begun.store(true, Ordering::SeqCst);
         if !quiet {
             tell(plan);
             let _ = told.set(plan.notes.clone());
@@ -44,35 +59,56 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     };
     let loaded = load(&options, &watch, &planned);
     shown.end();
-    let summary = match (loaded, file) {
-        (Ok(summary), Some(file)) => {
-            file.write(serde_json::to_string_pretty(&summary), "the rows are loaded")?;
-            summary
-        }
-        (Ok(summary), None) => summary,
-        (Err(error), Some(file)) => return Err(file.leave(error.into())),
-        (Err(error), None) => return Err(error.into()),
-    };
-    if !quiet {
-        print(&summary, told.get().map_or(&[], Vec::as_slice));
+    let summary = loaded.map_err(|error| failed(&file, error.into()))?;
+    let rejected = summary.rejected > 0;
+    if let Some(file) = &*file {
+        file.write(&summary, rejected, "the rows are loaded")?;
     }
-    Ok(if summary.rejected > 0 { ExitCode::from(code::REJECTED) } else { ExitCode::SUCCESS })
+    if !quiet {
+        print(&summary, told.get().map_or(&[], Vec::as_slice), *verbose);
+    }
+    Ok(if rejected { ExitCode::from(code::REJECTED) } else { ExitCode::SUCCESS })
+}
+
+/// A failure, which the summary has too.
+fn failed(file: &Option<SummaryFile>, failure: Failure) -> Failure {
+    match file {
+        Some(file) => file.fail(failure),
+        None => failure,
+    }
 }
 
 /// Ctrl-C and SIGTERM ask the server to cancel; a second one ends the program,
-/// which the server takes for a lost connection.
-fn stop_on_signal(watch: &Watch) -> Result<(), Failure> {
-    let watch = watch.clone();
+/// which the server takes for a lost connection. Before the plan is made nothing has begun in the
+/// database, and what is waited for (standard input, a name to resolve) cannot be interrupted:
+/// then one is enough.
+fn stop_on_signal(
+    watch: &Watch,
+    file: &Arc<Option<SummaryFile>>,
+    begun: &Arc<AtomicBool>,
+) -> Result<(), Failure> {
+    let (watch, file, begun) = (watch.clone(), file.clone(), begun.clone());
+    let end = move |why: &str| {
+        let stopped = Error::new(why).of_kind(Kind::Cancelled);
+        failed(&file, stopped.into()).report();
+        std::process::exit(code::CANCELLED.into());
+    };
     let mut asked = false;
     ctrlc::set_handler(move || {
         if asked {
-            std::process::exit(code::CANCELLED.into());
+            end("stopped without waiting for the server, which rolls back what is not committed");
         }
         asked = true;
-        say(format_args!(
-            "\nstopping: the server rolls back what is not committed; press Ctrl-C again not to wait for it"
-        ));
+        if begun.load(Ordering::SeqCst) {
+            say(format_args!(
+                "\nstopping: the server rolls back what is not committed; press Ctrl-C again not to wait for it"
+            ));
+        }
         watch.cancel();
+        thread::sleep(GRACE);
+        if !begun.load(Ordering::SeqCst) {
+            end("stopped before the load began");
+        }
     })
     .map_err(|e| Failure::new(format!("cannot listen to signals: {e}")))
 }
@@ -95,8 +131,8 @@ fn lines_of(s: &Summary) -> String {
 }
 
 /// What was told before is not told again.
-fn print(s: &Summary, told: &[String]) {
-    say(format_args!("{}: {} rows loaded by {} ({})", s.table, s.loaded, s.method, s.reason));
+fn print(s: &Summary, told: &[String], verbose: bool) {
+    say(format_args!("{}: {} rows loaded by {} in {}", s.table, s.loaded, s.method, took(s)));
     if !s.gives_up.starts_with("nothing") {
         say(format_args!("  gives up {}", s.gives_up));
     }
@@ -108,32 +144,49 @@ fn print(s: &Summary, told: &[String]) {
         lines_of(s),
         s.skipped
     ));
-    say(format_args!(
-        "  {:.2} s: open {:.2}, inspect {:.2}, load {:.2}, finish {:.2}, analyze {:.2}; held up by {}",
-        s.seconds.total,
-        s.seconds.open,
-        s.seconds.inspect,
-        s.seconds.load,
-        s.seconds.finish,
-        s.seconds.analyze,
-        s.bottleneck
-    ));
-    say(format_args!(
-        "  {:.1} MB read, {:.0} rows/s, {:.1} MB/s",
-        s.bytes as f64 / 1e6,
-        s.rows_per_second,
-        s.megabytes_per_second
-    ));
-    if let Some(wal) = s.wal_bytes {
-        say(format_args!("  {:.1} MB of WAL", wal as f64 / 1e6));
+    if verbose {
+        print_more(s);
     }
-    for index in &s.indexes {
-        say(format_args!("  index {index}"));
-    }
-    for step in &s.steps {
+    // What was left undone is always said.
+    let left = |step: &&String| step.contains(" not moved") || step.starts_with("no ");
+    for step in s.steps.iter().filter(|step| verbose || left(step)) {
         say(format_args!("  step: {step}"));
     }
     for note in s.notes.iter().filter(|note| !told.contains(note)) {
         say(format_args!("  note: {note}"));
+    }
+}
+
+/// The time, and the rates where there was enough to measure one.
+fn took(s: &Summary) -> String {
+    let seconds = format!("{:.2} s", s.seconds.total);
+    if s.seconds.total < MEASURED {
+        return seconds;
+    }
+    format!(
+        "{seconds} ({:.0} rows/s, {:.1} MB/s, bottleneck: {})",
+        s.rows_per_second, s.megabytes_per_second, s.bottleneck
+    )
+}
+
+fn print_more(s: &Summary) {
+    say(format_args!("  {}: {}", s.method, s.reason));
+    say(format_args!(
+        "  open {:.2} s, inspect {:.2} s, load {:.2} s, finish {:.2} s, analyze {:.2} s",
+        s.seconds.open, s.seconds.inspect, s.seconds.load, s.seconds.finish, s.seconds.analyze,
+    ));
+    let wal = s.wal_bytes.map_or(String::new(), |wal| format!(", {} of WAL", size(wal)));
+    say(format_args!("  {} read{wal}; bottleneck: {}", size(s.bytes), s.bottleneck));
+    for index in &s.indexes {
+        say(format_args!("  index {index}"));
+    }
+}
+
+/// Bytes in the unit that fits.
+fn size(bytes: u64) -> String {
+    match bytes as f64 {
+        b if b < 1e4 => format!("{bytes} bytes"),
+        b if b < 1e6 => format!("{:.0} kB", b / 1e3),
+        b => format!("{:.1} MB", b / 1e6),
     }
 }

@@ -168,7 +168,9 @@ fn before_the_load(world: &mut World) {
     rows.write_all(&wide).unwrap();
     let said = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
     // A slow machine hears where it is, now and then.
-    let mut said = said.filter(|l| l.starts_with(' ') || !l.contains(", held up by "));
+    let mut said = said.filter(|l| {
+        l.starts_with(' ') || !l.contains(", bottleneck: ") && !l.contains(" since the start")
+    });
     let first = said.next().unwrap();
     assert!(first.starts_with("\"public\".\"w\": loading by copy-text ("), "{first}");
     let told: Vec<String> = said.by_ref().take(planned.len()).collect();

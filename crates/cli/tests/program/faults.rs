@@ -68,10 +68,8 @@ fn cut(world: &mut World) {
         underway.go_on();
         let (code, said) = underway.end();
         assert_eq!(code, Some(5), "{method}: {said}");
-        assert!(
-            said.contains("terminating connection") || said.contains("connection lost"),
-            "{method}: {said}"
-        );
+        let lost = "connection lost: the server said: terminating connection due to administrator";
+        assert!(said.contains(lost) && said.contains("nothing was loaded"), "{method}: {said}");
         assert_eq!(world.sql("SELECT count(*) FROM t"), "0", "{method}");
     }
 }

@@ -246,7 +246,7 @@ fn rejects_that_leave_a_quote_open() {
     let second = world.file("rejects.csv.2", b"kept");
     let reject = ["--table", "t", "--header", "--on-error", "reject", "--reject-file", &rejects];
     let said = world.load(&[&paths[..], &reject].concat()).unwrap_err();
-    assert!(said.contains("rejects.csv.2: file exists"), "{said}");
+    assert!(said.contains("rejects.csv.2: File exists"), "{said}");
     assert_eq!(fs::read(second).unwrap(), b"kept");
     assert_eq!(world.sql("SELECT count(*) FROM t"), "0");
 }

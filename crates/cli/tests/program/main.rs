@@ -29,5 +29,6 @@ mod pooler;
 mod rejects;
 mod rights;
 mod sample;
+mod scheduler;
 mod server;
 mod statistics;

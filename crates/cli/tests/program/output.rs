@@ -112,7 +112,7 @@ fn a_terminal_is_told_and_left_clean() {
     let mut rows = OpenOptions::new().write(true).open(&pipe).unwrap();
     let mut shown = child.stdout.take().unwrap();
     let mut seen = String::new();
-    let told = |seen: &str| seen.contains("\r\u{1b}[K") && seen.contains("held up by");
+    let told = |seen: &str| seen.contains("\r\u{1b}[K") && seen.contains(" since the start");
     let mut buffer = [0; 4096];
     while !told(&seen) {
         let n = shown.read(&mut buffer).unwrap();

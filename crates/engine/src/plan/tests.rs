@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::options::{ColumnSet, Header, InputOptions, RejectOptions, Source, TargetOptions};
-use crate::reject::Limit;
+use crate::reject::{Existing, Limit};
 use crate::session::catalog::{ColumnFacts, TriggerFacts};
 
 /// What the rule looks at; each case changes some of it.
@@ -85,6 +85,10 @@ fn trigger(row: bool) -> TriggerFacts {
     TriggerFacts { name: "fires".into(), row, before: row, internal: false }
 }
 
+fn rejects() -> Option<RejectOptions> {
+    Some(RejectOptions { file: "r".into(), existing: Existing::Error, limit: Limit::None })
+}
+
 #[test]
 fn auto_is_a_rule_over_facts() {
     let text = || Case::new(&[Type::Text, Type::Text]);
@@ -148,7 +152,7 @@ fn auto_is_a_rule_over_facts() {
         (
             typed().with(|c| {
                 c.server.extension = Some("0.1".into());
-                c.options.rejects = Some(RejectOptions { file: "r".into(), limit: Limit::None });
+                c.options.rejects = rejects();
             }),
             Method::CopyBinary,
             "",
@@ -216,7 +220,7 @@ fn what_lanes_are() {
     assert_eq!(emptied.plan().lanes, 1);
     let apart = lanes().with(|c| {
         c.table.keeps_apart = true;
-        c.options.rejects = Some(RejectOptions { file: "r".into(), limit: Limit::None });
+        c.options.rejects = rejects();
     });
     assert_eq!(apart.plan().lanes, 1);
 }

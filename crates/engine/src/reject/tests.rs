@@ -24,14 +24,15 @@ fn an_existing_file_is_refused_and_left_as_it_was() {
     let path = dir.join("bad.csv");
     std::fs::write(side_path(&path), "kept").unwrap();
     let csv = Dialect::csv();
-    let error = RejectFile::create(&path, RejectForm::Lines(&csv, None)).unwrap_err();
+    let error =
+        RejectFile::create(&path, Existing::Error, RejectForm::Lines(&csv, None)).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
     assert!(!path.exists());
     assert_eq!(std::fs::read_to_string(side_path(&path)).unwrap(), "kept");
     std::fs::remove_file(side_path(&path)).unwrap();
 
     let header = RejectForm::Lines(&csv, Some(b"a,b\r\n"));
-    let mut file = RejectFile::create(&path, header).unwrap();
+    let mut file = RejectFile::create(&path, Existing::Error, header).unwrap();
     let reject = reject();
     file.add(&reject, b"1,\xff", Eol::CrNl).unwrap();
     file.add(&reject, b"2,\"\n\"\n", Eol::Nl).unwrap();
@@ -52,7 +53,9 @@ fn no_record_closes_the_quote_of_another() {
     std::fs::create_dir_all(&dir).unwrap();
     let path = dir.join("bad.csv");
     let csv = Dialect::csv();
-    let mut file = RejectFile::create(&path, RejectForm::Lines(&csv, Some(b"a,b\n"))).unwrap();
+    let mut file =
+        RejectFile::create(&path, Existing::Error, RejectForm::Lines(&csv, Some(b"a,b\n")))
+            .unwrap();
     let long = [&b"6,\""[..], &[b'x'; 200]].concat();
     let records =
         [&b"1,\"x\n"[..], b"2,\"y\"\n", b"3,z", b"4,\"x\"y\"", b"5,w\n", &long[..], b"7,\"v"];

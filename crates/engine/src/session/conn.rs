@@ -1,9 +1,10 @@
 //! A connection to the server. This file, [`target`] and their declarations are
 //! the only ones that know the client library.
 
+pub use super::canceller::Canceller;
 use super::libpq::*;
 pub use super::quote::{cut_name, quote_ident, quote_literal};
-use super::{socket, target};
+use super::{refused, socket, target};
 use crate::error::{cut, Error, Kind, ServerSays};
 use std::ffi::{c_char, c_int, c_void, CStr, CString};
 use std::ptr;
@@ -16,6 +17,9 @@ const MAX_NOTICES: usize = 100;
 
 /// How long a message of the server may take to come in whole.
 const WHOLE: Duration = Duration::from_millis(100);
+
+/// Results that are looked through for the server's last message.
+const LAST_WORDS: u32 = 3;
 
 /// Notices that are kept, and how many have come.
 type Notices = Mutex<(Vec<String>, u64)>;
@@ -35,39 +39,6 @@ pub struct Conn {
 // SAFETY: libpq allows a connection to be used by any thread, one at a time;
 // `Conn` is not Sync and hands out no reference to the raw connection.
 unsafe impl Send for Conn {}
-
-/// Asks the server to stop what a connection is doing, from any thread.
-#[derive(Debug)]
-pub struct Canceller(Mutex<*mut PGcancel>);
-
-// SAFETY: a PGcancel is immutable after its making; the mutex keeps the use
-// and the freeing of it apart.
-unsafe impl Send for Canceller {}
-// SAFETY: as above.
-unsafe impl Sync for Canceller {}
-
-impl Canceller {
-    /// Sends the request. Whether it comes in time, nobody knows.
-    pub fn cancel(&self) {
-        let raw = self.0.lock().unwrap_or_else(|e| e.into_inner());
-        let mut message = [0 as c_char; 256];
-        if !raw.is_null() {
-            // SAFETY: the pointer is one of PQgetCancel, not freed (the mutex
-            // is held, and freeing sets it to NULL); the buffer has its size.
-            unsafe { PQcancel(*raw, message.as_mut_ptr().cast(), 256) };
-        }
-    }
-}
-
-impl Drop for Canceller {
-    fn drop(&mut self) {
-        let raw = self.0.get_mut().unwrap_or_else(|e| e.into_inner());
-        if !raw.is_null() {
-            // SAFETY: made by PQgetCancel and freed here only.
-            unsafe { PQfreeCancel(*raw) };
-        }
-    }
-}
 
 /// Rows of text that a query gave; `None` is NULL.
 pub type Rows = Vec<Vec<Option<String>>>;
@@ -173,14 +144,12 @@ impl Conn {
         // live beyond the call.
         let raw = unsafe { PQconnectdbParams(keywords.as_ptr(), values.as_ptr(), 1) };
         let notices = Box::<Notices>::default();
-        let canceller = Arc::new(Canceller(Mutex::new(ptr::null_mut())));
+        let canceller = Arc::<Canceller>::default();
         let (spoken, piece) = (false, socket::PIECE);
         let mut conn = Conn { raw, notices, canceller: canceller.clone(), spoken, piece };
         // SAFETY: PQstatus takes NULL too.
         if unsafe { PQstatus(raw) } != CONNECTION_OK {
-            return Err(Error::new(conn.message())
-                .of_kind(Kind::Connection)
-                .with_hint(target::HINT));
+            return Err(refused::refused(&conn.said(), conn.library()));
         }
         if conn.host().starts_with(['/', '@']) {
             // SAFETY: the connection is open; the call only asks for its number.
@@ -189,10 +158,7 @@ impl Conn {
         let arg: *const Notices = &*conn.notices;
         // SAFETY: the list is boxed and dropped after the connection is closed.
         unsafe { PQsetNoticeReceiver(raw, keep_notice, arg as *mut c_void) };
-        if let Ok(mut slot) = canceller.0.lock() {
-            // SAFETY: the connection is open.
-            *slot = unsafe { PQgetCancel(raw) };
-        }
+        canceller.is_of(raw);
         Ok(conn)
     }
 
@@ -442,23 +408,57 @@ impl Conn {
         }
     }
 
-    fn message(&self) -> String {
+    /// All that libpq says of the last failure.
+    fn said(&self) -> String {
         // SAFETY: PQerrorMessage takes NULL too; the string is copied at once.
-        let all = unsafe { text(PQerrorMessage(self.raw)) };
-        all.trim().replace("\n\t", " ").replace('\n', "; ")
+        unsafe { text(PQerrorMessage(self.raw)) }
     }
 
+    /// The version of libpq, as a number.
+    fn library(&self) -> u32 {
+        // SAFETY: the function has no arguments and no state.
+        u32::try_from(unsafe { PQlibVersion() }).unwrap_or(0)
+    }
+
+    fn is_lost(&self) -> bool {
+        // SAFETY: the connection is open or failed, never NULL.
+        unsafe { PQstatus(self.raw) != CONNECTION_OK }
+    }
+
+    /// The connection is lost while a COPY is open: what the server said last is still to be
+    /// read, and is why.
     fn lost(&self) -> Error {
-        Error::new(format!("connection lost: {}", self.message())).of_kind(Kind::Connection)
+        let said = self.said();
+        // SAFETY: the connection is not NULL; the call changes its state only, so that results
+        // are read again.
+        unsafe { PQputCopyEnd(self.raw, ptr::null()) };
+        for _ in 0..LAST_WORDS {
+            // SAFETY: as above; the result is cleared.
+            let res = Res(unsafe { PQgetResult(self.raw) });
+            if res.0.is_null() {
+                break;
+            }
+            if res.field(PG_DIAG_MESSAGE_PRIMARY).is_some() {
+                return self.error(&res);
+            }
+        }
+        lost(&said)
     }
 
     fn error(&self, res: &Res) -> Error {
         let Some(message) = res.field(PG_DIAG_MESSAGE_PRIMARY) else {
-            return self.lost();
+            return lost(&self.said());
         };
         let hint = res.field(PG_DIAG_MESSAGE_HINT);
         let message = cut(&message);
-        let error = Error::new(message).with_server(ServerSays {
+        // After a fatal error the server ends the session, if it has not done so yet.
+        let fatal = res.field(PG_DIAG_SEVERITY_NONLOCALIZED).is_some_and(|s| s != "ERROR");
+        let error = match fatal || self.is_lost() {
+            true => Error::new(format!("connection lost: the server said: {message}"))
+                .of_kind(Kind::Connection),
+            false => Error::new(message),
+        };
+        let error = error.with_server(ServerSays {
             sqlstate: res.field(PG_DIAG_SQLSTATE).unwrap_or_default(),
             detail: res.field(PG_DIAG_MESSAGE_DETAIL).map(|detail| cut(&detail)),
             context: res.field(PG_DIAG_CONTEXT).map(|context| cut(&context)),
@@ -478,6 +478,17 @@ impl Drop for Conn {
         // SAFETY: PQfinish takes NULL too, and is called once.
         unsafe { PQfinish(self.raw) }
     }
+}
+
+/// The connection is lost; libpq's message may hold what the server said before.
+fn lost(said: &str) -> Error {
+    let last = said.lines().find_map(|l| l.strip_prefix("FATAL:").or(l.strip_prefix("PANIC:")));
+    let why = match last {
+        Some(words) => format!("the server said: {}", words.trim()),
+        // What follows a tab is a guess of libpq's.
+        None => said.lines().next().unwrap_or_default().trim().to_owned(),
+    };
+    Error::new(format!("connection lost: {why}")).of_kind(Kind::Connection)
 }
 
 pub(super) fn c_string(s: &str) -> Result<CString, Error> {

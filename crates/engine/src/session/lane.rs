@@ -7,8 +7,9 @@ mod judge;
 
 use super::conn::{Conn, Probe};
 use super::{statement, transaction};
+use crate::blame::is_of_circumstances;
 use crate::encode::{self, Body, Fault, Prepared};
-use crate::error::{shown, Error, Place};
+use crate::error::{shown, shown_bytes, Error, Place};
 use crate::input::{Chunk, Counts, Layout, Part};
 use crate::plan::{Plan, Wire};
 use crate::reject::Rejects;
@@ -26,9 +27,6 @@ use std::time::Instant;
 /// error can be shown in the file's own terms: more than the buffers between
 /// here and the server hold.
 const REMEMBERED: usize = 12 << 20;
-
-/// How many bytes of a binary value are shown in a message.
-const SHOWN_BYTES: usize = 32;
 
 /// A chunk on its way to the server, with its place in the file.
 #[derive(Debug)]
@@ -380,6 +378,9 @@ impl Lane {
 
     /// The server's error, with its place in the file as far as the server names one.
     fn located(&self, error: Error, open: &Open) -> Error {
+        if is_of_circumstances(error.sqlstate()) {
+            return error;
+        }
         let context = error.server().and_then(|s| s.context.clone()).unwrap_or_default();
         let Some((unit, column)) = statement::parse_context(&context, &self.plan) else {
             return error;
@@ -435,7 +436,7 @@ impl Lane {
             let mut fields = Vec::new();
             let columns = self.plan.columns.len() as i16;
             Tuples::new(bytes, columns).next(&mut fields).ok()?;
-            return fields.get(field)?.clone().map(|value| hex(&bytes[value]));
+            return fields.get(field)?.clone().map(|value| shown_bytes(&bytes[value]));
         };
         let mut record = Record::default();
         let mut scanner = Scanner::new(bytes, true, dialect, chunk.eol);
@@ -461,13 +462,6 @@ fn uncounted(bytes: &[u8], dialect: &Dialect, eol: Eol) -> i64 {
         scanner.lines() as i64
     };
     lines(eol) - lines(Eol::Unknown)
-}
-
-/// A value of the binary form, as the server writes bytes.
-fn hex(value: &[u8]) -> String {
-    let digits: String = value.iter().take(SHOWN_BYTES).map(|b| format!("{b:02x}")).collect();
-    let more = if value.len() > SHOWN_BYTES { "…" } else { "" };
-    format!("\\x{digits}{more}")
 }
 
 /// The form of the file's own bytes.

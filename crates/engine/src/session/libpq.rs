@@ -41,6 +41,7 @@ pub const PGRES_COMMAND_OK: c_int = 1;
 pub const PGRES_TUPLES_OK: c_int = 2;
 pub const PGRES_COPY_IN: c_int = 4;
 
+pub const PG_DIAG_SEVERITY_NONLOCALIZED: c_int = b'V' as c_int;
 pub const PG_DIAG_SQLSTATE: c_int = b'C' as c_int;
 pub const PG_DIAG_MESSAGE_PRIMARY: c_int = b'M' as c_int;
 pub const PG_DIAG_MESSAGE_DETAIL: c_int = b'D' as c_int;
@@ -70,6 +71,7 @@ extern "C" {
     pub fn PQserverVersion(conn: *const PGconn) -> c_int;
     pub fn PQparameterStatus(conn: *const PGconn, name: *const c_char) -> *const c_char;
     pub fn PQsocket(conn: *const PGconn) -> c_int;
+    pub fn PQlibVersion() -> c_int;
     pub fn PQdb(conn: *const PGconn) -> *const c_char;
     pub fn PQhost(conn: *const PGconn) -> *const c_char;
     pub fn PQexec(conn: *mut PGconn, query: *const c_char) -> *mut PGresult;

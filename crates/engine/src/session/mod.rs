@@ -1,6 +1,7 @@
 //! What is done with the server: the connection, what is known of the table,
 //! the statements, the lanes that data takes.
 
+mod canceller;
 pub mod catalog;
 pub(crate) mod circumstances;
 pub mod conn;
@@ -10,6 +11,7 @@ pub mod lane;
 mod libpq;
 pub mod private;
 mod quote;
+mod refused;
 pub mod siblings;
 mod socket;
 pub mod staged;

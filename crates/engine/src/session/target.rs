@@ -3,6 +3,7 @@
 
 use super::conn::c_string;
 use super::libpq::*;
+use super::refused::GENERAL;
 use crate::error::Error;
 use std::ffi::{c_char, CStr, CString};
 use std::ptr;
@@ -12,10 +13,6 @@ use std::ptr;
 /// read it. libpq has a variable of its own for one of them only, and prefers a
 /// service file to that.
 pub const SECRETS: &str = "PGSLUICE_SECRETS";
-
-/// What to do about a target that is none.
-pub(super) const HINT: &str = "--to takes a URL (postgresql://user@host:port/database) or libpq's \
-                               keywords; passwords belong into ~/.pgpass or PGPASSWORD";
 
 const ESCAPES: &str = "within a URL's password / is written %2F, @ %40, : %3A, % %25";
 
@@ -54,6 +51,13 @@ pub fn part(target: &str) -> Result<Option<Parted>, Error> {
 pub(super) fn read(target: &str) -> Result<Pairs, Error> {
     // As libpq tells a name of a database from more (`recognized_connection_string`).
     let url = ["postgresql://", "postgres://"].iter().any(|scheme| target.starts_with(scheme));
+    if let (Some((scheme, _)), false) = (target.split_once("://"), url) {
+        // libpq would take it for the name of a database, or repeat a password that is in it.
+        if scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c)) {
+            return Err(Error::usage(format!("{scheme}:// is not the URL of a PostgreSQL server"))
+                .with_hint("URLs begin with postgresql:// or postgres://"));
+        }
+    }
     if !url && !target.contains('=') {
         return Ok(Vec::new());
     }
@@ -124,7 +128,7 @@ fn unreadable(target: &str, fault: *mut c_char) -> Error {
     }
     let message = message.trim();
     if !SUSPECT.iter().any(|word| target.contains(word)) {
-        return Error::new(message).with_hint(HINT);
+        return Error::new(message).with_hint(GENERAL);
     }
     let plain: Vec<&str> = match (message.find('"'), message.rfind('"')) {
         (Some(first), Some(last)) => vec![&message[..first], &message[last + 1..]],

@@ -1,0 +1,132 @@
+//! The arguments on what becomes of bad records, and on what is reported.
+
+use crate::arguments::spare;
+use crate::failure::Failure;
+use crate::moment;
+use crate::output::LogFormat;
+use clap::{Args, ValueEnum};
+use pgsluice_engine::error::Error;
+use pgsluice_engine::options::{FileFormat, InputOptions, RejectOptions, Source};
+use pgsluice_engine::reject::{side_path, Existing, Limit};
+use std::path::{Path, PathBuf};
+
+/// What happens on a refused record
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OnError {
+    /// the load fails, and nothing is loaded
+    Stop,
+    /// the record goes to the reject file, and the load goes on
+    Reject,
+}
+
+/// What is done with a reject file that is there already
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ExistingFile {
+    /// the load fails before it begins
+    Error,
+    /// rejects are added to it
+    Append,
+    /// it is written again from the start
+    Replace,
+}
+
+/// What becomes of bad records.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Bad records")]
+pub struct ErrorArguments {
+    /// What a refused record does
+    #[arg(long, value_enum, default_value = "stop")]
+    pub on_error: OnError,
+    /// Where rejected records go, as they are in the file; FILE.jsonl says why. {time} and
+    /// {id} in it stand for the time and the name of this run
+    /// [default: the first file's name and .rejects, in this folder]
+    #[arg(long, value_name = "FILE")]
+    pub reject_file: Option<PathBuf>,
+    /// If the reject file is there already [default: error]
+    #[arg(long, value_enum, value_name = "HOW")]
+    pub reject_existing: Option<ExistingFile>,
+    /// Fail on more than N rejected records or lines, or on more than P% of what was read; none
+    /// for no limit [default: 10%, but at least 100]
+    #[arg(long, value_name = "N|P%|none", value_parser = Limit::parse)]
+    pub reject_limit: Option<Limit>,
+}
+
+/// What is reported.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Output")]
+pub struct OutputArguments {
+    /// Write the summary as JSON, on failure too; - for standard output
+    #[arg(long, value_name = "FILE")]
+    pub summary: Option<PathBuf>,
+    /// Write messages as a log: text with the time before each line, or JSON
+    #[arg(long, value_enum, value_name = "FORM")]
+    pub log_format: Option<LogFormat>,
+    /// Report phases, WAL and each step as well
+    #[arg(long, short, conflicts_with = "quiet")]
+    pub verbose: bool,
+    /// Say nothing but errors
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+/// Sees to it that options on rejects are given with rejects.
+///
+/// # Errors
+///
+/// They are not, or the rejects would go to standard output.
+pub fn only_with_rejects(a: &ErrorArguments) -> Result<(), Failure> {
+    let given = [
+        ("--reject-file", a.reject_file.is_some()),
+        ("--reject-existing", a.reject_existing.is_some()),
+        ("--reject-limit", a.reject_limit.is_some()),
+    ];
+    match given.iter().find(|(_, given)| *given) {
+        Some((option, _)) if a.on_error == OnError::Stop => {
+            Err(Error::usage(format!("{option} needs --on-error reject")).into())
+        }
+        _ if a.reject_file.as_deref() == Some(Path::new("-")) => {
+            Err(Error::usage("rejects go to two files, and cannot go to standard output")
+                .with_hint("name a file: its .jsonl lies beside it")
+                .into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What the arguments say of rejects.
+///
+/// # Errors
+///
+/// A file that is read would be written to, or binary rejects appended.
+pub fn rejects(a: &ErrorArguments, input: &InputOptions) -> Result<Option<RejectOptions>, Failure> {
+    if a.on_error == OnError::Stop {
+        return Ok(None);
+    }
+    let default = || {
+        let first = match input.sources.first() {
+            Some(Source::File(path)) => path.file_name(),
+            _ => None,
+        };
+        let mut name = first.unwrap_or("stdin".as_ref()).to_owned();
+        name.push(".rejects");
+        PathBuf::from(name)
+    };
+    let file = match &a.reject_file {
+        Some(file) => file.to_str().map_or_else(|| file.clone(), |f| moment::named(f).into()),
+        None => default(),
+    };
+    let existing = match a.reject_existing {
+        None | Some(ExistingFile::Error) => Existing::Error,
+        Some(ExistingFile::Append) => Existing::Append,
+        Some(ExistingFile::Replace) => Existing::Replace,
+    };
+    if existing == Existing::Append && input.format == FileFormat::Binary {
+        return Err(Error::usage("rejects of --format binary cannot be appended to a file")
+            .with_hint("--reject-file with {time} or {id} in it makes a new file for each run")
+            .into());
+    }
+    spare(&input.sources, &file)?;
+    spare(&input.sources, &side_path(&file))?;
+    let limit = a.reject_limit.unwrap_or_default();
+    Ok(Some(RejectOptions { file, existing, limit }))
+}

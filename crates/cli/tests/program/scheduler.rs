@@ -1,0 +1,274 @@
+//! Machines as users: what a scheduler reads, and what it sends.
+
+use crate::common::{each_major, signal, wait_until, Signal, World};
+use serde_json::Value;
+use std::fs;
+use std::io::Write;
+use std::net::TcpListener;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+fn world() -> World {
+    let mut world = World::new(each_major().last().unwrap());
+    world.sql("CREATE TABLE t (a int, b text)");
+    world
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn json(path: &str) -> Value {
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+/// A load of standard input, which stays open.
+fn waiting(to: &str, more: &[&str]) -> Child {
+    Command::new(env!("CARGO_BIN_EXE_pgsluice"))
+        .args(["load", "--table", "t", "--to", to])
+        .args(more)
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+#[test]
+fn the_summary_says_how_a_load_failed() {
+    let world = world();
+    let good = world.file("good.csv", b"1,x\n");
+    let bad = world.file("bad.csv", b"1,x\nq,y\n");
+    let summary = world.path("summary.json");
+    let load = |file: &str, more: &[&str]| {
+        let base = ["load", file, "--table", "t", "--summary", &summary];
+        world.run(&[&base[..], more].concat()).status.code()
+    };
+    assert_eq!(load(&good, &[]), Some(0));
+    let told = json(&summary);
+    assert_eq!((&told["status"], &told["exit_code"]), (&"loaded".into(), &0.into()));
+    assert!(told["error"].is_null() && told["reject_file"].is_null(), "{told}");
+    let first = told["id"].clone();
+
+    assert_eq!(load(&bad, &[]), Some(4));
+    let told = json(&summary);
+    assert_eq!((&told["status"], &told["exit_code"]), (&"failed".into(), &4.into()));
+    assert_eq!((&told["table"], &told["files"][0]), (&"t".into(), &bad.clone().into()));
+    let error = &told["error"];
+    assert_eq!((&error["kind"], &error["sqlstate"]), (&"data".into(), &"22P02".into()), "{told}");
+    let place = &error["place"];
+    assert_eq!(
+        (&place["line"], &place["column"], &place["value"]),
+        (&2.into(), &"a".into(), &"q".into())
+    );
+    assert!(error["message"].as_str().unwrap().starts_with("invalid input syntax"), "{told}");
+    assert_ne!(told["id"], first);
+    assert_eq!(told["version"], env!("CARGO_PKG_VERSION"));
+    let (started, ended) = (told["started"].as_str().unwrap(), told["ended"].as_str().unwrap());
+    assert!(started <= ended && started.ends_with('Z') && started.len() == 24, "{told}");
+    assert!(told["loaded"].is_null(), "{told}");
+
+    let rejects = world.path("r-{id}");
+    assert_eq!(load(&bad, &["--on-error", "reject", "--reject-file", &rejects]), Some(3));
+    let told = json(&summary);
+    assert_eq!(told["status"], "loaded_with_rejects");
+    let named = told["reject_file"].as_str().unwrap().to_owned();
+    assert_eq!(named, rejects.replace("{id}", told["id"].as_str().unwrap()));
+    assert_eq!(fs::read(named).unwrap(), b"q,y\n");
+
+    let nowhere = ["load", &good, "--table", "t", "--summary", &summary, "--to", "host=/nowhere"];
+    let output = Command::new(env!("CARGO_BIN_EXE_pgsluice")).args(nowhere).output().unwrap();
+    assert_eq!(output.status.code(), Some(5), "{output:?}");
+    let told = json(&summary);
+    assert_eq!((&told["status"], &told["error"]["kind"]), (&"failed".into(), &"connection".into()));
+    assert!(told["error"]["hint"].is_string(), "{told}");
+    // Nothing lies beside it.
+    let left = fs::read_dir(world.path(".")).unwrap().map(|e| e.unwrap().file_name());
+    assert!(!left.into_iter().any(|n| n.to_string_lossy().starts_with(".summary")));
+}
+
+/// A program that is killed leaves no earlier success for its own.
+#[test]
+fn a_killed_load_says_that_it_runs() {
+    let mut world = world();
+    let summary = world.file("summary.json", b"{\"status\": \"loaded\"}");
+    let mut load = waiting(&world.server.url("postgres"), &["-", "--summary", &summary]);
+    wait_until(|| "no summary".into(), || json(&summary)["status"] == "running");
+    assert!(json(&summary)["ended"].is_null());
+    load.kill().unwrap();
+    load.wait().unwrap();
+    assert_eq!(json(&summary)["status"], "running");
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "0");
+}
+
+#[test]
+fn messages_can_be_a_log() {
+    let world = world();
+    let bad = world.file("bad.csv", b"1,x\nq,y\n");
+    let good = world.file("good.csv", b"1,x\n");
+    for (file, code) in [(&good, 0), (&bad, 4)] {
+        let output = world.run(&["load", file, "--table", "t", "--log-format", "json", "-v"]);
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        let lines: Vec<Value> =
+            said(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert!(lines.iter().all(|l| l["time"].is_string() && l["message"].is_string()));
+        let last = lines.last().unwrap();
+        assert_eq!(last["level"] == "error", code == 4, "{last}");
+        if code == 4 {
+            assert_eq!((&last["sqlstate"], &last["kind"]), (&"22P02".into(), &"data".into()));
+            assert_eq!(last["place"]["line"], 2, "{last}");
+        }
+        let output = world.run(&["load", file, "--table", "t", "--log-format", "text"]);
+        for line in said(&output).lines() {
+            let (time, rest) = line.split_once(' ').unwrap();
+            assert!(time.len() == 24 && time.ends_with('Z') && !rest.is_empty(), "{line}");
+        }
+    }
+}
+
+/// Five rows: four lines at most, and no rates of nothing.
+#[test]
+fn a_small_load_says_little() {
+    let world = world();
+    let file = world.file("five.csv", b"1,a\n2,b\n3,c\n4,d\n5,e\n");
+    let output = world.run(&["load", &file, "--table", "t"]);
+    let brief = said(&output);
+    assert!(brief.lines().count() <= 4, "{brief}");
+    assert!(brief.contains("read 5 = loaded 5 + rejected 0 + skipped 0"), "{brief}");
+    assert!(!brief.contains("0.0 MB") && !brief.contains("rows/s"), "{brief}");
+    let output = world.run(&["load", &file, "--table", "t", "--verbose"]);
+    assert!(said(&output).contains("20 bytes read"), "{output:?}");
+}
+
+#[test]
+fn rejects_of_repeated_loads_find_a_place() {
+    let world = world();
+    let bad = world.file("bad.csv", b"a,b\n1,x\nq,y\n");
+    let rejects = world.path("rejects.csv");
+    let load = |how: &[&str]| {
+        let base = ["load", &bad, "--table", "t", "--header", "--on-error", "reject"];
+        let output = world.run(&[&base[..], &["--reject-file", &rejects], how].concat());
+        (output.status.code(), said(&output))
+    };
+    assert_eq!(load(&[]).0, Some(3));
+    let (code, message) = load(&[]);
+    assert!(code == Some(1) && message.contains("--reject-existing"), "{code:?} {message}");
+    assert_eq!(fs::read(&rejects).unwrap(), b"a,b\nq,y\n");
+    assert_eq!(load(&["--reject-existing", "append"]).0, Some(3));
+    assert_eq!(fs::read(&rejects).unwrap(), b"a,b\nq,y\nq,y\n");
+    let side = fs::read_to_string(format!("{rejects}.jsonl")).unwrap();
+    assert_eq!(side.lines().count(), 2);
+    assert_eq!(load(&["--reject-existing", "replace"]).0, Some(3));
+    assert_eq!(fs::read(&rejects).unwrap(), b"a,b\nq,y\n");
+    // What is read is not written over.
+    let base = ["load", &rejects, "--table", "t", "--header", "--on-error", "reject"];
+    let same = ["--reject-file", &rejects, "--reject-existing", "replace"];
+    assert_eq!(world.run(&[&base[..], &same[..]].concat()).status.code(), Some(2));
+    assert_eq!(fs::read(&rejects).unwrap(), b"a,b\nq,y\n");
+    // A run without a reject leaves an earlier one's.
+    let good = world.file("good.csv", b"a,b\n1,x\n");
+    let base = ["load", &good, "--table", "t", "--header", "--on-error", "reject"];
+    let kept = ["--reject-file", &rejects, "--reject-existing", "append"];
+    assert_eq!(world.run(&[&base[..], &kept[..]].concat()).status.code(), Some(0));
+    assert_eq!(fs::read(&rejects).unwrap(), b"a,b\nq,y\n");
+}
+
+/// SIGTERM ends a load that waits: for a server that does not answer, or for its first row.
+#[test]
+fn a_signal_ends_what_has_not_begun() {
+    let world = world();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let nowhere = format!("host=127.0.0.1 port={port} user=u dbname=d sslmode=disable");
+    let file = world.file("t.csv", b"1,x\n");
+    let summary = world.path("summary.json");
+    for (to, input) in [(nowhere.as_str(), file.as_str()), (&world.server.url("postgres"), "-")] {
+        let load = waiting(to, &[input, "--summary", &summary]);
+        wait_until(
+            || "no summary".into(),
+            || fs::read_to_string(&summary).is_ok_and(|s| s.contains("running")),
+        );
+        // The program listens to signals right after that.
+        std::thread::sleep(Duration::from_millis(300));
+        let asked = Instant::now();
+        assert!(signal(load.id(), Signal::SIGTERM));
+        let mut load = load;
+        let stdin = load.stdin.take();
+        let output = load.wait_with_output().unwrap();
+        drop(stdin);
+        assert_eq!(output.status.code(), Some(7), "{output:?}");
+        assert!(asked.elapsed() < Duration::from_secs(10));
+        assert!(said(&output).contains("stopped before the load began"), "{output:?}");
+        assert_eq!(json(&summary)["status"], "cancelled");
+        fs::remove_file(&summary).unwrap();
+    }
+}
+
+#[test]
+fn a_server_that_does_not_answer_is_given_up() {
+    let world = world();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let file = world.file("t.csv", b"1,x\n");
+    let to = format!("host=127.0.0.1 port={port} user=u dbname=d sslmode=disable");
+    let output = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
+        .args(["load", &file, "--table", "t", "--to", &to])
+        .env("PGCONNECT_TIMEOUT", "2")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(5), "{output:?}");
+    let said = said(&output);
+    assert!(said.contains("timeout expired") && said.contains("connect_timeout="), "{said}");
+    assert!(!said.contains("reading"), "{said}");
+}
+
+#[test]
+fn each_way_not_to_connect_has_its_own_hint() {
+    let world = world();
+    let file = world.file("t.csv", b"1,x\n");
+    let there = world.server.url("postgres");
+    let database = there.replace("/postgres?", "/nowhere?");
+    let role = there.replace("postgres@", "nobody@");
+    for (to, code, hint) in [
+        ("mysql://u:s3cr3t@h/d", 2, "URLs begin with postgresql://"),
+        ("postgresql://u@127.0.0.1:1/d", 5, "nothing listens there"),
+        ("postgresql://u@no-such-host.invalid/d", 5, "cannot be resolved"),
+        ("host=/nowhere", 5, "Unix socket"),
+        (&database, 1, "psql -l"),
+        (&role, 1, "is not known to the server"),
+    ] {
+        let load = ["load", &file, "--table", "t", "--to", to];
+        let output = Command::new(env!("CARGO_BIN_EXE_pgsluice")).args(load).output().unwrap();
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(code), "{to}: {said}");
+        assert!(said.contains(hint) && !said.contains("s3cr3t"), "{to}: {said}");
+        assert!(!said.contains("Is the server running"), "{to}: {said}");
+    }
+}
+
+/// A query that somebody else cancels has nothing to do with the line that was read just then.
+#[test]
+fn a_cancelled_query_is_not_blamed_on_a_line() {
+    let mut world = world();
+    for (ends, code, why) in [
+        ("pg_cancel_backend", 7, "canceling statement"),
+        ("pg_terminate_backend", 5, "connection lost: the server said: terminating connection"),
+    ] {
+        let to = world.server.url("postgres");
+        let mut load = waiting(&to, &["-", "--method", "copy-csv", "--quiet"]);
+        let mut input = load.stdin.take().unwrap();
+        let rows = b"1,some text\n".repeat(100_000);
+        input.write_all(&rows).unwrap();
+        let copies = "FROM pg_stat_activity WHERE query LIKE 'COPY %' AND state = 'active'";
+        let under_way = format!("SELECT count(*) {copies} AND backend_xid IS NOT NULL");
+        wait_until(|| "no COPY".into(), || world.sql(&under_way) == "1");
+        world.sql(&format!("SELECT {ends}(pid) {copies}"));
+        while input.write_all(&rows).is_ok() {}
+        drop(input);
+        let output = load.wait_with_output().unwrap();
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(said.contains(why) && !said.contains("line "), "{said}");
+        assert_eq!(said.contains("nothing was loaded"), code == 5, "{said}");
+        assert_eq!(world.sql("SELECT count(*) FROM t"), "0");
+    }
+}

@@ -1,0 +1,225 @@
+//! Why no connection was made: libpq's message, and the hint for its cause.
+//!
+//! libpq gives text only. Its own sentences are in English; those of the server are in the
+//! server's language, and a message that is not recognized gets the general hint.
+
+use crate::error::{Error, Kind};
+
+/// What to do about a target that cannot be read, and about causes that are not recognized.
+pub(super) const GENERAL: &str =
+    "--to takes a URL (postgresql://user@host:port/database) or libpq's \
+     keywords; passwords belong into ~/.pgpass or PGPASSWORD";
+
+/// The first major version of libpq that takes `sslrootcert=system`.
+const SYSTEM_ROOTS: u32 = 16;
+
+/// What a message contains, whether trying again may help, and what to do. The first that
+/// matches decides: details come before what they are details of.
+const CAUSES: [(&[&str], bool, &str); 23] = [
+    (
+        &["could not translate host name", "Name or service not known"],
+        true,
+        "the host's name cannot be resolved: check its spelling, and the network's DNS",
+    ),
+    (
+        &["password authentication failed"],
+        false,
+        "the password or the user is wrong: check ~/.pgpass, PGPASSWORD or the target",
+    ),
+    (
+        &["no password supplied", "password retrieved from file"],
+        false,
+        "the server asks for a password: put it into ~/.pgpass (mode 600) or PGPASSWORD",
+    ),
+    (
+        &["no pg_hba.conf entry", "pg_hba.conf rejects"],
+        false,
+        "the server's pg_hba.conf does not admit this user, database, address and encryption \
+         together: its administrator can add a line; sslmode=require may be what it wants",
+    ),
+    (
+        &["Peer authentication failed", "Ident authentication failed"],
+        false,
+        "over a Unix socket the server admits only the operating system's user of the same name: \
+         name a host (host=localhost), or another user",
+    ),
+    (
+        &["GSSAPI", "Kerberos", "GSSENC"],
+        false,
+        "a valid Kerberos ticket is needed (klist shows it, kinit gets one)",
+    ),
+    (
+        &["requires a valid client certificate", "certificate authentication failed"],
+        false,
+        "the server wants a client certificate: sslcert=FILE and sslkey=FILE",
+    ),
+    (
+        &["too many clients", "connection slots are reserved", "too many connections"],
+        true,
+        "the server has no free connection: try again later, or use fewer lanes",
+    ),
+    (
+        &[
+            "is starting up",
+            "is shutting down",
+            "in recovery mode",
+            "not yet accepting",
+            "not accepting connections",
+        ],
+        true,
+        "the server is not ready: try again in a moment",
+    ),
+    (&["root certificate file \"system\""], false, ""),
+    (
+        &["root certificate file"],
+        false,
+        "name the file of the certificate authority: sslrootcert=FILE; sslmode=require encrypts \
+         without checking the certificate",
+    ),
+    (
+        &["does not match host name"],
+        false,
+        "the certificate is for another name: connect by the name in it, or use sslmode=verify-ca",
+    ),
+    (
+        &["certificate has expired"],
+        false,
+        "the certificate is no longer valid: the server's administrator can renew it",
+    ),
+    (
+        &["certificate revoked", "revoked"],
+        false,
+        "the certificate was revoked: the server's administrator can issue another one",
+    ),
+    (
+        &["certificate verify failed", "self-signed certificate", "self signed certificate"],
+        false,
+        "the server's certificate is not signed by the authority in sslrootcert: name the right \
+         file there",
+    ),
+    (
+        &["private key file", "could not load private key", "certificate file", "bad decrypt"],
+        false,
+        "check sslcert, sslkey (mode 600) and sslpassword",
+    ),
+    (
+        &["does not support SSL", "does not support SSL, but SSL was required"],
+        false,
+        "the server has no TLS: sslmode=prefer or disable connects without it, unencrypted",
+    ),
+    (
+        &["alert", "SSL error", "SSL SYSCALL"],
+        false,
+        "TLS failed: check sslcert, sslrootcert and the TLS versions that the server takes",
+    ),
+    (
+        &["database \""],
+        false,
+        "the database is not there: check the name after the last / of the URL; psql -l lists them",
+    ),
+    (
+        &["role \""],
+        false,
+        "the user is not known to the server: name one in the target (user@host, or user=…)",
+    ),
+    (
+        &["Connection refused"],
+        true,
+        "nothing listens there: check host and port, and whether the server runs and takes TCP \
+         connections (listen_addresses)",
+    ),
+    (
+        &[
+            "timeout expired",
+            "timed out",
+            "No route to host",
+            "Network is unreachable",
+            "Host is down",
+        ],
+        true,
+        "the host does not answer: check its address, firewalls and the network; \
+         connect_timeout=SECONDS in the target waits longer",
+    ),
+    (
+        &["No such file or directory"],
+        true,
+        "no server listens on this Unix socket: check that it runs, or name a host",
+    ),
+];
+
+/// The error for libpq's message; `libpq` is the library's version as `PQlibVersion` has it.
+pub(super) fn refused(said: &str, libpq: u32) -> Error {
+    // Lines that begin with a tab are libpq's own hints.
+    let lines: Vec<&str> = said.trim().lines().filter(|l| !l.starts_with('\t')).collect();
+    let error = Error::new(lines.join("\n"));
+    let found = CAUSES.iter().find(|(needles, ..)| needles.iter().any(|n| said.contains(n)));
+    match found {
+        Some((_, _, "")) => error.with_hint(system_roots(libpq)),
+        Some((_, again, hint)) => {
+            error.of_kind(if *again { Kind::Connection } else { Kind::Failed }).with_hint(*hint)
+        }
+        // libpq refuses an option without having tried.
+        None if !said.contains("connection to server") => error.with_hint(GENERAL),
+        None => error.of_kind(Kind::Connection).with_hint(GENERAL),
+    }
+}
+
+fn system_roots(libpq: u32) -> String {
+    format!(
+        "sslrootcert=system needs libpq {SYSTEM_ROOTS}, and this program has {}.{}: name a file, \
+         such as sslrootcert=/etc/ssl/certs/ca-certificates.crt",
+        libpq / 10_000,
+        libpq % 10_000
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_cause_has_its_own_hint() {
+        let to = "connection to server at \"h\" (10.0.0.1), port 5432 failed: ";
+        for (said, hint, kind) in [
+            (
+                "Connection refused\n\tIs the server running on that host?",
+                "listens",
+                Kind::Connection,
+            ),
+            ("timeout expired", "does not answer", Kind::Connection),
+            ("FATAL:  password authentication failed for user \"u\"", "~/.pgpass", Kind::Failed),
+            ("fe_sendauth: no password supplied", "asks for a password", Kind::Failed),
+            ("FATAL:  no pg_hba.conf entry for host", "pg_hba.conf", Kind::Failed),
+            ("FATAL:  database \"x\" does not exist", "database", Kind::Failed),
+            ("FATAL:  role \"x\" does not exist", "user", Kind::Failed),
+            ("FATAL:  sorry, too many clients already", "free connection", Kind::Connection),
+            ("FATAL:  the database system is starting up", "not ready", Kind::Connection),
+            ("SSL error: certificate verify failed", "not signed", Kind::Failed),
+            (
+                "server certificate for \"a\" does not match host name \"b\"",
+                "another name",
+                Kind::Failed,
+            ),
+            ("root certificate file \"/x\" does not exist", "sslrootcert=FILE", Kind::Failed),
+            ("root certificate file \"system\" does not exist", "needs libpq 16", Kind::Failed),
+            ("server does not support SSL, but SSL was required", "no TLS", Kind::Failed),
+            ("FATAL:  connection requires a valid client certificate", "sslcert", Kind::Failed),
+            ("private key file \"k\" has group or world access", "sslkey", Kind::Failed),
+            ("something else", "--to takes", Kind::Connection),
+        ] {
+            let error = refused(&format!("{to}{said}\n"), 150_020);
+            assert!(error.hint().unwrap().contains(hint), "{said}: {:?}", error.hint());
+            assert_eq!(error.kind(), kind, "{said}");
+            assert!(!error.message().contains('\n'), "{said}");
+        }
+        let dns = "could not translate host name \"nohost\" to address: Name or service not known";
+        assert!(refused(dns, 0).hint().unwrap().contains("DNS"));
+    }
+
+    #[test]
+    fn each_attempt_has_a_line_of_its_own() {
+        let one =
+            "connection to server at \"h\", port 1 failed: Connection refused\n\tIs it there?\n";
+        assert_eq!(refused(&one.repeat(2), 0).message().lines().count(), 2);
+    }
+}
