@@ -17,6 +17,9 @@
 #error "pgsluice is built for PostgreSQL 15 to 18"
 #endif
 
+/* The release, minor number included, whose headers the objects are made with. */
+#define COMPAT_BUILT_FOR PG_VERSION_NUM
+
 #if PG_VERSION_NUM < 160000
 #define rd_newRelfilelocatorSubid rd_newRelfilenodeSubid
 #define rd_firstRelfilelocatorSubid rd_firstRelfilenodeSubid

@@ -8,6 +8,7 @@
 #include "access/xact.h"
 #include "commands/trigger.h"
 #include "executor/instrument.h"
+#include "miscadmin.h"
 #include "utils/memutils.h"
 #include "utils/portal.h"
 #include "utils/snapmgr.h"
@@ -255,6 +256,8 @@ sluice_copy(SluiceStatement *s)
 	uint64		rows;
 
 	memset(&sluice_report, 0, sizeof(sluice_report));
+	sluice_report.user = GetUserId();
+	sluice_report.switched_off = sluice_switched_off();
 	sluice_report.route = "insert";
 	INSTR_TIME_SET_CURRENT(before);
 

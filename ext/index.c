@@ -49,7 +49,7 @@ build_index(Relation heap, Relation index, IndexInfo *info)
 	 * The system's own tables are not meant. btbuild() has the words for an
 	 * index that already contains data.
 	 */
-	if (!sluice_index_enabled || IsSystemRelation(heap) ||
+	if (!sluice_index_enabled || sluice_admin_why_no_builds() != NULL || IsSystemRelation(heap) ||
 		RelationGetNumberOfBlocks(index) != 0)
 		return btbuild(heap, index, info);
 
@@ -67,7 +67,26 @@ build_index(Relation heap, Relation index, IndexInfo *info)
 		INSTR_TIME_SUBTRACT(report->total, start);
 	}
 	report->valid = true;
+	report->user = GetUserId();
 	return result;
+}
+
+/* Whether builds are left to the stock code for a reason that is not the index's; says so. */
+static bool
+leaves_builds(Oid index)
+{
+	const char *reason = sluice_admin_why_no_builds();
+	SluiceIndexReport *report = &sluice_index_report;
+
+	if (reason == NULL)
+		return false;
+	memset(report, 0, sizeof(*report));
+	report->valid = report->unseen = true;
+	report->relid = index;
+	report->user = GetUserId();
+	report->method = "stock";
+	strlcpy(report->reason, reason, sizeof(report->reason));
+	return true;
 }
 
 /* Makes the next build of the index ours, if it is a B-tree. */
@@ -110,7 +129,8 @@ sluice_object_access(ObjectAccessType access, Oid classId, Oid objectId,
 	if (prev_object_access)
 		prev_object_access(access, classId, objectId, subId, arg);
 	if (access == OAT_POST_CREATE && classId == RelationRelationId && subId == 0 &&
-		sluice_index_enabled && IsNormalProcessingMode() && is_index(objectId))
+		sluice_index_enabled && IsNormalProcessingMode() && is_index(objectId) &&
+		!leaves_builds(objectId))
 	{
 		CommandCounterIncrement();
 		sluice_index_arm(objectId);
@@ -177,7 +197,9 @@ sluice_index_ProcessUtility(PlannedStmt *pstmt, const char *queryString,
 	{
 		RangeVar   *name = rebuilt_relation(pstmt->utilityStmt);
 
-		if (name)
+		/* ALTER TABLE may build no index at all. */
+		if (name && (IsA(pstmt->utilityStmt, ReindexStmt) ? !leaves_builds(InvalidOid) :
+					 sluice_admin_why_no_builds() == NULL))
 			arm_relation(name);
 	}
 	if (prev_ProcessUtility)
@@ -198,9 +220,10 @@ pgsluice_last_index_build(PG_FUNCTION_ARGS)
 	bool		nulls[10] = {0};
 	ReturnSetInfo *rsinfo = sluice_begin_rows(fcinfo, lengthof(values));
 
-	if (!r->valid)
+	if (!r->valid || !sluice_may_see(r->user))
 		return (Datum) 0;
 	values[0] = ObjectIdGetDatum(r->relid);
+	nulls[0] = !OidIsValid(r->relid);
 	values[1] = CStringGetTextDatum(r->method);
 	values[2] = Int64GetDatum((int64) r->rows);
 	values[3] = sorted ? CStringGetTextDatum(r->scan) : (Datum) 0;
@@ -211,6 +234,7 @@ pgsluice_last_index_build(PG_FUNCTION_ARGS)
 	values[8] = Float8GetDatum(INSTR_TIME_GET_DOUBLE(r->scanning));
 	values[9] = sorted ? (Datum) 0 : CStringGetTextDatum(r->reason);
 	nulls[3] = nulls[4] = nulls[5] = nulls[6] = nulls[8] = !sorted;
+	nulls[2] = nulls[7] = r->unseen;
 	nulls[9] = sorted;
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	return (Datum) 0;

@@ -19,6 +19,7 @@
 typedef struct SluiceIndexReport
 {
 	bool		valid;			/* there was one */
+	bool		unseen;			/* it was the stock code's alone: rows and time are not known */
 	Oid			relid;			/* of the index */
 	const char *method;			/* sorted or stock */
 	const char *scan;			/* pages or rows; kept: there was none; merged: old entries */
@@ -29,6 +30,7 @@ typedef struct SluiceIndexReport
 	instr_time	total;
 	instr_time	scanning;		/* reading the table and sorting full runs */
 	char		reason[256];	/* why the stock build did it, or empty */
+	Oid			user;			/* who ran it */
 } SluiceIndexReport;
 
 extern SluiceIndexReport sluice_index_report;

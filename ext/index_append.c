@@ -49,7 +49,7 @@ free_core(void *append)
 static void
 open_core(SluiceIndexAppend *append)
 {
-	sluice_index_open_sorter(&append->build, (Size) maintenance_work_mem * 1024);
+	sluice_index_open_sorter(&append->build, sluice_live_index_memory());
 }
 
 /* For an index whose way is SLUICE_INDEX_LEAVES. */

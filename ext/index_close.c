@@ -29,6 +29,7 @@ sluice_index_result(const SluiceIndexBuilt *built)
 	sluice_index_report.method = "sorted";
 	sluice_index_report.scan = built->old.blocks > 0 ? "merged" : built->kept ? "kept" : "pages";
 	sluice_index_report.valid = true;
+	sluice_index_report.user = GetUserId();
 	return result;
 }
 
@@ -112,6 +113,7 @@ build_by_server(SluiceIndexLoad *load, SluiceIndexBuilt *built)
 		sluice_index_report = built->report;
 		sluice_index_report.method = "stock";
 		sluice_index_report.valid = true;
+		sluice_index_report.user = GetUserId();
 	}
 	else if (refusal->sqlerrcode != ERRCODE_UNIQUE_VIOLATION &&
 			 refusal->sqlerrcode != ERRCODE_PROGRAM_LIMIT_EXCEEDED)

@@ -55,7 +55,7 @@ static void
 open_core(SluiceIndexExtend *extend, Extended *extended)
 {
 	sluice_index_open_sorter(&extended->build,
-							 (Size) maintenance_work_mem * 1024 / extend->count);
+							 sluice_live_index_memory() / extend->count);
 }
 
 /* Takes the indexes whose entries can wait out of those that get one with each row. */
@@ -102,6 +102,8 @@ sluice_index_extend_open(ResultRelInfo *rri)
 		/* The same column may be in the index more than once. */
 		extend->longest = Min(extend->longest, COMPAT_BT_MAX_ITEM / info->ii_NumIndexAttrs);
 	}
+	if (extend->count > 0)
+		sluice_report.index_memory = sluice_live_index_memory();
 	for (int i = 0; i < extend->count; i++)
 	{
 		MemoryContextCallback *callback = palloc0(sizeof(MemoryContextCallback));
@@ -169,7 +171,8 @@ insert_some(Extended *extended, IndexTuple *tuples, int count)
 {
 	SluiceIndexBuild *build = &extended->build;
 	uint64	   *rows = extended->taken->rows;
-	int			behind = sluice_index_edge_find(build->index, tuples, count);
+	int			behind = sluice_allowed.index_append ?
+		sluice_index_edge_find(build->index, tuples, count) : count;
 	Datum		values[INDEX_MAX_KEYS];
 	bool		isnull[INDEX_MAX_KEYS];
 	int			n = 0;

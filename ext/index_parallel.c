@@ -121,12 +121,14 @@ sluice_index_build_all(Relation heap, SluiceIndexBuilt *built, int count, int wo
 	Size		size = offsetof(SharedBuilds, built) + sizeof(SluiceIndexBuilt) * count;
 	SharedBuilds *shared;
 	ParallelContext *parallel;
+	SluiceSlots slots = {0};
 	int			launched;
 
 	workers = Min(Min(workers, max_parallel_maintenance_workers), count - 1);
 	if (RelationUsesLocalBuffers(heap))
 		workers = 0;
-	if (workers <= 0)
+	workers = sluice_slots_take(&slots, workers);
+	if (workers == 0)
 	{
 		shared = palloc(size);
 		fill_shared(shared, heap, built, count, 1, kept != NULL);
@@ -151,5 +153,6 @@ sluice_index_build_all(Relation heap, SluiceIndexBuilt *built, int count, int wo
 	memcpy(built, shared->built, sizeof(SluiceIndexBuilt) * count);
 	DestroyParallelContext(parallel);
 	ExitParallelMode();
+	sluice_slots_keep(&slots, 0);
 	return launched;
 }

@@ -86,6 +86,7 @@ typedef struct SluiceIndexTeam
 	Shared	   *shared;
 	BufFile   **files;			/* of the workers, while their runs are merged */
 	SluiceIndexPipe *pipe;		/* to the one who writes, or NULL */
+	SluiceSlots slots;
 } SluiceIndexTeam;
 
 PGDLLEXPORT void pgsluice_index_team_main(dsm_segment *segment, shm_toc *toc);
@@ -424,6 +425,7 @@ sluice_index_team_end(SluiceIndexBuild *build)
 	}
 	DestroyParallelContext(team->parallel);
 	ExitParallelMode();
+	sluice_slots_keep(&team->slots, 0);
 	build->team = NULL;
 }
 
@@ -431,11 +433,14 @@ sluice_index_team_end(SluiceIndexBuild *build)
 static bool
 begin_team(SluiceIndexBuild *build, BlockNumber blocks)
 {
-	int			workers = build->workers;
+	SluiceIndexTeam *team = palloc0(sizeof(SluiceIndexTeam));
+	int			workers = sluice_slots_take(&team->slots, build->workers);
 	Size		size = offsetof(Shared, parts) + sizeof(Part) * workers;
-	SluiceIndexTeam *team = build->team = palloc0(sizeof(SluiceIndexTeam));
 	ParallelContext *parallel;
 
+	if (workers == 0)
+		return false;
+	build->team = team;
 	EnterParallelMode();
 	team->parallel = parallel = CreateParallelContext("pgsluice", "pgsluice_index_team_main",
 													  workers);

@@ -62,6 +62,8 @@ why_not_sorted(Relation heap, Relation index, IndexInfo *info,
 static const char *
 why_not_built(Relation heap, Relation index, IndexInfo *info)
 {
+	if (!sluice_allowed.index_build)
+		return SLUICE_NO_INDEX_BUILD;
 	if (!index->rd_index->indisvalid || index->rd_index->indcheckxmin)
 		return "the index is not valid for every snapshot";
 	if (!index->rd_index->indimmediate)
@@ -77,6 +79,8 @@ why_not_built(Relation heap, Relation index, IndexInfo *info)
 static const char *
 why_not_leaves(Relation index, const SluiceIndexAttribute *attributes)
 {
+	if (!sluice_allowed.index_append)
+		return SLUICE_NO_INDEX_APPEND;
 	if (!index->rd_index->indisunique)
 		return "only entries behind all others are put into leaves";
 	if (!index->rd_index->indisvalid)

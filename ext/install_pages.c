@@ -66,7 +66,7 @@ sluice_choose_route(SluiceLoad *load)
 		rel->rd_firstRelfilelocatorSubid == InvalidSubTransactionId;
 
 	load->route = SLUICE_INSERT;
-	if (!CORE_KNOWS_PAGES || load->watched || load->proute != NULL || load->cstate->qualexpr != NULL || load->nvolatile > 0 ||
+	if (!CORE_KNOWS_PAGES || !sluice_allowed.whole_pages || load->watched || load->proute != NULL || load->cstate->qualexpr != NULL || load->nvolatile > 0 ||
 		load->rejects != NULL || (load->duplicates.mode != SLUICE_DUPLICATE_ERROR && !load->duplicates.at_end) ||
 		(load->options & TABLE_INSERT_FROZEN) || (constr && constr->has_generated_stored))
 		return;

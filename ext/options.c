@@ -58,11 +58,11 @@ sluice_options_init(void)
 							 GUC_NOT_IN_SAMPLE, NULL, NULL, NULL);
 }
 
-/* By the setting, for one COPY or one index. */
+/* By the settings, for one COPY or one index. */
 int
 sluice_workers_allowed(void)
 {
-	return sluice_workers < 0 ? processors - 1 : sluice_workers;
+	return Min(sluice_workers < 0 ? processors - 1 : sluice_workers, sluice_max_workers_per_copy());
 }
 
 /* Which of our options it is; -1: it is stock COPY's. */
@@ -250,7 +250,7 @@ sluice_find_options(CopyStmt *stmt, bool has_own, SluiceOptions *own)
 			SLUICE_ASKED_ON : SLUICE_ASKED_OFF;
 	if (!own->workers_asked)
 		own->workers = sluice_workers_allowed();
-	own->workers = Min(Min(own->workers, max_parallel_workers), SLUICE_MAX_WORKERS);
+	own->workers = Min(Min(own->workers, max_parallel_workers), sluice_max_workers_per_copy());
 }
 
 /* An option that stock COPY cannot do in our place; NULL: there is none. */

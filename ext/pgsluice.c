@@ -1,14 +1,16 @@
 /*
  * The library's entry: the hook, and the view of what the last COPY did.
  */
-#include "pgsluice.h"
+#include "index.h"
 
 #include "access/xact.h"
 #include "catalog/namespace.h"
+#include "catalog/pg_authid.h"
 #include "catalog/pg_language.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "funcapi.h"
+#include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "tcop/utility.h"
 #include "utils/acl.h"
@@ -51,6 +53,7 @@ fall_back(SluiceStatement *s, const char *reason)
 		return;
 	memset(&sluice_report, 0, sizeof(sluice_report));
 	sluice_report.valid = true;
+	sluice_report.user = GetUserId();
 	sluice_report.route = "stock";
 	sluice_report.relid = s->rel ? RelationGetRelid(s->rel) : InvalidOid;
 	strlcpy(sluice_report.reason, reason, sizeof(sluice_report.reason));
@@ -210,7 +213,9 @@ take_over(PlannedStmt *pstmt, const char *query, ProcessUtilityContext context,
 	s.pstate->p_sourcetext = query;
 	s.pstate->p_queryEnv = env;
 
-	reason = sluice_hooks_why_not();
+	reason = sluice_admin_why_not();
+	if (reason == NULL)
+		reason = sluice_hooks_why_not();
 	if (reason == NULL && sluice_hooks_came_first)
 		reason = inside_why_not(&function);
 	if (reason == NULL)
@@ -243,6 +248,8 @@ sluice_ProcessUtility(PlannedStmt *pstmt, const char *queryString,
 	CopyStmt   *stmt = (CopyStmt *) pstmt->utilityStmt;
 	bool		loads = IsA(stmt, CopyStmt) && stmt->is_from && stmt->relation != NULL;
 	bool		has_own = loads && sluice_has_own_options(stmt);
+	bool		discards = IsA(stmt, DiscardStmt) &&
+		((DiscardStmt *) pstmt->utilityStmt)->target == DISCARD_ALL;
 
 	if (loads && (sluice_enabled || has_own))
 	{
@@ -263,6 +270,13 @@ sluice_ProcessUtility(PlannedStmt *pstmt, const char *queryString,
 	else
 		standard_ProcessUtility(pstmt, queryString, readOnlyTree, context, params,
 								queryEnv, dest, qc);
+	/* The statement itself may have been freed by now. */
+	if (discards)
+	{
+		memset(&sluice_report, 0, sizeof(sluice_report));
+		memset(&sluice_index_report, 0, sizeof(sluice_index_report));
+		sluice_index_taken_reset();
+	}
 }
 
 /* Begins the answer of one of our functions, which may have been declared for another version. */
@@ -281,17 +295,25 @@ sluice_begin_rows(FunctionCallInfo fcinfo, int columns)
 	return rsinfo;
 }
 
+/* Whether the current user may see what this one did: as pg_stat_activity has it. */
+bool
+sluice_may_see(Oid user)
+{
+	return has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
+		has_privs_of_role(GetUserId(), user);
+}
+
 /* The row of the view pgsluice.last_copy. */
 Datum
 pgsluice_last_copy(PG_FUNCTION_ARGS)
 {
 	const SluiceReport *r = &sluice_report;
-	Datum		values[20];
-	bool		nulls[20] = {0};
+	Datum		values[22];
+	bool		nulls[22] = {0};
 	char		wal[32];
 	ReturnSetInfo *rsinfo = sluice_begin_rows(fcinfo, lengthof(values));
 
-	if (!r->valid)
+	if (!r->valid || !sluice_may_see(r->user))
 		return (Datum) 0;
 	values[0] = ObjectIdGetDatum(r->relid);
 	nulls[0] = !OidIsValid(r->relid);
@@ -315,11 +337,14 @@ pgsluice_last_copy(PG_FUNCTION_ARGS)
 	values[16] = Int64GetDatum((int64) r->replaced);
 	values[17] = r->leader_reads ? CStringGetTextDatum(r->leader_reads) : (Datum) 0;
 	nulls[17] = r->leader_reads == NULL;
-	values[18] = r->reason[0] ? (Datum) 0 : sluice_index_taken_json();
-	values[19] = r->reason[0] ? CStringGetTextDatum(r->reason) : (Datum) 0;
-	nulls[19] = r->reason[0] == '\0';
+	values[18] = Int64GetDatum((int64) r->index_memory);
+	values[19] = CStringGetTextDatum(sluice_switches(r->switched_off));
+	nulls[19] = r->switched_off == 0;
+	values[20] = r->reason[0] ? (Datum) 0 : sluice_index_taken_json();
+	values[21] = r->reason[0] ? CStringGetTextDatum(r->reason) : (Datum) 0;
+	nulls[21] = r->reason[0] == '\0';
 	if (r->reason[0])
-		memset(&nulls[2], true, 17 * sizeof(bool));
+		memset(&nulls[2], true, 19 * sizeof(bool));
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	return (Datum) 0;
 }
@@ -328,6 +353,7 @@ void
 _PG_init(void)
 {
 	sluice_hooks_init();
+	sluice_admin_init();
 	sluice_options_init();
 	sluice_index_init();
 	MarkGUCPrefixReserved("pgsluice");

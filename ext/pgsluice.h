@@ -26,6 +26,7 @@
 #include "utils/backend_progress.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
+#include "utils/resowner.h"
 
 #include "compat.h"
 #include "ffi/pgsluice_core.h"
@@ -57,6 +58,9 @@ typedef struct SluiceReport
 	uint64		rejected;		/* records kept in rejects_to's table */
 	uint64		skipped;		/* duplicates that were left out */
 	uint64		replaced;		/* rows that gave way to a duplicate */
+	uint64		index_memory;	/* the most bytes for index entries that wait; 0: none did */
+	uint32		switched_off;	/* by the administrator: see sluice_switched_off() */
+	Oid			user;			/* who ran it */
 	char		reason[256];	/* why stock COPY did it, or empty */
 } SluiceReport;
 
@@ -76,6 +80,7 @@ extern void sluice_require_build(const char *build);
 
 /* pgsluice.c */
 extern ReturnSetInfo *sluice_begin_rows(FunctionCallInfo fcinfo, int columns);
+extern bool sluice_may_see(Oid user);
 
 #define SLUICE_MAX_WORKERS 16
 
@@ -135,6 +140,46 @@ extern bool sluice_has_own_options(const CopyStmt *stmt);
 extern void sluice_find_options(CopyStmt *stmt, bool has_own, SluiceOptions *own);
 extern const char *sluice_option_that_needs_us(const SluiceOptions *own);
 extern void sluice_refuse_combination(const char *option, const char *what);
+
+/* Paths that write pages or WAL by themselves, each with the administrator's switch. */
+typedef struct SluiceAllowed
+{
+	bool		anything;
+	bool		whole_pages;
+	bool		index_append;
+	bool		sequence_blocks;
+	bool		index_build;
+} SluiceAllowed;
+
+#define SLUICE_NO_INDEX_APPEND "pgsluice.allow_index_append is off"
+#define SLUICE_NO_INDEX_BUILD "pgsluice.allow_index_build is off"
+
+/* admin.c */
+extern SluiceAllowed sluice_allowed;
+extern Size sluice_live_index_memory(void);
+extern void sluice_admin_init(void);
+extern int	sluice_max_workers_per_copy(void);
+extern int	sluice_max_workers(void);
+extern const char *sluice_admin_why_not(void);
+extern const char *sluice_admin_why_no_builds(void);
+extern uint32 sluice_switched_off(void);
+extern char *sluice_switches(uint32 off);
+
+/* Places of the server's workers that a session has taken for its own. */
+#define SLUICE_MAX_SLOTS 1024
+
+typedef struct SluiceSlots
+{
+	int			count;
+	int			place[SLUICE_MAX_WORKERS];
+	ResourceOwner owner;
+} SluiceSlots;
+
+/* slots.c */
+extern int	sluice_slots_take(SluiceSlots *slots, int count);
+extern void sluice_slots_keep(SluiceSlots *slots, int count);
+extern int	sluice_slots_free(int count);
+extern bool sluice_slots_take_one(void);
 
 /* hooks.c */
 extern bool sluice_hooks_came_first;

@@ -23,8 +23,7 @@ struct SluicePipeline
 {
 	dsm_segment *segment;
 	SluiceShared *shared;
-	int			nhandles;
-	BackgroundWorkerHandle *handles[SLUICE_MAX_WORKERS];
+	BackgroundWorkerHandle *handles[SLUICE_MAX_WORKERS];	/* NULL: there is none */
 	uint64		filled;
 	uint64		consumed;
 	uint64		own;			/* one more than the last chunk that the leader has formed */
@@ -32,6 +31,7 @@ struct SluicePipeline
 	/* the record that was cut off at the last chunk's end */
 	char	   *rest;
 	size_t		rest_len;
+	size_t		since_left;		/* bytes that came since workers have left */
 	bool		stuck;			/* it is longer than a chunk, or not convertible */
 	bool		finished;		/* the last chunk is filled */
 };
@@ -39,12 +39,9 @@ struct SluicePipeline
 static void
 wake_workers(SluiceShared *shared)
 {
-	uint32		n;
-
 	/* Either we see the latch of a worker that has come, or it sees the chunk. */
 	pg_memory_barrier();
-	n = pg_atomic_read_u32(&shared->nworkers);
-	for (uint32 i = 0; i < n && i < SLUICE_MAX_WORKERS; i++)
+	for (int i = 0; i < SLUICE_MAX_WORKERS; i++)
 	{
 		Latch	   *latch = ((volatile SluiceShared *) shared)->workers[i];
 
@@ -72,10 +69,16 @@ end_readers(dsm_segment *segment, Datum arg)
 {
 	SluicePipeline *pipe = (SluicePipeline *) DatumGetPointer(arg);
 
-	for (int i = 0; i < pipe->nhandles; i++)
-		TerminateBackgroundWorker(pipe->handles[i]);
-	for (int i = 0; i < pipe->nhandles; i++)
-		(void) WaitForBackgroundWorkerShutdown(pipe->handles[i]);
+	for (int i = 0; i < SLUICE_MAX_WORKERS; i++)
+	{
+		if (pipe->handles[i])
+			TerminateBackgroundWorker(pipe->handles[i]);
+	}
+	for (int i = 0; i < SLUICE_MAX_WORKERS; i++)
+	{
+		if (pipe->handles[i])
+			(void) WaitForBackgroundWorkerShutdown(pipe->handles[i]);
+	}
 }
 
 /* Whether shared memory of that size is there to be had: containers have little. */
@@ -123,8 +126,12 @@ fill_shared(const SluiceLoad *load, SluiceShared *shared, const SluiceReadColumn
 	pg_atomic_init_u32(&shared->stop, 0);
 	pg_atomic_init_u64(&shared->filled, 0);
 	pg_atomic_init_u64(&shared->claimed, 0);
-	pg_atomic_init_u32(&shared->nworkers, 0);
+	pg_atomic_init_u32(&shared->left, 0);
 	shared->leader = MyLatch;
+	shared->leader_proc = MyProc;
+	shared->leader_pid = MyProcPid;
+	shared->leader_user = GetAuthenticatedUserId();
+	BecomeLockGroupLeader();
 	shared->asks_len = load->slice.asks_len ? CHUNK_ASKS : 0;
 	shared->binary = load->source.binary;
 	shared->single_byte = load->source.single_byte;
@@ -144,15 +151,37 @@ fill_shared(const SluiceLoad *load, SluiceShared *shared, const SluiceReadColumn
 	}
 }
 
-/* Asks for workers; they come when they come, if they come. */
+/* Gives free the places of workers that have ended. */
 static void
-start_workers(SluicePipeline *pipe, int count)
+reap_workers(SluicePipeline *pipe)
 {
-	BackgroundWorker worker = {0};
+	for (int i = 0; i < SLUICE_MAX_WORKERS; i++)
+	{
+		pid_t		pid;
 
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_CLASS_PARALLEL;
-	if (pipe->shared->session_at)
-		worker.bgw_flags |= BGWORKER_BACKEND_DATABASE_CONNECTION;
+		if (pipe->handles[i] && GetBackgroundWorkerPid(pipe->handles[i], &pid) == BGWH_STOPPED)
+		{
+			pfree(pipe->handles[i]);
+			pipe->handles[i] = NULL;
+		}
+	}
+}
+
+/* Asks for the workers that are missing; they come when they come, if they come. Returns how many there are. */
+static int
+start_workers(const SluiceLoad *load, SluicePipeline *pipe)
+{
+	/* An abort that frees the statement's memory still ends the workers. */
+	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
+	BackgroundWorker worker = {0};
+	int			count = 0;
+	int			more;
+
+	for (int i = 0; i < load->workers; i++)
+		count += pipe->handles[i] != NULL;
+	more = sluice_slots_free(load->workers - count);
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION |
+		BGWORKER_CLASS_PARALLEL;
 	worker.bgw_start_time = BgWorkerStart_ConsistentState;
 	worker.bgw_restart_time = BGW_NEVER_RESTART;
 	worker.bgw_notify_pid = MyProcPid;
@@ -161,13 +190,38 @@ start_workers(SluicePipeline *pipe, int count)
 	snprintf(worker.bgw_type, BGW_MAXLEN, "pgsluice worker");
 	snprintf(worker.bgw_library_name, BGW_MAXLEN, "pgsluice");
 	snprintf(worker.bgw_function_name, BGW_MAXLEN, "pgsluice_worker_main");
-	for (int i = 0; i < count; i++)
+	for (int i = 0; i < load->workers && more > 0; i++)
 	{
-		if (!RegisterDynamicBackgroundWorker(&worker, &pipe->handles[pipe->nhandles]))
+		if (pipe->handles[i])
+			continue;
+		memcpy(worker.bgw_extra, &i, sizeof(i));
+		if (!RegisterDynamicBackgroundWorker(&worker, &pipe->handles[i]))
+		{
+			pipe->handles[i] = NULL;
 			break;
-		pipe->nhandles++;
+		}
+		count++;
+		more--;
 	}
-	sluice_report.workers = pipe->nhandles;
+	MemoryContextSwitchTo(old);
+	sluice_report.workers = Max(sluice_report.workers, count);
+	return count;
+}
+
+/* More data has come. Those that have left for want of it come again; a trickle is not worth their start. */
+static void
+replace_workers(const SluiceLoad *load, SluicePipeline *pipe, size_t len)
+{
+	if (pg_atomic_read_u32(&pipe->shared->left) == 0)
+		return;
+	pipe->since_left += len;
+	if (pipe->since_left < pipe->input)
+		return;
+	pipe->since_left = 0;
+	pg_atomic_write_u32(&pipe->shared->left, 0);
+	reap_workers(pipe);
+	if (start_workers(load, pipe) < load->workers)
+		pg_atomic_fetch_add_u32(&pipe->shared->left, 1);
 }
 
 /* Makes the ring and asks for workers. The load goes on whether or not they come. */
@@ -178,16 +232,14 @@ open_pipeline(SluiceLoad *load)
 	SluiceShared shared = {0};
 	SluiceReadColumn *columns = palloc0(sizeof(SluiceReadColumn) * load->args.ncolumns);
 	Size		size;
-	MemoryContext old;
+	int			count = 0;
 
 	if (!sluice_readable(load, columns))
 		columns = NULL;
 	size = lay_out(load, &shared, columns);
 	if (!shared_memory_fits(size))
 		return false;
-	/* An abort that frees the statement's memory still ends the workers. */
-	old = MemoryContextSwitchTo(TopTransactionContext);
-	pipe = palloc0(sizeof(*pipe));
+	pipe = MemoryContextAllocZero(TopTransactionContext, sizeof(*pipe));
 	pipe->segment = dsm_create(size, DSM_CREATE_NULL_IF_MAXSEGMENTS);
 	if (pipe->segment != NULL)
 	{
@@ -197,15 +249,14 @@ open_pipeline(SluiceLoad *load)
 		if (columns)
 			on_dsm_detach(pipe->segment, end_readers, PointerGetDatum(pipe));
 		on_dsm_detach(pipe->segment, stop_workers, (Datum) 0);
-		start_workers(pipe, load->workers);
+		count = start_workers(load, pipe);
 	}
-	MemoryContextSwitchTo(old);
 	if (pipe->segment == NULL)
 		return false;
 	pipe->rest = palloc(CHUNK_INPUT);
 	pipe->input = sluice_force ? FORCED_INPUT : CHUNK_INPUT;
 	load->pipeline = pipe;
-	return pipe->nhandles > 0;
+	return count > 0;
 }
 
 void
@@ -215,12 +266,12 @@ sluice_pipeline_close(SluiceLoad *load)
 	int			strangers;
 
 	stop_workers(pipe->segment, (Datum) 0);
-	for (int i = 0; i < pipe->nhandles; i++)
+	for (int i = 0; i < SLUICE_MAX_WORKERS; i++)
 	{
-		(void) WaitForBackgroundWorkerShutdown(pipe->handles[i]);
-		pfree(pipe->handles[i]);
+		if (pipe->handles[i])
+			(void) WaitForBackgroundWorkerShutdown(pipe->handles[i]);
 	}
-	pipe->nhandles = 0;
+	reap_workers(pipe);
 	strangers = pg_atomic_read_u32(&pipe->shared->strangers);
 	if (strangers > 0)
 	{
@@ -253,6 +304,7 @@ fill_chunk(SluiceLoad *load)
 	INSTR_TIME_SET_CURRENT(before);
 	got = sluice_source_read(src, memory + len, pipe->input - Min(len, pipe->input));
 	len += got;
+	replace_workers(load, pipe, got);
 	INSTR_TIME_SET_CURRENT(after);
 	INSTR_TIME_ACCUM_DIFF(sluice_report.reading, after, before);
 	cut = src->eof ? len : sluice_last_record_end(memory, len, &load->args);
@@ -295,9 +347,10 @@ has_worker(const SluicePipeline *pipe)
 {
 	pid_t		pid;
 
-	for (int i = 0; i < pipe->nhandles; i++)
+	for (int i = 0; i < SLUICE_MAX_WORKERS; i++)
 	{
-		BgwHandleStatus status = GetBackgroundWorkerPid(pipe->handles[i], &pid);
+		BgwHandleStatus status = pipe->handles[i] ?
+			GetBackgroundWorkerPid(pipe->handles[i], &pid) : BGWH_STOPPED;
 
 		if (status == BGWH_STARTED || status == BGWH_NOT_YET_STARTED)
 			return true;

@@ -46,7 +46,7 @@ look_up(SluiceSerial *serial)
 void
 sluice_serial_open(SluiceSerial *serial, bool blocks)
 {
-	serial->blocks = blocks && OidIsValid(serial->sequence) && look_up(serial);
+	serial->blocks = blocks && sluice_allowed.sequence_blocks && OidIsValid(serial->sequence) && look_up(serial);
 }
 
 /* Whether so many values, and those logged ahead of them, lie between `last` and the bound. */

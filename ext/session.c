@@ -128,7 +128,7 @@ sluice_session_size(void)
 	return size;
 }
 
-/* Puts the leader's state into that much memory, and has it lead a lock group. */
+/* Puts the leader's state into that much memory. */
 void
 sluice_session_save(SluiceSession *session)
 {
@@ -152,13 +152,25 @@ sluice_session_save(SluiceSession *session)
 		parts[i].save(size, (char *) session + at);
 		at += MAXALIGN(size);
 	}
-	BecomeLockGroupLeader();
 }
 
 static char *
 part(SluiceSession *session, int which)
 {
 	return (char *) session + session->part[which];
+}
+
+/*
+ * Connects a worker that needs no database, so that pg_stat_activity shows it with its leader.
+ * False: the leader is through already.
+ */
+bool
+sluice_session_show(const SluiceShared *shared)
+{
+	if (!BecomeLockGroupMember(shared->leader_proc, shared->leader_pid))
+		return false;
+	BackgroundWorkerInitializeConnectionByOid(InvalidOid, shared->leader_user, BYPASS_LOGIN);
+	return true;
 }
 
 /*

@@ -1,9 +1,11 @@
 /*
- * A worker: forms the rows of chunks until it is told to stop.
+ * A worker: forms the rows of chunks until its leader stops it, or no data has come for some
+ * seconds: others may use its place then, and the leader starts another one when data flows again.
  */
 #include "worker.h"
 
 #include "miscadmin.h"
+#include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "storage/dsm.h"
 #include "storage/ipc.h"
@@ -55,6 +57,7 @@ leave(dsm_segment *segment, Datum arg)
 {
 	SluiceShared *shared = dsm_segment_address(segment);
 
+	((volatile SluiceShared *) shared)->workers[DatumGetInt32(arg)] = NULL;
 	sluice_reader_close();
 	if (current)
 	{
@@ -94,7 +97,7 @@ pgsluice_worker_main(Datum arg)
 	SluicePlanArgs args;
 	SluicePlan *plan;
 	SluiceReader *reader = NULL;
-	uint32		place;
+	int			which;
 
 	/* Not the default handler, which would end the process within the core. */
 	pqsignal(SIGTERM, die);
@@ -109,11 +112,18 @@ pgsluice_worker_main(Datum arg)
 	leave_as_stranger(shared);
 	sluice_unflatten((char *) shared + shared->plan_at, &args);
 	plan = sluice_make_plan(&args);
-	on_dsm_detach(segment, leave, (Datum) 0);
-	place = pg_atomic_fetch_add_u32(&shared->nworkers, 1);
-	if (shared->session_at && (reader = sluice_reader_open(shared, (int) place)) == NULL)
+	memcpy(&which, MyBgworkerEntry->bgw_extra, sizeof(which));
+	on_dsm_detach(segment, leave, Int32GetDatum(which));
+	if (!sluice_slots_take_one())
+	{
+		pg_atomic_fetch_add_u32(&shared->left, 1);
 		proc_exit(0);
-	shared->workers[place] = MyLatch;
+	}
+	if (shared->session_at ? (reader = sluice_reader_open(shared, which)) == NULL :
+		!sluice_session_show(shared))
+		proc_exit(0);
+	pgstat_report_activity(STATE_RUNNING, psprintf("pgsluice worker for PID %d", (int) shared->leader_pid));
+	shared->workers[which] = MyLatch;
 
 	for (;;)
 	{
@@ -131,8 +141,13 @@ pgsluice_worker_main(Datum arg)
 			current = NULL;
 			SetLatch(shared->leader);
 		}
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH, -1,
-						 PG_WAIT_EXTENSION);
+		if ((WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					   IDLE_MILLISECONDS, PG_WAIT_EXTENSION) & WL_TIMEOUT) &&
+			pg_atomic_read_u64(&shared->claimed) >= pg_atomic_read_u64(&shared->filled))
+		{
+			pg_atomic_fetch_add_u32(&shared->left, 1);
+			break;
+		}
 	}
 	/* The segment goes last: a transaction lies in it. */
 	proc_exit(0);

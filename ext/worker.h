@@ -4,9 +4,9 @@
  *
  * The leader fills chunks in the order of the data and installs them in the
  * same order; in between, whoever claims a chunk forms its rows: a worker, or
- * the leader when it would have to wait. The workers touch this memory and
- * nothing else of the server: no transaction, no catalog, no relation. Only
- * where values need the server's input functions, they join the leader's
+ * the leader when it would have to wait. Once they have connected, the workers touch
+ * this memory and nothing else of the server: no transaction, no catalog, no relation.
+ * Only where values need the server's input functions, they join the leader's
  * transaction to call them.
  */
 #ifndef PGSLUICE_WORKER_H
@@ -16,6 +16,10 @@
 
 #include "port/atomics.h"
 #include "storage/latch.h"
+#include "storage/proc.h"
+
+/* So long a worker waits for data before it leaves. */
+#define IDLE_MILLISECONDS 3000
 
 /* A chunk's input, and its output for rows of the usual kind. */
 #define CHUNK_INPUT ((Size) 256 << 10)
@@ -62,8 +66,11 @@ typedef struct SluiceShared
 	pg_atomic_uint64 filled;	/* chunks that the leader has filled so far */
 	pg_atomic_uint64 claimed;	/* chunks that someone has claimed so far */
 	Latch	   *leader;
-	Latch	   *workers[SLUICE_MAX_WORKERS];
-	pg_atomic_uint32 nworkers;	/* how many have come */
+	PGPROC	   *leader_proc;
+	pid_t		leader_pid;
+	Oid			leader_user;	/* as which it logged in */
+	Latch	   *workers[SLUICE_MAX_WORKERS];	/* NULL: it has not come, or has left */
+	pg_atomic_uint32 left;		/* workers that had no place, or nothing to do for a while */
 	uint32		nchunks;
 	uint32		asks_len;		/* of each chunk: CHUNK_ASKS, or 0 for none */
 	bool		binary;			/* the data */
@@ -118,6 +125,7 @@ extern void sluice_form_chunk(SluiceShared *shared, uint64 number, SluicePlan *p
 /* session.c */
 extern Size sluice_session_size(void);
 extern void sluice_session_save(SluiceSession *session);
+extern bool sluice_session_show(const SluiceShared *shared);
 extern bool sluice_session_join(SluiceSession *session, int number);
 extern void sluice_session_begin(SluiceSession *session);
 

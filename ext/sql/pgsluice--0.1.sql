@@ -4,7 +4,7 @@
 CREATE SCHEMA pgsluice;
 
 -- What this session's last COPY FROM did that pgsluice was asked to do.
--- No row before the first one.
+-- No row before the first one, nor for another user than the one who ran it.
 CREATE FUNCTION pgsluice.last_copy(
     OUT relation regclass,
     OUT route text,
@@ -24,6 +24,8 @@ CREATE FUNCTION pgsluice.last_copy(
     OUT duplicates_skipped bigint,
     OUT duplicates_replaced bigint,
     OUT leader_reads_because text,
+    OUT index_memory bigint,
+    OUT switched_off text,
     OUT indexes jsonb,
     OUT fell_back_because text
 ) RETURNS SETOF record
