@@ -1,6 +1,6 @@
 //! Faults that a test asks for by the data that it sends: compiled in by the feature `faults` alone.
 
-use crate::memory;
+use crate::memory::failing;
 
 const PANIC: &[u8] = b"fault: panic";
 const MEMORY: &[u8] = b"fault: memory";
@@ -13,7 +13,7 @@ fn asks(data: &[u8], fault: &[u8]) -> bool {
 pub(crate) fn of(data: &[u8]) -> Faults {
     assert!(!asks(data, PANIC), "asked for by the data");
     if asks(data, MEMORY) {
-        memory::fail_from_now();
+        failing::after(0, false);
     }
     Faults
 }
@@ -23,6 +23,6 @@ pub(crate) struct Faults;
 
 impl Drop for Faults {
     fn drop(&mut self) {
-        memory::fail_no_more();
+        failing::no_more();
     }
 }

@@ -189,13 +189,12 @@ pub unsafe extern "C" fn pgsluice_index_new(
     count: usize,
     rules: *const IndexRulesDef,
 ) -> *mut IndexBuild {
-    let made = catch_unwind(AssertUnwindSafe(|| {
+    crate::hand_out(|| {
         // SAFETY: the caller's duty.
         let (attributes, rules) = unsafe { (slice(attributes, count), &*rules) };
         let Some(shape) = shape_of(attributes, rules)? else { return Ok(None) };
         IndexBuild::new(shape, rules.memory).map(Some)
-    }));
-    crate::handed_out(made)
+    })
 }
 
 /// Frees a build.

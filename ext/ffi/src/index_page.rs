@@ -6,7 +6,6 @@ use pgsluice_core::memory::Fallible;
 use pgsluice_core::page::btree;
 use pgsluice_core::sort::build::{IndexBuild, PageAdded};
 use pgsluice_core::sort::heap::{Column, Source};
-use std::panic::{catch_unwind, AssertUnwindSafe};
 
 /// One column of a table that an index is built of.
 #[derive(Debug)]
@@ -31,7 +30,7 @@ pub unsafe extern "C" fn pgsluice_index_source_new(
     columns: *const IndexColumnDef,
     count: usize,
 ) -> *mut Source {
-    let made = catch_unwind(AssertUnwindSafe(|| {
+    crate::hand_out(|| {
         // SAFETY: the caller's duty.
         let columns = unsafe { slice(columns, count) };
         let column = |def: &IndexColumnDef| Column {
@@ -44,8 +43,7 @@ pub unsafe extern "C" fn pgsluice_index_source_new(
             read.push_within(column(def));
         }
         Ok(Source::new(read))
-    }));
-    crate::handed_out(made)
+    })
 }
 
 /// Frees what [`pgsluice_index_source_new`] made.

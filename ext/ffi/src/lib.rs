@@ -16,6 +16,8 @@
     allow(clippy::disallowed_methods, clippy::disallowed_macros, clippy::disallowed_types)
 )]
 
+#[cfg(test)]
+mod exhaustion;
 #[cfg(feature = "faults")]
 mod faults;
 mod form;
@@ -37,15 +39,33 @@ pub use pgsluice_core::sort::team::Spread as IndexSpreadDef;
 pub use plan::{ColumnDef, DialectDef, EnvDef, LabelDef, Plan};
 pub use rank::IndexValuesDef;
 
-/// What was made, as C owns it; NULL for what cannot be made, for want of memory too, or by a panic.
-fn handed_out<T>(made: std::thread::Result<Result<Option<T>, OutOfMemory>>) -> *mut T {
+/// Lets panics be written to the server's log as they are. Rust's own hook may add a backtrace, for
+/// which there might be no memory.
+#[cfg(not(test))]
+#[allow(clippy::disallowed_methods)] // a box of nothing takes no memory
+fn report_panics() {
+    use std::io::Write;
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        std::panic::set_hook(Box::new(|panic| {
+            let _ = writeln!(std::io::stderr(), "pgsluice: {panic}");
+        }));
+    });
+}
+
+/// What is made, as C owns it; NULL for what cannot be made, for want of memory too, or by a panic.
+fn hand_out<T>(make: impl FnOnce() -> Result<Option<T>, OutOfMemory>) -> *mut T {
+    #[cfg(not(test))]
+    report_panics();
+    memory::ran_out();
+    let made = catch_unwind(AssertUnwindSafe(|| make()?.map(try_box).transpose()));
     match made {
-        Ok(Ok(Some(made))) => try_box(made).map_or(std::ptr::null_mut(), Box::into_raw),
+        Ok(Ok(Some(made))) if !memory::ran_out() => Box::into_raw(made),
         _ => std::ptr::null_mut(),
     }
 }
 
-/// Frees what [`handed_out`] gave.
+/// Frees what [`hand_out`] gave.
 ///
 /// # Safety
 ///
@@ -71,7 +91,7 @@ pub unsafe extern "C" fn pgsluice_plan(
     dialect: *const DialectDef,
     env: *const EnvDef,
 ) -> *mut Plan {
-    let made = catch_unwind(AssertUnwindSafe(|| {
+    hand_out(|| {
         #[cfg(feature = "faults")]
         // SAFETY: the caller's duty, as above.
         let _faults = faults::of(unsafe { plan::slice((*dialect).null, (*dialect).null_len) });
@@ -79,8 +99,7 @@ pub unsafe extern "C" fn pgsluice_plan(
         unsafe {
             plan::Plan::new(plan::slice(columns, ncolumns), fields, &*dialect, &*env).map(Some)
         }
-    }));
-    handed_out(made)
+    })
 }
 
 /// Frees a plan.

@@ -1,12 +1,13 @@
 //! The allocator of the library: where memory runs out, a reserve lasts to the end of the call.
 //!
-//! Rust aborts the process when an allocation fails that cannot say so, and with it every
-//! connection of the server. What is large is reserved fallibly. What is small comes, when there is
-//! no more, from memory that was set aside, and the entry that was called answers that there was none.
+//! Rust aborts the process when an allocation fails that cannot say so, and with it every session of
+//! the server. All allocations of ours can say so (`pgsluice_core::memory`). Those of a panic cannot,
+//! wherever memory is: they come, when there is no more, from memory that was set aside, and so would
+//! a small one that was overlooked. The entry that was called then answers that there was no memory.
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::cell::{Cell, UnsafeCell};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const SIZE: usize = 256 << 10;
 
@@ -20,7 +21,10 @@ static MEMORY: Memory = Memory(UnsafeCell::new([0; SIZE]));
 /// Bytes that were handed out, times 2^32, and pieces that have not come back. When all have, it
 /// begins anew.
 static STATE: AtomicU64 = AtomicU64::new(0);
-static RAN_OUT: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    static RAN_OUT: Cell<bool> = const { Cell::new(false) };
+}
 
 /// The system's allocator, and the reserve behind it.
 pub(crate) struct WithReserve;
@@ -30,21 +34,24 @@ static ALLOCATOR: WithReserve = WithReserve;
 
 /// Whether memory has run out since this was asked last.
 pub(crate) fn ran_out() -> bool {
-    RAN_OUT.swap(false, Relaxed)
+    RAN_OUT.take()
 }
 
 /// A piece of the reserve, or NULL where it is too small.
 fn take(layout: Layout) -> *mut u8 {
+    if layout.align() > align_of::<Memory>() || !failing::reserve_is_open() {
+        return std::ptr::null_mut();
+    }
     let mut start = 0;
     let taken = STATE.fetch_update(Relaxed, Relaxed, |state| {
         start = ((state >> 32) as usize).next_multiple_of(layout.align());
         let end = start.checked_add(layout.size()).filter(|end| *end <= SIZE)?;
         Some((end as u64) << 32 | ((state & 0xffff_ffff) + 1))
     });
-    if taken.is_err() || layout.align() > 64 {
+    if taken.is_err() {
         return std::ptr::null_mut();
     }
-    RAN_OUT.store(true, Relaxed);
+    RAN_OUT.set(true);
     // SAFETY: start is within the memory.
     unsafe { MEMORY.0.get().cast::<u8>().add(start) }
 }
@@ -61,70 +68,122 @@ fn is_reserve(piece: *mut u8) -> bool {
     (start..start + SIZE).contains(&(piece as usize))
 }
 
+/// Memory that seems to run out in this thread, for tests.
 #[cfg(any(test, feature = "faults"))]
-thread_local! {
-    /// So many allocations of this thread still succeed; less than 0: all.
-    static LEFT: std::cell::Cell<isize> = const { std::cell::Cell::new(-1) };
-    /// How many have not.
-    static FAILED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
-}
+pub(crate) mod failing {
+    use std::cell::Cell;
 
-/// The system seems to have no more memory for this thread.
-#[cfg(feature = "faults")]
-pub(crate) fn fail_from_now() {
-    LEFT.set(0);
-}
-
-/// It has some again.
-#[cfg(feature = "faults")]
-pub(crate) fn fail_no_more() {
-    LEFT.set(-1);
-}
-
-/// Whether the system is to be asked; tests make it seem to have no more.
-fn system_has_more() -> bool {
-    #[cfg(any(test, feature = "faults"))]
-    {
-        let left = LEFT.get();
-        if left == 0 {
-            FAILED.set(FAILED.get() + 1);
-            return false;
-        }
-        LEFT.set(left - 1);
+    thread_local! {
+        /// So many allocations still succeed, where any is to fail.
+        static LEFT: Cell<Option<usize>> = const { Cell::new(None) };
+        /// Those behind the first that fails succeed again.
+        static ONCE: Cell<bool> = const { Cell::new(false) };
+        /// How many have failed.
+        static FAILED: Cell<usize> = const { Cell::new(0) };
+        /// Pieces that were taken and not given back since tests have counted them.
+        static LIVE: Cell<Option<isize>> = const { Cell::new(None) };
     }
-    true
+
+    /// Lets `left` allocations succeed, then fail one, or all.
+    pub(crate) fn after(left: usize, once: bool) {
+        LEFT.set(Some(left));
+        ONCE.set(once);
+    }
+
+    /// Lets them all succeed again; how many have failed.
+    pub(crate) fn no_more() -> usize {
+        LEFT.set(None);
+        FAILED.take()
+    }
+
+    /// As [`no_more`]; how many would still have succeeded before one fails, too.
+    #[cfg(test)]
+    pub(crate) fn stop() -> (Option<usize>, usize) {
+        (LEFT.take(), no_more())
+    }
+
+    /// Whether the system has memory for the next one.
+    pub(super) fn has_more() -> bool {
+        match LEFT.get() {
+            None => true,
+            Some(0) => {
+                FAILED.set(FAILED.get() + 1);
+                if ONCE.get() {
+                    LEFT.set(None);
+                }
+                false
+            }
+            Some(left) => {
+                LEFT.set(Some(left - 1));
+                true
+            }
+        }
+    }
+
+    /// Counts pieces from zero, or no more; how many were not given back.
+    #[cfg(test)]
+    pub(crate) fn count(from: Option<isize>) -> isize {
+        LIVE.replace(from).unwrap_or(0)
+    }
+
+    pub(super) fn counted(pieces: isize) {
+        if let Some(live) = LIVE.get() {
+            LIVE.set(Some(live + pieces));
+        }
+    }
+
+    /// Whether the reserve may be used: in unit tests by panics alone, so that what is not
+    /// fallible aborts the test.
+    pub(super) fn reserve_is_open() -> bool {
+        !cfg!(test) || std::thread::panicking()
+    }
+}
+
+#[cfg(not(any(test, feature = "faults")))]
+mod failing {
+    pub(super) const fn has_more() -> bool {
+        true
+    }
+    pub(super) const fn counted(_pieces: isize) {}
+    pub(super) const fn reserve_is_open() -> bool {
+        true
+    }
 }
 
 // SAFETY: pieces are the system's or the reserve's, and each goes back to where it is from.
 unsafe impl GlobalAlloc for WithReserve {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if system_has_more() {
+        let mut piece = std::ptr::null_mut();
+        if failing::has_more() {
             // SAFETY: the caller's duty.
-            let piece = unsafe { System.alloc(layout) };
-            if !piece.is_null() {
-                return piece;
-            }
+            piece = unsafe { System.alloc(layout) };
         }
-        take(layout)
+        if piece.is_null() {
+            piece = take(layout);
+        }
+        failing::counted(isize::from(!piece.is_null()));
+        piece
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        if system_has_more() {
+        let mut piece = std::ptr::null_mut();
+        if failing::has_more() {
             // SAFETY: the caller's duty.
-            let piece = unsafe { System.alloc_zeroed(layout) };
+            piece = unsafe { System.alloc_zeroed(layout) };
+        }
+        if piece.is_null() {
+            piece = take(layout);
             if !piece.is_null() {
-                return piece;
+                // SAFETY: it has that size.
+                unsafe { piece.write_bytes(0, layout.size()) };
             }
         }
-        let piece = take(layout);
-        if !piece.is_null() {
-            // SAFETY: it has that size.
-            unsafe { piece.write_bytes(0, layout.size()) };
-        }
+        failing::counted(isize::from(!piece.is_null()));
         piece
     }
 
     unsafe fn dealloc(&self, piece: *mut u8, layout: Layout) {
+        failing::counted(-1);
         if is_reserve(piece) {
             give_back();
         } else {
@@ -135,7 +194,7 @@ unsafe impl GlobalAlloc for WithReserve {
 
     unsafe fn realloc(&self, piece: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         let ours = is_reserve(piece);
-        if !ours && system_has_more() {
+        if !ours && failing::has_more() {
             // SAFETY: the caller's duty; it is the system's.
             let grown = unsafe { System.realloc(piece, layout, size) };
             if !grown.is_null() {
@@ -147,6 +206,7 @@ unsafe impl GlobalAlloc for WithReserve {
         };
         let grown = take(wanted);
         if !grown.is_null() {
+            failing::counted(1);
             // SAFETY: both have that many bytes and do not overlap; the old piece is given back once.
             unsafe {
                 grown.copy_from_nonoverlapping(piece, layout.size().min(size));
@@ -154,196 +214,5 @@ unsafe impl GlobalAlloc for WithReserve {
             }
         }
         grown
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::plan::{ColumnDef, DialectDef, EnvDef, LabelDef};
-    use crate::{pgsluice_form, pgsluice_plan, pgsluice_plan_free, AskDef, Row, Slice, Status};
-
-    fn column(type_oid: u32, source: i32, len: i16, align: u8) -> ColumnDef {
-        ColumnDef {
-            type_oid,
-            typmod: -1,
-            source,
-            labels: std::ptr::null(),
-            nlabels: 0,
-            given: std::ptr::null(),
-            given_len: 0,
-            len,
-            align,
-            element_align: 4,
-            packable: len < 0,
-            not_null: false,
-            force_null: false,
-            force_not_null: false,
-        }
-    }
-
-    /// Whether memory has run out is one flag of the process.
-    static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
-
-    /// int4, text, numeric, timestamptz, int4[], an enum and a default.
-    fn plan() -> *mut crate::Plan {
-        let labels = [LabelDef { label: b"sad".as_ptr(), len: 3, oid: 7 }];
-        let mut columns = [
-            column(23, 0, 4, 4),
-            column(25, 1, -1, 4),
-            column(1700, 2, -1, 4),
-            column(1184, 3, 8, 8),
-            column(1007, 4, -1, 4),
-            column(0, 5, 4, 4),
-            column(25, crate::plan::FROM_GIVEN, -1, 4),
-        ];
-        columns[5].labels = labels.as_ptr();
-        columns[5].nlabels = 1;
-        columns[6].given = b"default".as_ptr();
-        columns[6].given_len = 7;
-        let dialect = DialectDef {
-            null: b"".as_ptr(),
-            null_len: 0,
-            default: std::ptr::null(),
-            default_len: 0,
-            binary: false,
-            csv: true,
-            dot_ends: true,
-            delimiter: b',',
-            quote: b'"',
-            escape: b'"',
-        };
-        let env = EnvDef { utc: true, date_order: 0, money_c: true, single_byte: false };
-        // SAFETY: all pointers are valid for the call.
-        unsafe { pgsluice_plan(columns.as_ptr(), columns.len(), 6, &dialect, &env) }
-    }
-
-    /// Forms the data from memory that ends where the data ends.
-    fn form(plan: *mut crate::Plan, data: &[u8]) -> (Status, usize) {
-        let mut formed = (Status::Panic, 0);
-        form_with(plan, data, |call| formed = call());
-        formed
-    }
-
-    fn form_with(
-        plan: *mut crate::Plan,
-        data: &[u8],
-        within: impl FnOnce(&mut dyn FnMut() -> (Status, usize)),
-    ) {
-        let input = data.to_vec().into_boxed_slice();
-        let mut arena = vec![0u64; 4096].into_boxed_slice();
-        let mut rows: Vec<Row> = Vec::with_capacity(64);
-        let mut asks: Vec<AskDef> = Vec::with_capacity(256);
-        let mut slice = Slice {
-            input: input.as_ptr(),
-            input_len: input.len(),
-            arena: arena.as_mut_ptr().cast(),
-            arena_len: 4096 * 8,
-            arena_used: 0,
-            rows: rows.as_mut_ptr(),
-            rows_len: 64,
-            asks: asks.as_mut_ptr(),
-            asks_len: 256,
-            rows_used: 0,
-            consumed: 0,
-            lines: 0,
-            eol: 0,
-            last: true,
-            pack: false,
-            page_longest: 0,
-            page_reserve: 0,
-            page_limit: 0,
-            pages: 0,
-            paged: 0,
-        };
-        within(&mut || {
-            // SAFETY: as the struct says.
-            let status = unsafe { pgsluice_form(plan, &mut slice) };
-            (status, slice.rows_used)
-        });
-        assert!(slice.consumed <= input.len() && slice.rows_used <= 64);
-    }
-
-    const GOOD: &[u8] =
-        b"1,\"a \"\"b\"\"\",12.50,2024-02-29 12:00:00+00,\"{1,NULL,3}\",sad\n2,,,,,\n";
-
-    /// Each allocation fails once, and all after it: an answer, never an abort.
-    #[test]
-    fn memory_runs_out_anywhere() {
-        let _alone = ONE_AT_A_TIME.lock();
-        let mut answers = [0; 3];
-        for left in 0.. {
-            LEFT.set(left);
-            let plan = plan();
-            LEFT.set(-1);
-            let spent = FAILED.take() > 0;
-            answers[usize::from(!plan.is_null())] += 1;
-            // SAFETY: made above, or NULL.
-            unsafe { pgsluice_plan_free(plan) };
-            if !spent {
-                break;
-            }
-        }
-        assert!(answers[0] > 5 && answers[1] == 1, "{answers:?}");
-        let whole = plan();
-        assert_eq!(form(whole, GOOD), (Status::More, 2));
-        // SAFETY: made above.
-        unsafe { pgsluice_plan_free(whole) };
-    }
-
-    /// The same while rows are formed, by a plan that has formed none.
-    #[test]
-    fn memory_runs_out_while_rows_are_formed() {
-        let _alone = ONE_AT_A_TIME.lock();
-        for left in 0.. {
-            let plan = plan();
-            let data = GOOD.repeat(3);
-            let mut formed = (Status::Panic, 0);
-            let mut spent = false;
-            // The test's own allocations come first.
-            form_with(plan, &data, |call| {
-                LEFT.set(left);
-                formed = call();
-                LEFT.set(-1);
-                spent = FAILED.take() > 0;
-            });
-            // SAFETY: made above.
-            unsafe { pgsluice_plan_free(plan) };
-            if !spent {
-                assert_eq!(formed, (Status::More, 6));
-                break;
-            }
-            assert_eq!(formed.0, Status::Memory);
-        }
-    }
-
-    /// Random bytes read nothing beyond their end: what a memory checker watches.
-    #[test]
-    fn random_bytes() {
-        let _alone = ONE_AT_A_TIME.lock();
-        let plan = plan();
-        let mut seed = 12345u64;
-        let mut random = move |below: usize| {
-            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (seed >> 33) as usize % below
-        };
-        for _ in 0..2000 {
-            let mut data = GOOD.repeat(1 + random(3));
-            for _ in 0..random(6) {
-                let at = random(data.len());
-                match random(3) {
-                    0 => data[at] = b"\",\n\r{}x0-."[random(10)],
-                    1 => data.truncate(at),
-                    _ => drop(data.remove(at)),
-                }
-                if data.is_empty() {
-                    data.push(b',');
-                }
-            }
-            let (status, _) = form(plan, &data);
-            assert_ne!(status, Status::Panic, "{:?}", String::from_utf8_lossy(&data));
-        }
-        // SAFETY: made above.
-        unsafe { pgsluice_plan_free(plan) };
     }
 }

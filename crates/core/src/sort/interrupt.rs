@@ -21,13 +21,26 @@ impl Interrupts {
     }
 }
 
+/// [`leave`] was called for want of memory.
+struct WithoutMemory;
+/// [`leave`] was called because the caller wants the work to end.
+struct Ended;
+
 /// Leaves the sort that asks for a comparison, which cannot be answered: another answer would not
 /// end it, and one that fits to no order might make it panic. What is sorted stays all there.
 ///
 /// As a panic, this takes a little memory that cannot be refused: the extension has set some aside.
-#[allow(clippy::disallowed_methods)]
+///
+/// # Panics
+///
+/// The failure is one that comparisons do not have.
+#[allow(clippy::disallowed_methods)] // boxes of nothing take no memory
 pub fn leave(failure: Failure) -> ! {
-    resume_unwind(Box::new(failure))
+    match failure {
+        Failure::OutOfMemory => resume_unwind(Box::new(WithoutMemory)),
+        Failure::Interrupted => resume_unwind(Box::new(Ended)),
+        Failure::Corrupt | Failure::Duplicate => panic!("no failure of a comparison: {failure:?}"),
+    }
 }
 
 /// Does what may be left by [`leave`].
@@ -36,9 +49,14 @@ pub fn leave(failure: Failure) -> ! {
 ///
 /// It was left, or has failed.
 pub fn unless_left(work: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|thrown| match thrown.downcast() {
-        Ok(failure) => Err(*failure),
-        Err(panic) => resume_unwind(panic),
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|thrown| {
+        if thrown.is::<WithoutMemory>() {
+            Err(Failure::OutOfMemory)
+        } else if thrown.is::<Ended>() {
+            Err(Failure::Interrupted)
+        } else {
+            resume_unwind(thrown)
+        }
     })
 }
 
