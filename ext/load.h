@@ -74,6 +74,9 @@ typedef struct SluiceLoad
 	SluicePipeline *pipeline;	/* NULL before they are */
 	SluiceDuplicates duplicates;
 	SluiceRejects *rejects;		/* NULL: an error ends the statement */
+	/* With rejects, for the slice that is being accepted: */
+	const Datum *values;		/* of its asks, read already; NULL: they are still to be read */
+	ErrorData **unreadable;		/* of its rows: why their values cannot be read, or NULL */
 } SluiceLoad;
 
 /*
@@ -103,6 +106,8 @@ extern size_t sluice_install_pages(SluiceLoad *load, const SluiceSlice *slice);
 extern void sluice_count_rows(SluiceLoad *load, uint64 count);
 extern void sluice_show_record(SluiceLoad *load, const SluiceSlice *slice, size_t n);
 extern void sluice_accept_rows(SluiceLoad *load, const SluiceSlice *slice);
+extern void sluice_read_asks(SluiceLoad *load, const SluiceSlice *slice, const SluiceRow *row,
+							 const SluiceAsk *asks, Datum *values);
 extern void sluice_accept_range(SluiceLoad *load, const SluiceSlice *slice,
 								size_t from, size_t to);
 extern bool sluice_take_server_row(SluiceLoad *load, SluiceSource *src);

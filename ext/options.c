@@ -13,6 +13,9 @@
 #include "utils/builtins.h"
 #include "utils/guc.h"
 
+/* A file in which more records are bad is most often another file than the one meant. */
+#define DEFAULT_MAX_REJECTS 1000
+
 bool		sluice_enabled = false;
 static int	sluice_workers = -1;
 int			sluice_force = SLUICE_FORCE_OFF;
@@ -132,6 +135,20 @@ parse_on_duplicate(const char *value)
 	return SLUICE_DUPLICATE_ERROR;
 }
 
+/* A number, or 'none'. */
+static int64
+parse_max_rejects(DefElem *option)
+{
+	int64		limit;
+
+	if (option->arg && IsA(option->arg, String) && pg_strcasecmp(strVal(option->arg), "none") == 0)
+		return SLUICE_NO_LIMIT;
+	limit = defGetInt64(option);
+	if (limit < 0)
+		refuse_value(option->defname, "zero or more, or \"none\"");
+	return limit;
+}
+
 static void
 parse_option(DefElem *option, SluiceOptions *own)
 {
@@ -154,9 +171,8 @@ parse_option(DefElem *option, SluiceOptions *own)
 	}
 	else if (strcmp(name, "max_rejects") == 0)
 	{
-		own->max_rejects = defGetInt64(option);
-		if (own->max_rejects < 0)
-			refuse_value(name, "zero or more");
+		own->max_rejects = parse_max_rejects(option);
+		own->max_rejects_asked = true;
 	}
 	else if (strcmp(name, "rejects_to") == 0)
 		own->rejects_to = defGetString(option);
@@ -174,7 +190,7 @@ check_combinations(const SluiceOptions *own, const List *stock)
 {
 	ListCell   *lc;
 
-	if (own->max_rejects >= 0 && own->rejects_to == NULL)
+	if (own->max_rejects_asked && own->rejects_to == NULL)
 		sluice_refuse_combination("max_rejects", "no option \"rejects_to\"");
 	if (own->on_duplicate == SLUICE_DUPLICATE_ERROR)
 	{
@@ -242,7 +258,7 @@ void
 sluice_find_options(CopyStmt *stmt, bool has_own, SluiceOptions *own)
 {
 	memset(own, 0, sizeof(*own));
-	own->max_rejects = -1;
+	own->max_rejects = DEFAULT_MAX_REJECTS;
 	if (has_own)
 		take_options(stmt, own);
 	if (own->asked == SLUICE_ASKED_BY_SETTING)

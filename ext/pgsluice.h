@@ -99,6 +99,8 @@ typedef enum SluiceOnDuplicate
 	SLUICE_DUPLICATE_REPLACE
 } SluiceOnDuplicate;
 
+#define SLUICE_NO_LIMIT INT64CONST(-1)
+
 /* pgsluice's own options of COPY. */
 typedef struct SluiceOptions
 {
@@ -107,7 +109,8 @@ typedef struct SluiceOptions
 	bool		workers_asked;	/* the statement says so: they start at once */
 	bool		exclusive;		/* lock 'exclusive' */
 	char	   *rejects_to;		/* a table's name, or NULL: an error ends the statement */
-	int64		max_rejects;	/* -1: no limit */
+	int64		max_rejects;	/* or SLUICE_NO_LIMIT */
+	bool		max_rejects_asked;	/* the statement says so */
 	SluiceOnDuplicate on_duplicate;
 	char	   *on_duplicate_index; /* its name, or NULL: the primary key */
 	char	   *duplicates_to;	/* a table's name, or NULL: they are only counted */

@@ -1,10 +1,14 @@
 /*
  * COPY's options rejects_to and max_rejects.
  *
- * A group of rows is tried within a subtransaction, with an executor, indexes
- * and a level of AFTER triggers of its own. Where anything fails on account of
- * the data, all of the group is rolled back, and smaller groups are tried, down
- * to the one record that is at fault: that goes to the table, as it came.
+ * Values that the core leaves to the server are read first, in subtransactions that write
+ * nothing and so take no transaction ID: a record whose values cannot be read is rejected there.
+ *
+ * Then a group of rows is tried within a subtransaction, with a separate executor, indexes
+ * and a level of AFTER triggers. If anything fails because of the data, the whole group is
+ * rolled back, and smaller groups are tried, down to the one record that is at fault: that goes
+ * to the table, as it came. While all goes well, groups grow: each takes a transaction ID, and
+ * beyond 64 of them snapshots of all other sessions get slower.
  */
 #include "load.h"
 
@@ -28,10 +32,12 @@ static const Oid reject_types[] = {
 struct SluiceRejects
 {
 	SluiceKept *kept;
-	int64		limit;			/* -1: none */
+	int64		limit;			/* or SLUICE_NO_LIMIT */
 	uint64		count;
 	size_t		group;			/* how many rows are tried together next */
+	size_t		accepted;		/* rows since the last one that was tried and rejected */
 	MemoryContext attempt;		/* of what one attempt needs, and of its error */
+	MemoryContext values;		/* of a slice, read by the server, and of their errors */
 	MemoryContext functions;	/* of what input functions remember */
 	StringInfoData long_record; /* one that does not fit into the source's memory */
 };
@@ -45,7 +51,6 @@ typedef struct SluiceAttempt
 	SluiceSource *record;		/* or else a record for the server to read */
 	bool		found;			/* it was one, and not the end of the data */
 	ErrorData  *error;			/* why it failed, or NULL */
-	char	   *column;
 	uint64		line;			/* at which it failed */
 } SluiceAttempt;
 
@@ -95,6 +100,8 @@ sluice_rejects_open(const SluiceStatement *s, SluiceLoad *load)
 	rejects->group = SLUICE_BATCH_ROWS;
 	rejects->attempt = AllocSetContextCreate(CurrentMemoryContext, "pgsluice attempt",
 											 ALLOCSET_DEFAULT_SIZES);
+	rejects->values = AllocSetContextCreate(CurrentMemoryContext, "pgsluice values",
+											ALLOCSET_DEFAULT_SIZES);
 	rejects->functions = AllocSetContextCreate(CurrentMemoryContext, "pgsluice input functions",
 											   ALLOCSET_DEFAULT_SIZES);
 	initStringInfo(&rejects->long_record);
@@ -102,11 +109,11 @@ sluice_rejects_open(const SluiceStatement *s, SluiceLoad *load)
 }
 
 /*
- * Whether an error speaks of the data, and not of the server, the session or
- * what the user may do, which it would say of any record.
+ * Whether an error is about the data, and not about the server, the session, the user's rights
+ * or the table's own functions, which any record would meet. `reading`: it came while a value was read.
  */
 static bool
-is_about_the_data(int sqlerrcode)
+is_about_the_data(int sqlerrcode, bool reading)
 {
 	switch (ERRCODE_TO_CATEGORY(sqlerrcode))
 	{
@@ -121,8 +128,8 @@ is_about_the_data(int sqlerrcode)
 		case ERRCODE_PLPGSQL_ERROR:
 			return sqlerrcode != ERRCODE_ASSERT_FAILURE;
 		case ERRCODE_TO_CATEGORY(ERRCODE_SYNTAX_ERROR):
-			/* names of objects, queries: values of some types */
-			return sqlerrcode != ERRCODE_INSUFFICIENT_PRIVILEGE;
+			/* Names of objects and queries are values of some types. Otherwise a trigger or a default has them. */
+			return reading && sqlerrcode != ERRCODE_INSUFFICIENT_PRIVILEGE;
 		default:
 			return false;
 	}
@@ -162,6 +169,19 @@ renew_functions(SluiceLoad *load)
 	MemoryContextSwitchTo(old);
 }
 
+/* Notes the column whose value was being read; the next record begins with none. */
+static void
+name_column(SluiceLoad *load, ErrorData *error)
+{
+	CopyFromState cstate = load->cstate;
+
+	if (error->column_name == NULL && cstate->cur_attname)
+		error->column_name = pstrdup(cstate->cur_attname);
+	cstate->cur_attname = NULL;
+	cstate->cur_attval = NULL;
+	cstate->line_buf_valid = false;
+}
+
 /* One attempt, as work of a subtransaction. */
 typedef struct AttemptWork
 {
@@ -190,7 +210,6 @@ run_attempt(SluiceLoad *load, SluiceAttempt *attempt)
 	MemoryContext old = MemoryContextSwitchTo(load->rejects->attempt);
 
 	MemoryContextReset(load->rejects->attempt);
-	attempt->column = NULL;
 	attempt->error = sluice_in_subtransaction(run_attempt_work, &work);
 	if (attempt->error == NULL)
 	{
@@ -203,18 +222,87 @@ run_attempt(SluiceLoad *load, SluiceAttempt *attempt)
 		MemoryContextReset(load->rejects->attempt);
 		return true;
 	}
-	if (!is_about_the_data(attempt->error->sqlerrcode))
+	if (!is_about_the_data(attempt->error->sqlerrcode, cstate->cur_attname != NULL))
 		ReThrowError(attempt->error);
-	if (cstate->cur_attname)
-		attempt->column = pstrdup(cstate->cur_attname);
+	name_column(load, attempt->error);
 	MemoryContextSwitchTo(old);
 	attempt->line = cstate->cur_lineno;
-	cstate->cur_attname = NULL;
-	cstate->cur_attval = NULL;
-	cstate->line_buf_valid = false;
 	sluice_report = report;
 	renew_functions(load);
 	return false;
+}
+
+/* The values of a slice's rows, as work of a subtransaction. */
+typedef struct ReadWork
+{
+	SluiceLoad *load;
+	const SluiceSlice *slice;
+	size_t		row;			/* the next one; after an error, the one at fault */
+	size_t		ask;			/* its first ask */
+	Datum	   *values;			/* of all asks */
+	Datum	   *by_column;		/* of one row */
+} ReadWork;
+
+static void
+run_read_work(void *arg)
+{
+	ReadWork   *work = arg;
+	const SluiceSlice *slice = work->slice;
+
+	for (; work->row < slice->rows_used; work->row++)
+	{
+		const SluiceRow *row = &slice->rows[work->row];
+		const SluiceAsk *asks = slice->asks + work->ask;
+
+		if (row->asks == 0)
+			continue;
+		CHECK_FOR_INTERRUPTS();
+		sluice_show_record(work->load, slice, work->row);
+		sluice_read_asks(work->load, slice, row, asks, work->by_column);
+		for (uint32 i = 0; i < row->asks; i++)
+			work->values[work->ask + i] = work->by_column[asks[i].column];
+		work->ask += row->asks;
+	}
+	work->load->record = NULL;
+}
+
+/*
+ * Reads the values that the core has left to the server, of all rows of the slice. Rows whose
+ * values cannot be read are noted with their errors. It costs no transaction ID.
+ */
+static void
+read_values(SluiceLoad *load, const SluiceSlice *slice)
+{
+	ReadWork	work = {.load = load, .slice = slice};
+	size_t		asks = 0;
+	MemoryContext old;
+
+	for (size_t i = 0; i < slice->rows_used; i++)
+		asks += slice->rows[i].asks;
+	/* Where functions may look at the rows before, each is read when these are in. */
+	if (asks == 0 || load->watched)
+		return;
+	old = MemoryContextSwitchTo(load->rejects->values);
+	work.values = palloc(sizeof(Datum) * asks);
+	work.by_column = palloc(sizeof(Datum) * load->args.ncolumns);
+	while (work.row < slice->rows_used)
+	{
+		ErrorData  *error = sluice_in_subtransaction(run_read_work, &work);
+
+		if (error == NULL)
+			break;
+		load->record = NULL;
+		if (!is_about_the_data(error->sqlerrcode, true))
+			ReThrowError(error);
+		name_column(load, error);
+		renew_functions(load);
+		if (load->unreadable == NULL)
+			load->unreadable = palloc0(sizeof(ErrorData *) * slice->rows_used);
+		load->unreadable[work.row] = error;
+		work.ask += slice->rows[work.row++].asks;
+	}
+	load->values = work.values;
+	MemoryContextSwitchTo(old);
 }
 
 static Datum
@@ -226,23 +314,23 @@ text_or_null(const char *text, bool *isnull)
 
 /* Over the limit, the last one's error ends the statement. */
 static void
-refuse_too_many(SluiceLoad *load, const SluiceAttempt *attempt, uint64 line)
+refuse_too_many(SluiceLoad *load, const ErrorData *error, uint64 line)
 {
 	load->cstate->cur_lineno = line;
 	load->cstate->line_buf_valid = false;
 	ereport(ERROR,
-			(errcode(attempt->error->sqlerrcode),
+			(errcode(error->sqlerrcode),
 			 errmsg("COPY has more than %lld records to reject (option \"max_rejects\")",
 					(long long) load->rejects->limit),
-			 errdetail("The last one: %s", attempt->error->message)));
+			 errdetail("The last one: %s", error->message),
+			 errhint("A higher max_rejects lets more pass, max_rejects 'none' any number.")));
 }
 
 /* Keeps the record that failed by itself. Its line end is not part of it. */
 static void
-reject(SluiceLoad *load, SluiceAttempt *attempt, const char *record, size_t len, uint64 line)
+reject(SluiceLoad *load, const ErrorData *error, const char *record, size_t len, uint64 line)
 {
 	SluiceRejects *rejects = load->rejects;
-	const ErrorData *error = attempt->error;
 	Datum		values[lengthof(reject_columns)];
 	bool		isnull[lengthof(reject_columns)];
 	MemoryContext old;
@@ -251,14 +339,14 @@ reject(SluiceLoad *load, SluiceAttempt *attempt, const char *record, size_t len,
 	rejects->count++;
 	sluice_report.rejected = rejects->count;
 	if (rejects->limit >= 0 && rejects->count > (uint64) rejects->limit)
-		refuse_too_many(load, attempt, line);
+		refuse_too_many(load, error, line);
 	len = sluice_line_length(&load->args.dialect, record, len);
 	valid = pg_verify_mbstr(GetDatabaseEncoding(), record, (int) len, true);
 
 	old = MemoryContextSwitchTo(rejects->attempt);
 	values[0] = Int64GetDatum((int64) line);
 	isnull[0] = false;
-	values[1] = text_or_null(error->column_name ? error->column_name : attempt->column, &isnull[1]);
+	values[1] = text_or_null(error->column_name, &isnull[1]);
 	values[2] = text_or_null(unpack_sql_state(error->sqlerrcode), &isnull[2]);
 	values[3] = text_or_null(error->message, &isnull[3]);
 	values[4] = text_or_null(error->detail, &isnull[4]);
@@ -268,6 +356,17 @@ reject(SluiceLoad *load, SluiceAttempt *attempt, const char *record, size_t len,
 	sluice_kept_add(rejects->kept, values, isnull);
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(rejects->attempt);
+}
+
+static bool
+has_readable_rows(const SluiceLoad *load, const SluiceAttempt *attempt)
+{
+	for (size_t i = attempt->from; i < attempt->to; i++)
+	{
+		if (load->unreadable == NULL || load->unreadable[i] == NULL)
+			return true;
+	}
+	return false;
 }
 
 /*
@@ -285,6 +384,17 @@ failed_at(const SluiceLoad *load, const SluiceAttempt *attempt)
 	return attempt->from + (attempt->to - attempt->from) / 2;
 }
 
+/* Keeps a row of the slice with its error. */
+static void
+reject_row(SluiceLoad *load, const SluiceSlice *slice, size_t i, const ErrorData *error)
+{
+	const SluiceRow *row = &slice->rows[i];
+	size_t		end = i + 1 < slice->rows_used ? row[1].record : slice->consumed;
+
+	reject(load, error, (const char *) slice->input + row->record, end - row->record,
+		   load->lines + row->line);
+}
+
 /* Rows that the core has formed. None waits before or after. */
 void
 sluice_rejects_accept(SluiceLoad *load, const SluiceSlice *slice)
@@ -292,30 +402,36 @@ sluice_rejects_accept(SluiceLoad *load, const SluiceSlice *slice)
 	SluiceRejects *rejects = load->rejects;
 	SluiceAttempt attempt = {.slice = slice};
 
+	read_values(load, slice);
 	while (attempt.from < slice->rows_used)
 	{
 		size_t		count = Min(rejects->group, slice->rows_used - attempt.from);
 
 		CHECK_FOR_INTERRUPTS();
 		attempt.to = attempt.from + count;
-		if (run_attempt(load, &attempt))
+		if (!has_readable_rows(load, &attempt) || run_attempt(load, &attempt))
 		{
-			attempt.from += count;
-			rejects->group = Min(rejects->group * 2, SLUICE_BATCH_ROWS);
-			continue;
+			for (; attempt.from < attempt.to; attempt.from++)
+			{
+				if (load->unreadable && load->unreadable[attempt.from])
+					reject_row(load, slice, attempt.from, load->unreadable[attempt.from]);
+			}
+			rejects->accepted += count;
+			rejects->group = Min(rejects->group * 2, SLUICE_SLICE_ROWS);
 		}
-		if (count > 1)
+		else if (count > 1)
 			rejects->group = Max(failed_at(load, &attempt) - attempt.from, 1);
 		else
 		{
-			const SluiceRow *row = &slice->rows[attempt.from];
-			size_t		end = attempt.to < slice->rows_used ? row[1].record : slice->consumed;
-
-			reject(load, &attempt, (const char *) slice->input + row->record,
-				   end - row->record, load->lines + row->line);
-			attempt.from++;
+			reject_row(load, slice, attempt.from++, attempt.error);
+			/* The next one is most likely as far away. */
+			rejects->group = Min(Max(rejects->accepted * 2, 1), SLUICE_SLICE_ROWS);
+			rejects->accepted = 0;
 		}
 	}
+	load->values = NULL;
+	load->unreadable = NULL;
+	MemoryContextReset(rejects->values);
 }
 
 /*
@@ -405,7 +521,7 @@ sluice_rejects_ask_server(SluiceLoad *load)
 	}
 	load->lines = lines + search.lines;
 	load->slice.eol = (uint8_t) search.eol;
-	reject(load, &attempt, record, len, load->lines);
+	reject(load, attempt.error, record, len, load->lines);
 	return true;
 }
 

@@ -152,37 +152,54 @@ draw_value(SluiceLoad *load, TupleTableSlot *slot, char *place)
 }
 
 /*
- * Completes a row that the core could not finish: the server's input functions
- * read what it could not, or raise their errors; then come the defaults that
- * are another for every row.
+ * Reads the values of a row that the core has left to the server's input functions, or raises
+ * their errors. Each goes to the place of its column.
+ */
+void
+sluice_read_asks(SluiceLoad *load, const SluiceSlice *slice, const SluiceRow *row,
+				 const SluiceAsk *asks, Datum *values)
+{
+	CopyFromState cstate = load->cstate;
+	TupleDesc	desc = RelationGetDescr(cstate->rel);
+	const SluiceAsk *sorted = in_list_order(load->args.columns, asks, row->asks);
+
+	for (uint32 i = 0; i < row->asks; i++)
+	{
+		const SluiceAsk *ask = &sorted[i];
+		int			m = (int) ask->column;
+		Form_pg_attribute att = TupleDescAttr(desc, m);
+		char	   *text = (char *) slice->arena + ask->offset;
+
+		cstate->cur_attname = NameStr(att->attname);
+		cstate->cur_attval = cstate->opts.binary ? NULL : text;
+		values[m] = sluice_read_value(&cstate->in_functions[m], cstate->opts.binary,
+									  text, ask->len, cstate->typioparams[m], att->atttypmod);
+		cstate->cur_attname = NULL;
+		cstate->cur_attval = NULL;
+	}
+}
+
+/*
+ * Completes a row that the core could not finish: by the values that the server's input
+ * functions read, and by the defaults that are another for every row.
  */
 static void
 complete_row(SluiceLoad *load, const SluiceSlice *slice, TupleTableSlot *slot,
 		   const SluiceRow *row, const SluiceAsk *asks)
 {
-	CopyFromState cstate = load->cstate;
-	TupleDesc	desc = RelationGetDescr(cstate->rel);
 	HeapTupleData tuple = {0};
 	MemoryContext old = MemoryContextSwitchTo(GetPerTupleMemoryContext(load->estate));
 
 	tuple.t_len = row->len;
 	tuple.t_data = (HeapTupleHeader) (slice->arena + row->offset);
-	heap_deform_tuple(&tuple, desc, slot->tts_values, slot->tts_isnull);
-	asks = in_list_order(load->args.columns, asks, row->asks);
+	heap_deform_tuple(&tuple, RelationGetDescr(load->cstate->rel), slot->tts_values, slot->tts_isnull);
+	if (load->values == NULL)
+		sluice_read_asks(load, slice, row, asks, slot->tts_values);
 	for (uint32 i = 0; i < row->asks; i++)
 	{
-		int			m = (int) asks[i].column;
-		Form_pg_attribute att = TupleDescAttr(desc, m);
-		char	   *text = (char *) slice->arena + asks[i].offset;
-
-		cstate->cur_attname = NameStr(att->attname);
-		cstate->cur_attval = cstate->opts.binary ? NULL : text;
-		slot->tts_values[m] = sluice_read_value(&cstate->in_functions[m], cstate->opts.binary,
-												text, asks[i].len, cstate->typioparams[m],
-												att->atttypmod);
-		slot->tts_isnull[m] = false;
-		cstate->cur_attname = NULL;
-		cstate->cur_attval = NULL;
+		if (load->values)
+			slot->tts_values[asks[i].column] = load->values[asks - slice->asks + i];
+		slot->tts_isnull[asks[i].column] = false;
 	}
 	if (row->blank)
 		draw_value(load, slot, (char *) tuple.t_data + row->blank);
@@ -239,6 +256,11 @@ sluice_accept_range(SluiceLoad *load, const SluiceSlice *slice, size_t from, siz
 
 		if (row->offset < installed)
 			continue;
+		if (load->unreadable && load->unreadable[i])
+		{
+			asks += row->asks;
+			continue;
+		}
 		slot = next_slot(load);
 		sluice_show_record(load, slice, i);
 		if (incomplete)
@@ -365,7 +387,7 @@ form(SluiceLoad *load)
 		slice->input_len--;
 	slice->pack = load->waiting == 0 && sluice_pages_wanted(load);
 	slice->page_limit = load->pipeline == NULL ? SLUICE_SLICE_PAGES : 0;
-	slice->rows_len = slice->pack ? SLUICE_SLICE_ROWS : SLUICE_BATCH_ROWS - load->waiting;
+	slice->rows_len = slice->pack || load->rejects ? SLUICE_SLICE_ROWS : SLUICE_BATCH_ROWS - load->waiting;
 	if (forces_workers(load) && !knows_lines(load))
 		slice->rows_len = 1;
 	INSTR_TIME_SET_CURRENT(before);

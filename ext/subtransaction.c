@@ -12,6 +12,8 @@
 #include "pgsluice.h"
 
 #include "access/xact.h"
+#include "pgstat.h"
+#include "utils/backend_status.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 
@@ -33,6 +35,38 @@ copy_error(void)
 	return error;
 }
 
+/* What pg_stat_progress_copy and its like show of this session: a rollback ends that. */
+typedef struct Progress
+{
+	ProgressCommandType command;
+	Oid			target;
+	int64		params[PGSTAT_NUM_PROGRESS_PARAM];
+} Progress;
+
+static void
+save_progress(Progress *progress)
+{
+	progress->command = PROGRESS_COMMAND_INVALID;
+	if (MyBEEntry == NULL || !pgstat_track_activities)
+		return;
+	progress->command = MyBEEntry->st_progress_command;
+	progress->target = MyBEEntry->st_progress_command_target;
+	memcpy(progress->params, MyBEEntry->st_progress_param, sizeof(progress->params));
+}
+
+static void
+restore_progress(const Progress *progress)
+{
+	int			index[PGSTAT_NUM_PROGRESS_PARAM];
+
+	if (progress->command == PROGRESS_COMMAND_INVALID)
+		return;
+	for (int i = 0; i < PGSTAT_NUM_PROGRESS_PARAM; i++)
+		index[i] = i;
+	pgstat_progress_start_command(progress->command, progress->target);
+	pgstat_progress_update_multi_param(PGSTAT_NUM_PROGRESS_PARAM, index, progress->params);
+}
+
 /*
  * Runs the work in a subtransaction, and in the current memory context. NULL: it is done, and the
  * subtransaction is part of the one around it. Otherwise everything that it did in the database is
@@ -47,9 +81,11 @@ sluice_in_subtransaction(SluiceWork work, void *arg)
 	ErrorData  *error = NULL;
 	bool		failed = false;
 	int			code = 0;
+	Progress	progress;
 
 	/* An error ends all holds on interrupts, and critical sections: the caller must have none. */
 	Assert(InterruptHoldoffCount == 0 && CritSectionCount == 0);
+	save_progress(&progress);
 	BeginInternalSubTransaction(NULL);
 	MemoryContextSwitchTo(context);
 	PG_TRY();
@@ -70,6 +106,8 @@ sluice_in_subtransaction(SluiceWork work, void *arg)
 	PG_END_TRY();
 	MemoryContextSwitchTo(context);
 	CurrentResourceOwner = owner;
+	if (failed)
+		restore_progress(&progress);
 	if (failed && error == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_OUT_OF_MEMORY),

@@ -135,7 +135,7 @@ class Rejects(OnCluster):
                                        b"7%d,k\xff,1,\n" % i, b"5%d,c,-5,\n" % i))
                 lines.append(line)
             with self.subTest(rate=rate, workers=workers):
-                self.load(b"".join(lines), more=f", workers {workers}")
+                self.load(b"".join(lines), more=f", workers {workers}, max_rejects 'none'")
                 said = self.cluster.sql("SELECT count(*), (SELECT count(*) FROM bad), (SELECT count(DISTINCT line) FROM bad) FROM t")
                 self.assertEqual(said, f"{6000 - len(bad)}|{len(bad)}|{len(bad)}")
                 kept = self.cluster.sql("SELECT encode(coalesce(record_bytes, convert_to(record, 'UTF8')), 'hex') FROM bad ORDER BY line").split("\n")
@@ -212,6 +212,68 @@ class Rejects(OnCluster):
             self.assertIn(f"COPY t, line {2 if limit == 0 else 4}", str(refused.exception))
             self.assertEqual(self.cluster.sql("SELECT count(*) FROM t; SELECT count(*) FROM bad"), "0\n0")
 
+    def test_default_limit(self):
+        """1,000 rejects unless the statement says otherwise; 'none' is no limit."""
+        for count, more, kept in ((1000, "", 1000), (1001, "", None), (1001, ", max_rejects 'none'", 1001)):
+            for record in (b"x,b,1,\n", b"1,,1,\n", b"1\n"):
+                with self.subTest(count=count, more=more, record=record):
+                    try:
+                        self.load(record * count + b"7,a,1,\n", more=more)
+                    except Refused as refused:
+                        self.assertIsNone(kept)
+                        self.assertIn('COPY has more than 1000 records to reject (option "max_rejects")', str(refused))
+                        self.assertIn("max_rejects 'none'", str(refused))
+                    else:
+                        self.assertEqual(self.cluster.sql("SELECT count(*) FROM bad"), str(kept))
+
+    def transaction_ids(self, data, more="", **options):
+        """How many a load takes."""
+        self.load(b"", **options)
+        path = self.cluster.file("input3", data)
+        # A statement that asks takes none.
+        last = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text"
+        before = int(self.cluster.sql(last))
+        self.cluster.sql(f"SET client_min_messages = error; COPY t FROM '{path}' WITH (FORMAT csv, rejects_to 'bad', max_rejects 'none'{more})")
+        return int(self.cluster.sql(last)) - before
+
+    def test_transaction_ids(self):
+        """Records whose values cannot be read take none; good rows one for each group of thousands."""
+        count = 100000
+        good = [b"%d,word %d,%d.5,2024-02-03\n" % (i, i, i) for i in range(count)]
+        table = "CREATE TABLE t (a int, b text, c numeric, d date)"
+        for column in (b"x,y,1,\n", b"1,y,z,\n", b"1,y,1,2024-02-31\n", b"x\n", b'1,"\n'):
+            self.assertLessEqual(self.transaction_ids(column * count, table=table), 2)
+            self.assertGreater(int(self.cluster.sql("SELECT count(*) FROM bad")), 0)
+        for workers in (0, 2):
+            self.assertLessEqual(self.transaction_ids(b"".join(good), f", workers {workers}"), 20)
+            mixed = [b"%d,y,no number,\n" % i if i % 50 == 7 else line for i, line in enumerate(good)]
+            self.assertLessEqual(self.transaction_ids(b"".join(mixed), f", workers {workers}"), 20)
+            self.assertEqual(self.cluster.sql("SELECT count(*) FROM t; SELECT count(*) FROM bad"), f"{count - count // 50}\n{count // 50}")
+        # A key that is there twice is found when the row is inserted: its group, the rows before it and the row itself are tried.
+        twice = [b"%d,y,1,\n" % (i - 1) if i % 50 == 7 else line for i, line in enumerate(good[:20000])]
+        self.assertLessEqual(self.transaction_ids(b"".join(twice)), 4 * 400 + 20)
+
+    def test_progress(self):
+        """Rejected records do not end what pg_stat_progress_copy shows."""
+        self.load(b"x,1,1,\n1,a,1,\n2,,1,\n", table=TABLE + "; DROP TABLE IF EXISTS seen; CREATE TABLE seen (bytes bigint); CREATE OR REPLACE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS"
+                  " $$ BEGIN INSERT INTO seen SELECT bytes_processed FROM pg_stat_progress_copy WHERE pid = pg_backend_pid() AND relid = 't'::regclass; RETURN NULL; END $$;"
+                  "CREATE TRIGGER see AFTER INSERT ON t EXECUTE FUNCTION see()")
+        self.assertEqual(self.cluster.sql("SELECT count(*) FROM bad; SELECT bytes FROM seen"), "2\n20")
+
+    def test_names_of_objects(self):
+        """A value that names no object is rejected; a trigger or a function that does so ends the load."""
+        self.load(b"pg_class\nnowhere\npg_type\n\"a\".b.c.d\n", table="CREATE TABLE t (a regclass)")
+        self.assertEqual(self.cluster.sql("SELECT string_agg(a::text, ' ') FROM t; SELECT line, sqlstate FROM bad ORDER BY line"),
+                         "pg_class pg_type\n2|42P01\n4|42601")
+        missing = "CREATE OR REPLACE FUNCTION look(a int) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN PERFORM FROM missing; RETURN true; END $$;"
+        trigger = ("CREATE OR REPLACE FUNCTION look() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM FROM missing; RETURN NULL; END $$;"
+                   "CREATE TABLE t (a int); CREATE TRIGGER look AFTER INSERT ON t FOR EACH ROW EXECUTE FUNCTION look()")
+        for table in (trigger, missing + "CREATE TABLE t (a int CHECK (look(a)))"):
+            with self.subTest(table=table), self.assertRaises(Refused) as refused:
+                self.load(b"1\n2\n", table=table)
+            self.assertIn('42P01: relation "missing" does not exist', str(refused.exception))
+            self.assertEqual(self.cluster.sql("SELECT count(*) FROM t; SELECT count(*) FROM bad"), "0\n0")
+
     def test_not_the_data(self):
         """What any record would meet ends the statement: rights, time, sequences, a missing table."""
         for table, target, before, words in (
@@ -244,7 +306,9 @@ class Rejects(OnCluster):
         self.assertIn("may not read files", self.refused(copy.format("rejects_to 'bad'"), "loader"))
         for options, words in (
             ("max_rejects 1", 'COPY option "max_rejects" cannot be used with no option "rejects_to"'),
-            ("rejects_to 'bad', max_rejects -1", 'COPY option "max_rejects" must be zero or more'),
+            ("rejects_to 'bad', max_rejects -1", 'COPY option "max_rejects" must be zero or more, or "none"'),
+            ("rejects_to 'bad', max_rejects 'all'", "max_rejects requires"),
+            ("max_rejects 'none'", 'COPY option "max_rejects" cannot be used with no option "rejects_to"'),
             ("rejects_to 'nowhere'", '42P01: relation "nowhere" does not exist'),
             ("rejects_to 't'", 'COPY option "rejects_to" names the table that is being loaded'),
             ("rejects_to 'bad', rejects_to 'bad'", "conflicting or redundant options"),
