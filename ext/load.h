@@ -74,7 +74,7 @@ typedef struct SluiceLoad
 	SluicePipeline *pipeline;	/* NULL before they are */
 	SluiceDuplicates duplicates;
 	SluiceRejects *rejects;		/* NULL: an error ends the statement */
-	/* With rejects, for the slice that is being accepted: */
+	/* With rejects, of the slice that is being accepted: */
 	const Datum *values;		/* of its asks, read already; NULL: they are still to be read */
 	ErrorData **unreadable;		/* of its rows: why their values cannot be read, or NULL */
 } SluiceLoad;
@@ -156,6 +156,7 @@ extern size_t sluice_last_record_end(const char *data, size_t len, const SluiceP
 extern SluiceRejects *sluice_rejects_open(const SluiceStatement *s, SluiceLoad *load);
 extern void sluice_rejects_accept(SluiceLoad *load, const SluiceSlice *slice);
 extern bool sluice_rejects_ask_server(SluiceLoad *load);
+extern void sluice_rejects_flush(SluiceLoad *load);
 extern void sluice_rejects_read_header(SluiceLoad *load);
 extern void sluice_rejects_close(SluiceRejects *rejects);
 

@@ -7,8 +7,10 @@
  * Then a group of rows is tried within a subtransaction, with a separate executor, indexes
  * and a level of AFTER triggers. If anything fails because of the data, the whole group is
  * rolled back, and smaller groups are tried, down to the one record that is at fault: that goes
- * to the table, as it came. While all goes well, groups grow: each takes a transaction ID, and
- * beyond 64 of them snapshots of all other sessions get slower.
+ * to the table, as it came.
+ *
+ * Each group takes a transaction ID, and beyond 64 of them snapshots of all other sessions get
+ * slower. So rows wait for others to form a group with, and while all goes well, groups grow.
  */
 #include "load.h"
 
@@ -29,6 +31,20 @@ static const Oid reject_types[] = {
 	INT8OID, TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID, BYTEAOID,
 };
 
+/* Memory of the rows that wait for their attempt: after a failure, and at most. */
+#define WAITING_FIRST ((Size) 256 << 10)
+#define WAITING_MOST ((Size) 16 << 20)
+
+/* Rows that wait: of a slice, or one that the server has read. */
+typedef struct SluiceWaiting
+{
+	SluiceSlice slice;			/* what it points to was copied, unless it is tried at once */
+	uint64		lines;			/* lines before it */
+	Datum	   *values;			/* of its asks, read already; NULL: they are still to be read */
+	ErrorData **unreadable;		/* of its rows: why they cannot be read, or NULL */
+	bool		by_server;		/* NOT NULL constraints were not checked */
+} SluiceWaiting;
+
 struct SluiceRejects
 {
 	SluiceKept *kept;
@@ -37,7 +53,10 @@ struct SluiceRejects
 	size_t		group;			/* how many rows are tried together next */
 	size_t		accepted;		/* rows since the last one that was tried and rejected */
 	MemoryContext attempt;		/* of what one attempt needs, and of its error */
-	MemoryContext values;		/* of a slice, read by the server, and of their errors */
+	MemoryContext waiting_context;	/* of rows that wait, and of their errors */
+	List	   *waiting;		/* of SluiceWaiting, in their order */
+	Size		room;			/* how much memory they may take before they are tried */
+	TupleTableSlot *slot;		/* for a record that the server reads */
 	MemoryContext functions;	/* of what input functions remember */
 	StringInfoData long_record; /* one that does not fit into the source's memory */
 };
@@ -45,11 +64,10 @@ struct SluiceRejects
 /* What an attempt is to do; what it found. */
 typedef struct SluiceAttempt
 {
-	const SluiceSlice *slice;	/* rows of it from one up to another; */
+	const SluiceWaiting *rows;	/* of these, from one up to another; */
 	size_t		from;
 	size_t		to;
-	SluiceSource *record;		/* or else a record for the server to read */
-	bool		found;			/* it was one, and not the end of the data */
+	const List *all;			/* or else all of these */
 	ErrorData  *error;			/* why it failed, or NULL */
 	uint64		line;			/* at which it failed */
 } SluiceAttempt;
@@ -100,8 +118,10 @@ sluice_rejects_open(const SluiceStatement *s, SluiceLoad *load)
 	rejects->group = SLUICE_BATCH_ROWS;
 	rejects->attempt = AllocSetContextCreate(CurrentMemoryContext, "pgsluice attempt",
 											 ALLOCSET_DEFAULT_SIZES);
-	rejects->values = AllocSetContextCreate(CurrentMemoryContext, "pgsluice values",
-											ALLOCSET_DEFAULT_SIZES);
+	rejects->waiting_context = AllocSetContextCreate(CurrentMemoryContext, "pgsluice waiting rows",
+													 ALLOCSET_DEFAULT_SIZES);
+	rejects->room = WAITING_FIRST;
+	rejects->slot = MakeSingleTupleTableSlot(RelationGetDescr(s->rel), &TTSOpsVirtual);
 	rejects->functions = AllocSetContextCreate(CurrentMemoryContext, "pgsluice input functions",
 											   ALLOCSET_DEFAULT_SIZES);
 	initStringInfo(&rejects->long_record);
@@ -135,16 +155,36 @@ is_about_the_data(int sqlerrcode, bool reading)
 	}
 }
 
+static void
+accept_waiting(SluiceLoad *load, const SluiceWaiting *rows, size_t from, size_t to)
+{
+	bool		check_rows = load->check_rows;
+
+	load->lines = rows->lines;
+	load->values = rows->values;
+	load->unreadable = rows->unreadable;
+	load->check_rows |= rows->by_server;
+	sluice_accept_range(load, &rows->slice, from, to);
+	load->check_rows = check_rows;
+}
+
 /* One attempt's work, in its subtransaction. */
 static void
-attempt_rows(SluiceLoad *load, SluiceAttempt *attempt)
+attempt_rows(SluiceLoad *load, const SluiceAttempt *attempt)
 {
+	ListCell   *lc;
+
 	AfterTriggerBeginQuery();
 	sluice_open_executor(load);
-	if (attempt->record)
-		attempt->found = sluice_take_server_row(load, attempt->record);
-	else
-		sluice_accept_range(load, attempt->slice, attempt->from, attempt->to);
+	if (attempt->rows)
+		accept_waiting(load, attempt->rows, attempt->from, attempt->to);
+	foreach(lc, attempt->all)
+	{
+		const SluiceWaiting *rows = lfirst(lc);
+
+		CHECK_FOR_INTERRUPTS();
+		accept_waiting(load, rows, 0, rows->slice.rows_used);
+	}
 	sluice_flush(load);
 	AfterTriggerEndQuery(load->estate);
 	sluice_close_executor(load);
@@ -215,8 +255,6 @@ run_attempt(SluiceLoad *load, SluiceAttempt *attempt)
 	{
 		load->processed = work.inner.processed;
 		load->excluded = work.inner.excluded;
-		load->lines = work.inner.lines;
-		load->slice.eol = work.inner.slice.eol;
 		load->duplicates = work.inner.duplicates;
 		MemoryContextSwitchTo(old);
 		MemoryContextReset(load->rejects->attempt);
@@ -232,11 +270,22 @@ run_attempt(SluiceLoad *load, SluiceAttempt *attempt)
 	return false;
 }
 
+/* A record cannot be read: if that is because of its data, the load goes on with the next one. */
+static void
+end_reading(SluiceLoad *load, ErrorData *error)
+{
+	load->record = NULL;
+	if (!is_about_the_data(error->sqlerrcode, load->cstate->cur_attname != NULL))
+		ReThrowError(error);
+	name_column(load, error);
+	renew_functions(load);
+}
+
 /* The values of a slice's rows, as work of a subtransaction. */
 typedef struct ReadWork
 {
 	SluiceLoad *load;
-	const SluiceSlice *slice;
+	const SluiceSlice *slice;	/* the next one that is to be accepted */
 	size_t		row;			/* the next one; after an error, the one at fault */
 	size_t		ask;			/* its first ask */
 	Datum	   *values;			/* of all asks */
@@ -266,24 +315,31 @@ run_read_work(void *arg)
 	work->load->record = NULL;
 }
 
+static size_t
+count_asks(const SluiceSlice *slice)
+{
+	size_t		asks = 0;
+
+	for (size_t i = 0; i < slice->rows_used; i++)
+		asks += slice->rows[i].asks;
+	return asks;
+}
+
 /*
  * Reads the values that the core has left to the server, of all rows of the slice. Rows whose
  * values cannot be read are noted with their errors. It costs no transaction ID.
  */
 static void
-read_values(SluiceLoad *load, const SluiceSlice *slice)
+read_values(SluiceLoad *load, SluiceWaiting *rows)
 {
+	const SluiceSlice *slice = &rows->slice;
 	ReadWork	work = {.load = load, .slice = slice};
-	size_t		asks = 0;
-	MemoryContext old;
+	size_t		asks = count_asks(slice);
 
-	for (size_t i = 0; i < slice->rows_used; i++)
-		asks += slice->rows[i].asks;
 	/* Where functions may look at the rows before, each is read when these are in. */
 	if (asks == 0 || load->watched)
 		return;
-	old = MemoryContextSwitchTo(load->rejects->values);
-	work.values = palloc(sizeof(Datum) * asks);
+	rows->values = work.values = palloc(sizeof(Datum) * asks);
 	work.by_column = palloc(sizeof(Datum) * load->args.ncolumns);
 	while (work.row < slice->rows_used)
 	{
@@ -291,18 +347,12 @@ read_values(SluiceLoad *load, const SluiceSlice *slice)
 
 		if (error == NULL)
 			break;
-		load->record = NULL;
-		if (!is_about_the_data(error->sqlerrcode, true))
-			ReThrowError(error);
-		name_column(load, error);
-		renew_functions(load);
-		if (load->unreadable == NULL)
-			load->unreadable = palloc0(sizeof(ErrorData *) * slice->rows_used);
-		load->unreadable[work.row] = error;
+		end_reading(load, error);
+		if (rows->unreadable == NULL)
+			rows->unreadable = palloc0(sizeof(ErrorData *) * slice->rows_used);
+		rows->unreadable[work.row] = error;
 		work.ask += slice->rows[work.row++].asks;
 	}
-	load->values = work.values;
-	MemoryContextSwitchTo(old);
 }
 
 static Datum
@@ -359,11 +409,13 @@ reject(SluiceLoad *load, const ErrorData *error, const char *record, size_t len,
 }
 
 static bool
-has_readable_rows(const SluiceLoad *load, const SluiceAttempt *attempt)
+has_readable_rows(const SluiceAttempt *attempt)
 {
+	ErrorData **unreadable = attempt->rows->unreadable;
+
 	for (size_t i = attempt->from; i < attempt->to; i++)
 	{
-		if (load->unreadable == NULL || load->unreadable[i] == NULL)
+		if (unreadable == NULL || unreadable[i] == NULL)
 			return true;
 	}
 	return false;
@@ -374,64 +426,160 @@ has_readable_rows(const SluiceLoad *load, const SluiceAttempt *attempt)
  * when all of them go in together names the last one.
  */
 static size_t
-failed_at(const SluiceLoad *load, const SluiceAttempt *attempt)
+failed_at(const SluiceAttempt *attempt)
 {
 	for (size_t i = attempt->from; i + 1 < attempt->to; i++)
 	{
-		if (load->lines + attempt->slice->rows[i].line == attempt->line)
+		if (attempt->rows->lines + attempt->rows->slice.rows[i].line == attempt->line)
 			return i;
 	}
 	return attempt->from + (attempt->to - attempt->from) / 2;
 }
 
-/* Keeps a row of the slice with its error. */
+/* Keeps a row with its error. */
 static void
-reject_row(SluiceLoad *load, const SluiceSlice *slice, size_t i, const ErrorData *error)
+reject_row(SluiceLoad *load, const SluiceWaiting *rows, size_t i, const ErrorData *error)
 {
+	const SluiceSlice *slice = &rows->slice;
 	const SluiceRow *row = &slice->rows[i];
 	size_t		end = i + 1 < slice->rows_used ? row[1].record : slice->consumed;
 
 	reject(load, error, (const char *) slice->input + row->record, end - row->record,
-		   load->lines + row->line);
+		   rows->lines + row->line);
 }
 
-/* Rows that the core has formed. None waits before or after. */
-void
-sluice_rejects_accept(SluiceLoad *load, const SluiceSlice *slice)
+/* The others of these rows are in the table. */
+static void
+reject_unreadable(SluiceLoad *load, const SluiceWaiting *rows, size_t from, size_t to)
+{
+	for (size_t i = from; rows->unreadable && i < to; i++)
+	{
+		if (rows->unreadable[i])
+			reject_row(load, rows, i, rows->unreadable[i]);
+	}
+}
+
+/* Tries these rows in groups that get smaller until all bad ones are found. True: there was none to find. */
+static bool
+try_groups(SluiceLoad *load, const SluiceWaiting *rows)
 {
 	SluiceRejects *rejects = load->rejects;
-	SluiceAttempt attempt = {.slice = slice};
+	SluiceAttempt attempt = {.rows = rows};
+	bool		well = true;
 
-	read_values(load, slice);
-	while (attempt.from < slice->rows_used)
+	while (attempt.from < rows->slice.rows_used)
 	{
-		size_t		count = Min(rejects->group, slice->rows_used - attempt.from);
+		size_t		count = Min(rejects->group, rows->slice.rows_used - attempt.from);
 
 		CHECK_FOR_INTERRUPTS();
 		attempt.to = attempt.from + count;
-		if (!has_readable_rows(load, &attempt) || run_attempt(load, &attempt))
+		if (!has_readable_rows(&attempt) || run_attempt(load, &attempt))
 		{
-			for (; attempt.from < attempt.to; attempt.from++)
-			{
-				if (load->unreadable && load->unreadable[attempt.from])
-					reject_row(load, slice, attempt.from, load->unreadable[attempt.from]);
-			}
+			reject_unreadable(load, rows, attempt.from, attempt.to);
+			attempt.from = attempt.to;
 			rejects->accepted += count;
 			rejects->group = Min(rejects->group * 2, SLUICE_SLICE_ROWS);
+			continue;
 		}
-		else if (count > 1)
-			rejects->group = Max(failed_at(load, &attempt) - attempt.from, 1);
+		well = false;
+		if (count > 1)
+			rejects->group = Max(failed_at(&attempt) - attempt.from, 1);
 		else
 		{
-			reject_row(load, slice, attempt.from++, attempt.error);
+			reject_row(load, rows, attempt.from++, attempt.error);
 			/* The next one is most likely as far away. */
 			rejects->group = Min(Max(rejects->accepted * 2, 1), SLUICE_SLICE_ROWS);
 			rejects->accepted = 0;
 		}
 	}
-	load->values = NULL;
-	load->unreadable = NULL;
-	MemoryContextReset(rejects->values);
+	return well;
+}
+
+/* Tries all rows that wait. */
+void
+sluice_rejects_flush(SluiceLoad *load)
+{
+	SluiceRejects *rejects = load->rejects;
+	SluiceAttempt attempt = {.all = rejects->waiting};
+	bool		together = list_length(rejects->waiting) > 1 && run_attempt(load, &attempt);
+	bool		well = true;
+	ListCell   *lc;
+
+	foreach(lc, rejects->waiting)
+	{
+		const SluiceWaiting *rows = lfirst(lc);
+
+		if (together)
+		{
+			reject_unreadable(load, rows, 0, rows->slice.rows_used);
+			rejects->accepted += rows->slice.rows_used;
+		}
+		else
+			well &= try_groups(load, rows);
+	}
+	rejects->room = well ? Min(rejects->room * 2, WAITING_MOST) : WAITING_FIRST;
+	rejects->waiting = NIL;
+	MemoryContextReset(rejects->waiting_context);
+}
+
+static void *
+copy_bytes(const void *bytes, Size len)
+{
+	return len > 0 ? memcpy(palloc(len), bytes, len) : NULL;
+}
+
+/*
+ * Whether the next rows are tried at once, and those that wait before them: they are very long,
+ * or functions may look at the rows before.
+ */
+static bool
+tries_at_once(SluiceLoad *load, Size len)
+{
+	if (!load->watched && len <= WAITING_MOST)
+		return false;
+	sluice_rejects_flush(load);
+	return true;
+}
+
+/* Adds rows to those that wait, or tries them if they are to be tried at once. */
+static void
+add_waiting(SluiceLoad *load, SluiceWaiting *rows, bool at_once)
+{
+	SluiceRejects *rejects = load->rejects;
+	SluiceSlice *slice = &rows->slice;
+
+	if (!at_once)
+	{
+		slice->input = copy_bytes(slice->input, slice->consumed);
+		if (!rows->by_server)
+		{
+			slice->arena = copy_bytes(slice->arena, slice->arena_used);
+			slice->rows = copy_bytes(slice->rows, sizeof(SluiceRow) * slice->rows_used);
+			slice->asks = rows->values ? copy_bytes(slice->asks, sizeof(SluiceAsk) * count_asks(slice)) : NULL;
+		}
+	}
+	rejects->waiting = lappend(rejects->waiting, rows);
+	if (at_once || MemoryContextMemAllocated(rejects->waiting_context, true) >= rejects->room)
+		sluice_rejects_flush(load);
+}
+
+/* Rows that the core has formed. */
+void
+sluice_rejects_accept(SluiceLoad *load, const SluiceSlice *slice)
+{
+	bool		at_once = tries_at_once(load, slice->consumed);
+	MemoryContext old = MemoryContextSwitchTo(load->rejects->waiting_context);
+	SluiceWaiting *rows;
+
+	if (slice->rows_used > 0)
+	{
+		rows = palloc0(sizeof(SluiceWaiting));
+		rows->slice = *slice;
+		rows->lines = load->lines;
+		read_values(load, rows);
+		add_waiting(load, rows, at_once);
+	}
+	MemoryContextSwitchTo(old);
 }
 
 /*
@@ -494,35 +642,112 @@ take_record(SluiceLoad *load, SluiceRecordEnd *search, SluiceSource *lent)
 	lent->bytes = src->bytes;
 }
 
-/* One record through stock COPY's parser. False at the end of the data. */
+/* A record, read by stock COPY's parser, as work of a subtransaction. */
+typedef struct RecordWork
+{
+	SluiceLoad *load;
+	SluiceSource *record;
+	HeapTuple	tuple;			/* NULL: it was the end of the data */
+} RecordWork;
+
+/*
+ * The core leaves a record with a NULL where none may be to the server. Such a one cannot go into
+ * the table, unless WHERE excludes it. The error of a partition names another table, and with generated
+ * columns it shows their values: then it is found when the row is inserted.
+ */
+static void
+check_not_null(SluiceLoad *load, TupleTableSlot *slot)
+{
+	TupleDesc	desc = slot->tts_tupleDescriptor;
+
+	if (load->watched || load->proute || load->cstate->whereClause ||
+		(desc->constr && desc->constr->has_generated_stored))
+		return;
+	for (int i = 0; i < desc->natts; i++)
+	{
+		Form_pg_attribute att = TupleDescAttr(desc, i);
+
+		if (att->attnotnull && !att->attgenerated && slot->tts_isnull[i])
+			ExecConstraints(load->rri, slot, load->estate);
+	}
+}
+
+static void
+run_record_work(void *arg)
+{
+	RecordWork *work = arg;
+	SluiceLoad *load = work->load;
+	CopyFromState cstate = load->cstate;
+	TupleTableSlot *slot = ExecClearTuple(load->rejects->slot);
+	bool		found;
+	MemoryContext old;
+
+	cstate->cur_lineno = load->lines;
+	cstate->eol_type = (EolType) load->slice.eol;
+	ResetPerTupleExprContext(load->estate);
+	old = MemoryContextSwitchTo(GetPerTupleMemoryContext(load->estate));
+	found = sluice_stock_row(work->record, load->econtext, slot->tts_values, slot->tts_isnull);
+	if (found)
+	{
+		ExecStoreVirtualTuple(slot);
+		check_not_null(load, slot);
+	}
+	MemoryContextSwitchTo(old);
+	if (found)
+		work->tuple = heap_form_tuple(slot->tts_tupleDescriptor, slot->tts_values, slot->tts_isnull);
+	ExecClearTuple(slot);
+}
+
+/*
+ * One record through stock COPY's parser; the row then waits with the others. False at the end
+ * of the data.
+ */
 bool
 sluice_rejects_ask_server(SluiceLoad *load)
 {
 	SluiceRecordEnd search;
 	SluiceSource lent;
-	SluiceAttempt attempt = {.record = &lent};
-	uint64		lines = load->lines;
-	char	   *record;
-	size_t		len;
+	RecordWork	work = {.load = load, .record = &lent};
+	SluiceWaiting *rows;
+	SluiceRow  *row;
+	ErrorData  *error;
+	MemoryContext old;
+	bool		at_once;
 
 	take_record(load, &search, &lent);
 	if (lent.end == 0)
 		return false;
-	record = lent.buf;
-	len = lent.end;
-	if (sluice_marker_ends(&load->source, record, len))
+	at_once = tries_at_once(load, lent.end);
+	old = MemoryContextSwitchTo(load->rejects->waiting_context);
+	rows = palloc0(sizeof(SluiceWaiting));
+	row = palloc0(sizeof(SluiceRow));
+	rows->slice = (SluiceSlice) {.input = (const uint8_t *) lent.buf,.consumed = lent.end,.rows = row,.rows_used = 1};
+	rows->lines = load->lines;
+	rows->by_server = true;
+	row->line = (uint32_t) search.lines;
+	if (sluice_marker_ends(&load->source, lent.buf, lent.end))
 		sluice_source_end(&load->source);
-	if (run_attempt(load, &attempt))
+	error = sluice_in_subtransaction(run_record_work, &work);
+	if (error)
 	{
-		if (attempt.found && lent.start != lent.end)
-			elog(ERROR, "pgsluice: a record's end was not where it was found");
-		load->lines = lines + search.lines;
-		return attempt.found;
+		end_reading(load, error);
+		rows->unreadable = palloc(sizeof(ErrorData *));
+		rows->unreadable[0] = error;
 	}
-	load->lines = lines + search.lines;
-	load->slice.eol = (uint8_t) search.eol;
-	reject(load, attempt.error, record, len, load->lines);
-	return true;
+	else if (work.tuple)
+	{
+		if (lent.start != lent.end)
+			elog(ERROR, "pgsluice: a record's end was not where it was found");
+		rows->slice.arena = (uint8_t *) work.tuple->t_data;
+		row->len = work.tuple->t_len;
+		sluice_report.rows_by_server++;
+	}
+	load->lines += search.lines;
+	load->slice.eol = error || !work.tuple ? (uint8_t) search.eol : (uint8_t) load->cstate->eol_type;
+	if (error || work.tuple)
+		add_waiting(load, rows, at_once);
+	MemoryContextSwitchTo(old);
+	return error || work.tuple;
 }
 
 /* The header by itself: if it is not as it has to be, the statement ends. */
@@ -541,10 +766,11 @@ sluice_rejects_read_header(SluiceLoad *load)
 		sluice_source_end(&load->source);
 }
 
-/* Says how many there were. */
+/* Reports how many there were. */
 void
 sluice_rejects_close(SluiceRejects *rejects)
 {
+	ExecDropSingleTupleTableSlot(rejects->slot);
 	if (rejects->count > 0)
 		ereport(NOTICE,
 				(errmsg_plural("%llu record was rejected", "%llu records were rejected",

@@ -542,6 +542,8 @@ sluice_load_rows(SluiceLoad *load)
 
 	while (more)
 		more = step(load);
+	if (load->rejects)
+		sluice_rejects_flush(load);
 	sluice_flush(load);
 	if (load->pipeline)
 		sluice_pipeline_close(load);
