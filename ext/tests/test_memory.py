@@ -59,7 +59,7 @@ class Memory(unittest.TestCase):
         print(session.pid, limit, file=self.limiter.stdin, flush=True)
         self.assertEqual(self.limiter.stdout.readline(), "\n")
 
-    def until_it_goes(self, before, copy, after, least=0):
+    def until_it_goes(self, before, copy, after, least=0, step=STEP):
         """Runs `copy` in fresh sessions with ever more memory until it goes; gives how often it was refused.
 
         `before` has run by then, so that catalogs are read. After a refusal the same session runs `after`.
@@ -68,7 +68,7 @@ class Memory(unittest.TestCase):
         for tries in range(100):
             with self.cluster.connect() as session:
                 session.run(before)
-                self.limit(session, least + tries * STEP)
+                self.limit(session, least + tries * step)
                 try:
                     session.run(copy)
                     return tries
@@ -95,6 +95,42 @@ class Memory(unittest.TestCase):
                                              f"COPY t FROM '{good}' {ours}", 0 if column == "bytea" else PLAN)
                 self.assertGreater(refused, 0)
                 self.assertEqual(self.cluster.sql("SELECT md5(v::text) FROM t WHERE id = 1"), expected)
+
+    def test_indexes(self):
+        """Entries that are sorted: for an index that others can reach, for a new table's, for CREATE INDEX."""
+        rows = self.cluster.file("rows", "".join(f"{n},{n * 7919 % 20_000:040}\n" for n in range(20_000)).encode())
+        good = self.cluster.file("good", b"-1,\n")
+        stock, ours = (f"WITH (FORMAT csv, pgsluice '{way}', workers 0)" for way in ("off", "require"))
+        cases = {
+            "live": (f"COPY t FROM '{rows}' {ours}", "TRUNCATE t"),
+            "private": (f"BEGIN; CREATE TABLE f (LIKE t INCLUDING INDEXES); COPY f FROM '{rows}' {ours}; COMMIT",
+                        "DROP TABLE IF EXISTS f"),
+            "built": ("SET pgsluice.index_build = on; CREATE INDEX i ON filled (v, id)", "DROP INDEX IF EXISTS i"),
+        }
+        self.cluster.sql(f"""DROP TABLE IF EXISTS t; CREATE TABLE t (id int PRIMARY KEY, v text); CREATE INDEX ON t (v);
+            CREATE TABLE filled (LIKE t); COPY filled FROM '{rows}' {stock}""")
+        for name, (statements, undo) in cases.items():
+            with self.subTest(name):
+                refused = self.until_it_goes(
+                    f"COPY t FROM '{good}' {stock}; TRUNCATE t", statements,
+                    f"ROLLBACK; {undo}; COPY t FROM '{good}' {ours}; TRUNCATE t", step=3 * STEP)
+                self.assertGreater(refused, 0)
+                self.cluster.sql(undo)
+
+    def test_failed_loads_leave_nothing(self):
+        """What the core has taken is given back when a COPY fails: a session of many such does not grow."""
+        bad = self.cluster.file("rows", b"".join(b"%d,\\x%08x\n" % (n, n) for n in range(3000)) + b"x,\\x\n")
+        self.cluster.sql("DROP TABLE IF EXISTS t; CREATE TABLE t (id int, v bytea); CREATE INDEX ON t (id)")
+        with self.cluster.connect(stops=False) as session:
+            copy = f"COPY t FROM '{bad}' WITH (FORMAT csv, pgsluice 'require', workers 0);"
+            private = f"BEGIN; CREATE TABLE f (LIKE t INCLUDING INDEXES); {copy.replace('t FROM', 'f FROM')} ROLLBACK;"
+            sizes = []
+            for _ in range(2):
+                session.run((copy + private) * 40)
+                sizes.append(address_space(session.pid))
+            self.assertEqual(len([told for told in session.told if "22P02" in told]), 160)
+        # One plan of a COPY takes 8 MB.
+        self.assertLess(sizes[1] - sizes[0], 4 << 20)
 
 
 if __name__ == "__main__":
