@@ -250,7 +250,7 @@ pub fn input(a: &SourceArguments) -> Result<InputOptions, Failure> {
         let plain: String = name.chars().filter(char::is_ascii_alphanumeric).collect();
         ["utf8", "unicode"].contains(&plain.to_lowercase().as_str())
     };
-    let encoding = a.encoding.clone().filter(|name| !utf8(name));
+    let encoding = a.encoding.as_deref().map(servers_name).filter(|name| !utf8(name));
     Ok(InputOptions {
         sources: sources(&a.files)?,
         format,
@@ -258,7 +258,26 @@ pub fn input(a: &SourceArguments) -> Result<InputOptions, Failure> {
         encoding,
         skip: a.skip,
         limit: a.limit,
+        first_is_data: a.no_header,
     })
+}
+
+/// The server's name of an encoding that goes by another one elsewhere: cp1252, utf-8-sig.
+fn servers_name(name: &str) -> String {
+    let plain: String =
+        name.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_lowercase();
+    match plain.strip_prefix("cp") {
+        Some("866") => "WIN866".into(),
+        Some("874") => "WIN874".into(),
+        Some("932") => "SJIS".into(),
+        Some("936") => "GBK".into(),
+        Some("949") => "UHC".into(),
+        Some("950") => "BIG5".into(),
+        Some("65001") => "UTF8".into(),
+        Some(page) if page.len() == 4 && page.starts_with("125") => format!("WIN{page}"),
+        _ if plain == "utf8sig" => "UTF8".into(),
+        _ => name.to_owned(),
+    }
 }
 
 /// A binary file says of itself all there is to say.

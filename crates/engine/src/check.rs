@@ -85,6 +85,7 @@ fn run(options: &Options, watch: &Watch, tell: Listener) -> Result<Checked, Erro
     plan.inferred = target.inferred;
     let plan = Arc::new(plan);
     reader.read_as(&plan.layout);
+    reader.pass_blank_ends(plan.columns.len());
 
     watch.phase(2);
     let rejects = Some(Arc::new(Rejects::told(tell)));

@@ -101,6 +101,7 @@ pub fn convert(
     };
     let (mut records, mut before, mut file) = (0, Counts::default(), 0);
     let mut free = Vec::new();
+    reader.pass_blank_ends(shape.fields);
     while let Some(chunk) = reader.next(free)? {
         if chunk.file != file {
             file = chunk.file;

@@ -204,11 +204,29 @@ pub struct NewColumn {
     pub guess: Guess,
     /// its values are measurements
     measures: bool,
+    /// no value was seen
+    empty: bool,
     /// the mean length of the values seen, in bytes, NULLs left out
     mean_length: usize,
 }
 
 impl NewColumn {
+    /// Whether the column's name is rather a value of its type. Years are names, too.
+    pub fn is_named_by_value(&self) -> bool {
+        let name = self.name.as_bytes();
+        let of_value = match self.guess {
+            Guess::Numeric | Guess::Float8 => name.contains(&b'.'),
+            Guess::Bool | Guess::Int4 | Guess::Int8 | Guess::Text => false,
+            _ => true,
+        };
+        of_value && self.guess.holds(name, &mut PgCopySink::new(1))
+    }
+
+    /// Whether no value was seen.
+    pub fn is_empty(&self) -> bool {
+        self.empty
+    }
+
     /// Whether the server may take a value as the column's type and give back another one.
     fn alters(&self, text: &[u8], scratch: &mut PgCopySink) -> bool {
         // JSON is kept as it is written.
@@ -303,6 +321,11 @@ impl Inference {
         }
     }
 
+    /// How many columns have had no value yet.
+    pub fn without_value(&self) -> usize {
+        self.columns.iter().filter(|seen| seen.values == 0).count()
+    }
+
     /// How many fields the records have.
     pub fn fields(&self) -> usize {
         self.columns.len()
@@ -317,6 +340,7 @@ impl Inference {
                 name: name.clone(),
                 guess: seen.guess(whole),
                 measures: seen.numbers.measures(),
+                empty: seen.values == 0,
                 mean_length: (seen.bytes / seen.values.max(1)) as usize,
             })
             .collect()

@@ -5,6 +5,7 @@
 mod advice;
 pub mod around;
 pub mod blame;
+pub mod causes;
 pub mod check;
 pub mod convert;
 pub mod encode;
@@ -15,6 +16,7 @@ pub mod isolate;
 pub mod ledger;
 pub mod load;
 mod mapping;
+mod naming;
 pub mod options;
 mod pipeline;
 pub mod plan;

@@ -3,6 +3,7 @@
 use crate::advice::advice;
 use crate::around::{self, Around};
 use crate::blame::of_condition;
+use crate::causes::Causes;
 use crate::error::{Error, Kind, Place};
 use crate::input::{can_be_read_again, locate, Layout, Reader};
 use crate::options::{Method, Options};
@@ -18,6 +19,7 @@ use crate::session::surroundings::Indexes;
 use crate::session::{create, header, staged, statement, transaction, ways};
 use crate::wire;
 use crossbeam_channel::{bounded, RecvTimeoutError};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -135,6 +137,7 @@ fn run(options: &Options, watch: &Watch, planned: &dyn Fn(&Plan)) -> Result<Summ
     transaction::begin(&mut conn, options)?;
     let plan = Arc::new(make_plan(&mut conn, &reader, options, true)?);
     reader.read_as(&plan.layout);
+    let blank = reader.pass_blank_ends(plan.columns.len());
     planned(&plan);
     if plan.method == Method::Insert && reader.has_none() {
         // This method commits the TRUNCATE before the first row.
@@ -143,7 +146,7 @@ fn run(options: &Options, watch: &Watch, planned: &dyn Fn(&Plan)) -> Result<Summ
     }
     let around = Around::take_down(&mut conn, &plan, options, watch)?;
     let rows = execute(conn, reader, &plan, &around, options, watch, &mut clock)
-        .map_err(|e| create::take_back(e, &plan, options));
+        .map_err(|e| create::take_back(plan.causes.explain(e, &plan, options), &plan, options));
     // What lanes have found down is down whatever became of the rows.
     let (mut done, mut steps) = around.settle(rows, &options.target.url, plan.lanes)?;
     let conn = &mut done.lanes[0].conn;
@@ -160,11 +163,16 @@ fn run(options: &Options, watch: &Watch, planned: &dyn Fn(&Plan)) -> Result<Summ
     let mut summary = summarise(options, &plan, &done, watch, &clock);
     summary.steps.extend(steps);
     summary.wal_bytes = wal_start.zip(wal_end).map(|(a, b)| b.saturating_sub(a));
+    summary.notes.extend(blank_lines(blank.load(Ordering::Relaxed)));
     summary.notes.extend(done.lanes[0].more_rejects());
     for lane in &done.lanes {
         summary.notes.extend(lane.conn.take_notices());
     }
     Ok(summary)
+}
+
+fn blank_lines(number: u64) -> Option<String> {
+    (number > 0).then(|| format!("empty lines at the end of the input were passed over: {number}"))
 }
 
 /// Rows that are committed.
@@ -272,6 +280,10 @@ pub(crate) fn make_plan(
     lock: bool,
 ) -> Result<Plan, Error> {
     let (server, table, new) = transaction::inspect(conn, reader, options, lock)?;
+    let causes = Causes::find(reader, options);
+    if new.is_none() {
+        causes.refuse(Some(table.columns.len()), options)?;
+    }
     let input = InputFacts {
         name: options.input.sources.first().map_or(String::new(), |s| s.name()),
         header: header::read(conn, reader, options)?,
@@ -291,6 +303,11 @@ pub(crate) fn make_plan(
     let fire = plan::triggers_fire(plan.method, &table, options);
     let fired_by = fire.then(|| wire::statement(&plan));
     plan.notes.splice(0..0, advice(&input, &server, &table, &around, fired_by));
+    plan.notes.extend(causes.notes(&plan.columns));
+    plan.causes = causes;
+    if reader.byte_order_mark() {
+        plan.notes.push("the byte order mark at the start of the file is passed over".into());
+    }
     if let Some(new) = new {
         plan.made = Some(new.statement);
         plan.inferred = new.unseen;

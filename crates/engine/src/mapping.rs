@@ -11,6 +11,13 @@ use crate::session::conn::cut_name;
 /// columns follow, in the order of the file.
 pub(crate) const PACKED: &str = "packed by pgsluice; the file's order of columns: ";
 
+/// What to try for bytes that are not UTF-8.
+pub(crate) const NOT_UTF8: &str =
+    "is the file in a Western encoding? --encoding WIN1252, or LATIN1";
+
+/// What to ask where names do not look like names.
+pub(crate) const AS_DATA: &str = "is the first line data? --no-header loads it";
+
 /// The columns of the fields, in the file's order.
 ///
 /// # Errors
@@ -42,7 +49,7 @@ pub fn columns(
         _ => error,
     };
     names.iter().try_for_each(|name| check(name, table, from_file)).map_err(located)?;
-    named_once(&names).map_err(located)?;
+    named_once(&names).map_err(|e| located(if from_file { e.with_hint(AS_DATA) } else { e }))?;
     if options.input.header == Header::Match {
         // COPY takes the line that an empty file lacks for an empty one.
         let empty = vec![None];
@@ -69,21 +76,28 @@ pub fn columns(
 ///
 /// A field is empty, has a NUL, or is not UTF-8.
 pub(crate) fn header_names(header: &HeaderLine) -> Result<Vec<String>, Error> {
-    let wrong = |i: usize, what: String| {
-        Error::new(format!("field {} of the header {what}", i + 1))
-            .at(header.place())
-            .with_hint("--header=ignore with --columns names the columns instead")
-    };
     let name = |(i, field): (usize, &Option<Vec<u8>>)| {
         let field = field.as_deref().filter(|f| !f.is_empty());
-        let field = field.ok_or_else(|| wrong(i, "has no name".into()))?;
-        if field.contains(&0) {
-            return Err(wrong(i, "has a NUL in its name".into()));
-        }
-        String::from_utf8(field.to_vec())
-            .map_err(|_| wrong(i, format!("is not UTF-8: {}", shown(field))))
+        let field = field.ok_or_else(|| wrong_name(header, i, "has no name"))?;
+        name_of(header, i, field)
     };
     header.fields.iter().enumerate().map(name).collect()
+}
+
+/// A field of a header as a name.
+pub(crate) fn name_of(header: &HeaderLine, i: usize, field: &[u8]) -> Result<String, Error> {
+    if field.contains(&0) {
+        return Err(wrong_name(header, i, "has a NUL in its name"));
+    }
+    String::from_utf8(field.to_vec()).map_err(|_| {
+        wrong_name(header, i, &format!("is not UTF-8: {}", shown(field))).with_hint(NOT_UTF8)
+    })
+}
+
+fn wrong_name(header: &HeaderLine, i: usize, what: &str) -> Error {
+    Error::new(format!("field {} of the header {what}", i + 1))
+        .at(header.place())
+        .with_hint("--header=ignore loads by position, or as --columns says")
 }
 
 /// A load by position into a table with another order of columns than its first file's would
@@ -157,10 +171,12 @@ fn check(name: &str, table: &TableFacts, from_file: bool) -> Result<(), Error> {
     let Some(column) = table.columns.iter().find(|c| c.name == name) else {
         let names: Vec<&str> = table.columns.iter().map(|c| c.name.as_str()).collect();
         let error = Error::new(format!("table {} has no column \"{name}\"", table.sql));
+        let meant = names.iter().find(|known| bare(known) == bare(name));
+        let meant = meant.map_or(String::new(), |known| format!("did you mean \"{known}\"? "));
         return Err(error.with_hint(if from_file {
-            format!("it has: {}; --header=ignore loads by position", names.join(", "))
+            format!("{meant}it has: {}; --header=ignore loads by position", names.join(", "))
         } else {
-            format!("it has: {}", names.join(", "))
+            format!("{meant}it has: {}", names.join(", "))
         }));
     };
     if column.generated {
@@ -168,6 +184,11 @@ fn check(name: &str, table: &TableFacts, from_file: bool) -> Result<(), Error> {
             .with_hint("leave it out of the file, or name the others with --columns"));
     }
     Ok(())
+}
+
+/// A name without capitals, spaces and signs.
+fn bare(name: &str) -> String {
+    name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }
 
 /// COPY's HEADER MATCH, with its messages.

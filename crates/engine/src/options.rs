@@ -87,6 +87,8 @@ pub struct InputOptions {
     pub skip: u64,
     /// records read at most, those passed over not counted
     pub limit: Option<u64>,
+    /// without a header: the first line is data even if it looks like one
+    pub first_is_data: bool,
 }
 
 impl InputOptions {

@@ -1,5 +1,6 @@
 //! What will be done and why: a pure function of facts and options.
 
+use crate::causes::Causes;
 use crate::error::Error;
 use crate::infer::NewColumn;
 use crate::input::{HeaderLine, Layout};
@@ -101,6 +102,8 @@ pub struct Plan {
     pub two_phase: bool,
     /// what is done with indexes, foreign keys and triggers, one line for each
     pub around: Vec<String>,
+    /// likely causes of errors, from a sample
+    pub causes: Causes,
     /// what the user should know before it begins
     pub notes: Vec<String>,
 }
@@ -197,6 +200,7 @@ pub fn plan(
         lands_by_chunk: false,
         two_phase: false,
         around: Vec::new(),
+        causes: Causes::default(),
         notes: rules_passed_by(table),
     };
     steps(&mut plan, table, options)?;

@@ -42,21 +42,34 @@ fn what_is_loaded(world: &mut World) {
     assert!(said.contains("cannot be read twice"), "{said}");
 }
 
-/// Names that no column can have are told, long ones are cut as the server cuts them, odd
+/// Names that no column can have are refused, long ones are cut as the server cuts them, odd
 /// ones are taken as they are.
 fn names(world: &mut World) {
     world.sql("DROP TABLE IF EXISTS made");
     let create = ["--table", "made", "--header", "--create"];
     for (bytes, what) in [
-        (&b"a,a\n1,2\n"[..], "named twice"),
-        (b"a,\n1,2\n", "field 2 of the header has no name"),
-        (b"a,b\0\n1,2\n", "field 2 of the header has a NUL in its name"),
+        (&b"a,b\0\n1,2\n"[..], "field 2 of the header has a NUL in its name"),
+        (b"a,b\xe9\n1,2\n", "--encoding WIN1252"),
+        (b"a,b\n1,2,3\n", "--header=ignore --columns"),
     ] {
         let file = world.file("names.csv", bytes);
         let said = world.load(&[&[file.as_str()], &create[..]].concat()).unwrap_err();
         assert!(said.contains(what) && said.contains("names.csv, line 1: "), "{said}");
         assert_eq!(world.sql("SELECT to_regclass('made')"), "");
     }
+    // An existing table has to have the names.
+    world.sql("CREATE TABLE made (id int, other int)");
+    for (bytes, what) in [
+        (&b"id,\n1,2\n"[..], "field 2 of the header has no name"),
+        (b"id,id\n1,2\n", "is the first line data? --no-header"),
+        (b"ID,other\n1,2\n", "did you mean \"id\"?"),
+        (b"id, other\n1,2\n", "did you mean \"other\"?"),
+    ] {
+        let file = world.file("names.csv", bytes);
+        let said = world.load(&[&file, "--table", "made", "--header"]).unwrap_err();
+        assert!(said.contains(what) && said.contains("names.csv, line 1: "), "{said}");
+    }
+    world.sql("DROP TABLE made");
     let long = format!("{}é", "n".repeat(62));
     let names = format!("\"select\",\"A \"\"b\"\"\",{long}\nx,y,z\n");
     let file = world.file("names.csv", names.as_bytes());
@@ -241,6 +254,179 @@ fn meanings(world: &mut World) {
         world.sql("SELECT string_agg(made::text, ' ') FROM made"),
         "(0.0811466840860277,1) (9.03999971342273e-05,-0) (Infinity,0.5) (-Infinity,)"
     );
+}
+
+/// What is usual in real files does not stop them: headers as R and pandas write them, a
+/// delimiter at the header's end, a byte order mark, empty lines at the end.
+fn first_try(world: &mut World) {
+    for (bytes, shape, rows, notes) in [
+        (
+            &b"\"\",\"x\"\n\"1\",2.5\n\"2\",1e-05\n"[..],
+            "c1 integer, x double precision",
+            "(1,2.5) (2,1e-05)",
+            &["are named c1"][..],
+        ),
+        (
+            b"\xef\xbb\xbfx,x, y ,\r\n1,2,3\r\n\r\n\r\n",
+            "x integer, x_2 integer, y integer",
+            "(1,2,3)",
+            &[
+                "header ends with a delimiter",
+                "are named x_2",
+                "spaces around them",
+                "byte order mark",
+                "empty lines at the end of the input were passed over: 2",
+            ],
+        ),
+        (
+            b"a,b\n1,\n2,\n",
+            "a integer, b text",
+            "(1,) (2,)",
+            &["columns without a value in the input are text: b"],
+        ),
+        // With one column, an empty line is a record.
+        (b"a\n1\n\n", "a integer", "(1) ()", &[]),
+    ] {
+        let file = world.file("real.csv", bytes);
+        for method in ["auto", "lanes", "staged", "copy-csv"] {
+            world.sql("DROP TABLE IF EXISTS made");
+            let load = ["--table", "made", "--header", "--create", "--method", method];
+            let summary = world.load(&[&[file.as_str()], &load[..]].concat()).unwrap();
+            assert_eq!(world.sql(SHAPE), shape);
+            assert_eq!(world.sql("SELECT string_agg(made::text, ' ') FROM made"), rows);
+            let said = summary["notes"].to_string();
+            assert!(notes.iter().all(|note| said.contains(note)), "{said}");
+        }
+    }
+    // Only the last lines of a file may be empty, and only in files of several columns.
+    let file = world.file("gap.csv", b"a,b\n1,2\n\n3,4\n");
+    world.sql("DROP TABLE IF EXISTS made");
+    let said = world.load(&[&file, "--table", "made", "--header", "--create"]).unwrap_err();
+    assert!(said.contains("missing data for column \"b\""), "{said}");
+}
+
+/// Empty lines at the end are found wherever chunks of the file end.
+fn blank_ends(world: &mut World) {
+    for lines in [1, (1 << 19) - 400_000, 700_001] {
+        let mut bytes = b"1,2\n".repeat(100_000);
+        bytes.extend(b"\n".repeat(lines));
+        let file = world.file("blank.csv", &bytes);
+        world.sql("DROP TABLE IF EXISTS made");
+        let summary = world.load(&[&file, "--table", "made", "--create"]).unwrap();
+        assert_eq!(summary["loaded"], 100_000);
+        let note = format!("at the end of the input were passed over: {lines}");
+        assert!(summary["notes"].to_string().contains(&note), "{summary}");
+    }
+}
+
+/// A column without a value in the first records gets its type from the others if the input can
+/// be read twice.
+fn late_values(world: &mut World) {
+    let mut bytes = b"a,b\n".to_vec();
+    bytes.extend(b"1000,\n".repeat(200_000));
+    bytes.extend(b"1,2024-01-01\n");
+    let file = world.file("late.csv", &bytes);
+    world.sql("DROP TABLE IF EXISTS made");
+    let load = ["--table", "made", "--header", "--create"];
+    world.load(&[&[file.as_str()], &load[..]].concat()).unwrap();
+    assert_eq!(world.sql(SHAPE), "a integer, b date");
+    world.sql("DROP TABLE made");
+    let output = world.run_with(&[&["load", "-"], &load[..]].concat(), &bytes);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && said.contains("are text: b"), "{said}");
+    assert_eq!(world.sql(SHAPE), "a bigint, b text");
+    // What contradicts a type that was inferred without it.
+    bytes = b"a,b\n".to_vec();
+    bytes.extend(b"1000,2024-01-01\n".repeat(100_000));
+    for value in ["x,2024-01-01", "9223372036854775808,2024-01-01", "1,2024-02-30", "1,31.1."] {
+        let file = world.file("late.csv", &[&bytes[..], value.as_bytes(), &b"\n"[..]].concat());
+        for method in ["auto", "lanes", "staged", "insert-batch"] {
+            world.sql("DROP TABLE IF EXISTS made");
+            let method = ["--method", method];
+            let said = world.load(&[&[file.as_str()], &load[..], &method].concat()).unwrap_err();
+            assert!(said.contains("text-on-doubt"), "{value} by {method:?}: {said}");
+        }
+    }
+}
+
+/// Files that are not what the options say are refused before a table is created or a row is sent,
+/// with the option that would load them.
+fn other_content(world: &mut World) {
+    world.sql("DROP TABLE IF EXISTS made, one, two; CREATE TABLE one (line text)");
+    world.sql("CREATE TABLE two (id int, name text)");
+    let semicolons = b"id;name\n1;a\n2;b\n";
+    for (bytes, options, what) in [
+        (&b"PAR1\x15\x04\x15\x10"[..], &["--create", "--header"][..], "is Parquet"),
+        (b"PK\x03\x04\x14\0", &["--create"], "write it as CSV first"),
+        (b"[\n {\"a\": 1},\n {\"a\": 2}\n]\n", &["--create", "--header"], "is JSON"),
+        (b"PGCOPY\n\xff\r\n\0\0\0", &["--create"], "--format binary"),
+        (semicolons, &["--create", "--header"], "--delimiter ';'"),
+        (b"id\tname\n1\ta\n2\tb\n", &["--create"], "--delimiter '\\t'"),
+        (b"id,name\n1,a\n2,b\n", &["--create"], "--header takes the names"),
+        (b"", &["--create"], "odd.csv is empty"),
+    ] {
+        let file = world.file("odd.csv", bytes);
+        let said = world.load(&[&[&file, "--table", "made"], options].concat()).unwrap_err();
+        assert!(said.contains(what) && said.contains("odd.csv"), "{said}");
+        assert_eq!(world.sql("SELECT to_regclass('made')"), "");
+    }
+    for (bytes, options, what) in [
+        (&semicolons[..], &["--header"][..], "--delimiter ';'"),
+        (b"1;a\n2;b\n", &["--header=ignore"], "--delimiter ';'"),
+        (b"1,5;a\n2,7;b\n3,5;c\n4;d\n", &[], "is the delimiter ';'?"),
+        (b"id,name\n1,a\n2,b\n", &[], "is the first line a header? --header"),
+        (b"1,a\n2,caf\xe9\n", &[], "--encoding WIN1252"),
+        (b"1,a\n", &["--encoding", "ebcdic"], "names such as UTF8"),
+    ] {
+        let file = world.file("odd.csv", bytes);
+        let said = world.load(&[&[&file, "--table", "two"], options].concat()).unwrap_err();
+        assert!(said.contains(what), "{said}");
+    }
+    let cafe = world.file("cafe.csv", b"1,caf\xe9\n2,\x80\n");
+    for encoding in ["cp1252", "windows-1252", "CP-1252"] {
+        world.load(&[&cafe, "--table", "two", "--truncate", "--encoding", encoding]).unwrap();
+        let euro = "\u{20ac}";
+        assert_eq!(world.sql("SELECT string_agg(name, ' ') FROM two"), format!("caf\u{e9} {euro}"));
+    }
+    // What may be meant is noted.
+    let noted = |world: &World, bytes: &[u8], options: &[&str], what: &str| {
+        let file = world.file("odd.csv", bytes);
+        let summary = world.load(&[&[file.as_str()], options].concat()).unwrap();
+        assert!(summary["notes"].to_string().contains(what), "{summary}");
+    };
+    noted(world, semicolons, &["--table", "one"], "2 fields with --delimiter ';'");
+    let text = "CREATE TABLE IF NOT EXISTS texts (id text, name text)";
+    world.sql(text);
+    noted(world, b"id,name\nx,a\n", &["--table", "texts"], "looks like a header");
+    noted(world, b"k,v\n1,a\n2,b\n", &["--table", "texts"], "looks like a header");
+    let create = ["--table", "made", "--create", "--no-header"];
+    noted(world, b"k,v\n1,a\n2,b\n", &create, "looks like a header");
+    world.sql("DROP TABLE made");
+    let create = ["--table", "made", "--create", "--columns", "line"];
+    noted(world, semicolons, &create, "--delimiter ';'");
+    assert_eq!(world.sql("SELECT count(*) FROM made"), "3");
+    world.sql("DROP TABLE made");
+    let create = ["--table", "made", "--create", "--header"];
+    noted(world, b"5.1,setosa\n4.9,setosa\n4.7,x\n", &create, "is the first line data?");
+    world.sql("DROP TABLE made");
+    // Lines of JSON are values where neither commas nor quotes mean anything.
+    let lines = world.file("lines.json", b"{\"a\": 1}\n{\"a\": 2}\n");
+    let whole = ["--delimiter", "\\x01", "--quote", "\\x02"];
+    world.load(&[&[&lines, "--table", "made", "--create"], &whole[..]].concat()).unwrap();
+    assert_eq!(world.sql(SHAPE), "c1 json");
+}
+
+#[test]
+fn files_are_what_the_options_say() {
+    other_content(&mut World::new(each_major().last().unwrap()));
+}
+
+#[test]
+fn real_files_load_at_the_first_try() {
+    let mut world = World::new(each_major().last().unwrap());
+    first_try(&mut world);
+    late_values(&mut world);
+    blank_ends(&mut world);
 }
 
 #[test]

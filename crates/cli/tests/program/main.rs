@@ -26,6 +26,7 @@ mod methods;
 mod moments;
 mod output;
 mod pooler;
+mod real;
 mod rejects;
 mod rights;
 mod sample;

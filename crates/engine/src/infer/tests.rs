@@ -82,7 +82,13 @@ fn what_the_server_would_take_otherwise_does_not_fit() {
     let csv = "7,1.5,t,2024-01-01,x\n\
         007,1.5,t,2024-01-01,x\n+1,1.50,f,2024-01-01,\n1,1e5,t,2024-01-01,x\n\
         x,y,maybe,2024-13-01,z\n1,.5,t,,x\n,,yes,2024-01-01,x\n1,1,,20240101,x\n";
-    let column = |guess| NewColumn { name: String::new(), guess, measures: false, mean_length: 1 };
+    let column = |guess| NewColumn {
+        name: String::new(),
+        guess,
+        measures: false,
+        empty: false,
+        mean_length: 1,
+    };
     let mut fit = Fit::new([Int8, Numeric, Bool, Date, Text].map(column).to_vec());
     let dialect = Dialect::csv();
     let mut scanner = Scanner::new(csv.as_bytes(), true, &dialect, Eol::Unknown);
@@ -101,8 +107,13 @@ fn one_odd_value_widens_the_column() {
 
 #[test]
 fn wide_alignment_comes_first_and_saves_its_padding() {
-    let column =
-        |guess, mean_length| NewColumn { name: String::new(), guess, measures: false, mean_length };
+    let column = |guess, mean_length| NewColumn {
+        name: String::new(),
+        guess,
+        measures: false,
+        empty: false,
+        mean_length,
+    };
     let columns = [
         column(Guess::Bool, 1),
         column(Guess::Int8, 8),
@@ -172,8 +183,13 @@ fn later_exponents_fit_columns_of_measurements_alone() {
     let value = "1e3\n";
     let dialect = Dialect::csv();
     for (measures, altered) in [(true, None), (false, Some(0))] {
-        let column =
-            NewColumn { name: String::new(), guess: Guess::Numeric, measures, mean_length: 1 };
+        let column = NewColumn {
+            name: String::new(),
+            guess: Guess::Numeric,
+            measures,
+            empty: false,
+            mean_length: 1,
+        };
         let mut scanner = Scanner::new(value.as_bytes(), true, &dialect, Eol::Unknown);
         let mut record = Record::default();
         assert_eq!(scanner.next(&mut record), Ok(Next::Record));

@@ -1,6 +1,7 @@
 //! One source: opened, decompressed, cut at record ends.
 
 use super::chunk::{Chunk, Counts, Part};
+use super::content;
 use super::decompress::{self, Compression};
 use super::records::{fields, Cutter, Layout};
 use crate::error::{Error, Place};
@@ -68,7 +69,7 @@ pub(super) struct InputFile {
     /// read and not yet given on
     pub(super) held: Vec<u8>,
     pub(super) ended: bool,
-    offset: u64,
+    pub(super) offset: u64,
     eol: Eol,
     cutter: Option<Cutter>,
     /// what the cutter has found behind the last record, which is given on first
@@ -96,7 +97,7 @@ impl InputFile {
     pub fn open(
         index: usize,
         source: &Source,
-        delimited: bool,
+        dialect: Option<&Dialect>,
         utf8: bool,
     ) -> Result<InputFile, Error> {
         let name = source.name();
@@ -139,10 +140,9 @@ impl InputFile {
             done: false,
         };
         file.fill(CHUNK)?;
-        match delimited {
-            true if utf8 => file.pass_byte_order_mark()?,
-            true => {}
-            false => file.pass_signature()?,
+        match dialect {
+            Some(dialect) => file.begin(dialect, utf8)?,
+            None => file.pass_signature()?,
         }
         Ok(file)
     }
@@ -173,10 +173,26 @@ impl InputFile {
         Ok(())
     }
 
-    fn pass_byte_order_mark(&mut self) -> Result<(), Error> {
+    /// Looks whether the content may be CSV or text.
+    fn begin(&mut self, dialect: &Dialect, utf8: bool) -> Result<(), Error> {
+        if let Some(other) = content::other(&self.held, dialect, utf8) {
+            let message = format!(
+                "{} {}, and not {}",
+                self.name,
+                other.what,
+                match dialect.format {
+                    Format::Csv => "CSV",
+                    Format::Text => "COPY's text format",
+                }
+            );
+            return Err(Error::new(message).with_hint(other.hint));
+        }
+        if !utf8 {
+            return Ok(());
+        }
         if self.held.starts_with(b"\xff\xfe") || self.held.starts_with(b"\xfe\xff") {
             return Err(Error::new(format!("{} is UTF-16, which no server reads", self.name))
-                .with_hint("convert it first: iconv -f UTF-16 -t UTF-8"));
+                .with_hint(content::UTF16));
         }
         if self.held.starts_with(b"\xef\xbb\xbf") {
             self.held.drain(..3);
@@ -288,7 +304,13 @@ impl InputFile {
     }
 
     /// The next bytes: whole records where a record can be held. `None` at the end.
-    pub(super) fn next(&mut self, layout: &Layout, free: Vec<u8>) -> Result<Option<Chunk>, Error> {
+    /// Empty lines that end the file are passed over if they are counted in `blank`.
+    pub(super) fn next(
+        &mut self,
+        layout: &Layout,
+        blank: Option<&AtomicU64>,
+        free: Vec<u8>,
+    ) -> Result<Option<Chunk>, Error> {
         if self.done {
             return Ok(None);
         }
@@ -304,6 +326,12 @@ impl InputFile {
                 (Some(_), None) => break (self.held.len(), Part::Piece),
                 _ if self.fault.is_some() => break (self.cut, Part::Whole),
                 _ if self.ended => break (self.end_of_records(layout), Part::Whole),
+                // Empty lines at the end of what is held may be the file's last ones.
+                _ if self.cut > 0 && blank.is_some() => match blank_end(&self.held[..self.cut]).0 {
+                    0 if target < MAX_HELD => target *= 2,
+                    0 => break (self.cut, Part::Whole),
+                    end => break (end, Part::Whole),
+                },
                 _ if self.cut > 0 => break (self.cut, Part::Whole),
                 _ if target < MAX_HELD => target *= 2,
                 _ => break (self.held.len(), Part::Piece),
@@ -318,7 +346,13 @@ impl InputFile {
             self.giant = (part == Part::Piece).then_some(length);
             self.giant_end = None;
         }
-        Ok(Some(Chunk { start, ..self.give(end, part, layout, free) }))
+        let mut chunk = Chunk { start, ..self.give(end, part, layout, free) };
+        if let (Some(number), true, Part::Whole) = (blank, chunk.last, part) {
+            let (end, lines) = blank_end(&chunk.bytes);
+            chunk.bytes.truncate(end);
+            number.fetch_add(lines, Ordering::Relaxed);
+        }
+        Ok(Some(chunk))
     }
 
     /// Where the last record of the file ends: behind it, PGCOPY has a trailer.
@@ -394,6 +428,23 @@ impl InputFile {
             self.eol = splitter.eol();
         }
         chunk
+    }
+}
+
+/// Where the empty lines begin that end these whole records, and how many they are.
+fn blank_end(bytes: &[u8]) -> (usize, u64) {
+    let (mut end, mut lines) = (bytes.len(), 0);
+    loop {
+        let start = match &bytes[..end] {
+            [.., b'\r', b'\n'] => end - 2,
+            [.., b'\r' | b'\n'] => end - 1,
+            _ => return (end, lines),
+        };
+        if !matches!(&bytes[..start], [] | [.., b'\r' | b'\n']) {
+            return (end, lines);
+        }
+        end = start;
+        lines += 1;
     }
 }
 

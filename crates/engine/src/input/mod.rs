@@ -1,6 +1,7 @@
 //! Files to chunks that end where records end. Knows no PostgreSQL.
 
 mod chunk;
+mod content;
 pub mod decompress;
 mod file;
 mod locate;

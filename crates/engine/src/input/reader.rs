@@ -6,6 +6,7 @@ use super::file::{HeaderLine, InputFile};
 use super::records::Layout;
 use crate::error::Error;
 use crate::options::{Header, InputOptions, Source};
+use pgsluice_core::scan::Format;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
@@ -24,6 +25,10 @@ pub struct Reader {
     limit: Option<u64>,
     total: u64,
     raw_read: Vec<Arc<AtomicU64>>,
+    /// how many empty lines at the ends of files were passed over, where they are
+    blank: Option<Arc<AtomicU64>>,
+    /// a file begins with a byte order mark
+    marked: bool,
 }
 
 impl Reader {
@@ -56,6 +61,8 @@ impl Reader {
             limit: options.limit,
             total,
             raw_read: Vec::new(),
+            blank: None,
+            marked: false,
         };
         // Where the fields of all files go is told by the first header that there is.
         while reader.open_next()? && reader.header != Header::None && reader.first_header.is_none()
@@ -67,6 +74,15 @@ impl Reader {
     /// From here on, the file is read by these rules, which are the server's.
     pub fn read_as(&mut self, layout: &Layout) {
         self.layout.clone_from(layout);
+    }
+
+    /// From here on, empty lines at the end of a file are passed over if records have several
+    /// `fields`: with one, such a line is a record. Gives their number as it grows.
+    pub fn pass_blank_ends(&mut self, fields: usize) -> Arc<AtomicU64> {
+        let number = Arc::new(AtomicU64::new(0));
+        let csv = self.layout.dialect().is_some_and(|d| d.format == Format::Csv);
+        self.blank = (csv && fields > 1).then(|| number.clone());
+        number
     }
 
     /// The first header, if headers were asked for: that of the first file that is not empty.
@@ -84,6 +100,11 @@ impl Reader {
     pub fn has_none(&self) -> bool {
         let none = self.current.as_ref().map_or(true, |f| f.held.is_empty() && f.ended);
         none && self.next_file >= self.sources.len()
+    }
+
+    /// Whether a file begins with a byte order mark, as far as files are open.
+    pub fn byte_order_mark(&self) -> bool {
+        self.marked
     }
 
     /// Bytes of all files together; 0 where nobody knows.
@@ -107,9 +128,10 @@ impl Reader {
 
     fn open_next(&mut self) -> Result<bool, Error> {
         let Some(source) = self.sources.get(self.next_file) else { return Ok(false) };
-        let delimited = self.layout.dialect().is_some();
-        let mut file = InputFile::open(self.next_file, source, delimited, self.utf8)?;
+        let dialect = self.layout.dialect();
+        let mut file = InputFile::open(self.next_file, source, dialect, self.utf8)?;
         self.raw_read.push(file.raw_read.clone());
+        self.marked |= dialect.is_some() && file.offset > 0;
         if let (Some(dialect), true) = (self.layout.dialect(), self.header != Header::None) {
             let header = file.take_header(dialect)?;
             match &self.first_header {
@@ -142,7 +164,7 @@ impl Reader {
             if self.limit == Some(0) {
                 return Ok(None);
             }
-            match file.next(&self.layout, free)? {
+            match file.next(&self.layout, self.blank.as_deref(), free)? {
                 Some(mut chunk) => {
                     chunk.pass(&mut self.skip, &self.layout);
                     chunk.limit(&mut self.limit, &self.layout);
@@ -191,6 +213,7 @@ mod tests {
             encoding: None,
             skip: 3,
             limit: None,
+            first_is_data: false,
         };
         let mut reader = Reader::open(&options).unwrap();
         let names = reader.header().unwrap().fields.clone();

@@ -56,6 +56,7 @@ impl Case {
             encoding: None,
             skip: 0,
             limit: None,
+            first_is_data: false,
         };
         let target = TargetOptions::new("", "t");
         let options = Options { input, target, rejects: None };

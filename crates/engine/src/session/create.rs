@@ -3,10 +3,12 @@
 use super::conn::{cut_name, quote_ident, quote_literal, Conn};
 use super::header;
 use super::transaction::BEGIN;
+use crate::causes::Causes;
 use crate::error::Error;
 use crate::infer::{by_alignment, row_bytes, Inference, NewColumn};
 use crate::input::{can_be_read_again, HeaderLine, Part, Reader};
-use crate::mapping::{header_names, named_once, PACKED};
+use crate::mapping::{named_once, AS_DATA, PACKED};
+use crate::naming::{self, numbered};
 use crate::options::{Create, Header, InputOptions, Options};
 use crate::plan::Plan;
 use pgsluice_core::scan::{Dialect, Eol, Next, Record, Scanner};
@@ -43,26 +45,54 @@ pub fn infer(conn: &mut Conn, reader: &Reader, options: &Options) -> Result<NewT
     };
     let mut notes = Vec::new();
     let header = header::read(conn, reader, options)?;
-    let given = given_names(header.as_ref(), options, &mut notes)?;
+    Causes::find(reader, options).refuse(None, options)?;
+    let fields = fields(reader, &dialect, options.input.skip);
+    let given = given_names(header.as_ref(), fields, options, &mut notes)?;
     let inference = given.as_ref().map(|names| Inference::new(names, &options.target));
     let mut look = Look { inference, record: Record::default(), left: options.input.limit };
     let whole = look.at(reader, options, &dialect, &mut notes)?;
     let Some(inference) = look.inference else {
-        return Err(Error::new("no record says which columns the table has")
+        let name = options.input.sources.first().map_or(String::new(), |s| s.name());
+        let empty = reader.sample().0.is_empty();
+        let why = if empty { format!("{name} is empty: ") } else { String::new() };
+        return Err(Error::new(format!("{why}no record says which columns the table has"))
             .with_hint("create the table first, or name the columns with --columns"));
     };
     not_too_many(inference.fields(), &options.input)?;
     let names = given.unwrap_or_else(|| numbered(inference.fields()));
     let columns = inference.columns(&names, whole);
+    if let Some(column) = columns.iter().find(|column| column.is_named_by_value()) {
+        let name = &column.name;
+        notes.push(format!("a column has the name \"{name}\", as its values are: {AS_DATA}"));
+    }
+    let empty: Vec<&str> =
+        columns.iter().filter(|c| c.is_empty()).map(|c| c.name.as_str()).collect();
+    if !empty.is_empty() {
+        let among = if whole { "in the input" } else { "in what was looked at" };
+        notes.push(format!("columns without a value {among} are text: {}", empty.join(", ")));
+    }
     let table = table_name(conn, &options.target.table)?;
     let statement = statement(&table, &columns, options.target.pack_columns, &mut notes);
     let unseen = (!whole).then_some(columns);
     Ok(NewTable { statement, names, unseen, notes })
 }
 
-/// The names where nobody gives any.
-fn numbered(fields: usize) -> Vec<String> {
-    (1..=fields).map(|i| format!("c{i}")).collect()
+/// How many fields the records have, as far as those at hand have the same number.
+fn fields(reader: &Reader, dialect: &Dialect, skip: u64) -> Option<usize> {
+    let (sample, ended) = reader.sample();
+    let mut scanner = Scanner::new(sample, ended, dialect, Eol::Unknown);
+    let (mut record, mut skip, mut fields) = (Record::default(), skip, None);
+    while scanner.next(&mut record) == Ok(Next::Record) {
+        let blank = record.len() == 1 && record.field(sample, 0).1.is_empty();
+        if skip > 0 || blank {
+            skip = skip.saturating_sub(1);
+        } else if fields.is_some_and(|fields| fields != record.len()) {
+            return None;
+        } else {
+            fields = Some(record.len());
+        }
+    }
+    fields
 }
 
 /// The records that types are inferred from.
@@ -106,13 +136,13 @@ impl Look {
         Ok(whole)
     }
 
-    /// Reads the input anew, up to about `most` bytes. Gives how many it has read, and
-    /// whether these were all.
+    /// Reads the input again, up to about `most` bytes, and all of it if some column has no
+    /// value in these. Gives how many bytes it has read, and whether these were all.
     fn again(
         &mut self,
         options: &Options,
         dialect: &Dialect,
-        most: usize,
+        mut most: usize,
     ) -> Result<(usize, bool), Error> {
         let mut reader = Reader::open(&options.input)?;
         let (mut seen, mut free) = (0, Vec::new());
@@ -124,7 +154,10 @@ impl Look {
             seen += chunk.bytes.len();
             free = chunk.bytes;
             if seen >= most {
-                return Ok((seen, false));
+                if self.inference.as_ref().map_or(true, |i| i.without_value() == 0) {
+                    return Ok((seen, false));
+                }
+                most = usize::MAX;
             }
         }
         Ok((seen, true))
@@ -151,15 +184,16 @@ impl Look {
 /// The columns' names as the user or the header gives them, cut as the server cuts names.
 fn given_names(
     header: Option<&HeaderLine>,
+    fields: Option<usize>,
     options: &Options,
     notes: &mut Vec<String>,
 ) -> Result<Option<Vec<String>>, Error> {
     let header = header.filter(|_| options.input.header != Header::Ignore);
-    let (names, place) = match (&options.target.columns, header) {
-        (Some(names), _) => (names.clone(), None),
+    let names = match (&options.target.columns, header) {
+        (Some(names), _) => names.clone(),
         (None, Some(header)) => {
             not_too_many(header.fields.len(), &options.input)?;
-            (header_names(header)?, Some(header.place()))
+            return naming::from_header(header, fields, notes).map(Some);
         }
         (None, None) => return Ok(None),
     };
@@ -168,10 +202,7 @@ fn given_names(
         format!("the name \"{name}\" is cut to \"{}\", as the server would", cut_name(name))
     }));
     let names: Vec<String> = names.iter().map(|name| cut_name(name).to_owned()).collect();
-    named_once(&names).map_err(|e| match place {
-        Some(place) => e.at(place),
-        None => e,
-    })?;
+    named_once(&names)?;
     Ok(Some(names))
 }
 

@@ -187,7 +187,10 @@ fn check_encoding(conn: &mut Conn, options: &Options) -> Result<(), Error> {
     let Some(encoding) = &options.input.encoding else { return Ok(()) };
     let rows = conn.query("SELECT pg_char_to_encoding($1)", &[Some(encoding)])?;
     match rows[0][0].as_deref() {
-        Some("-1") | None => Err(Error::new(format!("the server knows no encoding {encoding:?}"))),
+        Some("-1") | None => {
+            Err(Error::new(format!("the server does not support the encoding {encoding:?}"))
+                .with_hint("it has names such as UTF8, LATIN1, WIN1252, SJIS and EUC_KR"))
+        }
         _ => Ok(()),
     }
 }

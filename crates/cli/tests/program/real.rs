@@ -1,0 +1,178 @@
+//! Real files, as `scripts/real-files` collects them: `--create --header` loads nearly all at the
+//! first try, alters no cell, and where it refuses one it names the option that loads it.
+
+use crate::common::{each_major, left_out, World};
+use pgsluice_engine::input::decompress;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// Fewer of a hundred files may not load at the first try.
+const FIRST_TRY: usize = 97;
+
+fn files() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../build/real-files/files");
+    let inside = |folder: &Path| -> Vec<PathBuf> {
+        let entries = fs::read_dir(folder).into_iter().flatten();
+        entries.map(|entry| entry.unwrap().path()).collect()
+    };
+    let folders = inside(&root).into_iter().filter(|f| f.extension() != Some("part".as_ref()));
+    let mut all: Vec<PathBuf> = folders.flat_map(|folder| inside(&folder)).collect();
+    all.sort();
+    all
+}
+
+/// The options that a hint names, as they are typed.
+fn named_options(said: &str) -> Option<Vec<String>> {
+    let hint = said.split("hint: ").nth(1)?;
+    let after = |option: &str| {
+        let rest = hint.split(option).nth(1)?;
+        let quoted = rest.strip_prefix('\'').and_then(|r| r.split('\'').next());
+        quoted.or(rest.split([',', ';', ' ', '\n']).next()).map(str::to_owned)
+    };
+    let options = if let Some(columns) = after("--header=ignore --columns ") {
+        vec!["--header=ignore".into(), "--columns".into(), columns]
+    } else if let Some(delimiter) = after("--delimiter ").filter(|_| hint.contains("--delimiter '"))
+    {
+        vec!["--delimiter".into(), delimiter]
+    } else if let Some(encoding) = after("--encoding ") {
+        vec!["--encoding".into(), encoding]
+    } else if let Some(stray) = after("--stray-quotes ") {
+        vec!["--stray-quotes".into(), stray]
+    } else if hint.contains("--create=text-on-doubt") {
+        vec!["--create=text-on-doubt".into()]
+    } else {
+        return None;
+    };
+    Some(options)
+}
+
+/// COPY's options for the same file.
+fn copy_options(options: &[String]) -> Option<String> {
+    match options {
+        [option, value] if option == "--delimiter" => Some(format!(", DELIMITER E'{value}'")),
+        [option, value] if option == "--encoding" => Some(format!(", ENCODING '{value}'")),
+        [option, ..] if option == "--stray-quotes" => None,
+        _ => Some(String::new()),
+    }
+}
+
+/// How the value of a column compares with its text: true where it means the same.
+fn same(name: &str, ty: &str, text: &str) -> String {
+    let value = format!("a.{name}");
+    match ty {
+        "text" => format!("{value} = {text}"),
+        "integer" | "bigint" => format!("{value}::text = {text}"),
+        // Every digit and every zero at the end; a zero may be missing before the point.
+        "numeric" => format!(
+            "({value}::text = {text} OR {text} ~ '^-?\\.' AND {value}::text = regexp_replace({text}, '\\.', '0.') \
+             OR {text} ~ '[eE]|[fn]' AND {value} = {text}::numeric)"
+        ),
+        "double precision" => format!(
+            "({value} IN ('NaN', 'Infinity', '-Infinity') AND {value} = {text}::float8 \
+             OR {value}::text::numeric = {text}::numeric AND ({value}::text ~ '^-') = ({text} ~ '^-'))"
+        ),
+        ty => format!("{value} = {text}::{ty}"),
+    }
+}
+
+/// What the loader has altered against stock COPY into text columns of the same bytes.
+fn altered(world: &mut World, bytes: &[u8], options: &str) -> Result<(), String> {
+    let columns = world
+        .conn
+        .exec(
+            "SELECT quote_ident(attname), atttypid::regtype FROM pg_attribute \
+             WHERE attrelid = 'made'::regclass AND attnum > 0 ORDER BY attnum",
+        )
+        .unwrap();
+    let texts: Vec<String> = (1..=columns.len()).map(|i| format!("t{i} text")).collect();
+    world.sql(&format!("DROP TABLE IF EXISTS stock; CREATE TABLE stock ({})", texts.join(", ")));
+    // Empty lines at the end, which stock COPY refuses, are none of the rows.
+    let mut end = bytes.len();
+    while columns.len() > 1 && end > 1 && bytes[..end].ends_with(b"\n") {
+        let line = bytes[..end - 1].strip_suffix(b"\r").unwrap_or(&bytes[..end - 1]);
+        if !line.ends_with(b"\n") {
+            break;
+        }
+        end = line.len();
+    }
+    let copy = format!("COPY stock FROM STDIN WITH (FORMAT csv, HEADER true{options})");
+    world.stock(&copy, &bytes[..end]).map_err(|(said, context)| format!("{said} {context}"))?;
+    let same: Vec<String> = columns
+        .iter()
+        .enumerate()
+        .map(|(i, column)| {
+            let (name, ty) = (column[0].as_deref().unwrap(), column[1].as_deref().unwrap());
+            let text = format!("b.t{}", i + 1);
+            let same = same(name, ty, &text);
+            format!("(a.{name} IS NULL) = ({text} IS NULL) AND ({text} IS NULL OR {same})")
+        })
+        .collect();
+    let differs = world.sql(&format!(
+        "SELECT count(*) FROM (SELECT row_number() OVER (ORDER BY ctid) AS pgsluice_n, * FROM made) a \
+         FULL JOIN (SELECT row_number() OVER (ORDER BY ctid) AS pgsluice_n, * FROM stock) b \
+         USING (pgsluice_n) WHERE ({}) IS NOT TRUE",
+        same.join(" AND ")
+    ));
+    match differs.as_str() {
+        "0" => Ok(()),
+        rows => Err(format!("{rows} rows differ")),
+    }
+}
+
+fn content(file: &Path) -> Vec<u8> {
+    let (_, mut source) = decompress::open(File::open(file).unwrap()).unwrap();
+    let mut bytes = Vec::new();
+    source.read_to_end(&mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+#[ignore = "minutes; needs scripts/real-files"]
+fn real_files_load_and_nothing_is_altered() {
+    let files = files();
+    if files.len() < 500 {
+        return left_out("real files: run scripts/real-files");
+    }
+    let mut world = World::new(each_major().last().unwrap());
+    let (mut first, mut by_option, mut wrong) = (0, 0, Vec::new());
+    for file in &files {
+        let name = file.to_str().unwrap();
+        world.sql("DROP TABLE IF EXISTS made");
+        let load = [name, "--table", "made", "--header", "--create"];
+        let mut options = Vec::new();
+        if let Err(said) = world.load(&load) {
+            println!("refused: {}", said.trim_end());
+            if said.contains("a table at most 1600 columns") {
+                continue;
+            }
+            let Some(named) = named_options(&said) else {
+                wrong.push(format!("no option is named: {said}"));
+                continue;
+            };
+            let more: Vec<&str> = named.iter().map(String::as_str).collect();
+            let load = match more[0] {
+                "--create=text-on-doubt" => [&load[..4], &more].concat(),
+                _ => [&load[..], &more].concat(),
+            };
+            if let Err(said) = world.load(&load) {
+                wrong.push(format!("{named:?} does not load it: {said}"));
+                continue;
+            }
+            by_option += 1;
+            options = named;
+        } else {
+            first += 1;
+        }
+        let Some(copy) = copy_options(&options) else { continue };
+        if let Err(how) = altered(&mut world, &content(file), &copy) {
+            wrong.push(format!("{name} is altered: {how}"));
+        }
+    }
+    let all = files.len();
+    println!(
+        "real files: {all}, at the first try {first}, by the option that is named {by_option}"
+    );
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(first * 100 >= all * FIRST_TRY, "{first} of {all} load at the first try");
+}

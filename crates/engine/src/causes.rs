@@ -1,0 +1,245 @@
+//! Likely causes of what goes wrong with a file: looked for in a sample before the first row.
+
+use crate::error::Error;
+use crate::infer::{Guess, Inference};
+use crate::input::{can_be_read_again, Reader};
+use crate::mapping::NOT_UTF8;
+use crate::naming::numbered;
+use crate::options::{Create, Header, Options, TargetOptions};
+use crate::plan::Plan;
+use pgsluice_core::scan::{Dialect, Eol, Format, Next, Record, Scanner};
+
+/// So many records are looked at.
+const RECORDS: usize = 1000;
+
+/// What else may stand between fields.
+const DELIMITERS: [(u8, &str); 4] = [(b';', ";"), (b'\t', "\\t"), (b'|', "|"), (b',', ",")];
+
+/// What a sample says against the options.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Causes {
+    /// each record is one field by the delimiter of the options
+    pub single: bool,
+    /// a delimiter, as the option takes it, that splits each record into as many fields, and
+    /// how many
+    pub delimiter: Option<(String, usize)>,
+    /// the first record, by its types, is a header, and none was asked for
+    pub header: bool,
+    /// the fields of the first record
+    first: Vec<String>,
+}
+
+impl Causes {
+    /// Looks at the records that the first file begins with, its header among them.
+    pub(crate) fn find(reader: &Reader, options: &Options) -> Causes {
+        let Some(dialect) = options.input.dialect() else { return Causes::default() };
+        let (sample, ended) = reader.sample();
+        let header = reader.header().map_or(&[][..], |header| &header.bytes);
+        let bytes = &[header, sample].concat();
+        let counted = |delimiter: u8| {
+            let dialect = Dialect { delimiter, ..dialect.clone() };
+            let is_free = delimiter != dialect.quote
+                && !dialect.null.contains(&delimiter)
+                && !(dialect.format == Format::Text && delimiter == b'\\');
+            is_free.then(|| fields(bytes, ended, &dialect)).flatten()
+        };
+        let own = counted(dialect.delimiter);
+        let (mut single, mut delimiter) = (own == Some(1), None);
+        // Where the delimiter splits records evenly, it is the one.
+        if single || own.is_none() {
+            let others = DELIMITERS.iter().filter(|(byte, _)| *byte != dialect.delimiter);
+            let split = others.filter_map(|(byte, name)| Some((counted(*byte)?, *name)));
+            let best = split.filter(|(fields, _)| *fields > 1).max_by_key(|(fields, _)| *fields);
+            delimiter = best.map(|(fields, name)| (name.to_owned(), fields));
+        }
+        single &= delimiter.is_some();
+        let look = options.input.header == Header::None && options.input.skip == 0;
+        let (header, first) = match look {
+            true => self::header(bytes, ended, &dialect),
+            false => (false, Vec::new()),
+        };
+        Causes { single, delimiter, header, first }
+    }
+
+    /// Refuses a file that would be loaded as what it is not.
+    ///
+    /// # Errors
+    ///
+    /// Each record has one field, and has several by another delimiter. Or a table is to be
+    /// created, and the first record is its header.
+    pub(crate) fn refuse(&self, columns: Option<usize>, options: &Options) -> Result<(), Error> {
+        let create = options.target.create != Create::No;
+        let name = options.input.sources.first().map_or(String::new(), |s| s.name());
+        let given = options.target.columns.as_ref().map(Vec::len).or(columns);
+        if let (Some((delimiter, fields)), true) = (&self.delimiter, self.single) {
+            let one = given == Some(1);
+            if !one && (create || given.is_some()) {
+                return Err(Error::new(format!(
+                    "each record of {name} is one field, and {fields} fields if '{delimiter}' \
+                     delimits them"
+                ))
+                .with_hint(format!(
+                    "--delimiter '{delimiter}'; to load each line into one column, name it \
+                     with --columns"
+                )));
+            }
+        }
+        if create && self.header && !options.input.first_is_data && given.is_none() {
+            return Err(Error::new(format!(
+                "the first record of {name} looks like a header: its fields are not of the \
+                 types of the fields below"
+            ))
+            .with_hint("--header takes the names of the columns from it; --no-header loads it"));
+        }
+        Ok(())
+    }
+
+    /// What is noted before the first row.
+    pub(crate) fn notes(&self, columns: &[String]) -> Vec<String> {
+        let mut notes = Vec::new();
+        if let (Some((delimiter, fields)), true) = (&self.delimiter, self.single) {
+            notes.push(format!(
+                "each record is one field, and {fields} fields with --delimiter '{delimiter}'"
+            ));
+        }
+        let bare = |name: &String| name.trim().to_lowercase();
+        let named = columns.len() > 1 && self.first.iter().map(bare).eq(columns.iter().map(bare));
+        if self.header || named {
+            notes.push(
+                "the first record looks like a header and is loaded as data: --header takes it \
+                 as names"
+                    .into(),
+            );
+        }
+        notes
+    }
+
+    /// An error with a hint at its cause, if it has none and the cause is likely.
+    pub(crate) fn explain(&self, error: Error, plan: &Plan, options: &Options) -> Error {
+        if error.hint().is_some() {
+            return error;
+        }
+        let (state, message) = (error.sqlstate().to_owned(), error.message());
+        // What is no value of a type, or beyond its range.
+        let of_value = matches!(state.as_str(), "22P02" | "22003" | "22007" | "22008" | "22032");
+        let uneven = ["missing data for column", "extra data after last expected column"];
+        let uneven = uneven.iter().any(|text| message.contains(text));
+        if let (Some((delimiter, _)), true) = (&self.delimiter, uneven || of_value) {
+            return error
+                .with_hint(format!("is the delimiter '{delimiter}'? --delimiter names it"));
+        }
+        if state == "22021" && options.input.encoding.is_none() {
+            return error.with_hint(NOT_UTF8);
+        }
+        if !of_value {
+            return error;
+        }
+        let first = error.place().is_some_and(|place| place.record == Some(1));
+        if first && self.header {
+            return error.with_hint("is the first line a header? --header takes it as names");
+        }
+        match plan.inferred.is_some() {
+            false => error,
+            true if can_be_read_again(&options.input) => {
+                error.with_hint("--create=text-on-doubt reads the whole input first")
+            }
+            true => error.with_hint(
+                "the types were inferred from the first records: create the table first, or load \
+                 from a file with --create=text-on-doubt",
+            ),
+        }
+    }
+}
+
+/// How many fields each record has, if all have the same number. A last one that is not whole
+/// does not count, nor do empty lines.
+fn fields(bytes: &[u8], ended: bool, dialect: &Dialect) -> Option<usize> {
+    let (mut fields, mut records) = (None, 0);
+    let even = each(bytes, ended, dialect, |record| {
+        records += 1;
+        *fields.get_or_insert(record.len()) == record.len()
+    });
+    fields.filter(|_| even && records > 1)
+}
+
+/// Calls `see` with the records until it says no; whether it never did, and all could be read.
+fn each(
+    bytes: &[u8],
+    ended: bool,
+    dialect: &Dialect,
+    mut see: impl FnMut(&Record) -> bool,
+) -> bool {
+    let mut scanner = Scanner::new(bytes, ended, dialect, Eol::Unknown);
+    let mut record = Record::default();
+    for _ in 0..RECORDS {
+        match scanner.next(&mut record) {
+            Ok(Next::Record) => {
+                let blank = record.len() == 1 && record.field(bytes, 0).1.is_empty();
+                if !blank && !see(&record) {
+                    return false;
+                }
+            }
+            Ok(_) => return true,
+            Err(_) => return false,
+        }
+    }
+    true
+}
+
+/// Whether the first record looks like a header: it has names that differ, none of them a value of
+/// a type, and in some column all records below have a type. And its fields.
+fn header(bytes: &[u8], ended: bool, dialect: &Dialect) -> (bool, Vec<String>) {
+    let mut first: Vec<String> = Vec::new();
+    let (mut below, mut alone, mut records) = (None, None, 0);
+    let even = each(bytes, ended, dialect, |record| {
+        let names = numbered(record.len());
+        let inference = || Inference::new(&names, &TargetOptions::new("", ""));
+        if records == 0 {
+            let text = |i| String::from_utf8_lossy(record.field(bytes, i).1).into_owned();
+            first = (0..record.len()).map(text).collect();
+            alone.get_or_insert_with(inference).see(bytes, record);
+        } else {
+            below.get_or_insert_with(inference).see(bytes, record);
+        }
+        records += 1;
+        record.len() == first.len()
+    });
+    let types = |inference: &Option<Inference>| -> Vec<Guess> {
+        let columns = inference.as_ref().map(|i| i.columns(&numbered(i.fields()), true));
+        columns.unwrap_or_default().iter().map(|column| column.guess).collect()
+    };
+    let are_names = types(&alone).iter().all(|guess| *guess == Guess::Text)
+        && first.iter().enumerate().all(|(i, name)| !first[..i].contains(name))
+        && first.iter().skip(1).all(|name| !name.is_empty());
+    let typed = types(&below).iter().any(|guess| *guess != Guess::Text);
+    (even && records > 2 && are_names && typed, first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn look(csv: &str) -> (bool, bool) {
+        (
+            fields(csv.as_bytes(), true, &Dialect::csv()).is_some(),
+            header(csv.as_bytes(), true, &Dialect::csv()).0,
+        )
+    }
+
+    #[test]
+    fn a_header_is_of_other_types_than_what_follows() {
+        for (csv, is_header) in [
+            ("id,name\n1,a\n2,b\n", true),
+            (",x\n1,2.5\n2,3.5\n", true),
+            ("day\n2024-01-01\n2024-01-02\n", true),
+            ("a,b\nx,y\nz,w\n", false),
+            ("5.1,setosa\n4.9,setosa\n4.7,virginica\n", false),
+            ("n/a,1\n2,2\n3,3\n", false),
+            ("id,id\n1,2\n3,4\n", false),
+            ("id,name\n1,a\n", false),
+            ("id,name\n1,a\n2\n", false),
+        ] {
+            assert_eq!(look(csv).1, is_header, "{csv:?}");
+        }
+    }
+}

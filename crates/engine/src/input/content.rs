@@ -1,0 +1,148 @@
+//! Files that are no CSV and no text, by their first bytes.
+
+use pgsluice_core::scan::Dialect;
+
+/// Signatures, what such a file is, and what to do about it. A line of text has none of the bytes
+/// that [`is_binary`] looks for; signatures of letters alone need one of them after them.
+const SIGNATURES: [(&[u8], &str); 19] = [
+    (b"PAR1", "Parquet"),
+    (b"ARROW1", "Arrow IPC"),
+    (b"FEA1", "Feather"),
+    (b"ORC", "ORC"),
+    (b"Obj\x01", "Avro"),
+    (b"PK\x03\x04", "a zip archive, as .xlsx and .ods are too"),
+    (b"\xd0\xcf\x11\xe0", "an old Excel or Word file"),
+    (b"SQLite format 3\0", "a SQLite database"),
+    (b"\x89HDF\r\n", "HDF5"),
+    (b"PGDMP", "an archive of pg_dump"),
+    (b"RDX", "R's .RData"),
+    (b"\x7fELF", "a program"),
+    (b"\x89PNG\r\n", "a PNG image"),
+    (b"\xff\xd8\xff", "a JPEG image"),
+    (b"GIF8", "a GIF image"),
+    (b"\x80\x02", "a Python pickle"),
+    (b"\x80\x03", "a Python pickle"),
+    (b"\x80\x04", "a Python pickle"),
+    (b"\x80\x05", "a Python pickle"),
+];
+
+/// How many bytes are looked at.
+const HEAD: usize = 1024;
+
+/// What is wrong with the content of a file, and what to do about it.
+pub(super) struct Other {
+    /// "is Parquet"
+    pub what: String,
+    /// a hint
+    pub hint: &'static str,
+}
+
+/// What the file is, if it is surely neither CSV nor text. Of files in `utf8` all bytes are known.
+pub(super) fn other(bytes: &[u8], dialect: &Dialect, utf8: bool) -> Option<Other> {
+    let head = &bytes[..bytes.len().min(HEAD)];
+    let is = |what: &str, hint| Some(Other { what: format!("is {what}"), hint });
+    if head.starts_with(b"PGCOPY\n\xff\r\n\0") {
+        return is("in COPY's binary format", "--format binary reads it");
+    }
+    let found = SIGNATURES.iter().find(|(signature, _)| head.starts_with(signature));
+    if let Some((_, what)) = found.filter(|_| is_binary(head)) {
+        return is(what, "write it as CSV first; CSV, COPY's text and its binary format are read");
+    }
+    if head.starts_with(b"%PDF-") {
+        return is("a PDF document", "its tables have to be written as CSV first");
+    }
+    if utf8 && is_utf16(head) {
+        return is("UTF-16, which no server reads", UTF16);
+    }
+    if dialect.delimiter != b',' || dialect.quote != b'"' {
+        return None;
+    }
+    let start = head.iter().position(|c| !c.is_ascii_whitespace()).unwrap_or(head.len());
+    let text = &head[start..];
+    let begins = |tag: &[u8]| text.get(..tag.len()).is_some_and(|t| t.eq_ignore_ascii_case(tag));
+    if begins(b"<!doctype html") || begins(b"<html") {
+        return is("an HTML page", "was it downloaded from an address that needs a login?");
+    }
+    if begins(b"<?xml") {
+        return is("XML", "write it as CSV first");
+    }
+    if is_json(text) {
+        return is(
+            "JSON",
+            "write it as CSV first; lines of JSON go whole into one column by \
+             --delimiter '\\x01' --quote '\\x02'",
+        );
+    }
+    None
+}
+
+/// What to do about UTF-16.
+pub(super) const UTF16: &str = "convert it first: iconv -f UTF-16 -t UTF-8";
+
+/// Whether there are control characters that no text has.
+fn is_binary(head: &[u8]) -> bool {
+    head.iter().any(|c| matches!(c, 0..=8 | 14..=26 | 28..=31))
+}
+
+/// Whether every other byte of the first ones is zero.
+fn is_utf16(head: &[u8]) -> bool {
+    let head = &head[..head.len().min(256) & !1];
+    let zeros = |at: usize| head.chunks_exact(2).filter(|pair| pair[at] == 0).count();
+    let (first, second, half) = (zeros(0), zeros(1), head.len() / 2);
+    half >= 4 && (first == 0 && second * 10 >= half * 9 || second == 0 && first * 10 >= half * 9)
+}
+
+/// Whether a JSON document begins here: an object, or an array of objects, arrays or strings.
+fn is_json(text: &[u8]) -> bool {
+    let Some((open, rest)) = text.split_first() else { return false };
+    let next = rest.iter().find(|c| !c.is_ascii_whitespace());
+    match open {
+        b'{' => matches!(next, Some(b'"')),
+        b'[' => matches!(next, Some(b'{' | b'[' | b'"')),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_formats_are_found_by_their_first_bytes() {
+        let csv = Dialect::csv();
+        let what = |bytes: &[u8]| other(bytes, &csv, true).map_or(String::new(), |o| o.what);
+        for (bytes, name) in [
+            (&b"PAR1\x15\x04\x15\x10"[..], "Parquet"),
+            (b"ARROW1\0\0\xff\xff", "Arrow"),
+            (b"PK\x03\x04\x14\0", "zip"),
+            (b"\x7fELF\x02\x01", "program"),
+            (b"\x89PNG\r\n\x1a\n", "PNG"),
+            (b"\x80\x04\x95\0", "pickle"),
+            (b"%PDF-1.7\n", "PDF"),
+            (b"PGCOPY\n\xff\r\n\0\0\0", "COPY's binary format"),
+            (b"i\x00d\x00,\x00a\x00\n\x001\x00,\x002\x00", "UTF-16"),
+            (b"\x00i\x00d\x00,\x00a\x00\n\x001\x00,\x002", "UTF-16"),
+            (b"{\"a\": 1}\n{\"a\": 2}\n", "JSON"),
+            (b"[\n  {\"a\": 1}\n]\n", "JSON"),
+            (b"\n<!DOCTYPE html><html>", "HTML"),
+        ] {
+            assert!(what(bytes).contains(name), "{name}: {}", what(bytes));
+        }
+        for bytes in [
+            &b"PAR1,PAR2\n1,2\n"[..],
+            b"ORC,ELF\n1,2\n",
+            b"{1,2},x\n",
+            b"\"{\"\"a\"\":1}\",1\n",
+            b"[1],[2]\n",
+            b"RDX2,b\n",
+            b"\xc3\xa9,b\n",
+            b"\0\0\0\0",
+            b"",
+        ] {
+            assert_eq!(what(bytes), "", "{bytes:?}");
+        }
+        // Where neither commas nor quotes mean anything, lines of JSON are values.
+        let whole = Dialect { delimiter: 1, quote: 2, ..Dialect::csv() };
+        assert!(other(b"{\"a\": 1}\n", &whole, true).is_none());
+    }
+}

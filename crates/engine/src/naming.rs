@@ -1,0 +1,190 @@
+//! Names of columns that `--create` makes of a header: what it leaves out, or says twice, gets a
+//! name, and a note says so.
+
+use crate::error::{shown, Error};
+use crate::input::HeaderLine;
+use crate::mapping::{name_of, AS_DATA};
+use crate::session::conn::cut_name;
+
+/// At most so many names are listed in a note.
+const LISTED: usize = 5;
+
+/// The names where nobody gives any.
+pub(crate) fn numbered(fields: usize) -> Vec<String> {
+    (1..=fields).map(|i| format!("c{i}")).collect()
+}
+
+/// One name for each field of the records, which have `fields` of them, if there is a record.
+///
+/// # Errors
+///
+/// A field has a NUL or is not UTF-8; or the records have one field more than the header.
+pub(crate) fn from_header(
+    header: &HeaderLine,
+    fields: Option<usize>,
+    notes: &mut Vec<String>,
+) -> Result<Vec<String>, Error> {
+    let mut names = trimmed(header, notes)?;
+    if fields == Some(names.len() + 1) {
+        return Err(one_more(header, &names));
+    }
+    let ends_empty = names.len() > 1 && names.last().is_some_and(String::is_empty);
+    if ends_empty && fields.is_some_and(|fields| fields + 1 == names.len()) {
+        names.pop();
+        notes.push("the header ends with a delimiter, and the records do not".into());
+    }
+    let mut given: Vec<String> = Vec::new();
+    let (mut unnamed, mut repeated, mut long) = (Vec::new(), Vec::new(), Vec::new());
+    for (i, name) in names.iter().enumerate() {
+        let number = format!("c{}", i + 1);
+        let wanted = if name.is_empty() { &number } else { name };
+        let unique = unique(wanted, !name.is_empty(), &names, &given);
+        if name.is_empty() {
+            unnamed.push(unique.clone());
+        } else if cut_name(name) != name {
+            long.push((name.clone(), unique.clone()));
+        } else if unique != *name {
+            repeated.push(unique.clone());
+        }
+        given.push(unique);
+    }
+    if !unnamed.is_empty() {
+        notes.push(format!("columns without a name in the header are named {}", list(&unnamed)));
+    }
+    if !repeated.is_empty() {
+        let data = repeated.iter().all(|name| name.starts_with(|c: char| !c.is_alphabetic()));
+        let ask = if data { format!("; {AS_DATA}") } else { String::new() };
+        let repeated = list(&repeated);
+        notes.push(format!("columns with a name that is there already are named {repeated}{ask}"));
+    }
+    notes.extend(long.into_iter().map(|(name, cut)| {
+        format!("the name \"{name}\" is cut to \"{cut}\", as the server would")
+    }));
+    Ok(given)
+}
+
+/// The header's names without spaces around them.
+fn trimmed(header: &HeaderLine, notes: &mut Vec<String>) -> Result<Vec<String>, Error> {
+    let mut spaced = Vec::new();
+    let name = |(i, field): (usize, &Option<Vec<u8>>)| match field {
+        Some(field) => name_of(header, i, field).map(|name| {
+            if name.trim() != name {
+                spaced.push(format!("{:?}", shown(name.as_bytes())));
+            }
+            name.trim().to_owned()
+        }),
+        None => Ok(String::new()),
+    };
+    let names = header.fields.iter().enumerate().map(name).collect();
+    if !spaced.is_empty() {
+        notes.push(format!("names lose the spaces around them: {}", list(&spaced)));
+    }
+    names
+}
+
+/// The name, cut as the server cuts it, or with a number if it is given already, or will be to
+/// a column that has it in the header. `is_own` says that the name is from the header.
+fn unique(name: &str, is_own: bool, header: &[String], given: &[String]) -> String {
+    let is_taken = |candidate: &str| {
+        let others = candidate != name || !is_own;
+        given.iter().any(|g| g == candidate) || (others && header.iter().any(|h| h == candidate))
+    };
+    let cut = cut_name(name);
+    // A name that is cut to one that another column has in full gives way.
+    if !is_taken(cut) {
+        return cut.to_owned();
+    }
+    let numbered = |n: usize| {
+        let suffix = format!("_{n}");
+        let head = (0..=cut.len()).rev().find(|at| {
+            cut.is_char_boundary(*at)
+                && cut_name(&format!("{}{suffix}", &cut[..*at])).len() == at + suffix.len()
+        });
+        format!("{}{suffix}", &cut[..head.unwrap_or(0)])
+    };
+    (2..).map(numbered).find(|candidate| !is_taken(candidate)).unwrap_or_default()
+}
+
+/// Records that have a field more than the header: names of rows, or a delimiter at the end. Which
+/// of these, only the user can say.
+fn one_more(header: &HeaderLine, names: &[String]) -> Error {
+    let quoted: Vec<String> = names.iter().map(|name| format!("\"{name}\"")).collect();
+    Error::new(format!(
+        "the header has {} names, and each record {} fields",
+        names.len(),
+        names.len() + 1
+    ))
+    .at(header.place())
+    .with_hint(format!(
+        "if the first field is the name of the row: --header=ignore --columns '\"row\",{}'",
+        quoted.join(",")
+    ))
+}
+
+fn list(names: &[String]) -> String {
+    let more = names.len().saturating_sub(LISTED);
+    let listed = names[..names.len() - more].join(", ");
+    if more > 0 {
+        format!("{listed} and {more} more")
+    } else {
+        listed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(fields: &[&str], records: Option<usize>) -> (Result<Vec<String>, Error>, Vec<String>) {
+        let field = |f: &&str| (!f.is_empty()).then(|| f.as_bytes().to_vec());
+        let header = HeaderLine {
+            file: "f".into(),
+            bytes: Vec::new(),
+            fields: fields.iter().map(field).collect(),
+        };
+        let mut notes = Vec::new();
+        (from_header(&header, records, &mut notes), notes)
+    }
+
+    #[test]
+    fn every_column_of_a_header_gets_a_name() {
+        for (header, records, names, note) in [
+            (
+                &["", "x"][..],
+                Some(2),
+                &["c1", "x"][..],
+                "without a name in the header are named c1",
+            ),
+            (&["", "c1"], Some(2), &["c1_2", "c1"], "are named c1_2"),
+            (&["x", "x", "x_2", "x"], Some(4), &["x", "x_3", "x_2", "x_4"], "named x_3, x_4"),
+            (&["0", "0"], Some(2), &["0", "0_2"], "is the first line data?"),
+            (&["a", "b", ""], Some(2), &["a", "b"], "the header ends with a delimiter"),
+            (&["a", "b", ""], Some(3), &["a", "b", "c3"], "are named c3"),
+            (&["a", ""], None, &["a", "c2"], "are named c2"),
+            (&[" a ", "b"], Some(2), &["a", "b"], "lose the spaces around them: \" a \""),
+        ] {
+            let (given, notes) = named(header, records);
+            assert_eq!(given.unwrap(), names, "{header:?}");
+            assert!(notes.iter().any(|n| n.contains(note)), "{header:?}: {notes:?}");
+        }
+        assert_eq!(named(&["a", "A"], Some(2)).1, Vec::<String>::new());
+    }
+
+    #[test]
+    fn names_that_are_cut_alike_stay_apart() {
+        let (long, cut) = ("n".repeat(70), "n".repeat(63));
+        let (names, notes) = named(&[&long, &cut, &format!("{long}x")], Some(3));
+        let names = names.unwrap();
+        assert_eq!(names[1], cut);
+        assert_eq!(names[0], format!("{}_2", "n".repeat(61)));
+        assert_eq!(names[2], format!("{}_3", "n".repeat(61)));
+        assert_eq!(notes.len(), 2, "{notes:?}");
+    }
+
+    #[test]
+    fn names_of_rows_need_a_name_from_the_user() {
+        let error = named(&["a", "b"], Some(3)).0.unwrap_err();
+        let hint = error.hint().unwrap();
+        assert!(hint.contains("--header=ignore --columns '\"row\",\"a\",\"b\"'"), "{hint}");
+    }
+}
