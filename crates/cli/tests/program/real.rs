@@ -39,6 +39,8 @@ fn named_options(said: &str) -> Option<Vec<String>> {
         vec!["--encoding".into(), encoding]
     } else if let Some(stray) = after("--stray-quotes ") {
         vec!["--stray-quotes".into(), stray]
+    } else if hint.contains("--allow-empty") {
+        vec!["--allow-empty".into()]
     } else if hint.contains("--create=text-on-doubt") {
         vec!["--create=text-on-doubt".into()]
     } else {
