@@ -19,7 +19,6 @@ use crate::session::surroundings::Indexes;
 use crate::session::{create, header, staged, statement, transaction, ways};
 use crate::wire;
 use crossbeam_channel::{bounded, RecvTimeoutError};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -163,16 +162,12 @@ fn run(options: &Options, watch: &Watch, planned: &dyn Fn(&Plan)) -> Result<Summ
     let mut summary = summarise(options, &plan, &done, watch, &clock);
     summary.steps.extend(steps);
     summary.wal_bytes = wal_start.zip(wal_end).map(|(a, b)| b.saturating_sub(a));
-    summary.notes.extend(blank_lines(blank.load(Ordering::Relaxed)));
+    summary.notes.extend(blank.note());
     summary.notes.extend(done.lanes[0].more_rejects());
     for lane in &done.lanes {
         summary.notes.extend(lane.conn.take_notices());
     }
     Ok(summary)
-}
-
-fn blank_lines(number: u64) -> Option<String> {
-    (number > 0).then(|| format!("empty lines at the end of the input were passed over: {number}"))
 }
 
 /// Rows that are committed.

@@ -10,6 +10,18 @@ use pgsluice_core::scan::Format;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
+/// How many empty lines at the ends of files were passed over.
+pub struct BlankEnds(Arc<AtomicU64>);
+
+impl BlankEnds {
+    /// What is noted of them.
+    pub fn note(&self) -> Option<String> {
+        let number = self.0.load(Ordering::Relaxed);
+        (number > 0)
+            .then(|| format!("empty lines at the end of the input were passed over: {number}"))
+    }
+}
+
 /// Reads all sources in order.
 pub struct Reader {
     sources: Vec<Source>,
@@ -78,11 +90,11 @@ impl Reader {
 
     /// From here on, empty lines at the end of a file are passed over if records have several
     /// `fields`: with one, such a line is a record. Gives their number as it grows.
-    pub fn pass_blank_ends(&mut self, fields: usize) -> Arc<AtomicU64> {
+    pub fn pass_blank_ends(&mut self, fields: usize) -> BlankEnds {
         let number = Arc::new(AtomicU64::new(0));
         let csv = self.layout.dialect().is_some_and(|d| d.format == Format::Csv);
         self.blank = (csv && fields > 1).then(|| number.clone());
-        number
+        BlankEnds(number)
     }
 
     /// The first header, if headers were asked for: that of the first file that is not empty.
