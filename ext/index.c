@@ -221,7 +221,10 @@ pgsluice_last_index_build(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo = sluice_begin_rows(fcinfo, lengthof(values));
 
 	if (!r->valid || !sluice_may_see(r->user))
+	{
+		sluice_explain_nothing(r->valid, "build of an index", "pgsluice.index_build");
 		return (Datum) 0;
+	}
 	values[0] = ObjectIdGetDatum(r->relid);
 	nulls[0] = !OidIsValid(r->relid);
 	values[1] = CStringGetTextDatum(r->method);

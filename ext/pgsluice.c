@@ -9,6 +9,8 @@
 #include "catalog/pg_language.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
+#include "commands/dbcommands.h"
+#include "commands/extension.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
@@ -18,6 +20,7 @@
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/syscache.h"
+#include "utils/varlena.h"
 
 PG_MODULE_MAGIC;
 
@@ -29,6 +32,7 @@ void		_PG_init(void);
 SluiceReport sluice_report;
 
 static ProcessUtility_hook_type prev_ProcessUtility = NULL;
+static TimestampTz loaded_at;	/* when the statement began that has loaded the library; 0: none has */
 static int	running;			/* COPYs of ours that are under way, each called for by the one before */
 
 /* Says why stock COPY does the work, or refuses if the statement forbids that. */
@@ -303,6 +307,45 @@ sluice_may_see(Oid user)
 		has_privs_of_role(GetUserId(), user);
 }
 
+/* The command that has later sessions of this database load the library, first of all that they load. */
+static char *
+how_to_load(void)
+{
+	char	   *libraries = pstrdup(session_preload_libraries_string);
+	StringInfoData command;
+	List	   *names;
+	ListCell   *lc;
+
+	initStringInfo(&command);
+	appendStringInfo(&command, "ALTER DATABASE %s SET session_preload_libraries = 'pgsluice'",
+					 quote_identifier(get_database_name(MyDatabaseId)));
+	if (SplitDirectoriesString(libraries, ',', &names))
+	{
+		foreach(lc, names)
+			appendStringInfo(&command, ", %s", quote_literal_cstr(lfirst(lc)));
+	}
+	return command.data;
+}
+
+/* Says why a view of what was done last is empty. `hidden`: something was done, by another user. */
+void
+sluice_explain_nothing(bool hidden, const char *what, const char *setting)
+{
+	if (loaded_at != 0 && loaded_at == GetCurrentStatementStartTimestamp())
+		ereport(NOTICE,
+				(errmsg("pgsluice was not loaded in this session before this query"),
+				 errdetail("So far pgsluice.copy and pgsluice.index_build had no effect in this session."),
+				 errhint("It is loaded now. For later sessions of this database: %s", how_to_load())));
+	else if (hidden)
+		ereport(NOTICE,
+				(errmsg("the last %s of this session was run by another user", what),
+				 errhint("It is shown to that user and to members of pg_read_all_stats.")));
+	else
+		ereport(NOTICE,
+				(errmsg("no %s has run in this session for which pgsluice was on", what),
+				 errhint("Use SET %s = on.", setting)));
+}
+
 /* The row of the view pgsluice.last_copy. */
 Datum
 pgsluice_last_copy(PG_FUNCTION_ARGS)
@@ -314,7 +357,10 @@ pgsluice_last_copy(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo = sluice_begin_rows(fcinfo, lengthof(values));
 
 	if (!r->valid || !sluice_may_see(r->user))
+	{
+		sluice_explain_nothing(r->valid, "COPY FROM", "pgsluice.copy");
 		return (Datum) 0;
+	}
 	values[0] = ObjectIdGetDatum(r->relid);
 	nulls[0] = !OidIsValid(r->relid);
 	values[1] = CStringGetTextDatum(r->route);
@@ -360,4 +406,11 @@ _PG_init(void)
 	sluice_install_init();
 	prev_ProcessUtility = ProcessUtility_hook;
 	ProcessUtility_hook = sluice_ProcessUtility;
+	if (IsUnderPostmaster && !process_shared_preload_libraries_in_progress)
+		loaded_at = GetCurrentStatementStartTimestamp();
+	/* CREATE EXTENSION silences NOTICE. */
+	if (creating_extension)
+		ereport(INFO,
+				(errmsg("pgsluice is loaded in this session only"),
+				 errhint("For later sessions of this database: %s", how_to_load())));
 }

@@ -81,6 +81,7 @@ extern void sluice_require_build(const char *build);
 /* pgsluice.c */
 extern ReturnSetInfo *sluice_begin_rows(FunctionCallInfo fcinfo, int columns);
 extern bool sluice_may_see(Oid user);
+extern void sluice_explain_nothing(bool hidden, const char *what, const char *setting);
 
 #define SLUICE_MAX_WORKERS 16
 

@@ -2,7 +2,7 @@
 
 import unittest
 
-from .cluster import OnCluster
+from .cluster import Cluster, OnCluster
 
 ROWS = 30000
 DATA = b"".join(b"%d,text of row %d,\"(%d,2)\"\n" % (i, i, i) for i in range(ROWS))
@@ -42,6 +42,46 @@ class LastCopy(OnCluster):
             told = self.cluster.session(f"{TABLE}\nSET pgsluice.copy = on; SET client_min_messages = debug1;\nCOPY t FROM '{path}' WITH (FORMAT csv) {where};")[1]
             self.assertIn(words, told)
         self.assertEqual(self.sql("SET ROLE reader; SELECT count(*) FROM pgsluice.last_copy"), "0")
+
+
+class Loading(unittest.TestCase):
+    """A session that has not loaded the library: SET pgsluice.copy = on is accepted there, and does nothing."""
+
+    def setUp(self):
+        """A server that loads nothing by itself."""
+        self.server = Cluster(["session_preload_libraries = ''"])
+        self.addCleanup(self.server.remove)
+
+    def test_how_to_load_it(self):
+        """CREATE EXTENSION says by which command later sessions load it; the command does that, and keeps what was loaded before."""
+        self.server.sql('CREATE DATABASE "SomeDb"; ALTER DATABASE "SomeDb" SET session_preload_libraries = \'auto_explain\'')
+        with self.server.connect(database="SomeDb") as session:
+            session.run("CREATE EXTENSION pgsluice; CREATE TABLE t (a int)")
+            told = "".join(session.told)
+            self.assertIn("INFO", told)
+            command = told[told.index("ALTER DATABASE"):].split("\n")[0]
+            self.assertEqual(command, "ALTER DATABASE \"SomeDb\" SET session_preload_libraries = 'pgsluice', 'auto_explain'")
+            session.run(command)
+        with self.server.connect(database="SomeDb") as session:
+            self.assertEqual(session.run("SET pgsluice.copy = on; COPY t FROM PROGRAM 'echo 1'; SELECT route FROM pgsluice.last_copy; SHOW session_preload_libraries"),
+                             "insert\npgsluice, auto_explain")
+            session.run("DROP EXTENSION pgsluice; CREATE EXTENSION pgsluice")
+            self.assertEqual("".join(session.told), "")
+
+    def test_why_there_is_no_row(self):
+        """The library was not loaded, nothing has run, or another user has run it."""
+        self.server.sql("CREATE EXTENSION pgsluice; CREATE TABLE t (a int); CREATE ROLE plain LOGIN")
+        with self.server.connect() as session:
+            session.run("SET pgsluice.copy = on; COPY t FROM PROGRAM 'echo 1'")
+            self.assertEqual(session.run("SELECT * FROM pgsluice.last_copy"), "")
+            self.assertIn("pgsluice was not loaded in this session before this query", session.told[-1])
+            self.assertIn("ALTER DATABASE postgres SET session_preload_libraries = 'pgsluice'", session.told[-1])
+            for view, what in (("last_copy", "COPY FROM"), ("last_index_build", "build of an index")):
+                self.assertEqual(session.run(f"SELECT * FROM pgsluice.{view}"), "")
+                self.assertIn(f"no {what} has run in this session for which pgsluice was on", session.told[-1])
+            session.run("COPY t FROM PROGRAM 'echo 1'")
+            self.assertEqual(session.run("SELECT route FROM pgsluice.last_copy; SET ROLE plain; SELECT route FROM pgsluice.last_copy"), "insert")
+            self.assertIn("the last COPY FROM of this session was run by another user", session.told[-1])
 
 
 if __name__ == "__main__":
