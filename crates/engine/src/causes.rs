@@ -128,6 +128,11 @@ impl Causes {
             return error
                 .with_hint(format!("is the delimiter '{delimiter}'? --delimiter names it"));
         }
+        if uneven && plan.made.is_some() && options.rejects.is_none() {
+            return error.with_hint(
+                "--on-error reject loads the other records and keeps such ones in a file",
+            );
+        }
         if state == "22021" && options.input.encoding.is_none() {
             return error.with_hint(NOT_UTF8);
         }

@@ -33,6 +33,13 @@ pub(crate) fn from_header(
         names.pop();
         notes.push("the header ends with a delimiter, and the records do not".into());
     }
+    if let Some(fields) = fields.filter(|fields| *fields != names.len()) {
+        let message =
+            format!("the header has {} names, and each record {fields} fields", names.len());
+        return Err(Error::new(message)
+            .at(header.place())
+            .with_hint(format!("--header=ignore names the columns c1 to c{fields}")));
+    }
     let mut given: Vec<String> = Vec::new();
     let (mut unnamed, mut repeated, mut long) = (Vec::new(), Vec::new(), Vec::new());
     for (i, name) in names.iter().enumerate() {
@@ -183,6 +190,10 @@ mod tests {
 
     #[test]
     fn names_of_rows_need_a_name_from_the_user() {
+        for fields in [1, 5] {
+            let error = named(&["a", "b"], Some(fields)).0.unwrap_err();
+            assert!(error.hint().unwrap().starts_with("--header=ignore names"), "{error}");
+        }
         let error = named(&["a", "b"], Some(3)).0.unwrap_err();
         let hint = error.hint().unwrap();
         assert!(hint.contains("--header=ignore --columns '\"row\",\"a\",\"b\"'"), "{hint}");

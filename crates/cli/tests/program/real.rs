@@ -39,6 +39,10 @@ fn named_options(said: &str) -> Option<Vec<String>> {
         vec!["--encoding".into(), encoding]
     } else if let Some(stray) = after("--stray-quotes ") {
         vec!["--stray-quotes".into(), stray]
+    } else if hint.contains("--header=ignore") {
+        vec!["--header=ignore".into()]
+    } else if hint.contains("--on-error reject") {
+        vec!["--on-error".into(), "reject".into()]
     } else if hint.contains("--allow-empty") {
         vec!["--allow-empty".into()]
     } else if hint.contains("--create=text-on-doubt") {
@@ -54,7 +58,7 @@ fn copy_options(options: &[String]) -> Option<String> {
     match options {
         [option, value] if option == "--delimiter" => Some(format!(", DELIMITER E'{value}'")),
         [option, value] if option == "--encoding" => Some(format!(", ENCODING '{value}'")),
-        [option, ..] if option == "--stray-quotes" => None,
+        [option, ..] if option == "--stray-quotes" || option == "--on-error" => None,
         _ => Some(String::new()),
     }
 }
@@ -152,9 +156,14 @@ fn real_files_load_and_nothing_is_altered() {
                 wrong.push(format!("no option is named: {said}"));
                 continue;
             };
-            let more: Vec<&str> = named.iter().map(String::as_str).collect();
+            let mut more: Vec<&str> = named.iter().map(String::as_str).collect();
+            let rejects = world.path(&format!("{by_option}.rejects"));
+            if more[0] == "--on-error" {
+                more.extend(["--reject-file", &rejects]);
+            }
             let load = match more[0] {
                 "--create=text-on-doubt" => [&load[..4], &more].concat(),
+                "--header=ignore" => [&load[..3], &["--create"], &more].concat(),
                 _ => [&load[..], &more].concat(),
             };
             if let Err(said) = world.load(&load) {
