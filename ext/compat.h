@@ -25,6 +25,19 @@
 #define rd_firstRelfilelocatorSubid rd_firstRelfilenodeSubid
 #endif
 
+/* The leader was let in before: its workers are asked for no more than has to be. */
+#if PG_VERSION_NUM >= 170000
+#define COMPAT_BYPASS_LOGIN (BGWORKER_BYPASS_ALLOWCONN | BGWORKER_BYPASS_ROLELOGINCHECK)
+#else
+#define COMPAT_BYPASS_LOGIN BGWORKER_BYPASS_ALLOWCONN
+#endif
+
+/* 15 and 16 number processes by another name. */
+#if PG_VERSION_NUM < 170000
+#define MyProcNumber MyBackendId
+#define ParallelLeaderProcNumber ParallelLeaderBackendId
+#endif
+
 /* Where the rights are that a statement needs on a relation: 16 moved them out of the range table. */
 #if PG_VERSION_NUM >= 160000
 #define compat_rights(nsitem) ((nsitem)->p_perminfo)
@@ -385,30 +398,21 @@ compat_take_free_block(BulkInsertState bistate)
 #endif
 }
 
-/* What pages that the server writes directly should be aligned to, whether it does, and where a relation lies. */
+/* What pages that the server writes directly should be aligned to, and where a relation lies. */
 #if PG_VERSION_NUM < 160000
 #define COMPAT_IO_ALIGN 4096
-#define compat_direct_io() false
 #define compat_locator(rel) ((rel)->rd_node)
 #define compat_set_locator(record, rel) ((record)->node = (rel)->rd_node)
 #define compat_set_tag_locator(tag, rel) ((tag)->rnode = (rel)->rd_node)
 #define CompatLocator RelFileNode
 #else
 #define COMPAT_IO_ALIGN PG_IO_ALIGN_SIZE
-#define compat_direct_io() ((io_direct_flags & IO_DIRECT_DATA) != 0)
 #define compat_locator(rel) ((rel)->rd_locator)
 #define compat_set_locator(record, rel) ((record)->locator = (rel)->rd_locator)
 #define compat_set_tag_locator(tag, rel) ((tag)->rlocator = (rel)->rd_locator)
 #define CompatLocator RelFileLocator
 #endif
 
-#if PG_VERSION_NUM < 160000
-#define compat_main_path(rel) relpath(RelationGetSmgr(rel)->smgr_rnode, MAIN_FORKNUM)
-#elif PG_VERSION_NUM < 180000
-#define compat_main_path(rel) relpath(RelationGetSmgr(rel)->smgr_rlocator, MAIN_FORKNUM)
-#else
-#define compat_main_path(rel) relpath(RelationGetSmgr(rel)->smgr_rlocator, MAIN_FORKNUM).str
-#endif
 #define compat_log_newpages(rel, n, at, pages) log_newpages(&compat_locator(rel), MAIN_FORKNUM, n, at, pages, true)
 
 typedef enum CompatCollation

@@ -17,6 +17,7 @@
 #include "catalog/index.h"
 #include "storage/lmgr.h"
 #include "storage/predicate.h"
+#include "utils/backend_status.h"
 
 /* What index_build() gets for an index that is built already. */
 IndexBuildResult *
@@ -280,6 +281,44 @@ complete(SluiceIndexLoad *load, SluiceIndexBuilt *built, int count, List *others
 	}
 }
 
+/* What pg_stat_progress_copy shows. */
+typedef struct CopyProgress
+{
+	bool		shown;
+	Oid			relid;
+	int			params[PGSTAT_NUM_PROGRESS_PARAM];
+	int64		values[PGSTAT_NUM_PROGRESS_PARAM];
+} CopyProgress;
+
+/* From now on the statement shows in pg_stat_progress_create_index. */
+static void
+begin_progress(SluiceIndexLoad *load, CopyProgress *copy)
+{
+	Relation	rel = load->rri->ri_RelationDesc;
+
+	copy->shown = MyBEEntry && MyBEEntry->st_progress_command == PROGRESS_COMMAND_COPY;
+	if (!copy->shown)
+		return;
+	copy->relid = MyBEEntry->st_progress_command_target;
+	for (int i = 0; i < PGSTAT_NUM_PROGRESS_PARAM; i++)
+	{
+		copy->params[i] = i;
+		copy->values[i] = MyBEEntry->st_progress_param[i];
+	}
+	pgstat_progress_start_command(PROGRESS_COMMAND_CREATE_INDEX, RelationGetRelid(rel));
+	pgstat_progress_update_param(PROGRESS_CREATEIDX_COMMAND, PROGRESS_CREATEIDX_COMMAND_CREATE);
+}
+
+/* And again in pg_stat_progress_copy. */
+static void
+end_progress(const CopyProgress *copy)
+{
+	if (!copy->shown)
+		return;
+	pgstat_progress_start_command(PROGRESS_COMMAND_COPY, copy->relid);
+	pgstat_progress_update_multi_param(PGSTAT_NUM_PROGRESS_PARAM, copy->params, copy->values);
+}
+
 /* All rows are in the table: completes the indexes that have waited. */
 void
 sluice_index_load_close(SluiceIndexLoad *load, int workers)
@@ -288,6 +327,7 @@ sluice_index_load_close(SluiceIndexLoad *load, int workers)
 	List	   *others = list_copy(load->late);
 	int			count = 0;
 	ListCell   *lc;
+	CopyProgress copy;
 
 	/* Another command may have put rows into the table; it made our own one end. */
 	load->disturbed = GetCurrentCommandId(false) != load->cid;
@@ -306,6 +346,7 @@ sluice_index_load_close(SluiceIndexLoad *load, int workers)
 			others = lappend_oid(others, lfirst_oid(lc));
 	}
 	put_in_order(load, built, count);
+	begin_progress(load, &copy);
 	PG_TRY();
 	{
 		workers = build_all(load, built, count, workers);
@@ -318,4 +359,5 @@ sluice_index_load_close(SluiceIndexLoad *load, int workers)
 		sluice_index_twins = NULL;
 	}
 	PG_END_TRY();
+	end_progress(&copy);
 }

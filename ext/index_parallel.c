@@ -12,10 +12,14 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/index.h"
+#include "catalog/pg_am_d.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 
 #define KEY_BUILDS 1
+
+/* More than a ParallelContext takes. Where that is not there, stock COPY, which shares nothing, would not fail. */
+#define SHARED_BYTES ((Size) 1 << 20)
 
 /* What the workers are told, and tell. */
 typedef struct SharedBuilds
@@ -37,7 +41,10 @@ build_one(Relation heap, SluiceIndexBuilt *built, int memory, SluiceIndexKept *k
 	Relation	index = index_open(built->index, AccessExclusiveLock);
 	SluiceIndexConflict conflict = {.index = InvalidOid,.context = CurrentMemoryContext};
 	IndexBuildResult *result = NULL;
+	const int	params[] = {PROGRESS_CREATEIDX_INDEX_OID, PROGRESS_CREATEIDX_ACCESS_METHOD_OID, PROGRESS_CREATEIDX_PHASE};
+	const int64 values[] = {built->index, BTREE_AM_OID, PROGRESS_CREATEIDX_PHASE_BUILD};
 
+	pgstat_progress_update_multi_param(lengthof(params), params, values);
 	sluice_index_conflict = &conflict;
 	if (kept)
 		built->fit = sluice_index_build_kept(kept, index, &built->old, &built->result);
@@ -125,7 +132,7 @@ sluice_index_build_all(Relation heap, SluiceIndexBuilt *built, int count, int wo
 	int			launched;
 
 	workers = Min(Min(workers, max_parallel_maintenance_workers), count - 1);
-	if (RelationUsesLocalBuffers(heap))
+	if (RelationUsesLocalBuffers(heap) || (workers > 0 && !sluice_can_share(SHARED_BYTES)))
 		workers = 0;
 	workers = sluice_slots_take(&slots, workers);
 	if (workers == 0)

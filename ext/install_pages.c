@@ -29,13 +29,6 @@
 /* Less input than this is for the insert route: about 100 pages of rows. */
 #define PAGES_BYTES (SLUICE_SLICE * 3 / 4)
 
-/* The core fills pages of this size, little-endian (crates/core/src/page/heap.rs). */
-#ifdef WORDS_BIGENDIAN
-#define CORE_KNOWS_PAGES false
-#else
-#define CORE_KNOWS_PAGES (BLCKSZ == 8192)
-#endif
-
 /* At most so many blocks are added to a relation at once. */
 #define EXTEND_BY 64
 
@@ -66,7 +59,7 @@ sluice_choose_route(SluiceLoad *load)
 		rel->rd_firstRelfilelocatorSubid == InvalidSubTransactionId;
 
 	load->route = SLUICE_INSERT;
-	if (!CORE_KNOWS_PAGES || !sluice_allowed.whole_pages || load->watched || load->proute != NULL || load->cstate->qualexpr != NULL || load->nvolatile > 0 ||
+	if (!sluice_allowed.whole_pages || load->watched || load->proute != NULL || load->cstate->qualexpr != NULL || load->nvolatile > 0 ||
 		load->rejects != NULL || (load->duplicates.mode != SLUICE_DUPLICATE_ERROR && !load->duplicates.at_end) ||
 		(load->options & TABLE_INSERT_FROZEN) || (constr && constr->has_generated_stored))
 		return;

@@ -455,6 +455,9 @@ extern void sluice_index_extend_row(SluiceIndexExtend *extend, TupleTableSlot *s
 extern List *sluice_index_extend_ascending(SluiceIndexExtend *extend);
 extern void sluice_index_extend_close(SluiceIndexExtend *extend);
 
+/* pipeline.c */
+extern bool sluice_can_share(Size size);
+
 /* copy.c */
 extern uint64 sluice_copy(SluiceStatement *s);
 

@@ -10,6 +10,7 @@
 #include "postmaster/bgworker.h"
 #include "storage/dsm.h"
 #include "storage/proc.h"
+#include "utils/resowner.h"
 #include "utils/wait_event.h"
 #include "worker.h"
 
@@ -21,6 +22,7 @@
 
 struct SluicePipeline
 {
+	ResourceOwner owner;		/* of the segment */
 	dsm_segment *segment;
 	SluiceShared *shared;
 	BackgroundWorkerHandle *handles[SLUICE_MAX_WORKERS];	/* NULL: there is none */
@@ -81,7 +83,10 @@ end_readers(dsm_segment *segment, Datum arg)
 	}
 }
 
-/* Whether shared memory of that size is there to be had: containers have little. */
+/*
+ * Whether shared memory of that size is there to be had, and as much again for others: containers
+ * have little.
+ */
 static bool
 shared_memory_fits(Size size)
 {
@@ -224,6 +229,67 @@ replace_workers(const SluiceLoad *load, SluicePipeline *pipe, size_t len)
 		pg_atomic_fetch_add_u32(&pipe->shared->left, 1);
 }
 
+/* Ends a segment, or what is left of one that could not be created, and its owner. */
+static void
+end_segment(dsm_segment *segment, ResourceOwner owner)
+{
+	if (segment)
+		dsm_detach(segment);
+	for (int phase = RESOURCE_RELEASE_BEFORE_LOCKS; phase <= RESOURCE_RELEASE_AFTER_LOCKS; phase++)
+		ResourceOwnerRelease(owner, (ResourceReleasePhase) phase, false, false);
+	ResourceOwnerDelete(owner);
+}
+
+/*
+ * Creates a segment with an owner of its own. NULL: there is not enough memory, which others may
+ * have taken a moment ago. The server reserves all of the memory when it creates a segment, and
+ * raises an error if there is too little.
+ *
+ * The error is caught without a subtransaction, whose end would begin another command in the
+ * middle of the COPY. That is safe because dsm_create() takes nothing of the transaction's: it raises errors
+ * with no lock held and no file open, and the entry that it leaves is its resource owner's.
+ */
+static dsm_segment *
+create_segment(Size size, ResourceOwner *owner)
+{
+	ResourceOwner outer = CurrentResourceOwner;
+	MemoryContext context = CurrentMemoryContext;
+	dsm_segment *volatile segment = NULL;
+
+	Assert(InterruptHoldoffCount == 0 && CritSectionCount == 0);
+	*owner = ResourceOwnerCreate(outer, "pgsluice segment");
+	CurrentResourceOwner = *owner;
+	PG_TRY();
+	{
+		segment = dsm_create(size, DSM_CREATE_NULL_IF_MAXSEGMENTS);
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(context);
+		if (ERRCODE_TO_CATEGORY(geterrcode()) == ERRCODE_OPERATOR_INTERVENTION)
+			PG_RE_THROW();
+		FlushErrorState();
+	}
+	PG_END_TRY();
+	CurrentResourceOwner = outer;
+	if (segment == NULL)
+		end_segment(NULL, *owner);
+	return segment;
+}
+
+/* Whether a segment of that size could be created at this moment. */
+bool
+sluice_can_share(Size size)
+{
+	ResourceOwner owner;
+	dsm_segment *segment = create_segment(size, &owner);
+
+	if (segment == NULL)
+		return false;
+	end_segment(segment, owner);
+	return true;
+}
+
 /* Makes the ring and asks for workers. The load goes on whether or not they come. */
 static bool
 open_pipeline(SluiceLoad *load)
@@ -239,8 +305,9 @@ open_pipeline(SluiceLoad *load)
 	size = lay_out(load, &shared, columns);
 	if (!shared_memory_fits(size))
 		return false;
+	/* An abort that frees the statement's memory still ends the workers. */
 	pipe = MemoryContextAllocZero(TopTransactionContext, sizeof(*pipe));
-	pipe->segment = dsm_create(size, DSM_CREATE_NULL_IF_MAXSEGMENTS);
+	pipe->segment = create_segment(size, &pipe->owner);
 	if (pipe->segment != NULL)
 	{
 		pipe->shared = dsm_segment_address(pipe->segment);
@@ -280,7 +347,7 @@ sluice_pipeline_close(SluiceLoad *load)
 		/* Nor could any help with the indexes. */
 		load->workers = 0;
 	}
-	dsm_detach(pipe->segment);
+	end_segment(pipe->segment, pipe->owner);
 	pfree(pipe);
 	load->pipeline = NULL;
 }

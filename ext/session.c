@@ -25,19 +25,6 @@
 #include "utils/relmapper.h"
 #include "utils/snapmgr.h"
 
-/* The leader was let in before: its workers are asked for no more than has to be. */
-#ifdef BGWORKER_BYPASS_ROLELOGINCHECK
-#define BYPASS_LOGIN (BGWORKER_BYPASS_ALLOWCONN | BGWORKER_BYPASS_ROLELOGINCHECK)
-#else
-#define BYPASS_LOGIN BGWORKER_BYPASS_ALLOWCONN
-#endif
-
-/* 15 and 16 number processes by another name. */
-#ifndef INVALID_PROC_NUMBER
-#define MyProcNumber MyBackendId
-#define ParallelLeaderProcNumber ParallelLeaderBackendId
-#endif
-
 /* What the server itself can put into memory, and take out again. */
 enum
 {
@@ -184,7 +171,7 @@ sluice_session_join(SluiceSession *session, int number)
 		return false;
 	/* As any worker: one of a parallel query has got its user by then, by another function in each major. */
 	BackgroundWorkerInitializeConnectionByOid(session->database, session->authenticated_user,
-											  BYPASS_LOGIN);
+											  COMPAT_BYPASS_LOGIN);
 	InitializingParallelWorker = true;
 	ParallelWorkerNumber = number;
 	ParallelLeaderProcNumber = session->leader_number;

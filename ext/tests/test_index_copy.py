@@ -4,6 +4,7 @@ import itertools
 import random
 import re
 import string
+import subprocess
 import unittest
 
 from .cluster import Refused
@@ -279,6 +280,26 @@ class Private(LoadedTwice):
         self.assertEqual(self.sql(
             "DROP TABLE t; SET pgsluice.copy = on; SET pgsluice.workers = 2; BEGIN;"
             f"{TABLE} {COPY.format(path)}; COMMIT; SELECT workers FROM pgsluice.last_index_build"), "2")
+
+    def test_progress(self):
+        """While indexes are built the statement shows in pg_stat_progress_create_index, and then as a COPY again."""
+        path = self.cluster.file("input", "".join(f"{n * 7919 % 1000003}\n" for n in range(300000)).encode())
+        self.sql("DROP TABLE IF EXISTS t, seen; CREATE TABLE seen (shown text); CREATE TABLE t (a int UNIQUE); CREATE INDEX tb ON t (a);"
+                 "CREATE OR REPLACE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+                 " INSERT INTO seen SELECT tuples_processed FROM pg_stat_progress_copy; RETURN NULL; END $$;"
+                 "CREATE TRIGGER note AFTER INSERT ON t FOR EACH STATEMENT EXECUTE FUNCTION note()")
+        said = set()
+        for _ in range(20):
+            self.sql("TRUNCATE seen")
+            process = subprocess.Popen(self.cluster.command("-c", f"SET pgsluice.copy = on; BEGIN; TRUNCATE t; {COPY.format(path)}; COMMIT"))
+            with self.cluster.connect() as session:
+                while process.poll() is None:
+                    said |= set(session.run("SELECT relid::regclass, index_relid::regclass, phase LIKE 'building index%' FROM pg_stat_progress_create_index").split("\n"))
+            self.assertEqual(process.returncode, 0)
+            self.assertEqual(self.sql("SELECT shown FROM seen"), "300000")
+            if said & {"t|t_a_key|t", "t|tb|t"}:
+                break
+        self.assertTrue(said & {"t|t_a_key|t", "t|tb|t"}, said)
 
     def test_killed_after_the_commit(self):
         """What was committed is there after a crash."""

@@ -9,7 +9,7 @@ import threading
 import unittest
 from pathlib import Path
 
-from .cluster import OnCluster, endless, wait_until
+from .cluster import BIN, Cluster, OnCluster, endless, wait_until
 from .differential import compare
 
 TABLE = "CREATE TABLE t (id serial, a int, b text, c jsonb, d numeric DEFAULT 2.5)"
@@ -148,6 +148,23 @@ class Workers(OnCluster):
         process.communicate()
         self.assertEqual(process.returncode, 0)
         self.assertEqual(self.cluster.sql("SELECT count(*), count(DISTINCT a) FROM t"), "100000|100000")
+
+    def test_no_shared_memory(self):
+        """Where the memory for them cannot be reserved, by now or any more, the load goes on without workers."""
+        server = Cluster()
+        self.addCleanup(server.remove)
+        server.sql("CREATE EXTENSION pgsluice")
+        server.stop()
+        # In units of 512 bytes: more than is written to any file, and less than the chunks of 16 workers are.
+        server._run(["sh", "-c", f"ulimit -f {30 << 11}; exec '{BIN}/pg_ctl' -D '{server.data}' -l '{server.log}' -w start"])
+        path = server.file("input", csv(20000))
+        with server.connect() as session:
+            session.run(f"{TABLE}; SET pgsluice.copy = on; SET max_parallel_workers = 16")
+            for count, came in ((16, 0), (1, 1)):
+                session.run(CSV.replace("workers 2", f"workers {count}").format(repr(str(path))))
+                self.assertEqual(session.run("SELECT rows, workers FROM pgsluice.last_copy").strip(), f"20000|{came}")
+            self.assertEqual(session.run("SELECT count(*), sum(a) FROM t").strip(), "40000|399980000")
+            self.assertEqual(session.told, [])
 
     def test_cancelled(self):
         """Ctrl-C leaves no worker and no segment."""
