@@ -156,7 +156,7 @@ sluice_session_show(const SluiceShared *shared)
 {
 	if (!BecomeLockGroupMember(shared->leader_proc, shared->leader_pid))
 		return false;
-	BackgroundWorkerInitializeConnectionByOid(InvalidOid, shared->leader_user, BYPASS_LOGIN);
+	BackgroundWorkerInitializeConnectionByOid(InvalidOid, shared->leader_user, COMPAT_BYPASS_LOGIN);
 	return true;
 }
 
