@@ -1,6 +1,6 @@
 //! Files that are as nasty as COPY's rules allow, and nastier.
 
-use pgsluice_core::scan::{Characters, Dialect, DotLine, Format};
+use pgsluice_core::scan::{Characters, Dialect, DotLine, Format, StrayQuotes};
 
 use crate::rng::Rng;
 
@@ -107,6 +107,7 @@ pub fn dialect(rng: &mut Rng, format: Format, major: u32) -> Dialect {
                 dot_line,
                 utf8: true,
                 characters: Characters::Ascii,
+                stray_quotes: StrayQuotes::Copy,
             };
         }
     }

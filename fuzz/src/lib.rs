@@ -5,6 +5,7 @@
 //! `tests/server.rs`.
 
 pub mod binary;
+pub mod damaged;
 pub mod hostile;
 pub mod jsonb;
 pub mod render;

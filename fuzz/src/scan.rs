@@ -2,7 +2,7 @@
 
 use pgsluice_core::error::Malformed;
 use pgsluice_core::scan::{
-    valid_utf8, Dialect, Eol, Format, Kind, Next, Processor, Record, Scanner,
+    valid_utf8, Dialect, Eol, Format, Kind, Next, Processor, Record, Scanner, StrayQuotes,
 };
 
 use crate::hostile;
@@ -21,6 +21,8 @@ pub struct Seen {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     records: Vec<Seen>,
+    /// malformed records that were passed over: why, the line, from where and to where
+    passed: Vec<(Malformed, u64, usize, usize)>,
     pub(crate) refused: Option<(Malformed, u64)>,
     pub(crate) eol: Eol,
     pub(crate) lines: u64,
@@ -29,12 +31,25 @@ pub struct Outcome {
 
 impl Outcome {
     pub(crate) fn new() -> Self {
-        Outcome { records: vec![], refused: None, eol: Eol::Unknown, lines: 0, ended: false }
+        let (records, passed) = (vec![], vec![]);
+        Outcome { records, passed, refused: None, eol: Eol::Unknown, lines: 0, ended: false }
+    }
+
+    /// How many records there are, and from where to where those lie that were passed over.
+    pub fn found(&self) -> (usize, Vec<(usize, usize)>) {
+        (self.records.len(), self.passed.iter().map(|passed| (passed.2, passed.3)).collect())
+    }
+
+    /// The values of all fields, record by record.
+    pub fn values(&self) -> Vec<Vec<&[u8]>> {
+        let fields = self.records.iter().map(|record| record.fields.iter());
+        fields.map(|fields| fields.map(|(_, value)| value.as_slice()).collect()).collect()
     }
 
     /// Where the last record ends.
     fn end(&self) -> usize {
-        self.records.last().map_or(0, |r| r.end)
+        let passed = self.passed.last().map_or(0, |passed| passed.3);
+        self.records.last().map_or(0, |r| r.end).max(passed)
     }
 }
 
@@ -50,11 +65,13 @@ fn seen(record: &Record, chunk: &[u8], base: usize, lines: u64) -> Seen {
     }
 }
 
-/// Scans a chunk that begins at `base`; gives what it left and whether to go on.
+/// Scans a chunk that begins at `base`; gives what it left and whether to go on. Where stray
+/// quotes are not what they are to COPY, malformed records are passed over.
 pub(crate) fn scan_chunk(
     outcome: &mut Outcome,
     chunk: &[u8],
     base: usize,
+    strict: bool,
     mut scanner: Scanner<'_>,
     mut step: impl FnMut(&mut Scanner<'_>, &mut Record) -> Result<Next, Malformed>,
 ) -> (usize, bool) {
@@ -65,6 +82,11 @@ pub(crate) fn scan_chunk(
             Ok(Next::Record) => outcome.records.push(seen(&record, chunk, base, lines)),
             Ok(Next::Partial) => break true,
             Ok(Next::End) => break !scanner.ended(),
+            Err(fault) if strict => {
+                let line = lines + record.line;
+                let Some((from, to)) = scanner.skip_record() else { break true };
+                outcome.passed.push((fault, line, base + from, base + to));
+            }
             Err(fault) => {
                 outcome.refused = Some((fault, lines + record.line));
                 break false;
@@ -77,11 +99,20 @@ pub(crate) fn scan_chunk(
     (scanner.position(), go_on)
 }
 
+/// Whether stray quotes are something else than to COPY.
+pub(crate) fn strict(dialect: &Dialect) -> bool {
+    let line_end = |c: u8| matches!(c, b'\r' | b'\n');
+    dialect.format == Format::Csv
+        && dialect.stray_quotes != StrayQuotes::Copy
+        && !line_end(dialect.quote)
+        && !line_end(dialect.escape)
+}
+
 /// Scans all of `data` at once, byte by byte.
 pub fn naive(dialect: &Dialect, data: &[u8]) -> Outcome {
     let mut outcome = Outcome::new();
     let scanner = Scanner::new(data, true, dialect, Eol::Unknown);
-    scan_chunk(&mut outcome, data, 0, scanner, |s, r| s.next_naive(r));
+    scan_chunk(&mut outcome, data, 0, strict(dialect), scanner, |s, r| s.next_naive(r));
     outcome
 }
 
@@ -89,7 +120,7 @@ pub fn naive(dialect: &Dialect, data: &[u8]) -> Outcome {
 pub fn fast(dialect: &Dialect, data: &[u8], processor: Processor) -> Outcome {
     let mut outcome = Outcome::new();
     let scanner = Scanner::new(data, true, dialect, Eol::Unknown).on(processor);
-    scan_chunk(&mut outcome, data, 0, scanner, |s, r| s.next(r));
+    scan_chunk(&mut outcome, data, 0, strict(dialect), scanner, |s, r| s.next(r));
     outcome
 }
 
@@ -102,7 +133,8 @@ pub fn chunked(dialect: &Dialect, data: &[u8], size: usize) -> Outcome {
         let end = data.len().min(base + size);
         let (chunk, last) = (&data[base..end], end == data.len());
         let scanner = Scanner::new(chunk, last, dialect, outcome.eol);
-        let (used, go_on) = scan_chunk(&mut outcome, chunk, base, scanner, |s, r| s.next(r));
+        let (used, go_on) =
+            scan_chunk(&mut outcome, chunk, base, strict(dialect), scanner, |s, r| s.next(r));
         base += used;
         size = if used == 0 { size * 2 } else { first };
         if !go_on || last {
@@ -134,7 +166,12 @@ pub(crate) fn input(bytes: &[u8]) -> Option<(Dialect, usize, &[u8])> {
     let (head, data) = bytes.split_first_chunk::<3>()?;
     let format = if head[0] & 1 == 0 { Format::Csv } else { Format::Text };
     let major = if head[0] & 2 == 0 { 15 } else { 18 };
-    let dialect = hostile::dialect(&mut Rng::new(u64::from(head[1])), format, major);
+    let mut dialect = hostile::dialect(&mut Rng::new(u64::from(head[1])), format, major);
+    dialect.stray_quotes = match head[0] >> 2 & 3 {
+        1 => StrayQuotes::Error,
+        2 => StrayQuotes::Literal,
+        _ => StrayQuotes::Copy,
+    };
     let valid = valid_utf8(data).map_or_else(|bad| bad.offset, |()| data.len());
     Some((dialect, 1 + usize::from(head[2]), &data[..valid]))
 }

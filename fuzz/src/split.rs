@@ -1,7 +1,7 @@
 //! The splitter: fast equals naive, and chunks that end at its cuts, scanned
 //! apart, are the whole.
 
-use pgsluice_core::scan::{Dialect, Eol, Processor, Scanner, Splitter};
+use pgsluice_core::scan::{whole_records, Dialect, Eol, Processor, Scanner, Splitter};
 
 use crate::scan::{self, Outcome};
 
@@ -15,25 +15,42 @@ pub fn check(dialect: &Dialect, data: &[u8], size: usize) {
     }
 }
 
-/// Cuts at the last record end of every block, and scans what lies between cuts.
+/// Cuts at the last record end of every block, and scans what lies between cuts. After a stray
+/// quote, the records are walked through instead.
 fn in_parts(dialect: &Dialect, data: &[u8], size: usize, processor: Processor) -> Outcome {
+    let strict = scan::strict(dialect);
     let mut splitter = Splitter::new(dialect, Eol::Unknown).on(processor);
     let mut naive = Splitter::new(dialect, Eol::Unknown);
     let mut outcome = Outcome::new();
-    let (mut start, mut marker) = (0, false);
+    let (mut start, mut marker, mut stray, mut walked) = (0, false, false, false);
     for (i, block) in data.chunks(size).enumerate() {
-        let cuts = splitter.feed(block);
+        let mut cuts = splitter.feed(block);
         assert_eq!(cuts, naive.feed_naive(block), "{processor:?}");
         assert_eq!(splitter.eol(), naive.eol());
         assert!(cuts.first <= cuts.last && cuts.last <= Some(block.len()));
         marker |= cuts.marker;
+        stray |= strict && cuts.stray;
+        let fed = i * size + block.len();
+        if stray {
+            walked = true;
+            let (end, eol) = whole_records(&data[start..fed], false, dialect, outcome.eol);
+            cuts.last = (end > 0).then_some((start + end).wrapping_sub(i * size));
+            if end > 0 {
+                splitter = Splitter::new(dialect, eol).on(processor);
+                naive = Splitter::new(dialect, eol);
+                let rest = &data[start + end..fed];
+                let rest = (splitter.feed(rest), naive.feed_naive(rest));
+                assert_eq!(rest.0, rest.1);
+                stray = rest.0.stray;
+            }
+        }
         let Some(last) = cuts.last else { continue };
-        let end = i * size + last;
+        let end = (i * size).wrapping_add(last);
         if !scan_part(&mut outcome, dialect, data, start, end) {
             assert!(marker || !outcome.ended, "the data ended without notice");
             return outcome;
         }
-        assert_eq!(outcome.lines, cuts.lines, "lines up to {end}");
+        assert!(walked || outcome.lines == cuts.lines, "lines up to {end}");
         start = end;
     }
     scan_part(&mut outcome, dialect, data, start, data.len());
@@ -44,7 +61,7 @@ fn in_parts(dialect: &Dialect, data: &[u8], size: usize, processor: Processor) -
 fn scan_part(o: &mut Outcome, dialect: &Dialect, data: &[u8], start: usize, end: usize) -> bool {
     let chunk = &data[start..end];
     let scanner = Scanner::new(chunk, true, dialect, o.eol);
-    scan::scan_chunk(o, chunk, start, scanner, |s, r| s.next(r)).1
+    scan::scan_chunk(o, chunk, start, scan::strict(dialect), scanner, |s, r| s.next(r)).1
 }
 
 /// The fuzz target; the bytes are those of [`scan::target`].

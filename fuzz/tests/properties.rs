@@ -2,20 +2,26 @@
 
 use pgsluice_core::scan::binary::HEADER_LEN;
 use pgsluice_core::scan::{
-    Cuts, Dialect, Eol, Format, Next, Record, Scanner, Splitter, MAX_FIELDS,
+    quote_strays, Cuts, Dialect, Eol, Format, Next, Record, Scanner, Splitter, StrayQuotes,
+    MAX_FIELDS,
 };
 use pgsluice_core::shape::{Env, Type};
 use pgsluice_core::sink::{PgCopySink, RowSink};
 use pgsluice_core::types::receive::receive;
+use pgsluice_fuzz::damaged::Damaged;
 use pgsluice_fuzz::hostile::{self, Case};
 use pgsluice_fuzz::rng::Rng;
 use pgsluice_fuzz::{binary, scan, split, types};
+
+const STRAY_QUOTES: [StrayQuotes; 3] =
+    [StrayQuotes::Copy, StrayQuotes::Error, StrayQuotes::Literal];
 
 #[test]
 fn hostile_files_are_scanned_alike_however_it_is_done() {
     for seed in 0..20_000 {
         let mut rng = Rng::new(seed);
-        let case = Case::new(&mut rng, if seed % 2 == 0 { 15 } else { 18 });
+        let mut case = Case::new(&mut rng, if seed % 2 == 0 { 15 } else { 18 });
+        case.dialect.stray_quotes = rng.pick(&STRAY_QUOTES);
         let size = 1 + rng.below(90);
         scan::check(&case.dialect, &case.data, size);
         split::check(&case.dialect, &case.data, size);
@@ -30,6 +36,7 @@ fn soups_of_special_bytes_are_scanned_alike() {
         let format = if rng.once_in(3) { Format::Text } else { Format::Csv };
         let major = rng.pick(&[15, 18]);
         let mut dialect = hostile::dialect(&mut rng, format, major);
+        dialect.stray_quotes = rng.pick(&STRAY_QUOTES);
         // Encodings in which ASCII bytes end characters are scanned as they are.
         let wide = rng.once_in(3);
         if wide {
@@ -56,6 +63,34 @@ fn soups_of_special_bytes_are_scanned_alike() {
         scan::check(&dialect, &soup, size);
         split::check(&dialect, &soup, size);
     }
+}
+
+/// Stray quotes cost the lines that have them, and no other record, however the file is cut.
+#[test]
+fn damaged_lines_are_refused_and_all_good_records_found() {
+    let (mut damaged, mut good) = (0, 0);
+    for seed in 0..10_000 {
+        let mut rng = Rng::new(seed);
+        let every = rng.pick(&[1, 2, 3, 10, 100]);
+        let file = Damaged::new(&mut rng, 40, every);
+        let text = String::from_utf8_lossy(&file.data);
+        let found = scan::naive(&file.dialect, &file.data).found();
+        assert_eq!(found, (file.records, file.places.clone()), "seed {seed}: {text:?}");
+        let size = 1 + rng.below(200);
+        scan::check(&file.dialect, &file.data, size);
+        split::check(&file.dialect, &file.data, size);
+        // Where they are characters, they are where they were.
+        let literal = Dialect { stray_quotes: StrayQuotes::Literal, ..file.dialect };
+        let found = scan::naive(&literal, &file.data);
+        assert_eq!(found.found().0, file.records + file.places.len(), "seed {seed}: {text:?}");
+        let quoted = quote_strays(&file.data, &literal, Eol::Unknown);
+        let as_copy = scan::naive(&Dialect::csv(), quoted.as_deref().unwrap_or(&file.data));
+        assert_eq!(as_copy.values(), found.values(), "seed {seed}: {text:?}");
+        split::check(&literal, &file.data, size);
+        damaged += file.places.len();
+        good += file.records;
+    }
+    assert!(damaged > 10_000 && good > 10_000, "the generator has lost its balance");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use crate::names::Names;
 use crate::outcome::{only_with_rejects, rejects, ErrorArguments, OutputArguments};
 use crate::patterns::{is_pattern, matching};
 use clap::{Args, ValueEnum};
-use pgsluice_core::scan;
+use pgsluice_core::scan::{self, StrayQuotes};
 use pgsluice_engine::error::Error;
 use pgsluice_engine::options::{
     ColumnSet, Create, DialectOptions, FileFormat, Header, InputOptions, Method, Options, Source,
@@ -25,6 +25,17 @@ pub enum FormatName {
     Text,
     /// COPY's binary format
     Binary,
+}
+
+/// What a quote is that neither opens nor closes a field
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum StrayQuotesAre {
+    /// the record is refused, and ends at its line's end
+    Error,
+    /// as COPY has it: quotes open in mid-field, over line ends, too, and vanish
+    Copy,
+    /// a character of the value, which ends at the next delimiter or line end
+    Literal,
 }
 
 /// What the first line of each file is
@@ -82,6 +93,10 @@ pub struct SourceArguments {
     /// Before a quote within quotes in CSV [default: the quote]
     #[arg(long, value_name = "CHAR")]
     pub escape: Option<String>,
+    /// What a quote in CSV is that neither opens nor closes a field, as in 5" pipe
+    /// [default: error]
+    #[arg(long, value_enum, value_name = "HOW")]
+    pub stray_quotes: Option<StrayQuotesAre>,
     /// What stands for NULL; nothing in CSV, \N in text
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub null: Option<String>,
@@ -234,6 +249,11 @@ pub fn input(a: &SourceArguments) -> Result<InputOptions, Failure> {
         escape: a.escape.clone(),
         null: a.null.clone(),
         default: a.default.clone(),
+        stray_quotes: a.stray_quotes.map(|are| match are {
+            StrayQuotesAre::Error => StrayQuotes::Error,
+            StrayQuotesAre::Copy => StrayQuotes::Copy,
+            StrayQuotesAre::Literal => StrayQuotes::Literal,
+        }),
     };
     let format = match a.format {
         FormatName::Csv => FileFormat::Delimited(dialect.dialect(scan::Format::Csv)?),
@@ -287,6 +307,7 @@ fn binary(a: &SourceArguments) -> Result<FileFormat, Failure> {
         ("--delimiter", a.delimiter.is_some()),
         ("--quote", a.quote.is_some()),
         ("--escape", a.escape.is_some()),
+        ("--stray-quotes", a.stray_quotes.is_some()),
         ("--null", a.null.is_some()),
         ("--default", a.default.is_some()),
         ("--encoding", a.encoding.is_some()),

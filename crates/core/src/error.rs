@@ -63,6 +63,26 @@ pub enum Malformed {
     TooLong,
     /// There is no memory for its fields. This says nothing about the record.
     OutOfMemory,
+    /// CSV, where a stray quote is an error; COPY would accept it.
+    StrayQuote {
+        /// what is wrong
+        kind: Stray,
+        /// the index of the field
+        field: usize,
+        /// where in the record, in bytes
+        at: usize,
+    },
+}
+
+/// What makes a quote a stray one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stray {
+    /// it stands within a field that does not begin with a quote
+    Within,
+    /// text follows the quote that closes the field; the place is that of the text
+    After,
+    /// no quote closes the field on its line, nor is the next quote the end of a field
+    Open,
 }
 
 impl From<OutOfMemory> for Malformed {
@@ -103,6 +123,12 @@ impl Malformed {
             Malformed::Encoding(bad) => bad.message(),
             Malformed::TooLong => "record is longer than the server's limit of 1 GB".into(),
             Malformed::OutOfMemory => "out of memory".into(),
+            Malformed::StrayQuote { kind, .. } => match kind {
+                Stray::Within => "stray quote within an unquoted field",
+                Stray::After => "text after the closing quote of a field",
+                Stray::Open => "quoted field is not closed",
+            }
+            .into(),
         }
     }
 }

@@ -56,6 +56,8 @@ pub struct Checked {
     pub lines: u64,
     /// records passed over by `--skip` or `--where`
     pub skipped: u64,
+    /// fields with a quote that neither opens nor closes them
+    pub stray_quotes: u64,
 }
 
 /// Checks the files; `tell` hears of every bad record, in the file's order.
@@ -114,6 +116,7 @@ fn run(options: &Options, watch: &Watch, tell: Listener) -> Result<Checked, Erro
         bad_lines: bad.lines,
         lines: read.lines,
         skipped: through.passed + kept_back,
+        stray_quotes: through.stray_quotes,
     })
 }
 

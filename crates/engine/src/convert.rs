@@ -6,6 +6,7 @@ use crate::load;
 use crate::options::{FileFormat, InputOptions, Options};
 use crate::session::conn::Conn;
 use crate::session::transaction;
+use crate::stray;
 use pgsluice_core::error::{Malformed, Refusal};
 use pgsluice_core::row::{self, NoRow};
 use pgsluice_core::scan::{valid_utf8, Dialect, Format, Next, Record};
@@ -167,7 +168,10 @@ impl Converter<'_> {
                 }
                 Err(fault) => {
                     let place = place(records, self.record.line, self.record.start);
-                    return Err(Error::new(fault.message(csv, "")).at(place));
+                    let error = Error::new(fault.message(csv, "")).at(place);
+                    let (start, end) = scanner.skip_record().unwrap_or_default();
+                    let record = &chunk.bytes[start..end];
+                    return Err(stray::explained(error, fault, record, self.dialect));
                 }
             }
             if let Err(no) = row::put(self.shape, &chunk.bytes, &self.record, &mut self.sink) {

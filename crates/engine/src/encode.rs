@@ -9,7 +9,7 @@ use crate::spare::Spare;
 use crate::wire;
 use pgsluice_core::error::Malformed;
 use pgsluice_core::row;
-use pgsluice_core::scan::{valid_utf8, Dialect, Eol, Format, Next, Record, Scanner};
+use pgsluice_core::scan::{quote_strays, valid_utf8, Dialect, Eol, Format, Next, Record, Scanner};
 use pgsluice_core::sink::PgCopySink;
 use std::sync::Arc;
 
@@ -28,7 +28,8 @@ pub enum Body {
     Rows(Vec<u8>),
     /// the records, written anew in the form of the plan
     Rewritten(Vec<u8>),
-    /// the chunk's records in the file's own form, with lines of `\.` quoted
+    /// the chunk's records in the file's own form, with lines of `\.` and fields with literal
+    /// stray quotes quoted
     Guarded(Vec<u8>),
 }
 
@@ -41,6 +42,8 @@ pub struct Prepared {
     pub body: Body,
     /// its records and lines
     pub counts: Counts,
+    /// fields with stray quotes
+    pub stray_quotes: u64,
     /// what no COPY of its own would notice, and in which line of the chunk
     pub fault: Option<(Fault, u64)>,
 }
@@ -48,7 +51,8 @@ pub struct Prepared {
 /// Why a record stops the load before the server has a say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// it is the chunk's first one and breaks the rules of the file's form
+    /// it breaks the rules of the file's form: by a stray quote, which COPY would accept, or as the
+    /// chunk's first one
     Malformed(Malformed),
     /// the type that was inferred for the column with this index takes the value and alters it
     Altered(usize),
@@ -90,13 +94,15 @@ impl Encoder {
         let plan = self.plan.clone();
         let Some(dialect) = plan.dialect() else {
             let counts = chunk.count(&plan.layout);
-            return Prepared { chunk: Arc::new(chunk), body: Body::AsIs, counts, fault: None };
+            let chunk = Arc::new(chunk);
+            return Prepared { chunk, body: Body::AsIs, counts, stray_quotes: 0, fault: None };
         };
+        let stray_quotes = chunk.strays(&plan.layout);
         let fault = self.first_fault(&chunk, dialect).or_else(|| self.altered(&chunk, dialect));
         if fault.is_none() {
             if let Some(counts) = wire::same_as_text(&plan, dialect, &chunk) {
                 let chunk = Arc::new(chunk);
-                return Prepared { chunk, body: Body::Plain, counts, fault: None };
+                return Prepared { chunk, body: Body::Plain, counts, stray_quotes, fault: None };
             }
         }
         let done = match plan.wire {
@@ -112,24 +118,36 @@ impl Encoder {
         let (body, counts) = done.unwrap_or_else(|| {
             let counts = chunk.count(&plan.layout);
             let whole = chunk.part == Part::Whole;
-            let guarded = guard(&chunk.bytes, chunk.eol, dialect, plan.major).filter(|_| whole);
+            let guarded = whole.then(|| sendable(&chunk, dialect, plan.major)).flatten();
             (guarded.map_or(Body::AsIs, Body::Guarded), counts)
         });
-        Prepared { chunk: Arc::new(chunk), body, counts, fault }
+        Prepared { chunk: Arc::new(chunk), body, counts, stray_quotes, fault }
     }
 
-    /// Whether the first line ends as the file's lines do. Within one COPY the
-    /// server sees to that; a COPY that begins with this chunk would not.
+    /// The first record with a stray quote that COPY would accept, or a first line that does not
+    /// end as the file's lines do. Within one COPY the server sees to that; a COPY that begins
+    /// with this chunk would not.
     fn first_fault(&mut self, chunk: &Chunk, dialect: &Dialect) -> Option<(Fault, u64)> {
         if chunk.part != Part::Whole || chunk.bytes.is_empty() {
             return None;
         }
-        match chunk.scanner(dialect).next(&mut self.record) {
+        let mut scanner = chunk.scanner(dialect);
+        match scanner.next(&mut self.record) {
             Err(fault @ (Malformed::CarriageReturn | Malformed::Newline)) => {
-                Some((Fault::Malformed(fault), self.record.line))
+                return Some((Fault::Malformed(fault), self.record.line));
+            }
+            Err(fault @ Malformed::StrayQuote { .. }) => {
+                return Some((Fault::Malformed(fault), self.record.line));
+            }
+            _ if !chunk.stray => return None,
+            _ => {}
+        }
+        chunk.records(&self.plan.layout).find_map(|found| match found.fields {
+            Err(fault @ Malformed::StrayQuote { .. }) => {
+                Some((Fault::Malformed(fault), found.line))
             }
             _ => None,
-        }
+        })
     }
 
     /// The first record with a value that would be altered by the type inferred for it.
@@ -146,7 +164,7 @@ impl Encoder {
                 Ok(_) => return None,
                 // What is malformed is told elsewhere.
                 Err(_) => {
-                    scanner.skip_line().filter(|(start, end)| start < end)?;
+                    scanner.skip_record().filter(|(start, end)| start < end)?;
                 }
             }
         }
@@ -224,10 +242,28 @@ pub(crate) fn dot_is_marker(dialect: &Dialect, fields: usize, major: u32) -> boo
         && (dialect.null == dot || dialect.default.as_deref() == Some(dot))
 }
 
+/// What is sent in the file's own form for a chunk of whole records, where that is not its bytes.
+pub(crate) fn sendable(chunk: &Chunk, dialect: &Dialect, major: u32) -> Option<Vec<u8>> {
+    own_form(&chunk.bytes, chunk.stray, chunk.eol, dialect, major)
+}
+
+/// As [`sendable`], for records of a chunk.
+pub(crate) fn own_form(
+    bytes: &[u8],
+    stray: bool,
+    eol: Eol,
+    dialect: &Dialect,
+    major: u32,
+) -> Option<Vec<u8>> {
+    let quoted = stray.then(|| quote_strays(bytes, dialect, eol)).flatten();
+    let guarded = guard(quoted.as_deref().unwrap_or(bytes), eol, dialect, major);
+    guarded.or(quoted)
+}
+
 /// Up to PostgreSQL 17 a line of `\.` in CSV ends the data, and the rest is
 /// dropped in silence. Such a record is sent in quotes, which changes nothing
 /// else, unless it is a marker: see [`dot_is_marker`].
-pub(crate) fn guard(chunk: &[u8], eol: Eol, dialect: &Dialect, major: u32) -> Option<Vec<u8>> {
+fn guard(chunk: &[u8], eol: Eol, dialect: &Dialect, major: u32) -> Option<Vec<u8>> {
     if major >= 18 || dialect.format != Format::Csv {
         return None;
     }

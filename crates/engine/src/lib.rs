@@ -28,5 +28,6 @@ pub mod sample;
 pub mod server;
 pub mod session;
 mod spare;
+mod stray;
 pub mod typenames;
 pub mod wire;

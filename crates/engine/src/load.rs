@@ -428,10 +428,9 @@ fn commit(lanes: &mut [Lane], plan: &Plan, options: &Options) -> Result<u64, Err
 }
 
 fn summarise(options: &Options, plan: &Plan, done: &Done, watch: &Watch, clock: &Clock) -> Summary {
-    let (through, counts) = (&done.through, &done.counts);
-    let records = through.records;
-    let bytes = watch.progress.bytes.get();
-    let total = clock.start.elapsed().as_secs_f64();
+    let (through, counts, records) = (&done.through, &done.counts, done.through.records);
+    let (bytes, total) = (watch.progress.bytes.get(), clock.start.elapsed().as_secs_f64());
+    let stray = crate::stray::note(through.stray_quotes, plan.dialect());
     let steps = plan.made.iter().chain(&plan.before).chain(&plan.after).chain(&done.steps);
     Summary {
         read: records + through.passed,
@@ -439,6 +438,7 @@ fn summarise(options: &Options, plan: &Plan, done: &Done, watch: &Watch, clock: 
         rejected: done.rejected.records,
         rejected_lines: done.rejected.lines,
         skipped: through.passed + (records - counts.rows - done.rejected.records),
+        stray_quotes: through.stray_quotes,
         table: plan.table.clone(),
         files: options.input.sources.iter().map(|s| s.name()).collect(),
         method: plan.method.name().into(),
@@ -457,7 +457,7 @@ fn summarise(options: &Options, plan: &Plan, done: &Done, watch: &Watch, clock: 
         indexes: done.indexes.clone(),
         steps: steps.cloned().collect(),
         settings: plan.settings.iter().map(|(name, value)| format!("{name} = {value}")).collect(),
-        notes: plan.notes.clone(),
+        notes: plan.notes.iter().cloned().chain(stray).collect(),
         ..Summary::default()
     }
 }

@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::reject::{Existing, Limit};
 use crate::session::surroundings::{ForeignKeys, Indexes, Triggers};
-use pgsluice_core::scan::{Dialect, DotLine, Format};
+use pgsluice_core::scan::{Dialect, DotLine, Format, StrayQuotes};
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -333,6 +333,7 @@ pub struct DialectOptions {
     pub escape: Option<String>,
     pub null: Option<String>,
     pub default: Option<String>,
+    pub stray_quotes: Option<StrayQuotes>,
 }
 
 impl DialectOptions {
@@ -347,8 +348,11 @@ impl DialectOptions {
         if let Some(byte) = one_byte("delimiter", self.delimiter.as_deref())? {
             d.delimiter = byte;
         }
-        if !csv && (self.quote.is_some() || self.escape.is_some()) {
-            return Err(Error::usage("quote and escape are options of the csv format alone"));
+        let of_csv = self.quote.is_some() || self.escape.is_some() || self.stray_quotes.is_some();
+        if !csv && of_csv {
+            return Err(Error::usage(
+                "quote, escape and stray-quotes are options of the csv format alone",
+            ));
         }
         if let Some(byte) = one_byte("quote", self.quote.as_deref())? {
             d.quote = byte;
@@ -365,6 +369,7 @@ impl DialectOptions {
             // The file is ours to read; what the server makes of the line is
             // taken care of where it is passed through.
             d.dot_line = DotLine::IsData;
+            d.stray_quotes = self.stray_quotes.unwrap_or(StrayQuotes::Error);
         }
         check(&d)?;
         Ok(d)

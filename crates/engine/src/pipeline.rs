@@ -51,6 +51,8 @@ pub struct Through {
     pub passed: u64,
     /// the lines of all of them, and of the headers
     pub lines: u64,
+    /// fields with stray quotes
+    pub stray_quotes: u64,
 }
 
 /// Runs everything until the input ends or something fails. Gives the lanes
@@ -262,6 +264,7 @@ impl Collector {
         let before = self.before;
         self.before += prepared.counts;
         self.through.records += prepared.counts.records;
+        self.through.stray_quotes += prepared.stray_quotes;
         self.through.by_file.resize(chunk.file + 1, (0, 0));
         self.through.by_file[chunk.file].0 += chunk.passed.records;
         self.through.by_file[chunk.file].1 += prepared.counts.records;

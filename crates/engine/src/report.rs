@@ -115,6 +115,8 @@ pub struct Summary {
     pub rejected_lines: u64,
     /// records passed over by `--skip`, `--where` or a trigger
     pub skipped: u64,
+    /// fields with a quote that neither opens nor closes them, whatever `--stray-quotes` makes of it
+    pub stray_quotes: u64,
     /// the table, quoted and qualified
     pub table: String,
     /// the files, as they were named

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use pgsluice_core::memory::{Fallible, OutOfMemory};
-use pgsluice_core::scan::{Characters, Dialect, DotLine, Format, Record};
+use pgsluice_core::scan::{Characters, Dialect, DotLine, Format, Record, StrayQuotes};
 use pgsluice_core::shape::{Column, DateOrder, EnumLabels, Env, RowShape, Source, Type};
 use pgsluice_core::sink::{HeapColumn, Scratch};
 
@@ -271,5 +271,6 @@ unsafe fn dialect_of(def: &DialectDef) -> Result<Dialect, OutOfMemory> {
         utf8: true,
         // The server has converted the data.
         characters: Characters::Ascii,
+        stray_quotes: StrayQuotes::Copy,
     })
 }

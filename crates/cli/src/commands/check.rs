@@ -77,14 +77,17 @@ fn exit_code(found: &Checked, rejects: Option<&RejectOptions>) -> u8 {
 
 /// What a load would sum up, as far as a check can tell.
 fn sums(found: &Checked) -> Value {
-    let Checked { read, good, bad, bad_lines, skipped, .. } = found;
+    let Checked { read, good, bad, bad_lines, skipped, stray_quotes, .. } = found;
     json!({ "read": read, "loaded": good, "rejected": bad, "rejected_lines": bad_lines,
-        "skipped": skipped })
+        "skipped": skipped, "stray_quotes": stray_quotes })
 }
 
 fn tell_sums(found: &Checked) {
     say(format_args!("read {} = good {} + bad {} + skipped {}; unique and foreign keys, exclusion and partitions were not checked",
         found.read, found.good, found.bad, found.skipped));
+    if found.stray_quotes > 0 {
+        say(format_args!("fields with stray quotes: {}", found.stray_quotes));
+    }
 }
 
 fn line(r: &Reject) -> String {

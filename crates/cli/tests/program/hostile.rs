@@ -62,6 +62,7 @@ fn texts(rng: &mut Rng, major: u32, method: &str) -> Option<Given> {
         arguments.extend(["--format".into(), "text".into()]);
     } else {
         arguments.extend(["--quote".into(), byte(d.quote), "--escape".into(), byte(d.escape)]);
+        arguments.extend(["--stray-quotes".into(), "copy".into()]);
         for (option, bits) in
             [("--force-null", case.force_null), ("--force-not-null", case.force_not_null)]
         {

@@ -26,6 +26,7 @@ mod methods;
 mod moments;
 mod output;
 mod pooler;
+mod quotes;
 mod real;
 mod rejects;
 mod rights;

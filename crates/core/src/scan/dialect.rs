@@ -115,6 +115,18 @@ impl Characters {
     }
 }
 
+/// What a quote means in CSV that is not where the form has one: a field is quoted where a quote
+/// is its first byte and another one its last. Text format has no quotes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StrayQuotes {
+    /// what it means to COPY: each quote opens or closes, wherever it stands
+    Copy,
+    /// the record is malformed
+    Error,
+    /// a character like any other
+    Literal,
+}
+
 /// COPY's options on the form of the file, validated as the server validates them
 /// (`ProcessCopyOptions`, `src/backend/commands/copy.c`).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,6 +151,8 @@ pub struct Dialect {
     pub utf8: bool,
     /// the encoding of the data, as far as it matters here
     pub characters: Characters,
+    /// csv: what a stray quote means
+    pub stray_quotes: StrayQuotes,
 }
 
 impl Dialect {
@@ -154,6 +168,7 @@ impl Dialect {
             dot_line: DotLine::IsData,
             utf8: true,
             characters: Characters::Ascii,
+            stray_quotes: StrayQuotes::Copy,
         }
     }
 
@@ -170,6 +185,7 @@ impl Dialect {
             dot_line: DotLine::Alone,
             utf8: true,
             characters: Characters::Ascii,
+            stray_quotes: StrayQuotes::Copy,
         }
     }
 
@@ -189,6 +205,14 @@ impl Dialect {
         self.utf8 = false;
         self.characters = Characters::of(encoding);
         self
+    }
+
+    /// CSV: a quote opens at the start of a field only. Where the quote itself ends lines, COPY's
+    /// rule is the only one.
+    pub fn strict(&self) -> bool {
+        self.format == Format::Csv
+            && self.stray_quotes != StrayQuotes::Copy
+            && !self.quotes_with_line_ends()
     }
 
     /// CSV: the quote or the escape is itself a byte that ends lines.

@@ -7,7 +7,7 @@
 
 use super::lanes::{Lanes, BLOCK};
 use super::marks::{Carry, Marks, Rules};
-use super::unescape;
+use super::{strict, unescape};
 use super::{Dialect, DotLine, Eol, Format, Kind, Next, Record, Scanner, MAX_RECORD};
 
 /// The block that the scanner is in, and what of it is not yet used.
@@ -70,6 +70,22 @@ fn may_be_marker(dialect: &Dialect, chunk: &[u8], start: usize) -> bool {
     chunk[start] == b'\\' && dialect.format == Format::Csv && dialect.dot_line == DotLine::Ends
 }
 
+/// Whether the field at `field`, which has a quote and goes on after the block at `base`, may have
+/// quotes around it. After a stray one, its end might be far away.
+#[inline(never)]
+fn may_be_quoted(dialect: &Dialect, chunk: &[u8], field: usize, base: usize) -> bool {
+    /// after so many blocks it is worth looking for the quote that closes the field
+    const LONG: usize = 256 * BLOCK;
+    if chunk.get(field) != Some(&dialect.quote) {
+        return false;
+    }
+    if base.saturating_sub(field) / BLOCK != LONG / BLOCK {
+        return true;
+    }
+    let next = strict::closing(dialect, chunk, field + 1).and_then(|at| chunk.get(at));
+    next.map_or(true, |c| *c == dialect.delimiter || matches!(c, b'\r' | b'\n'))
+}
+
 /// Scans the record at the scanner's position; `None` leaves it to the naive scanner.
 ///
 /// # Safety
@@ -102,7 +118,7 @@ pub(super) unsafe fn next<L: Lanes>(
                 window.marks.inside ^= within;
                 inside += within.count_ones() as usize;
                 // SAFETY: as the caller answers.
-                unsafe { resolve::<L>(dialect, chunk, field, at, inside, record)? };
+                unsafe { resolve::<L>(dialect, chunk, field, at, inside, s.strict, record)? };
                 inside = 0;
             }
             if chunk[at] == dialect.delimiter {
@@ -129,10 +145,13 @@ pub(super) unsafe fn next<L: Lanes>(
             return Some(Next::Record);
         }
         inside += window.marks.inside.count_ones() as usize;
+        if s.strict && inside != 0 && !may_be_quoted(dialect, chunk, field, window.base) {
+            return None;
+        }
         lines += u64::from(window.marks.quoted_lines.count_ones());
         let base = window.base.wrapping_add(BLOCK);
         if base >= chunk.len() {
-            return unfinished(s, record);
+            return if s.strict && inside != 0 { None } else { unfinished(s, record) };
         }
         // SAFETY: as the caller answers.
         window = unsafe { Window::load::<L>(base, start, chunk, rules, s.eol, window.carry) };
@@ -190,6 +209,7 @@ unsafe fn resolve<L: Lanes>(
     from: usize,
     to: usize,
     inside: usize,
+    strict: bool,
     record: &mut Record,
 ) -> Option<()> {
     let raw = &chunk[from..to];
@@ -208,7 +228,11 @@ unsafe fn resolve<L: Lanes>(
         && dialect.quote == dialect.escape
         // SAFETY: as the caller answers.
         && unsafe { L::halve(&raw[1..raw.len() - 1], dialect.quote, &mut record.scratch) };
-    let quoted = simple || unescape::csv(dialect, raw, &mut record.scratch)?;
+    let quoted = simple
+        || match strict {
+            true => unescape::enclosed(dialect, raw, &mut record.scratch)?,
+            false => unescape::csv(dialect, raw, &mut record.scratch)?,
+        };
     let kind = if quoted {
         dialect.kind_of_quoted(&record.scratch[start..])
     } else {

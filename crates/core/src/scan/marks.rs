@@ -7,7 +7,7 @@ use super::{Characters, Dialect, Eol, Format};
 /// The bytes that matter, and how escapes work.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
-    delimiter: u8,
+    pub(super) delimiter: u8,
     quote: u8,
     escape: u8,
     class: Class,
@@ -38,8 +38,8 @@ impl Rules {
         Some(Rules { delimiter, quote, escape, class })
     }
 
-    /// The bytes that end nothing, being quoted or escaped; and those that
-    /// quote or escape.
+    /// The bytes that end nothing, being quoted or escaped; those that quote or escape; and
+    /// the quotes that open or close.
     ///
     /// # Safety
     ///
@@ -49,13 +49,13 @@ impl Rules {
         &self,
         block: &[u8; BLOCK],
         carry: &mut Carry,
-    ) -> (u64, u64) {
+    ) -> (u64, u64, u64) {
         // SAFETY: as the caller answers.
         let eq = |needle| unsafe { L::eq(block, needle) };
         match self.class {
             Class::CsvDoubled => {
                 let quotes = eq(self.quote);
-                (within_quotes(quotes, carry), quotes)
+                (within_quotes(quotes, carry), quotes, quotes)
             }
             Class::CsvEscaped => {
                 let (quotes, escapes) = (eq(self.quote), eq(self.escape));
@@ -64,11 +64,11 @@ impl Rules {
                 } else {
                     unescaped_quotes(quotes, escapes, carry)
                 };
-                (within_quotes(toggles, carry), quotes | escapes)
+                (within_quotes(toggles, carry), quotes | escapes, toggles)
             }
             Class::Text => {
                 let backslashes = eq(b'\\');
-                (escaped_by(backslashes, carry), backslashes)
+                (escaped_by(backslashes, carry), backslashes, 0)
             }
         }
     }
@@ -110,7 +110,7 @@ impl Marks {
         let eq = |needle| unsafe { L::eq(block, needle) };
         let (lf, cr) = (eq(b'\n'), eq(b'\r'));
         // SAFETY: as the caller answers.
-        let (hidden, inside) = unsafe { rules.hidden::<L>(block, carry) };
+        let (hidden, inside, _) = unsafe { rules.hidden::<L>(block, carry) };
         let counted = if eol == Eol::Nl { lf } else { cr };
         Marks {
             ends: (eq(rules.delimiter) | lf | cr) & !hidden,

@@ -14,6 +14,9 @@
 //!    byte above 127 make the field be checked again for its encoding. A
 //!    backslash that ends the data without a line end is dropped.
 //!
+//! Where a stray quote is not what it is to COPY ([`StrayQuotes`]), [`strict`] finds the records
+//! that have one; to all others, the rules above apply.
+//!
 //! The line of an error is counted as `cur_lineno` is: one for each record, and
 //! one for each LF (where lines end so, else each CR) within quotes.
 
@@ -25,6 +28,7 @@ mod marks;
 mod naive;
 mod record;
 mod split;
+mod strict;
 #[cfg(test)]
 mod tests;
 mod unescape;
@@ -33,9 +37,10 @@ mod utf8;
 use crate::error::Malformed;
 use crate::memory;
 
-pub use dialect::{Characters, Dialect, DotLine, Eol, Format};
+pub use dialect::{Characters, Dialect, DotLine, Eol, Format, StrayQuotes};
 pub use record::{Kind, Record, MAX_FIELDS};
-pub use split::{Cuts, Splitter};
+pub use split::{whole_records, Cuts, Splitter};
+pub use strict::quote_strays;
 pub use utf8::{valid_utf8, BadBytes};
 
 /// The longest record that is scanned, in bytes: the server's own limit for a
@@ -73,6 +78,12 @@ pub struct Scanner<'c> {
     processor: Processor,
     rules: Option<marks::Rules>,
     window: fast::Window,
+    /// where the record at `position` ends, and after how many lines, once it has been found
+    /// to be malformed
+    refused: Option<(usize, u64)>,
+    /// see [`strict`]
+    strict: bool,
+    strays: u64,
 }
 
 /// What the fast scanner compares bytes with.
@@ -121,6 +132,9 @@ impl<'c> Scanner<'c> {
             processor: Processor::available()[0],
             rules: marks::Rules::new(dialect),
             window: fast::Window::before(0),
+            refused: None,
+            strict: dialect.strict(),
+            strays: 0,
         }
     }
 
@@ -153,6 +167,12 @@ impl<'c> Scanner<'c> {
     /// Whether `\.` ended the data before the chunk's end.
     pub fn ended(&self) -> bool {
         self.ended
+    }
+
+    /// How many fields with stray quotes [`Scanner::next_naive`] has seen. [`Scanner::next`]
+    /// does not count those that mean what they mean to COPY.
+    pub fn strays(&self) -> u64 {
+        self.strays
     }
 
     /// Scans one record into `record`.
@@ -196,24 +216,43 @@ impl<'c> Scanner<'c> {
         self.next_naive(record)
     }
 
-    /// Passes over the rest of the line at [`Scanner::position`], quotes and
-    /// escapes disregarded, so that scanning can go on after an error: gives
-    /// the offsets of what is passed over and adds one to the lines.
+    /// Passes over the record at [`Scanner::position`], so that scanning can go on after an
+    /// error: gives the offsets of what is passed over and adds its lines.
+    ///
+    /// The record ends where a [`Splitter`] would find its end, whatever is wrong with it, or
+    /// with stray quotes where [`strict`] does. Where a quote is open to the end of the data, it
+    /// ends with its first line.
     ///
     /// `None` where the chunk ends first and is not the last one.
-    pub fn skip_line(&mut self) -> Option<(usize, usize)> {
+    pub fn skip_record(&mut self) -> Option<(usize, usize)> {
+        let (end, lines) = match self.refused.take() {
+            Some(found) => found,
+            None => self.end_of_record()?,
+        };
+        let start = self.position;
+        self.position = end;
+        self.window = fast::Window::before(end);
+        self.line += lines;
+        Some((start, end))
+    }
+
+    /// Where the record at the scanner's position ends, and after how many lines.
+    fn end_of_record(&self) -> Option<(usize, u64)> {
         let rest = &self.chunk[self.position..];
+        let mut splitter = Splitter::new(self.dialect, self.eol);
+        for (at, byte) in rest.iter().enumerate() {
+            let cuts = splitter.feed_naive(std::slice::from_ref(byte));
+            if let Some(end) = cuts.first {
+                return Some((self.position + at + end, cuts.lines));
+            }
+        }
         let len = match self.eol {
+            _ if !splitter.in_quote() && !self.dialect.quotes_with_line_ends() => None,
             Eol::Cr => memchr::memchr(b'\r', rest).map(|at| at + 1),
             Eol::CrNl => memchr::memmem::find(rest, b"\r\n").map(|at| at + 2),
             Eol::Nl | Eol::Unknown => memchr::memchr(b'\n', rest).map(|at| at + 1),
         };
-        let len = len.or(self.last.then_some(rest.len()))?;
-        let start = self.position;
-        self.position += len;
-        self.window = fast::Window::before(self.position);
-        self.line += 1;
-        Some((start, self.position))
+        self.last.then(|| (self.position + len.unwrap_or(rest.len()), 1))
     }
 
     /// As [`Scanner::next`], byte by byte: the twin that `next` must equal on

@@ -1,7 +1,9 @@
 //! The scanner byte by byte, in the two steps of the server: first the line,
 //! then its attributes.
 
-use super::{valid_utf8, Dialect, DotLine, Eol, Format, Kind, Next, Record, Scanner, MAX_RECORD};
+use super::{
+    strict, valid_utf8, Dialect, DotLine, Eol, Format, Kind, Next, Record, Scanner, MAX_RECORD,
+};
 use crate::error::Malformed;
 use crate::memory::Fallible;
 
@@ -32,6 +34,11 @@ pub(super) fn next(s: &mut Scanner<'_>, record: &mut Record) -> Result<Next, Mal
     record.line = s.line + 1;
     if s.ended || s.position == s.chunk.len() {
         return Ok(Next::End);
+    }
+    if s.strict {
+        if let Some(next) = strict::next(s, record) {
+            return next;
+        }
     }
     let line = match line(s, &mut record.line)? {
         Found::Line(line) => line,
@@ -187,21 +194,24 @@ fn dot(s: &Scanner<'_>, i: usize) -> Result<Dot, Malformed> {
 }
 
 /// Splits the line into fields, as `CopyReadAttributesCSV`.
-fn csv_fields(s: &Scanner<'_>, end: usize, record: &mut Record) -> Result<(), Malformed> {
+fn csv_fields(s: &mut Scanner<'_>, end: usize, record: &mut Record) -> Result<(), Malformed> {
     let (d, chunk) = (s.dialect, s.chunk);
     let mut i = s.position;
     loop {
         let start = i;
         let scratch = record.scratch.len();
-        let mut quoted = false;
+        let (mut quoted, mut stray) = (false, false);
         while i < end && chunk[i] != d.delimiter {
             if chunk[i] == d.quote {
                 quoted = true;
+                stray |= i > start;
                 i = csv_quoted(d, &chunk[..end], i + 1, &mut record.scratch)?;
             } else {
+                stray |= quoted;
                 i = take(d, &chunk[..end], i, &mut record.scratch);
             }
         }
+        s.strays += u64::from(stray);
         let kind = if quoted {
             d.kind_of_quoted(&record.scratch[scratch..])
         } else {

@@ -3,10 +3,15 @@
 //!
 //! Nothing is judged here: a line end of the wrong kind or an unclosed quote is
 //! found by the [`super::Scanner`] of the chunk it lies in.
+//!
+//! Quotes are counted as COPY counts them, which is right for any rule as long as each of them
+//! opens at the start of a field or closes at its end. [`Cuts::stray`] says that one does not:
+//! where stray quotes are something else than to COPY, no cut from there on is one, and the
+//! records have to be walked through with a [`super::Scanner`] from the last cut before.
 
 use super::lanes::{Lanes, Swar, BLOCK};
 use super::marks::{Carry, Rules};
-use super::{Characters, Dialect, DotLine, Eol, Format, Processor};
+use super::{Characters, Dialect, DotLine, Eol, Format, Next, Processor, Record, Scanner};
 
 /// What a block of the stream holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,6 +26,9 @@ pub struct Cuts {
     /// there may be a `\.` that ends the data: whether what follows counts is
     /// known when the chunk has been scanned
     pub marker: bool,
+    /// there is a quote that opens or closes and, were it not for COPY's rule, would be a stray
+    /// one; or the block before ended with one. Never set where nobody looks for it
+    pub stray: bool,
 }
 
 /// Follows a stream block by block.
@@ -55,6 +63,76 @@ pub struct Splitter {
     first_cr: bool,
     /// the last byte was a backslash
     backslash: bool,
+    quotes: Quotes,
+}
+
+/// Whether quotes are where fields begin and end.
+#[derive(Clone, Copy, Debug)]
+struct Quotes {
+    /// somebody wants to know
+    watched: bool,
+    delimiter: u8,
+    /// a quote within quotes is doubled
+    doubled: bool,
+    /// the last byte; `None` at the start
+    last: Option<u8>,
+    /// it was a quote that closes
+    closed: bool,
+    /// a quote has closed a field as it should; byte by byte only
+    ended: bool,
+}
+
+impl Quotes {
+    fn new(dialect: &Dialect) -> Self {
+        Quotes {
+            watched: dialect.strict(),
+            delimiter: dialect.delimiter,
+            doubled: dialect.escape == dialect.quote,
+            last: None,
+            closed: false,
+            ended: false,
+        }
+    }
+
+    /// Whether a field may begin after the last byte, if that is not within quotes.
+    fn begins(&self, ends_with: u8) -> bool {
+        self.last.map_or(true, |last| last == self.delimiter || last == ends_with)
+    }
+
+    /// Looks at one byte; `toggles` says that it is a quote that opens, if it is `hidden`, or
+    /// closes.
+    fn stray(&mut self, c: u8, toggles: bool, hidden: bool, ends_with: u8) -> bool {
+        let twice = self.doubled && toggles;
+        let begins = self.begins(ends_with) || self.closed && self.doubled;
+        let ends = twice || c == self.delimiter || matches!(c, b'\r' | b'\n');
+        let stray = toggles && hidden && !begins || self.closed && !ends;
+        self.ended |= self.closed && ends && !twice;
+        self.closed = toggles && !hidden;
+        self.last = Some(c);
+        self.watched && stray
+    }
+
+    /// Looks at a block that has a quote, or comes after one that closes; `at` is a mask of the
+    /// bytes that equal one, `ends` of those that end records.
+    #[inline(always)]
+    fn stray_in(
+        &mut self,
+        toggles: u64,
+        hidden: u64,
+        (ends, ends_with): (u64, u8),
+        at: impl Fn(u8) -> u64,
+    ) -> bool {
+        let first = self.begins(ends_with) || self.closed && self.doubled;
+        let delimiters = at(self.delimiter);
+        let closing = toggles & !hidden;
+        let after = closing << 1 | u64::from(self.closed);
+        let twice = if self.doubled { u64::MAX } else { 0 };
+        let begins = (delimiters | ends | closing & twice) << 1 | u64::from(first);
+        let stray = toggles & hidden & !begins
+            | after & !(delimiters | at(b'\r') | at(b'\n') | toggles & twice);
+        self.closed = closing >> 63 != 0;
+        stray != 0
+    }
 }
 
 impl Splitter {
@@ -76,7 +154,29 @@ impl Splitter {
             lines: 0,
             first_cr: false,
             backslash: false,
+            quotes: Quotes::new(dialect),
         }
+    }
+
+    /// The same, but [`Cuts::stray`] is set for stray quotes that are what they are to COPY, too.
+    pub fn watching(mut self) -> Self {
+        self.quotes.watched = self.csv && self.cuts;
+        self
+    }
+
+    /// Whether the field in whose quotes the stream is ends as it should: goes on byte by byte,
+    /// by [`Splitter::feed_naive`], until that is known.
+    pub fn field_ends(&mut self, block: &[u8]) -> Option<bool> {
+        self.quotes.ended = false;
+        block.iter().find_map(|byte| {
+            let stray = self.feed_naive(std::slice::from_ref(byte)).stray;
+            (stray || self.quotes.ended).then_some(!stray)
+        })
+    }
+
+    /// Whether a quote is open.
+    pub fn in_quote(&self) -> bool {
+        self.carry.in_quote != 0
     }
 
     /// The same with less than the machine has, so that tests reach every path.
@@ -158,6 +258,8 @@ impl Splitter {
         if self.characters.joins(self.lead, c) {
             self.lead = 0;
             self.backslash = false;
+            // No delimiter, whatever it equals.
+            self.quotes.last = Some(u8::MAX);
             return;
         }
         self.lead = c;
@@ -167,13 +269,17 @@ impl Splitter {
             self.lines += 1;
             if c == b'\n' {
                 self.eol = Eol::CrNl;
+                self.quotes.last = Some(c);
                 self.end(at + 1, cuts);
                 return;
             }
             self.eol = Eol::Cr;
             self.end(at, cuts);
         }
+        let before = self.in_quote();
         let hidden = if self.csv { self.quoted(c) } else { self.escaped(c) };
+        let ends_with = if self.eol == Eol::Cr { b'\r' } else { b'\n' };
+        cuts.stray |= self.quotes.stray(c, self.in_quote() != before, hidden, ends_with);
         let counted = if self.eol == Eol::Nl { b'\n' } else { b'\r' };
         if hidden {
             self.lines += u64::from(self.csv && c == counted);
@@ -215,6 +321,26 @@ impl Splitter {
     }
 }
 
+/// Where the last record ends that `bytes` have whole, and what lines end with: by the
+/// [`Scanner`], which every rule on quotes has, from the start of a record.
+///
+/// `last` and `eol` are those of [`Scanner::new`].
+pub fn whole_records(bytes: &[u8], last: bool, dialect: &Dialect, eol: Eol) -> (usize, Eol) {
+    let mut scanner = Scanner::new(bytes, last, dialect, eol);
+    let mut record = Record::default();
+    loop {
+        match scanner.next(&mut record) {
+            Ok(Next::Record) => {}
+            // What follows the end of the data does not count.
+            Ok(Next::End) if scanner.ended() => return (bytes.len(), scanner.eol()),
+            Ok(_) => break,
+            Err(_) if scanner.skip_record().is_none() => break,
+            Err(_) => {}
+        }
+    }
+    (scanner.position(), scanner.eol())
+}
+
 /// Takes whole blocks of 64 bytes from `from` on; gives how many bytes that were. While
 /// nobody knows what ends a line, it stops before the block that has the first line's end.
 ///
@@ -237,18 +363,23 @@ unsafe fn blocks<L: Lanes>(
     let unknown = s.eol == Eol::Unknown;
     let (mut carry, mut lines, mut at) = (s.carry, s.lines, from);
     let mut backslash = u64::from(s.backslash);
+    let mut quotes = s.quotes;
     while let Some(block) = bytes[at..].first_chunk::<BLOCK>() {
         // SAFETY: as the caller answers.
         let eq = |needle| unsafe { L::eq(block, needle) };
         let before = carry;
         // SAFETY: as the caller answers.
-        let (hidden, _) = unsafe { rules.hidden::<L>(block, &mut carry) };
+        let (hidden, _, toggles) = unsafe { rules.hidden::<L>(block, &mut carry) };
         let ends = eq(ends_with) & !hidden;
         if unknown && (s.first_cr || (ends | (eq(b'\n') & !hidden)) != 0) {
             carry = before;
             break;
         }
         let quoted = if s.csv { eq(counted) & hidden } else { 0 };
+        if quotes.watched && (toggles != 0 || quotes.closed) {
+            quotes.last = if at > 0 { Some(bytes[at - 1]) } else { quotes.last };
+            cuts.stray |= quotes.stray_in(toggles, hidden, (ends, ends_with), eq);
+        }
         if s.markers {
             let backslashes = eq(b'\\');
             if backslashes | backslash != 0 {
@@ -268,7 +399,9 @@ unsafe fn blocks<L: Lanes>(
     }
     s.carry = carry;
     s.lines = lines;
+    s.quotes = quotes;
     if at > from {
+        s.quotes.last = Some(bytes[at - 1]);
         s.backslash = bytes[at - 1] == b'\\';
     }
     at - from

@@ -103,11 +103,11 @@ fn after_an_error_a_line_can_be_passed_over() {
     let mut record = Record::default();
     assert_eq!(scanner.next(&mut record), Ok(Next::Record));
     assert_eq!(scanner.next(&mut record), Err(Malformed::CarriageReturn));
-    assert_eq!((record.line, scanner.skip_line()), (2, Some((2, 6))));
+    assert_eq!((record.line, scanner.skip_record()), (2, Some((2, 6))));
     assert_eq!(scanner.next(&mut record), Ok(Next::Record));
     assert_eq!(scanner.next(&mut record), Err(Malformed::UnterminatedQuote));
     // The server names the line in which the data ends.
-    assert_eq!((record.line, scanner.skip_line()), (6, Some((8, 11))));
+    assert_eq!((record.line, scanner.skip_record()), (6, Some((8, 11))));
     assert_eq!(scanner.next(&mut record), Ok(Next::Record));
     assert_eq!(record.line, 5);
 }

@@ -98,6 +98,16 @@ pub(super) fn csv(dialect: &Dialect, raw: &[u8], out: &mut Vec<u8>) -> Option<bo
     Some(quoted)
 }
 
+/// As [`csv`], for a field that has quotes: `None` where they do not enclose it.
+pub(super) fn enclosed(dialect: &Dialect, raw: &[u8], out: &mut Vec<u8>) -> Option<bool> {
+    if raw.first() != Some(&dialect.quote) {
+        // An escape that is not the quote is a character like any other outside quotes.
+        out.extend_within_room(raw);
+        return memchr::memchr(dialect.quote, raw).is_none().then_some(false);
+    }
+    (naive::csv_quoted(dialect, raw, 1, out).ok()? == raw.len()).then_some(true)
+}
+
 /// Appends the value of a field in text format.
 ///
 /// `None` where it holds `\.`, or where escapes make it invalid UTF-8.

@@ -1,7 +1,7 @@
 //! A run of whole records, with the facts that errors are reported by.
 
 use super::records::{Layout, Records};
-use pgsluice_core::scan::{Dialect, Eol, Format, Record, Scanner};
+use pgsluice_core::scan::{Dialect, Eol, Format, Next, Record, Scanner};
 
 /// What a chunk holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +45,8 @@ pub struct Chunk {
     pub eol: Eol,
     /// whole records or a piece of one
     pub part: Part,
+    /// it may have stray quotes
+    pub stray: bool,
     /// no bytes of the file follow
     pub last: bool,
     /// records passed over (and the header's lines) immediately before the chunk
@@ -91,15 +93,8 @@ impl Chunk {
             Some(_) => memchr::memchr(b'\\', &self.bytes).is_none(),
         };
         if plain && self.eol != Eol::Unknown {
-            // What ends with half a line end is a fault, and goes on to a whole one.
-            let (ends, open) = match self.eol {
-                Eol::CrNl => {
-                    let ends = memchr::memmem::find_iter(&self.bytes, b"\r\n").count() as u64;
-                    (ends, !self.bytes.ends_with(b"\r\n"))
-                }
-                _ => (ends(), !self.bytes.ends_with(&[end])),
-            };
-            let lines = ends + u64::from(open && !self.bytes.is_empty());
+            let open = !self.bytes.is_empty() && !self.bytes.ends_with(&[end]);
+            let lines = ends() + u64::from(open);
             return Counts { records: lines, lines };
         }
         // What breaks the rules counts as one: the server will say what is wrong with it.
@@ -122,7 +117,7 @@ impl Chunk {
     /// How many lines have ended before `end`.
     pub fn lines_to(&self, layout: &Layout, end: usize) -> u64 {
         let mut records = self.records(layout);
-        while records.position() < end && records.next().is_some_and(|r| r.fields.is_ok()) {}
+        while records.position() < end && records.next().is_some() {}
         records.lines()
     }
 
@@ -142,6 +137,29 @@ impl Chunk {
 }
 
 impl Chunk {
+    /// The chunk up to `end`, before which no record has a stray quote.
+    pub fn head(&self, end: usize) -> Chunk {
+        let bytes = self.bytes[..end].to_vec();
+        Chunk { bytes, last: false, stray: false, ..*self }
+    }
+
+    /// How many fields have stray quotes, whatever those mean.
+    pub fn strays(&self, layout: &Layout) -> u64 {
+        let Some(dialect) = layout.dialect().filter(|_| self.stray) else { return 0 };
+        if self.part != Part::Whole {
+            // One at least.
+            return 1;
+        }
+        let (mut scanner, mut record) = (self.scanner(dialect), Record::default());
+        loop {
+            match scanner.next_naive(&mut record) {
+                Ok(Next::Record) => {}
+                Err(_) if scanner.skip_record().is_some_and(|(from, to)| from < to) => {}
+                _ => return scanner.strays(),
+            }
+        }
+    }
+
     /// Passes over as many of the first records as are still to be skipped.
     pub(super) fn pass(&mut self, skip: &mut u64, layout: &Layout) {
         if *skip == 0 || self.bytes.is_empty() {

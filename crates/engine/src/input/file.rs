@@ -1,11 +1,13 @@
 //! One source: opened, decompressed, cut at record ends.
 
+use super::ahead::Ahead;
 use super::chunk::{Chunk, Counts, Part};
 use super::content;
 use super::decompress::{self, Compression};
 use super::records::{fields, Cutter, Layout};
 use crate::error::{Error, Place};
 use crate::options::Source;
+use crate::stray;
 use pgsluice_core::scan::binary::{self, Corrupt, TupleSplitter, HEADER_LEN};
 use pgsluice_core::scan::{Dialect, Eol, Format, Kind, Next, Record, Scanner, Splitter};
 use std::fs::File;
@@ -13,6 +15,8 @@ use std::io::{self, Read};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::SystemTime;
+
+mod strays;
 
 /// How many bytes a chunk has, unless a record is longer.
 const CHUNK: usize = 512 << 10;
@@ -59,7 +63,7 @@ impl Read for Counted {
 pub(super) struct InputFile {
     pub(super) name: String,
     index: usize,
-    source: Box<dyn Read + Send>,
+    source: Ahead,
     /// bytes that came from the disk
     pub(super) raw_read: Arc<AtomicU64>,
     /// the file itself, how long it was when it was opened, and when it was last written
@@ -78,6 +82,10 @@ pub(super) struct InputFile {
     seen: usize,
     /// where the last record that is held whole ends, in the held bytes
     cut: usize,
+    /// there may be stray quotes in what was read since the last chunk, and in what was left
+    stray: [bool; 2],
+    /// the cutter has met a stray quote that is not what it is to COPY: it is lost
+    lost: bool,
     /// bytes so far of a record that passes in pieces
     giant: Option<u64>,
     /// where it ends, in the held bytes
@@ -122,7 +130,7 @@ impl InputFile {
         let mut file = InputFile {
             name,
             index,
-            source,
+            source: Ahead::new(source),
             raw_read,
             file,
             compression,
@@ -134,6 +142,8 @@ impl InputFile {
             fault: None,
             seen: 0,
             cut: 0,
+            stray: [false; 2],
+            lost: false,
             giant: None,
             giant_end: None,
             passed: Counts::default(),
@@ -273,7 +283,11 @@ impl InputFile {
                 Err(fault) => {
                     let csv = dialect.format == Format::Csv;
                     let message = fault.message(csv, "");
-                    return Err(Error::new(format!("{}, line 1: {message}", self.name)));
+                    let place =
+                        Place { file: self.name.clone(), line: Some(1), ..Place::default() };
+                    let (start, end) = scanner.skip_record().unwrap_or_default();
+                    let error = Error::new(message).at(place);
+                    return Err(stray::explained(error, fault, &self.held[start..end], dialect));
                 }
             }
             self.fill(target)?;
@@ -285,10 +299,15 @@ impl InputFile {
         self.fill(target)?;
         let eol = self.eol;
         let cutter = self.cutter.get_or_insert_with(|| match layout {
-            Layout::Lines(dialect) => Cutter::Lines(Splitter::new(dialect, eol)),
+            Layout::Lines(dialect) => Cutter::Lines(Splitter::new(dialect, eol).watching()),
             Layout::Tuples(columns) => Cutter::Tuples(TupleSplitter::new(fields(columns))),
         });
+        let in_giant = match &cutter {
+            Cutter::Lines(splitter) if self.giant.is_some() => Some((splitter.clone(), self.seen)),
+            _ => None,
+        };
         let cuts = cutter.feed(&self.held[self.seen..]);
+        self.stray[0] |= cuts.stray;
         if let Some(last) = cuts.last {
             self.cut = self.seen + last;
         }
@@ -300,7 +319,10 @@ impl InputFile {
         if let (Cutter::Tuples(splitter), true) = (cutter, self.ended) {
             self.fault = self.fault.or(splitter.finish().err());
         }
-        Ok(())
+        match layout.dialect() {
+            Some(dialect) if dialect.strict() => self.find_again(dialect, cuts.stray, in_giant),
+            _ => Ok(()),
+        }
     }
 
     /// The next bytes: whole records where a record can be held. `None` at the end.
@@ -334,7 +356,10 @@ impl InputFile {
                 },
                 _ if self.cut > 0 => break (self.cut, Part::Whole),
                 _ if target < MAX_HELD => target *= 2,
-                _ => break (self.held.len(), Part::Piece),
+                _ if self.giant.is_some() || self.passes(layout)? => {
+                    break (self.held.len(), Part::Piece)
+                }
+                _ => break (self.first_line()?, Part::Whole),
             }
         };
         let start = self.offset - self.giant.unwrap_or(0);
@@ -416,11 +441,13 @@ impl InputFile {
             start: self.offset,
             eol: self.eol,
             part,
+            stray: self.stray[0] || self.stray[1],
             last,
             passed: std::mem::take(&mut self.passed),
             bytes,
         };
         self.offset += end as u64;
+        self.stray = [false, self.stray[0] && !self.held.is_empty()];
         self.seen -= end.min(self.seen);
         self.cut = self.cut.saturating_sub(end);
         self.done = last;

@@ -1,5 +1,6 @@
 //! Files to chunks that end where records end. Knows no PostgreSQL.
 
+mod ahead;
 mod chunk;
 mod content;
 pub mod decompress;

@@ -93,7 +93,7 @@ impl Iterator for Records<'_> {
                 Ok(_) => None,
                 Err(fault) => {
                     let line = record.line;
-                    let (start, end) = scanner.skip_line().filter(|(start, end)| start < end)?;
+                    let (start, end) = scanner.skip_record().filter(|(start, end)| start < end)?;
                     Some(Found { start, end, line, fields: Err(fault) })
                 }
             },
@@ -121,6 +121,8 @@ pub(super) struct Cuts {
     pub first: Option<usize>,
     /// where the last one ends
     pub last: Option<usize>,
+    /// there may be a stray quote
+    pub stray: bool,
     /// nothing behind that can be read
     pub fault: Option<Corrupt>,
 }
@@ -130,11 +132,11 @@ impl Cutter {
         match self {
             Cutter::Lines(splitter) => {
                 let cuts = splitter.feed(block);
-                Cuts { first: cuts.first, last: cuts.last, fault: None }
+                Cuts { first: cuts.first, last: cuts.last, stray: cuts.stray, fault: None }
             }
             Cutter::Tuples(splitter) => {
                 let (cuts, fed) = splitter.feed(block);
-                Cuts { first: cuts.first, last: cuts.last, fault: fed.err() }
+                Cuts { first: cuts.first, last: cuts.last, stray: false, fault: fed.err() }
             }
         }
     }

@@ -46,7 +46,9 @@ pub(super) struct Quotes<W> {
 impl<W: Write> Quotes<W> {
     /// At the start of a record of lines by these rules that end with `eol`.
     pub fn new(out: W, dialect: Option<&Dialect>, eol: Eol) -> Self {
-        let csv = dialect.filter(|d| d.format == Format::Csv);
+        // Where a quote opens at the start of a field only, an open one is not closed by the next
+        // record, but ends with its own line.
+        let csv = dialect.filter(|d| d.format == Format::Csv && !d.strict());
         Quotes { out, splitter: csv.map(|dialect| Splitter::new(dialect, eol)) }
     }
 

@@ -4,6 +4,7 @@
 mod court;
 mod joint;
 mod judge;
+mod malformed;
 
 use super::conn::{Conn, Probe};
 use super::{statement, transaction};
@@ -15,8 +16,9 @@ use crate::plan::{Plan, Wire};
 use crate::reject::Rejects;
 use crate::report::Progress;
 use crate::spare::Spare;
+use pgsluice_core::error::Malformed;
 use pgsluice_core::scan::binary::Tuples;
-use pgsluice_core::scan::{Dialect, Eol, Format, Next, Record, Scanner};
+use pgsluice_core::scan::{Dialect, Eol, Next, Record, Scanner};
 use pgsluice_core::sink::{HEADER, TRAILER};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -181,6 +183,11 @@ impl Lane {
         if matches!(self.plan.wire, Wire::Insert(_)) {
             return self.insert(&placed);
         }
+        if let Some((Fault::Malformed(fault @ Malformed::StrayQuote { .. }), line)) =
+            placed.prepared.fault
+        {
+            return self.stop_at_stray(&placed, fault, line, spare);
+        }
         if let Some((Fault::Malformed(fault), line)) = placed.prepared.fault {
             let file = placed.prepared.chunk.file;
             let seen = self.open.as_ref().is_some_and(|o| o.form == Form::AsIs && o.file == file);
@@ -325,31 +332,6 @@ impl Lane {
                 spare.give(chunk.bytes);
             }
         }
-    }
-
-    /// An error that no server has to be asked about.
-    fn malformed(
-        &self,
-        placed: &Placed,
-        fault: pgsluice_core::error::Malformed,
-        line: u64,
-    ) -> Error {
-        let chunk = &placed.prepared.chunk;
-        let (before, start, _) = chunk.record_of_line(&self.plan.layout, line);
-        let csv = self.plan.dialect().is_some_and(|d| d.format == Format::Csv);
-        let column = match fault {
-            pgsluice_core::error::Malformed::MissingData(i) => {
-                self.plan.columns.get(i).map_or("", String::as_str)
-            }
-            _ => "",
-        };
-        Error::new(fault.message(csv, column)).at(Place {
-            file: self.names[chunk.file].clone(),
-            record: Some(placed.before.records + before + 1),
-            line: Some(placed.before.lines + line),
-            offset: Some(chunk.offset + start as u64),
-            ..Place::default()
-        })
     }
 
     /// A value that the server would take as another one.

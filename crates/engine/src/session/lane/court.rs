@@ -145,8 +145,9 @@ impl Court<'_> {
             // text format would make part of its value; nothing stands behind it here either.
             bytes.extend_from_slice(&self.chunk.bytes[item.start..item.end]);
         }
-        let guarded = encode::guard(&bytes, Eol::Unknown, dialect, plan.major);
-        (Form::AsIs, guarded.unwrap_or(bytes))
+        let (stray, major) = (self.chunk.stray, plan.major);
+        let own = encode::own_form(&bytes, stray, Eol::Unknown, dialect, major);
+        (Form::AsIs, own.unwrap_or(bytes))
     }
 
     /// The records in the text format, each on one line.

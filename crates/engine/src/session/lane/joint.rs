@@ -120,6 +120,7 @@ mod tests {
             start: 0,
             eol,
             part: Part::Whole,
+            stray: false,
             last: true,
             passed: Counts::default(),
             bytes: bytes.to_vec(),

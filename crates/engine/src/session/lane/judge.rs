@@ -18,6 +18,7 @@ use crate::plan::Wire;
 use crate::reject::{Reject, Rejects};
 use crate::session::staged;
 use crate::session::statement;
+use crate::stray;
 use pgsluice_core::error::Malformed;
 use pgsluice_core::scan::{Eol, Format};
 use pgsluice_core::sink::{HEADER, TRAILER};
@@ -102,7 +103,12 @@ impl Lane {
         for (index, why) in refused {
             let item = items[index];
             let Some(rejects) = rejects else {
-                return Err(self.stopped(chunk, placed.before, item, index, why));
+                let error = self.stopped(chunk, placed.before, item, index, why);
+                let record = &chunk.bytes[item.start..item.end];
+                return Err(match (item.fault, plan.dialect()) {
+                    (Some(fault), Some(d)) => stray::explained(error, fault, record, d),
+                    _ => error,
+                });
             };
             let mut reject = self.reject(chunk, placed.before, why);
             reject.record += index as u64;
@@ -158,7 +164,9 @@ impl Lane {
 
     pub(super) fn malformed_refused(&self, fault: Malformed) -> Refused {
         let column = match fault {
-            Malformed::MissingData(index) => self.plan.columns.get(index).cloned(),
+            Malformed::MissingData(index) | Malformed::StrayQuote { field: index, .. } => {
+                self.plan.columns.get(index).cloned()
+            }
             _ => None,
         };
         let name = column.as_deref().unwrap_or_default();
@@ -167,7 +175,7 @@ impl Lane {
             message: fault
                 .message(self.plan.dialect().is_some_and(|d| d.format == Format::Csv), name),
             sqlstate: fault.sqlstate().into(),
-            detail: None,
+            detail: stray::detail(fault).map(str::to_owned),
             column,
         }
     }

@@ -1,0 +1,95 @@
+//! A source, and what was read of it before its turn.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How many bytes are read at a time.
+const BLOCK: usize = 256 << 10;
+
+/// Reads a source whose next bytes may have been looked at already: they are kept in files
+/// without names.
+pub(super) struct Ahead {
+    source: Box<dyn Read + Send>,
+    /// what was read before its turn, the next bytes last
+    kept: Vec<File>,
+}
+
+impl Ahead {
+    pub fn new(source: Box<dyn Read + Send>) -> Ahead {
+        Ahead { source, kept: Vec::new() }
+    }
+
+    /// Shows the next bytes, block by block, until `seen` says that it has seen enough or there
+    /// are no more. They are read again afterwards.
+    ///
+    /// # Errors
+    ///
+    /// The source cannot be read, or the bytes cannot be kept.
+    pub fn look(&mut self, mut seen: impl FnMut(&[u8]) -> bool) -> io::Result<()> {
+        let mut file = nameless()?;
+        let mut block = vec![0; BLOCK];
+        loop {
+            let n = match self.read(&mut block) {
+                Ok(n) => n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) => return Err(e),
+            };
+            file.write_all(&block[..n])?;
+            if n == 0 || seen(&block[..n]) {
+                break;
+            }
+        }
+        file.rewind()?;
+        self.kept.push(file);
+        Ok(())
+    }
+}
+
+impl Read for Ahead {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while let Some(file) = self.kept.last_mut() {
+            let n = file.read(buffer)?;
+            if n > 0 || buffer.is_empty() {
+                return Ok(n);
+            }
+            self.kept.pop();
+        }
+        self.source.read(buffer)
+    }
+}
+
+/// A file in the folder for temporary files, whose name is gone already.
+fn nameless() -> io::Result<File> {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let path = std::env::temp_dir().join(format!("pgsluice-{}-{number}", std::process::id()));
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
+    std::fs::remove_file(&path)?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_looked_at_is_read_again_in_its_order() {
+        let bytes: Vec<u8> = (0..3 * BLOCK).map(|i| (i / 1000) as u8).collect();
+        let mut ahead = Ahead::new(Box::new(io::Cursor::new(bytes.clone())));
+        let mut read = vec![0; 5];
+        ahead.read_exact(&mut read).unwrap();
+        ahead.look(|_| true).unwrap();
+        let (mut more, mut shown) = (vec![0; 7], 0);
+        ahead.read_exact(&mut more).unwrap();
+        ahead
+            .look(|block| {
+                shown += block.len();
+                shown > 2 * BLOCK
+            })
+            .unwrap();
+        read.extend(more);
+        ahead.read_to_end(&mut read).unwrap();
+        assert_eq!((read, ahead.kept.len()), (bytes, 0));
+    }
+}

@@ -1,0 +1,93 @@
+//! What is said of a stray quote: what COPY would do with it, and what may be meant.
+
+use crate::error::{shown, Error, ServerSays};
+use pgsluice_core::error::{Malformed, Stray};
+use pgsluice_core::scan::{Dialect, StrayQuotes};
+
+/// What COPY would make of the record, whose bytes these are; `None` for any other fault.
+pub fn detail(fault: Malformed) -> Option<&'static str> {
+    let Malformed::StrayQuote { kind, .. } = fault else { return None };
+    Some(match kind {
+        Stray::Within => {
+            "COPY would open quotes in mid-field there, and read on to the next quote, over line \
+             ends, too"
+        }
+        Stray::After => "COPY would drop the quotes and add the text to the value",
+        Stray::Open => "COPY would read on to the next quote, over line ends, too",
+    })
+}
+
+/// What to do about it.
+pub fn hint(fault: Malformed, record: &[u8], dialect: &Dialect) -> Option<String> {
+    let Malformed::StrayQuote { kind, at, .. } = fault else { return None };
+    let before = &record[..at.min(record.len())];
+    let quote = char::from(dialect.quote);
+    let start = before.iter().rposition(|b| *b == dialect.delimiter).map_or(0, |at| at + 1);
+    let spaces = !before[start..].is_empty() && before[start..].iter().all(|b| *b == b' ');
+    let escaped = [b'\\', dialect.quote];
+    let backslash = match kind {
+        Stray::After => before.ends_with(&escaped),
+        _ => before.ends_with(b"\\"),
+    };
+    let options =
+        "--stray-quotes literal keeps such quotes as they are, and copy does as COPY does";
+    Some(match kind {
+        _ if backslash && dialect.escape != b'\\' => {
+            format!("--escape '\\' reads \\{quote} as a quote within a value; {options}")
+        }
+        Stray::Within if spaces => {
+            format!("a space stands before the quote, which opens at the start of a field only; {options}")
+        }
+        Stray::Open => format!("is the quote at its end missing? {options}"),
+        _ => format!(
+            "a quote within quotes is written {}{quote}; {options}",
+            char::from(dialect.escape)
+        ),
+    })
+}
+
+/// What is said at the end of fields with stray quotes, if there were any.
+pub fn note(fields: u64, dialect: Option<&Dialect>) -> Option<String> {
+    let what = match dialect?.stray_quotes {
+        StrayQuotes::Error => "their records were rejected",
+        StrayQuotes::Literal => "they are characters of the values",
+        StrayQuotes::Copy => "COPY drops them, and what they enclose may be several lines",
+    };
+    let plural = if fields == 1 { "field has" } else { "fields have" };
+    (fields > 0).then(|| format!("{fields} {plural} stray quotes: {what}"))
+}
+
+/// An error at its place, with what is to be said of a stray quote in `record`.
+pub fn explained(error: Error, fault: Malformed, record: &[u8], dialect: &Dialect) -> Error {
+    let Some(hint) = hint(fault, record, dialect) else { return error };
+    let mut place = error.place().cloned().unwrap_or_default();
+    place.value = Some(shown(record.trim_ascii_end()));
+    let detail = detail(fault).map(str::to_owned);
+    let says = ServerSays { sqlstate: fault.sqlstate().into(), detail, ..ServerSays::default() };
+    error.with_hint(hint).at(place).with_server(says)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pgsluice_core::scan::{Eol, Record, Scanner};
+
+    #[test]
+    fn the_hint_says_what_is_probably_meant() {
+        let dialect = Dialect { stray_quotes: StrayQuotes::Error, ..Dialect::csv() };
+        let cases: [(&[u8], &str); 5] = [
+            (b"1,\"H. \\\"Barney\\\" E\"\n", "--escape '\\'"),
+            (b"1, \"USA\"\n", "a space stands before the quote"),
+            (b"1,5\" pipe\n", "is written \"\""),
+            (b"1,\"5\" pipe\"\n", "is written \"\""),
+            (b"1,\"abc\n", "is the quote at its end missing?"),
+        ];
+        for (line, expected) in cases {
+            let mut scanner = Scanner::new(line, true, &dialect, Eol::Unknown);
+            let fault = scanner.next(&mut Record::default()).unwrap_err();
+            let hint = hint(fault, line, &dialect).unwrap();
+            assert!(hint.contains(expected), "{}: {hint}", line.escape_ascii());
+            assert!(detail(fault).is_some());
+        }
+    }
+}
