@@ -166,12 +166,17 @@ fn tuple(
     Some(out[HEADER..len].iter().map(|b| format!("{b:02x}")).collect())
 }
 
+/// Another one like this, which has no value of its own.
+fn same(column: &HeapColumn) -> HeapColumn {
+    HeapColumn { given: None, ..*column }
+}
+
 /// All tuples that the core forms of the cases' values, by case and number.
 fn tuples(columns: &[Column], settings: &Settings) -> BTreeMap<(usize, usize), (String, String)> {
     let id = HeapColumn { len: 4, align: 4, packable: false, element_align: 1, given: None };
     let mut tuples = BTreeMap::new();
     for (i, (case, column)) in CASES.iter().zip(columns).enumerate() {
-        let heap = [id.clone(), column.heap.clone()];
+        let heap = [same(&id), same(&column.heap)];
         for (n, text) in crate::values(case).into_iter().enumerate() {
             // Longer values might be stored out of line.
             let formed = tuple(&heap, column, &settings.env, n as i32, &text);
