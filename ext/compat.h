@@ -13,8 +13,8 @@
 #include "storage/lmgr.h"
 #include "utils/pg_locale.h"
 
-#if PG_VERSION_NUM < 150000 || PG_VERSION_NUM >= 190000
-#error "pgsluice is built for PostgreSQL 15 to 18"
+#if PG_VERSION_NUM < 150000 || PG_VERSION_NUM >= 200000
+#error "pgsluice is built for PostgreSQL 15 to 19"
 #endif
 
 /* The release, minor number included, whose headers the objects are made with. */
