@@ -8,10 +8,15 @@
 #include "access/stratnum.h"
 #include "catalog/index.h"
 #include "catalog/pg_collation.h"
+#include "catalog/pg_database.h"
+#if PG_VERSION_NUM >= 190000
+#include "commands/sequence_xlog.h"
+#endif
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "utils/pg_locale.h"
+#include "utils/syscache.h"
 
 #if PG_VERSION_NUM < 150000 || PG_VERSION_NUM >= 200000
 #error "pgsluice is built for PostgreSQL 15 to 19"
@@ -19,6 +24,10 @@
 
 /* The release, minor number included, whose headers the objects are made with. */
 #define COMPAT_BUILT_FOR PG_VERSION_NUM
+
+#if PG_VERSION_NUM < 190000
+#define pg_fallthrough __attribute__((fallthrough))
+#endif
 
 #if PG_VERSION_NUM < 160000
 #define rd_newRelfilelocatorSubid rd_newRelfilenodeSubid
@@ -119,7 +128,9 @@ compat_check_valid_target(ResultRelInfo *rri)
 static inline List *
 compat_insert_index_tuples(ResultRelInfo *rri, TupleTableSlot *slot, EState *estate)
 {
-#if PG_VERSION_NUM >= 160000
+#if PG_VERSION_NUM >= 190000
+	return ExecInsertIndexTuples(rri, estate, 0, slot, NIL, NULL);
+#elif PG_VERSION_NUM >= 160000
 	return ExecInsertIndexTuples(rri, slot, estate, false, false, NULL, NIL, false);
 #else
 	return ExecInsertIndexTuples(rri, slot, estate, false, false, NULL, NIL);
@@ -131,7 +142,9 @@ static inline List *
 compat_insert_index_tuples_unless(ResultRelInfo *rri, TupleTableSlot *slot, EState *estate,
 								  bool *conflict, List *arbiters)
 {
-#if PG_VERSION_NUM >= 160000
+#if PG_VERSION_NUM >= 190000
+	return ExecInsertIndexTuples(rri, estate, EIIT_NO_DUPE_ERROR, slot, arbiters, conflict);
+#elif PG_VERSION_NUM >= 160000
 	return ExecInsertIndexTuples(rri, slot, estate, false, true, conflict, arbiters, false);
 #else
 	return ExecInsertIndexTuples(rri, slot, estate, false, true, conflict, arbiters);
@@ -224,6 +237,23 @@ compat_client_bytes_buffered(void)
 #endif
 }
 
+/* How many lines the header has: 19 skips more than one. */
+#if PG_VERSION_NUM >= 190000
+#define compat_header_lines(cstate) \
+	((cstate)->opts.header_line == COPY_HEADER_MATCH ? 1 : (uint32) (cstate)->opts.header_line)
+#else
+#define compat_header_lines(cstate) ((cstate)->opts.header_line == COPY_HEADER_FALSE ? 0 : 1)
+#endif
+
+/* The format of the data: 19 has a name for each. */
+#if PG_VERSION_NUM >= 190000
+#define compat_is_binary(cstate) ((cstate)->opts.format == COPY_FORMAT_BINARY)
+#define compat_is_csv(cstate) ((cstate)->opts.format == COPY_FORMAT_CSV)
+#else
+#define compat_is_binary(cstate) ((cstate)->opts.binary)
+#define compat_is_csv(cstate) ((cstate)->opts.csv_mode)
+#endif
+
 /* COPY's DEFAULT marker came with 16. */
 static inline const char *
 compat_default_marker(CopyFromState cstate, int *len)
@@ -307,6 +337,17 @@ compat_tell_skipped(CopyFromState cstate)
 	if (cstate->opts.log_verbosity < COPY_LOG_VERBOSITY_DEFAULT)
 		return;
 #endif
+#if PG_VERSION_NUM >= 190000
+	if (cstate->opts.on_error == COPY_ON_ERROR_SET_NULL)
+	{
+		ereport(NOTICE,
+				errmsg_plural("in %llu row, columns were set to null due to data type incompatibility",
+							  "in %llu rows, columns were set to null due to data type incompatibility",
+							  (unsigned long long) cstate->num_errors,
+							  (unsigned long long) cstate->num_errors));
+		return;
+	}
+#endif
 	ereport(NOTICE,
 			errmsg_plural("%llu row was skipped due to data type incompatibility",
 						  "%llu rows were skipped due to data type incompatibility",
@@ -325,6 +366,37 @@ compat_has_virtual_columns(TupleDesc desc)
 	return false;
 #endif
 }
+
+/* Whether a domain has constraints; 19 tells on demand whether one is volatile. */
+#if PG_VERSION_NUM >= 190000
+#define compat_domain_has_constraints(type) DomainHasConstraints(type, NULL)
+#else
+#define compat_domain_has_constraints(type) DomainHasConstraints(type)
+#endif
+
+/* From which level on messages are logged: 19 has a level for each kind of process. */
+#if PG_VERSION_NUM >= 190000
+#define compat_log_min_messages log_min_messages[MyBackendType]
+#else
+#define compat_log_min_messages log_min_messages
+#endif
+
+/* A page of new rows may be worth pruning, which from 19 on also marks it as visible to all. */
+#if PG_VERSION_NUM >= 190000
+#define compat_set_prunable(page, xid) PageSetPrunable(page, xid)
+#else
+#define compat_set_prunable(page, xid) ((void) 0)
+#endif
+
+/* 19 refuses system columns in COPY's WHERE clause, whatever else is wrong in it. */
+#define COMPAT_REFUSES_SYSTEM_COLUMNS (PG_VERSION_NUM >= 190000)
+
+/* Writes a page's checksum into it, if the cluster has checksums. */
+#if PG_VERSION_NUM >= 190000
+#define compat_set_checksum(page, block) PageSetChecksum(page, block)
+#else
+#define compat_set_checksum(page, block) PageSetChecksumInplace(page, block)
+#endif
 
 /* A constraint that is not came with 18. */
 #if PG_VERSION_NUM >= 180000
@@ -423,6 +495,31 @@ typedef enum CompatCollation
 	COMPAT_COLLATION_OTHER
 } CompatCollation;
 
+/* Who orders by a collation; that of the database stands with the database. */
+#if PG_VERSION_NUM >= 190000
+static inline char
+compat_collation_provider(Oid collation)
+{
+	bool		whole = collation == DEFAULT_COLLATION_OID;
+	HeapTuple	tuple = whole ?
+		SearchSysCache1(DATABASEOID, ObjectIdGetDatum(MyDatabaseId)) :
+		SearchSysCache1(COLLOID, ObjectIdGetDatum(collation));
+	char		provider;
+
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for collation %u", collation);
+	provider = whole ? ((Form_pg_database) GETSTRUCT(tuple))->datlocprovider :
+		((Form_pg_collation) GETSTRUCT(tuple))->collprovider;
+	ReleaseSysCache(tuple);
+	return provider;
+}
+#define compat_locale_provider(locale, collation) compat_collation_provider(collation)
+#define compat_libc_locale(locale) ((locale)->lt)
+#else
+#define compat_locale_provider(locale, collation) ((locale)->provider)
+#define compat_libc_locale(locale) ((locale)->info.lt)
+#endif
+
 static inline CompatCollation
 compat_collation(Oid collation, locale_t *libc)
 {
@@ -439,9 +536,9 @@ compat_collation(Oid collation, locale_t *libc)
 	if (locale == NULL)
 		return COMPAT_COLLATION_PROCESS;
 #endif
-	if (locale->provider != COLLPROVIDER_LIBC)
+	if (compat_locale_provider(locale, collation) != COLLPROVIDER_LIBC)
 		return COMPAT_COLLATION_OTHER;
-	*libc = locale->info.lt;
+	*libc = compat_libc_locale(locale);
 	return COMPAT_COLLATION_LIBC;
 }
 

@@ -35,7 +35,9 @@ compat_set_new_file(Relation rel, char persistence)
 #endif
 
 /* nbtree's functions: given the table since 16, no snapshot since 17. */
-#if PG_VERSION_NUM >= 170000
+#if PG_VERSION_NUM >= 190000
+#define compat_bt_search(index, heap, key, leaf) _bt_search(index, heap, key, leaf, BT_WRITE, true)
+#elif PG_VERSION_NUM >= 170000
 #define compat_bt_search(index, heap, key, leaf) _bt_search(index, heap, key, leaf, BT_WRITE)
 #elif PG_VERSION_NUM >= 160000
 #define compat_bt_search(index, heap, key, leaf) _bt_search(index, heap, key, leaf, BT_WRITE, NULL)
@@ -86,6 +88,47 @@ compat_uncount_scan(Relation rel)
 	rel->pgstat_info->t_counts.t_numscans--;
 #endif
 }
+
+/*
+ * Has another function build a B-tree, and the server's own again. Up to 18 each index's entry in the
+ * relation cache has its own copy of the access method's functions; from 19 on all of them point to
+ * the same constant ones.
+ */
+#if PG_VERSION_NUM >= 190000
+static const IndexAmRoutine *compat_stock_btree;
+static IndexAmRoutine compat_our_btree;
+
+static inline void
+compat_take_build(Relation index, ambuild_function build)
+{
+	compat_stock_btree = index->rd_indam;
+	compat_our_btree = *index->rd_indam;
+	compat_our_btree.ambuild = build;
+	index->rd_indam = &compat_our_btree;
+}
+
+static inline void
+compat_give_back_build(Relation index)
+{
+	index->rd_indam = compat_stock_btree;
+}
+
+#define compat_index_build(heap, index) index_build(heap, index, BuildIndexInfo(index), true, false, true)
+#else
+static inline void
+compat_take_build(Relation index, ambuild_function build)
+{
+	index->rd_indam->ambuild = build;
+}
+
+static inline void
+compat_give_back_build(Relation index)
+{
+	index->rd_indam->ambuild = btbuild;
+}
+
+#define compat_index_build(heap, index) index_build(heap, index, BuildIndexInfo(index), true, false)
+#endif
 
 /* Finds the ascending order of an index's column; 18 asks in another way. */
 static inline void

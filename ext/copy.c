@@ -157,7 +157,7 @@ has_to_check_rows(CopyFromState cstate)
 static bool
 may_end_early(const SluiceSource *src)
 {
-	return src->kind == COPY_FRONTEND && !src->binary && !src->cstate->opts.csv_mode &&
+	return src->kind == COPY_FRONTEND && !src->binary && !compat_is_csv(src->cstate) &&
 		memmem(src->buf + src->start, src->end - src->start, "\\.", 2) != NULL;
 }
 

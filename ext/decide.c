@@ -229,6 +229,8 @@ where_why_not(SluiceStatement *s, ParseNamespaceItem *nsitem)
 		AttrNumber	attno = i + FirstLowInvalidHeapAttributeNumber;
 
 		/* But for tableoid, rows that are not in a table yet have none: stock COPY says so. */
+		if (attno < 0 && COMPAT_REFUSES_SYSTEM_COLUMNS)
+			return "the WHERE clause names a system column";
 		if (attno < 0)
 			names_system |= attno != TableOidAttributeNumber;
 		else if (TupleDescAttr(desc, attno - 1)->attgenerated)

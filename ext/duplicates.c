@@ -7,6 +7,7 @@
 #include "load.h"
 
 #include "access/genam.h"
+#include "access/tupconvert.h"
 #include "access/xact.h"
 #include "catalog/index.h"
 #include "catalog/partition.h"

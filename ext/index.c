@@ -41,7 +41,7 @@ build_index(Relation heap, Relation index, IndexInfo *info)
 	IndexBuildResult *result;
 	instr_time	start;
 
-	index->rd_indam->ambuild = btbuild;
+	compat_give_back_build(index);
 	if (sluice_index_built && sluice_index_built->index == RelationGetRelid(index))
 		return sluice_index_result(sluice_index_built);
 
@@ -100,7 +100,7 @@ sluice_index_arm(Oid indexid)
 	if (index->rd_rel->relkind == RELKIND_INDEX &&
 		index->rd_rel->relam == BTREE_AM_OID &&
 		index->rd_indam != NULL && index->rd_indam->ambuild == btbuild)
-		index->rd_indam->ambuild = build_index;
+		compat_take_build(index, build_index);
 	RelationClose(index);
 }
 

@@ -76,7 +76,7 @@ complete_index(SluiceIndexLoad *load, SluiceIndexBuilt *built)
 		sluice_index_built = built;
 		sluice_index_arm(built->index);
 	}
-	index_build(load->rri->ri_RelationDesc, index, BuildIndexInfo(index), true, false);
+	compat_index_build(load->rri->ri_RelationDesc, index);
 	sluice_index_built = NULL;
 	if (built->fit && built->old.blocks > 0)
 		sluice_index_take(index, SLUICE_INDEX_MERGE, NULL)->rows[SLUICE_INDEX_MERGE] = load->waited;

@@ -113,7 +113,7 @@ size_on_page(IndexTuple tuple)
 static void
 add_item(Page page, IndexTuple tuple, OffsetNumber offset)
 {
-	if (PageAddItem(page, (Item) tuple, MAXALIGN(IndexTupleSize(tuple)), offset, false,
+	if (PageAddItem(page, tuple, MAXALIGN(IndexTupleSize(tuple)), offset, false,
 					false) == InvalidOffsetNumber)
 		elog(ERROR, "pgsluice: no room for an entry on an index page");
 }
@@ -351,8 +351,6 @@ release(Edge *edge)
 		_bt_relbuf(edge->index, edge->added[i]);
 	if (BufferIsValid(edge->leaf))
 		_bt_relbuf(edge->index, edge->leaf);
-	if (edge->stack)
-		_bt_freestack(edge->stack);
 	pfree(edge->key);
 }
 

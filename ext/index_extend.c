@@ -269,7 +269,7 @@ add_entry(SluiceIndexExtend *extend, Extended *extended, TupleTableSlot *slot)
 			insert_sorted(extend, extended);
 			sluice_index_forget_ranks(build);
 			open_core(extend, extended);
-			/* FALLTHROUGH */
+			pg_fallthrough;
 		case SLUICE_INDEX_UNFIT:
 			insert_entry(build, values, isnull, &slot->tts_tid);
 			break;

@@ -132,12 +132,12 @@ write_some(SluiceIndexWriter *writer, int first)
 		smgrextend(smgr, MAIN_FORKNUM, writer->pages++, writer->zeros, writer->skip_fsync);
 	if (block < writer->pages)
 	{
-		PageSetChecksumInplace((Page) writer->batch[first], block);
+		compat_set_checksum((Page) writer->batch[first], block);
 		smgrwrite(smgr, MAIN_FORKNUM, block, writer->batch[first], writer->skip_fsync);
 		return 1;
 	}
 	for (; first + n < writer->used && writer->blocks[first + n] == block + n; n++)
-		PageSetChecksumInplace((Page) writer->batch[first + n], block + n);
+		compat_set_checksum((Page) writer->batch[first + n], block + n);
 	sluice_write_blocks(writer->index, block, n, writer->batch[first], writer->skip_fsync);
 	writer->pages += n;
 	return n;

@@ -84,6 +84,7 @@ stamp_page(const Install *install, Page page, BlockNumber block)
 {
 	OffsetNumber last = PageGetMaxOffsetNumber(page);
 
+	compat_set_prunable(page, install->xid);
 	for (OffsetNumber n = FirstOffsetNumber; n <= last; n++)
 	{
 		HeapTupleHeader tuple = (HeapTupleHeader) PageGetItem(page, PageGetItemId(page, n));
@@ -214,7 +215,7 @@ write_pages(Install *install, char *images, uint32 n, BlockNumber *blocks)
 
 		blocks[i] = end + i;
 		stamp_page(install, image, blocks[i]);
-		PageSetChecksumInplace(image, blocks[i]);
+		compat_set_checksum(image, blocks[i]);
 	}
 	sluice_write_blocks(install->rel, end, n, images, false);
 }

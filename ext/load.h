@@ -140,6 +140,7 @@ extern const char *sluice_kept_name(const SluiceKept *kept);
 typedef struct SluiceRecordEnd
 {
 	size_t		at;				/* bytes looked at */
+	uint32		more;			/* records that belong to it, as lines of a header do */
 	bool		in_quote;
 	bool		escaped;
 	uint64		lines;			/* that end within the record, its own end included */

@@ -27,6 +27,7 @@
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
 #include "utils/resowner.h"
+#include "utils/tuplestore.h"
 
 #include "compat.h"
 #include "ffi/pgsluice_core.h"

@@ -138,7 +138,7 @@ plan_type(CopyFromState cstate, Form_pg_attribute att, SluiceColumn *column,
 		return;
 	}
 	/* The catalogs are asked about types that may be what they have to tell. */
-	if (!pgsluice_reads(type) && get_typtype(type) == TYPTYPE_DOMAIN && !DomainHasConstraints(type))
+	if (!pgsluice_reads(type) && get_typtype(type) == TYPTYPE_DOMAIN && !compat_domain_has_constraints(type))
 		type = getBaseTypeAndTypmod(type, &typmod);
 	column->typmod = typmod;
 	element = att->attlen == -1 ? get_element_type(type) : InvalidOid;
@@ -189,7 +189,7 @@ sluice_plan_args(CopyFromState cstate, bool watched, SluicePlanArgs *args)
 	SluiceColumn *columns = palloc0(sizeof(SluiceColumn) * desc->natts);
 	SluiceDialect *dialect = &args->dialect;
 	int			default_len;
-	bool		converts = cstate->opts.binary &&
+	bool		converts = compat_is_binary(cstate) &&
 		(watched || pg_get_client_encoding() != GetDatabaseEncoding());
 
 	memset(args, 0, sizeof(*args));
@@ -232,14 +232,14 @@ sluice_plan_args(CopyFromState cstate, bool watched, SluicePlanArgs *args)
 			plan_type(cstate, att, column, args);
 	}
 
-	dialect->binary = cstate->opts.binary;
+	dialect->binary = compat_is_binary(cstate);
 	if (dialect->binary)
 		return;
 	dialect->null = (const uint8_t *) cstate->opts.null_print;
 	dialect->null_len = cstate->opts.null_print_len;
 	dialect->default_marker = (const uint8_t *) compat_default_marker(cstate, &default_len);
 	dialect->default_len = default_len;
-	dialect->csv = cstate->opts.csv_mode;
+	dialect->csv = compat_is_csv(cstate);
 	dialect->dot_ends = compat_dot_line_ends();
 	dialect->delimiter = cstate->opts.delim[0];
 	if (dialect->csv)

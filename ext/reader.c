@@ -127,7 +127,7 @@ sluice_reader_open(SluiceShared *shared, int number)
 	prev_emit_log_hook = emit_log_hook;
 	emit_log_hook = keep_back;
 	/* So that the hook hears all that a client may have asked to hear. */
-	log_min_messages = Min(Min(log_min_messages, client_min_messages), INFO);
+	compat_log_min_messages = Min(Min(compat_log_min_messages, client_min_messages), INFO);
 	begin(reader);
 	return reader;
 }

@@ -76,7 +76,7 @@ sluice_pack_rows(SluicePacker *packer, SluiceSlice *slice)
 			PageInit(page, BLCKSZ, 0);
 			open_from = i;
 		}
-		place = PageAddItem(page, (Item) (slice->arena + row->offset), row->len,
+		place = PageAddItem(page, (char *) slice->arena + row->offset, row->len,
 							InvalidOffsetNumber, false, true);
 		if (place == InvalidOffsetNumber)
 			return;

@@ -27,8 +27,8 @@ follow_quotes(SluiceRecordEnd *search, const SluiceDialect *dialect, uint8 c)
 
 /*
  * Looks on in data[0, len), which begins with the record and holds all that the
- * search has seen before. True once search->at is where the record ends; with
- * `last`, no bytes follow, and it ends there at the latest.
+ * search has seen before. True once search->at is where the record ends, and `more` records after
+ * it; with `last`, no bytes follow, and it ends there at the latest.
  */
 bool
 sluice_record_end(SluiceRecordEnd *search, const SluiceDialect *dialect,
@@ -58,7 +58,9 @@ sluice_record_end(SluiceRecordEnd *search, const SluiceDialect *dialect,
 		{
 			search->eol = EOL_NL;
 			search->lines++;
-			return true;
+			if (search->more-- == 0)
+				return true;
+			continue;
 		}
 		if (c == '\r' && search->eol != EOL_NL)
 		{
@@ -74,7 +76,9 @@ sluice_record_end(SluiceRecordEnd *search, const SluiceDialect *dialect,
 			else
 				search->eol = EOL_CR;
 			search->lines++;
-			return true;
+			if (search->more-- == 0)
+				return true;
+			continue;
 		}
 	}
 	if (last)
@@ -110,7 +114,7 @@ sluice_line_length(const SluiceDialect *dialect, const char *record, size_t len)
 bool
 sluice_marker_ends(const SluiceSource *src, const char *lines, size_t len)
 {
-	if (src->kind != COPY_FRONTEND || src->binary || src->cstate->opts.csv_mode)
+	if (src->kind != COPY_FRONTEND || src->binary || compat_is_csv(src->cstate))
 		return false;
 	if (len > 0 && lines[len - 1] == '\n')
 		len--;

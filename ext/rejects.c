@@ -587,11 +587,12 @@ sluice_rejects_accept(SluiceLoad *load, const SluiceSlice *slice)
  * it fills the slice, or has bytes that cannot be converted.
  */
 static bool
-find_end(SluiceLoad *load, SluiceRecordEnd *search)
+find_end(SluiceLoad *load, SluiceRecordEnd *search, uint32 more)
 {
 	SluiceSource *src = &load->source;
 
 	memset(search, 0, sizeof(*search));
+	search->more = more;
 	search->eol = (EolType) load->slice.eol;
 	while (!sluice_record_end(search, &load->args.dialect, src->buf + src->start,
 							  src->end - src->start, src->eof || src->sealed))
@@ -603,15 +604,15 @@ find_end(SluiceLoad *load, SluiceRecordEnd *search)
 }
 
 /*
- * The record at the source's start, taken out of it, for the server to read.
+ * The record at the source's start, and `more` after it, taken out of it for the server to read.
  * A long one may be as long as stock COPY's own line may be.
  */
 static void
-take_record(SluiceLoad *load, SluiceRecordEnd *search, SluiceSource *lent)
+take_record(SluiceLoad *load, SluiceRecordEnd *search, uint32 more, SluiceSource *lent)
 {
 	SluiceSource *src = &load->source;
 	StringInfo	record = &load->rejects->long_record;
-	bool		whole = find_end(load, search);
+	bool		whole = find_end(load, search, more);
 
 	memset(lent, 0, sizeof(*lent));
 	lent->cstate = src->cstate;
@@ -714,7 +715,7 @@ sluice_rejects_ask_server(SluiceLoad *load)
 	MemoryContext old;
 	bool		at_once;
 
-	take_record(load, &search, &lent);
+	take_record(load, &search, 0, &lent);
 	if (lent.end == 0)
 		return false;
 	at_once = tries_at_once(load, lent.end);
@@ -750,14 +751,14 @@ sluice_rejects_ask_server(SluiceLoad *load)
 	return error || work.tuple;
 }
 
-/* The header by itself: if it is not as it has to be, the statement ends. */
+/* The header by itself, all lines of it: if it is not as it has to be, the statement ends. */
 void
 sluice_rejects_read_header(SluiceLoad *load)
 {
 	SluiceRecordEnd search;
 	SluiceSource lent;
 
-	take_record(load, &search, &lent);
+	take_record(load, &search, compat_header_lines(load->cstate) - 1, &lent);
 	(void) sluice_take_server_row(load, &lent);
 	load->lines = search.lines;
 	load->slice.eol = (uint8_t) search.eol;

@@ -3,6 +3,7 @@
  */
 #include "load.h"
 
+#include "access/tupconvert.h"
 #include "catalog/pg_am.h"
 #include "executor/execPartition.h"
 

@@ -171,8 +171,8 @@ sluice_read_asks(SluiceLoad *load, const SluiceSlice *slice, const SluiceRow *ro
 		char	   *text = (char *) slice->arena + ask->offset;
 
 		cstate->cur_attname = NameStr(att->attname);
-		cstate->cur_attval = cstate->opts.binary ? NULL : text;
-		values[m] = sluice_read_value(&cstate->in_functions[m], cstate->opts.binary,
+		cstate->cur_attval = compat_is_binary(cstate) ? NULL : text;
+		values[m] = sluice_read_value(&cstate->in_functions[m], compat_is_binary(cstate),
 									  text, ask->len, cstate->typioparams[m], att->atttypmod);
 		cstate->cur_attname = NULL;
 		cstate->cur_attval = NULL;

@@ -83,7 +83,7 @@ sluice_source_open(SluiceSource *src, CopyFromState cstate)
 	src->failure = NULL;
 	src->bytes = 0;
 	src->single_byte = pg_database_encoding_max_length() == 1;
-	src->binary = cstate->opts.binary;
+	src->binary = compat_is_binary(cstate);
 	if (src->binary)
 	{
 		/* What was read with the header, which is stock COPY's to check. */

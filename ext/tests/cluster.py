@@ -96,7 +96,7 @@ def install():
 
 
 BIN = install()
-MAJOR = int(_output(BIN / "postgres", "--version").split()[2].split(".")[0])
+MAJOR = int(re.search(r"\d+", _output(BIN / "postgres", "--version")).group())
 
 
 def library(name):

@@ -262,6 +262,35 @@ class Insert(OnCluster):
             self.assertIn("skipped more than REJECT_LIMIT (5) rows", self.same(rows, ignore + ", REJECT_LIMIT 5)"))
             self.same(rows, ignore + ", REJECT_LIMIT 30, LOG_VERBOSITY silent)")
 
+    @unittest.skipUnless(MAJOR >= 19, "set_null came with 19")
+    def test_values_set_to_null(self):
+        """ON_ERROR set_null: the values, notices and their number, and where NULL may not be."""
+        rows = b"".join(b"%d,x,%d,1\n" % (i, i) if i % 100 else b"%d,x,bad,worse\n" % i for i in range(3000))
+        option = CSV[:-1] + ", ON_ERROR set_null"
+        notices = compare(self, self.cluster, TABLE, option + ")", rows, "SET client_min_messages = notice;")
+        self.assertIn("in 30 rows, columns were set to null due to data type incompatibility", notices)
+        notices = compare(self, self.cluster, TABLE, option + ", LOG_VERBOSITY verbose)", rows, "SET client_min_messages = notice;")
+        self.assertIn("setting to null due to data type incompatibility at line 1 for column", notices)
+        self.same(rows, option + ", LOG_VERBOSITY verbose, workers 1)")
+        self.same(rows, option + ", LOG_VERBOSITY silent)")
+        self.assertIsNotNone(self.same(rows + b"1,x\n", option + ")"))
+        for column in ("bigint NOT NULL", "bigint CHECK (c IS NOT NULL)", "bigint PRIMARY KEY"):
+            self.assertIsNotNone(self.same(rows, option + ")", TABLE.replace("bigint", column)))
+        domain = "DROP DOMAIN IF EXISTS narrow CASCADE; CREATE DOMAIN narrow AS bigint {}; " + TABLE.replace("bigint", "narrow")
+        self.same(rows, option + ")", domain.format("CHECK (value < 9000)"))
+        self.assertIn("ON_ERROR SET_NULL cannot be applied", self.same(rows, option + ")", domain.format("NOT NULL")))
+
+    @unittest.skipUnless(MAJOR >= 19, "headers of several lines came with 19")
+    def test_header_lines(self):
+        """As many as the statement says, quoted line ends within them or not, also more than there are."""
+        for head, rows in ((b"what this is\na,b,c,d\n", b"1,x,1,1\n2,y,2,2\n"), (b'"two\nlines"\r\nanother\r\n', b"1,x,1,1\r\n"),
+                           (b"w" * 5_000_000 + b"\na,b\n", b"1,x,1,1\n" * 1000)):
+            for count in (0, 1, 2, 3, 2000):
+                self.same(head + rows, CSV[:-1] + f", HEADER {count})")
+                self.same((head + rows).replace(b",", b"\t"), f"COPY t FROM {{}} WITH (HEADER {count})")
+        self.assertIn("line 4", self.same(b"1\n2\n1,x,1,1\nbad,x,1,1\n", CSV[:-1] + ", HEADER 2)"))
+        self.same(b"a,b,c,d\n1,x,1,1\n", CSV[:-1] + ", HEADER match)")
+
     def test_statement_option(self):
         """The option decides without the setting, and against it."""
         self.cluster.sql("DROP TABLE IF EXISTS t; CREATE TABLE t (a int)")

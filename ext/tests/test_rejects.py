@@ -106,6 +106,18 @@ class Rejects(OnCluster):
                 kept = (2 - bad, bad) if stdin else (3 - bad, bad + 1)
                 self.assertEqual(self.cluster.sql("SELECT count(*) FROM t; SELECT count(*) FROM bad"), "{}\n{}".format(*kept))
 
+    @unittest.skipUnless(MAJOR >= 19, "headers of several lines came with 19")
+    def test_a_header_of_lines(self):
+        """The lines of the header are skipped together, and counted."""
+        for head in (b"first\nsecond\n", b'"one\nand two"\n', b"w" * 5_000_000 + b"\n" + b"x" * 5_000_000 + b"\n"):
+            count = 1 if b"and" in head else 2
+            for stdin in (False, True):
+                # As stock COPY counts: a line end in quotes before the first one outside of them is none.
+                self.load(head + b"1,y,1,\nbad,y,1,\n2,y,1,\n", f"FORMAT csv, HEADER {count}", stdin=stdin)
+                self.assertEqual(self.cluster.sql("SELECT string_agg(a::text, ',' ORDER BY a) FROM t; SELECT line, record FROM bad"), f"1,2\n{4 if count > 1 else 3}|bad,y,1,")
+        self.load(b"one\n", "FORMAT csv, HEADER 2")
+        self.assertEqual(self.cluster.sql("SELECT count(*) FROM t; SELECT count(*) FROM bad"), "0\n0")
+
     @unittest.skipIf(MAJOR >= 18, "18 refuses it")
     def test_a_marker_in_the_header(self):
         """\\. in place of the header, or at its end, ends the data wherever it comes from."""

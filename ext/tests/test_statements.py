@@ -66,7 +66,7 @@ class Options(Battery):
         """Every option of every major: what an older one does not know it refuses in stock's words."""
         told = self.each(f"COPY t FROM {{}} WITH ({options})" for options in (
             "FORMAT csv", "FORMAT xyz", "FORMAT csv, FORMAT csv", "format 'csv', nonsense 1", "FORMAT csv, HEADER", "FORMAT csv, HEADER 1",
-            "FORMAT csv, HEADER 'on'", "FORMAT csv, HEADER off", "FORMAT csv, HEADER match", "FORMAT csv, HEADER maybe", "FORMAT csv, HEADER 2",
+            "FORMAT csv, HEADER 'on'", "FORMAT csv, HEADER off", "FORMAT csv, HEADER match", "FORMAT csv, HEADER maybe", "FORMAT csv, HEADER 2", "FORMAT csv, HEADER 0", "FORMAT csv, HEADER -1", "FORMAT csv, HEADER '2'", "HEADER 99", "FORMAT json", "FORMAT json, HEADER 2", "FORMAT csv, FORCE_ARRAY",
             "FORMAT csv, DELIMITER ''", "FORMAT csv, DELIMITER 'ab'", "DELIMITER E'\\n'", "DELIMITER 'a'", "FORMAT csv, DELIMITER '\"'", "QUOTE ''''",
             "FORMAT csv, QUOTE 'ab'", "FORMAT csv, QUOTE ','", "FORMAT csv, ESCAPE ''", "ESCAPE 'x'", "FORMAT csv, NULL E'a\\n'", "FORMAT csv, NULL ','",
             "FORMAT csv, NULL '\"'", "FORMAT csv, NULL 'text 1 and more'", "FORMAT csv, FORCE_QUOTE *", "FORMAT csv, FORCE_NULL (a, b)", "FORMAT csv, FORCE_NULL *",
@@ -74,7 +74,7 @@ class Options(Battery):
             "FORMAT csv, FORCE_NULL (a), FORCE_NULL (b)", "FORMAT binary", "FORMAT binary, DELIMITER ','", "FORMAT binary, NULL 'x'", "FORMAT binary, HEADER",
             "FORMAT csv, ENCODING 'nope'", "FORMAT csv, ENCODING 'UTF8'", "FORMAT csv, ENCODING 'LATIN1'", "FORMAT csv, FREEZE", "FORMAT csv, FREEZE false", "FORMAT csv, FREEZE 3",
             "FORMAT csv, DEFAULT '6'", "FORMAT csv, DEFAULT ''", "FORMAT csv, DEFAULT '\"'", "FORMAT csv, DEFAULT E'x\\n'", "FORMAT csv, NULL 'x', DEFAULT 'x'",
-            "FORMAT binary, DEFAULT 'x'", "FORMAT csv, ON_ERROR ignore", "FORMAT csv, ON_ERROR maybe", "FORMAT csv, ON_ERROR stop", "FORMAT binary, ON_ERROR ignore",
+            "FORMAT binary, DEFAULT 'x'", "FORMAT csv, ON_ERROR ignore", "FORMAT csv, ON_ERROR maybe", "FORMAT csv, ON_ERROR stop", "FORMAT binary, ON_ERROR ignore", "FORMAT csv, ON_ERROR set_null", "FORMAT binary, ON_ERROR set_null", "FORMAT csv, ON_ERROR set_null, REJECT_LIMIT 3",
             "FORMAT csv, LOG_VERBOSITY verbose", "FORMAT csv, LOG_VERBOSITY default", "FORMAT csv, LOG_VERBOSITY silent", "FORMAT csv, LOG_VERBOSITY loud",
             "FORMAT csv, REJECT_LIMIT 3", "FORMAT csv, ON_ERROR stop, REJECT_LIMIT 3", "FORMAT csv, ON_ERROR ignore, REJECT_LIMIT 0", "FORMAT csv, ON_ERROR ignore, REJECT_LIMIT 'x'",
             "FORMAT csv, ON_ERROR ignore, REJECT_LIMIT 2", "FORMAT csv, ON_ERROR ignore, REJECT_LIMIT 99999999999999999999"
