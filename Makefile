@@ -52,7 +52,7 @@ bench: servers ## the benchmark in a quarter of an hour; the report lands in ben
 soak: servers ## the long form of the random tests: a minute for each fuzz target, slow tests too
 	scripts/fuzz 60
 	scripts/real-files
-	PGSLUICE_FUZZ_SECONDS=60 PGSLUICE_CASES=200000 cargo test --workspace -- --include-ignored
+	PGSLUICE_SOAK=1 PGSLUICE_FUZZ_SECONDS=60 PGSLUICE_CASES=200000 cargo test --workspace -- --include-ignored
 	PGSLUICE_SOAK=1 scripts/test-extension
 	scripts/bundled
 	for major in 15 17 18 19; do scripts/own-suites $$major || exit 1; done

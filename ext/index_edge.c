@@ -113,7 +113,7 @@ size_on_page(IndexTuple tuple)
 static void
 add_item(Page page, IndexTuple tuple, OffsetNumber offset)
 {
-	if (PageAddItem(page, tuple, MAXALIGN(IndexTupleSize(tuple)), offset, false,
+	if (PageAddItem(page, (char *) tuple, MAXALIGN(IndexTupleSize(tuple)), offset, false,
 					false) == InvalidOffsetNumber)
 		elog(ERROR, "pgsluice: no room for an entry on an index page");
 }

@@ -2,7 +2,7 @@
 //!
 //! Sources: `src/include/access/htup_details.h` (`HeapTupleHeaderData`),
 //! `src/include/varatt.h` (in PostgreSQL 15: `src/include/postgres.h`),
-//! `src/include/c.h` (`MAXALIGN`). The layouts are the same from 15 to 18.
+//! `src/include/c.h` (`MAXALIGN`). The layouts are the same from 15 to 19.
 
 /// `SizeofHeapTupleHeader`: the fixed part, before the NULL bitmap.
 pub const HEADER: usize = 23;
