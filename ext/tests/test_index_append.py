@@ -188,7 +188,7 @@ class Appended(LoadedTwice):
         reader.run(f"{indexed} BEGIN; DECLARE k CURSOR FOR SELECT b FROM s ORDER BY b; FETCH k")
         vacuum = subprocess.Popen(self.cluster.command("-c", "VACUUM (PARALLEL 0, INDEX_CLEANUP ON) s"))
         # It is done with the first index, of which other sessions are told at its end, and waits for the cursor on the second.
-        self.assertTrue(wait_until(lambda: self.sql("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'BufferPin'") == "1"))
+        self.assertTrue(wait_until(lambda: self.sql("SELECT count(*) FROM pg_stat_activity WHERE wait_event IN ('BufferPin', 'BufferCleanup')") == "1"))
         loader.run(f"COPY s FROM '{path}' WITH (FORMAT csv)")
         self.assertEqual(reader.end("COMMIT")[0], 0)
         self.assertEqual((vacuum.wait(), loader.end()[0]), (0, 0))
