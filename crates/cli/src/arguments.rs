@@ -67,6 +67,15 @@ pub enum Landing {
     Logged,
 }
 
+/// Whether the schema pgsluice_loads is used
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Ledger {
+    /// where something must be recorded
+    Auto,
+    /// never
+    None,
+}
+
 /// The files and how they are read.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Source")]
@@ -171,12 +180,19 @@ pub struct TargetArguments {
     /// How long to wait for a lock, such as 10s
     #[arg(long, value_name = "TIME")]
     pub lock_timeout: Option<String>,
+    /// Fail rather than take a lock that makes other sessions' readers or writers wait
+    #[arg(long)]
+    pub no_lock_out: bool,
+    /// none: never create or write the schema pgsluice_loads, in which lanes record what
+    /// they have taken down
+    #[arg(long, value_enum, default_value = "auto", value_name = "auto|none")]
+    pub ledger: Ledger,
     /// Leave ANALYZE to autovacuum
     #[arg(long)]
     pub no_analyze: bool,
     /// keep: rows are added to all indexes as they come; rebuild: indexes and
-    /// their constraints are built anew after the rows; auto: rebuild where the
-    /// table is empty or it pays
+    /// their constraints are built after the rows, which locks others out of the
+    /// table; auto: rebuild where the table is empty
     #[arg(long, default_value = "auto", value_name = "keep|rebuild|auto")]
     pub indexes: Indexes,
     /// keep: triggers fire; off: the table's triggers are disabled for the load
@@ -211,6 +227,7 @@ impl LoadArguments {
         only_with_rejects(&self.errors)?;
         only_of_csv(self.source.format, &self.target)?;
         only_of_staged(&self.target)?;
+        lock_out(&self.target)?;
         let input = input(&self.source)?;
         let rejects = rejects(&self.errors, &input)?;
         Ok(Options { input, target: target_options(&self.target), rejects })
@@ -225,6 +242,26 @@ fn only_of_csv(format: FormatName, a: &TargetArguments) -> Result<(), Failure> {
             Err(Error::usage(format!("{option} has a meaning with --format csv alone")).into())
         }
         _ => Ok(()),
+    }
+}
+
+/// What cannot be done without locking others out.
+fn lock_out(a: &TargetArguments) -> Result<(), Failure> {
+    let needs = [
+        ("--truncate", a.truncate && a.method != Method::Lanes),
+        ("--indexes rebuild", a.indexes == Indexes::Rebuild),
+        ("--triggers off", a.triggers == Triggers::Off),
+        ("--foreign-keys revalidate", a.foreign_keys == ForeignKeys::Revalidate),
+        ("--method", a.method.exclusive()),
+    ];
+    match needs.iter().find(|(_, needs)| a.no_lock_out && *needs) {
+        Some((option, _)) => {
+            let method = if *option == "--method" { a.method.name() } else { "" };
+            let option = format!("{option} {method}");
+            let message = format!("--no-lock-out forbids {}: it locks the table", option.trim());
+            Err(Error::usage(message).into())
+        }
+        None => Ok(()),
     }
 }
 
@@ -391,6 +428,8 @@ fn target_options(a: &TargetArguments) -> TargetOptions {
         date_style: a.date_style.clone(),
         time_zone: a.time_zone.clone(),
         lock_timeout: a.lock_timeout.clone(),
+        no_lock_out: a.no_lock_out,
+        ledger: a.ledger == Ledger::Auto,
         analyze: !a.no_analyze,
         indexes: a.indexes,
         triggers: a.triggers,

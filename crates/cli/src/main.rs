@@ -19,6 +19,7 @@ mod summary;
 
 use clap::{Parser, Subcommand};
 use commands::{check, completions, convert, load, methods, plan, repair, sample, server};
+use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::process::ExitCode;
 
 /// Seconds for each address of a host, unless the user says otherwise.
@@ -73,7 +74,16 @@ fn main() -> ExitCode {
     if !matches!(command, Command::Server(_)) {
         limit_connecting();
     }
-    let result = match command {
+    // The standard library has said what happened; its own exit code for it is 101.
+    match catch_unwind(AssertUnwindSafe(|| run(command))) {
+        Ok(Ok(code)) => code,
+        Ok(Err(failure)) => failure.report(),
+        Err(_) => ExitCode::from(failure::code::INTERNAL),
+    }
+}
+
+fn run(command: Command) -> Result<ExitCode, failure::Failure> {
+    match command {
         Command::Load(arguments) => load::run(&arguments),
         Command::Plan(arguments) => plan::run(&arguments),
         Command::Convert(arguments) => convert::run(&arguments),
@@ -83,9 +93,5 @@ fn main() -> ExitCode {
         Command::Sample(arguments) => sample::run(arguments),
         Command::Server(arguments) => server::run(arguments),
         Command::Completions(arguments) => completions::run(&arguments),
-    };
-    match result {
-        Ok(code) => code,
-        Err(failure) => failure.report(),
     }
 }

@@ -5,14 +5,19 @@ use crate::error::Error;
 use crate::ledger::{self, State};
 use crate::load::Watch;
 use crate::options::{Method, Options, Source};
+use crate::plan::locks::locks;
 use crate::plan::Plan;
 use crate::session::conn::Conn;
 use crate::session::surroundings::{
-    finish, finish_within, for_builds, policy, put_back, put_back_committed, sequences, take_down,
-    Course, Finished, Indexes, Moved, Outcome, Request, Restored, Surroundings, TakenDown,
+    finish, finish_within, for_builds, policy, policy::Decision, put_back, put_back_committed,
+    sequences, take_down, Course, Finished, Indexes, Moved, Outcome, Request, Restored,
+    Surroundings, TakenDown,
 };
 use crate::session::{transaction, ways};
 use std::fs;
+
+/// The step that creates the ledger.
+const MADE: &str = "the schema pgsluice_loads is created";
 
 /// Files up to this size are loaded a second time to name a duplicate's record.
 const READ_AGAIN: u64 = 1 << 30;
@@ -22,6 +27,36 @@ pub struct Around {
     taken: TakenDown,
     /// holds the load's lock while what is down is committed
     guard: Option<Conn>,
+    /// the ledger was created for this load
+    made: bool,
+}
+
+/// Completes a plan by the locks that make others wait, and by what it thus gives up; needs an
+/// open transaction. Gives what would be taken down, and the state of the ledger.
+///
+/// # Errors
+///
+/// The connection is lost, or such a lock is needed and forbidden.
+pub fn foresee(
+    conn: &mut Conn,
+    plan: &mut Plan,
+    options: &Options,
+    bytes: u64,
+) -> Result<(Decision, State), Error> {
+    let oid = oid(conn, plan)?;
+    let around = Surroundings::read(conn, oid)?;
+    let state = ledger_state(conn, plan, options)?;
+    let recorded = !matches!(state, State::Unusable(_));
+    let decision = policy::decide(&around, &request(plan, options, recorded));
+    plan.locks = locks(plan, options, &decision, bytes);
+    if let (Some(lock), true) = (plan.locks.first(), options.target.no_lock_out) {
+        return Err(Error::new(format!("--no-lock-out forbids this load: {lock}"))
+            .with_hint("--indexes keep, no --truncate, or --method lanes need no such lock"));
+    }
+    if !plan.locks.is_empty() && plan.cost.starts_with("nothing") {
+        plan.cost = "concurrent access to what is locked".into();
+    }
+    Ok((decision, state))
 }
 
 /// Completes a plan by what would be done, one line for each object, and by what would be set
@@ -29,33 +64,37 @@ pub struct Around {
 ///
 /// # Errors
 ///
-/// The connection is lost.
+/// As [`foresee`].
 pub fn foretell(
     conn: &mut Conn,
     plan: &mut Plan,
     options: &Options,
     bytes: u64,
 ) -> Result<(), Error> {
+    let (decision, state) = foresee(conn, plan, options, bytes)?;
     let oid = oid(conn, plan)?;
-    let around = Surroundings::read(conn, oid)?;
-    let state = ledger::state(conn)?;
-    let recorded = !matches!(state, State::Unusable(_));
-    let decision = policy::decide(&around, &request(&around, plan, options, bytes, recorded));
     let mut lines = decision.lines();
     let down: Vec<&str> =
         decision.down().filter(|c| c.kind == "index").map(|c| c.name.as_str()).collect();
     lines.extend(ways::planned(conn, plan, oid, &down)?);
-    if let (State::Unusable(why), true) = (state, decision.any_down()) {
-        lines.push(format!(
-            "{why}: what is taken down is not recorded, and repair cannot help; one transaction \
-             holds it all together"
-        ));
-    }
     if decision.any_down() {
+        if plan.lanes > 1 && state == State::Missing {
+            lines.push(format!("{MADE}, since what is down is recorded there (--ledger none)"));
+        }
         plan.settings.extend(for_builds(conn)?);
     }
     plan.around = lines;
     Ok(())
+}
+
+/// Only lanes commit what is down before it is back, so that it must be recorded. In all other
+/// loads one transaction holds it together.
+fn ledger_state(conn: &mut Conn, plan: &Plan, options: &Options) -> Result<State, Error> {
+    match plan.lanes {
+        1 => Ok(State::Unusable("one transaction holds everything together".into())),
+        _ if !options.target.ledger => Ok(State::Unusable("--ledger none".into())),
+        _ => ledger::state(conn),
+    }
 }
 
 /// Whether it is worth loading once more with all indexes in place, to name
@@ -91,10 +130,10 @@ impl Around {
     ) -> Result<Around, Error> {
         let oid = oid(conn, plan)?;
         let around = Surroundings::read(conn, oid)?;
-        let bytes = watch.progress.total_bytes.get();
-        let mut state = ledger::state(conn)?;
-        let wanted = request(&around, plan, options, bytes, true);
-        if state == State::Missing && policy::decide(&around, &wanted).any_down() {
+        let mut state = ledger_state(conn, plan, options)?;
+        let wanted = request(plan, options, true);
+        let made = state == State::Missing && policy::decide(&around, &wanted).any_down();
+        if made {
             // Over a connection of its own: others would wait for this transaction.
             state = match watch.connect(&options.target.url) {
                 Ok(mut other) => ledger::ensure(&mut other)?,
@@ -102,7 +141,8 @@ impl Around {
                 Err(error) => State::Unusable(error.message().to_owned()),
             };
         }
-        let wanted = request(&around, plan, options, bytes, state == State::Ready);
+        let made = made && state == State::Ready;
+        let wanted = request(plan, options, state == State::Ready);
         let taken = take_down(conn, oid, &wanted, &state)?;
         let mut guard = None;
         if wanted.course != Course::OneTransaction && !taken.entry.choices.is_empty() {
@@ -111,7 +151,18 @@ impl Around {
             ledger::lock(&mut other, &taken.entry.load)?;
             guard = Some(other);
         }
-        Ok(Around { taken, guard })
+        Ok(Around { taken, guard, made })
+    }
+
+    /// What was done before the rows, beside the plan's statements.
+    pub fn steps_before(&self) -> Vec<String> {
+        self.made.then(|| MADE.to_owned()).into_iter().collect()
+    }
+
+    /// The locks that made others wait, and for how long they could have.
+    pub fn locks(&self, plan: &Plan, options: &Options, seconds: f64) -> Vec<String> {
+        let held = locks(plan, options, &self.taken.decision, 0);
+        held.iter().map(|lock| format!("{lock}, up to {seconds:.2} s")).collect()
     }
 
     /// Commits what is down around lanes and begins another transaction. Whatever becomes of
@@ -292,19 +343,8 @@ fn oid(conn: &mut Conn, plan: &Plan) -> Result<u32, Error> {
     oid.ok_or_else(|| Error::new(format!("there is no table {}", plan.table)))
 }
 
-fn request(
-    around: &Surroundings,
-    plan: &Plan,
-    options: &Options,
-    bytes: u64,
-    recorded: bool,
-) -> Request {
+fn request(plan: &Plan, options: &Options, recorded: bool) -> Request {
     let target = &options.target;
-    let relation = &around.relation;
-    // A row takes more bytes in the heap than in most files, and a file may be
-    // compressed: the estimate is low rather than high.
-    let known = bytes > 0 && relation.heap_bytes > 0 && relation.rows > 0.0;
-    let new_rows = bytes as f64 * relation.rows / relation.heap_bytes as f64;
     Request {
         indexes: target.indexes,
         triggers: target.triggers,
@@ -317,7 +357,8 @@ fn request(
         },
         truncates: target.truncate,
         private: plan.private,
-        new_rows: known.then_some(new_rows),
+        no_lock_out: target.no_lock_out,
+        new_rows: plan.records.map(|n| n as f64),
     }
 }
 

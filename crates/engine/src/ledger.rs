@@ -91,6 +91,29 @@ pub fn state(conn: &mut Conn) -> Result<State, Error> {
     })
 }
 
+/// What earlier loads of this role left down of a table, in words: not what a load that still
+/// runs has down.
+///
+/// # Errors
+///
+/// The connection is lost.
+pub fn left_down(conn: &mut Conn, relation: u32) -> Result<Vec<String>, Error> {
+    if state(conn)? != State::Ready {
+        return Ok(Vec::new());
+    }
+    conn.exec("SAVEPOINT pgsluice_left_down")?;
+    let mut left = Vec::new();
+    let (entries, _) = still_down(conn)?;
+    for entry in entries.iter().filter(|e| e.relation == relation) {
+        if lock(conn, &entry.load)? {
+            left.extend(entry.choices.iter().map(|c| c.object.clone()));
+        }
+    }
+    // Gives the locks back, which `repair` needs.
+    conn.exec("ROLLBACK TO SAVEPOINT pgsluice_left_down; RELEASE SAVEPOINT pgsluice_left_down")?;
+    Ok(left)
+}
+
 /// Makes the ledger where it is missing. To be called outside a transaction:
 /// its own is short, so that no other load waits for this one.
 ///

@@ -4,8 +4,9 @@ use crate::advice::advice;
 use crate::around::{self, Around};
 use crate::blame::of_condition;
 use crate::causes::Causes;
-use crate::error::{Error, Kind, Place};
-use crate::input::{can_be_read_again, locate, Layout, Reader};
+use crate::error::{Error, Kind};
+use crate::input::{can_be_read_again, Reader};
+use crate::ledger;
 use crate::options::{Method, Options};
 use crate::pipeline::{self, Stop, Through};
 use crate::plan::{self, InputFacts, Plan};
@@ -24,6 +25,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 mod checks;
+mod rights;
 
 use checks::{check_counts, check_deferred, not_emptied};
 
@@ -95,6 +97,7 @@ pub fn plan_only(options: &Options) -> Result<Plan, Error> {
     let mut conn = Conn::open(&options.target.url)?;
     transaction::begin(&mut conn, options)?;
     let mut plan = make_plan(&mut conn, &reader, options, false)?;
+    rights::check(&mut conn, &plan)?;
     around::foretell(&mut conn, &mut plan, options, reader.total_bytes())?;
     conn.exec("ROLLBACK")?;
     Ok(plan)
@@ -134,7 +137,10 @@ fn run(options: &Options, watch: &Watch, planned: &dyn Fn(&Plan)) -> Result<Summ
     watch.phase(1);
     let wal_start = transaction::wal_position(&mut conn);
     transaction::begin(&mut conn, options)?;
-    let plan = Arc::new(make_plan(&mut conn, &reader, options, true)?);
+    let mut plan = make_plan(&mut conn, &reader, options, true)?;
+    let locked = Instant::now();
+    around::foresee(&mut conn, &mut plan, options, reader.total_bytes())?;
+    let plan = Arc::new(plan);
     reader.read_as(&plan.layout);
     let blank = reader.pass_blank_ends(plan.columns.len());
     planned(&plan);
@@ -148,6 +154,8 @@ fn run(options: &Options, watch: &Watch, planned: &dyn Fn(&Plan)) -> Result<Summ
         .map_err(|e| create::take_back(plan.causes.explain(e, &plan, options), &plan, options));
     // What lanes have found down is down whatever became of the rows.
     let (mut done, mut steps) = around.settle(rows, &options.target.url, plan.lanes)?;
+    let locks = around.locks(&plan, options, locked.elapsed().as_secs_f64());
+    steps.splice(0..0, around.steps_before());
     let conn = &mut done.lanes[0].conn;
     let wal_end = transaction::wal_position(conn);
     clock.seconds.finish += clock.lap();
@@ -160,6 +168,10 @@ fn run(options: &Options, watch: &Watch, planned: &dyn Fn(&Plan)) -> Result<Summ
 
     watch.phase(5);
     let mut summary = summarise(options, &plan, &done, watch, &clock);
+    summary.locks = locks;
+    if summary.locks.is_empty() {
+        summary.gives_up = plan.method.cost().into();
+    }
     summary.steps.extend(steps);
     summary.wal_bytes = wal_start.zip(wal_end).map(|(a, b)| b.saturating_sub(a));
     summary.notes.extend(blank.note());
@@ -286,6 +298,7 @@ pub(crate) fn make_plan(
         bytes: reader.total_bytes(),
         again: can_be_read_again(&options.input),
         compressed: reader.compression().is_some(),
+        records: reader.estimate(),
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut plan = plan::plan(&input, &server, &table, options, cores)?;
@@ -302,6 +315,12 @@ pub(crate) fn make_plan(
     plan.causes = causes;
     if reader.byte_order_mark() {
         plan.notes.push("the byte order mark at the start of the file is passed over".into());
+    }
+    let left = ledger::left_down(conn, table.oid)?;
+    if !left.is_empty() {
+        let left = left.join(", ");
+        let note = format!("an earlier load left down: {left}; pgsluice repair puts it back");
+        plan.notes.insert(0, note);
     }
     if let Some(new) = new {
         plan.made = Some(new.statement);
@@ -459,23 +478,6 @@ fn summarise(options: &Options, plan: &Plan, done: &Done, watch: &Watch, clock: 
         settings: plan.settings.iter().map(|(name, value)| format!("{name} = {value}")).collect(),
         notes: plan.notes.iter().cloned().chain(stray).collect(),
         ..Summary::default()
-    }
-}
-
-impl Through {
-    /// Where the record of this number (from 1, over all files) is.
-    fn place(&self, mut record: u64, options: &Options, layout: &Layout) -> Place {
-        for (source, (passed, records)) in self.by_file.iter().enumerate() {
-            if record <= *records {
-                let record = passed + record;
-                let file = options.input.sources.get(source).map_or(String::new(), |s| s.name());
-                let found = locate(&options.input, layout, source, record);
-                let (line, offset) = found.unzip();
-                return Place { file, record: Some(record), line, offset, ..Place::default() };
-            }
-            record -= records;
-        }
-        Place { record: Some(record), ..Place::default() }
     }
 }
 

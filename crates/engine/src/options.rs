@@ -264,6 +264,10 @@ pub struct TargetOptions {
     pub time_zone: Option<String>,
     /// how long to wait for a lock, as PostgreSQL writes it: `10s`
     pub lock_timeout: Option<String>,
+    /// nothing may lock other sessions' readers or writers out
+    pub no_lock_out: bool,
+    /// what is down around lanes may be recorded in the schema `pgsluice_loads`
+    pub ledger: bool,
     /// ANALYZE after the load, or leave that to autovacuum
     pub analyze: bool,
     /// what is done with indexes and the constraints that they back
@@ -305,6 +309,8 @@ impl TargetOptions {
             date_style: None,
             time_zone: None,
             lock_timeout: None,
+            no_lock_out: false,
+            ledger: true,
             analyze: true,
             indexes: Indexes::default(),
             triggers: Triggers::default(),

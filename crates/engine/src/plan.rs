@@ -13,9 +13,13 @@ use crate::wire::{best_wire, is_csv, lines_are_text, passable};
 use pgsluice_core::scan::Dialect;
 use pgsluice_core::shape::{Column, RowShape, Type};
 
+mod lanes;
+pub mod locks;
 mod refuse;
 
-use refuse::{refuse, rules_passed_by, unusable, without_copy};
+use lanes::{alone, committed_how, default_lanes};
+use locks::Lock;
+use refuse::{refuse, refuse_truncate, rules_passed_by, unusable, without_copy};
 
 pub use crate::wire::Wire;
 
@@ -34,6 +38,8 @@ pub struct InputFacts {
     pub again: bool,
     /// some file is compressed
     pub compressed: bool,
+    /// records, estimated from a decompressed sample
+    pub records: Option<u64>,
 }
 
 /// What will be done.
@@ -104,6 +110,10 @@ pub struct Plan {
     pub around: Vec<String>,
     /// likely causes of errors, from a sample
     pub causes: Causes,
+    /// locks that make other sessions wait
+    pub locks: Vec<Lock>,
+    /// records of the input, estimated
+    pub records: Option<u64>,
     /// what the user should know before it begins
     pub notes: Vec<String>,
 }
@@ -201,6 +211,8 @@ pub fn plan(
         two_phase: false,
         around: Vec::new(),
         causes: Causes::default(),
+        locks: Vec::new(),
+        records: input.records,
         notes: rules_passed_by(table),
     };
     steps(&mut plan, table, options)?;
@@ -402,7 +414,7 @@ fn steps(plan: &mut Plan, table: &TableFacts, options: &Options) -> Result<(), E
             ));
         }
     }
-    Ok(())
+    refuse_truncate(&plan.before, table)
 }
 
 /// What it means that refused records are rejected.
@@ -427,34 +439,6 @@ fn judge(plan: &mut Plan, table: &TableFacts, options: &Options) {
     if plan.method == Method::CopyFresh {
         plan.notes.push("without FREEZE, which does not work within savepoints".into());
     }
-}
-
-/// Why several connections would not judge the rows as one does: none of them
-/// sees the rows of the others before the end.
-fn alone(table: &TableFacts, options: &Options) -> Option<&'static str> {
-    if table.refers_to_itself {
-        return Some("rows may refer to rows of the same load");
-    }
-    if options.target.truncate && table.keeps_apart && !table.empty {
-        return Some("keys of the rows that it deletes are free for others at the commit only");
-    }
-    let rejects = options.rejects.is_some() && table.keeps_apart;
-    rejects.then_some("a duplicate of another connection's row could not be rejected by record")
-}
-
-fn committed_how(two_phase: bool) -> String {
-    if two_phase {
-        return "the lanes are committed together, by two-phase commit".into();
-    }
-    "the lanes are committed one after another; a crash of the server between the first and the last \
-     commit leaves some of the rows (max_prepared_transactions = lanes or more closes that window)"
-        .into()
-}
-
-/// As many connections as there are cores, but no more than half of all that the server
-/// takes: others need some, and it would refuse those beyond the last.
-fn default_lanes(cores: usize, server: &ServerFacts) -> usize {
-    cores.min(server.max_connections as usize / 2).max(1)
 }
 
 /// What only `lanes`, `staged` and `insert` need.

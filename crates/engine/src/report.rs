@@ -152,6 +152,8 @@ pub struct Summary {
     pub chunks_as_is: u64,
     /// with `extension`: how each index's entries went in, and why not in a faster way
     pub indexes: Vec<String>,
+    /// locks that made other sessions wait, and for how long at most
+    pub locks: Vec<String>,
     /// statements before and after the rows: what was taken down, rebuilt, set
     pub steps: Vec<String>,
     /// settings of the session

@@ -117,6 +117,9 @@ fn stop_on_signal(
 /// while there is time to stop.
 fn tell(plan: &Plan) {
     say_above(format_args!("{}: loading by {} ({})", plan.table, plan.method, plan.reason));
+    for lock in &plan.locks {
+        say(format_args!("  lock: {lock}"));
+    }
     for note in &plan.notes {
         say(format_args!("  note: {note}"));
     }
@@ -144,6 +147,9 @@ fn print(s: &Summary, told: &[String], verbose: bool) {
         lines_of(s),
         s.skipped
     ));
+    for lock in s.locks.iter().filter(|_| verbose || s.seconds.total >= MEASURED) {
+        say(format_args!("  lock: {lock}"));
+    }
     if verbose {
         print_more(s);
     }

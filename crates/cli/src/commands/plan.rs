@@ -6,6 +6,7 @@ use crate::output::print;
 use clap::Args;
 use pgsluice_engine::load::plan_only;
 use pgsluice_engine::plan::{Plan, Wire};
+use serde_json::{json, Value};
 use std::process::ExitCode;
 
 /// Say what a load would do and why, and do nothing
@@ -16,12 +17,19 @@ use std::process::ExitCode;
 pub struct Arguments {
     #[command(flatten)]
     load: LoadArguments,
+    /// Write the plan as a JSON object
+    #[arg(long, help_heading = "Output")]
+    json: bool,
 }
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let plan = plan_only(&arguments.load.options()?)?;
-    print(lines(&plan).join("\n"))?;
+    if arguments.json {
+        print(serde_json::to_string_pretty(&as_json(&plan)).unwrap_or_default())?;
+    } else {
+        print(lines(&plan).join("\n"))?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -34,6 +42,8 @@ fn lines(plan: &Plan) -> Vec<String> {
         format!("columns   {}", plan.columns.join(", ")),
         format!("threads   {} encoding, {} sending", plan.encoders, plan.lanes),
     ];
+    lines.extend(plan.records.map(|n| format!("estimate  about {n} records")));
+    lines.extend(plan.locks.iter().map(|lock| format!("lock      {lock}")));
     lines.extend(plan.settings.iter().map(|(name, value)| format!("setting   {name} = {value}")));
     let before = plan.made.iter().chain(&plan.before);
     lines.extend(before.map(|statement| format!("before    {statement}")));
@@ -41,6 +51,26 @@ fn lines(plan: &Plan) -> Vec<String> {
     lines.extend(plan.around.iter().map(|line| format!("around    {line}")));
     lines.extend(plan.notes.iter().map(|note| format!("note      {note}")));
     lines
+}
+
+fn as_json(plan: &Plan) -> Value {
+    let settings: Vec<String> = plan.settings.iter().map(|(n, v)| format!("{n} = {v}")).collect();
+    let before: Vec<&String> = plan.made.iter().chain(&plan.before).collect();
+    json!({
+        "table": plan.table,
+        "method": plan.method.name(),
+        "reason": plan.reason,
+        "gives_up": plan.cost,
+        "records": plan.records,
+        "columns": plan.columns,
+        "lanes": plan.lanes,
+        "locks": plan.locks,
+        "settings": settings,
+        "before": before,
+        "after": plan.after,
+        "around": plan.around,
+        "notes": plan.notes,
+    })
 }
 
 fn wire(plan: &Plan) -> String {

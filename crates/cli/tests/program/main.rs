@@ -25,6 +25,7 @@ mod memory;
 mod methods;
 mod moments;
 mod output;
+mod plans;
 mod pooler;
 mod quotes;
 mod real;

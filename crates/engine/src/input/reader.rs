@@ -119,6 +119,22 @@ impl Reader {
         self.marked
     }
 
+    /// Records of all files together, estimated from the first bytes of the first one, as they are
+    /// after decompression; `None` where too little is known.
+    pub fn estimate(&self) -> Option<u64> {
+        self.layout.dialect()?;
+        let file = self.current.as_ref()?;
+        let lines = memchr::memchr_iter(b'\n', &file.held).count() as u64;
+        if file.ended && self.sources.len() == 1 {
+            return Some(
+                lines + u64::from(!file.held.is_empty() && file.held.last() != Some(&b'\n')),
+            );
+        }
+        let read = self.raw_bytes();
+        (self.total_bytes() > 0 && read > 0)
+            .then(|| (lines as f64 * self.total_bytes() as f64 / read as f64) as u64)
+    }
+
     /// Bytes of all files together; 0 where nobody knows.
     pub fn total_bytes(&self) -> u64 {
         if self.sources.contains(&Source::Stdin) {

@@ -1,7 +1,8 @@
 //! What is checked when all rows are sent and nothing is committed.
 
 use super::{LaneCounts, Through};
-use crate::error::{Error, Kind};
+use crate::error::{Error, Kind, Place};
+use crate::input::{locate, Layout};
 use crate::options::{Create, Method, Options};
 use crate::plan::Plan;
 use crate::reject::Amount;
@@ -64,4 +65,21 @@ pub(super) fn check_counts(
         .with_hint("this is a defect of the loader, or of a trigger on the table"));
     }
     Ok(())
+}
+
+impl Through {
+    /// Where the record of this number (from 1, over all files) is.
+    pub(super) fn place(&self, mut record: u64, options: &Options, layout: &Layout) -> Place {
+        for (source, (passed, records)) in self.by_file.iter().enumerate() {
+            if record <= *records {
+                let record = passed + record;
+                let file = options.input.sources.get(source).map_or(String::new(), |s| s.name());
+                let found = locate(&options.input, layout, source, record);
+                let (line, offset) = found.unzip();
+                return Place { file, record: Some(record), line, offset, ..Place::default() };
+            }
+            record -= records;
+        }
+        Place { record: Some(record), ..Place::default() }
+    }
 }

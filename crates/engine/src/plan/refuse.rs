@@ -108,3 +108,18 @@ pub(super) fn rules_passed_by(table: &TableFacts) -> Vec<String> {
         (!table.rules.is_empty()).then(|| format!("COPY passes by rules for INSERT: {rules}"));
     told.into_iter().collect()
 }
+
+/// The server truncates no table that foreign keys of others refer to, even if those are empty.
+pub(super) fn refuse_truncate(before: &[String], table: &TableFacts) -> Result<(), Error> {
+    if !table.referenced || !before.iter().any(|s| s.starts_with("TRUNCATE")) {
+        return Ok(());
+    }
+    let error = Error::new(format!(
+        "{} cannot be truncated: foreign keys of other tables refer to it",
+        table.sql
+    ));
+    Err(error.with_hint(
+        "--method lanes deletes its rows instead; or empty it before the load, together with those \
+         tables, by TRUNCATE ... CASCADE",
+    ))
+}

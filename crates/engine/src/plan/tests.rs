@@ -91,6 +91,13 @@ fn rejects() -> Option<RejectOptions> {
 }
 
 #[test]
+fn no_table_is_truncated_that_others_refer_to() {
+    let case = typed().with(|c| (c.options.target.truncate, c.table.referenced) = (true, true));
+    let error = plan(&case.input, &case.server, &case.table, &case.options, 2).unwrap_err();
+    assert!(error.message().contains("cannot be truncated"), "{error}");
+}
+
+#[test]
 fn auto_is_a_rule_over_facts() {
     let text = || Case::new(&[Type::Text, Type::Text]);
     let cases = [
@@ -123,11 +130,6 @@ fn auto_is_a_rule_over_facts() {
         (typed().with(|c| c.options.target.truncate = true), Method::CopyFresh, ""),
         // Rows that others may see, or a table that others refer to.
         (typed().with(|c| c.table.empty = false), Method::CopyBinary, ""),
-        (
-            typed().with(|c| (c.options.target.truncate, c.table.referenced) = (true, true)),
-            Method::CopyBinary,
-            "",
-        ),
         (
             typed().with(|c| (c.options.target.truncate, c.table.owned) = (true, false)),
             Method::CopyBinary,

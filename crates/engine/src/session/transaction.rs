@@ -180,6 +180,7 @@ fn wants_private(reader: &Reader, options: &Options) -> bool {
         && options.rejects.is_none()
         && options.input.format != FileFormat::Binary
         && target.indexes == Indexes::Auto
+        && !target.no_lock_out
         && reader.total_bytes() >= private::WORTH
 }
 

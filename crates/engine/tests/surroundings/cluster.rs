@@ -86,6 +86,7 @@ pub fn everything() -> Request {
         rejects: false,
         course: Course::OneTransaction,
         truncates: false,
+        no_lock_out: false,
         private: false,
         new_rows: None,
     }

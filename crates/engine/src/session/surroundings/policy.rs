@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// From this many new rows for each row that is there, building the indexes
-/// anew takes less time than adding to them (see `docs/guide/surroundings.md`
-/// for the measurement).
+/// From this many new rows for each row that is there, building the indexes again takes less time
+/// than adding to them (decision 0008 has the measurement). It also locks everybody else out of
+/// the table until the commit, so the user has to ask for it.
 pub const PAYS: f64 = 1.0;
 
 /// `--indexes`.
@@ -17,7 +17,7 @@ pub enum Indexes {
     Keep,
     /// all are rebuilt that can be
     Rebuild,
-    /// rebuilt where the table is empty, or where it pays
+    /// rebuilt where the table is empty
     #[default]
     Auto,
 }
@@ -73,6 +73,8 @@ pub struct Request {
     pub course: Course,
     /// the table is emptied first
     pub truncates: bool,
+    /// nothing may lock readers or writers out
+    pub no_lock_out: bool,
     /// the extension's COPY builds plain B-trees when all rows are in
     pub private: bool,
     /// rows that will come, where somebody could estimate them
@@ -194,6 +196,9 @@ fn allowed(around: &Surroundings, request: &Request) -> Result<(), String> {
                     between the lanes' commits would leave it down"
             .into());
     }
+    if request.no_lock_out {
+        return Err("--no-lock-out".into());
+    }
     if !around.relation.owner {
         return Err("the role does not own the table".into());
     }
@@ -259,19 +264,21 @@ fn rebuild(around: &Surroundings, index: &Index, request: &Request) -> Verdict {
         Indexes::Rebuild => Ok("asked for".into()),
         _ if request.private && index.plain => Err("COPY builds it when all rows are in".into()),
         _ if relation.empty || request.truncates => Ok("the table is empty".into()),
-        _ => pays(relation.rows, request.new_rows),
+        _ => Err(kept(relation.rows, request.new_rows)),
     }
 }
 
-/// Whether building anew is cheaper than adding, for a table with rows.
-fn pays(rows: f64, new_rows: Option<f64>) -> Verdict {
+/// Why the indexes of a table with rows are kept: others may be using it.
+fn kept(rows: f64, new_rows: Option<f64>) -> String {
     match new_rows {
-        _ if rows < 0.0 => Err("the table has rows, and was never analyzed".into()),
-        None => Err("the table has rows, and nobody knows how many come".into()),
-        Some(new) if new >= PAYS * rows => {
-            Ok(format!("about {new:.0} rows come to {rows:.0}: building anew is cheaper"))
+        Some(new) if rows > 0.0 && new >= PAYS * rows => format!(
+            "the table has rows, and others may be using it; about {new:.0} rows come to {rows:.0}: \
+             --indexes rebuild would take less time, and lock everybody else out until the commit"
+        ),
+        Some(new) if rows > 0.0 => {
+            format!("about {new:.0} rows come to {rows:.0}: adding is cheaper")
         }
-        Some(new) => Err(format!("about {new:.0} rows come to {rows:.0}: adding is cheaper")),
+        _ => "the table has rows, and others may be using it".into(),
     }
 }
 
@@ -302,6 +309,7 @@ fn foreign_key(around: &Surroundings, key: &ForeignKey, request: &Request) -> Ve
 
 fn turn_off(trigger: &Trigger, request: &Request) -> Verdict {
     match request.course {
+        _ if request.no_lock_out => return Err("--no-lock-out".into()),
         Course::RowByRow => return Err("each row is committed by itself".into()),
         Course::Lanes { recorded: false } => {
             return Err("the schema pgsluice_loads cannot be written".into())

@@ -1,0 +1,172 @@
+//! What a plan promises: the locks that others wait for, what the server will refuse, what an
+//! earlier load left down.
+
+use crate::common::{each_major, wait_until, World};
+use serde_json::Value;
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+
+fn world() -> World {
+    World::new(each_major().last().unwrap())
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn plan(world: &World, arguments: &[&str]) -> String {
+    let output = world.run(&[&["plan"], arguments].concat());
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The default never locks others out of a table with rows, however many come.
+#[test]
+fn a_table_with_rows_keeps_its_indexes_and_its_readers() {
+    let mut world = world();
+    world.sql(
+        "CREATE TABLE t (a int PRIMARY KEY, b text); CREATE INDEX ON t (b);
+         INSERT INTO t SELECT i, 'x' FROM generate_series(1, 100) i; ANALYZE t",
+    );
+    let rows: String = (1_000..21_000).map(|i| format!("{i},text of the row\n")).collect();
+    let file = world.file("many.csv", rows.as_bytes());
+    let planned = plan(&world, &[&file, "--table", "t"]);
+    assert!(planned.contains("gives up  nothing\n") && !planned.contains("\nlock "), "{planned}");
+    assert!(
+        planned.contains("keep primary key") && planned.contains("--indexes rebuild"),
+        "{planned}"
+    );
+    let mut log = 0;
+    world.log(&mut log);
+    let summary = world.load(&[&file, "--table", "t", "--no-lock-out"]).unwrap();
+    assert_eq!(summary["locks"], Value::Array(vec![]));
+    assert!(!world.log(&mut log).contains("ACCESS EXCLUSIVE"));
+
+    let rebuild = ["--indexes", "rebuild"];
+    let planned = plan(&world, &[&[file.as_str(), "--table", "t"], &rebuild[..]].concat());
+    let lock =
+        "lock      ACCESS EXCLUSIVE on \"public\".\"t\" from before the first row until the \
+                commit: all other sessions, readers too, wait";
+    assert!(planned.contains(lock) && planned.contains("gives up  concurrent access"), "{planned}");
+    world.sql("TRUNCATE t");
+    let base = ["load", &file, "--table", "t"];
+    let output = world.run(&[&base[..], &rebuild[..], &["-v"]].concat());
+    assert_eq!(said(&output).matches("lock: ACCESS EXCLUSIVE on").count(), 2, "{output:?}");
+}
+
+#[test]
+fn what_would_lock_others_out_can_be_forbidden() {
+    let mut world = world();
+    world.sql("CREATE TABLE t (a int PRIMARY KEY, b text)");
+    let file = world.file("t.csv", b"1,x\n");
+    for (more, code) in [
+        (&["--truncate"][..], 2),
+        (&["--indexes", "rebuild"], 2),
+        (&["--triggers", "off"], 2),
+        (&["--method", "copy-fresh"], 2),
+        (&["--truncate", "--method", "lanes"], 0),
+        (&[], 0),
+    ] {
+        world.sql("TRUNCATE t");
+        let base = ["load", &file, "--table", "t", "--no-lock-out", "--quiet"];
+        let output = world.run(&[&base[..], more].concat());
+        assert_eq!(output.status.code(), Some(code), "{more:?}: {output:?}");
+        assert_eq!(said(&output).contains("--no-lock-out forbids"), code == 2, "{output:?}");
+    }
+    // An empty table's indexes are kept then, too.
+    world.sql("TRUNCATE t");
+    let planned = plan(&world, &[&file, "--table", "t", "--no-lock-out"]);
+    assert!(planned.contains("keep primary key public.t_pkey: --no-lock-out"), "{planned}");
+}
+
+#[test]
+fn a_plan_finds_what_the_server_would_refuse() {
+    let mut world = world();
+    world.sql(
+        "CREATE TABLE t (a int PRIMARY KEY, b text); CREATE TABLE u (a int REFERENCES t);
+         INSERT INTO t VALUES (7, 'y'); CREATE ROLE loader LOGIN; CREATE TABLE v (a int, b text);
+         GRANT INSERT (a) ON v TO loader; GRANT SELECT ON v TO loader;
+         CREATE TABLE w (a int, b text); GRANT INSERT ON w TO loader",
+    );
+    let file = world.file("t.csv", b"1,x\n");
+    for command in ["plan", "load"] {
+        let output = world.run(&[command, &file, "--table", "t", "--truncate"]);
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(1), "{command}: {said}");
+        assert!(said.contains("cannot be truncated: foreign keys"), "{command}: {said}");
+    }
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "1");
+    let url = world.server.url("postgres").replace("postgres@", "loader@");
+    for (more, why) in [
+        (&["--table", "v"][..], "the role may not insert into the columns b of"),
+        (&["--table", "w", "--truncate", "--method", "copy-csv"], "the role may not truncate"),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
+            .args(["plan", &file, "--to", &url])
+            .args(more)
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(said(&output).contains(why), "{output:?}");
+    }
+}
+
+/// Rows are estimated from what the file holds, not from what it takes on the disk.
+#[test]
+fn a_plan_is_json_and_estimates_rows_of_compressed_files() {
+    let mut world = world();
+    world.sql("CREATE TABLE t (a int, b text)");
+    let rows: String = (0..200_000).map(|i| format!("{i},text of the row number {i}\n")).collect();
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(rows.as_bytes()).unwrap();
+    let file = world.file("t.csv.gz", &gzip.finish().unwrap());
+    let planned: Value =
+        serde_json::from_str(&plan(&world, &[&file, "--table", "t", "--json"])).unwrap();
+    let records = planned["records"].as_u64().unwrap();
+    assert!((100_000..400_000).contains(&records), "{records}");
+    assert_eq!(planned["table"], "\"public\".\"t\"");
+    assert_eq!(planned["locks"], Value::Array(vec![]));
+}
+
+/// A load over several connections that is killed leaves an index down: later loads say so. The
+/// schema in which that is recorded is named when it is created, and can be forbidden.
+#[test]
+fn what_a_crash_left_down_is_said_by_later_loads() {
+    let mut world = world();
+    world.sql("CREATE TABLE t (a int, b text); CREATE INDEX t_a ON t (a)");
+    let file = world.file("t.csv", b"1,x\n2,y\n");
+    let lanes = ["--table", "t", "--method", "lanes", "--lanes", "2"];
+    let base = [&[file.as_str()], &lanes[..]].concat();
+    let planned = plan(&world, &base);
+    assert!(planned.contains("the schema pgsluice_loads is created"), "{planned}");
+    let none = [&base[..], &["--ledger", "none"]].concat();
+    assert!(!plan(&world, &none).contains("pgsluice_loads is created"));
+    world.load(&none).unwrap();
+    // One transaction has nothing to record.
+    world.load(&[&file, "--table", "t", "--indexes", "rebuild"]).unwrap();
+    assert_eq!(world.sql("SELECT to_regnamespace('pgsluice_loads')"), "");
+
+    world.sql("TRUNCATE t");
+    let mut load = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
+        .args(["load", "-", "--to", &world.server.url("postgres"), "--quiet"])
+        .args(lanes)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = load.stdin.take().unwrap();
+    stdin.write_all(&b"1,text of the row\n".repeat(100_000)).unwrap();
+    let gone = "SELECT to_regclass('t_a') IS NULL";
+    wait_until(|| "the index is not down".into(), || world.sql(gone) == "t");
+    load.kill().unwrap();
+    load.wait().unwrap();
+    let sessions = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' \
+        AND pid <> pg_backend_pid()";
+    wait_until(|| "sessions stay".into(), || world.sql(sessions) == "0");
+    let note = "an earlier load left down: index public.t_a; pgsluice repair puts it back";
+    assert!(plan(&world, &[&file, "--table", "t"]).contains(note));
+    let output = world.run(&["load", &file, "--table", "t"]);
+    assert!(output.status.success() && said(&output).contains(note), "{output:?}");
+    world.repair();
+    assert!(!plan(&world, &[&file, "--table", "t"]).contains("left down"));
+    assert_eq!(world.sql(gone), "f");
+}

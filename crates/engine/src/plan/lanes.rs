@@ -1,0 +1,32 @@
+//! What several connections change.
+
+use crate::options::Options;
+use crate::session::catalog::{ServerFacts, TableFacts};
+
+/// Why several connections would not judge the rows as one does: none of them
+/// sees the rows of the others before the end.
+pub(super) fn alone(table: &TableFacts, options: &Options) -> Option<&'static str> {
+    if table.refers_to_itself {
+        return Some("rows may refer to rows of the same load");
+    }
+    if options.target.truncate && table.keeps_apart && !table.empty {
+        return Some("keys of the rows that it deletes are free for others at the commit only");
+    }
+    let rejects = options.rejects.is_some() && table.keeps_apart;
+    rejects.then_some("a duplicate of another connection's row could not be rejected by record")
+}
+
+pub(super) fn committed_how(two_phase: bool) -> String {
+    if two_phase {
+        return "the lanes are committed together, by two-phase commit".into();
+    }
+    "the lanes are committed one after another; a crash of the server between the first and the last \
+     commit leaves some of the rows (max_prepared_transactions = lanes or more closes that window)"
+        .into()
+}
+
+/// As many connections as there are cores, but no more than half of all that the server
+/// takes: others need some, and it would refuse those beyond the last.
+pub(super) fn default_lanes(cores: usize, server: &ServerFacts) -> usize {
+    cores.min(server.max_connections as usize / 2).max(1)
+}
