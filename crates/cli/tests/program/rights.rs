@@ -94,8 +94,8 @@ fn sequences_that_may_not_be_moved_are_told() {
     });
 }
 
-/// A role that may have one connection only has none left to make the ledger over: what is taken
-/// down is not recorded then, and one transaction holds it all together.
+/// A role that may have one connection only needs no other: one transaction holds together what
+/// is taken down, and nothing is recorded.
 #[test]
 fn one_connection_is_enough() {
     on_first_and_last_major(|installation| {
@@ -106,7 +106,7 @@ fn one_connection_is_enough() {
              GRANT CREATE ON DATABASE postgres TO loader",
         );
         let file = world.file("rows.csv", b"1,x\n2,y\n");
-        let output = as_loader(&world, &["load", &file, "--table", "t"]);
+        let output = as_loader(&world, &["load", &file, "--table", "t", "--verbose"]);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success() && said.contains("t_pkey put back"), "{said}");
         assert_eq!(world.sql("SELECT count(*) FROM t"), "2");
@@ -121,7 +121,7 @@ fn the_ledger_is_there_without_row_security() {
         let mut world = World::new(installation);
         world.sql("CREATE TABLE mine (a int); CREATE INDEX ON mine (a)");
         let one = world.file("one.csv", b"1\n");
-        world.load(&[&one, "--table", "mine"]).unwrap();
+        world.load(&[&one, "--table", "mine", "--method", "lanes", "--lanes", "2"]).unwrap();
         world.sql(
             "CREATE ROLE loader LOGIN; ALTER ROLE loader SET row_security = off;
              CREATE TABLE t (a int, b text); CREATE INDEX t_a ON t (a);
@@ -130,7 +130,8 @@ fn the_ledger_is_there_without_row_security() {
         let file = world.file("rows.csv", b"1,x\n2,y\n");
         for method in ["auto", "lanes"] {
             world.sql("TRUNCATE t");
-            let output = as_loader(&world, &["load", &file, "--table", "t", "--method", method]);
+            let load = ["load", &file, "--table", "t", "--method", method, "--verbose"];
+            let output = as_loader(&world, &load);
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
             assert!(output.status.success() && said.contains("t_a put back"), "{said}");
         }

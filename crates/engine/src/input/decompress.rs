@@ -6,6 +6,8 @@
 //! itself.
 
 use std::io::{self, BufRead, Read};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
 
 /// The most that a decoder may hold, in bytes: `xz -9` needs 65 MiB and
 /// `zstd --ultra -22` 128 MiB.
@@ -61,7 +63,33 @@ impl Compression {
     }
 }
 
-/// The plain bytes of `source`, and how it was compressed, if it was.
+/// Counts the compressed bytes that a decoder has taken, which are fewer than were read ahead.
+struct Taken<R> {
+    source: R,
+    taken: Arc<AtomicU64>,
+}
+
+impl<R: BufRead> Read for Taken<R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let n = self.source.read(out)?;
+        self.taken.fetch_add(n as u64, Ordering::Relaxed);
+        Ok(n)
+    }
+}
+
+impl<R: BufRead> BufRead for Taken<R> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.source.fill_buf()
+    }
+
+    fn consume(&mut self, n: usize) {
+        self.taken.fetch_add(n as u64, Ordering::Relaxed);
+        self.source.consume(n);
+    }
+}
+
+/// The plain bytes of `source`, and how it was compressed, if it was; `taken` counts the compressed
+/// bytes as they are decoded.
 ///
 /// # Errors
 ///
@@ -70,6 +98,7 @@ impl Compression {
 /// [`io::ErrorKind::UnexpectedEof`].
 pub fn open<R: Read + Send + 'static>(
     mut source: R,
+    taken: &Arc<AtomicU64>,
 ) -> io::Result<(Option<Compression>, Box<dyn Read + Send>)> {
     let mut head = Vec::with_capacity(SIGNATURE);
     source.by_ref().take(SIGNATURE as u64).read_to_end(&mut head)?;
@@ -77,7 +106,8 @@ pub fn open<R: Read + Send + 'static>(
     let whole = io::Cursor::new(head).chain(source);
     let Some(compression) = compression else { return Ok((None, Box::new(whole))) };
     let buffered = io::BufReader::with_capacity(256 << 10, Patient(whole));
-    Ok((Some(compression), decoder(compression, buffered)?))
+    let counted = Taken { source: buffered, taken: taken.clone() };
+    Ok((Some(compression), decoder(compression, counted)?))
 }
 
 /// A source whose reads are tried again when a signal has interrupted them. A decoder that
@@ -259,7 +289,7 @@ mod tests {
     }
 
     fn read(bytes: Vec<u8>) -> io::Result<(Option<Compression>, Vec<u8>)> {
-        let (compression, mut reader) = open(io::Cursor::new(bytes))?;
+        let (compression, mut reader) = open(io::Cursor::new(bytes), &Arc::default())?;
         let mut out = Vec::new();
         reader.read_to_end(&mut out)?;
         Ok((compression, out))
@@ -302,7 +332,7 @@ mod tests {
             let data = sample();
             let packed = compress(compression, &data);
             let source = io::Cursor::new([packed.clone(), packed].concat());
-            let (_, mut reader) = open(Interrupted(source, false)).unwrap();
+            let (_, mut reader) = open(Interrupted(source, false), &Arc::default()).unwrap();
             let mut out = Vec::new();
             reader.read_to_end(&mut out).unwrap();
             assert_eq!(out.len(), 2 * data.len(), "{compression:?}");

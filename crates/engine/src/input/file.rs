@@ -66,6 +66,8 @@ pub(super) struct InputFile {
     source: Ahead,
     /// bytes that came from the disk
     pub(super) raw_read: Arc<AtomicU64>,
+    /// those of them that were decompressed, if they were compressed
+    taken: Arc<AtomicU64>,
     /// the file itself, how long it was when it was opened, and when it was last written
     file: Option<(File, u64, Option<SystemTime>)>,
     /// what the first bytes say
@@ -125,13 +127,15 @@ impl InputFile {
         };
         let raw_read = Arc::new(AtomicU64::new(0));
         let counted = Counted { source: raw, count: raw_read.clone() };
+        let taken = Arc::new(AtomicU64::new(0));
         let (compression, source) =
-            decompress::open(counted).map_err(|e| Error::io("read", &name, &e))?;
+            decompress::open(counted, &taken).map_err(|e| Error::io("read", &name, &e))?;
         let mut file = InputFile {
             name,
             index,
             source: Ahead::new(source),
             raw_read,
+            taken,
             file,
             compression,
             held: Vec::new(),
@@ -155,6 +159,12 @@ impl InputFile {
             None => file.pass_signature()?,
         }
         Ok(file)
+    }
+
+    /// Bytes on the disk that what is held was made from, before anything was given on.
+    pub(super) fn sampled(&self) -> u64 {
+        let bytes = if self.compression.is_some() { &self.taken } else { &self.raw_read };
+        bytes.load(Ordering::Relaxed)
     }
 
     fn pass_signature(&mut self) -> Result<(), Error> {

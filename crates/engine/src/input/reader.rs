@@ -130,7 +130,7 @@ impl Reader {
                 lines + u64::from(!file.held.is_empty() && file.held.last() != Some(&b'\n')),
             );
         }
-        let read = self.raw_bytes();
+        let read = file.sampled();
         (self.total_bytes() > 0 && read > 0)
             .then(|| (lines as f64 * self.total_bytes() as f64 / read as f64) as u64)
     }
