@@ -97,9 +97,9 @@ pub fn state(conn: &mut Conn) -> Result<State, Error> {
 /// # Errors
 ///
 /// The connection is lost.
-pub fn left_down(conn: &mut Conn, relation: u32) -> Result<Vec<String>, Error> {
+pub fn left_down(conn: &mut Conn, relation: u32) -> Result<Option<String>, Error> {
     if state(conn)? != State::Ready {
-        return Ok(Vec::new());
+        return Ok(None);
     }
     conn.exec("SAVEPOINT pgsluice_left_down")?;
     let mut left = Vec::new();
@@ -111,7 +111,9 @@ pub fn left_down(conn: &mut Conn, relation: u32) -> Result<Vec<String>, Error> {
     }
     // Gives the locks back, which `repair` needs.
     conn.exec("ROLLBACK TO SAVEPOINT pgsluice_left_down; RELEASE SAVEPOINT pgsluice_left_down")?;
-    Ok(left)
+    let left = left.join(", ");
+    let note = format!("an earlier load left down: {left}; pgsluice repair puts it back");
+    Ok((!left.is_empty()).then_some(note))
 }
 
 /// Makes the ledger where it is missing. To be called outside a transaction:

@@ -316,12 +316,7 @@ pub(crate) fn make_plan(
     if reader.byte_order_mark() {
         plan.notes.push("the byte order mark at the start of the file is passed over".into());
     }
-    let left = ledger::left_down(conn, table.oid)?;
-    if !left.is_empty() {
-        let left = left.join(", ");
-        let note = format!("an earlier load left down: {left}; pgsluice repair puts it back");
-        plan.notes.insert(0, note);
-    }
+    plan.notes.splice(0..0, ledger::left_down(conn, table.oid)?);
     if let Some(new) = new {
         plan.made = Some(new.statement);
         plan.inferred = new.unseen;

@@ -200,10 +200,7 @@ pub fn plan(
         inferred: None,
         before: Vec::new(),
         after: Vec::new(),
-        settings: settings(options, server.major())
-            .into_iter()
-            .chain(one_by_one(choice.method))
-            .collect(),
+        settings: session_settings(options, server, choice.method),
         private: table.private && choice.method == Method::Extension,
         required: options.target.method == Method::Extension,
         landing: None,
@@ -361,6 +358,14 @@ pub fn settings(options: &Options, major: u32) -> Vec<(String, String)> {
         all.extend(value.clone().map(|v| (name.to_string(), v)));
     }
     all
+}
+
+fn session_settings(
+    options: &Options,
+    server: &ServerFacts,
+    method: Method,
+) -> Vec<(String, String)> {
+    settings(options, server.major()).into_iter().chain(one_by_one(method)).collect()
 }
 
 /// The setting of the method that commits each row.

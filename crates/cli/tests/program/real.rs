@@ -127,7 +127,7 @@ fn altered(world: &mut World, bytes: &[u8], options: &str) -> Result<(), String>
 }
 
 fn content(file: &Path) -> Vec<u8> {
-    let (_, mut source) = decompress::open(File::open(file).unwrap()).unwrap();
+    let (_, mut source) = decompress::open(File::open(file).unwrap(), &Default::default()).unwrap();
     let mut bytes = Vec::new();
     source.read_to_end(&mut bytes).unwrap();
     bytes
