@@ -77,11 +77,10 @@ fn a_refused_line_costs_no_other_record() {
                 "{method}, {eol:?}"
             );
             assert_eq!(summary["stray_quotes"], 2, "{method}");
-            let whole = format!(
-                "SELECT count(DISTINCT id) || ' ' || count(*) FILTER (WHERE b = E'two\\nlines') || \
-                 ' ' || count(*) FILTER (WHERE b = 'y') FROM t"
-            );
-            assert_eq!(world.sql(&whole), "39998 79 39919", "{method}, {eol:?}");
+            let whole = "SELECT count(DISTINCT id) || ' ' || \
+                         count(*) FILTER (WHERE b = E'two\\nlines') || ' ' || \
+                         count(*) FILTER (WHERE b = 'y') FROM t";
+            assert_eq!(world.sql(whole), "39998 79 39919", "{method}, {eol:?}");
             let expected = format!("5,x\"x,y,z{eol}20000,\"abc\"def,y,z{eol}");
             assert_eq!(fs::read_to_string(&rejects).unwrap(), expected, "{method}");
         }
