@@ -7,12 +7,12 @@ fn world() -> World {
     World::new(each_major().last().unwrap())
 }
 
-/// `false | pgsluice load - --truncate`, a filter that keeps nothing, a wrong delimiter.
+/// `false | pgsluice load - --truncate`, a filter that keeps nothing, bad values only.
 #[test]
 fn a_load_that_would_leave_the_emptied_table_empty_changes_nothing() {
     let mut world = world();
     world.sql("CREATE TABLE t (a int, b text)");
-    let wrong = world.file("wrong.csv", b"1;x\n2;y\n");
+    let wrong = world.file("wrong.csv", b"p,x\nq,y\n");
     let good = world.file("good.csv", b"1,x\n2,y\n");
     let rejects = world.path("rejects");
     let reject = ["--on-error", "reject", "--reject-file", &rejects];
