@@ -27,7 +27,8 @@ class Battery(OnCluster):
         for number, (table, copy, after) in enumerate(cases):
             script.append(
                 f"\\echo case {number}\n\\warn case {number}\nSET client_min_messages = warning; DROP TABLE IF EXISTS t CASCADE; {table};\n"
-                f"RESET client_min_messages;\n\\unset QUIET\n{copy};\n\\set QUIET on\nSELECT 'took ' || coalesce(fell_back_because, route) FROM pgsluice.last_copy;\n"
+                f"RESET client_min_messages;\n\\unset QUIET\n{copy};\n\\set QUIET on\n"
+                f"SET client_min_messages = warning; SELECT 'took ' || coalesce(fell_back_because, route) FROM pgsluice.last_copy; RESET client_min_messages;\n"
                 f"{after}; SELECT count(*), md5(string_agg(t::text, '|' ORDER BY t::text COLLATE \"C\")) FROM t;")
         said, told = self.cluster.session("\n".join(script))
         told = _PLACE.sub("", _LOCATION.sub("", told))
