@@ -18,7 +18,8 @@ static int	max_workers;
 static int	accepted_version;
 
 /* The release that the objects are made for. A test makes it another one. */
-PGDLLEXPORT int sluice_built_for = COMPAT_BUILT_FOR;
+extern PGDLLEXPORT int sluice_built_for;
+int			sluice_built_for = COMPAT_BUILT_FOR;
 
 /* The switches for each path that writes pages or WAL by itself. */
 static const struct
