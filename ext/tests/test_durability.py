@@ -21,12 +21,12 @@ SUM = "SELECT count(*), sum(hashtext(t::text)::bigint) FROM t"
 
 
 @functools.cache
-def rows(count, toast):
-    """`count` rows of CSV, the same ones at every call."""
+def rows(count, toast, wide=50):
+    """`count` rows of CSV, the same ones at every call; with `toast`, one in `wide` has a value out of line."""
     rng = random.Random(count)
     lines = []
     for i in range(count):
-        text = "".join(rng.choices("abcdefghij", k=6000 if toast and i % 50 == 0 else 20))
+        text = "".join(rng.choices("abcdefghij", k=6000 if toast and i % wide == 0 else 20))
         lines.append(f"{i},{text},{'' if i % 7 == 0 else i * 3},{{\"\"k\"\": {i}}},{i}.25\n".replace("{", '"{').replace("}", '}"'))
     return "".join(lines).encode()
 
@@ -121,7 +121,8 @@ class Crash(unittest.TestCase):
         server = Cluster(["max_wal_size = 64MB", *settings], durable=True)
         self.addCleanup(server.remove)
         count = 30000
-        path = server.file("rows.csv", rows(count, toast))
+        # Pages end before a wide row, and where there are many of those, rows go in by batches.
+        path = server.file("rows.csv", rows(count, toast, 1000))
         server.sql("CREATE EXTENSION pgsluice;" + TABLE.format(kind=kind) + ";" + indexes)
         started = time.monotonic()
         taken = server.sql(load(path, before, route, workers) + ";" + ("COMMIT;" if before else "") + "SELECT route FROM pgsluice.last_copy")

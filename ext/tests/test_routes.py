@@ -119,7 +119,8 @@ class Routes(unittest.TestCase):
         server.sql("DELETE FROM t WHERE a < 29000")
         server.sql("VACUUM t")
         before = int(server.sql("SELECT pg_relation_size('t')"))
-        self.assertEqual(server.sql(copy), "insert")
+        # Batches fill the room; what is left when it is nearly full may go behind it by pages.
+        self.assertIn(server.sql(copy), ("insert", "append"))
         self.assertLess(int(server.sql("SELECT pg_relation_size('t')")), before * 1.15)
         self.assertEqual(server.sql("SELECT count(*), count(DISTINCT a) FROM t"), "31000|30000")
 
