@@ -201,7 +201,7 @@ fn output_that_cannot_be_written() {
         let output = world.run(&["load", &bad, "--table", "t", "--summary", summary]);
         assert_eq!(output.status.code(), Some(4), "{output:?}");
         let summary = fs::read_to_string(summary).unwrap();
-        assert!(summary.contains("\"status\":\"failed\""), "{summary}");
+        assert!(summary.contains("\"status\": \"failed\""), "{summary}");
     }
 
     let full = || Stdio::from(File::options().write(true).open("/dev/full").unwrap());

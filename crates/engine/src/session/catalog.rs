@@ -216,9 +216,11 @@ pub fn server(conn: &mut Conn) -> Result<ServerFacts, Error> {
          current_setting('IntervalStyle'), current_setting('lc_monetary'), \
          current_setting('array_nulls'), \
          (SELECT e.extversion FROM pg_catalog.pg_extension e \
-           JOIN pg_catalog.pg_class c ON c.relnamespace = e.extnamespace \
+           JOIN pg_catalog.pg_depend d ON d.refclassid = 'pg_catalog.pg_extension'::regclass \
+             AND d.refobjid = e.oid AND d.classid = 'pg_catalog.pg_class'::regclass AND d.deptype = 'e' \
+           JOIN pg_catalog.pg_class c ON c.oid = d.objid \
            WHERE e.extname = 'pgsluice' AND c.relname = 'last_copy' \
-           AND has_schema_privilege(e.extnamespace, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')), \
+           AND has_schema_privilege(c.relnamespace, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')), \
          has_database_privilege(current_database(), 'CREATE'), \
          (SELECT string_agg(slot_name, ',') FROM pg_catalog.pg_replication_slots), \
          current_setting('timezone_abbreviations'), current_setting('max_connections'), \
