@@ -24,6 +24,11 @@ impl Version {
         let major = text[..digits].parse().ok()?;
         Some(Self { major, text: text.to_owned() })
     }
+
+    /// Whether it is a release, and not a beta or a release candidate.
+    fn is_released(&self) -> bool {
+        self.text.strip_prefix(&self.major.to_string()).is_some_and(|rest| rest.starts_with('.'))
+    }
 }
 
 impl fmt::Display for Version {
@@ -107,7 +112,8 @@ impl Installation {
     }
 }
 
-/// Every installed server, best first: by origin, then the highest version first.
+/// Every installed server, best first: by origin, then releases before others, then the highest
+/// version first.
 pub fn find_all() -> Vec<Installation> {
     let mut found: Vec<Installation> = Vec::new();
     for (bin, origin) in candidates() {
@@ -117,7 +123,7 @@ pub fn find_all() -> Vec<Installation> {
             }
         }
     }
-    found.sort_by_key(|f| (f.origin, std::cmp::Reverse(f.version.major)));
+    found.sort_by_key(|f| (f.origin, !f.version.is_released(), std::cmp::Reverse(f.version.major)));
     found
 }
 
@@ -221,6 +227,7 @@ mod tests {
         for (line, major, text) in cases {
             let version = Version::parse(line).expect(line);
             assert_eq!((version.major, version.text.as_str()), (major, text));
+            assert_eq!(version.is_released(), text.contains('.'), "{text}");
         }
         for line in ["", "postgres 18.4", "postgres (PostgreSQL) next"] {
             assert_eq!(Version::parse(line), None, "{line:?}");
