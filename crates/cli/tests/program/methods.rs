@@ -420,7 +420,9 @@ fn auto_does_without_an_extension_that_cannot_be_loaded() {
          CREATE FUNCTION pgsluice.route() RETURNS text LANGUAGE c AS '$libdir/plpgsql', 'plpgsql_call_handler';
          UPDATE pg_proc SET probin = '$libdir/pgsluice_gone' WHERE proname = 'route';
          CREATE VIEW pgsluice.last_copy AS SELECT pgsluice.route(), NULL::jsonb AS indexes;
-         INSERT INTO pg_extension VALUES (99999, 'pgsluice', 10, 'pgsluice'::regnamespace, false, '1.0')",
+         INSERT INTO pg_extension VALUES (99999, 'pgsluice', 10, 'pgsluice'::regnamespace, false, '1.0');
+         INSERT INTO pg_depend VALUES ('pg_class'::regclass, 'pgsluice.last_copy'::regclass, 0,
+                                       'pg_extension'::regclass, 99999, 0, 'e')",
     );
     world.sql(TABLE);
     let file = world.file("rows.csv", &records(100));
