@@ -241,7 +241,7 @@ end_segment(dsm_segment *segment, ResourceOwner owner)
 }
 
 /*
- * Creates a segment with an owner of its own. NULL: there is not enough memory, which others may
+ * Creates a segment with a separate owner. NULL: there is not enough memory, which others may
  * have taken a moment ago. The server reserves all of the memory when it creates a segment, and
  * raises an error if there is too little.
  *

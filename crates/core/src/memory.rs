@@ -170,7 +170,7 @@ pub fn try_push_back<T>(queue: &mut VecDeque<T>, item: T) -> Result<(), OutOfMem
     Ok(())
 }
 
-/// `item` in memory of its own, as `Box::new` makes it.
+/// Moves `item` into newly allocated memory, as `Box::new` does.
 ///
 /// # Errors
 ///

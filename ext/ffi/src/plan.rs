@@ -221,7 +221,7 @@ unsafe fn type_of(def: &ColumnDef) -> Result<Type, OutOfMemory> {
     }
 }
 
-/// The bytes in memory of their own.
+/// A copy of the bytes.
 fn copy(bytes: &[u8]) -> Result<Vec<u8>, OutOfMemory> {
     let mut copied = Vec::with_room(bytes.len())?;
     copied.extend_within_room(bytes);

@@ -77,7 +77,7 @@ pub fn infer(conn: &mut Conn, reader: &Reader, options: &Options) -> Result<NewT
     Ok(NewTable { statement, names, unseen, notes })
 }
 
-/// How many fields the records have, as far as those at hand have the same number.
+/// How many fields each record has, if all available records have the same number.
 fn fields(reader: &Reader, dialect: &Dialect, skip: u64) -> Option<usize> {
     let (sample, ended) = reader.sample();
     let mut scanner = Scanner::new(sample, ended, dialect, Eol::Unknown);

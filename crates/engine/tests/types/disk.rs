@@ -166,7 +166,7 @@ fn tuple(
     Some(out[HEADER..len].iter().map(|b| format!("{b:02x}")).collect())
 }
 
-/// Another one like this, which has no value of its own.
+/// A copy of this one, without its value.
 fn same(column: &HeapColumn) -> HeapColumn {
     HeapColumn { given: None, ..*column }
 }

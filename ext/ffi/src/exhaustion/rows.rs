@@ -99,7 +99,7 @@ enum Form {
     Binary,
 }
 
-/// The data: each value in a row of its own, between a number and what comes last, and NULL.
+/// The data: one row for each value, between a number and the last column, and a row with NULL.
 fn data(form: Form, values: &[String], last: &str) -> Vec<u8> {
     let mut data = Vec::new();
     let values = values.iter().map(Some).chain([None]).cycle().take(2 * values.len() + 2);
@@ -261,7 +261,7 @@ fn rows_of_every_type_in_every_format() {
     }
 }
 
-/// Quotes that are not doubled, escapes of their own, more fields than columns: the scanner byte by byte.
+/// Quotes that are not doubled, a separate escape character, more fields than columns: the scanner byte by byte.
 #[test]
 fn records_out_of_the_ordinary() {
     let text = case(25, 0, -1, -1, 4, &[]);
