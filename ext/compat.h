@@ -13,6 +13,7 @@
 #include "commands/sequence_xlog.h"
 #endif
 #include "miscadmin.h"
+#include "nodes/memnodes.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "utils/pg_locale.h"
@@ -33,6 +34,18 @@
 #define rd_newRelfilelocatorSubid rd_newRelfilenodeSubid
 #define rd_firstRelfilelocatorSubid rd_firstRelfilenodeSubid
 #endif
+
+/* A piece of the context gets another size; NULL, and it is as it was, if there is no memory. */
+static inline void *
+compat_repalloc_or_null(MemoryContext context, void *piece, Size size)
+{
+#if PG_VERSION_NUM >= 160000
+	return repalloc_extended(piece, size, MCXT_ALLOC_HUGE | MCXT_ALLOC_NO_OOM);
+#else
+	/* What repalloc_huge() calls, without its error. */
+	return context->methods->realloc(context, piece, size);
+#endif
+}
 
 /* The leader was let in before: its workers are asked for no more than has to be. */
 #if PG_VERSION_NUM >= 170000

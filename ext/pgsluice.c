@@ -399,6 +399,7 @@ pgsluice_last_copy(PG_FUNCTION_ARGS)
 void
 _PG_init(void)
 {
+	sluice_core_memory_init();
 	sluice_hooks_init();
 	sluice_admin_init();
 	sluice_options_init();

@@ -210,6 +210,9 @@ typedef void (*SluiceWork) (void *arg);
 
 extern ErrorData *sluice_in_subtransaction(SluiceWork work, void *arg);
 
+/* core_memory.c */
+extern void sluice_core_memory_init(void);
+
 /* blocks.c */
 extern void sluice_write_blocks(Relation rel, BlockNumber first, uint32 n, char *pages,
 								bool skip_sync);

@@ -117,6 +117,19 @@ typedef struct SluiceSlice
 	size_t		paged;
 } SluiceSlice;
 
+/*
+ * Functions for the core's large buffers, as malloc() and its like. They raise no error. They are set
+ * once, before any other function of the core is called.
+ */
+typedef struct SluiceLargePieces
+{
+	void	   *(*alloc) (size_t size);
+	void	   *(*realloc) (void *piece, size_t size);
+	void		(*free) (void *piece);
+} SluiceLargePieces;
+
+extern void pgsluice_large_pieces(const SluiceLargePieces *functions);
+
 extern SluicePlan *pgsluice_plan(const SluiceColumn *columns, size_t ncolumns,
 								 size_t fields, const SluiceDialect *dialect,
 								 const SluiceEnv *env);

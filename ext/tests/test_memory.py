@@ -6,12 +6,13 @@ through: so memory runs out at one place after the other, in C and in the core.
 """
 
 import os
+import re
 import subprocess
 import unittest
 from pathlib import Path
 
 from . import cluster as clusters
-from .cluster import Cluster, Refused
+from .cluster import Cluster, OnCluster, Refused, wait_until
 
 MEMORY = "53200: out of memory"
 STEP = 300 << 10
@@ -117,6 +118,25 @@ class Memory(unittest.TestCase):
                 self.assertGreater(refused, 0)
                 self.cluster.sql(undo)
 
+    def test_subtransactions(self):
+        """Memory that runs out while records are rejected, duplicates replaced or indexes built: nothing of the load stays, and the session goes on."""
+        lines = [f"{n},{n * 7919 % 20_000:0200}\n" for n in range(20_000)]
+        lines[50::100] = [f"{n},bad\n" for n in range(50, 20_000, 100)]
+        rows = self.cluster.file("rows", "".join(lines).encode())
+        good = self.cluster.file("good", b"-1,\n")
+        cases = {"rejected": "rejects_to 'bad'", "replaced": "on_duplicate 'replace'", "built": "lock 'exclusive', workers 0"}
+        for name, options in cases.items():
+            with self.subTest(name):
+                self.cluster.sql("SET client_min_messages = error; DROP TABLE IF EXISTS t, bad; CREATE TABLE bad (LIKE pgsluice.reject);"
+                                 f"CREATE TABLE t (id int PRIMARY KEY, v text {'' if name == 'built' else 'CHECK (true)'}); CREATE INDEX ON t (v)"
+                                 + (";ALTER TABLE t ADD CHECK (v <> 'bad')" if name == "rejected" else ""))
+                stock = f"COPY t FROM '{good}' WITH (FORMAT csv, pgsluice 'off'); TRUNCATE t"
+                copy = f"BEGIN; COPY t FROM '{rows}' WITH (FORMAT csv, {options}); COMMIT"
+                after = "ROLLBACK; BEGIN; SAVEPOINT s; INSERT INTO bad (line) VALUES (0); ROLLBACK TO s; COMMIT; SELECT 1 / (1 - count(*)) FROM (SELECT FROM t UNION ALL SELECT FROM bad LIMIT 1) _"
+                refused = self.until_it_goes(stock, copy, after, step=STEP)
+                self.assertGreater(refused, 0)
+                self.assertEqual(self.cluster.sql("SELECT count(*) FROM t; SELECT count(*) FROM bad"), "19800\n200" if name == "rejected" else "20000\n0")
+
     def test_failed_loads_leave_nothing(self):
         """What the core has taken is given back when a COPY fails: a session of many such does not grow."""
         bad = self.cluster.file("rows", b"".join(b"%d,\\x%08x\n" % (n, n) for n in range(3000)) + b"x,\\x\n")
@@ -131,6 +151,73 @@ class Memory(unittest.TestCase):
             self.assertEqual(len([told for told in session.told if "22P02" in told]), 160)
         # One plan of a COPY takes 8 MB.
         self.assertLess(sizes[1] - sizes[0], 4 << 20)
+
+
+class Shown(OnCluster):
+    """The core's large buffers are in a memory context, which the server shows; after the load they are gone."""
+
+    CONTEXT = "pgsluice core"
+    ROWS = 400_000
+
+    def setUp(self):
+        self.sql("DROP TABLE IF EXISTS t; CREATE TABLE t (a bigint, b text); CREATE INDEX ON t (a); INSERT INTO t VALUES (0)")
+        text = "".join(f"{n * 7919 % 1_000_003},b\n" for n in range(self.ROWS))
+        self.first = self.cluster.file("first", text.encode())
+        self.second = self.cluster.file("second", text.encode())
+        self.gate = self.cluster.home / "gate"
+        self.gate.unlink(missing_ok=True)
+        self.addCleanup(self.gate.touch)
+
+    def copy(self, more="", workers=0):
+        """A load that stands still in its middle until the gate is there."""
+        return (f"COPY t FROM PROGRAM 'cat {self.first}; while [ -e {self.first} ] && ! [ -e {self.gate} ]; do sleep 0.05; done; cat {self.second}{more}'"
+                f" WITH (FORMAT csv, pgsluice 'require', workers {workers})")
+
+    def held(self, session):
+        """Bytes that a session's core holds between two statements, as the server counts them."""
+        return int(session.run(f"SELECT sum(total_bytes) FROM pg_backend_memory_contexts WHERE name = '{self.CONTEXT}'"))
+
+    def in_the_middle(self, copy):
+        """Bytes in the middle of the load, as the backend writes them to the server's log; then the load goes on."""
+        process = subprocess.Popen(self.cluster.command("-c", copy), stderr=subprocess.PIPE, text=True)
+        self.assertTrue(wait_until(lambda: self.sql(f"SELECT 1 FROM pg_stat_progress_copy WHERE tuples_processed > {self.ROWS // 2}")))
+        self.sql("SELECT pg_log_backend_memory_contexts(pid) FROM pg_stat_progress_copy")
+        self.gate.touch()
+        said = process.communicate()[1]
+        self.gate.unlink()
+        shown = re.findall(rf"{self.CONTEXT}: (\d+) total", self.cluster.log.read_text(errors="replace"))
+        return int(shown[-1]) if shown else 0, said
+
+    def test_in_the_middle(self):
+        """The keys of a live table's index, a word and a row's place each, and at most twice that where they grow."""
+        keyed, said = self.in_the_middle(self.copy())
+        self.assertEqual(said, "")
+        self.sql("DROP INDEX t_a_idx")
+        plain, said = self.in_the_middle(self.copy())
+        self.assertEqual(said, "")
+        self.assertGreater(keyed - plain, 10 * self.ROWS // 2)
+        self.assertLess(keyed - plain, 2 * 16 * self.ROWS)
+
+    def test_gone(self):
+        """After a load that ends well, by an error of the data, or by a cancel."""
+        with self.cluster.connect(stops=False) as session:
+            session.run("SET pgsluice.copy = on; COPY t FROM PROGRAM 'echo 1,a' WITH (FORMAT csv, workers 0)")
+            little = self.held(session)
+            self.assertLess(little, 100_000)
+            self.gate.touch()
+            session.run(self.copy())
+            self.assertEqual(session.run("SELECT rows, indexes -> 0 ->> 'way' FROM pgsluice.last_copy"), f"{2 * self.ROWS}|sorted")
+            self.assertEqual((self.held(session), session.told), (little, []))
+            session.run(self.copy("; echo x,bad"))
+            self.assertIn("22P02", "".join(session.told))
+            self.assertEqual(self.held(session), little)
+            self.gate.unlink()
+            session.told.clear()
+            session.run("SET statement_timeout = '4s'")
+            # The cancel is served when the program goes on; then it is due.
+            session.run(self.copy().replace("sleep 0.05", f"sleep 5; touch {self.gate}"))
+            self.assertIn("57014", "".join(session.told))
+            self.assertEqual(self.held(session), little)
 
 
 if __name__ == "__main__":

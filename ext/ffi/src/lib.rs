@@ -2,7 +2,9 @@
 //!
 //! `pgsluice_core.h` is its other half. The rules of this border:
 //!
-//! - Rust never calls PostgreSQL, so that `longjmp` never crosses its frames.
+//! - Rust never calls PostgreSQL, so that `longjmp` never crosses its frames. Two functions of C are
+//!   called back, which raise no error: one for [large buffers](memory::LargePieces), and one that says
+//!   whether a sort is to be left.
 //! - Every entry in which anything could panic catches that and answers [`Status::Panic`], or NULL.
 //! - Bytes and tuples live in memory that C hands in; what Rust allocates for
 //!   itself is bounded by the size of a slice.
@@ -34,6 +36,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 pub use form::{Row, Slice, Status};
 pub use index::{IndexAttributeDef, IndexRulesDef, IndexStatus, IndexStepDef};
 pub use index_page::{IndexColumnDef, IndexTupleDef};
+pub use memory::{pgsluice_large_pieces, LargePieces};
 pub use pgsluice_core::sink::Ask as AskDef;
 pub use pgsluice_core::sort::team::Spread as IndexSpreadDef;
 pub use plan::{ColumnDef, DialectDef, EnvDef, LabelDef, Plan};

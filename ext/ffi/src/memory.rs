@@ -4,12 +4,60 @@
 //! the server. All allocations of ours can say so (`pgsluice_core::memory`). Those of a panic cannot,
 //! wherever memory is: they come, when there is no more, from memory that was set aside, and so would
 //! a small one that was overlooked. The entry that was called then answers that there was no memory.
+//!
+//! In a server, buffers of [`LARGE`] bytes or more come from a memory context of C's (`core_memory.c`), so
+//! that the server shows them in `pg_backend_memory_contexts`. Those functions raise no error: they
+//! return NULL.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::{Cell, UnsafeCell};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
 
 const SIZE: usize = 256 << 10;
+
+/// Bytes of a piece that the server's memory context gives: above its limit for pieces that share
+/// a block, so that each is given back to the system at once, and can grow where it is.
+const LARGE: usize = 16 << 10;
+/// `MAXIMUM_ALIGNOF`
+const SERVER_ALIGN: usize = 8;
+
+/// Functions of C for large pieces, as `malloc` and its like: NULL where there is no memory.
+#[derive(Debug)]
+#[repr(C)]
+pub struct LargePieces {
+    /// `malloc`
+    pub alloc: extern "C" fn(usize) -> *mut u8,
+    /// `realloc`
+    pub realloc: unsafe extern "C" fn(*mut u8, usize) -> *mut u8,
+    /// `free`
+    pub free: unsafe extern "C" fn(*mut u8),
+}
+
+/// NULL: large pieces are the system's, as in tests without a server.
+static LARGE_PIECES: AtomicPtr<LargePieces> = AtomicPtr::new(null_mut());
+
+/// From now on large pieces come from these functions.
+///
+/// # Safety
+///
+/// It is called before any other function of this library, once in a process, in its only thread;
+/// `functions` is valid for as long as the process lives. They raise no error, and what they give is
+/// aligned to 8 bytes and lives until it is freed.
+#[no_mangle]
+pub unsafe extern "C" fn pgsluice_large_pieces(functions: *const LargePieces) {
+    LARGE_PIECES.store(functions.cast_mut(), Relaxed);
+}
+
+/// The functions for a piece of this layout, if it is not the system's.
+#[inline]
+fn server_has(layout: Layout) -> Option<&'static LargePieces> {
+    if layout.size() < LARGE || layout.align() > SERVER_ALIGN {
+        return None;
+    }
+    // SAFETY: NULL or valid for good, as the caller of `pgsluice_large_pieces` has promised.
+    unsafe { LARGE_PIECES.load(Relaxed).as_ref() }
+}
 
 #[repr(align(64))]
 struct Memory(UnsafeCell<[u8; SIZE]>);
@@ -40,7 +88,7 @@ pub(crate) fn ran_out() -> bool {
 /// A piece of the reserve, or NULL where it is too small.
 fn take(layout: Layout) -> *mut u8 {
     if layout.align() > align_of::<Memory>() || !failing::reserve_is_open() {
-        return std::ptr::null_mut();
+        return null_mut();
     }
     let mut start = 0;
     let taken = STATE.fetch_update(Relaxed, Relaxed, |state| {
@@ -49,7 +97,7 @@ fn take(layout: Layout) -> *mut u8 {
         Some((end as u64) << 32 | ((state & 0xffff_ffff) + 1))
     });
     if taken.is_err() {
-        return std::ptr::null_mut();
+        return null_mut();
     }
     RAN_OUT.set(true);
     // SAFETY: start is within the memory.
@@ -150,14 +198,65 @@ mod failing {
     }
 }
 
-// SAFETY: pieces are the system's or the reserve's, and each goes back to where it is from.
+/// A piece that is not the reserve's, or NULL.
+#[inline]
+fn give(layout: Layout, zeroed: bool) -> *mut u8 {
+    if !failing::has_more() {
+        return null_mut();
+    }
+    match server_has(layout) {
+        Some(server) => {
+            let piece = (server.alloc)(layout.size());
+            if zeroed && !piece.is_null() {
+                // SAFETY: it has that size.
+                unsafe { piece.write_bytes(0, layout.size()) };
+            }
+            piece
+        }
+        // SAFETY: the size is not 0: the duty of the allocator's caller.
+        None if zeroed => unsafe { System.alloc_zeroed(layout) },
+        // SAFETY: as above.
+        None => unsafe { System.alloc(layout) },
+    }
+}
+
+/// Another size for a piece that is not the reserve's; NULL: it is as it was.
+///
+/// # Safety
+///
+/// `piece` is from [`give`] with the layout `from`; `to` differs in its size, which is not 0.
+#[inline]
+unsafe fn resize(piece: *mut u8, from: Layout, to: Layout) -> *mut u8 {
+    match (server_has(from), server_has(to)) {
+        (Some(server), Some(_)) if failing::has_more() => {
+            // SAFETY: it is the server's.
+            unsafe { (server.realloc)(piece, to.size()) }
+        }
+        (None, None) if failing::has_more() => {
+            // SAFETY: it is the system's.
+            unsafe { System.realloc(piece, from, to.size()) }
+        }
+        (Some(_), Some(_)) | (None, None) => null_mut(),
+        _ => {
+            let moved = give(to, false);
+            if !moved.is_null() {
+                failing::counted(1);
+                // SAFETY: both have that many bytes and do not overlap; the old piece is given back once.
+                unsafe {
+                    moved.copy_from_nonoverlapping(piece, from.size().min(to.size()));
+                    ALLOCATOR.dealloc(piece, from);
+                }
+            }
+            moved
+        }
+    }
+}
+
+// SAFETY: pieces are the system's, the server's or the reserve's, by their layout and their place,
+// and each goes back to where it is from.
 unsafe impl GlobalAlloc for WithReserve {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let mut piece = std::ptr::null_mut();
-        if failing::has_more() {
-            // SAFETY: the caller's duty.
-            piece = unsafe { System.alloc(layout) };
-        }
+        let mut piece = give(layout, false);
         if piece.is_null() {
             piece = take(layout);
         }
@@ -166,11 +265,7 @@ unsafe impl GlobalAlloc for WithReserve {
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        let mut piece = std::ptr::null_mut();
-        if failing::has_more() {
-            // SAFETY: the caller's duty.
-            piece = unsafe { System.alloc_zeroed(layout) };
-        }
+        let mut piece = give(layout, true);
         if piece.is_null() {
             piece = take(layout);
             if !piece.is_null() {
@@ -186,6 +281,9 @@ unsafe impl GlobalAlloc for WithReserve {
         failing::counted(-1);
         if is_reserve(piece) {
             give_back();
+        } else if let Some(server) = server_has(layout) {
+            // SAFETY: it is the server's.
+            unsafe { (server.free)(piece) };
         } else {
             // SAFETY: it is the system's.
             unsafe { System.dealloc(piece, layout) };
@@ -193,26 +291,25 @@ unsafe impl GlobalAlloc for WithReserve {
     }
 
     unsafe fn realloc(&self, piece: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        let ours = is_reserve(piece);
-        if !ours && failing::has_more() {
-            // SAFETY: the caller's duty; it is the system's.
-            let grown = unsafe { System.realloc(piece, layout, size) };
-            if !grown.is_null() {
-                return grown;
+        let Ok(wanted) = Layout::from_size_align(size, layout.align()) else {
+            return null_mut();
+        };
+        if !is_reserve(piece) {
+            // SAFETY: the caller's duty.
+            let other = unsafe { resize(piece, layout, wanted) };
+            if !other.is_null() {
+                return other;
             }
         }
-        let Ok(wanted) = Layout::from_size_align(size, layout.align()) else {
-            return std::ptr::null_mut();
-        };
-        let grown = take(wanted);
-        if !grown.is_null() {
+        let other = take(wanted);
+        if !other.is_null() {
             failing::counted(1);
             // SAFETY: both have that many bytes and do not overlap; the old piece is given back once.
             unsafe {
-                grown.copy_from_nonoverlapping(piece, layout.size().min(size));
+                other.copy_from_nonoverlapping(piece, layout.size().min(size));
                 self.dealloc(piece, layout);
             }
         }
-        grown
+        other
     }
 }

@@ -7,8 +7,8 @@ use std::process::Command;
 
 use pgsluice_ffi::{
     AskDef, ColumnDef, DialectDef, EnvDef, IndexAttributeDef, IndexColumnDef, IndexRulesDef,
-    IndexSpreadDef, IndexStatus, IndexStepDef, IndexTupleDef, IndexValuesDef, LabelDef, Row, Slice,
-    Status,
+    IndexSpreadDef, IndexStatus, IndexStepDef, IndexTupleDef, IndexValuesDef, LabelDef,
+    LargePieces, Row, Slice, Status,
 };
 
 /// What a C program that includes the header prints for each expression.
@@ -43,6 +43,7 @@ macro_rules! layout {
 #[test]
 fn the_header_is_in_step() {
     let mut expected: Vec<(String, usize)> = Vec::new();
+    layout!(expected, LargePieces, "SluiceLargePieces", alloc "alloc", realloc "realloc", free "free");
     layout!(expected, LabelDef, "SluiceLabel", label "label", len "len", oid "oid");
     layout!(expected, ColumnDef, "SluiceColumn", type_oid "type_oid", typmod "typmod",
         source "source", labels "labels", nlabels "nlabels", given "given",
