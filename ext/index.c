@@ -27,7 +27,6 @@ SluiceIndexConflict *sluice_index_conflict = NULL;
 SluiceIndexBuilt *sluice_index_built = NULL;
 
 static object_access_hook_type prev_object_access = NULL;
-static ProcessUtility_hook_type prev_ProcessUtility = NULL;
 
 /*
  * Stands in for btbuild() in the private copy of the access method's functions
@@ -141,15 +140,15 @@ sluice_object_access(ObjectAccessType access, Oid classId, Oid objectId,
  * The relation whose existing indexes the statement builds anew, as far as we
  * take part in that.
  */
-static RangeVar *
-rebuilt_relation(Node *stmt)
+static const RangeVar *
+rebuilt_relation(const Node *stmt)
 {
 	switch (nodeTag(stmt))
 	{
 		case T_ReindexStmt:
-			return ((ReindexStmt *) stmt)->relation;
+			return ((const ReindexStmt *) stmt)->relation;
 		case T_AlterTableStmt:
-			return ((AlterTableStmt *) stmt)->relation;
+			return ((const AlterTableStmt *) stmt)->relation;
 		default:
 			return NULL;
 	}
@@ -187,27 +186,19 @@ arm_relation(const RangeVar *name)
 	UnlockRelationOid(relid, AccessShareLock);
 }
 
-static void
-sluice_index_ProcessUtility(PlannedStmt *pstmt, const char *queryString,
-							bool readOnlyTree, ProcessUtilityContext context,
-							ParamListInfo params, QueryEnvironment *queryEnv,
-							DestReceiver *dest, QueryCompletion *qc)
+/* A utility statement is about to be executed. */
+void
+sluice_index_before_utility(const Node *stmt)
 {
-	if (sluice_index_enabled && !IsAbortedTransactionBlockState())
-	{
-		RangeVar   *name = rebuilt_relation(pstmt->utilityStmt);
+	const RangeVar *name;
 
-		/* ALTER TABLE may build no index at all. */
-		if (name && (IsA(pstmt->utilityStmt, ReindexStmt) ? !leaves_builds(InvalidOid) :
-					 sluice_admin_why_no_builds() == NULL))
-			arm_relation(name);
-	}
-	if (prev_ProcessUtility)
-		prev_ProcessUtility(pstmt, queryString, readOnlyTree, context, params,
-							queryEnv, dest, qc);
-	else
-		standard_ProcessUtility(pstmt, queryString, readOnlyTree, context, params,
-								queryEnv, dest, qc);
+	if (!sluice_index_enabled || IsAbortedTransactionBlockState())
+		return;
+	name = rebuilt_relation(stmt);
+	/* ALTER TABLE may build no index at all. */
+	if (name && (IsA(stmt, ReindexStmt) ? !leaves_builds(InvalidOid) :
+				 sluice_admin_why_no_builds() == NULL))
+		arm_relation(name);
 }
 
 /* The row of the view pgsluice.last_index_build. */
@@ -255,6 +246,4 @@ sluice_index_init(void)
 							 0, NULL, NULL, NULL);
 	prev_object_access = object_access_hook;
 	object_access_hook = sluice_object_access;
-	prev_ProcessUtility = ProcessUtility_hook;
-	ProcessUtility_hook = sluice_index_ProcessUtility;
 }

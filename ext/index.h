@@ -141,7 +141,6 @@ extern void sluice_index_insert_entries(SluiceIndexLoad *load, List *indexes, in
 										ItemPointer end, Oid refuses);
 
 /* index_shape.c */
-extern uint8 sluice_index_align(char attalign);
 extern const char *sluice_index_shape(Relation heap, Relation index,
 									  bool rank_all,
 									  SluiceIndexAttribute *attributes);
@@ -192,6 +191,7 @@ extern bool sluice_index_add_page(SluiceIndexBuild *build,
 
 extern void sluice_index_add_tuples(SluiceIndexBuild *build, SluiceIndexSource *source,
 									const SluiceIndexTuple *tuples, size_t count);
+extern void sluice_index_own_core(SluiceIndexBuild *build, MemoryContextCallback *callback);
 extern void sluice_index_open_sorter(SluiceIndexBuild *build, Size memory);
 extern void sluice_index_open_core(SluiceIndexBuild *build, bool rank_all, int memory);
 extern void sluice_index_write(SluiceIndexBuild *build);
@@ -362,6 +362,7 @@ extern void sluice_index_settle(SluiceIndexLoad *load, SluiceIndexBuilt *arbiter
 								SluiceIndexKept *kept);
 
 /* index_twins.c */
+extern bool sluice_index_equal_keys(Relation index, bool nulls_not_distinct, IndexTuple a, IndexTuple b);
 extern void sluice_index_sort_twins(SluiceIndexLoad *load, Oid indexid, SluiceIndexTwins *twins);
 
 /* index_write.c */

@@ -39,12 +39,6 @@ typedef struct Lot
 	uint32	   *row;
 } Lot;
 
-static void
-free_core(void *append)
-{
-	pgsluice_index_free(((SluiceIndexAppend *) append)->build.core);
-}
-
 /* The core of one lot after the other. */
 static void
 open_core(SluiceIndexAppend *append)
@@ -67,9 +61,7 @@ sluice_index_append_open(Relation heap, Relation index, IndexInfo *info,
 	append->longest = COMPAT_BT_MAX_ITEM / info->ii_NumIndexAttrs;
 	append->context = AllocSetContextCreate(CurrentMemoryContext, "pgsluice index append",
 											ALLOCSET_DEFAULT_SIZES);
-	append->callback.func = free_core;
-	append->callback.arg = append;
-	MemoryContextRegisterResetCallback(CurrentMemoryContext, &append->callback);
+	sluice_index_own_core(&append->build, &append->callback);
 	open_core(append);
 	return append;
 }
@@ -139,24 +131,6 @@ take_sorted(SluiceIndexBuild *build, Lot *lot)
 	Assert(done == (uint64) lot->count);
 }
 
-static bool
-equal_keys(Relation index, IndexTuple a, IndexTuple b)
-{
-	TupleDesc	desc = RelationGetDescr(index);
-
-	for (int i = 1; i <= IndexRelationGetNumberOfKeyAttributes(index); i++)
-	{
-		bool		isnull;
-		Datum		left = index_getattr(a, i, desc, &isnull);
-		Datum		right = index_getattr(b, i, desc, &isnull);
-
-		if (DatumGetInt32(FunctionCall2Coll(index_getprocinfo(index, i, BTORDER_PROC),
-											index->rd_indcollation[i - 1], left, right)) != 0)
-			return false;
-	}
-	return true;
-}
-
 /* The lot's entries in their order; false if they are not all plain and different. */
 static bool
 sort_lot(SluiceIndexAppend *append, Lot *lot)
@@ -170,7 +144,7 @@ sort_lot(SluiceIndexAppend *append, Lot *lot)
 	take_sorted(&append->build, lot);
 	for (int i = 1; i < lot->count; i++)
 	{
-		if (equal_keys(append->build.index, lot->tuples[i - 1], lot->tuples[i]))
+		if (sluice_index_equal_keys(append->build.index, false, lot->tuples[i - 1], lot->tuples[i]))
 		{
 			append->taken->because = "some rows' keys are equal";
 			return false;

@@ -319,6 +319,21 @@ new_core(SluiceIndexBuild *build, int memory)
 							  IndexRelationGetNumberOfAttributes(build->index), &rules);
 }
 
+static void
+free_core_of(void *build)
+{
+	pgsluice_index_free(((SluiceIndexBuild *) build)->core);
+}
+
+/* The core that the build has by then goes with the current memory context, in which the build lies. */
+void
+sluice_index_own_core(SluiceIndexBuild *build, MemoryContextCallback *callback)
+{
+	callback->func = free_core_of;
+	callback->arg = build;
+	MemoryContextRegisterResetCallback(CurrentMemoryContext, callback);
+}
+
 /*
  * Makes the core of a build that only sorts entries, in so many bytes of memory;
  * one that was there goes.

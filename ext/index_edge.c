@@ -160,7 +160,7 @@ form_posting(Edge *edge, IndexTuple *tuples, int count, IndexTuple *formed)
 
 /* Whether there is room on a leaf for a tuple, and for a high key made of the entry that follows, if there is one. */
 static bool
-has_room(Page page, IndexTuple tuple, IndexTuple *tuples, int next, int count)
+leaf_has_room(Page page, IndexTuple tuple, IndexTuple *tuples, int next, int count)
 {
 	Size		high = next < count ? size_of_pivot(tuples[next]) : 0;
 
@@ -185,12 +185,12 @@ fill_leaf(Edge *edge, IndexTuple *tuples, int done, int count, Size reserve)
 		if (PageGetExactFreeSpace(page) < reserve + sizeof(ItemIdData) && last > FirstOffsetNumber)
 			break;
 		n = form_posting(edge, tuples + done, count - done, &tuple);
-		if (n > 1 && !has_room(page, tuple, tuples, done + n, count))
+		if (n > 1 && !leaf_has_room(page, tuple, tuples, done + n, count))
 		{
 			tuple = tuples[done];
 			n = 1;
 		}
-		if (!has_room(page, tuple, tuples, done + n, count))
+		if (!leaf_has_room(page, tuple, tuples, done + n, count))
 			break;
 		add_item(page, tuple, OffsetNumberNext(last));
 		done += n;

@@ -44,12 +44,6 @@ struct SluiceIndexExtend
 	bool	   *done;			/* and have those of the rows at hand */
 };
 
-static void
-free_core(void *extended)
-{
-	pgsluice_index_free(((Extended *) extended)->build.core);
-}
-
 /* The core of an index's entries, with its share of the memory. */
 static void
 open_core(SluiceIndexExtend *extend, Extended *extended)
@@ -106,11 +100,7 @@ sluice_index_extend_open(ResultRelInfo *rri)
 		sluice_report.index_memory = sluice_live_index_memory();
 	for (int i = 0; i < extend->count; i++)
 	{
-		MemoryContextCallback *callback = palloc0(sizeof(MemoryContextCallback));
-
-		callback->func = free_core;
-		callback->arg = &extend->extended[i];
-		MemoryContextRegisterResetCallback(CurrentMemoryContext, callback);
+		sluice_index_own_core(&extend->extended[i].build, palloc0(sizeof(MemoryContextCallback)));
 		open_core(extend, &extend->extended[i]);
 	}
 	return extend;

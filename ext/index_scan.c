@@ -250,7 +250,7 @@ sluice_index_open_source(Relation heap, IndexInfo *info, int *natts)
 	for (int i = 0; i < *natts; i++)
 	{
 		columns[i].len = TupleDescAttr(desc, i)->attlen;
-		columns[i].align = sluice_index_align(TupleDescAttr(desc, i)->attalign);
+		columns[i].align = sluice_align_bytes(TupleDescAttr(desc, i)->attalign);
 		columns[i].attribute = -1;
 	}
 	for (int i = 0; i < info->ii_NumIndexAttrs; i++)

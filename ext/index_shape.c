@@ -145,23 +145,6 @@ is_byte_order(Oid collation)
 	}
 }
 
-/* An attalign in bytes. */
-uint8
-sluice_index_align(char attalign)
-{
-	switch (attalign)
-	{
-		case TYPALIGN_CHAR:
-			return 1;
-		case TYPALIGN_SHORT:
-			return 2;
-		case TYPALIGN_INT:
-			return 4;
-		default:
-			return 8;
-	}
-}
-
 /*
  * Whether values that are equal to the operator class are the same. bpchar's
  * says so of values that have lost their trailing blanks.
@@ -186,7 +169,7 @@ attribute_shape(Relation index, int i, bool rank_all, SluiceIndexAttribute *attr
 
 	memset(attribute, 0, sizeof(*attribute));
 	attribute->len = att->attlen;
-	attribute->align = sluice_index_align(att->attalign);
+	attribute->align = sluice_align_bytes(att->attalign);
 	attribute->by_value = att->attbyval;
 	if (att->attlen < -1)
 		return "a column's type is cstring";

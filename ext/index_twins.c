@@ -57,8 +57,8 @@ add_row(Relation index, ItemPointer tid, Datum *values, bool *isnull, bool alive
 }
 
 /* Whether a unique index takes the keys for the same. */
-static bool
-equal_keys(Relation index, bool nulls_not_distinct, IndexTuple a, IndexTuple b)
+bool
+sluice_index_equal_keys(Relation index, bool nulls_not_distinct, IndexTuple a, IndexTuple b)
 {
 	TupleDesc	desc = RelationGetDescr(index);
 
@@ -119,7 +119,7 @@ tell(Sorter *sorter, bool nulls_not_distinct, SluiceIndexTwins *twins)
 	while ((tuple = tuplesort_getindextuple(sorter->sort, true)) != NULL)
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (last && equal_keys(sorter->build.index, nulls_not_distinct, last, tuple))
+		if (last && sluice_index_equal_keys(sorter->build.index, nulls_not_distinct, last, tuple))
 			sluice_index_add_twins(twins, address_of(last), address_of(tuple));
 		if (last)
 			pfree(last);

@@ -322,7 +322,7 @@ place_rows(SluiceLoad *load, const SluiceSlice *slice, const BlockNumber *blocks
 
 /* What they need afterwards: index entries and AFTER ROW triggers. */
 static void
-finish_rows(SluiceLoad *load, const SluiceSlice *slice, const BlockNumber *blocks)
+finish_pages(SluiceLoad *load, const SluiceSlice *slice, const BlockNumber *blocks)
 {
 	SluiceBatch *batch = load->batch;
 	bool		told = sluice_index_load_wants(batch->index_load);
@@ -406,7 +406,7 @@ sluice_install_pages(SluiceLoad *load, const SluiceSlice *slice)
 	INSTR_TIME_SET_CURRENT(after);
 	INSTR_TIME_ACCUM_DIFF(sluice_report.heap, after, before);
 	before = after;
-	finish_rows(load, slice, blocks);
+	finish_pages(load, slice, blocks);
 	INSTR_TIME_SET_CURRENT(after);
 	INSTR_TIME_ACCUM_DIFF(sluice_report.after, after, before);
 	pfree(blocks);

@@ -269,6 +269,7 @@ sluice_ProcessUtility(PlannedStmt *pstmt, const char *queryString,
 			take_over(pstmt, queryString, context, queryEnv, &own, dest, qc))
 			return;
 	}
+	sluice_index_before_utility(pstmt->utilityStmt);
 	if (prev_ProcessUtility)
 		prev_ProcessUtility(pstmt, queryString, readOnlyTree, context, params,
 							queryEnv, dest, qc);

@@ -320,6 +320,7 @@ extern bool sluice_any_trigger(Oid relid, SluiceIsSought is_sought, const void *
 extern bool sluice_any_constraint(Oid relid, SluiceIsSought is_sought, const void *context);
 
 /* plan.c */
+extern uint8 sluice_align_bytes(char attalign);
 extern void sluice_plan_args(CopyFromState cstate, bool watched, SluicePlanArgs *args);
 extern SluicePlan *sluice_make_plan(const SluicePlanArgs *args);
 extern Size sluice_flat_size(const SluicePlanArgs *args);
@@ -411,6 +412,7 @@ extern void sluice_batch_close(SluiceBatch *batch);
 
 /* index.c */
 extern void sluice_index_init(void);
+extern void sluice_index_before_utility(const Node *stmt);
 
 /* index_copy.c */
 extern SluiceIndexLoad *sluice_index_load_open(ResultRelInfo *rri, EState *estate,

@@ -26,8 +26,9 @@
 StaticAssertDecl(MAXIMUM_ALIGNOF == 8, "the core forms tuples as 64-bit machines have them");
 StaticAssertDecl(NAMEDATALEN == 64, "the core forms names of 64 bytes");
 
-static uint8
-align_bytes(char attalign)
+/* An attalign in bytes. */
+uint8
+sluice_align_bytes(char attalign)
 {
 	switch (attalign)
 	{
@@ -157,7 +158,7 @@ plan_type(CopyFromState cstate, Form_pg_attribute att, SluiceColumn *column,
 			char		align;
 
 			get_typlenbyvalalign(element, &len, &byval, &align);
-			column->element_align = align_bytes(align);
+			column->element_align = sluice_align_bytes(align);
 		}
 		return;
 	}
@@ -206,7 +207,7 @@ sluice_plan_args(CopyFromState cstate, bool watched, SluicePlanArgs *args)
 		ListCell   *lc;
 
 		column->len = att->attlen;
-		column->align = align_bytes(att->attalign);
+		column->align = sluice_align_bytes(att->attalign);
 		column->packable = att->attstorage != TYPSTORAGE_PLAIN;
 		column->source = SLUICE_FROM_NULL;
 		if (att->attisdropped)

@@ -36,7 +36,7 @@ goes_into_page(const SluiceSlice *slice, const SluiceRow *row)
 
 /* Whether a further tuple goes onto the page, as heap_multi_insert() decides. */
 static bool
-has_room(Page page, const SluiceSlice *slice, const SluiceRow *row)
+page_has_room(Page page, const SluiceSlice *slice, const SluiceRow *row)
 {
 	return PageGetHeapFreeSpace(page) >= MAXALIGN(row->len) + slice->page_reserve;
 }
@@ -68,7 +68,7 @@ sluice_pack_rows(SluicePacker *packer, SluiceSlice *slice)
 
 		if (!goes_into_page(slice, row))
 			return;
-		if (page == NULL || !has_room(page, slice, row))
+		if (page == NULL || !page_has_room(page, slice, row))
 		{
 			if ((pages + 1) * BLCKSZ > CHUNK_ARENA)
 				return;
