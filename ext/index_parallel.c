@@ -18,9 +18,6 @@
 
 #define KEY_BUILDS 1
 
-/* More than a ParallelContext takes. Where that is not there, stock COPY, which shares nothing, would not fail. */
-#define SHARED_BYTES ((Size) 1 << 20)
-
 /* What the workers are told, and tell. */
 typedef struct SharedBuilds
 {
@@ -115,6 +112,17 @@ lead(Relation heap, SharedBuilds *shared, SluiceIndexKept *kept)
 	build_some(heap, shared);
 }
 
+static void
+build_alone(Relation heap, SluiceIndexBuilt *built, int count, Size size, SluiceIndexKept *kept)
+{
+	SharedBuilds *builds = palloc(size);
+
+	fill_shared(builds, heap, built, count, 1, kept != NULL);
+	lead(heap, builds, kept);
+	memcpy(built, builds->built, sizeof(SluiceIndexBuilt) * count);
+	pfree(builds);
+}
+
 /*
  * Builds the indexes, all of which are new and empty files of one private table.
  * First comes the one whose keys were kept, if there is such a one; of the
@@ -129,19 +137,16 @@ sluice_index_build_all(Relation heap, SluiceIndexBuilt *built, int count, int wo
 	SharedBuilds *shared;
 	ParallelContext *parallel;
 	SluiceSlots slots = {0};
-	int			launched;
+	int			launched = 0;
+	bool		shares;
 
 	workers = Min(Min(workers, max_parallel_maintenance_workers), count - 1);
-	if (RelationUsesLocalBuffers(heap) || (workers > 0 && !sluice_can_share(SHARED_BYTES)))
+	if (RelationUsesLocalBuffers(heap))
 		workers = 0;
 	workers = sluice_slots_take(&slots, workers);
 	if (workers == 0)
 	{
-		shared = palloc(size);
-		fill_shared(shared, heap, built, count, 1, kept != NULL);
-		lead(heap, shared, kept);
-		memcpy(built, shared->built, sizeof(SluiceIndexBuilt) * count);
-		pfree(shared);
+		build_alone(heap, built, count, size, kept);
 		return 0;
 	}
 
@@ -149,17 +154,22 @@ sluice_index_build_all(Relation heap, SluiceIndexBuilt *built, int count, int wo
 	parallel = CreateParallelContext("pgsluice", "pgsluice_index_worker_main", workers);
 	shm_toc_estimate_chunk(&parallel->estimator, size);
 	shm_toc_estimate_keys(&parallel->estimator, 1);
-	InitializeParallelDSM(parallel);
-	shared = shm_toc_allocate(parallel->toc, size);
-	fill_shared(shared, heap, built, count, workers + 1, kept != NULL);
-	shm_toc_insert(parallel->toc, KEY_BUILDS, shared);
-	LaunchParallelWorkers(parallel);
-	launched = parallel->nworkers_launched;
-	lead(heap, shared, kept);
-	WaitForParallelWorkersToFinish(parallel);
-	memcpy(built, shared->built, sizeof(SluiceIndexBuilt) * count);
+	shares = sluice_share_parallel(parallel);
+	if (shares)
+	{
+		shared = shm_toc_allocate(parallel->toc, size);
+		fill_shared(shared, heap, built, count, workers + 1, kept != NULL);
+		shm_toc_insert(parallel->toc, KEY_BUILDS, shared);
+		LaunchParallelWorkers(parallel);
+		launched = parallel->nworkers_launched;
+		lead(heap, shared, kept);
+		WaitForParallelWorkersToFinish(parallel);
+		memcpy(built, shared->built, sizeof(SluiceIndexBuilt) * count);
+	}
 	DestroyParallelContext(parallel);
 	ExitParallelMode();
 	sluice_slots_keep(&slots, 0);
+	if (!shares)
+		build_alone(heap, built, count, size, kept);
 	return launched;
 }

@@ -448,9 +448,7 @@ begin_team(SluiceIndexBuild *build, BlockNumber blocks)
 	shm_toc_estimate_chunk(&parallel->estimator, size);
 	shm_toc_estimate_chunk(&parallel->estimator, sluice_index_pipe_size());
 	shm_toc_estimate_keys(&parallel->estimator, 2);
-	InitializeParallelDSM(parallel);
-	/* No segment, no workers. */
-	if (parallel->seg == NULL)
+	if (!sluice_share_parallel(parallel))
 		return false;
 	team->shared = shm_toc_allocate(parallel->toc, size);
 	fill_shared(team->shared, build, blocks, workers);

@@ -461,8 +461,13 @@ extern void sluice_index_extend_row(SluiceIndexExtend *extend, TupleTableSlot *s
 extern List *sluice_index_extend_ascending(SluiceIndexExtend *extend);
 extern void sluice_index_extend_close(SluiceIndexExtend *extend);
 
-/* pipeline.c */
-extern bool sluice_can_share(Size size);
+struct dsm_segment;
+struct ParallelContext;
+
+/* share.c */
+extern struct dsm_segment *sluice_share_create(Size size, ResourceOwner *owner);
+extern void sluice_share_end(struct dsm_segment *segment, ResourceOwner owner);
+extern bool sluice_share_parallel(struct ParallelContext *parallel);
 
 /* copy.c */
 extern uint64 sluice_copy(SluiceStatement *s);

@@ -229,67 +229,6 @@ replace_workers(const SluiceLoad *load, SluicePipeline *pipe, size_t len)
 		pg_atomic_fetch_add_u32(&pipe->shared->left, 1);
 }
 
-/* Ends a segment, or what is left of one that could not be created, and its owner. */
-static void
-end_segment(dsm_segment *segment, ResourceOwner owner)
-{
-	if (segment)
-		dsm_detach(segment);
-	for (int phase = RESOURCE_RELEASE_BEFORE_LOCKS; phase <= RESOURCE_RELEASE_AFTER_LOCKS; phase++)
-		ResourceOwnerRelease(owner, (ResourceReleasePhase) phase, false, false);
-	ResourceOwnerDelete(owner);
-}
-
-/*
- * Creates a segment with a separate owner. NULL: there is not enough memory, which others may
- * have taken a moment ago. The server reserves all of the memory when it creates a segment, and
- * raises an error if there is too little.
- *
- * The error is caught without a subtransaction, whose end would begin another command in the
- * middle of the COPY. That is safe because dsm_create() takes nothing of the transaction's: it raises errors
- * with no lock held and no file open, and the entry that it leaves is its resource owner's.
- */
-static dsm_segment *
-create_segment(Size size, ResourceOwner *owner)
-{
-	ResourceOwner outer = CurrentResourceOwner;
-	MemoryContext context = CurrentMemoryContext;
-	dsm_segment *volatile segment = NULL;
-
-	Assert(InterruptHoldoffCount == 0 && CritSectionCount == 0);
-	*owner = ResourceOwnerCreate(outer, "pgsluice segment");
-	CurrentResourceOwner = *owner;
-	PG_TRY();
-	{
-		segment = dsm_create(size, DSM_CREATE_NULL_IF_MAXSEGMENTS);
-	}
-	PG_CATCH();
-	{
-		MemoryContextSwitchTo(context);
-		if (ERRCODE_TO_CATEGORY(geterrcode()) == ERRCODE_OPERATOR_INTERVENTION)
-			PG_RE_THROW();
-		FlushErrorState();
-	}
-	PG_END_TRY();
-	CurrentResourceOwner = outer;
-	if (segment == NULL)
-		end_segment(NULL, *owner);
-	return segment;
-}
-
-/* Whether a segment of that size could be created at this moment. */
-bool
-sluice_can_share(Size size)
-{
-	ResourceOwner owner;
-	dsm_segment *segment = create_segment(size, &owner);
-
-	if (segment == NULL)
-		return false;
-	end_segment(segment, owner);
-	return true;
-}
-
 /* Makes the ring and asks for workers. The load goes on whether or not they come. */
 static bool
 open_pipeline(SluiceLoad *load)
@@ -307,7 +246,7 @@ open_pipeline(SluiceLoad *load)
 		return false;
 	/* An abort that frees the statement's memory still ends the workers. */
 	pipe = MemoryContextAllocZero(TopTransactionContext, sizeof(*pipe));
-	pipe->segment = create_segment(size, &pipe->owner);
+	pipe->segment = sluice_share_create(size, &pipe->owner);
 	if (pipe->segment != NULL)
 	{
 		pipe->shared = dsm_segment_address(pipe->segment);
@@ -347,7 +286,7 @@ sluice_pipeline_close(SluiceLoad *load)
 		/* Nor could any help with the indexes. */
 		load->workers = 0;
 	}
-	end_segment(pipe->segment, pipe->owner);
+	sluice_share_end(pipe->segment, pipe->owner);
 	pfree(pipe);
 	load->pipeline = NULL;
 }

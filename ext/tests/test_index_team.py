@@ -1,8 +1,10 @@
 """Index builds by several processes: pages as the stock build's, rows of every kind, and what is not put together."""
 
+import os
 import unittest
 
-from .cluster import Held, OnCluster, Refused, wait_until
+from .cluster import Cluster, Held, OnCluster, Refused, wait_until
+from .test_disk_full import small_disk
 from .twins import SORTED, STOCK, compare, refusal
 
 WORKERS = "SELECT workers FROM pgsluice.last_index_build"
@@ -142,6 +144,51 @@ class Team(OnCluster):
             timeout //= 2
         self.assertTrue(cancelled)
         self.built("INDEX ON t (a)", 2)
+
+
+class LittleSharedMemory(unittest.TestCase):
+    """A server whose shared memory has room for a small segment, as in a container."""
+
+    def test_no_workers(self):
+        """CREATE INDEX, and the indexes of a COPY, are built without workers, and the session goes on; with more room they come."""
+        server = Cluster([*Team.settings, "dynamic_shared_memory_type = mmap"])
+        self.addCleanup(server.remove)
+        server.sql("CREATE EXTENSION pgsluice; CREATE TABLE t (a int, b int) WITH (parallel_workers = 2);"
+                   "INSERT INTO t SELECT n, n % 5000 FROM generate_series(1, 60000) n")
+        path = server.home / "input"
+        server.sql(f"COPY t TO '{path}' WITH (FORMAT csv)")
+        server.stop()
+        shared = server.data / "pg_dynshmem"
+        small_disk(self, shared, 8)
+        server.start()
+        session = self.enterContext(server.connect())
+        # The first one comes with what the server itself shares from then on, statistics among it.
+        self.assertEqual(session.run(f"{SORTED} BEGIN; CREATE INDEX i ON t (b); ROLLBACK; {WORKERS}"), "2")
+        full = shared / "full"
+
+        def leave(kilobytes):
+            """Takes all of the shared memory but so much."""
+            full.unlink(missing_ok=True)
+            space = os.statvfs(shared)
+            full.write_bytes(bytes(space.f_bavail * space.f_frsize - (kilobytes << 10)))
+
+        # 600 kB are enough for the workers of a stock build.
+        for left in (600, 8):
+            leave(left)
+            with self.subTest(left=left):
+                for _ in range(3):
+                    session.run("BEGIN; CREATE INDEX i ON t (b)")
+                    self.assertEqual(session.run(f"SELECT method FROM pgsluice.last_index_build; {WORKERS}"), "sorted\n0")
+                    self.assertEqual(session.run("SET enable_seqscan = off; SELECT count(*) FROM t WHERE b = 7; ROLLBACK"), "12")
+        for left, workers in ((8, "0"), (3000, "1")):
+            leave(left)
+            session.run("BEGIN; CREATE TABLE f (LIKE t); CREATE INDEX ON f (a); CREATE INDEX ON f (b)")
+            session.run(f"SET pgsluice.copy = on; COPY f FROM '{path}' WITH (FORMAT csv)")
+            self.assertEqual(session.run(f"{WORKERS}; SELECT DISTINCT i ->> 'way' FROM pgsluice.last_copy, jsonb_array_elements(indexes) i"), f"{workers}\nbuild")
+            self.assertEqual(session.run("SET enable_seqscan = off; SELECT count(*) FROM f WHERE b = 7; ROLLBACK"), "12")
+        full.unlink()
+        self.assertEqual(session.run(f"CREATE INDEX i ON t (b); {WORKERS}"), "2")
+        self.assertEqual(session.told, [])
 
 
 if __name__ == "__main__":
