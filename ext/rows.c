@@ -88,6 +88,8 @@ take_row(SluiceLoad *load, TupleTableSlot *slot, uint64 line)
 	if (load->proute)
 	{
 		batch = sluice_route(load, &slot);
+		if (batch == NULL)
+			return;
 		rri = batch->rri;
 	}
 	constr = RelationGetDescr(rri->ri_RelationDesc)->constr;

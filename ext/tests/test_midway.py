@@ -6,7 +6,7 @@ import struct
 import subprocess
 import unittest
 
-from .cluster import Cluster, Held, OnCluster, Refused, wait_until
+from .cluster import Cluster, Held, OnCluster, Refused, has, wait_until
 from .test_durability import SUM, TABLE, check_heap, rows
 from .test_fuzz import Client
 from .test_workers import workers
@@ -96,6 +96,54 @@ class Midway(OnCluster):
             self.assertIn("23503", str(refused.exception))
         self.assertIn("23503", said[0])
         self.assertEqual(*said)
+
+    def changed_partitions(self, setting, table, change, more="", options=""):
+        """Loads a partitioned table whose other leaves get their first rows after `change`; gives what is there then."""
+        self.sql(f"DROP TABLE IF EXISTS t, log, far, bad; {table}; CREATE TABLE bad (LIKE pgsluice.reject); CREATE TABLE log (n serial, seen bigint, a int)")
+        first = self.cluster.file("first", "".join(f"{n},1,{'x' * 200}\n" for n in range(10000, 22000)).encode())
+        second = self.cluster.file("second", ("".join(f"{n},{n % 3 + 1},x\n" for n in range(2000, 3000)) + more).encode())
+        self.gate = self.cluster.home / "gate"
+        self.gate.unlink(missing_ok=True)
+        self.addCleanup(self.gate.touch)
+        load = (f"SET client_min_messages = warning; SET pgsluice.copy = {setting}; COPY t FROM PROGRAM 'cat {first}; while [ -e {first} ] && ! [ -e {self.gate} ]; do sleep 0.05; done; cat {second}'"
+                f" WITH (FORMAT csv{options}); SELECT route, rows FROM pgsluice.last_copy")
+        process = subprocess.Popen(self.cluster.command("-c", load), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.assertTrue(wait_until(lambda: self.sql("SELECT 1 FROM pg_stat_progress_copy WHERE tuples_processed >= 1000")), "no half of a load")
+        self.sql(change)
+        self.gate.touch()
+        said, refusal = process.communicate()
+        if setting == "on":
+            self.assertEqual(said, "" if refusal else f"insert|{self.sql('SELECT count(*) FROM t')}\n")
+        return (refusal.split("LOCATION")[0], self.sql("SELECT tableoid::regclass, count(*), sum(a), min(b), max(b) FROM t GROUP BY 1 ORDER BY 1"),
+                self.sql("SELECT seen, a FROM log ORDER BY n"))
+
+    def test_a_partition_changes(self):
+        """A leaf that gets a BEFORE trigger, or is attached and foreign, before its first row: as with stock COPY, row by row."""
+        parts = ("CREATE TABLE t (a int, p int, b text, c int GENERATED ALWAYS AS (a * 2) STORED) PARTITION BY LIST (p);"
+                 "CREATE TABLE t1 PARTITION OF t FOR VALUES IN (1); CREATE TABLE t2 (b text, p int, a int CHECK (a <> 2999) PRIMARY KEY, c int GENERATED ALWAYS AS (a * 2) STORED);"
+                 "ALTER TABLE t ATTACH PARTITION t2 FOR VALUES IN (2); CREATE TABLE t3 PARTITION OF t FOR VALUES IN (3)")
+        trigger = ("CREATE OR REPLACE FUNCTION look() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+                   " INSERT INTO log (seen, a) VALUES ((SELECT count(*) FROM t), NEW.a); NEW.b := 'seen';"
+                   " IF NEW.a % 5 = 0 THEN RETURN NULL; ELSIF NEW.a = 3998 THEN NEW.p := 3; END IF; RETURN NEW; END $$;"
+                   "CREATE TRIGGER look BEFORE INSERT ON {} FOR EACH ROW EXECUTE FUNCTION look()")
+        # The last record of each moves to another leaf, violates a key or a CHECK constraint, or cannot be read.
+        cases = [(parts, trigger.format("t2"), more) for more in ("", "3998,2,moves\n", "2002,2,again\n", "2999,2,refused\n", "x,2,bad\n")]
+        cases += [(parts, trigger.format("t3"), more) for more in ("", "2002,2,again\n")]
+        below = ("CREATE TABLE t (a int, p int, b text) PARTITION BY LIST (p); CREATE TABLE t1 PARTITION OF t FOR VALUES IN (1);"
+                 "CREATE TABLE t2 PARTITION OF t FOR VALUES IN (2) PARTITION BY RANGE (a); CREATE TABLE t3 PARTITION OF t FOR VALUES IN (3); CREATE TABLE far (a int, p int, b text)")
+        attach = ("CREATE FOREIGN TABLE t2f (a int, p int, b text) SERVER here OPTIONS (table_name 'far'); ALTER TABLE t2 ATTACH PARTITION t2f FOR VALUES FROM (2000) TO (3000)")
+        if has("postgres_fdw"):
+            self.sql("CREATE EXTENSION IF NOT EXISTS postgres_fdw; DROP SERVER IF EXISTS here CASCADE;"
+                     f"CREATE SERVER here FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '{self.cluster.home}', dbname 'postgres');"
+                     "CREATE USER MAPPING FOR postgres SERVER here")
+            cases += [(below, attach, more) for more in ("", "x,2,bad\n")]
+        for table, change, more in cases:
+            with self.subTest(change=change, more=more):
+                stock, ours = (self.changed_partitions(setting, table, change, more) for setting in ("off", "on"))
+                self.assertEqual(stock, ours)
+                self.assertEqual(bool(more), bool(ours[0]))
+        with self.subTest("options that stock COPY does not have"):
+            self.assertIn("55006", self.changed_partitions("on", parts, trigger.format("t2"), options=", rejects_to 'bad'")[0])
 
     def test_locks(self):
         """What needs the table for itself waits; an index that is made concurrently has every row; a snapshot sees none."""
