@@ -4,11 +4,13 @@ Every kind of load meets every class of error: within a PL/pgSQL block that hand
 by itself, and after a savepoint. A new session then looks at what was committed.
 """
 
+import collections
 import contextlib
 import os
 import shutil
 import subprocess
 import threading
+import time
 import unittest
 
 from .cluster import BIN, USER, OnCluster, Refused, left_out, wait_until
@@ -83,6 +85,7 @@ SHAPES = {
         "stays,after"),
 }
 MARKS = "SELECT string_agg(mark, ',' ORDER BY n) FROM marks"
+MOMENTS = 80 if os.environ.get("PGSLUICE_SOAK") else 20  # at which a load is cancelled, evenly over its time
 COUNTS = "SELECT count(*) FROM t; SELECT count(*) FROM bad"
 STATE = "SELECT state, xact_start IS NULL, (SELECT count(*) FROM pg_locks l WHERE l.pid = a.pid AND locktype = 'relation') FROM pg_stat_activity a WHERE pid = {}"
 WAITS = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND pid <> {}"
@@ -213,6 +216,48 @@ class Subtransactions(OnCluster):
     def test_after_a_savepoint(self):
         """ROLLBACK TO undoes the load and what came after the savepoint, and no more."""
         self.every_fault("after a savepoint", self.direct)
+
+    def test_at_any_moment(self):
+        """A cancel at whatever moment, in the middle of any subtransaction: all of the block is undone, or it had ended."""
+        bad = "".join(f"{n},{'bad' if n % 40 else 'x' * 1900}\n" if n % 7 else f"{n % 500},again\n" for n in range(11, 3000))
+        many = self.cluster.file("moments", bad.encode())
+        keys = self.cluster.file("keys", "".join(f"{n * 7919 % 60013 + 100},{n}\n" for n in range(40000)).encode())
+        loads = {
+            "rejects": ("(a int PRIMARY KEY, b text CHECK (b <> 'bad' OR a % 3 > 0))", "", f"'{many}' WITH (FORMAT csv, rejects_to 'bad', max_rejects 'none')"),
+            "duplicates": ("(a int PRIMARY KEY, b text)", "", f"'{many}' WITH (FORMAT csv, on_duplicate 'skip')"),
+            "indexes built": ("(a int PRIMARY KEY, b text)", "CREATE INDEX ON t (b)", f"'{keys}' WITH (FORMAT csv, lock 'exclusive', workers 0)"),
+        }
+        for load, (columns, index, source) in loads.items():
+            with self.subTest(load), self.cluster.connect(user="loader", stops=False) as session:
+                pid = session.run("SELECT pg_backend_pid()")
+                self.look("SET client_min_messages = error; DROP TABLE IF EXISTS t, bad; CREATE TABLE bad (LIKE pgsluice.reject);"
+                          f"CREATE TABLE t {columns}; {index}; {ROWS}; GRANT ALL ON t, bad TO loader; ALTER TABLE t OWNER TO loader")
+                block = SHAPES["a block that handles it"][0].format(copy=f"COPY t FROM {source}")
+                began = time.monotonic()
+                session.run(f"SET test.fault = 'none'; SET client_min_messages = warning; BEGIN; {block}; ROLLBACK")
+                self.assertEqual(session.told, [])
+                whole = max(int(1000 * (time.monotonic() - began)), 10)
+                ends = collections.Counter()
+                # Evenly over its time, and again over its first part, where it goes through the most steps.
+                for moment in [*range(1, MOMENTS)] + [step / 4 for step in range(1, MOMENTS)]:
+                    self.look("TRUNCATE marks, bad")
+                    before = self.look(COUNTS)
+                    session.run(f"SET statement_timeout = {max(int(whole * moment / MOMENTS), 1)}; BEGIN; {block}; COMMIT")
+                    said, session.told[:] = "".join(session.told), []
+                    marks = self.look(MARKS)
+                    ends[marks] += 1
+                    self.assertEqual(marks == "", "57014" in said, said)
+                    self.assertIn(marks, ("", "stays,57014,after", "stays,undone,after"))
+                    if marks != "stays,undone,after":
+                        self.assertEqual(self.look(COUNTS), before)
+                    self.assertEqual(self.look(STATE.format(pid)), "idle|t|0")
+                    session.run("RESET statement_timeout; INSERT INTO marks (mark) VALUES ('later')")
+                    self.assertEqual((self.look(MARKS), session.told), (f"{marks},later".lstrip(","), []))
+                    if marks == "stays,undone,after":
+                        self.look(f"TRUNCATE t; {ROWS}")
+                self.assertGreater(ends["stays,57014,after"], MOMENTS // 4, ends)
+                session.run(f"SELECT count(*) FROM t; {block}")
+                self.assertEqual(session.told, [])
 
     @unittest.skipUnless(pooler(), "no PgBouncer")
     def test_through_a_pooler(self):
