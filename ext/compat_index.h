@@ -76,6 +76,13 @@ compat_transaction_timed_out(void)
 #endif
 }
 
+/* Since 19, a descriptor that was made column by column has to be finished: else slots read no column by it. */
+#if PG_VERSION_NUM >= 190000
+#define compat_finish_descriptor(desc) TupleDescFinalize(desc)
+#else
+#define compat_finish_descriptor(desc) ((void) (desc))
+#endif
+
 /* Takes back that a scan of the table has been counted. */
 static inline void
 compat_uncount_scan(Relation rel)

@@ -91,6 +91,7 @@ open_twins(SluiceIndexTwins *twins, bool replace)
 
 	TupleDescInitEntry(desc, 1, "loser", INT8OID, -1, 0);
 	TupleDescInitEntry(desc, 2, "came", INT8OID, -1, 0);
+	compat_finish_descriptor(desc);
 	twins->sort = tuplesort_begin_heap(desc, 1, &column, &operator, &collation, &nulls_first,
 									   maintenance_work_mem / 2, NULL, TUPLESORT_NONE);
 	twins->slot = MakeSingleTupleTableSlot(desc, &TTSOpsMinimalTuple);
