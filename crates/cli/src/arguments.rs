@@ -1,6 +1,7 @@
 //! The arguments that `load`, `plan` and `check` share, as typed, and what
 //! they mean to the engine.
 
+use crate::connection::ConnectionArguments;
 use crate::failure::Failure;
 use crate::names::Names;
 use crate::outcome::{only_with_rejects, rejects, ErrorArguments, OutputArguments};
@@ -127,12 +128,8 @@ pub struct SourceArguments {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Target")]
 pub struct TargetArguments {
-    /// postgresql://user@host:port/database or libpq's keywords; the PG*
-    /// variables, the service file and ~/.pgpass hold as everywhere
-    #[arg(long, value_name = "URL", default_value = "", hide_default_value = true)]
-    pub to: String,
     /// The table, as SQL reads it: votes, s.votes, "Votes"
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, short, value_name = "NAME")]
     pub table: String,
     /// The columns of the fields, in the file's order; "a,b" in quotes is one name
     #[arg(long, value_name = "A,B,…")]
@@ -209,6 +206,8 @@ pub struct LoadArguments {
     #[command(flatten)]
     source: SourceArguments,
     #[command(flatten)]
+    connection: ConnectionArguments,
+    #[command(flatten)]
     target: TargetArguments,
     #[command(flatten)]
     errors: ErrorArguments,
@@ -230,7 +229,8 @@ impl LoadArguments {
         lock_out(&self.target)?;
         let input = input(&self.source)?;
         let rejects = rejects(&self.errors, &input)?;
-        Ok(Options { input, target: target_options(&self.target), rejects })
+        let target = target_options(&self.target, self.connection.target()?);
+        Ok(Options { input, target, rejects })
     }
 }
 
@@ -239,7 +239,7 @@ fn only_of_csv(format: FormatName, a: &TargetArguments) -> Result<(), Failure> {
     let given = [("--force-null", &a.force_null), ("--force-not-null", &a.force_not_null)];
     match given.iter().find(|(_, names)| !names.is_empty()) {
         Some((option, _)) if format != FormatName::Csv => {
-            Err(Error::usage(format!("{option} has a meaning with --format csv alone")).into())
+            Err(Error::usage(format!("{option} can be used only with --format csv")).into())
         }
         _ => Ok(()),
     }
@@ -268,7 +268,7 @@ fn lock_out(a: &TargetArguments) -> Result<(), Failure> {
 fn only_of_staged(a: &TargetArguments) -> Result<(), Failure> {
     match a.landing {
         Some(_) if a.method != Method::Staged => {
-            Err(Error::usage("--landing has a meaning with --method staged alone").into())
+            Err(Error::usage("--landing can be used only with --method staged").into())
         }
         _ => Ok(()),
     }
@@ -351,7 +351,7 @@ fn binary(a: &SourceArguments) -> Result<FileFormat, Failure> {
     ];
     match given.iter().find(|(_, given)| *given) {
         Some((option, _)) => {
-            Err(Error::usage(format!("{option} has no meaning with --format binary")).into())
+            Err(Error::usage(format!("{option} cannot be used with --format binary")).into())
         }
         None => Ok(FileFormat::Binary),
     }
@@ -372,7 +372,7 @@ fn sources(files: &[PathBuf]) -> Result<Vec<Source>, Failure> {
         }
     }
     if all.iter().filter(|s| **s == Source::Stdin).count() > 1 {
-        return Err(Error::usage("standard input can be read once only").into());
+        return Err(Error::usage("standard input can be given only once").into());
     }
     Ok(all)
 }
@@ -391,13 +391,13 @@ pub fn spare(sources: &[Source], out: &Path) -> Result<(), Failure> {
         Source::Stdin => false,
     };
     if facts.is_file() && sources.iter().any(same) {
-        let message = format!("{} is read, and cannot be written to", out.display());
+        let message = format!("{} is an input file and cannot be written to", out.display());
         return Err(Error::usage(message).into());
     }
     Ok(())
 }
 
-fn target_options(a: &TargetArguments) -> TargetOptions {
+fn target_options(a: &TargetArguments, url: String) -> TargetOptions {
     let set = |lists: &[Names]| {
         let names: Vec<String> = lists.iter().flat_map(|list| list.0.clone()).collect();
         match names.as_slice() {
@@ -407,7 +407,7 @@ fn target_options(a: &TargetArguments) -> TargetOptions {
         }
     };
     TargetOptions {
-        url: a.to.clone(),
+        url,
         table: a.table.clone(),
         columns: (!a.columns.is_empty())
             .then(|| a.columns.iter().flat_map(|list| list.0.clone()).collect()),

@@ -5,7 +5,9 @@
 
 mod arguments;
 mod commands;
+mod connection;
 mod failure;
+mod foreign;
 mod moment;
 mod names;
 mod outcome;
@@ -16,9 +18,11 @@ mod progress;
 mod reference;
 mod secret;
 mod summary;
+mod usage;
 
-use clap::{Parser, Subcommand};
-use commands::{check, completions, convert, load, methods, plan, repair, sample, server};
+use clap::{CommandFactory, Parser, Subcommand};
+use commands::{check, completions, convert, load, man, methods, plan, repair, sample, server};
+use std::ffi::OsString;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::process::ExitCode;
 
@@ -56,6 +60,8 @@ enum Command {
     Sample(sample::Arguments),
     Server(server::Arguments),
     Completions(completions::Arguments),
+    #[command(hide = true)]
+    Man(man::Arguments),
 }
 
 /// libpq waits for a host that does not answer for as long as TCP does, which is minutes. Its
@@ -70,7 +76,10 @@ fn main() -> ExitCode {
     if let Err(failure) = secret::hide() {
         return failure.report();
     }
-    let command = Arguments::parse().command;
+    let command = match parse() {
+        Ok(command) => command,
+        Err(code) => return code,
+    };
     if !matches!(command, Command::Server(_)) {
         limit_connecting();
     }
@@ -80,6 +89,17 @@ fn main() -> ExitCode {
         Ok(Err(failure)) => failure.report(),
         Err(_) => ExitCode::from(failure::code::INTERNAL),
     }
+}
+
+fn parse() -> Result<Command, ExitCode> {
+    let typed: Vec<OsString> = std::env::args_os().collect();
+    let mut program = Arguments::command();
+    program.build();
+    let parsed = match usage::one_dash(&typed, &program) {
+        Some(error) => Err(error),
+        None => Arguments::try_parse_from(&typed),
+    };
+    parsed.map(|a| a.command).map_err(|error| usage::report(error, &typed, &program))
 }
 
 fn run(command: Command) -> Result<ExitCode, failure::Failure> {
@@ -93,5 +113,6 @@ fn run(command: Command) -> Result<ExitCode, failure::Failure> {
         Command::Sample(arguments) => sample::run(arguments),
         Command::Server(arguments) => server::run(arguments),
         Command::Completions(arguments) => completions::run(&arguments),
+        Command::Man(arguments) => man::run(&arguments),
     }
 }

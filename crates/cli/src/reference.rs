@@ -16,7 +16,9 @@ fn render(command: &mut Command, name: &str, out: &mut String) {
     let help = shown.render_long_help().to_string();
     let trimmed: Vec<&str> = help.lines().map(str::trim_end).collect();
     write!(out, "\n## {name}\n\n```text\n{}\n```\n", trimmed.join("\n").trim_end()).unwrap();
-    for inner in command.get_subcommands_mut().filter(|c| c.get_name() != "help") {
+    for inner in
+        command.get_subcommands_mut().filter(|c| c.get_name() != "help" && !c.is_hide_set())
+    {
         let name = format!("{name} {}", inner.get_name());
         render(inner, &name, out);
     }

@@ -1,13 +1,13 @@
 //! A password on the command line: out of the process list before anything else.
 
 use crate::failure::Failure;
-use pgsluice_engine::error::Error;
+use pgsluice_engine::error::{io_message, Error};
 use pgsluice_engine::session::target::{part, SECRETS};
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// If the target of `--to` holds secrets, runs the program anew with them in the
+/// If the target of `--to` or `-d` holds secrets, runs the program anew with them in the
 /// environment, where only the same user can see them.
 ///
 /// # Errors
@@ -16,7 +16,7 @@ use std::process::Command;
 pub fn hide() -> Result<(), Failure> {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let Some((hidden, secrets)) = without_secrets(&arguments)? else { return Ok(()) };
-    let failed = |e| Failure::new(format!("cannot hide the password: {e}"));
+    let failed = |e| Failure::new(format!("cannot hide the password: {}", io_message(&e)));
     let mut command = Command::new(std::env::current_exe().map_err(failed)?);
     command.arg0(&hidden[0]).args(&hidden[1..]).env(SECRETS, secrets);
     // Returns only if it failed.
@@ -29,14 +29,29 @@ fn without_secrets(arguments: &[OsString]) -> Result<Option<(Vec<OsString>, Stri
     for (i, argument) in arguments.iter().enumerate() {
         // Names of files may be anything.
         let Some(text) = argument.to_str() else { continue };
-        let follows = i > 0 && arguments[i - 1] == "--to";
-        let Some(target) = text.strip_prefix("--to=").or(follows.then_some(text)) else { continue };
+        let follows = i > 0 && arguments[i - 1].to_str().is_some_and(|a| within(a) == Some(""));
+        let Some(target) = within(text).filter(|t| !t.is_empty()).or(follows.then_some(text))
+        else {
+            continue;
+        };
         let Some(parted) = part(target)? else { continue };
         let mut hidden = arguments.to_vec();
         hidden[i] = format!("{}{}", &text[..text.len() - target.len()], parted.shown).into();
         return Ok(Some((hidden, parted.secrets)));
     }
     Ok(None)
+}
+
+/// What an argument has of a target, if it is the option for one: all of it, or nothing where
+/// the next argument is the target. `-d` may follow other short options, as in `-qd URL`.
+fn within(argument: &str) -> Option<&str> {
+    for option in ["--to", "--dbname"] {
+        if let Some(rest) = argument.strip_prefix(option) {
+            return if rest.is_empty() { Some(rest) } else { rest.strip_prefix('=') };
+        }
+    }
+    let short = argument.strip_prefix('-')?.trim_start_matches(['q', 'v']).strip_prefix('d')?;
+    Some(short.strip_prefix('=').unwrap_or(short))
 }
 
 #[cfg(test)]
@@ -47,17 +62,28 @@ mod tests {
     #[test]
     fn secrets_leave_the_arguments() {
         let odd = OsString::from_vec(b"\xff.csv".to_vec());
-        for form in [&["--to", "user=u password=p"][..], &["--to=postgresql://u:p@"]] {
+        for form in [
+            &["--to", "user=u password=p"][..],
+            &["--to=postgresql://u:p@"],
+            &["--dbname", "user=u password=p"],
+            &["--dbname=postgresql://u:p@"],
+            &["-d", "user=u password=p"],
+            &["-dpostgresql://u:p@"],
+            &["-d=postgresql://u:p@"],
+            &["-qd", "user=u password=p"],
+            &["-vqduser=u password=p"],
+        ] {
             let mut all: Vec<OsString> = vec!["pgsluice".into(), "load".into(), odd.clone()];
             all.extend(form.iter().map(OsString::from));
             let (hidden, secrets) = without_secrets(&all).unwrap().unwrap();
             assert_eq!(hidden.len(), all.len());
             assert_eq!(hidden[2], odd);
             let last = hidden.last().unwrap().to_str().unwrap();
-            assert_eq!(last.trim_start_matches("--to="), "user='u'");
+            assert!(last.ends_with("user='u'"), "{last}");
+            assert!(!last.contains("password") && !last.contains("postgresql"), "{last}");
             assert_eq!(secrets, "password='p'");
         }
-        for none in [&["--to"][..], &["--to", "shop"], &["x", "password=p"]] {
+        for none in [&["--to"][..], &["--to", "shop"], &["x", "password=p"], &["-d"], &["-dshop"]] {
             let all: Vec<OsString> = none.iter().map(OsString::from).collect();
             assert!(without_secrets(&all).unwrap().is_none());
         }

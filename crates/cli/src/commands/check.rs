@@ -24,7 +24,7 @@ Examples:
 
 /// Try every value and list every bad record; load nothing
 #[derive(Args, Debug)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, disable_help_flag = true)]
 pub struct Arguments {
     #[command(flatten)]
     load: LoadArguments,

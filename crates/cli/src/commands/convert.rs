@@ -1,6 +1,7 @@
 //! `pgsluice convert`: files to COPY's binary format.
 
 use crate::arguments::{input, spare, SourceArguments};
+use crate::connection::ConnectionArguments;
 use crate::failure::Failure;
 use crate::output::say;
 use clap::Args;
@@ -21,19 +22,18 @@ Examples:
 
 /// Convert CSV or text to COPY's binary format
 #[derive(Args, Debug)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, disable_help_flag = true)]
 pub struct Arguments {
     #[command(flatten)]
     source: SourceArguments,
+    #[command(flatten)]
+    connection: ConnectionArguments,
     /// The types of the fields; no server is asked then: money is in dollars and cents
     #[arg(long, value_name = "TYPES", required_unless_present = "table", conflicts_with = "table")]
     types: Option<String>,
     /// Take the types from this table
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, short, value_name = "NAME")]
     table: Option<String>,
-    /// The database of the table, as for load
-    #[arg(long, value_name = "URL", default_value = "", hide_default_value = true)]
-    to: String,
     /// The session's TimeZone; UTC lets timestamptz values do without a zone
     #[arg(long, value_name = "ZONE")]
     time_zone: Option<String>,
@@ -48,9 +48,9 @@ pub fn run(a: &Arguments) -> Result<ExitCode, Failure> {
     let types = a.types.as_deref().map(typenames::parse_list).transpose()?;
     if types.is_some() && input.header == Header::Match {
         return Err(Error::usage(
-            "--header=match needs the names of a table, and --types has none",
+            "--header=match compares with the columns of a table, and --types names no table",
         )
-        .with_hint("--header=ignore passes the line over; --table has names")
+        .with_hint("use --header=ignore to pass over the line, or --table")
         .into());
     }
     spare(&input.sources, &a.out)?;
@@ -62,7 +62,8 @@ pub fn run(a: &Arguments) -> Result<ExitCode, Failure> {
             shape_of_types(types, utc)
         }
         None => {
-            let mut target = TargetOptions::new(&a.to, a.table.as_deref().unwrap_or_default());
+            let mut target =
+                TargetOptions::new(&a.connection.target()?, a.table.as_deref().unwrap_or_default());
             target.time_zone.clone_from(&a.time_zone);
             shape_of_table(&reader, &Options { input: input.clone(), target, rejects: None })?
         }

@@ -32,7 +32,7 @@ const MEASURED: f64 = 1.0;
 
 /// Load files into a table: all of it or nothing
 #[derive(Args, Debug)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, disable_help_flag = true)]
 pub struct Arguments {
     #[command(flatten)]
     load: LoadArguments,
@@ -110,7 +110,7 @@ fn stop_on_signal(
             end("stopped before the load began");
         }
     })
-    .map_err(|e| Failure::new(format!("cannot listen to signals: {e}")))
+    .map_err(|e| Failure::new(format!("cannot install the signal handler: {e}")))
 }
 
 /// Before the load begins: how it will go, and what the user should know of it

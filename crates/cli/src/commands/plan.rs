@@ -12,6 +12,7 @@ use std::process::ExitCode;
 /// Say what a load would do and why, and do nothing
 #[derive(Args, Debug)]
 #[command(
+    disable_help_flag = true,
     after_help = "Examples:\n  pgsluice plan votes.csv --to postgresql:///test --table votes"
 )]
 pub struct Arguments {
@@ -76,9 +77,11 @@ fn as_json(plan: &Plan) -> Value {
 fn wire(plan: &Plan) -> String {
     match plan.wire {
         Wire::AsIs => "as they are in the file".into(),
-        Wire::Binary => "binary where every value is surely understood, else as in the file".into(),
-        Wire::Csv => "written anew as CSV".into(),
-        Wire::Text => "written anew in the text format".into(),
+        Wire::Binary => {
+            "binary if the loader is certain of every value, otherwise as in the file".into()
+        }
+        Wire::Csv => "rewritten as CSV".into(),
+        Wire::Text => "rewritten in the text format".into(),
         Wire::Insert(1) => "one INSERT each".into(),
         Wire::Insert(n) => format!("INSERTs of {n}"),
     }

@@ -1,5 +1,6 @@
 //! `pgsluice repair`: puts back what a crash left down.
 
+use crate::connection::ConnectionArguments;
 use crate::failure::Failure;
 use crate::output::{print, say};
 use clap::Args;
@@ -20,11 +21,10 @@ Examples:
 /// be run at any time, twice, or beside a load, which it leaves alone. Exit code 1 says that
 /// something is still down.
 #[derive(Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, disable_help_flag = true)]
 pub struct Arguments {
-    /// The database, as a URL or libpq's keywords [default: libpq's environment]
-    #[arg(long, value_name = "URL", default_value = "")]
-    to: String,
+    #[command(flatten)]
+    connection: ConnectionArguments,
     /// Connections that build at once
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
     jobs: u16,
@@ -32,7 +32,7 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let report = repair(&arguments.to, arguments.jobs.into())?;
+    let report = repair(&arguments.connection.target()?, arguments.jobs.into())?;
     tell(&report)?;
     let down = report.failed.len() + report.others.len();
     Ok(if down == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -197,7 +197,12 @@ fn process_list(site: &Site) {
             "postgresql://loader:s3cr3t@127.0.0.1:{port}/postgres?pass%77ord={IN_URL}&sslpassword=s3cr3t"
         ),
     ] {
-        for form in [vec!["--to".into(), to.clone()], vec![format!("--to={to}")]] {
+        for form in [
+            vec!["--to".into(), to.clone()],
+            vec![format!("--to={to}")],
+            vec!["-d".into(), to.clone()],
+            vec![format!("-d{to}")],
+        ] {
             let mut child = site
                 .program(&["load", "-", "--table", "t", "--quiet"])
                 .args(form)
@@ -219,7 +224,7 @@ fn process_list(site: &Site) {
                 },
             );
             let shown = last;
-            assert!(shown.contains("--to") && shown.contains("loader"), "{shown}");
+            assert!(shown.contains("loader"), "{shown}");
             tells_nothing(&to, &shown);
             child.stdin.take().unwrap().write_all(b"2,y\n").unwrap();
             let mut said = String::new();
@@ -360,6 +365,45 @@ fn connections() {
     let mut site = Site::new(&each_major().pop().unwrap());
     forms(&mut site);
     process_list(&site);
+}
+
+/// `-h`, `-p`, `-U`, `-d` and `-t` go before a service file and the variables, as psql's do.
+#[test]
+fn options_of_psql() {
+    let mut site = Site::new(&each_major().pop().unwrap());
+    let port = site.port.number.to_string();
+    let file = site.world.file("one.csv", b"1,x\n");
+    let service = format!("[mine]\nhost=/nowhere\nport={port}\ndbname=nothing\n");
+    let service = site.world.file("services", service.as_bytes());
+    let variables = [("PGPASSWORD", PASSWORD), ("PGSERVICEFILE", &service), ("PGUSER", "nobody")];
+    let keywords = format!("port={port} user=loader dbname=postgres");
+    for options in [
+        &["-h", "127.0.0.1", "-p", &port, "-U", "loader", "-d", "postgres", "-t", "t"][..],
+        &["--host=127.0.0.1", "--port", &port, "--username", "loader", "--dbname=postgres", "-tt"],
+        &["-h127.0.0.1", "-d", &keywords, "-t", "t"],
+        &["-h", "127.0.0.1", "-U", "loader", "-d", "service=mine dbname=postgres", "-t", "t"],
+    ] {
+        site.world.sql("TRUNCATE t");
+        let arguments = [&["load", "-q", &file], options].concat();
+        let output = site.program(&arguments).envs(variables).output().unwrap();
+        assert!(output.status.success(), "{options:?}: {output:?}");
+        assert_eq!(site.world.sql("SELECT count(*) FROM t"), "1", "{options:?}");
+    }
+    for (options, code, said) in [
+        (&["load", &file, "-t", "t", "-h", "h", "-d", "host=x"][..], 2, "--host gives another"),
+        (&["load", &file, "-t", "t", "-d", "x", "-h"], 2, "hint: -h is the server's host"),
+        (&["repair", "-h", "/nowhere"], 5, "/nowhere"),
+        (&["load", "-?"], 0, "Usage: pgsluice load"),
+        (&["load", "--help"], 0, "Usage: pgsluice load"),
+        (&["-h"], 0, "Usage: pgsluice"),
+        (&["load", &file, "-t", "t", "--sep", ";"], 2, "hint: --delimiter CHAR\n"),
+        (&["load", &file, "-table", "t"], 2, "hint: options have two dashes: --table\n"),
+    ] {
+        let output = site.program(options).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{options:?}: {output:?}");
+        let text = [output.stdout, output.stderr].concat();
+        assert!(String::from_utf8_lossy(&text).contains(said), "{options:?}: {text:?}");
+    }
 }
 
 #[test]

@@ -65,12 +65,37 @@ pub(super) fn read(target: &str) -> Result<Pairs, Error> {
     let value = |keyword| pairs.iter().find(|(k, _)| k == keyword).map_or("", |(_, v)| v.as_str());
     let number = |c: char| c.is_ascii_digit() || c == ',';
     if !value("port").chars().all(number) {
-        return Err(Error::new("the port of the target is no number").with_hint(ESCAPES));
+        return Err(Error::new("the port of the target is not a number").with_hint(ESCAPES));
     }
     if value("host").contains('@') && !value("host").starts_with(['/', '@']) {
         return Err(Error::new("the host of the target has an @").with_hint(ESCAPES));
     }
     Ok(pairs)
+}
+
+/// A target and what options beside it say: the keyword, the option's name, the value. Where
+/// libpq's programs let the target win, the contradiction is an error here.
+///
+/// # Errors
+///
+/// As [`part`], or the target has one of the keywords.
+pub fn joined(target: &str, options: &[(&str, &str, &str)]) -> Result<String, Error> {
+    if options.is_empty() {
+        return Ok(target.to_owned());
+    }
+    let mut pairs = read(target)?;
+    if pairs.is_empty() && !target.is_empty() {
+        pairs.push(("dbname".into(), target.into()));
+    }
+    for (keyword, option, value) in options {
+        if pairs.iter().any(|(known, given)| known == keyword && !given.is_empty()) {
+            let message = format!("--to has a {keyword}, and {option} gives another one");
+            return Err(Error::usage(message).with_hint("leave one of the two out"));
+        }
+        pairs.retain(|(known, _)| known != keyword);
+        pairs.push(((*keyword).into(), (*value).into()));
+    }
+    Ok(written(&pairs))
 }
 
 fn secret(keyword: &str) -> bool {
@@ -191,6 +216,34 @@ mod tests {
         for plain in ["", "shop", "postgresql://u@h/db", "host=h", "user='password=x'", "service=s"]
         {
             assert_eq!(part(plain).unwrap(), None, "{plain}");
+        }
+    }
+
+    #[test]
+    fn options_are_joined_to_every_form_of_a_target() {
+        let host = ("host", "--host", "h");
+        let user = ("user", "--username", "o'neil");
+        let cases = [
+            ("", "host='h' user='o\\'neil'"),
+            ("shop", "dbname='shop' host='h' user='o\\'neil'"),
+            ("dbname=shop port=1", "dbname='shop' port='1' host='h' user='o\\'neil'"),
+            ("postgresql:///shop", "dbname='shop' host='h' user='o\\'neil'"),
+            ("postgresql://:7/shop", "port='7' dbname='shop' host='h' user='o\\'neil'"),
+        ];
+        for (target, whole) in cases {
+            let made = joined(target, &[host, user]).unwrap();
+            let words = |text: &str| {
+                let mut all: Vec<String> = text.split(' ').map(str::to_owned).collect();
+                all.sort();
+                all
+            };
+            assert_eq!(words(&made), words(whole), "{target}");
+            assert!(read(&made).unwrap().contains(&("user".into(), "o'neil".into())), "{made}");
+            assert_eq!(joined(target, &[]).unwrap(), target);
+        }
+        for target in ["host=x", "postgresql://x/shop"] {
+            let error = joined(target, &[host]).unwrap_err();
+            assert!(error.message().contains("--host"), "{error}");
         }
     }
 

@@ -1,0 +1,241 @@
+//! Names that other tools use, and what to write here instead.
+//!
+//! The text is the hint of the usage error and the row of `docs/guide/coming-from.md`. A name is an
+//! alias (`connection.rs`) only if it means the same to the letter.
+
+/// A tool and the names that its users bring.
+pub type Tool = (&'static str, &'static [(&'static str, &'static str)]);
+
+const FILES: &str = "files are arguments without an option: pgsluice load FILE --table NAME";
+const FIRST_LINE: &str =
+    "--header=ignore passes over the first line; --header reads the column names in it";
+const ONE_TRANSACTION: &str = "leave it out: a load is one stream and one transaction";
+const LANES: &str = "--method lanes --lanes N loads over N connections";
+const PASSWORD: &str =
+    "passwords come from PGPASSWORD or ~/.pgpass; the program never asks for one";
+const DELIMITER: &str = "--delimiter CHAR";
+const LOG: &str =
+    "messages go to standard error: 2>FILE, with --log-format text or --log-format json";
+const BAD: &str = "--on-error reject puts refused records into --reject-file and loads the others";
+const DUPLICATES: &str =
+    "--on-error reject puts rows whose key exists into the reject file and loads the others";
+const UPSERT: &str = "load into a staging table, then INSERT … SELECT … ON CONFLICT from it";
+const TYPES: &str =
+    "the table has the types; --create makes a table with types inferred from the input";
+const NAMES: &str = "--columns A,B,… names the columns of the fields, in the file's order";
+const TABLE: &str = "--table SCHEMA.TABLE";
+const PLAN: &str = "pgsluice plan with the same arguments";
+const LINE_ENDS: &str = "leave it out: the line ends are detected";
+const COMPRESSION: &str = "leave it out: gzip, zstd, lz4, bzip2 and xz are detected";
+const NO_SQL: &str = "pgsluice runs no SQL of the user; psql does, before or after the load";
+const VERBOSE: &str = "--verbose";
+const LIMIT: &str = "--on-error reject --reject-limit N, or P% of the records";
+const SSL: &str = "sslmode in --to or PGSSLMODE, as for psql";
+const WIDE: &str = "leave it out: there is no limit on the length of a line";
+
+/// By tool, in the order of the guide.
+pub const TOOLS: &[Tool] = &[
+    (
+        "psql, COPY, pg_dump and pg_restore",
+        &[
+            ("--user", "--username USER or -U USER"),
+            ("--password", PASSWORD),
+            ("-W", PASSWORD),
+            ("--no-password", PASSWORD),
+            ("-w", PASSWORD),
+            ("--command", NO_SQL),
+            ("-c", NO_SQL),
+            ("--file", FILES),
+            ("-f", FILES),
+            ("--csv", "leave it out: --format csv is the default"),
+            ("--field-separator", DELIMITER),
+            ("-F", DELIMITER),
+            ("--single-transaction", ONE_TRANSACTION),
+            ("-1", ONE_TRANSACTION),
+            ("--no-psqlrc", "leave it out: no start-up file is read"),
+            ("-X", "leave it out: no start-up file is read"),
+            ("--output", "the target is --table NAME; the summary goes to --summary FILE"),
+            ("-o", "the target is --table NAME; the summary goes to --summary FILE"),
+            ("--schema", TABLE),
+            ("-n", TABLE),
+            ("--data-only", "leave it out: a load changes no definition unless --create is given"),
+            ("--disable-triggers", "--triggers off"),
+            ("--jobs", LANES),
+            ("-j", LANES),
+            ("--freeze", "--method freeze, with --truncate or --create"),
+            ("--force-quote", "leave it out: it is an option of COPY TO"),
+            ("--log-verbosity", VERBOSE),
+            ("--analyze", "leave it out: the table is analyzed unless --no-analyze is given"),
+            ("--sslmode", SSL),
+        ],
+    ),
+    (
+        "pgloader",
+        &[
+            ("--with", "each of pgloader's WITH options has an option here, such as --header or --truncate"),
+            ("--type", "--format csv, --format text or --format binary"),
+            ("--field", NAMES),
+            ("--fields", NAMES),
+            ("--cast", TYPES),
+            ("--set", "--date-style and --time-zone; PGOPTIONS has any other setting"),
+            ("--before", NO_SQL),
+            ("--after", NO_SQL),
+            ("--dry-run", PLAN),
+            ("--on-error-stop", "leave it out: --on-error stop is the default"),
+            ("--logfile", LOG),
+            ("--log-min-messages", "--quiet or --verbose"),
+            ("--client-min-messages", "--quiet or --verbose"),
+            ("--debug", VERBOSE),
+            ("--root-dir", "--reject-file FILE says where rejects go"),
+            ("--list-encodings", "the encodings are the server's; its documentation lists them"),
+            ("--no-ssl-cert-verification", SSL),
+            ("--skip-header", FIRST_LINE),
+            ("--csv-header", "--header"),
+            ("--fields-terminated-by", DELIMITER),
+            ("--fields-enclosed-by", "--quote CHAR"),
+            ("--fields-optionally-enclosed-by", "--quote CHAR"),
+            ("--fields-escaped-by", "--escape CHAR"),
+            ("--lines-terminated-by", LINE_ENDS),
+            ("--null-if", "--null TEXT"),
+            ("--drop-indexes", "--indexes rebuild"),
+            ("--batch-rows", ONE_TRANSACTION),
+            ("--prefetch-rows", ONE_TRANSACTION),
+            ("--concurrency", LANES),
+        ],
+    ),
+    (
+        "timescaledb-parallel-copy",
+        &[
+            ("--connection", "--to URL"),
+            ("--db-name", "--dbname NAME or -d NAME"),
+            ("--copy-options", "each option of COPY has an option here, such as --null or --force-null"),
+            ("--split", DELIMITER),
+            ("--column-mapping", "--columns A,B,… names the table's columns, in the file's order"),
+            ("--auto-column-mapping", "--header, which takes the columns from the first line"),
+            ("--header-line-count", FIRST_LINE),
+            ("--skip-batch-errors", BAD),
+            ("--import-id", "leave it out: a load that fails leaves nothing, so the command can be repeated"),
+            ("--workers", LANES),
+            ("--batch-size", ONE_TRANSACTION),
+            ("--batch-byte-size", ONE_TRANSACTION),
+            ("--buffer-byte-size", WIDE),
+            ("--log-batches", VERBOSE),
+            ("--reporting-period", "leave it out: progress is reported by itself"),
+            ("--on-conflict-do-nothing", DUPLICATES),
+        ],
+    ),
+    (
+        "DuckDB",
+        &[
+            ("--sep", DELIMITER),
+            ("--delim", DELIMITER),
+            ("--nullstr", "--null TEXT"),
+            ("--allow-quoted-nulls", "--force-null '*'"),
+            ("--auto-type-candidates", TYPES),
+            ("--sample-size", "leave it out: --create reads the whole input where the beginning leaves doubt"),
+            ("--all-varchar", "create the table with columns of type text, then load without --create"),
+            ("--names", NAMES),
+            ("--types", TYPES),
+            ("--dtypes", TYPES),
+            ("--dateformat", "--date-style STYLE"),
+            ("--timestampformat", "--date-style STYLE"),
+            ("--ignore-errors", BAD),
+            ("--store-rejects", BAD),
+            ("--rejects-table", "rejects go to files: --on-error reject --reject-file FILE"),
+            ("--rejects-limit", LIMIT),
+            ("--parallel", LANES),
+            ("--new-line", LINE_ENDS),
+            ("--max-line-size", WIDE),
+            ("--maximum-line-size", WIDE),
+            ("--compression", COMPRESSION),
+            ("--preserve-insertion-order", "leave it out: the order is kept unless --method lanes is given"),
+        ],
+    ),
+    (
+        "pg_bulkload",
+        &[
+            ("--input", FILES),
+            ("--infile", FILES),
+            ("-i", FILES),
+            ("-O", "--table NAME"),
+            ("-l", LOG),
+            ("--parse-badfile", "--on-error reject --reject-file FILE"),
+            ("-P", "--on-error reject --reject-file FILE"),
+            ("--duplicate-badfile", "--on-error reject --reject-file FILE"),
+            ("-u", "--on-error reject --reject-file FILE"),
+            ("--parse-errors", LIMIT),
+            ("--duplicate-errors", LIMIT),
+            ("--on-duplicate-keep", DUPLICATES),
+            ("--option", "each key of the control file has an option here, such as --skip or --truncate"),
+            ("--writer", "--method NAME"),
+            ("--loader", "--method NAME"),
+            ("--multi-process", LANES),
+            ("--check-constraints", "leave it out: the server checks all constraints"),
+            ("--filter", "--where SQL"),
+            ("--offset", "--skip N"),
+            ("--load", "--limit N"),
+            ("--echo", VERBOSE),
+            ("--elevel", "--quiet or --verbose"),
+            ("--recovery", "pgsluice repair"),
+            ("-r", "pgsluice repair"),
+        ],
+    ),
+    (
+        "Other names",
+        &[
+            ("--separator", DELIMITER),
+            ("--tsv", "--format text for COPY's format, or --delimiter '\\t' for CSV with tabs"),
+            ("--upsert", UPSERT),
+            ("--merge", UPSERT),
+            ("--on-conflict", UPSERT),
+            ("--replace", "--truncate empties the table first; rows with the same key are not replaced"),
+            ("--overwrite", "--truncate"),
+            ("--append", "leave it out: rows are added to the table unless --truncate is given"),
+            ("--if-exists", "--create makes a new table; --truncate empties an existing one"),
+            ("--threads", LANES),
+            ("--max-errors", LIMIT),
+            ("--error-file", "--on-error reject --reject-file FILE"),
+            ("--bad-file", "--on-error reject --reject-file FILE"),
+            ("--continue-on-error", BAD),
+            ("--gzip", COMPRESSION),
+            ("--charset", "--encoding NAME"),
+            ("--progress", "leave it out: progress is reported on a terminal unless --quiet is given"),
+            ("--no-progress", "--quiet, or 2>FILE"),
+            ("--timeout", "--lock-timeout TIME for locks; connect_timeout in --to for connections"),
+            ("--connect-timeout", "connect_timeout=SECONDS in --to, or PGCONNECT_TIMEOUT"),
+            ("--explain", PLAN),
+            ("--validate", "pgsluice check with the same arguments"),
+        ],
+    ),
+];
+
+/// First words that are no command here, and the command that does it.
+pub const COMMANDS: &[(&str, &str)] = &[
+    ("import", "load"),
+    ("copy", "load"),
+    ("ingest", "load"),
+    ("insert", "load"),
+    ("upload", "load"),
+    ("dry-run", "plan"),
+    ("explain", "plan"),
+    ("validate", "check"),
+    ("verify", "check"),
+    ("recover", "repair"),
+    ("restore", "repair"),
+    ("generate", "sample"),
+    ("to-binary", "convert"),
+];
+
+/// Values that options do not take: the option, the value, the hint.
+pub const VALUES: &[(&str, &str, &str)] = &[
+    (
+        "--format",
+        "tsv",
+        "--format csv --delimiter '\\t', or --format text for COPY's own text format",
+    ),
+    ("--on-error", "ignore", BAD),
+    ("--on-error", "skip", BAD),
+    ("--on-error", "continue", BAD),
+    ("--on-error", "resume-next", BAD),
+    ("--method", "copy", "leave it out: --method auto loads by COPY"),
+];

@@ -1,0 +1,140 @@
+//! Errors of the command line: clap's message, and a hint that is exact or absent.
+//!
+//! clap suggests the option whose name looks most alike, which may mean the opposite
+//! (`--skip-header` and `--no-header`). Here a hint is of the table in `foreign.rs`, or the
+//! correction of a slip of the keyboard.
+
+use crate::foreign::{COMMANDS, TOOLS, VALUES};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Command, Error};
+use std::ffi::OsString;
+use std::io::{stderr, stdout, IsTerminal, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Changed, missing or swapped letters that a slip may have.
+const SLIPS: usize = 2;
+
+/// Words that turn the meaning of a name around.
+const TURNS: [&str; 8] = ["no", "not", "skip", "without", "ignore", "drop", "disable", "off"];
+
+/// Prints clap's error with our hint, or the help that was asked for; gives the exit code.
+pub fn report(mut error: Error, arguments: &[OsString], program: &Command) -> ExitCode {
+    if !error.use_stderr() {
+        let _ = error.print();
+        return ExitCode::SUCCESS;
+    }
+    let hint = hint(&error, arguments, program);
+    // What clap would suggest.
+    for kind in [ContextKind::SuggestedArg, ContextKind::Suggested] {
+        error.remove(kind);
+    }
+    if hint.is_some() {
+        error.remove(ContextKind::SuggestedSubcommand);
+        error.remove(ContextKind::SuggestedValue);
+    }
+    let text = error.render();
+    let colours = stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let mut text = if colours { text.ansi().to_string() } else { text.to_string() };
+    if let Some(hint) = hint {
+        let first = text.find("\n\n").unwrap_or(text.trim_end().len());
+        text.insert_str(first, &format!("\nhint: {hint}"));
+    }
+    let _ = stdout().flush();
+    let _ = stderr().write_all(text.as_bytes());
+    ExitCode::from(crate::failure::code::USAGE)
+}
+
+/// Options as Go's programs write them, with one dash: `-table votes` would be read as `-t able`.
+pub fn one_dash(arguments: &[OsString], program: &Command) -> Option<Error> {
+    let options = arguments.iter().skip(1).map_while(|a| a.to_str().filter(|a| *a != "--"));
+    let written = options.filter_map(|a| a.strip_prefix('-')).filter(|a| !a.starts_with('-'));
+    let name = written.map(|a| a.split('=').next().unwrap_or(a)).find(|name| {
+        let long = format!("--{name}");
+        name.len() > 2 && (longs(program).contains(name) || foreign(&long).is_some())
+    })?;
+    let mut error = Error::new(ErrorKind::UnknownArgument).with_cmd(program);
+    error.insert(ContextKind::InvalidArg, ContextValue::String(format!("-{name}")));
+    Some(error)
+}
+
+/// What to write instead, if that is certain.
+fn hint(error: &Error, arguments: &[OsString], program: &Command) -> Option<String> {
+    let said = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        _ => None,
+    };
+    match error.kind() {
+        ErrorKind::UnknownArgument => of_option(said(ContextKind::InvalidArg)?, program),
+        ErrorKind::InvalidSubcommand => of_command(said(ContextKind::InvalidSubcommand)?),
+        ErrorKind::InvalidValue => {
+            let option = said(ContextKind::InvalidArg)?;
+            let value = said(ContextKind::InvalidValue)?;
+            if value.is_empty() && option.contains("--host") {
+                return Some(
+                    "-h is the server's host, as in psql; --help or -? prints help".into(),
+                );
+            }
+            let known = VALUES.iter().find(|(o, v, _)| option.starts_with(o) && *v == value)?;
+            Some(known.2.into())
+        }
+        // A file is given, and the command before it is left out.
+        ErrorKind::MissingSubcommand => arguments.get(1)?.to_str().and_then(of_command),
+        _ => None,
+    }
+}
+
+fn of_option(option: &str, program: &Command) -> Option<String> {
+    if let Some(here) = foreign(option) {
+        return Some(here.into());
+    }
+    if !option.starts_with("--") {
+        let name = option.strip_prefix('-')?;
+        let long = format!("--{name}");
+        let known = longs(program).contains(&name);
+        return known
+            .then(|| format!("options have two dashes: {long}"))
+            .or_else(|| foreign(&long).map(str::to_owned));
+    }
+    let name = option.trim_start_matches("--");
+    let meant = longs(program).into_iter().filter(|known| turned(known) == turned(name));
+    let far = |known: &str| strsim::damerau_levenshtein(known, name);
+    let nearest = meant.min_by_key(|known| far(known))?;
+    let near = far(nearest) <= SLIPS.min(name.len() / 3);
+    near.then(|| format!("did you mean --{nearest}?"))
+}
+
+fn of_command(word: &str) -> Option<String> {
+    if let Some((_, command)) = COMMANDS.iter().find(|(foreign, _)| *foreign == word) {
+        return Some(format!("the command for it is pgsluice {command}"));
+    }
+    let file = word.contains('.') || Path::new(word).exists();
+    file.then(|| format!("a command comes first: pgsluice load {word} --table NAME"))
+}
+
+/// The text of the table, for a name however its words are joined.
+fn foreign(option: &str) -> Option<&'static str> {
+    let bare = |name: &str| name.replace(['_', '-'], "").to_lowercase();
+    let same = |known: &str| match (known.starts_with("--"), option.starts_with("--")) {
+        (true, true) => bare(known) == bare(option),
+        _ => known == option,
+    };
+    TOOLS.iter().flat_map(|(_, names)| *names).find(|(known, _)| same(known)).map(|(_, here)| *here)
+}
+
+/// Whether a name says that something is not to be done.
+fn turned(name: &str) -> bool {
+    name.split('-').any(|word| TURNS.contains(&word))
+}
+
+/// The long names of all commands' options.
+fn longs(program: &Command) -> Vec<&str> {
+    let own =
+        program.get_arguments().flat_map(|a| a.get_long_and_visible_aliases().unwrap_or_default());
+    let of_commands = program.get_subcommands().flat_map(longs);
+    own.chain(of_commands).collect()
+}
+
+#[cfg(test)]
+#[path = "usage_tests.rs"]
+mod tests;
