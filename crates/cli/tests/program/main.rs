@@ -27,6 +27,7 @@ mod moments;
 mod output;
 mod plans;
 mod pooler;
+mod production;
 mod quotes;
 mod real;
 mod rejects;
