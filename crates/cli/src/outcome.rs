@@ -85,8 +85,8 @@ pub fn only_with_rejects(a: &ErrorArguments) -> Result<(), Failure> {
             Err(Error::usage(format!("{option} needs --on-error reject")).into())
         }
         _ if a.reject_file.as_deref() == Some(Path::new("-")) => {
-            Err(Error::usage("rejects go to two files, and cannot go to standard output")
-                .with_hint("name a file: its .jsonl lies beside it")
+            Err(Error::usage("rejects are written to two files, which standard output cannot be")
+                .with_hint("name a file; the reasons go to FILE.jsonl")
                 .into())
         }
         _ => Ok(()),

@@ -6,6 +6,7 @@
 use crate::failure::Failure;
 use crate::moment::Moment;
 use clap::ValueEnum;
+use pgsluice_engine::error::io_message;
 use serde_json::{json, Map, Value};
 use std::fmt::Display;
 use std::io::{stderr, stdout, ErrorKind, Write};
@@ -47,7 +48,7 @@ pub fn objects() -> bool {
 pub fn print(text: impl Display) -> Result<(), Failure> {
     match writeln!(stdout(), "{text}").and_then(|()| stdout().flush()) {
         Err(e) if e.kind() != ErrorKind::BrokenPipe => {
-            Err(Failure::new(format!("cannot write to standard output: {e}")))
+            Err(Failure::new(format!("cannot write to standard output: {}", io_message(&e))))
         }
         _ => Ok(()),
     }

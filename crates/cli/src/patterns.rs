@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use glob::{MatchOptions, Pattern};
-use pgsluice_engine::error::Error;
+use pgsluice_engine::error::{io_message, Error};
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -31,7 +31,7 @@ pub fn matching(pattern: &str) -> Result<Vec<PathBuf>, Failure> {
     let mut found = vec![PathBuf::from(if pattern.starts_with('/') { "/" } else { "" })];
     for part in pattern.split('/').filter(|part| !part.is_empty()) {
         let wanted = Pattern::new(part)
-            .map_err(|e| Error::usage(format!("{pattern} is no pattern: {}", e.msg)))?;
+            .map_err(|e| Error::usage(format!("invalid pattern {pattern}: {}", e.msg)))?;
         let mut next = Vec::new();
         for folder in found {
             let looked = if part == "**" {
@@ -46,8 +46,8 @@ pub fn matching(pattern: &str) -> Result<Vec<PathBuf>, Failure> {
                 exists(&path).map(|is_there| next.extend(is_there.then_some(path)))
             };
             looked.map_err(|e| {
-                let place = folder.display();
-                Failure::new(format!("cannot look for {pattern} in {place}: {e}"))
+                let (place, why) = (folder.display(), io_message(&e));
+                Failure::new(format!("cannot look for {pattern} in {place}: {why}"))
             })?;
         }
         found = next;

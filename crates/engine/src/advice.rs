@@ -92,7 +92,7 @@ fn of_server(input: &InputFacts, server: &ServerFacts, table: &TableFacts) -> Ve
     if kept && !server.wal_compression {
         notes.push(
             "wal_compression is off: index pages are logged whole at their first change after a \
-             checkpoint, which lz4 or pglz would shorten"
+             checkpoint, and lz4 or pglz would make them smaller"
                 .into(),
         );
     }

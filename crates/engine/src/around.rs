@@ -50,8 +50,9 @@ pub fn foresee(
     let decision = policy::decide(&around, &request(plan, options, recorded));
     plan.locks = locks(plan, options, &decision, bytes);
     if let (Some(lock), true) = (plan.locks.first(), options.target.no_lock_out) {
-        return Err(Error::new(format!("--no-lock-out forbids this load: {lock}"))
-            .with_hint("--indexes keep, no --truncate, or --method lanes need no such lock"));
+        return Err(Error::new(format!("--no-lock-out forbids this load: {lock}")).with_hint(
+            "--indexes keep, --method lanes and a load without --truncate need no such lock",
+        ));
     }
     if !plan.locks.is_empty() && plan.cost.starts_with("nothing") {
         plan.cost = "concurrent access to what is locked".into();
@@ -79,7 +80,7 @@ pub fn foretell(
     lines.extend(ways::planned(conn, plan, oid, &down)?);
     if decision.any_down() {
         if plan.lanes > 1 && state == State::Missing {
-            lines.push(format!("{MADE}, since what is down is recorded there (--ledger none)"));
+            lines.push(format!("{MADE} to record what is taken down (--ledger none avoids it)"));
         }
         plan.settings.extend(for_builds(conn)?);
     }
@@ -305,7 +306,7 @@ impl Around {
             return rows.map(|rows| (rows, done));
         }
         let error = rows.err().unwrap_or_else(|| {
-            Error::new("the rows are committed, but not everything around them is back")
+            Error::new("the rows are committed, but not everything was put back")
         });
         Err(still_down(error, &down))
     }

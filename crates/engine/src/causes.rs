@@ -75,8 +75,7 @@ impl Causes {
             let one = given == Some(1);
             if !one && (create || given.is_some()) {
                 return Err(Error::new(format!(
-                    "each record of {name} is one field, and {fields} fields if '{delimiter}' \
-                     delimits them"
+                    "each record of {name} has one field, but {fields} fields with the delimiter '{delimiter}'"
                 ))
                 .with_hint(format!(
                     "--delimiter '{delimiter}'; to load each line into one column, name it \
@@ -99,7 +98,7 @@ impl Causes {
         let mut notes = Vec::new();
         if let (Some((delimiter, fields)), true) = (&self.delimiter, self.single) {
             notes.push(format!(
-                "each record is one field, and {fields} fields with --delimiter '{delimiter}'"
+                "each record has one field, but {fields} fields with --delimiter '{delimiter}'"
             ));
         }
         let bare = |name: &String| name.trim().to_lowercase();

@@ -13,7 +13,7 @@ use crate::load::{make_plan, open_lanes, total, Watch};
 use crate::options::{Header, Method, Options, RejectOptions};
 use crate::pipeline;
 use crate::plan::Plan;
-use crate::reject::{Amount, Existing, Limit, Listener, Rejects};
+use crate::reject::{Amount, Existing, Limit, Listener, Reject, Rejects};
 use crate::session::conn::{quote_ident, Conn};
 use crate::session::transaction;
 use std::path::PathBuf;
@@ -90,7 +90,7 @@ fn run(options: &Options, watch: &Watch, tell: Listener) -> Result<Checked, Erro
     reader.pass_blank_ends(plan.columns.len());
 
     watch.phase(2);
-    let rejects = Some(Arc::new(Rejects::told(tell)));
+    let rejects = Some(Arc::new(Rejects::told(of_target(tell, &target.relation))));
     let lanes = open_lanes(conn, &plan, &options, watch, &rejects)?;
     let (through, mut lanes) = pipeline::run(reader, &plan, lanes, &watch.progress, &watch.stop)?;
     let good = total(&lanes).rows;
@@ -117,6 +117,16 @@ fn run(options: &Options, watch: &Watch, tell: Listener) -> Result<Checked, Erro
         lines: read.lines,
         skipped: through.passed + kept_back,
         stray_quotes: through.stray_quotes,
+    })
+}
+
+/// Messages of the server name the temporary table; the user's is another one.
+fn of_target(mut tell: Listener, relation: &str) -> Listener {
+    let (scratch, target) = (format!("\"{SCRATCH}\""), format!("\"{relation}\""));
+    Box::new(move |reject: &Reject| {
+        let mut reject = reject.clone();
+        reject.message = reject.message.replace(&scratch, &target);
+        tell(&reject);
     })
 }
 

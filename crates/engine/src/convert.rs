@@ -74,7 +74,7 @@ pub fn open(input: &InputOptions) -> Result<Reader, Error> {
 }
 
 fn binary_already() -> Error {
-    Error::usage("the input is binary already")
+    Error::usage("the input is already binary")
 }
 
 /// Writes the records of files that [`open`] has opened as PGCOPY; gives their number.
@@ -214,10 +214,10 @@ impl Converter<'_> {
             Refusal::Range => "the value is out of the type's range",
             Refusal::TooLong => "the value is too long for the type",
             Refusal::Null => "the column forbids NULL",
-            _ => "only the server can tell what the value means",
+            _ => "only the server can read this value",
         };
         Error::new(message).at(place).with_hint(
-            "convert takes the plain forms, such as ISO dates; `load` lets the server read the others",
+            "convert reads ISO dates and other standard forms; load lets the server read the rest",
         )
     }
 }

@@ -83,7 +83,7 @@ pub fn state(conn: &mut Conn) -> Result<State, Error> {
     } else if is(0) {
         State::Unusable("the role may not write to the schema pgsluice_loads".into())
     } else if is(4) {
-        State::Unusable("the schema pgsluice_loads is there without its table".into())
+        State::Unusable("the schema pgsluice_loads exists without its table".into())
     } else if is(3) {
         State::Missing
     } else {

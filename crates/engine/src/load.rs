@@ -346,7 +346,8 @@ pub(crate) fn open_lanes(
     let mut lanes = vec![lane(first)];
     for _ in 1..plan.lanes {
         // The first one came through.
-        let fewer = format!("{} lanes need a connection each; --lanes N takes fewer", plan.lanes);
+        let fewer =
+            format!("{} lanes need one connection each; use fewer with --lanes N", plan.lanes);
         let mut conn = watch.connect(&options.target.url).map_err(|e| e.with_hint(fewer))?;
         transaction::begin(&mut conn, options)?;
         lanes.push(lane(conn));
@@ -376,7 +377,7 @@ fn rejects(
         let error = Error::io("create the reject file", &name, &e);
         match e.kind() {
             std::io::ErrorKind::AlreadyExists => error
-                .with_hint("it and its .jsonl hold an earlier load's rejects; --reject-existing append or replace, or {time} in the name"),
+                .with_hint("the file and its .jsonl contain the rejects of an earlier load: use --reject-existing append or replace, or {time} in the name"),
             _ => error,
         }
     })?;

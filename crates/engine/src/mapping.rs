@@ -130,7 +130,7 @@ fn check_order(header: &HeaderLine, given: &[String]) -> Result<(), Error> {
     let message = format!("the header has --columns in another order: {}", own.join(", "));
     Err(Error::new(message)
         .at(header.place())
-        .with_hint("leave --columns out to go by the header; --header=ignore goes by --columns"))
+        .with_hint("omit --columns to use the order of the header, or use --header=ignore for that of --columns"))
 }
 
 /// A name that is too long for any column means the one that the server would make of it.

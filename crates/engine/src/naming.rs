@@ -62,7 +62,7 @@ pub(crate) fn from_header(
         let data = repeated.iter().all(|name| name.starts_with(|c: char| !c.is_alphabetic()));
         let ask = if data { format!("; {AS_DATA}") } else { String::new() };
         let repeated = list(&repeated);
-        notes.push(format!("columns with a name that is there already are named {repeated}{ask}"));
+        notes.push(format!("columns whose name is already used are named {repeated}{ask}"));
     }
     notes.extend(long.into_iter().map(|(name, cut)| {
         format!("the name \"{name}\" is cut to \"{cut}\", as the server would")
@@ -84,7 +84,7 @@ fn trimmed(header: &HeaderLine, notes: &mut Vec<String>) -> Result<Vec<String>, 
     };
     let names = header.fields.iter().enumerate().map(name).collect();
     if !spaced.is_empty() {
-        notes.push(format!("names lose the spaces around them: {}", list(&spaced)));
+        notes.push(format!("the spaces around names are dropped: {}", list(&spaced)));
     }
     names
 }
@@ -168,7 +168,7 @@ mod tests {
             (&["a", "b", ""], Some(2), &["a", "b"], "the header ends with a delimiter"),
             (&["a", "b", ""], Some(3), &["a", "b", "c3"], "are named c3"),
             (&["a", ""], None, &["a", "c2"], "are named c2"),
-            (&[" a ", "b"], Some(2), &["a", "b"], "lose the spaces around them: \" a \""),
+            (&[" a ", "b"], Some(2), &["a", "b"], "spaces around names are dropped: \" a \""),
         ] {
             let (given, notes) = named(header, records);
             assert_eq!(given.unwrap(), names, "{header:?}");

@@ -123,12 +123,7 @@ pub enum Method {
 impl Method {
     /// All of them, each with its name, what it does, and what it gives up.
     pub const ALL: [(Method, &'static str, &'static str, &'static str); 12] = [
-        (
-            Method::Auto,
-            "auto",
-            "the fastest of the all-or-nothing, durable ways, by rule",
-            "nothing",
-        ),
+        (Method::Auto, "auto", "the fastest method that is durable and all or nothing", "nothing"),
         (
             Method::Insert,
             "insert",
@@ -136,17 +131,12 @@ impl Method {
             "speed, and all or nothing: rows before a bad one stay",
         ),
         (Method::InsertBatch, "insert-batch", "INSERT of many rows at a time", "speed"),
-        (
-            Method::CopyCsv,
-            "copy-csv",
-            "COPY of CSV, passed through where the file is CSV",
-            "nothing",
-        ),
+        (Method::CopyCsv, "copy-csv", "COPY of CSV; a CSV file is sent as it is", "nothing"),
         (Method::CopyText, "copy-text", "COPY of the text format", "nothing"),
         (
             Method::CopyBinary,
             "copy-binary",
-            "COPY of binary rows, encoded here where the values are surely understood",
+            "COPY of binary rows, encoded by the loader where it is certain of the values",
             "nothing",
         ),
         (

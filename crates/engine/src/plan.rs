@@ -237,7 +237,7 @@ fn check_kind(table: &TableFacts) -> Result<(), Error> {
     match table.kind {
         'r' | 'p' | 'f' => Ok(()),
         'v' if table.triggers.iter().any(|t| t.row && t.before) => Ok(()),
-        _ => Err(Error::new(format!("{} cannot be loaded into: it is no table", table.sql))
+        _ => Err(Error::new(format!("{} cannot be loaded into: it is not a table", table.sql))
             .with_hint("a view needs an INSTEAD OF INSERT trigger")),
     }
 }
@@ -297,7 +297,7 @@ fn choose(
         Ok(Choice { method, reason: reason.into(), wire, freeze: method == Method::CopyFresh })
     };
     let named = match policies {
-        true => "row-level security is in force, under which the server takes no COPY",
+        true => "row-level security applies, and with it the server does not accept COPY",
         false => "named by --method",
     };
     refuse(asked, server, table, options, shape)?;
@@ -370,7 +370,7 @@ fn session_settings(
 
 /// The setting of the method that commits each row.
 fn one_by_one(method: Method) -> Option<(String, String)> {
-    let value = "off, but for the last commit, which waits for all";
+    let value = "off, except for the last commit, which waits for all";
     (method == Method::Insert).then(|| ("synchronous_commit".into(), value.into()))
 }
 
@@ -395,16 +395,14 @@ fn steps(plan: &mut Plan, table: &TableFacts, options: &Options) -> Result<(), E
     let only = if table.kind == 'r' { "ONLY " } else { "" };
     if options.target.truncate && method == Method::Lanes {
         plan.before.push(format!("DELETE FROM {only}{}", plan.table));
-        plan.notes
-            .push("the rows are deleted one by one: TRUNCATE would shut the lanes out".into());
+        plan.notes.push("the rows are deleted one by one: TRUNCATE would block the lanes".into());
     } else if !table.created && (options.target.truncate || method == Method::CopyFresh) {
         plan.before.push(format!("TRUNCATE TABLE {only}{}", plan.table));
     }
     if plan.private {
         plan.before.push(format!("TRUNCATE TABLE ONLY {}", plan.table));
         plan.notes.push(format!(
-            "{} is empty: it is locked for this load alone, and its indexes are built when all \
-             rows are in (--indexes keep leaves it open to others)",
+            "{} is empty: the load locks it and builds its indexes after the rows (--indexes keep avoids the lock)",
             plan.table
         ));
     }
@@ -436,13 +434,12 @@ fn judge(plan: &mut Plan, table: &TableFacts, options: &Options) {
     }
     if table.refers_to_itself {
         plan.notes.push(format!(
-            "{} refers to itself: a record that refers to one further down may be rejected, and is \
-             taken when the reject file is loaded",
+            "{} refers to itself: a record that refers to a later one may be rejected, and can be loaded from the reject file afterwards",
             plan.table
         ));
     }
     if plan.method == Method::CopyFresh {
-        plan.notes.push("without FREEZE, which does not work within savepoints".into());
+        plan.notes.push("the rows are not frozen: FREEZE does not work within savepoints".into());
     }
 }
 
@@ -466,7 +463,7 @@ fn around_lanes(
             plan.notes.extend(alone.map(|why| format!("one connection instead of several: {why}")));
             plan.notes.extend((plan.lanes > 1).then(|| committed_how(plan.two_phase)));
             if plan.one_statement {
-                plan.notes.push("each lane fires the statement triggers".into());
+                plan.notes.push("the statement triggers fire once for each lane".into());
             }
         }
         Method::Insert => plan.notes.push(

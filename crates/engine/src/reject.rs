@@ -162,7 +162,7 @@ impl RejectFile {
     fn more(&self) -> Option<String> {
         let (first, last) = (self.first.display(), self.path.display());
         (self.files > 1).then(|| {
-            format!("no two rejects that leave a quote open stand in one file: {first} to {last}")
+            format!("rejects that leave a quote open are in separate files: {first} to {last}")
         })
     }
 
@@ -449,7 +449,7 @@ impl Rejects {
             _ => "",
         };
         error.with_hint(format!(
-            "{} has them, and {} says why{}{dialect}",
+            "{} contains them, and {} the reasons{}{dialect}",
             file.first.display(),
             side_path(&file.first).display(),
             file.more().map_or(String::new(), |more| format!("; {more}")),

@@ -40,7 +40,7 @@ pub fn repair(target: &str, workers: usize) -> Result<Report, Error> {
         State::Missing => return Ok(report),
         State::Unusable(_) if !is_there(&mut guard)? => return Ok(report),
         State::Unusable(why) => {
-            return Err(Error::new(format!("the record of what loads took down: {why}"))
+            return Err(Error::new(format!("cannot read pgsluice_loads.taken_down: {why}"))
                 .with_hint("run repair as the role that ran the load"));
         }
     }
@@ -102,7 +102,7 @@ fn end_prepared(target: &str, report: &mut Report) -> Result<(), Error> {
             Some("committed") => ("COMMIT", "committed, as the first lane was"),
             Some(_) => ("ROLLBACK", "rolled back, as the first lane was not committed"),
             None => {
-                let lost = Error::new("nobody knows any more whether its first lane was committed");
+                let lost = Error::new("it is no longer known whether its first lane was committed");
                 report.failed.push((format!("prepared transaction {gid}"), lost));
                 guard.exec("COMMIT")?;
                 continue;

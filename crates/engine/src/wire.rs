@@ -71,12 +71,14 @@ pub(crate) fn best_wire(
             matches!(&options.input.format, FileFormat::Delimited(d) if lines_are_text(d, shape));
         return (
             if own { Wire::Text } else { Wire::AsIs },
-            format!("{} of {all} columns are text, which the server takes as it is", all - typed),
+            format!("{} of {all} columns are text, which needs no parsing", all - typed),
         );
     }
     (
         Wire::Binary,
-        format!("{typed} of {all} columns are typed, which binary rows spare the server to parse"),
+        format!(
+            "{typed} of {all} columns are typed: binary rows save the server from parsing them"
+        ),
     )
 }
 

@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use clap::{Args, ValueEnum};
+use pgsluice_engine::error::Error;
 use pgsluice_engine::sample::{self, Sample};
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
@@ -88,6 +89,6 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Ok(()) => Ok(ExitCode::SUCCESS),
         // The reader has seen enough, as head does.
         Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
-        Err(e) => Err(Failure::new(format!("cannot write {:?}: {e}", arguments.out))),
+        Err(e) => Err(Error::io("write", &arguments.out.to_string_lossy(), &e).into()),
     }
 }

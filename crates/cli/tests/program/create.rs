@@ -273,7 +273,7 @@ fn first_try(world: &mut World) {
             &[
                 "header ends with a delimiter",
                 "are named x_2",
-                "spaces around them",
+                "spaces around names",
                 "byte order mark",
                 "empty lines at the end of the input were passed over: 2",
             ],
@@ -357,7 +357,7 @@ fn other_content(world: &mut World) {
     let semicolons = b"id;name\n1;a\n2;b\n";
     for (bytes, options, what) in [
         (&b"PAR1\x15\x04\x15\x10"[..], &["--create", "--header"][..], "is Parquet"),
-        (b"PK\x03\x04\x14\0", &["--create"], "write it as CSV first"),
+        (b"PK\x03\x04\x14\0", &["--create"], "convert it to CSV first"),
         (b"[\n {\"a\": 1},\n {\"a\": 2}\n]\n", &["--create", "--header"], "is JSON"),
         (b"PGCOPY\n\xff\r\n\0\0\0", &["--create"], "--format binary"),
         (semicolons, &["--create", "--header"], "--delimiter ';'"),

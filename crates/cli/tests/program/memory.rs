@@ -236,7 +236,7 @@ fn records_without_an_end() {
 #[test]
 #[ignore = "a minute"]
 fn records_beyond_every_limit() {
-    let quote = "a record that is too long to be held in memory has a stray quote";
+    let quote = "a record that does not fit in memory has a stray quote";
     endless(1_200_000_000, quote, "a record is longer than the server's limit of 1 GB");
 }
 
@@ -246,7 +246,7 @@ fn a_file_that_is_a_hole() {
     let mut world = world();
     table(&mut world, "a int, b text");
     let url = world.server.url("postgres");
-    let quote = "byte offset 0: a record that is too long to be held in memory has a stray quote";
+    let quote = "byte offset 0: a record that does not fit in memory has a stray quote";
     let limit = "byte offset 0: a record is longer than the server's limit of 1 GB";
     for (head, command, message) in [(&b"1,\""[..], "load", quote), (b"1,x", "check", limit)] {
         let path = world.file("hole.csv", head);

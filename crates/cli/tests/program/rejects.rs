@@ -327,6 +327,8 @@ fn check_tells_every_bad_record_and_changes_nothing() {
             (&Value::from(*line), &Value::from(*sqlstate))
         );
         assert_eq!(said["column"].as_str(), *column);
+        // The table of the messages is the user's.
+        assert!(!said["message"].as_str().unwrap().contains("pgsluice"), "{said}");
     }
     assert_eq!(output.status.code(), Some(4));
     assert_eq!(run(&["--on-error", "reject"]).status.code(), Some(3));

@@ -230,11 +230,11 @@ fn each_way_not_to_connect_has_its_own_hint() {
     let role = there.replace("postgres@", "nobody@");
     for (to, code, hint) in [
         ("mysql://u:s3cr3t@h/d", 2, "URLs begin with postgresql://"),
-        ("postgresql://u@127.0.0.1:1/d", 5, "nothing listens there"),
+        ("postgresql://u@127.0.0.1:1/d", 5, "no server listens there"),
         ("postgresql://u@no-such-host.invalid/d", 5, "cannot be resolved"),
         ("host=/nowhere", 5, "Unix socket"),
         (&database, 1, "psql -l"),
-        (&role, 1, "is not known to the server"),
+        (&role, 1, "the role does not exist"),
     ] {
         let load = ["load", &file, "--table", "t", "--to", to];
         let output = Command::new(env!("CARGO_BIN_EXE_pgsluice")).args(load).output().unwrap();

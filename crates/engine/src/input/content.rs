@@ -10,7 +10,7 @@ const SIGNATURES: [(&[u8], &str); 19] = [
     (b"FEA1", "Feather"),
     (b"ORC", "ORC"),
     (b"Obj\x01", "Avro"),
-    (b"PK\x03\x04", "a zip archive, as .xlsx and .ods are too"),
+    (b"PK\x03\x04", "a zip archive (.xlsx and .ods files are zip archives)"),
     (b"\xd0\xcf\x11\xe0", "an old Excel or Word file"),
     (b"SQLite format 3\0", "a SQLite database"),
     (b"\x89HDF\r\n", "HDF5"),
@@ -46,13 +46,13 @@ pub(super) fn other(bytes: &[u8], dialect: &Dialect, utf8: bool) -> Option<Other
     }
     let found = SIGNATURES.iter().find(|(signature, _)| head.starts_with(signature));
     if let Some((_, what)) = found.filter(|_| is_binary(head)) {
-        return is(what, "write it as CSV first; CSV, COPY's text and its binary format are read");
+        return is(what, "convert it to CSV first; the loader reads CSV, COPY's text format and COPY's binary format");
     }
     if head.starts_with(b"%PDF-") {
-        return is("a PDF document", "its tables have to be written as CSV first");
+        return is("a PDF document", "convert its tables to CSV first");
     }
     if utf8 && is_utf16(head) {
-        return is("UTF-16, which no server reads", UTF16);
+        return is("UTF-16, which PostgreSQL does not support", UTF16);
     }
     if dialect.delimiter != b',' || dialect.quote != b'"' {
         return None;

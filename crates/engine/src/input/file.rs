@@ -211,8 +211,11 @@ impl InputFile {
             return Ok(());
         }
         if self.held.starts_with(b"\xff\xfe") || self.held.starts_with(b"\xfe\xff") {
-            return Err(Error::new(format!("{} is UTF-16, which no server reads", self.name))
-                .with_hint(content::UTF16));
+            return Err(Error::new(format!(
+                "{} is UTF-16, which PostgreSQL does not support",
+                self.name
+            ))
+            .with_hint(content::UTF16));
         }
         if self.held.starts_with(b"\xef\xbb\xbf") {
             self.held.drain(..3);
@@ -257,12 +260,12 @@ impl InputFile {
         let what = if now != *length || (read != *length && self.compression.is_none()) {
             format!("it had {length} bytes, has {now}, and {read} were read")
         } else if facts.modified().ok() != *written {
-            "somebody has written to it".into()
+            "it was written to".into()
         } else {
             return Ok(());
         };
         Err(Error::new(format!("{} changed while it was read: {what}", self.name))
-            .with_hint("load it again when nobody writes to it"))
+            .with_hint("load it again when nothing writes to it"))
     }
 
     /// Takes the first record off as the header.
@@ -417,7 +420,7 @@ impl InputFile {
             ..Place::default()
         };
         Error::new(fault.to_string()).at(place).with_hint(
-            "what follows cannot be read either: the file is damaged, or of another table",
+            "the rest cannot be read either: the file is damaged, or belongs to another table",
         )
     }
 

@@ -58,7 +58,7 @@ pub(super) fn check_counts(
     let lost = through.records != accounted && !plan.may_drop_rows;
     if lost || accounted > through.records {
         return Err(Error::new(format!(
-            "{} records were read, the server took {} rows, {rejected} were rejected; rolled back",
+            "{} records were read, {} rows loaded and {rejected} rejected; rolled back",
             through.records, counts.rows
         ))
         .of_kind(Kind::Internal)

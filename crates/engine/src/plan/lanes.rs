@@ -10,7 +10,7 @@ pub(super) fn alone(table: &TableFacts, options: &Options) -> Option<&'static st
         return Some("rows may refer to rows of the same load");
     }
     if options.target.truncate && table.keeps_apart && !table.empty {
-        return Some("keys of the rows that it deletes are free for others at the commit only");
+        return Some("the keys of the deleted rows are not free before the commit");
     }
     let rejects = options.rejects.is_some() && table.keeps_apart;
     rejects.then_some("a duplicate of another connection's row could not be rejected by record")
@@ -21,7 +21,7 @@ pub(super) fn committed_how(two_phase: bool) -> String {
         return "the lanes are committed together, by two-phase commit".into();
     }
     "the lanes are committed one after another; a crash of the server between the first and the last \
-     commit leaves some of the rows (max_prepared_transactions = lanes or more closes that window)"
+     commit leaves some of the rows (max_prepared_transactions of at least the number of lanes avoids this)"
         .into()
 }
 

@@ -32,7 +32,7 @@ impl fmt::Display for Lock {
         let Lock { mode, relation, from, until, waits, .. } = self;
         write!(f, "{mode} on {relation} from {from} until {until}: {waits} wait")?;
         match self.seconds {
-            Some(seconds) => write!(f, ", about {seconds} s and the building of indexes"),
+            Some(seconds) => write!(f, ", about {seconds} s plus the time to build indexes"),
             None => Ok(()),
         }
     }

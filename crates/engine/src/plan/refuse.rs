@@ -23,37 +23,37 @@ pub(super) fn refuse(
     if goes_by_insert(asked) && shape.columns.is_empty() {
         let sql = &table.sql;
         return Err(Error::new(format!(
-            "{asked} goes by INSERT, and {sql} has no column that takes a value"
+            "{asked} uses INSERT, and {sql} has no column to insert into"
         ))
-        .with_hint("the methods that go by COPY take each empty line for a row, as COPY does"));
+        .with_hint("the COPY methods load each empty line as a row, as COPY does"));
     }
     let as_text =
         [Method::Insert, Method::InsertBatch, Method::CopyCsv, Method::CopyText, Method::Staged];
     if options.input.format == FileFormat::Binary && as_text.contains(&asked) {
         return Err(Error::new(format!("a binary file cannot be loaded by {asked}"))
-            .with_hint("take copy-binary, or another format"));
+            .with_hint("use copy-binary, or another format"));
     }
     let inserts = matches!(asked, Method::Insert | Method::InsertBatch);
     if inserts && (options.target.filter.is_some() || options.input.encoding.is_some()) {
         return Err(Error::new(format!("{asked} takes neither --where nor --encoding"))
-            .with_hint("take one of the COPY methods"));
+            .with_hint("use one of the COPY methods"));
     }
     let default = matches!(&options.input.format, FileFormat::Delimited(d) if d.default.is_some());
     if asked == Method::Staged && default {
-        return Err(Error::new("staged cannot take a marker of defaults"));
+        return Err(Error::new("staged does not support --default"));
     }
     if default && !inserts && server.major() < 16 {
         let major = server.major();
-        return Err(Error::new(format!("COPY of PostgreSQL {major} knows no marker of defaults"))
-            .with_hint("insert and insert-batch do"));
+        return Err(Error::new(format!("COPY of PostgreSQL {major} does not support DEFAULT"))
+            .with_hint("use insert or insert-batch"));
     }
     if let (Method::Extension, Some(fault)) = (asked, &server.extension_fault) {
         return Err(Error::new(unusable(fault))
-            .with_hint("install it for this server anew, or take another method"));
+            .with_hint("install it again for this server, or use another method"));
     }
     if asked == Method::Extension && server.extension.is_none() {
         return Err(Error::new("the extension pgsluice is not in this database")
-            .with_hint("CREATE EXTENSION pgsluice, or take another method"));
+            .with_hint("CREATE EXTENSION pgsluice, or use another method"));
     }
     Ok(())
 }
@@ -78,13 +78,13 @@ fn refuse_policies(asked: Method, table: &TableFacts, options: &Options) -> Resu
         return Ok(());
     }
     let error = Error::new(format!(
-        "row-level security is in force for this role on {}, and under it the server takes no COPY",
+        "row-level security applies to this role on {}, and with it the server does not accept COPY",
         table.sql
     ));
     Err(error.with_hint(if binary {
-        "a binary file goes by COPY alone: load CSV or text, or load as the table's owner"
+        "a binary file needs COPY: load CSV or text, or load as the table's owner"
     } else {
-        "--method staged, insert-batch and insert go by INSERT; auto takes staged"
+        "--method staged, insert-batch and insert use INSERT; auto chooses staged"
     }))
 }
 
@@ -94,18 +94,16 @@ fn refuse_rules(asked: Method, table: &TableFacts) -> Result<(), Error> {
         return Ok(());
     }
     let (sql, rules) = (&table.sql, table.rules.join(", "));
-    let error =
-        Error::new(format!("{asked} goes by INSERT, which rules of {sql} rewrite: {rules}"));
+    let error = Error::new(format!("{asked} uses INSERT, which rules of {sql} rewrite: {rules}"));
     Err(error.with_hint(
-        "the methods that go by COPY pass rules by, as COPY does; ALTER TABLE ... DISABLE RULE ends one",
+        "the COPY methods ignore rules, as COPY does; ALTER TABLE ... DISABLE RULE disables one",
     ))
 }
 
 /// What is told of them with a method that goes by COPY.
 pub(super) fn rules_passed_by(table: &TableFacts) -> Vec<String> {
     let rules = table.rules.join(", ");
-    let told =
-        (!table.rules.is_empty()).then(|| format!("COPY passes by rules for INSERT: {rules}"));
+    let told = (!table.rules.is_empty()).then(|| format!("COPY ignores rules for INSERT: {rules}"));
     told.into_iter().collect()
 }
 

@@ -68,7 +68,7 @@ pub fn infer(conn: &mut Conn, reader: &Reader, options: &Options) -> Result<NewT
     let empty: Vec<&str> =
         columns.iter().filter(|c| c.is_empty()).map(|c| c.name.as_str()).collect();
     if !empty.is_empty() {
-        let among = if whole { "in the input" } else { "in what was looked at" };
+        let among = if whole { "in the input" } else { "in the records that were examined" };
         notes.push(format!("columns without a value {among} are text: {}", empty.join(", ")));
     }
     let table = table_name(conn, &options.target.table)?;
@@ -122,7 +122,7 @@ impl Look {
             let whole = ended && input.sources.len() == 1;
             if all && !whole {
                 return Err(Error::new("a pipe cannot be read twice, as text-on-doubt must")
-                    .with_hint("take --create=typed, or a file"));
+                    .with_hint("use --create=typed, or a file"));
             }
             let scanner = Scanner::new(sample, ended, dialect, Eol::Unknown);
             self.see(options, sample, scanner, input.skip);
@@ -214,7 +214,7 @@ fn not_too_many(fields: usize, input: &InputOptions) -> Result<(), Error> {
         "the first record of {} has {fields} fields, and a table at most {MAX_COLUMNS} columns",
         input.sources.first().map_or(String::new(), |s| s.name()),
     ))
-    .with_hint("is --delimiter what stands between the fields?"))
+    .with_hint("is --delimiter right?"))
 }
 
 /// The name as SQL reads it, quoted anew.

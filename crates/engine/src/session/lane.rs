@@ -166,7 +166,7 @@ impl Lane {
             Ok(()) if nothing => return error,
             Ok(()) => format!("{rows} rows stayed"),
             Err(_) => format!(
-                "{rows} rows were committed, perhaps one more; where the server has crashed, the latest may be lost"
+                "{rows} rows were committed, perhaps one more; if the server has crashed, the latest may be lost"
             ),
         };
         error.with_changed(format!("{before}{changed}"))
@@ -341,7 +341,7 @@ impl Lane {
         let name = self.plan.columns.get(column).cloned().unwrap_or_default();
         let inferred = self.plan.inferred.as_ref().and_then(|all| all.get(column));
         let message = format!(
-            "the value would not come back as it is from the type {}, which was inferred for the column",
+            "the type {}, which was inferred for the column, would change the value",
             inferred.map_or("", |new| new.guess.sql())
         );
         let value = self.value(chunk, start..end, &name);
@@ -426,7 +426,7 @@ impl Lane {
         scanned.then(|| shown(record.field(bytes, field).1))
     }
 
-    /// The index of the record that has line `line` of the chunk written anew as CSV.
+    /// The index of the record that has line `line` of the chunk rewritten as CSV.
     fn record_of_csv(&self, chunk: &Chunk, line: u64) -> u64 {
         let mut csv = Vec::new();
         let written = encode::rewritten(&self.plan, chunk, &mut Record::default(), &mut csv);

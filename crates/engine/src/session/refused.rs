@@ -8,7 +8,7 @@ use crate::error::{Error, Kind};
 /// What to do about a target that cannot be read, and about causes that are not recognized.
 pub(super) const GENERAL: &str =
     "--to takes a URL (postgresql://user@host:port/database) or libpq's \
-     keywords; passwords belong into ~/.pgpass or PGPASSWORD";
+     keywords; passwords belong in ~/.pgpass or PGPASSWORD";
 
 /// The first major version of libpq that takes `sslrootcert=system`.
 const SYSTEM_ROOTS: u32 = 16;
@@ -105,7 +105,7 @@ const CAUSES: [(&[&str], bool, &str); 23] = [
     (
         &["does not support SSL", "does not support SSL, but SSL was required"],
         false,
-        "the server has no TLS: sslmode=prefer or disable connects without it, unencrypted",
+        "the server does not support TLS: sslmode=prefer or disable connects without it, unencrypted",
     ),
     (
         &["alert", "SSL error", "SSL SYSCALL"],
@@ -115,17 +115,17 @@ const CAUSES: [(&[&str], bool, &str); 23] = [
     (
         &["database \""],
         false,
-        "the database is not there: check the name after the last / of the URL; psql -l lists them",
+        "the database does not exist: check the name after the last / of the URL; psql -l lists them",
     ),
     (
         &["role \""],
         false,
-        "the user is not known to the server: name one in the target (user@host, or user=…)",
+        "the role does not exist: name another one in the target (user@host, or user=…)",
     ),
     (
         &["Connection refused"],
         true,
-        "nothing listens there: check host and port, and whether the server runs and takes TCP \
+        "no server listens there: check host and port, and whether the server runs and takes TCP \
          connections (listen_addresses)",
     ),
     (
@@ -202,7 +202,7 @@ mod tests {
             ),
             ("root certificate file \"/x\" does not exist", "sslrootcert=FILE", Kind::Failed),
             ("root certificate file \"system\" does not exist", "needs libpq 16", Kind::Failed),
-            ("server does not support SSL, but SSL was required", "no TLS", Kind::Failed),
+            ("server does not support SSL, but SSL was required", "support TLS", Kind::Failed),
             ("FATAL:  connection requires a valid client certificate", "sslcert", Kind::Failed),
             ("private key file \"k\" has group or world access", "sslkey", Kind::Failed),
             ("something else", "--to takes", Kind::Connection),

@@ -19,7 +19,7 @@ const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// What to do about lanes that are left prepared.
-const REPAIR: &str = "pgsluice repair ends what is left: all lanes as the first one";
+const REPAIR: &str = "pgsluice repair commits or rolls back the rest, as the first lane was";
 
 /// What to do where the server prepares no transaction that did what this one did.
 const ALONE: &str = "--method auto takes one connection, which needs no two-phase commit";

@@ -51,7 +51,7 @@ fn what_something_depends_on_stays() {
         let lines = reasons(&mut conn, "published", &request);
         assert_line(
             &lines,
-            "keep primary key public.published_pkey: a publication finds rows by it",
+            "keep primary key public.published_pkey: a publication identifies rows by it",
         );
         assert_line(&lines, "rebuild unique constraint public.published_a_key: asked for");
         let lines = reasons(&mut conn, "inserts_only", &request);

@@ -45,7 +45,7 @@ impl InputFile {
     fn stray_in_giant(&self) -> Error {
         let offset = Some(self.offset - self.giant.unwrap_or(0));
         let place = Place { file: self.name.clone(), offset, ..Place::default() };
-        Error::new("a record that is too long to be held in memory has a stray quote")
+        Error::new("a record that does not fit in memory has a stray quote")
             .at(place)
             .with_hint("is a quote left open there? --stray-quotes copy reads it as COPY does")
     }

@@ -102,8 +102,7 @@ pub(super) fn fired_twice() -> Error {
          fired more than once; rolled back",
     )
     .with_hint(
-        "--method copy-text writes CSV anew, and copy-csv text, so that one COPY takes it; or load \
-         the files one by one",
+        "use --method copy-text for CSV or copy-csv for text, which need only one COPY, or load the files one by one",
     )
 }
 

@@ -394,7 +394,7 @@ fn lines_of(bytes: &[u8], layout: &Layout, eol: Eol) -> u64 {
 
 fn too_long_for_insert() -> Error {
     Error::new("a record is too long to be held in memory, which INSERT needs")
-        .with_hint("take one of the copy methods, which stream it")
+        .with_hint("use one of the COPY methods, which stream it")
 }
 
 fn spool_error(error: std::io::Error) -> Error {

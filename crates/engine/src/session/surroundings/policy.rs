@@ -248,7 +248,7 @@ fn rebuild(around: &Surroundings, index: &Index, request: &Request) -> Verdict {
         index.odd.as_deref(),
     )?;
     if index.published {
-        return Err("a publication finds rows by it".into());
+        return Err("a publication identifies rows by it".into());
     }
     if request.rejects && index.refuses() {
         return Err("with --on-error reject, duplicates are rejected by record".into());
@@ -258,11 +258,11 @@ fn rebuild(around: &Surroundings, index: &Index, request: &Request) -> Verdict {
         return Err("with --on-error reject, what it refuses is rejected by record".into());
     }
     if !index.certain && matches!(request.course, Course::Lanes { .. }) {
-        return Err("what its build refuses would show only after the lanes' commits".into());
+        return Err("an error of its build would appear only after the lanes have committed".into());
     }
     match request.indexes {
         Indexes::Rebuild => Ok("asked for".into()),
-        _ if request.private && index.plain => Err("COPY builds it when all rows are in".into()),
+        _ if request.private && index.plain => Err("COPY builds it after the rows".into()),
         _ if relation.empty || request.truncates => Ok("the table is empty".into()),
         _ => Err(kept(relation.rows, request.new_rows)),
     }
@@ -272,11 +272,10 @@ fn rebuild(around: &Surroundings, index: &Index, request: &Request) -> Verdict {
 fn kept(rows: f64, new_rows: Option<f64>) -> String {
     match new_rows {
         Some(new) if rows > 0.0 && new >= PAYS * rows => format!(
-            "the table has rows, and others may be using it; about {new:.0} rows come to {rows:.0}: \
-             --indexes rebuild would take less time, and lock everybody else out until the commit"
+            "the table has rows, and others may be using it; about {new:.0} rows are added to {rows:.0}: --indexes rebuild would take less time, but locks the table until the commit"
         ),
         Some(new) if rows > 0.0 => {
-            format!("about {new:.0} rows come to {rows:.0}: adding is cheaper")
+            format!("about {new:.0} rows are added to {rows:.0}: adding them to the index is cheaper")
         }
         _ => "the table has rows, and others may be using it".into(),
     }
@@ -291,7 +290,7 @@ fn foreign_key(around: &Surroundings, key: &ForeignKey, request: &Request) -> Ve
     }
     if !key.validated {
         // Back as NOT VALID, it would never check the rows that were loaded.
-        return Err("it is NOT VALID: only the check of each row covers the new ones".into());
+        return Err("it is NOT VALID, so only a check of each row covers the new rows".into());
     }
     allowed(around, request)?;
     if !key.may_refer {
@@ -299,7 +298,7 @@ fn foreign_key(around: &Surroundings, key: &ForeignKey, request: &Request) -> Ve
     }
     restorable(key.partitioned, key.extension.as_deref(), &key.dependents, key.odd.as_deref())?;
     if matches!(request.course, Course::Lanes { .. }) {
-        return Err("a missing row would show only after the lanes' commits".into());
+        return Err("a missing row would be found only after the lanes have committed".into());
     }
     if request.rejects {
         return Err("with --on-error reject, violations are rejected by record".into());
@@ -338,7 +337,7 @@ macro_rules! named {
             fn from_str(s: &str) -> Result<Self, String> {
                 match s {
                     $($name => Ok($value),)+
-                    _ => Err(format!("{s:?} is none of {}", [$($name),+].join(", "))),
+                    _ => Err(format!("{s:?} is not one of {}", [$($name),+].join(", "))),
                 }
             }
         }
