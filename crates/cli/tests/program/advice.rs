@@ -169,7 +169,8 @@ fn before_the_load(world: &mut World) {
     let said = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
     // A slow machine hears where it is, now and then.
     let mut said = said.filter(|l| {
-        l.starts_with(' ') || !l.contains(", bottleneck: ") && !l.contains(" since the start")
+        let progress = l.contains(", bottleneck: ") && !l.contains(" rows loaded ");
+        l.starts_with(' ') || !progress && !l.contains(" since the start")
     });
     let first = said.next().unwrap();
     assert!(first.starts_with("\"public\".\"w\": loading by copy-text ("), "{first}");
