@@ -6,11 +6,12 @@ The server never dies. PGSLUICE_SOAK=n is n rounds of 100 streams for each forma
 
 import os
 import random
+import re
 import socket
 import struct
 import unittest
 
-from .cluster import OnCluster
+from .cluster import MAJOR, OnCluster
 
 ROUNDS = 100 * int(os.environ.get("PGSLUICE_SOAK", "1"))
 SEED = os.environ.get("PGSLUICE_SEED", "1")
@@ -150,6 +151,9 @@ class Fuzz(OnCluster):
             self.clients[setting] = client
             client.run(f"SET client_min_messages = error; TRUNCATE t; SET pgsluice.copy = {setting}")
             said = client.copy(copy, data, random.Random(number), end)
+            # 19's stock COPY asks for more data before it takes a line's last bytes: where the stream fails, that line is not read.
+            if end == "fail" and MAJOR >= 19:
+                said = [re.sub(r"WCOPY t, line \d+", "WCOPY t", one) for one in said]
             found.append((said, client.run("SELECT md5(string_agg(t::text, '|' ORDER BY t::text COLLATE \"C\")), count(*) FROM t")))
         for other in found[1:]:
             if found[0] != other:
