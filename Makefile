@@ -39,9 +39,10 @@ reference: need ## write docs/reference.md anew from the program's help
 
 test: servers ## do the set-up and run every test
 	@# The extension first: the loader's tests take it where they find it. Both run, whatever the first says.
-	@# Root's servers run as another user, who reads what the tests make.
+	@# Root's servers run as another user, who reads what the tests make. Many tests wait for servers to start
+	@# and stop, so there are twice as many at a time as cores.
 	umask 022; failed=0; scripts/in-memory scripts/test-extension || failed=1; \
-	scripts/in-memory cargo test --workspace --no-fail-fast || failed=1; exit $$failed
+	RUST_TEST_THREADS=$$((2 * $$(nproc))) scripts/in-memory cargo test --workspace --no-fail-fast || failed=1; exit $$failed
 
 demo: ## start a server, load a million votes, ask two questions, stop (ROWS=n for more)
 	@scripts/demo
@@ -52,7 +53,7 @@ bench: servers ## the benchmark in a quarter of an hour; the report lands in ben
 soak: servers ## the long form of the random tests: a minute for each fuzz target, slow tests too
 	scripts/fuzz 60
 	scripts/real-files
-	PGSLUICE_SOAK=1 PGSLUICE_FUZZ_SECONDS=60 PGSLUICE_CASES=200000 cargo test --workspace -- --include-ignored
-	PGSLUICE_SOAK=1 scripts/test-extension
+	PGSLUICE_SOAK=10 PGSLUICE_FUZZ_SECONDS=60 PGSLUICE_CASES=200000 cargo test --workspace -- --include-ignored
+	PGSLUICE_SOAK=10 scripts/test-extension
 	scripts/bundled
 	for major in 15 17 18 19; do scripts/own-suites $$major || exit 1; done

@@ -1,11 +1,12 @@
 """Runs every test, says which were left out and which took longest: python3 -m tests, in ext/.
 
-`python3 -m tests version` runs only the modules whose outcome depends most on the server's version.
+`python3 -m tests PART ...` runs only these parts: `version`, `newest` and `oldest`, which together are all modules.
 """
 
 import sys
 import time
 import unittest
+from pathlib import Path
 
 from .cluster import left_out
 
@@ -41,14 +42,22 @@ class Runner(unittest.TextTestRunner):
 
 # What ext/compat*.h has for a version is used by what these test: privileges, options and defaults of COPY,
 # extending relations, entries of B-trees, files of indexes, collations, workers' sessions, other libraries.
+# `make test` runs them on every major.
 VERSION = (
     "build", "index", "index_append", "index_extend", "index_parallel", "insert", "neighbours", "rejects", "routes",
     "security", "small", "statements", "workers",
 )
 
-if sys.argv[1:] == ["version"]:
-    left_out("modules of tests that depend less on the version than others, which other majors run here; PGSLUICE_SOAK=1 runs all")
-    chosen = [f"tests.test_{name}" for name in VERSION]
+# Of the other modules, `make test` runs these on the newest major and the rest on the oldest: about as long as each other.
+NEWEST = ("binary", "duplicates", "duplicates_private", "fuzz", "index_behind", "index_copy", "memory", "readers", "types")
+
+ALL = sorted(file.stem.removeprefix("test_") for file in Path(__file__).parent.glob("test_*.py"))
+PARTS = {"version": VERSION, "newest": NEWEST, "oldest": [name for name in ALL if name not in VERSION + NEWEST]}
+
+if sys.argv[1:] and set(sys.argv[1:]) <= set(PARTS):
+    if absent := sorted(set(PARTS) - set(sys.argv[1:])):
+        left_out(f"modules of tests that the {' and the '.join(absent)} major runs; PGSLUICE_SOAK=1 runs all")
+    chosen = [f"tests.test_{name}" for part in sys.argv[1:] for name in PARTS[part]]
 else:
     chosen = ["discover", "-t", ".", "-s", "tests", *sys.argv[1:]]
 unittest.main(module=None, argv=["tests", *chosen], testRunner=Runner)
