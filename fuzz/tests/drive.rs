@@ -1,5 +1,5 @@
 //! Runs every fuzz target on its kept corpus, then on mutations of it, for
-//! `PGSLUICE_FUZZ_SECONDS` (5). The mutations are the same in every run, and
+//! `PGSLUICE_FUZZ_SECONDS` (4). The mutations are the same in every run, and
 //! blind: `scripts/fuzz` runs the same targets guided by coverage.
 
 use std::panic::catch_unwind;
@@ -96,7 +96,7 @@ fn run(name: &str, target: Target, input: &[u8]) {
 fn drive(name: &str) {
     let (_, target) = TARGETS.iter().find(|(n, _)| *n == name).expect("a target of that name");
     let seconds = std::env::var("PGSLUICE_FUZZ_SECONDS");
-    let seconds = seconds.map_or(5, |s| s.parse().expect("PGSLUICE_FUZZ_SECONDS is a number"));
+    let seconds = seconds.map_or(4, |s| s.parse().expect("PGSLUICE_FUZZ_SECONDS is a number"));
     let deadline = Instant::now() + Duration::from_secs(seconds);
     let corpus = corpus(name);
     for input in &corpus {

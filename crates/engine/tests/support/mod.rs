@@ -15,21 +15,26 @@ use std::sync::{Mutex, OnceLock};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-/// One installation for each major version that pgsluice is for, but only one of 16 and 17, unless
-/// `PGSLUICE_SOAK` is set. Without any, nothing would be tested.
+/// One installation for each major version that pgsluice is for, in the order of [`find_all`]. If
+/// there are more than three, the first, the last and one of those between (in CI: 18, 15, and one
+/// of 16, 17 and 19), unless `PGSLUICE_SOAK` is set. Without any, nothing would be tested.
 ///
-/// What a server of 16 or 17 does otherwise than 15 it does like 18. Which of the two a test runs
-/// on depends on its name, so that each of them has half of the tests.
+/// The name of a test decides which one it runs on, so that each version has its share of the tests.
 pub fn each_major() -> Vec<Installation> {
     static ALL: OnceLock<Vec<Installation>> = OnceLock::new();
     let mut all = ALL.get_or_init(find_each_major).clone();
-    let has = |major| all.iter().any(|i: &Installation| i.version.major == major);
-    if std::env::var_os("PGSLUICE_SOAK").is_none() && has(16) && has(17) {
-        let name_sum: u32 = thread::current().name().unwrap_or("").bytes().map(u32::from).sum();
-        let left_out = 16 + name_sum % 2;
-        all.retain(|i| i.version.major != left_out);
+    if !soak() && all.len() > 3 {
+        let name_sum: usize = thread::current().name().unwrap_or("").bytes().map(usize::from).sum();
+        let between = all.remove(1 + name_sum % (all.len() - 2));
+        all.drain(1..all.len() - 1);
+        all.insert(1, between);
     }
     all
+}
+
+/// Whether everything is to run, however long it takes.
+fn soak() -> bool {
+    std::env::var_os("PGSLUICE_SOAK").is_some()
 }
 
 fn find_each_major() -> Vec<Installation> {
@@ -69,11 +74,23 @@ pub fn on_each_major(test: impl Fn(&Installation) + Sync) {
     two_at_a_time(each_major(), test);
 }
 
-/// As [`on_each_major`], on the first and the last of them.
+/// As [`on_each_major`], on the first and the last of them only, unless `PGSLUICE_SOAK` is set.
 pub fn on_first_and_last_major(test: impl Fn(&Installation) + Sync) {
     let mut all = each_major();
-    let last = all.pop();
-    two_at_a_time(all.into_iter().take(1).chain(last).collect(), test);
+    if !soak() && all.len() > 2 {
+        all.drain(1..all.len() - 1);
+    }
+    two_at_a_time(all, test);
+}
+
+/// As [`on_each_major`], on the last of them only, unless `PGSLUICE_SOAK` is set: for what hardly
+/// depends on the server.
+pub fn on_last_major(test: impl Fn(&Installation) + Sync) {
+    let mut all = each_major();
+    if !soak() {
+        all.drain(..all.len() - 1);
+    }
+    two_at_a_time(all, test);
 }
 
 fn two_at_a_time(all: Vec<Installation>, test: impl Fn(&Installation) + Sync) {

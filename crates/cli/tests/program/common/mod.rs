@@ -14,7 +14,8 @@ use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
-pub use support::{each_major, left_out, on_each_major, on_first_and_last_major, wait_until, Port};
+pub use support::{each_major, left_out, on_each_major, on_first_and_last_major, on_last_major};
+pub use support::{wait_until, Port};
 
 /// A server with a connection and a folder for files.
 pub struct World {
