@@ -49,7 +49,7 @@ VERSION = (
 )
 
 # Of the other modules, `make test` runs these on the newest major and the rest on the oldest: about as long as each other.
-NEWEST = ("binary", "duplicates", "duplicates_private", "fuzz", "index_behind", "index_copy", "memory", "readers", "types")
+NEWEST = ("binary", "duplicates", "duplicates_private", "fuzz", "index_behind", "index_copy", "readers", "types")
 
 ALL = sorted(file.stem.removeprefix("test_") for file in Path(__file__).parent.glob("test_*.py"))
 PARTS = {"version": VERSION, "newest": NEWEST, "oldest": [name for name in ALL if name not in VERSION + NEWEST]}
