@@ -13,7 +13,7 @@ export PGSLUICE_SERVERS = $(realpath build/servers)
 unexport $(filter-out PG_% PGSLUICE_%,$(filter PG%,$(.VARIABLES))) LANGUAGE
 export LC_ALL = C.UTF-8
 
-.PHONY: help need servers check test reference demo bench soak
+.PHONY: help need servers check test reference dist demo bench soak
 
 help: ## list the targets
 	@sed -nE 's/^([a-z]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -34,7 +34,7 @@ check: need ## formatting, lints with warnings denied, the rules of scripts/tidy
 	cargo test --quiet -p pgsluice --bin pgsluice reference
 	[ ! -f README.md ] || cargo run --quiet -p pgsluice-bench -- readme --check
 
-reference: need ## write docs/reference.md anew from the program's help
+reference: need ## write docs/reference.md and the tables of docs/guide/coming-from.md again
 	UPDATE_REFERENCE=1 cargo test --quiet -p pgsluice --bin pgsluice reference
 
 test: servers ## do the set-up and run every test
@@ -43,6 +43,9 @@ test: servers ## do the set-up and run every test
 	@# and stop, so there are twice as many at a time as cores.
 	umask 022; failed=0; scripts/in-memory scripts/test-extension || failed=1; \
 	RUST_TEST_THREADS=$$((2 * $$(nproc))) scripts/in-memory cargo test --workspace --no-fail-fast || failed=1; exit $$failed
+
+dist: servers ## make what can be installed, in build/dist: archive, Debian packages, checksums
+	@scripts/dist
 
 demo: ## start a server, load a million votes, ask two questions, stop (ROWS=n for more)
 	@scripts/demo
@@ -56,4 +59,6 @@ soak: servers ## the long form of the random tests: a minute for each fuzz targe
 	PGSLUICE_SOAK=10 PGSLUICE_FUZZ_SECONDS=60 PGSLUICE_CASES=200000 cargo test --workspace -- --include-ignored
 	PGSLUICE_SOAK=10 scripts/test-extension
 	scripts/bundled
+	scripts/dist
+	scripts/dist-test
 	for major in 15 17 18 19; do scripts/own-suites $$major || exit 1; done
