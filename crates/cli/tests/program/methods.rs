@@ -452,7 +452,7 @@ fn insert_waits_for_the_disk_once() {
         let arguments = [&file, "--table", "t", "--method", "insert"];
         let output = world.run(&[&["plan"], &arguments[..]].concat());
         let plan = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(plan.contains("setting   synchronous_commit = off, but"), "{plan}");
+        assert!(plan.contains("setting   synchronous_commit = off, except"), "{plan}");
         let mut log = 0;
         world.log(&mut log);
         let summary = world.load(&arguments).unwrap();
