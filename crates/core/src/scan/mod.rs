@@ -26,6 +26,7 @@ mod fast;
 mod lanes;
 mod marks;
 mod naive;
+mod raw;
 mod record;
 mod split;
 mod strict;
@@ -38,6 +39,7 @@ use crate::error::Malformed;
 use crate::memory;
 
 pub use dialect::{Characters, Dialect, DotLine, Eol, Format, StrayQuotes};
+pub use raw::raw_fields;
 pub use record::{Kind, Record, MAX_FIELDS};
 pub use split::{whole_records, Cuts, Splitter};
 pub use strict::quote_strays;
