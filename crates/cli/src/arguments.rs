@@ -3,12 +3,14 @@
 
 use crate::connection::ConnectionArguments;
 use crate::failure::Failure;
+use crate::fields::{marker, FieldArguments};
 use crate::names::Names;
 use crate::outcome::{only_with_rejects, rejects, ErrorArguments, OutputArguments};
 use crate::patterns::{is_pattern, matching};
 use clap::{Args, ValueEnum};
 use pgsluice_core::scan::{self, StrayQuotes};
 use pgsluice_engine::error::Error;
+use pgsluice_engine::fields::FieldOptions;
 use pgsluice_engine::options::{
     ColumnSet, Create, DialectOptions, FileFormat, Header, InputOptions, Method, Options, Source,
     TargetOptions,
@@ -107,9 +109,10 @@ pub struct SourceArguments {
     /// [default: error]
     #[arg(long, value_enum, value_name = "HOW")]
     pub stray_quotes: Option<StrayQuotesAre>,
-    /// What stands for NULL; nothing in CSV, \N in text
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
-    pub null: Option<String>,
+    /// What stands for NULL; nothing in CSV, \N in text. COLUMN=TEXT, as often as there are
+    /// spellings: what is NULL in that column as well; *=TEXT in all
+    #[arg(long, value_name = "[COLUMN=]TEXT", allow_hyphen_values = true)]
+    pub null: Vec<String>,
     /// What stands for the column's default (PostgreSQL 16)
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub default: Option<String>,
@@ -131,9 +134,6 @@ pub struct TargetArguments {
     /// The table, as SQL reads it: votes, s.votes, "Votes"
     #[arg(long, short, value_name = "NAME")]
     pub table: String,
-    /// The columns of the fields, in the file's order; "a,b" in quotes is one name
-    #[arg(long, value_name = "A,B,…")]
-    pub columns: Vec<Names>,
     /// Only rows that satisfy this SQL condition
     #[arg(long = "where", value_name = "SQL", allow_hyphen_values = true)]
     pub filter: Option<String>,
@@ -208,6 +208,8 @@ pub struct LoadArguments {
     #[command(flatten)]
     connection: ConnectionArguments,
     #[command(flatten)]
+    fields: FieldArguments,
+    #[command(flatten)]
     target: TargetArguments,
     #[command(flatten)]
     errors: ErrorArguments,
@@ -227,9 +229,12 @@ impl LoadArguments {
         only_of_csv(self.source.format, &self.target)?;
         only_of_staged(&self.target)?;
         lock_out(&self.target)?;
+        self.fields.check(&self.source, &self.target)?;
         let input = input(&self.source)?;
         let rejects = rejects(&self.errors, &input)?;
-        let target = target_options(&self.target, self.connection.target()?);
+        let mut target = target_options(&self.target, self.connection.target()?);
+        target.columns = self.fields.columns();
+        target.fields = self.fields.options(&self.source)?;
         Ok(Options { input, target, rejects })
     }
 }
@@ -284,7 +289,7 @@ pub fn input(a: &SourceArguments) -> Result<InputOptions, Failure> {
         delimiter: a.delimiter.clone(),
         quote: a.quote.clone(),
         escape: a.escape.clone(),
-        null: a.null.clone(),
+        null: marker(&a.null)?,
         default: a.default.clone(),
         stray_quotes: a.stray_quotes.map(|are| match are {
             StrayQuotesAre::Error => StrayQuotes::Error,
@@ -345,7 +350,7 @@ fn binary(a: &SourceArguments) -> Result<FileFormat, Failure> {
         ("--quote", a.quote.is_some()),
         ("--escape", a.escape.is_some()),
         ("--stray-quotes", a.stray_quotes.is_some()),
-        ("--null", a.null.is_some()),
+        ("--null", !a.null.is_empty()),
         ("--default", a.default.is_some()),
         ("--encoding", a.encoding.is_some()),
     ];
@@ -409,8 +414,8 @@ fn target_options(a: &TargetArguments, url: String) -> TargetOptions {
     TargetOptions {
         url,
         table: a.table.clone(),
-        columns: (!a.columns.is_empty())
-            .then(|| a.columns.iter().flat_map(|list| list.0.clone()).collect()),
+        columns: None,
+        fields: FieldOptions::default(),
         filter: a.filter.clone(),
         method: a.method,
         lanes: a.lanes.map(usize::from),

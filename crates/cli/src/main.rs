@@ -7,6 +7,7 @@ mod arguments;
 mod commands;
 mod connection;
 mod failure;
+mod fields;
 mod foreign;
 mod moment;
 mod names;

@@ -1,4 +1,4 @@
-//! Lists of column names on the command line.
+//! Names of columns on the command line: in lists, and in pairs with what they stand for.
 
 use std::str::FromStr;
 
@@ -7,32 +7,88 @@ use std::str::FromStr;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Names(pub Vec<String>);
 
+/// As [`Names`], where `-` without quotes is no name: the field is left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fields(pub Vec<Option<String>>);
+
+/// Pairs between commas: a name of the header, `=`, and a name of a column, or `-` without quotes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pairs(pub Vec<(String, Option<String>)>);
+
+/// A name, and whether it was in quotes.
+struct Name(String, bool);
+
+impl Name {
+    /// `-` without quotes stands for no column.
+    fn column(self) -> Option<String> {
+        (self.1 || self.0 != "-").then_some(self.0)
+    }
+}
+
 impl FromStr for Names {
     type Err = String;
 
     fn from_str(list: &str) -> Result<Names, String> {
-        let mut names = Vec::new();
-        let mut rest = list.trim_start();
-        loop {
-            let (name, behind) = match rest.strip_prefix('"') {
-                Some(quoted) => unquoted(quoted).ok_or("a quote is left open")?,
-                None => {
-                    let (name, _) = rest.split_once(',').unwrap_or((rest, ""));
-                    (name.trim_end().to_owned(), &rest[name.len()..])
-                }
-            };
-            if name.is_empty() {
-                return Err("a name is empty".into());
-            }
-            names.push(name);
-            let behind = behind.trim_start();
-            match behind.strip_prefix(',') {
-                Some(more) => rest = more.trim_start(),
-                None if behind.is_empty() => return Ok(Names(names)),
-                None => return Err(format!("a comma is missing before {behind}")),
-            }
+        each(list, |rest| name(rest, &[',']).map(|(name, rest)| (name.0, rest))).map(Names)
+    }
+}
+
+impl FromStr for Fields {
+    type Err = String;
+
+    fn from_str(list: &str) -> Result<Fields, String> {
+        each(list, |rest| name(rest, &[',']).map(|(name, rest)| (name.column(), rest))).map(Fields)
+    }
+}
+
+impl FromStr for Pairs {
+    type Err = String;
+
+    fn from_str(list: &str) -> Result<Pairs, String> {
+        let pair = |rest| {
+            let (header, rest) = name(rest, &['=', ','])?;
+            let rest = rest.strip_prefix('=').ok_or("a pair is NAME=COLUMN, or NAME=-")?;
+            let (column, rest) = name(rest.trim_start(), &[','])?;
+            Ok(((header.0, column.column()), rest))
+        };
+        each(list, pair).map(Pairs)
+    }
+}
+
+/// What `one` reads, as often as there are commas.
+fn each<'a, T>(
+    list: &'a str,
+    one: impl Fn(&'a str) -> Result<(T, &'a str), String>,
+) -> Result<Vec<T>, String> {
+    let mut all = Vec::new();
+    let mut rest = list.trim_start();
+    loop {
+        let (item, behind) = one(rest)?;
+        all.push(item);
+        match behind.strip_prefix(',') {
+            Some(more) => rest = more.trim_start(),
+            None if behind.is_empty() => return Ok(all),
+            None => return Err(format!("a comma is missing before {behind}")),
         }
     }
+}
+
+/// The name that `rest` begins with, up to one of these characters, and what follows.
+fn name<'a>(rest: &'a str, ends: &[char]) -> Result<(Name, &'a str), String> {
+    let (name, behind) = match rest.strip_prefix('"') {
+        Some(quoted) => {
+            let (name, behind) = unquoted(quoted).ok_or("a quote is left open")?;
+            (Name(name, true), behind)
+        }
+        None => {
+            let (name, behind) = rest.split_at(rest.find(ends).unwrap_or(rest.len()));
+            (Name(name.trim_end().to_owned(), false), behind)
+        }
+    };
+    if name.0.is_empty() {
+        return Err("a name is empty".into());
+    }
+    Ok((name, behind.trim_start()))
 }
 
 /// The name up to the quote that closes it, and what follows; `None` where none does.
@@ -65,6 +121,20 @@ mod tests {
         assert_eq!(read(" a , B c, \" d\" ,e").unwrap(), ["a", "B c", " d", "e"]);
         for bad in ["", " ", "a,", ",a", "a, ,b", "\"a", "\"a\"b", "\"\""] {
             assert!(read(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_dash_without_quotes_is_no_column() {
+        let some = |name: &str| Some(name.to_owned());
+        let fields = "a, - ,\"-\",--".parse::<Fields>().unwrap().0;
+        assert_eq!(fields, [some("a"), None, some("-"), some("--")]);
+        let pairs = "File Name = file, \"a=b\"=-,c=\"-\"".parse::<Pairs>().unwrap().0;
+        let expected = [("File Name", some("file")), ("a=b", None), ("c", some("-"))];
+        assert_eq!(pairs, expected.map(|(name, column)| (name.to_owned(), column)));
+        for bad in ["", "a", "a=", "=a", "a=b=", "a=b,", "a,b=c", "\"a\"b=c"] {
+            let read = bad.parse::<Pairs>();
+            assert!(read.is_err() || bad == "a=b=", "{bad}: {read:?}");
         }
     }
 }

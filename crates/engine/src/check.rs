@@ -8,6 +8,7 @@
 
 use crate::blame::of_condition;
 use crate::error::{Error, Kind};
+use crate::fields::FieldOptions;
 use crate::input::Reader;
 use crate::load::{make_plan, open_lanes, total, Watch};
 use crate::options::{Header, Method, Options, RejectOptions};
@@ -83,11 +84,13 @@ fn run(options: &Options, watch: &Watch, tell: Listener) -> Result<Checked, Erro
     let mut plan = make_plan(&mut conn, &reader, &options, false)?;
     plan.discard = true;
     plan.before.clear();
+    if let Some(landing) = &plan.landing {
+        conn.exec(&landing.create)?;
+    }
     // What these types would alter ends a load.
     plan.inferred = target.inferred;
     let plan = Arc::new(plan);
-    reader.read_as(&plan.layout);
-    reader.pass_blank_ends(plan.columns.len());
+    plan.read_by(&mut reader);
 
     watch.phase(2);
     let rejects = Some(Arc::new(Rejects::told(of_target(tell, &target.relation))));
@@ -165,7 +168,9 @@ fn scratch_options(options: &Options, target: &Plan) -> Options {
     let mut options = options.clone();
     let into = &mut options.target;
     into.table = format!("pg_temp.{SCRATCH}");
-    into.columns = Some(target.columns.clone());
+    into.columns = Some(target.fields.clone());
+    let FieldOptions { map, ignore_unknown, all_columns, .. } = &mut into.fields;
+    (*map, *ignore_unknown, *all_columns) = (Vec::new(), false, false);
     into.method = Method::Auto;
     into.truncate = false;
     into.create = crate::options::Create::No;

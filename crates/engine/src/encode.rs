@@ -38,10 +38,14 @@ pub enum Body {
 pub struct Prepared {
     /// the chunk as it was read
     pub chunk: Arc<Chunk>,
+    /// its records recast, where the plan has that done
+    pub recast: Option<Chunk>,
     /// what is sent for it
     pub body: Body,
-    /// its records and lines
+    /// the records and lines of the chunk as it was read
     pub counts: Counts,
+    /// the lines of the records in the file's own form, as they are sent
+    pub sent_lines: u64,
     /// fields with stray quotes
     pub stray_quotes: u64,
     /// what no COPY of its own would notice, and in which line of the chunk
@@ -62,9 +66,29 @@ impl Prepared {
     /// The bytes that are sent.
     pub fn bytes(&self) -> &[u8] {
         match &self.body {
-            Body::AsIs | Body::Plain => &self.chunk.bytes,
+            Body::AsIs | Body::Plain => &self.records().bytes,
             Body::Rows(b) | Body::Rewritten(b) | Body::Guarded(b) => b,
         }
+    }
+
+    /// The records, one field for each column.
+    pub fn records(&self) -> &Chunk {
+        self.recast.as_ref().unwrap_or(&self.chunk)
+    }
+
+    /// Whole records of a file in their own form, recast if need be: all that precede the first
+    /// malformed one.
+    pub fn own(plan: &Plan, dialect: &Dialect, chunk: Chunk) -> Prepared {
+        let recast = plan.recast.as_ref().and_then(|r| r.chunk(&chunk, dialect).ok());
+        let (recast, counts) = match recast {
+            Some((recast, counts)) => (Some(recast), counts),
+            None => (None, chunk.count(&plan.layout)),
+        };
+        let records = recast.as_ref().unwrap_or(&chunk);
+        let sent_lines = records.count(&plan.layout).lines;
+        let body = sendable(records, dialect, plan.major).map_or(Body::AsIs, Body::Guarded);
+        let chunk = Arc::new(chunk);
+        Prepared { chunk, recast, body, counts, sent_lines, stray_quotes: 0, fault: None }
     }
 }
 
@@ -94,23 +118,49 @@ impl Encoder {
         let plan = self.plan.clone();
         let Some(dialect) = plan.dialect() else {
             let counts = chunk.count(&plan.layout);
-            let chunk = Arc::new(chunk);
-            return Prepared { chunk, body: Body::AsIs, counts, stray_quotes: 0, fault: None };
+            let (chunk, body, sent_lines) = (Arc::new(chunk), Body::AsIs, counts.lines);
+            let (recast, stray_quotes, fault) = (None, 0, None);
+            return Prepared { chunk, recast, body, counts, sent_lines, stray_quotes, fault };
         };
         let stray_quotes = chunk.strays(&plan.layout);
-        let fault = self.first_fault(&chunk, dialect).or_else(|| self.altered(&chunk, dialect));
+        let recast = plan.recast.as_ref().filter(|_| chunk.part == Part::Whole);
+        let (recast, (fault, body, counts), sent_lines) = match recast {
+            None => {
+                let (fault, body, counts) = self.body(&chunk, dialect);
+                (None, (fault, body, counts), counts.lines)
+            }
+            Some(recast) => match recast.chunk(&chunk, dialect) {
+                Err((fault, line)) => {
+                    let fault = Some((Fault::Malformed(fault), line));
+                    (None, (fault, Body::AsIs, chunk.count(&plan.layout)), 0)
+                }
+                Ok((records, counts)) => {
+                    let (fault, body, sent) = self.body(&records, dialect);
+                    let before = |line| recast.line_before(&chunk, &records, dialect, line);
+                    let fault = fault.map(|(fault, line)| (fault, before(line)));
+                    (Some(records), (fault, body, counts), sent.lines)
+                }
+            },
+        };
+        let chunk = Arc::new(chunk);
+        Prepared { chunk, recast, body, counts, sent_lines, stray_quotes, fault }
+    }
+
+    /// What is sent for records, their number and lines, and what is wrong with them.
+    fn body(&mut self, chunk: &Chunk, dialect: &Dialect) -> (Option<(Fault, u64)>, Body, Counts) {
+        let plan = self.plan.clone();
+        let fault = self.first_fault(chunk, dialect).or_else(|| self.altered(chunk, dialect));
         if fault.is_none() {
-            if let Some(counts) = wire::same_as_text(&plan, dialect, &chunk) {
-                let chunk = Arc::new(chunk);
-                return Prepared { chunk, body: Body::Plain, counts, stray_quotes, fault: None };
+            if let Some(counts) = wire::same_as_text(&plan, dialect, chunk) {
+                return (None, Body::Plain, counts);
             }
         }
         let done = match plan.wire {
-            _ if chunk.part != Part::Whole || fault.is_some() || !self.readable(&chunk) => None,
-            Wire::Binary => self.rows(&chunk, dialect).map(|(b, c)| (Body::Rows(b), c)),
+            _ if chunk.part != Part::Whole || fault.is_some() || !self.readable(chunk) => None,
+            Wire::Binary => self.rows(chunk, dialect).map(|(b, c)| (Body::Rows(b), c)),
             Wire::Csv | Wire::Text => {
                 let mut out = self.spare.take();
-                let counts = rewritten(&plan, &chunk, &mut self.record, &mut out);
+                let counts = rewritten(&plan, chunk, &mut self.record, &mut out);
                 counts.map(|counts| (Body::Rewritten(out), counts))
             }
             Wire::AsIs | Wire::Insert(_) => None,
@@ -118,10 +168,10 @@ impl Encoder {
         let (body, counts) = done.unwrap_or_else(|| {
             let counts = chunk.count(&plan.layout);
             let whole = chunk.part == Part::Whole;
-            let guarded = whole.then(|| sendable(&chunk, dialect, plan.major)).flatten();
+            let guarded = whole.then(|| sendable(chunk, dialect, plan.major)).flatten();
             (guarded.map_or(Body::AsIs, Body::Guarded), counts)
         });
-        Prepared { chunk: Arc::new(chunk), body, counts, stray_quotes, fault }
+        (fault, body, counts)
     }
 
     /// The first record with a stray quote that COPY would accept, or a first line that does not

@@ -211,6 +211,12 @@ pub struct NewColumn {
 }
 
 impl NewColumn {
+    /// A column whose values are not in the file.
+    pub fn set(name: &str, guess: Guess) -> NewColumn {
+        let (measures, empty, mean_length) = (false, false, 0);
+        NewColumn { name: name.to_owned(), guess, measures, empty, mean_length }
+    }
+
     /// Whether the column's name is rather a value of its type. Years are names, too.
     pub fn is_named_by_value(&self) -> bool {
         let name = self.name.as_bytes();
@@ -249,6 +255,8 @@ struct Seen {
     force_null: bool,
     /// a NULL marker is a value
     force_not_null: bool,
+    /// what else is NULL
+    nulls: Vec<Vec<u8>>,
     /// one bit for each of [`RANKED`]
     possible: u16,
     numbers: number::Column,
@@ -291,6 +299,7 @@ impl Inference {
         let column = |name: &String| Seen {
             force_null: target.force_null.has(name),
             force_not_null: target.force_not_null.has(name),
+            nulls: target.fields.nulls_of(name),
             possible: (1 << RANKED.len()) - 1,
             numbers: number::Column::default(),
             values: 0,
@@ -310,6 +319,10 @@ impl Inference {
             let Value::Text(value) = Value::of(field, seen.force_null, seen.force_not_null) else {
                 continue;
             };
+            let spelled = field.0 == Kind::Plain || seen.force_null;
+            if spelled && seen.nulls.iter().any(|null| null == value) {
+                continue;
+            }
             seen.values += 1;
             seen.bytes += value.len() as u64;
             seen.numbers.see(value);

@@ -14,10 +14,10 @@ use crate::reject::{Amount, RejectFile, RejectForm, Rejects};
 use crate::report::{Progress, Seconds, Summary};
 use crate::session::circumstances::circumstances;
 use crate::session::conn::{Canceller, Conn};
-use crate::session::lane::{Form, Lane, LaneCounts};
+use crate::session::lane::{Lane, LaneCounts};
 use crate::session::siblings::Siblings;
 use crate::session::surroundings::Indexes;
-use crate::session::{create, header, staged, statement, transaction, ways};
+use crate::session::{create, header, staged, transaction, ways};
 use crate::wire;
 use crossbeam_channel::{bounded, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
@@ -141,8 +141,7 @@ fn run(options: &Options, watch: &Watch, planned: &dyn Fn(&Plan)) -> Result<Summ
     let locked = Instant::now();
     around::foresee(&mut conn, &mut plan, options, reader.total_bytes())?;
     let plan = Arc::new(plan);
-    reader.read_as(&plan.layout);
-    let blank = reader.pass_blank_ends(plan.columns.len());
+    let blank = plan.read_by(&mut reader);
     planned(&plan);
     if plan.method == Method::Insert && reader.has_none() {
         // This method commits the TRUNCATE before the first row.
@@ -302,11 +301,7 @@ pub(crate) fn make_plan(
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut plan = plan::plan(&input, &server, &table, options, cores)?;
-    if let Some(condition) = &plan.filter {
-        // One that goes on to another statement would have that run, too.
-        let read = conn.read(&statement::direct(&plan, Form::Text));
-        read.map_err(|e| of_condition(e, Some(condition)))?;
-    }
+    checks::read_by_server(conn, &plan, &table, options)?;
     let around = circumstances(conn, &table)?;
     let fire = plan::triggers_fire(plan.method, &table, options);
     let fired_by = fire.then(|| wire::statement(&plan));

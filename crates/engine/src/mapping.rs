@@ -1,11 +1,14 @@
 //! Which column each field of the file goes to.
 
 use crate::error::{shown, Error, Place};
+use crate::fields::FieldOptions;
 use crate::input::HeaderLine;
 use crate::options::{ColumnSet, FileFormat, Header, Options, TargetOptions};
 use crate::plan::InputFacts;
 use crate::session::catalog::{ColumnFacts, TableFacts};
 use crate::session::conn::cut_name;
+
+pub(crate) mod values;
 
 /// How the comment on a table begins that `--pack-columns` has created; the names of the
 /// columns follow, in the order of the file.
@@ -18,45 +21,52 @@ pub(crate) const NOT_UTF8: &str =
 /// What to ask where names do not look like names.
 pub(crate) const AS_DATA: &str = "is the first line data? --no-header loads it";
 
-/// The columns of the fields, in the file's order.
+/// The columns of the fields, in the file's order; `None` where a field is left out.
 ///
 /// # Errors
 ///
 /// A name is unknown, given twice, generated or missing; or the header does
 /// not match; or an option names a column that is not among them.
-pub fn columns(
+pub fn fields(
     input: &InputFacts,
     table: &TableFacts,
     options: &Options,
-) -> Result<Vec<String>, Error> {
+) -> Result<Vec<Option<String>>, Error> {
     let writable = || table.columns.iter().filter(|c| !c.generated).map(|c| c.name.clone());
     let given = options.target.columns.as_ref();
     let (names, from_file) = match (given, options.input.header, &input.header) {
         (Some(names), _, _) => (names.clone(), false),
         _ if input.names.is_some() => (input.names.clone().unwrap_or_default(), false),
-        (None, Header::Names, Some(header)) => (header_names(header)?, true),
+        (None, Header::Names, Some(header)) => {
+            (by_header(header, table, &options.target.fields)?, true)
+        }
         (None, header, _) => {
             if header != Header::Match {
                 not_packed(table)?;
             }
-            (writable().collect(), false)
+            (writable().map(Some).collect(), false)
         }
     };
-    let names: Vec<String> = names.into_iter().map(|name| as_known(name, table)).collect();
+    let known = |name: String| as_known(name, table);
+    let fields: Vec<Option<String>> = names.into_iter().map(|name| name.map(known)).collect();
+    let names: Vec<String> = fields.iter().flatten().cloned().collect();
     let place = input.header.as_ref().map(HeaderLine::place);
     let located = |error: Error| match &place {
         Some(place) if from_file => error.at(place.clone()),
         _ => error,
     };
     names.iter().try_for_each(|name| check(name, table, from_file)).map_err(located)?;
+    if names.is_empty() && !fields.is_empty() {
+        return Err(located(Error::new("every field of the file is left out")));
+    }
     named_once(&names).map_err(|e| located(if from_file { e.with_hint(AS_DATA) } else { e }))?;
     if options.input.header == Header::Match {
         // COPY takes the line that an empty file lacks for an empty one.
         let empty = vec![None];
-        let fields = input.header.as_ref().map_or(&empty, |header| &header.fields);
+        let header = input.header.as_ref().map_or(&empty, |header| &header.fields);
         let first = || Place { file: input.name.clone(), line: Some(1), ..Place::default() };
         let null = options.input.dialect().map(|d| d.null).unwrap_or_default();
-        match_header(fields, &names, &null)
+        match_header(header, &fields, &null)
             .map_err(|e| e.at(place.clone().unwrap_or_else(first)))?;
     }
     if let (Some(given), Header::Names, Some(header)) = (given, options.input.header, &input.header)
@@ -65,9 +75,73 @@ pub fn columns(
     }
     check_forced(&names, &options.target)?;
     if options.input.format != FileFormat::Binary {
-        check_missing(&names, table)?;
+        let set = options.target.fields.set.iter().map(|(name, _)| as_known(name.clone(), table));
+        let names: Vec<String> = names.into_iter().chain(set).collect();
+        check_missing(&names, table, options.target.fields.all_columns)?;
     }
-    Ok(names)
+    Ok(fields)
+}
+
+/// The columns that a header and `--map` give to the fields. A field that no column has the name of
+/// is left out where that is wanted.
+fn by_header(
+    header: &HeaderLine,
+    table: &TableFacts,
+    options: &FieldOptions,
+) -> Result<Vec<Option<String>>, Error> {
+    check_map(header, options)?;
+    let column = |i: usize| {
+        if let Some(column) = mapped(header, i, options) {
+            return Ok(column.clone());
+        }
+        let known = |name: &String| {
+            let cut = cut_name(name);
+            table.columns.iter().any(|c| c.name == *name || c.name == cut)
+        };
+        match header_name(header, i) {
+            Err(_) if options.ignore_unknown => Ok(None),
+            Ok(name) if options.ignore_unknown && !known(&name) => Ok(None),
+            name => name.map(Some),
+        }
+    };
+    (0..header.fields.len()).map(column).collect()
+}
+
+/// What `--map` says of a field of the header, if it does.
+pub(crate) fn mapped<'a>(
+    header: &HeaderLine,
+    field: usize,
+    options: &'a FieldOptions,
+) -> Option<&'a Option<String>> {
+    let name = header.fields.get(field)?.as_deref().unwrap_or_default();
+    options.map.iter().find(|(given, _)| given.as_bytes() == name).map(|(_, column)| column)
+}
+
+/// Whether the header has every name that `--map` gives.
+///
+/// # Errors
+///
+/// Names the first one that it has not.
+pub(crate) fn check_map(header: &HeaderLine, options: &FieldOptions) -> Result<(), Error> {
+    let all = || header.fields.iter().map(|f| f.as_deref().unwrap_or_default());
+    let Some((name, _)) =
+        options.map.iter().find(|(name, _)| !all().any(|field| field == name.as_bytes()))
+    else {
+        return Ok(());
+    };
+    let names: Vec<String> = all().map(shown).collect();
+    let error = Error::new(format!("--map names \"{name}\", which the header does not have"));
+    Err(error.at(header.place()).with_hint(format!(
+        "{}it has: {}",
+        did_you_mean(name, &names),
+        names.join(", ")
+    )))
+}
+
+/// What a name that is not among these was perhaps meant to be.
+fn did_you_mean(name: &str, known: &[String]) -> String {
+    let meant = known.iter().find(|known| bare(known) == bare(name));
+    meant.map_or(String::new(), |known| format!("did you mean \"{known}\"? "))
 }
 
 /// The names that a header gives.
@@ -76,12 +150,12 @@ pub fn columns(
 ///
 /// A field is empty, has a NUL, or is not UTF-8.
 pub(crate) fn header_names(header: &HeaderLine) -> Result<Vec<String>, Error> {
-    let name = |(i, field): (usize, &Option<Vec<u8>>)| {
-        let field = field.as_deref().filter(|f| !f.is_empty());
-        let field = field.ok_or_else(|| wrong_name(header, i, "has no name"))?;
-        name_of(header, i, field)
-    };
-    header.fields.iter().enumerate().map(name).collect()
+    (0..header.fields.len()).map(|i| header_name(header, i)).collect()
+}
+
+fn header_name(header: &HeaderLine, i: usize) -> Result<String, Error> {
+    let field = header.fields[i].as_deref().filter(|f| !f.is_empty());
+    name_of(header, i, field.ok_or_else(|| wrong_name(header, i, "has no name"))?)
 }
 
 /// A field of a header as a name.
@@ -117,14 +191,17 @@ fn not_packed(table: &TableFacts) -> Result<(), Error> {
 
 /// `--columns` goes before the names of a header, which may be other ones; the same in another
 /// order are a slip that would mix the columns up.
-fn check_order(header: &HeaderLine, given: &[String]) -> Result<(), Error> {
+fn check_order(header: &HeaderLine, given: &[Option<String>]) -> Result<(), Error> {
     let Ok(own) = header_names(header) else { return Ok(()) };
+    let Some(given) = given.iter().cloned().collect::<Option<Vec<String>>>() else {
+        return Ok(());
+    };
     let sorted = |names: &[String]| {
         let mut names = names.to_vec();
         names.sort_unstable();
         names
     };
-    if own == given || sorted(&own) != sorted(given) {
+    if own == given || sorted(&own) != sorted(&given) {
         return Ok(());
     }
     let message = format!("the header has --columns in another order: {}", own.join(", "));
@@ -169,12 +246,15 @@ fn check_forced(names: &[String], target: &TargetOptions) -> Result<(), Error> {
 
 fn check(name: &str, table: &TableFacts, from_file: bool) -> Result<(), Error> {
     let Some(column) = table.columns.iter().find(|c| c.name == name) else {
-        let names: Vec<&str> = table.columns.iter().map(|c| c.name.as_str()).collect();
+        let names: Vec<String> = table.columns.iter().map(|c| c.name.clone()).collect();
         let error = Error::new(format!("table {} has no column \"{name}\"", table.sql));
-        let meant = names.iter().find(|known| bare(known) == bare(name));
-        let meant = meant.map_or(String::new(), |known| format!("did you mean \"{known}\"? "));
+        let meant = did_you_mean(name, &names);
         return Err(error.with_hint(if from_file {
-            format!("{meant}it has: {}; --header=ignore loads by position", names.join(", "))
+            format!(
+                "{meant}it has: {}; --map '{name}=COLUMN' names the column, --map '{name}=-' leaves \
+                 the field out; --header=ignore loads by position",
+                names.join(", ")
+            )
         } else {
             format!("{meant}it has: {}", names.join(", "))
         }));
@@ -192,7 +272,11 @@ fn bare(name: &str) -> String {
 }
 
 /// COPY's HEADER MATCH, with its messages.
-fn match_header(fields: &[Option<Vec<u8>>], names: &[String], null: &[u8]) -> Result<(), Error> {
+fn match_header(
+    fields: &[Option<Vec<u8>>],
+    names: &[Option<String>],
+    null: &[u8],
+) -> Result<(), Error> {
     if fields.len() != names.len() {
         return Err(Error::new(format!(
             "wrong number of fields in header line: got {}, expected {}",
@@ -201,6 +285,7 @@ fn match_header(fields: &[Option<Vec<u8>>], names: &[String], null: &[u8]) -> Re
         )));
     }
     for (i, (field, name)) in fields.iter().zip(names).enumerate() {
+        let Some(name) = name else { continue };
         let got = match field {
             Some(field) if field == name.as_bytes() => continue,
             Some(field) => format!("\"{}\"", shown(field)),
@@ -216,7 +301,13 @@ fn match_header(fields: &[Option<Vec<u8>>], names: &[String], null: &[u8]) -> Re
 
 /// Columns that the file lacks must have a default, or take NULL; a BEFORE
 /// trigger may fill them all the same.
-fn check_missing(names: &[String], table: &TableFacts) -> Result<(), Error> {
+fn check_missing(names: &[String], table: &TableFacts, all: bool) -> Result<(), Error> {
+    let left = |c: &&ColumnFacts| !c.generated && !c.identity && !names.contains(&c.name);
+    if let Some(column) = table.columns.iter().filter(|_| all).find(left) {
+        let message = format!("column \"{}\" of {} is not in the file", column.name, table.sql);
+        return Err(Error::new(message)
+            .with_hint("--missing-columns default gives such columns their defaults"));
+    }
     if table.triggers.iter().any(|t| t.row && t.before && !t.internal) {
         return Ok(());
     }

@@ -1,6 +1,7 @@
 //! What a load is asked to do, validated as far as it can be without a server.
 
 use crate::error::Error;
+use crate::fields::FieldOptions;
 use crate::reject::{Existing, Limit};
 use crate::session::surroundings::{ForeignKeys, Indexes, Triggers};
 use pgsluice_core::scan::{Dialect, DotLine, Format, StrayQuotes};
@@ -226,8 +227,10 @@ pub struct TargetOptions {
     pub url: String,
     /// the table's name as SQL reads it
     pub table: String,
-    /// the columns that the fields go to, in the file's order
-    pub columns: Option<Vec<String>>,
+    /// the columns that the fields go to, in the file's order; `None` leaves a field out
+    pub columns: Option<Vec<Option<String>>>,
+    /// what else becomes of the fields
+    pub fields: FieldOptions,
     /// a condition on the rows, as COPY's WHERE
     pub filter: Option<String>,
     /// the write path
@@ -286,6 +289,7 @@ impl TargetOptions {
             url: url.into(),
             table: table.into(),
             columns: None,
+            fields: FieldOptions::default(),
             filter: None,
             method: Method::Auto,
             lanes: None,

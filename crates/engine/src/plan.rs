@@ -4,8 +4,9 @@ use crate::causes::Causes;
 use crate::error::Error;
 use crate::infer::NewColumn;
 use crate::input::{HeaderLine, Layout};
-use crate::mapping;
+use crate::mapping::{self, values};
 use crate::options::{FileFormat, Method, Options};
+use crate::recast::Recast;
 use crate::session::catalog::{ServerFacts, TableFacts};
 use crate::session::staged::{self, Landing};
 use crate::session::surroundings::Triggers;
@@ -13,10 +14,12 @@ use crate::wire::{best_wire, is_csv, lines_are_text, passable};
 use pgsluice_core::scan::Dialect;
 use pgsluice_core::shape::{Column, RowShape, Type};
 
+mod fields;
 mod lanes;
 pub mod locks;
 mod refuse;
 
+use fields::left_out;
 use lanes::{alone, committed_how, default_lanes};
 use locks::Lock;
 use refuse::{refuse, refuse_truncate, rules_passed_by, unusable, without_copy};
@@ -30,8 +33,8 @@ pub struct InputFacts {
     pub name: String,
     /// the header line, if one was asked for
     pub header: Option<HeaderLine>,
-    /// the names of the fields, where `--create` has made columns of them
-    pub names: Option<Vec<String>>,
+    /// the columns of the fields, where `--create` has made them
+    pub names: Option<Vec<Option<String>>>,
     /// bytes of all files as they are on disk; 0 where nobody knows
     pub bytes: u64,
     /// the files can be read a second time
@@ -57,7 +60,11 @@ pub struct Plan {
     pub table: String,
     /// the table as the server names it in the context of an error
     pub relation: String,
-    /// the columns that the file's fields go to, in the file's order
+    /// the file's fields, each with the column that it goes to; `None` where it is left out
+    pub fields: Vec<Option<String>>,
+    /// what has to be done to the records for that, if they cannot go as they are
+    pub recast: Option<Recast>,
+    /// the columns of the rows that are sent, in the file's order
     pub columns: Vec<String>,
     /// of each column, how an INSERT reads a text `$`, where its type alone does not say that
     pub readers: Vec<Option<String>>,
@@ -128,25 +135,6 @@ impl Plan {
     pub fn dialect(&self) -> Option<&Dialect> {
         self.layout.dialect()
     }
-
-    /// A literal as the column with this index reads it in an INSERT.
-    pub fn read(&self, column: usize, literal: String) -> String {
-        match &self.readers[column] {
-            Some(reader) => reader.replacen('$', &literal, 1),
-            None => literal,
-        }
-    }
-
-    /// The columns as a COPY statement lists them.
-    pub fn column_list(&self) -> String {
-        let quoted: Vec<String> =
-            self.columns.iter().map(|c| crate::session::conn::quote_ident(c)).collect();
-        if quoted.is_empty() {
-            String::new()
-        } else {
-            format!(" ({})", quoted.join(", "))
-        }
-    }
 }
 
 /// Decides.
@@ -162,14 +150,10 @@ pub fn plan(
     cores: usize,
 ) -> Result<Plan, Error> {
     check_kind(table)?;
-    let columns = mapping::columns(input, table, options)?;
+    let fields = mapping::fields(input, table, options)?;
+    let columns = values::columns(&fields, table, options)?;
     let shape = shape(&columns, server, table, options);
-    // Beside characters of another encoding, nobody can check here what escapes make.
-    let utf8 = server.encoding == "UTF8" && options.input.encoding.is_none();
-    let layout = match options.input.dialect() {
-        Some(d) => Layout::Lines(d.on_server(server.major(), utf8)),
-        None => Layout::Tuples(columns.clone()),
-    };
+    let layout = layout(&columns, server, options);
     let choice = choose(input, server, table, options, &shape)?;
     let wire = passable(choice.wire, layout.dialect(), &shape, server, options)?;
     let mut plan = Plan {
@@ -180,6 +164,9 @@ pub fn plan(
         table: table.sql.clone(),
         relation: table.name.clone(),
         readers: readers(&columns, table),
+        notes: rules_passed_by(table).into_iter().chain(left_out(&fields, input)).collect(),
+        recast: Recast::new(&fields, options),
+        fields,
         columns,
         shape,
         layout,
@@ -210,7 +197,6 @@ pub fn plan(
         causes: Causes::default(),
         locks: Vec::new(),
         records: input.records,
-        notes: rules_passed_by(table),
     };
     steps(&mut plan, table, options)?;
     judge(&mut plan, table, options);
@@ -221,6 +207,16 @@ pub fn plan(
     plan.lands_by_chunk =
         plan.landing.is_some() && stops_unread && !plan.one_statement && !table.refers_to_itself;
     Ok(plan)
+}
+
+/// How the files fall into records, to this server.
+fn layout(columns: &[String], server: &ServerFacts, options: &Options) -> Layout {
+    // Beside characters of another encoding, nobody can check here what escapes make.
+    let utf8 = server.encoding == "UTF8" && options.input.encoding.is_none();
+    match options.input.dialect() {
+        Some(d) => Layout::Lines(d.on_server(server.major(), utf8)),
+        None => Layout::Tuples(columns.to_vec()),
+    }
 }
 
 /// Whether lines may go as text just as they are: a chunk that holds others
@@ -263,8 +259,10 @@ fn shape(
         let facts = table.columns.iter().find(|c| c.name == *name);
         let mut column = Column::new(name, facts.map_or(Type::Server, |c| c.ty.clone()), field);
         column.not_null = facts.is_some_and(|c| c.not_null);
-        column.force_null = options.target.force_null.has(name);
-        column.force_not_null = options.target.force_not_null.has(name);
+        // A value that is not in the file is what it says.
+        let of_file = !options.target.fields.set.iter().any(|(set, _)| set == name);
+        column.force_null = of_file && options.target.force_null.has(name);
+        column.force_not_null = of_file && options.target.force_not_null.has(name);
         column
     };
     RowShape {
@@ -290,13 +288,22 @@ fn choose(
     shape: &RowShape,
 ) -> Result<Choice, Error> {
     let policies = options.target.method == Method::Auto && table.row_security;
-    let asked = if policies { without_copy(options) } else { options.target.method };
+    let expressions =
+        options.target.method == Method::Auto && !options.target.fields.expressions.is_empty();
+    let asked = match options.target.method {
+        _ if expressions => Method::Staged,
+        _ if policies => without_copy(options),
+        method => method,
+    };
     let binary_file = options.input.format == FileFormat::Binary;
     let (wire, why) = best_wire(input, table, options, shape);
     let choice = |method, wire, reason: &str| {
         Ok(Choice { method, reason: reason.into(), wire, freeze: method == Method::CopyFresh })
     };
     let named = match policies {
+        _ if expressions => {
+            "the server runs the expressions of --expr, as it does in INSERT ... SELECT"
+        }
         true => "row-level security applies, and with it the server does not accept COPY",
         false => "named by --method",
     };
@@ -472,8 +479,7 @@ fn around_lanes(
                 .into(),
         ),
         Method::Staged => {
-            let logged = options.target.logged_landing;
-            let landing = staged::landing(plan, table, logged, server.process);
+            let landing = staged::landing(plan, table, &options.target, server.process);
             plan.before.push(landing.create.clone());
             plan.landing = Some(landing);
         }

@@ -3,6 +3,7 @@
 use crate::arguments::{input, spare, SourceArguments};
 use crate::connection::ConnectionArguments;
 use crate::failure::Failure;
+use crate::fields::no_spellings;
 use crate::output::say;
 use clap::Args;
 use pgsluice_engine::convert::{convert, open, shape_of_table, shape_of_types};
@@ -44,6 +45,7 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(a: &Arguments) -> Result<ExitCode, Failure> {
+    no_spellings(&a.source, "convert")?;
     let input = input(&a.source)?;
     let types = a.types.as_deref().map(typenames::parse_list).transpose()?;
     if types.is_some() && input.header == Header::Match {

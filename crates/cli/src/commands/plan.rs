@@ -76,6 +76,7 @@ fn as_json(plan: &Plan) -> Value {
 
 fn wire(plan: &Plan) -> String {
     match plan.wire {
+        Wire::AsIs if plan.recast.is_some() => "as in the file, one field for each column".into(),
         Wire::AsIs => "as they are in the file".into(),
         Wire::Binary => {
             "binary if the loader is certain of every value, otherwise as in the file".into()

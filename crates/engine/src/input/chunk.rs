@@ -49,6 +49,8 @@ pub struct Chunk {
     pub stray: bool,
     /// no bytes of the file follow
     pub last: bool,
+    /// the lines of the file before it, where somebody has to know them ([`super::Reader::count_lines`])
+    pub line: u64,
     /// records passed over (and the header's lines) immediately before the chunk
     pub passed: Counts,
     /// the bytes

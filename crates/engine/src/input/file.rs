@@ -444,9 +444,8 @@ impl InputFile {
         bytes.truncate(end);
         let mut last = self.ended && self.held.is_empty();
         let text = layout.dialect().filter(|d| d.format == Format::Text);
-        if let Some(d) = text.filter(|_| part == Part::Whole) {
-            last |= ends_data(&bytes, d, self.eol);
-        }
+        let text = text.filter(|_| part == Part::Whole);
+        last |= text.is_some_and(|d| ends_data(&bytes, d, self.eol));
         let chunk = Chunk {
             sequence: 0,
             file: self.index,
@@ -456,6 +455,7 @@ impl InputFile {
             part,
             stray: self.stray[0] || self.stray[1],
             last,
+            line: 0,
             passed: std::mem::take(&mut self.passed),
             bytes,
         };

@@ -12,5 +12,5 @@ mod records;
 pub use chunk::{Chunk, Counts, Part};
 pub use file::HeaderLine;
 pub use locate::{can_be_read_again, locate};
-pub use reader::Reader;
+pub use reader::{BlankEnds, Reader};
 pub use records::{Found, Layout, Records};

@@ -41,6 +41,8 @@ pub struct Reader {
     blank: Option<Arc<AtomicU64>>,
     /// a file begins with a byte order mark
     marked: bool,
+    /// the lines of the current file so far, where they are counted
+    lines: Option<u64>,
 }
 
 impl Reader {
@@ -75,6 +77,7 @@ impl Reader {
             raw_read: Vec::new(),
             blank: None,
             marked: false,
+            lines: None,
         };
         // Where the fields of all files go is told by the first header that there is.
         while reader.open_next()? && reader.header != Header::None && reader.first_header.is_none()
@@ -86,6 +89,11 @@ impl Reader {
     /// From here on, the file is read by these rules, which are the server's.
     pub fn read_as(&mut self, layout: &Layout) {
         self.layout.clone_from(layout);
+    }
+
+    /// From here on, each chunk says how many lines of its file precede it.
+    pub fn count_lines(&mut self) {
+        self.lines = Some(0);
     }
 
     /// From here on, empty lines at the end of a file are passed over if records have several
@@ -200,12 +208,19 @@ impl Reader {
                         free = chunk.bytes;
                         continue;
                     }
+                    if let Some(lines) = &mut self.lines {
+                        // Who does not know what ends a line miscounts those of the first record.
+                        chunk.eol = chunk.line_end(&self.layout);
+                        chunk.line = *lines + chunk.passed.lines;
+                        *lines = chunk.line + chunk.count(&self.layout).lines;
+                    }
                     chunk.sequence = self.sequence;
                     self.sequence += 1;
                     return Ok(Some(chunk));
                 }
                 None => {
                     self.current = None;
+                    self.lines = self.lines.map(|_| 0);
                     free = Vec::new();
                     if !self.open_next()? {
                         return Ok(None);

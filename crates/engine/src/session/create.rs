@@ -5,9 +5,10 @@ use super::header;
 use super::transaction::BEGIN;
 use crate::causes::Causes;
 use crate::error::Error;
-use crate::infer::{by_alignment, row_bytes, Inference, NewColumn};
+use crate::fields::Piece;
+use crate::infer::{by_alignment, row_bytes, Guess, Inference, NewColumn};
 use crate::input::{can_be_read_again, HeaderLine, Part, Reader};
-use crate::mapping::{named_once, AS_DATA, PACKED};
+use crate::mapping::{check_map, mapped, named_once, AS_DATA, PACKED};
 use crate::naming::{self, numbered};
 use crate::options::{Create, Header, InputOptions, Options};
 use crate::plan::Plan;
@@ -24,8 +25,8 @@ const SAMPLE: usize = 512 << 10;
 pub struct NewTable {
     /// `CREATE TABLE`, and a comment if the columns are packed
     pub statement: String,
-    /// the columns in the order of the file's fields
-    pub names: Vec<String>,
+    /// the columns in the order of the file's fields; `None` where a field is left out
+    pub names: Vec<Option<String>>,
     /// the columns, where there are records that the types were not inferred from
     pub unseen: Option<Vec<NewColumn>>,
     /// how much the order of columns saves, and what was inferred from what
@@ -48,7 +49,10 @@ pub fn infer(conn: &mut Conn, reader: &Reader, options: &Options) -> Result<NewT
     Causes::find(reader, options).refuse(None, options)?;
     let fields = fields(reader, &dialect, options.input.skip);
     let given = given_names(header.as_ref(), fields, options, &mut notes)?;
-    let inference = given.as_ref().map(|names| Inference::new(names, &options.target));
+    let inference = given.as_ref().map(|names| {
+        let names: Vec<String> = names.iter().map(|n| n.clone().unwrap_or_default()).collect();
+        Inference::new(&names, &options.target)
+    });
     let mut look = Look { inference, record: Record::default(), left: options.input.limit };
     let whole = look.at(reader, options, &dialect, &mut notes)?;
     let Some(inference) = look.inference else {
@@ -59,8 +63,20 @@ pub fn infer(conn: &mut Conn, reader: &Reader, options: &Options) -> Result<NewT
             .with_hint("create the table first, or name the columns with --columns"));
     };
     not_too_many(inference.fields(), &options.input)?;
-    let names = given.unwrap_or_else(|| numbered(inference.fields()));
-    let columns = inference.columns(&names, whole);
+    let numbers = || numbered(inference.fields()).into_iter().map(Some).collect();
+    let names: Vec<Option<String>> = given.unwrap_or_else(numbers);
+    if names.iter().all(Option::is_none) {
+        return Err(Error::new("every field of the file is left out"));
+    }
+    let strings: Vec<String> = names.iter().map(|name| name.clone().unwrap_or_default()).collect();
+    let all = inference.columns(&strings, whole).into_iter().zip(&names);
+    let of_file = all.filter(|(_, name)| name.is_some()).map(|(column, _)| column);
+    let set = options.target.fields.set.iter().map(|(name, value)| {
+        let is_line = matches!(value[..], [Piece::Line]);
+        NewColumn::set(cut_name(name), if is_line { Guess::Int8 } else { Guess::Text })
+    });
+    let columns: Vec<NewColumn> = of_file.chain(set).collect();
+    named_once(&columns.iter().map(|c| c.name.clone()).collect::<Vec<_>>())?;
     if let Some(column) = columns.iter().find(|column| column.is_named_by_value()) {
         let name = &column.name;
         notes.push(format!("a column has the name \"{name}\", as its values are: {AS_DATA}"));
@@ -187,22 +203,28 @@ fn given_names(
     fields: Option<usize>,
     options: &Options,
     notes: &mut Vec<String>,
-) -> Result<Option<Vec<String>>, Error> {
+) -> Result<Option<Vec<Option<String>>>, Error> {
     let header = header.filter(|_| options.input.header != Header::Ignore);
     let names = match (&options.target.columns, header) {
         (Some(names), _) => names.clone(),
         (None, Some(header)) => {
             not_too_many(header.fields.len(), &options.input)?;
-            return naming::from_header(header, fields, notes).map(Some);
+            let wanted = &options.target.fields;
+            check_map(header, wanted)?;
+            let names = naming::from_header(header, fields, notes)?.into_iter().enumerate();
+            let mapped =
+                names.map(|(i, name)| mapped(header, i, wanted).cloned().unwrap_or(Some(name)));
+            mapped.collect()
         }
         (None, None) => return Ok(None),
     };
-    let long = names.iter().filter(|name| cut_name(name) != *name);
+    let long = names.iter().flatten().filter(|name| cut_name(name) != *name);
     notes.extend(long.map(|name| {
         format!("the name \"{name}\" is cut to \"{}\", as the server would", cut_name(name))
     }));
-    let names: Vec<String> = names.iter().map(|name| cut_name(name).to_owned()).collect();
-    named_once(&names)?;
+    let cut = |name: &String| cut_name(name).to_owned();
+    let names: Vec<Option<String>> = names.iter().map(|name| name.as_ref().map(cut)).collect();
+    named_once(&names.iter().flatten().cloned().collect::<Vec<_>>())?;
     Ok(Some(names))
 }
 

@@ -177,18 +177,21 @@ impl Lane {
             self.finish()?;
             return Err(self.altered(&placed, column, line));
         }
+        if self.plan.recast.is_some() && placed.prepared.chunk.part != Part::Whole {
+            self.finish()?;
+            return Err(self.too_long_to_recast(&placed));
+        }
         if self.rejects.is_some() || self.plan.lands_by_chunk {
             return self.judge(placed);
         }
         if matches!(self.plan.wire, Wire::Insert(_)) {
             return self.insert(&placed);
         }
-        if let Some((Fault::Malformed(fault @ Malformed::StrayQuote { .. }), line)) =
-            placed.prepared.fault
-        {
-            return self.stop_at_stray(&placed, fault, line, spare);
-        }
         if let Some((Fault::Malformed(fault), line)) = placed.prepared.fault {
+            let stray = matches!(fault, Malformed::StrayQuote { .. });
+            if stray || self.plan.recast.is_some() {
+                return self.stop_at(&placed, fault, line, spare);
+            }
             let file = placed.prepared.chunk.file;
             let seen = self.open.as_ref().is_some_and(|o| o.form == Form::AsIs && o.file == file);
             if !seen {
@@ -299,13 +302,16 @@ impl Lane {
     fn remember(&mut self, placed: Placed, form: Form, spare: &Spare) {
         let joins = self.one_copy();
         let Some(open) = &mut self.open else { return };
-        let Placed { prepared: Prepared { chunk, counts, body, .. }, before } = placed;
+        let Placed { prepared, before } = placed;
+        let Prepared { chunk, counts, sent_lines, recast, body, .. } = prepared;
         if let (true, Some(d)) = (joins && chunk.part != Part::Whole, self.plan.dialect()) {
             joint::Giant::pass(&mut open.giant, d, &chunk);
         }
         if open.units == 0 && chunk.part == Part::Whole {
             open.uncounted = match (&body, self.plan.dialect()) {
-                (Body::AsIs | Body::Guarded(_), Some(d)) => uncounted(&chunk.bytes, d, chunk.eol),
+                (Body::AsIs | Body::Guarded(_), Some(d)) => {
+                    uncounted(&recast.as_ref().unwrap_or(&chunk).bytes, d, chunk.eol)
+                }
                 (Body::Rewritten(csv), _) if form == Form::Csv => {
                     uncounted(csv, &Dialect::csv(), Eol::Nl)
                 }
@@ -318,12 +324,15 @@ impl Lane {
         open.bytes += chunk.bytes.len();
         open.sent.push_back(Sent { chunk, before, preceding: open.units });
         open.units += match (form, &body) {
-            (Form::AsIs | Form::Plain, _) => counts.lines,
+            (Form::AsIs | Form::Plain, _) => sent_lines,
             (Form::Csv, Body::Rewritten(csv)) => memchr::memchr_iter(b'\n', csv).count() as u64,
             _ => counts.records,
         };
         if let Body::Rows(bytes) | Body::Rewritten(bytes) | Body::Guarded(bytes) = body {
             spare.give(bytes);
+        }
+        if let Some(recast) = recast {
+            spare.give(recast.bytes);
         }
         while open.bytes > REMEMBERED && open.sent.len() > 1 {
             let Some(oldest) = open.sent.pop_front() else { break };
@@ -390,14 +399,23 @@ impl Lane {
             let line = (unit > 0).then_some(line + unit);
             return Place { file, record, line, offset, column, ..Place::default() };
         }
+        let recast = self.recast(&sent.chunk);
+        let records = recast.as_ref().unwrap_or(&sent.chunk);
         let (before, start, end) = match form {
-            Form::AsIs | Form::Plain => sent.chunk.record_of_line(layout, unit),
-            Form::Csv => sent.chunk.record_at(layout, self.record_of_csv(&sent.chunk, unit)),
+            Form::AsIs | Form::Plain => {
+                let found = records.record_of_line(layout, unit);
+                if recast.is_none() {
+                    found
+                } else {
+                    sent.chunk.record_at(layout, found.0)
+                }
+            }
+            Form::Csv => sent.chunk.record_at(layout, self.record_of_csv(records, unit)),
             _ => sent.chunk.record_at(layout, unit - 1),
         };
         let value = column.as_deref().and_then(|c| self.value(&sent.chunk, start..end, c));
         let last_line = match form {
-            Form::AsIs | Form::Plain => line + unit,
+            Form::AsIs | Form::Plain if recast.is_none() => line + unit,
             _ => line + sent.chunk.lines_to(layout, end),
         };
         Place {
@@ -412,7 +430,7 @@ impl Lane {
 
     /// The value that a record has for a column, for messages.
     fn value(&self, chunk: &Chunk, record: Range<usize>, column: &str) -> Option<String> {
-        let field = self.plan.columns.iter().position(|c| c == column)?;
+        let field = self.plan.field_of(column)?;
         let bytes = &chunk.bytes[record];
         let Some(dialect) = self.plan.dialect() else {
             let mut fields = Vec::new();

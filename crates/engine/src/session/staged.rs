@@ -6,6 +6,7 @@ use super::lane::Form;
 use super::statement;
 use crate::blame::{is_of_a_literal, is_of_a_policy, may_be_of_a_record};
 use crate::error::{shown, Error, Place};
+use crate::options::TargetOptions;
 use crate::plan::Plan;
 use crate::rewrite::{self, Value};
 
@@ -25,18 +26,30 @@ pub struct Landing {
     number: String,
     /// `INSERT … SELECT`, before and behind the range of records
     insert: [String; 2],
+    /// what becomes of the text of each column
+    casts: Vec<String>,
+    /// some of these are the user's expressions
+    has_expressions: bool,
+}
+
+impl Landing {
+    /// Whether some values are made by the user's expressions.
+    pub fn has_expressions(&self) -> bool {
+        self.has_expressions
+    }
 }
 
 /// The landing for these columns: in the table's own schema, or temporary where the
 /// role may not create there. The name has `id`, a number that no other session has.
-pub fn landing(plan: &Plan, table: &TableFacts, logged: bool, id: u32) -> Landing {
+pub fn landing(plan: &Plan, table: &TableFacts, options: &TargetOptions, id: u32) -> Landing {
     let relation = format!("pgsluice_landing_{id}");
-    let name = if table.schema_open {
+    let in_schema = table.schema_open && table.persistence != 't';
+    let name = if in_schema {
         format!("{}.{}", quote_ident(&table.schema), quote_ident(&relation))
     } else {
         quote_ident(&relation)
     };
-    let kind = match (table.schema_open, logged) {
+    let kind = match (in_schema, options.logged_landing) {
         (true, true) => "",
         (true, false) => "UNLOGGED ",
         (false, _) => "TEMPORARY ",
@@ -51,28 +64,62 @@ pub fn landing(plan: &Plan, table: &TableFacts, logged: bool, id: u32) -> Landin
         "CREATE {kind}TABLE {name} ({}{number} bigint GENERATED ALWAYS AS IDENTITY)",
         texts.concat()
     );
-    let cast = |c: &String| {
-        let (facts, name) = (table.columns.iter().find(|f| f.name == *c), quote_ident(c));
-        if let Some(reader) = facts.and_then(|f| f.reader.as_ref()) {
-            return format!("{} AS {name}", reader.replacen('$', &format!("{name}::cstring"), 1));
-        }
-        let ty = facts.map_or("text", |f| f.plain_type.as_str());
-        // The modifier is applied by the assignment, which refuses where a
-        // cast would cut.
-        format!("{name}::{ty} AS {name}")
-    };
+    let of_landing = |c: &String| format!("{}.{}", quote_ident(&relation), quote_ident(c));
+    let cast = |c: &String| cast(c, &of_landing(c), table, options);
     let casts: Vec<String> = plan.columns.iter().map(cast).collect();
+    let named: Vec<String> =
+        casts.iter().zip(&quoted).map(|(cast, name)| format!("{cast} AS {name}")).collect();
     let filter = plan.filter.as_ref().map_or(String::new(), |f| format!(" WHERE {f}"));
     let head = format!(
         "INSERT INTO {} ({list}) OVERRIDING SYSTEM VALUE SELECT {list} FROM (SELECT {} FROM {name} \
          WHERE {number} BETWEEN ",
         plan.table,
-        casts.join(", "),
+        named.join(", "),
         list = quoted.join(", "),
     );
     // A condition may name the table, as it may with COPY.
     let tail = format!(" OFFSET 0) AS {}{filter}", quote_ident(&table.name));
-    Landing { table: name, relation, create, number, insert: [head, tail] }
+    let has_expressions = !options.fields.expressions.is_empty();
+    Landing { table: name, relation, create, number, insert: [head, tail], casts, has_expressions }
+}
+
+/// What becomes of a text as the column's value.
+fn cast(column: &str, text: &str, table: &TableFacts, options: &TargetOptions) -> String {
+    let facts = table.columns.iter().find(|f| f.name == column);
+    let text = match options.fields.expression_of(column) {
+        Some(expression) => expression.of(text),
+        None => text.to_owned(),
+    };
+    if let Some(reader) = facts.and_then(|f| f.reader.as_ref()) {
+        return reader.replacen('$', &format!("{text}::text::cstring"), 1);
+    }
+    // The modifier is applied by the assignment, which refuses where a cast would cut.
+    format!("{text}::{}", facts.map_or("text", |f| f.plain_type.as_str()))
+}
+
+/// Has the server read the expressions before the first row.
+///
+/// # Errors
+///
+/// It cannot read one; or the connection is lost.
+pub fn read_expressions(
+    conn: &mut Conn,
+    table: &TableFacts,
+    options: &TargetOptions,
+) -> Result<(), Error> {
+    for expression in &options.fields.expressions {
+        let cast = cast(&expression.column, "$1::text", table, options);
+        // A condition is a place where an aggregate or a set, which would change the number of
+        // rows, is refused.
+        conn.read(&format!("SELECT WHERE ({cast}) IS NULL")).map_err(|e| {
+            let says = e.server().cloned().unwrap_or_default();
+            let (column, sql) = (&expression.column, &expression.sql);
+            Error::new(format!("--expr {column}: {}", e.message()))
+                .with_server(says)
+                .with_hint(format!("the expression is: {sql}; ? is the field's text"))
+        })?;
+    }
+    Ok(())
 }
 
 /// Moves records `from` to `to` (from 1) on; gives the number of rows.
@@ -155,8 +202,28 @@ fn first_refused(
     }
 }
 
+/// The column whose text makes an expression or a cast fail with this code, of the rows that satisfy
+/// a condition. It is only to tell more: what goes wrong here is left aside.
+pub fn refused_column(
+    conn: &mut Conn,
+    plan: &Plan,
+    landing: &Landing,
+    condition: &str,
+    sqlstate: &str,
+) -> Option<String> {
+    for (column, cast) in plan.columns.iter().zip(&landing.casts) {
+        conn.exec("SAVEPOINT pgsluice_one").ok()?;
+        let tried = conn.exec(&format!("SELECT {cast} FROM {} WHERE {condition}", landing.table));
+        conn.exec("ROLLBACK TO SAVEPOINT pgsluice_one; RELEASE SAVEPOINT pgsluice_one").ok()?;
+        if tried.is_err_and(|e| e.sqlstate() == sqlstate) {
+            return Some(column.clone());
+        }
+    }
+    None
+}
+
 /// The column and the value that a refusal is about. INSERT does not say; COPY
-/// of the same values does.
+/// of the same values does, where they are not made by expressions.
 fn column_of(
     conn: &mut Conn,
     plan: &Plan,
@@ -169,6 +236,15 @@ fn column_of(
     let (table, number) = (&landing.table, &landing.number);
     let select = format!("SELECT {columns} FROM {table} WHERE {number} = {record}");
     let Some(values) = conn.exec(&select)?.into_iter().next() else { return Ok(None) };
+    let with_value = |column: String| {
+        let at = plan.columns.iter().position(|c| *c == column);
+        (column, at.and_then(|i| values[i].clone()))
+    };
+    if landing.has_expressions {
+        let condition = format!("{number} = {record}");
+        let column = refused_column(conn, plan, landing, &condition, why.sqlstate());
+        return Ok(column.or(why.server().and_then(|s| s.column.clone())).map(with_value));
+    }
     let mut line = Vec::new();
     let texts = values.iter().map(Option::as_deref);
     let fields = texts.map(|v| v.map_or(Value::Null, |v| Value::Text(v.as_bytes())));
@@ -185,8 +261,5 @@ fn column_of(
     let says = error.server().cloned().unwrap_or_default();
     let context = says.context.unwrap_or_default();
     let column = statement::parse_context(&context, plan).and_then(|(_, column)| column);
-    Ok(column.or(says.column).map(|column| {
-        let at = plan.columns.iter().position(|c| *c == column);
-        (column, at.and_then(|i| values[i].clone()))
-    }))
+    Ok(column.or(says.column).map(with_value))
 }

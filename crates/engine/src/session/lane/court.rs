@@ -7,11 +7,13 @@ use crate::error::Error;
 use crate::input::{Chunk, Found, Layout};
 use crate::isolate::{isolate, Attempts, Refused};
 use crate::plan::Wire;
+use crate::recast::At;
 use crate::rewrite;
 use crate::session::statement::{self, NoInsert};
 use crate::session::transaction::NO_WAIT;
 use pgsluice_core::error::Malformed;
 use pgsluice_core::scan::{valid_utf8, Eol, Next, Record, Scanner};
+use std::borrow::Cow;
 use std::ops::Range;
 
 /// A record of a chunk.
@@ -143,22 +145,35 @@ impl Court<'_> {
         for (_, item) in &self.good[records] {
             // The last record of a file may lack its end. It gets none, which a backslash of the
             // text format would make part of its value; nothing stands behind it here either.
-            bytes.extend_from_slice(&self.chunk.bytes[item.start..item.end]);
+            bytes.extend_from_slice(&self.record(*item));
         }
-        let (stray, major) = (self.chunk.stray, plan.major);
+        let (stray, major) = (self.chunk.stray && plan.recast.is_none(), plan.major);
         let own = encode::own_form(&bytes, stray, Eol::Unknown, dialect, major);
         (Form::AsIs, own.unwrap_or(bytes))
+    }
+
+    /// A record in the file's own form, one field for each column.
+    fn record(&self, item: Item) -> Cow<'_, [u8]> {
+        let (bytes, stray) = (&self.chunk.bytes[item.start..item.end], self.chunk.stray);
+        let recast = match (&self.lane.plan.recast, self.layout) {
+            (Some(recast), Layout::Lines(dialect)) => {
+                let at = At { file: self.chunk.file, line: self.chunk.line + item.lines };
+                recast.records(bytes, stray, self.chunk.eol, dialect, at).ok()
+            }
+            _ => None,
+        };
+        recast.map_or(Cow::Borrowed(bytes), |(bytes, _)| Cow::Owned(bytes))
     }
 
     /// The records in the text format, each on one line.
     fn rewritten(&self, records: Range<usize>) -> Option<Vec<u8>> {
         let (mut record, mut out) = (Record::default(), Vec::new());
         for (_, item) in &self.good[records] {
-            let one = &self.chunk.bytes[item.start..item.end];
-            let mut scanner = Scanner::new(one, true, self.layout.dialect()?, self.chunk.eol);
+            let one = self.record(*item);
+            let mut scanner = Scanner::new(&one, true, self.layout.dialect()?, self.chunk.eol);
             let whole = scanner.next(&mut record) == Ok(Next::Record);
-            let valid = whole && valid_utf8(one).is_ok();
-            valid.then(|| rewrite::record(&self.lane.plan, one, &record, &mut out))??;
+            let valid = whole && valid_utf8(&one).is_ok();
+            valid.then(|| rewrite::record(&self.lane.plan, &one, &record, &mut out))??;
         }
         Some(out)
     }
@@ -172,12 +187,12 @@ impl Court<'_> {
         let mut record = Record::default();
         for index in records {
             let item = self.good[index].1;
-            let one = &self.chunk.bytes[item.start..item.end];
-            let mut scanner = Scanner::new(one, true, dialect, self.chunk.eol);
+            let one = self.record(item);
+            let mut scanner = Scanner::new(&one, true, dialect, self.chunk.eol);
             if scanner.next(&mut record) != Ok(Next::Record) {
                 return Err(defect("a record is none when it stands alone"));
             }
-            let refused = match insert.add(&plan, one, &record) {
+            let refused = match insert.add(&plan, &one, &record) {
                 Ok(()) => continue,
                 Err(NoInsert::Malformed(fault)) => self.lane.malformed_refused(fault),
                 Err(NoInsert::Encoding(message)) => Refused {

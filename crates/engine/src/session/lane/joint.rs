@@ -121,6 +121,7 @@ mod tests {
             part: Part::Whole,
             stray: false,
             last: true,
+            line: 0,
             passed: Counts::default(),
             bytes: bytes.to_vec(),
         }

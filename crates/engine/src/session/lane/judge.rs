@@ -93,7 +93,7 @@ impl Lane {
     fn judge_records(&mut self, placed: &Placed, rejects: Option<&Rejects>) -> Result<(), Error> {
         let chunk = &placed.prepared.chunk;
         let plan = self.plan.clone();
-        let items = court::items(chunk, &plan.layout, plan.shape.fields);
+        let items = court::items(chunk, &plan.layout, plan.fields.len());
         if items.len() as u64 != placed.prepared.counts.records {
             return Err(defect("two counts of a chunk's records differ"));
         }
@@ -163,17 +163,23 @@ impl Lane {
     }
 
     pub(super) fn malformed_refused(&self, fault: Malformed) -> Refused {
-        let column = match fault {
-            Malformed::MissingData(index) | Malformed::StrayQuote { field: index, .. } => {
-                self.plan.columns.get(index).cloned()
-            }
+        let field = match fault {
+            Malformed::MissingData(index) => Some(index),
+            Malformed::StrayQuote { field, .. } => Some(field),
             _ => None,
         };
+        let column = field.and_then(|field| self.plan.fields.get(field)?.clone());
         let name = column.as_deref().unwrap_or_default();
+        let csv = self.plan.dialect().is_some_and(|d| d.format == Format::Csv);
+        let message = match (fault, &column) {
+            (Malformed::MissingData(index), None) => {
+                format!("missing data for field {}, which is left out", index + 1)
+            }
+            _ => fault.message(csv, name),
+        };
         Refused {
             record: None,
-            message: fault
-                .message(self.plan.dialect().is_some_and(|d| d.format == Format::Csv), name),
+            message,
             sqlstate: fault.sqlstate().into(),
             detail: stray::detail(fault).map(str::to_owned),
             column,
@@ -287,7 +293,17 @@ impl Lane {
         // It is only to tell more: what goes wrong here is left aside, and a lost
         // connection shows with the next statement.
         self.conn.exec(begin).ok()?;
-        let tried = self.copy_by(&statement::direct(&self.plan, form), form, record);
+        let plan = self.plan.clone();
+        if let Some(landing) = plan.landing.as_ref().filter(|l| l.has_expressions()) {
+            let landed = self.copy_by(&statement::copy(&plan, form), form, record);
+            let conn = &mut self.conn;
+            let column = landed
+                .ok()
+                .and_then(|_| staged::refused_column(conn, &plan, landing, "true", sqlstate));
+            self.conn.exec(end).ok()?;
+            return column;
+        }
+        let tried = self.copy_by(&statement::direct(&plan, form), form, record);
         self.conn.exec(end).ok()?;
         let error = tried.err().filter(|e| e.sqlstate() == sqlstate)?;
         self.refused(&error).1.column

@@ -1,17 +1,36 @@
 //! Records that stop the load before the server has seen them.
 
 use super::{Lane, Placed};
-use crate::encode::{self, Body, Prepared};
+use crate::encode::Prepared;
 use crate::error::{Error, Place};
+use crate::input::Chunk;
+use crate::recast;
 use crate::spare::Spare;
 use crate::stray;
 use pgsluice_core::error::Malformed;
-use std::sync::Arc;
 
 impl Lane {
+    /// The records of a chunk as they are sent, where these are not the file's.
+    pub(super) fn recast(&self, chunk: &Chunk) -> Option<Chunk> {
+        let (recast, dialect) = (self.plan.recast.as_ref()?, self.plan.dialect()?);
+        recast.chunk(chunk, dialect).ok().map(|(recast, _)| recast)
+    }
+
+    /// Of a record in pieces no field can be left out.
+    pub(super) fn too_long_to_recast(&self, placed: &Placed) -> Error {
+        let (chunk, before) = (&placed.prepared.chunk, placed.before);
+        recast::too_long().at(Place {
+            file: self.names[chunk.file].clone(),
+            record: Some(before.records + 1),
+            line: Some(before.lines + 1),
+            offset: Some(chunk.start),
+            ..Place::default()
+        })
+    }
+
     /// Sends the records before the one in `line`, so that the server's errors come first, and
     /// gives the error of that one.
-    pub(super) fn stop_at_stray(
+    pub(super) fn stop_at(
         &mut self,
         placed: &Placed,
         fault: Malformed,
@@ -20,13 +39,10 @@ impl Lane {
     ) -> Result<(), Error> {
         let (chunk, layout) = (&placed.prepared.chunk, &self.plan.layout);
         let (_, start, _) = chunk.record_of_line(layout, line);
-        let part = chunk.head(start);
-        let counts = part.count(layout);
-        let own = self.plan.dialect().and_then(|d| encode::sendable(&part, d, self.plan.major));
-        let body = own.map_or(Body::AsIs, Body::Guarded);
-        let (chunk, before) = (Arc::new(part), placed.before);
-        let prepared = Prepared { chunk, body, counts, stray_quotes: 0, fault: None };
-        self.take(Placed { prepared, before }, spare)?;
+        if let Some(dialect) = self.plan.dialect() {
+            let prepared = Prepared::own(&self.plan, dialect, chunk.head(start));
+            self.take(Placed { prepared, before: placed.before }, spare)?;
+        }
         self.finish()?;
         Err(self.malformed(placed, fault, line))
     }

@@ -1,0 +1,201 @@
+//! Values that the server makes of the text of fields.
+
+use crate::common::{each_major, on_first_and_last_major, World};
+use crate::fields::remove;
+use std::fs;
+
+const MESSY: &str = "
+    DROP TABLE IF EXISTS raw, s, t;
+    CREATE TABLE raw (id text, name text, born text, price text);
+    CREATE TABLE s (id int PRIMARY KEY, name varchar(12) NOT NULL, born date, price numeric(10,2));
+    CREATE TABLE t (LIKE s INCLUDING ALL)";
+
+const EXPRESSIONS: [&str; 6] = [
+    "--expr",
+    "name=trim(?)",
+    "--expr",
+    "born=to_date(nullif(?, ''), 'DD.MM.YYYY')",
+    "--expr",
+    "price=replace(replace(?, '.', ''), ',', '.')",
+];
+
+fn messy(i: usize) -> String {
+    format!(
+        "{i},\"  name {} \",{:02}.{:02}.{},\"{}.{:03},{:02}\"\n",
+        i % 90,
+        i % 28 + 1,
+        i % 12 + 1,
+        1950 + i % 70,
+        i % 9 + 1,
+        i % 1000,
+        i % 100
+    )
+}
+
+/// The server makes of each text what the same expression makes of what stock COPY has brought.
+#[test]
+fn expressions_are_run_by_the_server() {
+    on_first_and_last_major(|installation| {
+        let mut world = World::new(installation);
+        let bytes: String = (1..=30_000).map(messy).collect();
+        let file = world.file("messy.csv", bytes.as_bytes());
+        let rejects = world.path("rejects");
+        world.sql(MESSY);
+        world.stock("COPY raw FROM STDIN CSV", bytes.as_bytes()).unwrap();
+        world.sql(
+            "INSERT INTO s SELECT id::int, trim(name), to_date(born, 'DD.MM.YYYY'),
+                   replace(replace(price, '.', ''), ',', '.')::numeric FROM raw",
+        );
+        for policy in ["stop", "reject"] {
+            for method in ["auto", "staged"] {
+                world.sql("TRUNCATE t");
+                let arguments = [&file, "--table", "t", "--method", method, "--on-error", policy];
+                let kept: &[&str] =
+                    if policy == "reject" { &["--reject-file", &rejects] } else { &[] };
+                let summary = world.load(&[&arguments[..], &EXPRESSIONS, kept].concat()).unwrap();
+                assert_eq!(
+                    (&summary["loaded"], &summary["method"]),
+                    (&30_000.into(), &"staged".into())
+                );
+                assert_eq!(world.difference("s", "t"), "", "{method}, {policy}");
+            }
+        }
+        let plan = world.run(&[&["plan", &file, "--table", "t"], &EXPRESSIONS[..]].concat());
+        let plan = String::from_utf8(plan.stdout).unwrap();
+        assert!(plan.contains("staged: the server runs the expressions of --expr"), "{plan}");
+        assert!(plan.contains("gives up  speed"), "{plan}");
+        let checked = world.run(&[&["check", &file, "--table", "t"], &EXPRESSIONS[..]].concat());
+        assert_eq!(checked.status.code(), Some(0), "{checked:?}");
+    });
+}
+
+/// What an expression or a type refuses is that record's, which is kept as it was.
+#[test]
+fn what_expressions_refuse_is_named_and_rejected() {
+    on_first_and_last_major(|installation| {
+        let mut world = World::new(installation);
+        let mut lines: Vec<String> = (1..=12_000).map(messy).collect();
+        lines[7] = "8,x,32.01.2000,\"1,5\"\n".into();
+        lines[6_000] = "6001,x,01.01.2000,\"1,5,5\"\n".into();
+        lines[9_000] = "9001,a name that is too long,01.01.2000,\"1,5\"\n".into();
+        lines[11_000] = "11001,,01.01.2000,1\n".into();
+        let bytes = lines.concat();
+        let bad: Vec<&str> = [7, 6_000, 9_000, 11_000].map(|i| lines[i].as_str()).into();
+        let rejects = world.path("rejects");
+        world.sql(MESSY);
+        let told = [
+            (8, "born", "date/time field value out of range: \"32.01.2000\""),
+            (6_001, "price", "invalid input syntax for type numeric: \"1.5.5\""),
+            (9_001, "", "value too long for type character varying(12)"),
+            (11_001, "name", "null value in column \"name\""),
+        ];
+        let load = |world: &World, file: &str| {
+            let arguments =
+                [file, "--table", "t", "--on-error", "reject", "--reject-file", &rejects];
+            world.load(&[&arguments[..], &EXPRESSIONS].concat()).unwrap()
+        };
+        let file = world.file("messy.csv", bytes.as_bytes());
+        remove(&rejects);
+        assert_eq!(load(&world, &file)["rejected"], 4);
+        assert_eq!(fs::read_to_string(&rejects).unwrap(), bad.concat());
+        let side = fs::read_to_string(format!("{rejects}.jsonl")).unwrap();
+        for (line, (record, column, says)) in side.lines().zip(told) {
+            let told: serde_json::Value = serde_json::from_str(line).unwrap();
+            assert_eq!(told["record"], record, "{told}");
+            assert!(told["message"].as_str().unwrap().contains(says), "{told}");
+            if !column.is_empty() {
+                assert_eq!(told["column"], column, "{told}");
+            }
+        }
+        for (i, (record, column, says)) in told.into_iter().enumerate() {
+            let good: Vec<&str> = lines
+                .iter()
+                .map(String::as_str)
+                .filter(|line| !bad.contains(line) || *line == bad[i])
+                .collect();
+            let at = good.iter().position(|line| *line == bad[i]).unwrap() + 1;
+            let file = world.file("one.csv", good.concat().as_bytes());
+            world.sql("TRUNCATE t");
+            let said = world
+                .load(&[&[file.as_str(), "--table", "t"], &EXPRESSIONS[..]].concat())
+                .unwrap_err();
+            assert!(said.contains(says), "{record}: {said}");
+            assert!(said.contains(&format!("line {at}, record {at},")), "{said}");
+            if !column.is_empty() {
+                assert!(said.contains(&format!(", column {column}: ")), "{said}");
+            }
+        }
+        let checked = world.run(&[&["check", &file, "--table", "t"], &EXPRESSIONS[..]].concat());
+        let listed = String::from_utf8(checked.stdout).unwrap();
+        assert_eq!((checked.status.code(), listed.lines().count()), (Some(4), 4), "{listed}");
+    });
+}
+
+/// Bad expressions are refused before the first row, by the name of the option.
+#[test]
+fn expressions_are_read_before_the_first_row() {
+    let mut world = World::new(each_major().last().unwrap());
+    world.sql(
+        "CREATE TABLE t (a int, b text); CREATE TABLE lookup (b text, a int);
+               INSERT INTO lookup VALUES ('one', 1), ('two', 2)",
+    );
+    let file = world.file("h.csv", b"one,x ? y\ntwo,z\n");
+    for (expression, code, says) in [
+        ("a=no_such(?)", 1, "--expr a: function no_such(text) does not exist"),
+        ("a=?::date", 1, "--expr a: cannot cast type date to integer"),
+        ("a=sum(?::int)", 1, "--expr a: aggregate functions are not allowed"),
+        ("a=generate_series(1, ?::int)", 1, "--expr a: set-returning functions are not allowed"),
+        ("a=row_number() OVER (ORDER BY ?)", 1, "--expr a: window functions are not allowed"),
+        ("a=b || ?", 1, "--expr a: column \"b\" does not exist"),
+        ("a=1), (?", 2, "--expr a: a parenthesis is closed"),
+        ("a=?, 1", 2, "--expr a: it is more than one expression"),
+        ("a=now()", 2, "--expr a: it has no ?"),
+        ("c=?", 1, "has no column \"c\""),
+        ("a", 2, "--expr takes COLUMN=TEXT"),
+    ] {
+        for command in ["load", "plan", "check"] {
+            let output = world.run(&[command, &file, "--table", "t", "--expr", expression]);
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(code), "{command} {expression}: {said}");
+            assert!(said.contains(says), "{command} {expression}: {said}");
+        }
+    }
+    for more in
+        [&["--method", "copy-csv"][..], &["--format", "binary"], &["--create"], &["--expr", "a=?"]]
+    {
+        let output = world.run(&[&["load", &file, "--table", "t", "--expr", "a=?"], more].concat());
+        assert_eq!(output.status.code(), Some(2), "{more:?}: {output:?}");
+    }
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "0");
+    // A name in a subquery is not the field's; a ? in quotes is not either, and ?? is one.
+    let summary = world.load(&[
+        &file,
+        "--table",
+        "t",
+        "--expr",
+        "a=(SELECT a FROM lookup WHERE lookup.b = ?)",
+        "--expr",
+        "b=replace(?, '?', '!') || ('{\"k\": 1}'::jsonb ?? 'k')::text",
+    ]);
+    assert_eq!(summary.unwrap()["loaded"], 2);
+    assert_eq!(world.sql("SELECT string_agg(a || b, ' ' ORDER BY a) FROM t"), "1x ! ytrue 2ztrue");
+    // So it works for values that are not in the file, and for those of a condition.
+    world.sql("TRUNCATE t");
+    let summary = world.load(&[
+        &file,
+        "--table",
+        "t",
+        "--columns",
+        "a,-",
+        "--set",
+        "b={file}",
+        "--expr",
+        "b=regexp_replace(?, '.*/', '')",
+        "--expr",
+        "a=length(?)",
+        "--where",
+        "a = 3",
+    ]);
+    assert_eq!(summary.unwrap()["loaded"], 2);
+    assert_eq!(world.sql("SELECT DISTINCT b FROM t"), "h.csv");
+}

@@ -1,0 +1,123 @@
+//! What is asked for about the fields of the file: which column each goes to, if any, what is NULL
+//! there, and which columns have other values.
+
+use crate::error::Error;
+use crate::expression::Expression;
+
+/// Options on fields.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FieldOptions {
+    /// names of the header, each with the column that its field goes to; `None` leaves it out
+    pub map: Vec<(String, Option<String>)>,
+    /// fields whose names no column has are left out
+    pub ignore_unknown: bool,
+    /// every column of the table must be in the file
+    pub all_columns: bool,
+    /// what else is NULL in a column; `None` for all columns of the file
+    pub nulls: Vec<(Option<String>, String)>,
+    /// columns that are not in the file, each with its value
+    pub set: Vec<(String, Vec<Piece>)>,
+    /// what the server makes of the text of a field
+    pub expressions: Vec<Expression>,
+}
+
+/// A part of a value that is not in the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// this text
+    Text(String),
+    /// the name of the file, as it was given
+    File,
+    /// the number of the record's first line in the file
+    Line,
+}
+
+impl FieldOptions {
+    /// What else is NULL in a column.
+    pub fn nulls_of(&self, column: &str) -> Vec<Vec<u8>> {
+        let of = |name: &Option<String>| name.as_ref().map_or(true, |name| name == column);
+        let all = self.nulls.iter().filter(|(name, _)| of(name));
+        all.map(|(_, text)| text.clone().into_bytes()).collect()
+    }
+}
+
+impl FieldOptions {
+    /// The expression for a column.
+    pub fn expression_of(&self, column: &str) -> Option<&Expression> {
+        self.expressions.iter().find(|expression| expression.column == column)
+    }
+}
+
+/// A value in which `{file}` and `{line}` stand for the file and the line.
+pub fn pieces(value: &str) -> Vec<Piece> {
+    let (mut pieces, mut text, mut rest) = (Vec::new(), String::new(), value);
+    while let Some(c) = rest.chars().next() {
+        let found = [("{file}", Piece::File), ("{line}", Piece::Line)];
+        match found.into_iter().find(|(name, _)| rest.starts_with(name)) {
+            Some((name, piece)) => {
+                pieces.extend((!text.is_empty()).then(|| Piece::Text(std::mem::take(&mut text))));
+                pieces.push(piece);
+                rest = &rest[name.len()..];
+            }
+            None => {
+                text.push(c);
+                rest = &rest[c.len_utf8()..];
+            }
+        }
+    }
+    pieces.extend((!text.is_empty()).then_some(Piece::Text(text)));
+    pieces
+}
+
+/// A pair `COLUMN=TEXT`, whose column may be in double quotes.
+///
+/// # Errors
+///
+/// There is no column, or no `=`.
+pub fn pair(option: &str, given: &str) -> Result<(String, String), Error> {
+    let wrong = || Error::usage(format!("{option} takes COLUMN=TEXT, not {given:?}"));
+    let (mut name, mut rest) = (String::new(), given);
+    if let Some(quoted) = given.strip_prefix('"') {
+        rest = quoted;
+        loop {
+            let (piece, behind) = rest.split_once('"').ok_or_else(wrong)?;
+            name.push_str(piece);
+            match behind.strip_prefix('"') {
+                Some(more) => rest = more,
+                None => {
+                    rest = behind;
+                    break;
+                }
+            }
+            name.push('"');
+        }
+    } else if let Some((column, _)) = given.split_once('=') {
+        name.push_str(column.trim());
+        rest = &given[column.len()..];
+    }
+    match rest.strip_prefix('=') {
+        Some(text) if !name.is_empty() => Ok((name, text.to_owned())),
+        _ => Err(wrong()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_read() {
+        let text = |text: &str| Piece::Text(text.into());
+        assert_eq!(pieces("a{file}:{line}"), [text("a"), Piece::File, text(":"), Piece::Line]);
+        assert_eq!(pieces("{\"é\":1} {files}"), [text("{\"é\":1} {files}")]);
+        assert_eq!(pieces(""), []);
+        let read = |given: &str| pair("--set", given).ok();
+        let some = |name: &str, text: &str| Some((name.to_owned(), text.to_owned()));
+        assert_eq!(read("a=b=c"), some("a", "b=c"));
+        assert_eq!(read("\"a=\"\"b\"= c "), some("a=\"b", " c "));
+        assert_eq!(read("A b="), some("A b", ""));
+        for bad in ["", "a", "=a", "\"a=b", "\"a\"b=c", "\"\"=c"] {
+            assert_eq!(read(bad), None, "{bad}");
+        }
+    }
+}

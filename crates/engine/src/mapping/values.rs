@@ -1,0 +1,87 @@
+//! Columns whose values are not in the file, and columns that have spellings of NULL of their own.
+
+use super::{as_known, check};
+use crate::error::Error;
+use crate::fields::Piece;
+use crate::options::Options;
+use crate::session::catalog::TableFacts;
+use pgsluice_core::scan::{Dialect, Format};
+
+/// The columns of the rows that are sent: those of the fields, and those that `--set` gives values
+/// to, in its order.
+///
+/// # Errors
+///
+/// One of them is in the file, or cannot be written to; or `--null` names a column that is not in
+/// the file, or `--expr`; or a text cannot be written in the file's form.
+pub(crate) fn columns(
+    fields: &[Option<String>],
+    table: &TableFacts,
+    options: &Options,
+) -> Result<Vec<String>, Error> {
+    let target = &options.target;
+    let known = |name: &String| as_known(name.clone(), table);
+    let set: Vec<String> = target.fields.set.iter().map(|(name, _)| known(name)).collect();
+    for (i, name) in set.iter().enumerate() {
+        check(name, table, false)?;
+        if fields.iter().flatten().any(|field| field == name) {
+            let message = format!("--set names column \"{name}\", which is in the file");
+            return Err(Error::new(message).with_hint(
+                "leave its field out: --columns with - in its place, or --map NAME=- with --header",
+            ));
+        }
+        if set[..i].contains(name) {
+            return Err(Error::usage(format!("--set names column \"{name}\" twice")));
+        }
+    }
+    let of_file = |name: &String| fields.iter().flatten().any(|field| field == name);
+    for (name, text) in &target.fields.nulls {
+        let Some(name) = name else { continue };
+        if !of_file(&known(name)) {
+            let message = format!("--null names column \"{name}\", which is not in the file");
+            return Err(Error::new(message)
+                .with_hint(format!("--null '*={name}={text}' is a spelling for all columns")));
+        }
+        if target.force_not_null.has(name) {
+            let message = format!("--null says what is NULL in column \"{name}\", and --force-not-null that nothing is");
+            return Err(Error::usage(message));
+        }
+    }
+    for expression in &target.fields.expressions {
+        let name = known(&expression.column);
+        check(&name, table, false)?;
+        if !of_file(&name) && !set.contains(&name) {
+            let message = format!("--expr names column \"{name}\", which is not in the file");
+            return Err(Error::new(message).with_hint(
+                "--expr takes the text of a field; a column without one has its default",
+            ));
+        }
+    }
+    let dialect = options.input.dialect();
+    dialect.map_or(Ok(()), |dialect| writable(&dialect, options))?;
+    Ok(fields.iter().flatten().cloned().chain(set).collect())
+}
+
+/// Whether the texts can be compared with fields, or written as fields, of this form.
+fn writable(dialect: &Dialect, options: &Options) -> Result<(), Error> {
+    let wanted = &options.target.fields;
+    let file = |piece: &Piece| match piece {
+        Piece::Text(text) => !text.is_ascii(),
+        Piece::File => options.input.sources.iter().any(|source| !source.name().is_ascii()),
+        Piece::Line => false,
+    };
+    let beyond = wanted.nulls.iter().any(|(_, text)| !text.is_ascii())
+        || wanted.set.iter().any(|(_, value)| value.iter().any(file));
+    if let (Some(encoding), true) = (&options.input.encoding, beyond) {
+        let message = format!(
+            "--null and --set take characters beyond ASCII for files in UTF-8, not {encoding}"
+        );
+        return Err(Error::usage(message).with_hint("convert the file first: iconv -t UTF-8"));
+    }
+    let empty = wanted.set.iter().find(|(_, value)| value.is_empty());
+    if let (Some((name, _)), Format::Text, b"") = (empty, dialect.format, &dialect.null[..]) {
+        let message = format!("--set {name}= would be NULL, since nothing is the marker of NULL");
+        return Err(Error::usage(message).with_hint("take another marker: --null TEXT"));
+    }
+    Ok(())
+}
