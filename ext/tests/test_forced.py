@@ -23,6 +23,17 @@ class Forced(OnCluster):
                     stock = outcome(self.cluster, table, CSV, ROWS, stock=True)
                     self.assertIsNone(compare(self, self.cluster, table, CSV, ROWS, setup_forced, route, stock=stock))
 
+    def test_end_of_data_marker(self):
+        """Rows before a marker of the end are whole pages as well, and what follows it is ignored."""
+        copy, rows = "COPY t FROM {}", b"3\tc\n1\ta\n2\tb\n\\.\n"
+        stock = outcome(self.cluster, TABLE, copy, rows, stock=True)
+        for force in ("on", "workers"):
+            for more in (b"", b"9\tz\n"):
+                with self.subTest(force=force, more=more):
+                    forced = f"SET pgsluice.debug_force_routes = {force}; SET pgsluice.workers = 1;"
+                    self.assertIsNone(compare(self, self.cluster, TABLE, copy, rows + more, forced, "append",
+                                              stock=None if more else stock))
+
     def test_workers_form_the_rows(self):
         """With `workers` a few lines are several chunks, and all but the first row come from workers."""
         path = self.cluster.file("lines", b"".join(b"%d,(%d)\n" % (i, i) for i in range(300)))

@@ -160,7 +160,7 @@ pub(crate) unsafe fn form(plan: &mut Plan, slice: &mut Slice) -> Status {
     };
     if slice.page_limit > 0 && goes_on && pages.all() {
         leave_open_page(slice, rows);
-    } else if status == Status::More && pages.all() {
+    } else if matches!(status, Status::More | Status::Ended) && pages.all() {
         slice.pages = pages.begun();
         slice.paged = slice.rows_used;
     }
