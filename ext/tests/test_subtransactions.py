@@ -242,8 +242,12 @@ class Subtransactions(OnCluster):
                 for moment in [*range(1, MOMENTS)] + [step / 4 for step in range(1, MOMENTS)]:
                     self.look("TRUNCATE marks, bad")
                     before = self.look(COUNTS)
-                    session.run(f"SET statement_timeout = {max(int(whole * moment / MOMENTS), 1)}; BEGIN; {block}; COMMIT")
-                    said, session.told[:] = "".join(session.told), []
+                    session.run(f"SET statement_timeout = {max(int(whole * moment / MOMENTS), 1)}; {block}")
+                    said = "".join(session.told)
+                    # On a busy machine that is too short even for these.
+                    while session.run("SHOW statement_timeout") != "0":
+                        session.run("RESET statement_timeout")
+                    session.told.clear()
                     marks = self.look(MARKS)
                     ends[marks] += 1
                     self.assertEqual(marks == "", "57014" in said, said)
@@ -251,7 +255,7 @@ class Subtransactions(OnCluster):
                     if marks != "stays,undone,after":
                         self.assertEqual(self.look(COUNTS), before)
                     self.assertEqual(self.look(STATE.format(pid)), "idle|t|0")
-                    session.run("RESET statement_timeout; INSERT INTO marks (mark) VALUES ('later')")
+                    session.run("INSERT INTO marks (mark) VALUES ('later')")
                     self.assertEqual((self.look(MARKS), session.told), (f"{marks},later".lstrip(","), []))
                     if marks == "stays,undone,after":
                         self.look(f"TRUNCATE t; {ROWS}")
