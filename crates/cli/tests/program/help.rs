@@ -19,6 +19,8 @@ fn examples() -> Vec<String> {
     let mut guides: Vec<_> =
         fs::read_dir(docs.join("guide")).unwrap().map(|e| e.unwrap().path()).collect();
     guides.sort();
+    // Its examples build on each other: `values::the_recipes_of_the_guide` runs them.
+    guides.retain(|path| !path.ends_with("fields.md"));
     guides.push(docs.join("../README.md"));
     for guide in guides {
         let text = fs::read_to_string(guide).unwrap().replace("\\\n", "");
