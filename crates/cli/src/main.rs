@@ -18,11 +18,13 @@ mod progress;
 #[cfg(test)]
 mod reference;
 mod secret;
+mod sources;
 mod summary;
 mod usage;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use commands::{check, completions, convert, load, man, methods, plan, repair, sample, server};
+use pgsluice_engine::error::Error;
 use std::ffi::OsString;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::process::ExitCode;
@@ -75,7 +77,7 @@ fn limit_connecting() {
 
 fn main() -> ExitCode {
     if let Err(failure) = secret::hide() {
-        return failure.report();
+        return refused(failure).report();
     }
     let command = match parse() {
         Ok(command) => command,
@@ -100,7 +102,26 @@ fn parse() -> Result<Command, ExitCode> {
         Some(error) => Err(error),
         None => Arguments::try_parse_from(&typed),
     };
-    parsed.map(|a| a.command).map_err(|error| usage::report(error, &typed, &program))
+    parsed.map(|a| a.command).map_err(|error| {
+        summarise_wrong(&error);
+        usage::report(error, &typed, &program)
+    })
+}
+
+/// A failure before the arguments were read, which the summary has too.
+fn refused(failure: failure::Failure) -> failure::Failure {
+    summary::refuse(summary::wanted(std::env::args_os()).as_deref(), failure)
+}
+
+/// Writes the summary of wrong usage, if the command line names one.
+fn summarise_wrong(error: &clap::Error) {
+    if error.use_stderr() {
+        let text = error.to_string();
+        let lines = text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim);
+        let message = lines.collect::<Vec<&str>>().join(" ");
+        let message = message.strip_prefix("error: ").unwrap_or(&message);
+        refused(Error::usage(message).into());
+    }
 }
 
 fn run(command: Command) -> Result<ExitCode, failure::Failure> {

@@ -11,6 +11,8 @@ use crate::output;
 use pgsluice_engine::error::io_message;
 use pgsluice_engine::options::{Options, Source};
 use serde::Serialize;
+use serde_json::Value;
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -164,6 +166,45 @@ impl SummaryFile {
             Some(path) => writeln!(File::options().write(true).open(path)?, "{text}"),
         }
     }
+}
+
+/// Where a command line wants the summary, though it is wrong otherwise.
+pub fn wanted(mut arguments: impl Iterator<Item = OsString>) -> Option<PathBuf> {
+    arguments.next();
+    arguments.next().filter(|command| command == "load" || command == "check")?;
+    while let Some(argument) = arguments.next().filter(|a| a != "--") {
+        if argument == "--summary" {
+            return arguments.next().map(PathBuf::from);
+        }
+        if let Some(path) = argument.to_str().and_then(|a| a.strip_prefix("--summary=")) {
+            return Some(path.into());
+        }
+    }
+    None
+}
+
+/// Writes that a command failed before it was known what it should do. Arguments that are wrong
+/// may name data here, so a file that is no summary stays as it is.
+pub fn refuse(path: Option<&Path>, failure: Failure) -> Failure {
+    let Some(path) = path else { return failure };
+    let to_file = path != Path::new("-");
+    let path = to_file.then(|| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()));
+    let kept =
+        path.as_deref().is_some_and(|p| p.metadata().is_ok_and(|f| f.is_file()) && !is_ours(p));
+    if kept {
+        return failure;
+    }
+    let (table, files, reject_file) = (String::new(), Vec::new(), None);
+    SummaryFile { path, table, files, reject_file }.fail(failure)
+}
+
+/// Whether a file is empty or an earlier summary.
+fn is_ours(path: &Path) -> bool {
+    let Ok(bytes) = fs::read(path) else { return false };
+    let keys = |summary: Value| {
+        ["status", "exit_code", "id", "version"].iter().all(|key| summary.get(key).is_some())
+    };
+    bytes.is_empty() || serde_json::from_slice(&bytes).is_ok_and(keys)
 }
 
 /// Puts a file in the place of another one, or of none, at once.

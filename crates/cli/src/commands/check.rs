@@ -4,7 +4,7 @@ use crate::arguments::LoadArguments;
 use crate::failure::{code, Failure};
 use crate::outcome::OutputArguments;
 use crate::output::{log_as, print, say};
-use crate::summary::SummaryFile;
+use crate::summary::{refuse, SummaryFile};
 use clap::Args;
 use pgsluice_engine::check::{check, Checked};
 use pgsluice_engine::load::Watch;
@@ -37,7 +37,8 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let OutputArguments { summary, quiet, log_format, .. } = &arguments.load.output;
     log_as(*log_format);
-    let options = arguments.load.options()?;
+    let wrong = |failure| refuse(summary.as_deref(), failure);
+    let options = arguments.load.options().map_err(wrong)?;
     let file = summary.as_deref().map(|path| SummaryFile::open(path, &options)).transpose()?;
     let as_objects = arguments.json;
     let lost = Arc::new(OnceLock::new());

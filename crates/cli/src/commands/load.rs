@@ -5,7 +5,7 @@ use crate::failure::{code, Failure};
 use crate::outcome::OutputArguments;
 use crate::output::{log_as, say};
 use crate::progress::{say_above, Shown};
-use crate::summary::SummaryFile;
+use crate::summary::{refuse, SummaryFile};
 use clap::Args;
 use pgsluice_engine::error::{Error, Kind};
 use pgsluice_engine::load::{load, Watch};
@@ -42,7 +42,8 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let OutputArguments { summary, quiet, verbose, log_format } = &arguments.load.output;
     log_as(*log_format);
-    let options = arguments.load.options()?;
+    let wrong = |failure| refuse(summary.as_deref(), failure);
+    let options = arguments.load.options().map_err(wrong)?;
     let file = summary.as_deref().map(|path| SummaryFile::open(path, &options)).transpose()?;
     let file = Arc::new(file);
     let watch = Watch::default();

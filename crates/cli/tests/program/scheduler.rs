@@ -86,6 +86,90 @@ fn the_summary_says_how_a_load_failed() {
     assert!(!left.into_iter().any(|n| n.to_string_lossy().starts_with(".summary")));
 }
 
+/// A command that is wrong leaves no earlier success, and no data, for its own summary.
+#[test]
+fn the_summary_has_wrong_usage_too() {
+    let world = world();
+    let good = world.file("good.csv", b"1,x\n");
+    let summary = world.path("summary.json");
+    let attached = format!("--summary={summary}");
+    let wrong: [(&[&str], i32, &str); 6] = [
+        (&["load", &good, "--table", "t", "--nonsense", "--summary", &summary], 2, "--nonsense"),
+        (&["load", &good, &attached], 2, "--table"),
+        (&["check", &good, "--table", "t", "--summary", &summary, "--lanes", "x"], 2, "--lanes"),
+        (&["load", &good, "--table", "t", "--delimiter", "ab", &attached], 2, "delimiter must be"),
+        (&["check", &good, "--table", "t", "--reject-limit", "3", &attached], 2, "--on-error"),
+        (&["load", "nothing-*.csv", "--table", "t", &attached], 1, "no file matches"),
+    ];
+    for (arguments, code, message) in wrong {
+        assert!(world.run(&["load", &good, "--table", "t", &attached]).status.success());
+        assert_eq!(json(&summary)["status"], "loaded");
+        let output = world.run(arguments);
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        let told = json(&summary);
+        assert_eq!((&told["status"], &told["exit_code"]), (&"failed".into(), &code.into()));
+        let kind = if code == 2 { "usage" } else { "failed" };
+        assert_eq!(told["error"]["kind"], kind, "{told}");
+        assert!(told["error"]["message"].as_str().unwrap().contains(message), "{told}");
+    }
+    let output = world.run(&["load", &good, "--nonsense", "--summary", "-"]);
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(told["error"]["kind"], "usage");
+    // What is no summary stays.
+    for more in [&["--table", "t"][..], &["--table", "t", "--nonsense"]] {
+        let output = world.run(&[&["load", &good, "--summary", &good], more].concat());
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert_eq!(fs::read(&good).unwrap(), b"1,x\n");
+    }
+    // A target that cannot be read is found before the arguments are.
+    let target = ["load", &good, "--table", "t", &attached, "--to", "mysql://u:s3cr3t@h/d"];
+    let output = Command::new(env!("CARGO_BIN_EXE_pgsluice")).args(target).output().unwrap();
+    assert_eq!((output.status.code(), &json(&summary)["exit_code"]), (Some(2), &2.into()));
+    assert!(!fs::read_to_string(&summary).unwrap().contains("s3cr3t"));
+}
+
+/// Content that is not what the options say is bad data.
+#[test]
+fn wrong_content_is_bad_data() {
+    let world = world();
+    for (bytes, more, hint) in [
+        (&b"1;x\n2;y\n"[..], &[][..], "--delimiter ';'"),
+        (b"\"1\";\"x\"\n\"2\";\"y\"\n", &[], "--delimiter ';'"),
+        (b"\"a\"|\"b\"\n\"1\"|\"x\"\n", &["--header"], "--delimiter '|'"),
+        (b"1,5\" pipe;x\n2,6;y\n", &[], "a quote within quotes is written"),
+        (b"PAR1\x15\x04\x15\x10", &[], "write it as CSV first"),
+        (b"\xff\xfe1\0,\0x\0\n\0", &[], "iconv -f UTF-16"),
+        (b"1,x\n", &["--format", "binary"], "is it --format csv or text?"),
+    ] {
+        let file = world.file("wrong.csv", bytes);
+        for command in ["load", "check"] {
+            let output = world.run(&[&[command, &file, "--table", "t", "-q"], more].concat());
+            let said = said(&output);
+            // `check` lists stray quotes.
+            if command == "load" || output.stdout.is_empty() {
+                assert!(said.contains(hint), "{}: {said}", bytes.escape_ascii());
+            }
+            assert_eq!(output.status.code(), Some(4), "{command} {}: {said}", bytes.escape_ascii());
+        }
+    }
+}
+
+/// Rejects of PGCOPY end with a trailer, after which nothing can be added.
+#[test]
+fn binary_rejects_are_not_appended() {
+    let world = world();
+    let file = world.file("t.bin", b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0\xff\xff");
+    let rejects = world.file("rejects.bin", b"kept");
+    let base = ["load", &file, "--table", "t", "--format", "binary", "--on-error", "reject"];
+    let append =
+        ["--reject-file", &rejects, "--reject-existing", "append", "--to", "host=/nowhere"];
+    let load = [&base[..], &append].concat();
+    let output = Command::new(env!("CARGO_BIN_EXE_pgsluice")).args(load).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(said(&output).contains("cannot be appended"), "{output:?}");
+    assert_eq!(fs::read(&rejects).unwrap(), b"kept");
+}
+
 /// A program that is killed leaves no earlier success for its own.
 #[test]
 fn a_killed_load_says_that_it_runs() {
