@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::ledger::{self, State};
 use crate::load::Watch;
 use crate::options::{Method, Options, Source};
-use crate::plan::locks::locks;
+use crate::plan::locks::{locks, Size};
 use crate::plan::Plan;
 use crate::session::conn::Conn;
 use crate::session::surroundings::{
@@ -48,7 +48,7 @@ pub fn foresee(
     let state = ledger_state(conn, plan, options)?;
     let recorded = !matches!(state, State::Unusable(_));
     let decision = policy::decide(&around, &request(plan, options, recorded));
-    plan.locks = locks(plan, options, &decision, bytes);
+    plan.locks = locks(plan, options, &decision, size(plan, options, &around, bytes));
     if let (Some(lock), true) = (plan.locks.first(), options.target.no_lock_out) {
         return Err(Error::new(format!("--no-lock-out forbids this load: {lock}")).with_hint(
             "--indexes keep, --method lanes and a load without --truncate need no such lock",
@@ -58,6 +58,17 @@ pub fn foresee(
         plan.cost = "concurrent access to what is locked".into();
     }
     Ok((decision, state))
+}
+
+/// How much the load brings, and how many rows are there then.
+fn size(plan: &Plan, options: &Options, around: &Surroundings, bytes: u64) -> Size {
+    let relation = &around.relation;
+    let there = match options.target.truncate || relation.empty {
+        true => Some(0.0),
+        false => Some(relation.rows).filter(|rows| *rows >= 0.0),
+    };
+    let rows = plan.records.zip(there).map(|(new, there)| new as f64 + there);
+    Size { bytes, rows }
 }
 
 /// Completes a plan by what would be done, one line for each object, and by what would be set
@@ -162,7 +173,7 @@ impl Around {
 
     /// The locks that made others wait, and for how long they could have.
     pub fn locks(&self, plan: &Plan, options: &Options, seconds: f64) -> Vec<String> {
-        let held = locks(plan, options, &self.taken.decision, 0);
+        let held = locks(plan, options, &self.taken.decision, Size::default());
         held.iter().map(|lock| format!("{lock}, up to {seconds:.2} s")).collect()
     }
 

@@ -91,29 +91,45 @@ pub fn state(conn: &mut Conn) -> Result<State, Error> {
     })
 }
 
-/// What earlier loads of this role left down of a table, in words: not what a load that still
-/// runs has down.
+/// The lanes of this role that are prepared in this database: the name of each, and the number of
+/// the first lane's transaction.
+pub const PREPARED: &str = "SELECT gid, m[1] FROM pg_catalog.pg_prepared_xacts, \
+     LATERAL pg_catalog.regexp_match(gid, '^pgsluice_([0-9]+)_[0-9]+$') AS m \
+     WHERE m IS NOT NULL AND database = pg_catalog.current_database() \
+       AND owner = current_user ORDER BY prepared";
+
+/// What earlier loads of this role left, in words: objects of a table that are down, and prepared
+/// transactions. Not what a load that still runs has.
 ///
 /// # Errors
 ///
 /// The connection is lost.
-pub fn left_down(conn: &mut Conn, relation: u32) -> Result<Option<String>, Error> {
-    if state(conn)? != State::Ready {
-        return Ok(None);
+pub fn left(conn: &mut Conn, relation: u32) -> Result<Vec<String>, Error> {
+    conn.exec("SAVEPOINT pgsluice_left")?;
+    let (mut down, mut prepared) = (Vec::new(), Vec::new());
+    for row in conn.exec(PREPARED)? {
+        let text = |i: usize| row[i].clone().unwrap_or_default();
+        if lock(conn, &text(1))? {
+            prepared.push(text(0));
+        }
     }
-    conn.exec("SAVEPOINT pgsluice_left_down")?;
-    let mut left = Vec::new();
-    let (entries, _) = still_down(conn)?;
-    for entry in entries.iter().filter(|e| e.relation == relation) {
-        if lock(conn, &entry.load)? {
-            left.extend(entry.choices.iter().map(|c| c.object.clone()));
+    if state(conn)? == State::Ready {
+        let (entries, _) = still_down(conn)?;
+        for entry in entries.iter().filter(|e| e.relation == relation) {
+            if lock(conn, &entry.load)? {
+                down.extend(entry.choices.iter().map(|c| c.object.clone()));
+            }
         }
     }
     // Gives the locks back, which `repair` needs.
-    conn.exec("ROLLBACK TO SAVEPOINT pgsluice_left_down; RELEASE SAVEPOINT pgsluice_left_down")?;
-    let left = left.join(", ");
-    let note = format!("an earlier load left down: {left}; pgsluice repair puts it back");
-    Ok((!left.is_empty()).then_some(note))
+    conn.exec("ROLLBACK TO SAVEPOINT pgsluice_left; RELEASE SAVEPOINT pgsluice_left")?;
+    let note = |what: &str, left: Vec<String>, how: &str| {
+        let note =
+            format!("an earlier load left {what}: {}; pgsluice repair {how}", left.join(", "));
+        (!left.is_empty()).then_some(note)
+    };
+    let prepared = note("prepared transactions, which hold their locks", prepared, "ends them");
+    Ok(prepared.into_iter().chain(note("down", down, "puts it back")).collect())
 }
 
 /// Makes the ledger where it is missing. To be called outside a transaction:

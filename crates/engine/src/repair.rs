@@ -80,12 +80,7 @@ pub fn repair(target: &str, workers: usize) -> Result<Report, Error> {
 /// is, so must they be; if it is not, none is.
 fn end_prepared(target: &str, report: &mut Report) -> Result<(), Error> {
     let (mut guard, mut conn) = (Conn::open(target)?, Conn::open(target)?);
-    let rows = conn.exec(
-        "SELECT gid, m[1] FROM pg_catalog.pg_prepared_xacts, \
-         LATERAL pg_catalog.regexp_match(gid, '^pgsluice_([0-9]+)_[0-9]+$') AS m \
-         WHERE m IS NOT NULL AND database = pg_catalog.current_database() \
-           AND owner = current_user ORDER BY prepared",
-    )?;
+    let rows = conn.exec(ledger::PREPARED)?;
     for row in rows {
         let text = |i: usize| row[i].clone().unwrap_or_default();
         let (gid, first) = (text(0), text(1));

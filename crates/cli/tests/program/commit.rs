@@ -202,9 +202,22 @@ fn repair_ends_what_a_killed_loader_left_prepared() {
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(said.contains("a load is at work"), "{said}");
         assert_eq!(left(&mut world).1, (3 - pass).to_string());
+        let plan = |world: &World| {
+            let output = world.run(&["plan", &file, "--table", "t"]);
+            assert!(output.status.success(), "{output:?}");
+            String::from_utf8_lossy(&output.stdout).into_owned()
+        };
+        assert!(!plan(&world).contains("left prepared"), "a load at work has left nothing");
         child.kill().unwrap();
         child.wait().unwrap();
+        // The next load names what is there.
+        let note = "note      an earlier load left prepared transactions, which hold their locks: ";
+        wait_until(|| "nothing is said to be left".into(), || plan(&world).contains(note));
+        let gids =
+            world.sql("SELECT string_agg(gid, ', ' ORDER BY prepared) FROM pg_prepared_xacts");
+        assert!(plan(&world).contains(&format!("{note}{gids}; pgsluice repair ends them")));
         world.repair();
+        assert!(!plan(&world).contains("left prepared"));
         assert_eq!(left(&mut world), (rows, "0".to_string()), "after {pass} commits");
     }
 }

@@ -48,6 +48,24 @@ fn a_table_with_rows_keeps_its_indexes_and_its_readers() {
         "lock      ACCESS EXCLUSIVE on \"public\".\"t\" from before the first row until the \
                 commit: all other sessions, readers too, wait";
     assert!(planned.contains(lock) && planned.contains("gives up  concurrent access"), "{planned}");
+    // Two indexes of 20,100 rows.
+    assert!(
+        planned.contains("wait, about 1 s for the rows and 1 s to build indexes"),
+        "{planned}"
+    );
+    let long = world.file("long.csv", &b"1000000,text of the row\n".repeat(400_000));
+    let planned = plan(&world, &[&[long.as_str(), "--table", "t"], &rebuild[..]].concat());
+    assert!(
+        planned.contains("wait, about 1 s for the rows and 4 s to build indexes"),
+        "{planned}"
+    );
+    world.sql("CREATE TABLE l (a int, b text); CREATE INDEX ON l (a)");
+    let lanes = ["--table", "l", "--method", "lanes", "--lanes", "2"];
+    let planned = plan(&world, &[&[long.as_str()], &lanes[..]].concat());
+    assert!(planned.contains("all writers wait, about 2 s to build indexes"), "{planned}");
+    let json = [&["plan", &long, "--table", "t", "--json"], &rebuild[..]].concat();
+    let json: Value = serde_json::from_slice(&world.run(&json).stdout).unwrap();
+    assert_eq!(json["locks"][0]["build_seconds"], 4);
     world.sql("TRUNCATE t");
     let base = ["load", &file, "--table", "t"];
     let output = world.run(&[&base[..], &rebuild[..], &["-v"]].concat());
