@@ -6,14 +6,16 @@ use crate::failure::Failure;
 use crate::fields::{marker, FieldArguments};
 use crate::names::Names;
 use crate::outcome::{only_with_rejects, rejects, ErrorArguments, OutputArguments};
-use crate::patterns::{is_pattern, matching};
+use crate::sources::Named;
 use clap::{Args, ValueEnum};
 use pgsluice_core::scan::{self, StrayQuotes};
 use pgsluice_engine::error::Error;
 use pgsluice_engine::fields::FieldOptions;
+use pgsluice_engine::frame::{check_comment, Frame, MOST_FOOTER};
+use pgsluice_engine::input::other_content;
 use pgsluice_engine::options::{
-    ColumnSet, Create, DialectOptions, FileFormat, Header, InputOptions, Method, Options, Source,
-    TargetOptions,
+    one_byte, ColumnSet, Create, DialectOptions, FileFormat, Header, InputOptions, Method, Options,
+    Source, TargetOptions,
 };
 use pgsluice_engine::session::surroundings::{ForeignKeys, Indexes, Triggers};
 use std::os::unix::fs::MetadataExt;
@@ -83,10 +85,16 @@ pub enum Ledger {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Source")]
 pub struct SourceArguments {
-    /// Files or patterns (quoted: 'votes-*.csv.gz'); - is standard input.
-    /// gzip, zstd, lz4, bzip2 and xz are told by their content
-    #[arg(required = true, value_name = "FILE")]
+    /// Files, patterns (quoted: 'votes-*.csv.gz') or folders, of which all files are loaded by
+    /// name; - is standard input. gzip, zstd, lz4, bzip2 and xz are detected by content
+    #[arg(required_unless_present = "files_from", value_name = "FILE")]
     pub files: Vec<PathBuf>,
+    /// Load also the files that LIST names, one a line; - is standard input
+    #[arg(long, value_name = "LIST")]
+    pub files_from: Option<PathBuf>,
+    /// Names in LIST end with NUL, as find -print0 writes them
+    #[arg(long, requires = "files_from")]
+    pub from0: bool,
     /// The form of the files
     #[arg(long, value_enum, default_value = "csv")]
     pub format: FormatName,
@@ -119,7 +127,16 @@ pub struct SourceArguments {
     /// The files' encoding, as the server names it [default: UTF8]
     #[arg(long, value_name = "NAME")]
     pub encoding: Option<String>,
-    /// Pass over the first N records
+    /// Pass over the first N lines of each file, which precede the header
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub skip_lines: u64,
+    /// Pass over the last N lines of each file, 1000 at most
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=i64::from(MOST_FOOTER)))]
+    pub skip_footer: u32,
+    /// Pass over lines that begin with this character, except within quotes
+    #[arg(long, value_name = "CHAR")]
+    pub comment: Option<String>,
+    /// Pass over the first N records of the input, after the header
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub skip: u64,
     /// Read no more than N records
@@ -302,6 +319,7 @@ pub fn input(a: &SourceArguments) -> Result<InputOptions, Failure> {
         FormatName::Text => FileFormat::Delimited(dialect.dialect(scan::Format::Text)?),
         FormatName::Binary => binary(a)?,
     };
+    let frame = frame(a, &format)?;
     let header = match a.header {
         None => Header::None,
         Some(HeaderUse::Names) => Header::Names,
@@ -313,15 +331,34 @@ pub fn input(a: &SourceArguments) -> Result<InputOptions, Failure> {
         ["utf8", "unicode"].contains(&plain.to_lowercase().as_str())
     };
     let encoding = a.encoding.as_deref().map(servers_name).filter(|name| !utf8(name));
+    let other = |path: &Path| other_content(path, &format, encoding.is_none(), a.skip_lines > 0);
+    let named = Named::find(&a.files, a.files_from.as_deref(), a.from0, &other)?;
     Ok(InputOptions {
-        sources: sources(&a.files)?,
+        sources: named.sources,
+        notes: named.notes,
         format,
         header,
         encoding,
         skip: a.skip,
         limit: a.limit,
         first_is_data: a.no_header,
+        frame,
     })
+}
+
+/// Which lines are no records.
+fn frame(a: &SourceArguments, format: &FileFormat) -> Result<Frame, Failure> {
+    let comment = one_byte("comment", a.comment.as_deref())?;
+    if let (Some(comment), FileFormat::Delimited(dialect)) = (comment, format) {
+        check_comment(comment, dialect)?;
+        let spelled = |null: &&String| null.split_once('=').map(|(_, text)| text);
+        let begins = |text: &str| text.as_bytes().first() == Some(&comment);
+        if let Some(null) = a.null.iter().find(|null| spelled(null).is_some_and(begins)) {
+            return Err(Error::usage(format!("--comment begins a value by --null {null:?}")).into());
+        }
+    }
+    let delimiter_named = a.delimiter.is_some();
+    Ok(Frame { skip_lines: a.skip_lines, skip_footer: a.skip_footer, comment, delimiter_named })
 }
 
 /// The server's name of an encoding that goes by another one elsewhere: cp1252, utf-8-sig.
@@ -353,6 +390,9 @@ fn binary(a: &SourceArguments) -> Result<FileFormat, Failure> {
         ("--null", !a.null.is_empty()),
         ("--default", a.default.is_some()),
         ("--encoding", a.encoding.is_some()),
+        ("--skip-lines", a.skip_lines > 0),
+        ("--skip-footer", a.skip_footer > 0),
+        ("--comment", a.comment.is_some()),
     ];
     match given.iter().find(|(_, given)| *given) {
         Some((option, _)) => {
@@ -360,26 +400,6 @@ fn binary(a: &SourceArguments) -> Result<FileFormat, Failure> {
         }
         None => Ok(FileFormat::Binary),
     }
-}
-
-fn sources(files: &[PathBuf]) -> Result<Vec<Source>, Failure> {
-    let mut all = Vec::new();
-    for file in files {
-        let name = file.to_string_lossy();
-        if name == "-" {
-            all.push(Source::Stdin);
-            continue;
-        }
-        if is_pattern(&name) && !file.exists() {
-            all.extend(matching(&name)?.into_iter().map(Source::File));
-        } else {
-            all.push(Source::File(file.clone()));
-        }
-    }
-    if all.iter().filter(|s| **s == Source::Stdin).count() > 1 {
-        return Err(Error::usage("standard input can be given only once").into());
-    }
-    Ok(all)
 }
 
 /// Sees to it that what is written is not one of the files that are read.

@@ -7,6 +7,7 @@ use crate::mapping::NOT_UTF8;
 use crate::naming::numbered;
 use crate::options::{Create, Header, Options, TargetOptions};
 use crate::plan::Plan;
+use crate::stray;
 use pgsluice_core::scan::{Dialect, Eol, Format, Next, Record, Scanner};
 
 /// So many records are looked at.
@@ -27,6 +28,8 @@ pub struct Causes {
     pub header: bool,
     /// the fields of the first record
     first: Vec<String>,
+    /// the delimiter, if stray quotes come from a wrong one
+    instead: Option<String>,
 }
 
 impl Causes {
@@ -35,30 +38,19 @@ impl Causes {
         let Some(dialect) = options.input.dialect() else { return Causes::default() };
         let (sample, ended) = reader.sample();
         let header = reader.header().map_or(&[][..], |header| &header.bytes);
-        let bytes = &[header, sample].concat();
-        let counted = |delimiter: u8| {
-            let dialect = Dialect { delimiter, ..dialect.clone() };
-            let is_free = delimiter != dialect.quote
-                && !dialect.null.contains(&delimiter)
-                && !(dialect.format == Format::Text && delimiter == b'\\');
-            is_free.then(|| fields(bytes, ended, &dialect)).flatten()
-        };
-        let own = counted(dialect.delimiter);
-        let (mut single, mut delimiter) = (own == Some(1), None);
+        let bytes = &[header, &sample].concat();
+        let own = fields(bytes, ended, &dialect);
         // Where the delimiter splits records evenly, it is the one.
-        if single || own.is_none() {
-            let others = DELIMITERS.iter().filter(|(byte, _)| *byte != dialect.delimiter);
-            let split = others.filter_map(|(byte, name)| Some((counted(*byte)?, *name)));
-            let best = split.filter(|(fields, _)| *fields > 1).max_by_key(|(fields, _)| *fields);
-            delimiter = best.map(|(fields, name)| (name.to_owned(), fields));
-        }
-        single &= delimiter.is_some();
+        let doubtful = own.map_or(true, |fields| fields == 1);
+        let delimiter = doubtful.then(|| other_delimiter(bytes, ended, &dialect)).flatten();
+        let single = own == Some(1) && delimiter.is_some();
         let look = options.input.header == Header::None && options.input.skip == 0;
         let (header, first) = match look {
             true => self::header(bytes, ended, &dialect),
             false => (false, Vec::new()),
         };
-        Causes { single, delimiter, header, first }
+        let instead = own.is_none().then(|| instead(bytes, ended, &dialect)).flatten();
+        Causes { single, delimiter, header, first, instead }
     }
 
     /// Refuses a file that would be loaded as what it is not.
@@ -74,7 +66,7 @@ impl Causes {
         if let (Some((delimiter, fields)), true) = (&self.delimiter, self.single) {
             let one = given == Some(1);
             if !one && (create || given.is_some()) {
-                return Err(Error::new(format!(
+                return Err(Error::data(format!(
                     "each record of {name} has one field, but {fields} fields with the delimiter '{delimiter}'"
                 ))
                 .with_hint(format!(
@@ -115,6 +107,9 @@ impl Causes {
 
     /// An error with a hint at its cause, if it has none and the cause is likely.
     pub(crate) fn explain(&self, error: Error, plan: &Plan, options: &Options) -> Error {
+        if let (Some(delimiter), true) = (&self.instead, stray::is_one(&error)) {
+            return error.with_hint(is_it(delimiter));
+        }
         if error.hint().is_some() {
             return error;
         }
@@ -124,8 +119,7 @@ impl Causes {
         let uneven = ["missing data for column", "extra data after last expected column"];
         let uneven = uneven.iter().any(|text| message.contains(text));
         if let (Some((delimiter, _)), true) = (&self.delimiter, uneven || of_value) {
-            return error
-                .with_hint(format!("is the delimiter '{delimiter}'? --delimiter names it"));
+            return error.with_hint(is_it(delimiter));
         }
         if uneven && plan.made.is_some() && options.rejects.is_none() {
             return error.with_hint(
@@ -153,6 +147,42 @@ impl Causes {
             ),
         }
     }
+}
+
+/// A hint at another delimiter.
+pub(crate) fn is_it(delimiter: &str) -> String {
+    format!("is the delimiter '{delimiter}'? --delimiter '{delimiter}' names it")
+}
+
+/// A delimiter other than the dialect's, as the option takes it, that splits each record into as
+/// many fields, and how many.
+fn other_delimiter(bytes: &[u8], ended: bool, dialect: &Dialect) -> Option<(String, usize)> {
+    let split = DELIMITERS.iter().filter_map(|(delimiter, name)| {
+        let is_free = *delimiter != dialect.delimiter
+            && *delimiter != dialect.quote
+            && !dialect.null.contains(delimiter)
+            && !(dialect.format == Format::Text && *delimiter == b'\\');
+        let other = Dialect { delimiter: *delimiter, ..dialect.clone() };
+        let fields = is_free.then(|| fields(bytes, ended, &other)).flatten()?;
+        (fields > 1).then(|| ((*name).to_owned(), fields))
+    });
+    split.max_by_key(|(_, fields)| *fields)
+}
+
+/// Another delimiter that a file with stray quotes may have: by a wrong one, quotes stand in the
+/// middle of fields, and no record has several.
+pub(crate) fn instead(bytes: &[u8], ended: bool, dialect: &Dialect) -> Option<String> {
+    let mut scanner = Scanner::new(bytes, ended, dialect, Eol::Unknown);
+    let mut record = Record::default();
+    for _ in 0..RECORDS {
+        match scanner.next(&mut record) {
+            Ok(Next::Record) if record.len() > 1 => return None,
+            Ok(Next::Record) => {}
+            Err(_) if scanner.skip_record().is_some_and(|(from, to)| from < to) => {}
+            _ => break,
+        }
+    }
+    other_delimiter(bytes, ended, dialect).map(|(delimiter, _)| delimiter)
 }
 
 /// How many fields each record has, if all have the same number. A last one that is not whole

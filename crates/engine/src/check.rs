@@ -55,7 +55,7 @@ pub struct Checked {
     pub bad_lines: u64,
     /// lines read
     pub lines: u64,
-    /// records passed over by `--skip` or `--where`
+    /// records passed over by `--skip` or `--where`, and lines that are no records
     pub skipped: u64,
     /// fields with a quote that neither opens nor closes them
     pub stray_quotes: u64,
@@ -74,6 +74,7 @@ pub fn check(options: &Options, watch: &Watch, tell: Listener) -> Result<Checked
 fn run(options: &Options, watch: &Watch, tell: Listener) -> Result<Checked, Error> {
     watch.phase(0);
     let mut reader = Reader::open(&options.input)?;
+    let options = &options.reading(&reader);
     watch.progress.total_bytes.set(reader.total_bytes());
     let mut conn = watch.connect(&options.target.url)?;
     watch.phase(1);
@@ -90,7 +91,7 @@ fn run(options: &Options, watch: &Watch, tell: Listener) -> Result<Checked, Erro
     // What these types would alter ends a load.
     plan.inferred = target.inferred;
     let plan = Arc::new(plan);
-    plan.read_by(&mut reader);
+    let passed = plan.read_by(&mut reader);
 
     watch.phase(2);
     let rejects = Some(Arc::new(Rejects::told(of_target(tell, &target.relation))));
@@ -112,13 +113,14 @@ fn run(options: &Options, watch: &Watch, tell: Listener) -> Result<Checked, Erro
         .with_hint("this is a defect of the loader"));
     };
     watch.phase(5);
+    let passed = passed.get().lines();
     Ok(Checked {
-        read: read.records,
+        read: read.records + passed,
         good,
         bad: bad.records,
         bad_lines: bad.lines,
         lines: read.lines,
-        skipped: through.passed + kept_back,
+        skipped: through.passed + kept_back + passed,
         stray_quotes: through.stray_quotes,
     })
 }

@@ -36,6 +36,7 @@ pub fn shape_of_types(types: Vec<Type>, utc: bool) -> RowShape {
 ///
 /// As [`load::plan_only`]; or only the server reads the type of a column.
 pub fn shape_of_table(reader: &Reader, options: &Options) -> Result<RowShape, Error> {
+    let options = &options.reading(reader);
     let mut conn = Conn::open(&options.target.url)?;
     transaction::begin(&mut conn, options)?;
     let plan = load::make_plan(&mut conn, reader, options, false)?;
@@ -89,6 +90,7 @@ pub fn convert(
     shape: &RowShape,
     out: &mut dyn Write,
 ) -> Result<u64, Error> {
+    let input = &reader.settled(input);
     let Some(dialect) = &input.dialect() else { return Err(binary_already()) };
     let names: Vec<String> = input.sources.iter().map(|s| s.name()).collect();
     out.write_all(HEADER).map_err(|e| unwritten(&e))?;

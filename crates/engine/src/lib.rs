@@ -12,6 +12,7 @@ pub mod encode;
 pub mod error;
 pub mod expression;
 pub mod fields;
+pub mod frame;
 pub mod infer;
 pub mod input;
 pub mod isolate;

@@ -94,6 +94,7 @@ impl Watch {
 /// As [`load`], as far as it shows before the first row.
 pub fn plan_only(options: &Options) -> Result<Plan, Error> {
     let reader = Reader::open(&options.input)?;
+    let options = &options.reading(&reader);
     let mut conn = Conn::open(&options.target.url)?;
     transaction::begin(&mut conn, options)?;
     let mut plan = make_plan(&mut conn, &reader, options, false)?;
@@ -130,6 +131,7 @@ fn run(options: &Options, watch: &Watch, planned: &dyn Fn(&Plan)) -> Result<Summ
     let mut clock = Clock::start();
     watch.phase(0);
     let mut reader = Reader::open(&options.input)?;
+    let options = &options.reading(&reader);
     watch.progress.total_bytes.set(reader.total_bytes());
     let mut conn = watch.connect(&options.target.url)?;
     clock.seconds.open = clock.lap();
@@ -141,7 +143,7 @@ fn run(options: &Options, watch: &Watch, planned: &dyn Fn(&Plan)) -> Result<Summ
     let locked = Instant::now();
     around::foresee(&mut conn, &mut plan, options, reader.total_bytes())?;
     let plan = Arc::new(plan);
-    let blank = plan.read_by(&mut reader);
+    let passed = plan.read_by(&mut reader);
     planned(&plan);
     if plan.method == Method::Insert && reader.has_none() {
         // This method commits the TRUNCATE before the first row.
@@ -173,7 +175,7 @@ fn run(options: &Options, watch: &Watch, planned: &dyn Fn(&Plan)) -> Result<Summ
     }
     summary.steps.extend(steps);
     summary.wal_bytes = wal_start.zip(wal_end).map(|(a, b)| b.saturating_sub(a));
-    summary.notes.extend(blank.note());
+    summary.pass_over(passed.get());
     summary.notes.extend(done.lanes[0].more_rejects());
     for lane in &done.lanes {
         summary.notes.extend(lane.conn.take_notices());
@@ -308,10 +310,8 @@ pub(crate) fn make_plan(
     plan.notes.splice(0..0, advice(&input, &server, &table, &around, fired_by));
     plan.notes.extend(causes.notes(&plan.columns));
     plan.causes = causes;
-    if reader.byte_order_mark() {
-        plan.notes.push("the byte order mark at the start of the file is passed over".into());
-    }
-    plan.notes.splice(0..0, ledger::left_down(conn, table.oid)?);
+    plan.notes.extend(reader.notes());
+    plan.notes.splice(0..0, ledger::left(conn, table.oid)?);
     if let Some(new) = new {
         plan.made = Some(new.statement);
         plan.inferred = new.unseen;
@@ -363,9 +363,9 @@ fn rejects(
 ) -> Result<Option<Arc<Rejects>>, Error> {
     let Some(wanted) = &options.rejects else { return Ok(None) };
     let name = wanted.file.display().to_string();
-    let dialect = options.input.dialect();
+    let (dialect, head) = (options.input.dialect(), reader.head());
     let form = match &dialect {
-        Some(dialect) => RejectForm::Lines(dialect, reader.header().map(|h| h.bytes.as_slice())),
+        Some(dialect) => RejectForm::Lines(dialect, head.as_deref()),
         None => RejectForm::Tuples,
     };
     let file = RejectFile::create(&wanted.file, wanted.existing, form).map_err(|e| {

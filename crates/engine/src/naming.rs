@@ -146,6 +146,7 @@ mod tests {
         let field = |f: &&str| (!f.is_empty()).then(|| f.as_bytes().to_vec());
         let header = HeaderLine {
             file: "f".into(),
+            line: 1,
             bytes: Vec::new(),
             fields: fields.iter().map(field).collect(),
         };

@@ -2,6 +2,8 @@
 
 use crate::error::Error;
 use crate::fields::FieldOptions;
+use crate::frame::Frame;
+use crate::input::Reader;
 use crate::reject::{Existing, Limit};
 use crate::session::surroundings::{ForeignKeys, Indexes, Triggers};
 use pgsluice_core::scan::{Dialect, DotLine, Format, StrayQuotes};
@@ -78,6 +80,8 @@ pub enum FileFormat {
 pub struct InputOptions {
     /// in the order in which they are loaded
     pub sources: Vec<Source>,
+    /// what the user should know of how these were found
+    pub notes: Vec<String>,
     /// csv, text or binary
     pub format: FileFormat,
     /// what the first line is
@@ -90,6 +94,8 @@ pub struct InputOptions {
     pub limit: Option<u64>,
     /// without a header: the first line is data even if it looks like one
     pub first_is_data: bool,
+    /// the lines of each file that are no records
+    pub frame: Frame,
 }
 
 impl InputOptions {
@@ -324,6 +330,13 @@ pub struct Options {
     pub rejects: Option<RejectOptions>,
 }
 
+impl Options {
+    /// The same with what `reader` has found in the files.
+    pub fn reading(&self, reader: &Reader) -> Options {
+        Options { input: reader.settled(&self.input), ..self.clone() }
+    }
+}
+
 /// COPY's options on the form of a file, as they were given.
 #[derive(Clone, Debug, Default)]
 #[allow(missing_docs)]
@@ -377,7 +390,11 @@ impl DialectOptions {
 }
 
 /// An option of one byte, with the escapes `\t`, `\\` and `\xHH` resolved.
-fn one_byte(option: &str, text: Option<&str>) -> Result<Option<u8>, Error> {
+///
+/// # Errors
+///
+/// It is another value.
+pub fn one_byte(option: &str, text: Option<&str>) -> Result<Option<u8>, Error> {
     let Some(text) = text else { return Ok(None) };
     let byte = match text.as_bytes() {
         [byte] => Some(*byte),
@@ -399,7 +416,8 @@ fn one_byte(option: &str, text: Option<&str>) -> Result<Option<u8>, Error> {
     }
 }
 
-fn check(d: &Dialect) -> Result<(), Error> {
+/// Holds a dialect to the rules of the server's `ProcessCopyOptions`.
+pub(crate) fn check(d: &Dialect) -> Result<(), Error> {
     let refuse = |message: &str| Err(Error::usage(message));
     let line_end = |bytes: &[u8]| bytes.iter().any(|b| matches!(b, b'\r' | b'\n'));
     let markers = [("NULL", Some(&d.null)), ("DEFAULT", d.default.as_ref())];

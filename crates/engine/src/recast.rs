@@ -263,12 +263,14 @@ mod tests {
     ) -> Result<String, (Malformed, u64)> {
         let input = InputOptions {
             sources: vec![Source::Stdin, Source::File("b".into())],
+            notes: Vec::new(),
             format: FileFormat::Delimited(dialect.clone()),
             header: Header::None,
             encoding: None,
             skip: 0,
             limit: None,
             first_is_data: false,
+            frame: crate::frame::Frame::default(),
         };
         let mut target = TargetOptions::new("", "t");
         target.fields = wanted;

@@ -1,5 +1,6 @@
 //! What a load tells while it runs and when it is done.
 
+use crate::frame::Passed;
 use serde::Serialize;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -105,7 +106,7 @@ pub struct Seconds {
 /// What a load has done. The JSON of `--summary` is this struct.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Summary {
-    /// records read, the header not counted
+    /// records read, and lines that are no records; the header is not counted
     pub read: u64,
     /// rows in the table
     pub loaded: u64,
@@ -113,7 +114,7 @@ pub struct Summary {
     pub rejected: u64,
     /// the lines that they span
     pub rejected_lines: u64,
-    /// records passed over by `--skip`, `--where` or a trigger
+    /// records passed over by `--skip`, `--where` or a trigger, and lines that are no records
     pub skipped: u64,
     /// fields with a quote that neither opens nor closes them, whatever `--stray-quotes` makes of it
     pub stray_quotes: u64,
@@ -160,4 +161,13 @@ pub struct Summary {
     pub settings: Vec<String>,
     /// what the user should know
     pub notes: Vec<String>,
+}
+
+impl Summary {
+    /// Adds lines that were passed over since they are no records.
+    pub fn pass_over(&mut self, passed: Passed) {
+        self.read += passed.lines();
+        self.skipped += passed.lines();
+        self.notes.extend(passed.note());
+    }
 }

@@ -1,20 +1,32 @@
 //! What is said of a stray quote: what COPY would do with it, and what may be meant.
 
-use crate::error::{shown, Error, ServerSays};
+use crate::error::{shown, Error, Place, ServerSays};
 use pgsluice_core::error::{Malformed, Stray};
 use pgsluice_core::scan::{Dialect, StrayQuotes};
 
 /// What COPY would make of the record, whose bytes these are; `None` for any other fault.
 pub fn detail(fault: Malformed) -> Option<&'static str> {
     let Malformed::StrayQuote { kind, .. } = fault else { return None };
-    Some(match kind {
+    Some(detail_of(kind))
+}
+
+fn detail_of(kind: Stray) -> &'static str {
+    match kind {
         Stray::Within => {
             "COPY would open quotes in mid-field there, and read on to the next quote, over line \
              ends, too"
         }
         Stray::After => "COPY would drop the quotes and add the text to the value",
         Stray::Open => "COPY would read on to the next quote, over line ends, too",
-    })
+    }
+}
+
+/// Whether an error is about a stray quote.
+pub fn is_one(error: &Error) -> bool {
+    let detail = error.server().and_then(|server| server.detail.as_deref());
+    let kinds = [Stray::Within, Stray::After, Stray::Open];
+    let details = kinds.map(detail_of);
+    detail.is_some_and(|detail| details.contains(&detail))
 }
 
 /// What to do about it.
@@ -44,6 +56,14 @@ pub fn hint(fault: Malformed, record: &[u8], dialect: &Dialect) -> Option<String
             char::from(dialect.escape)
         ),
     })
+}
+
+/// The error of a record that passes in pieces and has a stray quote.
+pub fn too_long(place: Place) -> Error {
+    Error::data("a record that does not fit in memory has a stray quote").at(place).with_hint(
+        "is a quote left open there? --stray-quotes copy reads it as COPY does, and \
+             --on-error reject keeps the record in a file",
+    )
 }
 
 /// What is said at the end of fields with stray quotes, if there were any.

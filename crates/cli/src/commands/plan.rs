@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use crate::output::print;
 use clap::Args;
 use pgsluice_engine::load::plan_only;
+use pgsluice_engine::options::Source;
 use pgsluice_engine::plan::{Plan, Wire};
 use serde_json::{json, Value};
 use std::process::ExitCode;
@@ -25,16 +26,18 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let plan = plan_only(&arguments.load.options()?)?;
+    let options = arguments.load.options()?;
+    let files: Vec<String> = options.input.sources.iter().map(Source::name).collect();
+    let plan = plan_only(&options)?;
     if arguments.json {
-        print(serde_json::to_string_pretty(&as_json(&plan)).unwrap_or_default())?;
+        print(serde_json::to_string_pretty(&as_json(&plan, &files)).unwrap_or_default())?;
     } else {
-        print(lines(&plan).join("\n"))?;
+        print(lines(&plan, &files).join("\n"))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn lines(plan: &Plan) -> Vec<String> {
+fn lines(plan: &Plan, files: &[String]) -> Vec<String> {
     let mut lines = vec![
         format!("table     {}", plan.table),
         format!("method    {}: {}", plan.method, plan.reason),
@@ -43,6 +46,7 @@ fn lines(plan: &Plan) -> Vec<String> {
         format!("columns   {}", plan.columns.join(", ")),
         format!("threads   {} encoding, {} sending", plan.encoders, plan.lanes),
     ];
+    lines.extend(files.iter().map(|file| format!("file      {file}")));
     lines.extend(plan.records.map(|n| format!("estimate  about {n} records")));
     lines.extend(plan.locks.iter().map(|lock| format!("lock      {lock}")));
     lines.extend(plan.settings.iter().map(|(name, value)| format!("setting   {name} = {value}")));
@@ -54,7 +58,7 @@ fn lines(plan: &Plan) -> Vec<String> {
     lines
 }
 
-fn as_json(plan: &Plan) -> Value {
+fn as_json(plan: &Plan, files: &[String]) -> Value {
     let settings: Vec<String> = plan.settings.iter().map(|(n, v)| format!("{n} = {v}")).collect();
     let before: Vec<&String> = plan.made.iter().chain(&plan.before).collect();
     json!({
@@ -62,6 +66,7 @@ fn as_json(plan: &Plan) -> Value {
         "method": plan.method.name(),
         "reason": plan.reason,
         "gives_up": plan.cost,
+        "files": files,
         "records": plan.records,
         "columns": plan.columns,
         "lanes": plan.lanes,

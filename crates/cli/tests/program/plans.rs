@@ -49,16 +49,10 @@ fn a_table_with_rows_keeps_its_indexes_and_its_readers() {
                 commit: all other sessions, readers too, wait";
     assert!(planned.contains(lock) && planned.contains("gives up  concurrent access"), "{planned}");
     // Two indexes of 20,100 rows.
-    assert!(
-        planned.contains("wait, about 1 s for the rows and 1 s to build indexes"),
-        "{planned}"
-    );
+    assert!(planned.contains("wait, about 1 s for the rows and 1 s to build indexes"), "{planned}");
     let long = world.file("long.csv", &b"1000000,text of the row\n".repeat(400_000));
     let planned = plan(&world, &[&[long.as_str(), "--table", "t"], &rebuild[..]].concat());
-    assert!(
-        planned.contains("wait, about 1 s for the rows and 4 s to build indexes"),
-        "{planned}"
-    );
+    assert!(planned.contains("wait, about 1 s for the rows and 4 s to build indexes"), "{planned}");
     world.sql("CREATE TABLE l (a int, b text); CREATE INDEX ON l (a)");
     let lanes = ["--table", "l", "--method", "lanes", "--lanes", "2"];
     let planned = plan(&world, &[&[long.as_str()], &lanes[..]].concat());

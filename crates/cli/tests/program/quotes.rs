@@ -252,3 +252,42 @@ fn an_open_quote_costs_its_line_and_long_values_stay_whole() {
         );
     }
 }
+
+/// A stray quote after a value that is longer than what is held costs its record, and no other one.
+#[test]
+fn a_stray_quote_after_a_long_value_is_one_reject() {
+    let mut world = World::new(each_major().last().unwrap());
+    world.sql("CREATE TABLE t (id int, a text, b text, c text)");
+    let rejects = world.path("rejects.csv");
+    let long = "long \"\"value\"\" of\nlines, ".repeat(250_000);
+    let plain = "x".repeat(6 << 20);
+    let damaged = [
+        format!("2,\"{long}\",5\" pipe,z\n"),
+        format!("2,\"{long}\",\"5\" pipe\",\"two\nlines\"\n"),
+        format!("2,\"{long}\",y,\"open\n"),
+        format!("2,{plain}\"{},y,z\n", "x".repeat(1 << 20)),
+        format!("2,\"{long}\",\"{long}\",z\"\n"),
+        format!("2,\"{long}\",{plain},\"open, {}\n", "y".repeat(1 << 20)),
+    ];
+    for (i, damaged) in damaged.iter().enumerate() {
+        let bytes = format!("1,\"{long}\",y,z\n{damaged}3,x,y,\"two\nlines\"\n4,\"{long}\",y,z\n");
+        let path = world.file("damaged.csv", bytes.as_bytes());
+        let method = ["copy-csv", "lanes", "copy-binary", "staged"][i % 4];
+        remove(&rejects);
+        world.sql("TRUNCATE t");
+        let base = [&path, "--table", "t", "--method", method];
+        let reject = ["--on-error", "reject", "--reject-file", &rejects];
+        let summary = world.load(&[&base[..], &reject].concat());
+        let summary = summary.unwrap_or_else(|e| panic!("{i}: {e}"));
+        assert_eq!((&summary["loaded"], &summary["rejected"]), (&3.into(), &1.into()), "{i}");
+        assert_eq!(world.sql("SELECT string_agg(id::text, ' ' ORDER BY id) FROM t"), "1 3 4");
+        assert!(fs::read_to_string(&rejects).unwrap() == *damaged, "{i}");
+        let side = fs::read_to_string(format!("{rejects}.jsonl")).unwrap();
+        assert!(side.contains("\"record\":2,") && side.contains("quote"), "{i}: {side}");
+        let before = bytes.find("\n2,").unwrap() + 1;
+        let line = 1 + bytes[..before].matches('\n').count();
+        assert!(side.contains(&format!("\"line\":{line},\"offset\":{before},")), "{i}: {side}");
+        let said = world.load(&base).unwrap_err();
+        assert!(said.contains(&format!("byte offset {before}")), "{i}: {said:.300}");
+    }
+}

@@ -137,7 +137,7 @@ fn wrong_content_is_bad_data() {
         (b"\"1\";\"x\"\n\"2\";\"y\"\n", &[], "--delimiter ';'"),
         (b"\"a\"|\"b\"\n\"1\"|\"x\"\n", &["--header"], "--delimiter '|'"),
         (b"1,5\" pipe;x\n2,6;y\n", &[], "a quote within quotes is written"),
-        (b"PAR1\x15\x04\x15\x10", &[], "write it as CSV first"),
+        (b"PAR1\x15\x04\x15\x10", &[], "convert it to CSV first"),
         (b"\xff\xfe1\0,\0x\0\n\0", &[], "iconv -f UTF-16"),
         (b"1,x\n", &["--format", "binary"], "is it --format csv or text?"),
     ] {

@@ -1,6 +1,7 @@
 //! A run of whole records, with the facts that errors are reported by.
 
 use super::records::{Layout, Records};
+use pgsluice_core::error::Malformed;
 use pgsluice_core::scan::{Dialect, Eol, Format, Next, Record, Scanner};
 
 /// What a chunk holds.
@@ -47,6 +48,8 @@ pub struct Chunk {
     pub part: Part,
     /// it may have stray quotes
     pub stray: bool,
+    /// the stray quote of the record that ends with this piece
+    pub damaged: Option<Malformed>,
     /// no bytes of the file follow
     pub last: bool,
     /// the lines of the file before it, where somebody has to know them ([`super::Reader::count_lines`])
@@ -175,6 +178,7 @@ impl Chunk {
             self.bytes.clear();
             // Nothing is left of it that could be counted again.
             self.part = Part::Whole;
+            self.damaged = None;
             return;
         }
         let (records, lines, end) = self.first_records(*skip, layout);

@@ -1,6 +1,14 @@
 //! Files that are no CSV and no text, by their first bytes.
 
+use super::decompress;
+use crate::error::Error;
+use crate::options::FileFormat;
+use pgsluice_core::scan::binary::{self, HEADER_LEN};
 use pgsluice_core::scan::Dialect;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
 
 /// Signatures, what such a file is, and what to do about it. A line of text has none of the bytes
 /// that [`is_binary`] looks for; signatures of letters alone need one of them after them.
@@ -37,10 +45,46 @@ pub(super) struct Other {
     pub hint: &'static str,
 }
 
+/// What a file is, if it is surely not of this format. Its first bytes say that, which may be any
+/// text before the header if `preamble`.
+///
+/// # Errors
+///
+/// It cannot be read.
+pub fn other_content(
+    path: &Path,
+    format: &FileFormat,
+    utf8: bool,
+    preamble: bool,
+) -> Result<Option<String>, Error> {
+    let name = path.display().to_string();
+    let file = File::open(path).map_err(|e| Error::io("open", &name, &e))?;
+    let mut head = Vec::new();
+    decompress::open(file, &Arc::default())
+        .and_then(|(_, source)| source.take(HEAD as u64).read_to_end(&mut head))
+        .map_err(|e| Error::io("read", &name, &e))?;
+    Ok(match format {
+        FileFormat::Binary => {
+            let head = &head[..head.len().min(HEADER_LEN)];
+            binary::header(head).err().map(|_| "is not in COPY's binary format".into())
+        }
+        FileFormat::Delimited(_) if preamble => no_text(&head, utf8).map(|other| other.what),
+        FileFormat::Delimited(dialect) => other(&head, dialect, utf8).map(|other| other.what),
+    })
+}
+
 /// What the file is, if it is surely neither CSV nor text. Of files in `utf8` all bytes are known.
 pub(super) fn other(bytes: &[u8], dialect: &Dialect, utf8: bool) -> Option<Other> {
+    no_text(bytes, utf8).or_else(|| other_text(bytes, dialect))
+}
+
+fn is(what: &str, hint: &'static str) -> Option<Other> {
+    Some(Other { what: format!("is {what}"), hint })
+}
+
+/// As [`other`], whatever text may precede the header.
+pub(super) fn no_text(bytes: &[u8], utf8: bool) -> Option<Other> {
     let head = &bytes[..bytes.len().min(HEAD)];
-    let is = |what: &str, hint| Some(Other { what: format!("is {what}"), hint });
     if head.starts_with(b"PGCOPY\n\xff\r\n\0") {
         return is("in COPY's binary format", "--format binary reads it");
     }
@@ -54,6 +98,11 @@ pub(super) fn other(bytes: &[u8], dialect: &Dialect, utf8: bool) -> Option<Other
     if utf8 && is_utf16(head) {
         return is("UTF-16, which PostgreSQL does not support", UTF16);
     }
+    None
+}
+
+fn other_text(bytes: &[u8], dialect: &Dialect) -> Option<Other> {
+    let head = &bytes[..bytes.len().min(HEAD)];
     if dialect.delimiter != b',' || dialect.quote != b'"' {
         return None;
     }

@@ -4,19 +4,25 @@ use super::ahead::Ahead;
 use super::chunk::{Chunk, Counts, Part};
 use super::content;
 use super::decompress::{self, Compression};
+use super::footer::{Footer, WithoutFooter};
 use super::records::{fields, Cutter, Layout};
 use crate::error::{Error, Place};
+use crate::frame::{blank_end, first_comment, Frame, Passed};
 use crate::options::Source;
-use crate::stray;
+use pgsluice_core::error::Malformed;
 use pgsluice_core::scan::binary::{self, Corrupt, TupleSplitter, HEADER_LEN};
-use pgsluice_core::scan::{Dialect, Eol, Format, Kind, Next, Record, Scanner, Splitter};
+use pgsluice_core::scan::{Dialect, Eol, Format, Next, Record, Scanner, Splitter};
 use std::fs::File;
 use std::io::{self, Read};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+mod frame;
+mod header;
 mod strays;
+
+pub use header::HeaderLine;
 
 /// How many bytes a chunk has, unless a record is longer.
 const CHUNK: usize = 512 << 10;
@@ -26,24 +32,6 @@ const MAX_HELD: usize = 4 << 20;
 
 /// The longest record: the server's own limit for a line.
 const MAX_RECORD: u64 = pgsluice_core::scan::MAX_RECORD as u64;
-
-/// The first line of a file that has a header.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HeaderLine {
-    /// the file, as the user named it
-    pub file: String,
-    /// as it is in the file, line end included
-    pub bytes: Vec<u8>,
-    /// its fields; `None` for NULL
-    pub fields: Vec<Option<Vec<u8>>>,
-}
-
-impl HeaderLine {
-    /// Where it is.
-    pub fn place(&self) -> Place {
-        Place { file: self.file.clone(), line: Some(1), ..Place::default() }
-    }
-}
 
 /// Counts the bytes that come from the disk.
 struct Counted {
@@ -92,13 +80,24 @@ pub(super) struct InputFile {
     giant: Option<u64>,
     /// where it ends, in the held bytes
     giant_end: Option<usize>,
+    /// its stray quote, if it has one
+    damaged: Option<Malformed>,
     passed: Counts,
+    /// lines that begin with it are no records
+    comment: Option<u8>,
+    /// where the next one is, in the held bytes, if it has been found
+    comment_at: Option<usize>,
+    /// the lines at the end that are held back, if some are
+    footer: Option<Footer>,
+    /// lines passed over since the last chunk that are no records
+    pub(super) passed_over: Passed,
     done: bool,
 }
 
 impl InputFile {
     /// Opens a source. The header of PGCOPY is passed over, and a byte order mark where the
-    /// file is said to be `utf8`: in other encodings these bytes are data.
+    /// file is said to be `utf8`: in other encodings these bytes are data. The lines of a
+    /// footer are never read.
     ///
     /// # Errors
     ///
@@ -109,6 +108,7 @@ impl InputFile {
         source: &Source,
         dialect: Option<&Dialect>,
         utf8: bool,
+        frame: &Frame,
     ) -> Result<InputFile, Error> {
         let name = source.name();
         let failed = |e: &io::Error| Error::io("open", &name, e);
@@ -130,6 +130,13 @@ impl InputFile {
         let taken = Arc::new(AtomicU64::new(0));
         let (compression, source) =
             decompress::open(counted, &taken).map_err(|e| Error::io("read", &name, &e))?;
+        let (source, footer) = match frame.skip_footer {
+            0 => (source, None),
+            lines => {
+                let (source, footer) = WithoutFooter::new(source, lines);
+                (Box::new(source) as Box<dyn Read + Send>, Some(footer))
+            }
+        };
         let mut file = InputFile {
             name,
             index,
@@ -150,12 +157,17 @@ impl InputFile {
             lost: false,
             giant: None,
             giant_end: None,
+            damaged: None,
             passed: Counts::default(),
+            comment: None,
+            comment_at: None,
+            footer,
+            passed_over: Passed::default(),
             done: false,
         };
         file.fill(CHUNK)?;
         match dialect {
-            Some(dialect) => file.begin(dialect, utf8)?,
+            Some(dialect) => file.begin(dialect, utf8, frame.skip_lines > 0)?,
             None => file.pass_signature()?,
         }
         Ok(file)
@@ -171,7 +183,7 @@ impl InputFile {
         let head = &self.held[..self.held.len().min(HEADER_LEN)];
         let extension = binary::header(head).map_err(|corrupt| {
             let place = Place { file: self.name.clone(), ..Place::default() };
-            let error = Error::new(corrupt.to_string()).at(place);
+            let error = Error::data(corrupt.to_string()).at(place);
             match corrupt {
                 Corrupt::Signature => error
                     .with_hint("the file is not COPY's binary format: is it --format csv or text?"),
@@ -182,7 +194,7 @@ impl InputFile {
         while left > 0 {
             if self.held.is_empty() {
                 let place = Place { file: self.name.clone(), ..Place::default() };
-                return Err(Error::new(Corrupt::WrongLength.to_string()).at(place));
+                return Err(Error::data(Corrupt::WrongLength.to_string()).at(place));
             }
             let passed = left.min(self.held.len());
             self.held.drain(..passed);
@@ -194,8 +206,12 @@ impl InputFile {
     }
 
     /// Looks whether the content may be CSV or text.
-    fn begin(&mut self, dialect: &Dialect, utf8: bool) -> Result<(), Error> {
-        if let Some(other) = content::other(&self.held, dialect, utf8) {
+    fn begin(&mut self, dialect: &Dialect, utf8: bool, preamble: bool) -> Result<(), Error> {
+        let other = match preamble {
+            true => content::no_text(&self.held, utf8),
+            false => content::other(&self.held, dialect, utf8),
+        };
+        if let Some(other) = other {
             let message = format!(
                 "{} {}, and not {}",
                 self.name,
@@ -205,13 +221,13 @@ impl InputFile {
                     Format::Text => "COPY's text format",
                 }
             );
-            return Err(Error::new(message).with_hint(other.hint));
+            return Err(Error::data(message).with_hint(other.hint));
         }
         if !utf8 {
             return Ok(());
         }
         if self.held.starts_with(b"\xff\xfe") || self.held.starts_with(b"\xfe\xff") {
-            return Err(Error::new(format!(
+            return Err(Error::data(format!(
                 "{} is UTF-16, which PostgreSQL does not support",
                 self.name
             ))
@@ -242,6 +258,7 @@ impl InputFile {
         self.held.truncate(filled);
         if self.ended {
             self.check_unchanged()?;
+            self.check_footer()?;
         }
         Ok(())
     }
@@ -268,50 +285,15 @@ impl InputFile {
             .with_hint("load it again when nothing writes to it"))
     }
 
-    /// Takes the first record off as the header.
-    pub(super) fn take_header(&mut self, dialect: &Dialect) -> Result<Option<HeaderLine>, Error> {
-        let mut record = Record::default();
-        let mut target = CHUNK;
-        loop {
-            let mut scanner = Scanner::new(&self.held, self.ended, dialect, self.eol);
-            match scanner.next(&mut record) {
-                Ok(Next::Record) => {
-                    let field = |i| match record.field(&self.held, i) {
-                        (Kind::Null, _) => None,
-                        (_, value) => Some(value.to_vec()),
-                    };
-                    let fields = (0..record.len()).map(field).collect();
-                    self.eol = scanner.eol();
-                    self.passed.lines += scanner.lines();
-                    let bytes = self.held.drain(..record.end).collect::<Vec<u8>>();
-                    self.offset += bytes.len() as u64;
-                    return Ok(Some(HeaderLine { file: self.name.clone(), bytes, fields }));
-                }
-                Ok(Next::End) => return Ok(None),
-                Ok(Next::Partial) if target < MAX_HELD => target *= 2,
-                Ok(Next::Partial) => {
-                    return Err(Error::new(format!("{}: the header line has no end", self.name))
-                        .with_hint("is a quote left open in the first line?"))
-                }
-                Err(fault) => {
-                    let csv = dialect.format == Format::Csv;
-                    let message = fault.message(csv, "");
-                    let place =
-                        Place { file: self.name.clone(), line: Some(1), ..Place::default() };
-                    let (start, end) = scanner.skip_record().unwrap_or_default();
-                    let error = Error::new(message).at(place);
-                    return Err(stray::explained(error, fault, &self.held[start..end], dialect));
-                }
-            }
-            self.fill(target)?;
-        }
-    }
-
     /// Reads until `target` bytes are held and looks where records end in them.
     fn split(&mut self, layout: &Layout, target: usize) -> Result<(), Error> {
         self.fill(target)?;
+        let strict = layout.dialect().filter(|dialect| dialect.strict());
+        if let (Some(dialect), true) = (strict, self.giant.is_some() || target >= MAX_HELD) {
+            self.fill_past_quote(dialect)?;
+        }
         let eol = self.eol;
-        let cutter = self.cutter.get_or_insert_with(|| match layout {
+        let mut cutter = self.cutter.take().unwrap_or_else(|| match layout {
             Layout::Lines(dialect) => Cutter::Lines(Splitter::new(dialect, eol).watching()),
             Layout::Tuples(columns) => Cutter::Tuples(TupleSplitter::new(fields(columns))),
         });
@@ -319,7 +301,36 @@ impl InputFile {
             Cutter::Lines(splitter) if self.giant.is_some() => Some((splitter.clone(), self.seen)),
             _ => None,
         };
-        let cuts = cutter.feed(&self.held[self.seen..]);
+        let (mut stray, mut from) = (false, self.seen);
+        loop {
+            let (to, comment) = self.up_to(from);
+            stray |= self.feed(&mut cutter, to);
+            if comment && self.may_end_first_line(to, &cutter) {
+                stray |= self.feed(&mut cutter, to + 1);
+            }
+            // After a stray quote, only a walk through the records finds where they end.
+            let sure = strict.is_none() || !stray && !self.lost;
+            if comment && self.cut == to && sure {
+                self.comment_at = Some(to);
+            }
+            if !comment || self.comment_at.is_some() {
+                break;
+            }
+            from = to + 1;
+        }
+        if let (Cutter::Tuples(splitter), true) = (&mut cutter, self.ended) {
+            self.fault = self.fault.or(splitter.finish().err());
+        }
+        self.cutter = Some(cutter);
+        match strict {
+            Some(dialect) => self.find_again(dialect, stray, in_giant),
+            None => Ok(()),
+        }
+    }
+
+    /// Looks where records end up to `to`; whether there may be a stray quote.
+    fn feed(&mut self, cutter: &mut Cutter, to: usize) -> bool {
+        let cuts = cutter.feed(&self.held[self.seen..to]);
         self.stray[0] |= cuts.stray;
         if let Some(last) = cuts.last {
             self.cut = self.seen + last;
@@ -327,42 +338,39 @@ impl InputFile {
         if self.giant.is_some() && self.giant_end.is_none() {
             self.giant_end = cuts.first.map(|first| self.seen + first);
         }
-        self.seen = self.held.len();
+        self.seen = to;
         self.fault = cuts.fault;
-        if let (Cutter::Tuples(splitter), true) = (cutter, self.ended) {
-            self.fault = self.fault.or(splitter.finish().err());
-        }
-        match layout.dialect() {
-            Some(dialect) if dialect.strict() => self.find_again(dialect, cuts.stray, in_giant),
-            _ => Ok(()),
-        }
+        cuts.stray
     }
 
     /// The next bytes: whole records where a record can be held. `None` at the end.
-    /// Empty lines that end the file are passed over if they are counted in `blank`.
+    /// Empty lines that end the file are passed over if `blank`.
     pub(super) fn next(
         &mut self,
         layout: &Layout,
-        blank: Option<&AtomicU64>,
+        blank: bool,
         free: Vec<u8>,
     ) -> Result<Option<Chunk>, Error> {
         if self.done {
             return Ok(None);
         }
+        let text = layout.dialect().is_some_and(|d| d.format == Format::Text);
         let mut target = CHUNK;
         let (end, part) = loop {
-            if self.fault.is_none() {
+            if self.fault.is_none() && self.comment_at.is_none() {
                 self.split(layout, target)?;
             }
             match (self.giant, self.giant_end) {
                 (Some(_), Some(end)) => break (end, Part::LastPiece),
+                (None, _) if self.comment_at == Some(0) => self.pass_comments()?,
+                (None, _) if self.comment_at.is_some() => break (self.cut, Part::Whole),
                 _ if self.fault.is_some() && self.cut == 0 => return Err(self.corrupt(layout)),
                 (Some(_), None) if self.ended => break (self.held.len(), Part::LastPiece),
                 (Some(_), None) => break (self.held.len(), Part::Piece),
                 _ if self.fault.is_some() => break (self.cut, Part::Whole),
                 _ if self.ended => break (self.end_of_records(layout), Part::Whole),
                 // Empty lines at the end of what is held may be the file's last ones.
-                _ if self.cut > 0 && blank.is_some() => match blank_end(&self.held[..self.cut]).0 {
+                _ if self.cut > 0 && blank => match blank_end(&self.held[..self.cut], text).0 {
                     0 if target < MAX_HELD => target *= 2,
                     0 => break (self.cut, Part::Whole),
                     end => break (end, Part::Whole),
@@ -385,10 +393,13 @@ impl InputFile {
             self.giant_end = None;
         }
         let mut chunk = Chunk { start, ..self.give(end, part, layout, free) };
-        if let (Some(number), true, Part::Whole) = (blank, chunk.last, part) {
-            let (end, lines) = blank_end(&chunk.bytes);
+        if blank && chunk.last && part == Part::Whole {
+            let (end, lines) = blank_end(&chunk.bytes, text);
             chunk.bytes.truncate(end);
-            number.fetch_add(lines, Ordering::Relaxed);
+            self.passed_over.blank += lines;
+        }
+        if let (Some(footer), true) = (&self.footer, chunk.last && self.ended) {
+            self.passed_over.footer += footer.lines();
         }
         Ok(Some(chunk))
     }
@@ -454,6 +465,7 @@ impl InputFile {
             eol: self.eol,
             part,
             stray: self.stray[0] || self.stray[1],
+            damaged: self.damaged.take(),
             last,
             line: 0,
             passed: std::mem::take(&mut self.passed),
@@ -463,28 +475,12 @@ impl InputFile {
         self.stray = [false, self.stray[0] && !self.held.is_empty()];
         self.seen -= end.min(self.seen);
         self.cut = self.cut.saturating_sub(end);
+        self.comment_at = self.comment_at.map(|at| at.saturating_sub(end));
         self.done = last;
         if let Some(Cutter::Lines(splitter)) = &self.cutter {
             self.eol = splitter.eol();
         }
         chunk
-    }
-}
-
-/// Where the empty lines begin that end these whole records, and how many they are.
-fn blank_end(bytes: &[u8]) -> (usize, u64) {
-    let (mut end, mut lines) = (bytes.len(), 0);
-    loop {
-        let start = match &bytes[..end] {
-            [.., b'\r', b'\n'] => end - 2,
-            [.., b'\r' | b'\n'] => end - 1,
-            _ => return (end, lines),
-        };
-        if !matches!(&bytes[..start], [] | [.., b'\r' | b'\n']) {
-            return (end, lines);
-        }
-        end = start;
-        lines += 1;
     }
 }
 

@@ -5,12 +5,14 @@ mod chunk;
 mod content;
 pub mod decompress;
 mod file;
+mod footer;
 mod locate;
 mod reader;
 mod records;
 
 pub use chunk::{Chunk, Counts, Part};
+pub use content::other_content;
 pub use file::HeaderLine;
 pub use locate::{can_be_read_again, locate};
-pub use reader::{BlankEnds, Reader};
+pub use reader::{PassedLines, Reader};
 pub use records::{Found, Layout, Records};

@@ -5,26 +5,31 @@ use super::decompress::Compression;
 use super::file::{HeaderLine, InputFile};
 use super::records::Layout;
 use crate::error::Error;
-use crate::options::{Header, InputOptions, Source};
-use pgsluice_core::scan::Format;
+use crate::frame::{without_comments, Frame, Passed};
+use crate::options::{FileFormat, Header, InputOptions, Source};
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-/// How many empty lines at the ends of files were passed over.
-pub struct BlankEnds(Arc<AtomicU64>);
+/// How many lines were passed over that are no records: grows while a [`Reader`] reads.
+#[derive(Clone, Default)]
+pub struct PassedLines(Arc<Mutex<Passed>>);
 
-impl BlankEnds {
-    /// What is noted of them.
-    pub fn note(&self) -> Option<String> {
-        let number = self.0.load(Ordering::Relaxed);
-        (number > 0)
-            .then(|| format!("empty lines at the end of the input were passed over: {number}"))
+impl PassedLines {
+    /// As many as there are by now.
+    pub fn get(&self) -> Passed {
+        *self.0.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn add(&self, passed: Passed) {
+        *self.0.lock().unwrap_or_else(|e| e.into_inner()) += passed;
     }
 }
 
 /// Reads all sources in order.
 pub struct Reader {
     sources: Vec<Source>,
+    notes: Vec<String>,
     layout: Layout,
     header: Header,
     /// the files are said to be UTF-8
@@ -37,8 +42,12 @@ pub struct Reader {
     limit: Option<u64>,
     total: u64,
     raw_read: Vec<Arc<AtomicU64>>,
-    /// how many empty lines at the ends of files were passed over, where they are
-    blank: Option<Arc<AtomicU64>>,
+    frame: Frame,
+    /// Excel's line that names the delimiter, of the first file
+    excel: Option<Vec<u8>>,
+    passed_lines: PassedLines,
+    /// empty lines at the ends of files are passed over
+    blank: bool,
     /// a file begins with a byte order mark
     marked: bool,
     /// the lines of the current file so far, where they are counted
@@ -64,6 +73,7 @@ impl Reader {
         let layout = options.dialect().map_or(Layout::Tuples(Vec::new()), Layout::Lines);
         let mut reader = Reader {
             sources: options.sources.clone(),
+            notes: options.notes.clone(),
             layout,
             header: options.header,
             utf8: options.encoding.is_none(),
@@ -75,7 +85,10 @@ impl Reader {
             limit: options.limit,
             total,
             raw_read: Vec::new(),
-            blank: None,
+            frame: options.frame,
+            excel: None,
+            passed_lines: PassedLines::default(),
+            blank: false,
             marked: false,
             lines: None,
         };
@@ -83,7 +96,45 @@ impl Reader {
         while reader.open_next()? && reader.header != Header::None && reader.first_header.is_none()
         {
         }
+        reader.frame.delimiter_named = true;
         Ok(reader)
+    }
+
+    /// The options by which the files are read, given those they were opened by: with the
+    /// delimiter that the first file names.
+    pub fn settled(&self, options: &InputOptions) -> InputOptions {
+        let mut options = options.clone();
+        if let (Some(_), FileFormat::Delimited(d)) = (&self.excel, &mut options.format) {
+            d.delimiter = self.layout.dialect().map_or(d.delimiter, |own| own.delimiter);
+            options.frame.delimiter_named = true;
+        }
+        options
+    }
+
+    /// What the user should know of how the files are read.
+    pub fn notes(&self) -> Vec<String> {
+        let mark =
+            self.marked.then(|| "the byte order mark at the start of the file is passed over");
+        let excel = self.excel.as_ref().map(|line| {
+            format!(
+                "the first line names the delimiter: {}",
+                String::from_utf8_lossy(line).trim_end()
+            )
+        });
+        let found = mark.map(str::to_owned).into_iter().chain(excel);
+        self.notes.iter().cloned().chain(found).collect()
+    }
+
+    /// The first file's line that names the delimiter, if it has one, and the header.
+    pub fn head(&self) -> Option<Vec<u8>> {
+        let header = self.first_header.as_ref().map(|header| header.bytes.as_slice());
+        let head = [self.excel.as_deref().unwrap_or_default(), header.unwrap_or_default()].concat();
+        (!head.is_empty()).then_some(head)
+    }
+
+    /// How many lines are passed over that are no records.
+    pub fn passed_lines(&self) -> PassedLines {
+        self.passed_lines.clone()
     }
 
     /// From here on, the file is read by these rules, which are the server's.
@@ -97,12 +148,9 @@ impl Reader {
     }
 
     /// From here on, empty lines at the end of a file are passed over if records have several
-    /// `fields`: with one, such a line is a record. Gives their number as it grows.
-    pub fn pass_blank_ends(&mut self, fields: usize) -> BlankEnds {
-        let number = Arc::new(AtomicU64::new(0));
-        let csv = self.layout.dialect().is_some_and(|d| d.format == Format::Csv);
-        self.blank = (csv && fields > 1).then(|| number.clone());
-        BlankEnds(number)
+    /// `fields`: with one, such a line is a record.
+    pub fn pass_blank_ends(&mut self, fields: usize) {
+        self.blank = self.layout.dialect().is_some() && fields > 1;
     }
 
     /// The first header, if headers were asked for: that of the first file that is not empty.
@@ -110,21 +158,23 @@ impl Reader {
         self.first_header.as_ref()
     }
 
-    /// The bytes that lie before the next record, as far as they are held: a
+    /// The bytes that lie before the next record, as far as they are held, without comments: a
     /// sample to infer types from. The second value says that it is all there is.
-    pub fn sample(&self) -> (&[u8], bool) {
-        self.current.as_ref().map_or((&[], true), |f| (&f.held, f.ended))
+    pub fn sample(&self) -> (Cow<'_, [u8]>, bool) {
+        let Some(file) = &self.current else { return (Cow::Borrowed(&[]), true) };
+        let bytes = match (self.frame.comment, self.layout.dialect()) {
+            (Some(comment), Some(dialect)) => {
+                without_comments(&file.held, file.ended, dialect, comment).into()
+            }
+            _ => Cow::Borrowed(file.held.as_slice()),
+        };
+        (bytes, file.ended)
     }
 
     /// Whether there is certainly no record.
     pub fn has_none(&self) -> bool {
         let none = self.current.as_ref().map_or(true, |f| f.held.is_empty() && f.ended);
         none && self.next_file >= self.sources.len()
-    }
-
-    /// Whether a file begins with a byte order mark, as far as files are open.
-    pub fn byte_order_mark(&self) -> bool {
-        self.marked
     }
 
     /// Records of all files together, estimated from the first bytes of the first one, as they are
@@ -165,19 +215,25 @@ impl Reader {
     fn open_next(&mut self) -> Result<bool, Error> {
         let Some(source) = self.sources.get(self.next_file) else { return Ok(false) };
         let dialect = self.layout.dialect();
-        let mut file = InputFile::open(self.next_file, source, dialect, self.utf8)?;
+        let mut file = InputFile::open(self.next_file, source, dialect, self.utf8, &self.frame)?;
         self.raw_read.push(file.raw_read.clone());
         self.marked |= dialect.is_some() && file.offset > 0;
+        if let Layout::Lines(dialect) = &mut self.layout {
+            let line = file.pass_head(dialect, &self.frame)?;
+            self.frame.delimiter_named |= line.is_some();
+            self.excel = self.excel.take().or(line);
+        }
         if let (Some(dialect), true) = (self.layout.dialect(), self.header != Header::None) {
             let header = file.take_header(dialect)?;
+            file.pass_comments()?;
             match &self.first_header {
                 None => self.first_header = header,
                 Some(first) => {
-                    let differs = header.is_some_and(|h| h.fields != first.fields);
-                    if differs && self.header != Header::Ignore {
+                    let differs = header.filter(|h| h.fields != first.fields);
+                    if let Some(header) = differs.filter(|_| self.header != Header::Ignore) {
                         return Err(Error::new(format!(
-                            "{}, line 1: the header differs from that of {}",
-                            file.name, first.file
+                            "{}, line {}: the header differs from that of {}",
+                            file.name, header.line, first.file
                         )));
                     }
                 }
@@ -200,10 +256,16 @@ impl Reader {
             if self.limit == Some(0) {
                 return Ok(None);
             }
-            match file.next(&self.layout, self.blank.as_deref(), free)? {
+            match file.next(&self.layout, self.blank, free)? {
                 Some(mut chunk) => {
                     chunk.pass(&mut self.skip, &self.layout);
                     chunk.limit(&mut self.limit, &self.layout);
+                    let mut passed = std::mem::take(&mut file.passed_over);
+                    if self.limit == Some(0) {
+                        // What follows the last record that is read is not read.
+                        (passed.footer, passed.blank) = (0, 0);
+                    }
+                    self.passed_lines.add(passed);
                     if chunk.bytes.is_empty() && !chunk.last && chunk.passed == Counts::default() {
                         free = chunk.bytes;
                         continue;
@@ -251,12 +313,14 @@ mod tests {
         std::fs::write(&dir, &data).unwrap();
         let options = InputOptions {
             sources: vec![Source::File(dir.clone())],
+            notes: Vec::new(),
             format: FileFormat::Delimited(Dialect::csv()),
             header: Header::Names,
             encoding: None,
             skip: 3,
             limit: None,
             first_is_data: false,
+            frame: Frame::default(),
         };
         let mut reader = Reader::open(&options).unwrap();
         let names = reader.header().unwrap().fields.clone();

@@ -2,7 +2,7 @@
 
 use super::{InputFacts, Plan};
 use crate::error::shown;
-use crate::input::{BlankEnds, Reader};
+use crate::input::{PassedLines, Reader};
 use crate::recast::Recast;
 use crate::session::conn::quote_ident;
 
@@ -10,13 +10,15 @@ use crate::session::conn::quote_ident;
 const LISTED: usize = 5;
 
 impl Plan {
-    /// Has the files read as this plan needs them.
-    pub fn read_by(&self, reader: &mut Reader) -> BlankEnds {
+    /// Has the files read as this plan needs them. Gives the number of lines that are no records,
+    /// as it grows.
+    pub fn read_by(&self, reader: &mut Reader) -> PassedLines {
         reader.read_as(&self.layout);
         if self.recast.as_ref().is_some_and(Recast::counts_lines) {
             reader.count_lines();
         }
-        reader.pass_blank_ends(self.fields.len())
+        reader.pass_blank_ends(self.fields.len());
+        reader.passed_lines()
     }
 
     /// The index of the field that goes to a column.

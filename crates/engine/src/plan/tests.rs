@@ -51,12 +51,14 @@ impl Case {
         };
         let input = InputOptions {
             sources: vec![Source::Stdin],
+            notes: Vec::new(),
             format: FileFormat::Delimited(Dialect::csv()),
             header: Header::None,
             encoding: None,
             skip: 0,
             limit: None,
             first_is_data: false,
+            frame: crate::frame::Frame::default(),
         };
         let target = TargetOptions::new("", "t");
         let options = Options { input, target, rejects: None };

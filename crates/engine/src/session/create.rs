@@ -96,10 +96,10 @@ pub fn infer(conn: &mut Conn, reader: &Reader, options: &Options) -> Result<NewT
 /// How many fields each record has, if all available records have the same number.
 fn fields(reader: &Reader, dialect: &Dialect, skip: u64) -> Option<usize> {
     let (sample, ended) = reader.sample();
-    let mut scanner = Scanner::new(sample, ended, dialect, Eol::Unknown);
+    let mut scanner = Scanner::new(&sample, ended, dialect, Eol::Unknown);
     let (mut record, mut skip, mut fields) = (Record::default(), skip, None);
     while scanner.next(&mut record) == Ok(Next::Record) {
-        let blank = record.len() == 1 && record.field(sample, 0).1.is_empty();
+        let blank = record.len() == 1 && record.field(&sample, 0).1.is_empty();
         if skip > 0 || blank {
             skip = skip.saturating_sub(1);
         } else if fields.is_some_and(|fields| fields != record.len()) {
@@ -140,8 +140,8 @@ impl Look {
                 return Err(Error::new("a pipe cannot be read twice, as text-on-doubt must")
                     .with_hint("use --create=typed, or a file"));
             }
-            let scanner = Scanner::new(sample, ended, dialect, Eol::Unknown);
-            self.see(options, sample, scanner, input.skip);
+            let scanner = Scanner::new(&sample, ended, dialect, Eol::Unknown);
+            self.see(options, &sample, scanner, input.skip);
             (sample.len(), whole)
         };
         notes.push(if whole {

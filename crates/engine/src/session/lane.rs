@@ -187,6 +187,9 @@ impl Lane {
         if matches!(self.plan.wire, Wire::Insert(_)) {
             return self.insert(&placed);
         }
+        if placed.prepared.chunk.damaged.is_some() {
+            return Err(self.damaged(&placed.prepared.chunk));
+        }
         if let Some((Fault::Malformed(fault), line)) = placed.prepared.fault {
             let stray = matches!(fault, Malformed::StrayQuote { .. });
             if stray || self.plan.recast.is_some() {

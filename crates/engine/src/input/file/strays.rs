@@ -1,8 +1,10 @@
 //! Where records end after a stray quote.
 
-use super::{Cutter, InputFile, Layout, MAX_RECORD};
+use super::{first_comment, Cutter, InputFile, Layout, CHUNK, MAX_HELD, MAX_RECORD};
 use crate::error::{Error, Place};
-use pgsluice_core::scan::{whole_records, Dialect, Eol, Splitter};
+use crate::stray;
+use pgsluice_core::error::Malformed;
+use pgsluice_core::scan::{whole_records, Dialect, Eol, Record, Scanner, Splitter, StrayQuotes};
 
 impl InputFile {
     /// Where a stray quote does not open or close anything, the cutter is lost after it, and the
@@ -21,15 +23,18 @@ impl InputFile {
         let open = self.ended && splitter.in_quote();
         self.stray[0] |= open;
         self.lost |= stray || open;
-        if let (Some((mut splitter, from)), true) = (giant, self.lost) {
-            let bytes = self.held[from..].iter().map(std::slice::from_ref);
-            let first = bytes.map(|byte| splitter.feed_naive(byte));
-            match first.into_iter().find(|cuts| cuts.stray || cuts.first.is_some()) {
-                Some(cuts) if !cuts.stray => {}
-                _ => return Err(self.stray_in_giant()),
-            }
+        if let Some((splitter, from)) = giant {
+            self.check_giant_quotes(dialect, splitter, from)?;
         }
         if !self.lost || self.giant.is_some() {
+            return Ok(());
+        }
+        let comment = self
+            .comment
+            .and_then(|comment| first_comment(&self.held, self.ended, dialect, self.eol, comment));
+        if let Some((at, eol)) = comment {
+            (self.cut, self.comment_at) = (at, Some(at));
+            self.cutter = Some(Cutter::Lines(Splitter::new(dialect, eol).watching()));
             return Ok(());
         }
         let (end, eol) = whole_records(&self.held, self.ended, dialect, self.eol);
@@ -42,12 +47,97 @@ impl InputFile {
         Ok(())
     }
 
+    /// Reads on until the last byte that is held is no quote: whether that closes a field as it
+    /// should, the next byte says.
+    pub(super) fn fill_past_quote(&mut self, dialect: &Dialect) -> Result<(), Error> {
+        let more = |file: &InputFile| {
+            let quote = file.held.last() == Some(&dialect.quote);
+            quote && !file.ended && file.held.len() < 2 * MAX_HELD
+        };
+        while more(self) {
+            self.fill(self.held.len() + 64)?;
+        }
+        Ok(())
+    }
+
+    /// Looks for a stray quote in the record that passes in pieces, by the cutter as it was before
+    /// the bytes from `from` on.
+    fn check_giant_quotes(
+        &mut self,
+        dialect: &Dialect,
+        mut splitter: Splitter,
+        from: usize,
+    ) -> Result<(), Error> {
+        if !self.lost && memchr::memchr(dialect.quote, &self.held[from..]).is_none() {
+            return Ok(());
+        }
+        let mut opened = None;
+        for at in from..self.held.len() {
+            let within = splitter.in_quote();
+            let cuts = splitter.feed_naive(&self.held[at..=at]);
+            if cuts.stray && splitter.in_quote() && !within {
+                // A quote in a field that does not begin with one.
+                return self.find_damaged_end(dialect, at, b"x", false);
+            } else if cuts.stray {
+                let start = opened.ok_or_else(|| self.stray_in_giant())?;
+                return self.find_damaged_end(dialect, start, b"", false);
+            } else if cuts.first.is_some() {
+                return Ok(());
+            }
+            // A quote that is doubled opens nothing.
+            let twice = at > 0 && self.held[at - 1] == dialect.quote && opened != Some(at - 1);
+            if splitter.in_quote() && !within && !twice {
+                opened = Some(at);
+            }
+        }
+        // The field that is open at the end of what is held may not end as it should.
+        match opened.filter(|_| splitter.in_quote()) {
+            Some(start) if !self.closes(splitter)? => {
+                self.find_damaged_end(dialect, start, b"", true)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Finds the end of a record that passes in pieces and has a stray quote: by the rules for a
+    /// record of which the last field before the quote begins at `start` of the held bytes, after
+    /// `before`. That field's quote is `open`: no quote after it closes it.
+    fn find_damaged_end(
+        &mut self,
+        dialect: &Dialect,
+        start: usize,
+        before: &[u8],
+        open: bool,
+    ) -> Result<(), Error> {
+        if dialect.stray_quotes != StrayQuotes::Error {
+            return Err(self.stray_in_giant());
+        }
+        loop {
+            let rest = [before, &self.held[start..]].concat();
+            let mut scanner = Scanner::new(&rest, self.ended || open, dialect, self.eol);
+            let fault = scanner.next(&mut Record::default()).err();
+            let ends = scanner.skip_record().filter(|(_, end)| self.ended || *end < rest.len());
+            if let (Some(Malformed::StrayQuote { kind, at, .. }), Some((_, end))) = (fault, ends) {
+                // How many fields have passed is not counted.
+                let fault = Malformed::StrayQuote { kind, field: usize::MAX, at };
+                let end = start + end - before.len();
+                // What comes next is cut from its start.
+                (self.cutter, self.seen, self.cut, self.lost) = (None, end, end, false);
+                (self.giant_end, self.comment_at, self.eol) = (Some(end), None, scanner.eol());
+                (self.damaged, self.stray[0]) = (Some(fault), true);
+                return Ok(());
+            }
+            if self.ended || rest.len() > MAX_HELD {
+                return Err(self.stray_in_giant());
+            }
+            self.fill(self.held.len() + CHUNK)?;
+        }
+    }
+
     fn stray_in_giant(&self) -> Error {
         let offset = Some(self.offset - self.giant.unwrap_or(0));
         let place = Place { file: self.name.clone(), offset, ..Place::default() };
-        Error::new("a record that does not fit in memory has a stray quote")
-            .at(place)
-            .with_hint("is a quote left open there? --stray-quotes copy reads it as COPY does")
+        stray::too_long(place)
     }
 
     /// Whether the record that is too long to be held may pass in pieces. Not if the quotes in
@@ -59,7 +149,12 @@ impl InputFile {
         if self.lost || !splitter.in_quote() {
             return Ok(!self.lost);
         }
-        let (mut splitter, mut length, mut ends) = (splitter.clone(), self.held.len() as u64, None);
+        self.closes(splitter.clone())
+    }
+
+    /// Whether the quotes in which the held bytes end are closed, and at the end of a field.
+    fn closes(&mut self, mut splitter: Splitter) -> Result<bool, Error> {
+        let (mut length, mut ends) = (self.held.len() as u64, None);
         let looked = self.source.look(|block| {
             length += block.len() as u64;
             ends = splitter.field_ends(block);

@@ -120,6 +120,7 @@ mod tests {
             eol,
             part: Part::Whole,
             stray: false,
+            damaged: None,
             last: true,
             line: 0,
             passed: Counts::default(),

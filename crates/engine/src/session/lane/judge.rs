@@ -342,8 +342,13 @@ impl Lane {
             self.giant = Some(giant);
             return Ok(());
         }
-        let ended = self.end_giant().and_then(|rows| self.landed(rows));
-        let refused = self.settle(ended)?.err().map(|e| self.refused(&e).1);
+        let refused = match chunk.damaged {
+            Some(fault) => Some(self.give_up_giant(fault)?),
+            None => {
+                let ended = self.end_giant().and_then(|rows| self.landed(rows));
+                self.settle(ended)?.err().map(|e| self.refused(&e).1)
+            }
+        };
         self.progress.records.add(1);
         self.counts.chunks_as_is += 1;
         let Some(why) = refused else { return Ok(()) };
@@ -365,6 +370,16 @@ impl Lane {
             self.conn.copy_data(TRAILER)?;
         }
         self.conn.copy_end()
+    }
+
+    /// Rolls back a record that has a stray quote, whatever the server makes of it.
+    fn give_up_giant(&mut self, fault: Malformed) -> Result<Refused, Error> {
+        match self.end_giant() {
+            Err(lost) if lost.sqlstate().is_empty() => return Err(lost),
+            _ => {}
+        }
+        self.conn.exec("ROLLBACK TO SAVEPOINT pgsluice; RELEASE SAVEPOINT pgsluice")?;
+        Ok(self.malformed_refused(fault))
     }
 
     fn start_giant(&mut self, placed: &Placed, rejects: Option<&Rejects>) -> Result<Giant, Error> {

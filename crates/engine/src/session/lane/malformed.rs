@@ -47,6 +47,12 @@ impl Lane {
         Err(self.malformed(placed, fault, line))
     }
 
+    /// The error of a record that passed in pieces.
+    pub(super) fn damaged(&self, chunk: &Chunk) -> Error {
+        let (file, offset) = (self.names[chunk.file].clone(), Some(chunk.start));
+        stray::too_long(Place { file, offset, ..Place::default() })
+    }
+
     /// An error that no server has to be asked about.
     pub(super) fn malformed(&self, placed: &Placed, fault: Malformed, line: u64) -> Error {
         let chunk = &placed.prepared.chunk;

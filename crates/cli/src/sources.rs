@@ -1,0 +1,132 @@
+//! The files that the command line names: by name, by pattern, by folder, by a list.
+
+use crate::failure::Failure;
+use crate::patterns::{is_pattern, matching};
+use pgsluice_engine::error::{io_message, Error};
+use pgsluice_engine::options::Source;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Says what a file is, if it is surely none of the files to load.
+pub type Other<'o> = &'o dyn Fn(&Path) -> Result<Option<String>, Error>;
+
+/// What the command line names.
+#[derive(Debug, Default)]
+pub struct Named {
+    /// in the order in which they are loaded
+    pub sources: Vec<Source>,
+    /// what was left out of folders
+    pub notes: Vec<String>,
+}
+
+impl Named {
+    /// All files of the command line: `files`, then those that the list `from` names.
+    ///
+    /// # Errors
+    ///
+    /// A folder or a pattern has no file, something cannot be looked at, or standard input would be
+    /// read twice.
+    pub fn find(
+        files: &[PathBuf],
+        from: Option<&Path>,
+        nul: bool,
+        other: Other<'_>,
+    ) -> Result<Named, Failure> {
+        let mut named = Named::default();
+        for file in files {
+            let name = file.to_string_lossy();
+            if name == "-" {
+                named.sources.push(Source::Stdin);
+            } else if is_pattern(&name) && !file.exists() {
+                named.sources.extend(matching(&name)?.into_iter().map(Source::File));
+            } else {
+                named.add(file, other)?;
+            }
+        }
+        if let Some(list) = from {
+            for file in listed(list, nul)? {
+                named.add(&file, other)?;
+            }
+        }
+        let list = from.is_some_and(|list| list == Path::new("-"));
+        let twice = named.sources.iter().filter(|s| **s == Source::Stdin).count();
+        if twice + usize::from(list) > 1 {
+            return Err(Error::usage("standard input can be given only once").into());
+        }
+        Ok(named)
+    }
+
+    /// A file, or those of a folder.
+    fn add(&mut self, path: &Path, other: Other<'_>) -> Result<(), Failure> {
+        if !path.is_dir() {
+            self.sources.push(Source::File(path.to_owned()));
+            return Ok(());
+        }
+        let failed = |e: io::Error| {
+            Failure::new(format!("cannot look into {}: {}", path.display(), io_message(&e)))
+        };
+        let entries = fs::read_dir(path).and_then(Iterator::collect::<io::Result<Vec<_>>>);
+        let mut entries = entries.map_err(failed)?;
+        entries.sort_by_key(fs::DirEntry::file_name);
+        let (mut files, mut left) = (Vec::new(), Vec::new());
+        for entry in entries {
+            let (name, file) = (entry.file_name(), entry.path());
+            // A link to nowhere is an error when it is opened: its rows would be missing.
+            let facts = file.metadata();
+            let why = match &facts {
+                _ if name.as_bytes().starts_with(b".") => Some("is hidden".to_owned()),
+                Ok(facts) if facts.is_dir() => Some("is a folder".to_owned()),
+                Ok(facts) if !facts.is_file() => Some("is no regular file".to_owned()),
+                Ok(_) => other(&file)?,
+                Err(_) => None,
+            };
+            match why {
+                Some(why) => left.push(format!("{} {why}", name.to_string_lossy())),
+                None => files.push(Source::File(file)),
+            }
+        }
+        let folder = path.display();
+        if files.is_empty() {
+            let failure = Failure::new(format!("the folder {folder} has no file to load"));
+            return Err(match left.is_empty() {
+                true => failure,
+                false => failure.with_hint(format!("left out: {}", left.join(", "))),
+            });
+        }
+        if !left.is_empty() {
+            self.notes.push(format!("not loaded from the folder {folder}: {}", left.join(", ")));
+        }
+        self.sources.append(&mut files);
+        Ok(())
+    }
+}
+
+/// The names in a list, one a line, or with a NUL after each.
+fn listed(list: &Path, nul: bool) -> Result<Vec<PathBuf>, Failure> {
+    let mut bytes = Vec::new();
+    let read = match list == Path::new("-") {
+        true => io::stdin().read_to_end(&mut bytes),
+        false => File::open(list).and_then(|mut file| file.read_to_end(&mut bytes)),
+    };
+    read.map_err(|e| Error::io("read", &list.display().to_string(), &e))?;
+    let end = if nul { b'\0' } else { b'\n' };
+    let bare = |name: &[u8]| match nul {
+        true => name.to_vec(),
+        false => name.strip_suffix(b"\r").unwrap_or(name).to_vec(),
+    };
+    let names: Vec<Vec<u8>> =
+        bytes.split(|c| *c == end).map(bare).filter(|n| !n.is_empty()).collect();
+    if let Some(name) = names.iter().find(|name| name.contains(&0)) {
+        let name = String::from_utf8_lossy(name).replace('\0', "\\0");
+        return Err(Error::usage(format!("{} names {name:.80}", list.display()))
+            .with_hint("--from0 reads names that end with NUL")
+            .into());
+    }
+    if names.is_empty() {
+        return Err(Failure::new(format!("the list {} names no file", list.display())));
+    }
+    Ok(names.iter().map(|name| OsStr::from_bytes(name).into()).collect())
+}

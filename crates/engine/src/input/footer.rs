@@ -1,0 +1,172 @@
+//! A source without its last lines, which are held back until it has ended.
+
+use crate::frame::line_end;
+use pgsluice_core::scan::Eol;
+use std::io::{self, Read};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
+
+/// How many bytes are read at a time.
+const BLOCK: usize = 256 << 10;
+
+/// The most bytes that are held back.
+const LIMIT: usize = 4 << 20;
+
+/// What is known at the end of the source.
+#[derive(Clone, Default)]
+pub(super) struct Footer {
+    lines: Arc<AtomicU64>,
+    too_long: Arc<AtomicBool>,
+}
+
+impl Footer {
+    /// How many lines the footer has.
+    pub fn lines(&self) -> u64 {
+        self.lines.load(Ordering::Relaxed)
+    }
+
+    /// Whether a part of the footer was given on, since it was too long to be held back.
+    pub fn is_too_long(&self) -> bool {
+        self.too_long.load(Ordering::Relaxed)
+    }
+}
+
+/// Reads a source up to its last `lines` lines. At most [`LIMIT`] bytes and one block are held.
+pub(super) struct WithoutFooter {
+    source: Box<dyn Read + Send>,
+    lines: u32,
+    /// what the source's lines end with, by its first block
+    end: Option<u8>,
+    held: Vec<u8>,
+    /// what of it was given on
+    given: usize,
+    /// what of it is before the footer, whatever follows
+    free: usize,
+    /// the last byte that was given on
+    before: Option<u8>,
+    ended: bool,
+    footer: Footer,
+}
+
+impl WithoutFooter {
+    pub fn new(source: Box<dyn Read + Send>, lines: u32) -> (WithoutFooter, Footer) {
+        let footer = Footer::default();
+        let without = WithoutFooter {
+            source,
+            lines,
+            end: None,
+            held: Vec::new(),
+            given: 0,
+            free: 0,
+            before: None,
+            ended: false,
+            footer: footer.clone(),
+        };
+        (without, footer)
+    }
+
+    /// Reads a block, and finds what is before the footer.
+    fn more(&mut self) -> io::Result<()> {
+        if self.given > 0 {
+            self.before = Some(self.held[self.given - 1]);
+            self.held.drain(..self.given);
+            self.given = 0;
+        }
+        let at = self.held.len();
+        self.held.resize(at + BLOCK, 0);
+        let read = self.source.read(&mut self.held[at..]);
+        self.held.truncate(at + *read.as_ref().unwrap_or(&0));
+        self.ended = read? == 0;
+        let known = memchr::memchr(b'\n', &self.held).is_some();
+        if self.end.is_none() && !(known || self.ended || self.held.len() >= BLOCK) {
+            return Ok(());
+        }
+        let end = *self.end.get_or_insert_with(|| line_end(&self.held, Eol::Unknown));
+        let (start, lines) = last_lines(&self.held, end, self.lines);
+        // Not if it begins before what is held.
+        let most = lines == u64::from(self.lines);
+        let whole = start > 0 || self.before.map_or(true, |before| before == end && most);
+        self.free = start;
+        if self.ended {
+            self.footer.lines.store(lines, Ordering::Relaxed);
+            self.footer.too_long.store(!whole, Ordering::Relaxed);
+        } else if self.held.len() - start > LIMIT {
+            self.free = self.held.len() - LIMIT;
+        }
+        Ok(())
+    }
+}
+
+impl Read for WithoutFooter {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.given == self.free && !self.ended {
+            self.more()?;
+        }
+        let n = buffer.len().min(self.free - self.given);
+        buffer[..n].copy_from_slice(&self.held[self.given..self.given + n]);
+        self.given += n;
+        Ok(n)
+    }
+}
+
+/// Where the last lines begin, as many as there are up to `most`, and how many these are. What
+/// follows the last line end is a line, if it is something.
+fn last_lines(bytes: &[u8], end: u8, most: u32) -> (usize, u64) {
+    let (mut start, mut lines) = (bytes.len(), 0);
+    while start > 0 && lines < u64::from(most) {
+        start = memchr::memrchr(end, &bytes[..start - 1]).map_or(0, |at| at + 1);
+        lines += 1;
+    }
+    (start, lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gives a few bytes at a time.
+    struct Slow(io::Cursor<Vec<u8>>, usize);
+
+    impl Read for Slow {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let n = buffer.len().min(self.1);
+            self.0.read(&mut buffer[..n])
+        }
+    }
+
+    fn read(bytes: &[u8], lines: u32, step: usize) -> (Vec<u8>, u64, bool) {
+        let source = Box::new(Slow(io::Cursor::new(bytes.to_vec()), step));
+        let (mut without, footer) = WithoutFooter::new(source, lines);
+        let mut read = Vec::new();
+        without.read_to_end(&mut read).unwrap();
+        assert!(without.held.capacity() <= 2 * (LIMIT + BLOCK));
+        (read, footer.lines(), footer.is_too_long())
+    }
+
+    #[test]
+    fn the_last_lines_are_left_out() {
+        for (bytes, lines, left, number) in [
+            ("a\nb\nc\n", 1, "a\nb\n", 1),
+            ("a\nb\nc", 1, "a\nb\n", 1),
+            ("a\r\nb\r\n\r\n", 2, "a\r\n", 2),
+            ("a\rb\rc\r", 2, "a\r", 2),
+            ("a\nb\n", 2, "", 2),
+            ("a\nb\n", 7, "", 2),
+            ("", 1, "", 0),
+        ] {
+            for step in [1, 2, 3, BLOCK] {
+                let found = read(bytes.as_bytes(), lines, step);
+                assert_eq!(found, (left.into(), number, false), "{bytes:?} by {step}");
+            }
+        }
+    }
+
+    #[test]
+    fn long_lines_pass_and_a_long_footer_is_noticed() {
+        let long = vec![b'x'; 2 * LIMIT];
+        let before = [&long[..], b"\n", &long[..], b"\nfooter\n"].concat();
+        let (read_before, lines, too_long) = read(&before, 1, BLOCK);
+        assert!(read_before == before[..before.len() - 7] && lines == 1 && !too_long);
+        assert!(read(&[&b"a\n"[..], &long[..]].concat(), 1, BLOCK).2);
+    }
+}
