@@ -275,7 +275,7 @@ fn first_try(world: &mut World) {
                 "are named x_2",
                 "spaces around names",
                 "byte order mark",
-                "empty lines at the end of the input were passed over: 2",
+                "lines that are no records were skipped: 2 empty lines at the end",
             ],
         ),
         (
