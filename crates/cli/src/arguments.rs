@@ -351,9 +351,9 @@ fn frame(a: &SourceArguments, format: &FileFormat) -> Result<Frame, Failure> {
     let comment = one_byte("comment", a.comment.as_deref())?;
     if let (Some(comment), FileFormat::Delimited(dialect)) = (comment, format) {
         check_comment(comment, dialect)?;
-        let spelled = |null: &&String| null.split_once('=').map(|(_, text)| text);
         let begins = |text: &str| text.as_bytes().first() == Some(&comment);
-        if let Some(null) = a.null.iter().find(|null| spelled(null).is_some_and(begins)) {
+        let spelled = |null: &&String| null.split_once('=').is_some_and(|(_, text)| begins(text));
+        if let Some(null) = a.null.iter().find(spelled) {
             return Err(Error::usage(format!("--comment begins a value by --null {null:?}")).into());
         }
     }
