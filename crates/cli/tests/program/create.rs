@@ -314,7 +314,11 @@ fn blank_ends(world: &mut World) {
         world.sql("DROP TABLE IF EXISTS made");
         let summary = world.load(&[&file, "--table", "made", "--create"]).unwrap();
         assert_eq!(summary["loaded"], 100_000);
-        let note = format!("at the end of the input were passed over: {lines}");
+        assert_eq!(
+            (&summary["read"], &summary["skipped"]),
+            (&(100_000 + lines).into(), &lines.into())
+        );
+        let note = format!("were skipped: {lines} empty lines at the end");
         assert!(summary["notes"].to_string().contains(&note), "{summary}");
     }
 }
