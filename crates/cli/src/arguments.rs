@@ -2,10 +2,11 @@
 //! they mean to the engine.
 
 use crate::connection::ConnectionArguments;
+use crate::detect::detected;
 use crate::failure::Failure;
 use crate::fields::{marker, FieldArguments};
 use crate::names::Names;
-use crate::outcome::{only_with_rejects, rejects, ErrorArguments, OutputArguments};
+use crate::outcome::{only_with_rejects, rejects, ErrorArguments, OnError, OutputArguments};
 use crate::sources::Named;
 use clap::{Args, ValueEnum};
 use pgsluice_core::scan::{self, StrayQuotes};
@@ -81,8 +82,15 @@ pub enum Ledger {
     None,
 }
 
+/// Where the form of the files comes from
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DialectFrom {
+    /// what the options leave open is detected in the first file
+    Auto,
+}
+
 /// The files and how they are read.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Source")]
 pub struct SourceArguments {
     /// Files, patterns (quoted: 'votes-*.csv.gz') or folders, of which all files are loaded by
@@ -92,12 +100,24 @@ pub struct SourceArguments {
     /// Load also the files that LIST names, one a line; - is standard input
     #[arg(long, value_name = "LIST")]
     pub files_from: Option<PathBuf>,
+    /// The files, once they are found.
+    #[arg(skip)]
+    pub named: Option<Named>,
     /// Names in LIST end with NUL, as find -print0 writes them
     #[arg(long, requires = "files_from")]
     pub from0: bool,
     /// The form of the files
     #[arg(long, value_enum, default_value = "csv")]
     pub format: FormatName,
+    /// A file of options, as `pgsluice sniff` writes it; an option that is given wins. (The
+    /// command `pgsluice plan` is something else: it says what a load would do)
+    #[arg(long, value_name = "FILE")]
+    #[allow(dead_code)] // it is read before the arguments are
+    plan: Option<PathBuf>,
+    /// Detect delimiter, quote, escape, header and the lines before it in the first file, as far
+    /// as no option gives them; stop with the candidates if the file does not decide
+    #[arg(long, value_enum, value_name = "auto")]
+    pub dialect: Option<DialectFrom>,
     /// What the first line is; names by default
     #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "names", value_name = "HOW", overrides_with = "no_header")]
     pub header: Option<HeaderUse>,
@@ -246,12 +266,14 @@ impl LoadArguments {
         only_of_csv(self.source.format, &self.target)?;
         only_of_staged(&self.target)?;
         lock_out(&self.target)?;
-        self.fields.check(&self.source, &self.target)?;
-        let input = input(&self.source)?;
+        let on_reject = self.errors.on_error == OnError::Reject;
+        let source = detected(&self.source, on_reject, self.output.quiet)?;
+        self.fields.check(&source, &self.target)?;
+        let input = input(&source)?;
         let rejects = rejects(&self.errors, &input)?;
         let mut target = target_options(&self.target, self.connection.target()?);
         target.columns = self.fields.columns();
-        target.fields = self.fields.options(&self.source)?;
+        target.fields = self.fields.options(&source)?;
         Ok(Options { input, target, rejects })
     }
 }
@@ -302,6 +324,33 @@ fn only_of_staged(a: &TargetArguments) -> Result<(), Failure> {
 ///
 /// As [`options`].
 pub fn input(a: &SourceArguments) -> Result<InputOptions, Failure> {
+    let format = format(a)?;
+    let frame = frame(a, &format)?;
+    let header = match a.header {
+        None => Header::None,
+        Some(HeaderUse::Names) => Header::Names,
+        Some(HeaderUse::Ignore) => Header::Ignore,
+        Some(HeaderUse::Match) => Header::Match,
+    };
+    let named = match &a.named {
+        Some(named) => named.clone(),
+        None => named(a, &format)?,
+    };
+    Ok(InputOptions {
+        sources: named.sources,
+        notes: named.notes,
+        format,
+        header,
+        encoding: encoding(a),
+        skip: a.skip,
+        limit: a.limit,
+        first_is_data: a.no_header,
+        frame,
+    })
+}
+
+/// The form of the files, as far as it is given.
+fn format(a: &SourceArguments) -> Result<FileFormat, Failure> {
     let dialect = DialectOptions {
         delimiter: a.delimiter.clone(),
         quote: a.quote.clone(),
@@ -314,36 +363,36 @@ pub fn input(a: &SourceArguments) -> Result<InputOptions, Failure> {
             StrayQuotesAre::Literal => StrayQuotes::Literal,
         }),
     };
-    let format = match a.format {
+    Ok(match a.format {
         FormatName::Csv => FileFormat::Delimited(dialect.dialect(scan::Format::Csv)?),
         FormatName::Text => FileFormat::Delimited(dialect.dialect(scan::Format::Text)?),
         FormatName::Binary => binary(a)?,
-    };
-    let frame = frame(a, &format)?;
-    let header = match a.header {
-        None => Header::None,
-        Some(HeaderUse::Names) => Header::Names,
-        Some(HeaderUse::Ignore) => Header::Ignore,
-        Some(HeaderUse::Match) => Header::Match,
-    };
+    })
+}
+
+/// The files' encoding, unless it is UTF-8.
+fn encoding(a: &SourceArguments) -> Option<String> {
     let utf8 = |name: &String| {
         let plain: String = name.chars().filter(char::is_ascii_alphanumeric).collect();
         ["utf8", "unicode"].contains(&plain.to_lowercase().as_str())
     };
-    let encoding = a.encoding.as_deref().map(servers_name).filter(|name| !utf8(name));
-    let other = |path: &Path| other_content(path, &format, encoding.is_none(), a.skip_lines > 0);
-    let named = Named::find(&a.files, a.files_from.as_deref(), a.from0, &other)?;
-    Ok(InputOptions {
-        sources: named.sources,
-        notes: named.notes,
-        format,
-        header,
-        encoding,
-        skip: a.skip,
-        limit: a.limit,
-        first_is_data: a.no_header,
-        frame,
-    })
+    a.encoding.as_deref().map(servers_name).filter(|name| !utf8(name))
+}
+
+fn named(a: &SourceArguments, format: &FileFormat) -> Result<Named, Failure> {
+    let utf8 = encoding(a).is_none();
+    let other = |path: &Path| other_content(path, format, utf8, a.skip_lines > 0);
+    Named::find(&a.files, a.files_from.as_deref(), a.from0, &other)
+}
+
+/// The same with its files found. A list that is standard input can be read only once.
+///
+/// # Errors
+///
+/// As [`input`].
+pub fn with_files(a: &SourceArguments) -> Result<SourceArguments, Failure> {
+    let named = named(a, &format(a)?)?;
+    Ok(SourceArguments { named: Some(named), ..a.clone() })
 }
 
 /// Which lines are no records.

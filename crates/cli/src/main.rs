@@ -6,6 +6,7 @@
 mod arguments;
 mod commands;
 mod connection;
+mod detect;
 mod failure;
 mod fields;
 mod foreign;
@@ -14,6 +15,7 @@ mod names;
 mod outcome;
 mod output;
 mod patterns;
+mod plan_file;
 mod progress;
 #[cfg(test)]
 mod reference;
@@ -23,7 +25,9 @@ mod summary;
 mod usage;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use commands::{check, completions, convert, load, man, methods, plan, repair, sample, server};
+use commands::{
+    check, completions, convert, load, man, methods, plan, repair, sample, server, sniff,
+};
 use pgsluice_engine::error::Error;
 use std::ffi::OsString;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -58,6 +62,7 @@ enum Command {
     Plan(Box<plan::Arguments>),
     Convert(Box<convert::Arguments>),
     Check(Box<check::Arguments>),
+    Sniff(sniff::Arguments),
     Methods(methods::Arguments),
     Repair(repair::Arguments),
     Sample(sample::Arguments),
@@ -100,7 +105,11 @@ fn parse() -> Result<Command, ExitCode> {
     program.build();
     let parsed = match usage::one_dash(&typed, &program) {
         Some(error) => Err(error),
-        None => Arguments::try_parse_from(&typed),
+        None => {
+            let with_plan = plan_file::expanded(&Arguments::command(), typed.clone())
+                .map_err(|failure| refused(failure).report())?;
+            Arguments::try_parse_from(with_plan)
+        }
     };
     parsed.map(|a| a.command).map_err(|error| {
         summarise_wrong(&error);
@@ -130,6 +139,7 @@ fn run(command: Command) -> Result<ExitCode, failure::Failure> {
         Command::Plan(arguments) => plan::run(&arguments),
         Command::Convert(arguments) => convert::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
+        Command::Sniff(arguments) => sniff::run(&arguments),
         Command::Methods(arguments) => methods::run(&arguments),
         Command::Repair(arguments) => repair::run(&arguments),
         Command::Sample(arguments) => sample::run(arguments),

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 pub type Other<'o> = &'o dyn Fn(&Path) -> Result<Option<String>, Error>;
 
 /// What the command line names.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Named {
     /// in the order in which they are loaded
     pub sources: Vec<Source>,

@@ -7,6 +7,7 @@
 //! and foreign keys, exclusion, partitions) is not checked.
 
 use crate::blame::of_condition;
+use crate::clue;
 use crate::error::{Error, Kind};
 use crate::fields::FieldOptions;
 use crate::input::Reader;
@@ -68,7 +69,8 @@ pub struct Checked {
 /// The check could not be made, or a PGCOPY file cannot be read on.
 pub fn check(options: &Options, watch: &Watch, tell: Listener) -> Result<Checked, Error> {
     let condition = options.target.filter.as_deref();
-    run(options, watch, tell).map_err(|e| of_condition(watch.told(e), condition))
+    run(options, watch, tell)
+        .map_err(|e| clue::explained(of_condition(watch.told(e), condition), options))
 }
 
 fn run(options: &Options, watch: &Watch, tell: Listener) -> Result<Checked, Error> {

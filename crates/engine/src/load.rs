@@ -124,7 +124,8 @@ pub fn load(options: &Options, watch: &Watch, planned: &dyn Fn(&Plan)) -> Result
     // That nothing is loaded goes without saying before there was a connection.
     let begun = watch.progress.phase.get() > 0;
     let left = |e: Error| if begun { e.nothing_loaded() } else { e };
-    result.map_err(|e| left(of_condition(watch.told(e), options.target.filter.as_deref())))
+    let told = |e| of_condition(watch.told(e), options.target.filter.as_deref());
+    result.map_err(|e| left(crate::clue::explained(told(e), options)))
 }
 
 fn run(options: &Options, watch: &Watch, planned: &dyn Fn(&Plan)) -> Result<Summary, Error> {

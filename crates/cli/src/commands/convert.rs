@@ -2,6 +2,7 @@
 
 use crate::arguments::{input, spare, SourceArguments};
 use crate::connection::ConnectionArguments;
+use crate::detect::detected;
 use crate::failure::Failure;
 use crate::fields::no_spellings;
 use crate::output::say;
@@ -46,7 +47,7 @@ pub struct Arguments {
 /// Runs the command.
 pub fn run(a: &Arguments) -> Result<ExitCode, Failure> {
     no_spellings(&a.source, "convert")?;
-    let input = input(&a.source)?;
+    let input = input(&detected(&a.source, false, false)?)?;
     let types = a.types.as_deref().map(typenames::parse_list).transpose()?;
     if types.is_some() && input.header == Header::Match {
         return Err(Error::usage(

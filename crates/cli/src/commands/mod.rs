@@ -10,3 +10,4 @@ pub mod plan;
 pub mod repair;
 pub mod sample;
 pub mod server;
+pub mod sniff;

@@ -39,5 +39,6 @@ mod rights;
 mod sample;
 mod scheduler;
 mod server;
+mod sniff;
 mod statistics;
 mod values;

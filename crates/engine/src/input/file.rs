@@ -113,7 +113,7 @@ impl InputFile {
         let name = source.name();
         let failed = |e: &io::Error| Error::io("open", &name, e);
         let (raw, file): (Box<dyn Read + Send>, _) = match source {
-            Source::Stdin => (Box::new(io::stdin()), None),
+            Source::Stdin => (super::peek::stdin(), None),
             Source::File(path) => {
                 let file = File::open(path).map_err(|e| failed(&e))?;
                 let facts = file.metadata().map_err(|e| failed(&e))?;

@@ -7,6 +7,7 @@ pub mod decompress;
 mod file;
 mod footer;
 mod locate;
+mod peek;
 mod reader;
 mod records;
 
@@ -14,5 +15,6 @@ pub use chunk::{Chunk, Counts, Part};
 pub use content::other_content;
 pub use file::HeaderLine;
 pub use locate::{can_be_read_again, locate};
+pub use peek::{peek, Peek};
 pub use reader::{PassedLines, Reader};
 pub use records::{Found, Layout, Records};

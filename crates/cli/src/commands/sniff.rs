@@ -1,0 +1,196 @@
+//! `pgsluice sniff`: what a file is, as a plan to edit.
+
+use crate::failure::Failure;
+use crate::output::print;
+use clap::Args;
+use pgsluice_engine::error::Error;
+use pgsluice_engine::input::peek;
+use pgsluice_engine::options::Source;
+use pgsluice_engine::sniff::{sniff, Detected, Doubt, Given, Head, Setting};
+use serde_json::{json, Map, Value};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const EXAMPLES: &str = "\
+The plan has options of load as keys, each with its evidence as a comment. What the file does not
+decide is named, with the candidates as comments: take one of them. load, check, plan and convert
+read the plan by --plan. At most 512 kB of the file are looked at.
+
+Examples:
+  pgsluice sniff votes.csv
+  pgsluice sniff votes.csv --json | jq .delimiter";
+
+/// Detect what a file is (delimiter, quotes, header, types …) and write it as a plan to edit
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// The file; - is standard input
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Write a JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(a: &Arguments) -> Result<ExitCode, Failure> {
+    let source = match a.file.as_os_str() == "-" {
+        true => Source::Stdin,
+        false => Source::File(a.file.clone()),
+    };
+    let (name, sample) = (source.name(), peek(&source)?);
+    if sample.bytes.is_empty() {
+        return Err(Error::data(format!("{name} is empty")).into());
+    }
+    let found = sniff(&sample.bytes, sample.whole, &Given::default());
+    if a.json {
+        let text = serde_json::to_string_pretty(&as_json(&name, &found, sample.whole));
+        print(text.unwrap_or_default())?;
+    } else {
+        print(plan(&name, &found, sample.whole))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What is found, as settings of `load`; those that are COPY's defaults among them.
+fn settings(found: &Detected) -> Vec<Setting> {
+    let byte = |byte: u8| char::from(byte).to_string();
+    let mut all = vec![
+        Setting("delimiter", byte(found.delimiter)),
+        Setting("quote", byte(found.quote)),
+        Setting("escape", byte(found.escape)),
+    ];
+    all.push(Setting("header", header(found.head).into()));
+    if found.utf8 {
+        all.push(Setting("encoding", "UTF8".into()));
+    }
+    if found.skip_lines > 0 {
+        all.push(Setting("skip-lines", found.skip_lines.to_string()));
+    }
+    if found.skip_footer > 0 {
+        all.push(Setting("skip-footer", found.skip_footer.to_string()));
+    }
+    all.extend(found.null.iter().map(|null| Setting("null", null.clone())));
+    all.extend(found.date_style.map(|style| Setting("date-style", style.into())));
+    all
+}
+
+fn header(head: Head) -> &'static str {
+    match head {
+        Head::Names => "names",
+        Head::Unfit => "ignore",
+        Head::None | Head::Unknown => "none",
+    }
+}
+
+/// A line of TOML.
+fn line(setting: &Setting) -> String {
+    let Setting(name, value) = setting;
+    match (*name, value.as_str()) {
+        ("no-header", _) | ("header", "none") => "header = false".into(),
+        (name, value) if value.parse::<u32>().is_ok() && name.starts_with("skip") => {
+            format!("{name} = {value}")
+        }
+        ("delimiter" | "quote" | "escape", value) if value.starts_with("\\x") => {
+            let byte = u8::from_str_radix(&value[2..], 16).unwrap_or_default();
+            format!("{name} = {}", Quoted(&char::from(byte).to_string()))
+        }
+        ("delimiter", "\\t") => "delimiter = \"\\t\"".into(),
+        (name, value) => format!("{name} = {}", Quoted(value)),
+    }
+}
+
+/// A string of TOML.
+struct Quoted<'a>(&'a str);
+
+impl std::fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", toml::Value::String(self.0.to_owned()))
+    }
+}
+
+/// The option of a doubt.
+fn key(doubt: &Doubt) -> &'static str {
+    match doubt.what {
+        "preamble" => "skip-lines",
+        what => what,
+    }
+}
+
+/// The plan: each setting with its evidence above it.
+fn plan(name: &str, found: &Detected, whole: bool) -> String {
+    let mut out = Vec::new();
+    let part = if whole { "the whole file" } else { "the first 512 kB" };
+    out.push(format!("# {}: {} records in {part}", comment(name), found.records));
+    out.push("# The keys are options of `pgsluice load`, which reads this file by --plan.".into());
+    let open: Vec<&Doubt> = found.doubts.iter().collect();
+    if !open.is_empty() {
+        let keys: Vec<String> = open.iter().map(|doubt| Quoted(key(doubt)).to_string()).collect();
+        out.push(String::new());
+        out.push("# The file does not decide these. Take one of the lines given for each.".into());
+        out.push(format!("undecided = [{}]", keys.join(", ")));
+    }
+    for doubt in &open {
+        out.push(String::new());
+        out.push(format!("# {}: {}", doubt.what, comment(&doubt.why)));
+        out.extend(doubt.candidates.iter().map(|candidate| format!("# {}", line(candidate))));
+    }
+    for setting in settings(found).iter().filter(|s| open.iter().all(|doubt| key(doubt) != s.0)) {
+        out.push(String::new());
+        out.extend(found.why(setting.0).map(|why| format!("# {}", comment(why))));
+        out.push(line(setting));
+    }
+    let more = [
+        ("stray-quotes", "stray quotes"),
+        ("nulls", "NULL"),
+        ("dates", "dates"),
+        ("line-ends", "line ends"),
+    ];
+    out.push(String::new());
+    for (property, shown) in more {
+        let all = found.evidence.iter().filter(|(name, _)| *name == property);
+        out.extend(all.map(|(_, why)| format!("# {shown}: {}", comment(why))));
+    }
+    if found.strays {
+        out.push("# stray-quotes = \"literal\"".into());
+    }
+    out.push("#".into());
+    out.push("# column: type that --create gives it".into());
+    out.extend(found.columns.iter().map(|column| {
+        let also = column.also.map_or(String::new(), |also| format!(", or {also}"));
+        let why = if column.why.is_empty() { String::new() } else { format!(" ({})", column.why) };
+        comment(&format!("# {}: {}{also}{why}", column.name, column.sql))
+    }));
+    out.join("\n")
+}
+
+/// Text that stays on its line.
+fn comment(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+fn as_json(name: &str, found: &Detected, whole: bool) -> Value {
+    let mut object = Map::new();
+    let mut put = |key: &str, value: Value| object.insert(key.into(), value);
+    put("file", name.into());
+    put("records", found.records.into());
+    put("whole", whole.into());
+    for Setting(name, value) in settings(found) {
+        put(&name.replace('-', "_"), value.into());
+    }
+    put("skip_lines", found.skip_lines.into());
+    put("skip_footer", found.skip_footer.into());
+    put("line_ends", found.eol.into());
+    let columns = found.columns.iter().map(|column| {
+        json!({ "name": column.name, "type": column.sql, "or": column.also, "why": column.why })
+    });
+    put("columns", columns.collect());
+    let evidence = found.evidence.iter().map(|(of, why)| json!({ "of": of, "why": why }));
+    put("evidence", evidence.collect());
+    let doubts = found.doubts.iter().map(|doubt| {
+        let all: Vec<String> = doubt.candidates.iter().map(Setting::to_string).collect();
+        json!({ "of": doubt.what, "why": doubt.why, "candidates": all })
+    });
+    put("undecided", doubts.collect());
+    Value::Object(object)
+}

@@ -1,0 +1,139 @@
+//! `--dialect auto`: what the file shows becomes the options that were not given.
+
+use crate::arguments::{with_files, FormatName, HeaderUse, SourceArguments};
+use crate::failure::Failure;
+use crate::output::say;
+use pgsluice_engine::error::Error;
+use pgsluice_engine::frame::MOST_FOOTER;
+use pgsluice_engine::input::{peek, Peek};
+use pgsluice_engine::options::{one_byte, Source};
+use pgsluice_engine::sniff::{option, sniff, Detected, Doubt, Given, Head};
+
+/// The source arguments with what the first file shows. `rejects`: records that do not fit are
+/// kept, so that a header that does not fit may be passed over.
+///
+/// # Errors
+///
+/// The file cannot be read, or leaves something undecided that no option decides.
+pub fn detected(
+    a: &SourceArguments,
+    rejects: bool,
+    quiet: bool,
+) -> Result<SourceArguments, Failure> {
+    if a.dialect.is_none() {
+        return Ok(a.clone());
+    }
+    if a.format != FormatName::Csv {
+        return Err(Error::usage("--dialect auto needs --format csv").into());
+    }
+    let mut a = with_files(a)?;
+    let (source, found) = first(&a, &given(&a)?)?;
+    let ignores = |doubt: &&Doubt| rejects && found.head == Head::Unfit && doubt.what == "header";
+    let doubts: Vec<&Doubt> = found.doubts.iter().filter(|doubt| !ignores(doubt)).collect();
+    if !doubts.is_empty() {
+        return Err(undecided(&source, &doubts).into());
+    }
+    a.delimiter.get_or_insert_with(|| option(found.delimiter));
+    a.quote.get_or_insert_with(|| option(found.quote));
+    if found.escape != found.quote {
+        a.escape.get_or_insert_with(|| option(found.escape));
+    }
+    if a.header.is_none() && !a.no_header {
+        match found.head {
+            Head::Names => a.header = Some(HeaderUse::Names),
+            Head::Unfit => a.header = Some(HeaderUse::Ignore),
+            Head::None | Head::Unknown => a.no_header = true,
+        }
+    }
+    if a.skip_lines == 0 {
+        a.skip_lines = found.skip_lines;
+    }
+    if a.skip_footer == 0 {
+        a.skip_footer = footer(&source, found.skip_footer)?;
+    }
+    if !quiet {
+        say(format_args!("{}: {}", source.name(), told(&found)));
+    }
+    Ok(a)
+}
+
+/// The first source that is not empty, and what it shows.
+fn first(a: &SourceArguments, given: &Given) -> Result<(Source, Detected), Failure> {
+    let sources = a.named.iter().flat_map(|named| &named.sources);
+    for source in sources.clone() {
+        let Peek { bytes, whole } = peek(source)?;
+        if !bytes.is_empty() {
+            return Ok((source.clone(), sniff(&bytes, whole, given)));
+        }
+    }
+    let name = sources.clone().next().map_or(String::new(), Source::name);
+    Err(Error::data(format!("{name} is empty: it shows no dialect")).into())
+}
+
+/// The lines after the last record, which `--skip-footer` limits.
+fn footer(source: &Source, lines: u64) -> Result<u32, Error> {
+    u32::try_from(lines).ok().filter(|lines| *lines <= MOST_FOOTER).ok_or_else(|| {
+        let name = source.name();
+        Error::data(format!("{lines} lines of {name} follow the last record"))
+            .with_hint("--skip-footer passes over 1000 at most: take them out first")
+    })
+}
+
+/// What the options say already.
+fn given(a: &SourceArguments) -> Result<Given, Error> {
+    let quote = one_byte("quote", a.quote.as_deref())?;
+    Ok(Given {
+        delimiter: one_byte("delimiter", a.delimiter.as_deref())?,
+        quote,
+        escape: one_byte("escape", a.escape.as_deref())?,
+        header: match (a.header, a.no_header) {
+            (Some(_), _) => Some(true),
+            (None, true) => Some(false),
+            (None, false) => None,
+        },
+        encoding: a.encoding.is_some(),
+        skip_lines: a.skip_lines,
+    })
+}
+
+fn undecided(source: &Source, doubts: &[&Doubt]) -> Error {
+    let name = source.name();
+    let what: Vec<String> = doubts.iter().map(|d| format!("{}: {}", d.what, d.why)).collect();
+    let options: Vec<String> = doubts
+        .iter()
+        .filter(|doubt| !doubt.candidates.is_empty())
+        .map(|doubt| {
+            let all: Vec<String> = doubt.candidates.iter().map(|c| c.to_string()).collect();
+            all.join(" or ")
+        })
+        .collect();
+    let options = match options.as_slice() {
+        [] => "name the dialect with options".to_owned(),
+        _ => options.join(", and "),
+    };
+    Error::data(format!("{name} leaves its dialect undecided: {}", what.join("; ")))
+        .with_hint(format!("{options}; `pgsluice sniff {name}` shows more"))
+}
+
+/// What was detected, on one line.
+fn told(found: &Detected) -> String {
+    let mut told = format!("detected delimiter '{}'", option(found.delimiter));
+    if found.why("quote").is_some_and(|why| !why.starts_with("no field")) {
+        told += &format!(", quote {}", char::from(found.quote));
+    }
+    if found.escape != found.quote {
+        told += &format!(", escape {}", char::from(found.escape));
+    }
+    told += match found.head {
+        Head::Names => ", a header",
+        Head::Unfit => ", a header that does not fit and is passed over",
+        Head::None | Head::Unknown => ", no header",
+    };
+    if found.skip_lines > 0 {
+        told += &format!(", {} lines before it", found.skip_lines);
+    }
+    if found.skip_footer > 0 {
+        told += &format!(", {} lines after the last record", found.skip_footer);
+    }
+    told
+}

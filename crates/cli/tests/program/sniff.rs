@@ -1,0 +1,202 @@
+//! What a file is: `sniff`, the plan that it writes, and `--dialect auto`.
+
+use crate::common::{on_last_major, World};
+use std::process::{Command, Output};
+
+/// Runs `pgsluice sniff`, which needs no server.
+fn sniff(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_pgsluice")).arg("sniff").args(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+const SEMICOLONS: &[u8] =
+    b"id;name;day\n1;'a; b';28/01/2018\n2;'c''d';29/01/2018\n3;'e';30/01/2018\n";
+
+const ROWS: &str = "SELECT string_agg(t::text, ' ' ORDER BY id) FROM made t";
+
+/// The plan that sniff writes loads the file as the options would.
+fn a_plan_loads_what_it_was_made_of(world: &mut World) {
+    let file = world.file("semicolons.csv", SEMICOLONS);
+    let output = sniff(&[&file]);
+    assert!(output.status.success(), "{output:?}");
+    let plan = text(&output.stdout);
+    for line in [
+        "delimiter = \";\"",
+        "quote = \"'\"",
+        "header = \"names\"",
+        "date-style = \"DMY\"",
+        "# day: the day is first in line 2",
+        "# 3 fields are in quotes, the first in line 2",
+    ] {
+        assert!(plan.lines().any(|l| l == line), "{line}\n{plan}");
+    }
+    let path = world.file("plan.toml", plan.as_bytes());
+    world.sql("DROP TABLE IF EXISTS made");
+    world.load(&[&file, "--plan", &path, "--table", "made", "--create"]).unwrap();
+    let by_plan = world.sql(ROWS);
+    assert_eq!(by_plan, "(1,\"a; b\",28/01/2018) (2,c'd,29/01/2018) (3,e,30/01/2018)");
+    // With the order of dates that it says, a date is a date.
+    world.sql("DROP TABLE made; CREATE TABLE made (id int, name text, day date)");
+    world.load(&[&file, "--plan", &path, "--table", "made"]).unwrap();
+    assert_eq!(world.sql("SELECT max(day) FROM made"), "2018-01-30");
+    for command in ["check", "plan"] {
+        let output = world.run(&[command, &file, "--plan", &path, "--table", "made"]);
+        assert!(output.status.success(), "{output:?}");
+    }
+    let output = world.run(&["convert", &file, "--plan", &path, "--table", "made"]);
+    let said = text(&output.stderr);
+    assert!(said.contains("date-style") && output.status.code() == Some(2), "{said}");
+    let text_plan = plan.replace("date-style", "# date-style");
+    let path = world.file("plan.toml", text_plan.as_bytes());
+    world.sql("ALTER TABLE made ALTER day TYPE text USING ''");
+    let output = world.run(&["convert", &file, "--plan", &path, "--table", "made"]);
+    assert!(output.status.success(), "{output:?}");
+    let json = sniff(&[&file, "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!((&json["delimiter"], &json["records"]), (&";".into(), &3.into()));
+    assert_eq!(json["columns"][2]["or"], "date");
+}
+
+/// What a plan may say, and what is said of what it may not.
+fn plans_are_checked(world: &mut World) {
+    let file = world.file("semicolons.csv", SEMICOLONS);
+    world.sql("DROP TABLE IF EXISTS made");
+    for (plan, said) in [
+        ("quote = \"'\"\ndelimeter = \";\"\n", "plan.toml, line 2: \"delimeter\" is no option of load that a plan may have\nhint: did you mean \"delimiter\"?"),
+        ("to = \"dbname=x\"\n", "line 1: a plan does not say which database"),
+        ("header = 5.5\n", "line 1: header cannot be a value of type float"),
+        ("delimiter = \";\n", "line 1: "),
+        ("undecided = [\"header\"]\n", "line 1: header is undecided\nhint: take one of the lines"),
+        ("delimiter = \"ab\"\n", "delimiter must be a single one-byte character"),
+    ] {
+        let path = world.file("plan.toml", plan.as_bytes());
+        let output = world.run(&["load", &file, "--plan", &path, "--table", "made", "--create"]);
+        assert_eq!(output.status.code(), Some(2), "{plan}: {output:?}");
+        assert!(text(&output.stderr).contains(said), "{plan}: {}", text(&output.stderr));
+    }
+    // What is typed wins, whatever the order; what is undecided may be decided there, too.
+    let plan = "undecided = ['header']\ndelimiter = ','\nquote = \"'\"\ncolumns = ['a \"1\"', 'b,c', 'id']\n\
+                header = false\ncreate = true\nlimit = 2\ntable = 'made'\n";
+    let path = world.file("plan.toml", plan.as_bytes());
+    let typed = ["--delimiter", ";", "--plan", &path, "--header=ignore"];
+    let summary = world.load(&[&[file.as_str()], &typed[..]].concat()).unwrap();
+    assert_eq!(summary["loaded"], 2);
+    assert_eq!(world.sql("SELECT max(\"b,c\") || max(\"a \"\"1\"\"\") FROM made"), "c'd2");
+    let missing = world.run(&["load", &file, "--plan", "nothing.toml", "--table", "made"]);
+    assert!(text(&missing.stderr).contains("cannot read the plan nothing.toml"), "{missing:?}");
+}
+
+/// `--dialect auto` takes what the file decides, from standard input, too, and stops else.
+fn auto_takes_what_is_decided(world: &mut World) {
+    let file = world.file("semicolons.csv", SEMICOLONS);
+    let auto = ["--dialect", "auto", "--table", "made"];
+    let create = [&auto[..], &["--create"]].concat();
+    let expected = "(1,\"a; b\",28/01/2018) (2,c'd,29/01/2018) (3,e,30/01/2018)";
+    for from in [file.as_str(), "-"] {
+        world.sql("DROP TABLE IF EXISTS made");
+        let output = world.run_with(&[&["load", from][..], &create].concat(), SEMICOLONS);
+        assert!(output.status.success(), "{output:?}");
+        let said = text(&output.stderr);
+        assert!(said.contains(": detected delimiter ';', quote ', a header"), "{said}");
+        assert_eq!(world.sql(ROWS), expected, "{from}");
+    }
+    for command in [&["check", &file][..], &["plan", &file], &["convert", &file]] {
+        let output = world.run(&[command, &auto[..]].concat());
+        assert!(output.status.success(), "{output:?}");
+    }
+    // More than the sample, from a pipe, compressed.
+    let mut long = b"id;name\n".to_vec();
+    for i in 0..200_000 {
+        long.extend_from_slice(format!("{i};name {i}\n").as_bytes());
+    }
+    for bytes in [long.clone(), zstd::encode_all(&long[..], 1).unwrap()] {
+        world.sql("DROP TABLE IF EXISTS made");
+        let output = world.run_with(&[&["load", "-"][..], &create].concat(), &bytes);
+        assert!(output.status.success(), "{output:?}");
+        let sums = "SELECT count(*) || ' ' || sum(id) || ' ' || max(name) FROM made";
+        assert_eq!(world.sql(sums), "200000 19999900000 name 99999");
+    }
+    // What is not decided stops the load before anything is touched; an option decides it.
+    let file = world.file("texts.csv", b"name,city\nBob,Rome\nAnn,Oslo\n");
+    world.sql("DROP TABLE IF EXISTS made");
+    let output = world.run(&[&["load", &file][..], &create].concat());
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    assert!(
+        said.contains("leaves its dialect undecided: header: line 1 may be names or values"),
+        "{said}"
+    );
+    assert!(said.contains("hint: --header or --no-header"), "{said}");
+    assert_eq!(world.sql("SELECT to_regclass('made')"), "");
+    let summary = world.load(&[&[file.as_str(), "--header"][..], &create].concat()).unwrap();
+    assert_eq!(summary["loaded"], 2);
+    // A header that does not fit is passed over only if records that do not fit are, too.
+    let file = world.file("unfit.csv", b"id,name\n1,a,2.5\n2,b,3.5\n3,c,4.5\n4\n");
+    world.sql("DROP TABLE IF EXISTS made");
+    let said = world.load(&[&[file.as_str()][..], &create].concat()).unwrap_err();
+    assert!(said.contains("line 1 has 2 fields, and the records have 3"), "{said}");
+    let rejects = world.path("unfit.rejects");
+    let reject = ["--on-error", "reject", "--reject-file", &rejects];
+    let summary = world.load(&[&[file.as_str()][..], &create, &reject].concat()).unwrap();
+    assert_eq!((&summary["loaded"], &summary["rejected"]), (&3.into(), &1.into()));
+    let output = world.run(&[&["load", "-", "--format", "text"][..], &auto].concat());
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+}
+
+/// Lines around the table are passed over, by the plan as by `--dialect auto`, in each file of a list.
+fn lines_around_the_table(world: &mut World) {
+    let table = "Stock of the day\n\nid;name;weight\n1;a;1.5\n2;b;2.5\n3;c;3.5\n4;d;4.5\nrows: 4\n";
+    let file = world.file("report.csv", table.as_bytes());
+    let plan = text(&sniff(&[&file]).stdout);
+    assert!(plan.contains("\nskip-lines = 2\n") && plan.contains("\nskip-footer = 1\n"), "{plan}");
+    let path = world.file("plan.toml", plan.as_bytes());
+    let list = world.file("list", format!("{file}\n{file}\n").as_bytes());
+    for (arguments, copies) in [
+        (&[file.as_str(), "--plan", &path][..], 1),
+        (&[&file, "--dialect", "auto"], 1),
+        (&["--files-from", &list, "--dialect", "auto"], 2),
+    ] {
+        world.sql("DROP TABLE IF EXISTS made");
+        let summary = world.load(&[arguments, &["--table", "made", "--create"]].concat()).unwrap();
+        assert_eq!(summary["loaded"], 4 * copies, "{arguments:?}");
+        let sums = "SELECT count(*) || ' ' || sum(weight) || ' ' || max(name) FROM made";
+        assert_eq!(world.sql(sums), format!("{} {}.0 d", 4 * copies, 12 * copies));
+    }
+    // A list is read once, standard input too.
+    world.sql("DROP TABLE made");
+    let from = ["load", "--files-from", "-", "--dialect", "auto", "--table", "made", "--create"];
+    let output = world.run_with(&from, format!("{file}\n").as_bytes());
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(world.sql("SELECT count(*) FROM made"), "4");
+}
+
+/// An error that another dialect would explain says so.
+fn errors_have_the_dialect_as_their_hint(world: &mut World) {
+    world.sql("DROP TABLE IF EXISTS made; CREATE TABLE made (id int, name text, day date)");
+    let rows = "1,'a, b',2024-01-02\n2,'c',2024-01-03\n3,'d',2024-01-04\n";
+    let days = "1,a,28/01/2018\n2,b,29/01/2018\n";
+    for (bytes, hint) in [(rows, "--quote \"'\""), (days, "--date-style DMY")] {
+        let file = world.file("hinted.csv", bytes.as_bytes());
+        let said = world.load(&[&file, "--table", "made"]).unwrap_err();
+        assert!(said.contains(&format!("looks as if it needs {hint}")), "{bytes}: {said}");
+    }
+    // No other dialect explains a day that there is not.
+    let file = world.file("hinted.csv", b"1,a,2024-01-02\n2,b,2024-02-31\n");
+    let said = world.load(&[&file, "--table", "made"]).unwrap_err();
+    assert!(!said.contains("looks as if"), "{said}");
+}
+
+#[test]
+fn files_say_what_they_are() {
+    on_last_major(|installation| {
+        let mut world = World::new(installation);
+        a_plan_loads_what_it_was_made_of(&mut world);
+        plans_are_checked(&mut world);
+        auto_takes_what_is_decided(&mut world);
+        lines_around_the_table(&mut world);
+        errors_have_the_dialect_as_their_hint(&mut world);
+    });
+}

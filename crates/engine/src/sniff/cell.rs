@@ -1,0 +1,312 @@
+//! What a single value looks like. Wider than the types of `--create`: it also knows forms that
+//! no type is inferred from, such as `28/01/2018` or `1,5`. They show where fields end.
+
+/// The form of a value, blanks around it left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// nothing
+    Empty,
+    /// a usual spelling of NULL
+    Null,
+    Integer,
+    /// a number with a point or an exponent
+    Decimal,
+    /// `1,5`
+    Comma,
+    /// `1,234,567` or `1.234,5`
+    Grouped,
+    Bool,
+    Date(Order),
+    Time,
+    Timestamp(Order),
+    /// a UUID, an address of the web or of a person, an amount of money
+    Other,
+    /// text with digits
+    Code,
+    Text,
+}
+
+/// How the parts of a date follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// the year first
+    Year,
+    /// the day first: the first number is above 12
+    Day,
+    /// the month first: the second number is above 12
+    Month,
+    /// day and month may both be first
+    Unknown,
+}
+
+/// Usual spellings of NULL, as they are compared: without regard to case.
+pub(super) const NULLS: [&str; 10] =
+    ["NA", "N/A", "#N/A", "NULL", "\\N", "None", "nil", "NaN", "-", "?"];
+
+impl Kind {
+    /// The form of a value.
+    pub(super) fn of(value: &[u8]) -> Kind {
+        let value = value.trim_ascii();
+        if value.is_empty() {
+            return Kind::Empty;
+        }
+        let first = value[0];
+        let digits = value.iter().filter(|c| c.is_ascii_digit()).count();
+        if is_null(value) {
+            return Kind::Null;
+        }
+        // The usual case: words.
+        if digits == 0 {
+            return match value {
+                _ if is_bool(value) => Kind::Bool,
+                _ if is_other(value) => Kind::Other,
+                _ => Kind::Text,
+            };
+        }
+        if first.is_ascii_digit() || matches!(first, b'+' | b'-' | b'.' | b',') {
+            if let Some(kind) = number(value).or_else(|| moment(value)) {
+                return kind;
+            }
+        }
+        if is_other(value) {
+            return Kind::Other;
+        }
+        Kind::Code
+    }
+
+    /// Whether the value is of a form that says something: neither nothing nor any text.
+    pub(super) fn is_typed(self) -> bool {
+        !matches!(self, Kind::Text | Kind::Code | Kind::Empty | Kind::Null)
+    }
+
+    /// Whether there is a value.
+    pub(super) fn is_value(self) -> bool {
+        !matches!(self, Kind::Empty | Kind::Null)
+    }
+
+    /// What values of a column have in common: numbers with and without decimals do.
+    pub(super) fn class(self) -> Class {
+        match self {
+            Kind::Empty | Kind::Null => Class::None,
+            Kind::Integer | Kind::Decimal | Kind::Comma | Kind::Grouped => Class::Number,
+            Kind::Date(_) | Kind::Timestamp(_) => Class::Date,
+            Kind::Time => Class::Time,
+            Kind::Bool => Class::Bool,
+            Kind::Other => Class::Other,
+            Kind::Code => Class::Code,
+            Kind::Text => Class::Text,
+        }
+    }
+}
+
+/// See [`Kind::class`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Class {
+    None,
+    Number,
+    Date,
+    Time,
+    Bool,
+    Other,
+    Code,
+    Text,
+}
+
+/// Whether the value is a usual spelling of NULL.
+pub(super) fn is_null(value: &[u8]) -> bool {
+    value.len() <= 4 && NULLS.iter().any(|null| value.eq_ignore_ascii_case(null.as_bytes()))
+}
+
+fn is_bool(value: &[u8]) -> bool {
+    ["true", "false"].iter().any(|word| value.eq_ignore_ascii_case(word.as_bytes()))
+}
+
+fn is_other(value: &[u8]) -> bool {
+    let web = value.starts_with(b"http://") || value.starts_with(b"https://");
+    web || is_address(value) || is_uuid(value) || is_money(value)
+}
+
+fn is_address(value: &[u8]) -> bool {
+    let Some(at) = value.iter().position(|c| *c == b'@') else { return false };
+    let allowed = |c: &u8| c.is_ascii_alphanumeric() || b"._+-@".contains(c);
+    at > 0 && value[at..].contains(&b'.') && value.iter().all(allowed)
+}
+
+fn is_uuid(value: &[u8]) -> bool {
+    let dash = |i| matches!(i, 8 | 13 | 18 | 23);
+    let fits = |(i, c): (usize, &u8)| if dash(i) { *c == b'-' } else { c.is_ascii_hexdigit() };
+    value.len() == 36 && value.iter().enumerate().all(fits)
+}
+
+fn is_money(value: &[u8]) -> bool {
+    let signs: [&[u8]; 4] = [b"$", b"\xe2\x82\xac", b"\xc2\xa3", b"\xc2\xa5"];
+    let rest = signs.iter().find_map(|sign| {
+        value.strip_prefix(*sign).or_else(|| value.strip_suffix(*sign)).map(<[u8]>::trim_ascii)
+    });
+    rest.is_some_and(|rest| number(rest).is_some())
+}
+
+/// The number that the value is.
+fn number(value: &[u8]) -> Option<Kind> {
+    let unsigned = value.strip_prefix(b"-").or_else(|| value.strip_prefix(b"+")).unwrap_or(value);
+    if unsigned.iter().all(u8::is_ascii_digit) {
+        return (!unsigned.is_empty()).then_some(Kind::Integer);
+    }
+    let (mantissa, exponent) = match unsigned.iter().position(|c| matches!(c, b'e' | b'E')) {
+        Some(at) => (&unsigned[..at], Some(&unsigned[at + 1..])),
+        None => (unsigned, None),
+    };
+    if let Some(exponent) = exponent {
+        let digits = exponent.strip_prefix(b"-").or_else(|| exponent.strip_prefix(b"+"));
+        let digits = digits.unwrap_or(exponent);
+        if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+            return None;
+        }
+    }
+    let marks = |mark: u8| mantissa.iter().filter(|c| **c == mark).count();
+    let allowed = mantissa.iter().all(|c| c.is_ascii_digit() || matches!(c, b'.' | b','));
+    if !allowed || !mantissa.iter().any(u8::is_ascii_digit) {
+        return None;
+    }
+    match (marks(b'.'), marks(b',')) {
+        (0 | 1, 0) => Some(Kind::Decimal),
+        (0, 1) => Some(Kind::Comma),
+        _ if exponent.is_some() => None,
+        (1, 1) => {
+            let first = mantissa.iter().find(|c| matches!(c, b'.' | b',')).copied()?;
+            grouped(mantissa, first).then_some(Kind::Grouped)
+        }
+        (0 | 1, _) => grouped(mantissa, b',').then_some(Kind::Grouped),
+        (_, 0 | 1) => grouped(mantissa, b'.').then_some(Kind::Grouped),
+        _ => None,
+    }
+}
+
+/// Whether `mark` stands before every three digits of the whole number.
+fn grouped(mantissa: &[u8], mark: u8) -> bool {
+    let other = if mark == b',' { b'.' } else { b',' };
+    let end = mantissa.iter().position(|c| *c == other).unwrap_or(mantissa.len());
+    let mut groups = mantissa[..end].split(|c| *c == mark);
+    let first = groups.next().unwrap_or_default();
+    (1..=3).contains(&first.len())
+        && groups.all(|group| group.len() == 3)
+        && !mantissa[end..].contains(&mark)
+}
+
+/// The date, time of day, or both that the value is.
+fn moment(value: &[u8]) -> Option<Kind> {
+    let end = value.iter().position(|c| matches!(c, b' ' | b'T')).unwrap_or(value.len());
+    match (date(&value[..end]), value.get(end + 1..)) {
+        (Some(order), None) => Some(Kind::Date(order)),
+        (Some(order), Some(rest)) => is_time(rest).then_some(Kind::Timestamp(order)),
+        (None, _) => is_time(value).then_some(Kind::Time),
+    }
+}
+
+fn date(value: &[u8]) -> Option<Order> {
+    let mark = *value.iter().find(|c| !c.is_ascii_digit())?;
+    if !matches!(mark, b'-' | b'/' | b'.') {
+        return None;
+    }
+    let mut parts = value.split(|c| *c == mark);
+    let parts = [parts.next()?, parts.next()?, parts.next()?, parts.next().unwrap_or_default()];
+    let [a, b, c, []] = parts else { return None };
+    let numeric = |part: &[u8]| !part.is_empty() && part.iter().all(u8::is_ascii_digit);
+    if !numeric(a) || !numeric(b) || !numeric(c) || value.len() > 10 {
+        return None;
+    }
+    let number = |part: &[u8]| part.iter().fold(0u32, |n, d| n * 10 + u32::from(d - b'0'));
+    let (first, second) = (number(a), number(b));
+    if a.len() == 4 {
+        return ((1..=12).contains(&second) && (1..=31).contains(&number(c)))
+            .then_some(Order::Year);
+    }
+    let year = c.len() == 4 || (a.len(), b.len(), c.len()) == (2, 2, 2);
+    if !year || a.len() > 2 || b.len() > 2 || first == 0 || second == 0 {
+        return None;
+    }
+    match (first, second) {
+        (13..=31, 1..=12) => Some(Order::Day),
+        (1..=12, 13..=31) => Some(Order::Month),
+        (1..=12, 1..=12) => Some(Order::Unknown),
+        _ => None,
+    }
+}
+
+/// Whether the value is a time of day: `9:05`, `10:00:00.5`, `10:00 PM`, `10:00:00+02`, `10:00Z`.
+fn is_time(value: &[u8]) -> bool {
+    let end = value.iter().position(|c| !matches!(c, b'0'..=b'9' | b':' | b'.'));
+    let (clock, zone) = value.split_at(end.unwrap_or(value.len()));
+    let mut parts = clock.split(|c| *c == b':');
+    let (Some(hour), Some(minute), second) = (parts.next(), parts.next(), parts.next()) else {
+        return false;
+    };
+    let pair = |part: &[u8]| part.len() == 2 && part.iter().all(u8::is_ascii_digit);
+    let whole = |part: &[u8]| {
+        let mut parts = part.splitn(2, |c| *c == b'.');
+        pair(parts.next().unwrap_or_default())
+            && parts
+                .next()
+                .map_or(true, |rest| !rest.is_empty() && rest.iter().all(u8::is_ascii_digit))
+    };
+    let zone = zone.trim_ascii();
+    let suffix = zone.is_empty()
+        || ["am", "pm", "z", "utc"].iter().any(|word| zone.eq_ignore_ascii_case(word.as_bytes()))
+        || (matches!(zone[0], b'+' | b'-')
+            && zone.len() > 1
+            && zone[1..].iter().all(|c| c.is_ascii_digit() || *c == b':'));
+    (1..=2).contains(&hour.len())
+        && hour.iter().all(u8::is_ascii_digit)
+        && pair(minute)
+        && second.map_or(true, whole)
+        && parts.next().is_none()
+        && suffix
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_have_the_form_that_people_see_in_them() {
+        for (value, kind) in [
+            ("", Kind::Empty),
+            ("  ", Kind::Empty),
+            ("n/a", Kind::Null),
+            ("\\N", Kind::Null),
+            ("-", Kind::Null),
+            ("007", Kind::Integer),
+            ("-12", Kind::Integer),
+            ("1.5", Kind::Decimal),
+            (".5", Kind::Decimal),
+            ("1e-05", Kind::Decimal),
+            ("1,5", Kind::Comma),
+            ("1,234,567", Kind::Grouped),
+            ("1.234,50", Kind::Grouped),
+            ("1,23,4", Kind::Code),
+            ("true", Kind::Bool),
+            ("2024-02-29", Kind::Date(Order::Year)),
+            ("28/01/2018", Kind::Date(Order::Day)),
+            ("01/28/2018", Kind::Date(Order::Month)),
+            ("01.02.2018", Kind::Date(Order::Unknown)),
+            ("31.12.99", Kind::Date(Order::Day)),
+            ("1.2.3", Kind::Code),
+            ("192.168.1.1", Kind::Code),
+            ("2024-01-02 10:00:00+02", Kind::Timestamp(Order::Year)),
+            ("28/01/2018 9:05", Kind::Timestamp(Order::Day)),
+            ("00:15", Kind::Time),
+            ("10:00 PM", Kind::Time),
+            ("10:00:0", Kind::Code),
+            ("$74.69", Kind::Other),
+            ("a@b.org", Kind::Other),
+            ("https://x.org/1", Kind::Other),
+            ("a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11", Kind::Other),
+            ("MG-8769", Kind::Code),
+            ("5 pipes", Kind::Code),
+            ("x", Kind::Text),
+            ("1;2", Kind::Code),
+        ] {
+            assert_eq!(Kind::of(value.as_bytes()), kind, "{value:?}");
+        }
+    }
+}

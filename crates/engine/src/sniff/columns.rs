@@ -1,0 +1,222 @@
+//! What each column holds: its type, spellings of NULL, decimal commas, the order of dates.
+
+use super::cell::{is_null, Class, Kind, Order};
+use super::layout::{form, Layout};
+use super::reading::{Reading, Row};
+use super::{Column, Head, Sample};
+use crate::infer::{Guess, Inference};
+use crate::naming::numbered;
+use crate::options::TargetOptions;
+use pgsluice_core::scan::{self, Eol, Next, Scanner};
+
+/// What the columns say together.
+#[derive(Debug, Default)]
+pub(super) struct Columns {
+    pub columns: Vec<Column>,
+    /// the one spelling of NULL, if the file has one in columns of other types alone, and why
+    pub null: Option<(String, String)>,
+    /// spellings of NULL that may be values, too
+    pub nulls: Vec<String>,
+    /// `DMY` or `MDY`, and why
+    pub date_style: Option<(&'static str, String)>,
+    /// dates whose order nothing shows
+    pub dates: Vec<String>,
+}
+
+/// Looks at the columns of the table.
+pub(super) fn find(
+    sample: Sample<'_>,
+    reading: &Reading,
+    layout: &Layout,
+    names: &[Vec<u8>],
+) -> Columns {
+    let fits = |row: &&Row| row.width == reading.width && !row.is_blank();
+    let end = layout.end.max(layout.first);
+    let rows: Vec<&Row> = reading.rows[layout.first..end].iter().filter(fits).collect();
+    let named = layout.head == Head::Names;
+    let name = |i: usize| match names.get(i).filter(|name| named && !name.is_empty()) {
+        Some(name) => String::from_utf8_lossy(name).trim().to_owned(),
+        None => format!("c{}", i + 1),
+    };
+    let types = types(sample, reading, &rows);
+    let mut found = Columns::default();
+    let mut nulls: Vec<Spelling> = Vec::new();
+    let mut empties = false;
+    for (i, guess) in types.iter().enumerate() {
+        let kinds = || rows.iter().map(|row| (row.line, row.kinds[i]));
+        let class = form(kinds().map(|(_, kind)| kind));
+        let mut column = Column { name: name(i), sql: guess.sql(), why: String::new(), also: None };
+        describe(sample, reading, &rows, i, class, *guess, &mut column);
+        order(&mut found, &column.name, kinds());
+        spellings(sample, reading, &rows, i, class, &mut nulls);
+        let typed = !matches!(class, Class::Text | Class::Code | Class::None);
+        empties |= typed && kinds().any(|(_, kind)| kind == Kind::Empty);
+        found.columns.push(column);
+    }
+    let shown = |s: &Spelling| {
+        let more = if s.text { ", in a column of text as well" } else { "" };
+        format!("{:?} from line {} on, {} times{more}", s.spelling, s.line, s.count)
+    };
+    match nulls.as_slice() {
+        [one] if !one.text && !empties => {
+            found.null =
+                Some((one.spelling.clone(), format!("{} in columns of other values", shown(one))));
+        }
+        _ => found.nulls = nulls.iter().map(shown).collect(),
+    }
+    found
+}
+
+/// A spelling of NULL.
+struct Spelling {
+    spelling: String,
+    line: u64,
+    count: u64,
+    /// it is in a column of text, too
+    text: bool,
+}
+
+/// The types that `--create` would give the columns.
+fn types(sample: Sample<'_>, reading: &Reading, rows: &[&Row]) -> Vec<Guess> {
+    let mut inference = Inference::new(&numbered(reading.width), &TargetOptions::new("", ""));
+    let mut record = scan::Record::default();
+    for row in rows {
+        let bytes = &sample.bytes[row.start..row.end];
+        let mut scanner = Scanner::new(bytes, true, &reading.dialect, Eol::Unknown);
+        if scanner.next_naive(&mut record) == Ok(Next::Record) {
+            inference.see(bytes, &record);
+        }
+    }
+    let columns = inference.columns(&numbered(reading.width), reading.whole);
+    columns.iter().map(|column| column.guess).collect()
+}
+
+/// What is remarkable about a column.
+fn describe(
+    sample: Sample<'_>,
+    reading: &Reading,
+    rows: &[&Row],
+    i: usize,
+    class: Class,
+    guess: Guess,
+    column: &mut Column,
+) {
+    let line_of = |wanted: &dyn Fn(Kind) -> bool| rows.iter().find(|row| wanted(row.kinds[i]));
+    if line_of(&Kind::is_value).is_none() {
+        column.why = "no value".into();
+        return;
+    }
+    let commas = line_of(&|kind| kind == Kind::Comma);
+    let points = line_of(&|kind| kind == Kind::Decimal);
+    if let (Some(row), None, Class::Number) = (commas, points, class) {
+        column.why = format!("decimal comma, as in line {}", row.line);
+        column.also = Some("numeric");
+        return;
+    }
+    if let (Some(row), Class::Number) = (line_of(&|kind| kind == Kind::Grouped), class) {
+        column.why = format!("numbers in groups of three digits, as in line {}", row.line);
+        column.also = Some("numeric");
+        return;
+    }
+    let other = line_of(&|kind| kind.is_value() && kind.class() != class);
+    if let (Some(row), Guess::Text, true) = (other, guess, class != Class::Text) {
+        let values = reading.values(sample, row);
+        let value = String::from_utf8_lossy(&values[i]);
+        let value: String = value.chars().take(30).collect();
+        column.why =
+            format!("but for {value:?} in line {}, all values are {}", row.line, of(class));
+        column.also = plain_type(class);
+        return;
+    }
+    if let (Guess::Text, Some(also)) = (guess, plain_type(class)) {
+        column.why =
+            format!("the values are {}, not all in a form that comes back as written", of(class));
+        column.also = Some(also);
+    }
+}
+
+fn of(class: Class) -> &'static str {
+    match class {
+        Class::Number => "numbers",
+        Class::Date => "dates",
+        Class::Time => "times",
+        Class::Bool => "true or false",
+        _ => "alike",
+    }
+}
+
+fn plain_type(class: Class) -> Option<&'static str> {
+    match class {
+        Class::Number => Some("numeric"),
+        Class::Date => Some("date"),
+        Class::Time => Some("time"),
+        Class::Bool => Some("boolean"),
+        _ => None,
+    }
+}
+
+/// The order of day and month.
+fn order(found: &mut Columns, name: &str, kinds: impl Iterator<Item = (u64, Kind)>) {
+    let (mut day, mut month, mut unknown) = (None, None, None);
+    for (line, kind) in kinds {
+        let (Kind::Date(order) | Kind::Timestamp(order)) = kind else { continue };
+        let place = match order {
+            Order::Day => &mut day,
+            Order::Month => &mut month,
+            Order::Unknown => &mut unknown,
+            Order::Year => continue,
+        };
+        place.get_or_insert(line);
+    }
+    let (style, line) = match (day, month, unknown) {
+        (Some(line), None, _) => ("DMY", line),
+        (None, Some(line), _) => ("MDY", line),
+        (Some(day), Some(month), _) => {
+            let both = format!("{name}: the day is first in line {day}, the month in line {month}");
+            found.dates.push(both);
+            return;
+        }
+        (None, None, Some(line)) => {
+            found.dates.push(format!("{name}: no value shows the order, as in line {line}"));
+            return;
+        }
+        (None, None, None) => return,
+    };
+    let first = if style == "DMY" { "day" } else { "month" };
+    match &found.date_style {
+        Some((other, _)) if *other != style => {
+            found.dates.push(format!("{name}: the {first} is first in line {line}"));
+        }
+        Some(_) => {}
+        None => {
+            let why = format!("{name}: the {first} is first in line {line}");
+            found.date_style = Some((style, why));
+        }
+    }
+}
+
+/// Spellings of NULL in a column.
+fn spellings(
+    sample: Sample<'_>,
+    reading: &Reading,
+    rows: &[&Row],
+    i: usize,
+    class: Class,
+    nulls: &mut Vec<Spelling>,
+) {
+    let text = matches!(class, Class::Text | Class::Code | Class::None);
+    for row in rows.iter().filter(|row| row.kinds[i] == Kind::Null && !row.quoted[i]) {
+        let values = reading.values(sample, row);
+        if !is_null(&values[i]) {
+            continue;
+        }
+        let spelling = String::from_utf8_lossy(&values[i]).into_owned();
+        match nulls.iter_mut().find(|n| n.spelling == spelling) {
+            Some(found) => {
+                found.count += 1;
+                found.text |= text;
+            }
+            None => nulls.push(Spelling { spelling, line: row.line, count: 1, text }),
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! Which delimiter, quote and escape a sample has: each plausible dialect reads it, and one is
+//! taken only if it fits clearly better than every other.
+
+use super::reading::Reading;
+use super::{option, Doubt, Given, Sample, Setting};
+
+/// Delimiters that are usual.
+const USUAL: [u8; 6] = [b',', b';', b'\t', b'|', 0x01, 0x1f];
+
+/// Bytes that stand between fields only if there is no usual delimiter: they are frequent
+/// within values.
+const RARE: [u8; 5] = [b' ', b':', b'^', b'~', b'#'];
+
+/// The reading that fits, and what speaks against it.
+pub(super) struct Choice {
+    pub reading: Reading,
+    pub doubts: Vec<Doubt>,
+    /// delimiters that were tried as well, and what they would make of the records
+    pub others: Vec<String>,
+}
+
+/// Finds the dialect of a sample.
+pub(super) fn choose(sample: Sample<'_>, given: &Given) -> Choice {
+    let mut readings = Vec::new();
+    for delimiter in delimiters(sample, given) {
+        readings.push(best_quotes(sample, delimiter, given));
+    }
+    if given.delimiter.is_some() {
+        let (reading, doubt) = readings.swap_remove(0);
+        return Choice { reading, doubts: doubt.into_iter().collect(), others: Vec::new() };
+    }
+    let plausible: Vec<&(Reading, Option<Doubt>)> =
+        readings.iter().filter(|(reading, _)| is_plausible(reading)).collect();
+    let winner = plausible.iter().find(|(a, _)| {
+        let mut others = plausible.iter().map(|(b, _)| b);
+        others.all(|b| a.dialect.delimiter == b.dialect.delimiter || is_better(a, b))
+    });
+    let others = |chosen: u8| {
+        let tried = readings.iter().filter(|(r, _)| r.dialect.delimiter != chosen);
+        tried.map(|(r, _)| of(r)).collect::<Vec<_>>()
+    };
+    let Some((reading, doubt)) = winner else {
+        return unclear(sample, given, &plausible);
+    };
+    let mut doubts: Vec<Doubt> = doubt.iter().cloned().collect();
+    doubts.extend(one_column(sample, reading));
+    Choice { reading: reading.clone(), doubts, others: others(reading.dialect.delimiter) }
+}
+
+/// The delimiters that may be.
+fn delimiters(sample: Sample<'_>, given: &Given) -> Vec<u8> {
+    if let Some(delimiter) = given.delimiter {
+        return vec![delimiter];
+    }
+    let all = USUAL.iter().chain(&RARE).copied();
+    let taken = |d: u8| given.quote == Some(d) || given.escape == Some(d);
+    all.filter(|d| !taken(*d) && memchr::memchr(*d, sample.bytes).is_some()).collect()
+}
+
+/// What a delimiter would make of the records.
+fn of(reading: &Reading) -> String {
+    format!(
+        "'{}' gives {} fields in {} of {} records",
+        option(reading.dialect.delimiter),
+        reading.width,
+        reading.fitting(),
+        reading.records()
+    )
+}
+
+fn is_rare(reading: &Reading) -> bool {
+    RARE.contains(&reading.dialect.delimiter)
+}
+
+/// Whether the records may be of this dialect. Where most have another number of fields, their
+/// values have to speak for it.
+fn is_plausible(r: &Reading) -> bool {
+    let (records, fitting) = (r.records(), r.fitting());
+    let enough = fitting > 1 || (records == 1 && !is_rare(r));
+    let even = r.even >= 0.75 || (r.even >= 0.4 && (r.typed >= 0.3 || r.width >= 4));
+    r.width > 1 && enough && even && r.stray < 0.7 && (!is_rare(r) || r.even >= 0.9)
+}
+
+/// Whether `a` is clearly the better dialect of two that are plausible.
+fn is_better(a: &Reading, b: &Reading) -> bool {
+    let usual = !is_rare(a) && is_rare(b);
+    let as_even = a.even >= b.even - 0.05;
+    let as_typed = a.typed >= b.typed - 0.1;
+    // Quotes that mean something to one dialect alone.
+    let closes = a.stray + 0.3 <= b.stray && a.even >= b.even - 0.2;
+    let types = as_even && a.typed >= b.typed + 0.25;
+    let evens = a.even >= b.even + 0.2 && as_typed;
+    closes || types || evens || (usual && as_even && as_typed)
+}
+
+/// No dialect, or several. If nothing splits the lines, they are one column.
+fn unclear(sample: Sample<'_>, given: &Given, plausible: &[&(Reading, Option<Doubt>)]) -> Choice {
+    let comma = || {
+        let delimiter = if given.quote == Some(b',') { b';' } else { b',' };
+        best_quotes(sample, delimiter, given)
+    };
+    let Some((first, _)) = plausible.first() else {
+        let (reading, doubt) = comma();
+        let usual = USUAL.iter().any(|d| memchr::memchr(*d, sample.bytes).is_some());
+        let why = "no delimiter gives the records the same number of fields".to_owned();
+        let mut doubts: Vec<Doubt> = doubt.into_iter().collect();
+        if usual && !(reading.width == 1 && reading.even > 0.9 && reading.fitting() > 1) {
+            doubts.push(Doubt { what: "delimiter", why, candidates: Vec::new() });
+        }
+        return Choice { reading, doubts, others: Vec::new() };
+    };
+    let why: Vec<String> = plausible.iter().map(|(reading, _)| of(reading)).collect();
+    let candidate = |r: &Reading| Setting("delimiter", option(r.dialect.delimiter));
+    let doubt = Doubt {
+        what: "delimiter",
+        why: why.join("; "),
+        candidates: plausible.iter().map(|(reading, _)| candidate(reading)).collect(),
+    };
+    Choice { reading: first.clone(), doubts: vec![doubt], others: Vec::new() }
+}
+
+/// Whether the lines may as well be one column.
+fn one_column(sample: Sample<'_>, reading: &Reading) -> Option<Doubt> {
+    let rare = is_rare(reading);
+    let even = reading.even >= 0.98 && reading.width > 2 && reading.records() >= 5;
+    // A byte that no text has makes lines of one value.
+    let lines = Reading::of(sample, 0x02, reading.dialect.quote, reading.dialect.escape);
+    let values = lines.typed >= 0.9 && lines.width == 1;
+    if reading.records() < 2 || (!values && (!rare || even)) {
+        return None;
+    }
+    let candidate = |d: u8| Setting("delimiter", option(d));
+    Some(Doubt {
+        what: "delimiter",
+        why: format!("{}; each line may as well be one value", of(reading)),
+        candidates: vec![candidate(reading.dialect.delimiter), candidate(0x02)],
+    })
+}
+
+/// The quote and the escape with which the records of a delimiter fit best.
+fn best_quotes(sample: Sample<'_>, delimiter: u8, given: &Given) -> (Reading, Option<Doubt>) {
+    let read = |quote: u8| {
+        let escape = given.escape.unwrap_or(quote);
+        let doubled = Reading::of(sample, delimiter, quote, escape);
+        with_backslash(sample, given, doubled)
+    };
+    if let Some(quote) = given.quote {
+        return read(quote);
+    }
+    let double = read(b'"');
+    if delimiter == b'\'' || memchr::memchr(b'\'', sample.bytes).is_none() {
+        return double;
+    }
+    let single = read(b'\'');
+    let (d, s) = (&double.0, &single.0);
+    if s.quoted == 0 || is_part_of_text(s) {
+        return double;
+    }
+    let fits = s.even * (1.0 - s.stray) - d.even * (1.0 - d.stray);
+    if fits > 0.2 || (fits > 0.0 && d.quoted == 0 && s.stray == 0.0) {
+        return single;
+    }
+    // Where many values are in one kind of quotes, the other kind is a part of values.
+    if d.quoted > 10 * s.quoted || fits < -0.2 || (fits < 0.0 && d.quoted == 0) {
+        return double;
+    }
+    if d.quoted == 0 && is_throughout(s) {
+        return single;
+    }
+    let line = s.rows.iter().find(|row| row.quoted.contains(&true)).map_or(0, |row| row.line);
+    let doubt = Doubt {
+        what: "quote",
+        why: format!("line {line} has a value between ', which may be quotes or part of it"),
+        candidates: vec![Setting("quote", "'".into()), Setting("quote", "\"".into())],
+    };
+    (double.0, Some(doubt))
+}
+
+/// Whether apostrophes are rather part of words: most fields that begin with one do not end so.
+fn is_part_of_text(s: &Reading) -> bool {
+    s.quoted < s.rows.iter().filter(|row| row.stray).count() / 2
+}
+
+/// Whether some column is in quotes in every record, the first one included.
+fn is_throughout(s: &Reading) -> bool {
+    let rows = || s.rows.iter().filter(|row| row.width == s.width && !row.is_blank());
+    let quoted = |i: usize| rows().all(|row| row.quoted.get(i) == Some(&true));
+    rows().count() > 2 && (0..s.width).any(quoted)
+}
+
+/// The same with a backslash as the escape, if quotes are written so.
+fn with_backslash(sample: Sample<'_>, given: &Given, doubled: Reading) -> (Reading, Option<Doubt>) {
+    let (delimiter, quote) = (doubled.dialect.delimiter, doubled.dialect.quote);
+    let no_backslash = memchr::memchr(b'\\', sample.bytes).is_none();
+    if given.escape.is_some() || no_backslash || delimiter == b'\\' || quote == b'\\' {
+        return (doubled, None);
+    }
+    if memchr::memmem::find(sample.bytes, &[b'\\', quote]).is_some() {
+        let escaped = Reading::of(sample, delimiter, quote, b'\\');
+        let (worse, better) = (stray_rows(&doubled), stray_rows(&escaped));
+        if better * 2 <= worse && worse > 0 && escaped.even >= doubled.even - 0.02 {
+            return (escaped, None);
+        }
+    }
+    match backslashes(sample, &doubled) {
+        Some(line) => {
+            let why = format!(
+                "line {line} has two backslashes in a quoted value: one that is escaped, or two"
+            );
+            let candidates = vec![Setting("escape", "\\".into()), Setting("escape", option(quote))];
+            (doubled, Some(Doubt { what: "escape", why, candidates }))
+        }
+        None => (doubled, None),
+    }
+}
+
+fn stray_rows(reading: &Reading) -> usize {
+    reading.rows.iter().filter(|row| row.stray).count()
+}
+
+/// The first line with backslashes in quotes, if all of them come in pairs.
+fn backslashes(sample: Sample<'_>, reading: &Reading) -> Option<u64> {
+    let mut first = None;
+    for row in reading.rows.iter().filter(|row| row.quoted.contains(&true)) {
+        let bytes = &sample.bytes[row.start..row.end];
+        if memchr::memchr(b'\\', bytes).is_none() {
+            continue;
+        }
+        for (value, _) in reading.values(sample, row).iter().zip(&row.quoted).filter(|(_, q)| **q) {
+            let mut runs = value.split(|c| *c != b'\\').filter(|run| !run.is_empty());
+            if runs.clone().any(|run| run.len() % 2 == 1) {
+                return None;
+            }
+            if runs.next().is_some() && first.is_none() {
+                first = Some(row.line);
+            }
+        }
+    }
+    first
+}

@@ -1,0 +1,323 @@
+//! What a file is: delimiter, quote, escape, header, encoding, what stands before and after the
+//! table, and what its columns hold. Pure: the bytes of a sample and what is given say it all.
+//!
+//! Each finding has evidence in lines of the file. What the sample does not decide is a
+//! [`Doubt`] with the options that would decide it; nothing is guessed.
+
+mod cell;
+mod columns;
+mod dialect;
+mod layout;
+mod reading;
+#[cfg(test)]
+mod tests;
+
+use crate::frame::excel_delimiter;
+use pgsluice_core::scan::valid_utf8;
+use std::fmt;
+
+/// What the user has said already.
+#[derive(Clone, Debug, Default)]
+pub struct Given {
+    /// the delimiter
+    pub delimiter: Option<u8>,
+    /// the quote
+    pub quote: Option<u8>,
+    /// the escape
+    pub escape: Option<u8>,
+    /// whether the first record is a header
+    pub header: Option<bool>,
+    /// the encoding is given
+    pub encoding: bool,
+    /// lines that are passed over before anything else; 0 if that is not given
+    pub skip_lines: u64,
+}
+
+/// The bytes that are looked at.
+#[derive(Clone, Copy, Debug)]
+struct Sample<'a> {
+    bytes: &'a [u8],
+    /// they are all that there is
+    whole: bool,
+    /// how many lines of the file precede them
+    before: u64,
+}
+
+impl Sample<'_> {
+    /// The line of a byte.
+    fn line_of(&self, at: usize) -> u64 {
+        let feeds = memchr::memchr(b'\n', self.bytes).is_some();
+        let end = if feeds { b'\n' } else { b'\r' };
+        self.before + 1 + memchr::memchr_iter(end, &self.bytes[..at]).count() as u64
+    }
+
+    /// The same without its first lines, and without the line of Excel that names a delimiter.
+    fn after(self, skip_lines: u64, given: &mut Given) -> Self {
+        let mut sample = self;
+        if let Some((delimiter, length)) = excel_delimiter(self.bytes) {
+            given.delimiter.get_or_insert(delimiter);
+            if skip_lines == 0 {
+                sample.bytes = &sample.bytes[length..];
+                sample.before += 1;
+            }
+        }
+        let end = if memchr::memchr(b'\n', self.bytes).is_some() { b'\n' } else { b'\r' };
+        for _ in 0..skip_lines {
+            let at = memchr::memchr(end, sample.bytes);
+            sample.bytes = &sample.bytes[at.map_or(sample.bytes.len(), |at| at + 1)..];
+            sample.before += 1;
+        }
+        sample
+    }
+}
+
+/// What the first record is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Head {
+    /// names of the columns
+    Names,
+    /// a record as the others
+    None,
+    /// it has another number of fields than the records: a damaged header
+    Unfit,
+    /// one or the other
+    Unknown,
+}
+
+/// What the sample does not decide.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Doubt {
+    /// the property
+    pub what: &'static str,
+    /// what speaks for which
+    pub why: String,
+    /// options that decide it
+    pub candidates: Vec<Setting>,
+}
+
+/// An option and its value, as they are typed but for the quotes of the shell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting(pub &'static str, pub String);
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.0, self.1.as_str()) {
+            ("header", "names") => f.write_str("--header"),
+            ("header", how) => write!(f, "--header={how}"),
+            (name, "") => write!(f, "--{name}"),
+            (name, "'") => write!(f, "--{name} \"'\""),
+            (name, value) if value.bytes().all(|c| c.is_ascii_alphanumeric()) => {
+                write!(f, "--{name} {value}")
+            }
+            (name, value) => write!(f, "--{name} '{value}'"),
+        }
+    }
+}
+
+/// A column.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Column {
+    /// from the header, or c1 and so on
+    pub name: String,
+    /// the type that `--create` gives it
+    pub sql: &'static str,
+    /// what is remarkable, or nothing
+    pub why: String,
+    /// a type that fits most of its values, or all in another spelling
+    pub also: Option<&'static str>,
+}
+
+/// What was found.
+#[derive(Clone, Debug)]
+pub struct Detected {
+    /// between fields
+    pub delimiter: u8,
+    /// around values
+    pub quote: u8,
+    /// before a quote within quotes
+    pub escape: u8,
+    /// what the first record is
+    pub head: Head,
+    /// lines before the header
+    pub skip_lines: u64,
+    /// lines after the last record
+    pub skip_footer: u64,
+    /// the bytes are UTF-8
+    pub utf8: bool,
+    /// how lines end
+    pub eol: &'static str,
+    /// the spelling of NULL, if there is one that is nothing else
+    pub null: Option<String>,
+    /// the order of dates, if some value shows it and none contradicts
+    pub date_style: Option<&'static str>,
+    /// some records have stray quotes
+    pub strays: bool,
+    /// the columns
+    pub columns: Vec<Column>,
+    /// records looked at
+    pub records: usize,
+    /// by the property's name: why
+    pub evidence: Vec<(&'static str, String)>,
+    /// what is not decided
+    pub doubts: Vec<Doubt>,
+}
+
+impl Detected {
+    /// Why a property is what it is.
+    pub fn why(&self, property: &str) -> Option<&str> {
+        self.evidence.iter().find(|(name, _)| *name == property).map(|(_, why)| why.as_str())
+    }
+}
+
+/// A byte as an option takes it.
+pub fn option(byte: u8) -> String {
+    match byte {
+        b'\t' => "\\t".into(),
+        0x20..=0x7e => char::from(byte).into(),
+        _ => format!("\\x{byte:02x}"),
+    }
+}
+
+/// Finds what a file is by the bytes that it begins with, which may be all. A byte order mark is
+/// not among them.
+pub fn sniff(sample: &[u8], whole: bool, given: &Given) -> Detected {
+    // The last line may be cut anywhere.
+    let end = match memchr::memrchr2(b'\n', b'\r', sample) {
+        Some(at) if !whole => at + 1,
+        _ => sample.len(),
+    };
+    let mut given = given.clone();
+    let sample = Sample { bytes: &sample[..end], whole, before: 0 };
+    let sample = sample.after(given.skip_lines, &mut given);
+    let choice = dialect::choose(sample, &given);
+    let reading = &choice.reading;
+    let layout = layout::find(sample, reading, &given);
+    let names = match layout.first.checked_sub(1).filter(|_| layout.head == Head::Names) {
+        Some(at) => reading.values(sample, &reading.rows[at]),
+        None => Vec::new(),
+    };
+    let found = columns::find(sample, reading, &layout, &names);
+    let mut detected = Detected {
+        delimiter: reading.dialect.delimiter,
+        quote: reading.dialect.quote,
+        escape: reading.dialect.escape,
+        head: layout.head,
+        skip_lines: layout.before,
+        skip_footer: layout.after,
+        utf8: true,
+        eol: "LF",
+        null: found.null.as_ref().map(|(null, _)| null.clone()),
+        date_style: found
+            .date_style
+            .as_ref()
+            .map(|(style, _)| *style)
+            .filter(|_| found.dates.is_empty()),
+        strays: reading.stray > 0.0,
+        columns: found.columns,
+        records: reading.rows[layout.first.min(layout.end)..layout.end]
+            .iter()
+            .filter(|row| !row.is_blank())
+            .count(),
+        evidence: layout.evidence,
+        doubts: choice.doubts,
+    };
+    detected.skip_lines += sample.before * u64::from(given.skip_lines > 0);
+    detected.doubts.extend(layout.doubts);
+    detected.dialect_evidence(sample, reading, &choice.others);
+    detected.encoding(sample, &given);
+    detected.line_ends(sample.bytes);
+    let more = found.null.map(|(_, why)| ("null", why));
+    detected.evidence.extend(more);
+    detected.evidence.extend(found.nulls.into_iter().map(|why| ("nulls", why)));
+    detected.evidence.extend(found.date_style.map(|(_, why)| ("date-style", why)));
+    detected.evidence.extend(found.dates.into_iter().map(|why| ("dates", why)));
+    detected
+}
+
+impl Detected {
+    /// What shows delimiter, quote and escape.
+    fn dialect_evidence(
+        &mut self,
+        sample: Sample<'_>,
+        reading: &reading::Reading,
+        others: &[String],
+    ) {
+        let rows = || reading.rows.iter().filter(|row| !row.is_blank());
+        let mut why = format!(
+            "{} of {} records have {} fields",
+            reading.fitting(),
+            reading.records(),
+            reading.width
+        );
+        let off = rows().find(|row| row.width != reading.width && row.line > self.skip_lines);
+        if let Some(row) = off {
+            why += &format!("; line {} has {}", row.line, row.width);
+        }
+        if !others.is_empty() {
+            why += &format!("; {}", others.join("; "));
+        }
+        self.evidence.push(("delimiter", why));
+        let quoted = rows().find(|row| row.quoted.contains(&true));
+        self.evidence.push(match quoted {
+            Some(row) => (
+                "quote",
+                format!("{} fields are in quotes, the first in line {}", reading.quoted, row.line),
+            ),
+            None => ("quote", "no field is in quotes".into()),
+        });
+        if let Some(row) = rows().find(|row| row.stray) {
+            let number = rows().filter(|row| row.stray).count();
+            let why = format!("{number} records have stray quotes, the first in line {}", row.line);
+            self.evidence.push(("stray-quotes", why));
+        }
+        if self.escape != self.quote {
+            let pair = [self.escape, self.quote];
+            let at = memchr::memmem::find(sample.bytes, &pair).unwrap_or_default();
+            let why = format!("as in line {}", sample.line_of(at));
+            self.evidence.push(("escape", why));
+        }
+    }
+
+    /// Whether the bytes are UTF-8. Which other encoding they have, they do not say.
+    fn encoding(&mut self, sample: Sample<'_>, given: &Given) {
+        let bytes = sample.bytes;
+        if bytes.is_ascii() {
+            self.evidence.push(("encoding", "all bytes are ASCII".into()));
+            return;
+        }
+        let bad = match valid_utf8(bytes) {
+            Ok(()) => None,
+            // A character that is cut at the end of the sample.
+            Err(bad) if !sample.whole && bad.offset + 4 > bytes.len() => None,
+            Err(bad) => Some(bad.offset),
+        };
+        let Some(at) = bad else {
+            self.evidence.push(("encoding", "all bytes are UTF-8".into()));
+            return;
+        };
+        self.utf8 = false;
+        let line = sample.line_of(at);
+        let why = format!("line {line} has byte 0x{:02x}, which is not UTF-8", bytes[at]);
+        if !given.encoding {
+            let names = ["WIN1252", "LATIN1", "WIN1250", "WIN1251"];
+            let candidates = names.iter().map(|name| Setting("encoding", (*name).into())).collect();
+            self.doubts.push(Doubt { what: "encoding", why: why.clone(), candidates });
+        }
+        self.evidence.push(("encoding", why));
+    }
+
+    fn line_ends(&mut self, sample: &[u8]) {
+        let pairs = memchr::memmem::find_iter(sample, b"\r\n").count();
+        let feeds = memchr::memchr_iter(b'\n', sample).count() - pairs;
+        let returns = memchr::memchr_iter(b'\r', sample).count() - pairs;
+        let counts = [("CR LF", pairs), ("LF", feeds), ("CR", returns)];
+        let most = counts.iter().max_by_key(|(_, count)| *count).filter(|(_, count)| *count > 0);
+        self.eol = most.map_or("LF", |(name, _)| name);
+        let shown: Vec<String> = counts
+            .iter()
+            .filter(|(_, count)| *count > 0)
+            .map(|(name, count)| format!("{count} {name}"))
+            .collect();
+        self.evidence.push(("line-ends", shown.join(", ")));
+    }
+}

@@ -1,0 +1,194 @@
+//! A sample as one dialect reads it: the records, what their values look like, and how well the
+//! dialect fits.
+
+use super::cell::Kind;
+use super::Sample;
+use pgsluice_core::scan::{self, Dialect, Eol, Next, Scanner, StrayQuotes};
+
+/// The most records that are looked at.
+const RECORDS: usize = 2000;
+
+/// The most fields of a record whose values are looked at.
+const FIELDS: usize = 2000;
+
+/// The most values that are looked at.
+const VALUES: usize = 400_000;
+
+/// One record.
+#[derive(Clone, Debug)]
+pub(super) struct Row {
+    /// its first line, from 1
+    pub line: u64,
+    /// its last line
+    pub last: u64,
+    /// where it begins and ends in the sample
+    pub start: usize,
+    pub end: usize,
+    /// how many fields it has
+    pub width: usize,
+    /// how many of these have a value
+    pub filled: usize,
+    /// it has stray quotes
+    pub stray: bool,
+    /// what its values look like
+    pub kinds: Vec<Kind>,
+    /// which of its fields are in quotes
+    pub quoted: Vec<bool>,
+}
+
+impl Row {
+    /// Whether the line is empty.
+    pub fn is_blank(&self) -> bool {
+        self.width == 1 && self.filled == 0
+    }
+}
+
+/// The sample, read.
+#[derive(Clone, Debug)]
+pub(super) struct Reading {
+    pub dialect: Dialect,
+    pub rows: Vec<Row>,
+    /// the rows are all that there is
+    pub whole: bool,
+    /// the number of fields that most records have
+    pub width: usize,
+    /// what share of the records from the first one with that number to the last one has it
+    pub even: f64,
+    /// what share of the values of these records is of a form that says something
+    pub typed: f64,
+    /// what share of the records has stray quotes
+    pub stray: f64,
+    /// how many fields are in quotes
+    pub quoted: usize,
+}
+
+impl Reading {
+    /// Reads the sample.
+    pub fn of(sample: Sample<'_>, delimiter: u8, quote: u8, escape: u8) -> Reading {
+        let stray_quotes = StrayQuotes::Literal;
+        let dialect = Dialect { delimiter, quote, escape, stray_quotes, ..Dialect::csv() };
+        let length = sample.bytes.len();
+        let (mut rows, mut covered) = rows(sample, sample.whole, &dialect);
+        if !sample.whole && rows.len() < RECORDS / 2 && covered < length / 2 {
+            // A quote that nothing closes hides the rest. Read on as if the data ended here.
+            (rows, covered) = self::rows(sample, true, &dialect);
+            rows.pop();
+        }
+        let mut reading = Reading {
+            dialect,
+            whole: sample.whole && covered == length,
+            rows,
+            width: 0,
+            even: 0.0,
+            typed: 0.0,
+            stray: 0.0,
+            quoted: 0,
+        };
+        reading.measure();
+        reading
+    }
+
+    fn measure(&mut self) {
+        let full: Vec<&Row> = self.rows.iter().filter(|row| !row.is_blank()).collect();
+        let mut counts: Vec<(usize, usize)> = Vec::new();
+        for row in &full {
+            match counts.iter_mut().find(|(width, _)| *width == row.width) {
+                Some((_, count)) => *count += 1,
+                None => counts.push((row.width, 1)),
+            }
+        }
+        // Of numbers that are as frequent the one that comes first.
+        let most = counts.iter().map(|(_, count)| *count).max().unwrap_or_default();
+        let width = counts.iter().find(|(_, count)| *count == most).map_or(0, |(width, _)| *width);
+        let first = full.iter().position(|row| row.width == width).unwrap_or_default();
+        let last = full.iter().rposition(|row| row.width == width).unwrap_or_default();
+        let among = if full.is_empty() { 0 } else { last + 1 - first };
+        let share = |part: usize, of: usize| if of == 0 { 0.0 } else { part as f64 / of as f64 };
+        let even = share(most, among);
+        // The first record may be a header.
+        let own = full.iter().filter(|row| row.width == width);
+        let skip = usize::from(most > 1);
+        let kinds = || own.clone().skip(skip).flat_map(|row| &row.kinds);
+        let values = kinds().filter(|kind| kind.is_value()).count();
+        let typed = share(kinds().filter(|kind| kind.is_typed()).count(), values);
+        let stray = share(full.iter().filter(|row| row.stray).count(), full.len());
+        let quoted = full.iter().flat_map(|row| &row.quoted).filter(|quoted| **quoted).count();
+        (self.width, self.even, self.typed) = (width, even, typed);
+        (self.stray, self.quoted) = (stray, quoted);
+    }
+
+    /// How many records have the usual number of fields.
+    pub fn fitting(&self) -> usize {
+        self.rows.iter().filter(|row| row.width == self.width && !row.is_blank()).count()
+    }
+
+    /// How many records there are, empty lines left out.
+    pub fn records(&self) -> usize {
+        self.rows.iter().filter(|row| !row.is_blank()).count()
+    }
+
+    /// The values of a row.
+    pub fn values(&self, sample: Sample<'_>, row: &Row) -> Vec<Vec<u8>> {
+        let bytes = &sample.bytes[row.start..row.end];
+        let mut scanner = Scanner::new(bytes, true, &self.dialect, Eol::Unknown);
+        let mut record = scan::Record::default();
+        match scanner.next_naive(&mut record) {
+            Ok(Next::Record) => {
+                (0..record.len()).map(|i| record.field(bytes, i).1.to_vec()).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// The records, and how many bytes they are.
+fn rows(sample: Sample<'_>, last: bool, dialect: &Dialect) -> (Vec<Row>, usize) {
+    let mut scanner = Scanner::new(sample.bytes, last, dialect, Eol::Unknown);
+    let (mut record, mut rows, mut values) = (scan::Record::default(), Vec::new(), 0);
+    while rows.len() < RECORDS && values < VALUES {
+        let (line, start, strays) =
+            (sample.before + scanner.lines() + 1, scanner.position(), scanner.strays());
+        match scanner.next_naive(&mut record) {
+            Ok(Next::Record) => {}
+            Ok(_) => break,
+            Err(_) => match scanner.skip_record() {
+                // A line end of the wrong kind: a record that is no record of this dialect.
+                Some((from, to)) if from < to => {
+                    let (kinds, quoted) = (Vec::new(), Vec::new());
+                    let last = sample.before + scanner.lines();
+                    let (width, filled, stray) = (0, 1, true);
+                    rows.push(Row {
+                        line,
+                        last,
+                        start,
+                        end: to,
+                        width,
+                        filled,
+                        stray,
+                        kinds,
+                        quoted,
+                    });
+                    continue;
+                }
+                _ => break,
+            },
+        }
+        let seen = record.len().min(FIELDS);
+        let fields = || (0..seen).map(|i| record.field(sample.bytes, i));
+        let kinds: Vec<Kind> = fields().map(|(_, value)| Kind::of(value)).collect();
+        let is_quoted = |kind| matches!(kind, scan::Kind::Quoted | scan::Kind::QuotedNull);
+        values += seen;
+        rows.push(Row {
+            line,
+            last: sample.before + record.line,
+            start,
+            end: record.end,
+            width: record.len(),
+            filled: kinds.iter().filter(|kind| **kind != Kind::Empty).count(),
+            stray: scanner.strays() > strays,
+            quoted: fields().map(|(kind, _)| is_quoted(kind)).collect(),
+            kinds,
+        });
+    }
+    (rows, scanner.position())
+}

@@ -1,0 +1,208 @@
+//! Each property and each ambiguity, on small inputs.
+
+use super::*;
+
+mod random;
+
+fn look(text: &str) -> Detected {
+    sniff(text.as_bytes(), true, &Given::default())
+}
+
+fn doubts(found: &Detected) -> Vec<&'static str> {
+    found.doubts.iter().map(|doubt| doubt.what).collect()
+}
+
+fn options(found: &Detected) -> Vec<String> {
+    found.doubts[0].candidates.iter().map(Setting::to_string).collect()
+}
+
+/// `n` records of a form, numbered.
+fn rows(n: usize, row: impl Fn(usize) -> String) -> String {
+    (1..=n).map(row).collect()
+}
+
+#[test]
+fn delimiters_are_found_by_even_records() {
+    for (delimiter, byte) in [
+        (",", b','),
+        (";", b';'),
+        ("\t", b'\t'),
+        ("|", b'|'),
+        ("\x01", 1),
+        (" ", b' '),
+        (":", b':'),
+    ] {
+        let head = ["id", "name", "score"].join(delimiter) + "\n";
+        let body = rows(9, |i| format!("{i}{delimiter}n{i}{delimiter}{}.5\n", i * 7));
+        let found = look(&(head + &body));
+        assert_eq!(found.delimiter, byte, "{delimiter:?}: {:?}", found.doubts);
+        assert_eq!(found.doubts, [], "{delimiter:?}");
+        assert_eq!(found.head, Head::Names);
+    }
+    // Blanks and colons within values are no delimiters.
+    let found = look(&rows(9, |i| format!("2024-01-0{i} 10:00:0{i},a b c d,{i}\n")));
+    assert_eq!((found.delimiter, doubts(&found)), (b',', vec![]));
+    // A decimal comma makes values of one delimiter, and pieces of the other.
+    let found = look(&rows(9, |i| format!("{i},5;{i},25;x\n")));
+    assert_eq!((found.delimiter, doubts(&found)), (b';', vec![]));
+    // Delimiters within quotes do not count.
+    let found = look(&rows(9, |i| format!("\"a;b;c\",{i},\"d;{i}\"\n")));
+    assert_eq!((found.delimiter, doubts(&found)), (b',', vec![]));
+}
+
+#[test]
+fn what_two_delimiters_would_split_is_a_doubt() {
+    let found = look("a;b,c\nd;e,f\ng;h,i\n");
+    assert_eq!(doubts(&found)[0], "delimiter");
+    assert_eq!(options(&found), ["--delimiter ','", "--delimiter ';'"]);
+    let found = look("key: one\nother: two\nthird: three\n");
+    assert_eq!(doubts(&found)[0], "delimiter", "{found:?}");
+    let found = look("10:00\n11:30\n12:15\n");
+    assert_eq!(doubts(&found)[0], "delimiter");
+    assert!(found.doubts[0].why.contains("one value"), "{found:?}");
+    let found = look("so it goes, on\nwithout, any, form\nat all\nhere, there, and, everywhere\n");
+    assert!(doubts(&found).contains(&"delimiter"), "{found:?}");
+}
+
+#[test]
+fn a_single_column_needs_no_delimiter() {
+    let found = look(&("id\n".to_owned() + &rows(9, |i| format!("{i}\n"))));
+    assert_eq!((doubts(&found), found.head), (vec![], Head::Names));
+}
+
+#[test]
+fn quotes_are_those_that_keep_records_even() {
+    let single = rows(9, |i| format!("{i},'a, b {i}','x'\n"));
+    let found = look(&("id,'name','z'\n".to_owned() + &single));
+    assert_eq!((found.quote, doubts(&found)), (b'\'', vec![]));
+    let double = rows(9, |i| format!("{i},\"a, b {i}\",Men's\n"));
+    let found = look(&("id,name,z\n".to_owned() + &double));
+    assert_eq!((found.quote, doubts(&found)), (b'"', vec![]));
+    // Apostrophes around a value here and there may be part of it.
+    let mut part = "id,name\n".to_owned() + &rows(9, |i| format!("{i},n\n"));
+    part += "10,'abc'\n";
+    assert_eq!(doubts(&look(&part)), ["quote"]);
+    // Whole columns are in quotes.
+    let found = look(&("id,'name'\n".to_owned() + &rows(9, |i| format!("{i},'n{i}'\n"))));
+    assert_eq!((found.quote, doubts(&found)), (b'\'', vec![]));
+}
+
+#[test]
+fn an_escape_is_what_makes_quotes_close() {
+    let head = "id,name,z\n".to_owned();
+    let found = look(&(head.clone() + &rows(9, |i| format!("{i},\"a \\\"b\\\", {i}\",\"x\"\n"))));
+    assert_eq!((found.escape, doubts(&found)), (b'\\', vec![]));
+    assert!(found.why("escape").unwrap().contains("line 2"));
+    let found = look(&(head.clone() + &rows(9, |i| format!("{i},\"a \"\"b\"\", {i}\",\"x\"\n"))));
+    assert_eq!((found.escape, doubts(&found)), (b'"', vec![]));
+    // A backslash before a quote may also be the last character of a value.
+    let found = look(&(head.clone() + &rows(9, |i| format!("{i},\"C:\\dir{i}\\\",\"x\"\n"))));
+    assert_eq!((found.escape, doubts(&found)), (b'"', vec![]));
+    let found = look(&(head + &rows(9, |i| format!("{i},\"\\\\\\\\host{i}\\\\x\",\"x\"\n"))));
+    assert_eq!(doubts(&found), ["escape"]);
+}
+
+#[test]
+fn a_header_is_text_over_values_of_other_types() {
+    let ints = |head: &str| look(&(head.to_owned() + &rows(5, |i| format!("x{i}y,{i}\n"))));
+    assert_eq!(ints("name,score\n").head, Head::Names);
+    assert_eq!(ints("x0y,7\n").head, Head::None);
+    assert_eq!(
+        (doubts(&ints("country,2019\n")), ints("country,2019\n").head),
+        (vec!["header"], Head::Unknown)
+    );
+    let missing = look(&("n/a,x\n".to_owned() + &rows(5, |i| format!("{i},y{i}\n"))));
+    assert_eq!(missing.head, Head::Unknown);
+    let texts = look("name,city\nBob,Rome\nAnn,Oslo\n");
+    assert_eq!(doubts(&texts), ["header"]);
+    assert_eq!(options(&texts), ["--header", "--no-header"]);
+    let again = look("Bob,Rome\nAnn,Oslo\nEve,Rome\n");
+    assert_eq!((again.head, doubts(&again)), (Head::None, vec![]));
+    assert!(again.why("header").unwrap().contains("line 3"), "{again:?}");
+    let years = look("country,code,2019,2020\nItaly,1,5,6\nPeru,2,7,8\nChad,3,9,9\n");
+    assert_eq!((years.head, doubts(&years)), (Head::Names, vec![]));
+    assert_eq!(doubts(&look("a,b\n")), ["header"]);
+    let given = Given { header: Some(false), ..Given::default() };
+    assert_eq!(sniff(b"name,city\nBob,Rome\n", true, &given).doubts, []);
+}
+
+#[test]
+fn titles_before_the_table_are_passed_over_and_damaged_headers_are_not() {
+    let table = "id,name,day\n".to_owned() + &rows(5, |i| format!("{i},n{i},2024-01-0{i}\n"));
+    let found = look(&format!("A report\n\nof today\n{table}"));
+    assert_eq!((found.skip_lines, found.head, doubts(&found)), (3, Head::Names, vec![]));
+    assert!(found.why("skip-lines").unwrap().contains("A report"));
+    let found = look(&format!("A report,,\n,,\n{table}"));
+    assert_eq!((found.skip_lines, found.head, doubts(&found)), (2, Head::Names, vec![]));
+    let short = "id,name\n".to_owned() + &rows(5, |i| format!("{i},n{i},2024-01-0{i}\n"));
+    let found = look(&short);
+    assert_eq!((found.skip_lines, found.head, doubts(&found)), (0, Head::Unfit, vec!["header"]));
+    // A header with other delimiters is no title.
+    let other = "id;name;day\n".to_owned() + &rows(5, |i| format!("{i},n{i},2024-01-0{i}\n"));
+    assert_eq!(doubts(&look(&other)), ["preamble"]);
+    let trailing = "id,name,\n".to_owned() + &rows(5, |i| format!("{i},n{i}\n"));
+    assert_eq!((look(&trailing).head, doubts(&look(&trailing))), (Head::Names, vec![]));
+}
+
+#[test]
+fn a_footer_is_text_that_no_record_begins_with() {
+    let table = "id,name,day\n".to_owned() + &rows(5, |i| format!("{i},n{i},2024-01-0{i}\n"));
+    let found = look(&format!("{table}\n(5 rows)\n"));
+    assert_eq!((found.skip_footer, doubts(&found)), (2, vec![]));
+    // A record that is cut off is none.
+    assert_eq!(look(&format!("{table}6")).skip_footer, 0);
+    assert_eq!(look(&format!("{table}6\n")).skip_footer, 0);
+    assert_eq!(look(&format!("{table}6,x\n")).skip_footer, 0);
+    assert_eq!(look(&format!("{table}\n\n")).skip_footer, 0);
+}
+
+#[test]
+fn bytes_that_are_not_utf8_have_candidates() {
+    let found = sniff(b"id,name\n1,caf\xe9\n2,x\n3,y\n", true, &Given::default());
+    assert!(!found.utf8 && doubts(&found) == ["encoding"], "{found:?}");
+    assert!(found.why("encoding").unwrap().contains("line 2 has byte 0xe9"));
+    let given = Given { encoding: true, ..Given::default() };
+    assert_eq!(sniff(b"id,name\n1,caf\xe9\n2,x\n3,y\n", true, &given).doubts, []);
+    // A sample may end within a character.
+    let mut cut = rows(500, |i| format!("{i},é{i}\n")).into_bytes();
+    cut.extend_from_slice(b"501,\xc3");
+    assert!(sniff(&cut, false, &Given::default()).utf8);
+}
+
+#[test]
+fn columns_say_what_their_values_are() {
+    let head = "id,price,day,when,note\n".to_owned();
+    let found = look(
+        &(head
+            + "1;2\n".repeat(0).as_str()
+            + &rows(20, |i| {
+                let note = if i == 7 { "NA".into() } else { format!("{i}") };
+                format!("{i},\"{i},5\",{i}/01/2024,2024-01-02 10:00:00,{note}\n")
+            })),
+    );
+    assert_eq!(doubts(&found), Vec::<&str>::new());
+    let sql: Vec<&str> = found.columns.iter().map(|c| c.sql).collect();
+    assert_eq!(sql, ["integer", "text", "text", "timestamp", "text"]);
+    assert!(found.columns[1].why.contains("decimal comma"), "{:?}", found.columns);
+    assert_eq!(found.columns[2].also, Some("date"));
+    assert_eq!(found.date_style, Some("DMY"));
+    assert!(found.why("date-style").unwrap().contains("line 14"), "{:?}", found.evidence);
+    assert_eq!(found.null.as_deref(), Some("NA"));
+    // In a column of text it may be a value, and beside empty values there are two spellings.
+    let text = look("id,code\n1,NA\n2,DE\n3,FR\n4,DE\n");
+    assert_eq!(text.null, None);
+    assert!(text.why("nulls").unwrap().contains("text as well"), "{text:?}");
+    let mixed = look("id,d\n1,13/01/2024\n2,01/13/2024\n");
+    assert_eq!(mixed.date_style, None);
+    assert!(mixed.why("dates").unwrap().contains("month in line 3"), "{mixed:?}");
+}
+
+#[test]
+fn records_of_other_widths_are_left_to_the_load() {
+    let mut table = "id,name,day\n".to_owned() + &rows(30, |i| format!("{i},n{i},2024-01-02\n"));
+    table += "31,n31\n";
+    table += &rows(5, |i| format!("{i},n{i},2024-01-02\n"));
+    let found = look(&table);
+    assert_eq!(doubts(&found), Vec::<&str>::new());
+    assert!(found.why("delimiter").unwrap().contains("line 32 has 2"), "{:?}", found.evidence);
+}
