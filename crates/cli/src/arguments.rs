@@ -3,6 +3,7 @@
 
 use crate::connection::ConnectionArguments;
 use crate::detect::detected;
+use crate::encodings::other_than_utf8;
 use crate::failure::Failure;
 use crate::fields::{marker, FieldArguments};
 use crate::names::Names;
@@ -341,7 +342,7 @@ pub fn input(a: &SourceArguments) -> Result<InputOptions, Failure> {
         notes: named.notes,
         format,
         header,
-        encoding: encoding(a),
+        encoding: other_than_utf8(a.encoding.as_deref()),
         skip: a.skip,
         limit: a.limit,
         first_is_data: a.no_header,
@@ -370,17 +371,8 @@ fn format(a: &SourceArguments) -> Result<FileFormat, Failure> {
     })
 }
 
-/// The files' encoding, unless it is UTF-8.
-fn encoding(a: &SourceArguments) -> Option<String> {
-    let utf8 = |name: &String| {
-        let plain: String = name.chars().filter(char::is_ascii_alphanumeric).collect();
-        ["utf8", "unicode"].contains(&plain.to_lowercase().as_str())
-    };
-    a.encoding.as_deref().map(servers_name).filter(|name| !utf8(name))
-}
-
 fn named(a: &SourceArguments, format: &FileFormat) -> Result<Named, Failure> {
-    let utf8 = encoding(a).is_none();
+    let utf8 = other_than_utf8(a.encoding.as_deref()).is_none();
     let other = |path: &Path| other_content(path, format, utf8, a.skip_lines > 0);
     Named::find(&a.files, a.files_from.as_deref(), a.from0, &other)
 }
@@ -408,24 +400,6 @@ fn frame(a: &SourceArguments, format: &FileFormat) -> Result<Frame, Failure> {
     }
     let delimiter_named = a.delimiter.is_some();
     Ok(Frame { skip_lines: a.skip_lines, skip_footer: a.skip_footer, comment, delimiter_named })
-}
-
-/// The server's name of an encoding that goes by another one elsewhere: cp1252, utf-8-sig.
-fn servers_name(name: &str) -> String {
-    let plain: String =
-        name.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_lowercase();
-    match plain.strip_prefix("cp") {
-        Some("866") => "WIN866".into(),
-        Some("874") => "WIN874".into(),
-        Some("932") => "SJIS".into(),
-        Some("936") => "GBK".into(),
-        Some("949") => "UHC".into(),
-        Some("950") => "BIG5".into(),
-        Some("65001") => "UTF8".into(),
-        Some(page) if page.len() == 4 && page.starts_with("125") => format!("WIN{page}"),
-        _ if plain == "utf8sig" => "UTF8".into(),
-        _ => name.to_owned(),
-    }
 }
 
 /// A binary file says of itself all there is to say.

@@ -7,6 +7,7 @@ mod arguments;
 mod commands;
 mod connection;
 mod detect;
+mod encodings;
 mod failure;
 mod fields;
 mod foreign;
