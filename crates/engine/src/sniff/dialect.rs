@@ -199,7 +199,15 @@ fn with_backslash(sample: Sample<'_>, given: &Given, doubled: Reading) -> (Readi
         let escaped = Reading::of(sample, delimiter, quote, b'\\');
         let (worse, better) = (stray_rows(&doubled), stray_rows(&escaped));
         if better * 2 <= worse && worse > 0 && escaped.even >= doubled.even - 0.02 {
-            return (escaped, None);
+            let doubt = kept_backslash(sample, &escaped).map(|line| Doubt {
+                what: "escape",
+                why: format!(
+                    "line {line} has a backslash before a character that is no quote: COPY keeps \
+                     such a backslash, other programs drop it"
+                ),
+                candidates: vec![Setting("escape", "\\".into())],
+            });
+            return (escaped, doubt);
         }
     }
     match backslashes(sample, &doubled) {
@@ -212,6 +220,28 @@ fn with_backslash(sample: Sample<'_>, given: &Given, doubled: Reading) -> (Readi
         }
         None => (doubled, None),
     }
+}
+
+/// The first line with an escape in quotes that escapes neither a quote nor itself.
+fn kept_backslash(sample: Sample<'_>, escaped: &Reading) -> Option<u64> {
+    let quote = escaped.dialect.quote;
+    let keeps = |bytes: &[u8]| {
+        let (mut open, mut at) = (false, 0);
+        while let Some(&byte) = bytes.get(at) {
+            if byte == quote {
+                open = !open;
+            } else if byte == b'\\' && open {
+                at += 1;
+                if bytes.get(at).is_some_and(|next| *next != quote && *next != b'\\') {
+                    return true;
+                }
+            }
+            at += 1;
+        }
+        false
+    };
+    let mut rows = escaped.rows.iter().filter(|row| row.quoted.contains(&true));
+    rows.find(|row| keeps(&sample.bytes[row.start..row.end])).map(|row| row.line)
 }
 
 fn stray_rows(reading: &Reading) -> usize {

@@ -95,6 +95,11 @@ fn an_escape_is_what_makes_quotes_close() {
     assert!(found.why("escape").unwrap().contains("line 2"));
     let found = look(&(head.clone() + &rows(9, |i| format!("{i},\"a \"\"b\"\", {i}\",\"x\"\n"))));
     assert_eq!((found.escape, doubts(&found)), (b'"', vec![]));
+    // COPY keeps a backslash before another character, which other programs drop.
+    let other = rows(9, |i| format!("{i},\"8\\'9\\\" {i}, x\",\"x\"\n"));
+    let found = look(&(head.clone() + &other));
+    assert_eq!((found.escape, doubts(&found)), (b'\\', vec!["escape"]));
+    assert!(found.doubts[0].why.contains("line 2"), "{found:?}");
     // A backslash before a quote may also be the last character of a value.
     let found = look(&(head.clone() + &rows(9, |i| format!("{i},\"C:\\dir{i}\\\",\"x\"\n"))));
     assert_eq!((found.escape, doubts(&found)), (b'"', vec![]));
