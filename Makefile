@@ -56,6 +56,7 @@ bench: servers ## the benchmark in a quarter of an hour; the report lands in ben
 soak: servers ## the long form of the random tests: a minute for each fuzz target, slow tests too
 	scripts/fuzz 60
 	scripts/real-files
+	scripts/pollock
 	PGSLUICE_SOAK=10 PGSLUICE_FUZZ_SECONDS=60 PGSLUICE_CASES=200000 cargo test --workspace -- --include-ignored
 	PGSLUICE_SOAK=10 scripts/test-extension
 	scripts/bundled
