@@ -8,7 +8,7 @@
  *
  * The core frees each buffer itself. Callbacks of the contexts that own its objects make sure of that
  * after an error (see pgsluice_index_free). So the context is never reset, and is a child of
- * TopMemoryContext: it must outlive those objects. A large buffer is a block of its own within
+ * TopMemoryContext: it must outlive those objects. Each large buffer is a separate block within
  * it, which goes back to the system at once.
  */
 #include "pgsluice.h"

@@ -254,10 +254,11 @@ class Insert(OnCluster):
         for column in ("int CHECK (a <> 2)", "int PRIMARY KEY"):
             for good in (b"1,x,2,1\n2,y,2,1\n2,z,2,1\n", b"1,x,2,1\n" + b",x,2,1\n" * 2000 + b"2,x,2,1\n" * 2):
                 self.assertNotIn("bad", self.same(b"0,x,bad,1\n" + good, ignore + ")", TABLE.replace("int", column, 1)))
-        # Unless there are none: the skipped record is the one that was read last when the rows go in.
+        # Unless there are none: the skipped record is the one that was read last when the rows go in. Some minor releases
+        # of 17 name its column in CONTEXT and some do not; compare() has seen that ours does as the server's own COPY.
         last = self.same(b"1,x,2,1\n1,y,2,1\n2,z,bad,1\n", ignore + ", LOG_VERBOSITY verbose)",
                          TABLE.replace("int", "int PRIMARY KEY", 1), "SET client_min_messages = notice;")
-        self.assertRegex(last, 'skipping row .* "bad"(.|\n)*CONTEXT:  COPY t, line 2, column c: "bad"')
+        self.assertRegex(last, 'skipping row .* "bad"(.|\n)*CONTEXT:  COPY t, line 2')
         if MAJOR >= 18:
             self.assertIn("skipped more than REJECT_LIMIT (5) rows", self.same(rows, ignore + ", REJECT_LIMIT 5)"))
             self.same(rows, ignore + ", REJECT_LIMIT 30, LOG_VERBOSITY silent)")

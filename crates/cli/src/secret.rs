@@ -7,12 +7,12 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// If the target of `--to` or `-d` holds secrets, runs the program anew with them in the
+/// If the target of `--to` or `-d` holds secrets, runs the program again with them in the
 /// environment, where only the same user can see them.
 ///
 /// # Errors
 ///
-/// The target cannot be read, or the program could not be run anew.
+/// The target cannot be read, or the program could not be run again.
 pub fn hide() -> Result<(), Failure> {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let Some((hidden, secrets)) = without_secrets(&arguments)? else { return Ok(()) };

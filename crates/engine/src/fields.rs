@@ -39,9 +39,7 @@ impl FieldOptions {
         let all = self.nulls.iter().filter(|(name, _)| of(name));
         all.map(|(_, text)| text.clone().into_bytes()).collect()
     }
-}
 
-impl FieldOptions {
     /// The expression for a column.
     pub fn expression_of(&self, column: &str) -> Option<&Expression> {
         self.expressions.iter().find(|expression| expression.column == column)

@@ -62,7 +62,7 @@ impl Passed {
     }
 }
 
-/// Whether a line that begins with `comment` can be told from a record of this dialect.
+/// Checks that no record of this dialect can begin with `comment`.
 ///
 /// # Errors
 ///

@@ -90,7 +90,7 @@ fn an_export_loads_as_if_cleaned_by_hand() {
     });
 }
 
-/// Standard input, several files, each with lines of its own around its records, several connections,
+/// Standard input, several files with different lines around their records, several connections,
 /// rejects, and records that are too long to be held.
 #[test]
 fn each_file_has_its_own_lines_around_its_records() {

@@ -1,4 +1,4 @@
-//! Columns whose values are not in the file, and columns that have spellings of NULL of their own.
+//! Columns whose values are not in the file, and columns with additional spellings of NULL.
 
 use super::{as_known, check};
 use crate::error::Error;

@@ -12,8 +12,8 @@ mod reading;
 #[cfg(test)]
 mod tests;
 
-use crate::frame::excel_delimiter;
-use pgsluice_core::scan::valid_utf8;
+use crate::frame::{excel_delimiter, line_end};
+use pgsluice_core::scan::{valid_utf8, Eol};
 use std::fmt;
 
 /// What the user has said already.
@@ -46,8 +46,7 @@ struct Sample<'a> {
 impl Sample<'_> {
     /// The line of a byte.
     fn line_of(&self, at: usize) -> u64 {
-        let feeds = memchr::memchr(b'\n', self.bytes).is_some();
-        let end = if feeds { b'\n' } else { b'\r' };
+        let end = line_end(self.bytes, Eol::Unknown);
         self.before + 1 + memchr::memchr_iter(end, &self.bytes[..at]).count() as u64
     }
 
@@ -61,7 +60,7 @@ impl Sample<'_> {
                 sample.before += 1;
             }
         }
-        let end = if memchr::memchr(b'\n', self.bytes).is_some() { b'\n' } else { b'\r' };
+        let end = line_end(self.bytes, Eol::Unknown);
         for _ in 0..skip_lines {
             let at = memchr::memchr(end, sample.bytes);
             sample.bytes = &sample.bytes[at.map_or(sample.bytes.len(), |at| at + 1)..];
