@@ -1,7 +1,7 @@
 /*
  * The library's entry: the hook, and the view of what the last COPY did.
  */
-#include "index.h"
+#include "index/index.h"
 
 #include "access/xact.h"
 #include "catalog/namespace.h"

@@ -59,18 +59,18 @@ class Rules(unittest.TestCase):
 
     def test_versions_in_one_place(self):
         text = "#if PG_VERSION_NUM >= 160000\n#endif\n"
-        self.assertEqual(len(breaches("ext/copy.c", text)), 1)
-        self.assertEqual(breaches("ext/compat.h", text), [])
+        self.assertEqual(len(breaches("ext/copy/copy.c", text)), 1)
+        self.assertEqual(breaches("ext/compat/compat.h", text), [])
         for text in ("#ifdef BGWORKER_FLAG\n#endif\n", "#ifndef INVALID_PROC_NUMBER\n#endif\n", "#if defined(USE_X) && 1\n#endif\n"):
-            self.assertEqual(breaches("ext/copy.c", text), ["what a version of the server has is asked in ext/compat*.h alone"])
-            self.assertEqual(breaches("ext/compat_index.h", text), [])
-        self.assertEqual(breaches("ext/load.h", "#ifndef PGSLUICE_LOAD_H\n#define PGSLUICE_LOAD_H\n#endif\n"), [])
+            self.assertEqual(breaches("ext/copy/copy.c", text), ["what a version of the server has is asked in ext/compat/ alone"])
+            self.assertEqual(breaches("ext/compat/nbtree.h", text), [])
+        self.assertEqual(breaches("ext/base/load.h", "#ifndef PGSLUICE_LOAD_H\n#define PGSLUICE_LOAD_H\n#endif\n"), [])
 
     def test_subtransactions_in_one_place(self):
         text = "void\nf(void)\n{\n\tBeginInternalSubTransaction(NULL);\n}\n"
-        self.assertEqual(breaches("ext/copy.c", text), ["internal subtransactions begin in ext/subtransaction.c alone"])
-        self.assertEqual(breaches("ext/subtransaction.c", text), [])
-        self.assertEqual(breaches("ext/copy.c", "/* BeginInternalSubTransaction */\n"), [])
+        self.assertEqual(breaches("ext/copy/copy.c", text), ["internal subtransactions begin in ext/base/subtransaction.c alone"])
+        self.assertEqual(breaches("ext/base/subtransaction.c", text), [])
+        self.assertEqual(breaches("ext/copy/copy.c", "/* BeginInternalSubTransaction */\n"), [])
 
     def test_words_and_blanks(self):
         for text in ["// TODO later\n", "// see /root/x\n", "a \n", "a"]:

@@ -40,7 +40,7 @@ class Runner(unittest.TextTestRunner):
     resultclass = Result
 
 
-# What ext/compat*.h has for a version is used by what these test: privileges, options and defaults of COPY,
+# What ext/compat/ has for a version is used by what these test: privileges, options and defaults of COPY,
 # extending relations, entries of B-trees, files of indexes, collations, workers' sessions, other libraries.
 # `make test` runs them on every major.
 VERSION = (

@@ -3,7 +3,7 @@
  * and expects to have seen each one, as pgaudit does. It forbids programs, as set_user does, and
  * COPY to a role that a setting names. Another setting lets it swallow CALL.
  */
-#include "pgsluice.h"
+#include "base/pgsluice.h"
 
 #include <dlfcn.h>
 

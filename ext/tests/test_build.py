@@ -17,7 +17,7 @@ class Build(unittest.TestCase):
         """What the compiler has against it."""
         server = subprocess.run([BIN / "pg_config", "--includedir-server"], check=True, capture_output=True, text=True).stdout.strip()
         done = subprocess.run([os.environ.get("CC", "cc"), "-fsyntax-only", "-w", "-I", EXT, "-I", server, "-x", "c", "-"],
-                              input=f'#include "postgres.h"\n{otherwise}\n#include "pgsluice.h"\n', capture_output=True, text=True, check=False)
+                              input=f'#include "postgres.h"\n{otherwise}\n#include "base/pgsluice.h"\n', capture_output=True, text=True, check=False)
         return done.stderr if done.returncode else ""
 
     def test_other_servers(self):

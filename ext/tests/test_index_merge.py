@@ -84,7 +84,7 @@ class Merged(LoadedTwice):
         anew = dict.fromkeys(("t_c_key", "t_pkey", "tb", "td"), "merge")
         said, merged = self.merged(f"SET maintenance_work_mem = '1MB'; {asked}")
         self.assertEqual((said, merged), ("merged", anew))
-        # New files of an unlogged table are a risk (index_copy.c) that has been taken if the table is new itself.
+        # New files of an unlogged table are a risk (ext/index/deferred.c) that has been taken if the table is new itself.
         self.assertEqual(self.merged(asked, TABLE.format(kind="UNLOGGED"))[1], {})
         again = "BEGIN; TRUNCATE t; INSERT INTO t (b, c, d, pad) SELECT 'b', -n, n, 'p' FROM generate_series(1, 3000) n;"
         self.assertEqual(self.merged(f"{again} {COPY.format(path)}; COMMIT", TABLE.format(kind="UNLOGGED"))[1], anew)

@@ -1,0 +1,169 @@
+/*
+ * What the administrator decides for the whole server.
+ *
+ * These settings come from the configuration files and ALTER SYSTEM alone (PGC_SIGHUP): no user,
+ * role, database, function or statement overrides them, and a reload reaches every session before its
+ * next statement. A COPY that is under way ends as it began, since a session reads its
+ * configuration between two statements only.
+ */
+#include "base/pgsluice.h"
+
+#include "miscadmin.h"
+#include "utils/guc.h"
+
+SluiceAllowed sluice_allowed;
+static int	live_index_memory;	/* kB */
+static int	max_workers_per_copy;
+static int	max_workers;
+static int	accepted_version;
+
+/* The release that the objects are made for. A test makes it another one. */
+extern PGDLLEXPORT int sluice_built_for;
+int			sluice_built_for = COMPAT_BUILT_FOR;
+
+/* The switches for each path that writes pages or WAL by itself. */
+static const struct
+{
+	const char *name;
+	bool	   *value;
+	const char *what;
+}			switches[] =
+{
+	{"pgsluice.allow_whole_pages", &sluice_allowed.whole_pages,
+	"Lets COPY write whole pages of a table."},
+	{"pgsluice.allow_index_append", &sluice_allowed.index_append,
+	"Lets COPY add whole leaf pages to indexes of tables that other sessions can reach."},
+	{"pgsluice.allow_sequence_blocks", &sluice_allowed.sequence_blocks,
+	"Lets COPY reserve values of a sequence for many rows at once."},
+	{"pgsluice.allow_index_build", &sluice_allowed.index_build,
+	"Lets pgsluice build B-tree indexes, also at the end of a COPY."},
+};
+
+static void
+define_number(const char *name, const char *what, int *value, int by_default, int min, int max, int flags)
+{
+	DefineCustomIntVariable(name, what, NULL, value, by_default, min, max, PGC_SIGHUP, flags,
+							NULL, NULL, NULL);
+}
+
+void
+sluice_admin_init(void)
+{
+	DefineCustomBoolVariable("pgsluice.allow",
+							 "Lets pgsluice execute COPY FROM and build indexes at all.",
+							 "If it is off, the stock code does everything, whatever users and statements ask for.",
+							 &sluice_allowed.anything,
+							 true,
+							 PGC_SIGHUP,
+							 0, NULL, NULL, NULL);
+	for (int i = 0; i < lengthof(switches); i++)
+		DefineCustomBoolVariable(switches[i].name, switches[i].what, NULL, switches[i].value, true,
+								 PGC_SIGHUP, 0, NULL, NULL, NULL);
+	define_number("pgsluice.max_workers_per_copy",
+				  "The most workers that one COPY FROM or index build may have.",
+				  &max_workers_per_copy, SLUICE_MAX_WORKERS, 0, SLUICE_MAX_WORKERS, 0);
+	define_number("pgsluice.max_workers",
+				  "The most workers that pgsluice may have on the whole server; -1 is half of max_worker_processes.",
+				  &max_workers, -1, -1, SLUICE_MAX_SLOTS, 0);
+	define_number("pgsluice.live_index_memory",
+				  "The most memory for index entries that wait during a COPY into a table that other sessions can reach.",
+				  &live_index_memory, 64 * 1024, 64, MAX_KILOBYTES, GUC_UNIT_KB);
+	define_number("pgsluice.accept_server_version",
+				  "A server_version_num for which the library may be used although it was built for another one.",
+				  &accepted_version, 0, 0, INT_MAX, 0);
+}
+
+/* By the administrator, for one COPY or one index build. */
+int
+sluice_max_workers_per_copy(void)
+{
+	return max_workers_per_copy;
+}
+
+/* And for the whole server. */
+int
+sluice_max_workers(void)
+{
+	return max_workers < 0 ? Max(max_worker_processes / 2, 1) : max_workers;
+}
+
+/* The most bytes for index entries that wait during one COPY. */
+Size
+sluice_live_index_memory(void)
+{
+	return (Size) Min(live_index_memory, maintenance_work_mem) * 1024;
+}
+
+/*
+ * A minor release may change structs of the server that the library allocates and copies: it
+ * is safe only beside the release whose headers it was built with. NULL if that is the
+ * one that runs, or the administrator has accepted the difference.
+ */
+static const char *
+version_why_not(void)
+{
+	static char reason[128];
+	static int	running;
+	static bool warned;
+	const int	built = sluice_built_for;
+
+	if (running == 0)
+		running = atoi(GetConfigOption("server_version_num", false, false));
+	if (running == built || running == accepted_version)
+		return NULL;
+	snprintf(reason, sizeof(reason), "the library was built for PostgreSQL %d.%d, and the server is %d.%d",
+			 built / 10000, built % 10000, running / 10000, running % 10000);
+	if (!warned)
+		ereport(WARNING,
+				(errmsg("pgsluice is not used: %s", reason),
+				 errdetail("COPY and index builds are left to PostgreSQL."),
+				 errhint("Build and install pgsluice again after each minor release (make -C ext install). To use it as it is, set pgsluice.accept_server_version = %d.",
+						 running)));
+	warned = true;
+	return reason;
+}
+
+/* Why everything is left to the stock code, or NULL. */
+const char *
+sluice_admin_why_not(void)
+{
+	if (!sluice_allowed.anything)
+		return "pgsluice.allow is off";
+	return version_why_not();
+}
+
+/* Why all index builds are, or NULL. */
+const char *
+sluice_admin_why_no_builds(void)
+{
+	return sluice_allowed.index_build ? sluice_admin_why_not() : SLUICE_NO_INDEX_BUILD;
+}
+
+/* The switches that are off, as a set of bits. */
+uint32
+sluice_switched_off(void)
+{
+	uint32		off = 0;
+
+	for (int i = 0; i < lengthof(switches); i++)
+	{
+		if (!*switches[i].value)
+			off |= 1u << i;
+	}
+	return off;
+}
+
+/* Their names. */
+char *
+sluice_switches(uint32 off)
+{
+	StringInfoData names;
+
+	initStringInfo(&names);
+	for (int i = 0; i < lengthof(switches); i++)
+	{
+		if (off & (1u << i))
+			appendStringInfo(&names, "%s%s", names.len > 0 ? ", " : "", switches[i].name);
+	}
+	return names.data;
+}

@@ -1,0 +1,282 @@
+/*
+ * What CHECK constraints allow: those of domains, to be checked in a worker, and
+ * NULLs; all of them, and the conditions of triggers, that rows go in otherwise
+ * than by stock COPY's batches.
+ */
+#include "base/pgsluice.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/transam.h"
+#include "catalog/pg_constraint.h"
+#include "catalog/pg_language.h"
+#include "catalog/pg_proc.h"
+#include "catalog/pg_trigger.h"
+#include "catalog/pg_type.h"
+#include "commands/trigger.h"
+#include "miscadmin.h"
+#include "nodes/nodeFuncs.h"
+#include "nodes/nodes.h"
+#include "optimizer/clauses.h"
+#include "optimizer/optimizer.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/syscache.h"
+#include "utils/typcache.h"
+
+/* The constraints of a domain and of the domains below it. */
+static List *
+constraints_of(Oid domain)
+{
+	/* It is registered with the memory context that it lies in. */
+	DomainConstraintRef *ref = palloc0(sizeof(DomainConstraintRef));
+
+	InitDomainConstraintRef(domain, ref, CurrentMemoryContext, false);
+	return ref->constraints;
+}
+
+/*
+ * Code of the server or of a library that says it is safe. Other languages may
+ * look at tables, which the leader is changing.
+ */
+bool
+sluice_function_is_unsafe(Oid function, void *context)
+{
+	HeapTuple	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
+	Form_pg_proc form;
+	bool		is_safe;
+
+	if (!HeapTupleIsValid(tuple))
+		return true;
+	form = (Form_pg_proc) GETSTRUCT(tuple);
+	is_safe = form->proparallel == PROPARALLEL_SAFE && form->provolatile != PROVOLATILE_VOLATILE &&
+		(form->prolang == INTERNALlanguageId || form->prolang == ClanguageId);
+	ReleaseSysCache(tuple);
+	return !is_safe;
+}
+
+static bool
+has_unsafe_function(Node *node, void *context)
+{
+	if (node == NULL)
+		return false;
+	/* Another domain's constraints are not looked at here. */
+	if (IsA(node, CoerceToDomain) ||
+		check_functions_in_node(node, sluice_function_is_unsafe, context))
+		return true;
+	return expression_tree_walker(node, has_unsafe_function, context);
+}
+
+/* Why its constraints cannot be checked in a worker, or NULL. */
+const char *
+sluice_domain_why_not(Oid domain)
+{
+	ListCell   *lc;
+
+	foreach(lc, constraints_of(domain))
+	{
+		Node	   *check = (Node *) ((DomainConstraintState *) lfirst(lc))->check_expr;
+
+		if (contain_mutable_functions(check))
+			return "a domain has a CHECK constraint that is not immutable";
+		if (has_unsafe_function(check, NULL))
+			return "a domain has a CHECK constraint with a function that is not parallel safe or not in C";
+	}
+	return NULL;
+}
+
+static bool
+has_node(Node *node, void *tag)
+{
+	if (node == NULL)
+		return false;
+	return nodeTag(node) == *(NodeTag *) tag || expression_tree_walker(node, has_node, tag);
+}
+
+/* Whether an expression of nothing but strict functions of the value is NULL where that is. */
+static bool
+is_null_of_null(Node *check)
+{
+	NodeTag		value = T_CoerceToDomainValue;
+	NodeTag		coercion = T_CoerceToDomain;
+
+	if (IsA(check, BoolExpr))
+	{
+		ListCell   *lc;
+
+		/* AND and OR of NULLs, and NOT, are NULL. */
+		foreach(lc, ((BoolExpr *) check)->args)
+		{
+			if (!is_null_of_null(lfirst(lc)))
+				return false;
+		}
+		return true;
+	}
+	/* A coercion may have something against a NULL itself. */
+	return has_node(check, &value) && !has_node(check, &coercion) &&
+		!contain_nonstrict_functions(check);
+}
+
+/* Whether it is certain that no constraint has anything against a NULL. */
+bool
+sluice_domain_takes_null(Oid domain)
+{
+	ListCell   *lc;
+
+	foreach(lc, constraints_of(domain))
+	{
+		DomainConstraintState *constraint = lfirst(lc);
+
+		if (constraint->constrainttype == DOM_CONSTRAINT_NOTNULL ||
+			!is_null_of_null((Node *) constraint->check_expr))
+			return false;
+	}
+	return true;
+}
+
+/* A coercion runs its domain's constraints, which the server's own walkers pass over. */
+static bool
+has_volatile_domain(Node *expr, void *context)
+{
+	if (expr == NULL)
+		return false;
+	if (IsA(expr, CoerceToDomain) && sluice_type_is_volatile(((CoerceToDomain *) expr)->resulttype))
+		return true;
+	return expression_tree_walker(expr, has_volatile_domain, context);
+}
+
+static bool
+is_volatile(Node *expr)
+{
+	return contain_volatile_functions(expr) || has_volatile_domain(expr, NULL);
+}
+
+static bool
+composite_is_volatile(Oid type)
+{
+	TupleDesc	desc = lookup_rowtype_tupdesc(type, -1);
+	bool		found = false;
+
+	for (int i = 0; i < desc->natts && !found; i++)
+		found = !TupleDescAttr(desc, i)->attisdropped &&
+			sluice_type_is_volatile(TupleDescAttr(desc, i)->atttypid);
+	ReleaseTupleDesc(desc);
+	return found;
+}
+
+/* Whether a value of the type is checked by something volatile when it is read. */
+bool
+sluice_type_is_volatile(Oid type)
+{
+	ListCell   *lc;
+
+	check_stack_depth();
+	/* The server's own have no such constraints. */
+	if (type < FirstNormalObjectId)
+		return false;
+	switch (get_typtype(type))
+	{
+		case TYPTYPE_DOMAIN:
+			foreach(lc, constraints_of(type))
+			{
+				if (is_volatile((Node *) ((DomainConstraintState *) lfirst(lc))->check_expr))
+					return true;
+			}
+			return sluice_type_is_volatile(getBaseType(type));
+		case TYPTYPE_COMPOSITE:
+			return composite_is_volatile(type);
+		case TYPTYPE_RANGE:
+			return sluice_type_is_volatile(get_range_subtype(type));
+		case TYPTYPE_MULTIRANGE:
+			return sluice_type_is_volatile(get_multirange_range(type));
+		default:
+			return sluice_type_is_volatile(get_element_type(type));
+	}
+}
+
+/* Whether one of the relation's rows in a catalog is what is looked for. */
+static bool
+any_row(Oid catalog, Oid index, AttrNumber column, Oid relid, SluiceIsSought is_sought,
+		const void *context)
+{
+	Relation	rows = table_open(catalog, AccessShareLock);
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	bool		found = false;
+
+	ScanKeyInit(&key, column, BTEqualStrategyNumber, F_OIDEQ, ObjectIdGetDatum(relid));
+	scan = systable_beginscan(rows, index, true, NULL, 1, &key);
+	while (!found && (tuple = systable_getnext(scan)) != NULL)
+		found = is_sought(tuple, RelationGetDescr(rows), context);
+	systable_endscan(scan);
+	table_close(rows, AccessShareLock);
+	return found;
+}
+
+bool
+sluice_any_trigger(Oid relid, SluiceIsSought is_sought, const void *context)
+{
+	return any_row(TriggerRelationId, TriggerRelidNameIndexId, Anum_pg_trigger_tgrelid, relid,
+				   is_sought, context);
+}
+
+bool
+sluice_any_constraint(Oid relid, SluiceIsSought is_sought, const void *context)
+{
+	return any_row(ConstraintRelationId, ConstraintRelidTypidNameIndexId,
+				   Anum_pg_constraint_conrelid, relid, is_sought, context);
+}
+
+/* Whether the expression in that column of the catalog is volatile. */
+static bool
+has_volatile_expression(HeapTuple tuple, TupleDesc desc, const void *column)
+{
+	bool		isnull;
+	Datum		expr = heap_getattr(tuple, *(const int *) column, desc, &isnull);
+
+	return !isnull && is_volatile(stringToNode(TextDatumGetCString(expr)));
+}
+
+/* Whether a CHECK constraint of a table, which nobody need have opened, is volatile, or a trigger's condition. */
+bool
+sluice_catalog_is_watched(Oid relid, bool checks, bool triggers)
+{
+	const int	check = Anum_pg_constraint_conbin;
+	const int	condition = Anum_pg_trigger_tgqual;
+
+	return (checks && sluice_any_constraint(relid, has_volatile_expression, &check)) ||
+		(triggers && sluice_any_trigger(relid, has_volatile_expression, &condition));
+}
+
+/*
+ * Whether a CHECK constraint that the table's rows meet, be it the table's or a domain's, a trigger's
+ * condition or the WHERE clause may do something, or look at the rows before. For partitions see
+ * sluice_catalog_is_watched().
+ */
+bool
+sluice_is_watched(Relation rel, Node *where)
+{
+	TupleDesc	desc = RelationGetDescr(rel);
+	/* Reading the catalogs may bring news of the relation, and with them other triggers. */
+	TriggerDesc *triggers = CopyTriggerDesc(rel->trigdesc);
+
+	for (int i = 0; desc->constr != NULL && i < desc->constr->num_check; i++)
+	{
+		if (is_volatile(stringToNode(desc->constr->check[i].ccbin)))
+			return true;
+	}
+	for (int i = 0; i < desc->natts; i++)
+	{
+		if (!TupleDescAttr(desc, i)->attisdropped &&
+			sluice_type_is_volatile(TupleDescAttr(desc, i)->atttypid))
+			return true;
+	}
+	for (int i = 0; triggers != NULL && i < triggers->numtriggers; i++)
+	{
+		if (triggers->triggers[i].tgqual && is_volatile(stringToNode(triggers->triggers[i].tgqual)))
+			return true;
+	}
+	return is_volatile(where);
+}

@@ -1,0 +1,214 @@
+/*
+ * Values of a sequence for many rows at once.
+ *
+ * The first value and the last are drawn by nextval itself, which checks
+ * permissions, brings a new sequence into use, and leaves currval() and
+ * lastval() as they should be. Those in between are reserved in one step under
+ * the lock of the sequence's page, which is left and logged as that many calls
+ * of nextval would have (nextval_internal of src/backend/commands/sequence.c).
+ */
+#include "base/load.h"
+
+#include "access/relation.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "access/xloginsert.h"
+#include "catalog/pg_sequence.h"
+#include "commands/sequence.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "utils/syscache.h"
+
+/* SEQ_LOG_VALS of sequence.c: values that are logged ahead of those in use. */
+#define LOGGED_AHEAD 32
+
+/* Finds out how it counts; false: values are to be drawn one by one. */
+static bool
+look_up(SluiceSerial *serial)
+{
+	HeapTuple	tuple = SearchSysCache1(SEQRELID, ObjectIdGetDatum(serial->sequence));
+	Form_pg_sequence form;
+	bool		caches;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;			/* nextval says what is wrong */
+	form = (Form_pg_sequence) GETSTRUCT(tuple);
+	serial->step = form->seqincrement;
+	serial->min = form->seqmin;
+	serial->max = form->seqmax;
+	/* A session's cache is nextval's own; with one it is called seldom enough. */
+	caches = form->seqcache > 1;
+	ReleaseSysCache(tuple);
+	return !caches;
+}
+
+/* `blocks`: nobody looks on. */
+void
+sluice_serial_open(SluiceSerial *serial, bool blocks)
+{
+	serial->blocks = blocks && sluice_allowed.sequence_blocks && OidIsValid(serial->sequence) && look_up(serial);
+}
+
+/* Whether so many values, and those logged ahead of them, lie between `last` and the bound. */
+static bool
+fits(const SluiceSerial *serial, int64 last, uint64 count)
+{
+	uint64		step = serial->step > 0 ? (uint64) serial->step : 0 - (uint64) serial->step;
+	uint64		room = serial->step > 0 ? (uint64) serial->max - (uint64) last :
+		(uint64) last - (uint64) serial->min;
+
+	return last >= serial->min && last <= serial->max &&
+		room / step >= count + LOGGED_AHEAD;
+}
+
+/* Changes the page as that many calls of nextval would have; its lock is held. */
+static void
+advance(Relation rel, Buffer buffer, HeapTuple tuple, int64 count, int64 step)
+{
+	Form_pg_sequence_data seq = (Form_pg_sequence_data) GETSTRUCT(tuple);
+	Page		page = BufferGetPage(buffer);
+	/* What was logged before a checkpoint counts no more. */
+	int64		logged = PageGetLSN(page) <= GetRedoRecPtr() ? 0 : seq->log_cnt;
+	int64		last = seq->last_value + count * step;
+	bool		log = logged < count;
+
+	if (log)
+		logged = LOGGED_AHEAD - (count - logged - 1) % (LOGGED_AHEAD + 1);
+	else
+		logged -= count;
+	/* So that the commit waits for the WAL. */
+	if (log && RelationNeedsWAL(rel))
+		GetTopTransactionId();
+
+	START_CRIT_SECTION();
+	MarkBufferDirty(buffer);
+	if (log && RelationNeedsWAL(rel))
+	{
+		xl_seq_rec	record;
+		XLogRecPtr	lsn;
+
+		XLogBeginInsert();
+		XLogRegisterBuffer(0, buffer, REGBUF_WILL_INIT);
+		/* Recovery goes on behind what was logged ahead. */
+		seq->last_value = last + logged * step;
+		seq->is_called = true;
+		seq->log_cnt = 0;
+		compat_set_locator(&record, rel);
+		XLogRegisterData((char *) &record, sizeof(record));
+		XLogRegisterData((char *) tuple->t_data, tuple->t_len);
+		lsn = XLogInsert(RM_SEQ_ID, XLOG_SEQ_LOG);
+		PageSetLSN(page, lsn);
+	}
+	seq->last_value = last;
+	seq->is_called = true;
+	seq->log_cnt = logged;
+	END_CRIT_SECTION();
+}
+
+/* Reserves the next values, unless they would come too close to a bound. */
+static void
+reserve(SluiceSerial *serial, int64 count)
+{
+	Relation	rel;
+	Buffer		buffer;
+	HeapTupleData tuple;
+	Form_pg_sequence_data seq;
+	Page		page;
+	ItemId		item;
+
+	/* nextval holds its lock to the end of the transaction: until then ALTER SEQUENCE could come. */
+	serial->blocks = look_up(serial);
+	if (!serial->blocks)
+		return;
+	rel = relation_open(serial->sequence, NoLock);
+	buffer = ReadBuffer(rel, 0);
+	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
+	page = BufferGetPage(buffer);
+	item = PageGetItemId(page, FirstOffsetNumber);
+	tuple.t_data = (HeapTupleHeader) PageGetItem(page, item);
+	tuple.t_len = ItemIdGetLength(item);
+	seq = (Form_pg_sequence_data) GETSTRUCT(&tuple);
+	if (seq->is_called && fits(serial, seq->last_value, (uint64) count))
+	{
+		serial->next = seq->last_value + serial->step;
+		serial->left = count;
+		advance(rel, buffer, &tuple, count, serial->step);
+	}
+	UnlockReleaseBuffer(buffer);
+	relation_close(rel, NoLock);
+}
+
+/* So many rows are about to ask for a value each. */
+void
+sluice_serial_expect(SluiceSerial *serial, int64 count)
+{
+	/* Where records are rejected, an attempt that failed leaves values over. */
+	serial->left = 0;
+	serial->expected = serial->blocks ? count : 0;
+}
+
+/* The next value; the first and the last of an expected lot come from nextval. */
+static int64
+next_value(SluiceSerial *serial)
+{
+	int64		value;
+
+	serial->expected--;
+	if (serial->left > 0)
+	{
+		value = serial->next;
+		/* Does not overflow: as many more fit before the bound. */
+		serial->next += serial->step;
+		serial->left--;
+		return value;
+	}
+	value = nextval_internal(serial->sequence, serial->check);
+	if (serial->expected > 1)
+		reserve(serial, serial->expected - 1);
+	return value;
+}
+
+/* Puts the next value into the place that the core left for it. */
+void
+sluice_serial_fill(SluiceSerial *serial, char *place)
+{
+	int64		value = next_value(serial);
+
+	if (serial->len == 8)
+		memcpy(place, &value, 8);
+	else if (serial->len == 4)
+	{
+		int32		v = (int32) value;
+
+		if ((int64) v != value)
+			ereport(ERROR,
+					(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
+					 errmsg("integer out of range")));
+		memcpy(place, &v, 4);
+	}
+	else
+	{
+		int16		v = (int16) value;
+
+		if ((int64) v != value)
+			ereport(ERROR,
+					(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
+					 errmsg("smallint out of range")));
+		memcpy(place, &v, 2);
+	}
+}
+
+/* Does that where it is quick: the value is reserved, and is known to fit. */
+bool
+sluice_serial_fill_reserved(SluiceSerial *serial, char *place)
+{
+	int32		value = (int32) serial->next;
+
+	if (serial->left == 0 || serial->len != sizeof(value) || (int64) value != serial->next)
+		return false;
+	memcpy(place, &value, sizeof(value));
+	serial->expected--;
+	serial->next += serial->step;
+	serial->left--;
+	return true;
+}

@@ -1,0 +1,558 @@
+/*
+ * The only place, with compat/nbtree.h, that knows which major version it is built for.
+ */
+#ifndef PGSLUICE_COMPAT_H
+#define PGSLUICE_COMPAT_H
+
+#include "access/hio.h"
+#include "access/stratnum.h"
+#include "catalog/index.h"
+#include "catalog/pg_collation.h"
+#include "catalog/pg_database.h"
+#if PG_VERSION_NUM >= 190000
+#include "commands/sequence_xlog.h"
+#endif
+#include "miscadmin.h"
+#include "nodes/memnodes.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
+#include "utils/pg_locale.h"
+#include "utils/syscache.h"
+
+#if PG_VERSION_NUM < 150000 || PG_VERSION_NUM >= 200000
+#error "pgsluice is built for PostgreSQL 15 to 19"
+#endif
+
+/* The release, minor number included, whose headers the objects are made with. */
+#define COMPAT_BUILT_FOR PG_VERSION_NUM
+
+#if PG_VERSION_NUM < 190000
+#define pg_fallthrough __attribute__((fallthrough))
+#endif
+
+#if PG_VERSION_NUM < 160000
+#define rd_newRelfilelocatorSubid rd_newRelfilenodeSubid
+#define rd_firstRelfilelocatorSubid rd_firstRelfilenodeSubid
+#endif
+
+/* A piece of the context gets another size; NULL, and it is as it was, if there is no memory. */
+static inline void *
+compat_repalloc_or_null(MemoryContext context, void *piece, Size size)
+{
+#if PG_VERSION_NUM >= 160000
+	return repalloc_extended(piece, size, MCXT_ALLOC_HUGE | MCXT_ALLOC_NO_OOM);
+#else
+	/* What repalloc_huge() calls, without its error. */
+	return context->methods->realloc(context, piece, size);
+#endif
+}
+
+/* The leader was let in before: its workers are asked for no more than has to be. */
+#if PG_VERSION_NUM >= 170000
+#define COMPAT_BYPASS_LOGIN (BGWORKER_BYPASS_ALLOWCONN | BGWORKER_BYPASS_ROLELOGINCHECK)
+#else
+#define COMPAT_BYPASS_LOGIN BGWORKER_BYPASS_ALLOWCONN
+#endif
+
+/* 15 and 16 number processes by another name. */
+#if PG_VERSION_NUM < 170000
+#define MyProcNumber MyBackendId
+#define ParallelLeaderProcNumber ParallelLeaderBackendId
+#endif
+
+/* Where the rights are that a statement needs on a relation: 16 moved them out of the range table. */
+#if PG_VERSION_NUM >= 160000
+#define compat_rights(nsitem) ((nsitem)->p_perminfo)
+#else
+#define compat_rights(nsitem) ((nsitem)->p_rte)
+#endif
+
+static inline void
+compat_add_inserted_column(ParseNamespaceItem *nsitem, int column)
+{
+	compat_rights(nsitem)->insertedCols = bms_add_member(compat_rights(nsitem)->insertedCols, column);
+}
+
+static inline void
+compat_require_insert(ParseNamespaceItem *nsitem)
+{
+	compat_rights(nsitem)->requiredPerms = ACL_INSERT;
+}
+
+/* UPDATE of all columns. */
+static inline void
+compat_require_update(ParseNamespaceItem *nsitem, TupleDesc desc)
+{
+	for (int i = 0; i < desc->natts; i++)
+	{
+		if (!TupleDescAttr(desc, i)->attisdropped)
+			compat_rights(nsitem)->updatedCols =
+				bms_add_member(compat_rights(nsitem)->updatedCols,
+							   i + 1 - FirstLowInvalidHeapAttributeNumber);
+	}
+	compat_rights(nsitem)->requiredPerms |= ACL_UPDATE;
+}
+
+static inline void
+compat_require_select(ParseNamespaceItem *nsitem, Bitmapset *columns)
+{
+	compat_rights(nsitem)->requiredPerms |= ACL_SELECT;
+	compat_rights(nsitem)->selectedCols = bms_add_members(compat_rights(nsitem)->selectedCols, columns);
+}
+
+/* The server's check of them, and the hook that it calls then, as they are called and declared. */
+#if PG_VERSION_NUM >= 160000
+#define compat_check_permissions(pstate) ExecCheckPermissions((pstate)->p_rtable, (pstate)->p_rteperminfos, true)
+#define compat_call_permissions_hook(pstate) ExecutorCheckPerms_hook((pstate)->p_rtable, (pstate)->p_rteperminfos, true)
+#define COMPAT_PERMISSIONS_HOOK_ARGS List *tables, List *permissions, bool refuse
+#define compat_may_execute(function) (object_aclcheck(ProcedureRelationId, function, GetUserId(), ACL_EXECUTE) == ACLCHECK_OK)
+#else
+#define compat_check_permissions(pstate) ExecCheckRTPerms((pstate)->p_rtable, true)
+#define compat_call_permissions_hook(pstate) ExecutorCheckPerms_hook((pstate)->p_rtable, true)
+#define COMPAT_PERMISSIONS_HOOK_ARGS List *tables, bool refuse
+#define compat_may_execute(function) (pg_proc_aclcheck(function, GetUserId(), ACL_EXECUTE) == ACLCHECK_OK)
+#endif
+
+static inline void
+compat_init_range_table(EState *estate, CopyFromState cstate)
+{
+#if PG_VERSION_NUM >= 180000
+	ExecInitRangeTable(estate, cstate->range_table, cstate->rteperminfos,
+					   bms_make_singleton(1));
+#elif PG_VERSION_NUM >= 160000
+	ExecInitRangeTable(estate, cstate->range_table, cstate->rteperminfos);
+#else
+	ExecInitRangeTable(estate, cstate->range_table);
+#endif
+}
+
+static inline void
+compat_check_valid_target(ResultRelInfo *rri)
+{
+#if PG_VERSION_NUM >= 180000
+	CheckValidResultRel(rri, CMD_INSERT, ONCONFLICT_NONE, NIL);
+#elif PG_VERSION_NUM >= 170000
+	CheckValidResultRel(rri, CMD_INSERT, NIL);
+#else
+	CheckValidResultRel(rri, CMD_INSERT);
+#endif
+}
+
+static inline List *
+compat_insert_index_tuples(ResultRelInfo *rri, TupleTableSlot *slot, EState *estate)
+{
+#if PG_VERSION_NUM >= 190000
+	return ExecInsertIndexTuples(rri, estate, 0, slot, NIL, NULL);
+#elif PG_VERSION_NUM >= 160000
+	return ExecInsertIndexTuples(rri, slot, estate, false, false, NULL, NIL, false);
+#else
+	return ExecInsertIndexTuples(rri, slot, estate, false, false, NULL, NIL);
+#endif
+}
+
+/* Of a row that goes in speculatively: nothing is raised for these indexes. */
+static inline List *
+compat_insert_index_tuples_unless(ResultRelInfo *rri, TupleTableSlot *slot, EState *estate,
+								  bool *conflict, List *arbiters)
+{
+#if PG_VERSION_NUM >= 190000
+	return ExecInsertIndexTuples(rri, estate, EIIT_NO_DUPE_ERROR, slot, arbiters, conflict);
+#elif PG_VERSION_NUM >= 160000
+	return ExecInsertIndexTuples(rri, slot, estate, false, true, conflict, arbiters, false);
+#else
+	return ExecInsertIndexTuples(rri, slot, estate, false, true, conflict, arbiters);
+#endif
+}
+
+static inline bool
+compat_check_index_constraints(ResultRelInfo *rri, TupleTableSlot *slot, EState *estate,
+							   ItemPointer conflict, List *arbiters)
+{
+#if PG_VERSION_NUM >= 180000
+	ItemPointerData none;
+
+	ItemPointerSetInvalid(&none);
+	return ExecCheckIndexConstraints(rri, slot, estate, conflict, &none, arbiters);
+#else
+	return ExecCheckIndexConstraints(rri, slot, estate, conflict, arbiters);
+#endif
+}
+
+static inline void
+compat_init_epq(EPQState *epq, EState *estate)
+{
+#if PG_VERSION_NUM >= 160000
+	EvalPlanQualInit(epq, estate, NULL, NIL, -1, NIL);
+#else
+	EvalPlanQualInit(epq, estate, NULL, NIL, -1);
+#endif
+}
+
+/* Prepares anew, in the current memory context, the defaults that stock COPY evaluates. */
+static inline void
+compat_renew_defaults(CopyFromState cstate)
+{
+#if PG_VERSION_NUM >= 160000
+	int			n = RelationGetDescr(cstate->rel)->natts;
+#else
+	int			n = cstate->num_defaults;
+#endif
+
+	for (int i = 0; i < n; i++)
+	{
+#if PG_VERSION_NUM >= 160000
+		/* Those of dropped columns were never set. */
+		if (TupleDescAttr(RelationGetDescr(cstate->rel), i)->attisdropped ||
+			cstate->defexprs[i] == NULL)
+			continue;
+#endif
+		cstate->defexprs[i] = ExecInitExpr(cstate->defexprs[i]->expr, NULL);
+	}
+}
+
+/* random(), and from 18 on uuidv7(), each with their arguments' variants. */
+static inline bool
+compat_is_random(Oid function)
+{
+#if PG_VERSION_NUM >= 180000
+	return function == F_RANDOM_ || function == F_RANDOM_INT4_INT4 ||
+		function == F_RANDOM_INT8_INT8 || function == F_RANDOM_NUMERIC_NUMERIC ||
+		function == F_RANDOM_NORMAL || function == F_UUIDV7_ || function == F_UUIDV7_INTERVAL;
+#elif PG_VERSION_NUM >= 170000
+	return function == F_RANDOM_ || function == F_RANDOM_INT4_INT4 ||
+		function == F_RANDOM_INT8_INT8 || function == F_RANDOM_NUMERIC_NUMERIC ||
+		function == F_RANDOM_NORMAL;
+#elif PG_VERSION_NUM >= 160000
+	return function == F_RANDOM || function == F_RANDOM_NORMAL;
+#else
+	return function == F_RANDOM;
+#endif
+}
+
+static inline TupleConversionMap *
+compat_root_to_leaf_map(ResultRelInfo *rri, EState *estate)
+{
+#if PG_VERSION_NUM >= 160000
+	return ExecGetRootToChildMap(rri, estate);
+#else
+	return rri->ri_RootToPartitionMap;
+#endif
+}
+
+/* Whether bytes from the client lie in the server's buffer. */
+static inline bool
+compat_client_bytes_buffered(void)
+{
+#if PG_VERSION_NUM >= 170000
+	return pq_buffer_remaining_data() > 0;
+#else
+	return pq_buffer_has_data();
+#endif
+}
+
+/* How many lines the header has: 19 skips more than one. */
+#if PG_VERSION_NUM >= 190000
+#define compat_header_lines(cstate) \
+	((cstate)->opts.header_line == COPY_HEADER_MATCH ? 1 : (uint32) (cstate)->opts.header_line)
+#else
+#define compat_header_lines(cstate) ((cstate)->opts.header_line == COPY_HEADER_FALSE ? 0 : 1)
+#endif
+
+/* The format of the data: 19 has a name for each. */
+#if PG_VERSION_NUM >= 190000
+#define compat_is_binary(cstate) ((cstate)->opts.format == COPY_FORMAT_BINARY)
+#define compat_is_csv(cstate) ((cstate)->opts.format == COPY_FORMAT_CSV)
+#else
+#define compat_is_binary(cstate) ((cstate)->opts.binary)
+#define compat_is_csv(cstate) ((cstate)->opts.csv_mode)
+#endif
+
+/* COPY's DEFAULT marker came with 16. */
+static inline const char *
+compat_default_marker(CopyFromState cstate, int *len)
+{
+#if PG_VERSION_NUM >= 160000
+	*len = cstate->opts.default_print_len;
+	return cstate->opts.default_print;
+#else
+	*len = 0;
+	return NULL;
+#endif
+}
+
+/*
+ * The default of a column as COPY is going to evaluate it, NULL where it has
+ * none. Up to 15 only those of columns outside of the list are kept.
+ */
+static inline ExprState *
+compat_default_of(CopyFromState cstate, AttrNumber attnum)
+{
+#if PG_VERSION_NUM >= 160000
+	return cstate->defexprs[attnum - 1];
+#else
+	for (int i = 0; i < cstate->num_defaults; i++)
+	{
+		if (cstate->defmap[i] == attnum - 1)
+			return cstate->defexprs[i];
+	}
+	return NULL;
+#endif
+}
+
+/* Since 18, \. is data in CSV, and refused in text unless alone on its line. */
+static inline bool
+compat_dot_line_ends(void)
+{
+	return PG_VERSION_NUM < 180000;
+}
+
+/* ON_ERROR came with 17: records may be skipped for values that do not convert. */
+static inline bool
+compat_skips_errors(CopyFromState cstate)
+{
+#if PG_VERSION_NUM >= 170000
+	return cstate->opts.on_error != COPY_ON_ERROR_STOP;
+#else
+	return false;
+#endif
+}
+
+/* Whether the record that stock COPY has just read is to be skipped; counts it. */
+static inline bool
+compat_skipped(CopyFromState cstate)
+{
+#if PG_VERSION_NUM >= 170000
+	if (!compat_skips_errors(cstate) || !cstate->escontext->error_occurred)
+		return false;
+	cstate->escontext->error_occurred = false;
+	pgstat_progress_update_param(PROGRESS_COPY_TUPLES_SKIPPED, (int64) cstate->num_errors);
+#if PG_VERSION_NUM >= 180000
+	if (cstate->opts.reject_limit > 0 &&
+		cstate->num_errors > (uint64) cstate->opts.reject_limit)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_TEXT_REPRESENTATION),
+				 errmsg("skipped more than REJECT_LIMIT (%lld) rows due to data type incompatibility",
+						(long long) cstate->opts.reject_limit)));
+#endif
+	return true;
+#else
+	return false;
+#endif
+}
+
+static inline void
+compat_tell_skipped(CopyFromState cstate)
+{
+#if PG_VERSION_NUM >= 170000
+	if (!compat_skips_errors(cstate) || cstate->num_errors == 0)
+		return;
+#if PG_VERSION_NUM >= 180000
+	if (cstate->opts.log_verbosity < COPY_LOG_VERBOSITY_DEFAULT)
+		return;
+#endif
+#if PG_VERSION_NUM >= 190000
+	if (cstate->opts.on_error == COPY_ON_ERROR_SET_NULL)
+	{
+		ereport(NOTICE,
+				errmsg_plural("in %llu row, columns were set to null due to data type incompatibility",
+							  "in %llu rows, columns were set to null due to data type incompatibility",
+							  (unsigned long long) cstate->num_errors,
+							  (unsigned long long) cstate->num_errors));
+		return;
+	}
+#endif
+	ereport(NOTICE,
+			errmsg_plural("%llu row was skipped due to data type incompatibility",
+						  "%llu rows were skipped due to data type incompatibility",
+						  (unsigned long long) cstate->num_errors,
+						  (unsigned long long) cstate->num_errors));
+#endif
+}
+
+/* Virtual generated columns came with 18. */
+static inline bool
+compat_has_virtual_columns(TupleDesc desc)
+{
+#if PG_VERSION_NUM >= 180000
+	return desc->constr && desc->constr->has_generated_virtual;
+#else
+	return false;
+#endif
+}
+
+/* Whether a domain has constraints; 19 tells on demand whether one is volatile. */
+#if PG_VERSION_NUM >= 190000
+#define compat_domain_has_constraints(type) DomainHasConstraints(type, NULL)
+#else
+#define compat_domain_has_constraints(type) DomainHasConstraints(type)
+#endif
+
+/* From which level on messages are logged: 19 has a level for each kind of process. */
+#if PG_VERSION_NUM >= 190000
+#define compat_log_min_messages log_min_messages[MyBackendType]
+#else
+#define compat_log_min_messages log_min_messages
+#endif
+
+/* A page of new rows may be worth pruning, which from 19 on also marks it as visible to all. */
+#if PG_VERSION_NUM >= 190000
+#define compat_set_prunable(page, xid) PageSetPrunable(page, xid)
+#else
+#define compat_set_prunable(page, xid) ((void) 0)
+#endif
+
+/* 19 refuses system columns in COPY's WHERE clause, whatever else is wrong in it. */
+#define COMPAT_REFUSES_SYSTEM_COLUMNS (PG_VERSION_NUM >= 190000)
+
+/* Writes a page's checksum into it, if the cluster has checksums. */
+#if PG_VERSION_NUM >= 190000
+#define compat_set_checksum(page, block) PageSetChecksum(page, block)
+#else
+#define compat_set_checksum(page, block) PageSetChecksumInplace(page, block)
+#endif
+
+/* A constraint that is not came with 18. */
+#if PG_VERSION_NUM >= 180000
+#define compat_is_enforced(constraint) ((constraint)->conenforced)
+#else
+#define compat_is_enforced(constraint) true
+#endif
+
+/*
+ * Adds up to n blocks to the relation, at least one: buffers of them, pinned, the
+ * first one locked since before others could see it.
+ */
+static inline uint32
+compat_extend(Relation rel, BufferAccessStrategy strategy, uint32 n, Buffer *buffers)
+{
+#if PG_VERSION_NUM >= 160000
+	uint32		got;
+
+	ExtendBufferedRelBy(BMR_REL(rel), MAIN_FORKNUM, strategy, EB_LOCK_FIRST, n, buffers, &got);
+	return got;
+#else
+	bool		lock = !RELATION_IS_LOCAL(rel);
+
+	/* No more pins than this backend's part, as LimitAdditionalPins() of 16 has it. */
+	n = RelationUsesLocalBuffers(rel) ? 1 : Min(n, Max(1, NBuffers / MaxBackends));
+	if (lock)
+		LockRelationForExtension(rel, ExclusiveLock);
+	for (uint32 i = 0; i < n; i++)
+		buffers[i] = ReadBufferExtended(rel, MAIN_FORKNUM, P_NEW,
+										i == 0 ? RBM_ZERO_AND_LOCK : RBM_NORMAL, strategy);
+	if (lock)
+		UnlockRelationForExtension(rel, ExclusiveLock);
+	return n;
+#endif
+}
+
+/* From 16 on heap_multi_insert() adds more blocks than it fills at once. */
+static inline bool
+compat_has_free_block(BulkInsertState bistate)
+{
+#if PG_VERSION_NUM >= 160000
+	return bistate->next_free != InvalidBlockNumber;
+#else
+	return false;
+#endif
+}
+
+/* Has the next heap_multi_insert() add as many blocks as its rows need: in the free space map others look like room. */
+static inline void
+compat_extend_by_need(BulkInsertState bistate)
+{
+#if PG_VERSION_NUM >= 160000
+	bistate->already_extended_by = 0;
+#endif
+}
+
+/* Takes one of them, if there are any: as RelationGetBufferForTuple() does. */
+static inline BlockNumber
+compat_take_free_block(BulkInsertState bistate)
+{
+#if PG_VERSION_NUM >= 160000
+	BlockNumber block = bistate->next_free;
+
+	if (block >= bistate->last_free)
+		bistate->next_free = bistate->last_free = InvalidBlockNumber;
+	else
+		bistate->next_free++;
+	return block;
+#else
+	return InvalidBlockNumber;
+#endif
+}
+
+/* What pages that the server writes directly should be aligned to, and where a relation lies. */
+#if PG_VERSION_NUM < 160000
+#define COMPAT_IO_ALIGN 4096
+#define compat_locator(rel) ((rel)->rd_node)
+#define compat_set_locator(record, rel) ((record)->node = (rel)->rd_node)
+#define compat_set_tag_locator(tag, rel) ((tag)->rnode = (rel)->rd_node)
+#define CompatLocator RelFileNode
+#else
+#define COMPAT_IO_ALIGN PG_IO_ALIGN_SIZE
+#define compat_locator(rel) ((rel)->rd_locator)
+#define compat_set_locator(record, rel) ((record)->locator = (rel)->rd_locator)
+#define compat_set_tag_locator(tag, rel) ((tag)->rlocator = (rel)->rd_locator)
+#define CompatLocator RelFileLocator
+#endif
+
+#define compat_log_newpages(rel, n, at, pages) log_newpages(&compat_locator(rel), MAIN_FORKNUM, n, at, pages, true)
+
+typedef enum CompatCollation
+{
+	COMPAT_COLLATION_BYTES,		/* C, POSIX and the server's own */
+	COMPAT_COLLATION_LIBC,		/* the C library's, by locale */
+	COMPAT_COLLATION_PROCESS,	/* the C library's, in the locale of the process */
+	COMPAT_COLLATION_OTHER
+} CompatCollation;
+
+/* Who orders by a collation; that of the database stands with the database. */
+#if PG_VERSION_NUM >= 190000
+static inline char
+compat_collation_provider(Oid collation)
+{
+	bool		whole = collation == DEFAULT_COLLATION_OID;
+	HeapTuple	tuple = whole ?
+		SearchSysCache1(DATABASEOID, ObjectIdGetDatum(MyDatabaseId)) :
+		SearchSysCache1(COLLOID, ObjectIdGetDatum(collation));
+	char		provider;
+
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for collation %u", collation);
+	provider = whole ? ((Form_pg_database) GETSTRUCT(tuple))->datlocprovider :
+		((Form_pg_collation) GETSTRUCT(tuple))->collprovider;
+	ReleaseSysCache(tuple);
+	return provider;
+}
+#define compat_locale_provider(locale, collation) compat_collation_provider(collation)
+#define compat_libc_locale(locale) ((locale)->lt)
+#else
+#define compat_locale_provider(locale, collation) ((locale)->provider)
+#define compat_libc_locale(locale) ((locale)->info.lt)
+#endif
+
+static inline CompatCollation
+compat_collation(Oid collation, locale_t *libc)
+{
+	pg_locale_t locale;
+
+#if PG_VERSION_NUM >= 180000
+	locale = pg_newlocale_from_collation(collation);
+	if (locale->collate_is_c)
+		return COMPAT_COLLATION_BYTES;
+#else
+	if (lc_collate_is_c(collation))
+		return COMPAT_COLLATION_BYTES;
+	locale = pg_newlocale_from_collation(collation);
+	if (locale == NULL)
+		return COMPAT_COLLATION_PROCESS;
+#endif
+	if (compat_locale_provider(locale, collation) != COLLPROVIDER_LIBC)
+		return COMPAT_COLLATION_OTHER;
+	*libc = compat_libc_locale(locale);
+	return COMPAT_COLLATION_LIBC;
+}
+
+#endif							/* PGSLUICE_COMPAT_H */

@@ -1,0 +1,328 @@
+/*
+ * Whether a COPY FROM can be done here exactly as stock COPY would do it, and
+ * if not, why. Errors that stock COPY would raise on the way are raised in the
+ * same order and words (DoCopy of src/backend/commands/copy.c).
+ */
+#include "base/load.h"
+
+#include "access/sysattr.h"
+#include "access/xact.h"
+#include "catalog/catalog.h"
+#include "catalog/pg_am.h"
+#include "catalog/pg_authid.h"
+#include "catalog/pg_inherits.h"
+#include "catalog/pg_trigger.h"
+#include "commands/defrem.h"
+#include "commands/lockcmds.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "nodes/makefuncs.h"
+#include "optimizer/optimizer.h"
+#include "parser/parse_coerce.h"
+#include "parser/parse_collate.h"
+#include "parser/parse_expr.h"
+#include "utils/acl.h"
+#include "utils/lsyscache.h"
+#include "utils/rls.h"
+#include "utils/syscache.h"
+
+/* The refusal itself is stock COPY's: its words differ between majors. */
+static const char *
+privileges_why_not(const CopyStmt *stmt)
+{
+	if (stmt->filename != NULL &&
+		!has_privs_of_role(GetUserId(), stmt->is_program ?
+						   ROLE_PG_EXECUTE_SERVER_PROGRAM :
+						   ROLE_PG_READ_SERVER_FILES))
+		return "the role may not read files or run programs of the server";
+	return NULL;
+}
+
+static bool
+has_option(const List *options, const char *name)
+{
+	ListCell   *lc;
+
+	foreach(lc, options)
+	{
+		if (strcmp(lfirst_node(DefElem, lc)->defname, name) == 0)
+			return true;
+	}
+	return false;
+}
+
+/* Reasons that lie in the statement's options; those that are wrong are stock COPY's to refuse. */
+static const char *
+options_why_not(const List *options)
+{
+	ListCell   *lc;
+
+	foreach(lc, options)
+	{
+		DefElem    *option = lfirst_node(DefElem, lc);
+		if (strcmp(option->defname, "convert_selectively") == 0)
+			return "CONVERT_SELECTIVELY";
+	}
+	return NULL;
+}
+
+/* What is neither converted nor in the server's encoding is looked at by rules of its own. */
+static const char *
+encoding_why_not(const List *options)
+{
+	int			server = GetDatabaseEncoding();
+	int			data = pg_get_client_encoding();
+	ListCell   *lc;
+
+	if (server != PG_UTF8 && pg_database_encoding_max_length() > 1)
+		return "the database's encoding is neither UTF8 nor one of single bytes";
+	foreach(lc, options)
+	{
+		DefElem    *option = lfirst_node(DefElem, lc);
+
+		if (strcmp(option->defname, "encoding") == 0)
+			data = pg_char_to_encoding(defGetString(option));
+	}
+	if (data < 0)
+		return "ENCODING is unknown";	/* which stock COPY refuses */
+	if (data != server &&
+		(data == PG_SQL_ASCII || server == PG_SQL_ASCII) &&
+		(pg_encoding_max_length(data) > 1 || pg_database_encoding_max_length() > 1))
+		return "the data's encoding is not told, or the database's";
+	return NULL;
+}
+
+static const char *
+session_why_not(const List *options)
+{
+	/* Temporary tables only, or nothing at all: stock COPY knows the rules. */
+	if (XactReadOnly)
+		return "the transaction is read-only";
+	if (IsInParallelMode())
+		return "a parallel operation is under way";
+	return encoding_why_not(options);
+}
+
+/* For a leaf that has one, rows cannot go in batches; as CopyFrom finds when it comes to it. */
+static bool
+is_before_trigger(HeapTuple tuple, TupleDesc desc, const void *context)
+{
+	int16		type = ((Form_pg_trigger) GETSTRUCT(tuple))->tgtype;
+
+	return TRIGGER_FOR_ROW(type) && TRIGGER_FOR_BEFORE(type) && TRIGGER_FOR_INSERT(type);
+}
+
+static const char *
+judge_partitions(Relation rel, bool *watched)
+{
+	ListCell   *lc;
+
+	foreach(lc, find_all_inheritors(RelationGetRelid(rel), NoLock, NULL))
+	{
+		HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(lfirst_oid(lc)));
+		Form_pg_class class;
+		const char *reason = NULL;
+
+		if (!HeapTupleIsValid(tuple))
+			continue;			/* dropped meanwhile */
+		class = (Form_pg_class) GETSTRUCT(tuple);
+		if (class->relkind == RELKIND_FOREIGN_TABLE)
+			reason = "a partition is foreign";
+		else if (class->relkind == RELKIND_RELATION && class->relam != HEAP_TABLE_AM_OID)
+			reason = "a partition's access method is not heap";
+		else if (class->relhastriggers && sluice_any_trigger(class->oid, is_before_trigger, NULL))
+			reason = "a partition has BEFORE row triggers";
+		else if (!*watched)
+			*watched = sluice_catalog_is_watched(class->oid, class->relchecks > rel->rd_rel->relchecks,
+												 class->relhastriggers);
+		ReleaseSysCache(tuple);
+		if (reason)
+			return reason;
+	}
+	return NULL;
+}
+
+/* With many partitions, to look at them would take longer than a small COPY. */
+static const char *
+partitions_why_not(Relation rel, bool *watched)
+{
+	uint64		news = sluice_relation_news;
+	SluiceKnown *known = sluice_known(RelationGetRelid(rel));
+	const char *reason;
+
+	if (rel->trigdesc && rel->trigdesc->trig_insert_new_table)
+		return "a partitioned table has a trigger with a transition table";
+	if (known->partitions_judged)
+	{
+		*watched = known->partitions_watched;
+		return known->partitions_why_not;
+	}
+	reason = judge_partitions(rel, watched);
+	if (news == sluice_relation_news)
+	{
+		known->partitions_judged = true;
+		known->partitions_why_not = reason;
+		known->partitions_watched = *watched;
+	}
+	return reason;
+}
+
+static const char *
+relation_why_not(SluiceStatement *s)
+{
+	Relation	rel = s->rel;
+	TriggerDesc *triggers = rel->trigdesc;
+
+	switch (rel->rd_rel->relkind)
+	{
+		case RELKIND_RELATION:
+			break;
+		case RELKIND_PARTITIONED_TABLE:
+			if (has_option(s->stmt->options, "freeze"))
+				return "FREEZE of a partitioned table";
+			return check_enable_rls(RelationGetRelid(rel), InvalidOid, true) == RLS_ENABLED ?
+				"row-level security is in force" : partitions_why_not(rel, &s->partitions_watched);
+		case RELKIND_FOREIGN_TABLE:
+			return "the table is foreign";
+		case RELKIND_VIEW:
+			return "the target is a view";
+		default:
+			return "the target is not a table";
+	}
+	if (rel->rd_rel->relam != HEAP_TABLE_AM_OID)
+		return "the table's access method is not heap";
+	if (IsCatalogRelation(rel) || RelationIsUsedAsCatalogTable(rel))
+		return "the table is a catalog";
+	if (triggers && (triggers->trig_insert_before_row || triggers->trig_insert_instead_row))
+		return "the table has BEFORE or INSTEAD OF row triggers";
+	if (check_enable_rls(RelationGetRelid(rel), InvalidOid, true) == RLS_ENABLED)
+		return "row-level security is in force";
+	return NULL;
+}
+
+/* The WHERE clause as DoCopy prepares it; why it is stock COPY's to look at, or NULL. */
+static const char *
+where_why_not(SluiceStatement *s, ParseNamespaceItem *nsitem)
+{
+	ParseState *pstate = s->pstate;
+	TupleDesc	desc = RelationGetDescr(s->rel);
+	Node	   *where;
+	Bitmapset  *columns = NULL;
+	bool		names_system = false;
+	const int	whole_row = 0 - FirstLowInvalidHeapAttributeNumber;
+	int			i = -1;
+
+	if (s->stmt->whereClause == NULL)
+		return NULL;
+	addNSItemToQuery(pstate, nsitem, false, true, true);
+	where = transformExpr(pstate, s->stmt->whereClause, EXPR_KIND_COPY_WHERE);
+	where = coerce_to_boolean(pstate, where, "WHERE");
+	assign_expr_collations(pstate, where);
+	pull_varattnos(where, 1, &columns);
+	if (bms_is_member(whole_row, columns))
+	{
+		columns = bms_add_range(columns, whole_row + 1, whole_row + desc->natts);
+		columns = bms_del_member(columns, whole_row);
+	}
+	while ((i = bms_next_member(columns, i)) >= 0)
+	{
+		AttrNumber	attno = i + FirstLowInvalidHeapAttributeNumber;
+
+		/* But for tableoid, rows that are not in a table yet have none: stock COPY says so. */
+		if (attno < 0 && COMPAT_REFUSES_SYSTEM_COLUMNS)
+			return "the WHERE clause names a system column";
+		if (attno < 0)
+			names_system |= attno != TableOidAttributeNumber;
+		else if (TupleDescAttr(desc, attno - 1)->attgenerated)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_COLUMN_REFERENCE),
+					 errmsg("generated columns are not supported in COPY FROM WHERE conditions"),
+					 errdetail("Column \"%s\" is a generated column.",
+							   NameStr(TupleDescAttr(desc, attno - 1)->attname))));
+	}
+	where = eval_const_expressions(NULL, where);
+	where = (Node *) canonicalize_qual((Expr *) where, false);
+	s->where = (Node *) make_ands_implicit((Expr *) where);
+	if (contain_volatile_functions(s->where))
+		return "the WHERE clause is volatile";
+	return names_system ? "the WHERE clause names a system column" : NULL;
+}
+
+/* LOCK TABLE … IN ACCESS EXCLUSIVE MODE, with the rights that it asks for. */
+static void
+lock_exclusively(RangeVar *relation)
+{
+	LockStmt   *lock = makeNode(LockStmt);
+
+	lock->relations = list_make1(relation);
+	lock->mode = AccessExclusiveLock;
+	lock->nowait = false;
+	LockTableCommand(lock);
+}
+
+/*
+ * What the server says of the rights. Other libraries are asked when the work begins:
+ * one that was loaded before has not seen the statement by now, and an auditor's hook
+ * looks up which statement the question is of.
+ */
+static void
+check_permissions(ParseState *pstate)
+{
+	ExecutorCheckPerms_hook_type hook = ExecutorCheckPerms_hook;
+
+	if (hook == NULL)
+	{
+		compat_check_permissions(pstate);
+		return;
+	}
+	ExecutorCheckPerms_hook = NULL;
+	PG_TRY();
+	{
+		compat_check_permissions(pstate);
+	}
+	PG_FINALLY();
+	{
+		ExecutorCheckPerms_hook = hook;
+	}
+	PG_END_TRY();
+}
+
+/*
+ * Opens and locks the relation. Returns why stock COPY has to do it, or NULL
+ * with everything checked that DoCopy checks, but for other libraries' say.
+ */
+const char *
+sluice_why_not(SluiceStatement *s)
+{
+	const char *reason;
+	ParseNamespaceItem *nsitem;
+	ListCell   *lc;
+
+	if ((reason = privileges_why_not(s->stmt)) != NULL ||
+		(reason = session_why_not(s->stmt->options)) != NULL ||
+		(reason = options_why_not(s->stmt->options)) != NULL)
+		return reason;
+	if (s->options.exclusive)
+		lock_exclusively(s->stmt->relation);
+	s->rel = table_openrv(s->stmt->relation, RowExclusiveLock);
+	if ((reason = relation_why_not(s)) != NULL)
+		return reason;
+
+	nsitem = addRangeTableEntryForRelation(s->pstate, s->rel, RowExclusiveLock,
+										   NULL, false, false);
+	compat_require_insert(nsitem);
+	if ((reason = where_why_not(s, nsitem)) != NULL)
+		return reason;
+	s->attnums = CopyGetAttnums(RelationGetDescr(s->rel), s->rel, s->stmt->attlist);
+	foreach(lc, s->attnums)
+		compat_add_inserted_column(nsitem, lfirst_int(lc) - FirstLowInvalidHeapAttributeNumber);
+	if (s->options.on_duplicate != SLUICE_DUPLICATE_ERROR)
+	{
+		s->arbiter = sluice_duplicates_arbiter(s);
+		compat_require_select(nsitem, sluice_duplicates_read_columns(s));
+		if (s->options.on_duplicate == SLUICE_DUPLICATE_REPLACE)
+			compat_require_update(nsitem, RelationGetDescr(s->rel));
+	}
+	check_permissions(s->pstate);
+	return sluice_default_why_not(s, has_option(s->stmt->options, "default"));
+}

@@ -1,0 +1,241 @@
+/*
+ * Batches: one for a plain table, one for each leaf of a partitioned one.
+ */
+#include "base/load.h"
+
+#include "access/tupconvert.h"
+#include "catalog/pg_am.h"
+#include "commands/trigger.h"
+#include "executor/execPartition.h"
+#include "executor/nodeModifyTable.h"
+#include "foreign/fdwapi.h"
+
+/* So many batches stay open, as in CopyFrom. */
+#define MAX_BATCHES 32
+
+static SluiceBatch *
+open_batch(SluiceLoad *load, ResultRelInfo *rri)
+{
+	MemoryContext old = MemoryContextSwitchTo(load->estate->es_query_cxt);
+	SluiceBatch *batch = palloc(sizeof(SluiceBatch));
+
+	sluice_batch_open(batch, rri, load->estate, load->cstate, load->cid, load->options);
+	/* Rows that may be taken back or refused by a key need their index entries at once. */
+	if (load->rejects ||
+		(load->duplicates.mode != SLUICE_DUPLICATE_ERROR &&
+		 !sluice_index_load_duplicates(batch->index_load, &load->duplicates)))
+		sluice_index_load_never(batch->index_load, "rows may be rejected, or be duplicates");
+	/* Functions look for the rows that are in by then, through an index too. */
+	if (load->watched)
+		sluice_index_load_never(batch->index_load, "a volatile CHECK constraint or condition may look at the table");
+	/* Which of two rows came first is told by their places. */
+	if (sluice_index_load_wants(batch->index_load))
+		batch->options |= TABLE_INSERT_SKIP_FSM;
+	load->batches = lappend(load->batches, batch);
+	MemoryContextSwitchTo(old);
+	return batch;
+}
+
+/* Before the first row. */
+void
+sluice_open_batches(SluiceLoad *load)
+{
+	if (load->rri->ri_RelationDesc->rd_rel->relkind != RELKIND_PARTITIONED_TABLE)
+	{
+		load->batch = open_batch(load, load->rri);
+		return;
+	}
+	load->proute = ExecSetupPartitionTupleRouting(load->estate, load->rri->ri_RelationDesc);
+	load->root_slot = sluice_make_slot(load->rri->ri_RelationDesc, load->estate);
+}
+
+/*
+ * Whether the leaf takes its rows one by one. sluice_why_not() has found no such leaf, but those that no
+ * row has come to are not locked: another session may have attached one, or created a trigger.
+ */
+static bool
+takes_single_rows(const ResultRelInfo *rri)
+{
+	return rri->ri_FdwRoutine != NULL ||
+		rri->ri_RelationDesc->rd_rel->relam != HEAP_TABLE_AM_OID ||
+		(rri->ri_TrigDesc && rri->ri_TrigDesc->trig_insert_before_row);
+}
+
+/* The row in a separate slot of the leaf, with all that it points to. */
+static TupleTableSlot *
+copy_for_leaf(SluiceLoad *load, ResultRelInfo *rri, TupleTableSlot *slot)
+{
+	TupleConversionMap *map = compat_root_to_leaf_map(rri, load->estate);
+	TupleTableSlot *leaf;
+
+	/* It is there if there is a map. */
+	if (rri->ri_PartitionTupleSlot == NULL)
+	{
+		MemoryContext old = MemoryContextSwitchTo(load->estate->es_query_cxt);
+
+		rri->ri_PartitionTupleSlot = table_slot_create(rri->ri_RelationDesc,
+													   &load->estate->es_tupleTable);
+		MemoryContextSwitchTo(old);
+	}
+	leaf = ExecClearTuple(rri->ri_PartitionTupleSlot);
+	if (map != NULL)
+		leaf = execute_attr_map_slot(map->attrMap, slot, leaf);
+	else
+		ExecCopySlot(leaf, slot);
+	ExecMaterializeSlot(leaf);
+	leaf->tts_tableOid = RelationGetRelid(rri->ri_RelationDesc);
+	return leaf;
+}
+
+/* Inserts the row, in CopyFrom's order. False: a trigger or the foreign table has left it out. */
+static bool
+insert_single(SluiceLoad *load, ResultRelInfo *rri, TupleTableSlot *slot)
+{
+	EState	   *estate = load->estate;
+	TupleConstr *constr = RelationGetDescr(rri->ri_RelationDesc)->constr;
+	bool		before = rri->ri_TrigDesc && rri->ri_TrigDesc->trig_insert_before_row;
+	List	   *recheck = NIL;
+
+	if (before && !ExecBRInsertTriggers(estate, rri, slot))
+		return false;
+	if (constr && constr->has_generated_stored)
+		ExecComputeStoredGenerated(rri, estate, slot, CMD_INSERT);
+	if (rri->ri_FdwRoutine == NULL && constr)
+		ExecConstraints(rri, slot, estate);
+	/* A trigger may have changed it. */
+	if (before)
+		ExecPartitionCheck(rri, slot, estate, true);
+	if (rri->ri_FdwRoutine != NULL)
+	{
+		slot = rri->ri_FdwRoutine->ExecForeignInsert(estate, rri, slot, NULL);
+		if (slot == NULL)
+			return false;
+		slot->tts_tableOid = RelationGetRelid(rri->ri_RelationDesc);
+	}
+	else
+	{
+		table_tuple_insert(rri->ri_RelationDesc, slot, load->cid, load->options, NULL);
+		if (rri->ri_NumIndices > 0)
+			recheck = compat_insert_index_tuples(rri, slot, estate);
+	}
+	ExecARInsertTriggers(estate, rri, slot, recheck, load->cstate->transition_capture);
+	list_free(recheck);
+	return true;
+}
+
+/* A row of a leaf that takes them one by one. The rows before it go in first: a trigger may look. */
+static void
+take_single_row(SluiceLoad *load, ResultRelInfo *rri, TupleTableSlot *slot)
+{
+	const char *record = load->record;
+
+	/* With options that stock COPY does not have, there is no stock path to follow. */
+	if (load->rejects || load->duplicates.mode != SLUICE_DUPLICATE_ERROR)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_IN_USE),
+				 errmsg("partition \"%s\" was attached or changed during the COPY",
+						RelationGetRelationName(rri->ri_RelationDesc)),
+				 errhint("Run the COPY again.")));
+	slot = copy_for_leaf(load, rri, slot);
+	/* An error of their insertion shows no record. */
+	load->record = NULL;
+	sluice_flush(load);
+	load->record = record;
+	if (insert_single(load, rri, slot))
+		sluice_count_rows(load, 1);
+	ExecClearTuple(slot);
+}
+
+/*
+ * The batch of the leaf to which the row belongs; *slot becomes the row in the
+ * leaf's own form, in the batch's next slot. NULL: the leaf takes single rows, and this one is
+ * done.
+ */
+SluiceBatch *
+sluice_route(SluiceLoad *load, TupleTableSlot **slot)
+{
+	ResultRelInfo *rri = ExecFindPartition(load->mtstate, load->rri, load->proute,
+										   *slot, load->estate);
+	SluiceBatch *batch = (SluiceBatch *) rri->ri_CopyMultiInsertBuffer;
+	TupleConversionMap *map;
+	TupleTableSlot *leaf;
+
+	if (batch == NULL)
+	{
+		if (takes_single_rows(rri))
+		{
+			take_single_row(load, rri, *slot);
+			return NULL;
+		}
+		batch = open_batch(load, rri);
+		rri->ri_CopyMultiInsertBuffer = (struct CopyMultiInsertBuffer *) batch;
+	}
+	leaf = sluice_batch_slot(batch);
+	map = compat_root_to_leaf_map(rri, load->estate);
+	if (map != NULL)
+		*slot = execute_attr_map_slot(map->attrMap, *slot, leaf);
+	else if (((HeapTupleTableSlot *) *slot)->tuple != NULL &&
+			 !TTS_SHOULDFREE(*slot))
+	{
+		/* The core's tuple stays where it is until the batches are flushed. */
+		HeapTuple	tuple = ((HeapTupleTableSlot *) *slot)->tuple;
+
+		sluice_slot_store(leaf, (char *) tuple->t_data, tuple->t_len);
+		*slot = leaf;
+	}
+	else
+	{
+		/* What the values point to stays until the row is materialized. */
+		slot_getallattrs(*slot);
+		memcpy(leaf->tts_values, (*slot)->tts_values, sizeof(Datum) * (*slot)->tts_nvalid);
+		memcpy(leaf->tts_isnull, (*slot)->tts_isnull, sizeof(bool) * (*slot)->tts_nvalid);
+		*slot = ExecStoreVirtualTuple(leaf);
+	}
+	(*slot)->tts_tableOid = RelationGetRelid(rri->ri_RelationDesc);
+	return batch;
+}
+
+static void
+close_batch(SluiceBatch *batch)
+{
+	batch->rri->ri_CopyMultiInsertBuffer = NULL;
+	sluice_batch_close(batch);
+	pfree(batch);
+}
+
+void
+sluice_flush_batches(SluiceLoad *load)
+{
+	ListCell   *lc;
+
+	foreach(lc, load->batches)
+	{
+		if (load->duplicates.mode == SLUICE_DUPLICATE_ERROR || load->duplicates.at_end)
+			sluice_batch_flush(lfirst(lc));
+		else
+			sluice_duplicates_flush(&load->duplicates, lfirst(lc));
+	}
+	while (list_length(load->batches) > MAX_BATCHES)
+	{
+		close_batch(linitial(load->batches));
+		load->batches = list_delete_first(load->batches);
+	}
+}
+
+/* After the last row; what was routed is closed too. */
+void
+sluice_close_batches(SluiceLoad *load)
+{
+	ListCell   *lc;
+
+	foreach(lc, load->batches)
+		close_batch(lfirst(lc));
+	load->batches = NIL;
+	if (load->page_slot)
+		ExecDropSingleTupleTableSlot(load->page_slot);
+	if (load->proute)
+	{
+		ExecDropSingleTupleTableSlot(load->root_slot);
+		ExecCleanupTupleRouting(load->mtstate, load->proute);
+	}
+}

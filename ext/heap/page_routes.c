@@ -1,0 +1,418 @@
+/*
+ * The append and fresh routes: pages that the core has filled, installed whole.
+ *
+ * append: into shared buffers beyond the relation's end, each page logged as
+ * heap_multi_insert() logs one that it has filled alone. Others can reach a new
+ * block as soon as it is there (they try the last block, VACUUM tells the free
+ * space map): a page is locked from its extension until it is logged, or locked
+ * and passed over if it is not new any more.
+ *
+ * fresh: around the buffer cache, where nobody else can reach the relation and
+ * its changes are not logged. What makes such a relation durable is stock COPY's:
+ * smgrDoPendingSyncs() at the commit, or the next checkpoint for an unlogged one.
+ */
+#include "base/load.h"
+
+#include "access/heapam_xlog.h"
+#include "access/heaptoast.h"
+#include "access/hio.h"
+#include "access/xact.h"
+#include "access/xloginsert.h"
+#include "catalog/catalog.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "storage/bufmgr.h"
+#include "storage/bufpage.h"
+#include "storage/predicate.h"
+#include "storage/smgr.h"
+
+/* Less input than this is for the insert route: about 100 pages of rows. */
+#define PAGES_BYTES (SLUICE_SLICE * 3 / 4)
+
+/* At most so many blocks are added to a relation at once. */
+#define EXTEND_BY 64
+
+/* What one installation of pages needs. */
+typedef struct Install
+{
+	Relation	rel;
+	BulkInsertState bistate;
+	TransactionId xid;
+	CommandId	cid;
+	char	   *scratch;		/* for a page's tuples as they are logged; NULL: they are not */
+	Buffer		buffers[EXTEND_BY]; /* new blocks that are not filled yet */
+	uint32		nbuffers;
+	uint32		next;
+	bool		locked;			/* the next one is */
+} Install;
+
+/*
+ * The route for whole pages. Where rows change or drop out between the core and
+ * the table, or go to several tables, there are no such pages.
+ */
+void
+sluice_choose_route(SluiceLoad *load)
+{
+	Relation	rel = load->cstate->rel;
+	TupleConstr *constr = RelationGetDescr(rel)->constr;
+	bool		others_see_it = !RELATION_IS_LOCAL(rel) &&
+		rel->rd_firstRelfilelocatorSubid == InvalidSubTransactionId;
+
+	load->route = SLUICE_INSERT;
+	if (!sluice_allowed.whole_pages || load->watched || load->proute != NULL || load->cstate->qualexpr != NULL || load->nvolatile > 0 ||
+		load->rejects != NULL || (load->duplicates.mode != SLUICE_DUPLICATE_ERROR && !load->duplicates.at_end) ||
+		(load->options & TABLE_INSERT_FROZEN) || (constr && constr->has_generated_stored))
+		return;
+	load->route = RelationNeedsWAL(rel) || others_see_it ? SLUICE_APPEND : SLUICE_FRESH;
+	load->slice.page_longest = TOAST_TUPLE_THRESHOLD;
+	load->slice.page_reserve = RelationGetTargetPageFreeSpace(rel, HEAP_DEFAULT_FILLFACTOR);
+}
+
+/* Whether rows are to be formed in pages: small loads are not. */
+bool
+sluice_pages_wanted(SluiceLoad *load)
+{
+	return load->route != SLUICE_INSERT && load->source.bytes >= sluice_threshold(PAGES_BYTES);
+}
+
+/*
+ * Completes the rows' headers, as heap_prepare_insert() and
+ * RelationPutHeapTuple() do. The core has left these fields zero.
+ */
+static void
+stamp_page(const Install *install, Page page, BlockNumber block)
+{
+	OffsetNumber last = PageGetMaxOffsetNumber(page);
+
+	compat_set_prunable(page, install->xid);
+	for (OffsetNumber n = FirstOffsetNumber; n <= last; n++)
+	{
+		HeapTupleHeader tuple = (HeapTupleHeader) PageGetItem(page, PageGetItemId(page, n));
+
+		HeapTupleHeaderSetXmin(tuple, install->xid);
+		HeapTupleHeaderSetCmin(tuple, install->cid);
+		tuple->t_infomask |= HEAP_XMAX_INVALID;
+		ItemPointerSet(&tuple->t_ctid, block, n);
+	}
+}
+
+/* The page's tuples as heap_multi_insert() logs them; gives the length. */
+static int
+flatten_page(Page page, char *scratch)
+{
+	OffsetNumber last = PageGetMaxOffsetNumber(page);
+	char	   *at = scratch;
+
+	for (OffsetNumber n = FirstOffsetNumber; n <= last; n++)
+	{
+		ItemId		item = PageGetItemId(page, n);
+		HeapTupleHeader tuple = (HeapTupleHeader) PageGetItem(page, item);
+		int			len = ItemIdGetLength(item) - SizeofHeapTupleHeader;
+		xl_multi_insert_tuple *head = (xl_multi_insert_tuple *) SHORTALIGN(at);
+
+		head->datalen = len;
+		head->t_infomask2 = tuple->t_infomask2;
+		head->t_infomask = tuple->t_infomask;
+		head->t_hoff = tuple->t_hoff;
+		at = (char *) head + SizeOfMultiInsertTuple;
+		memcpy(at, (char *) tuple + SizeofHeapTupleHeader, len);
+		at += len;
+	}
+	return at - scratch;
+}
+
+/*
+ * Logs the page as heap_multi_insert() does. No row has values out of line, so
+ * that logical decoding need not keep any for a later record.
+ */
+static void
+log_page(const Install *install, Buffer buffer, int len)
+{
+	Page		page = BufferGetPage(buffer);
+	bool		logical = RelationIsLogicallyLogged(install->rel);
+	xl_heap_multi_insert head = {0};
+	XLogRecPtr	at;
+
+	head.flags = XLH_INSERT_LAST_IN_MULTI | (logical ? XLH_INSERT_CONTAINS_NEW_TUPLE : 0);
+	head.ntuples = PageGetMaxOffsetNumber(page);
+	XLogBeginInsert();
+	XLogRegisterData((char *) &head, SizeOfHeapMultiInsert);
+	XLogRegisterBuffer(0, buffer, REGBUF_STANDARD | REGBUF_WILL_INIT |
+					   (logical ? REGBUF_KEEP_DATA : 0));
+	XLogRegisterBufData(0, install->scratch, len);
+	XLogSetRecordFlags(XLOG_INCLUDE_ORIGIN);
+	at = XLogInsert(RM_HEAP2_ID, XLOG_HEAP2_MULTI_INSERT | XLOG_HEAP_INIT_PAGE);
+	PageSetLSN(page, at);
+}
+
+/* A new block, pinned and locked; nobody else has put anything into it. */
+static Buffer
+next_buffer(Install *install, uint32 wanted)
+{
+	for (;;)
+	{
+		BlockNumber left;
+		Buffer		buffer;
+
+		CHECK_FOR_INTERRUPTS();
+		if (install->next < install->nbuffers)
+		{
+			buffer = install->buffers[install->next++];
+			if (!install->locked)
+				LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
+			install->locked = false;
+		}
+		else if ((left = compat_take_free_block(install->bistate)) != InvalidBlockNumber)
+		{
+			buffer = ReadBufferExtended(install->rel, MAIN_FORKNUM, left, RBM_NORMAL,
+										install->bistate->strategy);
+			LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
+		}
+		else
+		{
+			install->nbuffers = compat_extend(install->rel, install->bistate->strategy,
+											  Min(wanted, EXTEND_BY), install->buffers);
+			install->next = 0;
+			install->locked = true;
+			continue;
+		}
+		if (PageIsNew(BufferGetPage(buffer)))
+			return buffer;
+		UnlockReleaseBuffer(buffer);
+	}
+}
+
+static BlockNumber
+append_page(Install *install, Page image, uint32 wanted)
+{
+	Buffer		buffer = next_buffer(install, wanted);
+	BlockNumber block = BufferGetBlockNumber(buffer);
+	int			len = 0;
+
+	stamp_page(install, image, block);
+	if (install->scratch)
+		len = flatten_page(image, install->scratch);
+	START_CRIT_SECTION();
+	memcpy(BufferGetPage(buffer), image, BLCKSZ);
+	MarkBufferDirty(buffer);
+	if (install->scratch)
+		log_page(install, buffer, len);
+	END_CRIT_SECTION();
+	UnlockReleaseBuffer(buffer);
+	return block;
+}
+
+/* Writes pages behind the relation's end; blocks becomes their places. */
+static void
+write_pages(Install *install, char *images, uint32 n, BlockNumber *blocks)
+{
+	/* The insert route may have added blocks since the last time. */
+	BlockNumber end = RelationGetNumberOfBlocks(install->rel);
+
+	for (uint32 i = 0; i < n; i++)
+	{
+		Page		image = (Page) (images + (size_t) i * BLCKSZ);
+
+		blocks[i] = end + i;
+		stamp_page(install, image, blocks[i]);
+		compat_set_checksum(image, blocks[i]);
+	}
+	sluice_write_blocks(install->rel, end, n, images, false);
+}
+
+/*
+ * Has the WAL writer write and sync what was logged so far. Before the ring lets a page go its
+ * WAL must be on disk, and whoever finds that it is not waits for it.
+ */
+static void
+hand_over_wal(void)
+{
+	XLogSetAsyncXactLSN(XactLastRecEnd);
+}
+
+/* Installs the slice's pages; blocks becomes their places. */
+static void
+install_pages(SluiceLoad *load, const SluiceSlice *slice, BlockNumber *blocks)
+{
+	SluiceBatch *batch = load->batch;
+	Relation	rel = batch->rri->ri_RelationDesc;
+	Install		install = {0};
+	size_t		done = 0;
+
+	install.rel = rel;
+	install.bistate = batch->bistate;
+	install.xid = GetCurrentTransactionId();
+	install.cid = load->cid;
+	if (RelationNeedsWAL(rel))
+		install.scratch = MemoryContextAlloc(GetPerTupleMemoryContext(load->estate), BLCKSZ);
+	while (done < slice->pages &&
+		   (load->route == SLUICE_APPEND || install.next < install.nbuffers ||
+			compat_has_free_block(install.bistate)))
+	{
+		blocks[done] = append_page(&install, (Page) (slice->arena + done * BLCKSZ),
+								   slice->pages - done);
+		done++;
+	}
+	if (done < slice->pages)
+		write_pages(&install, (char *) slice->arena + done * BLCKSZ, slice->pages - done,
+					blocks + done);
+	Assert(install.next == install.nbuffers);
+	/* Behind the insertion, as the last one of heap_multi_insert(): who reads the table now has seen the rows. */
+	CheckForSerializableConflictIn(rel, NULL, InvalidBlockNumber);
+	if (install.scratch)
+		hand_over_wal();
+	pgstat_count_heap_insert(rel, slice->paged);
+	/* Rows that follow do not go into the page before them. */
+	sluice_batch_go_on(batch, blocks[slice->pages - 1]);
+}
+
+/* The row in the slot of a load's pages. */
+static TupleTableSlot *
+store_row(SluiceLoad *load, const SluiceSlice *slice, size_t n)
+{
+	sluice_slot_store(load->page_slot, (char *) slice->arena + slice->rows[n].offset,
+					  slice->rows[n].len);
+	load->cstate->cur_lineno = load->lines + slice->rows[n].line;
+	return load->page_slot;
+}
+
+/* What the rows need before they are in the table. */
+static void
+check_rows(SluiceLoad *load, const SluiceSlice *slice)
+{
+	Relation	rel = load->rri->ri_RelationDesc;
+
+	for (size_t i = 0; i < slice->paged; i++)
+	{
+		TupleTableSlot *slot = store_row(load, slice, i);
+
+		sluice_show_record(load, slice, i);
+		if (RelationGetDescr(rel)->constr)
+			ExecConstraints(load->rri, slot, load->estate);
+		if (rel->rd_rel->relispartition)
+			ExecPartitionCheck(load->rri, slot, load->estate, true);
+		load->record = NULL;
+		ExecClearTuple(slot);
+		ResetPerTupleExprContext(load->estate);
+	}
+}
+
+/* Where the rows are now. */
+static SluicePlaced *
+place_rows(SluiceLoad *load, const SluiceSlice *slice, const BlockNumber *blocks)
+{
+	SluicePlaced *placed = palloc(sizeof(SluicePlaced) * slice->paged);
+	SluicePlaced *at = placed;
+	const SluiceRow *row = slice->rows;
+
+	for (size_t p = 0; p < slice->pages; p++)
+	{
+		OffsetNumber last = PageGetMaxOffsetNumber((Page) (slice->arena + p * BLCKSZ));
+
+		for (OffsetNumber n = FirstOffsetNumber; n <= last; n++, at++, row++)
+		{
+			ItemPointerSet(&at->tid, blocks[p], n);
+			at->tuple = (HeapTupleHeader) (slice->arena + row->offset);
+			at->len = row->len;
+			at->line = load->lines + row->line;
+		}
+	}
+	return placed;
+}
+
+/* What they need afterwards: index entries and AFTER ROW triggers. */
+static void
+finish_pages(SluiceLoad *load, const SluiceSlice *slice, const BlockNumber *blocks)
+{
+	SluiceBatch *batch = load->batch;
+	bool		told = sluice_index_load_wants(batch->index_load);
+	bool		more;
+	SluicePlaced *all;
+	SluicePlaced *placed;
+
+	sluice_batch_extend(batch);
+	if (!told && batch->extend == NULL && !sluice_batch_has_more(batch))
+		return;
+	all = placed = place_rows(load, slice, blocks);
+	if (batch->extend)
+		sluice_index_extend_rows(batch->extend, all, (int) slice->paged,
+								 &load->cstate->cur_lineno);
+	more = sluice_batch_has_more(batch);
+	for (size_t p = 0; p < slice->pages && (told || more);)
+	{
+		int			count = 0;
+
+		/* A page's rows, or those of several in a row where nothing is done row by row. */
+		do
+			count += PageGetMaxOffsetNumber((Page) (slice->arena + p * BLCKSZ));
+		while (++p < slice->pages && !more && blocks[p] == blocks[p - 1] + 1);
+		if (told)
+			sluice_index_load_rows(batch->index_load, placed, count);
+		/* Indexes that are left for the end are out of it from now on. */
+		more = sluice_batch_has_more(batch);
+		for (int i = 0; i < count && more; i++)
+		{
+			sluice_slot_store(load->page_slot, (char *) placed[i].tuple, placed[i].len);
+			sluice_slot_place(load->page_slot, &placed[i].tid);
+			load->cstate->cur_lineno = placed[i].line;
+			sluice_finish_row(batch, load->page_slot);
+			ExecClearTuple(load->page_slot);
+		}
+		placed += count;
+		ResetPerTupleExprContext(load->estate);
+	}
+	sluice_batch_grown(batch, &all[slice->paged - 1].tid);
+	pfree(all);
+}
+
+/*
+ * Installs the pages at the front of the slice, if that is worth it; gives where
+ * they end: the rows before it are in the table now.
+ */
+size_t
+sluice_install_pages(SluiceLoad *load, const SluiceSlice *slice)
+{
+	CopyFromState cstate = load->cstate;
+	uint64		line = cstate->cur_lineno;
+	BlockNumber *blocks;
+	instr_time	before,
+				after;
+
+	if (slice->pages == 0 || !sluice_pages_wanted(load) || sluice_batch_has_room(load->batch))
+		return 0;
+	sluice_flush(load);
+	if (load->page_slot == NULL)
+		load->page_slot = sluice_make_slot(load->rri->ri_RelationDesc, load->estate);
+	for (size_t i = 0; i < slice->paged && slice->rows[i].blank; i++)
+	{
+		char	   *place = (char *) slice->arena + slice->rows[i].offset + slice->rows[i].blank;
+
+		/* Only a value that is drawn, or does not fit, can end in an error. */
+		if (sluice_serial_fill_reserved(&load->args.serial, place))
+			continue;
+		sluice_show_record(load, slice, i);
+		sluice_serial_fill(&load->args.serial, place);
+		load->record = NULL;
+	}
+	if (load->check_rows)
+		check_rows(load, slice);
+
+	/* An error from here on names a line and does not show one. */
+	cstate->line_buf_valid = false;
+	cstate->cur_lineno = load->lines + 1;
+	blocks = palloc(sizeof(BlockNumber) * slice->pages);
+	INSTR_TIME_SET_CURRENT(before);
+	install_pages(load, slice, blocks);
+	INSTR_TIME_SET_CURRENT(after);
+	INSTR_TIME_ACCUM_DIFF(sluice_report.heap, after, before);
+	before = after;
+	finish_pages(load, slice, blocks);
+	INSTR_TIME_SET_CURRENT(after);
+	INSTR_TIME_ACCUM_DIFF(sluice_report.after, after, before);
+	pfree(blocks);
+	ResetPerTupleExprContext(load->estate);
+	cstate->cur_lineno = line;
+	sluice_report.route = load->route == SLUICE_APPEND ? "append" : "fresh";
+	sluice_count_rows(load, slice->paged);
+	return slice->pages * BLCKSZ;
+}

@@ -1,0 +1,249 @@
+/*
+ * Taking over the builds of B-tree indexes: the seam, the setting, and the view
+ * of what the last build was. docs/decisions/0003-index-build-seam.md says why it is
+ * done in this way.
+ */
+#include "index/index.h"
+
+#include "access/relation.h"
+#include "access/xact.h"
+#include "catalog/catalog.h"
+#include "catalog/namespace.h"
+#include "catalog/objectaccess.h"
+#include "catalog/pg_am_d.h"
+#include "catalog/pg_class.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "tcop/utility.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/relcache.h"
+
+PG_FUNCTION_INFO_V1(pgsluice_last_index_build);
+
+SluiceIndexReport sluice_index_report;
+bool		sluice_index_enabled = false;
+SluiceIndexConflict *sluice_index_conflict = NULL;
+SluiceIndexBuilt *sluice_index_built = NULL;
+
+static object_access_hook_type prev_object_access = NULL;
+
+/*
+ * Stands in for btbuild() in the private copy of the access method's functions
+ * that the relation cache keeps for an index. Does just what btbuild() does,
+ * and leaves it to btbuild() where it cannot.
+ */
+static IndexBuildResult *
+build_index(Relation heap, Relation index, IndexInfo *info)
+{
+	SluiceIndexReport *report = &sluice_index_report;
+	IndexBuildResult *result;
+	instr_time	start;
+
+	compat_give_back_build(index);
+	if (sluice_index_built && sluice_index_built->index == RelationGetRelid(index))
+		return sluice_index_result(sluice_index_built);
+
+	/*
+	 * The system's own tables are not meant. btbuild() has the words for an
+	 * index that already contains data.
+	 */
+	if (!sluice_index_enabled || sluice_admin_why_no_builds() != NULL || IsSystemRelation(heap) ||
+		RelationGetNumberOfBlocks(index) != 0)
+		return btbuild(heap, index, info);
+
+	INSTR_TIME_SET_CURRENT(start);
+	result = sluice_index_build(heap, index, info, NULL, maintenance_work_mem);
+	if (result == NULL)
+	{
+		report->method = "stock";
+		ereport(DEBUG1,
+				(errmsg_internal("pgsluice: stock build of index \"%s\": %s",
+								 RelationGetRelationName(index), report->reason)));
+		result = btbuild(heap, index, info);
+		report->rows = (uint64) result->index_tuples;
+		INSTR_TIME_SET_CURRENT(report->total);
+		INSTR_TIME_SUBTRACT(report->total, start);
+	}
+	report->valid = true;
+	report->user = GetUserId();
+	return result;
+}
+
+/* Whether builds are left to the stock code for a reason that is not the index's; says so. */
+static bool
+leaves_builds(Oid index)
+{
+	const char *reason = sluice_admin_why_no_builds();
+	SluiceIndexReport *report = &sluice_index_report;
+
+	if (reason == NULL)
+		return false;
+	memset(report, 0, sizeof(*report));
+	report->valid = report->unseen = true;
+	report->relid = index;
+	report->user = GetUserId();
+	report->method = "stock";
+	strlcpy(report->reason, reason, sizeof(report->reason));
+	return true;
+}
+
+/* Makes the next build of the index ours, if it is a B-tree. */
+void
+sluice_index_arm(Oid indexid)
+{
+	Relation	index = RelationIdGetRelation(indexid);
+
+	if (!RelationIsValid(index))
+		return;
+	if (index->rd_rel->relkind == RELKIND_INDEX &&
+		index->rd_rel->relam == BTREE_AM_OID &&
+		index->rd_indam != NULL && index->rd_indam->ambuild == btbuild)
+		compat_take_build(index, build_index);
+	RelationClose(index);
+}
+
+static bool
+is_index(Oid relid)
+{
+	Relation	rel = RelationIdGetRelation(relid);
+	bool		is;
+
+	if (!RelationIsValid(rel))
+		return false;
+	is = rel->rd_rel->relkind == RELKIND_INDEX;
+	RelationClose(rel);
+	return is;
+}
+
+/*
+ * A new index is in the catalogs and will be built next. index_create()
+ * increments the command counter as soon as this hook returns, which completes
+ * the cache's entry; we need the complete entry and so do that for it.
+ */
+static void
+sluice_object_access(ObjectAccessType access, Oid classId, Oid objectId,
+					 int subId, void *arg)
+{
+	if (prev_object_access)
+		prev_object_access(access, classId, objectId, subId, arg);
+	if (access == OAT_POST_CREATE && classId == RelationRelationId && subId == 0 &&
+		sluice_index_enabled && IsNormalProcessingMode() && is_index(objectId) &&
+		!leaves_builds(objectId))
+	{
+		CommandCounterIncrement();
+		sluice_index_arm(objectId);
+	}
+}
+
+/*
+ * The relation whose existing indexes the statement builds anew, as far as we
+ * take part in that.
+ */
+static const RangeVar *
+rebuilt_relation(const Node *stmt)
+{
+	switch (nodeTag(stmt))
+	{
+		case T_ReindexStmt:
+			return ((const ReindexStmt *) stmt)->relation;
+		case T_AlterTableStmt:
+			return ((const AlterTableStmt *) stmt)->relation;
+		default:
+			return NULL;
+	}
+}
+
+/*
+ * Arms the existing indexes of a relation, or an index. Nothing depends on it:
+ * whom we do not get at once, or whose cache entry is thrown away before it is
+ * built, gets the stock build. The statement itself checks names and rights.
+ */
+static void
+arm_relation(const RangeVar *name)
+{
+	Oid			relid = RangeVarGetRelid(name, NoLock, true);
+	Relation	rel;
+
+	if (!OidIsValid(relid) || !ConditionalLockRelationOid(relid, AccessShareLock))
+		return;
+	rel = RelationIdGetRelation(relid);
+	if (RelationIsValid(rel))
+	{
+		if (rel->rd_rel->relkind == RELKIND_INDEX)
+			sluice_index_arm(relid);
+		else if (rel->rd_rel->relhasindex)
+		{
+			List	   *indexes = RelationGetIndexList(rel);
+			ListCell   *lc;
+
+			foreach(lc, indexes)
+				sluice_index_arm(lfirst_oid(lc));
+			list_free(indexes);
+		}
+		RelationClose(rel);
+	}
+	UnlockRelationOid(relid, AccessShareLock);
+}
+
+/* A utility statement is about to be executed. */
+void
+sluice_index_before_utility(const Node *stmt)
+{
+	const RangeVar *name;
+
+	if (!sluice_index_enabled || IsAbortedTransactionBlockState())
+		return;
+	name = rebuilt_relation(stmt);
+	/* ALTER TABLE may build no index at all. */
+	if (name && (IsA(stmt, ReindexStmt) ? !leaves_builds(InvalidOid) :
+				 sluice_admin_why_no_builds() == NULL))
+		arm_relation(name);
+}
+
+/* The row of the view pgsluice.last_index_build. */
+Datum
+pgsluice_last_index_build(PG_FUNCTION_ARGS)
+{
+	const SluiceIndexReport *r = &sluice_index_report;
+	bool		sorted = r->valid && strcmp(r->method, "sorted") == 0;
+	Datum		values[10];
+	bool		nulls[10] = {0};
+	ReturnSetInfo *rsinfo = sluice_begin_rows(fcinfo, lengthof(values));
+
+	if (!r->valid || !sluice_may_see(r->user))
+	{
+		sluice_explain_nothing(r->valid, "build of an index", "pgsluice.index_build");
+		return (Datum) 0;
+	}
+	values[0] = ObjectIdGetDatum(r->relid);
+	nulls[0] = !OidIsValid(r->relid);
+	values[1] = CStringGetTextDatum(r->method);
+	values[2] = Int64GetDatum((int64) r->rows);
+	values[3] = sorted ? CStringGetTextDatum(r->scan) : (Datum) 0;
+	values[4] = Int32GetDatum(r->workers);
+	values[5] = Int64GetDatum((int64) r->spilled);
+	values[6] = Int64GetDatum((int64) r->pages);
+	values[7] = Float8GetDatum(INSTR_TIME_GET_DOUBLE(r->total));
+	values[8] = Float8GetDatum(INSTR_TIME_GET_DOUBLE(r->scanning));
+	values[9] = sorted ? (Datum) 0 : CStringGetTextDatum(r->reason);
+	nulls[3] = nulls[4] = nulls[5] = nulls[6] = nulls[8] = !sorted;
+	nulls[2] = nulls[7] = r->unseen;
+	nulls[9] = sorted;
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	return (Datum) 0;
+}
+
+void
+sluice_index_init(void)
+{
+	DefineCustomBoolVariable("pgsluice.index_build",
+							 "Lets pgsluice build B-tree indexes where it can do so exactly as PostgreSQL would.",
+							 NULL,
+							 &sluice_index_enabled,
+							 false,
+							 PGC_USERSET,
+							 0, NULL, NULL, NULL);
+	prev_object_access = object_access_hook;
+	object_access_hook = sluice_object_access;
+}

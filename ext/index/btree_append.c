@@ -1,0 +1,432 @@
+/*
+ * The right-hand edge of a B-tree that others can reach: entries that come after
+ * all that are there, by key and then by place in the table, go into whole new leaves.
+ * Equal ones share posting lists, as nbtsort.c forms them.
+ *
+ * The rightmost leaf, the new ones and their parent change together: under their
+ * locks, which are taken in nbtree's order, and by one WAL record of their images,
+ * which every server replays by itself. The tree is complete before that record and
+ * after it. A standby restores one page after the other: first the new leaves,
+ * which nothing points to yet, then the one that they follow upon, then the parent;
+ * who reads between them moves right, as after any split.
+ *
+ * Whatever else has to change, a root or a parent that is full, is left to the
+ * access method's own insertion of an entry.
+ */
+#include "index/index.h"
+
+#include "access/xloginsert.h"
+#include "catalog/pg_control.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "storage/predicate.h"
+
+/* So many pages fit into a record, with the leaf and the parent that are there. */
+#define MAX_LEAVES (XLR_MAX_BLOCK_ID - 1)
+
+/* The largest tuple with a posting list: that of nbtsort.c. */
+#define MAX_POSTING (MAXALIGN_DOWN(BLCKSZ * 10 / 100) - sizeof(ItemIdData))
+
+typedef struct Edge
+{
+	Relation	heap;
+	Relation	index;
+	BTScanInsert key;			/* of the first entry */
+	BTDedupState posting;		/* equal entries that are put together; NULL: none are */
+	BTStack		stack;
+	Buffer		leaf;			/* the rightmost one */
+	Buffer		parent;			/* its parent, where that may get new leaves */
+	Buffer		added[MAX_LEAVES];
+	int			count;			/* of new leaves */
+	int			limit;			/* for them */
+	PGAlignedBlock *images;		/* what is to be in the leaf and the new ones */
+	PGAlignedBlock *above;		/* and in the parent */
+} Edge;
+
+/*
+ * Locks the leaf that the first entry belongs to. False unless it is the rightmost
+ * one and all that it has come before: then this holds for the whole index, and none that
+ * comes after can be put there by others while the lock is held. Of a unique index it holds for
+ * the keys: none is equal to one of the entries'.
+ */
+static bool
+find_leaf(Edge *edge, IndexTuple first)
+{
+	BTPageOpaque opaque;
+	Page		page;
+	OffsetNumber last;
+
+	edge->key = _bt_mkscankey(edge->index, first);
+	if (!edge->key->heapkeyspace)
+		return false;
+	if (edge->index->rd_index->indisunique)
+	{
+		if (edge->key->anynullkeys)
+			return false;
+		/* A key at whatever place in the table counts as equal. */
+		edge->key->scantid = NULL;
+	}
+	edge->stack = compat_bt_search(edge->index, edge->heap, edge->key, &edge->leaf);
+	page = BufferGetPage(edge->leaf);
+	opaque = BTPageGetOpaque(page);
+	last = PageGetMaxOffsetNumber(page);
+	return P_RIGHTMOST(opaque) &&
+		(last < P_FIRSTDATAKEY(opaque) ||
+		 _bt_compare(edge->index, edge->key, page, last) > 0);
+}
+
+/*
+ * Locks the leaf's parent, if that is the last one of its level and the leaf its last child.
+ * A leaf that is alone may be what the metapage names as the fast root, however we came to
+ * it: its split, which is to change that, is the access method's.
+ */
+static void
+find_parent(Edge *edge)
+{
+	Page		page = BufferGetPage(edge->leaf);
+
+	if (edge->stack == NULL || P_LEFTMOST(BTPageGetOpaque(page)))
+		return;
+	edge->parent = compat_bt_getstackbuf(edge->index, edge->heap, edge->stack,
+										 BufferGetBlockNumber(edge->leaf));
+	if (!BufferIsValid(edge->parent))
+		return;
+	page = BufferGetPage(edge->parent);
+	if (!P_RIGHTMOST(BTPageGetOpaque(page)) ||
+		edge->stack->bts_offset != PageGetMaxOffsetNumber(page))
+	{
+		_bt_relbuf(edge->index, edge->parent);
+		edge->parent = InvalidBuffer;
+		return;
+	}
+	memcpy(edge->above->data, page, BLCKSZ);
+	/* No more pins than are this process's share. */
+	edge->limit = Min(MAX_LEAVES, Max(1, NBuffers / MaxBackends));
+}
+
+static Size
+size_on_page(IndexTuple tuple)
+{
+	return MAXALIGN(IndexTupleSize(tuple)) + sizeof(ItemIdData);
+}
+
+static void
+add_item(Page page, IndexTuple tuple, OffsetNumber offset)
+{
+	if (PageAddItem(page, (char *) tuple, MAXALIGN(IndexTupleSize(tuple)), offset, false,
+					false) == InvalidOffsetNumber)
+		elog(ERROR, "pgsluice: no room for an entry on an index page");
+}
+
+/* What a high key or downlink takes that is made of this entry, at most: all of its key, and a place in the table. */
+static Size
+size_of_pivot(IndexTuple tuple)
+{
+	return size_on_page(tuple) + MAXALIGN(sizeof(ItemPointerData));
+}
+
+/* Gets ready to put equal entries together, where the index has that. */
+static void
+open_posting(Edge *edge)
+{
+	if (edge->index->rd_index->indisunique || !edge->key->allequalimage ||
+		!BTGetDeduplicateItems(edge->index))
+		return;
+	edge->posting = palloc0(sizeof(BTDedupStateData));
+	edge->posting->maxpostingsize = MAX_POSTING;
+	edge->posting->htids = palloc(MAX_POSTING);
+}
+
+/* The first of the entries, with a list of the places of those that are equal: how many these are with it. */
+static int
+form_posting(Edge *edge, IndexTuple *tuples, int count, IndexTuple *formed)
+{
+	BTDedupState posting = edge->posting;
+	int			keys = IndexRelationGetNumberOfKeyAttributes(edge->index);
+	int			equal = 1;
+
+	*formed = tuples[0];
+	if (posting == NULL)
+		return 1;
+	_bt_dedup_start_pending(posting, tuples[0], InvalidOffsetNumber);
+	while (equal < count && _bt_keep_natts_fast(edge->index, tuples[0], tuples[equal]) > keys &&
+		   _bt_dedup_save_htid(posting, tuples[equal]))
+		equal++;
+	if (equal > 1)
+		*formed = _bt_form_posting(tuples[0], posting->htids, posting->nhtids);
+	posting->nhtids = posting->nitems = 0;
+	return equal;
+}
+
+/* Whether there is room on a leaf for a tuple, and for a high key made of the entry that follows, if there is one. */
+static bool
+leaf_has_room(Page page, IndexTuple tuple, IndexTuple *tuples, int next, int count)
+{
+	Size		high = next < count ? size_of_pivot(tuples[next]) : 0;
+
+	return PageGetExactFreeSpace(page) >= size_on_page(tuple) + high;
+}
+
+/*
+ * Puts entries into the last leaf until no more is free than the fillfactor wants,
+ * as nbtsort.c does, with room left for a high key. Gives how many are in now.
+ */
+static int
+fill_leaf(Edge *edge, IndexTuple *tuples, int done, int count, Size reserve)
+{
+	Page		page = edge->images[edge->count].data;
+
+	while (done < count)
+	{
+		OffsetNumber last = PageGetMaxOffsetNumber(page);
+		IndexTuple	tuple;
+		int			n;
+
+		if (PageGetExactFreeSpace(page) < reserve + sizeof(ItemIdData) && last > FirstOffsetNumber)
+			break;
+		n = form_posting(edge, tuples + done, count - done, &tuple);
+		if (n > 1 && !leaf_has_room(page, tuple, tuples, done + n, count))
+		{
+			tuple = tuples[done];
+			n = 1;
+		}
+		if (!leaf_has_room(page, tuple, tuples, done + n, count))
+			break;
+		add_item(page, tuple, OffsetNumberNext(last));
+		done += n;
+	}
+	return done;
+}
+
+/* Begins another leaf, for this entry; false if there is no room for its high key or downlink. */
+static bool
+add_leaf(Edge *edge, IndexTuple first)
+{
+	Page		left = edge->images[edge->count].data;
+	OffsetNumber last = PageGetMaxOffsetNumber(left);
+	IndexTuple	pivot;
+
+	if (edge->count == edge->limit || last < FirstOffsetNumber)
+		return false;
+	pivot = _bt_truncate(edge->index, (IndexTuple) PageGetItem(left, PageGetItemId(left, last)),
+						 first, edge->key);
+	if (size_on_page(pivot) > PageGetExactFreeSpace(left) ||
+		size_on_page(pivot) > PageGetExactFreeSpace(edge->above->data))
+		return false;
+	add_item(left, pivot, P_HIKEY);
+	add_item(edge->above->data, pivot,
+			 OffsetNumberNext(PageGetMaxOffsetNumber(edge->above->data)));
+	edge->count++;
+	_bt_pageinit(edge->images[edge->count].data, BLCKSZ);
+	return true;
+}
+
+/* Forms the pages as they are to be, but for their links; gives how many entries they take. */
+static int
+form_pages(Edge *edge, IndexTuple *tuples, int count)
+{
+	Size		reserve = BTGetTargetPageFreeSpace(edge->index);
+	int			done;
+
+	memcpy(edge->images[0].data, BufferGetPage(edge->leaf), BLCKSZ);
+	done = fill_leaf(edge, tuples, 0, count, reserve);
+	while (done < count && add_leaf(edge, tuples[done]))
+		done = fill_leaf(edge, tuples, done, count, reserve);
+	/* The parent is to be split: by the next insertion, which needs a full leaf for it. */
+	if (done < count && (edge->count < edge->limit || edge->limit == 0))
+		done = fill_leaf(edge, tuples, done, count, 0);
+	return done;
+}
+
+/* Gets blocks for the new leaves. What an error leaves of them looks as never used, to VACUUM too. */
+static void
+allocate(Edge *edge)
+{
+	volatile int got = 0;
+
+	PG_TRY();
+	{
+		while (got < edge->count)
+		{
+			edge->added[got] = compat_bt_allocbuf(edge->index, edge->heap);
+			got++;
+		}
+	}
+	PG_CATCH();
+	{
+		while (got > 0)
+			memset(BufferGetPage(edge->added[--got]), 0, BLCKSZ);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+}
+
+/* Chains the leaves, and gives the parent their places. */
+static void
+link_pages(Edge *edge)
+{
+	BTCycleId	cycle = _bt_vacuum_cycleid(edge->index);
+	Page		above = edge->above->data;
+	OffsetNumber link = PageGetMaxOffsetNumber(above) - edge->count;
+	BlockNumber left = BufferGetBlockNumber(edge->leaf);
+	BTPageOpaque opaque = BTPageGetOpaque((Page) edge->images[0].data);
+
+	opaque->btpo_flags &= ~BTP_SPLIT_END;
+	opaque->btpo_cycleid = cycle;
+	for (int i = 0; i < edge->count; i++)
+	{
+		BlockNumber block = BufferGetBlockNumber(edge->added[i]);
+
+		opaque->btpo_next = block;
+		opaque = BTPageGetOpaque((Page) edge->images[i + 1].data);
+		opaque->btpo_prev = left;
+		opaque->btpo_next = P_NONE;
+		opaque->btpo_level = 0;
+		opaque->btpo_flags = BTP_LEAF;
+		opaque->btpo_cycleid = cycle;
+		link = OffsetNumberNext(link);
+		BTreeTupleSetDownLink((IndexTuple) PageGetItem(above, PageGetItemId(above, link)), block);
+		left = block;
+	}
+}
+
+static void
+replace_page(Buffer buffer, const PGAlignedBlock *image)
+{
+	memcpy(BufferGetPage(buffer), image->data, BLCKSZ);
+	MarkBufferDirty(buffer);
+}
+
+/* Logs all pages that change in one record, in the order in which they are to be restored. */
+static void
+log_pages(Edge *edge)
+{
+	Buffer		buffers[MAX_LEAVES + 2];
+	int			n = edge->count;
+	XLogRecPtr	at;
+
+	memcpy(buffers, edge->added, sizeof(Buffer) * n);
+	buffers[n++] = edge->leaf;
+	if (edge->count > 0)
+		buffers[n++] = edge->parent;
+	XLogBeginInsert();
+	for (int i = 0; i < n; i++)
+		XLogRegisterBuffer((uint8) i, buffers[i], REGBUF_FORCE_IMAGE | REGBUF_STANDARD);
+	at = XLogInsert(RM_XLOG_ID, XLOG_FPI);
+	for (int i = 0; i < n; i++)
+		PageSetLSN(BufferGetPage(buffers[i]), at);
+}
+
+static void
+install(Edge *edge)
+{
+	if (RelationNeedsWAL(edge->index))
+		XLogEnsureRecordSpace(edge->count + 1, 0);
+	allocate(edge);
+	if (edge->count > 0)
+		link_pages(edge);
+
+	START_CRIT_SECTION();
+	for (int i = 0; i < edge->count; i++)
+		replace_page(edge->added[i], &edge->images[i + 1]);
+	replace_page(edge->leaf, &edge->images[0]);
+	if (edge->count > 0)
+		replace_page(edge->parent, edge->above);
+	if (RelationNeedsWAL(edge->index))
+		log_pages(edge);
+	END_CRIT_SECTION();
+
+	/* Who has looked at the end of the index has looked at what is the end now. */
+	for (int i = 0; i < edge->count; i++)
+		PredicateLockPageSplit(edge->index, BufferGetBlockNumber(edge->leaf),
+							   BufferGetBlockNumber(edge->added[i]));
+}
+
+static void
+release(Edge *edge)
+{
+	if (BufferIsValid(edge->parent))
+		_bt_relbuf(edge->index, edge->parent);
+	for (int i = 0; i < edge->count; i++)
+		_bt_relbuf(edge->index, edge->added[i]);
+	if (BufferIsValid(edge->leaf))
+		_bt_relbuf(edge->index, edge->leaf);
+	pfree(edge->key);
+}
+
+/*
+ * Inserts entries at the end of a B-tree, in its order; of a unique one plain ones without
+ * NULL in their keys, no two of which are equal. Gives how many, from the first one on; 0: the
+ * tree has to be split by an ordinary insertion first. -1: the first one does not come after all
+ * that are there, or that cannot be told.
+ *
+ * The memory context is one that the caller resets.
+ */
+int
+sluice_index_edge_append(Relation heap, Relation index, IndexTuple *tuples, int count)
+{
+	Edge		edge = {.heap = heap,.index = index};
+	int			done = -1;
+
+	edge.images = palloc(sizeof(PGAlignedBlock) * (MAX_LEAVES + 1));
+	edge.above = palloc(sizeof(PGAlignedBlock));
+	if (find_leaf(&edge, tuples[0]))
+	{
+		CheckForSerializableConflictIn(index, NULL, BufferGetBlockNumber(edge.leaf));
+		find_parent(&edge);
+		open_posting(&edge);
+		done = form_pages(&edge, tuples, count);
+		if (done > 0)
+			install(&edge);
+	}
+	release(&edge);
+	pfree(edge.images);
+	pfree(edge.above);
+	return done;
+}
+
+/* Whether the entry comes after this one. */
+static bool
+comes_after(Relation index, IndexTuple tuple, Page page, OffsetNumber last)
+{
+	BTScanInsert key = _bt_mkscankey(index, tuple);
+	bool		after = key->heapkeyspace && _bt_compare(index, key, page, last) > 0;
+
+	pfree(key);
+	return after;
+}
+
+/*
+ * From which one on the entries, which are in the index's order, come after all that
+ * it has just now.
+ */
+int
+sluice_index_edge_find(Relation index, IndexTuple *tuples, int count)
+{
+	PGAlignedBlock copy;
+	Page		page = (Page) copy.data;
+	Buffer		leaf = compat_bt_last_leaf(index);
+	OffsetNumber last;
+	int			low = 0;
+	int			high = count;
+
+	if (!BufferIsValid(leaf))
+		return 0;
+	memcpy(page, BufferGetPage(leaf), BLCKSZ);
+	_bt_relbuf(index, leaf);
+	last = PageGetMaxOffsetNumber(page);
+	if (last < P_FIRSTDATAKEY(BTPageGetOpaque(page)))
+		return 0;
+	if (!comes_after(index, tuples[count - 1], page, last))
+		return count;
+	while (low < high)
+	{
+		int			middle = low + (high - low) / 2;
+
+		if (comes_after(index, tuples[middle], page, last))
+			high = middle;
+		else
+			low = middle + 1;
+	}
+	return low;
+}

@@ -1,0 +1,492 @@
+/*
+ * The build of one index: rows from the scan to the core, runs to temporary
+ * files and back, pages from the core to the relation.
+ */
+#include "index/index.h"
+
+#include "access/genam.h"
+#include "catalog/index.h"
+#include "commands/progress.h"
+#include "commands/tablespace.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "storage/buffile.h"
+#include "utils/memutils.h"
+
+#define TOO_LONG "a value is compressed or too long"
+
+static void
+free_core(void *core)
+{
+	pgsluice_index_free(core);
+}
+
+/* Tells the COPY of the row with this tuple, if it is the first one so far, and of that with its key before. */
+static void
+note_conflict(SluiceIndexBuild *build, IndexTuple tuple, uint64 earlier)
+{
+	SluiceIndexConflict *conflict = sluice_index_conflict;
+
+	if (OidIsValid(conflict->index) &&
+		ItemPointerCompare(&conflict->tuple->t_tid, &tuple->t_tid) <= 0)
+		return;
+	conflict->index = RelationGetRelid(build->index);
+	conflict->tuple = MemoryContextAlloc(conflict->context, IndexTupleSize(tuple));
+	memcpy(conflict->tuple, tuple, IndexTupleSize(tuple));
+	ItemPointerSet(&conflict->earlier, (BlockNumber) (earlier >> 16), (OffsetNumber) earlier);
+}
+
+static void
+report_duplicate(SluiceIndexBuild *build, const SluiceIndexStep *step)
+{
+	IndexTuple	tuple = (IndexTuple) step->bytes;
+	Datum		values[INDEX_MAX_KEYS];
+	bool		isnull[INDEX_MAX_KEYS];
+	char	   *key;
+
+	if (sluice_index_conflict)
+	{
+		note_conflict(build, tuple, step->start);
+		return;
+	}
+	/* Workers that wait for more pages end in good order. */
+	sluice_index_team_end(build);
+	index_deform_tuple(tuple, RelationGetDescr(build->index), values, isnull);
+	key = BuildIndexValueDescription(build->index, values, isnull);
+	/* The words are those of PostgreSQL's own sort of an index. */
+	ereport(ERROR,
+			(errcode(ERRCODE_UNIQUE_VIOLATION),
+			 errmsg("could not create unique index \"%s\"",
+					RelationGetRelationName(build->index)),
+			 key ? errdetail("Key %s is duplicated.", key) :
+			 errdetail("Duplicate keys exist."),
+			 errtableconstraint(build->heap, RelationGetRelationName(build->index))));
+}
+
+/* Raises what the core could not do; other answers are the caller's. */
+static SluiceIndexStatus
+checked(SluiceIndexBuild *build, SluiceIndexStatus status, const SluiceIndexStep *step)
+{
+	switch (status)
+	{
+		case SLUICE_INDEX_DUPLICATE:
+			report_duplicate(build, step);
+			break;
+		case SLUICE_INDEX_NO_MEMORY:
+			ereport(ERROR,
+					(errcode(ERRCODE_OUT_OF_MEMORY),
+					 errmsg("out of memory"),
+					 errdetail("Failed while building index \"%s\".",
+							   RelationGetRelationName(build->index))));
+			break;
+		case SLUICE_INDEX_CORRUPT:
+			ereport(ERROR,
+					(errcode(ERRCODE_DATA_CORRUPTED),
+					 errmsg("a temporary file does not hold what was written to it"),
+					 errdetail("Failed while building index \"%s\".",
+							   RelationGetRelationName(build->index))));
+			break;
+		case SLUICE_INDEX_INTERRUPTED:
+			CHECK_FOR_INTERRUPTS();
+			elog(ERROR, "pgsluice: interrupted while building index \"%s\"",
+				 RelationGetRelationName(build->index));
+			break;
+		case SLUICE_INDEX_PANIC:
+			elog(ERROR, "pgsluice: the core failed while building index \"%s\"",
+				 RelationGetRelationName(build->index));
+			break;
+		default:
+			break;
+	}
+	return status;
+}
+
+/* The same of a call that has no other answers. */
+void
+sluice_index_checked(SluiceIndexBuild *build, SluiceIndexStatus status)
+{
+	checked(build, status, NULL);
+}
+
+/* Adds a row with values that are to be formed as the index will store them. */
+static SluiceIndexStatus
+add_formed(SluiceIndexBuild *build, uint64 address, bool alive,
+		   const Datum *values, const bool *isnull)
+{
+	Datum		stored[INDEX_MAX_KEYS];
+	SluiceIndexStatus status;
+	MemoryContext old = MemoryContextSwitchTo(build->scratch);
+
+	sluice_index_store_values(build, values, isnull, stored);
+	status = pgsluice_index_add(build->core, address, !alive, true, stored, isnull);
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(build->scratch);
+	return checked(build, status, NULL);
+}
+
+/* Adds one row. */
+void
+sluice_index_add(SluiceIndexBuild *build, ItemPointer tid, bool alive,
+				 Datum *values, bool *isnull)
+{
+	uint64		address = ((uint64) ItemPointerGetBlockNumber(tid) << 16) |
+		ItemPointerGetOffsetNumber(tid);
+	SluiceIndexStatus status;
+
+	if (build->unfit)
+		return;
+	build->rows += 1;
+	status = checked(build,
+					 pgsluice_index_add(build->core, address, !alive, false, values, isnull),
+					 NULL);
+	if (status == SLUICE_INDEX_UNFIT)
+	{
+		status = add_formed(build, address, alive, values, isnull);
+		build->rank_all = status == SLUICE_INDEX_UNFIT;
+	}
+	switch (status)
+	{
+		case SLUICE_INDEX_FULL:
+			sluice_index_flush(build);
+			break;
+		case SLUICE_INDEX_UNFIT:
+			build->unfit = TOO_LONG;
+			break;
+		case SLUICE_INDEX_CROWDED:
+			build->unfit = SLUICE_INDEX_TOO_MANY;
+			break;
+		default:
+			break;
+	}
+}
+
+/* What the core has said of rows that were added together; false: the next one is UNFIT. */
+static bool
+took(SluiceIndexBuild *build, SluiceIndexStatus status, size_t count)
+{
+	build->rows += count;
+	if (checked(build, status, NULL) == SLUICE_INDEX_FULL)
+		sluice_index_flush(build);
+	else if (status == SLUICE_INDEX_CROWDED)
+		build->unfit = SLUICE_INDEX_TOO_MANY;
+	return status != SLUICE_INDEX_UNFIT;
+}
+
+/*
+ * Adds rows of a page from offsets[*next] on. False: that one is to be added by
+ * its values.
+ */
+bool
+sluice_index_add_page(SluiceIndexBuild *build, SluiceIndexSource *source,
+					  const char *page, BlockNumber block,
+					  const OffsetNumber *offsets, size_t count, size_t *next)
+{
+	while (*next < count && !build->unfit)
+	{
+		size_t		first = *next;
+		SluiceIndexStatus status = pgsluice_index_add_page(build->core, source,
+														   (const uint8 *) page, block,
+														   offsets, count, next);
+
+		if (!took(build, status, *next - first))
+			return false;
+	}
+	return true;
+}
+
+/* Adds rows by their tuples. */
+void
+sluice_index_add_tuples(SluiceIndexBuild *build, SluiceIndexSource *source,
+						const SluiceIndexTuple *tuples, size_t count)
+{
+	size_t		next = 0;
+
+	while (next < count && !build->unfit)
+	{
+		size_t		first = next;
+		SluiceIndexStatus status = pgsluice_index_add_tuples(build->core, source, tuples,
+															 count, &next);
+
+		if (!took(build, status, next - first))
+			build->unfit = TOO_LONG;
+	}
+}
+
+/* Writes the pages that are ready, or has them written. */
+static void
+write_pages(SluiceIndexBuild *build, SluiceIndexWriter *writer)
+{
+	if (writer)
+		sluice_index_write_pages(writer, sluice_index_next_page, build->core);
+	else
+		sluice_index_pipe_put(sluice_index_team_pipe(build), build->core);
+}
+
+/* Completes the file with its metapage; gives the number of pages. */
+static BlockNumber
+close_file(SluiceIndexBuild *build, SluiceIndexWriter *writer, const SluiceIndexStep *step)
+{
+	write_pages(build, writer);
+	if (writer)
+		return sluice_index_writer_close(writer, step->root, step->level, build->allequalimage);
+	return sluice_index_pipe_close(sluice_index_team_pipe(build), step->root, step->level,
+								   build->allequalimage);
+}
+
+/* Sorts and merges the rows that are there, their values ranked, and writes the index. */
+void
+sluice_index_write(SluiceIndexBuild *build)
+{
+	SluiceIndexWriter *writer = sluice_index_team_pipe(build) ? NULL :
+		sluice_index_writer_open(build->index);
+	SluiceIndexStep step = {0};
+
+	checked(build, pgsluice_index_finish(build->core), &step);
+	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
+								 PROGRESS_BTREE_PHASE_LEAF_LOAD);
+	for (;;)
+	{
+		SluiceIndexStatus status;
+
+		CHECK_FOR_INTERRUPTS();
+		status = checked(build, pgsluice_index_step(build->core, &step), &step);
+		if (build->twins)
+			sluice_index_take_twins(build);
+		switch (status)
+		{
+			case SLUICE_INDEX_WRITE:
+				sluice_index_write_run(build, &step);
+				break;
+			case SLUICE_INDEX_READ:
+				sluice_index_read_run(build, &step);
+				break;
+			case SLUICE_INDEX_PAGES:
+				write_pages(build, writer);
+				pgstat_progress_update_param(PROGRESS_CREATEIDX_TUPLES_DONE, step.rows);
+				break;
+			case SLUICE_INDEX_DUPLICATE:
+				/* All of this will be rolled back. A COPY has no team. */
+				sluice_index_writer_close(writer, P_NONE, 0, build->allequalimage);
+				return;
+			case SLUICE_INDEX_DONE:
+				sluice_index_report.pages = close_file(build, writer, &step);
+				return;
+			default:
+				break;
+		}
+	}
+}
+
+static void
+report_scanned(const SluiceIndexBuild *build)
+{
+	const int	params[] = {
+		PROGRESS_CREATEIDX_TUPLES_TOTAL,
+		PROGRESS_SCAN_BLOCKS_TOTAL,
+		PROGRESS_SCAN_BLOCKS_DONE,
+		PROGRESS_CREATEIDX_SUBPHASE
+	};
+	const int64 values[] = {(int64) build->rows, 0, 0, PROGRESS_BTREE_PHASE_PERFORMSORT_1};
+
+	pgstat_progress_update_multi_param(lengthof(params), params, values);
+}
+
+/* Whether CHECK_FOR_INTERRUPTS() would end the query: the core must not be left from within. */
+static bool
+is_interrupted(void)
+{
+	return (QueryCancelPending || ProcDiePending || compat_transaction_timed_out()) &&
+		INTERRUPTS_CAN_BE_PROCESSED();
+}
+
+static SluiceIndex *
+new_core(SluiceIndexBuild *build, int memory)
+{
+	SluiceIndexRules rules = {
+		.keys = IndexRelationGetNumberOfKeyAttributes(build->index),
+		.memory = (size_t) memory * 1024,
+		.leaf_free = BTGetTargetPageFreeSpace(build->index),
+		.unique = build->info->ii_Unique,
+		.nulls_not_distinct = build->info->ii_NullsNotDistinct,
+		.first_in_table = build->for_copy,
+		.tells_twins = build->twins,
+		.deduplicate = build->deduplicates,
+		.mixed = build->mixed,
+		.interrupted = is_interrupted,
+	};
+
+	return pgsluice_index_new(build->attributes,
+							  IndexRelationGetNumberOfAttributes(build->index), &rules);
+}
+
+static void
+free_core_of(void *build)
+{
+	pgsluice_index_free(((SluiceIndexBuild *) build)->core);
+}
+
+/* The core that the build has by then goes with the current memory context, in which the build lies. */
+void
+sluice_index_own_core(SluiceIndexBuild *build, MemoryContextCallback *callback)
+{
+	callback->func = free_core_of;
+	callback->arg = build;
+	MemoryContextRegisterResetCallback(CurrentMemoryContext, callback);
+}
+
+/*
+ * Makes the core of a build that only sorts entries, in so many bytes of memory;
+ * one that was there goes.
+ */
+void
+sluice_index_open_sorter(SluiceIndexBuild *build, Size memory)
+{
+	SluiceIndexRules rules = {
+		.keys = IndexRelationGetNumberOfKeyAttributes(build->index),
+		.memory = memory,
+		.interrupted = is_interrupted,
+	};
+
+	pgsluice_index_free(build->core);
+	build->core = pgsluice_index_new(build->attributes,
+									 IndexRelationGetNumberOfAttributes(build->index), &rules);
+	if (build->core == NULL)
+		checked(build, SLUICE_INDEX_NO_MEMORY, NULL);
+}
+
+/* Makes the core, in so many kB of memory; it goes with the current memory context. */
+void
+sluice_index_open_core(SluiceIndexBuild *build, bool rank_all, int memory)
+{
+	MemoryContextCallback *callback;
+
+	build->memory = memory;
+	build->allequalimage = _bt_allequalimage(build->index, true);
+	build->deduplicates = build->allequalimage && !build->info->ii_Unique &&
+		BTGetDeduplicateItems(build->index);
+	build->mixed = rank_all;
+	build->scratch = AllocSetContextCreate(CurrentMemoryContext, "pgsluice values",
+										   ALLOCSET_DEFAULT_SIZES);
+	callback = palloc0(sizeof(MemoryContextCallback));
+	/* From here on nothing fails before the core has its owner. */
+	build->core = new_core(build, memory);
+	if (build->core == NULL)
+		checked(build, SLUICE_INDEX_NO_MEMORY, NULL);
+	callback->func = free_core;
+	callback->arg = build->core;
+	MemoryContextRegisterResetCallback(CurrentMemoryContext, callback);
+}
+
+/*
+ * Builds the index; NULL, and nothing written, if the table has values that
+ * only the stock build takes, or only if all columns are ranked.
+ */
+static IndexBuildResult *
+build_sorted(SluiceIndexBuild *build, bool rank_all, int memory)
+{
+	SluiceIndexReport *report = &sluice_index_report;
+	IndexBuildResult *result;
+	instr_time	start;
+
+	sluice_index_open_core(build, rank_all, memory);
+	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
+								 PROGRESS_BTREE_PHASE_INDEXBUILD_TABLESCAN);
+	INSTR_TIME_SET_CURRENT(start);
+	if (sluice_index_scans_pages(build->heap, build->info))
+	{
+		report->scan = "pages";
+		if (build->old)
+			sluice_index_add_old(build, build->old);
+		sluice_index_scan_pages(build);
+	}
+	else
+	{
+		report->scan = "rows";
+		sluice_index_scan_rows(build);
+	}
+	INSTR_TIME_SET_CURRENT(report->scanning);
+	INSTR_TIME_SUBTRACT(report->scanning, start);
+	if (build->unfit == NULL)
+	{
+		report_scanned(build);
+		if (sluice_index_rank(build))
+			sluice_index_write(build);
+	}
+	sluice_index_team_end(build);
+	if (build->file)
+		BufFileClose(build->file);
+	if (build->unfit)
+		return NULL;
+	result = palloc(sizeof(IndexBuildResult));
+	result->heap_tuples = build->old ? -1 : build->reltuples;
+	result->index_tuples = build->rows;
+	return result;
+}
+
+/* One attempt; why the stock build has to do it, or NULL. */
+static const char *
+attempt(SluiceIndexBuild *build, bool rank_all, int memory, IndexBuildResult **result)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	MemoryContext context;
+	IndexBuildResult *built;
+	const char *reason = RelationGetNumberOfBlocks(build->heap) == 0 ? "the table is empty" :
+		sluice_index_shape(build->heap, build->index, rank_all, build->attributes);
+
+	if (reason)
+		return reason;
+	context = AllocSetContextCreate(caller, "pgsluice index build", ALLOCSET_DEFAULT_SIZES);
+	MemoryContextSwitchTo(context);
+	built = build_sorted(build, rank_all, memory);
+	MemoryContextSwitchTo(caller);
+	if (built)
+		*result = memcpy(palloc(sizeof(*built)), built, sizeof(*built));
+	MemoryContextDelete(context);
+	return build->unfit;
+}
+
+/*
+ * Builds the index, of what is in its old file too if that is not NULL, if the
+ * core can, in so many kB of memory; else says why in the report and returns NULL.
+ */
+IndexBuildResult *
+sluice_index_build(Relation heap, Relation index, IndexInfo *info, const SluiceIndexOld *old,
+				   int memory)
+{
+	SluiceIndexReport *report = &sluice_index_report;
+	const SluiceIndexBuild fresh = {
+		.heap = heap,.index = index,.info = info,.old = old,
+		.for_copy = sluice_index_conflict != NULL,
+		.twins = sluice_index_twins != NULL,
+	};
+	SluiceIndexBuild build = fresh;
+	IndexBuildResult *result = NULL;
+	const char *reason;
+	instr_time	start;
+
+	INSTR_TIME_SET_CURRENT(start);
+	memset(report, 0, sizeof(*report));
+	report->relid = RelationGetRelid(index);
+	report->method = "sorted";
+	/* The stock build's number may be more than there are processors: they would take turns. */
+	build.workers = fresh.for_copy || old ? 0 :
+		Min(info->ii_ParallelWorkers, sluice_workers_allowed());
+	reason = attempt(&build, false, memory, &result);
+	if (build.parted)
+	{
+		build = fresh;
+		reason = attempt(&build, false, memory, &result);
+	}
+	if (reason && build.rank_all)
+	{
+		build = fresh;
+		reason = attempt(&build, true, memory, &result);
+	}
+	report->rows = (uint64) build.rows;
+	report->spilled = build.spilled + build.team_spilled;
+	if (reason)
+		strlcpy(report->reason, reason, sizeof(report->reason));
+	INSTR_TIME_SET_CURRENT(report->total);
+	INSTR_TIME_SUBTRACT(report->total, start);
+	return result;
+}

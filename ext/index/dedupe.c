@@ -1,0 +1,228 @@
+/*
+ * COPY's option on_duplicate for a table that only this transaction can reach:
+ * all rows go in as those of any COPY, and the merge that builds the index tells
+ * which have equal keys, or else a sort by the server (index/dedupe_sort.c). Those that lose are deleted before the other indexes
+ * are built, sorted by where they are in the table; VACUUM takes them away.
+ */
+#include "index/index.h"
+
+#include "access/genam.h"
+#include "access/xact.h"
+#include "catalog/catalog.h"
+#include "catalog/pg_operator.h"
+#include "catalog/pg_type_d.h"
+#include "executor/executor.h"
+#include "miscadmin.h"
+#include "utils/tuplesort.h"
+
+#include "base/load.h"
+
+/* Pairs of the row that loses and the row that came, by address. */
+struct SluiceIndexTwins
+{
+	Tuplesortstate *sort;
+	TupleTableSlot *slot;
+	bool		replace;
+};
+
+SluiceIndexTwins *sluice_index_twins = NULL;
+
+Oid
+sluice_index_arbiter(const SluiceIndexLoad *load)
+{
+	return load->duplicates->arbiter;
+}
+
+/*
+ * Whether something would be told of a row that loses, or that is replaced; or would
+ * look at the table while its other indexes are not there.
+ */
+static bool
+is_watched(const ResultRelInfo *rri, const SluiceDuplicates *duplicates)
+{
+	const TriggerDesc *triggers = rri->ri_TrigDesc;
+	bool		replace = duplicates->mode == SLUICE_DUPLICATE_REPLACE;
+
+	/* Elsewhere each row of the log is put in when its turn comes. */
+	if (RelationIsLogicallyLogged(rri->ri_RelationDesc) ||
+		sluice_is_watched(rri->ri_RelationDesc, NULL) ||
+		(duplicates->kept && sluice_kept_runs_code(duplicates->kept)))
+		return true;
+	return triggers != NULL &&
+		(triggers->trig_insert_after_row || triggers->trig_insert_new_table ||
+		 (replace && (triggers->trig_update_before_row || triggers->trig_update_after_row)));
+}
+
+/*
+ * Whether duplicates of this load are told apart at the end; then that is how it
+ * will be. Before the first row.
+ */
+bool
+sluice_index_load_duplicates(SluiceIndexLoad *load, SluiceDuplicates *duplicates)
+{
+	ResultRelInfo *rri = load->rri;
+
+	if (!load->is_private || is_watched(rri, duplicates))
+		return false;
+	for (int i = 0; i < rri->ri_NumIndices; i++)
+	{
+		Relation	index = rri->ri_IndexRelationDescs[i];
+		IndexInfo  *info = rri->ri_IndexRelationInfo[i];
+		const char *because;
+
+		/* What another unique index refuses may hang upon which rows are there just then. */
+		if (!sluice_index_can_wait(rri->ri_RelationDesc, index, info, &because) ||
+			(info->ii_Unique && RelationGetRelid(index) != duplicates->arbiter))
+			return false;
+	}
+	load->duplicates = duplicates;
+	duplicates->at_end = true;
+	return true;
+}
+
+static void
+open_twins(SluiceIndexTwins *twins, bool replace)
+{
+	TupleDesc	desc = CreateTemplateTupleDesc(2);
+	AttrNumber	column = 1;
+	Oid			operator = Int8LessOperator;
+	Oid			collation = InvalidOid;
+	bool		nulls_first = false;
+
+	TupleDescInitEntry(desc, 1, "loser", INT8OID, -1, 0);
+	TupleDescInitEntry(desc, 2, "came", INT8OID, -1, 0);
+	compat_finish_descriptor(desc);
+	twins->sort = tuplesort_begin_heap(desc, 1, &column, &operator, &collation, &nulls_first,
+									   maintenance_work_mem / 2, NULL, TUPLESORT_NONE);
+	twins->slot = MakeSingleTupleTableSlot(desc, &TTSOpsMinimalTuple);
+	twins->replace = replace;
+}
+
+/* Keeps two rows with equal keys, of which no other one lies between. */
+void
+sluice_index_add_twins(SluiceIndexTwins *twins, uint64 earlier, uint64 later)
+{
+	TupleTableSlot *slot = ExecClearTuple(twins->slot);
+
+	slot->tts_values[0] = Int64GetDatum((int64) (twins->replace ? earlier : later));
+	slot->tts_values[1] = Int64GetDatum((int64) later);
+	slot->tts_isnull[0] = slot->tts_isnull[1] = false;
+	tuplesort_puttupleslot(twins->sort, ExecStoreVirtualTuple(slot));
+}
+
+/* Keeps the rows with equal keys that the core has come to. */
+void
+sluice_index_take_twins(SluiceIndexBuild *build)
+{
+	const		uint64_t (*pairs)[2];
+	size_t		count = pgsluice_index_twins(build->core, &pairs);
+
+	for (size_t i = 0; i < count; i++)
+		sluice_index_add_twins(sluice_index_twins, pairs[i][0], pairs[i][1]);
+}
+
+static ItemPointerData
+tid_of(Datum address)
+{
+	ItemPointerData tid;
+
+	ItemPointerSet(&tid, (BlockNumber) (DatumGetInt64(address) >> 16),
+				   (OffsetNumber) DatumGetInt64(address));
+	return tid;
+}
+
+static void
+fetch(Relation rel, ItemPointer tid, TupleTableSlot *row)
+{
+	if (!table_tuple_fetch_row_version(rel, tid, SnapshotAny, row))
+		elog(ERROR, "pgsluice: a row of this COPY is not there");
+}
+
+/*
+ * A row that a function of the COPY has put in came while the index had no
+ * entries of ours, which would have refused it.
+ */
+static void
+check_ours(SluiceIndexLoad *load, Relation index, ItemPointer tid, TupleTableSlot *row)
+{
+	bool		isnull;
+
+	fetch(load->rri->ri_RelationDesc, tid, row);
+	if (DatumGetCommandId(slot_getsysattr(row, MinCommandIdAttributeNumber, &isnull)) != load->cid)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNIQUE_VIOLATION),
+				 errmsg("duplicate key value violates unique constraint \"%s\"",
+						RelationGetRelationName(index)),
+				 errdetail("A function that the COPY called has put in a row whose key the COPY has."),
+				 errtableconstraint(load->rri->ri_RelationDesc, RelationGetRelationName(index))));
+}
+
+/* One row gives way to another. */
+static void
+lose(SluiceIndexLoad *load, Relation index, IndexInfo *info, TupleTableSlot *pair,
+	 TupleTableSlot *row)
+{
+	SluiceDuplicates *duplicates = load->duplicates;
+	Relation	rel = load->rri->ri_RelationDesc;
+	bool		isnull;
+	ItemPointerData loser = tid_of(slot_getattr(pair, 1, &isnull));
+	ItemPointerData came = tid_of(slot_getattr(pair, 2, &isnull));
+
+	if (load->disturbed)
+		check_ours(load, index, &came, row);
+	if (duplicates->kept)
+	{
+		fetch(rel, &loser, row);
+		sluice_duplicates_keep(duplicates, load->rri, load->estate, index, info, row,
+							   sluice_index_line_of(load, &came));
+	}
+	ExecClearTuple(row);
+	simple_heap_delete(rel, &loser);
+	if (duplicates->mode == SLUICE_DUPLICATE_SKIP)
+		duplicates->skipped++;
+	else
+		duplicates->replaced++;
+}
+
+static void
+lose_all(SluiceIndexLoad *load, SluiceIndexTwins *twins)
+{
+	Relation	index = index_open(load->duplicates->arbiter, NoLock);
+	IndexInfo  *info = BuildIndexInfo(index);
+	TupleTableSlot *row = table_slot_create(load->rri->ri_RelationDesc, NULL);
+
+	tuplesort_performsort(twins->sort);
+	while (tuplesort_gettupleslot(twins->sort, true, false, twins->slot, NULL))
+	{
+		MemoryContext old = MemoryContextSwitchTo(GetPerTupleMemoryContext(load->estate));
+
+		CHECK_FOR_INTERRUPTS();
+		lose(load, index, info, twins->slot, row);
+		MemoryContextSwitchTo(old);
+		ResetPerTupleExprContext(load->estate);
+	}
+	ExecDropSingleTupleTableSlot(row);
+	index_close(index, NoLock);
+}
+
+/*
+ * Builds the index that tells duplicates, of its kept keys if there are any, and
+ * takes the rows away that lose. If only the stock build can have it, that comes later.
+ */
+void
+sluice_index_settle(SluiceIndexLoad *load, SluiceIndexBuilt *arbiter, SluiceIndexKept *kept)
+{
+	SluiceIndexTwins twins;
+
+	open_twins(&twins, load->duplicates->mode == SLUICE_DUPLICATE_REPLACE);
+	sluice_index_twins = &twins;
+	sluice_index_build_all(load->rri->ri_RelationDesc, arbiter, 1, 0, kept);
+	sluice_index_twins = NULL;
+	if (!arbiter->fit)
+		sluice_index_sort_twins(load, arbiter->index, &twins);
+	/* The rows become those of an earlier command, which this one may delete. */
+	CommandCounterIncrement();
+	lose_all(load, &twins);
+	tuplesort_end(twins.sort);
+	ExecDropSingleTupleTableSlot(twins.slot);
+}

@@ -1,0 +1,179 @@
+/*
+ * What the last COPY did with each index of its table: a column of the view
+ * pgsluice.last_copy.
+ */
+#include "index/index.h"
+
+#include "utils/builtins.h"
+#include "utils/json.h"
+#include "utils/jsonb.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+
+const char *const sluice_index_way_names[SLUICE_INDEX_WAYS] = {
+	[SLUICE_INDEX_ROWS] = "row",
+	[SLUICE_INDEX_SORTED] = "sorted",
+	[SLUICE_INDEX_LEAVES] = "leaves",
+	[SLUICE_INDEX_MERGE] = "merge",
+	[SLUICE_INDEX_BUILD] = "build",
+};
+
+SluiceIndexesTaken sluice_indexes_taken;
+
+/* Another COPY begins. */
+void
+sluice_index_taken_reset(void)
+{
+	SluiceIndexesTaken *taken = &sluice_indexes_taken;
+
+	if (taken->context == NULL)
+		taken->context = AllocSetContextCreate(TopMemoryContext, "pgsluice last COPY's indexes",
+											   ALLOCSET_SMALL_SIZES);
+	MemoryContextReset(taken->context);
+	taken->list = NIL;
+	taken->small = InvalidOid;
+}
+
+static SluiceIndexTaken *
+find(Oid index)
+{
+	ListCell   *lc;
+
+	foreach(lc, sluice_indexes_taken.list)
+	{
+		SluiceIndexTaken *taken = lfirst(lc);
+
+		if (taken->index == index)
+			return taken;
+	}
+	return NULL;
+}
+
+static SluiceIndexTaken *
+take(Oid index, const char *name, SluiceIndexWay way, const char *because)
+{
+	MemoryContext old = MemoryContextSwitchTo(sluice_indexes_taken.context);
+	SluiceIndexTaken *taken = find(index);
+
+	if (taken == NULL)
+	{
+		taken = palloc0(sizeof(SluiceIndexTaken));
+		taken->index = index;
+		strlcpy(NameStr(taken->name), name, NAMEDATALEN);
+		sluice_indexes_taken.list = lappend(sluice_indexes_taken.list, taken);
+	}
+	taken->way = way;
+	taken->because = because ? pstrdup(because) : NULL;
+	MemoryContextSwitchTo(old);
+	return taken;
+}
+
+/* The way that the COPY takes with an index from now on, and why not a faster one, or NULL. */
+SluiceIndexTaken *
+sluice_index_take(Relation index, SluiceIndexWay way, const char *because)
+{
+	return take(RelationGetRelid(index), RelationGetRelationName(index), way, because);
+}
+
+/* Gives all indexes of the relation the same entry, without rows yet. */
+static void
+take_small(Relation rel)
+{
+	SluiceIndexesTaken *taken = &sluice_indexes_taken;
+	bool		partitioned = rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE;
+	uint64		news = sluice_relation_news;
+	ListCell   *lc;
+
+	sluice_index_taken_reset();
+	foreach(lc, RelationGetIndexList(rel))
+	{
+		char	   *name = get_rel_name(lfirst_oid(lc));
+
+		if (name != NULL)
+			take(lfirst_oid(lc), name, SLUICE_INDEX_ROWS,
+				 partitioned ? SLUICE_INDEX_PARTITIONED : "the load is small");
+	}
+	taken->small = RelationGetRelid(rel);
+	taken->small_news = news;
+}
+
+/* Stock COPY's loop was enough for the rows. Where one such COPY follows another, the indexes are the same. */
+void
+sluice_index_taken_rows(Relation rel, uint64 rows)
+{
+	SluiceIndexesTaken *taken = &sluice_indexes_taken;
+	ListCell   *lc;
+
+	if (taken->small != RelationGetRelid(rel) || taken->small_news != sluice_relation_news)
+		take_small(rel);
+	foreach(lc, taken->list)
+		((SluiceIndexTaken *) lfirst(lc))->rows[SLUICE_INDEX_ROWS] = rows;
+}
+
+/*
+ * All rows are in. Indexes of which nothing was said got an entry with each row,
+ * and so did the rows of which nothing was said.
+ */
+void
+sluice_index_taken_close(ResultRelInfo *rri, uint64 rows, const char *because)
+{
+	ListCell   *lc;
+
+	for (int i = 0; i < rri->ri_NumIndices; i++)
+	{
+		if (find(RelationGetRelid(rri->ri_IndexRelationDescs[i])) == NULL)
+			sluice_index_take(rri->ri_IndexRelationDescs[i], SLUICE_INDEX_ROWS, because);
+	}
+	foreach(lc, sluice_indexes_taken.list)
+	{
+		SluiceIndexTaken *taken = lfirst(lc);
+		uint64		left = rows;
+
+		for (int way = 0; way < SLUICE_INDEX_WAYS; way++)
+			left -= taken->rows[way];
+		taken->rows[taken->way == SLUICE_INDEX_BUILD ? SLUICE_INDEX_BUILD : SLUICE_INDEX_ROWS] += left;
+	}
+}
+
+static void
+show(StringInfo json, const SluiceIndexTaken *taken)
+{
+	const char *comma = "";
+
+	appendStringInfoString(json, "{\"index\": ");
+	escape_json(json, NameStr(taken->name));
+	appendStringInfo(json, ", \"way\": \"%s\", \"rows\": {", sluice_index_way_names[taken->way]);
+	for (int way = 0; way < SLUICE_INDEX_WAYS; way++)
+	{
+		if (taken->rows[way] == 0)
+			continue;
+		appendStringInfo(json, "%s\"%s\": " UINT64_FORMAT, comma, sluice_index_way_names[way],
+						 taken->rows[way]);
+		comma = ", ";
+	}
+	appendStringInfoString(json, "}, \"because\": ");
+	if (taken->because)
+		escape_json(json, taken->because);
+	else
+		appendStringInfoString(json, "null");
+	appendStringInfoChar(json, '}');
+}
+
+/* The column's value: a JSON array of objects. */
+Datum
+sluice_index_taken_json(void)
+{
+	StringInfoData json;
+	ListCell   *lc;
+
+	initStringInfo(&json);
+	appendStringInfoChar(&json, '[');
+	foreach(lc, sluice_indexes_taken.list)
+	{
+		if (lc != list_head(sluice_indexes_taken.list))
+			appendStringInfoString(&json, ", ");
+		show(&json, lfirst(lc));
+	}
+	appendStringInfoChar(&json, ']');
+	return DirectFunctionCall1(jsonb_in, CStringGetDatum(json.data));
+}

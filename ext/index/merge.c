@@ -1,0 +1,176 @@
+/*
+ * Indexes of a table that has rows, and that only this transaction can reach:
+ * once a COPY has made the table grow by a share of what it was, indexes that
+ * get entries all over are written anew, of what is in their old file and of the
+ * rows that have come since.
+ *
+ * The old entries are read in the index's order, leaf by leaf, so that they cost
+ * no sorting. What they point to does not matter: entries of dead rows are taken
+ * over as they are, for whoever may still see those, and so are those of HOT
+ * chains. Nobody changes the old file meanwhile, for that takes a lock on the
+ * table; it goes at the commit, or comes back with a rollback.
+ *
+ * Up to that size, and for keys that are above all others, the index is extended
+ * as that of any table (index/sorted_insert.c).
+ */
+#include "index/index.h"
+
+#include "access/genam.h"
+#include "catalog/index.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+
+/* The table has to grow by one block for so many that it has. */
+#define GROWTH 8
+
+/* A load into fewer blocks is inserted before writing files anew could pay. */
+#define SMALL_GROWTH 256
+
+/* Whether the rows up to this one, which all have their entries, are enough for new files. */
+bool
+sluice_index_load_outgrows(const SluiceIndexLoad *load, const ItemPointerData *last)
+{
+	BlockNumber grown;
+
+	if (load->had_blocks == 0)
+		return false;
+	grown = RelationGetNumberOfBlocks(load->rri->ri_RelationDesc) - load->had_blocks;
+	/* From a block on that is new, rows that follow lie behind it. */
+	return ItemPointerGetBlockNumber(last) >= load->had_blocks &&
+		grown > sluice_threshold(Max(SMALL_GROWTH, load->had_blocks / GROWTH));
+}
+
+/*
+ * Whether the index, which can wait, is one for a new file. Of a unique one, whose
+ * duplicates have to be named in COPY's words, no value in the table may need the
+ * stock build.
+ */
+bool
+sluice_index_can_merge(const SluiceIndexLoad *load, Relation index)
+{
+	SluiceIndexAttribute attributes[INDEX_MAX_KEYS];
+	bool		heapkeyspace;
+	bool		allequalimage;
+
+	if (list_member_oid(load->ascending, RelationGetRelid(index)))
+		return false;
+	/* Older files, of before 12, may have larger entries, and others in another order. */
+	_bt_metaversion(index, &heapkeyspace, &allequalimage);
+	if (!heapkeyspace ||
+		sluice_index_shape(load->rri->ri_RelationDesc, index, false, attributes) != NULL)
+		return false;
+	for (int i = 0; index->rd_index->indisunique && i < IndexRelationGetNumberOfAttributes(index); i++)
+	{
+		if (attributes[i].order == SLUICE_ORDER_RANKED ||
+			TupleDescAttr(RelationGetDescr(index), i)->attlen == -1)
+			return false;
+	}
+	return true;
+}
+
+/* Where an index's entries are, before it gets another file. */
+void
+sluice_index_old_file(const SluiceIndexLoad *load, Relation index, SluiceIndexOld *old)
+{
+	old->locator = compat_locator(index);
+	old->permanent = RelationIsPermanent(index);
+	old->blocks = RelationGetNumberOfBlocks(index);
+	old->first = load->batches[0].first;
+}
+
+typedef struct LeafScan
+{
+	const SluiceIndexOld *old;
+	BufferAccessStrategy strategy;
+	PGAlignedBlock page;
+} LeafScan;
+
+/* Copies a block of the old file; gives what nbtree keeps at its end. */
+static BTPageOpaque
+read_block(LeafScan *scan, BlockNumber block)
+{
+	Buffer		buffer;
+	Page		page = (Page) scan->page.data;
+
+	CHECK_FOR_INTERRUPTS();
+	if (block >= scan->old->blocks)
+		ereport(ERROR,
+				(errcode(ERRCODE_INDEX_CORRUPTED),
+				 errmsg("an index points to block %u of its %u blocks", block, scan->old->blocks)));
+	buffer = ReadBufferWithoutRelcache(scan->old->locator, MAIN_FORKNUM, block, RBM_NORMAL,
+									   scan->strategy, scan->old->permanent);
+	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	memcpy(page, BufferGetPage(buffer), BLCKSZ);
+	UnlockReleaseBuffer(buffer);
+	if (PageIsNew(page) || PageGetSpecialSize(page) != MAXALIGN(sizeof(BTPageOpaqueData)))
+		ereport(ERROR,
+				(errcode(ERRCODE_INDEX_CORRUPTED),
+				 errmsg("block %u of an index is not one of a B-tree", block)));
+	return BTPageGetOpaque(page);
+}
+
+/* The first leaf, or P_NONE. */
+static BlockNumber
+first_leaf(LeafScan *scan)
+{
+	BTPageOpaque opaque = read_block(scan, BTREE_METAPAGE);
+	Page		page = (Page) scan->page.data;
+	BlockNumber block = BTPageGetMeta(page)->btm_root;
+
+	for (; block != P_NONE; block = BTreeTupleGetDownLink((IndexTuple)
+														  PageGetItem(page, PageGetItemId(page, P_FIRSTDATAKEY(opaque)))))
+	{
+		opaque = read_block(scan, block);
+		if (P_ISLEAF(opaque))
+			break;
+	}
+	return block;
+}
+
+/* Adds the rows of an entry. */
+static void
+add_entry(SluiceIndexBuild *build, IndexTuple entry)
+{
+	Datum		values[INDEX_MAX_KEYS];
+	bool		isnull[INDEX_MAX_KEYS];
+
+	index_deform_tuple(entry, RelationGetDescr(build->index), values, isnull);
+	if (!BTreeTupleIsPosting(entry))
+	{
+		sluice_index_add(build, &entry->t_tid, true, values, isnull);
+		return;
+	}
+	for (int i = 0; i < BTreeTupleGetNPosting(entry); i++)
+		sluice_index_add(build, BTreeTupleGetPostingN(entry, i), true, values, isnull);
+}
+
+/* Adds the entries of the old file, but for those that no one can see any more. */
+void
+sluice_index_add_old(SluiceIndexBuild *build, const SluiceIndexOld *old)
+{
+	LeafScan   *scan = palloc0(sizeof(LeafScan));
+	Page		page = (Page) scan->page.data;
+	BTPageOpaque opaque;
+
+	scan->old = old;
+	if (old->blocks > NBuffers / 4)
+		scan->strategy = GetAccessStrategy(BAS_BULKREAD);
+	for (BlockNumber block = first_leaf(scan); block != P_NONE && !build->unfit;
+		 block = opaque->btpo_next)
+	{
+		opaque = read_block(scan, block);
+		if (P_IGNORE(opaque))
+			continue;
+		for (OffsetNumber offset = P_FIRSTDATAKEY(opaque);
+			 offset <= PageGetMaxOffsetNumber(page); offset++)
+		{
+			ItemId		item = PageGetItemId(page, offset);
+
+			if (!ItemIdIsDead(item))
+				add_entry(build, (IndexTuple) PageGetItem(page, item));
+		}
+	}
+	if (scan->strategy)
+		FreeAccessStrategy(scan->strategy);
+	pfree(scan);
+}

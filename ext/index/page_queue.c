@@ -1,0 +1,278 @@
+/*
+ * Pages of an index on their way from the leader, who forms them, to the worker
+ * who writes them: while one is written, the next ones are formed. They lie in
+ * memory that both share, some lots of as many as go together.
+ */
+#include "index/index.h"
+
+#include "access/xlogrecord.h"
+#include "miscadmin.h"
+#include "port/atomics.h"
+#include "storage/condition_variable.h"
+#include "utils/wait_event.h"
+
+/* As many pages as one WAL record takes. */
+#define LOT XLR_MAX_BLOCK_ID
+
+#define LOTS 4
+
+/* What comes behind the lots that were sent. */
+typedef enum End
+{
+	OPEN,						/* others */
+	COMPLETE,					/* the metapage */
+	ABANDONED					/* nothing: the file is of no use */
+} End;
+
+/* Whether values are to be sorted. */
+typedef enum Asked
+{
+	NOT_ASKED,
+	ASKED,
+	ANSWERED
+} Asked;
+
+typedef struct Lot
+{
+	int			count;
+	BlockNumber blocks[LOT];
+	PGAlignedBlock pages[LOT];
+} Lot;
+
+struct SluiceIndexPipeShared
+{
+	ConditionVariable changed;
+	pg_atomic_uint64 sent;		/* lots */
+	pg_atomic_uint64 written;
+	pg_atomic_uint32 end;
+	pg_atomic_uint32 asked;		/* of the worker, before the first lot: to sort values */
+	BlockNumber root;			/* for the metapage */
+	uint32		level;
+	bool		allequalimage;
+	pg_atomic_uint32 pages;		/* that the file has in the end; 0: that is to come */
+	Lot			lots[LOTS];
+};
+
+struct SluiceIndexPipe
+{
+	SluiceIndexPipeShared *shared;
+	int			used;			/* pages in the lot that is being filled, or read */
+	bool		ended;
+	/* of the worker */
+	struct FileSet *files;
+	Relation	index;
+};
+
+Size
+sluice_index_pipe_size(void)
+{
+	return sizeof(SluiceIndexPipeShared);
+}
+
+/* Before the workers start. */
+SluiceIndexPipeShared *
+sluice_index_pipe_init(void *memory)
+{
+	SluiceIndexPipeShared *shared = memory;
+
+	memset(shared, 0, offsetof(SluiceIndexPipeShared, lots));
+	ConditionVariableInit(&shared->changed);
+	pg_atomic_init_u64(&shared->sent, 0);
+	pg_atomic_init_u64(&shared->written, 0);
+	pg_atomic_init_u32(&shared->end, OPEN);
+	pg_atomic_init_u32(&shared->asked, NOT_ASKED);
+	pg_atomic_init_u32(&shared->pages, 0);
+	return shared;
+}
+
+SluiceIndexPipe *
+sluice_index_pipe_open(SluiceIndexPipeShared *shared)
+{
+	SluiceIndexPipe *pipe = palloc0(sizeof(SluiceIndexPipe));
+
+	pipe->shared = shared;
+	return pipe;
+}
+
+/* Adds to what the other one waits for. */
+static void
+tell(SluiceIndexPipeShared *shared, pg_atomic_uint64 *count)
+{
+	/* A full barrier: what it is about can be seen. */
+	pg_atomic_fetch_add_u64(count, 1);
+	ConditionVariableBroadcast(&shared->changed);
+}
+
+/* The lot that is being filled, once it is free. */
+static Lot *
+free_lot(SluiceIndexPipe *pipe)
+{
+	SluiceIndexPipeShared *shared = pipe->shared;
+	uint64		sent = pg_atomic_read_u64(&shared->sent);
+
+	if (pipe->used == 0)
+	{
+		while (sent - pg_atomic_read_u64(&shared->written) >= LOTS)
+			ConditionVariableSleep(&shared->changed, WAIT_EVENT_PARALLEL_FINISH);
+		ConditionVariableCancelSleep();
+		pg_memory_barrier();
+	}
+	return &shared->lots[sent % LOTS];
+}
+
+static void
+send_lot(SluiceIndexPipe *pipe, Lot *lot)
+{
+	lot->count = pipe->used;
+	pipe->used = 0;
+	tell(pipe->shared, &pipe->shared->sent);
+}
+
+/* Sends all pages that the core has ready; some may wait for their lot to fill. */
+void
+sluice_index_pipe_put(SluiceIndexPipe *pipe, SluiceIndex *core)
+{
+	for (;;)
+	{
+		Lot		   *lot = free_lot(pipe);
+
+		if (!sluice_index_next_page(core, lot->pages[pipe->used].data, &lot->blocks[pipe->used]))
+			return;
+		if (++pipe->used == LOT)
+			send_lot(pipe, lot);
+	}
+}
+
+static void
+tell_end(SluiceIndexPipe *pipe, End how)
+{
+	if (pipe->ended)
+		return;
+	pipe->ended = true;
+	pg_write_barrier();
+	pg_atomic_write_u32(&pipe->shared->end, how);
+	ConditionVariableBroadcast(&pipe->shared->changed);
+}
+
+/* Has the metapage written; gives the number of pages, once all of them are. */
+BlockNumber
+sluice_index_pipe_close(SluiceIndexPipe *pipe, BlockNumber root, uint32 level,
+						bool allequalimage)
+{
+	SluiceIndexPipeShared *shared = pipe->shared;
+	BlockNumber pages;
+
+	if (pipe->used > 0)
+		send_lot(pipe, free_lot(pipe));
+	shared->root = root;
+	shared->level = level;
+	shared->allequalimage = allequalimage;
+	tell_end(pipe, COMPLETE);
+	while ((pages = pg_atomic_read_u32(&shared->pages)) == 0)
+		ConditionVariableSleep(&shared->changed, WAIT_EVENT_PARALLEL_FINISH);
+	ConditionVariableCancelSleep();
+	return pages;
+}
+
+/* There will be no more pages, whether or not there were all. */
+void
+sluice_index_pipe_abandon(SluiceIndexPipe *pipe)
+{
+	tell_end(pipe, ABANDONED);
+}
+
+/* Asks the worker to sort what index/parallel_value_sort.c has left for it. */
+void
+sluice_index_pipe_ask(SluiceIndexPipe *pipe)
+{
+	pg_atomic_write_u32(&pipe->shared->asked, ASKED);
+	ConditionVariableBroadcast(&pipe->shared->changed);
+}
+
+/* Waits until that is done. */
+void
+sluice_index_pipe_await(SluiceIndexPipe *pipe)
+{
+	while (pg_atomic_read_u32(&pipe->shared->asked) != ANSWERED)
+		ConditionVariableSleep(&pipe->shared->changed, WAIT_EVENT_PARALLEL_FINISH);
+	ConditionVariableCancelSleep();
+}
+
+/* Does it. */
+static void
+answer(SluiceIndexPipe *pipe)
+{
+	ConditionVariableCancelSleep();
+	sluice_index_sort_apart(pipe->files, pipe->index);
+	pg_atomic_write_u32(&pipe->shared->asked, ANSWERED);
+	ConditionVariableBroadcast(&pipe->shared->changed);
+}
+
+/* Waits for a lot that is not read; NULL: there will be none. */
+static Lot *
+next_lot(SluiceIndexPipe *pipe)
+{
+	SluiceIndexPipeShared *shared = pipe->shared;
+	uint64		written = pg_atomic_read_u64(&shared->written);
+	bool		ended = false;
+
+	for (;;)
+	{
+		/* The last lot was sent before the end was told. */
+		if (pg_atomic_read_u64(&shared->sent) > written || ended)
+			break;
+		ended = pg_atomic_read_u32(&shared->end) != OPEN;
+		pg_memory_barrier();
+		if (pg_atomic_read_u32(&shared->asked) == ASKED)
+			answer(pipe);
+		else if (!ended)
+			ConditionVariableSleep(&shared->changed, WAIT_EVENT_PARALLEL_FINISH);
+	}
+	ConditionVariableCancelSleep();
+	pg_memory_barrier();
+	return pg_atomic_read_u64(&shared->sent) > written ? &shared->lots[written % LOTS] : NULL;
+}
+
+/* The next page of those that were sent. */
+static bool
+receive_page(void *source, char *page, BlockNumber *block)
+{
+	SluiceIndexPipe *pipe = source;
+	SluiceIndexPipeShared *shared = pipe->shared;
+	Lot		   *lot = &shared->lots[pg_atomic_read_u64(&shared->written) % LOTS];
+
+	if (pipe->used == 0)
+	{
+		CHECK_FOR_INTERRUPTS();
+		lot = next_lot(pipe);
+		if (lot == NULL)
+			return false;
+	}
+	memcpy(page, lot->pages[pipe->used].data, BLCKSZ);
+	*block = lot->blocks[pipe->used];
+	if (++pipe->used == lot->count)
+	{
+		pipe->used = 0;
+		tell(shared, &shared->written);
+	}
+	return true;
+}
+
+/* The worker's part: does what it is asked for, and writes what the leader sends, to the end. */
+void
+sluice_index_pipe_write(SluiceIndexPipeShared *shared, struct FileSet *files, Relation index)
+{
+	SluiceIndexPipe *pipe = sluice_index_pipe_open(shared);
+	SluiceIndexWriter *writer = sluice_index_writer_open(index);
+
+	pipe->files = files;
+	pipe->index = index;
+	sluice_index_write_pages(writer, receive_page, pipe);
+	if (pg_atomic_read_u32(&shared->end) == ABANDONED)
+		return;
+	pg_read_barrier();
+	pg_atomic_write_u32(&shared->pages,
+						sluice_index_writer_close(writer, shared->root, shared->level,
+												  shared->allequalimage));
+	ConditionVariableBroadcast(&shared->changed);
+}

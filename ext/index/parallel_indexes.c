@@ -1,0 +1,175 @@
+/*
+ * Several indexes of one table built at once: the leader and workers of a
+ * ParallelContext take one after the other and do it whole, from the scan of the
+ * table to the last page. The workers are of the leader's transaction: they see
+ * what it sees, write WAL as it does, and an error or a cancel of one is
+ * everybody's.
+ */
+#include "index/index.h"
+
+#include "access/genam.h"
+#include "access/parallel.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/index.h"
+#include "catalog/pg_am_d.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+
+#define KEY_BUILDS 1
+
+/* What the workers are told, and tell. */
+typedef struct SharedBuilds
+{
+	char		build[SLUICE_BUILD_LEN];
+	Oid			heap;
+	int			memory;			/* of each participant, in kB */
+	int			count;
+	pg_atomic_uint32 next;		/* the first that nobody has taken */
+	SluiceIndexBuilt built[FLEXIBLE_ARRAY_MEMBER];
+} SharedBuilds;
+
+PGDLLEXPORT void pgsluice_index_worker_main(dsm_segment *segment, shm_toc *toc);
+
+/* Builds an index that is a new and empty file, of kept keys or in so many kB of memory. */
+static void
+build_one(Relation heap, SluiceIndexBuilt *built, int memory, SluiceIndexKept *kept)
+{
+	Relation	index = index_open(built->index, AccessExclusiveLock);
+	SluiceIndexConflict conflict = {.index = InvalidOid,.context = CurrentMemoryContext};
+	IndexBuildResult *result = NULL;
+	const int	params[] = {PROGRESS_CREATEIDX_INDEX_OID, PROGRESS_CREATEIDX_ACCESS_METHOD_OID, PROGRESS_CREATEIDX_PHASE};
+	const int64 values[] = {built->index, BTREE_AM_OID, PROGRESS_CREATEIDX_PHASE_BUILD};
+
+	pgstat_progress_update_multi_param(lengthof(params), params, values);
+	sluice_index_conflict = &conflict;
+	if (kept)
+		built->fit = sluice_index_build_kept(kept, index, &built->old, &built->result);
+	else
+	{
+		result = sluice_index_build(heap, index, BuildIndexInfo(index),
+									built->old.blocks > 0 ? &built->old : NULL, memory);
+		built->fit = result != NULL;
+	}
+	sluice_index_conflict = NULL;
+	built->kept = kept != NULL;
+	if (result)
+		built->result = *result;
+	built->report = sluice_index_report;
+	built->conflict = OidIsValid(conflict.index);
+	if (built->conflict)
+	{
+		built->earlier = conflict.earlier;
+		memcpy(built->tuple, conflict.tuple, IndexTupleSize(conflict.tuple));
+	}
+	index_close(index, NoLock);
+}
+
+/* Builds indexes until all are taken. */
+static void
+build_some(Relation heap, SharedBuilds *shared)
+{
+	uint32		i;
+
+	while ((i = pg_atomic_fetch_add_u32(&shared->next, 1)) < (uint32) shared->count)
+		build_one(heap, &shared->built[i], shared->memory, NULL);
+}
+
+void
+pgsluice_index_worker_main(dsm_segment *segment, shm_toc *toc)
+{
+	SharedBuilds *shared = shm_toc_lookup(toc, KEY_BUILDS, false);
+	Relation	heap;
+
+	sluice_require_build(shared->build);
+	heap = table_open(shared->heap, ShareLock);
+	build_some(heap, shared);
+	table_close(heap, NoLock);
+}
+
+/* The first one is the leader's if its keys were kept, in half of the memory. */
+static void
+fill_shared(SharedBuilds *shared, Relation heap, const SluiceIndexBuilt *built, int count,
+			int participants, bool kept)
+{
+	int			memory = kept ? maintenance_work_mem / 2 / Max(participants - 1, 1) :
+		maintenance_work_mem / participants;
+
+	strlcpy(shared->build, sluice_build, sizeof(shared->build));
+	shared->heap = RelationGetRelid(heap);
+	shared->memory = Max(memory, 64);
+	shared->count = count;
+	pg_atomic_init_u32(&shared->next, kept ? 1 : 0);
+	memcpy(shared->built, built, sizeof(SluiceIndexBuilt) * count);
+}
+
+/* The leader's part. */
+static void
+lead(Relation heap, SharedBuilds *shared, SluiceIndexKept *kept)
+{
+	if (kept)
+		build_one(heap, &shared->built[0], 0, kept);
+	build_some(heap, shared);
+}
+
+static void
+build_alone(Relation heap, SluiceIndexBuilt *built, int count, Size size, SluiceIndexKept *kept)
+{
+	SharedBuilds *builds = palloc(size);
+
+	fill_shared(builds, heap, built, count, 1, kept != NULL);
+	lead(heap, builds, kept);
+	memcpy(built, builds->built, sizeof(SluiceIndexBuilt) * count);
+	pfree(builds);
+}
+
+/*
+ * Builds the indexes, all of which are new and empty files of one private table.
+ * First comes the one whose keys were kept, if there is such a one; of the
+ * others those that take longest should come first. Returns how many workers
+ * helped.
+ */
+int
+sluice_index_build_all(Relation heap, SluiceIndexBuilt *built, int count, int workers,
+					   SluiceIndexKept *kept)
+{
+	Size		size = offsetof(SharedBuilds, built) + sizeof(SluiceIndexBuilt) * count;
+	SharedBuilds *shared;
+	ParallelContext *parallel;
+	SluiceSlots slots = {0};
+	int			launched = 0;
+	bool		shares;
+
+	workers = Min(Min(workers, max_parallel_maintenance_workers), count - 1);
+	if (RelationUsesLocalBuffers(heap))
+		workers = 0;
+	workers = sluice_slots_take(&slots, workers);
+	if (workers == 0)
+	{
+		build_alone(heap, built, count, size, kept);
+		return 0;
+	}
+
+	EnterParallelMode();
+	parallel = CreateParallelContext("pgsluice", "pgsluice_index_worker_main", workers);
+	shm_toc_estimate_chunk(&parallel->estimator, size);
+	shm_toc_estimate_keys(&parallel->estimator, 1);
+	shares = sluice_share_parallel(parallel);
+	if (shares)
+	{
+		shared = shm_toc_allocate(parallel->toc, size);
+		fill_shared(shared, heap, built, count, workers + 1, kept != NULL);
+		shm_toc_insert(parallel->toc, KEY_BUILDS, shared);
+		LaunchParallelWorkers(parallel);
+		launched = parallel->nworkers_launched;
+		lead(heap, shared, kept);
+		WaitForParallelWorkersToFinish(parallel);
+		memcpy(built, shared->built, sizeof(SluiceIndexBuilt) * count);
+	}
+	DestroyParallelContext(parallel);
+	ExitParallelMode();
+	sluice_slots_keep(&slots, 0);
+	if (!shares)
+		build_alone(heap, built, count, size, kept);
+	return launched;
+}

@@ -1,0 +1,93 @@
+/*
+ * Which lines the rows of a COPY came from, for what is found out about them only
+ * when all are in the table. Rows that were inserted together follow one another
+ * there, in the order of the input.
+ */
+#include "index/index.h"
+
+#include "storage/bufmgr.h"
+#include "utils/memutils.h"
+
+/* Remembers which lines the rows came from. */
+void
+sluice_index_note_rows(SluiceIndexLoad *load, const SluicePlaced *placed, int count)
+{
+	InsertedRows *rows;
+	bool		follow = true;
+
+	if (load->used == load->allocated)
+	{
+		load->allocated = Max(1024, load->allocated * 2);
+		load->batches = load->batches == NULL ?
+			MemoryContextAllocHuge(load->context, load->allocated * sizeof(InsertedRows)) :
+			repalloc_huge(load->batches, load->allocated * sizeof(InsertedRows));
+	}
+	rows = &load->batches[load->used++];
+	rows->first = placed[0].tid;
+	rows->last = placed[count - 1].tid;
+	rows->count = count;
+	rows->line = placed[0].line;
+	rows->further = NULL;
+	for (int i = 1; i < count && follow; i++)
+		follow = placed[i].line == placed[0].line + i;
+	if (follow)
+		return;
+	rows->further = MemoryContextAlloc(load->context, count * sizeof(uint32));
+	for (int i = 0; i < count; i++)
+		rows->further[i] = (uint32) (placed[i].line - placed[0].line);
+}
+
+/* How many rows the table has in the block before the offset, or in all of it. */
+static int
+rows_in_block(Relation rel, BlockNumber block, OffsetNumber before)
+{
+	Buffer		buffer = ReadBuffer(rel, block);
+	OffsetNumber last;
+
+	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	last = PageGetMaxOffsetNumber(BufferGetPage(buffer));
+	UnlockReleaseBuffer(buffer);
+	return before == InvalidOffsetNumber ? last : before - FirstOffsetNumber;
+}
+
+/* Which row the tid is, counted from the first of the batch. */
+static int
+index_in_batch(Relation rel, const InsertedRows *rows, ItemPointer tid)
+{
+	BlockNumber block = ItemPointerGetBlockNumber(&rows->first);
+	int			index = FirstOffsetNumber - ItemPointerGetOffsetNumber(&rows->first);
+
+	for (; block < ItemPointerGetBlockNumber(tid); block++)
+		index += rows_in_block(rel, block, InvalidOffsetNumber);
+	return index + rows_in_block(rel, block, ItemPointerGetOffsetNumber(tid));
+}
+
+/*
+ * The line that the row came from; 0: not known, because something that the
+ * COPY ran put rows of its own between the batch's.
+ */
+uint64
+sluice_index_line_of(SluiceIndexLoad *load, ItemPointer tid)
+{
+	Relation	rel = load->rri->ri_RelationDesc;
+
+	int			low = 0;
+	int			high = load->used;
+	InsertedRows *rows;
+
+	while (low < high)
+	{
+		int			middle = low + (high - low) / 2;
+
+		if (ItemPointerCompare(tid, &load->batches[middle].last) > 0)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	rows = &load->batches[low];
+	if (low == load->used || ItemPointerCompare(tid, &rows->first) < 0 ||
+		index_in_batch(rel, rows, &rows->last) != rows->count - 1)
+		return 0;
+	low = index_in_batch(rel, rows, tid);
+	return rows->line + (rows->further ? rows->further[low] : low);
+}

@@ -1,0 +1,330 @@
+/*
+ * Indexes of a table that others can reach: the entries of many rows are sorted
+ * before they are inserted, so that neighbours go to the same page while it is
+ * in the processor's caches; those that come behind all that the index has go there as
+ * whole leaves. Those of unique indexes may go in with the rows that
+ * were inserted together (index/unique_append.c).
+ *
+ * Only entries whose insertion cannot fail for what is in the row wait: of
+ * B-trees over plain columns that are not unique, and of rows too short to be
+ * too large for them. All others are inserted with the row, in the order and
+ * with the errors of stock COPY.
+ *
+ * No one can miss the entries meanwhile. Other transactions do not see the rows;
+ * the command itself does not; and triggers that fire after it find them there. Where
+ * a volatile CHECK constraint or condition may look at the table, none wait.
+ */
+#include "index/index.h"
+
+#include "access/genam.h"
+#include "catalog/index.h"
+#include "catalog/pg_am_d.h"
+#include "miscadmin.h"
+#include "utils/memutils.h"
+
+/* An index whose entries wait. */
+typedef struct Extended
+{
+	SluiceIndexBuild build;
+	SluiceIndexTaken *taken;
+	bool		waiting;		/* some do */
+	bool		ascends;		/* all that were inserted together the last time came behind all others */
+} Extended;
+
+struct SluiceIndexExtend
+{
+	ResultRelInfo *rri;
+	MemoryContext context;		/* of the entries */
+	uint32		longest;		/* bytes of a row whose entries are surely not too large */
+	int			count;
+	Extended   *extended;
+	ResultRelInfo all;			/* the table's indexes before some were taken out */
+	bool	   *waits;			/* which of them have entries that wait */
+	SluiceIndexAppend **append;	/* and are appended to, or NULL */
+	bool	   *done;			/* and have those of the rows at hand */
+};
+
+/* The core of an index's entries, with its share of the memory. */
+static void
+open_core(SluiceIndexExtend *extend, Extended *extended)
+{
+	sluice_index_open_sorter(&extended->build,
+							 sluice_live_index_memory() / extend->count);
+}
+
+/* Takes the indexes whose entries can wait out of those that get one with each row. */
+SluiceIndexExtend *
+sluice_index_extend_open(ResultRelInfo *rri)
+{
+	SluiceIndexExtend *extend = palloc0(sizeof(SluiceIndexExtend));
+	int			count = rri->ri_NumIndices;
+	SluiceIndexAttribute attributes[INDEX_MAX_KEYS];
+
+	extend->rri = rri;
+	extend->all = *rri;
+	extend->longest = PG_UINT32_MAX;
+	extend->context = AllocSetContextCreate(CurrentMemoryContext, "pgsluice index entries",
+											ALLOCSET_DEFAULT_SIZES);
+	extend->extended = palloc0(sizeof(Extended) * count);
+	extend->waits = palloc0(sizeof(bool) * count);
+	extend->done = palloc0(sizeof(bool) * count);
+	extend->append = palloc0(sizeof(SluiceIndexAppend *) * count);
+	rri->ri_IndexRelationDescs = palloc(sizeof(Relation) * count);
+	rri->ri_IndexRelationInfo = palloc(sizeof(IndexInfo *) * count);
+	for (int i = 0; i < count; i++)
+	{
+		Relation	index = extend->all.ri_IndexRelationDescs[i];
+		IndexInfo  *info = extend->all.ri_IndexRelationInfo[i];
+		const char *because;
+		SluiceIndexWay way = sluice_index_way(rri->ri_RelationDesc, index, info, false,
+											  attributes, &because);
+		SluiceIndexTaken *taken = sluice_index_take(index, way, because);
+		SluiceIndexBuild *build;
+
+		if (way == SLUICE_INDEX_LEAVES)
+			extend->append[i] = sluice_index_append_open(rri->ri_RelationDesc, index, info,
+														 attributes, taken);
+		if (way != SLUICE_INDEX_SORTED)
+			continue;
+		extend->waits[i] = true;
+		extend->extended[extend->count].taken = taken;
+		build = &extend->extended[extend->count++].build;
+		build->heap = rri->ri_RelationDesc;
+		build->index = index;
+		build->info = info;
+		memcpy(build->attributes, attributes, sizeof(attributes));
+		/* The same column may be in the index more than once. */
+		extend->longest = Min(extend->longest, COMPAT_BT_MAX_ITEM / info->ii_NumIndexAttrs);
+	}
+	if (extend->count > 0)
+		sluice_report.index_memory = sluice_live_index_memory();
+	for (int i = 0; i < extend->count; i++)
+	{
+		sluice_index_own_core(&extend->extended[i].build, palloc0(sizeof(MemoryContextCallback)));
+		open_core(extend, &extend->extended[i]);
+	}
+	return extend;
+}
+
+/* The indexes that get their entries with the row: also those whose entries could wait? */
+static void
+set_indexes(SluiceIndexExtend *extend, bool waiting_too)
+{
+	ResultRelInfo *rri = extend->rri;
+
+	rri->ri_NumIndices = 0;
+	for (int i = 0; i < extend->all.ri_NumIndices; i++)
+	{
+		if (extend->done[i] || (extend->waits[i] && !waiting_too))
+			continue;
+		rri->ri_IndexRelationDescs[rri->ri_NumIndices] = extend->all.ri_IndexRelationDescs[i];
+		rri->ri_IndexRelationInfo[rri->ri_NumIndices++] = extend->all.ri_IndexRelationInfo[i];
+	}
+}
+
+/*
+ * These rows have just been inserted into the table. Unique indexes may get the
+ * entries of all of them at once; the others get theirs row by row. An error
+ * names the line of its row.
+ */
+void
+sluice_index_extend_rows(SluiceIndexExtend *extend, const SluicePlaced *rows, int count,
+						 uint64 *line)
+{
+	memset(extend->done, 0, sizeof(bool) * extend->all.ri_NumIndices);
+	for (int i = 0; i < extend->all.ri_NumIndices; i++)
+		extend->done[i] = extend->append[i] &&
+			sluice_index_append_rows(extend->append[i], rows, count, line);
+	set_indexes(extend, false);
+}
+
+/* Whether it has indexes whose entries wait. */
+bool
+sluice_index_extend_waits(const SluiceIndexExtend *extend)
+{
+	return extend->count > 0;
+}
+
+static void
+insert_entry(SluiceIndexBuild *build, Datum *values, bool *isnull, ItemPointer tid)
+{
+	index_insert(build->index, values, isnull, tid, build->heap, UNIQUE_CHECK_NO, false,
+				 build->info);
+}
+
+/*
+ * Inserts entries that are in the index's order: the last ones, if they come behind all others, as
+ * whole leaves. What is allocated goes with the current memory context, which is reset.
+ */
+static void
+insert_some(Extended *extended, IndexTuple *tuples, int count)
+{
+	SluiceIndexBuild *build = &extended->build;
+	uint64	   *rows = extended->taken->rows;
+	int			behind = sluice_allowed.index_append ?
+		sluice_index_edge_find(build->index, tuples, count) : count;
+	Datum		values[INDEX_MAX_KEYS];
+	bool		isnull[INDEX_MAX_KEYS];
+	int			n = 0;
+
+	extended->ascends &= behind == 0;
+	if (count - behind < (int) sluice_threshold(SLUICE_INDEX_FEWEST))
+		behind = count;
+	while (n < count)
+	{
+		int			taken = 0;
+
+		CHECK_FOR_INTERRUPTS();
+		if (n >= behind)
+			taken = sluice_index_edge_append(build->heap, build->index, tuples + n, count - n);
+		if (taken < 0)
+		{
+			/* Others have gone beyond us. */
+			behind = count;
+			extended->ascends = false;
+		}
+		if (taken > 0)
+		{
+			n += taken;
+			rows[SLUICE_INDEX_LEAVES] += taken;
+		}
+		else
+		{
+			index_deform_tuple(tuples[n], RelationGetDescr(build->index), values, isnull);
+			insert_entry(build, values, isnull, &tuples[n++]->t_tid);
+			rows[SLUICE_INDEX_SORTED]++;
+		}
+		MemoryContextReset(CurrentMemoryContext);
+	}
+}
+
+/* Inserts the entries that wait for an index, in its order. */
+static void
+insert_sorted(SluiceIndexExtend *extend, Extended *extended)
+{
+	SluiceIndexBuild *build = &extended->build;
+	MemoryContext caller = MemoryContextSwitchTo(extend->context);
+	MemoryContext scratch = AllocSetContextCreate(extend->context, "pgsluice index entry",
+												  ALLOCSET_DEFAULT_SIZES);
+	SluiceIndexStep step = {0};
+
+	/* Rows that were added one by one have their values' numbers. */
+	(void) sluice_index_rank(build);
+	sluice_index_checked(build, pgsluice_index_sort(build->core));
+	extended->ascends = true;
+	for (uint64 done = 0;; done += step.rows)
+	{
+		SluiceIndexStatus status = pgsluice_index_sorted(build->core, done, &step);
+		IndexTuple *tuples;
+		char	   *at = (char *) step.bytes;
+
+		sluice_index_checked(build, status);
+		if (status == SLUICE_INDEX_DONE)
+			break;
+		tuples = palloc(sizeof(IndexTuple) * step.rows);
+		for (uint64 i = 0; i < step.rows; i++)
+		{
+			tuples[i] = (IndexTuple) at;
+			at += IndexTupleSize(tuples[i]);
+		}
+		MemoryContextSwitchTo(scratch);
+		insert_some(extended, tuples, (int) step.rows);
+		MemoryContextSwitchTo(extend->context);
+		pfree(tuples);
+	}
+	MemoryContextSwitchTo(caller);
+	MemoryContextDelete(scratch);
+	extended->waiting = false;
+}
+
+/* Lets an entry of the row wait, or inserts it. */
+static void
+add_entry(SluiceIndexExtend *extend, Extended *extended, TupleTableSlot *slot)
+{
+	SluiceIndexBuild *build = &extended->build;
+	uint64		address = ((uint64) ItemPointerGetBlockNumber(&slot->tts_tid) << 16) |
+		ItemPointerGetOffsetNumber(&slot->tts_tid);
+	SluiceIndexStatus status;
+	Datum		values[INDEX_MAX_KEYS];
+	bool		isnull[INDEX_MAX_KEYS];
+
+	for (int i = 0; i < build->info->ii_NumIndexAttrs; i++)
+		values[i] = slot_getattr(slot, build->info->ii_IndexAttrNumbers[i], &isnull[i]);
+	status = pgsluice_index_add(build->core, address, false, false, values, isnull);
+	sluice_index_checked(build, status);
+	switch (status)
+	{
+		case SLUICE_INDEX_CROWDED:
+			/* Other values from here on. */
+			insert_sorted(extend, extended);
+			sluice_index_forget_ranks(build);
+			open_core(extend, extended);
+			pg_fallthrough;
+		case SLUICE_INDEX_UNFIT:
+			insert_entry(build, values, isnull, &slot->tts_tid);
+			break;
+		case SLUICE_INDEX_FULL:
+			insert_sorted(extend, extended);
+			break;
+		default:
+			extended->waiting = true;
+			break;
+	}
+}
+
+/*
+ * The row has just been inserted into the table. Entries that can wait do so;
+ * the table's list of indexes is left with those that cannot.
+ */
+void
+sluice_index_extend_row(SluiceIndexExtend *extend, TupleTableSlot *slot)
+{
+	bool		too_long = ExecFetchSlotHeapTuple(slot, false, NULL)->t_len > extend->longest;
+
+	if (extend->count == 0)
+		return;
+	set_indexes(extend, too_long);
+	if (too_long)
+		return;
+	for (int i = 0; i < extend->count; i++)
+		add_entry(extend, &extend->extended[i], slot);
+}
+
+/* Inserts what waits. Gives the indexes that have taken the last entries behind all that they had. */
+List *
+sluice_index_extend_ascending(SluiceIndexExtend *extend)
+{
+	List	   *ascending = NIL;
+
+	for (int i = 0; i < extend->all.ri_NumIndices; i++)
+	{
+		if (extend->append[i] && sluice_index_append_goes_on(extend->append[i]))
+			ascending = lappend_oid(ascending,
+									RelationGetRelid(extend->all.ri_IndexRelationDescs[i]));
+	}
+	for (int i = 0; i < extend->count; i++)
+	{
+		Extended   *extended = &extend->extended[i];
+
+		if (extended->waiting)
+			insert_sorted(extend, extended);
+		if (extended->ascends)
+			ascending = lappend_oid(ascending, RelationGetRelid(extended->build.index));
+	}
+	return ascending;
+}
+
+/* Inserts what waits, and gives the table its indexes back. */
+void
+sluice_index_extend_close(SluiceIndexExtend *extend)
+{
+	for (int i = 0; i < extend->count; i++)
+	{
+		if (extend->extended[i].waiting)
+			insert_sorted(extend, &extend->extended[i]);
+	}
+	extend->rri->ri_NumIndices = extend->all.ri_NumIndices;
+	extend->rri->ri_IndexRelationDescs = extend->all.ri_IndexRelationDescs;
+	extend->rri->ri_IndexRelationInfo = extend->all.ri_IndexRelationInfo;
+	MemoryContextDelete(extend->context);
+}

@@ -1,0 +1,153 @@
+/*
+ * How the entries of a COPY's rows get into each of the table's indexes: which
+ * way, and why not a faster one.
+ */
+#include "index/index.h"
+
+#include "access/relation.h"
+#include "catalog/index.h"
+#include "catalog/pg_am_d.h"
+#include "catalog/pg_type_d.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+
+PG_FUNCTION_INFO_V1(pgsluice_index_ways);
+
+/* Whether values of the operator class's type are compared by the operator classes of what is in them. */
+static bool
+compares_by_parts(Oid type)
+{
+	return type == RECORDOID || type == ANYARRAYOID || type == ANYRANGEOID || type == ANYMULTIRANGEOID;
+}
+
+/*
+ * Whether the server's own functions alone compare: workers may call those, and they do not fail. In
+ * a type that is not the server's own may be one that other functions compare.
+ */
+static bool
+server_compares(Relation index)
+{
+	for (int i = 0; i < IndexRelationGetNumberOfKeyAttributes(index); i++)
+	{
+		Oid			type = TupleDescAttr(RelationGetDescr(index), i)->atttypid;
+
+		if (index_getprocid(index, i + 1, BTORDER_PROC) >= FirstNormalObjectId ||
+			(compares_by_parts(index->rd_opcintype[i]) && getBaseType(type) >= FirstNormalObjectId))
+			return false;
+	}
+	return true;
+}
+
+/* Why the core cannot sort the entries as the index does, or NULL. */
+static const char *
+why_not_sorted(Relation heap, Relation index, IndexInfo *info,
+			   SluiceIndexAttribute *attributes)
+{
+	if (index->rd_index->indisexclusion)
+		return "it is an exclusion constraint's";
+	if (index->rd_rel->relam != BTREE_AM_OID)
+		return "the access method is not btree";
+	if (!index->rd_index->indisready)
+		return "the index is not ready";
+	if (info->ii_Expressions != NIL)
+		return "it is of expressions";
+	if (info->ii_Predicate != NIL)
+		return "it is partial";
+	if (!server_compares(index))
+		return "functions that are not the server's own may compare";
+	return sluice_index_shape(heap, index, false, attributes);
+}
+
+/* Why a COPY that has the table for itself cannot build it when all rows are in, or NULL. */
+static const char *
+why_not_built(Relation heap, Relation index, IndexInfo *info)
+{
+	if (!sluice_allowed.index_build)
+		return SLUICE_NO_INDEX_BUILD;
+	if (!index->rd_index->indisvalid || index->rd_index->indcheckxmin)
+		return "the index is not valid for every snapshot";
+	if (!index->rd_index->indimmediate)
+		return "its constraint is deferrable";
+	if (!sluice_index_scans_pages(heap, info))
+		return "a column is in it twice";
+	if (index->rd_refcnt != 1)
+		return "a cursor or another command has it open";
+	return NULL;
+}
+
+/* Why no leaves can be put behind its last one, or NULL. */
+static const char *
+why_not_leaves(Relation index, const SluiceIndexAttribute *attributes)
+{
+	if (!sluice_allowed.index_append)
+		return SLUICE_NO_INDEX_APPEND;
+	if (!index->rd_index->indisunique)
+		return "only entries behind all others are put into leaves";
+	if (!index->rd_index->indisvalid)
+		return "the index is not valid";
+	if (!index->rd_index->indimmediate)
+		return "its constraint is deferrable";
+	for (int i = 0; i < IndexRelationGetNumberOfKeyAttributes(index); i++)
+	{
+		if (attributes[i].order == SLUICE_ORDER_RANKED)
+			return "the order of a column is not that of bytes";
+	}
+	return NULL;
+}
+
+/*
+ * The fastest way for the index, whose attributes it describes for the core;
+ * *because says why not a faster one, or is NULL. This is the rule: what it says
+ * holds for a load that is long enough for it.
+ */
+SluiceIndexWay
+sluice_index_way(Relation heap, Relation index, IndexInfo *info, bool is_private,
+				 SluiceIndexAttribute *attributes, const char **because)
+{
+	*because = why_not_sorted(heap, index, info, attributes);
+	if (*because)
+		return SLUICE_INDEX_ROWS;
+	if (is_private)
+	{
+		*because = why_not_built(heap, index, info);
+		return *because ? SLUICE_INDEX_ROWS : SLUICE_INDEX_BUILD;
+	}
+	*because = why_not_leaves(index, attributes);
+	if (*because == NULL)
+		return SLUICE_INDEX_LEAVES;
+	/* Those of a unique index cannot wait: what it refuses is refused at once. */
+	return index->rd_index->indisunique ? SLUICE_INDEX_ROWS : SLUICE_INDEX_SORTED;
+}
+
+/* What the rule is for each index of a table, whether or not a COPY has it for itself. */
+Datum
+pgsluice_index_ways(PG_FUNCTION_ARGS)
+{
+	Relation	heap = relation_open(PG_GETARG_OID(0), AccessShareLock);
+	bool		is_private = PG_GETARG_BOOL(1);
+	bool		partitioned = heap->rd_rel->relkind == RELKIND_PARTITIONED_TABLE;
+	ReturnSetInfo *rsinfo = sluice_begin_rows(fcinfo, 3);
+	ListCell   *lc;
+
+	foreach(lc, RelationGetIndexList(heap))
+	{
+		Relation	index = index_open(lfirst_oid(lc), AccessShareLock);
+		SluiceIndexAttribute attributes[INDEX_MAX_KEYS];
+		SluiceIndexWay way = SLUICE_INDEX_ROWS;
+		const char *because = SLUICE_INDEX_PARTITIONED;
+		Datum		values[3];
+		bool		nulls[3] = {0};
+
+		if (!partitioned)
+			way = sluice_index_way(heap, index, BuildIndexInfo(index), is_private, attributes,
+								   &because);
+		values[0] = ObjectIdGetDatum(RelationGetRelid(index));
+		values[1] = CStringGetTextDatum(sluice_index_way_names[way]);
+		values[2] = because ? CStringGetTextDatum(because) : (Datum) 0;
+		nulls[2] = because == NULL;
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+		index_close(index, AccessShareLock);
+	}
+	relation_close(heap, AccessShareLock);
+	return (Datum) 0;
+}

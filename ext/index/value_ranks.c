@@ -1,0 +1,296 @@
+/*
+ * Values that only the server can compare, or form: other collations than those
+ * of byte order, other types than those that the core knows.
+ *
+ * The core keeps each different value once. Here they are sorted as PostgreSQL's
+ * own build sorts rows: by the operator class's sort support, abbreviated keys
+ * first. Rows are then sorted by their values' ranks, which the core does.
+ */
+#include "index/index.h"
+
+#include "access/detoast.h"
+#include "access/heaptoast.h"
+#include "access/toast_internals.h"
+#include "miscadmin.h"
+#include "utils/memutils.h"
+
+/* After so many comparisons their memory is freed. */
+#define COMPARISONS 1024
+
+struct SluiceIndexRanks
+{
+	MemoryContext context;		/* of all of it */
+	SortSupportData sort;
+	bool		abbreviated;
+	bool		by_value;
+	SluiceIndexValues values;
+	SluiceIndexRanked *sorted;
+	size_t		count;
+	MemoryContext scratch;		/* of comparisons */
+	int			comparisons;
+};
+
+static Datum
+value_of(const SluiceIndexRanks *ranks, uint32 id)
+{
+	const uint8 *image = ranks->values.images + (Size) ranks->values.starts[id] * 8;
+
+	return ranks->by_value ? *(const Datum *) image : PointerGetDatum(image);
+}
+
+static int
+compare(const void *a, const void *b, void *arg)
+{
+	SluiceIndexRanks *ranks = arg;
+	const SluiceIndexRanked *left = a;
+	const SluiceIndexRanked *right = b;
+	int			order;
+
+	if (++ranks->comparisons == COMPARISONS)
+	{
+		CHECK_FOR_INTERRUPTS();
+		MemoryContextReset(ranks->scratch);
+		ranks->comparisons = 0;
+	}
+	if (ranks->abbreviated)
+	{
+		order = ApplySortComparator(left->key, false, right->key, false, &ranks->sort);
+		if (order != 0)
+			return order;
+	}
+	if (ranks->abbreviated)
+		return ApplySortAbbrevFullComparator(value_of(ranks, left->id), false,
+											 value_of(ranks, right->id), false, &ranks->sort);
+	return ApplySortComparator(value_of(ranks, left->id), false,
+							   value_of(ranks, right->id), false, &ranks->sort);
+}
+
+/* Opens what sorting the values of a column needs. */
+static SluiceIndexRanks *
+open_ranks(Relation index, int column)
+{
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "pgsluice ranks",
+												  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext caller = MemoryContextSwitchTo(context);
+	SluiceIndexRanks *ranks = palloc0(sizeof(SluiceIndexRanks));
+
+	ranks->context = context;
+	ranks->scratch = AllocSetContextCreate(context, "pgsluice comparisons",
+										   ALLOCSET_DEFAULT_SIZES);
+	ranks->by_value = TupleDescAttr(RelationGetDescr(index), column)->attbyval;
+	ranks->sort.ssup_cxt = context;
+	ranks->sort.ssup_collation = index->rd_indcollation[column];
+	ranks->sort.ssup_attno = column + 1;
+	ranks->sort.abbreviate = true;
+	compat_prepare_sort(index, &ranks->sort);
+	ranks->abbreviated = ranks->sort.abbrev_converter != NULL;
+	MemoryContextSwitchTo(caller);
+	return ranks;
+}
+
+/* The values that were ranked are of no more use: others are going to come. */
+void
+sluice_index_forget_ranks(SluiceIndexBuild *build)
+{
+	for (int i = 0; i < lengthof(build->ranks); i++)
+	{
+		if (build->ranks[i])
+			MemoryContextDelete(build->ranks[i]->context);
+		build->ranks[i] = NULL;
+	}
+}
+
+/*
+ * Sorts the values with some numbers. A converter keeps what it allocates for the
+ * next value (varstr_abbrev_convert() its buffers): not in memory that comparisons free.
+ */
+static void
+sort_some(SluiceIndexRanks *ranks, SluiceIndexRanked *values, size_t from, size_t end)
+{
+	MemoryContext caller = MemoryContextSwitchTo(ranks->context);
+
+	for (size_t i = from; i < end; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		values[i - from].id = (uint32) i;
+		values[i - from].key = ranks->abbreviated ?
+			ranks->sort.abbrev_converter(value_of(ranks, (uint32) i), &ranks->sort) : (Datum) 0;
+	}
+	MemoryContextSwitchTo(ranks->scratch);
+	qsort_arg(values, end - from, sizeof(SluiceIndexRanked), compare, ranks);
+	MemoryContextSwitchTo(caller);
+}
+
+/* Sorts some values of an index's only column for another process, where their numbers begin with `first`. */
+SluiceIndexRanked *
+sluice_index_sort_values(Relation index, const SluiceIndexValues *values, uint32 first)
+{
+	SluiceIndexRanks *ranks = open_ranks(index, 0);
+	SluiceIndexRanked *sorted = MemoryContextAllocHuge(CurrentMemoryContext,
+													   values->count * sizeof(SluiceIndexRanked));
+
+	ranks->values = *values;
+	sort_some(ranks, sorted, 0, values->count);
+	for (size_t i = 0; i < values->count; i++)
+		sorted[i].id += first;
+	MemoryContextDelete(ranks->context);
+	return sorted;
+}
+
+/* Sorts the values that have come since the last time, and merges them with the others. */
+static void
+sort_values(SluiceIndexBuild *build, SluiceIndexRanks *ranks)
+{
+	size_t		old = ranks->count;
+	size_t		count = ranks->values.count;
+	/* Those from here on another process sorts, where there are no old ones. */
+	size_t		end = old > 0 ? count : sluice_index_values_apart(build, &ranks->values);
+	size_t		apart = old + (count - end);
+	SluiceIndexRanked *all = MemoryContextAllocHuge(ranks->context,
+													Max(count, 1) * sizeof(SluiceIndexRanked));
+	size_t		left = 0,
+				right = apart,
+				to = 0;
+
+	sort_some(ranks, all + apart, old, end);
+	if (end < count)
+	{
+		ranks->sorted = MemoryContextAllocHuge(ranks->context, apart * sizeof(SluiceIndexRanked));
+		sluice_index_take_values(build, ranks->sorted, apart);
+	}
+
+	/* What is free in front of these is just as much as the others take. */
+	while (left < apart)
+	{
+		if (right < count && compare(&all[right], &ranks->sorted[left], ranks) < 0)
+			all[to++] = all[right++];
+		else
+			all[to++] = ranks->sorted[left++];
+	}
+	if (ranks->sorted)
+		pfree(ranks->sorted);
+	ranks->sorted = all;
+	ranks->count = count;
+}
+
+/* Whether a value of a column of variable length is compressed. */
+static bool
+is_compressed(const SluiceIndexRanks *ranks, Form_pg_attribute att, uint32 id)
+{
+	return att->attlen == -1 && VARATT_IS_COMPRESSED(DatumGetPointer(value_of(ranks, id)));
+}
+
+/*
+ * Equal values of a column are stored in different ways, some of them compressed. Then each row
+ * keeps its own: from the beginning. And who wants to know which rows share a posting list has to
+ * look at the values themselves, where equal ones need not be the same: that is the stock build's.
+ */
+static void
+note_forms(SluiceIndexBuild *build, bool exact)
+{
+	for (int i = 0; build->deduplicates && i < IndexRelationGetNumberOfKeyAttributes(build->index); i++)
+	{
+		if (!build->attributes[i].exact)
+		{
+			build->unfit = "values of type character are compressed in some rows only";
+			return;
+		}
+	}
+	if (exact && !build->mixed)
+	{
+		build->unfit = "values are compressed in some rows only";
+		build->rank_all = true;
+	}
+}
+
+/* Ranks all values of a column and tells the core. */
+static void
+rank_column(SluiceIndexBuild *build, int column)
+{
+	SluiceIndexRanks *ranks = build->ranks[column];
+	Form_pg_attribute att = TupleDescAttr(RelationGetDescr(build->index), column);
+	bool		differ = false;
+	MemoryContext old;
+	uint32	   *order;
+	bool	   *equal;
+
+	sluice_index_checked(build, pgsluice_index_values(build->core, column, &ranks->values));
+	order = MemoryContextAllocHuge(CurrentMemoryContext,
+								   Max(ranks->values.count, 1) * sizeof(uint32));
+	equal = MemoryContextAllocHuge(CurrentMemoryContext, Max(ranks->values.count, 1));
+
+	old = MemoryContextSwitchTo(ranks->scratch);
+	sort_values(build, ranks);
+	for (size_t i = 0; i < ranks->count; i++)
+	{
+		order[i] = ranks->sorted[i].id;
+		equal[i] = i > 0 && compare(&ranks->sorted[i - 1], &ranks->sorted[i], ranks) == 0;
+		differ |= equal[i] && (is_compressed(ranks, att, order[i - 1]) ||
+							   is_compressed(ranks, att, order[i]));
+	}
+	if (differ)
+		note_forms(build, build->attributes[column].exact);
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(ranks->scratch);
+	sluice_index_checked(build, pgsluice_index_rank(build->core, column, order, equal,
+													ranks->count));
+	pfree(order);
+	pfree(equal);
+}
+
+/* Before rows are sorted, and after the last one: ranks what has come, or finds the build unfit. */
+bool
+sluice_index_rank(SluiceIndexBuild *build)
+{
+	int			keys = IndexRelationGetNumberOfKeyAttributes(build->index);
+	SluiceIndexStatus status = pgsluice_index_settle(build->core);
+
+	sluice_index_checked(build, status);
+	if (status == SLUICE_INDEX_CROWDED)
+		build->unfit = SLUICE_INDEX_TOO_MANY;
+	for (int i = 0; i < keys && !build->unfit; i++)
+	{
+		if (build->attributes[i].order != SLUICE_ORDER_RANKED)
+			continue;
+		if (build->ranks[i] == NULL)
+			build->ranks[i] = open_ranks(build->index, i);
+		rank_column(build, i);
+	}
+	return build->unfit == NULL;
+}
+
+/*
+ * The value as index_form_tuple() stores it: fetched if it is out of line, then
+ * compressed if it is long and that makes it shorter.
+ */
+static Datum
+stored_value(Form_pg_attribute att, Datum value)
+{
+	if (VARATT_IS_EXTERNAL(DatumGetPointer(value)))
+		value = PointerGetDatum(detoast_external_attr((struct varlena *) DatumGetPointer(value)));
+	if (!VARATT_IS_EXTENDED(DatumGetPointer(value)) &&
+		VARSIZE(DatumGetPointer(value)) > TOAST_INDEX_TARGET &&
+		(att->attstorage == TYPSTORAGE_EXTENDED || att->attstorage == TYPSTORAGE_MAIN))
+	{
+		Datum		compressed = toast_compress_datum(value, att->attcompression);
+
+		if (DatumGetPointer(compressed) != NULL)
+			return compressed;
+	}
+	return value;
+}
+
+/* The row's values as they are stored in the index, into stored. */
+void
+sluice_index_store_values(SluiceIndexBuild *build, const Datum *values,
+						  const bool *isnull, Datum *stored)
+{
+	TupleDesc	desc = RelationGetDescr(build->index);
+
+	for (int i = 0; i < desc->natts; i++)
+	{
+		Form_pg_attribute att = TupleDescAttr(desc, i);
+
+		stored[i] = isnull[i] || att->attlen != -1 ? values[i] : stored_value(att, values[i]);
+	}
+}

@@ -1,0 +1,210 @@
+/*
+ * What columns get that are not in the data: constants and stable functions
+ * once, a sequence's values in blocks, the rest for every row.
+ */
+#include "base/load.h"
+
+#include "access/detoast.h"
+#include "catalog/pg_proc.h"
+#include "catalog/pg_type.h"
+#include "nodes/nodeFuncs.h"
+#include "optimizer/optimizer.h"
+#include "rewrite/rewriteHandler.h"
+#include "utils/datum.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+
+/* Volatile, and maybe looking at the table that is being loaded. */
+static bool
+may_look_at_tables(Oid function, void *context)
+{
+	return func_volatile(function) == PROVOLATILE_VOLATILE &&
+		function != F_NEXTVAL && function != F_CLOCK_TIMESTAMP &&
+		function != F_TIMEOFDAY && function != F_GEN_RANDOM_UUID &&
+		!compat_is_random(function);
+}
+
+static bool
+needs_rows_one_by_one(Node *expr, void *context)
+{
+	if (expr == NULL)
+		return false;
+	if (check_functions_in_node(expr, may_look_at_tables, context) ||
+		(IsA(expr, CoerceToDomain) && sluice_type_is_volatile(((CoerceToDomain *) expr)->resulttype)))
+		return true;
+	return expression_tree_walker(expr, needs_rows_one_by_one, context);
+}
+
+/* Looks at a column's default, which COPY is going to plan too: once its options are right, for that may fail. */
+static void
+judge(const SluiceStatement *s, AttrNumber attnum, SluiceKnown *known)
+{
+	Node	   *expr = build_column_default(s->rel, attnum);
+	MemoryContext old;
+
+	if (expr != NULL)
+	{
+		ProcessCopyOptions(s->pstate, NULL, true, s->stmt->options);
+		expr = (Node *) expression_planner((Expr *) expr);
+	}
+	/* Reading the catalogs may have brought news of this very relation. */
+	known->relid = RelationGetRelid(s->rel);
+	old = MemoryContextSwitchTo(CacheMemoryContext);
+	known->judged = bms_add_member(known->judged, attnum);
+	if (expr != NULL && needs_rows_one_by_one(expr, NULL))
+		known->one_by_one = bms_add_member(known->one_by_one, attnum);
+	MemoryContextSwitchTo(old);
+}
+
+/*
+ * Why defaults cannot be given as stock COPY gives them: those of the columns
+ * outside of the list, and all if the data may ask for them by a marker.
+ */
+const char *
+sluice_default_why_not(const SluiceStatement *s, bool marker)
+{
+	TupleDesc	desc = RelationGetDescr(s->rel);
+	SluiceKnown *known = sluice_known(RelationGetRelid(s->rel));
+
+	for (int i = 0; i < desc->natts; i++)
+	{
+		Form_pg_attribute att = TupleDescAttr(desc, i);
+
+		if (att->attisdropped || att->attgenerated ||
+			(!marker && list_member_int(s->attnums, i + 1)))
+			continue;
+		if (!bms_is_member(i + 1, known->judged))
+			judge(s, i + 1, known);
+		if (bms_is_member(i + 1, known->one_by_one))
+			return "a column has a volatile default";
+	}
+	return NULL;
+}
+
+/* nextval('…'::regclass), as it is or cast to the column's type. */
+static bool
+is_nextval(Node *expr, SluiceSerial *serial)
+{
+	if (IsA(expr, FuncExpr) &&
+		(((FuncExpr *) expr)->funcid == F_INT4_INT8 ||
+		 ((FuncExpr *) expr)->funcid == F_INT2_INT8))
+		expr = linitial(((FuncExpr *) expr)->args);
+	if (IsA(expr, NextValueExpr))
+	{
+		serial->sequence = ((NextValueExpr *) expr)->seqid;
+		serial->check = false;
+		return true;
+	}
+	if (IsA(expr, FuncExpr) && ((FuncExpr *) expr)->funcid == F_NEXTVAL &&
+		IsA(linitial(((FuncExpr *) expr)->args), Const))
+	{
+		Const	   *name = linitial(((FuncExpr *) expr)->args);
+
+		serial->sequence = DatumGetObjectId(name->constvalue);
+		serial->check = true;
+		return !name->constisnull;
+	}
+	return false;
+}
+
+/* The bytes of a value as they lie in a tuple, without a varlena's header. */
+static void
+give(SluiceColumn *column, Form_pg_attribute att, Datum value)
+{
+	if (att->attlen == -1)
+	{
+		struct varlena *whole = pg_detoast_datum_packed((struct varlena *) DatumGetPointer(value));
+
+		column->given = (const uint8_t *) VARDATA_ANY(whole);
+		column->given_len = VARSIZE_ANY_EXHDR(whole);
+	}
+	else if (att->attbyval)
+	{
+		char	   *bytes = palloc0(sizeof(Datum));
+
+		store_att_byval(bytes, value, att->attlen);
+		column->given = (const uint8_t *) bytes;
+		column->given_len = att->attlen;
+	}
+	else
+	{
+		column->given = (const uint8_t *) DatumGetPointer(value);
+		column->given_len = att->attlen;
+	}
+	column->source = SLUICE_FROM_GIVEN;
+}
+
+/* What a column outside of the list gets. */
+void
+sluice_plan_default(CopyFromState cstate, Form_pg_attribute att, SluiceColumn *column,
+					SluicePlanArgs *args)
+{
+	ExprState  *state = compat_default_of(cstate, att->attnum);
+	SluiceSerial serial = {0};
+	Datum		value;
+	bool		isnull;
+
+	column->source = SLUICE_FROM_NULL;
+	if (state == NULL)
+		return;
+	/* One before it may draw from the same sequence, and draws first. */
+	if (!OidIsValid(args->serial.sequence) && args->volatiles == NIL && is_nextval((Node *) state->expr, &serial) &&
+		(att->attlen == 2 || att->attlen == 4 || att->attlen == 8))
+	{
+		args->serial = serial;
+		args->serial.attnum = att->attnum;
+		args->serial.len = att->attlen;
+		column->source = SLUICE_FROM_BLANK;
+		return;
+	}
+	if (args->watched ? !IsA(state->expr, Const) : contain_volatile_functions((Node *) state->expr))
+	{
+		/* Not NULL in the end: the constraint is checked once the default is there. */
+		column->not_null = false;
+		args->volatiles = lappend_int(args->volatiles, att->attnum);
+		return;
+	}
+	if (IsA(state->expr, Const))
+	{
+		value = ((Const *) state->expr)->constvalue;
+		isnull = ((Const *) state->expr)->constisnull;
+	}
+	else
+	{
+		ExprContext *econtext = CreateStandaloneExprContext();
+
+		value = ExecEvalExprSwitchContext(state, econtext, &isnull);
+		if (!isnull)
+			value = datumCopy(value, att->attbyval, att->attlen);
+		FreeExprContext(econtext, true);
+	}
+	if (!isnull)
+		give(column, att, value);
+}
+
+/*
+ * Whether a default may fail, other than by a sequence's end: then the first
+ * row has to be stock COPY's, which fails as it should, and only if there is a
+ * row. What has not failed for the first row does not fail for the others.
+ */
+bool
+sluice_defaults_may_fail(CopyFromState cstate)
+{
+	TupleDesc	desc = RelationGetDescr(cstate->rel);
+	SluiceSerial serial;
+
+	for (int i = 0; i < desc->natts; i++)
+	{
+		ExprState  *state;
+
+		/* What COPY keeps of a dropped column was never set. */
+		if (TupleDescAttr(desc, i)->attisdropped)
+			continue;
+		state = compat_default_of(cstate, i + 1);
+		if (state != NULL && !list_member_int(cstate->attnumlist, i + 1) &&
+			!IsA(state->expr, Const) && !IsA(state->expr, SQLValueFunction) &&
+			!is_nextval((Node *) state->expr, &serial))
+			return true;
+	}
+	return false;
+}

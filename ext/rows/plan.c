@@ -1,0 +1,270 @@
+/*
+ * The table and the statement in the core's terms: which columns the core
+ * reads, what the others get.
+ */
+#include "base/pgsluice.h"
+
+#include "access/transam.h"
+#include "catalog/pg_enum.h"
+#include "catalog/pg_type.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "pgtime.h"
+#include "storage/procarray.h"
+#include "utils/array.h"
+#include "utils/catcache.h"
+#include "utils/fmgroids.h"
+#include "utils/fmgrprotos.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/pg_locale.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+#include "utils/typcache.h"
+
+/* What the core takes for granted of every server (crates/core/src/page/tuple.rs, types/text.rs). */
+StaticAssertDecl(MAXIMUM_ALIGNOF == 8, "the core forms tuples as 64-bit machines have them");
+StaticAssertDecl(NAMEDATALEN == 64, "the core forms names of 64 bytes");
+
+/* An attalign in bytes. */
+uint8
+sluice_align_bytes(char attalign)
+{
+	switch (attalign)
+	{
+		case TYPALIGN_CHAR:
+			return 1;
+		case TYPALIGN_SHORT:
+			return ALIGNOF_SHORT;
+		case TYPALIGN_INT:
+			return ALIGNOF_INT;
+		default:
+			return ALIGNOF_DOUBLE;
+	}
+}
+
+/*
+ * The labels of an enum. One that was added by a transaction that is still
+ * running is left out: whether it may be used is the server's to say.
+ */
+static void
+plan_enum(Oid type, SluiceColumn *column)
+{
+	CatCList   *list = SearchSysCacheList1(ENUMTYPOIDNAME, ObjectIdGetDatum(type));
+	SluiceLabel *labels = palloc(sizeof(SluiceLabel) * list->n_members);
+
+	for (int i = 0; i < list->n_members; i++)
+	{
+		HeapTuple	tuple = &list->members[i]->tuple;
+		Form_pg_enum label = (Form_pg_enum) GETSTRUCT(tuple);
+		TransactionId xmin = HeapTupleHeaderGetXmin(tuple->t_data);
+		char	   *text;
+
+		if (TransactionIdIsNormal(xmin) && TransactionIdIsInProgress(xmin))
+			continue;
+		text = pstrdup(NameStr(label->enumlabel));
+		labels[column->nlabels].label = (const uint8_t *) text;
+		labels[column->nlabels].len = strlen(text);
+		labels[column->nlabels].oid = label->oid;
+		column->nlabels++;
+	}
+	ReleaseCatCacheList(list);
+	column->labels = labels;
+}
+
+/*
+ * Every value is asked of the server; of a function that wants to see NULLs, they
+ * too. A domain's only wants to check them.
+ */
+static void
+plan_asked(CopyFromState cstate, Form_pg_attribute att, SluiceColumn *column)
+{
+	if (!cstate->in_functions[att->attnum - 1].fn_strict &&
+		!(get_typtype(att->atttypid) == TYPTYPE_DOMAIN && sluice_domain_takes_null(att->atttypid)))
+		column->not_null = true;
+}
+
+static bool
+is_date(Oid type)
+{
+	return type == DATEOID || type == TIMEOID || type == TIMETZOID ||
+		type == TIMESTAMPOID || type == TIMESTAMPTZOID;
+}
+
+/*
+ * Whether UTC, Z, T and BC mean in dates what they mean everywhere. A zone that
+ * is a rule ("UTC+5") has abbreviations of its own, which are the first to be
+ * looked at since 18; a list of abbreviations that is not the usual one may have
+ * any words.
+ */
+static bool
+plain_dates(void)
+{
+	const char *zone = pg_get_timezone_name(session_timezone);
+
+	return zone && strpbrk(zone, "0123456789<") == NULL &&
+		strcmp(GetConfigOption("timezone_abbreviations", false, false), "Default") == 0;
+}
+
+/*
+ * Whether the core reads a type, or an array of it, as the server does: by the settings of
+ * this moment, or by any where functions that the load calls may change them.
+ */
+static bool
+settings_suit(Oid type, bool is_array, const SluicePlanArgs *args)
+{
+	if (args->watched)
+		return !is_array && type != INTERVALOID && type != MONEYOID && !is_date(type);
+	return (!is_array || Array_nulls) &&
+		(type != INTERVALOID || IntervalStyle != INTSTYLE_SQL_STANDARD) &&
+		(type != MONEYOID || args->env.money_c) && (!is_date(type) || plain_dates());
+}
+
+/*
+ * What the core reads of a column that is in the data; type_oid stays 0 where
+ * every value has to be asked of the server.
+ */
+static void
+plan_type(CopyFromState cstate, Form_pg_attribute att, SluiceColumn *column,
+		  const SluicePlanArgs *args)
+{
+	Oid			type = att->atttypid;
+	int32		typmod = att->atttypmod;
+	Oid			element;
+
+	/* What its values are may change as well. */
+	if (args->watched && !pgsluice_reads(type))
+	{
+		plan_asked(cstate, att, column);
+		return;
+	}
+	/* The catalogs are asked about types that may be what they have to tell. */
+	if (!pgsluice_reads(type) && get_typtype(type) == TYPTYPE_DOMAIN && !compat_domain_has_constraints(type))
+		type = getBaseTypeAndTypmod(type, &typmod);
+	column->typmod = typmod;
+	element = att->attlen == -1 ? get_element_type(type) : InvalidOid;
+	if (!pgsluice_reads(type))
+	{
+		if (get_typtype(type) == TYPTYPE_ENUM)
+			plan_enum(type, column);
+	}
+	else if (settings_suit(OidIsValid(element) ? element : type, OidIsValid(element), args))
+	{
+		column->type_oid = type;
+		if (OidIsValid(element))
+		{
+			int16		len;
+			bool		byval;
+			char		align;
+
+			get_typlenbyvalalign(element, &len, &byval, &align);
+			column->element_align = sluice_align_bytes(align);
+		}
+		return;
+	}
+	if (column->nlabels == 0)
+		plan_asked(cstate, att, column);
+}
+
+static SluiceEnv
+session_env(void)
+{
+	SluiceEnv	env;
+	const char *zone = pg_get_timezone_name(session_timezone);
+	/* not setlocale(): the server keeps the process's own LC_MONETARY at C */
+	const char *monetary = locale_monetary;
+
+	env.utc = zone && (strcmp(zone, "UTC") == 0 || strcmp(zone, "Etc/UTC") == 0 ||
+					   strcmp(zone, "GMT") == 0 || strcmp(zone, "Etc/GMT") == 0);
+	env.date_order = DateOrder == DATEORDER_YMD ? 0 : DateOrder == DATEORDER_DMY ? 1 : 2;
+	env.money_c = monetary && (strcmp(monetary, "C") == 0 || strcmp(monetary, "POSIX") == 0);
+	env.single_byte = pg_database_encoding_max_length() == 1;
+	return env;
+}
+
+/* Says to the core what the table and the statement are. */
+void
+sluice_plan_args(CopyFromState cstate, bool watched, SluicePlanArgs *args)
+{
+	TupleDesc	desc = RelationGetDescr(cstate->rel);
+	SluiceColumn *columns = palloc0(sizeof(SluiceColumn) * desc->natts);
+	SluiceDialect *dialect = &args->dialect;
+	int			default_len;
+	bool		converts = compat_is_binary(cstate) &&
+		(watched || pg_get_client_encoding() != GetDatabaseEncoding());
+
+	memset(args, 0, sizeof(*args));
+	args->watched = watched;
+	args->columns = columns;
+	args->ncolumns = desc->natts;
+	args->fields = list_length(cstate->attnumlist);
+	args->env = session_env();
+	for (int i = 0; i < desc->natts; i++)
+	{
+		Form_pg_attribute att = TupleDescAttr(desc, i);
+		SluiceColumn *column = &columns[i];
+		int			field = 0;
+		ListCell   *lc;
+
+		column->len = att->attlen;
+		column->align = sluice_align_bytes(att->attalign);
+		column->packable = att->attstorage != TYPSTORAGE_PLAIN;
+		column->source = SLUICE_FROM_NULL;
+		if (att->attisdropped)
+			continue;
+		column->not_null = att->attnotnull && !att->attgenerated;
+		column->force_null = cstate->opts.force_null_flags[i];
+		column->force_not_null = cstate->opts.force_notnull_flags[i];
+		if (!list_member_int(cstate->attnumlist, i + 1))
+		{
+			sluice_plan_default(cstate, att, column, args);
+			continue;
+		}
+		foreach(lc, cstate->attnumlist)
+		{
+			if (lfirst_int(lc) == i + 1)
+				column->source = field;
+			field++;
+		}
+		/* Text in binary data is converted by the type's receive function. */
+		if (converts)
+			plan_asked(cstate, att, column);
+		else
+			plan_type(cstate, att, column, args);
+	}
+
+	dialect->binary = compat_is_binary(cstate);
+	if (dialect->binary)
+		return;
+	dialect->null = (const uint8_t *) cstate->opts.null_print;
+	dialect->null_len = cstate->opts.null_print_len;
+	dialect->default_marker = (const uint8_t *) compat_default_marker(cstate, &default_len);
+	dialect->default_len = default_len;
+	dialect->csv = compat_is_csv(cstate);
+	dialect->dot_ends = compat_dot_line_ends();
+	dialect->delimiter = cstate->opts.delim[0];
+	if (dialect->csv)
+	{
+		dialect->quote = cstate->opts.quote[0];
+		dialect->escape = cstate->opts.escape[0];
+	}
+}
+
+/* Compiles the plan. It lives until the current memory context is reset or deleted. */
+SluicePlan *
+sluice_make_plan(const SluicePlanArgs *args)
+{
+	MemoryContextCallback *callback = palloc0(sizeof(MemoryContextCallback));
+	SluicePlan *plan = pgsluice_plan(args->columns, args->ncolumns, args->fields,
+									 &args->dialect, &args->env);
+
+	if (plan == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OUT_OF_MEMORY),
+				 errmsg("out of memory"),
+				 errdetail("Failed to make the plan of a COPY.")));
+	callback->func = (MemoryContextCallbackFunction) pgsluice_plan_free;
+	callback->arg = plan;
+	MemoryContextRegisterResetCallback(CurrentMemoryContext, callback);
+	return plan;
+}

@@ -1,0 +1,198 @@
+/*
+ * Where a record ends, whether or not it is a good one: the quoting and line
+ * ends of CopyReadLineText (src/backend/commands/copyfromparse.c). Where that
+ * raises an error about a line end, the search goes on to the true one. And
+ * where the last one of a chunk ends.
+ */
+#include "base/load.h"
+
+#include "port/pg_bswap.h"
+
+/* What the character does to quoting (csv). */
+static void
+follow_quotes(SluiceRecordEnd *search, const SluiceDialect *dialect, uint8 c)
+{
+	/* An escape that is the quote itself needs no attention. */
+	bool		escapes = dialect->escape != dialect->quote;
+
+	if (escapes && search->in_quote && c == dialect->escape)
+		search->escaped = !search->escaped;
+	if (c == dialect->quote && !search->escaped)
+		search->in_quote = !search->in_quote;
+	if (!escapes || c != dialect->escape)
+		search->escaped = false;
+	if (search->in_quote && c == (search->eol == EOL_NL ? '\n' : '\r'))
+		search->lines++;
+}
+
+/*
+ * Looks on in data[0, len), which begins with the record and holds all that the
+ * search has seen before. True once search->at is where the record ends, and `more` records after
+ * it; with `last`, no bytes follow, and it ends there at the latest.
+ */
+bool
+sluice_record_end(SluiceRecordEnd *search, const SluiceDialect *dialect,
+				  const char *data, size_t len, bool last)
+{
+	while (search->at < len)
+	{
+		uint8		c = (uint8) data[search->at];
+		bool		has_next = search->at + 1 < len;
+
+		/* What these mean depends on what follows. */
+		if ((c == '\r' || (c == '\\' && !dialect->csv)) && !has_next && !last)
+			return false;
+		search->at++;
+		if (dialect->csv)
+			follow_quotes(search, dialect, c);
+		else if (c == '\\')
+		{
+			/* The next one is data, except behind \. which ends the data or is an error. */
+			if (has_next)
+				search->at++;
+			continue;
+		}
+		if (search->in_quote)
+			continue;
+		if (c == '\n' && (search->eol == EOL_UNKNOWN || search->eol == EOL_NL))
+		{
+			search->eol = EOL_NL;
+			search->lines++;
+			if (search->more-- == 0)
+				return true;
+			continue;
+		}
+		if (c == '\r' && search->eol != EOL_NL)
+		{
+			bool		crnl = has_next && data[search->at] == '\n';
+
+			if (crnl && search->eol != EOL_CR)
+			{
+				search->at++;
+				search->eol = EOL_CRNL;
+			}
+			else if (search->eol == EOL_CRNL)
+				continue;
+			else
+				search->eol = EOL_CR;
+			search->lines++;
+			if (search->more-- == 0)
+				return true;
+			continue;
+		}
+	}
+	if (last)
+		search->lines++;
+	return last;
+}
+
+/* Whether a backslash hides this byte of text. */
+static bool
+is_hidden(const char *data, size_t at)
+{
+	size_t		slashes = 0;
+
+	while (slashes < at && data[at - 1 - slashes] == '\\')
+		slashes++;
+	return slashes % 2 == 1;
+}
+
+/* How long a record is without its line end. */
+size_t
+sluice_line_length(const SluiceDialect *dialect, const char *record, size_t len)
+{
+	while (len > 0 && (record[len - 1] == '\n' || record[len - 1] == '\r') &&
+		   (dialect->csv || !is_hidden(record, len - 1)))
+		len--;
+	return len;
+}
+
+/*
+ * Whether a \. ends the last of these lines, which the server has read whole. Behind a row, stock COPY
+ * takes it for the end of what a client sends, and not of what lies in a file.
+ */
+bool
+sluice_marker_ends(const SluiceSource *src, const char *lines, size_t len)
+{
+	if (src->kind != COPY_FRONTEND || src->binary || compat_is_csv(src->cstate))
+		return false;
+	if (len > 0 && lines[len - 1] == '\n')
+		len--;
+	if (len > 0 && lines[len - 1] == '\r')
+		len--;
+	return len > 0 && lines[len - 1] == '.' && is_hidden(lines, len - 1);
+}
+
+/*
+ * Where the last tuple of binary data ends that ends within data[0, len). From
+ * what is no tuple on, the trailer too, the rest goes to the server in one piece.
+ */
+static size_t
+last_tuple_end(const char *data, size_t len, size_t fields)
+{
+	size_t		at = 0;
+
+	for (;;)
+	{
+		size_t		next = at + 2;
+		uint16		count;
+
+		if (next > len)
+			return at;
+		memcpy(&count, data + at, 2);
+		if (pg_ntoh16(count) != fields)
+			return len;
+		for (size_t i = 0; i < fields; i++)
+		{
+			uint32		size;
+
+			if (len - next < 4)
+				return at;
+			memcpy(&size, data + next, 4);
+			size = pg_ntoh32(size);
+			next += 4;
+			if (size == PG_UINT32_MAX)
+				continue;		/* NULL */
+			if (size > PG_INT32_MAX)
+				return len;
+			if (len - next < size)
+				return at;
+			next += size;
+		}
+		at = next;
+	}
+}
+
+/*
+ * Where the last record ends that ends within data[0, len); 0 where none does.
+ *
+ * CSV: behind the last LF with an even number of quotes before it; a quote
+ * toggles wherever it stands. Text: behind the last LF that no backslash hides.
+ */
+size_t
+sluice_last_record_end(const char *data, size_t len, const SluicePlanArgs *args)
+{
+	const SluiceDialect *dialect = &args->dialect;
+	bool		in_quote = false;
+
+	if (dialect->binary)
+		return last_tuple_end(data, len, args->fields);
+
+	if (dialect->csv)
+	{
+		const char *end = data + len;
+
+		for (const char *q = data; (q = memchr(q, dialect->quote, end - q)) != NULL; q++)
+			in_quote = !in_quote;
+	}
+	for (size_t i = len; i > 0; i--)
+	{
+		char		c = data[i - 1];
+
+		if (dialect->csv && (uint8_t) c == dialect->quote)
+			in_quote = !in_quote;
+		else if (c == '\n' && !in_quote && (dialect->csv || !is_hidden(data, i - 1)))
+			return i;
+	}
+	return 0;
+}

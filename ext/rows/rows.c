@@ -1,0 +1,553 @@
+/*
+ * Rows of one COPY FROM: what the core has formed, what the server has to read,
+ * what the table asks of them; and the loop that goes through the data alone.
+ */
+#include "base/load.h"
+
+#include "executor/nodeModifyTable.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+
+/* Values that were read by the server wait in memory of their own: at most so much. */
+#define MAX_MATERIALIZED ((Size) 1 << 20)
+
+/* These rows are in the table. */
+void
+sluice_count_rows(SluiceLoad *load, uint64 count)
+{
+	load->processed += count;
+	pgstat_progress_update_param(PROGRESS_COPY_TUPLES_PROCESSED, (int64) load->processed);
+}
+
+/* Inserts the rows that wait. */
+void
+sluice_flush(SluiceLoad *load)
+{
+	uint64		skipped = load->duplicates.skipped;
+	uint64		count = load->waiting;
+
+	sluice_flush_batches(load);
+	load->waiting = 0;
+	load->materialized = 0;
+	load->line_bytes = 0;
+	sluice_count_rows(load, count - (load->duplicates.skipped - skipped));
+}
+
+/* The memory in which the core forms tuples is to be used again. */
+void
+sluice_free_tuples(SluiceLoad *load)
+{
+	/* Rows of a watched load were copied. */
+	if (!load->watched)
+		sluice_flush(load);
+}
+
+static bool
+where_excludes(SluiceLoad *load, TupleTableSlot *slot)
+{
+	if (load->cstate->qualexpr == NULL)
+		return false;
+	load->econtext->ecxt_scantuple = slot;
+	if (ExecQual(load->cstate->qualexpr, load->econtext))
+		return false;
+	load->excluded++;
+	pgstat_progress_update_param(PROGRESS_COPY_TUPLES_EXCLUDED, (int64) load->excluded);
+	return true;
+}
+
+/* The row in the batch's slot waits for its insertion. */
+static void
+let_wait(SluiceLoad *load, SluiceBatch *batch, uint64 line)
+{
+	sluice_batch_add(batch, line);
+	load->waiting++;
+	if (sluice_batch_ends(load) || (!load->watched && load->materialized > MAX_MATERIALIZED))
+	{
+		/* An error of the insertion shows no record. */
+		load->record = NULL;
+		sluice_flush(load);
+	}
+}
+
+/*
+ * The row in next_slot's slot: WHERE, the way to its partition, generated
+ * columns and constraints, in CopyFrom's order; then it waits for its insertion.
+ */
+static void
+take_row(SluiceLoad *load, TupleTableSlot *slot, uint64 line)
+{
+	ResultRelInfo *rri = load->rri;
+	SluiceBatch *batch = load->batch;
+	TupleConstr *constr;
+
+	if (where_excludes(load, slot))
+	{
+		ExecClearTuple(slot);
+		return;
+	}
+	if (load->proute)
+	{
+		batch = sluice_route(load, &slot);
+		if (batch == NULL)
+			return;
+		rri = batch->rri;
+	}
+	constr = RelationGetDescr(rri->ri_RelationDesc)->constr;
+	if (constr && constr->has_generated_stored)
+		ExecComputeStoredGenerated(rri, load->estate, slot, CMD_INSERT);
+	if (constr)
+		ExecConstraints(rri, slot, load->estate);
+	if (load->proute == NULL && rri->ri_RelationDesc->rd_rel->relispartition)
+		ExecPartitionCheck(rri, slot, load->estate, true);
+	ExecMaterializeSlot(slot);
+	load->materialized += ((HeapTupleTableSlot *) slot)->tuple->t_len;
+	let_wait(load, batch, line);
+}
+
+/* The slot for the next row of the relation that the statement names. */
+static TupleTableSlot *
+next_slot(SluiceLoad *load)
+{
+	if (load->waiting == SLUICE_BATCH_ROWS)
+		sluice_flush(load);
+	if (load->proute)
+		return ExecClearTuple(load->root_slot);
+	return sluice_batch_slot(load->batch);
+}
+
+static int
+by_field(const void *one, const void *other, void *columns)
+{
+	const SluiceColumn *of = columns;
+
+	return of[((const SluiceAsk *) one)->column].source - of[((const SluiceAsk *) other)->column].source;
+}
+
+/*
+ * The values of a row as the statement lists their columns, which need not be the table's
+ * order: of several bad ones, stock COPY names the first of its list.
+ */
+static const SluiceAsk *
+in_list_order(SluiceColumn *columns, const SluiceAsk *asks, uint32 count)
+{
+	SluiceAsk  *sorted;
+	uint32		i = 1;
+
+	while (i < count && columns[asks[i - 1].column].source < columns[asks[i].column].source)
+		i++;
+	if (i >= count)
+		return asks;
+	sorted = palloc(sizeof(SluiceAsk) * count);
+	memcpy(sorted, asks, sizeof(SluiceAsk) * count);
+	qsort_arg(sorted, count, sizeof(SluiceAsk), by_field, columns);
+	return sorted;
+}
+
+/* Puts a sequence's value into the tuple, and into the slot. */
+static void
+draw_value(SluiceLoad *load, TupleTableSlot *slot, char *place)
+{
+	const SluiceSerial *serial = &load->args.serial;
+
+	sluice_serial_fill(&load->args.serial, place);
+	slot->tts_values[serial->attnum - 1] = fetch_att(place, true, serial->len);
+}
+
+/*
+ * Reads the values of a row that the core has left to the server's input functions, or raises
+ * their errors. Each goes to the place of its column.
+ */
+void
+sluice_read_asks(SluiceLoad *load, const SluiceSlice *slice, const SluiceRow *row,
+				 const SluiceAsk *asks, Datum *values)
+{
+	CopyFromState cstate = load->cstate;
+	TupleDesc	desc = RelationGetDescr(cstate->rel);
+	const SluiceAsk *sorted = in_list_order(load->args.columns, asks, row->asks);
+
+	for (uint32 i = 0; i < row->asks; i++)
+	{
+		const SluiceAsk *ask = &sorted[i];
+		int			m = (int) ask->column;
+		Form_pg_attribute att = TupleDescAttr(desc, m);
+		char	   *text = (char *) slice->arena + ask->offset;
+
+		cstate->cur_attname = NameStr(att->attname);
+		cstate->cur_attval = compat_is_binary(cstate) ? NULL : text;
+		values[m] = sluice_read_value(&cstate->in_functions[m], compat_is_binary(cstate),
+									  text, ask->len, cstate->typioparams[m], att->atttypmod);
+		cstate->cur_attname = NULL;
+		cstate->cur_attval = NULL;
+	}
+}
+
+/*
+ * Completes a row that the core could not finish: by the values that the server's input
+ * functions read, and by the defaults that are another for every row.
+ */
+static void
+complete_row(SluiceLoad *load, const SluiceSlice *slice, TupleTableSlot *slot,
+		   const SluiceRow *row, const SluiceAsk *asks)
+{
+	HeapTupleData tuple = {0};
+	MemoryContext old = MemoryContextSwitchTo(GetPerTupleMemoryContext(load->estate));
+
+	tuple.t_len = row->len;
+	tuple.t_data = (HeapTupleHeader) (slice->arena + row->offset);
+	heap_deform_tuple(&tuple, RelationGetDescr(load->cstate->rel), slot->tts_values, slot->tts_isnull);
+	if (load->values == NULL)
+		sluice_read_asks(load, slice, row, asks, slot->tts_values);
+	for (uint32 i = 0; i < row->asks; i++)
+	{
+		if (load->values)
+			slot->tts_values[asks[i].column] = load->values[asks - slice->asks + i];
+		slot->tts_isnull[asks[i].column] = false;
+	}
+	if (row->blank)
+		draw_value(load, slot, (char *) tuple.t_data + row->blank);
+	for (int i = 0; i < load->nvolatile; i++)
+	{
+		int			m = load->volatiles[i].attnum - 1;
+
+		slot->tts_values[m] = ExecEvalExpr(load->volatiles[i].state, load->econtext,
+										   &slot->tts_isnull[m]);
+	}
+	MemoryContextSwitchTo(old);
+	ExecStoreVirtualTuple(slot);
+	sluice_report.values_by_server += row->asks;
+}
+
+/* For the CONTEXT of an error: the row's record. */
+void
+sluice_show_record(SluiceLoad *load, const SluiceSlice *slice, size_t n)
+{
+	size_t		next = n + 1 < slice->rows_used ? slice->rows[n + 1].record : slice->consumed;
+
+	load->cstate->cur_lineno = load->lines + slice->rows[n].line;
+	/* Of binary data none is shown. */
+	load->record = load->source.binary ? NULL :
+		(const char *) slice->input + slice->rows[n].record;
+	load->record_len = next - slice->rows[n].record;
+}
+
+/*
+ * Rows that the core has formed from this slice, from one up to another, into
+ * pages or batches.
+ */
+void
+sluice_accept_range(SluiceLoad *load, const SluiceSlice *slice, size_t from, size_t to)
+{
+	const SluiceAsk *asks = slice->asks;
+	size_t		installed;
+
+	/* A record that ON_ERROR skips leaves its column named until the next one is read. */
+	if (from < to)
+		load->cstate->cur_attname = load->cstate->cur_attval = NULL;
+	sluice_serial_expect(&load->args.serial, (int64) (to - from));
+	installed = sluice_install_pages(load, slice);
+	if (installed > 0 && slice->paged == to - from)
+		return;
+	for (size_t i = 0; i < from; i++)
+		asks += slice->rows[i].asks;
+	for (size_t i = from; i < to; i++)
+	{
+		SluiceRow  *row = &slice->rows[i];
+		char	   *tuple = (char *) slice->arena + row->offset;
+		bool		incomplete = row->asks || load->nvolatile || load->watched;
+		TupleTableSlot *slot;
+
+		if (row->offset < installed)
+			continue;
+		if (load->unreadable && load->unreadable[i])
+		{
+			asks += row->asks;
+			continue;
+		}
+		slot = next_slot(load);
+		sluice_show_record(load, slice, i);
+		if (incomplete)
+			complete_row(load, slice, slot, row, asks);
+		else
+		{
+			if (row->blank)
+				sluice_serial_fill(&load->args.serial, tuple + row->blank);
+			sluice_slot_store(slot, tuple, row->len);
+		}
+		asks += row->asks;
+		if (load->check_rows || incomplete)
+		{
+			take_row(load, slot, load->cstate->cur_lineno);
+			ResetPerTupleExprContext(load->estate);
+		}
+		else
+			let_wait(load, load->batch, load->cstate->cur_lineno);
+		load->record = NULL;
+	}
+	load->cstate->line_buf_valid = false;
+}
+
+/* All that the core has formed from this slice. */
+void
+sluice_accept_rows(SluiceLoad *load, const SluiceSlice *slice)
+{
+	if (load->rejects)
+		sluice_rejects_accept(load, slice);
+	else
+		sluice_accept_range(load, slice, 0, slice->rows_used);
+}
+
+/* One record through stock COPY's parser. False at the end of the data. */
+bool
+sluice_take_server_row(SluiceLoad *load, SluiceSource *src)
+{
+	CopyFromState cstate = load->cstate;
+	TupleTableSlot *slot;
+	MemoryContext old;
+	bool		found;
+
+	slot = next_slot(load);
+	cstate->cur_lineno = load->lines;
+	cstate->eol_type = (EolType) load->slice.eol;
+	ResetPerTupleExprContext(load->estate);
+	old = MemoryContextSwitchTo(GetPerTupleMemoryContext(load->estate));
+	found = sluice_stock_row(src, load->econtext,
+							 slot->tts_values, slot->tts_isnull);
+	MemoryContextSwitchTo(old);
+	if (!found)
+	{
+		/* By its trailer, or in the middle of one; by a line of \. */
+		src->ended = src->binary || !cstate->raw_reached_eof;
+		return false;
+	}
+	load->lines = cstate->cur_lineno;
+	load->slice.eol = (uint8_t) cstate->eol_type;
+	if (compat_skipped(cstate))
+		return true;
+	ExecStoreVirtualTuple(slot);
+	sluice_report.rows_by_server++;
+	take_row(load, slot, cstate->cur_lineno);
+	return true;
+}
+
+static bool
+ask_server(SluiceLoad *load)
+{
+	return load->rejects ? sluice_rejects_ask_server(load) :
+		sluice_take_server_row(load, &load->source);
+}
+
+/* The core has no memory, or has panicked: a bug. */
+void
+sluice_core_failed(SluiceStatus status)
+{
+	if (status == SLUICE_MEMORY)
+		ereport(ERROR,
+				(errcode(ERRCODE_OUT_OF_MEMORY),
+				 errmsg("out of memory"),
+				 errdetail("Failed while forming the rows of a COPY.")));
+	ereport(ERROR,
+			(errcode(ERRCODE_INTERNAL_ERROR),
+			 errmsg("pgsluice: internal error in the core"),
+			 errhint("The server's log has the details; WITH (pgsluice 'off') lets stock COPY do it.")));
+}
+
+/* Whether workers are still to start, and to have all rows, as tests may want it. */
+static bool
+forces_workers(const SluiceLoad *load)
+{
+	return sluice_force == SLUICE_FORCE_WORKERS && load->workers > 0 && load->pipeline == NULL &&
+		!load->source.sealed;
+}
+
+/* Whether workers can form rows: it is known how lines end. */
+static bool
+knows_lines(const SluiceLoad *load)
+{
+	return load->source.binary || load->slice.eol != EOL_UNKNOWN;
+}
+
+/* Lets the core form what it can of the bytes at hand. */
+static SluiceStatus
+form(SluiceLoad *load)
+{
+	SluiceSource *src = &load->source;
+	SluiceSlice *slice = &load->slice;
+	SluiceStatus status;
+	instr_time	before,
+				after;
+
+	/* No row waits, or those that do were copied: their tuples may be overwritten. */
+	if (load->waiting == 0 || load->watched)
+		slice->arena_used = 0;
+	sluice_source_validate(src);
+	slice->input = (const uint8_t *) src->buf + src->start;
+	slice->input_len = src->valid - src->start;
+	slice->last = src->eof && !src->sealed && src->valid == src->end;
+	/* In CSV stock COPY looks at what follows upon a CR, be it valid or not, before it takes the line. */
+	if (load->args.dialect.csv && !slice->last && slice->input_len > 0 &&
+		slice->input[slice->input_len - 1] == '\r')
+		slice->input_len--;
+	slice->pack = load->waiting == 0 && sluice_pages_wanted(load);
+	slice->page_limit = load->pipeline == NULL ? SLUICE_SLICE_PAGES : 0;
+	slice->rows_len = slice->pack || load->rejects ? SLUICE_SLICE_ROWS : SLUICE_BATCH_ROWS - load->waiting;
+	if (forces_workers(load) && !knows_lines(load))
+		slice->rows_len = 1;
+	INSTR_TIME_SET_CURRENT(before);
+	status = pgsluice_form(load->plan, slice);
+	INSTR_TIME_SET_CURRENT(after);
+	INSTR_TIME_ACCUM_DIFF(sluice_report.forming, after, before);
+	if (status == SLUICE_PANIC || status == SLUICE_MEMORY)
+		sluice_core_failed(status);
+	sluice_accept_rows(load, slice);
+	/* More rows than batches hold: some may be in the table, and some not. */
+	if (slice->pack)
+		sluice_flush(load);
+	src->start += slice->consumed;
+	load->lines += slice->lines;
+	/* As stock COPY: an error while reading on names the line it is about to read. */
+	load->cstate->cur_lineno = load->lines + 1;
+	return status;
+}
+
+/* Reads on; false where nothing was added. */
+bool
+sluice_fill(SluiceLoad *load)
+{
+	instr_time	before,
+				after;
+	bool		more;
+
+	INSTR_TIME_SET_CURRENT(before);
+	more = sluice_source_fill(&load->source);
+	INSTR_TIME_SET_CURRENT(after);
+	INSTR_TIME_ACCUM_DIFF(sluice_report.reading, after, before);
+	return more;
+}
+
+/*
+ * One step through the data: forms what is at hand, or reads on, or asks the
+ * server. False at the end.
+ */
+static bool
+step(SluiceLoad *load)
+{
+	SluiceSource *src = &load->source;
+	bool		eof;
+
+	CHECK_FOR_INTERRUPTS();
+	if (src->ended)
+		return false;
+	if (forces_workers(load) && knows_lines(load) && src->start < src->end)
+	{
+		load->alone = src->bytes;
+		if (!sluice_pipeline(load))
+			return false;
+	}
+	switch (form(load))
+	{
+		case SLUICE_MORE:
+			/* Workers have nothing to do for the last chunk's leader. */
+			if (load->workers > 0 && !src->sealed && !(src->eof && load->pipeline != NULL) &&
+				src->bytes - load->alone > load->alone_limit)
+			{
+				load->alone = src->bytes;
+				return sluice_pipeline(load);
+			}
+			eof = src->eof;
+			if (sluice_fill(load) || eof != src->eof)
+				return true;
+			if (src->start == src->end && (src->eof || src->sealed))
+				return false;
+			return ask_server(load);	/* too long, or not UTF-8 */
+		case SLUICE_FULL:
+			/* Of memory, unless there are rows: as many as were wanted. */
+			if (load->slice.rows_used == 0)
+				sluice_free_tuples(load);
+			return true;
+		case SLUICE_ASK:
+			return ask_server(load);
+		default:
+			src->ended = true;
+			return false;
+	}
+}
+
+/* Goes through what lies in the source. False if the data ended by a line of \. */
+bool
+sluice_finish_source(SluiceLoad *load)
+{
+	SluiceSource *src = &load->source;
+
+	while (step(load))
+		;
+	return !src->ended && src->start == src->end;
+}
+
+/* Compiles the plan of a row, defaults included, and finds memory for what it makes. */
+static void
+make_plan(SluiceLoad *load)
+{
+	SluiceSlice *slice = &load->slice;
+	ListCell   *lc;
+
+	sluice_plan_args(load->cstate, load->watched, &load->args);
+	load->plan = sluice_make_plan(&load->args);
+	load->volatiles = palloc(sizeof(SluiceVolatile) * Max(list_length(load->args.volatiles), 1));
+	foreach(lc, load->args.volatiles)
+	{
+		SluiceVolatile *v = &load->volatiles[load->nvolatile++];
+
+		v->attnum = lfirst_int(lc);
+		v->state = compat_default_of(load->cstate, v->attnum);
+	}
+	sluice_serial_open(&load->args.serial, load->args.volatiles == NIL && !load->watched);
+	slice->rows = load->rows = palloc(sizeof(SluiceRow) * SLUICE_SLICE_ROWS);
+	slice->asks = palloc(sizeof(SluiceAsk) * SLUICE_BATCH_ASKS);
+	/* Where errors skip a record, the whole record is stock COPY's to read. */
+	slice->asks_len = compat_skips_errors(load->cstate) ? 0 : SLUICE_BATCH_ASKS;
+	slice->arena = (uint8_t *) TYPEALIGN(COMPAT_IO_ALIGN, palloc(SLUICE_ARENA + COMPAT_IO_ALIGN));
+	slice->arena_len = SLUICE_ARENA;
+	sluice_choose_route(load);
+}
+
+/* What comes before the core's first row. False: there is nothing more. */
+static bool
+begin(SluiceLoad *load)
+{
+	SluiceSource *src = &load->source;
+	CopyFromState cstate = load->cstate;
+	bool		header = cstate->opts.header_line != COPY_HEADER_FALSE;
+
+	if (load->rejects)
+	{
+		make_plan(load);
+		if (header)
+			sluice_rejects_read_header(load);
+		return true;
+	}
+	/* An error while reading names the line that is about to be read. */
+	cstate->cur_lineno = 1;
+	if (src->start == src->end && !src->eof)
+		(void) sluice_fill(load);
+	/* The header is stock COPY's to read, and with it the first row. */
+	if ((header || sluice_defaults_may_fail(cstate)) && !ask_server(load))
+		return false;
+	make_plan(load);
+	return true;
+}
+
+/* The whole of the data. */
+void
+sluice_load_rows(SluiceLoad *load)
+{
+	bool		more = begin(load);
+
+	while (more)
+		more = step(load);
+	if (load->rejects)
+		sluice_rejects_flush(load);
+	sluice_flush(load);
+	if (load->pipeline)
+		sluice_pipeline_close(load);
+	sluice_source_drain(&load->source);
+}

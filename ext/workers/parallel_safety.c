@@ -1,0 +1,130 @@
+/*
+ * Whether workers may read what the core does not: every type that has to be
+ * asked for must have a function that is safe in a worker and sees there what
+ * it would see in the leader.
+ */
+#include "base/load.h"
+#include "workers/workers.h"
+
+#include "access/htup_details.h"
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "utils/lsyscache.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+#include "utils/typcache.h"
+
+static const char *type_why_not(Oid type, bool binary);
+
+static const char *
+composite_why_not(Oid type, bool binary)
+{
+	TupleDesc	desc = lookup_rowtype_tupdesc(type, -1);
+	const char *reason = NULL;
+
+	for (int i = 0; i < desc->natts && reason == NULL; i++)
+	{
+		if (!TupleDescAttr(desc, i)->attisdropped)
+			reason = type_why_not(TupleDescAttr(desc, i)->atttypid, binary);
+	}
+	ReleaseTupleDesc(desc);
+	return reason;
+}
+
+/* A type and those that its values consist of. */
+static const char *
+type_why_not(Oid type, bool binary)
+{
+	HeapTuple	tuple;
+	Form_pg_type form;
+	Oid			function;
+	Oid			part;
+	char		kind;
+
+	check_stack_depth();
+	tuple = SearchSysCache1(TYPEOID, ObjectIdGetDatum(type));
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for type %u", type);
+	form = (Form_pg_type) GETSTRUCT(tuple);
+	function = binary ? form->typreceive : form->typinput;
+	kind = form->typtype;
+	part = kind == TYPTYPE_DOMAIN ? form->typbasetype :
+		kind == TYPTYPE_RANGE ? get_range_subtype(type) :
+		kind == TYPTYPE_MULTIRANGE ? get_multirange_range(type) :
+		IsTrueArrayType(form) ? form->typelem : InvalidOid;
+	ReleaseSysCache(tuple);
+
+	if (kind == TYPTYPE_DOMAIN)
+	{
+		/* domain_in is not safe for what the constraints may be. */
+		const char *reason = sluice_domain_why_not(type);
+
+		if (reason)
+			return reason;
+	}
+	else if (!OidIsValid(function) || sluice_function_is_unsafe(function, NULL))
+		return "the input function of a type is not parallel safe";
+	if (kind == TYPTYPE_COMPOSITE)
+		return composite_why_not(type, binary);
+	return OidIsValid(part) ? type_why_not(part, binary) : NULL;
+}
+
+static const char *
+statement_why_not(const SluiceLoad *load)
+{
+	if (IsolationIsSerializable())
+		return "the transaction is serializable";
+	if (!ActiveSnapshotSet())
+		return "there is no snapshot";
+	if (load->duplicates.mode == SLUICE_DUPLICATE_REPLACE)
+		return "rows of this transaction may be replaced";
+	/* What it does in the leader, input functions elsewhere would not see. */
+	if (load->watched)
+		return "a CHECK constraint or a condition is volatile";
+	if (load->source.binary && pg_get_client_encoding() != GetDatabaseEncoding())
+		return "text in binary data is converted";
+	return NULL;
+}
+
+/*
+ * Says for each column how workers read it; returns whether they have to. If
+ * they would have to and may not, the report says why.
+ */
+bool
+sluice_readable(const SluiceLoad *load, SluiceReadColumn *columns)
+{
+	CopyFromState cstate = load->cstate;
+	bool		binary = load->source.binary;
+	bool		wanted = false;
+	const char *reason = NULL;
+
+	for (size_t i = 0; i < load->args.ncolumns; i++)
+	{
+		Form_pg_attribute att = TupleDescAttr(RelationGetDescr(cstate->rel), i);
+		const SluiceColumn *column = &load->args.columns[i];
+		bool		asked = column->type_oid == InvalidOid && column->nlabels == 0;
+		const char *why;
+
+		memcpy(&columns[i].att, att, ATTRIBUTE_FIXED_PART_SIZE);
+		columns[i].function = InvalidOid;
+		if (column->source < 0)
+			continue;			/* not in the data */
+		why = type_why_not(att->atttypid, binary);
+		if (why == NULL)
+		{
+			columns[i].function = cstate->in_functions[i].fn_oid;
+			columns[i].ioparam = cstate->typioparams[i];
+		}
+		else if (asked && reason == NULL)
+			reason = why;
+		wanted |= asked;
+	}
+	if (!wanted || load->slice.asks_len == 0)
+		return false;
+	if (reason == NULL)
+		reason = statement_why_not(load);
+	sluice_report.leader_reads = reason;
+	return reason == NULL;
+}

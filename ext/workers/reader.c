@@ -1,0 +1,301 @@
+/*
+ * Values that the core does not read, read by workers: each through the input
+ * or receive function of its type, in the leader's session (workers/session.c).
+ *
+ * A worker only ever gives a value or none. A row with a value that its function
+ * refuses, or has something to say about, stays as it was: the leader reads
+ * it again when its turn comes, and what is raised then is COPY's own error.
+ */
+#include "workers/workers.h"
+
+#include "access/htup_details.h"
+#include "access/parallel.h"
+#include "access/tupmacs.h"
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+
+struct SluiceReader
+{
+	SluiceShared *shared;
+	SluiceSession *session;
+	const SluiceReadColumn *columns;
+	MemoryContext context;		/* of one row */
+	TupleDesc	desc;
+	Datum	   *values;
+	bool	   *isnull;
+	FmgrInfo   *functions;		/* of this transaction */
+	SluicePacker *packer;		/* NULL: the rows do not go into pages */
+};
+
+/* A function had something to say to the client, or to the log. */
+static bool spoken;
+
+static emit_log_hook_type prev_emit_log_hook;
+
+/* NULL unless this is a worker that reads values. */
+static SluiceShared *log_shared;
+
+/*
+ * What input functions say is kept back: the leader says it. So is the end of a
+ * worker that the leader has ended.
+ */
+static void
+keep_back(ErrorData *edata)
+{
+	if (edata->elevel < ERROR)
+		spoken = true;
+	if (edata->elevel < FATAL || pg_atomic_read_u32(&log_shared->stop))
+		edata->output_to_server = false;
+	else if (prev_emit_log_hook)
+		prev_emit_log_hook(edata);
+}
+
+/* The memory that is shared with the leader is about to go. */
+void
+sluice_reader_close(void)
+{
+	if (log_shared)
+		emit_log_hook = prev_emit_log_hook;
+	log_shared = NULL;
+}
+
+/* Reads a value as COPY reads it: text, or bytes of FORMAT binary. A NUL follows it. */
+Datum
+sluice_read_value(FmgrInfo *function, bool binary, char *bytes, uint32 len,
+				  Oid ioparam, int32 typmod)
+{
+	StringInfoData value;
+	Datum		result;
+
+	if (!binary)
+		return InputFunctionCall(function, bytes, ioparam, typmod);
+	/* As CopyReadBinaryAttribute of copyfromparse.c; the memory may be written to. */
+	value.data = bytes;
+	value.len = (int) len;
+	value.maxlen = (int) len + 1;
+	value.cursor = 0;
+	result = ReceiveFunctionCall(function, &value, ioparam, typmod);
+	if (value.cursor != value.len)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_BINARY_REPRESENTATION),
+				 errmsg("incorrect binary data format")));
+	return result;
+}
+
+/* What functions keep between calls is gone with the transaction it was made in. */
+static void
+begin(SluiceReader *reader)
+{
+	int			natts = reader->desc->natts;
+
+	sluice_session_begin(reader->session);
+	reader->functions = MemoryContextAllocZero(TopTransactionContext, sizeof(FmgrInfo) * natts);
+	for (int i = 0; i < natts; i++)
+	{
+		if (OidIsValid(reader->columns[i].function))
+			fmgr_info_cxt(reader->columns[i].function, &reader->functions[i],
+						  TopTransactionContext);
+	}
+	MemoryContextSwitchTo(reader->context);
+}
+
+/* Makes this worker one that reads values; NULL if the leader is gone. */
+SluiceReader *
+sluice_reader_open(SluiceShared *shared, int number)
+{
+	SluiceReader *reader = palloc0(sizeof(SluiceReader));
+	int			natts = shared->natts;
+	Form_pg_attribute *atts = palloc(sizeof(Form_pg_attribute) * natts);
+
+	reader->shared = shared;
+	reader->session = (SluiceSession *) ((char *) shared + shared->session_at);
+	reader->columns = (SluiceReadColumn *) ((char *) shared + shared->columns_at);
+	reader->context = AllocSetContextCreate(CurrentMemoryContext, "pgsluice row",
+											ALLOCSET_DEFAULT_SIZES);
+	for (int i = 0; i < natts; i++)
+		atts[i] = (Form_pg_attribute) &reader->columns[i].att;
+	reader->desc = CreateTupleDesc(natts, atts);
+	reader->values = palloc(sizeof(Datum) * natts);
+	reader->isnull = palloc(sizeof(bool) * natts);
+	reader->packer = shared->pack ? sluice_make_packer() : NULL;
+	if (!sluice_session_join(reader->session, number))
+		return NULL;
+	log_shared = shared;
+	prev_emit_log_hook = emit_log_hook;
+	emit_log_hook = keep_back;
+	/* So that the hook hears all that a client may have asked to hear. */
+	compat_log_min_messages = Min(Min(compat_log_min_messages, client_min_messages), INFO);
+	begin(reader);
+	return reader;
+}
+
+/* Where a column of fixed length that is not NULL begins in a tuple, from its start. */
+static uint32
+offset_of(TupleDesc desc, HeapTuple tuple, int column, const bool *isnull)
+{
+	char	   *data = (char *) tuple->t_data + tuple->t_data->t_hoff;
+	uint32		at = 0;
+
+	for (int i = 0;; i++)
+	{
+		Form_pg_attribute att = TupleDescAttr(desc, i);
+
+		if (isnull[i])
+			continue;
+		at = att_align_pointer(at, att->attalign, att->attlen, data + at);
+		if (i == column)
+			return tuple->t_data->t_hoff + at;
+		at = att_addlength_pointer(at, att->attlen, data + at);
+	}
+}
+
+/* How far a chunk is read: the asks of the rows that are left to the leader move up. */
+typedef struct Progress
+{
+	size_t		row;
+	size_t		asks_seen;
+	size_t		asks_kept;
+	size_t		room_end;		/* where the values' bytes begin in the arena, behind the tuples */
+	uint64		read;
+} Progress;
+
+/* Reads a row's values and forms it anew. False: it is left to the leader. */
+static bool
+read_row(SluiceReader *reader, SluiceSlice *slice, const Progress *progress)
+{
+	SluiceRow  *row = &slice->rows[progress->row];
+	const SluiceAsk *asks = slice->asks + progress->asks_seen;
+	size_t		place = MAXALIGN(slice->arena_used);
+	HeapTupleData tuple = {0};
+	HeapTuple	formed;
+
+	for (uint32 i = 0; i < row->asks; i++)
+	{
+		if (!OidIsValid(reader->columns[asks[i].column].function))
+			return false;
+	}
+	tuple.t_len = row->len;
+	tuple.t_data = (HeapTupleHeader) (slice->arena + row->offset);
+	heap_deform_tuple(&tuple, reader->desc, reader->values, reader->isnull);
+	spoken = false;
+	for (uint32 i = 0; i < row->asks; i++)
+	{
+		int			m = (int) asks[i].column;
+		const SluiceReadColumn *column = &reader->columns[m];
+
+		reader->values[m] = sluice_read_value(&reader->functions[m], reader->shared->binary,
+											  (char *) slice->arena + asks[i].offset,
+											  asks[i].len, column->ioparam, column->att.atttypmod);
+		reader->isnull[m] = false;
+	}
+	if (spoken)
+		return false;
+	formed = heap_form_tuple(reader->desc, reader->values, reader->isnull);
+	if (place + formed->t_len > progress->room_end)
+		return false;
+	/* The header is a composite value's: heap_prepare_insert() clears of it what the core leaves zero. */
+	memset(formed->t_data, 0, offsetof(HeapTupleHeaderData, t_infomask2));
+	formed->t_data->t_infomask &= ~HEAP_XACT_MASK;
+	formed->t_data->t_infomask2 &= ~HEAP2_XACT_MASK;
+	memcpy(slice->arena + place, formed->t_data, formed->t_len);
+	slice->arena_used = place + MAXALIGN(formed->t_len);
+	row->offset = (uint32) place;
+	row->len = formed->t_len;
+	if (row->blank)
+		row->blank = offset_of(reader->desc, formed, reader->shared->serial, reader->isnull);
+	return true;
+}
+
+/* The next row is done with: it was read, or it was not. */
+static void
+next_row(Progress *progress, SluiceSlice *slice, bool read)
+{
+	SluiceRow  *row = &slice->rows[progress->row++];
+	SluiceAsk  *asks = (SluiceAsk *) slice->asks;
+	uint32		count = row->asks;
+
+	if (read)
+	{
+		progress->read += count;
+		row->asks = 0;
+	}
+	else
+	{
+		memmove(asks + progress->asks_kept, asks + progress->asks_seen, sizeof(*asks) * count);
+		progress->asks_kept += count;
+	}
+	progress->asks_seen += count;
+}
+
+static void
+read_rows(SluiceReader *reader, SluiceSlice *slice, Progress *progress)
+{
+	while (progress->row < slice->rows_used)
+	{
+		SluiceRow  *row = &slice->rows[progress->row];
+		bool		read = false;
+
+		/* The leader wants nothing more: what is formed now is never looked at. */
+		if (pg_atomic_read_u32(&reader->shared->stop))
+			break;
+		CHECK_FOR_INTERRUPTS();
+		if (row->asks > 0)
+		{
+			read = read_row(reader, slice, progress);
+			MemoryContextReset(reader->context);
+		}
+		next_row(progress, slice, read);
+	}
+}
+
+/* The bytes of values fill the arena from its end: those of the last one lie first. */
+static size_t
+room_end(const SluiceSlice *slice)
+{
+	size_t		asks = 0;
+
+	for (size_t i = 0; i < slice->rows_used; i++)
+		asks += slice->rows[i].asks;
+	return asks > 0 ? slice->asks[asks - 1].offset : slice->arena_len;
+}
+
+/*
+ * Reads what the core has left of a slice's rows, and packs them. Returns how many values
+ * it read. Errors end the transaction, and another one goes on with the next row.
+ */
+uint64
+sluice_read_values(SluiceReader *reader, SluiceSlice *slice)
+{
+	Progress   *progress = MemoryContextAllocZero(TopMemoryContext, sizeof(Progress));
+	uint64		read;
+	bool		through = false;
+
+	progress->room_end = room_end(slice);
+	while (!through)
+	{
+		PG_TRY();
+		{
+			read_rows(reader, slice, progress);
+			through = true;
+		}
+		PG_CATCH();
+		{
+			HOLD_INTERRUPTS();
+			AbortOutOfAnyTransaction();
+			FlushErrorState();
+			RESUME_INTERRUPTS();
+			next_row(progress, slice, false);
+			MemoryContextReset(reader->context);
+			begin(reader);
+		}
+		PG_END_TRY();
+	}
+	read = progress->read;
+	pfree(progress);
+	if (reader->packer && read > 0)
+		sluice_pack_rows(reader->packer, slice);
+	return read;
+}

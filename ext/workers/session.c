@@ -1,0 +1,212 @@
+/*
+ * The leader's session and transaction, as a worker joins them: database and
+ * role, settings, temporary schema, snapshot, the transaction's own identifiers
+ * and what it has not yet committed. The same parts in the same order as
+ * ParallelWorkerMain of src/backend/access/transam/parallel.c restores them,
+ * but for what only queries need (record types, serializable transactions).
+ *
+ * A ParallelContext would do all of it, and put the leader into parallel mode:
+ * no sequence value could be drawn then, and no record be rejected.
+ */
+#include "workers/workers.h"
+
+#include "access/parallel.h"
+#include "access/xact.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_enum.h"
+#include "catalog/storage.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "postmaster/bgworker.h"
+#include "storage/proc.h"
+#include "utils/combocid.h"
+#include "utils/guc.h"
+#include "utils/inval.h"
+#include "utils/relmapper.h"
+#include "utils/snapmgr.h"
+
+/* What the server itself can put into memory, and take out again. */
+enum
+{
+	LIBRARIES,
+	SETTINGS,
+	TRANSACTION,
+	COMBO_CIDS,
+	ACTIVE_SNAPSHOT,
+	TRANSACTION_SNAPSHOT,
+	PENDING_SYNCS,
+	RELATION_MAP,
+	ENUMS,
+	PARTS
+};
+
+struct SluiceSession
+{
+	Oid			database;
+	Oid			authenticated_user;
+	Oid			current_user;
+	int			security_context;
+	Oid			temp_namespace;
+	Oid			temp_toast_namespace;
+	TimestampTz transaction_start;
+	TimestampTz statement_start;
+	PGPROC	   *leader;
+	pid_t		leader_pid;
+	int			leader_number;
+	bool		transaction_snapshot;	/* it has one for all of its statements */
+	Size		part[PARTS];	/* where each lies, from the struct's start */
+};
+
+static Size
+active_snapshot_size(void)
+{
+	return EstimateSnapshotSpace(GetActiveSnapshot());
+}
+
+static void
+save_active_snapshot(Size size, char *place)
+{
+	SerializeSnapshot(GetActiveSnapshot(), place);
+}
+
+static Size
+transaction_snapshot_size(void)
+{
+	return IsolationUsesXactSnapshot() ? EstimateSnapshotSpace(GetTransactionSnapshot()) : 0;
+}
+
+static void
+save_transaction_snapshot(Size size, char *place)
+{
+	if (size > 0)
+		SerializeSnapshot(GetTransactionSnapshot(), place);
+}
+
+static void
+save_enums(Size size, char *place)
+{
+	SerializeUncommittedEnums(place, size);
+}
+
+static const struct
+{
+	Size		(*size) (void);
+	void		(*save) (Size size, char *place);
+}			parts[PARTS] =
+{
+	[LIBRARIES] = {EstimateLibraryStateSpace, SerializeLibraryState},
+	[SETTINGS] = {EstimateGUCStateSpace, SerializeGUCState},
+	[TRANSACTION] = {EstimateTransactionStateSpace, SerializeTransactionState},
+	[COMBO_CIDS] = {EstimateComboCIDStateSpace, SerializeComboCIDState},
+	[ACTIVE_SNAPSHOT] = {active_snapshot_size, save_active_snapshot},
+	[TRANSACTION_SNAPSHOT] = {transaction_snapshot_size, save_transaction_snapshot},
+	[PENDING_SYNCS] = {EstimatePendingSyncsSpace, SerializePendingSyncs},
+	[RELATION_MAP] = {EstimateRelationMapSpace, SerializeRelationMap},
+	[ENUMS] = {EstimateUncommittedEnumsSpace, save_enums},
+};
+
+Size
+sluice_session_size(void)
+{
+	Size		size = MAXALIGN(sizeof(SluiceSession));
+
+	for (int i = 0; i < PARTS; i++)
+		size += MAXALIGN(parts[i].size());
+	return size;
+}
+
+/* Puts the leader's state into that much memory. */
+void
+sluice_session_save(SluiceSession *session)
+{
+	Size		at = MAXALIGN(sizeof(SluiceSession));
+
+	session->database = MyDatabaseId;
+	session->authenticated_user = GetAuthenticatedUserId();
+	GetUserIdAndSecContext(&session->current_user, &session->security_context);
+	GetTempNamespaceState(&session->temp_namespace, &session->temp_toast_namespace);
+	session->transaction_start = GetCurrentTransactionStartTimestamp();
+	session->statement_start = GetCurrentStatementStartTimestamp();
+	session->leader = MyProc;
+	session->leader_pid = MyProcPid;
+	session->leader_number = MyProcNumber;
+	session->transaction_snapshot = IsolationUsesXactSnapshot();
+	for (int i = 0; i < PARTS; i++)
+	{
+		Size		size = parts[i].size();
+
+		session->part[i] = at;
+		parts[i].save(size, (char *) session + at);
+		at += MAXALIGN(size);
+	}
+}
+
+static char *
+part(SluiceSession *session, int which)
+{
+	return (char *) session + session->part[which];
+}
+
+/*
+ * Connects a worker that needs no database, so that pg_stat_activity shows it with its leader.
+ * False: the leader is through already.
+ */
+bool
+sluice_session_show(const SluiceShared *shared)
+{
+	if (!BecomeLockGroupMember(shared->leader_proc, shared->leader_pid))
+		return false;
+	BackgroundWorkerInitializeConnectionByOid(InvalidOid, shared->leader_user, COMPAT_BYPASS_LOGIN);
+	return true;
+}
+
+/*
+ * Connects a worker to the leader's database with the leader's settings. It is
+ * of the leader's lock group before it takes any lock. False: the leader is gone.
+ */
+bool
+sluice_session_join(SluiceSession *session, int number)
+{
+	if (!BecomeLockGroupMember(session->leader, session->leader_pid))
+		return false;
+	/* As any worker: one of a parallel query has got its user by then, by another function in each major. */
+	BackgroundWorkerInitializeConnectionByOid(session->database, session->authenticated_user,
+											  COMPAT_BYPASS_LOGIN);
+	InitializingParallelWorker = true;
+	ParallelWorkerNumber = number;
+	ParallelLeaderProcNumber = session->leader_number;
+	SetParallelStartTimestamps(session->transaction_start, session->statement_start);
+	SetClientEncoding(GetDatabaseEncoding());
+	StartTransactionCommand();
+	RestoreLibraryState(part(session, LIBRARIES));
+	RestoreGUCState(part(session, SETTINGS));
+	CommitTransactionCommand();
+	SetTempNamespaceState(session->temp_namespace, session->temp_toast_namespace);
+	InitializingParallelWorker = false;
+	return true;
+}
+
+/*
+ * Begins the worker's part of the leader's transaction. It ends by an abort,
+ * which takes nothing back, for a worker changes nothing.
+ */
+void
+sluice_session_begin(SluiceSession *session)
+{
+	Snapshot	active;
+
+	StartParallelWorkerTransaction(part(session, TRANSACTION));
+	RestoreComboCIDState(part(session, COMBO_CIDS));
+	active = RestoreSnapshot(part(session, ACTIVE_SNAPSHOT));
+	RestoreTransactionSnapshot(session->transaction_snapshot ?
+							   RestoreSnapshot(part(session, TRANSACTION_SNAPSHOT)) : active,
+							   session->leader);
+	PushActiveSnapshot(active);
+	/* Other tuples are visible than when the caches were filled. */
+	InvalidateSystemCaches();
+	SetUserIdAndSecContext(session->current_user, session->security_context);
+	RestorePendingSyncs(part(session, PENDING_SYNCS));
+	RestoreRelationMap(part(session, RELATION_MAP));
+	RestoreUncommittedEnums(part(session, ENUMS));
+	EnterParallelMode();
+}

@@ -1,0 +1,154 @@
+/*
+ * A worker: forms the rows of chunks until its leader stops it, or no data has come for some
+ * seconds: others may use its place then, and the leader starts another one when data flows again.
+ */
+#include "workers/workers.h"
+
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "storage/dsm.h"
+#include "storage/ipc.h"
+#include "storage/proc.h"
+#include "tcop/tcopprot.h"
+#include "utils/memutils.h"
+#include "utils/resowner.h"
+#include "utils/wait_event.h"
+
+PGDLLEXPORT void pgsluice_worker_main(Datum arg);
+
+/* The chunk that this worker is at. */
+static SluiceChunk *current;
+
+/* Forms a claimed chunk with this process's own pointers; `reader` or NULL reads its values. */
+void
+sluice_form_chunk(SluiceShared *shared, uint64 number, SluicePlan *plan, SluiceReader *reader)
+{
+	SluiceChunk *chunk = chunk_of(shared, number);
+	char	   *memory = chunk_memory(shared, number);
+	SluiceSlice *slice = &chunk->slice;
+	size_t		valid;
+
+	memset(slice, 0, sizeof(*slice));
+	slice->input = (const uint8_t *) memory;
+	slice->arena = (uint8_t *) memory + CHUNK_INPUT;
+	slice->arena_len = CHUNK_ARENA;
+	slice->rows = (SluiceRow *) (memory + CHUNK_INPUT + CHUNK_ARENA);
+	slice->rows_len = CHUNK_ROWS;
+	slice->asks = (SluiceAsk *) (memory + CHUNK_INPUT + CHUNK_ARENA + CHUNK_ROWS_SIZE);
+	slice->asks_len = shared->asks_len;
+	slice->eol = chunk->eol;
+	slice->pack = shared->pack;
+	slice->page_longest = shared->page_longest;
+	slice->page_reserve = shared->page_reserve;
+	valid = shared->binary ? chunk->input_len :
+		sluice_valid(shared->single_byte, memory, chunk->input_len);
+	slice->input_len = valid;
+	slice->last = chunk->last && valid == chunk->input_len;
+	chunk->status = pgsluice_form(plan, slice);
+	chunk->values_read = reader ? sluice_read_values(reader, slice) : 0;
+	pg_write_barrier();
+	pg_atomic_write_u32(&chunk->state, CHUNK_FORMED);
+}
+
+/* The worker ends, whatever the cause. */
+static void
+leave(dsm_segment *segment, Datum arg)
+{
+	SluiceShared *shared = dsm_segment_address(segment);
+
+	((volatile SluiceShared *) shared)->workers[DatumGetInt32(arg)] = NULL;
+	sluice_reader_close();
+	if (current)
+	{
+		pg_atomic_write_u32(&current->state, CHUNK_ABANDONED);
+		SetLatch(shared->leader);
+	}
+}
+
+#define REPLACED_HINT "A new session has the new library, and workers again."
+
+/* Refuses, in a worker of a ParallelContext, to work for a leader with another build of the library. */
+void
+sluice_require_build(const char *build)
+{
+	if (strncmp(build, sluice_build, SLUICE_BUILD_LEN) != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg(SLUICE_REPLACED), errhint(REPLACED_HINT)));
+}
+
+/* Leaves if the leader, who does without, has another build. */
+static void
+leave_as_stranger(SluiceShared *shared)
+{
+	if (strncmp(shared->build, sluice_build, SLUICE_BUILD_LEN) == 0)
+		return;
+	pg_atomic_fetch_add_u32(&shared->strangers, 1);
+	ereport(LOG, (errmsg("pgsluice worker ends: " SLUICE_REPLACED), errhint(REPLACED_HINT)));
+	proc_exit(0);
+}
+
+void
+pgsluice_worker_main(Datum arg)
+{
+	dsm_segment *segment;
+	SluiceShared *shared;
+	SluicePlanArgs args;
+	SluicePlan *plan;
+	SluiceReader *reader = NULL;
+	int			which;
+
+	/* Not the default handler, which would end the process within the core. */
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
+	CurrentResourceOwner = ResourceOwnerCreate(NULL, "pgsluice worker");
+	CurrentMemoryContext = AllocSetContextCreate(TopMemoryContext, "pgsluice worker",
+												 ALLOCSET_DEFAULT_SIZES);
+	segment = dsm_attach(DatumGetUInt32(arg));
+	if (segment == NULL)
+		proc_exit(0);			/* the leader is through already */
+	shared = dsm_segment_address(segment);
+	leave_as_stranger(shared);
+	sluice_unflatten((char *) shared + shared->plan_at, &args);
+	plan = sluice_make_plan(&args);
+	memcpy(&which, MyBgworkerEntry->bgw_extra, sizeof(which));
+	on_dsm_detach(segment, leave, Int32GetDatum(which));
+	if (!sluice_slots_take_one())
+	{
+		pg_atomic_fetch_add_u32(&shared->left, 1);
+		proc_exit(0);
+	}
+	if (shared->session_at ? (reader = sluice_reader_open(shared, which)) == NULL :
+		!sluice_session_show(shared))
+		proc_exit(0);
+	pgstat_report_activity(STATE_RUNNING, psprintf("pgsluice worker for PID %d", (int) shared->leader_pid));
+	shared->workers[which] = MyLatch;
+
+	for (;;)
+	{
+		uint64		number;
+
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+		if (pg_atomic_read_u32(&shared->stop))
+			break;
+		while (claim_chunk(shared, &number))
+		{
+			current = chunk_of(shared, number);
+			CHECK_FOR_INTERRUPTS();
+			sluice_form_chunk(shared, number, plan, reader);
+			current = NULL;
+			SetLatch(shared->leader);
+		}
+		if ((WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					   IDLE_MILLISECONDS, PG_WAIT_EXTENSION) & WL_TIMEOUT) &&
+			pg_atomic_read_u64(&shared->claimed) >= pg_atomic_read_u64(&shared->filled))
+		{
+			pg_atomic_fetch_add_u32(&shared->left, 1);
+			break;
+		}
+	}
+	/* The segment goes last: a transaction lies in it. */
+	proc_exit(0);
+}

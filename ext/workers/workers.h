@@ -1,0 +1,144 @@
+/*
+ * What the leader and the workers of one COPY FROM share: a ring of chunks in
+ * dynamic shared memory.
+ *
+ * The leader fills chunks in the order of the data and installs them in the
+ * same order; in between, whoever claims a chunk forms its rows: a worker, or
+ * the leader when it would have to wait. Once they have connected, the workers touch
+ * this memory and nothing else of the server: no transaction, no catalog, no relation.
+ * Only where values need the server's input functions, they join the leader's
+ * transaction to call them.
+ */
+#ifndef PGSLUICE_WORKER_H
+#define PGSLUICE_WORKER_H
+
+#include "base/load.h"
+
+#include "port/atomics.h"
+#include "storage/latch.h"
+#include "storage/proc.h"
+
+/* So long a worker waits for data before it leaves. */
+#define IDLE_MILLISECONDS 3000
+
+/* A chunk's input, and its output for rows of the usual kind. */
+#define CHUNK_INPUT ((Size) 256 << 10)
+#define CHUNK_ARENA ((Size) 1280 << 10)
+#define CHUNK_ROWS 16384
+#define CHUNK_ASKS 32768
+
+typedef enum SluiceChunkState
+{
+	CHUNK_WAITING,				/* to be claimed, or claimed */
+	CHUNK_FORMED,				/* `slice` and `status` tell how far */
+	CHUNK_ABANDONED				/* its worker has left it */
+} SluiceChunkState;
+
+typedef struct SluiceChunk
+{
+	pg_atomic_uint32 state;
+	Size		input_len;
+	bool		last;			/* no data follows */
+	uint8_t		eol;
+	SluiceStatus status;
+	SluiceSlice slice;			/* pointers are the forming process's own */
+	uint64		values_read;	/* by input functions in a worker */
+} SluiceChunk;
+
+/* A column, for a worker that reads its values. */
+typedef struct SluiceReadColumn
+{
+	Oid			function;		/* InvalidOid: the leader reads them */
+	Oid			ioparam;
+	FormData_pg_attribute att;
+} SluiceReadColumn;
+
+typedef struct SluiceSession SluiceSession;
+typedef struct SluicePacker SluicePacker;
+typedef struct SluiceReader SluiceReader;
+
+typedef struct SluiceShared
+{
+	/* Of another build, these two alone are known to be where they are here. */
+	char		build[SLUICE_BUILD_LEN];
+	pg_atomic_uint32 strangers; /* workers of another build, which leave at once */
+	pg_atomic_uint32 stop;
+	pg_atomic_uint64 filled;	/* chunks that the leader has filled so far */
+	pg_atomic_uint64 claimed;	/* chunks that someone has claimed so far */
+	Latch	   *leader;
+	PGPROC	   *leader_proc;
+	pid_t		leader_pid;
+	Oid			leader_user;	/* as which it logged in */
+	Latch	   *workers[SLUICE_MAX_WORKERS];	/* NULL: it has not come, or has left */
+	pg_atomic_uint32 left;		/* workers that had no place, or nothing to do for a while */
+	uint32		nchunks;
+	uint32		asks_len;		/* of each chunk: CHUNK_ASKS, or 0 for none */
+	bool		binary;			/* the data */
+	bool		single_byte;	/* the database's encoding */
+	bool		pack;			/* rows are formed in pages */
+	uint32		page_longest;	/* this and the next: see SluiceSlice */
+	uint32		page_reserve;
+	int			natts;			/* columns of the table */
+	int			serial;			/* the one that is left blank, or -1 */
+	Size		plan_at;		/* where the plan's arguments lie */
+	Size		columns_at;		/* SluiceReadColumn of each column */
+	Size		session_at;		/* the leader's session; 0: workers read no values */
+	Size		chunks_at;
+	Size		memory_at;		/* where the chunks' memory begins */
+} SluiceShared;
+
+#define CHUNK_ROWS_SIZE MAXALIGN(sizeof(SluiceRow) * CHUNK_ROWS)
+#define CHUNK_ASKS_SIZE MAXALIGN(sizeof(SluiceAsk) * CHUNK_ASKS)
+#define CHUNK_MEMORY \
+	TYPEALIGN(COMPAT_IO_ALIGN, CHUNK_INPUT + CHUNK_ARENA + CHUNK_ROWS_SIZE + CHUNK_ASKS_SIZE)
+
+/* The memory of a chunk: input, arena, rows, asks. */
+static inline char *
+chunk_memory(SluiceShared *shared, uint64 number)
+{
+	return (char *) shared + shared->memory_at + (number % shared->nchunks) * CHUNK_MEMORY;
+}
+
+static inline SluiceChunk *
+chunk_of(SluiceShared *shared, uint64 number)
+{
+	return (SluiceChunk *) ((char *) shared + shared->chunks_at) + number % shared->nchunks;
+}
+
+/* Claims the next chunk that waits; false if there is none. */
+static inline bool
+claim_chunk(SluiceShared *shared, uint64 *number)
+{
+	*number = pg_atomic_read_u64(&shared->claimed);
+	while (*number < pg_atomic_read_u64(&shared->filled))
+	{
+		if (pg_atomic_compare_exchange_u64(&shared->claimed, number, *number + 1))
+			return true;
+	}
+	return false;
+}
+
+/* workers/worker.c */
+extern void sluice_form_chunk(SluiceShared *shared, uint64 number, SluicePlan *plan,
+							  SluiceReader *reader);
+
+/* workers/session.c */
+extern Size sluice_session_size(void);
+extern void sluice_session_save(SluiceSession *session);
+extern bool sluice_session_show(const SluiceShared *shared);
+extern bool sluice_session_join(SluiceSession *session, int number);
+extern void sluice_session_begin(SluiceSession *session);
+
+/* workers/parallel_safety.c */
+extern bool sluice_readable(const SluiceLoad *load, SluiceReadColumn *columns);
+
+/* workers/reader.c */
+extern SluiceReader *sluice_reader_open(SluiceShared *shared, int number);
+extern void sluice_reader_close(void);
+extern uint64 sluice_read_values(SluiceReader *reader, SluiceSlice *slice);
+
+/* workers/page_packer.c */
+extern SluicePacker *sluice_make_packer(void);
+extern void sluice_pack_rows(SluicePacker *packer, SluiceSlice *slice);
+
+#endif							/* PGSLUICE_WORKER_H */
