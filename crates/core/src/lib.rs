@@ -21,11 +21,11 @@
 )]
 
 pub mod error;
+pub mod index_sort;
 pub mod memory;
 pub mod page;
 pub mod row;
 pub mod scan;
 pub mod shape;
 pub mod sink;
-pub mod sort;
 pub mod types;

@@ -2,12 +2,12 @@
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_macros, clippy::disallowed_types)]
 
+use pgsluice_core::index_sort::build::{IndexBuild, Step};
+use pgsluice_core::index_sort::run::Added;
+use pgsluice_core::index_sort::shape::{Attribute, IndexShape, Order};
+use pgsluice_core::index_sort::tuple::{self, Field, Fields};
+use pgsluice_core::index_sort::Failure;
 use pgsluice_core::page::btree;
-use pgsluice_core::sort::build::{IndexBuild, Step};
-use pgsluice_core::sort::run::Added;
-use pgsluice_core::sort::shape::{Attribute, IndexShape, Order};
-use pgsluice_core::sort::tuple::{self, Field, Fields};
-use pgsluice_core::sort::Failure;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 

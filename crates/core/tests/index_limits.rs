@@ -2,10 +2,10 @@
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_macros, clippy::disallowed_types)]
 
-use pgsluice_core::sort::build::IndexBuild;
-use pgsluice_core::sort::run::Added;
-use pgsluice_core::sort::shape::{Attribute, IndexShape, Order};
-use pgsluice_core::sort::tuple::Field;
+use pgsluice_core::index_sort::build::IndexBuild;
+use pgsluice_core::index_sort::run::Added;
+use pgsluice_core::index_sort::shape::{Attribute, IndexShape, Order};
+use pgsluice_core::index_sort::tuple::Field;
 
 #[test]
 fn a_tuple_larger_than_a_third_of_a_page_is_not_taken() {

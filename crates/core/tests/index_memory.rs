@@ -2,10 +2,10 @@
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_macros, clippy::disallowed_types)]
 
-use pgsluice_core::sort::build::{IndexBuild, Step};
-use pgsluice_core::sort::run::Added;
-use pgsluice_core::sort::shape::{Attribute, IndexShape, Order};
-use pgsluice_core::sort::tuple::Field;
+use pgsluice_core::index_sort::build::{IndexBuild, Step};
+use pgsluice_core::index_sort::run::Added;
+use pgsluice_core::index_sort::shape::{Attribute, IndexShape, Order};
+use pgsluice_core::index_sort::tuple::Field;
 
 /// A build and its temporary file.
 struct Driven {

@@ -2,10 +2,10 @@
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_macros, clippy::disallowed_types)]
 
-use pgsluice_core::sort::build::{IndexBuild, PageAdded, Step};
-use pgsluice_core::sort::heap::{Column, Source};
-use pgsluice_core::sort::shape::{Attribute, IndexShape, Order};
-use pgsluice_core::sort::tuple::{Field, Tid};
+use pgsluice_core::index_sort::build::{IndexBuild, PageAdded, Step};
+use pgsluice_core::index_sort::heap_reader::{Column, Source};
+use pgsluice_core::index_sort::shape::{Attribute, IndexShape, Order};
+use pgsluice_core::index_sort::tuple::{Field, Tid};
 
 /// The value of each row.
 type Content = Box<dyn Fn(usize) -> Option<Vec<u8>>>;

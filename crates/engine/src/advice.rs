@@ -2,8 +2,8 @@
 //! pure function of facts. Nothing of it is changed by the loader.
 
 use crate::plan::InputFacts;
+use crate::session::advice_facts::{AdviceFacts, Laid};
 use crate::session::catalog::{ServerFacts, TableFacts};
-use crate::session::circumstances::{Circumstances, Laid};
 
 /// Input of this size or less is over before any of this matters, in bytes.
 const SMALL: u64 = 64 << 20;
@@ -24,12 +24,12 @@ pub(crate) fn advice(
     input: &InputFacts,
     server: &ServerFacts,
     table: &TableFacts,
-    around: &Circumstances,
+    facts: &AdviceFacts,
     fired_by: Option<&str>,
 ) -> Vec<String> {
     let mut notes = of_rows(table, fired_by);
-    notes.extend(order(table, &around.columns));
-    notes.extend(room(input, around));
+    notes.extend(order(table, &facts.columns));
+    notes.extend(room(input, facts));
     // Standard input may be of any size.
     if input.bytes > SMALL || input.bytes == 0 {
         notes.extend(slots(server));
@@ -107,8 +107,8 @@ fn of_server(input: &InputFacts, server: &ServerFacts, table: &TableFacts) -> Ve
     notes
 }
 
-fn room(input: &InputFacts, around: &Circumstances) -> Option<String> {
-    let (folder, free) = around.room.as_ref()?;
+fn room(input: &InputFacts, facts: &AdviceFacts) -> Option<String> {
+    let (folder, free) = facts.room.as_ref()?;
     let needed = input.bytes.saturating_mul(ROOM);
     (*free < needed && input.bytes > 0).then(|| {
         format!(

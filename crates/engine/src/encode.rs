@@ -1,11 +1,11 @@
 //! Chunks to what is sent for them: rows where the core is sure of every
 //! field, the file's own bytes where the server has to judge.
 
+use crate::buffer_pool::BufferPool;
 use crate::infer::Fit;
 use crate::input::{Chunk, Counts, Part};
 use crate::plan::{Plan, Wire};
 use crate::rewrite;
-use crate::spare::Spare;
 use crate::wire;
 use pgsluice_core::error::Malformed;
 use pgsluice_core::row;
@@ -96,7 +96,7 @@ impl Prepared {
 #[derive(Debug)]
 pub struct Encoder {
     plan: Arc<Plan>,
-    spare: Spare,
+    pool: BufferPool,
     sink: PgCopySink,
     record: Record,
     fit: Option<Fit>,
@@ -105,12 +105,12 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// An encoder for this plan, which takes its memory from `spare`.
-    pub fn new(plan: Arc<Plan>, spare: Spare) -> Encoder {
+    /// An encoder for this plan, which takes its memory from `pool`.
+    pub fn new(plan: Arc<Plan>, pool: BufferPool) -> Encoder {
         let columns = plan.shape.columns.len();
         let sink = PgCopySink::new(columns).within(MOST_ROWS);
         let fit = plan.inferred.clone().map(Fit::new);
-        Encoder { plan, spare, sink, record: Record::default(), fit, growth: 1.2 }
+        Encoder { plan, pool, sink, record: Record::default(), fit, growth: 1.2 }
     }
 
     /// Prepares a chunk.
@@ -159,7 +159,7 @@ impl Encoder {
             _ if chunk.part != Part::Whole || fault.is_some() || !self.readable(chunk) => None,
             Wire::Binary => self.rows(chunk, dialect).map(|(b, c)| (Body::Rows(b), c)),
             Wire::Csv | Wire::Text => {
-                let mut out = self.spare.take();
+                let mut out = self.pool.take();
                 let counts = rewritten(&plan, chunk, &mut self.record, &mut out);
                 counts.map(|counts| (Body::Rewritten(out), counts))
             }
@@ -235,7 +235,7 @@ impl Encoder {
     }
 
     fn rows(&mut self, chunk: &Chunk, dialect: &Dialect) -> Option<(Vec<u8>, Counts)> {
-        let mut free = self.spare.take();
+        let mut free = self.pool.take();
         free.reserve(((chunk.bytes.len() as f64 * self.growth) as usize).min(MOST_ROWS));
         let Encoder { plan, sink, record, .. } = self;
         sink.replace(free);

@@ -11,8 +11,8 @@
 //! owns the table. `repair` runs the rows of its own role, no others.
 
 use crate::error::Error;
+use crate::maintenance::policy::Choice;
 use crate::session::conn::Conn;
-use crate::session::surroundings::policy::Choice;
 use crate::session::transaction::BEGIN;
 
 /// Made in one transaction when the ledger is first needed.

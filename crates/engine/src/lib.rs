@@ -3,8 +3,8 @@
 //! Nothing here prints or parses arguments.
 
 mod advice;
-pub mod around;
 pub mod blame;
+mod buffer_pool;
 pub mod causes;
 pub mod check;
 mod clue;
@@ -19,6 +19,7 @@ pub mod input;
 pub mod isolate;
 pub mod ledger;
 pub mod load;
+pub mod maintenance;
 mod mapping;
 mod naming;
 pub mod options;
@@ -33,7 +34,6 @@ pub mod sample;
 pub mod server;
 pub mod session;
 pub mod sniff;
-mod spare;
 mod stray;
 pub mod typenames;
 pub mod wire;

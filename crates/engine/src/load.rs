@@ -1,23 +1,23 @@
 //! The main path: open → inspect → plan → execute → finish.
 
 use crate::advice::advice;
-use crate::around::{self, Around};
 use crate::blame::of_condition;
 use crate::causes::Causes;
 use crate::error::{Error, Kind};
 use crate::input::{can_be_read_again, Reader};
 use crate::ledger;
+use crate::maintenance::Indexes;
+use crate::maintenance::{self, Maintenance};
 use crate::options::{Method, Options};
 use crate::pipeline::{self, Stop, Through};
 use crate::plan::{self, InputFacts, Plan};
 use crate::reject::{Amount, RejectFile, RejectForm, Rejects};
 use crate::report::{Progress, Seconds, Summary};
-use crate::session::circumstances::circumstances;
+use crate::session::advice_facts::advice_facts;
 use crate::session::conn::{Canceller, Conn};
+use crate::session::deadlock_watch::DeadlockWatch;
 use crate::session::lane::{Lane, LaneCounts};
-use crate::session::siblings::Siblings;
-use crate::session::surroundings::Indexes;
-use crate::session::{create, header, staged, transaction, ways};
+use crate::session::{create, extension_report, header, staged, transaction};
 use crate::wire;
 use crossbeam_channel::{bounded, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
@@ -99,7 +99,7 @@ pub fn plan_only(options: &Options) -> Result<Plan, Error> {
     transaction::begin(&mut conn, options)?;
     let mut plan = make_plan(&mut conn, &reader, options, false)?;
     rights::check(&mut conn, &plan)?;
-    around::foretell(&mut conn, &mut plan, options, reader.total_bytes())?;
+    maintenance::foretell(&mut conn, &mut plan, options, reader.total_bytes())?;
     conn.exec("ROLLBACK")?;
     Ok(plan)
 }
@@ -112,7 +112,7 @@ pub fn plan_only(options: &Options) -> Result<Plan, Error> {
 /// Nothing has changed, or the error says what has.
 pub fn load(options: &Options, watch: &Watch, planned: &dyn Fn(&Plan)) -> Result<Summary, Error> {
     let mut result = run(options, watch, planned);
-    if result.as_ref().is_err_and(|e| around::could_name_record(e, options)) {
+    if result.as_ref().is_err_and(|e| maintenance::could_name_record(e, options)) {
         // Everything is rolled back. With the indexes in place, the same
         // duplicate is refused as stock COPY would refuse it, by line.
         let mut options = options.clone();
@@ -142,7 +142,7 @@ fn run(options: &Options, watch: &Watch, planned: &dyn Fn(&Plan)) -> Result<Summ
     transaction::begin(&mut conn, options)?;
     let mut plan = make_plan(&mut conn, &reader, options, true)?;
     let locked = Instant::now();
-    around::foresee(&mut conn, &mut plan, options, reader.total_bytes())?;
+    maintenance::foresee(&mut conn, &mut plan, options, reader.total_bytes())?;
     let plan = Arc::new(plan);
     let passed = plan.read_by(&mut reader);
     planned(&plan);
@@ -151,20 +151,20 @@ fn run(options: &Options, watch: &Watch, planned: &dyn Fn(&Plan)) -> Result<Summ
         let (counts, none) = (LaneCounts::default(), Amount::default());
         not_emptied(&plan, options, &Through::default(), &counts, none)?;
     }
-    let around = Around::take_down(&mut conn, &plan, options, watch)?;
-    let rows = execute(conn, reader, &plan, &around, options, watch, &mut clock)
+    let maintenance = Maintenance::take_down(&mut conn, &plan, options, watch)?;
+    let rows = execute(conn, reader, &plan, &maintenance, options, watch, &mut clock)
         .map_err(|e| create::take_back(plan.causes.explain(e, &plan, options), &plan, options));
     // What lanes have found down is down whatever became of the rows.
-    let (mut done, mut steps) = around.settle(rows, &options.target.url, plan.lanes)?;
-    let locks = around.locks(&plan, options, locked.elapsed().as_secs_f64());
-    steps.splice(0..0, around.steps_before());
+    let (mut done, mut steps) = maintenance.settle(rows, &options.target.url, plan.lanes)?;
+    let locks = maintenance.locks(&plan, options, locked.elapsed().as_secs_f64());
+    steps.splice(0..0, maintenance.steps_before());
     let conn = &mut done.lanes[0].conn;
     let wal_end = transaction::wal_position(conn);
     clock.seconds.finish += clock.lap();
 
     watch.phase(4);
     if options.target.analyze && !done.analyzed {
-        steps.push(around.analyze(conn, &plan, watch));
+        steps.push(maintenance.analyze(conn, &plan, watch));
     }
     clock.seconds.analyze += clock.lap();
 
@@ -204,12 +204,12 @@ fn execute(
     mut conn: Conn,
     reader: Reader,
     plan: &Arc<Plan>,
-    around: &Around,
+    maintenance: &Maintenance,
     options: &Options,
     watch: &Watch,
     clock: &mut Clock,
 ) -> Result<Done, Error> {
-    around.let_others_in(&mut conn, plan, options)?;
+    maintenance.let_others_in(&mut conn, plan, options)?;
     for statement in &plan.before {
         conn.exec(statement)?;
     }
@@ -221,15 +221,15 @@ fn execute(
     not_emptied(plan, options, &through, &counts, rejected).map_err(|e| lanes[0].stayed(e))?;
 
     watch.phase(3);
-    let indexes = ways::taken(&mut lanes[0].conn, plan, counts.statements)?;
+    let indexes = extension_report::taken(&mut lanes[0].conn, plan, counts.statements)?;
     for statement in &plan.after {
         lanes[0].conn.exec(statement)?;
     }
-    let mut steps = around.after_rows(&mut lanes[0].conn)?;
+    let mut steps = maintenance.after_rows(&mut lanes[0].conn)?;
     clock.seconds.finish = clock.lap();
     watch.phase(4);
     let statistics = match options.target.analyze {
-        true => around.analyze_within(&mut lanes[0].conn, plan, watch)?,
+        true => maintenance.analyze_within(&mut lanes[0].conn, plan, watch)?,
         false => None,
     };
     let analyzed = statistics.is_some();
@@ -238,12 +238,12 @@ fn execute(
 
     watch.phase(3);
     if !plan.commits_first() {
-        steps.extend(around.move_sequences(&mut lanes[0].conn, plan)?);
+        steps.extend(maintenance.move_sequences(&mut lanes[0].conn, plan)?);
     }
     let transactions = commit(&mut lanes, plan, options)?;
     if plan.commits_first() {
         // Only now one connection sees the keys of all lanes.
-        steps.extend(around.move_sequences_at_last(&mut lanes[0].conn, plan, options)?);
+        steps.extend(maintenance.move_sequences_at_last(&mut lanes[0].conn, plan, options)?);
     }
     Ok(Done { through, counts, rejected, lanes, transactions, indexes, steps, analyzed })
 }
@@ -259,11 +259,11 @@ fn rows(
 ) -> Result<(Through, LaneCounts, Vec<Lane>, Amount), Error> {
     let rejects = rejects(&reader, options, watch)?;
     let mut lanes = open_lanes(conn, plan, options, watch, &rejects)?;
-    let siblings = Siblings::watch(&mut lanes, &options.target.url)?;
+    let deadlocks = DeadlockWatch::watch(&mut lanes, &options.target.url)?;
     let run = pipeline::run(reader, plan, lanes, &watch.progress, &watch.stop)
         .and_then(|(through, lanes)| Ok((through, check_deferred(lanes, plan)?)));
-    let run = match siblings {
-        Some(siblings) => siblings.end(run),
+    let run = match deadlocks {
+        Some(deadlocks) => deadlocks.end(run),
         None => run,
     };
     let (through, mut lanes, rejected) = close_rejects(rejects, run)?;
@@ -305,10 +305,10 @@ pub(crate) fn make_plan(
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut plan = plan::plan(&input, &server, &table, options, cores)?;
     checks::read_by_server(conn, &plan, &table, options)?;
-    let around = circumstances(conn, &table)?;
+    let facts = advice_facts(conn, &table)?;
     let fire = plan::triggers_fire(plan.method, &table, options);
     let fired_by = fire.then(|| wire::statement(&plan));
-    plan.notes.splice(0..0, advice(&input, &server, &table, &around, fired_by));
+    plan.notes.splice(0..0, advice(&input, &server, &table, &facts, fired_by));
     plan.notes.extend(causes.notes(&plan.columns));
     plan.causes = causes;
     plan.notes.extend(reader.notes());

@@ -7,13 +7,13 @@
 //! Every queue is bounded, and the reader takes a permit for each chunk that
 //! is under way: memory does not depend on the input.
 
+use crate::buffer_pool::BufferPool;
 use crate::encode::{Encoder, Prepared};
 use crate::error::Error;
 use crate::input::{Counts, Part, Reader};
 use crate::plan::Plan;
 use crate::report::Progress;
 use crate::session::lane::{Lane, Placed};
-use crate::spare::Spare;
 use crossbeam_channel::{bounded, Receiver, Sender};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -73,7 +73,7 @@ pub fn run(
     let stop = Stop::default();
     let depth = plan.encoders + lanes.len() * LANE_QUEUE + 2;
     let (permit, permits) = bounded(depth);
-    let spare = Spare::default();
+    let pool = BufferPool::default();
     for _ in 0..depth {
         let _ = permit.send(());
     }
@@ -81,11 +81,11 @@ pub fn run(
     let (done_in, done) = bounded(depth);
     // Not joined on failure: it may be waiting for standard input.
     let reading = {
-        let (spare, progress, stop) = (spare.clone(), progress.clone(), stop.clone());
-        thread::spawn(move || read(reader, &permits, &chunk_in, &spare, &progress, &stop))
+        let (pool, progress, stop) = (pool.clone(), progress.clone(), stop.clone());
+        thread::spawn(move || read(reader, &permits, &chunk_in, &pool, &progress, &stop))
     };
     for _ in 0..plan.encoders {
-        let mut encoder = Encoder::new(plan.clone(), spare.clone());
+        let mut encoder = Encoder::new(plan.clone(), pool.clone());
         let (chunks, done_in, progress) = (chunks.clone(), done_in.clone(), progress.clone());
         thread::spawn(move || {
             for chunk in chunks {
@@ -100,7 +100,7 @@ pub fn run(
     }
     drop((chunks, done_in));
     let (lane_in, running): (Vec<_>, Vec<_>) =
-        lanes.into_iter().map(|lane| spawn_lane(lane, spare.clone(), stop.clone())).unzip();
+        lanes.into_iter().map(|lane| spawn_lane(lane, pool.clone(), stop.clone())).unzip();
     let mut collector = Collector {
         lane_in,
         at: 0,
@@ -172,7 +172,7 @@ fn read(
     mut reader: Reader,
     permits: &Receiver<()>,
     out: &Sender<crate::input::Chunk>,
-    spare: &Spare,
+    pool: &BufferPool,
     progress: &Progress,
     stop: &Stop,
 ) -> Result<(), Error> {
@@ -181,7 +181,7 @@ fn read(
             break;
         }
         let started = Instant::now();
-        let chunk = reader.next(spare.take())?;
+        let chunk = reader.next(pool.take())?;
         progress.reading.add(started.elapsed());
         progress.bytes.set(reader.raw_bytes());
         let Some(chunk) = chunk else { break };
@@ -194,7 +194,7 @@ fn read(
 
 /// A lane's thread ends with its COPY still open: whether the input came to a
 /// good end is known only later.
-fn spawn_lane(mut lane: Lane, spare: Spare, stop: Stop) -> (Sender<Placed>, Running) {
+fn spawn_lane(mut lane: Lane, pool: BufferPool, stop: Stop) -> (Sender<Placed>, Running) {
     let (sender, receiver) = bounded::<Placed>(LANE_QUEUE);
     let run = thread::spawn(move || {
         let mut work = || {
@@ -202,7 +202,7 @@ fn spawn_lane(mut lane: Lane, spare: Spare, stop: Stop) -> (Sender<Placed>, Runn
                 if stop.is_set() {
                     break;
                 }
-                lane.feed(placed, &spare)?;
+                lane.feed(placed, &pool)?;
             }
             Ok(())
         };

@@ -3,8 +3,8 @@
 
 use crate::error::Error;
 use crate::ledger::{self, State};
+use crate::maintenance::{put_back_committed, Restored};
 use crate::session::conn::{quote_literal, Conn};
-use crate::session::surroundings::{put_back_committed, Restored};
 use crate::session::transaction::{BEGIN, NO_TIMEOUTS};
 
 /// What was found and done.

@@ -1,14 +1,14 @@
 //! The build of an index for C: rows in, work to do and pages out.
 
 use crate::plan::slice;
+use pgsluice_core::index_sort::build::{IndexBuild, Step};
+use pgsluice_core::index_sort::interrupt::Interrupts;
+use pgsluice_core::index_sort::run::Added;
+use pgsluice_core::index_sort::shape::{Attribute, IndexShape, Order, MAX_ATTRIBUTES};
+use pgsluice_core::index_sort::tuple::{Field, MAX_VARLENA};
+use pgsluice_core::index_sort::Failure;
 use pgsluice_core::memory::{Fallible, OutOfMemory};
 use pgsluice_core::page::btree;
-use pgsluice_core::sort::build::{IndexBuild, Step};
-use pgsluice_core::sort::interrupt::Interrupts;
-use pgsluice_core::sort::run::Added;
-use pgsluice_core::sort::shape::{Attribute, IndexShape, Order, MAX_ATTRIBUTES};
-use pgsluice_core::sort::tuple::{Field, MAX_VARLENA};
-use pgsluice_core::sort::Failure;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
 /// One attribute of an index.

@@ -2,10 +2,10 @@
 
 use crate::index::{guarded, IndexStatus};
 use crate::plan::slice;
+use pgsluice_core::index_sort::build::{IndexBuild, PageAdded};
+use pgsluice_core::index_sort::heap_reader::{Column, Source};
 use pgsluice_core::memory::Fallible;
 use pgsluice_core::page::btree;
-use pgsluice_core::sort::build::{IndexBuild, PageAdded};
-use pgsluice_core::sort::heap::{Column, Source};
 
 /// One column of a table that an index is built of.
 #[derive(Debug)]

@@ -37,8 +37,8 @@ pub use form::{Row, Slice, Status};
 pub use index::{IndexAttributeDef, IndexRulesDef, IndexStatus, IndexStepDef};
 pub use index_page::{IndexColumnDef, IndexTupleDef};
 pub use memory::{pgsluice_large_pieces, LargePieces};
+pub use pgsluice_core::index_sort::team::Spread as IndexSpreadDef;
 pub use pgsluice_core::sink::Ask as AskDef;
-pub use pgsluice_core::sort::team::Spread as IndexSpreadDef;
 pub use plan::{ColumnDef, DialectDef, EnvDef, LabelDef, Plan};
 pub use rank::IndexValuesDef;
 

@@ -2,8 +2,8 @@
 
 use crate::index::{guarded, IndexStatus, IndexStepDef};
 use crate::plan::slice;
-use pgsluice_core::sort::build::IndexBuild;
-use pgsluice_core::sort::Failure;
+use pgsluice_core::index_sort::build::IndexBuild;
+use pgsluice_core::index_sort::Failure;
 
 /// The different values of a ranked attribute.
 #[derive(Debug)]

@@ -2,11 +2,11 @@
 
 use crate::index::{guarded, IndexStatus, IndexStepDef};
 use crate::plan::slice;
-use pgsluice_core::sort::build::IndexBuild;
-use pgsluice_core::sort::merge::Extent;
-use pgsluice_core::sort::run::Entry;
-use pgsluice_core::sort::team::{Handed, Spread};
-use pgsluice_core::sort::Failure;
+use pgsluice_core::index_sort::build::IndexBuild;
+use pgsluice_core::index_sort::merge::Extent;
+use pgsluice_core::index_sort::run::Entry;
+use pgsluice_core::index_sort::team::{Handed, Spread};
+use pgsluice_core::index_sort::Failure;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
 /// Adds the rows of this build to those that `spread` speaks of. `false`: they cannot be handed

@@ -3,7 +3,7 @@
 //! every sslmode, tickets of a Kerberos realm. And the password appears nowhere.
 
 use crate::common::realm::Realm;
-use crate::common::{each_major, left_out, wait_until, Port, World};
+use crate::common::{each_major, left_out, on_each_major, wait_until, Port, World};
 use pgsluice_engine::server::Installation;
 use std::fs::{self, Permissions};
 use std::io::{Read, Write};
@@ -434,4 +434,41 @@ fn kerberos() {
     if let Some(realm) = Realm::start(&site.world) {
         gss(&mut site, &realm);
     }
+}
+
+/// Neither a refused connection nor a summary shows the password.
+#[test]
+fn secrets() {
+    on_each_major(|installation| secrets_of(&mut World::new(installation)));
+}
+
+fn secrets_of(world: &mut World) {
+    let file = world.file("one.csv", b"1,x\n");
+    let url = "postgresql://nobody:s3cr3t@127.0.0.1:1/none";
+    let output = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
+        .args(["load", &file, "--table", "t", "--to", url])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(5), "{said}");
+    assert!(!said.contains("s3cr3t") && said.contains("hint:"), "{said}");
+    world.sql("DROP TABLE IF EXISTS t; CREATE TABLE t (a int, b text)");
+    let url = format!("{}&password=s3cr3t", world.server.url("postgres"));
+    let held = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
+        .args(["load", "-", "--table", "t", "--to", &url])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let shown = || std::fs::read_to_string(format!("/proc/{}/cmdline", held.id())).unwrap();
+    wait_until(shown, || shown().contains("--to") && !shown().contains("s3cr3t"));
+    assert!(held.wait_with_output().unwrap().status.success());
+    let summary = world.path("secret.json");
+    let output = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
+        .args(["load", &file, "--table", "t", "--to", &url, "--summary", &summary])
+        .output()
+        .unwrap();
+    assert!(output.status.success());
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("s3cr3t"));
+    assert!(!std::fs::read_to_string(summary).unwrap().contains("s3cr3t"));
 }

@@ -5,10 +5,10 @@
 //! header | line pointers (4 B) →|   hole     |← index tuples   | opaque
 //! ```
 
+use crate::index_sort::tuple;
+use crate::index_sort::Failure;
 use crate::memory::try_box;
 use crate::sink::append;
-use crate::sort::tuple;
-use crate::sort::Failure;
 
 /// Bytes of a page (`BLCKSZ`).
 pub const SIZE: usize = 8192;

@@ -4,10 +4,10 @@
 //! handed out. Blocks are numbered in the order in which pages are begun, the metapage being 0.
 
 use super::btree::{self, Page, FIRST_KEY, HIGH_KEY};
+use crate::index_sort::shape::{IndexShape, MAX_ATTRIBUTES};
+use crate::index_sort::tuple;
+use crate::index_sort::Failure;
 use crate::memory::{try_push_back, Fallible};
-use crate::sort::shape::{IndexShape, MAX_ATTRIBUTES};
-use crate::sort::tuple;
-use crate::sort::Failure;
 use std::collections::VecDeque;
 
 /// Bytes to leave free on an inner page (`BTREE_NONLEAF_FILLFACTOR` 70).

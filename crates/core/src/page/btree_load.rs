@@ -2,11 +2,11 @@
 
 use super::btree;
 use super::btree_build::{Builder, Root};
+use crate::index_sort::run::Row;
+use crate::index_sort::shape::IndexShape;
+use crate::index_sort::tuple::{self, Tid};
+use crate::index_sort::Failure;
 use crate::memory::Fallible;
-use crate::sort::run::Row;
-use crate::sort::shape::IndexShape;
-use crate::sort::tuple::{self, Tid};
-use crate::sort::Failure;
 
 /// Largest tuple with a posting list, in bytes: a tenth of a page less a line pointer
 /// (`_bt_load`).

@@ -5,8 +5,8 @@
 //! refused, the first line and the last, `\.`, no memory) it leaves to [`super::naive`],
 //! from the record's start; so the two cannot differ in what they refuse.
 
-use super::lanes::{Lanes, BLOCK};
 use super::marks::{Carry, Marks, Rules};
+use super::simd::{Lanes, BLOCK};
 use super::{strict, unescape};
 use super::{Dialect, DotLine, Eol, Format, Kind, Next, Record, Scanner, MAX_RECORD};
 
@@ -162,7 +162,7 @@ pub(super) unsafe fn next<L: Lanes>(
 ///
 /// # Safety
 ///
-/// [`super::lanes::has_avx2`] holds.
+/// [`super::simd::has_avx2`] holds.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
 pub(super) unsafe fn next_avx2(
@@ -171,7 +171,7 @@ pub(super) unsafe fn next_avx2(
     record: &mut Record,
 ) -> Option<Next> {
     // SAFETY: as the caller answers.
-    unsafe { next::<super::lanes::Avx2>(s, rules, record) }
+    unsafe { next::<super::simd::Avx2>(s, rules, record) }
 }
 
 /// The chunk ends in mid-record: more bytes are needed, or it is the last record.

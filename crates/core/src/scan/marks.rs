@@ -1,7 +1,7 @@
 //! What matters in a block of 64 bytes, as masks: where fields end, what has to
 //! be resolved, and which line ends lie within quotes.
 
-use super::lanes::{Lanes, BLOCK};
+use super::simd::{Lanes, BLOCK};
 use super::{Characters, Dialect, Eol, Format};
 
 /// The bytes that matter, and how escapes work.

@@ -23,11 +23,11 @@
 pub mod binary;
 mod dialect;
 mod fast;
-mod lanes;
 mod marks;
 mod naive;
 mod raw;
 mod record;
+mod simd;
 mod split;
 mod strict;
 #[cfg(test)]
@@ -107,7 +107,7 @@ impl Processor {
         #[cfg(target_arch = "x86_64")]
         {
             const ALL: &[Processor] = &[Processor::Avx2, Processor::Sse2, Processor::Any];
-            &ALL[usize::from(!lanes::has_avx2())..]
+            &ALL[usize::from(!simd::has_avx2())..]
         }
         #[cfg(not(target_arch = "x86_64"))]
         &[Processor::Any]
@@ -207,9 +207,9 @@ impl<'c> Scanner<'c> {
                 Processor::Avx2 => unsafe { fast::next_avx2(self, &rules, record) },
                 // SAFETY: SSE2 is part of x86-64.
                 #[cfg(target_arch = "x86_64")]
-                Processor::Sse2 => unsafe { fast::next::<lanes::Sse2>(self, &rules, record) },
+                Processor::Sse2 => unsafe { fast::next::<simd::Sse2>(self, &rules, record) },
                 // SAFETY: plain registers need nothing.
-                Processor::Any => unsafe { fast::next::<lanes::Swar>(self, &rules, record) },
+                Processor::Any => unsafe { fast::next::<simd::Swar>(self, &rules, record) },
             };
             if let Some(next) = next {
                 return Ok(next);

@@ -9,8 +9,8 @@
 //! where stray quotes are something else than to COPY, no cut from there on is one, and the
 //! records have to be walked through with a [`super::Scanner`] from the last cut before.
 
-use super::lanes::{Lanes, Swar, BLOCK};
 use super::marks::{Carry, Rules};
+use super::simd::{Lanes, Swar, BLOCK};
 use super::{Characters, Dialect, DotLine, Eol, Format, Next, Processor, Record, Scanner};
 
 /// What a block of the stream holds.
@@ -225,7 +225,7 @@ impl Splitter {
             // SAFETY: SSE2 is part of x86-64.
             #[cfg(target_arch = "x86_64")]
             Processor::Sse2 => unsafe {
-                blocks::<super::lanes::Sse2>(self, rules, block, from, cuts)
+                blocks::<super::simd::Sse2>(self, rules, block, from, cuts)
             },
             // SAFETY: plain registers need nothing.
             Processor::Any => unsafe { blocks::<Swar>(self, rules, block, from, cuts) },
@@ -411,7 +411,7 @@ unsafe fn blocks<L: Lanes>(
 ///
 /// # Safety
 ///
-/// [`super::lanes::has_avx2`] holds.
+/// [`super::simd::has_avx2`] holds.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
 unsafe fn blocks_avx2(
@@ -422,7 +422,7 @@ unsafe fn blocks_avx2(
     cuts: &mut Cuts,
 ) -> usize {
     // SAFETY: as the caller answers.
-    unsafe { blocks::<super::lanes::Avx2>(s, rules, bytes, from, cuts) }
+    unsafe { blocks::<super::simd::Avx2>(s, rules, bytes, from, cuts) }
 }
 
 #[cfg(test)]

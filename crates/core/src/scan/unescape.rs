@@ -1,7 +1,7 @@
 //! Quotes and escapes of one field, resolved into scratch, which has room for as many bytes as the field has.
 
-use super::lanes::{Lanes, BLOCK};
 use super::naive;
+use super::simd::{Lanes, BLOCK};
 use super::{valid_utf8, Dialect};
 use crate::memory::Fallible;
 

@@ -1,8 +1,8 @@
 //! The locks of a load that make other sessions wait: named before it begins.
 
 use super::Plan;
+use crate::maintenance::policy::Decision;
 use crate::options::{Method, Options};
-use crate::session::surroundings::policy::Decision;
 use serde::Serialize;
 use std::fmt;
 

@@ -12,8 +12,8 @@ mod account;
 mod error;
 mod find;
 mod postmaster;
+mod private_paths;
 mod setup;
-mod shelter;
 mod temporary;
 
 pub use error::ServerError;
@@ -105,7 +105,7 @@ impl Server {
             options.settings.push((PRELOAD.into(), "pgsluice".into()));
         }
         let mut server = Self {
-            installation: shelter::reachable(&installation, &account)?,
+            installation: private_paths::reachable(&installation, &account)?,
             account,
             place,
             port: options.port,

@@ -8,7 +8,7 @@ use super::account::Account;
 use super::error::ServerError;
 use super::find::{find, Installation, Origin};
 use super::postmaster::Postmaster;
-use super::shelter;
+use super::private_paths;
 use super::temporary;
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::Uid;
@@ -40,7 +40,8 @@ impl Place {
         // libpq takes a comma for the end of a host's name.
         let text = socket_dir.as_os_str().as_encoded_bytes();
         if text.len() > SOCKET_DIR_BYTES || text.contains(&b',') {
-            socket_dir = shelter::base()?.join(format!("socket-{}", shelter::short_name(&dir)));
+            socket_dir =
+                private_paths::base()?.join(format!("socket-{}", private_paths::short_name(&dir)));
         }
         Ok(Self { dir, socket_dir })
     }
@@ -271,7 +272,7 @@ pub fn default_dir() -> Result<PathBuf, ServerError> {
     if dir.is_absolute() && Account::choose(&dir.join("data"))?.can_reach(&dir) {
         return Ok(dir);
     }
-    Ok(shelter::base()?.join(format!("server-{}", shelter::short_name(&dir))))
+    Ok(private_paths::base()?.join(format!("server-{}", private_paths::short_name(&dir))))
 }
 
 /// A server's folder lets nobody in, except that another user's server must get through.

@@ -9,8 +9,8 @@
 use super::account::Account;
 use super::error::ServerError;
 use super::find::Installation;
+use super::private_paths;
 use super::setup::{self, Place};
-use super::shelter;
 use std::env;
 use std::fs::{self, DirBuilder};
 use std::io::ErrorKind;
@@ -59,7 +59,7 @@ pub(super) fn copy_cluster(
     account: &Account,
     to: &Place,
 ) -> Result<(), ServerError> {
-    let name = format!("template-{}", shelter::short_name(&installation.bin));
+    let name = format!("template-{}", private_paths::short_name(&installation.bin));
     let template = Place::at(&scratch()?.join(name))?;
     let lock = template.lock(account)?;
     if !template.data().exists() {

@@ -1,21 +1,21 @@
 //! One connection that takes chunks: which statement each belongs to, and what
 //! the server's errors mean in terms of the files.
 
-mod court;
-mod joint;
-mod judge;
+mod bisect;
+mod file_boundary;
 mod malformed;
+mod savepoint;
 
 use super::conn::{Conn, Probe};
 use super::{statement, transaction};
 use crate::blame::is_of_circumstances;
+use crate::buffer_pool::BufferPool;
 use crate::encode::{self, Body, Fault, Prepared};
 use crate::error::{shown, shown_bytes, Error, Place};
 use crate::input::{Chunk, Counts, Layout, Part};
 use crate::plan::{Plan, Wire};
 use crate::reject::Rejects;
 use crate::report::Progress;
-use crate::spare::Spare;
 use pgsluice_core::error::Malformed;
 use pgsluice_core::scan::binary::Tuples;
 use pgsluice_core::scan::{Dialect, Eol, Next, Record, Scanner};
@@ -99,7 +99,7 @@ struct Open {
     /// does not know yet what ends a line when it sees those within quotes
     uncounted: i64,
     /// the record that passes in pieces, or the one that has passed last
-    giant: Option<joint::Giant>,
+    long: Option<file_boundary::LongRecord>,
 }
 
 /// A connection that takes chunks within its transaction.
@@ -115,7 +115,7 @@ pub struct Lane {
     in_piece: bool,
     /// refused records go there; `None` where the first one stops the load
     rejects: Option<Arc<Rejects>>,
-    giant: Option<judge::Giant>,
+    oversized: Option<savepoint::OversizedRecord>,
 }
 
 impl Lane {
@@ -137,18 +137,18 @@ impl Lane {
             counts: LaneCounts::default(),
             in_piece: false,
             rejects,
-            giant: None,
+            oversized: None,
         }
     }
 
-    /// Sends a chunk; memory that it no longer needs goes to `spare`.
+    /// Sends a chunk; memory that it no longer needs goes to `pool`.
     ///
     /// # Errors
     ///
     /// The server refuses a record of it or of an earlier one, or the
     /// connection is lost. The transaction is at its end.
-    pub fn feed(&mut self, placed: Placed, spare: &Spare) -> Result<(), Error> {
-        self.take(placed, spare).map_err(|error| self.stayed(error))
+    pub fn feed(&mut self, placed: Placed, pool: &BufferPool) -> Result<(), Error> {
+        self.take(placed, pool).map_err(|error| self.stayed(error))
     }
 
     /// Adds to an error what it leaves in the table, where rows are committed one
@@ -172,7 +172,7 @@ impl Lane {
         error.with_changed(format!("{before}{changed}"))
     }
 
-    fn take(&mut self, placed: Placed, spare: &Spare) -> Result<(), Error> {
+    fn take(&mut self, placed: Placed, pool: &BufferPool) -> Result<(), Error> {
         if let Some((Fault::Altered(column), line)) = placed.prepared.fault {
             self.finish()?;
             return Err(self.altered(&placed, column, line));
@@ -182,7 +182,7 @@ impl Lane {
             return Err(self.too_long_to_recast(&placed));
         }
         if self.rejects.is_some() || self.plan.lands_by_chunk {
-            return self.judge(placed);
+            return self.load_by_savepoint(placed);
         }
         if matches!(self.plan.wire, Wire::Insert(_)) {
             return self.insert(&placed);
@@ -193,7 +193,7 @@ impl Lane {
         if let Some((Fault::Malformed(fault), line)) = placed.prepared.fault {
             let stray = matches!(fault, Malformed::StrayQuote { .. });
             if stray || self.plan.recast.is_some() {
-                return self.stop_at(&placed, fault, line, spare);
+                return self.stop_at(&placed, fault, line, pool);
             }
             let file = placed.prepared.chunk.file;
             let seen = self.open.as_ref().is_some_and(|o| o.form == Form::AsIs && o.file == file);
@@ -215,7 +215,7 @@ impl Lane {
         self.counts.add_chunk(&placed.prepared.body);
         self.progress.records.add(placed.prepared.counts.records);
         self.in_piece = placed.prepared.chunk.part == Part::Piece;
-        self.remember(placed, form, spare);
+        self.remember(placed, form, pool);
         sent?;
         if self.in_piece || self.conn.copy_probe()? == Probe::Quiet {
             return Ok(());
@@ -249,7 +249,7 @@ impl Lane {
             Ok(rows) => {
                 self.counts.rows += rows;
                 if self.one_copy() && self.plan.lanes == 1 && self.counts.statements > 1 {
-                    return Err(joint::fired_twice());
+                    return Err(file_boundary::fired_twice());
                 }
                 Ok(())
             }
@@ -278,8 +278,8 @@ impl Lane {
             // What is written anew ends with its last line.
             Form::Csv | Form::Text => Some(b""),
             Form::AsIs | Form::Plain => {
-                let before = &open.sent.back()?.chunk;
-                joint::between(&self.plan.layout, open.eol, before, open.giant.as_ref(), chunk)
+                let (before, long) = (&open.sent.back()?.chunk, open.long.as_ref());
+                file_boundary::between(&self.plan.layout, open.eol, before, long, chunk)
             }
         }
     }
@@ -297,18 +297,18 @@ impl Lane {
             self.conn.copy_data(HEADER)?;
         }
         let (file, eol, sent) = (chunk.file, Eol::Unknown, VecDeque::new());
-        let (bytes, units, uncounted, giant) = (0, 0, 0, None);
-        self.open = Some(Open { form, file, eol, sent, bytes, units, uncounted, giant });
+        let (bytes, units, uncounted, long) = (0, 0, 0, None);
+        self.open = Some(Open { form, file, eol, sent, bytes, units, uncounted, long });
         Ok(())
     }
 
-    fn remember(&mut self, placed: Placed, form: Form, spare: &Spare) {
+    fn remember(&mut self, placed: Placed, form: Form, pool: &BufferPool) {
         let joins = self.one_copy();
         let Some(open) = &mut self.open else { return };
         let Placed { prepared, before } = placed;
         let Prepared { chunk, counts, sent_lines, recast, body, .. } = prepared;
         if let (true, Some(d)) = (joins && chunk.part != Part::Whole, self.plan.dialect()) {
-            joint::Giant::pass(&mut open.giant, d, &chunk);
+            file_boundary::LongRecord::pass(&mut open.long, d, &chunk);
         }
         if open.units == 0 && chunk.part == Part::Whole {
             open.uncounted = match (&body, self.plan.dialect()) {
@@ -332,16 +332,16 @@ impl Lane {
             _ => counts.records,
         };
         if let Body::Rows(bytes) | Body::Rewritten(bytes) | Body::Guarded(bytes) = body {
-            spare.give(bytes);
+            pool.give(bytes);
         }
         if let Some(recast) = recast {
-            spare.give(recast.bytes);
+            pool.give(recast.bytes);
         }
         while open.bytes > REMEMBERED && open.sent.len() > 1 {
             let Some(oldest) = open.sent.pop_front() else { break };
             open.bytes -= oldest.chunk.bytes.len();
             if let Some(chunk) = Arc::into_inner(oldest.chunk) {
-                spare.give(chunk.bytes);
+                pool.give(chunk.bytes);
             }
         }
     }

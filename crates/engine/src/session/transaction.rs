@@ -4,11 +4,11 @@
 use super::catalog::{self, ServerFacts, TableFacts};
 use super::conn::Conn;
 use super::create::{self, NewTable};
-use super::private;
-use super::surroundings::{ForeignKeys, Indexes, Triggers};
+use super::exclusive_table;
 use crate::error::Error;
 use crate::input::Reader;
 use crate::ledger;
+use crate::maintenance::{ForeignKeys, Indexes, Triggers};
 use crate::options::{Create, FileFormat, Method, Options, TargetOptions};
 use std::thread;
 use std::time::Duration;
@@ -135,8 +135,11 @@ pub fn inspect(
     };
     table.created = new.is_some();
     if server.extension.is_some() && wants_private(reader, options) && !table.created {
-        table.private =
-            if lock { private::lock(conn, &table)? } else { private::can(conn, &table)? };
+        table.private = if lock {
+            exclusive_table::lock(conn, &table)?
+        } else {
+            exclusive_table::can(conn, &table)?
+        };
     }
     if lock && !table.private && matches!(table.kind, 'r' | 'p') {
         lock_table(conn, &table, target)?;
@@ -181,7 +184,7 @@ fn wants_private(reader: &Reader, options: &Options) -> bool {
         && options.input.format != FileFormat::Binary
         && target.indexes == Indexes::Auto
         && !target.no_lock_out
-        && reader.total_bytes() >= private::WORTH
+        && reader.total_bytes() >= exclusive_table::WORTH
 }
 
 fn check_encoding(conn: &mut Conn, options: &Options) -> Result<(), Error> {

@@ -5,8 +5,8 @@ use crate::index::*;
 use crate::index_page::*;
 use crate::rank::*;
 use crate::IndexValuesDef;
+use pgsluice_core::index_sort::build::IndexBuild;
 use pgsluice_core::page::btree;
-use pgsluice_core::sort::build::IndexBuild;
 
 /// One kind of index: its attributes' orders and lengths, its rules, its rows.
 #[derive(Clone, Copy)]

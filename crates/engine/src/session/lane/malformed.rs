@@ -1,11 +1,11 @@
 //! Records that stop the load before the server has seen them.
 
 use super::{Lane, Placed};
+use crate::buffer_pool::BufferPool;
 use crate::encode::Prepared;
 use crate::error::{Error, Place};
 use crate::input::Chunk;
 use crate::recast;
-use crate::spare::Spare;
 use crate::stray;
 use pgsluice_core::error::Malformed;
 
@@ -35,13 +35,13 @@ impl Lane {
         placed: &Placed,
         fault: Malformed,
         line: u64,
-        spare: &Spare,
+        pool: &BufferPool,
     ) -> Result<(), Error> {
         let (chunk, layout) = (&placed.prepared.chunk, &self.plan.layout);
         let (_, start, _) = chunk.record_of_line(layout, line);
         if let Some(dialect) = self.plan.dialect() {
             let prepared = Prepared::own(&self.plan, dialect, chunk.head(start));
-            self.take(Placed { prepared, before: placed.before }, spare)?;
+            self.take(Placed { prepared, before: placed.before }, pool)?;
         }
         self.finish()?;
         Err(self.malformed(placed, fault, line))

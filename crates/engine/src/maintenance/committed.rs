@@ -3,7 +3,7 @@
 
 use super::change::{attach, build, same, Restored};
 use super::policy::Choice;
-use super::{search_path, settings, Surroundings};
+use super::{search_path, settings, TableObjects};
 use crate::error::Error;
 use crate::ledger::{self, Entry};
 use crate::session::conn::Conn;
@@ -36,12 +36,12 @@ pub fn put_back_committed(
     if name.as_ref() != Some(&entry.relation_name) {
         return gone(conn, entry, name);
     }
-    let around = Surroundings::read(&mut conn, entry.relation)?;
+    let objects = TableObjects::read(&mut conn, entry.relation)?;
     conn.exec("COMMIT")?;
     let missing: Vec<&Choice> = entry
         .choices
         .iter()
-        .filter(|c| !c.steps.build.is_empty() && !is_built(&around, c))
+        .filter(|c| !c.steps.build.is_empty() && !is_built(&objects, c))
         .collect();
     let built = build_all(open, workers, entry, &missing);
     let mut outcomes = Vec::new();
@@ -92,8 +92,8 @@ fn gone(mut conn: Conn, entry: &Entry, name: Option<String>) -> Result<Vec<Outco
 }
 
 /// Whether the index is there with its definition; its marks may be missing.
-fn is_built(around: &Surroundings, choice: &Choice) -> bool {
-    around
+fn is_built(objects: &TableObjects, choice: &Choice) -> bool {
+    objects
         .steps(&choice.kind, &choice.name)
         .is_some_and(|now| now.state["definition"] == choice.steps.state["definition"])
 }
@@ -143,11 +143,11 @@ fn finish(
     let start = Instant::now();
     let mut was_back = true;
     in_transaction(conn, entry, |conn| {
-        let around = Surroundings::read(conn, entry.relation)?;
-        if same(&around, choice).is_err() {
+        let objects = TableObjects::read(conn, entry.relation)?;
+        if same(&objects, choice).is_err() {
             was_back = false;
             attach(conn, entry.relation, choice)?;
-            same(&Surroundings::read(conn, entry.relation)?, choice)?;
+            same(&TableObjects::read(conn, entry.relation)?, choice)?;
         }
         ledger::mark(conn, &entry.load, choice)
     })?;

@@ -1,9 +1,9 @@
-//! Lanes that wait for one another.
+//! Detects lanes that wait for each other.
 //!
-//! Two lanes with rows of the same unique key: the server makes the second wait
-//! until the first has committed, and the first commits only when all lanes are
-//! done. The server sees no deadlock in that, since half of it is here. A watcher
-//! asks it who waits for whom, and breaks the knot.
+//! If two lanes have rows with the same unique key, the server makes the second one wait until
+//! the first has committed, and the first commits only when all lanes are done. The server
+//! cannot detect this deadlock, because half of it is in the loader. A watcher asks the server
+//! which session waits for which, and cancels one of them.
 
 use super::conn::{Canceller, Conn};
 use super::lane::Lane;
@@ -20,19 +20,19 @@ const EVERY: Duration = Duration::from_millis(500);
 const CANCELED: &str = "57014";
 
 /// Watches over the lanes of a load until it is ended.
-pub struct Siblings {
+pub struct DeadlockWatch {
     over: Arc<AtomicBool>,
     found: Arc<AtomicBool>,
     thread: JoinHandle<()>,
 }
 
-impl Siblings {
+impl DeadlockWatch {
     /// Begins to watch; `None` for a single lane.
     ///
     /// # Errors
     ///
     /// A connection is lost, or there is none left for the watcher.
-    pub fn watch(lanes: &mut [Lane], url: &str) -> Result<Option<Siblings>, Error> {
+    pub fn watch(lanes: &mut [Lane], url: &str) -> Result<Option<DeadlockWatch>, Error> {
         if lanes.len() < 2 {
             return Ok(None);
         }
@@ -47,7 +47,7 @@ impl Siblings {
         let found = Arc::new(AtomicBool::new(false));
         let flags = (over.clone(), found.clone());
         let thread = thread::spawn(move || look(conn, &members, &flags.0, &flags.1));
-        Ok(Some(Siblings { over, found, thread }))
+        Ok(Some(DeadlockWatch { over, found, thread }))
     }
 
     /// Ends the watch; what a lane was cancelled for is said in place of the

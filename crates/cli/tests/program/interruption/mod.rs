@@ -2,6 +2,9 @@
 //! all rows or none, as the exit code says, and after `repair` the table is
 //! what it was: indexes, constraints, triggers, persistence.
 
+mod commit;
+mod underway;
+
 use crate::common::{each_major, signal, wait_until, Signal, World};
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};

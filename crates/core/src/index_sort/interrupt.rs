@@ -63,9 +63,9 @@ pub fn unless_left(work: impl FnOnce() -> Result<(), Failure>) -> Result<(), Fai
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sort::build::IndexBuild;
-    use crate::sort::shape::{Attribute, IndexShape, Order};
-    use crate::sort::tuple::Field;
+    use crate::index_sort::build::IndexBuild;
+    use crate::index_sort::shape::{Attribute, IndexShape, Order};
+    use crate::index_sort::tuple::Field;
 
     extern "C" fn at_once() -> bool {
         true

@@ -17,12 +17,12 @@ const DOWN: &str = "DO $$ BEGIN PERFORM set_config('test.down', '0', false); \
 
 fn zoo(world: &mut World) {
     world.sql("DROP SCHEMA IF EXISTS \"Odd Schema\" CASCADE");
-    world.sql(include_str!("../../../engine/tests/surroundings/zoo.sql"));
+    world.sql(include_str!("../../../engine/tests/maintenance/zoo.sql"));
 }
 
 fn snapshot(world: &mut World) -> Vec<String> {
     let oid = world.sql(&format!("SELECT '{TABLE}'::regclass::oid"));
-    let sql = include_str!("../../../engine/tests/surroundings/snapshot.sql");
+    let sql = include_str!("../../../engine/tests/maintenance/snapshot.sql");
     let rows = world.conn.query(sql, &[Some(&oid)]).unwrap();
     rows.into_iter().map(|r| r[0].clone().unwrap()).collect()
 }

@@ -1,4 +1,4 @@
-//! Several files in one COPY, as a trigger that fires once for each statement makes necessary.
+//! The boundary between two files that go in one COPY, which a statement trigger needs.
 
 use crate::error::Error;
 use crate::input::{Chunk, Layout, Part};
@@ -6,7 +6,7 @@ use pgsluice_core::scan::{Dialect, Eol, Next, Record, Scanner, Splitter};
 
 /// A record that passes in pieces, as far as it has passed.
 #[derive(Debug)]
-pub(super) struct Giant {
+pub(super) struct LongRecord {
     splitter: Splitter,
     /// its line end has passed
     whole: bool,
@@ -16,22 +16,22 @@ pub(super) struct Giant {
     marker: bool,
 }
 
-impl Giant {
+impl LongRecord {
     /// Passes a piece; the first one of a record begins anew.
-    pub fn pass(giant: &mut Option<Giant>, dialect: &Dialect, piece: &Chunk) {
+    pub fn pass(long: &mut Option<LongRecord>, dialect: &Dialect, piece: &Chunk) {
         if piece.offset == piece.start {
-            *giant = None;
+            *long = None;
         }
-        let giant = giant.get_or_insert_with(|| Giant {
+        let long = long.get_or_insert_with(|| LongRecord {
             splitter: Splitter::new(dialect, piece.eol),
             whole: false,
             cr: false,
             marker: false,
         });
-        let cuts = giant.splitter.feed(&piece.bytes);
-        giant.whole = cuts.last == Some(piece.bytes.len());
-        giant.cr = piece.bytes.ends_with(b"\r");
-        giant.marker |= cuts.marker;
+        let cuts = long.splitter.feed(&piece.bytes);
+        long.whole = cuts.last == Some(piece.bytes.len());
+        long.cr = piece.bytes.ends_with(b"\r");
+        long.marker |= cuts.marker;
     }
 
     /// What has to stand behind it, where that is sure; `end` is a line end.
@@ -53,17 +53,17 @@ pub(super) fn between(
     layout: &Layout,
     eol: Eol,
     before: &Chunk,
-    giant: Option<&Giant>,
+    long: Option<&LongRecord>,
     next: &Chunk,
 ) -> Option<&'static [u8]> {
     let dialect = layout.dialect()?;
-    let giant = giant.filter(|_| before.part != Part::Whole);
-    let of_giant = giant.map_or(Eol::Unknown, |giant| giant.splitter.eol());
+    let long = long.filter(|_| before.part != Part::Whole);
+    let of_long = long.map_or(Eol::Unknown, |long| long.splitter.eol());
     let of_next = if next.part == Part::Whole { next.line_end(layout) } else { next.eol };
-    let eol = same(same(eol, of_giant)?, of_next)?;
+    let eol = same(same(eol, of_long)?, of_next)?;
     let end = eol.bytes().unwrap_or(b"\n");
     if before.part != Part::Whole {
-        return giant?.behind(end);
+        return long?.behind(end);
     }
     if is_whole(&before.bytes, dialect, before.eol) {
         return Some(b"");
@@ -176,13 +176,13 @@ mod tests {
             (&text, ([b"1\\", b".\n"], b"2\n", None)),
         ];
         for (layout, ([first, last], next, expected)) in cases {
-            let (mut giant, mut before) = (None, chunk(first, Eol::Unknown));
+            let (mut long, mut before) = (None, chunk(first, Eol::Unknown));
             for (offset, bytes, part) in [(0, first, Part::Piece), (1, last, Part::LastPiece)] {
                 before = Chunk { offset, part, ..chunk(bytes, Eol::Unknown) };
-                Giant::pass(&mut giant, layout.dialect().unwrap(), &before);
+                LongRecord::pass(&mut long, layout.dialect().unwrap(), &before);
             }
             let next = chunk(next, Eol::Unknown);
-            let found = between(layout, Eol::Unknown, &before, giant.as_ref(), &next);
+            let found = between(layout, Eol::Unknown, &before, long.as_ref(), &next);
             assert_eq!(found, expected, "{} {}", first.escape_ascii(), last.escape_ascii());
         }
     }

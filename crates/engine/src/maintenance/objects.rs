@@ -1,25 +1,11 @@
-//! What stands around a load: indexes, constraints, foreign keys and triggers,
-//! taken down before it and put back exactly after it.
+//! The indexes, constraints, foreign keys and triggers of a table, as the catalogs describe them.
 //!
-//! [`Surroundings::read`] asks the catalogs, [`policy::decide`] chooses by
-//! rule, [`take_down`] records and drops, [`put_back`] builds and compares what
-//! is there again with what was there before. All statements are written by the
-//! server itself (`*.sql`), with its own quoting.
+//! All statements that drop and build them are written by the server itself (`*.sql`), with its
+//! own quoting.
 
-mod after;
-mod change;
-mod committed;
-pub mod policy;
-mod settings;
-
-pub use after::{finish, finish_within, sequences, Finished, Moved};
-pub use change::{put_back, take_down, PutBack, Restored, TakenDown};
-pub use committed::{put_back_committed, Open, Outcome};
-pub use policy::{Course, Decision, ForeignKeys, Indexes, Request, Triggers};
-pub use settings::for_builds;
-
-use super::conn::Conn;
+use super::settings;
 use crate::error::Error;
+use crate::session::conn::Conn;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -159,9 +145,9 @@ pub struct Steps {
     pub state: Value,
 }
 
-/// Everything around a load of one table.
+/// The objects of one table that cost a load time.
 #[derive(Clone, Debug)]
-pub struct Surroundings {
+pub struct TableObjects {
     /// the table
     pub relation: Relation,
     /// its indexes, oldest first
@@ -172,14 +158,14 @@ pub struct Surroundings {
     pub triggers: Vec<Trigger>,
 }
 
-impl Surroundings {
+impl TableObjects {
     /// Asks the catalogs. Needs an open transaction; settings are as before
     /// when it returns. Takes no lock beyond `ACCESS SHARE`.
     ///
     /// # Errors
     ///
     /// There is no such table, or the connection is lost.
-    pub fn read(conn: &mut Conn, oid: u32) -> Result<Surroundings, Error> {
+    pub fn read(conn: &mut Conn, oid: u32) -> Result<TableObjects, Error> {
         let usual = settings::exact(conn)?;
         let relation = rows::<Relation>(conn, include_str!("relation.sql"), oid)?.pop();
         let mut relation =
@@ -193,11 +179,11 @@ impl Surroundings {
         conn.exec(&usual)?;
         relation.empty = relation.kind == 'r'
             && (relation.heap_bytes == 0 || relation.visible && is_empty(conn, &relation.name)?);
-        Ok(Surroundings { relation, indexes, foreign_keys, triggers })
+        Ok(TableObjects { relation, indexes, foreign_keys, triggers })
     }
 
     /// The steps of the object that a choice of this kind and name is about.
-    fn steps(&self, kind: &str, name: &str) -> Option<&Steps> {
+    pub(super) fn steps(&self, kind: &str, name: &str) -> Option<&Steps> {
         match kind {
             "index" => self.indexes.iter().find(|i| i.name == name).map(|i| &i.steps),
             "foreign key" => self.foreign_keys.iter().find(|k| k.name == name).map(|k| &k.steps),
@@ -225,7 +211,11 @@ fn is_empty(conn: &mut Conn, name: &str) -> Result<bool, Error> {
     Ok(rows[0][0].as_deref() == Some("t"))
 }
 
-fn rows<T: for<'a> Deserialize<'a>>(conn: &mut Conn, sql: &str, oid: u32) -> Result<Vec<T>, Error> {
+pub(super) fn rows<T: for<'a> Deserialize<'a>>(
+    conn: &mut Conn,
+    sql: &str,
+    oid: u32,
+) -> Result<Vec<T>, Error> {
     let rows = conn.query(sql, &[Some(&oid.to_string())])?;
     let json = rows.iter().map(|r| r[0].as_deref().unwrap_or("null"));
     json.map(|j| serde_json::from_str(j).map_err(|e| Error::new(format!("catalog query: {e}"))))

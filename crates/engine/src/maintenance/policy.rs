@@ -1,6 +1,6 @@
 //! What is taken down and what stays: a pure rule over facts.
 
-use super::{ForeignKey, Index, Steps, Surroundings, Trigger};
+use super::{ForeignKey, Index, Steps, TableObjects, Trigger};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -142,16 +142,16 @@ impl Decision {
 }
 
 /// Decides for every index, foreign key and trigger.
-pub fn decide(around: &Surroundings, request: &Request) -> Decision {
+pub fn decide(objects: &TableObjects, request: &Request) -> Decision {
     let mut choices = Vec::new();
-    for key in &around.foreign_keys {
-        let verdict = foreign_key(around, key, request);
+    for key in &objects.foreign_keys {
+        let verdict = foreign_key(objects, key, request);
         if request.foreign_keys == ForeignKeys::Revalidate || verdict.is_ok() {
             let object = format!("foreign key {} to {}", key.name, key.referenced);
             choices.push(choice("foreign key", object, key.name.clone(), verdict, &key.steps));
         }
     }
-    for trigger in around.triggers.iter().filter(|t| t.enabled != 'D') {
+    for trigger in objects.triggers.iter().filter(|t| t.enabled != 'D') {
         if request.triggers == Triggers::Off {
             let name = trigger.full_name();
             let verdict = turn_off(trigger, request);
@@ -164,9 +164,9 @@ pub fn decide(around: &Surroundings, request: &Request) -> Decision {
             ));
         }
     }
-    for index in &around.indexes {
+    for index in &objects.indexes {
         let object = format!("{} {}", index.kind, index.name);
-        let verdict = rebuild(around, index, request);
+        let verdict = rebuild(objects, index, request);
         let mut choice = choice("index", object, index.name.clone(), verdict, &index.steps);
         choice.columns.clone_from(&index.columns);
         choices.push(choice);
@@ -187,7 +187,7 @@ fn choice(kind: &str, object: String, name: String, verdict: Verdict, steps: &St
 }
 
 /// What every kind of object needs before it may be taken down.
-fn allowed(around: &Surroundings, request: &Request) -> Result<(), String> {
+fn allowed(objects: &TableObjects, request: &Request) -> Result<(), String> {
     if request.course == Course::RowByRow {
         return Err("each row is committed by itself".into());
     }
@@ -199,7 +199,7 @@ fn allowed(around: &Surroundings, request: &Request) -> Result<(), String> {
     if request.no_lock_out {
         return Err("--no-lock-out".into());
     }
-    if !around.relation.owner {
+    if !objects.relation.owner {
         return Err("the role does not own the table".into());
     }
     Ok(())
@@ -226,15 +226,15 @@ fn restorable(
     odd.map_or(Ok(()), |odd| Err(odd.into()))
 }
 
-fn rebuild(around: &Surroundings, index: &Index, request: &Request) -> Verdict {
-    let relation = &around.relation;
+fn rebuild(objects: &TableObjects, index: &Index, request: &Request) -> Verdict {
+    let relation = &objects.relation;
     if request.indexes == Indexes::Keep {
         return Err("asked for".into());
     }
     if !index.valid {
         return Err("it was not valid before the load and is left as it is".into());
     }
-    allowed(around, request)?;
+    allowed(objects, request)?;
     if !relation.may_create {
         return Err("the role may not create objects in the table's schema".into());
     }
@@ -281,7 +281,7 @@ fn kept(rows: f64, new_rows: Option<f64>) -> String {
     }
 }
 
-fn foreign_key(around: &Surroundings, key: &ForeignKey, request: &Request) -> Verdict {
+fn foreign_key(objects: &TableObjects, key: &ForeignKey, request: &Request) -> Verdict {
     if request.foreign_keys == ForeignKeys::Keep {
         return Err("each row is checked as it comes".into());
     }
@@ -292,7 +292,7 @@ fn foreign_key(around: &Surroundings, key: &ForeignKey, request: &Request) -> Ve
         // Back as NOT VALID, it would never check the rows that were loaded.
         return Err("it is NOT VALID, so only a check of each row covers the new rows".into());
     }
-    allowed(around, request)?;
+    allowed(objects, request)?;
     if !key.may_refer {
         return Err(format!("the role may not refer to {}", key.referenced));
     }

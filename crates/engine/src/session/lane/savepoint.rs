@@ -2,10 +2,10 @@
 //!
 //! Each chunk is a COPY of its own within a savepoint. Where the server refuses
 //! it, the records that break the form of the file are rejected with COPY's
-//! own message, and [`Court`] finds the others by asking the server, which
+//! own message, and [`Bisection`] finds the others by asking the server, which
 //! says why. No record is rejected that stock COPY would have taken.
 
-use super::court::{self, Court, Item};
+use super::bisect::{self, Bisection, Item};
 use super::{form_of, own_form, Form, Lane, Placed};
 use crate::blame::{
     is_of_a_binary_value, is_of_a_literal, is_of_a_policy, is_of_a_text_value, is_of_the_record,
@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// A record in pieces, kept on disk until the server has taken it, where rejects are kept.
-pub(super) struct Giant {
+pub(super) struct OversizedRecord {
     spool: Option<File>,
     first: Arc<Chunk>,
     before: Counts,
@@ -38,10 +38,10 @@ pub(super) struct Giant {
 
 impl Lane {
     /// As [`Lane::feed`], but a refused record goes to the rejects, if there are any.
-    pub(super) fn judge(&mut self, placed: Placed) -> Result<(), Error> {
+    pub(super) fn load_by_savepoint(&mut self, placed: Placed) -> Result<(), Error> {
         let rejects = self.rejects.clone();
-        self.judge_chunk(placed, rejects.as_deref())?;
-        if self.plan.discard && self.giant.is_none() {
+        self.load_chunk(placed, rejects.as_deref())?;
+        if self.plan.discard && self.oversized.is_none() {
             self.conn.exec(&format!("TRUNCATE TABLE {}", self.plan.table))?;
         }
         Ok(())
@@ -58,7 +58,7 @@ impl Lane {
             return Ok(());
         }
         self.progress.records.add(placed.prepared.counts.records);
-        self.judge_records(placed, None)
+        self.load_records(placed, None)
     }
 
     /// Where rejects are beside the first file, for the summary.
@@ -66,10 +66,10 @@ impl Lane {
         self.rejects.as_ref()?.more()
     }
 
-    fn judge_chunk(&mut self, placed: Placed, rejects: Option<&Rejects>) -> Result<(), Error> {
+    fn load_chunk(&mut self, placed: Placed, rejects: Option<&Rejects>) -> Result<(), Error> {
         let plan = self.plan.clone();
         if placed.prepared.chunk.part != Part::Whole {
-            return self.judge_piece(&placed, rejects);
+            return self.load_piece(&placed, rejects);
         }
         let prepared = &placed.prepared;
         if prepared.chunk.bytes.is_empty() {
@@ -85,21 +85,21 @@ impl Lane {
                 return Ok(());
             }
         }
-        self.judge_records(&placed, rejects)
+        self.load_records(&placed, rejects)
     }
 
     /// Loads a chunk's records, whichever the server takes. The others go to
     /// `rejects`; without those, the first of them is the error.
-    fn judge_records(&mut self, placed: &Placed, rejects: Option<&Rejects>) -> Result<(), Error> {
+    fn load_records(&mut self, placed: &Placed, rejects: Option<&Rejects>) -> Result<(), Error> {
         let chunk = &placed.prepared.chunk;
         let plan = self.plan.clone();
-        let items = court::items(chunk, &plan.layout, plan.fields.len());
+        let items = bisect::items(chunk, &plan.layout, plan.fields.len());
         if items.len() as u64 != placed.prepared.counts.records {
             return Err(defect("two counts of a chunk's records differ"));
         }
         let stops = rejects.is_none();
         let eol = chunk.line_end(&plan.layout);
-        let refused = Court::new(self, placed, &plan.layout, &items, stops).sit()?;
+        let refused = Bisection::new(self, placed, &plan.layout, &items, stops).run()?;
         for (index, why) in refused {
             let item = items[index];
             let Some(rejects) = rejects else {
@@ -321,51 +321,51 @@ impl Lane {
 
     /// A piece of a record that is too long to be held: streamed to the server
     /// in a COPY of its own, and to a file without a name beside the rejects.
-    fn judge_piece(&mut self, placed: &Placed, rejects: Option<&Rejects>) -> Result<(), Error> {
+    fn load_piece(&mut self, placed: &Placed, rejects: Option<&Rejects>) -> Result<(), Error> {
         let chunk = &placed.prepared.chunk;
         if matches!(self.plan.wire, Wire::Insert(_)) {
             return Err(too_long_for_insert());
         }
-        let mut giant = match self.giant.take() {
-            Some(giant) => giant,
-            None => self.start_giant(placed, rejects)?,
+        let mut oversized = match self.oversized.take() {
+            Some(oversized) => oversized,
+            None => self.start_oversized(placed, rejects)?,
         };
-        if let Some(spool) = &mut giant.spool {
+        if let Some(spool) = &mut oversized.spool {
             spool.write_all(&chunk.bytes).map_err(spool_error)?;
         }
-        giant.length += chunk.bytes.len() as u64;
-        giant.lines += placed.prepared.counts.lines;
+        oversized.length += chunk.bytes.len() as u64;
+        oversized.lines += placed.prepared.counts.lines;
         let ends = chunk.part == Part::LastPiece;
         // Never ended before its time, whatever the server says: half a record may be a record.
         self.conn.copy_data(&chunk.bytes)?;
         if !ends {
-            self.giant = Some(giant);
+            self.oversized = Some(oversized);
             return Ok(());
         }
         let refused = match chunk.damaged {
-            Some(fault) => Some(self.give_up_giant(fault)?),
+            Some(fault) => Some(self.give_up_oversized(fault)?),
             None => {
-                let ended = self.end_giant().and_then(|rows| self.landed(rows));
+                let ended = self.end_oversized().and_then(|rows| self.landed(rows));
                 self.settle(ended)?.err().map(|e| self.refused(&e).1)
             }
         };
         self.progress.records.add(1);
         self.counts.chunks_as_is += 1;
         let Some(why) = refused else { return Ok(()) };
-        let (first, before) = (&giant.first, giant.before);
+        let (first, before) = (&oversized.first, oversized.before);
         let Some(rejects) = rejects else {
-            let whole = Item { start: 0, end: 0, lines: 0, line: giant.lines, fault: None };
+            let whole = Item { start: 0, end: 0, lines: 0, line: oversized.lines, fault: None };
             return Err(self.stopped(first, before, whole, 0, why));
         };
         let mut reject = self.reject(first, before, why);
-        reject.length = giant.length;
-        reject.lines = giant.lines.max(1);
-        let Some(mut spool) = giant.spool else { return rejects.add(&reject, b"", first.eol) };
+        reject.length = oversized.length;
+        reject.lines = oversized.lines.max(1);
+        let Some(mut spool) = oversized.spool else { return rejects.add(&reject, b"", first.eol) };
         spool.rewind().map_err(spool_error)?;
         rejects.add_from(&reject, &mut spool, first.eol)
     }
 
-    fn end_giant(&mut self) -> Result<u64, Error> {
+    fn end_oversized(&mut self) -> Result<u64, Error> {
         if own_form(&self.plan) == Form::Binary {
             self.conn.copy_data(TRAILER)?;
         }
@@ -373,8 +373,8 @@ impl Lane {
     }
 
     /// Rolls back a record that has a stray quote, whatever the server makes of it.
-    fn give_up_giant(&mut self, fault: Malformed) -> Result<Refused, Error> {
-        match self.end_giant() {
+    fn give_up_oversized(&mut self, fault: Malformed) -> Result<Refused, Error> {
+        match self.end_oversized() {
             Err(lost) if lost.sqlstate().is_empty() => return Err(lost),
             _ => {}
         }
@@ -382,7 +382,11 @@ impl Lane {
         Ok(self.malformed_refused(fault))
     }
 
-    fn start_giant(&mut self, placed: &Placed, rejects: Option<&Rejects>) -> Result<Giant, Error> {
+    fn start_oversized(
+        &mut self,
+        placed: &Placed,
+        rejects: Option<&Rejects>,
+    ) -> Result<OversizedRecord, Error> {
         let spool = rejects.map(Rejects::spool).transpose().map_err(spool_error)?.flatten();
         self.conn.exec("SAVEPOINT pgsluice")?;
         let form = own_form(&self.plan);
@@ -391,7 +395,7 @@ impl Lane {
             self.conn.copy_data(HEADER)?;
         }
         let (first, before) = (placed.prepared.chunk.clone(), placed.before);
-        Ok(Giant { spool, first, before, length: 0, lines: 0 })
+        Ok(OversizedRecord { spool, first, before, length: 0, lines: 0 })
     }
 
     /// The line that the server names, and its refusal.

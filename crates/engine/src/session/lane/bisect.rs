@@ -1,6 +1,6 @@
-//! The records of a chunk before the server: which of them it refuses, and why.
+//! Finds the records of a chunk that the server rejects, and why, by loading parts of the chunk.
 
-use super::judge::defect;
+use super::savepoint::defect;
 use super::{record_of_line, Form, Lane, Placed};
 use crate::encode;
 use crate::error::Error;
@@ -29,8 +29,8 @@ pub(super) struct Item {
     pub fault: Option<Malformed>,
 }
 
-/// The records of one chunk before the server.
-pub(super) struct Court<'a> {
+/// A search for the rejected records of one chunk.
+pub(super) struct Bisection<'a> {
     lane: &'a mut Lane,
     placed: &'a Placed,
     chunk: &'a Chunk,
@@ -42,7 +42,7 @@ pub(super) struct Court<'a> {
     refused: Vec<(usize, Refused)>,
 }
 
-impl<'a> Court<'a> {
+impl<'a> Bisection<'a> {
     /// The chunk's records, none tried yet. Where the first refusal `stops` the
     /// load, nothing behind a malformed record is.
     pub fn new(
@@ -51,7 +51,7 @@ impl<'a> Court<'a> {
         layout: &'a Layout,
         items: &[Item],
         stops: bool,
-    ) -> Court<'a> {
+    ) -> Bisection<'a> {
         let chunk = &placed.prepared.chunk;
         let (mut good, mut refused) = (Vec::new(), Vec::new());
         for (index, item) in items.iter().enumerate() {
@@ -65,15 +65,15 @@ impl<'a> Court<'a> {
                 }
             }
         }
-        Court { lane, placed, chunk, layout, stops, good, refused }
+        Bisection { lane, placed, chunk, layout, stops, good, refused }
     }
 
-    /// Tries them all. Gives those that were refused, with their index, in order.
+    /// Loads all records but the rejected ones. Gives those that were refused, with their index, in order.
     ///
     /// # Errors
     ///
     /// The load cannot go on.
-    pub fn sit(mut self) -> Result<Vec<(usize, Refused)>, Error> {
+    pub fn run(mut self) -> Result<Vec<(usize, Refused)>, Error> {
         let most = match self.lane.plan.wire {
             Wire::Insert(batch) => batch,
             _ => usize::MAX,
@@ -89,7 +89,7 @@ impl<'a> Court<'a> {
     }
 }
 
-impl Attempts for Court<'_> {
+impl Attempts for Bisection<'_> {
     type Fatal = Error;
 
     fn load(&mut self, records: Range<usize>) -> Result<Result<(), Refused>, Error> {
@@ -127,7 +127,7 @@ impl Attempts for Court<'_> {
     }
 }
 
-impl Court<'_> {
+impl Bisection<'_> {
     /// What is sent for these records, and its form: their own, where that can be.
     fn sent(&self, records: Range<usize>) -> (Form, Vec<u8>) {
         let plan = &self.lane.plan;

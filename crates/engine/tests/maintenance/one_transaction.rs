@@ -2,11 +2,9 @@
 
 use crate::cluster::*;
 use pgsluice_engine::ledger;
+use pgsluice_engine::maintenance::policy::decide;
+use pgsluice_engine::maintenance::{put_back, take_down, ForeignKeys, Indexes, Request, Triggers};
 use pgsluice_engine::session::conn::Conn;
-use pgsluice_engine::session::surroundings::policy::decide;
-use pgsluice_engine::session::surroundings::{
-    put_back, take_down, ForeignKeys, Indexes, Request, Triggers,
-};
 
 const ROWS: &str = "INSERT INTO \"Odd Schema\".\"My Table\" \
     SELECT i, 'k' || i, i, 'd' || i % 7, int4range(i, i + 1), ARRAY['t' || i % 3], \

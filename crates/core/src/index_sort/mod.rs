@@ -18,7 +18,7 @@
 mod bits;
 pub mod build;
 pub mod grouped;
-pub mod heap;
+pub mod heap_reader;
 pub mod interrupt;
 pub mod key;
 mod load;

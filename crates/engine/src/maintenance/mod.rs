@@ -1,4 +1,4 @@
-//! The load's own use of [`surroundings`](crate::session::surroundings): when
+//! The load's own use of [`surroundings`](crate::maintenance): when
 //! things are taken down and put back, and in which transactions.
 
 use crate::error::Error;
@@ -8,13 +8,24 @@ use crate::options::{Method, Options, Source};
 use crate::plan::locks::{locks, Size};
 use crate::plan::Plan;
 use crate::session::conn::Conn;
-use crate::session::surroundings::{
-    finish, finish_within, for_builds, policy, policy::Decision, put_back, put_back_committed,
-    sequences, take_down, Course, Finished, Indexes, Moved, Outcome, Request, Restored,
-    Surroundings, TakenDown,
-};
-use crate::session::{transaction, ways};
+use crate::session::{extension_report, transaction};
 use std::fs;
+
+mod after;
+mod change;
+mod committed;
+mod objects;
+pub mod policy;
+mod settings;
+
+pub use after::{finish, finish_within, sequences, Finished, Moved};
+pub use change::{put_back, take_down, PutBack, Restored, TakenDown};
+pub use committed::{put_back_committed, Open, Outcome};
+use objects::rows;
+pub(crate) use objects::search_path;
+pub use objects::{ForeignKey, Index, Relation, Steps, TableObjects, Trigger};
+pub use policy::{Course, Decision, ForeignKeys, Indexes, Request, Triggers};
+pub use settings::for_builds;
 
 /// The step that creates the ledger.
 const MADE: &str = "the schema pgsluice_loads is created";
@@ -23,7 +34,7 @@ const MADE: &str = "the schema pgsluice_loads is created";
 const READ_AGAIN: u64 = 1 << 30;
 
 /// What is down during a load.
-pub struct Around {
+pub struct Maintenance {
     taken: TakenDown,
     /// holds the load's lock while what is down is committed
     guard: Option<Conn>,
@@ -44,11 +55,11 @@ pub fn foresee(
     bytes: u64,
 ) -> Result<(Decision, State), Error> {
     let oid = oid(conn, plan)?;
-    let around = Surroundings::read(conn, oid)?;
+    let objects = TableObjects::read(conn, oid)?;
     let state = ledger_state(conn, plan, options)?;
     let recorded = !matches!(state, State::Unusable(_));
-    let decision = policy::decide(&around, &request(plan, options, recorded));
-    plan.locks = locks(plan, options, &decision, size(plan, options, &around, bytes));
+    let decision = policy::decide(&objects, &request(plan, options, recorded));
+    plan.locks = locks(plan, options, &decision, size(plan, options, &objects, bytes));
     if let (Some(lock), true) = (plan.locks.first(), options.target.no_lock_out) {
         return Err(Error::new(format!("--no-lock-out forbids this load: {lock}")).with_hint(
             "--indexes keep, --method lanes and a load without --truncate need no such lock",
@@ -61,8 +72,8 @@ pub fn foresee(
 }
 
 /// How much the load brings, and how many rows are there then.
-fn size(plan: &Plan, options: &Options, around: &Surroundings, bytes: u64) -> Size {
-    let relation = &around.relation;
+fn size(plan: &Plan, options: &Options, objects: &TableObjects, bytes: u64) -> Size {
+    let relation = &objects.relation;
     let there = match options.target.truncate || relation.empty {
         true => Some(0.0),
         false => Some(relation.rows).filter(|rows| *rows >= 0.0),
@@ -88,7 +99,7 @@ pub fn foretell(
     let mut lines = decision.lines();
     let down: Vec<&str> =
         decision.down().filter(|c| c.kind == "index").map(|c| c.name.as_str()).collect();
-    lines.extend(ways::planned(conn, plan, oid, &down)?);
+    lines.extend(extension_report::planned(conn, plan, oid, &down)?);
     if decision.any_down() {
         if plan.lanes > 1 && state == State::Missing {
             lines.push(format!("{MADE} to record what is taken down (--ledger none avoids it)"));
@@ -127,9 +138,9 @@ pub fn could_name_record(error: &Error, options: &Options) -> bool {
         && bytes.is_some_and(|bytes| bytes <= READ_AGAIN)
 }
 
-impl Around {
+impl Maintenance {
     /// Takes down what the rule and the options say, in the transaction that is
-    /// open; [`Around::let_others_in`] goes on from there.
+    /// open; [`Maintenance::let_others_in`] goes on from there.
     ///
     /// # Errors
     ///
@@ -139,12 +150,12 @@ impl Around {
         plan: &Plan,
         options: &Options,
         watch: &Watch,
-    ) -> Result<Around, Error> {
+    ) -> Result<Maintenance, Error> {
         let oid = oid(conn, plan)?;
-        let around = Surroundings::read(conn, oid)?;
+        let objects = TableObjects::read(conn, oid)?;
         let mut state = ledger_state(conn, plan, options)?;
         let wanted = request(plan, options, true);
-        let made = state == State::Missing && policy::decide(&around, &wanted).any_down();
+        let made = state == State::Missing && policy::decide(&objects, &wanted).any_down();
         if made {
             // Over a connection of its own: others would wait for this transaction.
             state = match watch.connect(&options.target.url) {
@@ -163,7 +174,7 @@ impl Around {
             ledger::lock(&mut other, &taken.entry.load)?;
             guard = Some(other);
         }
-        Ok(Around { taken, guard, made })
+        Ok(Maintenance { taken, guard, made })
     }
 
     /// What was done before the rows, beside the plan's statements.
@@ -178,7 +189,7 @@ impl Around {
     }
 
     /// Commits what is down around lanes and begins another transaction. Whatever becomes of
-    /// that, [`Around::settle`] has to follow.
+    /// that, [`Maintenance::settle`] has to follow.
     ///
     /// # Errors
     ///
@@ -234,7 +245,7 @@ impl Around {
     ///
     /// # Errors
     ///
-    /// As [`Around::move_sequences`]; it says that the rows are committed.
+    /// As [`Maintenance::move_sequences`]; it says that the rows are committed.
     pub fn move_sequences_at_last(
         &self,
         conn: &mut Conn,

@@ -1,5 +1,5 @@
-//! What surrounds the table and only advice needs: how its columns lie, and the
-//! room on the server's disk where that can be known.
+//! Facts that only advice needs: how the table's columns are laid out, and the free space on the
+//! server's disk if that can be found out.
 
 use super::catalog::TableFacts;
 use super::conn::Conn;
@@ -18,7 +18,7 @@ pub(crate) struct Laid {
 
 /// The facts.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Circumstances {
+pub(crate) struct AdviceFacts {
     /// the columns in the table's order
     pub columns: Vec<Laid>,
     /// the folder that the table's files are in and the bytes free under it,
@@ -31,7 +31,7 @@ pub(crate) struct Circumstances {
 /// # Errors
 ///
 /// The connection is lost.
-pub(crate) fn circumstances(conn: &mut Conn, table: &TableFacts) -> Result<Circumstances, Error> {
+pub(crate) fn advice_facts(conn: &mut Conn, table: &TableFacts) -> Result<AdviceFacts, Error> {
     let oid = table.oid.to_string();
     let rows = conn.query(
         "SELECT attname, attlen, CASE attalign WHEN 'c' THEN 1 WHEN 's' THEN 2 WHEN 'i' THEN 4 ELSE 8 END \
@@ -45,7 +45,7 @@ pub(crate) fn circumstances(conn: &mut Conn, table: &TableFacts) -> Result<Circu
         length: number(&row[1]),
         align: number(&row[2]).unwrap_or(8),
     });
-    Ok(Circumstances { columns: columns.collect(), room: room(conn, &oid)? })
+    Ok(AdviceFacts { columns: columns.collect(), room: room(conn, &oid)? })
 }
 
 /// Only a server that itself says that it was reached through a Unix socket is

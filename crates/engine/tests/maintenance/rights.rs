@@ -2,9 +2,9 @@
 
 use crate::cluster::*;
 use pgsluice_engine::ledger::{self, State};
+use pgsluice_engine::maintenance::policy::decide;
+use pgsluice_engine::maintenance::{take_down, Request};
 use pgsluice_engine::session::conn::Conn;
-use pgsluice_engine::session::surroundings::policy::decide;
-use pgsluice_engine::session::surroundings::{take_down, Request};
 
 fn reasons(conn: &mut Conn, table: &str, request: &Request) -> Vec<String> {
     let oid = oid(conn, table);
@@ -132,7 +132,7 @@ fn a_role_does_what_it_may() {
         conn.exec("BEGIN").unwrap();
         let taken = take_down(&mut conn, own, &request, &state).unwrap();
         assert_eq!((taken.entry.choices.len(), taken.recorded), (1, false));
-        pgsluice_engine::session::surroundings::put_back(&mut conn, &taken).unwrap();
+        pgsluice_engine::maintenance::put_back(&mut conn, &taken).unwrap();
         conn.exec("COMMIT").unwrap();
 
         // Once a superuser has made the ledger, the role writes its own rows, and

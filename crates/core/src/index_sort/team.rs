@@ -192,9 +192,9 @@ impl IndexBuild {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sort::build::Step;
-    use crate::sort::shape::{Attribute, IndexShape, Order};
-    use crate::sort::tuple::{Field, Tid};
+    use crate::index_sort::build::Step;
+    use crate::index_sort::shape::{Attribute, IndexShape, Order};
+    use crate::index_sort::tuple::{Field, Tid};
 
     fn shape() -> IndexShape {
         let attribute = Attribute {

@@ -2,9 +2,9 @@
 
 use crate::cluster::*;
 use pgsluice_engine::ledger;
+use pgsluice_engine::maintenance::{take_down, TakenDown};
 use pgsluice_engine::repair::repair;
 use pgsluice_engine::session::conn::Conn;
-use pgsluice_engine::session::surroundings::{take_down, TakenDown};
 
 fn left_down(conn: &mut Conn, oid: u32) -> TakenDown {
     let ledger = ledger::ensure(conn).unwrap();

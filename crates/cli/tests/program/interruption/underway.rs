@@ -1,6 +1,7 @@
-//! The server dies, the connection is cut, the user stops: all or nothing each time.
+//! A load that waits for its input while the server dies, the connection is cut, or the user
+//! stops it: all or nothing each time.
 
-use crate::common::{each_major, on_each_major, signal, wait_until, Signal, World};
+use crate::common::{on_each_major, signal, wait_until, Signal, World};
 use std::io::{self, BufWriter, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
@@ -105,86 +106,10 @@ fn killed(world: &mut World) {
     assert_eq!(world.sql("SELECT count(*) FROM t"), "0");
 }
 
-/// Neither a refused connection nor a summary tells the password.
-fn secrets(world: &mut World) {
-    let file = world.file("one.csv", b"1,x\n");
-    let url = "postgresql://nobody:s3cr3t@127.0.0.1:1/none";
-    let output = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
-        .args(["load", &file, "--table", "t", "--to", url])
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(5), "{said}");
-    assert!(!said.contains("s3cr3t") && said.contains("hint:"), "{said}");
-    empty(world);
-    let url = format!("{}&password=s3cr3t", world.server.url("postgres"));
-    let held = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
-        .args(["load", "-", "--table", "t", "--to", &url])
-        .stdin(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let shown = || std::fs::read_to_string(format!("/proc/{}/cmdline", held.id())).unwrap();
-    wait_until(shown, || shown().contains("--to") && !shown().contains("s3cr3t"));
-    assert!(held.wait_with_output().unwrap().status.success());
-    let summary = world.path("secret.json");
-    let output = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
-        .args(["load", &file, "--table", "t", "--to", &url, "--summary", &summary])
-        .output()
-        .unwrap();
-    assert!(output.status.success());
-    assert!(!String::from_utf8_lossy(&output.stderr).contains("s3cr3t"));
-    assert!(!std::fs::read_to_string(summary).unwrap().contains("s3cr3t"));
-}
-
-/// A table with statement triggers gets one COPY; an error ends it at once all the same,
-/// and notices, however many, are none.
 #[test]
-fn one_copy_for_statement_triggers_stops_at_the_first_error() {
-    let mut world = World::new(each_major().last().unwrap());
-    world.sql(
-        "CREATE TABLE t (a int, b text); CREATE TABLE fired (n int);
-         CREATE FUNCTION say() RETURNS trigger LANGUAGE plpgsql AS
-           $$BEGIN RAISE NOTICE 'row % %', NEW.a, repeat('x', 300); RETURN NEW; END$$;
-         CREATE FUNCTION counted() RETURNS trigger LANGUAGE plpgsql AS
-           $$BEGIN INSERT INTO fired VALUES (1); RETURN NULL; END$$;
-         CREATE TRIGGER says BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION say();
-         CREATE TRIGGER counts AFTER INSERT ON t FOR EACH STATEMENT EXECUTE FUNCTION counted()",
-    );
-    let row = |i| format!("{i},some words to fill the row with and more of them\n").into_bytes();
-    let file = world.file("rows.csv", &(0..60_000).flat_map(row).collect::<Vec<u8>>());
-    let summary = world.load(&[&file, "--table", "t"]).unwrap();
-    assert_eq!((&summary["loaded"], &summary["statements"]), (&60_000.into(), &1.into()));
-    assert_eq!(world.sql("SELECT count(*) FROM fired"), "1");
-
-    world.sql("DROP TRIGGER says ON t; TRUNCATE t, fired");
-    let mut child = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
-        .args(["load", "-", "--table", "t", "--to", &world.server.url("postgres")])
-        .stdin(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let input = child.stdin.as_mut().unwrap();
-    input.write_all(b"1,x\nbad,y\n").unwrap();
-    let block: Vec<u8> = (0..10_000).flat_map(row).collect();
-    let written = (0..4_000).take_while(|_| input.write_all(&block).is_ok()).count();
-    let output = child.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(4), "{said}");
-    assert!(said.contains("record 2") && said.contains("\"bad\""), "{said}");
-    assert!(
-        written < 200,
-        "{} MB were read before the error was told",
-        written * block.len() / 1_000_000
-    );
-    assert_eq!(world.sql("SELECT count(*) FROM fired"), "0");
-}
-
-#[test]
-fn faults() {
+fn lost_stopped_and_killed() {
     on_each_major(|installation| {
         let mut world = World::new(installation);
-        secrets(&mut world);
         cut(&mut world);
         interrupted(&mut world);
         killed(&mut world);

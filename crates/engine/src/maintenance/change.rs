@@ -2,7 +2,7 @@
 //! both ways of putting back share.
 
 use super::policy::{decide, Choice, Decision, Indexes, Request};
-use super::{settings, Surroundings};
+use super::{settings, TableObjects};
 use crate::error::Error;
 use crate::ledger::{self, Entry, State};
 use crate::session::conn::Conn;
@@ -54,21 +54,21 @@ pub fn take_down(
     request: &Request,
     ledger: &State,
 ) -> Result<TakenDown, Error> {
-    let around = Surroundings::read(conn, oid)?;
-    let mut decision = decide(&around, request);
+    let objects = TableObjects::read(conn, oid)?;
+    let mut decision = decide(&objects, request);
     let by_rule = request.indexes == Indexes::Auto;
     if decision.down().any(|c| c.kind == "index") {
         let waits = !by_rule || request.truncates;
-        if lock_table(conn, &around.relation.name, waits)? {
+        if lock_table(conn, &objects.relation.name, waits)? {
             // Only now nobody can change what is read.
-            decision = decide(&Surroundings::read(conn, oid)?, request);
+            decision = decide(&TableObjects::read(conn, oid)?, request);
         } else {
             decision.keep_indexes("other sessions are using the table");
         }
     }
     let asked = decision.down().any(|c| c.kind != "index") || !by_rule;
     conn.exec("SAVEPOINT pgsluice_surroundings")?;
-    match record_and_drop(conn, &around, &decision, ledger) {
+    match record_and_drop(conn, &objects, &decision, ledger) {
         Ok(taken) => {
             conn.exec("RELEASE SAVEPOINT pgsluice_surroundings")?;
             Ok(taken)
@@ -80,7 +80,7 @@ pub fn take_down(
                  RELEASE SAVEPOINT pgsluice_surroundings",
             )?;
             decision.keep_indexes(error.message());
-            record_and_drop(conn, &around, &decision, ledger)
+            record_and_drop(conn, &objects, &decision, ledger)
         }
     }
 }
@@ -108,7 +108,7 @@ fn lock_table(conn: &mut Conn, name: &str, waits: bool) -> Result<bool, Error> {
 
 fn record_and_drop(
     conn: &mut Conn,
-    around: &Surroundings,
+    objects: &TableObjects,
     decision: &Decision,
     ledger: &State,
 ) -> Result<TakenDown, Error> {
@@ -116,8 +116,8 @@ fn record_and_drop(
     let recorded = !choices.is_empty() && *ledger == State::Ready;
     let entry = Entry {
         load: if recorded { ledger::new_load(conn)? } else { String::new() },
-        relation: around.relation.oid,
-        relation_name: around.relation.name.clone(),
+        relation: objects.relation.oid,
+        relation_name: objects.relation.name.clone(),
         search_path: conn.exec("SHOW search_path")?[0][0].clone().unwrap_or_default(),
         choices,
     };
@@ -158,9 +158,9 @@ pub fn put_back(conn: &mut Conn, taken: &TakenDown) -> Result<PutBack, Error> {
             restored.push(Restored { object: choice.object.clone(), seconds, was_back: false });
         }
     }
-    let around = Surroundings::read(conn, entry.relation)?;
+    let objects = TableObjects::read(conn, entry.relation)?;
     for choice in &entry.choices {
-        same(&around, choice)?;
+        same(&objects, choice)?;
     }
     Ok(PutBack { setting, restored })
 }
@@ -242,8 +242,8 @@ fn quote(name: &str) -> String {
 /// # Errors
 ///
 /// It is not there, or something about it is different.
-pub(super) fn same(around: &Surroundings, choice: &Choice) -> Result<(), Error> {
-    let Some(now) = around.steps(&choice.kind, &choice.name) else {
+pub(super) fn same(objects: &TableObjects, choice: &Choice) -> Result<(), Error> {
+    let Some(now) = objects.steps(&choice.kind, &choice.name) else {
         return Err(Error::new(format!("{} is missing", choice.object)));
     };
     let then = &choice.steps.state;

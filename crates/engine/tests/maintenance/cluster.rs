@@ -2,11 +2,9 @@
 
 pub use crate::support::each_major;
 use pgsluice_engine::ledger;
+use pgsluice_engine::maintenance::{Course, ForeignKeys, Indexes, Request, TableObjects, Triggers};
 use pgsluice_engine::server::{Installation, Options, Server};
 use pgsluice_engine::session::conn::Conn;
-use pgsluice_engine::session::surroundings::{
-    Course, ForeignKeys, Indexes, Request, Surroundings, Triggers,
-};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -92,9 +90,9 @@ pub fn everything() -> Request {
     }
 }
 
-pub fn read(conn: &mut Conn, oid: u32) -> Surroundings {
+pub fn read(conn: &mut Conn, oid: u32) -> TableObjects {
     conn.exec("BEGIN").unwrap();
-    let around = Surroundings::read(conn, oid).unwrap();
+    let around = TableObjects::read(conn, oid).unwrap();
     conn.exec("COMMIT").unwrap();
     around
 }

@@ -1,5 +1,5 @@
-//! A table that is empty becomes the load's own: locked, and emptied once more in the load's
-//! transaction, so that the extension's COPY may build its indexes when all rows are in.
+//! An empty table is locked for the load alone and truncated in the load's transaction, so that
+//! the extension's COPY may build its indexes after the last row.
 
 use super::catalog::TableFacts;
 use super::conn::Conn;

@@ -4,7 +4,7 @@
 //! add … add ─ full ─▶ flush ─ Write … ─▶ add … ─▶ finish ─ (Read, Write …) Page … ─▶ Done
 //! ```
 
-use super::heap::{Fields, Source, Unfit};
+use super::heap_reader::{Fields, Source, Unfit};
 use super::key;
 use super::merge::{Extent, Merge, Next, BUFFER};
 pub use super::run::PageAdded;

@@ -3,6 +3,8 @@
 
 use crate::common::{each_major, on_first_and_last_major, World};
 use std::fs;
+use std::io::Write;
+use std::process::{Command, Stdio};
 
 const FIRES: &str = "
     CREATE TABLE fired (n serial);
@@ -284,4 +286,47 @@ fn a_line_end_of_another_kind_is_one_reject() {
             fs::remove_file(format!("{rejects}.jsonl")).unwrap();
         }
     }
+}
+
+/// A table with statement triggers gets one COPY; an error ends it at once all the same,
+/// and notices, however many, are none.
+#[test]
+fn one_copy_for_statement_triggers_stops_at_the_first_error() {
+    let mut world = World::new(each_major().last().unwrap());
+    world.sql(
+        "CREATE TABLE t (a int, b text); CREATE TABLE fired (n int);
+         CREATE FUNCTION say() RETURNS trigger LANGUAGE plpgsql AS
+           $$BEGIN RAISE NOTICE 'row % %', NEW.a, repeat('x', 300); RETURN NEW; END$$;
+         CREATE FUNCTION counted() RETURNS trigger LANGUAGE plpgsql AS
+           $$BEGIN INSERT INTO fired VALUES (1); RETURN NULL; END$$;
+         CREATE TRIGGER says BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION say();
+         CREATE TRIGGER counts AFTER INSERT ON t FOR EACH STATEMENT EXECUTE FUNCTION counted()",
+    );
+    let row = |i| format!("{i},some words to fill the row with and more of them\n").into_bytes();
+    let file = world.file("rows.csv", &(0..60_000).flat_map(row).collect::<Vec<u8>>());
+    let summary = world.load(&[&file, "--table", "t"]).unwrap();
+    assert_eq!((&summary["loaded"], &summary["statements"]), (&60_000.into(), &1.into()));
+    assert_eq!(world.sql("SELECT count(*) FROM fired"), "1");
+
+    world.sql("DROP TRIGGER says ON t; TRUNCATE t, fired");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
+        .args(["load", "-", "--table", "t", "--to", &world.server.url("postgres")])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let input = child.stdin.as_mut().unwrap();
+    input.write_all(b"1,x\nbad,y\n").unwrap();
+    let block: Vec<u8> = (0..10_000).flat_map(row).collect();
+    let written = (0..4_000).take_while(|_| input.write_all(&block).is_ok()).count();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    assert!(said.contains("record 2") && said.contains("\"bad\""), "{said}");
+    assert!(
+        written < 200,
+        "{} MB were read before the error was told",
+        written * block.len() / 1_000_000
+    );
+    assert_eq!(world.sql("SELECT count(*) FROM fired"), "0");
 }
