@@ -23,6 +23,7 @@ struct SluiceIndexRanks
 	SortSupportData sort;
 	bool		abbreviated;
 	bool		by_value;
+	bool		users;			/* the comparison function is a user's */
 	SluiceIndexValues values;
 	SluiceIndexRanked *sorted;
 	size_t		count;
@@ -78,6 +79,7 @@ open_ranks(Relation index, int column)
 	ranks->scratch = AllocSetContextCreate(context, "pgsluice comparisons",
 										   ALLOCSET_DEFAULT_SIZES);
 	ranks->by_value = TupleDescAttr(RelationGetDescr(index), column)->attbyval;
+	ranks->users = index_getprocid(index, column + 1, BTORDER_PROC) >= FirstNormalObjectId;
 	ranks->sort.ssup_cxt = context;
 	ranks->sort.ssup_collation = index->rd_indcollation[column];
 	ranks->sort.ssup_attno = column + 1;
@@ -227,6 +229,9 @@ rank_column(SluiceIndexBuild *build, int column)
 		equal[i] = i > 0 && compare(&ranks->sorted[i - 1], &ranks->sorted[i], ranks) == 0;
 		differ |= equal[i] && (is_compressed(ranks, att, order[i - 1]) ||
 							   is_compressed(ranks, att, order[i]));
+		/* Rows with the same value share a rank, so the core would take them for equal. */
+		if (ranks->users && compare(&ranks->sorted[i], &ranks->sorted[i], ranks) != 0)
+			build->unfit = "the operator class finds a value unequal to itself";
 	}
 	if (differ)
 		note_forms(build, build->attributes[column].exact);

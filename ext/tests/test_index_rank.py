@@ -228,6 +228,19 @@ class Ranked(OnCluster):
         self.sql("DROP INDEX stock, sorted; INSERT INTO t VALUES (7)")
         self.assertIn("no sevens", refusal(self.cluster, f"{SORTED}CREATE INDEX ON t (a picky)"))
 
+    def test_a_value_that_is_not_equal_to_itself(self):
+        """Rows with that value are no duplicates to the stock build, so it has to do the work (amcheck's own tests rely on this)."""
+        self.sql(
+            "CREATE FUNCTION broken(int, int) RETURNS int IMMUTABLE LANGUAGE sql AS"
+            " 'SELECT CASE WHEN $1 = 400 AND $2 = 400 THEN -1 ELSE btint4cmp($1, $2) END';"
+            "CREATE OPERATOR CLASS broken FOR TYPE int USING btree AS OPERATOR 1 <, OPERATOR 2 <=,"
+            " OPERATOR 3 =, OPERATOR 4 >=, OPERATOR 5 >, FUNCTION 1 broken(int, int)"
+        )
+        self.table("a int", "n", count=1000)
+        self.sql(f"{SORTED}INSERT INTO t VALUES (400)")
+        said = self.sql(f"{SORTED}CREATE UNIQUE INDEX ON t (a broken); {LAST}")
+        self.assertEqual(said, "stock: the operator class finds a value unequal to itself")
+
 
 if __name__ == "__main__":
     unittest.main()
