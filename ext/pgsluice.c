@@ -1,17 +1,13 @@
 /*
  * The library's entry: the hook, and the view of what the last COPY did.
  */
-#include "index/index.h"
+#include "copy/copy.h"
 
 #include "access/xact.h"
 #include "catalog/namespace.h"
-#include "catalog/pg_authid.h"
 #include "catalog/pg_language.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
-#include "commands/dbcommands.h"
-#include "commands/extension.h"
-#include "funcapi.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "tcop/utility.h"
@@ -21,7 +17,6 @@
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/syscache.h"
-#include "utils/varlena.h"
 
 PG_MODULE_MAGIC;
 
@@ -30,10 +25,7 @@ PG_FUNCTION_INFO_V1(pgsluice_inside);
 
 void		_PG_init(void);
 
-SluiceReport sluice_report;
-
 static ProcessUtility_hook_type prev_ProcessUtility = NULL;
-static TimestampTz loaded_at;	/* when the statement began that has loaded the library; 0: none has */
 static int	running;			/* COPYs of ours that are under way, each called for by the one before */
 
 /* Says why stock COPY does the work, or refuses if the statement forbids that. */
@@ -73,7 +65,6 @@ copy_apart(SluiceStatement *s)
 {
 	SluiceReport report = sluice_report;
 	SluiceIndexesTaken indexes = sluice_indexes_taken;
-	SluiceSource *lender = sluice_lender;
 	uint64		rows = 0;
 
 	if (running > 0)
@@ -92,7 +83,6 @@ copy_apart(SluiceStatement *s)
 				MemoryContextDelete(sluice_indexes_taken.context);
 			sluice_report = report;
 			sluice_indexes_taken = indexes;
-			sluice_lender = lender;
 		}
 	}
 	PG_END_TRY();
@@ -285,69 +275,6 @@ sluice_ProcessUtility(PlannedStmt *pstmt, const char *queryString,
 	}
 }
 
-/* Begins the answer of one of our functions, which may have been declared for another version. */
-ReturnSetInfo *
-sluice_begin_rows(FunctionCallInfo fcinfo, int columns)
-{
-	ReturnSetInfo *rsinfo;
-
-	InitMaterializedSRF(fcinfo, 0);
-	rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	if (rsinfo->setDesc->natts != columns)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("the extension's objects are of another version than its library"),
-				 errhint("Run ALTER EXTENSION pgsluice UPDATE.")));
-	return rsinfo;
-}
-
-/* Whether the current user may see what this one did: as pg_stat_activity has it. */
-bool
-sluice_may_see(Oid user)
-{
-	return has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
-		has_privs_of_role(GetUserId(), user);
-}
-
-/* The command that has later sessions of this database load the library, first of all that they load. */
-static char *
-how_to_load(void)
-{
-	char	   *libraries = pstrdup(session_preload_libraries_string);
-	StringInfoData command;
-	List	   *names;
-	ListCell   *lc;
-
-	initStringInfo(&command);
-	appendStringInfo(&command, "ALTER DATABASE %s SET session_preload_libraries = 'pgsluice'",
-					 quote_identifier(get_database_name(MyDatabaseId)));
-	if (SplitDirectoriesString(libraries, ',', &names))
-	{
-		foreach(lc, names)
-			appendStringInfo(&command, ", %s", quote_literal_cstr(lfirst(lc)));
-	}
-	return command.data;
-}
-
-/* Says why a view of what was done last is empty. `hidden`: something was done, by another user. */
-void
-sluice_explain_nothing(bool hidden, const char *what, const char *setting)
-{
-	if (loaded_at != 0 && loaded_at == GetCurrentStatementStartTimestamp())
-		ereport(NOTICE,
-				(errmsg("pgsluice was not loaded in this session before this query"),
-				 errdetail("So far pgsluice.copy and pgsluice.index_build had no effect in this session."),
-				 errhint("It is loaded now. For later sessions of this database: %s", how_to_load())));
-	else if (hidden)
-		ereport(NOTICE,
-				(errmsg("the last %s of this session was run by another user", what),
-				 errhint("It is shown to that user and to members of pg_read_all_stats.")));
-	else
-		ereport(NOTICE,
-				(errmsg("no %s has run in this session for which pgsluice was on", what),
-				 errhint("Use SET %s = on.", setting)));
-}
-
 /* The row of the view pgsluice.last_copy. */
 Datum
 pgsluice_last_copy(PG_FUNCTION_ARGS)
@@ -409,11 +336,5 @@ _PG_init(void)
 	sluice_install_init();
 	prev_ProcessUtility = ProcessUtility_hook;
 	ProcessUtility_hook = sluice_ProcessUtility;
-	if (IsUnderPostmaster && !process_shared_preload_libraries_in_progress)
-		loaded_at = GetCurrentStatementStartTimestamp();
-	/* CREATE EXTENSION silences NOTICE. */
-	if (creating_extension)
-		ereport(INFO,
-				(errmsg("pgsluice is loaded in this session only"),
-				 errhint("For later sessions of this database: %s", how_to_load())));
+	sluice_note_loading();
 }

@@ -72,6 +72,26 @@ class Rules(unittest.TestCase):
         self.assertEqual(breaches("ext/base/subtransaction.c", text), [])
         self.assertEqual(breaches("ext/copy/copy.c", "/* BeginInternalSubTransaction */\n"), [])
 
+    def rooms(self, **files):
+        return [what for _, _, what in tidy.rooms({Path("ext") / name.replace("__", "/").replace("_h", ".h").replace("_c", ".c"): text
+                                                   for name, text in files.items()})]
+
+    def test_rooms(self):
+        heap = {"heap__heap_h": "extern void sluice_f(int x);\nextern int\tsluice_v;\n", "heap__heap_c": "int\t\t\tsluice_v = 1;\n\nvoid\nsluice_f(int x)\n{\n}\n"}
+        self.assertEqual(self.rooms(**heap, copy__copy_c='#include "heap/heap.h"\nvoid\ng(void)\n{\n\tsluice_f(sluice_v);\n}\n'), [])
+        self.assertEqual(self.rooms(**heap, base__a_c="/* sluice_f() */\nvoid\ng(void)\n{\n\tsluice_f(sluice_v);\n}\n"),
+                         ["uses sluice_f of ext/heap, which is above ext/base", "uses sluice_v of ext/heap, which is above ext/base"])
+        self.assertEqual(self.rooms(**heap, base__a_h='#include "heap/heap.h"\n'), ["includes heap/heap.h, which is above ext/base"])
+        self.assertEqual(self.rooms(index__build_h="", heap__a_c='#include "index/build.h"\n'), ["includes index/build.h, which is for ext/index alone"])
+        self.assertEqual(self.rooms(attic__a_c=""), ["ext/attic is no room: see ext/README.md"])
+
+    def test_rooms_show_little(self):
+        most = tidy.ROOMS["copy"]
+        for count, found in ((most, []), (most + 1, [f"shows {most + 1} symbols to other files, at most {most}"])):
+            names = [f"sluice_f{i}" for i in range(count)]
+            self.assertEqual(self.rooms(copy__copy_h="".join(f"extern void {name}(void);\n" for name in names),
+                                        copy__copy_c="".join(f"void\n{name}(void)\n{{\n}}\n" for name in names)), found)
+
     def test_words_and_blanks(self):
         for text in ["// TODO later\n", "// see /root/x\n", "a \n", "a"]:
             self.assertEqual(len(breaches("docs/a.md", text)), 1, text)

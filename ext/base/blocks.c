@@ -2,7 +2,7 @@
  * Blocks behind the end of a relation that nobody else can reach, through the storage manager: it
  * may encrypt what it writes, or keep it elsewhere than in a file.
  */
-#include "base/load.h"
+#include "base/pgsluice.h"
 
 #include "storage/smgr.h"
 

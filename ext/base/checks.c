@@ -241,7 +241,7 @@ has_volatile_expression(HeapTuple tuple, TupleDesc desc, const void *column)
 
 /* Whether a CHECK constraint of a table, which nobody need have opened, is volatile, or a trigger's condition. */
 bool
-sluice_catalog_is_watched(Oid relid, bool checks, bool triggers)
+sluice_catalog_has_volatile_checks(Oid relid, bool checks, bool triggers)
 {
 	const int	check = Anum_pg_constraint_conbin;
 	const int	condition = Anum_pg_trigger_tgqual;
@@ -253,10 +253,10 @@ sluice_catalog_is_watched(Oid relid, bool checks, bool triggers)
 /*
  * Whether a CHECK constraint that the table's rows meet, be it the table's or a domain's, a trigger's
  * condition or the WHERE clause may do something, or look at the rows before. For partitions see
- * sluice_catalog_is_watched().
+ * sluice_catalog_has_volatile_checks().
  */
 bool
-sluice_is_watched(Relation rel, Node *where)
+sluice_has_volatile_checks(Relation rel, Node *where)
 {
 	TupleDesc	desc = RelationGetDescr(rel);
 	/* Reading the catalogs may bring news of the relation, and with them other triggers. */

@@ -1,5 +1,6 @@
 /*
- * The state of one COPY FROM while it runs.
+ * The state of one COPY FROM while it runs. Types alone: the rooms that read and change it declare their
+ * functions in headers of their own.
  */
 #ifndef PGSLUICE_LOAD_H
 #define PGSLUICE_LOAD_H
@@ -7,7 +8,6 @@
 #include "base/pgsluice.h"
 
 typedef struct SluicePipeline SluicePipeline;
-typedef struct SluiceKept SluiceKept;
 typedef struct SluiceRejects SluiceRejects;
 
 /* How rows get into the table. */
@@ -24,18 +24,82 @@ typedef struct SluiceVolatile
 	ExprState  *state;
 } SluiceVolatile;
 
-/* COPY's option on_duplicate. */
-typedef struct SluiceDuplicates
-{
-	SluiceOnDuplicate mode;
-	Oid			arbiter;		/* the unique index of the table that the statement names */
-	SluiceKept *kept;			/* where the rows go that lose, or NULL */
-	bool		at_end;			/* they are told apart when all rows are in */
-	uint64		skipped;
-	uint64		replaced;
-} SluiceDuplicates;
+/*
+ * Where the bytes come from. What was read and not yet formed lies in
+ * buf[start, end), in the server's encoding; of that, buf[start, valid) is known
+ * to be valid. FORMAT binary is bytes as they come.
+ * The first SLUICE_HEADROOM bytes stay free for what stock COPY gives back.
+ */
+#define SLUICE_HEADROOM RAW_BUF_SIZE
+#define SLUICE_SLICE ((size_t) 1 << 20)
 
-typedef struct SluiceLoad
+typedef struct SluiceSource
+{
+	CopyFromState cstate;
+	CopySource	kind;			/* what the data came by before we stepped in */
+	char	   *buf;
+	size_t		start;
+	size_t		valid;
+	size_t		end;
+	bool		eof;
+	char	   *failure;		/* why the client's data ends badly, or NULL */
+	int			failure_code;	/* its SQLSTATE */
+	bool		ended;			/* a line of \. was met */
+	bool		sealed;			/* nothing is to be read on: a chunk of its own */
+	const char *after;			/* what follows upon a sealed chunk */
+	size_t		after_len;
+	bool		overlent;		/* it was lent */
+	bool		binary;			/* FORMAT binary */
+	bool		single_byte;	/* the server's encoding: any byte but NUL is valid */
+	/* Where the data is in another encoding than the server's: what is not yet converted. */
+	char	   *raw;			/* NULL where it is not */
+	size_t		raw_start;
+	size_t		raw_end;
+	bool		raw_eof;
+	int			encoding;		/* the data's */
+	bool		refilled;		/* read on while stock COPY had the bytes */
+	uint64		bytes;			/* read so far */
+} SluiceSource;
+
+/* What a plan is made of. */
+typedef struct SluicePlanArgs
+{
+	SluiceColumn *columns;
+	size_t		ncolumns;
+	size_t		fields;
+	SluiceDialect dialect;
+	SluiceEnv	env;
+	SluiceSequence serial;
+	List	   *volatiles;		/* columns whose defaults are another for every row */
+	bool		volatile_checks;		/* functions that the load calls may change settings and types */
+} SluicePlanArgs;
+
+/* Rows that wait for the next insertion, in the order of the input. */
+#define SLUICE_BATCH_ROWS 1000
+#define SLUICE_BATCH_ASKS (8 * SLUICE_BATCH_ROWS)
+#define SLUICE_ARENA ((size_t) 4 << 20)
+
+typedef struct SluiceBatch
+{
+	struct SluiceIndexLoad *index_load;
+	struct SluiceIndexExtend *extend;	/* NULL unless index entries wait */
+	ResultRelInfo *rri;
+	EState	   *estate;
+	CopyFromState cstate;
+	BulkInsertState bistate;
+	CommandId	cid;
+	int			options;		/* TABLE_INSERT_… */
+	int			used;
+	uint64		inserted;		/* rows of earlier flushes */
+	int			made;			/* slots that there are */
+	struct SluicePlaced *placed;		/* room for the rows, where indexes are told of them */
+	TupleTableSlot *slots[SLUICE_BATCH_ROWS];
+	uint64		lines[SLUICE_BATCH_ROWS];
+} SluiceBatch;
+
+typedef struct SluiceLoad SluiceLoad;
+
+struct SluiceLoad
 {
 	CopyFromState cstate;
 	EState	   *estate;
@@ -64,7 +128,7 @@ typedef struct SluiceLoad
 	uint64		processed;
 	uint64		excluded;
 	bool		check_rows;		/* rows need more than to be inserted */
-	bool		watched;		/* a CHECK constraint or a condition may see which rows are in: see sluice_batch_ends() */
+	bool		volatile_checks;		/* a CHECK constraint or a condition may see which rows are in: see batch_ends() of rows/rows.c */
 	/* the record that is being checked, for an error's CONTEXT */
 	const char *record;
 	size_t		record_len;
@@ -77,7 +141,10 @@ typedef struct SluiceLoad
 	/* With rejects, of the slice that is being accepted: */
 	const Datum *values;		/* of its asks, read already; NULL: they are still to be read */
 	ErrorData **unreadable;		/* of its rows: why their values cannot be read, or NULL */
-} SluiceLoad;
+	/* Who takes the rows that the core has formed, and the records that the server reads: rows/ or rejects/. */
+	void		(*accept_slice) (SluiceLoad *load, const SluiceSlice *slice);
+	bool		(*ask_server) (SluiceLoad *load);
+};
 
 /*
  * What the leader forms at once without workers: few enough pages that they are still in the
@@ -85,89 +152,5 @@ typedef struct SluiceLoad
  */
 #define SLUICE_SLICE_PAGES 32
 #define SLUICE_SLICE_ROWS (SLUICE_SLICE_PAGES * MaxHeapTuplesPerPage)
-
-/* copy/copy.c */
-extern bool sluice_batch_ends(SluiceLoad *load);
-extern void sluice_open_executor(SluiceLoad *load);
-extern void sluice_close_executor(SluiceLoad *load);
-
-/* heap/batches.c */
-extern void sluice_open_batches(SluiceLoad *load);
-extern SluiceBatch *sluice_route(SluiceLoad *load, TupleTableSlot **slot);
-extern void sluice_flush_batches(SluiceLoad *load);
-extern void sluice_close_batches(SluiceLoad *load);
-
-/* heap/page_routes.c */
-extern void sluice_choose_route(SluiceLoad *load);
-extern bool sluice_pages_wanted(SluiceLoad *load);
-extern size_t sluice_install_pages(SluiceLoad *load, const SluiceSlice *slice);
-
-/* rows/rows.c */
-extern void sluice_count_rows(SluiceLoad *load, uint64 count);
-extern void sluice_show_record(SluiceLoad *load, const SluiceSlice *slice, size_t n);
-extern void sluice_accept_rows(SluiceLoad *load, const SluiceSlice *slice);
-extern void sluice_read_asks(SluiceLoad *load, const SluiceSlice *slice, const SluiceRow *row,
-							 const SluiceAsk *asks, Datum *values);
-extern void sluice_accept_range(SluiceLoad *load, const SluiceSlice *slice,
-								size_t from, size_t to);
-extern bool sluice_take_server_row(SluiceLoad *load, SluiceSource *src);
-extern void sluice_flush(SluiceLoad *load);
-extern void sluice_free_tuples(SluiceLoad *load);
-extern bool sluice_fill(SluiceLoad *load);
-extern bool sluice_finish_source(SluiceLoad *load);
-extern void sluice_load_rows(SluiceLoad *load);
-extern void sluice_core_failed(SluiceStatus status);
-
-/* workers/reader.c */
-extern Datum sluice_read_value(FmgrInfo *function, bool binary, char *bytes, uint32 len,
-							   Oid ioparam, int32 typmod);
-
-/* workers/pipeline.c */
-extern bool sluice_pipeline(SluiceLoad *load);
-extern void sluice_pipeline_close(SluiceLoad *load);
-
-/* base/spi_insert.c */
-extern SluiceKept *sluice_kept_open(const char *name, const char *option, Relation target,
-									const char *const *columns, const Oid *types, int ncolumns);
-extern void sluice_kept_add(SluiceKept *kept, Datum *values, const bool *isnull);
-extern bool sluice_kept_runs_code(const SluiceKept *kept);
-extern const char *sluice_kept_name(const SluiceKept *kept);
-
-/*
- * A search for a record's end by stock COPY's rules, which can go on when more
- * bytes are there.
- */
-typedef struct SluiceRecordEnd
-{
-	size_t		at;				/* bytes looked at */
-	uint32		more;			/* records that belong to it, as lines of a header do */
-	bool		in_quote;
-	bool		escaped;
-	uint64		lines;			/* that end within the record, its own end included */
-	EolType		eol;
-} SluiceRecordEnd;
-
-/* rows/record.c */
-extern bool sluice_record_end(SluiceRecordEnd *search, const SluiceDialect *dialect,
-							  const char *data, size_t len, bool last);
-extern size_t sluice_line_length(const SluiceDialect *dialect, const char *record, size_t len);
-extern size_t sluice_last_record_end(const char *data, size_t len, const SluicePlanArgs *args);
-
-/* rejects/rejects.c */
-extern SluiceRejects *sluice_rejects_open(const SluiceStatement *s, SluiceLoad *load);
-extern void sluice_rejects_accept(SluiceLoad *load, const SluiceSlice *slice);
-extern bool sluice_rejects_ask_server(SluiceLoad *load);
-extern void sluice_rejects_flush(SluiceLoad *load);
-extern void sluice_rejects_read_header(SluiceLoad *load);
-extern void sluice_rejects_close(SluiceRejects *rejects);
-
-/* rejects/duplicates.c */
-extern Oid	sluice_duplicates_arbiter(const SluiceStatement *s);
-extern Bitmapset *sluice_duplicates_read_columns(const SluiceStatement *s);
-extern void sluice_duplicates_open(SluiceDuplicates *duplicates, const SluiceStatement *s);
-extern void sluice_duplicates_keep(const SluiceDuplicates *duplicates, ResultRelInfo *rri,
-								   EState *estate, Relation arbiter, IndexInfo *info,
-								   TupleTableSlot *lost, uint64 line);
-extern void sluice_duplicates_flush(SluiceDuplicates *duplicates, SluiceBatch *batch);
 
 #endif							/* PGSLUICE_LOAD_H */

@@ -1,5 +1,5 @@
 /*
- * What the parts of the extension share.
+ * What all rooms of the extension share. It names nothing of theirs.
  */
 #ifndef PGSLUICE_H
 #define PGSLUICE_H
@@ -75,14 +75,16 @@ extern SluiceReport sluice_report;
 extern const char sluice_build[];
 
 #define SLUICE_REPLACED "the library pgsluice has been replaced since this session loaded it"
+#define SLUICE_REPLACED_HINT "A new session has the new library, and workers again."
 
-/* workers/worker.c */
+/* base/require_build.c */
 extern void sluice_require_build(const char *build);
 
-/* pgsluice.c */
+/* base/report.c */
 extern ReturnSetInfo *sluice_begin_rows(FunctionCallInfo fcinfo, int columns);
 extern bool sluice_may_see(Oid user);
 extern void sluice_explain_nothing(bool hidden, const char *what, const char *setting);
+extern void sluice_note_loading(void);
 
 #define SLUICE_MAX_WORKERS 16
 
@@ -197,7 +199,7 @@ typedef struct SluiceStatement
 	CopyStmt   *stmt;
 	ParseState *pstate;
 	Relation	rel;			/* open and locked once taken over */
-	bool		partitions_watched; /* see SluiceKnown */
+	bool		partitions_volatile; /* see SluiceRelationCache */
 	List	   *attnums;
 	Node	   *where;
 	QueryCompletion *completion;
@@ -213,71 +215,78 @@ extern ErrorData *sluice_in_subtransaction(SluiceWork work, void *arg);
 /* base/core_memory.c */
 extern void sluice_core_memory_init(void);
 
+/* An attalign in bytes. */
+static inline uint8
+sluice_align_bytes(char attalign)
+{
+	switch (attalign)
+	{
+		case TYPALIGN_CHAR:
+			return 1;
+		case TYPALIGN_SHORT:
+			return ALIGNOF_SHORT;
+		case TYPALIGN_INT:
+			return ALIGNOF_INT;
+		default:
+			return ALIGNOF_DOUBLE;
+	}
+}
+
 /* base/blocks.c */
 extern void sluice_write_blocks(Relation rel, BlockNumber first, uint32 n, char *pages,
 								bool skip_sync);
 
-/* copy/decide.c */
-extern const char *sluice_why_not(SluiceStatement *s);
+/* base/checks.c */
+extern bool sluice_function_is_unsafe(Oid function, void *context);
+extern const char *sluice_domain_why_not(Oid domain);
+extern bool sluice_domain_takes_null(Oid domain);
+extern bool sluice_type_is_volatile(Oid type);
+extern bool sluice_has_volatile_checks(Relation rel, Node *where);
+extern bool sluice_catalog_has_volatile_checks(Oid relid, bool checks, bool triggers);
 
-/*
- * Where the bytes come from. What was read and not yet formed lies in
- * buf[start, end), in the server's encoding; of that, buf[start, valid) is known
- * to be valid. FORMAT binary is bytes as they come.
- * The first SLUICE_HEADROOM bytes stay free for what stock COPY gives back.
- */
-#define SLUICE_HEADROOM RAW_BUF_SIZE
-#define SLUICE_SLICE ((size_t) 1 << 20)
+/* Looks at one row of a catalog. */
+typedef bool (*SluiceIsSought) (HeapTuple tuple, TupleDesc desc, const void *context);
 
-typedef struct SluiceSource
+extern bool sluice_any_trigger(Oid relid, SluiceIsSought is_sought, const void *context);
+extern bool sluice_any_constraint(Oid relid, SluiceIsSought is_sought, const void *context);
+
+/* What is known of a relation; its places are reused. */
+typedef struct SluiceRelationCache
 {
-	CopyFromState cstate;
-	CopySource	kind;			/* what the data came by before we stepped in */
-	char	   *buf;
-	size_t		start;
-	size_t		valid;
-	size_t		end;
-	bool		eof;
-	char	   *failure;		/* why the client's data ends badly, or NULL */
-	int			failure_code;	/* its SQLSTATE */
-	bool		ended;			/* a line of \. was met */
-	bool		sealed;			/* nothing is to be read on: a chunk of its own */
-	const char *after;			/* what follows upon a sealed chunk */
-	size_t		after_len;
-	bool		overlent;		/* it was lent */
-	bool		binary;			/* FORMAT binary */
-	bool		single_byte;	/* the server's encoding: any byte but NUL is valid */
-	/* Where the data is in another encoding than the server's: what is not yet converted. */
-	char	   *raw;			/* NULL where it is not */
-	size_t		raw_start;
-	size_t		raw_end;
-	bool		raw_eof;
-	int			encoding;		/* the data's */
-	bool		refilled;		/* read on while stock COPY had the bytes */
-	uint64		bytes;			/* read so far */
-} SluiceSource;
+	Oid			relid;			/* InvalidOid: nothing is known */
+	Bitmapset  *judged;			/* columns whose defaults have been looked at */
+	Bitmapset  *one_by_one;		/* of these, the ones for which rows go in one by one */
+	bool		partitions_judged;
+	const char *partitions_why_not; /* then: why its partitions cannot be loaded here, or NULL; */
+	bool		partitions_volatile; /* whether one of them has something that may look at the load */
+} SluiceRelationCache;
 
-/* rows/source.c */
-extern SluiceSource *sluice_lender;
-extern void sluice_source_open(SluiceSource *src, CopyFromState cstate);
-extern bool sluice_source_fill(SluiceSource *src);
-extern void sluice_source_validate(SluiceSource *src);
-extern size_t sluice_source_read(SluiceSource *src, char *buf, size_t len);
-extern void sluice_source_refuse(SluiceSource *src);
-extern void sluice_source_skip(SluiceSource *src, size_t len);
-extern void sluice_source_set(SluiceSource *src, const char *data, size_t len);
-extern size_t sluice_valid(bool single_byte, const char *data, size_t len);
-extern void sluice_source_drain(SluiceSource *src);
-extern uint64 sluice_stock_copy(SluiceSource *src);
-extern void sluice_source_end(SluiceSource *src);
-extern bool sluice_stock_row(SluiceSource *src, ExprContext *econtext,
-							 Datum *values, bool *nulls);
+/* base/relation_cache.c */
+extern uint64 sluice_relation_changes; /* so often something has changed in some relation */
+extern SluiceRelationCache *sluice_relation_cache(Oid relid);
 
-/* rows/record.c */
-extern bool sluice_marker_ends(const SluiceSource *src, const char *lines, size_t len);
+typedef struct SluiceSpiInsert SluiceSpiInsert;
+
+/* base/spi_insert.c */
+extern SluiceSpiInsert *sluice_spi_insert_open(const char *name, const char *option, Relation target,
+									const char *const *columns, const Oid *types, int ncolumns);
+extern void sluice_spi_insert_row(SluiceSpiInsert *kept, Datum *values, const bool *isnull);
+extern bool sluice_spi_insert_runs_code(const SluiceSpiInsert *kept);
+extern const char *sluice_spi_insert_name(const SluiceSpiInsert *kept);
+
+/* COPY's option on_duplicate. */
+typedef struct SluiceDuplicates
+{
+	SluiceOnDuplicate mode;
+	Oid			arbiter;		/* the unique index of the table that the statement names */
+	SluiceSpiInsert *lost_rows;		/* where the rows go that lose, or NULL */
+	bool		at_end;			/* they are told apart when all rows are in */
+	uint64		skipped;
+	uint64		replaced;
+} SluiceDuplicates;
 
 /* A default that is drawn from a sequence for every row. */
-typedef struct SluiceSerial
+typedef struct SluiceSequence
 {
 	Oid			sequence;		/* InvalidOid if there is none */
 	bool		check;			/* as nextval() checks permissions */
@@ -290,176 +299,13 @@ typedef struct SluiceSerial
 	int64		expected;		/* rows that are going to ask for a value */
 	int64		next;			/* of the values that are reserved */
 	int64		left;			/* how many these are */
-} SluiceSerial;
-
-/* What a plan is made of. */
-typedef struct SluicePlanArgs
-{
-	SluiceColumn *columns;
-	size_t		ncolumns;
-	size_t		fields;
-	SluiceDialect dialect;
-	SluiceEnv	env;
-	SluiceSerial serial;
-	List	   *volatiles;		/* columns whose defaults are another for every row */
-	bool		watched;		/* functions that the load calls may change settings and types */
-} SluicePlanArgs;
-
-/* base/checks.c */
-extern bool sluice_function_is_unsafe(Oid function, void *context);
-extern const char *sluice_domain_why_not(Oid domain);
-extern bool sluice_domain_takes_null(Oid domain);
-extern bool sluice_type_is_volatile(Oid type);
-extern bool sluice_is_watched(Relation rel, Node *where);
-extern bool sluice_catalog_is_watched(Oid relid, bool checks, bool triggers);
-
-/* Looks at one row of a catalog. */
-typedef bool (*SluiceIsSought) (HeapTuple tuple, TupleDesc desc, const void *context);
-
-extern bool sluice_any_trigger(Oid relid, SluiceIsSought is_sought, const void *context);
-extern bool sluice_any_constraint(Oid relid, SluiceIsSought is_sought, const void *context);
-
-/* rows/plan.c */
-extern uint8 sluice_align_bytes(char attalign);
-extern void sluice_plan_args(CopyFromState cstate, bool watched, SluicePlanArgs *args);
-extern SluicePlan *sluice_make_plan(const SluicePlanArgs *args);
-extern Size sluice_flat_size(const SluicePlanArgs *args);
-extern void sluice_flatten(const SluicePlanArgs *args, char *flat);
-extern void sluice_unflatten(const char *flat, SluicePlanArgs *args);
-
-/* What is known of a relation; its places are reused. */
-typedef struct SluiceKnown
-{
-	Oid			relid;			/* InvalidOid: nothing is known */
-	Bitmapset  *judged;			/* columns whose defaults have been looked at */
-	Bitmapset  *one_by_one;		/* of these, the ones for which rows go in one by one */
-	bool		partitions_judged;
-	const char *partitions_why_not; /* then: why its partitions cannot be loaded here, or NULL; */
-	bool		partitions_watched; /* whether one of them has something that may look at the load */
-} SluiceKnown;
-
-/* base/relation_cache.c */
-extern uint64 sluice_relation_news; /* so often something has changed in some relation */
-extern SluiceKnown *sluice_known(Oid relid);
-
-/* rows/defaults.c */
-extern const char *sluice_default_why_not(const SluiceStatement *s, bool marker);
-extern bool sluice_defaults_may_fail(CopyFromState cstate);
-extern void sluice_plan_default(CopyFromState cstate, Form_pg_attribute att,
-								SluiceColumn *column, SluicePlanArgs *args);
+} SluiceSequence;
 
 /* base/sequence.c */
-extern void sluice_serial_open(SluiceSerial *serial, bool blocks);
-extern void sluice_serial_expect(SluiceSerial *serial, int64 count);
-extern void sluice_serial_fill(SluiceSerial *serial, char *place);
-extern bool sluice_serial_fill_reserved(SluiceSerial *serial, char *place);
-
-/* Rows that wait for the next insertion, in the order of the input. */
-#define SLUICE_BATCH_ROWS 1000
-#define SLUICE_BATCH_ASKS (8 * SLUICE_BATCH_ROWS)
-#define SLUICE_ARENA ((size_t) 4 << 20)
-
-typedef struct SluiceIndexLoad SluiceIndexLoad;
-
-/* Reasons for an entry with each row that are the load's, not an index's. */
-#define SLUICE_INDEX_PARTITIONED "the table is partitioned"
-
-/* A row that is in the table, and where; the tuple is the copy that was formed. */
-typedef struct SluicePlaced
-{
-	ItemPointerData tid;
-	HeapTupleHeader tuple;
-	uint32		len;
-	uint64		line;
-} SluicePlaced;
-
-typedef struct SluiceBatch
-{
-	SluiceIndexLoad *index_load;
-	struct SluiceIndexExtend *extend;	/* NULL unless index entries wait */
-	ResultRelInfo *rri;
-	EState	   *estate;
-	CopyFromState cstate;
-	BulkInsertState bistate;
-	CommandId	cid;
-	int			options;		/* TABLE_INSERT_… */
-	int			used;
-	uint64		inserted;		/* rows of earlier flushes */
-	int			made;			/* slots that there are */
-	SluicePlaced *placed;		/* room for the rows, where indexes are told of them */
-	TupleTableSlot *slots[SLUICE_BATCH_ROWS];
-	uint64		lines[SLUICE_BATCH_ROWS];
-} SluiceBatch;
-
-/* heap/insert_route.c */
-extern void sluice_install_init(void);
-extern void sluice_batch_open(SluiceBatch *batch, ResultRelInfo *rri, EState *estate,
-							  CopyFromState cstate, CommandId cid, int options);
-extern TupleTableSlot *sluice_make_slot(Relation rel, EState *estate);
-extern TupleTableSlot *sluice_batch_slot(SluiceBatch *batch);
-extern void sluice_slot_store(TupleTableSlot *slot, char *tuple, uint32 len);
-extern void sluice_slot_place(TupleTableSlot *slot, const ItemPointerData *tid);
-extern bool sluice_batch_has_room(SluiceBatch *batch);
-extern void sluice_batch_extend(SluiceBatch *batch);
-extern void sluice_batch_go_on(SluiceBatch *batch, BlockNumber block);
-extern void sluice_batch_grown(SluiceBatch *batch, const ItemPointerData *last);
-extern bool sluice_batch_has_more(const SluiceBatch *batch);
-extern void sluice_finish_row(SluiceBatch *batch, TupleTableSlot *slot);
-extern void sluice_batch_add(SluiceBatch *batch, uint64 line);
-extern void sluice_batch_flush(SluiceBatch *batch);
-extern void sluice_batch_indexes(SluiceBatch *batch, int workers);
-extern void sluice_batch_close(SluiceBatch *batch);
-
-/* index/ambuild.c */
-extern void sluice_index_init(void);
-extern void sluice_index_before_utility(const Node *stmt);
-
-/* index/deferred.c */
-extern SluiceIndexLoad *sluice_index_load_open(ResultRelInfo *rri, EState *estate,
-											   CopyFromState cstate, CommandId cid);
-extern void sluice_index_load_never(SluiceIndexLoad *load, const char *because);
-struct SluiceDuplicates;
-
-extern bool sluice_index_load_duplicates(SluiceIndexLoad *load,
-										 struct SluiceDuplicates *duplicates);
-extern bool sluice_index_load_is_live(const SluiceIndexLoad *load);
-extern const char *sluice_index_load_why_rows(const SluiceIndexLoad *load);
-extern bool sluice_index_load_wants(const SluiceIndexLoad *load);
-extern void sluice_index_load_rows(SluiceIndexLoad *load, const SluicePlaced *rows, int count);
-extern bool sluice_index_load_merge(SluiceIndexLoad *load, List *ascending);
-
-/* index/deferred_finish.c */
-extern void sluice_index_load_close(SluiceIndexLoad *load, int workers);
-
-/* What the last COPY did with the indexes of its table. */
-typedef struct SluiceIndexesTaken
-{
-	MemoryContext context;		/* of all that is known of them; NULL: there was none yet */
-	List	   *list;			/* of each one, in index.h's form */
-	Oid			small;			/* whose they are, if the COPY was a small one */
-	uint64		small_news;		/* sluice_relation_news of when they were listed */
-} SluiceIndexesTaken;
-
-/* index/index_report.c */
-extern SluiceIndexesTaken sluice_indexes_taken;
-extern void sluice_index_taken_reset(void);
-extern void sluice_index_taken_rows(Relation rel, uint64 rows);
-extern void sluice_index_taken_close(ResultRelInfo *rri, uint64 rows, const char *because);
-extern Datum sluice_index_taken_json(void);
-
-/* index/merge.c */
-extern bool sluice_index_load_outgrows(const SluiceIndexLoad *load, const ItemPointerData *last);
-
-/* index/sorted_insert.c */
-typedef struct SluiceIndexExtend SluiceIndexExtend;
-
-extern SluiceIndexExtend *sluice_index_extend_open(ResultRelInfo *rri);
-extern void sluice_index_extend_rows(SluiceIndexExtend *extend, const SluicePlaced *rows,
-									 int count, uint64 *line);
-extern bool sluice_index_extend_waits(const SluiceIndexExtend *extend);
-extern void sluice_index_extend_row(SluiceIndexExtend *extend, TupleTableSlot *slot);
-extern List *sluice_index_extend_ascending(SluiceIndexExtend *extend);
-extern void sluice_index_extend_close(SluiceIndexExtend *extend);
+extern void sluice_sequence_open(SluiceSequence *serial, bool blocks);
+extern void sluice_sequence_expect(SluiceSequence *serial, int64 count);
+extern void sluice_sequence_fill(SluiceSequence *serial, char *place);
+extern bool sluice_sequence_fill_reserved(SluiceSequence *serial, char *place);
 
 struct dsm_segment;
 struct ParallelContext;
@@ -468,8 +314,5 @@ struct ParallelContext;
 extern struct dsm_segment *sluice_share_create(Size size, ResourceOwner *owner);
 extern void sluice_share_end(struct dsm_segment *segment, ResourceOwner owner);
 extern bool sluice_share_parallel(struct ParallelContext *parallel);
-
-/* copy/copy.c */
-extern uint64 sluice_copy(SluiceStatement *s);
 
 #endif							/* PGSLUICE_H */

@@ -9,12 +9,12 @@
 
 /* Two relations with the same place take turns. */
 #define KNOWN_RELATIONS 64
-static SluiceKnown known_relations[KNOWN_RELATIONS];
+static SluiceRelationCache known_relations[KNOWN_RELATIONS];
 
-uint64		sluice_relation_news;
+uint64		sluice_relation_changes;
 
 static void
-forget(SluiceKnown *known)
+forget(SluiceRelationCache *known)
 {
 	bms_free(known->judged);
 	bms_free(known->one_by_one);
@@ -24,7 +24,7 @@ forget(SluiceKnown *known)
 static void
 forget_relation(Datum arg, Oid relid)
 {
-	sluice_relation_news++;
+	sluice_relation_changes++;
 	for (int i = 0; i < KNOWN_RELATIONS; i++)
 	{
 		/* It may be a partition of this one, or become one. */
@@ -42,11 +42,11 @@ forget_all(Datum arg, int cacheid, uint32 hashvalue)
 }
 
 /* What is known of the relation, to be added to. */
-SluiceKnown *
-sluice_known(Oid relid)
+SluiceRelationCache *
+sluice_relation_cache(Oid relid)
 {
 	static bool registered = false;
-	SluiceKnown *known = &known_relations[relid % KNOWN_RELATIONS];
+	SluiceRelationCache *known = &known_relations[relid % KNOWN_RELATIONS];
 
 	if (!registered)
 	{

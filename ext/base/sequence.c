@@ -7,7 +7,7 @@
  * the lock of the sequence's page, which is left and logged as that many calls
  * of nextval would have (nextval_internal of src/backend/commands/sequence.c).
  */
-#include "base/load.h"
+#include "base/pgsluice.h"
 
 #include "access/relation.h"
 #include "access/xact.h"
@@ -24,7 +24,7 @@
 
 /* Finds out how it counts; false: values are to be drawn one by one. */
 static bool
-look_up(SluiceSerial *serial)
+look_up(SluiceSequence *serial)
 {
 	HeapTuple	tuple = SearchSysCache1(SEQRELID, ObjectIdGetDatum(serial->sequence));
 	Form_pg_sequence form;
@@ -44,14 +44,14 @@ look_up(SluiceSerial *serial)
 
 /* `blocks`: nobody looks on. */
 void
-sluice_serial_open(SluiceSerial *serial, bool blocks)
+sluice_sequence_open(SluiceSequence *serial, bool blocks)
 {
 	serial->blocks = blocks && sluice_allowed.sequence_blocks && OidIsValid(serial->sequence) && look_up(serial);
 }
 
 /* Whether so many values, and those logged ahead of them, lie between `last` and the bound. */
 static bool
-fits(const SluiceSerial *serial, int64 last, uint64 count)
+fits(const SluiceSequence *serial, int64 last, uint64 count)
 {
 	uint64		step = serial->step > 0 ? (uint64) serial->step : 0 - (uint64) serial->step;
 	uint64		room = serial->step > 0 ? (uint64) serial->max - (uint64) last :
@@ -107,7 +107,7 @@ advance(Relation rel, Buffer buffer, HeapTuple tuple, int64 count, int64 step)
 
 /* Reserves the next values, unless they would come too close to a bound. */
 static void
-reserve(SluiceSerial *serial, int64 count)
+reserve(SluiceSequence *serial, int64 count)
 {
 	Relation	rel;
 	Buffer		buffer;
@@ -140,7 +140,7 @@ reserve(SluiceSerial *serial, int64 count)
 
 /* So many rows are about to ask for a value each. */
 void
-sluice_serial_expect(SluiceSerial *serial, int64 count)
+sluice_sequence_expect(SluiceSequence *serial, int64 count)
 {
 	/* Where records are rejected, an attempt that failed leaves values over. */
 	serial->left = 0;
@@ -149,7 +149,7 @@ sluice_serial_expect(SluiceSerial *serial, int64 count)
 
 /* The next value; the first and the last of an expected lot come from nextval. */
 static int64
-next_value(SluiceSerial *serial)
+next_value(SluiceSequence *serial)
 {
 	int64		value;
 
@@ -170,7 +170,7 @@ next_value(SluiceSerial *serial)
 
 /* Puts the next value into the place that the core left for it. */
 void
-sluice_serial_fill(SluiceSerial *serial, char *place)
+sluice_sequence_fill(SluiceSequence *serial, char *place)
 {
 	int64		value = next_value(serial);
 
@@ -200,7 +200,7 @@ sluice_serial_fill(SluiceSerial *serial, char *place)
 
 /* Does that where it is quick: the value is reserved, and is known to fit. */
 bool
-sluice_serial_fill_reserved(SluiceSerial *serial, char *place)
+sluice_sequence_fill_reserved(SluiceSequence *serial, char *place)
 {
 	int32		value = (int32) serial->next;
 

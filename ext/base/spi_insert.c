@@ -2,7 +2,7 @@
  * The tables that COPY's options rejects_to and duplicates_to name: rows go in
  * by a plain INSERT of the user's own, with its rights, rules and triggers.
  */
-#include "base/load.h"
+#include "base/pgsluice.h"
 
 #include "catalog/namespace.h"
 #include "executor/spi.h"
@@ -11,7 +11,7 @@
 #include "utils/syscache.h"
 #include "utils/varlena.h"
 
-struct SluiceKept
+struct SluiceSpiInsert
 {
 	char	   *name;
 	SPIPlanPtr	plan;
@@ -73,11 +73,11 @@ try_insert(const char *name, const char *const *columns, const Oid *types, int n
  * Opens the table that the option names, which must have these columns. It must
  * not be the one that is being loaded. Lives in the current memory context.
  */
-SluiceKept *
-sluice_kept_open(const char *name, const char *option, Relation target,
+SluiceSpiInsert *
+sluice_spi_insert_open(const char *name, const char *option, Relation target,
 				 const char *const *columns, const Oid *types, int ncolumns)
 {
-	SluiceKept *kept = palloc0(sizeof(SluiceKept));
+	SluiceSpiInsert *kept = palloc0(sizeof(SluiceSpiInsert));
 	MemoryContextCallback *callback = palloc0(sizeof(MemoryContextCallback));
 	RangeVar   *range = makeRangeVarFromNameList(textToQualifiedNameList(cstring_to_text(name)));
 	Oid			relid = RangeVarGetRelid(range, RowExclusiveLock, false);
@@ -123,7 +123,7 @@ sluice_kept_open(const char *name, const char *option, Relation target,
 
 /* Inserts a row. */
 void
-sluice_kept_add(SluiceKept *kept, Datum *values, const bool *isnull)
+sluice_spi_insert_row(SluiceSpiInsert *kept, Datum *values, const bool *isnull)
 {
 	for (int i = 0; i < kept->ncolumns; i++)
 		kept->nulls[i] = isnull[i] ? 'n' : ' ';
@@ -135,14 +135,14 @@ sluice_kept_add(SluiceKept *kept, Datum *values, const bool *isnull)
 
 /* Whether its rows may make something look at the table that is being loaded. */
 bool
-sluice_kept_runs_code(const SluiceKept *kept)
+sluice_spi_insert_runs_code(const SluiceSpiInsert *kept)
 {
 	return kept->runs_code;
 }
 
 /* The table's name, quoted where that is needed. */
 const char *
-sluice_kept_name(const SluiceKept *kept)
+sluice_spi_insert_name(const SluiceSpiInsert *kept)
 {
 	return kept->name;
 }

@@ -3,7 +3,7 @@
  *
  * The order of the steps is CopyFrom's (src/backend/commands/copyfrom.c).
  */
-#include "base/load.h"
+#include "copy/copy.h"
 
 #include "access/xact.h"
 #include "commands/trigger.h"
@@ -16,18 +16,8 @@
 /* Less data than this costs less than to prepare for the core's rows. */
 #define SMALL_BYTES 1024
 
-/* MAX_BUFFERED_BYTES of copyfrom.c. */
-#define STOCK_BATCH_BYTES 65535
-
 /* So much is loaded alone before workers are worth their start. */
 #define ALONE_BYTES ((uint64) 4 << 20)
-
-/* Of the record that is being checked, without its end. */
-static size_t
-line_length(const SluiceLoad *load)
-{
-	return sluice_line_length(&load->args.dialect, load->record, load->record_len);
-}
 
 /*
  * CONTEXT of an error, by stock COPY's own callback. Its line_buf is filled
@@ -42,25 +32,11 @@ error_context(void *arg)
 	if (load->record != NULL)
 	{
 		resetStringInfo(&cstate->line_buf);
-		appendBinaryStringInfo(&cstate->line_buf, load->record, (int) line_length(load));
+		appendBinaryStringInfo(&cstate->line_buf, load->record, (int) sluice_record_length(load));
 		cstate->line_buf_valid = true;
 		load->record = NULL;
 	}
 	CopyFromErrorCallback(cstate);
-}
-
-/*
- * A row was added to those that wait: whether stock COPY would put them into the table
- * now. Logical decoding shows where its batches end. Functions of volatile CHECK
- * constraints and triggers' conditions, which it calls row by row, find those that are in.
- */
-bool
-sluice_batch_ends(SluiceLoad *load)
-{
-	/* FORMAT binary has no lines: the buffer stays empty. */
-	load->line_bytes += load->record ? line_length(load) : (Size) load->cstate->line_buf.len;
-	return load->waiting == SLUICE_BATCH_ROWS || load->line_bytes >= STOCK_BATCH_BYTES ||
-		(load->watched && load->cstate->volatile_defexprs);
 }
 
 /* TABLE_INSERT_… as CopyFrom chooses them, and FREEZE's conditions. */
@@ -88,56 +64,6 @@ insert_options(CopyFromState cstate)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("cannot perform COPY FREEZE because the table was not created or truncated in the current subtransaction")));
 	return options | TABLE_INSERT_FROZEN;
-}
-
-/*
- * What rows need on their way in. A record that may be rejected is tried with
- * an executor of its own, so that nothing is used on that an error has left.
- */
-void
-sluice_open_executor(SluiceLoad *load)
-{
-	CopyFromState cstate = load->cstate;
-	EState	   *estate = load->estate = CreateExecutorState();
-	ResultRelInfo *rri = load->rri = makeNode(ResultRelInfo);
-	bool		duplicates = load->duplicates.mode != SLUICE_DUPLICATE_ERROR;
-	ModifyTableState *mtstate;
-
-	load->cid = GetCurrentCommandId(true);
-	compat_init_range_table(estate, cstate);
-	ExecInitResultRelation(estate, rri, 1);
-	compat_check_valid_target(rri);
-	ExecOpenIndices(rri, duplicates);
-
-	mtstate = load->mtstate = makeNode(ModifyTableState);
-	mtstate->ps.plan = NULL;
-	mtstate->ps.state = estate;
-	mtstate->operation = CMD_INSERT;
-	mtstate->mt_nrels = 1;
-	mtstate->resultRelInfo = rri;
-	mtstate->rootResultRelInfo = rri;
-	mtstate->mt_transition_capture = cstate->transition_capture;
-	if (cstate->whereClause)
-		cstate->qualexpr = ExecInitQual(castNode(List, cstate->whereClause), &mtstate->ps);
-	if (duplicates)
-		estate->es_snapshot = GetActiveSnapshot();
-
-	load->batches = NIL;
-	sluice_open_batches(load);
-	load->econtext = GetPerTupleExprContext(estate);
-}
-
-/* All rows are in, and AFTER triggers have been fired. */
-void
-sluice_close_executor(SluiceLoad *load)
-{
-	EState	   *estate = load->estate;
-
-	ExecResetTupleTable(estate->es_tupleTable, false);
-	sluice_close_batches(load);
-	ExecCloseResultRelations(estate);
-	ExecCloseRangeTableRelations(estate);
-	FreeExecutorState(estate);
 }
 
 /* NOT NULL alone needs no further check: the core leaves NULLs there to the server. */
@@ -198,6 +124,78 @@ run_small(SluiceLoad *load)
 	sluice_index_taken_rows(load->cstate->rel, load->processed);
 }
 
+/* What comes before the core's first row. False: there is nothing more. */
+static bool
+begin(SluiceLoad *load)
+{
+	SluiceSource *src = &load->source;
+	CopyFromState cstate = load->cstate;
+	bool		header = cstate->opts.header_line != COPY_HEADER_FALSE;
+
+	if (load->rejects)
+	{
+		sluice_make_row_plan(load);
+		if (header)
+			sluice_rejects_read_header(load);
+		return true;
+	}
+	/* An error while reading names the line that is about to be read. */
+	cstate->cur_lineno = 1;
+	if (src->start == src->end && !src->eof)
+		(void) sluice_fill(load);
+	/* The header is stock COPY's to read, and with it the first row. */
+	if ((header || sluice_defaults_may_fail(cstate)) && !load->ask_server(load))
+		return false;
+	sluice_make_row_plan(load);
+	return true;
+}
+
+/*
+ * One step through the data: forms what is at hand, or reads on, or asks the
+ * server. False at the end.
+ */
+static bool
+step(SluiceLoad *load)
+{
+	SluiceSource *src = &load->source;
+	SluiceStatus status;
+
+	CHECK_FOR_INTERRUPTS();
+	if (src->ended)
+		return false;
+	if (sluice_forces_workers(load) && sluice_knows_lines(load) && src->start < src->end)
+	{
+		load->alone = src->bytes;
+		if (!sluice_pipeline(load))
+			return false;
+	}
+	status = sluice_form(load);
+	/* Workers have nothing to do for the last chunk's leader. */
+	if (status == SLUICE_MORE && load->workers > 0 && !(src->eof && load->pipeline != NULL) &&
+		src->bytes - load->alone > load->alone_limit)
+	{
+		load->alone = src->bytes;
+		return sluice_pipeline(load);
+	}
+	return sluice_go_on(load, status);
+}
+
+/* The whole of the data. */
+static void
+load_rows(SluiceLoad *load)
+{
+	bool		more = begin(load);
+
+	while (more)
+		more = step(load);
+	if (load->rejects)
+		sluice_rejects_flush(load);
+	sluice_flush(load);
+	if (load->pipeline)
+		sluice_pipeline_close(load);
+	sluice_source_drain(&load->source);
+}
+
 /* Everything between BeginCopyFrom and EndCopyFrom. */
 static void
 run(SluiceLoad *load)
@@ -209,7 +207,7 @@ run(SluiceLoad *load)
 	sluice_index_taken_reset();
 	load->options = insert_options(cstate);
 	load->check_rows = has_to_check_rows(cstate);
-	load->watched |= sluice_is_watched(cstate->rel, cstate->whereClause);
+	load->volatile_checks |= sluice_has_volatile_checks(cstate->rel, cstate->whereClause);
 	AfterTriggerBeginQuery();
 	cstate->transition_capture =
 		MakeTransitionCaptureState(cstate->rel->trigdesc,
@@ -223,7 +221,7 @@ run(SluiceLoad *load)
 	callback.arg = load;
 	callback.previous = error_context_stack;
 	error_context_stack = &callback;
-	sluice_load_rows(load);
+	load_rows(load);
 	if (load->batch)
 		sluice_batch_indexes(load->batch, load->workers);
 	if (load->duplicates.at_end)
@@ -269,9 +267,11 @@ sluice_copy(SluiceStatement *s)
 	load = palloc0(sizeof(SluiceLoad));
 	load->cstate = cstate;
 	sluice_source_open(&load->source, cstate);
-	load->watched = s->partitions_watched;
+	load->volatile_checks = s->partitions_volatile;
 	load->workers = s->options.workers;
 	load->alone_limit = s->options.workers_asked || sluice_force == SLUICE_FORCE_WORKERS ? 0 : ALONE_BYTES;
+	load->accept_slice = sluice_accept_slice;
+	load->ask_server = sluice_ask_server;
 	sluice_duplicates_open(&load->duplicates, s);
 	if (s->options.rejects_to)
 		load->rejects = sluice_rejects_open(s, load);

@@ -3,7 +3,7 @@
  * if not, why. Errors that stock COPY would raise on the way are raised in the
  * same order and words (DoCopy of src/backend/commands/copy.c).
  */
-#include "base/load.h"
+#include "copy/copy.h"
 
 #include "access/sysattr.h"
 #include "access/xact.h"
@@ -113,7 +113,7 @@ is_before_trigger(HeapTuple tuple, TupleDesc desc, const void *context)
 }
 
 static const char *
-judge_partitions(Relation rel, bool *watched)
+judge_partitions(Relation rel, bool *volatile_checks)
 {
 	ListCell   *lc;
 
@@ -132,8 +132,8 @@ judge_partitions(Relation rel, bool *watched)
 			reason = "a partition's access method is not heap";
 		else if (class->relhastriggers && sluice_any_trigger(class->oid, is_before_trigger, NULL))
 			reason = "a partition has BEFORE row triggers";
-		else if (!*watched)
-			*watched = sluice_catalog_is_watched(class->oid, class->relchecks > rel->rd_rel->relchecks,
+		else if (!*volatile_checks)
+			*volatile_checks = sluice_catalog_has_volatile_checks(class->oid, class->relchecks > rel->rd_rel->relchecks,
 												 class->relhastriggers);
 		ReleaseSysCache(tuple);
 		if (reason)
@@ -144,25 +144,25 @@ judge_partitions(Relation rel, bool *watched)
 
 /* With many partitions, to look at them would take longer than a small COPY. */
 static const char *
-partitions_why_not(Relation rel, bool *watched)
+partitions_why_not(Relation rel, bool *volatile_checks)
 {
-	uint64		news = sluice_relation_news;
-	SluiceKnown *known = sluice_known(RelationGetRelid(rel));
+	uint64		news = sluice_relation_changes;
+	SluiceRelationCache *known = sluice_relation_cache(RelationGetRelid(rel));
 	const char *reason;
 
 	if (rel->trigdesc && rel->trigdesc->trig_insert_new_table)
 		return "a partitioned table has a trigger with a transition table";
 	if (known->partitions_judged)
 	{
-		*watched = known->partitions_watched;
+		*volatile_checks = known->partitions_volatile;
 		return known->partitions_why_not;
 	}
-	reason = judge_partitions(rel, watched);
-	if (news == sluice_relation_news)
+	reason = judge_partitions(rel, volatile_checks);
+	if (news == sluice_relation_changes)
 	{
 		known->partitions_judged = true;
 		known->partitions_why_not = reason;
-		known->partitions_watched = *watched;
+		known->partitions_volatile = *volatile_checks;
 	}
 	return reason;
 }
@@ -181,7 +181,7 @@ relation_why_not(SluiceStatement *s)
 			if (has_option(s->stmt->options, "freeze"))
 				return "FREEZE of a partitioned table";
 			return check_enable_rls(RelationGetRelid(rel), InvalidOid, true) == RLS_ENABLED ?
-				"row-level security is in force" : partitions_why_not(rel, &s->partitions_watched);
+				"row-level security is in force" : partitions_why_not(rel, &s->partitions_volatile);
 		case RELKIND_FOREIGN_TABLE:
 			return "the table is foreign";
 		case RELKIND_VIEW:

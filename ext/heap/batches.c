@@ -1,7 +1,7 @@
 /*
  * Batches: one for a plain table, one for each leaf of a partitioned one.
  */
-#include "base/load.h"
+#include "heap/heap.h"
 
 #include "access/tupconvert.h"
 #include "catalog/pg_am.h"
@@ -26,7 +26,7 @@ open_batch(SluiceLoad *load, ResultRelInfo *rri)
 		 !sluice_index_load_duplicates(batch->index_load, &load->duplicates)))
 		sluice_index_load_never(batch->index_load, "rows may be rejected, or be duplicates");
 	/* Functions look for the rows that are in by then, through an index too. */
-	if (load->watched)
+	if (load->volatile_checks)
 		sluice_index_load_never(batch->index_load, "a volatile CHECK constraint or condition may look at the table");
 	/* Which of two rows came first is told by their places. */
 	if (sluice_index_load_wants(batch->index_load))
@@ -123,6 +123,67 @@ insert_single(SluiceLoad *load, ResultRelInfo *rri, TupleTableSlot *slot)
 	return true;
 }
 
+/* These rows are in the table. */
+void
+sluice_count_rows(SluiceLoad *load, uint64 count)
+{
+	load->processed += count;
+	pgstat_progress_update_param(PROGRESS_COPY_TUPLES_PROCESSED, (int64) load->processed);
+}
+
+/* For the CONTEXT of an error: the row's record. */
+void
+sluice_show_record(SluiceLoad *load, const SluiceSlice *slice, size_t n)
+{
+	size_t		next = n + 1 < slice->rows_used ? slice->rows[n + 1].record : slice->consumed;
+
+	load->cstate->cur_lineno = load->lines + slice->rows[n].line;
+	/* Of binary data none is shown. */
+	load->record = load->source.binary ? NULL :
+		(const char *) slice->input + slice->rows[n].record;
+	load->record_len = next - slice->rows[n].record;
+}
+
+static void
+close_batch(SluiceBatch *batch)
+{
+	batch->rri->ri_CopyMultiInsertBuffer = NULL;
+	sluice_batch_close(batch);
+	pfree(batch);
+}
+static void
+flush_batches(SluiceLoad *load)
+{
+	ListCell   *lc;
+
+	foreach(lc, load->batches)
+	{
+		if (load->duplicates.mode == SLUICE_DUPLICATE_ERROR || load->duplicates.at_end)
+			sluice_batch_flush(lfirst(lc));
+		else
+			sluice_insert_or_settle(&load->duplicates, lfirst(lc));
+	}
+	while (list_length(load->batches) > MAX_BATCHES)
+	{
+		close_batch(linitial(load->batches));
+		load->batches = list_delete_first(load->batches);
+	}
+}
+
+/* Inserts the rows that wait. */
+void
+sluice_flush(SluiceLoad *load)
+{
+	uint64		skipped = load->duplicates.skipped;
+	uint64		count = load->waiting;
+
+	flush_batches(load);
+	load->waiting = 0;
+	load->materialized = 0;
+	load->line_bytes = 0;
+	sluice_count_rows(load, count - (load->duplicates.skipped - skipped));
+}
+
 /* A row of a leaf that takes them one by one. The rows before it go in first: a trigger may look. */
 static void
 take_single_row(SluiceLoad *load, ResultRelInfo *rri, TupleTableSlot *slot)
@@ -193,33 +254,6 @@ sluice_route(SluiceLoad *load, TupleTableSlot **slot)
 	}
 	(*slot)->tts_tableOid = RelationGetRelid(rri->ri_RelationDesc);
 	return batch;
-}
-
-static void
-close_batch(SluiceBatch *batch)
-{
-	batch->rri->ri_CopyMultiInsertBuffer = NULL;
-	sluice_batch_close(batch);
-	pfree(batch);
-}
-
-void
-sluice_flush_batches(SluiceLoad *load)
-{
-	ListCell   *lc;
-
-	foreach(lc, load->batches)
-	{
-		if (load->duplicates.mode == SLUICE_DUPLICATE_ERROR || load->duplicates.at_end)
-			sluice_batch_flush(lfirst(lc));
-		else
-			sluice_duplicates_flush(&load->duplicates, lfirst(lc));
-	}
-	while (list_length(load->batches) > MAX_BATCHES)
-	{
-		close_batch(linitial(load->batches));
-		load->batches = list_delete_first(load->batches);
-	}
 }
 
 /* After the last row; what was routed is closed too. */

@@ -2,7 +2,7 @@
  * The insert route: preformed tuples through heap_multi_insert. WAL, TOAST,
  * free space, serializable conflicts and logical decoding are PostgreSQL's own.
  */
-#include "base/pgsluice.h"
+#include "heap/heap.h"
 
 #include "commands/trigger.h"
 #include "common/hashfn.h"
@@ -101,7 +101,7 @@ sluice_batch_add(SluiceBatch *batch, uint64 line)
 
 /* Whether inserted rows go through sluice_finish_row. */
 bool
-sluice_batch_has_more(const SluiceBatch *batch)
+sluice_needs_row_work(const SluiceBatch *batch)
 {
 	const ResultRelInfo *rri = batch->rri;
 
@@ -140,7 +140,7 @@ finish_rows(SluiceBatch *batch)
 
 /* More rows will come than one batch: the entries of a live table's indexes may wait to be sorted. */
 void
-sluice_batch_extend(SluiceBatch *batch)
+sluice_start_sorted_inserts(SluiceBatch *batch)
 {
 	MemoryContext old;
 
@@ -204,7 +204,7 @@ sluice_batch_has_room(SluiceBatch *batch)
 
 /* Rows that follow go into this block, or behind it. */
 void
-sluice_batch_go_on(SluiceBatch *batch, BlockNumber block)
+sluice_set_target_block(SluiceBatch *batch, BlockNumber block)
 {
 	BulkInsertState bistate = batch->bistate;
 
@@ -219,7 +219,7 @@ sluice_batch_go_on(SluiceBatch *batch, BlockNumber block)
  * is ours alone may have grown so much that some indexes are left for the end.
  */
 void
-sluice_batch_grown(SluiceBatch *batch, const ItemPointerData *last)
+sluice_consider_merge(SluiceBatch *batch, const ItemPointerData *last)
 {
 	List	   *ascending = NIL;
 
@@ -239,9 +239,9 @@ sluice_batch_grown(SluiceBatch *batch, const ItemPointerData *last)
 		if (block == InvalidBlockNumber)
 			block = RelationGetNumberOfBlocks(batch->rri->ri_RelationDesc) - 1;
 		batch->options |= TABLE_INSERT_SKIP_FSM;
-		sluice_batch_go_on(batch, block);
+		sluice_set_target_block(batch, block);
 	}
-	sluice_batch_extend(batch);
+	sluice_start_sorted_inserts(batch);
 }
 
 /* Tells those who build indexes later, or fill them by many rows, where the rows are. */
@@ -297,12 +297,12 @@ sluice_batch_flush(SluiceBatch *batch)
 
 	batch->inserted += batch->used;
 	if (batch->inserted >= sluice_threshold(SLUICE_BATCH_ROWS))
-		sluice_batch_extend(batch);
+		sluice_start_sorted_inserts(batch);
 	before = after;
 	tell_indexes(batch);
-	if (sluice_batch_has_more(batch))
+	if (sluice_needs_row_work(batch))
 		finish_rows(batch);
-	sluice_batch_grown(batch, &batch->slots[batch->used - 1]->tts_tid);
+	sluice_consider_merge(batch, &batch->slots[batch->used - 1]->tts_tid);
 	INSTR_TIME_SET_CURRENT(after);
 	INSTR_TIME_ACCUM_DIFF(sluice_report.after, after, before);
 	for (int i = 0; i < batch->used; i++)

@@ -11,7 +11,7 @@
  * its changes are not logged. What makes such a relation durable is stock COPY's:
  * smgrDoPendingSyncs() at the commit, or the next checkpoint for an unlogged one.
  */
-#include "base/load.h"
+#include "heap/heap.h"
 
 #include "access/heapam_xlog.h"
 #include "access/heaptoast.h"
@@ -59,7 +59,7 @@ sluice_choose_route(SluiceLoad *load)
 		rel->rd_firstRelfilelocatorSubid == InvalidSubTransactionId;
 
 	load->route = SLUICE_INSERT;
-	if (!sluice_allowed.whole_pages || load->watched || load->proute != NULL || load->cstate->qualexpr != NULL || load->nvolatile > 0 ||
+	if (!sluice_allowed.whole_pages || load->volatile_checks || load->proute != NULL || load->cstate->qualexpr != NULL || load->nvolatile > 0 ||
 		load->rejects != NULL || (load->duplicates.mode != SLUICE_DUPLICATE_ERROR && !load->duplicates.at_end) ||
 		(load->options & TABLE_INSERT_FROZEN) || (constr && constr->has_generated_stored))
 		return;
@@ -263,7 +263,7 @@ install_pages(SluiceLoad *load, const SluiceSlice *slice, BlockNumber *blocks)
 		hand_over_wal();
 	pgstat_count_heap_insert(rel, slice->paged);
 	/* Rows that follow do not go into the page before them. */
-	sluice_batch_go_on(batch, blocks[slice->pages - 1]);
+	sluice_set_target_block(batch, blocks[slice->pages - 1]);
 }
 
 /* The row in the slot of a load's pages. */
@@ -330,14 +330,14 @@ finish_pages(SluiceLoad *load, const SluiceSlice *slice, const BlockNumber *bloc
 	SluicePlaced *all;
 	SluicePlaced *placed;
 
-	sluice_batch_extend(batch);
-	if (!told && batch->extend == NULL && !sluice_batch_has_more(batch))
+	sluice_start_sorted_inserts(batch);
+	if (!told && batch->extend == NULL && !sluice_needs_row_work(batch))
 		return;
 	all = placed = place_rows(load, slice, blocks);
 	if (batch->extend)
 		sluice_index_extend_rows(batch->extend, all, (int) slice->paged,
 								 &load->cstate->cur_lineno);
-	more = sluice_batch_has_more(batch);
+	more = sluice_needs_row_work(batch);
 	for (size_t p = 0; p < slice->pages && (told || more);)
 	{
 		int			count = 0;
@@ -349,7 +349,7 @@ finish_pages(SluiceLoad *load, const SluiceSlice *slice, const BlockNumber *bloc
 		if (told)
 			sluice_index_load_rows(batch->index_load, placed, count);
 		/* Indexes that are left for the end are out of it from now on. */
-		more = sluice_batch_has_more(batch);
+		more = sluice_needs_row_work(batch);
 		for (int i = 0; i < count && more; i++)
 		{
 			sluice_slot_store(load->page_slot, (char *) placed[i].tuple, placed[i].len);
@@ -361,7 +361,7 @@ finish_pages(SluiceLoad *load, const SluiceSlice *slice, const BlockNumber *bloc
 		placed += count;
 		ResetPerTupleExprContext(load->estate);
 	}
-	sluice_batch_grown(batch, &all[slice->paged - 1].tid);
+	sluice_consider_merge(batch, &all[slice->paged - 1].tid);
 	pfree(all);
 }
 
@@ -388,10 +388,10 @@ sluice_install_pages(SluiceLoad *load, const SluiceSlice *slice)
 		char	   *place = (char *) slice->arena + slice->rows[i].offset + slice->rows[i].blank;
 
 		/* Only a value that is drawn, or does not fit, can end in an error. */
-		if (sluice_serial_fill_reserved(&load->args.serial, place))
+		if (sluice_sequence_fill_reserved(&load->args.serial, place))
 			continue;
 		sluice_show_record(load, slice, i);
-		sluice_serial_fill(&load->args.serial, place);
+		sluice_sequence_fill(&load->args.serial, place);
 		load->record = NULL;
 	}
 	if (load->check_rows)

@@ -3,7 +3,7 @@
  * of what the last build was. docs/decisions/0003-index-build-seam.md says why it is
  * done in this way.
  */
-#include "index/index.h"
+#include "index/build.h"
 
 #include "access/relation.h"
 #include "access/xact.h"

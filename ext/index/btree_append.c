@@ -13,7 +13,7 @@
  * Whatever else has to change, a root or a parent that is full, is left to the
  * access method's own insertion of an entry.
  */
-#include "index/index.h"
+#include "index/build.h"
 
 #include "access/xloginsert.h"
 #include "catalog/pg_control.h"

@@ -2,7 +2,7 @@
  * The build of one index: rows from the scan to the core, runs to temporary
  * files and back, pages from the core to the relation.
  */
-#include "index/index.h"
+#include "index/build.h"
 
 #include "access/genam.h"
 #include "catalog/index.h"

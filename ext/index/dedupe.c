@@ -4,18 +4,22 @@
  * which have equal keys, or else a sort by the server (index/dedupe_sort.c). Those that lose are deleted before the other indexes
  * are built, sorted by where they are in the table; VACUUM takes them away.
  */
-#include "index/index.h"
+#include "index/build.h"
 
 #include "access/genam.h"
 #include "access/xact.h"
+#include "access/tupconvert.h"
 #include "catalog/catalog.h"
+#include "catalog/index.h"
 #include "catalog/pg_operator.h"
 #include "catalog/pg_type_d.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
+#include "utils/builtins.h"
 #include "utils/tuplesort.h"
 
-#include "base/load.h"
+static const char *const lost_columns[] = {"line", "key", "lost_row"};
+static const Oid lost_types[] = {INT8OID, TEXTOID, TEXTOID};
 
 /* Pairs of the row that loses and the row that came, by address. */
 struct SluiceIndexTwins
@@ -38,15 +42,15 @@ sluice_index_arbiter(const SluiceIndexLoad *load)
  * look at the table while its other indexes are not there.
  */
 static bool
-is_watched(const ResultRelInfo *rri, const SluiceDuplicates *duplicates)
+needs_each_row(const ResultRelInfo *rri, const SluiceDuplicates *duplicates)
 {
 	const TriggerDesc *triggers = rri->ri_TrigDesc;
 	bool		replace = duplicates->mode == SLUICE_DUPLICATE_REPLACE;
 
 	/* Elsewhere each row of the log is put in when its turn comes. */
 	if (RelationIsLogicallyLogged(rri->ri_RelationDesc) ||
-		sluice_is_watched(rri->ri_RelationDesc, NULL) ||
-		(duplicates->kept && sluice_kept_runs_code(duplicates->kept)))
+		sluice_has_volatile_checks(rri->ri_RelationDesc, NULL) ||
+		(duplicates->lost_rows && sluice_spi_insert_runs_code(duplicates->lost_rows)))
 		return true;
 	return triggers != NULL &&
 		(triggers->trig_insert_after_row || triggers->trig_insert_new_table ||
@@ -62,7 +66,7 @@ sluice_index_load_duplicates(SluiceIndexLoad *load, SluiceDuplicates *duplicates
 {
 	ResultRelInfo *rri = load->rri;
 
-	if (!load->is_private || is_watched(rri, duplicates))
+	if (!load->is_private || needs_each_row(rri, duplicates))
 		return false;
 	for (int i = 0; i < rri->ri_NumIndices; i++)
 	{
@@ -78,6 +82,49 @@ sluice_index_load_duplicates(SluiceIndexLoad *load, SluiceDuplicates *duplicates
 	load->duplicates = duplicates;
 	duplicates->at_end = true;
 	return true;
+}
+
+/* Opens the table that duplicates_to names. */
+SluiceSpiInsert *
+sluice_lost_rows_open(const char *name, Relation target)
+{
+	return sluice_spi_insert_open(name, "duplicates_to", target, lost_columns, lost_types,
+								  lengthof(lost_columns));
+}
+
+/* Keeps the row that lost, in the form of the table that the statement names. */
+void
+sluice_keep_lost_row(const SluiceDuplicates *duplicates, ResultRelInfo *rri, EState *estate,
+					   Relation arbiter, IndexInfo *info, TupleTableSlot *lost, uint64 line)
+{
+	/* Made for the first row, it is there for those that follow. */
+	MemoryContext old = MemoryContextSwitchTo(estate->es_query_cxt);
+	TupleConversionMap *map = ExecGetChildToRootMap(rri);
+	Datum		key[INDEX_MAX_KEYS];
+	bool		key_isnull[INDEX_MAX_KEYS];
+	Datum		values[lengthof(lost_columns)];
+	bool		isnull[lengthof(lost_columns)] = {0};
+	char	   *described;
+	ExprContext *econtext = GetPerTupleExprContext(estate);
+
+	MemoryContextSwitchTo(old);
+	econtext->ecxt_scantuple = lost;
+	FormIndexDatum(info, lost, estate, key, key_isnull);
+	described = BuildIndexValueDescription(arbiter, key, key_isnull);
+	values[0] = Int64GetDatum((int64) line);
+	isnull[0] = line == 0;
+	isnull[1] = described == NULL;
+	values[1] = described ? CStringGetTextDatum(described) : (Datum) 0;
+	if (map)
+	{
+		HeapTuple	tuple = execute_attr_map_tuple(ExecFetchSlotHeapTuple(lost, true, NULL), map);
+
+		values[2] = heap_copy_tuple_as_datum(tuple, map->outdesc);
+	}
+	else
+		values[2] = ExecFetchSlotHeapTupleDatum(lost);
+	values[2] = CStringGetTextDatum(OidOutputFunctionCall(F_RECORD_OUT, values[2]));
+	sluice_spi_insert_row(duplicates->lost_rows, values, isnull);
 }
 
 static void
@@ -170,10 +217,10 @@ lose(SluiceIndexLoad *load, Relation index, IndexInfo *info, TupleTableSlot *pai
 
 	if (load->disturbed)
 		check_ours(load, index, &came, row);
-	if (duplicates->kept)
+	if (duplicates->lost_rows)
 	{
 		fetch(rel, &loser, row);
-		sluice_duplicates_keep(duplicates, load->rri, load->estate, index, info, row,
+		sluice_keep_lost_row(duplicates, load->rri, load->estate, index, info, row,
 							   sluice_index_line_of(load, &came));
 	}
 	ExecClearTuple(row);

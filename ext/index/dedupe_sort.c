@@ -3,7 +3,7 @@
  * on_duplicate: the server sorts the entries of all rows, as its own build does, and
  * neighbours are compared.
  */
-#include "index/index.h"
+#include "index/build.h"
 
 #include "access/genam.h"
 #include "access/htup_details.h"

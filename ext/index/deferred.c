@@ -10,7 +10,7 @@
  * are there, and nothing waits where a volatile CHECK constraint or condition may look at the table.
  * What is done then is in index/deferred_finish.c.
  */
-#include "index/index.h"
+#include "index/build.h"
 
 #include "access/genam.h"
 #include "catalog/pg_index.h"

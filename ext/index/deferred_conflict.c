@@ -2,7 +2,7 @@
  * A key that is there twice, found when the indexes of a COPY are built at its
  * end: the row that stock COPY would have refused.
  */
-#include "index/index.h"
+#include "index/build.h"
 
 #include "access/genam.h"
 

@@ -2,7 +2,7 @@
  * Index entries one by one for the rows of a COPY that are in the table already:
  * for indexes that were to be built when all were in and now cannot be.
  */
-#include "index/index.h"
+#include "index/build.h"
 
 #include "access/genam.h"
 #include "access/htup_details.h"

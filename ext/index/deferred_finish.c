@@ -11,7 +11,7 @@
  * refuses, and comes to rows in the order of their keys: then the entries are inserted as stock
  * COPY inserts them, row after row, until it is refused so.
  */
-#include "index/index.h"
+#include "index/build.h"
 
 #include "access/genam.h"
 #include "catalog/index.h"

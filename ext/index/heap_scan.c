@@ -8,7 +8,7 @@
  * just these tuples, each under its own address, and count them as alive. They
  * are read a page at a time.
  */
-#include "index/index.h"
+#include "index/build.h"
 
 #include "access/heapam.h"
 #include "access/tableam.h"

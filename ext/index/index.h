@@ -1,20 +1,10 @@
 /*
- * Builds of B-tree indexes: what index*.c share.
+ * B-tree builds, and the indexes of a table that a COPY fills, as the other rooms see them: see README.md.
  */
 #ifndef PGSLUICE_INDEX_H
 #define PGSLUICE_INDEX_H
 
-#include "postgres.h"
-
-#include "access/amapi.h"
-#include "access/nbtree.h"
-#include "nodes/execnodes.h"
-#include "portability/instr_time.h"
-#include "utils/rel.h"
-
-#include "compat/nbtree.h"
 #include "base/pgsluice.h"
-
 /* What the last build of this session was; shown by pgsluice.last_index_build. */
 typedef struct SluiceIndexReport
 {
@@ -36,347 +26,72 @@ typedef struct SluiceIndexReport
 extern SluiceIndexReport sluice_index_report;
 
 /* index/ambuild.c */
-extern bool sluice_index_enabled;
-extern void sluice_index_arm(Oid indexid);
+extern void sluice_index_init(void);
+extern void sluice_index_before_utility(const Node *stmt);
 
-/*
- * A COPY that builds indexes at its end wants to know of the first row that has
- * a key again, whichever index says so, and raises the error itself.
- */
-typedef struct SluiceIndexConflict
+/* Reasons for an entry with each row that are the load's, not an index's. */
+#define SLUICE_INDEX_PARTITIONED "the table is partitioned"
+
+/* A row that is in the table, and where; the tuple is the copy that was formed. */
+typedef struct SluicePlaced
 {
-	Oid			index;			/* InvalidOid: there is none */
-	IndexTuple	tuple;			/* of that row */
-	ItemPointerData earlier;	/* the first row with that key */
-	MemoryContext context;		/* of the tuple */
-} SluiceIndexConflict;
+	ItemPointerData tid;
+	HeapTupleHeader tuple;
+	uint32		len;
+	uint64		line;
+} SluicePlaced;
 
-/* That COPY's, or NULL: a duplicate is an error of the build. */
-extern SluiceIndexConflict *sluice_index_conflict;
+typedef struct SluiceIndexLoad SluiceIndexLoad;
 
-/* An index's file before the COPY gives it another one, and what is not in it. */
-typedef struct SluiceIndexOld
+/* deferred.c */
+extern SluiceIndexLoad *sluice_index_load_open(ResultRelInfo *rri, EState *estate,
+											   CopyFromState cstate, CommandId cid);
+extern void sluice_index_load_never(SluiceIndexLoad *load, const char *because);
+extern bool sluice_index_load_duplicates(SluiceIndexLoad *load,
+										 struct SluiceDuplicates *duplicates);
+extern bool sluice_index_load_is_live(const SluiceIndexLoad *load);
+extern const char *sluice_index_load_why_rows(const SluiceIndexLoad *load);
+extern bool sluice_index_load_wants(const SluiceIndexLoad *load);
+extern void sluice_index_load_rows(SluiceIndexLoad *load, const SluicePlaced *rows, int count);
+extern bool sluice_index_load_merge(SluiceIndexLoad *load, List *ascending);
+
+/* What the last COPY did with the indexes of its table. */
+typedef struct SluiceIndexesTaken
 {
-	CompatLocator locator;
-	bool		permanent;
-	BlockNumber blocks;			/* 0: what is in it is of no use */
-	ItemPointerData first;		/* this row and all behind it have no entries */
-} SluiceIndexOld;
+	MemoryContext context;		/* of all that is known of them; NULL: there was none yet */
+	List	   *list;			/* of each one, in build.h's form */
+	Oid			small;			/* whose they are, if the COPY was a small one */
+	uint64		small_news;		/* sluice_relation_changes of when they were listed */
+} SluiceIndexesTaken;
 
-/*
- * An index of that COPY: to be built, and how that went. It lies in memory that
- * processes share: no pointers.
- */
-typedef struct SluiceIndexBuilt
-{
-	Oid			index;
-	bool		long_keys;		/* of variable length */
-	SluiceIndexOld old;
-	bool		kept;			/* its keys were, while the rows came */
-	bool		fit;			/* built; else only the stock build can */
-	IndexBuildResult result;
-	SluiceIndexReport report;	/* but for its strings */
-	bool		conflict;		/* a key is there twice */
-	ItemPointerData earlier;	/* the first row with that key */
-	char		tuple[BLCKSZ / 2] pg_attribute_aligned(MAXIMUM_ALIGNOF);	/* the first row that has one again */
-} SluiceIndexBuilt;
+/* index/sorted_insert.c */
+typedef struct SluiceIndexExtend SluiceIndexExtend;
 
-/* index/deferred.c */
-
-/* Rows that were inserted together, and the lines they came from. */
-typedef struct InsertedRows
-{
-	ItemPointerData first;
-	ItemPointerData last;
-	int			count;
-	uint64		line;			/* of the first one */
-	uint32	   *further;		/* lines from there of the others, unless they follow */
-} InsertedRows;
-
-/* The indexes of a table that a COPY fills. */
-struct SluiceIndexLoad
-{
-	ResultRelInfo *rri;
-	EState	   *estate;
-	CopyFromState cstate;
-	CommandId	cid;			/* of the rows */
-	MemoryContext context;
-	bool		is_private;
-	bool		disturbed;		/* other commands were done meanwhile */
-	struct SluiceDuplicates *duplicates;	/* that are told apart at the end, or NULL */
-	const char *never;			/* why each row gets its entries when it is inserted, or NULL */
-	bool		begun;			/* the first rows have come */
-	bool		decided;
-	bool		merges;			/* what was in the old files is in the new ones */
-	bool		has_long_rows;
-	BlockNumber had_blocks;		/* of a table with rows that is ours alone; 0: it is none */
-	List	   *ascending;		/* indexes whose entries go in behind all others */
-	struct SluiceIndexKept *kept;	/* keys of one of them, or NULL */
-	List	   *deferred;		/* indexes to be built at the end */
-	List	   *late;			/* indexes that get their entries at the end */
-	InsertedRows *batches;		/* in the order of the table */
-	uint64		waited;			/* rows that it was told of */
-	int			first_waiting;	/* from this one on, rows wait for the end */
-	int			used;
-	int			allocated;
-};
-
-/* index/deferred_conflict.c */
-extern void sluice_index_raise_conflict(SluiceIndexLoad *load, const SluiceIndexBuilt *built);
-extern SluiceIndexBuilt *sluice_index_first_conflict(SluiceIndexBuilt *built, int count);
-
-/* What was built already of the index that index_build() is called for, or NULL. */
-extern SluiceIndexBuilt *sluice_index_built;
-
-/* index/deferred_finish.c */
-extern IndexBuildResult *sluice_index_result(const SluiceIndexBuilt *built);
-extern void sluice_index_empty_tree(SluiceIndexLoad *load, Oid indexid);
-
-/* index/row_lines.c */
-extern void sluice_index_note_rows(SluiceIndexLoad *load, const SluicePlaced *placed, int count);
-extern uint64 sluice_index_line_of(SluiceIndexLoad *load, ItemPointer tid);
-
-/* index/deferred_entries.c */
-extern void sluice_index_insert_entries(SluiceIndexLoad *load, List *indexes, int batch,
-										ItemPointer end, Oid refuses);
-
-/* index/sort_keys.c */
-extern const char *sluice_index_shape(Relation heap, Relation index,
-									  bool rank_all,
-									  SluiceIndexAttribute *attributes);
-
-typedef struct SluiceIndexRanks SluiceIndexRanks;
-
-/* One build. */
-typedef struct SluiceIndexBuild
-{
-	Relation	heap;
-	Relation	index;
-	IndexInfo  *info;
-	const SluiceIndexOld *old;	/* entries of the rows before old->first; or NULL */
-	SluiceIndex *core;
-	SluiceIndexAttribute attributes[INDEX_MAX_KEYS];
-	SluiceIndexRanks *ranks[INDEX_MAX_KEYS];	/* of the columns that are ranked */
-	MemoryContext scratch;		/* of values that had to be formed */
-	struct BufFile *file;		/* spilled runs, once there are any */
-	struct FileSet *shared;		/* where the file is to be, for another process to read it */
-	const char *shared_name;
-	uint8	   *buffer;			/* for reading them */
-	const char *unfit;			/* why only the stock build takes the rows, once known */
-	bool		rank_all;		/* it could be done if no column were sorted by its bytes */
-	double		rows;
-	double		reltuples;
-	uint64		spilled;		/* bytes in the file */
-	bool		allequalimage;
-	bool		deduplicates;	/* equal rows share posting lists */
-	bool		mixed;			/* equal values may be stored in different ways: each row keeps its own */
-	bool		twins;			/* rows with equal keys go to sluice_index_twins */
-	bool		for_copy;		/* which wants to know of the first row that has a key again */
-	int			memory;			/* kB for the rows of a run */
-	int			workers;		/* that may help to read and sort */
-	struct SluiceIndexTeam *team;	/* while there are any */
-	uint64		team_spilled;	/* bytes of theirs */
-	bool		parted;			/* what they had could not be put together */
-} SluiceIndexBuild;
-
-/* index/build.c */
-extern IndexBuildResult *sluice_index_build(Relation heap, Relation index, IndexInfo *info,
-											const SluiceIndexOld *old, int memory);
-extern void sluice_index_add(SluiceIndexBuild *build, ItemPointer tid,
-							 bool alive, Datum *values, bool *isnull);
-extern bool sluice_index_add_page(SluiceIndexBuild *build,
-								  SluiceIndexSource *source, const char *page,
-								  BlockNumber block, const OffsetNumber *offsets,
-								  size_t count, size_t *next);
-
-extern void sluice_index_add_tuples(SluiceIndexBuild *build, SluiceIndexSource *source,
-									const SluiceIndexTuple *tuples, size_t count);
-extern void sluice_index_own_core(SluiceIndexBuild *build, MemoryContextCallback *callback);
-extern void sluice_index_open_sorter(SluiceIndexBuild *build, Size memory);
-extern void sluice_index_open_core(SluiceIndexBuild *build, bool rank_all, int memory);
-extern void sluice_index_write(SluiceIndexBuild *build);
-extern void sluice_index_checked(SluiceIndexBuild *build, SluiceIndexStatus status);
-
-/* How the entries of a COPY's rows get into an index. */
-typedef enum SluiceIndexWay
-{
-	SLUICE_INDEX_ROWS,			/* with each row, as stock COPY's */
-	SLUICE_INDEX_SORTED,		/* those of many rows, in the index's order */
-	SLUICE_INDEX_LEAVES,		/* in whole new leaves behind the last one */
-	SLUICE_INDEX_MERGE,			/* with those of the index's old file into a new one */
-	SLUICE_INDEX_BUILD,			/* the index is built anew when all rows are in */
-	SLUICE_INDEX_WAYS
-} SluiceIndexWay;
-
-/* index/strategy.c */
-extern SluiceIndexWay sluice_index_way(Relation heap, Relation index, IndexInfo *info,
-									   bool is_private, SluiceIndexAttribute *attributes,
-									   const char **because);
-
-/* What the last COPY did with an index of its table. */
-typedef struct SluiceIndexTaken
-{
-	Oid			index;
-	NameData	name;
-	SluiceIndexWay way;
-	const char *because;		/* why not a faster one, or NULL */
-	uint64		rows[SLUICE_INDEX_WAYS];	/* whose entries went in by each of the ways */
-} SluiceIndexTaken;
-
-/* index/index_report.c */
-extern const char *const sluice_index_way_names[SLUICE_INDEX_WAYS];
-extern SluiceIndexTaken *sluice_index_take(Relation index, SluiceIndexWay way,
-										   const char *because);
-
-/* index/merge.c */
-extern bool sluice_index_can_merge(const SluiceIndexLoad *load, Relation index);
-extern void sluice_index_old_file(const SluiceIndexLoad *load, Relation index,
-								  SluiceIndexOld *old);
-extern void sluice_index_add_old(SluiceIndexBuild *build, const SluiceIndexOld *old);
-
-/* index/deferred.c */
-extern bool sluice_index_can_wait(Relation heap, Relation index, IndexInfo *info,
-								  const char **because);
-extern bool sluice_index_has_long_keys(Relation index);
-extern void sluice_index_load_forget(SluiceIndexLoad *load);
-
-/* index/unique_append.c */
-typedef struct SluiceIndexAppend SluiceIndexAppend;
-
-extern SluiceIndexAppend *sluice_index_append_open(Relation heap, Relation index,
-												   IndexInfo *info,
-												   const SluiceIndexAttribute *attributes,
-												   SluiceIndexTaken *taken);
-extern bool sluice_index_append_rows(SluiceIndexAppend *append, const SluicePlaced *rows,
+extern SluiceIndexExtend *sluice_index_extend_open(ResultRelInfo *rri);
+extern void sluice_index_extend_rows(SluiceIndexExtend *extend, const SluicePlaced *rows,
 									 int count, uint64 *line);
-extern bool sluice_index_append_goes_on(const SluiceIndexAppend *append);
+extern bool sluice_index_extend_waits(const SluiceIndexExtend *extend);
+extern void sluice_index_extend_row(SluiceIndexExtend *extend, TupleTableSlot *slot);
+extern List *sluice_index_extend_ascending(SluiceIndexExtend *extend);
+extern void sluice_index_extend_close(SluiceIndexExtend *extend);
 
-/* index/btree_append.c */
+/* deferred_finish.c */
+extern void sluice_index_load_close(SluiceIndexLoad *load, int workers);
 
-/* Fewer entries are less to log one by one than their page is. */
-#define SLUICE_INDEX_FEWEST 128
+/* index_report.c */
+extern SluiceIndexesTaken sluice_indexes_taken;
+extern void sluice_index_taken_reset(void);
+extern void sluice_index_taken_rows(Relation rel, uint64 rows);
+extern void sluice_index_taken_close(ResultRelInfo *rri, uint64 rows, const char *because);
+extern Datum sluice_index_taken_json(void);
 
-extern int	sluice_index_edge_append(Relation heap, Relation index, IndexTuple *tuples,
-									 int count);
-extern int	sluice_index_edge_find(Relation index, IndexTuple *tuples, int count);
+/* merge.c */
+extern bool sluice_index_load_outgrows(const SluiceIndexLoad *load, const ItemPointerData *last);
 
-/* index/value_ranks.c */
-#define SLUICE_INDEX_TOO_MANY "too many different values of a kind that the server has to compare"
-
-/* A value that the server compares. */
-typedef struct SluiceIndexRanked
-{
-	Datum		key;			/* abbreviated, if the order has such keys */
-	uint32		id;				/* the core's number for the value */
-} SluiceIndexRanked;
-
-extern bool sluice_index_rank(SluiceIndexBuild *build);
-extern SluiceIndexRanked *sluice_index_sort_values(Relation index, const SluiceIndexValues *values,
-												   uint32 first);
-extern void sluice_index_forget_ranks(SluiceIndexBuild *build);
-extern void sluice_index_store_values(SluiceIndexBuild *build, const Datum *values,
-									  const bool *isnull, Datum *stored);
-
-/* index/heap_scan.c */
-extern bool sluice_index_scans_pages(Relation heap, IndexInfo *info);
-extern void sluice_index_scan_pages(SluiceIndexBuild *build);
-extern void sluice_index_scan_rows(SluiceIndexBuild *build);
-
-typedef struct SluiceIndexScan SluiceIndexScan;
-
-extern SluiceIndexScan *sluice_index_scan_open(SluiceIndexBuild *build);
-extern void sluice_index_scan_range(SluiceIndexScan *scan, BlockNumber block, BlockNumber end);
-extern void sluice_index_scan_close(SluiceIndexScan *scan);
-
-extern SluiceIndexSource *sluice_index_open_source(Relation heap, IndexInfo *info,
-												   int *natts);
-
-/* index/page_queue.c */
-typedef struct SluiceIndexPipeShared SluiceIndexPipeShared;
-typedef struct SluiceIndexPipe SluiceIndexPipe;
-
-extern Size sluice_index_pipe_size(void);
-extern SluiceIndexPipeShared *sluice_index_pipe_init(void *memory);
-extern SluiceIndexPipe *sluice_index_pipe_open(SluiceIndexPipeShared *shared);
-extern void sluice_index_pipe_put(SluiceIndexPipe *pipe, SluiceIndex *core);
-extern BlockNumber sluice_index_pipe_close(SluiceIndexPipe *pipe, BlockNumber root,
-										   uint32 level, bool allequalimage);
-extern void sluice_index_pipe_abandon(SluiceIndexPipe *pipe);
-extern void sluice_index_pipe_ask(SluiceIndexPipe *pipe);
-extern void sluice_index_pipe_await(SluiceIndexPipe *pipe);
-extern void sluice_index_pipe_write(SluiceIndexPipeShared *shared, struct FileSet *files,
-									Relation index);
-
-/* index/parallel_value_sort.c */
-extern size_t sluice_index_values_apart(const SluiceIndexBuild *build,
-										const SluiceIndexValues *values);
-extern void sluice_index_take_values(const SluiceIndexBuild *build, SluiceIndexRanked *values,
-									 size_t count);
-extern void sluice_index_sort_apart(struct FileSet *files, Relation index);
-
-/* index/parallel_build.c */
-extern SluiceIndexPipe *sluice_index_team_pipe(const SluiceIndexBuild *build);
-extern BlockNumber sluice_index_team_scan(SluiceIndexBuild *build, SluiceIndexScan *scan,
-										  BlockNumber blocks);
-extern struct FileSet *sluice_index_team_files(const SluiceIndexBuild *build);
-extern struct BufFile *sluice_index_team_file(SluiceIndexBuild *build, int worker);
-extern void sluice_index_team_end(SluiceIndexBuild *build);
-
-/* index/spill.c */
-
-/* Bytes of a worker's file are asked for behind this many bits of its number and one. */
-#define SLUICE_INDEX_PLACE_BITS 48
-
-extern void sluice_index_write_run(SluiceIndexBuild *build, const SluiceIndexStep *step);
-extern void sluice_index_read_file(struct BufFile *file, uint64 from, void *bytes, Size len);
-extern void sluice_index_read_run(SluiceIndexBuild *build, const SluiceIndexStep *step);
-extern void sluice_index_write_sorted(SluiceIndexBuild *build);
-extern void sluice_index_flush(SluiceIndexBuild *build);
-
-/* index/key_collector.c */
-typedef struct SluiceIndexKept SluiceIndexKept;
-
-extern SluiceIndexKept *sluice_index_keep(Relation heap, Relation index, IndexInfo *info,
-										  int memory, bool twins);
-extern bool sluice_index_keep_rows(SluiceIndexKept *kept, const SluicePlaced *rows, int count);
-extern bool sluice_index_keep_end(SluiceIndexKept *kept);
-extern Oid	sluice_index_kept_for(const SluiceIndexKept *kept);
-extern bool sluice_index_build_kept(SluiceIndexKept *kept, Relation index,
-									const SluiceIndexOld *old, IndexBuildResult *result);
-extern void sluice_index_forget(SluiceIndexKept *kept);
-
-/* index/parallel_indexes.c */
-extern int	sluice_index_build_all(Relation heap, SluiceIndexBuilt *built,
-								   int count, int workers, SluiceIndexKept *kept);
-
-/* index/dedupe.c */
-typedef struct SluiceIndexTwins SluiceIndexTwins;
-
-/* Where a build leaves rows with equal keys that wants them, or NULL. */
-extern SluiceIndexTwins *sluice_index_twins;
-
-extern Oid	sluice_index_arbiter(const SluiceIndexLoad *load);
-extern void sluice_index_take_twins(SluiceIndexBuild *build);
-extern void sluice_index_add_twins(SluiceIndexTwins *twins, uint64 earlier, uint64 later);
-extern void sluice_index_settle(SluiceIndexLoad *load, SluiceIndexBuilt *arbiter,
-								SluiceIndexKept *kept);
-
-/* index/dedupe_sort.c */
-extern bool sluice_index_equal_keys(Relation index, bool nulls_not_distinct, IndexTuple a, IndexTuple b);
-extern void sluice_index_sort_twins(SluiceIndexLoad *load, Oid indexid, SluiceIndexTwins *twins);
-
-/* index/page_writer.c */
-typedef struct SluiceIndexWriter SluiceIndexWriter;
-
-/* Where pages come from; false: there is none, or not yet. */
-typedef bool (*SluiceIndexNextPage) (void *source, char *page, BlockNumber *block);
-
-extern SluiceIndexWriter *sluice_index_writer_open(Relation index);
-extern bool sluice_index_next_page(void *core, char *page, BlockNumber *block);
-extern void sluice_index_write_pages(SluiceIndexWriter *writer, SluiceIndexNextPage next,
-									 void *source);
-extern BlockNumber sluice_index_writer_close(SluiceIndexWriter *writer,
-											 BlockNumber root, uint32 level,
-											 bool allequalimage);
+/* dedupe.c */
+extern SluiceSpiInsert *sluice_lost_rows_open(const char *name, Relation target);
+extern void sluice_keep_lost_row(const SluiceDuplicates *duplicates, ResultRelInfo *rri,
+								 EState *estate, Relation arbiter, IndexInfo *info,
+								 TupleTableSlot *lost, uint64 line);
 
 #endif							/* PGSLUICE_INDEX_H */

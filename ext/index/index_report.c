@@ -2,7 +2,7 @@
  * What the last COPY did with each index of its table: a column of the view
  * pgsluice.last_copy.
  */
-#include "index/index.h"
+#include "index/build.h"
 
 #include "utils/builtins.h"
 #include "utils/json.h"
@@ -81,7 +81,7 @@ take_small(Relation rel)
 {
 	SluiceIndexesTaken *taken = &sluice_indexes_taken;
 	bool		partitioned = rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE;
-	uint64		news = sluice_relation_news;
+	uint64		news = sluice_relation_changes;
 	ListCell   *lc;
 
 	sluice_index_taken_reset();
@@ -104,7 +104,7 @@ sluice_index_taken_rows(Relation rel, uint64 rows)
 	SluiceIndexesTaken *taken = &sluice_indexes_taken;
 	ListCell   *lc;
 
-	if (taken->small != RelationGetRelid(rel) || taken->small_news != sluice_relation_news)
+	if (taken->small != RelationGetRelid(rel) || taken->small_news != sluice_relation_changes)
 		take_small(rel);
 	foreach(lc, taken->list)
 		((SluiceIndexTaken *) lfirst(lc))->rows[SLUICE_INDEX_ROWS] = rows;

@@ -7,7 +7,7 @@
  * Kept are the rows of the COPY alone. Whatever else has put rows into the table
  * meanwhile was a command of its own: then the caller lets the table be read.
  */
-#include "index/index.h"
+#include "index/build.h"
 
 #include "access/genam.h"
 #include "catalog/index.h"

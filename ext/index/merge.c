@@ -13,7 +13,7 @@
  * Up to that size, and for keys that are above all others, the index is extended
  * as that of any table (index/sorted_insert.c).
  */
-#include "index/index.h"
+#include "index/build.h"
 
 #include "access/genam.h"
 #include "catalog/index.h"

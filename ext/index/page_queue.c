@@ -3,7 +3,7 @@
  * who writes them: while one is written, the next ones are formed. They lie in
  * memory that both share, some lots of as many as go together.
  */
-#include "index/index.h"
+#include "index/build.h"
 
 #include "access/xlogrecord.h"
 #include "miscadmin.h"

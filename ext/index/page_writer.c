@@ -3,7 +3,7 @@
  * build does: logged as full pages where the relation needs WAL, and on disk
  * before the transaction can commit.
  */
-#include "index/index.h"
+#include "index/build.h"
 
 #include "access/xloginsert.h"
 #include "storage/bufpage.h"

@@ -11,7 +11,7 @@
  * cannot be spilled for others: where that would have to be, the build begins
  * anew without workers.
  */
-#include "index/index.h"
+#include "index/build.h"
 
 #include <fcntl.h>
 

@@ -5,7 +5,7 @@
  * what it sees, write WAL as it does, and an error or a cancel of one is
  * everybody's.
  */
-#include "index/index.h"
+#include "index/build.h"
 
 #include "access/genam.h"
 #include "access/parallel.h"

@@ -3,7 +3,7 @@
  * sorts those with low numbers, and the worker that is going to write the index
  * the others, which go to it by a temporary file and come back by another.
  */
-#include "index/index.h"
+#include "index/build.h"
 
 #include <fcntl.h>
 

@@ -3,7 +3,7 @@
  * when all are in the table. Rows that were inserted together follow one another
  * there, in the order of the input.
  */
-#include "index/index.h"
+#include "index/build.h"
 
 #include "storage/bufmgr.h"
 #include "utils/memutils.h"

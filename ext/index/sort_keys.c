@@ -3,7 +3,7 @@
  * whose order is that of the bytes by itself, all others by ranks that the
  * server gives to the different values.
  */
-#include "index/index.h"
+#include "index/build.h"
 
 #include <langinfo.h>
 #include <locale.h>

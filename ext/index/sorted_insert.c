@@ -14,7 +14,7 @@
  * the command itself does not; and triggers that fire after it find them there. Where
  * a volatile CHECK constraint or condition may look at the table, none wait.
  */
-#include "index/index.h"
+#include "index/build.h"
 
 #include "access/genam.h"
 #include "catalog/index.h"

@@ -2,7 +2,7 @@
  * Sorted runs of an index build on their way to a temporary file, and back when
  * they are merged: those of the process's own, and those that workers have left.
  */
-#include "index/index.h"
+#include "index/build.h"
 
 #include "commands/tablespace.h"
 #include "miscadmin.h"

@@ -2,7 +2,7 @@
  * How the entries of a COPY's rows get into each of the table's indexes: which
  * way, and why not a faster one.
  */
-#include "index/index.h"
+#include "index/build.h"
 
 #include "access/relation.h"
 #include "catalog/index.h"

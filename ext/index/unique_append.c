@@ -7,7 +7,7 @@
  * an equal key among them or in the index no entry can be a duplicate. Where that
  * cannot be told, each row gets its entry in its turn, with stock COPY's errors.
  */
-#include "index/index.h"
+#include "index/build.h"
 
 #include "access/genam.h"
 #include "access/htup_details.h"

@@ -6,7 +6,7 @@
  * own build sorts rows: by the operator class's sort support, abbreviated keys
  * first. Rows are then sorted by their values' ranks, which the core does.
  */
-#include "index/index.h"
+#include "index/build.h"
 
 #include "access/detoast.h"
 #include "access/heaptoast.h"

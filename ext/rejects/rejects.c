@@ -12,7 +12,7 @@
  * Each group takes a transaction ID, and beyond 64 of them snapshots of all other sessions get
  * slower. So rows wait for others to form a group with, and while all goes well, groups grow.
  */
-#include "base/load.h"
+#include "rejects/rejects.h"
 
 #include "catalog/partition.h"
 #include "catalog/pg_constraint.h"
@@ -47,7 +47,7 @@ typedef struct SluiceWaiting
 
 struct SluiceRejects
 {
-	SluiceKept *kept;
+	SluiceSpiInsert *kept;
 	int64		limit;			/* or SLUICE_NO_LIMIT */
 	uint64		count;
 	size_t		group;			/* how many rows are tried together next */
@@ -101,31 +101,6 @@ refers_to_itself(Relation rel)
 			return true;
 	}
 	return false;
-}
-
-SluiceRejects *
-sluice_rejects_open(const SluiceStatement *s, SluiceLoad *load)
-{
-	SluiceRejects *rejects = palloc0(sizeof(SluiceRejects));
-
-	if (s->rel->trigdesc && s->rel->trigdesc->trig_insert_new_table)
-		sluice_refuse_combination("rejects_to", "a trigger that has a transition table");
-	if (refers_to_itself(s->rel))
-		sluice_refuse_combination("rejects_to", "a foreign key of the table to itself that is not INITIALLY DEFERRED");
-	rejects->kept = sluice_kept_open(s->options.rejects_to, "rejects_to", s->rel,
-									 reject_columns, reject_types, lengthof(reject_columns));
-	rejects->limit = s->options.max_rejects;
-	rejects->group = SLUICE_BATCH_ROWS;
-	rejects->attempt = AllocSetContextCreate(CurrentMemoryContext, "pgsluice attempt",
-											 ALLOCSET_DEFAULT_SIZES);
-	rejects->waiting_context = AllocSetContextCreate(CurrentMemoryContext, "pgsluice waiting rows",
-													 ALLOCSET_DEFAULT_SIZES);
-	rejects->room = WAITING_FIRST;
-	rejects->slot = MakeSingleTupleTableSlot(RelationGetDescr(s->rel), &TTSOpsVirtual);
-	rejects->functions = AllocSetContextCreate(CurrentMemoryContext, "pgsluice input functions",
-											   ALLOCSET_DEFAULT_SIZES);
-	initStringInfo(&rejects->long_record);
-	return rejects;
 }
 
 /*
@@ -337,7 +312,7 @@ read_values(SluiceLoad *load, SluiceWaiting *rows)
 	size_t		asks = count_asks(slice);
 
 	/* Where functions may look at the rows before, each is read when these are in. */
-	if (asks == 0 || load->watched)
+	if (asks == 0 || load->volatile_checks)
 		return;
 	rows->values = work.values = palloc(sizeof(Datum) * asks);
 	work.by_column = palloc(sizeof(Datum) * load->args.ncolumns);
@@ -403,7 +378,7 @@ reject(SluiceLoad *load, const ErrorData *error, const char *record, size_t len,
 	isnull[5] = !valid;
 	isnull[6] = valid;
 	values[valid ? 5 : 6] = PointerGetDatum(cstring_to_text_with_len(record, (int) len));
-	sluice_kept_add(rejects->kept, values, isnull);
+	sluice_spi_insert_row(rejects->kept, values, isnull);
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(rejects->attempt);
 }
@@ -535,7 +510,7 @@ copy_bytes(const void *bytes, Size len)
 static bool
 tries_at_once(SluiceLoad *load, Size len)
 {
-	if (!load->watched && len <= WAITING_MOST)
+	if (!load->volatile_checks && len <= WAITING_MOST)
 		return false;
 	sluice_rejects_flush(load);
 	return true;
@@ -564,8 +539,8 @@ add_waiting(SluiceLoad *load, SluiceWaiting *rows, bool at_once)
 }
 
 /* Rows that the core has formed. */
-void
-sluice_rejects_accept(SluiceLoad *load, const SluiceSlice *slice)
+static void
+accept_slice(SluiceLoad *load, const SluiceSlice *slice)
 {
 	bool		at_once = tries_at_once(load, slice->consumed);
 	MemoryContext old = MemoryContextSwitchTo(load->rejects->waiting_context);
@@ -661,7 +636,7 @@ check_not_null(SluiceLoad *load, TupleTableSlot *slot)
 {
 	TupleDesc	desc = slot->tts_tupleDescriptor;
 
-	if (load->watched || load->proute || load->cstate->whereClause ||
+	if (load->volatile_checks || load->proute || load->cstate->whereClause ||
 		(desc->constr && desc->constr->has_generated_stored))
 		return;
 	for (int i = 0; i < desc->natts; i++)
@@ -703,8 +678,8 @@ run_record_work(void *arg)
  * One record through stock COPY's parser; the row then waits with the others. False at the end
  * of the data.
  */
-bool
-sluice_rejects_ask_server(SluiceLoad *load)
+static bool
+ask_server(SluiceLoad *load)
 {
 	SluiceRecordEnd search;
 	SluiceSource lent;
@@ -767,6 +742,33 @@ sluice_rejects_read_header(SluiceLoad *load)
 		sluice_source_end(&load->source);
 }
 
+SluiceRejects *
+sluice_rejects_open(const SluiceStatement *s, SluiceLoad *load)
+{
+	SluiceRejects *rejects = palloc0(sizeof(SluiceRejects));
+
+	if (s->rel->trigdesc && s->rel->trigdesc->trig_insert_new_table)
+		sluice_refuse_combination("rejects_to", "a trigger that has a transition table");
+	if (refers_to_itself(s->rel))
+		sluice_refuse_combination("rejects_to", "a foreign key of the table to itself that is not INITIALLY DEFERRED");
+	rejects->kept = sluice_spi_insert_open(s->options.rejects_to, "rejects_to", s->rel,
+									 reject_columns, reject_types, lengthof(reject_columns));
+	rejects->limit = s->options.max_rejects;
+	rejects->group = SLUICE_BATCH_ROWS;
+	rejects->attempt = AllocSetContextCreate(CurrentMemoryContext, "pgsluice attempt",
+											 ALLOCSET_DEFAULT_SIZES);
+	rejects->waiting_context = AllocSetContextCreate(CurrentMemoryContext, "pgsluice waiting rows",
+													 ALLOCSET_DEFAULT_SIZES);
+	rejects->room = WAITING_FIRST;
+	rejects->slot = MakeSingleTupleTableSlot(RelationGetDescr(s->rel), &TTSOpsVirtual);
+	rejects->functions = AllocSetContextCreate(CurrentMemoryContext, "pgsluice input functions",
+											   ALLOCSET_DEFAULT_SIZES);
+	initStringInfo(&rejects->long_record);
+	load->accept_slice = accept_slice;
+	load->ask_server = ask_server;
+	return rejects;
+}
+
 /* Reports how many there were. */
 void
 sluice_rejects_close(SluiceRejects *rejects)
@@ -777,5 +779,5 @@ sluice_rejects_close(SluiceRejects *rejects)
 				(errmsg_plural("%llu record was rejected", "%llu records were rejected",
 							   (unsigned long) rejects->count,
 							   (unsigned long long) rejects->count),
-				 errdetail("Rejected records are kept in %s.", sluice_kept_name(rejects->kept))));
+				 errdetail("Rejected records are kept in %s.", sluice_spi_insert_name(rejects->kept))));
 }

@@ -2,7 +2,7 @@
  * What columns get that are not in the data: constants and stable functions
  * once, a sequence's values in blocks, the rest for every row.
  */
-#include "base/load.h"
+#include "rows/rows.h"
 
 #include "access/detoast.h"
 #include "catalog/pg_proc.h"
@@ -37,7 +37,7 @@ needs_rows_one_by_one(Node *expr, void *context)
 
 /* Looks at a column's default, which COPY is going to plan too: once its options are right, for that may fail. */
 static void
-judge(const SluiceStatement *s, AttrNumber attnum, SluiceKnown *known)
+judge(const SluiceStatement *s, AttrNumber attnum, SluiceRelationCache *known)
 {
 	Node	   *expr = build_column_default(s->rel, attnum);
 	MemoryContext old;
@@ -64,7 +64,7 @@ const char *
 sluice_default_why_not(const SluiceStatement *s, bool marker)
 {
 	TupleDesc	desc = RelationGetDescr(s->rel);
-	SluiceKnown *known = sluice_known(RelationGetRelid(s->rel));
+	SluiceRelationCache *known = sluice_relation_cache(RelationGetRelid(s->rel));
 
 	for (int i = 0; i < desc->natts; i++)
 	{
@@ -83,7 +83,7 @@ sluice_default_why_not(const SluiceStatement *s, bool marker)
 
 /* nextval('…'::regclass), as it is or cast to the column's type. */
 static bool
-is_nextval(Node *expr, SluiceSerial *serial)
+is_nextval(Node *expr, SluiceSequence *serial)
 {
 	if (IsA(expr, FuncExpr) &&
 		(((FuncExpr *) expr)->funcid == F_INT4_INT8 ||
@@ -140,7 +140,7 @@ sluice_plan_default(CopyFromState cstate, Form_pg_attribute att, SluiceColumn *c
 					SluicePlanArgs *args)
 {
 	ExprState  *state = compat_default_of(cstate, att->attnum);
-	SluiceSerial serial = {0};
+	SluiceSequence serial = {0};
 	Datum		value;
 	bool		isnull;
 
@@ -157,7 +157,7 @@ sluice_plan_default(CopyFromState cstate, Form_pg_attribute att, SluiceColumn *c
 		column->source = SLUICE_FROM_BLANK;
 		return;
 	}
-	if (args->watched ? !IsA(state->expr, Const) : contain_volatile_functions((Node *) state->expr))
+	if (args->volatile_checks ? !IsA(state->expr, Const) : contain_volatile_functions((Node *) state->expr))
 	{
 		/* Not NULL in the end: the constraint is checked once the default is there. */
 		column->not_null = false;
@@ -191,7 +191,7 @@ bool
 sluice_defaults_may_fail(CopyFromState cstate)
 {
 	TupleDesc	desc = RelationGetDescr(cstate->rel);
-	SluiceSerial serial;
+	SluiceSequence serial;
 
 	for (int i = 0; i < desc->natts; i++)
 	{

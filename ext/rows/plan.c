@@ -2,7 +2,7 @@
  * The table and the statement in the core's terms: which columns the core
  * reads, what the others get.
  */
-#include "base/pgsluice.h"
+#include "rows/rows.h"
 
 #include "access/transam.h"
 #include "catalog/pg_enum.h"
@@ -25,23 +25,6 @@
 /* What the core takes for granted of every server (crates/core/src/page/tuple.rs, types/text.rs). */
 StaticAssertDecl(MAXIMUM_ALIGNOF == 8, "the core forms tuples as 64-bit machines have them");
 StaticAssertDecl(NAMEDATALEN == 64, "the core forms names of 64 bytes");
-
-/* An attalign in bytes. */
-uint8
-sluice_align_bytes(char attalign)
-{
-	switch (attalign)
-	{
-		case TYPALIGN_CHAR:
-			return 1;
-		case TYPALIGN_SHORT:
-			return ALIGNOF_SHORT;
-		case TYPALIGN_INT:
-			return ALIGNOF_INT;
-		default:
-			return ALIGNOF_DOUBLE;
-	}
-}
 
 /*
  * The labels of an enum. One that was added by a transaction that is still
@@ -113,7 +96,7 @@ plain_dates(void)
 static bool
 settings_suit(Oid type, bool is_array, const SluicePlanArgs *args)
 {
-	if (args->watched)
+	if (args->volatile_checks)
 		return !is_array && type != INTERVALOID && type != MONEYOID && !is_date(type);
 	return (!is_array || Array_nulls) &&
 		(type != INTERVALOID || IntervalStyle != INTSTYLE_SQL_STANDARD) &&
@@ -133,7 +116,7 @@ plan_type(CopyFromState cstate, Form_pg_attribute att, SluiceColumn *column,
 	Oid			element;
 
 	/* What its values are may change as well. */
-	if (args->watched && !pgsluice_reads(type))
+	if (args->volatile_checks && !pgsluice_reads(type))
 	{
 		plan_asked(cstate, att, column);
 		return;
@@ -184,17 +167,17 @@ session_env(void)
 
 /* Says to the core what the table and the statement are. */
 void
-sluice_plan_args(CopyFromState cstate, bool watched, SluicePlanArgs *args)
+sluice_plan_args(CopyFromState cstate, bool volatile_checks, SluicePlanArgs *args)
 {
 	TupleDesc	desc = RelationGetDescr(cstate->rel);
 	SluiceColumn *columns = palloc0(sizeof(SluiceColumn) * desc->natts);
 	SluiceDialect *dialect = &args->dialect;
 	int			default_len;
 	bool		converts = compat_is_binary(cstate) &&
-		(watched || pg_get_client_encoding() != GetDatabaseEncoding());
+		(volatile_checks || pg_get_client_encoding() != GetDatabaseEncoding());
 
 	memset(args, 0, sizeof(*args));
-	args->watched = watched;
+	args->volatile_checks = volatile_checks;
 	args->columns = columns;
 	args->ncolumns = desc->natts;
 	args->fields = list_length(cstate->attnumlist);

@@ -2,7 +2,7 @@
  * The arguments of a plan in one piece of memory without pointers, to hand them
  * to a worker.
  */
-#include "base/pgsluice.h"
+#include "rows/rows.h"
 
 typedef struct Flat
 {
@@ -63,20 +63,20 @@ flatten(const SluicePlanArgs *args, char *memory)
 }
 
 Size
-sluice_flat_size(const SluicePlanArgs *args)
+sluice_plan_serialized_size(const SluicePlanArgs *args)
 {
 	return flatten(args, NULL);
 }
 
 void
-sluice_flatten(const SluicePlanArgs *args, char *flat)
+sluice_plan_serialize(const SluicePlanArgs *args, char *flat)
 {
 	(void) flatten(args, flat);
 }
 
 /* Gives offsets their pointers back, in a copy of the columns and labels. */
 void
-sluice_unflatten(const char *flat, SluicePlanArgs *args)
+sluice_plan_deserialize(const char *flat, SluicePlanArgs *args)
 {
 #define AT(p) ((p) ? (void *) (flat + (uintptr_t) (p)) : NULL)
 #define AT_ALWAYS(p) ((void *) (flat + (uintptr_t) (p)))

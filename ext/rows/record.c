@@ -4,7 +4,7 @@
  * raises an error about a line end, the search goes on to the true one. And
  * where the last one of a chunk ends.
  */
-#include "base/load.h"
+#include "rows/rows.h"
 
 #include "port/pg_bswap.h"
 

@@ -2,43 +2,24 @@
  * Rows of one COPY FROM: what the core has formed, what the server has to read,
  * what the table asks of them; and the loop that goes through the data alone.
  */
-#include "base/load.h"
+#include "rows/rows.h"
 
 #include "executor/nodeModifyTable.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 
+/* MAX_BUFFERED_BYTES of copyfrom.c. */
+#define STOCK_BATCH_BYTES 65535
+
 /* Values that were read by the server wait in memory of their own: at most so much. */
 #define MAX_MATERIALIZED ((Size) 1 << 20)
-
-/* These rows are in the table. */
-void
-sluice_count_rows(SluiceLoad *load, uint64 count)
-{
-	load->processed += count;
-	pgstat_progress_update_param(PROGRESS_COPY_TUPLES_PROCESSED, (int64) load->processed);
-}
-
-/* Inserts the rows that wait. */
-void
-sluice_flush(SluiceLoad *load)
-{
-	uint64		skipped = load->duplicates.skipped;
-	uint64		count = load->waiting;
-
-	sluice_flush_batches(load);
-	load->waiting = 0;
-	load->materialized = 0;
-	load->line_bytes = 0;
-	sluice_count_rows(load, count - (load->duplicates.skipped - skipped));
-}
 
 /* The memory in which the core forms tuples is to be used again. */
 void
 sluice_free_tuples(SluiceLoad *load)
 {
-	/* Rows of a watched load were copied. */
-	if (!load->watched)
+	/* With volatile checks the rows were copied. */
+	if (!load->volatile_checks)
 		sluice_flush(load);
 }
 
@@ -55,13 +36,34 @@ where_excludes(SluiceLoad *load, TupleTableSlot *slot)
 	return true;
 }
 
+/* Of the record that is being checked, without its end. */
+size_t
+sluice_record_length(const SluiceLoad *load)
+{
+	return sluice_line_length(&load->args.dialect, load->record, load->record_len);
+}
+
+/*
+ * A row was added to those that wait: whether stock COPY would put them into the table
+ * now. Logical decoding shows where its batches end. Functions of volatile CHECK
+ * constraints and triggers' conditions, which it calls row by row, find those that are in.
+ */
+static bool
+batch_ends(SluiceLoad *load)
+{
+	/* FORMAT binary has no lines: the buffer stays empty. */
+	load->line_bytes += load->record ? sluice_record_length(load) : (Size) load->cstate->line_buf.len;
+	return load->waiting == SLUICE_BATCH_ROWS || load->line_bytes >= STOCK_BATCH_BYTES ||
+		(load->volatile_checks && load->cstate->volatile_defexprs);
+}
+
 /* The row in the batch's slot waits for its insertion. */
 static void
 let_wait(SluiceLoad *load, SluiceBatch *batch, uint64 line)
 {
 	sluice_batch_add(batch, line);
 	load->waiting++;
-	if (sluice_batch_ends(load) || (!load->watched && load->materialized > MAX_MATERIALIZED))
+	if (batch_ends(load) || (!load->volatile_checks && load->materialized > MAX_MATERIALIZED))
 	{
 		/* An error of the insertion shows no record. */
 		load->record = NULL;
@@ -147,10 +149,33 @@ in_list_order(SluiceColumn *columns, const SluiceAsk *asks, uint32 count)
 static void
 draw_value(SluiceLoad *load, TupleTableSlot *slot, char *place)
 {
-	const SluiceSerial *serial = &load->args.serial;
+	const SluiceSequence *serial = &load->args.serial;
 
-	sluice_serial_fill(&load->args.serial, place);
+	sluice_sequence_fill(&load->args.serial, place);
 	slot->tts_values[serial->attnum - 1] = fetch_att(place, true, serial->len);
+}
+
+/* Reads a value as COPY reads it: text, or bytes of FORMAT binary. A NUL follows it. */
+Datum
+sluice_read_value(FmgrInfo *function, bool binary, char *bytes, uint32 len,
+				  Oid ioparam, int32 typmod)
+{
+	StringInfoData value;
+	Datum		result;
+
+	if (!binary)
+		return InputFunctionCall(function, bytes, ioparam, typmod);
+	/* As CopyReadBinaryAttribute of copyfromparse.c; the memory may be written to. */
+	value.data = bytes;
+	value.len = (int) len;
+	value.maxlen = (int) len + 1;
+	value.cursor = 0;
+	result = ReceiveFunctionCall(function, &value, ioparam, typmod);
+	if (value.cursor != value.len)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_BINARY_REPRESENTATION),
+				 errmsg("incorrect binary data format")));
+	return result;
 }
 
 /*
@@ -217,19 +242,6 @@ complete_row(SluiceLoad *load, const SluiceSlice *slice, TupleTableSlot *slot,
 	sluice_report.values_by_server += row->asks;
 }
 
-/* For the CONTEXT of an error: the row's record. */
-void
-sluice_show_record(SluiceLoad *load, const SluiceSlice *slice, size_t n)
-{
-	size_t		next = n + 1 < slice->rows_used ? slice->rows[n + 1].record : slice->consumed;
-
-	load->cstate->cur_lineno = load->lines + slice->rows[n].line;
-	/* Of binary data none is shown. */
-	load->record = load->source.binary ? NULL :
-		(const char *) slice->input + slice->rows[n].record;
-	load->record_len = next - slice->rows[n].record;
-}
-
 /*
  * Rows that the core has formed from this slice, from one up to another, into
  * pages or batches.
@@ -243,7 +255,7 @@ sluice_accept_range(SluiceLoad *load, const SluiceSlice *slice, size_t from, siz
 	/* A record that ON_ERROR skips leaves its column named until the next one is read. */
 	if (from < to)
 		load->cstate->cur_attname = load->cstate->cur_attval = NULL;
-	sluice_serial_expect(&load->args.serial, (int64) (to - from));
+	sluice_sequence_expect(&load->args.serial, (int64) (to - from));
 	installed = sluice_install_pages(load, slice);
 	if (installed > 0 && slice->paged == to - from)
 		return;
@@ -253,7 +265,7 @@ sluice_accept_range(SluiceLoad *load, const SluiceSlice *slice, size_t from, siz
 	{
 		SluiceRow  *row = &slice->rows[i];
 		char	   *tuple = (char *) slice->arena + row->offset;
-		bool		incomplete = row->asks || load->nvolatile || load->watched;
+		bool		incomplete = row->asks || load->nvolatile || load->volatile_checks;
 		TupleTableSlot *slot;
 
 		if (row->offset < installed)
@@ -270,7 +282,7 @@ sluice_accept_range(SluiceLoad *load, const SluiceSlice *slice, size_t from, siz
 		else
 		{
 			if (row->blank)
-				sluice_serial_fill(&load->args.serial, tuple + row->blank);
+				sluice_sequence_fill(&load->args.serial, tuple + row->blank);
 			sluice_slot_store(slot, tuple, row->len);
 		}
 		asks += row->asks;
@@ -286,14 +298,11 @@ sluice_accept_range(SluiceLoad *load, const SluiceSlice *slice, size_t from, siz
 	load->cstate->line_buf_valid = false;
 }
 
-/* All that the core has formed from this slice. */
+/* All that the core has formed from this slice; the rows that nobody may reject. */
 void
-sluice_accept_rows(SluiceLoad *load, const SluiceSlice *slice)
+sluice_accept_slice(SluiceLoad *load, const SluiceSlice *slice)
 {
-	if (load->rejects)
-		sluice_rejects_accept(load, slice);
-	else
-		sluice_accept_range(load, slice, 0, slice->rows_used);
+	sluice_accept_range(load, slice, 0, slice->rows_used);
 }
 
 /* One record through stock COPY's parser. False at the end of the data. */
@@ -329,11 +338,11 @@ sluice_take_server_row(SluiceLoad *load, SluiceSource *src)
 	return true;
 }
 
-static bool
-ask_server(SluiceLoad *load)
+/* The record at the front of the source, by stock COPY's parser; nobody may reject it. */
+bool
+sluice_ask_server(SluiceLoad *load)
 {
-	return load->rejects ? sluice_rejects_ask_server(load) :
-		sluice_take_server_row(load, &load->source);
+	return sluice_take_server_row(load, &load->source);
 }
 
 /* The core has no memory, or has panicked: a bug. */
@@ -351,24 +360,9 @@ sluice_core_failed(SluiceStatus status)
 			 errhint("The server's log has the details; WITH (pgsluice 'off') lets stock COPY do it.")));
 }
 
-/* Whether workers are still to start, and to have all rows, as tests may want it. */
-static bool
-forces_workers(const SluiceLoad *load)
-{
-	return sluice_force == SLUICE_FORCE_WORKERS && load->workers > 0 && load->pipeline == NULL &&
-		!load->source.sealed;
-}
-
-/* Whether workers can form rows: it is known how lines end. */
-static bool
-knows_lines(const SluiceLoad *load)
-{
-	return load->source.binary || load->slice.eol != EOL_UNKNOWN;
-}
-
 /* Lets the core form what it can of the bytes at hand. */
-static SluiceStatus
-form(SluiceLoad *load)
+SluiceStatus
+sluice_form(SluiceLoad *load)
 {
 	SluiceSource *src = &load->source;
 	SluiceSlice *slice = &load->slice;
@@ -377,7 +371,7 @@ form(SluiceLoad *load)
 				after;
 
 	/* No row waits, or those that do were copied: their tuples may be overwritten. */
-	if (load->waiting == 0 || load->watched)
+	if (load->waiting == 0 || load->volatile_checks)
 		slice->arena_used = 0;
 	sluice_source_validate(src);
 	slice->input = (const uint8_t *) src->buf + src->start;
@@ -390,7 +384,7 @@ form(SluiceLoad *load)
 	slice->pack = load->waiting == 0 && sluice_pages_wanted(load);
 	slice->page_limit = load->pipeline == NULL ? SLUICE_SLICE_PAGES : 0;
 	slice->rows_len = slice->pack || load->rejects ? SLUICE_SLICE_ROWS : SLUICE_BATCH_ROWS - load->waiting;
-	if (forces_workers(load) && !knows_lines(load))
+	if (sluice_forces_workers(load) && !sluice_knows_lines(load))
 		slice->rows_len = 1;
 	INSTR_TIME_SET_CURRENT(before);
 	status = pgsluice_form(load->plan, slice);
@@ -398,7 +392,7 @@ form(SluiceLoad *load)
 	INSTR_TIME_ACCUM_DIFF(sluice_report.forming, after, before);
 	if (status == SLUICE_PANIC || status == SLUICE_MEMORY)
 		sluice_core_failed(status);
-	sluice_accept_rows(load, slice);
+	load->accept_slice(load, slice);
 	/* More rows than batches hold: some may be in the table, and some not. */
 	if (slice->pack)
 		sluice_flush(load);
@@ -425,47 +419,31 @@ sluice_fill(SluiceLoad *load)
 }
 
 /*
- * One step through the data: forms what is at hand, or reads on, or asks the
- * server. False at the end.
+ * Goes on after sluice_form(): reads more bytes, or has the server read the record that the core does not
+ * take. False at the end of the data.
  */
-static bool
-step(SluiceLoad *load)
+bool
+sluice_go_on(SluiceLoad *load, SluiceStatus status)
 {
 	SluiceSource *src = &load->source;
 	bool		eof;
 
-	CHECK_FOR_INTERRUPTS();
-	if (src->ended)
-		return false;
-	if (forces_workers(load) && knows_lines(load) && src->start < src->end)
-	{
-		load->alone = src->bytes;
-		if (!sluice_pipeline(load))
-			return false;
-	}
-	switch (form(load))
+	switch (status)
 	{
 		case SLUICE_MORE:
-			/* Workers have nothing to do for the last chunk's leader. */
-			if (load->workers > 0 && !src->sealed && !(src->eof && load->pipeline != NULL) &&
-				src->bytes - load->alone > load->alone_limit)
-			{
-				load->alone = src->bytes;
-				return sluice_pipeline(load);
-			}
 			eof = src->eof;
 			if (sluice_fill(load) || eof != src->eof)
 				return true;
 			if (src->start == src->end && (src->eof || src->sealed))
 				return false;
-			return ask_server(load);	/* too long, or not UTF-8 */
+			return load->ask_server(load);	/* too long, or not UTF-8 */
 		case SLUICE_FULL:
 			/* Of memory, unless there are rows: as many as were wanted. */
 			if (load->slice.rows_used == 0)
 				sluice_free_tuples(load);
 			return true;
 		case SLUICE_ASK:
-			return ask_server(load);
+			return load->ask_server(load);
 		default:
 			src->ended = true;
 			return false;
@@ -478,19 +456,21 @@ sluice_finish_source(SluiceLoad *load)
 {
 	SluiceSource *src = &load->source;
 
-	while (step(load))
-		;
+	Assert(src->sealed || src->eof);
+	do
+		CHECK_FOR_INTERRUPTS();
+	while (!src->ended && sluice_go_on(load, sluice_form(load)));
 	return !src->ended && src->start == src->end;
 }
 
 /* Compiles the plan of a row, defaults included, and finds memory for what it makes. */
-static void
-make_plan(SluiceLoad *load)
+void
+sluice_make_row_plan(SluiceLoad *load)
 {
 	SluiceSlice *slice = &load->slice;
 	ListCell   *lc;
 
-	sluice_plan_args(load->cstate, load->watched, &load->args);
+	sluice_plan_args(load->cstate, load->volatile_checks, &load->args);
 	load->plan = sluice_make_plan(&load->args);
 	load->volatiles = palloc(sizeof(SluiceVolatile) * Max(list_length(load->args.volatiles), 1));
 	foreach(lc, load->args.volatiles)
@@ -500,7 +480,7 @@ make_plan(SluiceLoad *load)
 		v->attnum = lfirst_int(lc);
 		v->state = compat_default_of(load->cstate, v->attnum);
 	}
-	sluice_serial_open(&load->args.serial, load->args.volatiles == NIL && !load->watched);
+	sluice_sequence_open(&load->args.serial, load->args.volatiles == NIL && !load->volatile_checks);
 	slice->rows = load->rows = palloc(sizeof(SluiceRow) * SLUICE_SLICE_ROWS);
 	slice->asks = palloc(sizeof(SluiceAsk) * SLUICE_BATCH_ASKS);
 	/* Where errors skip a record, the whole record is stock COPY's to read. */
@@ -508,46 +488,4 @@ make_plan(SluiceLoad *load)
 	slice->arena = (uint8_t *) TYPEALIGN(COMPAT_IO_ALIGN, palloc(SLUICE_ARENA + COMPAT_IO_ALIGN));
 	slice->arena_len = SLUICE_ARENA;
 	sluice_choose_route(load);
-}
-
-/* What comes before the core's first row. False: there is nothing more. */
-static bool
-begin(SluiceLoad *load)
-{
-	SluiceSource *src = &load->source;
-	CopyFromState cstate = load->cstate;
-	bool		header = cstate->opts.header_line != COPY_HEADER_FALSE;
-
-	if (load->rejects)
-	{
-		make_plan(load);
-		if (header)
-			sluice_rejects_read_header(load);
-		return true;
-	}
-	/* An error while reading names the line that is about to be read. */
-	cstate->cur_lineno = 1;
-	if (src->start == src->end && !src->eof)
-		(void) sluice_fill(load);
-	/* The header is stock COPY's to read, and with it the first row. */
-	if ((header || sluice_defaults_may_fail(cstate)) && !ask_server(load))
-		return false;
-	make_plan(load);
-	return true;
-}
-
-/* The whole of the data. */
-void
-sluice_load_rows(SluiceLoad *load)
-{
-	bool		more = begin(load);
-
-	while (more)
-		more = step(load);
-	if (load->rejects)
-		sluice_rejects_flush(load);
-	sluice_flush(load);
-	if (load->pipeline)
-		sluice_pipeline_close(load);
-	sluice_source_drain(&load->source);
 }

@@ -2,7 +2,7 @@
  * The bytes of a COPY FROM: read in slices for the core, lent to stock COPY's
  * own parser one record at a time, and taken back from it.
  */
-#include "base/pgsluice.h"
+#include "rows/rows.h"
 
 #include "libpq/pqformat.h"
 #include "mb/pg_wchar.h"
@@ -11,8 +11,11 @@
 #include "storage/latch.h"
 #include "utils/wait_event.h"
 
-/* Whose bytes stock COPY reads at this moment; set anew for every record. */
-SluiceSource *sluice_lender;
+/*
+ * Whose bytes stock COPY's parser reads at this moment: its callback has no argument. A function that it
+ * calls may run a COPY of its own, so that whoever lends puts back what was here, after an error too.
+ */
+static SluiceSource *lender;
 
 /*
  * What was read is used up, and nothing comes after it: the client has given up or is gone,
@@ -42,7 +45,6 @@ sluice_source_refuse(SluiceSource *src)
 static int
 lend(void *outbuf, int minread, int maxread)
 {
-	SluiceSource *lender = sluice_lender;
 	size_t		len;
 
 	/* To name a bad byte at a chunk's end, the parser looks at what follows. */
@@ -392,7 +394,6 @@ begin_lending(SluiceSource *src)
 	cstate->input_buf_index = cstate->input_buf_len = 0;
 	cstate->raw_reached_eof = cstate->input_reached_eof = false;
 	cstate->input_reached_error = false;
-	sluice_lender = src;
 	src->refilled = src->overlent = false;
 }
 
@@ -408,11 +409,21 @@ end_lending(SluiceSource *src)
 uint64
 sluice_stock_copy(SluiceSource *src)
 {
-	uint64		rows;
+	SluiceSource *outer = lender;
+	uint64		rows = 0;
 
 	begin_lending(src);
 	src->cstate->bytes_processed = 0;
-	rows = CopyFrom(src->cstate);
+	PG_TRY();
+	{
+		lender = src;
+		rows = CopyFrom(src->cstate);
+	}
+	PG_FINALLY();
+	{
+		lender = outer;
+	}
+	PG_END_TRY();
 	end_lending(src);
 	return rows;
 }
@@ -435,12 +446,22 @@ sluice_stock_row(SluiceSource *src, ExprContext *econtext,
 				 Datum *values, bool *nulls)
 {
 	CopyFromState cstate = src->cstate;
+	SluiceSource *outer = lender;
 	size_t		unread;
-	bool		found;
+	bool		found = false;
 	int			used;
 
 	begin_lending(src);
-	found = NextCopyFrom(cstate, econtext, values, nulls);
+	PG_TRY();
+	{
+		lender = src;
+		found = NextCopyFrom(cstate, econtext, values, nulls);
+	}
+	PG_FINALLY();
+	{
+		lender = outer;
+	}
+	PG_END_TRY();
 
 	/* Chunks end where records end. */
 	if (src->overlent)

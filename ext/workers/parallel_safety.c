@@ -3,7 +3,6 @@
  * asked for must have a function that is safe in a worker and sees there what
  * it would see in the leader.
  */
-#include "base/load.h"
 #include "workers/workers.h"
 
 #include "access/htup_details.h"
@@ -81,7 +80,7 @@ statement_why_not(const SluiceLoad *load)
 	if (load->duplicates.mode == SLUICE_DUPLICATE_REPLACE)
 		return "rows of this transaction may be replaced";
 	/* What it does in the leader, input functions elsewhere would not see. */
-	if (load->watched)
+	if (load->volatile_checks)
 		return "a CHECK constraint or a condition is volatile";
 	if (load->source.binary && pg_get_client_encoding() != GetDatabaseEncoding())
 		return "text in binary data is converted";
@@ -93,7 +92,7 @@ statement_why_not(const SluiceLoad *load)
  * they would have to and may not, the report says why.
  */
 bool
-sluice_readable(const SluiceLoad *load, SluiceReadColumn *columns)
+sluice_workers_may_read(const SluiceLoad *load, SluiceReadColumn *columns)
 {
 	CopyFromState cstate = load->cstate;
 	bool		binary = load->source.binary;

@@ -2,7 +2,7 @@
  * The leader's side of a load with workers: fills chunks that end where records
  * end, and installs them in their order.
  */
-#include "base/load.h"
+#include "workers/workers.h"
 
 #include <sys/statvfs.h>
 
@@ -12,7 +12,6 @@
 #include "storage/proc.h"
 #include "utils/resowner.h"
 #include "utils/wait_event.h"
-#include "workers/workers.h"
 
 /* Of a chunk with pgsluice.debug_force_routes: few bytes, so that little data makes several. */
 #define FORCED_INPUT ((Size) 512)
@@ -106,7 +105,7 @@ lay_out(const SluiceLoad *load, SluiceShared *shared, const SluiceReadColumn *co
 	shared->nchunks = columns ? 2 * load->workers + 2 : load->workers + 2;
 	shared->natts = (int) load->args.ncolumns;
 	shared->plan_at = at;
-	at += MAXALIGN(sluice_flat_size(&load->args));
+	at += MAXALIGN(sluice_plan_serialized_size(&load->args));
 	if (columns)
 	{
 		shared->columns_at = at;
@@ -148,7 +147,7 @@ fill_shared(const SluiceLoad *load, SluiceShared *shared, const SluiceReadColumn
 	for (uint32 i = 0; i < shared->nchunks; i++)
 		pg_atomic_init_u32(&chunk_of(shared, i)->state, CHUNK_WAITING);
 	memset(base + shared->plan_at, 0, shared->chunks_at - shared->plan_at);
-	sluice_flatten(&load->args, base + shared->plan_at);
+	sluice_plan_serialize(&load->args, base + shared->plan_at);
 	if (columns)
 	{
 		memcpy(base + shared->columns_at, columns, sizeof(SluiceReadColumn) * shared->natts);
@@ -239,7 +238,7 @@ open_pipeline(SluiceLoad *load)
 	Size		size;
 	int			count = 0;
 
-	if (!sluice_readable(load, columns))
+	if (!sluice_workers_may_read(load, columns))
 		columns = NULL;
 	size = lay_out(load, &shared, columns);
 	if (!shared_memory_fits(size))
@@ -444,7 +443,7 @@ install_chunk(SluiceLoad *load, SluiceChunk *chunk)
 	slice.rows = (SluiceRow *) (memory + CHUNK_INPUT + CHUNK_ARENA);
 	slice.asks = (SluiceAsk *) (memory + CHUNK_INPUT + CHUNK_ARENA + CHUNK_ROWS_SIZE);
 	sluice_report.values_by_workers += chunk->values_read;
-	sluice_accept_rows(load, &slice);
+	load->accept_slice(load, &slice);
 	sluice_free_tuples(load);
 	load->lines += slice.lines;
 	load->cstate->cur_lineno = load->lines + 1;

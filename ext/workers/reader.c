@@ -62,29 +62,6 @@ sluice_reader_close(void)
 	log_shared = NULL;
 }
 
-/* Reads a value as COPY reads it: text, or bytes of FORMAT binary. A NUL follows it. */
-Datum
-sluice_read_value(FmgrInfo *function, bool binary, char *bytes, uint32 len,
-				  Oid ioparam, int32 typmod)
-{
-	StringInfoData value;
-	Datum		result;
-
-	if (!binary)
-		return InputFunctionCall(function, bytes, ioparam, typmod);
-	/* As CopyReadBinaryAttribute of copyfromparse.c; the memory may be written to. */
-	value.data = bytes;
-	value.len = (int) len;
-	value.maxlen = (int) len + 1;
-	value.cursor = 0;
-	result = ReceiveFunctionCall(function, &value, ioparam, typmod);
-	if (value.cursor != value.len)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_BINARY_REPRESENTATION),
-				 errmsg("incorrect binary data format")));
-	return result;
-}
-
 /* What functions keep between calls is gone with the transaction it was made in. */
 static void
 begin(SluiceReader *reader)

@@ -66,18 +66,6 @@ leave(dsm_segment *segment, Datum arg)
 	}
 }
 
-#define REPLACED_HINT "A new session has the new library, and workers again."
-
-/* Refuses, in a worker of a ParallelContext, to work for a leader with another build of the library. */
-void
-sluice_require_build(const char *build)
-{
-	if (strncmp(build, sluice_build, SLUICE_BUILD_LEN) != 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg(SLUICE_REPLACED), errhint(REPLACED_HINT)));
-}
-
 /* Leaves if the leader, who does without, has another build. */
 static void
 leave_as_stranger(SluiceShared *shared)
@@ -85,7 +73,7 @@ leave_as_stranger(SluiceShared *shared)
 	if (strncmp(shared->build, sluice_build, SLUICE_BUILD_LEN) == 0)
 		return;
 	pg_atomic_fetch_add_u32(&shared->strangers, 1);
-	ereport(LOG, (errmsg("pgsluice worker ends: " SLUICE_REPLACED), errhint(REPLACED_HINT)));
+	ereport(LOG, (errmsg("pgsluice worker ends: " SLUICE_REPLACED), errhint(SLUICE_REPLACED_HINT)));
 	proc_exit(0);
 }
 
@@ -110,7 +98,7 @@ pgsluice_worker_main(Datum arg)
 		proc_exit(0);			/* the leader is through already */
 	shared = dsm_segment_address(segment);
 	leave_as_stranger(shared);
-	sluice_unflatten((char *) shared + shared->plan_at, &args);
+	sluice_plan_deserialize((char *) shared + shared->plan_at, &args);
 	plan = sluice_make_plan(&args);
 	memcpy(&which, MyBgworkerEntry->bgw_extra, sizeof(which));
 	on_dsm_detach(segment, leave, Int32GetDatum(which));

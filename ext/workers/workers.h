@@ -12,7 +12,7 @@
 #ifndef PGSLUICE_WORKER_H
 #define PGSLUICE_WORKER_H
 
-#include "base/load.h"
+#include "rows/rows.h"
 
 #include "port/atomics.h"
 #include "storage/latch.h"
@@ -118,6 +118,10 @@ claim_chunk(SluiceShared *shared, uint64 *number)
 	return false;
 }
 
+/* pipeline.c */
+extern bool sluice_pipeline(SluiceLoad *load);
+extern void sluice_pipeline_close(SluiceLoad *load);
+
 /* workers/worker.c */
 extern void sluice_form_chunk(SluiceShared *shared, uint64 number, SluicePlan *plan,
 							  SluiceReader *reader);
@@ -130,7 +134,7 @@ extern bool sluice_session_join(SluiceSession *session, int number);
 extern void sluice_session_begin(SluiceSession *session);
 
 /* workers/parallel_safety.c */
-extern bool sluice_readable(const SluiceLoad *load, SluiceReadColumn *columns);
+extern bool sluice_workers_may_read(const SluiceLoad *load, SluiceReadColumn *columns);
 
 /* workers/reader.c */
 extern SluiceReader *sluice_reader_open(SluiceShared *shared, int number);

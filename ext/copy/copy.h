@@ -1,0 +1,15 @@
+/*
+ * One COPY FROM: see README.md.
+ */
+#ifndef PGSLUICE_COPY_H
+#define PGSLUICE_COPY_H
+
+#include "rejects/rejects.h"
+#include "workers/workers.h"
+/* decide.c */
+extern const char *sluice_why_not(SluiceStatement *s);
+
+/* copy.c */
+extern uint64 sluice_copy(SluiceStatement *s);
+
+#endif							/* PGSLUICE_COPY_H */

@@ -1,0 +1,48 @@
+/*
+ * The routes into the table: see README.md.
+ */
+#ifndef PGSLUICE_HEAP_H
+#define PGSLUICE_HEAP_H
+
+#include "base/load.h"
+#include "index/index.h"
+/* insert_route.c */
+extern void sluice_install_init(void);
+extern void sluice_batch_open(SluiceBatch *batch, ResultRelInfo *rri, EState *estate,
+							  CopyFromState cstate, CommandId cid, int options);
+extern TupleTableSlot *sluice_make_slot(Relation rel, EState *estate);
+extern TupleTableSlot *sluice_batch_slot(SluiceBatch *batch);
+extern void sluice_slot_store(TupleTableSlot *slot, char *tuple, uint32 len);
+extern void sluice_slot_place(TupleTableSlot *slot, const ItemPointerData *tid);
+extern bool sluice_batch_has_room(SluiceBatch *batch);
+extern void sluice_start_sorted_inserts(SluiceBatch *batch);
+extern void sluice_set_target_block(SluiceBatch *batch, BlockNumber block);
+extern void sluice_consider_merge(SluiceBatch *batch, const ItemPointerData *last);
+extern bool sluice_needs_row_work(const SluiceBatch *batch);
+extern void sluice_finish_row(SluiceBatch *batch, TupleTableSlot *slot);
+extern void sluice_batch_add(SluiceBatch *batch, uint64 line);
+extern void sluice_batch_flush(SluiceBatch *batch);
+extern void sluice_batch_indexes(SluiceBatch *batch, int workers);
+extern void sluice_batch_close(SluiceBatch *batch);
+
+/* speculative_insert.c */
+extern void sluice_insert_or_settle(SluiceDuplicates *duplicates, SluiceBatch *batch);
+
+/* batches.c */
+extern void sluice_open_batches(SluiceLoad *load);
+extern SluiceBatch *sluice_route(SluiceLoad *load, TupleTableSlot **slot);
+extern void sluice_count_rows(SluiceLoad *load, uint64 count);
+extern void sluice_show_record(SluiceLoad *load, const SluiceSlice *slice, size_t n);
+extern void sluice_flush(SluiceLoad *load);
+extern void sluice_close_batches(SluiceLoad *load);
+
+/* executor.c */
+extern void sluice_open_executor(SluiceLoad *load);
+extern void sluice_close_executor(SluiceLoad *load);
+
+/* page_routes.c */
+extern void sluice_choose_route(SluiceLoad *load);
+extern bool sluice_pages_wanted(SluiceLoad *load);
+extern size_t sluice_install_pages(SluiceLoad *load, const SluiceSlice *slice);
+
+#endif							/* PGSLUICE_HEAP_H */

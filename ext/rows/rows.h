@@ -1,0 +1,93 @@
+/*
+ * From bytes to rows: see README.md.
+ */
+#ifndef PGSLUICE_ROWS_H
+#define PGSLUICE_ROWS_H
+
+#include "heap/heap.h"
+/* source.c */
+extern void sluice_source_open(SluiceSource *src, CopyFromState cstate);
+extern bool sluice_source_fill(SluiceSource *src);
+extern void sluice_source_validate(SluiceSource *src);
+extern size_t sluice_source_read(SluiceSource *src, char *buf, size_t len);
+extern void sluice_source_refuse(SluiceSource *src);
+extern void sluice_source_skip(SluiceSource *src, size_t len);
+extern void sluice_source_set(SluiceSource *src, const char *data, size_t len);
+extern size_t sluice_valid(bool single_byte, const char *data, size_t len);
+extern void sluice_source_drain(SluiceSource *src);
+extern uint64 sluice_stock_copy(SluiceSource *src);
+extern void sluice_source_end(SluiceSource *src);
+extern bool sluice_stock_row(SluiceSource *src, ExprContext *econtext,
+							 Datum *values, bool *nulls);
+
+/*
+ * A search for a record's end by stock COPY's rules, which can go on when more
+ * bytes are there.
+ */
+typedef struct SluiceRecordEnd
+{
+	size_t		at;				/* bytes looked at */
+	uint32		more;			/* records that belong to it, as lines of a header do */
+	bool		in_quote;
+	bool		escaped;
+	uint64		lines;			/* that end within the record, its own end included */
+	EolType		eol;
+} SluiceRecordEnd;
+
+/* record.c */
+extern bool sluice_marker_ends(const SluiceSource *src, const char *lines, size_t len);
+extern bool sluice_record_end(SluiceRecordEnd *search, const SluiceDialect *dialect,
+							  const char *data, size_t len, bool last);
+extern size_t sluice_line_length(const SluiceDialect *dialect, const char *record, size_t len);
+extern size_t sluice_last_record_end(const char *data, size_t len, const SluicePlanArgs *args);
+
+/* plan.c */
+extern void sluice_plan_args(CopyFromState cstate, bool volatile_checks, SluicePlanArgs *args);
+extern SluicePlan *sluice_make_plan(const SluicePlanArgs *args);
+
+/* plan_serialize.c */
+extern Size sluice_plan_serialized_size(const SluicePlanArgs *args);
+extern void sluice_plan_serialize(const SluicePlanArgs *args, char *flat);
+extern void sluice_plan_deserialize(const char *flat, SluicePlanArgs *args);
+
+/* defaults.c */
+extern const char *sluice_default_why_not(const SluiceStatement *s, bool marker);
+extern bool sluice_defaults_may_fail(CopyFromState cstate);
+extern void sluice_plan_default(CopyFromState cstate, Form_pg_attribute att,
+								SluiceColumn *column, SluicePlanArgs *args);
+
+/* rows.c */
+extern size_t sluice_record_length(const SluiceLoad *load);
+extern Datum sluice_read_value(FmgrInfo *function, bool binary, char *bytes, uint32 len,
+							   Oid ioparam, int32 typmod);
+extern void sluice_read_asks(SluiceLoad *load, const SluiceSlice *slice, const SluiceRow *row,
+							 const SluiceAsk *asks, Datum *values);
+extern void sluice_accept_range(SluiceLoad *load, const SluiceSlice *slice,
+								size_t from, size_t to);
+extern void sluice_accept_slice(SluiceLoad *load, const SluiceSlice *slice);
+extern bool sluice_take_server_row(SluiceLoad *load, SluiceSource *src);
+extern bool sluice_ask_server(SluiceLoad *load);
+extern void sluice_free_tuples(SluiceLoad *load);
+extern bool sluice_fill(SluiceLoad *load);
+extern SluiceStatus sluice_form(SluiceLoad *load);
+extern bool sluice_go_on(SluiceLoad *load, SluiceStatus status);
+extern bool sluice_finish_source(SluiceLoad *load);
+extern void sluice_make_row_plan(SluiceLoad *load);
+extern void sluice_core_failed(SluiceStatus status);
+
+/* Whether workers are still to start, and to have all rows, as tests may want it. */
+static inline bool
+sluice_forces_workers(const SluiceLoad *load)
+{
+	return sluice_force == SLUICE_FORCE_WORKERS && load->workers > 0 && load->pipeline == NULL &&
+		!load->source.sealed;
+}
+
+/* Whether workers can form rows: it is known how lines end. */
+static inline bool
+sluice_knows_lines(const SluiceLoad *load)
+{
+	return load->source.binary || load->slice.eol != EOL_UNKNOWN;
+}
+
+#endif							/* PGSLUICE_ROWS_H */
