@@ -29,6 +29,7 @@ check: need ## formatting, lints with warnings denied, the rules of scripts/tidy
 	cargo clippy --workspace --all-targets --quiet -- -D warnings
 	python3 scripts/tidy_test.py 2>&1 | tail -n 3
 	python3 scripts/need_test.py 2>&1 | tail -n 3
+	python3 scripts/own_suites_test.py 2>&1 | tail -n 3
 	python3 scripts/in_memory_test.py 2>&1 | tail -n 3
 	scripts/tidy
 	cargo test --quiet -p pgsluice --bin pgsluice reference
