@@ -1,9 +1,21 @@
 /*
- * Blocks behind the end of a relation that nobody else can reach, through the storage manager: it
- * may encrypt what it writes, or keep it elsewhere than in a file.
+ * Blocks behind the end of a relation that nobody else can reach.
+ *
+ * A write for each block takes the system about three microseconds, a third of a fresh load. The
+ * storage manager of 17 and later takes many blocks at once. That of 15 and 16 does not: there
+ * the blocks are written into the relation's file directly, but only where a write of the storage
+ * manager has just been seen to arrive in that file as it was given. A storage manager that
+ * encrypts, compresses or keeps its blocks elsewhere does not pass, and neither does a server that
+ * notes which blocks were written: there each block is one call.
+ *
+ * Every crash state is valid. The last block of a run is written first, so that the file has its
+ * length and the next checkpoint is asked to sync it; what lies before may still be zeros. Nobody
+ * reads it: the relation, or its file, is this transaction's own, and goes with it. The transaction
+ * commits when all is written, and a relation that must outlast a crash is synced before.
  */
 #include "base/pgsluice.h"
 
+#include "compat/compat.h"
 #include "storage/smgr.h"
 
 /*
@@ -14,12 +26,15 @@
 void
 sluice_write_blocks(Relation rel, BlockNumber first, uint32 n, char *pages, bool skip_sync)
 {
-	for (uint32 i = 0; i < n; i++)
+	while (n > 0)
 	{
-		BlockNumber block = first + i;
-		bool		is_last = i + 1 == n || (block + 1) % RELSEG_SIZE == 0;
+		uint32		run = Min(n, RELSEG_SIZE - first % RELSEG_SIZE);
+		BlockNumber last = first + run - 1;
 
-		smgrextend(RelationGetSmgr(rel), MAIN_FORKNUM, block, pages + (size_t) i * BLCKSZ,
-				   skip_sync || !is_last);
+		smgrextend(RelationGetSmgr(rel), MAIN_FORKNUM, last, pages + (size_t) (run - 1) * BLCKSZ, skip_sync);
+		compat_write_blocks(rel, first, run - 1, pages);
+		first += run;
+		n -= run;
+		pages += (size_t) run * BLCKSZ;
 	}
 }

@@ -4,31 +4,6 @@
 #ifndef PGSLUICE_H
 #define PGSLUICE_H
 
-#include "postgres.h"
-
-#include "access/heapam.h"
-#include "access/tableam.h"
-#include "commands/copy.h"
-#include "commands/copyfrom_internal.h"
-#include "commands/progress.h"
-#include "executor/executor.h"
-#include "nodes/execnodes.h"
-/*
- * libpq.h includes the declaration of Port, which wants Kerberos' headers where
- * the server was built with them. Port is not used here.
- */
-#undef ENABLE_GSS
-#include "libpq/libpq.h"
-#include "parser/parse_node.h"
-#include "parser/parse_relation.h"
-#include "portability/instr_time.h"
-#include "tcop/cmdtag.h"
-#include "utils/backend_progress.h"
-#include "utils/fmgroids.h"
-#include "utils/rel.h"
-#include "utils/resowner.h"
-#include "utils/tuplestore.h"
-
 #include "compat/compat.h"
 #include "ffi/pgsluice_core.h"
 

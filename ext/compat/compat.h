@@ -4,6 +4,31 @@
 #ifndef PGSLUICE_COMPAT_H
 #define PGSLUICE_COMPAT_H
 
+#include "postgres.h"
+
+#include "access/heapam.h"
+#include "access/tableam.h"
+#include "commands/copy.h"
+#include "commands/copyfrom_internal.h"
+#include "commands/progress.h"
+#include "executor/executor.h"
+#include "nodes/execnodes.h"
+/*
+ * libpq.h includes the declaration of Port, which wants Kerberos' headers where
+ * the server was built with them. Port is not used here.
+ */
+#undef ENABLE_GSS
+#include "libpq/libpq.h"
+#include "parser/parse_node.h"
+#include "parser/parse_relation.h"
+#include "portability/instr_time.h"
+#include "tcop/cmdtag.h"
+#include "utils/backend_progress.h"
+#include "utils/fmgroids.h"
+#include "utils/rel.h"
+#include "utils/resowner.h"
+#include "utils/tuplestore.h"
+
 #include "access/hio.h"
 #include "access/stratnum.h"
 #include "catalog/index.h"
@@ -483,15 +508,23 @@ compat_take_free_block(BulkInsertState bistate)
 #endif
 }
 
+/*
+ * compat/blocks.c: writes n blocks of one segment file, in front of the one that the storage manager
+ * has just written. pages has that one's page too, behind theirs. The caller sees to the sync.
+ */
+extern void compat_write_blocks(Relation rel, BlockNumber first, uint32 n, const char *pages);
+
 /* What pages that the server writes directly should be aligned to, and where a relation lies. */
 #if PG_VERSION_NUM < 160000
 #define COMPAT_IO_ALIGN 4096
+#define compat_main_path(rel) relpath(RelationGetSmgr(rel)->smgr_rnode, MAIN_FORKNUM)
 #define compat_locator(rel) ((rel)->rd_node)
 #define compat_set_locator(record, rel) ((record)->node = (rel)->rd_node)
 #define compat_set_tag_locator(tag, rel) ((tag)->rnode = (rel)->rd_node)
 #define CompatLocator RelFileNode
 #else
 #define COMPAT_IO_ALIGN PG_IO_ALIGN_SIZE
+#define compat_main_path(rel) relpath(RelationGetSmgr(rel)->smgr_rlocator, MAIN_FORKNUM)
 #define compat_locator(rel) ((rel)->rd_locator)
 #define compat_set_locator(record, rel) ((record)->locator = (rel)->rd_locator)
 #define compat_set_tag_locator(tag, rel) ((tag)->rlocator = (rel)->rd_locator)

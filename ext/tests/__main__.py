@@ -41,10 +41,10 @@ class Runner(unittest.TextTestRunner):
 
 
 # What ext/compat/ has for a version is used by what these test: privileges, options and defaults of COPY,
-# extending relations, entries of B-trees, files of indexes, collations, workers' sessions, other libraries.
+# extending relations, their blocks, entries of B-trees, files of indexes, collations, workers' sessions, other libraries.
 # `make test` runs them on every major.
 VERSION = (
-    "build", "index", "index_append", "index_extend", "index_parallel", "insert", "neighbours", "rejects", "routes",
+    "blocks", "build", "index", "index_append", "index_extend", "index_parallel", "insert", "neighbours", "rejects", "routes",
     "security", "small", "statements", "workers",
 )
 

@@ -212,6 +212,7 @@ class Cluster:
         self.data = self.home / "data"
         self.port = 5432  # in the socket's name: no cluster listens on TCP
         self.log = self.home / "log"
+        self.environment = []  # "NAME=value", for its processes
         if copy_of is None:
             self._run(["cp", "-a", _template(), self.data])
         elif isinstance(copy_of, Cluster):
@@ -245,7 +246,7 @@ class Cluster:
 
     def start(self):
         """Starts the server and waits until it accepts connections."""
-        self._run([BIN / "pg_ctl", "-D", self.data, "-l", self.log, "-w", "-t", "600", "start"])
+        self._run(["env", *self.environment, BIN / "pg_ctl", "-D", self.data, "-l", self.log, "-w", "-t", "600", "start"])
 
     def stop(self, mode="fast"):
         """Stops the server."""
