@@ -1,6 +1,6 @@
 //! The HTML page in a real browser: headless Chromium, where there is one.
 
-#[path = "../../crates/engine/tests/support/aloud.rs"]
+#[path = "../../crates/pgserver/tests/support/aloud.rs"]
 mod aloud;
 mod common;
 

@@ -1,7 +1,7 @@
 //! The runner against real servers: right answers kept, wrong ones caught, a
 //! killed run continued, nothing left behind.
 
-#[path = "../../crates/engine/tests/support/aloud.rs"]
+#[path = "../../crates/pgserver/tests/support/aloud.rs"]
 mod aloud;
 
 use std::collections::BTreeMap;

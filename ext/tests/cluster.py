@@ -20,7 +20,7 @@ EXT = Path(__file__).resolve().parent.parent
 # Beside the servers: where the user who runs them can go, even if the clone is private.
 BUILD = (EXT.parent / "build" / "servers").resolve().parent / "ext"
 # Ends what a process that is gone has left; the embedded server has the same.
-BEHIND = EXT.parent / "crates" / "engine" / "src" / "server" / "behind.sh"
+BEHIND = EXT.parent / "crates" / "pgserver" / "src" / "behind.sh"
 
 
 def _output(*command):

@@ -2,7 +2,7 @@
 //! columns of text and through `scan` and `row` gives equal rows, or an equal
 //! refusal (SQLSTATE, message and line).
 
-#[path = "../../crates/engine/tests/support/mod.rs"]
+#[path = "../../crates/pgserver/tests/support/mod.rs"]
 mod support;
 #[path = "server/wire.rs"]
 mod wire;
@@ -10,10 +10,10 @@ mod wire;
 use pgsluice_core::error::Malformed;
 use pgsluice_core::scan::binary::{header, Corrupt, Tuples, HEADER_LEN};
 use pgsluice_core::scan::{Dialect, Eol, Format, Kind, Next, Record, Scanner};
-use pgsluice_engine::server::{Options, Server};
 use pgsluice_fuzz::binary;
 use pgsluice_fuzz::hostile::Case;
 use pgsluice_fuzz::rng::Rng;
+use pgsluice_pgserver::{Options, Server};
 
 use support::on_each_major;
 use wire::Client;

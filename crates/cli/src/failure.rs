@@ -2,7 +2,7 @@
 
 use crate::output::{self, say, say_at};
 use pgsluice_engine::error::{Error, Kind, Place};
-use pgsluice_engine::server::ServerError;
+use pgsluice_pgserver::ServerError;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::process::ExitCode;

@@ -20,6 +20,7 @@ mod plan_file;
 mod progress;
 #[cfg(test)]
 mod reference;
+mod sample_data;
 mod secret;
 mod sources;
 mod summary;

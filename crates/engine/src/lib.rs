@@ -30,8 +30,6 @@ pub mod reject;
 pub mod repair;
 pub mod report;
 mod rewrite;
-pub mod sample;
-pub mod server;
 pub mod session;
 pub mod sniff;
 mod stray;

@@ -1,6 +1,6 @@
 //! Makes the golden fixtures again: `cargo test -p pgsluice-engine --test golden -- --ignored`.
 
-use pgsluice_engine::server::{find_all, Options, Server};
+use pgsluice_pgserver::{find_all, Options, Server};
 use std::fs;
 use std::path::Path;
 use std::process::Command;

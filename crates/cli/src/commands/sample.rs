@@ -1,9 +1,9 @@
 //! `pgsluice sample`: deterministic data to try and measure with.
 
 use crate::failure::Failure;
-use clap::{Args, ValueEnum};
+use crate::sample_data::{Format, Kind, Sample};
+use clap::Args;
 use pgsluice_engine::error::Error;
-use pgsluice_engine::sample::{self, Sample};
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -42,35 +42,8 @@ pub struct Arguments {
     ddl: bool,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum Kind {
-    /// username, link, score: narrow text rows, 22 bytes each
-    Votes,
-    /// typed events with a JSON payload, 250 bytes each
-    Events,
-    /// TPC-H order lines in seven columns, 60 bytes each
-    Lineitem,
-    /// 105 columns of mixed types, 740 bytes each
-    Wide,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Format {
-    Csv,
-    Text,
-}
-
 pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
-    let kind = match arguments.kind {
-        Kind::Votes => sample::Kind::Votes,
-        Kind::Events => sample::Kind::Events,
-        Kind::Lineitem => sample::Kind::Lineitem,
-        Kind::Wide => sample::Kind::Wide,
-    };
-    let format = match arguments.format {
-        Format::Csv => sample::Format::Csv,
-        Format::Text => sample::Format::Text,
-    };
+    let Arguments { kind, format, .. } = arguments;
     let sample = Sample { kind, rows: arguments.rows, seed: arguments.seed, format };
     let write = |out: &mut dyn Write| {
         if arguments.ddl {

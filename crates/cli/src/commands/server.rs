@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::output::{print, say};
 use clap::{Args, Subcommand};
-use pgsluice_engine::server::{default_dir, find_all, Options, Server, StopMode};
+use pgsluice_pgserver::{default_dir, find_all, Options, Server, StopMode};
 use std::path::PathBuf;
 use std::process::ExitCode;
 

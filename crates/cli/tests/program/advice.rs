@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 const MB: u64 = 1 << 20;
 
 /// A world whose settings are too small for everything.
-fn world(installation: &pgsluice_engine::server::Installation) -> World {
+fn world(installation: &pgsluice_pgserver::Installation) -> World {
     let settings = [
         ("max_wal_size", "64MB"),
         ("checkpoint_timeout", "30s"),

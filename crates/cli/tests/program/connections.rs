@@ -4,7 +4,7 @@
 
 use crate::common::realm::Realm;
 use crate::common::{each_major, left_out, on_each_major, wait_until, Port, World};
-use pgsluice_engine::server::Installation;
+use pgsluice_pgserver::Installation;
 use std::fs::{self, Permissions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{chown, MetadataExt, PermissionsExt};

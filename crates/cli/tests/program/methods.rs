@@ -1,8 +1,8 @@
 //! What each method does to the table beside the rows, and what it refuses.
 
 use crate::common::{each_major, left_out, on_each_major, World};
-use pgsluice_engine::server::{Installation, Origin};
 use pgsluice_engine::session::conn::Conn;
+use pgsluice_pgserver::{Installation, Origin};
 use std::path::Path;
 
 const TABLE: &str = "DROP TABLE IF EXISTS t CASCADE; CREATE TABLE t (

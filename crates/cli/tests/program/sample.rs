@@ -1,7 +1,8 @@
 //! `pgsluice sample`, as a user runs it.
 
+use crate::common::{each_major, psql, World};
 use std::fs;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::process::{Command, Output, Stdio};
 
 fn pgsluice(arguments: &[&str]) -> Output {
@@ -60,4 +61,42 @@ fn what_cannot_be_written_is_named() {
         assert_eq!(output.status.code(), Some(code), "{}", stderr(&output));
         assert!(output.stdout.is_empty());
     }
+}
+
+/// Runs a statement with data on standard input.
+fn run(url: &str, sql: &str, data: &[u8]) {
+    let mut child = Command::new(psql())
+        .args(["-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", url, "-c", sql])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(data).unwrap();
+    assert!(child.wait().unwrap().success(), "{sql}");
+}
+
+/// More rows than a block of the wide table has, fewer than one of the others.
+#[test]
+fn every_kind_loads_in_both_formats_to_the_same_rows() {
+    let mut world = World::new(each_major().first().unwrap());
+    let url = world.server.url("postgres");
+    let names =
+        [("votes", "username, link, score"), ("events", "*"), ("lineitem", "*"), ("wide", "*")];
+    for (name, columns) in names {
+        let list = if columns == "*" { String::new() } else { format!("({columns})") };
+        world.sql(&String::from_utf8(pgsluice(&["sample", name, "--ddl"]).stdout).unwrap());
+        for format in ["csv", "text"] {
+            let data = pgsluice(&["sample", name, "--rows", "3000", "--format", format]).stdout;
+            run(&url, &format!("COPY {name}{list} FROM STDIN (FORMAT {format})"), &data);
+            world.sql(&format!("CREATE TABLE {name}_{format} AS SELECT {columns} FROM {name}"));
+            world.sql(&format!("TRUNCATE {name}"));
+        }
+        let (csv, text) = (format!("TABLE {name}_csv"), format!("TABLE {name}_text"));
+        assert_eq!(world.sql(&format!("SELECT count(*) FROM {name}_csv")), "3000", "{name}");
+        for (one, other) in [(&csv, &text), (&text, &csv)] {
+            let more = world.sql(&format!("SELECT count(*) FROM ({one} EXCEPT ALL {other}) d"));
+            assert_eq!(more, "0", "{name}: {one} against {other}");
+        }
+    }
+    let sql = "SELECT count(*) > 50 FROM events_csv WHERE payload ? 'commits'";
+    assert_eq!(world.sql(sql), "t", "payloads are JSON that can be asked");
 }

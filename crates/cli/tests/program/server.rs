@@ -1,7 +1,7 @@
 //! `pgsluice server`, installed in a folder of its own, as root and as an ordinary user.
 
 use crate::common::left_out;
-use pgsluice_engine::server::{find_all, scratch};
+use pgsluice_pgserver::{find_all, scratch};
 use std::fs;
 use std::os::unix::fs::{chown, symlink, DirBuilderExt, MetadataExt};
 use std::os::unix::process::CommandExt;

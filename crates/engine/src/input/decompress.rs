@@ -11,9 +11,11 @@ use std::sync::Arc;
 
 /// The most that a decoder may hold, in bytes: `xz -9` needs 65 MiB and
 /// `zstd --ultra -22` 128 MiB.
+#[cfg(feature = "xz")]
 const DECODER_MEMORY: u64 = 160 << 20;
 
 /// zstd's largest window that is decoded, as a power of two: the limit of its own program.
+#[cfg(feature = "zstd")]
 const ZSTD_WINDOW_LOG: u32 = 27;
 
 /// The longest signature of a format.
@@ -129,26 +131,40 @@ fn decoder<R: BufRead + Send + 'static>(
     compression: Compression,
     source: R,
 ) -> io::Result<Box<dyn Read + Send>> {
-    Ok(match compression {
-        Compression::Gzip => Box::new(gzip_members(source)),
-        Compression::Bzip2 => Box::new(bzip2::bufread::MultiBzDecoder::new(source)),
+    match compression {
+        #[cfg(feature = "gzip")]
+        Compression::Gzip => Ok(Box::new(gzip_members(source))),
+        #[cfg(feature = "bzip2")]
+        Compression::Bzip2 => Ok(Box::new(bzip2::bufread::MultiBzDecoder::new(source))),
+        #[cfg(feature = "zstd")]
         Compression::Zstd => {
             let mut decoder = zstd::stream::read::Decoder::with_buffer(source)?;
             decoder.window_log_max(ZSTD_WINDOW_LOG)?;
-            Box::new(decoder)
+            Ok(Box::new(decoder))
         }
+        #[cfg(feature = "xz")]
         Compression::Xz => {
             let stream = liblzma::stream::Stream::new_stream_decoder(
                 DECODER_MEMORY,
                 liblzma::stream::CONCATENATED,
             )?;
-            Box::new(liblzma::bufread::XzDecoder::new_stream(source, stream))
+            Ok(Box::new(liblzma::bufread::XzDecoder::new_stream(source, stream)))
         }
-        Compression::Lz4 => Box::new(lz4_frames(source)),
-    })
+        #[cfg(feature = "lz4")]
+        Compression::Lz4 => Ok(Box::new(lz4_frames(source))),
+        #[allow(unreachable_patterns)]
+        missing => {
+            let name = missing.name();
+            let message =
+                format!("it is {name}, and this program was built without feature {name}");
+            drop(source);
+            Err(io::Error::new(io::ErrorKind::Unsupported, message))
+        }
+    }
 }
 
 /// Parts of compressed data one after another, each with a decoder of its own.
+#[cfg(any(feature = "gzip", feature = "lz4"))]
 struct Parts<R, D> {
     /// `None` between parts, while the source is looked at
     part: Option<D>,
@@ -159,6 +175,7 @@ struct Parts<R, D> {
     end: fn(D) -> io::Result<R>,
 }
 
+#[cfg(any(feature = "gzip", feature = "lz4"))]
 impl<R, D: Read> Read for Parts<R, D> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         if out.is_empty() {
@@ -181,6 +198,7 @@ impl<R, D: Read> Read for Parts<R, D> {
 
 /// gzip members, and the zeros that a tape or a block device leaves behind the last one: they
 /// are padding, as for gzip's own program. Any other byte is no end.
+#[cfg(feature = "gzip")]
 fn gzip_members<R: BufRead>(source: R) -> impl Read {
     Parts {
         part: None,
@@ -199,6 +217,7 @@ fn gzip_members<R: BufRead>(source: R) -> impl Read {
 /// # Errors
 ///
 /// There is another byte than zero.
+#[cfg(feature = "gzip")]
 fn only_zeros(mut source: impl BufRead) -> io::Result<()> {
     loop {
         let bytes = source.fill_buf()?;
@@ -214,11 +233,13 @@ fn only_zeros(mut source: impl BufRead) -> io::Result<()> {
 }
 
 /// Notes whether its source has come to an end.
+#[cfg(feature = "lz4")]
 struct Noted<R> {
     source: R,
     ended: bool,
 }
 
+#[cfg(feature = "lz4")]
 impl<R: Read> Read for Noted<R> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let got = self.source.read(out)?;
@@ -232,6 +253,7 @@ impl<R: Read> Read for Noted<R> {
 /// The library's decoder stops after one frame, and takes a file that breaks
 /// off between two blocks for one that ends: a frame that ended because the
 /// source did, rather than by its end mark, is an error here.
+#[cfg(feature = "lz4")]
 fn lz4_frames<R: BufRead>(source: R) -> impl Read {
     Parts {
         part: None,
@@ -251,7 +273,27 @@ fn lz4_frames<R: BufRead>(source: R) -> impl Read {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "xz")))]
+mod without_xz {
+    use super::*;
+
+    #[test]
+    fn the_feature_that_a_file_needs_is_named() {
+        let file = io::Cursor::new(b"\xfd7zXZ\0 and so on".to_vec());
+        let error = open(file, &Arc::default()).err().unwrap();
+        let expected = "it is xz, and this program was built without feature xz";
+        assert_eq!(error.to_string(), expected);
+    }
+}
+
+#[cfg(all(
+    test,
+    feature = "gzip",
+    feature = "zstd",
+    feature = "lz4",
+    feature = "bzip2",
+    feature = "xz"
+))]
 mod tests {
     use super::*;
     use std::io::Write;

@@ -3,8 +3,8 @@
 pub use crate::support::each_major;
 use pgsluice_engine::ledger;
 use pgsluice_engine::maintenance::{Course, ForeignKeys, Indexes, Request, TableObjects, Triggers};
-use pgsluice_engine::server::{Installation, Options, Server};
 use pgsluice_engine::session::conn::Conn;
+use pgsluice_pgserver::{Installation, Options, Server};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 

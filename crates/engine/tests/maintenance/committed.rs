@@ -4,8 +4,8 @@
 use crate::cluster::*;
 use pgsluice_engine::ledger;
 use pgsluice_engine::maintenance::{put_back_committed, take_down, Course, Outcome, Request};
-use pgsluice_engine::server::Server;
 use pgsluice_engine::session::conn::Conn;
+use pgsluice_pgserver::Server;
 use std::thread::sleep;
 use std::time::Duration;
 

@@ -7,5 +7,5 @@ mod committed;
 mod one_transaction;
 mod repairs;
 mod rights;
-#[path = "../support/mod.rs"]
+#[path = "../../../pgserver/tests/support/mod.rs"]
 mod support;

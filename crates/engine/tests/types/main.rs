@@ -10,7 +10,7 @@ mod cases;
 mod disk;
 mod hostile;
 mod oracle;
-#[path = "../support/mod.rs"]
+#[path = "../../../pgserver/tests/support/mod.rs"]
 mod support;
 
 use cases::{Case, CASES};

@@ -3,7 +3,7 @@
 use crate::support;
 use pgsluice_core::shape::{ArrayOf, DateOrder, EnumLabels, Env, Type};
 use pgsluice_core::sink::{HeapColumn, HEADER, TRAILER};
-use pgsluice_engine::server::{find, Installation, Options, Server};
+use pgsluice_pgserver::{find, Installation, Options, Server};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::Command;

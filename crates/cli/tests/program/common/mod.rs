@@ -2,20 +2,20 @@
 
 pub mod proxy;
 pub mod realm;
-#[path = "../../../../engine/tests/support/mod.rs"]
+#[path = "../../../../pgserver/tests/support/mod.rs"]
 mod support;
 
 use nix::sys::signal::kill;
 pub use nix::sys::signal::Signal;
 use nix::unistd::Pid;
-use pgsluice_engine::server::{Installation, Options, Server};
 use pgsluice_engine::session::conn::Conn;
+use pgsluice_pgserver::{Installation, Options, Server};
 use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 pub use support::{each_major, left_out, on_each_major, on_first_and_last_major, on_last_major};
-pub use support::{wait_until, Port};
+pub use support::{psql, wait_until, Port};
 
 /// A server with a connection and a folder for files.
 pub struct World {

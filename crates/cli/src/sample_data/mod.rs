@@ -11,6 +11,7 @@ mod row;
 mod votes;
 mod wide;
 
+use clap::ValueEnum;
 use rng::Rng;
 use row::RowWriter;
 use std::io::{self, Write};
@@ -22,24 +23,22 @@ use std::thread;
 const BLOCKS_AHEAD: usize = 2;
 
 /// The tables there are data for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
-    /// `username, link, score`: narrow rows of text, 22 bytes.
+    /// username, link, score: narrow text rows, 22 bytes each
     Votes,
-    /// Typed events with a JSON payload, 250 bytes.
+    /// typed events with a JSON payload, 250 bytes each
     Events,
-    /// TPC-H's order lines in seven columns, 60 bytes.
+    /// TPC-H order lines in seven columns, 60 bytes each
     Lineitem,
-    /// 105 columns of mixed types, 740 bytes.
+    /// 105 columns of mixed types, 740 bytes each
     Wide,
 }
 
 /// How rows are written; both load with COPY's defaults for the format, without a header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// COPY's `csv`.
     Csv,
-    /// COPY's `text`.
     Text,
 }
 

@@ -9,7 +9,7 @@ mod port;
 pub use aloud::left_out;
 pub use port::Port;
 
-use pgsluice_engine::server::{find_all, Installation};
+use pgsluice_pgserver::{find_all, Installation};
 use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock};
 use std::thread::{self, sleep};

@@ -2,7 +2,7 @@
 
 mod support;
 
-use pgsluice_engine::server::{find_all, scratch, Installation, Options, Server, StopMode};
+use pgsluice_pgserver::{find_all, scratch, Installation, Options, Server, StopMode};
 use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader};
