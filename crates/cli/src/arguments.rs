@@ -18,10 +18,12 @@ use pgsluice_engine::input::other_content;
 use pgsluice_engine::maintenance::{ForeignKeys, Indexes, Triggers};
 use pgsluice_engine::options::{
     one_byte, ColumnSet, Create, DialectOptions, FileFormat, Header, InputOptions, Method, Options,
-    Source, TargetOptions,
+    TargetOptions,
 };
+use pgsluice_engine::source::{FileSource, Source};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The form of the files
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -373,7 +375,7 @@ fn format(a: &SourceArguments) -> Result<FileFormat, Failure> {
 
 fn named(a: &SourceArguments, format: &FileFormat) -> Result<Named, Failure> {
     let utf8 = other_than_utf8(a.encoding.as_deref()).is_none();
-    let other = |path: &Path| other_content(path, format, utf8, a.skip_lines > 0);
+    let other = |path: &Path| other_content(&FileSource::new(path), format, utf8, a.skip_lines > 0);
     Named::find(&a.files, a.files_from.as_deref(), a.from0, &other)
 }
 
@@ -430,13 +432,11 @@ fn binary(a: &SourceArguments) -> Result<FileFormat, Failure> {
 /// # Errors
 ///
 /// It is.
-pub fn spare(sources: &[Source], out: &Path) -> Result<(), Failure> {
+pub fn spare(sources: &[Arc<dyn Source>], out: &Path) -> Result<(), Failure> {
     let Ok(facts) = out.metadata() else { return Ok(()) };
-    let same = |source: &Source| match source {
-        Source::File(path) => {
-            path.metadata().is_ok_and(|f| (f.dev(), f.ino()) == (facts.dev(), facts.ino()))
-        }
-        Source::Stdin => false,
+    let same = |source: &Arc<dyn Source>| {
+        let read = source.path().and_then(|path| path.metadata().ok());
+        read.is_some_and(|f| (f.dev(), f.ino()) == (facts.dev(), facts.ino()))
     };
     if facts.is_file() && sources.iter().any(same) {
         let message = format!("{} is an input file and cannot be written to", out.display());

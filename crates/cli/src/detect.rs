@@ -6,8 +6,10 @@ use crate::output::say;
 use pgsluice_engine::error::Error;
 use pgsluice_engine::frame::MOST_FOOTER;
 use pgsluice_engine::input::{peek, Peek};
-use pgsluice_engine::options::{one_byte, Source};
+use pgsluice_engine::options::one_byte;
 use pgsluice_engine::sniff::{option, sniff, Detected, Doubt, Given, Head};
+use pgsluice_engine::source::Source;
+use std::sync::Arc;
 
 /// The source arguments with what the first file shows. `rejects`: records that do not fit are
 /// kept, so that a header that does not fit may be passed over.
@@ -31,7 +33,7 @@ pub fn detected(
     let ignores = |doubt: &&Doubt| rejects && found.head == Head::Unfit && doubt.what == "header";
     let doubts: Vec<&Doubt> = found.doubts.iter().filter(|doubt| !ignores(doubt)).collect();
     if !doubts.is_empty() {
-        return Err(undecided(&source, &doubts).into());
+        return Err(undecided(source.as_ref(), &doubts).into());
     }
     a.delimiter.get_or_insert_with(|| option(found.delimiter));
     a.quote.get_or_insert_with(|| option(found.quote));
@@ -49,7 +51,7 @@ pub fn detected(
         a.skip_lines = found.skip_lines;
     }
     if a.skip_footer == 0 {
-        a.skip_footer = footer(&source, found.skip_footer)?;
+        a.skip_footer = footer(source.as_ref(), found.skip_footer)?;
     }
     if !quiet {
         say(format_args!("{}: {}", source.name(), told(&found)));
@@ -58,20 +60,20 @@ pub fn detected(
 }
 
 /// The first source that is not empty, and what it shows.
-fn first(a: &SourceArguments, given: &Given) -> Result<(Source, Detected), Failure> {
+fn first(a: &SourceArguments, given: &Given) -> Result<(Arc<dyn Source>, Detected), Failure> {
     let sources = a.named.iter().flat_map(|named| &named.sources);
     for source in sources.clone() {
-        let Peek { bytes, whole } = peek(source)?;
+        let Peek { bytes, whole } = peek(source.as_ref())?;
         if !bytes.is_empty() {
             return Ok((source.clone(), sniff(&bytes, whole, given)));
         }
     }
-    let name = sources.clone().next().map_or(String::new(), Source::name);
+    let name = sources.clone().next().map_or(String::new(), |source| source.name());
     Err(Error::data(format!("{name} is empty: it shows no dialect")).into())
 }
 
 /// The lines after the last record, which `--skip-footer` limits.
-fn footer(source: &Source, lines: u64) -> Result<u32, Error> {
+fn footer(source: &dyn Source, lines: u64) -> Result<u32, Error> {
     u32::try_from(lines).ok().filter(|lines| *lines <= MOST_FOOTER).ok_or_else(|| {
         let name = source.name();
         Error::data(format!("{lines} lines of {name} follow the last record"))
@@ -96,7 +98,7 @@ fn given(a: &SourceArguments) -> Result<Given, Error> {
     })
 }
 
-fn undecided(source: &Source, doubts: &[&Doubt]) -> Error {
+fn undecided(source: &dyn Source, doubts: &[&Doubt]) -> Error {
     let name = source.name();
     let what: Vec<String> = doubts.iter().map(|d| format!("{}: {}", d.what, d.why)).collect();
     let options: Vec<String> = doubts

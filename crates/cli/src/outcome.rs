@@ -6,7 +6,7 @@ use crate::moment;
 use crate::output::LogFormat;
 use clap::{Args, ValueEnum};
 use pgsluice_engine::error::Error;
-use pgsluice_engine::options::{FileFormat, InputOptions, RejectOptions, Source};
+use pgsluice_engine::options::{FileFormat, InputOptions, RejectOptions};
 use pgsluice_engine::reject::{side_path, Existing, Limit};
 use std::path::{Path, PathBuf};
 
@@ -103,10 +103,7 @@ pub fn rejects(a: &ErrorArguments, input: &InputOptions) -> Result<Option<Reject
         return Ok(None);
     }
     let default = || {
-        let first = match input.sources.first() {
-            Some(Source::File(path)) => path.file_name(),
-            _ => None,
-        };
+        let first = input.sources.first().and_then(|source| source.path()?.file_name());
         let mut name = first.unwrap_or("stdin".as_ref()).to_owned();
         name.push(".rejects");
         PathBuf::from(name)

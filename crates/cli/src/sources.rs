@@ -3,12 +3,13 @@
 use crate::failure::Failure;
 use crate::patterns::{is_pattern, matching};
 use pgsluice_engine::error::{io_message, Error};
-use pgsluice_engine::options::Source;
+use pgsluice_engine::source::{stdin, FileSource, Source};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Says what a file is, if it is surely none of the files to load.
 pub type Other<'o> = &'o dyn Fn(&Path) -> Result<Option<String>, Error>;
@@ -17,7 +18,7 @@ pub type Other<'o> = &'o dyn Fn(&Path) -> Result<Option<String>, Error>;
 #[derive(Clone, Debug, Default)]
 pub struct Named {
     /// in the order in which they are loaded
-    pub sources: Vec<Source>,
+    pub sources: Vec<Arc<dyn Source>>,
     /// what was left out of folders
     pub notes: Vec<String>,
 }
@@ -39,9 +40,9 @@ impl Named {
         for file in files {
             let name = file.to_string_lossy();
             if name == "-" {
-                named.sources.push(Source::Stdin);
+                named.sources.push(stdin());
             } else if is_pattern(&name) && !file.exists() {
-                named.sources.extend(matching(&name)?.into_iter().map(Source::File));
+                named.sources.extend(matching(&name)?.into_iter().map(file_source));
             } else {
                 named.add(file, other)?;
             }
@@ -52,7 +53,7 @@ impl Named {
             }
         }
         let list = from.is_some_and(|list| list == Path::new("-"));
-        let twice = named.sources.iter().filter(|s| **s == Source::Stdin).count();
+        let twice = named.sources.iter().filter(|s| s.path().is_none()).count();
         if twice + usize::from(list) > 1 {
             return Err(Error::usage("standard input can be given only once").into());
         }
@@ -62,7 +63,7 @@ impl Named {
     /// A file, or those of a folder.
     fn add(&mut self, path: &Path, other: Other<'_>) -> Result<(), Failure> {
         if !path.is_dir() {
-            self.sources.push(Source::File(path.to_owned()));
+            self.sources.push(file_source(path.to_owned()));
             return Ok(());
         }
         let failed = |e: io::Error| {
@@ -85,7 +86,7 @@ impl Named {
             };
             match why {
                 Some(why) => left.push(format!("{} {why}", name.to_string_lossy())),
-                None => files.push(Source::File(file)),
+                None => files.push(file_source(file)),
             }
         }
         let folder = path.display();
@@ -102,6 +103,10 @@ impl Named {
         self.sources.append(&mut files);
         Ok(())
     }
+}
+
+fn file_source(path: PathBuf) -> Arc<dyn Source> {
+    Arc::new(FileSource::new(path))
 }
 
 /// The names in a list, one a line, or with a NUL after each.

@@ -9,7 +9,7 @@ use crate::failure::{code, Failure, Problem};
 use crate::moment::{self, Moment};
 use crate::output;
 use pgsluice_engine::error::io_message;
-use pgsluice_engine::options::{Options, Source};
+use pgsluice_engine::options::Options;
 use serde::Serialize;
 use serde_json::Value;
 use std::ffi::OsString;
@@ -65,7 +65,7 @@ impl SummaryFile {
         let file = SummaryFile {
             path,
             table: options.target.table.clone(),
-            files: options.input.sources.iter().map(Source::name).collect(),
+            files: options.input.sources.iter().map(|s| s.name()).collect(),
             reject_file: options.rejects.as_ref().map(|r| r.file.display().to_string()),
         };
         if let (Some(path), true) = (&file.path, file.is_replaced()) {

@@ -18,7 +18,7 @@ pub(crate) fn explained(error: Error, options: &Options) -> Error {
         return error;
     }
     let Some(source) = options.input.sources.first() else { return error };
-    let Ok(sample) = peek(source) else { return error };
+    let Ok(sample) = peek(source.as_ref()) else { return error };
     let found = sniff(&sample.bytes, sample.whole, &Given::default());
     let mut other = other(&found, options);
     let style = found.date_style.filter(|_| of_moment && options.target.date_style.is_none());

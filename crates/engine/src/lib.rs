@@ -32,6 +32,7 @@ pub mod report;
 mod rewrite;
 pub mod session;
 pub mod sniff;
+pub mod source;
 mod stray;
 pub mod typenames;
 pub mod wire;

@@ -6,29 +6,12 @@ use crate::frame::Frame;
 use crate::input::Reader;
 use crate::maintenance::{ForeignKeys, Indexes, Triggers};
 use crate::reject::{Existing, Limit};
+use crate::source::Source;
 use pgsluice_core::scan::{Dialect, DotLine, Format, StrayQuotes};
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
-
-/// Where the rows come from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// standard input
-    Stdin,
-    /// a file
-    File(PathBuf),
-}
-
-impl Source {
-    /// How messages name it.
-    pub fn name(&self) -> String {
-        match self {
-            Source::Stdin => "-".into(),
-            Source::File(path) => path.display().to_string(),
-        }
-    }
-}
+use std::sync::Arc;
 
 /// What the first line of each file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +62,7 @@ pub enum FileFormat {
 #[derive(Clone, Debug)]
 pub struct InputOptions {
     /// in the order in which they are loaded
-    pub sources: Vec<Source>,
+    pub sources: Vec<Arc<dyn Source>>,
     /// what the user should know of how these were found
     pub notes: Vec<String>,
     /// csv, text or binary

@@ -249,7 +249,8 @@ pub fn too_long() -> Error {
 mod tests {
     use super::*;
     use crate::fields::{pieces, FieldOptions};
-    use crate::options::{ColumnSet, FileFormat, Header, InputOptions, Source, TargetOptions};
+    use crate::options::{ColumnSet, FileFormat, Header, InputOptions, TargetOptions};
+    use crate::source::{stdin, FileSource};
 
     fn recast(fields: &str, dialect: &Dialect, bytes: &[u8]) -> Result<String, (Malformed, u64)> {
         with(fields, FieldOptions::default(), dialect, bytes)
@@ -262,7 +263,7 @@ mod tests {
         bytes: &[u8],
     ) -> Result<String, (Malformed, u64)> {
         let input = InputOptions {
-            sources: vec![Source::Stdin, Source::File("b".into())],
+            sources: vec![stdin(), std::sync::Arc::new(FileSource::new("b"))],
             notes: Vec::new(),
             format: FileFormat::Delimited(dialect.clone()),
             header: Header::None,

@@ -5,7 +5,6 @@ use crate::failure::Failure;
 use crate::output::print;
 use clap::Args;
 use pgsluice_engine::load::plan_only;
-use pgsluice_engine::options::Source;
 use pgsluice_engine::plan::{Plan, Wire};
 use serde_json::{json, Value};
 use std::process::ExitCode;
@@ -27,7 +26,7 @@ pub struct Arguments {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let options = arguments.load.options()?;
-    let files: Vec<String> = options.input.sources.iter().map(Source::name).collect();
+    let files: Vec<String> = options.input.sources.iter().map(|s| s.name()).collect();
     let plan = plan_only(&options)?;
     if arguments.json {
         print(serde_json::to_string_pretty(&as_json(&plan, &files)).unwrap_or_default())?;

@@ -5,11 +5,12 @@ use crate::output::print;
 use clap::Args;
 use pgsluice_engine::error::Error;
 use pgsluice_engine::input::peek;
-use pgsluice_engine::options::Source;
 use pgsluice_engine::sniff::{sniff, Detected, Doubt, Given, Head, Setting};
+use pgsluice_engine::source::{stdin, FileSource, Source};
 use serde_json::{json, Map, Value};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 const EXAMPLES: &str = "\
 The plan has options of load as keys, each with its evidence as a comment. What the file does not
@@ -35,10 +36,10 @@ pub struct Arguments {
 /// Runs the command.
 pub fn run(a: &Arguments) -> Result<ExitCode, Failure> {
     let source = match a.file.as_os_str() == "-" {
-        true => Source::Stdin,
-        false => Source::File(a.file.clone()),
+        true => stdin(),
+        false => Arc::new(FileSource::new(&a.file)) as Arc<dyn Source>,
     };
-    let (name, sample) = (source.name(), peek(&source)?);
+    let (name, sample) = (source.name(), peek(source.as_ref())?);
     if sample.bytes.is_empty() {
         return Err(Error::data(format!("{name} is empty")).into());
     }

@@ -3,8 +3,8 @@
 
 use crate::common::{each_major, left_out, World};
 use pgsluice_engine::input::{decompress, peek};
-use pgsluice_engine::options::Source;
 use pgsluice_engine::sniff::{sniff, Given};
+use pgsluice_engine::source::FileSource;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -162,7 +162,7 @@ fn content(file: &Path) -> Vec<u8> {
 /// What is detected in a file that COPY's own dialect loads, if that is not this dialect: then
 /// `--dialect auto` would make another table of it. `Err` where it would stop.
 fn another_dialect(file: &Path) -> Result<Option<String>, ()> {
-    let sample = peek(&Source::File(file.to_owned())).unwrap();
+    let sample = peek(&FileSource::new(file)).unwrap();
     let given = Given { header: Some(true), ..Given::default() };
     let found = sniff(&sample.bytes, sample.whole, &given);
     let bytes = (found.delimiter, found.quote, found.escape);

@@ -1,14 +1,11 @@
 //! Files that are no CSV and no text, by their first bytes.
 
-use super::decompress;
+use super::peek::first_bytes;
 use crate::error::Error;
 use crate::options::FileFormat;
+use crate::source::Source;
 use pgsluice_core::scan::binary::{self, HEADER_LEN};
 use pgsluice_core::scan::Dialect;
-use std::fs::File;
-use std::io::Read;
-use std::path::Path;
-use std::sync::Arc;
 
 /// Signatures, what such a file is, and what to do about it. A line of text has none of the bytes
 /// that [`is_binary`] looks for; signatures of letters alone need one of them after them.
@@ -52,17 +49,12 @@ pub(super) struct Other {
 ///
 /// It cannot be read.
 pub fn other_content(
-    path: &Path,
+    source: &dyn Source,
     format: &FileFormat,
     utf8: bool,
     preamble: bool,
 ) -> Result<Option<String>, Error> {
-    let name = path.display().to_string();
-    let file = File::open(path).map_err(|e| Error::io("open", &name, &e))?;
-    let mut head = Vec::new();
-    decompress::open(file, &Arc::default())
-        .and_then(|(_, source)| source.take(HEAD as u64).read_to_end(&mut head))
-        .map_err(|e| Error::io("read", &name, &e))?;
+    let (head, _) = first_bytes(source, HEAD)?;
     Ok(match format {
         FileFormat::Binary => {
             let head = &head[..head.len().min(HEADER_LEN)];

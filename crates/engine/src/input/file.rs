@@ -8,15 +8,13 @@ use super::footer::{Footer, WithoutFooter};
 use super::records::{fields, Cutter, Layout};
 use crate::error::{Error, Place};
 use crate::frame::{blank_end, first_comment, Frame, Passed};
-use crate::options::Source;
+use crate::source::{Source, Version, VersionOf};
 use pgsluice_core::error::Malformed;
 use pgsluice_core::scan::binary::{self, Corrupt, TupleSplitter, HEADER_LEN};
 use pgsluice_core::scan::{Dialect, Eol, Format, Next, Record, Scanner, Splitter};
-use std::fs::File;
 use std::io::{self, Read};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
-use std::time::SystemTime;
 
 mod frame;
 mod header;
@@ -56,8 +54,8 @@ pub(super) struct InputFile {
     pub(super) raw_read: Arc<AtomicU64>,
     /// those of them that were decompressed, if they were compressed
     taken: Arc<AtomicU64>,
-    /// the file itself, how long it was when it was opened, and when it was last written
-    file: Option<(File, u64, Option<SystemTime>)>,
+    /// what it was when it was opened, if the source has versions
+    version: Option<(VersionOf, Version)>,
     /// what the first bytes say
     pub compression: Option<Compression>,
     /// read and not yet given on
@@ -105,28 +103,20 @@ impl InputFile {
     /// PGCOPY.
     pub fn open(
         index: usize,
-        source: &Source,
+        source: &dyn Source,
         dialect: Option<&Dialect>,
         utf8: bool,
         frame: &Frame,
     ) -> Result<InputFile, Error> {
         let name = source.name();
         let failed = |e: &io::Error| Error::io("open", &name, e);
-        let (raw, file): (Box<dyn Read + Send>, _) = match source {
-            Source::Stdin => (super::peek::stdin(), None),
-            Source::File(path) => {
-                let file = File::open(path).map_err(|e| failed(&e))?;
-                let facts = file.metadata().map_err(|e| failed(&e))?;
-                if facts.is_dir() {
-                    return Err(Error::new(format!("cannot open {name}: it is a folder")));
-                }
-                let own = file.try_clone().map_err(|e| failed(&e))?;
-                let as_opened = (own, facts.len(), facts.modified().ok());
-                (Box::new(file), facts.is_file().then_some(as_opened))
-            }
+        let opened = source.open().map_err(|e| failed(&e))?;
+        let version = match opened.version {
+            Some(version) => version().map(|now| Some((version, now))).map_err(|e| failed(&e))?,
+            None => None,
         };
         let raw_read = Arc::new(AtomicU64::new(0));
-        let counted = Counted { source: raw, count: raw_read.clone() };
+        let counted = Counted { source: opened.bytes, count: raw_read.clone() };
         let taken = Arc::new(AtomicU64::new(0));
         let (compression, source) =
             decompress::open(counted, &taken).map_err(|e| Error::io("read", &name, &e))?;
@@ -143,7 +133,7 @@ impl InputFile {
             source: Ahead::new(source),
             raw_read,
             taken,
-            file,
+            version,
             compression,
             held: Vec::new(),
             ended: false,
@@ -271,12 +261,12 @@ impl InputFile {
     }
 
     fn check_unchanged(&self) -> Result<(), Error> {
-        let Some((file, length, written)) = &self.file else { return Ok(()) };
-        let facts = file.metadata().map_err(|e| Error::io("read", &self.name, &e))?;
-        let (now, read) = (facts.len(), self.raw_read.load(Ordering::Relaxed));
-        let what = if now != *length || (read != *length && self.compression.is_none()) {
-            format!("it had {length} bytes, has {now}, and {read} were read")
-        } else if facts.modified().ok() != *written {
+        let Some((version, opened)) = &self.version else { return Ok(()) };
+        let now = version().map_err(|e| Error::io("read", &self.name, &e))?;
+        let (had, has, read) = (opened.length, now.length, self.raw_read.load(Ordering::Relaxed));
+        let what = if has != had || (read != had && self.compression.is_none()) {
+            format!("it had {had} bytes, has {has}, and {read} were read")
+        } else if now != *opened {
             "it was written to".into()
         } else {
             return Ok(());

@@ -1,13 +1,11 @@
 //! Where a record is that is known by its number alone.
 
 use super::{Counts, Layout, Part, Reader};
-use crate::options::{InputOptions, Source};
-use std::path::PathBuf;
+use crate::options::InputOptions;
 
 /// Whether all sources can be read a second time: a pipe cannot.
 pub fn can_be_read_again(input: &InputOptions) -> bool {
-    let is_file = |path: &PathBuf| path.metadata().is_ok_and(|facts| facts.is_file());
-    input.sources.iter().all(|source| matches!(source, Source::File(path) if is_file(path)))
+    input.sources.iter().all(|source| source.can_be_read_again())
 }
 
 /// The last line and the byte offset of record `record` (from 1) of a source,
@@ -18,11 +16,10 @@ pub fn locate(
     source: usize,
     record: u64,
 ) -> Option<(u64, u64)> {
-    let Source::File(path) = input.sources.get(source)? else { return None };
-    if !path.metadata().ok()?.is_file() {
+    let sources = vec![input.sources.get(source)?.clone()];
+    if !sources[0].can_be_read_again() {
         return None;
     }
-    let sources = vec![input.sources[source].clone()];
     let again = InputOptions { sources, skip: 0, limit: None, ..input.clone() };
     let mut reader = Reader::open(&again).ok()?;
     reader.read_as(layout);

@@ -2,24 +2,13 @@
 
 use super::{content, decompress};
 use crate::error::Error;
-use crate::options::Source;
+use crate::source::Source;
 use pgsluice_core::scan::Dialect;
-use std::fs::File;
-use std::io::{self, Cursor, Read};
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::io::{self, Read};
+use std::sync::Arc;
 
 /// How many bytes are read.
 const PEEK: usize = 512 << 10;
-
-/// What was read of standard input, which cannot be read a second time.
-static AHEAD: Mutex<Vec<u8>> = Mutex::new(Vec::new());
-
-/// Standard input, with what a peek has read of it.
-pub(super) fn stdin() -> Box<dyn Read + Send> {
-    let ahead = std::mem::take(&mut *AHEAD.lock().unwrap_or_else(PoisonError::into_inner));
-    Box::new(Cursor::new(ahead).chain(io::stdin()))
-}
 
 /// The first bytes of a source.
 #[derive(Debug)]
@@ -30,42 +19,13 @@ pub struct Peek {
     pub whole: bool,
 }
 
-/// Reads the first bytes of a source. What is read of standard input is kept for its reader.
+/// Reads the first bytes of a source. Those of a stream are kept for its reader.
 ///
 /// # Errors
 ///
 /// The source cannot be read, or is neither CSV nor text.
-pub fn peek(source: &Source) -> Result<Peek, Error> {
-    let name = source.name();
-    let failed = |e: &io::Error| Error::io("read", &name, e);
-    let (raw, cut): (Box<dyn Read + Send>, bool) = match source {
-        Source::Stdin => {
-            let mut ahead = AHEAD.lock().unwrap_or_else(PoisonError::into_inner);
-            let missing = PEEK.saturating_sub(ahead.len()) as u64;
-            io::stdin().take(missing).read_to_end(&mut ahead).map_err(|e| failed(&e))?;
-            let cut = ahead.len() == PEEK;
-            (Box::new(Cursor::new(ahead.clone())), cut)
-        }
-        Source::File(path) => {
-            let file = File::open(path).map_err(|e| Error::io("open", &name, &e))?;
-            if file.metadata().is_ok_and(|facts| facts.is_dir()) {
-                return Err(Error::new(format!("cannot open {name}: it is a folder")));
-            }
-            (Box::new(file), false)
-        }
-    };
-    let (_, source) =
-        decompress::open(raw, &Arc::new(AtomicU64::new(0))).map_err(|e| failed(&e))?;
-    let mut bytes = Vec::new();
-    // What of standard input is compressed may end anywhere here.
-    let read = source.take(PEEK as u64 + 1).read_to_end(&mut bytes);
-    if let Err(e) = read {
-        if !cut {
-            return Err(failed(&e));
-        }
-    }
-    let whole = bytes.len() <= PEEK && !cut;
-    bytes.truncate(PEEK);
+pub fn peek(source: &dyn Source) -> Result<Peek, Error> {
+    let (name, (mut bytes, whole)) = (source.name(), first_bytes(source, PEEK)?);
     if let Some(other) = content::other(&bytes, &Dialect::csv(), true) {
         return Err(
             Error::data(format!("{name} {}, and not CSV", other.what)).with_hint(other.hint)
@@ -79,4 +39,25 @@ pub fn peek(source: &Source) -> Result<Peek, Error> {
         bytes.drain(..3);
     }
     Ok(Peek { bytes, whole })
+}
+
+/// The first `most` bytes of a source, decompressed, and whether they are all that there is.
+///
+/// # Errors
+///
+/// The source cannot be read.
+pub(super) fn first_bytes(source: &dyn Source, most: usize) -> Result<(Vec<u8>, bool), Error> {
+    let name = source.name();
+    let (raw, cut) = source.look(most).map_err(|e| Error::io("open", &name, &e))?;
+    let failed = |e: &io::Error| Error::io("read", &name, e);
+    let (_, plain) = decompress::open(raw, &Arc::default()).map_err(|e| failed(&e))?;
+    let mut bytes = Vec::new();
+    let read = plain.take(most as u64 + 1).read_to_end(&mut bytes);
+    // The first bytes of a compressed stream may end anywhere.
+    if let (Err(e), false) = (read, cut) {
+        return Err(failed(&e));
+    }
+    let whole = bytes.len() <= most && !cut;
+    bytes.truncate(most);
+    Ok((bytes, whole))
 }

@@ -6,7 +6,8 @@ use super::file::{HeaderLine, InputFile};
 use super::records::Layout;
 use crate::error::Error;
 use crate::frame::{without_comments, Frame, Passed};
-use crate::options::{FileFormat, Header, InputOptions, Source};
+use crate::options::{FileFormat, Header, InputOptions};
+use crate::source::Source;
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -28,7 +29,7 @@ impl PassedLines {
 
 /// Reads all sources in order.
 pub struct Reader {
-    sources: Vec<Source>,
+    sources: Vec<Arc<dyn Source>>,
     notes: Vec<String>,
     layout: Layout,
     header: Header,
@@ -62,13 +63,12 @@ impl Reader {
     ///
     /// One of them cannot be read.
     pub fn open(options: &InputOptions) -> Result<Reader, Error> {
-        let mut total = 0;
-        for source in &options.sources {
-            let Source::File(path) = source else { continue };
-            let facts =
-                std::fs::metadata(path).map_err(|e| Error::io("open", &source.name(), &e))?;
-            total += facts.len();
-        }
+        let lengths = options
+            .sources
+            .iter()
+            .map(|source| source.length().map_err(|e| Error::io("open", &source.name(), &e)));
+        let lengths = lengths.collect::<Result<Vec<Option<u64>>, Error>>()?;
+        let total = lengths.into_iter().sum::<Option<u64>>().unwrap_or(0);
         // Which columns tuples have is known when the table is: `read_as`.
         let layout = options.dialect().map_or(Layout::Tuples(Vec::new()), Layout::Lines);
         let mut reader = Reader {
@@ -195,11 +195,7 @@ impl Reader {
 
     /// Bytes of all files together; 0 where nobody knows.
     pub fn total_bytes(&self) -> u64 {
-        if self.sources.contains(&Source::Stdin) {
-            0
-        } else {
-            self.total
-        }
+        self.total
     }
 
     /// Bytes that came from the disk so far.
@@ -215,7 +211,8 @@ impl Reader {
     fn open_next(&mut self) -> Result<bool, Error> {
         let Some(source) = self.sources.get(self.next_file) else { return Ok(false) };
         let dialect = self.layout.dialect();
-        let mut file = InputFile::open(self.next_file, source, dialect, self.utf8, &self.frame)?;
+        let mut file =
+            InputFile::open(self.next_file, source.as_ref(), dialect, self.utf8, &self.frame)?;
         self.raw_read.push(file.raw_read.clone());
         self.marked |= dialect.is_some() && file.offset > 0;
         if let Layout::Lines(dialect) = &mut self.layout {
@@ -312,7 +309,7 @@ mod tests {
         data.extend_from_slice(b"\"\nend,1\n");
         std::fs::write(&dir, &data).unwrap();
         let options = InputOptions {
-            sources: vec![Source::File(dir.clone())],
+            sources: vec![Arc::new(crate::source::FileSource::new(&dir))],
             notes: Vec::new(),
             format: FileFormat::Delimited(Dialect::csv()),
             header: Header::Names,

@@ -2,14 +2,14 @@
 //! things are taken down and put back, and in which transactions.
 
 use crate::error::Error;
+use crate::input::can_be_read_again;
 use crate::ledger::{self, State};
 use crate::load::Watch;
-use crate::options::{Method, Options, Source};
+use crate::options::{Method, Options};
 use crate::plan::locks::{locks, Size};
 use crate::plan::Plan;
 use crate::session::conn::Conn;
 use crate::session::{extension_report, transaction};
-use std::fs;
 
 mod after;
 mod change;
@@ -127,12 +127,10 @@ pub fn could_name_record(error: &Error, options: &Options) -> bool {
     let refused = matches!(error.sqlstate(), "23505" | "23P01") && error.place().is_none();
     // What has stayed would be there twice.
     let refused = refused && error.changed().is_none();
-    let size = |source: &Source| match source {
-        Source::File(path) => fs::metadata(path).ok().filter(|m| m.is_file()).map(|m| m.len()),
-        Source::Stdin => None,
-    };
-    let bytes: Option<u64> = options.input.sources.iter().map(size).sum();
+    let lengths = options.input.sources.iter().map(|source| source.length().ok().flatten());
+    let bytes: Option<u64> = lengths.sum();
     refused
+        && can_be_read_again(&options.input)
         && options.rejects.is_none()
         && options.target.indexes != Indexes::Keep
         && bytes.is_some_and(|bytes| bytes <= READ_AGAIN)

@@ -1,7 +1,7 @@
 //! The rule of `auto`, fact by fact, without a server.
 
 use super::*;
-use crate::options::{ColumnSet, Header, InputOptions, RejectOptions, Source, TargetOptions};
+use crate::options::{ColumnSet, Header, InputOptions, RejectOptions, TargetOptions};
 use crate::reject::{Existing, Limit};
 use crate::session::catalog::{ColumnFacts, TriggerFacts};
 
@@ -50,7 +50,7 @@ impl Case {
             ..ServerFacts::default()
         };
         let input = InputOptions {
-            sources: vec![Source::Stdin],
+            sources: vec![crate::source::stdin()],
             notes: Vec::new(),
             format: FileFormat::Delimited(Dialect::csv()),
             header: Header::None,
