@@ -53,6 +53,13 @@ class Rules(unittest.TestCase):
         self.assertEqual(len(breaches("crates/engine/src/a.rs", 'fn a() { println!("") }\n')), 1)
         self.assertEqual(breaches("crates/cli/src/a.rs", 'fn a() { println!("") }\n'), [])
 
+    def test_arrows_in_the_engine(self):
+        for name, used, found in (("plan", "session::conn", 1), ("plan/locks", "facts", 0), ("session/lane", "plan", 0),
+                                  ("session/lane", "load", 1), ("load", "maintenance", 0), ("wire", "{facts, session}", 1)):
+            text = f"use crate::{used}::A;\n"
+            self.assertEqual(len(breaches(f"crates/engine/src/{name}.rs", text)), found, text)
+        self.assertEqual(breaches("crates/engine/src/plan.rs", "#[cfg(test)]\nmod tests {\n    use crate::session::A;\n}\n"), [])
+
     def test_rust_calls_no_postgres(self):
         self.assertEqual(len(breaches("ext/ffi/src/a.rs", 'extern "C" {\n    fn palloc();\n}\n')), 1)
         self.assertEqual(breaches("ext/ffi/src/a.rs", 'pub extern "C" fn begin() {}\n'), [])

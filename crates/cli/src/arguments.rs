@@ -15,11 +15,11 @@ use pgsluice_engine::error::Error;
 use pgsluice_engine::fields::FieldOptions;
 use pgsluice_engine::frame::{check_comment, Frame, MOST_FOOTER};
 use pgsluice_engine::input::other_content;
-use pgsluice_engine::maintenance::{ForeignKeys, Indexes, Triggers};
 use pgsluice_engine::options::{
     one_byte, ColumnSet, Create, DialectOptions, FileFormat, Header, InputOptions, Method, Options,
     TargetOptions,
 };
+use pgsluice_engine::options::{ForeignKeys, Indexes, Triggers};
 use pgsluice_engine::source::{FileSource, Source};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

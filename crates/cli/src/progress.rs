@@ -2,8 +2,8 @@
 //! and then in a log.
 
 use crate::output::{logs, say};
-use pgsluice_engine::load::Watch;
 use pgsluice_engine::report::PHASES;
+use pgsluice_engine::watch::Watch;
 use std::fmt::Display;
 use std::io::{stderr, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};

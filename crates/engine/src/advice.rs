@@ -1,9 +1,9 @@
 //! What the user should know before the load begins, each with its reason: a
 //! pure function of facts. Nothing of it is changed by the loader.
 
-use crate::plan::InputFacts;
-use crate::session::advice_facts::{AdviceFacts, Laid};
-use crate::session::catalog::{ServerFacts, TableFacts};
+use crate::facts::InputFacts;
+use crate::facts::{AdviceFacts, ColumnWidth};
+use crate::facts::{ServerFacts, TableFacts};
 
 /// Input of this size or less is over before any of this matters, in bytes.
 const SMALL: u64 = 64 << 20;
@@ -123,12 +123,12 @@ fn room(input: &InputFacts, facts: &AdviceFacts) -> Option<String> {
 }
 
 /// Whether another order of the columns would need less space.
-fn order(table: &TableFacts, columns: &[Laid]) -> Option<String> {
+fn order(table: &TableFacts, columns: &[ColumnWidth]) -> Option<String> {
     // With `--create` the order has been chosen already.
     if table.created || table.kind != 'r' {
         return None;
     }
-    let kept: Vec<&Laid> = columns.iter().collect();
+    let kept: Vec<&ColumnWidth> = columns.iter().collect();
     let mut best = kept.clone();
     best.sort_by_key(|c| (c.length.is_none(), std::cmp::Reverse(c.align)));
     let saved = padding(&kept) - padding(&best);
@@ -145,7 +145,7 @@ fn order(table: &TableFacts, columns: &[Laid]) -> Option<String> {
 /// The bytes that alignment is expected to waste in a row. Behind a value of
 /// variable length (short, so that it needs no alignment itself) every position
 /// is taken to be equally likely. A row ends at a multiple of 8.
-fn padding(columns: &[&Laid]) -> f64 {
+fn padding(columns: &[&ColumnWidth]) -> f64 {
     let mut at = [0.0; 8];
     at[0] = 1.0;
     let mut wasted = 0.0;
@@ -174,8 +174,8 @@ fn padding(columns: &[&Laid]) -> f64 {
 mod tests {
     use super::*;
 
-    fn laid(name: &str, length: Option<usize>, align: usize) -> Laid {
-        Laid { name: name.into(), length, align }
+    fn laid(name: &str, length: Option<usize>, align: usize) -> ColumnWidth {
+        ColumnWidth { name: name.into(), length, align }
     }
 
     #[test]

@@ -9,15 +9,18 @@
 use crate::blame::of_condition;
 use crate::clue;
 use crate::error::{Error, Kind};
+use crate::facts::Purpose;
 use crate::fields::FieldOptions;
 use crate::input::Reader;
-use crate::load::{make_plan, open_lanes, total, Watch};
+use crate::inspect::make_plan;
+use crate::load::{open_lanes, total};
 use crate::options::{Header, Method, Options, RejectOptions};
 use crate::pipeline;
 use crate::plan::Plan;
 use crate::reject::{Amount, Existing, Limit, Listener, Reject, Rejects};
 use crate::session::conn::{quote_ident, Conn};
 use crate::session::transaction;
+use crate::watch::Watch;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -81,18 +84,16 @@ fn run(options: &Options, watch: &Watch, tell: Listener) -> Result<Checked, Erro
     let mut conn = watch.connect(&options.target.url)?;
     watch.phase(1);
     transaction::begin(&mut conn, options)?;
-    let target = make_plan(&mut conn, &reader, options, false)?;
+    let purpose = Purpose::Check { inferred: None };
+    let target = make_plan(&mut conn, &reader, options, purpose, false)?;
     make_scratch(&mut conn, &target)?;
     let options = scratch_options(options, &target);
-    let mut plan = make_plan(&mut conn, &reader, &options, false)?;
-    plan.discard = true;
-    plan.before.clear();
-    if let Some(landing) = &plan.landing {
-        conn.exec(&landing.create)?;
+    // What inferred types would alter ends a load.
+    let purpose = Purpose::Check { inferred: target.inferred.clone() };
+    let plan = make_plan(&mut conn, &reader, &options, purpose, false)?;
+    for statement in &plan.before {
+        conn.exec(statement)?;
     }
-    // What these types would alter ends a load.
-    plan.inferred = target.inferred;
-    let plan = Arc::new(plan);
     let passed = plan.read_by(&mut reader);
 
     watch.phase(2);

@@ -1,8 +1,9 @@
 //! Files to PGCOPY, the binary form of COPY, with or without a server.
 
 use crate::error::{shown, Error, Place};
+use crate::facts::Purpose;
 use crate::input::{Chunk, Counts, Layout, Part, Reader};
-use crate::load;
+use crate::inspect::make_plan;
 use crate::options::{FileFormat, InputOptions, Options};
 use crate::session::conn::Conn;
 use crate::session::transaction;
@@ -34,19 +35,19 @@ pub fn shape_of_types(types: Vec<Type>, utc: bool) -> RowShape {
 ///
 /// # Errors
 ///
-/// As [`load::plan_only`]; or only the server reads the type of a column.
+/// As [`plan_only`](crate::load::plan_only); or only the server reads the type of a column.
 pub fn shape_of_table(reader: &Reader, options: &Options) -> Result<RowShape, Error> {
     let options = &options.reading(reader);
     let mut conn = Conn::open(&options.target.url)?;
     transaction::begin(&mut conn, options)?;
-    let plan = load::make_plan(&mut conn, reader, options, false)?;
+    let plan = make_plan(&mut conn, reader, options, Purpose::Convert, false)?;
     let rows = conn.query(
         "SELECT attname FROM pg_catalog.pg_attribute WHERE attrelid = $1::regclass AND attnum > 0 \
          ORDER BY attnum",
         &[Some(&plan.table)],
     )?;
     conn.exec("ROLLBACK")?;
-    let mut shape = plan.shape;
+    let mut shape = plan.shape.clone();
     let place = |column: &Column| rows.iter().position(|row| row[0].as_ref() == Some(&column.name));
     shape.columns.sort_by_key(place);
     match shape.columns.iter().find(|c| c.ty == Type::Server) {

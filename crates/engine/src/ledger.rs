@@ -11,7 +11,8 @@
 //! owns the table. `repair` runs the rows of its own role, no others.
 
 use crate::error::Error;
-use crate::maintenance::policy::Choice;
+pub use crate::facts::LedgerState as State;
+use crate::plan::policy::Choice;
 use crate::session::conn::Conn;
 use crate::session::transaction::BEGIN;
 
@@ -56,17 +57,6 @@ SELECT t.oid IS NOT NULL,
 FROM (SELECT 1) AS one
 LEFT JOIN pg_catalog.pg_namespace n ON n.nspname = 'pgsluice_loads'
 LEFT JOIN pg_catalog.pg_class t ON t.relnamespace = n.oid AND t.relname = 'taken_down'";
-
-/// Whether the ledger can be written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
-    /// it is there
-    Ready,
-    /// it is not, and the role may make it
-    Missing,
-    /// it cannot be used, and why
-    Unusable(String),
-}
 
 /// Asks whether the ledger is there and can be trusted; changes nothing.
 ///

@@ -1,90 +1,37 @@
 //! The main path: open → inspect → plan → execute → finish.
 
-use crate::advice::advice;
 use crate::blame::of_condition;
-use crate::causes::Causes;
-use crate::error::{Error, Kind};
-use crate::input::{can_be_read_again, Reader};
-use crate::ledger;
-use crate::maintenance::Indexes;
-use crate::maintenance::{self, Maintenance};
-use crate::options::{Method, Options};
-use crate::pipeline::{self, Stop, Through};
-use crate::plan::{self, InputFacts, Plan};
+use crate::error::Error;
+use crate::facts::Purpose;
+use crate::input::Reader;
+use crate::inspect::make_plan;
+use crate::maintenance::{self, Maintenance, Settings};
+use crate::options::{Indexes, Method, Options};
+use crate::pipeline::{self, Through};
+use crate::plan::Plan;
 use crate::reject::{Amount, RejectFile, RejectForm, Rejects};
-use crate::report::{Progress, Seconds, Summary};
-use crate::session::advice_facts::advice_facts;
-use crate::session::conn::{Canceller, Conn};
+use crate::report::{Seconds, Summary};
+use crate::session::conn::Conn;
 use crate::session::deadlock_watch::DeadlockWatch;
 use crate::session::lane::{Lane, LaneCounts};
-use crate::session::{create, extension_report, header, staged, transaction};
-use crate::wire;
-use crossbeam_channel::{bounded, RecvTimeoutError};
-use std::sync::{Arc, Mutex};
-use std::thread;
-use std::time::{Duration, Instant};
+use crate::session::{create, extension_report, staged, transaction};
+use crate::watch::Watch;
+use std::sync::Arc;
+use std::time::Instant;
 
 mod checks;
 mod rights;
 
 use checks::{check_counts, check_deferred, not_emptied};
 
-/// How often it is looked whether the user has stopped what is waited for.
-const LOOK: Duration = Duration::from_millis(50);
-
-/// How a running load is watched and stopped from other threads.
-#[derive(Clone, Debug, Default)]
-pub struct Watch {
-    /// where it is
-    pub progress: Arc<Progress>,
-    pub(crate) stop: Stop,
-    cancellers: Arc<Mutex<Vec<Arc<Canceller>>>>,
-}
-
-impl Watch {
-    /// Stops the load: the server is asked to cancel, everything is rolled back.
-    pub fn cancel(&self) {
-        self.stop.set();
-        for canceller in self.cancellers.lock().unwrap_or_else(|e| e.into_inner()).iter() {
-            canceller.cancel();
-        }
-    }
-
-    /// Connects, until the user stops it. libpq resolves names and tries hosts without a way
-    /// to interrupt it, so another thread waits for it; when stopped, that thread is left behind.
-    pub(crate) fn connect(&self, url: &str) -> Result<Conn, Error> {
-        let (found, result) = bounded(1);
-        let target = url.to_owned();
-        thread::spawn(move || found.send(Conn::open(&target)));
-        let conn = loop {
-            match result.recv_timeout(LOOK) {
-                Ok(conn) => break conn?,
-                Err(_) if self.stop.is_set() => return Err(Error::cancelled()),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => {
-                    return Err(Error::defect("the thread that connects failed"))
-                }
-            }
-        };
-        self.cancellers.lock().unwrap_or_else(|e| e.into_inner()).push(conn.canceller());
-        Ok(conn)
-    }
-
-    /// What the user has stopped is not a failure of the server.
-    pub(crate) fn told(&self, error: Error) -> Error {
-        match error.changed() {
-            _ if !self.stop.is_set() => error,
-            None if self.progress.phase.get() == 0 => {
-                Error::new("stopped before the load began").of_kind(Kind::Cancelled)
-            }
-            Some(changed) => Error::new("stopped").of_kind(Kind::Cancelled).with_changed(changed),
-            None => Error::cancelled(),
-        }
-    }
-
-    pub(crate) fn phase(&self, phase: u64) {
-        self.progress.phase.set(phase);
-    }
+/// A plan that is not carried out, with what only the server can add to it.
+pub struct Foretold {
+    /// what a load would do
+    pub plan: Arc<Plan>,
+    /// what it would do with indexes, foreign keys and triggers, one line for each
+    pub maintenance: Vec<String>,
+    /// what it would set to build indexes
+    pub settings: Settings,
 }
 
 /// Says what a load would do, and does nothing.
@@ -92,16 +39,16 @@ impl Watch {
 /// # Errors
 ///
 /// As [`load`], as far as it shows before the first row.
-pub fn plan_only(options: &Options) -> Result<Plan, Error> {
+pub fn plan_only(options: &Options) -> Result<Foretold, Error> {
     let reader = Reader::open(&options.input)?;
     let options = &options.reading(&reader);
     let mut conn = Conn::open(&options.target.url)?;
     transaction::begin(&mut conn, options)?;
-    let mut plan = make_plan(&mut conn, &reader, options, false)?;
+    let plan = make_plan(&mut conn, &reader, options, Purpose::Load, false)?;
     rights::check(&mut conn, &plan)?;
-    maintenance::foretell(&mut conn, &mut plan, options, reader.total_bytes())?;
+    let (maintenance, settings) = maintenance::foretell(&mut conn, &plan)?;
     conn.exec("ROLLBACK")?;
-    Ok(plan)
+    Ok(Foretold { plan, maintenance, settings })
 }
 
 /// Loads the files into the table. What will be done is told by `planned`, once,
@@ -140,10 +87,8 @@ fn run(options: &Options, watch: &Watch, planned: &dyn Fn(&Plan)) -> Result<Summ
     watch.phase(1);
     let wal_start = transaction::wal_position(&mut conn);
     transaction::begin(&mut conn, options)?;
-    let mut plan = make_plan(&mut conn, &reader, options, true)?;
+    let plan = make_plan(&mut conn, &reader, options, Purpose::Load, true)?;
     let locked = Instant::now();
-    maintenance::foresee(&mut conn, &mut plan, options, reader.total_bytes())?;
-    let plan = Arc::new(plan);
     let passed = plan.read_by(&mut reader);
     planned(&plan);
     if plan.method == Method::Insert && reader.has_none() {
@@ -279,46 +224,6 @@ fn rows(
     }
     clock.seconds.load = clock.lap();
     Ok((through, counts, lanes, rejected))
-}
-
-/// Inspects the table and decides; locks the table first if it is in earnest.
-pub(crate) fn make_plan(
-    conn: &mut Conn,
-    reader: &Reader,
-    options: &Options,
-    lock: bool,
-) -> Result<Plan, Error> {
-    let (server, table, new) = transaction::inspect(conn, reader, options, lock)?;
-    let causes = Causes::find(reader, options);
-    if new.is_none() {
-        causes.refuse(Some(table.columns.len()), options)?;
-    }
-    let input = InputFacts {
-        name: options.input.sources.first().map_or(String::new(), |s| s.name()),
-        header: header::read(conn, reader, options)?,
-        names: new.as_ref().map(|n| n.names.clone()),
-        bytes: reader.total_bytes(),
-        again: can_be_read_again(&options.input),
-        compressed: reader.compression().is_some(),
-        records: reader.estimate(),
-    };
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut plan = plan::plan(&input, &server, &table, options, cores)?;
-    checks::read_by_server(conn, &plan, &table, options)?;
-    let facts = advice_facts(conn, &table)?;
-    let fire = plan::triggers_fire(plan.method, &table, options);
-    let fired_by = fire.then(|| wire::statement(&plan));
-    plan.notes.splice(0..0, advice(&input, &server, &table, &facts, fired_by));
-    plan.notes.extend(causes.notes(&plan.columns));
-    plan.causes = causes;
-    plan.notes.extend(reader.notes());
-    plan.notes.splice(0..0, ledger::left(conn, table.oid)?);
-    if let Some(new) = new {
-        plan.made = Some(new.statement);
-        plan.inferred = new.unseen;
-        plan.notes.extend(new.notes);
-    }
-    Ok(plan)
 }
 
 /// The lanes, each with its transaction begun; the first has done the inspection.

@@ -1,12 +1,12 @@
 //! Which column each field of the file goes to.
 
 use crate::error::{shown, Error, Place};
+use crate::facts::InputFacts;
+use crate::facts::{ColumnFacts, TableFacts};
 use crate::fields::FieldOptions;
 use crate::input::HeaderLine;
 use crate::options::{ColumnSet, FileFormat, Header, Options, TargetOptions};
-use crate::plan::InputFacts;
-use crate::session::catalog::{ColumnFacts, TableFacts};
-use crate::session::conn::cut_name;
+use crate::quote::cut_name;
 
 pub(crate) mod values;
 

@@ -4,7 +4,7 @@
 use crate::error::{shown, Error};
 use crate::input::HeaderLine;
 use crate::mapping::{name_of, AS_DATA};
-use crate::session::conn::cut_name;
+use crate::quote::cut_name;
 
 /// At most so many names are listed in a note.
 const LISTED: usize = 5;

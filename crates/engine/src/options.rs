@@ -4,7 +4,6 @@ use crate::error::Error;
 use crate::fields::FieldOptions;
 use crate::frame::Frame;
 use crate::input::Reader;
-use crate::maintenance::{ForeignKeys, Indexes, Triggers};
 use crate::reject::{Existing, Limit};
 use crate::source::Source;
 use pgsluice_core::scan::{Dialect, DotLine, Format, StrayQuotes};
@@ -12,6 +11,10 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
+
+mod objects;
+
+pub use objects::{ForeignKeys, Indexes, Triggers};
 
 /// What the first line of each file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

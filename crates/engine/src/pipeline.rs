@@ -14,31 +14,15 @@ use crate::input::{Counts, Part, Reader};
 use crate::plan::Plan;
 use crate::report::Progress;
 use crate::session::lane::{Lane, Placed};
+use crate::watch::Stop;
 use crossbeam_channel::{bounded, Receiver, Sender};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// Chunks that may wait for each lane.
 const LANE_QUEUE: usize = 2;
-
-/// Set by the user; looked at by every thread.
-#[derive(Clone, Debug, Default)]
-pub struct Stop(Arc<AtomicBool>);
-
-impl Stop {
-    /// Asks the threads to stop.
-    pub fn set(&self) {
-        self.0.store(true, Ordering::SeqCst);
-    }
-
-    /// Whether they should.
-    pub fn is_set(&self) -> bool {
-        self.0.load(Ordering::SeqCst)
-    }
-}
 
 /// What went through.
 #[derive(Clone, Debug, Default)]

@@ -1,52 +1,44 @@
 //! What will be done and why: a pure function of facts and options.
 
+use crate::advice::advice;
 use crate::causes::Causes;
 use crate::error::Error;
 use crate::infer::NewColumn;
-use crate::input::{HeaderLine, Layout};
-use crate::maintenance::Triggers;
+use crate::input::Layout;
+
+use crate::facts::{Facts, InputFacts, Purpose, ServerFacts, TableFacts};
 use crate::mapping::{self, values};
-use crate::options::{FileFormat, Method, Options};
+use crate::options::{FileFormat, Method, Options, Triggers};
 use crate::recast::Recast;
-use crate::session::catalog::{ServerFacts, TableFacts};
-use crate::session::staged::{self, Landing};
-use crate::wire::{best_wire, is_csv, lines_are_text, passable};
+use crate::wire::{best_wire, is_csv, lines_are_text, passable, statement};
 use pgsluice_core::scan::Dialect;
 use pgsluice_core::shape::{Column, RowShape, Type};
+use std::sync::Arc;
 
 mod fields;
+mod landing;
 mod lanes;
 pub mod locks;
+mod maintenance;
+pub mod policy;
 mod refuse;
+mod settings;
 
 use fields::left_out;
 use lanes::{alone, committed_how, default_lanes};
 use locks::Lock;
+use maintenance::maintenance;
+use policy::Decision;
 use refuse::{refuse, refuse_truncate, rules_passed_by, unusable, without_copy};
 
 pub use crate::wire::Wire;
+pub(crate) use landing::cast;
+pub use landing::Landing;
+use settings::session_settings;
+pub use settings::settings;
 
-/// Facts about the input.
-#[derive(Clone, Debug, Default)]
-pub struct InputFacts {
-    /// the first file's name, for messages
-    pub name: String,
-    /// the header line, if one was asked for
-    pub header: Option<HeaderLine>,
-    /// the columns of the fields, where `--create` has made them
-    pub names: Option<Vec<Option<String>>>,
-    /// bytes of all files as they are on disk; 0 where nobody knows
-    pub bytes: u64,
-    /// the files can be read a second time
-    pub again: bool,
-    /// some file is compressed
-    pub compressed: bool,
-    /// records, estimated from a decompressed sample
-    pub records: Option<u64>,
-}
-
-/// What will be done.
-#[derive(Clone, Debug)]
+/// What will be done. [`plan`] gives it behind an `Arc`: nothing edits it afterwards.
+#[derive(Debug)]
 pub struct Plan {
     /// the write path
     pub method: Method,
@@ -56,6 +48,8 @@ pub struct Plan {
     pub cost: String,
     /// the form of the data on their way
     pub wire: Wire,
+    /// `pg_class.oid` of the table
+    pub oid: u32,
     /// the table, quoted and qualified
     pub table: String,
     /// the table as the server names it in the context of an error
@@ -113,8 +107,10 @@ pub struct Plan {
     pub lands_by_chunk: bool,
     /// lanes are committed together, by two-phase commit
     pub two_phase: bool,
-    /// what is done with indexes, foreign keys and triggers, one line for each
-    pub around: Vec<String>,
+    /// what is done with indexes, foreign keys and triggers
+    pub maintenance: Decision,
+    /// the schema of the ledger is created to record that
+    pub makes_ledger: bool,
     /// likely causes of errors, from a sample
     pub causes: Causes,
     /// locks that make other sessions wait
@@ -137,18 +133,13 @@ impl Plan {
     }
 }
 
-/// Decides.
+/// Decides, from facts and options alone.
 ///
 /// # Errors
 ///
 /// The options do not fit the table or the file.
-pub fn plan(
-    input: &InputFacts,
-    server: &ServerFacts,
-    table: &TableFacts,
-    options: &Options,
-    cores: usize,
-) -> Result<Plan, Error> {
+pub fn plan(facts: &Facts, options: &Options) -> Result<Arc<Plan>, Error> {
+    let Facts { input, server, table, cores, .. } = facts;
     check_kind(table)?;
     let fields = mapping::fields(input, table, options)?;
     let columns = values::columns(&fields, table, options)?;
@@ -161,6 +152,7 @@ pub fn plan(
         reason: choice.reason,
         cost: choice.method.cost().into(),
         wire,
+        oid: table.oid,
         table: table.sql.clone(),
         relation: table.name.clone(),
         readers: readers(&columns, table),
@@ -174,17 +166,17 @@ pub fn plan(
         plain: false,
         // FREEZE does not work within the savepoints that rejects need.
         freeze: choice.freeze && options.rejects.is_none(),
-        discard: false,
+        discard: matches!(facts.purpose, Purpose::Check { .. }),
         filter: options.target.filter.clone(),
         encoding: options.input.encoding.clone().unwrap_or_else(|| "UTF8".into()),
         major: server.major(),
         lanes: 1,
-        encoders: cores.clamp(1, 4),
+        encoders: (*cores).clamp(1, 4),
         may_drop_rows: options.target.filter.is_some()
             || table.triggers.iter().any(|t| t.row && t.before)
             || matches!(table.kind, 'f' | 'v' | 'p'),
-        made: None,
-        inferred: None,
+        made: facts.new.as_ref().map(|new| new.statement.clone()),
+        inferred: inferred(facts),
         before: Vec::new(),
         after: Vec::new(),
         settings: session_settings(options, server, choice.method),
@@ -193,20 +185,50 @@ pub fn plan(
         landing: None,
         lands_by_chunk: false,
         two_phase: false,
-        around: Vec::new(),
-        causes: Causes::default(),
+        maintenance: Decision::default(),
+        makes_ledger: false,
+        causes: facts.causes.clone(),
         locks: Vec::new(),
         records: input.records,
     };
     steps(&mut plan, table, options)?;
-    judge(&mut plan, table, options);
-    around_lanes(&mut plan, server, table, options, cores);
+    rejected_records(&mut plan, table, options);
+    several_lanes(&mut plan, facts, options);
     plan.plain = plain(&plan, options);
     let stops_unread = !input.again && options.rejects.is_none();
     // A statement trigger must fire once, and a row may refer to one further down.
     plan.lands_by_chunk =
         plan.landing.is_some() && stops_unread && !plan.one_statement && !table.refers_to_itself;
-    Ok(plan)
+    if plan.discard {
+        // Nothing else than the landing is made around a check.
+        plan.before = plan.landing.iter().map(|landing| landing.create.clone()).collect();
+    }
+    maintenance(&mut plan, facts, options)?;
+    all_notes(&mut plan, facts, options);
+    Ok(Arc::new(plan))
+}
+
+/// The columns of the new table, if some records may not fit the types that were inferred.
+fn inferred(facts: &Facts) -> Option<Vec<NewColumn>> {
+    let of_new = facts.new.as_ref().and_then(|new| new.unseen.clone());
+    match &facts.purpose {
+        Purpose::Check { inferred } => inferred.clone().or(of_new),
+        _ => of_new,
+    }
+}
+
+/// Puts the notes in order: what earlier loads left, advice, the plan's own, the input's.
+fn all_notes(plan: &mut Plan, facts: &Facts, options: &Options) {
+    let Facts { input, server, table, .. } = facts;
+    let fire = triggers_fire(plan.method, table, options);
+    let fired_by = fire.then(|| statement(plan));
+    let mut notes = facts.left.clone();
+    notes.extend(advice(input, server, table, &facts.advice, fired_by));
+    notes.append(&mut plan.notes);
+    notes.extend(facts.causes.notes(&plan.columns));
+    notes.extend(input.notes.iter().cloned());
+    notes.extend(facts.new.iter().flat_map(|new| new.notes.iter().cloned()));
+    plan.notes = notes;
 }
 
 /// How the files fall into records, to this server.
@@ -239,7 +261,7 @@ fn check_kind(table: &TableFacts) -> Result<(), Error> {
 }
 
 /// Whether the table's triggers are in place while the rows come.
-pub fn triggers_fire(method: Method, table: &TableFacts, options: &Options) -> bool {
+fn triggers_fire(method: Method, table: &TableFacts, options: &Options) -> bool {
     options.target.triggers == Triggers::Keep || !table.owned || method == Method::Insert
 }
 
@@ -346,41 +368,6 @@ fn choose(
     }
 }
 
-/// Settings of the session for the load, on a server of this major version.
-pub fn settings(options: &Options, major: u32) -> Vec<(String, String)> {
-    let mut all = Vec::new();
-    // A statement of one row is as long as anybody's.
-    if options.target.method != Method::Insert {
-        let timeouts = ["statement_timeout", "idle_in_transaction_session_timeout"];
-        let whole = (major >= 17).then_some("transaction_timeout");
-        let timeouts = timeouts.into_iter().chain(whole);
-        all.extend(timeouts.map(|name| (name.to_string(), "0".to_string())));
-    }
-    let given = [
-        ("DateStyle", &options.target.date_style),
-        ("TimeZone", &options.target.time_zone),
-        ("lock_timeout", &options.target.lock_timeout),
-    ];
-    for (name, value) in given {
-        all.extend(value.clone().map(|v| (name.to_string(), v)));
-    }
-    all
-}
-
-fn session_settings(
-    options: &Options,
-    server: &ServerFacts,
-    method: Method,
-) -> Vec<(String, String)> {
-    settings(options, server.major()).into_iter().chain(one_by_one(method)).collect()
-}
-
-/// The setting of the method that commits each row.
-fn one_by_one(method: Method) -> Option<(String, String)> {
-    let value = "off, except for the last commit, which waits for all";
-    (method == Method::Insert).then(|| ("synchronous_commit".into(), value.into()))
-}
-
 /// What the method does around the rows.
 fn steps(plan: &mut Plan, table: &TableFacts, options: &Options) -> Result<(), Error> {
     let method = plan.method;
@@ -428,7 +415,7 @@ fn steps(plan: &mut Plan, table: &TableFacts, options: &Options) -> Result<(), E
 }
 
 /// What it means that refused records are rejected.
-fn judge(plan: &mut Plan, table: &TableFacts, options: &Options) {
+fn rejected_records(plan: &mut Plan, table: &TableFacts, options: &Options) {
     let Some(rejects) = &options.rejects else { return };
     plan.notes.push(format!(
         "refused records go to {} (limit {}); each chunk is a COPY within a savepoint",
@@ -451,19 +438,14 @@ fn judge(plan: &mut Plan, table: &TableFacts, options: &Options) {
 }
 
 /// What only `lanes`, `staged` and `insert` need.
-fn around_lanes(
-    plan: &mut Plan,
-    server: &ServerFacts,
-    table: &TableFacts,
-    options: &Options,
-    cores: usize,
-) {
+fn several_lanes(plan: &mut Plan, facts: &Facts, options: &Options) {
+    let Facts { server, table, cores, .. } = facts;
     match plan.method {
         Method::Lanes => {
             let alone = alone(table, options);
             plan.lanes = match alone {
                 Some(_) => 1,
-                None => options.target.lanes.unwrap_or_else(|| default_lanes(cores, server)),
+                None => options.target.lanes.unwrap_or_else(|| default_lanes(*cores, server)),
             };
             plan.two_phase =
                 plan.lanes > 1 && server.max_prepared_transactions as usize >= plan.lanes;
@@ -479,7 +461,7 @@ fn around_lanes(
                 .into(),
         ),
         Method::Staged => {
-            let landing = staged::landing(plan, table, &options.target, server.process);
+            let landing = landing::landing(plan, table, &options.target, server.process);
             plan.before.push(landing.create.clone());
             plan.landing = Some(landing);
         }

@@ -2,10 +2,11 @@
 
 use crate::encode;
 use crate::error::Error;
+use crate::facts::InputFacts;
+use crate::facts::{ServerFacts, TableFacts};
 use crate::input::{Chunk, Counts, Part};
 use crate::options::{FileFormat, Options};
-use crate::plan::{InputFacts, Plan};
-use crate::session::catalog::{ServerFacts, TableFacts};
+use crate::plan::Plan;
 use pgsluice_core::scan::{Dialect, Eol, Format};
 use pgsluice_core::shape::{RowShape, Type};
 

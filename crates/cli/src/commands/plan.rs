@@ -4,7 +4,7 @@ use crate::arguments::LoadArguments;
 use crate::failure::Failure;
 use crate::output::print;
 use clap::Args;
-use pgsluice_engine::load::plan_only;
+use pgsluice_engine::load::{plan_only, Foretold};
 use pgsluice_engine::plan::{Plan, Wire};
 use serde_json::{json, Value};
 use std::process::ExitCode;
@@ -27,16 +27,23 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let options = arguments.load.options()?;
     let files: Vec<String> = options.input.sources.iter().map(|s| s.name()).collect();
-    let plan = plan_only(&options)?;
+    let foretold = plan_only(&options)?;
     if arguments.json {
-        print(serde_json::to_string_pretty(&as_json(&plan, &files)).unwrap_or_default())?;
+        print(serde_json::to_string_pretty(&as_json(&foretold, &files)).unwrap_or_default())?;
     } else {
-        print(lines(&plan, &files).join("\n"))?;
+        print(lines(&foretold, &files).join("\n"))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn lines(plan: &Plan, files: &[String]) -> Vec<String> {
+/// All settings of the session.
+fn settings(foretold: &Foretold) -> Vec<String> {
+    let all = foretold.plan.settings.iter().chain(&foretold.settings);
+    all.map(|(name, value)| format!("{name} = {value}")).collect()
+}
+
+fn lines(foretold: &Foretold, files: &[String]) -> Vec<String> {
+    let plan = &foretold.plan;
     let mut lines = vec![
         format!("table     {}", plan.table),
         format!("method    {}: {}", plan.method, plan.reason),
@@ -48,17 +55,17 @@ fn lines(plan: &Plan, files: &[String]) -> Vec<String> {
     lines.extend(files.iter().map(|file| format!("file      {file}")));
     lines.extend(plan.records.map(|n| format!("estimate  about {n} records")));
     lines.extend(plan.locks.iter().map(|lock| format!("lock      {lock}")));
-    lines.extend(plan.settings.iter().map(|(name, value)| format!("setting   {name} = {value}")));
+    lines.extend(settings(foretold).iter().map(|setting| format!("setting   {setting}")));
     let before = plan.made.iter().chain(&plan.before);
     lines.extend(before.map(|statement| format!("before    {statement}")));
     lines.extend(plan.after.iter().map(|statement| format!("after     {statement}")));
-    lines.extend(plan.around.iter().map(|line| format!("around    {line}")));
+    lines.extend(foretold.maintenance.iter().map(|line| format!("around    {line}")));
     lines.extend(plan.notes.iter().map(|note| format!("note      {note}")));
     lines
 }
 
-fn as_json(plan: &Plan, files: &[String]) -> Value {
-    let settings: Vec<String> = plan.settings.iter().map(|(n, v)| format!("{n} = {v}")).collect();
+fn as_json(foretold: &Foretold, files: &[String]) -> Value {
+    let plan = &foretold.plan;
     let before: Vec<&String> = plan.made.iter().chain(&plan.before).collect();
     json!({
         "table": plan.table,
@@ -70,10 +77,10 @@ fn as_json(plan: &Plan, files: &[String]) -> Value {
         "columns": plan.columns,
         "lanes": plan.lanes,
         "locks": plan.locks,
-        "settings": settings,
+        "settings": settings(foretold),
         "before": before,
         "after": plan.after,
-        "around": plan.around,
+        "around": foretold.maintenance,
         "notes": plan.notes,
     })
 }

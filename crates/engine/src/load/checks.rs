@@ -1,31 +1,12 @@
 //! What is checked when all rows are sent and nothing is committed.
 
 use super::{LaneCounts, Through};
-use crate::blame::of_condition;
 use crate::error::{Error, Kind, Place};
 use crate::input::{locate, Layout};
 use crate::options::{Create, Method, Options};
 use crate::plan::Plan;
 use crate::reject::Amount;
-use crate::session::catalog::TableFacts;
-use crate::session::conn::Conn;
-use crate::session::lane::{Form, Lane};
-use crate::session::{staged, statement};
-
-/// Has the server read the user's SQL before the first row.
-pub(super) fn read_by_server(
-    conn: &mut Conn,
-    plan: &Plan,
-    table: &TableFacts,
-    options: &Options,
-) -> Result<(), Error> {
-    if let Some(condition) = &plan.filter {
-        // One that goes on to another statement would have that run, too.
-        let read = conn.read(&statement::direct(plan, Form::Text));
-        read.map_err(|e| of_condition(e, Some(condition)))?;
-    }
-    staged::read_expressions(conn, table, &options.target)
-}
+use crate::session::lane::Lane;
 
 /// Checks deferred constraints while nothing is committed, if the commit does not follow at once:
 /// the server alters no table with such checks pending, and of several lanes some would be

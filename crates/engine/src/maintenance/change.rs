@@ -1,10 +1,12 @@
 //! Taking down and putting back within the load's own transaction, and what
 //! both ways of putting back share.
 
-use super::policy::{decide, Choice, Decision, Indexes, Request};
-use super::{settings, TableObjects};
+use super::settings;
 use crate::error::Error;
+use crate::facts::TableObjects;
 use crate::ledger::{self, Entry, State};
+use crate::options::Indexes;
+use crate::plan::policy::{decide, Choice, Decision, Request};
 use crate::session::conn::Conn;
 use std::time::Instant;
 

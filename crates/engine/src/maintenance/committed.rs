@@ -2,10 +2,11 @@
 //! and after a crash. Indexes are built over several connections at once.
 
 use super::change::{attach, build, same, Restored};
-use super::policy::Choice;
-use super::{search_path, settings, TableObjects};
+use super::{search_path, settings};
 use crate::error::Error;
+use crate::facts::TableObjects;
 use crate::ledger::{self, Entry};
+use crate::plan::policy::Choice;
 use crate::session::conn::Conn;
 use crate::session::transaction::{BEGIN, NO_TIMEOUTS};
 use std::sync::Mutex;

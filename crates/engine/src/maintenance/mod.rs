@@ -2,20 +2,21 @@
 //! things are taken down and put back, and in which transactions.
 
 use crate::error::Error;
+use crate::facts::TableObjects;
 use crate::input::can_be_read_again;
 use crate::ledger::{self, State};
-use crate::load::Watch;
-use crate::options::{Method, Options};
+use crate::options::{Indexes, Method, Options};
 use crate::plan::locks::{locks, Size};
+use crate::plan::policy::{self, Course};
 use crate::plan::Plan;
 use crate::session::conn::Conn;
 use crate::session::{extension_report, transaction};
+use crate::watch::Watch;
 
 mod after;
 mod change;
 mod committed;
 mod objects;
-pub mod policy;
 mod settings;
 
 pub use after::{finish, finish_within, sequences, Finished, Moved};
@@ -23,8 +24,6 @@ pub use change::{put_back, take_down, PutBack, Restored, TakenDown};
 pub use committed::{put_back_committed, Open, Outcome};
 use objects::rows;
 pub(crate) use objects::search_path;
-pub use objects::{ForeignKey, Index, Relation, Steps, TableObjects, Trigger};
-pub use policy::{Course, Decision, ForeignKeys, Indexes, Request, Triggers};
 pub use settings::for_builds;
 
 /// The step that creates the ledger.
@@ -32,6 +31,9 @@ const MADE: &str = "the schema pgsluice_loads is created";
 
 /// Files up to this size are loaded a second time to name a duplicate's record.
 const READ_AGAIN: u64 = 1 << 30;
+
+/// Settings of the session, each with its value.
+pub type Settings = Vec<(String, String)>;
 
 /// What is down during a load.
 pub struct Maintenance {
@@ -42,81 +44,38 @@ pub struct Maintenance {
     made: bool,
 }
 
-/// Completes a plan by the locks that make others wait, and by what it thus gives up; needs an
-/// open transaction. Gives what would be taken down, and the state of the ledger.
+/// What is done with each object of the table, one line for each, and what is set for it; for a
+/// plan that is not carried out. Needs an open transaction.
 ///
 /// # Errors
 ///
-/// The connection is lost, or such a lock is needed and forbidden.
-pub fn foresee(
-    conn: &mut Conn,
-    plan: &mut Plan,
-    options: &Options,
-    bytes: u64,
-) -> Result<(Decision, State), Error> {
-    let oid = oid(conn, plan)?;
-    let objects = TableObjects::read(conn, oid)?;
-    let state = ledger_state(conn, plan, options)?;
-    let recorded = !matches!(state, State::Unusable(_));
-    let decision = policy::decide(&objects, &request(plan, options, recorded));
-    plan.locks = locks(plan, options, &decision, size(plan, options, &objects, bytes));
-    if let (Some(lock), true) = (plan.locks.first(), options.target.no_lock_out) {
-        return Err(Error::new(format!("--no-lock-out forbids this load: {lock}")).with_hint(
-            "--indexes keep, --method lanes and a load without --truncate need no such lock",
-        ));
-    }
-    if !plan.locks.is_empty() && plan.cost.starts_with("nothing") {
-        plan.cost = "concurrent access to what is locked".into();
-    }
-    Ok((decision, state))
-}
-
-/// How much the load brings, and how many rows are there then.
-fn size(plan: &Plan, options: &Options, objects: &TableObjects, bytes: u64) -> Size {
-    let relation = &objects.relation;
-    let there = match options.target.truncate || relation.empty {
-        true => Some(0.0),
-        false => Some(relation.rows).filter(|rows| *rows >= 0.0),
-    };
-    let rows = plan.records.zip(there).map(|(new, there)| new as f64 + there);
-    Size { bytes, rows }
-}
-
-/// Completes a plan by what would be done, one line for each object, and by what would be set
-/// for it; needs an open transaction that is rolled back.
-///
-/// # Errors
-///
-/// As [`foresee`].
-pub fn foretell(
-    conn: &mut Conn,
-    plan: &mut Plan,
-    options: &Options,
-    bytes: u64,
-) -> Result<(), Error> {
-    let (decision, state) = foresee(conn, plan, options, bytes)?;
-    let oid = oid(conn, plan)?;
+/// The connection is lost.
+pub fn foretell(conn: &mut Conn, plan: &Plan) -> Result<(Vec<String>, Settings), Error> {
+    let decision = &plan.maintenance;
     let mut lines = decision.lines();
     let down: Vec<&str> =
         decision.down().filter(|c| c.kind == "index").map(|c| c.name.as_str()).collect();
-    lines.extend(extension_report::planned(conn, plan, oid, &down)?);
-    if decision.any_down() {
-        if plan.lanes > 1 && state == State::Missing {
-            lines.push(format!("{MADE} to record what is taken down (--ledger none avoids it)"));
-        }
-        plan.settings.extend(for_builds(conn)?);
+    lines.extend(extension_report::planned(conn, plan, &down)?);
+    if !decision.any_down() {
+        return Ok((lines, Vec::new()));
     }
-    plan.around = lines;
-    Ok(())
+    if plan.makes_ledger {
+        lines.push(format!("{MADE} to record what is taken down (--ledger none avoids it)"));
+    }
+    Ok((lines, for_builds(conn)?.into_iter().collect()))
 }
 
 /// Only lanes commit what is down before it is back, so that it must be recorded. In all other
 /// loads one transaction holds it together.
-fn ledger_state(conn: &mut Conn, plan: &Plan, options: &Options) -> Result<State, Error> {
-    match plan.lanes {
-        1 => Ok(State::Unusable("one transaction holds everything together".into())),
-        _ if !options.target.ledger => Ok(State::Unusable("--ledger none".into())),
-        _ => ledger::state(conn),
+///
+/// # Errors
+///
+/// The connection is lost.
+pub fn ledger_state(conn: &mut Conn, options: &Options) -> Result<State, Error> {
+    match options.target.method {
+        Method::Lanes if !options.target.ledger => Ok(State::Unusable("--ledger none".into())),
+        Method::Lanes => ledger::state(conn),
+        _ => Ok(State::Unusable("one transaction holds everything together".into())),
     }
 }
 
@@ -149,10 +108,12 @@ impl Maintenance {
         options: &Options,
         watch: &Watch,
     ) -> Result<Maintenance, Error> {
-        let oid = oid(conn, plan)?;
-        let objects = TableObjects::read(conn, oid)?;
-        let mut state = ledger_state(conn, plan, options)?;
-        let wanted = request(plan, options, true);
+        let objects = TableObjects::read(conn, plan.oid)?;
+        let mut state = match plan.lanes {
+            1 => State::Unusable("one transaction holds everything together".into()),
+            _ => ledger_state(conn, options)?,
+        };
+        let wanted = plan.request(options, true);
         let made = state == State::Missing && policy::decide(&objects, &wanted).any_down();
         if made {
             // Over a connection of its own: others would wait for this transaction.
@@ -163,8 +124,8 @@ impl Maintenance {
             };
         }
         let made = made && state == State::Ready;
-        let wanted = request(plan, options, state == State::Ready);
-        let taken = take_down(conn, oid, &wanted, &state)?;
+        let wanted = plan.request(options, state == State::Ready);
+        let taken = take_down(conn, plan.oid, &wanted, &state)?;
         let mut guard = None;
         if wanted.course != Course::OneTransaction && !taken.entry.choices.is_empty() {
             let mut other = Conn::open(&options.target.url)?;
@@ -356,31 +317,6 @@ fn sorted(outcomes: Vec<Outcome>) -> (Vec<String>, Vec<String>) {
         }
     }
     (done, down)
-}
-
-fn oid(conn: &mut Conn, plan: &Plan) -> Result<u32, Error> {
-    let rows = conn.query("SELECT pg_catalog.to_regclass($1)::oid", &[Some(&plan.table)])?;
-    let oid = rows[0][0].as_deref().and_then(|o| o.parse().ok());
-    oid.ok_or_else(|| Error::new(format!("there is no table {}", plan.table)))
-}
-
-fn request(plan: &Plan, options: &Options, recorded: bool) -> Request {
-    let target = &options.target;
-    Request {
-        indexes: target.indexes,
-        triggers: target.triggers,
-        foreign_keys: target.foreign_keys,
-        rejects: options.rejects.is_some(),
-        course: match plan.method {
-            Method::Insert => Course::RowByRow,
-            _ if plan.lanes > 1 => Course::Lanes { recorded },
-            _ => Course::OneTransaction,
-        },
-        truncates: target.truncate,
-        private: plan.private,
-        no_lock_out: target.no_lock_out,
-        new_rows: plan.records.map(|n| n as f64),
-    }
 }
 
 #[cfg(test)]

@@ -2,9 +2,9 @@
 
 use super::{as_known, check};
 use crate::error::Error;
+use crate::facts::TableFacts;
 use crate::fields::Piece;
 use crate::options::Options;
-use crate::session::catalog::TableFacts;
 use pgsluice_core::scan::{Dialect, Format};
 
 /// The columns of the rows that are sent: those of the fields, and those that `--set` gives values

@@ -1,10 +1,11 @@
 //! The columns of a plan, and the fields that they are made of.
 
-use super::{InputFacts, Plan};
+use super::Plan;
 use crate::error::shown;
+use crate::facts::InputFacts;
 use crate::input::{PassedLines, Reader};
+use crate::quote::quote_ident;
 use crate::recast::Recast;
-use crate::session::conn::quote_ident;
 
 /// At most so many fields are named in a note.
 const LISTED: usize = 5;

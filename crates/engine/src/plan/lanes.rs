@@ -1,7 +1,7 @@
 //! What several connections change.
 
+use crate::facts::{ServerFacts, TableFacts};
 use crate::options::Options;
-use crate::session::catalog::{ServerFacts, TableFacts};
 
 /// Why several connections would not judge the rows as one does: none of them
 /// sees the rows of the others before the end.

@@ -1,7 +1,8 @@
 //! The locks of a load that make other sessions wait: named before it begins.
 
+use super::policy::Decision;
 use super::Plan;
-use crate::maintenance::policy::Decision;
+use crate::facts::{Facts, TableObjects};
 use crate::options::{Method, Options};
 use serde::Serialize;
 use std::fmt;
@@ -20,6 +21,17 @@ pub struct Size {
     pub bytes: u64,
     /// rows that the table will have, as far as it can be estimated
     pub rows: Option<f64>,
+}
+
+/// How much the load brings, and how many rows are there then.
+pub(super) fn size(plan: &Plan, options: &Options, objects: &TableObjects, facts: &Facts) -> Size {
+    let relation = &objects.relation;
+    let there = match options.target.truncate || relation.empty {
+        true => Some(0.0),
+        false => Some(relation.rows).filter(|rows| *rows >= 0.0),
+    };
+    let rows = plan.records.zip(there).map(|(new, there)| new as f64 + there);
+    Size { bytes: facts.input.bytes, rows }
 }
 
 /// A lock that makes readers or writers wait.

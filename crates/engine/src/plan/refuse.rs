@@ -1,8 +1,8 @@
 //! What a method that is asked for by name cannot do.
 
 use crate::error::Error;
+use crate::facts::{ServerFacts, TableFacts};
 use crate::options::{FileFormat, Method, Options};
-use crate::session::catalog::{ServerFacts, TableFacts};
 use pgsluice_core::shape::RowShape;
 
 /// What is wrong with an extension that is there.

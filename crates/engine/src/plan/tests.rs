@@ -1,9 +1,9 @@
 //! The rule of `auto`, fact by fact, without a server.
 
 use super::*;
+use crate::facts::{ColumnFacts, TriggerFacts};
 use crate::options::{ColumnSet, Header, InputOptions, RejectOptions, TargetOptions};
 use crate::reject::{Existing, Limit};
-use crate::session::catalog::{ColumnFacts, TriggerFacts};
 
 /// What the rule looks at; each case changes some of it.
 struct Case {
@@ -11,6 +11,7 @@ struct Case {
     server: ServerFacts,
     table: TableFacts,
     options: Options,
+    cores: usize,
 }
 
 impl Case {
@@ -67,6 +68,7 @@ impl Case {
             server,
             table,
             options,
+            cores: 2,
         }
     }
 
@@ -75,8 +77,19 @@ impl Case {
         self
     }
 
-    fn plan(&self) -> Plan {
-        plan(&self.input, &self.server, &self.table, &self.options, 2).unwrap()
+    fn plan(&self) -> Arc<Plan> {
+        self.result().unwrap()
+    }
+
+    fn result(&self) -> Result<Arc<Plan>, Error> {
+        let facts = Facts {
+            input: self.input.clone(),
+            server: self.server.clone(),
+            table: self.table.clone(),
+            cores: self.cores,
+            ..Facts::default()
+        };
+        plan(&facts, &self.options)
     }
 }
 
@@ -95,7 +108,7 @@ fn rejects() -> Option<RejectOptions> {
 #[test]
 fn no_table_is_truncated_that_others_refer_to() {
     let case = typed().with(|c| (c.options.target.truncate, c.table.referenced) = (true, true));
-    let error = plan(&case.input, &case.server, &case.table, &case.options, 2).unwrap_err();
+    let error = case.result().unwrap_err();
     assert!(error.message().contains("cannot be truncated"), "{error}");
 }
 
@@ -209,7 +222,7 @@ fn what_lanes_are() {
             c.options.target.lanes = lanes;
             c.server.max_connections = 20;
         });
-        plan(&case.input, &case.server, &case.table, &case.options, 64).unwrap().lanes
+        case.with(|c| c.cores = 64).plan().lanes
     };
     assert_eq!((few(None), few(Some(15))), (10, 15));
     let more = lanes().with(|c| c.options.target.lanes = Some(5));
@@ -235,7 +248,7 @@ fn what_lanes_are() {
 fn what_methods_refuse() {
     let refused = |method, change: fn(&mut Case)| {
         let case = typed().with(|c| c.options.target.method = method).with(change);
-        plan(&case.input, &case.server, &case.table, &case.options, 2).unwrap_err().to_string()
+        case.result().unwrap_err().to_string()
     };
     for method in [Method::CopyFresh, Method::Unlogged, Method::UnloggedLogged] {
         assert!(refused(method, |c| c.table.empty = false).contains("has rows"));

@@ -1,30 +1,9 @@
 //! Facts that only advice needs: how the table's columns are laid out, and the free space on the
 //! server's disk if that can be found out.
 
-use super::catalog::TableFacts;
 use super::conn::Conn;
 use crate::error::Error;
-
-/// How a column lies in a row.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Laid {
-    /// its name
-    pub name: String,
-    /// bytes of a value; `None` where it varies (`attlen`)
-    pub length: Option<usize>,
-    /// bytes (`attalign`)
-    pub align: usize,
-}
-
-/// The facts.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct AdviceFacts {
-    /// the columns in the table's order
-    pub columns: Vec<Laid>,
-    /// the folder that the table's files are in and the bytes free under it,
-    /// where the server is on this machine and says where it lies
-    pub room: Option<(String, u64)>,
-}
+use crate::facts::{AdviceFacts, ColumnWidth, TableFacts};
 
 /// Reads the facts.
 ///
@@ -40,7 +19,7 @@ pub(crate) fn advice_facts(conn: &mut Conn, table: &TableFacts) -> Result<Advice
         &[Some(&oid)],
     )?;
     let number = |cell: &Option<String>| cell.as_ref().and_then(|n| n.parse::<usize>().ok());
-    let columns = rows.iter().map(|row| Laid {
+    let columns = rows.iter().map(|row| ColumnWidth {
         name: row[0].clone().unwrap_or_default(),
         length: number(&row[1]),
         align: number(&row[2]).unwrap_or(8),

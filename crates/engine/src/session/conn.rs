@@ -3,9 +3,9 @@
 
 pub use super::canceller::Canceller;
 use super::libpq::*;
-pub use super::quote::{cut_name, quote_ident, quote_literal};
 use super::{refused, socket, target};
 use crate::error::{cut, Error, Kind, ServerSays};
+pub use crate::quote::{quote_ident, quote_literal};
 use std::ffi::{c_char, c_int, c_void, CStr, CString};
 use std::ptr;
 use std::sync::{Arc, Mutex};

@@ -1,10 +1,11 @@
 //! `--create`: a table made from what the input shows.
 
-use super::conn::{cut_name, quote_ident, quote_literal, Conn};
+use super::conn::Conn;
 use super::header;
 use super::transaction::BEGIN;
 use crate::causes::Causes;
 use crate::error::Error;
+use crate::facts::NewTable;
 use crate::fields::Piece;
 use crate::infer::{by_alignment, row_bytes, Guess, Inference, NewColumn};
 use crate::input::{can_be_read_again, HeaderLine, Part, Reader};
@@ -12,6 +13,7 @@ use crate::mapping::{check_map, mapped, named_once, AS_DATA, PACKED};
 use crate::naming::{self, numbered};
 use crate::options::{Create, Header, InputOptions, Options};
 use crate::plan::Plan;
+use crate::quote::{cut_name, quote_ident, quote_literal};
 use pgsluice_core::scan::{Dialect, Eol, Next, Record, Scanner};
 
 /// The most columns that a table has: `MaxHeapAttributeNumber` in htup_details.h.
@@ -19,19 +21,6 @@ const MAX_COLUMNS: usize = 1600;
 
 /// So many bytes of the input are looked at, unless all are.
 const SAMPLE: usize = 512 << 10;
-
-/// The statement that makes the table, and what the user should know of it.
-#[derive(Clone, Debug)]
-pub struct NewTable {
-    /// `CREATE TABLE`, and a comment if the columns are packed
-    pub statement: String,
-    /// the columns in the order of the file's fields; `None` where a field is left out
-    pub names: Vec<Option<String>>,
-    /// the columns, where there are records that the types were not inferred from
-    pub unseen: Option<Vec<NewColumn>>,
-    /// how much the order of columns saves, and what was inferred from what
-    pub notes: Vec<String>,
-}
 
 /// Infers the table from the records that the load begins with, or from all of them.
 ///

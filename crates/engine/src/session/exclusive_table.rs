@@ -1,9 +1,9 @@
 //! An empty table is locked for the load alone and truncated in the load's transaction, so that
 //! the extension's COPY may build its indexes after the last row.
 
-use super::catalog::TableFacts;
 use super::conn::Conn;
 use crate::error::Error;
+use crate::facts::TableFacts;
 
 /// Bytes of input below which a new file for each index costs more than it saves.
 pub const WORTH: u64 = 4 << 20;

@@ -24,19 +24,14 @@ const TAKEN: &str = "SELECT pg_catalog.format('%s: %s%s', x->>'index', \
 /// # Errors
 ///
 /// The connection is lost.
-pub fn planned(
-    conn: &mut Conn,
-    plan: &Plan,
-    oid: u32,
-    down: &[&str],
-) -> Result<Vec<String>, Error> {
+pub fn planned(conn: &mut Conn, plan: &Plan, down: &[&str]) -> Result<Vec<String>, Error> {
     if plan.method != Method::Extension {
         return Ok(Vec::new());
     }
     let quoted =
         down.iter().map(|n| format!("\"{}\"", n.replace('\\', "\\\\").replace('"', "\\\"")));
     let down = format!("{{{}}}", quoted.collect::<Vec<_>>().join(","));
-    let (oid, private) = (oid.to_string(), plan.private.to_string());
+    let (oid, private) = (plan.oid.to_string(), plan.private.to_string());
     lines(conn, PLANNED, &[Some(&oid), Some(&private), Some(&down)])
 }
 

@@ -12,7 +12,6 @@ pub mod extension_report;
 pub(crate) mod header;
 pub mod lane;
 mod libpq;
-mod quote;
 mod refused;
 mod socket;
 pub mod staged;

@@ -1,8 +1,8 @@
 //! The statements that carry rows, and what the server's CONTEXT lines say.
 
-use super::conn::{quote_ident, quote_literal};
 use super::lane::Form;
 use crate::plan::Plan;
+use crate::quote::{quote_ident, quote_literal};
 use crate::rewrite::{self, Value};
 use crate::wire::Wire;
 use pgsluice_core::error::Malformed;

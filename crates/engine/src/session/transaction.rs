@@ -1,15 +1,16 @@
 //! The load's transaction: how it begins, what is done in it beside the rows,
 //! how it ends.
 
-use super::catalog::{self, ServerFacts, TableFacts};
+use super::catalog;
 use super::conn::Conn;
-use super::create::{self, NewTable};
+use super::create;
 use super::exclusive_table;
 use crate::error::Error;
+use crate::facts::{NewTable, ServerFacts, TableFacts};
 use crate::input::Reader;
 use crate::ledger;
-use crate::maintenance::{ForeignKeys, Indexes, Triggers};
 use crate::options::{Create, FileFormat, Method, Options, TargetOptions};
+use crate::options::{ForeignKeys, Indexes, Triggers};
 use std::thread;
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! From `pg_type` to the core's types: domains, enums and arrays resolved.
 
-use super::catalog::ServerFacts;
 use super::conn::Conn;
 use crate::error::Error;
+use crate::facts::ServerFacts;
 use pgsluice_core::shape::{ArrayOf, EnumLabels, Type};
 use std::collections::HashMap;
 

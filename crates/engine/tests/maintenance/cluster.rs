@@ -1,8 +1,10 @@
 //! One server for each major version, shared by the tests of this program.
 
 pub use crate::support::each_major;
+use pgsluice_engine::facts::TableObjects;
 use pgsluice_engine::ledger;
-use pgsluice_engine::maintenance::{Course, ForeignKeys, Indexes, Request, TableObjects, Triggers};
+use pgsluice_engine::options::{ForeignKeys, Indexes, Triggers};
+use pgsluice_engine::plan::policy::{Course, Request};
 use pgsluice_engine::session::conn::Conn;
 use pgsluice_pgserver::{Installation, Options, Server};
 use std::sync::atomic::{AtomicU32, Ordering};

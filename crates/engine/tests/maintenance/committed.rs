@@ -3,7 +3,8 @@
 
 use crate::cluster::*;
 use pgsluice_engine::ledger;
-use pgsluice_engine::maintenance::{put_back_committed, take_down, Course, Outcome, Request};
+use pgsluice_engine::maintenance::{put_back_committed, take_down, Outcome};
+use pgsluice_engine::plan::policy::{Course, Request};
 use pgsluice_engine::session::conn::Conn;
 use pgsluice_pgserver::Server;
 use std::thread::sleep;

@@ -2,8 +2,10 @@
 
 use crate::cluster::*;
 use pgsluice_engine::ledger;
-use pgsluice_engine::maintenance::policy::decide;
-use pgsluice_engine::maintenance::{put_back, take_down, ForeignKeys, Indexes, Request, Triggers};
+use pgsluice_engine::maintenance::{put_back, take_down};
+use pgsluice_engine::options::{ForeignKeys, Indexes, Triggers};
+use pgsluice_engine::plan::policy::decide;
+use pgsluice_engine::plan::policy::Request;
 use pgsluice_engine::session::conn::Conn;
 
 const ROWS: &str = "INSERT INTO \"Odd Schema\".\"My Table\" \

@@ -2,8 +2,9 @@
 
 use crate::cluster::*;
 use pgsluice_engine::ledger::{self, State};
-use pgsluice_engine::maintenance::policy::decide;
-use pgsluice_engine::maintenance::{take_down, Request};
+use pgsluice_engine::maintenance::take_down;
+use pgsluice_engine::plan::policy::decide;
+use pgsluice_engine::plan::policy::Request;
 use pgsluice_engine::session::conn::Conn;
 
 fn reasons(conn: &mut Conn, table: &str, request: &Request) -> Vec<String> {

@@ -1,46 +1,13 @@
 //! What is taken down and what stays: a pure rule over facts.
 
-use super::{ForeignKey, Index, Steps, TableObjects, Trigger};
+use crate::facts::{ForeignKey, Index, Steps, TableObjects, Trigger};
+use crate::options::{ForeignKeys, Indexes, Triggers};
 use serde::{Deserialize, Serialize};
-use std::fmt;
-use std::str::FromStr;
 
 /// From this many new rows for each row that is there, building the indexes again takes less time
 /// than adding to them (decision 0008 has the measurement). It also locks everybody else out of
 /// the table until the commit, so the user has to ask for it.
 pub const PAYS: f64 = 1.0;
-
-/// `--indexes`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Indexes {
-    /// all stay
-    Keep,
-    /// all are rebuilt that can be
-    Rebuild,
-    /// rebuilt where the table is empty
-    #[default]
-    Auto,
-}
-
-/// `--triggers`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Triggers {
-    /// they fire
-    #[default]
-    Keep,
-    /// they are disabled for the load
-    Off,
-}
-
-/// `--foreign-keys`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ForeignKeys {
-    /// each row is checked as it comes
-    #[default]
-    Keep,
-    /// dropped, and all rows are checked at once after the load
-    Revalidate,
-}
 
 /// In which transactions the load runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +86,7 @@ impl Decision {
     }
 
     /// Leaves all indexes where they are after all.
-    pub(super) fn keep_indexes(&mut self, reason: &str) {
+    pub(crate) fn keep_indexes(&mut self, reason: &str) {
         for choice in self.choices.iter_mut().filter(|c| c.down && c.kind == "index") {
             choice.down = false;
             choice.reason = reason.into();
@@ -328,29 +295,3 @@ fn turn_off(trigger: &Trigger, request: &Request) -> Verdict {
         _ => "asked for".into(),
     })
 }
-
-macro_rules! named {
-    ($type:ty, $($name:literal => $value:expr),+) => {
-        impl FromStr for $type {
-            type Err = String;
-
-            fn from_str(s: &str) -> Result<Self, String> {
-                match s {
-                    $($name => Ok($value),)+
-                    _ => Err(format!("{s:?} is not one of {}", [$($name),+].join(", "))),
-                }
-            }
-        }
-
-        impl fmt::Display for $type {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                $(if *self == $value { return f.write_str($name); })+
-                Ok(())
-            }
-        }
-    };
-}
-
-named!(Indexes, "keep" => Indexes::Keep, "rebuild" => Indexes::Rebuild, "auto" => Indexes::Auto);
-named!(Triggers, "keep" => Triggers::Keep, "off" => Triggers::Off);
-named!(ForeignKeys, "keep" => ForeignKeys::Keep, "revalidate" => ForeignKeys::Revalidate);

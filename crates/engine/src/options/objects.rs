@@ -1,0 +1,62 @@
+//! What is to be done with the objects of the table.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// `--indexes`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Indexes {
+    /// all stay
+    Keep,
+    /// all are rebuilt that can be
+    Rebuild,
+    /// rebuilt where the table is empty
+    #[default]
+    Auto,
+}
+
+/// `--triggers`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Triggers {
+    /// they fire
+    #[default]
+    Keep,
+    /// they are disabled for the load
+    Off,
+}
+
+/// `--foreign-keys`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ForeignKeys {
+    /// each row is checked as it comes
+    #[default]
+    Keep,
+    /// dropped, and all rows are checked at once after the load
+    Revalidate,
+}
+
+macro_rules! named {
+    ($type:ty, $($name:literal => $value:expr),+) => {
+        impl FromStr for $type {
+            type Err = String;
+
+            fn from_str(s: &str) -> Result<Self, String> {
+                match s {
+                    $($name => Ok($value),)+
+                    _ => Err(format!("{s:?} is not one of {}", [$($name),+].join(", "))),
+                }
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                $(if *self == $value { return f.write_str($name); })+
+                Ok(())
+            }
+        }
+    };
+}
+
+named!(Indexes, "keep" => Indexes::Keep, "rebuild" => Indexes::Rebuild, "auto" => Indexes::Auto);
+named!(Triggers, "keep" => Triggers::Keep, "off" => Triggers::Off);
+named!(ForeignKeys, "keep" => ForeignKeys::Keep, "revalidate" => ForeignKeys::Revalidate);

@@ -1,0 +1,49 @@
+//! What is taken down around the rows, and what that costs others.
+
+use super::locks::{locks, size};
+use super::policy::{self, Course, Request};
+use super::Plan;
+use crate::error::Error;
+use crate::facts::{Facts, LedgerState};
+use crate::options::{Method, Options};
+
+impl Plan {
+    /// What is asked of the rule that decides about indexes, foreign keys and triggers.
+    pub fn request(&self, options: &Options, recorded: bool) -> Request {
+        let target = &options.target;
+        Request {
+            indexes: target.indexes,
+            triggers: target.triggers,
+            foreign_keys: target.foreign_keys,
+            rejects: options.rejects.is_some(),
+            course: match self.method {
+                Method::Insert => Course::RowByRow,
+                _ if self.lanes > 1 => Course::Lanes { recorded },
+                _ => Course::OneTransaction,
+            },
+            truncates: target.truncate,
+            private: self.private,
+            no_lock_out: target.no_lock_out,
+            new_rows: self.records.map(|n| n as f64),
+        }
+    }
+}
+
+/// What is taken down around the rows, which locks that needs, and what they cost others.
+pub(super) fn maintenance(plan: &mut Plan, facts: &Facts, options: &Options) -> Result<(), Error> {
+    let Some(objects) = &facts.objects else { return Ok(()) };
+    let recorded = !matches!(facts.ledger, LedgerState::Unusable(_));
+    plan.maintenance = policy::decide(objects, &plan.request(options, recorded));
+    plan.makes_ledger =
+        plan.lanes > 1 && facts.ledger == LedgerState::Missing && plan.maintenance.any_down();
+    plan.locks = locks(plan, options, &plan.maintenance, size(plan, options, objects, facts));
+    if let (Some(lock), true) = (plan.locks.first(), options.target.no_lock_out) {
+        return Err(Error::new(format!("--no-lock-out forbids this load: {lock}")).with_hint(
+            "--indexes keep, --method lanes and a load without --truncate need no such lock",
+        ));
+    }
+    if !plan.locks.is_empty() && plan.cost.starts_with("nothing") {
+        plan.cost = "concurrent access to what is locked".into();
+    }
+    Ok(())
+}
