@@ -53,6 +53,14 @@ class Rules(unittest.TestCase):
         self.assertEqual(len(breaches("crates/engine/src/a.rs", 'fn a() { println!("") }\n')), 1)
         self.assertEqual(breaches("crates/cli/src/a.rs", 'fn a() { println!("") }\n'), [])
 
+    def test_libraries_name_no_options(self):
+        for text, found in (('"use --truncate"', 1), ('"--where is"', 1), ('"`truncate` empties it"', 0), ('"a--b"', 0)):
+            source = f"fn a() -> &'static str {{\n    {text}\n}}\n"
+            self.assertEqual(len(breaches("crates/engine/src/a.rs", source)), found, text)
+            self.assertEqual(breaches("crates/cli/src/a.rs", source), [])
+        tests = '#[cfg(test)]\nmod tests {\n    const A: &str = "x --a";\n}\n'
+        self.assertEqual(breaches("crates/engine/src/a.rs", tests), [])
+
     def test_arrows_in_the_engine(self):
         for name, used, found in (("plan", "session::conn", 1), ("plan/locks", "facts", 0), ("session/lane", "plan", 0),
                                   ("session/lane", "load", 1), ("load", "maintenance", 0), ("wire", "{facts, session}", 1)):

@@ -25,6 +25,7 @@ mod secret;
 mod sources;
 mod summary;
 mod usage;
+mod wording;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use commands::{
@@ -53,7 +54,7 @@ Exit codes:
 /// Bulk loader for PostgreSQL
 #[derive(Parser)]
 #[command(name = "pgsluice", version, arg_required_else_help = true, after_help = EXIT_CODES)]
-struct Arguments {
+struct Program {
     #[command(subcommand)]
     command: Command,
 }
@@ -103,14 +104,14 @@ fn main() -> ExitCode {
 
 fn parse() -> Result<Command, ExitCode> {
     let typed: Vec<OsString> = std::env::args_os().collect();
-    let mut program = Arguments::command();
+    let mut program = Program::command();
     program.build();
     let parsed = match usage::one_dash(&typed, &program) {
         Some(error) => Err(error),
         None => {
-            let with_plan = plan_file::expanded(&Arguments::command(), typed.clone())
+            let with_plan = plan_file::expanded(&Program::command(), typed.clone())
                 .map_err(|failure| refused(failure).report())?;
-            Arguments::try_parse_from(with_plan)
+            Program::try_parse_from(with_plan)
         }
     };
     parsed.map(|a| a.command).map_err(|error| {

@@ -26,7 +26,7 @@ fn render(command: &mut Command, name: &str, out: &mut String) {
 
 #[test]
 fn the_reference_is_current() {
-    let mut command = crate::Arguments::command();
+    let mut command = crate::Program::command();
     command.build();
     let mut made = HEAD.to_owned();
     render(&mut command, "pgsluice", &mut made);

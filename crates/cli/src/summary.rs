@@ -8,6 +8,7 @@ use crate::arguments::spare;
 use crate::failure::{code, Failure, Problem};
 use crate::moment::{self, Moment};
 use crate::output;
+use crate::wording::as_options;
 use pgsluice_engine::error::io_message;
 use pgsluice_engine::options::Options;
 use serde::Serialize;
@@ -145,7 +146,7 @@ impl SummaryFile {
             error,
             what,
         };
-        serde_json::to_string_pretty(&record).unwrap_or_default()
+        as_options(&serde_json::to_string_pretty(&record).unwrap_or_default())
     }
 
     /// A device or a pipe is written to as it is.

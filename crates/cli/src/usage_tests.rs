@@ -5,7 +5,7 @@ use clap::{CommandFactory, Parser};
 use std::fmt::Write as _;
 
 fn program() -> Command {
-    let mut program = crate::Arguments::command();
+    let mut program = crate::Program::command();
     program.build();
     program
 }
@@ -13,7 +13,7 @@ fn program() -> Command {
 /// The hint of `pgsluice load` for one more option; the empty string where the option works.
 fn said(option: &str) -> Option<String> {
     let arguments = ["pgsluice", "load", "x.csv", "--table", "t", option, "7"].map(OsString::from);
-    let error = match crate::Arguments::try_parse_from(&arguments) {
+    let error = match crate::Program::try_parse_from(&arguments) {
         Ok(_) => return Some(String::new()),
         Err(error) => error,
     };
@@ -93,7 +93,7 @@ fn slips_are_corrected_and_opposites_never_suggested() {
 fn commands_and_values() {
     let of = |arguments: &[&str]| {
         let all: Vec<OsString> = ["pgsluice"].iter().chain(arguments).map(OsString::from).collect();
-        let error = match crate::Arguments::try_parse_from(&all) {
+        let error = match crate::Program::try_parse_from(&all) {
             Err(error) => error,
             Ok(_) => panic!("{arguments:?} is accepted"),
         };

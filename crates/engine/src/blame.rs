@@ -79,7 +79,7 @@ pub fn of_condition(error: Error, condition: Option<&str>) -> Error {
     let unread = error.sqlstate().starts_with("42") && error.sqlstate() != "42501";
     match condition {
         Some(condition) if unread && context.is_none() && error.hint().is_none() => {
-            error.with_hint(format!("the condition of --where is: {condition}"))
+            error.with_hint(format!("the condition of `where` is: {condition}"))
         }
         _ => error,
     }

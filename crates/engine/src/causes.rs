@@ -70,8 +70,8 @@ impl Causes {
                     "each record of {name} has one field, but {fields} fields with the delimiter '{delimiter}'"
                 ))
                 .with_hint(format!(
-                    "--delimiter '{delimiter}'; to load each line into one column, name it \
-                     with --columns"
+                    "`delimiter` '{delimiter}'; to load each line into one column, name it \
+                     with `columns`"
                 )));
             }
         }
@@ -80,7 +80,7 @@ impl Causes {
                 "the first record of {name} looks like a header: its fields are not of the \
                  types of the fields below"
             ))
-            .with_hint("--header takes the names of the columns from it; --no-header loads it"));
+            .with_hint("`header` takes the names of the columns from it; `no-header` loads it"));
         }
         Ok(())
     }
@@ -90,14 +90,14 @@ impl Causes {
         let mut notes = Vec::new();
         if let (Some((delimiter, fields)), true) = (&self.delimiter, self.single) {
             notes.push(format!(
-                "each record has one field, but {fields} fields with --delimiter '{delimiter}'"
+                "each record has one field, but {fields} fields with `delimiter` '{delimiter}'"
             ));
         }
         let bare = |name: &String| name.trim().to_lowercase();
         let named = columns.len() > 1 && self.first.iter().map(bare).eq(columns.iter().map(bare));
         if self.header || named {
             notes.push(
-                "the first record looks like a header and is loaded as data: --header takes it \
+                "the first record looks like a header and is loaded as data: `header` takes it \
                  as names"
                     .into(),
             );
@@ -123,7 +123,7 @@ impl Causes {
         }
         if uneven && plan.made.is_some() && options.rejects.is_none() {
             return error.with_hint(
-                "--on-error reject loads the other records and keeps such ones in a file",
+                "`on-error` reject loads the other records and keeps such ones in a file",
             );
         }
         if state == "22021" && options.input.encoding.is_none() {
@@ -134,16 +134,16 @@ impl Causes {
         }
         let first = error.place().is_some_and(|place| place.record == Some(1));
         if first && self.header {
-            return error.with_hint("is the first line a header? --header takes it as names");
+            return error.with_hint("is the first line a header? `header` takes it as names");
         }
         match plan.inferred.is_some() {
             false => error,
             true if can_be_read_again(&options.input) => {
-                error.with_hint("--create=text-on-doubt reads the whole input first")
+                error.with_hint("`create`=text-on-doubt reads the whole input first")
             }
             true => error.with_hint(
                 "the types were inferred from the first records: create the table first, or load \
-                 from a file with --create=text-on-doubt",
+                 from a file with `create`=text-on-doubt",
             ),
         }
     }
@@ -151,7 +151,7 @@ impl Causes {
 
 /// A hint at another delimiter.
 pub(crate) fn is_it(delimiter: &str) -> String {
-    format!("is the delimiter '{delimiter}'? --delimiter '{delimiter}' names it")
+    format!("is the delimiter '{delimiter}'? `delimiter` '{delimiter}' names it")
 }
 
 /// A delimiter other than the dialect's, as the option takes it, that splits each record into as

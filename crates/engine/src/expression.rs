@@ -22,7 +22,7 @@ impl Expression {
     /// There is no `?`; or a parenthesis, a string, a name or a comment is left open; or it is more
     /// than one expression.
     pub fn new(column: &str, sql: &str) -> Result<Expression, Error> {
-        let wrong = |what: &str| Error::usage(format!("--expr {column}: {what}: {sql}"));
+        let wrong = |what: &str| Error::usage(format!("`expr` {column}: {what}: {sql}"));
         let (mut pieces, mut depth, mut at) = (vec![String::new()], 0_u32, 0);
         while let Some(c) = sql[at..].chars().next() {
             let rest = &sql[at..];
@@ -60,7 +60,7 @@ impl Expression {
         match pieces.len() {
             _ if depth > 0 => Err(wrong("a parenthesis is left open")),
             1 => Err(wrong("it has no ?")
-                .with_hint("? stands for the field's text: --expr n='replace(?, '','', ''.'')'")),
+                .with_hint("? stands for the field's text: `expr` n='replace(?, '','', ''.'')'")),
             _ => Ok(Expression { column: column.into(), sql: sql.into(), pieces }),
         }
     }

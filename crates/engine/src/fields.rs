@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(pieces("a{file}:{line}"), [text("a"), Piece::File, text(":"), Piece::Line]);
         assert_eq!(pieces("{\"é\":1} {files}"), [text("{\"é\":1} {files}")]);
         assert_eq!(pieces(""), []);
-        let read = |given: &str| pair("--set", given).ok();
+        let read = |given: &str| pair("`set`", given).ok();
         let some = |name: &str, text: &str| Some((name.to_owned(), text.to_owned()));
         assert_eq!(read("a=b=c"), some("a", "b=c"));
         assert_eq!(read("\"a=\"\"b\"= c "), some("a=\"b", " c "));

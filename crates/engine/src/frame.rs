@@ -50,9 +50,9 @@ impl Passed {
     /// What is noted of them.
     pub fn note(&self) -> Option<String> {
         let parts = [
-            (self.head, "by --skip-lines"),
-            (self.comments, "by --comment"),
-            (self.footer, "by --skip-footer"),
+            (self.head, "by `skip-lines`"),
+            (self.comments, "by `comment`"),
+            (self.footer, "by `skip-footer`"),
             (self.blank, "empty lines at the end"),
         ];
         let said: Vec<String> =
@@ -82,7 +82,7 @@ pub fn check_comment(comment: u8, d: &Dialect) -> Result<(), Error> {
         }
         _ => return Ok(()),
     };
-    Err(Error::usage(format!("--comment cannot be {what}: records may begin with it")))
+    Err(Error::usage(format!("`comment` cannot be {what}: records may begin with it")))
 }
 
 /// The delimiter that the first line of a file names, as Excel reads it (`sep=;`), and the length

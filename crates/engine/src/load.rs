@@ -248,7 +248,7 @@ pub(crate) fn open_lanes(
     for _ in 1..plan.lanes {
         // The first one came through.
         let fewer =
-            format!("{} lanes need one connection each; use fewer with --lanes N", plan.lanes);
+            format!("{} lanes need one connection each; use fewer with `lanes` N", plan.lanes);
         let mut conn = watch.connect(&options.target.url).map_err(|e| e.with_hint(fewer))?;
         transaction::begin(&mut conn, options)?;
         lanes.push(lane(conn));
@@ -278,7 +278,7 @@ fn rejects(
         let error = Error::io("create the reject file", &name, &e);
         match e.kind() {
             std::io::ErrorKind::AlreadyExists => error
-                .with_hint("the file and its .jsonl contain the rejects of an earlier load: use --reject-existing append or replace, or {time} in the name"),
+                .with_hint("the file and its .jsonl contain the rejects of an earlier load: use `reject-existing` append or replace, or {time} in the name"),
             _ => error,
         }
     })?;

@@ -16,10 +16,10 @@ pub(crate) const PACKED: &str = "packed by pgsluice; the file's order of columns
 
 /// What to try for bytes that are not UTF-8.
 pub(crate) const NOT_UTF8: &str =
-    "is the file in a Western encoding? --encoding WIN1252, or LATIN1";
+    "is the file in a Western encoding? `encoding` WIN1252, or LATIN1";
 
 /// What to ask where names do not look like names.
-pub(crate) const AS_DATA: &str = "is the first line data? --no-header loads it";
+pub(crate) const AS_DATA: &str = "is the first line data? `no-header` loads it";
 
 /// The columns of the fields, in the file's order; `None` where a field is left out.
 ///
@@ -130,7 +130,7 @@ pub(crate) fn check_map(header: &HeaderLine, options: &FieldOptions) -> Result<(
         return Ok(());
     };
     let names: Vec<String> = all().map(shown).collect();
-    let error = Error::new(format!("--map names \"{name}\", which the header does not have"));
+    let error = Error::new(format!("`map` names \"{name}\", which the header does not have"));
     Err(error.at(header.place()).with_hint(format!(
         "{}it has: {}",
         did_you_mean(name, &names),
@@ -171,7 +171,7 @@ pub(crate) fn name_of(header: &HeaderLine, i: usize, field: &[u8]) -> Result<Str
 fn wrong_name(header: &HeaderLine, i: usize, what: &str) -> Error {
     Error::new(format!("field {} of the header {what}", i + 1))
         .at(header.place())
-        .with_hint("--header=ignore loads by position, or as --columns says")
+        .with_hint("`header`=ignore loads by position, or as `columns` says")
 }
 
 /// A load by position into a table with another order of columns than its first file's would
@@ -180,11 +180,11 @@ fn not_packed(table: &TableFacts) -> Result<(), Error> {
     let order = table.comment.as_deref().and_then(|comment| comment.strip_prefix(PACKED));
     let Some(order) = order else { return Ok(()) };
     Err(Error::new(format!(
-        "table {} was created with --pack-columns, so its order of columns is not the file's",
+        "table {} was created with `pack-columns`, so its order of columns is not the file's",
         table.sql
     ))
     .with_hint(format!(
-        "--columns '{order}' if this file's order is that of the first file; the table's \
+        "`columns` '{order}' if this file's order is that of the first file; the table's \
          comment keeps that order"
     )))
 }
@@ -204,10 +204,10 @@ fn check_order(header: &HeaderLine, given: &[Option<String>]) -> Result<(), Erro
     if own == given || sorted(&own) != sorted(&given) {
         return Ok(());
     }
-    let message = format!("the header has --columns in another order: {}", own.join(", "));
+    let message = format!("the header has `columns` in another order: {}", own.join(", "));
     Err(Error::new(message)
         .at(header.place())
-        .with_hint("omit --columns to use the order of the header, or use --header=ignore for that of --columns"))
+        .with_hint("omit `columns` to use the order of the header, or use `header`=ignore for that of `columns`"))
 }
 
 /// A name that is too long for any column means the one that the server would make of it.
@@ -232,7 +232,7 @@ pub(crate) fn named_once(names: &[String]) -> Result<(), Error> {
 
 /// As COPY, which refuses a column in FORCE_NULL that it does not load.
 fn check_forced(names: &[String], target: &TargetOptions) -> Result<(), Error> {
-    let sets = [("--force-null", &target.force_null), ("--force-not-null", &target.force_not_null)];
+    let sets = [("`force-null`", &target.force_null), ("`force-not-null`", &target.force_not_null)];
     for (option, set) in sets {
         let ColumnSet::Named(forced) = set else { continue };
         if let Some(name) = forced.iter().find(|name| !names.contains(name)) {
@@ -251,8 +251,8 @@ fn check(name: &str, table: &TableFacts, from_file: bool) -> Result<(), Error> {
         let meant = did_you_mean(name, &names);
         return Err(error.with_hint(if from_file {
             format!(
-                "{meant}it has: {}; --map '{name}=COLUMN' names the column, --map '{name}=-' leaves \
-                 the field out; --header=ignore loads by position",
+                "{meant}it has: {}; `map` '{name}=COLUMN' names the column, `map` '{name}=-' leaves \
+                 the field out; `header`=ignore loads by position",
                 names.join(", ")
             )
         } else {
@@ -261,7 +261,7 @@ fn check(name: &str, table: &TableFacts, from_file: bool) -> Result<(), Error> {
     };
     if column.generated {
         return Err(Error::new(format!("column \"{name}\" is generated and takes no values"))
-            .with_hint("leave it out of the file, or name the others with --columns"));
+            .with_hint("leave it out of the file, or name the others with `columns`"));
     }
     Ok(())
 }
@@ -306,7 +306,7 @@ fn check_missing(names: &[String], table: &TableFacts, all: bool) -> Result<(), 
     if let Some(column) = table.columns.iter().filter(|_| all).find(left) {
         let message = format!("column \"{}\" of {} is not in the file", column.name, table.sql);
         return Err(Error::new(message)
-            .with_hint("--missing-columns default gives such columns their defaults"));
+            .with_hint("`missing-columns` default gives such columns their defaults"));
     }
     if table.triggers.iter().any(|t| t.row && t.before && !t.internal) {
         return Ok(());
@@ -319,7 +319,7 @@ fn check_missing(names: &[String], table: &TableFacts, all: bool) -> Result<(), 
             "column \"{}\" of {} is not in the file, has no default and forbids NULL",
             column.name, table.sql
         ))
-        .with_hint("--columns and --header say which columns the file has")),
+        .with_hint("`columns` and `header` say which columns the file has")),
         None => Ok(()),
     }
 }

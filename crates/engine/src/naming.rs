@@ -38,7 +38,7 @@ pub(crate) fn from_header(
             format!("the header has {} names, and each record {fields} fields", names.len());
         return Err(Error::new(message)
             .at(header.place())
-            .with_hint(format!("--header=ignore names the columns c1 to c{fields}")));
+            .with_hint(format!("`header`=ignore names the columns c1 to c{fields}")));
     }
     let mut given: Vec<String> = Vec::new();
     let (mut unnamed, mut repeated, mut long) = (Vec::new(), Vec::new(), Vec::new());
@@ -123,7 +123,7 @@ fn one_more(header: &HeaderLine, names: &[String]) -> Error {
     ))
     .at(header.place())
     .with_hint(format!(
-        "if the first field is the name of the row: --header=ignore --columns '\"row\",{}'",
+        "if the first field is the name of the row: `header`=ignore `columns` '\"row\",{}'",
         quoted.join(",")
     ))
 }
@@ -193,10 +193,10 @@ mod tests {
     fn names_of_rows_need_a_name_from_the_user() {
         for fields in [1, 5] {
             let error = named(&["a", "b"], Some(fields)).0.unwrap_err();
-            assert!(error.hint().unwrap().starts_with("--header=ignore names"), "{error}");
+            assert!(error.hint().unwrap().starts_with("`header`=ignore names"), "{error}");
         }
         let error = named(&["a", "b"], Some(3)).0.unwrap_err();
         let hint = error.hint().unwrap();
-        assert!(hint.contains("--header=ignore --columns '\"row\",\"a\",\"b\"'"), "{hint}");
+        assert!(hint.contains("`header`=ignore `columns` '\"row\",\"a\",\"b\"'"), "{hint}");
     }
 }

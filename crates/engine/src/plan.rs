@@ -324,10 +324,10 @@ fn choose(
     };
     let named = match policies {
         _ if expressions => {
-            "the server runs the expressions of --expr, as it does in INSERT ... SELECT"
+            "the server runs the expressions of `expr`, as it does in INSERT ... SELECT"
         }
         true => "row-level security applies, and with it the server does not accept COPY",
-        false => "named by --method",
+        false => "named by `method`",
     };
     refuse(asked, server, table, options, shape)?;
     match asked {
@@ -383,7 +383,7 @@ fn steps(plan: &mut Plan, table: &TableFacts, options: &Options) -> Result<(), E
             "{method} needs an empty table, and {} has rows",
             table.sql
         ))
-        .with_hint("--truncate empties it in the same transaction"));
+        .with_hint("`truncate` empties it in the same transaction"));
     }
     // Tables that inherit from this one are others: the load adds nothing to them either.
     let only = if table.kind == 'r' { "ONLY " } else { "" };
@@ -396,7 +396,7 @@ fn steps(plan: &mut Plan, table: &TableFacts, options: &Options) -> Result<(), E
     if plan.private {
         plan.before.push(format!("TRUNCATE TABLE ONLY {}", plan.table));
         plan.notes.push(format!(
-            "{} is empty: the load locks it and builds its indexes after the rows (--indexes keep avoids the lock)",
+            "{} is empty: the load locks it and builds its indexes after the rows (`indexes` keep avoids the lock)",
             plan.table
         ));
     }

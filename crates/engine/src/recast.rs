@@ -242,7 +242,7 @@ pub fn wrong_number(found: usize, wanted: usize) -> Malformed {
 /// A record that is too long to be held cannot be recast.
 pub fn too_long() -> Error {
     Error::new("a record is too long to be held in memory, which options on fields need")
-        .with_hint("load the file without --null COLUMN=TEXT, --set and fields that are left out")
+        .with_hint("load the file without `null` COLUMN=TEXT, `set` and fields that are left out")
 }
 
 #[cfg(test)]

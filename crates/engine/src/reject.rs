@@ -444,7 +444,7 @@ impl Rejects {
         }
         let dialect = match self.limit {
             Limit::Default => {
-                "; check the delimiter, the quote and the header; --reject-limit allows more"
+                "; check the delimiter, the quote and the header; `reject-limit` allows more"
             }
             _ => "",
         };

@@ -42,10 +42,10 @@ pub fn hint(fault: Malformed, record: &[u8], dialect: &Dialect) -> Option<String
         _ => before.ends_with(b"\\"),
     };
     let options =
-        "--stray-quotes literal keeps such quotes as they are, and copy does as COPY does";
+        "`stray-quotes` literal keeps such quotes as they are, and copy does as COPY does";
     Some(match kind {
         _ if backslash && dialect.escape != b'\\' => {
-            format!("--escape '\\' reads \\{quote} as a quote within a value; {options}")
+            format!("`escape` '\\' reads \\{quote} as a quote within a value; {options}")
         }
         Stray::Within if spaces => {
             format!("a space stands before the quote, which opens at the start of a field only; {options}")
@@ -61,8 +61,8 @@ pub fn hint(fault: Malformed, record: &[u8], dialect: &Dialect) -> Option<String
 /// The error of a record that passes in pieces and has a stray quote.
 pub fn too_long(place: Place) -> Error {
     Error::data("a record that does not fit in memory has a stray quote").at(place).with_hint(
-        "is a quote left open there? --stray-quotes copy reads it as COPY does, and \
-             --on-error reject keeps the record in a file",
+        "is a quote left open there? `stray-quotes` copy reads it as COPY does, and \
+             `on-error` reject keeps the record in a file",
     )
 }
 
@@ -96,7 +96,7 @@ mod tests {
     fn the_hint_says_what_is_probably_meant() {
         let dialect = Dialect { stray_quotes: StrayQuotes::Error, ..Dialect::csv() };
         let cases: [(&[u8], &str); 5] = [
-            (b"1,\"H. \\\"Barney\\\" E\"\n", "--escape '\\'"),
+            (b"1,\"H. \\\"Barney\\\" E\"\n", "`escape` '\\'"),
             (b"1, \"USA\"\n", "a space stands before the quote"),
             (b"1,5\" pipe\n", "is written \"\""),
             (b"1,\"5\" pipe\"\n", "is written \"\""),

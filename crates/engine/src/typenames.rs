@@ -72,7 +72,7 @@ fn parse(name: &str) -> Result<Type, Error> {
     let name = name.trim().to_lowercase();
     let unknown = || {
         Error::usage(format!("there is no type {name:?} that can be written without a server"))
-            .with_hint("--to and --table take the types from a table")
+            .with_hint("`to` and `table` take the types from a table")
     };
     let element = name.trim_end_matches("[]").trim_end();
     let (words, modifiers) = match element.split_once('(') {

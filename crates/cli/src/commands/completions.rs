@@ -19,7 +19,7 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let mut command = crate::Arguments::command();
+    let mut command = crate::Program::command();
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, &mut command, "pgsluice", &mut script);
     print(String::from_utf8_lossy(&script).trim_end())?;

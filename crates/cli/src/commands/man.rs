@@ -16,7 +16,7 @@ pub struct Arguments {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let folder = &arguments.folder;
-    let command = crate::Arguments::command().disable_help_subcommand(true);
+    let command = crate::Program::command().disable_help_subcommand(true);
     clap_mangen::generate_to(command, folder)
         .map_err(|e| Error::io("write", &folder.to_string_lossy(), &e))?;
     Ok(ExitCode::SUCCESS)

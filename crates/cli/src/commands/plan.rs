@@ -3,6 +3,7 @@
 use crate::arguments::LoadArguments;
 use crate::failure::Failure;
 use crate::output::print;
+use crate::wording::as_options;
 use clap::Args;
 use pgsluice_engine::load::{plan_only, Foretold};
 use pgsluice_engine::plan::{Plan, Wire};
@@ -29,9 +30,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let files: Vec<String> = options.input.sources.iter().map(|s| s.name()).collect();
     let foretold = plan_only(&options)?;
     if arguments.json {
-        print(serde_json::to_string_pretty(&as_json(&foretold, &files)).unwrap_or_default())?;
+        let json = serde_json::to_string_pretty(&as_json(&foretold, &files));
+        print(as_options(&json.unwrap_or_default()))?;
     } else {
-        print(lines(&foretold, &files).join("\n"))?;
+        print(as_options(&lines(&foretold, &files).join("\n")))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -78,7 +78,7 @@ fn is(what: &str, hint: &'static str) -> Option<Other> {
 pub(super) fn no_text(bytes: &[u8], utf8: bool) -> Option<Other> {
     let head = &bytes[..bytes.len().min(HEAD)];
     if head.starts_with(b"PGCOPY\n\xff\r\n\0") {
-        return is("in COPY's binary format", "--format binary reads it");
+        return is("in COPY's binary format", "`format` binary reads it");
     }
     let found = SIGNATURES.iter().find(|(signature, _)| head.starts_with(signature));
     if let Some((_, what)) = found.filter(|_| is_binary(head)) {
@@ -111,7 +111,7 @@ fn other_text(bytes: &[u8], dialect: &Dialect) -> Option<Other> {
         return is(
             "JSON",
             "write it as CSV first; lines of JSON go whole into one column by \
-             --delimiter '\\x01' --quote '\\x02'",
+             `delimiter` '\\x01' `quote` '\\x02'",
         );
     }
     None

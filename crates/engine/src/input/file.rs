@@ -176,7 +176,7 @@ impl InputFile {
             let error = Error::data(corrupt.to_string()).at(place);
             match corrupt {
                 Corrupt::Signature => error
-                    .with_hint("the file is not COPY's binary format: is it --format csv or text?"),
+                    .with_hint("the file is not COPY's binary format: is it `format` csv or text?"),
                 _ => error,
             }
         })?;

@@ -44,7 +44,7 @@ pub(super) fn not_emptied(
     let left = if target.truncate { "the emptied table" } else { "the new table" };
     let all = if plan.method == Method::Insert { "" } else { ", so nothing was changed" };
     Err(Error::data(format!("{why}: {left} would stay empty{all}"))
-        .with_hint("if an empty table is what you want, add --allow-empty"))
+        .with_hint("if an empty table is what you want, add `allow-empty`"))
 }
 
 /// Before the commit: the server took as many rows as there were records.

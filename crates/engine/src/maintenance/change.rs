@@ -174,12 +174,12 @@ fn refused(error: Error, choice: &Choice) -> Error {
     }
     match (error.sqlstate(), choice.kind.as_str()) {
         ("23505" | "23P01", _) => {
-            error.with_hint("with --indexes keep, the message names the record")
+            error.with_hint("with `indexes` keep, the message names the record")
         }
-        ("23503", _) => error.with_hint("with --foreign-keys keep, the message names the record"),
+        ("23503", _) => error.with_hint("with `foreign-keys` keep, the message names the record"),
         (_, "index") => {
             let what = format!("while {} was built again", choice.object);
-            error.with_hint(format!("{what}; --indexes keep leaves it in place"))
+            error.with_hint(format!("{what}; `indexes` keep leaves it in place"))
         }
         _ => error,
     }

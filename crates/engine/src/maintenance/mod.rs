@@ -60,7 +60,7 @@ pub fn foretell(conn: &mut Conn, plan: &Plan) -> Result<(Vec<String>, Settings),
         return Ok((lines, Vec::new()));
     }
     if plan.makes_ledger {
-        lines.push(format!("{MADE} to record what is taken down (--ledger none avoids it)"));
+        lines.push(format!("{MADE} to record what is taken down (`ledger` none avoids it)"));
     }
     Ok((lines, for_builds(conn)?.into_iter().collect()))
 }
@@ -73,7 +73,7 @@ pub fn foretell(conn: &mut Conn, plan: &Plan) -> Result<(Vec<String>, Settings),
 /// The connection is lost.
 pub fn ledger_state(conn: &mut Conn, options: &Options) -> Result<State, Error> {
     match options.target.method {
-        Method::Lanes if !options.target.ledger => Ok(State::Unusable("--ledger none".into())),
+        Method::Lanes if !options.target.ledger => Ok(State::Unusable("`ledger` none".into())),
         Method::Lanes => ledger::state(conn),
         _ => Ok(State::Unusable("one transaction holds everything together".into())),
     }

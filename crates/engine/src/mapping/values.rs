@@ -25,25 +25,25 @@ pub(crate) fn columns(
     for (i, name) in set.iter().enumerate() {
         check(name, table, false)?;
         if fields.iter().flatten().any(|field| field == name) {
-            let message = format!("--set names column \"{name}\", which is in the file");
+            let message = format!("`set` names column \"{name}\", which is in the file");
             return Err(Error::new(message).with_hint(
-                "leave its field out: --columns with - in its place, or --map NAME=- with --header",
+                "leave its field out: `columns` with - in its place, or `map` NAME=- with `header`",
             ));
         }
         if set[..i].contains(name) {
-            return Err(Error::usage(format!("--set names column \"{name}\" twice")));
+            return Err(Error::usage(format!("`set` names column \"{name}\" twice")));
         }
     }
     let of_file = |name: &String| fields.iter().flatten().any(|field| field == name);
     for (name, text) in &target.fields.nulls {
         let Some(name) = name else { continue };
         if !of_file(&known(name)) {
-            let message = format!("--null names column \"{name}\", which is not in the file");
+            let message = format!("`null` names column \"{name}\", which is not in the file");
             return Err(Error::new(message)
-                .with_hint(format!("--null '*={name}={text}' is a spelling for all columns")));
+                .with_hint(format!("`null` '*={name}={text}' is a spelling for all columns")));
         }
         if target.force_not_null.has(name) {
-            let message = format!("--null says what is NULL in column \"{name}\", and --force-not-null that nothing is");
+            let message = format!("`null` says what is NULL in column \"{name}\", and `force-not-null` that nothing is");
             return Err(Error::usage(message));
         }
     }
@@ -51,9 +51,9 @@ pub(crate) fn columns(
         let name = known(&expression.column);
         check(&name, table, false)?;
         if !of_file(&name) && !set.contains(&name) {
-            let message = format!("--expr names column \"{name}\", which is not in the file");
+            let message = format!("`expr` names column \"{name}\", which is not in the file");
             return Err(Error::new(message).with_hint(
-                "--expr takes the text of a field; a column without one has its default",
+                "`expr` takes the text of a field; a column without one has its default",
             ));
         }
     }
@@ -74,14 +74,14 @@ fn writable(dialect: &Dialect, options: &Options) -> Result<(), Error> {
         || wanted.set.iter().any(|(_, value)| value.iter().any(file));
     if let (Some(encoding), true) = (&options.input.encoding, beyond) {
         let message = format!(
-            "--null and --set take characters beyond ASCII for files in UTF-8, not {encoding}"
+            "`null` and `set` take characters beyond ASCII for files in UTF-8, not {encoding}"
         );
         return Err(Error::usage(message).with_hint("convert the file first: iconv -t UTF-8"));
     }
     let empty = wanted.set.iter().find(|(_, value)| value.is_empty());
     if let (Some((name, _)), Format::Text, b"") = (empty, dialect.format, &dialect.null[..]) {
-        let message = format!("--set {name}= would be NULL, since nothing is the marker of NULL");
-        return Err(Error::usage(message).with_hint("take another marker: --null TEXT"));
+        let message = format!("`set` {name}= would be NULL, since nothing is the marker of NULL");
+        return Err(Error::usage(message).with_hint("take another marker: `null` TEXT"));
     }
     Ok(())
 }

@@ -38,8 +38,8 @@ pub(super) fn maintenance(plan: &mut Plan, facts: &Facts, options: &Options) -> 
         plan.lanes > 1 && facts.ledger == LedgerState::Missing && plan.maintenance.any_down();
     plan.locks = locks(plan, options, &plan.maintenance, size(plan, options, objects, facts));
     if let (Some(lock), true) = (plan.locks.first(), options.target.no_lock_out) {
-        return Err(Error::new(format!("--no-lock-out forbids this load: {lock}")).with_hint(
-            "--indexes keep, --method lanes and a load without --truncate need no such lock",
+        return Err(Error::new(format!("`no-lock-out` forbids this load: {lock}")).with_hint(
+            "`indexes` keep, `method` lanes and a load without `truncate` need no such lock",
         ));
     }
     if !plan.locks.is_empty() && plan.cost.starts_with("nothing") {

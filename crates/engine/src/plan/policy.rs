@@ -164,7 +164,7 @@ fn allowed(objects: &TableObjects, request: &Request) -> Result<(), String> {
             .into());
     }
     if request.no_lock_out {
-        return Err("--no-lock-out".into());
+        return Err("`no-lock-out`".into());
     }
     if !objects.relation.owner {
         return Err("the role does not own the table".into());
@@ -218,11 +218,11 @@ fn rebuild(objects: &TableObjects, index: &Index, request: &Request) -> Verdict 
         return Err("a publication identifies rows by it".into());
     }
     if request.rejects && index.refuses() {
-        return Err("with --on-error reject, duplicates are rejected by record".into());
+        return Err("with `on-error` reject, duplicates are rejected by record".into());
     }
     // Its build would fail the whole load, and name no record.
     if request.rejects && !index.certain && request.indexes == Indexes::Auto {
-        return Err("with --on-error reject, what it refuses is rejected by record".into());
+        return Err("with `on-error` reject, what it refuses is rejected by record".into());
     }
     if !index.certain && matches!(request.course, Course::Lanes { .. }) {
         return Err("an error of its build would appear only after the lanes have committed".into());
@@ -239,7 +239,7 @@ fn rebuild(objects: &TableObjects, index: &Index, request: &Request) -> Verdict 
 fn kept(rows: f64, new_rows: Option<f64>) -> String {
     match new_rows {
         Some(new) if rows > 0.0 && new >= PAYS * rows => format!(
-            "the table has rows, and others may be using it; about {new:.0} rows are added to {rows:.0}: --indexes rebuild would take less time, but locks the table until the commit"
+            "the table has rows, and others may be using it; about {new:.0} rows are added to {rows:.0}: `indexes` rebuild would take less time, but locks the table until the commit"
         ),
         Some(new) if rows > 0.0 => {
             format!("about {new:.0} rows are added to {rows:.0}: adding them to the index is cheaper")
@@ -268,14 +268,14 @@ fn foreign_key(objects: &TableObjects, key: &ForeignKey, request: &Request) -> V
         return Err("a missing row would be found only after the lanes have committed".into());
     }
     if request.rejects {
-        return Err("with --on-error reject, violations are rejected by record".into());
+        return Err("with `on-error` reject, violations are rejected by record".into());
     }
     Ok("all rows are checked at once after the load".into())
 }
 
 fn turn_off(trigger: &Trigger, request: &Request) -> Verdict {
     match request.course {
-        _ if request.no_lock_out => return Err("--no-lock-out".into()),
+        _ if request.no_lock_out => return Err("`no-lock-out`".into()),
         Course::RowByRow => return Err("each row is committed by itself".into()),
         Course::Lanes { recorded: false } => {
             return Err("the schema pgsluice_loads cannot be written".into())

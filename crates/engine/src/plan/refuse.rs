@@ -35,12 +35,12 @@ pub(super) fn refuse(
     }
     let inserts = matches!(asked, Method::Insert | Method::InsertBatch);
     if inserts && (options.target.filter.is_some() || options.input.encoding.is_some()) {
-        return Err(Error::new(format!("{asked} takes neither --where nor --encoding"))
+        return Err(Error::new(format!("{asked} takes neither `where` nor `encoding`"))
             .with_hint("use one of the COPY methods"));
     }
     let default = matches!(&options.input.format, FileFormat::Delimited(d) if d.default.is_some());
     if asked == Method::Staged && default {
-        return Err(Error::new("staged does not support --default"));
+        return Err(Error::new("staged does not support `default`"));
     }
     if default && !inserts && server.major() < 16 {
         let major = server.major();
@@ -84,7 +84,7 @@ fn refuse_policies(asked: Method, table: &TableFacts, options: &Options) -> Resu
     Err(error.with_hint(if binary {
         "a binary file needs COPY: load CSV or text, or load as the table's owner"
     } else {
-        "--method staged, insert-batch and insert use INSERT; auto chooses staged"
+        "`method` staged, insert-batch and insert use INSERT; auto chooses staged"
     }))
 }
 
@@ -117,7 +117,7 @@ pub(super) fn refuse_truncate(before: &[String], table: &TableFacts) -> Result<(
         table.sql
     ));
     Err(error.with_hint(
-        "--method lanes deletes its rows instead; or empty it before the load, together with those \
+        "`method` lanes deletes its rows instead; or empty it before the load, together with those \
          tables, by TRUNCATE ... CASCADE",
     ))
 }

@@ -256,7 +256,7 @@ fn what_methods_refuse() {
     }
     for method in [Method::Insert, Method::InsertBatch] {
         assert!(
-            refused(method, |c| c.options.target.filter = Some("true".into())).contains("--where")
+            refused(method, |c| c.options.target.filter = Some("true".into())).contains("`where`")
         );
     }
     for method in [Method::InsertBatch, Method::Staged] {

@@ -49,7 +49,7 @@ pub fn infer(conn: &mut Conn, reader: &Reader, options: &Options) -> Result<NewT
         let empty = reader.sample().0.is_empty();
         let why = if empty { format!("{name} is empty: ") } else { String::new() };
         return Err(Error::new(format!("{why}no record says which columns the table has"))
-            .with_hint("create the table first, or name the columns with --columns"));
+            .with_hint("create the table first, or name the columns with `columns`"));
     };
     not_too_many(inference.fields(), &options.input)?;
     let numbers = || numbered(inference.fields()).into_iter().map(Some).collect();
@@ -127,7 +127,7 @@ impl Look {
             let whole = ended && input.sources.len() == 1;
             if all && !whole {
                 return Err(Error::new("a pipe cannot be read twice, as text-on-doubt must")
-                    .with_hint("use --create=typed, or a file"));
+                    .with_hint("use `create`=typed, or a file"));
             }
             let scanner = Scanner::new(&sample, ended, dialect, Eol::Unknown);
             self.see(options, &sample, scanner, input.skip);
@@ -225,7 +225,7 @@ fn not_too_many(fields: usize, input: &InputOptions) -> Result<(), Error> {
         "the first record of {} has {fields} fields, and a table at most {MAX_COLUMNS} columns",
         input.sources.first().map_or(String::new(), |s| s.name()),
     ))
-    .with_hint("is --delimiter right?"))
+    .with_hint("is `delimiter` right?"))
 }
 
 /// The name as SQL reads it, quoted anew.
@@ -282,7 +282,7 @@ fn statement(table: &str, columns: &[NewColumn], pack: bool, notes: &mut Vec<Str
         return create;
     }
     notes.push(
-        "the table's comment keeps the file's order of columns: a load by position needs --columns"
+        "the table's comment keeps the file's order of columns: a load by position needs `columns`"
             .into(),
     );
     let names: Vec<String> = kept.iter().map(name).collect();

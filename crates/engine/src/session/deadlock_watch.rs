@@ -65,7 +65,7 @@ impl DeadlockWatch {
                 "this record has the same unique key as a record of another lane, or excludes it",
             )
             .with_hint(
-                "load by a single connection (--method auto) to see the key, or to reject it",
+                "load by a single connection (`method` auto) to see the key, or to reject it",
             );
             match place {
                 Some(place) => knot.at(place),

@@ -367,7 +367,7 @@ impl Lane {
         };
         Error::new(message)
             .at(place)
-            .with_hint("--create=text-on-doubt reads the whole input first")
+            .with_hint("`create`=text-on-doubt reads the whole input first")
     }
 
     /// The server's error, with its place in the file as far as the server names one.

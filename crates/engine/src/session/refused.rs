@@ -7,7 +7,7 @@ use crate::error::{Error, Kind};
 
 /// What to do about a target that cannot be read, and about causes that are not recognized.
 pub(super) const GENERAL: &str =
-    "--to takes a URL (postgresql://user@host:port/database) or libpq's \
+    "`to` takes a URL (postgresql://user@host:port/database) or libpq's \
      keywords; passwords belong in ~/.pgpass or PGPASSWORD";
 
 /// The first major version of libpq that takes `sslrootcert=system`.
@@ -205,7 +205,7 @@ mod tests {
             ("server does not support SSL, but SSL was required", "support TLS", Kind::Failed),
             ("FATAL:  connection requires a valid client certificate", "sslcert", Kind::Failed),
             ("private key file \"k\" has group or world access", "sslkey", Kind::Failed),
-            ("something else", "--to takes", Kind::Connection),
+            ("something else", "`to` takes", Kind::Connection),
         ] {
             let error = refused(&format!("{to}{said}\n"), 150_020);
             assert!(error.hint().unwrap().contains(hint), "{said}: {:?}", error.hint());

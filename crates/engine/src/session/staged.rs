@@ -28,7 +28,7 @@ pub fn read_expressions(
         conn.read(&format!("SELECT WHERE ({cast}) IS NULL")).map_err(|e| {
             let says = e.server().cloned().unwrap_or_default();
             let (column, sql) = (&expression.column, &expression.sql);
-            Error::new(format!("--expr {column}: {}", e.message()))
+            Error::new(format!("`expr` {column}: {}", e.message()))
                 .with_server(says)
                 .with_hint(format!("the expression is: {sql}; ? is the field's text"))
         })?;

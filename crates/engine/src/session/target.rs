@@ -89,7 +89,7 @@ pub fn joined(target: &str, options: &[(&str, &str, &str)]) -> Result<String, Er
     }
     for (keyword, option, value) in options {
         if pairs.iter().any(|(known, given)| known == keyword && !given.is_empty()) {
-            let message = format!("--to has a {keyword}, and {option} gives another one");
+            let message = format!("`to` has a {keyword}, and {option} gives another one");
             return Err(Error::usage(message).with_hint("leave one of the two out"));
         }
         pairs.retain(|(known, _)| known != keyword);
@@ -221,8 +221,8 @@ mod tests {
 
     #[test]
     fn options_are_joined_to_every_form_of_a_target() {
-        let host = ("host", "--host", "h");
-        let user = ("user", "--username", "o'neil");
+        let host = ("host", "`host`", "h");
+        let user = ("user", "`username`", "o'neil");
         let cases = [
             ("", "host='h' user='o\\'neil'"),
             ("shop", "dbname='shop' host='h' user='o\\'neil'"),
@@ -243,7 +243,7 @@ mod tests {
         }
         for target in ["host=x", "postgresql://x/shop"] {
             let error = joined(target, &[host]).unwrap_err();
-            assert!(error.message().contains("--host"), "{error}");
+            assert!(error.message().contains("`host`"), "{error}");
         }
     }
 

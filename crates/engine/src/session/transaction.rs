@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 const REPAIR: &str = "pgsluice repair commits or rolls back the rest, as the first lane was";
 
 /// What to do where the server prepares no transaction that did what this one did.
-const ALONE: &str = "--method auto takes one connection, which needs no two-phase commit";
+const ALONE: &str = "`method` auto takes one connection, which needs no two-phase commit";
 
 /// Begins a transaction that may write, whatever the role's or the database's default is, and in
 /// which each statement sees what was committed before it.
@@ -120,7 +120,7 @@ pub fn inspect(
     if target.create != Create::No {
         if let Some(table) = found {
             return Err(Error::new(format!("table {} exists already", table.sql))
-                .with_hint("leave --create out to load into it"));
+                .with_hint("leave `create` out to load into it"));
         }
         let made = create::infer(conn, reader, options)?;
         conn.exec(&made.statement)?;
@@ -130,7 +130,7 @@ pub fn inspect(
     let Some(mut table) = found else {
         return Err(Error::new(format!("there is no table {}", target.table)).with_hint(format!(
             "in database {}; names are read as SQL reads them: \"Quoted\" ones keep their \
-             case; --create makes a table",
+             case; `create` makes a table",
             conn.database()
         )));
     };

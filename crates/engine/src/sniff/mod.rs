@@ -94,21 +94,21 @@ pub struct Doubt {
     pub candidates: Vec<Setting>,
 }
 
-/// An option and its value, as they are typed but for the quotes of the shell.
+/// A setting and its value. Its text has the name in backquotes, as all texts of this crate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting(pub &'static str, pub String);
 
 impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.0, self.1.as_str()) {
-            ("header", "names") => f.write_str("--header"),
-            ("header", how) => write!(f, "--header={how}"),
-            (name, "") => write!(f, "--{name}"),
-            (name, "'") => write!(f, "--{name} \"'\""),
+            ("header", "names") => f.write_str("`header`"),
+            ("header", how) => write!(f, "`header`={how}"),
+            (name, "") => write!(f, "`{name}`"),
+            (name, "'") => write!(f, "`{name}` \"'\""),
             (name, value) if value.bytes().all(|c| c.is_ascii_alphanumeric()) => {
-                write!(f, "--{name} {value}")
+                write!(f, "`{name}` {value}")
             }
-            (name, value) => write!(f, "--{name} '{value}'"),
+            (name, value) => write!(f, "`{name}` '{value}'"),
         }
     }
 }

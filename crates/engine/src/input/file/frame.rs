@@ -62,7 +62,7 @@ impl InputFile {
                 shown(dialect.delimiter)
             );
             return Err(refused(message).with_hint(
-                "leave --delimiter out if the line is right; --skip-lines 1 passes over the line",
+                "leave `delimiter` out if the line is right; `skip-lines` 1 passes over the line",
             ));
         }
         dialect.delimiter = delimiter;
@@ -75,7 +75,7 @@ impl InputFile {
             return Ok(());
         }
         let message = format!("the last lines of {} have more than 4 MB", self.name);
-        Err(Error::data(message).with_hint("--skip-footer takes lines of a few words"))
+        Err(Error::data(message).with_hint("`skip-footer` takes lines of a few words"))
     }
 
     fn drop_held(&mut self, length: usize) {

@@ -102,7 +102,7 @@ pub(super) fn fired_twice() -> Error {
          fired more than once; rolled back",
     )
     .with_hint(
-        "use --method copy-text for CSV or copy-csv for text, which need only one COPY, or load the files one by one",
+        "use `method` copy-text for CSV or copy-csv for text, which need only one COPY, or load the files one by one",
     )
 }
 

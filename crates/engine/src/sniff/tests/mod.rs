@@ -54,7 +54,7 @@ fn delimiters_are_found_by_even_records() {
 fn what_two_delimiters_would_split_is_a_doubt() {
     let found = look("a;b,c\nd;e,f\ng;h,i\n");
     assert_eq!(doubts(&found)[0], "delimiter");
-    assert_eq!(options(&found), ["--delimiter ','", "--delimiter ';'"]);
+    assert_eq!(options(&found), ["`delimiter` ','", "`delimiter` ';'"]);
     let found = look("key: one\nother: two\nthird: three\n");
     assert_eq!(doubts(&found)[0], "delimiter", "{found:?}");
     let found = look("10:00\n11:30\n12:15\n");
@@ -120,7 +120,7 @@ fn a_header_is_text_over_values_of_other_types() {
     assert_eq!(missing.head, Head::Unknown);
     let texts = look("name,city\nBob,Rome\nAnn,Oslo\n");
     assert_eq!(doubts(&texts), ["header"]);
-    assert_eq!(options(&texts), ["--header", "--no-header"]);
+    assert_eq!(options(&texts), ["`header`", "`no-header`"]);
     let again = look("Bob,Rome\nAnn,Oslo\nEve,Rome\n");
     assert_eq!((again.head, doubts(&again)), (Head::None, vec![]));
     assert!(again.why("header").unwrap().contains("line 3"), "{again:?}");
