@@ -11,16 +11,16 @@ use crate::outcome::{only_with_rejects, rejects, ErrorArguments, OnError, Output
 use crate::sources::Named;
 use clap::{Args, ValueEnum};
 use pgsluice_core::scan::{self, StrayQuotes};
-use pgsluice_engine::error::Error;
-use pgsluice_engine::fields::FieldOptions;
-use pgsluice_engine::frame::{check_comment, Frame, MOST_FOOTER};
-use pgsluice_engine::input::other_content;
+use pgsluice_engine::options::FieldOptions;
+use pgsluice_engine::options::{check_comment, Frame, MOST_FOOTER};
 use pgsluice_engine::options::{
     one_byte, ColumnSet, Create, DialectOptions, FileFormat, Header, InputOptions, Method, Options,
     TargetOptions,
 };
 use pgsluice_engine::options::{ForeignKeys, Indexes, Triggers};
-use pgsluice_engine::source::{FileSource, Source};
+use pgsluice_engine::sniff::other_content;
+use pgsluice_engine::Error;
+use pgsluice_engine::{FileSource, Source};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

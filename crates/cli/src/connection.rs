@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use clap::{ArgAction, Args};
-use pgsluice_engine::session::target::joined;
+use pgsluice_engine::target::joined;
 
 /// The database.
 #[derive(Args, Debug)]

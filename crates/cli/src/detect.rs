@@ -3,12 +3,12 @@
 use crate::arguments::{with_files, FormatName, HeaderUse, SourceArguments};
 use crate::failure::Failure;
 use crate::output::say;
-use pgsluice_engine::error::Error;
-use pgsluice_engine::frame::MOST_FOOTER;
-use pgsluice_engine::input::{peek, Peek};
 use pgsluice_engine::options::one_byte;
+use pgsluice_engine::options::MOST_FOOTER;
 use pgsluice_engine::sniff::{option, sniff, Detected, Doubt, Given, Head};
-use pgsluice_engine::source::Source;
+use pgsluice_engine::sniff::{peek, Peek};
+use pgsluice_engine::Error;
+use pgsluice_engine::Source;
 use std::sync::Arc;
 
 /// The source arguments with what the first file shows. `rejects`: records that do not fit are

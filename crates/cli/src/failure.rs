@@ -1,7 +1,7 @@
 //! How a command fails: what is printed, and the exit code.
 
 use crate::output::{self, say, say_at};
-use pgsluice_engine::error::{Error, Kind, Place};
+use pgsluice_engine::{Error, Kind, Place};
 use pgsluice_pgserver::ServerError;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 /// The exit codes, which are stable. `docs/guide/scheduler.md` and `--help` say what they mean.
 pub mod code {
-    use pgsluice_engine::error::Kind;
+    use pgsluice_engine::Kind;
 
     /// Something must be put right first.
     pub const FAILED: u8 = 1;

@@ -4,10 +4,10 @@ use crate::arguments::{FormatName, HeaderUse, SourceArguments, TargetArguments};
 use crate::failure::Failure;
 use crate::names::{Fields, Pairs};
 use clap::{Args, ValueEnum};
-use pgsluice_engine::error::Error;
-use pgsluice_engine::expression::Expression;
-use pgsluice_engine::fields::{pair, pieces, FieldOptions};
+use pgsluice_engine::options::Expression;
 use pgsluice_engine::options::Method;
+use pgsluice_engine::options::{pair, pieces, FieldOptions};
+use pgsluice_engine::Error;
 
 /// What a field is whose name in the header no column has
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -31,7 +31,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use commands::{
     check, completions, convert, load, man, methods, plan, repair, sample, server, sniff,
 };
-use pgsluice_engine::error::Error;
+use pgsluice_engine::Error;
 use std::ffi::OsString;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::process::ExitCode;

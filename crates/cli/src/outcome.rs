@@ -5,9 +5,10 @@ use crate::failure::Failure;
 use crate::moment;
 use crate::output::LogFormat;
 use clap::{Args, ValueEnum};
-use pgsluice_engine::error::Error;
+use pgsluice_engine::options::{Existing, Limit};
 use pgsluice_engine::options::{FileFormat, InputOptions, RejectOptions};
-use pgsluice_engine::reject::{side_path, Existing, Limit};
+use pgsluice_engine::side_path;
+use pgsluice_engine::Error;
 use std::path::{Path, PathBuf};
 
 /// What happens on a refused record

@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use crate::moment::Moment;
 use crate::wording::as_options;
 use clap::ValueEnum;
-use pgsluice_engine::error::io_message;
+use pgsluice_engine::io_message;
 use serde_json::{json, Map, Value};
 use std::fmt::Display;
 use std::io::{stderr, stdout, ErrorKind, Write};

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use glob::{MatchOptions, Pattern};
-use pgsluice_engine::error::{io_message, Error};
+use pgsluice_engine::{io_message, Error};
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, ErrorKind};

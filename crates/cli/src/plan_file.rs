@@ -4,7 +4,7 @@
 use crate::failure::Failure;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
-use pgsluice_engine::error::Error;
+use pgsluice_engine::Error;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

@@ -2,8 +2,8 @@
 //! and then in a log.
 
 use crate::output::{logs, say};
-use pgsluice_engine::report::PHASES;
-use pgsluice_engine::watch::Watch;
+use pgsluice_engine::Phase;
+use pgsluice_engine::Watch;
 use std::fmt::Display;
 use std::io::{stderr, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,9 +16,6 @@ const TICK: Duration = Duration::from_millis(200);
 
 /// Between two lines in a log.
 const LOG: Duration = Duration::from_secs(10);
-
-/// The phase in which rows are read and sent: an index into [`PHASES`].
-const LOADING: u64 = 2;
 
 /// To the start of the line, and nothing after it.
 const CLEAR: &str = "\r\x1b[K";
@@ -84,8 +81,8 @@ fn show(watch: &Watch, ended: &AtomicBool) {
 fn line(watch: &Watch, seconds: f64) -> String {
     let p = &watch.progress;
     let (bytes, total) = (p.bytes.get() as f64, p.total_bytes.get() as f64);
-    let phase = PHASES.get(p.phase.get() as usize).copied().unwrap_or("");
-    if p.phase.get() != LOADING {
+    let phase = p.phase();
+    if phase != Phase::Loading {
         return format!("{phase}, {} since the start", time(seconds));
     }
     let rate = bytes / seconds.max(1e-9);
@@ -124,7 +121,7 @@ mod tests {
         p.bytes.set(50_000_000);
         p.records.set(1234);
         assert_eq!(line(&watch, 5.0), "opening, 5s since the start");
-        p.phase.set(2);
+        p.begin(Phase::Loading);
         p.reading.add(Duration::from_secs(3));
         let expected = "loading 50 MB, 1234 records, 10.0 MB/s";
         // How long it takes is told where the size is known.

@@ -1,8 +1,8 @@
 //! A password on the command line: out of the process list before anything else.
 
 use crate::failure::Failure;
-use pgsluice_engine::error::{io_message, Error};
-use pgsluice_engine::session::target::{part, SECRETS};
+use pgsluice_engine::target::{part, SECRETS};
+use pgsluice_engine::{io_message, Error};
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::Command;

@@ -2,8 +2,8 @@
 
 use crate::failure::Failure;
 use crate::patterns::{is_pattern, matching};
-use pgsluice_engine::error::{io_message, Error};
-use pgsluice_engine::source::{stdin, FileSource, Source};
+use pgsluice_engine::{io_message, Error};
+use pgsluice_engine::{stdin, FileSource, Source};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Read};

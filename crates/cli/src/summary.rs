@@ -9,7 +9,7 @@ use crate::failure::{code, Failure, Problem};
 use crate::moment::{self, Moment};
 use crate::output;
 use crate::wording::as_options;
-use pgsluice_engine::error::io_message;
+use pgsluice_engine::io_message;
 use pgsluice_engine::options::Options;
 use serde::Serialize;
 use serde_json::Value;

@@ -9,6 +9,7 @@
 use crate::blame::of_condition;
 use crate::clue;
 use crate::error::{Error, Kind};
+use crate::event::Phase;
 use crate::facts::Purpose;
 use crate::fields::FieldOptions;
 use crate::input::Reader;
@@ -77,12 +78,12 @@ pub fn check(options: &Options, watch: &Watch, tell: Listener) -> Result<Checked
 }
 
 fn run(options: &Options, watch: &Watch, tell: Listener) -> Result<Checked, Error> {
-    watch.phase(0);
+    watch.progress.begin(Phase::Opening);
     let mut reader = Reader::open(&options.input)?;
     let options = &options.reading(&reader);
     watch.progress.total_bytes.set(reader.total_bytes());
     let mut conn = watch.connect(&options.target.url)?;
-    watch.phase(1);
+    watch.progress.begin(Phase::Inspecting);
     transaction::begin(&mut conn, options)?;
     let purpose = Purpose::Check { inferred: None };
     let target = make_plan(&mut conn, &reader, options, purpose, false)?;
@@ -96,7 +97,7 @@ fn run(options: &Options, watch: &Watch, tell: Listener) -> Result<Checked, Erro
     }
     let passed = plan.read_by(&mut reader);
 
-    watch.phase(2);
+    watch.progress.begin(Phase::Loading);
     let rejects = Some(Arc::new(Rejects::told(of_target(tell, &target.relation))));
     let lanes = open_lanes(conn, &plan, &options, watch, &rejects)?;
     let (through, mut lanes) = pipeline::run(reader, &plan, lanes, &watch.progress, &watch.stop)?;
@@ -115,7 +116,7 @@ fn run(options: &Options, watch: &Watch, tell: Listener) -> Result<Checked, Erro
         .of_kind(Kind::Internal)
         .with_hint("this is a defect of the loader"));
     };
-    watch.phase(5);
+    watch.progress.begin(Phase::Done);
     let passed = passed.get().lines();
     Ok(Checked {
         read: read.records + passed,

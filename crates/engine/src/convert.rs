@@ -35,7 +35,7 @@ pub fn shape_of_types(types: Vec<Type>, utc: bool) -> RowShape {
 ///
 /// # Errors
 ///
-/// As [`plan_only`](crate::load::plan_only); or only the server reads the type of a column.
+/// As [`Loader::plan`](crate::Loader::plan); or only the server reads the type of a column.
 pub fn shape_of_table(reader: &Reader, options: &Options) -> Result<RowShape, Error> {
     let options = &options.reading(reader);
     let mut conn = Conn::open(&options.target.url)?;

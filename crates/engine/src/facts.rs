@@ -231,7 +231,7 @@ pub struct TableFacts {
     pub comment: Option<String>,
     /// it holds no row, as far as can be seen
     pub empty: bool,
-    /// it is empty and may be the load's own: see [`private`](super::private)
+    /// it is empty and may be the load's own: `session::exclusive_table` locks it
     pub private: bool,
     /// bytes of the heap and its indexes
     pub bytes: u64,

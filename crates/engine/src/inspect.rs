@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::facts::{Facts, InputFacts, Purpose, TableFacts, TableObjects};
 use crate::input::{can_be_read_again, Reader};
 use crate::ledger;
-use crate::maintenance::ledger_state;
+use crate::maintenance::{foretell, ledger_state, Settings};
 use crate::options::Options;
 use crate::plan::{plan, Plan};
 use crate::session::advice_facts::advice_facts;
@@ -15,6 +15,35 @@ use crate::session::lane::Form;
 use crate::session::{header, staged, statement, transaction};
 use std::sync::Arc;
 use std::thread::available_parallelism;
+
+mod rights;
+
+/// A plan that is not carried out, with what only the server can add to it.
+pub struct Foretold {
+    /// what a load would do
+    pub plan: Arc<Plan>,
+    /// what it would do with indexes, foreign keys and triggers, one line for each
+    pub maintenance: Vec<String>,
+    /// what it would set to build indexes
+    pub settings: Settings,
+}
+
+/// Says what a load would do, and does nothing.
+///
+/// # Errors
+///
+/// As a load, as far as it shows before the first row.
+pub fn plan_only(options: &Options) -> Result<Foretold, Error> {
+    let reader = Reader::open(&options.input)?;
+    let options = &options.reading(&reader);
+    let mut conn = Conn::open(&options.target.url)?;
+    transaction::begin(&mut conn, options)?;
+    let plan = make_plan(&mut conn, &reader, options, Purpose::Load, false)?;
+    rights::check(&mut conn, &plan)?;
+    let (maintenance, settings) = foretell(&mut conn, &plan)?;
+    conn.exec("ROLLBACK")?;
+    Ok(Foretold { plan, maintenance, settings })
+}
 
 /// Inspects the table and decides; locks the table first if it is in earnest.
 ///

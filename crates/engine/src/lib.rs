@@ -1,42 +1,105 @@
-//! The I/O and the threads of the loader.
+//! pgsluice: the bulk loader for PostgreSQL, as a library.
 //!
-//! Nothing here prints or parses arguments.
+//! ```no_run
+//! use pgsluice_engine::{Event, FileSource, Loader, TargetOptions};
+//!
+//! let mut target = TargetOptions::new("postgresql:///test", "public.votes");
+//! target.truncate = true;
+//! let summary = Loader::new(target)
+//!     .input(FileSource::new("votes.csv.gz"))
+//!     .on_event(|event| {
+//!         if let Event::Planned(plan) = event {
+//!             println!("{}: {}", plan.method, plan.reason);
+//!         }
+//!     })
+//!     .run()?;
+//! println!("{} rows in {:.1} s", summary.loaded, summary.seconds.total);
+//! # Ok::<(), pgsluice_engine::Error>(())
+//! ```
+//!
+//! A load is all or nothing unless its [`Method`] says otherwise. An [`Error`] has a kind, the
+//! place in the input, what the server said and a hint. Nothing here prints or reads arguments:
+//! texts name a setting in backquotes (`` `truncate` ``), and a program puts that into its own words.
 
 mod advice;
-pub mod blame;
+mod blame;
 mod buffer_pool;
-pub mod causes;
-pub mod check;
+mod causes;
+mod check;
 mod clue;
 pub mod convert;
-pub mod encode;
-pub mod error;
-pub mod expression;
-pub mod facts;
-pub mod fields;
-pub mod frame;
-pub mod infer;
-pub mod input;
+mod encode;
+mod error;
+mod event;
+mod expression;
+mod facts;
+mod fields;
+mod frame;
+mod infer;
+mod input;
 mod inspect;
-pub mod isolate;
-pub mod ledger;
-pub mod load;
-pub mod maintenance;
+mod isolate;
+mod ledger;
+mod load;
+mod loader;
+mod maintenance;
 mod mapping;
 mod naming;
 pub mod options;
 mod pipeline;
-pub mod plan;
+mod plan;
 mod quote;
 mod recast;
-pub mod reject;
+mod reject;
 pub mod repair;
-pub mod report;
+mod report;
 mod rewrite;
-pub mod session;
+mod session;
 pub mod sniff;
-pub mod source;
+mod source;
 mod stray;
 pub mod typenames;
-pub mod watch;
-pub mod wire;
+mod watch;
+mod wire;
+
+pub use check::Checked;
+pub use error::{io_message, Error, Kind, Place, ServerSays};
+pub use event::{Event, Phase};
+pub use inspect::Foretold;
+pub use loader::Loader;
+pub use options::{InputOptions, Method, Options, RejectOptions, TargetOptions};
+pub use plan::{locks::Lock, Plan, Wire};
+pub use reject::{side_path, Amount, Reject};
+pub use report::{Progress, Seconds, Summary};
+pub use source::{
+    stdin, BytesSource, FileSource, Opened, Source, StreamSource, Version, VersionOf,
+};
+pub use watch::Watch;
+
+/// Connection strings: libpq's URLs, and its keywords and values.
+pub mod target {
+    pub use crate::session::target::{joined, part, SECRETS};
+}
+
+/// For this crate's own tests against servers; no promise is made of it.
+#[doc(hidden)]
+pub mod internals {
+    pub use crate::input::decompress;
+    pub use crate::session::conn::{quote_literal, Conn};
+
+    /// What plans are made from.
+    pub mod facts {
+        pub use crate::facts::*;
+    }
+
+    /// What is taken down, as it is recorded.
+    pub mod ledger {
+        pub use crate::ledger::*;
+    }
+
+    /// What is taken down and put back.
+    pub mod maintenance {
+        pub use crate::maintenance::*;
+        pub use crate::plan::policy::*;
+    }
+}

@@ -1,10 +1,7 @@
 //! What a load is asked to do, validated as far as it can be without a server.
 
 use crate::error::Error;
-use crate::fields::FieldOptions;
-use crate::frame::Frame;
 use crate::input::Reader;
-use crate::reject::{Existing, Limit};
 use crate::source::Source;
 use pgsluice_core::scan::{Dialect, DotLine, Format, StrayQuotes};
 use std::fmt;
@@ -14,6 +11,10 @@ use std::sync::Arc;
 
 mod objects;
 
+pub use crate::expression::Expression;
+pub use crate::fields::{pair, pieces, FieldOptions};
+pub use crate::frame::{check_comment, Frame, MOST_FOOTER};
+pub use crate::reject::{Existing, Limit};
 pub use objects::{ForeignKeys, Indexes, Triggers};
 
 /// What the first line of each file is.
@@ -82,6 +83,23 @@ pub struct InputOptions {
     pub first_is_data: bool,
     /// the lines of each file that are no records
     pub frame: Frame,
+}
+
+impl Default for InputOptions {
+    /// No source yet, and CSV in UTF-8 with all of COPY's defaults.
+    fn default() -> InputOptions {
+        InputOptions {
+            sources: Vec::new(),
+            notes: Vec::new(),
+            format: FileFormat::Delimited(Dialect::csv()),
+            header: Header::None,
+            encoding: None,
+            skip: 0,
+            limit: None,
+            first_is_data: false,
+            frame: Frame::default(),
+        }
+    }
 }
 
 impl InputOptions {

@@ -37,7 +37,7 @@ pub use landing::Landing;
 use settings::session_settings;
 pub use settings::settings;
 
-/// What will be done. [`plan`] gives it behind an `Arc`: nothing edits it afterwards.
+/// What will be done. It is made behind an `Arc`: nothing edits it afterwards.
 #[derive(Debug)]
 pub struct Plan {
     /// the write path

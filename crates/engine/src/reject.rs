@@ -153,11 +153,6 @@ impl RejectFile {
         self.begin()
     }
 
-    /// Where the records go.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Which files there are beside the first one, and why.
     fn more(&self) -> Option<String> {
         let (first, last) = (self.first.display(), self.path.display());

@@ -1,5 +1,6 @@
 //! What a load tells while it runs and when it is done.
 
+use crate::event::Phase;
 use crate::frame::Passed;
 use serde::Serialize;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -61,16 +62,21 @@ pub struct Progress {
     pub encoders: Counter,
     /// connections that take data
     pub lanes: Counter,
-    /// what is being done: an index into [`PHASES`]
-    pub phase: Counter,
+    /// an index into the phases
+    phase: Counter,
 }
 
-/// The phases of a load, in order; where statistics are made before the commit, that is
-/// finishing again.
-pub const PHASES: [&str; 6] =
-    ["opening", "inspecting", "loading", "finishing", "analyzing", "done"];
-
 impl Progress {
+    /// What is being done.
+    pub fn phase(&self) -> Phase {
+        Phase::ALL.get(self.phase.get() as usize).copied().unwrap_or_default()
+    }
+
+    /// Says that a phase begins.
+    pub fn begin(&self, phase: Phase) {
+        self.phase.set(phase as u64);
+    }
+
     /// What holds the load up, after so many seconds of loading.
     pub fn bottleneck(&self, seconds: f64) -> &'static str {
         let share = |spent: &Spent, threads: &Counter| {

@@ -1,6 +1,7 @@
 //! Follows a running load and stops it, from other threads.
 
 use crate::error::{Error, Kind};
+use crate::event::Phase;
 use crate::report::Progress;
 use crate::session::conn::{Canceller, Conn};
 use crossbeam_channel::{bounded, RecvTimeoutError};
@@ -70,15 +71,11 @@ impl Watch {
     pub(crate) fn told(&self, error: Error) -> Error {
         match error.changed() {
             _ if !self.stop.is_set() => error,
-            None if self.progress.phase.get() == 0 => {
+            None if self.progress.phase() == Phase::Opening => {
                 Error::new("stopped before the load began").of_kind(Kind::Cancelled)
             }
             Some(changed) => Error::new("stopped").of_kind(Kind::Cancelled).with_changed(changed),
             None => Error::cancelled(),
         }
-    }
-
-    pub(crate) fn phase(&self, phase: u64) {
-        self.progress.phase.set(phase);
     }
 }

@@ -6,10 +6,10 @@ use crate::outcome::OutputArguments;
 use crate::output::{log_as, print, say};
 use crate::summary::{refuse, SummaryFile};
 use clap::Args;
-use pgsluice_engine::check::{check, Checked};
 use pgsluice_engine::options::RejectOptions;
-use pgsluice_engine::reject::{Amount, Reject};
-use pgsluice_engine::watch::Watch;
+use pgsluice_engine::Checked;
+use pgsluice_engine::Loader;
+use pgsluice_engine::{Amount, Reject};
 use serde_json::{json, Value};
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
@@ -40,7 +40,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let wrong = |failure| refuse(summary.as_deref(), failure);
     let options = arguments.load.options().map_err(wrong)?;
     let file = summary.as_deref().map(|path| SummaryFile::open(path, &options)).transpose()?;
-    let as_objects = arguments.json;
+    let (as_objects, rejects) = (arguments.json, options.rejects.clone());
     let lost = Arc::new(OnceLock::new());
     let first = lost.clone();
     let tell = move |reject: &Reject| {
@@ -49,13 +49,13 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             let _ = first.set(failure);
         }
     };
-    let checked = check(&options, &Watch::default(), Box::new(tell)).map_err(Failure::from);
+    let checked = Loader::from(options).check(Box::new(tell)).map_err(Failure::from);
     let lost = Arc::into_inner(lost).and_then(OnceLock::into_inner);
     let found = lost.map_or(checked, Err).map_err(|failure| match &file {
         Some(file) => file.fail(failure),
         None => failure,
     })?;
-    let exit = exit_code(&found, options.rejects.as_ref());
+    let exit = exit_code(&found, rejects.as_ref());
     if let Some(file) = file {
         file.checked(&sums(&found), exit, "the files are checked")?;
     }

@@ -7,11 +7,12 @@ use crate::output::{log_as, say};
 use crate::progress::{say_above, Shown};
 use crate::summary::{refuse, SummaryFile};
 use clap::Args;
-use pgsluice_engine::error::{Error, Kind};
-use pgsluice_engine::load::load;
-use pgsluice_engine::plan::Plan;
-use pgsluice_engine::report::Summary;
-use pgsluice_engine::watch::Watch;
+use pgsluice_engine::Event;
+use pgsluice_engine::Loader;
+use pgsluice_engine::Plan;
+use pgsluice_engine::Summary;
+use pgsluice_engine::Watch;
+use pgsluice_engine::{Error, Kind};
 use std::cell::OnceCell;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,19 +48,21 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let options = arguments.load.options().map_err(wrong)?;
     let file = summary.as_deref().map(|path| SummaryFile::open(path, &options)).transpose()?;
     let file = Arc::new(file);
-    let watch = Watch::default();
+    let loader = Loader::from(options);
+    let watch = loader.watch();
     let begun = Arc::new(AtomicBool::new(false));
     stop_on_signal(&watch, &file, &begun)?;
     let shown = Shown::start(&watch, *quiet);
     let told = OnceCell::new();
-    let planned = |plan: &Plan| {
+    let on_event = |event: Event<'_>| {
+        let Event::Planned(plan) = event else { return };
         begun.store(true, Ordering::SeqCst);
         if !quiet {
             tell(plan);
             let _ = told.set(plan.notes.clone());
         }
     };
-    let loaded = load(&options, &watch, &planned);
+    let loaded = loader.on_event(on_event).run();
     shown.end();
     let summary = loaded.map_err(|error| failed(&file, error.into()))?;
     let rejected = summary.rejected > 0;

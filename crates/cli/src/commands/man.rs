@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use clap::{Args, CommandFactory};
-use pgsluice_engine::error::Error;
+use pgsluice_engine::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
 

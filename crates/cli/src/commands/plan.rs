@@ -5,8 +5,9 @@ use crate::failure::Failure;
 use crate::output::print;
 use crate::wording::as_options;
 use clap::Args;
-use pgsluice_engine::load::{plan_only, Foretold};
-use pgsluice_engine::plan::{Plan, Wire};
+use pgsluice_engine::Foretold;
+use pgsluice_engine::Loader;
+use pgsluice_engine::{Plan, Wire};
 use serde_json::{json, Value};
 use std::process::ExitCode;
 
@@ -28,7 +29,7 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let options = arguments.load.options()?;
     let files: Vec<String> = options.input.sources.iter().map(|s| s.name()).collect();
-    let foretold = plan_only(&options)?;
+    let foretold = Loader::from(options).plan()?;
     if arguments.json {
         let json = serde_json::to_string_pretty(&as_json(&foretold, &files));
         print(as_options(&json.unwrap_or_default()))?;

@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::sample_data::{Format, Kind, Sample};
 use clap::Args;
-use pgsluice_engine::error::Error;
+use pgsluice_engine::Error;
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};

@@ -30,7 +30,7 @@ impl Site {
     fn new(installation: &Installation) -> Site {
         let port = Port::keep();
         let mut world = World::with(installation, Some(port.number), &[("log_connections", "on")]);
-        let quoted = pgsluice_engine::session::conn::quote_literal(PASSWORD);
+        let quoted = pgsluice_engine::internals::quote_literal(PASSWORD);
         world.sql(&format!(
             "CREATE ROLE loader LOGIN PASSWORD {quoted}; CREATE ROLE \"certified\" LOGIN;
              CREATE TABLE t (a int, b text); GRANT ALL ON t TO loader, certified"

@@ -4,7 +4,7 @@
 use std::process::{Command, Output};
 
 use crate::common::{each_major, left_out, World};
-use pgsluice_engine::session::conn::Conn;
+use pgsluice_engine::internals::Conn;
 
 const METHODS: [&str; 7] =
     ["copy-binary", "copy-csv", "copy-text", "insert", "insert-batch", "staged", "lanes"];

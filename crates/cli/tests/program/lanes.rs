@@ -1,7 +1,7 @@
 //! Lanes that hold one another up: for good, and for a moment.
 
 use crate::common::{each_major, signal, Signal, World};
-use pgsluice_engine::session::conn::Conn;
+use pgsluice_engine::internals::Conn;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;

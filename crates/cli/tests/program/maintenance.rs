@@ -475,7 +475,7 @@ fn kill(world: &mut World, mut child: Child, the_server: bool) {
         world.server.kill9().unwrap();
         world.server.restart().unwrap();
         let url = world.server.url("postgres");
-        world.conn = pgsluice_engine::session::conn::Conn::open(&url).unwrap();
+        world.conn = pgsluice_engine::internals::Conn::open(&url).unwrap();
     } else {
         child.kill().unwrap();
     }

@@ -1,7 +1,7 @@
 //! What each method does to the table beside the rows, and what it refuses.
 
 use crate::common::{each_major, left_out, on_each_major, World};
-use pgsluice_engine::session::conn::Conn;
+use pgsluice_engine::internals::Conn;
 use pgsluice_pgserver::{Installation, Origin};
 use std::path::Path;
 

@@ -144,7 +144,7 @@ fn settings_do_not_leak(world: &mut World, program: &str, server: u16) {
     let file = world.file("one.csv", b"1,x,02/03/2024\n2,y,02/03/2024\n");
     let shown = |pooler: &Pooler| {
         let url = pooler.url().replace("loader@", "loader:secret@");
-        let mut conn = pgsluice_engine::session::conn::Conn::open(&url).unwrap();
+        let mut conn = pgsluice_engine::internals::Conn::open(&url).unwrap();
         let all = "SELECT string_agg(name || '=' || setting, ', ' ORDER BY name) FROM pg_settings \
             WHERE source = 'session' AND name NOT IN ('application_name', 'client_encoding')";
         conn.exec(all).unwrap()[0][0].clone().unwrap_or_default()

@@ -1,7 +1,7 @@
 //! What a load does to others who use the table: the claims of `docs/guide/production.md`.
 
 use crate::common::{each_major, wait_until, World};
-use pgsluice_engine::session::conn::Conn;
+use pgsluice_engine::internals::Conn;
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
 use std::thread;

@@ -2,9 +2,10 @@
 //! first try, alters no cell, and where it refuses one it names the option that loads it.
 
 use crate::common::{each_major, left_out, World};
-use pgsluice_engine::input::{decompress, peek};
+use pgsluice_engine::internals::decompress;
+use pgsluice_engine::sniff::peek;
 use pgsluice_engine::sniff::{sniff, Given};
-use pgsluice_engine::source::FileSource;
+use pgsluice_engine::FileSource;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};

@@ -2,7 +2,7 @@
 //! way, and never at the load's cost.
 
 use crate::common::{each_major, signal, wait_until, Signal, World};
-use pgsluice_engine::session::conn::Conn;
+use pgsluice_engine::internals::Conn;
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
 use std::thread;

@@ -17,4 +17,4 @@ pub use file::HeaderLine;
 pub use locate::{can_be_read_again, locate};
 pub use peek::{peek, Peek};
 pub use reader::{PassedLines, Reader};
-pub use records::{Found, Layout, Records};
+pub use records::{Found, Layout};

@@ -1,12 +1,13 @@
 //! What is checked when all rows are sent and nothing is committed.
 
-use super::{LaneCounts, Through};
 use crate::error::{Error, Kind, Place};
 use crate::input::{locate, Layout};
 use crate::options::{Create, Method, Options};
+use crate::pipeline::Through;
 use crate::plan::Plan;
 use crate::reject::Amount;
 use crate::session::lane::Lane;
+use crate::session::lane::LaneCounts;
 
 /// Checks deferred constraints while nothing is committed, if the commit does not follow at once:
 /// the server alters no table with such checks pending, and of several lanes some would be

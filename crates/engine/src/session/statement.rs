@@ -137,11 +137,6 @@ impl Insert {
         Insert { sql: head.clone(), head, rows: 0 }
     }
 
-    /// Rows so far.
-    pub fn rows(&self) -> u64 {
-        self.rows
-    }
-
     /// Adds a record.
     ///
     /// # Errors

@@ -16,6 +16,8 @@ use crate::frame::{excel_delimiter, line_end};
 use pgsluice_core::scan::{valid_utf8, Eol};
 use std::fmt;
 
+pub use crate::input::{other_content, peek, Peek};
+
 /// What the user has said already.
 #[derive(Clone, Debug, Default)]
 pub struct Given {

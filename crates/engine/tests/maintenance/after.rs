@@ -1,8 +1,8 @@
 //! Sequences and statistics after the rows.
 
 use crate::cluster::*;
-use pgsluice_engine::maintenance::{finish, finish_within, sequences};
-use pgsluice_engine::session::conn::Conn;
+use pgsluice_engine::internals::maintenance::{finish, finish_within, sequences};
+use pgsluice_engine::internals::Conn;
 
 /// Loads `value` as the greatest key, and gives the next number drawn.
 fn next_after(conn: &mut Conn, table: &str, column: &str, draw: &str) -> String {
@@ -68,7 +68,7 @@ fn statistics_are_there_and_vacuum_runs_where_nothing_else_would() {
         )
         .unwrap();
         let (a, b) = (oid(&mut conn, "a"), oid(&mut conn, "b"));
-        let said = |f: pgsluice_engine::maintenance::Finished| f.statement.unwrap();
+        let said = |f: pgsluice_engine::internals::maintenance::Finished| f.statement.unwrap();
         assert_eq!(said(finish(&mut conn, a, "a", false, &|| false).unwrap()), "ANALYZE a");
         assert_eq!(said(finish(&mut conn, b, "b", true, &|| false).unwrap()), "ANALYZE b");
         assert_eq!(

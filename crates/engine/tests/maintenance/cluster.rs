@@ -1,11 +1,11 @@
 //! One server for each major version, shared by the tests of this program.
 
 pub use crate::support::each_major;
-use pgsluice_engine::facts::TableObjects;
-use pgsluice_engine::ledger;
+use pgsluice_engine::internals::facts::TableObjects;
+use pgsluice_engine::internals::ledger;
+use pgsluice_engine::internals::maintenance::{Course, Request};
+use pgsluice_engine::internals::Conn;
 use pgsluice_engine::options::{ForeignKeys, Indexes, Triggers};
-use pgsluice_engine::plan::policy::{Course, Request};
-use pgsluice_engine::session::conn::Conn;
 use pgsluice_pgserver::{Installation, Options, Server};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};

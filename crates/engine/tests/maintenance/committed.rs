@@ -2,10 +2,10 @@
 //! what the ledger holds, as `repair` does.
 
 use crate::cluster::*;
-use pgsluice_engine::ledger;
-use pgsluice_engine::maintenance::{put_back_committed, take_down, Outcome};
-use pgsluice_engine::plan::policy::{Course, Request};
-use pgsluice_engine::session::conn::Conn;
+use pgsluice_engine::internals::ledger;
+use pgsluice_engine::internals::maintenance::{put_back_committed, take_down, Outcome};
+use pgsluice_engine::internals::maintenance::{Course, Request};
+use pgsluice_engine::internals::Conn;
 use pgsluice_pgserver::Server;
 use std::thread::sleep;
 use std::time::Duration;
@@ -144,7 +144,7 @@ fn a_server_killed_at_any_moment_loses_nothing() {
         let sure = round == 0;
         let work = std::thread::spawn({
             let url = url.clone();
-            move || -> Result<(), pgsluice_engine::error::Error> {
+            move || -> Result<(), pgsluice_engine::Error> {
                 let mut conn = Conn::open(&url)?;
                 let ledger = ledger::ensure(&mut conn)?;
                 conn.exec("BEGIN")?;

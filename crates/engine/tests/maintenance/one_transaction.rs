@@ -1,12 +1,12 @@
 //! Taken down and put back in the load's own transaction.
 
 use crate::cluster::*;
-use pgsluice_engine::ledger;
-use pgsluice_engine::maintenance::{put_back, take_down};
+use pgsluice_engine::internals::ledger;
+use pgsluice_engine::internals::maintenance::decide;
+use pgsluice_engine::internals::maintenance::Request;
+use pgsluice_engine::internals::maintenance::{put_back, take_down};
+use pgsluice_engine::internals::Conn;
 use pgsluice_engine::options::{ForeignKeys, Indexes, Triggers};
-use pgsluice_engine::plan::policy::decide;
-use pgsluice_engine::plan::policy::Request;
-use pgsluice_engine::session::conn::Conn;
 
 const ROWS: &str = "INSERT INTO \"Odd Schema\".\"My Table\" \
     SELECT i, 'k' || i, i, 'd' || i % 7, int4range(i, i + 1), ARRAY['t' || i % 3], \

@@ -1,10 +1,10 @@
 //! `repair`: beside a load, beside itself, and by the wrong role.
 
 use crate::cluster::*;
-use pgsluice_engine::ledger;
-use pgsluice_engine::maintenance::{take_down, TakenDown};
+use pgsluice_engine::internals::ledger;
+use pgsluice_engine::internals::maintenance::{take_down, TakenDown};
+use pgsluice_engine::internals::Conn;
 use pgsluice_engine::repair::repair;
-use pgsluice_engine::session::conn::Conn;
 
 fn left_down(conn: &mut Conn, oid: u32) -> TakenDown {
     let ledger = ledger::ensure(conn).unwrap();

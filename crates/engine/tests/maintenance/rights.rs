@@ -1,11 +1,11 @@
 //! What a role may not do, and what must not be dropped.
 
 use crate::cluster::*;
-use pgsluice_engine::ledger::{self, State};
-use pgsluice_engine::maintenance::take_down;
-use pgsluice_engine::plan::policy::decide;
-use pgsluice_engine::plan::policy::Request;
-use pgsluice_engine::session::conn::Conn;
+use pgsluice_engine::internals::ledger::{self, State};
+use pgsluice_engine::internals::maintenance::decide;
+use pgsluice_engine::internals::maintenance::take_down;
+use pgsluice_engine::internals::maintenance::Request;
+use pgsluice_engine::internals::Conn;
 
 fn reasons(conn: &mut Conn, table: &str, request: &Request) -> Vec<String> {
     let oid = oid(conn, table);
@@ -133,7 +133,7 @@ fn a_role_does_what_it_may() {
         conn.exec("BEGIN").unwrap();
         let taken = take_down(&mut conn, own, &request, &state).unwrap();
         assert_eq!((taken.entry.choices.len(), taken.recorded), (1, false));
-        pgsluice_engine::maintenance::put_back(&mut conn, &taken).unwrap();
+        pgsluice_engine::internals::maintenance::put_back(&mut conn, &taken).unwrap();
         conn.exec("COMMIT").unwrap();
 
         // Once a superuser has made the ledger, the role writes its own rows, and

@@ -8,7 +8,7 @@ mod support;
 use nix::sys::signal::kill;
 pub use nix::sys::signal::Signal;
 use nix::unistd::Pid;
-use pgsluice_engine::session::conn::Conn;
+use pgsluice_engine::internals::Conn;
 use pgsluice_pgserver::{Installation, Options, Server};
 use std::fs;
 use std::io::Write;
@@ -137,7 +137,7 @@ impl World {
 
     /// Stock COPY of the same bytes; the rows it took, or its message and context.
     pub fn stock(&mut self, sql: &str, bytes: &[u8]) -> Result<u64, (String, String)> {
-        let said = |e: pgsluice_engine::error::Error| {
+        let said = |e: pgsluice_engine::Error| {
             let context = e.server().and_then(|s| s.context.clone()).unwrap_or_default();
             (e.message().to_owned(), context)
         };

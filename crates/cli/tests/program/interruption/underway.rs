@@ -102,7 +102,7 @@ fn killed(world: &mut World) {
     let lost = said.contains("connection lost") || said.contains("unexpected postmaster exit");
     assert!(lost, "{said}");
     world.server.restart().unwrap();
-    world.conn = pgsluice_engine::session::conn::Conn::open(&world.server.url("postgres")).unwrap();
+    world.conn = pgsluice_engine::internals::Conn::open(&world.server.url("postgres")).unwrap();
     assert_eq!(world.sql("SELECT count(*) FROM t"), "0");
 }
 

@@ -1,0 +1,57 @@
+//! What a load reports while it runs.
+
+use crate::plan::Plan;
+use std::fmt;
+
+/// Something that a load reports.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Event<'a> {
+    /// it begins a phase
+    Phase(Phase),
+    /// it will do this: reported once, before anything of it is done
+    Planned(&'a Plan),
+}
+
+/// The phases of a load, in order. Where statistics are made before the commit, it is finishing
+/// again after them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// the files and the connection
+    #[default]
+    Opening,
+    /// the catalog is read, the plan is made
+    Inspecting,
+    /// rows are on their way
+    Loading,
+    /// indexes and constraints are put back, sequences moved, the rows committed
+    Finishing,
+    /// statistics are made
+    Analyzing,
+    /// all is done
+    Done,
+}
+
+impl Phase {
+    pub(crate) const ALL: [Phase; 6] = [
+        Phase::Opening,
+        Phase::Inspecting,
+        Phase::Loading,
+        Phase::Finishing,
+        Phase::Analyzing,
+        Phase::Done,
+    ];
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Phase::Opening => "opening",
+            Phase::Inspecting => "inspecting",
+            Phase::Loading => "loading",
+            Phase::Finishing => "finishing",
+            Phase::Analyzing => "analyzing",
+            Phase::Done => "done",
+        })
+    }
+}

@@ -1,0 +1,149 @@
+//! The rows: lanes and rejects are opened, the pipeline runs, and what went through is counted.
+
+use super::checks::{check_counts, check_deferred};
+use super::Job;
+use crate::error::Error;
+use crate::input::Reader;
+use crate::options::{Method, Options};
+use crate::pipeline::{self, Through};
+use crate::plan::Plan;
+use crate::reject::{Amount, RejectFile, RejectForm, Rejects};
+use crate::session::conn::Conn;
+use crate::session::deadlock_watch::DeadlockWatch;
+use crate::session::lane::{Lane, LaneCounts};
+use crate::session::{staged, transaction};
+use crate::watch::Watch;
+use std::sync::Arc;
+
+/// Rows that are in the table and not committed.
+pub(super) struct Sent {
+    pub through: Through,
+    pub counts: LaneCounts,
+    pub lanes: Vec<Lane>,
+    pub rejected: Amount,
+}
+
+/// Sends the rows; they are in the table when this returns, and not committed.
+///
+/// # Errors
+///
+/// The first failure in the order of the input. Nothing is committed, except by `insert`.
+pub(super) fn send_rows(
+    job: &Job<'_>,
+    conn: Conn,
+    reader: Reader,
+    plan: &Arc<Plan>,
+) -> Result<Sent, Error> {
+    let Job { options, watch, .. } = job;
+    let rejects = rejects(&reader, options, watch)?;
+    let mut lanes = open_lanes(conn, plan, options, watch, &rejects)?;
+    let deadlocks = DeadlockWatch::watch(&mut lanes, &options.target.url)?;
+    let run = pipeline::run(reader, plan, lanes, &watch.progress, &watch.stop)
+        .and_then(|(through, lanes)| Ok((through, check_deferred(lanes, plan)?)));
+    let run = match deadlocks {
+        Some(deadlocks) => deadlocks.end(run),
+        None => run,
+    };
+    let (through, mut lanes, rejected) = close_rejects(rejects, run)?;
+    let mut counts = total(&lanes);
+    check_counts(plan, &through, &counts, rejected.records)?;
+    if let Some(landing) = &plan.landing {
+        if options.rejects.is_none() && !plan.lands_by_chunk {
+            let place = |record| through.place(record, options, &plan.layout);
+            let conn = &mut lanes[0].conn;
+            counts.rows = staged::convert(conn, plan, landing, counts.rows, &place)?;
+        }
+        lanes[0].conn.exec(&format!("DROP TABLE {}", landing.table))?;
+    }
+    Ok(Sent { through, counts, lanes, rejected })
+}
+
+/// The lanes, each with its transaction begun; the first has done the inspection.
+pub(crate) fn open_lanes(
+    mut first: Conn,
+    plan: &Arc<Plan>,
+    options: &Options,
+    watch: &Watch,
+    rejects: &Option<Arc<Rejects>>,
+) -> Result<Vec<Lane>, Error> {
+    let names = Arc::new(options.input.sources.iter().map(|s| s.name()).collect::<Vec<_>>());
+    let lane = |conn| {
+        let progress = watch.progress.clone();
+        Lane::new(conn, plan.clone(), names.clone(), progress, rejects.clone())
+    };
+    if plan.made.is_some() && plan.lanes > 1 {
+        // The other connections must see the table.
+        first.exec("COMMIT")?;
+        transaction::begin(&mut first, options)?;
+    }
+    let mut lanes = vec![lane(first)];
+    for _ in 1..plan.lanes {
+        // The first one came through.
+        let fewer =
+            format!("{} lanes need one connection each; use fewer with `lanes` N", plan.lanes);
+        let mut conn = watch.connect(&options.target.url).map_err(|e| e.with_hint(fewer))?;
+        transaction::begin(&mut conn, options)?;
+        lanes.push(lane(conn));
+    }
+    if plan.method == Method::Insert {
+        // Row by row: each INSERT is a transaction of its own.
+        transaction::leave(&mut lanes[0].conn)?;
+    }
+    Ok(lanes)
+}
+
+/// Creates the reject files before anything is loaded: whether they can be
+/// written should not come out after hours.
+fn rejects(
+    reader: &Reader,
+    options: &Options,
+    watch: &Watch,
+) -> Result<Option<Arc<Rejects>>, Error> {
+    let Some(wanted) = &options.rejects else { return Ok(None) };
+    let name = wanted.file.display().to_string();
+    let (dialect, head) = (options.input.dialect(), reader.head());
+    let form = match &dialect {
+        Some(dialect) => RejectForm::Lines(dialect, head.as_deref()),
+        None => RejectForm::Tuples,
+    };
+    let file = RejectFile::create(&wanted.file, wanted.existing, form).map_err(|e| {
+        let error = Error::io("create the reject file", &name, &e);
+        match e.kind() {
+            std::io::ErrorKind::AlreadyExists => error
+                .with_hint("the file and its .jsonl contain the rejects of an earlier load: use `reject-existing` append or replace, or {time} in the name"),
+            _ => error,
+        }
+    })?;
+    Ok(Some(Arc::new(Rejects::new(file, wanted.limit, &watch.progress))))
+}
+
+type Ran = Result<(Through, Vec<Lane>), Error>;
+
+/// After the rows: the limit is judged, and the reject files are on disk, before
+/// anything is committed. Files without a reject are taken away, however it ended.
+fn close_rejects(
+    rejects: Option<Arc<Rejects>>,
+    run: Ran,
+) -> Result<(Through, Vec<Lane>, Amount), Error> {
+    let Some(rejects) = rejects else {
+        return run.map(|(through, lanes)| (through, lanes, Amount::default()));
+    };
+    let closed = run.and_then(|(through, mut lanes)| {
+        let records = through.records + through.passed;
+        let rejected = rejects
+            .close(Amount { records, lines: through.lines })
+            .map_err(|e| lanes[0].stayed(e))?;
+        Ok((through, lanes, rejected))
+    });
+    rejects.remove_if_empty()?;
+    closed
+}
+
+pub(crate) fn total(lanes: &[Lane]) -> LaneCounts {
+    lanes.iter().fold(LaneCounts::default(), |sum, lane| LaneCounts {
+        rows: sum.rows + lane.counts.rows,
+        statements: sum.statements + lane.counts.statements,
+        chunks_as_is: sum.chunks_as_is + lane.counts.chunks_as_is,
+        chunks_encoded: sum.chunks_encoded + lane.counts.chunks_encoded,
+    })
+}

@@ -1,0 +1,81 @@
+//! What a load has done, and how long each part of it took.
+
+use super::Job;
+use crate::pipeline::Through;
+use crate::plan::Plan;
+use crate::reject::Amount;
+use crate::report::{Seconds, Summary};
+use crate::session::lane::{Lane, LaneCounts};
+use crate::stray;
+use std::time::Instant;
+
+/// Rows that are committed.
+pub(super) struct Done {
+    pub through: Through,
+    pub counts: LaneCounts,
+    pub rejected: Amount,
+    pub lanes: Vec<Lane>,
+    pub transactions: u64,
+    /// how each index's entries went in
+    pub indexes: Vec<String>,
+    /// what was done after the rows
+    pub steps: Vec<String>,
+    /// the rows were committed with their statistics
+    pub analyzed: bool,
+}
+
+pub(super) fn summarise(job: &Job<'_>, plan: &Plan, done: &Done, clock: &Clock) -> Summary {
+    let Job { options, watch, .. } = job;
+    let (through, counts, records) = (&done.through, &done.counts, done.through.records);
+    let (bytes, total) = (watch.progress.bytes.get(), clock.start.elapsed().as_secs_f64());
+    let stray = stray::note(through.stray_quotes, plan.dialect());
+    let steps = plan.made.iter().chain(&plan.before).chain(&plan.after).chain(&done.steps);
+    Summary {
+        read: records + through.passed,
+        loaded: counts.rows,
+        rejected: done.rejected.records,
+        rejected_lines: done.rejected.lines,
+        skipped: through.passed + (records - counts.rows - done.rejected.records),
+        stray_quotes: through.stray_quotes,
+        table: plan.table.clone(),
+        files: options.input.sources.iter().map(|s| s.name()).collect(),
+        method: plan.method.name().into(),
+        reason: plan.reason.clone(),
+        gives_up: plan.cost.clone(),
+        bytes,
+        seconds: Seconds { total, ..clock.seconds.clone() },
+        rows_per_second: counts.rows as f64 / total.max(1e-9),
+        megabytes_per_second: bytes as f64 / 1e6 / total.max(1e-9),
+        bottleneck: watch.progress.bottleneck(clock.seconds.load).into(),
+        lanes: plan.lanes as u64,
+        statements: counts.statements,
+        chunks_encoded: counts.chunks_encoded,
+        chunks_as_is: counts.chunks_as_is,
+        transactions: done.transactions,
+        indexes: done.indexes.clone(),
+        steps: steps.cloned().collect(),
+        settings: plan.settings.iter().map(|(name, value)| format!("{name} = {value}")).collect(),
+        notes: plan.notes.iter().cloned().chain(stray).collect(),
+        ..Summary::default()
+    }
+}
+
+/// Takes the time of each phase.
+pub(super) struct Clock {
+    start: Instant,
+    lap: Instant,
+    pub seconds: Seconds,
+}
+
+impl Clock {
+    pub fn start() -> Clock {
+        let now = Instant::now();
+        Clock { start: now, lap: now, seconds: Seconds::default() }
+    }
+
+    /// Seconds since the last call.
+    pub fn lap(&mut self) -> f64 {
+        let now = Instant::now();
+        (now - std::mem::replace(&mut self.lap, now)).as_secs_f64()
+    }
+}
