@@ -259,7 +259,7 @@ struct Seen {
     nulls: Vec<Vec<u8>>,
     /// one bit for each of [`RANKED`]
     possible: u16,
-    numbers: number::Column,
+    numbers: number::NumberColumn,
     values: u64,
     bytes: u64,
 }
@@ -301,7 +301,7 @@ impl Inference {
             force_not_null: target.force_not_null.has(name),
             nulls: target.fields.nulls_of(name),
             possible: (1 << RANKED.len()) - 1,
-            numbers: number::Column::default(),
+            numbers: number::NumberColumn::default(),
             values: 0,
             bytes: 0,
         };

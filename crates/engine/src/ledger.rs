@@ -177,7 +177,7 @@ pub fn lock(conn: &mut Conn, load: &str) -> Result<bool, Error> {
 
 /// Objects of one load that are down.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct LedgerEntry {
     /// the load's name
     pub load: String,
     /// `pg_class.oid` of the table
@@ -211,11 +211,11 @@ fn under_policies<T>(
 /// # Errors
 ///
 /// The server refuses.
-pub fn record(conn: &mut Conn, entry: &Entry) -> Result<(), Error> {
+pub fn record(conn: &mut Conn, entry: &LedgerEntry) -> Result<(), Error> {
     under_policies(conn, |conn| insert(conn, entry))
 }
 
-fn insert(conn: &mut Conn, entry: &Entry) -> Result<(), Error> {
+fn insert(conn: &mut Conn, entry: &LedgerEntry) -> Result<(), Error> {
     for choice in &entry.choices {
         let json = serde_json::to_string(choice).unwrap_or_default();
         conn.query(
@@ -254,13 +254,13 @@ pub fn mark(conn: &mut Conn, load: &str, choice: &Choice) -> Result<(), Error> {
 /// # Errors
 ///
 /// The connection is lost, or a row is none that this program wrote.
-pub fn still_down(conn: &mut Conn) -> Result<(Vec<Entry>, Vec<String>), Error> {
+pub fn still_down(conn: &mut Conn) -> Result<(Vec<LedgerEntry>, Vec<String>), Error> {
     let select = "SELECT load, relation, relation_name, search_path, choice, \
         taken_down_by = current_user, \
         object || ' of ' || relation_name || ' (taken down by ' || taken_down_by || ')' \
         FROM pgsluice_loads.taken_down WHERE put_back_at IS NULL ORDER BY id";
     let rows = under_policies(conn, |conn| conn.exec(select))?;
-    let (mut entries, mut others) = (Vec::<Entry>::new(), Vec::new());
+    let (mut entries, mut others) = (Vec::<LedgerEntry>::new(), Vec::new());
     for row in rows {
         let text = |i: usize| row[i].clone().unwrap_or_default();
         if text(5) != "t" {
@@ -271,7 +271,7 @@ pub fn still_down(conn: &mut Conn) -> Result<(Vec<Entry>, Vec<String>), Error> {
             .map_err(|e| Error::new(format!("a row of pgsluice_loads.taken_down: {e}")))?;
         match entries.iter_mut().find(|e| e.load == text(0)) {
             Some(entry) => entry.choices.push(choice),
-            None => entries.push(Entry {
+            None => entries.push(LedgerEntry {
                 load: text(0),
                 relation: text(1).parse().unwrap_or(0),
                 relation_name: text(2),

@@ -29,7 +29,7 @@ use checks::not_emptied;
 use commit::commit;
 pub(crate) use rows::{open_lanes, total};
 use rows::{send_rows, Sent};
-use summary::{summarise, Clock, Done};
+use summary::{summarise, Done, Stopwatch};
 
 /// A load: what is asked for, and who follows it.
 #[derive(Clone, Copy)]
@@ -72,7 +72,7 @@ pub(crate) fn load(job: &Job<'_>) -> Result<Summary, Error> {
 
 fn run(job: &Job<'_>) -> Result<Summary, Error> {
     let Job { options, watch, on_event } = *job;
-    let mut clock = Clock::start();
+    let mut clock = Stopwatch::start();
     job.begin(Phase::Opening);
     let mut reader = Reader::open(&options.input)?;
     let options = &options.reading(&reader);
@@ -133,7 +133,7 @@ fn execute(
     reader: Reader,
     plan: &Arc<Plan>,
     maintenance: &Maintenance,
-    clock: &mut Clock,
+    clock: &mut Stopwatch,
 ) -> Result<Done, Error> {
     let Job { options, watch, .. } = *job;
     maintenance.let_others_in(&mut conn, plan, options)?;

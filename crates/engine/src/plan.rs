@@ -294,7 +294,7 @@ fn shape(
     }
 }
 
-struct Choice {
+struct MethodChoice {
     method: Method,
     reason: String,
     wire: Wire,
@@ -308,7 +308,7 @@ fn choose(
     table: &TableFacts,
     options: &Options,
     shape: &RowShape,
-) -> Result<Choice, Error> {
+) -> Result<MethodChoice, Error> {
     let policies = options.target.method == Method::Auto && table.row_security;
     let expressions =
         options.target.method == Method::Auto && !options.target.fields.expressions.is_empty();
@@ -320,7 +320,12 @@ fn choose(
     let binary_file = options.input.format == FileFormat::Binary;
     let (wire, why) = best_wire(input, table, options, shape);
     let choice = |method, wire, reason: &str| {
-        Ok(Choice { method, reason: reason.into(), wire, freeze: method == Method::CopyFresh })
+        Ok(MethodChoice {
+            method,
+            reason: reason.into(),
+            wire,
+            freeze: method == Method::CopyFresh,
+        })
     };
     let named = match policies {
         _ if expressions => {

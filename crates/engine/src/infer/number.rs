@@ -4,7 +4,7 @@
 //! A number here has at most a minus sign before it, no leading zero, and digits after its
 //! point: `007`, `+1` and `5.` are codes, and stay text. A number with an exponent may be a
 //! code too (`1E5`, `2310009E13`), and so may `inf`. Those are numbers only in a column whose
-//! other values are plainly measurements: see [`Column::measures`].
+//! other values are plainly measurements: see [`NumberColumn::measures`].
 
 use std::fmt::Write as _;
 
@@ -175,7 +175,7 @@ pub(super) fn needs_measures(text: &[u8]) -> bool {
 
 /// What the numbers of a column say of it together.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Column {
+pub(super) struct NumberColumn {
     /// a fraction has other than two decimals, as money has them
     fractions: bool,
     /// an exponent as programs print it
@@ -188,7 +188,7 @@ pub(super) struct Column {
     floats: bool,
 }
 
-impl Column {
+impl NumberColumn {
     /// Takes a value into account.
     pub fn see(&mut self, text: &[u8]) {
         self.needs |= needs_measures(text);
@@ -300,7 +300,7 @@ mod tests {
             (&["1.5e3", "2.5e4", "1E5"], true),
             (&["0.5", "-0", "inf"], true),
         ] {
-            let mut column = Column::default();
+            let mut column = NumberColumn::default();
             values.iter().for_each(|v| column.see(v.as_bytes()));
             assert_eq!(column.may_be_numbers(), numbers, "{values:?}");
         }

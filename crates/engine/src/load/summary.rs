@@ -24,7 +24,7 @@ pub(super) struct Done {
     pub analyzed: bool,
 }
 
-pub(super) fn summarise(job: &Job<'_>, plan: &Plan, done: &Done, clock: &Clock) -> Summary {
+pub(super) fn summarise(job: &Job<'_>, plan: &Plan, done: &Done, clock: &Stopwatch) -> Summary {
     let Job { options, watch, .. } = job;
     let (through, counts, records) = (&done.through, &done.counts, done.through.records);
     let (bytes, total) = (watch.progress.bytes.get(), clock.start.elapsed().as_secs_f64());
@@ -61,16 +61,16 @@ pub(super) fn summarise(job: &Job<'_>, plan: &Plan, done: &Done, clock: &Clock) 
 }
 
 /// Takes the time of each phase.
-pub(super) struct Clock {
+pub(super) struct Stopwatch {
     start: Instant,
     lap: Instant,
     pub seconds: Seconds,
 }
 
-impl Clock {
-    pub fn start() -> Clock {
+impl Stopwatch {
+    pub fn start() -> Stopwatch {
         let now = Instant::now();
-        Clock { start: now, lap: now, seconds: Seconds::default() }
+        Stopwatch { start: now, lap: now, seconds: Seconds::default() }
     }
 
     /// Seconds since the last call.

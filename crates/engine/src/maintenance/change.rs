@@ -4,7 +4,7 @@
 use super::settings;
 use crate::error::Error;
 use crate::facts::TableObjects;
-use crate::ledger::{self, Entry, State};
+use crate::ledger::{self, LedgerEntry, State};
 use crate::options::Indexes;
 use crate::plan::policy::{decide, Choice, Decision, Request};
 use crate::session::conn::Conn;
@@ -16,7 +16,7 @@ pub struct TakenDown {
     /// all choices, for the report
     pub decision: Decision,
     /// what is down, and how it is put back
-    pub entry: Entry,
+    pub entry: LedgerEntry,
     /// the ledger has it
     pub recorded: bool,
 }
@@ -116,7 +116,7 @@ fn record_and_drop(
 ) -> Result<TakenDown, Error> {
     let choices: Vec<Choice> = decision.down().cloned().collect();
     let recorded = !choices.is_empty() && *ledger == State::Ready;
-    let entry = Entry {
+    let entry = LedgerEntry {
         load: if recorded { ledger::new_load(conn)? } else { String::new() },
         relation: objects.relation.oid,
         relation_name: objects.relation.name.clone(),

@@ -5,7 +5,7 @@ use super::change::{attach, build, same, Restored};
 use super::{search_path, settings};
 use crate::error::Error;
 use crate::facts::TableObjects;
-use crate::ledger::{self, Entry};
+use crate::ledger::{self, LedgerEntry};
 use crate::plan::policy::Choice;
 use crate::session::conn::Conn;
 use crate::session::transaction::{BEGIN, NO_TIMEOUTS};
@@ -13,7 +13,7 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 /// Opens another connection to the same database.
-pub type Open<'a> = dyn Fn() -> Result<Conn, Error> + Sync + 'a;
+pub type Connect<'a> = dyn Fn() -> Result<Conn, Error> + Sync + 'a;
 
 /// What became of one object.
 pub type Outcome = (String, Result<Restored, Error>);
@@ -27,9 +27,9 @@ pub type Outcome = (String, Result<Restored, Error>);
 /// The connection is lost, or the table is not the one that it was; what the
 /// server refuses is among the outcomes.
 pub fn put_back_committed(
-    open: &Open,
+    open: &Connect,
     workers: usize,
-    entry: &Entry,
+    entry: &LedgerEntry,
 ) -> Result<Vec<Outcome>, Error> {
     let mut conn = open()?;
     conn.exec(BEGIN)?;
@@ -69,7 +69,7 @@ fn relation_name(conn: &mut Conn, oid: u32) -> Result<Option<String>, Error> {
 
 /// The table was dropped, which settles everything, or renamed, which only a
 /// person can settle.
-fn gone(mut conn: Conn, entry: &Entry, name: Option<String>) -> Result<Vec<Outcome>, Error> {
+fn gone(mut conn: Conn, entry: &LedgerEntry, name: Option<String>) -> Result<Vec<Outcome>, Error> {
     if let Some(name) = name {
         return Err(Error::new(format!(
             "the table {} is now called {name}, so that the recorded statements do not fit it",
@@ -101,9 +101,9 @@ fn is_built(objects: &TableObjects, choice: &Choice) -> bool {
 
 /// Builds over several connections; gives the seconds that each took.
 fn build_all(
-    open: &Open,
+    open: &Connect,
     workers: usize,
-    entry: &Entry,
+    entry: &LedgerEntry,
     missing: &[&Choice],
 ) -> Vec<Result<f64, Error>> {
     let next = Mutex::new(0..missing.len());
@@ -137,7 +137,7 @@ fn build_all(
 /// Attaches one object where it is not yet as it was, compares and marks.
 fn finish(
     conn: &mut Conn,
-    entry: &Entry,
+    entry: &LedgerEntry,
     choice: &Choice,
     seconds: f64,
 ) -> Result<Restored, Error> {
@@ -160,7 +160,7 @@ fn finish(
 /// Runs in a transaction under the `search_path` of the load, however long it takes.
 fn in_transaction(
     conn: &mut Conn,
-    entry: &Entry,
+    entry: &LedgerEntry,
     work: impl FnOnce(&mut Conn) -> Result<(), Error>,
 ) -> Result<(), Error> {
     conn.exec(&format!("{BEGIN}; {NO_TIMEOUTS}"))?;

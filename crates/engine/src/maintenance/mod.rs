@@ -21,7 +21,7 @@ mod settings;
 
 pub use after::{finish, finish_within, sequences, Finished, Moved};
 pub use change::{put_back, take_down, PutBack, Restored, TakenDown};
-pub use committed::{put_back_committed, Open, Outcome};
+pub use committed::{put_back_committed, Connect, Outcome};
 use objects::rows;
 pub(crate) use objects::search_path;
 pub use settings::for_builds;

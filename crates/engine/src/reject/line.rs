@@ -107,8 +107,8 @@ mod tests {
     fn the_end_of_a_record_is_told_from_a_value_that_looks_like_one() {
         let sjis = Dialect::text().in_encoding("SJIS");
         let (csv, text) = (Dialect::csv(), Dialect::text());
-        type Parts = (&'static [u8], &'static [u8]);
-        let cases: [(&[u8], &Dialect, Parts); 10] = [
+        type Pair = (&'static [u8], &'static [u8]);
+        let cases: [(&[u8], &Dialect, Pair); 10] = [
             (b"a\r\n", &text, (b"a", b"\r\n")),
             (b"a\\\r\n", &text, (b"a\\\r", b"\n")),
             (b"a", &text, (b"a", b"")),

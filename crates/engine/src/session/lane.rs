@@ -85,7 +85,7 @@ struct Sent {
 }
 
 /// The COPY that is open.
-struct Open {
+struct OpenCopy {
     form: Form,
     /// the file that was sent last
     file: usize,
@@ -109,7 +109,7 @@ pub struct Lane {
     plan: Arc<Plan>,
     names: Arc<Vec<String>>,
     progress: Arc<Progress>,
-    open: Option<Open>,
+    open: Option<OpenCopy>,
     /// what it has done
     pub counts: LaneCounts,
     in_piece: bool,
@@ -269,7 +269,7 @@ impl Lane {
 
     /// What has to stand between what was sent and this chunk, for both to go by one COPY;
     /// `None` where they cannot.
-    fn between(&self, open: &Open, form: Form, chunk: &Chunk) -> Option<&'static [u8]> {
+    fn between(&self, open: &OpenCopy, form: Form, chunk: &Chunk) -> Option<&'static [u8]> {
         match form {
             _ if open.form != form => None,
             _ if open.file == chunk.file => Some(b""),
@@ -298,7 +298,7 @@ impl Lane {
         }
         let (file, eol, sent) = (chunk.file, Eol::Unknown, VecDeque::new());
         let (bytes, units, uncounted, long) = (0, 0, 0, None);
-        self.open = Some(Open { form, file, eol, sent, bytes, units, uncounted, long });
+        self.open = Some(OpenCopy { form, file, eol, sent, bytes, units, uncounted, long });
         Ok(())
     }
 
@@ -371,7 +371,7 @@ impl Lane {
     }
 
     /// The server's error, with its place in the file as far as the server names one.
-    fn located(&self, error: Error, open: &Open) -> Error {
+    fn located(&self, error: Error, open: &OpenCopy) -> Error {
         if is_of_circumstances(error.sqlstate()) {
             return error;
         }

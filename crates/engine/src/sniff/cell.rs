@@ -3,7 +3,7 @@
 
 /// The form of a value, blanks around it left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum CellKind {
     /// nothing
     Empty,
     /// a usual spelling of NULL
@@ -43,24 +43,24 @@ pub(super) enum Order {
 pub(super) const NULLS: [&str; 10] =
     ["NA", "N/A", "#N/A", "NULL", "\\N", "None", "nil", "NaN", "-", "?"];
 
-impl Kind {
+impl CellKind {
     /// The form of a value.
-    pub(super) fn of(value: &[u8]) -> Kind {
+    pub(super) fn of(value: &[u8]) -> CellKind {
         let value = value.trim_ascii();
         if value.is_empty() {
-            return Kind::Empty;
+            return CellKind::Empty;
         }
         let first = value[0];
         let digits = value.iter().filter(|c| c.is_ascii_digit()).count();
         if is_null(value) {
-            return Kind::Null;
+            return CellKind::Null;
         }
         // The usual case: words.
         if digits == 0 {
             return match value {
-                _ if is_bool(value) => Kind::Bool,
-                _ if is_other(value) => Kind::Other,
-                _ => Kind::Text,
+                _ if is_bool(value) => CellKind::Bool,
+                _ if is_other(value) => CellKind::Other,
+                _ => CellKind::Text,
             };
         }
         if first.is_ascii_digit() || matches!(first, b'+' | b'-' | b'.' | b',') {
@@ -69,37 +69,39 @@ impl Kind {
             }
         }
         if is_other(value) {
-            return Kind::Other;
+            return CellKind::Other;
         }
-        Kind::Code
+        CellKind::Code
     }
 
     /// Whether the value is of a form that says something: neither nothing nor any text.
     pub(super) fn is_typed(self) -> bool {
-        !matches!(self, Kind::Text | Kind::Code | Kind::Empty | Kind::Null)
+        !matches!(self, CellKind::Text | CellKind::Code | CellKind::Empty | CellKind::Null)
     }
 
     /// Whether there is a value.
     pub(super) fn is_value(self) -> bool {
-        !matches!(self, Kind::Empty | Kind::Null)
+        !matches!(self, CellKind::Empty | CellKind::Null)
     }
 
     /// What values of a column have in common: numbers with and without decimals do.
     pub(super) fn class(self) -> Class {
         match self {
-            Kind::Empty | Kind::Null => Class::None,
-            Kind::Integer | Kind::Decimal | Kind::Comma | Kind::Grouped => Class::Number,
-            Kind::Date(_) | Kind::Timestamp(_) => Class::Date,
-            Kind::Time => Class::Time,
-            Kind::Bool => Class::Bool,
-            Kind::Other => Class::Other,
-            Kind::Code => Class::Code,
-            Kind::Text => Class::Text,
+            CellKind::Empty | CellKind::Null => Class::None,
+            CellKind::Integer | CellKind::Decimal | CellKind::Comma | CellKind::Grouped => {
+                Class::Number
+            }
+            CellKind::Date(_) | CellKind::Timestamp(_) => Class::Date,
+            CellKind::Time => Class::Time,
+            CellKind::Bool => Class::Bool,
+            CellKind::Other => Class::Other,
+            CellKind::Code => Class::Code,
+            CellKind::Text => Class::Text,
         }
     }
 }
 
-/// See [`Kind::class`].
+/// See [`CellKind::class`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
     None,
@@ -147,10 +149,10 @@ fn is_money(value: &[u8]) -> bool {
 }
 
 /// The number that the value is.
-fn number(value: &[u8]) -> Option<Kind> {
+fn number(value: &[u8]) -> Option<CellKind> {
     let unsigned = value.strip_prefix(b"-").or_else(|| value.strip_prefix(b"+")).unwrap_or(value);
     if unsigned.iter().all(u8::is_ascii_digit) {
-        return (!unsigned.is_empty()).then_some(Kind::Integer);
+        return (!unsigned.is_empty()).then_some(CellKind::Integer);
     }
     let (mantissa, exponent) = match unsigned.iter().position(|c| matches!(c, b'e' | b'E')) {
         Some(at) => (&unsigned[..at], Some(&unsigned[at + 1..])),
@@ -169,15 +171,15 @@ fn number(value: &[u8]) -> Option<Kind> {
         return None;
     }
     match (marks(b'.'), marks(b',')) {
-        (0 | 1, 0) => Some(Kind::Decimal),
-        (0, 1) => Some(Kind::Comma),
+        (0 | 1, 0) => Some(CellKind::Decimal),
+        (0, 1) => Some(CellKind::Comma),
         _ if exponent.is_some() => None,
         (1, 1) => {
             let first = mantissa.iter().find(|c| matches!(c, b'.' | b',')).copied()?;
-            grouped(mantissa, first).then_some(Kind::Grouped)
+            grouped(mantissa, first).then_some(CellKind::Grouped)
         }
-        (0 | 1, _) => grouped(mantissa, b',').then_some(Kind::Grouped),
-        (_, 0 | 1) => grouped(mantissa, b'.').then_some(Kind::Grouped),
+        (0 | 1, _) => grouped(mantissa, b',').then_some(CellKind::Grouped),
+        (_, 0 | 1) => grouped(mantissa, b'.').then_some(CellKind::Grouped),
         _ => None,
     }
 }
@@ -194,12 +196,12 @@ fn grouped(mantissa: &[u8], mark: u8) -> bool {
 }
 
 /// The date, time of day, or both that the value is.
-fn moment(value: &[u8]) -> Option<Kind> {
+fn moment(value: &[u8]) -> Option<CellKind> {
     let end = value.iter().position(|c| matches!(c, b' ' | b'T')).unwrap_or(value.len());
     match (date(&value[..end]), value.get(end + 1..)) {
-        (Some(order), None) => Some(Kind::Date(order)),
-        (Some(order), Some(rest)) => is_time(rest).then_some(Kind::Timestamp(order)),
-        (None, _) => is_time(value).then_some(Kind::Time),
+        (Some(order), None) => Some(CellKind::Date(order)),
+        (Some(order), Some(rest)) => is_time(rest).then_some(CellKind::Timestamp(order)),
+        (None, _) => is_time(value).then_some(CellKind::Time),
     }
 }
 
@@ -270,43 +272,43 @@ mod tests {
     #[test]
     fn values_have_the_form_that_people_see_in_them() {
         for (value, kind) in [
-            ("", Kind::Empty),
-            ("  ", Kind::Empty),
-            ("n/a", Kind::Null),
-            ("\\N", Kind::Null),
-            ("-", Kind::Null),
-            ("007", Kind::Integer),
-            ("-12", Kind::Integer),
-            ("1.5", Kind::Decimal),
-            (".5", Kind::Decimal),
-            ("1e-05", Kind::Decimal),
-            ("1,5", Kind::Comma),
-            ("1,234,567", Kind::Grouped),
-            ("1.234,50", Kind::Grouped),
-            ("1,23,4", Kind::Code),
-            ("true", Kind::Bool),
-            ("2024-02-29", Kind::Date(Order::Year)),
-            ("28/01/2018", Kind::Date(Order::Day)),
-            ("01/28/2018", Kind::Date(Order::Month)),
-            ("01.02.2018", Kind::Date(Order::Unknown)),
-            ("31.12.99", Kind::Date(Order::Day)),
-            ("1.2.3", Kind::Code),
-            ("192.168.1.1", Kind::Code),
-            ("2024-01-02 10:00:00+02", Kind::Timestamp(Order::Year)),
-            ("28/01/2018 9:05", Kind::Timestamp(Order::Day)),
-            ("00:15", Kind::Time),
-            ("10:00 PM", Kind::Time),
-            ("10:00:0", Kind::Code),
-            ("$74.69", Kind::Other),
-            ("a@b.org", Kind::Other),
-            ("https://x.org/1", Kind::Other),
-            ("a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11", Kind::Other),
-            ("MG-8769", Kind::Code),
-            ("5 pipes", Kind::Code),
-            ("x", Kind::Text),
-            ("1;2", Kind::Code),
+            ("", CellKind::Empty),
+            ("  ", CellKind::Empty),
+            ("n/a", CellKind::Null),
+            ("\\N", CellKind::Null),
+            ("-", CellKind::Null),
+            ("007", CellKind::Integer),
+            ("-12", CellKind::Integer),
+            ("1.5", CellKind::Decimal),
+            (".5", CellKind::Decimal),
+            ("1e-05", CellKind::Decimal),
+            ("1,5", CellKind::Comma),
+            ("1,234,567", CellKind::Grouped),
+            ("1.234,50", CellKind::Grouped),
+            ("1,23,4", CellKind::Code),
+            ("true", CellKind::Bool),
+            ("2024-02-29", CellKind::Date(Order::Year)),
+            ("28/01/2018", CellKind::Date(Order::Day)),
+            ("01/28/2018", CellKind::Date(Order::Month)),
+            ("01.02.2018", CellKind::Date(Order::Unknown)),
+            ("31.12.99", CellKind::Date(Order::Day)),
+            ("1.2.3", CellKind::Code),
+            ("192.168.1.1", CellKind::Code),
+            ("2024-01-02 10:00:00+02", CellKind::Timestamp(Order::Year)),
+            ("28/01/2018 9:05", CellKind::Timestamp(Order::Day)),
+            ("00:15", CellKind::Time),
+            ("10:00 PM", CellKind::Time),
+            ("10:00:0", CellKind::Code),
+            ("$74.69", CellKind::Other),
+            ("a@b.org", CellKind::Other),
+            ("https://x.org/1", CellKind::Other),
+            ("a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11", CellKind::Other),
+            ("MG-8769", CellKind::Code),
+            ("5 pipes", CellKind::Code),
+            ("x", CellKind::Text),
+            ("1;2", CellKind::Code),
         ] {
-            assert_eq!(Kind::of(value.as_bytes()), kind, "{value:?}");
+            assert_eq!(CellKind::of(value.as_bytes()), kind, "{value:?}");
         }
     }
 }

@@ -1,9 +1,9 @@
 //! What each column holds: its type, spellings of NULL, decimal commas, the order of dates.
 
-use super::cell::{is_null, Class, Kind, Order};
-use super::layout::{form, Layout};
+use super::cell::{is_null, CellKind, Class, Order};
+use super::layout::{form, FileLayout};
 use super::reading::{Reading, Row};
-use super::{Column, Head, Sample};
+use super::{DetectedColumn, Head, Sample};
 use crate::infer::{Guess, Inference};
 use crate::naming::numbered;
 use crate::options::TargetOptions;
@@ -12,7 +12,7 @@ use pgsluice_core::scan::{self, Eol, Next, Scanner};
 /// What the columns say together.
 #[derive(Debug, Default)]
 pub(super) struct Columns {
-    pub columns: Vec<Column>,
+    pub columns: Vec<DetectedColumn>,
     /// the one spelling of NULL, if the file has one in columns of other types alone, and why
     pub null: Option<(String, String)>,
     /// spellings of NULL that may be values, too
@@ -27,7 +27,7 @@ pub(super) struct Columns {
 pub(super) fn find(
     sample: Sample<'_>,
     reading: &Reading,
-    layout: &Layout,
+    layout: &FileLayout,
     names: &[Vec<u8>],
 ) -> Columns {
     let fits = |row: &&Row| row.width == reading.width && !row.is_blank();
@@ -45,12 +45,13 @@ pub(super) fn find(
     for (i, guess) in types.iter().enumerate() {
         let kinds = || rows.iter().map(|row| (row.line, row.kinds[i]));
         let class = form(kinds().map(|(_, kind)| kind));
-        let mut column = Column { name: name(i), sql: guess.sql(), why: String::new(), also: None };
+        let mut column =
+            DetectedColumn { name: name(i), sql: guess.sql(), why: String::new(), also: None };
         describe(sample, reading, &rows, i, class, *guess, &mut column);
         order(&mut found, &column.name, kinds());
         spellings(sample, reading, &rows, i, class, &mut nulls);
         let typed = !matches!(class, Class::Text | Class::Code | Class::None);
-        empties |= typed && kinds().any(|(_, kind)| kind == Kind::Empty);
+        empties |= typed && kinds().any(|(_, kind)| kind == CellKind::Empty);
         found.columns.push(column);
     }
     let shown = |s: &Spelling| {
@@ -99,21 +100,21 @@ fn describe(
     i: usize,
     class: Class,
     guess: Guess,
-    column: &mut Column,
+    column: &mut DetectedColumn,
 ) {
-    let line_of = |wanted: &dyn Fn(Kind) -> bool| rows.iter().find(|row| wanted(row.kinds[i]));
-    if line_of(&Kind::is_value).is_none() {
+    let line_of = |wanted: &dyn Fn(CellKind) -> bool| rows.iter().find(|row| wanted(row.kinds[i]));
+    if line_of(&CellKind::is_value).is_none() {
         column.why = "no value".into();
         return;
     }
-    let commas = line_of(&|kind| kind == Kind::Comma);
-    let points = line_of(&|kind| kind == Kind::Decimal);
+    let commas = line_of(&|kind| kind == CellKind::Comma);
+    let points = line_of(&|kind| kind == CellKind::Decimal);
     if let (Some(row), None, Class::Number) = (commas, points, class) {
         column.why = format!("decimal comma, as in line {}", row.line);
         column.also = Some("numeric");
         return;
     }
-    if let (Some(row), Class::Number) = (line_of(&|kind| kind == Kind::Grouped), class) {
+    if let (Some(row), Class::Number) = (line_of(&|kind| kind == CellKind::Grouped), class) {
         column.why = format!("numbers in groups of three digits, as in line {}", row.line);
         column.also = Some("numeric");
         return;
@@ -156,10 +157,10 @@ fn plain_type(class: Class) -> Option<&'static str> {
 }
 
 /// The order of day and month.
-fn order(found: &mut Columns, name: &str, kinds: impl Iterator<Item = (u64, Kind)>) {
+fn order(found: &mut Columns, name: &str, kinds: impl Iterator<Item = (u64, CellKind)>) {
     let (mut day, mut month, mut unknown) = (None, None, None);
     for (line, kind) in kinds {
-        let (Kind::Date(order) | Kind::Timestamp(order)) = kind else { continue };
+        let (CellKind::Date(order) | CellKind::Timestamp(order)) = kind else { continue };
         let place = match order {
             Order::Day => &mut day,
             Order::Month => &mut month,
@@ -205,7 +206,7 @@ fn spellings(
     nulls: &mut Vec<Spelling>,
 ) {
     let text = matches!(class, Class::Text | Class::Code | Class::None);
-    for row in rows.iter().filter(|row| row.kinds[i] == Kind::Null && !row.quoted[i]) {
+    for row in rows.iter().filter(|row| row.kinds[i] == CellKind::Null && !row.quoted[i]) {
         let values = reading.values(sample, row);
         if !is_null(&values[i]) {
             continue;

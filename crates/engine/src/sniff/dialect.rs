@@ -12,7 +12,7 @@ const USUAL: [u8; 6] = [b',', b';', b'\t', b'|', 0x01, 0x1f];
 const RARE: [u8; 5] = [b' ', b':', b'^', b'~', b'#'];
 
 /// The reading that fits, and what speaks against it.
-pub(super) struct Choice {
+pub(super) struct DialectChoice {
     pub reading: Reading,
     pub doubts: Vec<Doubt>,
     /// delimiters that were tried as well, and what they would make of the records
@@ -20,14 +20,14 @@ pub(super) struct Choice {
 }
 
 /// Finds the dialect of a sample.
-pub(super) fn choose(sample: Sample<'_>, given: &Given) -> Choice {
+pub(super) fn choose(sample: Sample<'_>, given: &Given) -> DialectChoice {
     let mut readings = Vec::new();
     for delimiter in delimiters(sample, given) {
         readings.push(best_quotes(sample, delimiter, given));
     }
     if given.delimiter.is_some() {
         let (reading, doubt) = readings.swap_remove(0);
-        return Choice { reading, doubts: doubt.into_iter().collect(), others: Vec::new() };
+        return DialectChoice { reading, doubts: doubt.into_iter().collect(), others: Vec::new() };
     }
     let plausible: Vec<&(Reading, Option<Doubt>)> =
         readings.iter().filter(|(reading, _)| is_plausible(reading)).collect();
@@ -44,7 +44,7 @@ pub(super) fn choose(sample: Sample<'_>, given: &Given) -> Choice {
     };
     let mut doubts: Vec<Doubt> = doubt.iter().cloned().collect();
     doubts.extend(one_column(sample, reading));
-    Choice { reading: reading.clone(), doubts, others: others(reading.dialect.delimiter) }
+    DialectChoice { reading: reading.clone(), doubts, others: others(reading.dialect.delimiter) }
 }
 
 /// The delimiters that may be.
@@ -94,7 +94,11 @@ fn is_better(a: &Reading, b: &Reading) -> bool {
 }
 
 /// No dialect, or several. If nothing splits the lines, they are one column.
-fn unclear(sample: Sample<'_>, given: &Given, plausible: &[&(Reading, Option<Doubt>)]) -> Choice {
+fn unclear(
+    sample: Sample<'_>,
+    given: &Given,
+    plausible: &[&(Reading, Option<Doubt>)],
+) -> DialectChoice {
     let comma = || {
         let delimiter = if given.quote == Some(b',') { b';' } else { b',' };
         best_quotes(sample, delimiter, given)
@@ -107,7 +111,7 @@ fn unclear(sample: Sample<'_>, given: &Given, plausible: &[&(Reading, Option<Dou
         if usual && !(reading.width == 1 && reading.even > 0.9 && reading.fitting() > 1) {
             doubts.push(Doubt { what: "delimiter", why, candidates: Vec::new() });
         }
-        return Choice { reading, doubts, others: Vec::new() };
+        return DialectChoice { reading, doubts, others: Vec::new() };
     };
     let why: Vec<String> = plausible.iter().map(|(reading, _)| of(reading)).collect();
     let candidate = |r: &Reading| Setting("delimiter", option(r.dialect.delimiter));
@@ -116,7 +120,7 @@ fn unclear(sample: Sample<'_>, given: &Given, plausible: &[&(Reading, Option<Dou
         why: why.join("; "),
         candidates: plausible.iter().map(|(reading, _)| candidate(reading)).collect(),
     };
-    Choice { reading: first.clone(), doubts: vec![doubt], others: Vec::new() }
+    DialectChoice { reading: first.clone(), doubts: vec![doubt], others: Vec::new() }
 }
 
 /// Whether the lines may as well be one column.

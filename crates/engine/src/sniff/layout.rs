@@ -1,7 +1,7 @@
 //! Which lines are the table: what stands before it and after it, and whether its first record is
 //! a header.
 
-use super::cell::{Class, Kind};
+use super::cell::{CellKind, Class};
 use super::reading::{Reading, Row};
 use super::{Doubt, Given, Head, Sample, Setting};
 
@@ -16,7 +16,7 @@ const MOST: f64 = 0.9;
 
 /// The table within the sample.
 #[derive(Debug)]
-pub(super) struct Layout {
+pub(super) struct FileLayout {
     /// lines before the header, or before the first record
     pub before: u64,
     /// lines after the last record
@@ -32,12 +32,12 @@ pub(super) struct Layout {
 }
 
 /// Finds the table among the rows of a reading.
-pub(super) fn find(sample: Sample<'_>, reading: &Reading, given: &Given) -> Layout {
+pub(super) fn find(sample: Sample<'_>, reading: &Reading, given: &Given) -> FileLayout {
     let rows = &reading.rows;
     let fits = |row: &Row| {
         row.width == reading.width && !row.is_blank() && (row.width < 3 || row.filled > 1)
     };
-    let mut layout = Layout {
+    let mut layout = FileLayout {
         before: 0,
         after: 0,
         head: Head::Unknown,
@@ -70,12 +70,12 @@ pub(super) fn find(sample: Sample<'_>, reading: &Reading, given: &Given) -> Layo
     layout
 }
 
-impl Layout {
+impl FileLayout {
     /// A first record that does not have the number of fields that the others have.
     fn unfit(&mut self, reading: &Reading, row: &Row, start: usize, given: &Given) {
         self.first = start;
         self.head = Head::Unfit;
-        let trailing = row.width == reading.width + 1 && row.kinds.last() == Some(&Kind::Empty);
+        let trailing = row.width == reading.width + 1 && row.kinds.last() == Some(&CellKind::Empty);
         if trailing {
             self.head = Head::Names;
         }
@@ -169,9 +169,9 @@ impl Class {
 }
 
 /// The form that most values have.
-pub(super) fn form(kinds: impl Iterator<Item = Kind>) -> Class {
+pub(super) fn form(kinds: impl Iterator<Item = CellKind>) -> Class {
     let mut counts: Vec<(Class, usize)> = Vec::new();
-    for class in kinds.map(Kind::class).filter(|class| *class != Class::None) {
+    for class in kinds.map(CellKind::class).filter(|class| *class != Class::None) {
         match counts.iter_mut().find(|(c, _)| *c == class) {
             Some((_, count)) => *count += 1,
             None => counts.push((class, 1)),
@@ -276,8 +276,10 @@ fn repeated(
         let values = reading.values(sample, row);
         let same = |i: &usize| !first[*i].is_empty() && values.get(*i) == Some(&first[*i]);
         let same: Vec<usize> = (0..first.len()).filter(same).collect();
-        let texts =
-            || same.iter().find(|i| matches!(Kind::of(&first[**i]), Kind::Text | Kind::Code));
+        let texts = || {
+            same.iter()
+                .find(|i| matches!(CellKind::of(&first[**i]), CellKind::Text | CellKind::Code))
+        };
         if let (Some(column), true) = (texts(), same.len() < first.len()) {
             return Some((*column, row.line));
         }

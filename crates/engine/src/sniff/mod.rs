@@ -117,7 +117,7 @@ impl fmt::Display for Setting {
 
 /// A column.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Column {
+pub struct DetectedColumn {
     /// from the header, or c1 and so on
     pub name: String,
     /// the type that `--create` gives it
@@ -154,7 +154,7 @@ pub struct Detected {
     /// some records have stray quotes
     pub strays: bool,
     /// the columns
-    pub columns: Vec<Column>,
+    pub columns: Vec<DetectedColumn>,
     /// records looked at
     pub records: usize,
     /// by the property's name: why

@@ -1,7 +1,7 @@
 //! A sample as one dialect reads it: the records, what their values look like, and how well the
 //! dialect fits.
 
-use super::cell::Kind;
+use super::cell::CellKind;
 use super::Sample;
 use pgsluice_core::scan::{self, Dialect, Eol, Next, Scanner, StrayQuotes};
 
@@ -31,7 +31,7 @@ pub(super) struct Row {
     /// it has stray quotes
     pub stray: bool,
     /// what its values look like
-    pub kinds: Vec<Kind>,
+    pub kinds: Vec<CellKind>,
     /// which of its fields are in quotes
     pub quoted: Vec<bool>,
 }
@@ -175,7 +175,7 @@ fn rows(sample: Sample<'_>, last: bool, dialect: &Dialect) -> (Vec<Row>, usize) 
         }
         let seen = record.len().min(FIELDS);
         let fields = || (0..seen).map(|i| record.field(sample.bytes, i));
-        let kinds: Vec<Kind> = fields().map(|(_, value)| Kind::of(value)).collect();
+        let kinds: Vec<CellKind> = fields().map(|(_, value)| CellKind::of(value)).collect();
         let is_quoted = |kind| matches!(kind, scan::Kind::Quoted | scan::Kind::QuotedNull);
         values += seen;
         rows.push(Row {
@@ -184,7 +184,7 @@ fn rows(sample: Sample<'_>, last: bool, dialect: &Dialect) -> (Vec<Row>, usize) 
             start,
             end: record.end,
             width: record.len(),
-            filled: kinds.iter().filter(|kind| **kind != Kind::Empty).count(),
+            filled: kinds.iter().filter(|kind| **kind != CellKind::Empty).count(),
             stray: scanner.strays() > strays,
             quoted: fields().map(|(kind, _)| is_quoted(kind)).collect(),
             kinds,
