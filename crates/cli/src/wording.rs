@@ -76,6 +76,9 @@ mod tests {
                     folders.push(path);
                     continue;
                 }
+                if path.extension() != Some("rs".as_ref()) {
+                    continue;
+                }
                 let text = fs::read_to_string(&path).unwrap_or_default();
                 let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
                 for line in code.filter(|line| line.matches('`').count() % 2 == 0) {
