@@ -13,6 +13,7 @@
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
+#include "utils/lsyscache.h"
 #include "utils/varlena.h"
 
 SluiceReport sluice_report;
