@@ -66,7 +66,7 @@ pub struct Plan {
     pub shape: RowShape,
     /// the file's form
     pub layout: Layout,
-    /// everything must go in one statement, since triggers count them
+    /// each file must go in one statement, since triggers count them
     pub one_statement: bool,
     /// lines without quotes and backslashes may go as text just as they are
     pub plain: bool,
@@ -469,6 +469,9 @@ fn several_lanes(plan: &mut Plan, facts: &Facts, options: &Options) {
             let landing = landing::landing(plan, table, &options.target, server.process);
             plan.before.push(landing.create.clone());
             plan.landing = Some(landing);
+        }
+        _ if plan.one_statement && options.input.sources.len() > 1 => {
+            plan.notes.push("the statement triggers fire once for each file".into());
         }
         _ => {}
     }

@@ -58,7 +58,10 @@ pub(crate) fn best_wire(
         return (Wire::AsIs, "the server converts the encoding".into());
     }
     if table.statement_triggers() {
-        return (Wire::AsIs, "a statement trigger must fire once: one COPY, passed through".into());
+        return (
+            Wire::AsIs,
+            "a statement trigger must fire once for a file: one COPY, passed through".into(),
+        );
     }
     let unread = shape.columns.iter().find(|c| c.ty == Type::Server);
     if let Some(column) = unread {

@@ -2,7 +2,6 @@
 //! the server's errors mean in terms of the files.
 
 mod bisect;
-mod file_boundary;
 mod malformed;
 mod savepoint;
 
@@ -89,8 +88,6 @@ struct OpenCopy {
     form: Form,
     /// the file that was sent last
     file: usize,
-    /// what its lines end with, as far as it is known
-    eol: Eol,
     sent: VecDeque<Sent>,
     bytes: usize,
     /// rows or lines so far
@@ -98,8 +95,6 @@ struct OpenCopy {
     /// how many more lines the first record has than the server counts, which
     /// does not know yet what ends a line when it sees those within quotes
     uncounted: i64,
-    /// the record that passes in pieces, or the one that has passed last
-    long: Option<file_boundary::LongRecord>,
 }
 
 /// A connection that takes chunks within its transaction.
@@ -248,9 +243,6 @@ impl Lane {
         match ended {
             Ok(rows) => {
                 self.counts.rows += rows;
-                if self.one_copy() && self.plan.lanes == 1 && self.counts.statements > 1 {
-                    return Err(file_boundary::fired_twice());
-                }
                 Ok(())
             }
             Err(error) => Err(self.located(error, &open)),
@@ -262,54 +254,43 @@ impl Lane {
         self.in_piece
     }
 
-    /// Whether triggers count the COPYs: into the landing of `staged` they do not.
+    /// Whether triggers count the COPYs: into the landing of `staged` they do not. Each file is
+    /// one then.
     fn one_copy(&self) -> bool {
         self.plan.one_statement && self.plan.landing.is_none()
     }
 
-    /// What has to stand between what was sent and this chunk, for both to go by one COPY;
-    /// `None` where they cannot.
-    fn between(&self, open: &OpenCopy, form: Form, chunk: &Chunk) -> Option<&'static [u8]> {
-        match form {
-            _ if open.form != form => None,
-            _ if open.file == chunk.file => Some(b""),
-            Form::Binary => Some(b""),
-            _ if !self.one_copy() => None,
-            // What is written anew ends with its last line.
-            Form::Csv | Form::Text => Some(b""),
-            Form::AsIs | Form::Plain => {
-                let (before, long) = (&open.sent.back()?.chunk, open.long.as_ref());
-                file_boundary::between(&self.plan.layout, open.eol, before, long, chunk)
-            }
-        }
+    /// Whether the chunk can go on in the COPY that is open: lines of another file cannot, since
+    /// the last one may lack its end.
+    fn goes_on(&self, open: &OpenCopy, form: Form, chunk: &Chunk) -> bool {
+        let rows = form == Form::Binary && !self.one_copy();
+        open.form == form && (open.file == chunk.file || rows)
     }
 
     fn make_open(&mut self, form: Form, chunk: &Chunk) -> Result<(), Error> {
-        let between = self.open.as_ref().and_then(|open| self.between(open, form, chunk));
-        if let (Some(between), Some(open)) = (between, &mut self.open) {
-            open.file = chunk.file;
-            return self.conn.copy_data(between);
+        if self.open.as_ref().is_some_and(|open| self.goes_on(open, form, chunk)) {
+            self.open.iter_mut().for_each(|open| open.file = chunk.file);
+            return Ok(());
         }
+        let again = self.open.as_ref().is_some_and(|open| open.file == chunk.file);
         self.finish()?;
+        if again && self.one_copy() && self.plan.lanes == 1 {
+            return Err(fires_twice());
+        }
         self.conn.copy_start(&statement::copy(&self.plan, form))?;
         self.counts.statements += 1;
         if form == Form::Binary {
             self.conn.copy_data(HEADER)?;
         }
-        let (file, eol, sent) = (chunk.file, Eol::Unknown, VecDeque::new());
-        let (bytes, units, uncounted, long) = (0, 0, 0, None);
-        self.open = Some(OpenCopy { form, file, eol, sent, bytes, units, uncounted, long });
+        let (file, sent, bytes, units, uncounted) = (chunk.file, VecDeque::new(), 0, 0, 0);
+        self.open = Some(OpenCopy { form, file, sent, bytes, units, uncounted });
         Ok(())
     }
 
     fn remember(&mut self, placed: Placed, form: Form, pool: &BufferPool) {
-        let joins = self.one_copy();
         let Some(open) = &mut self.open else { return };
         let Placed { prepared, before } = placed;
         let Prepared { chunk, counts, sent_lines, recast, body, .. } = prepared;
-        if let (true, Some(d)) = (joins && chunk.part != Part::Whole, self.plan.dialect()) {
-            file_boundary::LongRecord::pass(&mut open.long, d, &chunk);
-        }
         if open.units == 0 && chunk.part == Part::Whole {
             open.uncounted = match (&body, self.plan.dialect()) {
                 (Body::AsIs | Body::Guarded(_), Some(d)) => {
@@ -320,9 +301,6 @@ impl Lane {
                 }
                 _ => 0,
             };
-        }
-        if open.eol == Eol::Unknown && chunk.part == Part::Whole {
-            open.eol = chunk.line_end(&self.plan.layout);
         }
         open.bytes += chunk.bytes.len();
         open.sent.push_back(Sent { chunk, before, preceding: open.units });
@@ -494,4 +472,12 @@ fn record_of_line(bytes: &[u8], dialect: &Dialect, eol: Eol, line: u64) -> usize
         index += 1;
     }
     index
+}
+
+fn fires_twice() -> Error {
+    Error::new(
+        "the rows of a file take more than one COPY, and a trigger that fires for each statement \
+         would fire more than once",
+    )
+    .with_hint("use `method` copy-text for CSV or copy-csv for text, which need only one COPY")
 }
