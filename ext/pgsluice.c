@@ -1,5 +1,14 @@
 /*
  * The library's entry: the hook, and the view of what the last COPY did.
+ *
+ * The hook sees every utility statement. A COPY FROM that is ours to do is
+ * done here and does not reach the hooks that were there before, except as a
+ * CALL of pgsluice.inside() (see `inside` below); every other statement goes
+ * on along the chain, unchanged.
+ *
+ * A COPY of ours may call a function that runs another COPY. `running` counts
+ * them; what the session keeps of the outer one (the report, the list of its
+ * indexes) is put away meanwhile and restored, also after an error.
  */
 #include "copy/copy.h"
 
@@ -28,7 +37,9 @@ void		_PG_init(void);
 static ProcessUtility_hook_type prev_ProcessUtility = NULL;
 static int	running;			/* COPYs of ours that are under way, each called for by the one before */
 
-/* Says why stock COPY does the work, or refuses if the statement forbids that. */
+/*
+ * Says why stock COPY does the work, or refuses if the statement forbids that.
+ */
 static void
 fall_back(SluiceStatement *s, const char *reason)
 {
@@ -57,8 +68,8 @@ fall_back(SluiceStatement *s, const char *reason)
 }
 
 /*
- * Does the work. A function that another COPY of ours calls may have asked for it: what that
- * one keeps for the session is put away meanwhile.
+ * Does the work. A function that another COPY of ours calls may have asked for
+ * it: what that one keeps for the session is put away meanwhile.
  */
 static uint64
 copy_apart(SluiceStatement *s)
@@ -90,11 +101,12 @@ copy_apart(SluiceStatement *s)
 }
 
 /*
- * A hook that was there before ours, of a library that is listed as harmless, sees a
- * statement only if ours passes it on, and then nothing comes back to us:
- * standard_ProcessUtility follows. So that pg_stat_statements counts the COPY, it is given
- * the same statement as a CALL of our function pgsluice.inside(), with text, query
- * identifier and completion tag of the COPY, and the work is done in there.
+ * A hook that was there before ours, of a library that is listed as harmless,
+ * sees a statement only if ours passes it on, and then nothing comes back to
+ * us: standard_ProcessUtility follows. So that pg_stat_statements counts the
+ * COPY, it is given the same statement as a CALL of our function
+ * pgsluice.inside(), with text, query identifier and completion tag of the
+ * COPY, and the work is done in there.
  */
 static struct
 {
@@ -125,7 +137,10 @@ find_inside(void)
 	return function;
 }
 
-/* Why the work cannot be done inside of the hooks that were there before, or NULL and the function for it. */
+/*
+ * Why the work cannot be done inside of the hooks that were there before, or
+ * NULL and the function for it.
+ */
 static const char *
 inside_why_not(Oid *function)
 {
@@ -137,6 +152,10 @@ inside_why_not(Oid *function)
 	return NULL;
 }
 
+/*
+ * The SQL function pgsluice.inside(). It has no argument: `inside` says which
+ * COPY it is.
+ */
 Datum
 pgsluice_inside(PG_FUNCTION_ARGS)
 {
@@ -153,6 +172,7 @@ pgsluice_inside(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
+/* Does the COPY as a CALL that the hooks loaded before ours see. */
 static void
 copy_inside(SluiceStatement *s, PlannedStmt *pstmt, const char *query,
 			ProcessUtilityContext context, QueryEnvironment *env,
@@ -225,7 +245,10 @@ take_over(PlannedStmt *pstmt, const char *query, ProcessUtilityContext context,
 
 		if (qc)
 			SetQueryCompletion(qc, CMDTAG_COPY, rows);
-		/* As standard_ProcessUtility() does: triggers at the commit see the rows. */
+		/*
+		 * As standard_ProcessUtility() does: triggers at the commit see the
+		 * rows.
+		 */
 		CommandCounterIncrement();
 	}
 	if (s.rel)
@@ -234,6 +257,7 @@ take_over(PlannedStmt *pstmt, const char *query, ProcessUtilityContext context,
 	return reason == NULL;
 }
 
+/* The hook. Whatever is not ours goes on along the chain as it came. */
 static void
 sluice_ProcessUtility(PlannedStmt *pstmt, const char *queryString,
 					  bool readOnlyTree, ProcessUtilityContext context,
@@ -324,6 +348,11 @@ pgsluice_last_copy(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
+/*
+ * When the library is loaded: by session_preload_libraries,
+ * shared_preload_libraries, or the first statement that needs it. The core's
+ * memory comes first, as the core may be called by any of the others.
+ */
 void
 _PG_init(void)
 {

@@ -79,6 +79,7 @@ class Rules(unittest.TestCase):
         for text in ("#ifdef BGWORKER_FLAG\n#endif\n", "#ifndef INVALID_PROC_NUMBER\n#endif\n", "#if defined(USE_X) && 1\n#endif\n"):
             self.assertEqual(breaches("ext/copy/copy.c", text), ["what a version of the server has is asked in ext/compat/ alone"])
             self.assertEqual(breaches("ext/compat/nbtree.h", text), [])
+        self.assertEqual(breaches("ext/copy/copy.c", "#ifdef USE_ASSERT_CHECKING\n#endif\n"), [])
         self.assertEqual(breaches("ext/base/load.h", "#ifndef PGSLUICE_LOAD_H\n#define PGSLUICE_LOAD_H\n#endif\n"), [])
 
     def test_subtransactions_in_one_place(self):

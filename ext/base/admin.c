@@ -1,10 +1,11 @@
 /*
  * What the administrator decides for the whole server.
  *
- * These settings come from the configuration files and ALTER SYSTEM alone (PGC_SIGHUP): no user,
- * role, database, function or statement overrides them, and a reload reaches every session before its
- * next statement. A COPY that is under way ends as it began, since a session reads its
- * configuration between two statements only.
+ * These settings come from the configuration files and ALTER SYSTEM alone
+ * (PGC_SIGHUP): no user, role, database, function or statement overrides them,
+ * and a reload reaches every session before its next statement. A COPY that is
+ * under way ends as it began, since a session reads its configuration between
+ * two statements only.
  */
 #include "base/pgsluice.h"
 
@@ -39,6 +40,7 @@ static const struct
 	"Lets pgsluice build B-tree indexes, also at the end of a COPY."},
 };
 
+/* One number of the administrator's. PGC_SIGHUP: see the head of the file. */
 static void
 define_number(const char *name, const char *what, int *value, int by_default, int min, int max, int flags)
 {
@@ -46,6 +48,10 @@ define_number(const char *name, const char *what, int *value, int by_default, in
 							NULL, NULL, NULL);
 }
 
+/*
+ * Called once, when the library is loaded. A value from a configuration file
+ * that was read before is checked and assigned here.
+ */
 void
 sluice_admin_init(void)
 {
@@ -95,9 +101,10 @@ sluice_live_index_memory(void)
 }
 
 /*
- * A minor release may change structs of the server that the library allocates and copies: it
- * is safe only beside the release whose headers it was built with. NULL if that is the
- * one that runs, or the administrator has accepted the difference.
+ * A minor release may change structs of the server that the library allocates
+ * and copies: it is safe only beside the release whose headers it was built
+ * with. NULL if that is the one that runs, or the administrator has accepted
+ * the difference.
  */
 static const char *
 version_why_not(void)

@@ -19,9 +19,9 @@
 #include "storage/smgr.h"
 
 /*
- * Writes n pages, their checksums in them, from block `first` on, which is the relation's end. The
- * last block of each segment file asks the next checkpoint to sync the file for all of them, unless
- * the caller syncs.
+ * Writes n pages, their checksums in them, from block `first` on, which is the
+ * relation's end. The last block of each segment file asks the next checkpoint
+ * to sync the file for all of them, unless the caller syncs.
  */
 void
 sluice_write_blocks(Relation rel, BlockNumber first, uint32 n, char *pages, bool skip_sync)

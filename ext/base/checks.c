@@ -1,7 +1,16 @@
 /*
- * What CHECK constraints allow: those of domains, to be checked in a worker, and
- * NULLs; all of them, and the conditions of triggers, that rows go in otherwise
- * than by stock COPY's batches.
+ * What CHECK constraints and other expressions of a table may do: whether a
+ * worker can check those of a domain, whether a NULL passes, and whether any
+ * of them is volatile.
+ *
+ * Volatile matters since stock COPY calls such a function at a known moment:
+ * after the rows of earlier batches are in the table, before the later ones. A
+ * function that looks at the table can tell. If there is one, rows go in by
+ * stock COPY's batches and no index entry waits (`volatile_checks` in
+ * base/load.h).
+ *
+ * The answers err on the safe side: what cannot be told is volatile, and not
+ * safe.
  */
 #include "base/pgsluice.h"
 
@@ -56,6 +65,10 @@ sluice_function_is_unsafe(Oid function, void *context)
 	return !is_safe;
 }
 
+/*
+ * Whether an expression may not be evaluated in a worker. Walks the whole
+ * tree.
+ */
 static bool
 has_unsafe_function(Node *node, void *context)
 {
@@ -86,6 +99,7 @@ sluice_domain_why_not(Oid domain)
 	return NULL;
 }
 
+/* Whether a node with this tag is anywhere in the expression. */
 static bool
 has_node(Node *node, void *tag)
 {
@@ -94,7 +108,10 @@ has_node(Node *node, void *tag)
 	return nodeTag(node) == *(NodeTag *) tag || expression_tree_walker(node, has_node, tag);
 }
 
-/* Whether an expression of nothing but strict functions of the value is NULL where that is. */
+/*
+ * Whether an expression of nothing but strict functions of the value is NULL
+ * where that is.
+ */
 static bool
 is_null_of_null(Node *check)
 {
@@ -135,7 +152,10 @@ sluice_domain_takes_null(Oid domain)
 	return true;
 }
 
-/* A coercion runs its domain's constraints, which the server's own walkers pass over. */
+/*
+ * A coercion runs its domain's constraints, which the server's own walkers
+ * pass over.
+ */
 static bool
 has_volatile_domain(Node *expr, void *context)
 {
@@ -146,12 +166,20 @@ has_volatile_domain(Node *expr, void *context)
 	return expression_tree_walker(expr, has_volatile_domain, context);
 }
 
+/*
+ * Volatile by its functions, or by the constraints of a domain that it coerces
+ * to.
+ */
 static bool
 is_volatile(Node *expr)
 {
 	return contain_volatile_functions(expr) || has_volatile_domain(expr, NULL);
 }
 
+/*
+ * Whether one of the fields of a composite type is checked by something
+ * volatile.
+ */
 static bool
 composite_is_volatile(Oid type)
 {
@@ -165,7 +193,10 @@ composite_is_volatile(Oid type)
 	return found;
 }
 
-/* Whether a value of the type is checked by something volatile when it is read. */
+/*
+ * Whether a value of the type is checked by something volatile when it is
+ * read.
+ */
 bool
 sluice_type_is_volatile(Oid type)
 {
@@ -215,6 +246,10 @@ any_row(Oid catalog, Oid index, AttrNumber column, Oid relid, SluiceIsSought is_
 	return found;
 }
 
+/*
+ * Whether a trigger of the relation is what is looked for. Read from the
+ * catalog: the relation need not be open, as a partition is not.
+ */
 bool
 sluice_any_trigger(Oid relid, SluiceIsSought is_sought, const void *context)
 {
@@ -222,6 +257,7 @@ sluice_any_trigger(Oid relid, SluiceIsSought is_sought, const void *context)
 				   is_sought, context);
 }
 
+/* The same for its constraints. */
 bool
 sluice_any_constraint(Oid relid, SluiceIsSought is_sought, const void *context)
 {
@@ -239,7 +275,10 @@ has_volatile_expression(HeapTuple tuple, TupleDesc desc, const void *column)
 	return !isnull && is_volatile(stringToNode(TextDatumGetCString(expr)));
 }
 
-/* Whether a CHECK constraint of a table, which nobody need have opened, is volatile, or a trigger's condition. */
+/*
+ * Whether a CHECK constraint of a table, which nobody need have opened, is
+ * volatile, or a trigger's condition.
+ */
 bool
 sluice_catalog_has_volatile_checks(Oid relid, bool checks, bool triggers)
 {
@@ -251,15 +290,19 @@ sluice_catalog_has_volatile_checks(Oid relid, bool checks, bool triggers)
 }
 
 /*
- * Whether a CHECK constraint that the table's rows meet, be it the table's or a domain's, a trigger's
- * condition or the WHERE clause may do something, or look at the rows before. For partitions see
+ * Whether a CHECK constraint that the table's rows meet, be it the table's or
+ * a domain's, a trigger's condition or the WHERE clause may do something, or
+ * look at the rows before. For partitions see
  * sluice_catalog_has_volatile_checks().
  */
 bool
 sluice_has_volatile_checks(Relation rel, Node *where)
 {
 	TupleDesc	desc = RelationGetDescr(rel);
-	/* Reading the catalogs may bring news of the relation, and with them other triggers. */
+	/*
+	 * Reading the catalogs may bring news of the relation, and with them other
+	 * triggers.
+	 */
 	TriggerDesc *triggers = CopyTriggerDesc(rel->trigdesc);
 
 	for (int i = 0; desc->constr != NULL && i < desc->constr->num_check; i++)

@@ -1,13 +1,15 @@
 /*
  * Libraries that were loaded before ours.
  *
- * Hooks of ProcessUtility form a chain, the last one loaded first. A library that was
- * loaded after ours sees each COPY before we do. One that was loaded before ours sees only
- * what we pass on, so a COPY that we execute would get around it: around an auditor, or
- * around a rule that forbids COPY to a role. PostgreSQL does not say which functions are
- * in the chain: the address of the first one leads to its library, those behind it are
- * hidden. So if there was a hook, every library that was loaded before ours counts as the
- * owner of one, and stock COPY does the work unless the administrator has listed them all.
+ * Hooks of ProcessUtility form a chain, the last one loaded first. A library
+ * that was loaded after ours sees each COPY before we do. One that was loaded
+ * before ours sees only what we pass on, so a COPY that we execute would get
+ * around it: around an auditor, or around a rule that forbids COPY to a role.
+ * PostgreSQL does not say which functions are in the chain: the address of the
+ * first one leads to its library, those behind it are hidden. So if there was
+ * a hook, every library that was loaded before ours counts as the owner of
+ * one, and stock COPY does the work unless the administrator has listed them
+ * all.
  */
 #include "base/pgsluice.h"
 
@@ -20,8 +22,8 @@
 #include "utils/varlena.h"
 
 /*
- * Of these, pg_stat_statements and pg_wait_sampling have a hook and count or time statements;
- * the others have none.
+ * Of these, pg_stat_statements and pg_wait_sampling have a hook and count or
+ * time statements; the others have none.
  */
 #define HARMLESS \
 	"auth_delay, auto_explain, passwordcheck, pg_cron, pg_prewarm, pg_qualstats, " \
@@ -48,6 +50,10 @@ library_name(const char *file)
 	return name;
 }
 
+/*
+ * Names are compared as they are: libraries are files, and file names have
+ * upper and lower case.
+ */
 static bool
 is_in(const List *names, const char *name)
 {
@@ -61,6 +67,10 @@ is_in(const List *names, const char *name)
 	return false;
 }
 
+/*
+ * Called before a new value of the setting is taken; only its form is checked,
+ * for a library that is named may come later.
+ */
 static bool
 check_harmless(char **value, void **extra, GucSource source)
 {
@@ -75,6 +85,7 @@ check_harmless(char **value, void **extra, GucSource source)
 	return valid;
 }
 
+/* With another list the question has to be answered again. */
 static void
 assign_harmless(const char *value, void *extra)
 {

@@ -1,6 +1,6 @@
 /*
- * The state of one COPY FROM while it runs. Types alone: the rooms that read and change it declare their
- * functions in headers of their own.
+ * The state of one COPY FROM while it runs. Types alone: the rooms that read
+ * and change it declare their functions in headers of their own.
  */
 #ifndef PGSLUICE_LOAD_H
 #define PGSLUICE_LOAD_H
@@ -26,9 +26,9 @@ typedef struct SluiceVolatile
 
 /*
  * Where the bytes come from. What was read and not yet formed lies in
- * buf[start, end), in the server's encoding; of that, buf[start, valid) is known
- * to be valid. FORMAT binary is bytes as they come.
- * The first SLUICE_HEADROOM bytes stay free for what stock COPY gives back.
+ * buf[start, end), in the server's encoding; of that, buf[start, valid) is
+ * known to be valid. FORMAT binary is bytes as they come. The first
+ * SLUICE_HEADROOM bytes stay free for what stock COPY gives back.
  */
 #define SLUICE_HEADROOM RAW_BUF_SIZE
 #define SLUICE_SLICE ((size_t) 1 << 20)
@@ -51,7 +51,10 @@ typedef struct SluiceSource
 	bool		overlent;		/* it was lent */
 	bool		binary;			/* FORMAT binary */
 	bool		single_byte;	/* the server's encoding: any byte but NUL is valid */
-	/* Where the data is in another encoding than the server's: what is not yet converted. */
+	/*
+	 * Where the data is in another encoding than the server's: what is not yet
+	 * converted.
+	 */
 	char	   *raw;			/* NULL where it is not */
 	size_t		raw_start;
 	size_t		raw_end;
@@ -81,8 +84,7 @@ typedef struct SluicePlanArgs
 
 typedef struct SluiceBatch
 {
-	struct SluiceIndexLoad *index_load;
-	struct SluiceIndexExtend *extend;	/* NULL unless index entries wait */
+	struct IndexWriter *indexes;
 	ResultRelInfo *rri;
 	EState	   *estate;
 	CopyFromState cstate;
@@ -92,7 +94,8 @@ typedef struct SluiceBatch
 	int			used;
 	uint64		inserted;		/* rows of earlier flushes */
 	int			made;			/* slots that there are */
-	struct SluicePlaced *placed;		/* room for the rows, where indexes are told of them */
+	bool		in_order;		/* rows go to the table's end, one behind the other */
+	struct PlacedRow *placed;		/* room for the rows, where indexes are told of them */
 	TupleTableSlot *slots[SLUICE_BATCH_ROWS];
 	uint64		lines[SLUICE_BATCH_ROWS];
 } SluiceBatch;
@@ -141,14 +144,18 @@ struct SluiceLoad
 	/* With rejects, of the slice that is being accepted: */
 	const Datum *values;		/* of its asks, read already; NULL: they are still to be read */
 	ErrorData **unreadable;		/* of its rows: why their values cannot be read, or NULL */
-	/* Who takes the rows that the core has formed, and the records that the server reads: rows/ or rejects/. */
+	/*
+	 * Who takes the rows that the core has formed, and the records that the
+	 * server reads: rows/ or rejects/.
+	 */
 	void		(*accept_slice) (SluiceLoad *load, const SluiceSlice *slice);
 	bool		(*ask_server) (SluiceLoad *load);
 };
 
 /*
- * What the leader forms at once without workers: few enough pages that they are still in the
- * processor's second cache when they are installed, and the rows that they can hold.
+ * What the leader forms at once without workers: few enough pages that they
+ * are still in the processor's second cache when they are installed, and the
+ * rows that they can hold.
  */
 #define SLUICE_SLICE_PAGES 32
 #define SLUICE_SLICE_ROWS (SLUICE_SLICE_PAGES * MaxHeapTuplesPerPage)

@@ -2,6 +2,11 @@
  * Settings, and COPY's options that are pgsluice's own: taken out of the
  * statement before stock code sees it. None has a name that any major of
  * PostgreSQL uses.
+ *
+ * An option of ours is only known where the library is loaded. If the
+ * statement has one that stock COPY cannot honour (rejects_to, on_duplicate,
+ * …) and something keeps us from doing the COPY, it is refused: loading
+ * without it would be another statement than the user has written.
  */
 #include "base/pgsluice.h"
 
@@ -13,7 +18,10 @@
 #include "utils/builtins.h"
 #include "utils/guc.h"
 
-/* A file in which more records are bad is most often another file than the one meant. */
+/*
+ * A file in which more records are bad is most often another file than the one
+ * meant.
+ */
 #define DEFAULT_MAX_REJECTS 1000
 
 bool		sluice_enabled = false;
@@ -33,6 +41,10 @@ static const char *const own_options[] = {
 	"on_duplicate", "on_duplicate_index", "duplicates_to",
 };
 
+/*
+ * Defines the settings that users may change. Those of the administrator are
+ * in admin.c.
+ */
 void
 sluice_options_init(void)
 {
@@ -74,13 +86,20 @@ own_option(const DefElem *option)
 {
 	for (int i = 0; i < lengthof(own_options); i++)
 	{
-		/* Nearly every name differs in its first letter, and a call is most of a comparison. */
+		/*
+		 * Nearly every name differs in its first letter, and a call is most of
+		 * a comparison.
+		 */
 		if (option->defname[0] == own_options[i][0] && strcmp(option->defname, own_options[i]) == 0)
 			return i;
 	}
 	return -1;
 }
 
+/*
+ * Whether the statement has an option of ours. It is asked for each COPY, also
+ * where pgsluice is off.
+ */
 bool
 sluice_has_own_options(const CopyStmt *stmt)
 {
@@ -94,6 +113,7 @@ sluice_has_own_options(const CopyStmt *stmt)
 	return false;
 }
 
+/* In the words in which stock COPY refuses values of its own options. */
 static void
 refuse_value(const char *option, const char *allowed)
 {
@@ -111,6 +131,7 @@ sluice_refuse_combination(const char *option, const char *what)
 			 errmsg("COPY option \"%s\" cannot be used with %s", option, what)));
 }
 
+/* The option pgsluice: how strongly the statement asks for us. */
 static SluiceAsked
 parse_asked(const char *value)
 {
@@ -123,6 +144,7 @@ parse_asked(const char *value)
 	return SLUICE_ASKED_ON;
 }
 
+/* The option on_duplicate. */
 static SluiceOnDuplicate
 parse_on_duplicate(const char *value)
 {
@@ -149,6 +171,9 @@ parse_max_rejects(DefElem *option)
 	return limit;
 }
 
+/*
+ * Takes one of our options in. A name that is there twice was refused before.
+ */
 static void
 parse_option(DefElem *option, SluiceOptions *own)
 {
@@ -205,7 +230,9 @@ check_combinations(const SluiceOptions *own, const List *stock)
 	{
 		DefElem    *option = lfirst_node(DefElem, lc);
 
-		/* What is frozen is visible even if its subtransaction is rolled back. */
+		/*
+		 * What is frozen is visible even if its subtransaction is rolled back.
+		 */
 		if (strcmp(option->defname, "freeze") == 0 && defGetBoolean(option))
 		{
 			if (own->rejects_to != NULL)
@@ -253,7 +280,10 @@ take_options(CopyStmt *stmt, SluiceOptions *own)
 	check_combinations(own, rest);
 }
 
-/* What the statement, which has options of pgsluice's own or not, and the settings ask for. */
+/*
+ * What the statement, which has options of pgsluice's own or not, and the
+ * settings ask for.
+ */
 void
 sluice_find_options(CopyStmt *stmt, bool has_own, SluiceOptions *own)
 {

@@ -43,8 +43,9 @@ typedef struct SluiceReport
 extern SluiceReport sluice_report;
 
 /*
- * The number of this build (see the Makefile). A worker loads the library's file anew,
- * and may find another one there than its leader has: the number comes first in all that they share.
+ * The number of this build (see the Makefile). A worker loads the library's
+ * file anew, and may find another one there than its leader has: the number
+ * comes first in all that they share.
  */
 #define SLUICE_BUILD_LEN 64
 extern const char sluice_build[];
@@ -52,10 +53,10 @@ extern const char sluice_build[];
 #define SLUICE_REPLACED "the library pgsluice has been replaced since this session loaded it"
 #define SLUICE_REPLACED_HINT "A new session has the new library, and workers again."
 
-/* base/require_build.c */
+/* require_build.c */
 extern void sluice_require_build(const char *build);
 
-/* base/report.c */
+/* report.c */
 extern ReturnSetInfo *sluice_begin_rows(FunctionCallInfo fcinfo, int columns);
 extern bool sluice_may_see(Oid user);
 extern void sluice_explain_nothing(bool hidden, const char *what, const char *setting);
@@ -96,8 +97,9 @@ typedef struct SluiceOptions
 } SluiceOptions;
 
 /*
- * pgsluice.debug_force_routes, for tests: small data goes where only large data would go. Where a
- * size decides, sluice_threshold() gives the size to compare with.
+ * pgsluice.debug_force_routes, for tests: small data goes where only large
+ * data would go. Where a size decides, sluice_threshold() gives the size to
+ * compare with.
  */
 typedef enum SluiceForce
 {
@@ -114,7 +116,7 @@ sluice_threshold(uint32 size)
 	return sluice_force == SLUICE_FORCE_OFF ? size : 0;
 }
 
-/* base/options.c */
+/* options.c */
 extern bool sluice_enabled;		/* pgsluice.copy */
 extern void sluice_options_init(void);
 extern int	sluice_workers_allowed(void);
@@ -123,7 +125,10 @@ extern void sluice_find_options(CopyStmt *stmt, bool has_own, SluiceOptions *own
 extern const char *sluice_option_that_needs_us(const SluiceOptions *own);
 extern void sluice_refuse_combination(const char *option, const char *what);
 
-/* Paths that write pages or WAL by themselves, each with the administrator's switch. */
+/*
+ * Paths that write pages or WAL by themselves, each with the administrator's
+ * switch.
+ */
 typedef struct SluiceAllowed
 {
 	bool		anything;
@@ -136,7 +141,7 @@ typedef struct SluiceAllowed
 #define SLUICE_NO_INDEX_APPEND "pgsluice.allow_index_append is off"
 #define SLUICE_NO_INDEX_BUILD "pgsluice.allow_index_build is off"
 
-/* base/admin.c */
+/* admin.c */
 extern SluiceAllowed sluice_allowed;
 extern Size sluice_live_index_memory(void);
 extern void sluice_admin_init(void);
@@ -157,13 +162,13 @@ typedef struct SluiceSlots
 	ResourceOwner owner;
 } SluiceSlots;
 
-/* base/worker_slots.c */
+/* worker_slots.c */
 extern int	sluice_slots_take(SluiceSlots *slots, int count);
 extern void sluice_slots_keep(SluiceSlots *slots, int count);
 extern int	sluice_slots_free(int count);
 extern bool sluice_slots_take_one(void);
 
-/* base/hooks.c */
+/* hooks.c */
 extern bool sluice_hooks_came_first;
 extern void sluice_hooks_init(void);
 extern const char *sluice_hooks_why_not(void);
@@ -182,12 +187,12 @@ typedef struct SluiceStatement
 	Oid			arbiter;		/* the unique index of on_duplicate */
 } SluiceStatement;
 
-/* base/subtransaction.c */
+/* subtransaction.c */
 typedef void (*SluiceWork) (void *arg);
 
 extern ErrorData *sluice_in_subtransaction(SluiceWork work, void *arg);
 
-/* base/core_memory.c */
+/* core_memory.c */
 extern void sluice_core_memory_init(void);
 
 /* An attalign in bytes. */
@@ -207,11 +212,11 @@ sluice_align_bytes(char attalign)
 	}
 }
 
-/* base/blocks.c */
+/* blocks.c */
 extern void sluice_write_blocks(Relation rel, BlockNumber first, uint32 n, char *pages,
 								bool skip_sync);
 
-/* base/checks.c */
+/* checks.c */
 extern bool sluice_function_is_unsafe(Oid function, void *context);
 extern const char *sluice_domain_why_not(Oid domain);
 extern bool sluice_domain_takes_null(Oid domain);
@@ -236,13 +241,13 @@ typedef struct SluiceRelationCache
 	bool		partitions_volatile; /* whether one of them has something that may look at the load */
 } SluiceRelationCache;
 
-/* base/relation_cache.c */
+/* relation_cache.c */
 extern uint64 sluice_relation_changes; /* so often something has changed in some relation */
 extern SluiceRelationCache *sluice_relation_cache(Oid relid);
 
 typedef struct SluiceSpiInsert SluiceSpiInsert;
 
-/* base/spi_insert.c */
+/* spi_insert.c */
 extern SluiceSpiInsert *sluice_spi_insert_open(const char *name, const char *option, Relation target,
 									const char *const *columns, const Oid *types, int ncolumns);
 extern void sluice_spi_insert_row(SluiceSpiInsert *kept, Datum *values, const bool *isnull);
@@ -276,7 +281,7 @@ typedef struct SluiceSequence
 	int64		left;			/* how many these are */
 } SluiceSequence;
 
-/* base/sequence.c */
+/* sequence.c */
 extern void sluice_sequence_open(SluiceSequence *serial, bool blocks);
 extern void sluice_sequence_expect(SluiceSequence *serial, int64 count);
 extern void sluice_sequence_fill(SluiceSequence *serial, char *place);
@@ -285,7 +290,7 @@ extern bool sluice_sequence_fill_reserved(SluiceSequence *serial, char *place);
 struct dsm_segment;
 struct ParallelContext;
 
-/* base/shared_memory.c */
+/* shared_memory.c */
 extern struct dsm_segment *sluice_share_create(Size size, ResourceOwner *owner);
 extern void sluice_share_end(struct dsm_segment *segment, ResourceOwner owner);
 extern bool sluice_share_parallel(struct ParallelContext *parallel);

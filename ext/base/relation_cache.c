@@ -1,6 +1,12 @@
 /*
- * What is known of a relation from one COPY of a session to the next, so that many
- * small ones do not ask the catalogs the same again.
+ * What is known of a relation from one COPY of a session to the next, so that
+ * many small ones do not ask the catalogs the same again.
+ *
+ * It is a cache of answers, not of catalog rows, and it follows the rules of
+ * every such cache: an invalidation of the relation, of any function or of any
+ * type forgets what may depend on it. An answer is only kept if no
+ * invalidation came while it was looked for (sluice_relation_changes is
+ * compared before and after).
  */
 #include "base/pgsluice.h"
 
@@ -13,6 +19,7 @@ static SluiceRelationCache known_relations[KNOWN_RELATIONS];
 
 uint64		sluice_relation_changes;
 
+/* Frees what a place holds; the place itself stays for the next relation. */
 static void
 forget(SluiceRelationCache *known)
 {
@@ -21,6 +28,10 @@ forget(SluiceRelationCache *known)
 	memset(known, 0, sizeof(*known));
 }
 
+/*
+ * Called for each invalidation, in the middle of whatever the session does: no
+ * catalog may be read here. InvalidOid stands for all relations.
+ */
 static void
 forget_relation(Datum arg, Oid relid)
 {

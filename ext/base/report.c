@@ -1,6 +1,7 @@
 /*
- * What the last COPY of this session did, and what all functions that show such a thing share: who may
- * see it, and what is said when there is nothing to see.
+ * What the last COPY of this session did, and what all functions that show
+ * such a thing share: who may see it, and what is said when there is nothing
+ * to see.
  */
 #include "base/pgsluice.h"
 
@@ -21,7 +22,10 @@ SluiceReport sluice_report;
 /* When the statement began that has loaded the library; 0: none has. */
 static TimestampTz loaded_at;
 
-/* Begins the answer of one of our functions, which may have been declared for another version. */
+/*
+ * Begins the answer of one of our functions, which may have been declared for
+ * another version.
+ */
 ReturnSetInfo *
 sluice_begin_rows(FunctionCallInfo fcinfo, int columns)
 {
@@ -37,7 +41,10 @@ sluice_begin_rows(FunctionCallInfo fcinfo, int columns)
 	return rsinfo;
 }
 
-/* Whether the current user may see what this one did: as pg_stat_activity has it. */
+/*
+ * Whether the current user may see what this one did: as pg_stat_activity has
+ * it.
+ */
 bool
 sluice_may_see(Oid user)
 {
@@ -45,7 +52,10 @@ sluice_may_see(Oid user)
 		has_privs_of_role(GetUserId(), user);
 }
 
-/* The command that has later sessions of this database load the library, first of all that they load. */
+/*
+ * The command that has later sessions of this database load the library, first
+ * of all that they load.
+ */
 static char *
 how_to_load(void)
 {
@@ -65,7 +75,10 @@ how_to_load(void)
 	return command.data;
 }
 
-/* Says why a view of what was done last is empty. `hidden`: something was done, by another user. */
+/*
+ * Says why a view of what was done last is empty. `hidden`: something was
+ * done, by another user.
+ */
 void
 sluice_explain_nothing(bool hidden, const char *what, const char *setting)
 {
@@ -84,7 +97,10 @@ sluice_explain_nothing(bool hidden, const char *what, const char *setting)
 				 errhint("Use SET %s = on.", setting)));
 }
 
-/* The library is being loaded; by a statement of this session unless the server loads it for all. */
+/*
+ * The library is being loaded; by a statement of this session unless the
+ * server loads it for all.
+ */
 void
 sluice_note_loading(void)
 {

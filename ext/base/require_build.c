@@ -1,11 +1,15 @@
 /*
- * The number of this build of the library, which a worker compares with its leader's. PostgreSQL loads
- * the library's file anew in each worker, so that an upgrade of the package on disk gives a leader
- * workers of another build. What both share lies in memory in the form of one build only.
+ * The number of this build of the library, which a worker compares with its
+ * leader's. PostgreSQL loads the library's file anew in each worker, so that
+ * an upgrade of the package on disk gives a leader workers of another build.
+ * What both share lies in memory in the form of one build only.
  */
 #include "base/pgsluice.h"
 
-/* Refuses, in a worker of a ParallelContext, to work for a leader with another build of the library. */
+/*
+ * Refuses, in a worker of a ParallelContext, to work for a leader with another
+ * build of the library.
+ */
 void
 sluice_require_build(const char *build)
 {

@@ -6,6 +6,28 @@
  * lastval() as they should be. Those in between are reserved in one step under
  * the lock of the sequence's page, which is left and logged as that many calls
  * of nextval would have (nextval_internal of src/backend/commands/sequence.c).
+ *
+ * THE INVARIANT OF A SEQUENCE.  No value that a committed transaction has used
+ * is ever given out again, also after a crash. PostgreSQL logs a value ahead
+ * of those in use (LOGGED_AHEAD): recovery continues behind it. advance()
+ * keeps the rule: if the values that were logged ahead do not cover the block,
+ * it logs a new value behind the block, before the page can be written (one
+ * critical section, the page's LSN), and the transaction has an ID, so that
+ * its commit waits for that record.
+ *
+ * WHAT OTHERS SEE.  Values of a block are consecutive, as if this session had
+ * called nextval that many times without anyone in between: which is a
+ * possible order of events. Values that are reserved and not used, because an
+ * attempt failed, are lost, as nextval's are after a rollback.
+ *
+ * BOUNDS.  A block is only taken if it lies, with the values logged ahead,
+ * between the sequence's bounds. Otherwise values are drawn one by one: CYCLE
+ * and the error at the end are nextval's. A sequence with a cache is left to
+ * nextval entirely.
+ *
+ * An ALTER SEQUENCE of another session cannot come in between: nextval keeps a
+ * lock on the sequence until the end of the transaction, and the definition is
+ * looked up again under that lock.
  */
 #include "base/pgsluice.h"
 
@@ -36,7 +58,9 @@ look_up(SluiceSequence *serial)
 	serial->step = form->seqincrement;
 	serial->min = form->seqmin;
 	serial->max = form->seqmax;
-	/* A session's cache is nextval's own; with one it is called seldom enough. */
+	/*
+	 * A session's cache is nextval's own; with one it is called seldom enough.
+	 */
 	caches = form->seqcache > 1;
 	ReleaseSysCache(tuple);
 	return !caches;
@@ -49,7 +73,10 @@ sluice_sequence_open(SluiceSequence *serial, bool blocks)
 	serial->blocks = blocks && sluice_allowed.sequence_blocks && OidIsValid(serial->sequence) && look_up(serial);
 }
 
-/* Whether so many values, and those logged ahead of them, lie between `last` and the bound. */
+/*
+ * Whether so many values, and those logged ahead of them, lie between `last`
+ * and the bound.
+ */
 static bool
 fits(const SluiceSequence *serial, int64 last, uint64 count)
 {
@@ -61,7 +88,9 @@ fits(const SluiceSequence *serial, int64 last, uint64 count)
 		room / step >= count + LOGGED_AHEAD;
 }
 
-/* Changes the page as that many calls of nextval would have; its lock is held. */
+/*
+ * Changes the page as that many calls of nextval would have; its lock is held.
+ */
 static void
 advance(Relation rel, Buffer buffer, HeapTuple tuple, int64 count, int64 step)
 {
@@ -80,6 +109,8 @@ advance(Relation rel, Buffer buffer, HeapTuple tuple, int64 count, int64 step)
 	if (log && RelationNeedsWAL(rel))
 		GetTopTransactionId();
 
+	/* Recovery must go on behind all values of the block. */
+	Assert(logged >= 0 && logged <= LOGGED_AHEAD);
 	START_CRIT_SECTION();
 	MarkBufferDirty(buffer);
 	if (log && RelationNeedsWAL(rel))
@@ -116,7 +147,10 @@ reserve(SluiceSequence *serial, int64 count)
 	Page		page;
 	ItemId		item;
 
-	/* nextval holds its lock to the end of the transaction: until then ALTER SEQUENCE could come. */
+	/*
+	 * nextval holds its lock to the end of the transaction: until then ALTER
+	 * SEQUENCE could come.
+	 */
 	serial->blocks = look_up(serial);
 	if (!serial->blocks)
 		return;
@@ -142,12 +176,16 @@ reserve(SluiceSequence *serial, int64 count)
 void
 sluice_sequence_expect(SluiceSequence *serial, int64 count)
 {
-	/* Where records are rejected, an attempt that failed leaves values over. */
+	/*
+	 * Where records are rejected, an attempt that failed leaves values over.
+	 */
 	serial->left = 0;
 	serial->expected = serial->blocks ? count : 0;
 }
 
-/* The next value; the first and the last of an expected lot come from nextval. */
+/*
+ * The next value; the first and the last of an expected lot come from nextval.
+ */
 static int64
 next_value(SluiceSequence *serial)
 {

@@ -1,14 +1,16 @@
 /*
  * Shared memory that may not be there.
  *
- * The server reserves all of a segment when it creates it, and raises an error if there is too
- * little: containers often have 64 MB of /dev/shm. Workers are a help that the work can do without,
- * so that here the error ends the help and not the statement.
+ * The server reserves all of a segment when it creates it, and raises an error
+ * if there is too little: containers often have 64 MB of /dev/shm. Workers are
+ * a help that the work can do without, so that here the error ends the help
+ * and not the statement.
  *
- * The error is caught without a subtransaction, whose end would begin another command in the
- * middle of a COPY. That is safe because dsm_create() takes nothing of the transaction's: it raises errors
- * with no lock held and no file open, and the entry that it leaves is its resource owner's. So
- * each call has a separate owner.
+ * The error is caught without a subtransaction, whose end would begin another
+ * command in the middle of a COPY. That is safe because dsm_create() takes
+ * nothing of the transaction's: it raises errors with no lock held and no file
+ * open, and the entry that it leaves is its resource owner's. So each call has
+ * a separate owner.
  */
 #include "base/pgsluice.h"
 
@@ -17,7 +19,10 @@
 #include "storage/dsm.h"
 #include "utils/resowner.h"
 
-/* Ends a segment, or what is left of one that could not be created, and its owner. */
+/*
+ * Ends a segment, or what is left of one that could not be created, and its
+ * owner.
+ */
 void
 sluice_share_end(dsm_segment *segment, ResourceOwner owner)
 {
@@ -28,7 +33,10 @@ sluice_share_end(dsm_segment *segment, ResourceOwner owner)
 	ResourceOwnerDelete(owner);
 }
 
-/* The error that was just caught is forgotten, unless somebody wants the statement to end. */
+/*
+ * The error that was just caught is forgotten, unless somebody wants the
+ * statement to end.
+ */
 static void
 forget_error(MemoryContext context)
 {
@@ -38,7 +46,9 @@ forget_error(MemoryContext context)
 	FlushErrorState();
 }
 
-/* Creates a segment with a separate owner. NULL: there is not enough memory. */
+/*
+ * Creates a segment with a separate owner. NULL: there is not enough memory.
+ */
 dsm_segment *
 sluice_share_create(Size size, ResourceOwner *owner)
 {
@@ -65,8 +75,9 @@ sluice_share_create(Size size, ResourceOwner *owner)
 }
 
 /*
- * InitializeParallelDSM(). False: there is no segment, for want of memory or because the server has
- * too many of them, and the caller destroys the context.
+ * InitializeParallelDSM(). False: there is no segment, for want of memory or
+ * because the server has too many of them, and the caller destroys the
+ * context.
  */
 bool
 sluice_share_parallel(ParallelContext *parallel)
@@ -83,7 +94,10 @@ sluice_share_parallel(ParallelContext *parallel)
 	}
 	PG_CATCH();
 	{
-		/* Once there is a segment, what fails is not for want of shared memory. */
+		/*
+		 * Once there is a segment, what fails is not for want of shared
+		 * memory.
+		 */
 		if (parallel->seg != NULL)
 			PG_RE_THROW();
 		forget_error(context);

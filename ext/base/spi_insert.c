@@ -1,6 +1,10 @@
 /*
  * The tables that COPY's options rejects_to and duplicates_to name: rows go in
  * by a plain INSERT of the user's own, with its rights, rules and triggers.
+ *
+ * The INSERT is tried once with no rows when the COPY begins, so that a wrong
+ * name, a missing column or a missing right is reported before any data is
+ * read, and not when the first record is rejected after an hour.
  */
 #include "base/pgsluice.h"
 
@@ -20,6 +24,10 @@ struct SluiceSpiInsert
 	bool		runs_code;		/* an INSERT may run what looks at other tables */
 };
 
+/*
+ * A saved plan lives in the cache's own memory: without this it would outlive
+ * the statement.
+ */
 static void
 free_plan(void *plan)
 {
@@ -39,7 +47,10 @@ start_insert(const char *name, const char *const *columns, int ncolumns)
 	return sql;
 }
 
-/* Whether triggers, foreign keys among them, or rules see to an INSERT: then they may look at any table. */
+/*
+ * Whether triggers, foreign keys among them, or rules see to an INSERT: then
+ * they may look at any table.
+ */
 static bool
 runs_code(Oid relid)
 {
@@ -55,7 +66,9 @@ runs_code(Oid relid)
 	return runs;
 }
 
-/* Refuses where the rows could not be inserted, before the first one is there. */
+/*
+ * Refuses where the rows could not be inserted, before the first one is there.
+ */
 static void
 try_insert(const char *name, const char *const *columns, const Oid *types, int ncolumns)
 {
@@ -70,8 +83,9 @@ try_insert(const char *name, const char *const *columns, const Oid *types, int n
 }
 
 /*
- * Opens the table that the option names, which must have these columns. It must
- * not be the one that is being loaded. Lives in the current memory context.
+ * Opens the table that the option names, which must have these columns. It
+ * must not be the one that is being loaded. Lives in the current memory
+ * context.
  */
 SluiceSpiInsert *
 sluice_spi_insert_open(const char *name, const char *option, Relation target,
@@ -133,7 +147,9 @@ sluice_spi_insert_row(SluiceSpiInsert *kept, Datum *values, const bool *isnull)
 	SPI_finish();
 }
 
-/* Whether its rows may make something look at the table that is being loaded. */
+/*
+ * Whether its rows may make something look at the table that is being loaded.
+ */
 bool
 sluice_spi_insert_runs_code(const SluiceSpiInsert *kept)
 {

@@ -1,13 +1,22 @@
 /*
- * Work that may fail without ending the statement: in an internal subtransaction, as a block with
- * an EXCEPTION clause in PL/pgSQL.
+ * Work that may fail without ending the statement: in an internal
+ * subtransaction, as a block with an EXCEPTION clause in PL/pgSQL.
  *
- * A subtransaction that is begun must be ended, whatever the error. One that is left open makes the
- * next rollback take the wrong one: rows survive that were to be undone, and the session never
- * commits what it acknowledges later. So no other file begins one (scripts/tidy checks that), and
- * the work's error is a result here: the caller keeps it, or raises it again with ReThrowError().
+ * A subtransaction that is begun must be ended, whatever the error. One that
+ * is left open makes the next rollback take the wrong one: rows survive that
+ * were to be undone, and the session never commits what it acknowledges later.
+ * So no other file begins one (scripts/tidy checks that), and the work's error
+ * is a result here: the caller keeps it, or raises it again with
+ * ReThrowError().
  *
- * A FATAL error does not come by here. The process ends, and its exit aborts all open subtransactions.
+ * The two hard points. After the work is done, releasing the subtransaction
+ * can itself fail; it is the last thing within PG_TRY, since after it the
+ * subtransaction to roll back would be the caller's. And after a failure
+ * nothing may fail before the rollback: copying the error can run out of
+ * memory, so that is caught by itself, and reported after the rollback.
+ *
+ * A FATAL error does not come by here. The process ends, and its exit aborts
+ * all open subtransactions.
  */
 #include "base/pgsluice.h"
 
@@ -17,7 +26,10 @@
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 
-/* The error that was just caught, in the current memory context; NULL if there is no memory for it. */
+/*
+ * The error that was just caught, in the current memory context; NULL if there
+ * is no memory for it.
+ */
 static ErrorData *
 copy_error(void)
 {
@@ -29,13 +41,19 @@ copy_error(void)
 	}
 	PG_CATCH();
 	{
-		/* Nothing is wanted of this second error: all of them are cleared by the caller. */
+		/*
+		 * Nothing is wanted of this second error: all of them are cleared by
+		 * the caller.
+		 */
 	}
 	PG_END_TRY();
 	return error;
 }
 
-/* What pg_stat_progress_copy and its like show of this session: a rollback ends that. */
+/*
+ * What pg_stat_progress_copy and its like show of this session: a rollback
+ * ends that.
+ */
 typedef struct Progress
 {
 	ProgressCommandType command;
@@ -43,6 +61,7 @@ typedef struct Progress
 	int64		params[PGSTAT_NUM_PROGRESS_PARAM];
 } Progress;
 
+/* Notes what the view shows, while the subtransaction has not begun. */
 static void
 save_progress(Progress *progress)
 {
@@ -54,6 +73,10 @@ save_progress(Progress *progress)
 	memcpy(progress->params, MyBEEntry->st_progress_param, sizeof(progress->params));
 }
 
+/*
+ * Shows it again. A rollback has ended the command's report
+ * (pgstat_progress_end_command).
+ */
 static void
 restore_progress(const Progress *progress)
 {
@@ -68,10 +91,11 @@ restore_progress(const Progress *progress)
 }
 
 /*
- * Runs the work in a subtransaction, and in the current memory context. NULL: it is done, and the
- * subtransaction is part of the one around it. Otherwise everything that it did in the database is
- * undone, and this is its error, in the current memory context. A fault at the end, when there is no
- * memory for that error, is raised at once.
+ * Runs the work in a subtransaction, and in the current memory context. NULL:
+ * it is done, and the subtransaction is part of the one around it. Otherwise
+ * everything that it did in the database is undone, and this is its error, in
+ * the current memory context. A fault at the end, when there is no memory for
+ * that error, is raised at once.
  */
 ErrorData *
 sluice_in_subtransaction(SluiceWork work, void *arg)
@@ -83,7 +107,10 @@ sluice_in_subtransaction(SluiceWork work, void *arg)
 	int			code = 0;
 	Progress	progress;
 
-	/* An error ends all holds on interrupts, and critical sections: the caller must have none. */
+	/*
+	 * An error ends all holds on interrupts, and critical sections: the caller
+	 * must have none.
+	 */
 	Assert(InterruptHoldoffCount == 0 && CritSectionCount == 0);
 	save_progress(&progress);
 	BeginInternalSubTransaction(NULL);
@@ -91,7 +118,10 @@ sluice_in_subtransaction(SluiceWork work, void *arg)
 	PG_TRY();
 	{
 		work(arg);
-		/* Last: after this, the subtransaction to roll back would be the caller's. */
+		/*
+		 * Last: after this, the subtransaction to roll back would be the
+		 * caller's.
+		 */
 		ReleaseCurrentSubTransaction();
 	}
 	PG_CATCH();

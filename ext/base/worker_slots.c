@@ -1,9 +1,19 @@
 /*
- * The cap on workers of the whole server: each has one of pgsluice.max_workers places, which
- * are heavyweight locks. No two processes have the same one, and it is given back
- * when its owner ends, whatever happens. A worker of a COPY takes its place itself, so that it can leave
- * while its leader waits for data; those of an index build are PostgreSQL's own parallel
- * workers, and their leader takes the places. In pg_locks places are of type userlock.
+ * The cap on workers of the whole server: each has one of pgsluice.max_workers
+ * places, which are heavyweight locks. No two processes have the same one, and
+ * it is given back when its owner ends, whatever happens: by the lock manager,
+ * which survives errors and the end of a process alike. A counter in shared
+ * memory would need a library in shared_preload_libraries, and somebody to
+ * correct it after a crash.
+ *
+ * A worker of a COPY takes its place itself, so that it can leave while its
+ * leader waits for data; those of an index build are PostgreSQL's own parallel
+ * workers, and their leader takes the places. In pg_locks places are of type
+ * userlock.
+ *
+ * sluice_slots_free() tells a leader how many workers are worth starting.
+ * Between that and the workers' start others may take the places; then a
+ * worker finds none and leaves.
  */
 #include "base/pgsluice.h"
 
@@ -14,6 +24,10 @@
 /* classid of the locks. */
 #define PLACES 0x736c7500
 
+/*
+ * The lock of a place. Advisory locks are of another type
+ * (LOCKTAG_ADVISORY), so that none of them can be one of these.
+ */
 static void
 set_tag(LOCKTAG *tag, int place)
 {
@@ -31,7 +45,10 @@ take(bool session)
 {
 	int			places = sluice_max_workers();
 
-	/* Processes begin at different places, so that most of them find a free one at once. */
+	/*
+	 * Processes begin at different places, so that most of them find a free
+	 * one at once.
+	 */
 	for (int i = 0; i < places; i++)
 	{
 		int			place = (MyProcPid + i) % places;
@@ -49,7 +66,10 @@ take(bool session)
 	return -1;
 }
 
-/* Takes at most `count` places for the rest of the transaction; returns how many. */
+/*
+ * Takes at most `count` places for the rest of the transaction; returns how
+ * many.
+ */
 int
 sluice_slots_take(SluiceSlots *slots, int count)
 {
@@ -94,6 +114,10 @@ sluice_slots_free(int count)
 	return count;
 }
 
+/*
+ * At the worker's exit. Session locks are not given back by the end of a
+ * transaction, which a worker need not have.
+ */
 static void
 give_back(int code, Datum arg)
 {
@@ -101,8 +125,8 @@ give_back(int code, Datum arg)
 }
 
 /*
- * Takes a place for this process, a worker, until it ends. It is not yet of its leader's
- * lock group: members of a group would take the same one.
+ * Takes a place for this process, a worker, until it ends. It is not yet of
+ * its leader's lock group: members of a group would take the same one.
  */
 bool
 sluice_slots_take_one(void)

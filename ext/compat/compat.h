@@ -1,5 +1,6 @@
 /*
- * The only place, with compat/nbtree.h, that knows which major version it is built for.
+ * The only place, with compat/nbtree.h, that knows which major version it is
+ * built for.
  */
 #ifndef PGSLUICE_COMPAT_H
 #define PGSLUICE_COMPAT_H
@@ -48,7 +49,9 @@
 #error "pgsluice is built for PostgreSQL 15 to 19"
 #endif
 
-/* The release, minor number included, whose headers the objects are made with. */
+/*
+ * The release, minor number included, whose headers the objects are made with.
+ */
 #define COMPAT_BUILT_FOR PG_VERSION_NUM
 
 #if PG_VERSION_NUM < 190000
@@ -60,7 +63,10 @@
 #define rd_firstRelfilelocatorSubid rd_firstRelfilenodeSubid
 #endif
 
-/* A piece of the context gets another size; NULL, and it is as it was, if there is no memory. */
+/*
+ * A piece of the context gets another size; NULL, and it is as it was, if
+ * there is no memory.
+ */
 static inline void *
 compat_repalloc_or_null(MemoryContext context, void *piece, Size size)
 {
@@ -72,7 +78,10 @@ compat_repalloc_or_null(MemoryContext context, void *piece, Size size)
 #endif
 }
 
-/* The leader was let in before: its workers are asked for no more than has to be. */
+/*
+ * The leader was let in before: its workers are asked for no more than has to
+ * be.
+ */
 #if PG_VERSION_NUM >= 170000
 #define COMPAT_BYPASS_LOGIN (BGWORKER_BYPASS_ALLOWCONN | BGWORKER_BYPASS_ROLELOGINCHECK)
 #else
@@ -85,7 +94,10 @@ compat_repalloc_or_null(MemoryContext context, void *piece, Size size)
 #define ParallelLeaderProcNumber ParallelLeaderBackendId
 #endif
 
-/* Where the rights are that a statement needs on a relation: 16 moved them out of the range table. */
+/*
+ * Where the rights are that a statement needs on a relation: 16 moved them out
+ * of the range table.
+ */
 #if PG_VERSION_NUM >= 160000
 #define compat_rights(nsitem) ((nsitem)->p_perminfo)
 #else
@@ -125,7 +137,10 @@ compat_require_select(ParseNamespaceItem *nsitem, Bitmapset *columns)
 	compat_rights(nsitem)->selectedCols = bms_add_members(compat_rights(nsitem)->selectedCols, columns);
 }
 
-/* The server's check of them, and the hook that it calls then, as they are called and declared. */
+/*
+ * The server's check of them, and the hook that it calls then, as they are
+ * called and declared.
+ */
 #if PG_VERSION_NUM >= 160000
 #define compat_check_permissions(pstate) ExecCheckPermissions((pstate)->p_rtable, (pstate)->p_rteperminfos, true)
 #define compat_call_permissions_hook(pstate) ExecutorCheckPerms_hook((pstate)->p_rtable, (pstate)->p_rteperminfos, true)
@@ -213,7 +228,10 @@ compat_init_epq(EPQState *epq, EState *estate)
 #endif
 }
 
-/* Prepares anew, in the current memory context, the defaults that stock COPY evaluates. */
+/*
+ * Prepares anew, in the current memory context, the defaults that stock COPY
+ * evaluates.
+ */
 static inline void
 compat_renew_defaults(CopyFromState cstate)
 {
@@ -324,14 +342,19 @@ compat_default_of(CopyFromState cstate, AttrNumber attnum)
 #endif
 }
 
-/* Since 18, \. is data in CSV, and refused in text unless alone on its line. */
+/*
+ * Since 18, \. is data in CSV, and refused in text unless alone on its line.
+ */
 static inline bool
 compat_dot_line_ends(void)
 {
 	return PG_VERSION_NUM < 180000;
 }
 
-/* ON_ERROR came with 17: records may be skipped for values that do not convert. */
+/*
+ * ON_ERROR came with 17: records may be skipped for values that do not
+ * convert.
+ */
 static inline bool
 compat_skips_errors(CopyFromState cstate)
 {
@@ -342,7 +365,10 @@ compat_skips_errors(CopyFromState cstate)
 #endif
 }
 
-/* Whether the record that stock COPY has just read is to be skipped; counts it. */
+/*
+ * Whether the record that stock COPY has just read is to be skipped; counts
+ * it.
+ */
 static inline bool
 compat_skipped(CopyFromState cstate)
 {
@@ -405,28 +431,40 @@ compat_has_virtual_columns(TupleDesc desc)
 #endif
 }
 
-/* Whether a domain has constraints; 19 tells on demand whether one is volatile. */
+/*
+ * Whether a domain has constraints; 19 tells on demand whether one is
+ * volatile.
+ */
 #if PG_VERSION_NUM >= 190000
 #define compat_domain_has_constraints(type) DomainHasConstraints(type, NULL)
 #else
 #define compat_domain_has_constraints(type) DomainHasConstraints(type)
 #endif
 
-/* From which level on messages are logged: 19 has a level for each kind of process. */
+/*
+ * From which level on messages are logged: 19 has a level for each kind of
+ * process.
+ */
 #if PG_VERSION_NUM >= 190000
 #define compat_log_min_messages log_min_messages[MyBackendType]
 #else
 #define compat_log_min_messages log_min_messages
 #endif
 
-/* A page of new rows may be worth pruning, which from 19 on also marks it as visible to all. */
+/*
+ * A page of new rows may be worth pruning, which from 19 on also marks it as
+ * visible to all.
+ */
 #if PG_VERSION_NUM >= 190000
 #define compat_set_prunable(page, xid) PageSetPrunable(page, xid)
 #else
 #define compat_set_prunable(page, xid) ((void) 0)
 #endif
 
-/* 19 refuses system columns in COPY's WHERE clause, whatever else is wrong in it. */
+/*
+ * 19 refuses system columns in COPY's WHERE clause, whatever else is wrong in
+ * it.
+ */
 #define COMPAT_REFUSES_SYSTEM_COLUMNS (PG_VERSION_NUM >= 190000)
 
 /* Writes a page's checksum into it, if the cluster has checksums. */
@@ -444,8 +482,8 @@ compat_has_virtual_columns(TupleDesc desc)
 #endif
 
 /*
- * Adds up to n blocks to the relation, at least one: buffers of them, pinned, the
- * first one locked since before others could see it.
+ * Adds up to n blocks to the relation, at least one: buffers of them, pinned,
+ * the first one locked since before others could see it.
  */
 static inline uint32
 compat_extend(Relation rel, BufferAccessStrategy strategy, uint32 n, Buffer *buffers)
@@ -458,7 +496,10 @@ compat_extend(Relation rel, BufferAccessStrategy strategy, uint32 n, Buffer *buf
 #else
 	bool		lock = !RELATION_IS_LOCAL(rel);
 
-	/* No more pins than this backend's part, as LimitAdditionalPins() of 16 has it. */
+	/*
+	 * No more pins than this backend's part, as LimitAdditionalPins() of 16
+	 * has it.
+	 */
 	n = RelationUsesLocalBuffers(rel) ? 1 : Min(n, Max(1, NBuffers / MaxBackends));
 	if (lock)
 		LockRelationForExtension(rel, ExclusiveLock);
@@ -482,7 +523,10 @@ compat_has_free_block(BulkInsertState bistate)
 #endif
 }
 
-/* Has the next heap_multi_insert() add as many blocks as its rows need: in the free space map others look like room. */
+/*
+ * Has the next heap_multi_insert() add as many blocks as its rows need: in the
+ * free space map others look like room.
+ */
 static inline void
 compat_extend_by_need(BulkInsertState bistate)
 {

@@ -1,5 +1,6 @@
 /*
- * What the builds of indexes need to know of the major version they are built for.
+ * What the builds of indexes need to know of the major version they are built
+ * for.
  */
 #ifndef PGSLUICE_COMPAT_INDEX_H
 #define PGSLUICE_COMPAT_INDEX_H
@@ -12,7 +13,10 @@
 #include "storage/proc.h"
 #include "utils/sortsupport.h"
 
-/* 17 has a writer of new relations' pages that we use; before, see index/page_writer.c. */
+/*
+ * 17 has a writer of new relations' pages that we use; before, see
+ * index/page_writer.c.
+ */
 #define COMPAT_HAS_BULK_WRITE (PG_VERSION_NUM >= 170000)
 /* Gives the relation a new and empty file. */
 static inline void
@@ -58,7 +62,10 @@ compat_set_new_file(Relation rel, char persistence)
 #define compat_bt_allocbuf(index, heap) _bt_getbuf(index, P_NEW, BT_WRITE)
 #endif
 
-/* Since 17, an access method may keep something, a pin among it, from one entry to the next. */
+/*
+ * Since 17, an access method may keep something, a pin among it, from one
+ * entry to the next.
+ */
 #if PG_VERSION_NUM >= 170000
 #define compat_index_cleanup(index, info) index_insert_cleanup(index, info)
 #else
@@ -76,7 +83,10 @@ compat_transaction_timed_out(void)
 #endif
 }
 
-/* Since 19, a descriptor that was made column by column has to be finished: else slots read no column by it. */
+/*
+ * Since 19, a descriptor that was made column by column has to be finished:
+ * else slots read no column by it.
+ */
 #if PG_VERSION_NUM >= 190000
 #define compat_finish_descriptor(desc) TupleDescFinalize(desc)
 #else
@@ -97,9 +107,9 @@ compat_uncount_scan(Relation rel)
 }
 
 /*
- * Has another function build a B-tree, and the server's own again. Up to 18 each index's entry in the
- * relation cache has its own copy of the access method's functions; from 19 on all of them point to
- * the same constant ones.
+ * Has another function build a B-tree, and the server's own again. Up to 18
+ * each index's entry in the relation cache has its own copy of the access
+ * method's functions; from 19 on all of them point to the same constant ones.
  */
 #if PG_VERSION_NUM >= 190000
 static const IndexAmRoutine *compat_stock_btree;

@@ -1,7 +1,30 @@
 /*
  * One COPY FROM from its statement to its count of rows.
  *
- * The order of the steps is CopyFrom's (src/backend/commands/copyfrom.c).
+ * The order of the steps is CopyFrom's (src/backend/commands/copyfrom.c), and
+ * each step that can raise an error or run a user's code is at CopyFrom's
+ * place:
+ *
+ *    BeginCopyFrom          stock: options, permissions of files, the parser's
+ *                           state
+ *    insert options         FREEZE's conditions
+ *    AFTER trigger level    and the transition tables
+ *    executor               indexes are opened
+ *    BEFORE STATEMENT       triggers
+ *    rows                   load_rows(), with CopyFromErrorCallback's CONTEXT
+ *    indexes                that were left for the end
+ *    AFTER triggers         those of the statement are queued behind those of
+ *                           the rows, then all are fired
+ *    close
+ *
+ * So a user who compares pgsluice with stock COPY sees the same errors in the
+ * same order, and triggers see the same rows.
+ *
+ * What is different is only what lies within "rows": who parses, and by which
+ * route rows get into the table.
+ *
+ * Small loads (is_small) go through stock COPY's own CopyFrom with our bytes:
+ * to prepare the core costs more than it saves there.
  */
 #include "copy/copy.h"
 
@@ -66,7 +89,10 @@ insert_options(CopyFromState cstate)
 	return options | TABLE_INSERT_FROZEN;
 }
 
-/* NOT NULL alone needs no further check: the core leaves NULLs there to the server. */
+/*
+ * NOT NULL alone needs no further check: the core leaves NULLs there to the
+ * server.
+ */
 static bool
 has_to_check_rows(CopyFromState cstate)
 {
@@ -79,7 +105,10 @@ has_to_check_rows(CopyFromState cstate)
 		compat_has_virtual_columns(RelationGetDescr(rel));
 }
 
-/* Whether there may be a \. behind a row, where stock COPY's own loop would go on: see sluice_marker_ends(). */
+/*
+ * Whether there may be a \. behind a row, where stock COPY's own loop would go
+ * on: see sluice_marker_ends().
+ */
 static bool
 may_end_early(const SluiceSource *src)
 {
@@ -88,8 +117,9 @@ may_end_early(const SluiceSource *src)
 }
 
 /*
- * Whether all of the data is at hand, and so little that nothing of ours makes it
- * quicker. Looked at only where stock COPY has nothing to do before it reads.
+ * Whether all of the data is at hand, and so little that nothing of ours makes
+ * it quicker. Looked at only where stock COPY has nothing to do before it
+ * reads.
  */
 static bool
 is_small(SluiceLoad *load)
@@ -196,6 +226,20 @@ load_rows(SluiceLoad *load)
 	sluice_source_drain(&load->source);
 }
 
+/* All rows are in. */
+static void
+finish_indexes(SluiceLoad *load)
+{
+	instr_time	before,
+				after;
+
+	Assert(load->batch->used == 0);
+	INSTR_TIME_SET_CURRENT(before);
+	sluice_index_finish(load->batch->indexes, load->workers);
+	INSTR_TIME_SET_CURRENT(after);
+	INSTR_TIME_ACCUM_DIFF(sluice_report.after, after, before);
+}
+
 /* Everything between BeginCopyFrom and EndCopyFrom. */
 static void
 run(SluiceLoad *load)
@@ -223,12 +267,10 @@ run(SluiceLoad *load)
 	error_context_stack = &callback;
 	load_rows(load);
 	if (load->batch)
-		sluice_batch_indexes(load->batch, load->workers);
+		finish_indexes(load);
 	if (load->duplicates.at_end)
 		load->processed -= load->duplicates.skipped;
-	sluice_index_taken_close(load->rri, load->processed, load->batch ?
-							 sluice_index_load_why_rows(load->batch->index_load) :
-							 SLUICE_INDEX_PARTITIONED);
+	sluice_index_explain(load->batch ? load->batch->indexes : NULL, load->rri, load->processed);
 	error_context_stack = callback.previous;
 	compat_tell_skipped(cstate);
 

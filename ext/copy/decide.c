@@ -2,6 +2,18 @@
  * Whether a COPY FROM can be done here exactly as stock COPY would do it, and
  * if not, why. Errors that stock COPY would raise on the way are raised in the
  * same order and words (DoCopy of src/backend/commands/copy.c).
+ *
+ * Each test either gives a reason, and then stock COPY does the whole
+ * statement from the beginning, or does what DoCopy does at this place. A
+ * reason must be found before anything was done that stock COPY would do again
+ * with another result. Opening and locking the relation may be done twice;
+ * reading data may not.
+ *
+ * Errors in options and privileges are stock COPY's to raise: then the answer
+ * here is a reason as well, and DoCopy refuses in its own words.
+ *
+ * A reason is a sentence without a full stop, shown in pgsluice.last_copy. It
+ * has to be certain: what cannot be told is a reason, too.
  */
 #include "copy/copy.h"
 
@@ -38,6 +50,10 @@ privileges_why_not(const CopyStmt *stmt)
 	return NULL;
 }
 
+/*
+ * Whether the statement has the option, whatever its value: a wrong value is
+ * stock COPY's to refuse.
+ */
 static bool
 has_option(const List *options, const char *name)
 {
@@ -51,7 +67,10 @@ has_option(const List *options, const char *name)
 	return false;
 }
 
-/* Reasons that lie in the statement's options; those that are wrong are stock COPY's to refuse. */
+/*
+ * Reasons that lie in the statement's options; those that are wrong are stock
+ * COPY's to refuse.
+ */
 static const char *
 options_why_not(const List *options)
 {
@@ -66,7 +85,10 @@ options_why_not(const List *options)
 	return NULL;
 }
 
-/* What is neither converted nor in the server's encoding is looked at by rules of its own. */
+/*
+ * What is neither converted nor in the server's encoding is looked at by rules
+ * of its own.
+ */
 static const char *
 encoding_why_not(const List *options)
 {
@@ -92,6 +114,7 @@ encoding_why_not(const List *options)
 	return NULL;
 }
 
+/* Reasons that lie in the session or the transaction. */
 static const char *
 session_why_not(const List *options)
 {
@@ -103,7 +126,10 @@ session_why_not(const List *options)
 	return encoding_why_not(options);
 }
 
-/* For a leaf that has one, rows cannot go in batches; as CopyFrom finds when it comes to it. */
+/*
+ * For a leaf that has one, rows cannot go in batches; as CopyFrom finds when
+ * it comes to it.
+ */
 static bool
 is_before_trigger(HeapTuple tuple, TupleDesc desc, const void *context)
 {
@@ -112,6 +138,11 @@ is_before_trigger(HeapTuple tuple, TupleDesc desc, const void *context)
 	return TRIGGER_FOR_ROW(type) && TRIGGER_FOR_BEFORE(type) && TRIGGER_FOR_INSERT(type);
 }
 
+/*
+ * Looks at all partitions of the table, without a lock on them: what another
+ * session changes meanwhile shows when the first row comes to it
+ * (takes_single_rows() in heap/batches.c).
+ */
 static const char *
 judge_partitions(Relation rel, bool *volatile_checks)
 {
@@ -142,7 +173,9 @@ judge_partitions(Relation rel, bool *volatile_checks)
 	return NULL;
 }
 
-/* With many partitions, to look at them would take longer than a small COPY. */
+/*
+ * With many partitions, to look at them would take longer than a small COPY.
+ */
 static const char *
 partitions_why_not(Relation rel, bool *volatile_checks)
 {
@@ -167,6 +200,10 @@ partitions_why_not(Relation rel, bool *volatile_checks)
 	return reason;
 }
 
+/*
+ * Reasons that lie in the relation. Partitions are looked at last, since that
+ * takes longest.
+ */
 static const char *
 relation_why_not(SluiceStatement *s)
 {
@@ -200,7 +237,10 @@ relation_why_not(SluiceStatement *s)
 	return NULL;
 }
 
-/* The WHERE clause as DoCopy prepares it; why it is stock COPY's to look at, or NULL. */
+/*
+ * The WHERE clause as DoCopy prepares it; why it is stock COPY's to look at,
+ * or NULL.
+ */
 static const char *
 where_why_not(SluiceStatement *s, ParseNamespaceItem *nsitem)
 {
@@ -228,7 +268,10 @@ where_why_not(SluiceStatement *s, ParseNamespaceItem *nsitem)
 	{
 		AttrNumber	attno = i + FirstLowInvalidHeapAttributeNumber;
 
-		/* But for tableoid, rows that are not in a table yet have none: stock COPY says so. */
+		/*
+		 * But for tableoid, rows that are not in a table yet have none: stock
+		 * COPY says so.
+		 */
 		if (attno < 0 && COMPAT_REFUSES_SYSTEM_COLUMNS)
 			return "the WHERE clause names a system column";
 		if (attno < 0)
@@ -261,9 +304,9 @@ lock_exclusively(RangeVar *relation)
 }
 
 /*
- * What the server says of the rights. Other libraries are asked when the work begins:
- * one that was loaded before has not seen the statement by now, and an auditor's hook
- * looks up which statement the question is of.
+ * What the server says of the rights. Other libraries are asked when the work
+ * begins: one that was loaded before has not seen the statement by now, and an
+ * auditor's hook looks up which statement the question is of.
  */
 static void
 check_permissions(ParseState *pstate)

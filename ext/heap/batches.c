@@ -1,5 +1,15 @@
 /*
  * Batches: one for a plain table, one for each leaf of a partitioned one.
+ *
+ * Rows of a partitioned table are routed by the executor's own code
+ * (ExecFindPartition), which also opens and checks each leaf. Up to
+ * MAX_BATCHES leaves keep their batch open. All batches are flushed together,
+ * so that stock COPY's rule holds: rows of one flush may go in partition by
+ * partition, but no row of a later flush goes in before them.
+ *
+ * A leaf may turn out, when the first row comes to it, to be one that takes
+ * its rows one by one: it is foreign, or has a BEFORE ROW trigger. Then all
+ * rows that wait go in first, since a trigger may look at them.
  */
 #include "heap/heap.h"
 
@@ -13,24 +23,34 @@
 /* So many batches stay open, as in CopyFrom. */
 #define MAX_BATCHES 32
 
+/*
+ * Opens the batch of a table or leaf, in memory that lives as long as the
+ * executor's state.
+ */
 static SluiceBatch *
 open_batch(SluiceLoad *load, ResultRelInfo *rri)
 {
 	MemoryContext old = MemoryContextSwitchTo(load->estate->es_query_cxt);
 	SluiceBatch *batch = palloc(sizeof(SluiceBatch));
+	const char *never = NULL;
 
 	sluice_batch_open(batch, rri, load->estate, load->cstate, load->cid, load->options);
-	/* Rows that may be taken back or refused by a key need their index entries at once. */
-	if (load->rejects ||
-		(load->duplicates.mode != SLUICE_DUPLICATE_ERROR &&
-		 !sluice_index_load_duplicates(batch->index_load, &load->duplicates)))
-		sluice_index_load_never(batch->index_load, "rows may be rejected, or be duplicates");
-	/* Functions look for the rows that are in by then, through an index too. */
+	/*
+	 * Functions look for the rows that are in by then, through an index too.
+	 */
 	if (load->volatile_checks)
-		sluice_index_load_never(batch->index_load, "a volatile CHECK constraint or condition may look at the table");
-	/* Which of two rows came first is told by their places. */
-	if (sluice_index_load_wants(batch->index_load))
+		never = "a volatile CHECK constraint or condition may look at the table";
+	/* Rows that may be taken back need their index entries at once. */
+	else if (load->rejects)
+		never = "rows may be rejected, or be duplicates";
+	batch->indexes = sluice_index_open(rri, load->estate, load->cstate, load->cid,
+									   load->duplicates.mode != SLUICE_DUPLICATE_ERROR ? &load->duplicates : NULL,
+									   never);
+	if (sluice_index_needs_order(batch->indexes))
+	{
 		batch->options |= TABLE_INSERT_SKIP_FSM;
+		batch->in_order = true;
+	}
 	load->batches = lappend(load->batches, batch);
 	MemoryContextSwitchTo(old);
 	return batch;
@@ -50,8 +70,9 @@ sluice_open_batches(SluiceLoad *load)
 }
 
 /*
- * Whether the leaf takes its rows one by one. sluice_why_not() has found no such leaf, but those that no
- * row has come to are not locked: another session may have attached one, or created a trigger.
+ * Whether the leaf takes its rows one by one. sluice_why_not() has found no
+ * such leaf, but those that no row has come to are not locked: another session
+ * may have attached one, or created a trigger.
  */
 static bool
 takes_single_rows(const ResultRelInfo *rri)
@@ -87,7 +108,10 @@ copy_for_leaf(SluiceLoad *load, ResultRelInfo *rri, TupleTableSlot *slot)
 	return leaf;
 }
 
-/* Inserts the row, in CopyFrom's order. False: a trigger or the foreign table has left it out. */
+/*
+ * Inserts the row, in CopyFrom's order. False: a trigger or the foreign table
+ * has left it out.
+ */
 static bool
 insert_single(SluiceLoad *load, ResultRelInfo *rri, TupleTableSlot *slot)
 {
@@ -144,6 +168,7 @@ sluice_show_record(SluiceLoad *load, const SluiceSlice *slice, size_t n)
 	load->record_len = next - slice->rows[n].record;
 }
 
+/* The batch is empty. Its leaf may get another one. */
 static void
 close_batch(SluiceBatch *batch)
 {
@@ -151,6 +176,10 @@ close_batch(SluiceBatch *batch)
 	sluice_batch_close(batch);
 	pfree(batch);
 }
+/*
+ * Inserts the rows of all batches, in the order in which these were opened,
+ * and closes the oldest ones beyond MAX_BATCHES.
+ */
 static void
 flush_batches(SluiceLoad *load)
 {
@@ -184,13 +213,19 @@ sluice_flush(SluiceLoad *load)
 	sluice_count_rows(load, count - (load->duplicates.skipped - skipped));
 }
 
-/* A row of a leaf that takes them one by one. The rows before it go in first: a trigger may look. */
+/*
+ * A row of a leaf that takes them one by one. The rows before it go in first:
+ * a trigger may look.
+ */
 static void
 take_single_row(SluiceLoad *load, ResultRelInfo *rri, TupleTableSlot *slot)
 {
 	const char *record = load->record;
 
-	/* With options that stock COPY does not have, there is no stock path to follow. */
+	/*
+	 * With options that stock COPY does not have, there is no stock path to
+	 * follow.
+	 */
 	if (load->rejects || load->duplicates.mode != SLUICE_DUPLICATE_ERROR)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_IN_USE),
@@ -209,8 +244,8 @@ take_single_row(SluiceLoad *load, ResultRelInfo *rri, TupleTableSlot *slot)
 
 /*
  * The batch of the leaf to which the row belongs; *slot becomes the row in the
- * leaf's own form, in the batch's next slot. NULL: the leaf takes single rows, and this one is
- * done.
+ * leaf's own form, in the batch's next slot. NULL: the leaf takes single rows,
+ * and this one is done.
  */
 SluiceBatch *
 sluice_route(SluiceLoad *load, TupleTableSlot **slot)

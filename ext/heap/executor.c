@@ -1,10 +1,11 @@
 /*
- * The executor's state for the rows of one COPY, as CopyFrom sets it up: the table and its indexes, opened
- * once, and a batch for the rows that wait.
+ * The executor's state for the rows of one COPY, as CopyFrom sets it up: the
+ * table and its indexes, opened once, and a batch for the rows that wait.
  *
- * A record that may be rejected is tried within a subtransaction and with an executor of its own (rejects/):
- * after an error whatever that executor had open is given up with the subtransaction's resources, and
- * nothing is used on that an error has left in an unknown state.
+ * A record that may be rejected is tried within a subtransaction and with an
+ * executor of its own (rejects/): after an error whatever that executor had
+ * open is given up with the subtransaction's resources, and nothing is used on
+ * that an error has left in an unknown state.
  */
 #include "heap/heap.h"
 

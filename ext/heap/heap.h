@@ -15,14 +15,10 @@ extern TupleTableSlot *sluice_batch_slot(SluiceBatch *batch);
 extern void sluice_slot_store(TupleTableSlot *slot, char *tuple, uint32 len);
 extern void sluice_slot_place(TupleTableSlot *slot, const ItemPointerData *tid);
 extern bool sluice_batch_has_room(SluiceBatch *batch);
-extern void sluice_start_sorted_inserts(SluiceBatch *batch);
 extern void sluice_set_target_block(SluiceBatch *batch, BlockNumber block);
-extern void sluice_consider_merge(SluiceBatch *batch, const ItemPointerData *last);
-extern bool sluice_needs_row_work(const SluiceBatch *batch);
-extern void sluice_finish_row(SluiceBatch *batch, TupleTableSlot *slot);
+extern void sluice_keep_order(SluiceBatch *batch);
 extern void sluice_batch_add(SluiceBatch *batch, uint64 line);
 extern void sluice_batch_flush(SluiceBatch *batch);
-extern void sluice_batch_indexes(SluiceBatch *batch, int workers);
 extern void sluice_batch_close(SluiceBatch *batch);
 
 /* speculative_insert.c */

@@ -1,10 +1,25 @@
 /*
  * The insert route: preformed tuples through heap_multi_insert. WAL, TOAST,
- * free space, serializable conflicts and logical decoding are PostgreSQL's own.
+ * free space, serializable conflicts and logical decoding are PostgreSQL's
+ * own.
+ *
+ * A batch holds up to SLUICE_BATCH_ROWS rows of one table or partition. The
+ * core forms tuples in an arena, and the slots point to them there instead of
+ * copying them: materialize() of our slots does nothing if there is a tuple.
+ * So a tuple must stay where it is until the batch is flushed, and whoever is
+ * about to use the arena again flushes first (sluice_free_tuples).
+ *
+ * Where rows go is PostgreSQL's choice (RelationGetBufferForTuple), within two
+ * limits. If the free space map shows room in much of the table, rows go there
+ * as stock COPY's do. If not, they go behind one another to the end, so that
+ * they lie in the order of the data. And where indexes are left for the end,
+ * they must lie in that order (sluice_keep_order).
+ *
+ * Blocks that were added in bulk and not used are given to the free space map
+ * when the batch is closed, unless nobody else can see the table.
  */
 #include "heap/heap.h"
 
-#include "commands/trigger.h"
 #include "common/hashfn.h"
 #include "storage/bufmgr.h"
 #include "storage/freespace.h"
@@ -15,6 +30,10 @@
  */
 static TupleTableSlotOps slot_ops;
 
+/*
+ * A tuple of the core is the batch's and need not be copied. Values that were
+ * computed must be, as any slot does it.
+ */
 static void
 materialize(TupleTableSlot *slot)
 {
@@ -22,6 +41,7 @@ materialize(TupleTableSlot *slot)
 		TTSOpsHeapTuple.materialize(slot);
 }
 
+/* Our slots are heap slots but for materialize(). */
 void
 sluice_install_init(void)
 {
@@ -29,6 +49,10 @@ sluice_install_init(void)
 	slot_ops.materialize = materialize;
 }
 
+/*
+ * Opens a batch of no rows. The slots are made when rows come; `lines` and
+ * `slots` need no initial value.
+ */
 void
 sluice_batch_open(SluiceBatch *batch, ResultRelInfo *rri, EState *estate,
 				  CopyFromState cstate, CommandId cid, int options)
@@ -40,7 +64,6 @@ sluice_batch_open(SluiceBatch *batch, ResultRelInfo *rri, EState *estate,
 	batch->bistate = GetBulkInsertState();
 	batch->cid = cid;
 	batch->options = options;
-	batch->index_load = sluice_index_load_open(rri, estate, cstate, cid);
 }
 
 /* A slot for tuples of the relation that live in a batch's memory. */
@@ -99,64 +122,13 @@ sluice_batch_add(SluiceBatch *batch, uint64 line)
 	batch->used++;
 }
 
-/* Whether inserted rows go through sluice_finish_row. */
-bool
-sluice_needs_row_work(const SluiceBatch *batch)
-{
-	const ResultRelInfo *rri = batch->rri;
-
-	return rri->ri_NumIndices > 0 ||
-		(batch->extend && sluice_index_extend_waits(batch->extend)) ||
-		(rri->ri_TrigDesc != NULL &&
-		 (rri->ri_TrigDesc->trig_insert_after_row ||
-		  rri->ri_TrigDesc->trig_insert_new_table));
-}
-
-/* Index entries and AFTER ROW triggers of a row that was inserted. */
-void
-sluice_finish_row(SluiceBatch *batch, TupleTableSlot *slot)
-{
-	ResultRelInfo *rri = batch->rri;
-	List	   *recheck = NIL;
-
-	if (batch->extend)
-		sluice_index_extend_row(batch->extend, slot);
-	if (rri->ri_NumIndices > 0)
-		recheck = compat_insert_index_tuples(rri, slot, batch->estate);
-	ExecARInsertTriggers(batch->estate, rri, slot, recheck,
-						 batch->cstate->transition_capture);
-	list_free(recheck);
-}
-
-static void
-finish_rows(SluiceBatch *batch)
-{
-	for (int i = 0; i < batch->used; i++)
-	{
-		batch->cstate->cur_lineno = batch->lines[i];
-		sluice_finish_row(batch, batch->slots[i]);
-	}
-}
-
-/* More rows will come than one batch: the entries of a live table's indexes may wait to be sorted. */
-void
-sluice_start_sorted_inserts(SluiceBatch *batch)
-{
-	MemoryContext old;
-
-	if (batch->extend || !sluice_index_load_is_live(batch->index_load) ||
-		batch->rri->ri_NumIndices == 0 ||
-		batch->rri->ri_RootResultRelInfo != NULL)
-		return;
-	old = MemoryContextSwitchTo(batch->estate->es_query_cxt);
-	batch->extend = sluice_index_extend_open(batch->rri);
-	MemoryContextSwitchTo(old);
-}
-
 /* Blocks that stand for all of a table's, or all of a small one's. */
 #define SAMPLED_BLOCKS 64
 
-/* Whether an eighth of a table is free, beyond what its fillfactor leaves free. */
+/*
+ * Whether an eighth of a table is free, beyond what its fillfactor leaves
+ * free.
+ */
 static bool
 is_partly_free(Relation rel)
 {
@@ -179,9 +151,10 @@ is_partly_free(Relation rel)
 }
 
 /*
- * Whether rows go into room that the free space map knows of, as stock COPY's do. If not,
- * they go behind one another to the table's end, in the order of the data: with the map,
- * they would go back to the gaps that wider rows have left at the ends of pages.
+ * Whether rows go into room that the free space map knows of, as stock COPY's
+ * do. If not, they go behind one another to the table's end, in the order of
+ * the data: with the map, they would go back to the gaps that wider rows have
+ * left at the ends of pages.
  */
 bool
 sluice_batch_has_room(SluiceBatch *batch)
@@ -189,7 +162,10 @@ sluice_batch_has_room(SluiceBatch *batch)
 	Relation	rel = batch->rri->ri_RelationDesc;
 	BlockNumber blocks;
 
-	/* The map would show others the blocks that this load has added for itself. */
+	/*
+	 * The map would show others the blocks that this load has added for
+	 * itself.
+	 */
 	compat_extend_by_need(batch->bistate);
 	if (batch->options & TABLE_INSERT_SKIP_FSM)
 		return false;
@@ -215,44 +191,38 @@ sluice_set_target_block(SluiceBatch *batch, BlockNumber block)
 }
 
 /*
- * The rows up to this one are in the table and its indexes. A table with rows that
- * is ours alone may have grown so much that some indexes are left for the end.
+ * From now on rows go behind one another to the table's end, and behind all
+ * that are there: by their places is told which of them the indexes have not
+ * got yet.
  */
 void
-sluice_consider_merge(SluiceBatch *batch, const ItemPointerData *last)
+sluice_keep_order(SluiceBatch *batch)
 {
-	List	   *ascending = NIL;
+	BlockNumber block;
 
-	if (!sluice_index_load_outgrows(batch->index_load, last))
+	if (batch->in_order || !sluice_index_needs_order(batch->indexes))
 		return;
-	if (batch->extend)
-	{
-		ascending = sluice_index_extend_ascending(batch->extend);
-		sluice_index_extend_close(batch->extend);
-		batch->extend = NULL;
-	}
-	/* Rows lie behind all others from here on, this one among them: what is new is told by its place. */
-	if (sluice_index_load_merge(batch->index_load, ascending))
-	{
-		BlockNumber block = compat_take_free_block(batch->bistate);
-
-		if (block == InvalidBlockNumber)
-			block = RelationGetNumberOfBlocks(batch->rri->ri_RelationDesc) - 1;
-		batch->options |= TABLE_INSERT_SKIP_FSM;
-		sluice_set_target_block(batch, block);
-	}
-	sluice_start_sorted_inserts(batch);
+	batch->in_order = true;
+	block = compat_take_free_block(batch->bistate);
+	if (block == InvalidBlockNumber)
+		block = RelationGetNumberOfBlocks(batch->rri->ri_RelationDesc) - 1;
+	batch->options |= TABLE_INSERT_SKIP_FSM;
+	sluice_set_target_block(batch, block);
 }
 
-/* Tells those who build indexes later, or fill them by many rows, where the rows are. */
+/* Hands the batch's rows, which are in the table, to its indexes. */
 static void
-tell_indexes(SluiceBatch *batch)
+hand_to_indexes(SluiceBatch *batch)
 {
-	if (!sluice_index_load_wants(batch->index_load) && batch->extend == NULL)
+	NewRows		rows = {.count = batch->used,.slots = batch->slots};
+
+	rows.many = batch->inserted >= sluice_threshold(SLUICE_BATCH_ROWS);
+	if (!sluice_index_wants_rows(batch->indexes))
 		return;
 	if (batch->placed == NULL)
 		batch->placed = MemoryContextAlloc(batch->estate->es_query_cxt,
-										   sizeof(SluicePlaced) * SLUICE_BATCH_ROWS);
+										   sizeof(PlacedRow) * SLUICE_BATCH_ROWS);
+	rows.placed = batch->placed;
 	for (int i = 0; i < batch->used; i++)
 	{
 		HeapTuple	tuple = ((HeapTupleTableSlot *) batch->slots[i])->tuple;
@@ -262,11 +232,8 @@ tell_indexes(SluiceBatch *batch)
 		batch->placed[i].len = tuple->t_len;
 		batch->placed[i].line = batch->lines[i];
 	}
-	if (batch->extend)
-		sluice_index_extend_rows(batch->extend, batch->placed, batch->used,
-								 &batch->cstate->cur_lineno);
-	if (sluice_index_load_wants(batch->index_load))
-		sluice_index_load_rows(batch->index_load, batch->placed, batch->used);
+	sluice_index_rows(batch->indexes, &rows);
+	sluice_keep_order(batch);
 }
 
 /* Inserts what waits. */
@@ -296,13 +263,8 @@ sluice_batch_flush(SluiceBatch *batch)
 	INSTR_TIME_ACCUM_DIFF(sluice_report.heap, after, before);
 
 	batch->inserted += batch->used;
-	if (batch->inserted >= sluice_threshold(SLUICE_BATCH_ROWS))
-		sluice_start_sorted_inserts(batch);
 	before = after;
-	tell_indexes(batch);
-	if (sluice_needs_row_work(batch))
-		finish_rows(batch);
-	sluice_consider_merge(batch, &batch->slots[batch->used - 1]->tts_tid);
+	hand_to_indexes(batch);
 	INSTR_TIME_SET_CURRENT(after);
 	INSTR_TIME_ACCUM_DIFF(sluice_report.after, after, before);
 	for (int i = 0; i < batch->used; i++)
@@ -313,22 +275,7 @@ sluice_batch_flush(SluiceBatch *batch)
 	cstate->cur_lineno = line;
 }
 
-/* All rows are in: builds the indexes that were left for the end, with so many workers. */
-void
-sluice_batch_indexes(SluiceBatch *batch, int workers)
-{
-	instr_time	before,
-				after;
-
-	Assert(batch->used == 0);
-	INSTR_TIME_SET_CURRENT(before);
-	if (batch->extend)
-		sluice_index_extend_close(batch->extend);
-	sluice_index_load_close(batch->index_load, workers);
-	INSTR_TIME_SET_CURRENT(after);
-	INSTR_TIME_ACCUM_DIFF(sluice_report.after, after, before);
-}
-
+/* All rows are in the table, and the indexes were told of them. */
 void
 sluice_batch_close(SluiceBatch *batch)
 {
@@ -344,5 +291,5 @@ sluice_batch_close(SluiceBatch *batch)
 		ExecDropSingleTupleTableSlot(batch->slots[i]);
 	table_finish_bulk_insert(batch->rri->ri_RelationDesc, batch->options);
 	/* A partition may come again, and again have a batch. */
-	pfree(batch->index_load);
+	sluice_index_close(batch->indexes);
 }

@@ -1,15 +1,45 @@
 /*
- * The append and fresh routes: pages that the core has filled, installed whole.
+ * The append and fresh routes: pages that the core has filled, installed
+ * whole.
  *
  * append: into shared buffers beyond the relation's end, each page logged as
- * heap_multi_insert() logs one that it has filled alone. Others can reach a new
- * block as soon as it is there (they try the last block, VACUUM tells the free
- * space map): a page is locked from its extension until it is logged, or locked
- * and passed over if it is not new any more.
+ * heap_multi_insert() logs one that it has filled alone. Others can reach a
+ * new block as soon as it is there (they try the last block, VACUUM tells the
+ * free space map): a page is locked from its extension until it is logged, or
+ * locked and passed over if it is not new any more.
  *
  * fresh: around the buffer cache, where nobody else can reach the relation and
- * its changes are not logged. What makes such a relation durable is stock COPY's:
- * smgrDoPendingSyncs() at the commit, or the next checkpoint for an unlogged one.
+ * its changes are not logged. What makes such a relation durable is stock
+ * COPY's: smgrDoPendingSyncs() at the commit, or the next checkpoint for an
+ * unlogged one.
+ *
+ * WHY EACH CRASH STATE IS VALID (append). The block is extended first. If the
+ * server crashes then, it is a page of zeros at the relation's end, which
+ * every part of PostgreSQL takes for an empty one. The page is filled and
+ * logged within one critical section, under its exclusive lock. The record
+ * says XLOG_HEAP_INIT_PAGE: recovery makes the page from the record alone, so
+ * that neither a torn page nor what was in the block before matters, and no
+ * full image is needed. WAL before data: the page has the record's LSN. The
+ * rows count only if the transaction commits, and its commit record comes
+ * after all of these.
+ *
+ * WHY NOBODY SEES HALF A PAGE.  The image is complete before it is copied into
+ * the buffer, with xmin, cmin and ctid stamped for its place. Until the lock
+ * is released nobody can read the page, and afterwards its rows are those of a
+ * transaction in progress.
+ *
+ * WHY THE ROWS ARE AS heap_multi_insert() WOULD HAVE LEFT THEM.  The core
+ * leaves the fields zero that depend on the transaction and the place;
+ * stamp_page() fills them in. No row has values out of line or is longer than
+ * TOAST_TUPLE_THRESHOLD, so there is no TOAST table to write to and logical
+ * decoding needs nothing else. Pages keep free what the fillfactor wants.
+ *
+ * Which loads may come here: sluice_choose_route(). Everything that looks at
+ * rows between the core and the table, or changes them, or sends them to
+ * several tables, takes the insert route.
+ *
+ * After the pages are in come, in stock COPY's order, the check for
+ * serializable conflicts, the statistics, the indexes and AFTER ROW triggers.
  */
 #include "heap/heap.h"
 
@@ -47,8 +77,8 @@ typedef struct Install
 } Install;
 
 /*
- * The route for whole pages. Where rows change or drop out between the core and
- * the table, or go to several tables, there are no such pages.
+ * The route for whole pages. Where rows change or drop out between the core
+ * and the table, or go to several tables, there are no such pages.
  */
 void
 sluice_choose_route(SluiceLoad *load)
@@ -182,6 +212,11 @@ next_buffer(Install *install, uint32 wanted)
 	}
 }
 
+/*
+ * Puts one page into a new block and logs it; gives the block. Nothing between
+ * START_CRIT_SECTION() and the end of it can fail but the server: what may
+ * (memory, locks, the block) comes before.
+ */
 static BlockNumber
 append_page(Install *install, Page image, uint32 wanted)
 {
@@ -189,6 +224,8 @@ append_page(Install *install, Page image, uint32 wanted)
 	BlockNumber block = BufferGetBlockNumber(buffer);
 	int			len = 0;
 
+	Assert(PageIsNew(BufferGetPage(buffer)));
+	Assert(PageGetMaxOffsetNumber(image) >= FirstOffsetNumber);
 	stamp_page(install, image, block);
 	if (install->scratch)
 		len = flatten_page(image, install->scratch);
@@ -221,8 +258,9 @@ write_pages(Install *install, char *images, uint32 n, BlockNumber *blocks)
 }
 
 /*
- * Has the WAL writer write and sync what was logged so far. Before the ring lets a page go its
- * WAL must be on disk, and whoever finds that it is not waits for it.
+ * Has the WAL writer write and sync what was logged so far. Before the ring
+ * lets a page go its WAL must be on disk, and whoever finds that it is not
+ * waits for it.
  */
 static void
 hand_over_wal(void)
@@ -257,7 +295,10 @@ install_pages(SluiceLoad *load, const SluiceSlice *slice, BlockNumber *blocks)
 		write_pages(&install, (char *) slice->arena + done * BLCKSZ, slice->pages - done,
 					blocks + done);
 	Assert(install.next == install.nbuffers);
-	/* Behind the insertion, as the last one of heap_multi_insert(): who reads the table now has seen the rows. */
+	/*
+	 * Behind the insertion, as the last one of heap_multi_insert(): who reads
+	 * the table now has seen the rows.
+	 */
 	CheckForSerializableConflictIn(rel, NULL, InvalidBlockNumber);
 	if (install.scratch)
 		hand_over_wal();
@@ -298,11 +339,11 @@ check_rows(SluiceLoad *load, const SluiceSlice *slice)
 }
 
 /* Where the rows are now. */
-static SluicePlaced *
+static PlacedRow *
 place_rows(SluiceLoad *load, const SluiceSlice *slice, const BlockNumber *blocks)
 {
-	SluicePlaced *placed = palloc(sizeof(SluicePlaced) * slice->paged);
-	SluicePlaced *at = placed;
+	PlacedRow *placed = palloc(sizeof(PlacedRow) * slice->paged);
+	PlacedRow *at = placed;
 	const SluiceRow *row = slice->rows;
 
 	for (size_t p = 0; p < slice->pages; p++)
@@ -320,54 +361,35 @@ place_rows(SluiceLoad *load, const SluiceSlice *slice, const BlockNumber *blocks
 	return placed;
 }
 
-/* What they need afterwards: index entries and AFTER ROW triggers. */
+/* A row in the slot for those of pages. */
+static TupleTableSlot *
+store_placed(TupleTableSlot *slot, const PlacedRow *row)
+{
+	sluice_slot_store(slot, (char *) row->tuple, row->len);
+	sluice_slot_place(slot, &row->tid);
+	return slot;
+}
+
+/* Hands the pages' rows, which are in the table, to its indexes. */
 static void
-finish_pages(SluiceLoad *load, const SluiceSlice *slice, const BlockNumber *blocks)
+hand_to_indexes(SluiceLoad *load, const SluiceSlice *slice, const BlockNumber *blocks)
 {
 	SluiceBatch *batch = load->batch;
-	bool		told = sluice_index_load_wants(batch->index_load);
-	bool		more;
-	SluicePlaced *all;
-	SluicePlaced *placed;
+	NewRows		rows = {
+		.count = (int) slice->paged,.slot = load->page_slot,.store = store_placed,.many = true
+	};
 
-	sluice_start_sorted_inserts(batch);
-	if (!told && batch->extend == NULL && !sluice_needs_row_work(batch))
+	if (!sluice_index_wants_rows(batch->indexes))
 		return;
-	all = placed = place_rows(load, slice, blocks);
-	if (batch->extend)
-		sluice_index_extend_rows(batch->extend, all, (int) slice->paged,
-								 &load->cstate->cur_lineno);
-	more = sluice_needs_row_work(batch);
-	for (size_t p = 0; p < slice->pages && (told || more);)
-	{
-		int			count = 0;
-
-		/* A page's rows, or those of several in a row where nothing is done row by row. */
-		do
-			count += PageGetMaxOffsetNumber((Page) (slice->arena + p * BLCKSZ));
-		while (++p < slice->pages && !more && blocks[p] == blocks[p - 1] + 1);
-		if (told)
-			sluice_index_load_rows(batch->index_load, placed, count);
-		/* Indexes that are left for the end are out of it from now on. */
-		more = sluice_needs_row_work(batch);
-		for (int i = 0; i < count && more; i++)
-		{
-			sluice_slot_store(load->page_slot, (char *) placed[i].tuple, placed[i].len);
-			sluice_slot_place(load->page_slot, &placed[i].tid);
-			load->cstate->cur_lineno = placed[i].line;
-			sluice_finish_row(batch, load->page_slot);
-			ExecClearTuple(load->page_slot);
-		}
-		placed += count;
-		ResetPerTupleExprContext(load->estate);
-	}
-	sluice_consider_merge(batch, &all[slice->paged - 1].tid);
-	pfree(all);
+	rows.placed = place_rows(load, slice, blocks);
+	sluice_index_rows(batch->indexes, &rows);
+	sluice_keep_order(batch);
+	pfree(rows.placed);
 }
 
 /*
- * Installs the pages at the front of the slice, if that is worth it; gives where
- * they end: the rows before it are in the table now.
+ * Installs the pages at the front of the slice, if that is worth it; gives
+ * where they end: the rows before it are in the table now.
  */
 size_t
 sluice_install_pages(SluiceLoad *load, const SluiceSlice *slice)
@@ -406,7 +428,7 @@ sluice_install_pages(SluiceLoad *load, const SluiceSlice *slice)
 	INSTR_TIME_SET_CURRENT(after);
 	INSTR_TIME_ACCUM_DIFF(sluice_report.heap, after, before);
 	before = after;
-	finish_pages(load, slice, blocks);
+	hand_to_indexes(load, slice, blocks);
 	INSTR_TIME_SET_CURRENT(after);
 	INSTR_TIME_ACCUM_DIFF(sluice_report.after, after, before);
 	pfree(blocks);

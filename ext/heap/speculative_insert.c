@@ -1,7 +1,35 @@
 /*
- * COPY's option on_duplicate, where index/dedupe.c does not find the duplicates at the end: rows go in one
- * by one as INSERT … ON CONFLICT inserts them, by speculative insertion, so that others may write meanwhile
+ * COPY's option on_duplicate, where index/dedupe.c does not find the
+ * duplicates at the end: rows go in one by one as INSERT … ON CONFLICT inserts
+ * them, by speculative insertion, so that others may write meanwhile
  * (src/backend/executor/nodeModifyTable.c).
+ *
+ * The steps for a row, and why two sessions cannot both insert a key:
+ *
+ *    check      whether the index has the key. If so, the row is settled: left
+ *               out, or written over the one that is there, once that is
+ *               locked.
+ *    token      a lock that says "this row is speculative" is taken, and the
+ *               row inserted with the token in it.
+ *    index      the entry is inserted with UNIQUE_CHECK_PARTIAL. If another
+ *               session has put the key there since the check, that is seen
+ *               now.
+ *    complete   without conflict the row becomes an ordinary one. With a
+ *               conflict it is killed ("super-deleted") and the search begins
+ *               again.
+ *
+ * A session that meets a speculative row waits for its token, not for its
+ * transaction, so that two sessions that insert the same keys in another order
+ * do not wait for each other's commits while the rows are still speculative.
+ *
+ * With 'replace' a row of this very COPY may be met again. table_tuple_lock()
+ * calls it invisible, as it is of the same command. The command counter is
+ * advanced, which makes it a row of an earlier command, and the search begins
+ * again.
+ *
+ * In REPEATABLE READ and SERIALIZABLE a row that the snapshot does not see
+ * must not decide anything: check_visible() raises the serialization failure
+ * that ON CONFLICT raises.
  */
 #include "heap/heap.h"
 
@@ -45,8 +73,8 @@ find_arbiter(const SluiceDuplicates *duplicates, ResultRelInfo *rri)
 }
 
 /*
- * In a transaction that keeps one snapshot, a row that it does not see must not
- * decide anything (ExecCheckTIDVisible).
+ * In a transaction that keeps one snapshot, a row that it does not see must
+ * not decide anything (ExecCheckTIDVisible).
  */
 static void
 check_visible(Relation rel, Snapshot snapshot, ItemPointer tid, TupleTableSlot *slot)
@@ -67,8 +95,8 @@ check_visible(Relation rel, Snapshot snapshot, ItemPointer tid, TupleTableSlot *
 }
 
 /*
- * Locks the row that is to be replaced, and fetches it. False if it was changed
- * by others meanwhile, so that its key has to be looked for again.
+ * Locks the row that is to be replaced, and fetches it. False if it was
+ * changed by others meanwhile, so that its key has to be looked for again.
  */
 static bool
 lock_existing(SluiceBatch *batch, ItemPointer tid, TupleTableSlot *existing)
@@ -84,7 +112,10 @@ lock_existing(SluiceBatch *batch, ItemPointer tid, TupleTableSlot *existing)
 		case TM_Ok:
 			return true;
 		case TM_Invisible:
-			/* A row of this very command: it becomes one of an earlier command. */
+			/*
+			 * A row of this very command: it becomes one of an earlier
+			 * command.
+			 */
 			CommandCounterIncrement();
 			batch->cid = GetCurrentCommandId(true);
 			return false;
@@ -101,7 +132,10 @@ lock_existing(SluiceBatch *batch, ItemPointer tid, TupleTableSlot *existing)
 	}
 }
 
-/* Writes the row over the one that is there. False: a BEFORE ROW trigger is against it. */
+/*
+ * Writes the row over the one that is there. False: a BEFORE ROW trigger is
+ * against it.
+ */
 static bool
 replace(SluiceBatch *batch, TupleTableSlot *existing, TupleTableSlot *slot)
 {
@@ -116,7 +150,9 @@ replace(SluiceBatch *batch, TupleTableSlot *existing, TupleTableSlot *slot)
 	return ItemPointerIsValid(&slot->tts_tid);
 }
 
-/* The row is a duplicate of the one at `tid`. False: it has to be tried again. */
+/*
+ * The row is a duplicate of the one at `tid`. False: it has to be tried again.
+ */
 static bool
 settle(SluiceDuplicates *duplicates, SluiceBatch *batch, int arbiter,
 	   TupleTableSlot *slot, uint64 line, ItemPointer tid, TupleTableSlot *existing)

@@ -1,7 +1,26 @@
 /*
- * Taking over the builds of B-tree indexes: the seam, the setting, and the view
- * of what the last build was. docs/decisions/0003-index-build-seam.md says why it is
- * done in this way.
+ * Taking over the builds of B-tree indexes: the seam, the setting, and the
+ * view of what the last build was. docs/decisions/0003-index-build-seam.md
+ * says why it is done in this way.
+ *
+ * The seam is one pointer. Each index's entry in the relation cache has its
+ * own copy of the access method's function table (rd_indam). There `ambuild`
+ * is replaced by ours shortly before index_build() calls it, and put back as
+ * soon as it has been called. The copy goes with the cache entry: an
+ * invalidation in between throws our pointer away, and then btbuild() builds
+ * the index. (19 has one table for all indexes: there the pointer to it is
+ * exchanged.) Nothing depends on our build being called; a build that was
+ * missed is a stock build.
+ *
+ * What is around it stays PostgreSQL's: locks, catalogs, validation, progress,
+ * the second phase of CREATE INDEX CONCURRENTLY, and what happens after an
+ * error.
+ *
+ * An index that a COPY has built already (deferred.c) also comes by here. The
+ * server is to do the rest for it: statistics in pg_class, indcheckxmin, the
+ * cache's invalidation. Its callback is called with the index alone, so
+ * `complete` says which one is meant. Its lifetime is that one call, also if
+ * it fails.
  */
 #include "index/build.h"
 
@@ -22,11 +41,30 @@
 PG_FUNCTION_INFO_V1(pgsluice_last_index_build);
 
 SluiceIndexReport sluice_index_report;
-bool		sluice_index_enabled = false;
-SluiceIndexConflict *sluice_index_conflict = NULL;
-SluiceIndexBuilt *sluice_index_built = NULL;
+static bool index_build_enabled = false;
+
+/*
+ * What is built already of the index that index_build() is called for, or
+ * NULL: its callback has no argument for it.
+ */
+static const SluiceIndexBuilt *complete = NULL;
 
 static object_access_hook_type prev_object_access = NULL;
+
+/* What index_build() gets for an index that is built already. */
+static IndexBuildResult *
+take_complete(void)
+{
+	IndexBuildResult *result = palloc(sizeof(IndexBuildResult));
+
+	*result = complete->result;
+	sluice_index_report = complete->report;
+	sluice_index_report.method = "sorted";
+	sluice_index_report.scan = complete->old.blocks > 0 ? "merged" : complete->kept ? "kept" : "pages";
+	sluice_index_report.valid = true;
+	sluice_index_report.user = GetUserId();
+	return result;
+}
 
 /*
  * Stands in for btbuild() in the private copy of the access method's functions
@@ -37,23 +75,24 @@ static IndexBuildResult *
 build_index(Relation heap, Relation index, IndexInfo *info)
 {
 	SluiceIndexReport *report = &sluice_index_report;
+	const BuildRequest request = {.memory = maintenance_work_mem,.report = report};
 	IndexBuildResult *result;
 	instr_time	start;
 
 	compat_give_back_build(index);
-	if (sluice_index_built && sluice_index_built->index == RelationGetRelid(index))
-		return sluice_index_result(sluice_index_built);
+	if (complete && complete->index == RelationGetRelid(index))
+		return take_complete();
 
 	/*
 	 * The system's own tables are not meant. btbuild() has the words for an
 	 * index that already contains data.
 	 */
-	if (!sluice_index_enabled || sluice_admin_why_no_builds() != NULL || IsSystemRelation(heap) ||
+	if (!index_build_enabled || sluice_admin_why_no_builds() != NULL || IsSystemRelation(heap) ||
 		RelationGetNumberOfBlocks(index) != 0)
 		return btbuild(heap, index, info);
 
 	INSTR_TIME_SET_CURRENT(start);
-	result = sluice_index_build(heap, index, info, NULL, maintenance_work_mem);
+	result = sluice_index_build(heap, index, info, &request);
 	if (result == NULL)
 	{
 		report->method = "stock";
@@ -70,7 +109,10 @@ build_index(Relation heap, Relation index, IndexInfo *info)
 	return result;
 }
 
-/* Whether builds are left to the stock code for a reason that is not the index's; says so. */
+/*
+ * Whether builds are left to the stock code for a reason that is not the
+ * index's; says so.
+ */
 static bool
 leaves_builds(Oid index)
 {
@@ -89,8 +131,8 @@ leaves_builds(Oid index)
 }
 
 /* Makes the next build of the index ours, if it is a B-tree. */
-void
-sluice_index_arm(Oid indexid)
+static void
+arm(Oid indexid)
 {
 	Relation	index = RelationIdGetRelation(indexid);
 
@@ -103,6 +145,30 @@ sluice_index_arm(Oid indexid)
 	RelationClose(index);
 }
 
+/*
+ * Has the server complete an index, in the catalogs and all else, whose file
+ * is written already.
+ */
+void
+sluice_index_complete(Relation heap, Relation index, const SluiceIndexBuilt *built)
+{
+	arm(RelationGetRelid(index));
+	PG_TRY();
+	{
+		complete = built;
+		compat_index_build(heap, index);
+	}
+	PG_FINALLY();
+	{
+		complete = NULL;
+	}
+	PG_END_TRY();
+}
+
+/*
+ * The hook is called for each kind of relation. Its entry in the cache may not
+ * be complete yet, but has the kind.
+ */
 static bool
 is_index(Oid relid)
 {
@@ -128,11 +194,11 @@ sluice_object_access(ObjectAccessType access, Oid classId, Oid objectId,
 	if (prev_object_access)
 		prev_object_access(access, classId, objectId, subId, arg);
 	if (access == OAT_POST_CREATE && classId == RelationRelationId && subId == 0 &&
-		sluice_index_enabled && IsNormalProcessingMode() && is_index(objectId) &&
+		index_build_enabled && IsNormalProcessingMode() && is_index(objectId) &&
 		!leaves_builds(objectId))
 	{
 		CommandCounterIncrement();
-		sluice_index_arm(objectId);
+		arm(objectId);
 	}
 }
 
@@ -171,14 +237,14 @@ arm_relation(const RangeVar *name)
 	if (RelationIsValid(rel))
 	{
 		if (rel->rd_rel->relkind == RELKIND_INDEX)
-			sluice_index_arm(relid);
+			arm(relid);
 		else if (rel->rd_rel->relhasindex)
 		{
 			List	   *indexes = RelationGetIndexList(rel);
 			ListCell   *lc;
 
 			foreach(lc, indexes)
-				sluice_index_arm(lfirst_oid(lc));
+				arm(lfirst_oid(lc));
 			list_free(indexes);
 		}
 		RelationClose(rel);
@@ -192,7 +258,7 @@ sluice_index_before_utility(const Node *stmt)
 {
 	const RangeVar *name;
 
-	if (!sluice_index_enabled || IsAbortedTransactionBlockState())
+	if (!index_build_enabled || IsAbortedTransactionBlockState())
 		return;
 	name = rebuilt_relation(stmt);
 	/* ALTER TABLE may build no index at all. */
@@ -234,13 +300,17 @@ pgsluice_last_index_build(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
+/*
+ * Called once, when the library is loaded. object_access_hook is the one place
+ * at which a new index is known before it is built.
+ */
 void
 sluice_index_init(void)
 {
 	DefineCustomBoolVariable("pgsluice.index_build",
 							 "Lets pgsluice build B-tree indexes where it can do so exactly as PostgreSQL would.",
 							 NULL,
-							 &sluice_index_enabled,
+							 &index_build_enabled,
 							 false,
 							 PGC_USERSET,
 							 0, NULL, NULL, NULL);

@@ -1,17 +1,61 @@
 /*
- * The right-hand edge of a B-tree that others can reach: entries that come after
- * all that are there, by key and then by place in the table, go into whole new leaves.
- * Equal ones share posting lists, as nbtsort.c forms them.
+ * The right-hand edge of a B-tree that others can reach: entries that come
+ * after all that are there, by key and then by place in the table, go into
+ * whole new leaves. Equal ones share posting lists, as nbtsort.c forms them.
  *
- * The rightmost leaf, the new ones and their parent change together: under their
- * locks, which are taken in nbtree's order, and by one WAL record of their images,
- * which every server replays by itself. The tree is complete before that record and
- * after it. A standby restores one page after the other: first the new leaves,
- * which nothing points to yet, then the one that they follow upon, then the parent;
- * who reads between them moves right, as after any split.
+ * Why it is faster: the access method's own insertion descends the tree, locks
+ * a leaf and writes a WAL record for each entry. Here one descent, one set of
+ * locks and one record serve all entries of up to MAX_LEAVES leaves.
  *
- * Whatever else has to change, a root or a parent that is full, is left to the
- * access method's own insertion of an entry.
+ * THE INVARIANT.  At any time at which another process can look, the tree is
+ * one that nbtree itself could have made: every level is sorted from left to
+ * right, each page but the rightmost one of its level has a high key, siblings
+ * point to each other, and each page has a downlink in its parent.
+ *
+ * LOCKS.  The rightmost leaf is locked first, exclusively, and then its
+ * parent: from the child to the parent, as in nbtree's own splits, so that no
+ * two processes can wait for each other. The new leaves are locked from the
+ * moment at which they get their blocks; nothing points to them yet. All locks
+ * are kept until all pages have changed and the record is written. An
+ * insertion that belongs behind the last entry has to lock the rightmost leaf
+ * first. So while it is locked here, "all entries of the index come before
+ * ours" stays true once it was found true.
+ *
+ * UNIQUE INDEXES.  The scan key is compared without a place in the table
+ * (scantid is NULL). If the last key of the rightmost leaf is below the first
+ * of ours, then no entry of the index has one of our keys, whether its row is
+ * dead, committed or another transaction's. One that another session inserts
+ * later comes upon our entry, and its check (_bt_check_unique) waits for our
+ * transaction, as after any insertion.
+ *
+ * THE RECORD.  All pages are logged together as full images by one XLOG_FPI
+ * record, which any server replays without our library. WAL is flushed before
+ * a page is written (each page gets the record's LSN), so a crash finds either
+ * the record, and then all pages are restored, or no page that was changed. A
+ * torn write does not matter, because an image does not depend on what was on
+ * disk.
+ *
+ * A STANDBY restores the pages of the record one after the other, and queries
+ * may read in between. They are registered in an order in which each state is
+ * a valid tree: first the new leaves, which nothing points to yet; then the
+ * leaf that they follow, whose right link leads to them; then the parent with
+ * their downlinks. A query that reads before the last step moves right, as
+ * after any split whose downlink is still missing.
+ *
+ * AN ERROR before the critical section leaves the tree as it was. Blocks that
+ * were allocated by then are new pages that nothing points to; VACUUM takes
+ * them for free space. Within the critical section nothing can fail but the
+ * server.
+ *
+ * What is left to the access method: an empty index, a root or parent that has
+ * to be split, a leaf that may be the fast root, entries with NULL in a unique
+ * key. Then the caller inserts one entry by index_insert(), which does that,
+ * and comes back for the rest.
+ *
+ * SERIALIZABLE transactions that have read the end of the index hold a
+ * predicate lock on the rightmost leaf. The conflict check comes before any
+ * change; the lock is carried over to the new leaves (PredicateLockPageSplit),
+ * as for a split.
  */
 #include "index/build.h"
 
@@ -21,7 +65,10 @@
 #include "storage/bufmgr.h"
 #include "storage/predicate.h"
 
-/* So many pages fit into a record, with the leaf and the parent that are there. */
+/*
+ * So many pages fit into a record, with the leaf and the parent that are
+ * there.
+ */
 #define MAX_LEAVES (XLR_MAX_BLOCK_ID - 1)
 
 /* The largest tuple with a posting list: that of nbtsort.c. */
@@ -44,10 +91,11 @@ typedef struct Edge
 } Edge;
 
 /*
- * Locks the leaf that the first entry belongs to. False unless it is the rightmost
- * one and all that it has come before: then this holds for the whole index, and none that
- * comes after can be put there by others while the lock is held. Of a unique index it holds for
- * the keys: none is equal to one of the entries'.
+ * Locks the leaf that the first entry belongs to. False unless it is the
+ * rightmost one and all that it has come before: then this holds for the whole
+ * index, and none that comes after can be put there by others while the lock
+ * is held. Of a unique index it holds for the keys: none is equal to one of
+ * the entries'.
  */
 static bool
 find_leaf(Edge *edge, IndexTuple first)
@@ -70,15 +118,17 @@ find_leaf(Edge *edge, IndexTuple first)
 	page = BufferGetPage(edge->leaf);
 	opaque = BTPageGetOpaque(page);
 	last = PageGetMaxOffsetNumber(page);
+	Assert(P_ISLEAF(opaque) && !P_ISDELETED(opaque));
 	return P_RIGHTMOST(opaque) &&
 		(last < P_FIRSTDATAKEY(opaque) ||
 		 _bt_compare(edge->index, edge->key, page, last) > 0);
 }
 
 /*
- * Locks the leaf's parent, if that is the last one of its level and the leaf its last child.
- * A leaf that is alone may be what the metapage names as the fast root, however we came to
- * it: its split, which is to change that, is the access method's.
+ * Locks the leaf's parent, if that is the last one of its level and the leaf
+ * its last child. A leaf that is alone may be what the metapage names as the
+ * fast root, however we came to it: its split, which is to change that, is the
+ * access method's.
  */
 static void
 find_parent(Edge *edge)
@@ -99,17 +149,23 @@ find_parent(Edge *edge)
 		edge->parent = InvalidBuffer;
 		return;
 	}
+	Assert(!P_ISLEAF(BTPageGetOpaque(page)) && !P_IGNORE(BTPageGetOpaque(page)));
 	memcpy(edge->above->data, page, BLCKSZ);
 	/* No more pins than are this process's share. */
 	edge->limit = Min(MAX_LEAVES, Max(1, NBuffers / MaxBackends));
 }
 
+/* Bytes that a tuple takes of a page, with its line pointer. */
 static Size
 size_on_page(IndexTuple tuple)
 {
 	return MAXALIGN(IndexTupleSize(tuple)) + sizeof(ItemIdData);
 }
 
+/*
+ * Adds a tuple to an image. There was room by size_on_page(), so that this
+ * cannot fail but by a mistake of ours; it is before any page has changed.
+ */
 static void
 add_item(Page page, IndexTuple tuple, OffsetNumber offset)
 {
@@ -118,7 +174,10 @@ add_item(Page page, IndexTuple tuple, OffsetNumber offset)
 		elog(ERROR, "pgsluice: no room for an entry on an index page");
 }
 
-/* What a high key or downlink takes that is made of this entry, at most: all of its key, and a place in the table. */
+/*
+ * What a high key or downlink takes that is made of this entry, at most: all
+ * of its key, and a place in the table.
+ */
 static Size
 size_of_pivot(IndexTuple tuple)
 {
@@ -137,7 +196,10 @@ open_posting(Edge *edge)
 	edge->posting->htids = palloc(MAX_POSTING);
 }
 
-/* The first of the entries, with a list of the places of those that are equal: how many these are with it. */
+/*
+ * The first of the entries, with a list of the places of those that are equal:
+ * how many these are with it.
+ */
 static int
 form_posting(Edge *edge, IndexTuple *tuples, int count, IndexTuple *formed)
 {
@@ -158,7 +220,10 @@ form_posting(Edge *edge, IndexTuple *tuples, int count, IndexTuple *formed)
 	return equal;
 }
 
-/* Whether there is room on a leaf for a tuple, and for a high key made of the entry that follows, if there is one. */
+/*
+ * Whether there is room on a leaf for a tuple, and for a high key made of the
+ * entry that follows, if there is one.
+ */
 static bool
 leaf_has_room(Page page, IndexTuple tuple, IndexTuple *tuples, int next, int count)
 {
@@ -168,8 +233,9 @@ leaf_has_room(Page page, IndexTuple tuple, IndexTuple *tuples, int next, int cou
 }
 
 /*
- * Puts entries into the last leaf until no more is free than the fillfactor wants,
- * as nbtsort.c does, with room left for a high key. Gives how many are in now.
+ * Puts entries into the last leaf until no more is free than the fillfactor
+ * wants, as nbtsort.c does, with room left for a high key. Gives how many are
+ * in now.
  */
 static int
 fill_leaf(Edge *edge, IndexTuple *tuples, int done, int count, Size reserve)
@@ -198,7 +264,10 @@ fill_leaf(Edge *edge, IndexTuple *tuples, int done, int count, Size reserve)
 	return done;
 }
 
-/* Begins another leaf, for this entry; false if there is no room for its high key or downlink. */
+/*
+ * Begins another leaf, for this entry; false if there is no room for its high
+ * key or downlink.
+ */
 static bool
 add_leaf(Edge *edge, IndexTuple first)
 {
@@ -221,7 +290,10 @@ add_leaf(Edge *edge, IndexTuple first)
 	return true;
 }
 
-/* Forms the pages as they are to be, but for their links; gives how many entries they take. */
+/*
+ * Forms the pages as they are to be, but for their links; gives how many
+ * entries they take.
+ */
 static int
 form_pages(Edge *edge, IndexTuple *tuples, int count)
 {
@@ -232,13 +304,19 @@ form_pages(Edge *edge, IndexTuple *tuples, int count)
 	done = fill_leaf(edge, tuples, 0, count, reserve);
 	while (done < count && add_leaf(edge, tuples[done]))
 		done = fill_leaf(edge, tuples, done, count, reserve);
-	/* The parent is to be split: by the next insertion, which needs a full leaf for it. */
+	/*
+	 * The parent is to be split: by the next insertion, which needs a full
+	 * leaf for it.
+	 */
 	if (done < count && (edge->count < edge->limit || edge->limit == 0))
 		done = fill_leaf(edge, tuples, done, count, 0);
 	return done;
 }
 
-/* Gets blocks for the new leaves. What an error leaves of them looks as never used, to VACUUM too. */
+/*
+ * Gets blocks for the new leaves. What an error leaves of them looks as never
+ * used, to VACUUM too.
+ */
 static void
 allocate(Edge *edge)
 {
@@ -290,6 +368,10 @@ link_pages(Edge *edge)
 	}
 }
 
+/*
+ * The whole page changes at once, under its lock. The LSN is set when the
+ * record is written.
+ */
 static void
 replace_page(Buffer buffer, const PGAlignedBlock *image)
 {
@@ -297,7 +379,10 @@ replace_page(Buffer buffer, const PGAlignedBlock *image)
 	MarkBufferDirty(buffer);
 }
 
-/* Logs all pages that change in one record, in the order in which they are to be restored. */
+/*
+ * Logs all pages that change in one record, in the order in which they are to
+ * be restored.
+ */
 static void
 log_pages(Edge *edge)
 {
@@ -317,6 +402,44 @@ log_pages(Edge *edge)
 		PageSetLSN(BufferGetPage(buffers[i]), at);
 }
 
+#ifdef USE_ASSERT_CHECKING
+/*
+ * The images as they are about to be installed: the leaves are chained, each
+ * has entries, and but for the last one a high key that is not below its last
+ * entry; the parent has a downlink for each new one.
+ */
+static void
+check_images(Edge *edge)
+{
+	Page		above = edge->above->data;
+	OffsetNumber links = edge->count > 0 ? PageGetMaxOffsetNumber(above) : 0;
+
+	for (int i = 0; i <= edge->count; i++)
+	{
+		Page		page = (Page) edge->images[i].data;
+		BTPageOpaque opaque = BTPageGetOpaque(page);
+
+		Assert(P_ISLEAF(opaque) && !P_IGNORE(opaque));
+		Assert(PageGetMaxOffsetNumber(page) >= P_FIRSTDATAKEY(opaque));
+		Assert(P_RIGHTMOST(opaque) == (i == edge->count));
+		if (i < edge->count)
+			Assert(opaque->btpo_next == BufferGetBlockNumber(edge->added[i]));
+		if (i > 0)
+		{
+			ItemId		item = PageGetItemId(above, links - edge->count + i);
+
+			Assert(opaque->btpo_prev == BufferGetBlockNumber(i > 1 ? edge->added[i - 2] : edge->leaf));
+			Assert(BTreeTupleGetDownLink((IndexTuple) PageGetItem(above, item)) ==
+				   BufferGetBlockNumber(edge->added[i - 1]));
+		}
+	}
+}
+#endif
+
+/*
+ * From here on the tree changes. First all that can fail: record space and
+ * blocks. Then all pages and their record in one critical section.
+ */
 static void
 install(Edge *edge)
 {
@@ -325,6 +448,9 @@ install(Edge *edge)
 	allocate(edge);
 	if (edge->count > 0)
 		link_pages(edge);
+#ifdef USE_ASSERT_CHECKING
+	check_images(edge);
+#endif
 
 	START_CRIT_SECTION();
 	for (int i = 0; i < edge->count; i++)
@@ -336,12 +462,19 @@ install(Edge *edge)
 		log_pages(edge);
 	END_CRIT_SECTION();
 
-	/* Who has looked at the end of the index has looked at what is the end now. */
+	/*
+	 * Who has looked at the end of the index has looked at what is the end
+	 * now.
+	 */
 	for (int i = 0; i < edge->count; i++)
 		PredicateLockPageSplit(edge->index, BufferGetBlockNumber(edge->leaf),
 							   BufferGetBlockNumber(edge->added[i]));
 }
 
+/*
+ * The parent first, then the new leaves, then the leaf: the order does not
+ * matter, as nobody waits here.
+ */
 static void
 release(Edge *edge)
 {
@@ -355,15 +488,16 @@ release(Edge *edge)
 }
 
 /*
- * Inserts entries at the end of a B-tree, in its order; of a unique one plain ones without
- * NULL in their keys, no two of which are equal. Gives how many, from the first one on; 0: the
- * tree has to be split by an ordinary insertion first. -1: the first one does not come after all
- * that are there, or that cannot be told.
+ * Inserts entries at the end of a B-tree, in its order; of a unique one plain
+ * ones without NULL in their keys, no two of which are equal. Gives how many,
+ * from the first one on; 0: the tree has to be split by an ordinary insertion
+ * first. -1: the first one does not come after all that are there, or that
+ * cannot be told.
  *
  * The memory context is one that the caller resets.
  */
 int
-sluice_index_edge_append(Relation heap, Relation index, IndexTuple *tuples, int count)
+sluice_btree_append(Relation heap, Relation index, IndexTuple *tuples, int count)
 {
 	Edge		edge = {.heap = heap,.index = index};
 	int			done = -1;
@@ -397,11 +531,11 @@ comes_after(Relation index, IndexTuple tuple, Page page, OffsetNumber last)
 }
 
 /*
- * From which one on the entries, which are in the index's order, come after all that
- * it has just now.
+ * From which one on the entries, which are in the index's order, come after
+ * all that it has just now.
  */
 int
-sluice_index_edge_find(Relation index, IndexTuple *tuples, int count)
+sluice_btree_append_from(Relation index, IndexTuple *tuples, int count)
 {
 	PGAlignedBlock copy;
 	Page		page = (Page) copy.data;

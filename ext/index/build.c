@@ -1,6 +1,40 @@
 /*
  * The build of one index: rows from the scan to the core, runs to temporary
  * files and back, pages from the core to the relation.
+ *
+ * The core (crates/core/src/sort) keeps entries, sorts them, merges runs and
+ * forms pages. It does no input or output: each call returns what it needs
+ * next (a SluiceIndexStatus), and this file does it. So every call is short,
+ * interrupts are served between calls, and an error of PostgreSQL never
+ * crosses a frame of the core.
+ *
+ *    GO          go on with the next rows
+ *    FULL        memory is used up: sort the rows and write them as a run
+ *    UNFIT       this value needs the server: form it as the index will store
+ *                it, and offer it again
+ *    CROWDED     too many different values to be ranked by the server
+ *    WRITE READ  a step of the merge wants bytes written to, or read from, the
+ *                temporary file
+ *    PAGES       pages are ready to be taken
+ *    DUPLICATE   a unique index has a key twice
+ *    DONE        that was all
+ *
+ * The order of entries is PostgreSQL's: by the operator class, then by the
+ * row's place in the table (heapkeyspace). What the core cannot order by bytes
+ * it gets as ranks that the server has computed (value_ranks.c). If a table
+ * has a value that neither way can take, the build stops (`unfit`) before
+ * anything was written, and btbuild() builds the index from the beginning.
+ * That is why nothing of the relation is written before all rows have been
+ * read: an index file that has pages already could not be handed to btbuild().
+ *
+ * Three attempts at most. The first may have helpers (parallel_build.c); if
+ * what they read cannot be put together (`parted`), the second has none. If
+ * equal values turn out to be stored in different ways (`rank_all`), the last
+ * attempt has every column ranked and each row keep its own form.
+ *
+ * The core's memory is not palloc's (core_memory.c). It is freed by a callback
+ * of the memory context in which the build lies, so that an error in any call
+ * leaves nothing behind.
  */
 #include "index/build.h"
 
@@ -15,17 +49,21 @@
 
 #define TOO_LONG "a value is compressed or too long"
 
+/* For a core that its build does not replace. */
 static void
 free_core(void *core)
 {
 	pgsluice_index_free(core);
 }
 
-/* Tells the COPY of the row with this tuple, if it is the first one so far, and of that with its key before. */
+/*
+ * Tells the COPY of the row with this tuple, if it is the first one so far,
+ * and of that with its key before.
+ */
 static void
 note_conflict(SluiceIndexBuild *build, IndexTuple tuple, uint64 earlier)
 {
-	SluiceIndexConflict *conflict = sluice_index_conflict;
+	SluiceIndexConflict *conflict = build->request->conflict;
 
 	if (OidIsValid(conflict->index) &&
 		ItemPointerCompare(&conflict->tuple->t_tid, &tuple->t_tid) <= 0)
@@ -36,6 +74,11 @@ note_conflict(SluiceIndexBuild *build, IndexTuple tuple, uint64 earlier)
 	ItemPointerSet(&conflict->earlier, (BlockNumber) (earlier >> 16), (OffsetNumber) earlier);
 }
 
+/*
+ * A unique index has a key twice. For a COPY the first such row is noted and
+ * the build goes on, since another index may refuse an earlier one; otherwise
+ * it is the error of CREATE INDEX.
+ */
 static void
 report_duplicate(SluiceIndexBuild *build, const SluiceIndexStep *step)
 {
@@ -44,13 +87,13 @@ report_duplicate(SluiceIndexBuild *build, const SluiceIndexStep *step)
 	bool		isnull[INDEX_MAX_KEYS];
 	char	   *key;
 
-	if (sluice_index_conflict)
+	if (build->for_copy)
 	{
 		note_conflict(build, tuple, step->start);
 		return;
 	}
 	/* Workers that wait for more pages end in good order. */
-	sluice_index_team_end(build);
+	sluice_parallel_build_end(build);
 	index_deform_tuple(tuple, RelationGetDescr(build->index), values, isnull);
 	key = BuildIndexValueDescription(build->index, values, isnull);
 	/* The words are those of PostgreSQL's own sort of an index. */
@@ -108,7 +151,9 @@ sluice_index_checked(SluiceIndexBuild *build, SluiceIndexStatus status)
 	checked(build, status, NULL);
 }
 
-/* Adds a row with values that are to be formed as the index will store them. */
+/*
+ * Adds a row with values that are to be formed as the index will store them.
+ */
 static SluiceIndexStatus
 add_formed(SluiceIndexBuild *build, uint64 address, bool alive,
 		   const Datum *values, const bool *isnull)
@@ -160,7 +205,10 @@ sluice_index_add(SluiceIndexBuild *build, ItemPointer tid, bool alive,
 	}
 }
 
-/* What the core has said of rows that were added together; false: the next one is UNFIT. */
+/*
+ * What the core has said of rows that were added together; false: the next one
+ * is UNFIT.
+ */
 static bool
 took(SluiceIndexBuild *build, SluiceIndexStatus status, size_t count)
 {
@@ -173,8 +221,8 @@ took(SluiceIndexBuild *build, SluiceIndexStatus status, size_t count)
 }
 
 /*
- * Adds rows of a page from offsets[*next] on. False: that one is to be added by
- * its values.
+ * Adds rows of a page from offsets[*next] on. False: that one is to be added
+ * by its values.
  */
 bool
 sluice_index_add_page(SluiceIndexBuild *build, SluiceIndexSource *source,
@@ -212,33 +260,131 @@ sluice_index_add_tuples(SluiceIndexBuild *build, SluiceIndexSource *source,
 	}
 }
 
+/* ----------------------------------------------------------------
+ * Sorted runs of an index build on their way to a temporary file, and back when
+ * they are merged: those of the process's own, and those that workers have left.
+ * ----------------------------------------------------------------
+ */
+
+/* Most bytes that a step asks for at once. */
+#define READ_BUFFER (64 * 1024)
+
+/*
+ * Writes what the core has sorted behind what is in the file already. The file
+ * is made when it is needed first: most builds need none.
+ */
+void
+sluice_index_write_run(SluiceIndexBuild *build, const SluiceIndexStep *step)
+{
+	if (build->file == NULL && build->shared)
+		build->file = BufFileCreateFileSet(build->shared, build->shared_name);
+	else if (build->file == NULL)
+	{
+		PrepareTempTablespaces();
+		build->file = BufFileCreateTemp(false);
+	}
+	/* Merges read and write in turns. */
+	if (BufFileSeek(build->file, 0, (off_t) build->spilled, SEEK_SET) != 0)
+		elog(ERROR, "could not seek in a temporary file");
+	BufFileWrite(build->file, unconstify(uint8 *, step->bytes), step->len);
+	build->spilled += step->len;
+}
+
+/* Reads so many bytes of a temporary file, from there on. */
+void
+sluice_index_read_file(BufFile *file, uint64 from, void *bytes, Size len)
+{
+	if (BufFileSeek(file, 0, (off_t) from, SEEK_SET) != 0 ||
+		BufFileRead(file, bytes, len) != len)
+		ereport(ERROR,
+				(errcode_for_file_access(),
+				 errmsg("could not read a temporary file: %m")));
+}
+
+/*
+ * Gives the core the bytes that it asks for. Offsets have the number of a
+ * worker's file in their upper bits (SLUICE_INDEX_PLACE_BITS).
+ */
+static void
+read_run(SluiceIndexBuild *build, const SluiceIndexStep *step)
+{
+	int			worker = (int) (step->start >> SLUICE_INDEX_PLACE_BITS) - 1;
+	uint64		from = step->start & ((UINT64CONST(1) << SLUICE_INDEX_PLACE_BITS) - 1);
+	BufFile    *file = worker < 0 ? build->file : sluice_parallel_build_file(build, worker);
+	size_t		len = step->end - step->start;
+
+	if (file == NULL || len > READ_BUFFER)
+		elog(ERROR, "pgsluice: the core asks for what it never wrote");
+	if (build->buffer == NULL)
+		build->buffer = palloc(READ_BUFFER);
+	sluice_index_read_file(file, from, build->buffer, len);
+	sluice_index_checked(build, pgsluice_index_supply(build->core, build->buffer, len));
+}
+
+/* Writes the run that has been sorted. */
+void
+sluice_index_write_sorted(SluiceIndexBuild *build)
+{
+	SluiceIndexStatus status;
+	SluiceIndexStep step = {0};
+
+	do
+	{
+		CHECK_FOR_INTERRUPTS();
+		status = pgsluice_index_step(build->core, &step);
+		sluice_index_checked(build, status);
+		if (status == SLUICE_INDEX_WRITE)
+			sluice_index_write_run(build, &step);
+	} while (status != SLUICE_INDEX_ADD);
+}
+
+/*
+ * Sorts the rows that fill the memory and writes them to the temporary file.
+ */
+void
+sluice_index_flush(SluiceIndexBuild *build)
+{
+	if (!sluice_index_rank(build))
+		return;
+	sluice_index_checked(build, pgsluice_index_flush(build->core));
+	sluice_index_write_sorted(build);
+}
+
+/* ----------------------------------------------------------------
+ * Pages.
+ * ----------------------------------------------------------------
+ */
+
 /* Writes the pages that are ready, or has them written. */
 static void
-write_pages(SluiceIndexBuild *build, SluiceIndexWriter *writer)
+write_pages(SluiceIndexBuild *build, SluicePageWriter *writer)
 {
 	if (writer)
-		sluice_index_write_pages(writer, sluice_index_next_page, build->core);
+		sluice_page_writer_write(writer, sluice_index_next_page, build->core);
 	else
-		sluice_index_pipe_put(sluice_index_team_pipe(build), build->core);
+		sluice_page_queue_send(sluice_parallel_build_pipe(build), build->core);
 }
 
 /* Completes the file with its metapage; gives the number of pages. */
 static BlockNumber
-close_file(SluiceIndexBuild *build, SluiceIndexWriter *writer, const SluiceIndexStep *step)
+close_file(SluiceIndexBuild *build, SluicePageWriter *writer, const SluiceIndexStep *step)
 {
 	write_pages(build, writer);
 	if (writer)
-		return sluice_index_writer_close(writer, step->root, step->level, build->allequalimage);
-	return sluice_index_pipe_close(sluice_index_team_pipe(build), step->root, step->level,
+		return sluice_page_writer_close(writer, step->root, step->level, build->allequalimage);
+	return sluice_page_queue_close(sluice_parallel_build_pipe(build), step->root, step->level,
 								   build->allequalimage);
 }
 
-/* Sorts and merges the rows that are there, their values ranked, and writes the index. */
+/*
+ * Sorts and merges the rows that are there, their values ranked, and writes
+ * the index.
+ */
 void
 sluice_index_write(SluiceIndexBuild *build)
 {
-	SluiceIndexWriter *writer = sluice_index_team_pipe(build) ? NULL :
-		sluice_index_writer_open(build->index);
+	SluicePageWriter *writer = sluice_parallel_build_pipe(build) ? NULL :
+		sluice_page_writer_open(build->index);
 	SluiceIndexStep step = {0};
 
 	checked(build, pgsluice_index_finish(build->core), &step);
@@ -250,15 +396,15 @@ sluice_index_write(SluiceIndexBuild *build)
 
 		CHECK_FOR_INTERRUPTS();
 		status = checked(build, pgsluice_index_step(build->core, &step), &step);
-		if (build->twins)
-			sluice_index_take_twins(build);
+		if (build->wants_pairs)
+			sluice_dedupe_take_pairs(build);
 		switch (status)
 		{
 			case SLUICE_INDEX_WRITE:
 				sluice_index_write_run(build, &step);
 				break;
 			case SLUICE_INDEX_READ:
-				sluice_index_read_run(build, &step);
+				read_run(build, &step);
 				break;
 			case SLUICE_INDEX_PAGES:
 				write_pages(build, writer);
@@ -266,10 +412,10 @@ sluice_index_write(SluiceIndexBuild *build)
 				break;
 			case SLUICE_INDEX_DUPLICATE:
 				/* All of this will be rolled back. A COPY has no team. */
-				sluice_index_writer_close(writer, P_NONE, 0, build->allequalimage);
+				sluice_page_writer_close(writer, P_NONE, 0, build->allequalimage);
 				return;
 			case SLUICE_INDEX_DONE:
-				sluice_index_report.pages = close_file(build, writer, &step);
+				build->request->report->pages = close_file(build, writer, &step);
 				return;
 			default:
 				break;
@@ -277,6 +423,7 @@ sluice_index_write(SluiceIndexBuild *build)
 	}
 }
 
+/* For pg_stat_progress_create_index: the scan is through. */
 static void
 report_scanned(const SluiceIndexBuild *build)
 {
@@ -291,7 +438,10 @@ report_scanned(const SluiceIndexBuild *build)
 	pgstat_progress_update_multi_param(lengthof(params), params, values);
 }
 
-/* Whether CHECK_FOR_INTERRUPTS() would end the query: the core must not be left from within. */
+/*
+ * Whether CHECK_FOR_INTERRUPTS() would end the query: the core must not be
+ * left from within.
+ */
 static bool
 is_interrupted(void)
 {
@@ -299,6 +449,7 @@ is_interrupted(void)
 		INTERRUPTS_CAN_BE_PROCESSED();
 }
 
+/* The rules of the index, in the core's terms. */
 static SluiceIndex *
 new_core(SluiceIndexBuild *build, int memory)
 {
@@ -309,7 +460,7 @@ new_core(SluiceIndexBuild *build, int memory)
 		.unique = build->info->ii_Unique,
 		.nulls_not_distinct = build->info->ii_NullsNotDistinct,
 		.first_in_table = build->for_copy,
-		.tells_twins = build->twins,
+		.tells_twins = build->wants_pairs,
 		.deduplicate = build->deduplicates,
 		.mixed = build->mixed,
 		.interrupted = is_interrupted,
@@ -319,13 +470,20 @@ new_core(SluiceIndexBuild *build, int memory)
 							  IndexRelationGetNumberOfAttributes(build->index), &rules);
 }
 
+/*
+ * For a core that may have been replaced by another one: the build says which
+ * one it has now.
+ */
 static void
 free_core_of(void *build)
 {
 	pgsluice_index_free(((SluiceIndexBuild *) build)->core);
 }
 
-/* The core that the build has by then goes with the current memory context, in which the build lies. */
+/*
+ * The core that the build has by then goes with the current memory context, in
+ * which the build lies.
+ */
 void
 sluice_index_own_core(SluiceIndexBuild *build, MemoryContextCallback *callback)
 {
@@ -335,8 +493,8 @@ sluice_index_own_core(SluiceIndexBuild *build, MemoryContextCallback *callback)
 }
 
 /*
- * Makes the core of a build that only sorts entries, in so many bytes of memory;
- * one that was there goes.
+ * Makes the core of a build that only sorts entries, in so many bytes of
+ * memory; one that was there goes.
  */
 void
 sluice_index_open_sorter(SluiceIndexBuild *build, Size memory)
@@ -354,7 +512,10 @@ sluice_index_open_sorter(SluiceIndexBuild *build, Size memory)
 		checked(build, SLUICE_INDEX_NO_MEMORY, NULL);
 }
 
-/* Makes the core, in so many kB of memory; it goes with the current memory context. */
+/*
+ * Makes the core, in so many kB of memory; it goes with the current memory
+ * context.
+ */
 void
 sluice_index_open_core(SluiceIndexBuild *build, bool rank_all, int memory)
 {
@@ -384,7 +545,7 @@ sluice_index_open_core(SluiceIndexBuild *build, bool rank_all, int memory)
 static IndexBuildResult *
 build_sorted(SluiceIndexBuild *build, bool rank_all, int memory)
 {
-	SluiceIndexReport *report = &sluice_index_report;
+	SluiceIndexReport *report = build->request->report;
 	IndexBuildResult *result;
 	instr_time	start;
 
@@ -412,7 +573,7 @@ build_sorted(SluiceIndexBuild *build, bool rank_all, int memory)
 		if (sluice_index_rank(build))
 			sluice_index_write(build);
 	}
-	sluice_index_team_end(build);
+	sluice_parallel_build_end(build);
 	if (build->file)
 		BufFileClose(build->file);
 	if (build->unfit)
@@ -447,17 +608,16 @@ attempt(SluiceIndexBuild *build, bool rank_all, int memory, IndexBuildResult **r
 
 /*
  * Builds the index, of what is in its old file too if that is not NULL, if the
- * core can, in so many kB of memory; else says why in the report and returns NULL.
+ * core can; else says why in the report and returns NULL.
  */
 IndexBuildResult *
-sluice_index_build(Relation heap, Relation index, IndexInfo *info, const SluiceIndexOld *old,
-				   int memory)
+sluice_index_build(Relation heap, Relation index, IndexInfo *info, const BuildRequest *request)
 {
-	SluiceIndexReport *report = &sluice_index_report;
+	SluiceIndexReport *report = request->report;
 	const SluiceIndexBuild fresh = {
-		.heap = heap,.index = index,.info = info,.old = old,
-		.for_copy = sluice_index_conflict != NULL,
-		.twins = sluice_index_twins != NULL,
+		.heap = heap,.index = index,.info = info,.old = request->old,.request = request,
+		.for_copy = request->conflict != NULL,
+		.wants_pairs = request->pairs != NULL,
 	};
 	SluiceIndexBuild build = fresh;
 	IndexBuildResult *result = NULL;
@@ -468,19 +628,22 @@ sluice_index_build(Relation heap, Relation index, IndexInfo *info, const SluiceI
 	memset(report, 0, sizeof(*report));
 	report->relid = RelationGetRelid(index);
 	report->method = "sorted";
-	/* The stock build's number may be more than there are processors: they would take turns. */
-	build.workers = fresh.for_copy || old ? 0 :
+	/*
+	 * The stock build's number may be more than there are processors: they
+	 * would take turns.
+	 */
+	build.workers = fresh.for_copy || fresh.old ? 0 :
 		Min(info->ii_ParallelWorkers, sluice_workers_allowed());
-	reason = attempt(&build, false, memory, &result);
+	reason = attempt(&build, false, request->memory, &result);
 	if (build.parted)
 	{
 		build = fresh;
-		reason = attempt(&build, false, memory, &result);
+		reason = attempt(&build, false, request->memory, &result);
 	}
 	if (reason && build.rank_all)
 	{
 		build = fresh;
-		reason = attempt(&build, true, memory, &result);
+		reason = attempt(&build, true, request->memory, &result);
 	}
 	report->rows = (uint64) build.rows;
 	report->spilled = build.spilled + build.team_spilled;

@@ -1,5 +1,6 @@
 /*
- * What the files of this room share: builds of B-tree indexes, and the ways to their entries. No other room includes it.
+ * What the files of this room share: builds of B-tree indexes, and the ways to
+ * their entries. No other room includes it.
  */
 #ifndef PGSLUICE_INDEX_BUILD_H
 #define PGSLUICE_INDEX_BUILD_H
@@ -15,13 +16,9 @@
 #include "compat/nbtree.h"
 #include "index/index.h"
 
-/* index/ambuild.c */
-extern bool sluice_index_enabled;
-extern void sluice_index_arm(Oid indexid);
-
 /*
- * A COPY that builds indexes at its end wants to know of the first row that has
- * a key again, whichever index says so, and raises the error itself.
+ * A COPY that builds indexes at its end wants to know of the first row that
+ * has a key again, whichever index says so, and raises the error itself.
  */
 typedef struct SluiceIndexConflict
 {
@@ -31,10 +28,9 @@ typedef struct SluiceIndexConflict
 	MemoryContext context;		/* of the tuple */
 } SluiceIndexConflict;
 
-/* That COPY's, or NULL: a duplicate is an error of the build. */
-extern SluiceIndexConflict *sluice_index_conflict;
-
-/* An index's file before the COPY gives it another one, and what is not in it. */
+/*
+ * An index's file before the COPY gives it another one, and what is not in it.
+ */
 typedef struct SluiceIndexOld
 {
 	CompatLocator locator;
@@ -44,8 +40,8 @@ typedef struct SluiceIndexOld
 } SluiceIndexOld;
 
 /*
- * An index of that COPY: to be built, and how that went. It lies in memory that
- * processes share: no pointers.
+ * An index of that COPY: to be built, and how that went. It lies in memory
+ * that processes share: no pointers.
  */
 typedef struct SluiceIndexBuilt
 {
@@ -61,7 +57,8 @@ typedef struct SluiceIndexBuilt
 	char		tuple[BLCKSZ / 2] pg_attribute_aligned(MAXIMUM_ALIGNOF);	/* the first row that has one again */
 } SluiceIndexBuilt;
 
-/* index/deferred.c */
+/* ambuild.c */
+extern void sluice_index_complete(Relation heap, Relation index, const SluiceIndexBuilt *built);
 
 /* Rows that were inserted together, and the lines they came from. */
 typedef struct InsertedRows
@@ -74,7 +71,7 @@ typedef struct InsertedRows
 } InsertedRows;
 
 /* The indexes of a table that a COPY fills. */
-struct SluiceIndexLoad
+struct IndexWriter
 {
 	ResultRelInfo *rri;
 	EState	   *estate;
@@ -91,7 +88,8 @@ struct SluiceIndexLoad
 	bool		has_long_rows;
 	BlockNumber had_blocks;		/* of a table with rows that is ours alone; 0: it is none */
 	List	   *ascending;		/* indexes whose entries go in behind all others */
-	struct SluiceIndexKept *kept;	/* keys of one of them, or NULL */
+	struct SortedInsert *sorted;	/* NULL unless entries wait to be sorted */
+	struct KeyCollector *kept;	/* keys of one of them, or NULL */
 	List	   *deferred;		/* indexes to be built at the end */
 	List	   *late;			/* indexes that get their entries at the end */
 	InsertedRows *batches;		/* in the order of the table */
@@ -101,29 +99,30 @@ struct SluiceIndexLoad
 	int			allocated;
 };
 
-/* index/deferred_conflict.c */
-extern void sluice_index_raise_conflict(SluiceIndexLoad *load, const SluiceIndexBuilt *built);
-extern SluiceIndexBuilt *sluice_index_first_conflict(SluiceIndexBuilt *built, int count);
+/* deferred.c */
+extern void sluice_index_finish_deferred(IndexWriter *load, int workers);
+extern void sluice_index_empty_tree(IndexWriter *load, Oid indexid);
 
-/* What was built already of the index that index_build() is called for, or NULL. */
-extern SluiceIndexBuilt *sluice_index_built;
+/* row_lines.c */
+extern void sluice_index_note_rows(IndexWriter *load, const PlacedRow *placed, int count);
+extern uint64 sluice_index_line_of(IndexWriter *load, ItemPointer tid);
 
-/* index/deferred_finish.c */
-extern IndexBuildResult *sluice_index_result(const SluiceIndexBuilt *built);
-extern void sluice_index_empty_tree(SluiceIndexLoad *load, Oid indexid);
-
-/* index/row_lines.c */
-extern void sluice_index_note_rows(SluiceIndexLoad *load, const SluicePlaced *placed, int count);
-extern uint64 sluice_index_line_of(SluiceIndexLoad *load, ItemPointer tid);
-
-/* index/deferred_entries.c */
-extern void sluice_index_insert_entries(SluiceIndexLoad *load, List *indexes, int batch,
-										ItemPointer end, Oid refuses);
-
-/* index/sort_keys.c */
+/* sort_keys.c */
 extern const char *sluice_index_shape(Relation heap, Relation index,
 									  bool rank_all,
 									  SluiceIndexAttribute *attributes);
+
+typedef struct DuplicatePairs DuplicatePairs;
+
+/* What is asked of the build of one index, and where its results go. */
+typedef struct BuildRequest
+{
+	const SluiceIndexOld *old;	/* entries of the rows before old->first; or NULL */
+	int			memory;			/* kB for the rows of a run */
+	SluiceIndexConflict *conflict;	/* the first row that has a key again; NULL: that is the build's error */
+	DuplicatePairs *pairs;		/* rows with equal keys, none of which is an error; or NULL */
+	SluiceIndexReport *report;
+} BuildRequest;
 
 typedef struct SluiceIndexRanks SluiceIndexRanks;
 
@@ -133,7 +132,8 @@ typedef struct SluiceIndexBuild
 	Relation	heap;
 	Relation	index;
 	IndexInfo  *info;
-	const SluiceIndexOld *old;	/* entries of the rows before old->first; or NULL */
+	const SluiceIndexOld *old;	/* the request's: the scan leaves out the rows that are in it */
+	const BuildRequest *request;	/* NULL in a worker, and before the end of a key collector */
 	SluiceIndex *core;
 	SluiceIndexAttribute attributes[INDEX_MAX_KEYS];
 	SluiceIndexRanks *ranks[INDEX_MAX_KEYS];	/* of the columns that are ranked */
@@ -150,18 +150,18 @@ typedef struct SluiceIndexBuild
 	bool		allequalimage;
 	bool		deduplicates;	/* equal rows share posting lists */
 	bool		mixed;			/* equal values may be stored in different ways: each row keeps its own */
-	bool		twins;			/* rows with equal keys go to sluice_index_twins */
+	bool		wants_pairs;	/* rows with equal keys go to request->pairs */
 	bool		for_copy;		/* which wants to know of the first row that has a key again */
 	int			memory;			/* kB for the rows of a run */
 	int			workers;		/* that may help to read and sort */
-	struct SluiceIndexTeam *team;	/* while there are any */
+	struct ParallelBuild *team;	/* while there are any */
 	uint64		team_spilled;	/* bytes of theirs */
 	bool		parted;			/* what they had could not be put together */
 } SluiceIndexBuild;
 
-/* index/build.c */
+/* build.c */
 extern IndexBuildResult *sluice_index_build(Relation heap, Relation index, IndexInfo *info,
-											const SluiceIndexOld *old, int memory);
+											const BuildRequest *request);
 extern void sluice_index_add(SluiceIndexBuild *build, ItemPointer tid,
 							 bool alive, Datum *values, bool *isnull);
 extern bool sluice_index_add_page(SluiceIndexBuild *build,
@@ -178,7 +178,7 @@ extern void sluice_index_write(SluiceIndexBuild *build);
 extern void sluice_index_checked(SluiceIndexBuild *build, SluiceIndexStatus status);
 
 /* How the entries of a COPY's rows get into an index. */
-typedef enum SluiceIndexWay
+typedef enum IndexStrategy
 {
 	SLUICE_INDEX_ROWS,			/* with each row, as stock COPY's */
 	SLUICE_INDEX_SORTED,		/* those of many rows, in the index's order */
@@ -186,61 +186,78 @@ typedef enum SluiceIndexWay
 	SLUICE_INDEX_MERGE,			/* with those of the index's old file into a new one */
 	SLUICE_INDEX_BUILD,			/* the index is built anew when all rows are in */
 	SLUICE_INDEX_WAYS
-} SluiceIndexWay;
+} IndexStrategy;
 
-/* index/strategy.c */
-extern SluiceIndexWay sluice_index_way(Relation heap, Relation index, IndexInfo *info,
+/* strategy.c */
+extern IndexStrategy sluice_index_way(Relation heap, Relation index, IndexInfo *info,
 									   bool is_private, SluiceIndexAttribute *attributes,
 									   const char **because);
 
 /* What the last COPY did with an index of its table. */
-typedef struct SluiceIndexTaken
+typedef struct IndexUse
 {
 	Oid			index;
 	NameData	name;
-	SluiceIndexWay way;
+	IndexStrategy way;
 	const char *because;		/* why not a faster one, or NULL */
 	uint64		rows[SLUICE_INDEX_WAYS];	/* whose entries went in by each of the ways */
-} SluiceIndexTaken;
+} IndexUse;
 
-/* index/index_report.c */
+/* Reasons for an entry with each row that are the load's, not an index's. */
+#define SLUICE_INDEX_PARTITIONED "the table is partitioned"
+
+/* index_report.c */
+extern void sluice_index_taken_close(ResultRelInfo *rri, uint64 rows, const char *because);
 extern const char *const sluice_index_way_names[SLUICE_INDEX_WAYS];
-extern SluiceIndexTaken *sluice_index_take(Relation index, SluiceIndexWay way,
+extern IndexUse *sluice_index_take(Relation index, IndexStrategy way,
 										   const char *because);
 
-/* index/merge.c */
-extern bool sluice_index_can_merge(const SluiceIndexLoad *load, Relation index);
-extern void sluice_index_old_file(const SluiceIndexLoad *load, Relation index,
+/* merge.c */
+extern bool sluice_index_outgrows(const IndexWriter *load, const ItemPointerData *last);
+extern bool sluice_index_can_merge(const IndexWriter *load, Relation index);
+extern void sluice_index_old_file(const IndexWriter *load, Relation index,
 								  SluiceIndexOld *old);
 extern void sluice_index_add_old(SluiceIndexBuild *build, const SluiceIndexOld *old);
 
-/* index/deferred.c */
+/* sorted_insert.c */
+typedef struct SortedInsert SortedInsert;
+
+extern SortedInsert *sluice_sorted_insert_open(ResultRelInfo *rri);
+extern void sluice_sorted_insert_rows(SortedInsert *inserts, const PlacedRow *rows, int count,
+									  uint64 *line);
+extern bool sluice_sorted_insert_waits(const SortedInsert *inserts);
+extern void sluice_sorted_insert_row(SortedInsert *inserts, TupleTableSlot *slot);
+extern List *sluice_sorted_insert_ascending(SortedInsert *inserts);
+extern void sluice_sorted_insert_close(SortedInsert *inserts);
+
+/* deferred.c */
+extern void sluice_index_defer_rows(IndexWriter *load, const PlacedRow *rows, int count);
+extern bool sluice_index_start_merge(IndexWriter *load, List *ascending);
 extern bool sluice_index_can_wait(Relation heap, Relation index, IndexInfo *info,
 								  const char **because);
 extern bool sluice_index_has_long_keys(Relation index);
-extern void sluice_index_load_forget(SluiceIndexLoad *load);
 
-/* index/unique_append.c */
-typedef struct SluiceIndexAppend SluiceIndexAppend;
+/* unique_append.c */
+typedef struct UniqueAppend UniqueAppend;
 
-extern SluiceIndexAppend *sluice_index_append_open(Relation heap, Relation index,
+extern UniqueAppend *sluice_unique_append_open(Relation heap, Relation index,
 												   IndexInfo *info,
 												   const SluiceIndexAttribute *attributes,
-												   SluiceIndexTaken *taken);
-extern bool sluice_index_append_rows(SluiceIndexAppend *append, const SluicePlaced *rows,
+												   IndexUse *taken);
+extern bool sluice_unique_append_rows(UniqueAppend *append, const PlacedRow *rows,
 									 int count, uint64 *line);
-extern bool sluice_index_append_goes_on(const SluiceIndexAppend *append);
+extern bool sluice_unique_append_goes_on(const UniqueAppend *append);
 
-/* index/btree_append.c */
+/* btree_append.c */
 
 /* Fewer entries are less to log one by one than their page is. */
 #define SLUICE_INDEX_FEWEST 128
 
-extern int	sluice_index_edge_append(Relation heap, Relation index, IndexTuple *tuples,
+extern int	sluice_btree_append(Relation heap, Relation index, IndexTuple *tuples,
 									 int count);
-extern int	sluice_index_edge_find(Relation index, IndexTuple *tuples, int count);
+extern int	sluice_btree_append_from(Relation index, IndexTuple *tuples, int count);
 
-/* index/value_ranks.c */
+/* value_ranks.c */
 #define SLUICE_INDEX_TOO_MANY "too many different values of a kind that the server has to compare"
 
 /* A value that the server compares. */
@@ -257,7 +274,7 @@ extern void sluice_index_forget_ranks(SluiceIndexBuild *build);
 extern void sluice_index_store_values(SluiceIndexBuild *build, const Datum *values,
 									  const bool *isnull, Datum *stored);
 
-/* index/heap_scan.c */
+/* heap_scan.c */
 extern bool sluice_index_scans_pages(Relation heap, IndexInfo *info);
 extern void sluice_index_scan_pages(SluiceIndexBuild *build);
 extern void sluice_index_scan_rows(SluiceIndexBuild *build);
@@ -271,91 +288,88 @@ extern void sluice_index_scan_close(SluiceIndexScan *scan);
 extern SluiceIndexSource *sluice_index_open_source(Relation heap, IndexInfo *info,
 												   int *natts);
 
-/* index/page_queue.c */
-typedef struct SluiceIndexPipeShared SluiceIndexPipeShared;
-typedef struct SluiceIndexPipe SluiceIndexPipe;
+/* page_queue.c */
+typedef struct PageQueueShared PageQueueShared;
+typedef struct PageQueue PageQueue;
 
-extern Size sluice_index_pipe_size(void);
-extern SluiceIndexPipeShared *sluice_index_pipe_init(void *memory);
-extern SluiceIndexPipe *sluice_index_pipe_open(SluiceIndexPipeShared *shared);
-extern void sluice_index_pipe_put(SluiceIndexPipe *pipe, SluiceIndex *core);
-extern BlockNumber sluice_index_pipe_close(SluiceIndexPipe *pipe, BlockNumber root,
+extern Size sluice_page_queue_size(void);
+extern PageQueueShared *sluice_page_queue_init(void *memory);
+extern PageQueue *sluice_page_queue_open(PageQueueShared *shared);
+extern void sluice_page_queue_send(PageQueue *pipe, SluiceIndex *core);
+extern BlockNumber sluice_page_queue_close(PageQueue *pipe, BlockNumber root,
 										   uint32 level, bool allequalimage);
-extern void sluice_index_pipe_abandon(SluiceIndexPipe *pipe);
-extern void sluice_index_pipe_ask(SluiceIndexPipe *pipe);
-extern void sluice_index_pipe_await(SluiceIndexPipe *pipe);
-extern void sluice_index_pipe_write(SluiceIndexPipeShared *shared, struct FileSet *files,
+extern void sluice_page_queue_abandon(PageQueue *pipe);
+extern void sluice_page_queue_ask(PageQueue *pipe);
+extern void sluice_page_queue_await(PageQueue *pipe);
+extern void sluice_page_queue_write(PageQueueShared *shared, struct FileSet *files,
 									Relation index);
 
-/* index/parallel_value_sort.c */
+/* parallel_value_sort.c */
 extern size_t sluice_index_values_apart(const SluiceIndexBuild *build,
 										const SluiceIndexValues *values);
 extern void sluice_index_take_values(const SluiceIndexBuild *build, SluiceIndexRanked *values,
 									 size_t count);
 extern void sluice_index_sort_apart(struct FileSet *files, Relation index);
 
-/* index/parallel_build.c */
-extern SluiceIndexPipe *sluice_index_team_pipe(const SluiceIndexBuild *build);
-extern BlockNumber sluice_index_team_scan(SluiceIndexBuild *build, SluiceIndexScan *scan,
+/* parallel_build.c */
+extern PageQueue *sluice_parallel_build_pipe(const SluiceIndexBuild *build);
+extern BlockNumber sluice_parallel_build_scan(SluiceIndexBuild *build, SluiceIndexScan *scan,
 										  BlockNumber blocks);
-extern struct FileSet *sluice_index_team_files(const SluiceIndexBuild *build);
-extern struct BufFile *sluice_index_team_file(SluiceIndexBuild *build, int worker);
-extern void sluice_index_team_end(SluiceIndexBuild *build);
+extern struct FileSet *sluice_parallel_build_files(const SluiceIndexBuild *build);
+extern struct BufFile *sluice_parallel_build_file(SluiceIndexBuild *build, int worker);
+extern void sluice_parallel_build_end(SluiceIndexBuild *build);
 
-/* index/spill.c */
+/* build.c: runs in temporary files */
 
-/* Bytes of a worker's file are asked for behind this many bits of its number and one. */
+/*
+ * Bytes of a worker's file are asked for behind this many bits of its number
+ * and one.
+ */
 #define SLUICE_INDEX_PLACE_BITS 48
 
 extern void sluice_index_write_run(SluiceIndexBuild *build, const SluiceIndexStep *step);
 extern void sluice_index_read_file(struct BufFile *file, uint64 from, void *bytes, Size len);
-extern void sluice_index_read_run(SluiceIndexBuild *build, const SluiceIndexStep *step);
 extern void sluice_index_write_sorted(SluiceIndexBuild *build);
 extern void sluice_index_flush(SluiceIndexBuild *build);
 
-/* index/key_collector.c */
-typedef struct SluiceIndexKept SluiceIndexKept;
+/* key_collector.c */
+typedef struct KeyCollector KeyCollector;
 
-extern SluiceIndexKept *sluice_index_keep(Relation heap, Relation index, IndexInfo *info,
-										  int memory, bool twins);
-extern bool sluice_index_keep_rows(SluiceIndexKept *kept, const SluicePlaced *rows, int count);
-extern bool sluice_index_keep_end(SluiceIndexKept *kept);
-extern Oid	sluice_index_kept_for(const SluiceIndexKept *kept);
-extern bool sluice_index_build_kept(SluiceIndexKept *kept, Relation index,
-									const SluiceIndexOld *old, IndexBuildResult *result);
-extern void sluice_index_forget(SluiceIndexKept *kept);
+extern KeyCollector *sluice_key_collector_open(Relation heap, Relation index, IndexInfo *info,
+										  int memory, bool wants_pairs);
+extern bool sluice_key_collector_rows(KeyCollector *kept, const PlacedRow *rows, int count);
+extern bool sluice_key_collector_end(KeyCollector *kept);
+extern Oid	sluice_key_collector_index(const KeyCollector *kept);
+extern bool sluice_key_collector_build(KeyCollector *kept, Relation index,
+									   const BuildRequest *request, IndexBuildResult *result);
+extern void sluice_key_collector_close(KeyCollector *kept);
 
-/* index/parallel_indexes.c */
+/* parallel_indexes.c */
 extern int	sluice_index_build_all(Relation heap, SluiceIndexBuilt *built,
-								   int count, int workers, SluiceIndexKept *kept);
+								   int count, int workers, KeyCollector *kept,
+									DuplicatePairs *pairs);
 
-/* index/dedupe.c */
-typedef struct SluiceIndexTwins SluiceIndexTwins;
+/* dedupe.c */
+extern bool sluice_index_can_dedupe(IndexWriter *load, SluiceDuplicates *duplicates);
+extern Oid	sluice_index_arbiter(const IndexWriter *load);
+extern void sluice_dedupe_take_pairs(SluiceIndexBuild *build);
+extern void sluice_dedupe(IndexWriter *load, SluiceIndexBuilt *arbiter,
+								KeyCollector *kept);
 
-/* Where a build leaves rows with equal keys that wants them, or NULL. */
-extern SluiceIndexTwins *sluice_index_twins;
-
-extern Oid	sluice_index_arbiter(const SluiceIndexLoad *load);
-extern void sluice_index_take_twins(SluiceIndexBuild *build);
-extern void sluice_index_add_twins(SluiceIndexTwins *twins, uint64 earlier, uint64 later);
-extern void sluice_index_settle(SluiceIndexLoad *load, SluiceIndexBuilt *arbiter,
-								SluiceIndexKept *kept);
-
-/* index/dedupe_sort.c */
+/* dedupe.c */
 extern bool sluice_index_equal_keys(Relation index, bool nulls_not_distinct, IndexTuple a, IndexTuple b);
-extern void sluice_index_sort_twins(SluiceIndexLoad *load, Oid indexid, SluiceIndexTwins *twins);
 
-/* index/page_writer.c */
-typedef struct SluiceIndexWriter SluiceIndexWriter;
+/* page_writer.c */
+typedef struct SluicePageWriter SluicePageWriter;
 
 /* Where pages come from; false: there is none, or not yet. */
 typedef bool (*SluiceIndexNextPage) (void *source, char *page, BlockNumber *block);
 
-extern SluiceIndexWriter *sluice_index_writer_open(Relation index);
+extern SluicePageWriter *sluice_page_writer_open(Relation index);
 extern bool sluice_index_next_page(void *core, char *page, BlockNumber *block);
-extern void sluice_index_write_pages(SluiceIndexWriter *writer, SluiceIndexNextPage next,
+extern void sluice_page_writer_write(SluicePageWriter *writer, SluiceIndexNextPage next,
 									 void *source);
-extern BlockNumber sluice_index_writer_close(SluiceIndexWriter *writer,
+extern BlockNumber sluice_page_writer_close(SluicePageWriter *writer,
 											 BlockNumber root, uint32 level,
 											 bool allequalimage);
 

@@ -1,14 +1,18 @@
 /*
  * COPY's option on_duplicate for a table that only this transaction can reach:
- * all rows go in as those of any COPY, and the merge that builds the index tells
- * which have equal keys, or else a sort by the server (index/dedupe_sort.c). Those that lose are deleted before the other indexes
+ * all rows go in as those of any COPY, and the merge that builds the index
+ * tells which have equal keys, or else a sort by the server
+ * (index/dedupe_sort.c). Those that lose are deleted before the other indexes
  * are built, sorted by where they are in the table; VACUUM takes them away.
  */
 #include "index/build.h"
 
 #include "access/genam.h"
-#include "access/xact.h"
+#include "access/htup_details.h"
+#include "access/itup.h"
+#include "access/tableam.h"
 #include "access/tupconvert.h"
+#include "access/xact.h"
 #include "catalog/catalog.h"
 #include "catalog/index.h"
 #include "catalog/pg_operator.h"
@@ -16,30 +20,30 @@
 #include "executor/executor.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
+#include "utils/memutils.h"
 #include "utils/tuplesort.h"
 
 static const char *const lost_columns[] = {"line", "key", "lost_row"};
 static const Oid lost_types[] = {INT8OID, TEXTOID, TEXTOID};
 
 /* Pairs of the row that loses and the row that came, by address. */
-struct SluiceIndexTwins
+struct DuplicatePairs
 {
 	Tuplesortstate *sort;
 	TupleTableSlot *slot;
 	bool		replace;
 };
 
-SluiceIndexTwins *sluice_index_twins = NULL;
-
+/* The index that tells which rows are duplicates. */
 Oid
-sluice_index_arbiter(const SluiceIndexLoad *load)
+sluice_index_arbiter(const IndexWriter *load)
 {
 	return load->duplicates->arbiter;
 }
 
 /*
- * Whether something would be told of a row that loses, or that is replaced; or would
- * look at the table while its other indexes are not there.
+ * Whether something would be told of a row that loses, or that is replaced; or
+ * would look at the table while its other indexes are not there.
  */
 static bool
 needs_each_row(const ResultRelInfo *rri, const SluiceDuplicates *duplicates)
@@ -58,11 +62,11 @@ needs_each_row(const ResultRelInfo *rri, const SluiceDuplicates *duplicates)
 }
 
 /*
- * Whether duplicates of this load are told apart at the end; then that is how it
- * will be. Before the first row.
+ * Whether duplicates of this load are told apart at the end; then that is how
+ * it will be. Before the first row.
  */
 bool
-sluice_index_load_duplicates(SluiceIndexLoad *load, SluiceDuplicates *duplicates)
+sluice_index_can_dedupe(IndexWriter *load, SluiceDuplicates *duplicates)
 {
 	ResultRelInfo *rri = load->rri;
 
@@ -74,7 +78,10 @@ sluice_index_load_duplicates(SluiceIndexLoad *load, SluiceDuplicates *duplicates
 		IndexInfo  *info = rri->ri_IndexRelationInfo[i];
 		const char *because;
 
-		/* What another unique index refuses may hang upon which rows are there just then. */
+		/*
+		 * What another unique index refuses may hang upon which rows are there
+		 * just then.
+		 */
 		if (!sluice_index_can_wait(rri->ri_RelationDesc, index, info, &because) ||
 			(info->ii_Unique && RelationGetRelid(index) != duplicates->arbiter))
 			return false;
@@ -92,7 +99,9 @@ sluice_lost_rows_open(const char *name, Relation target)
 								  lengthof(lost_columns));
 }
 
-/* Keeps the row that lost, in the form of the table that the statement names. */
+/*
+ * Keeps the row that lost, in the form of the table that the statement names.
+ */
 void
 sluice_keep_lost_row(const SluiceDuplicates *duplicates, ResultRelInfo *rri, EState *estate,
 					   Relation arbiter, IndexInfo *info, TupleTableSlot *lost, uint64 line)
@@ -127,8 +136,12 @@ sluice_keep_lost_row(const SluiceDuplicates *duplicates, ResultRelInfo *rri, ESt
 	sluice_spi_insert_row(duplicates->lost_rows, values, isnull);
 }
 
+/*
+ * The pairs are sorted by the row that loses, for rows are deleted in the
+ * order of the table then, each page once.
+ */
 static void
-open_twins(SluiceIndexTwins *twins, bool replace)
+open_twins(DuplicatePairs *twins, bool replace)
 {
 	TupleDesc	desc = CreateTemplateTupleDesc(2);
 	AttrNumber	column = 1;
@@ -146,8 +159,8 @@ open_twins(SluiceIndexTwins *twins, bool replace)
 }
 
 /* Keeps two rows with equal keys, of which no other one lies between. */
-void
-sluice_index_add_twins(SluiceIndexTwins *twins, uint64 earlier, uint64 later)
+static void
+add_pair(DuplicatePairs *twins, uint64 earlier, uint64 later)
 {
 	TupleTableSlot *slot = ExecClearTuple(twins->slot);
 
@@ -159,15 +172,16 @@ sluice_index_add_twins(SluiceIndexTwins *twins, uint64 earlier, uint64 later)
 
 /* Keeps the rows with equal keys that the core has come to. */
 void
-sluice_index_take_twins(SluiceIndexBuild *build)
+sluice_dedupe_take_pairs(SluiceIndexBuild *build)
 {
 	const		uint64_t (*pairs)[2];
 	size_t		count = pgsluice_index_twins(build->core, &pairs);
 
 	for (size_t i = 0; i < count; i++)
-		sluice_index_add_twins(sluice_index_twins, pairs[i][0], pairs[i][1]);
+		add_pair(build->request->pairs, pairs[i][0], pairs[i][1]);
 }
 
+/* The place of a row that the core has as one number. */
 static ItemPointerData
 tid_of(Datum address)
 {
@@ -178,6 +192,7 @@ tid_of(Datum address)
 	return tid;
 }
 
+/* A row of this COPY, visible or not: it is of the current command. */
 static void
 fetch(Relation rel, ItemPointer tid, TupleTableSlot *row)
 {
@@ -190,7 +205,7 @@ fetch(Relation rel, ItemPointer tid, TupleTableSlot *row)
  * entries of ours, which would have refused it.
  */
 static void
-check_ours(SluiceIndexLoad *load, Relation index, ItemPointer tid, TupleTableSlot *row)
+check_ours(IndexWriter *load, Relation index, ItemPointer tid, TupleTableSlot *row)
 {
 	bool		isnull;
 
@@ -206,7 +221,7 @@ check_ours(SluiceIndexLoad *load, Relation index, ItemPointer tid, TupleTableSlo
 
 /* One row gives way to another. */
 static void
-lose(SluiceIndexLoad *load, Relation index, IndexInfo *info, TupleTableSlot *pair,
+lose(IndexWriter *load, Relation index, IndexInfo *info, TupleTableSlot *pair,
 	 TupleTableSlot *row)
 {
 	SluiceDuplicates *duplicates = load->duplicates;
@@ -231,8 +246,12 @@ lose(SluiceIndexLoad *load, Relation index, IndexInfo *info, TupleTableSlot *pai
 		duplicates->replaced++;
 }
 
+/*
+ * Deletes all rows that lose. A pair has two neighbours with
+ * equal keys: of several rows with one key all but one lose, each of them once.
+ */
 static void
-lose_all(SluiceIndexLoad *load, SluiceIndexTwins *twins)
+lose_all(IndexWriter *load, DuplicatePairs *twins)
 {
 	Relation	index = index_open(load->duplicates->arbiter, NoLock);
 	IndexInfo  *info = BuildIndexInfo(index);
@@ -252,22 +271,179 @@ lose_all(SluiceIndexLoad *load, SluiceIndexTwins *twins)
 	index_close(index, NoLock);
 }
 
+/* ----------------------------------------------------------------
+ * Rows with equal keys of an index that the core could not sort, for COPY's option
+ * on_duplicate: the server sorts the entries of all rows, as its own build does, and
+ * neighbours are compared.
+ * ----------------------------------------------------------------
+ */
+
+typedef struct Sorter
+{
+	SluiceIndexBuild build;		/* the index, and memory for its values */
+	Tuplesortstate *sort;
+	ItemPointerData too_long;	/* the first row whose entry no index takes, if it is valid */
+} Sorter;
+
+/* Bytes of the entry that index_form_tuple() makes of these values. */
+static Size
+size_of_entry(Relation index, const Datum *stored, const bool *isnull)
+{
+	TupleDesc	desc = RelationGetDescr(index);
+	bool		has_null = false;
+
+	for (int i = 0; i < desc->natts; i++)
+		has_null |= isnull[i];
+	return MAXALIGN(IndexInfoFindDataOffset(has_null ? INDEX_NULL_MASK : 0) +
+					heap_compute_data_size(desc, (Datum *) stored, (bool *) isnull));
+}
+
+/* Gives the sort a row's entry. */
+static void
+add_row(Relation index, ItemPointer tid, Datum *values, bool *isnull, bool alive, void *state)
+{
+	Sorter	   *sorter = state;
+	Datum		stored[INDEX_MAX_KEYS];
+	MemoryContext old;
+
+	if (!alive)
+		return;
+	old = MemoryContextSwitchTo(sorter->build.scratch);
+	sluice_index_store_values(&sorter->build, values, isnull, stored);
+	if (size_of_entry(index, stored, isnull) <= COMPAT_BT_MAX_ITEM)
+		tuplesort_putindextuplevalues(sorter->sort, index, tid, stored, isnull);
+	else if (!ItemPointerIsValid(&sorter->too_long) ||
+			 ItemPointerCompare(tid, &sorter->too_long) < 0)
+		sorter->too_long = *tid;
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(sorter->build.scratch);
+}
+
+/* Whether a unique index takes the keys for the same. */
+bool
+sluice_index_equal_keys(Relation index, bool nulls_not_distinct, IndexTuple a, IndexTuple b)
+{
+	TupleDesc	desc = RelationGetDescr(index);
+
+	for (int i = 1; i <= IndexRelationGetNumberOfKeyAttributes(index); i++)
+	{
+		bool		left_null;
+		bool		right_null;
+		Datum		left = index_getattr(a, i, desc, &left_null);
+		Datum		right = index_getattr(b, i, desc, &right_null);
+
+		if (left_null && right_null && nulls_not_distinct)
+			continue;
+		if (left_null || right_null ||
+			DatumGetInt32(FunctionCall2Coll(index_getprocinfo(index, i, BTORDER_PROC),
+											index->rd_indcollation[i - 1], left, right)) != 0)
+			return false;
+	}
+	return true;
+}
+
 /*
- * Builds the index that tells duplicates, of its kept keys if there are any, and
- * takes the rows away that lose. If only the stock build can have it, that comes later.
+ * The row with a key that is too long is refused as an insertion refuses it.
+ */
+static void
+refuse(IndexWriter *load, Oid indexid, ItemPointer tid)
+{
+	Relation	rel = load->rri->ri_RelationDesc;
+	Relation	index;
+	IndexInfo  *info;
+	TupleTableSlot *row = table_slot_create(rel, NULL);
+	Datum		values[INDEX_MAX_KEYS];
+	bool		isnull[INDEX_MAX_KEYS];
+
+	sluice_index_empty_tree(load, indexid);
+	load->cstate->line_buf_valid = false;
+	load->cstate->cur_lineno = sluice_index_line_of(load, tid);
+	index = index_open(indexid, NoLock);
+	info = BuildIndexInfo(index);
+	if (!table_tuple_fetch_row_version(rel, tid, SnapshotAny, row))
+		elog(ERROR, "pgsluice: a row of this COPY is not there");
+	FormIndexDatum(info, row, load->estate, values, isnull);
+	index_insert(index, values, isnull, tid, rel, UNIQUE_CHECK_NO, false, info);
+	elog(ERROR, "pgsluice: an entry of index \"%s\" is not too long", RelationGetRelationName(index));
+}
+
+/* The same the other way round. */
+static uint64
+address_of(IndexTuple tuple)
+{
+	return ((uint64) ItemPointerGetBlockNumber(&tuple->t_tid) << 16) |
+		ItemPointerGetOffsetNumber(&tuple->t_tid);
+}
+
+/* Tells of all neighbours with equal keys. */
+static void
+tell(Sorter *sorter, bool nulls_not_distinct, DuplicatePairs *twins)
+{
+	IndexTuple	last = NULL;
+	IndexTuple	tuple;
+
+	while ((tuple = tuplesort_getindextuple(sorter->sort, true)) != NULL)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (last && sluice_index_equal_keys(sorter->build.index, nulls_not_distinct, last, tuple))
+			add_pair(twins, address_of(last), address_of(tuple));
+		if (last)
+			pfree(last);
+		last = CopyIndexTuple(tuple);
+	}
+	if (last)
+		pfree(last);
+}
+
+/* Tells which rows of the table have equal keys. */
+static void
+add_pairs_by_sort(IndexWriter *load, Oid indexid, DuplicatePairs *twins)
+{
+	Relation	rel = load->rri->ri_RelationDesc;
+	Relation	index = index_open(indexid, NoLock);
+	IndexInfo  *info = BuildIndexInfo(index);
+	Sorter		sorter = {.build.index = index};
+
+	ItemPointerSetInvalid(&sorter.too_long);
+	sorter.build.scratch = AllocSetContextCreate(CurrentMemoryContext, "pgsluice values",
+												 ALLOCSET_DEFAULT_SIZES);
+	sorter.sort = tuplesort_begin_index_btree(rel, index, false, false, maintenance_work_mem / 2,
+											  NULL, TUPLESORT_NONE);
+	table_index_build_scan(rel, index, info, false, false, add_row, &sorter, NULL);
+	if (!ItemPointerIsValid(&sorter.too_long))
+	{
+		tuplesort_performsort(sorter.sort);
+		tell(&sorter, info->ii_NullsNotDistinct, twins);
+	}
+	tuplesort_end(sorter.sort);
+	MemoryContextDelete(sorter.build.scratch);
+	index_close(index, NoLock);
+	if (ItemPointerIsValid(&sorter.too_long))
+		refuse(load, indexid, &sorter.too_long);
+}
+
+/* ----------------------------------------------------------------
+ * The end of the COPY.
+ * ----------------------------------------------------------------
+ */
+
+/*
+ * Builds the index that tells duplicates, of its kept keys if there are any,
+ * and takes the rows away that lose. If only the stock build can have it, that
+ * comes later.
  */
 void
-sluice_index_settle(SluiceIndexLoad *load, SluiceIndexBuilt *arbiter, SluiceIndexKept *kept)
+sluice_dedupe(IndexWriter *load, SluiceIndexBuilt *arbiter, KeyCollector *kept)
 {
-	SluiceIndexTwins twins;
+	DuplicatePairs twins;
 
 	open_twins(&twins, load->duplicates->mode == SLUICE_DUPLICATE_REPLACE);
-	sluice_index_twins = &twins;
-	sluice_index_build_all(load->rri->ri_RelationDesc, arbiter, 1, 0, kept);
-	sluice_index_twins = NULL;
+	sluice_index_build_all(load->rri->ri_RelationDesc, arbiter, 1, 0, kept, &twins);
 	if (!arbiter->fit)
-		sluice_index_sort_twins(load, arbiter->index, &twins);
-	/* The rows become those of an earlier command, which this one may delete. */
+		add_pairs_by_sort(load, arbiter->index, &twins);
+	/*
+	 * The rows become those of an earlier command, which this one may delete.
+	 */
 	CommandCounterIncrement();
 	lose_all(load, &twins);
 	tuplesort_end(twins.sort);

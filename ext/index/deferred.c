@@ -3,79 +3,40 @@
  * has grown beyond a few pages, B-trees that the core can sort get no more
  * entries, and are built anew from all rows when the last one is in.
  *
- * Private is a table that was created or truncated in this transaction, or that
- * it has locked against everybody, and that was empty when the COPY began; for one
- * that had rows see index/merge.c. Nothing can miss the entries meanwhile: the rows
- * are invisible to the command that inserts them, AFTER triggers wait until the indexes
- * are there, and nothing waits where a volatile CHECK constraint or condition may look at the table.
- * What is done then is in index/deferred_finish.c.
+ * Private is a table that was created or truncated in this transaction, or
+ * that it has locked against everybody, and that was empty when the COPY
+ * began; for one that had rows see index/merge.c. Nothing can miss the entries
+ * meanwhile: the rows are invisible to the command that inserts them, AFTER
+ * triggers wait until the indexes are there, and nothing waits where a
+ * volatile CHECK constraint or condition may look at the table. What is done
+ * then is in index/deferred_finish.c.
  */
 #include "index/build.h"
 
 #include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/xact.h"
+#include "catalog/index.h"
 #include "catalog/pg_index.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
+#include "storage/predicate.h"
+#include "utils/backend_status.h"
 #include "utils/memutils.h"
 
-/* Blocks of the table below which single entries are cheaper than a new file. */
+/*
+ * Blocks of the table below which single entries are cheaper than a new file.
+ */
 #define SMALL_TABLE 256
 
 /* A row that is not longer has no value that only the stock build takes. */
 #define LONG_ROW 500
 
 /*
- * Whether indexes of the table may get new files: it is this transaction's own, or
- * locked. An unlogged one must have new files already. If a server that is killed
- * had flushed the making of a file's init fork and not the abort that removed it, it
- * makes the fork again, finds the main fork there, and does not start. TRUNCATE
- * risks that; a COPY must not.
+ * Whether the index can be built at the end; *because says why not, or is
+ * NULL.
  */
-static bool
-may_have_new_files(Relation rel)
-{
-	if (rel->rd_createSubid != InvalidSubTransactionId ||
-		rel->rd_firstRelfilelocatorSubid != InvalidSubTransactionId)
-		return true;
-	return rel->rd_rel->relpersistence != RELPERSISTENCE_UNLOGGED &&
-		CheckRelationLockedByMe(rel, AccessExclusiveLock, true);
-}
-
-SluiceIndexLoad *
-sluice_index_load_open(ResultRelInfo *rri, EState *estate, CopyFromState cstate,
-					   CommandId cid)
-{
-	SluiceIndexLoad *load = palloc0(sizeof(SluiceIndexLoad));
-	Relation	rel = rri->ri_RelationDesc;
-	BlockNumber blocks;
-
-	load->rri = rri;
-	load->estate = estate;
-	load->cstate = cstate;
-	load->cid = cid;
-	load->context = CurrentMemoryContext;
-	/* The batch of a partition may be closed and opened again: not these. */
-	if (rri->ri_NumIndices == 0 || rri->ri_RootResultRelInfo != NULL || !may_have_new_files(rel))
-		return load;
-	blocks = RelationGetNumberOfBlocks(rel);
-	load->is_private = blocks == 0;
-	/* Of a temporary table no worker could read the index. */
-	if (!RelationUsesLocalBuffers(rel))
-		load->had_blocks = blocks;
-	return load;
-}
-
-/* Each row is to get its entries when it is inserted, for this reason. */
-void
-sluice_index_load_never(SluiceIndexLoad *load, const char *because)
-{
-	load->is_private = false;
-	load->had_blocks = 0;
-	load->never = because;
-}
-
-/* Whether the index can be built at the end; *because says why not, or is NULL. */
 bool
 sluice_index_can_wait(Relation heap, Relation index, IndexInfo *info, const char **because)
 {
@@ -84,8 +45,12 @@ sluice_index_can_wait(Relation heap, Relation index, IndexInfo *info, const char
 	return sluice_index_way(heap, index, info, true, attributes, because) == SLUICE_INDEX_BUILD;
 }
 
+/*
+ * Whether one of the table's indexes can be left for the end; *because says
+ * why not.
+ */
 static bool
-waits(const SluiceIndexLoad *load, int i, const char **because)
+waits(const IndexWriter *load, int i, const char **because)
 {
 	Relation	index = load->rri->ri_IndexRelationDescs[i];
 
@@ -100,7 +65,7 @@ waits(const SluiceIndexLoad *load, int i, const char **because)
  * refusals stock COPY's is the one of the row that comes first.
  */
 static void
-defer(SluiceIndexLoad *load)
+defer(IndexWriter *load)
 {
 	ResultRelInfo *rri = load->rri;
 	MemoryContext old = MemoryContextSwitchTo(load->context);
@@ -159,11 +124,12 @@ sluice_index_has_long_keys(Relation index)
 }
 
 /*
- * Before the first row: of the indexes that may be built at the end, the keys of
- * one are kept, short ones for choice, since they take the leader little time.
+ * Before the first row: of the indexes that may be built at the end, the keys
+ * of one are kept, short ones for choice, since they take the leader little
+ * time.
  */
 static void
-keep(SluiceIndexLoad *load)
+keep(IndexWriter *load)
 {
 	ResultRelInfo *rri = load->rri;
 	MemoryContext old = MemoryContextSwitchTo(load->context);
@@ -175,7 +141,9 @@ keep(SluiceIndexLoad *load)
 	{
 		Relation	index = rri->ri_IndexRelationDescs[i];
 
-		/* Where duplicates are told apart, that index comes first in the end. */
+		/*
+		 * Where duplicates are told apart, that index comes first in the end.
+		 */
 		if (load->duplicates && sluice_index_arbiter(load) != RelationGetRelid(index))
 			continue;
 		if (waits(load, i, &because) &&
@@ -184,7 +152,7 @@ keep(SluiceIndexLoad *load)
 			chosen = i;
 	}
 	if (chosen >= 0)
-		load->kept = sluice_index_keep(rri->ri_RelationDesc, rri->ri_IndexRelationDescs[chosen],
+		load->kept = sluice_key_collector_open(rri->ri_RelationDesc, rri->ri_IndexRelationDescs[chosen],
 									   rri->ri_IndexRelationInfo[chosen],
 									   maintenance_work_mem / (rri->ri_NumIndices > 1 ? 2 : 1),
 									   load->duplicates != NULL);
@@ -192,35 +160,12 @@ keep(SluiceIndexLoad *load)
 }
 
 /* The keys that were kept are of no use. */
-void
-sluice_index_load_forget(SluiceIndexLoad *load)
+static void
+forget_keys(IndexWriter *load)
 {
 	if (load->kept)
-		sluice_index_forget(load->kept);
+		sluice_key_collector_close(load->kept);
 	load->kept = NULL;
-}
-
-/* Whether it wants to be told of the rows. */
-bool
-sluice_index_load_wants(const SluiceIndexLoad *load)
-{
-	return load->is_private || load->deferred != NIL;
-}
-
-/* Whether entries may wait to be sorted: others can reach the table, and no row is taken back. */
-bool
-sluice_index_load_is_live(const SluiceIndexLoad *load)
-{
-	return !load->is_private && !load->never;
-}
-
-/* Why indexes get an entry with each row, of which nothing else is known. */
-const char *
-sluice_index_load_why_rows(const SluiceIndexLoad *load)
-{
-	if (load->never)
-		return load->never;
-	return load->is_private ? "the table is small" : "the load is small";
 }
 
 /*
@@ -228,7 +173,7 @@ sluice_index_load_why_rows(const SluiceIndexLoad *load)
  * anew, but for those whose entries go in behind all others. False: none is.
  */
 bool
-sluice_index_load_merge(SluiceIndexLoad *load, List *ascending)
+sluice_index_start_merge(IndexWriter *load, List *ascending)
 {
 	const char *because;
 
@@ -250,14 +195,14 @@ sluice_index_load_merge(SluiceIndexLoad *load, List *ascending)
 
 /* These rows have just been inserted into the table, and into no index yet. */
 void
-sluice_index_load_rows(SluiceIndexLoad *load, const SluicePlaced *rows, int count)
+sluice_index_defer_rows(IndexWriter *load, const PlacedRow *rows, int count)
 {
 	for (int i = 0; i < count; i++)
 		load->has_long_rows |= rows[i].len > LONG_ROW;
 	if (!load->begun)
 		keep(load);
-	if (load->kept && !sluice_index_keep_rows(load->kept, rows, count))
-		sluice_index_load_forget(load);
+	if (load->kept && !sluice_key_collector_rows(load->kept, rows, count))
+		forget_keys(load);
 	if (!load->decided &&
 		(load->duplicates ||
 		 RelationGetNumberOfBlocks(load->rri->ri_RelationDesc) > sluice_threshold(SMALL_TABLE)))
@@ -269,4 +214,572 @@ sluice_index_load_rows(SluiceIndexLoad *load, const SluicePlaced *rows, int coun
 	if (!load->decided || load->deferred != NIL)
 		sluice_index_note_rows(load, rows, count);
 	load->waited += count;
+}
+
+/* ----------------------------------------------------------------
+ * Index entries one by one for the rows of a COPY that are in the table already:
+ * for indexes that were to be built when all were in and now cannot be.
+ * ----------------------------------------------------------------
+ */
+
+typedef struct EntryScan
+{
+	IndexWriter *load;
+	ItemPointerData first;		/* row that gets some */
+	ItemPointer end;			/* the last one, or NULL */
+	int			of_end;			/* how many of the indexes have one of that */
+	TupleTableSlot *slot;
+	int			batch;			/* where the next row's line is */
+	int			row;
+} EntryScan;
+
+/* Whether the COPY itself put the tuple there, since entries have waited. */
+static bool
+is_ours(EntryScan *scan, HeapTuple tuple)
+{
+	IndexWriter *load = scan->load;
+
+	return ItemPointerCompare(&tuple->t_self, &scan->first) >= 0 &&
+		(scan->end == NULL || ItemPointerCompare(&tuple->t_self, scan->end) <= 0) &&
+		TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetRawXmin(tuple->t_data)) &&
+		HeapTupleHeaderGetCmin(tuple->t_data) == load->cid;
+}
+
+/* The line of the next row: the table has them in the order of the input. */
+static uint64
+next_line(EntryScan *scan)
+{
+	const InsertedRows *rows = &scan->load->batches[scan->batch];
+	uint64		line = rows->line + (rows->further ? rows->further[scan->row] : scan->row);
+
+	if (++scan->row == rows->count)
+	{
+		scan->batch++;
+		scan->row = 0;
+	}
+	return line;
+}
+
+/*
+ * The entries of one row, in all indexes that are open for it. Behind `end`
+ * only those indexes get one that stock COPY would have come to before the
+ * error.
+ */
+static void
+insert_entry(EntryScan *scan, HeapTuple tuple)
+{
+	IndexWriter *load = scan->load;
+
+	if (scan->batch == load->used)
+		elog(ERROR, "pgsluice: the table has more rows than were inserted");
+	load->cstate->cur_lineno = next_line(scan);
+	if (scan->end && ItemPointerEquals(&tuple->t_self, scan->end))
+		load->rri->ri_NumIndices = scan->of_end;
+	ExecStoreHeapTuple(tuple, scan->slot, false);
+	list_free(compat_insert_index_tuples(load->rri, scan->slot, load->estate));
+	ResetPerTupleExprContext(load->estate);
+}
+
+/*
+ * The entries of a page's rows. The page is copied, for an insertion into an
+ * index must not be done under a lock of the table's page.
+ */
+static void
+insert_page(EntryScan *scan, BlockNumber block)
+{
+	Relation	rel = scan->load->rri->ri_RelationDesc;
+	Buffer		buffer = ReadBuffer(rel, block);
+	PGAlignedBlock copy;
+	HeapTupleData tuple;
+
+	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	memcpy(copy.data, BufferGetPage(buffer), BLCKSZ);
+	UnlockReleaseBuffer(buffer);
+	tuple.t_tableOid = RelationGetRelid(rel);
+	for (OffsetNumber offset = FirstOffsetNumber;
+		 offset <= PageGetMaxOffsetNumber((Page) copy.data); offset++)
+	{
+		ItemId		item = PageGetItemId((Page) copy.data, offset);
+
+		if (!ItemIdIsNormal(item))
+			continue;
+		tuple.t_data = (HeapTupleHeader) PageGetItem((Page) copy.data, item);
+		tuple.t_len = ItemIdGetLength(item);
+		ItemPointerSet(&tuple.t_self, block, offset);
+		if (is_ours(scan, &tuple))
+			insert_entry(scan, &tuple);
+	}
+}
+
+/*
+ * Opens the indexes for the table's insertions, in the order in which those
+ * come to them.
+ */
+static void
+open_indexes(EntryScan *scan, List *indexes, Oid refuses)
+{
+	ResultRelInfo *rri = scan->load->rri;
+	ListCell   *lc;
+
+	list_sort(indexes, list_oid_cmp);
+	rri->ri_NumIndices = 0;
+	rri->ri_IndexRelationDescs = palloc(sizeof(Relation) * list_length(indexes));
+	rri->ri_IndexRelationInfo = palloc(sizeof(IndexInfo *) * list_length(indexes));
+	foreach(lc, indexes)
+	{
+		Relation	index = index_open(lfirst_oid(lc), RowExclusiveLock);
+
+		if (lfirst_oid(lc) < refuses)
+			scan->of_end++;
+		rri->ri_IndexRelationDescs[rri->ri_NumIndices] = index;
+		rri->ri_IndexRelationInfo[rri->ri_NumIndices++] = BuildIndexInfo(index);
+	}
+}
+
+/*
+ * Inserts entries, with stock COPY's errors, of the COPY's rows from the first
+ * of a batch on. If `end` is not NULL, it is the last row, which another index
+ * refuses: indexes that come before that one get its entries too.
+ */
+static void
+insert_entries(IndexWriter *load, List *indexes, int batch, ItemPointer end,
+							Oid refuses)
+{
+	ResultRelInfo *rri = load->rri;
+	ResultRelInfo saved = *rri;
+	EntryScan	scan = {.load = load,.first = load->batches[batch].first,.end = end,.batch = batch};
+	BlockNumber blocks = RelationGetNumberOfBlocks(rri->ri_RelationDesc);
+
+	open_indexes(&scan, indexes, refuses);
+	scan.slot = MakeSingleTupleTableSlot(RelationGetDescr(rri->ri_RelationDesc), &TTSOpsHeapTuple);
+	load->cstate->line_buf_valid = false;
+	for (BlockNumber block = ItemPointerGetBlockNumber(&scan.first);
+		 block < blocks && (end == NULL || block <= ItemPointerGetBlockNumber(end)); block++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		insert_page(&scan, block);
+	}
+	ExecDropSingleTupleTableSlot(scan.slot);
+	rri->ri_NumIndices = list_length(indexes);
+	for (int i = 0; i < rri->ri_NumIndices; i++)
+	{
+		compat_index_cleanup(rri->ri_IndexRelationDescs[i], rri->ri_IndexRelationInfo[i]);
+		index_close(rri->ri_IndexRelationDescs[i], RowExclusiveLock);
+	}
+	rri->ri_NumIndices = saved.ri_NumIndices;
+	rri->ri_IndexRelationDescs = saved.ri_IndexRelationDescs;
+	rri->ri_IndexRelationInfo = saved.ri_IndexRelationInfo;
+}
+
+/* ----------------------------------------------------------------
+ * A key that is there twice, found when the indexes of a COPY are built at its
+ * end: the row that stock COPY would have refused.
+ * ----------------------------------------------------------------
+ */
+
+/* Stock COPY's error for the row that has a key again. */
+static void
+raise_conflict(IndexWriter *load, const SluiceIndexBuilt *built)
+{
+	Relation	index = index_open(built->index, AccessShareLock);
+	IndexTuple	tuple = (IndexTuple) built->tuple;
+	Datum		values[INDEX_MAX_KEYS];
+	bool		isnull[INDEX_MAX_KEYS];
+	uint64		line = sluice_index_line_of(load, &tuple->t_tid);
+	uint64		earlier = sluice_index_line_of(load, (ItemPointer) &built->earlier);
+	char	   *key;
+
+	load->cstate->line_buf_valid = false;
+	load->cstate->cur_lineno = line;
+	index_deform_tuple(tuple, RelationGetDescr(index), values, isnull);
+	key = BuildIndexValueDescription(index, values, isnull);
+	/* The words are those of _bt_check_unique(). */
+	ereport(ERROR,
+			(errcode(ERRCODE_UNIQUE_VIOLATION),
+			 errmsg("duplicate key value violates unique constraint \"%s\"",
+					RelationGetRelationName(index)),
+			 key ? errdetail("Key %s already exists.", key) : 0,
+			 line && earlier ? errhint("The key is first in line " UINT64_FORMAT " and again in line " UINT64_FORMAT ".",
+									   earlier, line) : 0,
+			 errtableconstraint(load->rri->ri_RelationDesc,
+								RelationGetRelationName(index))));
+}
+
+/*
+ * The one that has the first row with a key again, or NULL; of several that
+ * have the same row, the one that stock COPY would have come to first.
+ */
+static SluiceIndexBuilt *
+first_conflict(SluiceIndexBuilt *built, int count)
+{
+	SluiceIndexBuilt *first = NULL;
+
+	for (int i = 0; i < count; i++)
+	{
+		int			order = 0;
+
+		if (!built[i].conflict)
+			continue;
+		if (first)
+			order = ItemPointerCompare(&((IndexTuple) built[i].tuple)->t_tid,
+									   &((IndexTuple) first->tuple)->t_tid);
+		if (first == NULL || order < 0 || (order == 0 && built[i].index < first->index))
+			first = &built[i];
+	}
+	return first;
+}
+
+/* ----------------------------------------------------------------
+ * The end of a COPY that has left indexes for it (index/deferred.c): they are built of
+ * all rows. An index that is built anew is a new file, so that a rollback to a savepoint
+ * brings back the old one.
+ *
+ * A key that is there twice is refused with stock COPY's error, which names the
+ * line of the first row in the input that has a key again, and with a hint that
+ * names the line where it was before.
+ *
+ * What the core cannot build is the stock build's. That one has other words for what it
+ * refuses, and comes to rows in the order of their keys: then the entries are inserted as stock
+ * COPY inserts them, row after row, until it is refused so.
+ * ----------------------------------------------------------------
+ */
+
+/*
+ * Makes the index a new and empty file, which the end of the transaction
+ * leaves or takes away; says where the old one is. Not if something that the
+ * COPY ran has the index open, nor if it is unique and its keys may be too
+ * long for the core to sort; that is no matter where duplicates are not
+ * refused.
+ */
+static bool
+empty_index(IndexWriter *load, Oid indexid, SluiceIndexOld *old)
+{
+	Relation	rel = load->rri->ri_RelationDesc;
+	Relation	index = index_open(indexid, AccessExclusiveLock);
+	bool		can = index->rd_refcnt == 1 &&
+		!(index->rd_index->indisunique && load->has_long_rows && load->duplicates == NULL &&
+		  sluice_index_has_long_keys(index));
+
+	if (can)
+	{
+		if (old)
+			sluice_index_old_file(load, index, old);
+		/*
+		 * Who has read a part of the index may have missed what came: no
+		 * insertion has told.
+		 */
+		TransferPredicateLocksToHeapRelation(index);
+		CheckForSerializableConflictIn(rel, NULL, InvalidBlockNumber);
+		compat_set_new_file(index, rel->rd_rel->relpersistence);
+	}
+	else
+		sluice_index_take(index, SLUICE_INDEX_ROWS,
+						  "another command has it open, or keys may be too long to sort");
+	index_close(index, NoLock);
+	return can;
+}
+
+/*
+ * The catalogs' part of an index that is built; or the stock build, if that
+ * must be.
+ */
+static void
+complete_index(IndexWriter *load, SluiceIndexBuilt *built)
+{
+	Relation	index = index_open(built->index, NoLock);
+
+	if (built->fit)
+		sluice_index_complete(load->rri->ri_RelationDesc, index, built);
+	else
+		compat_index_build(load->rri->ri_RelationDesc, index);
+	if (built->fit && built->old.blocks > 0)
+		sluice_index_take(index, SLUICE_INDEX_MERGE, NULL)->rows[SLUICE_INDEX_MERGE] = load->waited;
+	else if (load->merges || !built->fit)
+		sluice_index_take(index, SLUICE_INDEX_BUILD, built->fit ? NULL : built->report.reason);
+	index_close(index, NoLock);
+}
+
+typedef struct ServerBuild
+{
+	IndexWriter *load;
+	SluiceIndexBuilt *built;
+} ServerBuild;
+
+/* As work of a subtransaction. */
+static void
+run_server_build(void *arg)
+{
+	ServerBuild *build = arg;
+
+	complete_index(build->load, build->built);
+}
+
+/*
+ * Lets the stock build have the index. If it refuses a row, for a reason that
+ * stock COPY has too, all that it did is undone, and that is the answer; else
+ * it is NULL.
+ */
+static ErrorData *
+build_by_server(IndexWriter *load, SluiceIndexBuilt *built)
+{
+	ServerBuild build = {.load = load, .built = built};
+	ErrorData  *refusal = sluice_in_subtransaction(run_server_build, &build);
+
+	if (refusal == NULL)
+	{
+		sluice_index_report = built->report;
+		sluice_index_report.method = "stock";
+		sluice_index_report.valid = true;
+		sluice_index_report.user = GetUserId();
+	}
+	else if (refusal->sqlerrcode != ERRCODE_UNIQUE_VIOLATION &&
+			 refusal->sqlerrcode != ERRCODE_PROGRAM_LIMIT_EXCEEDED)
+		ReThrowError(refusal);
+	return refusal;
+}
+
+/* Gives the index one more file, of a tree that has no entries. */
+void
+sluice_index_empty_tree(IndexWriter *load, Oid indexid)
+{
+	Relation	index = index_open(indexid, NoLock);
+
+	compat_set_new_file(index, load->rri->ri_RelationDesc->rd_rel->relpersistence);
+	sluice_page_writer_close(sluice_page_writer_open(index), P_NONE, 0,
+							  _bt_allequalimage(index, true));
+	index_close(index, NoLock);
+}
+
+/*
+ * The indexes that were not built are to get entries one by one, as the others
+ * do; gives all of them. What a merge would have taken over is not in them:
+ * they are of use only to find a row that is refused.
+ */
+static List *
+begin_entries(IndexWriter *load, const SluiceIndexBuilt *built, int count, List *others)
+{
+	List	   *unfit = NIL;
+
+	for (int i = 0; i < count; i++)
+	{
+		if (built[i].fit)
+			continue;
+		sluice_index_empty_tree(load, built[i].index);
+		unfit = lappend_oid(unfit, built[i].index);
+	}
+	/*
+	 * The first rows have entries in all others, and had them in the old files
+	 * of these.
+	 */
+	if (unfit != NIL && load->first_waiting > 0)
+		insert_entries(load, unfit, 0, &load->batches[load->first_waiting].first,
+									InvalidOid);
+	return list_concat(others, unfit);
+}
+
+/*
+ * Puts an index among those to be built: keys that take longer to sort come
+ * first.
+ */
+static void
+list_built(SluiceIndexBuilt *built, int count, Oid indexid, const SluiceIndexOld *old)
+{
+	Relation	index = index_open(indexid, NoLock);
+	bool		long_keys = sluice_index_has_long_keys(index);
+
+	index_close(index, NoLock);
+	built[count].index = indexid;
+	built[count].old = *old;
+	built[count].long_keys = long_keys;
+	for (int i = count; long_keys && i > 0 && !built[i - 1].long_keys; i--)
+	{
+		SluiceIndexBuilt shorter = built[i - 1];
+
+		built[i - 1] = built[i];
+		built[i] = shorter;
+	}
+}
+
+/* Puts this one in front of the others; false if it is not to be built. */
+static bool
+put_first(SluiceIndexBuilt *built, int count, Oid index)
+{
+	int			at = 0;
+	SluiceIndexBuilt first;
+
+	while (at < count && built[at].index != index)
+		at++;
+	if (at == count)
+		return false;
+	first = built[at];
+	memmove(&built[1], &built[0], sizeof(SluiceIndexBuilt) * at);
+	built[0] = first;
+	return true;
+}
+
+/*
+ * First comes the index that tells duplicates, then the one whose keys were
+ * kept; these may be of no use.
+ */
+static void
+put_in_order(IndexWriter *load, SluiceIndexBuilt *built, int count)
+{
+	if (load->kept && (!put_first(built, count, sluice_key_collector_index(load->kept)) ||
+					   !sluice_key_collector_end(load->kept)))
+		forget_keys(load);
+	if (load->duplicates && !put_first(built, count, sluice_index_arbiter(load)))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_IN_USE),
+				 errmsg("the index that tells duplicates is being used by active queries in this session")));
+}
+
+/*
+ * Keys that are there twice in what was merged, if each entry's row is alive.
+ * The old file does not know that: the index is built again, of what the table
+ * says.
+ */
+static void
+rebuild_from_table(IndexWriter *load, SluiceIndexBuilt *built)
+{
+	Relation	rel = load->rri->ri_RelationDesc;
+	Relation	index = index_open(built->index, NoLock);
+
+	compat_set_new_file(index, rel->rd_rel->relpersistence);
+	index_close(index, NoLock);
+	built->old.blocks = 0;
+	(void) sluice_index_build_all(rel, built, 1, 0, NULL, NULL);
+}
+
+/* Builds them all; answers how many workers helped. */
+static int
+build_all(IndexWriter *load, SluiceIndexBuilt *built, int count, int workers)
+{
+	Relation	rel = load->rri->ri_RelationDesc;
+	int			settled = 0;
+
+	if (load->duplicates)
+	{
+		sluice_dedupe(load, built, load->kept);
+		load->kept = NULL;
+		settled = 1;
+	}
+	if (count > settled)
+		workers = sluice_index_build_all(rel, built + settled, count - settled, workers, load->kept, NULL);
+	load->kept = NULL;
+	for (int i = 0; i < count; i++)
+	{
+		if (built[i].conflict && built[i].old.blocks > 0)
+			rebuild_from_table(load, &built[i]);
+	}
+	return workers;
+}
+
+/*
+ * What was built is the server's to complete, what was not is its to build.
+ * The others get their entries. Of all rows that are to be refused, it is for
+ * the first one.
+ */
+static void
+complete(IndexWriter *load, SluiceIndexBuilt *built, int count, List *others, int workers)
+{
+	SluiceIndexBuilt *conflict = first_conflict(built, count);
+	ErrorData  *refusal = NULL;
+
+	for (int i = 0; i < count && conflict == NULL && refusal == NULL; i++)
+	{
+		if (!built[i].fit)
+			refusal = build_by_server(load, &built[i]);
+	}
+	if (conflict || refusal)
+		others = begin_entries(load, built, count, others);
+	if (others)
+		insert_entries(load, others, load->first_waiting,
+									conflict ? &((IndexTuple) conflict->tuple)->t_tid : NULL,
+									conflict ? conflict->index : InvalidOid);
+	if (conflict)
+		raise_conflict(load, conflict);
+	if (refusal)
+		ReThrowError(refusal);
+	for (int i = 0; i < count; i++)
+	{
+		if (!built[i].fit)
+			continue;
+		complete_index(load, &built[i]);
+		sluice_index_report.workers = workers;
+	}
+}
+
+/* What pg_stat_progress_copy shows. */
+typedef struct CopyProgress
+{
+	bool		shown;
+	Oid			relid;
+	int			params[PGSTAT_NUM_PROGRESS_PARAM];
+	int64		values[PGSTAT_NUM_PROGRESS_PARAM];
+} CopyProgress;
+
+/* From now on the statement shows in pg_stat_progress_create_index. */
+static void
+begin_progress(IndexWriter *load, CopyProgress *copy)
+{
+	Relation	rel = load->rri->ri_RelationDesc;
+
+	copy->shown = MyBEEntry && MyBEEntry->st_progress_command == PROGRESS_COMMAND_COPY;
+	if (!copy->shown)
+		return;
+	copy->relid = MyBEEntry->st_progress_command_target;
+	for (int i = 0; i < PGSTAT_NUM_PROGRESS_PARAM; i++)
+	{
+		copy->params[i] = i;
+		copy->values[i] = MyBEEntry->st_progress_param[i];
+	}
+	pgstat_progress_start_command(PROGRESS_COMMAND_CREATE_INDEX, RelationGetRelid(rel));
+	pgstat_progress_update_param(PROGRESS_CREATEIDX_COMMAND, PROGRESS_CREATEIDX_COMMAND_CREATE);
+}
+
+/* And again in pg_stat_progress_copy. */
+static void
+end_progress(const CopyProgress *copy)
+{
+	if (!copy->shown)
+		return;
+	pgstat_progress_start_command(PROGRESS_COMMAND_COPY, copy->relid);
+	pgstat_progress_update_multi_param(PGSTAT_NUM_PROGRESS_PARAM, copy->params, copy->values);
+}
+
+/* All rows are in the table: completes the indexes that have waited. */
+void
+sluice_index_finish_deferred(IndexWriter *load, int workers)
+{
+	SluiceIndexBuilt *built;
+	List	   *others = list_copy(load->late);
+	int			count = 0;
+	ListCell   *lc;
+	CopyProgress copy;
+
+	Assert(load->sorted == NULL);
+	/*
+	 * Another command may have put rows into the table; it made our own one
+	 * end.
+	 */
+	load->disturbed = GetCurrentCommandId(false) != load->cid;
+	if (load->deferred == NIL || load->used == 0 || load->disturbed)
+		forget_keys(load);
+	if (load->deferred == NIL || load->used == 0)
+		return;
+	built = palloc0(sizeof(SluiceIndexBuilt) * list_length(load->deferred));
+	foreach(lc, load->deferred)
+	{
+		SluiceIndexOld old = {.blocks = 0};
+
+		if (empty_index(load, lfirst_oid(lc), load->merges && !load->disturbed ? &old : NULL))
+			list_built(built, count++, lfirst_oid(lc), &old);
+		else
+			others = lappend_oid(others, lfirst_oid(lc));
+	}
+	put_in_order(load, built, count);
+	begin_progress(load, &copy);
+	workers = build_all(load, built, count, workers);
+	complete(load, built, count, others, workers);
+	end_progress(&copy);
 }

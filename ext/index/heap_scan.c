@@ -7,6 +7,24 @@
  * member of a HOT chain below its root: table_index_build_scan would index
  * just these tuples, each under its own address, and count them as alive. They
  * are read a page at a time.
+ *
+ * A page is copied under a share lock and read from the copy. That is enough
+ * because the build holds ShareLock or more on the table: no tuple can be
+ * inserted or updated by others. What may still change are hint bits, which do
+ * not change what a tuple is, and dead tuples, which readers prune under a
+ * cleanup lock. A page that has anything else is left to PostgreSQL; blocks of
+ * that kind that follow each other are left to it together (`odd`), in their
+ * place in the order of the blocks.
+ *
+ * Why HeapTupleSatisfiesVacuum and not a snapshot: an index must have entries
+ * for all rows that any transaction can still see, also for those that are
+ * recently dead. LIVE and our own INSERT_IN_PROGRESS are the two answers that
+ * need no more thought. The infomask tests before it are short cuts for the
+ * same two answers.
+ *
+ * With an old file (merge.c) a page that is not ordinary ends the build: rows
+ * that this COPY has put there and nobody else can reach have no reason to be
+ * anything else.
  */
 #include "index/build.h"
 
@@ -22,7 +40,9 @@
 #include "storage/procarray.h"
 #include "utils/snapmgr.h"
 
-/* The live tuples of a page, copied so that the buffer need not stay locked. */
+/*
+ * The live tuples of a page, copied so that the buffer need not stay locked.
+ */
 typedef struct PageRows
 {
 	PGAlignedBlock page;
@@ -43,6 +63,7 @@ struct SluiceIndexScan
 	PageRows	rows;
 };
 
+/* As table_index_build_scan() calls it. */
 static void
 add_row(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 		bool alive, void *state)
@@ -59,8 +80,8 @@ sluice_index_scan_rows(SluiceIndexBuild *build)
 }
 
 /*
- * Whether the index can be read off the pages: plain columns of a heap, none of
- * them twice, all rows.
+ * Whether the index can be read off the pages: plain columns of a heap, none
+ * of them twice, all rows.
  */
 bool
 sluice_index_scans_pages(Relation heap, IndexInfo *info)
@@ -121,10 +142,10 @@ copy_page(SluiceIndexScan *scan, BlockNumber block, Buffer buffer)
 	Page		page = BufferGetPage(buffer);
 	PageRows   *rows = &scan->rows;
 	OffsetNumber last = PageGetMaxOffsetNumber(page);
+	OffsetNumber first = FirstOffsetNumber;
 	HeapTupleData tuple;
 
-	OffsetNumber first = FirstOffsetNumber;
-
+	Assert(PageIsNew(page) || PageGetPageSize(page) == BLCKSZ);
 	if (scan->build->old && block == ItemPointerGetBlockNumber(&scan->build->old->first))
 		first = ItemPointerGetOffsetNumber(&scan->build->old->first);
 	rows->count = 0;
@@ -202,6 +223,10 @@ scan_odd_blocks(SluiceIndexScan *scan)
 	scan->odd_count = 0;
 }
 
+/*
+ * One block: its rows are added, or it is left to PostgreSQL. The lock is
+ * given back before the core is called, which may take long.
+ */
 static void
 scan_block(SluiceIndexScan *scan, BlockNumber block)
 {
@@ -224,6 +249,10 @@ scan_block(SluiceIndexScan *scan, BlockNumber block)
 		scan->odd = block;
 }
 
+/*
+ * The source is the core's memory; it goes with the context in which it was
+ * made.
+ */
 static void
 free_source(void *source)
 {
@@ -278,7 +307,10 @@ sluice_index_scan_open(SluiceIndexBuild *build)
 	scan->oldest_xmin = GetOldestNonRemovableTransactionId(build->heap);
 	scan->source = sluice_index_open_source(build->heap, build->info, &scan->natts);
 
-	/* Do not sweep the cache for a table that is large in it, as a scan does not. */
+	/*
+	 * Do not sweep the cache for a table that is large in it, as a scan does
+	 * not.
+	 */
 	if (!RelationUsesLocalBuffers(build->heap) &&
 		RelationGetNumberOfBlocks(build->heap) > NBuffers / 4)
 		scan->strategy = GetAccessStrategy(BAS_BULKREAD);
@@ -300,6 +332,7 @@ sluice_index_scan_range(SluiceIndexScan *scan, BlockNumber block, BlockNumber en
 		scan_odd_blocks(scan);
 }
 
+/* The source goes with its memory context. */
 void
 sluice_index_scan_close(SluiceIndexScan *scan)
 {
@@ -309,8 +342,8 @@ sluice_index_scan_close(SluiceIndexScan *scan)
 }
 
 /*
- * Reads the table page by page, or the part of it that the old file does not have; with others,
- * if they may help.
+ * Reads the table page by page, or the part of it that the old file does not
+ * have; with others, if they may help.
  */
 void
 sluice_index_scan_pages(SluiceIndexBuild *build)
@@ -321,7 +354,7 @@ sluice_index_scan_pages(SluiceIndexBuild *build)
 
 	pgstat_progress_update_param(PROGRESS_SCAN_BLOCKS_TOTAL, blocks);
 	if (build->workers > 0)
-		first = sluice_index_team_scan(build, scan, blocks);
+		first = sluice_parallel_build_scan(build, scan, blocks);
 	sluice_index_scan_range(scan, first, blocks);
 	sluice_index_scan_close(scan);
 }

@@ -1,11 +1,14 @@
 /*
- * B-tree builds, and the indexes of a table that a COPY fills, as the other rooms see them: see README.md.
+ * B-tree builds, and the indexes of a table that a COPY fills, as the other
+ * rooms see them: see README.md.
  */
 #ifndef PGSLUICE_INDEX_H
 #define PGSLUICE_INDEX_H
 
 #include "base/pgsluice.h"
-/* What the last build of this session was; shown by pgsluice.last_index_build. */
+/*
+ * What the last build of this session was; shown by pgsluice.last_index_build.
+ */
 typedef struct SluiceIndexReport
 {
 	bool		valid;			/* there was one */
@@ -29,31 +32,42 @@ extern SluiceIndexReport sluice_index_report;
 extern void sluice_index_init(void);
 extern void sluice_index_before_utility(const Node *stmt);
 
-/* Reasons for an entry with each row that are the load's, not an index's. */
-#define SLUICE_INDEX_PARTITIONED "the table is partitioned"
-
-/* A row that is in the table, and where; the tuple is the copy that was formed. */
-typedef struct SluicePlaced
+/*
+ * A row that is in the table, and where; the tuple is the copy that was
+ * formed.
+ */
+typedef struct PlacedRow
 {
 	ItemPointerData tid;
 	HeapTupleHeader tuple;
 	uint32		len;
 	uint64		line;
-} SluicePlaced;
+} PlacedRow;
 
-typedef struct SluiceIndexLoad SluiceIndexLoad;
+/* Rows that are in the table, and in none of its indexes yet. */
+typedef struct NewRows
+{
+	PlacedRow  *placed;			/* in the order of the table */
+	int			count;
+	TupleTableSlot **slots;		/* of each row; or NULL, and then */
+	TupleTableSlot *slot;		/* this one holds a row after the other, */
+	TupleTableSlot *(*store) (TupleTableSlot *slot, const PlacedRow *row);	/* put there by this */
+	bool		many;			/* so many have come that sorting their entries pays */
+} NewRows;
 
-/* deferred.c */
-extern SluiceIndexLoad *sluice_index_load_open(ResultRelInfo *rri, EState *estate,
-											   CopyFromState cstate, CommandId cid);
-extern void sluice_index_load_never(SluiceIndexLoad *load, const char *because);
-extern bool sluice_index_load_duplicates(SluiceIndexLoad *load,
-										 struct SluiceDuplicates *duplicates);
-extern bool sluice_index_load_is_live(const SluiceIndexLoad *load);
-extern const char *sluice_index_load_why_rows(const SluiceIndexLoad *load);
-extern bool sluice_index_load_wants(const SluiceIndexLoad *load);
-extern void sluice_index_load_rows(SluiceIndexLoad *load, const SluicePlaced *rows, int count);
-extern bool sluice_index_load_merge(SluiceIndexLoad *load, List *ascending);
+/* The indexes of a table that a COPY fills. */
+typedef struct IndexWriter IndexWriter;
+
+/* writer.c */
+extern IndexWriter *sluice_index_open(ResultRelInfo *rri, EState *estate, CopyFromState cstate,
+									  CommandId cid, SluiceDuplicates *duplicates,
+									  const char *never);
+extern bool sluice_index_needs_order(const IndexWriter *writer);
+extern bool sluice_index_wants_rows(const IndexWriter *writer);
+extern void sluice_index_rows(IndexWriter *writer, const NewRows *rows);
+extern void sluice_index_finish(IndexWriter *writer, int workers);
+extern void sluice_index_explain(const IndexWriter *writer, ResultRelInfo *rri, uint64 rows);
+extern void sluice_index_close(IndexWriter *writer);
 
 /* What the last COPY did with the indexes of its table. */
 typedef struct SluiceIndexesTaken
@@ -64,29 +78,11 @@ typedef struct SluiceIndexesTaken
 	uint64		small_news;		/* sluice_relation_changes of when they were listed */
 } SluiceIndexesTaken;
 
-/* index/sorted_insert.c */
-typedef struct SluiceIndexExtend SluiceIndexExtend;
-
-extern SluiceIndexExtend *sluice_index_extend_open(ResultRelInfo *rri);
-extern void sluice_index_extend_rows(SluiceIndexExtend *extend, const SluicePlaced *rows,
-									 int count, uint64 *line);
-extern bool sluice_index_extend_waits(const SluiceIndexExtend *extend);
-extern void sluice_index_extend_row(SluiceIndexExtend *extend, TupleTableSlot *slot);
-extern List *sluice_index_extend_ascending(SluiceIndexExtend *extend);
-extern void sluice_index_extend_close(SluiceIndexExtend *extend);
-
-/* deferred_finish.c */
-extern void sluice_index_load_close(SluiceIndexLoad *load, int workers);
-
 /* index_report.c */
 extern SluiceIndexesTaken sluice_indexes_taken;
 extern void sluice_index_taken_reset(void);
 extern void sluice_index_taken_rows(Relation rel, uint64 rows);
-extern void sluice_index_taken_close(ResultRelInfo *rri, uint64 rows, const char *because);
 extern Datum sluice_index_taken_json(void);
-
-/* merge.c */
-extern bool sluice_index_load_outgrows(const SluiceIndexLoad *load, const ItemPointerData *last);
 
 /* dedupe.c */
 extern SluiceSpiInsert *sluice_lost_rows_open(const char *name, Relation target);

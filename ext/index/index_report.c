@@ -1,6 +1,13 @@
 /*
  * What the last COPY did with each index of its table: a column of the view
  * pgsluice.last_copy.
+ *
+ * It is kept in a memory context of the session, for it is looked at after the
+ * COPY's own memory is gone. A COPY that runs inside of another one (a
+ * function that the first one calls) gets a separate list, and the outer one's
+ * is put back afterwards (pgsluice.c). Of many small COPYs into one table the
+ * names are listed once: as long as nothing was invalidated in the relation
+ * cache, the indexes are the same.
  */
 #include "index/build.h"
 
@@ -34,14 +41,15 @@ sluice_index_taken_reset(void)
 	taken->small = InvalidOid;
 }
 
-static SluiceIndexTaken *
+/* What was said of an index so far, or NULL. Tables have few indexes. */
+static IndexUse *
 find(Oid index)
 {
 	ListCell   *lc;
 
 	foreach(lc, sluice_indexes_taken.list)
 	{
-		SluiceIndexTaken *taken = lfirst(lc);
+		IndexUse *taken = lfirst(lc);
 
 		if (taken->index == index)
 			return taken;
@@ -49,15 +57,19 @@ find(Oid index)
 	return NULL;
 }
 
-static SluiceIndexTaken *
-take(Oid index, const char *name, SluiceIndexWay way, const char *because)
+/*
+ * Notes it in the session's memory: the names too, since the index may be
+ * dropped before the view is read.
+ */
+static IndexUse *
+take(Oid index, const char *name, IndexStrategy way, const char *because)
 {
 	MemoryContext old = MemoryContextSwitchTo(sluice_indexes_taken.context);
-	SluiceIndexTaken *taken = find(index);
+	IndexUse *taken = find(index);
 
 	if (taken == NULL)
 	{
-		taken = palloc0(sizeof(SluiceIndexTaken));
+		taken = palloc0(sizeof(IndexUse));
 		taken->index = index;
 		strlcpy(NameStr(taken->name), name, NAMEDATALEN);
 		sluice_indexes_taken.list = lappend(sluice_indexes_taken.list, taken);
@@ -68,9 +80,12 @@ take(Oid index, const char *name, SluiceIndexWay way, const char *because)
 	return taken;
 }
 
-/* The way that the COPY takes with an index from now on, and why not a faster one, or NULL. */
-SluiceIndexTaken *
-sluice_index_take(Relation index, SluiceIndexWay way, const char *because)
+/*
+ * The way that the COPY takes with an index from now on, and why not a faster
+ * one, or NULL.
+ */
+IndexUse *
+sluice_index_take(Relation index, IndexStrategy way, const char *because)
 {
 	return take(RelationGetRelid(index), RelationGetRelationName(index), way, because);
 }
@@ -97,7 +112,10 @@ take_small(Relation rel)
 	taken->small_news = news;
 }
 
-/* Stock COPY's loop was enough for the rows. Where one such COPY follows another, the indexes are the same. */
+/*
+ * Stock COPY's loop was enough for the rows. Where one such COPY follows
+ * another, the indexes are the same.
+ */
 void
 sluice_index_taken_rows(Relation rel, uint64 rows)
 {
@@ -107,12 +125,12 @@ sluice_index_taken_rows(Relation rel, uint64 rows)
 	if (taken->small != RelationGetRelid(rel) || taken->small_news != sluice_relation_changes)
 		take_small(rel);
 	foreach(lc, taken->list)
-		((SluiceIndexTaken *) lfirst(lc))->rows[SLUICE_INDEX_ROWS] = rows;
+		((IndexUse *) lfirst(lc))->rows[SLUICE_INDEX_ROWS] = rows;
 }
 
 /*
- * All rows are in. Indexes of which nothing was said got an entry with each row,
- * and so did the rows of which nothing was said.
+ * All rows are in. Indexes of which nothing was said got an entry with each
+ * row, and so did the rows of which nothing was said.
  */
 void
 sluice_index_taken_close(ResultRelInfo *rri, uint64 rows, const char *because)
@@ -126,7 +144,7 @@ sluice_index_taken_close(ResultRelInfo *rri, uint64 rows, const char *because)
 	}
 	foreach(lc, sluice_indexes_taken.list)
 	{
-		SluiceIndexTaken *taken = lfirst(lc);
+		IndexUse *taken = lfirst(lc);
 		uint64		left = rows;
 
 		for (int way = 0; way < SLUICE_INDEX_WAYS; way++)
@@ -135,8 +153,9 @@ sluice_index_taken_close(ResultRelInfo *rri, uint64 rows, const char *because)
 	}
 }
 
+/* One index, as a JSON object. */
 static void
-show(StringInfo json, const SluiceIndexTaken *taken)
+show(StringInfo json, const IndexUse *taken)
 {
 	const char *comma = "";
 

@@ -1,17 +1,33 @@
 /*
  * Indexes of a table that has rows, and that only this transaction can reach:
  * once a COPY has made the table grow by a share of what it was, indexes that
- * get entries all over are written anew, of what is in their old file and of the
- * rows that have come since.
+ * get entries all over are written anew, of what is in their old file and of
+ * the rows that have come since.
  *
- * The old entries are read in the index's order, leaf by leaf, so that they cost
- * no sorting. What they point to does not matter: entries of dead rows are taken
- * over as they are, for whoever may still see those, and so are those of HOT
- * chains. Nobody changes the old file meanwhile, for that takes a lock on the
- * table; it goes at the commit, or comes back with a rollback.
+ * The old entries are read in the index's order, leaf by leaf, so that they
+ * cost no sorting. What they point to does not matter: entries of dead rows
+ * are taken over as they are, for whoever may still see those, and so are
+ * those of HOT chains. Entries that are marked dead (LP_DEAD) are left out:
+ * that mark says that no transaction can see the row any more.
  *
- * Up to that size, and for keys that are above all others, the index is extended
- * as that of any table (index/sorted_insert.c).
+ * WHY THE OLD FILE STAYS AS IT IS.  The transaction holds an
+ * AccessExclusiveLock on the table, or created it, so that no other process
+ * inserts, vacuums or scans. The old file belongs to the relation until the
+ * commit and is removed then; after a rollback, also one to a savepoint, it is
+ * the index's file again, and it was never changed by the merge.
+ *
+ * WHICH ROWS ARE NEW.  From the moment of the decision on, rows go behind all
+ * others in the table (sluice_keep_order). `first` is the place of the first
+ * one of them; the scan of the table begins there (heap_scan.c), and all
+ * before it have entries in the old file.
+ *
+ * UNIQUE INDEXES.  Two old entries may have the same key if one of the rows is
+ * dead, and the file does not say which. If the merge meets a key twice, the
+ * index is built again from the table (rebuild_from_table() in deferred.c),
+ * whose rows say whether they are alive.
+ *
+ * Up to that size, and for keys that are above all others, the index is
+ * extended as that of any table (index/sorted_insert.c).
  */
 #include "index/build.h"
 
@@ -26,9 +42,12 @@
 /* A load into fewer blocks is inserted before writing files anew could pay. */
 #define SMALL_GROWTH 256
 
-/* Whether the rows up to this one, which all have their entries, are enough for new files. */
+/*
+ * Whether the rows up to this one, which all have their entries, are enough
+ * for new files.
+ */
 bool
-sluice_index_load_outgrows(const SluiceIndexLoad *load, const ItemPointerData *last)
+sluice_index_outgrows(const IndexWriter *load, const ItemPointerData *last)
 {
 	BlockNumber grown;
 
@@ -41,12 +60,12 @@ sluice_index_load_outgrows(const SluiceIndexLoad *load, const ItemPointerData *l
 }
 
 /*
- * Whether the index, which can wait, is one for a new file. Of a unique one, whose
- * duplicates have to be named in COPY's words, no value in the table may need the
- * stock build.
+ * Whether the index, which can wait, is one for a new file. Of a unique one,
+ * whose duplicates have to be named in COPY's words, no value in the table may
+ * need the stock build.
  */
 bool
-sluice_index_can_merge(const SluiceIndexLoad *load, Relation index)
+sluice_index_can_merge(const IndexWriter *load, Relation index)
 {
 	SluiceIndexAttribute attributes[INDEX_MAX_KEYS];
 	bool		heapkeyspace;
@@ -54,7 +73,10 @@ sluice_index_can_merge(const SluiceIndexLoad *load, Relation index)
 
 	if (list_member_oid(load->ascending, RelationGetRelid(index)))
 		return false;
-	/* Older files, of before 12, may have larger entries, and others in another order. */
+	/*
+	 * Older files, of before 12, may have larger entries, and others in
+	 * another order.
+	 */
 	_bt_metaversion(index, &heapkeyspace, &allequalimage);
 	if (!heapkeyspace ||
 		sluice_index_shape(load->rri->ri_RelationDesc, index, false, attributes) != NULL)
@@ -70,7 +92,7 @@ sluice_index_can_merge(const SluiceIndexLoad *load, Relation index)
 
 /* Where an index's entries are, before it gets another file. */
 void
-sluice_index_old_file(const SluiceIndexLoad *load, Relation index, SluiceIndexOld *old)
+sluice_index_old_file(const IndexWriter *load, Relation index, SluiceIndexOld *old)
 {
 	old->locator = compat_locator(index);
 	old->permanent = RelationIsPermanent(index);
@@ -144,7 +166,10 @@ add_entry(SluiceIndexBuild *build, IndexTuple entry)
 		sluice_index_add(build, BTreeTupleGetPostingN(entry, i), true, values, isnull);
 }
 
-/* Adds the entries of the old file, but for those that no one can see any more. */
+/*
+ * Adds the entries of the old file, but for those that no one can see any
+ * more.
+ */
 void
 sluice_index_add_old(SluiceIndexBuild *build, const SluiceIndexOld *old)
 {

@@ -1,7 +1,7 @@
 /*
- * Pages of an index on their way from the leader, who forms them, to the worker
- * who writes them: while one is written, the next ones are formed. They lie in
- * memory that both share, some lots of as many as go together.
+ * Pages of an index on their way from the leader, who forms them, to the
+ * worker who writes them: while one is written, the next ones are formed. They
+ * lie in memory that both share, some lots of as many as go together.
  */
 #include "index/build.h"
 
@@ -39,7 +39,7 @@ typedef struct Lot
 	PGAlignedBlock pages[LOT];
 } Lot;
 
-struct SluiceIndexPipeShared
+struct PageQueueShared
 {
 	ConditionVariable changed;
 	pg_atomic_uint64 sent;		/* lots */
@@ -53,9 +53,9 @@ struct SluiceIndexPipeShared
 	Lot			lots[LOTS];
 };
 
-struct SluiceIndexPipe
+struct PageQueue
 {
-	SluiceIndexPipeShared *shared;
+	PageQueueShared *shared;
 	int			used;			/* pages in the lot that is being filled, or read */
 	bool		ended;
 	/* of the worker */
@@ -63,19 +63,20 @@ struct SluiceIndexPipe
 	Relation	index;
 };
 
+/* Bytes of shared memory: about LOTS * LOT pages. */
 Size
-sluice_index_pipe_size(void)
+sluice_page_queue_size(void)
 {
-	return sizeof(SluiceIndexPipeShared);
+	return sizeof(PageQueueShared);
 }
 
 /* Before the workers start. */
-SluiceIndexPipeShared *
-sluice_index_pipe_init(void *memory)
+PageQueueShared *
+sluice_page_queue_init(void *memory)
 {
-	SluiceIndexPipeShared *shared = memory;
+	PageQueueShared *shared = memory;
 
-	memset(shared, 0, offsetof(SluiceIndexPipeShared, lots));
+	memset(shared, 0, offsetof(PageQueueShared, lots));
 	ConditionVariableInit(&shared->changed);
 	pg_atomic_init_u64(&shared->sent, 0);
 	pg_atomic_init_u64(&shared->written, 0);
@@ -85,10 +86,11 @@ sluice_index_pipe_init(void *memory)
 	return shared;
 }
 
-SluiceIndexPipe *
-sluice_index_pipe_open(SluiceIndexPipeShared *shared)
+/* One end of the queue, in the process that uses it. */
+PageQueue *
+sluice_page_queue_open(PageQueueShared *shared)
 {
-	SluiceIndexPipe *pipe = palloc0(sizeof(SluiceIndexPipe));
+	PageQueue *pipe = palloc0(sizeof(PageQueue));
 
 	pipe->shared = shared;
 	return pipe;
@@ -96,7 +98,7 @@ sluice_index_pipe_open(SluiceIndexPipeShared *shared)
 
 /* Adds to what the other one waits for. */
 static void
-tell(SluiceIndexPipeShared *shared, pg_atomic_uint64 *count)
+tell(PageQueueShared *shared, pg_atomic_uint64 *count)
 {
 	/* A full barrier: what it is about can be seen. */
 	pg_atomic_fetch_add_u64(count, 1);
@@ -105,9 +107,9 @@ tell(SluiceIndexPipeShared *shared, pg_atomic_uint64 *count)
 
 /* The lot that is being filled, once it is free. */
 static Lot *
-free_lot(SluiceIndexPipe *pipe)
+free_lot(PageQueue *pipe)
 {
-	SluiceIndexPipeShared *shared = pipe->shared;
+	PageQueueShared *shared = pipe->shared;
 	uint64		sent = pg_atomic_read_u64(&shared->sent);
 
 	if (pipe->used == 0)
@@ -120,17 +122,21 @@ free_lot(SluiceIndexPipe *pipe)
 	return &shared->lots[sent % LOTS];
 }
 
+/* The lot is the worker's from now on: tell() is a full barrier. */
 static void
-send_lot(SluiceIndexPipe *pipe, Lot *lot)
+send_lot(PageQueue *pipe, Lot *lot)
 {
 	lot->count = pipe->used;
 	pipe->used = 0;
 	tell(pipe->shared, &pipe->shared->sent);
 }
 
-/* Sends all pages that the core has ready; some may wait for their lot to fill. */
+/*
+ * Sends all pages that the core has ready; some may wait for their lot to
+ * fill.
+ */
 void
-sluice_index_pipe_put(SluiceIndexPipe *pipe, SluiceIndex *core)
+sluice_page_queue_send(PageQueue *pipe, SluiceIndex *core)
 {
 	for (;;)
 	{
@@ -143,8 +149,12 @@ sluice_index_pipe_put(SluiceIndexPipe *pipe, SluiceIndex *core)
 	}
 }
 
+/*
+ * Says so once. The first word counts: after COMPLETE nothing can be
+ * abandoned.
+ */
 static void
-tell_end(SluiceIndexPipe *pipe, End how)
+tell_end(PageQueue *pipe, End how)
 {
 	if (pipe->ended)
 		return;
@@ -154,12 +164,14 @@ tell_end(SluiceIndexPipe *pipe, End how)
 	ConditionVariableBroadcast(&pipe->shared->changed);
 }
 
-/* Has the metapage written; gives the number of pages, once all of them are. */
+/*
+ * Has the metapage written; gives the number of pages, once all of them are.
+ */
 BlockNumber
-sluice_index_pipe_close(SluiceIndexPipe *pipe, BlockNumber root, uint32 level,
+sluice_page_queue_close(PageQueue *pipe, BlockNumber root, uint32 level,
 						bool allequalimage)
 {
-	SluiceIndexPipeShared *shared = pipe->shared;
+	PageQueueShared *shared = pipe->shared;
 	BlockNumber pages;
 
 	if (pipe->used > 0)
@@ -176,14 +188,14 @@ sluice_index_pipe_close(SluiceIndexPipe *pipe, BlockNumber root, uint32 level,
 
 /* There will be no more pages, whether or not there were all. */
 void
-sluice_index_pipe_abandon(SluiceIndexPipe *pipe)
+sluice_page_queue_abandon(PageQueue *pipe)
 {
 	tell_end(pipe, ABANDONED);
 }
 
 /* Asks the worker to sort what index/parallel_value_sort.c has left for it. */
 void
-sluice_index_pipe_ask(SluiceIndexPipe *pipe)
+sluice_page_queue_ask(PageQueue *pipe)
 {
 	pg_atomic_write_u32(&pipe->shared->asked, ASKED);
 	ConditionVariableBroadcast(&pipe->shared->changed);
@@ -191,7 +203,7 @@ sluice_index_pipe_ask(SluiceIndexPipe *pipe)
 
 /* Waits until that is done. */
 void
-sluice_index_pipe_await(SluiceIndexPipe *pipe)
+sluice_page_queue_await(PageQueue *pipe)
 {
 	while (pg_atomic_read_u32(&pipe->shared->asked) != ANSWERED)
 		ConditionVariableSleep(&pipe->shared->changed, WAIT_EVENT_PARALLEL_FINISH);
@@ -200,7 +212,7 @@ sluice_index_pipe_await(SluiceIndexPipe *pipe)
 
 /* Does it. */
 static void
-answer(SluiceIndexPipe *pipe)
+answer(PageQueue *pipe)
 {
 	ConditionVariableCancelSleep();
 	sluice_index_sort_apart(pipe->files, pipe->index);
@@ -210,9 +222,9 @@ answer(SluiceIndexPipe *pipe)
 
 /* Waits for a lot that is not read; NULL: there will be none. */
 static Lot *
-next_lot(SluiceIndexPipe *pipe)
+next_lot(PageQueue *pipe)
 {
-	SluiceIndexPipeShared *shared = pipe->shared;
+	PageQueueShared *shared = pipe->shared;
 	uint64		written = pg_atomic_read_u64(&shared->written);
 	bool		ended = false;
 
@@ -237,8 +249,8 @@ next_lot(SluiceIndexPipe *pipe)
 static bool
 receive_page(void *source, char *page, BlockNumber *block)
 {
-	SluiceIndexPipe *pipe = source;
-	SluiceIndexPipeShared *shared = pipe->shared;
+	PageQueue *pipe = source;
+	PageQueueShared *shared = pipe->shared;
 	Lot		   *lot = &shared->lots[pg_atomic_read_u64(&shared->written) % LOTS];
 
 	if (pipe->used == 0)
@@ -258,21 +270,24 @@ receive_page(void *source, char *page, BlockNumber *block)
 	return true;
 }
 
-/* The worker's part: does what it is asked for, and writes what the leader sends, to the end. */
+/*
+ * The worker's part: does what it is asked for, and writes what the leader
+ * sends, to the end.
+ */
 void
-sluice_index_pipe_write(SluiceIndexPipeShared *shared, struct FileSet *files, Relation index)
+sluice_page_queue_write(PageQueueShared *shared, struct FileSet *files, Relation index)
 {
-	SluiceIndexPipe *pipe = sluice_index_pipe_open(shared);
-	SluiceIndexWriter *writer = sluice_index_writer_open(index);
+	PageQueue *pipe = sluice_page_queue_open(shared);
+	SluicePageWriter *writer = sluice_page_writer_open(index);
 
 	pipe->files = files;
 	pipe->index = index;
-	sluice_index_write_pages(writer, receive_page, pipe);
+	sluice_page_writer_write(writer, receive_page, pipe);
 	if (pg_atomic_read_u32(&shared->end) == ABANDONED)
 		return;
 	pg_read_barrier();
 	pg_atomic_write_u32(&shared->pages,
-						sluice_index_writer_close(writer, shared->root, shared->level,
+						sluice_page_writer_close(writer, shared->root, shared->level,
 												  shared->allequalimage));
 	ConditionVariableBroadcast(&shared->changed);
 }

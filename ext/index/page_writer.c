@@ -1,7 +1,34 @@
 /*
- * Writing the pages of a new index around the buffer cache, as PostgreSQL's own
- * build does: logged as full pages where the relation needs WAL, and on disk
- * before the transaction can commit.
+ * Writing the pages of a new index around the buffer cache, as PostgreSQL's
+ * own build does: logged as full pages where the relation needs WAL, and on
+ * disk before the transaction can commit.
+ *
+ * Nobody else can read the file. It is a new one (relfilenumber) that only the
+ * catalogs' uncommitted row names, and the table is locked against changes of
+ * its indexes. So pages need no locks, and their order does not matter; a
+ * reader comes after the commit, when all of them are there. If the
+ * transaction does not commit, the file is removed with it.
+ *
+ * CRASHES.  Where the index needs WAL, each page is logged as a full image
+ * before it is written, and the commit record comes after all of them. If the
+ * server crashes before the commit, the file is nobody's. After the commit,
+ * recovery restores each page from its image, whatever the file holds: pages
+ * may have been written or not, or torn. What recovery does not bring back are
+ * pages whose records are older than its start. A checkpoint that begins after
+ * we started to write may move that start past some of our records, and it
+ * does not know of our writes, as they did not go through the buffer cache.
+ * Then the file has to be on disk when the build ends: 17 and later do it in
+ * bulk_write.c, before that make_durable() does it.
+ *
+ * Where the index needs no WAL (UNLOGGED, or new at wal_level minimal) its
+ * durability is the stock build's: at the next checkpoint, which is asked to
+ * sync, or by smgrDoPendingSyncs() at the commit.
+ *
+ * A checksum is set when a page is written. An image in WAL needs none:
+ * recovery sets it when it writes the page.
+ *
+ * The metapage comes last. It is the only page that is found by its block
+ * number; until it is there, no reader of the file could find a root.
  */
 #include "index/build.h"
 
@@ -27,18 +54,29 @@ sluice_index_next_page(void *core, char *page, BlockNumber *block)
 	return status == SLUICE_INDEX_PAGES;
 }
 
+/* A page of the core's, before it is logged and written. The metapage is ours. */
+static inline void
+check_page(const char *page, BlockNumber block)
+{
+	Assert(block != BTREE_METAPAGE);
+	Assert(PageGetPageSize((Page) page) == BLCKSZ);
+	Assert(PageGetSpecialSize((Page) page) == MAXALIGN(sizeof(BTPageOpaqueData)));
+	Assert(PageGetMaxOffsetNumber((Page) page) >= FirstOffsetNumber);
+	Assert(!P_IGNORE(BTPageGetOpaque((Page) page)));
+}
+
 #if COMPAT_HAS_BULK_WRITE
 
-struct SluiceIndexWriter
+struct SluicePageWriter
 {
 	BulkWriteState *bulk;
 	BlockNumber pages;
 };
 
-SluiceIndexWriter *
-sluice_index_writer_open(Relation index)
+SluicePageWriter *
+sluice_page_writer_open(Relation index)
 {
-	SluiceIndexWriter *writer = palloc0(sizeof(SluiceIndexWriter));
+	SluicePageWriter *writer = palloc0(sizeof(SluicePageWriter));
 
 	writer->bulk = smgr_bulk_start_rel(index, MAIN_FORKNUM);
 	return writer;
@@ -46,7 +84,7 @@ sluice_index_writer_open(Relation index)
 
 /* Writes all pages that there are. */
 void
-sluice_index_write_pages(SluiceIndexWriter *writer, SluiceIndexNextPage next, void *source)
+sluice_page_writer_write(SluicePageWriter *writer, SluiceIndexNextPage next, void *source)
 {
 	char		page[BLCKSZ];
 	BlockNumber block;
@@ -55,15 +93,18 @@ sluice_index_write_pages(SluiceIndexWriter *writer, SluiceIndexNextPage next, vo
 	{
 		BulkWriteBuffer buffer = smgr_bulk_get_buf(writer->bulk);
 
+		check_page(page, block);
 		memcpy(buffer, page, BLCKSZ);
 		smgr_bulk_write(writer->bulk, block, buffer, true);
 		writer->pages++;
 	}
 }
 
-/* Writes the metapage and makes everything durable; gives the number of pages. */
+/*
+ * Writes the metapage and makes everything durable; gives the number of pages.
+ */
 BlockNumber
-sluice_index_writer_close(SluiceIndexWriter *writer, BlockNumber root,
+sluice_page_writer_close(SluicePageWriter *writer, BlockNumber root,
 						  uint32 level, bool allequalimage)
 {
 	BulkWriteBuffer buffer = smgr_bulk_get_buf(writer->bulk);
@@ -79,7 +120,7 @@ sluice_index_writer_close(SluiceIndexWriter *writer, BlockNumber root,
 /* As many pages as one WAL record takes. */
 #define BATCH XLR_MAX_BLOCK_ID
 
-struct SluiceIndexWriter
+struct SluicePageWriter
 {
 	Relation	index;
 	bool		use_wal;
@@ -92,10 +133,10 @@ struct SluiceIndexWriter
 	char	   *batch[BATCH];
 };
 
-SluiceIndexWriter *
-sluice_index_writer_open(Relation index)
+SluicePageWriter *
+sluice_page_writer_open(Relation index)
 {
-	SluiceIndexWriter *writer = palloc0(sizeof(SluiceIndexWriter));
+	SluicePageWriter *writer = palloc0(sizeof(SluicePageWriter));
 	char	   *memory = palloc(BATCH * BLCKSZ + COMPAT_IO_ALIGN);
 
 	memory = (char *) TYPEALIGN(COMPAT_IO_ALIGN, memory);
@@ -115,12 +156,12 @@ sluice_index_writer_open(Relation index)
 }
 
 /*
- * Writes pages of the batch from this one on, those that follow upon one another
- * at the end of the file at once; gives how many. The file is lengthened with
- * zeros up to them, as the stock build does.
+ * Writes pages of the batch from this one on, those that follow upon one
+ * another at the end of the file at once; gives how many. The file is
+ * lengthened with zeros up to them, as the stock build does.
  */
 static int
-write_some(SluiceIndexWriter *writer, int first)
+write_some(SluicePageWriter *writer, int first)
 {
 	SMgrRelation smgr = RelationGetSmgr(writer->index);
 	BlockNumber block = writer->blocks[first];
@@ -143,8 +184,9 @@ write_some(SluiceIndexWriter *writer, int first)
 	return n;
 }
 
+/* Writes what waits: first the WAL, then the pages. */
 static void
-write_batch(SluiceIndexWriter *writer)
+write_batch(SluicePageWriter *writer)
 {
 	int			done = 0;
 
@@ -159,18 +201,22 @@ write_batch(SluiceIndexWriter *writer)
 
 /* Writes all pages that there are; some may wait for their record to fill. */
 void
-sluice_index_write_pages(SluiceIndexWriter *writer, SluiceIndexNextPage next, void *source)
+sluice_page_writer_write(SluicePageWriter *writer, SluiceIndexNextPage next, void *source)
 {
 	while (next(source, writer->batch[writer->used], &writer->blocks[writer->used]))
 	{
+		check_page(writer->batch[writer->used], writer->blocks[writer->used]);
 		if (++writer->used == BATCH)
 			write_batch(writer);
 	}
 }
 
-/* Asks the next checkpoint to sync the index's files. False: it has no room for that. */
+/*
+ * Asks the next checkpoint to sync the index's files. False: it has no room
+ * for that.
+ */
 static bool
-register_syncs(SluiceIndexWriter *writer)
+register_syncs(SluicePageWriter *writer)
 {
 	FileTag		tag;
 
@@ -193,7 +239,7 @@ register_syncs(SluiceIndexWriter *writer)
  * writes, or they are synced now. This is what bulk_write.c of 17 does.
  */
 static void
-make_durable(SluiceIndexWriter *writer)
+make_durable(SluicePageWriter *writer)
 {
 	bool		registered;
 
@@ -205,9 +251,12 @@ make_durable(SluiceIndexWriter *writer)
 		smgrimmedsync(RelationGetSmgr(writer->index), MAIN_FORKNUM);
 }
 
-/* Writes the metapage, last, and makes everything durable. Gives the number of pages. */
+/*
+ * Writes the metapage, last, and makes everything durable. Gives the number of
+ * pages.
+ */
 BlockNumber
-sluice_index_writer_close(SluiceIndexWriter *writer, BlockNumber root,
+sluice_page_writer_close(SluicePageWriter *writer, BlockNumber root,
 						  uint32 level, bool allequalimage)
 {
 	write_batch(writer);

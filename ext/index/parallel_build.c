@@ -1,15 +1,15 @@
 /*
  * The table read, and its rows sorted, by several processes for one index: the
- * leader and workers of a ParallelContext take a range of its blocks each. When
- * all have read theirs, all sort in the way that suits all; the workers leave
- * their rows in temporary files that they share with the leader, who puts
- * everything together and forms the index as if it had come alone so far. The
- * first worker writes the pages meanwhile (index/page_queue.c).
+ * leader and workers of a ParallelContext take a range of its blocks each.
+ * When all have read theirs, all sort in the way that suits all; the workers
+ * leave their rows in temporary files that they share with the leader, who
+ * puts everything together and forms the index as if it had come alone so far.
+ * The first worker writes the pages meanwhile (index/page_queue.c).
  *
- * Rows that are short and fit into memory are handed over whole; else everybody
- * spills sorted runs, which the leader merges. Values that the server is to rank
- * cannot be spilled for others: where that would have to be, the build begins
- * anew without workers.
+ * Rows that are short and fit into memory are handed over whole; else
+ * everybody spills sorted runs, which the leader merges. Values that the
+ * server is to rank cannot be spilled for others: where that would have to be,
+ * the build begins anew without workers.
  */
 #include "index/build.h"
 
@@ -80,14 +80,14 @@ typedef struct Shared
 } Shared;
 
 /* The leader's side of it. */
-typedef struct SluiceIndexTeam
+typedef struct ParallelBuild
 {
 	ParallelContext *parallel;
 	Shared	   *shared;
 	BufFile   **files;			/* of the workers, while their runs are merged */
-	SluiceIndexPipe *pipe;		/* to the one who writes, or NULL */
+	PageQueue *pipe;		/* to the one who writes, or NULL */
 	SluiceSlots slots;
-} SluiceIndexTeam;
+} ParallelBuild;
 
 PGDLLEXPORT void pgsluice_index_team_main(dsm_segment *segment, shm_toc *toc);
 
@@ -101,6 +101,7 @@ scan_range(SluiceIndexScan *scan, const Shared *shared, int range)
 							shared->first + (BlockNumber) (count * (range + 1) / shared->ranges));
 }
 
+/* Whether the server has to rank values of a key column. */
 static bool
 is_ranked(const SluiceIndexBuild *build)
 {
@@ -161,6 +162,7 @@ hand_over(Shared *shared, SluiceIndexBuild *build, Part *part, Verdict verdict)
 	BufFileExportFileSet(build->file);
 }
 
+/* Of the temporary file that the worker with this number leaves. */
 static void
 file_name(char *name, int worker)
 {
@@ -191,6 +193,11 @@ collect(Shared *shared, SluiceIndexBuild *build, Part *part)
 	return verdict;
 }
 
+/*
+ * A worker's main function. PostgreSQL has restored the leader's transaction
+ * by now. The locks are those that the leader has, and are granted at once
+ * within the lock group.
+ */
 void
 pgsluice_index_team_main(dsm_segment *segment, shm_toc *toc)
 {
@@ -219,12 +226,13 @@ pgsluice_index_team_main(dsm_segment *segment, shm_toc *toc)
 	MemoryContextSwitchTo(caller);
 	MemoryContextDelete(context);
 	if (verdict != PART && ParallelWorkerNumber == 0)
-		sluice_index_pipe_write(shm_toc_lookup(toc, KEY_PIPE, false), &shared->files.fs, index);
+		sluice_page_queue_write(shm_toc_lookup(toc, KEY_PIPE, false), &shared->files.fs, index);
 	InstrEndParallelQuery(&part->buffers, &part->wal);
 	index_close(index, NoLock);
 	table_close(heap, NoLock);
 }
 
+/* Blocks that the leader reads alone first. */
 static BlockNumber
 alone_blocks(void)
 {
@@ -248,6 +256,7 @@ pays(SluiceIndexBuild *build, BlockNumber blocks)
 		 bytes <= (double) build->memory * 1024 / 2);
 }
 
+/* Before any worker runs: no barrier is needed. */
 static void
 fill_shared(Shared *shared, SluiceIndexBuild *build, BlockNumber blocks, int workers)
 {
@@ -314,7 +323,7 @@ read_file(BufFile *file, uint64 from, Size len)
 static void
 take_part(SluiceIndexBuild *build, int worker, Verdict verdict)
 {
-	SluiceIndexTeam *team = build->team;
+	ParallelBuild *team = build->team;
 	const Part *part = &team->shared->parts[worker];
 	const uint64 place = (uint64) (worker + 1) << SLUICE_INDEX_PLACE_BITS;
 	char		name[MAXPGPATH];
@@ -351,7 +360,7 @@ take_part(SluiceIndexBuild *build, int worker, Verdict verdict)
 static void
 lead(SluiceIndexBuild *build, SluiceIndexScan *scan)
 {
-	SluiceIndexTeam *team = build->team;
+	ParallelBuild *team = build->team;
 	Shared	   *shared = team->shared;
 	int			launched = team->parallel->nworkers_launched;
 	SluiceIndexStep step = {0};
@@ -377,44 +386,49 @@ lead(SluiceIndexBuild *build, SluiceIndexScan *scan)
 	wait_for(shared, &shared->handed, launched);
 	for (int i = 0; i < launched; i++)
 		take_part(build, i, verdict);
-	team->pipe = sluice_index_pipe_open(shm_toc_lookup(team->parallel->toc, KEY_PIPE, false));
-	sluice_index_report.workers = launched;
+	team->pipe = sluice_page_queue_open(shm_toc_lookup(team->parallel->toc, KEY_PIPE, false));
+	build->request->report->workers = launched;
 }
 
-/* Where the pages are to go for a worker to write them; NULL: there is none that does. */
-SluiceIndexPipe *
-sluice_index_team_pipe(const SluiceIndexBuild *build)
+/*
+ * Where the pages are to go for a worker to write them; NULL: there is none
+ * that does.
+ */
+PageQueue *
+sluice_parallel_build_pipe(const SluiceIndexBuild *build)
 {
 	return build->team ? build->team->pipe : NULL;
 }
 
 /* Where leader and workers leave temporary files to one another. */
 FileSet *
-sluice_index_team_files(const SluiceIndexBuild *build)
+sluice_parallel_build_files(const SluiceIndexBuild *build)
 {
 	return &build->team->shared->files.fs;
 }
 
 /* A worker's file, while its runs are merged; NULL: it has none. */
 BufFile *
-sluice_index_team_file(SluiceIndexBuild *build, int worker)
+sluice_parallel_build_file(SluiceIndexBuild *build, int worker)
 {
-	SluiceIndexTeam *team = build->team;
+	ParallelBuild *team = build->team;
 
 	return team && worker < team->parallel->nworkers_launched ? team->files[worker] : NULL;
 }
 
-/* All pages are on their way, or will not be: the workers and their files go. */
+/*
+ * All pages are on their way, or will not be: the workers and their files go.
+ */
 void
-sluice_index_team_end(SluiceIndexBuild *build)
+sluice_parallel_build_end(SluiceIndexBuild *build)
 {
-	SluiceIndexTeam *team = build->team;
+	ParallelBuild *team = build->team;
 
 	if (team == NULL)
 		return;
 	if (team->pipe)
 	{
-		sluice_index_pipe_abandon(team->pipe);
+		sluice_page_queue_abandon(team->pipe);
 		WaitForParallelWorkersToFinish(team->parallel);
 	}
 	for (int i = 0; i < team->parallel->nworkers_launched; i++)
@@ -429,11 +443,14 @@ sluice_index_team_end(SluiceIndexBuild *build)
 	build->team = NULL;
 }
 
-/* Starts workers on the blocks that the leader has not read alone. False: none came. */
+/*
+ * Starts workers on the blocks that the leader has not read alone. False: none
+ * came.
+ */
 static bool
 begin_team(SluiceIndexBuild *build, BlockNumber blocks)
 {
-	SluiceIndexTeam *team = palloc0(sizeof(SluiceIndexTeam));
+	ParallelBuild *team = palloc0(sizeof(ParallelBuild));
 	int			workers = sluice_slots_take(&team->slots, build->workers);
 	Size		size = offsetof(Shared, parts) + sizeof(Part) * workers;
 	ParallelContext *parallel;
@@ -446,7 +463,7 @@ begin_team(SluiceIndexBuild *build, BlockNumber blocks)
 													  workers);
 	team->files = palloc0(sizeof(BufFile *) * workers);
 	shm_toc_estimate_chunk(&parallel->estimator, size);
-	shm_toc_estimate_chunk(&parallel->estimator, sluice_index_pipe_size());
+	shm_toc_estimate_chunk(&parallel->estimator, sluice_page_queue_size());
 	shm_toc_estimate_keys(&parallel->estimator, 2);
 	if (!sluice_share_parallel(parallel))
 		return false;
@@ -455,7 +472,7 @@ begin_team(SluiceIndexBuild *build, BlockNumber blocks)
 	SharedFileSetInit(&team->shared->files, parallel->seg);
 	shm_toc_insert(parallel->toc, KEY_TEAM, team->shared);
 	shm_toc_insert(parallel->toc, KEY_PIPE,
-				   sluice_index_pipe_init(shm_toc_allocate(parallel->toc, sluice_index_pipe_size())));
+				   sluice_page_queue_init(shm_toc_allocate(parallel->toc, sluice_page_queue_size())));
 	LaunchParallelWorkers(parallel);
 	return parallel->nworkers_launched > 0;
 }
@@ -466,7 +483,7 @@ begin_team(SluiceIndexBuild *build, BlockNumber blocks)
  * team ends when the index is written.
  */
 BlockNumber
-sluice_index_team_scan(SluiceIndexBuild *build, SluiceIndexScan *scan, BlockNumber blocks)
+sluice_parallel_build_scan(SluiceIndexBuild *build, SluiceIndexScan *scan, BlockNumber blocks)
 {
 	BlockNumber next = Min(alone_blocks(), blocks);
 
@@ -475,7 +492,7 @@ sluice_index_team_scan(SluiceIndexBuild *build, SluiceIndexScan *scan, BlockNumb
 		return next;
 	if (!begin_team(build, blocks))
 	{
-		sluice_index_team_end(build);
+		sluice_parallel_build_end(build);
 		return next;
 	}
 	lead(build, scan);

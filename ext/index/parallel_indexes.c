@@ -1,9 +1,23 @@
 /*
  * Several indexes of one table built at once: the leader and workers of a
- * ParallelContext take one after the other and do it whole, from the scan of the
- * table to the last page. The workers are of the leader's transaction: they see
- * what it sees, write WAL as it does, and an error or a cancel of one is
- * everybody's.
+ * ParallelContext take one after the other and do it whole, from the scan of
+ * the table to the last page. The workers are of the leader's transaction:
+ * they see what it sees, write WAL as it does, and an error or a cancel of one
+ * is everybody's.
+ *
+ * Each index is a new and empty file of a table that only this transaction can
+ * reach. Participants never touch the same file, and what they share is only
+ * the list of indexes and the number of the next one, an atomic. A worker
+ * writes its results into the entry of the index that it took; the leader
+ * reads them after WaitForParallelWorkersToFinish(), which orders the memory.
+ *
+ * A worker changes no catalog, as parallel mode forbids it: index_build()'s
+ * part is done by the leader afterwards, one index after the other
+ * (deferred.c).
+ *
+ * Memory is divided by the number of participants, so that all of them
+ * together stay within maintenance_work_mem. If keys were collected, their
+ * memory is half of it.
  */
 #include "index/build.h"
 
@@ -31,31 +45,39 @@ typedef struct SharedBuilds
 
 PGDLLEXPORT void pgsluice_index_worker_main(dsm_segment *segment, shm_toc *toc);
 
-/* Builds an index that is a new and empty file, of kept keys or in so many kB of memory. */
+/*
+ * Builds an index that is a new and empty file, of kept keys or in so many kB
+ * of memory.
+ */
 static void
-build_one(Relation heap, SluiceIndexBuilt *built, int memory, SluiceIndexKept *kept)
+build_one(Relation heap, SluiceIndexBuilt *built, int memory, KeyCollector *kept,
+		  DuplicatePairs *pairs)
 {
 	Relation	index = index_open(built->index, AccessExclusiveLock);
 	SluiceIndexConflict conflict = {.index = InvalidOid,.context = CurrentMemoryContext};
+	const BuildRequest request = {
+		.old = built->old.blocks > 0 ? &built->old : NULL,
+		.memory = memory,
+		.conflict = &conflict,
+		.pairs = pairs,
+		.report = &built->report,
+	};
 	IndexBuildResult *result = NULL;
 	const int	params[] = {PROGRESS_CREATEIDX_INDEX_OID, PROGRESS_CREATEIDX_ACCESS_METHOD_OID, PROGRESS_CREATEIDX_PHASE};
 	const int64 values[] = {built->index, BTREE_AM_OID, PROGRESS_CREATEIDX_PHASE_BUILD};
 
+	Assert(RelationGetNumberOfBlocks(index) == 0);
 	pgstat_progress_update_multi_param(lengthof(params), params, values);
-	sluice_index_conflict = &conflict;
 	if (kept)
-		built->fit = sluice_index_build_kept(kept, index, &built->old, &built->result);
+		built->fit = sluice_key_collector_build(kept, index, &request, &built->result);
 	else
 	{
-		result = sluice_index_build(heap, index, BuildIndexInfo(index),
-									built->old.blocks > 0 ? &built->old : NULL, memory);
+		result = sluice_index_build(heap, index, BuildIndexInfo(index), &request);
 		built->fit = result != NULL;
 	}
-	sluice_index_conflict = NULL;
 	built->kept = kept != NULL;
 	if (result)
 		built->result = *result;
-	built->report = sluice_index_report;
 	built->conflict = OidIsValid(conflict.index);
 	if (built->conflict)
 	{
@@ -67,14 +89,15 @@ build_one(Relation heap, SluiceIndexBuilt *built, int memory, SluiceIndexKept *k
 
 /* Builds indexes until all are taken. */
 static void
-build_some(Relation heap, SharedBuilds *shared)
+build_some(Relation heap, SharedBuilds *shared, DuplicatePairs *pairs)
 {
 	uint32		i;
 
 	while ((i = pg_atomic_fetch_add_u32(&shared->next, 1)) < (uint32) shared->count)
-		build_one(heap, &shared->built[i], shared->memory, NULL);
+		build_one(heap, &shared->built[i], shared->memory, NULL, pairs);
 }
 
+/* A worker's main function. The locks are those of the leader's group. */
 void
 pgsluice_index_worker_main(dsm_segment *segment, shm_toc *toc)
 {
@@ -83,11 +106,13 @@ pgsluice_index_worker_main(dsm_segment *segment, shm_toc *toc)
 
 	sluice_require_build(shared->build);
 	heap = table_open(shared->heap, ShareLock);
-	build_some(heap, shared);
+	build_some(heap, shared, NULL);
 	table_close(heap, NoLock);
 }
 
-/* The first one is the leader's if its keys were kept, in half of the memory. */
+/*
+ * The first one is the leader's if its keys were kept, in half of the memory.
+ */
 static void
 fill_shared(SharedBuilds *shared, Relation heap, const SluiceIndexBuilt *built, int count,
 			int participants, bool kept)
@@ -105,33 +130,39 @@ fill_shared(SharedBuilds *shared, Relation heap, const SluiceIndexBuilt *built, 
 
 /* The leader's part. */
 static void
-lead(Relation heap, SharedBuilds *shared, SluiceIndexKept *kept)
+lead(Relation heap, SharedBuilds *shared, KeyCollector *kept, DuplicatePairs *pairs)
 {
 	if (kept)
-		build_one(heap, &shared->built[0], 0, kept);
-	build_some(heap, shared);
+		build_one(heap, &shared->built[0], 0, kept, pairs);
+	build_some(heap, shared, pairs);
 }
 
+/*
+ * Without workers, or where there is no shared memory for them. The same code
+ * works on a list of its own.
+ */
 static void
-build_alone(Relation heap, SluiceIndexBuilt *built, int count, Size size, SluiceIndexKept *kept)
+build_alone(Relation heap, SluiceIndexBuilt *built, int count, Size size, KeyCollector *kept,
+			DuplicatePairs *pairs)
 {
 	SharedBuilds *builds = palloc(size);
 
 	fill_shared(builds, heap, built, count, 1, kept != NULL);
-	lead(heap, builds, kept);
+	lead(heap, builds, kept, pairs);
 	memcpy(built, builds->built, sizeof(SluiceIndexBuilt) * count);
 	pfree(builds);
 }
 
 /*
- * Builds the indexes, all of which are new and empty files of one private table.
- * First comes the one whose keys were kept, if there is such a one; of the
- * others those that take longest should come first. Returns how many workers
- * helped.
+ * Builds the indexes, all of which are new and empty files of one private
+ * table. First comes the one whose keys were kept, if there is such a one; of
+ * the others those that take longest should come first. `pairs`, or NULL,
+ * takes the rows with equal keys of the first one, which then is the only one.
+ * Returns how many workers helped.
  */
 int
 sluice_index_build_all(Relation heap, SluiceIndexBuilt *built, int count, int workers,
-					   SluiceIndexKept *kept)
+					   KeyCollector *kept, DuplicatePairs *pairs)
 {
 	Size		size = offsetof(SharedBuilds, built) + sizeof(SluiceIndexBuilt) * count;
 	SharedBuilds *shared;
@@ -140,13 +171,14 @@ sluice_index_build_all(Relation heap, SluiceIndexBuilt *built, int count, int wo
 	int			launched = 0;
 	bool		shares;
 
+	Assert(pairs == NULL || (count == 1 && workers == 0));
 	workers = Min(Min(workers, max_parallel_maintenance_workers), count - 1);
 	if (RelationUsesLocalBuffers(heap))
 		workers = 0;
 	workers = sluice_slots_take(&slots, workers);
 	if (workers == 0)
 	{
-		build_alone(heap, built, count, size, kept);
+		build_alone(heap, built, count, size, kept, pairs);
 		return 0;
 	}
 
@@ -162,7 +194,7 @@ sluice_index_build_all(Relation heap, SluiceIndexBuilt *built, int count, int wo
 		shm_toc_insert(parallel->toc, KEY_BUILDS, shared);
 		LaunchParallelWorkers(parallel);
 		launched = parallel->nworkers_launched;
-		lead(heap, shared, kept);
+		lead(heap, shared, kept, NULL);
 		WaitForParallelWorkersToFinish(parallel);
 		memcpy(built, shared->built, sizeof(SluiceIndexBuilt) * count);
 	}
@@ -170,6 +202,6 @@ sluice_index_build_all(Relation heap, SluiceIndexBuilt *built, int count, int wo
 	ExitParallelMode();
 	sluice_slots_keep(&slots, 0);
 	if (!shares)
-		build_alone(heap, built, count, size, kept);
+		build_alone(heap, built, count, size, kept, pairs);
 	return launched;
 }

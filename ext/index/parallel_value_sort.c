@@ -1,7 +1,8 @@
 /*
  * Values that only the server can compare, sorted by two processes: the leader
- * sorts those with low numbers, and the worker that is going to write the index
- * the others, which go to it by a temporary file and come back by another.
+ * sorts those with low numbers, and the worker that is going to write the
+ * index the others, which go to it by a temporary file and come back by
+ * another.
  */
 #include "index/build.h"
 
@@ -24,6 +25,7 @@ typedef struct Head
 	Size		bytes;			/* of the images, which come last */
 } Head;
 
+/* BufFileWrite() takes no const before 16. */
 static void
 write_bytes(BufFile *file, const void *bytes, Size len)
 {
@@ -31,13 +33,13 @@ write_bytes(BufFile *file, const void *bytes, Size len)
 }
 
 /*
- * Leaves some values of an index's only column, which is of variable length, to
- * a worker, if there is one: those from the returned number on.
+ * Leaves some values of an index's only column, which is of variable length,
+ * to a worker, if there is one: those from the returned number on.
  */
 size_t
 sluice_index_values_apart(const SluiceIndexBuild *build, const SluiceIndexValues *values)
 {
-	SluiceIndexPipe *pipe = sluice_index_team_pipe(build);
+	PageQueue *pipe = sluice_parallel_build_pipe(build);
 	const size_t first = values->count / 2;
 	const uint32 *starts = values->starts + first;
 	const uint8 *images;
@@ -49,13 +51,13 @@ sluice_index_values_apart(const SluiceIndexBuild *build, const SluiceIndexValues
 	images = values->images + (Size) starts[0] * 8;
 	head.bytes = (Size) (starts[head.count - 1] - starts[0]) * 8;
 	head.bytes += MAXALIGN(VARSIZE(images + head.bytes));
-	file = BufFileCreateFileSet(sluice_index_team_files(build), VALUES_FILE);
+	file = BufFileCreateFileSet(sluice_parallel_build_files(build), VALUES_FILE);
 	write_bytes(file, &head, sizeof(head));
 	write_bytes(file, starts, sizeof(uint32) * head.count);
 	write_bytes(file, images, head.bytes);
 	BufFileExportFileSet(file);
 	BufFileClose(file);
-	sluice_index_pipe_ask(pipe);
+	sluice_page_queue_ask(pipe);
 	return first;
 }
 
@@ -65,8 +67,8 @@ sluice_index_take_values(const SluiceIndexBuild *build, SluiceIndexRanked *value
 {
 	BufFile    *file;
 
-	sluice_index_pipe_await(sluice_index_team_pipe(build));
-	file = BufFileOpenFileSet(sluice_index_team_files(build), ORDER_FILE, O_RDONLY, false);
+	sluice_page_queue_await(sluice_parallel_build_pipe(build));
+	file = BufFileOpenFileSet(sluice_parallel_build_files(build), ORDER_FILE, O_RDONLY, false);
 	sluice_index_read_file(file, 0, values, count * sizeof(SluiceIndexRanked));
 	BufFileClose(file);
 }

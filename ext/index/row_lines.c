@@ -1,7 +1,15 @@
 /*
- * Which lines the rows of a COPY came from, for what is found out about them only
- * when all are in the table. Rows that were inserted together follow one another
+ * Which lines the rows of a COPY came from, for what is found out about them
+ * only when all are in the table: a key that is there twice, a row that is
+ * left out as a duplicate. Rows that were inserted together follow one another
  * there, in the order of the input.
+ *
+ * Kept are not the lines of all rows but ranges: the first and the last place,
+ * how many rows, and the first line. The line of a row is found by counting
+ * the rows between the range's first place and it. That holds only if nobody
+ * else put rows between them. A function that the COPY called may have done
+ * so; then the count of the range does not come out, and the line is reported
+ * as not known rather than wrong.
  */
 #include "index/build.h"
 
@@ -10,7 +18,7 @@
 
 /* Remembers which lines the rows came from. */
 void
-sluice_index_note_rows(SluiceIndexLoad *load, const SluicePlaced *placed, int count)
+sluice_index_note_rows(IndexWriter *load, const PlacedRow *placed, int count)
 {
 	InsertedRows *rows;
 	bool		follow = true;
@@ -22,6 +30,9 @@ sluice_index_note_rows(SluiceIndexLoad *load, const SluicePlaced *placed, int co
 			MemoryContextAllocHuge(load->context, load->allocated * sizeof(InsertedRows)) :
 			repalloc_huge(load->batches, load->allocated * sizeof(InsertedRows));
 	}
+	/* The search for a line is a binary one. */
+	Assert(load->used == 0 ||
+		   ItemPointerCompare(&load->batches[load->used - 1].last, (ItemPointer) &placed[0].tid) < 0);
 	rows = &load->batches[load->used++];
 	rows->first = placed[0].tid;
 	rows->last = placed[count - 1].tid;
@@ -37,7 +48,9 @@ sluice_index_note_rows(SluiceIndexLoad *load, const SluicePlaced *placed, int co
 		rows->further[i] = (uint32) (placed[i].line - placed[0].line);
 }
 
-/* How many rows the table has in the block before the offset, or in all of it. */
+/*
+ * How many rows the table has in the block before the offset, or in all of it.
+ */
 static int
 rows_in_block(Relation rel, BlockNumber block, OffsetNumber before)
 {
@@ -67,7 +80,7 @@ index_in_batch(Relation rel, const InsertedRows *rows, ItemPointer tid)
  * COPY ran put rows of its own between the batch's.
  */
 uint64
-sluice_index_line_of(SluiceIndexLoad *load, ItemPointer tid)
+sluice_index_line_of(IndexWriter *load, ItemPointer tid)
 {
 	Relation	rel = load->rri->ri_RelationDesc;
 

@@ -63,6 +63,10 @@ static const KnownOrder known_orders[] = {
 	{BYTEA_BTREE_FAM_OID, BYTEAOID, -1, SLUICE_ORDER_BYTEA},
 };
 
+/*
+ * What is known of the order of this type in this operator family, or NULL.
+ * Another operator class for the same type is another family.
+ */
 static const KnownOrder *
 find_order(Oid family, Oid type)
 {
@@ -108,7 +112,10 @@ strcoll_is_strcmp(locale_t lt)
 	return true;
 }
 
-/* The same of the locale that the process runs in, which 15 uses for the database's own. */
+/*
+ * The same of the locale that the process runs in, which 15 uses for the
+ * database's own.
+ */
 static bool
 process_strcoll_is_strcmp(void)
 {
@@ -160,7 +167,9 @@ equal_is_same(Relation index, int i)
 										  ObjectIdGetDatum(index->rd_opcintype[i])));
 }
 
-/* Describes one attribute of the index for the core, or says why it cannot be. */
+/*
+ * Describes one attribute of the index for the core, or says why it cannot be.
+ */
 static const char *
 attribute_shape(Relation index, int i, bool rank_all, SluiceIndexAttribute *attribute)
 {
@@ -196,9 +205,9 @@ attribute_shape(Relation index, int i, bool rank_all, SluiceIndexAttribute *attr
 }
 
 /*
- * Describes the index for the core; with rank_all, all that could hold compressed
- * values is ranked. Returns why that cannot be, or NULL. This
- * and what sluice_index_build() meets in the rows are the only reasons for the
+ * Describes the index for the core; with rank_all, all that could hold
+ * compressed values is ranked. Returns why that cannot be, or NULL. This and
+ * what sluice_index_build() meets in the rows are the only reasons for the
  * stock build.
  */
 const char *

@@ -1,18 +1,37 @@
 /*
- * Indexes of a table that others can reach: the entries of many rows are sorted
- * before they are inserted, so that neighbours go to the same page while it is
- * in the processor's caches; those that come behind all that the index has go there as
- * whole leaves. Those of unique indexes may go in with the rows that
- * were inserted together (index/unique_append.c).
+ * Indexes of a table that others can reach: the entries of many rows are
+ * sorted before they are inserted, so that neighbours go to the same page
+ * while it is in the processor's caches; those that come behind all that the
+ * index has go there as whole leaves. Those of unique indexes may go in with
+ * the rows that were inserted together (index/unique_append.c).
  *
  * Only entries whose insertion cannot fail for what is in the row wait: of
  * B-trees over plain columns that are not unique, and of rows too short to be
  * too large for them. All others are inserted with the row, in the order and
- * with the errors of stock COPY.
+ * with the errors of stock COPY. So no error is raised later than stock COPY
+ * would raise it: what waits can fail for want of disk space, by a cancel or
+ * by a serialization failure, and none of these is about a row.
  *
- * No one can miss the entries meanwhile. Other transactions do not see the rows;
- * the command itself does not; and triggers that fire after it find them there. Where
- * a volatile CHECK constraint or condition may look at the table, none wait.
+ * WHO MIGHT MISS AN ENTRY THAT WAITS.  Other transactions do not see the rows
+ * before the commit, and all entries are in by the end of the command. The
+ * command itself does not see its own rows. AFTER triggers run when the
+ * command is through; they find the entries there. A function that the COPY
+ * calls in between may run queries of its own, but those do not see this
+ * command's rows either: a volatile function gets a snapshot with the current
+ * command identifier, and the rows have that identifier, which counts as not
+ * yet visible. Volatile CHECK constraints and conditions of triggers are the
+ * exception, since stock COPY lets rows of earlier batches be found by index
+ * checks. With those none wait (`never` in writer.c).
+ *
+ * HOT.  Nobody can update a row before its entries are there: a row of the
+ * current command is invisible to every UPDATE.
+ *
+ * VACUUM may run meanwhile. It meets rows of a transaction in progress, which
+ * it leaves alone, and so it needs no entry of theirs.
+ *
+ * MEMORY.  All indexes share pgsluice.live_index_memory. When the core is
+ * full, or has too many values that need the server, its entries are inserted
+ * and it begins again.
  */
 #include "index/build.h"
 
@@ -26,12 +45,12 @@
 typedef struct Extended
 {
 	SluiceIndexBuild build;
-	SluiceIndexTaken *taken;
+	IndexUse *taken;
 	bool		waiting;		/* some do */
 	bool		ascends;		/* all that were inserted together the last time came behind all others */
 } Extended;
 
-struct SluiceIndexExtend
+struct SortedInsert
 {
 	ResultRelInfo *rri;
 	MemoryContext context;		/* of the entries */
@@ -40,23 +59,26 @@ struct SluiceIndexExtend
 	Extended   *extended;
 	ResultRelInfo all;			/* the table's indexes before some were taken out */
 	bool	   *waits;			/* which of them have entries that wait */
-	SluiceIndexAppend **append;	/* and are appended to, or NULL */
+	UniqueAppend **append;	/* and are appended to, or NULL */
 	bool	   *done;			/* and have those of the rows at hand */
 };
 
 /* The core of an index's entries, with its share of the memory. */
 static void
-open_core(SluiceIndexExtend *extend, Extended *extended)
+open_core(SortedInsert *extend, Extended *extended)
 {
 	sluice_index_open_sorter(&extended->build,
 							 sluice_live_index_memory() / extend->count);
 }
 
-/* Takes the indexes whose entries can wait out of those that get one with each row. */
-SluiceIndexExtend *
-sluice_index_extend_open(ResultRelInfo *rri)
+/*
+ * Takes the indexes whose entries can wait out of those that get one with each
+ * row.
+ */
+SortedInsert *
+sluice_sorted_insert_open(ResultRelInfo *rri)
 {
-	SluiceIndexExtend *extend = palloc0(sizeof(SluiceIndexExtend));
+	SortedInsert *extend = palloc0(sizeof(SortedInsert));
 	int			count = rri->ri_NumIndices;
 	SluiceIndexAttribute attributes[INDEX_MAX_KEYS];
 
@@ -68,7 +90,7 @@ sluice_index_extend_open(ResultRelInfo *rri)
 	extend->extended = palloc0(sizeof(Extended) * count);
 	extend->waits = palloc0(sizeof(bool) * count);
 	extend->done = palloc0(sizeof(bool) * count);
-	extend->append = palloc0(sizeof(SluiceIndexAppend *) * count);
+	extend->append = palloc0(sizeof(UniqueAppend *) * count);
 	rri->ri_IndexRelationDescs = palloc(sizeof(Relation) * count);
 	rri->ri_IndexRelationInfo = palloc(sizeof(IndexInfo *) * count);
 	for (int i = 0; i < count; i++)
@@ -76,13 +98,13 @@ sluice_index_extend_open(ResultRelInfo *rri)
 		Relation	index = extend->all.ri_IndexRelationDescs[i];
 		IndexInfo  *info = extend->all.ri_IndexRelationInfo[i];
 		const char *because;
-		SluiceIndexWay way = sluice_index_way(rri->ri_RelationDesc, index, info, false,
+		IndexStrategy way = sluice_index_way(rri->ri_RelationDesc, index, info, false,
 											  attributes, &because);
-		SluiceIndexTaken *taken = sluice_index_take(index, way, because);
+		IndexUse *taken = sluice_index_take(index, way, because);
 		SluiceIndexBuild *build;
 
 		if (way == SLUICE_INDEX_LEAVES)
-			extend->append[i] = sluice_index_append_open(rri->ri_RelationDesc, index, info,
+			extend->append[i] = sluice_unique_append_open(rri->ri_RelationDesc, index, info,
 														 attributes, taken);
 		if (way != SLUICE_INDEX_SORTED)
 			continue;
@@ -106,9 +128,12 @@ sluice_index_extend_open(ResultRelInfo *rri)
 	return extend;
 }
 
-/* The indexes that get their entries with the row: also those whose entries could wait? */
+/*
+ * The indexes that get their entries with the row: also those whose entries
+ * could wait?
+ */
 static void
-set_indexes(SluiceIndexExtend *extend, bool waiting_too)
+set_indexes(SortedInsert *extend, bool waiting_too)
 {
 	ResultRelInfo *rri = extend->rri;
 
@@ -123,28 +148,29 @@ set_indexes(SluiceIndexExtend *extend, bool waiting_too)
 }
 
 /*
- * These rows have just been inserted into the table. Unique indexes may get the
- * entries of all of them at once; the others get theirs row by row. An error
- * names the line of its row.
+ * These rows have just been inserted into the table. Unique indexes may get
+ * the entries of all of them at once; the others get theirs row by row. An
+ * error names the line of its row.
  */
 void
-sluice_index_extend_rows(SluiceIndexExtend *extend, const SluicePlaced *rows, int count,
+sluice_sorted_insert_rows(SortedInsert *extend, const PlacedRow *rows, int count,
 						 uint64 *line)
 {
 	memset(extend->done, 0, sizeof(bool) * extend->all.ri_NumIndices);
 	for (int i = 0; i < extend->all.ri_NumIndices; i++)
 		extend->done[i] = extend->append[i] &&
-			sluice_index_append_rows(extend->append[i], rows, count, line);
+			sluice_unique_append_rows(extend->append[i], rows, count, line);
 	set_indexes(extend, false);
 }
 
 /* Whether it has indexes whose entries wait. */
 bool
-sluice_index_extend_waits(const SluiceIndexExtend *extend)
+sluice_sorted_insert_waits(const SortedInsert *extend)
 {
 	return extend->count > 0;
 }
 
+/* By the access method. The indexes are not unique, so nothing is checked. */
 static void
 insert_entry(SluiceIndexBuild *build, Datum *values, bool *isnull, ItemPointer tid)
 {
@@ -153,8 +179,9 @@ insert_entry(SluiceIndexBuild *build, Datum *values, bool *isnull, ItemPointer t
 }
 
 /*
- * Inserts entries that are in the index's order: the last ones, if they come behind all others, as
- * whole leaves. What is allocated goes with the current memory context, which is reset.
+ * Inserts entries that are in the index's order: the last ones, if they come
+ * behind all others, as whole leaves. What is allocated goes with the current
+ * memory context, which is reset.
  */
 static void
 insert_some(Extended *extended, IndexTuple *tuples, int count)
@@ -162,7 +189,7 @@ insert_some(Extended *extended, IndexTuple *tuples, int count)
 	SluiceIndexBuild *build = &extended->build;
 	uint64	   *rows = extended->taken->rows;
 	int			behind = sluice_allowed.index_append ?
-		sluice_index_edge_find(build->index, tuples, count) : count;
+		sluice_btree_append_from(build->index, tuples, count) : count;
 	Datum		values[INDEX_MAX_KEYS];
 	bool		isnull[INDEX_MAX_KEYS];
 	int			n = 0;
@@ -176,7 +203,7 @@ insert_some(Extended *extended, IndexTuple *tuples, int count)
 
 		CHECK_FOR_INTERRUPTS();
 		if (n >= behind)
-			taken = sluice_index_edge_append(build->heap, build->index, tuples + n, count - n);
+			taken = sluice_btree_append(build->heap, build->index, tuples + n, count - n);
 		if (taken < 0)
 		{
 			/* Others have gone beyond us. */
@@ -200,7 +227,7 @@ insert_some(Extended *extended, IndexTuple *tuples, int count)
 
 /* Inserts the entries that wait for an index, in its order. */
 static void
-insert_sorted(SluiceIndexExtend *extend, Extended *extended)
+insert_sorted(SortedInsert *extend, Extended *extended)
 {
 	SluiceIndexBuild *build = &extended->build;
 	MemoryContext caller = MemoryContextSwitchTo(extend->context);
@@ -239,7 +266,7 @@ insert_sorted(SluiceIndexExtend *extend, Extended *extended)
 
 /* Lets an entry of the row wait, or inserts it. */
 static void
-add_entry(SluiceIndexExtend *extend, Extended *extended, TupleTableSlot *slot)
+add_entry(SortedInsert *extend, Extended *extended, TupleTableSlot *slot)
 {
 	SluiceIndexBuild *build = &extended->build;
 	uint64		address = ((uint64) ItemPointerGetBlockNumber(&slot->tts_tid) << 16) |
@@ -277,7 +304,7 @@ add_entry(SluiceIndexExtend *extend, Extended *extended, TupleTableSlot *slot)
  * the table's list of indexes is left with those that cannot.
  */
 void
-sluice_index_extend_row(SluiceIndexExtend *extend, TupleTableSlot *slot)
+sluice_sorted_insert_row(SortedInsert *extend, TupleTableSlot *slot)
 {
 	bool		too_long = ExecFetchSlotHeapTuple(slot, false, NULL)->t_len > extend->longest;
 
@@ -290,15 +317,18 @@ sluice_index_extend_row(SluiceIndexExtend *extend, TupleTableSlot *slot)
 		add_entry(extend, &extend->extended[i], slot);
 }
 
-/* Inserts what waits. Gives the indexes that have taken the last entries behind all that they had. */
+/*
+ * Inserts what waits. Gives the indexes that have taken the last entries
+ * behind all that they had.
+ */
 List *
-sluice_index_extend_ascending(SluiceIndexExtend *extend)
+sluice_sorted_insert_ascending(SortedInsert *extend)
 {
 	List	   *ascending = NIL;
 
 	for (int i = 0; i < extend->all.ri_NumIndices; i++)
 	{
-		if (extend->append[i] && sluice_index_append_goes_on(extend->append[i]))
+		if (extend->append[i] && sluice_unique_append_goes_on(extend->append[i]))
 			ascending = lappend_oid(ascending,
 									RelationGetRelid(extend->all.ri_IndexRelationDescs[i]));
 	}
@@ -316,7 +346,7 @@ sluice_index_extend_ascending(SluiceIndexExtend *extend)
 
 /* Inserts what waits, and gives the table its indexes back. */
 void
-sluice_index_extend_close(SluiceIndexExtend *extend)
+sluice_sorted_insert_close(SortedInsert *extend)
 {
 	for (int i = 0; i < extend->count; i++)
 	{

@@ -1,6 +1,24 @@
 /*
  * How the entries of a COPY's rows get into each of the table's indexes: which
- * way, and why not a faster one.
+ * way, and why not a faster one. This is the one place where it is decided;
+ * other files carry it out. The function is pure: it looks at the catalogs and
+ * the administrator's switches, not at the data, so that the function
+ * pgsluice.index_ways() can show its answer before a load.
+ *
+ *    build    the table is this transaction's own: the index is built from all
+ *             rows at the end (deferred.c)
+ *    merge    the same for a table that had rows, once it has grown enough
+ *             (merge.c)
+ *    leaves   unique, keys above all others: whole leaves behind the last one
+ *             (unique_append.c)
+ *    sorted   many entries at a time, in the index's order (sorted_insert.c)
+ *    row      with each row, by the executor, as stock COPY does it
+ *
+ * Every reason is a sentence that a user can act on; the view last_copy shows
+ * it next to the way.
+ *
+ * Functions of users never compare keys here: workers could not call them
+ * safely, and they may fail. Those of extensions count as users'.
  */
 #include "index/build.h"
 
@@ -13,7 +31,10 @@
 
 PG_FUNCTION_INFO_V1(pgsluice_index_ways);
 
-/* Whether values of the operator class's type are compared by the operator classes of what is in them. */
+/*
+ * Whether values of the operator class's type are compared by the operator
+ * classes of what is in them.
+ */
 static bool
 compares_by_parts(Oid type)
 {
@@ -21,8 +42,9 @@ compares_by_parts(Oid type)
 }
 
 /*
- * Whether the server's own functions alone compare: workers may call those, and they do not fail. In
- * a type that is not the server's own may be one that other functions compare.
+ * Whether the server's own functions alone compare: workers may call those,
+ * and they do not fail. In a type that is not the server's own may be one that
+ * other functions compare.
  */
 static bool
 server_compares(Relation index)
@@ -58,7 +80,10 @@ why_not_sorted(Relation heap, Relation index, IndexInfo *info,
 	return sluice_index_shape(heap, index, false, attributes);
 }
 
-/* Why a COPY that has the table for itself cannot build it when all rows are in, or NULL. */
+/*
+ * Why a COPY that has the table for itself cannot build it when all rows are
+ * in, or NULL.
+ */
 static const char *
 why_not_built(Relation heap, Relation index, IndexInfo *info)
 {
@@ -97,10 +122,10 @@ why_not_leaves(Relation index, const SluiceIndexAttribute *attributes)
 
 /*
  * The fastest way for the index, whose attributes it describes for the core;
- * *because says why not a faster one, or is NULL. This is the rule: what it says
- * holds for a load that is long enough for it.
+ * *because says why not a faster one, or is NULL. This is the rule: what it
+ * says holds for a load that is long enough for it.
  */
-SluiceIndexWay
+IndexStrategy
 sluice_index_way(Relation heap, Relation index, IndexInfo *info, bool is_private,
 				 SluiceIndexAttribute *attributes, const char **because)
 {
@@ -115,11 +140,16 @@ sluice_index_way(Relation heap, Relation index, IndexInfo *info, bool is_private
 	*because = why_not_leaves(index, attributes);
 	if (*because == NULL)
 		return SLUICE_INDEX_LEAVES;
-	/* Those of a unique index cannot wait: what it refuses is refused at once. */
+	/*
+	 * Those of a unique index cannot wait: what it refuses is refused at once.
+	 */
 	return index->rd_index->indisunique ? SLUICE_INDEX_ROWS : SLUICE_INDEX_SORTED;
 }
 
-/* What the rule is for each index of a table, whether or not a COPY has it for itself. */
+/*
+ * What the rule is for each index of a table, whether or not a COPY has it for
+ * itself.
+ */
 Datum
 pgsluice_index_ways(PG_FUNCTION_ARGS)
 {
@@ -133,7 +163,7 @@ pgsluice_index_ways(PG_FUNCTION_ARGS)
 	{
 		Relation	index = index_open(lfirst_oid(lc), AccessShareLock);
 		SluiceIndexAttribute attributes[INDEX_MAX_KEYS];
-		SluiceIndexWay way = SLUICE_INDEX_ROWS;
+		IndexStrategy way = SLUICE_INDEX_ROWS;
 		const char *because = SLUICE_INDEX_PARTITIONED;
 		Datum		values[3];
 		bool		nulls[3] = {0};

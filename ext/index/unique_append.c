@@ -1,11 +1,32 @@
 /*
- * Unique indexes of a table that others can reach: entries of the rows that were
- * inserted together go to the right-hand edge in key order, where all their keys
- * are above what the index has.
+ * Unique indexes of a table that others can reach: entries of the rows that
+ * were inserted together go to the right-hand edge in key order, where all
+ * their keys are above what the index has. Serial keys and timestamps are the
+ * usual case.
  *
- * That is for all rows of the lot or for none. Nothing is refused for it: without
- * an equal key among them or in the index no entry can be a duplicate. Where that
- * cannot be told, each row gets its entry in its turn, with stock COPY's errors.
+ * That is for all rows of the batch or for none. Nothing is refused for it:
+ * without an equal key among them or in the index no entry can be a duplicate.
+ * Where that cannot be told, each row gets its entry in its turn, with stock
+ * COPY's errors.
+ *
+ * WHY A DUPLICATE CANNOT GET IN.  The batch's entries are sorted and
+ * neighbours compared with the operator class's own function, so no two of
+ * them are equal. btree_append.c looks at the index's last key under the lock
+ * of the rightmost leaf, which it keeps until the entries are in. When another
+ * session gets beyond our keys between two calls, the rest of the batch goes
+ * through index_insert() with UNIQUE_CHECK_YES. Its error names the line of
+ * the row, and stock COPY would have met the same conflict on the same row or
+ * on one before it; which of two sessions comes first is not defined.
+ *
+ * WHY "ALL OR NONE".  If some rows of a batch had their entries and others
+ * were left to the executor, an error of one of the latter would come after
+ * entries of rows that follow it in the input. Nobody could see the difference
+ * after the rollback, but the line that the error names might be another one
+ * than stock COPY's.
+ *
+ * A pause after a batch that could not be appended keeps data that is not
+ * sorted from paying for the attempt: at first one batch is passed over, then
+ * three, seven, up to LONGEST_PAUSE.
  */
 #include "index/build.h"
 
@@ -19,11 +40,11 @@
 /* Lots that are passed over at most, once an index has not taken them. */
 #define LONGEST_PAUSE 63
 
-struct SluiceIndexAppend
+struct UniqueAppend
 {
 	SluiceIndexBuild build;
 	uint32		longest;		/* bytes of a row whose entry is surely not too large */
-	SluiceIndexTaken *taken;
+	IndexUse *taken;
 	int			pause;			/* lots to pass over */
 	int			next_pause;		/* and after the next one that is not taken */
 	MemoryContext context;		/* of a lot */
@@ -33,7 +54,7 @@ struct SluiceIndexAppend
 /* The entries of a lot in the index's order, and the rows that they are of. */
 typedef struct Lot
 {
-	const SluicePlaced *rows;
+	const PlacedRow *rows;
 	int			count;
 	IndexTuple *tuples;
 	uint32	   *row;
@@ -41,17 +62,17 @@ typedef struct Lot
 
 /* The core of one lot after the other. */
 static void
-open_core(SluiceIndexAppend *append)
+open_core(UniqueAppend *append)
 {
 	sluice_index_open_sorter(&append->build, sluice_live_index_memory());
 }
 
 /* For an index whose way is SLUICE_INDEX_LEAVES. */
-SluiceIndexAppend *
-sluice_index_append_open(Relation heap, Relation index, IndexInfo *info,
-						 const SluiceIndexAttribute *attributes, SluiceIndexTaken *taken)
+UniqueAppend *
+sluice_unique_append_open(Relation heap, Relation index, IndexInfo *info,
+						 const SluiceIndexAttribute *attributes, IndexUse *taken)
 {
-	SluiceIndexAppend *append = palloc0(sizeof(SluiceIndexAppend));
+	UniqueAppend *append = palloc0(sizeof(UniqueAppend));
 
 	append->build.heap = heap;
 	append->build.index = index;
@@ -66,9 +87,12 @@ sluice_index_append_open(Relation heap, Relation index, IndexInfo *info,
 	return append;
 }
 
-/* Gives the core the entries, by the rows' numbers; false if one is not of the plain kind. */
+/*
+ * Gives the core the entries, by the rows' numbers; false if one is not of the
+ * plain kind.
+ */
 static bool
-add_entries(SluiceIndexAppend *append, const SluicePlaced *rows, int count)
+add_entries(UniqueAppend *append, const PlacedRow *rows, int count)
 {
 	SluiceIndexBuild *build = &append->build;
 	TupleDesc	desc = RelationGetDescr(build->heap);
@@ -131,9 +155,12 @@ take_sorted(SluiceIndexBuild *build, Lot *lot)
 	Assert(done == (uint64) lot->count);
 }
 
-/* The lot's entries in their order; false if they are not all plain and different. */
+/*
+ * The lot's entries in their order; false if they are not all plain and
+ * different.
+ */
 static bool
-sort_lot(SluiceIndexAppend *append, Lot *lot)
+sort_lot(UniqueAppend *append, Lot *lot)
 {
 	if (!add_entries(append, lot->rows, lot->count))
 	{
@@ -153,7 +180,10 @@ sort_lot(SluiceIndexAppend *append, Lot *lot)
 	return true;
 }
 
-/* One entry through the access method, which may find that another session has put an equal one there. */
+/*
+ * One entry through the access method, which may find that another session has
+ * put an equal one there.
+ */
 static void
 insert_entry(SluiceIndexBuild *build, const Lot *lot, int n, uint64 *line)
 {
@@ -166,9 +196,12 @@ insert_entry(SluiceIndexBuild *build, const Lot *lot, int n, uint64 *line)
 				 UNIQUE_CHECK_YES, false, build->info);
 }
 
-/* False, and nothing done, unless the first entry is above all that the index has. */
+/*
+ * False, and nothing done, unless the first entry is above all that the index
+ * has.
+ */
 static bool
-append_lot(SluiceIndexAppend *append, const Lot *lot, uint64 *line)
+append_lot(UniqueAppend *append, const Lot *lot, uint64 *line)
 {
 	SluiceIndexBuild *build = &append->build;
 	int			taken = 0;
@@ -179,7 +212,7 @@ append_lot(SluiceIndexAppend *append, const Lot *lot, uint64 *line)
 		CHECK_FOR_INTERRUPTS();
 		/* Once others have gone beyond us, they are likely to go on. */
 		if (taken >= 0)
-			taken = sluice_index_edge_append(build->heap, build->index, lot->tuples + n,
+			taken = sluice_btree_append(build->heap, build->index, lot->tuples + n,
 											 lot->count - n);
 		if (taken < 0)
 			append->taken->because = "some rows' keys are not above the index's";
@@ -197,11 +230,11 @@ append_lot(SluiceIndexAppend *append, const Lot *lot, uint64 *line)
 }
 
 /*
- * These rows have just been inserted into the table. True: they have their entries
- * now. False: none has. An error names the line of its row.
+ * These rows have just been inserted into the table. True: they have their
+ * entries now. False: none has. An error names the line of its row.
  */
 bool
-sluice_index_append_rows(SluiceIndexAppend *append, const SluicePlaced *rows, int count,
+sluice_unique_append_rows(UniqueAppend *append, const PlacedRow *rows, int count,
 						 uint64 *line)
 {
 	Lot			lot = {.rows = rows,.count = count};
@@ -230,7 +263,7 @@ sluice_index_append_rows(SluiceIndexAppend *append, const SluicePlaced *rows, in
 
 /* Whether the last lot went in by the page. */
 bool
-sluice_index_append_goes_on(const SluiceIndexAppend *append)
+sluice_unique_append_goes_on(const UniqueAppend *append)
 {
 	return append->taken->rows[SLUICE_INDEX_LEAVES] > 0 && append->next_pause == 0;
 }

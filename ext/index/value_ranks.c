@@ -1,10 +1,26 @@
 /*
- * Values that only the server can compare, or form: other collations than those
- * of byte order, other types than those that the core knows.
+ * Values that only the server can compare, or form: other collations than
+ * those of byte order, other types than those that the core knows.
  *
- * The core keeps each different value once. Here they are sorted as PostgreSQL's
- * own build sorts rows: by the operator class's sort support, abbreviated keys
- * first. Rows are then sorted by their values' ranks, which the core does.
+ * The core keeps each different value once, and hands them over here. They are
+ * sorted as PostgreSQL's own build sorts rows: by the operator class's sort
+ * support, abbreviated keys first. Each value gets a rank, its position in
+ * that order, and equal values get equal ranks; rows are then sorted by their
+ * values' ranks, which the core does. For text with few different values this
+ * costs comparisons by the collation for each different value instead of for
+ * each row.
+ *
+ * "Equal" is the operator class's word. Two values may be equal and not the
+ * same: 1.0 and 1.00 as numeric, or the same text compressed in one row and
+ * not in another. Each row then keeps its own value in the index.
+ *
+ * Between two sorts values may come: a build that spills ranks what it has
+ * each time. The order of two values does not change when others come between
+ * them, so runs that were sorted by earlier ranks are still in order.
+ *
+ * Comparisons run the server's code for the type and the collation, which may
+ * allocate memory; `scratch` is reset every so often. The build can be
+ * cancelled at the same points.
  */
 #include "index/build.h"
 
@@ -31,6 +47,10 @@ struct SluiceIndexRanks
 	int			comparisons;
 };
 
+/*
+ * A value as the server's functions take it. The core aligns each image by 8
+ * bytes.
+ */
 static Datum
 value_of(const SluiceIndexRanks *ranks, uint32 id)
 {
@@ -39,6 +59,10 @@ value_of(const SluiceIndexRanks *ranks, uint32 id)
 	return ranks->by_value ? *(const Datum *) image : PointerGetDatum(image);
 }
 
+/*
+ * For qsort_arg(), and for neighbours. It calls the server's code, so it can
+ * be cancelled; no frame of the core is below it.
+ */
 static int
 compare(const void *a, const void *b, void *arg)
 {
@@ -103,8 +127,9 @@ sluice_index_forget_ranks(SluiceIndexBuild *build)
 }
 
 /*
- * Sorts the values with some numbers. A converter keeps what it allocates for the
- * next value (varstr_abbrev_convert() its buffers): not in memory that comparisons free.
+ * Sorts the values with some numbers. A converter keeps what it allocates for
+ * the next value (varstr_abbrev_convert() its buffers): not in memory that
+ * comparisons free.
  */
 static void
 sort_some(SluiceIndexRanks *ranks, SluiceIndexRanked *values, size_t from, size_t end)
@@ -123,7 +148,10 @@ sort_some(SluiceIndexRanks *ranks, SluiceIndexRanked *values, size_t from, size_
 	MemoryContextSwitchTo(caller);
 }
 
-/* Sorts some values of an index's only column for another process, where their numbers begin with `first`. */
+/*
+ * Sorts some values of an index's only column for another process, where their
+ * numbers begin with `first`.
+ */
 SluiceIndexRanked *
 sluice_index_sort_values(Relation index, const SluiceIndexValues *values, uint32 first)
 {
@@ -139,13 +167,18 @@ sluice_index_sort_values(Relation index, const SluiceIndexValues *values, uint32
 	return sorted;
 }
 
-/* Sorts the values that have come since the last time, and merges them with the others. */
+/*
+ * Sorts the values that have come since the last time, and merges them with
+ * the others.
+ */
 static void
 sort_values(SluiceIndexBuild *build, SluiceIndexRanks *ranks)
 {
 	size_t		old = ranks->count;
 	size_t		count = ranks->values.count;
-	/* Those from here on another process sorts, where there are no old ones. */
+	/*
+	 * Those from here on another process sorts, where there are no old ones.
+	 */
 	size_t		end = old > 0 ? count : sluice_index_values_apart(build, &ranks->values);
 	size_t		apart = old + (count - end);
 	SluiceIndexRanked *all = MemoryContextAllocHuge(ranks->context,
@@ -183,9 +216,11 @@ is_compressed(const SluiceIndexRanks *ranks, Form_pg_attribute att, uint32 id)
 }
 
 /*
- * Equal values of a column are stored in different ways, some of them compressed. Then each row
- * keeps its own: from the beginning. And who wants to know which rows share a posting list has to
- * look at the values themselves, where equal ones need not be the same: that is the stock build's.
+ * Equal values of a column are stored in different ways, some of them
+ * compressed. Then each row keeps its own: from the beginning. And who wants
+ * to know which rows share a posting list has to look at the values
+ * themselves, where equal ones need not be the same: that is the stock
+ * build's.
  */
 static void
 note_forms(SluiceIndexBuild *build, bool exact)
@@ -229,7 +264,10 @@ rank_column(SluiceIndexBuild *build, int column)
 		equal[i] = i > 0 && compare(&ranks->sorted[i - 1], &ranks->sorted[i], ranks) == 0;
 		differ |= equal[i] && (is_compressed(ranks, att, order[i - 1]) ||
 							   is_compressed(ranks, att, order[i]));
-		/* Rows with the same value share a rank, so the core would take them for equal. */
+		/*
+		 * Rows with the same value share a rank, so the core would take them
+		 * for equal.
+		 */
 		if (ranks->users && compare(&ranks->sorted[i], &ranks->sorted[i], ranks) != 0)
 			build->unfit = "the operator class finds a value unequal to itself";
 	}
@@ -243,7 +281,10 @@ rank_column(SluiceIndexBuild *build, int column)
 	pfree(equal);
 }
 
-/* Before rows are sorted, and after the last one: ranks what has come, or finds the build unfit. */
+/*
+ * Before rows are sorted, and after the last one: ranks what has come, or
+ * finds the build unfit.
+ */
 bool
 sluice_index_rank(SluiceIndexBuild *build)
 {
@@ -265,8 +306,8 @@ sluice_index_rank(SluiceIndexBuild *build)
 }
 
 /*
- * The value as index_form_tuple() stores it: fetched if it is out of line, then
- * compressed if it is long and that makes it shorter.
+ * The value as index_form_tuple() stores it: fetched if it is out of line,
+ * then compressed if it is long and that makes it shorter.
  */
 static Datum
 stored_value(Form_pg_attribute att, Datum value)

@@ -1,8 +1,12 @@
 /*
- * COPY's options on_duplicate, on_duplicate_index and duplicates_to, where
- * index/dedupe.c does not tell duplicates apart at the end: rows go in one by
- * one as INSERT … ON CONFLICT puts them in, by speculative insertion, so
- * that others may write meanwhile (src/backend/executor/nodeModifyTable.c).
+ * COPY's options on_duplicate, on_duplicate_index and duplicates_to, as the
+ * statement gives them: which index tells duplicates, which rights that takes,
+ * what cannot be combined. How rows go in is elsewhere:
+ * heap/speculative_insert.c where others may write, index/dedupe.c where
+ * nobody else can reach the table.
+ *
+ * The rights are those of INSERT … ON CONFLICT: SELECT on the columns of the
+ * index, and with 'replace' UPDATE on the table.
  */
 #include "rejects/rejects.h"
 
@@ -41,7 +45,10 @@ sluice_duplicates_arbiter(const SluiceStatement *s)
 						(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 						 errmsg("COPY option \"on_duplicate\" needs an index that is unique, valid and not deferrable: \"%s\"",
 								RelationGetRelationName(index))));
-			/* The row that is there may have another key, and there may be several. */
+			/*
+			 * The row that is there may have another key, and there may be
+			 * several.
+			 */
 			if (form->indisexclusion && s->options.on_duplicate == SLUICE_DUPLICATE_REPLACE)
 				sluice_refuse_combination("on_duplicate", "'replace' and a key WITHOUT OVERLAPS");
 		}
@@ -94,6 +101,10 @@ sluice_duplicates_read_columns(const SluiceStatement *s)
 	return columns;
 }
 
+/*
+ * When the COPY begins. What cannot be combined is refused before any data is
+ * read.
+ */
 void
 sluice_duplicates_open(SluiceDuplicates *duplicates, const SluiceStatement *s)
 {

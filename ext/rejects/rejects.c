@@ -1,16 +1,50 @@
 /*
  * COPY's options rejects_to and max_rejects.
  *
- * Values that the core leaves to the server are read first, in subtransactions that write
- * nothing and so take no transaction ID: a record whose values cannot be read is rejected there.
+ * THE PROMISE.  A record that cannot be loaded goes to the table that the
+ * statement names, as it came, with its error; all others are loaded as if it
+ * had not been there. A record is rejected for an error that is about its
+ * data. An error of the server (no space, a lock timeout, a cancel, a missing
+ * right) ends the statement as ever: is_about_the_data() has the list.
  *
- * Then a group of rows is tried within a subtransaction, with a separate executor, indexes
- * and a level of AFTER triggers. If anything fails because of the data, the whole group is
- * rolled back, and smaller groups are tried, down to the one record that is at fault: that goes
- * to the table, as it came.
+ * TWO STAGES.  Values that the core leaves to the server are read first, in
+ * subtransactions that write nothing and so take no transaction ID: a record
+ * whose values cannot be read is rejected there. Then a group of rows is tried
+ * within a subtransaction, with a separate executor, indexes and a level of
+ * AFTER triggers. If anything fails because of the data, the whole group is
+ * rolled back, and smaller groups are tried, down to the one record that is at
+ * fault.
  *
- * Each group takes a transaction ID, and beyond 64 of them snapshots of all other sessions get
- * slower. So rows wait for others to form a group with, and while all goes well, groups grow.
+ * WHY A SUBTRANSACTION FOR A GROUP.  Only a rollback takes back what a failed
+ * insertion has done by then: rows, index entries, queued triggers, what
+ * triggers did. Whatever an attempt changes of the load's own state is changed
+ * in a copy (AttemptWork.inner) and taken over if the attempt succeeds. What
+ * lies outside of it is put back by hand: the report, the progress view, what
+ * input functions remember (renew_functions).
+ *
+ * HOW THE RECORD IS FOUND.  An error that comes row by row names its line:
+ * everything before it is tried as the next group, which succeeds, and then
+ * the row is alone. An error that comes for all rows together (a deferred
+ * check, a statement's end) names the last line, or none: then the group is
+ * halved. After a record was rejected, the next group is as large as the
+ * distance between two bad records lets one expect.
+ *
+ * THE COST.  Each group takes a transaction ID, and beyond 64 of them
+ * (PGPROC_MAX_CACHED_SUBXIDS) snapshots of all other sessions get slower. So
+ * rows wait for others to form a group with, in memory of their own, and while
+ * all goes well, groups grow up to WAITING_MOST. After a failure they begin
+ * small again.
+ *
+ * THE ORDER of rows in the table is that of the input: a group is not tried
+ * before all before it are in, or rejected. That holds for the reject table,
+ * too.
+ *
+ * Foreign keys of the table to itself that are checked at the statement's end
+ * are refused: here a "statement" is a group, and a parent that comes later
+ * would be missed.
+ *
+ * The rejects' table is written outside of any attempt, so that a rollback of
+ * an attempt does not take away what was rejected before.
  */
 #include "rejects/rejects.h"
 
@@ -31,7 +65,10 @@ static const Oid reject_types[] = {
 	INT8OID, TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID, BYTEAOID,
 };
 
-/* Memory of the rows that wait for their attempt: after a failure, and at most. */
+/*
+ * Memory of the rows that wait for their attempt: after a failure, and at
+ * most.
+ */
 #define WAITING_FIRST ((Size) 256 << 10)
 #define WAITING_MOST ((Size) 16 << 20)
 
@@ -72,7 +109,10 @@ typedef struct SluiceAttempt
 	uint64		line;			/* at which it failed */
 } SluiceAttempt;
 
-/* Whether it is a foreign key to one of these tables that is looked at before the transaction's end. */
+/*
+ * Whether it is a foreign key to one of these tables that is looked at before
+ * the transaction's end.
+ */
 static bool
 refers_to(HeapTuple tuple, TupleDesc desc, const void *targets)
 {
@@ -83,8 +123,9 @@ refers_to(HeapTuple tuple, TupleDesc desc, const void *targets)
 }
 
 /*
- * With a foreign key to itself, to a partition that takes its rows or to the whole that it is
- * a part of, a row's parent may come later. A partition may have such a key of its own.
+ * With a foreign key to itself, to a partition that takes its rows or to the
+ * whole that it is a part of, a row's parent may come later. A partition may
+ * have such a key of its own.
  */
 static bool
 refers_to_itself(Relation rel)
@@ -104,8 +145,9 @@ refers_to_itself(Relation rel)
 }
 
 /*
- * Whether an error is about the data, and not about the server, the session, the user's rights
- * or the table's own functions, which any record would meet. `reading`: it came while a value was read.
+ * Whether an error is about the data, and not about the server, the session,
+ * the user's rights or the table's own functions, which any record would meet.
+ * `reading`: it came while a value was read.
  */
 static bool
 is_about_the_data(int sqlerrcode, bool reading)
@@ -123,13 +165,20 @@ is_about_the_data(int sqlerrcode, bool reading)
 		case ERRCODE_PLPGSQL_ERROR:
 			return sqlerrcode != ERRCODE_ASSERT_FAILURE;
 		case ERRCODE_TO_CATEGORY(ERRCODE_SYNTAX_ERROR):
-			/* Names of objects and queries are values of some types. Otherwise a trigger or a default has them. */
+			/*
+			 * Names of objects and queries are values of some types. Otherwise
+			 * a trigger or a default has them.
+			 */
 			return reading && sqlerrcode != ERRCODE_INSUFFICIENT_PRIVILEGE;
 		default:
 			return false;
 	}
 }
 
+/*
+ * Gives rows to the table, as if they had just been formed. Rows that the
+ * server has read have not had their NOT NULL constraints checked by the core.
+ */
 static void
 accept_waiting(SluiceLoad *load, const SluiceWaiting *rows, size_t from, size_t to)
 {
@@ -165,7 +214,10 @@ attempt_rows(SluiceLoad *load, const SluiceAttempt *attempt)
 	sluice_close_executor(load);
 }
 
-/* An error may have left input functions and defaults in the middle of something. */
+/*
+ * An error may have left input functions and defaults in the middle of
+ * something.
+ */
 static void
 renew_functions(SluiceLoad *load)
 {
@@ -184,7 +236,10 @@ renew_functions(SluiceLoad *load)
 	MemoryContextSwitchTo(old);
 }
 
-/* Notes the column whose value was being read; the next record begins with none. */
+/*
+ * Notes the column whose value was being read; the next record begins with
+ * none.
+ */
 static void
 name_column(SluiceLoad *load, ErrorData *error)
 {
@@ -204,6 +259,7 @@ typedef struct AttemptWork
 	SluiceAttempt *attempt;
 } AttemptWork;
 
+/* As work of a subtransaction. */
 static void
 run_attempt_work(void *arg)
 {
@@ -213,8 +269,9 @@ run_attempt_work(void *arg)
 }
 
 /*
- * Runs the attempt. True if the rows are in; otherwise nothing is, and attempt->error says why,
- * until the next attempt. An error that is not about the data is raised again.
+ * Runs the attempt. True if the rows are in; otherwise nothing is, and
+ * attempt->error says why, until the next attempt. An error that is not about
+ * the data is raised again.
  */
 static bool
 run_attempt(SluiceLoad *load, SluiceAttempt *attempt)
@@ -245,7 +302,10 @@ run_attempt(SluiceLoad *load, SluiceAttempt *attempt)
 	return false;
 }
 
-/* A record cannot be read: if that is because of its data, the load goes on with the next one. */
+/*
+ * A record cannot be read: if that is because of its data, the load goes on
+ * with the next one.
+ */
 static void
 end_reading(SluiceLoad *load, ErrorData *error)
 {
@@ -267,6 +327,10 @@ typedef struct ReadWork
 	Datum	   *by_column;		/* of one row */
 } ReadWork;
 
+/*
+ * As work of a subtransaction. `row` says where it was when it failed, and
+ * where to go on.
+ */
 static void
 run_read_work(void *arg)
 {
@@ -290,6 +354,7 @@ run_read_work(void *arg)
 	work->load->record = NULL;
 }
 
+/* Of all rows of the slice. */
 static size_t
 count_asks(const SluiceSlice *slice)
 {
@@ -301,8 +366,9 @@ count_asks(const SluiceSlice *slice)
 }
 
 /*
- * Reads the values that the core has left to the server, of all rows of the slice. Rows whose
- * values cannot be read are noted with their errors. It costs no transaction ID.
+ * Reads the values that the core has left to the server, of all rows of the
+ * slice. Rows whose values cannot be read are noted with their errors. It
+ * costs no transaction ID.
  */
 static void
 read_values(SluiceLoad *load, SluiceWaiting *rows)
@@ -311,7 +377,10 @@ read_values(SluiceLoad *load, SluiceWaiting *rows)
 	ReadWork	work = {.load = load, .slice = slice};
 	size_t		asks = count_asks(slice);
 
-	/* Where functions may look at the rows before, each is read when these are in. */
+	/*
+	 * Where functions may look at the rows before, each is read when these are
+	 * in.
+	 */
 	if (asks == 0 || load->volatile_checks)
 		return;
 	rows->values = work.values = palloc(sizeof(Datum) * asks);
@@ -330,6 +399,7 @@ read_values(SluiceLoad *load, SluiceWaiting *rows)
 	}
 }
 
+/* A column of the rejects' table. */
 static Datum
 text_or_null(const char *text, bool *isnull)
 {
@@ -383,6 +453,10 @@ reject(SluiceLoad *load, const ErrorData *error, const char *record, size_t len,
 	MemoryContextReset(rejects->attempt);
 }
 
+/*
+ * Whether there is anything to try: a group of nothing but unreadable records
+ * needs no transaction ID.
+ */
 static bool
 has_readable_rows(const SluiceAttempt *attempt)
 {
@@ -434,7 +508,10 @@ reject_unreadable(SluiceLoad *load, const SluiceWaiting *rows, size_t from, size
 	}
 }
 
-/* Tries these rows in groups that get smaller until all bad ones are found. True: there was none to find. */
+/*
+ * Tries these rows in groups that get smaller until all bad ones are found.
+ * True: there was none to find.
+ */
 static bool
 try_groups(SluiceLoad *load, const SluiceWaiting *rows)
 {
@@ -497,6 +574,7 @@ sluice_rejects_flush(SluiceLoad *load)
 	MemoryContextReset(rejects->waiting_context);
 }
 
+/* Into the memory of rows that wait. */
 static void *
 copy_bytes(const void *bytes, Size len)
 {
@@ -504,8 +582,8 @@ copy_bytes(const void *bytes, Size len)
 }
 
 /*
- * Whether the next rows are tried at once, and those that wait before them: they are very long,
- * or functions may look at the rows before.
+ * Whether the next rows are tried at once, and those that wait before them:
+ * they are very long, or functions may look at the rows before.
  */
 static bool
 tries_at_once(SluiceLoad *load, Size len)
@@ -516,7 +594,9 @@ tries_at_once(SluiceLoad *load, Size len)
 	return true;
 }
 
-/* Adds rows to those that wait, or tries them if they are to be tried at once. */
+/*
+ * Adds rows to those that wait, or tries them if they are to be tried at once.
+ */
 static void
 add_waiting(SluiceLoad *load, SluiceWaiting *rows, bool at_once)
 {
@@ -579,8 +659,9 @@ find_end(SluiceLoad *load, SluiceRecordEnd *search, uint32 more)
 }
 
 /*
- * The record at the source's start, and `more` after it, taken out of it for the server to read.
- * A long one may be as long as stock COPY's own line may be.
+ * The record at the source's start, and `more` after it, taken out of it for
+ * the server to read. A long one may be as long as stock COPY's own line may
+ * be.
  */
 static void
 take_record(SluiceLoad *load, SluiceRecordEnd *search, uint32 more, SluiceSource *lent)
@@ -627,9 +708,10 @@ typedef struct RecordWork
 } RecordWork;
 
 /*
- * The core leaves a record with a NULL where none may be to the server. Such a one cannot go into
- * the table, unless WHERE excludes it. The error of a partition names another table, and with generated
- * columns it shows their values: then it is found when the row is inserted.
+ * The core leaves a record with a NULL where none may be to the server. Such a
+ * one cannot go into the table, unless WHERE excludes it. The error of a
+ * partition names another table, and with generated columns it shows their
+ * values: then it is found when the row is inserted.
  */
 static void
 check_not_null(SluiceLoad *load, TupleTableSlot *slot)
@@ -648,6 +730,10 @@ check_not_null(SluiceLoad *load, TupleTableSlot *slot)
 	}
 }
 
+/*
+ * As work of a subtransaction: one record, by stock COPY's parser. The tuple
+ * is made outside of the per-tuple memory, which the next record resets.
+ */
 static void
 run_record_work(void *arg)
 {
@@ -675,8 +761,8 @@ run_record_work(void *arg)
 }
 
 /*
- * One record through stock COPY's parser; the row then waits with the others. False at the end
- * of the data.
+ * One record through stock COPY's parser; the row then waits with the others.
+ * False at the end of the data.
  */
 static bool
 ask_server(SluiceLoad *load)
@@ -726,7 +812,10 @@ ask_server(SluiceLoad *load)
 	return error || work.tuple;
 }
 
-/* The header by itself, all lines of it: if it is not as it has to be, the statement ends. */
+/*
+ * The header by itself, all lines of it: if it is not as it has to be, the
+ * statement ends.
+ */
 void
 sluice_rejects_read_header(SluiceLoad *load)
 {
@@ -742,6 +831,10 @@ sluice_rejects_read_header(SluiceLoad *load)
 		sluice_source_end(&load->source);
 }
 
+/*
+ * When the COPY begins. From here on rows and records come here instead of
+ * rows/.
+ */
 SluiceRejects *
 sluice_rejects_open(const SluiceStatement *s, SluiceLoad *load)
 {

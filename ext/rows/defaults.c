@@ -1,6 +1,17 @@
 /*
  * What columns get that are not in the data: constants and stable functions
  * once, a sequence's values in blocks, the rest for every row.
+ *
+ * Stock COPY evaluates a default for each row, when the row is read. To do it
+ * once is right where nobody can tell the difference: a stable function gives
+ * the same value for the whole statement. A volatile one is evaluated for each
+ * row, in its turn. If it might look at tables it could tell whether earlier
+ * rows are in, and stock COPY would then insert each row before it reads the
+ * next one: such a COPY is left to stock COPY (needs_rows_one_by_one).
+ *
+ * nextval() is volatile and common. It can be told from others in its effects
+ * only by the sequence, so values for many rows are reserved at once
+ * (base/sequence.c).
  */
 #include "rows/rows.h"
 
@@ -24,6 +35,10 @@ may_look_at_tables(Oid function, void *context)
 		!compat_is_random(function);
 }
 
+/*
+ * Whether a default may do or see something between two rows. Walks the whole
+ * expression.
+ */
 static bool
 needs_rows_one_by_one(Node *expr, void *context)
 {
@@ -35,7 +50,10 @@ needs_rows_one_by_one(Node *expr, void *context)
 	return expression_tree_walker(expr, needs_rows_one_by_one, context);
 }
 
-/* Looks at a column's default, which COPY is going to plan too: once its options are right, for that may fail. */
+/*
+ * Looks at a column's default, which COPY is going to plan too: once its
+ * options are right, for that may fail.
+ */
 static void
 judge(const SluiceStatement *s, AttrNumber attnum, SluiceRelationCache *known)
 {
@@ -159,7 +177,10 @@ sluice_plan_default(CopyFromState cstate, Form_pg_attribute att, SluiceColumn *c
 	}
 	if (args->volatile_checks ? !IsA(state->expr, Const) : contain_volatile_functions((Node *) state->expr))
 	{
-		/* Not NULL in the end: the constraint is checked once the default is there. */
+		/*
+		 * Not NULL in the end: the constraint is checked once the default is
+		 * there.
+		 */
 		column->not_null = false;
 		args->volatiles = lappend_int(args->volatiles, att->attnum);
 		return;

@@ -1,6 +1,18 @@
 /*
  * The table and the statement in the core's terms: which columns the core
  * reads, what the others get.
+ *
+ * The rule for a type: the core reads it if it gives just the value that the
+ * server's input function would give, under the settings of this session, or
+ * asks the server for that one value. Whatever depends on a setting that the
+ * core does not know (timezone_abbreviations, IntervalStyle, lc_monetary,
+ * array_nulls) is asked of the server. The plan is made once, so settings must
+ * not change while rows are read; where functions that the load calls might
+ * change them (`volatile_checks`) only types that depend on none are read.
+ *
+ * Catalogs are looked at here and nowhere later: the plan is complete without
+ * them. So it can be handed to workers that have no database connection, as
+ * one piece of memory without pointers (below).
  */
 #include "rows/rows.h"
 
@@ -22,7 +34,10 @@
 #include "utils/syscache.h"
 #include "utils/typcache.h"
 
-/* What the core takes for granted of every server (crates/core/src/page/tuple.rs, types/text.rs). */
+/*
+ * What the core takes for granted of every server
+ * (crates/core/src/page/tuple.rs, types/text.rs).
+ */
 StaticAssertDecl(MAXIMUM_ALIGNOF == 8, "the core forms tuples as 64-bit machines have them");
 StaticAssertDecl(NAMEDATALEN == 64, "the core forms names of 64 bytes");
 
@@ -56,8 +71,8 @@ plan_enum(Oid type, SluiceColumn *column)
 }
 
 /*
- * Every value is asked of the server; of a function that wants to see NULLs, they
- * too. A domain's only wants to check them.
+ * Every value is asked of the server; of a function that wants to see NULLs,
+ * they too. A domain's only wants to check them.
  */
 static void
 plan_asked(CopyFromState cstate, Form_pg_attribute att, SluiceColumn *column)
@@ -67,6 +82,7 @@ plan_asked(CopyFromState cstate, Form_pg_attribute att, SluiceColumn *column)
 		column->not_null = true;
 }
 
+/* Types whose input may depend on the time zone's abbreviations. */
 static bool
 is_date(Oid type)
 {
@@ -75,10 +91,10 @@ is_date(Oid type)
 }
 
 /*
- * Whether UTC, Z, T and BC mean in dates what they mean everywhere. A zone that
- * is a rule ("UTC+5") has abbreviations of its own, which are the first to be
- * looked at since 18; a list of abbreviations that is not the usual one may have
- * any words.
+ * Whether UTC, Z, T and BC mean in dates what they mean everywhere. A zone
+ * that is a rule ("UTC+5") has abbreviations of its own, which are the first
+ * to be looked at since 18; a list of abbreviations that is not the usual one
+ * may have any words.
  */
 static bool
 plain_dates(void)
@@ -90,8 +106,9 @@ plain_dates(void)
 }
 
 /*
- * Whether the core reads a type, or an array of it, as the server does: by the settings of
- * this moment, or by any where functions that the load calls may change them.
+ * Whether the core reads a type, or an array of it, as the server does: by the
+ * settings of this moment, or by any where functions that the load calls may
+ * change them.
  */
 static bool
 settings_suit(Oid type, bool is_array, const SluicePlanArgs *args)
@@ -121,7 +138,9 @@ plan_type(CopyFromState cstate, Form_pg_attribute att, SluiceColumn *column,
 		plan_asked(cstate, att, column);
 		return;
 	}
-	/* The catalogs are asked about types that may be what they have to tell. */
+	/*
+	 * The catalogs are asked about types that may be what they have to tell.
+	 */
 	if (!pgsluice_reads(type) && get_typtype(type) == TYPTYPE_DOMAIN && !compat_domain_has_constraints(type))
 		type = getBaseTypeAndTypmod(type, &typmod);
 	column->typmod = typmod;
@@ -149,6 +168,10 @@ plan_type(CopyFromState cstate, Form_pg_attribute att, SluiceColumn *column,
 		plan_asked(cstate, att, column);
 }
 
+/*
+ * The settings that change how the core reads values. They are read once: see
+ * the head of the file.
+ */
 static SluiceEnv
 session_env(void)
 {
@@ -233,7 +256,10 @@ sluice_plan_args(CopyFromState cstate, bool volatile_checks, SluicePlanArgs *arg
 	}
 }
 
-/* Compiles the plan. It lives until the current memory context is reset or deleted. */
+/*
+ * Compiles the plan. It lives until the current memory context is reset or
+ * deleted.
+ */
 SluicePlan *
 sluice_make_plan(const SluicePlanArgs *args)
 {
@@ -250,4 +276,113 @@ sluice_make_plan(const SluicePlanArgs *args)
 	callback->arg = plan;
 	MemoryContextRegisterResetCallback(CurrentMemoryContext, callback);
 	return plan;
+}
+
+/* ----------------------------------------------------------------
+ * The arguments of a plan in one piece of memory without pointers, to hand them
+ * to a worker.
+ * ----------------------------------------------------------------
+ */
+
+typedef struct Flat
+{
+	char	   *memory;			/* NULL to count */
+	Size		used;
+} Flat;
+
+/* Copies a part and says where; without memory it only counts. */
+static void *
+append_bytes(Flat *flat, const void *data, Size len)
+{
+	Size		at = flat->used;
+
+	flat->used = MAXALIGN(at + len);
+	if (flat->memory && len > 0)
+		memcpy(flat->memory + at, data, len);
+	/* What is NULL has no place: offset 0 is the struct's own. */
+	return data ? (void *) at : NULL;
+}
+
+/* The struct, the columns, then what they point to. */
+static Size
+flatten(const SluicePlanArgs *args, char *memory)
+{
+	Flat		flat = {memory, 0};
+	SluicePlanArgs copy = *args;
+	SluiceColumn *columns = palloc(sizeof(SluiceColumn) * args->ncolumns);
+	Size		columns_at;
+
+	append_bytes(&flat, args, sizeof(*args));
+	columns_at = flat.used;
+	copy.columns = append_bytes(&flat, args->columns, sizeof(SluiceColumn) * args->ncolumns);
+	copy.dialect.null = append_bytes(&flat, args->dialect.null, args->dialect.null_len);
+	copy.dialect.default_marker = append_bytes(&flat, args->dialect.default_marker, args->dialect.default_len);
+	memcpy(columns, args->columns, sizeof(SluiceColumn) * args->ncolumns);
+	for (size_t i = 0; i < args->ncolumns; i++)
+	{
+		SluiceColumn *column = &columns[i];
+		SluiceLabel *labels = palloc(sizeof(SluiceLabel) * column->nlabels);
+
+		column->given = append_bytes(&flat, column->given, column->given_len);
+		for (size_t l = 0; l < column->nlabels; l++)
+		{
+			labels[l] = column->labels[l];
+			labels[l].label = append_bytes(&flat, labels[l].label, labels[l].len);
+		}
+		column->labels = append_bytes(&flat, column->nlabels ? labels : NULL,
+							 sizeof(SluiceLabel) * column->nlabels);
+		pfree(labels);
+	}
+	if (memory)
+	{
+		memcpy(memory, &copy, sizeof(copy));
+		memcpy(memory + columns_at, columns, sizeof(SluiceColumn) * args->ncolumns);
+	}
+	pfree(columns);
+	return flat.used;
+}
+
+/* By a dry run, so that size and contents cannot differ. */
+Size
+sluice_plan_serialized_size(const SluicePlanArgs *args)
+{
+	return flatten(args, NULL);
+}
+
+/* Into so much memory. Pointers become offsets from its start. */
+void
+sluice_plan_serialize(const SluicePlanArgs *args, char *flat)
+{
+	(void) flatten(args, flat);
+}
+
+/* Gives offsets their pointers back, in a copy of the columns and labels. */
+void
+sluice_plan_deserialize(const char *flat, SluicePlanArgs *args)
+{
+#define AT(p) ((p) ? (void *) (flat + (uintptr_t) (p)) : NULL)
+#define AT_ALWAYS(p) ((void *) (flat + (uintptr_t) (p)))
+	memcpy(args, flat, sizeof(*args));
+	args->dialect.null = AT(args->dialect.null);
+	args->dialect.default_marker = AT(args->dialect.default_marker);
+	{
+		SluiceColumn *columns = palloc(sizeof(SluiceColumn) * Max(args->ncolumns, 1));
+
+		memcpy(columns, AT_ALWAYS(args->columns), sizeof(SluiceColumn) * args->ncolumns);
+		args->columns = columns;
+	}
+	for (size_t i = 0; i < args->ncolumns; i++)
+	{
+		SluiceColumn *column = &args->columns[i];
+		SluiceLabel *labels = palloc(sizeof(SluiceLabel) * Max(column->nlabels, 1));
+
+		column->given = AT(column->given);
+		if (column->nlabels)
+			memcpy(labels, AT_ALWAYS(column->labels), sizeof(SluiceLabel) * column->nlabels);
+		for (size_t l = 0; l < column->nlabels; l++)
+			labels[l].label = AT(labels[l].label);
+		column->labels = labels;
+	}
+#undef AT
+#undef AT_ALWAYS
 }

@@ -3,6 +3,13 @@
  * ends of CopyReadLineText (src/backend/commands/copyfromparse.c). Where that
  * raises an error about a line end, the search goes on to the true one. And
  * where the last one of a chunk ends.
+ *
+ * Two kinds of search, for two callers. rejects/ must find the end of a record
+ * that may be broken, exactly where stock COPY would begin the next one:
+ * sluice_record_end() goes byte by byte, and can stop in the middle and go on
+ * when more bytes are there. workers/ must find quickly some record end near
+ * the end of a chunk: sluice_last_record_end() looks backwards, and may only
+ * be asked where LF ends lines and a quote toggles wherever it stands.
  */
 #include "rows/rows.h"
 
@@ -26,9 +33,10 @@ follow_quotes(SluiceRecordEnd *search, const SluiceDialect *dialect, uint8 c)
 }
 
 /*
- * Looks on in data[0, len), which begins with the record and holds all that the
- * search has seen before. True once search->at is where the record ends, and `more` records after
- * it; with `last`, no bytes follow, and it ends there at the latest.
+ * Looks on in data[0, len), which begins with the record and holds all that
+ * the search has seen before. True once search->at is where the record ends,
+ * and `more` records after it; with `last`, no bytes follow, and it ends there
+ * at the latest.
  */
 bool
 sluice_record_end(SluiceRecordEnd *search, const SluiceDialect *dialect,
@@ -47,7 +55,10 @@ sluice_record_end(SluiceRecordEnd *search, const SluiceDialect *dialect,
 			follow_quotes(search, dialect, c);
 		else if (c == '\\')
 		{
-			/* The next one is data, except behind \. which ends the data or is an error. */
+			/*
+			 * The next one is data, except behind \. which ends the data or is
+			 * an error.
+			 */
 			if (has_next)
 				search->at++;
 			continue;
@@ -108,8 +119,9 @@ sluice_line_length(const SluiceDialect *dialect, const char *record, size_t len)
 }
 
 /*
- * Whether a \. ends the last of these lines, which the server has read whole. Behind a row, stock COPY
- * takes it for the end of what a client sends, and not of what lies in a file.
+ * Whether a \. ends the last of these lines, which the server has read whole.
+ * Behind a row, stock COPY takes it for the end of what a client sends, and
+ * not of what lies in a file.
  */
 bool
 sluice_marker_ends(const SluiceSource *src, const char *lines, size_t len)
@@ -125,7 +137,8 @@ sluice_marker_ends(const SluiceSource *src, const char *lines, size_t len)
 
 /*
  * Where the last tuple of binary data ends that ends within data[0, len). From
- * what is no tuple on, the trailer too, the rest goes to the server in one piece.
+ * what is no tuple on, the trailer too, the rest goes to the server in one
+ * piece.
  */
 static size_t
 last_tuple_end(const char *data, size_t len, size_t fields)
@@ -167,7 +180,8 @@ last_tuple_end(const char *data, size_t len, size_t fields)
  * Where the last record ends that ends within data[0, len); 0 where none does.
  *
  * CSV: behind the last LF with an even number of quotes before it; a quote
- * toggles wherever it stands. Text: behind the last LF that no backslash hides.
+ * toggles wherever it stands. Text: behind the last LF that no backslash
+ * hides.
  */
 size_t
 sluice_last_record_end(const char *data, size_t len, const SluicePlanArgs *args)

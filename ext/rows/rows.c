@@ -1,6 +1,34 @@
 /*
- * Rows of one COPY FROM: what the core has formed, what the server has to read,
- * what the table asks of them; and the loop that goes through the data alone.
+ * Rows of one COPY FROM: what the core has formed, what the server has to
+ * read, what the table asks of them.
+ *
+ * A row comes here in one of three forms:
+ *
+ *    complete      the core has formed the tuple; if the table asks nothing of
+ *                  rows it is inserted as it lies in the arena
+ *    with asks     the core has formed it but for values that are the server's
+ *                  to read, or that are another for every row (complete_row)
+ *    as a record   the core does not take it; stock COPY's parser reads it
+ *                  from the source (sluice_take_server_row)
+ *
+ * THE ORDER OF ERRORS is stock COPY's. A row's values are read in the order of
+ * the statement's list of columns, then come WHERE, the partition, generated
+ * columns, constraints, and with the insertion of its batch indexes and
+ * triggers. Rows are taken strictly in the order of the input, so an error of
+ * row n is raised before row n + 1 is looked at in any way that could fail.
+ * What the core does ahead of that cannot fail: it leaves what it does not
+ * like to the server.
+ *
+ * BATCHES end where stock COPY's would (batch_ends), as logical decoding and
+ * volatile constraints can show where they end.
+ *
+ * CONTEXT.  An error names the line, and shows the record where stock COPY
+ * would show it: `record` is set while the row is checked, and NULL while its
+ * batch is inserted.
+ *
+ * MEMORY.  Tuples lie in the arena until their batch is flushed. Rows that
+ * were completed by the server are copied by their slots; MAX_MATERIALIZED
+ * limits these.
  */
 #include "rows/rows.h"
 
@@ -11,7 +39,10 @@
 /* MAX_BUFFERED_BYTES of copyfrom.c. */
 #define STOCK_BATCH_BYTES 65535
 
-/* Values that were read by the server wait in memory of their own: at most so much. */
+/*
+ * Values that were read by the server wait in memory of their own: at most so
+ * much.
+ */
 #define MAX_MATERIALIZED ((Size) 1 << 20)
 
 /* The memory in which the core forms tuples is to be used again. */
@@ -23,6 +54,7 @@ sluice_free_tuples(SluiceLoad *load)
 		sluice_flush(load);
 }
 
+/* Whether WHERE leaves the row out; it is counted then. */
 static bool
 where_excludes(SluiceLoad *load, TupleTableSlot *slot)
 {
@@ -44,9 +76,10 @@ sluice_record_length(const SluiceLoad *load)
 }
 
 /*
- * A row was added to those that wait: whether stock COPY would put them into the table
- * now. Logical decoding shows where its batches end. Functions of volatile CHECK
- * constraints and triggers' conditions, which it calls row by row, find those that are in.
+ * A row was added to those that wait: whether stock COPY would put them into
+ * the table now. Logical decoding shows where its batches end. Functions of
+ * volatile CHECK constraints and triggers' conditions, which it calls row by
+ * row, find those that are in.
  */
 static bool
 batch_ends(SluiceLoad *load)
@@ -73,7 +106,8 @@ let_wait(SluiceLoad *load, SluiceBatch *batch, uint64 line)
 
 /*
  * The row in next_slot's slot: WHERE, the way to its partition, generated
- * columns and constraints, in CopyFrom's order; then it waits for its insertion.
+ * columns and constraints, in CopyFrom's order; then it waits for its
+ * insertion.
  */
 static void
 take_row(SluiceLoad *load, TupleTableSlot *slot, uint64 line)
@@ -117,6 +151,7 @@ next_slot(SluiceLoad *load)
 	return sluice_batch_slot(load->batch);
 }
 
+/* For qsort_arg(): by the order of the statement's list. */
 static int
 by_field(const void *one, const void *other, void *columns)
 {
@@ -126,8 +161,9 @@ by_field(const void *one, const void *other, void *columns)
 }
 
 /*
- * The values of a row as the statement lists their columns, which need not be the table's
- * order: of several bad ones, stock COPY names the first of its list.
+ * The values of a row as the statement lists their columns, which need not be
+ * the table's order: of several bad ones, stock COPY names the first of its
+ * list.
  */
 static const SluiceAsk *
 in_list_order(SluiceColumn *columns, const SluiceAsk *asks, uint32 count)
@@ -155,7 +191,10 @@ draw_value(SluiceLoad *load, TupleTableSlot *slot, char *place)
 	slot->tts_values[serial->attnum - 1] = fetch_att(place, true, serial->len);
 }
 
-/* Reads a value as COPY reads it: text, or bytes of FORMAT binary. A NUL follows it. */
+/*
+ * Reads a value as COPY reads it: text, or bytes of FORMAT binary. A NUL
+ * follows it.
+ */
 Datum
 sluice_read_value(FmgrInfo *function, bool binary, char *bytes, uint32 len,
 				  Oid ioparam, int32 typmod)
@@ -165,7 +204,10 @@ sluice_read_value(FmgrInfo *function, bool binary, char *bytes, uint32 len,
 
 	if (!binary)
 		return InputFunctionCall(function, bytes, ioparam, typmod);
-	/* As CopyReadBinaryAttribute of copyfromparse.c; the memory may be written to. */
+	/*
+	 * As CopyReadBinaryAttribute of copyfromparse.c; the memory may be written
+	 * to.
+	 */
 	value.data = bytes;
 	value.len = (int) len;
 	value.maxlen = (int) len + 1;
@@ -179,8 +221,8 @@ sluice_read_value(FmgrInfo *function, bool binary, char *bytes, uint32 len,
 }
 
 /*
- * Reads the values of a row that the core has left to the server's input functions, or raises
- * their errors. Each goes to the place of its column.
+ * Reads the values of a row that the core has left to the server's input
+ * functions, or raises their errors. Each goes to the place of its column.
  */
 void
 sluice_read_asks(SluiceLoad *load, const SluiceSlice *slice, const SluiceRow *row,
@@ -207,8 +249,9 @@ sluice_read_asks(SluiceLoad *load, const SluiceSlice *slice, const SluiceRow *ro
 }
 
 /*
- * Completes a row that the core could not finish: by the values that the server's input
- * functions read, and by the defaults that are another for every row.
+ * Completes a row that the core could not finish: by the values that the
+ * server's input functions read, and by the defaults that are another for
+ * every row.
  */
 static void
 complete_row(SluiceLoad *load, const SluiceSlice *slice, TupleTableSlot *slot,
@@ -252,7 +295,10 @@ sluice_accept_range(SluiceLoad *load, const SluiceSlice *slice, size_t from, siz
 	const SluiceAsk *asks = slice->asks;
 	size_t		installed;
 
-	/* A record that ON_ERROR skips leaves its column named until the next one is read. */
+	/*
+	 * A record that ON_ERROR skips leaves its column named until the next one
+	 * is read.
+	 */
 	if (from < to)
 		load->cstate->cur_attname = load->cstate->cur_attval = NULL;
 	sluice_sequence_expect(&load->args.serial, (int64) (to - from));
@@ -298,7 +344,10 @@ sluice_accept_range(SluiceLoad *load, const SluiceSlice *slice, size_t from, siz
 	load->cstate->line_buf_valid = false;
 }
 
-/* All that the core has formed from this slice; the rows that nobody may reject. */
+/*
+ * All that the core has formed from this slice; the rows that nobody may
+ * reject.
+ */
 void
 sluice_accept_slice(SluiceLoad *load, const SluiceSlice *slice)
 {
@@ -338,7 +387,10 @@ sluice_take_server_row(SluiceLoad *load, SluiceSource *src)
 	return true;
 }
 
-/* The record at the front of the source, by stock COPY's parser; nobody may reject it. */
+/*
+ * The record at the front of the source, by stock COPY's parser; nobody may
+ * reject it.
+ */
 bool
 sluice_ask_server(SluiceLoad *load)
 {
@@ -370,14 +422,20 @@ sluice_form(SluiceLoad *load)
 	instr_time	before,
 				after;
 
-	/* No row waits, or those that do were copied: their tuples may be overwritten. */
+	/*
+	 * No row waits, or those that do were copied: their tuples may be
+	 * overwritten.
+	 */
 	if (load->waiting == 0 || load->volatile_checks)
 		slice->arena_used = 0;
 	sluice_source_validate(src);
 	slice->input = (const uint8_t *) src->buf + src->start;
 	slice->input_len = src->valid - src->start;
 	slice->last = src->eof && !src->sealed && src->valid == src->end;
-	/* In CSV stock COPY looks at what follows upon a CR, be it valid or not, before it takes the line. */
+	/*
+	 * In CSV stock COPY looks at what follows upon a CR, be it valid or not,
+	 * before it takes the line.
+	 */
 	if (load->args.dialect.csv && !slice->last && slice->input_len > 0 &&
 		slice->input[slice->input_len - 1] == '\r')
 		slice->input_len--;
@@ -398,7 +456,10 @@ sluice_form(SluiceLoad *load)
 		sluice_flush(load);
 	src->start += slice->consumed;
 	load->lines += slice->lines;
-	/* As stock COPY: an error while reading on names the line it is about to read. */
+	/*
+	 * As stock COPY: an error while reading on names the line it is about to
+	 * read.
+	 */
 	load->cstate->cur_lineno = load->lines + 1;
 	return status;
 }
@@ -419,8 +480,8 @@ sluice_fill(SluiceLoad *load)
 }
 
 /*
- * Goes on after sluice_form(): reads more bytes, or has the server read the record that the core does not
- * take. False at the end of the data.
+ * Goes on after sluice_form(): reads more bytes, or has the server read the
+ * record that the core does not take. False at the end of the data.
  */
 bool
 sluice_go_on(SluiceLoad *load, SluiceStatus status)
@@ -450,7 +511,10 @@ sluice_go_on(SluiceLoad *load, SluiceStatus status)
 	}
 }
 
-/* Goes through what lies in the source. False if the data ended by a line of \. */
+/*
+ * Goes through what lies in the source. False if the data ended by a line of
+ * \.
+ */
 bool
 sluice_finish_source(SluiceLoad *load)
 {
@@ -463,7 +527,10 @@ sluice_finish_source(SluiceLoad *load)
 	return !src->ended && src->start == src->end;
 }
 
-/* Compiles the plan of a row, defaults included, and finds memory for what it makes. */
+/*
+ * Compiles the plan of a row, defaults included, and finds memory for what it
+ * makes.
+ */
 void
 sluice_make_row_plan(SluiceLoad *load)
 {

@@ -44,8 +44,6 @@ extern size_t sluice_last_record_end(const char *data, size_t len, const SluiceP
 /* plan.c */
 extern void sluice_plan_args(CopyFromState cstate, bool volatile_checks, SluicePlanArgs *args);
 extern SluicePlan *sluice_make_plan(const SluicePlanArgs *args);
-
-/* plan_serialize.c */
 extern Size sluice_plan_serialized_size(const SluicePlanArgs *args);
 extern void sluice_plan_serialize(const SluicePlanArgs *args, char *flat);
 extern void sluice_plan_deserialize(const char *flat, SluicePlanArgs *args);
@@ -75,7 +73,10 @@ extern bool sluice_finish_source(SluiceLoad *load);
 extern void sluice_make_row_plan(SluiceLoad *load);
 extern void sluice_core_failed(SluiceStatus status);
 
-/* Whether workers are still to start, and to have all rows, as tests may want it. */
+/*
+ * Whether workers are still to start, and to have all rows, as tests may want
+ * it.
+ */
 static inline bool
 sluice_forces_workers(const SluiceLoad *load)
 {

@@ -1,6 +1,30 @@
 /*
  * The bytes of a COPY FROM: read in slices for the core, lent to stock COPY's
  * own parser one record at a time, and taken back from it.
+ *
+ *    buf:  | headroom | start ... valid ... end |          |
+ *
+ * Bytes before `valid` are known to be text of the server's encoding, and the
+ * core reads nothing else. The first byte that is not valid stops it, and the
+ * record in which it lies goes to stock COPY's parser, which raises the error
+ * with its own words.
+ *
+ * LENDING.  Stock COPY's parser is made to read from a callback
+ * (COPY_CALLBACK), which gives it what lies at `start`. It reads ahead; what
+ * it has not used when it has parsed its record is copied back in front of
+ * `start`, for which the headroom is kept: it holds as much as the parser can
+ * have read (RAW_BUF_SIZE). So both parsers see the same bytes, and either can
+ * go on where the other one stopped.
+ * docs/decisions/0004-copy-takes-over-by-lending.md has the reasons.
+ *
+ * BAD ENDS.  A client that gives up, sends a wrong message or goes away is
+ * noticed when its bytes are read, which may be far ahead of the row that is
+ * being loaded. Stock COPY would have loaded the rows before. So the failure
+ * is noted (fail_later) and raised when all bytes before it are used up.
+ *
+ * ENCODING.  Data in another encoding is converted piece by piece as it is
+ * read, in stock COPY's way; a byte sequence that cannot be converted stops
+ * the conversion, and its error is raised when the rows before it are in.
  */
 #include "rows/rows.h"
 
@@ -12,14 +36,16 @@
 #include "utils/wait_event.h"
 
 /*
- * Whose bytes stock COPY's parser reads at this moment: its callback has no argument. A function that it
- * calls may run a COPY of its own, so that whoever lends puts back what was here, after an error too.
+ * Whose bytes stock COPY's parser reads at this moment: its callback has no
+ * argument. A function that it calls may run a COPY of its own, so that
+ * whoever lends puts back what was here, after an error too.
  */
 static SluiceSource *lender;
 
 /*
- * What was read is used up, and nothing comes after it: the client has given up or is gone,
- * or the bytes cannot be converted (as CopyConversionError says it).
+ * What was read is used up, and nothing comes after it: the client has given
+ * up or is gone, or the bytes cannot be converted (as CopyConversionError says
+ * it).
  */
 void
 sluice_source_refuse(SluiceSource *src)
@@ -47,7 +73,9 @@ lend(void *outbuf, int minread, int maxread)
 {
 	size_t		len;
 
-	/* To name a bad byte at a chunk's end, the parser looks at what follows. */
+	/*
+	 * To name a bad byte at a chunk's end, the parser looks at what follows.
+	 */
 	if (lender->start == lender->end && lender->sealed)
 	{
 		len = Min((size_t) maxread, lender->after_len);
@@ -109,7 +137,10 @@ sluice_source_open(SluiceSource *src, CopyFromState cstate)
 	cstate->data_source_cb = lend;
 }
 
-/* The client's data ends badly. What came before is used up first, as stock COPY has done by then. */
+/*
+ * The client's data ends badly. What came before is used up first, as stock
+ * COPY has done by then.
+ */
 static void
 fail_later(SluiceSource *src, int code, const char *why)
 {
@@ -117,7 +148,10 @@ fail_later(SluiceSource *src, int code, const char *why)
 	src->failure_code = code;
 }
 
-/* Reads one whole message; false where no data follows. As CopyGetData of copyfromparse.c. */
+/*
+ * Reads one whole message; false where no data follows. As CopyGetData of
+ * copyfromparse.c.
+ */
 static bool
 next_message(SluiceSource *src, StringInfo msg)
 {
@@ -130,7 +164,10 @@ next_message(SluiceSource *src, StringInfo msg)
 		type = pq_peekbyte();
 		if (type != EOF && (type == '\0' || strchr("cdfHS", type) == NULL))
 		{
-			/* It stays: behind a row that is refused it is a message as any other. */
+			/*
+			 * It stays: behind a row that is refused it is a message as any
+			 * other.
+			 */
 			pq_endmsgread();
 			fail_later(src, ERRCODE_PROTOCOL_VIOLATION,
 					   psprintf(_("unexpected message type 0x%02X during COPY from stdin"), type));
@@ -153,7 +190,9 @@ next_message(SluiceSource *src, StringInfo msg)
 	}
 }
 
-/* Whether the client has sent more than we have read; a guess is good enough. */
+/*
+ * Whether the client has sent more than we have read; a guess is good enough.
+ */
 static bool
 client_has_more(void)
 {
@@ -204,7 +243,10 @@ read_from_client(SluiceSource *src, char *buf, size_t limit)
 	return done;
 }
 
-/* In stock COPY's pieces: fread() returns when it has them, whoever wants the COPY to end. */
+/*
+ * In stock COPY's pieces: fread() returns when it has them, whoever wants the
+ * COPY to end.
+ */
 static size_t
 read_from_file(SluiceSource *src, char *buf, size_t limit)
 {
@@ -226,7 +268,9 @@ read_from_file(SluiceSource *src, char *buf, size_t limit)
 	return done;
 }
 
-/* Reads at most `len` bytes into `buf` as they come; 0 at the end of the data. */
+/*
+ * Reads at most `len` bytes into `buf` as they come; 0 at the end of the data.
+ */
 static size_t
 read_bytes(SluiceSource *src, char *buf, size_t len)
 {
@@ -266,7 +310,10 @@ convert(SluiceSource *src, char *buf, size_t len)
 	return used ? strlen(buf) : 0;
 }
 
-/* Reads and converts; 0 at the end of the data and before what cannot be converted. */
+/*
+ * Reads and converts; 0 at the end of the data and before what cannot be
+ * converted.
+ */
 static size_t
 read_converted(SluiceSource *src, char *buf, size_t len)
 {
@@ -294,7 +341,10 @@ read_converted(SluiceSource *src, char *buf, size_t len)
 	return done;
 }
 
-/* Reads at most `len` bytes in the server's encoding; 0 where there are no more. */
+/*
+ * Reads at most `len` bytes in the server's encoding; 0 where there are no
+ * more.
+ */
 size_t
 sluice_source_read(SluiceSource *src, char *buf, size_t len)
 {
@@ -350,7 +400,10 @@ sluice_source_fill(SluiceSource *src)
 	return src->end > before;
 }
 
-/* Takes bytes at the front out of the source; where they are, they stay until it is filled. */
+/*
+ * Takes bytes at the front out of the source; where they are, they stay until
+ * it is filled.
+ */
 void
 sluice_source_skip(SluiceSource *src, size_t len)
 {
@@ -380,11 +433,17 @@ sluice_source_drain(SluiceSource *src)
 			sluice_source_refuse(src);
 		read_bytes(src, src->buf, SLUICE_SLICE);
 	}
-	/* As ClosePipeFromProgram wants to know: behind a line of \. stock COPY does not read. */
+	/*
+	 * As ClosePipeFromProgram wants to know: behind a line of \. stock COPY
+	 * does not read.
+	 */
 	src->cstate->raw_reached_eof = src->eof && (src->binary || !src->ended);
 }
 
-/* Stock COPY's parser, which has nothing left in its own memory, is to read what lies here. */
+/*
+ * Stock COPY's parser, which has nothing left in its own memory, is to read
+ * what lies here.
+ */
 static void
 begin_lending(SluiceSource *src)
 {
@@ -405,7 +464,9 @@ end_lending(SluiceSource *src)
 	pgstat_progress_update_param(PROGRESS_COPY_BYTES_PROCESSED, (int64) src->bytes);
 }
 
-/* Lets stock COPY do the whole of it; returns how many rows it has inserted. */
+/*
+ * Lets stock COPY do the whole of it; returns how many rows it has inserted.
+ */
 uint64
 sluice_stock_copy(SluiceSource *src)
 {

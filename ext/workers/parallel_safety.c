@@ -2,6 +2,19 @@
  * Whether workers may read what the core does not: every type that has to be
  * asked for must have a function that is safe in a worker and sees there what
  * it would see in the leader.
+ *
+ * Safe means marked PARALLEL SAFE, not volatile, and in the server's own
+ * language or C: a function in PL/pgSQL may look at the table that the leader
+ * is filling, whatever its mark says. Looked at are all parts of a type: the
+ * elements of an array, the fields of a composite type, the base of a domain,
+ * the subtype of a range. A domain's own input function is not parallel safe;
+ * what matters are its constraints.
+ *
+ * The statement must not change what functions see, either: no serializable
+ * transaction (workers would have to share its predicate locks), no replaced
+ * rows, no volatile constraints, no conversion of text in binary data.
+ *
+ * Whatever is not certain is left to the leader, and the report says why.
  */
 #include "workers/workers.h"
 
@@ -17,6 +30,7 @@
 
 static const char *type_why_not(Oid type, bool binary);
 
+/* The same for each field. */
 static const char *
 composite_why_not(Oid type, bool binary)
 {
@@ -70,6 +84,10 @@ type_why_not(Oid type, bool binary)
 	return OidIsValid(part) ? type_why_not(part, binary) : NULL;
 }
 
+/*
+ * Reasons that lie in the statement or its transaction: see the head of the
+ * file.
+ */
 static const char *
 statement_why_not(const SluiceLoad *load)
 {

@@ -1,6 +1,50 @@
 /*
- * The leader's side of a load with workers: fills chunks that end where records
- * end, and installs them in their order.
+ * The leader's side of a load with workers: fills chunks that end where
+ * records end, and installs them in their order.
+ *
+ *    leader:   reads bytes -> chunk n+2      installs chunk n
+ *    workers:                  chunk n+1 is formed
+ *
+ * The chunks are a ring in dynamic shared memory (workers.h). A chunk belongs
+ * to one process at a time:
+ *
+ *    the leader    from the moment it is free until `filled` counts it
+ *    a former      whoever claims it, by a compare-and-exchange on `claimed`,
+ *                  until its state is FORMED; a worker, or the leader when it
+ *                  would otherwise wait
+ *    the leader    from FORMED on, to install its rows, until `consumed`
+ *                  counts it
+ *
+ * Each handing over is an atomic write after a write barrier and a read
+ * followed by a read barrier. There are no locks, so a process that dies
+ * cannot leave one behind. A worker that ends in the middle of a chunk marks
+ * it ABANDONED in its exit callback, and the leader forms it again: the input
+ * is still there, for forming does not change it.
+ *
+ * ORDER.  Rows go into the table in the order of the input, as chunks are
+ * installed by number. So errors come in stock COPY's order, a sequence's
+ * values are drawn in order, and on_duplicate sees which row came first.
+ *
+ * WHERE A CHUNK IS CUT.  At the last record end that is certain without
+ * knowing what came before the chunk (sluice_last_record_end() in
+ * rows/record.c). The rest goes to the front of the next chunk. Where no end
+ * is certain (CR line ends, an escape that is not the quote, a record longer
+ * than a chunk) the load goes on without workers.
+ *
+ * WHAT THE CORE LEAVES of a chunk, because a value or a record is the server's
+ * to read, goes through the leader's own loop as a source of its own, which is
+ * `sealed`: nothing can be read beyond it. If stock COPY's parser wants to
+ * look further, to name a byte at the chunk's end, it is shown what follows
+ * but cannot use it up.
+ *
+ * THE LEADER NEVER DEPENDS ON A WORKER.  It starts workers and goes on. If
+ * none comes, it forms all chunks itself; what it loses is the time for
+ * copying.
+ *
+ * ERRORS.  The segment belongs to a resource owner. When the statement ends,
+ * well or badly, detaching from it sets `stop` and wakes the workers. Workers
+ * that have joined the leader's transaction are waited for on the way, since
+ * their snapshot and locks are the leader's.
  */
 #include "workers/workers.h"
 
@@ -13,7 +57,10 @@
 #include "utils/resowner.h"
 #include "utils/wait_event.h"
 
-/* Of a chunk with pgsluice.debug_force_routes: few bytes, so that little data makes several. */
+/*
+ * Of a chunk with pgsluice.debug_force_routes: few bytes, so that little data
+ * makes several.
+ */
 #define FORCED_INPUT ((Size) 512)
 
 /* And so long, in milliseconds, the leader leaves a chunk to a worker. */
@@ -37,10 +84,16 @@ struct SluicePipeline
 	bool		finished;		/* the last chunk is filled */
 };
 
+/*
+ * All of them: the first one that claims the chunk has it, the others sleep
+ * on. There are few.
+ */
 static void
 wake_workers(SluiceShared *shared)
 {
-	/* Either we see the latch of a worker that has come, or it sees the chunk. */
+	/*
+	 * Either we see the latch of a worker that has come, or it sees the chunk.
+	 */
 	pg_memory_barrier();
 	for (int i = 0; i < SLUICE_MAX_WORKERS; i++)
 	{
@@ -83,8 +136,8 @@ end_readers(dsm_segment *segment, Datum arg)
 }
 
 /*
- * Whether shared memory of that size is there to be had, and as much again for others: containers
- * have little.
+ * Whether shared memory of that size is there to be had, and as much again for
+ * others: containers have little.
  */
 static bool
 shared_memory_fits(Size size)
@@ -95,13 +148,18 @@ shared_memory_fits(Size size)
 		(uint64) fs.f_bavail * fs.f_frsize > 2 * (uint64) size;
 }
 
-/* Where everything lies in the segment; gives its size. `columns`: of readers, or NULL. */
+/*
+ * Where everything lies in the segment; gives its size. `columns`: of readers,
+ * or NULL.
+ */
 static Size
 lay_out(const SluiceLoad *load, SluiceShared *shared, const SluiceReadColumn *columns)
 {
 	Size		at = MAXALIGN(sizeof(SluiceShared));
 
-	/* Reading takes long, and how long differs: workers may be further ahead. */
+	/*
+	 * Reading takes long, and how long differs: workers may be further ahead.
+	 */
 	shared->nchunks = columns ? 2 * load->workers + 2 : load->workers + 2;
 	shared->natts = (int) load->args.ncolumns;
 	shared->plan_at = at;
@@ -171,7 +229,10 @@ reap_workers(SluicePipeline *pipe)
 	}
 }
 
-/* Asks for the workers that are missing; they come when they come, if they come. Returns how many there are. */
+/*
+ * Asks for the workers that are missing; they come when they come, if they
+ * come. Returns how many there are.
+ */
 static int
 start_workers(const SluiceLoad *load, SluicePipeline *pipe)
 {
@@ -212,7 +273,10 @@ start_workers(const SluiceLoad *load, SluicePipeline *pipe)
 	return count;
 }
 
-/* More data has come. Those that have left for want of it come again; a trickle is not worth their start. */
+/*
+ * More data has come. Those that have left for want of it come again; a
+ * trickle is not worth their start.
+ */
 static void
 replace_workers(const SluiceLoad *load, SluicePipeline *pipe, size_t len)
 {
@@ -228,7 +292,10 @@ replace_workers(const SluiceLoad *load, SluicePipeline *pipe, size_t len)
 		pg_atomic_fetch_add_u32(&pipe->shared->left, 1);
 }
 
-/* Makes the ring and asks for workers. The load goes on whether or not they come. */
+/*
+ * Makes the ring and asks for workers. The load goes on whether or not they
+ * come.
+ */
 static bool
 open_pipeline(SluiceLoad *load)
 {
@@ -264,6 +331,10 @@ open_pipeline(SluiceLoad *load)
 	return count > 0;
 }
 
+/*
+ * All rows are in. The workers are waited for, so that none is seen after the
+ * statement, and none holds what the statement's end gives back.
+ */
 void
 sluice_pipeline_close(SluiceLoad *load)
 {
@@ -313,6 +384,7 @@ fill_chunk(SluiceLoad *load)
 	INSTR_TIME_SET_CURRENT(after);
 	INSTR_TIME_ACCUM_DIFF(sluice_report.reading, after, before);
 	cut = src->eof ? len : sluice_last_record_end(memory, len, &load->args);
+	Assert(cut <= len && len <= CHUNK_INPUT);
 	pipe->rest_len = len - cut;
 	memcpy(pipe->rest, memory + cut, pipe->rest_len);
 	if (cut == 0)
@@ -332,9 +404,9 @@ fill_chunk(SluiceLoad *load)
 }
 
 /*
- * The leader does not wait while it can form a chunk itself. Where workers also
- * read values it does not run ahead of itself by more than one: it forms without
- * reading, and would soon have taken all chunks from them.
+ * The leader does not wait while it can form a chunk itself. Where workers
+ * also read values it does not run ahead of itself by more than one: it forms
+ * without reading, and would soon have taken all chunks from them.
  */
 static bool
 claim_for_leader(SluicePipeline *pipe, uint64 *number)
@@ -435,6 +507,8 @@ install_chunk(SluiceLoad *load, SluiceChunk *chunk)
 	char	   *memory = chunk_memory(pipe->shared, pipe->consumed);
 	bool		more = true;
 
+	Assert(pg_atomic_read_u32(&chunk->state) == CHUNK_FORMED);
+	Assert(slice.consumed <= chunk->input_len && slice.arena_used <= CHUNK_ARENA);
 	if (chunk->status == SLUICE_PANIC || chunk->status == SLUICE_MEMORY)
 		sluice_core_failed(chunk->status);
 	/* The same memory at this process's addresses. */
@@ -477,7 +551,9 @@ sluice_pipeline(SluiceLoad *load)
 	SluiceSource *src = &load->source;
 	bool		more = true;
 
-	/* A cut is known to be right only where LF ends lines and quotes toggle. */
+	/*
+	 * A cut is known to be right only where LF ends lines and quotes toggle.
+	 */
 	if ((!src->binary && load->slice.eol != EOL_NL && load->slice.eol != EOL_CRNL) ||
 		(load->args.dialect.csv && load->args.dialect.escape != load->args.dialect.quote) ||
 		src->end - src->start > CHUNK_INPUT / 2)

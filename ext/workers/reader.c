@@ -1,10 +1,28 @@
 /*
  * Values that the core does not read, read by workers: each through the input
- * or receive function of its type, in the leader's session (workers/session.c).
+ * or receive function of its type, in the leader's session
+ * (workers/session.c).
  *
- * A worker only ever gives a value or none. A row with a value that its function
- * refuses, or has something to say about, stays as it was: the leader reads
- * it again when its turn comes, and what is raised then is COPY's own error.
+ * A worker only ever gives a value or none. A row with a value that its
+ * function refuses, or has something to say about (NOTICE, WARNING), stays as
+ * it was: the leader reads it again when its turn comes, and what is raised
+ * then is COPY's own error, at its place in the input. So the functions are
+ * called twice for such a row; they are not volatile.
+ *
+ * WHERE THE ROWS LIE.  The core has formed the rows of the chunk in the arena,
+ * from its start, and has left the text of the values at the arena's end. A
+ * row whose values were read is formed anew behind the others, as far as there
+ * is room (`room_end`). Rows that were formed again have no asks left; the
+ * asks of the others are moved together.
+ *
+ * ERRORS.  A function's error ends the worker's part of the transaction. What
+ * functions keep between calls (fn_extra) lies in that transaction's memory
+ * and goes with it. The next row begins in another part with the same
+ * snapshot.
+ *
+ * When all rows of the chunk are complete they are packed into pages, as those
+ * that the core forms alone, and the leader can install them by the page
+ * routes.
  */
 #include "workers/workers.h"
 
@@ -13,9 +31,113 @@
 #include "access/tupmacs.h"
 #include "access/xact.h"
 #include "miscadmin.h"
+#include "storage/bufpage.h"
 #include "storage/ipc.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
+
+/* ----------------------------------------------------------------
+ * Rows whose values a worker has read go into whole pages, as those that the
+ * core forms alone (crates/core/src/sink/heap/pages.rs).
+ * ----------------------------------------------------------------
+ */
+
+/*
+ * Pages and places for any chunk's rows; they are the worker's own until all
+ * are known to fit.
+ */
+typedef struct SluicePacker
+{
+	char	   *pages;
+	uint32	   *places;
+} SluicePacker;
+
+/* In memory of the worker, made once for all chunks. */
+static SluicePacker *
+make_packer(void)
+{
+	SluicePacker *packer = palloc(sizeof(SluicePacker));
+
+	packer->pages = (char *) TYPEALIGN(COMPAT_IO_ALIGN, palloc(CHUNK_ARENA + COMPAT_IO_ALIGN));
+	packer->places = palloc(sizeof(uint32) * CHUNK_ROWS);
+	return packer;
+}
+
+/*
+ * Whether a page may hold the row: the leader reads nothing of it, and no
+ * value goes out of line.
+ */
+static bool
+goes_into_page(const SluiceSlice *slice, const SluiceRow *row)
+{
+	HeapTupleHeader tuple = (HeapTupleHeader) (slice->arena + row->offset);
+
+	return row->asks == 0 && row->len <= slice->page_longest &&
+		(tuple->t_infomask & HEAP_HASEXTERNAL) == 0;
+}
+
+/*
+ * Whether a further tuple goes onto the page, as heap_multi_insert() decides.
+ */
+static bool
+page_has_room(Page page, const SluiceSlice *slice, const SluiceRow *row)
+{
+	return PageGetHeapFreeSpace(page) >= MAXALIGN(row->len) + slice->page_reserve;
+}
+
+/*
+ * The last row's page is not full: it counts as the core counts, and its rows
+ * go where few rows go.
+ */
+static void
+take_pages(SluicePacker *packer, SluiceSlice *slice, size_t pages, size_t open_from)
+{
+	memcpy(slice->arena, packer->pages, pages * BLCKSZ);
+	for (size_t i = 0; i < slice->rows_used; i++)
+		slice->rows[i].offset = packer->places[i];
+	slice->arena_used = pages * BLCKSZ;
+	slice->pages = pages - 1;
+	slice->paged = open_from;
+}
+
+/* Packs all rows of a slice, in their order, or leaves them as they are. */
+static void
+pack_rows(SluicePacker *packer, SluiceSlice *slice)
+{
+	size_t		pages = 0,
+				open_from = 0;
+	Page		page = NULL;
+
+	for (size_t i = 0; i < slice->rows_used; i++)
+	{
+		SluiceRow  *row = &slice->rows[i];
+		OffsetNumber place;
+
+		if (!goes_into_page(slice, row))
+			return;
+		if (page == NULL || !page_has_room(page, slice, row))
+		{
+			if ((pages + 1) * BLCKSZ > CHUNK_ARENA)
+				return;
+			page = (Page) (packer->pages + pages++ * BLCKSZ);
+			PageInit(page, BLCKSZ, 0);
+			open_from = i;
+		}
+		place = PageAddItem(page, (char *) slice->arena + row->offset, row->len,
+							InvalidOffsetNumber, false, true);
+		if (place == InvalidOffsetNumber)
+			return;
+		packer->places[i] = (uint32) ((char *) page - packer->pages) +
+			ItemIdGetOffset(PageGetItemId(page, place));
+	}
+	if (pages > 0)
+		take_pages(packer, slice, pages, open_from);
+}
+
+/* ----------------------------------------------------------------
+ * Values.
+ * ----------------------------------------------------------------
+ */
 
 struct SluiceReader
 {
@@ -39,8 +161,8 @@ static emit_log_hook_type prev_emit_log_hook;
 static SluiceShared *log_shared;
 
 /*
- * What input functions say is kept back: the leader says it. So is the end of a
- * worker that the leader has ended.
+ * What input functions say is kept back: the leader says it. So is the end of
+ * a worker that the leader has ended.
  */
 static void
 keep_back(ErrorData *edata)
@@ -62,7 +184,10 @@ sluice_reader_close(void)
 	log_shared = NULL;
 }
 
-/* What functions keep between calls is gone with the transaction it was made in. */
+/*
+ * What functions keep between calls is gone with the transaction it was made
+ * in.
+ */
 static void
 begin(SluiceReader *reader)
 {
@@ -97,7 +222,7 @@ sluice_reader_open(SluiceShared *shared, int number)
 	reader->desc = CreateTupleDesc(natts, atts);
 	reader->values = palloc(sizeof(Datum) * natts);
 	reader->isnull = palloc(sizeof(bool) * natts);
-	reader->packer = shared->pack ? sluice_make_packer() : NULL;
+	reader->packer = shared->pack ? make_packer() : NULL;
 	if (!sluice_session_join(reader->session, number))
 		return NULL;
 	log_shared = shared;
@@ -109,7 +234,10 @@ sluice_reader_open(SluiceShared *shared, int number)
 	return reader;
 }
 
-/* Where a column of fixed length that is not NULL begins in a tuple, from its start. */
+/*
+ * Where a column of fixed length that is not NULL begins in a tuple, from its
+ * start.
+ */
 static uint32
 offset_of(TupleDesc desc, HeapTuple tuple, int column, const bool *isnull)
 {
@@ -129,7 +257,10 @@ offset_of(TupleDesc desc, HeapTuple tuple, int column, const bool *isnull)
 	}
 }
 
-/* How far a chunk is read: the asks of the rows that are left to the leader move up. */
+/*
+ * How far a chunk is read: the asks of the rows that are left to the leader
+ * move up.
+ */
 typedef struct Progress
 {
 	size_t		row;
@@ -173,7 +304,10 @@ read_row(SluiceReader *reader, SluiceSlice *slice, const Progress *progress)
 	formed = heap_form_tuple(reader->desc, reader->values, reader->isnull);
 	if (place + formed->t_len > progress->room_end)
 		return false;
-	/* The header is a composite value's: heap_prepare_insert() clears of it what the core leaves zero. */
+	/*
+	 * The header is a composite value's: heap_prepare_insert() clears of it
+	 * what the core leaves zero.
+	 */
 	memset(formed->t_data, 0, offsetof(HeapTupleHeaderData, t_infomask2));
 	formed->t_data->t_infomask &= ~HEAP_XACT_MASK;
 	formed->t_data->t_infomask2 &= ~HEAP2_XACT_MASK;
@@ -207,6 +341,10 @@ next_row(Progress *progress, SluiceSlice *slice, bool read)
 	progress->asks_seen += count;
 }
 
+/*
+ * Goes on from where `progress` says, which an error leaves at the row at
+ * fault.
+ */
 static void
 read_rows(SluiceReader *reader, SluiceSlice *slice, Progress *progress)
 {
@@ -215,7 +353,10 @@ read_rows(SluiceReader *reader, SluiceSlice *slice, Progress *progress)
 		SluiceRow  *row = &slice->rows[progress->row];
 		bool		read = false;
 
-		/* The leader wants nothing more: what is formed now is never looked at. */
+		/*
+		 * The leader wants nothing more: what is formed now is never looked
+		 * at.
+		 */
 		if (pg_atomic_read_u32(&reader->shared->stop))
 			break;
 		CHECK_FOR_INTERRUPTS();
@@ -228,7 +369,10 @@ read_rows(SluiceReader *reader, SluiceSlice *slice, Progress *progress)
 	}
 }
 
-/* The bytes of values fill the arena from its end: those of the last one lie first. */
+/*
+ * The bytes of values fill the arena from its end: those of the last one lie
+ * first.
+ */
 static size_t
 room_end(const SluiceSlice *slice)
 {
@@ -240,8 +384,9 @@ room_end(const SluiceSlice *slice)
 }
 
 /*
- * Reads what the core has left of a slice's rows, and packs them. Returns how many values
- * it read. Errors end the transaction, and another one goes on with the next row.
+ * Reads what the core has left of a slice's rows, and packs them. Returns how
+ * many values it read. Errors end the transaction, and another one goes on
+ * with the next row.
  */
 uint64
 sluice_read_values(SluiceReader *reader, SluiceSlice *slice)
@@ -273,6 +418,6 @@ sluice_read_values(SluiceReader *reader, SluiceSlice *slice)
 	read = progress->read;
 	pfree(progress);
 	if (reader->packer && read > 0)
-		sluice_pack_rows(reader->packer, slice);
+		pack_rows(reader->packer, slice);
 	return read;
 }

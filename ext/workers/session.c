@@ -1,12 +1,36 @@
 /*
  * The leader's session and transaction, as a worker joins them: database and
- * role, settings, temporary schema, snapshot, the transaction's own identifiers
- * and what it has not yet committed. The same parts in the same order as
- * ParallelWorkerMain of src/backend/access/transam/parallel.c restores them,
- * but for what only queries need (record types, serializable transactions).
+ * role, settings, temporary schema, snapshot, the transaction's own
+ * identifiers and what it has not yet committed. The same parts in the same
+ * order as ParallelWorkerMain of src/backend/access/transam/parallel.c
+ * restores them, but for what only queries need (record types, serializable
+ * transactions).
  *
  * A ParallelContext would do all of it, and put the leader into parallel mode:
  * no sequence value could be drawn then, and no record be rejected.
+ *
+ * WHY THIS IS SAFE although the leader goes on writing. The dangers of a
+ * worker beside a leader that is not in parallel mode are:
+ *
+ *    command counter   the leader's may advance; the worker keeps the snapshot
+ *                      and the command identifier of the start, so it sees what
+ *                      the statement saw when it began
+ *    new xids          a subtransaction that the leader begins later is, to the
+ *                      worker, another transaction in progress: what it writes
+ *                      is not visible
+ *    locks             the worker is of the leader's lock group before it takes
+ *                      any lock, so it never waits for the leader
+ *    tables            the functions that are called are parallel safe, not
+ *                      volatile, and internal or in C (parallel_safety.c). They
+ *                      read, if anything, system catalogs
+ *
+ * The leader keeps its transaction open until all such workers have ended:
+ * end_readers() in pipeline.c waits for them before the transaction's
+ * resources go.
+ *
+ * A worker's part of the transaction always ends by an abort, which takes
+ * nothing back, for a worker changes nothing. After an error of an input
+ * function it aborts and begins again with the same state.
  */
 #include "workers/workers.h"
 
@@ -57,24 +81,28 @@ struct SluiceSession
 	Size		part[PARTS];	/* where each lies, from the struct's start */
 };
 
+/* The snapshot of the statement. */
 static Size
 active_snapshot_size(void)
 {
 	return EstimateSnapshotSpace(GetActiveSnapshot());
 }
 
+/* The size is what was estimated; the function needs none. */
 static void
 save_active_snapshot(Size size, char *place)
 {
 	SerializeSnapshot(GetActiveSnapshot(), place);
 }
 
+/* In READ COMMITTED there is none but the statement's. */
 static Size
 transaction_snapshot_size(void)
 {
 	return IsolationUsesXactSnapshot() ? EstimateSnapshotSpace(GetTransactionSnapshot()) : 0;
 }
 
+/* REPEATABLE READ only: see above. */
 static void
 save_transaction_snapshot(Size size, char *place)
 {
@@ -82,6 +110,7 @@ save_transaction_snapshot(Size size, char *place)
 		SerializeSnapshot(GetTransactionSnapshot(), place);
 }
 
+/* Its arguments come the other way round. */
 static void
 save_enums(Size size, char *place)
 {
@@ -105,6 +134,10 @@ static const struct
 	[ENUMS] = {EstimateUncommittedEnumsSpace, save_enums},
 };
 
+/*
+ * Bytes of shared memory for the leader's state as it is now. It must be saved
+ * before it changes.
+ */
 Size
 sluice_session_size(void)
 {
@@ -141,6 +174,7 @@ sluice_session_save(SluiceSession *session)
 	}
 }
 
+/* A part, at this process's address of the segment. */
 static char *
 part(SluiceSession *session, int which)
 {
@@ -148,8 +182,8 @@ part(SluiceSession *session, int which)
 }
 
 /*
- * Connects a worker that needs no database, so that pg_stat_activity shows it with its leader.
- * False: the leader is through already.
+ * Connects a worker that needs no database, so that pg_stat_activity shows it
+ * with its leader. False: the leader is through already.
  */
 bool
 sluice_session_show(const SluiceShared *shared)
@@ -162,14 +196,18 @@ sluice_session_show(const SluiceShared *shared)
 
 /*
  * Connects a worker to the leader's database with the leader's settings. It is
- * of the leader's lock group before it takes any lock. False: the leader is gone.
+ * of the leader's lock group before it takes any lock. False: the leader is
+ * gone.
  */
 bool
 sluice_session_join(SluiceSession *session, int number)
 {
 	if (!BecomeLockGroupMember(session->leader, session->leader_pid))
 		return false;
-	/* As any worker: one of a parallel query has got its user by then, by another function in each major. */
+	/*
+	 * As any worker: one of a parallel query has got its user by then, by
+	 * another function in each major.
+	 */
 	BackgroundWorkerInitializeConnectionByOid(session->database, session->authenticated_user,
 											  COMPAT_BYPASS_LOGIN);
 	InitializingParallelWorker = true;

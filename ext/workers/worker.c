@@ -1,6 +1,21 @@
 /*
- * A worker: forms the rows of chunks until its leader stops it, or no data has come for some
- * seconds: others may use its place then, and the leader starts another one when data flows again.
+ * A worker: forms the rows of chunks until its leader stops it, or no data has
+ * come for some seconds: others may use its place then, and the leader starts
+ * another one when data flows again.
+ *
+ * What it touches: the chunk that it has claimed, the segment's atomics, its
+ * latch. It takes no lock, opens no relation and begins no transaction, unless
+ * it reads values (reader.c). So nothing that it does can fail in a way that
+ * the leader would have to undo.
+ *
+ * A worker finds its plan in the segment, in a form without pointers, and
+ * compiles it again with its own core. Both are of the same build of the
+ * library, or the worker leaves (`strangers`): after an upgrade of the package
+ * the postmaster loads another file for new processes than the leader has
+ * loaded.
+ *
+ * SIGTERM must not end it within the core. die() sets a flag, which is looked
+ * at between two chunks.
  */
 #include "workers/workers.h"
 
@@ -20,7 +35,10 @@ PGDLLEXPORT void pgsluice_worker_main(Datum arg);
 /* The chunk that this worker is at. */
 static SluiceChunk *current;
 
-/* Forms a claimed chunk with this process's own pointers; `reader` or NULL reads its values. */
+/*
+ * Forms a claimed chunk with this process's own pointers; `reader` or NULL
+ * reads its values.
+ */
 void
 sluice_form_chunk(SluiceShared *shared, uint64 number, SluicePlan *plan, SluiceReader *reader)
 {
@@ -77,6 +95,12 @@ leave_as_stranger(SluiceShared *shared)
 	proc_exit(0);
 }
 
+/*
+ * The main function. The order at its beginning matters: attach, compare
+ * builds before anything else of the segment is read, register the exit
+ * callback before a place is taken, connect, and only then be seen by the
+ * leader (`workers`).
+ */
 void
 pgsluice_worker_main(Datum arg)
 {

@@ -4,10 +4,10 @@
  *
  * The leader fills chunks in the order of the data and installs them in the
  * same order; in between, whoever claims a chunk forms its rows: a worker, or
- * the leader when it would have to wait. Once they have connected, the workers touch
- * this memory and nothing else of the server: no transaction, no catalog, no relation.
- * Only where values need the server's input functions, they join the leader's
- * transaction to call them.
+ * the leader when it would have to wait. Once they have connected, the workers
+ * touch this memory and nothing else of the server: no transaction, no
+ * catalog, no relation. Only where values need the server's input functions,
+ * they join the leader's transaction to call them.
  */
 #ifndef PGSLUICE_WORKER_H
 #define PGSLUICE_WORKER_H
@@ -54,12 +54,13 @@ typedef struct SluiceReadColumn
 } SluiceReadColumn;
 
 typedef struct SluiceSession SluiceSession;
-typedef struct SluicePacker SluicePacker;
 typedef struct SluiceReader SluiceReader;
 
 typedef struct SluiceShared
 {
-	/* Of another build, these two alone are known to be where they are here. */
+	/*
+	 * Of another build, these two alone are known to be where they are here.
+	 */
 	char		build[SLUICE_BUILD_LEN];
 	pg_atomic_uint32 strangers; /* workers of another build, which leave at once */
 	pg_atomic_uint32 stop;
@@ -122,27 +123,23 @@ claim_chunk(SluiceShared *shared, uint64 *number)
 extern bool sluice_pipeline(SluiceLoad *load);
 extern void sluice_pipeline_close(SluiceLoad *load);
 
-/* workers/worker.c */
+/* worker.c */
 extern void sluice_form_chunk(SluiceShared *shared, uint64 number, SluicePlan *plan,
 							  SluiceReader *reader);
 
-/* workers/session.c */
+/* session.c */
 extern Size sluice_session_size(void);
 extern void sluice_session_save(SluiceSession *session);
 extern bool sluice_session_show(const SluiceShared *shared);
 extern bool sluice_session_join(SluiceSession *session, int number);
 extern void sluice_session_begin(SluiceSession *session);
 
-/* workers/parallel_safety.c */
+/* parallel_safety.c */
 extern bool sluice_workers_may_read(const SluiceLoad *load, SluiceReadColumn *columns);
 
-/* workers/reader.c */
+/* reader.c */
 extern SluiceReader *sluice_reader_open(SluiceShared *shared, int number);
 extern void sluice_reader_close(void);
 extern uint64 sluice_read_values(SluiceReader *reader, SluiceSlice *slice);
-
-/* workers/page_packer.c */
-extern SluicePacker *sluice_make_packer(void);
-extern void sluice_pack_rows(SluicePacker *packer, SluiceSlice *slice);
 
 #endif							/* PGSLUICE_WORKER_H */

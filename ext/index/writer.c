@@ -1,0 +1,277 @@
+/*
+ * The one door to the indexes of a table that a COPY fills. The routes into the table hand over rows that are in
+ * it, and get them back with their index entries and their AFTER ROW triggers done; how an entry gets into its
+ * index is nobody's business but this room's:
+ *
+ *   row by row       by the executor, as stock COPY's (ExecInsertIndexTuples)
+ *   sorted           many entries, in the index's order, by its access method (sorted_insert.c)
+ *   whole leaves     behind the last leaf of a B-tree (btree_append.c; of a unique one, unique_append.c)
+ *   merge, build     when all rows are in, by a new file (deferred.c, merge.c)
+ *
+ * strategy.c has the rule which of them an index gets, index_report.c what became of it.
+ *
+ * The invariant of all of them: when stock COPY would look into an index, or let others look, all entries that
+ * stock COPY would have put there are there, or an error is raised that takes the rows back with them. Entries may
+ * wait because until the command ends nobody sees the rows: other transactions do not, as the rows are uncommitted;
+ * the command itself does not, as a command does not see its own rows; AFTER triggers run behind it. What is left
+ * are functions that the COPY itself calls and that ask by an index whether a key is there. Constraints
+ * with such functions are volatile, and then no entry waits (`never`).
+ *
+ * An index whose entries wait is taken out of rri->ri_IndexRelationDescs, so that the executor passes it by; it is
+ * put back before the executor's state is closed. So ri_NumIndices is at any time the number of indexes that get
+ * an entry with each row.
+ */
+#include "index/build.h"
+
+#include "catalog/pg_class.h"
+#include "commands/trigger.h"
+#include "executor/executor.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
+#include "utils/memutils.h"
+
+/*
+ * Whether indexes of the table may get new files: it is this transaction's
+ * own, or locked. An unlogged one must have new files already. If a server
+ * that is killed had flushed the making of a file's init fork and not the
+ * abort that removed it, it makes the fork again, finds the main fork there,
+ * and does not start. TRUNCATE risks that; a COPY must not.
+ */
+static bool
+may_have_new_files(Relation rel)
+{
+	if (rel->rd_createSubid != InvalidSubTransactionId ||
+		rel->rd_firstRelfilelocatorSubid != InvalidSubTransactionId)
+		return true;
+	return rel->rd_rel->relpersistence != RELPERSISTENCE_UNLOGGED &&
+		CheckRelationLockedByMe(rel, AccessExclusiveLock, true);
+}
+
+/*
+ * Before the first row of a table, or of a partition. `never`: why each row
+ * must have its entries at once, or NULL. `duplicates` are found when all rows
+ * are in, if that can be.
+ */
+IndexWriter *
+sluice_index_open(ResultRelInfo *rri, EState *estate, CopyFromState cstate, CommandId cid,
+				  SluiceDuplicates *duplicates, const char *never)
+{
+	IndexWriter *writer = palloc0(sizeof(IndexWriter));
+	Relation	rel = rri->ri_RelationDesc;
+	BlockNumber blocks;
+
+	writer->rri = rri;
+	writer->estate = estate;
+	writer->cstate = cstate;
+	writer->cid = cid;
+	writer->context = CurrentMemoryContext;
+	/* The batch of a partition may be closed and opened again: not these. */
+	if (rri->ri_NumIndices > 0 && rri->ri_RootResultRelInfo == NULL && may_have_new_files(rel))
+	{
+		blocks = RelationGetNumberOfBlocks(rel);
+		writer->is_private = blocks == 0;
+		/* Of a temporary table no worker could read the index. */
+		if (!RelationUsesLocalBuffers(rel))
+			writer->had_blocks = blocks;
+	}
+	if (never == NULL && duplicates != NULL && !sluice_index_can_dedupe(writer, duplicates))
+		never = "rows may be rejected, or be duplicates";
+	if (never != NULL)
+	{
+		writer->is_private = false;
+		writer->had_blocks = 0;
+		writer->never = never;
+	}
+	return writer;
+}
+
+/*
+ * Whether the rows have to be in the table in the order of the input: which of
+ * two rows came first is told by their places, and so is which rows an index
+ * has not got yet.
+ */
+bool
+sluice_index_needs_order(const IndexWriter *writer)
+{
+	return writer->is_private || writer->deferred != NIL;
+}
+
+/* Whether the executor has something to do for each row. */
+static bool
+needs_row_work(const IndexWriter *writer)
+{
+	const ResultRelInfo *rri = writer->rri;
+
+	return rri->ri_NumIndices > 0 ||
+		(writer->sorted && sluice_sorted_insert_waits(writer->sorted)) ||
+		(rri->ri_TrigDesc != NULL &&
+		 (rri->ri_TrigDesc->trig_insert_after_row ||
+		  rri->ri_TrigDesc->trig_insert_new_table));
+}
+
+/* Whether rows have to be handed over at all. */
+bool
+sluice_index_wants_rows(const IndexWriter *writer)
+{
+	return sluice_index_needs_order(writer) || writer->sorted != NULL || needs_row_work(writer);
+}
+
+/* Index entries and AFTER ROW triggers of one row, in stock COPY's order. */
+static void
+finish_row(IndexWriter *writer, TupleTableSlot *slot)
+{
+	ResultRelInfo *rri = writer->rri;
+	List	   *recheck = NIL;
+
+	Assert(ItemPointerIsValid(&slot->tts_tid));
+	if (writer->sorted)
+		sluice_sorted_insert_row(writer->sorted, slot);
+	if (rri->ri_NumIndices > 0)
+		recheck = compat_insert_index_tuples(rri, slot, writer->estate);
+	ExecARInsertTriggers(writer->estate, rri, slot, recheck,
+						 writer->cstate->transition_capture);
+	list_free(recheck);
+}
+
+/*
+ * More rows will come than one batch: the entries of a live table's indexes
+ * may wait to be sorted.
+ */
+static void
+start_sorted_inserts(IndexWriter *writer)
+{
+	MemoryContext old;
+
+	if (writer->sorted || writer->is_private || writer->never || writer->rri->ri_NumIndices == 0 ||
+		writer->rri->ri_RootResultRelInfo != NULL)
+		return;
+	old = MemoryContextSwitchTo(writer->estate->es_query_cxt);
+	writer->sorted = sluice_sorted_insert_open(writer->rri);
+	MemoryContextSwitchTo(old);
+}
+
+/*
+ * The rows up to this one are in the table and its indexes. A table with rows
+ * that is ours alone may have grown so much that some indexes are left for the
+ * end.
+ */
+static void
+consider_merge(IndexWriter *writer, const ItemPointerData *last)
+{
+	List	   *ascending = NIL;
+
+	if (!sluice_index_outgrows(writer, last))
+		return;
+	if (writer->sorted)
+	{
+		ascending = sluice_sorted_insert_ascending(writer->sorted);
+		sluice_sorted_insert_close(writer->sorted);
+		writer->sorted = NULL;
+	}
+	sluice_index_start_merge(writer, ascending);
+	start_sorted_inserts(writer);
+}
+
+/*
+ * How many of the rows are looked at together: those of one page if the
+ * executor has something to do for each, else those of all pages that follow
+ * upon one another.
+ */
+static int
+rows_together(const NewRows *rows, int first, bool row_work)
+{
+	int			end = first + 1;
+
+	while (end < rows->count)
+	{
+		BlockNumber last = ItemPointerGetBlockNumber(&rows->placed[end - 1].tid);
+		BlockNumber block = ItemPointerGetBlockNumber(&rows->placed[end].tid);
+
+		if (block != last && (row_work || block != last + 1))
+			break;
+		end++;
+	}
+	return end - first;
+}
+
+/* The row in a slot that triggers and indexes can read. */
+static TupleTableSlot *
+slot_of(const NewRows *rows, int i)
+{
+	return rows->slots ? rows->slots[i] : rows->store(rows->slot, &rows->placed[i]);
+}
+
+/*
+ * These rows have just been inserted into the table, in this order, and are in
+ * no index yet. An error names the line of its row.
+ */
+void
+sluice_index_rows(IndexWriter *writer, const NewRows *rows)
+{
+	uint64	   *line = &writer->cstate->cur_lineno;
+	bool		told = sluice_index_needs_order(writer);
+	bool		row_work;
+	int			count;
+
+	Assert(rows->count > 0);
+	if (rows->many)
+		start_sorted_inserts(writer);
+	if (writer->sorted)
+		sluice_sorted_insert_rows(writer->sorted, rows->placed, rows->count, line);
+	row_work = needs_row_work(writer);
+	for (int first = 0; first < rows->count && (told || row_work); first += count)
+	{
+		count = rows_together(rows, first, row_work);
+		if (told)
+			sluice_index_defer_rows(writer, rows->placed + first, count);
+		/* Indexes that are left for the end are out of it from now on. */
+		row_work = needs_row_work(writer);
+		for (int i = first; i < first + count && row_work; i++)
+		{
+			*line = rows->placed[i].line;
+			finish_row(writer, slot_of(rows, i));
+			if (rows->slots == NULL)
+				ExecClearTuple(rows->slot);
+		}
+		ResetPerTupleExprContext(writer->estate);
+	}
+	consider_merge(writer, &rows->placed[rows->count - 1].tid);
+}
+
+/*
+ * All rows are in: inserts the entries that wait, and builds the indexes that
+ * were left for the end, with so many workers.
+ */
+void
+sluice_index_finish(IndexWriter *writer, int workers)
+{
+	if (writer->sorted)
+		sluice_sorted_insert_close(writer->sorted);
+	writer->sorted = NULL;
+	sluice_index_finish_deferred(writer, workers);
+}
+
+/*
+ * Says what became of the indexes, for the view pgsluice.last_copy. `writer`
+ * is NULL where the rows went to partitions.
+ */
+void
+sluice_index_explain(const IndexWriter *writer, ResultRelInfo *rri, uint64 rows)
+{
+	const char *because = SLUICE_INDEX_PARTITIONED;
+
+	if (writer)
+		because = writer->never ? writer->never :
+			writer->is_private ? "the table is small" : "the load is small";
+	sluice_index_taken_close(rri, rows, because);
+}
+
+/*
+ * It is not used any more; entries that wait are lost if nobody has called
+ * sluice_index_finish().
+ */
+void
+sluice_index_close(IndexWriter *writer)
+{
+	pfree(writer);
+}
