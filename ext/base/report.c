@@ -2,6 +2,12 @@
  * What the last COPY of this session did, and what all functions that show
  * such a thing share: who may see it, and what is said when there is nothing
  * to see.
+ *
+ * The report is filled while the COPY runs and becomes valid at its end. After
+ * an error it is not valid: a statement that failed did nothing. It is shown
+ * to the user who ran the COPY and to members of pg_read_all_stats, as
+ * pg_stat_activity shows a query: within one session SET ROLE may change who
+ * asks.
  */
 #include "base/pgsluice.h"
 

@@ -1,6 +1,17 @@
 /*
  * The only place, with compat/nbtree.h, that knows which major version it is
  * built for.
+ *
+ * What differs between majors has one form here, that of the newest major if
+ * there is a choice. The callers do not ask which version they run on, and
+ * nothing is decided here: a function does on each major what the server's
+ * own code does there.
+ *
+ * When a major is added, look for three kinds of change: names and arguments
+ * (the compiler finds them), structs that the library allocates or copies
+ * (CopyFromStateData, ResultRelInfo: found by the tests against stock COPY
+ * alone), and rules (locks, WAL, visibility: read the release's history of
+ * copyfrom.c, heapam.c, hio.c, nbtree and parallel.c).
  */
 #ifndef PGSLUICE_COMPAT_H
 #define PGSLUICE_COMPAT_H

@@ -1,6 +1,9 @@
 /*
  * What the builds of indexes need to know of the major version they are built
- * for.
+ * for: nbtree's functions and formats, which are not an interface and change
+ * with each major. A change that does not show in a prototype (the meaning of
+ * a flag, the order of locks) has to be looked for in nbtree's history when a
+ * major is added.
  */
 #ifndef PGSLUICE_COMPAT_INDEX_H
 #define PGSLUICE_COMPAT_INDEX_H

@@ -1,5 +1,6 @@
 /*
- * One COPY FROM: see README.md.
+ * One COPY FROM: see README.md. Only pgsluice.c calls these: first
+ * sluice_why_not(), and if there is no reason against it, sluice_copy().
  */
 #ifndef PGSLUICE_COPY_H
 #define PGSLUICE_COPY_H

@@ -1,5 +1,15 @@
 /*
  * The routes into the table: see README.md.
+ *
+ * A row takes one of four ways. Into a batch and by heap_multi_insert
+ * (insert_route.c); with a whole page (page_routes.c); by speculative
+ * insertion, for on_duplicate (speculative_insert.c); or alone, into a leaf
+ * that takes its rows one by one (batches.c). sluice_flush() puts in all that
+ * waits in batches. After it the arena of the core's tuples may be used again.
+ *
+ * Rows that are in the table go to their indexes by sluice_index_rows(), from
+ * insert_route.c and page_routes.c; the two other ways need the executor's
+ * insertion of entries, row by row, and use it directly.
  */
 #ifndef PGSLUICE_HEAP_H
 #define PGSLUICE_HEAP_H

@@ -1,9 +1,28 @@
 /*
  * COPY's option on_duplicate for a table that only this transaction can reach:
  * all rows go in as those of any COPY, and the merge that builds the index
- * tells which have equal keys, or else a sort by the server
- * (index/dedupe_sort.c). Those that lose are deleted before the other indexes
- * are built, sorted by where they are in the table; VACUUM takes them away.
+ * tells which have equal keys, or else a sort by the server. Those that lose
+ * are deleted before the other indexes are built, sorted by where they are in
+ * the table; VACUUM takes them away.
+ *
+ * WHICH ROW WINS.  With 'skip' the first one in the input, with 'replace' the
+ * last one. Rows lie in the table in the order of the input, so a row's
+ * address says which came first. The merge gives equal keys in the order of
+ * their addresses; each pair of neighbours names one that loses, so that of
+ * several rows with a key exactly one stays.
+ *
+ * WHY THE RESULT IS THAT OF ROW-BY-ROW INSERTION.  It is not if anything could
+ * tell that the row was there: an AFTER ROW trigger, a transition table,
+ * logical decoding, a volatile constraint, another unique index that refuses a
+ * row which would have lost. Then rows go in one by one (needs_each_row(),
+ * heap/speculative_insert.c).
+ *
+ * The index is built with the entries of the rows that lose in it; they are
+ * deleted rows like any others. The command counter is advanced first, because
+ * a command cannot delete its own rows.
+ *
+ * The lost rows are also kept here for duplicates_to (sluice_keep_lost_row),
+ * for both ways.
  */
 #include "index/build.h"
 

@@ -5,11 +5,52 @@
  *
  * Private is a table that was created or truncated in this transaction, or
  * that it has locked against everybody, and that was empty when the COPY
- * began; for one that had rows see index/merge.c. Nothing can miss the entries
- * meanwhile: the rows are invisible to the command that inserts them, AFTER
- * triggers wait until the indexes are there, and nothing waits where a
- * volatile CHECK constraint or condition may look at the table. What is done
- * then is in index/deferred_finish.c.
+ * began; for one that had rows see index/merge.c.
+ *
+ * WHY NOTHING CAN MISS THE ENTRIES meanwhile. Other transactions cannot open
+ * the table. The rows are invisible to the command that inserts them. AFTER
+ * triggers wait until the indexes are there. Where a volatile CHECK constraint
+ * or condition may look at the table, nothing waits. What is left is a
+ * function that the COPY calls and that runs commands of its own on the table:
+ * it may insert rows, and finds an index that lacks entries of the COPY's
+ * rows, none of which it can see. Its own rows get their entries by the
+ * executor; the build at the end takes all rows that are in the table, whoever
+ * put them there (`disturbed`), and finds a key that is there twice.
+ *
+ * A NEW FILE.  An index is not filled, it is given a new file (relfilenumber),
+ * as TRUNCATE gives one. So a rollback, also one to a savepoint, brings back
+ * the old file with all that was in it, and an error in the middle of the
+ * build leaves nothing to repair. Crash recovery needs nothing else: see
+ * page_writer.c for the new file; the old one is removed at the commit by the
+ * record of the commit itself.
+ *
+ * UNLOGGED tables are only taken if their files are new in this transaction:
+ * may_have_new_files() in writer.c says why.
+ *
+ * SEVERAL INDEXES.  If one that waits is unique, all that check at once wait
+ * with it (`late`): of two refusals stock COPY's is the one of the row that
+ * comes first, and this is only known when all are built.
+ *
+ * REFUSALS.  A key that is there twice is refused with stock COPY's error,
+ * which names the line of the first row in the input that has a key again, and
+ * with a hint that names the line where it was before. All indexes are built
+ * before anything is refused, each notes its first conflict, and the one of
+ * the earliest row is raised. Other indexes get the entries of the rows before
+ * it first, since they might refuse one of those.
+ *
+ * What the core cannot build is the stock build's. That one has other words
+ * for what it refuses, and comes to rows in the order of their keys: then the
+ * entries are inserted as stock COPY inserts them, row after row, until it is
+ * refused so.
+ *
+ * Locks: the executor's RowExclusiveLock on an index is given up when it is
+ * left for the end; the build takes AccessExclusiveLock, as REINDEX does. If
+ * something in the session still has the index open (a cursor), it is not
+ * replaced: its entries are inserted one by one.
+ *
+ * SERIALIZABLE transactions may have read a part of the index before. Their
+ * predicate locks are moved to the whole table, and a conflict is checked for
+ * at once, since no insertion into the index will do it.
  */
 #include "index/build.h"
 

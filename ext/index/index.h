@@ -1,6 +1,17 @@
 /*
  * B-tree builds, and the indexes of a table that a COPY fills, as the other
  * rooms see them: see README.md.
+ *
+ * A COPY opens an IndexWriter for its table, or for each partition, before the
+ * first row; hands over rows as soon as they are in the table; and calls
+ * sluice_index_finish() when all are. Between two calls the writer may hold
+ * entries back, but never past the end of the command. If it says that it
+ * needs order, rows must go behind one another to the table's end from then
+ * on.
+ *
+ * After an error nothing has to be done: everything that the writer has is in
+ * memory contexts and resource owners of the statement, and what it changed on
+ * disk is undone with the transaction or the subtransaction.
  */
 #ifndef PGSLUICE_INDEX_H
 #define PGSLUICE_INDEX_H

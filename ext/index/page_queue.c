@@ -1,7 +1,19 @@
 /*
  * Pages of an index on their way from the leader, who forms them, to the
  * worker who writes them: while one is written, the next ones are formed. They
- * lie in memory that both share, some lots of as many as go together.
+ * lie in memory that both share, some lots of as many as go together in one
+ * WAL record.
+ *
+ * There is one sender and one receiver, so two counters are enough: `sent` is
+ * changed by the leader alone and `written` by the worker alone. A lot belongs
+ * to the leader while sent - written < LOTS, and to the worker from the moment
+ * at which it is counted in `sent`. The counters are changed by atomic
+ * additions (full barriers) and waited for with one condition variable.
+ *
+ * The end is told after the last lot was sent; so the worker, which sees the
+ * end, looks once more whether a lot came before it. ABANDONED means that the
+ * leader will raise an error or has found the build unfit: the worker leaves
+ * the file as it is, for it goes with the transaction, or is given up.
  */
 #include "index/build.h"
 

@@ -6,10 +6,38 @@
  * puts everything together and forms the index as if it had come alone so far.
  * The first worker writes the pages meanwhile (index/page_queue.c).
  *
- * Rows that are short and fit into memory are handed over whole; else
- * everybody spills sorted runs, which the leader merges. Values that the
- * server is to rank cannot be spilled for others: where that would have to be,
- * the build begins anew without workers.
+ *    leader    reads the first blocks alone, starts workers, reads its range
+ *    workers   read their ranges
+ *    all       say what they have found (Part), and wait
+ *    leader    gives the verdict: WHOLE, RUNS or PART
+ *    workers   hand their rows over in a file each, as the verdict says
+ *    leader    takes them in, merges, forms pages
+ *    worker 0  writes the pages
+ *
+ * WHOLE: rows are short and fit into memory; they are handed over as they lie,
+ * packed in the same way by all (`spread` is what all have in common). RUNS:
+ * everybody spills sorted runs, which the leader merges. PART: values that the
+ * server is to rank cannot be spilled for others, for each process has
+ * numbered its own; where that would have to be, the build begins anew without
+ * workers.
+ *
+ * NOBODY WAITS FOR A PROCESS THAT IS NOT THERE.  The leader counts only on
+ * workers that were launched, reads the ranges of the others itself, and waits
+ * for the launched ones to attach before it waits for what they say. A worker
+ * that fails ends the leader's statement, by PostgreSQL's own rules for
+ * parallel workers, at the next CHECK_FOR_INTERRUPTS() (condition variables
+ * serve interrupts).
+ *
+ * MEMORY ORDER.  A Part is written before its owner counts itself in `scanned`
+ * by an atomic addition, which is a full barrier, and read after the count was
+ * seen and a read barrier. The same holds for the files and `handed`.
+ *
+ * Visibility is the leader's: a worker uses the same rule for which rows are
+ * ordinary (heap_scan.c), and PostgreSQL's own scan for the rest, which takes
+ * no snapshot in a plain CREATE INDEX.
+ *
+ * Buffers and WAL that workers use are added to the leader's, as for any
+ * parallel build.
  */
 #include "index/build.h"
 

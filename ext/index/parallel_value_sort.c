@@ -3,6 +3,10 @@
  * sorts those with low numbers, and the worker that is going to write the
  * index the others, which go to it by a temporary file and come back by
  * another.
+ *
+ * Both sort by the same operator class and collation in the same library, so
+ * the merge of the two orders is an order. The leader merges (sort_values() in
+ * value_ranks.c). If the worker fails, the leader's statement ends.
  */
 #include "index/build.h"
 

@@ -2,6 +2,19 @@
  * How the core can sort an index: types whose order is known and collations
  * whose order is that of the bytes by itself, all others by ranks that the
  * server gives to the different values.
+ *
+ * A mistake here is a corrupt index: one that amcheck rejects and in which
+ * searches miss rows. So an order is only taken as known if the operator
+ * family is one of the server's own (by number, not by name), the operator
+ * class's input type is the one listed, and for text the collation is proved
+ * to be that of the bytes: "C", or a locale of which the C library itself says
+ * that it has no rules. Everything else is ranked by the operator class's own
+ * comparison.
+ *
+ * The list ends at types whose bytes decide. Types in which one value has
+ * several forms (numeric, interval, jsonb) are not in it; the zeros and NaNs
+ * of float are the exception, which the core treats as the operator class
+ * does.
  */
 #include "index/build.h"
 

@@ -1,5 +1,9 @@
 /*
  * COPY's options rejects_to and on_duplicate: see README.md.
+ *
+ * sluice_rejects_open() sets load->accept_slice and load->ask_server. From
+ * then on rows wait here until they are tried, and are in the table only after
+ * sluice_rejects_flush().
  */
 #ifndef PGSLUICE_REJECTS_H
 #define PGSLUICE_REJECTS_H

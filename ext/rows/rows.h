@@ -1,5 +1,11 @@
 /*
  * From bytes to rows: see README.md.
+ *
+ * The callers are copy/ (the loop over the data), workers/ (chunks that others
+ * have formed) and rejects/ (attempts). All of them go through
+ * sluice_accept_range() for rows that the core has formed, and
+ * sluice_take_server_row() for records that it leaves to stock COPY's parser;
+ * so a row meets the same checks in the same order wherever it comes from.
  */
 #ifndef PGSLUICE_ROWS_H
 #define PGSLUICE_ROWS_H
