@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 fn main() {
+    println!("cargo:rustc-check-cfg=cfg(compiled_openssl)");
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed=libpq/Cargo.toml");
     println!("cargo:rerun-if-env-changed=PGSLUICE_LIBPQ");
@@ -73,6 +74,7 @@ fn link_bundled(out: &Path) {
     let tls = if said("pkg-config", &["--modversion", "openssl"]).is_some() {
         Some("system-openssl")
     } else if said("perl", &["-MIPC::Cmd", "-MFindBin", "-e", "print 1"]).is_some() {
+        println!("cargo:rustc-cfg=compiled_openssl");
         Some("vendored-openssl")
     } else {
         println!(

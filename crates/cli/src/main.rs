@@ -31,7 +31,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use commands::{
     check, completions, convert, load, man, methods, plan, repair, sample, server, sniff,
 };
-use pgsluice_engine::Error;
+use pgsluice_engine::{Error, COMPILED_OPENSSL};
 use std::ffi::OsString;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::process::ExitCode;
@@ -83,6 +83,17 @@ fn limit_connecting() {
     }
 }
 
+/// An OpenSSL of the program's own does not know where the system keeps its certificates, which
+/// `sslrootcert=system` reads.
+fn find_certificates() {
+    let named = |name| std::env::var_os(name).is_some();
+    if COMPILED_OPENSSL && !named("SSL_CERT_FILE") && !named("SSL_CERT_DIR") {
+        if let Some(file) = openssl_probe::probe().cert_file {
+            std::env::set_var("SSL_CERT_FILE", file);
+        }
+    }
+}
+
 fn main() -> ExitCode {
     if let Err(failure) = secret::hide() {
         return refused(failure).report();
@@ -93,6 +104,7 @@ fn main() -> ExitCode {
     };
     if !matches!(command, Command::Server(_)) {
         limit_connecting();
+        find_certificates();
     }
     // The standard library has said what happened; its own exit code for it is 101.
     match catch_unwind(AssertUnwindSafe(|| run(command))) {

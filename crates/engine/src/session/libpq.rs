@@ -7,6 +7,9 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
+/// Whether OpenSSL was compiled for this program. Its folder of certificates does not exist then.
+pub const COMPILED_OPENSSL: bool = cfg!(compiled_openssl);
+
 #[repr(C)]
 pub struct PGconn {
     _private: [u8; 0],

@@ -19,3 +19,5 @@ pub mod statement;
 pub mod target;
 pub mod transaction;
 mod types;
+
+pub use libpq::COMPILED_OPENSSL;
