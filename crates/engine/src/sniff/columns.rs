@@ -43,7 +43,7 @@ pub(super) fn find(
     let mut nulls: Vec<Spelling> = Vec::new();
     let mut empties = false;
     for (i, guess) in types.iter().enumerate() {
-        let kinds = || rows.iter().map(|row| (row.line, row.kinds[i]));
+        let kinds = || rows.iter().map(|row| (row.line, row.kind(i)));
         let class = form(kinds().map(|(_, kind)| kind));
         let mut column =
             DetectedColumn { name: name(i), sql: guess.sql(), why: String::new(), also: None };
@@ -102,7 +102,7 @@ fn describe(
     guess: Guess,
     column: &mut DetectedColumn,
 ) {
-    let line_of = |wanted: &dyn Fn(CellKind) -> bool| rows.iter().find(|row| wanted(row.kinds[i]));
+    let line_of = |wanted: &dyn Fn(CellKind) -> bool| rows.iter().find(|row| wanted(row.kind(i)));
     if line_of(&CellKind::is_value).is_none() {
         column.why = "no value".into();
         return;
@@ -206,7 +206,7 @@ fn spellings(
     nulls: &mut Vec<Spelling>,
 ) {
     let text = matches!(class, Class::Text | Class::Code | Class::None);
-    for row in rows.iter().filter(|row| row.kinds[i] == CellKind::Null && !row.quoted[i]) {
+    for row in rows.iter().filter(|row| row.kind(i) == CellKind::Null && !row.quoted[i]) {
         let values = reading.values(sample, row);
         if !is_null(&values[i]) {
             continue;

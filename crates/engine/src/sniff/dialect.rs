@@ -1,8 +1,10 @@
 //! Which delimiter, quote and escape a sample has: each plausible dialect reads it, and one is
 //! taken only if it fits clearly better than every other.
 
-use super::reading::Reading;
+use super::cell::CellKind;
+use super::reading::{Reading, Row};
 use super::{option, Doubt, Given, Sample, Setting};
+use pgsluice_core::scan::StrayQuotes;
 
 /// Delimiters that are usual.
 const USUAL: [u8; 6] = [b',', b';', b'\t', b'|', 0x01, 0x1f];
@@ -44,6 +46,7 @@ pub(super) fn choose(sample: Sample<'_>, given: &Given) -> DialectChoice {
     };
     let mut doubts: Vec<Doubt> = doubt.iter().cloned().collect();
     doubts.extend(one_column(sample, reading));
+    doubts.extend(spaces(reading));
     DialectChoice { reading: reading.clone(), doubts, others: others(reading.dialect.delimiter) }
 }
 
@@ -141,6 +144,47 @@ fn one_column(sample: Sample<'_>, reading: &Reading) -> Option<Doubt> {
     })
 }
 
+/// The reading in which quotes open after spaces, as COPY reads them.
+fn spaced(
+    sample: Sample<'_>,
+    delimiter: u8,
+    given: &Given,
+    literal: &Reading,
+) -> Option<(Reading, Option<Doubt>)> {
+    let other = given.stray_quotes.is_some_and(|how| how != StrayQuotes::Copy);
+    if other || given.escape.is_some() || delimiter == b' ' || literal.stray == 0.0 {
+        return None;
+    }
+    let reading = Reading::spaced(sample, delimiter, b'"')?;
+    let line = reading.rows.iter().find(|row| row.quoted.contains(&true) || row.filled > 0);
+    let doubt = Doubt {
+        what: "stray-quotes",
+        why: format!(
+            "from line {} on, spaces stand before quotes: COPY reads such quotes and keeps the \
+             spaces",
+            line.map_or(1, |row| row.line)
+        ),
+        candidates: vec![Setting("stray-quotes", "copy".into())],
+    };
+    Some((reading, given.stray_quotes.is_none().then_some(doubt)))
+}
+
+/// Whether several spaces may be one delimiter.
+fn spaces(reading: &Reading) -> Option<Doubt> {
+    let between = |row: &&Row| {
+        let seen = row.kinds.iter().zip(&row.quoted);
+        let last = row.kinds.len().saturating_sub(1);
+        seen.take(last).any(|(kind, quoted)| *kind == CellKind::Empty && !quoted)
+    };
+    let delimiter = reading.dialect.delimiter;
+    let row = reading.rows.iter().filter(|_| delimiter == b' ').find(between)?;
+    Some(Doubt {
+        what: "delimiter",
+        why: format!("line {} has spaces side by side, which may be one delimiter", row.line),
+        candidates: vec![Setting("delimiter", " ".into())],
+    })
+}
+
 /// The quote and the escape with which the records of a delimiter fit best.
 fn best_quotes(sample: Sample<'_>, delimiter: u8, given: &Given) -> (Reading, Option<Doubt>) {
     let read = |quote: u8| {
@@ -152,6 +196,9 @@ fn best_quotes(sample: Sample<'_>, delimiter: u8, given: &Given) -> (Reading, Op
         return read(quote);
     }
     let double = read(b'"');
+    if let Some(spaced) = spaced(sample, delimiter, given, &double.0) {
+        return spaced;
+    }
     if delimiter == b'\'' || memchr::memchr(b'\'', sample.bytes).is_none() {
         return double;
     }

@@ -200,6 +200,10 @@ fn header(sample: Sample<'_>, reading: &Reading, start: usize) -> (Head, String)
     for (i, kind) in row.kinds.iter().enumerate() {
         let column = || below.iter().filter_map(|row| row.kinds.get(i).copied());
         let class = form(column());
+        if class == Class::Number && quoted_alone(row, &below, i) {
+            contrasts.push(i);
+            continue;
+        }
         if !class.is_form() || kind.class() == Class::None {
             continue;
         }
@@ -220,6 +224,7 @@ fn header(sample: Sample<'_>, reading: &Reading, start: usize) -> (Head, String)
         shown.join(", ")
     };
     let repeated = repeated(sample, reading, &values, &below);
+    let nameless = nameless(row, &below);
     let names = contrasts.len() * 2 + weak;
     let enough = names > 2 || (names > 1 && below.len() > 2 && are_distinct(&values));
     if enough && (fits.is_empty() || years) && repeated.is_none() {
@@ -231,13 +236,14 @@ fn header(sample: Sample<'_>, reading: &Reading, start: usize) -> (Head, String)
         };
         return (Head::Names, format!("line {line} has text, and {of}"));
     }
-    if contrasts.is_empty() && weak == 0 && !fits.is_empty() && !years {
+    if contrasts.is_empty() && weak == 0 && !fits.is_empty() && !years && !nameless {
         return (
             Head::None,
             format!("line {line} has values of the same types as below in columns {}", list(&fits)),
         );
     }
-    if let (Some((column, other)), true) = (repeated, contrasts.is_empty() && weak == 0) {
+    let values_alone = contrasts.is_empty() && weak == 0 && !nameless;
+    if let (Some((column, other)), true) = (repeated, values_alone) {
         let value = String::from_utf8_lossy(&values[column]);
         let value: String = value.chars().take(30).collect();
         let why = format!(
@@ -264,25 +270,42 @@ fn are_distinct(values: &[Vec<u8>]) -> bool {
     values.iter().enumerate().all(|(i, value)| !values[..i].contains(value))
 }
 
-/// A text of the first record that a later one has in the same column: the column, and the line.
-/// A record that repeats all of them is the header once more.
+/// Whether a column's first value is in quotes and none of the others is.
+fn quoted_alone(first: &Row, below: &[&Row], i: usize) -> bool {
+    let quoted = |row: &Row| row.quoted.get(i) == Some(&true);
+    quoted(first) && below.len() > 1 && !below.iter().any(|row| quoted(row))
+}
+
+/// Whether the first record lacks only the first value, and the others have it: so programs write
+/// the header of a column of row names.
+fn nameless(first: &Row, below: &[&Row]) -> bool {
+    let filled = |row: &Row| row.kinds.first().is_some_and(|kind| *kind != CellKind::Empty);
+    first.width > 1 && !filled(first) && below.iter().all(|row| filled(row))
+}
+
+/// Texts of the first record that later ones have in the same columns: the first of these columns,
+/// and the line. One such column may be a coincidence, as `ID` over the codes of countries. A
+/// record that repeats all values is the header once more.
 fn repeated(
     sample: Sample<'_>,
     reading: &Reading,
     first: &[Vec<u8>],
     below: &[&Row],
 ) -> Option<(usize, u64)> {
+    let mut found: Vec<(usize, u64)> = Vec::new();
     for row in below.iter().take(500) {
         let values = reading.values(sample, row);
         let same = |i: &usize| !first[*i].is_empty() && values.get(*i) == Some(&first[*i]);
         let same: Vec<usize> = (0..first.len()).filter(same).collect();
-        let texts = || {
-            same.iter()
-                .find(|i| matches!(CellKind::of(&first[**i]), CellKind::Text | CellKind::Code))
-        };
-        if let (Some(column), true) = (texts(), same.len() < first.len()) {
-            return Some((*column, row.line));
+        if same.len() == first.len() {
+            continue;
+        }
+        let text = |i: usize| matches!(CellKind::of(&first[i]), CellKind::Text | CellKind::Code);
+        for i in same.into_iter().filter(|i| text(*i)) {
+            if !found.iter().any(|(column, _)| *column == i) {
+                found.push((i, row.line));
+            }
         }
     }
-    None
+    found.first().copied().filter(|_| found.len() > 1)
 }

@@ -13,7 +13,7 @@ mod reading;
 mod tests;
 
 use crate::frame::{excel_delimiter, line_end};
-use pgsluice_core::scan::{valid_utf8, Eol};
+use pgsluice_core::scan::{valid_utf8, Eol, StrayQuotes};
 use std::fmt;
 
 pub use crate::input::{other_content, peek, Peek};
@@ -31,6 +31,8 @@ pub struct Given {
     pub header: Option<bool>,
     /// the encoding is given
     pub encoding: bool,
+    /// how stray quotes are read
+    pub stray_quotes: Option<StrayQuotes>,
     /// lines that are passed over before anything else; 0 if that is not given
     pub skip_lines: u64,
 }

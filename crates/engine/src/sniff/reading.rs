@@ -41,6 +41,11 @@ impl Row {
     pub fn is_blank(&self) -> bool {
         self.width == 1 && self.filled == 0
     }
+
+    /// What a value looks like; fields beyond those that are looked at are taken for empty.
+    pub fn kind(&self, i: usize) -> CellKind {
+        self.kinds.get(i).copied().unwrap_or(CellKind::Empty)
+    }
 }
 
 /// The sample, read.
@@ -66,7 +71,27 @@ impl Reading {
     /// Reads the sample.
     pub fn of(sample: Sample<'_>, delimiter: u8, quote: u8, escape: u8) -> Reading {
         let stray_quotes = StrayQuotes::Literal;
-        let dialect = Dialect { delimiter, quote, escape, stray_quotes, ..Dialect::csv() };
+        Reading::by(sample, Dialect { delimiter, quote, escape, stray_quotes, ..Dialect::csv() })
+    }
+
+    /// Reads the sample as COPY does, if all quotes that open do so at the start of a field or
+    /// after spaces there, and some after spaces.
+    pub fn spaced(sample: Sample<'_>, delimiter: u8, quote: u8) -> Option<Reading> {
+        memchr::memmem::find(sample.bytes, &[delimiter, b' ', quote])?;
+        let stray_quotes = StrayQuotes::Copy;
+        let dialect = Dialect { delimiter, quote, escape: quote, stray_quotes, ..Dialect::csv() };
+        let mut reading = Reading::by(sample, dialect);
+        let opens =
+            |row: &Row| opens_after_spaces(&sample.bytes[row.start..row.end], delimiter, quote);
+        let all = reading.rows.iter().all(opens);
+        for row in &mut reading.rows {
+            row.stray = false;
+        }
+        reading.stray = 0.0;
+        (all && reading.even >= 0.98).then_some(reading)
+    }
+
+    fn by(sample: Sample<'_>, dialect: Dialect) -> Reading {
         let length = sample.bytes.len();
         let (mut rows, mut covered) = rows(sample, sample.whole, &dialect);
         if !sample.whole && rows.len() < RECORDS / 2 && covered < length / 2 {
@@ -139,6 +164,27 @@ impl Reading {
             _ => Vec::new(),
         }
     }
+}
+
+/// Whether each quote of a record opens at the start of its field, or after spaces there, and ends
+/// the field but for spaces.
+fn opens_after_spaces(record: &[u8], delimiter: u8, quote: u8) -> bool {
+    let (mut open, mut last, mut before) = (false, delimiter, delimiter);
+    for &byte in record {
+        if byte == quote {
+            if !open && before != delimiter && last != quote {
+                return false;
+            }
+            open = !open;
+        } else if !open && before == quote && ![delimiter, b' ', b'\r', b'\n'].contains(&byte) {
+            return false;
+        }
+        if byte != b' ' {
+            before = byte;
+        }
+        last = byte;
+    }
+    !open
 }
 
 /// The records, and how many bytes they are.

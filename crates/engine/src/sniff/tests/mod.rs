@@ -1,6 +1,7 @@
 //! Each property and each ambiguity, on small inputs.
 
 use super::*;
+use pgsluice_core::scan::StrayQuotes;
 
 mod random;
 
@@ -121,12 +122,19 @@ fn a_header_is_text_over_values_of_other_types() {
     let texts = look("name,city\nBob,Rome\nAnn,Oslo\n");
     assert_eq!(doubts(&texts), ["header"]);
     assert_eq!(options(&texts), ["`header`", "`no-header`"]);
-    let again = look("Bob,Rome\nAnn,Oslo\nEve,Rome\n");
+    let again = look("Bob,Rome\nAnn,Oslo\nBob,Oslo\nEve,Rome\n");
     assert_eq!((again.head, doubts(&again)), (Head::None, vec![]));
     assert!(again.why("header").unwrap().contains("line 3"), "{again:?}");
+    // Once is a coincidence.
+    assert_eq!(doubts(&look("name,ID\nIndonesia,ID\nIndia,IN\n")), ["header"]);
     let years = look("country,code,2019,2020\nItaly,1,5,6\nPeru,2,7,8\nChad,3,9,9\n");
     assert_eq!((years.head, doubts(&years)), (Head::Names, vec![]));
     assert_eq!(doubts(&look("a,b\n")), ["header"]);
+    // Numbers in quotes over numbers without, as R writes names.
+    let cuts = look("\"\",\"16.5\",\"17.25\"\n\"a\",1,2\n\"b\",3,4\n");
+    assert_eq!((cuts.head, doubts(&cuts)), (Head::Names, vec![]));
+    // The column of row names has no name, as pandas writes it.
+    assert_eq!(doubts(&look(",16.5,17.25\n7,1,2\n8,3,4\n")), ["header"]);
     let given = Given { header: Some(false), ..Given::default() };
     assert_eq!(sniff(b"name,city\nBob,Rome\n", true, &given).doubts, []);
 }
@@ -147,6 +155,40 @@ fn titles_before_the_table_are_passed_over_and_damaged_headers_are_not() {
     assert_eq!(doubts(&look(&other)), ["preamble"]);
     let trailing = "id,name,\n".to_owned() + &rows(5, |i| format!("{i},n{i}\n"));
     assert_eq!((look(&trailing).head, doubts(&look(&trailing))), (Head::Names, vec![]));
+}
+
+#[test]
+fn spaces_side_by_side_may_be_one_delimiter() {
+    let one = |i: usize| format!("{i} 1.5 x{i}y\n");
+    assert_eq!(doubts(&look(&("id score name\n".to_owned() + &rows(9, one)))), [""; 0]);
+    let two = |i: usize| format!("{i}  1.5  x{i}y\n");
+    assert_eq!(doubts(&look(&("id  score  name\n".to_owned() + &rows(9, two)))), ["delimiter"]);
+}
+
+#[test]
+fn quotes_may_open_after_spaces_as_copy_reads_them() {
+    let row = |i: usize| format!("{i}, \"x, y{i}\", 1.5\n");
+    let text = "id, \"name\", score\n".to_owned() + &rows(9, row);
+    let found = look(&text);
+    assert_eq!(
+        (doubts(&found), found.delimiter, found.head),
+        (vec!["stray-quotes"], b',', Head::Names)
+    );
+    assert_eq!(options(&found), ["`stray-quotes` copy"]);
+    let given = Given { stray_quotes: Some(StrayQuotes::Copy), ..Given::default() };
+    assert_eq!(sniff(text.as_bytes(), true, &given).doubts, []);
+    let given = Given { stray_quotes: Some(StrayQuotes::Literal), ..Given::default() };
+    assert_ne!(sniff(text.as_bytes(), true, &given).doubts, []);
+    // Text before a quote.
+    let inch = text + "10, x 5\" pipe, 1.5\n";
+    assert!(!doubts(&look(&inch)).contains(&"stray-quotes"));
+}
+
+#[test]
+fn records_of_very_many_fields() {
+    let wide = |value: &str| vec![value; 2500].join(",") + "\n";
+    let found = look(&(wide("x") + &wide("1") + &wide("2")));
+    assert_eq!((found.head, found.columns.len()), (Head::Names, 2500));
 }
 
 #[test]
