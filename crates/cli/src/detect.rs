@@ -1,6 +1,6 @@
 //! `--dialect auto`: what the file shows becomes the options that were not given.
 
-use crate::arguments::{with_files, FormatName, HeaderUse, SourceArguments};
+use crate::arguments::{with_files, FormatName, HeaderUse, SourceArguments, StrayQuotesAre};
 use crate::failure::Failure;
 use crate::output::say;
 use pgsluice_engine::options::one_byte;
@@ -30,7 +30,11 @@ pub fn detected(
     }
     let mut a = with_files(a)?;
     let (source, found) = first(&a, &given(&a)?)?;
-    let ignores = |doubt: &&Doubt| rejects && found.head == Head::Unfit && doubt.what == "header";
+    let header = |doubt: &Doubt| found.head == Head::Unfit && doubt.what == "header";
+    let spaced = |doubt: &Doubt| doubt.what == "stray-quotes";
+    // COPY's reading, which keeps every character.
+    let kept = |doubt: &Doubt| doubt.what == "escape" && doubt.candidates.len() == 1;
+    let ignores = |doubt: &Doubt| rejects && (header(doubt) || spaced(doubt) || kept(doubt));
     let doubts: Vec<&Doubt> = found.doubts.iter().filter(|doubt| !ignores(doubt)).collect();
     if !doubts.is_empty() {
         return Err(undecided(source.as_ref(), &doubts).into());
@@ -39,6 +43,9 @@ pub fn detected(
     a.quote.get_or_insert_with(|| option(found.quote));
     if found.escape != found.quote {
         a.escape.get_or_insert_with(|| option(found.escape));
+    }
+    if found.doubts.iter().any(spaced) {
+        a.stray_quotes = Some(StrayQuotesAre::Copy);
     }
     if a.header.is_none() && !a.no_header {
         match found.head {
@@ -77,7 +84,7 @@ fn footer(source: &dyn Source, lines: u64) -> Result<u32, Error> {
     u32::try_from(lines).ok().filter(|lines| *lines <= MOST_FOOTER).ok_or_else(|| {
         let name = source.name();
         Error::data(format!("{lines} lines of {name} follow the last record"))
-            .with_hint("--skip-footer passes over 1000 at most: take them out first")
+            .with_hint("--skip-footer skips at most 1000 lines: remove them from the file")
     })
 }
 
@@ -94,6 +101,7 @@ fn given(a: &SourceArguments) -> Result<Given, Error> {
             (None, false) => None,
         },
         encoding: a.encoding.is_some(),
+        stray_quotes: a.stray_quotes.map(StrayQuotesAre::meant),
         skip_lines: a.skip_lines,
     })
 }
@@ -113,7 +121,7 @@ fn undecided(source: &dyn Source, doubts: &[&Doubt]) -> Error {
         [] => "name the dialect with options".to_owned(),
         _ => options.join(", and "),
     };
-    Error::data(format!("{name} leaves its dialect undecided: {}", what.join("; ")))
+    Error::data(format!("{name} does not decide its dialect: {}", what.join("; ")))
         .with_hint(format!("{options}; `pgsluice sniff {name}` shows more"))
 }
 
@@ -126,9 +134,12 @@ fn told(found: &Detected) -> String {
     if found.escape != found.quote {
         told += &format!(", escape {}", char::from(found.escape));
     }
+    if found.doubts.iter().any(|doubt| doubt.what == "stray-quotes") {
+        told += ", quotes after spaces, which are kept (--stray-quotes copy)";
+    }
     told += match found.head {
         Head::Names => ", a header",
-        Head::Unfit => ", a header that does not fit and is passed over",
+        Head::Unfit => ", a header that does not fit and is skipped",
         Head::None | Head::Unknown => ", no header",
     };
     if found.skip_lines > 0 {
