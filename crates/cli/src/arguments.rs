@@ -25,7 +25,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The form of the files
+/// The format of the files
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum FormatName {
     /// comma-separated values, by COPY's rules
@@ -36,59 +36,70 @@ pub enum FormatName {
     Binary,
 }
 
-/// What a quote is that neither opens nor closes a field
+/// How to read a quote that neither opens nor closes a field
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum StrayQuotesAre {
-    /// the record is refused, and ends at its line's end
+    /// the record is refused; it ends at the end of its line
     Error,
-    /// as COPY has it: quotes open in mid-field, over line ends, too, and vanish
+    /// as COPY does: a quote opens inside a field too, spans lines, and is removed
     Copy,
-    /// a character of the value, which ends at the next delimiter or line end
+    /// the quote is part of the value, which ends at the next delimiter or line end
     Literal,
+}
+
+impl StrayQuotesAre {
+    /// The same to the engine.
+    pub fn meant(self) -> StrayQuotes {
+        match self {
+            StrayQuotesAre::Error => StrayQuotes::Error,
+            StrayQuotesAre::Copy => StrayQuotes::Copy,
+            StrayQuotesAre::Literal => StrayQuotes::Literal,
+        }
+    }
 }
 
 /// What the first line of each file is
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum HeaderUse {
-    /// column names, which say where the fields go
+    /// column names: each field goes to the column of its name
     Names,
-    /// passed over; fields go by position
+    /// skipped; fields go to columns by position
     Ignore,
-    /// column names, which must be the table's in its order
+    /// column names, which must be those of the table in the same order
     Match,
 }
 
-/// How a table is made
+/// How a table is created
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CreateHow {
     /// a value that does not fit its column's type fails the load
     Typed,
-    /// where the whole input leaves doubt, the column is text
+    /// a column whose type is in doubt after the whole input becomes text
     TextOnDoubt,
 }
 
-/// What the landing table of the method staged is
+/// How the method staged creates its landing table
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Landing {
-    /// its rows are not in the WAL
+    /// not written to the WAL
     Unlogged,
-    /// a table as any other
+    /// written to the WAL as any other table
     Logged,
 }
 
 /// Whether the schema pgsluice_loads is used
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Ledger {
-    /// where something must be recorded
+    /// when something must be recorded
     Auto,
     /// never
     None,
 }
 
-/// Where the form of the files comes from
+/// How the dialect is found
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DialectFrom {
-    /// what the options leave open is detected in the first file
+    /// what no option gives is detected in the first file
     Auto,
 }
 
@@ -96,73 +107,77 @@ pub enum DialectFrom {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Source")]
 pub struct SourceArguments {
-    /// Files, patterns (quoted: 'votes-*.csv.gz') or folders, of which all files are loaded by
-    /// name; - is standard input. gzip, zstd, lz4, bzip2 and xz are detected by content
+    /// Files, quoted patterns such as 'votes-*.csv.gz', or folders, whose files are loaded in
+    /// order of name; - is standard input. gzip, zstd, lz4, bzip2 and xz are detected by
+    /// content
     #[arg(required_unless_present = "files_from", value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// Load also the files that LIST names, one a line; - is standard input
+    /// Load the files named in LIST as well, one name per line; - reads the list from standard
+    /// input
     #[arg(long, value_name = "LIST")]
     pub files_from: Option<PathBuf>,
     /// The files, once they are found.
     #[arg(skip)]
     pub named: Option<Named>,
-    /// Names in LIST end with NUL, as find -print0 writes them
+    /// Names in LIST end with a NUL byte, as find -print0 writes them
     #[arg(long, requires = "files_from")]
     pub from0: bool,
-    /// The form of the files
+    /// The format of the files
     #[arg(long, value_enum, default_value = "csv")]
     pub format: FormatName,
-    /// A file of options, as `pgsluice sniff` writes it; an option that is given wins. (The
-    /// command `pgsluice plan` is something else: it says what a load would do)
+    /// Read options from a file, as `pgsluice sniff` writes it; options on the command line
+    /// win. (The command `pgsluice plan` is something else: it shows what a load would do)
     #[arg(long, value_name = "FILE")]
     #[allow(dead_code)] // it is read before the arguments are
     plan: Option<PathBuf>,
-    /// Detect delimiter, quote, escape, header and the lines before it in the first file, as far
-    /// as no option gives them; stop with the candidates if the file does not decide
+    /// Detect delimiter, quote, escape, header and the lines around the table in the first
+    /// file, unless options give them; if the file does not decide, stop and list the
+    /// candidates
     #[arg(long, value_enum, value_name = "auto")]
     pub dialect: Option<DialectFrom>,
-    /// What the first line is; names by default
+    /// What the first line is; --header alone means names
     #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "names", value_name = "HOW", overrides_with = "no_header")]
     pub header: Option<HeaderUse>,
-    /// The first line is data (the default, as COPY's)
+    /// The first line is data (the default, as in COPY)
     #[arg(long, overrides_with = "header")]
     pub no_header: bool,
-    /// Between fields; , in CSV and a tab in text. Takes \t and \xHH
+    /// The character between fields: by default a comma in CSV and a tab in text; \t and \xHH
+    /// are accepted
     #[arg(long, value_name = "CHAR")]
     pub delimiter: Option<String>,
-    /// Around values in CSV [default: "]
+    /// The character around values in CSV [default: "]
     #[arg(long, value_name = "CHAR")]
     pub quote: Option<String>,
-    /// Before a quote within quotes in CSV [default: the quote]
+    /// The character before a quote inside a quoted value in CSV [default: the quote]
     #[arg(long, value_name = "CHAR")]
     pub escape: Option<String>,
-    /// What a quote in CSV is that neither opens nor closes a field, as in 5" pipe
+    /// How to read a quote in CSV that neither opens nor closes a field, as in 5" pipe
     /// [default: error]
     #[arg(long, value_enum, value_name = "HOW")]
     pub stray_quotes: Option<StrayQuotesAre>,
-    /// What stands for NULL; nothing in CSV, \N in text. COLUMN=TEXT, as often as there are
-    /// spellings: what is NULL in that column as well; *=TEXT in all
+    /// The text that means NULL [default: nothing in CSV, \N in text]. COLUMN=TEXT adds a text
+    /// for one column, *=TEXT for all columns; may be repeated
     #[arg(long, value_name = "[COLUMN=]TEXT", allow_hyphen_values = true)]
     pub null: Vec<String>,
-    /// What stands for the column's default (PostgreSQL 16)
+    /// The text that means the default of its column (PostgreSQL 16 or later)
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub default: Option<String>,
-    /// The files' encoding, as the server names it [default: UTF8]
+    /// The encoding of the files, by the server's name for it [default: UTF8]
     #[arg(long, value_name = "NAME")]
     pub encoding: Option<String>,
-    /// Pass over the first N lines of each file, which precede the header
+    /// Skip the first N lines of each file, before the header
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub skip_lines: u64,
-    /// Pass over the last N lines of each file, 1000 at most
+    /// Skip the last N lines of each file, at most 1000
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=i64::from(MOST_FOOTER)))]
     pub skip_footer: u32,
-    /// Pass over lines that begin with this character, except within quotes
+    /// Skip lines that begin with this character, except inside quotes
     #[arg(long, value_name = "CHAR")]
     pub comment: Option<String>,
-    /// Pass over the first N records of the input, after the header
+    /// Skip the first N records of the input, after the header
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub skip: u64,
-    /// Read no more than N records
+    /// Read at most N records
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
 }
@@ -171,71 +186,71 @@ pub struct SourceArguments {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Target")]
 pub struct TargetArguments {
-    /// The table, as SQL reads it: votes, s.votes, "Votes"
+    /// The table, written as in SQL: votes, s.votes, "Votes"
     #[arg(long, short, value_name = "NAME")]
     pub table: String,
-    /// Only rows that satisfy this SQL condition
+    /// Load only the rows that satisfy this SQL condition
     #[arg(long = "where", value_name = "SQL", allow_hyphen_values = true)]
     pub filter: Option<String>,
-    /// The write path; `pgsluice methods` lists them
+    /// How rows are written; `pgsluice methods` lists the methods
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub method: Method,
-    /// Connections for the method lanes [default: the number of cores, but no more
-    /// than half of the server's max_connections]
+    /// Number of connections for the method lanes [default: the number of cores, but at most
+    /// half of the server's max_connections]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub lanes: Option<u16>,
-    /// The landing table of the method staged [default: unlogged]; temporary where
-    /// the role may make no other
+    /// How the method staged creates its landing table [default: unlogged; temporary if the
+    /// role may create no other]
     #[arg(long, value_enum, value_name = "HOW")]
     pub landing: Option<Landing>,
     /// Empty the table first, in the same transaction
     #[arg(long)]
     pub truncate: bool,
-    /// With --truncate or --create: the table may be empty after the load, which
-    /// is an error otherwise
+    /// With --truncate or --create: allow the table to be empty after the load, which is an
+    /// error otherwise
     #[arg(long)]
     pub allow_empty: bool,
-    /// Make the table, with types inferred from the input
+    /// Create the table, with types inferred from the input
     #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "typed", value_name = "HOW")]
     pub create: Option<CreateHow>,
-    /// With --create: order the columns by width, which saves space in each row. A load
-    /// by position then needs --columns
+    /// With --create: order the columns by width, which saves space in each row. A load by
+    /// position then needs --columns
     #[arg(long, requires = "create")]
     pub pack_columns: bool,
-    /// Columns (or *) whose quoted NULL marker is NULL
+    /// Columns (or *) in which the NULL text means NULL even in quotes
     #[arg(long, value_name = "A,B,…")]
     pub force_null: Vec<Names>,
-    /// Columns (or *) whose NULL marker is a value
+    /// Columns (or *) in which the NULL text is an ordinary value
     #[arg(long, value_name = "A,B,…")]
     pub force_not_null: Vec<Names>,
-    /// The session's DateStyle
+    /// DateStyle of the session
     #[arg(long, value_name = "STYLE")]
     pub date_style: Option<String>,
-    /// The session's TimeZone
+    /// TimeZone of the session
     #[arg(long, value_name = "ZONE", allow_hyphen_values = true)]
     pub time_zone: Option<String>,
-    /// How long to wait for a lock, such as 10s
+    /// How long to wait for a lock, for example 10s
     #[arg(long, value_name = "TIME")]
     pub lock_timeout: Option<String>,
-    /// Fail rather than take a lock that makes other sessions' readers or writers wait
+    /// Fail instead of taking a lock that blocks other sessions' reads or writes
     #[arg(long)]
     pub no_lock_out: bool,
-    /// none: never create or write the schema pgsluice_loads, in which lanes record what
-    /// they have taken down
+    /// Whether to use the schema pgsluice_loads, in which the method lanes records what it
+    /// drops or disables
     #[arg(long, value_enum, default_value = "auto", value_name = "auto|none")]
     pub ledger: Ledger,
-    /// Leave ANALYZE to autovacuum
+    /// Do not run ANALYZE; leave it to autovacuum
     #[arg(long)]
     pub no_analyze: bool,
-    /// keep: rows are added to all indexes as they come; rebuild: indexes and
-    /// their constraints are built after the rows, which locks others out of the
-    /// table; auto: rebuild where the table is empty
+    /// keep: update the indexes with each row; rebuild: drop indexes and their constraints, and
+    /// recreate them after the rows, which locks others out of the table; auto: rebuild if the
+    /// table is empty
     #[arg(long, default_value = "auto", value_name = "keep|rebuild|auto")]
     pub indexes: Indexes,
-    /// keep: triggers fire; off: the table's triggers are disabled for the load
+    /// keep: triggers fire; off: disable the triggers of the table during the load
     #[arg(long, default_value = "keep", value_name = "keep|off")]
     pub triggers: Triggers,
-    /// keep: each row is checked; revalidate: all rows at once after the load
+    /// keep: check each row; revalidate: check all rows together after the load
     #[arg(long, default_value = "keep", value_name = "keep|revalidate")]
     pub foreign_keys: ForeignKeys,
 }
@@ -253,7 +268,7 @@ pub struct LoadArguments {
     target: TargetArguments,
     #[command(flatten)]
     errors: ErrorArguments,
-    /// what is told
+    /// what is reported
     #[command(flatten)]
     pub output: OutputArguments,
 }
@@ -360,11 +375,7 @@ fn format(a: &SourceArguments) -> Result<FileFormat, Failure> {
         escape: a.escape.clone(),
         null: marker(&a.null)?,
         default: a.default.clone(),
-        stray_quotes: a.stray_quotes.map(|are| match are {
-            StrayQuotesAre::Error => StrayQuotes::Error,
-            StrayQuotesAre::Copy => StrayQuotes::Copy,
-            StrayQuotesAre::Literal => StrayQuotes::Literal,
-        }),
+        stray_quotes: a.stray_quotes.map(StrayQuotesAre::meant),
     };
     Ok(match a.format {
         FormatName::Csv => FileFormat::Delimited(dialect.dialect(scan::Format::Csv)?),

@@ -76,7 +76,7 @@ fn first(a: &SourceArguments, given: &Given) -> Result<(Arc<dyn Source>, Detecte
         }
     }
     let name = sources.clone().next().map_or(String::new(), |source| source.name());
-    Err(Error::data(format!("{name} is empty: it shows no dialect")).into())
+    Err(Error::data(format!("{name} is empty: no dialect can be detected")).into())
 }
 
 /// The lines after the last record, which `--skip-footer` limits.

@@ -9,21 +9,21 @@ use pgsluice_engine::options::Method;
 use pgsluice_engine::options::{pair, pieces, FieldOptions};
 use pgsluice_engine::Error;
 
-/// What a field is whose name in the header no column has
+/// What to do with a field that has no column of its name
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum UnknownColumns {
-    /// the load fails before the first row
+    /// fail before the first row
     Error,
-    /// it is left out
+    /// leave the field out
     Ignore,
 }
 
-/// What a column is whose name the header does not have
+/// What to do with a column that is not in the header
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum MissingColumns {
-    /// the load fails before the first row
+    /// fail before the first row
     Error,
-    /// it gets its default, or NULL
+    /// use the default of the column, or NULL
     Default,
 }
 
@@ -31,27 +31,27 @@ pub enum MissingColumns {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Fields")]
 pub struct FieldArguments {
-    /// The columns of the fields, in the file's order; - leaves a field out. "a,b" in
+    /// The column of each field, in the order of the file; - leaves a field out. "a,b" in
     /// quotes is one name
     #[arg(long, value_name = "A,-,B,…", allow_hyphen_values = true)]
     pub columns: Vec<Fields>,
-    /// With --header: the columns of fields whose names in the header are others; - leaves
-    /// the field out
+    /// With --header: the columns of fields whose names in the header differ; - leaves the
+    /// field out
     #[arg(long, value_name = "NAME=COLUMN,…")]
     pub map: Vec<Pairs>,
-    /// With --header: what a field is whose name no column has [default: error]
+    /// With --header: what to do with a field that has no column of its name [default: error]
     #[arg(long, value_enum, value_name = "HOW")]
     pub unknown_columns: Option<UnknownColumns>,
-    /// With --header: what a column is that the header does not have; generated and
-    /// identity columns are never missing [default: default]
+    /// With --header: what to do with a column that is not in the header, unless it is a
+    /// generated or identity column [default: default]
     #[arg(long, value_enum, value_name = "HOW")]
     pub missing_columns: Option<MissingColumns>,
-    /// A value for a column that is not in the file; {file} and {line} in it stand for the
-    /// file's name and the number of the record's first line
+    /// The value of a column that is not in the file. {file} is replaced by the name of the
+    /// file, {line} by the number of the record's first line
     #[arg(long, value_name = "COLUMN=TEXT")]
     pub set: Vec<String>,
-    /// A column's value as an SQL expression, in which ? is the field's text. The server runs
-    /// it, and the method is staged, which is slower
+    /// Compute the value of a column by an SQL expression, in which ? is the text of the field.
+    /// The server evaluates it, and the load uses the method staged, which is slower
     #[arg(long, value_name = "COLUMN=SQL")]
     pub expr: Vec<String>,
 }
@@ -107,13 +107,13 @@ impl FieldArguments {
             return Err(Error::usage("--columns leaves every field out").into());
         }
         if left_out && source.format == FormatName::Binary {
-            let message = "--columns leaves no field of a binary file out";
+            let message = "--columns cannot leave out fields of a binary file";
             return Err(Error::usage(message)
                 .with_hint("name the columns of all its fields")
                 .into());
         }
         if source.format == FormatName::Binary && !self.set.is_empty() {
-            return Err(Error::usage("--set has no meaning with --format binary").into());
+            return Err(Error::usage("--set cannot be used with --format binary").into());
         }
         if !self.expr.is_empty() {
             expressions_by(source, target)?;
@@ -132,8 +132,8 @@ impl FieldArguments {
         ];
         let Some((option, _)) = by_name.iter().find(|(_, given)| *given) else { return Ok(()) };
         if !self.columns.is_empty() {
-            let message = format!("{option} goes by the header, and --columns by position");
-            return Err(Error::usage(message).with_hint("take one of them").into());
+            let message = format!("{option} uses the names in the header, and --columns positions");
+            return Err(Error::usage(message).with_hint("use one of them").into());
         }
         if source.header != Some(HeaderUse::Names) {
             return Err(Error::usage(format!("{option} needs --header")).into());
@@ -141,7 +141,7 @@ impl FieldArguments {
         let of_table = by_name[1..].iter().find(|(_, given)| *given);
         match of_table {
             Some((option, _)) if target.create.is_some() => {
-                let message = format!("{option} has no meaning with --create");
+                let message = format!("{option} cannot be used with --create");
                 Err(Error::usage(message).into())
             }
             _ => Ok(()),
@@ -154,7 +154,7 @@ fn expressions_by(source: &SourceArguments, target: &TargetArguments) -> Result<
     let wrong = |message: String, hint: &str| Err(Error::usage(message).with_hint(hint).into());
     match target.method {
         _ if source.format == FormatName::Binary => {
-            wrong("--expr has no meaning with --format binary".into(), "? is the text of a field")
+            wrong("--expr cannot be used with --format binary".into(), "? is the text of a field")
         }
         _ if target.create.is_some() => wrong(
             "--expr cannot be used with --create, which infers types from the file".into(),
@@ -162,7 +162,7 @@ fn expressions_by(source: &SourceArguments, target: &TargetArguments) -> Result<
         ),
         Method::Auto | Method::Staged => Ok(()),
         method => wrong(
-            format!("--expr goes by the method staged, and {method} is named"),
+            format!("--expr needs the method staged, and --method names {method}"),
             "leave --method out",
         ),
     }

@@ -13,7 +13,13 @@ const ONE_TRANSACTION: &str = "leave it out: a load is one stream and one transa
 const LANES: &str = "--method lanes --lanes N loads over N connections";
 const PASSWORD: &str =
     "passwords come from PGPASSWORD or ~/.pgpass; the program never asks for one";
-const DELIMITER: &str = "--delimiter CHAR";
+const DELIMITER: &str = "--delimiter CHAR; pgsluice sniff FILE detects it";
+const DETECT: &str = "--dialect auto; pgsluice sniff FILE shows what is detected";
+const NULL: &str = "--null TEXT, or --null COLUMN=TEXT for one column";
+const DATES: &str =
+    "--date-style STYLE, or --expr \"COLUMN=to_date(?, 'DD.MM.YYYY')\" for other forms";
+const NUMBERS: &str = "--expr \"COLUMN=replace(replace(?, '.', ''), ',', '.')::numeric\"";
+const TRIM: &str = "--expr \"COLUMN=btrim(?)\"";
 const LOG: &str =
     "messages go to standard error: 2>FILE, with --log-format text or --log-format json";
 const BAD: &str = "--on-error reject puts refused records into --reject-file and loads the others";
@@ -24,7 +30,7 @@ const TYPES: &str =
     "the table has the types; --create makes a table with types inferred from the input";
 const NAMES: &str = "--columns A,B,… names the columns of the fields, in the file's order";
 const TABLE: &str = "--table SCHEMA.TABLE";
-const PLAN: &str = "pgsluice plan with the same arguments";
+const PLAN: &str = "--dry-run, or pgsluice plan with the same arguments";
 const LINE_ENDS: &str = "leave it out: the line ends are detected";
 const COMPRESSION: &str = "leave it out: gzip, zstd, lz4, bzip2 and xz are detected";
 const NO_SQL: &str = "pgsluice runs no SQL of the user; psql does, before or after the load";
@@ -76,10 +82,10 @@ pub const TOOLS: &[Tool] = &[
             ("--type", "--format csv, --format text or --format binary"),
             ("--field", NAMES),
             ("--fields", NAMES),
-            ("--cast", TYPES),
+            ("--cast", "--expr COLUMN=SQL computes a value from the text of its field"),
+            ("--trim-unquoted-blanks", TRIM),
             ("--before", NO_SQL),
             ("--after", NO_SQL),
-            ("--dry-run", PLAN),
             ("--on-error-stop", "leave it out: --on-error stop is the default"),
             ("--logfile", LOG),
             ("--log-min-messages", "--quiet or --verbose"),
@@ -95,7 +101,7 @@ pub const TOOLS: &[Tool] = &[
             ("--fields-optionally-enclosed-by", "--quote CHAR"),
             ("--fields-escaped-by", "--escape CHAR"),
             ("--lines-terminated-by", LINE_ENDS),
-            ("--null-if", "--null TEXT"),
+            ("--null-if", NULL),
             ("--drop-indexes", "--indexes rebuild"),
             ("--batch-rows", ONE_TRANSACTION),
             ("--prefetch-rows", ONE_TRANSACTION),
@@ -128,7 +134,8 @@ pub const TOOLS: &[Tool] = &[
         &[
             ("--sep", DELIMITER),
             ("--delim", DELIMITER),
-            ("--nullstr", "--null TEXT"),
+            ("--nullstr", NULL),
+            ("--auto-detect", DETECT),
             ("--allow-quoted-nulls", "--force-null '*'"),
             ("--auto-type-candidates", TYPES),
             ("--sample-size", "leave it out: --create reads the whole input where the beginning leaves doubt"),
@@ -136,8 +143,11 @@ pub const TOOLS: &[Tool] = &[
             ("--names", NAMES),
             ("--types", TYPES),
             ("--dtypes", TYPES),
-            ("--dateformat", "--date-style STYLE"),
-            ("--timestampformat", "--date-style STYLE"),
+            ("--dateformat", DATES),
+            ("--timestampformat", "--date-style STYLE, or --expr \"COLUMN=to_timestamp(?, 'DD.MM.YYYY HH24:MI')\""),
+            ("--decimal-separator", NUMBERS),
+            ("--thousands", NUMBERS),
+            ("--filename", "--set 'COLUMN={file}'"),
             ("--ignore-errors", BAD),
             ("--store-rejects", BAD),
             ("--rejects-table", "rejects go to files: --on-error reject --reject-file FILE"),
@@ -183,6 +193,12 @@ pub const TOOLS: &[Tool] = &[
         "Other names",
         &[
             ("--separator", DELIMITER),
+            ("--sniff", DETECT),
+            ("--trim", TRIM),
+            ("--skip-comments", "--comment CHAR"),
+            ("--rename", "--map NAME=COLUMN with --header"),
+            ("--constant", "--set COLUMN=TEXT"),
+            ("--transform", "--expr COLUMN=SQL"),
             ("--tsv", "--format text for COPY's format, or --delimiter '\\t' for CSV with tabs"),
             ("--upsert", UPSERT),
             ("--merge", UPSERT),
@@ -217,6 +233,9 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("upload", "load"),
     ("dry-run", "plan"),
     ("explain", "plan"),
+    ("detect", "sniff"),
+    ("guess", "sniff"),
+    ("infer", "sniff"),
     ("validate", "check"),
     ("verify", "check"),
     ("recover", "repair"),
@@ -232,6 +251,7 @@ pub const VALUES: &[(&str, &str, &str)] = &[
         "tsv",
         "--format csv --delimiter '\\t', or --format text for COPY's own text format",
     ),
+    ("--format", "auto", DETECT),
     ("--on-error", "ignore", BAD),
     ("--on-error", "skip", BAD),
     ("--on-error", "continue", BAD),

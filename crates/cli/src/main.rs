@@ -42,7 +42,7 @@ const CONNECT_SECONDS: &str = "15";
 const EXIT_CODES: &str = "\
 Exit codes:
   0  all records are loaded
-  1  failed: something must be put right first
+  1  failed: the cause must be mended first
   2  wrong usage
   3  loaded, and some records were rejected
   4  bad data

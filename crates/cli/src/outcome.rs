@@ -11,23 +11,23 @@ use pgsluice_engine::side_path;
 use pgsluice_engine::Error;
 use std::path::{Path, PathBuf};
 
-/// What happens on a refused record
+/// What to do with a refused record
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnError {
-    /// the load fails, and nothing is loaded
+    /// fail the load; nothing is loaded
     Stop,
-    /// the record goes to the reject file, and the load goes on
+    /// write the record to the reject file and go on
     Reject,
 }
 
-/// What is done with a reject file that is there already
+/// What to do if the reject file exists
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ExistingFile {
-    /// the load fails before it begins
+    /// fail before the load begins
     Error,
-    /// rejects are added to it
+    /// add the rejects to it
     Append,
-    /// it is written again from the start
+    /// overwrite it
     Replace,
 }
 
@@ -35,19 +35,19 @@ pub enum ExistingFile {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Bad records")]
 pub struct ErrorArguments {
-    /// What a refused record does
+    /// What to do with a refused record
     #[arg(long, value_enum, default_value = "stop")]
     pub on_error: OnError,
-    /// Where rejected records go, as they are in the file; FILE.jsonl says why. {time} and
-    /// {id} in it stand for the time and the name of this run
-    /// [default: the first file's name and .rejects, in this folder]
+    /// The file for rejected records, which are kept as they are in the input; FILE.jsonl has
+    /// the reasons. {time} and {id} are replaced by the time and the ID of the run [default:
+    /// the name of the first file plus .rejects, in the current folder]
     #[arg(long, value_name = "FILE")]
     pub reject_file: Option<PathBuf>,
-    /// If the reject file is there already [default: error]
+    /// What to do if the reject file exists [default: error]
     #[arg(long, value_enum, value_name = "HOW")]
     pub reject_existing: Option<ExistingFile>,
-    /// Fail on more than N rejected records or lines, or on more than P% of what was read; none
-    /// for no limit [default: 10%, but at least 100]
+    /// Fail if more than N records or lines are rejected, or more than P% of those read; none:
+    /// no limit [default: 10%, but at least 100]
     #[arg(long, value_name = "N|P%|none", value_parser = Limit::parse)]
     pub reject_limit: Option<Limit>,
 }
@@ -56,16 +56,16 @@ pub struct ErrorArguments {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Output")]
 pub struct OutputArguments {
-    /// Write the summary as JSON, on failure too; - for standard output
+    /// Write the summary to FILE as JSON, on failure too; - is standard output
     #[arg(long, value_name = "FILE")]
     pub summary: Option<PathBuf>,
-    /// Write messages as a log: text with the time before each line, or JSON
+    /// Write messages as a log: text with a timestamp on each line, or JSON
     #[arg(long, value_enum, value_name = "FORM")]
     pub log_format: Option<LogFormat>,
-    /// Report phases, WAL and each step as well
+    /// Also report phases, WAL and each step
     #[arg(long, short, conflicts_with = "quiet")]
     pub verbose: bool,
-    /// Say nothing but errors
+    /// Report errors only
     #[arg(long, short)]
     pub quiet: bool,
 }

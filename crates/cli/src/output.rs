@@ -16,9 +16,9 @@ use std::sync::OnceLock;
 /// The form of messages, if they go to a log
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// lines, each with the time before it
+    /// lines, each with a timestamp
     Text,
-    /// objects, one a line, with time, level and message
+    /// one object per line, with time, level and message
     Json,
 }
 

@@ -89,7 +89,7 @@ impl Plan<'_> {
                 let message = format!("{}: {key} is undecided", self.place("undecided"));
                 return Err(Error::usage(message)
                     .with_hint(format!(
-                        "take one of the lines that the plan has for it, or --{key}"
+                        "choose one of the lines that the plan has for it, or give --{key}"
                     ))
                     .into());
             }
@@ -109,8 +109,8 @@ impl Plan<'_> {
         }
         let place = self.place(key);
         if named.is_some_and(|(_, arg)| of_database(arg)) {
-            return Err(Error::usage(format!("{place}: a plan does not say which database"))
-                .with_hint("--to on the command line does")
+            return Err(Error::usage(format!("{place}: a plan cannot name the database"))
+                .with_hint("give --to on the command line")
                 .into());
         }
         let near = longs()

@@ -98,8 +98,7 @@ fn of_server(input: &InputFacts, server: &ServerFacts, table: &TableFacts) -> Ve
     }
     if kept && table.bytes > server.shared_buffers {
         notes.push(format!(
-            "shared_buffers is {} MB, and the table with its indexes has {} MB: index pages that new \
-             keys go to are read back in again and again",
+            "shared_buffers is {} MB, and the table with its indexes has {} MB: index pages for new keys are read again and again",
             megabytes(server.shared_buffers),
             megabytes(table.bytes)
         ));

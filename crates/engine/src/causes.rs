@@ -67,7 +67,7 @@ impl Causes {
             let one = given == Some(1);
             if !one && (create || given.is_some()) {
                 return Err(Error::data(format!(
-                    "each record of {name} has one field, but {fields} fields with the delimiter '{delimiter}'"
+                    "each record of {name} has one field, but would have {fields} with the delimiter '{delimiter}'"
                 ))
                 .with_hint(format!(
                     "`delimiter` '{delimiter}'; to load each line into one column, name it \
@@ -90,15 +90,14 @@ impl Causes {
         let mut notes = Vec::new();
         if let (Some((delimiter, fields)), true) = (&self.delimiter, self.single) {
             notes.push(format!(
-                "each record has one field, but {fields} fields with `delimiter` '{delimiter}'"
+                "each record has one field, but would have {fields} with `delimiter` '{delimiter}'"
             ));
         }
         let bare = |name: &String| name.trim().to_lowercase();
         let named = columns.len() > 1 && self.first.iter().map(bare).eq(columns.iter().map(bare));
         if self.header || named {
             notes.push(
-                "the first record looks like a header and is loaded as data: `header` takes it \
-                 as names"
+                "the first record looks like a header and is loaded as data: `header` reads the names of the columns from it"
                     .into(),
             );
         }
@@ -122,9 +121,8 @@ impl Causes {
             return error.with_hint(is_it(delimiter));
         }
         if uneven && plan.made.is_some() && options.rejects.is_none() {
-            return error.with_hint(
-                "`on-error` reject loads the other records and keeps such ones in a file",
-            );
+            return error
+                .with_hint("`on-error` reject loads the other records and writes these to a file");
         }
         if state == "22021" && options.input.encoding.is_none() {
             return error.with_hint(NOT_UTF8);
@@ -134,7 +132,9 @@ impl Causes {
         }
         let first = error.place().is_some_and(|place| place.record == Some(1));
         if first && self.header {
-            return error.with_hint("is the first line a header? `header` takes it as names");
+            return error.with_hint(
+                "is the first line a header? `header` reads the names of the columns from it",
+            );
         }
         match plan.inferred.is_some() {
             false => error,

@@ -49,7 +49,7 @@ impl Expression {
                     1
                 }
                 '$' if is_parameter(&sql[..at], rest) => {
-                    return Err(wrong("it has a parameter, and only ? is one"))
+                    return Err(wrong("it has a parameter; only ? is allowed"))
                 }
                 ',' if depth == 0 => return Err(wrong("it is more than one expression")),
                 _ => quoted(&sql[..at], rest).ok_or_else(|| wrong("a quote is left open"))?,
@@ -177,7 +177,7 @@ mod tests {
             ("?), (1", "closed that was not opened"),
             ("?, 1", "more than one expression"),
             ("?; DROP TABLE t", "more than one expression"),
-            ("? || $1", "only ? is one"),
+            ("? || $1", "only ? is allowed"),
             ("f(?", "a parenthesis is left open"),
             ("? || 'a", "a quote is left open"),
             ("? || \"a", "a quote is left open"),

@@ -58,7 +58,7 @@ impl Passed {
         let said: Vec<String> =
             parts.iter().filter(|(n, _)| *n > 0).map(|(n, how)| format!("{n} {how}")).collect();
         (!said.is_empty())
-            .then(|| format!("lines that are no records were skipped: {}", said.join(", ")))
+            .then(|| format!("skipped lines that are not records: {}", said.join(", ")))
     }
 }
 

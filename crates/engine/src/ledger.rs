@@ -119,7 +119,7 @@ pub fn left(conn: &mut Conn, relation: u32) -> Result<Vec<String>, Error> {
         (!left.is_empty()).then_some(note)
     };
     let prepared = note("prepared transactions, which hold their locks", prepared, "ends them");
-    Ok(prepared.into_iter().chain(note("down", down, "puts it back")).collect())
+    Ok(prepared.into_iter().chain(note("down", down, "recreates it")).collect())
 }
 
 /// Makes the ledger where it is missing. To be called outside a transaction:

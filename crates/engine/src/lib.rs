@@ -71,6 +71,7 @@ pub use options::{InputOptions, Method, Options, RejectOptions, TargetOptions};
 pub use plan::{locks::Lock, Plan, Wire};
 pub use reject::{side_path, Amount, Reject};
 pub use report::{Progress, Seconds, Summary};
+pub use session::COMPILED_OPENSSL;
 pub use source::{
     stdin, BytesSource, FileSource, Opened, Source, StreamSource, Version, VersionOf,
 };

@@ -171,7 +171,7 @@ pub(crate) fn name_of(header: &HeaderLine, i: usize, field: &[u8]) -> Result<Str
 fn wrong_name(header: &HeaderLine, i: usize, what: &str) -> Error {
     Error::new(format!("field {} of the header {what}", i + 1))
         .at(header.place())
-        .with_hint("`header`=ignore loads by position, or as `columns` says")
+        .with_hint("`header`=ignore loads by position, or by `columns`")
 }
 
 /// A load by position into a table with another order of columns than its first file's would
@@ -207,7 +207,7 @@ fn check_order(header: &HeaderLine, given: &[Option<String>]) -> Result<(), Erro
     let message = format!("the header has `columns` in another order: {}", own.join(", "));
     Err(Error::new(message)
         .at(header.place())
-        .with_hint("omit `columns` to use the order of the header, or use `header`=ignore for that of `columns`"))
+        .with_hint("leave `columns` out to use the order of the header, or use `header`=ignore for that of `columns`"))
 }
 
 /// A name that is too long for any column means the one that the server would make of it.

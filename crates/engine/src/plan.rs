@@ -332,7 +332,7 @@ fn choose(
             "the server runs the expressions of `expr`, as it does in INSERT ... SELECT"
         }
         true => "row-level security applies, and with it the server does not accept COPY",
-        false => "named by `method`",
+        false => "chosen by `method`",
     };
     refuse(asked, server, table, options, shape)?;
     match asked {

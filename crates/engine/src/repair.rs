@@ -14,7 +14,7 @@ pub struct Report {
     pub put_back: Vec<Restored>,
     /// objects that could not be put back, each with the reason
     pub failed: Vec<(String, Error)>,
-    /// tables around which a load is at work at this moment
+    /// tables around which a load is running at this moment
     pub running: Vec<String>,
     /// objects that other roles took down, in words with the role's name
     pub others: Vec<String>,

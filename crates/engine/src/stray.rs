@@ -13,11 +13,10 @@ pub fn detail(fault: Malformed) -> Option<&'static str> {
 fn detail_of(kind: Stray) -> &'static str {
     match kind {
         Stray::Within => {
-            "COPY would open quotes in mid-field there, and read on to the next quote, over line \
-             ends, too"
+            "COPY would open quotes inside the field there and read on to the next quote, across line ends"
         }
         Stray::After => "COPY would drop the quotes and add the text to the value",
-        Stray::Open => "COPY would read on to the next quote, over line ends, too",
+        Stray::Open => "COPY would read on to the next quote, across line ends",
     }
 }
 

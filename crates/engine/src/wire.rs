@@ -125,7 +125,7 @@ pub(crate) fn passable(
             "PostgreSQL {} takes a line of \\. for the end of the data, even where it is a marker",
             server.major()
         ))
-        .with_hint("take another marker, or convert the file to UTF-8 first")),
+        .with_hint("choose another marker, or convert the file to UTF-8 first")),
         _ => Ok(Wire::Text),
     }
 }

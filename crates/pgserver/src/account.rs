@@ -42,7 +42,7 @@ impl Account {
             None => Err(ServerError::new(
                 "PostgreSQL refuses to run as root, and there is no other user to run it as",
             )
-            .with_hint("make a user named postgres (useradd --system postgres)")),
+            .with_hint("create a user named postgres (useradd --system postgres)")),
         }
     }
 

@@ -122,7 +122,7 @@ fn mirror(from: &Path, to: &Path) -> Result<(), ServerError> {
                 .map_err(|e| ServerError::io("copy", &source, e))?;
         }
     }
-    remove_others(to, &kept).map_err(|e| ServerError::io("tidy the folder", to, e))
+    remove_others(to, &kept).map_err(|e| ServerError::io("clean up the folder", to, e))
 }
 
 /// Headers, static libraries and make files are not needed to run a server.

@@ -155,7 +155,7 @@ impl Place {
         }
         let is_empty = fs::read_dir(&self.dir).map_err(look)?.next().is_none();
         if !is_empty && !self.dir.join("lock").exists() {
-            return Err(ServerError::new(format!("{:?} holds other things", self.dir))
+            return Err(ServerError::new(format!("{:?} contains other files", self.dir))
                 .with_hint("name a folder that does not exist yet"));
         }
         Ok(())

@@ -229,7 +229,7 @@ fn a_folder_with_other_things_is_left_alone() {
         |dir: &Path| Server::start(Options { dir: Some(dir.into()), ..options(installation) });
     fs::write(scratch.0.join("thesis.txt"), "dear").unwrap();
     let error = start(&scratch.0).unwrap_err();
-    assert!(error.to_string().contains("holds other things"), "{error}");
+    assert!(error.to_string().contains("contains other files"), "{error}");
     let names: Vec<_> = fs::read_dir(&scratch.0).unwrap().collect();
     assert_eq!(names.len(), 1);
 

@@ -15,20 +15,20 @@ use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
 
 const EXAMPLES: &str = "\
-Bad records are listed on standard output. The exit code is what load's would be: 0 where
-all is well, 4 with bad records, 3 with --on-error reject and bad records within the limit.
+Bad records are listed on standard output. The exit code is that of a load: 0 without bad
+records, 4 with bad records, 3 with --on-error reject and bad records within the limit.
 
 Examples:
   pgsluice check votes.csv --to postgresql:///test --table votes --header
   pgsluice check votes.csv --to \"$URL\" --table votes --json | jq .sqlstate";
 
-/// Try every value and list every bad record; load nothing
+/// Check every value and list every bad record; load nothing
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES, disable_help_flag = true)]
 pub struct Arguments {
     #[command(flatten)]
     load: LoadArguments,
-    /// List bad records as JSON, one object a line
+    /// List bad records as JSON, one object per line
     #[arg(long, help_heading = "Output")]
     json: bool,
 }
@@ -84,7 +84,7 @@ fn sums(found: &Checked) -> Value {
 }
 
 fn tell_sums(found: &Checked) {
-    say(format_args!("read {} = good {} + bad {} + skipped {}; unique and foreign keys, exclusion and partitions were not checked",
+    say(format_args!("read {} = good {} + bad {} + skipped {}; unique and foreign keys, exclusion constraints and partitions were not checked",
         found.read, found.good, found.bad, found.skipped));
     if found.stray_quotes > 0 {
         say(format_args!("fields with stray quotes: {}", found.stray_quotes));

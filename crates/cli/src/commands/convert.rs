@@ -30,13 +30,13 @@ pub struct Arguments {
     source: SourceArguments,
     #[command(flatten)]
     connection: ConnectionArguments,
-    /// The types of the fields; no server is asked then: money is in dollars and cents
+    /// The types of the fields. No server is used then; money is read as dollars and cents
     #[arg(long, value_name = "TYPES", required_unless_present = "table", conflicts_with = "table")]
     types: Option<String>,
     /// Take the types from this table
     #[arg(long, short, value_name = "NAME")]
     table: Option<String>,
-    /// The session's TimeZone; UTC lets timestamptz values do without a zone
+    /// TimeZone of the session; with UTC, timestamptz values need no zone
     #[arg(long, value_name = "ZONE")]
     time_zone: Option<String>,
     /// File to write, or - for standard output
@@ -53,7 +53,7 @@ pub fn run(a: &Arguments) -> Result<ExitCode, Failure> {
         return Err(Error::usage(
             "--header=match compares with the columns of a table, and --types names no table",
         )
-        .with_hint("use --header=ignore to pass over the line, or --table")
+        .with_hint("use --header=ignore to skip the line, or --table")
         .into());
     }
     spare(&input.sources, &a.out)?;

@@ -1,6 +1,7 @@
 //! `pgsluice load`: files into a table.
 
 use crate::arguments::LoadArguments;
+use crate::commands::plan;
 use crate::failure::{code, Failure};
 use crate::outcome::OutputArguments;
 use crate::output::{log_as, say};
@@ -32,18 +33,24 @@ const GRACE: Duration = Duration::from_millis(500);
 /// Below this, in seconds, a rate says nothing.
 const MEASURED: f64 = 1.0;
 
-/// Load files into a table: all of it or nothing
+/// Load files into a table: all rows or none
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES, disable_help_flag = true)]
 pub struct Arguments {
     #[command(flatten)]
     load: LoadArguments,
+    /// Show what the load would do, as `pgsluice plan` does, and change nothing
+    #[arg(long, help_heading = "Output", conflicts_with = "summary")]
+    dry_run: bool,
 }
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let OutputArguments { summary, quiet, verbose, log_format } = &arguments.load.output;
     log_as(*log_format);
+    if arguments.dry_run {
+        return plan::show(&arguments.load, false);
+    }
     let wrong = |failure| refuse(summary.as_deref(), failure);
     let options = arguments.load.options().map_err(wrong)?;
     let file = summary.as_deref().map(|path| SummaryFile::open(path, &options)).transpose()?;

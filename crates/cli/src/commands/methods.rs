@@ -6,7 +6,7 @@ use clap::Args;
 use pgsluice_engine::options::Method;
 use std::process::ExitCode;
 
-/// List the write paths, with what each gives up
+/// List the methods of writing rows, and what each gives up
 #[derive(Args, Debug)]
 pub struct Arguments {}
 

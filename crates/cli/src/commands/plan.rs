@@ -11,7 +11,7 @@ use pgsluice_engine::{Plan, Wire};
 use serde_json::{json, Value};
 use std::process::ExitCode;
 
-/// Say what a load would do and why, and do nothing
+/// Show what a load would do and why; change nothing
 #[derive(Args, Debug)]
 #[command(
     disable_help_flag = true,
@@ -27,10 +27,15 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let options = arguments.load.options()?;
+    show(&arguments.load, arguments.json)
+}
+
+/// Prints the plan of a load.
+pub fn show(load: &LoadArguments, json: bool) -> Result<ExitCode, Failure> {
+    let options = load.options()?;
     let files: Vec<String> = options.input.sources.iter().map(|s| s.name()).collect();
     let foretold = Loader::from(options).plan()?;
-    if arguments.json {
+    if json {
         let json = serde_json::to_string_pretty(&as_json(&foretold, &files));
         print(as_options(&json.unwrap_or_default()))?;
     } else {

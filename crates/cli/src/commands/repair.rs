@@ -12,20 +12,20 @@ Examples:
   pgsluice repair --to postgresql://loader@db.example/shop
   pgsluice repair --to service=shop --jobs 4";
 
-/// Put back indexes, constraints and triggers that a crash left down
+/// Recreate indexes, constraints and triggers that a load had dropped or disabled before a crash
 ///
-/// A load over several connections takes them down in a transaction of its own, and records them
-/// in the schema pgsluice_loads first. Where the loader or the server died before they were back,
-/// this command builds them again exactly as they were. Lanes that were prepared for a common
-/// commit are committed if the first of them was, and rolled back if it was not. The command may
-/// be run at any time, twice, or beside a load, which it leaves alone. Exit code 1 says that
-/// something is still down.
+/// A load over several connections drops or disables them in a separate transaction, and records
+/// them in the schema pgsluice_loads first. If the loader or the server dies before they are back,
+/// this command recreates them exactly as they were. Lanes that were prepared for a common commit
+/// are committed if the first of them was, and rolled back otherwise. The command may be run at
+/// any time, more than once, and during a load, which it leaves alone. Exit code 1 means that
+/// something is still missing.
 #[derive(Args)]
 #[command(after_help = EXAMPLES, disable_help_flag = true)]
 pub struct Arguments {
     #[command(flatten)]
     connection: ConnectionArguments,
-    /// Connections that build at once
+    /// Number of connections that build at the same time
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
     jobs: u16,
 }
@@ -44,20 +44,22 @@ fn tell(report: &Report) -> Result<(), Failure> {
     }
     for restored in &report.put_back {
         let how = if restored.was_back {
-            "was back already".to_string()
+            "existed already".to_string()
         } else {
-            format!("put back in {:.1} s", restored.seconds)
+            format!("recreated in {:.1} s", restored.seconds)
         };
         print(format_args!("{}: {how}", restored.object))?;
     }
     for table in &report.running {
-        print(format_args!("{table}: a load is at work there; left alone"))?;
+        print(format_args!("{table}: a load is running; left alone"))?;
     }
     for (object, error) in &report.failed {
-        say(format_args!("error: {object} is still down: {error}"));
+        say(format_args!("error: {object} is still missing: {error}"));
     }
     for other in &report.others {
-        say(format_args!("error: {other} is still down: only that role's repair puts it back"));
+        say(format_args!(
+            "error: {other} is still missing: only a repair by that role recreates it"
+        ));
     }
     let nothing = report.put_back.is_empty()
         && report.lanes.is_empty()
@@ -65,7 +67,7 @@ fn tell(report: &Report) -> Result<(), Failure> {
         && report.failed.is_empty()
         && report.others.is_empty();
     if nothing {
-        print("nothing is down")?;
+        print("nothing is missing")?;
     }
     Ok(())
 }

@@ -33,7 +33,7 @@ pub struct Arguments {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Make the server if there is none yet, and start it
+    /// Start the server; create it first if there is none
     Start(Start),
     /// End all sessions and stop the server
     Stop {
@@ -46,11 +46,12 @@ enum Action {
         /// Database
         #[arg(default_value = "postgres")]
         database: String,
-        /// The URL over 127.0.0.1 instead of the Unix socket; for servers started with --port
+        /// Print the URL for 127.0.0.1 instead of that of the Unix socket; the server must have
+        /// been started with --port
         #[arg(long)]
         tcp: bool,
     },
-    /// Say whether the server runs: exit code 0, or 3 if it does not
+    /// Report whether the server runs: exit code 0 if it does, 3 if not
     Status,
     /// List the PostgreSQL servers found on this machine, the preferred one first
     List,
@@ -65,7 +66,7 @@ struct Start {
     /// Major version [default: that of existing data, or the best there is]
     #[arg(long, value_name = "N")]
     major: Option<u32>,
-    /// Listen on this port of 127.0.0.1 too
+    /// Also listen on this port of 127.0.0.1
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
     /// A setting of the server for this start; may be repeated

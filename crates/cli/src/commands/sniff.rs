@@ -14,15 +14,15 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 const EXAMPLES: &str = "\
-The plan has options of load as keys, each with its evidence as a comment. What the file does not
-decide is named, with the candidates as comments: take one of them. load, check, plan and convert
-read the plan by --plan. At most 512 kB of the file are looked at.
+The keys of the plan are options of load; the comment above each has the evidence. What the file
+does not decide is listed, with the candidates as comments: choose one of them. load, check, plan
+and convert read the plan with --plan. At most 512 kB of the file are read.
 
 Examples:
   pgsluice sniff votes.csv
   pgsluice sniff votes.csv --json | jq .delimiter";
 
-/// Detect what a file is (delimiter, quotes, header, types …) and write it as a plan to edit
+/// Detect a file's dialect (delimiter, quotes, header, types …) and write it as a plan to edit
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
@@ -129,7 +129,9 @@ fn plan(name: &str, found: &Detected, whole: bool) -> String {
     if !open.is_empty() {
         let keys: Vec<String> = open.iter().map(|doubt| Quoted(key(doubt)).to_string()).collect();
         out.push(String::new());
-        out.push("# The file does not decide these. Take one of the lines given for each.".into());
+        out.push(
+            "# The file does not decide these. Choose one of the lines given for each.".into(),
+        );
         out.push(format!("undecided = [{}]", keys.join(", ")));
     }
     for doubt in &open {

@@ -65,7 +65,7 @@ fn settings(world: &mut World) {
     let said = note(&of_indexed, "wal_compression is off").unwrap();
     assert!(said.contains("logged whole at their first change after a checkpoint"), "{said}");
     let said = note(&of_indexed, "shared_buffers is 16 MB").unwrap();
-    assert!(said.contains("read back in again and again"), "{said}");
+    assert!(said.contains("read again and again"), "{said}");
     assert_eq!(notes(world, &[&small, "--table", "i"]), [""; 0]);
     // The session's roles may have it on.
     world.sql("ALTER DATABASE postgres SET wal_compression = on");

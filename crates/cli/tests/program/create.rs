@@ -126,7 +126,7 @@ fn rows_of_others(world: &mut World) {
         let output = child.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(4), "{said}");
-        assert_eq!(said.contains("is left, since it has rows"), others, "{said}");
+        assert_eq!(said.contains("is kept, because it has rows"), others, "{said}");
         if others {
             assert_eq!(world.sql("SELECT string_agg(c1::text, ' ') FROM made"), "7");
         } else {
@@ -275,7 +275,7 @@ fn first_try(world: &mut World) {
                 "are named x_2",
                 "spaces around names",
                 "byte order mark",
-                "lines that are no records were skipped: 2 empty lines at the end",
+                "skipped lines that are not records: 2 empty lines at the end",
             ],
         ),
         (
@@ -318,7 +318,7 @@ fn blank_ends(world: &mut World) {
             (&summary["read"], &summary["skipped"]),
             (&(100_000 + lines).into(), &lines.into())
         );
-        let note = format!("were skipped: {lines} empty lines at the end");
+        let note = format!("not records: {lines} empty lines at the end");
         assert!(summary["notes"].to_string().contains(&note), "{summary}");
     }
 }
@@ -398,7 +398,7 @@ fn other_content(world: &mut World) {
         let summary = world.load(&[&[file.as_str()], options].concat()).unwrap();
         assert!(summary["notes"].to_string().contains(what), "{summary}");
     };
-    noted(world, semicolons, &["--table", "one"], "2 fields with --delimiter ';'");
+    noted(world, semicolons, &["--table", "one"], "would have 2 with --delimiter ';'");
     let text = "CREATE TABLE IF NOT EXISTS texts (id text, name text)";
     world.sql(text);
     noted(world, b"id,name\nx,a\n", &["--table", "texts"], "looks like a header");

@@ -182,7 +182,7 @@ fn names_beyond_ascii() {
     let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let steps = summary["steps"].as_array().unwrap();
     assert!(steps.iter().any(|s| s == "ANALYZE \"public\".\"té\""), "{steps:?}");
-    assert!(steps.iter().any(|s| s.as_str().unwrap().contains("ié\" put back")), "{steps:?}");
+    assert!(steps.iter().any(|s| s.as_str().unwrap().contains("ié\" recreated")), "{steps:?}");
     // What was made and committed for the lanes is taken back.
     let bad = world.file("bad.csv", "bé,a\n1,2\n3\n".as_bytes());
     let output = run(&bad, &["--table", "né", "--create"]);

@@ -356,12 +356,15 @@ fn options_on_fields_that_contradict_each_other() {
     refused(&["--columns", "-,-"], "leaves every field out");
     refused(&["--map", "a=b"], "--map needs --header");
     refused(&["--header=ignore", "--map", "a=b"], "--map needs --header");
-    refused(&["--header", "--columns", "a,b", "--map", "a=b"], "and --columns by position");
+    refused(&["--header", "--columns", "a,b", "--map", "a=b"], "and --columns positions");
     refused(&["--header", "--map", "a=b,a=-"], "--map names \"a\" twice");
     refused(&["--unknown-columns", "ignore"], "--unknown-columns needs --header");
     refused(&["--missing-columns", "error"], "--missing-columns needs --header");
-    refused(&["--format", "binary", "--columns", "a,-"], "no field of a binary file");
-    refused(&["--header", "--create", "--unknown-columns", "ignore"], "no meaning with --create");
+    refused(&["--format", "binary", "--columns", "a,-"], "fields of a binary file");
+    refused(
+        &["--header", "--create", "--unknown-columns", "ignore"],
+        "cannot be used with --create",
+    );
     let output = world.run(&["convert", &file, "--table", "t", "--columns", "a,-"]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
 }

@@ -77,7 +77,7 @@ fn an_empty_table_rebuilds_and_one_with_rows_keeps() {
             12
         );
         let steps = summary["steps"].to_string();
-        assert!(steps.contains("primary key") && steps.contains("put back in"), "{steps}");
+        assert!(steps.contains("primary key") && steps.contains("recreated in"), "{steps}");
         // Set for the transaction, shown, and nobody else's.
         assert!(steps.contains("maintenance_work_mem = 96MB"), "{steps}");
         assert_eq!(logged(&seen, "statement: SET LOCAL maintenance_work_mem = '96MB'"), 1);
@@ -171,7 +171,7 @@ fn timeouts_of_the_role_are_put_aside() {
         world.sql("TRUNCATE t");
         let arguments = [&file, "--table", "t", "--method", method, "--lanes", "2"];
         let summary = world.load(&arguments).unwrap();
-        assert!(summary["steps"].to_string().contains("t_b put back"), "{method}: {summary}");
+        assert!(summary["steps"].to_string().contains("t_b recreated"), "{method}: {summary}");
     }
     // Behind lanes an index that is not built stays down: it waits for whoever has the table.
     world.sql(
@@ -182,7 +182,7 @@ fn timeouts_of_the_role_are_put_aside() {
     );
     let arguments = [&file, "--table", "t", "--method", "lanes", "--lanes", "2"];
     let summary = world.load(&arguments).unwrap();
-    assert!(summary["steps"].to_string().contains("t_b put back"), "{summary}");
+    assert!(summary["steps"].to_string().contains("t_b recreated"), "{summary}");
 }
 
 /// Constants in definitions come back as they were, however the role has its numbers and times
@@ -212,7 +212,7 @@ fn definitions_are_exact() {
         }
         let file = world.file("rows", b"1,2,2020-01-01 00:00:00+00,1\n");
         let summary = world.load(&[&file, "--table", "t"]).unwrap();
-        assert_eq!(summary["steps"].to_string().matches("put back in").count(), 3, "{summary}");
+        assert_eq!(summary["steps"].to_string().matches("recreated in").count(), 3, "{summary}");
         assert_eq!(world.sql(definitions), before);
     });
 }
@@ -229,7 +229,7 @@ fn a_role_that_only_reads_by_default() {
         let arguments = [&file, "--table", "t", "--method", "lanes", "--lanes", "2"];
         let summary = world.load(&arguments).unwrap();
         let steps = summary["steps"].to_string();
-        assert!(steps.contains("t_b put back") && steps.contains("t_a_seq moved"), "{steps}");
+        assert!(steps.contains("t_b recreated") && steps.contains("t_a_seq moved"), "{steps}");
         assert_eq!(world.sql(DOWN), "0");
 
         let url = world.server.url("postgres");
@@ -240,7 +240,7 @@ fn a_role_that_only_reads_by_default() {
         let index = "SELECT to_regclass('t_b') IS NULL";
         wait_until(|| "nothing is taken down".into(), || world.sql(index) == "t");
         kill(&mut world, child, false);
-        assert!(world.repair().contains("put back"));
+        assert!(world.repair().contains("recreated"));
         assert_eq!((world.sql(index), world.sql(DOWN)), ("f".into(), "0".into()));
     });
 }
@@ -302,7 +302,7 @@ fn what_an_index_refuses_is_rejected() {
         let summary = world.load(&[&[&file, "--method", method], &load[..]].concat()).unwrap();
         assert_eq!((&summary["loaded"], &summary["rejected"]), (&1.into(), &2.into()), "{method}");
         let steps = summary["steps"].to_string();
-        assert!(steps.contains("index public.k_a_idx put back"), "{method}: {steps}");
+        assert!(steps.contains("index public.k_a_idx recreated"), "{method}: {steps}");
         let side = std::fs::read_to_string(format!("{rejects}.jsonl")).unwrap();
         assert!(side.contains("54000") && side.contains("22012"), "{method}: {side}");
         std::fs::remove_file(&rejects).unwrap();
@@ -310,7 +310,7 @@ fn what_an_index_refuses_is_rejected() {
     }
     world.sql(table);
     let said = world.load(&[&[&file, "--indexes", "rebuild"], &load[..]].concat()).unwrap_err();
-    assert!(said.contains("was built again; --indexes keep leaves it in place"), "{said}");
+    assert!(said.contains("was recreated; --indexes keep leaves it in place"), "{said}");
 }
 
 /// The loader dies at some moment, by SIGKILL, or the server does. The table
@@ -423,7 +423,7 @@ fn lanes_killed_at_any_moment() {
             kill_during(&mut world, &load, Duration::from_millis(80 * round), round % 2 == 1);
         }
         let said = world.repair();
-        assert!(said.contains("put back") || !sure, "{said}");
+        assert!(said.contains("recreated") || !sure, "{said}");
         assert_eq!(world.sql(facts), before);
         let rows = world.sql("SELECT count(*) FROM l");
         assert!(rows == "0" || rows == "300000", "{rows} rows");

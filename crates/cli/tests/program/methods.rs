@@ -367,7 +367,7 @@ fn private(world: &mut World) {
     let built = ["t_name: 120000 rows by build", "t_pkey: 120000 rows by build"];
     assert_eq!(said["indexes"], serde_json::json!(built));
     let steps = said["steps"].to_string();
-    assert!(steps.contains("t_upper put back") && !steps.contains("t_name"), "{steps}");
+    assert!(steps.contains("t_upper recreated") && !steps.contains("t_name"), "{steps}");
     let indexes = "SELECT count(*) FROM pg_index WHERE indrelid = 't'::regclass AND indisvalid";
     assert_eq!(world.sql(indexes), "3");
     assert_eq!(

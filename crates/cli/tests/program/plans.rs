@@ -140,6 +140,18 @@ fn a_plan_is_json_and_estimates_rows_of_compressed_files() {
     assert_eq!(planned["locks"], Value::Array(vec![]));
 }
 
+#[test]
+fn a_dry_run_is_the_plan() {
+    let mut world = world();
+    world.sql("CREATE TABLE t (a int)");
+    let file = world.file("t.csv", b"1\n");
+    let arguments = [file.as_str(), "--table", "t", "--truncate"];
+    let dry = world.run(&[&["load"][..], &arguments, &["--dry-run"]].concat());
+    assert!(dry.status.success(), "{dry:?}");
+    assert_eq!(String::from_utf8(dry.stdout).unwrap(), plan(&world, &arguments));
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "0");
+}
+
 /// A load over several connections that is killed leaves an index down: later loads say so. The
 /// schema in which that is recorded is named when it is created, and can be forbidden.
 #[test]
@@ -174,7 +186,7 @@ fn what_a_crash_left_down_is_said_by_later_loads() {
     let sessions = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' \
         AND pid <> pg_backend_pid()";
     wait_until(|| "sessions stay".into(), || world.sql(sessions) == "0");
-    let note = "an earlier load left down: index public.t_a; pgsluice repair puts it back";
+    let note = "an earlier load left down: index public.t_a; pgsluice repair recreates it";
     assert!(plan(&world, &[&file, "--table", "t"]).contains(note));
     let output = world.run(&["load", &file, "--table", "t"]);
     assert!(output.status.success() && said(&output).contains(note), "{output:?}");

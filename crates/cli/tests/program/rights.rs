@@ -108,7 +108,7 @@ fn one_connection_is_enough() {
         let file = world.file("rows.csv", b"1,x\n2,y\n");
         let output = as_loader(&world, &["load", &file, "--table", "t", "--verbose"]);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success() && said.contains("t_pkey put back"), "{said}");
+        assert!(output.status.success() && said.contains("t_pkey recreated"), "{said}");
         assert_eq!(world.sql("SELECT count(*) FROM t"), "2");
     });
 }
@@ -133,7 +133,7 @@ fn the_ledger_is_there_without_row_security() {
             let load = ["load", &file, "--table", "t", "--method", method, "--verbose"];
             let output = as_loader(&world, &load);
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert!(output.status.success() && said.contains("t_a put back"), "{said}");
+            assert!(output.status.success() && said.contains("t_a recreated"), "{said}");
         }
         let output = as_loader(&world, &["repair"]);
         assert!(output.status.success(), "{output:?}");

@@ -66,10 +66,10 @@ fn plans_are_checked(world: &mut World) {
     world.sql("DROP TABLE IF EXISTS made");
     for (plan, said) in [
         ("quote = \"'\"\ndelimeter = \";\"\n", "plan.toml, line 2: \"delimeter\" is no option of load that a plan may have\nhint: did you mean \"delimiter\"?"),
-        ("to = \"dbname=x\"\n", "line 1: a plan does not say which database"),
+        ("to = \"dbname=x\"\n", "line 1: a plan cannot name the database"),
         ("header = 5.5\n", "line 1: header cannot be a value of type float"),
         ("delimiter = \";\n", "line 1: "),
-        ("undecided = [\"header\"]\n", "line 1: header is undecided\nhint: take one of the lines"),
+        ("undecided = [\"header\"]\n", "line 1: header is undecided\nhint: choose one of the lines"),
         ("delimiter = \"ab\"\n", "delimiter must be a single one-byte character"),
     ] {
         let path = world.file("plan.toml", plan.as_bytes());
@@ -126,7 +126,7 @@ fn auto_takes_what_is_decided(world: &mut World) {
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(4), "{said}");
     assert!(
-        said.contains("leaves its dialect undecided: header: line 1 may be names or values"),
+        said.contains("does not decide its dialect: header: line 1 may be names or values"),
         "{said}"
     );
     assert!(said.contains("hint: --header or --no-header"), "{said}");

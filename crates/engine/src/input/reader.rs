@@ -113,8 +113,7 @@ impl Reader {
 
     /// What the user should know of how the files are read.
     pub fn notes(&self) -> Vec<String> {
-        let mark =
-            self.marked.then_some("the byte order mark at the start of the file is passed over");
+        let mark = self.marked.then_some("the byte order mark at the start of the file is skipped");
         let excel = self.excel.as_ref().map(|line| {
             format!(
                 "the first line names the delimiter: {}",

@@ -178,7 +178,7 @@ fn refused(error: Error, choice: &Choice) -> Error {
         }
         ("23503", _) => error.with_hint("with `foreign-keys` keep, the message names the record"),
         (_, "index") => {
-            let what = format!("while {} was built again", choice.object);
+            let what = format!("while {} was recreated", choice.object);
             error.with_hint(format!("{what}; `indexes` keep leaves it in place"))
         }
         _ => error,
@@ -257,5 +257,9 @@ pub(super) fn same(objects: &TableObjects, choice: &Choice) -> Result<(), Error>
         .filter(|(key, value)| now.state.get(key) != Some(value))
         .map(|(key, value)| format!("{key} was {value}, is {}", now.state[key]))
         .collect();
-    Err(Error::new(format!("{} is not what it was: {}", choice.object, differences.join("; "))))
+    Err(Error::new(format!(
+        "{} differs from what it was: {}",
+        choice.object,
+        differences.join("; ")
+    )))
 }

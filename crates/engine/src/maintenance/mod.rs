@@ -60,7 +60,9 @@ pub fn foretell(conn: &mut Conn, plan: &Plan) -> Result<(Vec<String>, Settings),
         return Ok((lines, Vec::new()));
     }
     if plan.makes_ledger {
-        lines.push(format!("{MADE} to record what is taken down (`ledger` none avoids it)"));
+        lines.push(format!(
+            "{MADE} to record what is dropped or disabled (`ledger` none avoids it)"
+        ));
     }
     Ok((lines, for_builds(conn)?.into_iter().collect()))
 }
@@ -287,7 +289,7 @@ impl Maintenance {
             return rows.map(|rows| (rows, done));
         }
         let error = rows.err().unwrap_or_else(|| {
-            Error::new("the rows are committed, but not everything was put back")
+            Error::new("the rows are committed, but not everything was recreated")
         });
         Err(still_down(error, &down))
     }
@@ -295,16 +297,16 @@ impl Maintenance {
 
 /// Adds to an error what is down beside all else that the load has changed.
 fn still_down(error: Error, down: &[String]) -> Error {
-    let down = format!("still down: {}", down.join("; "));
+    let down = format!("still missing: {}", down.join("; "));
     let changed = match error.changed() {
         Some(before) => format!("{before}; {down}"),
         None => down,
     };
-    error.with_changed(changed).with_hint("pgsluice repair puts it back")
+    error.with_changed(changed).with_hint("pgsluice repair recreates it")
 }
 
 fn told(restored: &Restored) -> String {
-    format!("{} put back in {:.2} s", restored.object, restored.seconds)
+    format!("{} recreated in {:.2} s", restored.object, restored.seconds)
 }
 
 /// What was done, and what could not be.
@@ -326,7 +328,7 @@ mod tests {
     #[test]
     fn what_had_changed_before_is_told_beside_what_is_down() {
         let down = ["index i: no room".to_owned(), "trigger g: gone".to_owned()];
-        let all = "still down: index i: no room; trigger g: gone";
+        let all = "still missing: index i: no room; trigger g: gone";
         assert_eq!(still_down(Error::new("x"), &down).changed(), Some(all));
         let before = Error::new("x").with_changed("5 rows, which 1 lanes had committed before");
         let told = still_down(before, &down);

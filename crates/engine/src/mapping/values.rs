@@ -43,7 +43,8 @@ pub(crate) fn columns(
                 .with_hint(format!("`null` '*={name}={text}' is a spelling for all columns")));
         }
         if target.force_not_null.has(name) {
-            let message = format!("`null` says what is NULL in column \"{name}\", and `force-not-null` that nothing is");
+            let message =
+                format!("`null` and `force-not-null` contradict each other for column \"{name}\"");
             return Err(Error::usage(message));
         }
     }
@@ -80,8 +81,8 @@ fn writable(dialect: &Dialect, options: &Options) -> Result<(), Error> {
     }
     let empty = wanted.set.iter().find(|(_, value)| value.is_empty());
     if let (Some((name, _)), Format::Text, b"") = (empty, dialect.format, &dialect.null[..]) {
-        let message = format!("`set` {name}= would be NULL, since nothing is the marker of NULL");
-        return Err(Error::usage(message).with_hint("take another marker: `null` TEXT"));
+        let message = format!("`set` {name}= would be NULL, since the empty text means NULL");
+        return Err(Error::usage(message).with_hint("choose another text for NULL: `null` TEXT"));
     }
     Ok(())
 }

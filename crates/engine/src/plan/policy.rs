@@ -222,7 +222,7 @@ fn rebuild(objects: &TableObjects, index: &Index, request: &Request) -> Verdict 
     }
     // Its build would fail the whole load, and name no record.
     if request.rejects && !index.certain && request.indexes == Indexes::Auto {
-        return Err("with `on-error` reject, what it refuses is rejected by record".into());
+        return Err("with `on-error` reject, rows that it refuses are rejected by record".into());
     }
     if !index.certain && matches!(request.course, Course::Lanes { .. }) {
         return Err("an error of its build would appear only after the lanes have committed".into());
@@ -290,7 +290,7 @@ fn turn_off(trigger: &Trigger, request: &Request) -> Verdict {
     }
     Ok(match request.course {
         Course::Lanes { .. } => {
-            "asked for; until the load ends it does not fire for other sessions either".into()
+            "requested; until the load ends it does not fire for other sessions either".into()
         }
         _ => "asked for".into(),
     })

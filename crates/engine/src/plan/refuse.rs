@@ -35,7 +35,7 @@ pub(super) fn refuse(
     }
     let inserts = matches!(asked, Method::Insert | Method::InsertBatch);
     if inserts && (options.target.filter.is_some() || options.input.encoding.is_some()) {
-        return Err(Error::new(format!("{asked} takes neither `where` nor `encoding`"))
+        return Err(Error::new(format!("{asked} supports neither `where` nor `encoding`"))
             .with_hint("use one of the COPY methods"));
     }
     let default = matches!(&options.input.format, FileFormat::Delimited(d) if d.default.is_some());

@@ -68,7 +68,7 @@ pub fn infer(conn: &mut Conn, reader: &Reader, options: &Options) -> Result<NewT
     named_once(&columns.iter().map(|c| c.name.clone()).collect::<Vec<_>>())?;
     if let Some(column) = columns.iter().find(|column| column.is_named_by_value()) {
         let name = &column.name;
-        notes.push(format!("a column has the name \"{name}\", as its values are: {AS_DATA}"));
+        notes.push(format!("the column name \"{name}\" looks like a value: {AS_DATA}"));
     }
     let empty: Vec<&str> =
         columns.iter().filter(|c| c.is_empty()).map(|c| c.name.as_str()).collect();
@@ -260,8 +260,8 @@ pub fn take_back(error: Error, plan: &Plan, options: &Options) -> Error {
     });
     match dropped {
         Ok(true) => error,
-        Ok(false) => error.with_changed(format!("the table {table} is left, since it has rows")),
-        Err(_) => error.with_changed(format!("the table {table} is left, empty")),
+        Ok(false) => error.with_changed(format!("the table {table} is kept, because it has rows")),
+        Err(_) => error.with_changed(format!("the table {table} is kept, empty")),
     }
 }
 

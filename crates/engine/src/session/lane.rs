@@ -222,7 +222,7 @@ impl Lane {
         if self.conn.copy_probe_again()? == Probe::Suspicious {
             self.finish()?;
             // No second COPY: its triggers would count again.
-            return Err(Error::new("the server said something in the middle of the COPY"));
+            return Err(Error::new("the server sent a message during the COPY"));
         }
         Ok(())
     }

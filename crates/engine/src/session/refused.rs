@@ -29,13 +29,13 @@ const CAUSES: [(&[&str], bool, &str); 23] = [
     (
         &["no password supplied", "password retrieved from file"],
         false,
-        "the server asks for a password: put it into ~/.pgpass (mode 600) or PGPASSWORD",
+        "the server requires a password: put it into ~/.pgpass (mode 600) or PGPASSWORD",
     ),
     (
         &["no pg_hba.conf entry", "pg_hba.conf rejects"],
         false,
         "the server's pg_hba.conf does not admit this user, database, address and encryption \
-         together: its administrator can add a line; sslmode=require may be what it wants",
+         together: its administrator can add a line; it may require sslmode=require",
     ),
     (
         &["Peer authentication failed", "Ident authentication failed"],
@@ -51,7 +51,7 @@ const CAUSES: [(&[&str], bool, &str); 23] = [
     (
         &["requires a valid client certificate", "certificate authentication failed"],
         false,
-        "the server wants a client certificate: sslcert=FILE and sslkey=FILE",
+        "the server requires a client certificate: sslcert=FILE and sslkey=FILE",
     ),
     (
         &["too many clients", "connection slots are reserved", "too many connections"],
@@ -188,7 +188,7 @@ mod tests {
             ),
             ("timeout expired", "does not answer", Kind::Connection),
             ("FATAL:  password authentication failed for user \"u\"", "~/.pgpass", Kind::Failed),
-            ("fe_sendauth: no password supplied", "asks for a password", Kind::Failed),
+            ("fe_sendauth: no password supplied", "requires a password", Kind::Failed),
             ("FATAL:  no pg_hba.conf entry for host", "pg_hba.conf", Kind::Failed),
             ("FATAL:  database \"x\" does not exist", "database", Kind::Failed),
             ("FATAL:  role \"x\" does not exist", "user", Kind::Failed),

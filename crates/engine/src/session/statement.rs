@@ -210,7 +210,9 @@ impl Escapes {
     fn literal(&self, index: usize, value: &[u8]) -> Result<String, NoInsert> {
         let (_, twin) = self.record.field(&self.bytes, index);
         if twin.len() != value.len() {
-            return Err(NoInsert::Encoding("the value's escapes cannot be told apart".into()));
+            return Err(NoInsert::Encoding(
+                "the escape sequences in the value are ambiguous".into(),
+            ));
         }
         let mut literal = b"E'".to_vec();
         for (byte, twin) in value.iter().zip(twin) {

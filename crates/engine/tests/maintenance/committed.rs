@@ -100,7 +100,7 @@ fn a_renamed_table_is_refused_and_a_dropped_one_settled() {
     assert_eq!(still_down(&mut conn), 0);
 }
 
-/// Around lanes, nothing is down that could refuse rows once they are committed.
+/// Around lanes, nothing is missing that could refuse rows once they are committed.
 #[test]
 fn lanes_take_down_only_what_cannot_refuse_a_row() {
     let servers = servers();

@@ -1,4 +1,4 @@
-//! Taken down and put back in the load's own transaction.
+//! Taken down and recreated in the load's own transaction.
 
 use crate::cluster::*;
 use pgsluice_engine::internals::ledger;

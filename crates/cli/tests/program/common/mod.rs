@@ -129,7 +129,7 @@ impl World {
                 let output = self.run(&["repair"]);
                 assert_eq!(output.status.code(), Some(0), "{output:?}");
                 said = String::from_utf8(output.stdout).unwrap();
-                !said.contains("a load is at work")
+                !said.contains("a load is running")
             },
         );
         said

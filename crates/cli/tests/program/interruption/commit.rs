@@ -200,7 +200,7 @@ fn repair_ends_what_a_killed_loader_left_prepared() {
         // A load at work is left alone.
         let output = world.run(&["repair"]);
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(said.contains("a load is at work"), "{said}");
+        assert!(said.contains("a load is running"), "{said}");
         assert_eq!(left(&mut world).1, (3 - pass).to_string());
         let plan = |world: &World| {
             let output = world.run(&["plan", &file, "--table", "t"]);

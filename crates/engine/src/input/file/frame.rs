@@ -62,7 +62,7 @@ impl InputFile {
                 shown(dialect.delimiter)
             );
             return Err(refused(message).with_hint(
-                "leave `delimiter` out if the line is right; `skip-lines` 1 passes over the line",
+                "leave `delimiter` out if the line is right; `skip-lines` 1 skips the line",
             ));
         }
         dialect.delimiter = delimiter;
