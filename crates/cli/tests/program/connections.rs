@@ -396,7 +396,11 @@ fn options_of_psql() {
         (&["load", "-?"], 0, "Usage: pgsluice load"),
         (&["load", "--help"], 0, "Usage: pgsluice load"),
         (&["-h"], 0, "Usage: pgsluice"),
-        (&["load", &file, "-t", "t", "--sep", ";"], 2, "hint: --delimiter CHAR\n"),
+        (
+            &["load", &file, "-t", "t", "--sep", ";"],
+            2,
+            "hint: --delimiter CHAR; pgsluice sniff FILE detects it\n",
+        ),
         (&["load", &file, "-table", "t"], 2, "hint: options have two dashes: --table\n"),
     ] {
         let output = site.program(options).output().unwrap();
