@@ -9,8 +9,7 @@
  * stock COPY's batches and no index entry waits (`volatile_checks` in
  * base/load.h).
  *
- * The answers err on the safe side: what cannot be told is volatile, and not
- * safe.
+ * When in doubt, a function counts as volatile and not safe.
  */
 #include "base/pgsluice.h"
 

@@ -1,6 +1,6 @@
 /*
  * The state of one COPY FROM while it runs. Types alone: the rooms that read
- * and change it declare their functions in headers of their own.
+ * and change it declare their functions in separate headers.
  */
 #ifndef PGSLUICE_LOAD_H
 #define PGSLUICE_LOAD_H
@@ -45,7 +45,7 @@ typedef struct SluiceSource
 	char	   *failure;		/* why the client's data ends badly, or NULL */
 	int			failure_code;	/* its SQLSTATE */
 	bool		ended;			/* a line of \. was met */
-	bool		sealed;			/* nothing is to be read on: a chunk of its own */
+	bool		sealed;			/* nothing more is to be read: it is a whole chunk */
 	const char *after;			/* what follows upon a sealed chunk */
 	size_t		after_len;
 	bool		overlent;		/* it was lent */
@@ -95,7 +95,7 @@ typedef struct SluiceBatch
 	uint64		inserted;		/* rows of earlier flushes */
 	int			made;			/* slots that there are */
 	bool		in_order;		/* rows go to the table's end, one behind the other */
-	struct PlacedRow *placed;		/* room for the rows, where indexes are told of them */
+	struct PlacedRow *placed;		/* room for the rows that the indexes get */
 	TupleTableSlot *slots[SLUICE_BATCH_ROWS];
 	uint64		lines[SLUICE_BATCH_ROWS];
 } SluiceBatch;

@@ -113,7 +113,7 @@ sluice_has_own_options(const CopyStmt *stmt)
 	return false;
 }
 
-/* In the words in which stock COPY refuses values of its own options. */
+/* The message is stock COPY's for a wrong value of one of its options. */
 static void
 refuse_value(const char *option, const char *allowed)
 {

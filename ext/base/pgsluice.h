@@ -43,8 +43,8 @@ typedef struct SluiceReport
 extern SluiceReport sluice_report;
 
 /*
- * The number of this build (see the Makefile). A worker loads the library's
- * file anew, and may find another one there than its leader has: the number
+ * The number of this build (see the Makefile). A worker loads the library from
+ * its file, which may have been replaced since the leader loaded it: the number
  * comes first in all that they share.
  */
 #define SLUICE_BUILD_LEN 64
@@ -260,7 +260,7 @@ typedef struct SluiceDuplicates
 	SluiceOnDuplicate mode;
 	Oid			arbiter;		/* the unique index of the table that the statement names */
 	SluiceSpiInsert *lost_rows;		/* where the rows go that lose, or NULL */
-	bool		at_end;			/* they are told apart when all rows are in */
+	bool		at_end;			/* they are found when all rows are in */
 	uint64		skipped;
 	uint64		replaced;
 } SluiceDuplicates;

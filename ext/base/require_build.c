@@ -1,6 +1,6 @@
 /*
  * The number of this build of the library, which a worker compares with its
- * leader's. PostgreSQL loads the library's file anew in each worker, so that
+ * leader's. Each worker loads the library from its file, so that
  * an upgrade of the package on disk gives a leader workers of another build.
  * What both share lies in memory in the form of one build only.
  */

@@ -92,8 +92,8 @@ is_date(Oid type)
 
 /*
  * Whether UTC, Z, T and BC mean in dates what they mean everywhere. A zone
- * that is a rule ("UTC+5") has abbreviations of its own, which are the first
- * to be looked at since 18; a list of abbreviations that is not the usual one
+ * that is a rule ("UTC+5") defines abbreviations, and since 18 the server looks
+ * at those first; a list of abbreviations that is not the usual one
  * may have any words.
  */
 static bool

@@ -144,7 +144,7 @@ impl ServerFacts {
     }
 
     /// Whether `UTC`, `Z`, `T` and `BC` mean in dates what they mean everywhere. A zone that is a
-    /// rule (`UTC+5`) has abbreviations of its own, and since 18 the server takes those first.
+    /// rule (`UTC+5`) defines abbreviations, and since 18 the server looks at those first.
     pub fn plain_dates(&self) -> bool {
         let is_rule = self.time_zone.contains(|c: char| c.is_ascii_digit() || c == '<');
         !is_rule && self.abbreviations == "Default"
@@ -170,7 +170,7 @@ pub struct ColumnFacts {
     pub not_null: bool,
     /// the default's expression, or that of the column's domain
     pub default: Option<String>,
-    /// the default must be computed anew for each row, by more than `nextval`
+    /// the default must be computed for each row, and is more than a `nextval`
     pub volatile_default: bool,
     /// `GENERATED ALWAYS AS … STORED` (or VIRTUAL)
     pub generated: bool,

@@ -119,7 +119,7 @@ fn a_long_record_before_the_next_file() {
 fn a_trigger_never_fires_twice_for_a_file() {
     let mut world = World::new(each_major().last().unwrap());
     world.sql(FIRES);
-    // A date that only the server reads, far behind others; in a file of its own it does no harm.
+    // A date that only the server can read, far behind others. In a separate file it does no harm.
     let row = |i: usize| format!("{i},2024-01-01\n").into_bytes();
     let many: Vec<u8> = (0..60_000).flat_map(row).collect();
     let odd = [&many[..], b"x,Jan 2 2024\n"].concat();

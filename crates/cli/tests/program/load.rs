@@ -280,7 +280,7 @@ fn every_method_equals_stock_copy() {
 }
 
 /// Where most columns are text, lines of CSV that COPY's text format takes for the same rows go in
-/// it as they are, others written anew; what the server refuses has its own line all the same.
+/// it unchanged, and others are rewritten. An error of the server names the line of the file.
 #[test]
 fn plain_lines_of_csv_go_as_text() {
     on_each_major(|installation| {

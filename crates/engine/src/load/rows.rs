@@ -86,7 +86,7 @@ pub(crate) fn open_lanes(
         lanes.push(lane(conn));
     }
     if plan.method == Method::Insert {
-        // Row by row: each INSERT is a transaction of its own.
+        // Row by row: each INSERT is a transaction.
         transaction::leave(&mut lanes[0].conn)?;
     }
     Ok(lanes)

@@ -5,7 +5,7 @@ use crate::facts::TableFacts;
 use crate::options::TargetOptions;
 use crate::quote::quote_ident;
 
-/// The column of the landing table that numbers the records, unless one of its own has the name.
+/// The column of the landing table that numbers the records, unless one of the table's columns has that name.
 const NUMBER: &str = "pgsluice_record";
 
 /// The landing table, and the statement that moves its rows on.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::facts::{ColumnFacts, TriggerFacts};
-use crate::options::{ColumnSet, Header, InputOptions, RejectOptions, TargetOptions};
+use crate::options::{ColumnSet, InputOptions, RejectOptions, TargetOptions};
 use crate::reject::{Existing, Limit};
 
 /// What the rule looks at; each case changes some of it.
@@ -50,17 +50,8 @@ impl Case {
             abbreviations: "Default".into(),
             ..ServerFacts::default()
         };
-        let input = InputOptions {
-            sources: vec![crate::source::stdin()],
-            notes: Vec::new(),
-            format: FileFormat::Delimited(Dialect::csv()),
-            header: Header::None,
-            encoding: None,
-            skip: 0,
-            limit: None,
-            first_is_data: false,
-            frame: crate::frame::Frame::default(),
-        };
+        let input =
+            InputOptions { sources: vec![crate::source::stdin()], ..InputOptions::default() };
         let target = TargetOptions::new("", "t");
         let options = Options { input, target, rejects: None };
         Case {
