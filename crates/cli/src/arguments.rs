@@ -7,6 +7,7 @@ use crate::encodings::other_than_utf8;
 use crate::failure::Failure;
 use crate::fields::{marker, FieldArguments};
 use crate::names::Names;
+use crate::once::OnceArguments;
 use crate::outcome::{only_with_rejects, rejects, ErrorArguments, OnError, OutputArguments};
 use crate::sources::Named;
 use clap::{Args, ValueEnum};
@@ -267,6 +268,8 @@ pub struct LoadArguments {
     #[command(flatten)]
     target: TargetArguments,
     #[command(flatten)]
+    once: OnceArguments,
+    #[command(flatten)]
     errors: ErrorArguments,
     /// what is reported
     #[command(flatten)]
@@ -292,7 +295,7 @@ impl LoadArguments {
         let mut target = target_options(&self.target, self.connection.target()?);
         target.columns = self.fields.columns();
         target.fields = self.fields.options(&source)?;
-        Ok(Options { input, target, rejects })
+        self.once.add_to(Options { input, target, rejects, once: None })
     }
 }
 

@@ -13,6 +13,7 @@ mod fields;
 mod foreign;
 mod moment;
 mod names;
+mod once;
 mod outcome;
 mod output;
 mod patterns;
@@ -29,7 +30,7 @@ mod wording;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use commands::{
-    check, completions, convert, load, man, methods, plan, repair, sample, server, sniff,
+    check, completions, convert, load, loads, man, methods, plan, repair, sample, server, sniff,
 };
 use pgsluice_engine::{Error, COMPILED_OPENSSL};
 use std::ffi::OsString;
@@ -68,6 +69,7 @@ enum Command {
     Sniff(sniff::Arguments),
     Methods(methods::Arguments),
     Repair(repair::Arguments),
+    Loads(loads::Arguments),
     Sample(sample::Arguments),
     Server(server::Arguments),
     Completions(completions::Arguments),
@@ -157,6 +159,7 @@ fn run(command: Command) -> Result<ExitCode, failure::Failure> {
         Command::Sniff(arguments) => sniff::run(&arguments),
         Command::Methods(arguments) => methods::run(&arguments),
         Command::Repair(arguments) => repair::run(&arguments),
+        Command::Loads(arguments) => loads::run(&arguments),
         Command::Sample(arguments) => sample::run(arguments),
         Command::Server(arguments) => server::run(arguments),
         Command::Completions(arguments) => completions::run(&arguments),

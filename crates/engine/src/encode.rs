@@ -48,6 +48,8 @@ pub struct Prepared {
     pub sent_lines: u64,
     /// fields with stray quotes
     pub stray_quotes: u64,
+    /// the hash of the chunk as it was read, where the plan has it recorded
+    pub hash: Option<blake3::Hash>,
     /// what no COPY of its own would notice, and in which line of the chunk
     pub fault: Option<(Fault, u64)>,
 }
@@ -88,7 +90,8 @@ impl Prepared {
         let sent_lines = records.count(&plan.layout).lines;
         let body = sendable(records, dialect, plan.major).map_or(Body::AsIs, Body::Guarded);
         let chunk = Arc::new(chunk);
-        Prepared { chunk, recast, body, counts, sent_lines, stray_quotes: 0, fault: None }
+        let (stray_quotes, hash, fault) = (0, None, None);
+        Prepared { chunk, recast, body, counts, sent_lines, stray_quotes, hash, fault }
     }
 }
 
@@ -116,11 +119,12 @@ impl Encoder {
     /// Prepares a chunk.
     pub fn prepare(&mut self, chunk: Chunk) -> Prepared {
         let plan = self.plan.clone();
+        let hash = plan.once.then(|| blake3::hash(&chunk.bytes));
         let Some(dialect) = plan.dialect() else {
             let counts = chunk.count(&plan.layout);
             let (chunk, body, sent_lines) = (Arc::new(chunk), Body::AsIs, counts.lines);
             let (recast, stray_quotes, fault) = (None, 0, None);
-            return Prepared { chunk, recast, body, counts, sent_lines, stray_quotes, fault };
+            return Prepared { chunk, recast, body, counts, sent_lines, stray_quotes, hash, fault };
         };
         let stray_quotes = chunk.strays(&plan.layout);
         let recast = plan.recast.as_ref().filter(|_| chunk.part == Part::Whole);
@@ -143,7 +147,7 @@ impl Encoder {
             },
         };
         let chunk = Arc::new(chunk);
-        Prepared { chunk, recast, body, counts, sent_lines, stray_quotes, fault }
+        Prepared { chunk, recast, body, counts, sent_lines, stray_quotes, hash, fault }
     }
 
     /// What is sent for records, their number and lines, and what is wrong with them.

@@ -101,6 +101,7 @@ struct Inner {
     server: Option<ServerSays>,
     hint: Option<String>,
     changed: Option<String>,
+    repeatable: bool,
 }
 
 impl Error {
@@ -113,6 +114,7 @@ impl Error {
             server: None,
             hint: None,
             changed: None,
+            repeatable: false,
         }))
     }
 
@@ -178,10 +180,17 @@ impl Error {
         self
     }
 
+    /// Says that the same load can be run again, whatever has changed: it continues.
+    #[must_use]
+    pub fn repeatable(mut self) -> Error {
+        self.0.repeatable = true;
+        self
+    }
+
     /// Says of a load that failed for a passing reason that it has left nothing.
     #[must_use]
     pub fn nothing_loaded(mut self) -> Error {
-        if matches!(self.kind(), Kind::Connection | Kind::Busy) {
+        if self.changed().is_none() && matches!(self.kind(), Kind::Connection | Kind::Busy) {
             self.0.message.push_str("; nothing was loaded");
         }
         self
@@ -192,7 +201,10 @@ impl Error {
         let stated = self.0.kind.unwrap_or_else(|| Kind::of_sqlstate(self.sqlstate()));
         match self.place() {
             // To run the same load again could load rows twice.
-            _ if self.changed().is_some() && matches!(stated, Kind::Connection | Kind::Busy) => {
+            _ if self.changed().is_some()
+                && !self.0.repeatable
+                && matches!(stated, Kind::Connection | Kind::Busy) =>
+            {
                 Kind::Failed
             }
             _ if self.sqlstate() == "57014" && self.message().contains("timeout") => Kind::Busy,

@@ -17,7 +17,7 @@ use crate::session::conn::Conn;
 use crate::session::transaction::BEGIN;
 
 /// Made in one transaction when the ledger is first needed.
-const CREATE: &str = "
+pub(crate) const CREATE: &str = "
 CREATE SCHEMA pgsluice_loads;
 COMMENT ON SCHEMA pgsluice_loads IS 'bookkeeping of pgsluice: see its command repair';
 CREATE TABLE pgsluice_loads.taken_down (
@@ -41,6 +41,10 @@ CREATE POLICY own_rows ON pgsluice_loads.taken_down
 GRANT USAGE ON SCHEMA pgsluice_loads TO PUBLIC;
 GRANT SELECT, INSERT, UPDATE ON pgsluice_loads.taken_down TO PUBLIC;
 ";
+
+/// Taken by a transaction that creates tables here.
+pub(crate) const LOCK: &str =
+    "SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('pgsluice_loads'))";
 
 /// One row: whether the ledger is there, who owns it if that is nobody to
 /// trust, whether the role may use it, whether the role could make it.
@@ -133,9 +137,7 @@ pub fn ensure(conn: &mut Conn) -> Result<State, Error> {
         return state(conn);
     }
     // Two loads may find it missing at once; the lock lets the second one look again.
-    conn.exec(&format!(
-        "{BEGIN}; SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('pgsluice_loads'))"
-    ))?;
+    conn.exec(&format!("{BEGIN}; {LOCK}"))?;
     let now = state(conn)?;
     let made = if now == State::Missing { conn.exec(CREATE).err() } else { None };
     match made {
@@ -192,7 +194,7 @@ pub struct LedgerEntry {
 
 /// Uses the table in the transaction that is open. Where the role has row security off, the
 /// server refuses what a policy would hide rows from.
-fn under_policies<T>(
+pub(crate) fn under_policies<T>(
     conn: &mut Conn,
     work: impl FnOnce(&mut Conn) -> Result<T, Error>,
 ) -> Result<T, Error> {

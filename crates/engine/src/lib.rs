@@ -45,6 +45,7 @@ mod loader;
 mod maintenance;
 mod mapping;
 mod naming;
+mod once;
 pub mod options;
 mod pipeline;
 mod plan;
@@ -80,6 +81,11 @@ pub use watch::Watch;
 /// Connection strings: libpq's URLs, and its keywords and values.
 pub mod target {
     pub use crate::session::target::{joined, part, SECRETS};
+}
+
+/// The tables in which loads with `once` are recorded.
+pub mod loads {
+    pub use crate::once::tables::statements;
 }
 
 /// For this crate's own tests against servers; no promise is made of it.

@@ -8,6 +8,7 @@ use crate::facts::Purpose;
 use crate::input::Reader;
 use crate::inspect::make_plan;
 use crate::maintenance::{self, Maintenance};
+use crate::once::{self, record::Recording, Begun};
 use crate::options::{Indexes, Method, Options};
 use crate::pipeline::Through;
 use crate::plan::Plan;
@@ -26,7 +27,7 @@ mod rows;
 mod summary;
 
 use checks::not_emptied;
-use commit::commit;
+use commit::{commit, complete, record};
 pub(crate) use rows::{open_lanes, total};
 use rows::{send_rows, Sent};
 use summary::{summarise, Done, Stopwatch};
@@ -37,6 +38,8 @@ pub(crate) struct Job<'a> {
     pub options: &'a Options,
     pub watch: &'a Watch,
     pub on_event: &'a dyn Fn(Event<'_>),
+    /// what is loaded is recorded there
+    pub recording: Option<&'a Arc<Recording>>,
 }
 
 impl Job<'_> {
@@ -61,7 +64,7 @@ pub(crate) fn load(job: &Job<'_>) -> Result<Summary, Error> {
         options.target.indexes = Indexes::Keep;
         watch.progress.bytes.set(0);
         watch.progress.records.set(0);
-        result = run(&Job { options: &options, watch, on_event: &|_| () });
+        result = run(&Job { options: &options, watch, on_event: &|_| (), recording: None });
     }
     // That nothing is loaded goes without saying before there was a connection.
     let begun = watch.progress.phase() > Phase::Opening;
@@ -71,12 +74,31 @@ pub(crate) fn load(job: &Job<'_>) -> Result<Summary, Error> {
 }
 
 fn run(job: &Job<'_>) -> Result<Summary, Error> {
-    let Job { options, watch, on_event } = *job;
+    if job.options.once.is_none() {
+        return load_sources(job);
+    }
+    job.begin(Phase::Opening);
+    match once::begin(job.options, job.watch)? {
+        Begun::Nothing(summary) => Ok(*summary),
+        Begun::Load(once) => {
+            let Job { watch, on_event, .. } = *job;
+            let (options, recording) = (once.options(), Some(&once.recording));
+            let done = load_sources(&Job { options, watch, on_event, recording });
+            once.end(done)
+        }
+    }
+}
+
+fn load_sources(job: &Job<'_>) -> Result<Summary, Error> {
+    let Job { options, watch, on_event, recording } = *job;
     let mut clock = Stopwatch::start();
     job.begin(Phase::Opening);
     let mut reader = Reader::open(&options.input)?;
+    if let Some(recording) = recording {
+        reader.know(&recording.known)?;
+    }
     let options = &options.reading(&reader);
-    let job = &Job { options, watch, on_event };
+    let job = &Job { options, watch, on_event, recording };
     watch.progress.total_bytes.set(reader.total_bytes());
     let mut conn = watch.connect(&options.target.url)?;
     clock.seconds.open = clock.lap();
@@ -167,10 +189,16 @@ fn execute(
     if !plan.commits_first() {
         steps.extend(maintenance.move_sequences(&mut lanes[0].conn, plan)?);
     }
+    if let Some(recording) = job.recording {
+        record(recording, &mut lanes, &counts, rejected)?;
+    }
     let transactions = commit(&mut lanes, plan, options)?;
     if plan.commits_first() {
         // Only now one connection sees the keys of all lanes.
         steps.extend(maintenance.move_sequences_at_last(&mut lanes[0].conn, plan, options)?);
+    }
+    if let Some(recording) = job.recording {
+        complete(recording, &mut lanes)?;
     }
     Ok(Done { through, counts, rejected, lanes, transactions, indexes, steps, analyzed })
 }

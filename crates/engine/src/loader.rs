@@ -22,7 +22,7 @@ pub struct Loader<'e> {
 impl<'e> Loader<'e> {
     /// A load into this table, of CSV with all of COPY's defaults.
     pub fn new(target: TargetOptions) -> Loader<'e> {
-        Options { input: InputOptions::default(), target, rejects: None }.into()
+        Options { input: InputOptions::default(), target, rejects: None, once: None }.into()
     }
 
     /// How the sources are read. Sources that these options have come before others.
@@ -66,7 +66,7 @@ impl<'e> Loader<'e> {
     /// Nothing has changed, or [`Error::changed`] says what has.
     pub fn run(&self) -> Result<Summary, Error> {
         let Loader { options, watch, on_event } = self;
-        load(&Job { options, watch, on_event })
+        load(&Job { options, watch, on_event, recording: None })
     }
 
     /// Says what [`Loader::run`] would do and why, and does nothing.

@@ -10,12 +10,14 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 mod objects;
+mod once;
 
 pub use crate::expression::Expression;
 pub use crate::fields::{pair, pieces, FieldOptions};
 pub use crate::frame::{check_comment, Frame, MOST_FOOTER};
 pub use crate::reject::{Existing, Limit};
 pub use objects::{ForeignKeys, Indexes, Triggers};
+pub use once::OnceOptions;
 
 /// What the first line of each file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -332,6 +334,8 @@ pub struct Options {
     pub target: TargetOptions,
     /// refused records go there; `None` where the first one stops the load
     pub rejects: Option<RejectOptions>,
+    /// what is loaded is recorded and not loaded again; `None` where nothing is recorded
+    pub once: Option<OnceOptions>,
 }
 
 impl Options {

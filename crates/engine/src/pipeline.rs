@@ -33,6 +33,8 @@ pub struct Through {
     pub records: u64,
     /// records passed over by `--skip`
     pub passed: u64,
+    /// records passed over since an earlier load has loaded them
+    pub known: u64,
     /// the lines of all of them, and of the headers
     pub lines: u64,
     /// fields with stray quotes
@@ -243,14 +245,16 @@ impl Collector {
             self.before = Counts::default();
         }
         self.before += chunk.passed;
+        self.before += chunk.known;
         self.through.passed += chunk.passed.records;
+        self.through.known += chunk.known.records;
         self.through.lines += chunk.passed.lines + prepared.counts.lines;
         let before = self.before;
         self.before += prepared.counts;
         self.through.records += prepared.counts.records;
         self.through.stray_quotes += prepared.stray_quotes;
         self.through.by_file.resize(chunk.file + 1, (0, 0));
-        self.through.by_file[chunk.file].0 += chunk.passed.records;
+        self.through.by_file[chunk.file].0 += chunk.passed.records + chunk.known.records;
         self.through.by_file[chunk.file].1 += prepared.counts.records;
         let stays = chunk.part != Part::Whole;
         let ends = chunk.part == Part::LastPiece;

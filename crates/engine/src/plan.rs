@@ -20,6 +20,7 @@ mod landing;
 mod lanes;
 pub mod locks;
 mod maintenance;
+mod once;
 pub mod policy;
 mod refuse;
 mod settings;
@@ -28,6 +29,7 @@ use fields::left_out;
 use lanes::{alone, committed_how, default_lanes};
 use locks::Lock;
 use maintenance::maintenance;
+use once::{once_notes, refuse_once};
 use policy::Decision;
 use refuse::{refuse, refuse_truncate, rules_passed_by, unusable, without_copy};
 
@@ -74,6 +76,8 @@ pub struct Plan {
     pub freeze: bool,
     /// what was sent is thrown away chunk by chunk: it was only to be checked
     pub discard: bool,
+    /// the hash of each chunk is recorded
+    pub once: bool,
     /// a condition on rows
     pub filter: Option<String>,
     /// the files' encoding
@@ -167,6 +171,7 @@ pub fn plan(facts: &Facts, options: &Options) -> Result<Arc<Plan>, Error> {
         // FREEZE does not work within the savepoints that rejects need.
         freeze: choice.freeze && options.rejects.is_none(),
         discard: matches!(facts.purpose, Purpose::Check { .. }),
+        once: options.once.is_some(),
         filter: options.target.filter.clone(),
         encoding: options.input.encoding.clone().unwrap_or_else(|| "UTF8".into()),
         major: server.major(),
@@ -225,6 +230,7 @@ fn all_notes(plan: &mut Plan, facts: &Facts, options: &Options) {
     let mut notes = facts.left.clone();
     notes.extend(advice(input, server, table, &facts.advice, fired_by));
     notes.append(&mut plan.notes);
+    notes.extend(once_notes(plan, options));
     notes.extend(facts.causes.notes(&plan.columns));
     notes.extend(input.notes.iter().cloned());
     notes.extend(facts.new.iter().flat_map(|new| new.notes.iter().cloned()));
@@ -376,6 +382,7 @@ fn choose(
 /// What the method does around the rows.
 fn steps(plan: &mut Plan, table: &TableFacts, options: &Options) -> Result<(), Error> {
     let method = plan.method;
+    refuse_once(method, table, options)?;
     let alters = matches!(method, Method::Unlogged | Method::UnloggedLogged);
     let whole = alters || method == Method::CopyFresh;
     if whole && table.kind != 'r' {
@@ -452,10 +459,11 @@ fn several_lanes(plan: &mut Plan, facts: &Facts, options: &Options) {
                 Some(_) => 1,
                 None => options.target.lanes.unwrap_or_else(|| default_lanes(*cores, server)),
             };
-            plan.two_phase =
-                plan.lanes > 1 && server.max_prepared_transactions as usize >= plan.lanes;
+            plan.two_phase = plan.lanes > 1
+                && !plan.once
+                && server.max_prepared_transactions as usize >= plan.lanes;
             plan.notes.extend(alone.map(|why| format!("one connection instead of several: {why}")));
-            plan.notes.extend((plan.lanes > 1).then(|| committed_how(plan.two_phase)));
+            plan.notes.extend((plan.lanes > 1).then(|| committed_how(plan.two_phase, plan.once)));
             if plan.one_statement {
                 plan.notes.push("the statement triggers fire once for each lane".into());
             }

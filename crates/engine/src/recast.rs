@@ -276,7 +276,7 @@ mod tests {
         let mut target = TargetOptions::new("", "t");
         target.fields = wanted;
         target.force_null = ColumnSet::Named(vec!["f".into()]);
-        let options = Options { input, target, rejects: None };
+        let options = Options { input, target, rejects: None, once: None };
         let fields: Vec<_> = fields.chars().map(|c| (c != '-').then(|| c.to_string())).collect();
         let recast = Recast::new(&fields, &options).unwrap();
         let at = At { file: 1, line: 7 };

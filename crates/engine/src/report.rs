@@ -122,6 +122,13 @@ pub struct Summary {
     pub rejected_lines: u64,
     /// records passed over by `--skip`, `--where` or a trigger, and lines that are no records
     pub skipped: u64,
+    /// with `once`: the number of the load in `pgsluice_loads.loads`; null where nothing was new
+    pub load: Option<i64>,
+    /// with `once`: files passed over since they are loaded already
+    pub files_known: u64,
+    /// with `once`: records passed over since they are loaded already, of files that were not
+    /// complete
+    pub records_known: u64,
     /// fields with a quote that neither opens nor closes them, whatever `--stray-quotes` makes of it
     pub stray_quotes: u64,
     /// the table, quoted and qualified

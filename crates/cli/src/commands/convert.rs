@@ -68,7 +68,10 @@ pub fn run(a: &Arguments) -> Result<ExitCode, Failure> {
             let mut target =
                 TargetOptions::new(&a.connection.target()?, a.table.as_deref().unwrap_or_default());
             target.time_zone.clone_from(&a.time_zone);
-            shape_of_table(&reader, &Options { input: input.clone(), target, rejects: None })?
+            shape_of_table(
+                &reader,
+                &Options { input: input.clone(), target, rejects: None, once: None },
+            )?
         }
     };
     let to_file = a.out.as_os_str() != "-";

@@ -147,6 +147,11 @@ fn lines_of(s: &Summary) -> String {
 
 /// What was told before is not told again.
 fn print(s: &Summary, told: &[String], verbose: bool) {
+    if s.load.is_none() && s.files_known > 0 {
+        // Nothing was new, and no method was chosen.
+        s.notes.iter().for_each(|note| say(format_args!("{}: {note}", s.table)));
+        return;
+    }
     say(format_args!("{}: {} rows loaded by {} in {}", s.table, s.loaded, s.method, took(s)));
     if !s.gives_up.starts_with("nothing") {
         say(format_args!("  gives up {}", s.gives_up));
@@ -159,6 +164,12 @@ fn print(s: &Summary, told: &[String], verbose: bool) {
         lines_of(s),
         s.skipped
     ));
+    if let Some(load) = s.load {
+        say(format_args!(
+            "  load {load}; loaded before: {} files, and {} records of the others",
+            s.files_known, s.records_known
+        ));
+    }
     for lock in s.locks.iter().filter(|_| verbose || s.seconds.total >= MEASURED) {
         say(format_args!("  lock: {lock}"));
     }

@@ -4,6 +4,7 @@ pub mod check;
 pub mod completions;
 pub mod convert;
 pub mod load;
+pub mod loads;
 pub mod man;
 pub mod methods;
 pub mod plan;

@@ -152,7 +152,7 @@ fn completions() {
                _pgsluice pgsluice loa pgsluice; echo "${COMPREPLY[*]}"
                COMP_WORDS=(pgsluice load --reject-f); COMP_CWORD=2
                _pgsluice pgsluice --reject-f load; echo "${COMPREPLY[*]}""#,
-            " -F _pgsluice\nload\n--reject-file\n",
+            " -F _pgsluice\nload loads\n--reject-file\n",
         ),
         (
             "zsh",
@@ -166,7 +166,7 @@ fn completions() {
             r#"pgsluice completions fish >made
                HOME=$PWD fish -c 'source ./made; complete -C "pgsluice loa"
                                   complete -C "pgsluice load --reject-f"' | cut -f 1"#,
-            "load\n--reject-file\n",
+            "load\nloads\n--reject-file\n",
         ),
     ];
     for (shell, ask, answer) in asked {

@@ -25,6 +25,7 @@ mod load;
 mod maintenance;
 mod memory;
 mod methods;
+mod once;
 mod output;
 mod plans;
 mod pooler;

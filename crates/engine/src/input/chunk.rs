@@ -56,6 +56,8 @@ pub struct Chunk {
     pub line: u64,
     /// records passed over (and the header's lines) immediately before the chunk
     pub passed: Counts,
+    /// records immediately before the chunk that an earlier load has loaded
+    pub known: Counts,
     /// the bytes
     pub bytes: Vec<u8>,
 }

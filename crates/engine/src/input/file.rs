@@ -459,6 +459,7 @@ impl InputFile {
             last,
             line: 0,
             passed: std::mem::take(&mut self.passed),
+            known: Counts::default(),
             bytes,
         };
         self.offset += end as u64;

@@ -3,6 +3,7 @@
 use super::chunk::{Chunk, Counts};
 use super::decompress::Compression;
 use super::file::{HeaderLine, InputFile};
+use super::known::{changed, KnownPiece, KnownRanges};
 use super::records::Layout;
 use crate::error::Error;
 use crate::frame::{without_comments, Frame, Passed};
@@ -53,6 +54,10 @@ pub struct Reader {
     marked: bool,
     /// the lines of the current file so far, where they are counted
     lines: Option<u64>,
+    /// of each file, what an earlier load has loaded
+    known: Vec<KnownRanges>,
+    /// what follows the last chunk, which was cut before a known range
+    cut_off: Option<Chunk>,
 }
 
 impl Reader {
@@ -91,6 +96,8 @@ impl Reader {
             blank: false,
             marked: false,
             lines: None,
+            known: Vec::new(),
+            cut_off: None,
         };
         // Where the fields of all files go is told by the first header that there is.
         while reader.open_next()? && reader.header != Header::None && reader.first_header.is_none()
@@ -139,6 +146,21 @@ impl Reader {
     /// From here on, the file is read by these rules, which are the server's.
     pub fn read_as(&mut self, layout: &Layout) {
         self.layout.clone_from(layout);
+    }
+
+    /// Passes over what an earlier load has loaded of each file.
+    ///
+    /// # Errors
+    ///
+    /// A file of which something was loaded is empty now.
+    pub fn know(&mut self, known: &[Vec<KnownPiece>]) -> Result<(), Error> {
+        self.known = known.iter().map(|pieces| KnownRanges::new(pieces)).collect();
+        // Empty files before the first header are not read again.
+        let passed = self.next_file.saturating_sub(1);
+        match self.known.iter().take(passed).position(|known| known.missing().is_some()) {
+            Some(file) => Err(changed(&self.sources[file].name(), &known[file][0].bytes)),
+            None => Ok(()),
+        }
     }
 
     /// From here on, each chunk says how many lines of its file precede it.
@@ -252,8 +274,16 @@ impl Reader {
             if self.limit == Some(0) {
                 return Ok(None);
             }
-            match file.next(&self.layout, self.blank, free)? {
+            let next = match self.cut_off.take() {
+                Some(chunk) => Some(chunk),
+                None => file.next(&self.layout, self.blank, free)?,
+            };
+            let known = self.known.get_mut(self.next_file - 1);
+            match next {
                 Some(mut chunk) => {
+                    if let Some(known) = known {
+                        self.cut_off = known.pass(&file.name, &mut chunk, &self.layout)?;
+                    }
                     chunk.pass(&mut self.skip, &self.layout);
                     chunk.limit(&mut self.limit, &self.layout);
                     let mut passed = std::mem::take(&mut file.passed_over);
@@ -262,14 +292,15 @@ impl Reader {
                         (passed.footer, passed.blank) = (0, 0);
                     }
                     self.passed_lines.add(passed);
-                    if chunk.bytes.is_empty() && !chunk.last && chunk.passed == Counts::default() {
+                    let before = [chunk.passed, chunk.known];
+                    if chunk.bytes.is_empty() && !chunk.last && before == [Counts::default(); 2] {
                         free = chunk.bytes;
                         continue;
                     }
                     if let Some(lines) = &mut self.lines {
                         // Who does not know what ends a line miscounts those of the first record.
                         chunk.eol = chunk.line_end(&self.layout);
-                        chunk.line = *lines + chunk.passed.lines;
+                        chunk.line = *lines + chunk.passed.lines + chunk.known.lines;
                         *lines = chunk.line + chunk.count(&self.layout).lines;
                     }
                     chunk.sequence = self.sequence;
@@ -277,6 +308,9 @@ impl Reader {
                     return Ok(Some(chunk));
                 }
                 None => {
+                    if let Some(missing) = known.and_then(|known| known.missing().cloned()) {
+                        return Err(changed(&file.name, &missing));
+                    }
                     self.current = None;
                     self.lines = self.lines.map(|_| 0);
                     free = Vec::new();

@@ -37,6 +37,9 @@ pub(super) fn send_rows(
     let Job { options, watch, .. } = job;
     let rejects = rejects(&reader, options, watch)?;
     let mut lanes = open_lanes(conn, plan, options, watch, &rejects)?;
+    if let Some(recording) = job.recording {
+        lanes.iter_mut().for_each(|lane| lane.record_for(recording));
+    }
     let deadlocks = DeadlockWatch::watch(&mut lanes, &options.target.url)?;
     let run = pipeline::run(reader, plan, lanes, &watch.progress, &watch.stop)
         .and_then(|(through, lanes)| Ok((through, check_deferred(lanes, plan)?)));

@@ -36,6 +36,7 @@ pub(super) fn summarise(job: &Job<'_>, plan: &Plan, done: &Done, clock: &Stopwat
         rejected: done.rejected.records,
         rejected_lines: done.rejected.lines,
         skipped: through.passed + (records - counts.rows - done.rejected.records),
+        records_known: through.known,
         stray_quotes: through.stray_quotes,
         table: plan.table.clone(),
         files: options.input.sources.iter().map(|s| s.name()).collect(),

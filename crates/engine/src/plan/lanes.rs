@@ -16,7 +16,12 @@ pub(super) fn alone(table: &TableFacts, options: &Options) -> Option<&'static st
     rejects.then_some("a duplicate of another connection's row could not be rejected by record")
 }
 
-pub(super) fn committed_how(two_phase: bool) -> String {
+/// With `once`, no lane needs the others: the next load continues after those that have committed.
+pub(super) fn committed_how(two_phase: bool, once: bool) -> String {
+    if once {
+        return "the lanes are committed one after another; after a crash, the same command loads the rest"
+            .into();
+    }
     if two_phase {
         return "the lanes are committed together, by two-phase commit".into();
     }

@@ -53,7 +53,7 @@ impl Case {
         let input =
             InputOptions { sources: vec![crate::source::stdin()], ..InputOptions::default() };
         let target = TargetOptions::new("", "t");
-        let options = Options { input, target, rejects: None };
+        let options = Options { input, target, rejects: None, once: None };
         Case {
             input: InputFacts { name: "-".into(), ..InputFacts::default() },
             server,

@@ -3,6 +3,7 @@
 
 mod bisect;
 mod malformed;
+mod once;
 mod savepoint;
 
 use super::conn::{Conn, Probe};
@@ -111,6 +112,8 @@ pub struct Lane {
     /// refused records go there; `None` where the first one stops the load
     rejects: Option<Arc<Rejects>>,
     oversized: Option<savepoint::OversizedRecord>,
+    /// what is recorded at the next commit; `None` where nothing is
+    pieces: Option<once::Pieces>,
 }
 
 impl Lane {
@@ -133,6 +136,7 @@ impl Lane {
             in_piece: false,
             rejects,
             oversized: None,
+            pieces: None,
         }
     }
 
@@ -143,7 +147,9 @@ impl Lane {
     /// The server refuses a record of it or of an earlier one, or the
     /// connection is lost. The transaction is at its end.
     pub fn feed(&mut self, placed: Placed, pool: &BufferPool) -> Result<(), Error> {
-        self.take(placed, pool).map_err(|error| self.stayed(error))
+        let piece = self.piece(&placed);
+        self.take(placed, pool).map_err(|error| self.stayed(error))?;
+        self.sent(piece)
     }
 
     /// Adds to an error what it leaves in the table, where rows are committed one

@@ -1,0 +1,67 @@
+//! The arguments of a load that records what it has loaded.
+
+use crate::failure::Failure;
+use clap::Args;
+use pgsluice_engine::options::{OnceOptions, Options};
+
+/// Loading each file once.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Load once")]
+pub struct OnceArguments {
+    /// Load each file once: record in the database, in the transaction of the rows, which files
+    /// are loaded, and skip them next time. A file is recognised by its content
+    #[arg(long)]
+    once: bool,
+    /// Commit after each SIZE of input on each connection, for example 256MB. After a failure,
+    /// the same command continues after the last commit
+    #[arg(long, requires = "once", value_name = "SIZE", value_parser = size)]
+    commit_every: Option<u64>,
+    /// Accept an UNLOGGED table with --once: a crash of the server empties the table, and its
+    /// files stay recorded as loaded
+    #[arg(long, requires = "once")]
+    force_unlogged: bool,
+}
+
+impl OnceArguments {
+    /// Adds what the arguments mean to the other options.
+    ///
+    /// # Errors
+    ///
+    /// An option cannot be used with them.
+    pub fn add_to(&self, mut options: Options) -> Result<Options, Failure> {
+        let OnceArguments { once, commit_every, force_unlogged } = *self;
+        options.once = once.then_some(OnceOptions { commit_every, force_unlogged });
+        options.check_once()?;
+        Ok(options)
+    }
+}
+
+/// A number of bytes with a unit, as in PostgreSQL's settings.
+fn size(text: &str) -> Result<u64, String> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit.trim() {
+        "kB" => 10,
+        "MB" => 20,
+        "GB" => 30,
+        "TB" => 40,
+        _ => return Err("a size is a number with a unit: kB, MB, GB or TB".into()),
+    };
+    let bytes = number.parse::<u64>().ok().and_then(|n| n.checked_mul(1 << shift));
+    bytes.filter(|bytes| *bytes > 0).ok_or_else(|| "the number is out of range".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_the_server_reads_them() {
+        for (text, bytes) in [("64kB", 64 << 10), ("256MB", 256 << 20), ("1 GB", 1 << 30)] {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        for wrong in ["", "256", "MB", "0MB", "-1MB", "256mb", "1.5GB", "99999999999TB"] {
+            assert!(size(wrong).is_err(), "{wrong}");
+        }
+    }
+}

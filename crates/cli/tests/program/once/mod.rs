@@ -1,0 +1,222 @@
+//! `--once`: each file is in the table exactly once, however often and by how many loads.
+
+mod content;
+mod pieces;
+mod rights;
+
+use crate::common::{each_major, World};
+use std::fs;
+use std::process::{Child, Command, Stdio};
+
+/// A world of the first version with a table `t (a int, b text)`.
+fn world() -> World {
+    let mut world = World::new(&each_major().remove(0));
+    world.sql("CREATE TABLE t (a int, b text)");
+    world
+}
+
+/// Lines of a file: the numbers from `from` on, each with some text.
+fn lines(from: usize, count: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for i in from..from + count {
+        bytes.extend_from_slice(format!("{i},\"some text, of line {i}\"\n").as_bytes());
+    }
+    bytes
+}
+
+/// Starts a load that is not waited for.
+fn start(world: &World, arguments: &[&str]) -> Child {
+    Command::new(env!("CARGO_BIN_EXE_pgsluice"))
+        .args(["load", "--quiet", "--table", "t", "--once"])
+        .args(arguments)
+        .args(["--to", &world.server.url("postgres")])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// The number of rows and that of the different ones, and the sum of the ledger's numbers.
+fn counts(world: &mut World) -> [String; 3] {
+    [
+        world.sql("SELECT count(*) FROM t"),
+        world.sql("SELECT count(DISTINCT a) FROM t"),
+        world.sql("SELECT coalesce(sum(loaded), 0) FROM pgsluice_loads.commits"),
+    ]
+}
+
+fn thrice(n: usize) -> [String; 3] {
+    [n.to_string(), n.to_string(), n.to_string()]
+}
+
+#[test]
+fn a_second_load_loads_only_what_is_new() {
+    let mut world = world();
+    let a = world.file("a.csv", &lines(0, 1000));
+    let b = world.file("b.csv", &lines(1000, 1000));
+    let first = world.load(&[&a, &b, "--table", "t", "--once"]).unwrap();
+    assert_eq!((&first["loaded"], &first["files_known"]), (&2000.into(), &0.into()), "{first}");
+    assert_eq!(first["load"], 1);
+    let second = world.load(&[&a, &b, "--table", "t", "--once"]).unwrap();
+    assert_eq!((&second["read"], &second["files_known"]), (&0.into(), &2.into()), "{second}");
+    assert!(
+        second["load"].is_null() && second["notes"][0].as_str().unwrap().contains("nothing new")
+    );
+    let said = world.run(&["load", &a, &b, "--table", "t", "--once"]);
+    let said = String::from_utf8(said.stderr).unwrap();
+    assert_eq!(said, "\"public\".\"t\": nothing new: all files (2) were loaded before\n");
+    let c = world.file("c.csv", &lines(2000, 1000));
+    let third = world.load(&[&a, &c, &b, "--table", "t", "--once"]).unwrap();
+    assert_eq!((&third["loaded"], &third["files_known"]), (&1000.into(), &2.into()), "{third}");
+    assert_eq!(counts(&mut world), thrice(3000));
+    // What is loaded into one table is not loaded into another.
+    world.sql("CREATE TABLE u (LIKE t)");
+    world.load(&[&a, "--table", "u", "--once"]).unwrap();
+    assert_eq!(world.sql("SELECT count(*) FROM u"), "1000");
+    // Without the option, nothing is looked up.
+    world.load(&[&a, "--table", "t"]).unwrap();
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "4000");
+}
+
+#[test]
+fn every_form_of_file_is_loaded_once() {
+    let mut world = world();
+    world.file("plain.csv", &lines(0, 100_000));
+    let made = Command::new("sh")
+        .args([
+            "-c",
+            "gzip <plain.csv >rows.csv.gz; (echo a,b; cat plain.csv; echo '# end') >head.csv",
+        ])
+        .current_dir(world.path(""))
+        .status();
+    assert!(made.unwrap().success());
+    let binary = world.path("rows.bin");
+    let out = world.run(&["convert", &world.path("plain.csv"), "--table", "t", "--out", &binary]);
+    assert!(out.status.success(), "{out:?}");
+    let (gz, head) = (world.path("rows.csv.gz"), world.path("head.csv"));
+    let forms: [&[&str]; 4] = [
+        &[&gz],
+        &[&head, "--header", "--comment", "#"],
+        &[&binary, "--format", "binary"],
+        &[&gz, "--method", "insert-batch"],
+    ];
+    for form in forms {
+        world.sql("DROP TABLE t; CREATE TABLE t (a int, b text)");
+        for loaded in [100_000, 0] {
+            let all = [form, &["--table", "t", "--once"]].concat();
+            let summary = world.load(&all).unwrap();
+            assert_eq!(summary["loaded"], loaded, "{form:?}");
+        }
+        let pieces = "SELECT count(*) > 3 AND sum(records) = 100000 FROM pgsluice_loads.pieces p \
+            JOIN pgsluice_loads.sources s ON s.number = p.source WHERE s.target = 't'::regclass";
+        assert_eq!(world.sql(pieces), "t", "{form:?}");
+        assert_eq!(world.sql("SELECT count(DISTINCT a) FROM t"), "100000", "{form:?}");
+    }
+}
+
+#[test]
+fn a_load_that_fails_leaves_nothing_and_can_be_mended() {
+    let mut world = world();
+    let mut bytes = lines(0, 1000);
+    bytes.extend_from_slice(b"no number,x\n");
+    let path = world.file("a.csv", &bytes);
+    let said = world.load(&[&path, "--table", "t", "--once"]).unwrap_err();
+    assert!(said.contains("line 1001"), "{said}");
+    assert_eq!(world.sql("SELECT count(*) FROM pgsluice_loads.pieces"), "0");
+    let state = "SELECT state || ' ' || (error LIKE '%line 1001%') FROM pgsluice_loads.loads";
+    assert_eq!(world.sql(state), "stopped true");
+    fs::write(&path, lines(0, 1001)).unwrap();
+    let summary = world.load(&[&path, "--table", "t", "--once"]).unwrap();
+    assert_eq!((&summary["loaded"], &summary["load"]), (&1001.into(), &2.into()));
+    assert_eq!(counts(&mut world), thrice(1001));
+    // A duplicate for a rebuilt index: the load is tried twice, and fails once.
+    world.sql("CREATE TABLE k (a int PRIMARY KEY)");
+    let twice = world.file("twice.csv", b"1\n2\n1\n");
+    let said = world.load(&[&twice, "--table", "k", "--once"]).unwrap_err();
+    assert!(said.contains("line 3"), "{said}");
+    assert_eq!(world.sql("SELECT count(*) FROM k"), "0");
+}
+
+#[test]
+fn rejects_and_conditions_are_counted() {
+    let mut world = world();
+    let mut bytes = lines(0, 10);
+    bytes.extend_from_slice(b"no number,x\n");
+    let path = world.file("a.csv", &bytes);
+    let rejects = world.path("rejects");
+    let all = [&path, "--table", "t", "--once", "--where", "a >= 2", "--on-error", "reject"];
+    let with = [&all[..], &["--reject-file", &rejects]].concat();
+    let summary = world.load(&with).unwrap();
+    assert_eq!((&summary["loaded"], &summary["rejected"]), (&8.into(), &1.into()), "{summary}");
+    let row = "SELECT read || '=' || loaded || '+' || rejected || '+' || skipped \
+        FROM pgsluice_loads.commits";
+    assert_eq!(world.sql(row), "11=8+1+2");
+    // The reject file is there, and nothing is written to it.
+    assert_eq!(world.load(&with).unwrap()["read"], 0);
+}
+
+#[test]
+fn what_does_not_go_with_it_is_refused() {
+    let mut world = world();
+    let path = world.file("a.csv", &lines(0, 10));
+    let wrong: [&[&str]; 7] = [
+        &["--once", "--truncate"],
+        &["--once", "--limit", "3"],
+        &["--once", "--ledger", "none"],
+        &["--commit-every", "1MB"],
+        &["--once", "--commit-every", "1"],
+        &["--once", "--commit-every", "1MB", "--on-error", "reject"],
+        &["--once", "--commit-every", "1MB", "--triggers", "off"],
+    ];
+    for wrong in wrong {
+        let output = world.run(&[&["load", &path, "--table", "t"], wrong].concat());
+        assert_eq!(output.status.code(), Some(2), "{wrong:?} {output:?}");
+    }
+    let output = world.run_with(&["load", "-", "--table", "t", "--once"], b"1,x\n");
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    world.sql("CREATE UNLOGGED TABLE u (LIKE t); CREATE VIEW v AS SELECT * FROM t");
+    world.sql(
+        "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+         CREATE TRIGGER f INSTEAD OF INSERT ON v FOR EACH ROW EXECUTE FUNCTION f()",
+    );
+    let refused: [(&[&str], &str); 5] = [
+        (&["--table", "u"], "UNLOGGED"),
+        (&["--table", "t", "--method", "unlogged"], "UNLOGGED"),
+        (&["--table", "v"], "its rows are elsewhere"),
+        (&["--table", "t", "--method", "insert"], "commits each row"),
+        (&["--table", "t", "--method", "staged", "--commit-every", "1MB"], "one transaction"),
+    ];
+    for (arguments, why) in refused {
+        let said = world.load(&[&[path.as_str(), "--once"], arguments].concat()).unwrap_err();
+        assert!(said.contains(why), "{arguments:?} {said}");
+        let plan = world.run(&[&["plan", &path, "--once"], arguments].concat());
+        assert!(String::from_utf8_lossy(&plan.stderr).contains(why), "{plan:?}");
+    }
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "0");
+    world.load(&[&path, "--table", "u", "--once", "--force-unlogged"]).unwrap();
+    assert_eq!(world.sql("SELECT count(*) FROM u"), "10");
+}
+
+/// Loads of the same files at the same time: each row comes once, and all loads end well.
+#[test]
+fn loads_at_once_load_once() {
+    let mut world = world();
+    let paths: Vec<String> =
+        (0..6).map(|i| world.file(&format!("{i}.csv"), &lines(i * 20_000, 20_000))).collect();
+    let mut forwards: Vec<&str> = paths.iter().map(String::as_str).collect();
+    for round in 0..6 {
+        world.sql("DROP TABLE t; CREATE TABLE t (a int, b text); DROP SCHEMA IF EXISTS pgsluice_loads CASCADE");
+        let mut others = forwards.clone();
+        others.reverse();
+        if round % 2 == 1 {
+            forwards.extend(["--commit-every", "64kB"]);
+            others.extend(["--commit-every", "200kB", "--method", "lanes", "--lanes", "2"]);
+        }
+        let children = [&forwards, &others, &forwards, &others].map(|all| start(&world, all));
+        for child in children {
+            let output = child.wait_with_output().unwrap();
+            assert_eq!(output.status.code(), Some(0), "{output:?}");
+        }
+        forwards.truncate(6);
+        assert_eq!(counts(&mut world), thrice(120_000), "round {round}");
+    }
+}

@@ -1,0 +1,68 @@
+//! Roles and the tables of the record.
+
+use super::{lines, world};
+use crate::common::psql;
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+#[test]
+fn an_administrator_creates_the_tables() {
+    let mut world = world();
+    world.sql(
+        "CREATE ROLE a LOGIN; CREATE ROLE b LOGIN; CREATE ROLE c LOGIN;
+         GRANT INSERT ON t TO a, b; CREATE TABLE u (LIKE t); GRANT INSERT ON u TO c;
+         REVOKE CREATE ON DATABASE postgres FROM PUBLIC",
+    );
+    let path = world.file("a.csv", &lines(0, 10));
+    let run = |role: &str, table: &str| {
+        let url = world.server.url("postgres").replace("postgres@", &format!("{role}@"));
+        let all = ["load", &path, "--quiet", "--once", "--table", table, "--to", &url];
+        Command::new(env!("CARGO_BIN_EXE_pgsluice")).args(all).output().unwrap()
+    };
+    let output = run("a", "t");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("pgsluice loads init --print"), "{said}");
+    let init = [env!("CARGO_BIN_EXE_pgsluice"), "loads", "init", "--print"];
+    let statements = Command::new(init[0]).args(&init[1..]).output().unwrap().stdout;
+    let mut child = Command::new(psql())
+        .args(["-q", "-v", "ON_ERROR_STOP=1", "-d", &world.server.url("postgres")])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(&statements).unwrap();
+    assert!(child.wait().unwrap().success());
+    for role in ["a", "b", "a"] {
+        let output = run(role, "t");
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+    }
+    assert_eq!(run("c", "u").status.code(), Some(0));
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "10");
+    assert_eq!(world.sql("SELECT count(*) FROM u"), "10");
+    // Each role sees and writes the record of its tables alone.
+    for (role, seen) in [("a", "t"), ("b", "t"), ("c", "u")] {
+        world.sql(&format!("SET ROLE {role}"));
+        let tables = "SELECT string_agg(DISTINCT target::text, ',') FROM pgsluice_loads.";
+        assert_eq!(world.sql(&format!("{tables}sources")), seen);
+        assert_eq!(world.sql(&format!("{tables}loads")), seen);
+        assert_eq!(world.sql("SELECT count(*) FROM pgsluice_loads.pieces"), "1");
+        assert_eq!(world.sql("SELECT count(*) FROM pgsluice_loads.commits"), "1");
+        world.sql("RESET ROLE");
+    }
+    world.sql("SET ROLE c");
+    let forged =
+        "INSERT INTO pgsluice_loads.loads (target, target_name, program) VALUES ('t', '', '')";
+    assert!(world.conn.exec(forged).unwrap_err().message().contains("row-level security"));
+    world.sql("DELETE FROM pgsluice_loads.sources; RESET ROLE");
+    assert_eq!(world.sql("SELECT string_agg(target::text, ',') FROM pgsluice_loads.sources"), "t");
+}
+
+#[test]
+fn tables_of_another_version_are_refused() {
+    let mut world = world();
+    let path = world.file("a.csv", &lines(0, 10));
+    world.load(&[&path, "--table", "t", "--once"]).unwrap();
+    world.sql("UPDATE pgsluice_loads.version SET version = 2");
+    let said = world.load(&[&path, "--table", "t", "--once"]).unwrap_err();
+    assert!(said.contains("version 2"), "{said}");
+}

@@ -1,0 +1,302 @@
+//! Ranges of a source that an earlier load has loaded: they are checked by hash and passed over.
+//!
+//! The offsets are those of the decompressed stream. A range begins and ends where records do, so
+//! a chunk is cut at both ends of it. The sizes of chunks may differ from those of the earlier load.
+
+use super::chunk::{Chunk, Counts, Part};
+use super::decompress;
+use super::records::Layout;
+use crate::error::Error;
+use crate::source::Source;
+use blake3::{Hash, Hasher};
+use pgsluice_core::scan::Eol;
+use std::collections::VecDeque;
+use std::io::{self, Read};
+use std::ops::Range;
+use std::sync::atomic::AtomicU64;
+use std::sync::Arc;
+
+/// How many bytes are read and hashed at a time.
+const BLOCK: usize = 1 << 20;
+
+/// A range that is loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownPiece {
+    /// its bytes in the decompressed stream
+    pub bytes: Range<u64>,
+    /// its records and lines
+    pub counts: Counts,
+    /// the hash of the bytes
+    pub hash: Hash,
+}
+
+/// What a comparison with the known ranges has found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Compared {
+    /// the first range that has other bytes, or is missing
+    Differs(Range<u64>),
+    /// all ranges have the same bytes; this many bytes follow the last one
+    Same(u64),
+}
+
+/// Compares a source with its known ranges, which are in order. Records are not looked at.
+///
+/// # Errors
+///
+/// The source cannot be read.
+pub fn compare(source: &dyn Source, known: &[KnownPiece]) -> Result<Compared, Error> {
+    let name = source.name();
+    let failed = |e: &io::Error| Error::io("read", &name, e);
+    let opened = source.open().map_err(|e| failed(&e))?;
+    let (_, mut stream) =
+        decompress::open(opened.bytes, &Arc::new(AtomicU64::new(0))).map_err(|e| failed(&e))?;
+    let mut block = vec![0; BLOCK];
+    let mut at = 0;
+    for piece in known {
+        let gap = piece.bytes.start.saturating_sub(at);
+        let passed = take(&mut stream, gap, &mut block, |_| ()).map_err(|e| failed(&e))?;
+        let length = piece.bytes.end - piece.bytes.start;
+        let mut hasher = Hasher::new();
+        let mut hash = |bytes: &[u8]| {
+            hasher.update(bytes);
+        };
+        let hashed = take(&mut stream, length, &mut block, &mut hash).map_err(|e| failed(&e))?;
+        if passed < gap || hashed < length || hasher.finalize() != piece.hash {
+            return Ok(Compared::Differs(piece.bytes.clone()));
+        }
+        at = piece.bytes.end;
+    }
+    let more = take(&mut stream, u64::MAX, &mut block, |_| ()).map_err(|e| failed(&e))?;
+    Ok(Compared::Same(more))
+}
+
+/// Reads up to `most` bytes; gives how many there were.
+fn take(
+    stream: &mut dyn Read,
+    most: u64,
+    block: &mut [u8],
+    mut each: impl FnMut(&[u8]),
+) -> io::Result<u64> {
+    let mut taken = 0;
+    while taken < most {
+        let room = usize::try_from(most - taken).unwrap_or(usize::MAX).min(block.len());
+        match stream.read(&mut block[..room]) {
+            Ok(0) => break,
+            Ok(n) => {
+                each(&block[..n]);
+                taken += n as u64;
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(taken)
+}
+
+/// The error for a source that has other bytes where it was loaded.
+pub fn changed(name: &str, bytes: &Range<u64>) -> Error {
+    Error::new(format!(
+        "{name} has changed since it was loaded: bytes {} to {} are not the same",
+        bytes.start, bytes.end
+    ))
+    .with_hint("other content needs a file with another name")
+}
+
+/// Passes over the known ranges of one source while it is read.
+#[derive(Debug, Default)]
+pub(super) struct KnownRanges {
+    left: VecDeque<KnownPiece>,
+    /// the hash of the first range up to this offset
+    begun: Option<(Hasher, u64)>,
+}
+
+impl KnownRanges {
+    pub fn new(known: &[KnownPiece]) -> KnownRanges {
+        KnownRanges { left: known.iter().cloned().collect(), begun: None }
+    }
+
+    /// Whether the source has ended before the last range; the range.
+    pub fn missing(&self) -> Option<&Range<u64>> {
+        self.left.front().map(|piece| &piece.bytes)
+    }
+
+    /// Passes over the known ranges that the chunk begins with. If another one follows within the
+    /// chunk, gives the bytes from there on as a second chunk.
+    pub fn pass(
+        &mut self,
+        name: &str,
+        chunk: &mut Chunk,
+        layout: &Layout,
+    ) -> Result<Option<Chunk>, Error> {
+        while let Some(next) = self.left.front() {
+            let end = chunk.offset + chunk.bytes.len() as u64;
+            let at = self.begun.as_ref().map_or(next.bytes.start, |(_, at)| *at);
+            if chunk.bytes.is_empty() || at >= end {
+                return Ok(None);
+            }
+            if at > chunk.offset {
+                let length = (at - chunk.offset) as usize;
+                if !ends_record(chunk, length, layout) {
+                    return Err(changed(name, &next.bytes));
+                }
+                return Ok(Some(split(chunk, length, layout)));
+            }
+            if at < chunk.offset {
+                return Err(changed(name, &next.bytes));
+            }
+            let to = end.min(next.bytes.end);
+            let length = (to - at) as usize;
+            if to == next.bytes.end && !ends_record(chunk, length, layout) {
+                return Err(changed(name, &next.bytes));
+            }
+            let (mut hasher, _) = self.begun.take().unwrap_or_else(|| (Hasher::new(), at));
+            hasher.update(&chunk.bytes[..length]);
+            drop_first(chunk, length, layout);
+            if to < next.bytes.end {
+                self.begun = Some((hasher, to));
+            } else if hasher.finalize() != next.hash {
+                return Err(changed(name, &next.bytes));
+            } else {
+                chunk.known += next.counts;
+                self.left.pop_front();
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Whether a record ends after so many bytes of the chunk. What was changed outside the ranges may
+/// have moved the ends of records: an open quote, or bytes after a last line without an end.
+fn ends_record(chunk: &Chunk, length: usize, layout: &Layout) -> bool {
+    if length == chunk.bytes.len() {
+        return true;
+    }
+    let mut records = chunk.records(layout);
+    while records.position() < length && records.next().is_some() {}
+    chunk.part == Part::Whole && records.position() == length
+}
+
+/// Takes the first bytes off a chunk.
+fn drop_first(chunk: &mut Chunk, length: usize, layout: &Layout) {
+    if chunk.eol == Eol::Unknown && length < chunk.bytes.len() {
+        chunk.eol = chunk.line_end(layout);
+    }
+    chunk.bytes.drain(..length);
+    chunk.offset += length as u64;
+    if chunk.bytes.is_empty() {
+        // Nothing is left of a record in pieces that could be counted again.
+        chunk.part = Part::Whole;
+        chunk.damaged = None;
+    }
+}
+
+/// Takes what follows the first bytes off a chunk.
+fn split(chunk: &mut Chunk, length: usize, layout: &Layout) -> Chunk {
+    let eol = chunk.line_end(layout);
+    let offset = chunk.offset + length as u64;
+    let rest = Chunk {
+        offset,
+        start: offset,
+        eol,
+        passed: Counts::default(),
+        known: Counts::default(),
+        bytes: chunk.bytes.split_off(length),
+        ..*chunk
+    };
+    chunk.last = false;
+    rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::input::Reader;
+    use crate::options::InputOptions;
+    use crate::source::BytesSource;
+    use pgsluice_core::scan::Dialect;
+
+    fn piece(data: &[u8], bytes: Range<usize>) -> KnownPiece {
+        let part = &data[bytes.clone()];
+        let lines = memchr::memchr_iter(b'\n', part).count() as u64;
+        KnownPiece {
+            bytes: bytes.start as u64..bytes.end as u64,
+            counts: Counts { records: lines, lines },
+            hash: blake3::hash(part),
+        }
+    }
+
+    /// What is left of the data, with the offset and the number of records before each part.
+    fn left(data: &[u8], known: &[KnownPiece]) -> Result<Vec<(u64, u64, Vec<u8>)>, Error> {
+        let input = InputOptions {
+            sources: vec![Arc::new(BytesSource::new("rows", data))],
+            ..InputOptions::default()
+        };
+        let mut reader = Reader::open(&input)?;
+        reader.know(&[known.to_vec()])?;
+        let layout = Layout::Lines(Dialect::csv());
+        let (mut found, mut before) = (Vec::new(), Counts::default());
+        while let Some(chunk) = reader.next(Vec::new())? {
+            before += chunk.passed;
+            before += chunk.known;
+            if !chunk.bytes.is_empty() {
+                found.push((chunk.offset, before.records, chunk.bytes.clone()));
+            }
+            before += chunk.count(&layout);
+        }
+        Ok(found)
+    }
+
+    #[test]
+    fn known_ranges_are_passed_over_wherever_chunks_end() {
+        let lines = |n: std::ops::Range<u32>| -> Vec<u8> {
+            n.flat_map(|i| format!("{i:06},some text\n").into_bytes()).collect()
+        };
+        let data = lines(0..200_000);
+        let size = 17;
+        for cuts in [
+            vec![0..3, 3..5],
+            vec![5..6, 6..90_000, 150_000..150_001],
+            vec![0..1, 199_999..200_000],
+        ] {
+            let known: Vec<_> =
+                cuts.iter().map(|c| piece(&data, c.start * size..c.end * size)).collect();
+            let mut rest = Vec::new();
+            for (offset, before, bytes) in left(&data, &known).unwrap() {
+                assert_eq!(offset, before * size as u64);
+                assert!(data[offset as usize..].starts_with(&bytes));
+                rest.extend(bytes);
+            }
+            let mut expected = Vec::new();
+            let mut at = 0;
+            for cut in &cuts {
+                expected.extend(lines(at as u32..cut.start as u32));
+                at = cut.end;
+            }
+            expected.extend(lines(at as u32..200_000));
+            assert!(rest == expected, "{cuts:?}");
+        }
+        assert_eq!(left(&data, &[piece(&data, 0..data.len())]).unwrap(), []);
+    }
+
+    #[test]
+    fn other_bytes_are_an_error() {
+        let data = b"a,1\nb,2\nc,3\n".to_vec();
+        let mut other = data.clone();
+        other[5] = b';';
+        let known = [piece(&data, 0..4), piece(&data, 4..8)];
+        for (now, differs) in [(other.as_slice(), 4..8), (&data[..4], 4..8), (&b""[..], 0..4)] {
+            let source = BytesSource::new("rows", now);
+            assert_eq!(compare(&source, &known).unwrap(), Compared::Differs(differs.clone()));
+            let said = left(now, &known).unwrap_err().to_string();
+            let bytes = format!("bytes {} to {}", differs.start, differs.end);
+            assert!(said.contains(&bytes), "{said}");
+        }
+        // The bytes are the same, and the records are not.
+        let open = b"z,\"\na,1\nb,2\n\"\n".to_vec();
+        assert!(left(&open, &[piece(&open, 4..8)]).is_err());
+        let grown = b"a,1\nb,23\n".to_vec();
+        assert!(left(&grown, &[piece(&grown, 0..7)]).is_err());
+        let source = BytesSource::new("rows", data.as_slice());
+        assert_eq!(compare(&source, &known).unwrap(), Compared::Same(4));
+    }
+}

@@ -1,0 +1,103 @@
+//! How a file is recognised: by name, size and time at once, and by content if need be.
+
+use crate::error::Error;
+use crate::source::Source;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::Path;
+use std::time::UNIX_EPOCH;
+
+/// How many bytes at each end of a file are hashed to find files that may have the same content.
+const END: u64 = 64 << 10;
+
+/// How many bytes are read at a time.
+const BLOCK: usize = 1 << 20;
+
+/// What a look at a file's entry in its folder shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Seen {
+    /// the path, without symbolic links
+    pub name: String,
+    /// bytes as they are stored
+    pub size: u64,
+    /// when it was last written, in nanoseconds since 1970
+    pub modified: i64,
+}
+
+/// The hashes of the two ends of a file, as it is stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Ends {
+    pub head: String,
+    pub tail: String,
+}
+
+impl Seen {
+    /// Looks at a source.
+    ///
+    /// # Errors
+    ///
+    /// It is no regular file, or cannot be looked at.
+    pub fn of(source: &dyn Source) -> Result<Seen, Error> {
+        let failed = |e: io::Error| Error::io("open", &source.name(), &e);
+        let Some(path) = source.path().filter(|_| source.can_be_read_again()) else {
+            // One that does not exist is none of the others.
+            source.length().map_err(failed)?;
+            return Err(Error::usage(format!("{} is not a regular file", source.name()))
+                .with_hint("`once` takes files, compressed or not"));
+        };
+        let path = path.canonicalize().map_err(failed)?;
+        let facts = path.metadata().map_err(failed)?;
+        let modified = facts.modified().ok().and_then(|t| t.duration_since(UNIX_EPOCH).ok());
+        let modified = modified.map_or(0, |t| i64::try_from(t.as_nanos()).unwrap_or(0));
+        let Some(name) = path.to_str() else {
+            return Err(Error::new(format!("{}: the name is not UTF-8", source.name()))
+                .with_hint("`once` records names in the database"));
+        };
+        Ok(Seen { name: name.to_owned(), size: facts.len(), modified })
+    }
+
+    /// Hashes both ends.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read.
+    pub fn ends(&self) -> Result<Ends, Error> {
+        let ends = || {
+            let mut file = File::open(&self.name)?;
+            let head = hash(&mut file, END)?;
+            file.seek(SeekFrom::Start(self.size.saturating_sub(END)))?;
+            Ok(Ends { head, tail: hash(&mut file, END)? })
+        };
+        ends().map_err(|e: io::Error| Error::io("read", &self.name, &e))
+    }
+}
+
+/// Whether two files have the same bytes, as they are stored.
+///
+/// # Errors
+///
+/// One of them cannot be read.
+pub(super) fn same(a: &str, b: &str) -> Result<bool, Error> {
+    let whole = |name: &str| {
+        let hash = File::open(Path::new(name)).and_then(|mut file| hash(&mut file, u64::MAX));
+        hash.map_err(|e| Error::io("read", name, &e))
+    };
+    Ok(whole(a)? == whole(b)?)
+}
+
+/// The hash of the next bytes, as the server reads a `bytea`.
+fn hash(file: &mut File, most: u64) -> io::Result<String> {
+    let mut hasher = blake3::Hasher::new();
+    let mut source = file.take(most);
+    let mut block = vec![0; BLOCK.min(usize::try_from(most).unwrap_or(BLOCK))];
+    loop {
+        match source.read(&mut block) {
+            Ok(0) => return Ok(format!("\\x{}", hasher.finalize().to_hex())),
+            Ok(n) => {
+                hasher.update(&block[..n]);
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+}

@@ -1,0 +1,359 @@
+//! Loading each source once: what is loaded is recorded in the target database, in the transaction
+//! of its rows.
+//!
+//! - A source is known by its content. Name, size and time of the last change recognise a complete
+//!   one at once; otherwise size and the hashes of its ends find those that may have the same
+//!   content, and the hashes of the pieces decide.
+//! - Loads of the same names or contents wait for each other: a connection of its own holds
+//!   advisory locks until the load ends. They only keep loads from working in vain. What makes it
+//!   exact is the order of [`record`]: see there.
+
+mod fingerprint;
+mod identity;
+mod lookup;
+pub mod record;
+pub mod tables;
+
+use crate::error::Error;
+use crate::input::{changed, compare, Compared};
+use crate::options::{Header, Indexes, Options};
+use crate::report::Summary;
+use crate::session::catalog;
+use crate::session::conn::Conn;
+use crate::session::transaction::{BEGIN, NO_TIMEOUTS};
+use crate::source::Source;
+use crate::watch::Watch;
+use fingerprint::Fingerprint;
+use identity::{same, Ends, Seen};
+use lookup::{candidates, claim, pieces, Row};
+use record::{add_names, touch, Alias, Recording, Target, Wanted};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// A load that has begun: some of its sources are not complete.
+pub(crate) struct Once {
+    /// holds the claims until it is closed
+    guard: Conn,
+    /// what the lanes record
+    pub recording: Arc<Recording>,
+    /// all sources, as they were named
+    names: Vec<String>,
+    notes: Vec<String>,
+}
+
+/// What there is to do.
+pub(crate) enum Begun {
+    /// every source is complete
+    Nothing(Box<Summary>),
+    /// the sources of the recording are not
+    Load(Once),
+}
+
+/// Begins a transaction on the ledger.
+fn begin_transaction(conn: &mut Conn, options: &Options) -> Result<(), Error> {
+    conn.exec(&format!("{BEGIN}; {NO_TIMEOUTS}"))?;
+    conn.exec("SELECT pg_catalog.set_config('row_security', 'on', true)")?;
+    if let Some(timeout) = &options.target.lock_timeout {
+        let set = "SELECT pg_catalog.set_config('lock_timeout', $1, true)";
+        conn.query(set, &[Some(timeout)])?;
+    }
+    Ok(())
+}
+
+/// Finds out which sources are still to be loaded, claims them and registers the load.
+///
+/// # Errors
+///
+/// A source has changed since it was loaded, or was loaded with other options; or the ledger
+/// cannot be used.
+pub(crate) fn begin(options: &Options, watch: &Watch) -> Result<Begun, Error> {
+    options.check_once()?;
+    let sources = &options.input.sources;
+    let seen = sources.iter().map(|s| Seen::of(s.as_ref())).collect::<Result<Vec<_>, _>>()?;
+    let mut guard = watch.connect(&options.target.url)?;
+    tables::ensure(&mut guard)?;
+    begin_transaction(&mut guard, options)?;
+    let target = target(&mut guard, options)?;
+    let fingerprint = Fingerprint::of(options);
+    let header = options.input.header != Header::None;
+    let mut found = Found { seen, fingerprint, sources, header, ..Found::default() };
+    let left = found.of_new_name();
+    let mut left = found.incomplete(&mut guard, &target, left)?;
+    let ends = left.iter().map(|i| found.seen[*i].ends()).collect::<Result<Vec<_>, _>>()?;
+    if !left.is_empty() {
+        let ends: HashMap<usize, Ends> = left.iter().copied().zip(ends).collect();
+        let files: Vec<_> = left.iter().map(|i| (&found.seen[*i], &ends[i])).collect();
+        claim(&mut guard, target.oid, &files)?;
+        // Another load may have completed some of them while this one waited.
+        left = found.incomplete(&mut guard, &target, left)?;
+        found.decide(&mut guard, &target, &left, &ends)?;
+    }
+    let names: Vec<String> = sources.iter().map(|s| s.name()).collect();
+    if found.wanted.is_empty() {
+        let Found { aliases, touched, fingerprint, mut notes, .. } = found;
+        add_names(&mut guard, &target, &aliases, &fingerprint.json(), 0)?;
+        touch(&mut guard, &touched)?;
+        guard.exec("COMMIT")?;
+        let known = names.len() as u64;
+        notes.insert(0, format!("nothing new: all files ({known}) were loaded before"));
+        let (table, files) = (target.sql, names);
+        return Ok(Begun::Nothing(Box::new(Summary {
+            table,
+            files,
+            files_known: known,
+            notes,
+            ..Summary::default()
+        })));
+    }
+    let mut writer = watch.connect(&options.target.url)?;
+    let recording = found.register(&mut writer, target, options)?;
+    Ok(Begun::Load(Once {
+        guard,
+        recording: Arc::new(recording),
+        names,
+        notes: std::mem::take(&mut found.notes),
+    }))
+}
+
+/// The table, which must be there.
+fn target(conn: &mut Conn, options: &Options) -> Result<Target, Error> {
+    let name = &options.target.table;
+    match catalog::find(conn, name)? {
+        Some(table) => Ok(Target { oid: table.oid, sql: table.sql }),
+        None => Err(Error::new(format!("there is no table {name}"))
+            .with_hint(format!("in database {}; create it first", conn.database()))),
+    }
+}
+
+/// What is found out about the sources.
+#[derive(Default)]
+struct Found<'s> {
+    sources: &'s [Arc<dyn Source>],
+    seen: Vec<Seen>,
+    fingerprint: Fingerprint,
+    /// files begin with names of columns, which are part of no piece
+    header: bool,
+    notes: Vec<String>,
+    /// sources to load, each with its index
+    wanted: Vec<(usize, Wanted)>,
+    /// other names of complete contents
+    aliases: Vec<Alias>,
+    /// other names of wanted contents, each with its place among those
+    copies: Vec<(Seen, Ends, usize)>,
+    /// complete sources whose size or time has changed, and whose content has not
+    touched: Vec<(i64, Seen, Ends)>,
+}
+
+impl Found<'_> {
+    /// The sources whose name does not occur before.
+    fn of_new_name(&mut self) -> Vec<usize> {
+        let (mut names, mut left) = (HashSet::new(), Vec::new());
+        for (i, seen) in self.seen.iter().enumerate() {
+            if names.insert(&seen.name) {
+                left.push(i);
+            } else {
+                self.notes.push(format!("{} is named twice and loaded once", seen.name));
+            }
+        }
+        left
+    }
+
+    /// Those of the sources that are not complete, as far as name, size and time show.
+    fn incomplete(
+        &self,
+        conn: &mut Conn,
+        target: &Target,
+        sources: Vec<usize>,
+    ) -> Result<Vec<usize>, Error> {
+        let files: Vec<_> = sources.iter().map(|i| (*i, &self.seen[*i])).collect();
+        let mut complete = HashSet::new();
+        for (i, options) in lookup::complete(conn, target.oid, &files)? {
+            self.fingerprint.check(&options, &self.sources[i].name())?;
+            complete.insert(i);
+        }
+        Ok(sources.into_iter().filter(|i| !complete.contains(i)).collect())
+    }
+
+    /// Decides for each of the sources what it is.
+    fn decide(
+        &mut self,
+        conn: &mut Conn,
+        target: &Target,
+        sources: &[usize],
+        ends: &HashMap<usize, Ends>,
+    ) -> Result<(), Error> {
+        let files: Vec<_> = sources.iter().map(|i| (*i, &self.seen[*i], &ends[i])).collect();
+        let mut rows: HashMap<usize, Vec<Row>> = HashMap::new();
+        for row in candidates(conn, target.oid, &files)? {
+            rows.entry(row.file).or_default().push(row);
+        }
+        for i in sources {
+            let rows = rows.remove(i).unwrap_or_default();
+            self.decide_one(conn, *i, &ends[i], &rows)?;
+        }
+        Ok(())
+    }
+
+    fn decide_one(
+        &mut self,
+        conn: &mut Conn,
+        i: usize,
+        ends: &Ends,
+        rows: &[Row],
+    ) -> Result<(), Error> {
+        let (source, seen) = (self.sources[i].clone(), self.seen[i].clone());
+        let name = source.name();
+        let want = |begun| Wanted { seen: seen.clone(), ends: ends.clone(), begun };
+        for row in rows {
+            self.fingerprint.check(&row.options, &name)?;
+            // Under its old name it is another source of this load.
+            let moved = !self.seen.iter().any(|other| other.name == row.name);
+            if !row.by_name && !row.complete && !moved {
+                continue;
+            }
+            let known = pieces(conn, row.content)?;
+            if self.header && !row.same_head && !known.is_empty() {
+                return Err(changed(&name, &(0..known[0].bytes.start)));
+            }
+            let compared = compare(source.as_ref(), &known)?;
+            match compared {
+                Compared::Differs(bytes) if row.by_name => return Err(changed(&name, &bytes)),
+                Compared::Differs(_) => {}
+                Compared::Same(_) if row.by_name && !row.complete => {
+                    self.wanted.push((i, want(Some(row.number))));
+                    return Ok(());
+                }
+                Compared::Same(more) if row.by_name && more > 0 && row.size != seen.size => {
+                    return Err(grown(&name, known.last().map_or(0, |p| p.bytes.end), more));
+                }
+                Compared::Same(_) if row.by_name => {
+                    self.touched.push((row.number, seen, ends.clone()));
+                    return Ok(());
+                }
+                Compared::Same(_) if row.complete => {
+                    let note =
+                        format!("{name} has the same bytes as {}, which is loaded", row.name);
+                    self.notes.push(note);
+                    let ends = ends.clone();
+                    self.aliases.push(Alias { seen, ends, same_as: row.content });
+                    return Ok(());
+                }
+                Compared::Same(_) if known.is_empty() => {}
+                Compared::Same(_) => {
+                    self.notes.push(format!("{name} continues {}", row.name));
+                    self.wanted.push((i, want(Some(row.number))));
+                    return Ok(());
+                }
+            }
+        }
+        self.add_new(i, want(None), &name)
+    }
+
+    /// Adds a source that no load has begun with, unless one of this load has the same bytes.
+    fn add_new(&mut self, i: usize, wanted: Wanted, name: &str) -> Result<(), Error> {
+        for (place, (_, other)) in self.wanted.iter().enumerate() {
+            let may_be = other.seen.size == wanted.seen.size && other.ends == wanted.ends;
+            if may_be && same(&other.seen.name, &wanted.seen.name)? {
+                self.notes.push(format!(
+                    "{name} has the same bytes as {}, and they are loaded once",
+                    other.seen.name
+                ));
+                self.copies.push((wanted.seen, wanted.ends, place));
+                return Ok(());
+            }
+        }
+        self.wanted.push((i, wanted));
+        Ok(())
+    }
+
+    /// Registers the load over a connection whose transactions do not end the claims.
+    fn register(
+        &mut self,
+        conn: &mut Conn,
+        target: Target,
+        options: &Options,
+    ) -> Result<Recording, Error> {
+        let mut options = options.clone();
+        let (indexes, files): (Vec<usize>, Vec<Wanted>) =
+            std::mem::take(&mut self.wanted).into_iter().unzip();
+        options.input.sources = indexes.iter().map(|i| self.sources[*i].clone()).collect();
+        let in_pieces = options.once.as_ref().is_some_and(|once| once.commit_every.is_some());
+        if in_pieces && options.target.indexes == Indexes::Auto {
+            // A rebuild would be part of the first transaction only.
+            options.target.indexes = Indexes::Keep;
+        }
+        begin_transaction(conn, &options)?;
+        add_names(conn, &target, &self.aliases, &self.fingerprint.json(), 0)?;
+        touch(conn, &self.touched)?;
+        conn.exec("COMMIT")?;
+        let copies = std::mem::take(&mut self.copies);
+        let fingerprint = self.fingerprint.json();
+        let recording = Recording::register(conn, target, files, fingerprint, options)?;
+        Ok(recording.with_aliases(copies))
+    }
+}
+
+/// The error for a source that has more bytes than when it was loaded.
+fn grown(name: &str, end: u64, more: u64) -> Error {
+    Error::new(format!(
+        "{name} has grown since it was loaded: {more} bytes follow byte {end}, where it ended"
+    ))
+    .with_hint("new records need a file with another name")
+}
+
+impl Once {
+    /// The options of the load: its sources are those that are not complete.
+    pub fn options(&self) -> &Options {
+        &self.recording.options
+    }
+
+    /// Ends the load: notes its outcome and gives up the claims.
+    ///
+    /// # Errors
+    ///
+    /// That of the load, with what it has committed.
+    pub fn end(mut self, done: Result<Summary, Error>) -> Result<Summary, Error> {
+        let recording = &self.recording;
+        let load = recording.load;
+        let mut summary = match done {
+            Ok(summary) => summary,
+            Err(error) => {
+                // The load's row says why it stopped, if the server can still be reached.
+                let _ = stopped(&mut self.guard, load, &error);
+                return Err(resumable(error, recording.committed.get(), load));
+            }
+        };
+        // Closing the connection ends its transaction as well.
+        let _ = self.guard.exec("COMMIT");
+        let loaded = recording.options.input.sources.len();
+        summary.load = Some(load);
+        summary.files_known = (self.names.len() - loaded) as u64;
+        summary.transactions += recording.transactions.get();
+        summary.files = self.names;
+        summary.notes.extend(self.notes);
+        Ok(summary)
+    }
+}
+
+fn stopped(conn: &mut Conn, load: i64, error: &Error) -> Result<(), Error> {
+    conn.exec("ROLLBACK")?;
+    conn.exec(&format!("{BEGIN}; SELECT pg_catalog.set_config('row_security', 'on', true)"))?;
+    conn.query(
+        "UPDATE pgsluice_loads.loads SET state = 'stopped', ended = pg_catalog.clock_timestamp(), \
+           error = $2 WHERE number = $1::bigint AND state = 'running'",
+        &[Some(&load.to_string()), Some(&error.to_string())],
+    )?;
+    conn.exec("COMMIT").map(drop)
+}
+
+/// Adds to an error what is committed, and that the load can go on from there.
+fn resumable(error: Error, committed: u64, load: i64) -> Error {
+    let error = match error.changed() {
+        None if committed == 0 => return error,
+        Some(_) => error,
+        None => error.with_changed(format!(
+            "{committed} rows are committed and recorded as load {load}; the same command continues there"
+        )),
+    };
+    error.repeatable()
+}

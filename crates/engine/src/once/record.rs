@@ -1,0 +1,366 @@
+//! What a load writes to the ledger.
+//!
+//! A load is registered in a transaction that is committed before the first row. From then on, each
+//! transaction with rows locks the load's row of `loads` against its end, just before it commits. A
+//! later load that continues the same files first marks this one as stopped, and reads the pieces
+//! after that. So it sees every piece that this load commits, and this load commits none later,
+//! even if its process is still alive and its claim was lost with a connection.
+
+use super::identity::{Ends, Seen};
+use super::lookup::{number, pieces};
+use crate::error::Error;
+use crate::input::KnownPiece;
+use crate::ledger::under_policies;
+use crate::options::Options;
+use crate::report::Counter;
+use crate::session::conn::Conn;
+use serde::Serialize;
+use serde_json::{json, Value};
+
+/// How many pieces one statement inserts.
+const BATCH: usize = 10_000;
+
+/// The table of a load.
+#[derive(Clone, Debug)]
+pub(super) struct Target {
+    pub oid: u32,
+    /// its name, quoted and qualified
+    pub sql: String,
+}
+
+/// A file that is to be loaded.
+#[derive(Clone, Debug)]
+pub(super) struct Wanted {
+    pub seen: Seen,
+    pub ends: Ends,
+    /// its row in `sources`, if an earlier load began with it
+    pub begun: Option<i64>,
+}
+
+/// Another name of a content: the file, and the row of `sources` with the content.
+#[derive(Clone, Debug)]
+pub(super) struct Alias {
+    pub seen: Seen,
+    pub ends: Ends,
+    pub same_as: i64,
+}
+
+/// A range of bytes and what is in it.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Piece {
+    pub source: i64,
+    pub start_byte: u64,
+    pub end_byte: u64,
+    pub first_record: u64,
+    pub first_line: u64,
+    pub records: u64,
+    pub lines: u64,
+    /// as the server reads a `bytea`
+    pub hash: String,
+}
+
+/// What became of the records of a transaction.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Amounts {
+    pub read: u64,
+    pub loaded: u64,
+    pub rejected: u64,
+}
+
+/// A load that is registered.
+#[derive(Debug)]
+pub(crate) struct Recording {
+    /// its number
+    pub load: i64,
+    target: Target,
+    files: Vec<Wanted>,
+    /// names to add when the files are complete
+    aliases: Vec<Alias>,
+    /// options of all files, as JSON
+    fingerprint: String,
+    /// the number of each file
+    pub sources: Vec<i64>,
+    /// what is loaded already of each file
+    pub known: Vec<Vec<KnownPiece>>,
+    /// those of the load, with which each transaction begins
+    pub options: Options,
+    /// rows that are committed before the end of the load
+    pub committed: Counter,
+    /// transactions that are committed before the end of the load
+    pub transactions: Counter,
+}
+
+impl Recording {
+    /// Registers a load of these files in a transaction, and reads what of them is loaded.
+    ///
+    /// # Errors
+    ///
+    /// The connection is lost, or another load is faster.
+    pub(super) fn register(
+        conn: &mut Conn,
+        target: Target,
+        files: Vec<Wanted>,
+        fingerprint: String,
+        options: Options,
+    ) -> Result<Recording, Error> {
+        super::begin_transaction(conn, &options)?;
+        let rows = conn.query(
+            "INSERT INTO pgsluice_loads.loads (target, target_name, program) \
+             VALUES ($1::oid, $2, $3) RETURNING number",
+            &[
+                Some(&target.oid.to_string()),
+                Some(&target.sql),
+                Some(concat!("pgsluice ", env!("CARGO_PKG_VERSION"))),
+            ],
+        )?;
+        let (committed, transactions) = (Counter::default(), Counter::default());
+        let mut recording = Recording {
+            load: number(&rows[0][0]),
+            target,
+            files,
+            aliases: Vec::new(),
+            fingerprint,
+            sources: Vec::new(),
+            known: Vec::new(),
+            options,
+            committed,
+            transactions,
+        };
+        recording.stop_earlier(conn)?;
+        recording.sources = recording.put_sources(conn)?;
+        conn.exec("COMMIT")?;
+        for (file, source) in recording.files.iter().zip(&recording.sources) {
+            let begun = file.begun.map(|_| pieces(conn, *source)).transpose()?;
+            recording.known.push(begun.unwrap_or_default());
+        }
+        Ok(recording)
+    }
+
+    /// Waits for transactions of earlier loads of these files that are about to commit, and stops
+    /// all others.
+    fn stop_earlier(&self, conn: &mut Conn) -> Result<(), Error> {
+        let begun = Value::from_iter(self.files.iter().filter_map(|file| file.begun));
+        conn.query(
+            "UPDATE pgsluice_loads.loads SET state = 'stopped', ended = pg_catalog.clock_timestamp(), \
+               error = 'continued by load ' || $2::text \
+             WHERE state = 'running' AND number IN (SELECT s.load FROM pgsluice_loads.sources s \
+               WHERE s.number IN (SELECT n::bigint FROM pg_catalog.jsonb_array_elements_text($1::jsonb) n))",
+            &[Some(&begun.to_string()), Some(&self.load.to_string())],
+        )?;
+        Ok(())
+    }
+
+    /// Adds the files that are new and takes over those that an earlier load began with. Gives
+    /// their numbers.
+    fn put_sources(&self, conn: &mut Conn) -> Result<Vec<i64>, Error> {
+        let row = |(index, file): (usize, &Wanted)| {
+            let Wanted { seen, ends, begun } = file;
+            json!({ "file": index, "number": begun, "name": seen.name, "size": seen.size,
+                "modified": seen.modified, "head": ends.head, "tail": ends.tail })
+        };
+        let rows = Value::from_iter(self.files.iter().enumerate().map(row)).to_string();
+        let (load, oid) = (self.load.to_string(), self.target.oid.to_string());
+        let of_file = "pg_catalog.jsonb_to_recordset($1::jsonb) AS f(file integer, number bigint, \
+            name text, size bigint, modified bigint, head bytea, tail bytea)";
+        conn.query(
+            &format!(
+                "UPDATE pgsluice_loads.sources s SET load = $2::bigint, name = f.name, \
+                   size = f.size, modified = f.modified, head = f.head, tail = f.tail \
+                 FROM {of_file} WHERE s.number = f.number"
+            ),
+            &[Some(&rows), Some(&load)],
+        )?;
+        conn.query(
+            &format!(
+                "INSERT INTO pgsluice_loads.sources \
+                   (target, name, size, modified, head, tail, options, load) \
+                 SELECT $3::oid, name, size, modified, head, tail, $4::jsonb, $2::bigint \
+                 FROM {of_file} WHERE number IS NULL ORDER BY file"
+            ),
+            &[Some(&rows), Some(&load), Some(&oid), Some(&self.fingerprint)],
+        )?;
+        let found = conn.query(
+            &format!(
+                "SELECT s.number FROM {of_file} JOIN pgsluice_loads.sources s \
+                   ON s.target = $3::oid AND s.name = f.name AND s.load = $2::bigint ORDER BY f.file"
+            ),
+            &[Some(&rows), Some(&load), Some(&oid)],
+        )?;
+        if found.len() != self.files.len() {
+            return Err(Error::defect("the ledger has another number of files"));
+        }
+        Ok(found.iter().map(|row| number(&row[0])).collect())
+    }
+
+    /// Adds files that have the same bytes as one of the load: names for the ledger.
+    pub(super) fn with_aliases(mut self, aliases: Vec<(Seen, Ends, usize)>) -> Recording {
+        let alias =
+            |(seen, ends, of): (Seen, Ends, usize)| Alias { seen, ends, same_as: self.sources[of] };
+        self.aliases = aliases.into_iter().map(alias).collect();
+        self
+    }
+
+    /// Records the pieces of a transaction in that transaction, whose COPY has ended and whose
+    /// COMMIT follows.
+    ///
+    /// # Errors
+    ///
+    /// Another load has taken over the files, or the connection is lost.
+    pub(crate) fn record(
+        &self,
+        conn: &mut Conn,
+        pieces: &[Piece],
+        amounts: Amounts,
+    ) -> Result<(), Error> {
+        if pieces.is_empty() {
+            return Ok(());
+        }
+        let Amounts { read, loaded, rejected } = amounts;
+        let Some(skipped) = read.checked_sub(loaded + rejected) else {
+            return Err(Error::defect(format!(
+                "{read} records were read, {loaded} rows loaded and {rejected} rejected"
+            )));
+        };
+        under_policies(conn, |conn| {
+            self.hold(conn)?;
+            let rows = conn.query(
+                "INSERT INTO pgsluice_loads.commits (load, read, loaded, rejected, skipped) \
+                 VALUES ($1::bigint, $2::bigint, $3::bigint, $4::bigint, $5::bigint) RETURNING number",
+                &[
+                    Some(&self.load.to_string()),
+                    Some(&read.to_string()),
+                    Some(&loaded.to_string()),
+                    Some(&rejected.to_string()),
+                    Some(&skipped.to_string()),
+                ],
+            )?;
+            for batch in pieces.chunks(BATCH) {
+                let json = serde_json::to_string(batch).unwrap_or_default();
+                conn.query(
+                    "INSERT INTO pgsluice_loads.pieces (source, start_byte, end_byte, first_record, \
+                       first_line, records, lines, hash, commit) \
+                     SELECT p.*, $2::bigint FROM pg_catalog.jsonb_to_recordset($1::jsonb) \
+                       AS p(source bigint, start_byte bigint, end_byte bigint, first_record bigint, \
+                            first_line bigint, records bigint, lines bigint, hash bytea)",
+                    &[Some(&json), rows[0][0].as_deref()],
+                )?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Keeps other loads from taking over the files until the transaction ends.
+    fn hold(&self, conn: &mut Conn) -> Result<(), Error> {
+        let held = conn.query(
+            "SELECT 1 FROM pgsluice_loads.loads WHERE number = $1::bigint AND state = 'running' \
+               AND target = pg_catalog.to_regclass($2) FOR SHARE",
+            &[Some(&self.load.to_string()), Some(&self.target.sql)],
+        )?;
+        match held.is_empty() {
+            true => Err(Error::new(format!(
+                "load {} was stopped: another load continues its files, or the table was replaced",
+                self.load
+            ))
+            .with_hint(
+                "the table pgsluice_loads.loads shows which; nothing is lost or duplicated",
+            )),
+            false => Ok(()),
+        }
+    }
+
+    /// Marks the files and the load as complete, in the transaction that is open.
+    ///
+    /// # Errors
+    ///
+    /// A file has changed since the load began, or the connection is lost.
+    pub(crate) fn complete(&self, conn: &mut Conn) -> Result<(), Error> {
+        for (source, file) in self.options.input.sources.iter().zip(&self.files) {
+            if Seen::of(source.as_ref())? != file.seen {
+                return Err(Error::new(format!("{} changed while it was loaded", source.name()))
+                    .with_hint("load it again when nothing writes to it"));
+            }
+        }
+        let load = self.load.to_string();
+        under_policies(conn, |conn| {
+            conn.query(
+                "UPDATE pgsluice_loads.sources SET state = 'complete', \
+                   completed = pg_catalog.clock_timestamp() \
+                 WHERE load = $1::bigint AND state = 'loading'",
+                &[Some(&load)],
+            )?;
+            add_names(conn, &self.target, &self.aliases, &self.fingerprint, self.load)?;
+            let (_, ended) = conn.query_counted(
+                "UPDATE pgsluice_loads.loads SET state = 'complete', \
+                   ended = pg_catalog.clock_timestamp() \
+                 WHERE number = $1::bigint AND state = 'running'",
+                &[Some(&load)],
+            )?;
+            match ended {
+                1 => Ok(()),
+                _ => self.hold(conn),
+            }
+        })
+    }
+}
+
+/// Adds names of contents that are loaded, or are about to be by `load`; for the others it is 0.
+///
+/// # Errors
+///
+/// The connection is lost.
+pub(super) fn add_names(
+    conn: &mut Conn,
+    target: &Target,
+    aliases: &[Alias],
+    fingerprint: &str,
+    load: i64,
+) -> Result<(), Error> {
+    if aliases.is_empty() {
+        return Ok(());
+    }
+    let row = |alias: &Alias| {
+        let Alias { seen, ends, same_as } = alias;
+        json!({ "name": seen.name, "size": seen.size, "modified": seen.modified,
+            "head": ends.head, "tail": ends.tail, "same_as": same_as })
+    };
+    let rows = Value::from_iter(aliases.iter().map(row)).to_string();
+    conn.query(
+        "INSERT INTO pgsluice_loads.sources (target, name, size, modified, head, tail, options, \
+           state, load, same_as, completed) \
+         SELECT $2::oid, f.name, f.size, f.modified, f.head, f.tail, $3::jsonb, 'complete', s.load, \
+           f.same_as, pg_catalog.clock_timestamp() \
+         FROM pg_catalog.jsonb_to_recordset($1::jsonb) AS f(name text, size bigint, \
+           modified bigint, head bytea, tail bytea, same_as bigint) \
+         JOIN pgsluice_loads.sources s ON s.number = f.same_as \
+         WHERE s.state = 'complete' OR s.load = $4::bigint",
+        &[
+            Some(&rows),
+            Some(&target.oid.to_string()),
+            Some(fingerprint),
+            Some(&load.to_string()),
+        ],
+    )?;
+    Ok(())
+}
+
+/// Records the size and the time that complete files have now, whose content is the same.
+///
+/// # Errors
+///
+/// The connection is lost.
+pub(super) fn touch(conn: &mut Conn, files: &[(i64, Seen, Ends)]) -> Result<(), Error> {
+    for (number, seen, ends) in files {
+        conn.query(
+            "UPDATE pgsluice_loads.sources SET size = $2::bigint, modified = $3::bigint, \
+               head = $4::bytea, tail = $5::bytea WHERE number = $1::bigint",
+            &[
+                Some(&number.to_string()),
+                Some(&seen.size.to_string()),
+                Some(&seen.modified.to_string()),
+                Some(&ends.head),
+                Some(&ends.tail),
+            ],
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,157 @@
+//! The tables in which loads with `once` are recorded, in the schema `pgsluice_loads`.
+//!
+//! A role sees and writes the rows of the tables into which it may insert: who could insert rows
+//! can also say which of them are loaded. `target` is a `regclass`, so that a dump restores it by
+//! name, and a table that was dropped and created again begins without a history.
+
+use crate::error::Error;
+use crate::ledger::{self, State};
+use crate::session::conn::Conn;
+use crate::session::transaction::BEGIN;
+
+/// The version of these tables.
+const VERSION: i32 = 1;
+
+/// Created in one transaction by the first load with `once`.
+const CREATE: &str = "
+CREATE TABLE pgsluice_loads.version (
+    one_row boolean PRIMARY KEY DEFAULT true CHECK (one_row),
+    version integer NOT NULL
+);
+COMMENT ON TABLE pgsluice_loads.version IS 'version of the tables loads, sources, commits and pieces';
+INSERT INTO pgsluice_loads.version (version) VALUES (1);
+CREATE TABLE pgsluice_loads.loads (
+    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    target regclass NOT NULL,
+    target_name text NOT NULL,
+    state text NOT NULL DEFAULT 'running' CHECK (state IN ('running', 'complete', 'stopped')),
+    role name NOT NULL DEFAULT current_user,
+    program text NOT NULL,
+    started timestamptz NOT NULL DEFAULT clock_timestamp(),
+    ended timestamptz,
+    error text
+);
+COMMENT ON TABLE pgsluice_loads.loads IS 'loads that recorded what they loaded';
+CREATE TABLE pgsluice_loads.sources (
+    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    target regclass NOT NULL,
+    name text NOT NULL,
+    size bigint NOT NULL,
+    modified bigint NOT NULL,
+    head bytea NOT NULL,
+    tail bytea NOT NULL,
+    options jsonb NOT NULL,
+    state text NOT NULL DEFAULT 'loading' CHECK (state IN ('loading', 'complete')),
+    load bigint NOT NULL REFERENCES pgsluice_loads.loads,
+    same_as bigint REFERENCES pgsluice_loads.sources ON DELETE CASCADE,
+    completed timestamptz,
+    UNIQUE (target, name)
+);
+COMMENT ON TABLE pgsluice_loads.sources IS
+    'files that are loaded or partly loaded; same_as: another name of the same content';
+CREATE INDEX sources_by_content ON pgsluice_loads.sources (target, size, head);
+CREATE INDEX sources_by_load ON pgsluice_loads.sources (load);
+CREATE INDEX sources_same_as ON pgsluice_loads.sources (same_as) WHERE same_as IS NOT NULL;
+CREATE TABLE pgsluice_loads.commits (
+    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    load bigint NOT NULL REFERENCES pgsluice_loads.loads,
+    xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    read bigint NOT NULL,
+    loaded bigint NOT NULL,
+    rejected bigint NOT NULL,
+    skipped bigint NOT NULL CHECK (read = loaded + rejected + skipped),
+    at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+COMMENT ON TABLE pgsluice_loads.commits IS 'transactions of loads, with the numbers of their records';
+CREATE INDEX commits_by_load ON pgsluice_loads.commits (load);
+CREATE TABLE pgsluice_loads.pieces (
+    source bigint REFERENCES pgsluice_loads.sources ON DELETE CASCADE,
+    start_byte bigint,
+    end_byte bigint NOT NULL CHECK (end_byte > start_byte),
+    first_record bigint NOT NULL,
+    first_line bigint NOT NULL,
+    records bigint NOT NULL,
+    lines bigint NOT NULL,
+    hash bytea NOT NULL CHECK (length(hash) = 32),
+    commit bigint NOT NULL REFERENCES pgsluice_loads.commits,
+    PRIMARY KEY (source, start_byte)
+);
+COMMENT ON TABLE pgsluice_loads.pieces IS
+    'byte ranges of sources that are in the table, with their BLAKE3 hashes';
+ALTER TABLE pgsluice_loads.loads ENABLE ROW LEVEL SECURITY;
+ALTER TABLE pgsluice_loads.sources ENABLE ROW LEVEL SECURITY;
+ALTER TABLE pgsluice_loads.commits ENABLE ROW LEVEL SECURITY;
+ALTER TABLE pgsluice_loads.pieces ENABLE ROW LEVEL SECURITY;
+CREATE POLICY may_insert ON pgsluice_loads.loads
+    USING (pg_catalog.has_any_column_privilege(target::oid, 'INSERT'));
+CREATE POLICY may_insert ON pgsluice_loads.sources
+    USING (pg_catalog.has_any_column_privilege(target::oid, 'INSERT'));
+CREATE POLICY may_insert ON pgsluice_loads.commits
+    USING (EXISTS (SELECT FROM pgsluice_loads.loads l WHERE l.number = load));
+CREATE POLICY may_insert ON pgsluice_loads.pieces
+    USING (EXISTS (SELECT FROM pgsluice_loads.sources s WHERE s.number = source));
+GRANT SELECT ON pgsluice_loads.version TO PUBLIC;
+GRANT SELECT, INSERT, UPDATE, DELETE ON pgsluice_loads.loads, pgsluice_loads.sources,
+    pgsluice_loads.commits, pgsluice_loads.pieces TO PUBLIC;
+";
+
+/// The statements that create the schema and all of its tables, for an administrator to run.
+pub fn statements() -> String {
+    format!("BEGIN;{}{CREATE}COMMIT;", ledger::CREATE)
+}
+
+/// Creates the tables where they are missing. To be called outside a transaction.
+///
+/// # Errors
+///
+/// They are missing and the role may not create them; or they are of another version.
+pub(super) fn ensure(conn: &mut Conn) -> Result<(), Error> {
+    if there(conn)? {
+        return Ok(());
+    }
+    if let State::Unusable(why) = ledger::ensure(conn)? {
+        return Err(unusable(&why));
+    }
+    // Two loads may find them missing at once; the lock lets the second one look again.
+    conn.exec(&format!("{BEGIN}; {}", ledger::LOCK))?;
+    if !there(conn)? {
+        if let Err(error) = conn.exec(CREATE) {
+            return Err(if error.sqlstate().is_empty() {
+                error
+            } else {
+                unusable(error.message())
+            });
+        }
+    }
+    conn.exec("COMMIT").map(drop)
+}
+
+/// Whether the tables are there, in a version that this program can use.
+fn there(conn: &mut Conn) -> Result<bool, Error> {
+    let found = "SELECT 1 FROM pg_catalog.pg_class c \
+        JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+        WHERE n.nspname = 'pgsluice_loads' AND c.relname = 'version'";
+    if conn.exec(found)?.is_empty() {
+        return Ok(false);
+    }
+    if let State::Unusable(why) = ledger::state(conn)? {
+        return Err(unusable(&why));
+    }
+    let rows = conn.exec("SELECT version FROM pgsluice_loads.version")?;
+    match rows.first().and_then(|row| row[0].as_ref()?.parse::<i32>().ok()) {
+        Some(VERSION) => Ok(true),
+        found => {
+            let found = found.map_or("no version".into(), |found| format!("version {found}"));
+            Err(Error::new(format!(
+                "the tables of the schema pgsluice_loads have {found}, and this program needs {VERSION}"
+            ))
+            .with_hint("use the version of pgsluice that created them, or a later one"))
+        }
+    }
+}
+
+fn unusable(why: &str) -> Error {
+    Error::new(format!("`once` needs tables in the schema pgsluice_loads: {why}")).with_hint(
+        "pgsluice loads init `print` prints the statements for the database's owner to run",
+    )
+}

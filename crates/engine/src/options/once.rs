@@ -1,0 +1,52 @@
+//! What goes with loading each source once, and what does not.
+
+use super::{Create, ForeignKeys, Indexes, Options, Triggers};
+use crate::error::Error;
+
+/// How sources are loaded once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OnceOptions {
+    /// a connection commits after so many bytes of the decompressed input; `None` for one
+    /// transaction
+    pub commit_every: Option<u64>,
+    /// the table may be UNLOGGED
+    pub force_unlogged: bool,
+}
+
+impl Options {
+    /// Checks that the other options go with `once`.
+    ///
+    /// # Errors
+    ///
+    /// One of them does not.
+    pub fn check_once(&self) -> Result<(), Error> {
+        let Some(once) = &self.once else { return Ok(()) };
+        let target = &self.target;
+        let never = [
+            ("`truncate`", target.truncate, "it would empty the table that the record describes"),
+            ("`create`", target.create != Create::No, "the second load would find the table"),
+            ("`skip`", self.input.skip > 0, "a file counts as loaded if all of it is"),
+            ("`limit`", self.input.limit.is_some(), "a file counts as loaded if all of it is"),
+            ("`ledger` none", !target.ledger, "what is loaded is recorded in pgsluice_loads"),
+        ];
+        let one_transaction = "it needs one transaction for the whole load";
+        let never_in_pieces = [
+            ("`indexes` rebuild", target.indexes == Indexes::Rebuild, one_transaction),
+            ("`triggers` off", target.triggers == Triggers::Off, one_transaction),
+            (
+                "`foreign-keys` revalidate",
+                target.foreign_keys == ForeignKeys::Revalidate,
+                one_transaction,
+            ),
+            ("`on-error` reject", self.rejects.is_some(), "the reject file is one for all pieces"),
+        ];
+        let wrong = |all: &[(&str, bool, &str)], with: &str| {
+            let found = all.iter().find(|(_, given, _)| *given);
+            found.map(|(option, _, why)| {
+                Error::usage(format!("{option} cannot be used with `{with}`: {why}"))
+            })
+        };
+        let in_pieces = once.commit_every.and_then(|_| wrong(&never_in_pieces, "commit-every"));
+        wrong(&never, "once").or(in_pieces).map_or(Ok(()), Err)
+    }
+}
