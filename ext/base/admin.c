@@ -38,6 +38,8 @@ static const struct
 	"Lets COPY reserve values of a sequence for many rows at once."},
 	{"pgsluice.allow_index_build", &sluice_allowed.index_build,
 	"Lets pgsluice build B-tree indexes, also at the end of a COPY."},
+	{"pgsluice.allow_foreign_keys", &sluice_allowed.foreign_keys,
+	"Lets COPY check each value of a foreign key once, not once for each row."},
 };
 
 /* One number of the administrator's. PGC_SIGHUP: see the head of the file. */

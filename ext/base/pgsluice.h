@@ -136,6 +136,7 @@ typedef struct SluiceAllowed
 	bool		index_append;
 	bool		sequence_blocks;
 	bool		index_build;
+	bool		foreign_keys;
 } SluiceAllowed;
 
 #define SLUICE_NO_INDEX_APPEND "pgsluice.allow_index_append is off"

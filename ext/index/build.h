@@ -90,6 +90,7 @@ struct IndexWriter
 	List	   *ascending;		/* indexes whose entries go in behind all others */
 	struct SortedInsert *sorted;	/* NULL unless entries wait to be sorted */
 	struct KeyCollector *kept;	/* keys of one of them, or NULL */
+	struct ForeignKeys *foreign_keys;	/* each of whose values is checked once; NULL: each row is */
 	List	   *deferred;		/* indexes to be built at the end */
 	List	   *late;			/* indexes that get their entries at the end */
 	InsertedRows *batches;		/* in the order of the table */
@@ -98,6 +99,13 @@ struct IndexWriter
 	int			used;
 	int			allocated;
 };
+
+/* foreign_keys.c */
+typedef struct ForeignKeys ForeignKeys;
+
+extern ForeignKeys *sluice_foreign_keys_open(const ResultRelInfo *rri, Size limit);
+extern bool sluice_foreign_keys_need_check(ForeignKeys *keys, TupleTableSlot *slot);
+extern void sluice_foreign_keys_close(ForeignKeys *keys);
 
 /* deferred.c */
 extern void sluice_index_finish_deferred(IndexWriter *load, int workers);

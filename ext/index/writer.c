@@ -47,6 +47,26 @@ may_have_new_files(Relation rel)
 		CheckRelationLockedByMe(rel, AccessExclusiveLock, true);
 }
 
+/* So many partitions may have their rows at once: see heap/batches.c. */
+#define PARTITIONS_AT_ONCE 32
+
+/*
+ * Where nothing that the COPY calls may change its rows, and none is taken
+ * back, a foreign key's values are checked once each: see foreign_keys.c.
+ */
+static ForeignKeys *
+open_foreign_keys(const IndexWriter *writer, const SluiceDuplicates *duplicates)
+{
+	Size		limit = sluice_live_index_memory();
+
+	if (!sluice_allowed.foreign_keys || writer->never || duplicates != NULL ||
+		writer->cstate->volatile_defexprs || writer->cstate->transition_capture != NULL)
+		return NULL;
+	if (writer->rri->ri_RootResultRelInfo != NULL)
+		limit /= PARTITIONS_AT_ONCE;
+	return sluice_foreign_keys_open(writer->rri, limit);
+}
+
 /*
  * Before the first row of a table, or of a partition. `never`: why each row
  * must have its entries at once, or NULL. `duplicates` are found when all rows
@@ -82,6 +102,7 @@ sluice_index_open(ResultRelInfo *rri, EState *estate, CopyFromState cstate, Comm
 		writer->had_blocks = 0;
 		writer->never = never;
 	}
+	writer->foreign_keys = open_foreign_keys(writer, duplicates);
 	return writer;
 }
 
@@ -128,8 +149,9 @@ finish_row(IndexWriter *writer, TupleTableSlot *slot)
 		sluice_sorted_insert_row(writer->sorted, slot);
 	if (rri->ri_NumIndices > 0)
 		recheck = compat_insert_index_tuples(rri, slot, writer->estate);
-	ExecARInsertTriggers(writer->estate, rri, slot, recheck,
-						 writer->cstate->transition_capture);
+	if (writer->foreign_keys == NULL || sluice_foreign_keys_need_check(writer->foreign_keys, slot))
+		ExecARInsertTriggers(writer->estate, rri, slot, recheck,
+							 writer->cstate->transition_capture);
 	list_free(recheck);
 }
 
@@ -273,5 +295,7 @@ sluice_index_explain(const IndexWriter *writer, ResultRelInfo *rri, uint64 rows)
 void
 sluice_index_close(IndexWriter *writer)
 {
+	if (writer->foreign_keys)
+		sluice_foreign_keys_close(writer->foreign_keys);
 	pfree(writer);
 }

@@ -1,0 +1,223 @@
+"""Foreign keys: each value is checked once, and every answer is stock COPY's."""
+
+import subprocess
+import unittest
+
+from .cluster import Held, OnCluster, Refused, wait_until
+from .differential import compare, outcome
+from .test_admin import Administered
+
+ROWS = 30000
+PARENTS = "DROP TABLE IF EXISTS p CASCADE; CREATE TABLE p (a int PRIMARY KEY, b text UNIQUE, UNIQUE (a, b)); INSERT INTO p SELECT n, 'p' || n FROM generate_series(0, 99) n;"
+SCANS = "SELECT pg_stat_force_next_flush(); SELECT coalesce(seq_scan, 0) + coalesce(idx_scan, 0) FROM pg_stat_user_tables WHERE relname = 'p'"
+CSV = "COPY t FROM {} CSV"
+
+
+def data(parent, rows=ROWS, more=b""):
+    """Rows (id, a, b) whose parent is a function of their number."""
+    return b"".join(b"%d,%s,%s\n" % (n, *parent(n)) for n in range(rows)) + more
+
+
+def modulo(n):
+    """One of a hundred parents."""
+    return b"%d" % (n % 100), b"p%d" % (n % 100)
+
+
+class Counted(Administered):
+    """How many checks there were, by the scans of the parent."""
+
+    def checks(self, table, setting="on", setup="", rows=None):
+        """Loads the rows; how often the parent was looked up."""
+        path = self.cluster.file("rows", rows or data(modulo))
+        self.sql(f"SET client_min_messages = warning; DROP TABLE IF EXISTS t CASCADE; {PARENTS} {table}")
+        before = int(self.sql(SCANS).split()[-1])
+        self.sql(f"{setup}; SET pgsluice.copy = {setting}; COPY t FROM '{path}' CSV")
+        return int(self.sql(SCANS).split()[-1]) - before
+
+    def test_each_value_once(self):
+        """Of one column, of several, of two keys; of NULLs none. Stock COPY checks each row."""
+        self.assertEqual(self.checks("CREATE TABLE t (id int, a int REFERENCES p, b text)", "off"), ROWS)
+        self.assertEqual(self.checks("CREATE TABLE t (id int, a int REFERENCES p, b text)"), 100)
+        self.assertEqual(self.checks("CREATE TABLE t (id int PRIMARY KEY, a int REFERENCES p, b text)"), 100)
+        self.assertEqual(self.checks("CREATE TABLE t (id int, a int, b text, FOREIGN KEY (a, b) REFERENCES p (a, b))"), 100)
+        self.assertEqual(self.checks("CREATE TABLE t (id int, a int REFERENCES p, b text REFERENCES p (b))"), 200)
+        nulls = data(lambda n: (b"", b"p1") if n % 2 else modulo(n))
+        self.assertEqual(self.checks("CREATE TABLE t (id int, a int, b text, FOREIGN KEY (a, b) REFERENCES p (a, b))", rows=nulls), 50)
+
+    def test_partitions(self):
+        """Each leaf checks its own values."""
+        table = "CREATE TABLE t (id int, a int REFERENCES p, b text) PARTITION BY HASH (id);" + "".join(
+            f"CREATE TABLE t{n} PARTITION OF t FOR VALUES WITH (MODULUS 4, REMAINDER {n});" for n in range(4))
+        self.assertEqual(self.checks(table, "off"), ROWS)
+        self.assertEqual(self.checks(table), 400)
+
+    def test_each_row_where_it_has_to_be(self):
+        """Where another row with the same value might change before its check, or equal bytes say little."""
+        nothing = "CREATE OR REPLACE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'; "
+        trigger = nothing + "CREATE TABLE t (id int, a int REFERENCES p, b text); CREATE TRIGGER after AFTER INSERT ON t FOR EACH ROW EXECUTE FUNCTION nothing()"
+        cases = [
+            ("CREATE TABLE t (id int, a int REFERENCES p DEFERRABLE, b text)", ROWS),
+            ("CREATE TABLE t (id int, a int REFERENCES p DEFERRABLE INITIALLY DEFERRED, b text)", ROWS),
+            ("CREATE TABLE t (id int, a int REFERENCES p, b text, c double precision DEFAULT random())", ROWS),
+            ("CREATE TABLE t (id int CHECK (random() < 2), a int REFERENCES p, b text)", ROWS),
+            (trigger, ROWS),
+            (trigger + "; ALTER TABLE t DISABLE TRIGGER after", 100),
+            ("CREATE TABLE t (id int, a int REFERENCES p, b text, c serial)", 100),
+            ("CREATE TABLE t (id int, a int REFERENCES p, b text); SET session_replication_role = replica", 0),
+        ]
+        for table, wanted in cases:
+            with self.subTest(table=table):
+                self.assertEqual(self.checks(table.split("; SET ")[0], setup="SET" + table.split("; SET")[1] if "; SET " in table else ""), wanted)
+
+    def test_switched_off(self):
+        """By the administrator, for one server at once."""
+        with self.cluster.connect() as session:
+            self.configure(session, allow_foreign_keys="off")
+            self.assertEqual(self.checks("CREATE TABLE t (id int, a int REFERENCES p, b text)"), ROWS)
+            self.configure(session, allow_foreign_keys="on")
+            self.assertEqual(self.checks("CREATE TABLE t (id int, a int REFERENCES p, b text)"), 100)
+
+    def test_memory(self):
+        """More values than there is memory for are checked again; the memory stays bounded."""
+        rows = data(lambda n: (b"%d" % (n % 10000), b"x"))
+        table = "INSERT INTO p SELECT n FROM generate_series(100, 9999) n; CREATE TABLE t (id int, a int REFERENCES p, b text)"
+        with self.cluster.connect() as session:
+            self.assertEqual(self.checks(table, rows=rows), 10000)
+            self.configure(session, live_index_memory="128kB")
+            seen = self.checks(table, rows=rows)
+        self.assertGreater(seen, 10000)
+        self.assertLessEqual(seen, ROWS)
+
+
+TABLES = (
+    "CREATE TABLE t (id int, a int REFERENCES p, b text)",
+    "CREATE TABLE t (id int PRIMARY KEY, a int REFERENCES p, b text)",
+    "CREATE UNLOGGED TABLE t (id int, a int, b varchar(20) REFERENCES p (b))",
+    "CREATE TABLE t (id int, a int REFERENCES p, b text REFERENCES p (b))",
+    "CREATE TABLE t (id int, a int, b text, FOREIGN KEY (a, b) REFERENCES p (a, b))",
+    "CREATE TABLE t (id int, a int, b text, FOREIGN KEY (a, b) REFERENCES p (a, b) MATCH FULL)",
+    "CREATE TABLE t (id int, a bigint REFERENCES p, b text)",
+    "CREATE TABLE t (id int, a smallint REFERENCES p DEFERRABLE, b text)",
+    "CREATE DOMAIN parent AS int; CREATE TABLE t (id int, a parent REFERENCES p, b text)",
+)
+
+
+class Equal(OnCluster):
+    """The rows and the refusals are stock COPY's."""
+
+    def both(self, table, rows, **more):
+        """The refusal, which is stock COPY's."""
+        return compare(self, self.cluster, f"DROP DOMAIN IF EXISTS parent CASCADE; {PARENTS} {table}", CSV, rows, **more)
+
+    def test_parents_there_and_missing(self):
+        """The first row without a parent is named, whichever key it is of, and by how many rows its value is shared."""
+        missing = {
+            "none": b"",
+            "a": b"30000,7777,p1\n30001,8888,p1\n",
+            "b": b"30000,1,none\n30001,8888,p1\n",
+            "both": b"30000,1,p1\n30001,7777,none\n30002,7777,none\n",
+            "a NULL": b"30000,,p1\n30001,,none\n",
+            "b NULL": b"30000,1,\n30001,7777,\n",
+            "all NULL": b"30000,,\n30001,,\n",
+        }
+        refused = 0
+        for table in TABLES:
+            for name, more in missing.items():
+                with self.subTest(table=table, missing=name):
+                    refused += self.both(table, data(modulo, 3000, more)) is not None
+        self.assertGreater(refused, len(TABLES) * 3)
+
+    def test_in_the_middle(self):
+        """Of many rows, with workers too."""
+        rows = data(lambda n: (b"%d" % (100 + n % 3 if n >= 20000 else n % 100), b"p1"))
+        table = f"{PARENTS} {TABLES[1]}"
+        stock = outcome(self.cluster, table, CSV, rows, stock=True)
+        for copy in (CSV, "COPY t FROM {} WITH (FORMAT csv, workers 2)"):
+            self.assertIn("Key (a)=(102) is not present", compare(self, self.cluster, table, copy, rows, stock=stock))
+
+    def test_equal_values_of_other_bytes(self):
+        """1.0 and 1.00 are one value of two forms; both have the parent, or neither."""
+        table = "CREATE TABLE q (n numeric PRIMARY KEY); INSERT INTO q VALUES (1), (2); CREATE TABLE t (n numeric REFERENCES q)"
+        rows = b"1\n1.0\n2.00\n1.000\n2\n" * 500
+        self.assertIsNone(compare(self, self.cluster, f"DROP TABLE IF EXISTS q CASCADE; {table}", CSV, rows))
+        self.assertIn("(3.0)", compare(self, self.cluster, f"DROP TABLE IF EXISTS q CASCADE; {table}", CSV, rows + b"3.0\n3.0\n"))
+
+    def test_long_and_compressed_values(self):
+        """Those that are longer than what is remembered, and those that are stored out of line."""
+        table = ("CREATE TABLE q (b text PRIMARY KEY); INSERT INTO q SELECT repeat(chr(n), 2500) FROM generate_series(97, 99) n;"
+                 "CREATE TABLE t (b text REFERENCES q)")
+        rows = b"".join(bytes([97 + n % 3]) * 2500 + b"\n" for n in range(2000))
+        self.assertIsNone(compare(self, self.cluster, f"DROP TABLE IF EXISTS q CASCADE; {table}", CSV, rows))
+        self.assertIn("is not present", compare(self, self.cluster, f"DROP TABLE IF EXISTS q CASCADE; {table}", CSV, rows + b"d" * 2500 + b"\n"))
+
+    def test_a_table_that_refers_to_itself(self):
+        """A parent may come behind its child, and in the same COPY."""
+        table = "CREATE TABLE t (id int PRIMARY KEY, a int REFERENCES t, b text)"
+        self.assertIsNone(self.both(table, data(lambda n: (b"%d" % (2999 - n), b"x"), 3000)))
+        self.assertIn("is not present", self.both(table, data(lambda n: (b"%d" % (3000 if n > 10 else n), b"x"), 3000)))
+
+    def test_partitions(self):
+        """Of the table and of its parent."""
+        parents = "CREATE TABLE q (a int PRIMARY KEY) PARTITION BY RANGE (a); CREATE TABLE q1 PARTITION OF q FOR VALUES FROM (0) TO (50); CREATE TABLE q2 PARTITION OF q DEFAULT; INSERT INTO q SELECT generate_series(0, 99);"
+        leaves = "CREATE TABLE t (id int, a int REFERENCES q, b text) PARTITION BY LIST (b); CREATE TABLE t1 PARTITION OF t FOR VALUES IN ('p1', 'p2'); CREATE TABLE t2 PARTITION OF t DEFAULT"
+        for more, wanted in ((b"", None), (b"1,500,p1\n2,500,p1\n", "is not present")):
+            refusal = compare(self, self.cluster, f"DROP TABLE IF EXISTS q CASCADE; {parents} {leaves}", CSV, data(modulo, 3000, more), ordered=False)
+            (self.assertIsNone if wanted is None else lambda r: self.assertIn(wanted, r))(refusal)
+
+    def test_isolation_levels(self):
+        """With each the same."""
+        for level in ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"):
+            for more in (b"", b"1,500,p1\n2,500,p1\n"):
+                self.both(TABLES[0], data(modulo, 3000, more), setup=f"BEGIN ISOLATION LEVEL {level};")
+
+    def test_rejects(self):
+        """Every row without a parent is rejected, though all have the same value."""
+        path = self.cluster.file("rows", data(lambda n: (b"7777" if n % 10 == 0 else b"%d" % (n % 100), b"x"), 3000))
+        said = self.sql(f"SET client_min_messages = warning; DROP TABLE IF EXISTS t, bad; {PARENTS} {TABLES[0]}; CREATE TABLE bad (LIKE pgsluice.reject);"
+                        f"SET pgsluice.copy = on; COPY t FROM '{path}' WITH (FORMAT csv, rejects_to 'bad'); SELECT count(*), count(*) FILTER (WHERE a = 7777) FROM t; SELECT count(*) FROM bad")
+        self.assertEqual(said.split()[-2:], ["2700|0", "300"])
+
+    def test_a_default_that_deletes_rows(self):
+        """It takes the first row with a value away before its check; the rows behind it are checked."""
+        table = ("CREATE TABLE t (id int, a int REFERENCES p, b text, c int); CREATE OR REPLACE FUNCTION away() RETURNS int LANGUAGE plpgsql AS"
+                 " $$ BEGIN DELETE FROM t WHERE id = 2000; RETURN 1; END $$; ALTER TABLE t ALTER c SET DEFAULT away()")
+        rows = data(modulo, 2000, b"2000,7777,x\n") + data(lambda n: (b"7777", b"x"), 3)
+        refusal = compare(self, self.cluster, f"DROP FUNCTION IF EXISTS away CASCADE; {PARENTS} {table}", "COPY t (id, a, b) FROM {} CSV", rows, route=None)
+        self.assertIn("Key (a)=(7777) is not present", refusal)
+
+
+class Beside(OnCluster):
+    """Others change parents meanwhile."""
+
+    def test_parents_are_held(self):
+        """After the COPY nobody deletes a parent or changes its key before the transaction ends, of whichever row."""
+        path = self.cluster.file("rows", data(modulo, 3000))
+        self.sql(f"SET client_min_messages = warning; DROP TABLE IF EXISTS t; {PARENTS} {TABLES[0]}")
+        holder = Held(self.cluster)
+        holder.run(f"SET pgsluice.copy = on; BEGIN; COPY t FROM '{path}' CSV")
+        for change in ("DELETE FROM p WHERE a = 99", "UPDATE p SET a = 1000 WHERE a = 0"):
+            with self.assertRaises(Refused) as refused:
+                self.sql(f"SET lock_timeout = 100; {change}")
+            self.assertIn("55P03", str(refused.exception))
+        self.sql("SET lock_timeout = 100; UPDATE p SET b = 'other' WHERE a = 5")
+        holder.end("COMMIT")
+        with self.assertRaises(Refused) as refused:
+            self.sql("DELETE FROM p WHERE a = 99")
+        self.assertIn("23503", str(refused.exception))
+
+    def test_a_parent_that_is_being_deleted(self):
+        """The check waits for the end of the other transaction, and takes its result."""
+        path = self.cluster.file("rows", data(modulo, 3000))
+        for end, wanted in (("ROLLBACK", ""), ("COMMIT", "23503")):
+            self.sql(f"SET client_min_messages = warning; DROP TABLE IF EXISTS t; {PARENTS} {TABLES[0]}")
+            deleter = Held(self.cluster)
+            deleter.run("BEGIN; DELETE FROM p WHERE a = 50")
+            process = subprocess.Popen(self.cluster.command("-c", f"SET pgsluice.copy = on; COPY t FROM '{path}' CSV"), stderr=subprocess.PIPE, text=True)
+            self.assertTrue(wait_until(lambda: self.sql("SELECT count(*) FROM pg_locks WHERE NOT granted") == "1"))
+            deleter.end(end)
+            self.assertIn(wanted, process.communicate()[1])
+            self.assertEqual(self.sql("SELECT count(*) FROM t"), "0" if wanted else "3000")
+
+
+if __name__ == "__main__":
+    unittest.main()
