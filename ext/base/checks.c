@@ -5,9 +5,9 @@
  *
  * Volatile matters since stock COPY calls such a function at a known moment:
  * after the rows of earlier batches are in the table, before the later ones. A
- * function that looks at the table can tell. If there is one, rows go in by
- * stock COPY's batches and no index entry waits (`volatile_checks` in
- * base/load.h).
+ * function that looks at the table can tell. If there is one, stock COPY does
+ * the work; with rejects_to or on_duplicate, no index entry waits
+ * (`volatile_checks` in base/load.h).
  *
  * When in doubt, a function counts as volatile and not safe.
  */

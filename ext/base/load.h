@@ -74,7 +74,6 @@ typedef struct SluicePlanArgs
 	SluiceEnv	env;
 	SluiceSequence serial;
 	List	   *volatiles;		/* columns whose defaults are another for every row */
-	bool		volatile_checks;		/* functions that the load calls may change settings and types */
 } SluicePlanArgs;
 
 /* Rows that wait for the next insertion, in the order of the input. */
@@ -131,7 +130,7 @@ struct SluiceLoad
 	uint64		processed;
 	uint64		excluded;
 	bool		check_rows;		/* rows need more than to be inserted */
-	bool		volatile_checks;		/* a CHECK constraint or a condition may see which rows are in: see batch_ends() of rows/rows.c */
+	bool		volatile_checks;		/* a CHECK constraint or a condition may look at the table */
 	/* the record that is being checked, for an error's CONTEXT */
 	const char *record;
 	size_t		record_len;

@@ -180,7 +180,7 @@ typedef struct SluiceStatement
 	CopyStmt   *stmt;
 	ParseState *pstate;
 	Relation	rel;			/* open and locked once taken over */
-	bool		partitions_volatile; /* see SluiceRelationCache */
+	bool		volatile_checks;	/* a CHECK constraint or a condition is volatile */
 	List	   *attnums;
 	Node	   *where;
 	QueryCompletion *completion;

@@ -251,7 +251,6 @@ run(SluiceLoad *load)
 	sluice_index_taken_reset();
 	load->options = insert_options(cstate);
 	load->check_rows = has_to_check_rows(cstate);
-	load->volatile_checks |= sluice_has_volatile_checks(cstate->rel, cstate->whereClause);
 	AfterTriggerBeginQuery();
 	cstate->transition_capture =
 		MakeTransitionCaptureState(cstate->rel->trigdesc,
@@ -309,7 +308,7 @@ sluice_copy(SluiceStatement *s)
 	load = palloc0(sizeof(SluiceLoad));
 	load->cstate = cstate;
 	sluice_source_open(&load->source, cstate);
-	load->volatile_checks = s->partitions_volatile;
+	load->volatile_checks = s->volatile_checks;
 	load->workers = s->options.workers;
 	load->alone_limit = s->options.workers_asked || sluice_force == SLUICE_FORCE_WORKERS ? 0 : ALONE_BYTES;
 	load->accept_slice = sluice_accept_slice;

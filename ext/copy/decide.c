@@ -218,7 +218,7 @@ relation_why_not(SluiceStatement *s)
 			if (has_option(s->stmt->options, "freeze"))
 				return "FREEZE of a partitioned table";
 			return check_enable_rls(RelationGetRelid(rel), InvalidOid, true) == RLS_ENABLED ?
-				"row-level security is in force" : partitions_why_not(rel, &s->partitions_volatile);
+				"row-level security is in force" : partitions_why_not(rel, &s->volatile_checks);
 		case RELKIND_FOREIGN_TABLE:
 			return "the table is foreign";
 		case RELKIND_VIEW:
@@ -331,6 +331,20 @@ check_permissions(ParseState *pstate)
 }
 
 /*
+ * A volatile function can tell at what moment stock COPY calls it: which rows
+ * are in the table by then, and in which settings the next ones are read. With
+ * options that stock COPY does not have there is no such moment to keep to.
+ */
+static const char *
+checks_why_not(SluiceStatement *s)
+{
+	s->volatile_checks |= sluice_has_volatile_checks(s->rel, s->where);
+	if (s->volatile_checks && !s->options.rejects_to && s->options.on_duplicate == SLUICE_DUPLICATE_ERROR)
+		return "a CHECK constraint or a condition is volatile";
+	return NULL;
+}
+
+/*
  * Opens and locks the relation. Returns why stock COPY has to do it, or NULL
  * with everything checked that DoCopy checks, but for other libraries' say.
  */
@@ -367,5 +381,7 @@ sluice_why_not(SluiceStatement *s)
 			compat_require_update(nsitem, RelationGetDescr(s->rel));
 	}
 	check_permissions(s->pstate);
+	if ((reason = checks_why_not(s)) != NULL)
+		return reason;
 	return sluice_default_why_not(s, has_option(s->stmt->options, "default"));
 }

@@ -16,7 +16,8 @@
  *   - The check of the first row takes place. The trigger passes a row over that has been changed or deleted since
  *     it was queued. So nothing may change rows of this COPY before its events have fired: no constraint is
  *     deferrable, no other AFTER ROW trigger is there to run between, and nothing that the COPY itself calls
- *     may write (volatile defaults and constraints).
+ *     writes: with volatile defaults and constraints stock COPY does the work, but for defaults that are known to
+ *     look at no table (copy/decide.c).
  *   - Values are equal if their bytes are. Equal values of other bytes (1.0 and 1.00) are checked each by itself. Only
  *     types and operators of PostgreSQL's own count, so that equal bytes cannot mean different things.
  *

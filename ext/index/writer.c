@@ -51,8 +51,8 @@ may_have_new_files(Relation rel)
 #define PARTITIONS_AT_ONCE 32
 
 /*
- * Where nothing that the COPY calls may change its rows, and none is taken
- * back, a foreign key's values are checked once each: see foreign_keys.c.
+ * Where no row is taken back, a foreign key's values are checked once each:
+ * see foreign_keys.c.
  */
 static ForeignKeys *
 open_foreign_keys(const IndexWriter *writer, const SluiceDuplicates *duplicates)
@@ -60,7 +60,7 @@ open_foreign_keys(const IndexWriter *writer, const SluiceDuplicates *duplicates)
 	Size		limit = sluice_live_index_memory();
 
 	if (!sluice_allowed.foreign_keys || writer->never || duplicates != NULL ||
-		writer->cstate->volatile_defexprs || writer->cstate->transition_capture != NULL)
+		writer->cstate->transition_capture != NULL)
 		return NULL;
 	if (writer->rri->ri_RootResultRelInfo != NULL)
 		limit /= PARTITIONS_AT_ONCE;

@@ -175,7 +175,7 @@ sluice_plan_default(CopyFromState cstate, Form_pg_attribute att, SluiceColumn *c
 		column->source = SLUICE_FROM_BLANK;
 		return;
 	}
-	if (args->volatile_checks ? !IsA(state->expr, Const) : contain_volatile_functions((Node *) state->expr))
+	if (contain_volatile_functions((Node *) state->expr))
 	{
 		/*
 		 * Not NULL in the end: the constraint is checked once the default is

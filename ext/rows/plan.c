@@ -6,9 +6,9 @@
  * server's input function would give, under the settings of this session, or
  * asks the server for that one value. Whatever depends on a setting that the
  * core does not know (timezone_abbreviations, IntervalStyle, lc_monetary,
- * array_nulls) is asked of the server. The plan is made once, so settings must
- * not change while rows are read; where functions that the load calls might
- * change them (`volatile_checks`) only types that depend on none are read.
+ * array_nulls) is asked of the server. The plan is made once: settings must
+ * not change while rows are read. Where functions that are called meanwhile
+ * might change them (volatile constraints), stock COPY does the work.
  *
  * Catalogs are looked at here and nowhere later: the plan is complete without
  * them. So it can be handed to workers that have no database connection, as
@@ -106,15 +106,12 @@ plain_dates(void)
 }
 
 /*
- * Whether the core reads a type, or an array of it, as the server does: by the
- * settings of this moment, or by any where functions that the load calls may
- * change them.
+ * Whether the core reads a type, or an array of it, as the server does by the
+ * settings of this moment.
  */
 static bool
 settings_suit(Oid type, bool is_array, const SluicePlanArgs *args)
 {
-	if (args->volatile_checks)
-		return !is_array && type != INTERVALOID && type != MONEYOID && !is_date(type);
 	return (!is_array || Array_nulls) &&
 		(type != INTERVALOID || IntervalStyle != INTSTYLE_SQL_STANDARD) &&
 		(type != MONEYOID || args->env.money_c) && (!is_date(type) || plain_dates());
@@ -132,12 +129,6 @@ plan_type(CopyFromState cstate, Form_pg_attribute att, SluiceColumn *column,
 	int32		typmod = att->atttypmod;
 	Oid			element;
 
-	/* What its values are may change as well. */
-	if (args->volatile_checks && !pgsluice_reads(type))
-	{
-		plan_asked(cstate, att, column);
-		return;
-	}
 	/*
 	 * The catalogs are asked about types that may be what they have to tell.
 	 */
@@ -190,17 +181,16 @@ session_env(void)
 
 /* Says to the core what the table and the statement are. */
 void
-sluice_plan_args(CopyFromState cstate, bool volatile_checks, SluicePlanArgs *args)
+sluice_plan_args(CopyFromState cstate, SluicePlanArgs *args)
 {
 	TupleDesc	desc = RelationGetDescr(cstate->rel);
 	SluiceColumn *columns = palloc0(sizeof(SluiceColumn) * desc->natts);
 	SluiceDialect *dialect = &args->dialect;
 	int			default_len;
 	bool		converts = compat_is_binary(cstate) &&
-		(volatile_checks || pg_get_client_encoding() != GetDatabaseEncoding());
+		pg_get_client_encoding() != GetDatabaseEncoding();
 
 	memset(args, 0, sizeof(*args));
-	args->volatile_checks = volatile_checks;
 	args->columns = columns;
 	args->ncolumns = desc->natts;
 	args->fields = list_length(cstate->attnumlist);

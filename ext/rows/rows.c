@@ -19,8 +19,8 @@
  * What the core does ahead of that cannot fail: it leaves what it does not
  * like to the server.
  *
- * BATCHES end where stock COPY's would (batch_ends), as logical decoding and
- * volatile constraints can show where they end.
+ * BATCHES end where stock COPY's would (batch_ends), as logical decoding can
+ * show where they end.
  *
  * CONTEXT.  An error names the line, and shows the record where stock COPY
  * would show it: `record` is set while the row is checked, and NULL while its
@@ -49,9 +49,7 @@
 void
 sluice_free_tuples(SluiceLoad *load)
 {
-	/* With volatile checks the rows were copied. */
-	if (!load->volatile_checks)
-		sluice_flush(load);
+	sluice_flush(load);
 }
 
 /* Whether WHERE leaves the row out; it is counted then. */
@@ -77,17 +75,14 @@ sluice_record_length(const SluiceLoad *load)
 
 /*
  * A row was added to those that wait: whether stock COPY would put them into
- * the table now. Logical decoding shows where its batches end. Functions of
- * volatile CHECK constraints and triggers' conditions, which it calls row by
- * row, find those that are in.
+ * the table now. Logical decoding shows where its batches end.
  */
 static bool
 batch_ends(SluiceLoad *load)
 {
 	/* FORMAT binary has no lines: the buffer stays empty. */
 	load->line_bytes += load->record ? sluice_record_length(load) : (Size) load->cstate->line_buf.len;
-	return load->waiting == SLUICE_BATCH_ROWS || load->line_bytes >= STOCK_BATCH_BYTES ||
-		(load->volatile_checks && load->cstate->volatile_defexprs);
+	return load->waiting == SLUICE_BATCH_ROWS || load->line_bytes >= STOCK_BATCH_BYTES;
 }
 
 /* The row in the batch's slot waits for its insertion. */
@@ -96,7 +91,7 @@ let_wait(SluiceLoad *load, SluiceBatch *batch, uint64 line)
 {
 	sluice_batch_add(batch, line);
 	load->waiting++;
-	if (batch_ends(load) || (!load->volatile_checks && load->materialized > MAX_MATERIALIZED))
+	if (batch_ends(load) || load->materialized > MAX_MATERIALIZED)
 	{
 		/* An error of the insertion shows no record. */
 		load->record = NULL;
@@ -311,7 +306,7 @@ sluice_accept_range(SluiceLoad *load, const SluiceSlice *slice, size_t from, siz
 	{
 		SluiceRow  *row = &slice->rows[i];
 		char	   *tuple = (char *) slice->arena + row->offset;
-		bool		incomplete = row->asks || load->nvolatile || load->volatile_checks;
+		bool		incomplete = row->asks || load->nvolatile;
 		TupleTableSlot *slot;
 
 		if (row->offset < installed)
@@ -422,11 +417,8 @@ sluice_form(SluiceLoad *load)
 	instr_time	before,
 				after;
 
-	/*
-	 * No row waits, or those that do were copied: their tuples may be
-	 * overwritten.
-	 */
-	if (load->waiting == 0 || load->volatile_checks)
+	/* No row waits: their tuples may be overwritten. */
+	if (load->waiting == 0)
 		slice->arena_used = 0;
 	sluice_source_validate(src);
 	slice->input = (const uint8_t *) src->buf + src->start;
@@ -537,7 +529,7 @@ sluice_make_row_plan(SluiceLoad *load)
 	SluiceSlice *slice = &load->slice;
 	ListCell   *lc;
 
-	sluice_plan_args(load->cstate, load->volatile_checks, &load->args);
+	sluice_plan_args(load->cstate, &load->args);
 	load->plan = sluice_make_plan(&load->args);
 	load->volatiles = palloc(sizeof(SluiceVolatile) * Max(list_length(load->args.volatiles), 1));
 	foreach(lc, load->args.volatiles)

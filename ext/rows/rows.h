@@ -48,7 +48,7 @@ extern size_t sluice_line_length(const SluiceDialect *dialect, const char *recor
 extern size_t sluice_last_record_end(const char *data, size_t len, const SluicePlanArgs *args);
 
 /* plan.c */
-extern void sluice_plan_args(CopyFromState cstate, bool volatile_checks, SluicePlanArgs *args);
+extern void sluice_plan_args(CopyFromState cstate, SluicePlanArgs *args);
 extern SluicePlan *sluice_make_plan(const SluicePlanArgs *args);
 extern Size sluice_plan_serialized_size(const SluicePlanArgs *args);
 extern void sluice_plan_serialize(const SluicePlanArgs *args, char *flat);

@@ -211,9 +211,6 @@ class Readers(OnCluster):
         copy = "COPY t FROM {} WITH (workers 2)"
         self.assertIn("not parallel safe or not in C", self.why("CREATE TABLE t (g good)", copy, data))
         self.assertIn("not parallel safe or not in C", self.why("CREATE TABLE t (g good[])", copy, b"{1}\n" * 60000))
-        self.assertEqual("a CHECK constraint or a condition is volatile", self.why("CREATE TABLE t (p positive CHECK (is_any(p)))", copy, data))
-        self.assertEqual("a CHECK constraint or a condition is volatile", self.why("CREATE TABLE t (p positive) PARTITION BY RANGE (p); CREATE TABLE t0 PARTITION OF t"
-                                            " (CHECK (is_any(p))) DEFAULT", copy, data))
         self.assertIn("serializable", self.why("CREATE TABLE t (p positive)", copy, data, "BEGIN ISOLATION LEVEL SERIALIZABLE;"))
         self.assertEqual("", self.why("CREATE TABLE t (p int, m mood)", copy, b"1\tok\n" * 60000))
 
