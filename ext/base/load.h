@@ -117,6 +117,7 @@ struct SluiceLoad
 	SluiceBatch *batch;			/* of a plain table */
 	List	   *batches;
 	struct PartitionTupleRouting *proute;	/* of a partitioned table */
+	bool		by_partition;	/* each partition's rows go in when it has enough of them */
 	TupleTableSlot *root_slot;
 	CommandId	cid;
 	int			options;		/* TABLE_INSERT_… */

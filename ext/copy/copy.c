@@ -220,7 +220,7 @@ load_rows(SluiceLoad *load)
 		more = step(load);
 	if (load->rejects)
 		sluice_rejects_flush(load);
-	sluice_flush(load);
+	sluice_flush(load, NULL);
 	if (load->pipeline)
 		sluice_pipeline_close(load);
 	sluice_source_drain(&load->source);
@@ -233,9 +233,8 @@ finish_indexes(SluiceLoad *load)
 	instr_time	before,
 				after;
 
-	Assert(load->batch->used == 0);
 	INSTR_TIME_SET_CURRENT(before);
-	sluice_index_finish(load->batch->indexes, load->workers);
+	sluice_finish_indexes(load);
 	INSTR_TIME_SET_CURRENT(after);
 	INSTR_TIME_ACCUM_DIFF(sluice_report.after, after, before);
 }
@@ -265,8 +264,7 @@ run(SluiceLoad *load)
 	callback.previous = error_context_stack;
 	error_context_stack = &callback;
 	load_rows(load);
-	if (load->batch)
-		finish_indexes(load);
+	finish_indexes(load);
 	if (load->duplicates.at_end)
 		load->processed -= load->duplicates.skipped;
 	sluice_index_explain(load->batch ? load->batch->indexes : NULL, load->rri, load->processed);

@@ -3,9 +3,13 @@
  *
  * Rows of a partitioned table are routed by the executor's own code
  * (ExecFindPartition), which also opens and checks each leaf. Up to
- * MAX_BATCHES leaves keep their batch open. All batches are flushed together,
- * so that stock COPY's rule holds: rows of one flush may go in partition by
- * partition, but no row of a later flush goes in before them.
+ * MAX_BATCHES leaves keep their batch open. Each leaf gets its rows in their
+ * order. By stock COPY's rule rows of one flush go in partition by partition,
+ * but no row of a later flush goes in before them. That rule is kept where
+ * somebody can tell (`by_partition` is false): AFTER ROW triggers run in that
+ * order, and logical decoding shows it. Elsewhere a leaf's rows wait until
+ * there are enough of them for a whole batch, so that its pages and its indexes
+ * get many at a time.
  *
  * A leaf may turn out, when the first row comes to it, to be one that takes
  * its rows one by one: it is foreign, or has a BEFORE ROW trigger. Then all
@@ -14,6 +18,7 @@
 #include "heap/heap.h"
 
 #include "access/tupconvert.h"
+#include "access/xlog.h"
 #include "catalog/pg_am.h"
 #include "commands/trigger.h"
 #include "executor/execPartition.h"
@@ -22,6 +27,24 @@
 
 /* So many batches stay open, as in CopyFrom. */
 #define MAX_BATCHES 32
+
+/*
+ * From now on rows go into the partitions in stock COPY's order. More of them
+ * may wait than that allows: they go in first.
+ */
+static void
+keep_order(SluiceLoad *load)
+{
+	const char *record = load->record;
+
+	if (!load->by_partition)
+		return;
+	/* An error of their insertion shows no record. */
+	load->record = NULL;
+	sluice_flush(load, NULL);
+	load->record = record;
+	load->by_partition = false;
+}
 
 /*
  * Opens the batch of a table or leaf, in memory that lives as long as the
@@ -51,9 +74,22 @@ open_batch(SluiceLoad *load, ResultRelInfo *rri)
 		batch->options |= TABLE_INSERT_SKIP_FSM;
 		batch->in_order = true;
 	}
+	if (rri->ri_TrigDesc && rri->ri_TrigDesc->trig_insert_after_row)
+		keep_order(load);
 	load->batches = lappend(load->batches, batch);
 	MemoryContextSwitchTo(old);
 	return batch;
+}
+
+/* Whether nobody can tell in which order the rows of two partitions went in. */
+static bool
+order_is_free(const SluiceLoad *load)
+{
+	const TriggerDesc *triggers = load->rri->ri_TrigDesc;
+
+	return load->rejects == NULL && load->duplicates.mode == SLUICE_DUPLICATE_ERROR &&
+		!load->volatile_checks && !XLogLogicalInfoActive() &&
+		(triggers == NULL || !triggers->trig_insert_after_row);
 }
 
 /* Before the first row. */
@@ -66,6 +102,7 @@ sluice_open_batches(SluiceLoad *load)
 		return;
 	}
 	load->proute = ExecSetupPartitionTupleRouting(load->estate, load->rri->ri_RelationDesc);
+	load->by_partition = order_is_free(load);
 	load->root_slot = sluice_make_slot(load->rri->ri_RelationDesc, load->estate);
 }
 
@@ -172,6 +209,8 @@ sluice_show_record(SluiceLoad *load, const SluiceSlice *slice, size_t n)
 static void
 close_batch(SluiceBatch *batch)
 {
+	if (batch->rri->ri_RootResultRelInfo)
+		sluice_index_finish(batch->indexes, 0);
 	batch->rri->ri_CopyMultiInsertBuffer = NULL;
 	sluice_batch_close(batch);
 	pfree(batch);
@@ -199,18 +238,42 @@ flush_batches(SluiceLoad *load)
 	}
 }
 
-/* Inserts the rows that wait. */
+/*
+ * Inserts the rows that wait: those of one partition whose batch is full, or
+ * all (NULL).
+ */
 void
-sluice_flush(SluiceLoad *load)
+sluice_flush(SluiceLoad *load, SluiceBatch *only)
 {
 	uint64		skipped = load->duplicates.skipped;
-	uint64		count = load->waiting;
+	uint64		count = only ? only->used : load->waiting;
 
-	flush_batches(load);
-	load->waiting = 0;
-	load->materialized = 0;
-	load->line_bytes = 0;
+	if (only)
+		sluice_batch_flush(only);
+	else
+		flush_batches(load);
+	load->waiting -= (int) count;
+	if (only == NULL)
+	{
+		load->materialized = 0;
+		load->line_bytes = 0;
+	}
 	sluice_count_rows(load, count - (load->duplicates.skipped - skipped));
+}
+
+/* All rows are in the table: what waits for its indexes goes in. */
+void
+sluice_finish_indexes(SluiceLoad *load)
+{
+	ListCell   *lc;
+
+	foreach(lc, load->batches)
+	{
+		SluiceBatch *batch = lfirst(lc);
+
+		Assert(batch->used == 0);
+		sluice_index_finish(batch->indexes, load->proute ? 0 : load->workers);
+	}
 }
 
 /*
@@ -235,7 +298,7 @@ take_single_row(SluiceLoad *load, ResultRelInfo *rri, TupleTableSlot *slot)
 	slot = copy_for_leaf(load, rri, slot);
 	/* An error of their insertion shows no record. */
 	load->record = NULL;
-	sluice_flush(load);
+	sluice_flush(load, NULL);
 	load->record = record;
 	if (insert_single(load, rri, slot))
 		sluice_count_rows(load, 1);

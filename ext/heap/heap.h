@@ -39,7 +39,8 @@ extern void sluice_open_batches(SluiceLoad *load);
 extern SluiceBatch *sluice_route(SluiceLoad *load, TupleTableSlot **slot);
 extern void sluice_count_rows(SluiceLoad *load, uint64 count);
 extern void sluice_show_record(SluiceLoad *load, const SluiceSlice *slice, size_t n);
-extern void sluice_flush(SluiceLoad *load);
+extern void sluice_flush(SluiceLoad *load, SluiceBatch *only);
+extern void sluice_finish_indexes(SluiceLoad *load);
 extern void sluice_close_batches(SluiceLoad *load);
 
 /* executor.c */

@@ -402,7 +402,7 @@ sluice_install_pages(SluiceLoad *load, const SluiceSlice *slice)
 
 	if (slice->pages == 0 || !sluice_pages_wanted(load) || sluice_batch_has_room(load->batch))
 		return 0;
-	sluice_flush(load);
+	sluice_flush(load, NULL);
 	if (load->page_slot == NULL)
 		load->page_slot = sluice_make_slot(load->rri->ri_RelationDesc, load->estate);
 	for (size_t i = 0; i < slice->paged && slice->rows[i].blank; i++)

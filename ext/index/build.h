@@ -211,13 +211,12 @@ typedef struct IndexUse
 	uint64		rows[SLUICE_INDEX_WAYS];	/* whose entries went in by each of the ways */
 } IndexUse;
 
-/* Reasons for an entry with each row that are the load's, not an index's. */
-#define SLUICE_INDEX_PARTITIONED "the table is partitioned"
-
 /* index_report.c */
 extern void sluice_index_taken_close(ResultRelInfo *rri, uint64 rows, const char *because);
 extern const char *const sluice_index_way_names[SLUICE_INDEX_WAYS];
 extern IndexUse *sluice_index_take(Relation index, IndexStrategy way,
+										   const char *because);
+extern IndexUse *sluice_index_take_of_leaf(Relation index, IndexStrategy way,
 										   const char *because);
 
 /* merge.c */
@@ -230,7 +229,7 @@ extern void sluice_index_add_old(SluiceIndexBuild *build, const SluiceIndexOld *
 /* sorted_insert.c */
 typedef struct SortedInsert SortedInsert;
 
-extern SortedInsert *sluice_sorted_insert_open(ResultRelInfo *rri);
+extern SortedInsert *sluice_sorted_insert_open(ResultRelInfo *rri, Size memory);
 extern void sluice_sorted_insert_rows(SortedInsert *inserts, const PlacedRow *rows, int count,
 									  uint64 *line);
 extern bool sluice_sorted_insert_waits(const SortedInsert *inserts);
@@ -251,7 +250,7 @@ typedef struct UniqueAppend UniqueAppend;
 extern UniqueAppend *sluice_unique_append_open(Relation heap, Relation index,
 												   IndexInfo *info,
 												   const SluiceIndexAttribute *attributes,
-												   IndexUse *taken);
+												   Size memory, IndexUse *taken);
 extern bool sluice_unique_append_rows(UniqueAppend *append, const PlacedRow *rows,
 									 int count, uint64 *line);
 extern bool sluice_unique_append_goes_on(const UniqueAppend *append);

@@ -28,6 +28,7 @@
 #include "index/build.h"
 
 #include "access/transam.h"
+#include "catalog/pg_trigger.h"
 #include "catalog/pg_type.h"
 #include "commands/trigger.h"
 #include "common/hashfn.h"

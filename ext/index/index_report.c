@@ -11,6 +11,7 @@
  */
 #include "index/build.h"
 
+#include "catalog/partition.h"
 #include "utils/builtins.h"
 #include "utils/json.h"
 #include "utils/jsonb.h"
@@ -90,12 +91,29 @@ sluice_index_take(Relation index, IndexStrategy way, const char *because)
 	return take(RelationGetRelid(index), RelationGetRelationName(index), way, because);
 }
 
+/*
+ * The same for the index of a partition. It counts for the index of the
+ * partitioned table; one that belongs to the partition alone is not shown.
+ */
+IndexUse *
+sluice_index_take_of_leaf(Relation index, IndexStrategy way, const char *because)
+{
+	Oid			root = RelationGetRelid(index);
+	char	   *name;
+
+	if (index->rd_rel->relispartition)
+		root = llast_oid(get_partition_ancestors(root));
+	name = get_rel_name(root);
+	if (!index->rd_rel->relispartition || name == NULL)
+		return palloc0(sizeof(IndexUse));
+	return take(root, name, way, because);
+}
+
 /* Gives all indexes of the relation the same entry, without rows yet. */
 static void
 take_small(Relation rel)
 {
 	SluiceIndexesTaken *taken = &sluice_indexes_taken;
-	bool		partitioned = rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE;
 	uint64		news = sluice_relation_changes;
 	ListCell   *lc;
 
@@ -105,8 +123,7 @@ take_small(Relation rel)
 		char	   *name = get_rel_name(lfirst_oid(lc));
 
 		if (name != NULL)
-			take(lfirst_oid(lc), name, SLUICE_INDEX_ROWS,
-				 partitioned ? SLUICE_INDEX_PARTITIONED : "the load is small");
+			take(lfirst_oid(lc), name, SLUICE_INDEX_ROWS, "the load is small");
 	}
 	taken->small = RelationGetRelid(rel);
 	taken->small_news = news;

@@ -53,7 +53,8 @@ typedef struct Extended
 struct SortedInsert
 {
 	ResultRelInfo *rri;
-	MemoryContext context;		/* of the entries */
+	MemoryContext context;		/* of this struct, all that it points to, and the entries */
+	Size		memory;			/* for entries that wait, of all indexes */
 	uint32		longest;		/* bytes of a row whose entries are surely not too large */
 	int			count;
 	Extended   *extended;
@@ -67,17 +68,19 @@ struct SortedInsert
 static void
 open_core(SortedInsert *extend, Extended *extended)
 {
-	sluice_index_open_sorter(&extended->build,
-							 sluice_live_index_memory() / extend->count);
+	sluice_index_open_sorter(&extended->build, extend->memory / extend->count);
 }
 
 /*
  * Takes the indexes whose entries can wait out of those that get one with each
- * row.
+ * row. `memory`: the most bytes for such entries.
  */
 SortedInsert *
-sluice_sorted_insert_open(ResultRelInfo *rri)
+sluice_sorted_insert_open(ResultRelInfo *rri, Size memory)
 {
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "pgsluice index entries",
+												  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext old = MemoryContextSwitchTo(context);
 	SortedInsert *extend = palloc0(sizeof(SortedInsert));
 	int			count = rri->ri_NumIndices;
 	SluiceIndexAttribute attributes[INDEX_MAX_KEYS];
@@ -85,8 +88,8 @@ sluice_sorted_insert_open(ResultRelInfo *rri)
 	extend->rri = rri;
 	extend->all = *rri;
 	extend->longest = PG_UINT32_MAX;
-	extend->context = AllocSetContextCreate(CurrentMemoryContext, "pgsluice index entries",
-											ALLOCSET_DEFAULT_SIZES);
+	extend->context = context;
+	extend->memory = memory;
 	extend->extended = palloc0(sizeof(Extended) * count);
 	extend->waits = palloc0(sizeof(bool) * count);
 	extend->done = palloc0(sizeof(bool) * count);
@@ -100,12 +103,13 @@ sluice_sorted_insert_open(ResultRelInfo *rri)
 		const char *because;
 		IndexStrategy way = sluice_index_way(rri->ri_RelationDesc, index, info, false,
 											  attributes, &because);
-		IndexUse *taken = sluice_index_take(index, way, because);
+		IndexUse *taken = rri->ri_RootResultRelInfo ?
+			sluice_index_take_of_leaf(index, way, because) : sluice_index_take(index, way, because);
 		SluiceIndexBuild *build;
 
 		if (way == SLUICE_INDEX_LEAVES)
 			extend->append[i] = sluice_unique_append_open(rri->ri_RelationDesc, index, info,
-														 attributes, taken);
+														 attributes, memory, taken);
 		if (way != SLUICE_INDEX_SORTED)
 			continue;
 		extend->waits[i] = true;
@@ -119,12 +123,13 @@ sluice_sorted_insert_open(ResultRelInfo *rri)
 		extend->longest = Min(extend->longest, COMPAT_BT_MAX_ITEM / info->ii_NumIndexAttrs);
 	}
 	if (extend->count > 0)
-		sluice_report.index_memory = sluice_live_index_memory();
+		sluice_report.index_memory = sluice_live_index_memory();	/* of all partitions */
 	for (int i = 0; i < extend->count; i++)
 	{
 		sluice_index_own_core(&extend->extended[i].build, palloc0(sizeof(MemoryContextCallback)));
 		open_core(extend, &extend->extended[i]);
 	}
+	MemoryContextSwitchTo(old);
 	return extend;
 }
 

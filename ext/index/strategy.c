@@ -148,14 +148,13 @@ sluice_index_way(Relation heap, Relation index, IndexInfo *info, bool is_private
 
 /*
  * What the rule is for each index of a table, whether or not a COPY has it for
- * itself.
+ * itself. Those of partitions are taken for indexes that others can reach.
  */
 Datum
 pgsluice_index_ways(PG_FUNCTION_ARGS)
 {
 	Relation	heap = relation_open(PG_GETARG_OID(0), AccessShareLock);
-	bool		is_private = PG_GETARG_BOOL(1);
-	bool		partitioned = heap->rd_rel->relkind == RELKIND_PARTITIONED_TABLE;
+	bool		is_private = PG_GETARG_BOOL(1) && heap->rd_rel->relkind != RELKIND_PARTITIONED_TABLE;
 	ReturnSetInfo *rsinfo = sluice_begin_rows(fcinfo, 3);
 	ListCell   *lc;
 
@@ -163,14 +162,13 @@ pgsluice_index_ways(PG_FUNCTION_ARGS)
 	{
 		Relation	index = index_open(lfirst_oid(lc), AccessShareLock);
 		SluiceIndexAttribute attributes[INDEX_MAX_KEYS];
-		IndexStrategy way = SLUICE_INDEX_ROWS;
-		const char *because = SLUICE_INDEX_PARTITIONED;
+		IndexStrategy way;
+		const char *because;
 		Datum		values[3];
 		bool		nulls[3] = {0};
 
-		if (!partitioned)
-			way = sluice_index_way(heap, index, BuildIndexInfo(index), is_private, attributes,
-								   &because);
+		way = sluice_index_way(heap, index, BuildIndexInfo(index), is_private, attributes,
+							   &because);
 		values[0] = ObjectIdGetDatum(RelationGetRelid(index));
 		values[1] = CStringGetTextDatum(sluice_index_way_names[way]);
 		values[2] = because ? CStringGetTextDatum(because) : (Datum) 0;

@@ -44,6 +44,7 @@ struct UniqueAppend
 {
 	SluiceIndexBuild build;
 	uint32		longest;		/* bytes of a row whose entry is surely not too large */
+	Size		memory;			/* for the entries of a lot */
 	IndexUse *taken;
 	int			pause;			/* lots to pass over */
 	int			next_pause;		/* and after the next one that is not taken */
@@ -64,13 +65,13 @@ typedef struct Lot
 static void
 open_core(UniqueAppend *append)
 {
-	sluice_index_open_sorter(&append->build, sluice_live_index_memory());
+	sluice_index_open_sorter(&append->build, append->memory);
 }
 
 /* For an index whose way is SLUICE_INDEX_LEAVES. */
 UniqueAppend *
 sluice_unique_append_open(Relation heap, Relation index, IndexInfo *info,
-						 const SluiceIndexAttribute *attributes, IndexUse *taken)
+						 const SluiceIndexAttribute *attributes, Size memory, IndexUse *taken)
 {
 	UniqueAppend *append = palloc0(sizeof(UniqueAppend));
 
@@ -78,6 +79,7 @@ sluice_unique_append_open(Relation heap, Relation index, IndexInfo *info,
 	append->build.index = index;
 	append->build.info = info;
 	append->taken = taken;
+	append->memory = memory;
 	memcpy(append->build.attributes, attributes, sizeof(append->build.attributes));
 	append->longest = COMPAT_BT_MAX_ITEM / info->ii_NumIndexAttrs;
 	append->context = AllocSetContextCreate(CurrentMemoryContext, "pgsluice index append",

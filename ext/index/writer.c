@@ -47,8 +47,15 @@ may_have_new_files(Relation rel)
 		CheckRelationLockedByMe(rel, AccessExclusiveLock, true);
 }
 
-/* So many partitions may have their rows at once: see heap/batches.c. */
-#define PARTITIONS_AT_ONCE 32
+/* Partitions that may have memory at once; more rarely do, since batches are closed (heap/batches.c). */
+#define PARTITIONS_AT_ONCE 64
+
+/* The most bytes for what waits for one purpose. */
+static Size
+memory_of(const IndexWriter *writer)
+{
+	return sluice_live_index_memory() / (writer->rri->ri_RootResultRelInfo ? PARTITIONS_AT_ONCE : 1);
+}
 
 /*
  * Where no row is taken back, a foreign key's values are checked once each:
@@ -57,14 +64,10 @@ may_have_new_files(Relation rel)
 static ForeignKeys *
 open_foreign_keys(const IndexWriter *writer, const SluiceDuplicates *duplicates)
 {
-	Size		limit = sluice_live_index_memory();
-
 	if (!sluice_allowed.foreign_keys || writer->never || duplicates != NULL ||
 		writer->cstate->transition_capture != NULL)
 		return NULL;
-	if (writer->rri->ri_RootResultRelInfo != NULL)
-		limit /= PARTITIONS_AT_ONCE;
-	return sluice_foreign_keys_open(writer->rri, limit);
+	return sluice_foreign_keys_open(writer->rri, memory_of(writer));
 }
 
 /*
@@ -164,11 +167,10 @@ start_sorted_inserts(IndexWriter *writer)
 {
 	MemoryContext old;
 
-	if (writer->sorted || writer->is_private || writer->never || writer->rri->ri_NumIndices == 0 ||
-		writer->rri->ri_RootResultRelInfo != NULL)
+	if (writer->sorted || writer->is_private || writer->never || writer->rri->ri_NumIndices == 0)
 		return;
 	old = MemoryContextSwitchTo(writer->estate->es_query_cxt);
-	writer->sorted = sluice_sorted_insert_open(writer->rri);
+	writer->sorted = sluice_sorted_insert_open(writer->rri, memory_of(writer));
 	MemoryContextSwitchTo(old);
 }
 
@@ -280,7 +282,7 @@ sluice_index_finish(IndexWriter *writer, int workers)
 void
 sluice_index_explain(const IndexWriter *writer, ResultRelInfo *rri, uint64 rows)
 {
-	const char *because = SLUICE_INDEX_PARTITIONED;
+	const char *because = "no partition got many rows";
 
 	if (writer)
 		because = writer->never ? writer->never :

@@ -209,7 +209,7 @@ attempt_rows(SluiceLoad *load, const SluiceAttempt *attempt)
 		CHECK_FOR_INTERRUPTS();
 		accept_waiting(load, rows, 0, rows->slice.rows_used);
 	}
-	sluice_flush(load);
+	sluice_flush(load, NULL);
 	AfterTriggerEndQuery(load->estate);
 	sluice_close_executor(load);
 }

@@ -45,11 +45,17 @@
  */
 #define MAX_MATERIALIZED ((Size) 1 << 20)
 
+/*
+ * Rows of partitions wait until one has a whole batch: at most so many of all.
+ */
+#define MAX_ROWS_OF_PARTITIONS (16 * SLUICE_BATCH_ROWS)
+#define MAX_BYTES_OF_PARTITIONS ((Size) 4 << 20)
+
 /* The memory in which the core forms tuples is to be used again. */
 void
 sluice_free_tuples(SluiceLoad *load)
 {
-	sluice_flush(load);
+	sluice_flush(load, NULL);
 }
 
 /* Whether WHERE leaves the row out; it is counted then. */
@@ -74,29 +80,35 @@ sluice_record_length(const SluiceLoad *load)
 }
 
 /*
- * A row was added to those that wait: whether stock COPY would put them into
- * the table now. Logical decoding shows where its batches end.
+ * A row was added to those that wait: whether all are to go in now, which is
+ * when stock COPY would put them in. Logical decoding shows where its batches
+ * end.
  */
 static bool
 batch_ends(SluiceLoad *load)
 {
+	if (load->by_partition)
+		return load->waiting >= MAX_ROWS_OF_PARTITIONS || load->materialized > MAX_BYTES_OF_PARTITIONS;
 	/* FORMAT binary has no lines: the buffer stays empty. */
 	load->line_bytes += load->record ? sluice_record_length(load) : (Size) load->cstate->line_buf.len;
-	return load->waiting == SLUICE_BATCH_ROWS || load->line_bytes >= STOCK_BATCH_BYTES;
+	return load->waiting >= SLUICE_BATCH_ROWS || load->line_bytes >= STOCK_BATCH_BYTES ||
+		load->materialized > MAX_MATERIALIZED;
 }
 
 /* The row in the batch's slot waits for its insertion. */
 static void
 let_wait(SluiceLoad *load, SluiceBatch *batch, uint64 line)
 {
+	bool		ends;
+
 	sluice_batch_add(batch, line);
 	load->waiting++;
-	if (batch_ends(load) || load->materialized > MAX_MATERIALIZED)
-	{
-		/* An error of the insertion shows no record. */
-		load->record = NULL;
-		sluice_flush(load);
-	}
+	ends = batch_ends(load);
+	if (!ends && !(load->by_partition && batch->used == SLUICE_BATCH_ROWS))
+		return;
+	/* An error of the insertion shows no record. */
+	load->record = NULL;
+	sluice_flush(load, ends ? NULL : batch);
 }
 
 /*
@@ -139,8 +151,8 @@ take_row(SluiceLoad *load, TupleTableSlot *slot, uint64 line)
 static TupleTableSlot *
 next_slot(SluiceLoad *load)
 {
-	if (load->waiting == SLUICE_BATCH_ROWS)
-		sluice_flush(load);
+	if (load->waiting == SLUICE_BATCH_ROWS && !load->by_partition)
+		sluice_flush(load, NULL);
 	if (load->proute)
 		return ExecClearTuple(load->root_slot);
 	return sluice_batch_slot(load->batch);
@@ -433,9 +445,11 @@ sluice_form(SluiceLoad *load)
 		slice->input_len--;
 	slice->pack = load->waiting == 0 && sluice_pages_wanted(load);
 	slice->page_limit = load->pipeline == NULL ? SLUICE_SLICE_PAGES : 0;
-	slice->rows_len = slice->pack || load->rejects ? SLUICE_SLICE_ROWS : SLUICE_BATCH_ROWS - load->waiting;
+	slice->rows_len = slice->pack || load->rejects ? SLUICE_SLICE_ROWS :
+		load->by_partition ? SLUICE_BATCH_ROWS : SLUICE_BATCH_ROWS - load->waiting;
 	if (sluice_forces_workers(load) && !sluice_knows_lines(load))
 		slice->rows_len = 1;
+	Assert(slice->rows_len > 0 && slice->rows_len <= SLUICE_SLICE_ROWS);
 	INSTR_TIME_SET_CURRENT(before);
 	status = pgsluice_form(load->plan, slice);
 	INSTR_TIME_SET_CURRENT(after);
@@ -445,7 +459,7 @@ sluice_form(SluiceLoad *load)
 	load->accept_slice(load, slice);
 	/* More rows than batches hold: some may be in the table, and some not. */
 	if (slice->pack)
-		sluice_flush(load);
+		sluice_flush(load, NULL);
 	src->start += slice->consumed;
 	load->lines += slice->lines;
 	/*

@@ -22,7 +22,6 @@ CREATE TYPE pair AS (a small, b text, m mood[]);
 CREATE TABLE base (a int, b text);
 CREATE FUNCTION is_good(int) RETURNS boolean IMMUTABLE PARALLEL SAFE LANGUAGE plpgsql AS 'BEGIN RETURN $1 > 0; END';
 CREATE DOMAIN good AS int CHECK (is_good(VALUE));
-CREATE FUNCTION is_any(int) RETURNS boolean VOLATILE LANGUAGE sql AS 'SELECT true';
 """
 
 TABLE = ("CREATE TABLE t (id serial, n int, p small, e email, c pair, x base, r int4range, m mood[], d daterange,"
