@@ -28,4 +28,6 @@ pub mod row;
 pub mod scan;
 pub mod shape;
 pub mod sink;
+#[cfg(test)]
+mod testing;
 pub mod types;

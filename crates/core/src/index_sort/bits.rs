@@ -147,6 +147,7 @@ mod x86 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::random;
 
     /// The packed word, and the word made of it.
     struct Both<'a>(&'a Part, u64);
@@ -171,13 +172,7 @@ mod tests {
 
     #[test]
     fn bits_are_found_where_they_were() {
-        let mut state = 88_172_645_463_325_252_u64;
-        let mut random = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state
-        };
+        let mut random = random();
         for round in 0..2000 {
             let mask = match round {
                 0 => 0,

@@ -30,6 +30,8 @@ pub mod rows;
 pub mod run;
 pub mod shape;
 pub mod team;
+#[cfg(test)]
+mod tests;
 pub mod ties;
 pub mod tuple;
 mod words;

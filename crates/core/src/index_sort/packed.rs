@@ -317,6 +317,7 @@ impl Iterator for Unpacked<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::random;
 
     fn check(entries: &[Entry]) -> bool {
         let first = entries[0];
@@ -384,13 +385,7 @@ mod tests {
 
     #[test]
     fn packed_entries_are_in_order_and_come_back_whole() {
-        let mut state = 88_172_645_463_325_252_u64;
-        let mut random = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state
-        };
+        let mut random = random();
         let mut packed = 0;
         for case in 0..400 {
             let wide =

@@ -193,25 +193,12 @@ impl IndexBuild {
 mod tests {
     use super::*;
     use crate::index_sort::build::Step;
-    use crate::index_sort::shape::{Attribute, IndexShape, Order};
     use crate::index_sort::tuple::{Field, Tid};
-
-    fn shape() -> IndexShape {
-        let attribute = Attribute {
-            len: 8,
-            align: 8,
-            by_value: true,
-            order: Order::Signed,
-            descending: false,
-            nulls_first: false,
-            exact: true,
-        };
-        IndexShape::new(vec![attribute], 1).unwrap()
-    }
+    use crate::testing::bigint_index;
 
     /// A build of the rows with these numbers.
     fn build(rows: impl Iterator<Item = u64>, value: fn(u64) -> u64) -> IndexBuild {
-        let mut build = IndexBuild::new(shape(), 1 << 26).unwrap();
+        let mut build = IndexBuild::new(bigint_index(), 1 << 26).unwrap();
         for row in rows {
             let field = |_| Some(Field::Word(value(row)));
             build.add((row + 1) as Tid, row % 5 == 0, field).unwrap();

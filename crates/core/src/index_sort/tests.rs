@@ -1,11 +1,9 @@
 //! The build of an index gives its pages away as they are done, however its runs lie.
 
-#![allow(clippy::disallowed_methods, clippy::disallowed_macros, clippy::disallowed_types)]
-
-use pgsluice_core::index_sort::build::{IndexBuild, Step};
-use pgsluice_core::index_sort::run::Added;
-use pgsluice_core::index_sort::shape::{Attribute, IndexShape, Order};
-use pgsluice_core::index_sort::tuple::Field;
+use super::build::{IndexBuild, Step};
+use super::run::Added;
+use super::tuple::Field;
+use crate::testing::bigint_index;
 
 /// A build and its temporary file.
 struct Driven {
@@ -44,17 +42,7 @@ impl Driven {
 /// Ascending keys: one run after the other, so that a run is read on every few thousand rows.
 #[test]
 fn pages_do_not_gather_while_runs_are_read() {
-    let int = Attribute {
-        len: 8,
-        align: 8,
-        by_value: true,
-        order: Order::Signed,
-        descending: false,
-        nulls_first: false,
-        exact: true,
-    };
-    let shape = IndexShape::new(vec![int], 1).unwrap();
-    let build = IndexBuild::new(shape, 1 << 18).unwrap();
+    let build = IndexBuild::new(bigint_index(), 1 << 18).unwrap();
     let mut driven = Driven { build, file: Vec::new(), pages: 0, most: 0 };
     for n in 0..60_000 {
         if driven.build.add(n + 1, false, |_| Some(Field::Word(n))).unwrap() == Added::Full {
