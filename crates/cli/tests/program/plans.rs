@@ -98,7 +98,10 @@ fn a_plan_finds_what_the_server_would_refuse() {
         "CREATE TABLE t (a int PRIMARY KEY, b text); CREATE TABLE u (a int REFERENCES t);
          INSERT INTO t VALUES (7, 'y'); CREATE ROLE loader LOGIN; CREATE TABLE v (a int, b text);
          GRANT INSERT (a) ON v TO loader; GRANT SELECT ON v TO loader;
-         CREATE TABLE w (a int, b text); GRANT INSERT ON w TO loader",
+         CREATE TABLE w (a int, b text); GRANT INSERT ON w TO loader;
+         CREATE TABLE g (a int, b text GENERATED ALWAYS AS ('x') STORED);
+         CREATE TABLE p (a int, b text); GRANT ALL ON g, p TO loader;
+         ALTER TABLE p ENABLE ROW LEVEL SECURITY; CREATE POLICY p ON p USING (true)",
     );
     let file = world.file("t.csv", b"1,x\n");
     for command in ["plan", "load"] {
@@ -112,6 +115,8 @@ fn a_plan_finds_what_the_server_would_refuse() {
     for (more, why) in [
         (&["--table", "v"][..], "the role may not insert into the columns b of"),
         (&["--table", "w", "--truncate", "--method", "copy-csv"], "the role may not truncate"),
+        (&["--table", "p", "--method", "copy-csv"], "row-level security"),
+        (&["--table", "g", "--columns", "a,b"], "is generated and takes no values"),
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
             .args(["plan", &file, "--to", &url])

@@ -294,15 +294,18 @@ fn a_server_that_does_not_answer_is_given_up() {
     let port = silent.local_addr().unwrap().port();
     let file = world.file("t.csv", b"1,x\n");
     let to = format!("host=127.0.0.1 port={port} user=u dbname=d sslmode=disable");
-    let output = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
-        .args(["load", &file, "--table", "t", "--to", &to])
-        .env("PGCONNECT_TIMEOUT", "2")
-        .output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(5), "{output:?}");
-    let said = said(&output);
-    assert!(said.contains("timeout expired") && said.contains("connect_timeout="), "{said}");
-    assert!(!said.contains("reading"), "{said}");
+    for (timeout, seconds) in [(Some("2"), 2..10), (None, 15..30)] {
+        let mut load = Command::new(env!("CARGO_BIN_EXE_pgsluice"));
+        load.args(["load", &file, "--table", "t", "--to", &to]).env_remove("PGCONNECT_TIMEOUT");
+        let asked = Instant::now();
+        let output = load.envs(timeout.map(|t| ("PGCONNECT_TIMEOUT", t))).output().unwrap();
+        assert_eq!(output.status.code(), Some(5), "{output:?}");
+        // libpq counts whole seconds.
+        assert!(seconds.contains(&(asked.elapsed().as_secs() + 1)), "{:?}", asked.elapsed());
+        let said = said(&output);
+        assert!(said.contains("timeout expired") && said.contains("connect_timeout="), "{said}");
+        assert!(!said.contains("reading"), "{said}");
+    }
 }
 
 #[test]
