@@ -7,6 +7,8 @@ use crate::mapping::NOT_UTF8;
 use crate::naming::numbered;
 use crate::options::{Create, Header, Options, TargetOptions};
 use crate::plan::Plan;
+use crate::signs::Signs;
+use crate::sniff::{option, sniff, Detected, Given, FIXED_WIDTH};
 use crate::stray;
 use pgsluice_core::scan::{Dialect, Eol, Format, Next, Record, Scanner};
 
@@ -24,12 +26,22 @@ pub struct Causes {
     /// a delimiter, as the option takes it, that splits each record into as many fields, and
     /// how many
     pub delimiter: Option<(String, usize)>,
+    /// that delimiter is also usual within values, as a space is
+    pub rare: bool,
     /// the first record, by its types, is a header, and none was asked for
     pub header: bool,
-    /// the fields of the first record
+    /// how many fields each record has, if all have the same number
+    width: Option<usize>,
+    /// several spaces stand between values of a single field
+    aligned: bool,
+    /// the fields of the first record, or of the header that is passed over
     first: Vec<String>,
+    /// that is a header, which is passed over
+    passed: bool,
     /// the delimiter, if stray quotes come from a wrong one
     instead: Option<String>,
+    /// what the values show
+    pub(crate) signs: Signs,
 }
 
 impl Causes {
@@ -42,15 +54,37 @@ impl Causes {
         let own = fields(bytes, ended, &dialect);
         // Where the delimiter splits records evenly, it is the one.
         let doubtful = own.map_or(true, |fields| fields == 1);
-        let delimiter = doubtful.then(|| other_delimiter(bytes, ended, &dialect)).flatten();
+        let mut delimiter = doubtful.then(|| other_delimiter(bytes, ended, &dialect)).flatten();
+        let rare = own == Some(1) && delimiter.is_none();
+        let mut aligned = false;
+        if rare && dialect.format == Format::Csv {
+            let (quote, escape) = (Some(dialect.quote), Some(dialect.escape));
+            let found = sniff(bytes, ended, &Given { quote, escape, ..Given::default() });
+            aligned = found.doubts.iter().any(|doubt| doubt.why.ends_with(FIXED_WIDTH));
+            delimiter = rare_delimiter(&found, &dialect);
+        }
         let single = own == Some(1) && delimiter.is_some();
         let look = options.input.header == Header::None && options.input.skip == 0;
-        let (header, first) = match look {
+        let (header, mut first) = match look {
             true => self::header(bytes, ended, &dialect),
             false => (false, Vec::new()),
         };
+        let passed = reader.header().filter(|_| options.input.header == Header::Ignore);
+        if let Some(line) = passed {
+            let name = |field: &Vec<u8>| String::from_utf8_lossy(field).into_owned();
+            first = line.fields.iter().flatten().map(name).collect();
+        }
+        let passed = passed.is_some();
         let instead = own.is_none().then(|| instead(bytes, ended, &dialect)).flatten();
-        Causes { single, delimiter, header, first, instead }
+        let mut signs = Signs::default();
+        if dialect.format == Format::Csv {
+            each(&sample, ended, &dialect, |record| {
+                signs.see(&sample, record);
+                true
+            });
+        }
+        let width = own;
+        Causes { single, delimiter, rare, header, width, aligned, first, passed, instead, signs }
     }
 
     /// Refuses a file that would be loaded as what it is not.
@@ -63,7 +97,7 @@ impl Causes {
         let create = options.target.create != Create::No;
         let name = options.input.sources.first().map_or(String::new(), |s| s.name());
         let given = options.target.columns.as_ref().map(Vec::len).or(columns);
-        if let (Some((delimiter, fields)), true) = (&self.delimiter, self.single) {
+        if let (Some((delimiter, fields)), true) = (&self.delimiter, self.single && !self.rare) {
             let one = given == Some(1);
             if !one && (create || given.is_some()) {
                 return Err(Error::data(format!(
@@ -76,7 +110,7 @@ impl Causes {
             }
         }
         if create && self.header && !options.input.first_is_data && given.is_none() {
-            return Err(Error::new(format!(
+            return Err(Error::data(format!(
                 "the first record of {name} looks like a header: its fields are not of the \
                  types of the fields below"
             ))
@@ -93,9 +127,22 @@ impl Causes {
                 "each record has one field, but would have {fields} with `delimiter` '{delimiter}'"
             ));
         }
-        let bare = |name: &String| name.trim().to_lowercase();
-        let named = columns.len() > 1 && self.first.iter().map(bare).eq(columns.iter().map(bare));
-        if self.header || named {
+        if self.aligned {
+            notes.push(format!("each record has one field: {FIXED_WIDTH}"));
+        }
+        let (mut first, mut columns) = (bare(&self.first), bare(columns));
+        let in_order = first == columns;
+        first.sort();
+        columns.sort();
+        let named = columns.len() > 1 && first == columns;
+        if self.passed && named && !in_order {
+            notes.push(
+                "the header has the columns in another order, and the fields are loaded by \
+                 position: `header` loads them by name"
+                    .into(),
+            );
+        }
+        if !self.passed && (self.header || named) {
             notes.push(
                 "the first record looks like a header and is loaded as data: `header` reads the names of the columns from it"
                     .into(),
@@ -127,14 +174,28 @@ impl Causes {
         if state == "22021" && options.input.encoding.is_none() {
             return error.with_hint(NOT_UTF8);
         }
-        if !of_value {
+        if !of_value && !uneven {
             return error;
         }
         let first = error.place().is_some_and(|place| place.record == Some(1));
-        if first && self.header {
+        let (names, columns) = (bare(&self.first), bare(&plan.columns));
+        let named = !names.is_empty() && names.iter().all(|name| columns.contains(name));
+        if first && !self.passed && (self.header || named) {
             return error.with_hint(
                 "is the first line a header? `header` reads the names of the columns from it",
             );
+        }
+        let by_position = matches!(options.input.header, Header::None | Header::Ignore);
+        let (fields, given) = (plan.fields.len(), options.target.columns.is_some());
+        if let Some(width) = self.width.filter(|width| *width != fields && by_position && !given) {
+            let s = if width == 1 { "" } else { "s" };
+            return error.with_hint(format!(
+                "each record has {width} field{s}, and the table takes {fields}: `columns` A,-,B,… \
+                 names the columns of the fields, and leaves out a field by -"
+            ));
+        }
+        if !of_value {
+            return error;
         }
         match plan.inferred.is_some() {
             false => error,
@@ -147,6 +208,11 @@ impl Causes {
             ),
         }
     }
+}
+
+/// Names as they are compared.
+fn bare(names: &[String]) -> Vec<String> {
+    names.iter().map(|name| name.trim().to_lowercase()).collect()
 }
 
 /// A hint at another delimiter.
@@ -167,6 +233,15 @@ fn other_delimiter(bytes: &[u8], ended: bool, dialect: &Dialect) -> Option<(Stri
         (fields > 1).then(|| ((*name).to_owned(), fields))
     });
     split.max_by_key(|(_, fields)| *fields)
+}
+
+/// The delimiter that is detected without a doubt where none of the usual ones splits the records,
+/// and how many fields they have then.
+fn rare_delimiter(found: &Detected, dialect: &Dialect) -> Option<(String, usize)> {
+    let fields = found.columns.len();
+    let sure = found.doubts.iter().all(|doubt| !matches!(doubt.what, "delimiter" | "records"));
+    (sure && fields > 1 && found.delimiter != dialect.delimiter)
+        .then(|| (option(found.delimiter), fields))
 }
 
 /// Another delimiter that a file with stray quotes may have: by a wrong one, quotes stand in the

@@ -4,34 +4,84 @@
 use crate::error::{Error, Kind};
 use crate::input::{can_be_read_again, peek};
 use crate::options::{Header, Options};
-use crate::sniff::{option, sniff, Detected, Given, Head, Setting};
+use crate::sniff::{option, sniff, spelling, Detected, Given, Head, Setting, Spelling};
+use pgsluice_core::scan::Format;
 
-/// The error with what the first file shows against the options, if it has no hint.
+const LINE_ENDS: &str = "the lines before end in another way: make all alike (sed 's/\\r$//' \
+                         removes CR), or put a value of several lines in quotes";
+
+/// The error with what the first file shows against the options, or else with what its value looks
+/// like, if it has no hint.
 pub(crate) fn explained(error: Error, options: &Options) -> Error {
     let state = error.sqlstate();
     let of_content = state.is_empty() || state.starts_with("22");
     let may_be = matches!(error.kind(), Kind::Failed | Kind::Data) && of_content;
-    // The server's own hint is that there are other styles of dates.
+    // The server's own hint, that there are other styles of dates, does not say which.
     let of_moment = matches!(state, "22007" | "22008");
+    // Its hint for lines of different ends is quotes.
+    let of_line_end = ["unquoted newline", "unquoted carriage return"];
+    if may_be && of_line_end.iter().any(|text| error.message().contains(text)) {
+        return error.with_hint(LINE_ENDS);
+    }
     let said = error.hint().is_some() && !of_moment;
-    if said || !may_be || !can_be_read_again(&options.input) {
+    if said || !may_be {
         return error;
     }
-    let Some(source) = options.input.sources.first() else { return error };
-    let Ok(sample) = peek(source.as_ref()) else { return error };
+    match of_file(&error, options).or_else(|| of_value(&error, options)) {
+        Some(hint) => error.with_hint(hint),
+        None => error,
+    }
+}
+
+/// What the first file shows against the options.
+fn of_file(error: &Error, options: &Options) -> Option<String> {
+    let of_moment = matches!(error.sqlstate(), "22007" | "22008");
+    let source = options.input.sources.first().filter(|_| can_be_read_again(&options.input))?;
+    let sample = peek(source.as_ref()).ok()?;
     let found = sniff(&sample.bytes, sample.whole, &Given::default());
     let mut other = other(&found, options);
     let style = found.date_style.filter(|_| of_moment && options.target.date_style.is_none());
     other.extend(style.map(|style| Setting("date-style", style.into())));
     if other.is_empty() {
-        return error;
+        return None;
     }
     let shown: Vec<String> = other.iter().map(Setting::to_string).collect();
     let name = source.name();
-    error.with_hint(format!(
+    Some(format!(
         "the file looks as if it needs {}; `pgsluice sniff {name}` shows why",
         shown.join(" ")
     ))
+}
+
+/// What a value that is none of its column's type is in another spelling.
+fn of_value(error: &Error, options: &Options) -> Option<String> {
+    let place = error.place().filter(|_| matches!(error.sqlstate(), "22P02" | "22007"))?;
+    let (column, value) = (place.column.as_deref()?, place.value.as_deref()?);
+    if options.input.dialect()?.format != Format::Csv {
+        return None;
+    }
+    if value.is_empty() {
+        return Some(format!("`force-null` '{column}' makes \"\" NULL, as an empty value is"));
+    }
+    let converted = |how: &str| format!("`expr` \"{column}={how}\"");
+    // Where no point has been seen, one that comes later is no mark to drop.
+    let comma = match value.contains('.') {
+        true => converted("replace(replace(?, '.', ''), ',', '.')"),
+        false => converted("replace(?, ',', '.')"),
+    };
+    let groups = converted("replace(?, ',', '')");
+    match spelling(value.as_bytes()) {
+        Spelling::Null => {
+            let null = Setting("null", format!("{column}={value}"));
+            Some(format!("if {value} stands for NULL: {null}"))
+        }
+        Spelling::DecimalComma => Some(format!("if the comma is the decimal mark: {comma}")),
+        Spelling::Grouped => Some(format!("if commas separate thousands: {groups}")),
+        Spelling::Either => Some(format!(
+            "if the comma is the decimal mark: {comma}; if it separates thousands: {groups}"
+        )),
+        Spelling::Other => None,
+    }
 }
 
 /// What is detected without a doubt and is not what the options say.
@@ -55,8 +105,15 @@ fn other(found: &Detected, options: &Options) -> Vec<Setting> {
     if found.head == Head::Names && none {
         other.push(Setting("header", "names".into()));
     }
-    if found.skip_lines > 0 && sure("preamble") {
+    let frame = &options.input.frame;
+    if found.skip_lines > 0 && frame.skip_lines == 0 && sure("preamble") {
         other.push(Setting("skip-lines", found.skip_lines.to_string()));
+    }
+    if found.skip_footer > 0 && frame.skip_footer == 0 {
+        other.push(Setting("skip-footer", found.skip_footer.to_string()));
+    }
+    if found.comments && frame.comment.is_none() {
+        other.push(Setting("comment", "#".into()));
     }
     other
 }

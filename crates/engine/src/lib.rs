@@ -56,6 +56,7 @@ pub mod repair;
 mod report;
 mod rewrite;
 mod session;
+mod signs;
 pub mod sniff;
 mod source;
 mod stray;

@@ -232,6 +232,7 @@ fn all_notes(plan: &mut Plan, facts: &Facts, options: &Options) {
     notes.append(&mut plan.notes);
     notes.extend(once_notes(plan, options));
     notes.extend(facts.causes.notes(&plan.columns));
+    notes.extend(facts.causes.signs.notes(&plan.fields, facts, options));
     notes.extend(input.notes.iter().cloned());
     notes.extend(facts.new.iter().flat_map(|new| new.notes.iter().cloned()));
     plan.notes = notes;
@@ -261,8 +262,14 @@ fn check_kind(table: &TableFacts) -> Result<(), Error> {
     match table.kind {
         'r' | 'p' | 'f' => Ok(()),
         'v' if table.triggers.iter().any(|t| t.row && t.before) => Ok(()),
-        _ => Err(Error::new(format!("{} cannot be loaded into: it is not a table", table.sql))
-            .with_hint("a view needs an INSTEAD OF INSERT trigger")),
+        kind => {
+            let error =
+                Error::new(format!("{} cannot be loaded into: it is not a table", table.sql));
+            Err(match kind {
+                'v' => error.with_hint("a view needs an INSTEAD OF INSERT trigger"),
+                _ => error,
+            })
+        }
     }
 }
 

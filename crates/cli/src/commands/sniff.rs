@@ -4,11 +4,11 @@ use crate::failure::Failure;
 use crate::output::print;
 use crate::wording::as_options;
 use clap::Args;
-use pgsluice_engine::sniff::peek;
-use pgsluice_engine::sniff::{sniff, Detected, Doubt, Given, Head, Setting};
-use pgsluice_engine::Error;
-use pgsluice_engine::{stdin, FileSource, Source};
+use pgsluice_engine::options::one_byte;
+use pgsluice_engine::sniff::{peek, sniff, Detected, Doubt, Given, Head, Peek, Setting};
+use pgsluice_engine::{stdin, Error, FileSource, Source};
 use serde_json::{json, Map, Value};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -44,7 +44,8 @@ pub fn run(a: &Arguments) -> Result<ExitCode, Failure> {
     if sample.bytes.is_empty() {
         return Err(Error::data(format!("{name} is empty")).into());
     }
-    let found = sniff(&sample.bytes, sample.whole, &Given::default());
+    let mut found = sniff(&sample.bytes, sample.whole, &Given::default());
+    dependent(&sample, &mut found)?;
     if a.json {
         let text = serde_json::to_string_pretty(&as_json(&name, &found, sample.whole));
         print(text.unwrap_or_default())?;
@@ -52,6 +53,51 @@ pub fn run(a: &Arguments) -> Result<ExitCode, Failure> {
         print(plan(&name, &found, sample.whole))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// If the delimiter is undecided, so is each setting that is different with another candidate.
+fn dependent(sample: &Peek, found: &mut Detected) -> Result<(), Error> {
+    let open = found.doubts.iter().find(|doubt| doubt.what == "delimiter");
+    let candidates = open.map_or_else(Vec::new, |doubt| doubt.candidates.clone());
+    let mut by = Vec::new();
+    for Setting(_, delimiter) in &candidates {
+        let given = one_byte("delimiter", Some(delimiter))?;
+        let given = Given { delimiter: given, ..Given::default() };
+        by.push((delimiter, sniff(&sample.bytes, sample.whole, &given)));
+    }
+    for name in ["quote", "escape", "header", "skip-lines", "skip-footer"] {
+        let all: Vec<Vec<String>> = by.iter().map(|(_, found)| values(found, name)).collect();
+        if all.windows(2).all(|pair| pair[0] == pair[1]) {
+            continue;
+        }
+        let with = |(values, by): (&Vec<String>, &(&String, Detected))| {
+            format!("{} with '{}'", values.join(" or "), by.0)
+        };
+        let each: Vec<String> = all.iter().zip(&by).map(with).collect();
+        let why = format!("depends on the delimiter: {}", each.join(", "));
+        let values: BTreeSet<String> = all.into_iter().flatten().collect();
+        let setting = |value: String| match value.as_str() {
+            "none" => Setting("no-header", String::new()),
+            _ => Setting(name, value),
+        };
+        let candidates = values.into_iter().map(setting).collect();
+        found.doubts.retain(|doubt| key(doubt) != name);
+        found.doubts.push(Doubt { what: name, why, candidates });
+    }
+    Ok(())
+}
+
+/// What a setting is, or may be.
+fn values(found: &Detected, name: &str) -> Vec<String> {
+    let value = |setting: &Setting| match setting.0 {
+        "no-header" => "none".into(),
+        _ => setting.1.clone(),
+    };
+    let own = settings(found).iter().find(|setting| setting.0 == name).map(value);
+    match found.doubts.iter().find(|doubt| key(doubt) == name) {
+        Some(doubt) => doubt.candidates.iter().map(value).collect(),
+        None => vec![own.unwrap_or("0".into())],
+    }
 }
 
 /// What is found, as settings of `load`; those that are COPY's defaults among them.
@@ -145,6 +191,7 @@ fn plan(name: &str, found: &Detected, whole: bool) -> String {
         out.push(line(setting));
     }
     let more = [
+        ("comment", "comments"),
         ("stray-quotes", "stray quotes"),
         ("nulls", "NULL"),
         ("dates", "dates"),
@@ -154,6 +201,9 @@ fn plan(name: &str, found: &Detected, whole: bool) -> String {
     for (property, shown) in more {
         let all = found.evidence.iter().filter(|(name, _)| *name == property);
         out.extend(all.map(|(_, why)| format!("# {shown}: {}", comment(why))));
+    }
+    if found.comments {
+        out.push("# comment = \"#\"".into());
     }
     if found.strays {
         out.push("# stray-quotes = \"literal\"".into());

@@ -113,6 +113,19 @@ fn date_style_and_time_zone_set_the_sessions() {
             world.sql("SELECT to_char(d, 'YYYY-MM-DD ') || (z AT TIME ZONE 'UTC')::text FROM t");
         assert_eq!(row, "2024-02-03 2024-07-01 03:00:00", "{method}");
     }
+    // Where no option says the order and no date shows it, what the server takes is noted.
+    let note = "column d has dates such as 03/02/2024, and none of the first records shows whether";
+    for (bytes, more, noted) in [
+        ("03/02/2024,2024-07-01\n", &[][..], true),
+        ("03/02/2024,2024-07-01\n", &["--date-style", "ISO, DMY"], false),
+        ("03/02/2024,2024-07-01\n", &["--expr", "d=to_date(?, 'DD/MM/YYYY')"], false),
+        ("03/02/2024,2024-07-01\n02/13/2024,2024-07-01\n", &[], false),
+        ("2024-02-03,2024-07-01\n", &[], false),
+    ] {
+        let file = world.file("dates.csv", bytes.as_bytes());
+        let summary = world.load(&[&[file.as_str(), "--table", "t"], more].concat()).unwrap();
+        assert_eq!(summary["notes"].to_string().contains(note), noted, "{more:?}: {summary}");
+    }
     let wrong =
         program(&["load", &file, "--table", "t", "--to", &url, "--time-zone", "Nowhere/None"]);
     assert_eq!(wrong.status.code(), Some(1), "{}", said(&wrong));
@@ -212,6 +225,9 @@ fn exit_codes() {
         let output = program(&[&["load", file, "--table", "t", "--to", to], more].concat());
         assert_eq!(output.status.code(), Some(code), "{file} {more:?}: {}", said(&output));
     }
+    let header = world.file("header.csv", b"id,v\n1,2\n3,4\n");
+    let output = program(&["load", &header, "--table", "n", "--create", "--to", &url]);
+    assert_eq!(output.status.code(), Some(4), "{}", said(&output));
     // Within the limit it is 3 only where something was rejected.
     let none = world.path("none");
     let reject = ["--on-error", "reject", "--reject-file", &none];

@@ -52,6 +52,11 @@ fn headers(world: &mut World) {
     load(world, &named, &["--header", "--columns", "C c,a"]).unwrap();
     let said = load(world, &named, &["--header", "--columns", "a,C c"]).unwrap_err();
     assert!(said.contains("named.csv, line 1: ") && said.contains("another order"), "{said}");
+    // Passed over, it may still say that fields and columns do not belong together.
+    for (columns, noted) in [("a,C c", true), ("C c,a", false)] {
+        let summary = load(world, &named, &["--header=ignore", "--columns", columns]).unwrap();
+        assert_eq!(summary["notes"].to_string().contains("in another order"), noted, "{summary}");
+    }
     let said = load(world, &named, &["--header", "--force-null", "a,nope"]).unwrap_err();
     assert!(said.contains("--force-null names column \"nope\""), "{said}");
     let text = ["load", &named, "--table", "h", "--format", "text", "--force-not-null", "a"];

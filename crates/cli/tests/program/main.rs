@@ -5,6 +5,7 @@ mod advice;
 mod binary;
 mod common;
 mod connections;
+mod content;
 mod contract;
 mod create;
 mod deferred;

@@ -60,6 +60,20 @@ fn a_plan_loads_what_it_was_made_of(world: &mut World) {
     assert_eq!(json["columns"][2]["or"], "date");
 }
 
+/// A plan takes nothing from a reading by one delimiter that is otherwise with another.
+fn what_depends_on_the_delimiter_is_undecided_with_it(world: &mut World) {
+    let file = world.file("odd.csv", b"name;place\nx,1;a\ny,2;b\nz,3;c\n");
+    let plan = text(&sniff(&[&file]).stdout);
+    for line in [
+        "undecided = [\"delimiter\", \"header\", \"skip-lines\"]",
+        "# skip-lines: depends on the delimiter: 1 with ',', 0 with ';'",
+        "# skip-lines = 0",
+    ] {
+        assert!(plan.lines().any(|l| l == line), "{line}\n{plan}");
+    }
+    assert!(!plan.contains("\nskip-lines ="), "{plan}");
+}
+
 /// What a plan may say, and what is said of what it may not.
 fn plans_are_checked(world: &mut World) {
     let file = world.file("semicolons.csv", SEMICOLONS);
@@ -178,11 +192,41 @@ fn errors_have_the_dialect_as_their_hint(world: &mut World) {
     world.sql("DROP TABLE IF EXISTS made; CREATE TABLE made (id int, name text, day date)");
     let rows = "1,'a, b',2024-01-02\n2,'c',2024-01-03\n3,'d',2024-01-04\n";
     let days = "1,a,28/01/2018\n2,b,29/01/2018\n";
-    for (bytes, hint) in [(rows, "--quote \"'\""), (days, "--date-style DMY")] {
+    let comment = "1,a,2024-01-02\n# none\n2,b,2024-01-03\n";
+    let footer = "1,a,2024-01-02\n2,b,2024-01-03\n(2 rows)\n";
+    for (bytes, hint) in [
+        (rows, "--quote \"'\""),
+        (days, "--date-style DMY"),
+        (comment, "--comment '#'"),
+        (footer, "--skip-footer 1"),
+    ] {
         let file = world.file("hinted.csv", bytes.as_bytes());
         let said = world.load(&[&file, "--table", "made"]).unwrap_err();
         assert!(said.contains(&format!("looks as if it needs {hint}")), "{bytes}: {said}");
     }
+    // Where the dialect is right, the value may show what it is.
+    world.sql("DROP TABLE made; CREATE TABLE made (id int, \"the price\" numeric)");
+    for (value, option, argument, why) in [
+        ("NA", "--null", "the price=NA", "if NA stands for NULL"),
+        ("\"1,5\"", "--expr", "the price=replace(?, ',', '.')", "is the decimal mark"),
+        (
+            "\"1.234,5\"",
+            "--expr",
+            "the price=replace(replace(?, '.', ''), ',', '.')",
+            "decimal mark",
+        ),
+        ("\"1,234.5\"", "--expr", "the price=replace(?, ',', '')", "separate thousands"),
+        ("\"1,234\"", "--expr", "the price=replace(?, ',', '')", "; if it separates thousands"),
+        ("\"\"", "--force-null", "the price", "makes \"\" NULL"),
+    ] {
+        let file = world.file("hinted.csv", format!("1,25\n2,{value}\n").as_bytes());
+        let load = [file.as_str(), "--table", "made", "--truncate"];
+        let said = world.load(&load).unwrap_err();
+        let named = ["'", "\""].map(|quote| format!("{option} {quote}{argument}{quote}"));
+        assert!(named.iter().any(|named| said.contains(named)) && said.contains(why), "{said}");
+        world.load(&[&load[..], &[option, argument]].concat()).unwrap();
+    }
+    world.sql("DROP TABLE made; CREATE TABLE made (id int, name text, day date)");
     // No other dialect explains a day that there is not.
     let file = world.file("hinted.csv", b"1,a,2024-01-02\n2,b,2024-02-31\n");
     let said = world.load(&[&file, "--table", "made"]).unwrap_err();
@@ -194,6 +238,7 @@ fn files_say_what_they_are() {
     on_last_major(|installation| {
         let mut world = World::new(installation);
         a_plan_loads_what_it_was_made_of(&mut world);
+        what_depends_on_the_delimiter_is_undecided_with_it(&mut world);
         plans_are_checked(&mut world);
         auto_takes_what_is_decided(&mut world);
         lines_around_the_table(&mut world);

@@ -26,9 +26,56 @@ pub(super) enum CellKind {
     Text,
 }
 
+/// What a value may be that no column of numbers takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Spelling {
+    /// a usual spelling of NULL
+    Null,
+    /// `1,5` or `1.234,5`
+    DecimalComma,
+    /// `1,234.5`
+    Grouped,
+    /// `1,234`
+    Either,
+    Other,
+}
+
+/// How a value is written.
+pub(crate) fn spelling(value: &[u8]) -> Spelling {
+    let value = value.trim_ascii();
+    let last = value.iter().rposition(|c| matches!(c, b',' | b'.'));
+    let three = last.is_some_and(|at| value.len() - at == 4);
+    match (CellKind::of(value), last.map(|at| value[at])) {
+        (CellKind::Null, _) => Spelling::Null,
+        (CellKind::Comma, _) if three => Spelling::Either,
+        (CellKind::Comma, _) => Spelling::DecimalComma,
+        (CellKind::Grouped, Some(b',')) if value.contains(&b'.') => Spelling::DecimalComma,
+        (CellKind::Grouped, _) if value.contains(&b',') => Spelling::Grouped,
+        _ => Spelling::Other,
+    }
+}
+
+/// The order of the parts of a date, with a time of day or without, and whether it has a zone; if
+/// the value is a date.
+pub(crate) fn moment_of(value: &[u8]) -> Option<(Order, bool)> {
+    let value = value.trim_ascii();
+    if !value.first()?.is_ascii_digit() {
+        return None;
+    }
+    match moment(value)? {
+        CellKind::Date(order) => Some((order, false)),
+        CellKind::Timestamp(order) => {
+            let time = value.iter().position(|c| matches!(c, b' ' | b'T'))?;
+            let zone = value[time + 1..].iter().any(|c| matches!(c, b'+' | b'-' | b'Z' | b'z'));
+            Some((order, zone))
+        }
+        _ => None,
+    }
+}
+
 /// How the parts of a date follow each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
+pub(crate) enum Order {
     /// the year first
     Year,
     /// the day first: the first number is above 12

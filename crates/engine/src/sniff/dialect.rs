@@ -1,7 +1,7 @@
 //! Which delimiter, quote and escape a sample has: each plausible dialect reads it, and one is
 //! taken only if it fits clearly better than every other.
 
-use super::cell::CellKind;
+use super::cell::{CellKind, Class};
 use super::reading::{Reading, Row};
 use super::{option, Doubt, Given, Sample, Setting};
 use pgsluice_core::scan::StrayQuotes;
@@ -12,6 +12,13 @@ const USUAL: [u8; 6] = [b',', b';', b'\t', b'|', 0x01, 0x1f];
 /// Bytes that stand between fields only if there is no usual delimiter: they are frequent
 /// within values.
 const RARE: [u8; 5] = [b' ', b':', b'^', b'~', b'#'];
+
+/// What is said of lines that no delimiter splits.
+pub(crate) const FIXED_WIDTH: &str =
+    "several spaces stand between values: columns of a fixed width are not split";
+
+/// A byte that no text has: with it as the delimiter, each line is one value.
+const ONE_VALUE: u8 = 0x02;
 
 /// The reading that fits, and what speaks against it.
 pub(super) struct DialectChoice {
@@ -35,7 +42,11 @@ pub(super) fn choose(sample: Sample<'_>, given: &Given) -> DialectChoice {
         readings.iter().filter(|(reading, _)| is_plausible(reading)).collect();
     let winner = plausible.iter().find(|(a, _)| {
         let mut others = plausible.iter().map(|(b, _)| b);
-        others.all(|b| a.dialect.delimiter == b.dialect.delimiter || is_better(a, b))
+        others.all(|b| {
+            let same = a.dialect.delimiter == b.dialect.delimiter;
+            let explained = in_numbers(sample, b, a.dialect.delimiter);
+            same || (is_better(a, b) && !explained) || explains(sample, a, b.dialect.delimiter)
+        })
     });
     let others = |chosen: u8| {
         let tried = readings.iter().filter(|(r, _)| r.dialect.delimiter != chosen);
@@ -114,6 +125,7 @@ fn unclear(
         if usual && !(reading.width == 1 && reading.even > 0.9 && reading.fitting() > 1) {
             doubts.push(Doubt { what: "delimiter", why, candidates: Vec::new() });
         }
+        doubts.extend(aligned(sample, &reading));
         return DialectChoice { reading, doubts, others: Vec::new() };
     };
     let why: Vec<String> = plausible.iter().map(|(reading, _)| of(reading)).collect();
@@ -130,9 +142,8 @@ fn unclear(
 fn one_column(sample: Sample<'_>, reading: &Reading) -> Option<Doubt> {
     let rare = is_rare(reading);
     let even = reading.even >= 0.98 && reading.width > 2 && reading.records() >= 5;
-    // A byte that no text has makes lines of one value.
-    let lines = Reading::of(sample, 0x02, reading.dialect.quote, reading.dialect.escape);
-    let values = lines.typed >= 0.9 && lines.width == 1;
+    let lines = Reading::of(sample, ONE_VALUE, reading.dialect.quote, reading.dialect.escape);
+    let values = lines.typed >= 0.9 && lines.width == 1 && !has_names(sample, reading);
     if reading.records() < 2 || (!values && (!rare || even)) {
         return None;
     }
@@ -140,7 +151,63 @@ fn one_column(sample: Sample<'_>, reading: &Reading) -> Option<Doubt> {
     Some(Doubt {
         what: "delimiter",
         why: format!("{}; each line may as well be one value", of(reading)),
-        candidates: vec![candidate(reading.dialect.delimiter), candidate(0x02)],
+        candidates: vec![candidate(reading.dialect.delimiter), candidate(ONE_VALUE)],
+    })
+}
+
+/// Whether the first record has a name for each field: so many columns there are. A delimiter and
+/// a space may stand within one name.
+fn has_names(sample: Sample<'_>, reading: &Reading) -> bool {
+    let Some(first) = reading.rows.iter().find(|row| row.width == reading.width) else {
+        return false;
+    };
+    let is_name = |kind: &CellKind| matches!(kind, CellKind::Text | CellKind::Code);
+    let mut values = reading.values(sample, first).into_iter();
+    !is_rare(reading)
+        && first.kinds.iter().all(is_name)
+        && values.all(|value| value.trim_ascii() == value)
+}
+
+/// Whether `a` explains the other delimiter: the first record has none, and all others stand in
+/// numbers.
+fn explains(sample: Sample<'_>, a: &Reading, other: u8) -> bool {
+    let first = a.rows.iter().find(|row| !row.is_blank());
+    let without = first
+        .filter(|row| row.width == a.width)
+        .is_some_and(|row| memchr::memchr(other, &sample.bytes[row.start..row.end]).is_none());
+    without && in_numbers(sample, a, other)
+}
+
+/// Whether the other delimiter stands in numbers alone, as decimal commas do, where `a` splits the
+/// records, nearly all of them alike.
+fn in_numbers(sample: Sample<'_>, a: &Reading, other: u8) -> bool {
+    let has = |bytes: &[u8]| memchr::memchr(other, bytes).is_some();
+    let stands = |row: &Row| {
+        let is_number = |i| row.kind(i).class() == Class::Number;
+        let mut values = a.values(sample, row).into_iter().enumerate();
+        values.all(|(i, value)| !has(&value) || is_number(i))
+    };
+    let mut rows = a.rows.iter().filter(|row| has(&sample.bytes[row.start..row.end]));
+    a.even >= 0.98 && rows.all(stands)
+}
+
+/// Whether the lines are rather columns of a fixed width, which no delimiter splits: nearly each
+/// has values with several spaces between them.
+fn aligned(sample: Sample<'_>, reading: &Reading) -> Option<Doubt> {
+    let has_gap = |row: &&Row| {
+        let line = sample.bytes[row.start..row.end].trim_ascii();
+        memchr::memmem::find(line, b"  ").is_some()
+    };
+    let mut with = reading.rows.iter().filter(has_gap);
+    let line = with.next()?.line;
+    if reading.width != 1 || ((with.count() + 1) as f64) < 0.9 * reading.records() as f64 {
+        return None;
+    }
+    let why = format!("from line {line} on, {FIXED_WIDTH}");
+    Some(Doubt {
+        what: "delimiter",
+        why,
+        candidates: vec![Setting("delimiter", option(ONE_VALUE))],
     })
 }
 

@@ -119,7 +119,11 @@ impl FileLayout {
         };
         let titles: Vec<String> =
             reading.rows[..top].iter().filter(|r| !r.is_blank()).take(3).map(shown).collect();
-        let why = format!("lines 1 to {} are no records: {}", self.before, titles.join(", "));
+        let titles = titles.join(", ");
+        let why = match self.before {
+            1 => format!("line 1 is no record: {titles}"),
+            before => format!("lines 1 to {before} are no records: {titles}"),
+        };
         let blank = reading.rows[..top].iter().all(Row::is_blank);
         let sure = blank || matches!(self.head, Head::Names | Head::Unfit);
         if !sure || top > BEFORE || given.header == Some(false) && !blank {

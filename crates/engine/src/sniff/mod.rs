@@ -15,8 +15,11 @@ mod tests;
 use crate::frame::{excel_delimiter, line_end};
 use pgsluice_core::scan::{valid_utf8, Eol, StrayQuotes};
 use std::fmt;
+use std::ops::Range;
 
 pub use crate::input::{other_content, peek, Peek};
+pub(crate) use cell::{moment_of, spelling, Order, Spelling};
+pub(crate) use dialect::FIXED_WIDTH;
 
 /// What the user has said already.
 #[derive(Clone, Debug, Default)]
@@ -155,6 +158,8 @@ pub struct Detected {
     pub date_style: Option<&'static str>,
     /// some records have stray quotes
     pub strays: bool,
+    /// lines among the records begin with `#` and are none
+    pub comments: bool,
     /// the columns
     pub columns: Vec<DetectedColumn>,
     /// records looked at
@@ -216,6 +221,7 @@ pub fn sniff(sample: &[u8], whole: bool, given: &Given) -> Detected {
             .map(|(style, _)| *style)
             .filter(|_| found.dates.is_empty()),
         strays: reading.stray > 0.0,
+        comments: false,
         columns: found.columns,
         records: reading.rows[layout.first.min(layout.end)..layout.end]
             .iter()
@@ -225,6 +231,7 @@ pub fn sniff(sample: &[u8], whole: bool, given: &Given) -> Detected {
         doubts: choice.doubts,
     };
     detected.skip_lines += sample.before * u64::from(given.skip_lines > 0);
+    detected.comments(sample, reading, layout.first.min(layout.end)..layout.end);
     detected.doubts.extend(layout.doubts);
     detected.dialect_evidence(sample, reading, &choice.others);
     detected.encoding(sample, &given);
@@ -278,6 +285,19 @@ impl Detected {
             let at = memchr::memmem::find(sample.bytes, &pair).unwrap_or_default();
             let why = format!("as in line {}", sample.line_of(at));
             self.evidence.push(("escape", why));
+        }
+    }
+
+    /// Whether lines among the records begin with `#`, and no record does.
+    fn comments(&mut self, sample: Sample<'_>, reading: &reading::Reading, of: Range<usize>) {
+        let begins = |row: &&reading::Row| sample.bytes[row.start..row.end].starts_with(b"#");
+        let rows = reading.rows[of].iter().filter(begins);
+        let lines: Vec<_> = rows.map(|row| (row.width == reading.width, row.line)).collect();
+        if let (Some((_, first)), true) = (lines.first(), lines.iter().all(|(fits, _)| !fits)) {
+            self.comments = true;
+            let why =
+                format!("lines that are no records begin with '#', the first is line {first}");
+            self.evidence.push(("comment", why));
         }
     }
 

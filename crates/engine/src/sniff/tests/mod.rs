@@ -46,6 +46,15 @@ fn delimiters_are_found_by_even_records() {
     // A decimal comma makes values of one delimiter, and pieces of the other.
     let found = look(&rows(9, |i| format!("{i},5;{i},25;x\n")));
     assert_eq!((found.delimiter, doubts(&found)), (b';', vec![]));
+    // So it does in one column of three.
+    let sold = "id;name;price\n".to_owned() + &rows(9, |i| format!("{i};n{i};{i},5\n"));
+    let found = look(&sold);
+    assert_eq!((found.delimiter, found.head, doubts(&found)), (b';', Head::Names, vec![]));
+    assert_eq!(doubts(&look(&sold.replace(";name;", ";name,first;")))[0], "delimiter");
+    assert_eq!(doubts(&look(&(sold + "10;n,m;7,5\n")))[0], "delimiter");
+    let pieces = rows(9, |i| format!("{i},5\ta\tb{i}\tc\n"));
+    let found = look(&pieces);
+    assert!(found.delimiter == b'\t' || doubts(&found)[0] == "delimiter", "{found:?}");
     // Delimiters within quotes do not count.
     let found = look(&rows(9, |i| format!("\"a;b;c\",{i},\"d;{i}\"\n")));
     assert_eq!((found.delimiter, doubts(&found)), (b',', vec![]));
@@ -69,6 +78,27 @@ fn what_two_delimiters_would_split_is_a_doubt() {
 fn a_single_column_needs_no_delimiter() {
     let found = look(&("id\n".to_owned() + &rows(9, |i| format!("{i}\n"))));
     assert_eq!((doubts(&found), found.head), (vec![], Head::Names));
+}
+
+#[test]
+fn numbers_are_two_columns_if_the_header_has_two_names() {
+    let body = rows(9, |i| format!("{i},{}\n", i * 7));
+    assert_eq!(doubts(&look(&body)), ["delimiter"]);
+    let found = look(&("x,y\n".to_owned() + &body));
+    assert_eq!((found.head, doubts(&found)), (Head::Names, vec![]));
+    for header in ["price, EUR\n", "2,5\n"] {
+        assert_eq!(doubts(&look(&(header.to_owned() + &body)))[0], "delimiter", "{header}");
+    }
+}
+
+#[test]
+fn columns_of_a_fixed_width_are_no_single_value() {
+    let found =
+        look(&rows(30, |i| format!("{i:>6}{:>9}  n{i}\n", if i % 2 == 0 { i } else { i * 1000 })));
+    assert_eq!(doubts(&found)[0], "delimiter");
+    assert!(found.doubts[0].why.contains("fixed width"), "{found:?}");
+    let text = look(&rows(9, |i| format!("so it goes{}on {i}\n", if i < 3 { "  " } else { " " })));
+    assert!(!text.doubts.iter().any(|doubt| doubt.why.contains("fixed width")), "{text:?}");
 }
 
 #[test]
@@ -201,6 +231,16 @@ fn a_footer_is_text_that_no_record_begins_with() {
     assert_eq!(look(&format!("{table}6\n")).skip_footer, 0);
     assert_eq!(look(&format!("{table}6,x\n")).skip_footer, 0);
     assert_eq!(look(&format!("{table}\n\n")).skip_footer, 0);
+}
+
+#[test]
+fn comments_are_lines_that_begin_as_no_record_does() {
+    let table = "id,name,day\n".to_owned() + &rows(5, |i| format!("{i},n{i},2024-01-0{i}\n"));
+    let found = look(&(table.replace("\n3,", "\n# a, comment\n3,") + "6,x,2024-01-06\n"));
+    assert!(found.comments && found.doubts.is_empty(), "{found:?}");
+    assert!(found.why("comment").unwrap().ends_with("the first is line 4"), "{found:?}");
+    assert!(!look(&table.replace("\n3,", "\n# a comment\n#3,")).comments);
+    assert!(!look(&table).comments);
 }
 
 #[test]

@@ -1,0 +1,129 @@
+//! Files that are not what the options say: refused or noted before the first row, or explained by a
+//! hint.
+
+use crate::common::{each_major, World};
+
+/// Files that are not what the options say are refused before a table is created or a row is sent,
+/// with the option that would load them.
+fn other_content(world: &mut World) {
+    world.sql("DROP TABLE IF EXISTS made, one, two; CREATE TABLE one (line text)");
+    world.sql("CREATE TABLE two (id int, name text)");
+    let semicolons = b"id;name\n1;a\n2;b\n";
+    for (bytes, options, what) in [
+        (&b"PAR1\x15\x04\x15\x10"[..], &["--create", "--header"][..], "is Parquet"),
+        (b"PK\x03\x04\x14\0", &["--create"], "convert it to CSV first"),
+        (b"[\n {\"a\": 1},\n {\"a\": 2}\n]\n", &["--create", "--header"], "is JSON"),
+        (b"PGCOPY\n\xff\r\n\0\0\0", &["--create"], "--format binary"),
+        (semicolons, &["--create", "--header"], "--delimiter ';'"),
+        (b"id\tname\n1\ta\n2\tb\n", &["--create"], "--delimiter '\\t'"),
+        (b"id,name\n1,a\n2,b\n", &["--create"], "--header takes the names"),
+        (b"", &["--create"], "odd.csv is empty"),
+    ] {
+        let file = world.file("odd.csv", bytes);
+        let said = world.load(&[&[&file, "--table", "made"], options].concat()).unwrap_err();
+        assert!(said.contains(what) && said.contains("odd.csv"), "{said}");
+        assert_eq!(world.sql("SELECT to_regclass('made')"), "");
+    }
+    for (bytes, options, what) in [
+        (&semicolons[..], &["--header"][..], "--delimiter ';'"),
+        (b"1;a\n2;b\n", &["--header=ignore"], "--delimiter ';'"),
+        (b"1,5;a\n2,7;b\n3,5;c\n4;d\n", &[], "is the delimiter ';'?"),
+        (b"id,name\n1,a\n2,b\n", &[], "is the first line a header? --header"),
+        (b"1,a\n2,caf\xe9\n", &[], "--encoding WIN1252"),
+        (b"1,a\n", &["--encoding", "ebcdic"], "names such as UTF8"),
+        (b"Name,id\na,1\n", &[], "is the first line a header? --header"),
+        (
+            b"1,a,x\n2,b,y\n",
+            &[],
+            "each record has 3 fields, and the table takes 2: --columns A,-,B",
+        ),
+        (b"x\ny\n", &[], "each record has 1 field, and the table takes 2"),
+        (b"1,a\r\n2,b\n", &[], "the lines before end in another way"),
+    ] {
+        let file = world.file("odd.csv", bytes);
+        let said = world.load(&[&[&file, "--table", "two"], options].concat()).unwrap_err();
+        assert!(said.contains(what), "{said}");
+    }
+    let cafe = world.file("cafe.csv", b"1,caf\xe9\n2,\x80\n");
+    for encoding in ["cp1252", "windows-1252", "CP-1252"] {
+        world.load(&[&cafe, "--table", "two", "--truncate", "--encoding", encoding]).unwrap();
+        let euro = "\u{20ac}";
+        assert_eq!(world.sql("SELECT string_agg(name, ' ') FROM two"), format!("caf\u{e9} {euro}"));
+    }
+}
+
+/// What may be meant is noted.
+fn noted(world: &mut World) {
+    let semicolons = b"id;name\n1;a\n2;b\n";
+    let noted = |world: &World, bytes: &[u8], options: &[&str], what: &str| {
+        let file = world.file("odd.csv", bytes);
+        let summary = world.load(&[&[file.as_str()], options].concat()).unwrap();
+        assert!(summary["notes"].to_string().contains(what), "{summary}");
+    };
+    noted(world, semicolons, &["--table", "one"], "would have 2 with --delimiter ';'");
+    // Spaces are frequent within values, so they are noted alone.
+    let spaces = b"id kind size\n1 5 1.5\n2 5 2.5\n3 7 3.5\n4 7 4.5\n5 7 4.25\n";
+    noted(world, spaces, &["--table", "made", "--create", "--header"], "with --delimiter ' '");
+    world.sql("DROP TABLE made");
+    let fixed = b"    1     1  a\n   10   100  b\n  100 10000  c\n";
+    noted(world, fixed, &["--table", "made", "--create", "--no-header"], "of a fixed width");
+    world.sql("DROP TABLE made");
+    let text = "CREATE TABLE IF NOT EXISTS texts (id text, name text)";
+    world.sql(text);
+    noted(world, b"id,name\nx,a\n", &["--table", "texts"], "looks like a header");
+    noted(world, b"k,v\n1,a\n2,b\n", &["--table", "texts"], "looks like a header");
+    let create = ["--table", "made", "--create", "--no-header"];
+    noted(world, b"k,v\n1,a\n2,b\n", &create, "looks like a header");
+    world.sql("DROP TABLE made");
+    let create = ["--table", "made", "--create", "--columns", "line"];
+    noted(world, semicolons, &create, "--delimiter ';'");
+    assert_eq!(world.sql("SELECT count(*) FROM made"), "3");
+    world.sql("DROP TABLE made");
+    let create = ["--table", "made", "--create", "--header"];
+    noted(world, b"5.1,setosa\n4.9,setosa\n4.7,x\n", &create, "is the first line data?");
+    world.sql("DROP TABLE made");
+    let shape = "SELECT attname || ' ' || atttypid::regtype FROM pg_attribute \
+        WHERE attrelid = 'made'::regclass AND attnum > 0";
+    // Lines of JSON are values where neither commas nor quotes mean anything.
+    let lines = world.file("lines.json", b"{\"a\": 1}\n{\"a\": 2}\n");
+    let whole = ["--delimiter", "\\x01", "--quote", "\\x02"];
+    world.load(&[&[&lines, "--table", "made", "--create"], &whole[..]].concat()).unwrap();
+    assert_eq!(world.sql(shape), "c1 json");
+}
+
+/// Values that the server takes, and that are perhaps meant otherwise.
+fn what_no_error_would_show(world: &mut World) {
+    world.sql("CREATE TABLE IF NOT EXISTS seen (at timestamp, name text, note text)");
+    let zones = "2024-01-02T10:00:00+02:00, Ann,x\n2024-01-03T10:00:00+02:00, Bob,y\n";
+    for (bytes, more, note) in [
+        (
+            zones,
+            &[][..],
+            "times with a zone, such as 2024-01-02T10:00:00+02:00, and its type drops",
+        ),
+        (zones, &[], "each value of column name begins with a space"),
+        (zones, &["--expr", "name=ltrim(?)"], ""),
+        ("2024-01-02,Ann,\\N\n", &[], "column note has \\N, which is text in CSV: --null '*=\\N'"),
+        ("2024-01-02,Ann,\\N\n", &["--null", "*=\\N"], ""),
+        ("2024-01-02,Ann,\"\\N\"\n2024-01-02 10:00:00, Bob,x\n", &[], ""),
+    ] {
+        let file = world.file("seen.csv", bytes.as_bytes());
+        let summary = world.load(&[&[file.as_str(), "--table", "seen"], more].concat()).unwrap();
+        let notes: Vec<&str> =
+            summary["notes"].as_array().unwrap().iter().map(|n| n.as_str().unwrap()).collect();
+        if note.is_empty() {
+            let said = notes.iter().any(|n| n.contains("column name") || n.contains("column note"));
+            assert!(!said, "{bytes}: {notes:?}");
+        } else {
+            assert!(notes.iter().any(|n| n.contains(note)), "{bytes}: {notes:?}");
+        }
+    }
+}
+
+#[test]
+fn files_are_what_the_options_say() {
+    let mut world = World::new(each_major().last().unwrap());
+    other_content(&mut world);
+    noted(&mut world);
+    what_no_error_would_show(&mut world);
+}

@@ -1,0 +1,150 @@
+//! What the values of the first records show that no error would: the server takes them, and perhaps
+//! otherwise than they are meant. Each is a note before the first row.
+
+use crate::facts::{ColumnFacts, Facts};
+use crate::options::Options;
+use crate::sniff::{moment_of, Order};
+use pgsluice_core::scan::{Kind, Record};
+use pgsluice_core::shape::{DateOrder, Type};
+
+/// At most so many columns are named in a note.
+const LISTED: usize = 3;
+
+/// What the values of a field show.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Field {
+    /// the first date in which the day or the month may be first
+    date: Option<String>,
+    /// a date shows which one is
+    ordered: bool,
+    /// the first time with a zone
+    zone: Option<String>,
+    /// values, and how many of them begin with a space
+    values: usize,
+    spaced: usize,
+    /// a value is `\N`
+    marker: bool,
+}
+
+/// What the values of all fields show.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Signs(Vec<Field>);
+
+impl Signs {
+    /// Looks at a record.
+    pub(crate) fn see(&mut self, bytes: &[u8], record: &Record) {
+        if self.0.len() < record.len() {
+            self.0.resize(record.len(), Field::default());
+        }
+        for (i, field) in self.0.iter_mut().enumerate().take(record.len()) {
+            let (kind, value) = record.field(bytes, i);
+            if value.is_empty() {
+                continue;
+            }
+            field.values += 1;
+            field.spaced += usize::from(value[0] == b' ');
+            field.marker |= value == b"\\N" && matches!(kind, Kind::Plain);
+            let shown = || Some(String::from_utf8_lossy(value).into_owned());
+            let Some((order, zone)) = moment_of(value) else { continue };
+            match order {
+                Order::Unknown if field.date.is_none() => field.date = shown(),
+                Order::Day | Order::Month => field.ordered = true,
+                _ => {}
+            }
+            if zone && field.zone.is_none() {
+                field.zone = shown();
+            }
+        }
+    }
+
+    /// The notes, where `fields` are the columns that the fields go to.
+    pub(crate) fn notes(
+        &self,
+        fields: &[Option<String>],
+        facts: &Facts,
+        options: &Options,
+    ) -> Vec<String> {
+        let target = &options.target.fields;
+        let computed = |name: &str| target.expressions.iter().any(|e| e.column == name);
+        let column = |name: &String| facts.table.columns.iter().find(|c| c.name == *name);
+        let seen: Vec<(&Field, &ColumnFacts)> = self
+            .0
+            .iter()
+            .zip(fields)
+            .filter_map(|(field, name)| Some((field, column(name.as_ref()?)?)))
+            .filter(|(_, column)| !computed(&column.name))
+            .collect();
+        let notes =
+            [date(&seen, facts, options), zone(&seen), spaces(&seen), marker(&seen, options)];
+        notes.into_iter().flatten().collect()
+    }
+}
+
+/// The names of columns, as a note has them.
+fn names(columns: &[&str]) -> String {
+    let more = if columns.len() > LISTED { " and others" } else { "" };
+    let s = if columns.len() > 1 { "s" } else { "" };
+    format!("column{s} {}{more}", columns[..columns.len().min(LISTED)].join(", "))
+}
+
+/// Dates that the server reads by its `DateStyle`.
+fn date(seen: &[(&Field, &ColumnFacts)], facts: &Facts, options: &Options) -> Option<String> {
+    let is_date = |ty: &Type| matches!(ty, Type::Date | Type::Timestamp(_) | Type::TimestampTz(_));
+    let (field, column) = seen
+        .iter()
+        .find(|(field, column)| field.date.is_some() && !field.ordered && is_date(&column.ty))?;
+    let first = match facts.server.env().date_order {
+        _ if options.target.date_style.is_some() => return None,
+        DateOrder::Mdy => "month",
+        DateOrder::Dmy => "day",
+        DateOrder::Ymd => return None,
+    };
+    Some(format!(
+        "column {} has dates such as {}, and none of the first records shows whether the day or the \
+         month is first: the server takes the {first}; `date-style` 'ISO, DMY' or 'ISO, MDY' says \
+         which",
+        column.name,
+        field.date.as_deref()?
+    ))
+}
+
+/// Zones that the server passes over.
+fn zone(seen: &[(&Field, &ColumnFacts)]) -> Option<String> {
+    let (field, column) = seen
+        .iter()
+        .find(|(field, column)| field.zone.is_some() && matches!(column.ty, Type::Timestamp(_)))?;
+    Some(format!(
+        "column {} has times with a zone, such as {}, and its type drops the zone: timestamptz \
+         keeps the moment",
+        column.name,
+        field.zone.as_deref()?
+    ))
+}
+
+/// Spaces that text keeps.
+fn spaces(seen: &[(&Field, &ColumnFacts)]) -> Option<String> {
+    let kept = seen.iter().filter(|(field, column)| {
+        let text = matches!(column.ty, Type::Text | Type::Varchar(_) | Type::Bpchar(_));
+        text && field.values > 1 && field.spaced == field.values
+    });
+    let kept: Vec<&str> = kept.map(|(_, column)| column.name.as_str()).collect();
+    let first = kept.first()?;
+    Some(format!(
+        "each value of {} begins with a space, which is kept: `expr` \"{first}=ltrim(?)\" drops it",
+        names(&kept)
+    ))
+}
+
+/// Markers of NULL that CSV does not have.
+fn marker(seen: &[(&Field, &ColumnFacts)], options: &Options) -> Option<String> {
+    let dialect = options.input.dialect()?;
+    let own = |name: &str| options.target.fields.nulls_of(name).iter().any(|null| null == b"\\N");
+    let text = |ty: &Type| matches!(ty, Type::Text | Type::Varchar(_) | Type::Bpchar(_));
+    let kept = seen.iter().filter(|(field, column)| {
+        field.marker && text(&column.ty) && dialect.null != b"\\N" && !own(&column.name)
+    });
+    let kept: Vec<&str> = kept.map(|(_, column)| column.name.as_str()).collect();
+    (!kept.is_empty()).then(|| {
+        format!("{} has \\N, which is text in CSV: `null` '*=\\N' makes it NULL", names(&kept))
+    })
+}
