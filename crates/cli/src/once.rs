@@ -1,8 +1,17 @@
 //! The arguments of a load that records what it has loaded.
 
 use crate::failure::Failure;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use pgsluice_engine::options::{OnceOptions, Options};
+
+/// What to do with a file that has grown since it was loaded
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OnChange {
+    /// fail
+    Error,
+    /// load what follows, if the beginning is as it was
+    Append,
+}
 
 /// Loading each file once.
 #[derive(Args, Debug)]
@@ -16,6 +25,9 @@ pub struct OnceArguments {
     /// the same command continues after the last commit
     #[arg(long, requires = "once", value_name = "SIZE", value_parser = size)]
     commit_every: Option<u64>,
+    /// What to do with a file that has grown since it was loaded [default: error]
+    #[arg(long, requires = "once", value_enum, value_name = "HOW")]
+    on_change: Option<OnChange>,
     /// Accept an UNLOGGED table with --once: a crash of the server empties the table, and its
     /// files stay recorded as loaded
     #[arg(long, requires = "once")]
@@ -29,8 +41,9 @@ impl OnceArguments {
     ///
     /// An option cannot be used with them.
     pub fn add_to(&self, mut options: Options) -> Result<Options, Failure> {
-        let OnceArguments { once, commit_every, force_unlogged } = *self;
-        options.once = once.then_some(OnceOptions { commit_every, force_unlogged });
+        let OnceArguments { once, commit_every, on_change, force_unlogged } = *self;
+        let append = on_change == Some(OnChange::Append);
+        options.once = once.then_some(OnceOptions { commit_every, append, force_unlogged });
         options.check_once()?;
         Ok(options)
     }

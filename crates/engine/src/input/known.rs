@@ -136,7 +136,7 @@ impl KnownRanges {
             }
             if at > chunk.offset {
                 let length = (at - chunk.offset) as usize;
-                if !ends_record(chunk, length, layout) {
+                if record_end(chunk, length, layout) != Some(length) {
                     return Err(changed(name, &next.bytes));
                 }
                 return Ok(Some(split(chunk, length, layout)));
@@ -146,13 +146,17 @@ impl KnownRanges {
             }
             let to = end.min(next.bytes.end);
             let length = (to - at) as usize;
-            if to == next.bytes.end && !ends_record(chunk, length, layout) {
+            let whole = to == next.bytes.end;
+            let Some(passed) = (match whole {
+                true => record_end(chunk, length, layout),
+                false => Some(length),
+            }) else {
                 return Err(changed(name, &next.bytes));
-            }
+            };
             let (mut hasher, _) = self.begun.take().unwrap_or_else(|| (Hasher::new(), at));
             hasher.update(&chunk.bytes[..length]);
-            drop_first(chunk, length, layout);
-            if to < next.bytes.end {
+            drop_first(chunk, passed, layout);
+            if !whole {
                 self.begun = Some((hasher, to));
             } else if hasher.finalize() != next.hash {
                 return Err(changed(name, &next.bytes));
@@ -165,15 +169,19 @@ impl KnownRanges {
     }
 }
 
-/// Whether a record ends after so many bytes of the chunk. What was changed outside the ranges may
-/// have moved the ends of records: an open quote, or bytes after a last line without an end.
-fn ends_record(chunk: &Chunk, length: usize, layout: &Layout) -> bool {
+/// Where the record ends whose last byte is `length` bytes into the chunk. What was changed outside
+/// the ranges may have moved the ends of records: by an open quote, or by bytes after a last line
+/// without an end. The end of that line itself changes no record.
+fn record_end(chunk: &Chunk, length: usize, layout: &Layout) -> Option<usize> {
     if length == chunk.bytes.len() {
-        return true;
+        return Some(length);
     }
     let mut records = chunk.records(layout);
     while records.position() < length && records.next().is_some() {}
-    chunk.part == Part::Whole && records.position() == length
+    let end = records.position();
+    let line_end = [&b""[..], b"\n", b"\r\n", b"\r"].contains(&chunk.bytes.get(length..end)?);
+    let same = end == length || !chunk.bytes[..length].ends_with(b"\r");
+    (chunk.part == Part::Whole && line_end && same).then_some(end)
 }
 
 /// Takes the first bytes off a chunk.

@@ -72,6 +72,18 @@ impl Seen {
     }
 }
 
+impl Seen {
+    /// Whether the file begins as one of this size did, whose head has this hash.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read.
+    pub fn begins_as(&self, size: u64, head: &str) -> Result<bool, Error> {
+        let own = File::open(&self.name).and_then(|mut file| hash(&mut file, size.min(END)));
+        own.map(|own| own == head).map_err(|e| Error::io("read", &self.name, &e))
+    }
+}
+
 /// Whether two files have the same bytes, as they are stored.
 ///
 /// # Errors

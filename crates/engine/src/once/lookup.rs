@@ -20,8 +20,8 @@ pub(super) struct Row {
     /// the file has the row's name
     pub by_name: bool,
     pub size: u64,
-    /// the file begins with the same bytes
-    pub same_head: bool,
+    /// the hash of its first bytes
+    pub head: String,
     pub complete: bool,
     pub options: String,
     /// the row whose pieces describe the content
@@ -98,10 +98,11 @@ pub(super) fn candidates(
         "WITH f AS MATERIALIZED (SELECT * FROM pg_catalog.jsonb_to_recordset($2::jsonb) \
            AS f(file integer, name text, size bigint, head bytea, tail bytea)) \
          SELECT f.file, s.number, s.name, true, s.size, s.state, s.options, \
-             coalesce(s.same_as, s.number), s.head = f.head \
+             coalesce(s.same_as, s.number), '\\x' || pg_catalog.encode(s.head, 'hex') \
            FROM f JOIN pgsluice_loads.sources s ON s.target = $1::oid AND s.name = f.name \
          UNION ALL \
-         SELECT f.file, s.number, s.name, false, s.size, s.state, s.options, s.number, true \
+         SELECT f.file, s.number, s.name, false, s.size, s.state, s.options, s.number, \
+             '\\x' || pg_catalog.encode(s.head, 'hex') \
            FROM f JOIN pgsluice_loads.sources s ON s.target = $1::oid AND s.size = f.size \
              AND s.head = f.head AND s.tail = f.tail AND s.name <> f.name \
            WHERE s.same_as IS NULL \
@@ -117,7 +118,7 @@ pub(super) fn candidates(
         complete: row[5].as_deref() == Some("complete"),
         options: text(&row[6]),
         content: number(&row[7]),
-        same_head: row[8].as_deref() == Some("t"),
+        head: text(&row[8]),
     };
     Ok(rows.into_iter().map(row).collect())
 }

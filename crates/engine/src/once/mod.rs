@@ -76,7 +76,8 @@ pub(crate) fn begin(options: &Options, watch: &Watch) -> Result<Begun, Error> {
     let target = target(&mut guard, options)?;
     let fingerprint = Fingerprint::of(options);
     let header = options.input.header != Header::None;
-    let mut found = Found { seen, fingerprint, sources, header, ..Found::default() };
+    let append = options.once.as_ref().is_some_and(|once| once.append);
+    let mut found = Found { seen, fingerprint, sources, header, append, ..Found::default() };
     let left = found.of_new_name();
     let mut left = found.incomplete(&mut guard, &target, left)?;
     let ends = left.iter().map(|i| found.seen[*i].ends()).collect::<Result<Vec<_>, _>>()?;
@@ -133,6 +134,8 @@ struct Found<'s> {
     fingerprint: Fingerprint,
     /// files begin with names of columns, which are part of no piece
     header: bool,
+    /// of sources that have grown, the rest is loaded
+    append: bool,
     notes: Vec<String>,
     /// sources to load, each with its index
     wanted: Vec<(usize, Wanted)>,
@@ -212,7 +215,7 @@ impl Found<'_> {
                 continue;
             }
             let known = pieces(conn, row.content)?;
-            if self.header && !row.same_head && !known.is_empty() {
+            if self.header && !known.is_empty() && !seen.begins_as(row.size, &row.head)? {
                 return Err(changed(&name, &(0..known[0].bytes.start)));
             }
             let compared = compare(source.as_ref(), &known)?;
@@ -224,7 +227,13 @@ impl Found<'_> {
                     return Ok(());
                 }
                 Compared::Same(more) if row.by_name && more > 0 && row.size != seen.size => {
-                    return Err(grown(&name, known.last().map_or(0, |p| p.bytes.end), more));
+                    let end = known.last().map_or(0, |p| p.bytes.end);
+                    if !self.append || row.content != row.number {
+                        return Err(grown(&name, end, more));
+                    }
+                    self.notes.push(format!("{name} has grown by {more} bytes"));
+                    self.wanted.push((i, want(Some(row.number))));
+                    return Ok(());
                 }
                 Compared::Same(_) if row.by_name => {
                     self.touched.push((row.number, seen, ends.clone()));
@@ -298,7 +307,9 @@ fn grown(name: &str, end: u64, more: u64) -> Error {
     Error::new(format!(
         "{name} has grown since it was loaded: {more} bytes follow byte {end}, where it ended"
     ))
-    .with_hint("new records need a file with another name")
+    .with_hint(
+        "`on-change` append loads the rest; otherwise new records need a file with another name",
+    )
 }
 
 impl Once {

@@ -165,7 +165,7 @@ impl Recording {
         conn.query(
             &format!(
                 "UPDATE pgsluice_loads.sources s SET load = $2::bigint, name = f.name, \
-                   size = f.size, modified = f.modified, head = f.head, tail = f.tail \
+                   state = 'loading', completed = NULL, size = f.size, modified = f.modified, head = f.head, tail = f.tail \
                  FROM {of_file} WHERE s.number = f.number"
             ),
             &[Some(&rows), Some(&load)],

@@ -9,6 +9,8 @@ pub struct OnceOptions {
     /// a connection commits after so many bytes of the decompressed input; `None` for one
     /// transaction
     pub commit_every: Option<u64>,
+    /// of a source that has grown, the rest is loaded
+    pub append: bool,
     /// the table may be UNLOGGED
     pub force_unlogged: bool,
 }
@@ -27,6 +29,11 @@ impl Options {
             ("`create`", target.create != Create::No, "the second load would find the table"),
             ("`skip`", self.input.skip > 0, "a file counts as loaded if all of it is"),
             ("`limit`", self.input.limit.is_some(), "a file counts as loaded if all of it is"),
+            (
+                "`skip-footer`",
+                once.append && self.input.frame.skip_footer > 0,
+                "the footer of a file that has grown is among its records",
+            ),
             ("`ledger` none", !target.ledger, "what is loaded is recorded in pgsluice_loads"),
         ];
         let one_transaction = "it needs one transaction for the whole load";

@@ -118,3 +118,59 @@ fn a_table_that_is_created_again_is_empty() {
     world.sql("ALTER TABLE t RENAME TO other; ALTER TABLE other RENAME TO t");
     assert_eq!(load(&world, &[&path]).unwrap()["loaded"], 0);
 }
+
+/// Of a file that has grown, the rest is loaded; the beginning must be as it was.
+#[test]
+fn a_file_that_grows_is_appended() {
+    let mut world = world();
+    let head = b"a,b\n".to_vec();
+    let path = world.file("a.csv", &[&head[..], &lines(0, 100)].concat());
+    let all = [&path, "--header", "--on-change", "append"];
+    assert_eq!(load(&world, &all).unwrap()["loaded"], 100);
+    fs::write(&path, [&head[..], &lines(0, 60_000)].concat()).unwrap();
+    let summary = load(&world, &all).unwrap();
+    assert_eq!((&summary["loaded"], &summary["records_known"]), (&59_900.into(), &100.into()));
+    // A bad record of the rest is named by its place in the file.
+    fs::write(&path, [&head[..], &lines(0, 100_000), b"x,y\n"].concat()).unwrap();
+    let said = load(&world, &all).unwrap_err();
+    assert!(said.contains("line 100002, record 100001"), "{said}");
+    let pieces = [&all[..], &["--commit-every", "256kB"]].concat();
+    let said = load(&world, &pieces).unwrap_err();
+    assert!(said.contains("line 100002, record 100001"), "{said}");
+    // The correction may have another length.
+    fs::write(&path, [&head[..], &lines(0, 100_000), b"100000,corrected\n"].concat()).unwrap();
+    load(&world, &all).unwrap();
+    assert_eq!(counts(&mut world), thrice(100_001));
+    let mut other = [&head[..], &lines(0, 110_000)].concat();
+    other[30] = b'Z';
+    fs::write(&path, &other).unwrap();
+    let said = load(&world, &all).unwrap_err();
+    assert!(said.contains("has changed since it was loaded"), "{said}");
+    let swapped = [b"b,a\n", &lines(0, 110_000)[..]].concat();
+    fs::write(&path, &swapped).unwrap();
+    let said = load(&world, &all).unwrap_err();
+    assert!(said.contains("bytes 0 to 4 are not the same"), "{said}");
+    assert_eq!(counts(&mut world), thrice(100_001));
+}
+
+/// A last line without an end is another record when bytes follow it.
+#[test]
+fn a_last_line_that_grows_is_an_error() {
+    let mut world = world();
+    let path = world.file("a.csv", b"1,x\n2,y");
+    load(&world, &[&path]).unwrap();
+    fs::write(&path, b"1,x\n2,yz\n3,z\n").unwrap();
+    let said = load(&world, &[&path, "--on-change", "append"]).unwrap_err();
+    assert!(said.contains("has changed since it was loaded"), "{said}");
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "2");
+    fs::write(&path, b"1,x\n2,y\r3,z\n").unwrap();
+    load(&world, &[&path, "--on-change", "append"]).unwrap_err();
+    // An end for the line changes no record.
+    fs::write(&path, b"1,x\n2,y\n3,z\n").unwrap();
+    assert_eq!(load(&world, &[&path, "--on-change", "append"]).unwrap()["loaded"], 1);
+    let all = "SELECT string_agg(a || b, ' ' ORDER BY a) FROM t";
+    assert_eq!(world.sql(all), "1x 2y 3z");
+    let first = "SELECT string_agg(first_line || '/' || first_record, ' ' ORDER BY start_byte) \
+        FROM pgsluice_loads.pieces";
+    assert_eq!(world.sql(first), "1/1 3/3");
+}

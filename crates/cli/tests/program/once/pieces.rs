@@ -40,6 +40,9 @@ fn killed_at_any_moment_it_continues() {
     }
     let paths: Vec<String> =
         files.iter().enumerate().map(|(i, f)| world.file(&format!("{i}.csv"), f)).collect();
+    let gzip = Command::new("gzip").arg(&paths[1]).status().unwrap();
+    assert!(gzip.success());
+    let paths = [paths[0].clone(), format!("{}.gz", paths[1]), paths[2].clone()];
     let mut random = 18;
     let (mut kills, mut continued) = (0, 0);
     for round in 0..rounds {
