@@ -84,8 +84,9 @@ pub mod target {
     pub use crate::session::target::{joined, part, SECRETS};
 }
 
-/// The tables in which loads with `once` are recorded.
+/// The record of loads with `once`.
 pub mod loads {
+    pub use crate::once::listing::{files, forget, list, verify, LoadRow, SourceRow, Verified};
     pub use crate::once::tables::statements;
 }
 

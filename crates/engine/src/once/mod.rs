@@ -10,6 +10,7 @@
 
 mod fingerprint;
 mod identity;
+pub mod listing;
 mod lookup;
 pub mod record;
 pub mod tables;

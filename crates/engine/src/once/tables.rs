@@ -127,7 +127,11 @@ pub(super) fn ensure(conn: &mut Conn) -> Result<(), Error> {
 }
 
 /// Whether the tables are there, in a version that this program can use.
-fn there(conn: &mut Conn) -> Result<bool, Error> {
+///
+/// # Errors
+///
+/// They are of another version, or cannot be trusted.
+pub(super) fn there(conn: &mut Conn) -> Result<bool, Error> {
     let found = "SELECT 1 FROM pg_catalog.pg_class c \
         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
         WHERE n.nspname = 'pgsluice_loads' AND c.relname = 'version'";

@@ -1,0 +1,63 @@
+//! `pgsluice loads`: the record as a user sees it.
+
+use super::{lines, world};
+use crate::common::World;
+use serde_json::Value;
+use std::fs;
+use std::process::Output;
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&[output.stdout.as_slice(), &output.stderr].concat()).into_owned()
+}
+
+/// The objects that a command prints, and its exit code.
+fn objects(world: &World, arguments: &[&str]) -> (Vec<Value>, Option<i32>) {
+    let output = world.run(&[&["loads"], arguments, &["--json"]].concat());
+    let text = String::from_utf8(output.stdout).unwrap();
+    (text.lines().map(|l| serde_json::from_str(l).unwrap()).collect(), output.status.code())
+}
+
+#[test]
+fn loads_are_listed_verified_and_forgotten() {
+    let mut world = world();
+    assert_eq!(said(&world.run(&["loads", "list"])), "no load is recorded\n");
+    let bytes = lines(0, 60_000);
+    let (a, b) = (
+        world.file("a.csv", &bytes),
+        world.file("b.csv", &[lines(60_000, 9), b"x,y\n".to_vec()].concat()),
+    );
+    world.load(&[&a, "--table", "t", "--once"]).unwrap();
+    world.load(&[&a, &b, "--table", "t", "--once"]).unwrap_err();
+    let (all, code) = objects(&world, &["list"]);
+    assert_eq!((all.len(), code), (2, Some(0)));
+    assert_eq!((&all[0]["state"], &all[0]["loaded"]), (&"complete".into(), &60_000.into()));
+    assert_eq!((&all[0]["files"], &all[0]["table"]), (&1.into(), &"\"public\".\"t\"".into()));
+    assert_eq!((&all[1]["state"], &all[1]["loaded"]), (&"stopped".into(), &0.into()));
+    assert!(all[1]["error"].as_str().unwrap().contains("line 10"), "{all:?}");
+    let (shown, _) = objects(&world, &["show", "1"]);
+    assert_eq!((shown.len(), &shown[1]["records"]), (2, &60_000.into()), "{shown:?}");
+    assert_eq!(shown[1]["bytes"], bytes.len());
+    let text = said(&world.run(&["loads", "show", "2"]));
+    assert!(text.contains("b.csv: loading, 0 records"), "{text}");
+    assert_eq!(world.run(&["loads", "show", "3"]).status.code(), Some(1));
+    let (verified, code) = objects(&world, &["verify", "1"]);
+    assert_eq!((verified[0]["difference"].is_null(), code), (true, Some(0)), "{verified:?}");
+    let mut other = bytes.clone();
+    *other.last_mut().unwrap() = b' ';
+    fs::write(&a, other).unwrap();
+    let (verified, code) = objects(&world, &["verify", "1"]);
+    assert!(verified[0]["difference"].as_str().unwrap().contains("not the same"), "{verified:?}");
+    assert_eq!(code, Some(1));
+    fs::remove_file(&a).unwrap();
+    let (verified, _) = objects(&world, &["verify", "1"]);
+    assert!(verified[0]["difference"].as_str().unwrap().contains("no such file"), "{verified:?}");
+    fs::write(&a, &bytes).unwrap();
+    let forget = world.run(&["loads", "forget", &a, "nowhere.csv", "--table", "t"]);
+    assert_eq!(forget.status.code(), Some(1));
+    assert!(
+        said(&forget).contains("a.csv is forgotten") && said(&forget).contains("1 of the files")
+    );
+    assert_eq!(world.run(&["loads", "forget", &a, "--table", "u"]).status.code(), Some(1));
+    assert_eq!(world.load(&[&a, "--table", "t", "--once"]).unwrap()["loaded"], 60_000);
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "120000");
+}

@@ -1,0 +1,209 @@
+//! The record of loads, for users: what there is, whether the files are as they were, and how a file
+//! is forgotten.
+
+use super::lookup::{number, pieces};
+use super::tables;
+use crate::error::Error;
+use crate::input::{compare, Compared};
+use crate::session::conn::{Conn, Rows};
+use crate::session::transaction::BEGIN;
+use crate::source::FileSource;
+use serde::Serialize;
+use std::path::Path;
+
+/// A load that was recorded.
+#[derive(Clone, Debug, Serialize)]
+pub struct LoadRow {
+    /// its number
+    pub load: i64,
+    /// the table, quoted and qualified, by its name at the time
+    pub table: String,
+    /// `running` (or killed), `complete` or `stopped`
+    pub state: String,
+    /// the role that has loaded
+    pub role: String,
+    /// when it began
+    pub started: String,
+    /// when it ended
+    pub ended: Option<String>,
+    /// why it was stopped
+    pub error: Option<String>,
+    /// files of which it has loaded something
+    pub files: u64,
+    /// its transactions
+    pub commits: u64,
+    /// records
+    pub read: u64,
+    /// rows
+    pub loaded: u64,
+    /// records that were rejected
+    pub rejected: u64,
+    /// records that were skipped
+    pub skipped: u64,
+}
+
+/// A file that is recorded.
+#[derive(Clone, Debug, Serialize)]
+pub struct SourceRow {
+    /// its path
+    pub file: String,
+    /// `loading` or `complete`
+    pub state: String,
+    /// bytes as they are stored
+    pub size: u64,
+    /// pieces that are loaded
+    pub pieces: u64,
+    /// bytes of these, decompressed
+    pub bytes: u64,
+    /// records of these
+    pub records: u64,
+}
+
+/// How a file compares with what is recorded of it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Verified {
+    /// its path
+    pub file: String,
+    /// what differs; `None` where nothing does
+    pub difference: Option<String>,
+}
+
+/// The loads that the role may see, or one of them.
+///
+/// # Errors
+///
+/// The server cannot be reached, or refuses.
+pub fn list(url: &str, load: Option<i64>) -> Result<Vec<LoadRow>, Error> {
+    let Some(mut conn) = open(url)? else { return Ok(Vec::new()) };
+    let load = load.map(|load| load.to_string());
+    let rows = conn.query(
+        "SELECT l.number, l.target_name, l.state, l.role, \
+             pg_catalog.to_json(l.started) #>> '{}', pg_catalog.to_json(l.ended) #>> '{}', l.error, \
+             f.files, c.commits, c.read, c.loaded, c.rejected, c.skipped \
+           FROM pgsluice_loads.loads l \
+           LEFT JOIN (SELECT load, count(*) AS commits, sum(read) AS read, sum(loaded) AS loaded, \
+               sum(rejected) AS rejected, sum(skipped) AS skipped \
+             FROM pgsluice_loads.commits GROUP BY load) c ON c.load = l.number \
+           LEFT JOIN (SELECT c.load, count(DISTINCT p.source) AS files \
+             FROM pgsluice_loads.commits c JOIN pgsluice_loads.pieces p ON p.commit = c.number \
+             GROUP BY c.load) f ON f.load = l.number \
+           WHERE $1::bigint IS NULL OR l.number = $1::bigint ORDER BY l.number",
+        &[load.as_deref()],
+    )?;
+    let row = |row: Vec<Option<String>>| {
+        let text = |i: usize| row[i].clone().unwrap_or_default();
+        LoadRow {
+            load: number(&row[0]),
+            table: text(1),
+            state: text(2),
+            role: text(3),
+            started: text(4),
+            ended: row[5].clone(),
+            error: row[6].clone(),
+            files: number(&row[7]),
+            commits: number(&row[8]),
+            read: number(&row[9]),
+            loaded: number(&row[10]),
+            rejected: number(&row[11]),
+            skipped: number(&row[12]),
+        }
+    };
+    Ok(rows.into_iter().map(row).collect())
+}
+
+/// The files of a load: those that it was the last one to load, or of which it has loaded
+/// something.
+///
+/// # Errors
+///
+/// As [`list`].
+pub fn files(url: &str, load: i64) -> Result<Vec<SourceRow>, Error> {
+    let Some(mut conn) = open(url)? else { return Ok(Vec::new()) };
+    let rows = of_load(&mut conn, load)?;
+    let row = |row: Vec<Option<String>>| SourceRow {
+        file: row[1].clone().unwrap_or_default(),
+        state: row[2].clone().unwrap_or_default(),
+        size: number(&row[3]),
+        pieces: number(&row[4]),
+        bytes: number(&row[5]),
+        records: number(&row[6]),
+    };
+    Ok(rows.into_iter().map(row).collect())
+}
+
+/// Number, name, state and size of each file of a load; and of its pieces, by whatever load, their
+/// number, bytes and records.
+fn of_load(conn: &mut Conn, load: i64) -> Result<Rows, Error> {
+    conn.query(
+        "SELECT s.number, s.name, s.state, s.size, count(p.source), \
+             sum(p.end_byte - p.start_byte), sum(p.records) \
+           FROM pgsluice_loads.sources s LEFT JOIN pgsluice_loads.pieces p \
+             ON p.source = coalesce(s.same_as, s.number) \
+           WHERE s.load = $1::bigint OR s.number IN (SELECT p.source FROM pgsluice_loads.pieces p \
+             JOIN pgsluice_loads.commits c ON c.number = p.commit WHERE c.load = $1::bigint) \
+           GROUP BY s.number ORDER BY s.number",
+        &[Some(&load.to_string())],
+    )
+}
+
+/// Compares the files of a load with what is recorded of them.
+///
+/// # Errors
+///
+/// As [`list`].
+pub fn verify(url: &str, load: i64) -> Result<Vec<Verified>, Error> {
+    let Some(mut conn) = open(url)? else { return Ok(Vec::new()) };
+    let mut all = Vec::new();
+    for row in of_load(&mut conn, load)? {
+        let file = row[1].clone().unwrap_or_default();
+        let same_as = conn.query(
+            "SELECT coalesce(same_as, number) FROM pgsluice_loads.sources WHERE number = $1::bigint",
+            &[row[0].as_deref()],
+        )?;
+        let known = pieces(&mut conn, same_as.first().map_or(0, |row| number(&row[0])))?;
+        let compared = compare(&FileSource::new(&file), &known);
+        let difference = match compared {
+            Ok(Compared::Same(_)) => None,
+            Ok(Compared::Differs(bytes)) => {
+                Some(format!("bytes {} to {} are not the same", bytes.start, bytes.end))
+            }
+            Err(error) => Some(error.message().to_owned()),
+        };
+        all.push(Verified { file, difference });
+    }
+    Ok(all)
+}
+
+/// Forgets files of a table, by their paths: the next load loads them again. Their rows stay. Gives
+/// the files that were recorded.
+///
+/// # Errors
+///
+/// As [`list`].
+pub fn forget(url: &str, table: &str, files: &[String]) -> Result<Vec<String>, Error> {
+    let Some(mut conn) = open(url)? else { return Ok(Vec::new()) };
+    let mut forgotten = Vec::new();
+    for file in files {
+        let path = Path::new(file).canonicalize();
+        let name = path.ok().and_then(|path| path.to_str().map(str::to_owned));
+        let name = name.unwrap_or_else(|| file.clone());
+        let rows = conn.query(
+            "DELETE FROM pgsluice_loads.sources \
+             WHERE target = pg_catalog.to_regclass($1) AND name = $2 RETURNING name",
+            &[Some(table), Some(&name)],
+        )?;
+        forgotten.extend(rows.into_iter().filter_map(|row| row.into_iter().next().flatten()));
+    }
+    conn.exec("COMMIT")?;
+    Ok(forgotten)
+}
+
+/// A connection within a transaction; `None` where nothing was ever recorded.
+fn open(url: &str) -> Result<Option<Conn>, Error> {
+    let mut conn = Conn::open(url)?;
+    if !tables::there(&mut conn)? {
+        return Ok(None);
+    }
+    conn.exec(&format!("{BEGIN}; SELECT pg_catalog.set_config('row_security', 'on', true)"))?;
+    Ok(Some(conn))
+}
