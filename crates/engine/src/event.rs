@@ -9,6 +9,8 @@ use std::fmt;
 pub enum Event<'a> {
     /// it begins a phase
     Phase(Phase),
+    /// it waits for another load of the same files, with `once`
+    Waiting,
     /// it will do this: reported once, before anything of it is done
     Planned(&'a Plan),
 }

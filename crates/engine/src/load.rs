@@ -78,7 +78,7 @@ fn run(job: &Job<'_>) -> Result<Summary, Error> {
         return load_sources(job);
     }
     job.begin(Phase::Opening);
-    match once::begin(job.options, job.watch)? {
+    match once::begin(job.options, job.watch, &|| (job.on_event)(Event::Waiting))? {
         Begun::Nothing(summary) => Ok(*summary),
         Begun::Load(once) => {
             let Job { watch, on_event, .. } = *job;

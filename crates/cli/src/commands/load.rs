@@ -62,6 +62,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let shown = Shown::start(&watch, *quiet);
     let told = OnceCell::new();
     let on_event = |event: Event<'_>| {
+        if matches!(event, Event::Waiting) && !quiet {
+            say_above(format_args!("waiting for another load of the same files"));
+        }
         let Event::Planned(plan) = event else { return };
         begun.store(true, Ordering::SeqCst);
         if !quiet {

@@ -125,6 +125,23 @@ fn every_method(world: &mut World, pooler: &Pooler) {
     }
 }
 
+/// With `--once`, in one transaction and in several.
+fn once(world: &mut World, pooler: &Pooler) {
+    let rows = |i: u32| format!("{i},text {},2024-03-02\n", i % 10);
+    let file = world.file("once.csv", (1..60_000).map(rows).collect::<String>().as_bytes());
+    let lanes = ["--commit-every", "256kB", "--method", "lanes", "--lanes", "2"];
+    for more in [&lanes[..0], &lanes[..2], &lanes] {
+        world.sql(TABLE);
+        for _ in 0..2 {
+            let load = [&["load", &file, "--table", "t", "--once"], more].concat();
+            let (code, said) = run(&pooler.url(), &load);
+            assert_eq!(code, Some(0), "{more:?}: {said}");
+            assert_eq!(world.sql("SELECT count(*) FROM t"), "59999", "{more:?}");
+        }
+        nothing_stays(world, "once");
+    }
+}
+
 /// What the server's sessions behind the pooler are left with.
 fn nothing_stays(world: &mut World, method: &str) {
     let busy = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'loader' AND state <> 'idle'";
@@ -187,6 +204,7 @@ fn transaction_mode() {
         );
         let pooler = Pooler::start(&world, program, server, 6);
         every_method(&mut world, &pooler);
+        once(&mut world, &pooler);
         drop(pooler);
         settings_do_not_leak(&mut world, program, server);
     });

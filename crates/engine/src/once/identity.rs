@@ -25,7 +25,7 @@ pub(super) struct Seen {
 }
 
 /// The hashes of the two ends of a file, as it is stored.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Ends {
     pub head: String,
     pub tail: String,

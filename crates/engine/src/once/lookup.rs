@@ -54,12 +54,17 @@ pub(super) fn complete(
 }
 
 /// Waits for other loads of the same names or contents, and keeps them waiting until the
-/// transaction ends.
+/// transaction ends. Calls `waiting` before it waits.
 ///
 /// # Errors
 ///
 /// The connection is lost, or the wait takes too long.
-pub(super) fn claim(conn: &mut Conn, target: u32, files: &[(&Seen, &Ends)]) -> Result<(), Error> {
+pub(super) fn claim(
+    conn: &mut Conn,
+    target: u32,
+    files: &[(&Seen, &Ends)],
+    waiting: &dyn Fn(),
+) -> Result<(), Error> {
     let claim_of = |text: String| blake3::hash(text.as_bytes()).as_bytes()[0] % CLAIMS;
     let mut claims: Vec<u8> = files
         .iter()
@@ -70,14 +75,25 @@ pub(super) fn claim(conn: &mut Conn, target: u32, files: &[(&Seen, &Ends)]) -> R
         .collect();
     claims.sort_unstable();
     claims.dedup();
+    let (target, claims) = (target.to_string(), Value::from_iter(claims).to_string());
     // All loads take the locks in the same order, so that none of them waits in a circle.
-    conn.query(
-        "SELECT pg_catalog.pg_advisory_xact_lock(key) FROM ( \
-           SELECT pg_catalog.hashtextextended('pgsluice_loads once ' || $1::text || ' ' || claim, 0) AS key \
-           FROM pg_catalog.jsonb_array_elements_text($2::jsonb) AS claim ORDER BY key OFFSET 0) AS keys",
-        &[Some(&target.to_string()), Some(&Value::from_iter(claims).to_string())],
-    )?;
-    Ok(())
+    let with = |function: &str| {
+        format!(
+            "SELECT pg_catalog.{function}(key) FROM ( \
+               SELECT pg_catalog.hashtextextended('pgsluice_loads once ' || $1::text || ' ' || claim, 0) AS key \
+               FROM pg_catalog.jsonb_array_elements_text($2::jsonb) AS claim ORDER BY key OFFSET 0) AS keys"
+        )
+    };
+    let parameters = [Some(target.as_str()), Some(claims.as_str())];
+    conn.exec("SAVEPOINT pgsluice_claim")?;
+    let free = conn.query(&with("pg_try_advisory_xact_lock"), &parameters)?;
+    if free.iter().all(|row| row[0].as_deref() == Some("t")) {
+        return Ok(());
+    }
+    // Gives back those that were free: others may come before them in the order.
+    conn.exec("ROLLBACK TO SAVEPOINT pgsluice_claim")?;
+    waiting();
+    conn.query(&with("pg_advisory_xact_lock"), &parameters).map(drop)
 }
 
 /// The rows that may be about the files, those with a file's name before those with its content.

@@ -16,7 +16,7 @@ pub mod record;
 pub mod tables;
 
 use crate::error::Error;
-use crate::input::{changed, compare, Compared};
+use crate::input::{changed, compare, Compared, KnownPiece};
 use crate::options::{Header, Indexes, Options};
 use crate::report::Summary;
 use crate::session::catalog;
@@ -27,7 +27,7 @@ use crate::watch::Watch;
 use fingerprint::Fingerprint;
 use identity::{same, Ends, Seen};
 use lookup::{candidates, claim, pieces, Row};
-use record::{add_names, touch, Alias, Recording, Target, Wanted};
+use record::{add_names, drop_rows, touch, Alias, Recording, Target, Wanted};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -61,13 +61,14 @@ fn begin_transaction(conn: &mut Conn, options: &Options) -> Result<(), Error> {
     Ok(())
 }
 
-/// Finds out which sources are still to be loaded, claims them and registers the load.
+/// Finds out which sources are still to be loaded, claims them and registers the load. Calls
+/// `waiting` before it waits for another load.
 ///
 /// # Errors
 ///
 /// A source has changed since it was loaded, or was loaded with other options; or the ledger
 /// cannot be used.
-pub(crate) fn begin(options: &Options, watch: &Watch) -> Result<Begun, Error> {
+pub(crate) fn begin(options: &Options, watch: &Watch, waiting: &dyn Fn()) -> Result<Begun, Error> {
     options.check_once()?;
     let sources = &options.input.sources;
     let seen = sources.iter().map(|s| Seen::of(s.as_ref())).collect::<Result<Vec<_>, _>>()?;
@@ -85,7 +86,7 @@ pub(crate) fn begin(options: &Options, watch: &Watch) -> Result<Begun, Error> {
     if !left.is_empty() {
         let ends: HashMap<usize, Ends> = left.iter().copied().zip(ends).collect();
         let files: Vec<_> = left.iter().map(|i| (&found.seen[*i], &ends[i])).collect();
-        claim(&mut guard, target.oid, &files)?;
+        claim(&mut guard, target.oid, &files, waiting)?;
         // Another load may have completed some of them while this one waited.
         left = found.incomplete(&mut guard, &target, left)?;
         found.decide(&mut guard, &target, &left, &ends)?;
@@ -138,8 +139,14 @@ struct Found<'s> {
     /// of sources that have grown, the rest is loaded
     append: bool,
     notes: Vec<String>,
+    /// the names of all sources
+    names: HashSet<String>,
     /// sources to load, each with its index
     wanted: Vec<(usize, Wanted)>,
+    /// the places of these by size and ends
+    by_ends: HashMap<(u64, Ends), Vec<usize>>,
+    /// rows of failed attempts whose names others take
+    replaced: Vec<i64>,
     /// other names of complete contents
     aliases: Vec<Alias>,
     /// other names of wanted contents, each with its place among those
@@ -151,9 +158,9 @@ struct Found<'s> {
 impl Found<'_> {
     /// The sources whose name does not occur before.
     fn of_new_name(&mut self) -> Vec<usize> {
-        let (mut names, mut left) = (HashSet::new(), Vec::new());
+        let mut left = Vec::new();
         for (i, seen) in self.seen.iter().enumerate() {
-            if names.insert(&seen.name) {
+            if self.names.insert(seen.name.clone()) {
                 left.push(i);
             } else {
                 self.notes.push(format!("{} is named twice and loaded once", seen.name));
@@ -205,26 +212,20 @@ impl Found<'_> {
         ends: &Ends,
         rows: &[Row],
     ) -> Result<(), Error> {
-        let (source, seen) = (self.sources[i].clone(), self.seen[i].clone());
-        let name = source.name();
+        let (seen, name) = (self.seen[i].clone(), self.sources[i].name());
         let want = |begun| Wanted { seen: seen.clone(), ends: ends.clone(), begun };
+        let mut failed = None;
         for row in rows {
-            self.fingerprint.check(&row.options, &name)?;
-            // Under its old name it is another source of this load.
-            let moved = !self.seen.iter().any(|other| other.name == row.name);
-            if !row.by_name && !row.complete && !moved {
-                continue;
-            }
-            let known = pieces(conn, row.content)?;
-            if self.header && !known.is_empty() && !seen.begins_as(row.size, &row.head)? {
-                return Err(changed(&name, &(0..known[0].bytes.start)));
-            }
-            let compared = compare(source.as_ref(), &known)?;
+            let Some((known, compared)) = self.compared(conn, i, row)? else { continue };
             match compared {
                 Compared::Differs(bytes) if row.by_name => return Err(changed(&name, &bytes)),
                 Compared::Differs(_) => {}
+                // What another load has loaded of the same content comes before a failed attempt.
+                Compared::Same(_) if row.by_name && !row.complete && known.is_empty() => {
+                    failed = Some(row.number);
+                }
                 Compared::Same(_) if row.by_name && !row.complete => {
-                    self.wanted.push((i, want(Some(row.number))));
+                    self.want(i, want(Some(row.number)));
                     return Ok(());
                 }
                 Compared::Same(more) if row.by_name && more > 0 && row.size != seen.size => {
@@ -233,14 +234,16 @@ impl Found<'_> {
                         return Err(grown(&name, end, more));
                     }
                     self.notes.push(format!("{name} has grown by {more} bytes"));
-                    self.wanted.push((i, want(Some(row.number))));
+                    self.want(i, want(Some(row.number)));
                     return Ok(());
                 }
                 Compared::Same(_) if row.by_name => {
                     self.touched.push((row.number, seen, ends.clone()));
                     return Ok(());
                 }
+                Compared::Same(_) if known.is_empty() || self.is_taken(row.number) => {}
                 Compared::Same(_) if row.complete => {
+                    self.fingerprint.check(&row.options, &name)?;
                     let note =
                         format!("{name} has the same bytes as {}, which is loaded", row.name);
                     self.notes.push(note);
@@ -248,32 +251,69 @@ impl Found<'_> {
                     self.aliases.push(Alias { seen, ends, same_as: row.content });
                     return Ok(());
                 }
-                Compared::Same(_) if known.is_empty() => {}
                 Compared::Same(_) => {
+                    self.fingerprint.check(&row.options, &name)?;
                     self.notes.push(format!("{name} continues {}", row.name));
-                    self.wanted.push((i, want(Some(row.number))));
+                    self.want(i, want(Some(row.number)));
+                    self.replaced.extend(failed);
                     return Ok(());
                 }
             }
         }
-        self.add_new(i, want(None), &name)
+        self.add_new(i, want(failed), &name)
+    }
+
+    /// Compares a source with a row that may be about it. `None` if the row is about another source
+    /// of this load.
+    fn compared(
+        &self,
+        conn: &mut Conn,
+        i: usize,
+        row: &Row,
+    ) -> Result<Option<(Vec<KnownPiece>, Compared)>, Error> {
+        let (source, seen) = (&self.sources[i], &self.seen[i]);
+        if !row.by_name && !row.complete && self.names.contains(&row.name) {
+            return Ok(None);
+        }
+        let known = pieces(conn, row.content)?;
+        // Of what has failed, nothing is left that other options could contradict.
+        if row.by_name && !known.is_empty() {
+            self.fingerprint.check(&row.options, &source.name())?;
+        }
+        if self.header && !known.is_empty() && !seen.begins_as(row.size, &row.head)? {
+            return Err(changed(&source.name(), &(0..known[0].bytes.start)));
+        }
+        let compared = compare(source.as_ref(), &known)?;
+        Ok(Some((known, compared)))
     }
 
     /// Adds a source that no load has begun with, unless one of this load has the same bytes.
     fn add_new(&mut self, i: usize, wanted: Wanted, name: &str) -> Result<(), Error> {
-        for (place, (_, other)) in self.wanted.iter().enumerate() {
-            let may_be = other.seen.size == wanted.seen.size && other.ends == wanted.ends;
-            if may_be && same(&other.seen.name, &wanted.seen.name)? {
+        let content = (wanted.seen.size, wanted.ends.clone());
+        for place in self.by_ends.get(&content).into_iter().flatten() {
+            let other = &self.wanted[*place].1.seen.name;
+            if same(other, &wanted.seen.name)? {
                 self.notes.push(format!(
-                    "{name} has the same bytes as {}, and they are loaded once",
-                    other.seen.name
+                    "{name} has the same bytes as {other}, and they are loaded once"
                 ));
-                self.copies.push((wanted.seen, wanted.ends, place));
+                self.copies.push((wanted.seen, wanted.ends, *place));
                 return Ok(());
             }
         }
-        self.wanted.push((i, wanted));
+        self.want(i, wanted);
         Ok(())
+    }
+
+    /// Whether another source of this load continues that row of `sources`.
+    fn is_taken(&self, number: i64) -> bool {
+        self.wanted.iter().any(|(_, wanted)| wanted.begun == Some(number))
+    }
+
+    /// Adds a source that is to be loaded.
+    fn want(&mut self, i: usize, wanted: Wanted) {
+        let content = (wanted.seen.size, wanted.ends.clone());
+        self.by_ends.entry(content).or_default().push(self.wanted.len());
+        self.wanted.push((i, wanted));
     }
 
     /// Registers the load over a connection whose transactions do not end the claims.
@@ -293,6 +333,7 @@ impl Found<'_> {
             options.target.indexes = Indexes::Keep;
         }
         begin_transaction(conn, &options)?;
+        drop_rows(conn, &self.replaced)?;
         add_names(conn, &target, &self.aliases, &self.fingerprint.json(), 0)?;
         touch(conn, &self.touched)?;
         conn.exec("COMMIT")?;

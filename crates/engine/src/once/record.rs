@@ -165,10 +165,11 @@ impl Recording {
         conn.query(
             &format!(
                 "UPDATE pgsluice_loads.sources s SET load = $2::bigint, name = f.name, \
-                   state = 'loading', completed = NULL, size = f.size, modified = f.modified, head = f.head, tail = f.tail \
+                   state = 'loading', completed = NULL, \
+                   options = $3::jsonb, size = f.size, modified = f.modified, head = f.head, tail = f.tail \
                  FROM {of_file} WHERE s.number = f.number"
             ),
-            &[Some(&rows), Some(&load)],
+            &[Some(&rows), Some(&load), Some(&self.fingerprint)],
         )?;
         conn.query(
             &format!(
@@ -332,7 +333,11 @@ pub(super) fn add_names(
          FROM pg_catalog.jsonb_to_recordset($1::jsonb) AS f(name text, size bigint, \
            modified bigint, head bytea, tail bytea, same_as bigint) \
          JOIN pgsluice_loads.sources s ON s.number = f.same_as \
-         WHERE s.state = 'complete' OR s.load = $4::bigint",
+         WHERE s.state = 'complete' OR s.load = $4::bigint \
+         ON CONFLICT (target, name) DO UPDATE SET (size, modified, head, tail, options, state, \
+             load, same_as, completed) = (excluded.size, excluded.modified, excluded.head, \
+             excluded.tail, excluded.options, excluded.state, excluded.load, excluded.same_as, \
+             excluded.completed)",
         &[
             Some(&rows),
             Some(&target.oid.to_string()),
@@ -340,6 +345,22 @@ pub(super) fn add_names(
             Some(&load.to_string()),
         ],
     )?;
+    Ok(())
+}
+
+/// Drops rows of `sources` that have no pieces.
+///
+/// # Errors
+///
+/// The connection is lost.
+pub(super) fn drop_rows(conn: &mut Conn, rows: &[i64]) -> Result<(), Error> {
+    for number in rows {
+        conn.query(
+            "DELETE FROM pgsluice_loads.sources s WHERE number = $1::bigint AND NOT EXISTS \
+               (SELECT FROM pgsluice_loads.pieces p WHERE p.source = s.number)",
+            &[Some(&number.to_string())],
+        )?;
+    }
     Ok(())
 }
 

@@ -104,7 +104,40 @@ fn other_options_are_an_error() {
         }
     }
     assert_eq!(load(&world, &[&path, "--method", "copy-text"]).unwrap()["loaded"], 0);
+    // What has failed can be tried with others.
+    let other = world.file("other.csv", b"3;z\n");
+    load(&world, &[&other]).unwrap_err();
+    assert_eq!(load(&world, &[&other, "--delimiter", ";"]).unwrap()["loaded"], 1);
+    load(&world, &[&other]).unwrap_err();
+    world.sql("DELETE FROM t WHERE a = 3");
     assert_eq!(world.sql("SELECT count(*) FROM t"), "2");
+}
+
+/// An attempt that has failed does not hide that the content is loaded under another name.
+#[test]
+fn a_failed_attempt_hides_nothing() {
+    let mut world = world();
+    let bytes = lines(0, 60_000);
+    let a = world.file("a.csv", b"x,y\n");
+    load(&world, &[&a]).unwrap_err();
+    let b = world.file("b.csv", &bytes);
+    load(&world, &[&b]).unwrap();
+    fs::write(&a, &bytes).unwrap();
+    for _ in 0..2 {
+        assert_eq!(load(&world, &[&a, &b]).unwrap()["loaded"], 0);
+    }
+    // The same for one that is loaded in part, and was moved to the name.
+    let bad = [&lines(60_000, 60_000)[..], b"x,y\n"].concat();
+    let (c, d) = (world.file("c.csv", &bad), world.file("d.csv", b"x,y\n"));
+    load(&world, &[&d]).unwrap_err();
+    load(&world, &[&c, "--commit-every", "256kB"]).unwrap_err();
+    let before: usize = world.sql("SELECT count(*) FROM t").parse().unwrap();
+    assert!(before > 60_000, "{before}");
+    fs::rename(&c, &d).unwrap();
+    load(&world, &[&d, "--commit-every", "256kB"]).unwrap_err();
+    fs::write(&d, &bad[..bad.len() - 4]).unwrap();
+    load(&world, &[&d]).unwrap();
+    assert_eq!(counts(&mut world), thrice(120_000));
 }
 
 /// The table's history is that of the table, not of its name.

@@ -5,7 +5,7 @@ mod listing;
 mod pieces;
 mod rights;
 
-use crate::common::{each_major, World};
+use crate::common::{each_major, wait_until, World};
 use std::fs;
 use std::process::{Child, Command, Stdio};
 
@@ -195,6 +195,26 @@ fn what_does_not_go_with_it_is_refused() {
     assert_eq!(world.sql("SELECT count(*) FROM t"), "0");
     world.load(&[&path, "--table", "u", "--once", "--force-unlogged"]).unwrap();
     assert_eq!(world.sql("SELECT count(*) FROM u"), "10");
+}
+
+/// A load that waits says so; how long it waits can be limited.
+#[test]
+fn a_load_waits_for_another_one() {
+    let mut world = world();
+    let path = world.file("a.csv", &lines(0, 100));
+    world.load(&[&world.file("b.csv", b"100,x\n"), "--table", "t", "--once"]).unwrap();
+    world.sql("BEGIN; LOCK TABLE t");
+    let first = start(&world, &[&path]);
+    let held = "SELECT count(*) FROM pgsluice_loads.loads WHERE state = 'running'";
+    wait_until(|| "nothing is claimed".into(), || world.sql(held) == "1");
+    let limited = ["load", &path, "--table", "t", "--once", "--lock-timeout", "200ms"];
+    let output = world.run(&limited);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(6), "{said}");
+    assert!(said.starts_with("waiting for another load of the same files\n"), "{said}");
+    world.sql("COMMIT");
+    assert!(first.wait_with_output().unwrap().status.success());
+    assert_eq!(counts(&mut world), thrice(101));
 }
 
 /// Loads of the same files at the same time: each row comes once, and all loads end well.
