@@ -169,8 +169,29 @@ fn is_data(line: &[u8], delimiter: u8) -> bool {
     !line.starts_with(&[delimiter]) && fields.any(number)
 }
 
+/// The lines of the table, as a reader without the detection finds them: each has the delimiter
+/// equally often, the first at most once more, and the lines around the table never have it. Empty
+/// lines at the end are not the table's.
+fn table(bytes: &[u8], delimiter: u8, (before, after): (u64, u64)) -> Option<&[u8]> {
+    let mut lines: Vec<&[u8]> = bytes.split_inclusive(|c| *c == b'\n').collect();
+    while after == 0 && lines.last().is_some_and(|line| line.trim_ascii().is_empty()) {
+        lines.pop();
+    }
+    let end = lines.len().checked_sub(usize::try_from(after).unwrap())?;
+    let (above, rest) = lines.split_at_checked(usize::try_from(before).unwrap())?;
+    let (records, below) = rest.split_at_checked(end.checked_sub(above.len())?)?;
+    let count = |line: &&[u8]| line.iter().filter(|c| **c == delimiter).count();
+    let each = records.last().map(count).filter(|each| *each > 0)?;
+    let first = count(&records[0]);
+    let around = above.iter().chain(below).all(|line| count(line) == 0);
+    let even = records[1..].iter().all(|line| count(line) == each);
+    let start: usize = above.iter().map(|line| line.len()).sum();
+    let length: usize = records.iter().map(|line| line.len()).sum();
+    (around && even && (first == each || first == each + 1)).then(|| &bytes[start..start + length])
+}
+
 /// Loads a file by `--dialect auto`: whether it does not decide its dialect, or what is wrong.
-/// `plain`: COPY's own dialect with a header loads it.
+/// `plain`: COPY's own dialect with a header loads it, perhaps as a single column.
 fn auto(world: &mut World, file: &Path, plain: bool) -> Result<&'static str, String> {
     let sample = peek(&FileSource::new(file)).unwrap();
     let found = sniff(&sample.bytes, sample.whole, &Given::default());
@@ -188,10 +209,17 @@ fn auto(world: &mut World, file: &Path, plain: bool) -> Result<&'static str, Str
     if !found.doubts.is_empty() {
         return Err(format!("it loads in spite of {:?}", found.doubts));
     }
-    if around != (0, 0) || plain && dialect != (b',', b'"', b'"') {
-        return Err(format!("it is detected as {dialect:?} with {around:?} lines around it"));
-    }
     let bytes = content(file);
+    let bytes = if around != (0, 0) || plain && dialect != (b',', b'"', b'"') {
+        // A file of one column to COPY has no comma, and no quote that could hide a delimiter.
+        let simple = !bytes.contains(&b'"') && (!plain || !bytes.contains(&b','));
+        let table = table(&bytes, found.delimiter, around).filter(|_| simple);
+        table.ok_or_else(|| {
+            format!("it is detected as {dialect:?} with {around:?} lines around it")
+        })?
+    } else {
+        &bytes
+    };
     let first = bytes.split(|c| matches!(c, b'\n' | b'\r')).next().unwrap_or_default();
     if found.head != Head::Names && !is_data(first, found.delimiter) {
         return Err("its header is taken for data".into());
@@ -202,7 +230,7 @@ fn auto(world: &mut World, file: &Path, plain: bool) -> Result<&'static str, Str
         "HEADER {}, DELIMITER '{delimiter}', QUOTE '{quote}', ESCAPE '{escape}'",
         found.head == Head::Names
     );
-    altered(world, &bytes, &options).map(|()| "loaded")
+    altered(world, bytes, &options).map(|()| "loaded")
 }
 
 #[test]
