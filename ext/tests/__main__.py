@@ -44,7 +44,7 @@ class Runner(unittest.TextTestRunner):
 # extending relations, their blocks, entries of B-trees, files of indexes, collations, workers' sessions, other libraries.
 # `make test` runs them on every major.
 VERSION = (
-    "blocks", "build", "index", "index_append", "index_extend", "index_parallel", "insert", "neighbours", "rejects", "routes",
+    "blocks", "build", "foreign_keys", "index", "index_append", "index_extend", "index_parallel", "insert", "neighbours", "rejects", "routes",
     "security", "small", "statements", "workers",
 )
 
