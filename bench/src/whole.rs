@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use crate::definition::Suite;
+use crate::demand::{Demand, Judged};
 use crate::figures;
 use crate::result::{Parameters, SuiteResult};
 
@@ -41,8 +42,9 @@ fn counts(rows: &[u64]) -> String {
 
 /// Adds to a result what the definitions at hand say beyond it: where it departs from its suite, if
 /// it was made before that was kept, and what its methods were later found to give up. A warning
-/// that was written after a run must stand beside its figures too. Takes nothing back; a suite that
-/// is not at hand adds nothing.
+/// that was written after a run must stand beside its figures too. What is asked of the figures is
+/// what the definition asks today, judged by the runs as they were. A suite that is not at hand
+/// changes nothing.
 pub fn annotate(result: &mut SuiteResult, suites: &Path) {
     let Ok(suite) = Suite::read(suites, &result.suite) else { return };
     if result.departs.is_none() {
@@ -56,6 +58,9 @@ pub fn annotate(result: &mut SuiteResult, suites: &Path) {
             }
         }
     }
+    let ran = |d: &&Demand| result.methods.iter().any(|m| m.name == d.method);
+    let demands: Vec<Demand> = suite.demand.iter().filter(ran).cloned().collect();
+    result.demands = demands.into_iter().map(|d| Judged::new(d, result)).collect();
 }
 
 /// Where a result departs from its suite, as a sentence; nothing where it is the whole of it.
