@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 use pgsluice_bench::definition::{By, Durability, Method};
 use pgsluice_bench::demand::{Demand, Judged, Kind};
 use pgsluice_bench::result::{Status, SuiteResult};
-use pgsluice_bench::{estimate, losses, summary};
+use pgsluice_bench::{estimate, losses, summary, whole};
 
 fn program(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_pgsluice-bench")).args(arguments).output().unwrap()
@@ -312,9 +312,10 @@ fn demands_are_shown_where_a_run_has_them() {
     let runs = dir.path().join("runs");
     keep(&runs.join("2026-01-01-one"), &[votes]);
     let line = "| votes | 1,000,000 | ours: times as fast as copy | 2.08x (1.82x to 2.10x) | ≥ 2.00x: met | ≥ 3.00x: not met | durability: local-only; order |";
-    assert!(program(&["report", &runs.join("2026-01-01-one").display().to_string()])
-        .status
-        .success());
+    // Where the suite is not at hand, a run's own demands are shown.
+    let none = dir.path().join("none").display().to_string();
+    let folder = runs.join("2026-01-01-one").display().to_string();
+    assert!(program(&["report", "--suites", &none, &folder]).status.success());
     let page = fs::read_to_string(runs.join("2026-01-01-one/votes.md")).unwrap();
     assert!(page.contains(line), "{page}");
 
@@ -322,8 +323,8 @@ fn demands_are_shown_where_a_run_has_them() {
     let markers = "<!-- bench: demands suite=votes --><!-- /bench -->\n\
         <!-- bench: demands suite=copy --><!-- /bench -->\n";
     fs::write(&readme, markers).unwrap();
-    let generated =
-        program(&["readme", "--runs", runs.to_str().unwrap(), readme.to_str().unwrap()]);
+    let (runs, file) = (runs.to_str().unwrap(), readme.to_str().unwrap());
+    let generated = program(&["readme", "--suites", &none, "--runs", runs, file]);
     assert!(generated.status.success(), "{}", String::from_utf8_lossy(&generated.stderr));
     let page = fs::read_to_string(&readme).unwrap();
     assert!(page.contains(line) && page.contains("No run of this suite is kept yet"), "{page}");
@@ -356,4 +357,21 @@ fn the_time_left_follows_from_the_runs_so_far() {
     assert!((left(&votes).unwrap() - due).abs() < 1e-9, "one that has not run, as the others");
     votes.methods.iter_mut().for_each(|m| m.runs.clear());
     assert_eq!(left(&votes), None, "nothing to judge by");
+}
+
+#[test]
+fn a_run_is_judged_by_what_its_suite_asks_today() {
+    let mut run = common::votes(1.0);
+    run.suite = "copy".to_owned();
+    run.demands = vec![demand(Kind::Speedup, Some("copy"), 1.0, 1.0)];
+    let names: Vec<String> = run.methods.iter().map(|m| m.name.clone()).collect();
+    let stock = names.iter().position(|name| name == "copy").unwrap();
+    let ours = names.iter().position(|name| name == "ours").unwrap();
+    run.methods[stock].name = "live-stock".to_owned();
+    run.methods[ours].name = "live-extension".to_owned();
+    let suites = Path::new(env!("CARGO_MANIFEST_DIR")).join("suites");
+    whole::annotate(&mut run, &suites);
+    let judged: Vec<_> =
+        run.demands.iter().map(|d| (d.demand.method.as_str(), d.demand.must, d.must_met)).collect();
+    assert_eq!(judged, [("live-extension", 3.0, Some(false))]);
 }
