@@ -80,7 +80,7 @@ fn of_value(error: &Error, options: &Options) -> Option<String> {
         Spelling::Either => Some(format!(
             "if the comma is the decimal mark: {comma}; if it separates thousands: {groups}"
         )),
-        Spelling::Other => None,
+        Spelling::Number | Spelling::Other => None,
     }
 }
 

@@ -116,16 +116,26 @@ fn unique(name: &str, is_own: bool, header: &[String], given: &[String]) -> Stri
 /// of these, only the user can say.
 fn one_more(header: &HeaderLine, names: &[String]) -> Error {
     let quoted: Vec<String> = names.iter().map(|name| format!("\"{name}\"")).collect();
-    Error::new(format!(
-        "the header has {} names, and each record {} fields",
-        names.len(),
-        names.len() + 1
-    ))
-    .at(header.place())
-    .with_hint(format!(
-        "if the first field is the name of the row: `header`=ignore `columns` '\"row\",{}'",
-        quoted.join(",")
-    ))
+    let (s, hint) = match names {
+        // A title, or a line that another delimiter splits.
+        [_] => (
+            "",
+            format!(
+                "`skip-lines` passes over lines before the header, and `delimiter` names another \
+                 delimiter; `pgsluice sniff {}` detects both",
+                header.file
+            ),
+        ),
+        _ => {
+            let columns = quoted.join(",");
+            let names_of_rows = "if the first field is the name of the row";
+            ("s", format!("{names_of_rows}: `header`=ignore `columns` '\"row\",{columns}'"))
+        }
+    };
+    let (names, fields) = (names.len(), names.len() + 1);
+    Error::new(format!("the header has {names} name{s}, and each record {fields} fields"))
+        .at(header.place())
+        .with_hint(hint)
 }
 
 fn list(names: &[String]) -> String {

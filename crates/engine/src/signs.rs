@@ -3,7 +3,7 @@
 
 use crate::facts::{ColumnFacts, Facts};
 use crate::options::Options;
-use crate::sniff::{moment_of, Order};
+use crate::sniff::{moment_of, spelling, Order, Spelling};
 use pgsluice_core::scan::{Kind, Record};
 use pgsluice_core::shape::{DateOrder, Type};
 
@@ -24,6 +24,10 @@ struct Field {
     spaced: usize,
     /// a value is `\N`
     marker: bool,
+    /// the first usual spelling of NULL, and how many values are numbers
+    null: Option<String>,
+    numbers: usize,
+    nulls: usize,
 }
 
 /// What the values of all fields show.
@@ -45,6 +49,14 @@ impl Signs {
             field.spaced += usize::from(value[0] == b' ');
             field.marker |= value == b"\\N" && matches!(kind, Kind::Plain);
             let shown = || Some(String::from_utf8_lossy(value).into_owned());
+            match spelling(value) {
+                Spelling::Null => {
+                    field.nulls += 1;
+                    field.null = field.null.take().or_else(shown);
+                }
+                Spelling::Number => field.numbers += 1,
+                _ => {}
+            }
             let Some((order, zone)) = moment_of(value) else { continue };
             match order {
                 Order::Unknown if field.date.is_none() => field.date = shown(),
@@ -76,7 +88,8 @@ impl Signs {
             .collect();
         let notes =
             [date(&seen, facts, options), zone(&seen), spaces(&seen), marker(&seen, options)];
-        notes.into_iter().flatten().collect()
+        let nulls = facts.new.as_ref().and_then(|_| numbers_but(&seen));
+        notes.into_iter().flatten().chain(nulls).collect()
     }
 }
 
@@ -132,6 +145,19 @@ fn spaces(seen: &[(&Field, &ColumnFacts)]) -> Option<String> {
     Some(format!(
         "each value of {} begins with a space, which is kept: `expr` \"{first}=ltrim(?)\" drops it",
         names(&kept)
+    ))
+}
+
+/// A new table's column of text that has numbers, but for spellings of NULL.
+fn numbers_but(seen: &[(&Field, &ColumnFacts)]) -> Option<String> {
+    let (field, column) = seen.iter().find(|(field, column)| {
+        let all = field.numbers > 0 && field.numbers + field.nulls == field.values;
+        all && field.nulls > 0 && !field.marker && column.ty == Type::Text
+    })?;
+    let (name, null) = (&column.name, field.null.as_deref()?);
+    Some(format!(
+        "column {name} is text, since some values are {null} and all others are numbers: `null` \
+         '{name}={null}' makes these NULL"
     ))
 }
 

@@ -18,6 +18,11 @@ fn other_content(world: &mut World) {
         (b"id\tname\n1\ta\n2\tb\n", &["--create"], "--delimiter '\\t'"),
         (b"id,name\n1,a\n2,b\n", &["--create"], "--header takes the names"),
         (b"", &["--create"], "odd.csv is empty"),
+        (
+            b"Report\n\nid,v\n1,a\n2,b\n",
+            &["--create", "--header"],
+            "--skip-lines passes over lines",
+        ),
     ] {
         let file = world.file("odd.csv", bytes);
         let said = world.load(&[&[&file, "--table", "made"], options].concat()).unwrap_err();
@@ -64,6 +69,14 @@ fn noted(world: &mut World) {
     // Spaces are frequent within values, so they are noted alone.
     let spaces = b"id kind size\n1 5 1.5\n2 5 2.5\n3 7 3.5\n4 7 4.5\n5 7 4.25\n";
     noted(world, spaces, &["--table", "made", "--create", "--header"], "with --delimiter ' '");
+    world.sql("DROP TABLE made");
+    let some = b"id,v\n1,NA\n2,5\n3,2.5\n";
+    let create = ["--table", "made", "--create", "--header"];
+    noted(world, some, &create, "column v is text, since some values are NA");
+    world.sql("DROP TABLE made");
+    let file = world.file("odd.csv", some);
+    let summary = world.load(&[&[file.as_str(), "--null", "v=NA"], &create[..]].concat()).unwrap();
+    assert!(!summary["notes"].to_string().contains("column v is text"), "{summary}");
     world.sql("DROP TABLE made");
     let fixed = b"    1     1  a\n   10   100  b\n  100 10000  c\n";
     noted(world, fixed, &["--table", "made", "--create", "--no-header"], "of a fixed width");

@@ -37,6 +37,8 @@ pub(crate) enum Spelling {
     Grouped,
     /// `1,234`
     Either,
+    /// a number as the server reads it
+    Number,
     Other,
 }
 
@@ -47,6 +49,7 @@ pub(crate) fn spelling(value: &[u8]) -> Spelling {
     let three = last.is_some_and(|at| value.len() - at == 4);
     match (CellKind::of(value), last.map(|at| value[at])) {
         (CellKind::Null, _) => Spelling::Null,
+        (CellKind::Integer | CellKind::Decimal, _) => Spelling::Number,
         (CellKind::Comma, _) if three => Spelling::Either,
         (CellKind::Comma, _) => Spelling::DecimalComma,
         (CellKind::Grouped, Some(b',')) if value.contains(&b'.') => Spelling::DecimalComma,
