@@ -1,12 +1,11 @@
 """Runs every test, says which were left out and which took longest: python3 -m tests, in ext/.
 
-`python3 -m tests PART ...` runs only these parts: `version`, `newest` and `oldest`, which together are all modules.
+`python3 -m tests PART ...` runs only these parts: `version`, `newest` and `oldest`, which together are all tests.
 """
 
 import sys
 import time
 import unittest
-from pathlib import Path
 
 from .cluster import left_out
 
@@ -42,22 +41,42 @@ class Runner(unittest.TextTestRunner):
 
 # What ext/compat/ has for a version is used by what these test: privileges, options and defaults of COPY,
 # extending relations, their blocks, entries of B-trees, files of indexes, collations, workers' sessions, other libraries.
-# `make test` runs them on every major.
-VERSION = (
-    "blocks", "build", "foreign_keys", "index", "index_append", "index_extend", "index_parallel", "insert", "neighbours", "rejects", "routes",
-    "security", "small", "statements", "workers",
-)
+# `make test` runs them on every major. A name is a module's, or that of a class in one.
+VERSION = {
+    "blocks", "build", "foreign_keys", "index_build.Index", "index_build.Languages", "index_build.Visibility",
+    "index_crash.Keyed", "index_crash.Several", "index_crash.Sorted", "index_leaves.Appended", "index_live.Live", "insert", "neighbours", "rejects",
+    "routes", "security", "small", "statements", "workers",
+}
 
-# Of the other modules, `make test` runs these on the newest major and the rest on the oldest: about as long as each other.
-NEWEST = ("binary", "duplicates", "duplicates_private", "fuzz", "index_behind", "index_copy", "readers", "types")
+# Of the others, `make test` runs these on the newest major and the rest on the oldest: about as long as each other.
+NEWEST = {
+    "binary", "duplicates", "duplicates_private", "fuzz", "index_crash.Behind", "index_crash.Committed", "index_leaves.Behind",
+    "index_private.Private", "readers", "types",
+}
 
-ALL = sorted(file.stem.removeprefix("test_") for file in Path(__file__).parent.glob("test_*.py"))
-PARTS = {"version": VERSION, "newest": NEWEST, "oldest": [name for name in ALL if name not in VERSION + NEWEST]}
 
-if sys.argv[1:] and set(sys.argv[1:]) <= set(PARTS):
-    if absent := sorted(set(PARTS) - set(sys.argv[1:])):
-        left_out(f"modules of tests that the {' and the '.join(absent)} major runs; PGSLUICE_SOAK=1 runs all")
-    chosen = [f"tests.test_{name}" for part in sys.argv[1:] for name in PARTS[part]]
+def classes(suite):
+    """The names of the classes of all tests, in their order."""
+    for test in suite:
+        if isinstance(test, unittest.TestSuite):
+            yield from classes(test)
+        else:
+            yield f"{type(test).__module__}.{type(test).__qualname__}"
+
+
+def part(name):
+    """The part that a class of tests belongs to."""
+    name = name.removeprefix("tests.test_")
+    either = {name, name.split(".")[0]}
+    return "version" if either & VERSION else "newest" if either & NEWEST else "oldest"
+
+
+PARTS = {"version", "newest", "oldest"}
+if sys.argv[1:] and set(sys.argv[1:]) <= PARTS:
+    if absent := sorted(PARTS - set(sys.argv[1:])):
+        left_out(f"tests that the {' and the '.join(absent)} major runs; PGSLUICE_SOAK=1 runs all")
+    found = dict.fromkeys(classes(unittest.defaultTestLoader.discover("tests", top_level_dir=".")))
+    chosen = [name for name in found if part(name) in sys.argv[1:]]
 else:
     chosen = ["discover", "-t", ".", "-s", "tests", *sys.argv[1:]]
 unittest.main(module=None, argv=["tests", *chosen], testRunner=Runner)

@@ -1,205 +1,194 @@
-"""COPY that builds several indexes at once: cut short, short of room, killed, copied to a standby."""
+"""Index builds by several processes: pages as the stock build's, rows of every kind, and what is not put together."""
 
-import random
-import shutil
-import subprocess
-import time
+import os
 import unittest
 
-from . import cluster as clusters
-from .cluster import Cluster, Refused, wait_until
-from .twins import check
+from .cluster import Cluster, Held, OnCluster, Refused, wait_until
+from .test_disk_full import small_disk
+from .twins import SORTED, STOCK, compare, refusal
 
-INDEXES = ("t_pkey", "tb", "tc", "td")
-TABLE = (
-    "CREATE TABLE t (a int PRIMARY KEY, b text, c bigint, d uuid);"
-    "CREATE INDEX tb ON t (b); CREATE INDEX tc ON t (c DESC, a); CREATE INDEX td ON t (d);"
-    "INSERT INTO t VALUES (-1, 'old', 1, NULL);"
-)
-ANSWER = (
-    "SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off;"
-    "SELECT count(*), md5(string_agg(d::text, ',')) FROM (SELECT d FROM t WHERE d IS NOT NULL ORDER BY d) _"
-)
+WORKERS = "SELECT workers FROM pgsluice.last_index_build"
+LEFT = ("SELECT (SELECT count(*) FROM pg_ls_tmpdir()) + "
+        "(SELECT count(*) FROM pg_stat_activity WHERE backend_type ~ 'parallel|pgsluice')")
 
 
-class Builds(unittest.TestCase):
-    """One table with four indexes, loaded again and again into a new file."""
+class Team(OnCluster):
+    """Tables that the leader and two workers read."""
 
-    def setUp(self):
-        self.cluster = Cluster(["wal_level = replica", "checkpoint_timeout = 1h", "max_worker_processes = 8"])
-        self.sql = self.cluster.sql
-        path = self.cluster.home / "input"
+    settings = ["max_worker_processes = 8", "max_parallel_maintenance_workers = 2", "max_parallel_workers = 8",
+                "pgsluice.workers = 2"]
+
+    def table(self, columns, rows, count=60000, values=5000):
+        """A table t of `count` random rows; `rows` are expressions of i and n."""
         self.sql(
-            f"CREATE EXTENSION pgsluice; {TABLE}"
-            "COPY (SELECT n * 7919 % 100003, md5((n % 5000)::text), n % 1000, md5(n::text)::uuid"
-            f" FROM generate_series(1, 100000) n) TO '{path}' WITH (FORMAT csv)")
-        self.load = (
-            "SET pgsluice.copy = on; SET pgsluice.workers = 2; SET maintenance_work_mem = '1MB'; {}"
-            f"BEGIN; TRUNCATE t; COPY t FROM '{path}' WITH (FORMAT csv); COMMIT;"
+            f"DROP TABLE IF EXISTS t; CREATE TABLE t ({columns}) WITH (parallel_workers = 2, autovacuum_enabled = off);"
+            f"SELECT setseed(0.5); INSERT INTO t SELECT {rows} FROM (SELECT (random() * {values})::int AS i, n "
+            f"FROM generate_series(1, {count}) n OFFSET 0) _"
         )
 
-    def tearDown(self):
-        self.cluster.remove()
+    def built(self, definition, workers, settings=""):
+        """Both ways give the same pages; so many workers helped."""
+        compare(self, self.cluster, definition, settings)
+        head, tail = definition.split(" ON ", 1)
+        helped = self.sql(f"{SORTED}{settings} DROP INDEX sorted; CREATE {head} sorted ON {tail}; {WORKERS}")
+        self.assertEqual(helped, str(workers), definition)
 
-    def whole(self, rows):
-        """There are so many rows, and every index has them."""
-        self.assertEqual(self.sql("SELECT count(*) FROM t"), str(rows))
-        for index in INDEXES:
-            check(self.cluster, index)
+    def test_words(self):
+        """Entries that differ in few bits: all are sorted as words of one layout."""
+        self.table("a int, b text, c timestamp, d smallint",
+                   "n, CASE WHEN i % 9 > 0 THEN 't3_' || i END, timestamp '2024-01-01' + i * interval '1 s', i % 30")
+        for columns in ('b COLLATE "C"', 'b COLLATE "C" DESC NULLS LAST', "c", "d, a", "d DESC"):
+            with self.subTest(columns=columns):
+                self.built(f"INDEX ON t ({columns})", 2)
+        self.built("UNIQUE INDEX ON t (a)", 2)
+        self.built("INDEX ON t (d) WITH (deduplicate_items = off, fillfactor = 50)", 2)
 
-    def tidy(self):
-        """No file and no process is left of a load that failed."""
-        # A session that was ended says so before it has tidied up.
-        files = "SELECT count(*) FROM pg_ls_tmpdir()"
-        self.assertTrue(wait_until(lambda: self.sql(files) == "0"), "temporary files are left")
-        left = "SELECT count(*) FROM pg_stat_activity WHERE backend_type ~ 'parallel|pgsluice'"
-        self.assertTrue(wait_until(lambda: self.sql(left) == "0"), "workers are left")
+    def test_entries(self):
+        """Entries that do not fit into words; groups of them are still found."""
+        self.table("a bigint, b float8, c text",
+                   "(i - 2500)::bigint * 3000000000000037, i / 7.0e9, md5((n / 50)::text)::varchar(14)")
+        for columns in ("a", "b DESC", 'c COLLATE "C"'):
+            with self.subTest(columns=columns):
+                self.built(f"INDEX ON t ({columns})", 2)
 
-    def complete(self):
-        """A load that is left alone; gives its seconds."""
-        start = time.monotonic()
-        told = self.sql(self.load.format("") + "SELECT workers > 0, spilled_bytes > 0 FROM pgsluice.last_index_build")
-        seconds = time.monotonic() - start
-        self.assertEqual(told, "t|t")
-        self.whole(100000)
-        return seconds
+    def test_values_that_are_ranked(self):
+        """Text under a language's collation is put together before its values are ranked."""
+        if self.sql("SELECT count(*) FROM pg_collation WHERE collname = 'en-US-x-icu'") != "1":
+            self.skipTest("this server was built without ICU")
+        self.table('a text COLLATE "en-US-x-icu"', "(array['a', 'A', 'ä', 'z', ''])[i % 5 + 1] || i % 900")
+        self.built("INDEX ON t (a)", 2)
+        self.built("INDEX ON t (a DESC)", 2)
+        self.built("INDEX ON t (a)", 0, "SET maintenance_work_mem = '2MB';")
+        # What a part has cannot be handed over: it begins anew.
+        self.sql("UPDATE t SET a = repeat('long', 9) WHERE ctid = (SELECT max(ctid) FROM t)")
+        self.built("INDEX ON t (a)", 0)
 
-    def test_cancelled(self):
-        """A load that is cancelled while workers build leaves what was there before."""
-        seconds = self.complete()
-        self.sql("TRUNCATE t; INSERT INTO t VALUES (-1, 'old', 1, NULL)")
-        cancelled = 0
-        parts = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4]
-        # If this machine was busy when it was measured, the time is shortened until it is too short.
-        while parts or not cancelled:
-            part = parts.pop() if parts else part / 2
-            timeout = max(int(1000 * seconds * part), 1)
+    def test_many_values_that_are_ranked(self):
+        """Values enough for two processes to sort, equal but for case and accents, among them."""
+        if self.sql("SELECT count(*) FROM pg_collation WHERE collname = 'en-US-x-icu'") != "1":
+            self.skipTest("this server was built without ICU")
+        self.table('a text COLLATE "en-US-x-icu"', "nullif((array['a', 'A', 'ä', 'z', 'co-op '])[n % 5 + 1] || n * 7919 % 40009, 'a7')")
+        for columns in ("a", "a DESC NULLS LAST"):
+            with self.subTest(columns=columns):
+                self.built(f"INDEX ON t ({columns})", 2)
+
+    def test_dead_and_updated_rows(self):
+        """Pages that are left to the server, in every part."""
+        self.table("a int, b text", "i, 'b' || n")
+        self.sql("DELETE FROM t WHERE a % 70 = 0; UPDATE t SET b = 'c' || b WHERE a % 90 = 0")
+        old = Held(self.cluster)
+        old.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class")
+        self.sql("DELETE FROM t WHERE a % 71 = 0; UPDATE t SET a = -a WHERE a % 91 = 0")
+        self.built("INDEX ON t (a)", 2)
+        checked = "SELECT indcheckxmin FROM pg_index WHERE indexrelid::regclass::text IN ('stock', 'sorted') GROUP BY 1"
+        self.assertEqual(self.sql(checked), "t")
+        old.end("COMMIT")
+        self.built('INDEX ON t (b COLLATE "C")', 2)
+
+    def test_runs(self):
+        """Rows that are long, or do not fit into memory, are spilled by all and merged by the leader."""
+        self.table("a int, b text, c uuid", "i, CASE WHEN n < 50000 THEN 'b' || i ELSE repeat('long', 9) || i END, md5(n::text)::uuid")
+        for columns in ('b COLLATE "C"', "c", "b DESC, a", "a) INCLUDE (c"):
+            with self.subTest(columns=columns):
+                self.built(f"INDEX ON t ({columns})", 2)
+        spilled = "SELECT spilled_bytes > 1000000 FROM pgsluice.last_index_build"
+        self.built("INDEX ON t (a)", 2, "SET maintenance_work_mem = '1MB';")
+        self.built("UNIQUE INDEX ON t (c)", 2, "SET maintenance_work_mem = '1MB';")
+        self.assertEqual(self.sql(f"{SORTED}SET maintenance_work_mem = '1MB'; DROP INDEX sorted; CREATE INDEX ON t (c); {spilled}"), "t")
+
+    def test_what_one_process_does(self):
+        """Where values have to be ranked at once, or no worker comes, or there is nothing to share out."""
+        self.table("a int, b numeric", "i, i")
+        self.built("INDEX ON t (b)", 0)
+        self.built("INDEX ON t (a)", 0, "SET max_parallel_workers = 0;")
+        self.built("INDEX ON t (a)", 1, "SET max_parallel_maintenance_workers = 1;")
+        self.built("INDEX ON t (a)", 1, "SET pgsluice.workers = 1;")
+        self.built("INDEX ON t (a)", 0, "SET pgsluice.workers = 0;")
+        self.table("a int", "i", count=100)
+        self.built("INDEX ON t (a)", 0)
+
+    def test_a_key_that_is_there_twice(self):
+        """The refusal is the stock build's, whoever has read the rows."""
+        self.table("a int, b text", "n, 'b' || n")
+        self.sql("UPDATE t SET a = 59000 WHERE a = 30")
+        for definition in ("CREATE UNIQUE INDEX u ON t (a)", "ALTER TABLE t ADD CONSTRAINT u PRIMARY KEY (a)"):
+            stock = refusal(self.cluster, STOCK + definition)
+            self.assertIsNotNone(stock)
+            self.assertEqual(stock, refusal(self.cluster, SORTED + definition))
+        # The workers that would have written it were not shot.
+        self.assertNotIn("terminating background worker", self.cluster.tail())
+
+    def test_of_this_transaction(self):
+        """Rows and tables that nobody else sees yet, and a REINDEX."""
+        made = self.sql(
+            f"{SORTED} BEGIN; DROP TABLE IF EXISTS t; CREATE TABLE t (a int) WITH (parallel_workers = 2);"
+            "INSERT INTO t SELECT n % 5000 FROM generate_series(1, 90000) n; SAVEPOINT s; DELETE FROM t WHERE a % 50 = 0;"
+            f"CREATE INDEX i ON t (a); {WORKERS}; ROLLBACK TO s; CREATE INDEX i ON t (a); {WORKERS}; COMMIT;"
+            f"REINDEX INDEX i; {WORKERS}; SET enable_seqscan = off; SELECT count(*) FROM t WHERE a = 50")
+        self.assertEqual(made.splitlines(), ["2", "2", "2", "18"])
+
+    def test_cut_short(self):
+        """A build that is cancelled, or has no room, leaves nothing; the next one succeeds."""
+        self.table("a int, b text", "i, 'b' || n", count=200000)
+        refused = refusal(self.cluster, f"{SORTED}SET temp_file_limit = '100kB'; CREATE INDEX i ON t (a)")
+        self.assertIn("temporary file size exceeds", refused)
+        cancelled, timeout = 0, 64
+        # Until it is too short even for the first of its steps.
+        while timeout:
             try:
-                self.sql(self.load.format(f"SET transaction_timeout = {timeout};" if clusters.MAJOR > 16 else
-                                          f"SET statement_timeout = {timeout};"))
-                self.sql("TRUNCATE t; INSERT INTO t VALUES (-1, 'old', 1, NULL)")
-            except Refused as refused:
-                self.assertRegex(str(refused), "timeout|terminating")
+                self.sql(f"{SORTED}SET statement_timeout = {timeout}; BEGIN; CREATE INDEX i ON t (a); ROLLBACK")
+            except Refused as cut:
+                self.assertIn("57014", str(cut))
                 cancelled += 1
-            self.tidy()
-            self.whole(1)
-        self.complete()
+            self.assertTrue(wait_until(lambda: self.sql(LEFT) == "0"), "files or workers are left")
+            timeout //= 2
+        self.assertTrue(cancelled)
+        self.built("INDEX ON t (a)", 2)
 
-    def hunt(self, load):
-        """A load beside a session that ends the first worker it sees; its refusal, or None if no worker was met."""
-        hunter = subprocess.Popen(self.cluster.command(
-            "-c", "DO $$ DECLARE prey int; BEGIN LOOP PERFORM pg_stat_clear_snapshot();"
-            " SELECT pid INTO prey FROM pg_stat_activity WHERE backend_type = 'parallel worker' LIMIT 1;"
-            " IF FOUND THEN PERFORM pg_terminate_backend(prey); RETURN; END IF;"
-            " PERFORM pg_sleep(0.001); END LOOP; END $$"))
-        hunting = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'DO $$ DECLARE prey%' AND state = 'active'"
-        self.assertTrue(wait_until(lambda: self.sql(hunting) == "1"), "nobody hunts")
-        try:
-            self.sql(load)
-        except Refused as refused:
-            return str(refused)
-        finally:
-            self.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'DO $$ DECLARE prey%'")
-            hunter.wait()
-        return None
 
-    def test_a_worker_is_terminated(self):
-        """The load fails as a whole, and the next one does not."""
-        for _ in range(20):
-            refusal = self.hunt(self.load.format(""))
-            self.tidy()
-            if refusal:
-                break
-            # The worker was gone again, or was never seen: all rows are there.
-            self.whole(100000)
-            self.sql("TRUNCATE t; INSERT INTO t VALUES (-1, 'old', 1, NULL)")
-        self.assertIn("57P01", refusal or "no worker was met")
-        self.whole(1)
-        self.complete()
+class LittleSharedMemory(unittest.TestCase):
+    """A server whose shared memory has room for a small segment, as in a container."""
 
-    def test_a_worker_of_one_index_is_terminated(self):
-        """The same of workers that read the table for one index."""
-        build = ("SET pgsluice.index_build = on; SET max_parallel_maintenance_workers = 2; SET pgsluice.workers = 2; BEGIN;"
-                 "ALTER TABLE t SET (parallel_workers = 2); CREATE INDEX other ON t (a);"
-                 "SELECT workers FROM pgsluice.last_index_build; ROLLBACK")
-        self.complete()
-        for _ in range(20):
-            refusal = self.hunt(build)
-            self.tidy()
-            if refusal:
-                break
-        self.assertIn("57P01", refusal or "no worker was met")
-        self.whole(100000)
-        self.assertEqual(self.sql(build), "2")
+    def test_no_workers(self):
+        """CREATE INDEX, and the indexes of a COPY, are built without workers, and the session goes on; with more room they come."""
+        server = Cluster([*Team.settings, "dynamic_shared_memory_type = mmap"])
+        self.addCleanup(server.remove)
+        server.sql("CREATE EXTENSION pgsluice; CREATE TABLE t (a int, b int) WITH (parallel_workers = 2);"
+                   "INSERT INTO t SELECT n, n % 5000 FROM generate_series(1, 60000) n")
+        path = server.home / "input"
+        server.sql(f"COPY t TO '{path}' WITH (FORMAT csv)")
+        server.stop()
+        shared = server.data / "pg_dynshmem"
+        small_disk(self, shared, 8)
+        server.start()
+        session = self.enterContext(server.connect())
+        # The first one comes with what the server itself shares from then on, statistics among it.
+        self.assertEqual(session.run(f"{SORTED} BEGIN; CREATE INDEX i ON t (b); ROLLBACK; {WORKERS}"), "2")
+        full = shared / "full"
 
-    def test_temporary_files_beyond_their_limit(self):
-        """The refusal is the server's own, whoever met it."""
-        with self.assertRaises(Refused) as refused:
-            self.sql(self.load.format("SET temp_file_limit = '200kB';"))
-        self.assertIn("53400", str(refused.exception))
-        self.tidy()
-        self.whole(1)
-        self.complete()
+        def leave(kilobytes):
+            """Takes all of the shared memory but so much."""
+            full.unlink(missing_ok=True)
+            space = os.statvfs(shared)
+            full.write_bytes(bytes(space.f_bavail * space.f_frsize - (kilobytes << 10)))
 
-    def test_no_room_for_temporary_files(self):
-        """A full tablespace for temporary files: an error, and all is as before."""
-        place = self.cluster.home / "small"
-        place.mkdir()
-        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1M", "tmpfs", str(place)],
-                                 capture_output=True, check=False)
-        if mounted.returncode != 0:
-            self.skipTest("a small file system cannot be mounted here")
-        try:
-            if clusters.USER:
-                shutil.chown(place, clusters.USER)
-            self.sql(f"CREATE TABLESPACE small LOCATION '{place}'")
-            with self.assertRaises(Refused) as refused:
-                self.sql(self.load.format("SET temp_tablespaces = 'small';"))
-            self.assertIn("53100", str(refused.exception))
-            self.whole(1)
-            self.complete()
-            self.sql("DROP TABLESPACE small")
-        finally:
-            self.cluster.stop("immediate")
-            subprocess.run(["umount", str(place)], check=True)
-
-    def test_killed(self):
-        """All or nothing, wherever the server is killed; checkpoints run all the while."""
-        seconds = self.complete()
-        answer = self.sql(ANSWER)
-        chance = random.Random(3)
-        for _ in range(4):
-            self.sql("TRUNCATE t; INSERT INTO t VALUES (-1, 'old', 1, NULL)")
-            load = subprocess.Popen(self.cluster.command("-c", self.load.format("").split("BEGIN")[0], "-f", "-"),
-                                    stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
-            load.stdin.write(("BEGIN" + self.load.split("BEGIN")[1]).encode())
-            load.stdin.close()
-            checkpoint = subprocess.Popen(self.cluster.command("-c", "SELECT pg_sleep(0.1)", "-c", "CHECKPOINT"),
-                                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            time.sleep(seconds * (0.4 + 0.6 * chance.random()))
-            self.cluster.kill()
-            load.wait()
-            checkpoint.wait()
-            self.cluster.start()
-            rows = self.sql("SELECT count(*) FROM t")
-            self.assertIn(rows, ("1", "100000"))
-            self.whole(rows)
-            if rows == "100000":
-                self.assertEqual(self.sql(ANSWER), answer)
-        self.complete()
-
-    def test_a_standby_follows(self):
-        """What workers have written is in the WAL before the commit is."""
-        standby = Cluster(copy_of=self.cluster)
-        try:
-            self.complete()
-            standby.follow(self.cluster)
-            self.assertEqual(standby.sql(ANSWER), self.sql(ANSWER))
-            if clusters.has("amcheck"):
-                for index in INDEXES:
-                    standby.sql(f"SELECT bt_index_check('{index}', true)")
-        finally:
-            standby.remove()
+        # 600 kB are enough for the workers of a stock build.
+        for left in (600, 8):
+            leave(left)
+            with self.subTest(left=left):
+                for _ in range(3):
+                    session.run("BEGIN; CREATE INDEX i ON t (b)")
+                    self.assertEqual(session.run(f"SELECT method FROM pgsluice.last_index_build; {WORKERS}"), "sorted\n0")
+                    self.assertEqual(session.run("SET enable_seqscan = off; SELECT count(*) FROM t WHERE b = 7; ROLLBACK"), "12")
+        for left, workers in ((8, "0"), (3000, "1")):
+            leave(left)
+            session.run("BEGIN; CREATE TABLE f (LIKE t); CREATE INDEX ON f (a); CREATE INDEX ON f (b)")
+            session.run(f"SET pgsluice.copy = on; COPY f FROM '{path}' WITH (FORMAT csv)")
+            self.assertEqual(session.run(f"{WORKERS}; SELECT DISTINCT i ->> 'way' FROM pgsluice.last_copy, jsonb_array_elements(indexes) i"), f"{workers}\nbuild")
+            self.assertEqual(session.run("SET enable_seqscan = off; SELECT count(*) FROM f WHERE b = 7; ROLLBACK"), "12")
+        full.unlink()
+        self.assertEqual(session.run(f"CREATE INDEX i ON t (b); {WORKERS}"), "2")
+        self.assertEqual(session.told, [])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Index builds against the stock build: bytes, refusals, tables of every kind."""
+"""Index builds against the stock build: bytes, refusals, tables of every kind, and what comes after a build."""
 
 import os
 import shutil
@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 import unittest
 
-from .cluster import MAJOR, Cluster, Held, OnCluster
+from .cluster import Cluster, Held, OnCluster, Refused, wait_until
 from .twins import LAST, SORTED, STOCK, check, compare, refusal
 
 # For each type an expression of a random integer i (and of the row's number n); few values.
@@ -33,6 +33,17 @@ TYPES = {
     'text COLLATE "C"': "substr(md5(i::text), 1, i % 20)",
     "bytea": "substr(decode(md5((i / 3)::text) || '00' || md5(i::text), 'hex'), 1, i % 33)",
 }
+FILLED = (
+    "DROP TABLE IF EXISTS t; CREATE {kind} TABLE t (a int, b text);"
+    "INSERT INTO t SELECT n, md5((n % 3000)::text) FROM generate_series(1, 60000) n;"
+)
+SMALL = "SET maintenance_work_mem = '1MB';"
+BUILD = f"{SORTED}{SMALL}CREATE INDEX i ON t (b); CREATE UNIQUE INDEX u ON t (a DESC);"
+ORDERED = (
+    "SET enable_seqscan = off; SET enable_bitmapscan = off;"
+    "SELECT count(*), md5(string_agg(b || ctid::text, ',')) FROM "
+    "(SELECT b, ctid FROM t WHERE b > '' ORDER BY b, ctid) _"
+)
 
 
 class Index(OnCluster):
@@ -295,6 +306,89 @@ class Visibility(OnCluster):
         finally:
             old.end()
         self.sql("DROP TABLE t")
+
+
+class Life(OnCluster):
+    """What comes after a build, or instead of one."""
+
+    settings = ["max_parallel_maintenance_workers = 0"]
+
+    def test_inserts_deletes_and_vacuum(self):
+        """The index is one that PostgreSQL can go on with."""
+        self.sql(FILLED.format(kind="") + BUILD)
+        for seed in range(4):
+            self.sql(
+                f"SELECT setseed({seed / 10}); DELETE FROM t WHERE random() < 0.4;"
+                f"INSERT INTO t SELECT 100000 * {seed + 1} + n, md5((random() * 3000)::int::text) FROM generate_series(1, 20000) n;"
+                "UPDATE t SET b = b WHERE a % 3 = 0; UPDATE t SET a = -a WHERE a % 50 = 1;"
+                + ("VACUUM t;" if seed % 2 else "")
+            )
+            for index in ("i", "u"):
+                check(self.cluster, index)
+        plain = self.sql("SELECT count(*), md5(string_agg(b || ctid::text, ',' ORDER BY b, ctid)) FROM t")
+        self.assertEqual(self.sql(ORDERED), plain)
+        self.assertIn("duplicate key", refusal(self.cluster, "INSERT INTO t SELECT a FROM t LIMIT 1"))
+
+    def test_scans_in_both_directions(self):
+        """Ranges, backwards, index-only, NULLs."""
+        self.sql(FILLED.format(kind="") + "INSERT INTO t SELECT NULL, NULL FROM generate_series(1, 500);" + BUILD + "VACUUM t")
+        for query in (
+            "SELECT a FROM t WHERE a BETWEEN 500 AND 900 ORDER BY a",
+            "SELECT a FROM t ORDER BY a DESC NULLS LAST LIMIT 700",
+            "SELECT a FROM t ORDER BY a NULLS FIRST LIMIT 700",
+            "SELECT count(*) FROM t WHERE a IS NULL",
+            "SELECT b, count(*) FROM t WHERE b >= 'e' GROUP BY b ORDER BY b DESC",
+            "SELECT a FROM t WHERE a IN (5, 17, 59999, 60001) ORDER BY a",
+        ):
+            plain = self.sql("SET enable_indexscan = off; SET enable_indexonlyscan = off; SET enable_bitmapscan = off;" + query)
+            scanned = self.sql("SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off;" + query)
+            self.assertEqual(plain, scanned, query)
+
+    def test_cancelled(self):
+        """A cancelled build leaves no file behind, and the next one succeeds."""
+        self.sql("DROP TABLE IF EXISTS t; CREATE TABLE t (a int, b text);"
+                 "INSERT INTO t SELECT n, md5(n::text) FROM generate_series(1, 300000) n")
+        cancelled = 0
+        # No machine is done within the first.
+        for timeout in (1, 20, 50, 100, 200, 300):
+            refused = refusal(self.cluster, f"{SORTED}{SMALL}SET statement_timeout = {timeout}; CREATE INDEX i ON t (b)")
+            if refused is None:
+                self.sql("DROP INDEX i")
+            else:
+                self.assertIn("statement timeout", refused)
+                cancelled += 1
+            # A session says that it was cancelled before it has tidied up.
+            files = "SELECT count(*) FROM pg_ls_tmpdir()"
+            self.assertTrue(wait_until(lambda: self.sql(files) == "0"), "temporary files are left")
+        self.assertGreater(cancelled, 0)
+        compare(self, self.cluster, "INDEX ON t (b)", SMALL)
+
+    def test_temporary_tables_and_tablespaces_of_others(self):
+        """A temporary table's index; REINDEX and CREATE INDEX CONCURRENTLY."""
+        last = self.sql(
+            "CREATE TEMP TABLE p AS SELECT n AS a FROM generate_series(1, 5000) n;"
+            f"{SORTED} CREATE UNIQUE INDEX ON p (a); SET enable_seqscan = off;"
+            "SELECT a FROM p WHERE a = 4711; SELECT method FROM pgsluice.last_index_build")
+        self.assertEqual(last.splitlines(), ["4711", "sorted"])
+        self.sql(FILLED.format(kind=""))
+        self.sql(f"{SORTED}CREATE INDEX CONCURRENTLY i ON t (b)")
+        self.sql(f"{SORTED}CREATE UNIQUE INDEX CONCURRENTLY u ON t (a)")
+        self.sql(f"{SORTED}REINDEX INDEX CONCURRENTLY i")
+        for index in ("i", "u"):
+            check(self.cluster, index)
+
+    def test_out_of_the_way_when_not_allowed(self):
+        """Rights are checked as ever: the refusal is the stock server's own."""
+        self.sql(FILLED.format(kind="") + "DROP ROLE IF EXISTS nobody_much; CREATE ROLE nobody_much LOGIN; GRANT CREATE ON SCHEMA public TO nobody_much")
+        for statement in ("CREATE INDEX ON t (a)", "REINDEX TABLE t", "ALTER TABLE t ADD PRIMARY KEY (a)"):
+            refusals = []
+            for setting in ("", SORTED):
+                with self.assertRaises(Refused) as refused:
+                    self.cluster.sql(setting + statement, user="nobody_much")
+                refusals.append(str(refused.exception))
+            self.assertIn("42501", refusals[0])
+            self.assertEqual(refusals[0], refusals[1])
+        self.sql("REVOKE CREATE ON SCHEMA public FROM nobody_much; DROP ROLE nobody_much")
 
 
 if __name__ == "__main__":
