@@ -4,7 +4,8 @@ use super::identity::{Ends, Seen};
 use crate::error::Error;
 use crate::input::{Counts, KnownPiece};
 use crate::session::conn::Conn;
-use serde_json::{json, Value};
+use serde_json::Value;
+use std::collections::HashMap;
 
 /// How many locks a load takes at most: the server has room for a few thousand. Files that share
 /// one wait for each other.
@@ -31,6 +32,9 @@ pub(super) struct Row {
 /// Files that are complete and have not changed since, by name, size and time: the index of each,
 /// and the options that it was loaded with.
 ///
+/// The server looks each name up in an index. A join would be planned by estimates: the server
+/// knows neither how many files there are nor, before the first ANALYZE, how many rows.
+///
 /// # Errors
 ///
 /// The connection is lost.
@@ -39,18 +43,21 @@ pub(super) fn complete(
     target: u32,
     files: &[(usize, &Seen)],
 ) -> Result<Vec<(usize, String)>, Error> {
-    let files = files.iter().map(|(file, seen)| {
-        json!({ "file": file, "name": seen.name, "size": seen.size, "modified": seen.modified })
-    });
+    let by_name: HashMap<&str, (usize, &Seen)> =
+        files.iter().map(|(file, seen)| (seen.name.as_str(), (*file, *seen))).collect();
+    let names = Value::from_iter(by_name.keys().copied());
     let rows = conn.query(
-        "SELECT f.file, s.options \
-         FROM pg_catalog.jsonb_to_recordset($2::jsonb) \
-           AS f(file integer, name text, size bigint, modified bigint) \
-         JOIN pgsluice_loads.sources s ON s.target = $1::oid AND s.name = f.name \
-         WHERE s.state = 'complete' AND s.size = f.size AND s.modified = f.modified",
-        &[Some(&target.to_string()), Some(&Value::from_iter(files).to_string())],
+        "SELECT name, size, modified, options FROM pgsluice_loads.sources \
+         WHERE target = $1::oid AND state = 'complete' \
+           AND name = ANY (ARRAY(SELECT pg_catalog.jsonb_array_elements_text($2::jsonb)))",
+        &[Some(&target.to_string()), Some(&names.to_string())],
     )?;
-    Ok(rows.into_iter().map(|row| (number(&row[0]), text(&row[1]))).collect())
+    let found = |row: Vec<Option<String>>| {
+        let (file, seen) = by_name.get(row[0].as_deref()?)?;
+        let same = (seen.size, seen.modified) == (number::<u64>(&row[1]), number::<i64>(&row[2]));
+        same.then(|| (*file, text(&row[3])))
+    };
+    Ok(rows.into_iter().filter_map(found).collect())
 }
 
 /// Waits for other loads of the same names or contents, and keeps them waiting until the
@@ -106,37 +113,49 @@ pub(super) fn candidates(
     target: u32,
     files: &[(usize, &Seen, &Ends)],
 ) -> Result<Vec<Row>, Error> {
-    let files = files.iter().map(|(file, seen, ends)| {
-        json!({ "file": file, "name": seen.name, "size": seen.size, "head": ends.head,
-            "tail": ends.tail })
-    });
-    let rows = conn.query(
-        "WITH f AS MATERIALIZED (SELECT * FROM pg_catalog.jsonb_to_recordset($2::jsonb) \
-           AS f(file integer, name text, size bigint, head bytea, tail bytea)) \
-         SELECT f.file, s.number, s.name, true, s.size, s.state, s.options, \
-             coalesce(s.same_as, s.number), '\\x' || pg_catalog.encode(s.head, 'hex') \
-           FROM f JOIN pgsluice_loads.sources s ON s.target = $1::oid AND s.name = f.name \
-         UNION ALL \
-         SELECT f.file, s.number, s.name, false, s.size, s.state, s.options, s.number, \
-             '\\x' || pg_catalog.encode(s.head, 'hex') \
-           FROM f JOIN pgsluice_loads.sources s ON s.target = $1::oid AND s.size = f.size \
-             AND s.head = f.head AND s.tail = f.tail AND s.name <> f.name \
-           WHERE s.same_as IS NULL \
-         ORDER BY 1, 4 DESC, 2",
-        &[Some(&target.to_string()), Some(&Value::from_iter(files).to_string())],
-    )?;
-    let row = |row: Vec<Option<String>>| Row {
-        file: number(&row[0]),
-        number: number(&row[1]),
-        name: text(&row[2]),
-        by_name: row[3].as_deref() == Some("t"),
-        size: number(&row[4]),
-        complete: row[5].as_deref() == Some("complete"),
-        options: text(&row[6]),
-        content: number(&row[7]),
-        head: text(&row[8]),
+    const COLUMNS: &str = "SELECT number, name, size, state, options, coalesce(same_as, number), \
+         '\\x' || pg_catalog.encode(head, 'hex'), '\\x' || pg_catalog.encode(tail, 'hex') \
+         FROM pgsluice_loads.sources WHERE target = $1::oid";
+    let target = target.to_string();
+    let row = |file: usize, by_name: bool, row: &[Option<String>]| Row {
+        file,
+        number: number(&row[0]),
+        name: text(&row[1]),
+        by_name,
+        size: number(&row[2]),
+        complete: row[3].as_deref() == Some("complete"),
+        options: text(&row[4]),
+        content: number(&row[5]),
+        head: text(&row[6]),
     };
-    Ok(rows.into_iter().map(row).collect())
+    let (mut by_name, mut by_content) = (HashMap::new(), HashMap::<_, Vec<_>>::new());
+    for (file, seen, ends) in files {
+        by_name.insert(seen.name.as_str(), *file);
+        let content = (seen.size, ends.head.as_str(), ends.tail.as_str());
+        by_content.entry(content).or_default().push((*file, seen.name.as_str()));
+    }
+    let names = Value::from_iter(by_name.keys().copied()).to_string();
+    let of_name = format!(
+        "{COLUMNS} AND name = ANY (ARRAY(SELECT pg_catalog.jsonb_array_elements_text($2::jsonb)))"
+    );
+    let mut found = Vec::new();
+    for cells in conn.query(&of_name, &[Some(&target), Some(&names)])? {
+        let file = cells[1].as_deref().and_then(|name| by_name.get(name));
+        found.extend(file.map(|file| row(*file, true, &cells)));
+    }
+    let heads = Value::from_iter(by_content.keys().map(|(_, head, _)| *head)).to_string();
+    let of_content = format!(
+        "{COLUMNS} AND same_as IS NULL AND head = ANY (ARRAY(SELECT h::bytea \
+           FROM pg_catalog.jsonb_array_elements_text($2::jsonb) h)) ORDER BY number"
+    );
+    for cells in conn.query(&of_content, &[Some(&target), Some(&heads)])? {
+        let (head, tail, name) = (text(&cells[6]), text(&cells[7]), text(&cells[1]));
+        let content = (number(&cells[2]), head.as_str(), tail.as_str());
+        for (file, own) in by_content.get(&content).into_iter().flatten() {
+            found.extend((*own != name).then(|| row(*file, false, &cells)));
+        }
+    }
+    Ok(found)
 }
 
 /// The pieces of a source that are in the table, in their order.

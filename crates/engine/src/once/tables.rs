@@ -49,7 +49,7 @@ CREATE TABLE pgsluice_loads.sources (
 );
 COMMENT ON TABLE pgsluice_loads.sources IS
     'files that are loaded or partly loaded; same_as: another name of the same content';
-CREATE INDEX sources_by_content ON pgsluice_loads.sources (target, size, head);
+CREATE INDEX sources_by_content ON pgsluice_loads.sources (target, head);
 CREATE INDEX sources_by_load ON pgsluice_loads.sources (load);
 CREATE INDEX sources_same_as ON pgsluice_loads.sources (same_as) WHERE same_as IS NOT NULL;
 CREATE TABLE pgsluice_loads.commits (
