@@ -3,6 +3,7 @@
 use crate::arguments::{with_files, FormatName, HeaderUse, SourceArguments, StrayQuotesAre};
 use crate::failure::Failure;
 use crate::output::say;
+use crate::wording::words;
 use pgsluice_engine::options::one_byte;
 use pgsluice_engine::options::MOST_FOOTER;
 use pgsluice_engine::sniff::{option, sniff, Detected, Doubt, Given, Head};
@@ -113,7 +114,7 @@ fn undecided(source: &dyn Source, doubts: &[&Doubt]) -> Error {
         .iter()
         .filter(|doubt| !doubt.candidates.is_empty())
         .map(|doubt| {
-            let all: Vec<String> = doubt.candidates.iter().map(|c| c.to_string()).collect();
+            let all: Vec<String> = doubt.candidates.iter().map(|c| words(&c.text())).collect();
             all.join(" or ")
         })
         .collect();

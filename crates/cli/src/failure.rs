@@ -1,6 +1,7 @@
 //! How a command fails: what is printed, and the exit code.
 
 use crate::output::{self, say, say_at};
+use crate::wording::words;
 use pgsluice_engine::{Error, Kind, Place};
 use pgsluice_pgserver::ServerError;
 use serde::Serialize;
@@ -96,7 +97,7 @@ impl Failure {
         let server = error.and_then(Error::server);
         Problem {
             kind: error.map_or(Kind::Failed, Error::kind),
-            message: error.map_or(&self.message, |e| e.message()),
+            message: error.map_or_else(|| self.message.clone(), |e| words(e.message())),
             sqlstate: server.map(|s| s.sqlstate.as_str()).filter(|s| !s.is_empty()),
             detail: server.and_then(|s| s.detail.as_deref()),
             place: error.and_then(Error::place),
@@ -112,7 +113,7 @@ pub struct Problem<'f> {
     /// what a program can do about it: see the exit codes
     kind: Kind,
     /// what happened
-    message: &'f str,
+    message: String,
     /// five characters, if the server has said it
     sqlstate: Option<&'f str>,
     /// the server's DETAIL
@@ -138,8 +139,8 @@ impl From<ServerError> for Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Self {
-            message: error.to_string(),
-            hint: error.hint().map(str::to_owned),
+            message: words(&error.text()),
+            hint: error.hint().map(words),
             code: code::of(error.kind()),
             error: Some(error),
         }

@@ -151,7 +151,8 @@ impl FieldArguments {
 
 /// Expressions need rows that land as text in the table of the method staged.
 fn expressions_by(source: &SourceArguments, target: &TargetArguments) -> Result<(), Failure> {
-    let wrong = |message: String, hint: &str| Err(Error::usage(message).with_hint(hint).into());
+    let wrong =
+        |message: String, hint: &'static str| Err(Error::usage(message).with_hint(hint).into());
     match target.method {
         _ if source.format == FormatName::Binary => {
             wrong("--expr cannot be used with --format binary".into(), "? is the text of a field")

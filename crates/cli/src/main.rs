@@ -146,7 +146,7 @@ fn summarise_wrong(error: &clap::Error) {
         let lines = text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim);
         let message = lines.collect::<Vec<&str>>().join(" ");
         let message = message.strip_prefix("error: ").unwrap_or(&message);
-        refused(Error::usage(message).into());
+        refused(Error::usage(message.to_owned()).into());
     }
 }
 

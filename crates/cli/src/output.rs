@@ -5,7 +5,6 @@
 
 use crate::failure::Failure;
 use crate::moment::Moment;
-use crate::wording::as_options;
 use clap::ValueEnum;
 use pgsluice_engine::io_message;
 use serde_json::{json, Map, Value};
@@ -81,5 +80,5 @@ pub fn say_at(level: &str, text: impl Display, more: Map<String, Value>) {
             Value::Object(object).to_string()
         }
     };
-    let _ = writeln!(stderr(), "{}", as_options(&written));
+    let _ = writeln!(stderr(), "{}", written);
 }

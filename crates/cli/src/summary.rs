@@ -8,7 +8,6 @@ use crate::arguments::spare;
 use crate::failure::{code, Failure, Problem};
 use crate::moment::{self, Moment};
 use crate::output;
-use crate::wording::as_options;
 use pgsluice_engine::io_message;
 use pgsluice_engine::options::Options;
 use serde::Serialize;
@@ -146,7 +145,7 @@ impl SummaryFile {
             error,
             what,
         };
-        as_options(&serde_json::to_string_pretty(&record).unwrap_or_default())
+        serde_json::to_string_pretty(&record).unwrap_or_default()
     }
 
     /// A device or a pipe is written to as it is.

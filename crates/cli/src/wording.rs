@@ -1,73 +1,40 @@
 //! Puts the library's texts into the program's words: a setting that they name is an option here.
-//!
-//! The library writes the name of a setting in backquotes (`truncate`). It has no command line.
 
-use crate::Program;
-use clap::{Command, CommandFactory};
-use std::collections::HashSet;
-use std::sync::OnceLock;
+use pgsluice_engine::Text;
 
-/// The text with the names of settings as options: `--truncate`. It may be JSON.
-pub fn as_options(text: &str) -> String {
-    let mut out = String::with_capacity(text.len() + 16);
-    let mut rest = text;
-    while let Some(start) = rest.find('`') {
-        let inner = &rest[start + 1..];
-        match inner.find('`').map(|end| &inner[..end]) {
-            Some(name) if options().contains(name) => {
-                out += &rest[..start];
-                out += "--";
-                out += name;
-                rest = &inner[name.len() + 1..];
-            }
-            _ => {
-                out += &rest[..=start];
-                rest = inner;
-            }
-        }
-    }
-    out + rest
-}
-
-/// The names of all options of all commands.
-fn options() -> &'static HashSet<String> {
-    static OPTIONS: OnceLock<HashSet<String>> = OnceLock::new();
-    OPTIONS.get_or_init(|| {
-        let mut all = HashSet::new();
-        collect(&Program::command(), &mut all);
-        all
-    })
-}
-
-fn collect(command: &Command, all: &mut HashSet<String>) {
-    all.extend(command.get_arguments().filter_map(|a| a.get_long()).map(str::to_owned));
-    command.get_subcommands().for_each(|sub| collect(sub, all));
+/// The text with the names of settings as options: `--truncate`.
+pub fn words(text: &Text) -> String {
+    text.with(|name| format!("--{name}"))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::Program;
+    use clap::{Command, CommandFactory};
+    use std::collections::HashSet;
     use std::fs;
     use std::path::Path;
 
-    #[test]
-    fn settings_become_options_and_all_else_stays() {
-        for (text, expected) in [
-            ("`truncate` empties it", "--truncate empties it"),
-            ("`header`=ignore, `columns` a,b", "--header=ignore, --columns a,b"),
-            ("run `pgsluice repair` or `indexes` keep", "run `pgsluice repair` or --indexes keep"),
-            ("a ` alone and `no such setting`", "a ` alone and `no such setting`"),
-            ("``truncate``", "`--truncate`"),
-            ("none", "none"),
-        ] {
-            assert_eq!(as_options(text), expected);
-        }
+    fn collect(command: &Command, all: &mut HashSet<String>) {
+        all.extend(command.get_arguments().filter_map(|a| a.get_long()).map(str::to_owned));
+        command.get_subcommands().for_each(|sub| collect(sub, all));
     }
 
-    /// Each name of one word in backquotes within the library's strings is an option here.
+    /// The words in backquotes of a part of a source file.
+    fn named(code: &str) -> impl Iterator<Item = &str> {
+        let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let even = lines.filter(|line| line.matches('`').count() % 2 == 0);
+        let word = |c: char| c.is_ascii_lowercase() || c == '-';
+        even.flat_map(|line| line.split('`').skip(1).step_by(2))
+            .filter(move |name| !name.is_empty() && name.chars().all(word))
+    }
+
+    /// Each name of one word in backquotes within the library's strings is an option here, and in
+    /// none that `format!` fills: only `text!` keeps names and values apart.
     #[test]
     fn every_setting_that_the_library_names_is_an_option() {
-        let mut named = 0;
+        let (mut options, mut found) = (HashSet::new(), 0);
+        collect(&Program::command(), &mut options);
         let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/src")];
         while let Some(folder) = folders.pop() {
             for entry in fs::read_dir(folder).unwrap() {
@@ -76,22 +43,22 @@ mod tests {
                     folders.push(path);
                     continue;
                 }
-                if path.extension() != Some("rs".as_ref()) {
+                if path.extension() != Some("rs".as_ref()) || path.ends_with("text.rs") {
                     continue;
                 }
-                let text = fs::read_to_string(&path).unwrap_or_default();
-                let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
-                for line in code.filter(|line| line.matches('`').count() % 2 == 0) {
-                    for name in line.split('`').skip(1).step_by(2) {
-                        let word = |c: char| c.is_ascii_lowercase() || c == '-';
-                        if !name.is_empty() && name.chars().all(word) {
-                            assert!(options().contains(name), "{}: {name}", path.display());
-                            named += 1;
-                        }
-                    }
+                let source = fs::read_to_string(&path).unwrap_or_default();
+                for name in named(&source) {
+                    assert!(options.contains(name), "{}: {name}", path.display());
+                    found += 1;
+                }
+                for call in source.split("format!(").skip(1) {
+                    let literal = call.trim_start().replace("\\\"", "");
+                    let template = literal.split('"').nth(1).unwrap_or_default();
+                    let name = named(template).next();
+                    assert_eq!(name, None, "{}: format!(\"{template}\")", path.display());
                 }
             }
         }
-        assert!(named > 60, "{named} names");
+        assert!(found > 60, "{found} names");
     }
 }

@@ -2,6 +2,7 @@
 //! without it, or somebody else's.
 
 use crate::error::Error;
+use crate::text::text;
 
 /// The classes of the server's own SQLSTATEs (`errcodes.txt`, of any major). Others are those of
 /// whoever has written a trigger.
@@ -79,7 +80,7 @@ pub fn of_condition(error: Error, condition: Option<&str>) -> Error {
     let unread = error.sqlstate().starts_with("42") && error.sqlstate() != "42501";
     match condition {
         Some(condition) if unread && context.is_none() && error.hint().is_none() => {
-            error.with_hint(format!("the condition of `where` is: {condition}"))
+            error.with_hint(text!("the condition of `where` is: {}", condition))
         }
         _ => error,
     }

@@ -10,6 +10,7 @@ use crate::plan::Plan;
 use crate::signs::Signs;
 use crate::sniff::{option, sniff, Detected, Given, FIXED_WIDTH};
 use crate::stray;
+use crate::text::{text, Text};
 use pgsluice_core::scan::{Dialect, Eol, Format, Next, Record, Scanner};
 
 /// So many records are looked at.
@@ -103,9 +104,9 @@ impl Causes {
                 return Err(Error::data(format!(
                     "each record of {name} has one field, but would have {fields} with the delimiter '{delimiter}'"
                 ))
-                .with_hint(format!(
-                    "`delimiter` '{delimiter}'; to load each line into one column, name it \
-                     with `columns`"
+                .with_hint(text!(
+                    "`delimiter` '{}'; to load each line into one column, name it with `columns`",
+                    delimiter
                 )));
             }
         }
@@ -120,15 +121,17 @@ impl Causes {
     }
 
     /// What is noted before the first row.
-    pub(crate) fn notes(&self, columns: &[String]) -> Vec<String> {
+    pub(crate) fn notes(&self, columns: &[String]) -> Vec<Text> {
         let mut notes = Vec::new();
         if let (Some((delimiter, fields)), true) = (&self.delimiter, self.single) {
-            notes.push(format!(
-                "each record has one field, but would have {fields} with `delimiter` '{delimiter}'"
+            notes.push(text!(
+                "each record has one field, but would have {} with `delimiter` '{}'",
+                fields,
+                delimiter
             ));
         }
         if self.aligned {
-            notes.push(format!("each record has one field: {FIXED_WIDTH}"));
+            notes.push(text!("each record has one field: {}", FIXED_WIDTH));
         }
         let (mut first, mut columns) = (bare(&self.first), bare(columns));
         let in_order = first == columns;
@@ -189,9 +192,12 @@ impl Causes {
         let (fields, given) = (plan.fields.len(), options.target.columns.is_some());
         if let Some(width) = self.width.filter(|width| *width != fields && by_position && !given) {
             let s = if width == 1 { "" } else { "s" };
-            return error.with_hint(format!(
-                "each record has {width} field{s}, and the table takes {fields}: `columns` A,-,B,… \
-                 names the columns of the fields, and leaves out a field by -"
+            return error.with_hint(text!(
+                "each record has {} field{}, and the table takes {}: `columns` A,-,B,… names the \
+                 columns of the fields, and leaves out a field by -",
+                width,
+                s,
+                fields
             ));
         }
         if !of_value {
@@ -216,8 +222,8 @@ fn bare(names: &[String]) -> Vec<String> {
 }
 
 /// A hint at another delimiter.
-pub(crate) fn is_it(delimiter: &str) -> String {
-    format!("is the delimiter '{delimiter}'? `delimiter` '{delimiter}' names it")
+pub(crate) fn is_it(delimiter: &str) -> Text {
+    text!("is the delimiter '{}'? `delimiter` '{}' names it", delimiter, delimiter)
 }
 
 /// A delimiter other than the dialect's, as the option takes it, that splits each record into as

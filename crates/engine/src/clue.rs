@@ -5,6 +5,7 @@ use crate::error::{Error, Kind};
 use crate::input::{can_be_read_again, peek};
 use crate::options::{Header, Options};
 use crate::sniff::{option, sniff, spelling, Detected, Given, Head, Setting, Spelling};
+use crate::text::{text, Text};
 use pgsluice_core::scan::Format;
 
 const LINE_ENDS: &str = "the lines before end in another way: make all alike (sed 's/\\r$//' \
@@ -34,7 +35,7 @@ pub(crate) fn explained(error: Error, options: &Options) -> Error {
 }
 
 /// What the first file shows against the options.
-fn of_file(error: &Error, options: &Options) -> Option<String> {
+fn of_file(error: &Error, options: &Options) -> Option<Text> {
     let of_moment = matches!(error.sqlstate(), "22007" | "22008");
     let source = options.input.sources.first().filter(|_| can_be_read_again(&options.input))?;
     let sample = peek(source.as_ref()).ok()?;
@@ -45,25 +46,25 @@ fn of_file(error: &Error, options: &Options) -> Option<String> {
     if other.is_empty() {
         return None;
     }
-    let shown: Vec<String> = other.iter().map(Setting::to_string).collect();
-    let name = source.name();
-    Some(format!(
-        "the file looks as if it needs {}; `pgsluice sniff {name}` shows why",
-        shown.join(" ")
+    let shown: Vec<Text> = other.iter().map(Setting::text).collect();
+    Some(text!(
+        "the file looks as if it needs {}; `pgsluice sniff {}` shows why",
+        Text::join(&shown, " "),
+        source.name()
     ))
 }
 
 /// What a value that is none of its column's type is in another spelling.
-fn of_value(error: &Error, options: &Options) -> Option<String> {
+fn of_value(error: &Error, options: &Options) -> Option<Text> {
     let place = error.place().filter(|_| matches!(error.sqlstate(), "22P02" | "22007"))?;
     let (column, value) = (place.column.as_deref()?, place.value.as_deref()?);
     if options.input.dialect()?.format != Format::Csv {
         return None;
     }
     if value.is_empty() {
-        return Some(format!("`force-null` '{column}' makes \"\" NULL, as an empty value is"));
+        return Some(text!("`force-null` '{}' makes \"\" NULL, as an empty value is", column));
     }
-    let converted = |how: &str| format!("`expr` \"{column}={how}\"");
+    let converted = |how: &str| text!("`expr` \"{}={}\"", column, how);
     // Where no point has been seen, one that comes later is no mark to drop.
     let comma = match value.contains('.') {
         true => converted("replace(replace(?, '.', ''), ',', '.')"),
@@ -73,12 +74,14 @@ fn of_value(error: &Error, options: &Options) -> Option<String> {
     match spelling(value.as_bytes()) {
         Spelling::Null => {
             let null = Setting("null", format!("{column}={value}"));
-            Some(format!("if {value} stands for NULL: {null}"))
+            Some(text!("if {} stands for NULL: {}", value, null.text()))
         }
-        Spelling::DecimalComma => Some(format!("if the comma is the decimal mark: {comma}")),
-        Spelling::Grouped => Some(format!("if commas separate thousands: {groups}")),
-        Spelling::Either => Some(format!(
-            "if the comma is the decimal mark: {comma}; if it separates thousands: {groups}"
+        Spelling::DecimalComma => Some(text!("if the comma is the decimal mark: {}", comma)),
+        Spelling::Grouped => Some(text!("if commas separate thousands: {}", groups)),
+        Spelling::Either => Some(text!(
+            "if the comma is the decimal mark: {}; if it separates thousands: {}",
+            comma,
+            groups
         )),
         Spelling::Number | Spelling::Other => None,
     }

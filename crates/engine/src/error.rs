@@ -1,5 +1,6 @@
 //! What went wrong, where, and what to do about it.
 
+use crate::text::{text, Text};
 use serde::Serialize;
 use std::fmt;
 
@@ -89,24 +90,24 @@ impl Kind {
     }
 }
 
-/// The error of every function of this crate. Its text does not have the hint.
+/// The error of every function of this crate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error(Box<Inner>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Inner {
     kind: Option<Kind>,
-    message: String,
+    message: Text,
     place: Option<Place>,
     server: Option<ServerSays>,
-    hint: Option<String>,
+    hint: Option<Text>,
     changed: Option<String>,
     repeatable: bool,
 }
 
 impl Error {
     /// A failed load; the message is lower case, without a full stop.
-    pub fn new(message: impl Into<String>) -> Error {
+    pub fn new(message: impl Into<Text>) -> Error {
         Error(Box::new(Inner {
             kind: None,
             message: message.into(),
@@ -119,12 +120,12 @@ impl Error {
     }
 
     /// Arguments that cannot be meant.
-    pub fn usage(message: impl Into<String>) -> Error {
+    pub fn usage(message: impl Into<Text>) -> Error {
         Error::new(message).of_kind(Kind::Usage)
     }
 
     /// Records that cannot be loaded.
-    pub fn data(message: impl Into<String>) -> Error {
+    pub fn data(message: impl Into<Text>) -> Error {
         Error::new(message).of_kind(Kind::Data)
     }
 
@@ -154,7 +155,7 @@ impl Error {
 
     /// Adds what to do about it.
     #[must_use]
-    pub fn with_hint(mut self, hint: impl Into<String>) -> Error {
+    pub fn with_hint(mut self, hint: impl Into<Text>) -> Error {
         self.0.hint = Some(hint.into());
         self
     }
@@ -191,7 +192,7 @@ impl Error {
     #[must_use]
     pub fn nothing_loaded(mut self) -> Error {
         if self.changed().is_none() && matches!(self.kind(), Kind::Connection | Kind::Busy) {
-            self.0.message.push_str("; nothing was loaded");
+            self.0.message = text!("{}; nothing was loaded", self.0.message);
         }
         self
     }
@@ -215,8 +216,28 @@ impl Error {
     }
 
     /// The message alone.
-    pub fn message(&self) -> &str {
+    pub fn message(&self) -> &Text {
         &self.0.message
+    }
+
+    /// The message with its place, its value, and what the server and the load add to it.
+    pub fn text(&self) -> Text {
+        let inner = &self.0;
+        let place = inner.place.as_ref().map_or(String::new(), |place| format!("{place}: "));
+        let mut more = String::new();
+        if let Some(value) = inner.place.as_ref().and_then(|p| p.value.as_ref()) {
+            // The server's message often has it already.
+            if value.is_empty() || !inner.message.contains(value.as_str()) {
+                more += &format!(" (value {value:?})");
+            }
+        }
+        if let Some(detail) = inner.server.as_ref().and_then(|server| server.detail.as_ref()) {
+            more += &format!("\ndetail: {detail}");
+        }
+        if let Some(changed) = &inner.changed {
+            more += &format!("\nchanged: {changed}");
+        }
+        text!("{}{}{}", place, inner.message, more)
     }
 
     /// Where it is, if it is in the input.
@@ -235,8 +256,8 @@ impl Error {
     }
 
     /// What to do about it.
-    pub fn hint(&self) -> Option<&str> {
-        self.0.hint.as_deref()
+    pub fn hint(&self) -> Option<&Text> {
+        self.0.hint.as_ref()
     }
 
     /// What the failed load has changed nevertheless.
@@ -264,28 +285,10 @@ impl fmt::Display for Place {
     }
 }
 
+/// The text, with each setting by its plain name.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let inner = &self.0;
-        if let Some(place) = &inner.place {
-            write!(f, "{place}: ")?;
-        }
-        f.write_str(&inner.message)?;
-        if let Some(value) = inner.place.as_ref().and_then(|p| p.value.as_ref()) {
-            // The server's message often has it already.
-            if value.is_empty() || !inner.message.contains(value.as_str()) {
-                write!(f, " (value {value:?})")?;
-            }
-        }
-        if let Some(server) = &inner.server {
-            if let Some(detail) = &server.detail {
-                write!(f, "\ndetail: {detail}")?;
-            }
-        }
-        if let Some(changed) = &inner.changed {
-            write!(f, "\nchanged: {changed}")?;
-        }
-        Ok(())
+        f.write_str(&self.text())
     }
 }
 

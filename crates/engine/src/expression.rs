@@ -1,6 +1,7 @@
 //! Expressions of `--expr`: SQL in which `?` stands for a field's text.
 
 use crate::error::Error;
+use crate::text::text;
 
 /// An expression, cut where the field's text goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +23,7 @@ impl Expression {
     /// There is no `?`; or a parenthesis, a string, a name or a comment is left open; or it is more
     /// than one expression.
     pub fn new(column: &str, sql: &str) -> Result<Expression, Error> {
-        let wrong = |what: &str| Error::usage(format!("`expr` {column}: {what}: {sql}"));
+        let wrong = |what: &str| Error::usage(text!("`expr` {}: {}: {}", column, what, sql));
         let (mut pieces, mut depth, mut at) = (vec![String::new()], 0_u32, 0);
         while let Some(c) = sql[at..].chars().next() {
             let rest = &sql[at..];
@@ -184,8 +185,8 @@ mod tests {
             ("? /* /* */", "a quote is left open"),
             ("? || $x$ $$", "a quote is left open"),
         ] {
-            let said = of(sql).unwrap_err().message().to_owned();
-            assert!(said.contains(says), "{sql}: {said}");
+            let said = of(sql).unwrap_err().message().clone();
+            assert!(said.contains(says), "{sql}: {said:?}");
         }
     }
 }

@@ -3,6 +3,7 @@
 use crate::causes::Causes;
 use crate::infer::NewColumn;
 use crate::input::HeaderLine;
+use crate::text::Text;
 use pgsluice_core::shape::{DateOrder, Env, Type};
 
 mod objects;
@@ -299,7 +300,7 @@ pub struct NewTable {
     /// the columns, where there are records that the types were not inferred from
     pub unseen: Option<Vec<NewColumn>>,
     /// how much the order of columns saves, and what was inferred from what
-    pub notes: Vec<String>,
+    pub notes: Vec<Text>,
 }
 
 /// Whether the ledger can be written.

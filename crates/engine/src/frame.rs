@@ -1,6 +1,7 @@
 //! Lines of a file that are no records: before the header, after the last record, comments.
 
 use crate::error::Error;
+use crate::text::{text, Text};
 use pgsluice_core::scan::{Dialect, Eol, Format, Next, Record, Scanner};
 
 /// The most lines that are held back as a footer.
@@ -48,17 +49,17 @@ impl Passed {
     }
 
     /// What is noted of them.
-    pub fn note(&self) -> Option<String> {
+    pub fn note(&self) -> Option<Text> {
         let parts = [
             (self.head, "by `skip-lines`"),
             (self.comments, "by `comment`"),
             (self.footer, "by `skip-footer`"),
             (self.blank, "empty lines at the end"),
         ];
-        let said: Vec<String> =
-            parts.iter().filter(|(n, _)| *n > 0).map(|(n, how)| format!("{n} {how}")).collect();
+        let parts = parts.into_iter().filter(|(n, _)| *n > 0);
+        let said: Vec<Text> = parts.map(|(n, how)| text!("{} {}", n, Text::from(how))).collect();
         (!said.is_empty())
-            .then(|| format!("skipped lines that are not records: {}", said.join(", ")))
+            .then(|| text!("skipped lines that are not records: {}", Text::join(&said, ", ")))
     }
 }
 
@@ -82,7 +83,7 @@ pub fn check_comment(comment: u8, d: &Dialect) -> Result<(), Error> {
         }
         _ => return Ok(()),
     };
-    Err(Error::usage(format!("`comment` cannot be {what}: records may begin with it")))
+    Err(Error::usage(text!("`comment` cannot be {}: records may begin with it", what)))
 }
 
 /// The delimiter that the first line of a file names, as Excel reads it (`sep=;`), and the length

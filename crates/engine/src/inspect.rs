@@ -13,6 +13,7 @@ use crate::session::advice_facts::advice_facts;
 use crate::session::conn::Conn;
 use crate::session::lane::Form;
 use crate::session::{header, staged, statement, transaction};
+use crate::text::Text;
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
@@ -23,7 +24,7 @@ pub struct Foretold {
     /// what a load would do
     pub plan: Arc<Plan>,
     /// what it would do with indexes, foreign keys and triggers, one line for each
-    pub maintenance: Vec<String>,
+    pub maintenance: Vec<Text>,
     /// what it would set to build indexes
     pub settings: Settings,
 }

@@ -144,7 +144,7 @@ pub fn ensure(conn: &mut Conn) -> Result<State, Error> {
         Some(error) if error.sqlstate().is_empty() => Err(error),
         Some(error) => {
             conn.exec("ROLLBACK")?;
-            Ok(State::Unusable(format!("the schema pgsluice_loads: {}", error.message())))
+            Ok(State::Unusable(format!("the schema pgsluice_loads: {}", error.message().plain())))
         }
         None => {
             conn.exec("COMMIT")?;

@@ -9,7 +9,7 @@
 //!     .input(FileSource::new("votes.csv.gz"))
 //!     .on_event(|event| {
 //!         if let Event::Planned(plan) = event {
-//!             println!("{}: {}", plan.method, plan.reason);
+//!             println!("{}: {}", plan.method, plan.reason.plain());
 //!         }
 //!     })
 //!     .run()?;
@@ -19,7 +19,7 @@
 //!
 //! A load is all or nothing unless its [`Method`] says otherwise. An [`Error`] has a kind, the
 //! place in the input, what the server said and a hint. Nothing here prints or reads arguments:
-//! texts name a setting in backquotes (`` `truncate` ``), and a program puts that into its own words.
+//! a [`Text`] keeps apart which of its words name settings, and a program writes these its own way.
 
 mod advice;
 mod blame;
@@ -60,6 +60,7 @@ mod signs;
 pub mod sniff;
 mod source;
 mod stray;
+mod text;
 pub mod typenames;
 mod watch;
 mod wire;
@@ -77,6 +78,7 @@ pub use session::COMPILED_OPENSSL;
 pub use source::{
     stdin, BytesSource, FileSource, Opened, Source, StreamSource, Version, VersionOf,
 };
+pub use text::Text;
 pub use watch::Watch;
 
 /// Connection strings: libpq's URLs, and its keywords and values.

@@ -17,6 +17,7 @@ use crate::report::Summary;
 use crate::session::conn::Conn;
 use crate::session::lane::LaneCounts;
 use crate::session::{create, extension_report, transaction};
+use crate::text::Text;
 use crate::watch::Watch;
 use std::sync::Arc;
 use std::time::Instant;
@@ -141,9 +142,9 @@ fn load_sources(job: &Job<'_>) -> Result<Summary, Error> {
     summary.steps.extend(steps);
     summary.wal_bytes = wal_start.zip(wal_end).map(|(a, b)| b.saturating_sub(a));
     summary.pass_over(passed.get());
-    summary.notes.extend(done.lanes[0].more_rejects());
+    summary.notes.extend(done.lanes[0].more_rejects().map(Text::from));
     for lane in &done.lanes {
-        summary.notes.extend(lane.conn.take_notices());
+        summary.notes.extend(lane.conn.take_notices().into_iter().map(Text::from));
     }
     Ok(summary)
 }

@@ -7,6 +7,7 @@ use crate::fields::FieldOptions;
 use crate::input::HeaderLine;
 use crate::options::{ColumnSet, FileFormat, Header, Options, TargetOptions};
 use crate::quote::cut_name;
+use crate::text::{text, Text};
 
 pub(crate) mod values;
 
@@ -130,7 +131,7 @@ pub(crate) fn check_map(header: &HeaderLine, options: &FieldOptions) -> Result<(
         return Ok(());
     };
     let names: Vec<String> = all().map(shown).collect();
-    let error = Error::new(format!("`map` names \"{name}\", which the header does not have"));
+    let error = Error::new(text!("`map` names \"{}\", which the header does not have", name));
     Err(error.at(header.place()).with_hint(format!(
         "{}it has: {}",
         did_you_mean(name, &names),
@@ -179,13 +180,14 @@ fn wrong_name(header: &HeaderLine, i: usize, what: &str) -> Error {
 fn not_packed(table: &TableFacts) -> Result<(), Error> {
     let order = table.comment.as_deref().and_then(|comment| comment.strip_prefix(PACKED));
     let Some(order) = order else { return Ok(()) };
-    Err(Error::new(format!(
+    Err(Error::new(text!(
         "table {} was created with `pack-columns`, so its order of columns is not the file's",
         table.sql
     ))
-    .with_hint(format!(
-        "`columns` '{order}' if this file's order is that of the first file; the table's \
-         comment keeps that order"
+    .with_hint(text!(
+        "`columns` '{}' if this file's order is that of the first file; the table's comment keeps \
+         that order",
+        order
     )))
 }
 
@@ -204,7 +206,7 @@ fn check_order(header: &HeaderLine, given: &[Option<String>]) -> Result<(), Erro
     if own == given || sorted(&own) != sorted(&given) {
         return Ok(());
     }
-    let message = format!("the header has `columns` in another order: {}", own.join(", "));
+    let message = text!("the header has `columns` in another order: {}", own.join(", "));
     Err(Error::new(message)
         .at(header.place())
         .with_hint("leave `columns` out to use the order of the header, or use `header`=ignore for that of `columns`"))
@@ -232,12 +234,12 @@ pub(crate) fn named_once(names: &[String]) -> Result<(), Error> {
 
 /// As COPY, which refuses a column in FORCE_NULL that it does not load.
 fn check_forced(names: &[String], target: &TargetOptions) -> Result<(), Error> {
-    let sets = [("`force-null`", &target.force_null), ("`force-not-null`", &target.force_not_null)];
+    let sets = [("force-null", &target.force_null), ("force-not-null", &target.force_not_null)];
     for (option, set) in sets {
-        let ColumnSet::Named(forced) = set else { continue };
+        let (ColumnSet::Named(forced), option) = (set, Text::setting(option)) else { continue };
         if let Some(name) = forced.iter().find(|name| !names.contains(name)) {
             let error =
-                Error::new(format!("{option} names column \"{name}\", which is not loaded"));
+                Error::new(text!("{} names column \"{}\", which is not loaded", option, name));
             return Err(error.with_hint(format!("the load has: {}", names.join(", "))));
         }
     }
@@ -250,13 +252,16 @@ fn check(name: &str, table: &TableFacts, from_file: bool) -> Result<(), Error> {
         let error = Error::new(format!("table {} has no column \"{name}\"", table.sql));
         let meant = did_you_mean(name, &names);
         return Err(error.with_hint(if from_file {
-            format!(
-                "{meant}it has: {}; `map` '{name}=COLUMN' names the column, `map` '{name}=-' leaves \
-                 the field out; `header`=ignore loads by position",
-                names.join(", ")
+            text!(
+                "{}it has: {}; `map` '{}=COLUMN' names the column, `map` '{}=-' leaves the field \
+                 out; `header`=ignore loads by position",
+                meant,
+                names.join(", "),
+                name,
+                name
             )
         } else {
-            format!("{meant}it has: {}", names.join(", "))
+            text!("{}it has: {}", meant, names.join(", "))
         }));
     };
     if column.generated {

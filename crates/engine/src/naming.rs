@@ -5,6 +5,7 @@ use crate::error::{shown, Error};
 use crate::input::HeaderLine;
 use crate::mapping::{name_of, AS_DATA};
 use crate::quote::cut_name;
+use crate::text::{text, Text};
 
 /// At most so many names are listed in a note.
 const LISTED: usize = 5;
@@ -22,7 +23,7 @@ pub(crate) fn numbered(fields: usize) -> Vec<String> {
 pub(crate) fn from_header(
     header: &HeaderLine,
     fields: Option<usize>,
-    notes: &mut Vec<String>,
+    notes: &mut Vec<Text>,
 ) -> Result<Vec<String>, Error> {
     let mut names = trimmed(header, notes)?;
     if fields == Some(names.len() + 1) {
@@ -38,7 +39,7 @@ pub(crate) fn from_header(
             format!("the header has {} names, and each record {fields} fields", names.len());
         return Err(Error::new(message)
             .at(header.place())
-            .with_hint(format!("`header`=ignore names the columns c1 to c{fields}")));
+            .with_hint(text!("`header`=ignore names the columns c1 to c{}", fields)));
     }
     let mut given: Vec<String> = Vec::new();
     let (mut unnamed, mut repeated, mut long) = (Vec::new(), Vec::new(), Vec::new());
@@ -56,22 +57,22 @@ pub(crate) fn from_header(
         given.push(unique);
     }
     if !unnamed.is_empty() {
-        notes.push(format!("columns without a name in the header are named {}", list(&unnamed)));
+        notes.push(text!("columns without a name in the header are named {}", list(&unnamed)));
     }
     if !repeated.is_empty() {
         let data = repeated.iter().all(|name| name.starts_with(|c: char| !c.is_alphabetic()));
-        let ask = if data { format!("; {AS_DATA}") } else { String::new() };
+        let ask = if data { text!("; {}", Text::from(AS_DATA)) } else { Text::default() };
         let repeated = list(&repeated);
-        notes.push(format!("columns whose name is already used are named {repeated}{ask}"));
+        notes.push(text!("columns whose name is already used are named {}{}", repeated, ask));
     }
     notes.extend(long.into_iter().map(|(name, cut)| {
-        format!("the name \"{name}\" is cut to \"{cut}\", as the server would")
+        text!("the name \"{}\" is cut to \"{}\", as the server would", name, cut)
     }));
     Ok(given)
 }
 
 /// The header's names without spaces around them.
-fn trimmed(header: &HeaderLine, notes: &mut Vec<String>) -> Result<Vec<String>, Error> {
+fn trimmed(header: &HeaderLine, notes: &mut Vec<Text>) -> Result<Vec<String>, Error> {
     let mut spaced = Vec::new();
     let name = |(i, field): (usize, &Option<Vec<u8>>)| match field {
         Some(field) => name_of(header, i, field).map(|name| {
@@ -84,7 +85,7 @@ fn trimmed(header: &HeaderLine, notes: &mut Vec<String>) -> Result<Vec<String>, 
     };
     let names = header.fields.iter().enumerate().map(name).collect();
     if !spaced.is_empty() {
-        notes.push(format!("the spaces around names are dropped: {}", list(&spaced)));
+        notes.push(text!("the spaces around names are dropped: {}", list(&spaced)));
     }
     names
 }
@@ -120,7 +121,7 @@ fn one_more(header: &HeaderLine, names: &[String]) -> Error {
         // A title, or a line that another delimiter splits.
         [_] => (
             "",
-            format!(
+            text!(
                 "`skip-lines` passes over lines before the header, and `delimiter` names another \
                  delimiter; `pgsluice sniff {}` detects both",
                 header.file
@@ -128,8 +129,11 @@ fn one_more(header: &HeaderLine, names: &[String]) -> Error {
         ),
         _ => {
             let columns = quoted.join(",");
-            let names_of_rows = "if the first field is the name of the row";
-            ("s", format!("{names_of_rows}: `header`=ignore `columns` '\"row\",{columns}'"))
+            let hint = text!(
+                "if the first field is the name of the row: `header`=ignore `columns` '\"row\",{}'",
+                columns
+            );
+            ("s", hint)
         }
     };
     let (names, fields) = (names.len(), names.len() + 1);
@@ -152,7 +156,7 @@ fn list(names: &[String]) -> String {
 mod tests {
     use super::*;
 
-    fn named(fields: &[&str], records: Option<usize>) -> (Result<Vec<String>, Error>, Vec<String>) {
+    fn named(fields: &[&str], records: Option<usize>) -> (Result<Vec<String>, Error>, Vec<Text>) {
         let field = |f: &&str| (!f.is_empty()).then(|| f.as_bytes().to_vec());
         let header = HeaderLine {
             file: "f".into(),
@@ -185,7 +189,7 @@ mod tests {
             assert_eq!(given.unwrap(), names, "{header:?}");
             assert!(notes.iter().any(|n| n.contains(note)), "{header:?}: {notes:?}");
         }
-        assert_eq!(named(&["a", "A"], Some(2)).1, Vec::<String>::new());
+        assert!(named(&["a", "A"], Some(2)).1.is_empty());
     }
 
     #[test]
@@ -203,10 +207,10 @@ mod tests {
     fn names_of_rows_need_a_name_from_the_user() {
         for fields in [1, 5] {
             let error = named(&["a", "b"], Some(fields)).0.unwrap_err();
-            assert!(error.hint().unwrap().starts_with("`header`=ignore names"), "{error}");
+            assert!(error.hint().unwrap().starts_with("header=ignore names"), "{error}");
         }
         let error = named(&["a", "b"], Some(3)).0.unwrap_err();
         let hint = error.hint().unwrap();
-        assert!(hint.contains("`header`=ignore `columns` '\"row\",\"a\",\"b\"'"), "{hint}");
+        assert!(hint.contains("header=ignore columns '\"row\",\"a\",\"b\"'"), "{hint:?}");
     }
 }

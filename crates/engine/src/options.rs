@@ -426,7 +426,7 @@ pub fn one_byte(option: &str, text: Option<&str>) -> Result<Option<u8>, Error> {
 
 /// Holds a dialect to the rules of the server's `ProcessCopyOptions`.
 pub(crate) fn check(d: &Dialect) -> Result<(), Error> {
-    let refuse = |message: &str| Err(Error::usage(message));
+    let refuse = |message: &str| Err(Error::usage(message.to_owned()));
     let line_end = |bytes: &[u8]| bytes.iter().any(|b| matches!(b, b'\r' | b'\n'));
     let markers = [("NULL", Some(&d.null)), ("DEFAULT", d.default.as_ref())];
     if matches!(d.delimiter, b'\r' | b'\n') {

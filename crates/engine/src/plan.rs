@@ -10,6 +10,7 @@ use crate::facts::{Facts, InputFacts, Purpose, ServerFacts, TableFacts};
 use crate::mapping::{self, values};
 use crate::options::{FileFormat, Method, Options, Triggers};
 use crate::recast::Recast;
+use crate::text::{text, Text};
 use crate::wire::{best_wire, is_csv, lines_are_text, passable, statement};
 use pgsluice_core::scan::Dialect;
 use pgsluice_core::shape::{Column, RowShape, Type};
@@ -45,7 +46,7 @@ pub struct Plan {
     /// the write path
     pub method: Method,
     /// why this one
-    pub reason: String,
+    pub reason: Text,
     /// what the method gives up
     pub cost: String,
     /// the form of the data on their way
@@ -122,7 +123,7 @@ pub struct Plan {
     /// records of the input, estimated
     pub records: Option<u64>,
     /// what the user should know before it begins
-    pub notes: Vec<String>,
+    pub notes: Vec<Text>,
 }
 
 impl Plan {
@@ -227,13 +228,14 @@ fn all_notes(plan: &mut Plan, facts: &Facts, options: &Options) {
     let Facts { input, server, table, .. } = facts;
     let fire = triggers_fire(plan.method, table, options);
     let fired_by = fire.then(|| statement(plan));
-    let mut notes = facts.left.clone();
-    notes.extend(advice(input, server, table, &facts.advice, fired_by));
+    let mut found = facts.left.clone();
+    found.extend(advice(input, server, table, &facts.advice, fired_by));
+    let mut notes: Vec<Text> = found.into_iter().map(Text::from).collect();
     notes.append(&mut plan.notes);
     notes.extend(once_notes(plan, options));
     notes.extend(facts.causes.notes(&plan.columns));
     notes.extend(facts.causes.signs.notes(&plan.fields, facts, options));
-    notes.extend(input.notes.iter().cloned());
+    notes.extend(input.notes.iter().cloned().map(Text::from));
     notes.extend(facts.new.iter().flat_map(|new| new.notes.iter().cloned()));
     plan.notes = notes;
 }
@@ -309,7 +311,7 @@ fn shape(
 
 struct MethodChoice {
     method: Method,
-    reason: String,
+    reason: Text,
     wire: Wire,
     freeze: bool,
 }
@@ -332,25 +334,21 @@ fn choose(
     };
     let binary_file = options.input.format == FileFormat::Binary;
     let (wire, why) = best_wire(input, table, options, shape);
-    let choice = |method, wire, reason: &str| {
-        Ok(MethodChoice {
-            method,
-            reason: reason.into(),
-            wire,
-            freeze: method == Method::CopyFresh,
-        })
+    let choice = |method, wire, reason| {
+        Ok(MethodChoice { method, reason, wire, freeze: method == Method::CopyFresh })
     };
-    let named = match policies {
+    let named = Text::from(match policies {
         _ if expressions => {
             "the server runs the expressions of `expr`, as it does in INSERT ... SELECT"
         }
         true => "row-level security applies, and with it the server does not accept COPY",
         false => "chosen by `method`",
-    };
+    });
     refuse(asked, server, table, options, shape)?;
     match asked {
         Method::Auto if server.extension.is_some() && !binary_file && options.rejects.is_none() => {
-            choice(Method::Extension, Wire::AsIs, "the extension pgsluice is in this database")
+            let reason = "the extension pgsluice is in this database".into();
+            choice(Method::Extension, Wire::AsIs, reason)
         }
         Method::Auto => {
             // Nobody else can see rows in it before the commit, or may not see
@@ -366,8 +364,8 @@ fn choose(
                 _ => Method::CopyText,
             };
             match &server.extension_fault {
-                Some(fault) => choice(method, wire, &format!("{why}; {}", unusable(fault))),
-                None => choice(method, wire, &why),
+                Some(fault) => choice(method, wire, text!("{}; {}", why, unusable(fault))),
+                None => choice(method, wire, why.into()),
             }
         }
         Method::Insert => choice(asked, Wire::Insert(1), named),
@@ -414,7 +412,7 @@ fn steps(plan: &mut Plan, table: &TableFacts, options: &Options) -> Result<(), E
     }
     if plan.private {
         plan.before.push(format!("TRUNCATE TABLE ONLY {}", plan.table));
-        plan.notes.push(format!(
+        plan.notes.push(text!(
             "{} is empty: the load locks it and builds its indexes after the rows (`indexes` keep avoids the lock)",
             plan.table
         ));
@@ -424,7 +422,7 @@ fn steps(plan: &mut Plan, table: &TableFacts, options: &Options) -> Result<(), E
         if method == Method::UnloggedLogged {
             plan.after.push(format!("ALTER TABLE {} SET LOGGED", plan.table));
         } else {
-            plan.notes.push(format!(
+            plan.notes.push(text!(
                 "{} stays UNLOGGED: a crash of the server empties it; ALTER TABLE ... SET LOGGED ends that",
                 plan.table
             ));
@@ -436,7 +434,7 @@ fn steps(plan: &mut Plan, table: &TableFacts, options: &Options) -> Result<(), E
 /// What it means that refused records are rejected.
 fn rejected_records(plan: &mut Plan, table: &TableFacts, options: &Options) {
     let Some(rejects) = &options.rejects else { return };
-    plan.notes.push(format!(
+    plan.notes.push(text!(
         "refused records go to {} (limit {}); each chunk is a COPY within a savepoint",
         rejects.file.display(),
         rejects.limit
@@ -446,7 +444,7 @@ fn rejected_records(plan: &mut Plan, table: &TableFacts, options: &Options) {
         plan.notes.push("statement triggers fire once for each chunk, since it is a COPY".into());
     }
     if table.refers_to_itself {
-        plan.notes.push(format!(
+        plan.notes.push(text!(
             "{} refers to itself: a record that refers to a later one may be rejected, and can be loaded from the reject file afterwards",
             plan.table
         ));
@@ -469,8 +467,9 @@ fn several_lanes(plan: &mut Plan, facts: &Facts, options: &Options) {
             plan.two_phase = plan.lanes > 1
                 && !plan.once
                 && server.max_prepared_transactions as usize >= plan.lanes;
-            plan.notes.extend(alone.map(|why| format!("one connection instead of several: {why}")));
-            plan.notes.extend((plan.lanes > 1).then(|| committed_how(plan.two_phase, plan.once)));
+            plan.notes.extend(alone.map(|why| text!("one connection instead of several: {}", why)));
+            let how = committed_how(plan.two_phase, plan.once);
+            plan.notes.extend((plan.lanes > 1).then(|| how.into()));
             if plan.one_statement {
                 plan.notes.push("the statement triggers fire once for each lane".into());
             }

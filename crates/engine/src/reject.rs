@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::error::Error;
 use crate::report::Progress;
+use crate::text::{text, Text};
 use pgsluice_core::scan::{Dialect, Eol};
 use pgsluice_core::sink::{HEADER, TRAILER};
 use serde::Serialize;
@@ -443,11 +444,12 @@ impl Rejects {
             }
             _ => "",
         };
-        error.with_hint(format!(
-            "{} contains them, and {} the reasons{}{dialect}",
+        error.with_hint(text!(
+            "{} contains them, and {} the reasons{}{}",
             file.first.display(),
             side_path(&file.first).display(),
             file.more().map_or(String::new(), |more| format!("; {more}")),
+            Text::from(dialect),
         ))
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::event::Phase;
 use crate::frame::Passed;
+use crate::text::Text;
 use serde::Serialize;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -138,7 +139,7 @@ pub struct Summary {
     /// the write path
     pub method: String,
     /// why this one
-    pub reason: String,
+    pub reason: Text,
     /// what it gives up
     pub gives_up: String,
     /// bytes read from the disk
@@ -173,10 +174,15 @@ pub struct Summary {
     /// settings of the session
     pub settings: Vec<String>,
     /// what the user should know
-    pub notes: Vec<String>,
+    pub notes: Vec<Text>,
 }
 
 impl Summary {
+    /// The texts in which settings may be named.
+    pub fn texts_mut(&mut self) -> impl Iterator<Item = &mut Text> {
+        [&mut self.reason].into_iter().chain(&mut self.notes)
+    }
+
     /// Adds lines that were passed over since they are no records.
     pub fn pass_over(&mut self, passed: Passed) {
         self.read += passed.lines();

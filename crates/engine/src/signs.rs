@@ -4,6 +4,7 @@
 use crate::facts::{ColumnFacts, Facts};
 use crate::options::Options;
 use crate::sniff::{moment_of, spelling, Order, Spelling};
+use crate::text::{text, Text};
 use pgsluice_core::scan::{Kind, Record};
 use pgsluice_core::shape::{DateOrder, Type};
 
@@ -75,7 +76,7 @@ impl Signs {
         fields: &[Option<String>],
         facts: &Facts,
         options: &Options,
-    ) -> Vec<String> {
+    ) -> Vec<Text> {
         let target = &options.target.fields;
         let computed = |name: &str| target.expressions.iter().any(|e| e.column == name);
         let column = |name: &String| facts.table.columns.iter().find(|c| c.name == *name);
@@ -101,7 +102,7 @@ fn names(columns: &[&str]) -> String {
 }
 
 /// Dates that the server reads by its `DateStyle`.
-fn date(seen: &[(&Field, &ColumnFacts)], facts: &Facts, options: &Options) -> Option<String> {
+fn date(seen: &[(&Field, &ColumnFacts)], facts: &Facts, options: &Options) -> Option<Text> {
     let is_date = |ty: &Type| matches!(ty, Type::Date | Type::Timestamp(_) | Type::TimestampTz(_));
     let (field, column) = seen
         .iter()
@@ -112,21 +113,21 @@ fn date(seen: &[(&Field, &ColumnFacts)], facts: &Facts, options: &Options) -> Op
         DateOrder::Dmy => "day",
         DateOrder::Ymd => return None,
     };
-    Some(format!(
+    Some(text!(
         "column {} has dates such as {}, and none of the first records shows whether the day or the \
-         month is first: the server takes the {first}; `date-style` 'ISO, DMY' or 'ISO, MDY' says \
-         which",
+         month is first: the server takes the {}; `date-style` 'ISO, DMY' or 'ISO, MDY' says which",
         column.name,
-        field.date.as_deref()?
+        field.date.as_deref()?,
+        first
     ))
 }
 
 /// Zones that the server passes over.
-fn zone(seen: &[(&Field, &ColumnFacts)]) -> Option<String> {
+fn zone(seen: &[(&Field, &ColumnFacts)]) -> Option<Text> {
     let (field, column) = seen
         .iter()
         .find(|(field, column)| field.zone.is_some() && matches!(column.ty, Type::Timestamp(_)))?;
-    Some(format!(
+    Some(text!(
         "column {} has times with a zone, such as {}, and its type drops the zone: timestamptz \
          keeps the moment",
         column.name,
@@ -135,34 +136,39 @@ fn zone(seen: &[(&Field, &ColumnFacts)]) -> Option<String> {
 }
 
 /// Spaces that text keeps.
-fn spaces(seen: &[(&Field, &ColumnFacts)]) -> Option<String> {
+fn spaces(seen: &[(&Field, &ColumnFacts)]) -> Option<Text> {
     let kept = seen.iter().filter(|(field, column)| {
         let text = matches!(column.ty, Type::Text | Type::Varchar(_) | Type::Bpchar(_));
         text && field.values > 1 && field.spaced == field.values
     });
     let kept: Vec<&str> = kept.map(|(_, column)| column.name.as_str()).collect();
     let first = kept.first()?;
-    Some(format!(
-        "each value of {} begins with a space, which is kept: `expr` \"{first}=ltrim(?)\" drops it",
-        names(&kept)
+    Some(text!(
+        "each value of {} begins with a space, which is kept: `expr` \"{}=ltrim(?)\" drops it",
+        names(&kept),
+        first
     ))
 }
 
 /// A new table's column of text that has numbers, but for spellings of NULL.
-fn numbers_but(seen: &[(&Field, &ColumnFacts)]) -> Option<String> {
+fn numbers_but(seen: &[(&Field, &ColumnFacts)]) -> Option<Text> {
     let (field, column) = seen.iter().find(|(field, column)| {
         let all = field.numbers > 0 && field.numbers + field.nulls == field.values;
         all && field.nulls > 0 && !field.marker && column.ty == Type::Text
     })?;
     let (name, null) = (&column.name, field.null.as_deref()?);
-    Some(format!(
-        "column {name} is text, since some values are {null} and all others are numbers: `null` \
-         '{name}={null}' makes these NULL"
+    Some(text!(
+        "column {} is text, since some values are {} and all others are numbers: `null` '{}={}' \
+         makes these NULL",
+        name,
+        null,
+        name,
+        null
     ))
 }
 
 /// Markers of NULL that CSV does not have.
-fn marker(seen: &[(&Field, &ColumnFacts)], options: &Options) -> Option<String> {
+fn marker(seen: &[(&Field, &ColumnFacts)], options: &Options) -> Option<Text> {
     let dialect = options.input.dialect()?;
     let own = |name: &str| options.target.fields.nulls_of(name).iter().any(|null| null == b"\\N");
     let text = |ty: &Type| matches!(ty, Type::Text | Type::Varchar(_) | Type::Bpchar(_));
@@ -171,6 +177,6 @@ fn marker(seen: &[(&Field, &ColumnFacts)], options: &Options) -> Option<String> 
     });
     let kept: Vec<&str> = kept.map(|(_, column)| column.name.as_str()).collect();
     (!kept.is_empty()).then(|| {
-        format!("{} has \\N, which is text in CSV: `null` '*=\\N' makes it NULL", names(&kept))
+        text!("{} has \\N, which is text in CSV: `null` '*=\\N' makes it NULL", names(&kept))
     })
 }

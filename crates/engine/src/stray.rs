@@ -1,6 +1,7 @@
 //! What is said of a stray quote: what COPY would do with it, and what may be meant.
 
 use crate::error::{shown, Error, Place, ServerSays};
+use crate::text::{text, Text};
 use pgsluice_core::error::{Malformed, Stray};
 use pgsluice_core::scan::{Dialect, StrayQuotes};
 
@@ -29,7 +30,7 @@ pub fn is_one(error: &Error) -> bool {
 }
 
 /// What to do about it.
-pub fn hint(fault: Malformed, record: &[u8], dialect: &Dialect) -> Option<String> {
+pub fn hint(fault: Malformed, record: &[u8], dialect: &Dialect) -> Option<Text> {
     let Malformed::StrayQuote { kind, at, .. } = fault else { return None };
     let before = &record[..at.min(record.len())];
     let quote = char::from(dialect.quote);
@@ -40,19 +41,25 @@ pub fn hint(fault: Malformed, record: &[u8], dialect: &Dialect) -> Option<String
         Stray::After => before.ends_with(&escaped),
         _ => before.ends_with(b"\\"),
     };
-    let options =
-        "`stray-quotes` literal keeps such quotes as they are, and copy does as COPY does";
+    let options = Text::from(
+        "`stray-quotes` literal keeps such quotes as they are, and copy does as COPY does",
+    );
     Some(match kind {
         _ if backslash && dialect.escape != b'\\' => {
-            format!("`escape` '\\' reads \\{quote} as a quote within a value; {options}")
+            text!("`escape` '\\' reads \\{} as a quote within a value; {}", quote, options)
         }
         Stray::Within if spaces => {
-            format!("a space stands before the quote, which opens at the start of a field only; {options}")
+            text!(
+                "a space stands before the quote, which opens at the start of a field only; {}",
+                options
+            )
         }
-        Stray::Open => format!("is the quote at its end missing? {options}"),
-        _ => format!(
-            "a quote within quotes is written {}{quote}; {options}",
-            char::from(dialect.escape)
+        Stray::Open => text!("is the quote at its end missing? {}", options),
+        _ => text!(
+            "a quote within quotes is written {}{}; {}",
+            char::from(dialect.escape),
+            quote,
+            options
         ),
     })
 }
@@ -95,7 +102,7 @@ mod tests {
     fn the_hint_says_what_is_probably_meant() {
         let dialect = Dialect { stray_quotes: StrayQuotes::Error, ..Dialect::csv() };
         let cases: [(&[u8], &str); 5] = [
-            (b"1,\"H. \\\"Barney\\\" E\"\n", "`escape` '\\'"),
+            (b"1,\"H. \\\"Barney\\\" E\"\n", "escape '\\'"),
             (b"1, \"USA\"\n", "a space stands before the quote"),
             (b"1,5\" pipe\n", "is written \"\""),
             (b"1,\"5\" pipe\"\n", "is written \"\""),
@@ -105,7 +112,7 @@ mod tests {
             let mut scanner = Scanner::new(line, true, &dialect, Eol::Unknown);
             let fault = scanner.next(&mut Record::default()).unwrap_err();
             let hint = hint(fault, line, &dialect).unwrap();
-            assert!(hint.contains(expected), "{}: {hint}", line.escape_ascii());
+            assert!(hint.contains(expected), "{}: {hint:?}", line.escape_ascii());
             assert!(detail(fault).is_some());
         }
     }

@@ -7,11 +7,13 @@ use crate::outcome::OutputArguments;
 use crate::output::{log_as, say};
 use crate::progress::{say_above, Shown};
 use crate::summary::{refuse, SummaryFile};
+use crate::wording::words;
 use clap::Args;
 use pgsluice_engine::Event;
 use pgsluice_engine::Loader;
 use pgsluice_engine::Plan;
 use pgsluice_engine::Summary;
+use pgsluice_engine::Text;
 use pgsluice_engine::Watch;
 use pgsluice_engine::{Error, Kind};
 use std::cell::OnceCell;
@@ -69,12 +71,13 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         begun.store(true, Ordering::SeqCst);
         if !quiet {
             tell(plan);
-            let _ = told.set(plan.notes.clone());
+            let _ = told.set(plan.notes.iter().map(words).collect());
         }
     };
     let loaded = loader.on_event(on_event).run();
     shown.end();
-    let summary = loaded.map_err(|error| failed(&file, error.into()))?;
+    let mut summary = loaded.map_err(|error| failed(&file, error.into()))?;
+    summary.texts_mut().for_each(|text| *text = words(text).into());
     let rejected = summary.rejected > 0;
     if let Some(file) = &*file {
         file.write(&summary, rejected, "the rows are loaded")?;
@@ -103,7 +106,7 @@ fn stop_on_signal(
     begun: &Arc<AtomicBool>,
 ) -> Result<(), Failure> {
     let (watch, file, begun) = (watch.clone(), file.clone(), begun.clone());
-    let end = move |why: &str| {
+    let end = move |why: &'static str| {
         let stopped = Error::new(why).of_kind(Kind::Cancelled);
         failed(&file, stopped.into()).report();
         std::process::exit(code::CANCELLED.into());
@@ -131,12 +134,12 @@ fn stop_on_signal(
 /// Before the load begins: how it will go, and what the user should know of it
 /// while there is time to stop.
 fn tell(plan: &Plan) {
-    say_above(format_args!("{}: loading by {} ({})", plan.table, plan.method, plan.reason));
+    say_above(format_args!("{}: loading by {} ({})", plan.table, plan.method, words(&plan.reason)));
     for lock in &plan.locks {
         say(format_args!("  lock: {lock}"));
     }
     for note in &plan.notes {
-        say(format_args!("  note: {note}"));
+        say(format_args!("  note: {}", words(note)));
     }
 }
 
@@ -152,7 +155,7 @@ fn lines_of(s: &Summary) -> String {
 fn print(s: &Summary, told: &[String], verbose: bool) {
     if s.load.is_none() && s.files_known > 0 {
         // Nothing was new, and no method was chosen.
-        s.notes.iter().for_each(|note| say(format_args!("{}: {note}", s.table)));
+        s.notes.iter().for_each(|note| say(format_args!("{}: {}", s.table, note.plain())));
         return;
     }
     say(format_args!("{}: {} rows loaded by {} in {}", s.table, s.loaded, s.method, took(s)));
@@ -184,7 +187,7 @@ fn print(s: &Summary, told: &[String], verbose: bool) {
     for step in s.steps.iter().filter(|step| verbose || left(step)) {
         say(format_args!("  step: {step}"));
     }
-    for note in s.notes.iter().filter(|note| !told.contains(note)) {
+    for note in s.notes.iter().map(Text::plain).filter(|note| told.iter().all(|t| t != note)) {
         say(format_args!("  note: {note}"));
     }
 }
@@ -202,7 +205,7 @@ fn took(s: &Summary) -> String {
 }
 
 fn print_more(s: &Summary) {
-    say(format_args!("  {}: {}", s.method, s.reason));
+    say(format_args!("  {}: {}", s.method, s.reason.plain()));
     say(format_args!(
         "  open {:.2} s, inspect {:.2} s, load {:.2} s, finish {:.2} s, analyze {:.2} s",
         s.seconds.open, s.seconds.inspect, s.seconds.load, s.seconds.finish, s.seconds.analyze,

@@ -3,11 +3,11 @@
 use crate::arguments::LoadArguments;
 use crate::failure::Failure;
 use crate::output::print;
-use crate::wording::as_options;
+use crate::wording::words;
 use clap::Args;
 use pgsluice_engine::Foretold;
 use pgsluice_engine::Loader;
-use pgsluice_engine::{Plan, Wire};
+use pgsluice_engine::{Plan, Text, Wire};
 use serde_json::{json, Value};
 use std::process::ExitCode;
 
@@ -37,9 +37,9 @@ pub fn show(load: &LoadArguments, json: bool) -> Result<ExitCode, Failure> {
     let foretold = Loader::from(options).plan()?;
     if json {
         let json = serde_json::to_string_pretty(&as_json(&foretold, &files));
-        print(as_options(&json.unwrap_or_default()))?;
+        print(json.unwrap_or_default())?;
     } else {
-        print(as_options(&lines(&foretold, &files).join("\n")))?;
+        print(lines(&foretold, &files).join("\n"))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -54,7 +54,7 @@ fn lines(foretold: &Foretold, files: &[String]) -> Vec<String> {
     let plan = &foretold.plan;
     let mut lines = vec![
         format!("table     {}", plan.table),
-        format!("method    {}: {}", plan.method, plan.reason),
+        format!("method    {}: {}", plan.method, words(&plan.reason)),
         format!("gives up  {}", plan.cost),
         format!("rows      {}", wire(plan)),
         format!("columns   {}", plan.columns.join(", ")),
@@ -67,18 +67,19 @@ fn lines(foretold: &Foretold, files: &[String]) -> Vec<String> {
     let before = plan.made.iter().chain(&plan.before);
     lines.extend(before.map(|statement| format!("before    {statement}")));
     lines.extend(plan.after.iter().map(|statement| format!("after     {statement}")));
-    lines.extend(foretold.maintenance.iter().map(|line| format!("around    {line}")));
-    lines.extend(plan.notes.iter().map(|note| format!("note      {note}")));
+    lines.extend(foretold.maintenance.iter().map(|line| format!("around    {}", words(line))));
+    lines.extend(plan.notes.iter().map(|note| format!("note      {}", words(note))));
     lines
 }
 
 fn as_json(foretold: &Foretold, files: &[String]) -> Value {
     let plan = &foretold.plan;
+    let all = |texts: &[Text]| texts.iter().map(words).collect::<Vec<_>>();
     let before: Vec<&String> = plan.made.iter().chain(&plan.before).collect();
     json!({
         "table": plan.table,
         "method": plan.method.name(),
-        "reason": plan.reason,
+        "reason": words(&plan.reason),
         "gives_up": plan.cost,
         "files": files,
         "records": plan.records,
@@ -88,8 +89,8 @@ fn as_json(foretold: &Foretold, files: &[String]) -> Value {
         "settings": settings(foretold),
         "before": before,
         "after": plan.after,
-        "around": foretold.maintenance,
-        "notes": plan.notes,
+        "around": all(&foretold.maintenance),
+        "notes": all(&plan.notes),
     })
 }
 

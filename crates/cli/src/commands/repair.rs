@@ -3,6 +3,7 @@
 use crate::connection::ConnectionArguments;
 use crate::failure::Failure;
 use crate::output::{print, say};
+use crate::wording::words;
 use clap::Args;
 use pgsluice_engine::repair::{repair, Report};
 use std::process::ExitCode;
@@ -54,7 +55,7 @@ fn tell(report: &Report) -> Result<(), Failure> {
         print(format_args!("{table}: a load is running; left alone"))?;
     }
     for (object, error) in &report.failed {
-        say(format_args!("error: {object} is still missing: {error}"));
+        say(format_args!("error: {object} is still missing: {}", words(&error.text())));
     }
     for other in &report.others {
         say(format_args!(

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::output::print;
-use crate::wording::as_options;
+use crate::wording::words;
 use clap::Args;
 use pgsluice_engine::options::one_byte;
 use pgsluice_engine::sniff::{peek, sniff, Detected, Doubt, Given, Head, Peek, Setting};
@@ -242,8 +242,7 @@ fn as_json(name: &str, found: &Detected, whole: bool) -> Value {
     let evidence = found.evidence.iter().map(|(of, why)| json!({ "of": of, "why": why }));
     put("evidence", evidence.collect());
     let doubts = found.doubts.iter().map(|doubt| {
-        let all: Vec<String> =
-            doubt.candidates.iter().map(|c| as_options(&c.to_string())).collect();
+        let all: Vec<String> = doubt.candidates.iter().map(|c| words(&c.text())).collect();
         json!({ "of": doubt.what, "why": doubt.why, "candidates": all })
     });
     put("undecided", doubts.collect());

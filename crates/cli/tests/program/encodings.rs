@@ -34,7 +34,7 @@ fn load(file: &str, url: &str, more: &[&str]) -> Output {
 fn stock(conn: &mut Conn, bytes: &[u8]) -> Result<u64, String> {
     conn.copy_start("COPY s FROM STDIN").unwrap();
     conn.copy_data(bytes).unwrap();
-    conn.copy_end().map_err(|e| e.message().to_owned())
+    conn.copy_end().map_err(|e| e.message().to_string())
 }
 
 /// `\xc3\xa9` of the text format are two bytes of the *database's* encoding, in

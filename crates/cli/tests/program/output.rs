@@ -127,3 +127,59 @@ fn a_terminal_is_told_and_left_clean() {
     let last = seen.rsplit("\r\u{1b}[K").next().unwrap();
     assert!(last.starts_with("\"public\".\"t\": 1 rows loaded by "), "{last}");
 }
+
+/// A value that reads like the name of a setting is not made an option, and a setting beside it is.
+#[test]
+fn values_stay_as_they_are_where_settings_become_options() {
+    let mut world = World::new(&each_major()[0]);
+    world.sql("CREATE TABLE \"`truncate`\" (\"`set`\" int)");
+    world.sql("CREATE TABLE n (\"`set`\" int NOT NULL, b int); INSERT INTO n VALUES (1, 2)");
+    let (bad, good) = (world.file("`header`.csv", b"`truncate`\n"), world.file("1.csv", b"1\n"));
+    let summary = world.path("summary.json");
+    let both = |output: &std::process::Output, path: &str| {
+        let json = std::fs::read_to_string(path).unwrap();
+        [String::from_utf8_lossy(&output.stderr).into_owned(), json]
+    };
+
+    let table = ["--table", "\"`truncate`\""];
+    let load =
+        |file: &str| world.run(&[&["load", file, "--summary", &summary], &table[..]].concat());
+    for said in both(&load(&bad), &summary) {
+        let value = "invalid input syntax for type integer: ";
+        for kept in [value, "`truncate`", "`header`.csv", "`set`"] {
+            assert!(said.contains(kept), "{kept}: {said}");
+        }
+    }
+    for said in both(&load(&good), &summary) {
+        assert!(said.contains("`truncate`"), "{said}");
+    }
+    for more in [&[][..], &["--json"]] {
+        let output = world.run(&[&["plan", &bad], &table[..], more].concat());
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        for kept in ["`truncate`", "`header`.csv", "`set`"] {
+            assert!(said.contains(kept), "{kept}: {said}");
+        }
+    }
+
+    // In one text: the hint has a setting, the message a column of that name.
+    let output =
+        world.run(&["load", &good, "--table", "n", "--columns", "b", "--summary", &summary]);
+    for said in both(&output, &summary) {
+        assert!(said.contains("`set`") && said.contains("--columns and --header say"), "{said}");
+    }
+    let output = world.run(&[
+        "load",
+        &good,
+        "--table",
+        "n",
+        "--columns",
+        "b",
+        "--set",
+        "`set`=1",
+        "--null",
+        "`map`=x",
+    ]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("--null names column \"`map`\", which is not in the file"), "{said}");
+    assert!(said.contains("--null '*=`map`=x' is a spelling"), "{said}");
+}

@@ -12,6 +12,7 @@ use crate::session::conn::Conn;
 use crate::session::deadlock_watch::DeadlockWatch;
 use crate::session::lane::{Lane, LaneCounts};
 use crate::session::{staged, transaction};
+use crate::text::text;
 use crate::watch::Watch;
 use std::sync::Arc;
 
@@ -83,7 +84,7 @@ pub(crate) fn open_lanes(
     for _ in 1..plan.lanes {
         // The first one came through.
         let fewer =
-            format!("{} lanes need one connection each; use fewer with `lanes` N", plan.lanes);
+            text!("{} lanes need one connection each; use fewer with `lanes` N", plan.lanes);
         let mut conn = watch.connect(&options.target.url).map_err(|e| e.with_hint(fewer))?;
         transaction::begin(&mut conn, options)?;
         lanes.push(lane(conn));

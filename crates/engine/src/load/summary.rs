@@ -7,6 +7,7 @@ use crate::reject::Amount;
 use crate::report::{Seconds, Summary};
 use crate::session::lane::{Lane, LaneCounts};
 use crate::stray;
+use crate::text::Text;
 use std::time::Instant;
 
 /// Rows that are committed.
@@ -56,7 +57,7 @@ pub(super) fn summarise(job: &Job<'_>, plan: &Plan, done: &Done, clock: &Stopwat
         indexes: done.indexes.clone(),
         steps: steps.cloned().collect(),
         settings: plan.settings.iter().map(|(name, value)| format!("{name} = {value}")).collect(),
-        notes: plan.notes.iter().cloned().chain(stray).collect(),
+        notes: plan.notes.iter().cloned().chain(stray.map(Text::from)).collect(),
         ..Summary::default()
     }
 }

@@ -8,6 +8,7 @@ use crate::ledger::{self, LedgerEntry, State};
 use crate::options::Indexes;
 use crate::plan::policy::{decide, Choice, Decision, Request};
 use crate::session::conn::Conn;
+use crate::text::text;
 use std::time::Instant;
 
 /// What was decided, and what of it is down now.
@@ -65,7 +66,7 @@ pub fn take_down(
             // Only now nobody can change what is read.
             decision = decide(&TableObjects::read(conn, oid)?, request);
         } else {
-            decision.keep_indexes("other sessions are using the table");
+            decision.keep_indexes(&"other sessions are using the table".into());
         }
     }
     let asked = decision.down().any(|c| c.kind != "index") || !by_rule;
@@ -178,8 +179,11 @@ fn refused(error: Error, choice: &Choice) -> Error {
         }
         ("23503", _) => error.with_hint("with `foreign-keys` keep, the message names the record"),
         (_, "index") => {
-            let what = format!("while {} was recreated", choice.object);
-            error.with_hint(format!("{what}; `indexes` keep leaves it in place"))
+            let object = &choice.object;
+            error.with_hint(text!(
+                "while {} was recreated; `indexes` keep leaves it in place",
+                object
+            ))
         }
         _ => error,
     }

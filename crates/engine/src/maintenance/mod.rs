@@ -11,6 +11,7 @@ use crate::plan::policy::{self, Course};
 use crate::plan::Plan;
 use crate::session::conn::Conn;
 use crate::session::{extension_report, transaction};
+use crate::text::{text, Text};
 use crate::watch::Watch;
 
 mod after;
@@ -50,18 +51,19 @@ pub struct Maintenance {
 /// # Errors
 ///
 /// The connection is lost.
-pub fn foretell(conn: &mut Conn, plan: &Plan) -> Result<(Vec<String>, Settings), Error> {
+pub fn foretell(conn: &mut Conn, plan: &Plan) -> Result<(Vec<Text>, Settings), Error> {
     let decision = &plan.maintenance;
     let mut lines = decision.lines();
     let down: Vec<&str> =
         decision.down().filter(|c| c.kind == "index").map(|c| c.name.as_str()).collect();
-    lines.extend(extension_report::planned(conn, plan, &down)?);
+    lines.extend(extension_report::planned(conn, plan, &down)?.into_iter().map(Text::from));
     if !decision.any_down() {
         return Ok((lines, Vec::new()));
     }
     if plan.makes_ledger {
-        lines.push(format!(
-            "{MADE} to record what is dropped or disabled (`ledger` none avoids it)"
+        lines.push(text!(
+            "{} to record what is dropped or disabled (`ledger` none avoids it)",
+            MADE
         ));
     }
     Ok((lines, for_builds(conn)?.into_iter().collect()))
@@ -75,7 +77,7 @@ pub fn foretell(conn: &mut Conn, plan: &Plan) -> Result<(Vec<String>, Settings),
 /// The connection is lost.
 pub fn ledger_state(conn: &mut Conn, options: &Options) -> Result<State, Error> {
     match options.target.method {
-        Method::Lanes if !options.target.ledger => Ok(State::Unusable("`ledger` none".into())),
+        Method::Lanes if !options.target.ledger => Ok(State::Unusable("not asked for".into())),
         Method::Lanes => ledger::state(conn),
         _ => Ok(State::Unusable("one transaction holds everything together".into())),
     }
@@ -122,7 +124,7 @@ impl Maintenance {
             state = match watch.connect(&options.target.url) {
                 Ok(mut other) => ledger::ensure(&mut other)?,
                 // There may be none left for the role, or at all.
-                Err(error) => State::Unusable(error.message().to_owned()),
+                Err(error) => State::Unusable(error.message().to_string()),
             };
         }
         let made = made && state == State::Ready;
@@ -261,7 +263,7 @@ impl Maintenance {
         match finish(conn, self.taken.entry.relation, &plan.table, plan.freeze, &stopped) {
             Ok(Finished { statement: Some(statement), .. }) => statement,
             Ok(Finished { left, .. }) => format!("no ANALYZE: {}", left.unwrap_or_default()),
-            Err(error) => format!("no ANALYZE: {}", error.message()),
+            Err(error) => format!("no ANALYZE: {}", error.message().plain()),
         }
     }
 
@@ -315,7 +317,7 @@ fn sorted(outcomes: Vec<Outcome>) -> (Vec<String>, Vec<String>) {
     for (object, outcome) in outcomes {
         match outcome {
             Ok(restored) => done.push(told(&restored)),
-            Err(error) => down.push(format!("{object}: {}", error.message())),
+            Err(error) => down.push(format!("{object}: {}", error.message().plain())),
         }
     }
     (done, down)

@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::facts::TableFacts;
 use crate::fields::Piece;
 use crate::options::Options;
+use crate::text::text;
 use pgsluice_core::scan::{Dialect, Format};
 
 /// The columns of the rows that are sent: those of the fields, and those that `--set` gives values
@@ -25,26 +26,29 @@ pub(crate) fn columns(
     for (i, name) in set.iter().enumerate() {
         check(name, table, false)?;
         if fields.iter().flatten().any(|field| field == name) {
-            let message = format!("`set` names column \"{name}\", which is in the file");
+            let message = text!("`set` names column \"{}\", which is in the file", name);
             return Err(Error::new(message).with_hint(
                 "leave its field out: `columns` with - in its place, or `map` NAME=- with `header`",
             ));
         }
         if set[..i].contains(name) {
-            return Err(Error::usage(format!("`set` names column \"{name}\" twice")));
+            return Err(Error::usage(text!("`set` names column \"{}\" twice", name)));
         }
     }
     let of_file = |name: &String| fields.iter().flatten().any(|field| field == name);
     for (name, text) in &target.fields.nulls {
         let Some(name) = name else { continue };
         if !of_file(&known(name)) {
-            let message = format!("`null` names column \"{name}\", which is not in the file");
-            return Err(Error::new(message)
-                .with_hint(format!("`null` '*={name}={text}' is a spelling for all columns")));
+            let message = text!("`null` names column \"{}\", which is not in the file", name);
+            return Err(Error::new(message).with_hint(text!(
+                "`null` '*={}={}' is a spelling for all columns",
+                name,
+                text
+            )));
         }
         if target.force_not_null.has(name) {
             let message =
-                format!("`null` and `force-not-null` contradict each other for column \"{name}\"");
+                text!("`null` and `force-not-null` contradict each other for column \"{}\"", name);
             return Err(Error::usage(message));
         }
     }
@@ -52,7 +56,7 @@ pub(crate) fn columns(
         let name = known(&expression.column);
         check(&name, table, false)?;
         if !of_file(&name) && !set.contains(&name) {
-            let message = format!("`expr` names column \"{name}\", which is not in the file");
+            let message = text!("`expr` names column \"{}\", which is not in the file", name);
             return Err(Error::new(message).with_hint(
                 "`expr` takes the text of a field; a column without one has its default",
             ));
@@ -74,14 +78,15 @@ fn writable(dialect: &Dialect, options: &Options) -> Result<(), Error> {
     let beyond = wanted.nulls.iter().any(|(_, text)| !text.is_ascii())
         || wanted.set.iter().any(|(_, value)| value.iter().any(file));
     if let (Some(encoding), true) = (&options.input.encoding, beyond) {
-        let message = format!(
-            "`null` and `set` take characters beyond ASCII for files in UTF-8, not {encoding}"
+        let message = text!(
+            "`null` and `set` take characters beyond ASCII for files in UTF-8, not {}",
+            encoding
         );
         return Err(Error::usage(message).with_hint("convert the file first: iconv -t UTF-8"));
     }
     let empty = wanted.set.iter().find(|(_, value)| value.is_empty());
     if let (Some((name, _)), Format::Text, b"") = (empty, dialect.format, &dialect.null[..]) {
-        let message = format!("`set` {name}= would be NULL, since the empty text means NULL");
+        let message = text!("`set` {}= would be NULL, since the empty text means NULL", name);
         return Err(Error::usage(message).with_hint("choose another text for NULL: `null` TEXT"));
     }
     Ok(())

@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::options::{ColumnSet, FileFormat, Options};
+use crate::text::{text, Text};
 use pgsluice_core::scan::Format;
 use serde_json::{Map, Value};
 
@@ -75,12 +76,14 @@ impl Fingerprint {
         let mut names: Vec<&String> = recorded.keys().chain(self.0.keys()).collect();
         names.sort_unstable();
         names.dedup();
-        let differences =
-            names.into_iter().filter(|n| recorded.get(*n) != self.0.get(*n)).map(|n| {
-                format!("`{n}` was {} and is {}", shown(recorded.get(n)), shown(self.0.get(n)))
-            });
-        let differences = differences.collect::<Vec<_>>().join("; ");
-        Err(Error::new(format!("{name} was loaded with other options: {differences}"))
+        let differ = names.into_iter().filter(|n| recorded.get(*n) != self.0.get(*n));
+        let differences = differ.map(|n| {
+            // Spellings of NULL are given by the same option as COPY's own.
+            let option = Text::setting(if n == "nulls" { "null" } else { n });
+            text!("{} was {} and is {}", option, shown(recorded.get(n)), shown(self.0.get(n)))
+        });
+        let differences = Text::join(&differences.collect::<Vec<_>>(), "; ");
+        Err(Error::new(text!("{} was loaded with other options: {}", name, differences))
             .with_hint("load it with the same options, or without `once`"))
     }
 }
@@ -114,7 +117,7 @@ mod tests {
         assert!(Fingerprint::of(&options).check(&first, "a.csv").is_ok());
         options.target.filter = Some("a > 1".into());
         let error = Fingerprint::of(&options).check(&first, "a.csv").unwrap_err();
-        let said = "a.csv was loaded with other options: `where` was not given and is \"a > 1\"";
+        let said = "a.csv was loaded with other options: where was not given and is \"a > 1\"";
         assert_eq!(error.message(), said);
     }
 }

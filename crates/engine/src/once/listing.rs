@@ -167,7 +167,7 @@ pub fn verify(url: &str, load: i64) -> Result<Vec<Verified>, Error> {
             Ok(Compared::Differs(bytes)) => {
                 Some(format!("bytes {} to {} are not the same", bytes.start, bytes.end))
             }
-            Err(error) => Some(error.message().to_owned()),
+            Err(error) => Some(error.message().to_string()),
         };
         all.push(Verified { file, difference });
     }

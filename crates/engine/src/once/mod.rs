@@ -23,6 +23,7 @@ use crate::session::catalog;
 use crate::session::conn::Conn;
 use crate::session::transaction::{BEGIN, NO_TIMEOUTS};
 use crate::source::Source;
+use crate::text::Text;
 use crate::watch::Watch;
 use fingerprint::Fingerprint;
 use identity::{same, Ends, Seen};
@@ -104,7 +105,7 @@ pub(crate) fn begin(options: &Options, watch: &Watch, waiting: &dyn Fn()) -> Res
             table,
             files,
             files_known: known,
-            notes,
+            notes: notes.into_iter().map(Text::from).collect(),
             ..Summary::default()
         })));
     }
@@ -383,7 +384,7 @@ impl Once {
         summary.files_known = (self.names.len() - loaded) as u64;
         summary.transactions += recording.transactions.get();
         summary.files = self.names;
-        summary.notes.extend(self.notes);
+        summary.notes.extend(self.notes.into_iter().map(Text::from));
         Ok(summary)
     }
 }

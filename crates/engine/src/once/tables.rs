@@ -8,6 +8,7 @@ use crate::error::Error;
 use crate::ledger::{self, State};
 use crate::session::conn::Conn;
 use crate::session::transaction::BEGIN;
+use crate::text::text;
 
 /// The version of these tables.
 const VERSION: i32 = 1;
@@ -155,7 +156,7 @@ pub(super) fn there(conn: &mut Conn) -> Result<bool, Error> {
 }
 
 fn unusable(why: &str) -> Error {
-    Error::new(format!("`once` needs tables in the schema pgsluice_loads: {why}")).with_hint(
+    Error::new(text!("`once` needs tables in the schema pgsluice_loads: {}", why)).with_hint(
         "pgsluice loads init `print` prints the statements for the database's owner to run",
     )
 }

@@ -2,6 +2,7 @@
 
 use super::{Create, ForeignKeys, Indexes, Options, Triggers};
 use crate::error::Error;
+use crate::text::{text, Text};
 
 /// How sources are loaded once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,10 +48,11 @@ impl Options {
             ),
             ("`on-error` reject", self.rejects.is_some(), "the reject file is one for all pieces"),
         ];
-        let wrong = |all: &[(&str, bool, &str)], with: &str| {
+        let wrong = |all: &[(&'static str, bool, &str)], with: &str| {
             let found = all.iter().find(|(_, given, _)| *given);
             found.map(|(option, _, why)| {
-                Error::usage(format!("{option} cannot be used with `{with}`: {why}"))
+                let (option, with) = (Text::from(*option), Text::setting(with));
+                Error::usage(text!("{} cannot be used with {}: {}", option, with, why))
             })
         };
         let in_pieces = once.commit_every.and_then(|_| wrong(&never_in_pieces, "commit-every"));

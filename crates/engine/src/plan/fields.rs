@@ -6,6 +6,7 @@ use crate::facts::InputFacts;
 use crate::input::{PassedLines, Reader};
 use crate::quote::quote_ident;
 use crate::recast::Recast;
+use crate::text::{text, Text};
 
 /// At most so many fields are named in a note.
 const LISTED: usize = 5;
@@ -47,7 +48,7 @@ impl Plan {
 }
 
 /// What is noted of fields that are left out.
-pub(super) fn left_out(fields: &[Option<String>], input: &InputFacts) -> Option<String> {
+pub(super) fn left_out(fields: &[Option<String>], input: &InputFacts) -> Option<Text> {
     let name = |field: usize| {
         let header = input.header.as_ref().and_then(|header| header.fields.get(field)?.as_deref());
         header.map_or(format!("field {}", field + 1), shown)
@@ -57,5 +58,5 @@ pub(super) fn left_out(fields: &[Option<String>], input: &InputFacts) -> Option<
     let more = if names.len() > LISTED { " and others" } else { "" };
     let listed = names[..names.len().min(LISTED)].join(", ");
     let (left, of) = (names.len(), fields.len());
-    (left > 0).then(|| format!("left out: {left} of {of} fields: {listed}{more}"))
+    (left > 0).then(|| text!("left out: {} of {} fields: {}{}", left, of, listed, more))
 }

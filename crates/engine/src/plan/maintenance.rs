@@ -6,6 +6,7 @@ use super::Plan;
 use crate::error::Error;
 use crate::facts::{Facts, LedgerState};
 use crate::options::{Method, Options};
+use crate::text::text;
 
 impl Plan {
     /// What is asked of the rule that decides about indexes, foreign keys and triggers.
@@ -38,7 +39,7 @@ pub(super) fn maintenance(plan: &mut Plan, facts: &Facts, options: &Options) -> 
         plan.lanes > 1 && facts.ledger == LedgerState::Missing && plan.maintenance.any_down();
     plan.locks = locks(plan, options, &plan.maintenance, size(plan, options, objects, facts));
     if let (Some(lock), true) = (plan.locks.first(), options.target.no_lock_out) {
-        return Err(Error::new(format!("`no-lock-out` forbids this load: {lock}")).with_hint(
+        return Err(Error::new(text!("`no-lock-out` forbids this load: {}", lock)).with_hint(
             "`indexes` keep, `method` lanes and a load without `truncate` need no such lock",
         ));
     }

@@ -4,6 +4,7 @@ use super::Plan;
 use crate::error::Error;
 use crate::facts::TableFacts;
 use crate::options::{Method, Options};
+use crate::text::{text, Text};
 
 /// Whether the record of what is loaded would be true of this table, loaded by this method.
 pub(super) fn refuse_once(
@@ -14,14 +15,16 @@ pub(super) fn refuse_once(
     let Some(once) = &options.once else { return Ok(()) };
     let sql = &table.sql;
     if !matches!(table.kind, 'r' | 'p') {
-        return Err(Error::new(format!("`once` does not work on {sql}: its rows are elsewhere"))
+        return Err(Error::new(text!("`once` does not work on {}: its rows are elsewhere", sql))
             .with_hint("load into the table that holds the rows"));
     }
     if !once.force_unlogged && (table.persistence == 'u' || method == Method::Unlogged) {
         let what = if table.persistence == 'u' { "is" } else { "would become" };
-        return Err(Error::new(format!(
-            "`once` does not work on {sql}, which {what} UNLOGGED: a crash of the server empties \
-             it, and what was loaded stays recorded"
+        return Err(Error::new(text!(
+            "`once` does not work on {}, which {} UNLOGGED: a crash of the server empties it, and \
+             what was loaded stays recorded",
+            sql,
+            what
         ))
         .with_hint("ALTER TABLE ... SET LOGGED, or accept that with `force-unlogged`"));
     }
@@ -32,23 +35,23 @@ pub(super) fn refuse_once(
     let whole = [Method::Staged, Method::CopyFresh, Method::Unlogged, Method::UnloggedLogged];
     let one = once.commit_every.is_some() && whole.contains(&method);
     if method == Method::Insert || one {
-        let option = if one { "`commit-every`" } else { "`once`" };
+        let option = Text::setting(if one { "commit-every" } else { "once" });
         let why = if one { "it needs one transaction" } else { "it commits each row" };
-        let by = match options.target.method {
+        let by = Text::from(match options.target.method {
             Method::Auto => " (needed for `expr` or row-level security)",
             _ => "",
-        };
-        return Err(Error::new(format!("{method}{by} cannot be used with {option}: {why}"))
+        });
+        return Err(Error::new(text!("{}{} cannot be used with {}: {}", method, by, option, why))
             .with_hint(if one { "leave out `commit-every`" } else { "use another method" }));
     }
     Ok(())
 }
 
 /// What the user should know of it.
-pub(super) fn once_notes(plan: &Plan, options: &Options) -> Vec<String> {
+pub(super) fn once_notes(plan: &Plan, options: &Options) -> Vec<Text> {
     let Some(once) = &options.once else { return Vec::new() };
     let recorded = "what is loaded is recorded in the schema pgsluice_loads, and loaded once";
-    let mut notes = vec![recorded.to_owned()];
+    let mut notes = vec![recorded.into()];
     if once.commit_every.is_some() {
         notes.push(
             "each connection commits several times: others see a part of the rows before the end, \

@@ -2,6 +2,7 @@
 
 use crate::facts::{ForeignKey, Index, Steps, TableObjects, Trigger};
 use crate::options::{ForeignKeys, Indexes, Triggers};
+use crate::text::{text, Text};
 use serde::{Deserialize, Serialize};
 
 /// From this many new rows for each row that is there, building the indexes again takes less time
@@ -60,7 +61,7 @@ pub struct Choice {
     /// taken down
     pub down: bool,
     /// why
-    pub reason: String,
+    pub reason: Text,
     /// how it is taken down and put back
     pub steps: Steps,
     /// names of an index's columns
@@ -86,15 +87,15 @@ impl Decision {
     }
 
     /// Leaves all indexes where they are after all.
-    pub(crate) fn keep_indexes(&mut self, reason: &str) {
+    pub(crate) fn keep_indexes(&mut self, reason: &Text) {
         for choice in self.choices.iter_mut().filter(|c| c.down && c.kind == "index") {
             choice.down = false;
-            choice.reason = reason.into();
+            choice.reason = reason.clone();
         }
     }
 
     /// One line for each object, for the plan.
-    pub fn lines(&self) -> Vec<String> {
+    pub fn lines(&self) -> Vec<Text> {
         let line = |c: &Choice| {
             let verb = match (c.down, c.kind.as_str()) {
                 (false, _) => "keep",
@@ -102,7 +103,7 @@ impl Decision {
                 (true, "trigger") => "turn off",
                 (true, _) => "revalidate",
             };
-            format!("{verb} {}: {}", c.object, c.reason)
+            text!("{} {}: {}", verb, c.object, c.reason)
         };
         self.choices.iter().map(line).collect()
     }
@@ -142,7 +143,7 @@ pub fn decide(objects: &TableObjects, request: &Request) -> Decision {
 }
 
 /// `Ok` takes down, `Err` keeps; each with the reason.
-type Verdict = Result<String, String>;
+type Verdict = Result<Text, Text>;
 
 fn choice(kind: &str, object: String, name: String, verdict: Verdict, steps: &Steps) -> Choice {
     let (down, reason) = match verdict {
@@ -154,7 +155,7 @@ fn choice(kind: &str, object: String, name: String, verdict: Verdict, steps: &St
 }
 
 /// What every kind of object needs before it may be taken down.
-fn allowed(objects: &TableObjects, request: &Request) -> Result<(), String> {
+fn allowed(objects: &TableObjects, request: &Request) -> Result<(), Text> {
     if request.course == Course::RowByRow {
         return Err("each row is committed by itself".into());
     }
@@ -178,19 +179,19 @@ fn restorable(
     extension: Option<&str>,
     dependents: &[String],
     odd: Option<&str>,
-) -> Result<(), String> {
+) -> Result<(), Text> {
     if partitioned {
         return Err("it belongs to a partitioned table".into());
     }
     if let Some(extension) = extension {
-        return Err(format!("it belongs to the extension {extension}"));
+        return Err(text!("it belongs to the extension {}", extension));
     }
     if let Some(dependent) = dependents.first() {
         let more = dependents.len() - 1;
         let more = if more > 0 { format!(" (and {more} more)") } else { String::new() };
-        return Err(format!("{dependent} depends on it{more}"));
+        return Err(text!("{} depends on it{}", dependent, more));
     }
-    odd.map_or(Ok(()), |odd| Err(odd.into()))
+    odd.map_or(Ok(()), |odd| Err(text!("{}", odd)))
 }
 
 fn rebuild(objects: &TableObjects, index: &Index, request: &Request) -> Verdict {
@@ -236,14 +237,18 @@ fn rebuild(objects: &TableObjects, index: &Index, request: &Request) -> Verdict 
 }
 
 /// Why the indexes of a table with rows are kept: others may be using it.
-fn kept(rows: f64, new_rows: Option<f64>) -> String {
+fn kept(rows: f64, new_rows: Option<f64>) -> Text {
     match new_rows {
-        Some(new) if rows > 0.0 && new >= PAYS * rows => format!(
-            "the table has rows, and others may be using it; about {new:.0} rows are added to {rows:.0}: `indexes` rebuild would take less time, but locks the table until the commit"
+        Some(new) if rows > 0.0 && new >= PAYS * rows => text!(
+            "the table has rows, and others may be using it; about {} rows are added to {}: `indexes` rebuild would take less time, but locks the table until the commit",
+            new.round(),
+            rows.round()
         ),
-        Some(new) if rows > 0.0 => {
-            format!("about {new:.0} rows are added to {rows:.0}: adding them to the index is cheaper")
-        }
+        Some(new) if rows > 0.0 => text!(
+            "about {} rows are added to {}: adding them to the index is cheaper",
+            new.round(),
+            rows.round()
+        ),
         _ => "the table has rows, and others may be using it".into(),
     }
 }
@@ -261,7 +266,7 @@ fn foreign_key(objects: &TableObjects, key: &ForeignKey, request: &Request) -> V
     }
     allowed(objects, request)?;
     if !key.may_refer {
-        return Err(format!("the role may not refer to {}", key.referenced));
+        return Err(text!("the role may not refer to {}", key.referenced));
     }
     restorable(key.partitioned, key.extension.as_deref(), &key.dependents, key.odd.as_deref())?;
     if matches!(request.course, Course::Lanes { .. }) {
@@ -283,10 +288,10 @@ fn turn_off(trigger: &Trigger, request: &Request) -> Verdict {
         _ => {}
     }
     if !trigger.owner {
-        return Err(format!("the role does not own {}", trigger.relation));
+        return Err(text!("the role does not own {}", trigger.relation));
     }
     if let Some(extension) = &trigger.extension {
-        return Err(format!("it belongs to the extension {extension}"));
+        return Err(text!("it belongs to the extension {}", extension));
     }
     Ok(match request.course {
         Course::Lanes { .. } => {

@@ -3,6 +3,7 @@
 use crate::error::Error;
 use crate::facts::{ServerFacts, TableFacts};
 use crate::options::{FileFormat, Method, Options};
+use crate::text::{text, Text};
 use pgsluice_core::shape::RowShape;
 
 /// What is wrong with an extension that is there.
@@ -35,7 +36,7 @@ pub(super) fn refuse(
     }
     let inserts = matches!(asked, Method::Insert | Method::InsertBatch);
     if inserts && (options.target.filter.is_some() || options.input.encoding.is_some()) {
-        return Err(Error::new(format!("{asked} supports neither `where` nor `encoding`"))
+        return Err(Error::new(text!("{} supports neither `where` nor `encoding`", asked))
             .with_hint("use one of the COPY methods"));
     }
     let default = matches!(&options.input.format, FileFormat::Delimited(d) if d.default.is_some());
@@ -101,9 +102,9 @@ fn refuse_rules(asked: Method, table: &TableFacts) -> Result<(), Error> {
 }
 
 /// What is told of them with a method that goes by COPY.
-pub(super) fn rules_passed_by(table: &TableFacts) -> Vec<String> {
+pub(super) fn rules_passed_by(table: &TableFacts) -> Vec<Text> {
     let rules = table.rules.join(", ");
-    let told = (!table.rules.is_empty()).then(|| format!("COPY ignores rules for INSERT: {rules}"));
+    let told = (!table.rules.is_empty()).then(|| text!("COPY ignores rules for INSERT: {}", rules));
     told.into_iter().collect()
 }
 

@@ -75,7 +75,7 @@ pub fn try_extension(conn: &mut Conn, server: &mut ServerFacts) -> Result<(), Er
             return Err(error);
         }
         server.extension = None;
-        server.extension_fault = Some(error.message().to_owned());
+        server.extension_fault = Some(error.message().to_string());
         conn.exec("ROLLBACK TO SAVEPOINT pgsluice_extension")?;
     }
     conn.exec("RELEASE SAVEPOINT pgsluice_extension")?;

@@ -14,6 +14,7 @@ use crate::naming::{self, numbered};
 use crate::options::{Create, Header, InputOptions, Options};
 use crate::plan::Plan;
 use crate::quote::{cut_name, quote_ident, quote_literal};
+use crate::text::{text, Text};
 use pgsluice_core::scan::{Dialect, Eol, Next, Record, Scanner};
 
 /// The most columns that a table has: `MaxHeapAttributeNumber` in htup_details.h.
@@ -67,14 +68,14 @@ pub fn infer(conn: &mut Conn, reader: &Reader, options: &Options) -> Result<NewT
     let columns: Vec<NewColumn> = of_file.chain(set).collect();
     named_once(&columns.iter().map(|c| c.name.clone()).collect::<Vec<_>>())?;
     if let Some(column) = columns.iter().find(|column| column.is_named_by_value()) {
-        let name = &column.name;
-        notes.push(format!("the column name \"{name}\" looks like a value: {AS_DATA}"));
+        let (name, ask) = (&column.name, Text::from(AS_DATA));
+        notes.push(text!("the column name \"{}\" looks like a value: {}", name, ask));
     }
     let empty: Vec<&str> =
         columns.iter().filter(|c| c.is_empty()).map(|c| c.name.as_str()).collect();
     if !empty.is_empty() {
         let among = if whole { "in the input" } else { "in the records that were examined" };
-        notes.push(format!("columns without a value {among} are text: {}", empty.join(", ")));
+        notes.push(text!("columns without a value {} are text: {}", among, empty.join(", ")));
     }
     let table = table_name(conn, &options.target.table)?;
     let statement = statement(&table, &columns, options.target.pack_columns, &mut notes);
@@ -116,7 +117,7 @@ impl Look {
         reader: &Reader,
         options: &Options,
         dialect: &Dialect,
-        notes: &mut Vec<String>,
+        notes: &mut Vec<Text>,
     ) -> Result<bool, Error> {
         let input = &options.input;
         let all = options.target.create == Create::TextOnDoubt;
@@ -136,7 +137,7 @@ impl Look {
         notes.push(if whole {
             "the types were inferred from the whole input".into()
         } else {
-            format!("the types were inferred from the first {} kB", seen.div_ceil(1 << 10))
+            text!("the types were inferred from the first {} kB", seen.div_ceil(1 << 10))
         });
         Ok(whole)
     }
@@ -191,7 +192,7 @@ fn given_names(
     header: Option<&HeaderLine>,
     fields: Option<usize>,
     options: &Options,
-    notes: &mut Vec<String>,
+    notes: &mut Vec<Text>,
 ) -> Result<Option<Vec<Option<String>>>, Error> {
     let header = header.filter(|_| options.input.header != Header::Ignore);
     let names = match (&options.target.columns, header) {
@@ -209,7 +210,7 @@ fn given_names(
     };
     let long = names.iter().flatten().filter(|name| cut_name(name) != *name);
     notes.extend(long.map(|name| {
-        format!("the name \"{name}\" is cut to \"{}\", as the server would", cut_name(name))
+        text!("the name \"{}\" is cut to \"{}\", as the server would", name, cut_name(name))
     }));
     let cut = |name: &String| cut_name(name).to_owned();
     let names: Vec<Option<String>> = names.iter().map(|name| name.as_ref().map(cut)).collect();
@@ -267,12 +268,12 @@ pub fn take_back(error: Error, plan: &Plan, options: &Options) -> Error {
 
 /// The statement that creates the table. If its order of columns is not the file's, a comment
 /// on the table says so: a later load by position is refused by it (`mapping::not_packed`).
-fn statement(table: &str, columns: &[NewColumn], pack: bool, notes: &mut Vec<String>) -> String {
+fn statement(table: &str, columns: &[NewColumn], pack: bool, notes: &mut Vec<Text>) -> String {
     let kept: Vec<usize> = (0..columns.len()).collect();
     let order = if pack { by_alignment(columns) } else { kept.clone() };
     let saved = row_bytes(columns, &kept).saturating_sub(row_bytes(columns, &order));
     if saved > 0 {
-        notes.push(format!("the order of columns saves {saved} bytes in each row"));
+        notes.push(text!("the order of columns saves {} bytes in each row", saved));
     }
     let name = |i: &usize| quote_ident(&columns[*i].name);
     let column = |i: &usize| format!("{} {}", name(i), columns[*i].guess.sql());

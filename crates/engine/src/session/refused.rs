@@ -205,7 +205,7 @@ mod tests {
             ("server does not support SSL, but SSL was required", "support TLS", Kind::Failed),
             ("FATAL:  connection requires a valid client certificate", "sslcert", Kind::Failed),
             ("private key file \"k\" has group or world access", "sslkey", Kind::Failed),
-            ("something else", "`to` takes", Kind::Connection),
+            ("something else", "to takes", Kind::Connection),
         ] {
             let error = refused(&format!("{to}{said}\n"), 150_020);
             assert!(error.hint().unwrap().contains(hint), "{said}: {:?}", error.hint());

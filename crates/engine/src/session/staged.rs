@@ -10,6 +10,7 @@ use crate::options::TargetOptions;
 use crate::plan::{cast, Landing, Plan};
 use crate::quote::quote_ident;
 use crate::rewrite::{self, Value};
+use crate::text::text;
 
 /// Has the server read the expressions before the first row.
 ///
@@ -28,7 +29,7 @@ pub fn read_expressions(
         conn.read(&format!("SELECT WHERE ({cast}) IS NULL")).map_err(|e| {
             let says = e.server().cloned().unwrap_or_default();
             let (column, sql) = (&expression.column, &expression.sql);
-            Error::new(format!("`expr` {column}: {}", e.message()))
+            Error::new(text!("`expr` {}: {}", column, e.message().clone()))
                 .with_server(says)
                 .with_hint(format!("the expression is: {sql}; ? is the field's text"))
         })?;

@@ -5,6 +5,7 @@ use super::conn::c_string;
 use super::libpq::*;
 use super::refused::GENERAL;
 use crate::error::Error;
+use crate::text::text;
 use std::ffi::{c_char, CStr, CString};
 use std::ptr;
 
@@ -89,7 +90,7 @@ pub fn joined(target: &str, options: &[(&str, &str, &str)]) -> Result<String, Er
     }
     for (keyword, option, value) in options {
         if pairs.iter().any(|(known, given)| known == keyword && !given.is_empty()) {
-            let message = format!("`to` has a {keyword}, and {option} gives another one");
+            let message = text!("`to` has a {}, and {} gives another one", keyword, option);
             return Err(Error::usage(message).with_hint("leave one of the two out"));
         }
         pairs.retain(|(known, _)| known != keyword);
@@ -153,7 +154,7 @@ fn unreadable(target: &str, fault: *mut c_char) -> Error {
     }
     let message = message.trim();
     if !SUSPECT.iter().any(|word| target.contains(word)) {
-        return Error::new(message).with_hint(GENERAL);
+        return Error::new(message.to_owned()).with_hint(GENERAL);
     }
     let plain: Vec<&str> = match (message.find('"'), message.rfind('"')) {
         (Some(first), Some(last)) => vec![&message[..first], &message[last + 1..]],

@@ -11,6 +11,7 @@ use crate::input::Reader;
 use crate::ledger;
 use crate::options::{Create, FileFormat, Method, Options, TargetOptions};
 use crate::options::{ForeignKeys, Indexes, Triggers};
+use crate::text::text;
 use std::thread;
 use std::time::Duration;
 
@@ -128,7 +129,7 @@ pub fn inspect(
         found = catalog::find(conn, &target.table)?;
     }
     let Some(mut table) = found else {
-        return Err(Error::new(format!("there is no table {}", target.table)).with_hint(format!(
+        return Err(Error::new(format!("there is no table {}", target.table)).with_hint(text!(
             "in database {}; names are read as SQL reads them: \"Quoted\" ones keep their \
              case; `create` makes a table",
             conn.database()
@@ -222,7 +223,7 @@ pub fn commit(conn: &mut Conn, url: &str) -> Result<(), Error> {
     let Some(xid) = xid else { return Err(error) };
     let unknown = Error::new(format!(
         "the connection was lost during COMMIT, and the outcome is unknown: {}",
-        error.message()
+        error.message().plain()
     ))
     .with_hint(format!("ask the server: SELECT pg_xact_status('{xid}')"));
     for _ in 0..TRIES {

@@ -13,8 +13,8 @@ mod reading;
 mod tests;
 
 use crate::frame::{excel_delimiter, line_end};
+use crate::text::{text, Text};
 use pgsluice_core::scan::{valid_utf8, Eol, StrayQuotes};
-use std::fmt;
 use std::ops::Range;
 
 pub use crate::input::{other_content, peek, Peek};
@@ -101,21 +101,22 @@ pub struct Doubt {
     pub candidates: Vec<Setting>,
 }
 
-/// A setting and its value. Its text has the name in backquotes, as all texts of this crate.
+/// A setting and its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting(pub &'static str, pub String);
 
-impl fmt::Display for Setting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Setting {
+    /// As it is given.
+    pub fn text(&self) -> Text {
+        let name = Text::setting(self.0);
         match (self.0, self.1.as_str()) {
-            ("header", "names") => f.write_str("`header`"),
-            ("header", how) => write!(f, "`header`={how}"),
-            (name, "") => write!(f, "`{name}`"),
-            (name, "'") => write!(f, "`{name}` \"'\""),
-            (name, value) if value.bytes().all(|c| c.is_ascii_alphanumeric()) => {
-                write!(f, "`{name}` {value}")
+            ("header", "names") | (_, "") => name,
+            ("header", how) => text!("{}={}", name, how),
+            (_, "'") => text!("{} \"'\"", name),
+            (_, value) if value.bytes().all(|c| c.is_ascii_alphanumeric()) => {
+                text!("{} {}", name, value)
             }
-            (name, value) => write!(f, "`{name}` '{value}'"),
+            (_, value) => text!("{} '{}'", name, value),
         }
     }
 }

@@ -9,7 +9,7 @@ use pgsluice_engine::internals::Conn;
 
 fn reasons(conn: &mut Conn, table: &str, request: &Request) -> Vec<String> {
     let oid = oid(conn, table);
-    decide(&read(conn, oid), request).lines()
+    decide(&read(conn, oid), request).lines().into_iter().map(String::from).collect()
 }
 
 fn assert_line(lines: &[String], line: &str) {

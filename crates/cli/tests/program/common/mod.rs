@@ -139,7 +139,7 @@ impl World {
     pub fn stock(&mut self, sql: &str, bytes: &[u8]) -> Result<u64, (String, String)> {
         let said = |e: pgsluice_engine::Error| {
             let context = e.server().and_then(|s| s.context.clone()).unwrap_or_default();
-            (e.message().to_owned(), context)
+            (e.message().to_string(), context)
         };
         self.conn.copy_start(sql).map_err(said)?;
         self.conn.copy_data(bytes).map_err(said)?;

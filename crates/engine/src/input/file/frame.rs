@@ -66,7 +66,7 @@ impl InputFile {
             ));
         }
         dialect.delimiter = delimiter;
-        options::check(dialect).map_err(|e| refused(e.message().to_owned()))
+        options::check(dialect).map_err(|e| refused(e.message().to_string()))
     }
 
     /// Once the file has ended.

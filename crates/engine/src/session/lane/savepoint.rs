@@ -410,7 +410,7 @@ impl Lane {
             record: None,
             column: column.or(server.column),
             sqlstate: server.sqlstate,
-            message: error.message().to_owned(),
+            message: error.message().to_string(),
             detail: server.detail,
         };
         (line, refused)
