@@ -77,6 +77,7 @@ pub(crate) fn begin(options: &Options, watch: &Watch, waiting: &dyn Fn()) -> Res
     tables::ensure(&mut guard)?;
     begin_transaction(&mut guard, options)?;
     let target = target(&mut guard, options)?;
+    check_partitions(&mut guard, &target, options)?;
     let fingerprint = Fingerprint::of(options);
     let header = options.input.header != Header::None;
     let append = options.once.as_ref().is_some_and(|once| once.append);
@@ -127,6 +128,30 @@ fn target(conn: &mut Conn, options: &Options) -> Result<Target, Error> {
         None => Err(Error::new(format!("there is no table {name}"))
             .with_hint(format!("in database {}; create it first", conn.database()))),
     }
+}
+
+/// Checks that a crash of the server loses no rows of partitions, and that their rows are in the
+/// same transaction. The table itself is checked by the plan.
+fn check_partitions(conn: &mut Conn, target: &Target, options: &Options) -> Result<(), Error> {
+    let unlogged = options.once.as_ref().is_some_and(|once| once.force_unlogged);
+    let rows = conn.query(
+        "SELECT p.relid::regclass, c.relkind = 'f' \
+         FROM pg_catalog.pg_partition_tree($1::oid::regclass) p \
+         JOIN pg_catalog.pg_class c ON c.oid = p.relid \
+         WHERE c.relkind = 'f' OR c.relpersistence = 'u' AND c.relkind = 'r' AND NOT $2::boolean \
+         LIMIT 1",
+        &[Some(&target.oid.to_string()), Some(&unlogged.to_string())],
+    )?;
+    let Some(row) = rows.first() else { return Ok(()) };
+    let (name, foreign) = (row[0].clone().unwrap_or_default(), row[1].as_deref() == Some("t"));
+    Err(match foreign {
+        true => {
+            Error::new(format!("`once` does not work: the partition {name} is a foreign table"))
+                .with_hint("load into the other partitions one by one")
+        }
+        false => Error::new(format!("`once` does not work: the partition {name} is UNLOGGED"))
+            .with_hint("ALTER TABLE ... SET LOGGED, or accept that with `force-unlogged`"),
+    })
 }
 
 /// What is found out about the sources.

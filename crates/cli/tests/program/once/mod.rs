@@ -193,6 +193,18 @@ fn what_does_not_go_with_it_is_refused() {
         assert!(String::from_utf8_lossy(&plan.stderr).contains(why), "{plan:?}");
     }
     assert_eq!(world.sql("SELECT count(*) FROM t"), "0");
+    world.sql(
+        "CREATE TABLE p (a int, b text) PARTITION BY RANGE (a);
+         CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (5);
+         CREATE UNLOGGED TABLE p2 PARTITION OF p FOR VALUES FROM (5) TO (99)",
+    );
+    let said = world.load(&[&path, "--table", "p", "--once"]).unwrap_err();
+    assert!(said.contains("the partition p2 is UNLOGGED"), "{said}");
+    world.sql("ALTER TABLE p2 SET LOGGED");
+    for loaded in [10, 0] {
+        let summary = world.load(&[&path, "--table", "p", "--once"]).unwrap();
+        assert_eq!(summary["loaded"], loaded);
+    }
     world.load(&[&path, "--table", "u", "--once", "--force-unlogged"]).unwrap();
     assert_eq!(world.sql("SELECT count(*) FROM u"), "10");
 }
