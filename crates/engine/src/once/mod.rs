@@ -146,10 +146,10 @@ fn check_partitions(conn: &mut Conn, target: &Target, options: &Options) -> Resu
     let (name, foreign) = (row[0].clone().unwrap_or_default(), row[1].as_deref() == Some("t"));
     Err(match foreign {
         true => {
-            Error::new(format!("`once` does not work: the partition {name} is a foreign table"))
+            Error::new(format!("the partition {name} is a foreign table: its rows are elsewhere"))
                 .with_hint("load into the other partitions one by one")
         }
-        false => Error::new(format!("`once` does not work: the partition {name} is UNLOGGED"))
+        false => Error::new(format!("the partition {name} is UNLOGGED: a crash would empty it"))
             .with_hint("ALTER TABLE ... SET LOGGED, or accept that with `force-unlogged`"),
     })
 }
