@@ -98,15 +98,15 @@ sluice_index_take(Relation index, IndexStrategy way, const char *because)
 IndexUse *
 sluice_index_take_of_leaf(Relation index, IndexStrategy way, const char *because)
 {
-	Oid			root = RelationGetRelid(index);
-	char	   *name;
+	Oid			root = InvalidOid;
+	char	   *name = NULL;
 
 	if (index->rd_rel->relispartition)
-		root = llast_oid(get_partition_ancestors(root));
-	name = get_rel_name(root);
-	if (!index->rd_rel->relispartition || name == NULL)
-		return palloc0(sizeof(IndexUse));
-	return take(root, name, way, because);
+	{
+		root = llast_oid(get_partition_ancestors(RelationGetRelid(index)));
+		name = get_rel_name(root);
+	}
+	return name != NULL ? take(root, name, way, because) : palloc0(sizeof(IndexUse));
 }
 
 /* Gives all indexes of the relation the same entry, without rows yet. */

@@ -131,11 +131,11 @@ pub fn files(url: &str, load: i64) -> Result<Vec<SourceRow>, Error> {
     Ok(rows.into_iter().map(row).collect())
 }
 
-/// Number, name, state and size of each file of a load; and of its pieces, by whatever load, their
-/// number, bytes and records.
+/// Of each file of a load: the row of `sources` that has its pieces, its name, state and size; and of
+/// its pieces, by whatever load, their number, bytes and records.
 fn of_load(conn: &mut Conn, load: i64) -> Result<Rows, Error> {
     conn.query(
-        "SELECT s.number, s.name, s.state, s.size, count(p.source), \
+        "SELECT coalesce(s.same_as, s.number), s.name, s.state, s.size, count(p.source), \
              sum(p.end_byte - p.start_byte), sum(p.records) \
            FROM pgsluice_loads.sources s LEFT JOIN pgsluice_loads.pieces p \
              ON p.source = coalesce(s.same_as, s.number) \
@@ -156,11 +156,7 @@ pub fn verify(url: &str, load: i64) -> Result<Vec<Verified>, Error> {
     let mut all = Vec::new();
     for row in of_load(&mut conn, load)? {
         let file = row[1].clone().unwrap_or_default();
-        let same_as = conn.query(
-            "SELECT coalesce(same_as, number) FROM pgsluice_loads.sources WHERE number = $1::bigint",
-            &[row[0].as_deref()],
-        )?;
-        let known = pieces(&mut conn, same_as.first().map_or(0, |row| number(&row[0])))?;
+        let known = pieces(&mut conn, number(&row[0]))?;
         let compared = compare(&FileSource::new(&file), &known);
         let difference = match compared {
             Ok(Compared::Same(_)) => None,

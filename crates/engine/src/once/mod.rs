@@ -4,7 +4,7 @@
 //! - A source is known by its content. Name, size and time of the last change recognise a complete
 //!   one at once; otherwise size and the hashes of its ends find those that may have the same
 //!   content, and the hashes of the pieces decide.
-//! - Loads of the same names or contents wait for each other: a connection of its own holds
+//! - Loads of the same names or contents wait for each other: a second connection holds
 //!   advisory locks until the load ends. They only keep loads from working in vain. What makes it
 //!   exact is the order of [`record`]: see there.
 
