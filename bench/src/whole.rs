@@ -43,8 +43,8 @@ fn counts(rows: &[u64]) -> String {
 /// Adds to a result what the definitions at hand say beyond it: where it departs from its suite, if
 /// it was made before that was kept, and what its methods were later found to give up. A warning
 /// that was written after a run must stand beside its figures too. What is asked of the figures is
-/// what the definition asks today, judged by the runs as they were. A suite that is not at hand
-/// changes nothing.
+/// what the definition asks today; the runs stay as they were. Without a definition nothing
+/// changes.
 pub fn annotate(result: &mut SuiteResult, suites: &Path) {
     let Ok(suite) = Suite::read(suites, &result.suite) else { return };
     if result.departs.is_none() {

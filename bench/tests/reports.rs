@@ -312,7 +312,7 @@ fn demands_are_shown_where_a_run_has_them() {
     let runs = dir.path().join("runs");
     keep(&runs.join("2026-01-01-one"), &[votes]);
     let line = "| votes | 1,000,000 | ours: times as fast as copy | 2.08x (1.82x to 2.10x) | ≥ 2.00x: met | ≥ 3.00x: not met | durability: local-only; order |";
-    // Where the suite is not at hand, a run's own demands are shown.
+    // Without a definition of the suite, the demands that the run has kept are shown.
     let none = dir.path().join("none").display().to_string();
     let folder = runs.join("2026-01-01-one").display().to_string();
     assert!(program(&["report", "--suites", &none, &folder]).status.success());
