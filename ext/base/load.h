@@ -136,6 +136,7 @@ struct SluiceLoad
 	const char *record;
 	size_t		record_len;
 	int			workers;		/* how many may be started */
+	int			index_workers;	/* and for the indexes at the end */
 	uint64		alone_limit;	/* bytes that are loaded alone before they are */
 	uint64		alone;			/* bytes read when that was last thought of */
 	SluicePipeline *pipeline;	/* NULL before they are */

@@ -87,6 +87,7 @@ typedef struct SluiceOptions
 	SluiceAsked asked;
 	int			workers;		/* how many may help */
 	bool		workers_asked;	/* the statement says so: they start at once */
+	int			index_workers;	/* how many may help with the indexes at the end */
 	bool		exclusive;		/* lock 'exclusive' */
 	char	   *rejects_to;		/* a table's name, or NULL: an error ends the statement */
 	int64		max_rejects;	/* or SLUICE_NO_LIMIT */

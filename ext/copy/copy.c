@@ -308,6 +308,7 @@ sluice_copy(SluiceStatement *s)
 	sluice_source_open(&load->source, cstate);
 	load->volatile_checks = s->volatile_checks;
 	load->workers = s->options.workers;
+	load->index_workers = s->options.index_workers;
 	load->alone_limit = s->options.workers_asked || sluice_force == SLUICE_FORCE_WORKERS ? 0 : ALONE_BYTES;
 	load->accept_slice = sluice_accept_slice;
 	load->ask_server = sluice_ask_server;

@@ -272,7 +272,7 @@ sluice_finish_indexes(SluiceLoad *load)
 		SluiceBatch *batch = lfirst(lc);
 
 		Assert(batch->used == 0);
-		sluice_index_finish(batch->indexes, load->proute ? 0 : load->workers);
+		sluice_index_finish(batch->indexes, load->proute || load->workers == 0 ? 0 : load->index_workers);
 	}
 }
 

@@ -107,6 +107,21 @@ class Team(OnCluster):
         self.table("a int", "i", count=100)
         self.built("INDEX ON t (a)", 0)
 
+    def test_so_many_help_a_copy(self):
+        """One index each; a process more than there are processors, unless somebody has said how many."""
+        self.table("a int, b int, c int, d int", "i, i, i, i")
+        path = self.cluster.home / "rows"
+        self.sql(f"COPY t TO '{path}' WITH (FORMAT csv)")
+        processors = os.sysconf("SC_NPROCESSORS_ONLN")
+        for setting, option, workers in (("-1", "", min(processors, 3) if processors > 1 else 0), ("1", "", 1), ("0", "", 0),
+                                         ("-1", ", workers 1", 1), ("0", ", workers 2", 2)):
+            with self.subTest(setting=setting, option=option):
+                helped = self.sql(
+                    f"SET pgsluice.copy = on; SET pgsluice.workers = {setting}; SET max_parallel_maintenance_workers = 8;"
+                    "BEGIN; CREATE TABLE f (LIKE t); CREATE INDEX ON f (a); CREATE INDEX ON f (b); CREATE INDEX ON f (c); CREATE INDEX ON f (d);"
+                    f"COPY f FROM '{path}' WITH (FORMAT csv{option}); {WORKERS}; ROLLBACK")
+                self.assertEqual(helped, str(workers))
+
     def test_a_key_that_is_there_twice(self):
         """The refusal is the stock build's, whoever has read the rows."""
         self.table("a int, b text", "n, 'b' || n")
