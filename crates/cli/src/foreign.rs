@@ -29,6 +29,8 @@ const UPSERT: &str = "load into a staging table, then INSERT … SELECT … ON C
 const TYPES: &str =
     "the table has the types; --create makes a table with types inferred from the input";
 const NAMES: &str = "--columns A,B,… names the columns of the fields, in the file's order";
+const OUTPUT: &str =
+    "the target is --table NAME, the summary --summary FILE; convert and sample have --out FILE";
 const TABLE: &str = "--table SCHEMA.TABLE";
 const PLAN: &str = "--dry-run, or pgsluice plan with the same arguments";
 const LINE_ENDS: &str = "leave it out: the line ends are detected";
@@ -60,8 +62,8 @@ pub const TOOLS: &[Tool] = &[
             ("-1", ONE_TRANSACTION),
             ("--no-psqlrc", "leave it out: no start-up file is read"),
             ("-X", "leave it out: no start-up file is read"),
-            ("--output", "the target is --table NAME; the summary goes to --summary FILE"),
-            ("-o", "the target is --table NAME; the summary goes to --summary FILE"),
+            ("--output", OUTPUT),
+            ("-o", OUTPUT),
             ("--schema", TABLE),
             ("-n", TABLE),
             ("--data-only", "leave it out: a load changes no definition unless --create is given"),

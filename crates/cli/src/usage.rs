@@ -25,24 +25,33 @@ pub fn report(mut error: Error, arguments: &[OsString], program: &Command) -> Ex
         return ExitCode::SUCCESS;
     }
     let hint = hint(&error, arguments, program);
-    // What clap would suggest.
+    let colours = stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let text = message(&mut error, hint, colours);
+    let _ = stdout().flush();
+    let _ = stderr().write_all(text.as_bytes());
+    ExitCode::from(crate::failure::code::USAGE)
+}
+
+/// clap's message without its own suggestions, and with our hint.
+fn message(error: &mut Error, hint: Option<String>, colours: bool) -> String {
     for kind in [ContextKind::SuggestedArg, ContextKind::Suggested] {
         error.remove(kind);
+    }
+    // The usage line of an unknown option has the one that looks most alike, too.
+    if error.kind() == ErrorKind::UnknownArgument {
+        error.remove(ContextKind::Usage);
     }
     if hint.is_some() {
         error.remove(ContextKind::SuggestedSubcommand);
         error.remove(ContextKind::SuggestedValue);
     }
     let text = error.render();
-    let colours = stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let mut text = if colours { text.ansi().to_string() } else { text.to_string() };
     if let Some(hint) = hint {
         let first = text.find("\n\n").unwrap_or(text.trim_end().len());
         text.insert_str(first, &format!("\nhint: {hint}"));
     }
-    let _ = stdout().flush();
-    let _ = stderr().write_all(text.as_bytes());
-    ExitCode::from(crate::failure::code::USAGE)
+    text
 }
 
 /// Options as Go's programs write them, with one dash: `-table votes` would be read as `-t able`.

@@ -112,6 +112,27 @@ fn commands_and_values() {
     assert!(one_dash(&go, &program).is_none());
 }
 
+/// Nothing in the whole message names an option of another meaning: clap's usage line had
+/// `--no-header` for `--skip-header`.
+#[test]
+fn messages_name_no_other_option() {
+    let program = program();
+    for (unknown, others) in
+        [("--skip-header", ["--no-header"]), ("--upsert", ["--port"]), ("--sep", ["--set"])]
+    {
+        let arguments = ["pgsluice", "load", "x.csv", "--table", "t", unknown];
+        let arguments = arguments.map(OsString::from);
+        let Err(mut error) = crate::Program::try_parse_from(&arguments) else {
+            panic!("{unknown} is accepted")
+        };
+        let hint = hint(&error, &arguments, &program);
+        let text = message(&mut error, hint, false);
+        assert!(text.contains(unknown) && text.contains("\nhint: "), "{text}");
+        assert!(others.iter().all(|other| !text.contains(other)), "{text}");
+        assert!(text.ends_with("For more information, try '--help'.\n"), "{text}");
+    }
+}
+
 const PAGE: &str = "docs/guide/coming-from.md";
 const MARK: &str = "<!-- written by make reference -->";
 
