@@ -1,6 +1,6 @@
 //! Which column each field of the file goes to.
 
-use crate::error::{shown, Error, Place};
+use crate::error::{shown, Error, Kind, Place};
 use crate::facts::InputFacts;
 use crate::facts::{ColumnFacts, TableFacts};
 use crate::fields::FieldOptions;
@@ -18,6 +18,9 @@ pub(crate) const PACKED: &str = "packed by pgsluice; the file's order of columns
 /// What to try for bytes that are not UTF-8.
 pub(crate) const NOT_UTF8: &str =
     "is the file in a Western encoding? `encoding` WIN1252, or LATIN1";
+
+/// Changed, missing or swapped letters that a slip may have.
+const SLIPS: usize = 2;
 
 /// What to ask where names do not look like names.
 pub(crate) const AS_DATA: &str = "is the first line data? `no-header` loads it";
@@ -39,7 +42,8 @@ pub fn fields(
         (Some(names), _, _) => (names.clone(), false),
         _ if input.names.is_some() => (input.names.clone().unwrap_or_default(), false),
         (None, Header::Names, Some(header)) => {
-            (by_header(header, table, &options.target.fields)?, true)
+            let names = by_header(header, table, &options.target.fields);
+            (names.map_err(|e| e.of_kind(Kind::Data))?, true)
         }
         (None, header, _) => {
             if header != Header::Match {
@@ -53,10 +57,10 @@ pub fn fields(
     let names: Vec<String> = fields.iter().flatten().cloned().collect();
     let place = input.header.as_ref().map(HeaderLine::place);
     let located = |error: Error| match &place {
-        Some(place) if from_file => error.at(place.clone()),
+        Some(place) if from_file => error.at(place.clone()).of_kind(Kind::Data),
         _ => error,
     };
-    names.iter().try_for_each(|name| check(name, table, from_file)).map_err(located)?;
+    names.iter().try_for_each(|name| check(name, &names, table, from_file)).map_err(located)?;
     if names.is_empty() && !fields.is_empty() {
         return Err(located(Error::new("every field of the file is left out")));
     }
@@ -68,17 +72,23 @@ pub fn fields(
         let first = || Place { file: input.name.clone(), line: Some(1), ..Place::default() };
         let null = options.input.dialect().map(|d| d.null).unwrap_or_default();
         match_header(header, &fields, &null)
-            .map_err(|e| e.at(place.clone().unwrap_or_else(first)))?;
+            .map_err(|e| e.at(place.clone().unwrap_or_else(first)).of_kind(Kind::Data))?;
     }
     if let (Some(given), Header::Names, Some(header)) = (given, options.input.header, &input.header)
     {
-        check_order(header, given)?;
+        check_order(header, given).map_err(|e| e.of_kind(Kind::Data))?;
     }
     check_forced(&names, &options.target)?;
     if options.input.format != FileFormat::Binary {
         let set = options.target.fields.set.iter().map(|(name, _)| as_known(name.clone(), table));
         let names: Vec<String> = names.into_iter().chain(set).collect();
-        check_missing(&names, table, options.target.fields.all_columns)?;
+        check_missing(&names, table, options.target.fields.all_columns).map_err(|e| {
+            if from_file {
+                e.of_kind(Kind::Data)
+            } else {
+                e
+            }
+        })?;
     }
     Ok(fields)
 }
@@ -134,14 +144,21 @@ pub(crate) fn check_map(header: &HeaderLine, options: &FieldOptions) -> Result<(
     let error = Error::new(text!("`map` names \"{}\", which the header does not have", name));
     Err(error.at(header.place()).with_hint(format!(
         "{}it has: {}",
-        did_you_mean(name, &names),
+        did_you_mean(name, &names, &[]),
         names.join(", ")
     )))
 }
 
-/// What a name that is not among these was perhaps meant to be.
-fn did_you_mean(name: &str, known: &[String]) -> String {
-    let meant = known.iter().find(|known| bare(known) == bare(name));
+/// What a name that is not among these was perhaps meant to be: the same but for capitals, spaces
+/// and signs, or one that differs by a slip and has no field yet.
+fn did_you_mean(name: &str, known: &[String], taken: &[String]) -> String {
+    let bare_name = bare(name);
+    let far = |known: &&String| strsim::damerau_levenshtein(&bare(known), &bare_name);
+    let free = known.iter().filter(|known| !taken.contains(known));
+    let most = SLIPS.min(bare_name.chars().count() / 3);
+    let near = free.min_by_key(far).filter(|known| far(known) <= most);
+    let same = known.iter().find(|known| bare(known) == bare_name);
+    let meant = same.filter(|_| !bare_name.is_empty()).or(near);
     meant.map_or(String::new(), |known| format!("did you mean \"{known}\"? "))
 }
 
@@ -246,11 +263,11 @@ fn check_forced(names: &[String], target: &TargetOptions) -> Result<(), Error> {
     Ok(())
 }
 
-fn check(name: &str, table: &TableFacts, from_file: bool) -> Result<(), Error> {
+fn check(name: &str, all: &[String], table: &TableFacts, from_file: bool) -> Result<(), Error> {
     let Some(column) = table.columns.iter().find(|c| c.name == name) else {
         let names: Vec<String> = table.columns.iter().map(|c| c.name.clone()).collect();
         let error = Error::new(format!("table {} has no column \"{name}\"", table.sql));
-        let meant = did_you_mean(name, &names);
+        let meant = did_you_mean(name, &names, all);
         return Err(error.with_hint(if from_file {
             text!(
                 "{}it has: {}; `map` '{}=COLUMN' names the column, `map` '{}=-' leaves the field \
@@ -326,5 +343,31 @@ fn check_missing(names: &[String], table: &TableFacts, all: bool) -> Result<(), 
         ))
         .with_hint("`columns` and `header` say which columns the file has")),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_suggested_if_it_is_surely_meant() {
+        let known = ["id", "name", "street_name", "zip"].map(str::to_owned);
+        for (name, taken, meant) in [
+            ("ID", &["name"][..], Some("id")),
+            (" Street Name", &[], Some("street_name")),
+            ("nmae", &["id"], Some("name")),
+            ("stret_name", &[], Some("street_name")),
+            // It has a field already.
+            ("names", &["name"], None),
+            ("id2", &["id"], None),
+            ("sip code", &[], None),
+            ("x", &[], None),
+            ("--", &[], None),
+        ] {
+            let taken: Vec<String> = taken.iter().map(|n| (*n).to_owned()).collect();
+            let expected = meant.map_or(String::new(), |m| format!("did you mean \"{m}\"? "));
+            assert_eq!(did_you_mean(name, &known, &taken), expected, "{name}");
+        }
     }
 }

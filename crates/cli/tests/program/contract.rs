@@ -228,6 +228,24 @@ fn exit_codes() {
     let header = world.file("header.csv", b"id,v\n1,2\n3,4\n");
     let output = program(&["load", &header, "--table", "n", "--create", "--to", &url]);
     assert_eq!(output.status.code(), Some(4), "{}", said(&output));
+    // So is a header that is not the table's.
+    let both: &[&str] = &["--header", "--missing-columns", "error"];
+    for (names, more) in [
+        ("a,c", &["--header"][..]),
+        ("a,", &["--header"]),
+        ("a", both),
+        ("b,a", &["--header=match"]),
+        ("b,a", &["--header", "--columns", "a,b"]),
+        ("a,b", &["--header", "--map", "c=b"]),
+    ] {
+        let header = world.file("header.csv", format!("{names}\n1,x\n").as_bytes());
+        let output = program(&[&["load", &header, "--table", "t", "--to", &url], more].concat());
+        assert_eq!(output.status.code(), Some(4), "{names} {more:?}: {}", said(&output));
+    }
+    for target in ["host=1 foo=2", "user=u password='x", "host=h port=x"] {
+        let output = program(&["load", &good, "--table", "t", "--to", target]);
+        assert_eq!(output.status.code(), Some(2), "{target}: {}", said(&output));
+    }
     // Within the limit it is 3 only where something was rejected.
     let none = world.path("none");
     let reject = ["--on-error", "reject", "--reject-file", &none];

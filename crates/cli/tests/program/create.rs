@@ -64,6 +64,7 @@ fn names(world: &mut World) {
         (b"id,id\n1,2\n", "is the first line data? --no-header"),
         (b"ID,other\n1,2\n", "did you mean \"id\"?"),
         (b"id, other\n1,2\n", "did you mean \"other\"?"),
+        (b"id,ohter\n1,2\n", "did you mean \"other\"?"),
     ] {
         let file = world.file("names.csv", bytes);
         let said = world.load(&[&file, "--table", "made", "--header"]).unwrap_err();

@@ -140,6 +140,7 @@ fn wrong_content_is_bad_data() {
         (b"PAR1\x15\x04\x15\x10", &[], "convert it to CSV first"),
         (b"\xff\xfe1\0,\0x\0\n\0", &[], "iconv -f UTF-16"),
         (b"1,x\n", &["--format", "binary"], "is it --format csv or text?"),
+        (b"\x1f\x8b\x08\0\0\0\0\0\0\x03\x33\xd4", &[], "the file is gzip; is it whole?"),
     ] {
         let file = world.file("wrong.csv", bytes);
         for command in ["load", "check"] {
@@ -221,6 +222,21 @@ fn a_small_load_says_little() {
     assert!(!brief.contains("0.0 MB") && !brief.contains("rows/s"), "{brief}");
     let output = world.run(&["load", &file, "--table", "t", "--verbose"]);
     assert!(said(&output).contains("20 bytes read"), "{output:?}");
+    // So it is with the options of the first five minutes.
+    let named = world.file("named.csv", b"id,name\n1,a\n2,b\n3,c\n4,d\n5,e\n");
+    let bad = world.file("bad.csv", b"1,a\n2,b\n3,c\n4,d\nx,e\n");
+    let reject = ["--table", "t", "--on-error", "reject", "--reject-existing", "replace"];
+    for (file, more) in [
+        (&named, &["--table", "made", "--create", "--header"][..]),
+        (&file, &["--table", "t", "--truncate"]),
+        (&bad, &reject),
+        (&named, &["--table", "auto", "--dialect", "auto", "--create"]),
+    ] {
+        let output = world.run(&[&["load", file], more].concat());
+        assert!(matches!(output.status.code(), Some(0 | 3)), "{output:?}");
+        let brief = said(&output);
+        assert!(brief.lines().count() <= 4, "{more:?}: {brief}");
+    }
 }
 
 #[test]
@@ -317,6 +333,7 @@ fn each_way_not_to_connect_has_its_own_hint() {
     let role = there.replace("postgres@", "nobody@");
     for (to, code, hint) in [
         ("mysql://u:s3cr3t@h/d", 2, "URLs begin with postgresql://"),
+        ("jdbc:postgresql://u:s3cr3t@h/d", 2, "URLs begin with postgresql://"),
         ("postgresql://u@127.0.0.1:1/d", 5, "no server listens there"),
         ("postgresql://u@no-such-host.invalid/d", 5, "cannot be resolved"),
         ("host=/nowhere", 5, "Unix socket"),

@@ -6,7 +6,7 @@ use super::content;
 use super::decompress::{self, Compression};
 use super::footer::{Footer, WithoutFooter};
 use super::records::{fields, Cutter, Layout};
-use crate::error::{Error, Place};
+use crate::error::{Error, Kind, Place};
 use crate::frame::{blank_end, first_comment, Frame, Passed};
 use crate::source::{Source, Version, VersionOf};
 use pgsluice_core::error::Malformed;
@@ -254,10 +254,14 @@ impl InputFile {
     }
 
     fn unreadable(&self, e: &io::Error) -> Error {
-        Error::io("read", &self.name, e).with_hint(match self.compression {
-            Some(c) => format!("the file is {}; is it whole?", c.name()),
-            None => "nothing was loaded".into(),
-        })
+        let error = Error::io("read", &self.name, e);
+        match self.compression {
+            // Not the system's error but the decompressor's: what it reads is damaged.
+            Some(c) if e.raw_os_error().is_none() => error
+                .of_kind(Kind::Data)
+                .with_hint(format!("the file is {}; is it whole?", c.name())),
+            _ => error.with_hint("nothing was loaded"),
+        }
     }
 
     fn check_unchanged(&self) -> Result<(), Error> {

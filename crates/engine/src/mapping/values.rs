@@ -24,7 +24,7 @@ pub(crate) fn columns(
     let known = |name: &String| as_known(name.clone(), table);
     let set: Vec<String> = target.fields.set.iter().map(|(name, _)| known(name)).collect();
     for (i, name) in set.iter().enumerate() {
-        check(name, table, false)?;
+        check(name, &[], table, false)?;
         if fields.iter().flatten().any(|field| field == name) {
             let message = text!("`set` names column \"{}\", which is in the file", name);
             return Err(Error::new(message).with_hint(
@@ -54,7 +54,7 @@ pub(crate) fn columns(
     }
     for expression in &target.fields.expressions {
         let name = known(&expression.column);
-        check(&name, table, false)?;
+        check(&name, &[], table, false)?;
         if !of_file(&name) && !set.contains(&name) {
             let message = text!("`expr` names column \"{}\", which is not in the file", name);
             return Err(Error::new(message).with_hint(

@@ -54,7 +54,8 @@ pub(super) fn read(target: &str) -> Result<Pairs, Error> {
     let url = ["postgresql://", "postgres://"].iter().any(|scheme| target.starts_with(scheme));
     if let (Some((scheme, _)), false) = (target.split_once("://"), url) {
         // libpq would take it for the name of a database, or repeat a password that is in it.
-        if scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c)) {
+        let bare = scheme.strip_prefix("jdbc:").unwrap_or(scheme);
+        if bare.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c)) {
             return Err(Error::usage(format!("{scheme}:// is not the URL of a PostgreSQL server"))
                 .with_hint("URLs begin with postgresql:// or postgres://"));
         }
@@ -66,10 +67,10 @@ pub(super) fn read(target: &str) -> Result<Pairs, Error> {
     let value = |keyword| pairs.iter().find(|(k, _)| k == keyword).map_or("", |(_, v)| v.as_str());
     let number = |c: char| c.is_ascii_digit() || c == ',';
     if !value("port").chars().all(number) {
-        return Err(Error::new("the port of the target is not a number").with_hint(ESCAPES));
+        return Err(Error::usage("the port of the target is not a number").with_hint(ESCAPES));
     }
     if value("host").contains('@') && !value("host").starts_with(['/', '@']) {
-        return Err(Error::new("the host of the target has an @").with_hint(ESCAPES));
+        return Err(Error::usage("the host of the target has an @").with_hint(ESCAPES));
     }
     Ok(pairs)
 }
@@ -154,13 +155,14 @@ fn unreadable(target: &str, fault: *mut c_char) -> Error {
     }
     let message = message.trim();
     if !SUSPECT.iter().any(|word| target.contains(word)) {
-        return Error::new(message.to_owned()).with_hint(GENERAL);
+        return Error::usage(message.to_owned()).with_hint(GENERAL);
     }
     let plain: Vec<&str> = match (message.find('"'), message.rfind('"')) {
         (Some(first), Some(last)) => vec![&message[..first], &message[last + 1..]],
         _ => vec![message],
     };
-    Error::new(format!("the target cannot be read: {}", plain.join("********"))).with_hint(ESCAPES)
+    Error::usage(format!("the target cannot be read: {}", plain.join("********")))
+        .with_hint(ESCAPES)
 }
 
 /// What the variable brings, for `PQconnectdbParams`.
