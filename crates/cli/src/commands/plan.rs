@@ -61,7 +61,10 @@ fn lines(foretold: &Foretold, files: &[String]) -> Vec<String> {
         format!("threads   {} encoding, {} sending", plan.encoders, plan.lanes),
     ];
     lines.extend(files.iter().map(|file| format!("file      {file}")));
-    lines.extend(plan.records.map(|n| format!("estimate  about {n} records")));
+    lines.extend(plan.records.map(|n| {
+        let s = if n == 1 { "" } else { "s" };
+        format!("estimate  about {n} record{s}")
+    }));
     lines.extend(plan.locks.iter().map(|lock| format!("lock      {lock}")));
     lines.extend(settings(foretold).iter().map(|setting| format!("setting   {setting}")));
     let before = plan.made.iter().chain(&plan.before);

@@ -50,6 +50,14 @@ fn a_table_with_rows_keeps_its_indexes_and_its_readers() {
     assert!(planned.contains(lock) && planned.contains("gives up  concurrent access"), "{planned}");
     // Two indexes of 20,100 rows.
     assert!(planned.contains("wait, about 1 s for the rows and 1 s to build indexes"), "{planned}");
+    world.sql(
+        "CREATE TABLE n (a int, b text); CREATE INDEX ON n (a); \
+               ALTER TABLE n SET (autovacuum_enabled = false); \
+               INSERT INTO n SELECT i, repeat('x', 15) FROM generate_series(1, 600000) i",
+    );
+    // The rows of a table that was never analyzed are estimated, too.
+    let planned = plan(&world, &[&[file.as_str(), "--table", "n"], &rebuild[..]].concat());
+    assert!(planned.contains("wait, about 1 s for the rows and 3 s to build indexes"), "{planned}");
     let long = world.file("long.csv", &b"1000000,text of the row\n".repeat(400_000));
     let planned = plan(&world, &[&[long.as_str(), "--table", "t"], &rebuild[..]].concat());
     assert!(planned.contains("wait, about 1 s for the rows and 4 s to build indexes"), "{planned}");

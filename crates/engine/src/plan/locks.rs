@@ -14,6 +14,9 @@ const SLOW_RATE: u64 = 20 << 20;
 /// built in 29 to 55 s.
 const ENTRIES: f64 = 250_000.0;
 
+/// Bytes of a row beside its values: header, line pointer, padding.
+const ROW_OVERHEAD: f64 = 32.0;
+
 /// How much there is to load and to index.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Size {
@@ -28,7 +31,12 @@ pub(super) fn size(plan: &Plan, options: &Options, objects: &TableObjects, facts
     let relation = &objects.relation;
     let there = match options.target.truncate || relation.empty {
         true => Some(0.0),
-        false => Some(relation.rows).filter(|rows| *rows >= 0.0),
+        false if relation.rows >= 0.0 => Some(relation.rows),
+        // Never analyzed: its rows are taken to be as long as the records.
+        false => plan.records.filter(|records| *records > 0).map(|records| {
+            let record = facts.input.bytes as f64 / records as f64;
+            relation.heap_bytes as f64 / (record + ROW_OVERHEAD)
+        }),
     };
     let rows = plan.records.zip(there).map(|(new, there)| new as f64 + there);
     Size { bytes: facts.input.bytes, rows }

@@ -49,7 +49,7 @@ pub(super) fn choose(sample: Sample<'_>, given: &Given) -> DialectChoice {
         })
     });
     let others = |chosen: u8| {
-        let tried = readings.iter().filter(|(r, _)| r.dialect.delimiter != chosen);
+        let tried = readings.iter().filter(|(r, _)| r.dialect.delimiter != chosen && r.width > 1);
         tried.map(|(r, _)| of(r)).collect::<Vec<_>>()
     };
     let Some((reading, doubt)) = winner else {

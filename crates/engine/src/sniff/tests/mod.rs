@@ -40,6 +40,9 @@ fn delimiters_are_found_by_even_records() {
         assert_eq!(found.doubts, [], "{delimiter:?}");
         assert_eq!(found.head, Head::Names);
     }
+    // A delimiter that makes one field of each record is no evidence.
+    let found = look("1,a\n2,b\n3,c d\n4,d\n");
+    assert_eq!(found.why("delimiter"), Some("4 of 4 records have 2 fields"));
     // Blanks and colons within values are no delimiters.
     let found = look(&rows(9, |i| format!("2024-01-0{i} 10:00:0{i},a b c d,{i}\n")));
     assert_eq!((found.delimiter, doubts(&found)), (b',', vec![]));
