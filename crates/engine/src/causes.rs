@@ -31,6 +31,8 @@ pub struct Causes {
     pub rare: bool,
     /// the first record, by its types, is a header, and none was asked for
     pub header: bool,
+    /// the first record may be a header, and none was asked for: the types do not show it
+    undecided: bool,
     /// how many fields each record has, if all have the same number
     width: Option<usize>,
     /// several spaces stand between values of a single field
@@ -66,9 +68,9 @@ impl Causes {
         }
         let single = own == Some(1) && delimiter.is_some();
         let look = options.input.header == Header::None && options.input.skip == 0;
-        let (header, mut first) = match look {
+        let (header, undecided, mut first) = match look {
             true => self::header(bytes, ended, &dialect),
-            false => (false, Vec::new()),
+            false => (false, false, Vec::new()),
         };
         let passed = reader.header().filter(|_| options.input.header == Header::Ignore);
         if let Some(line) = passed {
@@ -85,7 +87,19 @@ impl Causes {
             });
         }
         let width = own;
-        Causes { single, delimiter, rare, header, width, aligned, first, passed, instead, signs }
+        Causes {
+            single,
+            delimiter,
+            rare,
+            header,
+            undecided,
+            width,
+            aligned,
+            first,
+            passed,
+            instead,
+            signs,
+        }
     }
 
     /// Refuses a file that would be loaded as what it is not.
@@ -121,8 +135,16 @@ impl Causes {
     }
 
     /// What is noted before the first row.
-    pub(crate) fn notes(&self, columns: &[String]) -> Vec<Text> {
+    pub(crate) fn notes(&self, plan: &Plan, options: &Options) -> Vec<Text> {
+        let columns = &plan.columns;
         let mut notes = Vec::new();
+        let unnamed = options.target.columns.is_none() && !options.input.first_is_data;
+        if plan.made.is_some() && self.undecided && unnamed {
+            notes.push(
+                "the first record is loaded as data: if it has the names of the columns, add `header`"
+                    .into(),
+            );
+        }
         if let (Some((delimiter, fields)), true) = (&self.delimiter, self.single) {
             notes.push(text!(
                 "each record has one field, but would have {} with `delimiter` '{}'",
@@ -303,7 +325,9 @@ fn each(
 
 /// Whether the first record looks like a header: it has names that differ, none of them a value of
 /// a type, and in some column all records below have a type. And its fields.
-fn header(bytes: &[u8], ended: bool, dialect: &Dialect) -> (bool, Vec<String>) {
+///
+/// Also whether it may be one, since all that speaks against it are types that do not show it.
+fn header(bytes: &[u8], ended: bool, dialect: &Dialect) -> (bool, bool, Vec<String>) {
     let mut first: Vec<String> = Vec::new();
     let (mut below, mut alone, mut records) = (None, None, 0);
     let even = each(bytes, ended, dialect, |record| {
@@ -327,7 +351,9 @@ fn header(bytes: &[u8], ended: bool, dialect: &Dialect) -> (bool, Vec<String>) {
         && first.iter().enumerate().all(|(i, name)| !first[..i].contains(name))
         && first.iter().skip(1).all(|name| !name.is_empty());
     let typed = types(&below).iter().any(|guess| *guess != Guess::Text);
-    (even && records > 2 && are_names && typed, first)
+    let names = even && records > 1 && are_names;
+    let shown = records > 2 && typed;
+    (names && shown, names && !shown, first)
 }
 
 #[cfg(test)]
@@ -355,6 +381,16 @@ mod tests {
             ("id,name\n1,a\n2\n", false),
         ] {
             assert_eq!(look(csv).1, is_header, "{csv:?}");
+        }
+        for (csv, may_be) in [
+            ("id,name\n1,a\n", true),
+            ("a,b\nx,y\nz,w\n", true),
+            ("id,name\n1,a\n2,b\n", false),
+            ("5.1,setosa\n4.9,setosa\n4.7,virginica\n", false),
+            ("x,x\ny,z\n", false),
+            ("id,name\n", false),
+        ] {
+            assert_eq!(header(csv.as_bytes(), true, &Dialect::csv()).1, may_be, "{csv:?}");
         }
     }
 }

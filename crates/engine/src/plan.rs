@@ -233,7 +233,7 @@ fn all_notes(plan: &mut Plan, facts: &Facts, options: &Options) {
     let mut notes: Vec<Text> = found.into_iter().map(Text::from).collect();
     notes.append(&mut plan.notes);
     notes.extend(once_notes(plan, options));
-    notes.extend(facts.causes.notes(&plan.columns));
+    notes.extend(facts.causes.notes(plan, options));
     notes.extend(facts.causes.signs.notes(&plan.fields, facts, options));
     notes.extend(input.notes.iter().cloned().map(Text::from));
     notes.extend(facts.new.iter().flat_map(|new| new.notes.iter().cloned()));

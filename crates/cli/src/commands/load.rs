@@ -158,8 +158,11 @@ fn print(s: &Summary, told: &[String], verbose: bool) {
         s.notes.iter().for_each(|note| say(format_args!("{}: {}", s.table, note.plain())));
         return;
     }
-    say(format_args!("{}: {} rows loaded by {} in {}", s.table, s.loaded, s.method, took(s)));
-    if !s.gives_up.starts_with("nothing") {
+    say(format_args!("{}: {} loaded by {} in {}", s.table, rows(s.loaded), s.method, took(s)));
+    // The locks were named before the first row; nobody waits for a new table.
+    let brief = !verbose && s.seconds.total < MEASURED;
+    let waits = brief && s.gives_up.starts_with("concurrent access");
+    if !waits && !s.gives_up.starts_with("nothing") {
         say(format_args!("  gives up {}", s.gives_up));
     }
     say(format_args!(
@@ -176,7 +179,7 @@ fn print(s: &Summary, told: &[String], verbose: bool) {
             s.files_known, s.records_known
         ));
     }
-    for lock in s.locks.iter().filter(|_| verbose || s.seconds.total >= MEASURED) {
+    for lock in s.locks.iter().filter(|_| !brief) {
         say(format_args!("  lock: {lock}"));
     }
     if verbose {
@@ -190,6 +193,10 @@ fn print(s: &Summary, told: &[String], verbose: bool) {
     for note in s.notes.iter().map(Text::plain).filter(|note| told.iter().all(|t| t != note)) {
         say(format_args!("  note: {note}"));
     }
+}
+
+fn rows(n: u64) -> String {
+    format!("{n} row{}", if n == 1 { "" } else { "s" })
 }
 
 /// The time, and the rates where there was enough to measure one.

@@ -85,6 +85,20 @@ fn noted(world: &mut World) {
     world.sql(text);
     noted(world, b"id,name\nx,a\n", &["--table", "texts"], "looks like a header");
     noted(world, b"k,v\n1,a\n2,b\n", &["--table", "texts"], "looks like a header");
+    let may_be = "if it has the names of the columns, add --header";
+    for (bytes, more, expected) in [
+        (&b"name,town\nAnn,Oslo\n"[..], &[][..], true),
+        (b"id,name\n1,a\n", &[], true),
+        (b"name,town\nAnn,Oslo\n", &["--no-header"], false),
+        (b"name,town\nAnn,Oslo\n", &["--columns", "a,b"], false),
+        (b"1,Ann\n2,Bob\n", &[], false),
+    ] {
+        let file = world.file("odd.csv", bytes);
+        let load = [&[file.as_str(), "--table", "made", "--create"], more].concat();
+        let notes = world.load(&load).unwrap()["notes"].to_string();
+        assert_eq!(notes.contains(may_be), expected, "{notes}");
+        world.sql("DROP TABLE made");
+    }
     let create = ["--table", "made", "--create", "--no-header"];
     noted(world, b"k,v\n1,a\n2,b\n", &create, "looks like a header");
     world.sql("DROP TABLE made");

@@ -125,7 +125,7 @@ fn a_terminal_is_told_and_left_clean() {
     assert!(child.wait().unwrap().success(), "{seen}");
     assert_eq!(world.sql("SELECT count(*) FROM t"), "1");
     let last = seen.rsplit("\r\u{1b}[K").next().unwrap();
-    assert!(last.starts_with("\"public\".\"t\": 1 rows loaded by "), "{last}");
+    assert!(last.starts_with("\"public\".\"t\": 1 row loaded by "), "{last}");
 }
 
 /// A value that reads like the name of a setting is not made an option, and a setting beside it is.

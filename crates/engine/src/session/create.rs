@@ -134,11 +134,12 @@ impl Look {
             self.see(options, &sample, scanner, input.skip);
             (sample.len(), whole)
         };
-        notes.push(if whole {
-            "the types were inferred from the whole input".into()
-        } else {
-            text!("the types were inferred from the first {} kB", seen.div_ceil(1 << 10))
-        });
+        if !whole {
+            notes.push(text!(
+                "the types were inferred from the first {} kB",
+                seen.div_ceil(1 << 10)
+            ));
+        }
         Ok(whole)
     }
 
