@@ -419,10 +419,20 @@ pub fn one_byte(option: &str, text: Option<&str>) -> Result<Option<u8>, Error> {
     match byte {
         Some(byte) if byte.is_ascii() && byte != 0 => Ok(Some(byte)),
         _ => {
-            Err(Error::usage(format!("{option} must be a single one-byte character, not {text:?}")))
+            let message = format!("{option} must be a single one-byte character, not {text:?}");
+            let error = Error::usage(message);
+            let word = text.to_ascii_lowercase();
+            Err(match WORDS.iter().find(|(name, _)| *name == word) {
+                Some((name, byte)) => error.with_hint(format!("a {name} is written '{byte}'")),
+                None => error,
+            })
         }
     }
 }
+
+/// What people call the usual delimiters.
+const WORDS: [(&str, &str); 5] =
+    [("tab", "\\t"), ("comma", ","), ("semicolon", ";"), ("pipe", "|"), ("space", " ")];
 
 /// Holds a dialect to the rules of the server's `ProcessCopyOptions`.
 pub(crate) fn check(d: &Dialect) -> Result<(), Error> {
@@ -475,6 +485,8 @@ mod tests {
         assert_eq!(with("\\t", "x", Format::Csv), Ok(b'\t'));
         assert_eq!(with("\\x1f", "x", Format::Text), Ok(0x1f));
         assert!(with("ab", "x", Format::Csv).is_err());
+        let tab = one_byte("delimiter", Some("TAB")).unwrap_err();
+        assert_eq!(tab.hint().map(crate::text::Text::plain), Some("a tab is written '\\t'"));
         assert!(with("\\x00", "x", Format::Csv).is_err());
         assert!(with("a", "x", Format::Text).is_err());
         assert!(with("\"", "x", Format::Csv).is_err());
