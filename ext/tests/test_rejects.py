@@ -269,6 +269,22 @@ class Rejects(OnCluster):
         wide = b"".join(b"%d,%s,1,\n" % (i, b"w" * 1500000) for i in range(20))
         self.assertLessEqual(self.transaction_ids(wide), 20)
 
+    @unittest.skipIf(MAJOR < 16, "pg_stat_get_backend_subxact is new in 16")
+    def test_snapshots_of_others(self):
+        """Records that cannot be read leave them as they are; violations overflow the list of subtransactions until the load ends."""
+        shown = "SELECT subxact_overflowed FROM pg_stat_get_backend_idset() id, pg_stat_get_backend_subxact(id) WHERE pg_stat_get_backend_pid(id) = {}"
+        rows = [b"%d,word,1,\n" % i for i in range(20000)]
+        for bad, overflowed in ((b"%d,word,no number,\n", "f"), (b"%d,word,-1,\n", "t")):
+            data = [bad % i if i % 100 == 7 else line for i, line in enumerate(rows)]
+            self.load(b"")
+            path = self.cluster.file("input4", b"".join(data))
+            with self.cluster.connect() as session:
+                pid = session.run("SELECT pg_backend_pid()")
+                session.run(f"SET client_min_messages = error; BEGIN; COPY t FROM '{path}' WITH (FORMAT csv, rejects_to 'bad')")
+                self.assertEqual(self.cluster.sql(shown.format(pid)), overflowed)
+                session.run("COMMIT")
+            self.assertEqual(self.cluster.sql("SELECT count(*) FROM t; SELECT count(*) FROM bad"), "19800\n200")
+
     def test_progress(self):
         """Rejected records do not end what pg_stat_progress_copy shows."""
         self.load(b"x,1,1,\n1,a,1,\n2,,1,\n", table=TABLE + "; DROP TABLE IF EXISTS seen; CREATE TABLE seen (bytes bigint); CREATE OR REPLACE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS"
