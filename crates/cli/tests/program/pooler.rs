@@ -17,6 +17,7 @@ const NOBODY: u32 = 65_534;
 struct Pooler {
     child: Child,
     port: Port,
+    command: Command,
 }
 
 impl Pooler {
@@ -41,15 +42,30 @@ impl Pooler {
         if fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0) {
             command.uid(NOBODY).gid(NOBODY);
         }
-        let mut pooler = Pooler { child: command.spawn().unwrap(), port };
-        wait_until(
-            || "PgBouncer does not start".into(),
-            || {
-                assert!(pooler.child.try_wait().unwrap().is_none(), "PgBouncer ended at its start");
-                TcpStream::connect(("127.0.0.1", pooler.port.number)).is_ok()
-            },
-        );
+        let mut pooler = Pooler { child: command.spawn().unwrap(), port, command };
+        pooler.wait();
         pooler
+    }
+
+    /// Waits until it can be reached.
+    fn wait(&mut self) {
+        let is_reached = || {
+            assert!(self.child.try_wait().unwrap().is_none(), "PgBouncer ended at its start");
+            TcpStream::connect(("127.0.0.1", self.port.number)).is_ok()
+        };
+        wait_until(|| "PgBouncer does not start".into(), is_reached);
+    }
+
+    /// Ends it and all connections through it.
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Starts it again after that.
+    fn start_again(&mut self) {
+        self.child = self.command.spawn().unwrap();
+        self.wait();
     }
 
     fn url(&self) -> String {
@@ -142,6 +158,38 @@ fn once(world: &mut World, pooler: &Pooler) {
     }
 }
 
+/// PgBouncer is restarted in the middle of a load: the same command continues.
+fn once_continues(world: &mut World, pooler: &mut Pooler) {
+    world.sql(TABLE);
+    world.sql("ALTER TABLE t DROP COLUMN c");
+    let rows = (1..300_000).map(|i| format!("{i},text {}\n", i % 10));
+    let file = world.file("many.csv", rows.collect::<String>().as_bytes());
+    let load = ["load", &file, "--table", "t", "--once", "--commit-every", "64kB", "--quiet"];
+    let child = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
+        .args(load)
+        .args(["--to", &pooler.url()])
+        .env("PGPASSWORD", "secret")
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let loaded = "SELECT count(*) FROM t";
+    wait_until(|| "nothing is committed".into(), || world.sql(loaded) != "0");
+    pooler.kill();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(5) && said.contains("connection"), "{output:?}");
+    nothing_stays(world, "a killed pooler");
+    let before: usize = world.sql(loaded).parse().unwrap();
+    assert!(before > 0 && before < 299_999, "{before}");
+    pooler.start_again();
+    let (code, said) = run(&pooler.url(), &load);
+    assert_eq!(code, Some(0), "{said}");
+    let counts = "SELECT count(*) || ' ' || count(DISTINCT a) FROM t";
+    assert_eq!(world.sql(counts), "299999 299999");
+    let (code, said) = run(&pooler.url(), &load[..7]);
+    assert!(code == Some(0) && said.contains("nothing new"), "{said}");
+}
+
 /// What the server's sessions behind the pooler are left with.
 fn nothing_stays(world: &mut World, method: &str) {
     let busy = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'loader' AND state <> 'idle'";
@@ -202,9 +250,10 @@ fn transaction_mode() {
             "SET password_encryption = 'scram-sha-256'; CREATE ROLE loader LOGIN PASSWORD 'secret'; \
              GRANT ALL ON SCHEMA public TO loader; GRANT CREATE ON DATABASE postgres TO loader",
         );
-        let pooler = Pooler::start(&world, program, server, 6);
+        let mut pooler = Pooler::start(&world, program, server, 6);
         every_method(&mut world, &pooler);
         once(&mut world, &pooler);
+        once_continues(&mut world, &mut pooler);
         drop(pooler);
         settings_do_not_leak(&mut world, program, server);
     });

@@ -1,7 +1,8 @@
 //! Files that change while they are read, and disks that are full: an error
 //! that says so, and nothing loaded that is not told of.
 
-use crate::common::{each_major, left_out, wait_until, World};
+use crate::common::disk::SmallDisk;
+use crate::common::{each_major, wait_until, World};
 use std::fs::{self, File};
 use std::io::Write;
 use std::process::{Child, Command, Output, Stdio};
@@ -116,7 +117,7 @@ fn a_disk_that_fills_while_rejects_are_written() {
     let mut long = b"1,x\nz,".to_vec();
     long.resize(long.len() + (6 << 20), b'x');
     long.extend_from_slice(b"\n2,x\n");
-    let room = SmallDisk::new(&world);
+    let room = SmallDisk::new(&world, "64k");
     let files = [("ragged", ragged), ("bad values", refused_by_server), ("long", long)];
     for (name, bytes) in files {
         for method in ["auto", "copy-binary", "insert-batch"] {
@@ -138,41 +139,6 @@ fn a_disk_that_fills_while_rejects_are_written() {
             refused(&mut world, &output, &format!("{what} on a full disk"));
             room.empty();
         }
-    }
-}
-
-/// A disk of 64 kB, where this user may mount one.
-struct SmallDisk(String);
-
-impl SmallDisk {
-    fn new(world: &World) -> Option<SmallDisk> {
-        let path = world.path("disk");
-        fs::create_dir(&path).unwrap();
-        let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", "size=64k", "pgsluice-test", &path])
-            .stderr(Stdio::null())
-            .status();
-        if mounted.is_ok_and(|status| status.success()) {
-            return Some(SmallDisk(path));
-        }
-        left_out("a disk that is full, which only root can mount (a limit stands in)");
-        None
-    }
-
-    fn file(&self, name: &str) -> String {
-        format!("{}/{name}", self.0)
-    }
-
-    fn empty(&self) {
-        for entry in fs::read_dir(&self.0).unwrap() {
-            fs::remove_file(entry.unwrap().path()).unwrap();
-        }
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg(&self.0).status();
     }
 }
 

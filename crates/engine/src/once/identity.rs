@@ -4,8 +4,8 @@ use crate::error::Error;
 use crate::source::Source;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::UNIX_EPOCH;
 
 /// How many bytes at each end of a file are hashed to find files that may have the same content.
 const END: u64 = 64 << 10;
@@ -47,8 +47,8 @@ impl Seen {
         };
         let path = path.canonicalize().map_err(failed)?;
         let facts = path.metadata().map_err(failed)?;
-        let modified = facts.modified().ok().and_then(|t| t.duration_since(UNIX_EPOCH).ok());
-        let modified = modified.map_or(0, |t| i64::try_from(t.as_nanos()).unwrap_or(0));
+        // Any time has a number, also one before 1970; those that differ by centuries may share it.
+        let modified = facts.mtime().wrapping_mul(1_000_000_000).wrapping_add(facts.mtime_nsec());
         let Some(name) = path.to_str() else {
             return Err(Error::new(format!("{}: the name is not UTF-8", source.name()))
                 .with_hint("`once` records names in the database"));

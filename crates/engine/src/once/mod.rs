@@ -427,12 +427,14 @@ fn stopped(conn: &mut Conn, load: i64, error: &Error) -> Result<(), Error> {
 
 /// Adds to an error what is committed, and that the load can go on from there.
 fn resumable(error: Error, committed: u64, load: i64) -> Error {
-    let error = match error.changed() {
+    let before = format!(
+        "{committed} rows are committed and recorded as load {load}; the same command continues there"
+    );
+    let error = match error.changed().map(|changed| format!("{changed}; {before}")) {
         None if committed == 0 => return error,
-        Some(_) => error,
-        None => error.with_changed(format!(
-            "{committed} rows are committed and recorded as load {load}; the same command continues there"
-        )),
+        None => error.with_changed(before),
+        Some(_) if committed == 0 => error,
+        Some(both) => error.with_changed(both),
     };
     error.repeatable()
 }

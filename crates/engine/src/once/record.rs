@@ -8,7 +8,7 @@
 
 use super::identity::{Ends, Seen};
 use super::lookup::{number, pieces};
-use crate::error::Error;
+use crate::error::{Error, Kind};
 use crate::input::KnownPiece;
 use crate::ledger::under_policies;
 use crate::options::Options;
@@ -88,6 +88,8 @@ pub(crate) struct Recording {
     pub committed: Counter,
     /// transactions that are committed before the end of the load
     pub transactions: Counter,
+    /// rows of `commits` that the load has written
+    commits: Counter,
 }
 
 impl Recording {
@@ -125,6 +127,7 @@ impl Recording {
             options,
             committed,
             transactions,
+            commits: Counter::default(),
         };
         recording.stop_earlier(conn)?;
         recording.sources = recording.put_sources(conn)?;
@@ -246,8 +249,27 @@ impl Recording {
                     &[Some(&json), rows[0][0].as_deref()],
                 )?;
             }
+            self.commits.add(1);
             Ok(())
         })
+    }
+
+    /// Checks that the server has all commits of the load: if a connection was lost and the new one
+    /// is to a standby that lagged, some are missing.
+    fn check_commits(&self, conn: &mut Conn, load: &str) -> Result<(), Error> {
+        let rows = conn.query(
+            "SELECT count(*) FROM pgsluice_loads.commits WHERE load = $1::bigint",
+            &[Some(load)],
+        )?;
+        let (found, written) = (number::<u64>(&rows[0][0]), self.commits.get());
+        if found == written {
+            return Ok(());
+        }
+        Err(Error::new(format!(
+            "the server has {found} of {written} commits of load {load}: is it a standby that lagged?"
+        ))
+        .of_kind(Kind::Connection)
+        .with_hint("the same command loads what is missing"))
     }
 
     /// Keeps other loads from taking over the files until the transaction ends.
@@ -273,7 +295,8 @@ impl Recording {
     ///
     /// # Errors
     ///
-    /// A file has changed since the load began, or the connection is lost.
+    /// A file has changed since the load began, the server lacks commits of the load, or the
+    /// connection is lost.
     pub(crate) fn complete(&self, conn: &mut Conn) -> Result<(), Error> {
         for (source, file) in self.options.input.sources.iter().zip(&self.files) {
             if Seen::of(source.as_ref())? != file.seen {
@@ -283,6 +306,7 @@ impl Recording {
         }
         let load = self.load.to_string();
         under_policies(conn, |conn| {
+            self.check_commits(conn, &load)?;
             conn.query(
                 "UPDATE pgsluice_loads.sources SET state = 'complete', \
                    completed = pg_catalog.clock_timestamp() \

@@ -5,7 +5,7 @@ use super::catalog;
 use super::conn::Conn;
 use super::create;
 use super::exclusive_table;
-use crate::error::Error;
+use crate::error::{Error, Kind};
 use crate::facts::{NewTable, ServerFacts, TableFacts};
 use crate::input::Reader;
 use crate::ledger;
@@ -225,6 +225,8 @@ pub fn commit(conn: &mut Conn, url: &str) -> Result<(), Error> {
         "the connection was lost during COMMIT, and the outcome is unknown: {}",
         error.message().plain()
     ))
+    .of_kind(Kind::Connection)
+    .with_changed("perhaps: the rows of this transaction")
     .with_hint(format!("ask the server: SELECT pg_xact_status('{xid}')"));
     for _ in 0..TRIES {
         let Ok(mut again) = Conn::open(url) else { return Err(unknown) };

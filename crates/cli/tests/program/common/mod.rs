@@ -1,5 +1,6 @@
 //! A server, the program, and stock COPY as the oracle.
 
+pub mod disk;
 pub mod proxy;
 pub mod realm;
 #[path = "../../../../pgserver/tests/support/mod.rs"]

@@ -13,6 +13,8 @@ use std::thread::spawn;
 pub enum Fate {
     /// cut before the server has the statement
     CutBefore,
+    /// cut when the server has the statement, without waiting for its answer
+    CutDuring,
     /// cut when the server has answered, before the client has the answer
     CutAfter,
     /// held for ever: the server does not get it
@@ -118,8 +120,10 @@ fn requests(
             }
             Some(fate) => {
                 cut.store(true, Ordering::SeqCst);
-                if fate == Fate::CutAfter {
+                if fate != Fate::CutBefore {
                     let _ = server.write_all(bytes);
+                }
+                if fate == Fate::CutAfter {
                     // The answering thread ends the client when the answer is there.
                     while let Ok(1..) = client.read(&mut buffer) {}
                 }

@@ -1,8 +1,11 @@
 //! `--once`: each file is in the table exactly once, however often and by how many loads.
 
 mod content;
+mod faults;
+mod kills;
 mod listing;
 mod pieces;
+mod recovery;
 mod rights;
 
 use crate::common::{each_major, wait_until, World};
@@ -43,6 +46,17 @@ fn counts(world: &mut World) -> [String; 3] {
         world.sql("SELECT count(DISTINCT a) FROM t"),
         world.sql("SELECT coalesce(sum(loaded), 0) FROM pgsluice_loads.commits"),
     ]
+}
+
+/// The ledger agrees with the table, which has each row of the files once.
+pub fn exact(world: &mut World, what: &str) {
+    let sums = "SELECT coalesce(sum(read), 0) || '=' || coalesce(sum(loaded), 0) || '=' || \
+        (SELECT coalesce(sum(records), 0) FROM pgsluice_loads.pieces) FROM pgsluice_loads.commits";
+    let n = world.sql("SELECT count(*) FROM t");
+    assert_eq!(world.sql(sums), format!("{n}={n}={n}"), "{what}");
+    let twice = "SELECT count(*) FROM pgsluice_loads.pieces a JOIN pgsluice_loads.pieces b \
+        ON a.source = b.source AND a.start_byte < b.start_byte AND b.start_byte < a.end_byte";
+    assert_eq!(world.sql(twice), "0", "{what}");
 }
 
 fn thrice(n: usize) -> [String; 3] {

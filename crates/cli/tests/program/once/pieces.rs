@@ -1,98 +1,10 @@
 //! `--commit-every`: whatever ends the load, the same command continues it, and each row comes once.
 
-use super::{counts, lines, start, thrice, world};
+use super::{counts, exact, lines, start, thrice, world};
 use crate::common::proxy::{Fate, Proxy};
-use crate::common::{each_major, signal, wait_until, Signal, World};
+use crate::common::{signal, wait_until, Signal, World};
 use std::fs;
 use std::process::Command;
-use std::thread::sleep;
-use std::time::Duration;
-
-const ROWS: usize = 300_000;
-
-/// A number of a simple sequence of random ones.
-fn next(random: &mut u64) -> u64 {
-    *random =
-        random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-    *random >> 33
-}
-
-/// The ledger agrees with the table, which has each row of the files once.
-fn exact(world: &mut World, what: &str) {
-    let sums = "SELECT coalesce(sum(read), 0) || '=' || coalesce(sum(loaded), 0) || '=' || \
-        (SELECT coalesce(sum(records), 0) FROM pgsluice_loads.pieces) FROM pgsluice_loads.commits";
-    let n = world.sql("SELECT count(*) FROM t");
-    assert_eq!(world.sql(sums), format!("{n}={n}={n}"), "{what}");
-    let twice = "SELECT count(*) FROM pgsluice_loads.pieces a JOIN pgsluice_loads.pieces b \
-        ON a.source = b.source AND a.start_byte < b.start_byte AND b.start_byte < a.end_byte";
-    assert_eq!(world.sql(twice), "0", "{what}");
-}
-
-/// The loader or the server is killed at random moments, with other lanes and sizes each time.
-#[test]
-fn killed_at_any_moment_it_continues() {
-    let rounds = if std::env::var_os("PGSLUICE_SOAK").is_some() { 30 } else { 3 };
-    let mut world = World::new(&each_major().pop().unwrap());
-    world.sql("CREATE TABLE t (a int, b text, c serial); CREATE TABLE stock (a int, b text)");
-    let files: Vec<Vec<u8>> = (0..3).map(|i| lines(i * ROWS / 3, ROWS / 3)).collect();
-    for bytes in &files {
-        world.stock("COPY stock FROM STDIN (FORMAT csv)", bytes).unwrap();
-    }
-    let paths: Vec<String> =
-        files.iter().enumerate().map(|(i, f)| world.file(&format!("{i}.csv"), f)).collect();
-    let gzip = Command::new("gzip").arg(&paths[1]).status().unwrap();
-    assert!(gzip.success());
-    let paths = [paths[0].clone(), format!("{}.gz", paths[1]), paths[2].clone()];
-    let mut random = 18;
-    let (mut kills, mut continued) = (0, 0);
-    for round in 0..rounds {
-        world.sql("TRUNCATE t; DROP SCHEMA IF EXISTS pgsluice_loads CASCADE");
-        loop {
-            let (lanes, size) = (next(&mut random) % 3, 64 << (next(&mut random) % 5));
-            let (lanes, size) = (format!("{}", lanes + 1), format!("{size}kB"));
-            let mut all: Vec<&str> = paths.iter().map(String::as_str).collect();
-            all.extend(["--columns", "a,b", "--commit-every", &size]);
-            if lanes != "1" {
-                all.extend(["--method", "lanes", "--lanes", &lanes]);
-            }
-            let mut child = start(&world, &all);
-            sleep(Duration::from_millis(50 + next(&mut random) % 500));
-            if let Some(status) = child.try_wait().unwrap() {
-                let output = child.wait_with_output().unwrap();
-                assert!(status.success(), "{output:?}");
-                break;
-            }
-            kills += 1;
-            if kills % 4 == 0 {
-                world.server.kill9().unwrap();
-                world.restart_with(&[]);
-                let _ = child.wait_with_output();
-            } else {
-                child.kill().unwrap();
-                child.wait().unwrap();
-            }
-            let begun = "SELECT to_regclass('pgsluice_loads.pieces') IS NOT NULL";
-            if world.sql(begun) == "t" {
-                // What the killed one has committed may still come in.
-                let busy = "SELECT count(*) FROM pg_stat_activity WHERE pid <> pg_backend_pid() \
-                    AND backend_type = 'client backend'";
-                wait_until(|| "a session stays".into(), || world.sql(busy) == "0");
-                exact(&mut world, &format!("round {round}, kill {kills}"));
-                let rows: usize = world.sql("SELECT count(*) FROM t").parse().unwrap();
-                continued += usize::from(rows > 0 && rows < ROWS);
-            }
-        }
-        exact(&mut world, &format!("round {round}"));
-        let columns = "(SELECT a, b FROM t)";
-        assert_eq!(world.difference(columns, "stock"), "", "round {round}");
-        let state = "SELECT string_agg(DISTINCT state, ',') FROM pgsluice_loads.sources";
-        assert_eq!(world.sql(state), "complete", "round {round}");
-        let left = "SELECT count(*) FROM pg_prepared_xacts";
-        assert_eq!(world.sql(left), "0", "round {round}");
-    }
-    eprintln!("{kills} kills, {continued} loads continued");
-    assert!(continued > 0, "no kill came in the middle");
-}
 
 /// The first bad record stops the load; it is mended in its place, and the next one is named by
 /// its line.
@@ -168,10 +80,10 @@ fn a_broken_load_is_continued_by_content() {
 fn a_lost_commit_is_neither_lost_nor_repeated() {
     let mut world = world();
     let path = world.file("a.csv", &lines(0, 100_000));
-    for fate in [Fate::CutBefore, Fate::CutAfter] {
-        for pass in [2, 5, 7] {
+    for fate in [Fate::CutBefore, Fate::CutDuring, Fate::CutAfter] {
+        for (pass, shut) in [(2, false), (5, false), (7, true)] {
             world.sql("TRUNCATE t; DROP SCHEMA IF EXISTS pgsluice_loads CASCADE");
-            let proxy = Proxy::start(&world, "COMMIT", pass, fate, false);
+            let proxy = Proxy::start(&world, "COMMIT", pass, fate, shut);
             let target = proxy.target();
             let all = [
                 "load",
@@ -188,7 +100,16 @@ fn a_lost_commit_is_neither_lost_nor_repeated() {
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
             let what = format!("{fate:?} {pass}: {:?} {said}", output.status.code());
             assert!(proxy.sprung(), "{what}");
-            eprintln!("{what}");
+            let code = if fate == Fate::CutBefore || shut { 5 } else { 0 };
+            if pass > 2 {
+                assert_eq!(output.status.code(), Some(code), "{what}");
+            }
+            assert_eq!(shut, said.contains("the outcome is unknown"), "{what}");
+            assert_eq!(
+                code == 5 && pass > 2,
+                said.contains("the same command continues"),
+                "{what}"
+            );
             let summary = world.load(&[&path, "--table", "t", "--once"]).unwrap();
             exact(&mut world, &what);
             assert_eq!(counts(&mut world), thrice(100_000), "{what} {summary}");

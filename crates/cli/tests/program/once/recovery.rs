@@ -1,0 +1,168 @@
+//! The server goes back in time: failover to a standby that lags, recovery to an earlier point. Rows
+//! and record go back together, and the next load loads what is missing.
+
+use super::{exact, lines, thrice};
+use crate::common::{each_major, signal, wait_until, Signal, World};
+use pgsluice_engine::internals::Conn;
+use pgsluice_pgserver::{Options, Server};
+use std::fs::{self, File, Permissions};
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The settings of a server and of what is made of its backup.
+const SETTINGS: [(&str, &str); 3] =
+    [("fsync", "off"), ("max_prepared_transactions", "4"), ("wal_keep_size", "1GB")];
+
+/// A base backup of the server: the folder of another one.
+fn base_backup(world: &mut World) -> PathBuf {
+    let dir = world.server.dir().join("backup");
+    fs::create_dir(&dir).unwrap();
+    fs::set_permissions(&dir, Permissions::from_mode(0o711)).unwrap();
+    // By this file the folder is recognised as one of a server.
+    File::create(dir.join("lock")).unwrap();
+    let data = dir.join("data");
+    world.sql("SELECT pg_backup_start('test', true)");
+    let copied = Command::new("cp").arg("-a").args([&world.server.data(), &data]).status();
+    assert!(copied.unwrap().success());
+    let label = world.sql("SELECT labelfile FROM pg_backup_stop()");
+    fs::remove_file(data.join("postmaster.pid")).unwrap();
+    server_file(&data, "backup_label", &label);
+    dir
+}
+
+/// Writes or extends a file in a data folder, which belongs to the server's user.
+fn server_file(data: &Path, name: &str, text: &str) {
+    let path = data.join(name);
+    let mut file = File::options().append(true).create(true).open(&path).unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+    let owner = Command::new("chown").arg("--reference").arg(data).arg(&path).status();
+    assert!(owner.unwrap().success());
+}
+
+/// Starts a server on a folder, with the settings of [`SETTINGS`].
+fn start_on(world: &World, dir: &Path) -> Server {
+    let settings = SETTINGS.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    Server::start(Options {
+        pg_bin: Some(world.server.installation().bin.clone()),
+        dir: Some(dir.to_owned()),
+        settings: settings.to_vec(),
+        ..Options::default()
+    })
+    .expect("the server starts on its backup")
+}
+
+/// The world goes on with another server. Gives the one that it had, whose folder holds its files.
+fn go_on_with(world: &mut World, server: Server) -> Server {
+    let before = std::mem::replace(&mut world.server, server);
+    world.conn = Conn::open(&world.server.url("postgres")).unwrap();
+    before
+}
+
+/// The value of a query over a connection of its own.
+fn ask(server: &Server, sql: &str) -> String {
+    let mut conn = Conn::open(&server.url("postgres")).unwrap();
+    let rows = conn.exec(sql).unwrap();
+    rows.first().and_then(|row| row.first()?.clone()).unwrap_or_default()
+}
+
+/// The standby receives nothing from some commit on; the load goes on and ends. Then the primary is
+/// lost.
+#[test]
+fn failover_to_a_standby_that_lags() {
+    // Dropped after the world: its folder holds the files.
+    let _primary;
+    let mut world = World::with(&each_major().pop().unwrap(), None, &SETTINGS[2..]);
+    world.sql("CREATE TABLE t (a int, b text)");
+    let backup = base_backup(&mut world);
+    let host = world.server.socket_dir().to_str().unwrap().to_owned();
+    let primary = format!("primary_conninfo = 'host=''{host}'' user=postgres'\n");
+    server_file(&backup.join("data"), "postgresql.auto.conf", &primary);
+    server_file(&backup.join("data"), "standby.signal", "");
+    let standby = start_on(&world, &backup);
+    let (a, b) = (world.file("a.csv", &lines(0, 1000)), world.file("b.csv", &lines(1000, 600_000)));
+    world.load(&[&a, "--table", "t", "--once"]).unwrap();
+
+    let all = [&a, &b, "--commit-every", "64kB"];
+    let load = super::start(&world, &all);
+    let commits = "SELECT count(*) FROM pgsluice_loads.commits WHERE load = 2";
+    wait_until(|| "nothing is committed".into(), || world.sql(commits) > "1".into());
+    assert!(signal(load.id(), Signal::SIGSTOP));
+    let at = world.sql("SELECT pg_current_wal_flush_lsn()");
+    let there = format!("SELECT pg_last_wal_replay_lsn() >= '{at}'");
+    wait_until(|| "the standby stays behind".into(), || ask(&standby, &there) == "t");
+    ask(&standby, "ALTER SYSTEM SET primary_conninfo = ''");
+    ask(&standby, "SELECT pg_reload_conf()");
+    let receivers = "SELECT count(*) FROM pg_stat_replication";
+    wait_until(|| "the standby still receives".into(), || world.sql(receivers) == "0");
+    assert!(signal(load.id(), Signal::SIGCONT));
+    assert!(load.wait_with_output().unwrap().status.success());
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "601000");
+
+    world.server.kill9().unwrap();
+    assert_eq!(ask(&standby, "SELECT pg_promote()"), "t");
+    _primary = go_on_with(&mut world, standby);
+    exact(&mut world, "on the standby");
+    let rows: usize = world.sql("SELECT count(*) FROM t").parse().unwrap();
+    assert!(rows > 1000 && rows < 601_000, "{rows}");
+    let state = "SELECT string_agg(state, ' ' ORDER BY number) FROM pgsluice_loads.loads";
+    assert_eq!(world.sql(state), "complete running");
+    let summary = world.load(&[&all[..], &["--table", "t", "--once"]].concat()).unwrap();
+    assert_eq!(summary["loaded"], 601_000 - rows, "{summary}");
+    assert_eq!(super::counts(&mut world), thrice(601_000));
+    assert_eq!(world.sql(state), "complete stopped complete");
+}
+
+/// A base backup is restored to a moment at which a file was loaded in part.
+#[test]
+fn recovery_to_an_earlier_point() {
+    // Dropped after the world: its folder holds the files.
+    let _before;
+    let mut world = World::with(&each_major().remove(0), None, &SETTINGS[2..]);
+    let archive = world.path("archive");
+    fs::create_dir(&archive).unwrap();
+    fs::set_permissions(&archive, Permissions::from_mode(0o777)).unwrap();
+    let archiving = format!("cp \"%p\" \"{archive}/%f\"");
+    world.restart_with(&[("archive_mode", "on"), ("archive_command", &archiving)]);
+    world.sql("CREATE TABLE t (a int, b text)");
+    let backup = base_backup(&mut world);
+    let bytes = lines(1000, 100_000);
+    let paths = [
+        world.file("a.csv", &lines(0, 1000)),
+        world.file("b.csv", &[&bytes[..], b"x,bad\n"].concat()),
+        world.file("c.csv", &lines(200_000, 1000)),
+    ];
+    let [a, b, c] = [0, 1, 2].map(|i| paths[i].as_str());
+    let load = |world: &World, files: &[&str]| {
+        world.load(&[files, &["--table", "t", "--once", "--commit-every", "256kB"]].concat())
+    };
+    load(&world, &[a]).unwrap();
+    load(&world, &[b]).unwrap_err();
+    let then: usize = world.sql("SELECT count(*) FROM t").parse().unwrap();
+    assert!(then > 1000 && then < 101_000, "{then}");
+    world.sql("SELECT pg_create_restore_point('then')");
+    fs::write(b, &bytes).unwrap();
+    load(&world, &[a, b, c]).unwrap();
+    assert_eq!(super::counts(&mut world), thrice(102_000));
+    let file = world.sql("SELECT pg_walfile_name(pg_current_wal_insert_lsn())");
+    world.sql("SELECT pg_switch_wal()");
+    let archived = Path::new(&archive).join(file);
+    wait_until(|| "no WAL is archived".into(), || archived.exists());
+
+    let data = backup.join("data");
+    let settings = format!(
+        "restore_command = 'cp \"{archive}/%f\" \"%p\"'\nrecovery_target_name = 'then'\n\
+         recovery_target_action = promote\n"
+    );
+    server_file(&data, "postgresql.auto.conf", &settings);
+    server_file(&data, "recovery.signal", "");
+    let restored = start_on(&world, &backup);
+    wait_until(|| "recovery stays".into(), || ask(&restored, "SELECT pg_is_in_recovery()") == "f");
+    _before = go_on_with(&mut world, restored);
+    exact(&mut world, "restored");
+    assert_eq!(world.sql("SELECT count(*) FROM t"), then.to_string());
+    let summary = load(&world, &[a, b, c]).unwrap();
+    assert_eq!(summary["loaded"], 102_000 - then, "{summary}");
+    assert_eq!(super::counts(&mut world), thrice(102_000));
+}
