@@ -61,3 +61,27 @@ fn loads_are_listed_verified_and_forgotten() {
     assert_eq!(world.load(&[&a, "--table", "t", "--once"]).unwrap()["loaded"], 60_000);
     assert_eq!(world.sql("SELECT count(*) FROM t"), "120000");
 }
+
+/// The reference of the tables has each column, and no other.
+#[test]
+fn the_reference_names_every_column() {
+    let mut world = world();
+    let path = world.file("a.csv", &lines(0, 10));
+    world.load(&[&path, "--table", "t", "--once"]).unwrap();
+    let reference = include_str!("../../../../../docs/load-once-tables.md");
+    let mut tables = Vec::new();
+    for section in reference.split("\n## `").skip(1) {
+        let (table, text) = section.split_once('`').unwrap();
+        let rows = text.lines().filter(|line| line.starts_with("| `"));
+        let names = rows.flat_map(|row| row.split('|').nth(1).unwrap().split(", "));
+        let mut names: Vec<&str> = names.map(|name| name.trim().trim_matches('`')).collect();
+        names.sort_unstable();
+        let columns = format!(
+            "SELECT string_agg(attname, ' ' ORDER BY attname COLLATE \"C\") FROM pg_attribute \
+             WHERE attrelid = 'pgsluice_loads.{table}'::regclass AND attnum > 0 AND NOT attisdropped"
+        );
+        assert_eq!(names.join(" "), world.sql(&columns), "{table}");
+        tables.push(table);
+    }
+    assert_eq!(tables, ["version", "loads", "sources", "commits", "pieces"]);
+}
