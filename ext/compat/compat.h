@@ -46,6 +46,7 @@
 #include "catalog/index.h"
 #include "catalog/pg_collation.h"
 #include "catalog/pg_database.h"
+#include "catalog/pg_namespace.h"
 #if PG_VERSION_NUM >= 190000
 #include "commands/sequence_xlog.h"
 #endif
@@ -157,11 +158,22 @@ compat_require_select(ParseNamespaceItem *nsitem, Bitmapset *columns)
 #define compat_call_permissions_hook(pstate) ExecutorCheckPerms_hook((pstate)->p_rtable, (pstate)->p_rteperminfos, true)
 #define COMPAT_PERMISSIONS_HOOK_ARGS List *tables, List *permissions, bool refuse
 #define compat_may_execute(function) (object_aclcheck(ProcedureRelationId, function, GetUserId(), ACL_EXECUTE) == ACLCHECK_OK)
+#define compat_may_use_schema(schema, role) (object_aclcheck(NamespaceRelationId, schema, role, ACL_USAGE) == ACLCHECK_OK)
 #else
 #define compat_check_permissions(pstate) ExecCheckRTPerms((pstate)->p_rtable, true)
 #define compat_call_permissions_hook(pstate) ExecutorCheckPerms_hook((pstate)->p_rtable, true)
 #define COMPAT_PERMISSIONS_HOOK_ARGS List *tables, bool refuse
 #define compat_may_execute(function) (pg_proc_aclcheck(function, GetUserId(), ACL_EXECUTE) == ACLCHECK_OK)
+#define compat_may_use_schema(schema, role) (pg_namespace_aclcheck(schema, role, ACL_USAGE) == ACLCHECK_OK)
+#endif
+
+/* A scan for rows, whose use of the index nobody counts for EXPLAIN. */
+#if PG_VERSION_NUM >= 190000
+#define compat_index_beginscan(heap, index, snapshot, nkeys) index_beginscan(heap, index, snapshot, NULL, nkeys, 0, SO_NONE)
+#elif PG_VERSION_NUM >= 180000
+#define compat_index_beginscan(heap, index, snapshot, nkeys) index_beginscan(heap, index, snapshot, NULL, nkeys, 0)
+#else
+#define compat_index_beginscan(heap, index, snapshot, nkeys) index_beginscan(heap, index, snapshot, nkeys, 0)
 #endif
 
 static inline void

@@ -100,6 +100,13 @@ struct IndexWriter
 	int			allocated;
 };
 
+/* parent_lookup.c */
+typedef struct ParentLookup ParentLookup;
+
+extern ParentLookup *sluice_parent_lookup_open(const ForeignKeyCacheInfo *info, TupleDesc desc);
+extern bool sluice_parent_lookup_lock(ParentLookup *lookup, const TupleTableSlot *child);
+extern void sluice_parent_lookup_close(ParentLookup *lookup);
+
 /* foreign_keys.c */
 typedef struct ForeignKeys ForeignKeys;
 

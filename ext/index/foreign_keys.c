@@ -3,17 +3,19 @@
  *
  * PostgreSQL queues an event for each row, and when the statement ends its trigger RI_FKey_check_ins looks the
  * parent up and locks it FOR KEY SHARE. That is most of the time of a COPY into a table with a foreign key. Here
- * the event of a row is left out if a row before it, of this COPY, has the same value of each foreign key. All the
- * rest is PostgreSQL's own: the same trigger checks the rows that are queued, as the same role, with the same snapshots
- * and locks, in the order of the rows, with the same errors.
+ * the event of a row is left out if each of its foreign keys has a value that a row before it, of this COPY, has had, or
+ * whose parent can be found and locked at once (parent_lookup.c). All the rest is PostgreSQL's own: the same trigger
+ * checks the rows that are queued, as the same role, with the same snapshots and locks, in the order of the rows, with
+ * the same errors.
  *
  * Why the rows that are left out are checked all the same:
  *
- *   - What the check of a value finds does not depend on the row. If the check of the first row with it passes, this
+ *   - What the check of a value finds does not depend on the row. If the parent was found for the first row with it,
+ *     here or by the trigger's check, this
  *     transaction has locked the parent, and nobody can delete it or change its key before the transaction ends. If it
  *     fails, the statement fails, with the row that stock COPY would name: the first of all rows that have no parent
  *     has a value that no row before it had.
- *   - The check of the first row takes place. The trigger passes a row over that has been changed or deleted since
+ *   - The check of the first row takes place, if it is the trigger's. The trigger passes a row over that has been changed or deleted since
  *     it was queued. So nothing may change rows of this COPY before its events have fired: no constraint is
  *     deferrable, no other AFTER ROW trigger is there to run between, and nothing that the COPY itself calls
  *     writes: with volatile defaults and constraints stock COPY does the work, but for defaults that are known to
@@ -81,6 +83,7 @@ typedef struct ForeignKey
 {
 	int			natts;
 	AttrNumber	attnums[INDEX_MAX_KEYS];
+	ParentLookup *parents;		/* NULL: only the trigger looks them up */
 } ForeignKey;
 
 struct ForeignKeys
@@ -116,14 +119,25 @@ only_checks_keys(const TriggerDesc *triggers)
 	return true;
 }
 
-/* Whether the constraint has a trigger of that kind. */
+/* Whether the session's role lets it fire. */
+static bool
+fires(const Trigger *trigger)
+{
+	char		role = SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA ?
+		TRIGGER_FIRES_ON_REPLICA : TRIGGER_FIRES_ON_ORIGIN;
+
+	return trigger->tgenabled == TRIGGER_FIRES_ALWAYS || trigger->tgenabled == role;
+}
+
+/* Whether the constraint has a trigger of that kind that fires. */
 static bool
 is_checked(const TriggerDesc *triggers, Oid constraint)
 {
 	for (int i = 0; i < triggers->numtriggers; i++)
 	{
-		if (triggers->triggers[i].tgconstraint == constraint &&
-			triggers->triggers[i].tgfoid == F_RI_FKEY_CHECK_INS)
+		const Trigger *trigger = &triggers->triggers[i];
+
+		if (trigger->tgconstraint == constraint && trigger->tgfoid == F_RI_FKEY_CHECK_INS && fires(trigger))
 			return true;
 	}
 	return false;
@@ -170,6 +184,16 @@ keep(ForeignKeys *keys, KeyBytes value)
 	return kept;
 }
 
+static void
+close_parents(ForeignKeys *keys)
+{
+	for (uint16 n = 0; n < keys->count; n++)
+	{
+		if (keys->keys[n].parents)
+			sluice_parent_lookup_close(keys->keys[n].parents);
+	}
+}
+
 /*
  * The foreign keys of a table or partition, or NULL where each row needs its
  * own check. `limit`: the most bytes for the values that were seen.
@@ -199,7 +223,11 @@ sluice_foreign_keys_open(const ResultRelInfo *rri, Size limit)
 		if (!is_checked(triggers, info->conoid))
 			continue;
 		if (!bytes_tell(info, keys->desc))
+		{
+			close_parents(keys);
 			return NULL;
+		}
+		key->parents = sluice_parent_lookup_open(info, keys->desc);
 		key->natts = info->nkeys;
 		memcpy(key->attnums, info->conkey, sizeof(AttrNumber) * info->nkeys);
 		for (int i = 0; i < info->nkeys; i++)
@@ -284,7 +312,12 @@ sluice_foreign_keys_need_check(ForeignKeys *keys, TupleTableSlot *slot)
 	slot_getsomeattrs(slot, keys->last_column);
 	/* Each key remembers its value, whatever the others say. */
 	for (uint16 n = 0; n < keys->count; n++)
-		needed |= is_new(keys, n, slot);
+	{
+		const ForeignKey *key = &keys->keys[n];
+
+		if (is_new(keys, n, slot) && (key->parents == NULL || !sluice_parent_lookup_lock(key->parents, slot)))
+			needed = true;
+	}
 	return needed;
 }
 
@@ -292,6 +325,7 @@ sluice_foreign_keys_need_check(ForeignKeys *keys, TupleTableSlot *slot)
 void
 sluice_foreign_keys_close(ForeignKeys *keys)
 {
+	close_parents(keys);
 	MemoryContextDelete(keys->context);
 	pfree(keys->bytes.data);
 	pfree(keys->keys);

@@ -1,5 +1,6 @@
 """Foreign keys: each value is checked once, and every answer is stock COPY's."""
 
+import re
 import subprocess
 import unittest
 
@@ -184,6 +185,105 @@ class Equal(OnCluster):
         rows = data(modulo, 2000, b"2000,7777,x\n") + data(lambda n: (b"7777", b"x"), 3)
         refusal = compare(self, self.cluster, f"DROP FUNCTION IF EXISTS away CASCADE; {PARENTS} {table}", "COPY t (id, a, b) FROM {} CSV", rows, route=None)
         self.assertIn("Key (a)=(7777) is not present", refusal)
+
+
+class Proven(OnCluster):
+    """Which values have their parents found by the index, and which are left to the trigger."""
+
+    def proven(self, table, rows=None, setup="", copy="COPY t (id, a, b) FROM '{}' CSV", refused=""):
+        """How many parents were locked and how many values left, summed over the foreign keys; None: nothing was looked up."""
+        path = self.cluster.file("rows", rows or data(modulo, 3000))
+        self.sql(f"SET client_min_messages = warning; DROP TABLE IF EXISTS t, q CASCADE; {PARENTS} {table}")
+        _, told = self.cluster.session(f"{setup}; SET pgsluice.copy = on; SET client_min_messages = debug1; {copy.format(path)}; RESET client_min_messages; COMMIT")
+        self.assertIn(refused, told)
+        if not refused:
+            self.assertEqual(self.sql("SELECT count(*) FROM t"), "3000")
+        found = re.findall(r"parents in .*: (\d+) locked, (\d+) left", told)
+        return (sum(int(n) for n, _ in found), sum(int(n) for _, n in found)) if found else None
+
+    def test_shapes(self):
+        """One column and several, in another order than the index's, by other types, with NULLs."""
+        two = "CREATE TABLE t (id int, a int, b text, FOREIGN KEY (b, a) REFERENCES p (b, a)); "
+        for table, wanted in (
+                (TABLES[0], (100, 0)),
+                (TABLES[2], (100, 0)),
+                (TABLES[3], (200, 0)),
+                ("CREATE TABLE t (id int, a int, b text, FOREIGN KEY (a, b) REFERENCES p (a, b))", (100, 0)),
+                ("CREATE UNIQUE INDEX ON p (b, a); " + two, (100, 0)),
+                (two.replace("(b, a)", "(a, b)", 1).replace("p (b, a)", "p (a, b)"), (100, 0)),
+                ("CREATE TABLE t (id int, a bigint REFERENCES p, b text)", (100, 0)),
+                ("CREATE TABLE q (n numeric PRIMARY KEY); INSERT INTO q SELECT generate_series(0, 99); CREATE TABLE t (id int, a int REFERENCES q, b text)", None),
+                ("CREATE TABLE q (a int PRIMARY KEY) PARTITION BY HASH (a); CREATE TABLE q1 PARTITION OF q FOR VALUES WITH (MODULUS 1, REMAINDER 0);"
+                 "INSERT INTO q SELECT generate_series(0, 99); CREATE TABLE t (id int, a int REFERENCES q, b text)", None)):
+            with self.subTest(table=table):
+                self.assertEqual(self.proven(table), wanted)
+        nulls = data(lambda n: (b"", b"p1") if n % 2 else modulo(n), 3000)
+        self.assertEqual(self.proven("CREATE TABLE t (id int, a int, b text, FOREIGN KEY (a, b) REFERENCES p (a, b))", nulls), (50, 0))
+
+    def test_a_value_without_a_parent(self):
+        """It is the trigger's to refuse."""
+        self.proven(TABLES[0], data(modulo, 3000, b"1,500,p1\n2,500,p1\n"), refused="Key (a)=(500) is not present")
+
+    def test_rights(self):
+        """The trigger asks as the parent's owner: what this one may not do is refused by it; what he cannot see is left to it."""
+        owned = "DROP ROLE IF EXISTS owner; CREATE ROLE owner; ALTER TABLE p OWNER TO owner; GRANT SELECT, UPDATE ON p TO owner; "
+        gone = "; DROP OWNED BY owner CASCADE; DROP ROLE owner"
+        self.assertEqual(self.proven(owned + TABLES[0]), (100, 0))
+        for what, refused in (("REVOKE UPDATE ON p FROM owner; ", "permission denied for table p"),
+                              ("ALTER TABLE p ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY; ", "")):
+            with self.subTest(what=what):
+                self.sql("SET client_min_messages = warning" + gone)
+                self.assertIsNone(self.proven(owned + what + TABLES[0], refused=refused))
+        self.sql("SET client_min_messages = warning" + gone)
+
+    def test_parents_of_this_transaction(self):
+        """Those that it has put in are found, those that it has deleted are not."""
+        rows = data(lambda n: (b"500" if n == 2000 else b"%d" % (n % 100), b"x"), 3000)
+        self.assertEqual(self.proven(TABLES[0], rows, setup="BEGIN; INSERT INTO p VALUES (500)"), (101, 0))
+        self.assertEqual(self.proven(TABLES[0], setup="BEGIN; UPDATE p SET c = 5"), (100, 0))
+        self.assertEqual(self.proven(TABLES[0], rows, setup="BEGIN; UPDATE p SET a = 500 WHERE a = 7", refused="Key (a)=(7) is not present"), None)
+        self.proven(TABLES[0], setup="BEGIN; DELETE FROM p WHERE a = 7", refused="Key (a)=(7) is not present")
+
+    def test_where_triggers_do_not_fire(self):
+        """Nothing is locked."""
+        self.assertIsNone(self.proven(TABLES[0], setup="SET session_replication_role = replica"))
+        self.assertIsNone(self.proven(TABLES[0] + "; ALTER TABLE t DISABLE TRIGGER ALL"))
+        always = "; DO $$ BEGIN EXECUTE (SELECT string_agg(format('ALTER TABLE t ENABLE ALWAYS TRIGGER %I;', tgname), '') FROM pg_trigger WHERE tgrelid = 't'::regclass); END $$"
+        self.assertEqual(self.proven(TABLES[0] + always, setup="SET session_replication_role = replica"), (100, 0))
+
+    def test_locked_by_others(self):
+        """Rows and tables that others hold are left to the trigger, which waits for them at the end of the statement."""
+        path = self.cluster.file("rows", data(modulo, 3000))
+        for hold, left in (("SELECT FROM p WHERE a = 50 FOR UPDATE", "99 locked, 1 left"), ("UPDATE p SET a = 500 WHERE a = 50", "99 locked, 1 left"),
+                           ("UPDATE p SET c = 1 WHERE a = 50", "100 locked, 0 left"), ("LOCK p IN ACCESS EXCLUSIVE MODE", "")):
+            with self.subTest(hold=hold):
+                self.sql(f"SET client_min_messages = warning; DROP TABLE IF EXISTS t; {PARENTS} {TABLES[0]}")
+                holder = Held(self.cluster)
+                holder.run(f"BEGIN; {hold}")
+                process = subprocess.Popen(self.cluster.command("-c", f"SET client_min_messages = debug1; SET pgsluice.copy = on; COPY t FROM '{path}' CSV"),
+                                           stderr=subprocess.PIPE, text=True)
+                if "c = 1" in hold:
+                    process.wait()
+                else:
+                    self.assertTrue(wait_until(lambda: self.sql("SELECT count(*) FROM pg_locks WHERE NOT granted") == "1"))
+                holder.end("ROLLBACK")
+                told = process.communicate()[1]
+                self.assertIn(left, told)
+                self.assertEqual(self.sql("SELECT count(*) FROM t"), "3000")
+
+    def test_changed_behind_the_snapshot(self):
+        """From REPEATABLE READ on, a parent that was changed since cannot be locked, and the refusal is stock COPY's."""
+        path = self.cluster.file("rows", data(modulo, 3000))
+        for change, refused in (("DELETE FROM p WHERE a = 50", "could not serialize access"), ("UPDATE p SET a = 500 WHERE a = 50", "could not serialize access"),
+                                ("UPDATE p SET c = 1 WHERE a = 50", "")):
+            for setting in ("off", "on"):
+                with self.subTest(change=change, setting=setting):
+                    self.sql(f"SET client_min_messages = warning; DROP TABLE IF EXISTS t; {PARENTS} {TABLES[0]}")
+                    loader = Held(self.cluster)
+                    loader.run(f"SET pgsluice.copy = {setting}; BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM p LIMIT 1")
+                    self.sql(change)
+                    code, _, told = loader.end(f"COPY t FROM '{path}' CSV; COMMIT")
+                    self.assertEqual((code, refused in told), (3 if refused else 0, True))
 
 
 class Beside(OnCluster):
