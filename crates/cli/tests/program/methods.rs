@@ -326,6 +326,7 @@ fn extension(installation: &Installation) {
         world.log(&mut log);
         let summary = load(world, &file, &["--method", method]).unwrap();
         assert_eq!(summary["method"], "extension");
+        assert_eq!(summary["notes"], serde_json::json!([]), "{method}");
         assert!(world.log(&mut log).contains(option), "{method}");
         let (s, t) = ("(SELECT name, at, n FROM s)", "(SELECT name, at, n FROM t)");
         assert_eq!(world.difference(s, t), "", "{method}");

@@ -69,16 +69,16 @@ pub fn try_extension(conn: &mut Conn, server: &mut ServerFacts) -> Result<(), Er
     if server.extension.is_none() {
         return Ok(());
     }
-    conn.exec("SAVEPOINT pgsluice_extension")?;
+    // The view has a NOTICE for users who ask it before any COPY.
+    conn.exec("SAVEPOINT pgsluice_extension; SET LOCAL client_min_messages = warning")?;
     if let Err(error) = conn.exec("SELECT route, indexes FROM pgsluice.last_copy") {
         if error.sqlstate().is_empty() {
             return Err(error);
         }
         server.extension = None;
         server.extension_fault = Some(error.message().to_string());
-        conn.exec("ROLLBACK TO SAVEPOINT pgsluice_extension")?;
     }
-    conn.exec("RELEASE SAVEPOINT pgsluice_extension")?;
+    conn.exec("ROLLBACK TO SAVEPOINT pgsluice_extension; RELEASE SAVEPOINT pgsluice_extension")?;
     Ok(())
 }
 
