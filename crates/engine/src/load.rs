@@ -28,7 +28,7 @@ mod rows;
 mod summary;
 
 use checks::not_emptied;
-use commit::{commit, complete, record};
+use commit::{commit, commit_recorded, complete};
 pub(crate) use rows::{open_lanes, total};
 use rows::{send_rows, Sent};
 use summary::{summarise, Done, Stopwatch};
@@ -190,10 +190,10 @@ fn execute(
     if !plan.commits_first() {
         steps.extend(maintenance.move_sequences(&mut lanes[0].conn, plan)?);
     }
-    if let Some(recording) = job.recording {
-        record(recording, &mut lanes, &counts, rejected)?;
-    }
-    let transactions = commit(&mut lanes, plan, options)?;
+    let transactions = match job.recording {
+        Some(recording) => commit_recorded(recording, &mut lanes, &counts)?,
+        None => commit(&mut lanes, plan, options)?,
+    };
     if plan.commits_first() {
         // Only now one connection sees the keys of all lanes.
         steps.extend(maintenance.move_sequences_at_last(&mut lanes[0].conn, plan, options)?);

@@ -5,22 +5,27 @@
 //! record where it stood and why it was refused.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufWriter, Read, Write};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::error::Error;
 use crate::report::Progress;
 use crate::text::{text, Text};
-use pgsluice_core::scan::{Dialect, Eol};
-use pgsluice_core::sink::{HEADER, TRAILER};
-use serde::Serialize;
+use pgsluice_core::scan::Eol;
+use serde::{Deserialize, Serialize};
 
+mod file;
 mod limit;
 mod line;
+mod output;
+mod owned;
+mod spool;
 
+pub use file::{RejectFile, RejectForm};
 pub use limit::{Amount, Limit};
-use line::{parts, Quotes, TAIL};
+pub use owned::{already_there, numbered, Kept, Reserved};
+pub use spool::Spool;
 
 /// What is done with reject files that are there already.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,7 +40,7 @@ pub enum Existing {
 }
 
 /// One rejected record: a line of the side file, without the record's bytes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reject {
     /// the file, as named by the user
     pub file: String,
@@ -59,229 +64,6 @@ pub struct Reject {
     pub detail: Option<String>,
 }
 
-/// What the reject file is, as the files are whose records it takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RejectForm<'a> {
-    /// lines by these rules, behind the source's header line, if it had one
-    Lines(&'a Dialect, Option<&'a [u8]>),
-    /// tuples between the header and the trailer of PGCOPY
-    Tuples,
-}
-
-/// The two files, open for writing.
-///
-/// Of the records of one file, one at most leaves a quote open, as the last one of a file that
-/// was cut off does: the next such record would close the quote, and make one value of all
-/// between. It begins another file.
-#[derive(Debug)]
-pub struct RejectFile {
-    path: PathBuf,
-    /// the name of the first one, to which numbers are added
-    first: PathBuf,
-    /// how many there are
-    files: u32,
-    existing: Existing,
-    /// an earlier load's rejects are in it
-    held: bool,
-    /// a record of it leaves a quote open
-    open: bool,
-    /// the source's header line, if it had one
-    header: Option<Vec<u8>>,
-    /// what its lines end with: as those of the header, or of the first record
-    eol: Option<Vec<u8>>,
-    /// the rules of its lines; none for tuples
-    dialect: Option<Dialect>,
-    records: BufWriter<File>,
-    side: BufWriter<File>,
-}
-
-impl RejectFile {
-    /// Creates `path` and `path.jsonl`, and writes what precedes the records.
-    ///
-    /// # Errors
-    ///
-    /// Either file exists already ([`io::ErrorKind::AlreadyExists`]), and that is an error,
-    /// or cannot be written. No new file is left behind then.
-    pub fn create(path: &Path, existing: Existing, form: RejectForm) -> io::Result<RejectFile> {
-        let (records, side, held) = pair(path, existing)?;
-        let (dialect, header) = match form {
-            RejectForm::Lines(dialect, header) => (Some(dialect), header),
-            RejectForm::Tuples => (None, None),
-        };
-        let mut file = RejectFile {
-            path: path.to_owned(),
-            first: path.to_owned(),
-            files: 1,
-            existing,
-            held,
-            // What an earlier load left there may leave one open.
-            open: held,
-            header: header.map(<[u8]>::to_vec),
-            eol: None,
-            dialect: dialect.cloned(),
-            records,
-            side,
-        };
-        file.begin()?;
-        Ok(file)
-    }
-
-    /// Writes what precedes the records.
-    fn begin(&mut self) -> io::Result<()> {
-        if self.held {
-            return Ok(());
-        }
-        if let Some(header) = self.header.clone() {
-            return self.put_record(&header, Eol::Unknown);
-        }
-        match self.dialect {
-            Some(_) => Ok(()),
-            None => self.records.write_all(HEADER),
-        }
-    }
-
-    /// Goes on in another pair of files.
-    fn go_on(&mut self) -> io::Result<()> {
-        self.sync()?;
-        self.files += 1;
-        let mut name = self.first.clone().into_os_string();
-        name.push(format!(".{}", self.files));
-        // An error names it.
-        self.path = name.into();
-        let held;
-        (self.records, self.side, held) = pair(&self.path, self.existing)?;
-        (self.held, self.open) = (held, held);
-        self.begin()
-    }
-
-    /// Which files there are beside the first one, and why.
-    fn more(&self) -> Option<String> {
-        let (first, last) = (self.first.display(), self.path.display());
-        (self.files > 1).then(|| {
-            format!("rejects that leave a quote open are in separate files: {first} to {last}")
-        })
-    }
-
-    /// Adds a record: its original bytes to the one file, its story to the other. The
-    /// lines of its source end with `eol`.
-    ///
-    /// # Errors
-    ///
-    /// The disk is full or the file cannot be written: the load must fail then,
-    /// since a reject that is kept nowhere would be lost.
-    pub fn add(&mut self, reject: &Reject, bytes: &[u8], eol: Eol) -> io::Result<()> {
-        let quotes = Quotes::new(io::sink(), self.dialect.as_ref(), eol);
-        let open = quotes.ends_open(bytes);
-        if open && self.open {
-            self.go_on()?;
-        }
-        self.open |= open;
-        self.put_record(bytes, eol)?;
-        self.describe(reject)
-    }
-
-    /// As [`RejectFile::add`], for a record that is too long to be held.
-    ///
-    /// # Errors
-    ///
-    /// As [`RejectFile::add`], or the record cannot be read.
-    pub fn add_from(
-        &mut self,
-        reject: &Reject,
-        bytes: &mut impl io::Read,
-        eol: Eol,
-    ) -> io::Result<()> {
-        if self.open {
-            // Whether it closes the quote comes out when it is written.
-            self.go_on()?;
-        }
-        let mut quotes = Quotes::new(&mut self.records, self.dialect.as_ref(), eol);
-        // All but what may be its line end, and what may stand before that.
-        io::copy(&mut bytes.take(reject.length.saturating_sub(TAIL)), &mut quotes)?;
-        let mut tail = Vec::new();
-        bytes.take(TAIL).read_to_end(&mut tail)?;
-        self.open = quotes.ends_open(&tail);
-        self.put_record(&tail, eol)?;
-        self.describe(reject)
-    }
-
-    fn describe(&mut self, reject: &Reject) -> io::Result<()> {
-        serde_json::to_writer(&mut self.side, reject)?;
-        self.side.write_all(b"\n")
-    }
-
-    /// Writes what follows the last record. PGCOPY that breaks off before that, as
-    /// in a load that fails, is read all the same.
-    fn end(&mut self) -> io::Result<()> {
-        match self.dialect {
-            Some(_) => Ok(()),
-            None => self.records.write_all(TRAILER),
-        }
-    }
-
-    /// Makes everything durable. Called before the commit that leaves the rejects out.
-    ///
-    /// # Errors
-    ///
-    /// As [`RejectFile::add`].
-    pub fn sync(&mut self) -> io::Result<()> {
-        for file in [&mut self.records, &mut self.side] {
-            file.flush()?;
-            file.get_ref().sync_all()?;
-        }
-        // The names are durable only when their folder is.
-        let folder = self.path.parent().filter(|p| !p.as_os_str().is_empty());
-        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
-    }
-
-    fn failed(&self, error: &io::Error) -> Error {
-        Error::io("write", &self.path.display().to_string(), error)
-    }
-
-    /// A record that ended with the file may lack its line end: the next one must not
-    /// run into it. Those of several files may end differently, which COPY would refuse
-    /// in one: the end of the file's own lines becomes that of this file. Any other end
-    /// is the record's own fault and stays.
-    fn put_record(&mut self, bytes: &[u8], eol: Eol) -> io::Result<()> {
-        let Some(dialect) = &self.dialect else {
-            return self.records.write_all(bytes);
-        };
-        let (content, end) = parts(bytes, dialect);
-        let own = eol.bytes().unwrap_or(if end.is_empty() { b"\n" } else { end });
-        let wanted = self.eol.get_or_insert_with(|| own.to_vec());
-        let of_its_own = !end.is_empty() && end != own;
-        self.records.write_all(content)?;
-        self.records.write_all(if of_its_own { end } else { wanted })
-    }
-}
-
-/// The file of these records, the one that says why of each, and whether the first has some.
-fn pair(path: &Path, existing: Existing) -> io::Result<(BufWriter<File>, BufWriter<File>, bool)> {
-    let open = |path: &Path| {
-        let mut how = OpenOptions::new();
-        match existing {
-            Existing::Error => how.write(true).create_new(true),
-            Existing::Append => how.append(true).create(true),
-            Existing::Replace => how.write(true).create(true).truncate(true),
-        };
-        how.open(path)
-    };
-    let records = open(path)?;
-    match open(&side_path(path)) {
-        Ok(side) => {
-            let held = records.metadata()?.len() > 0;
-            Ok((BufWriter::new(records), BufWriter::new(side), held))
-        }
-        Err(e) => {
-            if existing == Existing::Error {
-                // Ours, just created and still empty.
-                std::fs::remove_file(path)?;
-            }
-            Err(e)
-        }
-    }
-}
-
 /// Takes the story of each rejected record, where no file keeps it.
 pub type Listener = Box<dyn FnMut(&Reject) + Send>;
 
@@ -295,10 +77,22 @@ enum Keep {
 
 /// The rejects of a running load, shared by its lanes.
 pub struct Rejects {
-    keep: Mutex<(Keep, Amount)>,
+    keep: Mutex<Keep>,
+    rejected: Mutex<Amount>,
     limit: Limit,
+    /// of a load that is recorded: what those that it continues have read and rejected
+    earlier: Option<Earlier>,
     /// the records of the load that were read so far
     progress: Arc<Progress>,
+}
+
+/// What earlier loads have committed of the same sources.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Earlier {
+    /// rejects of these
+    pub rejected: Amount,
+    /// what they have read
+    pub read: Amount,
 }
 
 impl std::fmt::Debug for Rejects {
@@ -310,14 +104,32 @@ impl std::fmt::Debug for Rejects {
 impl Rejects {
     /// Kept in files that were just created.
     pub fn new(file: RejectFile, limit: Limit, progress: &Arc<Progress>) -> Rejects {
-        let keep = Mutex::new((Keep::Files(Box::new(file)), Amount::default()));
-        Rejects { keep, limit, progress: progress.clone() }
+        Rejects::of(Keep::Files(Box::new(file)), limit, progress.clone())
+    }
+
+    /// Kept in reserved files, to which they are added as their transactions are committed.
+    pub fn recorded(
+        file: RejectFile,
+        limit: Limit,
+        progress: &Arc<Progress>,
+        earlier: Earlier,
+    ) -> Rejects {
+        Rejects { earlier: Some(earlier), ..Rejects::new(file, limit, progress) }
     }
 
     /// Told and kept nowhere, without a limit.
     pub fn told(listener: Listener) -> Rejects {
-        let keep = Mutex::new((Keep::Told(listener), Amount::default()));
-        Rejects { keep, limit: Limit::None, progress: Arc::default() }
+        Rejects::of(Keep::Told(listener), Limit::None, Arc::default())
+    }
+
+    fn of(keep: Keep, limit: Limit, progress: Arc<Progress>) -> Rejects {
+        let (keep, rejected) = (Mutex::new(keep), Mutex::default());
+        Rejects { keep, rejected, limit, earlier: None, progress }
+    }
+
+    /// Whether each lane keeps its rejects until its transaction is committed.
+    pub fn is_recorded(&self) -> bool {
+        self.earlier.is_some()
     }
 
     /// Takes a record.
@@ -348,17 +160,35 @@ impl Rejects {
         reject: &Reject,
         put: impl FnOnce(&mut RejectFile) -> io::Result<()>,
     ) -> Result<(), Error> {
-        let (keep, rejected) = &mut *self.lock();
-        match keep {
+        match &mut *self.lock() {
             Keep::Files(file) => put(file).map_err(|e| file.failed(&e))?,
             Keep::Told(listener) => listener(reject),
         }
-        rejected.records += 1;
-        rejected.lines += reject.lines;
-        if self.limit.exceeded(*rejected, self.progress.records.get()) {
-            return Err(self.too_many(keep, *rejected));
+        self.count(reject)
+    }
+
+    /// Counts a record that is kept elsewhere until its transaction is committed.
+    ///
+    /// # Errors
+    ///
+    /// The limit is exceeded.
+    pub fn count(&self, reject: &Reject) -> Result<(), Error> {
+        let rejected = {
+            let mut rejected = self.rejected();
+            *rejected += Amount { records: 1, lines: reject.lines };
+            *rejected
+        };
+        let Earlier { rejected: before, read } = self.earlier.unwrap_or_default();
+        let read = read.records + self.progress.records.get();
+        match self.limit.exceeded(rejected + before, read) {
+            true => Err(self.too_many(rejected + before)),
+            false => Ok(()),
         }
-        Ok(())
+    }
+
+    /// Begins to add rejects to the files; no other lane does until the block is dropped.
+    pub fn block(&self) -> Block<'_> {
+        Block { keep: self.lock() }
     }
 
     /// A file without a name beside the reject file, for a record that is too
@@ -371,9 +201,13 @@ impl Rejects {
     pub fn spool(&self) -> io::Result<Option<File>> {
         // Held until the name is gone: another lane may be about to take the same one.
         let kept = self.lock();
-        let Keep::Files(file) = &kept.0 else { return Ok(None) };
+        let Keep::Files(file) = &*kept else { return Ok(None) };
         let mut name = file.path.clone().into_os_string();
         name.push(".part");
+        if self.is_recorded() {
+            // A load that was killed has left it; the files are locked.
+            let _ = std::fs::remove_file(&name);
+        }
         let file =
             OpenOptions::new().read(true).write(true).create_new(true).open(Path::new(&name))?;
         std::fs::remove_file(&name)?;
@@ -383,8 +217,8 @@ impl Rejects {
     /// Which files have rejects beside the first one, and why.
     pub fn more(&self) -> Option<String> {
         match &*self.lock() {
-            (Keep::Files(file), _) => file.more(),
-            (Keep::Told(_), _) => None,
+            Keep::Files(file) => file.more(),
+            Keep::Told(_) => None,
         }
     }
 
@@ -395,14 +229,24 @@ impl Rejects {
     ///
     /// As [`Rejects::add`].
     pub fn close(&self, read: Amount) -> Result<Amount, Error> {
-        let (keep, rejected) = &mut *self.lock();
-        if let Keep::Files(file) = keep {
-            file.end().and_then(|()| file.sync()).map_err(|e| file.failed(&e))?;
+        if !self.is_recorded() {
+            self.end()?;
         }
-        if self.limit.exceeded_at_end(*rejected, read) {
-            return Err(self.too_many(keep, *rejected));
+        let rejected = *self.rejected();
+        let Earlier { rejected: before, read: read_before } = self.earlier.unwrap_or_default();
+        match self.limit.exceeded_at_end(rejected + before, read + read_before) {
+            true => Err(self.too_many(rejected + before)),
+            false => Ok(rejected),
         }
-        Ok(*rejected)
+    }
+
+    /// Writes what follows the last record, and makes everything durable.
+    ///
+    /// # Errors
+    ///
+    /// As [`Rejects::add`].
+    pub fn end(&self) -> Result<(), Error> {
+        self.block().end()
     }
 
     /// Removes the files if no record was rejected: empty ones would only be in
@@ -412,8 +256,10 @@ impl Rejects {
     ///
     /// A file cannot be removed.
     pub fn remove_if_empty(&self) -> Result<(), Error> {
-        let (Keep::Files(file), Amount { records: 0, .. }) = &*self.lock() else { return Ok(()) };
-        if file.held {
+        let rejected = self.rejected().records;
+        let Keep::Files(file) = &*self.lock() else { return Ok(()) };
+        // Reserved ones are removed with their lock.
+        if file.held || rejected > 0 || self.is_recorded() {
             return Ok(());
         }
         for path in [file.path.clone(), side_path(&file.path)] {
@@ -423,17 +269,21 @@ impl Rejects {
         Ok(())
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, (Keep, Amount)> {
+    fn lock(&self) -> MutexGuard<'_, Keep> {
         self.keep.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    fn too_many(&self, keep: &mut Keep, rejected: Amount) -> Error {
+    fn rejected(&self) -> MutexGuard<'_, Amount> {
+        self.rejected.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn too_many(&self, rejected: Amount) -> Error {
         let verb = if rejected.records == 1 { "was" } else { "were" };
         let error = Error::data(format!(
             "{rejected} {verb} rejected, which is more than the limit of {}",
             self.limit
         ));
-        let Keep::Files(file) = keep else { return error };
+        let Keep::Files(file) = &mut *self.lock() else { return error };
         // The file should have all of them when the user looks; the load fails either way.
         if file.sync().is_err() {
             return error;
@@ -451,6 +301,45 @@ impl Rejects {
             file.more().map_or(String::new(), |more| format!("; {more}")),
             Text::from(dialect),
         ))
+    }
+}
+
+/// The right to add rejects to the files of a load that is recorded.
+pub struct Block<'r> {
+    keep: MutexGuard<'r, Keep>,
+}
+
+impl Block<'_> {
+    /// Adds the rejects of a transaction; gives what is to be recorded of the files that have them,
+    /// which are on disk.
+    ///
+    /// # Errors
+    ///
+    /// As [`Rejects::add`], or the transaction of an earlier block was not committed.
+    pub fn write(&mut self, spool: &mut Spool) -> Result<Vec<Kept>, Error> {
+        let Keep::Files(file) = &mut *self.keep else {
+            return Err(Error::defect("rejects are kept nowhere"));
+        };
+        file.begin_block()?;
+        let written = spool.empty_into(file).and_then(|()| file.end_block());
+        written.map_err(|e| file.failed(&e))
+    }
+
+    /// As [`Rejects::end`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Rejects::add`].
+    pub fn end(&mut self) -> Result<(), Error> {
+        let Keep::Files(file) = &mut *self.keep else { return Ok(()) };
+        file.end().and_then(|()| file.sync()).map_err(|e| file.failed(&e))
+    }
+
+    /// The transaction is committed.
+    pub fn committed(mut self) {
+        if let Keep::Files(file) = &mut *self.keep {
+            file.block_is_committed();
+        }
     }
 }
 

@@ -121,6 +121,8 @@ pub struct Summary {
     pub rejected: u64,
     /// the lines that they span
     pub rejected_lines: u64,
+    /// with `once`: records that were rejected before, by loads that this one continues
+    pub rejected_before: u64,
     /// records passed over by `--skip`, `--where` or a trigger, and lines that are no records
     pub skipped: u64,
     /// with `once`: the number of the load in `pgsluice_loads.loads`; null where nothing was new

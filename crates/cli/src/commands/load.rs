@@ -78,7 +78,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     shown.end();
     let mut summary = loaded.map_err(|error| failed(&file, error.into()))?;
     summary.texts_mut().for_each(|text| *text = words(text).into());
-    let rejected = summary.rejected > 0;
+    let rejected = summary.rejected + summary.rejected_before > 0;
     if let Some(file) = &*file {
         file.write(&summary, rejected, "the rows are loaded")?;
     }
@@ -178,6 +178,9 @@ fn print(s: &Summary, told: &[String], verbose: bool) {
             "  load {load}; loaded before: {} files, and {} records of the others",
             s.files_known, s.records_known
         ));
+        if s.rejected_before > 0 {
+            say(format_args!("  rejected before: {} records", s.rejected_before));
+        }
     }
     for lock in s.locks.iter().filter(|_| !brief) {
         say(format_args!("  lock: {lock}"));

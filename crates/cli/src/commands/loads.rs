@@ -75,7 +75,8 @@ struct Verify {
 
 /// Forget files: the next load with --once loads them again. Their rows stay in the table
 ///
-/// Exit code 1 means that no such file was recorded for the table.
+/// A reject file of a load that is not complete is forgotten, too: the load continues without the
+/// rejects that it has. Exit code 1 means that no such file was recorded for the table.
 #[derive(Args)]
 #[command(disable_help_flag = true)]
 struct Forget {

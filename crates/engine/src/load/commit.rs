@@ -4,40 +4,36 @@ use crate::error::Error;
 use crate::once::record::Recording;
 use crate::options::{Method, Options};
 use crate::plan::Plan;
-use crate::reject::Amount;
 use crate::session::conn::Conn;
 use crate::session::lane::{Lane, LaneCounts};
 use crate::session::transaction;
 
-/// Records what the lanes have loaded in the transactions that are to be committed. The only one
-/// completes the files, too.
-pub(super) fn record(
-    recording: &Recording,
-    lanes: &mut [Lane],
-    counts: &LaneCounts,
-    rejected: Amount,
-) -> Result<(), Error> {
-    if let [lane] = lanes {
-        let before = recording.committed.get();
-        lane.record(Some(counts.rows - before), rejected.records)?;
-        return recording.complete(&mut lane.conn);
-    }
-    lanes.iter_mut().try_for_each(|lane| lane.record(None, 0))
-}
-
 /// Completes the files of several lanes when all of them have committed.
 pub(super) fn complete(recording: &Recording, lanes: &mut [Lane]) -> Result<(), Error> {
     let [first, _, ..] = lanes else { return Ok(()) };
-    let conn = &mut first.conn;
     let mut done = || {
-        conn.exec(&format!("{}; {}", transaction::BEGIN, transaction::NO_TIMEOUTS))?;
-        recording.complete(conn)?;
-        conn.exec("COMMIT").map(drop)
+        first.conn.exec(&format!("{}; {}", transaction::BEGIN, transaction::NO_TIMEOUTS))?;
+        recording.complete(&mut first.conn)?;
+        first.end_rejects()?;
+        first.conn.exec("COMMIT").map(drop)
     };
     done().map_err(|error: Error| {
         let committed = "all rows are committed, and the files are not marked as complete";
         error.with_changed(committed).with_hint("the same command completes them")
     })
+}
+
+/// Records what each lane has loaded in its transaction, and commits that, one after another. A
+/// single one completes the files, too. Gives the number of transactions.
+pub(super) fn commit_recorded(
+    recording: &Recording,
+    lanes: &mut [Lane],
+    counts: &LaneCounts,
+) -> Result<u64, Error> {
+    let last = lanes.len() == 1;
+    let rows = last.then(|| counts.rows - recording.committed.get());
+    lanes.iter_mut().try_for_each(|lane| lane.commit_pieces(rows, last))?;
+    Ok(lanes.len() as u64)
 }
 
 /// Commits the lanes one after another; gives the number of transactions.

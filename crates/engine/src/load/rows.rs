@@ -7,13 +7,14 @@ use crate::input::Reader;
 use crate::options::{Method, Options};
 use crate::pipeline::{self, Through};
 use crate::plan::Plan;
-use crate::reject::{Amount, RejectFile, RejectForm, Rejects};
+use crate::reject::{already_there, Amount, RejectFile, RejectForm, Rejects};
 use crate::session::conn::Conn;
 use crate::session::deadlock_watch::DeadlockWatch;
 use crate::session::lane::{Lane, LaneCounts};
 use crate::session::{staged, transaction};
 use crate::text::text;
 use crate::watch::Watch;
+use std::io;
 use std::sync::Arc;
 
 /// Rows that are in the table and not committed.
@@ -36,7 +37,7 @@ pub(super) fn send_rows(
     plan: &Arc<Plan>,
 ) -> Result<Sent, Error> {
     let Job { options, watch, .. } = job;
-    let rejects = rejects(&reader, options, watch)?;
+    let rejects = rejects(&reader, job)?;
     let mut lanes = open_lanes(conn, plan, options, watch, &rejects)?;
     if let Some(recording) = job.recording {
         lanes.iter_mut().for_each(|lane| lane.record_for(recording));
@@ -98,27 +99,35 @@ pub(crate) fn open_lanes(
 
 /// Creates the reject files before anything is loaded: whether they can be
 /// written should not come out after hours.
-fn rejects(
-    reader: &Reader,
-    options: &Options,
-    watch: &Watch,
-) -> Result<Option<Arc<Rejects>>, Error> {
+fn rejects(reader: &Reader, job: &Job<'_>) -> Result<Option<Arc<Rejects>>, Error> {
+    let Job { options, watch, recording, .. } = job;
     let Some(wanted) = &options.rejects else { return Ok(None) };
     let name = wanted.file.display().to_string();
+    let failed = |e: io::Error| Error::io("create the reject file", &name, &e);
     let (dialect, head) = (options.input.dialect(), reader.head());
     let form = match &dialect {
         Some(dialect) => RejectForm::Lines(dialect, head.as_deref()),
         None => RejectForm::Tuples,
     };
-    let file = RejectFile::create(&wanted.file, wanted.existing, form).map_err(|e| {
-        let error = Error::io("create the reject file", &name, &e);
-        match e.kind() {
-            std::io::ErrorKind::AlreadyExists => error
-                .with_hint("the file and its .jsonl contain the rejects of an earlier load: use `reject-existing` append or replace, or {time} in the name"),
-            _ => error,
+    let (limit, progress) = (wanted.limit, &watch.progress);
+    let reserved = recording.map(|recording| (recording.reserved(), recording.earlier));
+    Ok(Some(Arc::new(match reserved {
+        Some((Some(reserved), earlier)) => {
+            let file = RejectFile::reserved(reserved, wanted.existing, form).map_err(failed)?;
+            Rejects::recorded(file, limit, progress, earlier)
         }
-    })?;
-    Ok(Some(Arc::new(Rejects::new(file, wanted.limit, &watch.progress))))
+        Some((None, _)) => return Err(Error::defect("no reject file is reserved")),
+        None => {
+            let file =
+                RejectFile::create(&wanted.file, wanted.existing, form).map_err(|e| {
+                    match e.kind() {
+                        io::ErrorKind::AlreadyExists => already_there(failed(e)),
+                        _ => failed(e),
+                    }
+                })?;
+            Rejects::new(file, limit, progress)
+        }
+    })))
 }
 
 type Ran = Result<(Through, Vec<Lane>), Error>;
@@ -134,9 +143,10 @@ fn close_rejects(
     };
     let closed = run.and_then(|(through, mut lanes)| {
         let records = through.records + through.passed;
-        let rejected = rejects
-            .close(Amount { records, lines: through.lines })
-            .map_err(|e| lanes[0].stayed(e))?;
+        let rejected = rejects.close(Amount { records, lines: through.lines }).map_err(|e| {
+            lanes.iter_mut().for_each(Lane::show_rejects);
+            lanes[0].stayed(e)
+        })?;
         Ok((through, lanes, rejected))
     });
     rejects.remove_if_empty()?;

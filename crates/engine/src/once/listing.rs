@@ -1,5 +1,4 @@
-//! The record of loads, for users: what there is, whether the files are as they were, and how a file
-//! is forgotten.
+//! The record of loads, for users: what there is, and whether the files are as they were.
 
 use super::lookup::{number, pieces};
 use super::tables;
@@ -9,7 +8,6 @@ use crate::session::conn::{Conn, Rows};
 use crate::session::transaction::BEGIN;
 use crate::source::FileSource;
 use serde::Serialize;
-use std::path::Path;
 
 /// A load that was recorded.
 #[derive(Clone, Debug, Serialize)]
@@ -170,32 +168,8 @@ pub fn verify(url: &str, load: i64) -> Result<Vec<Verified>, Error> {
     Ok(all)
 }
 
-/// Forgets files of a table, by their paths: the next load loads them again. Their rows stay. Gives
-/// the files that were recorded.
-///
-/// # Errors
-///
-/// As [`list`].
-pub fn forget(url: &str, table: &str, files: &[String]) -> Result<Vec<String>, Error> {
-    let Some(mut conn) = open(url)? else { return Ok(Vec::new()) };
-    let mut forgotten = Vec::new();
-    for file in files {
-        let path = Path::new(file).canonicalize();
-        let name = path.ok().and_then(|path| path.to_str().map(str::to_owned));
-        let name = name.unwrap_or_else(|| file.clone());
-        let rows = conn.query(
-            "DELETE FROM pgsluice_loads.sources \
-             WHERE target = pg_catalog.to_regclass($1) AND name = $2 RETURNING name",
-            &[Some(table), Some(&name)],
-        )?;
-        forgotten.extend(rows.into_iter().filter_map(|row| row.into_iter().next().flatten()));
-    }
-    conn.exec("COMMIT")?;
-    Ok(forgotten)
-}
-
 /// A connection within a transaction; `None` where nothing was ever recorded.
-fn open(url: &str) -> Result<Option<Conn>, Error> {
+pub(super) fn open(url: &str) -> Result<Option<Conn>, Error> {
     let mut conn = Conn::open(url)?;
     if !tables::there(&mut conn)? {
         return Ok(None);

@@ -9,10 +9,12 @@
 //!   exact is the order of [`record`]: see there.
 
 mod fingerprint;
+pub mod forget;
 mod identity;
 pub mod listing;
 mod lookup;
 pub mod record;
+mod rejects;
 pub mod tables;
 
 use crate::error::Error;
@@ -406,6 +408,7 @@ impl Once {
         let _ = self.guard.exec("COMMIT");
         let loaded = recording.options.input.sources.len();
         summary.load = Some(load);
+        summary.rejected_before = recording.earlier.rejected.records;
         summary.files_known = (self.names.len() - loaded) as u64;
         summary.transactions += recording.transactions.get();
         summary.files = self.names;

@@ -5,17 +5,23 @@
 //! later load that continues the same files first marks this one as stopped, and reads the pieces
 //! after that. So it sees every piece that this load commits, and this load commits none later,
 //! even if its process is still alive and its claim was lost with a connection.
+//!
+//! The rejects of a transaction are written to their files after that lock was taken, and before the
+//! COMMIT: what holds for the rows in the table holds for them, too (`reject::owned`).
 
 use super::identity::{Ends, Seen};
 use super::lookup::{number, pieces};
+use super::rejects::{self, Taken};
 use crate::error::{Error, Kind};
 use crate::input::KnownPiece;
 use crate::ledger::under_policies;
 use crate::options::Options;
+use crate::reject::{Amount, Earlier, Kept, Reserved};
 use crate::report::Counter;
 use crate::session::conn::Conn;
 use serde::Serialize;
 use serde_json::{json, Value};
+use std::sync::Mutex;
 
 /// How many pieces one statement inserts.
 const BATCH: usize = 10_000;
@@ -82,6 +88,10 @@ pub(crate) struct Recording {
     pub sources: Vec<i64>,
     /// what is loaded already of each file
     pub known: Vec<Vec<KnownPiece>>,
+    /// the reject files, until the lanes take them
+    rejects: Mutex<Option<Reserved>>,
+    /// what earlier loads have read and rejected of the files
+    pub earlier: Earlier,
     /// those of the load, with which each transaction begins
     pub options: Options,
     /// rows that are committed before the end of the load
@@ -124,25 +134,33 @@ impl Recording {
             fingerprint,
             sources: Vec::new(),
             known: Vec::new(),
+            rejects: Mutex::default(),
+            earlier: Earlier::default(),
             options,
             committed,
             transactions,
             commits: Counter::default(),
         };
-        recording.stop_earlier(conn)?;
+        let begun = Value::from_iter(recording.files.iter().filter_map(|file| file.begun));
+        recording.stop_earlier(conn, &begun)?;
+        let rejected = recording.take_rejects(conn, &begun)?;
         recording.sources = recording.put_sources(conn)?;
         conn.exec("COMMIT")?;
         for (file, source) in recording.files.iter().zip(&recording.sources) {
             let begun = file.begun.map(|_| pieces(conn, *source)).transpose()?;
             recording.known.push(begun.unwrap_or_default());
         }
+        let known = recording.known.iter().flatten().map(|piece| piece.counts);
+        let read = known.fold(Amount::default(), |sum, counts| {
+            sum + Amount { records: counts.records, lines: counts.lines }
+        });
+        recording.earlier = Earlier { rejected, read };
         Ok(recording)
     }
 
     /// Waits for transactions of earlier loads of these files that are about to commit, and stops
     /// all others.
-    fn stop_earlier(&self, conn: &mut Conn) -> Result<(), Error> {
-        let begun = Value::from_iter(self.files.iter().filter_map(|file| file.begun));
+    fn stop_earlier(&self, conn: &mut Conn, begun: &Value) -> Result<(), Error> {
         conn.query(
             "UPDATE pgsluice_loads.loads SET state = 'stopped', ended = pg_catalog.clock_timestamp(), \
                error = 'continued by load ' || $2::text \
@@ -151,6 +169,16 @@ impl Recording {
             &[Some(&begun.to_string()), Some(&self.load.to_string())],
         )?;
         Ok(())
+    }
+
+    /// Takes over the reject files; gives how many records earlier loads have rejected.
+    fn take_rejects(&mut self, conn: &mut Conn, begun: &Value) -> Result<Amount, Error> {
+        let names = self.options.input.sources.iter().map(|source| source.name()).collect();
+        let wanted = self.options.rejects.as_ref();
+        let Taken { reserved, rejected } =
+            rejects::take_over(conn, self.load, &self.target, begun, names, wanted)?;
+        self.rejects = Mutex::new(reserved);
+        Ok(rejected)
     }
 
     /// Adds the files that are new and takes over those that an earlier load began with. Gives
@@ -205,7 +233,8 @@ impl Recording {
     }
 
     /// Records the pieces of a transaction in that transaction, whose COPY has ended and whose
-    /// COMMIT follows.
+    /// COMMIT follows. `write` adds its rejects to their files when no other load can stop this one
+    /// before the transaction ends.
     ///
     /// # Errors
     ///
@@ -215,6 +244,7 @@ impl Recording {
         conn: &mut Conn,
         pieces: &[Piece],
         amounts: Amounts,
+        write: impl FnOnce() -> Result<Vec<Kept>, Error>,
     ) -> Result<(), Error> {
         if pieces.is_empty() {
             return Ok(());
@@ -227,6 +257,7 @@ impl Recording {
         };
         under_policies(conn, |conn| {
             self.hold(conn)?;
+            rejects::put(conn, self.load, &write()?)?;
             let rows = conn.query(
                 "INSERT INTO pgsluice_loads.commits (load, read, loaded, rejected, skipped) \
                  VALUES ($1::bigint, $2::bigint, $3::bigint, $4::bigint, $5::bigint) RETURNING number",
@@ -272,6 +303,11 @@ impl Recording {
         .with_hint("the same command loads what is missing"))
     }
 
+    /// The reject files, for the one who writes to them.
+    pub(crate) fn reserved(&self) -> Option<Reserved> {
+        self.rejects.lock().unwrap_or_else(|e| e.into_inner()).take()
+    }
+
     /// Keeps other loads from taking over the files until the transaction ends.
     fn hold(&self, conn: &mut Conn) -> Result<(), Error> {
         let held = conn.query(
@@ -314,6 +350,7 @@ impl Recording {
                 &[Some(&load)],
             )?;
             add_names(conn, &self.target, &self.aliases, &self.fingerprint, self.load)?;
+            rejects::release(conn, &load)?;
             let (_, ended) = conn.query_counted(
                 "UPDATE pgsluice_loads.loads SET state = 'complete', \
                    ended = pg_catalog.clock_timestamp() \

@@ -11,16 +11,37 @@ use crate::session::transaction::BEGIN;
 use crate::text::text;
 
 /// The version of these tables.
-const VERSION: i32 = 1;
+const VERSION: i32 = 2;
 
-/// Created in one transaction by the first load with `once`.
+/// What version 2 has added.
+const REJECT_FILES: &str = "
+CREATE TABLE pgsluice_loads.reject_files (
+    load bigint REFERENCES pgsluice_loads.loads,
+    file text,
+    bytes bigint NOT NULL,
+    hash bytea NOT NULL,
+    reasons_bytes bigint NOT NULL,
+    reasons_hash bytea NOT NULL,
+    records bigint NOT NULL,
+    lines bigint NOT NULL,
+    PRIMARY KEY (load, file)
+);
+COMMENT ON TABLE pgsluice_loads.reject_files IS
+    'reject files of loads that are not complete, with the bytes of committed transactions';
+ALTER TABLE pgsluice_loads.reject_files ENABLE ROW LEVEL SECURITY;
+CREATE POLICY may_insert ON pgsluice_loads.reject_files
+    USING (EXISTS (SELECT FROM pgsluice_loads.loads l WHERE l.number = load));
+GRANT SELECT, INSERT, UPDATE, DELETE ON pgsluice_loads.reject_files TO PUBLIC;
+";
+
+/// Created in one transaction by the first load with `once`, with [`REJECT_FILES`].
 const CREATE: &str = "
 CREATE TABLE pgsluice_loads.version (
     one_row boolean PRIMARY KEY DEFAULT true CHECK (one_row),
     version integer NOT NULL
 );
-COMMENT ON TABLE pgsluice_loads.version IS 'version of the tables loads, sources, commits and pieces';
-INSERT INTO pgsluice_loads.version (version) VALUES (1);
+COMMENT ON TABLE pgsluice_loads.version IS 'version of the tables of loads with once';
+INSERT INTO pgsluice_loads.version (version) VALUES (2);
 CREATE TABLE pgsluice_loads.loads (
     number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     target regclass NOT NULL,
@@ -98,16 +119,17 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON pgsluice_loads.loads, pgsluice_loads.sou
 
 /// The statements that create the schema and all of its tables, for an administrator to run.
 pub fn statements() -> String {
-    format!("BEGIN;{}{CREATE}COMMIT;", ledger::CREATE)
+    format!("BEGIN;{}{CREATE}{REJECT_FILES}COMMIT;", ledger::CREATE)
 }
 
-/// Creates the tables where they are missing. To be called outside a transaction.
+/// Creates the tables where they are missing, and adds what later versions have. To be called
+/// outside a transaction.
 ///
 /// # Errors
 ///
-/// They are missing and the role may not create them; or they are of another version.
+/// The role may not create them; or they are of a later version.
 pub(super) fn ensure(conn: &mut Conn) -> Result<(), Error> {
-    if there(conn)? {
+    if version(conn)? == Some(VERSION) {
         return Ok(());
     }
     if let State::Unusable(why) = ledger::ensure(conn)? {
@@ -115,14 +137,14 @@ pub(super) fn ensure(conn: &mut Conn) -> Result<(), Error> {
     }
     // Two loads may find them missing at once; the lock lets the second one look again.
     conn.exec(&format!("{BEGIN}; {}", ledger::LOCK))?;
-    if !there(conn)? {
-        if let Err(error) = conn.exec(CREATE) {
-            return Err(if error.sqlstate().is_empty() {
-                error
-            } else {
-                unusable(error.message())
-            });
-        }
+    let missing = match version(conn)? {
+        None => format!("{CREATE}{REJECT_FILES}"),
+        Some(1) => format!("{REJECT_FILES} UPDATE pgsluice_loads.version SET version = 2"),
+        Some(VERSION) => String::new(),
+        Some(other) => return Err(of_another(other)),
+    };
+    if let Err(error) = conn.exec(&missing) {
+        return Err(if error.sqlstate().is_empty() { error } else { unusable(error.message()) });
     }
     conn.exec("COMMIT").map(drop)
 }
@@ -133,26 +155,36 @@ pub(super) fn ensure(conn: &mut Conn) -> Result<(), Error> {
 ///
 /// They are of another version, or cannot be trusted.
 pub(super) fn there(conn: &mut Conn) -> Result<bool, Error> {
+    match version(conn)? {
+        None => Ok(false),
+        Some(VERSION) => Ok(true),
+        Some(other) => Err(of_another(other)),
+    }
+}
+
+/// The version of the tables; `None` where they are missing.
+fn version(conn: &mut Conn) -> Result<Option<i32>, Error> {
     let found = "SELECT 1 FROM pg_catalog.pg_class c \
         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
         WHERE n.nspname = 'pgsluice_loads' AND c.relname = 'version'";
     if conn.exec(found)?.is_empty() {
-        return Ok(false);
+        return Ok(None);
     }
     if let State::Unusable(why) = ledger::state(conn)? {
         return Err(unusable(&why));
     }
     let rows = conn.exec("SELECT version FROM pgsluice_loads.version")?;
-    match rows.first().and_then(|row| row[0].as_ref()?.parse::<i32>().ok()) {
-        Some(VERSION) => Ok(true),
-        found => {
-            let found = found.map_or("no version".into(), |found| format!("version {found}"));
-            Err(Error::new(format!(
-                "the tables of the schema pgsluice_loads have {found}, and this program needs {VERSION}"
-            ))
-            .with_hint("use the version of pgsluice that created them, or a later one"))
-        }
-    }
+    Ok(Some(rows.first().and_then(|row| row[0].as_ref()?.parse().ok()).unwrap_or(0)))
+}
+
+fn of_another(version: i32) -> Error {
+    Error::new(format!(
+        "the tables of the schema pgsluice_loads have version {version}, and this program needs {VERSION}"
+    ))
+    .with_hint(match version < VERSION {
+        true => "the next load with `once` by the owner of the schema brings them to this version",
+        false => "use the version of pgsluice that created them, or a later one",
+    })
 }
 
 fn unusable(why: &str) -> Error {

@@ -46,7 +46,6 @@ impl Options {
                 target.foreign_keys == ForeignKeys::Revalidate,
                 one_transaction,
             ),
-            ("`on-error` reject", self.rejects.is_some(), "the reject file is one for all pieces"),
         ];
         let wrong = |all: &[(&'static str, bool, &str)], with: &str| {
             let found = all.iter().find(|(_, given, _)| *given);

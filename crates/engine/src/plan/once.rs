@@ -28,10 +28,6 @@ pub(super) fn refuse_once(
         ))
         .with_hint("ALTER TABLE ... SET LOGGED, or accept that with `force-unlogged`"));
     }
-    if method == Method::Lanes && options.rejects.is_some() {
-        return Err(Error::new("lanes with `on-error` reject cannot be used with `once`")
-            .with_hint("use another method, or leave out `on-error`"));
-    }
     let whole = [Method::Staged, Method::CopyFresh, Method::Unlogged, Method::UnloggedLogged];
     let one = once.commit_every.is_some() && whole.contains(&method);
     if method == Method::Insert || one {

@@ -22,6 +22,20 @@ pub struct Amount {
     pub lines: u64,
 }
 
+impl std::ops::Add for Amount {
+    type Output = Amount;
+
+    fn add(self, other: Amount) -> Amount {
+        Amount { records: self.records + other.records, lines: self.lines + other.lines }
+    }
+}
+
+impl std::ops::AddAssign for Amount {
+    fn add_assign(&mut self, other: Amount) {
+        *self = *self + other;
+    }
+}
+
 /// How many rejects a load accepts. Both records and lines are held to it: a stray quote can
 /// make one record of a thousand lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

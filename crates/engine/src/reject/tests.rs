@@ -1,6 +1,7 @@
 //! What the reject files hold.
 
 use super::*;
+use pgsluice_core::scan::Dialect;
 
 fn reject() -> Reject {
     Reject {

@@ -105,7 +105,9 @@ impl Kills {
         if counted {
             let again = (after.0 - inserted) - (after.1 - rows);
             let bytes = again * self.bytes as u64 / ROWS as u64;
-            assert!(bytes <= lanes * (size + CHUNK), "{what}: {lanes} lanes, {every}: {bytes}");
+            // The first lines are shorter than the average, by up to a tenth.
+            let most = lanes * (size + CHUNK) * 11 / 10;
+            assert!(bytes <= most, "{what}: {lanes} lanes, {every}: {bytes}");
             self.again += again;
         }
         ControlFlow::Continue(())

@@ -83,5 +83,5 @@ fn the_reference_names_every_column() {
         assert_eq!(names.join(" "), world.sql(&columns), "{table}");
         tables.push(table);
     }
-    assert_eq!(tables, ["version", "loads", "sources", "commits", "pieces"]);
+    assert_eq!(tables, ["version", "loads", "sources", "commits", "pieces", "reject_files"]);
 }

@@ -6,6 +6,7 @@ mod kills;
 mod listing;
 mod pieces;
 mod recovery;
+mod rejects;
 mod rights;
 
 use crate::common::{each_major, wait_until, World};
@@ -173,13 +174,12 @@ fn rejects_and_conditions_are_counted() {
 fn what_does_not_go_with_it_is_refused() {
     let mut world = world();
     let path = world.file("a.csv", &lines(0, 10));
-    let wrong: [&[&str]; 7] = [
+    let wrong: [&[&str]; 6] = [
         &["--once", "--truncate"],
         &["--once", "--limit", "3"],
         &["--once", "--ledger", "none"],
         &["--commit-every", "1MB"],
         &["--once", "--commit-every", "1"],
-        &["--once", "--commit-every", "1MB", "--on-error", "reject"],
         &["--once", "--commit-every", "1MB", "--triggers", "off"],
     ];
     for wrong in wrong {

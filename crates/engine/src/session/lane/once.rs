@@ -3,7 +3,10 @@
 use super::{Lane, Placed};
 use crate::error::{Error, Kind};
 use crate::once::record::{Amounts, Piece, Recording};
+use crate::reject::{Block, Reject, Rejects, Spool};
 use crate::session::transaction;
+use pgsluice_core::scan::Eol;
+use std::io::Read;
 use std::sync::Arc;
 
 /// What a lane has to record at its next commit.
@@ -12,6 +15,8 @@ pub(super) struct Pieces {
     sent: Vec<Piece>,
     /// bytes of these
     bytes: u64,
+    /// rejects of these
+    rejected: Spool,
     /// rows that the lane has committed
     committed: u64,
 }
@@ -20,7 +25,8 @@ impl Lane {
     /// From here on, what the lane sends is recorded.
     pub(crate) fn record_for(&mut self, recording: &Arc<Recording>) {
         let recording = recording.clone();
-        self.pieces = Some(Pieces { recording, sent: Vec::new(), bytes: 0, committed: 0 });
+        let (sent, rejected) = (Vec::new(), Spool::default());
+        self.pieces = Some(Pieces { recording, sent, bytes: 0, rejected, committed: 0 });
     }
 
     /// What is recorded of a chunk if it is sent.
@@ -52,28 +58,27 @@ impl Lane {
             return Ok(());
         }
         self.finish()?;
-        self.record(None, 0)?;
+        self.commit_pieces(None, false)?;
         let Some(pieces) = &mut self.pieces else { return Ok(()) };
         let recording = pieces.recording.clone();
-        transaction::commit(&mut self.conn, &recording.options.target.url)?;
-        recording.committed.add(self.counts.rows - pieces.committed);
         recording.transactions.add(1);
-        pieces.committed = self.counts.rows;
         pieces.bytes = 0;
         transaction::begin(&mut self.conn, &recording.options)
     }
 
-    /// Records what the open transaction has loaded: `rows`, or as many as the server has counted.
+    /// Records what the open transaction has loaded, `rows` or as many as the server has counted, and
+    /// commits it. The `last` one of a single lane completes the files, too.
     ///
     /// # Errors
     ///
     /// Another load has taken over the files, the server has taken another number of rows than
-    /// there are records, or the connection is lost.
-    pub(crate) fn record(&mut self, rows: Option<u64>, rejected: u64) -> Result<(), Error> {
+    /// there are records, the rejects cannot be written, or the connection is lost.
+    pub(crate) fn commit_pieces(&mut self, rows: Option<u64>, last: bool) -> Result<(), Error> {
         let Some(pieces) = &mut self.pieces else { return Ok(()) };
-        let sent = std::mem::take(&mut pieces.sent);
+        let (sent, amount) = (std::mem::take(&mut pieces.sent), pieces.rejected.amount());
         let read = sent.iter().map(|piece| piece.records).sum();
         let loaded = rows.unwrap_or(self.counts.rows - pieces.committed);
+        let rejected = amount.records;
         if read != loaded + rejected && !self.plan.may_drop_rows {
             return Err(Error::new(format!(
                 "{read} records were read, {loaded} rows loaded and {rejected} rejected; rolled back"
@@ -82,6 +87,65 @@ impl Lane {
             .with_hint("this is a defect of the loader, or of a trigger on the table"));
         }
         let recording = pieces.recording.clone();
-        recording.record(&mut self.conn, &sent, Amounts { read, loaded, rejected })
+        let amounts = Amounts { read, loaded, rejected };
+        // Held until the outcome of the COMMIT is known.
+        let mut block = match &self.rejects {
+            Some(rejects) if rejected > 0 || last => Some(rejects.block()),
+            _ => None,
+        };
+        recording.record(&mut self.conn, &sent, amounts, || match &mut block {
+            Some(block) if rejected > 0 => block.write(&mut pieces.rejected),
+            _ => Ok(Vec::new()),
+        })?;
+        if last {
+            recording.complete(&mut self.conn)?;
+            block.as_mut().map_or(Ok(()), Block::end)?;
+        }
+        transaction::commit(&mut self.conn, &recording.options.target.url)?;
+        if let Some(block) = block {
+            block.committed();
+        }
+        recording.committed.add(loaded);
+        pieces.committed = self.counts.rows;
+        Ok(())
+    }
+
+    /// Keeps a rejected record: with those of the transaction, or at once in the reject file.
+    pub(super) fn keep_reject(
+        &mut self,
+        rejects: &Rejects,
+        reject: &Reject,
+        mut bytes: impl Read,
+        eol: Eol,
+    ) -> Result<(), Error> {
+        let Some(pieces) = self.pieces.as_mut().filter(|_| rejects.is_recorded()) else {
+            return rejects.add_from(reject, &mut bytes, eol);
+        };
+        let kept = pieces.rejected.add(rejects, reject, &mut bytes, eol);
+        kept.map_err(|e| Error::io("write", "the rejects beside the reject file", &e))?;
+        let counted = rejects.count(reject);
+        if counted.is_err() {
+            self.show_rejects();
+        }
+        counted
+    }
+
+    /// Ends the reject files when all lanes have committed.
+    ///
+    /// # Errors
+    ///
+    /// They cannot be written.
+    pub(crate) fn end_rejects(&mut self) -> Result<(), Error> {
+        self.rejects.as_ref().map_or(Ok(()), |rejects| rejects.end())
+    }
+
+    /// Before the load fails: writes rejects whose transaction is not committed, for the user to look
+    /// at. The next load cuts them off.
+    pub(crate) fn show_rejects(&mut self) {
+        let (Some(pieces), Some(rejects)) = (&mut self.pieces, &self.rejects) else { return };
+        if pieces.rejected.amount().records > 0 {
+            // The load fails for another reason.
+            let _ = rejects.block().write(&mut pieces.rejected);
+        }
     }
 }

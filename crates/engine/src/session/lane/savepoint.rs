@@ -117,7 +117,10 @@ impl Lane {
             let bytes = &chunk.bytes[item.start..item.end];
             reject.length = bytes.len() as u64;
             reject.lines = lines_of(bytes, &plan.layout, eol);
-            rejects.add(&reject, bytes, eol)?;
+            match rejects.is_recorded() {
+                true => self.keep_reject(rejects, &reject, bytes, eol)?,
+                false => rejects.add(&reject, bytes, eol)?,
+            }
         }
         self.counts.chunks_as_is += 1;
         Ok(())
@@ -362,7 +365,8 @@ impl Lane {
         reject.lines = oversized.lines.max(1);
         let Some(mut spool) = oversized.spool else { return rejects.add(&reject, b"", first.eol) };
         spool.rewind().map_err(spool_error)?;
-        rejects.add_from(&reject, &mut spool, first.eol)
+        let eol = first.eol;
+        self.keep_reject(rejects, &reject, spool, eol)
     }
 
     fn end_oversized(&mut self) -> Result<u64, Error> {

@@ -1,0 +1,327 @@
+//! Rejects: the reject file has each rejected record of what is committed once, whatever has ended a load.
+
+use super::{start, world};
+use crate::common::{each_major, signal, wait_until, Signal, World};
+use std::collections::BTreeSet;
+use std::fs;
+use std::thread::sleep;
+use std::time::Duration;
+
+/// A number of a simple sequence of random ones.
+fn next(random: &mut u64) -> u64 {
+    *random =
+        random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *random >> 33
+}
+
+/// Lines, and those of them that are bad: each line whose number ends with these digits.
+fn mixed(from: usize, count: usize) -> (Vec<u8>, Vec<String>) {
+    let (mut bytes, mut bad) = (Vec::new(), Vec::new());
+    for i in from..from + count {
+        let line = match i % 700 {
+            77 => format!("x{i},\"bad\nof two lines\"\n"),
+            _ => format!("{i},\"some text, of line {i}\"\n"),
+        };
+        if line.starts_with('x') {
+            bad.push(line.clone());
+        }
+        bytes.extend_from_slice(line.as_bytes());
+    }
+    (bytes, bad)
+}
+
+/// The records of a reject file of such lines, and the offsets that its reasons name.
+fn kept(path: &str, limits: Option<(usize, usize)>) -> (Vec<String>, BTreeSet<(String, u64)>) {
+    let read = |path: &str| String::from_utf8(fs::read(path).unwrap_or_default()).unwrap();
+    let (mut records, mut reasons) = (read(path), read(&format!("{path}.jsonl")));
+    if let Some((bytes, more)) = limits {
+        assert!(records.len() >= bytes && reasons.len() >= more, "{bytes} {more}");
+        records.truncate(bytes);
+        reasons.truncate(more);
+    }
+    let mut records: Vec<String> =
+        records.split_inclusive("lines\"\n").map(str::to_owned).collect();
+    records.sort();
+    let mut places = BTreeSet::new();
+    for line in reasons.lines() {
+        let reason: serde_json::Value = serde_json::from_str(line).unwrap();
+        let place = (reason["file"].to_string(), reason["offset"].as_u64().unwrap());
+        assert!(places.insert(place), "{line}");
+    }
+    (records, places)
+}
+
+/// Checks that the reject file has exactly these records, and the ledger as many.
+fn exact(world: &mut World, path: &str, bad: &[String], what: &str) {
+    let (records, places) = kept(path, None);
+    let mut bad = bad.to_vec();
+    bad.sort();
+    assert!(records == bad, "{what}: {} of {} rejects", records.len(), bad.len());
+    assert_eq!(places.len(), bad.len(), "{what}");
+    let sums = "SELECT sum(rejected) || ' ' || sum(loaded) FROM pgsluice_loads.commits";
+    let rows = world.sql("SELECT count(*) FROM t");
+    assert_eq!(world.sql(sums), format!("{} {rows}", bad.len()), "{what}");
+    assert_eq!(world.sql("SELECT count(*) FROM pgsluice_loads.reject_files"), "0", "{what}");
+}
+
+/// After a crash: what the ledger says is committed is in the file.
+fn agrees(world: &mut World, what: &str) {
+    let rows = world.sql(
+        "SELECT coalesce(max(file || ' ' || bytes || ' ' || reasons_bytes), '- 0 0') \
+         FROM pgsluice_loads.reject_files WHERE records > 0",
+    );
+    let [path, bytes, reasons] = rows.split(' ').collect::<Vec<_>>()[..] else { panic!("{rows}") };
+    let (records, places) = kept(path, Some((bytes.parse().unwrap(), reasons.parse().unwrap())));
+    let counted = world.sql("SELECT coalesce(sum(rejected), 0) FROM pgsluice_loads.commits");
+    assert_eq!(counted, places.len().to_string(), "{what}");
+    assert_eq!(counted, records.len().to_string(), "{what}");
+}
+
+/// The loader or the server is killed at random moments; lanes and sizes differ each time.
+#[test]
+fn killed_at_any_moment_the_reject_file_is_exact() {
+    let rounds = if std::env::var_os("PGSLUICE_SOAK").is_some() { 30 } else { 4 };
+    let mut world = World::new(&each_major().pop().unwrap());
+    world.sql("CREATE TABLE t (a int, b text)");
+    let files = [mixed(0, 120_000), mixed(120_000, 120_000)];
+    let paths: Vec<String> = files
+        .iter()
+        .enumerate()
+        .map(|(i, (bytes, _))| world.file(&format!("{i}.csv"), bytes))
+        .collect();
+    let bad: Vec<String> = files.iter().flat_map(|(_, bad)| bad.clone()).collect();
+    let (mut random, mut kills, mut continued) = (19, 0, 0);
+    for round in 0..rounds {
+        world.sql("TRUNCATE t; DROP SCHEMA IF EXISTS pgsluice_loads CASCADE");
+        let rejects = world.path(&format!("bad-{round}"));
+        loop {
+            let (lanes, size) = (next(&mut random) % 3 + 1, 64 << (next(&mut random) % 5));
+            let (lanes, size) = (lanes.to_string(), format!("{size}kB"));
+            let mut all: Vec<&str> = paths.iter().map(String::as_str).collect();
+            all.extend(["--on-error", "reject", "--reject-limit", "none"]);
+            all.extend(["--reject-file", &rejects]);
+            if next(&mut random) % 8 > 0 {
+                all.extend(["--commit-every", &size]);
+            }
+            if lanes != "1" {
+                all.extend(["--method", "lanes", "--lanes", &lanes]);
+            }
+            let mut child = start(&world, &all);
+            sleep(Duration::from_millis(50 + next(&mut random) % 900));
+            if let Some(status) = child.try_wait().unwrap() {
+                let output = child.wait_with_output().unwrap();
+                assert!([Some(3), Some(0)].contains(&status.code()), "{output:?}");
+                break;
+            }
+            kills += 1;
+            if kills % 4 == 0 {
+                world.server.kill9().unwrap();
+                world.restart_with(&[]);
+                let _ = child.wait_with_output();
+            } else {
+                child.kill().unwrap();
+                child.wait().unwrap();
+            }
+            if world.sql("SELECT to_regclass('pgsluice_loads.reject_files') IS NOT NULL") == "t" {
+                let busy = "SELECT count(*) FROM pg_stat_activity WHERE pid <> pg_backend_pid() \
+                    AND backend_type = 'client backend'";
+                wait_until(|| "a session stays".into(), || world.sql(busy) == "0");
+                let complete = "SELECT count(*) > 0 AND bool_and(state = 'complete') \
+                    FROM pgsluice_loads.sources";
+                if world.sql(complete) == "t" {
+                    // It was killed after its last commit.
+                    break;
+                }
+                agrees(&mut world, &format!("round {round}, kill {kills}"));
+                let counted = "SELECT coalesce(sum(rejected), 0) > 0 FROM pgsluice_loads.commits";
+                continued += usize::from(world.sql(counted) == "t");
+            }
+        }
+        exact(&mut world, &rejects, &bad, &format!("round {round}"));
+    }
+    eprintln!("{kills} kills, {continued} loads continued");
+    assert!(continued > 0, "no kill came in the middle");
+}
+
+/// A load that is beyond its limit is continued with a higher one; the limit counts what earlier
+/// loads have rejected. A file that is lost or changed in between is an error.
+#[test]
+fn a_lost_or_changed_reject_file_is_an_error() {
+    let mut world = world();
+    let (bytes, bad) = mixed(0, 100_000);
+    let path = world.file("a.csv", &bytes);
+    let rejects = world.path("bad");
+    let side = format!("{rejects}.jsonl");
+    let load = |world: &World, limit: &str| {
+        let size = ["--commit-every", "256kB", "--on-error", "reject", "--reject-limit", limit];
+        let all = [&path, "--table", "t", "--once", "--reject-file", &rejects];
+        world.load(&[&all[..], &size].concat())
+    };
+    for _ in 0..2 {
+        let said = load(&world, "100").unwrap_err();
+        assert!(said.contains("more than the limit of 100"), "{said}");
+        agrees(&mut world, "beyond the limit");
+    }
+    let committed = world.sql("SELECT records FROM pgsluice_loads.reject_files");
+    assert!(committed != "0", "{committed}");
+    // What was not committed is there to look at.
+    let whole = [fs::read(&rejects).unwrap(), fs::read(&side).unwrap()];
+    assert!(kept(&rejects, None).1.len() > committed.parse().unwrap());
+    let put = |name: &str, bytes: &[u8]| fs::write(name, bytes).unwrap();
+    for name in [&rejects, &side] {
+        fs::remove_file(name).unwrap();
+        let said = load(&world, "none").unwrap_err();
+        assert!(said.contains("is missing") && said.contains("loads forget"), "{said}");
+        put(&rejects, &whole[0]);
+        put(&side, &whole[1]);
+        let mut other = fs::read(name).unwrap();
+        other[9] ^= 1;
+        put(name, &other);
+        let said = load(&world, "none").unwrap_err();
+        assert!(said.contains("was changed"), "{said}");
+        put(&rejects, &whole[0]);
+        put(&side, &whole[1]);
+    }
+    // Somebody else has written to it.
+    put(&side, &[&whole[1][..], b"{\"file\":\"other.csv\"}\n"].concat());
+    let said = load(&world, "none").unwrap_err();
+    assert!(said.contains("has more than this load has written"), "{said}");
+    put(&side, &whole[1]);
+    // Another load cannot have it.
+    let other = world.file("other.csv", &mixed(500_000, 1000).0);
+    let with = ["--on-error", "reject", "--reject-file", &rejects, "--reject-existing", "append"];
+    let said =
+        world.load(&[&[other.as_str(), "--table", "t", "--once"], &with[..]].concat()).unwrap_err();
+    assert!(said.contains("belongs to load"), "{said}");
+    let summary = load(&world, "none").unwrap();
+    assert_eq!(summary["rejected_before"], committed.parse::<u64>().unwrap(), "{summary}");
+    exact(&mut world, &rejects, &bad, "at last");
+    // It is free now.
+    let all = [&[other.as_str(), "--table", "t", "--once"], &with[..]].concat();
+    assert!(world.load(&all).unwrap()["rejected"].as_u64().unwrap() > 0);
+    assert!(kept(&rejects, None).1.len() > bad.len());
+}
+
+/// A reject file that is not needed any more is forgotten, and the load goes on in a new one.
+#[test]
+fn a_lost_reject_file_can_be_forgotten() {
+    let mut world = world();
+    let (bytes, bad) = mixed(0, 100_000);
+    let path = world.file("a.csv", &bytes);
+    let rejects = world.path("bad");
+    let load = |world: &World, limit: &str| {
+        let size = ["--commit-every", "256kB", "--on-error", "reject", "--reject-limit", limit];
+        let all = [&path, "--table", "t", "--once", "--reject-file", &rejects];
+        world.load(&[&all[..], &size].concat())
+    };
+    load(&world, "100").unwrap_err();
+    let committed: usize =
+        world.sql("SELECT records FROM pgsluice_loads.reject_files").parse().unwrap();
+    for name in [&rejects, &format!("{rejects}.jsonl")] {
+        fs::remove_file(name).unwrap();
+    }
+    load(&world, "none").unwrap_err();
+    let forget = ["loads", "forget", &rejects, "--table", "t"];
+    assert_eq!(world.run(&forget).status.code(), Some(0));
+    assert_eq!(world.run(&forget).status.code(), Some(1));
+    let summary = load(&world, "none").unwrap();
+    assert_eq!(summary["rejected"], bad.len() - committed, "{summary}");
+    let (records, _) = kept(&rejects, None);
+    assert_eq!(records.len(), bad.len() - committed);
+    assert_eq!(world.sql("SELECT count(*) FROM t"), (100_000 - bad.len()).to_string());
+}
+
+/// A load that is held up keeps its reject file: no other one writes to it.
+#[test]
+fn a_load_that_is_held_up_keeps_its_reject_file() {
+    let mut world = world();
+    let (bytes, bad) = mixed(0, 400_000);
+    let path = world.file("a.csv", &bytes);
+    let rejects = world.path("bad");
+    let all = [&path, "--commit-every", "64kB", "--on-error", "reject", "--reject-limit", "none"];
+    let all = [&all[..], &["--reject-file", &rejects]].concat();
+    world.load(&[&world.file("b.csv", b"1000000,x\n"), "--table", "t", "--once"]).unwrap();
+    world.sql("DELETE FROM t");
+    let mut first = start(&world, &all);
+    let commits = "SELECT count(*) FROM pgsluice_loads.commits WHERE rejected > 0";
+    wait_until(|| "nothing is committed".into(), || world.sql(commits) != "0");
+    assert!(signal(first.id(), Signal::SIGSTOP));
+    let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
+        WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'";
+    world.sql(end);
+    let with = [&["--table", "t", "--once"], &all[..]].concat();
+    let said = world.load(&with).unwrap_err();
+    assert!(said.contains("is in use by another load"), "{said}");
+    first.kill().unwrap();
+    first.wait().unwrap();
+    world.load(&with).unwrap();
+    world.sql("DELETE FROM pgsluice_loads.commits WHERE load = 1 AND number NOT IN (SELECT commit FROM pgsluice_loads.pieces); \
+        UPDATE pgsluice_loads.commits SET loaded = 0, read = 0 WHERE load = 1");
+    exact(&mut world, &rejects, &bad, "after the first was killed");
+}
+
+/// The reject file of binary input is binary, too, wherever loads have ended.
+#[test]
+fn binary_rejects_in_pieces_are_loaded_again() {
+    let mut world = world();
+    let bytes = super::lines(0, 60_000);
+    let plain = world.file("plain.csv", &bytes);
+    let binary = world.path("rows.bin");
+    let out = world.run(&["convert", &plain, "--table", "t", "--out", &binary]);
+    assert!(out.status.success(), "{out:?}");
+    world.sql("ALTER TABLE t ADD CHECK (a % 1000 <> 7)");
+    let rejects = world.path("bad.bin");
+    let load = |world: &World, limit: &str| {
+        let all = [&binary, "--format", "binary", "--table", "t", "--once", "--commit-every"];
+        let with = ["256kB", "--on-error", "reject", "--reject-limit", limit];
+        world.load(&[&all[..], &with, &["--reject-file", &rejects]].concat())
+    };
+    let said = load(&world, "40").unwrap_err();
+    assert!(said.contains("limit of 40"), "{said}");
+    load(&world, "none").unwrap();
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "59940");
+    world.sql("CREATE TABLE u (a int, b text)");
+    let summary = world.load(&[&rejects, "--format", "binary", "--table", "u"]).unwrap();
+    assert_eq!(summary["loaded"], 60);
+    assert_eq!(world.sql("SELECT count(DISTINCT a) || ' ' || sum(a % 1000) FROM u"), "60 420");
+}
+
+/// One that begins again finds its own empty reject file, or none, and no other one.
+#[test]
+fn a_load_that_has_committed_nothing_leaves_nothing_in_the_way() {
+    let mut world = world();
+    let (bytes, bad) = mixed(0, 10_000);
+    let path = world.file("a.csv", &bytes);
+    let rejects = world.path("bad");
+    let load = |world: &World, more: &[&str]| {
+        let all = [&path, "--table", "t", "--once", "--on-error", "reject"];
+        world.load(&[&all[..], &["--reject-file", &rejects], more].concat())
+    };
+    world.sql(
+        "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS \
+        'BEGIN RAISE insufficient_privilege; END'; \
+        CREATE TRIGGER f AFTER INSERT ON t EXECUTE FUNCTION f()",
+    );
+    load(&world, &[]).unwrap_err();
+    assert!(!std::path::Path::new(&rejects).exists());
+    world.sql("DROP TRIGGER f ON t");
+    // Beyond the limit, the file shows what was not committed.
+    load(&world, &["--reject-limit", "3"]).unwrap_err();
+    assert_eq!(kept(&rejects, None).1.len(), 2);
+    fs::write(world.path("bad.2"), b"x").unwrap();
+    load(&world, &[]).unwrap();
+    exact(&mut world, &rejects, &bad, "at last");
+    let said = world
+        .load(&[
+            &world.file("b.csv", b"1,x\n"),
+            "--table",
+            "t",
+            "--once",
+            "--on-error",
+            "reject",
+            "--reject-file",
+            &rejects,
+        ])
+        .unwrap_err();
+    assert!(said.contains("reject-existing"), "{said}");
+}

@@ -1,0 +1,76 @@
+//! How what is recorded is forgotten: the next load loads it again. Rows of the table stay.
+//!
+//! A load that is running is stopped first, which waits for its transactions that are about to
+//! commit (`record`): it commits nothing of what is forgotten here.
+
+use super::listing::open;
+use super::rejects::absolute;
+use crate::error::Error;
+use crate::session::conn::{Conn, Rows};
+use std::path::Path;
+
+/// Forgets files of a table, by their paths, and reject files of its loads that are not complete.
+/// Gives those that were recorded.
+///
+/// # Errors
+///
+/// The server cannot be reached, or refuses.
+pub fn forget(url: &str, table: &str, files: &[String]) -> Result<Vec<String>, Error> {
+    let Some(mut conn) = open(url)? else { return Ok(Vec::new()) };
+    let mut forgotten = Vec::new();
+    for file in files {
+        let path = Path::new(file).canonicalize().ok();
+        // One that is gone is named by its folder.
+        let path = path.or_else(|| absolute(Path::new(file)).ok());
+        let name = path.and_then(|path| path.to_str().map(str::to_owned));
+        let name = name.unwrap_or_else(|| file.clone());
+        let (table, name) = (Some(table), Some(name.as_str()));
+        stop(
+            &mut conn,
+            "number IN (SELECT load FROM pgsluice_loads.sources \
+               WHERE target = pg_catalog.to_regclass($1) AND name = $2 AND state = 'loading')",
+            &[table, name],
+        )?;
+        let rows = conn.query(
+            "WITH rejects AS (DELETE FROM pgsluice_loads.reject_files r \
+               USING pgsluice_loads.loads l WHERE l.number = r.load \
+                 AND l.target = pg_catalog.to_regclass($1) AND (r.file = $2 \
+                   OR pg_catalog.starts_with(r.file, $2 || '.') \
+                     AND pg_catalog.substr(r.file, pg_catalog.length($2) + 2) ~ '^[0-9]+$') \
+               RETURNING $2), \
+             sources AS (DELETE FROM pgsluice_loads.sources \
+               WHERE target = pg_catalog.to_regclass($1) AND name = $2 RETURNING name) \
+             SELECT name FROM sources UNION SELECT * FROM rejects",
+            &[table, name],
+        )?;
+        forgotten.extend(names(rows));
+    }
+    release(&mut conn)?;
+    conn.exec("COMMIT")?;
+    Ok(forgotten)
+}
+
+/// Stops the loads that run, and waits for what they are about to commit; gives all of these loads.
+fn stop(conn: &mut Conn, loads: &str, parameters: &[Option<&str>]) -> Result<Rows, Error> {
+    conn.query(
+        &format!(
+            "UPDATE pgsluice_loads.loads SET state = CASE state WHEN 'running' THEN 'stopped' \
+               ELSE state END, error = CASE state WHEN 'running' THEN 'forgotten' ELSE error END, \
+               ended = coalesce(ended, pg_catalog.clock_timestamp()) WHERE {loads} RETURNING number"
+        ),
+        parameters,
+    )
+}
+
+/// Releases reject files of loads of which no source is left.
+fn release(conn: &mut Conn) -> Result<(), Error> {
+    conn.exec(
+        "DELETE FROM pgsluice_loads.reject_files r WHERE NOT EXISTS \
+           (SELECT FROM pgsluice_loads.sources s WHERE s.load = r.load)",
+    )
+    .map(drop)
+}
+
+fn names(rows: Rows) -> Vec<String> {
+    rows.into_iter().filter_map(|row| row.into_iter().next().flatten()).collect()
+}

@@ -1,0 +1,198 @@
+//! The reject files of a load in the ledger: which bytes of them belong to committed transactions.
+//!
+//! The rows are those of loads that are not complete. A load that continues another one takes its
+//! rows over, in the transaction that stops the other one and after that one is stopped. Why files
+//! and rows agree is said in `reject::owned`.
+
+use super::lookup::number;
+use super::record::Target;
+use crate::error::Error;
+use crate::options::RejectOptions;
+use crate::reject::{numbered, Amount, Kept, Reserved};
+use crate::session::conn::Conn;
+use serde_json::{json, Value};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The reject files of a load that begins.
+#[derive(Debug, Default)]
+pub(super) struct Taken {
+    /// those that it writes to
+    pub reserved: Option<Reserved>,
+    /// rejects of the loads that it continues
+    pub rejected: Amount,
+}
+
+/// The rows of the sources that a load continues.
+const OF_BEGUN: &str = "(SELECT s.load FROM pgsluice_loads.sources s WHERE s.number IN \
+    (SELECT n::bigint FROM pg_catalog.jsonb_array_elements_text($1::jsonb) n))";
+
+/// Takes over the reject files of the loads that `load` continues, which are stopped, and reserves
+/// those that it writes to. `names` are its sources'.
+///
+/// # Errors
+///
+/// A file was lost or changed, is another load's, or cannot be written.
+pub(super) fn take_over(
+    conn: &mut Conn,
+    load: i64,
+    target: &Target,
+    begun: &Value,
+    names: Vec<String>,
+    wanted: Option<&RejectOptions>,
+) -> Result<Taken, Error> {
+    let begun = begun.to_string();
+    let own = wanted.map(|wanted| absolute(&wanted.file)).transpose()?;
+    let mut sources = names;
+    let found = conn.query(
+        &format!("SELECT name FROM pgsluice_loads.sources WHERE load IN {OF_BEGUN}"),
+        &[Some(&begun)],
+    )?;
+    sources.extend(found.into_iter().filter_map(|row| row.into_iter().next().flatten()));
+    let mut taken = Taken::default();
+    let mut kept = Vec::new();
+    for group in groups(rows(conn, &begun)?) {
+        let is_own = own.as_deref().is_some_and(|own| Path::new(&group[0].file) == own);
+        let amount = group.iter().fold(Amount::default(), |sum, pair| {
+            sum + Amount { records: pair.records, lines: pair.lines }
+        });
+        let reserved = match Reserved::again(group, &sources) {
+            Ok(reserved) => reserved,
+            // Nothing of it is this load's.
+            Err(_) if amount.records == 0 => continue,
+            Err(error) => return Err(error),
+        };
+        taken.rejected += amount;
+        if is_own || amount.records > 0 {
+            kept.extend_from_slice(reserved.pairs());
+        }
+        if is_own {
+            taken.reserved = Some(reserved);
+        }
+    }
+    conn.query(
+        &format!("DELETE FROM pgsluice_loads.reject_files WHERE load IN {OF_BEGUN}"),
+        &[Some(&begun)],
+    )?;
+    if let (Some(wanted), Some(own), None) = (wanted, own, &taken.reserved) {
+        free(conn, target, &own)?;
+        let reserved = Reserved::fresh(&own, wanted.existing)?;
+        kept.extend_from_slice(reserved.pairs());
+        taken.reserved = Some(reserved);
+    }
+    put(conn, load, &kept)?;
+    Ok(taken)
+}
+
+/// The files' rows.
+fn rows(conn: &mut Conn, begun: &str) -> Result<Vec<Kept>, Error> {
+    let rows = conn.query(
+        &format!(
+            "SELECT file, bytes, '\\x' || pg_catalog.encode(hash, 'hex'), reasons_bytes, \
+               '\\x' || pg_catalog.encode(reasons_hash, 'hex'), records, lines \
+             FROM pgsluice_loads.reject_files WHERE load IN {OF_BEGUN}"
+        ),
+        &[Some(begun)],
+    )?;
+    let text = |value: &Option<String>| value.clone().unwrap_or_default();
+    let row = |row: &Vec<Option<String>>| Kept {
+        file: text(&row[0]),
+        bytes: number(&row[1]),
+        hash: text(&row[2]),
+        reasons_bytes: number(&row[3]),
+        reasons_hash: text(&row[4]),
+        records: number(&row[5]),
+        lines: number(&row[6]),
+    };
+    Ok(rows.iter().map(row).collect())
+}
+
+/// The pairs that follow each other, by their numbers.
+fn groups(rows: Vec<Kept>) -> Vec<Vec<Kept>> {
+    let mut rows: BTreeMap<String, Kept> =
+        rows.into_iter().map(|row| (row.file.clone(), row)).collect();
+    let mut all = Vec::new();
+    // A name comes before those that it is the beginning of.
+    while let Some((first, row)) = rows.pop_first() {
+        let mut group = vec![row];
+        let next = |n: usize| numbered(Path::new(&first), n as u32).display().to_string();
+        while let Some(row) = rows.remove(&next(group.len() + 1)) {
+            group.push(row);
+        }
+        all.push(group);
+    }
+    all
+}
+
+/// Checks that no load that is not complete has rejects in a file.
+fn free(conn: &mut Conn, target: &Target, file: &Path) -> Result<(), Error> {
+    let name = file.display().to_string();
+    let rows = conn.query(
+        "SELECT load FROM pgsluice_loads.reject_files WHERE file = $1 AND records > 0 LIMIT 1",
+        &[Some(&name)],
+    )?;
+    if let Some(row) = rows.first() {
+        let load: i64 = number(&row[0]);
+        return Err(Error::new(format!(
+            "the reject file {name} belongs to load {load}, which is not complete"
+        ))
+        .with_hint(format!(
+            "complete that load, or name another file, or use pgsluice loads forget (table {})",
+            target.sql
+        )));
+    }
+    conn.query("DELETE FROM pgsluice_loads.reject_files WHERE file = $1", &[Some(&name)]).map(drop)
+}
+
+/// Records what of the files belongs to committed transactions, in the transaction that is open.
+///
+/// # Errors
+///
+/// The connection is lost.
+pub(super) fn put(conn: &mut Conn, load: i64, kept: &[Kept]) -> Result<(), Error> {
+    if kept.is_empty() {
+        return Ok(());
+    }
+    conn.query(
+        "INSERT INTO pgsluice_loads.reject_files (load, file, bytes, hash, reasons_bytes, \
+           reasons_hash, records, lines) \
+         SELECT $2::bigint, f.* FROM pg_catalog.jsonb_to_recordset($1::jsonb) AS f(file text, \
+           bytes bigint, hash bytea, reasons_bytes bigint, reasons_hash bytea, records bigint, \
+           lines bigint) \
+         ON CONFLICT (load, file) DO UPDATE SET (bytes, hash, reasons_bytes, reasons_hash, records, \
+           lines) = (excluded.bytes, excluded.hash, excluded.reasons_bytes, excluded.reasons_hash, \
+           excluded.records, excluded.lines)",
+        &[Some(&json!(kept).to_string()), Some(&load.to_string())],
+    )?;
+    Ok(())
+}
+
+/// Releases the files of a load that is complete.
+///
+/// # Errors
+///
+/// The connection is lost.
+pub(super) fn release(conn: &mut Conn, load: &str) -> Result<(), Error> {
+    conn.query("DELETE FROM pgsluice_loads.reject_files WHERE load = $1::bigint", &[Some(load)])?;
+    Ok(())
+}
+
+/// The name of a file that may be still to be created, without symbolic links in its folder.
+///
+/// # Errors
+///
+/// The folder is not there, or the name is no file's.
+pub(super) fn absolute(file: &Path) -> Result<PathBuf, Error> {
+    let failed =
+        |e: &io::Error| Error::io("create the reject file", &file.display().to_string(), e);
+    let folder = file.parent().filter(|p| !p.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new(".")).canonicalize().map_err(|e| failed(&e))?;
+    let name = file.file_name().ok_or_else(|| failed(&io::ErrorKind::InvalidInput.into()))?;
+    let path = folder.join(name);
+    match path.to_str() {
+        Some(_) => Ok(path),
+        None => Err(Error::new(format!("{}: the name is not UTF-8", file.display()))
+            .with_hint("`once` records names in the database")),
+    }
+}

@@ -1,0 +1,109 @@
+//! A file of rejects: it is written at its end, and the hash of all of it is known at any time.
+
+use blake3::Hasher;
+use std::fs::File;
+use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
+
+/// How many bytes are read and hashed at a time.
+const BLOCK: usize = 256 << 10;
+
+/// A file that is written at its end.
+#[derive(Debug)]
+pub(super) struct Output {
+    file: BufWriter<File>,
+    hasher: Hasher,
+    /// bytes that the hash covers
+    pub bytes: u64,
+}
+
+impl Output {
+    /// A file whose content so far is not hashed.
+    pub fn new(file: File) -> Output {
+        Output { file: BufWriter::new(file), hasher: Hasher::new(), bytes: 0 }
+    }
+
+    /// Hashes the first bytes of a file, `most` of them or as many as there are.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read.
+    pub fn read_in(mut file: File, most: u64) -> io::Result<Output> {
+        file.rewind()?;
+        let (mut hasher, mut bytes) = (Hasher::new(), 0);
+        let mut block = vec![0; BLOCK];
+        let mut begin = (&file).take(most);
+        loop {
+            match begin.read(&mut block) {
+                Ok(0) => break,
+                Ok(n) => {
+                    hasher.update(&block[..n]);
+                    bytes += n as u64;
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(Output { file: BufWriter::new(file), hasher, bytes })
+    }
+
+    /// Cuts off what follows the hashed bytes.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub fn cut(&mut self) -> io::Result<()> {
+        self.file.get_ref().set_len(self.bytes)?;
+        self.file.seek(SeekFrom::Start(self.bytes)).map(drop)
+    }
+
+    /// The first bytes of the file, at most `most` of them.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read.
+    pub fn head(&mut self, most: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let file = self.file.get_mut();
+        file.rewind()?;
+        file.take(most).read_to_end(&mut bytes)?;
+        self.file.seek(SeekFrom::Start(self.bytes))?;
+        Ok(bytes)
+    }
+
+    /// The hash, as the server reads a `bytea`.
+    pub fn hash(&self) -> String {
+        format!("\\x{}", self.hasher.finalize().to_hex())
+    }
+
+    /// Makes everything durable.
+    ///
+    /// # Errors
+    ///
+    /// The disk is full, or fails.
+    pub fn sync(&mut self) -> io::Result<()> {
+        self.file.flush()?;
+        self.file.get_ref().sync_all()
+    }
+
+    /// Bytes of the file, those included that nothing here has written.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be looked at.
+    pub fn length(&self) -> io::Result<u64> {
+        Ok(self.file.get_ref().metadata()?.len())
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.hasher.update(&bytes[..written]);
+        self.bytes += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}

@@ -1,0 +1,301 @@
+//! Reject files of a load that is recorded: what of them belongs to committed transactions.
+//!
+//! The ledger and the files must agree after any crash. Each transaction appends its rejects to the
+//! files as one block and makes them durable before its COMMIT, and records in the same transaction
+//! where the files end from then on, and the hash of all bytes before that. These rules make the
+//! recorded part of a file the blocks of the committed transactions, each of them once:
+//!
+//! 1. Only the process that holds the lock of the first file writes to any of them. The lock ends
+//!    with the process, and no earlier.
+//! 2. A load that continues an earlier one locks the files, reads the recorded end after it has
+//!    stopped that load (`once::record` says why no transaction of it commits later), checks the
+//!    hash, and cuts off what follows: a block whose transaction was not committed. It cuts off only
+//!    what names sources of the load. A reason is written before its record, so that a record
+//!    without one is from another program.
+//! 3. Within a process, one lane at a time appends and commits: a mutex is held from the first byte
+//!    of a block to the outcome of its COMMIT. So a block that is not committed can only be the last
+//!    one. If a COMMIT fails, or its outcome is unknown, no lane appends anything after it.
+//! 4. While a lane holds the mutex, it waits for no other lane: constraints are checked as the rows
+//!    arrive, and the only rows of the ledger that it locks against others are those of these files.
+//!
+//! A file that is gone or has other bytes is an error: its records are in no table and, as far as
+//! the ledger shows, nowhere else. When the load is complete, nothing is recorded of the files any
+//! more; they belong to the user.
+
+use super::output::Output;
+use super::{side_path, Existing};
+use crate::error::Error;
+use nix::fcntl::{Flock, FlockArg};
+use serde::Serialize;
+use serde_json::Value;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+/// A pair of reject files: how much of it belongs to committed transactions.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Kept {
+    /// the file with the records; its name without symbolic links in the folder
+    pub file: String,
+    /// its bytes
+    pub bytes: u64,
+    /// their hash, as the server reads a `bytea`
+    pub hash: String,
+    /// the same for the file with the reasons
+    pub reasons_bytes: u64,
+    /// their hash
+    pub reasons_hash: String,
+    /// rejected records in it
+    pub records: u64,
+    /// lines of these
+    pub lines: u64,
+}
+
+/// Reject files that are locked for a load, with the last pair open at its end.
+#[derive(Debug)]
+pub struct Reserved {
+    pub(super) records: Output,
+    pub(super) side: Output,
+    /// of all pairs, the last one is open
+    pub(super) pairs: Vec<Kept>,
+    pub(super) lock: Lock,
+}
+
+/// The lock of the first pair. Empty files are removed with it.
+#[derive(Debug)]
+pub(super) struct Lock {
+    _file: Flock<File>,
+    pub path: PathBuf,
+}
+
+impl Lock {
+    /// Locks the pair whose file of records is `path`, and creates that if it is not there.
+    fn take(path: &Path) -> Result<Lock, Error> {
+        let file = open(path).map_err(|e| failed("create the reject file", path, &e))?;
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(file) => Ok(Lock { _file: file, path: path.to_owned() }),
+            Err((_, nix::errno::Errno::EWOULDBLOCK)) => Err(Error::new(format!(
+                "the reject file {} is in use by another load",
+                path.display()
+            ))
+            .with_hint("wait for that load, or end it, or name another file")),
+            Err((_, errno)) => Err(failed("lock the reject file", path, &errno.into())),
+        }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let pair = [self.path.clone(), side_path(&self.path)];
+        let empty = |path: &PathBuf| fs::metadata(path).map_or(true, |facts| facts.len() == 0);
+        if pair.iter().all(empty) {
+            // One that stays is in nobody's way: an empty file counts as none.
+            pair.iter().for_each(|path| drop(fs::remove_file(path)));
+        }
+    }
+}
+
+impl Reserved {
+    /// Locks files that no earlier load has written for this one.
+    ///
+    /// # Errors
+    ///
+    /// They are there, and that is an error; or they are in use, or cannot be written.
+    pub fn fresh(path: &Path, existing: Existing) -> Result<Reserved, Error> {
+        let free = || {
+            let held = |path: &Path| fs::metadata(path).is_ok_and(|facts| facts.len() > 0);
+            let names = [path.to_owned(), side_path(path), numbered(path, 2)];
+            let found = names.iter().find(|name| existing == Existing::Error && held(name));
+            found.map_or(Ok(()), |found| {
+                let error = io::Error::from(io::ErrorKind::AlreadyExists);
+                Err(already_there(failed("create the reject file", found, &error)))
+            })
+        };
+        free()?;
+        let lock = Lock::take(path)?;
+        // One that held it may have written to it before it ended.
+        free()?;
+        let whole = if existing == Existing::Append { u64::MAX } else { 0 };
+        let mut last = outputs(path, whole).map_err(|e| failed("open", path, &e))?;
+        let mut pairs = vec![state(path, &last, (0, 0))];
+        let mut number = 2;
+        while whole > 0 && numbered(path, number).exists() {
+            let path = numbered(path, number);
+            last = outputs(&path, whole).map_err(|e| failed("open", &path, &e))?;
+            pairs.push(state(&path, &last, (0, 0)));
+            number += 1;
+        }
+        let mut reserved = Reserved { records: last.0, side: last.1, pairs, lock };
+        reserved.cut()?;
+        Ok(reserved)
+    }
+
+    /// Locks the files that an earlier load of these sources has written, in their order, and removes
+    /// what was not committed.
+    ///
+    /// # Errors
+    ///
+    /// They are in use, or are not as they were committed.
+    pub fn again(kept: Vec<Kept>, sources: &[String]) -> Result<Reserved, Error> {
+        let Some(first) = kept.first() else { return Err(Error::defect("no reject file")) };
+        let owned = kept.iter().any(|kept| kept.bytes > 0);
+        if owned && !Path::new(&first.file).exists() {
+            return Err(lost(first, "is missing"));
+        }
+        let lock = Lock::take(Path::new(&first.file))?;
+        let mut last = None;
+        for pair in &kept {
+            last = Some(checked(pair, sources)?);
+        }
+        let Some((records, side)) = last else { return Err(Error::defect("no reject file")) };
+        // A pair that was begun in a transaction that was not committed.
+        let next = numbered(&lock.path, kept.len() as u32 + 1);
+        let begun = outputs(&next, 0).map_err(|e| failed("read the reject file", &next, &e))?;
+        if follows(&next, &begun.0, &begun.1, sources)? {
+            for path in [side_path(&next), next] {
+                fs::remove_file(&path).map_err(|e| failed("remove", &path, &e))?;
+            }
+        }
+        let mut reserved = Reserved { records, side, pairs: kept, lock };
+        reserved.cut()?;
+        Ok(reserved)
+    }
+
+    /// What is recorded of the files before anything is written to them.
+    pub fn pairs(&self) -> &[Kept] {
+        &self.pairs
+    }
+
+    fn cut(&mut self) -> Result<(), Error> {
+        let cut = self.records.cut().and_then(|()| self.side.cut());
+        cut.map_err(|e| failed("write", &self.lock.path, &e))
+    }
+}
+
+/// The outputs of a pair whose recorded part is as it was.
+fn checked(kept: &Kept, sources: &[String]) -> Result<(Output, Output), Error> {
+    let path = Path::new(&kept.file);
+    for (path, bytes) in [(path, kept.bytes), (side_path(path).as_path(), kept.reasons_bytes)] {
+        if bytes > 0 && !path.exists() {
+            let kept = Kept { file: path.display().to_string(), ..kept.clone() };
+            return Err(lost(&kept, "is missing"));
+        }
+    }
+    let read = || {
+        let records = Output::read_in(open(path)?, kept.bytes)?;
+        Ok((records, Output::read_in(open(&side_path(path))?, kept.reasons_bytes)?))
+    };
+    let (mut records, mut side) = read().map_err(|e| failed("read the reject file", path, &e))?;
+    let same = |output: &Output, bytes: u64, hash: &str| {
+        bytes == 0 || (output.bytes == bytes && output.hash() == hash)
+    };
+    let now = [
+        (same(&records, kept.bytes, &kept.hash), path.to_owned()),
+        (same(&side, kept.reasons_bytes, &kept.reasons_hash), side_path(path)),
+    ];
+    if let Some((_, path)) = now.iter().find(|(same, _)| !same) {
+        let kept = Kept { file: path.display().to_string(), ..kept.clone() };
+        return Err(lost(&kept, "was changed"));
+    }
+    if !follows(path, &records, &side, sources)? {
+        return Err(Error::new(format!(
+            "the reject file {} has more than this load has written, which is {} bytes, and {} in its .jsonl",
+            kept.file, kept.bytes, kept.reasons_bytes
+        ))
+        .with_hint("move what follows into another file; a reject file is for one load until that is complete"));
+    }
+    let cut = records.cut().and_then(|()| side.cut());
+    cut.map_err(|e| failed("write", path, &e))?;
+    Ok((records, side))
+}
+
+/// Whether all that follows the hashed bytes is a block of a load of these sources.
+fn follows(
+    path: &Path,
+    records: &Output,
+    side: &Output,
+    sources: &[String],
+) -> Result<bool, Error> {
+    let look = || {
+        if side.length()? <= side.bytes {
+            return Ok(records.length()? <= records.bytes);
+        }
+        let mut reasons = File::open(side_path(path))?;
+        reasons.seek(SeekFrom::Start(side.bytes))?;
+        let of_sources = |line: &[u8]| match serde_json::from_slice::<Value>(line) {
+            Ok(reason) => {
+                let file = reason["file"].as_str().and_then(|file| Path::new(file).file_name());
+                file.is_some_and(|name| {
+                    sources.iter().any(|s| Path::new(s).file_name() == Some(name))
+                })
+            }
+            // The last one may be cut off.
+            Err(_) => !line.ends_with(b"\n") && b"{\"file\":".iter().zip(line).all(|(a, b)| a == b),
+        };
+        let mut reasons = BufReader::new(reasons);
+        let mut line = Vec::new();
+        while reasons.read_until(b'\n', &mut line)? > 0 {
+            if !of_sources(&line) {
+                return Ok(false);
+            }
+            line.clear();
+        }
+        Ok(true)
+    };
+    look().map_err(|e: io::Error| failed("read the reject file", path, &e))
+}
+
+fn lost(kept: &Kept, what: &str) -> Error {
+    Error::new(format!(
+        "the reject file {} {what}: the load that this one continues has written to it",
+        kept.file
+    ))
+    .with_hint(format!(
+        "put it back as it was; if its records are not needed, use pgsluice loads forget {}",
+        kept.file
+    ))
+}
+
+/// The error for reject files that are there.
+pub fn already_there(error: Error) -> Error {
+    error.with_hint(
+        "the file and its .jsonl contain the rejects of an earlier load: use `reject-existing` append or replace, or {time} in the name",
+    )
+}
+
+fn failed(what: &str, path: &Path, error: &io::Error) -> Error {
+    Error::io(what, &path.display().to_string(), error)
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
+}
+
+/// The two files of a pair with their first bytes, `most` of them at most.
+pub(super) fn outputs(path: &Path, most: u64) -> io::Result<(Output, Output)> {
+    Ok((Output::read_in(open(path)?, most)?, Output::read_in(open(&side_path(path))?, most)?))
+}
+
+/// What is recorded of a pair, with the records and lines in it.
+pub(super) fn state(path: &Path, outputs: &(Output, Output), counts: (u64, u64)) -> Kept {
+    of(path, &outputs.0, &outputs.1, counts)
+}
+
+pub(super) fn of(path: &Path, records: &Output, side: &Output, counts: (u64, u64)) -> Kept {
+    Kept {
+        file: path.display().to_string(),
+        bytes: records.bytes,
+        hash: records.hash(),
+        reasons_bytes: side.bytes,
+        reasons_hash: side.hash(),
+        records: counts.0,
+        lines: counts.1,
+    }
+}
+
+/// The name of the pair with this number; the first one has none.
+pub fn numbered(first: &Path, number: u32) -> PathBuf {
+    let mut name = first.to_owned().into_os_string();
+    name.push(format!(".{number}"));
+    name.into()
+}
