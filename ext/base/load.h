@@ -93,6 +93,7 @@ typedef struct SluiceBatch
 	int			used;
 	uint64		inserted;		/* rows of earlier flushes */
 	int			made;			/* slots that there are */
+	TupleDesc	desc;			/* theirs */
 	bool		in_order;		/* rows go to the table's end, one behind the other */
 	struct PlacedRow *placed;		/* room for the rows that the indexes get */
 	TupleTableSlot *slots[SLUICE_BATCH_ROWS];

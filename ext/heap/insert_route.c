@@ -66,26 +66,51 @@ sluice_batch_open(SluiceBatch *batch, ResultRelInfo *rri, EState *estate,
 	batch->options = options;
 }
 
-/* A slot for tuples of the relation that live in a batch's memory. */
+/* A slot for tuples that live in a batch's memory. */
+static TupleTableSlot *
+make_slot(Oid relid, TupleDesc desc, EState *estate)
+{
+	MemoryContext old = MemoryContextSwitchTo(estate->es_query_cxt);
+	TupleTableSlot *slot = MakeSingleTupleTableSlot(desc, &slot_ops);
+
+	MemoryContextSwitchTo(old);
+	slot->tts_tableOid = relid;
+	return slot;
+}
+
+/* The same for tuples of the relation. */
 TupleTableSlot *
 sluice_make_slot(Relation rel, EState *estate)
 {
+	return make_slot(RelationGetRelid(rel), RelationGetDescr(rel), estate);
+}
+
+/*
+ * A copy of the relation's descriptor, which nobody counts: thousands of slots
+ * for each partition would be as many references for the resource owner to
+ * find and forget.
+ */
+static TupleDesc
+copy_desc(Relation rel, EState *estate)
+{
 	MemoryContext old = MemoryContextSwitchTo(estate->es_query_cxt);
-	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(rel), &slot_ops);
+	TupleDesc	desc = CreateTupleDescCopyConstr(RelationGetDescr(rel));
 
 	MemoryContextSwitchTo(old);
-	slot->tts_tableOid = RelationGetRelid(rel);
-	return slot;
+	return desc;
 }
 
 /* The slot for the next row; it is empty. The batch must not be full. */
 TupleTableSlot *
 sluice_batch_slot(SluiceBatch *batch)
 {
+	Relation	rel = batch->rri->ri_RelationDesc;
+
 	Assert(batch->used < SLUICE_BATCH_ROWS);
+	if (batch->desc == NULL)
+		batch->desc = copy_desc(rel, batch->estate);
 	if (batch->used == batch->made)
-		batch->slots[batch->made++] = sluice_make_slot(batch->rri->ri_RelationDesc,
-													   batch->estate);
+		batch->slots[batch->made++] = make_slot(RelationGetRelid(rel), batch->desc, batch->estate);
 	return batch->slots[batch->used];
 }
 
@@ -289,6 +314,8 @@ sluice_batch_close(SluiceBatch *batch)
 	FreeBulkInsertState(batch->bistate);
 	for (int i = 0; i < batch->made; i++)
 		ExecDropSingleTupleTableSlot(batch->slots[i]);
+	if (batch->desc)
+		FreeTupleDesc(batch->desc);
 	table_finish_bulk_insert(batch->rri->ri_RelationDesc, batch->options);
 	/* A partition may come again, and again have a batch. */
 	sluice_index_close(batch->indexes);
