@@ -177,7 +177,11 @@ fn check_index(
         unique_rows(psql, &case.method.table, columns)?;
     }
     let how = if amcheck && method == "btree" {
-        let sql = format!("SELECT bt_index_check('{name}', heapallindexed => {thorough})");
+        // Of a partitioned index, those that its partitions have.
+        let sql = format!(
+            "SELECT bt_index_check(c.oid, heapallindexed => {thorough}) FROM pg_class c WHERE c.relkind = 'i' AND \
+             (c.oid = '{name}'::regclass OR c.oid IN (SELECT relid FROM pg_partition_tree('{name}')))"
+        );
         psql.query(&sql, USER)?;
         if thorough {
             "amcheck, every row indexed"
