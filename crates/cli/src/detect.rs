@@ -6,7 +6,7 @@ use crate::output::say;
 use crate::wording::words;
 use pgsluice_engine::options::one_byte;
 use pgsluice_engine::options::MOST_FOOTER;
-use pgsluice_engine::sniff::{option, sniff, Detected, Doubt, Given, Head};
+use pgsluice_engine::sniff::{counted, option, sniff, Detected, Doubt, Given, Head};
 use pgsluice_engine::sniff::{peek, Peek};
 use pgsluice_engine::Error;
 use pgsluice_engine::Source;
@@ -144,10 +144,10 @@ fn told(found: &Detected) -> String {
         Head::None | Head::Unknown => ", no header",
     };
     if found.skip_lines > 0 {
-        told += &format!(", {} lines before it", found.skip_lines);
+        told += &format!(", {} before it", counted(found.skip_lines as usize, "line"));
     }
     if found.skip_footer > 0 {
-        told += &format!(", {} lines after the last record", found.skip_footer);
+        told += &format!(", {} after the last record", counted(found.skip_footer as usize, "line"));
     }
     told
 }

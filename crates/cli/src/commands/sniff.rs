@@ -5,7 +5,7 @@ use crate::output::print;
 use crate::wording::words;
 use clap::Args;
 use pgsluice_engine::options::one_byte;
-use pgsluice_engine::sniff::{peek, sniff, Detected, Doubt, Given, Head, Peek, Setting};
+use pgsluice_engine::sniff::{counted, peek, sniff, Detected, Doubt, Given, Head, Peek, Setting};
 use pgsluice_engine::{stdin, Error, FileSource, Source};
 use serde_json::{json, Map, Value};
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 const EXAMPLES: &str = "\
 The keys of the plan are options of load; the comment above each has the evidence. What the file
 does not decide is listed, with the candidates as comments: choose one of them. load, check, plan
-and convert read the plan with --plan. At most 512 kB of the file are read.
+and convert read the plan with --plan. Of a file of more than 512 kB the first 2000 records are read.
 
 Examples:
   pgsluice sniff votes.csv
@@ -47,10 +47,10 @@ pub fn run(a: &Arguments) -> Result<ExitCode, Failure> {
     let mut found = sniff(&sample.bytes, sample.whole, &Given::default());
     dependent(&sample, &mut found)?;
     if a.json {
-        let text = serde_json::to_string_pretty(&as_json(&name, &found, sample.whole));
+        let text = serde_json::to_string_pretty(&as_json(&name, &found));
         print(text.unwrap_or_default())?;
     } else {
-        print(plan(&name, &found, sample.whole))?;
+        print(plan(&name, &found))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -166,10 +166,13 @@ fn key(doubt: &Doubt) -> &'static str {
 }
 
 /// The plan: each setting with its evidence above it.
-fn plan(name: &str, found: &Detected, whole: bool) -> String {
+fn plan(name: &str, found: &Detected) -> String {
     let mut out = Vec::new();
-    let part = if whole { "the whole file" } else { "the first 512 kB" };
-    out.push(format!("# {}: {} records in {part}", comment(name), found.records));
+    let records = counted(found.records, "record");
+    out.push(match found.whole {
+        true => format!("# {}: {records} in the whole file", comment(name)),
+        false => format!("# {}: the first {records}", comment(name)),
+    });
     out.push("# The keys are options of `pgsluice load`, which reads this file by --plan.".into());
     let open: Vec<&Doubt> = found.doubts.iter().collect();
     if !open.is_empty() {
@@ -223,12 +226,12 @@ fn comment(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-fn as_json(name: &str, found: &Detected, whole: bool) -> Value {
+fn as_json(name: &str, found: &Detected) -> Value {
     let mut object = Map::new();
     let mut put = |key: &str, value: Value| object.insert(key.into(), value);
     put("file", name.into());
     put("records", found.records.into());
-    put("whole", whole.into());
+    put("whole", found.whole.into());
     for Setting(name, value) in settings(found) {
         put(&name.replace('-', "_"), value.into());
     }

@@ -74,6 +74,21 @@ fn what_depends_on_the_delimiter_is_undecided_with_it(world: &mut World) {
     assert!(!plan.contains("\nskip-lines ="), "{plan}");
 }
 
+/// What was looked at is what the plan says: a file of 512 kB whole, of a larger one 2,000 records.
+fn what_was_read_is_said(world: &mut World) {
+    let rows = |n: usize| (0..n).map(|i| format!("{i};{}\n", i * 7)).collect::<String>();
+    for (bytes, said, footer) in [
+        (format!("id;v\n{}Rows: 6000\n", rows(6_000)), "6000 records in the whole file", true),
+        (format!("id;v\n{}", rows(60_000)), "the first 1999 records", false),
+        ("id;v\n1;2\n".to_owned(), "1 record in the whole file", false),
+    ] {
+        let file = world.file("long.csv", bytes.as_bytes());
+        let plan = text(&sniff(&[&file]).stdout);
+        assert!(plan.lines().next().unwrap().ends_with(said), "{plan}");
+        assert_eq!(plan.contains("\nskip-footer = 1\n"), footer, "{plan}");
+    }
+}
+
 /// What a plan may say, and what is said of what it may not.
 fn plans_are_checked(world: &mut World) {
     let file = world.file("semicolons.csv", SEMICOLONS);
@@ -239,6 +254,7 @@ fn files_say_what_they_are() {
         let mut world = World::new(installation);
         a_plan_loads_what_it_was_made_of(&mut world);
         what_depends_on_the_delimiter_is_undecided_with_it(&mut world);
+        what_was_read_is_said(&mut world);
         plans_are_checked(&mut world);
         auto_takes_what_is_decided(&mut world);
         lines_around_the_table(&mut world);

@@ -3,7 +3,7 @@
 
 use super::cell::{CellKind, Class};
 use super::reading::{Reading, Row};
-use super::{option, Doubt, Given, Sample, Setting};
+use super::{counted, option, Doubt, Given, Sample, Setting};
 use pgsluice_core::scan::StrayQuotes;
 
 /// Delimiters that are usual.
@@ -74,9 +74,9 @@ fn delimiters(sample: Sample<'_>, given: &Given) -> Vec<u8> {
 /// What a delimiter would make of the records.
 fn of(reading: &Reading) -> String {
     format!(
-        "'{}' gives {} fields in {} of {} records",
+        "'{}' gives {} in {} of {} records",
         option(reading.dialect.delimiter),
-        reading.width,
+        counted(reading.width, "field"),
         reading.fitting(),
         reading.records()
     )

@@ -165,6 +165,8 @@ pub struct Detected {
     pub columns: Vec<DetectedColumn>,
     /// records looked at
     pub records: usize,
+    /// these are all that there are
+    pub whole: bool,
     /// by the property's name: why
     pub evidence: Vec<(&'static str, String)>,
     /// what is not decided
@@ -176,6 +178,11 @@ impl Detected {
     pub fn why(&self, property: &str) -> Option<&str> {
         self.evidence.iter().find(|(name, _)| *name == property).map(|(_, why)| why.as_str())
     }
+}
+
+/// A number of things.
+pub fn counted(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
 /// A byte as an option takes it.
@@ -199,7 +206,7 @@ pub fn sniff(sample: &[u8], whole: bool, given: &Given) -> Detected {
     let sample = Sample { bytes: &sample[..end], whole, before: 0 };
     let sample = sample.after(given.skip_lines, &mut given);
     let choice = dialect::choose(sample, &given);
-    let reading = &choice.reading;
+    let reading = &choice.reading.entire(sample);
     let layout = layout::find(sample, reading, &given);
     let names = match layout.first.checked_sub(1).filter(|_| layout.head == Head::Names) {
         Some(at) => reading.values(sample, &reading.rows[at]),
@@ -228,6 +235,7 @@ pub fn sniff(sample: &[u8], whole: bool, given: &Given) -> Detected {
             .iter()
             .filter(|row| !row.is_blank())
             .count(),
+        whole: reading.whole,
         evidence: layout.evidence,
         doubts: choice.doubts,
     };
@@ -255,10 +263,10 @@ impl Detected {
     ) {
         let rows = || reading.rows.iter().filter(|row| !row.is_blank());
         let mut why = format!(
-            "{} of {} records have {} fields",
+            "{} of {} records have {}",
             reading.fitting(),
             reading.records(),
-            reading.width
+            counted(reading.width, "field")
         );
         let off = rows().find(|row| row.width != reading.width && row.line > self.skip_lines);
         if let Some(row) = off {
@@ -272,13 +280,19 @@ impl Detected {
         self.evidence.push(match quoted {
             Some(row) => (
                 "quote",
-                format!("{} fields are in quotes, the first in line {}", reading.quoted, row.line),
+                match reading.quoted {
+                    1 => format!("1 field is in quotes, in line {}", row.line),
+                    n => format!("{n} fields are in quotes, the first in line {}", row.line),
+                },
             ),
             None => ("quote", "no field is in quotes".into()),
         });
         if let Some(row) = rows().find(|row| row.stray) {
             let number = rows().filter(|row| row.stray).count();
-            let why = format!("{number} records have stray quotes, the first in line {}", row.line);
+            let why = match number {
+                1 => format!("1 record has stray quotes, in line {}", row.line),
+                n => format!("{n} records have stray quotes, the first in line {}", row.line),
+            };
             self.evidence.push(("stray-quotes", why));
         }
         if self.escape != self.quote {
@@ -342,6 +356,7 @@ impl Detected {
             .filter(|(_, count)| *count > 0)
             .map(|(name, count)| format!("{count} {name}"))
             .collect();
-        self.evidence.push(("line-ends", shown.join(", ")));
+        let shown = if shown.is_empty() { "none".into() } else { shown.join(", ") };
+        self.evidence.push(("line-ends", shown));
     }
 }

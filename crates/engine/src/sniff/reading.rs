@@ -5,14 +5,18 @@ use super::cell::CellKind;
 use super::Sample;
 use pgsluice_core::scan::{self, Dialect, Eol, Next, Scanner, StrayQuotes};
 
-/// The most records that are looked at.
+/// The most records that are looked at to find the dialect.
 const RECORDS: usize = 2000;
 
 /// The most fields of a record whose values are looked at.
 const FIELDS: usize = 2000;
 
-/// The most values that are looked at.
+/// The most values that are looked at for that.
 const VALUES: usize = 400_000;
+
+/// So many records and values are looked at.
+const SOME: (usize, usize) = (RECORDS, VALUES);
+const ALL: (usize, usize) = (usize::MAX, usize::MAX);
 
 /// One record.
 #[derive(Clone, Debug)]
@@ -71,7 +75,16 @@ impl Reading {
     /// Reads the sample.
     pub fn of(sample: Sample<'_>, delimiter: u8, quote: u8, escape: u8) -> Reading {
         let stray_quotes = StrayQuotes::Literal;
-        Reading::by(sample, Dialect { delimiter, quote, escape, stray_quotes, ..Dialect::csv() })
+        let dialect = Dialect { delimiter, quote, escape, stray_quotes, ..Dialect::csv() };
+        Reading::by(sample, dialect, SOME)
+    }
+
+    /// With all records, if the sample is all that there is: a footer comes after the last of them.
+    pub fn entire(self, sample: Sample<'_>) -> Reading {
+        if self.whole || !sample.whole || self.dialect.stray_quotes != StrayQuotes::Literal {
+            return self;
+        }
+        Reading::by(sample, self.dialect, ALL)
     }
 
     /// Reads the sample as COPY does, if all quotes that open do so at the start of a field or
@@ -80,7 +93,7 @@ impl Reading {
         memchr::memmem::find(sample.bytes, &[delimiter, b' ', quote])?;
         let stray_quotes = StrayQuotes::Copy;
         let dialect = Dialect { delimiter, quote, escape: quote, stray_quotes, ..Dialect::csv() };
-        let mut reading = Reading::by(sample, dialect);
+        let mut reading = Reading::by(sample, dialect, SOME);
         let opens =
             |row: &Row| opens_after_spaces(&sample.bytes[row.start..row.end], delimiter, quote);
         let all = reading.rows.iter().all(opens);
@@ -91,12 +104,12 @@ impl Reading {
         (all && reading.even >= 0.98).then_some(reading)
     }
 
-    fn by(sample: Sample<'_>, dialect: Dialect) -> Reading {
+    fn by(sample: Sample<'_>, dialect: Dialect, most: (usize, usize)) -> Reading {
         let length = sample.bytes.len();
-        let (mut rows, mut covered) = rows(sample, sample.whole, &dialect);
+        let (mut rows, mut covered) = rows(sample, sample.whole, &dialect, most);
         if !sample.whole && rows.len() < RECORDS / 2 && covered < length / 2 {
             // A quote that nothing closes hides the rest. Read on as if the data ended here.
-            (rows, covered) = self::rows(sample, true, &dialect);
+            (rows, covered) = self::rows(sample, true, &dialect, most);
             rows.pop();
         }
         let mut reading = Reading {
@@ -188,10 +201,15 @@ fn opens_after_spaces(record: &[u8], delimiter: u8, quote: u8) -> bool {
 }
 
 /// The records, and how many bytes they are.
-fn rows(sample: Sample<'_>, last: bool, dialect: &Dialect) -> (Vec<Row>, usize) {
+fn rows(
+    sample: Sample<'_>,
+    last: bool,
+    dialect: &Dialect,
+    (records, most): (usize, usize),
+) -> (Vec<Row>, usize) {
     let mut scanner = Scanner::new(sample.bytes, last, dialect, Eol::Unknown);
     let (mut record, mut rows, mut values) = (scan::Record::default(), Vec::new(), 0);
-    while rows.len() < RECORDS && values < VALUES {
+    while rows.len() < records && values < most {
         let (line, start, strays) =
             (sample.before + scanner.lines() + 1, scanner.position(), scanner.strays());
         match scanner.next_naive(&mut record) {

@@ -226,6 +226,12 @@ fn records_of_very_many_fields() {
 
 #[test]
 fn a_footer_is_text_that_no_record_begins_with() {
+    // However many records there are, if the sample is the whole file.
+    let long = "id;v\n".to_owned() + &rows(6000, |i| format!("{i};{i}\n")) + "Rows: 6000\n";
+    let found = look(&long);
+    assert_eq!((found.skip_footer, found.records, found.whole), (1, 6000, true));
+    let part = sniff(long.as_bytes(), false, &Given::default());
+    assert_eq!((part.skip_footer, part.whole), (0, false));
     let table = "id,name,day\n".to_owned() + &rows(5, |i| format!("{i},n{i},2024-01-0{i}\n"));
     let found = look(&format!("{table}\n(5 rows)\n"));
     assert_eq!((found.skip_footer, doubts(&found)), (2, vec![]));
