@@ -52,12 +52,14 @@ impl Stage {
         ] {
             world.sql(sql);
         }
-        for folder in ["plain", "header", "bin", "home/.local/share/bash-completion/completions"] {
+        for folder in
+            ["plain", "header", "landing", "bin", "home/.local/share/bash-completion/completions"]
+        {
             fs::create_dir_all(world.path(folder)).unwrap();
         }
         // Outside of the clone, where its server would be the clone's own.
         fs::copy(env!("CARGO_BIN_EXE_pgsluice"), world.path("bin/pgsluice")).unwrap();
-        let service = "[shop]\ndbname=shop\nuser=loader\n";
+        let service = "[shop]\ndbname=shop\nuser=loader\n[warehouse]\ndbname=test\n";
         fs::write(world.path("services"), service).unwrap();
         let stage = Stage { world };
         let made = stage.run(
@@ -66,6 +68,7 @@ impl Stage {
              (echo username,link,score; cat plain/votes.csv) >header/votes.csv
              gzip <header/votes.csv >header/part-1.csv.gz
              pgsluice sample events --rows 2000 --format text | gzip >plain/big.tsv.gz
+             pgsluice sample events --rows 2000 | gzip >landing/events.csv.gz
              pgsluice sample events --ddl | psql -q -v ON_ERROR_STOP=1
              psql -q -v ON_ERROR_STOP=1 -c 'CREATE TABLE votes (username text, link text, score int)' \
                  -c 'CREATE SCHEMA s' -c 'CREATE TABLE s.votes (LIKE votes)'
@@ -107,8 +110,9 @@ fn every_example_runs() {
             continue;
         }
         let folder = if example.contains("--header") { "header" } else { "plain" };
-        // A machine that is not there, and a file of 160 MB.
+        // A machine and a folder that are not there, and a file of 160 MB.
         let command = example.replace("@db.example/", "@/").replace("7500000", "2000");
+        let command = command.replace("'/landing/", &format!("'{}/", stage.world.path("landing")));
         let output = stage.run(folder, &command);
         assert!(output.status.success(), "{example}: {output:?}");
         let said = String::from_utf8_lossy(&output.stderr);
