@@ -16,6 +16,9 @@ use pgsluice_core::scan::{Dialect, Eol, Format, Next, Record, Scanner};
 /// So many records are looked at.
 const RECORDS: usize = 1000;
 
+/// What to do about zeros in text.
+const NUL: &str = "PostgreSQL's text has no NUL bytes: tr -d '\\000' <FILE removes them";
+
 /// What else may stand between fields.
 const DELIMITERS: [(u8, &str); 4] = [(b';', ";"), (b'\t', "\\t"), (b'|', "|"), (b',', ",")];
 
@@ -195,6 +198,9 @@ impl Causes {
         if uneven && plan.made.is_some() && options.rejects.is_none() {
             return error
                 .with_hint("`on-error` reject loads the other records and writes these to a file");
+        }
+        if state == "22021" && message.ends_with(": 0x00") {
+            return error.with_hint(NUL);
         }
         if state == "22021" && options.input.encoding.is_none() {
             return error.with_hint(NOT_UTF8);

@@ -35,6 +35,7 @@ fn other_content(world: &mut World) {
         (b"1,5;a\n2,7;b\n3,5;c\n4;d\n", &[], "is the delimiter ';'?"),
         (b"id,name\n1,a\n2,b\n", &[], "is the first line a header? --header"),
         (b"1,a\n2,caf\xe9\n", &[], "--encoding WIN1252"),
+        (b"1,a\n2,caf\0\n", &[], "tr -d '\\000'"),
         (b"1,a\n", &["--encoding", "ebcdic"], "names such as UTF8"),
         (b"Name,id\na,1\n", &[], "is the first line a header? --header"),
         (

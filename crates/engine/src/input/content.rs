@@ -9,13 +9,15 @@ use pgsluice_core::scan::Dialect;
 
 /// Signatures, what such a file is, and what to do about it. A line of text has none of the bytes
 /// that [`is_binary`] looks for; signatures of letters alone need one of them after them.
-const SIGNATURES: [(&[u8], &str); 19] = [
+const SIGNATURES: [(&[u8], &str); 21] = [
     (b"PAR1", "Parquet"),
     (b"ARROW1", "Arrow IPC"),
     (b"FEA1", "Feather"),
     (b"ORC", "ORC"),
     (b"Obj\x01", "Avro"),
     (b"PK\x03\x04", "a zip archive (.xlsx and .ods files are zip archives)"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
+    (b"Rar!\x1a\x07", "a RAR archive"),
     (b"\xd0\xcf\x11\xe0", "an old Excel or Word file"),
     (b"SQLite format 3\0", "a SQLite database"),
     (b"\x89HDF\r\n", "HDF5"),
@@ -30,6 +32,9 @@ const SIGNATURES: [(&[u8], &str); 19] = [
     (b"\x80\x04", "a Python pickle"),
     (b"\x80\x05", "a Python pickle"),
 ];
+
+/// Where the header of the first file of a tar archive has its signature.
+const TAR: usize = 257;
 
 /// How many bytes are looked at.
 const HEAD: usize = 1024;
@@ -84,6 +89,9 @@ pub(super) fn no_text(bytes: &[u8], utf8: bool) -> Option<Other> {
     if let Some((_, what)) = found.filter(|_| is_binary(head)) {
         return is(what, "convert it to CSV first; the loader reads CSV, COPY's text format and COPY's binary format");
     }
+    if head.get(TAR..).is_some_and(|rest| rest.starts_with(b"ustar")) && is_binary(head) {
+        return is("a tar archive", "unpack it first: tar -xf");
+    }
     if head.starts_with(b"%PDF-") {
         return is("a PDF document", "convert its tables to CSV first");
     }
@@ -106,6 +114,9 @@ fn other_text(bytes: &[u8], dialect: &Dialect) -> Option<Other> {
     }
     if begins(b"<?xml") {
         return is("XML", "write it as CSV first");
+    }
+    if text.starts_with(b"--\n-- PostgreSQL database dump") {
+        return is("a script of pg_dump", "psql -f runs it");
     }
     if is_json(text) {
         return is(
@@ -166,6 +177,9 @@ mod tests {
             (b"{\"a\": 1}\n{\"a\": 2}\n", "JSON"),
             (b"[\n  {\"a\": 1}\n]\n", "JSON"),
             (b"\n<!DOCTYPE html><html>", "HTML"),
+            (b"7z\xbc\xaf\x27\x1c\0\x04", "7z archive"),
+            (&[&b"a.csv"[..], &[0; 252], b"ustar  \0"].concat(), "tar archive"),
+            (b"--\n-- PostgreSQL database dump\n--\n", "script of pg_dump"),
         ] {
             assert!(what(bytes).contains(name), "{name}: {}", what(bytes));
         }
@@ -176,6 +190,7 @@ mod tests {
             b"\"{\"\"a\"\":1}\",1\n",
             b"[1],[2]\n",
             b"RDX2,b\n",
+            b"--\n1,2\n",
             b"\xc3\xa9,b\n",
             b"\0\0\0\0",
             b"",
