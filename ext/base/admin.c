@@ -34,6 +34,8 @@ static const struct
 	"Lets COPY write whole pages of a table."},
 	{"pgsluice.allow_index_append", &sluice_allowed.index_append,
 	"Lets COPY add whole leaf pages to indexes of tables that other sessions can reach."},
+	{"pgsluice.allow_index_leaf_merge", &sluice_allowed.index_leaf_merge,
+	"Lets COPY merge many entries at once into the leaf pages of indexes of tables that other sessions can reach."},
 	{"pgsluice.allow_sequence_blocks", &sluice_allowed.sequence_blocks,
 	"Lets COPY reserve values of a sequence for many rows at once."},
 	{"pgsluice.allow_index_build", &sluice_allowed.index_build,

@@ -135,12 +135,14 @@ typedef struct SluiceAllowed
 	bool		anything;
 	bool		whole_pages;
 	bool		index_append;
+	bool		index_leaf_merge;
 	bool		sequence_blocks;
 	bool		index_build;
 	bool		foreign_keys;
 } SluiceAllowed;
 
 #define SLUICE_NO_INDEX_APPEND "pgsluice.allow_index_append is off"
+#define SLUICE_NO_INDEX_LEAF_MERGE "pgsluice.allow_index_leaf_merge is off"
 #define SLUICE_NO_INDEX_BUILD "pgsluice.allow_index_build is off"
 
 /* admin.c */

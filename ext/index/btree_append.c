@@ -60,7 +60,6 @@
 #include "index/build.h"
 
 #include "access/xloginsert.h"
-#include "catalog/pg_control.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/predicate.h"
@@ -155,25 +154,6 @@ find_parent(Edge *edge)
 	edge->limit = Min(MAX_LEAVES, Max(1, NBuffers / MaxBackends));
 }
 
-/* Bytes that a tuple takes of a page, with its line pointer. */
-static Size
-size_on_page(IndexTuple tuple)
-{
-	return MAXALIGN(IndexTupleSize(tuple)) + sizeof(ItemIdData);
-}
-
-/*
- * Adds a tuple to an image. There was room by size_on_page(), so that this
- * cannot fail but by a mistake of ours; it is before any page has changed.
- */
-static void
-add_item(Page page, IndexTuple tuple, OffsetNumber offset)
-{
-	if (PageAddItem(page, (char *) tuple, MAXALIGN(IndexTupleSize(tuple)), offset, false,
-					false) == InvalidOffsetNumber)
-		elog(ERROR, "pgsluice: no room for an entry on an index page");
-}
-
 /*
  * What a high key or downlink takes that is made of this entry, at most: all
  * of its key, and a place in the table.
@@ -181,7 +161,7 @@ add_item(Page page, IndexTuple tuple, OffsetNumber offset)
 static Size
 size_of_pivot(IndexTuple tuple)
 {
-	return size_on_page(tuple) + MAXALIGN(sizeof(ItemPointerData));
+	return sluice_btree_size(tuple) + MAXALIGN(sizeof(ItemPointerData));
 }
 
 /* Gets ready to put equal entries together, where the index has that. */
@@ -229,7 +209,7 @@ leaf_has_room(Page page, IndexTuple tuple, IndexTuple *tuples, int next, int cou
 {
 	Size		high = next < count ? size_of_pivot(tuples[next]) : 0;
 
-	return PageGetExactFreeSpace(page) >= size_on_page(tuple) + high;
+	return PageGetExactFreeSpace(page) >= sluice_btree_size(tuple) + high;
 }
 
 /*
@@ -258,7 +238,7 @@ fill_leaf(Edge *edge, IndexTuple *tuples, int done, int count, Size reserve)
 		}
 		if (!leaf_has_room(page, tuple, tuples, done + n, count))
 			break;
-		add_item(page, tuple, OffsetNumberNext(last));
+		sluice_btree_add_item(page, tuple, OffsetNumberNext(last));
 		done += n;
 	}
 	return done;
@@ -279,11 +259,11 @@ add_leaf(Edge *edge, IndexTuple first)
 		return false;
 	pivot = _bt_truncate(edge->index, (IndexTuple) PageGetItem(left, PageGetItemId(left, last)),
 						 first, edge->key);
-	if (size_on_page(pivot) > PageGetExactFreeSpace(left) ||
-		size_on_page(pivot) > PageGetExactFreeSpace(edge->above->data))
+	if (sluice_btree_size(pivot) > PageGetExactFreeSpace(left) ||
+		sluice_btree_size(pivot) > PageGetExactFreeSpace(edge->above->data))
 		return false;
-	add_item(left, pivot, P_HIKEY);
-	add_item(edge->above->data, pivot,
+	sluice_btree_add_item(left, pivot, P_HIKEY);
+	sluice_btree_add_item(edge->above->data, pivot,
 			 OffsetNumberNext(PageGetMaxOffsetNumber(edge->above->data)));
 	edge->count++;
 	_bt_pageinit(edge->images[edge->count].data, BLCKSZ);
@@ -311,32 +291,6 @@ form_pages(Edge *edge, IndexTuple *tuples, int count)
 	if (done < count && (edge->count < edge->limit || edge->limit == 0))
 		done = fill_leaf(edge, tuples, done, count, 0);
 	return done;
-}
-
-/*
- * Gets blocks for the new leaves. What an error leaves of them looks as never
- * used, to VACUUM too.
- */
-static void
-allocate(Edge *edge)
-{
-	volatile int got = 0;
-
-	PG_TRY();
-	{
-		while (got < edge->count)
-		{
-			edge->added[got] = compat_bt_allocbuf(edge->index, edge->heap);
-			got++;
-		}
-	}
-	PG_CATCH();
-	{
-		while (got > 0)
-			memset(BufferGetPage(edge->added[--got]), 0, BLCKSZ);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
 }
 
 /* Chains the leaves, and gives the parent their places. */
@@ -388,18 +342,12 @@ log_pages(Edge *edge)
 {
 	Buffer		buffers[MAX_LEAVES + 2];
 	int			n = edge->count;
-	XLogRecPtr	at;
 
 	memcpy(buffers, edge->added, sizeof(Buffer) * n);
 	buffers[n++] = edge->leaf;
 	if (edge->count > 0)
 		buffers[n++] = edge->parent;
-	XLogBeginInsert();
-	for (int i = 0; i < n; i++)
-		XLogRegisterBuffer((uint8) i, buffers[i], REGBUF_FORCE_IMAGE | REGBUF_STANDARD);
-	at = XLogInsert(RM_XLOG_ID, XLOG_FPI);
-	for (int i = 0; i < n; i++)
-		PageSetLSN(BufferGetPage(buffers[i]), at);
+	sluice_btree_log(buffers, n);
 }
 
 #ifdef USE_ASSERT_CHECKING
@@ -445,7 +393,7 @@ install(Edge *edge)
 {
 	if (RelationNeedsWAL(edge->index))
 		XLogEnsureRecordSpace(edge->count + 1, 0);
-	allocate(edge);
+	sluice_btree_allocate(edge->heap, edge->index, edge->added, edge->count);
 	if (edge->count > 0)
 		link_pages(edge);
 #ifdef USE_ASSERT_CHECKING

@@ -197,6 +197,7 @@ typedef enum IndexStrategy
 {
 	SLUICE_INDEX_ROWS,			/* with each row, as stock COPY's */
 	SLUICE_INDEX_SORTED,		/* those of many rows, in the index's order */
+	SLUICE_INDEX_LEAF_MERGE,	/* those, into the leaves they belong to, many at once */
 	SLUICE_INDEX_LEAVES,		/* in whole new leaves behind the last one */
 	SLUICE_INDEX_MERGE,			/* with those of the index's old file into a new one */
 	SLUICE_INDEX_BUILD,			/* the index is built anew when all rows are in */
@@ -261,6 +262,15 @@ extern UniqueAppend *sluice_unique_append_open(Relation heap, Relation index,
 extern bool sluice_unique_append_rows(UniqueAppend *append, const PlacedRow *rows,
 									 int count, uint64 *line);
 extern bool sluice_unique_append_goes_on(const UniqueAppend *append);
+
+/* btree_pages.c */
+extern Size sluice_btree_size(IndexTuple tuple);
+extern void sluice_btree_add_item(Page page, IndexTuple tuple, OffsetNumber offset);
+extern void sluice_btree_allocate(Relation heap, Relation index, Buffer *added, int count);
+extern void sluice_btree_log(const Buffer *buffers, int count);
+
+/* btree_merge.c */
+extern int	sluice_btree_merge(Relation heap, Relation index, IndexTuple *tuples, int count);
 
 /* btree_append.c */
 

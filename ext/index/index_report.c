@@ -21,6 +21,7 @@
 const char *const sluice_index_way_names[SLUICE_INDEX_WAYS] = {
 	[SLUICE_INDEX_ROWS] = "row",
 	[SLUICE_INDEX_SORTED] = "sorted",
+	[SLUICE_INDEX_LEAF_MERGE] = "leaf_merge",
 	[SLUICE_INDEX_LEAVES] = "leaves",
 	[SLUICE_INDEX_MERGE] = "merge",
 	[SLUICE_INDEX_BUILD] = "build",

@@ -1,7 +1,7 @@
 /*
  * Indexes of a table that others can reach: the entries of many rows are
- * sorted before they are inserted, so that neighbours go to the same page
- * while it is in the processor's caches; those that come behind all that the
+ * sorted before they are inserted, so that all that go to one leaf are merged
+ * into it at once (index/btree_merge.c); those that come behind all that the
  * index has go there as whole leaves. Those of unique indexes may go in with
  * the rows that were inserted together (index/unique_append.c).
  *
@@ -184,8 +184,8 @@ insert_entry(SluiceIndexBuild *build, Datum *values, bool *isnull, ItemPointer t
 }
 
 /*
- * Inserts entries that are in the index's order: the last ones, if they come
- * behind all others, as whole leaves. What is allocated goes with the current
+ * Inserts entries that are in the index's order: those of each leaf together;
+ * the last ones, if they come behind all others, as whole leaves. What is allocated goes with the current
  * memory context, which is reset.
  */
 static void
@@ -197,6 +197,7 @@ insert_some(Extended *extended, IndexTuple *tuples, int count)
 		sluice_btree_append_from(build->index, tuples, count) : count;
 	Datum		values[INDEX_MAX_KEYS];
 	bool		isnull[INDEX_MAX_KEYS];
+	bool		merges = sluice_allowed.index_leaf_merge && RelationNeedsWAL(build->index);
 	int			n = 0;
 
 	extended->ascends &= behind == 0;
@@ -204,12 +205,17 @@ insert_some(Extended *extended, IndexTuple *tuples, int count)
 		behind = count;
 	while (n < count)
 	{
+		IndexStrategy way = n >= behind ? SLUICE_INDEX_LEAVES : SLUICE_INDEX_LEAF_MERGE;
 		int			taken = 0;
 
 		CHECK_FOR_INTERRUPTS();
-		if (n >= behind)
+		if (way == SLUICE_INDEX_LEAVES)
 			taken = sluice_btree_append(build->heap, build->index, tuples + n, count - n);
-		if (taken < 0)
+		else if (merges)
+			taken = sluice_btree_merge(build->heap, build->index, tuples + n, behind - n);
+		if (taken < 0 && way == SLUICE_INDEX_LEAF_MERGE)
+			merges = false;
+		else if (taken < 0)
 		{
 			/* Others have gone beyond us. */
 			behind = count;
@@ -218,7 +224,7 @@ insert_some(Extended *extended, IndexTuple *tuples, int count)
 		if (taken > 0)
 		{
 			n += taken;
-			rows[SLUICE_INDEX_LEAVES] += taken;
+			rows[way] += taken;
 		}
 		else
 		{

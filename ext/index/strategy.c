@@ -11,7 +11,8 @@
  *             (merge.c)
  *    leaves   unique, keys above all others: whole leaves behind the last one
  *             (unique_append.c)
- *    sorted   many entries at a time, in the index's order (sorted_insert.c)
+ *    sorted   many entries at a time, in the index's order (sorted_insert.c):
+ *             those of a leaf together (btree_merge.c)
  *    row      with each row, by the executor, as stock COPY does it
  *
  * Every reason is a sentence that a user can act on; the view last_copy shows
@@ -106,6 +107,8 @@ why_not_leaves(Relation index, const SluiceIndexAttribute *attributes)
 {
 	if (!sluice_allowed.index_append)
 		return SLUICE_NO_INDEX_APPEND;
+	if (!index->rd_index->indisunique && !sluice_allowed.index_leaf_merge)
+		return SLUICE_NO_INDEX_LEAF_MERGE;
 	if (!index->rd_index->indisunique)
 		return "only entries behind all others are put into leaves";
 	if (!index->rd_index->indisvalid)

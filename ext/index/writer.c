@@ -4,7 +4,8 @@
  * index is nobody's business but this room's:
  *
  *   row by row       by the executor, as stock COPY's (ExecInsertIndexTuples)
- *   sorted           many entries, in the index's order, by its access method (sorted_insert.c)
+ *   sorted           many entries, in the index's order (sorted_insert.c): those of a leaf of a B-tree together
+ *                    (btree_merge.c), or each by the access method
  *   whole leaves     behind the last leaf of a B-tree (btree_append.c; of a unique one, unique_append.c)
  *   merge, build     when all rows are in, by a new file (deferred.c, merge.c)
  *

@@ -339,7 +339,7 @@ class Ways(OnCluster):
         self.assertGreater(taken["t_b"]["rows"]["leaves"], 58000)
         taken = self.taken(ascending(60000, 60001))["t_b"]["rows"]
         self.assertEqual(sum(taken.values()), 60000)
-        self.assertTrue(8000 < taken["leaves"] < 8600 and taken["sorted"] > 51000, taken)
+        self.assertTrue(8000 < taken["leaves"] < 8600 and taken["leaf_merge"] > 51000, taken)
 
     def test_the_data_may_want_another_way(self):
         """Keys that are not above the index's, that are equal or NULL, and too few rows: said with how many."""

@@ -1,0 +1,281 @@
+"""COPY into tables that others can reach: entries all over an index are merged into its leaves, many at once."""
+
+import random
+import subprocess
+
+from .cluster import Cluster, Held, OnCluster, wait_until
+from .twins import LoadedTwice, check, standby_follows
+
+INDEXES = {
+    "tu": "(u)",  # nearly all different
+    "tw": "(w)",  # many equal ones, in lists
+    "twl": "(w, l)",
+    "tone": "(one)",  # all equal
+    "tdesc": "(d DESC NULLS FIRST, w DESC)",  # NULLs
+    "tinc": "(k) INCLUDE (l)",
+    "tn": "(n)",  # ranked: equal values in several forms
+    "tplain": "(w) WITH (deduplicate_items = off)",
+    "tfill": "(k, w) WITH (fillfactor = 60)",
+    "tlong": "(long)",  # parents and their parents fill soon
+}
+# By the same way as ever.
+OTHERS = {"tx": "(upper(w))", "tpart": "(k) WHERE k % 2 = 0"}
+TABLE = (
+    "SET client_min_messages = error; DROP TABLE IF EXISTS t; CREATE {kind} TABLE t (u uuid, w text COLLATE \"C\", l text COLLATE \"C\", one int,"
+    " d int, k bigint, n numeric, long text COLLATE \"C\") WITH (autovacuum_enabled = off);"
+    "INSERT INTO t SELECT md5(n::text)::uuid, 'w' || n * 7919 % 300, 'l' || n * 7919 % 5000, 1, nullif(n % 50, 3), n * 7919 % 100003,"
+    " n % 400, md5((n % 5000)::text) || repeat('x', 300) FROM generate_series(1, {rows}) n;"
+    + "".join(f"CREATE INDEX {name} ON t {columns};" for name, columns in {**INDEXES, **OTHERS}.items())
+)
+SCANS = ("u", "w", "w, l", "one, u", "d DESC NULLS FIRST, w DESC", "k", "long")
+BACK = {"w, l": "w DESC, l DESC", "one, u": "one DESC, u DESC", "d DESC NULLS FIRST, w DESC": "d NULLS LAST, w"}
+COPY = "COPY t FROM '{}' WITH (FORMAT csv)"
+MERGED = ("SELECT i->>'index', coalesce(i->'rows'->>'leaf_merge', '0') FROM pgsluice.last_copy, jsonb_array_elements(indexes) i")
+INDEXED = "SET enable_seqscan = off; SET enable_bitmapscan = off;"
+
+
+def rows(count, seed=1, words=300):
+    """CSV lines: keys in no order."""
+    chance = random.Random(seed)
+    made = []
+    for _ in range(count):
+        w, k = chance.randrange(words), chance.randrange(100003)
+        d = chance.choice(["", chance.randrange(50)])
+        n = chance.choice(["%d", "%d.0", "%d.00"]) % chance.randrange(400)
+        made.append(f"{chance.getrandbits(128):032x},w{w},l{chance.randrange(5000)},1,{d},{k},{n},{chance.getrandbits(64):016x}{'y' * 300}\n")
+    return made
+
+
+class WithTable:
+    """The table and what is asked of it."""
+
+    def checked(self, cluster=None):
+        """amcheck of every index, every row in each."""
+        for index in {**INDEXES, **OTHERS}:
+            check(cluster or self.cluster, index)
+
+    def answers(self):
+        """The table, and scans of the indexes in both directions."""
+        said = [self.sql("SELECT count(*), md5(string_agg(t::text, ',' ORDER BY t::text)) FROM t")]
+        for order in SCANS:
+            for by in (order, BACK.get(order, f"{order} DESC")):
+                shown = order.replace(" DESC", "").replace(" NULLS FIRST", "")
+                said.append(self.sql(f"{INDEXED} SELECT md5(string_agg(v::text, ',')) FROM (SELECT ROW({shown}) v FROM t ORDER BY {by}) _"))
+        return said
+
+    def merged(self, path, before=""):
+        """Loads the file: how many entries of each index were merged."""
+        said = self.sql(f"SET pgsluice.copy = on; {before} {COPY.format(path)}; {MERGED}")
+        return {index: int(count) for index, count in (line.split("|") for line in said.splitlines())}
+
+
+class Merges(WithTable, LoadedTwice):
+    """Loads by stock COPY and by ours."""
+
+    settings = ["max_prepared_transactions = 2"]
+
+    def load(self, path, setting, rows=10000, kind="", before="", after=""):
+        """What is in the table after the COPY, by rows and by each index."""
+        return self.left_by(setting, TABLE.format(kind=kind, rows=rows), f"{before} {COPY.format(path)}; {after}")
+
+    def test_equal_to_stock(self):
+        """Few and many for each leaf, into small and large indexes, all at once and in parts."""
+        for have, come, words, memory in (
+            (10000, 20000, 300, "64MB"), (0, 15000, 5, "64MB"), (3, 15000, 3000, "64MB"), (500, 25000, 300, "1MB"),
+            (20000, 6000, 40000, "64MB"), (20000, 1500, 300, "64MB"),
+        ):
+            self.same(rows(come, words=words), rows=have, before=f"SET maintenance_work_mem = '{memory}';")
+            self.checked()
+
+    def test_the_way_is_taken(self):
+        """Most entries are merged, and none where the administrator says so."""
+        path = self.cluster.file("input", "".join(rows(20000)).encode())
+        for allowed in ("on", "off"):
+            self.sql(f"ALTER SYSTEM SET pgsluice.allow_index_leaf_merge = {allowed}")
+            self.sql("SELECT pg_reload_conf()")
+            wait_until(lambda allowed=allowed: self.sql("SHOW pgsluice.allow_index_leaf_merge") == allowed)
+            self.sql(TABLE.format(kind="", rows=10000))
+            found = self.merged(path)
+            for index in INDEXES:
+                if allowed == "on" and index != "tone":
+                    self.assertGreater(found[index], 15000, index)
+                elif allowed == "off":
+                    self.assertEqual(found[index], 0, index)
+            self.assertEqual({found[index] for index in OTHERS}, {0})
+            self.checked()
+        self.sql("ALTER SYSTEM RESET pgsluice.allow_index_leaf_merge")
+        self.sql("SELECT pg_reload_conf()")
+
+    def test_no_larger_and_no_more_wal(self):
+        """Sizes and WAL are at most those of a stock COPY."""
+        path = self.cluster.file("input", "".join(rows(20000)).encode())
+        sizes, wal = {}, {}
+        for setting in ("off", "on"):
+            self.sql(TABLE.format(kind="", rows=10000) + "CHECKPOINT")
+            before = self.sql("SELECT pg_current_wal_insert_lsn()")
+            self.sql(f"SET pgsluice.copy = {setting}; {COPY.format(path)}")
+            wal[setting] = int(self.sql(f"SELECT pg_current_wal_insert_lsn() - '{before}'"))
+            sizes[setting] = [int(self.sql(f"SELECT pg_relation_size('{index}')")) for index in INDEXES]
+        self.assertLess(wal["on"], wal["off"] * 1.02)
+        for index, one, other in zip(INDEXES, sizes["off"], sizes["on"]):
+            self.assertLess(other, one * 1.15 + 4 * 8192, index)
+
+    def test_places_within_lists(self):
+        """Rows go into gaps of the table, so that their places lie between those of equal keys."""
+        path = self.cluster.file("input", "".join(rows(15000, words=20)).encode())
+        said = {}
+        for setting in ("off", "on"):
+            self.sql(TABLE.format(kind="", rows=30000))
+            self.sql("DELETE FROM t WHERE k % 2 = 0; VACUUM t; VACUUM t")
+            self.sql(f"SET pgsluice.copy = {setting}; {COPY.format(path)}")
+            said[setting] = self.answers()
+            self.checked()
+        self.assertEqual(said["on"], said["off"])
+
+    def test_dead_items(self):
+        """Scans have marked items as dead, which only the access method may remove."""
+        path = self.cluster.file("input", "".join(rows(20000)).encode())
+        self.sql(TABLE.format(kind="", rows=10000))
+        for seed in range(2):
+            self.sql("DELETE FROM t WHERE k % 3 <> 0")
+            for order in SCANS:
+                self.sql(f"{INDEXED} SET enable_sort = off; SELECT count(*) FROM (SELECT FROM t ORDER BY {order}) _")
+            found = self.merged(path)
+            self.assertGreater(found["tu"], 10000, seed)
+            self.checked()
+        self.sql("VACUUM t")
+        self.checked()
+
+    def test_kinds_of_tables(self):
+        """Unlogged and temporary ones as ever; rolled back to a savepoint; prepared; then deletes, VACUUM, inserts."""
+        path = self.cluster.file("input", "".join(rows(9000)).encode())
+        self.same(rows(9000), kind="UNLOGGED")
+        self.same(rows(9000), before="SAVEPOINT s;", after="ROLLBACK TO s;")
+        self.checked()
+        self.sql("VACUUM t")
+        self.checked()
+        self.assertGreater(self.merged(path)["tu"], 8000)
+        self.sql(f"SET pgsluice.copy = on; BEGIN; {COPY.format(path)}; PREPARE TRANSACTION 'p'")
+        self.cluster.kill()
+        self.cluster.start()
+        self.sql("COMMIT PREPARED 'p'; DELETE FROM t WHERE k > 20000; VACUUM t; VACUUM t")
+        self.checked()
+        self.assertGreater(self.merged(path)["tu"], 8000)
+        self.sql("INSERT INTO t SELECT md5(n::text)::uuid, 'w' || n, 'l', 1, n, n, n, n FROM generate_series(1, 9000) n")
+        self.checked()
+        self.assertEqual(self.sql(f"{TABLE.format(kind='TEMP', rows=2000)} SET pgsluice.copy = on; {COPY.format(path)}; SELECT count(*) FROM t"), "11000")
+
+    def test_beside_others(self):
+        """Writers, deletes, VACUUM, and scans in both directions that must see their own rows in order, each time."""
+        path = self.cluster.file("input", "".join(rows(20000)).encode())
+        self.sql(TABLE.format(kind="", rows=10000) + "CREATE TABLE IF NOT EXISTS lasting (n int)")
+        self.sql("DROP TABLE IF EXISTS mine; CREATE TABLE mine AS SELECT count(*) FROM t WHERE one = 1 AND k >= 0")
+        scan = ("BEGIN; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_sort = off; DO $$ DECLARE last {kind}; r record; n int := 0; BEGIN"
+                " FOR r IN SELECT {key} AS v FROM t WHERE {key} IS NOT NULL ORDER BY {key} {way} LOOP"
+                " IF last {wrong} r.v THEN RAISE 'out of order'; END IF; last := r.v; n := n + 1; END LOOP;"
+                " IF n < 9000 THEN RAISE 'only %', n; END IF; END $$; COMMIT;\n")
+        scripts = [
+            "".join(scan.format(kind=kind, key=key, way=way, wrong=">" if way == "" else "<") for key, kind in (("u", "uuid"), ("w", "text COLLATE \"C\""), ("k", "bigint"))
+                    for way in ("", "DESC")) * 6,
+            "".join(f"INSERT INTO t SELECT md5('o' || n)::uuid, 'w' || n % 300, 'l', 2, n % 50, n, n % 400, md5(n::text) || repeat('z', 300)"
+                    f" FROM generate_series({100 * n}, {100 * n + 99}) n; DELETE FROM t WHERE one = 2 AND k % 3 = {n % 3};\n" for n in range(60)),
+            "VACUUM (INDEX_CLEANUP ON) t;\n" * 12,
+        ]
+        others = []
+        for script in scripts:
+            others.append(subprocess.Popen(self.cluster.command("-f", "-"), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE))
+            others[-1].stdin.write(script.encode())
+            others[-1].stdin.close()
+        loads = 0
+        while loads < 2 or any(other.poll() is None for other in others) and loads < 5:
+            self.assertGreater(self.merged(path)["tu"], 10000)
+            loads += 1
+        for other in others:
+            self.assertEqual((other.stderr.read(), other.wait()), (b"", 0))
+            other.stderr.close()
+        self.checked()
+        self.assertEqual(self.sql("SELECT count(*) FROM t WHERE one = 1"), str(10000 + loads * 20000))
+
+    def test_two_loads_at_once(self):
+        """Both merge into the same leaves."""
+        self.sql(TABLE.format(kind="", rows=10000))
+        paths = [self.cluster.file(f"input{seed}", "".join(rows(20000, seed)).encode()) for seed in (5, 6)]
+        loads = [subprocess.Popen(self.cluster.command("-c", "SET pgsluice.copy = on", "-c", COPY.format(path))) for path in paths]
+        self.assertEqual([load.wait() for load in loads], [0, 0])
+        self.checked()
+        self.assertEqual(self.sql("SELECT count(*) FROM t"), "50000")
+
+    def test_serializable(self):
+        """Who has read a range conflicts with what is merged into it, also when its leaf has been split."""
+        first, second = (self.cluster.file(f"part{seed}", "".join(rows(20000, seed)).encode()) for seed in (7, 8))
+        begin = "BEGIN ISOLATION LEVEL SERIALIZABLE; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off;"
+        for setting in ("off", "on"):
+            self.sql(TABLE.format(kind="", rows=10000) + "DROP TABLE IF EXISTS y; CREATE TABLE y (a int); ANALYZE t")
+            one, two = Held(self.cluster), Held(self.cluster)
+            one.run(begin + "SELECT count(*) FROM t WHERE k BETWEEN 50000 AND 50200")
+            self.sql(f"SET pgsluice.copy = {setting}; {COPY.format(first)}")
+            two.run(f"SET pgsluice.copy = {setting};" + begin + "SELECT count(*) FROM y")
+            two.run(COPY.format(second))
+            one.run("INSERT INTO y VALUES (1)")
+            self.assertEqual(one.end("COMMIT"), (0, "", ""))
+            self.assertIn("40001", two.end("COMMIT")[2], setting)
+
+
+class MergesLogged(WithTable, OnCluster):
+    """The server is killed, and followed."""
+
+    settings = ["wal_level = replica", "wal_keep_size = '2GB'", "checkpoint_timeout = 1h", "maintenance_work_mem = '4MB'"]
+
+    def test_killed_in_the_middle(self):
+        """At any instant: the indexes are whole, and go on."""
+        path = self.cluster.file("input", "".join(rows(20000)).encode())
+        chance = random.Random(11)
+        for attempt in range(5):
+            self.sql(TABLE.format(kind="", rows=10000) + "CHECKPOINT")
+            size = int(self.sql("SELECT pg_relation_size('tlong') / 8192"))
+            blocks = size + chance.randrange(1, 1000)
+            load = subprocess.Popen(self.cluster.command("-c", f"SET pgsluice.copy = on; {COPY.format(path)}"), stderr=subprocess.DEVNULL)
+            while load.poll() is None and int(self.sql("SELECT pg_relation_size('tlong') / 8192")) < blocks:
+                if attempt % 2:
+                    self.sql("CHECKPOINT")
+            self.cluster.kill()
+            load.wait()
+            self.cluster.start()
+            self.assertIn(self.sql("SELECT count(*) FROM t"), ("10000", "30000"))
+            self.checked()
+            self.sql("DELETE FROM t WHERE k % 2 = 0; VACUUM t")
+            self.assertGreater(self.merged(path)["tu"], 10000)
+            self.checked()
+
+    def test_a_standby_follows(self):
+        """It answers by the indexes all the while, in both directions, and is whole when it takes over, without the library."""
+        self.sql(TABLE.format(kind="", rows=10000))
+        path = self.cluster.file("input", "".join(rows(30000)).encode())
+        scans = ("SELECT count(*) FROM (SELECT w FROM t ORDER BY w) _; SELECT count(*) FROM (SELECT u FROM t ORDER BY u DESC) _;"
+                 "SELECT count(*) FROM (SELECT long FROM t ORDER BY long DESC) _")
+        standby = standby_follows(self, f"SET pgsluice.copy = on; {COPY.format(path)}", scans,
+                                  {"\n".join(["10000"] * before + ["40000"] * (3 - before)) for before in range(4)}, INDEXES)
+        self.checked(standby)
+        standby.sql("INSERT INTO t SELECT md5(n::text)::uuid, 'w' || n, 'l', 1, n, n, n, n FROM generate_series(1, 3000) n; DELETE FROM t WHERE k % 5 = 0; VACUUM t")
+        self.checked(standby)
+
+    def test_what_is_replayed_is_what_was_done(self):
+        """Byte by byte, as the server itself compares each page that is replayed, with dead items and a VACUUM beside."""
+        primary = Cluster(["wal_level = replica", "wal_consistency_checking = 'all'", "wal_keep_size = 8GB"])
+        self.addCleanup(primary.remove)
+        primary.sql("CREATE EXTENSION pgsluice;" + TABLE.format(kind="", rows=10000))
+        standby = Cluster(copy_of=primary)
+        self.addCleanup(standby.remove)
+        path = primary.file("input", "".join(rows(20000)).encode())
+        small = primary.file("small", "".join(rows(2000, 2)).encode())
+        for each in (path, small):
+            primary.sql("DELETE FROM t WHERE k % 3 = 0")
+            primary.sql(f"{INDEXED} SELECT count(*) FROM (SELECT k FROM t ORDER BY k) _; SELECT count(*) FROM (SELECT w, l FROM t ORDER BY w, l) _")
+            vacuum = subprocess.Popen(primary.command("-c", "SET vacuum_cost_delay = 1; SET vacuum_cost_limit = 400", "-c", "VACUUM t"))
+            said = primary.sql(f"SET pgsluice.copy = on; {COPY.format(each)}; {MERGED}")
+            self.assertRegex(said, r"tu\|[1-9]")
+            self.assertEqual(vacuum.wait(), 0)
+        standby.follow(primary)
+        self.assertEqual(standby.sql("SELECT count(*) FROM t"), primary.sql("SELECT count(*) FROM t"))
+        for index in INDEXES:
+            self.assertEqual(standby.sql(f"SELECT pg_relation_size('{index}')"), primary.sql(f"SELECT pg_relation_size('{index}')"))
