@@ -28,6 +28,10 @@ pub struct OnceArguments {
     /// What to do with a file that has grown since it was loaded [default: error]
     #[arg(long, requires = "once", value_enum, value_name = "HOW")]
     on_change: Option<OnChange>,
+    /// The name under which a stream (standard input, a pipe) is recorded, for example that of its
+    /// file without the folder. The same name must have the same bytes each time
+    #[arg(long, requires = "once", value_name = "NAME")]
+    source_name: Option<String>,
     /// Accept an UNLOGGED table with --once: a crash of the server empties the table, and its
     /// files stay recorded as loaded
     #[arg(long, requires = "once")]
@@ -41,9 +45,11 @@ impl OnceArguments {
     ///
     /// An option cannot be used with them.
     pub fn add_to(&self, mut options: Options) -> Result<Options, Failure> {
-        let OnceArguments { once, commit_every, on_change, force_unlogged } = *self;
+        let OnceArguments { once, commit_every, on_change, force_unlogged, .. } = *self;
         let append = on_change == Some(OnChange::Append);
-        options.once = once.then_some(OnceOptions { commit_every, append, force_unlogged });
+        let source_name = self.source_name.clone();
+        let all = OnceOptions { commit_every, append, force_unlogged, source_name };
+        options.once = once.then_some(all);
         options.check_once()?;
         Ok(options)
     }

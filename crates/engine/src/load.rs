@@ -96,12 +96,15 @@ fn load_sources(job: &Job<'_>) -> Result<Summary, Error> {
     job.begin(Phase::Opening);
     let mut reader = Reader::open(&options.input)?;
     if let Some(recording) = recording {
-        reader.know(&recording.known)?;
+        reader.know(&recording.known, &recording.whole(), &recording.compared)?;
     }
     let options = &options.reading(&reader);
     let job = &Job { options, watch, on_event, recording };
     watch.progress.total_bytes.set(reader.total_bytes());
     let mut conn = watch.connect(&options.target.url)?;
+    if let Some(recording) = recording {
+        recording.check_head(&mut conn, reader.head().as_deref())?;
+    }
     clock.seconds.open = clock.lap();
 
     job.begin(Phase::Inspecting);

@@ -99,7 +99,7 @@ pub fn changed(name: &str, bytes: &Range<u64>) -> Error {
         "{name} has changed since it was loaded: bytes {} to {} are not the same",
         bytes.start, bytes.end
     ))
-    .with_hint("other content needs a file with another name")
+    .with_hint("other content needs another name")
 }
 
 /// Passes over the known ranges of one source while it is read.
@@ -108,11 +108,31 @@ pub(super) struct KnownRanges {
     left: VecDeque<KnownPiece>,
     /// the hash of the first range up to this offset
     begun: Option<(Hasher, u64)>,
+    /// where the last range ends, if no bytes may be outside of them
+    whole: Option<u64>,
 }
 
 impl KnownRanges {
     pub fn new(known: &[KnownPiece]) -> KnownRanges {
-        KnownRanges { left: known.iter().cloned().collect(), begun: None }
+        KnownRanges { left: known.iter().cloned().collect(), ..KnownRanges::default() }
+    }
+
+    /// The ranges are all that the source had.
+    pub fn whole(mut self) -> KnownRanges {
+        self.whole = Some(self.left.back().map_or(0, |last| last.bytes.end));
+        self
+    }
+
+    /// Checks that nothing is left of a chunk of which nothing may be left.
+    pub fn check_rest(&self, name: &str, chunk: &Chunk) -> Result<(), Error> {
+        match self.whole {
+            Some(end) if !chunk.bytes.is_empty() => Err(Error::new(format!(
+                "{name} has more bytes than when it was loaded: records follow byte {}, and it ended at byte {end}",
+                chunk.offset
+            ))
+            .with_hint("`on-change` append loads the rest; other content needs another name")),
+            _ => Ok(()),
+        }
     }
 
     /// Whether the source has ended before the last range; the range.
@@ -240,7 +260,7 @@ mod tests {
             ..InputOptions::default()
         };
         let mut reader = Reader::open(&input)?;
-        reader.know(&[known.to_vec()])?;
+        reader.know(&[known.to_vec()], &[false], &Arc::default())?;
         let layout = Layout::Lines(Dialect::csv());
         let (mut found, mut before) = (Vec::new(), Counts::default());
         while let Some(chunk) = reader.next(Vec::new())? {

@@ -10,7 +10,7 @@ use crate::frame::{without_comments, Frame, Passed};
 use crate::options::{FileFormat, Header, InputOptions};
 use crate::source::Source;
 use std::borrow::Cow;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// How many lines were passed over that are no records: grows while a [`Reader`] reads.
@@ -56,6 +56,8 @@ pub struct Reader {
     lines: Option<u64>,
     /// of each file, what an earlier load has loaded
     known: Vec<KnownRanges>,
+    /// set when the known ranges of a source have passed
+    compared: Arc<AtomicBool>,
     /// what follows the last chunk, which was cut before a known range
     cut_off: Option<Chunk>,
 }
@@ -97,6 +99,7 @@ impl Reader {
             marked: false,
             lines: None,
             known: Vec::new(),
+            compared: Arc::default(),
             cut_off: None,
         };
         // Where the fields of all files go is told by the first header that there is.
@@ -148,13 +151,24 @@ impl Reader {
         self.layout.clone_from(layout);
     }
 
-    /// Passes over what an earlier load has loaded of each file.
+    /// Passes over what an earlier load has loaded of each file. The `whole` ones may have nothing
+    /// else. When a source has the same bytes in all of its ranges, that is said in `compared`.
     ///
     /// # Errors
     ///
     /// A file of which something was loaded is empty now.
-    pub fn know(&mut self, known: &[Vec<KnownPiece>]) -> Result<(), Error> {
-        self.known = known.iter().map(|pieces| KnownRanges::new(pieces)).collect();
+    pub fn know(
+        &mut self,
+        known: &[Vec<KnownPiece>],
+        whole: &[bool],
+        compared: &Arc<AtomicBool>,
+    ) -> Result<(), Error> {
+        self.compared.clone_from(compared);
+        let ranges = |(pieces, whole): (&Vec<KnownPiece>, &bool)| match whole {
+            true => KnownRanges::new(pieces).whole(),
+            false => KnownRanges::new(pieces),
+        };
+        self.known = known.iter().zip(whole).map(ranges).collect();
         // Empty files before the first header are not read again.
         let passed = self.next_file.saturating_sub(1);
         match self.known.iter().take(passed).position(|known| known.missing().is_some()) {
@@ -283,6 +297,10 @@ impl Reader {
                 Some(mut chunk) => {
                     if let Some(known) = known {
                         self.cut_off = known.pass(&file.name, &mut chunk, &self.layout)?;
+                        known.check_rest(&file.name, &chunk)?;
+                        if known.missing().is_none() {
+                            self.compared.store(true, Ordering::Release);
+                        }
                     }
                     chunk.pass(&mut self.skip, &self.layout);
                     chunk.limit(&mut self.limit, &self.layout);

@@ -10,6 +10,9 @@ use std::path::Path;
 /// How many bytes at each end of a file are hashed to find files that may have the same content.
 const END: u64 = 64 << 10;
 
+/// In place of the hash of what cannot be seen beforehand: no bytes.
+const NONE: &str = "\\x";
+
 /// How many bytes are read at a time.
 const BLOCK: usize = 1 << 20;
 
@@ -22,6 +25,8 @@ pub(super) struct Seen {
     pub size: u64,
     /// when it was last written, in nanoseconds since 1970
     pub modified: i64,
+    /// it is read once, and its name is all that is seen of it before that
+    pub stream: bool,
 }
 
 /// The hashes of the two ends of a file, as it is stored.
@@ -32,19 +37,30 @@ pub(super) struct Ends {
 }
 
 impl Seen {
-    /// Looks at a source.
+    /// Looks at a source. A stream is called `name`.
     ///
     /// # Errors
     ///
-    /// It is no regular file, or cannot be looked at.
-    pub fn of(source: &dyn Source) -> Result<Seen, Error> {
+    /// It is a stream without a name, or a file with one, or cannot be looked at.
+    pub fn of(source: &dyn Source, name: Option<&str>) -> Result<Seen, Error> {
         let failed = |e: io::Error| Error::io("open", &source.name(), &e);
         let Some(path) = source.path().filter(|_| source.can_be_read_again()) else {
             // One that does not exist is none of the others.
             source.length().map_err(failed)?;
-            return Err(Error::usage(format!("{} is not a regular file", source.name()))
-                .with_hint("`once` takes files, compressed or not"));
+            let named =
+                name.map(|name| Seen { name: name.to_owned(), size: 0, modified: 0, stream: true });
+            return named.ok_or_else(|| {
+                Error::usage(format!("{} is not a regular file", source.name()))
+                    .with_hint("`once` recognises a stream by the name that `source-name` gives it")
+            });
         };
+        if name.is_some() {
+            return Err(Error::usage(format!(
+                "{} is a file: `source-name` is for a stream",
+                source.name()
+            ))
+            .with_hint("files have names"));
+        }
         let path = path.canonicalize().map_err(failed)?;
         let facts = path.metadata().map_err(failed)?;
         // Any time has a number, also one before 1970; those that differ by centuries may share it.
@@ -53,7 +69,7 @@ impl Seen {
             return Err(Error::new(format!("{}: the name is not UTF-8", source.name()))
                 .with_hint("`once` records names in the database"));
         };
-        Ok(Seen { name: name.to_owned(), size: facts.len(), modified })
+        Ok(Seen { name: name.to_owned(), size: facts.len(), modified, stream: false })
     }
 
     /// Hashes both ends.
@@ -62,6 +78,9 @@ impl Seen {
     ///
     /// The file cannot be read.
     pub fn ends(&self) -> Result<Ends, Error> {
+        if self.stream {
+            return Ok(Ends { head: NONE.into(), tail: NONE.into() });
+        }
         let ends = || {
             let mut file = File::open(&self.name)?;
             let head = hash(&mut file, END)?;
@@ -81,6 +100,19 @@ impl Seen {
     pub fn begins_as(&self, size: u64, head: &str) -> Result<bool, Error> {
         let own = File::open(&self.name).and_then(|mut file| hash(&mut file, size.min(END)));
         own.map(|own| own == head).map_err(|e| Error::io("read", &self.name, &e))
+    }
+}
+
+/// The name of a stream, as it is recorded. Names of files begin with a slash.
+///
+/// # Errors
+///
+/// It is empty, or may be that of a file.
+pub(super) fn check_stream_name(name: &str) -> Result<(), Error> {
+    match name.is_empty() || name.starts_with('/') || name.contains('\0') {
+        true => Err(Error::usage(format!("\"{name}\" cannot be the name of a stream"))
+            .with_hint("a name for `source-name` is not empty and does not begin with a slash")),
+        false => Ok(()),
     }
 }
 

@@ -77,7 +77,8 @@ pub(super) fn claim(
         .iter()
         .flat_map(|(seen, ends)| {
             let content = format!("content {} {} {}", seen.size, ends.head, ends.tail);
-            [claim_of(format!("name {}", seen.name)), claim_of(content)]
+            let content = (!seen.stream).then(|| claim_of(content));
+            [Some(claim_of(format!("name {}", seen.name))), content].into_iter().flatten()
         })
         .collect();
     claims.sort_unstable();
@@ -131,6 +132,9 @@ pub(super) fn candidates(
     let (mut by_name, mut by_content) = (HashMap::new(), HashMap::<_, Vec<_>>::new());
     for (file, seen, ends) in files {
         by_name.insert(seen.name.as_str(), *file);
+        if seen.stream {
+            continue;
+        }
         let content = (seen.size, ends.head.as_str(), ends.tail.as_str());
         by_content.entry(content).or_default().push((*file, seen.name.as_str()));
     }

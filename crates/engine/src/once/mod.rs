@@ -13,6 +13,7 @@ pub mod forget;
 mod identity;
 pub mod listing;
 mod lookup;
+mod names;
 pub mod record;
 mod rejects;
 pub mod tables;
@@ -30,7 +31,8 @@ use crate::watch::Watch;
 use fingerprint::Fingerprint;
 use identity::{same, Ends, Seen};
 use lookup::{candidates, claim, pieces, Row};
-use record::{add_names, drop_rows, touch, Alias, Recording, Target, Wanted};
+use names::{add_names, drop_rows, touch};
+use record::{Alias, Recording, Target, Wanted};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -74,7 +76,14 @@ fn begin_transaction(conn: &mut Conn, options: &Options) -> Result<(), Error> {
 pub(crate) fn begin(options: &Options, watch: &Watch, waiting: &dyn Fn()) -> Result<Begun, Error> {
     options.check_once()?;
     let sources = &options.input.sources;
-    let seen = sources.iter().map(|s| Seen::of(s.as_ref())).collect::<Result<Vec<_>, _>>()?;
+    let name = options.once.as_ref().and_then(|once| once.source_name.as_deref());
+    if let Some(name) = name {
+        identity::check_stream_name(name)?;
+        if sources.len() != 1 {
+            return Err(Error::usage("`source-name` is the name of the only source"));
+        }
+    }
+    let seen = sources.iter().map(|s| Seen::of(s.as_ref(), name)).collect::<Result<Vec<_>, _>>()?;
     let mut guard = watch.connect(&options.target.url)?;
     tables::ensure(&mut guard)?;
     begin_transaction(&mut guard, options)?;
@@ -204,7 +213,9 @@ impl Found<'_> {
         target: &Target,
         sources: Vec<usize>,
     ) -> Result<Vec<usize>, Error> {
-        let files: Vec<_> = sources.iter().map(|i| (*i, &self.seen[*i])).collect();
+        // The name of a stream says nothing of its bytes.
+        let files = sources.iter().map(|i| (*i, &self.seen[*i]));
+        let files: Vec<_> = files.filter(|(_, seen)| !seen.stream).collect();
         let mut complete = HashSet::new();
         for (i, options) in lookup::complete(conn, target.oid, &files)? {
             self.fingerprint.check(&options, &self.sources[i].name())?;
@@ -241,7 +252,10 @@ impl Found<'_> {
         rows: &[Row],
     ) -> Result<(), Error> {
         let (seen, name) = (self.seen[i].clone(), self.sources[i].name());
-        let want = |begun| Wanted { seen: seen.clone(), ends: ends.clone(), begun };
+        if seen.stream {
+            return self.decide_stream(conn, i, ends, rows);
+        }
+        let want = |begun| Wanted { begun, ..Wanted::new(&seen, ends) };
         let mut failed = None;
         for row in rows {
             let Some((known, compared)) = self.compared(conn, i, row)? else { continue };
@@ -289,6 +303,28 @@ impl Found<'_> {
             }
         }
         self.add_new(i, want(failed), &name)
+    }
+
+    /// A stream is compared while it is read. What is known of its name is in one row.
+    fn decide_stream(
+        &mut self,
+        conn: &mut Conn,
+        i: usize,
+        ends: &Ends,
+        rows: &[Row],
+    ) -> Result<(), Error> {
+        let mut wanted = Wanted::new(&self.seen[i], ends);
+        if let Some(row) = rows.iter().find(|row| row.by_name) {
+            let known = pieces(conn, row.number)?;
+            if !known.is_empty() {
+                self.fingerprint.check(&row.options, &self.seen[i].name)?;
+                wanted.ends.head.clone_from(&row.head);
+            }
+            wanted.begun = Some(row.number);
+            wanted.whole = row.complete && !self.append;
+        }
+        self.want(i, wanted);
+        Ok(())
     }
 
     /// Compares a source with a row that may be about it. `None` if the row is about another source

@@ -6,14 +6,20 @@
 //! after that. So it sees every piece that this load commits, and this load commits none later,
 //! even if its process is still alive and its claim was lost with a connection.
 //!
+//! A stream cannot be compared before it is read. Where lanes of the earlier load left gaps between the
+//! known ranges, what is in the gaps is committed only after the last range was found to be the same.
+//! A stream that was loaded as a whole stays complete while it is read again, so that a comparison
+//! that fails changes nothing.
+//!
 //! The rejects of a transaction are written to their files after that lock was taken, and before the
 //! COMMIT: what holds for the rows in the table holds for them, too (`reject::owned`).
 
 use super::identity::{Ends, Seen};
 use super::lookup::{number, pieces};
+use super::names::add_names;
 use super::rejects::{self, Taken};
 use crate::error::{Error, Kind};
-use crate::input::KnownPiece;
+use crate::input::{changed, KnownPiece};
 use crate::ledger::under_policies;
 use crate::options::Options;
 use crate::reject::{Amount, Earlier, Kept, Reserved};
@@ -21,7 +27,8 @@ use crate::report::Counter;
 use crate::session::conn::Conn;
 use serde::Serialize;
 use serde_json::{json, Value};
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// How many pieces one statement inserts.
 const BATCH: usize = 10_000;
@@ -41,6 +48,15 @@ pub(super) struct Wanted {
     pub ends: Ends,
     /// its row in `sources`, if an earlier load began with it
     pub begun: Option<i64>,
+    /// a stream that was loaded as a whole: it must not have more bytes
+    pub whole: bool,
+}
+
+impl Wanted {
+    /// One that no load has begun with.
+    pub fn new(seen: &Seen, ends: &Ends) -> Wanted {
+        Wanted { seen: seen.clone(), ends: ends.clone(), begun: None, whole: false }
+    }
 }
 
 /// Another name of a content: the file, and the row of `sources` with the content.
@@ -88,6 +104,8 @@ pub(crate) struct Recording {
     pub sources: Vec<i64>,
     /// what is loaded already of each file
     pub known: Vec<Vec<KnownPiece>>,
+    /// all known ranges have the same bytes: files are compared beforehand, a stream as it is read
+    pub compared: Arc<AtomicBool>,
     /// the reject files, until the lanes take them
     rejects: Mutex<Option<Reserved>>,
     /// what earlier loads have read and rejected of the files
@@ -134,6 +152,7 @@ impl Recording {
             fingerprint,
             sources: Vec::new(),
             known: Vec::new(),
+            compared: Arc::default(),
             rejects: Mutex::default(),
             earlier: Earlier::default(),
             options,
@@ -155,6 +174,8 @@ impl Recording {
             sum + Amount { records: counts.records, lines: counts.lines }
         });
         recording.earlier = Earlier { rejected, read };
+        let stream = recording.files.iter().any(|file| file.seen.stream);
+        recording.compared.store(!stream || read.records == 0, Ordering::Release);
         Ok(recording)
     }
 
@@ -185,18 +206,20 @@ impl Recording {
     /// their numbers.
     fn put_sources(&self, conn: &mut Conn) -> Result<Vec<i64>, Error> {
         let row = |(index, file): (usize, &Wanted)| {
-            let Wanted { seen, ends, begun } = file;
+            let Wanted { seen, ends, begun, whole } = file;
             json!({ "file": index, "number": begun, "name": seen.name, "size": seen.size,
-                "modified": seen.modified, "head": ends.head, "tail": ends.tail })
+                "modified": seen.modified, "head": ends.head, "tail": ends.tail, "whole": whole })
         };
         let rows = Value::from_iter(self.files.iter().enumerate().map(row)).to_string();
         let (load, oid) = (self.load.to_string(), self.target.oid.to_string());
         let of_file = "pg_catalog.jsonb_to_recordset($1::jsonb) AS f(file integer, number bigint, \
-            name text, size bigint, modified bigint, head bytea, tail bytea)";
+            name text, size bigint, modified bigint, head bytea, tail bytea, whole boolean)";
+        // One that was loaded as a whole stays complete, whatever this reading of it shows.
         conn.query(
             &format!(
                 "UPDATE pgsluice_loads.sources s SET load = $2::bigint, name = f.name, \
-                   state = 'loading', completed = NULL, \
+                   state = CASE WHEN f.whole THEN state ELSE 'loading' END, \
+                   completed = CASE WHEN f.whole THEN completed END, \
                    options = $3::jsonb, size = f.size, modified = f.modified, head = f.head, tail = f.tail \
                  FROM {of_file} WHERE s.number = f.number"
             ),
@@ -303,6 +326,38 @@ impl Recording {
         .with_hint("the same command loads what is missing"))
     }
 
+    /// The sources that must have no more bytes than are known.
+    pub(crate) fn whole(&self) -> Vec<bool> {
+        self.files.iter().map(|file| file.whole).collect()
+    }
+
+    /// Compares what precedes the records of a stream with what it was, or records it.
+    ///
+    /// # Errors
+    ///
+    /// It is another one, or the connection is lost.
+    pub(crate) fn check_head(&self, conn: &mut Conn, head: Option<&[u8]>) -> Result<(), Error> {
+        let ([file], [source]) = (&self.files[..], &self.sources[..]) else { return Ok(()) };
+        if !file.seen.stream {
+            return Ok(());
+        }
+        let own = format!("\\x{}", blake3::hash(head.unwrap_or_default()).to_hex());
+        match self.known[0].first() {
+            Some(first) if file.ends.head != own => {
+                Err(changed(&file.seen.name, &(0..first.bytes.start)))
+            }
+            Some(_) => Ok(()),
+            None => {
+                super::begin_transaction(conn, &self.options)?;
+                conn.query(
+                    "UPDATE pgsluice_loads.sources SET head = $2::bytea WHERE number = $1::bigint",
+                    &[Some(&source.to_string()), Some(&own)],
+                )?;
+                conn.exec("COMMIT").map(drop)
+            }
+        }
+    }
+
     /// The reject files, for the one who writes to them.
     pub(crate) fn reserved(&self) -> Option<Reserved> {
         self.rejects.lock().unwrap_or_else(|e| e.into_inner()).take()
@@ -335,7 +390,7 @@ impl Recording {
     /// connection is lost.
     pub(crate) fn complete(&self, conn: &mut Conn) -> Result<(), Error> {
         for (source, file) in self.options.input.sources.iter().zip(&self.files) {
-            if Seen::of(source.as_ref())? != file.seen {
+            if !file.seen.stream && Seen::of(source.as_ref(), None)? != file.seen {
                 return Err(Error::new(format!("{} changed while it was loaded", source.name()))
                     .with_hint("load it again when nothing writes to it"));
             }
@@ -363,86 +418,4 @@ impl Recording {
             }
         })
     }
-}
-
-/// Adds names of contents that are loaded, or are about to be by `load`; for the others it is 0.
-///
-/// # Errors
-///
-/// The connection is lost.
-pub(super) fn add_names(
-    conn: &mut Conn,
-    target: &Target,
-    aliases: &[Alias],
-    fingerprint: &str,
-    load: i64,
-) -> Result<(), Error> {
-    if aliases.is_empty() {
-        return Ok(());
-    }
-    let row = |alias: &Alias| {
-        let Alias { seen, ends, same_as } = alias;
-        json!({ "name": seen.name, "size": seen.size, "modified": seen.modified,
-            "head": ends.head, "tail": ends.tail, "same_as": same_as })
-    };
-    let rows = Value::from_iter(aliases.iter().map(row)).to_string();
-    conn.query(
-        "INSERT INTO pgsluice_loads.sources (target, name, size, modified, head, tail, options, \
-           state, load, same_as, completed) \
-         SELECT $2::oid, f.name, f.size, f.modified, f.head, f.tail, $3::jsonb, 'complete', s.load, \
-           f.same_as, pg_catalog.clock_timestamp() \
-         FROM pg_catalog.jsonb_to_recordset($1::jsonb) AS f(name text, size bigint, \
-           modified bigint, head bytea, tail bytea, same_as bigint) \
-         JOIN pgsluice_loads.sources s ON s.number = f.same_as \
-         WHERE s.state = 'complete' OR s.load = $4::bigint \
-         ON CONFLICT (target, name) DO UPDATE SET (size, modified, head, tail, options, state, \
-             load, same_as, completed) = (excluded.size, excluded.modified, excluded.head, \
-             excluded.tail, excluded.options, excluded.state, excluded.load, excluded.same_as, \
-             excluded.completed)",
-        &[
-            Some(&rows),
-            Some(&target.oid.to_string()),
-            Some(fingerprint),
-            Some(&load.to_string()),
-        ],
-    )?;
-    Ok(())
-}
-
-/// Drops rows of `sources` that have no pieces.
-///
-/// # Errors
-///
-/// The connection is lost.
-pub(super) fn drop_rows(conn: &mut Conn, rows: &[i64]) -> Result<(), Error> {
-    for number in rows {
-        conn.query(
-            "DELETE FROM pgsluice_loads.sources s WHERE number = $1::bigint AND NOT EXISTS \
-               (SELECT FROM pgsluice_loads.pieces p WHERE p.source = s.number)",
-            &[Some(&number.to_string())],
-        )?;
-    }
-    Ok(())
-}
-
-/// Records the size and the time that complete files have now, whose content is the same.
-///
-/// # Errors
-///
-/// The connection is lost.
-pub(super) fn touch(conn: &mut Conn, files: &[(i64, Seen, Ends)]) -> Result<(), Error> {
-    for (number, seen, ends) in files {
-        conn.query(
-            "UPDATE pgsluice_loads.sources SET size = $2::bigint, modified = $3::bigint, \
-               head = $4::bytea, tail = $5::bytea WHERE number = $1::bigint",
-            &[
-                Some(&number.to_string()),
-                Some(&seen.size.to_string()),
-                Some(&seen.modified.to_string()),
-                Some(&ends.head),
-                Some(&ends.tail),
-            ],
-        )?;
-    }
-    Ok(())
 }

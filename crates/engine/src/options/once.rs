@@ -14,6 +14,8 @@ pub struct OnceOptions {
     pub append: bool,
     /// the table may be UNLOGGED
     pub force_unlogged: bool,
+    /// the name of the only source, a stream; it has no other by which it could be recognised
+    pub source_name: Option<String>,
 }
 
 impl Options {

@@ -8,6 +8,7 @@ mod pieces;
 mod recovery;
 mod rejects;
 mod rights;
+mod streams;
 
 use crate::common::{each_major, wait_until, World};
 use std::fs;

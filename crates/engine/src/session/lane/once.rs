@@ -7,6 +7,7 @@ use crate::reject::{Block, Reject, Rejects, Spool};
 use crate::session::transaction;
 use pgsluice_core::scan::Eol;
 use std::io::Read;
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 /// What a lane has to record at its next commit.
@@ -53,8 +54,9 @@ impl Lane {
         pieces.sent.push(piece);
         let once = pieces.recording.options.once.as_ref();
         let due = once.and_then(|o| o.commit_every).is_some_and(|every| pieces.bytes >= every);
-        // A record in pieces is not loaded before its last one.
-        if !due || self.in_piece {
+        // A record in pieces is not loaded before its last one, and nothing of a stream is committed
+        // before it is known to be the one that was begun.
+        if !due || self.in_piece || !pieces.recording.compared.load(Ordering::Acquire) {
             return Ok(());
         }
         self.finish()?;
