@@ -88,7 +88,7 @@ pub mod target {
 
 /// The record of loads with `once`.
 pub mod loads {
-    pub use crate::once::forget::forget;
+    pub use crate::once::forget::{forget, forget_load};
     pub use crate::once::listing::{files, list, verify, LoadRow, SourceRow, Verified};
     pub use crate::once::tables::statements;
 }

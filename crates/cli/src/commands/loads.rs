@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use crate::output::{print, say};
 use clap::{Args, Subcommand};
 use pgsluice_engine::loads::{self, LoadRow};
+use pgsluice_engine::Error;
 use serde::Serialize;
 use std::process::ExitCode;
 
@@ -30,12 +31,9 @@ enum Action {
     Init(Init),
 }
 
-/// List the recorded loads
-///
-/// A load whose program was killed stays `running` until a later load continues its files.
+// What the commands that print rows have in common. (A comment for clap would become theirs.)
 #[derive(Args)]
-#[command(disable_help_flag = true)]
-struct List {
+struct Printed {
     #[command(flatten)]
     connection: ConnectionArguments,
     /// Print one JSON object per line
@@ -43,18 +41,34 @@ struct List {
     json: bool,
 }
 
-/// Show a load and its files
+// The load that a command is about.
 #[derive(Args)]
-#[command(disable_help_flag = true)]
-struct Show {
+struct OneLoad {
     /// The number of the load
     #[arg(value_name = "LOAD")]
     load: i64,
     #[command(flatten)]
-    connection: ConnectionArguments,
-    /// Print one JSON object per line: the load, then its files
-    #[arg(long, help_heading = "Output")]
-    json: bool,
+    printed: Printed,
+}
+
+/// List the recorded loads
+///
+/// A load whose program was killed stays `running` until a later load continues its files.
+#[derive(Args)]
+#[command(disable_help_flag = true)]
+struct List {
+    #[command(flatten)]
+    printed: Printed,
+}
+
+/// Show a load and its files
+///
+/// With --json, the first object is the load; its files follow.
+#[derive(Args)]
+#[command(disable_help_flag = true)]
+struct Show {
+    #[command(flatten)]
+    one: OneLoad,
 }
 
 /// Compare the files of a load with the hashes that are recorded
@@ -63,29 +77,25 @@ struct Show {
 #[derive(Args)]
 #[command(disable_help_flag = true)]
 struct Verify {
-    /// The number of the load
-    #[arg(value_name = "LOAD")]
-    load: i64,
     #[command(flatten)]
-    connection: ConnectionArguments,
-    /// Print one JSON object per line
-    #[arg(long, help_heading = "Output")]
-    json: bool,
+    one: OneLoad,
 }
 
-/// Forget files: the next load with --once loads them again. Their rows stay in the table
+/// Forget loads, or files of a table: the next load with --once loads them again. Their rows stay
 ///
-/// A reject file of a load that is not complete is forgotten, too: the load continues without the
-/// rejects that it has. Exit code 1 means that no such file was recorded for the table.
+/// With --table, the arguments are files; without it, they are the numbers of loads. Of a file that
+/// several loads have loaded, what the others have loaded stays recorded. A load that is running is
+/// stopped. A reject file of a load that is not complete is forgotten, too: the load continues
+/// without the rejects that it has. Exit code 1 means that one of them was not recorded.
 #[derive(Args)]
 #[command(disable_help_flag = true)]
 struct Forget {
-    /// The files
-    #[arg(value_name = "FILE", required = true)]
-    files: Vec<String>,
-    /// The table, written as in SQL
+    /// The numbers of the loads, or the files
+    #[arg(value_name = "LOAD|FILE", required = true)]
+    what: Vec<String>,
+    /// The table of the files, written as in SQL
     #[arg(long, short, value_name = "NAME")]
-    table: String,
+    table: Option<String>,
     #[command(flatten)]
     connection: ConnectionArguments,
 }
@@ -106,37 +116,27 @@ struct Init {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     match &arguments.action {
-        Action::List(list) => {
-            let all = loads::list(&list.connection.target()?, None)?;
+        Action::List(List { printed }) => {
+            let all = loads::list(&printed.connection.target()?, None)?;
             if all.is_empty() {
                 say("no load is recorded");
             }
-            put(&all, list.json, line)?;
+            put(&all, printed.json, line)?;
             Ok(ExitCode::SUCCESS)
         }
-        Action::Show(show) => show_load(show),
-        Action::Verify(verify) => {
-            let all = loads::verify(&verify.connection.target()?, verify.load)?;
-            put(&all, verify.json, |v| {
+        Action::Show(show) => show_load(&show.one),
+        Action::Verify(Verify { one: OneLoad { load, printed } }) => {
+            let all = loads::verify(&printed.connection.target()?, *load)?;
+            put(&all, printed.json, |v| {
                 format!("{}: {}", v.file, v.difference.as_deref().unwrap_or("the same"))
             })?;
             let same = all.iter().all(|v| v.difference.is_none());
             Ok(if same { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
-        Action::Forget(forget) => {
-            let url = forget.connection.target()?;
-            let forgotten = loads::forget(&url, &forget.table, &forget.files)?;
-            put(&forgotten, false, |file| format!("{file} is forgotten; its rows stay"))?;
-            if forgotten.len() < forget.files.len() {
-                let missing = forget.files.len() - forgotten.len();
-                say(format_args!(
-                    "error: {missing} of the files are not recorded for {}",
-                    forget.table
-                ));
-                return Ok(ExitCode::FAILURE);
-            }
-            Ok(ExitCode::SUCCESS)
-        }
+        Action::Forget(forget) => match &forget.table {
+            Some(table) => forget_files(forget, table),
+            None => forget_loads(forget),
+        },
         Action::Init(_) => {
             print(loads::statements())?;
             Ok(ExitCode::SUCCESS)
@@ -144,18 +144,56 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
 }
 
-fn show_load(show: &Show) -> Result<ExitCode, Failure> {
-    let url = show.connection.target()?;
-    let found = loads::list(&url, Some(show.load))?;
+fn forget_files(forget: &Forget, table: &str) -> Result<ExitCode, Failure> {
+    let forgotten = loads::forget(&forget.connection.target()?, table, &forget.what)?;
+    put(&forgotten, false, |file| format!("{file} is forgotten; its rows stay"))?;
+    let missing = forget.what.len().saturating_sub(forgotten.len());
+    if missing > 0 {
+        say(format_args!("error: {missing} of the files are not recorded for {table}"));
+        return Ok(ExitCode::FAILURE);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn forget_loads(forget: &Forget) -> Result<ExitCode, Failure> {
+    let number = |what: &String| {
+        what.parse::<i64>().map_err(|_| {
+            Failure::from(
+                Error::usage(format!("\"{what}\" is not the number of a load"))
+                    .with_hint("a file needs its table: --table NAME"),
+            )
+        })
+    };
+    let numbers = forget.what.iter().map(number).collect::<Result<Vec<_>, _>>()?;
+    let url = forget.connection.target()?;
+    let mut code = ExitCode::SUCCESS;
+    for load in numbers {
+        match loads::forget_load(&url, load)? {
+            None => {
+                say(format_args!("error: no load {load} is recorded"));
+                code = ExitCode::FAILURE;
+            }
+            Some(files) => {
+                print(format_args!("load {load} is forgotten; its rows stay"))?;
+                put(&files, false, |file| format!("  {file} is not complete any more"))?;
+            }
+        }
+    }
+    Ok(code)
+}
+
+fn show_load(OneLoad { load, printed }: &OneLoad) -> Result<ExitCode, Failure> {
+    let url = printed.connection.target()?;
+    let found = loads::list(&url, Some(*load))?;
     if found.is_empty() {
-        return Err(Failure::new(format!("no load {} is recorded", show.load))
+        return Err(Failure::new(format!("no load {load} is recorded"))
             .with_hint("pgsluice loads list lists those that this role may see"));
     }
-    put(&found, show.json, |load| {
+    put(&found, printed.json, |load| {
         let error = load.error.as_ref().map_or(String::new(), |e| format!("\n  error: {e}"));
         format!("{}{error}", line(load))
     })?;
-    put(&loads::files(&url, show.load)?, show.json, |s| {
+    put(&loads::files(&url, *load)?, printed.json, |s| {
         let (file, state, pieces) = (&s.file, &s.state, s.pieces);
         format!("  {file}: {state}, {} records in {} bytes, {pieces} pieces", s.records, s.bytes)
     })?;

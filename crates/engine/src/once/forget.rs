@@ -50,6 +50,59 @@ pub fn forget(url: &str, table: &str, files: &[String]) -> Result<Vec<String>, E
     Ok(forgotten)
 }
 
+/// Forgets what one load has loaded. Gives the files of which it had loaded something; `None` where
+/// there is no such load.
+///
+/// # Errors
+///
+/// As [`forget`].
+pub fn forget_load(url: &str, load: i64) -> Result<Option<Vec<String>>, Error> {
+    let Some(mut conn) = open(url)? else { return Ok(None) };
+    let load = load.to_string();
+    let found = stop(&mut conn, "number = $1::bigint", &[Some(&load)])?;
+    if found.is_empty() {
+        return Ok(None);
+    }
+    // One that continues its files takes them for loaded.
+    stop(
+        &mut conn,
+        "number IN (SELECT s.load FROM pgsluice_loads.commits c \
+           JOIN pgsluice_loads.pieces p ON p.commit = c.number \
+           JOIN pgsluice_loads.sources s ON s.number = p.source WHERE c.load = $1::bigint)",
+        &[Some(&load)],
+    )?;
+    conn.query(
+        "UPDATE pgsluice_loads.loads SET state = 'stopped', error = 'forgotten' \
+         WHERE number = $1::bigint",
+        &[Some(&load)],
+    )?;
+    // The row of a source keeps what other loads have loaded of it. Its other names say that it is
+    // complete, which it is not any more.
+    let rows = conn.query(
+        "WITH gone AS (DELETE FROM pgsluice_loads.pieces p USING pgsluice_loads.commits c \
+           WHERE c.number = p.commit AND c.load = $1::bigint RETURNING p.source), \
+         begun AS (SELECT source AS number FROM gone UNION \
+           SELECT number FROM pgsluice_loads.sources WHERE load = $1::bigint AND same_as IS NULL), \
+         others AS (DELETE FROM pgsluice_loads.sources \
+           WHERE same_as IN (SELECT number FROM begun)) \
+         UPDATE pgsluice_loads.sources s SET state = 'loading', completed = NULL \
+         FROM begun WHERE s.number = begun.number RETURNING s.name",
+        &[Some(&load)],
+    )?;
+    conn.query(
+        "DELETE FROM pgsluice_loads.sources s WHERE state = 'loading' \
+           AND target IN (SELECT target FROM pgsluice_loads.loads WHERE number = $1::bigint) \
+           AND NOT EXISTS (SELECT FROM pgsluice_loads.pieces p WHERE p.source = s.number) \
+           AND NOT EXISTS (SELECT FROM pgsluice_loads.loads l \
+             WHERE l.number = s.load AND l.state = 'running')",
+        &[Some(&load)],
+    )?;
+    conn.query("DELETE FROM pgsluice_loads.commits WHERE load = $1::bigint", &[Some(&load)])?;
+    release(&mut conn)?;
+    conn.exec("COMMIT")?;
+    Ok(Some(names(rows)))
+}
+
 /// Stops the loads that run, and waits for what they are about to commit; gives all of these loads.
 fn stop(conn: &mut Conn, loads: &str, parameters: &[Option<&str>]) -> Result<Rows, Error> {
     conn.query(

@@ -62,6 +62,41 @@ fn loads_are_listed_verified_and_forgotten() {
     assert_eq!(world.sql("SELECT count(*) FROM t"), "120000");
 }
 
+/// What a load has loaded is forgotten by its number: its ranges are loaded again, and no others.
+#[test]
+fn a_load_is_forgotten_by_its_number() {
+    let mut world = world();
+    let bytes = lines(0, 200_000);
+    let bad = [&bytes[..], b"x,y\n"].concat();
+    let (a, b) = (world.file("a.csv", &bad), world.file("b.csv", &lines(500_000, 10)));
+    let load = |world: &World, file: &str| {
+        world.load(&[file, "--table", "t", "--once", "--commit-every", "1MB"])
+    };
+    load(&world, &b).unwrap();
+    load(&world, &a).unwrap_err();
+    fs::write(&a, &bytes).unwrap();
+    let third = load(&world, &a).unwrap();
+    let of_second = third["records_known"].as_u64().unwrap();
+    assert!(of_second > 0 && of_second < 200_000, "{third}");
+    let copy = world.file("copy.csv", &bytes);
+    assert_eq!(load(&world, &copy).unwrap()["loaded"], 0);
+    let forget = world.run(&["loads", "forget", "2"]);
+    assert_eq!(forget.status.code(), Some(0), "{forget:?}");
+    assert!(said(&forget).contains("a.csv is not complete any more"), "{forget:?}");
+    let (all, _) = objects(&world, &["show", "2"]);
+    assert_eq!((&all[0]["error"], &all[0]["loaded"]), (&"forgotten".into(), &0.into()));
+    // As a copy it is not complete either.
+    assert_eq!(load(&world, &copy).unwrap()["loaded"], of_second);
+    assert_eq!(load(&world, &a).unwrap()["loaded"], 0);
+    assert_eq!(load(&world, &b).unwrap()["loaded"], 0);
+    assert_eq!(world.sql("SELECT count(*) FROM t"), (200_010 + of_second).to_string());
+    // Nothing is left of one that was loaded as a whole.
+    assert_eq!(world.run(&["loads", "forget", "1"]).status.code(), Some(0));
+    assert_eq!(load(&world, &b).unwrap()["loaded"], 10);
+    assert_eq!(world.run(&["loads", "forget", "1", "99"]).status.code(), Some(1));
+    assert_eq!(world.run(&["loads", "forget", "b.csv"]).status.code(), Some(2));
+}
+
 /// The reference of the tables has each column, and no other.
 #[test]
 fn the_reference_names_every_column() {
