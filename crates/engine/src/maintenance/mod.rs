@@ -96,6 +96,7 @@ pub fn could_name_record(error: &Error, options: &Options) -> bool {
         && can_be_read_again(&options.input)
         && options.rejects.is_none()
         && options.target.indexes != Indexes::Keep
+        && !options.in_pieces()
         && bytes.is_some_and(|bytes| bytes <= READ_AGAIN)
 }
 
@@ -131,7 +132,7 @@ impl Maintenance {
         let wanted = plan.request(options, state == State::Ready);
         let taken = take_down(conn, plan.oid, &wanted, &state)?;
         let mut guard = None;
-        if wanted.course != Course::OneTransaction && !taken.entry.choices.is_empty() {
+        if matches!(wanted.course, Course::Lanes { .. }) && !taken.entry.choices.is_empty() {
             let mut other = Conn::open(&options.target.url)?;
             other.exec(&format!("{}; {}", transaction::BEGIN, transaction::NO_TIMEOUTS))?;
             ledger::lock(&mut other, &taken.entry.load)?;

@@ -20,7 +20,7 @@ pub mod tables;
 
 use crate::error::Error;
 use crate::input::{changed, compare, Compared, KnownPiece};
-use crate::options::{Header, Indexes, Options};
+use crate::options::{Header, Options};
 use crate::report::Summary;
 use crate::session::catalog;
 use crate::session::conn::Conn;
@@ -391,11 +391,6 @@ impl Found<'_> {
         let (indexes, files): (Vec<usize>, Vec<Wanted>) =
             std::mem::take(&mut self.wanted).into_iter().unzip();
         options.input.sources = indexes.iter().map(|i| self.sources[*i].clone()).collect();
-        let in_pieces = options.once.as_ref().is_some_and(|once| once.commit_every.is_some());
-        if in_pieces && options.target.indexes == Indexes::Auto {
-            // A rebuild would be part of the first transaction only.
-            options.target.indexes = Indexes::Keep;
-        }
         begin_transaction(conn, &options)?;
         drop_rows(conn, &self.replaced)?;
         add_names(conn, &target, &self.aliases, &self.fingerprint.json(), 0)?;

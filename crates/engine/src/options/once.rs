@@ -19,6 +19,11 @@ pub struct OnceOptions {
 }
 
 impl Options {
+    /// Whether each connection commits several times.
+    pub fn in_pieces(&self) -> bool {
+        self.once.as_ref().is_some_and(|once| once.commit_every.is_some())
+    }
+
     /// Checks that the other options go with `once`.
     ///
     /// # Errors

@@ -19,6 +19,7 @@ impl Plan {
             rejects: options.rejects.is_some(),
             course: match self.method {
                 Method::Insert => Course::RowByRow,
+                _ if options.in_pieces() => Course::InPieces,
                 _ if self.lanes > 1 => Course::Lanes { recorded },
                 _ => Course::OneTransaction,
             },

@@ -22,6 +22,9 @@ pub enum Course {
         /// the ledger can be written
         recorded: bool,
     },
+    /// several for each connection, one after another: none of them could put back what the first
+    /// one takes down
+    InPieces,
     /// each row is committed by itself
     RowByRow,
 }
@@ -196,6 +199,9 @@ fn restorable(
 
 fn rebuild(objects: &TableObjects, index: &Index, request: &Request) -> Verdict {
     let relation = &objects.relation;
+    if request.course == Course::InPieces {
+        return Err("with `commit-every`, no transaction has all rows".into());
+    }
     if request.indexes == Indexes::Keep {
         return Err("asked for".into());
     }

@@ -185,6 +185,7 @@ fn wants_private(reader: &Reader, options: &Options) -> bool {
         && options.rejects.is_none()
         && options.input.format != FileFormat::Binary
         && target.indexes == Indexes::Auto
+        && !options.in_pieces()
         && !target.no_lock_out
         && reader.total_bytes() >= exclusive_table::WORTH
 }

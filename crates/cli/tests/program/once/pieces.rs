@@ -5,6 +5,8 @@ use crate::common::proxy::{Fate, Proxy};
 use crate::common::{signal, wait_until, Signal, World};
 use std::fs;
 use std::process::Command;
+use std::thread::sleep;
+use std::time::Duration;
 
 /// The first bad record stops the load; it is mended in its place, and the next one is named by
 /// its line.
@@ -117,6 +119,25 @@ fn a_lost_commit_is_neither_lost_nor_repeated() {
     }
 }
 
+/// Stops a load's process where none of its transactions is about to commit: one that is keeps the
+/// next load waiting until the process goes on, which `--lock-timeout` limits.
+fn hold_up(world: &mut World, load: u32) {
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' \
+        AND pid <> pg_backend_pid() AND state = 'active' AND wait_event IS DISTINCT FROM 'ClientRead'";
+    let about_to = "SELECT count(*) FROM pg_locks WHERE mode = 'RowShareLock' \
+        AND relation = 'pgsluice_loads.loads'::regclass AND pid <> pg_backend_pid()";
+    for _ in 0..1000 {
+        assert!(signal(load, Signal::SIGSTOP));
+        wait_until(|| "a statement does not end".into(), || world.sql(waiting) == "0");
+        if world.sql(about_to) == "0" {
+            return;
+        }
+        assert!(signal(load, Signal::SIGCONT));
+        sleep(Duration::from_millis(3));
+    }
+    panic!("the load is always about to commit");
+}
+
 /// A load loses the connection that holds its claims, and is held up. The next one stops it, and
 /// it commits nothing from then on.
 #[test]
@@ -127,11 +148,12 @@ fn a_load_that_lost_its_claims_is_stopped_by_the_next() {
     let first = start(&world, &[&path, "--commit-every", "64kB"]);
     let commits = "SELECT count(*) FROM pgsluice_loads.commits WHERE load = 2";
     wait_until(|| "nothing is committed".into(), || world.sql(commits) != "0");
-    assert!(signal(first.id(), Signal::SIGSTOP));
+    hold_up(&mut world, first.id());
     let end = "SELECT count(pg_terminate_backend(pid)) FROM (SELECT DISTINCT pid FROM pg_locks \
         WHERE locktype = 'advisory' AND granted) l";
     assert_eq!(world.sql(end), "1");
-    let summary = world.load(&[&path, "--table", "t", "--once"]).unwrap();
+    let all = [&path, "--table", "t", "--once", "--lock-timeout", "1min"];
+    let summary = world.load(&all).unwrap();
     assert_ne!((&summary["loaded"], &summary["records_known"]), (&0.into(), &0.into()));
     assert!(signal(first.id(), Signal::SIGCONT));
     let output = first.wait_with_output().unwrap();
@@ -143,6 +165,50 @@ fn a_load_that_lost_its_claims_is_stopped_by_the_next() {
     let states =
         "SELECT string_agg(number || ' ' || state, ', ' ORDER BY number) FROM pgsluice_loads.loads";
     assert_eq!(world.sql(states), "1 complete, 2 stopped, 3 complete");
+}
+
+/// A load waits for a transaction of an earlier one that is about to commit, as long as it may.
+#[test]
+fn waiting_for_a_commit_is_limited() {
+    let mut world = world();
+    let bytes = lines(0, 200_000);
+    let path = world.file("a.csv", &[&bytes[..], b"x,y\n"].concat());
+    let all = [&path, "--table", "t", "--once", "--commit-every", "512kB"];
+    world.load(&all).unwrap_err();
+    fs::write(&path, &bytes).unwrap();
+    // As if the first one were alive, and one of its lanes held up before its COMMIT.
+    world.sql("UPDATE pgsluice_loads.loads SET state = 'running'");
+    world.sql("BEGIN; SELECT FROM pgsluice_loads.loads FOR SHARE");
+    let limited = [&["load"], &all[..], &["--lock-timeout", "300ms"]].concat();
+    let output = world.run(&limited);
+    assert_eq!(output.status.code(), Some(6), "{output:?}");
+    world.sql("COMMIT");
+    world.load(&all).unwrap();
+    assert_eq!(counts(&mut world), thrice(200_000));
+}
+
+/// Indexes stay where they are, and the plan says so.
+#[test]
+fn indexes_are_kept() {
+    let mut world = world();
+    world.sql("CREATE INDEX i ON t (a)");
+    let path = world.file("a.csv", &lines(0, 100_000));
+    let files = "SELECT indexrelid || ' ' || pg_relation_filenode(indexrelid) FROM pg_index \
+        WHERE indrelid = 't'::regclass";
+    let before = world.sql(files);
+    let plan = |more: &[&str]| {
+        let all = ["plan", &path, "--table", "t", "--once"];
+        let output = world.run(&[&all[..], more].concat());
+        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+    };
+    let said = plan(&["--commit-every", "512kB"]);
+    assert!(said.contains("keep index public.i: with --commit-every, no transaction"), "{said}");
+    assert!(!said.contains("rebuild index"), "{said}");
+    let said = plan(&[]);
+    assert!(!said.contains("no transaction has all rows"), "{said}");
+    world.load(&[&path, "--table", "t", "--once", "--commit-every", "512kB"]).unwrap();
+    assert_eq!(world.sql(files), before);
+    assert_eq!(counts(&mut world), thrice(100_000));
 }
 
 /// A record that is longer than what is held comes in pieces, which no commit parts.
