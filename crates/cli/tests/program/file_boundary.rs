@@ -33,6 +33,35 @@ fn joined(world: &mut World, files: &[&[u8]], more: &[&str]) -> Result<String, S
     }
 }
 
+/// Where nothing counts the COPYs, lines of several files are sent by one if they end alike.
+#[test]
+fn lines_of_several_files_are_one_copy() {
+    let mut world = World::new(&each_major().remove(0));
+    world.sql("CREATE TABLE t (a text, b int, c text)");
+    let mut load = |files: &[&str], more: &[&str]| {
+        world.sql("TRUNCATE t; DROP SCHEMA IF EXISTS pgsluice_loads CASCADE");
+        let name = |(i, text): (usize, &&str)| world.file(&format!("{i}.csv"), text.as_bytes());
+        let paths: Vec<String> = files.iter().enumerate().map(name).collect();
+        let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
+        let all = [&paths[..], &["--table", "t", "--method", "copy-text"], more].concat();
+        let summary = world.load(&all)?;
+        let rows = "SELECT string_agg(a || b || coalesce(c, '-'), ' ' ORDER BY b) FROM t";
+        Ok::<_, String>(format!("{}: {}", world.sql(rows), summary["statements"]))
+    };
+    let rows = |statements: usize| Ok(format!("p1x q2y r3- s4z: {statements}"));
+    for more in [&[][..], &["--once"]] {
+        assert_eq!(load(&["p,1,x\nq,2,y\n", "r,3,\n", "s,4,z\n"], more), rows(1));
+        // A line without its end ends the COPY, and so does one that ends otherwise.
+        assert_eq!(load(&["p,1,x\nq,2,y", "r,3,\n", "s,4,z"], more), rows(3), "{more:?}");
+        assert_eq!(load(&["p,1,x\r\nq,2,y\r\n", "r,3,\n", "s,4,z\n"], more), rows(2));
+        // Quotes: lines that are written again, between those that are not.
+        assert_eq!(load(&["p,1,x\n", "\"q\",2,y\nr,3,\n", "s,4,z\n"], more), rows(3));
+    }
+    // The server's error is named by file and line.
+    let said = load(&["p,1,x\nq,2,y\n", "r,3,\nr,bad,\n", "s,4,z\n"], &[]).unwrap_err();
+    assert!(said.contains("1.csv, line 2, record 2"), "{said}");
+}
+
 /// A trigger that fires for each statement does so once for each file: no record runs into that
 /// of the next file, and no file is dropped behind a `\.`. The condition hides what is lost.
 #[test]

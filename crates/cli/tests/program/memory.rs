@@ -240,6 +240,27 @@ fn records_beyond_every_limit() {
     endless(1_200_000_000, quote, "a record is longer than the server's limit of 1 GB");
 }
 
+/// Of thousands of small files, no more is held than of a large one; packed ones are as small.
+#[test]
+fn many_small_files() {
+    let mut world = world();
+    let folder = world.path("many");
+    fs::create_dir(&folder).unwrap();
+    for i in 0..1500 {
+        fs::write(format!("{folder}/{i}.csv"), format!("{i},1\n{i},2\n")).unwrap();
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        gzip.write_all(format!("{i},3\n").as_bytes()).unwrap();
+        fs::write(format!("{folder}/{i}.csv.gz"), gzip.finish().unwrap()).unwrap();
+    }
+    let (url, pattern) = (world.server.url("postgres"), format!("{folder}/*"));
+    for columns in ["a int, b int", "a text, b text"] {
+        table(&mut world, columns);
+        let all = ["load", &pattern, "--table", "t", "--once", "--quiet", "--to", &url];
+        run(&world, &all, |_| Ok(())).loaded(&format!("3000 files, {columns}"), USUAL);
+        assert_eq!(world.sql("SELECT count(*) FROM t"), "4500");
+    }
+}
+
 /// A file of 10 GB, most of it a hole, behind an open quote and behind none.
 #[test]
 fn a_file_that_is_a_hole() {

@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 mod frame;
 mod header;
+mod room;
 mod strays;
 
 pub use header::HeaderLine;
@@ -51,7 +52,7 @@ pub(super) struct InputFile {
     index: usize,
     source: Ahead,
     /// bytes that came from the disk
-    pub(super) raw_read: Arc<AtomicU64>,
+    raw_read: Arc<AtomicU64>,
     /// those of them that were decompressed, if they were compressed
     taken: Arc<AtomicU64>,
     /// what it was when it was opened, if the source has versions
@@ -232,6 +233,7 @@ impl InputFile {
 
     /// Reads until `target` bytes are held or the file ends.
     fn fill(&mut self, target: usize) -> Result<(), Error> {
+        let target = self.enough(target);
         let mut filled = self.held.len();
         if filled < target {
             self.held.reserve_exact(target - filled);
@@ -447,6 +449,10 @@ impl InputFile {
         free.extend_from_slice(&self.held[end..]);
         let mut bytes = std::mem::replace(&mut self.held, free);
         bytes.truncate(end);
+        if bytes.len() < bytes.capacity() / 4 {
+            // Lanes remember chunks, and count their bytes.
+            bytes.shrink_to_fit();
+        }
         let mut last = self.ended && self.held.is_empty();
         let text = layout.dialect().filter(|d| d.format == Format::Text);
         let text = text.filter(|_| part == Part::Whole);

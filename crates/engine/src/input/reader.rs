@@ -10,7 +10,7 @@ use crate::frame::{without_comments, Frame, Passed};
 use crate::options::{FileFormat, Header, InputOptions};
 use crate::source::Source;
 use std::borrow::Cow;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// How many lines were passed over that are no records: grows while a [`Reader`] reads.
@@ -43,7 +43,8 @@ pub struct Reader {
     skip: u64,
     limit: Option<u64>,
     total: u64,
-    raw_read: Vec<Arc<AtomicU64>>,
+    /// bytes read of the files before the current one
+    raw_before: u64,
     frame: Frame,
     /// Excel's line that names the delimiter, of the first file
     excel: Option<Vec<u8>>,
@@ -91,7 +92,7 @@ impl Reader {
             skip: options.skip,
             limit: options.limit,
             total,
-            raw_read: Vec::new(),
+            raw_before: 0,
             frame: options.frame,
             excel: None,
             passed_lines: PassedLines::default(),
@@ -235,7 +236,7 @@ impl Reader {
 
     /// Bytes that came from the disk so far.
     pub fn raw_bytes(&self) -> u64 {
-        self.raw_read.iter().map(|n| n.load(Ordering::Relaxed)).sum()
+        self.raw_before + self.current.as_ref().map_or(0, InputFile::raw_bytes)
     }
 
     /// How the first file is compressed.
@@ -248,7 +249,6 @@ impl Reader {
         let dialect = self.layout.dialect();
         let mut file =
             InputFile::open(self.next_file, source.as_ref(), dialect, self.utf8, &self.frame)?;
-        self.raw_read.push(file.raw_read.clone());
         self.marked |= dialect.is_some() && file.offset > 0;
         if let Layout::Lines(dialect) = &mut self.layout {
             let line = file.pass_head(dialect, &self.frame)?;
@@ -272,6 +272,7 @@ impl Reader {
             }
         }
         self.next_file += 1;
+        self.raw_before = self.raw_bytes();
         self.current = Some(file);
         Ok(true)
     }
@@ -329,6 +330,7 @@ impl Reader {
                     if let Some(missing) = known.and_then(|known| known.missing().cloned()) {
                         return Err(changed(&file.name, &missing));
                     }
+                    self.raw_before = self.raw_bytes();
                     self.current = None;
                     self.lines = self.lines.map(|_| 0);
                     free = Vec::new();

@@ -30,7 +30,7 @@ use serde_json::{json, Value};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// How many pieces one statement inserts.
+/// How many files or pieces one statement inserts.
 const BATCH: usize = 10_000;
 
 /// The table of a load.
@@ -205,12 +205,20 @@ impl Recording {
     /// Adds the files that are new and takes over those that an earlier load began with. Gives
     /// their numbers.
     fn put_sources(&self, conn: &mut Conn) -> Result<Vec<i64>, Error> {
+        let mut numbers = Vec::with_capacity(self.files.len());
+        for files in self.files.chunks(BATCH) {
+            numbers.extend(self.put_some(conn, files)?);
+        }
+        Ok(numbers)
+    }
+
+    fn put_some(&self, conn: &mut Conn, files: &[Wanted]) -> Result<Vec<i64>, Error> {
         let row = |(index, file): (usize, &Wanted)| {
             let Wanted { seen, ends, begun, whole } = file;
             json!({ "file": index, "number": begun, "name": seen.name, "size": seen.size,
                 "modified": seen.modified, "head": ends.head, "tail": ends.tail, "whole": whole })
         };
-        let rows = Value::from_iter(self.files.iter().enumerate().map(row)).to_string();
+        let rows = Value::from_iter(files.iter().enumerate().map(row)).to_string();
         let (load, oid) = (self.load.to_string(), self.target.oid.to_string());
         let of_file = "pg_catalog.jsonb_to_recordset($1::jsonb) AS f(file integer, number bigint, \
             name text, size bigint, modified bigint, head bytea, tail bytea, whole boolean)";
@@ -241,7 +249,7 @@ impl Recording {
             ),
             &[Some(&rows), Some(&load), Some(&oid)],
         )?;
-        if found.len() != self.files.len() {
+        if found.len() != files.len() {
             return Err(Error::defect("the ledger has another number of files"));
         }
         Ok(found.iter().map(|row| number(&row[0])).collect())

@@ -4,6 +4,7 @@
 mod bisect;
 mod malformed;
 mod once;
+mod open;
 mod savepoint;
 
 use super::conn::{Conn, Probe};
@@ -16,11 +17,11 @@ use crate::input::{Chunk, Counts, Layout, Part};
 use crate::plan::{Plan, Wire};
 use crate::reject::Rejects;
 use crate::report::Progress;
+use open::{OpenCopy, Sent};
 use pgsluice_core::error::Malformed;
 use pgsluice_core::scan::binary::Tuples;
 use pgsluice_core::scan::{Dialect, Eol, Next, Record, Scanner};
 use pgsluice_core::sink::{HEADER, TRAILER};
-use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
@@ -74,28 +75,6 @@ impl LaneCounts {
             Body::Plain | Body::Rows(_) | Body::Rewritten(_) => self.chunks_encoded += 1,
         }
     }
-}
-
-struct Sent {
-    chunk: Arc<Chunk>,
-    /// records and lines of the file before the chunk
-    before: Counts,
-    /// rows (binary form) or lines (else) of the statement before the chunk
-    preceding: u64,
-}
-
-/// The COPY that is open.
-struct OpenCopy {
-    form: Form,
-    /// the file that was sent last
-    file: usize,
-    sent: VecDeque<Sent>,
-    bytes: usize,
-    /// rows or lines so far
-    units: u64,
-    /// how many more lines the first record has than the server counts, which
-    /// does not know yet what ends a line when it sees those within quotes
-    uncounted: i64,
 }
 
 /// A connection that takes chunks within its transaction.
@@ -209,7 +188,7 @@ impl Lane {
             return Ok(());
         }
         let form = form_of(&placed.prepared, &self.plan);
-        self.make_open(form, &placed.prepared.chunk)?;
+        self.make_open(form, &placed.prepared)?;
         let started = Instant::now();
         let sent = self.conn.copy_data(placed.prepared.bytes());
         self.progress.sending.add(started.elapsed());
@@ -266,21 +245,15 @@ impl Lane {
         self.plan.one_statement && self.plan.landing.is_none()
     }
 
-    /// Whether the chunk can go on in the COPY that is open: lines of another file cannot, since
-    /// the last one may lack its end.
-    fn goes_on(&self, open: &OpenCopy, form: Form, chunk: &Chunk) -> bool {
-        let rows = form == Form::Binary && !self.one_copy();
-        open.form == form && (open.file == chunk.file || rows)
-    }
-
-    fn make_open(&mut self, form: Form, chunk: &Chunk) -> Result<(), Error> {
-        if self.open.as_ref().is_some_and(|open| self.goes_on(open, form, chunk)) {
-            self.open.iter_mut().for_each(|open| open.file = chunk.file);
+    fn make_open(&mut self, form: Form, prepared: &Prepared) -> Result<(), Error> {
+        let chunk = &prepared.chunk;
+        let one_copy = self.one_copy();
+        if self.open.as_mut().is_some_and(|open| open.takes(form, prepared, one_copy)) {
             return Ok(());
         }
         let again = self.open.as_ref().is_some_and(|open| open.file == chunk.file);
         self.finish()?;
-        if again && self.one_copy() && self.plan.lanes == 1 {
+        if again && one_copy && self.plan.lanes == 1 {
             return Err(fires_twice());
         }
         self.conn.copy_start(&statement::copy(&self.plan, form))?;
@@ -288,8 +261,7 @@ impl Lane {
         if form == Form::Binary {
             self.conn.copy_data(HEADER)?;
         }
-        let (file, sent, bytes, units, uncounted) = (chunk.file, VecDeque::new(), 0, 0, 0);
-        self.open = Some(OpenCopy { form, file, sent, bytes, units, uncounted });
+        self.open = Some(OpenCopy::begin(form, prepared));
         Ok(())
     }
 
