@@ -41,6 +41,8 @@ pub enum Kind {
     Share,
     /// Megabytes (10^6) of CSV in a second, at least.
     MegabytesPerSecond,
+    /// The method's time, at most.
+    Seconds,
     /// Peak memory of the client in megabytes (2^20), at most.
     ClientPeak,
     /// The power of rows by which the method's time grows over all row counts, at most.
@@ -61,7 +63,9 @@ impl Demand {
     /// Whether a value is as good as a limit.
     fn meets(&self, value: f64, limit: f64) -> bool {
         match self.kind {
-            Kind::TimeRatio | Kind::ClientPeak | Kind::TimeExponent => value <= limit,
+            Kind::TimeRatio | Kind::Seconds | Kind::ClientPeak | Kind::TimeExponent => {
+                value <= limit
+            }
             _ => value >= limit,
         }
     }
@@ -73,6 +77,7 @@ impl Demand {
             Kind::TimeRatio => format!("{value:.2}"),
             Kind::Share => format!("{:.0} %", 100.0 * value),
             Kind::MegabytesPerSecond => format!("{value:.0} MB/s"),
+            Kind::Seconds => format!("{value:.2} s"),
             Kind::ClientPeak => format!("{value:.0} MiB"),
             Kind::TimeExponent | Kind::Figure => format!("{value:.2}"),
         }
@@ -91,6 +96,7 @@ impl Demand {
             Kind::TimeRatio => "time over that of",
             Kind::Share => "share of the speed of",
             Kind::MegabytesPerSecond => "rate",
+            Kind::Seconds => "seconds",
             Kind::ClientPeak => "peak memory of the client",
             Kind::TimeExponent => "time grows with rows to the power of",
             Kind::Figure => self.figure.as_deref().unwrap_or_default(),
@@ -174,6 +180,7 @@ fn reached(demand: &Demand, method: &MethodResult, other: Option<&MethodResult>)
         Kind::Speedup | Kind::Share => theirs(run).map(|other| other / run.seconds),
         Kind::TimeRatio => theirs(run).map(|other| run.seconds / other),
         Kind::MegabytesPerSecond => Some(method.bytes as f64 / 1e6 / run.seconds),
+        Kind::Seconds => Some(run.seconds),
         Kind::ClientPeak => Some(run.client_peak_bytes as f64 / f64::from(1 << 20)),
         Kind::Figure => run.figures.get(demand.figure.as_ref()?).copied(),
         Kind::TimeExponent => None,
