@@ -225,7 +225,8 @@ fn a_small_load_says_little() {
     // So it is with the options of the first five minutes.
     let named = world.file("named.csv", b"id,name\n1,a\n2,b\n3,c\n4,d\n5,e\n");
     let bad = world.file("bad.csv", b"1,a\n2,b\n3,c\n4,d\nx,e\n");
-    let reject = ["--table", "t", "--on-error", "reject", "--reject-existing", "replace"];
+    let rejects = world.path("rejects");
+    let reject = ["--table", "t", "--on-error", "reject", "--reject-file", &rejects];
     for (file, more) in [
         (&named, &["--table", "made", "--create", "--header"][..]),
         (&file, &["--table", "t", "--truncate"]),
