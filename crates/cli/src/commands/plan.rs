@@ -70,7 +70,7 @@ fn lines(foretold: &Foretold, files: &[String]) -> Vec<String> {
     let before = plan.made.iter().chain(&plan.before);
     lines.extend(before.map(|statement| format!("before    {statement}")));
     lines.extend(plan.after.iter().map(|statement| format!("after     {statement}")));
-    lines.extend(foretold.maintenance.iter().map(|line| format!("around    {}", words(line))));
+    lines.extend(foretold.maintenance.iter().map(|line| format!("objects   {}", words(line))));
     lines.extend(plan.notes.iter().map(|note| format!("note      {}", words(note))));
     lines
 }
@@ -92,7 +92,7 @@ fn as_json(foretold: &Foretold, files: &[String]) -> Value {
         "settings": settings(foretold),
         "before": before,
         "after": plan.after,
-        "around": all(&foretold.maintenance),
+        "objects": all(&foretold.maintenance),
         "notes": all(&plan.notes),
     })
 }

@@ -62,7 +62,7 @@ fn around_another_roles_table_everything_stays() {
             ];
             let plan = as_loader(&world, &[&["plan"], &of_table[..]].concat());
             let plan = String::from_utf8_lossy(&plan.stdout).into_owned();
-            assert!(plan.contains("around    keep primary key public.t_pkey"), "{method}: {plan}");
+            assert!(plan.contains("objects   keep primary key public.t_pkey"), "{method}: {plan}");
             let output = as_loader(&world, &[&["load"], &of_table[..]].concat());
             assert_eq!(output.status.code(), Some(0), "{method}: {output:?}");
             assert_eq!(world.sql("SELECT count(*) FROM t"), "2", "{method}");

@@ -70,17 +70,17 @@ pub fn take_down(
         }
     }
     let asked = decision.down().any(|c| c.kind != "index") || !by_rule;
-    conn.exec("SAVEPOINT pgsluice_surroundings")?;
+    conn.exec("SAVEPOINT pgsluice_maintenance")?;
     match record_and_drop(conn, &objects, &decision, ledger) {
         Ok(taken) => {
-            conn.exec("RELEASE SAVEPOINT pgsluice_surroundings")?;
+            conn.exec("RELEASE SAVEPOINT pgsluice_maintenance")?;
             Ok(taken)
         }
         Err(error) if asked || error.sqlstate().is_empty() => Err(error),
         Err(error) => {
             conn.exec(
-                "ROLLBACK TO SAVEPOINT pgsluice_surroundings; \
-                 RELEASE SAVEPOINT pgsluice_surroundings",
+                "ROLLBACK TO SAVEPOINT pgsluice_maintenance; \
+                 RELEASE SAVEPOINT pgsluice_maintenance",
             )?;
             decision.keep_indexes(error.message());
             record_and_drop(conn, &objects, &decision, ledger)

@@ -1,5 +1,5 @@
-//! The load's own use of [`surroundings`](crate::maintenance): when
-//! things are taken down and put back, and in which transactions.
+//! The indexes, constraints, foreign keys and triggers of a load's table: when they are taken down
+//! and put back, and in which transactions.
 
 use crate::error::Error;
 use crate::facts::TableObjects;

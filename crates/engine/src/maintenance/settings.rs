@@ -32,7 +32,7 @@ pub(super) fn exact(conn: &mut Conn) -> Result<String, Error> {
 /// Raises `maintenance_work_mem` until the transaction ends, where it has the
 /// server's default and that would keep parallel workers away: to what the
 /// allowed number of workers needs. More did not help, and without workers it
-/// did harm (`docs/guide/surroundings.md`). A value that somebody has set is
+/// did harm (`docs/guide/objects.md`). A value that somebody has set is
 /// kept. Gives what was set: name and value.
 ///
 /// # Errors
