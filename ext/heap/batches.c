@@ -210,7 +210,7 @@ static void
 close_batch(SluiceBatch *batch)
 {
 	if (batch->rri->ri_RootResultRelInfo)
-		sluice_index_finish(batch->indexes, 0);
+		sluice_index_finish(batch->indexes, 0, 0);
 	batch->rri->ri_CopyMultiInsertBuffer = NULL;
 	sluice_batch_close(batch);
 	pfree(batch);
@@ -272,7 +272,10 @@ sluice_finish_indexes(SluiceLoad *load)
 		SluiceBatch *batch = lfirst(lc);
 
 		Assert(batch->used == 0);
-		sluice_index_finish(batch->indexes, load->proute || load->workers == 0 ? 0 : load->index_workers);
+		if (load->proute || load->workers == 0)
+			sluice_index_finish(batch->indexes, 0, 0);
+		else
+			sluice_index_finish(batch->indexes, load->workers, load->index_workers);
 	}
 }
 

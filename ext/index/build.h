@@ -115,7 +115,7 @@ extern bool sluice_foreign_keys_need_check(ForeignKeys *keys, TupleTableSlot *sl
 extern void sluice_foreign_keys_close(ForeignKeys *keys);
 
 /* deferred.c */
-extern void sluice_index_finish_deferred(IndexWriter *load, int workers);
+extern void sluice_index_finish_deferred(IndexWriter *load, int workers, int most);
 extern void sluice_index_empty_tree(IndexWriter *load, Oid indexid);
 
 /* row_lines.c */

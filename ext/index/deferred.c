@@ -788,9 +788,33 @@ end_progress(const CopyProgress *copy)
 	pgstat_progress_update_multi_param(PGSTAT_NUM_PROGRESS_PARAM, copy->params, copy->values);
 }
 
-/* All rows are in the table: completes the indexes that have waited. */
+/* Whether values of one of them are to be ranked, which takes memory for each. */
+static bool
+any_is_ranked(Relation heap, const SluiceIndexBuilt *built, int count)
+{
+	SluiceIndexAttribute attributes[INDEX_MAX_KEYS];
+	bool		ranked = false;
+
+	for (int i = 0; i < count; i++)
+	{
+		Relation	index = index_open(built[i].index, NoLock);
+
+		if (sluice_index_shape(heap, index, false, attributes) != NULL)
+			ranked = true;
+		for (int k = 0; k < IndexRelationGetNumberOfKeyAttributes(index) && !ranked; k++)
+			ranked = attributes[k].order == SLUICE_ORDER_RANKED;
+		index_close(index, NoLock);
+	}
+	return ranked;
+}
+
+/*
+ * All rows are in the table: completes the indexes that have waited, with so
+ * many workers. With `most` where they can do with the less memory that each
+ * then has: values to be ranked, which do not fit into it, take twice as long.
+ */
 void
-sluice_index_finish_deferred(IndexWriter *load, int workers)
+sluice_index_finish_deferred(IndexWriter *load, int workers, int most)
 {
 	SluiceIndexBuilt *built;
 	List	   *others = list_copy(load->late);
@@ -820,6 +844,8 @@ sluice_index_finish_deferred(IndexWriter *load, int workers)
 	}
 	put_in_order(load, built, count);
 	begin_progress(load, &copy);
+	if (most > workers && !any_is_ranked(load->rri->ri_RelationDesc, built, count))
+		workers = most;
 	workers = build_all(load, built, count, workers);
 	complete(load, built, count, others, workers);
 	end_progress(&copy);

@@ -76,7 +76,7 @@ extern IndexWriter *sluice_index_open(ResultRelInfo *rri, EState *estate, CopyFr
 extern bool sluice_index_needs_order(const IndexWriter *writer);
 extern bool sluice_index_wants_rows(const IndexWriter *writer);
 extern void sluice_index_rows(IndexWriter *writer, const NewRows *rows);
-extern void sluice_index_finish(IndexWriter *writer, int workers);
+extern void sluice_index_finish(IndexWriter *writer, int workers, int most);
 extern void sluice_index_explain(const IndexWriter *writer, ResultRelInfo *rri, uint64 rows);
 extern void sluice_index_close(IndexWriter *writer);
 

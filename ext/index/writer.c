@@ -265,15 +265,15 @@ sluice_index_rows(IndexWriter *writer, const NewRows *rows)
 
 /*
  * All rows are in: inserts the entries that wait, and builds the indexes that
- * were left for the end, with so many workers.
+ * were left for the end, with so many workers; at most with `most`.
  */
 void
-sluice_index_finish(IndexWriter *writer, int workers)
+sluice_index_finish(IndexWriter *writer, int workers, int most)
 {
 	if (writer->sorted)
 		sluice_sorted_insert_close(writer->sorted);
 	writer->sorted = NULL;
-	sluice_index_finish_deferred(writer, workers);
+	sluice_index_finish_deferred(writer, workers, most);
 }
 
 /*
