@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::source::Source;
+use crate::text::text;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
@@ -55,11 +56,11 @@ impl Seen {
             });
         };
         if name.is_some() {
-            return Err(Error::usage(format!(
+            return Err(Error::usage(text!(
                 "{} is a file: `source-name` is for a stream",
                 source.name()
             ))
-            .with_hint("files have names"));
+            .with_hint("a file is recognised by its path and its content"));
         }
         let path = path.canonicalize().map_err(failed)?;
         let facts = path.metadata().map_err(failed)?;
