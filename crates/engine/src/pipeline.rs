@@ -9,7 +9,7 @@
 
 use crate::buffer_pool::BufferPool;
 use crate::encode::{Encoder, Prepared};
-use crate::error::Error;
+use crate::error::{Error, Kind};
 use crate::input::{Counts, Part, Reader};
 use crate::plan::Plan;
 use crate::report::Progress;
@@ -132,8 +132,10 @@ fn finish(
             Err(error) => failed.push(error),
         }
     }
-    // Of several lanes' errors the one that comes first in the input.
-    failed.sort_by_key(|e| e.place().and_then(|p| p.offset).unwrap_or(u64::MAX));
+    // Of several lanes' errors the one that comes first in the input; a lane that only stopped
+    // since another one failed comes last.
+    let offset = |e: &Error| e.place().and_then(|p| p.offset).unwrap_or(u64::MAX);
+    failed.sort_by_key(|e| (e.kind() == Kind::Cancelled, offset(e)));
     let first = failed.into_iter().next();
     let error = match (read, first) {
         (_, first) if user_stop.is_set() => Some(first.unwrap_or_else(Error::cancelled)),

@@ -9,8 +9,8 @@ use crate::error::Error;
 use crate::session::conn::{Conn, Rows};
 use std::path::Path;
 
-/// Forgets files of a table, by their paths, and reject files of its loads that are not complete.
-/// Gives those that were recorded.
+/// Forgets files of a table, by their paths, streams, by their names, and reject files of its loads
+/// that are not complete. Gives those that were recorded.
 ///
 /// # Errors
 ///
@@ -22,17 +22,30 @@ pub fn forget(url: &str, table: &str, files: &[String]) -> Result<Vec<String>, E
         let path = Path::new(file).canonicalize().ok();
         // One that is gone is named by its folder.
         let path = path.or_else(|| absolute(Path::new(file)).ok());
-        let name = path.and_then(|path| path.to_str().map(str::to_owned));
-        let name = name.unwrap_or_else(|| file.clone());
-        let (table, name) = (Some(table), Some(name.as_str()));
-        stop(
-            &mut conn,
-            "number IN (SELECT load FROM pgsluice_loads.sources \
-               WHERE target = pg_catalog.to_regclass($1) AND name = $2 AND state = 'loading')",
-            &[table, name],
-        )?;
-        let rows = conn.query(
-            "WITH rejects AS (DELETE FROM pgsluice_loads.reject_files r \
+        let path = path.and_then(|path| path.to_str().map(str::to_owned));
+        let found = path.map_or(Ok(Vec::new()), |path| forget_one(&mut conn, table, &path))?;
+        // The name of a stream is no path.
+        forgotten.extend(match found.is_empty() {
+            true => forget_one(&mut conn, table, file)?,
+            false => found,
+        });
+    }
+    release(&mut conn)?;
+    conn.exec("COMMIT")?;
+    Ok(forgotten)
+}
+
+/// Forgets what is recorded under a name; gives that name if there was something.
+fn forget_one(conn: &mut Conn, table: &str, name: &str) -> Result<Vec<String>, Error> {
+    let (table, name) = (Some(table), Some(name));
+    stop(
+        conn,
+        "number IN (SELECT load FROM pgsluice_loads.sources \
+           WHERE target = pg_catalog.to_regclass($1) AND name = $2 AND state = 'loading')",
+        &[table, name],
+    )?;
+    let rows = conn.query(
+        "WITH rejects AS (DELETE FROM pgsluice_loads.reject_files r \
                USING pgsluice_loads.loads l WHERE l.number = r.load \
                  AND l.target = pg_catalog.to_regclass($1) AND (r.file = $2 \
                    OR pg_catalog.starts_with(r.file, $2 || '.') \
@@ -41,13 +54,9 @@ pub fn forget(url: &str, table: &str, files: &[String]) -> Result<Vec<String>, E
              sources AS (DELETE FROM pgsluice_loads.sources \
                WHERE target = pg_catalog.to_regclass($1) AND name = $2 RETURNING name) \
              SELECT name FROM sources UNION SELECT * FROM rejects",
-            &[table, name],
-        )?;
-        forgotten.extend(names(rows));
-    }
-    release(&mut conn)?;
-    conn.exec("COMMIT")?;
-    Ok(forgotten)
+        &[table, name],
+    )?;
+    Ok(names(rows))
 }
 
 /// Forgets what one load has loaded. Gives the files of which it had loaded something; `None` where

@@ -4,7 +4,7 @@ use super::line::{parts, Quotes, TAIL};
 use super::output::Output;
 use super::owned::{self, Kept, Lock, Reserved};
 use super::{side_path, Amount, Existing, Reject};
-use crate::error::Error;
+use crate::error::{Error, Kind};
 use pgsluice_core::scan::{Dialect, Eol, Splitter};
 use pgsluice_core::sink::{HEADER, TRAILER};
 use std::fs::{File, OpenOptions};
@@ -147,7 +147,9 @@ impl RejectFile {
     pub(super) fn begin_block(&mut self) -> Result<(), Error> {
         match &mut self.owned {
             Some(owned) if owned.pending => {
-                Err(Error::new("the rejects of another lane are not committed"))
+                // The error of that transaction says why.
+                Err(Error::new("the rejects of another lane are not committed")
+                    .of_kind(Kind::Cancelled))
             }
             Some(owned) => {
                 owned.pending = true;

@@ -1,6 +1,7 @@
 //! Rejects: the reject file has each rejected record of what is committed once, whatever has ended a load.
 
 use super::{start, world};
+use crate::common::disk::SmallDisk;
 use crate::common::{each_major, signal, wait_until, Signal, World};
 use std::collections::BTreeSet;
 use std::fs;
@@ -39,8 +40,8 @@ fn kept(path: &str, limits: Option<(usize, usize)>) -> (Vec<String>, BTreeSet<(S
         records.truncate(bytes);
         reasons.truncate(more);
     }
-    let mut records: Vec<String> =
-        records.split_inclusive("lines\"\n").map(str::to_owned).collect();
+    let end = if records.contains("lines\"\n") { "lines\"\n" } else { "\n" };
+    let mut records: Vec<String> = records.split_inclusive(end).map(str::to_owned).collect();
     records.sort();
     let mut places = BTreeSet::new();
     for line in reasons.lines() {
@@ -200,6 +201,38 @@ fn a_lost_or_changed_reject_file_is_an_error() {
     let all = [&[other.as_str(), "--table", "t", "--once"], &with[..]].concat();
     assert!(world.load(&all).unwrap()["rejected"].as_u64().unwrap() > 0);
     assert!(kept(&rejects, None).1.len() > bad.len());
+}
+
+/// The disk of the reject file is full in the middle: what is committed stays, and the same command
+/// continues when there is room.
+#[test]
+fn the_disk_is_full_in_the_middle() {
+    let mut world = world();
+    let Some(disk) = SmallDisk::new(&world, "2m") else { return };
+    let (mut bytes, mut bad) = (Vec::new(), Vec::new());
+    for i in 0..100_000 {
+        let line = if i % 10 == 7 { format!("x{i},bad\n") } else { format!("{i},some text\n") };
+        bytes.extend_from_slice(line.as_bytes());
+        if i % 10 == 7 {
+            bad.push(line);
+        }
+    }
+    let path = world.file("a.csv", &bytes);
+    let rejects = disk.file("bad");
+    let all = [&path, "--table", "t", "--once", "--commit-every", "64kB", "--on-error", "reject"];
+    let all = [&all[..], &["--reject-limit", "none", "--reject-file", &rejects]].concat();
+    let said = world.load(&all).unwrap_err();
+    assert!(said.contains("No space left on device"), "{said}");
+    agrees(&mut world, "on a full disk");
+    assert_ne!(world.sql("SELECT count(*) FROM t"), "0");
+    disk.resize("64m");
+    let summary = world.load(&all).unwrap();
+    assert!(summary["rejected_before"].as_u64().unwrap() > 0, "{summary}");
+    let found = fs::read_to_string(&rejects).unwrap();
+    assert!(found == bad.concat(), "{} of {}", found.lines().count(), bad.len());
+    let reasons = fs::read_to_string(format!("{rejects}.jsonl")).unwrap();
+    assert_eq!(reasons.lines().count(), bad.len());
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "90000");
 }
 
 /// A reject file that is not needed any more is forgotten, and the load goes on in a new one.

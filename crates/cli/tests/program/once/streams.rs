@@ -72,6 +72,11 @@ fn a_stream_with_the_same_bytes_is_loaded_once() {
     let all = ["load", "-", "--table", "t", "--once", "--source-name", "other"];
     assert!(world.run_with(&all, b"60010,x\n").status.success());
     assert_eq!(counts(&mut world), thrice(60_011));
+    let forget = world.run(&["loads", "forget", "other", "--table", "t"]);
+    assert_eq!(forget.status.code(), Some(0), "{forget:?}");
+    world.sql("DELETE FROM t WHERE a = 60010");
+    assert!(world.run_with(&all, b"60010,x\n").status.success());
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "60011");
     let said = world.run(&["loads", "verify", "1"]);
     assert!(String::from_utf8_lossy(&said.stdout).contains("it is a stream"), "{said:?}");
 }
