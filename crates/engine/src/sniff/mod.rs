@@ -250,7 +250,26 @@ pub fn sniff(sample: &[u8], whole: bool, given: &Given) -> Detected {
     detected.evidence.extend(found.nulls.into_iter().map(|why| ("nulls", why)));
     detected.evidence.extend(found.date_style.map(|(_, why)| ("date-style", why)));
     detected.evidence.extend(found.dates.into_iter().map(|why| ("dates", why)));
+    detected.doubts = merged(detected.doubts);
     detected
+}
+
+/// One doubt for each property, with all that speaks for it.
+fn merged(doubts: Vec<Doubt>) -> Vec<Doubt> {
+    let mut all: Vec<Doubt> = Vec::new();
+    for doubt in doubts {
+        let Some(same) = all.iter_mut().find(|known| known.what == doubt.what) else {
+            all.push(doubt);
+            continue;
+        };
+        same.why = format!("{}; {}", same.why, doubt.why);
+        for candidate in doubt.candidates {
+            if !same.candidates.contains(&candidate) {
+                same.candidates.push(candidate);
+            }
+        }
+    }
+    all
 }
 
 impl Detected {
