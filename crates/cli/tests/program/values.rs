@@ -223,7 +223,7 @@ fn values_that_cannot_be_set() {
         assert_eq!(output.status.code(), Some(code), "{more:?}: {said}");
         assert!(said.contains(says), "{more:?}: {said}");
     };
-    refused(&[], 1, "column \"b\"");
+    refused(&[], 4, "column \"b\"");
     refused(&["--set", "a=1", "--set", "b=x"], 1, "--set names column \"a\", which is in the file");
     refused(&["--set", "b=x", "--set", "b=y"], 2, "twice");
     refused(&["--set", "b=x", "--set", "c=y"], 1, "has no column \"c\"");
