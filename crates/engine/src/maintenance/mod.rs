@@ -121,7 +121,7 @@ impl Maintenance {
         let wanted = plan.request(options, true);
         let made = state == State::Missing && policy::decide(&objects, &wanted).any_down();
         if made {
-            // Over a connection of its own: others would wait for this transaction.
+            // On a second connection: other sessions would wait for this transaction.
             state = match watch.connect(&options.target.url) {
                 Ok(mut other) => ledger::ensure(&mut other)?,
                 // There may be none left for the role, or at all.

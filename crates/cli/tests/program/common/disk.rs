@@ -1,4 +1,4 @@
-//! A file system of its own, to be full.
+//! A small file system that a test can fill up.
 
 use super::{left_out, World};
 use std::fs;

@@ -60,7 +60,7 @@ fn go_on_with(world: &mut World, server: Server) -> Server {
     before
 }
 
-/// The value of a query over a connection of its own.
+/// Opens a connection, runs a query on it and gives the value.
 fn ask(server: &Server, sql: &str) -> String {
     let mut conn = Conn::open(&server.url("postgres")).unwrap();
     let rows = conn.exec(sql).unwrap();
