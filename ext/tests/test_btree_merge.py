@@ -3,8 +3,8 @@
 import random
 import subprocess
 
-from .cluster import Cluster, Held, OnCluster, wait_until
-from .twins import LoadedTwice, check, standby_follows
+from .cluster import Cluster, OnCluster, wait_until
+from .twins import LoadedTwice, check, reader_conflicts, standby_follows
 
 INDEXES = {
     "tu": "(u)",  # nearly all different
@@ -207,18 +207,8 @@ class Merges(WithTable, LoadedTwice):
 
     def test_serializable(self):
         """Who has read a range conflicts with what is merged into it, also when its leaf has been split."""
-        first, second = (self.cluster.file(f"part{seed}", "".join(rows(20000, seed)).encode()) for seed in (7, 8))
-        begin = "BEGIN ISOLATION LEVEL SERIALIZABLE; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off;"
-        for setting in ("off", "on"):
-            self.sql(TABLE.format(kind="", rows=10000) + "DROP TABLE IF EXISTS y; CREATE TABLE y (a int); ANALYZE t")
-            one, two = Held(self.cluster), Held(self.cluster)
-            one.run(begin + "SELECT count(*) FROM t WHERE k BETWEEN 50000 AND 50200")
-            self.sql(f"SET pgsluice.copy = {setting}; {COPY.format(first)}")
-            two.run(f"SET pgsluice.copy = {setting};" + begin + "SELECT count(*) FROM y")
-            two.run(COPY.format(second))
-            one.run("INSERT INTO y VALUES (1)")
-            self.assertEqual(one.end("COMMIT"), (0, "", ""))
-            self.assertIn("40001", two.end("COMMIT")[2], setting)
+        parts = [self.cluster.file(f"part{seed}", "".join(rows(20000, seed)).encode()) for seed in (7, 8)]
+        reader_conflicts(self, TABLE.format(kind="", rows=10000), "SELECT count(*) FROM t WHERE k BETWEEN 50000 AND 50200", map(COPY.format, parts))
 
 
 class MergesLogged(WithTable, OnCluster):

@@ -9,7 +9,7 @@ import unittest
 from . import cluster as clusters
 from .cluster import Held, Refused, wait_until
 from .test_disk_full import resize, small_disk
-from .twins import LoadedTwice, check
+from .twins import LoadedTwice, check, reader_conflicts
 
 # Long keys fill leaves, parents and their parents soon.
 KEYED = (
@@ -185,18 +185,8 @@ class Appended(LoadedTwice):
 
     def test_serializable(self):
         """Who has read to the end of the index conflicts with what is put there, also when the end has moved."""
-        first, second = (self.cluster.file(f"part{n}", "".join(keyed_rows(3000, n)).encode()) for n in (1000, 5000))
-        begin = "BEGIN ISOLATION LEVEL SERIALIZABLE; SET LOCAL enable_seqscan = off;"
-        for setting in ("off", "on"):
-            self.sql(keyed_table() + "DROP TABLE IF EXISTS y; CREATE TABLE y (a int)")
-            one, two = Held(self.cluster), Held(self.cluster)
-            one.run(begin + "SELECT count(*) FROM t WHERE a > 600")
-            self.sql(f"SET pgsluice.copy = {setting}; {COPY.format(first)}")
-            two.run(f"SET pgsluice.copy = {setting};" + begin + "SELECT count(*) FROM y")
-            two.run(COPY.format(second))
-            one.run("INSERT INTO y VALUES (1)")
-            self.assertEqual(one.end("COMMIT"), (0, "", ""))
-            self.assertIn("40001", two.end("COMMIT")[2])
+        parts = [self.cluster.file(f"part{n}", "".join(keyed_rows(3000, n)).encode()) for n in (1000, 5000)]
+        reader_conflicts(self, keyed_table(), "SELECT count(*) FROM t WHERE a > 600", map(COPY.format, parts))
 
     def test_the_fast_root(self):
         """A session remembers an older root of an index that has shrunk to one leaf: nobody has to walk along the new leaves for that."""
@@ -398,16 +388,7 @@ class Behind(WithTable, LoadedTwice):
     def test_serializable(self):
         """Who has read to the end of the index conflicts with what is put there."""
         path = self.cluster.file("input", "".join(lines(3000)).encode())
-        begin = "BEGIN ISOLATION LEVEL SERIALIZABLE; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off;"
-        for setting in ("off", "on"):
-            self.sql(self.table() + "DROP TABLE IF EXISTS y; CREATE TABLE y (a int)")
-            one, two = Held(self.cluster), Held(self.cluster)
-            one.run(begin + "SELECT count(*) FROM t WHERE d > 1")
-            two.run(f"SET pgsluice.copy = {setting};" + begin + "SELECT count(*) FROM y")
-            two.run(COPY.format(path))
-            one.run("INSERT INTO y VALUES (1)")
-            self.assertEqual(one.end("COMMIT"), (0, "", ""))
-            self.assertIn("40001", two.end("COMMIT")[2])
+        reader_conflicts(self, self.table(), "SELECT count(*) FROM t WHERE d > 1", [COPY.format(path)])
 
 
 if __name__ == "__main__":

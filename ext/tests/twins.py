@@ -4,7 +4,7 @@ import re
 import subprocess
 
 from . import cluster as clusters
-from .cluster import Cluster, OnCluster, Refused
+from .cluster import Cluster, Held, OnCluster, Refused
 
 _LOCATION = re.compile(r"^LOCATION:.*\n?", re.M)
 _TUPLE = re.compile(r"tuple \(\d+,\d+\)")
@@ -67,6 +67,23 @@ def compare(test, cluster, definition, settings="", scan="pages"):
             test.fail(f"{definition}: block {block} differs from byte {first} on: "
                       f"{one[first:first + 24].hex()} {other[first:first + 24].hex()}")
     return len(ours)
+
+
+def reader_conflicts(test, table, read, copies):
+    """SERIALIZABLE: who has read a part of an index conflicts with the last COPY into it, also behind others that have changed its leaves."""
+    begin = "BEGIN ISOLATION LEVEL SERIALIZABLE; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off;"
+    *others, last = copies
+    for setting in ("off", "on"):
+        test.sql(f"{table}; DROP TABLE IF EXISTS y; CREATE TABLE y (a int); ANALYZE t")
+        one, two = Held(test.cluster), Held(test.cluster)
+        one.run(begin + read)
+        for copy in others:
+            test.sql(f"SET pgsluice.copy = {setting}; {copy}")
+        two.run(f"SET pgsluice.copy = {setting};" + begin + "SELECT count(*) FROM y")
+        two.run(last)
+        one.run("INSERT INTO y VALUES (1)")
+        test.assertEqual(one.end("COMMIT"), (0, "", ""))
+        test.assertIn("40001", two.end("COMMIT")[2], setting)
 
 
 def standby_follows(test, load, scans, seen, indexes):
