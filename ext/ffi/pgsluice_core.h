@@ -9,33 +9,48 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/*
+ * RULES OF THIS BORDER.  The core never calls PostgreSQL, so no longjmp() can
+ * leave its frames; the few functions of C that it calls raise no error. It
+ * never reads a catalog: everything it needs is in its arguments. It allocates
+ * a bounded amount, each allocation can fail, and that failure is a status or
+ * NULL; the caller raises the error. A panic of Rust becomes the status
+ * …_PANIC, or NULL: a bug, and the statement has to fail. What a function
+ * returns by pointer belongs to the core, and lives until the next call for the
+ * same object unless its comment says otherwise.
+ */
+
+/* How the records of one statement become tuples of one relation. */
 typedef struct SluicePlan SluicePlan;
 
+/* A label of an enum type. */
 typedef struct SluiceLabel
 {
-	const uint8_t *label;
+	const uint8_t *label;				/* not terminated by a zero */
 	size_t		len;
-	uint32_t	oid;
+	uint32_t	oid;					/* pg_enum.oid */
 } SluiceLabel;
 
+/* An attribute of the relation. Dropped ones have their place too. */
 typedef struct SluiceColumn
 {
-	uint32_t	type_oid;
-	int32_t		typmod;
-	int32_t		source;
-	const SluiceLabel *labels;
+	uint32_t	type_oid;				/* of the base type; 0: only the server can read it */
+	int32_t		typmod;					/* atttypmod */
+	int32_t		source;					/* field of the record, from 0, or SLUICE_FROM_… */
+	const SluiceLabel *labels;			/* of an enum type */
 	size_t		nlabels;
-	const uint8_t *given;
+	const uint8_t *given;				/* SLUICE_FROM_GIVEN: the value, without varlena header */
 	size_t		given_len;
-	int16_t		len;
-	uint8_t		align;
-	uint8_t		element_align;
-	bool		packable;
-	bool		not_null;
-	bool		force_null;
-	bool		force_not_null;
+	int16_t		len;					/* attlen */
+	uint8_t		align;					/* attalign in bytes */
+	uint8_t		element_align;			/* of an array type: that of its elements */
+	bool		packable;				/* attstorage is not plain: a varlena may have a short header */
+	bool		not_null;				/* a NULL is left to the server, which refuses it */
+	bool		force_null;				/* FORCE_NULL names it */
+	bool		force_not_null;			/* FORCE_NOT_NULL names it */
 } SluiceColumn;
 
+/* SluiceColumn.source: a NULL, the same value in each row, or a value that C fills in later. */
 #define SLUICE_FROM_NULL (-1)
 #define SLUICE_FROM_GIVEN (-2)
 #define SLUICE_FROM_BLANK (-3)
@@ -43,48 +58,53 @@ typedef struct SluiceColumn
 /* the longest slice of input that may be given to pgsluice_form */
 #define SLUICE_MAX_SLICE ((size_t) 8 << 20)
 
+/* COPY's options on the form of the data. */
 typedef struct SluiceDialect
 {
-	const uint8_t *null;
+	const uint8_t *null;				/* the NULL marker */
 	size_t		null_len;
-	const uint8_t *default_marker;
+	const uint8_t *default_marker;		/* NULL: the statement has none */
 	size_t		default_len;
-	bool		binary;
-	bool		csv;
-	bool		dot_ends;
+	bool		binary;					/* FORMAT binary; the rest is not looked at then */
+	bool		csv;					/* else FORMAT text */
+	bool		dot_ends;				/* a line of \. ends the data of a file, as up to 17 */
 	uint8_t		delimiter;
 	uint8_t		quote;
 	uint8_t		escape;
 } SluiceDialect;
 
+/* Settings of the session that decide what a text means. They must not change while the plan is used. */
 typedef struct SluiceEnv
 {
-	bool		utc;
-	uint8_t		date_order;
-	bool		money_c;
-	bool		single_byte;
+	bool		utc;					/* TimeZone is UTC */
+	uint8_t		date_order;				/* DATEORDER_… of miscadmin.h */
+	bool		money_c;				/* lc_monetary is C */
+	bool		single_byte;			/* of the database's encoding */
 } SluiceEnv;
 
+/* Why pgsluice_form() has returned. */
 typedef enum SluiceStatus
 {
-	SLUICE_MORE = 0,
-	SLUICE_FULL = 1,
-	SLUICE_ASK = 2,
-	SLUICE_ENDED = 3,
-	SLUICE_PANIC = 4,
-	SLUICE_MEMORY = 5
+	SLUICE_MORE = 0,					/* no further whole record is in the slice */
+	SLUICE_FULL = 1,					/* no room for a tuple or a row: empty them and call again */
+	SLUICE_ASK = 2,						/* the record at `consumed` is for the server to read */
+	SLUICE_ENDED = 3,					/* a line of \. has ended the data */
+	SLUICE_PANIC = 4,					/* a bug: the statement has to fail */
+	SLUICE_MEMORY = 5					/* out of memory: the statement has to fail */
 } SluiceStatus;
 
+/* A tuple that was formed, and the record that it was formed of. */
 typedef struct SluiceRow
 {
-	uint32_t	offset;
-	uint32_t	len;
-	uint32_t	blank;
-	uint32_t	record;
-	uint32_t	line;
-	uint32_t	asks;
+	uint32_t	offset;					/* of the tuple in the arena */
+	uint32_t	len;					/* t_len */
+	uint32_t	blank;					/* of the value to fill in, in the tuple; 0: there is none */
+	uint32_t	record;					/* where the record begins in the slice */
+	uint32_t	line;					/* the last line of the record, from 1 in the slice */
+	uint32_t	asks;					/* so many of its values are in `asks`: the next ones */
 } SluiceRow;
 
+/* A value that the server's input function has to read. Its text lies in the arena. */
 typedef struct SluiceAsk
 {
 	uint32_t	offset;
@@ -93,28 +113,31 @@ typedef struct SluiceAsk
 	uint32_t	row;
 } SluiceAsk;
 
+/*
+ * Input, memory for what is made of it, and how far that went. Fields without "out" are set by the caller.
+ */
 typedef struct SluiceSlice
 {
-	const uint8_t *input;
+	const uint8_t *input;				/* begins at the start of a record; valid UTF-8 */
 	size_t		input_len;
-	uint8_t    *arena;
+	uint8_t    *arena;					/* for tuples; aligned to 8 bytes */
 	size_t		arena_len;
-	size_t		arena_used;
+	size_t		arena_used;				/* in and out; a multiple of 8 */
 	SluiceRow  *rows;
 	size_t		rows_len;
 	SluiceAsk  *asks;
 	size_t		asks_len;
-	size_t		rows_used;
-	size_t		consumed;
-	uint64_t	lines;
-	uint8_t		eol;
-	bool		last;
-	bool		pack;
-	uint32_t	page_longest;
-	uint32_t	page_reserve;
-	uint32_t	page_limit;
-	size_t		pages;
-	size_t		paged;
+	size_t		rows_used;				/* out */
+	size_t		consumed;				/* out: bytes of the records that were formed */
+	uint64_t	lines;					/* out: and their lines */
+	uint8_t		eol;					/* in and out: EolType of the lines so far */
+	bool		last;					/* no bytes follow these */
+	bool		pack;					/* form pages at the start of the arena, which is unused */
+	uint32_t	page_longest;			/* a longer tuple does not go into a page */
+	uint32_t	page_reserve;			/* bytes that stay free in each page */
+	uint32_t	page_limit;				/* most pages, or 0; then rows of a page that is not full are left for the next call */
+	size_t		pages;					/* out */
+	size_t		paged;					/* out: so many of the rows are in pages */
 } SluiceSlice;
 
 /*
@@ -128,20 +151,48 @@ typedef struct SluiceLargePieces
 	void		(*free) (void *piece);
 } SluiceLargePieces;
 
+/* In the only thread of the process. */
 extern void pgsluice_large_pieces(const SluiceLargePieces *functions);
 
+/*
+ * Makes a plan of copies of its arguments. `fields`: those of a record. NULL: out of memory, or a column
+ * that cannot be.
+ */
 extern SluicePlan *pgsluice_plan(const SluiceColumn *columns, size_t ncolumns,
 								 size_t fields, const SluiceDialect *dialect,
 								 const SluiceEnv *env);
 extern void pgsluice_plan_free(SluicePlan *plan);
+/* Whether the core reads the text of a base type as its input function does. */
 extern bool pgsluice_reads(uint32_t oid);
+/* So many bytes from the start are valid UTF-8, without a zero byte. */
 extern size_t pgsluice_valid_utf8(const uint8_t *data, size_t len);
+/* Forms tuples of the records at the start of the slice. One call at a time for each plan. */
 extern SluiceStatus pgsluice_form(SluicePlan *plan, SluiceSlice *slice);
 
-/* src/index.rs and src/rank.rs */
+/*
+ * Sorting for indexes (src/index.rs, rank.rs, index_page.rs, team.rs). The core
+ * sorts, merges and forms the pages of a B-tree. Temporary files are C's: the
+ * core says by a status which bytes it wants written or read, and goes on when
+ * it is called again. A build is used as follows.
+ *
+ *   new
+ *   add, add_page or add_tuples, for all rows; after …_FULL: settle, values and
+ *       rank for each attribute that is ranked, flush, and step until …_ADD
+ *   settle, values and rank once more, finish
+ *   step until …_DONE
+ *   free
+ *
+ * An attribute is ranked (SLUICE_ORDER_RANKED) if only the server knows the
+ * order of its values, as for text by a collation: C sorts the different values
+ * by the operator class, and the core sorts the rows by their numbers.
+ *
+ * Builds in several processes are joined either whole (spread, spread_with,
+ * sort_as, join: all words in one layout) or by their runs (spill, runs, adopt).
+ */
 typedef struct SluiceIndex SluiceIndex;
 typedef struct SluiceIndexSource SluiceIndexSource;
 
+/* SluiceIndexAttribute.order: enum Order of crates/core/src/index_sort. */
 #define SLUICE_ORDER_SIGNED 0
 #define SLUICE_ORDER_UNSIGNED 1
 #define SLUICE_ORDER_FLOAT 2
@@ -151,136 +202,170 @@ typedef struct SluiceIndexSource SluiceIndexSource;
 #define SLUICE_ORDER_CARRIED 6
 #define SLUICE_ORDER_RANKED 7
 
+/* An attribute of an index, key columns first. */
 typedef struct SluiceIndexAttribute
 {
-	int16_t		len;
-	uint8_t		align;
-	bool		by_value;
-	uint8_t		order;
+	int16_t		len;					/* attlen */
+	uint8_t		align;					/* attalign in bytes */
+	bool		by_value;				/* attbyval */
+	uint8_t		order;					/* SLUICE_ORDER_… */
 	bool		descending;
 	bool		nulls_first;
-	bool		exact;
+	bool		exact;					/* of ranked values: equal ones have equal bytes */
 } SluiceIndexAttribute;
 
+/* The different values of a ranked attribute, numbered from 0. */
 typedef struct SluiceIndexValues
 {
-	const uint8_t *images;
-	const uint32_t *starts;
+	const uint8_t *images;				/* each as a Datum points to it, or a Datum; aligned to 8 */
+	const uint32_t *starts;				/* of each, in units of 8 bytes */
 	size_t		count;
 } SluiceIndexValues;
 
+/* A column of the table whose rows are read by the core itself. */
 typedef struct SluiceIndexColumn
 {
-	int16_t		len;
-	int16_t		attribute;
-	uint8_t		align;
+	int16_t		len;					/* attlen */
+	int16_t		attribute;				/* of the index, from 0; -1: it has none */
+	uint8_t		align;					/* attalign in bytes */
 } SluiceIndexColumn;
 
+/* A heap tuple of a row. */
 typedef struct SluiceIndexTuple
 {
 	const uint8_t *tuple;
 	size_t		len;
-	uint64_t	tid;
+	uint64_t	tid;					/* block number << 16 | offset number, as everywhere here */
 } SluiceIndexTuple;
 
+/* What is true of an index as a whole. */
 typedef struct SluiceIndexRules
 {
-	size_t		keys;
-	size_t		memory;
-	uint16_t	leaf_free;
-	bool		unique;
-	bool		nulls_not_distinct;
-	bool		first_in_table;
-	bool		tells_twins;
-	bool		deduplicate;
-	bool		mixed;
+	size_t		keys;					/* attributes that are the key; the others are INCLUDEd */
+	size_t		memory;					/* bytes for rows; then they are to be flushed */
+	uint16_t	leaf_free;				/* bytes to leave free on a leaf */
+	bool		unique;					/* equal keys are …_DUPLICATE */
+	bool		nulls_not_distinct;		/* a NULL equals a NULL for that */
+	bool		first_in_table;			/* look for the first row of the table that has a key again */
+	bool		tells_twins;			/* tell of equal keys, and refuse none */
+	bool		deduplicate;			/* form posting lists */
+	bool		mixed;					/* a ranked value may be compressed in one row and not in another */
+
+	/* asked while rows are sorted: whether to stop; NULL: never */
 	bool		(*interrupted) (void);
 } SluiceIndexRules;
 
+/* What became of a call, and what is to be done next. */
 typedef enum SluiceIndexStatus
 {
-	SLUICE_INDEX_GO = 0,
-	SLUICE_INDEX_FULL = 1,
-	SLUICE_INDEX_UNFIT = 2,
-	SLUICE_INDEX_WRITE = 3,
-	SLUICE_INDEX_READ = 4,
-	SLUICE_INDEX_PAGES = 5,
-	SLUICE_INDEX_ADD = 6,
-	SLUICE_INDEX_DONE = 7,
-	SLUICE_INDEX_DUPLICATE = 8,
-	SLUICE_INDEX_NO_MEMORY = 9,
-	SLUICE_INDEX_CORRUPT = 10,
-	SLUICE_INDEX_PANIC = 11,
-	SLUICE_INDEX_CROWDED = 12,
-	SLUICE_INDEX_INTERRUPTED = 13
+	SLUICE_INDEX_GO = 0,				/* done; of a step: call it again */
+	SLUICE_INDEX_FULL = 1,				/* added; flush before the next row */
+	SLUICE_INDEX_UNFIT = 2,				/* not added: only the server's own build takes this value */
+	SLUICE_INDEX_WRITE = 3,				/* append the bytes to the temporary file */
+	SLUICE_INDEX_READ = 4,				/* supply bytes start to end of the temporary file */
+	SLUICE_INDEX_PAGES = 5,				/* take the pages */
+	SLUICE_INDEX_ADD = 6,				/* the run is written: rows may be added again */
+	SLUICE_INDEX_DONE = 7,				/* the tree is complete */
+	SLUICE_INDEX_DUPLICATE = 8,			/* two rows have the same key */
+	SLUICE_INDEX_NO_MEMORY = 9,			/* the statement has to fail */
+	SLUICE_INDEX_CORRUPT = 10,			/* the temporary file does not hold what was written */
+	SLUICE_INDEX_PANIC = 11,			/* a bug: the statement has to fail */
+	SLUICE_INDEX_CROWDED = 12,			/* not added: too many different values are ranked */
+	SLUICE_INDEX_INTERRUPTED = 13		/* `interrupted` has said so */
 } SluiceIndexStatus;
 
+/* What a step gives or asks for, by its status. */
 typedef struct SluiceIndexStep
 {
-	const uint8_t *bytes;
+	const uint8_t *bytes;				/* WRITE: to be written; DUPLICATE: an index tuple with the key */
 	size_t		len;
-	uint64_t	start;
-	uint64_t	end;
-	uint64_t	rows;
-	uint32_t	root;
-	uint32_t	level;
+	uint64_t	start;					/* READ: the first byte; DUPLICATE: the first row with the key */
+	uint64_t	end;					/* READ: behind the last byte */
+	uint64_t	rows;					/* that are in the tree */
+	uint32_t	root;					/* DONE: its block, or 0 if there is none */
+	uint32_t	level;					/* DONE: of the root */
 } SluiceIndexStep;
 
+/*
+ * In which bits the rows of one or more builds differ. By it all builds sort in
+ * one layout of as few bits as possible, so that their words can be merged.
+ */
 typedef struct SluiceIndexSpread
 {
-	uint64_t	rows;
+	uint64_t	rows;					/* 0: nothing else is set */
 	uint64_t	prefix[2];
-	uint64_t	place;
+	uint64_t	place;					/* a row address */
 	uint64_t	varying_prefix[2];
 	uint64_t	varying_place;
 } SluiceIndexSpread;
 
+/* NULL: out of memory, or an attribute that cannot be. */
 extern SluiceIndex *pgsluice_index_new(const SluiceIndexAttribute *attributes,
 									   size_t count, const SluiceIndexRules *rules);
 extern void pgsluice_index_free(SluiceIndex *build);
+/* `stored`: the values are as index_form_tuple() stores them; else one that may not be is …_UNFIT. */
 extern SluiceIndexStatus pgsluice_index_add(SluiceIndex *build, uint64_t tid, bool dead,
 											bool stored, const uintptr_t *values,
 											const bool *nulls);
+/* Of a ranked attribute; valid until a row is added. …_GO: it is not ranked, or is already. */
 extern SluiceIndexStatus pgsluice_index_values(const SluiceIndex *build, size_t attribute,
 											   SluiceIndexValues *values);
+/* Before the first pgsluice_index_values(): numbers the values of all rows. GO or …_CROWDED. */
 extern SluiceIndexStatus pgsluice_index_settle(SluiceIndex *build);
+/* Numbers of the values in ascending order; whether each equals the one before it. */
 extern SluiceIndexStatus pgsluice_index_rank(SluiceIndex *build, size_t attribute,
 											 const uint32_t *order, const bool *equal,
 											 size_t count);
+/* How tuples of the table are read, up to its last column that the index has; NULL as above. */
 extern SluiceIndexSource *pgsluice_index_source_new(const SluiceIndexColumn *columns,
 													size_t count);
 extern void pgsluice_index_source_free(SluiceIndexSource *source);
+/* Adds rows of a heap page from offsets[*next] on. FULL and UNFIT are about the row at *next. */
 extern SluiceIndexStatus pgsluice_index_add_page(SluiceIndex *build,
 												 const SluiceIndexSource *source,
 												 const uint8_t *page, uint32_t block,
 												 const uint16_t *offsets, size_t count,
 												 size_t *next);
+/* The same for heap tuples. */
 extern SluiceIndexStatus pgsluice_index_add_tuples(SluiceIndex *build,
 												   const SluiceIndexSource *source,
 												   const SluiceIndexTuple *tuples,
 												   size_t count, size_t *next);
+/* Only sorts: pgsluice_index_sorted() then gives index tuples, from row `from` on; DONE: no more, and all is forgotten. */
 extern SluiceIndexStatus pgsluice_index_sort(SluiceIndex *build);
 extern SluiceIndexStatus pgsluice_index_sorted(SluiceIndex *build, size_t from,
 											   SluiceIndexStep *step);
+/* Sorts what was added. Steps write it out. */
 extern SluiceIndexStatus pgsluice_index_flush(SluiceIndex *build);
+/* No row follows. Steps give the pages. */
 extern SluiceIndexStatus pgsluice_index_finish(SluiceIndex *build);
+/* Goes on, for some thousand rows at most, so that the caller can look for interrupts. */
 extern SluiceIndexStatus pgsluice_index_step(SluiceIndex *build, SluiceIndexStep *step);
+/* Pairs of neighbours with equal keys since the last step; returns their number. */
 extern size_t pgsluice_index_twins(const SluiceIndex *build, const uint64_t (**twins)[2]);
+/* The bytes that a step has asked for. */
 extern SluiceIndexStatus pgsluice_index_supply(SluiceIndex *build, const uint8_t *bytes,
 											   size_t len);
+/* PAGES: has copied a page that is ready, and its block number. GO: there is none. */
 extern SluiceIndexStatus pgsluice_index_page(SluiceIndex *build, uint8_t *page,
 											 uint32_t *block);
+/* False: the rows cannot be handed to another build. */
 extern bool pgsluice_index_spread(const SluiceIndex *build, SluiceIndexSpread *spread);
 extern void pgsluice_index_spread_with(SluiceIndexSpread *spread,
 									   const SluiceIndexSpread *other);
+/* step->bytes is what another process gives to pgsluice_index_join(). */
 extern SluiceIndexStatus pgsluice_index_sort_as(SluiceIndex *build,
 												const SluiceIndexSpread *spread,
 												SluiceIndexStep *step);
 extern SluiceIndexStatus pgsluice_index_join(SluiceIndex *build,
 											 const uint8_t *bytes, size_t len);
+/* From now on rows may take so many bytes. */
 extern void pgsluice_index_limit(SluiceIndex *build, size_t bytes);
+/* Sorts what is there, and steps write it out; DONE: there is nothing. */
 extern SluiceIndexStatus pgsluice_index_spill(SluiceIndex *build);
+/* Where the runs lie in the file: first byte and the one behind the last, for each. */
 extern SluiceIndexStatus pgsluice_index_runs(SluiceIndex *build, SluiceIndexStep *step);
+/* Takes a run of another file; `start` and `end` say which, see SLUICE_INDEX_PLACE_BITS. */
 extern SluiceIndexStatus pgsluice_index_adopt(SluiceIndex *build, uint64_t start,
 											  uint64_t end);
 
