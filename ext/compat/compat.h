@@ -66,10 +66,12 @@
  */
 #define COMPAT_BUILT_FOR PG_VERSION_NUM
 
+/* c.h has it from 19 on. */
 #if PG_VERSION_NUM < 190000
 #define pg_fallthrough __attribute__((fallthrough))
 #endif
 
+/* 16 has renamed RelFileNode, and all that is named after it, to RelFileLocator. */
 #if PG_VERSION_NUM < 160000
 #define rd_newRelfilelocatorSubid rd_newRelfilenodeSubid
 #define rd_firstRelfilelocatorSubid rd_firstRelfilenodeSubid
@@ -116,12 +118,14 @@ compat_repalloc_or_null(MemoryContext context, void *piece, Size size)
 #define compat_rights(nsitem) ((nsitem)->p_rte)
 #endif
 
+/* INSERT of one column; `column` is its number as bitmaps of columns have it. */
 static inline void
 compat_add_inserted_column(ParseNamespaceItem *nsitem, int column)
 {
 	compat_rights(nsitem)->insertedCols = bms_add_member(compat_rights(nsitem)->insertedCols, column);
 }
 
+/* INSERT of the columns that were added. */
 static inline void
 compat_require_insert(ParseNamespaceItem *nsitem)
 {
@@ -142,6 +146,7 @@ compat_require_update(ParseNamespaceItem *nsitem, TupleDesc desc)
 	compat_rights(nsitem)->requiredPerms |= ACL_UPDATE;
 }
 
+/* SELECT of these columns. */
 static inline void
 compat_require_select(ParseNamespaceItem *nsitem, Bitmapset *columns)
 {
@@ -176,6 +181,10 @@ compat_require_select(ParseNamespaceItem *nsitem, Bitmapset *columns)
 #define compat_index_beginscan(heap, index, snapshot, nkeys) index_beginscan(heap, index, snapshot, nkeys, 0)
 #endif
 
+/*
+ * The executor's range table is the statement's. 18 wants to know which entries are not pruned: COPY has one
+ * entry, and none is.
+ */
 static inline void
 compat_init_range_table(EState *estate, CopyFromState cstate)
 {
@@ -189,6 +198,7 @@ compat_init_range_table(EState *estate, CopyFromState cstate)
 #endif
 }
 
+/* Whether rows can be inserted at all: an error for a view without trigger, a sequence, and so on. */
 static inline void
 compat_check_valid_target(ResultRelInfo *rri)
 {
@@ -201,6 +211,7 @@ compat_check_valid_target(ResultRelInfo *rri)
 #endif
 }
 
+/* One row into all indexes, by their access methods. Gives the indexes that are to be checked again at the end. */
 static inline List *
 compat_insert_index_tuples(ResultRelInfo *rri, TupleTableSlot *slot, EState *estate)
 {
@@ -227,6 +238,10 @@ compat_insert_index_tuples_unless(ResultRelInfo *rri, TupleTableSlot *slot, ESta
 #endif
 }
 
+/*
+ * Whether no row that is there, dead ones aside, conflicts with this one; else `conflict` is its address. From 18
+ * on the address of the row itself is an argument: it is not in the table yet.
+ */
 static inline bool
 compat_check_index_constraints(ResultRelInfo *rri, TupleTableSlot *slot, EState *estate,
 							   ItemPointer conflict, List *arbiters)
@@ -241,6 +256,10 @@ compat_check_index_constraints(ResultRelInfo *rri, TupleTableSlot *slot, EState 
 #endif
 }
 
+/*
+ * For triggers that lock a row which another transaction has changed. 16 also wants a list of the relations that
+ * are changed, for checks of its own: none is given.
+ */
 static inline void
 compat_init_epq(EPQState *epq, EState *estate)
 {
@@ -295,6 +314,10 @@ compat_is_random(Oid function)
 #endif
 }
 
+/*
+ * How a row of the root becomes one of the leaf; NULL: it is the same. 15 makes the map with the leaf, later
+ * majors when it is asked for.
+ */
 static inline TupleConversionMap *
 compat_root_to_leaf_map(ResultRelInfo *rri, EState *estate)
 {
@@ -414,6 +437,7 @@ compat_skipped(CopyFromState cstate)
 #endif
 }
 
+/* At the end of the COPY: how many records were skipped, in the words of each major. */
 static inline void
 compat_tell_skipped(CopyFromState cstate)
 {
@@ -507,6 +531,11 @@ compat_has_virtual_columns(TupleDesc desc)
 /*
  * Adds up to n blocks to the relation, at least one: buffers of them, pinned,
  * the first one locked since before others could see it.
+ *
+ * Until a page is initialized it is empty to every reader, and a crash leaves
+ * zeros there, which VACUUM gives back: so blocks may be added before there
+ * are rows for them. 15 adds them one by one under the extension lock, which is
+ * taken once for all.
  */
 static inline uint32
 compat_extend(Relation rel, BufferAccessStrategy strategy, uint32 n, Buffer *buffers)
@@ -598,6 +627,7 @@ extern void compat_write_blocks(Relation rel, BlockNumber first, uint32 n, const
 #define CompatLocator RelFileLocator
 #endif
 
+/* WAL records of whole pages, many in one, with their holes left out. */
 #define compat_log_newpages(rel, n, at, pages) log_newpages(&compat_locator(rel), MAIN_FORKNUM, n, at, pages, true)
 
 typedef enum CompatCollation
@@ -633,6 +663,11 @@ compat_collation_provider(Oid collation)
 #define compat_libc_locale(locale) ((locale)->info.lt)
 #endif
 
+/*
+ * Who orders by a collation; LIBC: by this locale. Of the others nothing is known but that they compare by
+ * functions of the server. Up to 17 there is no pg_locale_t for C, and none for the collation of the database
+ * if that is the C library's.
+ */
 static inline CompatCollation
 compat_collation(Oid collation, locale_t *libc)
 {
