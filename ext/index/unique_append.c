@@ -11,7 +11,10 @@
  *
  * WHY A DUPLICATE CANNOT GET IN.  The batch's entries are sorted and
  * neighbours compared with the operator class's own function, so no two of
- * them are equal. btree_append.c looks at the index's last key under the lock
+ * them are equal. A single key of a type whose order is that of its integer
+ * (SLUICE_ORDER_SIGNED: sort_keys.c lists these types with their operator
+ * families, all of them the server's own) needs no sorting if each row's
+ * integer is above the one before it. btree_append.c looks at the index's last key under the lock
  * of the rightmost leaf, which it keeps until the entries are in. When another
  * session gets beyond our keys between two calls, the rest of the batch goes
  * through index_insert() with UNIQUE_CHECK_YES. Its error names the line of
@@ -32,6 +35,7 @@
 
 #include "access/genam.h"
 #include "access/htup_details.h"
+#include "access/tupmacs.h"
 #include "catalog/pg_am_d.h"
 #include "fmgr.h"
 #include "miscadmin.h"
@@ -45,6 +49,7 @@ struct UniqueAppend
 	SluiceIndexBuild build;
 	uint32		longest;		/* bytes of a row whose entry is surely not too large */
 	Size		memory;			/* for the entries of a lot */
+	bool		integer;		/* one key, ordered as its integer is, ascending */
 	IndexUse *taken;
 	int			pause;			/* lots to pass over */
 	int			next_pause;		/* and after the next one that is not taken */
@@ -82,6 +87,8 @@ sluice_unique_append_open(Relation heap, Relation index, IndexInfo *info,
 	append->memory = memory;
 	memcpy(append->build.attributes, attributes, sizeof(append->build.attributes));
 	append->longest = COMPAT_BT_MAX_ITEM / info->ii_NumIndexAttrs;
+	append->integer = info->ii_NumIndexAttrs == 1 && attributes[0].by_value &&
+		attributes[0].order == SLUICE_ORDER_SIGNED && !attributes[0].descending;
 	append->context = AllocSetContextCreate(CurrentMemoryContext, "pgsluice index append",
 											ALLOCSET_DEFAULT_SIZES);
 	sluice_index_own_core(&append->build, &append->callback);
@@ -158,12 +165,52 @@ take_sorted(SluiceIndexBuild *build, Lot *lot)
 }
 
 /*
+ * Forms the entries of a lot in which each key is an integer above the one
+ * before it, as a serial key's: no sorting, no comparison of neighbours. False
+ * if the rows are not so.
+ */
+static bool
+form_ascending(UniqueAppend *append, Lot *lot)
+{
+	SluiceIndexBuild *build = &append->build;
+	TupleDesc	desc = RelationGetDescr(build->heap);
+	AttrNumber	column = build->info->ii_IndexAttrNumbers[0];
+	int			len = build->attributes[0].len;
+	Size		start = MAXALIGN(sizeof(IndexTupleData));
+	Size		size = MAXALIGN(start + len);
+	char	   *at = palloc0(size * lot->count);
+	int64		last = 0;
+
+	lot->tuples = palloc(sizeof(IndexTuple) * lot->count);
+	lot->row = palloc(sizeof(uint32) * lot->count);
+	for (int n = 0; n < lot->count; n++, at += size)
+	{
+		HeapTupleData row = {.t_len = lot->rows[n].len,.t_data = lot->rows[n].tuple};
+		bool		isnull;
+		Datum		value = heap_getattr(&row, column, desc, &isnull);
+		int64		key = len == 2 ? DatumGetInt16(value) : len == 4 ? DatumGetInt32(value) : DatumGetInt64(value);
+
+		if (isnull || row.t_len > append->longest || (n > 0 && key <= last))
+			return false;
+		last = key;
+		lot->tuples[n] = (IndexTuple) at;
+		lot->row[n] = n;
+		lot->tuples[n]->t_tid = lot->rows[n].tid;
+		lot->tuples[n]->t_info = size;
+		store_att_byval(at + start, value, len);
+	}
+	return true;
+}
+
+/*
  * The lot's entries in their order; false if they are not all plain and
  * different.
  */
 static bool
 sort_lot(UniqueAppend *append, Lot *lot)
 {
+	if (append->integer && form_ascending(append, lot))
+		return true;
 	if (!add_entries(append, lot->rows, lot->count))
 	{
 		append->taken->because = "some rows' keys are NULL or long";

@@ -9,7 +9,7 @@ import unittest
 from . import cluster as clusters
 from .cluster import Held, Refused, wait_until
 from .test_disk_full import resize, small_disk
-from .twins import LoadedTwice, check, reader_conflicts
+from .twins import LoadedTwice, check, reader_conflicts, refusal
 
 # Long keys fill leaves, parents and their parents soon.
 KEYED = (
@@ -119,6 +119,36 @@ class Appended(LoadedTwice):
         for given in (lines[::-1], shuffled, near, nulls, wide):
             self.same(given)
             self.checked()
+
+    def test_integer_keys(self):
+        """Of all lengths, from below zero to both ends of their types; in a domain; also with one key out of order, equal or NULL."""
+        table = ("SET client_min_messages = error; DROP TABLE IF EXISTS t; DROP DOMAIN IF EXISTS od; CREATE DOMAIN od AS int;"
+                 "CREATE TABLE t (s smallint UNIQUE, b bigint UNIQUE, o od UNIQUE, d date UNIQUE, at timestamptz UNIQUE, m int UNIQUE, pad text);")
+        indexes = [f"t_{column}_key" for column in ("s", "b", "o", "d", "at", "m")]
+        lines = [f"{n},{n * 3 * 10**15},{n * 700000},{abs(n):04d}-01-01{'' if n > 0 else ' BC'},{-n if n < 0 else 1500 + n:04d}-02-01 00:00Z{' BC' if n < 0 else ''},{'' if n == -1 else n},{'x' * 300}\n"
+                 for n in range(-3000, 3001) if n]
+        lines[0] = f"-32768,-9223372036854775808,-2147483648,-infinity,-infinity,-7000,{'x' * 300}\n"
+        lines[-1] = f"32767,9223372036854775807,2147483647,infinity,infinity,7000,{'x' * 300}\n"
+        for given, whole in ((lines, 5000), (lines[:4000] + [lines[4500]] + lines[4000:4500] + lines[4501:], 2000)):
+            path = self.cluster.file("input", "".join(given).encode())
+            said = []
+            for setting in ("off", "on"):
+                self.sql(f"{table} SET pgsluice.copy = {setting}; {COPY.format(path)}")
+                said.append([self.sql(f"SET enable_seqscan = off; SET enable_bitmapscan = off; SELECT md5(string_agg(t::text, ',' ORDER BY {column})) FROM t")
+                             for column in ("s", "b", "o", "d", "at", "m")])
+            self.assertEqual(*said)
+            for index in indexes:
+                check(self.cluster, index)
+            self.sql(table)
+            found = self.entries(path)
+            for index in indexes[:5]:
+                self.assertGreater(found[index], whole, index)
+        said = []
+        for setting in ("off", "on"):
+            path = self.cluster.file("input", "".join(lines[:5000] + lines[4999:]).encode())
+            said.append(refusal(self.cluster, f"{table} SET pgsluice.copy = {setting}; {COPY.format(path)}"))
+        self.assertIn("line 5001", said[0])
+        self.assertEqual(*said)
 
     def test_refusals_are_those_of_stock(self):
         """Duplicates in the input and in the table, in one index and in several: stock's words and line."""
