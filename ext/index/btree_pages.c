@@ -48,8 +48,9 @@ sluice_btree_allocate(Relation heap, Relation index, Buffer *added, int count)
 	}
 	PG_CATCH();
 	{
-		while (got > 0)
-			memset(BufferGetPage(added[--got]), 0, BLCKSZ);
+		/* Up to 15 BufferGetPage() is a macro that evaluates its argument more than once. */
+		for (int i = 0; i < got; i++)
+			memset(BufferGetPage(added[i]), 0, BLCKSZ);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
