@@ -106,8 +106,8 @@ pub fn changed(name: &str, bytes: &Range<u64>) -> Error {
 #[derive(Debug, Default)]
 pub(super) struct KnownRanges {
     left: VecDeque<KnownPiece>,
-    /// the hash of the first range up to this offset
-    begun: Option<(Hasher, u64)>,
+    /// the hash of the first range up to this offset: 2 kB, which most files never need
+    begun: Option<Box<(Hasher, u64)>>,
     /// where the last range ends, if no bytes may be outside of them
     whole: Option<u64>,
 }
@@ -150,7 +150,7 @@ impl KnownRanges {
     ) -> Result<Option<Chunk>, Error> {
         while let Some(next) = self.left.front() {
             let end = chunk.offset + chunk.bytes.len() as u64;
-            let at = self.begun.as_ref().map_or(next.bytes.start, |(_, at)| *at);
+            let at = self.begun.as_deref().map_or(next.bytes.start, |(_, at)| *at);
             if chunk.bytes.is_empty() || at >= end {
                 return Ok(None);
             }
@@ -173,11 +173,11 @@ impl KnownRanges {
             }) else {
                 return Err(changed(name, &next.bytes));
             };
-            let (mut hasher, _) = self.begun.take().unwrap_or_else(|| (Hasher::new(), at));
+            let (mut hasher, _) = self.begun.take().map_or_else(|| (Hasher::new(), at), |b| *b);
             hasher.update(&chunk.bytes[..length]);
             drop_first(chunk, passed, layout);
             if !whole {
-                self.begun = Some((hasher, to));
+                self.begun = Some(Box::new((hasher, to)));
             } else if hasher.finalize() != next.hash {
                 return Err(changed(name, &next.bytes));
             } else {
