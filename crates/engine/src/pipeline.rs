@@ -145,6 +145,7 @@ fn finish(
         (_, first) => first,
     };
     if let Some(error) = error {
+        lanes.iter_mut().for_each(Lane::show_rejects);
         return Err(lanes.iter_mut().fold(error, |error, lane| lane.stayed(error)));
     }
     lanes.iter_mut().try_for_each(Lane::finish)?;
@@ -197,6 +198,7 @@ fn spawn_lane(mut lane: Lane, pool: BufferPool, stop: Stop) -> (Sender<Placed>, 
         let fed: Result<(), Error> = work();
         if fed.is_err() {
             stop.set();
+            lane.show_rejects();
         }
         fed?;
         Ok(lane)

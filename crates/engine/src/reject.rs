@@ -7,6 +7,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::error::Error;
@@ -84,6 +85,8 @@ pub struct Rejects {
     earlier: Option<Earlier>,
     /// the records of the load that were read so far
     progress: Arc<Progress>,
+    /// there were more than the limit allows
+    exceeded: AtomicBool,
 }
 
 /// What earlier loads have committed of the same sources.
@@ -124,12 +127,17 @@ impl Rejects {
 
     fn of(keep: Keep, limit: Limit, progress: Arc<Progress>) -> Rejects {
         let (keep, rejected) = (Mutex::new(keep), Mutex::default());
-        Rejects { keep, rejected, limit, earlier: None, progress }
+        Rejects { keep, rejected, limit, earlier: None, progress, exceeded: AtomicBool::new(false) }
     }
 
     /// Whether each lane keeps its rejects until its transaction is committed.
     pub fn is_recorded(&self) -> bool {
         self.earlier.is_some()
+    }
+
+    /// Whether the load fails because there were too many.
+    pub fn is_exceeded(&self) -> bool {
+        self.exceeded.load(Ordering::Acquire)
     }
 
     /// Takes a record.
@@ -278,6 +286,7 @@ impl Rejects {
     }
 
     fn too_many(&self, rejected: Amount) -> Error {
+        self.exceeded.store(true, Ordering::Release);
         let verb = if rejected.records == 1 { "was" } else { "were" };
         let error = Error::data(format!(
             "{rejected} {verb} rejected, which is more than the limit of {}",
@@ -317,10 +326,23 @@ impl Block<'_> {
     ///
     /// As [`Rejects::add`], or the transaction of an earlier block was not committed.
     pub fn write(&mut self, spool: &mut Spool) -> Result<Vec<Kept>, Error> {
+        self.put(spool, false)
+    }
+
+    /// Adds the rejects of a transaction that is never committed, for the user to look at.
+    ///
+    /// # Errors
+    ///
+    /// As [`Block::write`].
+    pub fn show(&mut self, spool: &mut Spool) -> Result<(), Error> {
+        self.put(spool, true).map(drop)
+    }
+
+    fn put(&mut self, spool: &mut Spool, shown: bool) -> Result<Vec<Kept>, Error> {
         let Keep::Files(file) = &mut *self.keep else {
             return Err(Error::defect("rejects are kept nowhere"));
         };
-        file.begin_block()?;
+        file.begin_block(shown)?;
         let written = spool.empty_into(file).and_then(|()| file.end_block());
         written.map_err(|e| file.failed(&e))
     }

@@ -61,6 +61,8 @@ struct Owned {
     ended: Vec<Kept>,
     /// a block was written whose transaction is not known to be committed
     pending: bool,
+    /// that block is one of a load that is beyond its limit: its transaction is never committed
+    shown: bool,
     /// the last field: empty files are removed when they are closed
     _lock: Lock,
 }
@@ -135,24 +137,31 @@ impl RejectFile {
             dialect: dialect.cloned(),
             records,
             side,
-            owned: Some(Owned { amount, ended: Vec::new(), pending: false, _lock: lock }),
+            owned: Some(Owned {
+                amount,
+                ended: Vec::new(),
+                pending: false,
+                shown: false,
+                _lock: lock,
+            }),
         })
     }
 
-    /// Begins a block of a transaction.
+    /// Begins a block of a transaction, or one that is only `shown`.
     ///
     /// # Errors
     ///
-    /// The transaction of an earlier block was not committed: nothing may follow that block.
-    pub(super) fn begin_block(&mut self) -> Result<(), Error> {
+    /// The transaction of an earlier block was not committed: nothing may follow that block, except
+    /// that shown ones follow each other.
+    pub(super) fn begin_block(&mut self, shown: bool) -> Result<(), Error> {
         match &mut self.owned {
-            Some(owned) if owned.pending => {
+            Some(owned) if owned.pending && !(shown && owned.shown) => {
                 // The error of that transaction says why.
                 Err(Error::new("the rejects of another lane are not committed")
                     .of_kind(Kind::Cancelled))
             }
             Some(owned) => {
-                owned.pending = true;
+                (owned.pending, owned.shown) = (true, shown);
                 Ok(())
             }
             None => Err(Error::defect("the reject files belong to no recorded load")),

@@ -14,7 +14,9 @@
 //!    without one is from another program.
 //! 3. Within a process, one lane at a time appends and commits: a mutex is held from the first byte
 //!    of a block to the outcome of its COMMIT. So a block that is not committed can only be the last
-//!    one. If a COMMIT fails, or its outcome is unknown, no lane appends anything after it.
+//!    one. If a COMMIT fails, or its outcome is unknown, no lane appends anything after it. Beyond the
+//!    limit, each lane adds what it has not committed, for the user; after the first of these blocks no
+//!    lane commits rejects.
 //! 4. While a lane holds the mutex, it waits for no other lane: constraints are checked as the rows
 //!    arrive, and the only rows of the ledger that it locks against others are those of these files.
 //!
@@ -148,14 +150,7 @@ impl Reserved {
             last = Some(checked(pair, sources)?);
         }
         let Some((records, side)) = last else { return Err(Error::defect("no reject file")) };
-        // A pair that was begun in a transaction that was not committed.
-        let next = numbered(&lock.path, kept.len() as u32 + 1);
-        let begun = outputs(&next, 0).map_err(|e| failed("read the reject file", &next, &e))?;
-        if follows(&next, &begun.0, &begun.1, sources)? {
-            for path in [side_path(&next), next] {
-                fs::remove_file(&path).map_err(|e| failed("remove", &path, &e))?;
-            }
-        }
+        remove_begun(&lock.path, kept.len() as u32 + 1, sources)?;
         let mut reserved = Reserved { records, side, pairs: kept, lock };
         reserved.cut()?;
         Ok(reserved)
@@ -207,6 +202,27 @@ fn checked(kept: &Kept, sources: &[String]) -> Result<(Output, Output), Error> {
     let cut = records.cut().and_then(|()| side.cut());
     cut.map_err(|e| failed("write", path, &e))?;
     Ok((records, side))
+}
+
+/// Removes pairs that were begun in transactions that were not committed, the last one first, so that
+/// none is left beyond a gap.
+fn remove_begun(first: &Path, number: u32, sources: &[String]) -> Result<(), Error> {
+    let mut begun = Vec::new();
+    for number in number.. {
+        let path = numbered(first, number);
+        if !path.exists() && !side_path(&path).exists() {
+            break;
+        }
+        let pair = outputs(&path, 0).map_err(|e| failed("read the reject file", &path, &e))?;
+        if !follows(&path, &pair.0, &pair.1, sources)? {
+            break;
+        }
+        begun.push(path);
+    }
+    for path in begun.iter().rev().flat_map(|path| [side_path(path), path.clone()]) {
+        fs::remove_file(&path).map_err(|e| failed("remove", &path, &e))?;
+    }
+    Ok(())
 }
 
 /// Whether all that follows the hashed bytes is a block of a load of these sources.

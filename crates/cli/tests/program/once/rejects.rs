@@ -203,6 +203,55 @@ fn a_lost_or_changed_reject_file_is_an_error() {
     assert!(kept(&rejects, None).1.len() > bad.len());
 }
 
+/// Beyond the limit, the reject file shows the rejects of all lanes.
+#[test]
+fn beyond_the_limit_the_rejects_of_all_lanes_are_shown() {
+    let mut world = world();
+    let (bytes, bad) = mixed(0, 240_000);
+    let path = world.file("a.csv", &bytes);
+    let rejects = world.path("bad");
+    let load = |world: &World, limit: &str| {
+        let with = ["--method", "lanes", "--lanes", "3", "--on-error", "reject"];
+        let all = [&path, "--table", "t", "--once", "--reject-file", &rejects];
+        world.load(&[&all[..], &with, &["--reject-limit", limit]].concat())
+    };
+    let said = load(&world, "300").unwrap_err();
+    assert!(said.contains("more than the limit of 300"), "{said}");
+    let (records, places) = kept(&rejects, None);
+    // The limit counts lines, too: each of these has two.
+    assert!(places.len() > 150, "{} of more than 150", places.len());
+    assert_eq!(records.len(), places.len());
+    load(&world, "none").unwrap();
+    exact(&mut world, &rejects, &bad, "at last");
+}
+
+/// Rejects that leave a quote open begin files of their own: those of a transaction that was not
+/// committed are removed, however many there are.
+#[test]
+fn files_that_were_begun_and_not_committed_are_removed() {
+    let mut world = world();
+    let open = |i: usize| format!("{i},\"no end of {i}\n");
+    let paths: Vec<String> = (0..4)
+        .map(|i| world.file(&format!("{i}.csv"), format!("1{i},x\n{}", open(i)).as_bytes()))
+        .collect();
+    let rejects = world.path("bad");
+    let load = |world: &World, limit: &str| {
+        let mut all: Vec<&str> = paths.iter().map(String::as_str).collect();
+        all.extend(["--table", "t", "--once", "--on-error", "reject", "--reject-file", &rejects]);
+        world.load(&[&all[..], &["--stray-quotes", "copy", "--reject-limit", limit]].concat())
+    };
+    let said = load(&world, "3").unwrap_err();
+    assert!(said.contains("more than the limit of 3"), "{said}");
+    assert!(fs::exists(world.path("bad.4")).unwrap());
+    fs::write(world.path("bad.5"), b"of somebody else").unwrap();
+    assert_eq!(load(&world, "none").unwrap()["rejected"], 4);
+    for (i, name) in ["bad", "bad.2", "bad.3", "bad.4"].iter().enumerate() {
+        assert_eq!(fs::read_to_string(world.path(name)).unwrap(), open(i), "{name}");
+    }
+    assert_eq!(fs::read_to_string(world.path("bad.5")).unwrap(), "of somebody else");
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "4");
+}
+
 /// The disk of the reject file is full in the middle: what is committed stays, and the same command
 /// continues when there is room.
 #[test]

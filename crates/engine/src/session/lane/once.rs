@@ -125,11 +125,7 @@ impl Lane {
         };
         let kept = pieces.rejected.add(rejects, reject, &mut bytes, eol);
         kept.map_err(|e| Error::io("write", "the rejects beside the reject file", &e))?;
-        let counted = rejects.count(reject);
-        if counted.is_err() {
-            self.show_rejects();
-        }
-        counted
+        rejects.count(reject)
     }
 
     /// Ends the reject files when all lanes have committed.
@@ -141,13 +137,13 @@ impl Lane {
         self.rejects.as_ref().map_or(Ok(()), |rejects| rejects.end())
     }
 
-    /// Before the load fails: writes rejects whose transaction is not committed, for the user to look
-    /// at. The next load cuts them off.
+    /// Before the load fails because of too many rejects: writes those whose transaction is not
+    /// committed, for the user to look at. The next load cuts them off.
     pub(crate) fn show_rejects(&mut self) {
         let (Some(pieces), Some(rejects)) = (&mut self.pieces, &self.rejects) else { return };
-        if pieces.rejected.amount().records > 0 {
+        if rejects.is_exceeded() && pieces.rejected.amount().records > 0 {
             // The load fails for another reason.
-            let _ = rejects.block().write(&mut pieces.rejected);
+            let _ = rejects.block().show(&mut pieces.rejected);
         }
     }
 }
