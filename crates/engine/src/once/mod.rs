@@ -14,6 +14,7 @@ mod identity;
 pub mod listing;
 mod lookup;
 mod names;
+mod notes;
 pub mod record;
 mod rejects;
 pub mod tables;
@@ -32,6 +33,7 @@ use fingerprint::Fingerprint;
 use identity::{same, Ends, Seen};
 use lookup::{candidates, claim, pieces, Row};
 use names::{add_names, drop_rows, touch};
+use notes::{About, Notes};
 use record::{Alias, Recording, Target, Wanted};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -44,7 +46,7 @@ pub(crate) struct Once {
     pub recording: Arc<Recording>,
     /// all sources, as they were named
     names: Vec<String>,
-    notes: Vec<String>,
+    notes: Notes,
 }
 
 /// What there is to do.
@@ -106,18 +108,19 @@ pub(crate) fn begin(options: &Options, watch: &Watch, waiting: &dyn Fn()) -> Res
     }
     let names: Vec<String> = sources.iter().map(|s| s.name()).collect();
     if found.wanted.is_empty() {
-        let Found { aliases, touched, fingerprint, mut notes, .. } = found;
+        let Found { aliases, touched, fingerprint, notes, .. } = found;
         add_names(&mut guard, &target, &aliases, &fingerprint.json(), 0)?;
         touch(&mut guard, &touched)?;
         guard.exec("COMMIT")?;
         let known = names.len() as u64;
-        notes.insert(0, format!("nothing new: all files ({known}) were loaded before"));
+        let nothing = format!("nothing new: all files ({known}) were loaded before");
+        let notes = std::iter::once(nothing).chain(notes.summed_up());
         let (table, files) = (target.sql, names);
         return Ok(Begun::Nothing(Box::new(Summary {
             table,
             files,
             files_known: known,
-            notes: notes.into_iter().map(Text::from).collect(),
+            notes: notes.map(Text::from).collect(),
             ..Summary::default()
         })));
     }
@@ -175,7 +178,7 @@ struct Found<'s> {
     header: bool,
     /// of sources that have grown, the rest is loaded
     append: bool,
-    notes: Vec<String>,
+    notes: Notes,
     /// the names of all sources
     names: HashSet<String>,
     /// sources to load, each with its index
@@ -200,7 +203,8 @@ impl Found<'_> {
             if self.names.insert(seen.name.clone()) {
                 left.push(i);
             } else {
-                self.notes.push(format!("{} is named twice and loaded once", seen.name));
+                let note = format!("{} is named twice and loaded once", seen.name);
+                self.notes.add(About::Twice, note);
             }
         }
         left
@@ -275,7 +279,8 @@ impl Found<'_> {
                     if !self.append || row.content != row.number {
                         return Err(grown(&name, end, more));
                     }
-                    self.notes.push(format!("{name} has grown by {more} bytes"));
+                    let note = format!("{name} has grown by {more} bytes");
+                    self.notes.add(About::Grown, note);
                     self.want(i, want(Some(row.number)));
                     return Ok(());
                 }
@@ -288,14 +293,14 @@ impl Found<'_> {
                     self.fingerprint.check(&row.options, &name)?;
                     let note =
                         format!("{name} has the same bytes as {}, which is loaded", row.name);
-                    self.notes.push(note);
+                    self.notes.add(About::Loaded, note);
                     let ends = ends.clone();
                     self.aliases.push(Alias { seen, ends, same_as: row.content });
                     return Ok(());
                 }
                 Compared::Same(_) => {
                     self.fingerprint.check(&row.options, &name)?;
-                    self.notes.push(format!("{name} continues {}", row.name));
+                    self.notes.add(About::Continued, format!("{name} continues {}", row.name));
                     self.want(i, want(Some(row.number)));
                     self.replaced.extend(failed);
                     return Ok(());
@@ -357,9 +362,9 @@ impl Found<'_> {
         for place in self.by_ends.get(&content).into_iter().flatten() {
             let other = &self.wanted[*place].1.seen.name;
             if same(other, &wanted.seen.name)? {
-                self.notes.push(format!(
-                    "{name} has the same bytes as {other}, and they are loaded once"
-                ));
+                let note =
+                    format!("{name} has the same bytes as {other}, and they are loaded once");
+                self.notes.add(About::Copies, note);
                 self.copies.push((wanted.seen, wanted.ends, *place));
                 return Ok(());
             }
@@ -443,7 +448,7 @@ impl Once {
         summary.files_known = (self.names.len() - loaded) as u64;
         summary.transactions += recording.transactions.get();
         summary.files = self.names;
-        summary.notes.extend(self.notes.into_iter().map(Text::from));
+        summary.notes.extend(self.notes.summed_up().into_iter().map(Text::from));
         Ok(summary)
     }
 }

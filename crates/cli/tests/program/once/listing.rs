@@ -42,6 +42,8 @@ fn loads_are_listed_verified_and_forgotten() {
     assert_eq!(world.run(&["loads", "show", "3"]).status.code(), Some(1));
     let (verified, code) = objects(&world, &["verify", "1"]);
     assert_eq!((verified[0]["difference"].is_null(), code), (true, Some(0)), "{verified:?}");
+    world.sql("UPDATE t SET b = 'other' WHERE a < 100");
+    assert_eq!(world.sql(query_of_the_reference().trim_end_matches(';')), "59900");
     let mut other = bytes.clone();
     *other.last_mut().unwrap() = b' ';
     fs::write(&a, other).unwrap();
@@ -60,6 +62,14 @@ fn loads_are_listed_verified_and_forgotten() {
     assert_eq!(world.run(&["loads", "forget", &a, "--table", "u"]).status.code(), Some(1));
     assert_eq!(world.load(&[&a, "--table", "t", "--once"]).unwrap()["loaded"], 60_000);
     assert_eq!(world.sql("SELECT count(*) FROM t"), "120000");
+}
+
+/// The statement of the reference that counts the rows of load 1.
+fn query_of_the_reference() -> String {
+    let reference = include_str!("../../../../../docs/load-once-tables.md");
+    let (_, query) = reference.split_once("How many rows of load 1").unwrap();
+    let lines = query.lines().filter_map(|line| line.strip_prefix("    "));
+    lines.collect::<Vec<_>>().join(" ").replace("FROM votes", "FROM t")
 }
 
 /// What a load has loaded is forgotten by its number: its ranges are loaded again, and no others.
