@@ -101,7 +101,10 @@ fn load_sources(job: &Job<'_>) -> Result<Summary, Error> {
     let options = &options.reading(&reader);
     let job = &Job { options, watch, on_event, recording };
     watch.progress.total_bytes.set(reader.total_bytes());
-    let mut conn = watch.connect(&options.target.url)?;
+    let mut conn = match recording.and_then(|recording| recording.connection()) {
+        Some(conn) => conn,
+        None => watch.connect(&options.target.url)?,
+    };
     if let Some(recording) = recording {
         recording.check_head(&mut conn, reader.head().as_deref())?;
     }

@@ -124,8 +124,7 @@ pub(crate) fn begin(options: &Options, watch: &Watch, waiting: &dyn Fn()) -> Res
             ..Summary::default()
         })));
     }
-    let mut writer = watch.connect(&options.target.url)?;
-    let recording = found.register(&mut writer, target, options)?;
+    let recording = found.register(watch.connect(&options.target.url)?, target, options)?;
     Ok(Begun::Load(Once {
         guard,
         recording: Arc::new(recording),
@@ -388,7 +387,7 @@ impl Found<'_> {
     /// Registers the load over a connection whose transactions do not end the claims.
     fn register(
         &mut self,
-        conn: &mut Conn,
+        mut conn: Conn,
         target: Target,
         options: &Options,
     ) -> Result<Recording, Error> {
@@ -396,11 +395,13 @@ impl Found<'_> {
         let (indexes, files): (Vec<usize>, Vec<Wanted>) =
             std::mem::take(&mut self.wanted).into_iter().unzip();
         options.input.sources = indexes.iter().map(|i| self.sources[*i].clone()).collect();
-        begin_transaction(conn, &options)?;
-        drop_rows(conn, &self.replaced)?;
-        add_names(conn, &target, &self.aliases, &self.fingerprint.json(), 0)?;
-        touch(conn, &self.touched)?;
-        conn.exec("COMMIT")?;
+        if !(self.replaced.is_empty() && self.aliases.is_empty() && self.touched.is_empty()) {
+            begin_transaction(&mut conn, &options)?;
+            drop_rows(&mut conn, &self.replaced)?;
+            add_names(&mut conn, &target, &self.aliases, &self.fingerprint.json(), 0)?;
+            touch(&mut conn, &self.touched)?;
+            conn.exec("COMMIT")?;
+        }
         let copies = std::mem::take(&mut self.copies);
         let fingerprint = self.fingerprint.json();
         let recording = Recording::register(conn, target, files, fingerprint, options)?;

@@ -118,6 +118,8 @@ pub(crate) struct Recording {
     pub transactions: Counter,
     /// rows of `commits` that the load has written
     commits: Counter,
+    /// the connection that has registered the load, until the load takes it
+    registrar: Mutex<Option<Conn>>,
 }
 
 impl Recording {
@@ -127,13 +129,13 @@ impl Recording {
     ///
     /// The connection is lost, or another load is faster.
     pub(super) fn register(
-        conn: &mut Conn,
+        mut conn: Conn,
         target: Target,
         files: Vec<Wanted>,
         fingerprint: String,
         options: Options,
     ) -> Result<Recording, Error> {
-        super::begin_transaction(conn, &options)?;
+        super::begin_transaction(&mut conn, &options)?;
         let rows = conn.query(
             "INSERT INTO pgsluice_loads.loads (target, target_name, program) \
              VALUES ($1::oid, $2, $3) RETURNING number",
@@ -159,14 +161,15 @@ impl Recording {
             committed,
             transactions,
             commits: Counter::default(),
+            registrar: Mutex::default(),
         };
         let begun = Value::from_iter(recording.files.iter().filter_map(|file| file.begun));
-        recording.stop_earlier(conn, &begun)?;
-        let rejected = recording.take_rejects(conn, &begun)?;
-        recording.sources = recording.put_sources(conn)?;
+        recording.stop_earlier(&mut conn, &begun)?;
+        let rejected = recording.take_rejects(&mut conn, &begun)?;
+        recording.sources = recording.put_sources(&mut conn)?;
         conn.exec("COMMIT")?;
         for (file, source) in recording.files.iter().zip(&recording.sources) {
-            let begun = file.begun.map(|_| pieces(conn, *source)).transpose()?;
+            let begun = file.begun.map(|_| pieces(&mut conn, *source)).transpose()?;
             recording.known.push(begun.unwrap_or_default());
         }
         let known = recording.known.iter().flatten().map(|piece| piece.counts);
@@ -176,6 +179,7 @@ impl Recording {
         recording.earlier = Earlier { rejected, read };
         let stream = recording.files.iter().any(|file| file.seen.stream);
         recording.compared.store(!stream || read.records == 0, Ordering::Release);
+        recording.registrar = Mutex::new(Some(conn));
         Ok(recording)
     }
 
@@ -364,6 +368,11 @@ impl Recording {
                 conn.exec("COMMIT").map(drop)
             }
         }
+    }
+
+    /// The connection that has registered the load, for its first lane.
+    pub(crate) fn connection(&self) -> Option<Conn> {
+        self.registrar.lock().unwrap_or_else(|e| e.into_inner()).take()
     }
 
     /// The reject files, for the one who writes to them.

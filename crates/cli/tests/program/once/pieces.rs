@@ -83,7 +83,7 @@ fn a_lost_commit_is_neither_lost_nor_repeated() {
     let mut world = world();
     let path = world.file("a.csv", &lines(0, 100_000));
     for fate in [Fate::CutBefore, Fate::CutDuring, Fate::CutAfter] {
-        for (pass, shut) in [(2, false), (5, false), (7, true)] {
+        for (pass, shut) in [(2, false), (4, false), (6, true)] {
             world.sql("TRUNCATE t; DROP SCHEMA IF EXISTS pgsluice_loads CASCADE");
             let proxy = Proxy::start(&world, "COMMIT", pass, fate, shut);
             let target = proxy.target();
