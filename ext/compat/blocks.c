@@ -1,5 +1,30 @@
 /*
- * Many blocks with one write, as the major version can: see base/blocks.c.
+ * Many blocks with one write, as the major version can: see base/blocks.c. And
+ * for 15, many new blocks in one step, as later versions have it.
+ *
+ * ADDING BLOCKS ON 15 (compat_extend_locked).  The storage manager of 15 takes
+ * a page of zeros for each new block. ExtendBufferedRelBy() of 16 reserves
+ * the space of many blocks by one call of the system instead, and so does
+ * this. Under the lock that extends the relation:
+ *
+ *  1. fallocate() reserves the space, without a change of the file's length or
+ *     of any byte in it. If it fails, also for want of space, blocks are added
+ *     one by one, with stock's errors.
+ *  2. The new blocks get buffers, which are zeroed and locked; nothing is read
+ *     for them. They come before the blocks exist, so that nobody can have put
+ *     anything into one of them, written it and evicted it, when its buffer is
+ *     zeroed here. Nobody looks beyond the relation's end.
+ *  3. smgrextend() writes zeros to the last new block: the file has its length
+ *     now, and the next checkpoint syncs it. What lies before reads as zeros.
+ *     If the file's own bytes of that block are not zeros, something between
+ *     the storage manager and the file changes what is written: then zeros are
+ *     written to the blocks before it too.
+ *
+ * An error or a crash before 3 leaves the file as long as it was. Buffers of
+ * zeros that an error leaves beyond the end are what a stock extension that
+ * has failed can leave, and the next extension takes them over (ReadBuffer()
+ * with P_NEW expects them). After 3 the new blocks are pages of zeros, as
+ * stock's are until they are filled.
  */
 #include "compat/compat.h"
 
@@ -7,8 +32,11 @@
 #include <unistd.h>
 
 #include "common/relpath.h"
+#include "miscadmin.h"
 #include "pgstat.h"
+#include "storage/bufmgr.h"
 #include "storage/fd.h"
+#include "storage/lmgr.h"
 #include "storage/smgr.h"
 #include "utils/wait_event.h"
 
@@ -111,6 +139,97 @@ compat_write_blocks(Relation rel, BlockNumber first, uint32 n, const char *pages
 		return;
 	for (uint32 i = 0; i < n; i++)
 		smgrwrite(RelationGetSmgr(rel), MAIN_FORKNUM, first + i, (char *) pages + (size_t) i * BLCKSZ, true);
+}
+
+#endif
+
+#if PG_VERSION_NUM < 160000
+
+/* Reserves the space of n blocks behind the file's end. False if the system does not. */
+static bool
+reserve_blocks(int fd, BlockNumber first, uint32 n)
+{
+#ifdef FALLOC_FL_KEEP_SIZE
+	int			failed;
+
+	pgstat_report_wait_start(WAIT_EVENT_DATA_FILE_EXTEND);
+	failed = fallocate(fd, FALLOC_FL_KEEP_SIZE, (off_t) BLCKSZ * (first % RELSEG_SIZE), (off_t) BLCKSZ * n);
+	pgstat_report_wait_end();
+	return failed == 0;
+#else
+	return false;
+#endif
+}
+
+/* Buffers for blocks beyond the relation's end, zeroed and locked. False, and none, if one is in use. */
+static bool
+take_buffers(Relation rel, BufferAccessStrategy strategy, BlockNumber first, uint32 n, Buffer *buffers)
+{
+	for (uint32 i = 0; i < n; i++)
+	{
+		buffers[i] = ReadBufferExtended(rel, MAIN_FORKNUM, first + i, RBM_ZERO_AND_LOCK, strategy);
+		if (PageIsNew(BufferGetPage(buffers[i])))
+			continue;
+		for (uint32 k = 0; k <= i; k++)
+			UnlockReleaseBuffer(buffers[k]);
+		return false;
+	}
+	return true;
+}
+
+/* Adds n blocks of one segment file in one step; false, and none, if that cannot be. */
+static bool
+extend_at_once(Relation rel, BufferAccessStrategy strategy, BlockNumber first, uint32 n, Buffer *buffers)
+{
+	static const PGAlignedBlock zeros;
+	BlockNumber last = first + n - 1;
+	int			fd;
+
+	fd = open_segment(rel, first);
+	if (fd < 0)
+		return false;
+	if (!reserve_blocks(fd, first, n) || !take_buffers(rel, strategy, first, n, buffers))
+	{
+		CloseTransientFile(fd);
+		return false;
+	}
+	smgrextend(RelationGetSmgr(rel), MAIN_FORKNUM, last, (char *) zeros.data, false);
+	if (!holds_page(fd, last, zeros.data))
+	{
+		for (BlockNumber block = first; block < last; block++)
+			smgrwrite(RelationGetSmgr(rel), MAIN_FORKNUM, block, (char *) zeros.data, false);
+	}
+	CloseTransientFile(fd);
+	return true;
+}
+
+/* Fewer blocks than this are added one by one, as by FileZero() and FileFallocate() of 16. */
+#define EXTEND_AT_ONCE 9
+
+uint32
+compat_extend_locked(Relation rel, BufferAccessStrategy strategy, uint32 n, Buffer *buffers)
+{
+	bool		lock = !RELATION_IS_LOCAL(rel);
+	BlockNumber first;
+	uint32		at_once;
+
+	/* No more pins than this backend's part, as LimitAdditionalPins() of 16 has it. */
+	n = RelationUsesLocalBuffers(rel) ? 1 : Min(n, Max(1, NBuffers / MaxBackends));
+	if (lock)
+		LockRelationForExtension(rel, ExclusiveLock);
+	first = RelationGetNumberOfBlocks(rel);
+	at_once = Min(n, RELSEG_SIZE - first % RELSEG_SIZE);
+	if (at_once >= EXTEND_AT_ONCE && !each_block_counts() &&
+		extend_at_once(rel, strategy, first, at_once, buffers))
+		n = at_once;
+	else
+	{
+		for (uint32 i = 0; i < n; i++)
+			buffers[i] = ReadBufferExtended(rel, MAIN_FORKNUM, P_NEW, RBM_ZERO_AND_LOCK, strategy);
+	}
+	if (lock)
+		UnlockRelationForExtension(rel, ExclusiveLock);
+	return n;
 }
 
 #endif

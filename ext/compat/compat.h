@@ -528,6 +528,11 @@ compat_has_virtual_columns(TupleDesc desc)
 #define compat_is_enforced(constraint) true
 #endif
 
+#if PG_VERSION_NUM < 160000
+/* compat/blocks.c: adds up to n blocks, at least one, all of them pinned and locked. */
+extern uint32 compat_extend_locked(Relation rel, BufferAccessStrategy strategy, uint32 n, Buffer *buffers);
+#endif
+
 /*
  * Adds up to n blocks to the relation, at least one: buffers of them, pinned,
  * the first one locked since before others could see it.
@@ -540,28 +545,16 @@ compat_has_virtual_columns(TupleDesc desc)
 static inline uint32
 compat_extend(Relation rel, BufferAccessStrategy strategy, uint32 n, Buffer *buffers)
 {
-#if PG_VERSION_NUM >= 160000
 	uint32		got;
 
+#if PG_VERSION_NUM >= 160000
 	ExtendBufferedRelBy(BMR_REL(rel), MAIN_FORKNUM, strategy, EB_LOCK_FIRST, n, buffers, &got);
-	return got;
 #else
-	bool		lock = !RELATION_IS_LOCAL(rel);
-
-	/*
-	 * No more pins than this backend's part, as LimitAdditionalPins() of 16
-	 * has it.
-	 */
-	n = RelationUsesLocalBuffers(rel) ? 1 : Min(n, Max(1, NBuffers / MaxBackends));
-	if (lock)
-		LockRelationForExtension(rel, ExclusiveLock);
-	for (uint32 i = 0; i < n; i++)
-		buffers[i] = ReadBufferExtended(rel, MAIN_FORKNUM, P_NEW,
-										i == 0 ? RBM_ZERO_AND_LOCK : RBM_NORMAL, strategy);
-	if (lock)
-		UnlockRelationForExtension(rel, ExclusiveLock);
-	return n;
+	got = compat_extend_locked(rel, strategy, n, buffers);
+	for (uint32 i = 1; i < got; i++)
+		LockBuffer(buffers[i], BUFFER_LOCK_UNLOCK);
 #endif
+	return got;
 }
 
 /* From 16 on heap_multi_insert() adds more blocks than it fills at once. */

@@ -8,18 +8,24 @@ from pathlib import Path
 from .cluster import MAJOR, Cluster, as_user
 from .differential import compare
 from .test_durability import check_heap
-from .test_routes import AGAIN, CSV, UNLOGGED, csv
+from .test_routes import AGAIN, CSV, TABLE, UNLOGGED, csv
 
 ROWS = 200_000
 
 
 # What ptrack's patch of the server adds.
 HOOKS = "void *mdextend_hook, *mdwrite_hook;"
+# A file system that cannot reserve space.
+UNRESERVED = """
+#include <errno.h>
+int fallocate(int fd, int mode, long at, long len) { errno = EOPNOTSUPP; return -1; }
+int fallocate64(int fd, int mode, long at, long len) { errno = EOPNOTSUPP; return -1; }
+"""
 
 
-def layer(test, source):
+def layer(test, source, settings=()):
     """A server with a library under it that is loaded before the C library."""
-    server = Cluster()
+    server = Cluster(settings)
     test.addCleanup(server.remove)
     server.stop()
     made = server.home / "layer.so"
@@ -30,16 +36,16 @@ def layer(test, source):
     return server
 
 
-def writes(server):
-    """Calls of the system by which one fresh load of an unlogged table has written, and the table's pages."""
-    path = server.file("input", csv(ROWS))
+def writes(server, live=False):
+    """Calls of the system by which one load has written, and the table's pages: a fresh one of an unlogged table, or a live one."""
+    path = server.file("input", csv(ROWS // 4 if live else ROWS))
     session = subprocess.Popen(server.command("-At"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
 
     def ask(sql):
         session.stdin.write(sql + "\n")
         return session.stdout.readline().strip()
 
-    pid = ask(f"SET pgsluice.copy = on; SET pgsluice.workers = 0; {UNLOGGED}; BEGIN; TRUNCATE t; SELECT pg_backend_pid();")
+    pid = ask(f"SET pgsluice.copy = on; SET pgsluice.workers = 0; {TABLE if live else f'{UNLOGGED}; BEGIN; TRUNCATE t'}; SELECT pg_backend_pid();")
 
     def count():
         # The servers' user may look at its own processes, and root at all.
@@ -50,7 +56,7 @@ def writes(server):
     copy = CSV.format(f"'{path}'")
     route, blocks = ask(f"{copy}; SELECT route, pg_relation_size('t') / 8192 FROM pgsluice.last_copy;").split("|")
     done = count() - before
-    session.communicate("COMMIT;\n")
+    session.communicate("" if live else "COMMIT;\n")
     return route, done, int(blocks)
 
 
@@ -92,3 +98,54 @@ class Blocks(unittest.TestCase):
             self.assertEqual(len(there), size)
             self.assertNotIn(text, there)
             self.assertIn(bytes(byte ^ 0x5A for byte in text), there)
+
+
+@unittest.skipUnless(MAJOR == 15, "from 16 on the server itself adds many blocks at once")
+class NewBlocks(unittest.TestCase):
+    """Live loads: blocks that are added many at once."""
+
+    def server(self, source=None):
+        """One whose cache takes all of the table's pages, so that a load writes no more than zeros."""
+        settings = ["shared_buffers = 128MB"]
+        server = layer(self, source, settings) if source else Cluster(settings)
+        self.addCleanup(server.remove)
+        if not source:
+            server.sql("CREATE EXTENSION pgsluice")
+        return server
+
+    def test_many_at_once(self):
+        """One page of zeros is written for many blocks."""
+        route, done, blocks = writes(self.server(), live=True)
+        self.assertEqual(route, "append")
+        self.assertGreater(blocks, 500)
+        self.assertLess(done, blocks / 2)
+
+    def test_one_by_one(self):
+        """Each is written where the server notes which are, and where no space can be reserved."""
+        for source in (HOOKS, UNRESERVED):
+            server = self.server(source)
+            route, done, blocks = writes(server, live=True)
+            self.assertEqual(route, "append")
+            self.assertGreaterEqual(done, blocks)
+            check_heap(self, server)
+
+    def test_encrypted(self):
+        """Where files hold something else than pages, no block is left as the system makes it; after a crash all can be read."""
+        server = self.server(Path(__file__).with_name("file_layer.c").read_text())
+        folder = server.home / "encrypted"
+        subprocess.run(as_user(["mkdir", folder]), check=True)
+        server.sql(f"CREATE TABLESPACE hidden LOCATION '{folder}'; {TABLE} TABLESPACE hidden; CHECKPOINT")
+        copy = CSV.format(f"'{server.file('input', csv(ROWS // 4))}'")
+        self.assertEqual(server.sql(f"SET pgsluice.copy = on; BEGIN; {copy}; SELECT route FROM pgsluice.last_copy; ROLLBACK"), "append")
+        file = server.data / server.sql("SELECT pg_relation_filepath('t')").strip()
+        server.stop("immediate")
+        there = subprocess.run(as_user(["cat", file]), capture_output=True, check=True).stdout
+        self.assertGreater(len(there), 100 * 8192)
+        self.assertFalse(any(there[at:at + 8192] == bytes(8192) for at in range(0, len(there), 8192)))
+        server.start()
+        self.assertEqual(server.sql("VACUUM t; SELECT count(*) FROM t"), "0")
+        server.sql(f"SET pgsluice.copy = on; {copy}")
+        server.stop()
+        server.start()
+        self.assertEqual(server.sql("SELECT count(*) FROM t"), str(ROWS // 4))
+        check_heap(self, server)
