@@ -10,15 +10,14 @@ use crate::names::Names;
 use crate::once::OnceArguments;
 use crate::outcome::{only_with_rejects, rejects, ErrorArguments, OnError, OutputArguments};
 use crate::sources::Named;
+use crate::target::target_options;
 use clap::{Args, ValueEnum};
 use pgsluice_core::scan::{self, StrayQuotes};
-use pgsluice_engine::options::FieldOptions;
 use pgsluice_engine::options::{check_comment, Frame, MOST_FOOTER};
 use pgsluice_engine::options::{
-    one_byte, ColumnSet, Create, DialectOptions, FileFormat, Header, InputOptions, Method, Options,
-    TargetOptions,
+    one_byte, DialectOptions, FileFormat, Header, InputOptions, Method, Options,
 };
-use pgsluice_engine::options::{ForeignKeys, Indexes, Triggers};
+use pgsluice_engine::options::{ForeignKeys, Indexes, Route, Triggers};
 use pgsluice_engine::sniff::other_content;
 use pgsluice_engine::Error;
 use pgsluice_engine::{FileSource, Source};
@@ -196,6 +195,10 @@ pub struct TargetArguments {
     /// How rows are written; `pgsluice methods` lists the methods
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub method: Method,
+    /// Where the rows of a partitioned table go: leaf: straight to their partitions; root: to the
+    /// table, where the server routes them; auto: root
+    #[arg(long, default_value = "auto", value_name = "auto|leaf|root")]
+    pub route: Route,
     /// Number of connections for the method lanes [default: the number of cores, but at most
     /// half of the server's max_connections]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
@@ -457,44 +460,4 @@ pub fn spare(sources: &[Arc<dyn Source>], out: &Path) -> Result<(), Failure> {
         return Err(Error::usage(message).into());
     }
     Ok(())
-}
-
-fn target_options(a: &TargetArguments, url: String) -> TargetOptions {
-    let set = |lists: &[Names]| {
-        let names: Vec<String> = lists.iter().flat_map(|list| list.0.clone()).collect();
-        match names.as_slice() {
-            [] => ColumnSet::None,
-            [all] if all == "*" => ColumnSet::All,
-            _ => ColumnSet::Named(names),
-        }
-    };
-    TargetOptions {
-        url,
-        table: a.table.clone(),
-        columns: None,
-        fields: FieldOptions::default(),
-        filter: a.filter.clone(),
-        method: a.method,
-        lanes: a.lanes.map(usize::from),
-        logged_landing: a.landing == Some(Landing::Logged),
-        truncate: a.truncate,
-        allow_empty: a.allow_empty,
-        create: match a.create {
-            None => Create::No,
-            Some(CreateHow::Typed) => Create::Typed,
-            Some(CreateHow::TextOnDoubt) => Create::TextOnDoubt,
-        },
-        pack_columns: a.pack_columns,
-        force_null: set(&a.force_null),
-        force_not_null: set(&a.force_not_null),
-        date_style: a.date_style.clone(),
-        time_zone: a.time_zone.clone(),
-        lock_timeout: a.lock_timeout.clone(),
-        no_lock_out: a.no_lock_out,
-        ledger: a.ledger == Ledger::Auto,
-        analyze: !a.no_analyze,
-        indexes: a.indexes,
-        triggers: a.triggers,
-        foreign_keys: a.foreign_keys,
-    }
 }

@@ -25,6 +25,7 @@ mod sample_data;
 mod secret;
 mod sources;
 mod summary;
+mod target;
 mod usage;
 mod wording;
 

@@ -6,6 +6,7 @@ use crate::infer::Fit;
 use crate::input::{Chunk, Counts, Part};
 use crate::plan::{Plan, Wire};
 use crate::rewrite;
+use crate::route::Split;
 use crate::wire;
 use pgsluice_core::error::Malformed;
 use pgsluice_core::row;
@@ -31,6 +32,8 @@ pub enum Body {
     /// the chunk's records in the file's own form, with lines of `\.` and fields with literal
     /// stray quotes quoted
     Guarded(Vec<u8>),
+    /// rows in the binary form, by the partitions that they go to
+    Split(Split),
 }
 
 /// A chunk that is ready to be sent.
@@ -70,6 +73,7 @@ impl Prepared {
         match &self.body {
             Body::AsIs | Body::Plain => &self.records().bytes,
             Body::Rows(b) | Body::Rewritten(b) | Body::Guarded(b) => b,
+            Body::Split(split) => &split.bytes,
         }
     }
 
@@ -161,7 +165,7 @@ impl Encoder {
         }
         let done = match plan.wire {
             _ if chunk.part != Part::Whole || fault.is_some() || !self.readable(chunk) => None,
-            Wire::Binary => self.rows(chunk, dialect).map(|(b, c)| (Body::Rows(b), c)),
+            Wire::Binary => self.rows(chunk, dialect).map(|(b, c)| (self.split(b), c)),
             Wire::Csv | Wire::Text => {
                 let mut out = self.pool.take();
                 let counts = rewritten(&plan, chunk, &mut self.record, &mut out);
@@ -235,6 +239,19 @@ impl Encoder {
             valid_utf8(&chunk.bytes).is_ok()
         } else {
             chunk.bytes.is_ascii() && !chunk.bytes.contains(&0)
+        }
+    }
+
+    /// The rows by their partitions, if rows are sent to these.
+    fn split(&mut self, rows: Vec<u8>) -> Body {
+        let plan = self.plan.clone();
+        let Some(router) = &plan.router else { return Body::Rows(rows) };
+        match router.split(&rows, self.pool.take()) {
+            Some(split) => {
+                self.pool.give(rows);
+                Body::Split(split)
+            }
+            None => Body::Rows(rows),
         }
     }
 

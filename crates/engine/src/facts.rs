@@ -7,8 +7,10 @@ use crate::text::Text;
 use pgsluice_core::shape::{DateOrder, Env, Type};
 
 mod objects;
+mod partitions;
 
 pub use objects::{ForeignKey, Index, Relation, Steps, TableObjects, Trigger};
+pub use partitions::{KeyColumn, Partition, PartitionKey};
 
 /// All that a plan is made from, beside the options.
 #[derive(Clone, Debug, Default)]
@@ -25,6 +27,8 @@ pub struct Facts {
     pub advice: AdviceFacts,
     /// the objects that maintenance may take down; `None` where there is none
     pub objects: Option<TableObjects>,
+    /// the table and its partitions, where rows may go straight to them
+    pub partitions: Vec<Partition>,
     /// whether what is taken down can be recorded
     pub ledger: LedgerState,
     /// what earlier loads left, in words

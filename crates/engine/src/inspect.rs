@@ -7,12 +7,12 @@ use crate::facts::{Facts, InputFacts, Purpose, TableFacts, TableObjects};
 use crate::input::{can_be_read_again, Reader};
 use crate::ledger;
 use crate::maintenance::{foretell, ledger_state, Settings};
-use crate::options::Options;
+use crate::options::{Options, Route};
 use crate::plan::{plan, Plan};
 use crate::session::advice_facts::advice_facts;
 use crate::session::conn::Conn;
 use crate::session::lane::Form;
-use crate::session::{header, staged, statement, transaction};
+use crate::session::{header, partitions, staged, statement, transaction};
 use crate::text::Text;
 use std::sync::Arc;
 use std::thread::available_parallelism;
@@ -90,7 +90,10 @@ fn facts(
         Purpose::Load => Some(TableObjects::read(conn, table.oid)?),
         _ => None,
     };
+    let routed = objects.is_some() && table.kind == 'p' && options.target.route != Route::Root;
+    let partitions = if routed { partitions::read(conn, table.oid)? } else { Vec::new() };
     Ok(Facts {
+        partitions,
         advice: advice_facts(conn, &table)?,
         ledger: ledger_state(conn, options)?,
         left: ledger::left(conn, table.oid)?,

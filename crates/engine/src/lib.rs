@@ -55,6 +55,7 @@ mod reject;
 pub mod repair;
 mod report;
 mod rewrite;
+mod route;
 mod session;
 mod signs;
 pub mod sniff;

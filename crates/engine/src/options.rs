@@ -16,7 +16,7 @@ pub use crate::expression::Expression;
 pub use crate::fields::{pair, pieces, FieldOptions};
 pub use crate::frame::{check_comment, Frame, MOST_FOOTER};
 pub use crate::reject::{Existing, Limit};
-pub use objects::{ForeignKeys, Indexes, Triggers};
+pub use objects::{ForeignKeys, Indexes, Route, Triggers};
 pub use once::OnceOptions;
 
 /// What the first line of each file is.
@@ -247,6 +247,8 @@ pub struct TargetOptions {
     pub filter: Option<String>,
     /// the write path
     pub method: Method,
+    /// where the rows of a partitioned table go
+    pub route: Route,
     /// connections for `lanes`; `None` for as many as there are cores
     pub lanes: Option<usize>,
     /// the landing table of `staged` is no UNLOGGED one
@@ -304,6 +306,7 @@ impl TargetOptions {
             fields: FieldOptions::default(),
             filter: None,
             method: Method::Auto,
+            route: Route::Auto,
             lanes: None,
             logged_landing: false,
             truncate: false,

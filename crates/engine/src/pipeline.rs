@@ -24,6 +24,9 @@ use std::time::{Duration, Instant};
 /// Chunks that may wait for each lane.
 const LANE_QUEUE: usize = 2;
 
+/// The same for a lane that gathers rows: while it sends them, the next ones are prepared.
+const GATHERED_QUEUE: usize = 16;
+
 /// What went through.
 #[derive(Clone, Debug, Default)]
 pub struct Through {
@@ -57,7 +60,8 @@ pub fn run(
     progress.encoders.set(plan.encoders as u64);
     progress.lanes.set(lanes.len() as u64);
     let stop = Stop::default();
-    let depth = plan.encoders + lanes.len() * LANE_QUEUE + 2;
+    let queue = if plan.router.is_some() { GATHERED_QUEUE } else { LANE_QUEUE };
+    let depth = plan.encoders + lanes.len() * queue + 2;
     let (permit, permits) = bounded(depth);
     let pool = BufferPool::default();
     for _ in 0..depth {
@@ -86,7 +90,7 @@ pub fn run(
     }
     drop((chunks, done_in));
     let (lane_in, running): (Vec<_>, Vec<_>) =
-        lanes.into_iter().map(|lane| spawn_lane(lane, pool.clone(), stop.clone())).unzip();
+        lanes.into_iter().map(|lane| spawn_lane(lane, queue, pool.clone(), stop.clone())).unzip();
     let mut collector = Collector {
         lane_in,
         at: 0,
@@ -183,8 +187,13 @@ fn read(
 
 /// A lane's thread ends with its COPY still open: whether the input came to a
 /// good end is known only later.
-fn spawn_lane(mut lane: Lane, pool: BufferPool, stop: Stop) -> (Sender<Placed>, Running) {
-    let (sender, receiver) = bounded::<Placed>(LANE_QUEUE);
+fn spawn_lane(
+    mut lane: Lane,
+    queue: usize,
+    pool: BufferPool,
+    stop: Stop,
+) -> (Sender<Placed>, Running) {
+    let (sender, receiver) = bounded::<Placed>(queue);
     let run = thread::spawn(move || {
         let mut work = || {
             for placed in &receiver {

@@ -10,6 +10,7 @@ use crate::facts::{Facts, InputFacts, Purpose, ServerFacts, TableFacts};
 use crate::mapping::{self, values};
 use crate::options::{FileFormat, Method, Options, Triggers};
 use crate::recast::Recast;
+use crate::route::Router;
 use crate::text::{text, Text};
 use crate::wire::{best_wire, is_csv, lines_are_text, passable, statement};
 use pgsluice_core::scan::Dialect;
@@ -24,6 +25,8 @@ mod maintenance;
 mod once;
 pub mod policy;
 mod refuse;
+mod rejects;
+mod route;
 mod settings;
 
 use fields::left_out;
@@ -33,6 +36,7 @@ use maintenance::maintenance;
 use once::{once_notes, refuse_once};
 use policy::Decision;
 use refuse::{refuse, refuse_truncate, rules_passed_by, unusable, without_copy};
+use rejects::rejected_records;
 
 pub use crate::wire::Wire;
 pub(crate) use landing::cast;
@@ -99,6 +103,10 @@ pub struct Plan {
     pub before: Vec<String>,
     /// statements in the load's transaction after the rows
     pub after: Vec<String>,
+    /// the rows of a partitioned table: where they go, if that was asked for
+    pub route: Option<Text>,
+    /// the partition of each row, if rows go straight to it
+    pub(crate) router: Option<Router>,
     /// settings of the session, each with its value
     pub settings: Vec<(String, String)>,
     /// the table is empty and the load's own: COPY builds its indexes when all rows are in
@@ -187,6 +195,8 @@ pub fn plan(facts: &Facts, options: &Options) -> Result<Arc<Plan>, Error> {
         after: Vec::new(),
         settings: session_settings(options, server, choice.method),
         private: table.private && choice.method == Method::Extension,
+        route: None,
+        router: None,
         required: options.target.method == Method::Extension,
         landing: None,
         lands_by_chunk: false,
@@ -200,11 +210,9 @@ pub fn plan(facts: &Facts, options: &Options) -> Result<Arc<Plan>, Error> {
     steps(&mut plan, table, options)?;
     rejected_records(&mut plan, table, options);
     several_lanes(&mut plan, facts, options);
+    route::route(&mut plan, facts, options);
     plan.plain = plain(&plan, options);
-    let stops_unread = !input.again && options.rejects.is_none();
-    // A statement trigger must fire once, and a row may refer to one further down.
-    plan.lands_by_chunk =
-        plan.landing.is_some() && stops_unread && !plan.one_statement && !table.refers_to_itself;
+    plan.lands_by_chunk = lands_by_chunk(&plan, facts, options);
     if plan.discard {
         // Nothing else than the landing is made around a check.
         plan.before = plan.landing.iter().map(|landing| landing.create.clone()).collect();
@@ -212,6 +220,14 @@ pub fn plan(facts: &Facts, options: &Options) -> Result<Arc<Plan>, Error> {
     maintenance(&mut plan, facts, options)?;
     all_notes(&mut plan, facts, options);
     Ok(Arc::new(plan))
+}
+
+/// With `staged`: the files cannot be read again for the place of a record.
+fn lands_by_chunk(plan: &Plan, facts: &Facts, options: &Options) -> bool {
+    let stops_unread = !facts.input.again && options.rejects.is_none();
+    // A statement trigger must fire once, and a row may refer to one further down.
+    let whole = plan.one_statement || facts.table.refers_to_itself;
+    plan.landing.is_some() && stops_unread && !whole
 }
 
 /// The columns of the new table, if some records may not fit the types that were inferred.
@@ -429,29 +445,6 @@ fn steps(plan: &mut Plan, table: &TableFacts, options: &Options) -> Result<(), E
         }
     }
     refuse_truncate(&plan.before, table)
-}
-
-/// What it means that refused records are rejected.
-fn rejected_records(plan: &mut Plan, table: &TableFacts, options: &Options) {
-    let Some(rejects) = &options.rejects else { return };
-    plan.notes.push(text!(
-        "refused records go to {} (limit {}); each chunk is a COPY within a savepoint",
-        rejects.file.display(),
-        rejects.limit
-    ));
-    if plan.one_statement {
-        plan.one_statement = false;
-        plan.notes.push("statement triggers fire once for each chunk, since it is a COPY".into());
-    }
-    if table.refers_to_itself {
-        plan.notes.push(text!(
-            "{} refers to itself: a record that refers to a later one may be rejected, and can be loaded from the reject file afterwards",
-            plan.table
-        ));
-    }
-    if plan.method == Method::CopyFresh {
-        plan.notes.push("the rows are not frozen: FREEZE does not work within savepoints".into());
-    }
 }
 
 /// What only `lanes`, `staged` and `insert` need.

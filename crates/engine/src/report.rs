@@ -165,6 +165,8 @@ pub struct Summary {
     pub transactions: u64,
     /// chunks that went in another form than the file's
     pub chunks_encoded: u64,
+    /// rows that went straight to the partition they belong to
+    pub to_partitions: u64,
     /// chunks that went as they are in the file
     pub chunks_as_is: u64,
     /// with `extension`: how each index's entries went in, and why not in a faster way

@@ -60,6 +60,7 @@ fn lines(foretold: &Foretold, files: &[String]) -> Vec<String> {
         format!("columns   {}", plan.columns.join(", ")),
         format!("threads   {} encoding, {} sending", plan.encoders, plan.lanes),
     ];
+    lines.extend(plan.route.iter().map(|route| format!("route     {}", words(route))));
     lines.extend(files.iter().map(|file| format!("file      {file}")));
     lines.extend(plan.records.map(|n| {
         let s = if n == 1 { "" } else { "s" };
@@ -87,6 +88,7 @@ fn as_json(foretold: &Foretold, files: &[String]) -> Value {
         "files": files,
         "records": plan.records,
         "columns": plan.columns,
+        "route": plan.route.as_ref().map(words),
         "lanes": plan.lanes,
         "locks": plan.locks,
         "settings": settings(foretold),

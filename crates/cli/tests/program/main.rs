@@ -35,6 +35,7 @@ mod quotes;
 mod real;
 mod rejects;
 mod rights;
+mod routes;
 mod sample;
 mod scheduler;
 mod server;

@@ -159,5 +159,7 @@ pub(crate) fn total(lanes: &[Lane]) -> LaneCounts {
         statements: sum.statements + lane.counts.statements,
         chunks_as_is: sum.chunks_as_is + lane.counts.chunks_as_is,
         chunks_encoded: sum.chunks_encoded + lane.counts.chunks_encoded,
+        to_leaves: sum.to_leaves + lane.counts.to_leaves,
+        windows_by_root: sum.windows_by_root + lane.counts.windows_by_root,
     })
 }

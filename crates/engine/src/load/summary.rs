@@ -7,7 +7,7 @@ use crate::reject::Amount;
 use crate::report::{Seconds, Summary};
 use crate::session::lane::{Lane, LaneCounts};
 use crate::stray;
-use crate::text::Text;
+use crate::text::{text, Text};
 use std::time::Instant;
 
 /// Rows that are committed.
@@ -31,6 +31,12 @@ pub(super) fn summarise(job: &Job<'_>, plan: &Plan, done: &Done, clock: &Stopwat
     let (bytes, total) = (watch.progress.bytes.get(), clock.start.elapsed().as_secs_f64());
     let stray = stray::note(through.stray_quotes, plan.dialect());
     let steps = plan.made.iter().chain(&plan.before).chain(&plan.after).chain(&done.steps);
+    let by_root = (counts.windows_by_root > 0).then(|| {
+        text!(
+            "{} times a partition refused a row, and the rows sent with it went through the root",
+            counts.windows_by_root
+        )
+    });
     Summary {
         read: records + through.passed,
         loaded: counts.rows,
@@ -53,11 +59,12 @@ pub(super) fn summarise(job: &Job<'_>, plan: &Plan, done: &Done, clock: &Stopwat
         statements: counts.statements,
         chunks_encoded: counts.chunks_encoded,
         chunks_as_is: counts.chunks_as_is,
+        to_partitions: counts.to_leaves,
         transactions: done.transactions,
         indexes: done.indexes.clone(),
         steps: steps.cloned().collect(),
         settings: plan.settings.iter().map(|(name, value)| format!("{name} = {value}")).collect(),
-        notes: plan.notes.iter().cloned().chain(stray.map(Text::from)).collect(),
+        notes: plan.notes.iter().cloned().chain(stray.map(Text::from)).chain(by_root).collect(),
         ..Summary::default()
     }
 }

@@ -35,6 +35,18 @@ pub enum ForeignKeys {
     Revalidate,
 }
 
+/// `--route`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Route {
+    /// as `Root`, until leaves are measured to be faster for the table
+    #[default]
+    Auto,
+    /// straight to the leaf that each row belongs to
+    Leaf,
+    /// to the table, where the server routes them
+    Root,
+}
+
 macro_rules! named {
     ($type:ty, $($name:literal => $value:expr),+) => {
         impl FromStr for $type {
@@ -60,3 +72,4 @@ macro_rules! named {
 named!(Indexes, "keep" => Indexes::Keep, "rebuild" => Indexes::Rebuild, "auto" => Indexes::Auto);
 named!(Triggers, "keep" => Triggers::Keep, "off" => Triggers::Off);
 named!(ForeignKeys, "keep" => ForeignKeys::Keep, "revalidate" => ForeignKeys::Revalidate);
+named!(Route, "auto" => Route::Auto, "leaf" => Route::Leaf, "root" => Route::Root);

@@ -6,6 +6,7 @@ mod malformed;
 mod once;
 mod open;
 mod savepoint;
+mod window;
 
 use super::conn::{Conn, Probe};
 use super::{statement, transaction};
@@ -66,13 +67,19 @@ pub struct LaneCounts {
     pub chunks_as_is: u64,
     /// chunks sent in another form than the file's, if only to COPY
     pub chunks_encoded: u64,
+    /// rows that went straight to a partition
+    pub to_leaves: u64,
+    /// times that rows went through the root since a partition refused one of them
+    pub windows_by_root: u64,
 }
 
 impl LaneCounts {
     fn add_chunk(&mut self, sent_as: &Body) {
         match sent_as {
             Body::AsIs | Body::Guarded(_) => self.chunks_as_is += 1,
-            Body::Plain | Body::Rows(_) | Body::Rewritten(_) => self.chunks_encoded += 1,
+            Body::Plain | Body::Rows(_) | Body::Rewritten(_) | Body::Split(_) => {
+                self.chunks_encoded += 1;
+            }
         }
     }
 }
@@ -85,6 +92,7 @@ pub struct Lane {
     names: Arc<Vec<String>>,
     progress: Arc<Progress>,
     open: Option<OpenCopy>,
+    window: window::Window,
     /// what it has done
     pub counts: LaneCounts,
     in_piece: bool,
@@ -111,6 +119,7 @@ impl Lane {
             names,
             progress,
             open: None,
+            window: window::Window::default(),
             counts: LaneCounts::default(),
             in_piece: false,
             rejects,
@@ -161,6 +170,14 @@ impl Lane {
             self.finish()?;
             return Err(self.too_long_to_recast(&placed));
         }
+        match self.gather(placed, pool)? {
+            Some(placed) => self.take_by_root(placed, pool),
+            None => Ok(()),
+        }
+    }
+
+    /// Sends a chunk to the table itself.
+    fn take_by_root(&mut self, placed: Placed, pool: &BufferPool) -> Result<(), Error> {
         if self.rejects.is_some() || self.plan.lands_by_chunk {
             return self.load_by_savepoint(placed);
         }
@@ -212,12 +229,17 @@ impl Lane {
         Ok(())
     }
 
-    /// Ends the open COPY, if there is one.
+    /// Sends what was gathered, and ends the open COPY, if there is one.
     ///
     /// # Errors
     ///
     /// As [`Lane::feed`].
     pub fn finish(&mut self) -> Result<(), Error> {
+        self.send_window(&BufferPool::default())?;
+        self.end_copy()
+    }
+
+    fn end_copy(&mut self) -> Result<(), Error> {
         let Some(open) = self.open.take() else { return Ok(()) };
         if open.form == Form::Binary {
             self.conn.copy_data(TRAILER)?;
@@ -435,7 +457,7 @@ fn form_of(prepared: &Prepared, plan: &Plan) -> Form {
     match (&prepared.body, plan.wire) {
         (Body::AsIs | Body::Guarded(_), _) => own_form(plan),
         (Body::Plain, _) => Form::Plain,
-        (Body::Rows(_), _) => Form::Binary,
+        (Body::Rows(_) | Body::Split(_), _) => Form::Binary,
         (Body::Rewritten(_), Wire::Text) => Form::Text,
         (Body::Rewritten(_), _) => Form::Csv,
     }

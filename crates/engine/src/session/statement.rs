@@ -26,6 +26,11 @@ pub fn direct(plan: &Plan, form: Form) -> String {
     format!("COPY {table}{columns} FROM STDIN WITH ({options}){filter}")
 }
 
+/// The COPY of binary rows into another table of the same columns: a partition.
+pub fn into(plan: &Plan, table: &str) -> String {
+    format!("COPY {table}{} FROM STDIN WITH ({})", plan.column_list(), options(plan, Form::Binary))
+}
+
 fn options(plan: &Plan, form: Form) -> String {
     let mut options = match (form, plan.dialect()) {
         (Form::Binary, _) | (Form::AsIs | Form::Plain, None) => vec!["FORMAT binary".to_string()],

@@ -1,0 +1,197 @@
+//! Rows that go straight to the partitions: the same rows in the same partitions as by stock COPY.
+
+mod types;
+mod underway;
+
+use crate::common::{on_each_major, on_first_and_last_major, on_last_major, World};
+
+/// The table `t`, and `s` alike; a partition of one is named as that of the other, but for the
+/// first letter.
+fn twins(world: &mut World, ddl: &str) {
+    for name in ["t", "s"] {
+        world.sql(&format!("DROP TABLE IF EXISTS {name} CASCADE"));
+        world.sql(&ddl.replace('@', name));
+    }
+}
+
+/// Rows, and which partition they are in, that one of the two has and the other has not.
+fn difference(world: &mut World) -> String {
+    let rows = |name| {
+        format!(
+            "(SELECT substr(tableoid::regclass::text, 2) AS in_partition, {name}.* FROM {name})"
+        )
+    };
+    world.difference(&rows("s"), &rows("t"))
+}
+
+/// Loads the file straight into partitions, and by stock COPY into the other table.
+fn load(world: &mut World, bytes: &[u8], more: &[&str]) -> serde_json::Value {
+    world.stock("COPY s FROM STDIN CSV", bytes).unwrap();
+    let file = world.file("rows.csv", bytes);
+    let mut all = vec![&*file, "--table", "t", "--route", "leaf", "--method", "copy-binary"];
+    all.extend_from_slice(more);
+    let summary = world.load(&all).unwrap();
+    assert_eq!(difference(world), "", "{summary}");
+    summary
+}
+
+/// Levels below levels, DEFAULT partitions, partitions that take no rows by name, values that the
+/// loader leaves to the server.
+fn every_partition(world: &mut World) {
+    twins(
+        world,
+        "CREATE TABLE @ (a int, b text, c date) PARTITION BY RANGE (a, c);
+         CREATE TABLE @_low PARTITION OF @ FOR VALUES FROM (MINVALUE, MINVALUE) TO (10, '2024-01-01');
+         CREATE TABLE @_mid PARTITION OF @ FOR VALUES FROM (10, '2024-01-01') TO (20, MINVALUE)
+           PARTITION BY LIST (b);
+         CREATE TABLE @_mid_x PARTITION OF @_mid FOR VALUES IN ('x', 'o''neil', NULL);
+         CREATE TABLE @_mid_h PARTITION OF @_mid DEFAULT PARTITION BY HASH (b, a);
+         CREATE TABLE @_mid_h0 PARTITION OF @_mid_h FOR VALUES WITH (MODULUS 2, REMAINDER 0);
+         CREATE TABLE @_mid_h1 PARTITION OF @_mid_h FOR VALUES WITH (MODULUS 2, REMAINDER 1);
+         CREATE TABLE @_trigger PARTITION OF @ FOR VALUES FROM (30, MINVALUE) TO (40, MINVALUE);
+         CREATE TABLE @_other (c date, gone int, b text, a int); ALTER TABLE @_other DROP COLUMN gone;
+         ALTER TABLE @ ATTACH PARTITION @_other FOR VALUES FROM (40, MINVALUE) TO (50, MAXVALUE);
+         CREATE TABLE @_rest PARTITION OF @ DEFAULT",
+    );
+    world.sql(
+        "CREATE OR REPLACE FUNCTION fires() RETURNS trigger LANGUAGE plpgsql AS
+           'BEGIN RAISE EXCEPTION ''sent to the partition''; END';
+         CREATE TRIGGER fires BEFORE INSERT ON t_trigger EXECUTE FUNCTION fires()",
+    );
+    let mut rows = String::new();
+    for i in 0..60_000 {
+        let a = if i % 23 == 0 { String::new() } else { (i % 61 - 5).to_string() };
+        let b = ["x", "o'neil", "", "ä", "\"\"", "longer than twelve"][i as usize % 6];
+        let c = ["2023-12-31", "2024-01-01", "infinity", ""][i as usize % 4];
+        rows.push_str(&format!("{a},{b},{c}\n"));
+    }
+    // Far from the others, so that their chunks are understood.
+    rows.push_str(&"15,x,yesterday\n".repeat(10));
+    let summary = load(world, rows.as_bytes(), &[]);
+    let (loaded, straight) = (summary["loaded"].as_u64(), summary["to_partitions"].as_u64());
+    assert_eq!(loaded, Some(60_010));
+    assert!(straight > Some(20_000) && straight < loaded, "{summary}");
+    let notes = summary["notes"].to_string();
+    assert!(notes.contains("\\\"t_trigger\\\" go through the root"), "{notes}");
+    assert!(!notes.contains("refused a row"), "{notes}");
+}
+
+#[test]
+fn rows_are_in_the_partitions_that_stock_copy_takes() {
+    on_each_major(|installation| every_partition(&mut World::new(installation)));
+}
+
+/// An error is the one that COPY into the root reports, with its line; and so are rejects.
+fn refused(world: &mut World) {
+    twins(
+        world,
+        "CREATE TABLE @ (a int, b int) PARTITION BY LIST (a);
+         CREATE TABLE @_1 PARTITION OF @ FOR VALUES IN (1);
+         CREATE TABLE @_2 (a int, b int, CHECK (b <> 7777), CHECK (b <> 8889));
+         ALTER TABLE @ ATTACH PARTITION @_2 FOR VALUES IN (2)",
+    );
+    let rows: String = (0..20_000)
+        .map(|i| if i == 12_345 { "3,1\n".into() } else { format!("{},{i}\n", 1 + i % 2) })
+        .collect();
+    let file = world.file("bad.csv", rows.as_bytes());
+    let said = |world: &World, route: &str, more: &[&str]| {
+        let mut all = vec![&*file, "--table", "t", "--method", "copy-binary", "--route", route];
+        all.extend_from_slice(more);
+        world.load(&all)
+    };
+    let by_root = said(world, "root", &[]).unwrap_err();
+    let by_leaf = said(world, "leaf", &[]).unwrap_err();
+    assert!(by_root.contains("line 7778") && by_root.contains("t_2_b_check"), "{by_root}");
+    assert_eq!(by_leaf, by_root);
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "0");
+
+    let kept = |world: &World, route: &str| {
+        let rejects = world.path(&format!("rejects-{route}"));
+        let summary = said(world, route, &["--on-error", "reject", "--reject-file", &rejects]);
+        let summary = summary.unwrap();
+        let told = std::fs::read_to_string(format!("{rejects}.jsonl")).unwrap();
+        (summary["rejected"].as_u64(), std::fs::read(rejects).unwrap(), told)
+    };
+    let by_root = kept(world, "root");
+    world.sql("TRUNCATE t");
+    let by_leaf = kept(world, "leaf");
+    assert_eq!(by_leaf, by_root);
+    assert_eq!(by_leaf.0, Some(3), "{by_leaf:?}");
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "19997");
+}
+
+#[test]
+fn an_error_has_the_line_and_the_words_of_copy_into_the_root() {
+    on_first_and_last_major(|installation| refused(&mut World::new(installation)));
+}
+
+/// What keeps rows from going to partitions is said, and they go through the root.
+fn through_the_root(world: &mut World) {
+    let table = "CREATE TABLE @ (a int, b text) PARTITION BY LIST (a);
+        CREATE TABLE @_1 PARTITION OF @ FOR VALUES IN (1);
+        CREATE TABLE @_2 PARTITION OF @ FOR VALUES IN (2)";
+    let cases: [(&str, &[&str], &str); 7] = [
+        ("", &["--method", "copy-csv"], "the method is copy-csv"),
+        (
+            "ALTER TABLE t ADD id serial",
+            &["--columns", "a,b", "--method", "copy-binary"],
+            "the default of column id depends",
+        ),
+        ("", &["--where", "a > 0"], "--where is a condition"),
+        (
+            "CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+             CREATE TRIGGER n AFTER INSERT ON t EXECUTE FUNCTION nothing()",
+            &["--method", "copy-binary"],
+            "a statement trigger of the table",
+        ),
+        ("ALTER TABLE t_1 ALTER b SET DEFAULT 'x'; ALTER TABLE t_2 ALTER b SET DEFAULT 'y'",
+            &["--columns", "a,-", "--method", "copy-binary"], "column b may get another value"),
+        ("ALTER TABLE t ADD c point", &["--columns", "a,c"], "only the server reads"),
+        ("ALTER TABLE t DROP b; ALTER TABLE t ADD b text", &["--columns", "b,-"], "column a of the key is not in the input"),
+    ];
+    let file = world.file("few.csv", b"1,\n2,\n");
+    for (change, more, why) in cases {
+        twins(world, table);
+        world.sql(change);
+        let mut all = vec!["plan", &file, "--table", "t", "--route", "leaf"];
+        all.extend_from_slice(more);
+        let output = world.run(&all);
+        let said = String::from_utf8(output.stdout).unwrap();
+        let route = said.lines().find(|line| line.starts_with("route ")).unwrap_or_default();
+        assert!(route.contains("through the root") && route.contains(why), "{why}: {said}");
+    }
+    twins(world, table);
+    let output = world.run(&["plan", &file, "--table", "t", "--route", "leaf"]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("route     straight to 2 partitions"), "{said}");
+    // Nothing but the option changes what a load does.
+    let output = world.run(&["plan", &file, "--table", "t"]);
+    assert!(!String::from_utf8(output.stdout).unwrap().contains("route "));
+}
+
+/// With `--once`, rows that went straight to partitions are recorded as any others.
+fn recorded(world: &mut World) {
+    twins(
+        world,
+        "CREATE TABLE @ (a int, b int) PARTITION BY HASH (a);
+         CREATE TABLE @_0 PARTITION OF @ FOR VALUES WITH (MODULUS 2, REMAINDER 0);
+         CREATE TABLE @_1 PARTITION OF @ FOR VALUES WITH (MODULUS 2, REMAINDER 1)",
+    );
+    let rows: String = (0..5_000).map(|i| format!("{i},{i}\n")).collect();
+    let summary = load(world, rows.as_bytes(), &["--once"]);
+    assert_eq!(summary["to_partitions"], 5_000, "{summary}");
+    let file = world.path("rows.csv");
+    let again = world.load(&[&file, "--table", "t", "--route", "leaf", "--once"]).unwrap();
+    assert_eq!((&again["loaded"], &again["files_known"]), (&0.into(), &1.into()), "{again}");
+    assert_eq!(difference(world), "");
+}
+
+#[test]
+fn what_went_straight_to_partitions_is_loaded_once() {
+    on_last_major(|installation| recorded(&mut World::new(installation)));
+}
+
+#[test]
+fn a_plan_says_why_rows_go_through_the_root() {
+    on_last_major(|installation| through_the_root(&mut World::new(installation)));
+}

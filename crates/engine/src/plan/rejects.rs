@@ -1,0 +1,29 @@
+//! What it means for the plan that records may be rejected.
+
+use super::Plan;
+use crate::facts::TableFacts;
+use crate::options::{Method, Options};
+use crate::text::text;
+
+/// What it means that refused records are rejected.
+pub(super) fn rejected_records(plan: &mut Plan, table: &TableFacts, options: &Options) {
+    let Some(rejects) = &options.rejects else { return };
+    plan.notes.push(text!(
+        "refused records go to {} (limit {}); each chunk is a COPY within a savepoint",
+        rejects.file.display(),
+        rejects.limit
+    ));
+    if plan.one_statement {
+        plan.one_statement = false;
+        plan.notes.push("statement triggers fire once for each chunk, since it is a COPY".into());
+    }
+    if table.refers_to_itself {
+        plan.notes.push(text!(
+            "{} refers to itself: a record that refers to a later one may be rejected, and can be loaded from the reject file afterwards",
+            plan.table
+        ));
+    }
+    if plan.method == Method::CopyFresh {
+        plan.notes.push("the rows are not frozen: FREEZE does not work within savepoints".into());
+    }
+}

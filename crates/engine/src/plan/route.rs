@@ -1,0 +1,96 @@
+//! Whether rows go straight to the leaves of a partitioned table.
+
+use super::Plan;
+use crate::encode::dot_is_marker;
+use crate::facts::{ColumnFacts, Facts, Purpose};
+use crate::options::{Method, Options, Route};
+use crate::route::{router, Refused};
+use crate::text::{text, Text};
+use crate::wire::Wire;
+use pgsluice_core::shape::Type;
+
+/// Partitions that are named in a note; of more only the number is said.
+const NAMED: usize = 3;
+
+/// Decides it, and says why not.
+pub(super) fn route(plan: &mut Plan, facts: &Facts, options: &Options) {
+    let table = &facts.table;
+    let named = options.target.route == Route::Leaf;
+    if !named || !matches!(facts.purpose, Purpose::Load) {
+        return;
+    }
+    let made = match barrier(plan, facts, options) {
+        Some(why) => Err(why),
+        None => router(&facts.partitions, &table.columns, &plan.columns, &facts.server)
+            .map_err(Text::from),
+    };
+    match made {
+        Ok((router, refused)) => {
+            plan.route = Some(text!("straight to {} partitions", router.leaves.len()));
+            plan.notes.extend(left_to_root(&refused));
+            plan.router = Some(router);
+            plan.wire = Wire::Binary;
+            if options.target.method == Method::Auto && plan.method != Method::CopyBinary {
+                plan.method = Method::CopyBinary;
+                plan.reason = "rows are sent to partitions in the binary form".into();
+            }
+        }
+        Err(why) => plan.route = Some(text!("through the root: {}", why)),
+    }
+}
+
+/// Why every row goes through the root, whatever its partition.
+fn barrier(plan: &Plan, facts: &Facts, options: &Options) -> Option<Text> {
+    let Facts { table, server, .. } = facts;
+    if table.kind != 'p' {
+        return Some(text!("{} is not partitioned", table.sql));
+    }
+    let auto = options.target.method == Method::Auto;
+    let by_copy = matches!(plan.method, Method::CopyText | Method::CopyCsv);
+    if plan.method != Method::CopyBinary && !(auto && by_copy) {
+        return Some(text!(
+            "the method is {}; `method` copy-binary sends rows to partitions",
+            plan.method
+        ));
+    }
+    let Some(dialect) = plan.dialect() else {
+        return Some("the input holds binary rows".into());
+    };
+    let unread = plan.shape.columns.iter().find(|column| column.ty == Type::Server);
+    if let Some(column) = unread {
+        return Some(text!("only the server reads the type of column {}", column.name));
+    }
+    // Batches come partition by partition: numbers would not follow the order of the input.
+    let numbered = |c: &&ColumnFacts| {
+        c.volatile_default || c.default.as_ref().is_some_and(|d| d.contains("nextval("))
+    };
+    let mut left_out = table.columns.iter().filter(|c| !plan.columns.contains(&c.name));
+    if let Some(column) = left_out.find(numbered) {
+        return Some(text!("the default of column {} depends on the order of rows", column.name));
+    }
+    let barriers: [(bool, &'static str); 5] = [
+        (table.statement_triggers(), "a statement trigger of the table must fire once"),
+        (plan.filter.is_some(), "`where` is a condition on rows of the table"),
+        (plan.encoding != "UTF8", "the server converts the encoding"),
+        (options.in_pieces(), "`commit-every` ends the lock that keeps partitions attached"),
+        (dot_is_marker(dialect, plan.shape.fields, server.major()), "\\. is a marker"),
+    ];
+    barriers.into_iter().find(|(bars, _)| *bars).map(|(_, why)| why.into())
+}
+
+/// The partitions whose rows go through the root.
+fn left_to_root(refused: &[Refused]) -> Vec<Text> {
+    if refused.len() > NAMED {
+        let (count, first) = (refused.len(), &refused[0]);
+        return vec![text!(
+            "the rows of {} partitions go through the root, those of {} since {}",
+            count,
+            first.partition,
+            first.why
+        )];
+    }
+    let note = |refused: &Refused| {
+        text!("the rows of {} go through the root: {}", refused.partition, refused.why)
+    };
+    refused.iter().map(note).collect()
+}

@@ -1,0 +1,307 @@
+//! Which leaf of a partitioned table a row belongs to, by PostgreSQL's own rules.
+//!
+//! A row is routed by the bytes in which it is sent, so what is compared and hashed is what the
+//! server reads. A row that is not surely understood has no leaf here: it goes to the root, and
+//! the server routes it. A leaf checks its partition constraint on every row of a COPY, so a wrong
+//! route is an error of the server and never a row in the wrong place.
+
+mod bounds;
+mod hash;
+mod tree;
+
+pub use tree::{router, Refused};
+
+use std::cmp::Ordering;
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// The most columns that the keys of all levels are made of.
+const MOST: usize = 8;
+
+/// The rows of a partitioned table to its leaves.
+#[derive(Debug)]
+pub struct Router {
+    /// the leaves that rows are sent to, quoted and qualified
+    pub leaves: Vec<String>,
+    node: Node,
+    /// the columns of the keys, by their places in the rows that are sent, ascending
+    needed: Vec<usize>,
+    /// text that is not ASCII has other bytes on the server
+    ascii_only: bool,
+}
+
+/// Rows of a chunk in the binary form, those for one table after those for another.
+#[derive(Debug)]
+pub struct Split {
+    /// the rows
+    pub bytes: Vec<u8>,
+    /// the tables: a leaf by its index, the root by the number of leaves
+    pub parts: Vec<(usize, Range<usize>)>,
+    /// rows for the root
+    pub for_root: u64,
+}
+
+impl Split {
+    /// The rows of one table, if there are any.
+    pub fn rows_of(&self, table: usize) -> Option<&[u8]> {
+        let at = self.parts.binary_search_by_key(&table, |(of, _)| *of).ok()?;
+        Some(&self.bytes[self.parts[at].1.clone()])
+    }
+}
+
+/// A partitioned table.
+#[derive(Debug)]
+struct Node {
+    keys: Vec<Key>,
+    rule: Rule,
+    /// for rows that no other partition takes
+    default: Target,
+}
+
+/// One column of a key.
+#[derive(Debug)]
+struct Key {
+    /// an index into the values of [`Router::needed`]
+    slot: usize,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Target {
+    /// the server has to route the row
+    Root,
+    Leaf(usize),
+    Table(Box<Node>),
+}
+
+#[derive(Debug)]
+enum Rule {
+    /// a target for each remainder of the greatest modulus
+    Hash(Vec<Target>),
+    List {
+        numbers: HashMap<i64, usize>,
+        texts: HashMap<Vec<u8>, usize>,
+        null: Option<usize>,
+        targets: Vec<Target>,
+    },
+    /// ascending, without overlaps
+    Range(Vec<Span>),
+}
+
+#[derive(Debug)]
+struct Span {
+    from: Vec<Edge>,
+    to: Vec<Edge>,
+    target: Target,
+}
+
+#[derive(Clone, Debug)]
+enum Edge {
+    Min,
+    Value(Value<Vec<u8>>),
+    Max,
+}
+
+/// How the values of a type are compared and hashed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// a signed number of so many bytes, up to four
+    Short(usize),
+    /// a number of eight bytes
+    Long,
+    /// a number of one or four bytes without a sign
+    Unsigned(usize),
+    /// text; its bytes depend on the encoding
+    Text,
+    /// sixteen bytes
+    Uuid,
+    /// the label of an enum: equal where the bytes are, and nothing else is known
+    Label,
+}
+
+/// A value as it is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Value<B> {
+    Number(i64),
+    Bytes(B),
+}
+
+impl Value<Vec<u8>> {
+    fn as_slice(&self) -> Value<&[u8]> {
+        match self {
+            Value::Number(number) => Value::Number(*number),
+            Value::Bytes(bytes) => Value::Bytes(bytes),
+        }
+    }
+}
+
+impl Kind {
+    /// The value of bytes on the wire; `None` if they are not of this type.
+    #[inline]
+    fn value(self, bytes: &[u8]) -> Option<Value<&[u8]>> {
+        let number = |size: usize, signed: bool| {
+            if bytes.len() != size || size > 8 {
+                return None;
+            }
+            let negative = signed && bytes[0] >= 0x80;
+            let start = if negative { -1i64 } else { 0 };
+            Some(Value::Number(bytes.iter().fold(start, |n, b| n << 8 | i64::from(*b))))
+        };
+        match self {
+            Kind::Short(size) => number(size, true),
+            Kind::Long => number(8, true),
+            Kind::Unsigned(size) => number(size, false),
+            Kind::Uuid if bytes.len() != 16 => None,
+            Kind::Text | Kind::Uuid | Kind::Label => Some(Value::Bytes(bytes)),
+        }
+    }
+
+    #[inline]
+    fn hash(self, value: Value<&[u8]>) -> u64 {
+        match value {
+            Value::Number(number) if self == Kind::Long => hash::of_i64(number),
+            Value::Number(number) => hash::of_u32(number as u32),
+            Value::Bytes(bytes) => hash::of_bytes(bytes),
+        }
+    }
+}
+
+/// The values of a row's keys, NULL being `None`.
+type Values<'a> = [Option<&'a [u8]>; MOST];
+
+impl Router {
+    /// Splits rows of the binary form by the tables that they go to; in each the order stays.
+    /// `None` if the rows cannot be read, which is a defect of theirs.
+    pub fn split(&self, rows: &[u8], mut out: Vec<u8>) -> Option<Split> {
+        let mut ends = vec![0; self.leaves.len() + 1];
+        let mut found = Vec::with_capacity(rows.len() / 32);
+        let mut values = [None; MOST];
+        let (mut at, mut for_root) = (0, 0);
+        while at < rows.len() {
+            let end = self.read(rows, at, &mut values)?;
+            let table = self.leaf(&values).unwrap_or(self.leaves.len());
+            for_root += u64::from(table == self.leaves.len());
+            ends[table] += end - at;
+            found.push((table as u32, (end - at) as u32));
+            at = end;
+        }
+        // Where the next row of each table goes.
+        let mut next = ends;
+        let mut parts = Vec::new();
+        let mut start = 0;
+        for (table, room) in next.iter_mut().enumerate().filter(|(_, room)| **room > 0) {
+            parts.push((table, start..start + *room));
+            start += *room;
+            *room = start - *room;
+        }
+        out.clear();
+        out.resize(rows.len(), 0);
+        at = 0;
+        for (table, length) in found {
+            let (to, length) = (&mut next[table as usize], length as usize);
+            out[*to..*to + length].copy_from_slice(&rows[at..at + length]);
+            *to += length;
+            at += length;
+        }
+        Some(Split { bytes: out, parts, for_root })
+    }
+
+    /// Reads the values that keys are made of from the row at `at`; gives the row's end.
+    #[inline]
+    fn read<'a>(&self, rows: &'a [u8], mut at: usize, values: &mut Values<'a>) -> Option<usize> {
+        let fields = u16::from_be_bytes(*rows.get(at..)?.first_chunk()?);
+        at += 2;
+        let mut slot = 0;
+        for field in 0..usize::from(fields) {
+            let length = i32::from_be_bytes(*rows.get(at..)?.first_chunk()?);
+            at += 4;
+            let value = match usize::try_from(length) {
+                Ok(length) => Some(rows.get(at..at + length)?),
+                Err(_) => None,
+            };
+            at += value.map_or(0, <[u8]>::len);
+            if self.needed.get(slot) == Some(&field) {
+                values[slot] = value;
+                slot += 1;
+            }
+        }
+        (slot == self.needed.len()).then_some(at)
+    }
+
+    /// The leaf of a row; `None` if the server has to route it.
+    #[inline]
+    fn leaf(&self, values: &Values<'_>) -> Option<usize> {
+        let mut node = &self.node;
+        loop {
+            match node.target(values, self.ascii_only)? {
+                Target::Root => return None,
+                Target::Leaf(leaf) => return Some(*leaf),
+                Target::Table(table) => node = table,
+            }
+        }
+    }
+}
+
+impl Node {
+    /// The partition that takes a row; `None` where a value is not surely understood.
+    fn target(&self, values: &Values<'_>, ascii_only: bool) -> Option<&Target> {
+        let value = |key: &Key| -> Option<Option<Value<&[u8]>>> {
+            let Some(bytes) = values[key.slot] else { return Some(None) };
+            let converted = matches!(key.kind, Kind::Text | Kind::Label) && ascii_only;
+            if converted && !bytes.is_ascii() {
+                return None;
+            }
+            key.kind.value(bytes).map(Some)
+        };
+        match &self.rule {
+            Rule::Hash(targets) => {
+                let mut hash = hash::START;
+                for key in &self.keys {
+                    if let Some(value) = value(key)? {
+                        hash = hash::combine(hash, key.kind.hash(value));
+                    }
+                }
+                targets.get((hash % targets.len().max(1) as u64) as usize)
+            }
+            Rule::List { numbers, texts, null, targets } => {
+                let found = match value(self.keys.first()?)? {
+                    None => *null,
+                    Some(Value::Number(number)) => numbers.get(&number).copied(),
+                    Some(Value::Bytes(bytes)) => texts.get(bytes).copied(),
+                };
+                Some(found.map_or(&self.default, |found| &targets[found]))
+            }
+            Rule::Range(spans) => {
+                let mut key = [Value::Number(0); MOST];
+                for (part, column) in key.iter_mut().zip(&self.keys) {
+                    // NULL is in no range.
+                    let Some(value) = value(column)? else { return Some(&self.default) };
+                    *part = value;
+                }
+                let key = &key[..self.keys.len()];
+                let after = spans.partition_point(|s| order(key, &s.from) != Ordering::Less);
+                let span = after.checked_sub(1).map(|at| &spans[at]);
+                let span = span.filter(|span| order(key, &span.to) == Ordering::Less);
+                Some(span.map_or(&self.default, |span| &span.target))
+            }
+        }
+    }
+}
+
+/// A key against an end of a range, as `partition_rbound_datum_cmp`.
+fn order(key: &[Value<&[u8]>], edges: &[Edge]) -> Ordering {
+    for (value, edge) in key.iter().zip(edges) {
+        let order = match edge {
+            Edge::Min => return Ordering::Greater,
+            Edge::Max => return Ordering::Less,
+            Edge::Value(bound) => value.cmp(&bound.as_slice()),
+        };
+        if order != Ordering::Equal {
+            return order;
+        }
+    }
+    Ordering::Equal
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,167 @@
+//! Rows that go straight to the leaves of a partitioned table.
+//!
+//! A connection runs one COPY at a time, so chunks are gathered until there are rows enough, and
+//! then each leaf gets all of its rows by one COPY. What follows stays as it is with one COPY into
+//! the root:
+//!
+//! * The COPYs into leaves are within a savepoint. If the server refuses any of them, they are
+//!   rolled back, and the same chunks go into the root in the order of the input, as they are in
+//!   the file. So an error names the record that COPY into the root would name, and a route that is
+//!   wrong loads nothing into the wrong place.
+//! * The transaction holds a lock on the root, taken before the bounds were read, that keeps
+//!   partitions from being detached or dropped. What is attached meanwhile takes rows through the root.
+//! * Memory is bounded: a window of chunks and the same rows split.
+
+use super::{Lane, Placed};
+use crate::blame::is_of_circumstances;
+use crate::buffer_pool::BufferPool;
+use crate::encode::{Body, Prepared};
+use crate::error::Error;
+use crate::input::Part;
+use crate::plan::Plan;
+use crate::route::{Router, Split};
+use crate::session::statement;
+use pgsluice_core::sink::{HEADER, TRAILER};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Chunks that wait until their rows are sent together.
+#[derive(Default)]
+pub(super) struct Window {
+    chunks: Vec<Placed>,
+    bytes: usize,
+}
+
+/// Bytes of the input that are gathered before rows are sent. From PostgreSQL 17 on each COPY that
+/// inserts 1,000 rows or more at once costs the server about a millisecond for their slots
+/// (`ResourceOwnerAddToHash`), so a COPY must have many more.
+const WINDOW: usize = 32 << 20;
+
+impl Lane {
+    /// Keeps a chunk that belongs to a window, and sends what is kept if that is enough. A chunk
+    /// that does not belong is given back, and all before it are sent.
+    pub(super) fn gather(
+        &mut self,
+        placed: Placed,
+        pool: &BufferPool,
+    ) -> Result<Option<Placed>, Error> {
+        let prepared = &placed.prepared;
+        let whole = prepared.chunk.part == Part::Whole && !prepared.chunk.bytes.is_empty();
+        let sound = prepared.fault.is_none() && prepared.chunk.damaged.is_none();
+        if self.plan.router.is_none() || !whole || !sound {
+            self.send_window(pool)?;
+            return Ok(Some(placed));
+        }
+        self.window.bytes += prepared.chunk.bytes.len();
+        self.window.chunks.push(placed);
+        if self.window.bytes >= WINDOW {
+            self.send_window(pool)?;
+        }
+        Ok(None)
+    }
+
+    /// Sends the chunks that were gathered.
+    ///
+    /// # Errors
+    ///
+    /// The server refuses a record of them, or of an earlier chunk, or the connection is lost.
+    pub(super) fn send_window(&mut self, pool: &BufferPool) -> Result<(), Error> {
+        let window = std::mem::take(&mut self.window);
+        let plan = self.plan.clone();
+        let Some(router) = plan.router.as_ref().filter(|_| !window.chunks.is_empty()) else {
+            return Ok(());
+        };
+        // What the server has against earlier records comes first.
+        self.end_copy()?;
+        let direct = self.try_leaves(router, &window.chunks)?;
+        for placed in window.chunks {
+            let Body::Split(split) = placed.prepared.body else {
+                self.take_by_root(placed, pool)?;
+                continue;
+            };
+            let Prepared { chunk, counts, .. } = placed.prepared;
+            pool.give(split.bytes);
+            if direct {
+                self.progress.records.add(counts.records);
+                self.counts.chunks_encoded += 1;
+                Arc::into_inner(chunk).into_iter().for_each(|chunk| pool.give(chunk.bytes));
+                continue;
+            }
+            // The place of an error is found in the file's own form.
+            let (Some(chunk), Some(dialect)) = (Arc::into_inner(chunk), plan.dialect()) else {
+                return Err(Error::defect("a chunk of a window is in use elsewhere"));
+            };
+            let prepared = Prepared::own(&plan, dialect, chunk);
+            self.take_by_root(Placed { prepared, before: placed.before }, pool)?;
+        }
+        Ok(())
+    }
+
+    /// Sends the rows that have a leaf to it, and the others of their chunks to the root. False if
+    /// the server refuses some of them; then none of them is in the table.
+    fn try_leaves(&mut self, router: &Router, chunks: &[Placed]) -> Result<bool, Error> {
+        let splits: Vec<&Split> = chunks
+            .iter()
+            .filter_map(|placed| match &placed.prepared.body {
+                Body::Split(split) => Some(split),
+                _ => None,
+            })
+            .collect();
+        if splits.is_empty() {
+            return Ok(true);
+        }
+        let started = Instant::now();
+        self.conn.exec("SAVEPOINT pgsluice_leaves")?;
+        let plan = self.plan.clone();
+        let mut done = Ok((0, 0));
+        for table in 0..=router.leaves.len() {
+            let Ok((rows, statements)) = done else { break };
+            let copied = self.copy_into(&plan, router, table, &splits);
+            done =
+                copied.map(|more| (rows + more.unwrap_or(0), statements + more.map_or(0, |_| 1)));
+        }
+        let sent = match done {
+            Ok((rows, statements)) => {
+                self.conn.exec("RELEASE SAVEPOINT pgsluice_leaves")?;
+                let for_root: u64 = splits.iter().map(|split| split.for_root).sum();
+                self.counts.rows += rows;
+                self.counts.statements += statements;
+                self.counts.to_leaves += rows.saturating_sub(for_root);
+                Ok(true)
+            }
+            Err(error) if error.sqlstate().is_empty() || is_of_circumstances(error.sqlstate()) => {
+                Err(error)
+            }
+            Err(_) => {
+                self.conn.exec("ROLLBACK TO SAVEPOINT pgsluice_leaves")?;
+                self.conn.exec("RELEASE SAVEPOINT pgsluice_leaves")?;
+                self.counts.windows_by_root += 1;
+                Ok(false)
+            }
+        };
+        self.progress.sending.add(started.elapsed());
+        sent
+    }
+
+    /// The rows of all chunks that go to one table, by one COPY; `None` if there are none.
+    fn copy_into(
+        &mut self,
+        plan: &Plan,
+        router: &Router,
+        table: usize,
+        splits: &[&Split],
+    ) -> Result<Option<u64>, Error> {
+        let mut parts = splits.iter().filter_map(|split| split.rows_of(table)).peekable();
+        if parts.peek().is_none() {
+            return Ok(None);
+        }
+        let into = router.leaves.get(table).unwrap_or(&plan.table);
+        self.conn.copy_start(&statement::into(plan, into))?;
+        self.conn.copy_data(HEADER)?;
+        for rows in parts {
+            self.conn.copy_data(rows)?;
+        }
+        self.conn.copy_data(TRAILER)?;
+        self.conn.copy_end().map(Some)
+    }
+}
