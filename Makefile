@@ -32,11 +32,13 @@ check: need ## formatting, lints with warnings denied, the rules of scripts/tidy
 	python3 scripts/own_suites_test.py 2>&1 | tail -n 3
 	python3 scripts/in_memory_test.py 2>&1 | tail -n 3
 	scripts/tidy
+	scripts/promises --check
 	cargo test --quiet -p pgsluice --bin pgsluice reference
 	[ ! -f README.md ] || cargo run --quiet -p pgsluice-bench -- readme --check
 
-reference: need ## write docs/reference.md and the tables of docs/guide/coming-from.md again
+reference: need ## write docs/reference.md, docs/promises.md and the tables of docs/guide/coming-from.md again
 	UPDATE_REFERENCE=1 cargo test --quiet -p pgsluice --bin pgsluice reference
+	scripts/promises
 
 test: servers ## do the set-up and run every test
 	@# The extension first: the loader's tests take it where they find it. Both run, whatever the first says.
