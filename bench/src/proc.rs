@@ -153,7 +153,8 @@ pub fn server_usage(postmaster: u32) -> ServerUsage {
     let mut written = written_bytes(postmaster);
     for child in children(postmaster) {
         usage += stat_seconds(child, false);
-        written = written.zip(written_bytes(child)).map(|(a, b)| a + b);
+        // One that has just ended is its parent's by now.
+        written = written.map(|sum| sum + written_bytes(child).unwrap_or(0));
     }
     ServerUsage { cpu_seconds: usage, written_bytes: written }
 }
