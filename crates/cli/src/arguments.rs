@@ -195,9 +195,10 @@ pub struct TargetArguments {
     /// How rows are written; `pgsluice methods` lists the methods
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub method: Method,
-    /// Where the rows of a partitioned table go: leaf: straight to their partitions; root: to the
-    /// table, where the server routes them; auto: root
-    #[arg(long, default_value = "auto", value_name = "auto|leaf|root")]
+    /// Where the rows of a partitioned table go: leaf: straight to their partitions; nodes: straight
+    /// to the servers that hold its partitions, foreign tables of postgres_fdw; root: to the table,
+    /// where the server routes them; auto: root
+    #[arg(long, default_value = "auto", value_name = "auto|leaf|nodes|root")]
     pub route: Route,
     /// Number of connections for the method lanes [default: the number of cores, but at most
     /// half of the server's max_connections]

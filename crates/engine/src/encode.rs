@@ -9,9 +9,9 @@ use crate::rewrite;
 use crate::route::Split;
 use crate::wire;
 use pgsluice_core::error::Malformed;
-use pgsluice_core::row;
+use pgsluice_core::row::{self, NoRow};
 use pgsluice_core::scan::{quote_strays, valid_utf8, Dialect, Eol, Format, Next, Record, Scanner};
-use pgsluice_core::sink::PgCopySink;
+use pgsluice_core::sink::{PgCopySink, RowSink};
 use std::sync::Arc;
 
 /// The most bytes that rows take, many times those of a chunk; columns of `char(n)` pad text to
@@ -255,6 +255,12 @@ impl Encoder {
         }
     }
 
+    /// The rows of a chunk that was encoded before, in the order of the input.
+    pub fn encoded(&mut self, chunk: &Chunk) -> Option<Vec<u8>> {
+        let plan = self.plan.clone();
+        self.rows(chunk, plan.dialect()?).map(|(rows, _)| rows)
+    }
+
     fn rows(&mut self, chunk: &Chunk, dialect: &Dialect) -> Option<(Vec<u8>, Counts)> {
         let mut free = self.pool.take();
         free.reserve(((chunk.bytes.len() as f64 * self.growth) as usize).min(MOST_ROWS));
@@ -269,6 +275,24 @@ impl Encoder {
         self.growth = (rows.len() as f64 / chunk.bytes.len().max(1) as f64) * 1.05;
         Some((rows, counts))
     }
+}
+
+/// The first record that does not become a row: its index, its line in the chunk, and why.
+pub(crate) fn unread(plan: &Plan, chunk: &Chunk, dialect: &Dialect) -> Option<(u64, u64, NoRow)> {
+    let mut sink = PgCopySink::new(plan.shape.columns.len()).within(MOST_ROWS);
+    let (mut record, mut scanner) = (Record::default(), chunk.scanner(dialect));
+    for index in 0.. {
+        sink.begin();
+        let put = match scanner.next(&mut record) {
+            Ok(Next::Record) => row::put(&plan.shape, &chunk.bytes, &record, &mut sink),
+            Ok(_) => return None,
+            Err(fault) => Err(NoRow::Malformed(fault)),
+        };
+        if let Err(why) = put {
+            return Some((index, record.line, why));
+        }
+    }
+    None
 }
 
 /// Writes a chunk's records anew in the form of the plan.

@@ -6,9 +6,11 @@ use crate::input::HeaderLine;
 use crate::text::Text;
 use pgsluice_core::shape::{DateOrder, Env, Type};
 
+mod nodes;
 mod objects;
 mod partitions;
 
+pub use nodes::{Address, Node, Nodes, RemoteColumn, RemoteLeaf};
 pub use objects::{ForeignKey, Index, Relation, Steps, TableObjects, Trigger};
 pub use partitions::{KeyColumn, Partition, PartitionKey};
 
@@ -29,6 +31,8 @@ pub struct Facts {
     pub objects: Option<TableObjects>,
     /// the table and its partitions, where rows may go straight to them
     pub partitions: Vec<Partition>,
+    /// the servers that hold these, where rows are to go straight to them
+    pub nodes: Option<Nodes>,
     /// whether what is taken down can be recorded
     pub ledger: LedgerState,
     /// what earlier loads left, in words
@@ -267,16 +271,6 @@ pub struct TableFacts {
 }
 
 impl TableFacts {
-    /// The statement that locks the table as an INSERT does, so that its partitions stay attached.
-    pub fn shared_lock(&self) -> String {
-        match self.lockable {
-            true => format!("LOCK TABLE ONLY {} IN ROW EXCLUSIVE MODE", self.sql),
-            // LOCK TABLE does not accept rights on columns. This takes the same lock if the role
-            // may write some column, and does nothing else.
-            false => format!("EXPLAIN INSERT INTO {} DEFAULT VALUES", self.sql),
-        }
-    }
-
     /// Whether there is a user's trigger that fires once for each statement.
     pub fn statement_triggers(&self) -> bool {
         self.triggers.iter().any(|t| !t.row && !t.internal)

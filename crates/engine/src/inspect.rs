@@ -8,11 +8,11 @@ use crate::input::{can_be_read_again, Reader};
 use crate::ledger;
 use crate::maintenance::{foretell, ledger_state, Settings};
 use crate::options::{Options, Route};
-use crate::plan::{plan, Plan};
+use crate::plan::{plan, refuse_beside_nodes, Plan};
 use crate::session::advice_facts::advice_facts;
 use crate::session::conn::Conn;
 use crate::session::lane::Form;
-use crate::session::{header, partitions, staged, statement, transaction};
+use crate::session::{header, nodes, partitions, staged, statement, transaction};
 use crate::text::Text;
 use std::sync::Arc;
 use std::thread::available_parallelism;
@@ -35,6 +35,7 @@ pub struct Foretold {
 ///
 /// As a load, as far as it shows before the first row.
 pub fn plan_only(options: &Options) -> Result<Foretold, Error> {
+    refuse_beside_nodes(options)?;
     let reader = Reader::open(&options.input)?;
     let options = &options.reading(&reader);
     let mut conn = Conn::open(&options.target.url)?;
@@ -92,8 +93,11 @@ fn facts(
     };
     let routed = objects.is_some() && table.kind == 'p' && options.target.route != Route::Root;
     let partitions = if routed { partitions::read(conn, table.oid)? } else { Vec::new() };
+    let to_nodes = routed && options.target.route == Route::Nodes;
+    let nodes = if to_nodes { Some(nodes::read(conn, table.oid)?) } else { None };
     Ok(Facts {
         partitions,
+        nodes,
         advice: advice_facts(conn, &table)?,
         ledger: ledger_state(conn, options)?,
         left: ledger::left(conn, table.oid)?,

@@ -11,7 +11,7 @@ use crate::maintenance::{self, Maintenance};
 use crate::once::{self, record::Recording, Begun};
 use crate::options::{Indexes, Method, Options};
 use crate::pipeline::Through;
-use crate::plan::Plan;
+use crate::plan::{refuse_beside_nodes, Plan};
 use crate::reject::Amount;
 use crate::report::Summary;
 use crate::session::conn::Conn;
@@ -75,6 +75,7 @@ pub(crate) fn load(job: &Job<'_>) -> Result<Summary, Error> {
 }
 
 fn run(job: &Job<'_>) -> Result<Summary, Error> {
+    refuse_beside_nodes(job.options)?;
     if job.options.once.is_none() {
         return load_sources(job);
     }
@@ -134,8 +135,12 @@ fn load_sources(job: &Job<'_>) -> Result<Summary, Error> {
     clock.seconds.finish += clock.lap();
 
     job.begin(Phase::Analyzing);
-    if options.target.analyze && !done.analyzed {
+    let to_nodes = plan.nodes.is_some();
+    if options.target.analyze && !done.analyzed && !to_nodes {
         steps.push(maintenance.analyze(conn, &plan, watch));
+    }
+    if options.target.analyze && to_nodes {
+        steps.extend(done.lanes[0].analyze_nodes());
     }
     clock.seconds.analyze += clock.lap();
 
@@ -184,7 +189,7 @@ fn execute(
     let mut steps = maintenance.after_rows(&mut lanes[0].conn)?;
     clock.seconds.finish = clock.lap();
     job.begin(Phase::Analyzing);
-    let statistics = match options.target.analyze {
+    let statistics = match options.target.analyze && plan.nodes.is_none() {
         true => maintenance.analyze_within(&mut lanes[0].conn, plan, watch)?,
         false => None,
     };

@@ -22,6 +22,7 @@ mod landing;
 mod lanes;
 pub mod locks;
 mod maintenance;
+mod nodes;
 mod once;
 pub mod policy;
 mod refuse;
@@ -33,6 +34,8 @@ use fields::left_out;
 use lanes::{alone, committed_how, default_lanes};
 use locks::Lock;
 use maintenance::maintenance;
+pub(crate) use nodes::refuse_beside_nodes;
+pub use nodes::ToNodes;
 use once::{once_notes, refuse_once};
 use policy::Decision;
 use refuse::{refuse, refuse_truncate, rules_passed_by, unusable, without_copy};
@@ -107,6 +110,8 @@ pub struct Plan {
     pub route: Option<Text>,
     /// the partition of each row, if rows go straight to it
     pub(crate) router: Option<Router>,
+    /// the servers that hold the partitions, if rows go straight to these
+    pub nodes: Option<ToNodes>,
     /// settings of the session, each with its value
     pub settings: Vec<(String, String)>,
     /// the table is empty and the load's own: COPY builds its indexes when all rows are in
@@ -197,6 +202,7 @@ pub fn plan(facts: &Facts, options: &Options) -> Result<Arc<Plan>, Error> {
         private: table.private && choice.method == Method::Extension,
         route: None,
         router: None,
+        nodes: None,
         required: options.target.method == Method::Extension,
         landing: None,
         lands_by_chunk: false,
@@ -211,15 +217,20 @@ pub fn plan(facts: &Facts, options: &Options) -> Result<Arc<Plan>, Error> {
     rejected_records(&mut plan, table, options);
     several_lanes(&mut plan, facts, options);
     route::route(&mut plan, facts, options);
+    nodes::to_nodes(&mut plan, facts, options)?;
     plan.plain = plain(&plan, options);
     plan.lands_by_chunk = lands_by_chunk(&plan, facts, options);
-    if plan.discard {
-        // Nothing else than the landing is made around a check.
-        plan.before = plan.landing.iter().map(|landing| landing.create.clone()).collect();
-    }
+    around_a_check(&mut plan);
     maintenance(&mut plan, facts, options)?;
     all_notes(&mut plan, facts, options);
     Ok(Arc::new(plan))
+}
+
+/// Nothing else than the landing is made around a check.
+fn around_a_check(plan: &mut Plan) {
+    if plan.discard {
+        plan.before = plan.landing.iter().map(|landing| landing.create.clone()).collect();
+    }
 }
 
 /// With `staged`: the files cannot be read again for the place of a record.

@@ -11,7 +11,6 @@ mod tree;
 
 pub use tree::{router, Refused};
 
-use crate::facts::Partition;
 use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -24,10 +23,6 @@ const MOST: usize = 8;
 pub struct Router {
     /// the leaves that rows are sent to, quoted and qualified
     pub leaves: Vec<String>,
-    /// the table and its partitions, as they were when this was made
-    pub partitions: Vec<Partition>,
-    /// the statement that keeps partitions attached until a transaction ends
-    pub shared_lock: String,
     node: Node,
     /// the columns of the keys, by their places in the rows that are sent, ascending
     needed: Vec<usize>,
@@ -42,6 +37,8 @@ pub struct Split {
     pub bytes: Vec<u8>,
     /// the tables: a leaf by its index, the root by the number of leaves
     pub parts: Vec<(usize, Range<usize>)>,
+    /// how many rows each of these has
+    pub counts: Vec<u64>,
     /// rows for the root
     pub for_root: u64,
 }
@@ -51,6 +48,11 @@ impl Split {
     pub fn rows_of(&self, table: usize) -> Option<&[u8]> {
         let at = self.parts.binary_search_by_key(&table, |(of, _)| *of).ok()?;
         Some(&self.bytes[self.parts[at].1.clone()])
+    }
+
+    /// The number of rows of one table.
+    pub fn count_of(&self, table: usize) -> u64 {
+        self.parts.binary_search_by_key(&table, |(of, _)| *of).map_or(0, |at| self.counts[at])
     }
 }
 
@@ -202,13 +204,43 @@ impl Router {
         out.clear();
         out.resize(rows.len(), 0);
         at = 0;
+        let mut rows_of = vec![0; self.leaves.len() + 1];
         for (table, length) in found {
+            rows_of[table as usize] += 1;
             let (to, length) = (&mut next[table as usize], length as usize);
             out[*to..*to + length].copy_from_slice(&rows[at..at + length]);
             *to += length;
             at += length;
         }
-        Some(Split { bytes: out, parts, for_root })
+        let counts = parts.iter().map(|(table, _)| rows_of[*table]).collect();
+        Some(Split { bytes: out, parts, counts, for_root })
+    }
+
+    /// The columns of the keys, by their places in the rows.
+    pub fn needed(&self) -> &[usize] {
+        &self.needed
+    }
+
+    /// The values of the keys of the first row, in the order of [`Router::needed`].
+    pub fn first_keys<'a>(&self, rows: &'a [u8]) -> Option<Vec<Option<&'a [u8]>>> {
+        let mut values = [None; MOST];
+        self.read(rows, 0, &mut values)?;
+        Some(values[..self.needed.len()].to_vec())
+    }
+
+    /// Of rows in the order of the input, the places of those that go to a table: a leaf by its
+    /// index, the root by the number of leaves.
+    pub fn rows_for(&self, rows: &[u8], table: usize) -> Option<Vec<u64>> {
+        let (mut at, mut row, mut found) = (0, 0, Vec::new());
+        let mut values = [None; MOST];
+        while at < rows.len() {
+            at = self.read(rows, at, &mut values)?;
+            if self.leaf(&values).unwrap_or(self.leaves.len()) == table {
+                found.push(row);
+            }
+            row += 1;
+        }
+        Some(found)
     }
 
     /// Reads the values that keys are made of from the row at `at`; gives the row's end.

@@ -26,6 +26,7 @@ mod load;
 mod maintenance;
 mod memory;
 mod methods;
+mod nodes;
 mod once;
 mod output;
 mod plans;

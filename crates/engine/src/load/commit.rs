@@ -43,6 +43,9 @@ pub(super) fn commit(lanes: &mut [Lane], plan: &Plan, options: &Options) -> Resu
         transaction::await_disk(&mut lanes[0].conn).map_err(|e| lanes[0].stayed(e))?;
         return Ok(lanes[0].counts.rows);
     }
+    if plan.nodes.is_some() {
+        return lanes[0].commit_nodes();
+    }
     if plan.two_phase {
         let mut conns: Vec<&mut Conn> = lanes.iter_mut().map(|lane| &mut lane.conn).collect();
         transaction::commit_prepared(&mut conns, &options.target.url)?;

@@ -39,6 +39,7 @@ pub(super) fn send_rows(
     let Job { options, watch, .. } = job;
     let rejects = rejects(&reader, job)?;
     let mut lanes = open_lanes(conn, plan, options, watch, &rejects)?;
+    lanes[0].open_nodes(watch, options)?;
     if let Some(recording) = job.recording {
         lanes.iter_mut().for_each(|lane| lane.record_for(recording));
     }
@@ -89,9 +90,6 @@ pub(crate) fn open_lanes(
         let mut conn = watch.connect(&options.target.url).map_err(|e| e.with_hint(fewer))?;
         transaction::begin(&mut conn, options)?;
         lanes.push(lane(conn));
-    }
-    if plan.lanes > 1 {
-        lanes.iter_mut().try_for_each(Lane::hold_partitions)?;
     }
     if plan.method == Method::Insert {
         // Row by row: each INSERT is a transaction.
@@ -164,6 +162,5 @@ pub(crate) fn total(lanes: &[Lane]) -> LaneCounts {
         chunks_encoded: sum.chunks_encoded + lane.counts.chunks_encoded,
         to_leaves: sum.to_leaves + lane.counts.to_leaves,
         windows_by_root: sum.windows_by_root + lane.counts.windows_by_root,
-        stale_transactions: sum.stale_transactions + lane.counts.stale_transactions,
     })
 }

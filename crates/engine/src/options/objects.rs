@@ -43,6 +43,8 @@ pub enum Route {
     Auto,
     /// straight to the leaf that each row belongs to
     Leaf,
+    /// straight to the server that holds the leaf, past the one that is loaded
+    Nodes,
     /// to the table, where the server routes them
     Root,
 }
@@ -72,4 +74,10 @@ macro_rules! named {
 named!(Indexes, "keep" => Indexes::Keep, "rebuild" => Indexes::Rebuild, "auto" => Indexes::Auto);
 named!(Triggers, "keep" => Triggers::Keep, "off" => Triggers::Off);
 named!(ForeignKeys, "keep" => ForeignKeys::Keep, "revalidate" => ForeignKeys::Revalidate);
-named!(Route, "auto" => Route::Auto, "leaf" => Route::Leaf, "root" => Route::Root);
+named!(
+    Route,
+    "auto" => Route::Auto,
+    "leaf" => Route::Leaf,
+    "nodes" => Route::Nodes,
+    "root" => Route::Root
+);

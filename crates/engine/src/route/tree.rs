@@ -55,9 +55,7 @@ pub fn router(
         (true, None) => Err("it has no partitions".into()),
         _ => {
             let ascii_only = server.encoding != "UTF8";
-            let (partitions, shared_lock) = (partitions.to_vec(), String::new());
-            let needed = sorted;
-            Ok((Router { leaves, partitions, shared_lock, node, needed, ascii_only }, refused))
+            Ok((Router { leaves, node, needed: sorted, ascii_only }, refused))
         }
     }
 }

@@ -12,6 +12,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+mod values;
+
 /// Notices that are kept until somebody asks; more are dropped.
 const MAX_NOTICES: usize = 100;
 
@@ -128,8 +130,7 @@ impl Conn {
     ///
     /// libpq's message, without the password.
     pub fn open(target: &str) -> Result<Conn, Error> {
-        target::read(target)?;
-        let secrets = target::secrets()?;
+        let secrets = target::secrets(&target::read(target)?)?;
         let target = c_string(target)?;
         let mut keywords = vec![c"dbname", c"fallback_application_name", c"client_encoding"];
         // Statements and names are UTF-8, whatever the database's and the user's are.

@@ -3,6 +3,7 @@
 
 mod bisect;
 mod malformed;
+mod nodes;
 mod once;
 mod open;
 mod savepoint;
@@ -71,8 +72,6 @@ pub struct LaneCounts {
     pub to_leaves: u64,
     /// times that rows went through the root since a partition refused one of them
     pub windows_by_root: u64,
-    /// transactions in which the partitions were others than those that rows are routed by
-    pub stale_transactions: u64,
 }
 
 impl LaneCounts {
@@ -103,6 +102,8 @@ pub struct Lane {
     oversized: Option<savepoint::OversizedRecord>,
     /// what is recorded at the next commit; `None` where nothing is
     pieces: Option<once::Pieces>,
+    /// the servers that hold the partitions, where rows go straight to them
+    nodes: Option<nodes::Fanout>,
 }
 
 impl Lane {
@@ -127,6 +128,7 @@ impl Lane {
             rejects,
             oversized: None,
             pieces: None,
+            nodes: None,
         }
     }
 
@@ -164,6 +166,9 @@ impl Lane {
     }
 
     fn take(&mut self, placed: Placed, pool: &BufferPool) -> Result<(), Error> {
+        if self.nodes.is_some() {
+            return self.send_to_nodes(placed);
+        }
         if let Some((Fault::Altered(column), line)) = placed.prepared.fault {
             self.finish()?;
             return Err(self.altered(&placed, column, line));
@@ -237,6 +242,7 @@ impl Lane {
     ///
     /// As [`Lane::feed`].
     pub fn finish(&mut self) -> Result<(), Error> {
+        self.finish_nodes()?;
         self.send_window(&BufferPool::default())?;
         self.end_copy()
     }

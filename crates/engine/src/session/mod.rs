@@ -12,6 +12,7 @@ pub mod extension_report;
 pub(crate) mod header;
 pub mod lane;
 mod libpq;
+pub(crate) mod nodes;
 pub(crate) mod partitions;
 mod refused;
 mod socket;

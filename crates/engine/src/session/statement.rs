@@ -246,7 +246,11 @@ pub fn parse_line(line: &str, plan: &Plan) -> Option<(u64, Option<String>)> {
 
 /// The words are translated by the server, and some stand elsewhere then: behind the
 /// table's name comes the number, and behind a comma the column and a word for it.
-fn place_in(line: &str, relation: &str, columns: &[String]) -> Option<(u64, Option<String>)> {
+pub(super) fn place_in(
+    line: &str,
+    relation: &str,
+    columns: &[String],
+) -> Option<(u64, Option<String>)> {
     let starts = [line.strip_prefix("COPY "), Some(line)];
     let rest = starts.into_iter().flatten().find_map(|start| start.strip_prefix(relation))?;
     let (words, rest) = rest.split_at(rest.find(|c: char| c.is_ascii_digit())?);

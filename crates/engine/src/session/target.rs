@@ -21,7 +21,7 @@ const ESCAPES: &str = "within a URL's password / is written %2F, @ %40, : %3A, %
 const SUSPECT: [&str; 4] = ["pass", "secret", "scram", "@"];
 
 /// Keywords of libpq, each with the value that a target gives.
-type Pairs = Vec<(String, String)>;
+pub(super) type Pairs = Vec<(String, String)>;
 
 /// A target in two parts, both as libpq's keywords and values.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,7 +105,7 @@ fn secret(keyword: &str) -> bool {
 }
 
 /// `keyword='value'`, by the rules of `conninfo_parse`.
-fn written(pairs: &Pairs) -> String {
+pub(super) fn written(pairs: &Pairs) -> String {
     let one = |(keyword, value): &(String, String)| {
         format!("{keyword}='{}'", value.replace('\\', "\\\\").replace('\'', "\\'"))
     };
@@ -165,12 +165,16 @@ fn unreadable(target: &str, fault: *mut c_char) -> Error {
         .with_hint(ESCAPES)
 }
 
-/// What the variable brings, for `PQconnectdbParams`.
+/// What the variable brings, for `PQconnectdbParams`: nothing where the target itself says what
+/// the password is, if only that there is none. It is then the target of another server.
 ///
 /// # Errors
 ///
 /// As [`part`].
-pub(super) fn secrets() -> Result<Vec<(CString, CString)>, Error> {
+pub(super) fn secrets(target: &Pairs) -> Result<Vec<(CString, CString)>, Error> {
+    if target.iter().any(|(keyword, _)| keyword == "password") {
+        return Ok(Vec::new());
+    }
     let pairs = std::env::var(SECRETS).map_or(Ok(Vec::new()), |text| parse(&text))?;
     pairs.iter().map(|(keyword, value)| Ok((c_string(keyword)?, c_string(value)?))).collect()
 }

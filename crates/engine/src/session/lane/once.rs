@@ -65,8 +65,7 @@ impl Lane {
         let recording = pieces.recording.clone();
         recording.transactions.add(1);
         pieces.bytes = 0;
-        transaction::begin(&mut self.conn, &recording.options)?;
-        self.hold_partitions()
+        transaction::begin(&mut self.conn, &recording.options)
     }
 
     /// Records what the open transaction has loaded, `rows` or as many as the server has counted, and

@@ -1,0 +1,308 @@
+//! Rows that go straight to the servers that hold the partitions: the same rows on the same nodes
+//! as by stock COPY through the coordinator. The nodes are databases of one server.
+
+use crate::common::{each_major, left_out, on_first_and_last_major, World};
+use pgsluice_engine::internals::Conn;
+use pgsluice_pgserver::Installation;
+
+/// A coordinator and two nodes.
+struct Cluster {
+    world: World,
+    nodes: [Conn; 2],
+}
+
+impl Cluster {
+    /// `None` where the server comes without `postgres_fdw`.
+    fn new(installation: &Installation) -> Option<Cluster> {
+        let mut world = World::new(installation);
+        if world.conn.exec("CREATE EXTENSION postgres_fdw").is_err() {
+            left_out(&format!("PostgreSQL {}: it has no postgres_fdw", world.major()));
+            return None;
+        }
+        let host = world.server.socket_dir().to_str().unwrap().to_owned();
+        for name in ["n0", "n1"] {
+            world.sql(&format!("CREATE DATABASE {name}"));
+            world.sql(&format!(
+                "CREATE SERVER {name} FOREIGN DATA WRAPPER postgres_fdw
+                   OPTIONS (host '{host}', port '5432', dbname '{name}')"
+            ));
+            world.sql(&format!(
+                "CREATE USER MAPPING FOR CURRENT_USER SERVER {name} OPTIONS (user 'postgres')"
+            ));
+        }
+        let open = |name| Conn::open(&world.server.url(name)).unwrap();
+        let nodes = [open("n0"), open("n1")];
+        Some(Cluster { world, nodes })
+    }
+
+    fn node(&mut self, node: usize, sql: &str) -> String {
+        let rows = self.nodes[node].exec(sql).unwrap_or_else(|e| panic!("{sql}: {e}"));
+        rows.first().and_then(|row| row.first()?.clone()).unwrap_or_default()
+    }
+
+    /// The tables `t` and `s` of these columns; leaves by name suffix, bound and node.
+    fn twins(&mut self, columns: &str, by: &str, leaves: &[(&str, &str, usize)]) {
+        for name in ["t", "s"] {
+            self.world.sql(&format!("DROP TABLE IF EXISTS {name} CASCADE"));
+            self.world.sql(&format!("CREATE TABLE {name} ({columns}) PARTITION BY {by}"));
+            for (suffix, bound, node) in leaves {
+                let leaf = format!("{name}_{suffix}");
+                self.node(
+                    *node,
+                    &format!("DROP TABLE IF EXISTS {leaf}; CREATE TABLE {leaf} ({columns})"),
+                );
+                self.world.sql(&format!(
+                    "CREATE FOREIGN TABLE {leaf} PARTITION OF {name} {bound} SERVER n{node}"
+                ));
+            }
+        }
+    }
+
+    /// Loads straight to the nodes, and by stock COPY through the coordinator into the other table.
+    fn load(&mut self, rows: &str) -> serde_json::Value {
+        self.world.stock("COPY s FROM STDIN CSV", rows.as_bytes()).unwrap();
+        let summary = self.straight(rows).unwrap();
+        let rows = |name| {
+            format!("(SELECT substr(tableoid::regclass::text, 2) AS leaf, {name}.* FROM {name})")
+        };
+        assert_eq!(self.world.difference(&rows("s"), &rows("t")), "");
+        summary
+    }
+
+    fn straight(&mut self, rows: &str) -> Result<serde_json::Value, String> {
+        let file = self.world.file("rows.csv", rows.as_bytes());
+        self.world.load(&[&file, "--table", "t", "--route", "nodes"])
+    }
+
+    /// A load that fails with these words, and leaves no row.
+    fn fails(&mut self, rows: &str, words: &[&str]) {
+        let said = self.straight(rows).unwrap_err();
+        assert!(words.iter().all(|word| said.contains(word)), "{words:?}: {said}");
+        for node in 0..2 {
+            let tables =
+                "SELECT string_agg('(SELECT count(*) FROM ' || oid::regclass || ')', ' + ')
+                FROM pg_class WHERE relname LIKE 't\\_%' AND relkind = 'r'";
+            let count = self.node(node, tables);
+            assert_eq!(self.node(node, &format!("SELECT {count}")), "0", "{said}");
+        }
+    }
+}
+
+/// On the first version that has `postgres_fdw`.
+fn on_one_major(test: impl Fn(&mut Cluster)) {
+    if let Some(mut cluster) = each_major().iter().find_map(Cluster::new) {
+        test(&mut cluster);
+    }
+}
+
+const HASH: [(&str, &str, usize); 3] = [
+    ("0", "FOR VALUES WITH (MODULUS 4, REMAINDER 0)", 0),
+    ("1", "FOR VALUES WITH (MODULUS 2, REMAINDER 1)", 1),
+    ("2", "FOR VALUES WITH (MODULUS 4, REMAINDER 2)", 0),
+];
+
+/// By hash, range and list; several leaves on a node, NULLs, a DEFAULT partition, columns of
+/// another order and another name on the node.
+fn same_rows_on_the_same_nodes(cluster: &mut Cluster) {
+    let columns = "a bigint, b text, c timestamptz, d numeric";
+    cluster.twins(columns, "HASH (a, b)", &HASH);
+    let row = |i: usize| {
+        let a = if i % 19 == 0 { String::new() } else { (i * 7919 % 10_007).to_string() };
+        let b = ["x", "\"a, b\"", "", "\"\"", "ä\u{1f600}"][i % 5];
+        format!("{a},{b},2024-01-0{} 03:04:05+02,{}.5\n", 1 + i % 9, i % 97)
+    };
+    let rows: String = (0..4_000).map(row).collect();
+    let mut log = 0;
+    cluster.world.log(&mut log);
+    let summary = cluster.load(&rows);
+    assert_eq!(summary["to_partitions"], 4_000, "{summary}");
+    assert_eq!(summary["transactions"], 2, "{summary}");
+    let said = cluster.world.log(&mut log);
+    assert!(said.contains("SELECT (satisfies_hash_partition("), "nobody asked");
+
+    let range = [
+        ("low", "FOR VALUES FROM (MINVALUE) TO (100)", 0),
+        ("high", "FOR VALUES FROM (100) TO (5000)", 1),
+        ("rest", "DEFAULT", 1),
+    ];
+    cluster.twins("a bigint, b text, c timestamptz, d numeric", "RANGE (a)", &range);
+    cluster.node(
+        1,
+        "DROP TABLE t_high; CREATE TABLE t_high (d numeric, \"C d\" timestamptz, b text, a bigint, more int)",
+    );
+    cluster.world.sql("ALTER FOREIGN TABLE t_high ALTER c OPTIONS (column_name 'C d')");
+    cluster.load(&rows);
+    let said = cluster.world.log(&mut log);
+    assert!(said.contains("WITH (FORMAT binary) WHERE ("), "the nodes check nothing");
+
+    let list = [
+        ("x", "FOR VALUES IN ('x', 'ä\u{1f600}')", 0),
+        ("none", "FOR VALUES IN (NULL, '', 'a, b')", 1),
+    ];
+    cluster.twins(columns, "LIST (b)", &list);
+    cluster.load(&rows);
+}
+
+#[test]
+fn the_nodes_have_the_rows_that_copy_through_the_coordinator_gives_them() {
+    on_first_and_last_major(|installation| {
+        if let Some(mut cluster) = Cluster::new(installation) {
+            same_rows_on_the_same_nodes(&mut cluster);
+        }
+    });
+}
+
+fn errors(cluster: &mut Cluster) {
+    let leaves =
+        [("low", "FOR VALUES FROM (0) TO (100)", 0), ("high", "FOR VALUES FROM (100) TO (200)", 1)];
+    cluster.twins("a int, b text NOT NULL CHECK (b <> 'bad')", "RANGE (a)", &leaves);
+    let good: String = (0..200).map(|i| format!("{i},x\n")).collect();
+    let with = |row: &str| format!("{good}{row}\n{good}");
+    cluster.fails(&with("500,x"), &["rows.csv, line 201", "no partition", "column a", "500"]);
+    cluster.fails(&with(",x"), &["rows.csv, line 201", "no partition"]);
+    cluster.fails(&with("seven,x"), &["rows.csv, line 201", "column a", "invalid", "seven"]);
+    cluster.fails(&with("7,"), &["rows.csv, line 201", "column b", "NULL"]);
+    cluster.fails(&with("7,x,y"), &["rows.csv, line 201"]);
+    cluster.fails(&with("7,\"x"), &["rows.csv", "quote"]);
+    // What only the node can find.
+    cluster.fails(&with("107,bad"), &["node n1", "rows.csv, line 201", "check constraint"]);
+    cluster.node(1, "ALTER TABLE t_high ADD UNIQUE (a, b)");
+    cluster.fails(&with("107,y"), &["node n1", "rows.csv, line 302", "duplicate key"]);
+    cluster.node(
+        1,
+        "CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+        CREATE TRIGGER nothing BEFORE INSERT ON t_high FOR EACH ROW EXECUTE FUNCTION nothing()",
+    );
+    cluster.fails(&good, &["node n1", "took 0 of 100 rows"]);
+    cluster.node(1, "DROP TRIGGER nothing ON t_high; SELECT 1");
+    cluster.load(&good);
+}
+
+#[test]
+fn an_error_on_one_node_leaves_no_row_on_any() {
+    on_one_major(errors);
+}
+
+fn differences(cluster: &mut Cluster) {
+    let columns = "a int NOT NULL, b varchar(9) CHECK (b <> 'bad')";
+    let row = "1,x\n";
+    let cases: [(&str, &[&str]); 8] = [
+        ("ALTER TABLE t_1 DROP b", &["node n1", "\"t_1\"", "no column b"]),
+        ("ALTER TABLE t_1 ALTER b TYPE varchar(8)", &["column b", "varying(8)", "varying(9)"]),
+        ("ALTER TABLE t_1 ALTER a DROP NOT NULL", &["node n1", "column a", "accepts NULL"]),
+        ("ALTER TABLE t_1 RENAME TO u_1", &["node n1", "no table \"public\".\"t_1\""]),
+        ("ALTER TABLE t_1 DROP CONSTRAINT t_1_b_check", &["lacks the constraint CHECK"]),
+        ("DROP TABLE t_1; CREATE VIEW t_1 AS SELECT 1 AS a, 'x'::varchar(9) AS b", &["no table"]),
+        (
+            "ALTER TABLE t_1 DROP b; ALTER TABLE t_1 ADD b varchar(9) GENERATED ALWAYS AS ('x') STORED",
+            &["column b", "generated"],
+        ),
+        ("DROP ROLE IF EXISTS loader; CREATE ROLE loader LOGIN", &["column a", "may not insert"]),
+    ];
+    for (change, words) in cases {
+        cluster.node(
+            1,
+            "DROP TABLE IF EXISTS u_1; DO 'BEGIN DROP VIEW t_1; EXCEPTION WHEN OTHERS THEN END'",
+        );
+        cluster.twins(columns, "HASH (a)", &HASH);
+        cluster.node(1, change);
+        if change.contains("loader") {
+            cluster
+                .world
+                .sql("ALTER USER MAPPING FOR CURRENT_USER SERVER n1 OPTIONS (SET user 'loader')");
+        }
+        let said = cluster.straight(row).unwrap_err();
+        assert!(words.iter().all(|word| said.contains(word)), "{words:?}: {said}");
+    }
+    cluster
+        .world
+        .sql("ALTER USER MAPPING FOR CURRENT_USER SERVER n1 OPTIONS (SET user 'postgres')");
+    cluster.load(row);
+    // A node that is down, and one that nobody says how to reach.
+    cluster.node(0, "TRUNCATE t_0, t_2");
+    cluster.node(1, "TRUNCATE t_1");
+    cluster.world.sql("ALTER SERVER n1 OPTIONS (SET port '5499')");
+    cluster.fails("1,x\n2,x\n3,x\n4,x\n", &["node n1", "connect"]);
+    cluster.world.sql("ALTER SERVER n1 OPTIONS (SET port '5432', DROP host)");
+    cluster.fails(row, &["node n1", "host"]);
+}
+
+#[test]
+fn a_node_that_differs_from_its_partition_is_found_before_the_first_row() {
+    on_one_major(differences);
+}
+
+fn refused(cluster: &mut Cluster) {
+    cluster.twins("a int, b text", "HASH (a)", &HASH);
+    let file = cluster.world.file("few.csv", b"1,x\n");
+    let nodes = ["--table", "t", "--route", "nodes"];
+    for more in [
+        &["--once"][..],
+        &["--truncate"],
+        &["--where", "a > 0"],
+        &["--lanes", "2"],
+        &["--method", "copy-csv"],
+        &["--on-error", "reject", "--reject-file", "x"],
+        &["--indexes", "rebuild"],
+    ] {
+        let all = [&["load", &file], &nodes[..], more].concat();
+        let output = cluster.world.run(&all);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("--route nodes does not support"), "{said}");
+    }
+    let output = cluster.world.run(&[&["plan", &file], &nodes[..]].concat());
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("straight to 3 tables on 2 nodes: n0, n1"), "{said}");
+    assert!(said.contains("commit one after another"), "{said}");
+    cluster.world.sql("CREATE TABLE plain (a int, b text)");
+    let said = cluster.world.load(&[&file, "--table", "plain", "--route", "nodes"]).unwrap_err();
+    assert!(said.contains("not partitioned"), "{said}");
+    cluster.world.sql(
+        "ALTER TABLE t DETACH PARTITION t_0; DROP FOREIGN TABLE t_0;
+        CREATE TABLE t_0 PARTITION OF t FOR VALUES WITH (MODULUS 4, REMAINDER 0)",
+    );
+    let said = cluster.straight("1,x\n").unwrap_err();
+    assert!(said.contains("t_0") && said.contains("not a foreign table"), "{said}");
+}
+
+#[test]
+fn what_nodes_cannot_do_is_refused_before_anything_is_touched() {
+    on_one_major(refused);
+}
+
+fn guide(cluster: &mut Cluster) {
+    cluster
+        .world
+        .sql("CREATE TABLE votes (username text, link text, score int) PARTITION BY HASH (link)");
+    for node in 0..2 {
+        cluster.node(node, "CREATE TABLE v (username text, link text, score int)");
+        cluster.world.sql(&format!(
+            "CREATE FOREIGN TABLE v{node} PARTITION OF votes FOR VALUES WITH (MODULUS 2, REMAINDER {node})
+               SERVER n{node} OPTIONS (table_name 'v')"
+        ));
+    }
+    let file = cluster.world.file("votes.csv", b"a,b,1\nc,d,2\n");
+    let url = cluster.world.server.url("postgres");
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guide/nodes.md");
+    let text = std::fs::read_to_string(page).unwrap();
+    let examples: Vec<&str> =
+        text.lines().filter_map(|line| line.strip_prefix("    pgsluice ")).collect();
+    assert_eq!(examples.len(), 2);
+    for example in examples {
+        let words = example.split(' ').map(|word| match word {
+            "\"$COORDINATOR\"" => &url,
+            "votes.csv" => &file,
+            word => word,
+        });
+        let program = env!("CARGO_BIN_EXE_pgsluice");
+        let output = std::process::Command::new(program).args(words).output().unwrap();
+        assert!(output.status.success(), "{example}: {output:?}");
+    }
+    assert_eq!(cluster.world.sql("SELECT sum(score) FROM votes"), "3");
+}
+
+#[test]
+fn the_examples_of_the_guide_about_nodes_run() {
+    on_one_major(guide);
+}

@@ -1,0 +1,63 @@
+//! Facts about the servers that hold the leaves of a partitioned table (`postgres_fdw`).
+
+use std::fmt;
+
+/// The servers and what is on them.
+#[derive(Clone, Debug, Default)]
+pub struct Nodes {
+    /// the servers
+    pub nodes: Vec<Node>,
+    /// the leaves
+    pub leaves: Vec<RemoteLeaf>,
+}
+
+/// A server.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// `pg_foreign_server.srvname`
+    pub name: String,
+    /// how it is connected to
+    pub address: Address,
+}
+
+/// Where to connect to, with a password if there is one: it is not printed.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Address(pub String);
+
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Address")
+    }
+}
+
+/// A leaf and the table on the node that holds its rows.
+#[derive(Clone, Debug)]
+pub struct RemoteLeaf {
+    /// `pg_class.oid` of the leaf
+    pub oid: u32,
+    /// the leaf, quoted and qualified
+    pub partition: String,
+    /// an index into [`Nodes::nodes`]
+    pub node: usize,
+    /// the table on the node, quoted and qualified
+    pub table: String,
+    /// the same as the server names it in the context of an error
+    pub relation: String,
+    /// the columns in the order of the leaf
+    pub columns: Vec<RemoteColumn>,
+    /// what holds for each row of the leaf; `None` where that is nothing
+    pub constraint: Option<String>,
+}
+
+/// A column of a leaf.
+#[derive(Clone, Debug)]
+pub struct RemoteColumn {
+    /// its name
+    pub name: String,
+    /// its name on the node
+    pub remote: String,
+    /// its type, and its collation if that is not the type's own, as SQL writes them
+    pub sql_type: String,
+    /// the node gives it a value where it is left out: a default, generated, identity
+    pub filled_by_node: bool,
+}

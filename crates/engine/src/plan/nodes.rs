@@ -1,0 +1,221 @@
+//! Rows that go straight to the servers that hold the partitions.
+
+use super::Plan;
+use crate::encode::dot_is_marker;
+use crate::error::Error;
+use crate::facts::{Facts, Node, Partition, Purpose, RemoteLeaf};
+use crate::options::{Create, ForeignKeys, Indexes, Method, Options, Route, Triggers};
+use crate::quote::quote_ident;
+use crate::route::router;
+use crate::text::{text, Text};
+use crate::wire::Wire;
+use pgsluice_core::shape::Type;
+
+/// Where the rows of each leaf go.
+#[derive(Clone, Debug)]
+pub struct ToNodes {
+    /// the servers
+    pub nodes: Vec<Node>,
+    /// the leaves, in the router's order
+    pub leaves: Vec<LeafTarget>,
+}
+
+/// The table of one leaf.
+#[derive(Clone, Debug)]
+pub struct LeafTarget {
+    /// an index into [`ToNodes::nodes`]
+    pub node: usize,
+    /// the table on the node, quoted and qualified
+    pub table: String,
+    /// the same as the server names it in the context of an error
+    pub relation: String,
+    /// the partition
+    pub partition: String,
+    /// its COPY
+    pub copy: String,
+    /// the columns' names on the node, in the order in which they are sent
+    pub columns: Vec<String>,
+    /// asks the coordinator whether a row belongs to the leaf, by the values of its key
+    pub belongs: Option<String>,
+}
+
+/// Options that rows sent to nodes cannot follow yet; checked before anything is read.
+///
+/// # Errors
+///
+/// One of them is given.
+pub(crate) fn refuse_beside_nodes(options: &Options) -> Result<(), Error> {
+    let target = &options.target;
+    if target.route != Route::Nodes {
+        return Ok(());
+    }
+    let given: [(bool, Text); 13] = [
+        (options.rejects.is_some(), "`on-error` reject".into()),
+        (options.once.is_some(), "`once`".into()),
+        (target.truncate, "`truncate`".into()),
+        (target.create != Create::No, "`create`".into()),
+        (target.filter.is_some(), "`where`".into()),
+        (options.input.encoding.is_some(), "`encoding`".into()),
+        (options.input.dialect().is_none(), "`format` binary".into()),
+        (target.lanes.is_some(), "`lanes`".into()),
+        (!target.fields.expressions.is_empty(), "`expr`".into()),
+        (target.indexes == Indexes::Rebuild, "`indexes` rebuild".into()),
+        (target.triggers == Triggers::Off, "`triggers` off".into()),
+        (target.foreign_keys == ForeignKeys::Revalidate, "`foreign-keys` revalidate".into()),
+        (
+            !matches!(target.method, Method::Auto | Method::CopyBinary),
+            text!("`method` {}", target.method),
+        ),
+    ];
+    match given.into_iter().find(|(is, _)| *is) {
+        Some((_, option)) => Err(Error::usage(text!("`route` nodes does not support {}", option))
+            .with_hint("`route` root loads through the server that has the partitioned table")),
+        None => Ok(()),
+    }
+}
+
+/// Decides where the rows go. Whoever names the nodes wants no other way.
+pub(super) fn to_nodes(plan: &mut Plan, facts: &Facts, options: &Options) -> Result<(), Error> {
+    if options.target.route != Route::Nodes || !matches!(facts.purpose, Purpose::Load) {
+        return Ok(());
+    }
+    let refused = |why: Text| {
+        Error::new(text!("`route` nodes cannot load {}: {}", facts.table.sql, why))
+            .with_hint("`route` root loads it through this server")
+    };
+    if let Some(why) = barrier(plan, facts) {
+        return Err(refused(why));
+    }
+    let Some(found) = &facts.nodes else {
+        return Err(refused("its partitions are not known".into()));
+    };
+    // The leaves are as good as tables here.
+    let as_tables: Vec<Partition> = facts
+        .partitions
+        .iter()
+        .map(|partition| match partition.kind {
+            'f' => Partition {
+                kind: 'r',
+                writable: true,
+                row_security: false,
+                statement_triggers: false,
+                other_defaults: Vec::new(),
+                ..partition.clone()
+            },
+            _ => partition.clone(),
+        })
+        .collect();
+    let made = router(&as_tables, &facts.table.columns, &plan.columns, &facts.server);
+    let (router, left) = made.map_err(|why| refused(why.into()))?;
+    if let Some(left) = left.first() {
+        return Err(refused(text!("{}: {}", left.partition, left.why)));
+    }
+    let leaf = |sql: &String| found.leaves.iter().find(|leaf| leaf.partition == *sql);
+    let mut leaves = Vec::new();
+    for sql in &router.leaves {
+        let leaf = leaf(sql).ok_or_else(|| refused(text!("{} is on no node", sql)))?;
+        let filled =
+            |c: &&crate::facts::RemoteColumn| c.filled_by_node && !plan.columns.contains(&c.name);
+        if let Some(column) = leaf.columns.iter().find(filled) {
+            return Err(refused(text!(
+                "column {} is not in the input, and node {} has its own value for it",
+                column.name,
+                found.nodes[leaf.node].name
+            )));
+        }
+        let keys: Vec<&String> = router.needed().iter().map(|at| &plan.columns[*at]).collect();
+        leaves.push(leaf_target(plan, leaf, &keys));
+    }
+    plan.route = Some(text!(
+        "straight to {} tables on {} nodes: {}; the nodes commit one after another",
+        leaves.len(),
+        found.nodes.len(),
+        names(&found.nodes)
+    ));
+    plan.nodes = Some(ToNodes { nodes: found.nodes.clone(), leaves });
+    plan.router = Some(router);
+    plan.wire = Wire::Binary;
+    plan.method = Method::CopyBinary;
+    plan.reason = "rows are sent to the nodes in the binary form".into();
+    if found.nodes.len() > 1 {
+        plan.cost =
+            "a single commit: if a node fails while the nodes commit, the others' rows stay".into();
+    }
+    plan.freeze = false;
+    plan.may_drop_rows = false;
+    Ok(())
+}
+
+fn names(nodes: &[Node]) -> String {
+    nodes.iter().map(|node| node.name.as_str()).collect::<Vec<_>>().join(", ")
+}
+
+fn barrier(plan: &Plan, facts: &Facts) -> Option<Text> {
+    let table = &facts.table;
+    if table.kind != 'p' {
+        return Some("it is not partitioned".into());
+    }
+    if table.row_security {
+        return Some("row-level security applies to this role".into());
+    }
+    if facts.server.encoding != "UTF8" {
+        return Some("the encoding of its database is not UTF8".into());
+    }
+    if let Some(trigger) = table.triggers.first() {
+        return Some(text!("its trigger {} fires on this server", trigger.name));
+    }
+    if let Some(column) = plan.shape.columns.iter().find(|column| column.ty == Type::Server) {
+        return Some(text!("only the server reads the type of column {}", column.name));
+    }
+    let left_out = |name: &String| !plan.columns.contains(name);
+    let given = |c: &&crate::facts::ColumnFacts| {
+        left_out(&c.name) && (c.default.is_some() || c.generated || c.identity)
+    };
+    if let Some(column) = table.columns.iter().find(given) {
+        let name = &column.name;
+        return Some(text!("column {} is not in the input, and has a default", name));
+    }
+    let dialect = plan.dialect()?;
+    dot_is_marker(dialect, plan.shape.fields, facts.server.major())
+        .then(|| "\\. is a marker".into())
+}
+
+fn leaf_target(plan: &Plan, leaf: &RemoteLeaf, keys: &[&String]) -> LeafTarget {
+    let of = |name: &String| leaf.columns.iter().find(|column| column.name == *name);
+    let columns: Vec<String> = plan
+        .columns
+        .iter()
+        .map(|name| of(name).map_or_else(|| name.clone(), |column| column.remote.clone()))
+        .collect();
+    let quoted: Vec<String> = columns.iter().map(|name| quote_ident(name)).collect();
+    // What the leaf demands in terms of ranges and lists, the node can check for each row. Not what
+    // a DEFAULT partition does: COPY fails on NOT in its condition ("cache lookup failed for
+    // function 0"), since the operators that negate others are never looked up.
+    let same_names = leaf.columns.iter().all(|column| column.name == column.remote);
+    let by_node = leaf
+        .constraint
+        .as_ref()
+        .filter(|text| !text.contains("satisfies_hash_partition") && !text.contains("(NOT "))
+        .filter(|_| same_names);
+    let checked = by_node.map_or(String::new(), |text| format!(" WHERE ({text})"));
+    let value = |(i, name): (usize, &&String)| {
+        let sql_type = of(name).map_or("text", |column| column.sql_type.as_str());
+        format!("${}::{} AS {}", i + 1, sql_type, quote_ident(name))
+    };
+    let values: Vec<String> = keys.iter().enumerate().map(value).collect();
+    LeafTarget {
+        node: leaf.node,
+        copy: format!(
+            "COPY {} ({}) FROM STDIN WITH (FORMAT binary){checked}",
+            leaf.table,
+            quoted.join(", ")
+        ),
+        table: leaf.table.clone(),
+        relation: leaf.relation.clone(),
+        partition: leaf.partition.clone(),
+        columns,
+        belongs: leaf.constraint.as_ref().map(|constraint| {
+            format!("SELECT ({constraint}) FROM (SELECT {}) AS pgsluice_row", values.join(", "))
+        }),
+    }
+}

@@ -1,0 +1,434 @@
+//! Rows that go straight to the servers that hold the partitions.
+//!
+//! Each node has one connection, one transaction and one thread. Chunks whose rows are split by
+//! leaf are handed to every node that has some of them; it gathers a window of chunks, and then
+//! each of its leaves gets its rows by one COPY. Nothing is committed before all nodes have taken
+//! all rows.
+//!
+//! The tables on the nodes have no partition constraint, so a wrong route would not show there by
+//! itself. What a leaf demands in terms of ranges and lists is the condition of its COPY, and a row
+//! that the node leaves out is an error. Of a leaf with a hash, the coordinator is asked whether
+//! the first row, and then one row of each 32 MB of input, belongs to it.
+
+use super::{Lane, LaneCounts, Placed};
+use crate::buffer_pool::BufferPool;
+use crate::encode::{unread, Body, Encoder, Fault};
+use crate::error::{shown, Error, Place};
+use crate::input::{Chunk, Part};
+use crate::options::Options;
+use crate::plan::{Plan, ToNodes};
+use crate::report::Progress;
+use crate::route::Split;
+use crate::session::conn::Conn;
+use crate::session::nodes::of_node;
+use crate::session::{statement, transaction};
+use crate::watch::Watch;
+use crossbeam_channel::{bounded, Receiver, Sender};
+use pgsluice_core::error::Refusal;
+use pgsluice_core::row::NoRow;
+use pgsluice_core::sink::{HEADER, TRAILER};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+/// Bytes of the input that a node gathers before it sends them: see `WINDOW` in `window.rs`.
+const WINDOW: usize = 32 << 20;
+
+/// The same where the node has one leaf.
+const SMALL_WINDOW: usize = 8 << 20;
+
+/// Chunks that may wait for a node.
+const QUEUE: usize = 16;
+
+/// The coordinator is asked about the first rows of one chunk (512 kB) of so many.
+const ASKED: u64 = 64;
+
+/// The connections to the nodes.
+pub(super) struct Fanout {
+    plan: Arc<Plan>,
+    workers: Vec<Worker>,
+    /// those whose rows are in the tables, and not committed
+    done: Vec<NodeLane>,
+    /// chunks so far
+    chunks: u64,
+    /// leaves of which the coordinator has seen a row
+    asked: Vec<bool>,
+}
+
+/// A thread that sends to a node: what it takes is a chunk, or the end of the input.
+type Worker = (Sender<Option<Arc<Placed>>>, JoinHandle<Result<NodeLane, Error>>);
+
+/// A connection to a node, whose transaction has begun.
+struct NodeLane {
+    conn: Conn,
+    plan: Arc<Plan>,
+    names: Arc<Vec<String>>,
+    progress: Arc<Progress>,
+    node: usize,
+    window: Vec<Arc<Placed>>,
+    bytes: usize,
+    counts: LaneCounts,
+}
+
+impl Lane {
+    /// Connects to the nodes, if the plan sends rows there.
+    pub(crate) fn open_nodes(&mut self, watch: &Watch, options: &Options) -> Result<(), Error> {
+        let plan = self.plan.clone();
+        let Some(to) = &plan.nodes else { return Ok(()) };
+        let mut fanout = Fanout {
+            plan: plan.clone(),
+            workers: Vec::new(),
+            done: Vec::new(),
+            chunks: 0,
+            asked: vec![false; to.leaves.len()],
+        };
+        for (node, facts) in to.nodes.iter().enumerate() {
+            let named = |e| of_node(&facts.name, e);
+            let mut conn = watch.connect(&facts.address.0).map_err(named)?;
+            transaction::begin(&mut conn, options).map_err(named)?;
+            // As postgres_fdw does: triggers and defaults there see no path of the user's.
+            conn.exec("SET LOCAL search_path = pg_catalog").map_err(named)?;
+            let lane = NodeLane {
+                conn,
+                plan: plan.clone(),
+                names: self.names.clone(),
+                progress: self.progress.clone(),
+                node,
+                window: Vec::new(),
+                bytes: 0,
+                counts: LaneCounts::default(),
+            };
+            let (sender, receiver) = bounded(QUEUE);
+            fanout.workers.push((sender, thread::spawn(move || lane.run(&receiver))));
+        }
+        self.nodes = Some(fanout);
+        Ok(())
+    }
+
+    /// Hands a chunk to the nodes. One that is not wholly understood ends the load.
+    pub(super) fn send_to_nodes(&mut self, placed: Placed) -> Result<(), Error> {
+        let prepared = &placed.prepared;
+        let sound = prepared.fault.is_none() && prepared.chunk.damaged.is_none();
+        match &prepared.body {
+            _ if prepared.chunk.bytes.is_empty() => Ok(()),
+            Body::Split(split) if sound && split.for_root == 0 => {
+                self.ask_coordinator(split)?;
+                self.counts.add_chunk(&prepared.body);
+                self.progress.records.add(prepared.counts.records);
+                let Some(fanout) = &mut self.nodes else { return Ok(()) };
+                fanout.chunks += 1;
+                fanout.feed(Arc::new(placed))
+            }
+            _ => {
+                // What the nodes have against earlier records comes first.
+                self.finish_nodes()?;
+                Err(self.not_for_nodes(&placed))
+            }
+        }
+    }
+
+    /// Asks the coordinator whether rows belong to the leaves that they are sent to.
+    fn ask_coordinator(&mut self, split: &Split) -> Result<(), Error> {
+        let plan = self.plan.clone();
+        let (Some(fanout), Some(to), Some(router)) = (&mut self.nodes, &plan.nodes, &plan.router)
+        else {
+            return Ok(());
+        };
+        let all = fanout.chunks % ASKED == 0;
+        for (leaf, place) in &split.parts {
+            if fanout.asked[*leaf] && !all {
+                continue;
+            }
+            fanout.asked[*leaf] = true;
+            let Some(question) = &to.leaves[*leaf].belongs else { continue };
+            let rows = &split.bytes[place.clone()];
+            let keys = router.first_keys(rows).ok_or_else(|| Error::defect("a row has no key"))?;
+            let answer = self.conn.query_binary(question, &keys)?;
+            if answer[0][0].as_deref() == Some("f") {
+                let to = &to.leaves[*leaf].partition;
+                return Err(Error::defect(format!("a row was routed to {to}, which is wrong")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Why a chunk does not go to the nodes.
+    fn not_for_nodes(&self, placed: &Placed) -> Error {
+        let (prepared, plan) = (&placed.prepared, &self.plan);
+        let chunk = &prepared.chunk;
+        if prepared.chunk.damaged.is_some() {
+            return self.damaged(chunk);
+        }
+        if let Some((Fault::Malformed(fault), line)) = prepared.fault {
+            return self.malformed(placed, fault, line);
+        }
+        let at = |record, column| place(plan, &self.names, placed, record, column);
+        if let (Body::Split(_), Some(router)) = (&prepared.body, &plan.router) {
+            let rows = encoded(plan, prepared.records()).unwrap_or_default();
+            let found = router.rows_for(&rows, router.leaves.len()).unwrap_or_default();
+            let key = router.needed().first().and_then(|at| plan.columns.get(*at)).cloned();
+            let message = format!("no partition of {} takes the row", plan.table);
+            return Error::data(message).at(at(found.first().copied().unwrap_or(0), key));
+        }
+        let whole = chunk.part == Part::Whole;
+        let found =
+            plan.dialect().filter(|_| whole).and_then(|d| unread(plan, prepared.records(), d));
+        let (record, why) = match found {
+            Some((_, line, NoRow::Malformed(fault))) => return self.malformed(placed, fault, line),
+            Some((record, _, NoRow::Value(column, why))) => (Some((record, column)), why),
+            None => (None, Refusal::Ask),
+        };
+        let column = record.map(|(_, column)| plan.columns[column].clone());
+        let what = match why {
+            Refusal::Null => "NULL is not allowed in the column",
+            Refusal::Syntax => "the value is invalid for the type of the column",
+            Refusal::Range => "the value is out of range for the type of the column",
+            Refusal::TooLong => "the value is too long for the type of the column",
+            Refusal::OutOfMemory => "there is no memory to read the value",
+            Refusal::Ask => "only a server can read the value",
+        };
+        let error = Error::data(what).at(at(record.map_or(0, |(record, _)| record), column));
+        match why {
+            Refusal::Ask => error.with_hint("`route` root has the coordinator read all values"),
+            _ => error,
+        }
+    }
+
+    /// Waits until all nodes have taken all rows; they are not committed.
+    pub(super) fn finish_nodes(&mut self) -> Result<(), Error> {
+        let Some(fanout) = &mut self.nodes else { return Ok(()) };
+        let finished = fanout.finish();
+        for node in &mut fanout.done {
+            let counts = std::mem::take(&mut node.counts);
+            self.counts.rows += counts.rows;
+            self.counts.to_leaves += counts.rows;
+            self.counts.statements += counts.statements;
+        }
+        finished
+    }
+
+    /// Commits the nodes one after another, and then the coordinator's transaction, which holds
+    /// locks alone. Gives the number of transactions.
+    pub(crate) fn commit_nodes(&mut self) -> Result<u64, Error> {
+        let plan = self.plan.clone();
+        let (Some(fanout), Some(to)) = (&mut self.nodes, &plan.nodes) else { return Ok(0) };
+        // Until now it has kept the partitions attached.
+        self.conn.exec("SELECT 1")?;
+        for i in 0..fanout.done.len() {
+            let lane = &mut fanout.done[i];
+            let facts = &to.nodes[lane.node];
+            let committed = transaction::commit(&mut lane.conn, &facts.address.0);
+            committed.map_err(|error| {
+                let error = of_node(&facts.name, error);
+                let names = |lanes: &[NodeLane]| {
+                    lanes.iter().map(|l| to.nodes[l.node].name.clone()).collect::<Vec<_>>().join(", ")
+                };
+                let before = names(&fanout.done[..i]);
+                let unknown = error.changed().map_or(String::new(), |what| format!("; {what}"));
+                match before.is_empty() {
+                    true => error,
+                    false => error.with_changed(format!(
+                        "the rows of the nodes {before} are committed; those of {} are not{unknown}",
+                        names(&fanout.done[i..])
+                    )),
+                }
+            })?;
+        }
+        // It has held locks alone: if its connection is lost just now, all rows are there.
+        let _ = self.conn.exec("COMMIT");
+        Ok(fanout.done.len() as u64)
+    }
+
+    /// ANALYZE on the nodes after the commit: what was done, or what went wrong.
+    pub(crate) fn analyze_nodes(&mut self) -> Vec<String> {
+        let plan = self.plan.clone();
+        let (Some(fanout), Some(to)) = (&mut self.nodes, &plan.nodes) else { return Vec::new() };
+        let mut steps = Vec::new();
+        for lane in &mut fanout.done {
+            let tables: Vec<&str> = lane.leaves(to).map(|i| to.leaves[i].table.as_str()).collect();
+            let name = &to.nodes[lane.node].name;
+            let analyze = format!("ANALYZE {}", tables.join(", "));
+            steps.push(match lane.conn.exec(&analyze) {
+                Ok(_) => format!("node {name}: {analyze}"),
+                Err(error) => format!("node {name}: {analyze} failed: {}", error.message().plain()),
+            });
+        }
+        steps
+    }
+}
+
+impl Fanout {
+    /// Hands a chunk to the nodes that have rows in it.
+    fn feed(&mut self, placed: Arc<Placed>) -> Result<(), Error> {
+        let (Body::Split(split), Some(to)) = (&placed.prepared.body, &self.plan.nodes) else {
+            return Err(Error::defect("a chunk is not split"));
+        };
+        let mut given = vec![false; to.nodes.len()];
+        for (leaf, _) in &split.parts {
+            let node = to.leaves[*leaf].node;
+            if !std::mem::replace(&mut given[node], true)
+                && self.workers[node].0.send(Some(placed.clone())).is_err()
+            {
+                // Its thread has ended, and so with an error.
+                return self.finish().and(Err(Error::defect("a node has stopped")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the threads; the first error in the order of the input.
+    fn finish(&mut self) -> Result<(), Error> {
+        let (senders, threads): (Vec<_>, Vec<_>) = self.workers.drain(..).unzip();
+        for sender in senders {
+            // One that has stopped has an error.
+            let _ = sender.send(None);
+        }
+        let mut failed = Vec::new();
+        for thread in threads {
+            match thread.join() {
+                Ok(Ok(lane)) => self.done.push(lane),
+                Ok(Err(error)) => failed.push(error),
+                Err(_) => failed.push(Error::defect("a thread of the loader failed")),
+            }
+        }
+        failed.sort_by_key(|e| e.place().and_then(|p| p.record).unwrap_or(u64::MAX));
+        failed.into_iter().next().map_or(Ok(()), Err)
+    }
+}
+
+impl NodeLane {
+    fn run(mut self, chunks: &Receiver<Option<Arc<Placed>>>) -> Result<NodeLane, Error> {
+        let plan = self.plan.clone();
+        let Some(to) = &plan.nodes else { return Ok(self) };
+        let most = if self.leaves(to).count() == 1 { SMALL_WINDOW } else { WINDOW };
+        let mut work = || {
+            // Without an end of the input the load has failed.
+            while let Some(placed) = chunks.recv().map_err(|_| Error::cancelled())? {
+                self.bytes += placed.prepared.chunk.bytes.len();
+                self.window.push(placed);
+                if self.bytes >= most {
+                    self.send_window(to)?;
+                }
+            }
+            self.send_window(to)?;
+            // One after another they commit: nothing may wait for that to be refused.
+            self.conn.exec("SET CONSTRAINTS ALL IMMEDIATE").map(drop)
+        };
+        work().map_err(|error| of_node(&to.nodes[self.node].name, error))?;
+        Ok(self)
+    }
+
+    /// The leaves on this node.
+    fn leaves<'a>(&self, to: &'a ToNodes) -> impl Iterator<Item = usize> + 'a {
+        let node = self.node;
+        (0..to.leaves.len()).filter(move |leaf| to.leaves[*leaf].node == node)
+    }
+
+    fn send_window(&mut self, to: &ToNodes) -> Result<(), Error> {
+        let window = std::mem::take(&mut self.window);
+        self.bytes = 0;
+        for leaf in self.leaves(to).collect::<Vec<_>>() {
+            let rows = |placed: &'_ Arc<Placed>| match &placed.prepared.body {
+                Body::Split(split) => split.rows_of(leaf).is_some(),
+                _ => false,
+            };
+            if !window.iter().any(rows) {
+                continue;
+            }
+            let started = Instant::now();
+            let copied = self.copy(to, leaf, &window);
+            self.progress.sending.add(started.elapsed());
+            copied.map_err(|error| self.located(error, to, leaf, &window))?;
+        }
+        Ok(())
+    }
+
+    /// The rows of one leaf by one COPY.
+    fn copy(&mut self, to: &ToNodes, leaf: usize, window: &[Arc<Placed>]) -> Result<(), Error> {
+        self.conn.copy_start(&to.leaves[leaf].copy)?;
+        self.conn.copy_data(HEADER)?;
+        let mut sent = 0;
+        for placed in window {
+            let Body::Split(split) = &placed.prepared.body else { continue };
+            if let Some(rows) = split.rows_of(leaf) {
+                self.conn.copy_data(rows)?;
+                sent += split.count_of(leaf);
+            }
+        }
+        self.conn.copy_data(TRAILER)?;
+        let taken = self.conn.copy_end()?;
+        self.counts.rows += taken;
+        self.counts.statements += 1;
+        if taken != sent {
+            let table = &to.leaves[leaf].table;
+            let message = format!("{table} took {taken} of {sent} rows");
+            return Err(Error::new(message).with_hint(
+                "a trigger there has left some out, or they do not belong to the partition",
+            ));
+        }
+        Ok(())
+    }
+
+    /// The node's error, with its place in the file as far as the node names one.
+    fn located(&self, error: Error, to: &ToNodes, leaf: usize, window: &[Arc<Placed>]) -> Error {
+        let target = &to.leaves[leaf];
+        let context = error.server().and_then(|s| s.context.clone()).unwrap_or_default();
+        let found = context
+            .lines()
+            .find_map(|line| statement::place_in(line, &target.relation, &target.columns));
+        let (Some((row, column)), Some(router)) = (found, &self.plan.router) else { return error };
+        let column = column.or_else(|| error.server().and_then(|s| s.column.clone()));
+        let own = |name: String| {
+            let at = target.columns.iter().position(|column| *column == name);
+            at.map_or(name, |at| self.plan.columns[at].clone())
+        };
+        let mut before = 0;
+        for placed in window {
+            let Body::Split(split) = &placed.prepared.body else { continue };
+            let count = split.count_of(leaf);
+            if row > before && row <= before + count {
+                let rows = encoded(&self.plan, placed.prepared.records()).unwrap_or_default();
+                let places = router.rows_for(&rows, leaf).unwrap_or_default();
+                let Some(record) = places.get((row - before - 1) as usize) else { break };
+                return error.at(place(&self.plan, &self.names, placed, *record, column.map(own)));
+            }
+            before += count;
+        }
+        error
+    }
+}
+
+/// The rows of a chunk in the order of the input.
+fn encoded(plan: &Arc<Plan>, chunk: &Chunk) -> Option<Vec<u8>> {
+    Encoder::new(plan.clone(), BufferPool::default()).encoded(chunk)
+}
+
+/// The place of the record of this index of a chunk.
+fn place(
+    plan: &Plan,
+    names: &[String],
+    placed: &Placed,
+    index: u64,
+    column: Option<String>,
+) -> Place {
+    let chunk = &placed.prepared.chunk;
+    let (before, start, end) = chunk.record_at(&plan.layout, index);
+    let value = column.as_deref().and_then(|c| value(plan, chunk, &chunk.bytes[start..end], c));
+    Place {
+        file: names[chunk.file].clone(),
+        record: Some(placed.before.records + before + 1),
+        line: Some(placed.before.lines + chunk.lines_to(&plan.layout, end)),
+        offset: Some(chunk.offset + start as u64),
+        column,
+        value,
+    }
+}
+
+/// The value of a record for a column, for messages.
+fn value(plan: &Plan, chunk: &Chunk, bytes: &[u8], column: &str) -> Option<String> {
+    let field = plan.field_of(column)?;
+    let mut record = pgsluice_core::scan::Record::default();
+    let mut scanner = pgsluice_core::scan::Scanner::new(bytes, true, plan.dialect()?, chunk.eol);
+    scanner.next(&mut record).ok()?;
+    (field < record.len()).then(|| shown(record.field(bytes, field).1))
+}

@@ -1,0 +1,281 @@
+//! The servers that hold the leaves of a partitioned table, as the catalog of `postgres_fdw` has
+//! them, and whether their tables are as the leaves say.
+
+use super::conn::{quote_ident, quote_literal, Conn};
+use super::target::{written, Pairs};
+use crate::error::Error;
+use crate::facts::{Address, Node, Nodes, RemoteColumn, RemoteLeaf};
+use crate::text::text;
+
+/// Options of servers and of user mappings that mean the same to this program's own connection.
+/// Those that name files are about the machine of the coordinator.
+const CONNECTION: [&str; 9] = [
+    "host",
+    "hostaddr",
+    "port",
+    "dbname",
+    "user",
+    "password",
+    "sslmode",
+    "connect_timeout",
+    "target_session_attrs",
+];
+
+/// A leaf's column as the coordinator has it, to be compared with the node's.
+struct Expected {
+    column: RemoteColumn,
+    type_name: String,
+    not_null: bool,
+    generated: bool,
+}
+
+/// Reads the leaves, connects to each node, and compares the tables there.
+///
+/// # Errors
+///
+/// A leaf is on no other server, a node cannot be reached, or its table is another one.
+pub fn read(conn: &mut Conn, root: u32) -> Result<Nodes, Error> {
+    // Names of types in expressions are qualified.
+    let path = conn.exec("SELECT pg_catalog.current_setting('search_path')")?[0][0].clone();
+    set_path(conn, Some("pg_catalog"))?;
+    let read = read_all(conn, root);
+    // After an error the transaction is at its end.
+    if read.is_ok() {
+        set_path(conn, path.as_deref())?;
+    }
+    read
+}
+
+fn set_path(conn: &mut Conn, path: Option<&str>) -> Result<(), Error> {
+    conn.query("SELECT pg_catalog.set_config('search_path', $1, true)", &[path]).map(drop)
+}
+
+fn read_all(conn: &mut Conn, root: u32) -> Result<Nodes, Error> {
+    let rows = conn.query(
+        "SELECT c.oid, n.nspname, c.relname, c.relkind, p.proname = 'postgres_fdw_handler', \
+         s.srvname, s.oid, pg_get_partition_constraintdef(c.oid), \
+         (SELECT option_value FROM pg_options_to_table(f.ftoptions) \
+           WHERE option_name = 'schema_name'), \
+         (SELECT option_value FROM pg_options_to_table(f.ftoptions) \
+           WHERE option_name = 'table_name'), \
+         (SELECT string_agg(tgname, ', ') FROM pg_trigger \
+           WHERE tgrelid = c.oid AND tgtype & 4 <> 0 AND tgenabled <> 'D'), \
+         has_table_privilege($1::oid, 'INSERT') \
+         FROM pg_partition_tree($1::oid::regclass) t JOIN pg_class c ON c.oid = t.relid \
+         JOIN pg_namespace n ON n.oid = c.relnamespace \
+         LEFT JOIN pg_foreign_table f ON f.ftrelid = c.oid \
+         LEFT JOIN pg_foreign_server s ON s.oid = f.ftserver \
+         LEFT JOIN pg_foreign_data_wrapper w ON w.oid = s.srvfdw \
+         LEFT JOIN pg_proc p ON p.oid = w.fdwhandler WHERE t.isleaf ORDER BY c.oid",
+        &[Some(&root.to_string())],
+    )?;
+    let mut found = Nodes::default();
+    let mut servers = Vec::new();
+    let mut conns: Vec<Conn> = Vec::new();
+    for row in rows {
+        let text = |i: usize| row[i].clone().unwrap_or_default();
+        let partition = format!("{}.{}", quote_ident(&text(1)), quote_ident(&text(2)));
+        let refuse = |why: &str| {
+            let message = text!("`route` nodes cannot load {}: {}", partition, why);
+            Err(Error::new(message).with_hint("`route` root loads it through this server"))
+        };
+        if row[4].as_deref() != Some("t") {
+            return refuse("it is not a foreign table of postgres_fdw");
+        }
+        if let Some(triggers) = &row[10] {
+            return refuse(&format!("it has triggers, which fire on this server: {triggers}"));
+        }
+        if row[11].as_deref() != Some("t") {
+            return refuse("the role may not insert into the partitioned table");
+        }
+        let node = match servers.iter().position(|oid| *oid == text(6)) {
+            Some(node) => node,
+            None => {
+                let node = Node { address: address(conn, &text(5), &text(6))?, name: text(5) };
+                conns.push(open(&node)?);
+                servers.push(text(6));
+                found.nodes.push(node);
+                found.nodes.len() - 1
+            }
+        };
+        let schema = row[8].as_ref().unwrap_or(&text(1)).clone();
+        let relation = row[9].as_ref().unwrap_or(&text(2)).clone();
+        let mut leaf = RemoteLeaf {
+            oid: text(0).parse().unwrap_or(0),
+            table: format!("{}.{}", quote_ident(&schema), quote_ident(&relation)),
+            partition,
+            node,
+            relation,
+            columns: Vec::new(),
+            constraint: row[7].clone().filter(|text| !text.is_empty()),
+        };
+        let expected = expected(conn, leaf.oid)?;
+        let checks = checks(conn, &leaf.oid.to_string())?;
+        leaf.columns = compared(&mut conns[node], &found.nodes[node], &leaf, expected, &checks)?;
+        found.leaves.push(leaf);
+    }
+    Ok(found)
+}
+
+/// Connects to a node.
+///
+/// # Errors
+///
+/// As [`Conn::open`], with the node's name.
+fn open(node: &Node) -> Result<Conn, Error> {
+    Conn::open(&node.address.0).map_err(|e| of_node(&node.name, e))
+}
+
+/// An error of a node, with its name.
+pub fn of_node(name: &str, error: Error) -> Error {
+    let kind = error.kind();
+    let (place, hint) = (error.place().cloned(), error.hint().cloned());
+    let changed = error.changed().map(str::to_owned);
+    let mut named = Error::new(text!("node {}: {}", name, error.message().clone())).of_kind(kind);
+    if let Some(server) = error.server() {
+        named = named.with_server(server.clone());
+    }
+    if let Some(place) = place {
+        named = named.at(place);
+    }
+    if let Some(changed) = changed {
+        named = named.with_changed(changed);
+    }
+    match hint {
+        Some(hint) => named.with_hint(hint),
+        None => named,
+    }
+}
+
+/// Where a foreign server is, by its options and those of the role's user mapping. The password is
+/// always said, if only that there is none: that of the coordinator is for nobody else.
+fn address(conn: &mut Conn, name: &str, oid: &str) -> Result<Address, Error> {
+    let rows = conn.query(
+        "SELECT option_name, option_value FROM pg_foreign_server, \
+           pg_options_to_table(srvoptions) WHERE oid = $1::oid \
+         UNION ALL SELECT option_name, option_value FROM (SELECT umoptions FROM pg_user_mappings \
+           WHERE srvid = $1::oid AND umuser IN (0, (SELECT oid FROM pg_roles \
+             WHERE rolname = current_user)) ORDER BY umuser DESC LIMIT 1) AS m, \
+           pg_options_to_table(m.umoptions)",
+        &[Some(oid)],
+    )?;
+    let mut pairs: Pairs = rows
+        .into_iter()
+        .filter_map(|row| Some((row[0].clone()?, row[1].clone()?)))
+        .filter(|(name, _)| CONNECTION.contains(&name.as_str()))
+        .collect();
+    let has = |pairs: &Pairs, name: &str| pairs.iter().find(|(n, _)| n == name).cloned();
+    let host = has(&pairs, "host").or_else(|| has(&pairs, "hostaddr"));
+    let Some(user) = has(&pairs, "user") else {
+        return Err(Error::new(format!("node {name}: the user mapping does not say the user"))
+            .with_hint("the role must be able to read a user mapping with the option user"));
+    };
+    let near = |host: &str| {
+        host.starts_with(['/', '@', '.'])
+            || ["localhost", "::1"].contains(&host)
+            || host.starts_with("127.")
+    };
+    let Some((_, host)) = host else {
+        return Err(Error::new(format!("node {name}: the server has no option host")));
+    };
+    let own = conn.host();
+    if near(&host) && !own.is_empty() && !near(&own) {
+        let message = format!("node {name}: its host {host} is the coordinator's machine");
+        return Err(Error::new(message)
+            .with_hint("run the load there, or give the server an address that is valid here"));
+    }
+    for (keyword, value) in [("port", "5432"), ("dbname", &user.1), ("password", "")] {
+        if has(&pairs, keyword).is_none() {
+            pairs.push((keyword.into(), value.into()));
+        }
+    }
+    Ok(Address(written(&pairs)))
+}
+
+/// The columns of a leaf.
+fn expected(conn: &mut Conn, leaf: u32) -> Result<Vec<Expected>, Error> {
+    let rows = conn.query(
+        "SELECT a.attname, coalesce((SELECT option_value \
+           FROM pg_options_to_table(a.attfdwoptions) WHERE option_name = 'column_name'), a.attname), \
+         format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attgenerated <> '', \
+         coalesce(' COLLATE ' || nullif(a.attcollation, y.typcollation)::regcollation, '') \
+         FROM pg_attribute a JOIN pg_type y ON y.oid = a.atttypid \
+         WHERE a.attrelid = $1::oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
+        &[Some(&leaf.to_string())],
+    )?;
+    let column = |row: &Vec<Option<String>>| {
+        let text = |i: usize| row[i].clone().unwrap_or_default();
+        let (name, remote, sql_type) = (text(0), text(1), text(2) + &text(5));
+        let column = RemoteColumn { name, remote, sql_type, filled_by_node: false };
+        let (not_null, generated) = (text(3) == "t", text(4) == "t");
+        Expected { column, type_name: text(2), not_null, generated }
+    };
+    Ok(rows.iter().map(column).collect())
+}
+
+/// The CHECK constraints of a table.
+fn checks(conn: &mut Conn, table: &str) -> Result<Vec<String>, Error> {
+    let rows = conn.query(
+        "SELECT pg_get_constraintdef(oid) FROM pg_constraint \
+         WHERE conrelid = $1::regclass AND contype = 'c'",
+        &[Some(table)],
+    )?;
+    Ok(rows.into_iter().filter_map(|mut row| row[0].take()).collect())
+}
+
+/// Compares the table on the node with the leaf.
+fn compared(
+    conn: &mut Conn,
+    node: &Node,
+    leaf: &RemoteLeaf,
+    expected: Vec<Expected>,
+    wanted: &[String],
+) -> Result<Vec<RemoteColumn>, Error> {
+    let (name, table) = (&node.name, &leaf.table);
+    let differs = |what: String| Error::new(format!("node {name}: {what}"));
+    let of_node = |e| of_node(name, e);
+    conn.exec("SET search_path = pg_catalog").map_err(of_node)?;
+    let sql = format!(
+        "SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, \
+         a.attgenerated <> '', a.atthasdef OR a.attidentity <> '', \
+         has_column_privilege(c.oid, a.attnum, 'INSERT'), row_security_active(c.oid) \
+         FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid \
+         WHERE c.oid = to_regclass({}) AND c.relkind IN ('r', 'p') AND a.attnum > 0 \
+         AND NOT a.attisdropped",
+        quote_literal(table)
+    );
+    let rows = conn.exec(&sql).map_err(of_node)?;
+    if rows.is_empty() {
+        return Err(differs(format!("there is no table {table} for {}", leaf.partition)));
+    }
+    let mut columns = Vec::new();
+    for Expected { mut column, type_name, not_null, generated } in expected {
+        let remote = &column.remote;
+        let Some(row) = rows.iter().find(|row| row[0].as_ref() == Some(remote)) else {
+            return Err(differs(format!("table {table} has no column {remote}")));
+        };
+        let is = |i: usize| row[i].as_deref() == Some("t");
+        let theirs = row[1].as_deref().unwrap_or_default();
+        let why = if theirs != type_name {
+            format!("has the type {theirs}, and {type_name} in {}", leaf.partition)
+        } else if not_null && !is(2) {
+            format!("accepts NULL, and does not in {}", leaf.partition)
+        } else if generated || is(3) {
+            "is generated".to_owned()
+        } else if !is(5) {
+            "does not accept rows of this role: it may not insert".to_owned()
+        } else if is(6) {
+            "is under row-level security".to_owned()
+        } else {
+            column.filled_by_node = is(4);
+            columns.push(column);
+            continue;
+        };
+        return Err(differs(format!("column {remote} of table {table} {why}")));
+    }
+    let theirs = checks(conn, table).map_err(of_node)?;
+    match wanted.iter().find(|check| !theirs.contains(check)) {
+        Some(check) => Err(differs(format!("table {table} lacks the constraint {check}"))),
+        None => Ok(columns),
+    }
+}
