@@ -162,8 +162,8 @@ fn columns(said: &str) -> [bool; 2] {
     ["column a", "column b"].map(|column| said.contains(column))
 }
 
-/// What is no PGCOPY is refused in the server's words; what stands before the fault
-/// is judged first, and the first fault of a file is told.
+/// A file that is not PGCOPY is refused with the server's message. Tuples before the fault are
+/// checked first, and the first fault of a file is reported.
 #[test]
 fn damaged_files() {
     for installation in each_major() {
@@ -328,7 +328,7 @@ fn long_tuples() {
     assert_eq!(world.sql("SELECT count(*) FROM t"), "2");
 }
 
-/// `check` tells every bad tuple, and `plan` says what a load would do.
+/// `check` reports every bad tuple, and `plan` says what a load would do.
 #[test]
 fn check_and_plan_read_tuples() {
     let mut world = World::new(each_major().last().unwrap());

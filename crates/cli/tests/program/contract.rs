@@ -127,7 +127,7 @@ fn date_style_and_time_zone_set_the_sessions() {
     assert_eq!(wrong.status.code(), Some(1), "{}", said(&wrong));
 }
 
-/// A zone that is a rule brings abbreviations of its own, which PostgreSQL 18 takes before UTC's.
+/// A time zone that is a rule defines abbreviations, which PostgreSQL 18 prefers to UTC's.
 #[test]
 fn a_zone_that_is_a_rule_leaves_dates_to_the_server() {
     let mut world = world();
@@ -357,7 +357,7 @@ fn check_takes_markers_of_defaults() {
     }
 }
 
-/// Without a name, the rejects lie in the folder where one is, by the name of the first file.
+/// Without a name, the reject file is in the current folder and is named after the first file.
 #[test]
 fn rejects_have_a_name_of_their_own() {
     let mut world = world();

@@ -9,8 +9,8 @@ fn rows() -> Vec<u8> {
     (0..100_000).flat_map(|a| format!("{a},{}\n", "x".repeat(60)).into_bytes()).collect()
 }
 
-/// What a deferred constraint refuses shows before the first of the lanes is committed, with
-/// two-phase commit and without it.
+/// Deferred constraints are checked before any lane commits, with two-phase commit and without
+/// it.
 #[test]
 fn lanes_are_heard_before_the_first_commit() {
     on_first_and_last_major(|installation| {
@@ -34,7 +34,7 @@ fn lanes_are_heard_before_the_first_commit() {
     });
 }
 
-/// A deferred key in two lanes: each waits for the other's end when it is checked at last.
+/// A deferred key in two lanes: each lane waits for the other's end when the key is checked.
 #[test]
 fn lanes_with_the_same_deferred_key_are_told_apart() {
     on_first_and_last_major(|installation| {

@@ -192,8 +192,8 @@ fn a_dot_line_may_be_a_marker() {
     }
 }
 
-/// A record that is written anew may have more lines there than in the file:
-/// the error still names its own line.
+/// A rewritten record may have more lines than in the file: the error still names the file's
+/// line.
 #[test]
 fn an_error_in_rewritten_records_names_the_files_line() {
     let mut world = World::new(&each_major()[0]);

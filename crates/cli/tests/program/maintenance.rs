@@ -286,8 +286,8 @@ fn sequences_are_moved_and_statistics_made() {
     assert_eq!(world.sql("SELECT reltuples FROM pg_class WHERE relname = 't'"), "2");
 }
 
-/// With rejects, an index that may refuse a value stays in place, so that its record is told;
-/// one that cannot is built anew, as is any on request.
+/// With rejects, an index that may refuse a value stays in place, so that the bad record is
+/// found. Other indexes are rebuilt, and so is any index on request.
 #[test]
 fn what_an_index_refuses_is_rejected() {
     let mut world = World::new(each_major().last().unwrap());

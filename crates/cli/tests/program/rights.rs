@@ -71,8 +71,8 @@ fn around_another_roles_table_everything_stays() {
     });
 }
 
-/// A sequence that the role may not move is told as such, and nothing is made up about keys
-/// that it cannot see.
+/// A sequence that the role may not move is reported, and nothing is said about keys that the
+/// role cannot see.
 #[test]
 fn sequences_that_may_not_be_moved_are_told() {
     on_first_and_last_major(|installation| {

@@ -225,8 +225,8 @@ fn beyond_the_limit_the_rejects_of_all_lanes_are_shown() {
     exact(&mut world, &rejects, &bad, "at last");
 }
 
-/// Rejects that leave a quote open begin files of their own: those of a transaction that was not
-/// committed are removed, however many there are.
+/// A reject that leaves a quote open is followed by a new file. Files of a transaction that was
+/// not committed are removed, however many there are.
 #[test]
 fn files_that_were_begun_and_not_committed_are_removed() {
     let mut world = world();
