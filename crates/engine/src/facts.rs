@@ -271,6 +271,16 @@ pub struct TableFacts {
 }
 
 impl TableFacts {
+    /// The statement that locks the table as an INSERT does, so that its partitions stay attached.
+    pub fn shared_lock(&self) -> String {
+        match self.lockable {
+            true => format!("LOCK TABLE ONLY {} IN ROW EXCLUSIVE MODE", self.sql),
+            // LOCK TABLE does not accept rights on columns. This takes the same lock if the role
+            // may write some column, and does nothing else.
+            false => format!("EXPLAIN INSERT INTO {} DEFAULT VALUES", self.sql),
+        }
+    }
+
     /// Whether there is a user's trigger that fires once for each statement.
     pub fn statement_triggers(&self) -> bool {
         self.triggers.iter().any(|t| !t.row && !t.internal)

@@ -15,7 +15,7 @@ use crate::plan::Plan;
 use crate::report::Progress;
 use crate::session::lane::{Lane, Placed};
 use crate::watch::Stop;
-use crossbeam_channel::{bounded, Receiver, Sender};
+use crossbeam_channel::{bounded, Receiver, Select, Sender};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -24,8 +24,10 @@ use std::time::{Duration, Instant};
 /// Chunks that may wait for each lane.
 const LANE_QUEUE: usize = 2;
 
-/// The same for a lane that gathers rows: while it sends them, the next ones are prepared.
+/// The same for one that gathers rows, and for all lanes together that do: while they send rows, the
+/// next ones are prepared.
 const GATHERED_QUEUE: usize = 16;
+const GATHERED_QUEUES: usize = 2 * GATHERED_QUEUE;
 
 /// What went through.
 #[derive(Clone, Debug, Default)]
@@ -60,7 +62,8 @@ pub fn run(
     progress.encoders.set(plan.encoders as u64);
     progress.lanes.set(lanes.len() as u64);
     let stop = Stop::default();
-    let queue = if plan.router.is_some() { GATHERED_QUEUE } else { LANE_QUEUE };
+    let gathered = GATHERED_QUEUE.min(GATHERED_QUEUES / lanes.len()).max(LANE_QUEUE);
+    let queue = if plan.router.is_some() { gathered } else { LANE_QUEUE };
     let depth = plan.encoders + lanes.len() * queue + 2;
     let (permit, permits) = bounded(depth);
     let pool = BufferPool::default();
@@ -272,7 +275,7 @@ impl Collector {
         let stays = chunk.part != Part::Whole;
         let ends = chunk.part == Part::LastPiece;
         let mut placed = Placed { prepared, before };
-        // A record in pieces stays on one lane; else whoever has room takes the chunk.
+        // A record in pieces stays on one lane; else the first one with room takes the chunk.
         if !stays {
             for _ in 0..self.lane_in.len() {
                 match self.lane_in[self.at].try_send(placed) {
@@ -284,6 +287,14 @@ impl Collector {
                 }
                 self.at = (self.at + 1) % self.lane_in.len();
             }
+            let mut room = Select::new();
+            self.lane_in.iter().for_each(|lane| {
+                room.send(lane);
+            });
+            let found = room.select();
+            let lane = found.index();
+            self.at = (lane + 1) % self.lane_in.len();
+            return found.send(&self.lane_in[lane], placed).is_ok();
         }
         let sent = self.lane_in[self.at].send(placed).is_ok();
         if ends {

@@ -11,6 +11,7 @@ mod tree;
 
 pub use tree::{router, Refused};
 
+use crate::facts::Partition;
 use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -23,6 +24,10 @@ const MOST: usize = 8;
 pub struct Router {
     /// the leaves that rows are sent to, quoted and qualified
     pub leaves: Vec<String>,
+    /// the table and its partitions, as they were when this was made
+    pub partitions: Vec<Partition>,
+    /// the statement that keeps partitions attached until a transaction ends
+    pub shared_lock: String,
     node: Node,
     /// the columns of the keys, by their places in the rows that are sent, ascending
     needed: Vec<usize>,

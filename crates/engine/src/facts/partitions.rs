@@ -1,7 +1,7 @@
 //! Facts about the partitions of a table.
 
 /// A partitioned table or one of its partitions, at any level.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Partition {
     /// `pg_class.oid`
     pub oid: u32,
@@ -26,7 +26,7 @@ pub struct Partition {
 }
 
 /// How rows are spread over partitions.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct PartitionKey {
     /// `pg_partitioned_table.partstrat`: `h`, `l` or `r`
     pub strategy: char,
@@ -35,7 +35,7 @@ pub struct PartitionKey {
 }
 
 /// One part of a partition key.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct KeyColumn {
     /// the column; `None` where it is an expression
     pub name: Option<String>,

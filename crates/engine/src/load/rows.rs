@@ -91,6 +91,9 @@ pub(crate) fn open_lanes(
         transaction::begin(&mut conn, options)?;
         lanes.push(lane(conn));
     }
+    if plan.lanes > 1 {
+        lanes.iter_mut().try_for_each(Lane::hold_partitions)?;
+    }
     if plan.method == Method::Insert {
         // Row by row: each INSERT is a transaction.
         transaction::leave(&mut lanes[0].conn)?;
@@ -162,5 +165,6 @@ pub(crate) fn total(lanes: &[Lane]) -> LaneCounts {
         chunks_encoded: sum.chunks_encoded + lane.counts.chunks_encoded,
         to_leaves: sum.to_leaves + lane.counts.to_leaves,
         windows_by_root: sum.windows_by_root + lane.counts.windows_by_root,
+        stale_transactions: sum.stale_transactions + lane.counts.stale_transactions,
     })
 }

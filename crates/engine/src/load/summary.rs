@@ -37,6 +37,12 @@ pub(super) fn summarise(job: &Job<'_>, plan: &Plan, done: &Done, clock: &Stopwat
             counts.windows_by_root
         )
     });
+    let stale = (counts.stale_transactions > 0).then(|| {
+        text!(
+            "partitions were changed during the load: the rows of {} transactions went through the root",
+            counts.stale_transactions
+        )
+    });
     Summary {
         read: records + through.passed,
         loaded: counts.rows,
@@ -64,7 +70,14 @@ pub(super) fn summarise(job: &Job<'_>, plan: &Plan, done: &Done, clock: &Stopwat
         indexes: done.indexes.clone(),
         steps: steps.cloned().collect(),
         settings: plan.settings.iter().map(|(name, value)| format!("{name} = {value}")).collect(),
-        notes: plan.notes.iter().cloned().chain(stray.map(Text::from)).chain(by_root).collect(),
+        notes: plan
+            .notes
+            .iter()
+            .cloned()
+            .chain(stray.map(Text::from))
+            .chain(by_root)
+            .chain(stale)
+            .collect(),
         ..Summary::default()
     }
 }

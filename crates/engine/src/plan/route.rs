@@ -25,7 +25,8 @@ pub(super) fn route(plan: &mut Plan, facts: &Facts, options: &Options) {
             .map_err(Text::from),
     };
     match made {
-        Ok((router, refused)) => {
+        Ok((mut router, refused)) => {
+            router.shared_lock = table.shared_lock();
             plan.route = Some(text!("straight to {} partitions", router.leaves.len()));
             plan.notes.extend(left_to_root(&refused));
             plan.router = Some(router);
@@ -47,9 +48,10 @@ fn barrier(plan: &Plan, facts: &Facts, options: &Options) -> Option<Text> {
     }
     let auto = options.target.method == Method::Auto;
     let by_copy = matches!(plan.method, Method::CopyText | Method::CopyCsv);
-    if plan.method != Method::CopyBinary && !(auto && by_copy) {
+    let binary = matches!(plan.method, Method::CopyBinary | Method::Lanes);
+    if !(binary || auto && by_copy) {
         return Some(text!(
-            "the method is {}; `method` copy-binary sends rows to partitions",
+            "the method is {}; `method` copy-binary and lanes send rows to partitions",
             plan.method
         ));
     }
@@ -68,11 +70,10 @@ fn barrier(plan: &Plan, facts: &Facts, options: &Options) -> Option<Text> {
     if let Some(column) = left_out.find(numbered) {
         return Some(text!("the default of column {} depends on the order of rows", column.name));
     }
-    let barriers: [(bool, &'static str); 5] = [
+    let barriers: [(bool, &'static str); 4] = [
         (table.statement_triggers(), "a statement trigger of the table must fire once"),
         (plan.filter.is_some(), "`where` is a condition on rows of the table"),
         (plan.encoding != "UTF8", "the server converts the encoding"),
-        (options.in_pieces(), "`commit-every` ends the lock that keeps partitions attached"),
         (dot_is_marker(dialect, plan.shape.fields, server.major()), "\\. is a marker"),
     ];
     barriers.into_iter().find(|(bars, _)| *bars).map(|(_, why)| why.into())

@@ -55,7 +55,9 @@ pub fn router(
         (true, None) => Err("it has no partitions".into()),
         _ => {
             let ascii_only = server.encoding != "UTF8";
-            Ok((Router { leaves, node, needed: sorted, ascii_only }, refused))
+            let (partitions, shared_lock) = (partitions.to_vec(), String::new());
+            let needed = sorted;
+            Ok((Router { leaves, partitions, shared_lock, node, needed, ascii_only }, refused))
         }
     }
 }

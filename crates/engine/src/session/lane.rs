@@ -72,6 +72,8 @@ pub struct LaneCounts {
     pub to_leaves: u64,
     /// times that rows went through the root since a partition refused one of them
     pub windows_by_root: u64,
+    /// transactions in which the partitions were others than those that rows are routed by
+    pub stale_transactions: u64,
 }
 
 impl LaneCounts {

@@ -165,12 +165,8 @@ fn lock_table(conn: &mut Conn, table: &TableFacts, target: &TargetOptions) -> Re
         || (target.truncate || down && target.method != Method::Insert) && !lanes;
     let statement = if exclusive {
         format!("LOCK TABLE ONLY {} IN ACCESS EXCLUSIVE MODE", table.sql)
-    } else if table.lockable {
-        format!("LOCK TABLE ONLY {} IN ROW EXCLUSIVE MODE", table.sql)
     } else {
-        // LOCK TABLE knows no rights on columns. This takes the same lock where the
-        // role may write some column, and does nothing else.
-        format!("EXPLAIN INSERT INTO {} DEFAULT VALUES", table.sql)
+        table.shared_lock()
     };
     conn.exec(&statement)?;
     Ok(())

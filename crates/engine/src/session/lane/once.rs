@@ -65,7 +65,8 @@ impl Lane {
         let recording = pieces.recording.clone();
         recording.transactions.add(1);
         pieces.bytes = 0;
-        transaction::begin(&mut self.conn, &recording.options)
+        transaction::begin(&mut self.conn, &recording.options)?;
+        self.hold_partitions()
     }
 
     /// Records what the open transaction has loaded, `rows` or as many as the server has counted, and

@@ -10,7 +10,9 @@
 //!   wrong loads nothing into the wrong place.
 //! * The transaction holds a lock on the root, taken before the bounds were read, that keeps
 //!   partitions from being detached or dropped. What is attached meanwhile takes rows through the root.
-//! * Memory is bounded: a window of chunks and the same rows split.
+//!   Where another transaction has read the bounds, they are compared after the lock. If they are
+//!   others by then, every row goes through the root.
+//! * Memory is bounded: a window of chunks and the same rows split. All lanes share it.
 
 use super::{Lane, Placed};
 use crate::blame::is_of_circumstances;
@@ -20,7 +22,7 @@ use crate::error::Error;
 use crate::input::Part;
 use crate::plan::Plan;
 use crate::route::{Router, Split};
-use crate::session::statement;
+use crate::session::{partitions, statement};
 use pgsluice_core::sink::{HEADER, TRAILER};
 use std::sync::Arc;
 use std::time::Instant;
@@ -30,14 +32,34 @@ use std::time::Instant;
 pub(super) struct Window {
     chunks: Vec<Placed>,
     bytes: usize,
+    /// the partitions are others than those that rows are routed by
+    stale: bool,
 }
 
-/// Bytes of the input that are gathered before rows are sent. From PostgreSQL 17 on each COPY that
+/// Bytes of the input that a lane gathers before it sends rows. From PostgreSQL 17 on each COPY that
 /// inserts 1,000 rows or more at once costs the server about a millisecond for their slots
 /// (`ResourceOwnerAddToHash`), so a COPY must have many more.
 const WINDOW: usize = 32 << 20;
 
+/// The same for all lanes together; chunks and their rows take twice as much memory and more.
+const WINDOWS: usize = 2 * WINDOW;
+
 impl Lane {
+    /// Locks the table, so that its partitions stay attached until the transaction ends, and
+    /// compares them with those that rows are routed by.
+    ///
+    /// # Errors
+    ///
+    /// The connection is lost, or the role may not lock the table any more.
+    pub(crate) fn hold_partitions(&mut self) -> Result<(), Error> {
+        let plan = self.plan.clone();
+        let Some(router) = &plan.router else { return Ok(()) };
+        self.conn.exec(&router.shared_lock)?;
+        self.window.stale = partitions::read(&mut self.conn, plan.oid)? != router.partitions;
+        self.counts.stale_transactions += u64::from(self.window.stale);
+        Ok(())
+    }
+
     /// Keeps a chunk that belongs to a window, and sends what is kept if that is enough. A chunk
     /// that does not belong is given back, and all before it are sent.
     pub(super) fn gather(
@@ -54,7 +76,7 @@ impl Lane {
         }
         self.window.bytes += prepared.chunk.bytes.len();
         self.window.chunks.push(placed);
-        if self.window.bytes >= WINDOW {
+        if self.window.bytes >= WINDOW.min(WINDOWS / self.plan.lanes) {
             self.send_window(pool)?;
         }
         Ok(None)
@@ -66,15 +88,16 @@ impl Lane {
     ///
     /// The server refuses a record of them, or of an earlier chunk, or the connection is lost.
     pub(super) fn send_window(&mut self, pool: &BufferPool) -> Result<(), Error> {
-        let window = std::mem::take(&mut self.window);
+        let chunks = std::mem::take(&mut self.window.chunks);
+        self.window.bytes = 0;
         let plan = self.plan.clone();
-        let Some(router) = plan.router.as_ref().filter(|_| !window.chunks.is_empty()) else {
+        let Some(router) = plan.router.as_ref().filter(|_| !chunks.is_empty()) else {
             return Ok(());
         };
         // What the server has against earlier records comes first.
         self.end_copy()?;
-        let direct = self.try_leaves(router, &window.chunks)?;
-        for placed in window.chunks {
+        let direct = !self.window.stale && self.try_leaves(router, &chunks)?;
+        for placed in chunks {
             let Body::Split(split) = placed.prepared.body else {
                 self.take_by_root(placed, pool)?;
                 continue;
