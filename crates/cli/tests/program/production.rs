@@ -12,14 +12,7 @@ fn world() -> World {
 
 /// A load that waits for more on its standard input.
 fn load(world: &World, arguments: &[&str]) -> Child {
-    Command::new(env!("CARGO_BIN_EXE_pgsluice"))
-        .args(["load", "-", "--quiet", "--to", &world.server.url("postgres")])
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap()
+    world.start(&[&["load", "-", "--quiet"], arguments].concat())
 }
 
 /// Enough records that some of them have reached the server.

@@ -4,7 +4,7 @@
 use crate::common::{each_major, signal, wait_until, Signal, World};
 use pgsluice_engine::internals::Conn;
 use std::io::Write;
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::thread;
 
 const ROWS: usize = 300;
@@ -19,13 +19,7 @@ fn rows(n: usize) -> Vec<u8> {
 }
 
 fn program(world: &World, arguments: &[&str]) -> Child {
-    Command::new(env!("CARGO_BIN_EXE_pgsluice"))
-        .args(["load", "-", "--table", "t", "--to", &world.server.url("postgres")])
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap()
+    world.start(&[&["load", "-", "--table", "t"], arguments].concat())
 }
 
 /// A table whose index runs `plpgsql` when it is analyzed.

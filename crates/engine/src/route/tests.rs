@@ -1,4 +1,4 @@
-//! Routes without a server; `crates/cli/tests/program/routes.rs` compares with what servers do.
+//! Routes without a server; `crates/cli/tests/program/routes/` compares with what servers do.
 
 use super::*;
 use crate::facts::{ColumnFacts, KeyColumn, Partition, PartitionKey, ServerFacts};
@@ -44,6 +44,11 @@ fn made(partitions: &[Partition]) -> Result<(Router, Vec<Refused>), String> {
     router(partitions, &table, &["b".into(), "a".into()], &server)
 }
 
+/// The router of a table that is partitioned by `a`.
+fn router_of(strategy: char, leaves: &[Partition]) -> Router {
+    made(&[&[parent(strategy, &["a"])], leaves].concat()).unwrap().0
+}
+
 /// A row of the binary form.
 fn row(b: Option<&str>, a: Option<i32>) -> Vec<u8> {
     let mut row = vec![0, 2];
@@ -62,12 +67,8 @@ fn to(router: &Router, b: Option<&str>, a: Option<i32>) -> usize {
 
 #[test]
 fn rows_keep_their_order_within_a_table() {
-    let (router, _) = made(&[
-        parent('l', &["a"]),
-        leaf("one", "FOR VALUES IN (1)"),
-        leaf("two", "FOR VALUES IN (2, NULL)"),
-    ])
-    .unwrap();
+    let leaves = [leaf("one", "FOR VALUES IN (1)"), leaf("two", "FOR VALUES IN (2, NULL)")];
+    let router = router_of('l', &leaves);
     let rows = [(Some(2), "x"), (Some(1), "yy"), (None, ""), (Some(3), "zzz"), (Some(1), "w")];
     let bytes: Vec<u8> = rows.iter().flat_map(|(a, b)| row(Some(b), *a)).collect();
     let split = router.split(&bytes, vec![9; 3]).unwrap();
@@ -83,13 +84,12 @@ fn rows_keep_their_order_within_a_table() {
 
 #[test]
 fn ranges_take_their_lower_end_and_no_more_than_they_say() {
-    let (router, _) = made(&[
-        parent('r', &["a"]),
+    let leaves = [
         leaf("upper", "FOR VALUES FROM (10) TO (MAXVALUE)"),
         leaf("lower", "FOR VALUES FROM ('-5') TO (5)"),
         leaf("rest", "DEFAULT"),
-    ])
-    .unwrap();
+    ];
+    let router = router_of('r', &leaves);
     let cases = [(-6, 2), (-5, 1), (4, 1), (5, 2), (9, 2), (10, 0), (i32::MAX, 0)];
     for (a, table) in cases {
         assert_eq!(to(&router, None, Some(a)), table, "{a}");

@@ -14,7 +14,7 @@ use pgsluice_pgserver::{Installation, Options, Server};
 use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 pub use support::{each_major, left_out, on_each_major, on_first_and_last_major, on_last_major};
 pub use support::{psql, wait_until, Port};
 
@@ -85,17 +85,22 @@ impl World {
 
     /// As [`World::run`], with bytes on standard input.
     pub fn run_with(&self, arguments: &[&str], stdin: &[u8]) -> Output {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
+        let mut child = self.start(arguments);
+        // The program may end before it has read everything.
+        let _ = child.stdin.take().unwrap().write_all(stdin);
+        child.wait_with_output().unwrap()
+    }
+
+    /// Starts `pgsluice` against the server, with pipes for its input and its output.
+    pub fn start(&self, arguments: &[&str]) -> Child {
+        Command::new(env!("CARGO_BIN_EXE_pgsluice"))
             .args(arguments)
             .args(["--to", &self.server.url("postgres")])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .unwrap();
-        // The program may end before it has read everything.
-        let _ = child.stdin.take().unwrap().write_all(stdin);
-        child.wait_with_output().unwrap()
+            .unwrap()
     }
 
     /// Loads a file by `load`; the summary, or what it said on standard error.

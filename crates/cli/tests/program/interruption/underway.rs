@@ -3,7 +3,7 @@
 
 use crate::common::{on_each_major, signal, wait_until, Signal, World};
 use std::io::{self, BufWriter, Write};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin};
 
 /// The loader's own sessions: `staged` is in a COPY for moments only.
 const SESSIONS: &str =
@@ -15,13 +15,8 @@ struct Underway(Child);
 
 impl Underway {
     fn start(world: &World, method: &str) -> Underway {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
-            .args(["load", "-", "--table", "t", "--method", method, "--lanes", "2"])
-            .args(["--to", &world.server.url("postgres")])
-            .stdin(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let all = ["load", "-", "--table", "t", "--method", method, "--lanes", "2"];
+        let mut child = world.start(&all);
         send(child.stdin.as_mut().unwrap(), 300_000).unwrap();
         Underway(child)
     }

@@ -31,6 +31,18 @@ fn mixed(from: usize, count: usize) -> (Vec<u8>, Vec<String>) {
     (bytes, bad)
 }
 
+/// Loads a file with rejects, as many as the limit says.
+fn load(
+    world: &World,
+    path: &str,
+    rejects: &str,
+    limit: &str,
+    more: &[&str],
+) -> Result<serde_json::Value, String> {
+    let all = [path, "--table", "t", "--once", "--on-error", "reject", "--reject-file", rejects];
+    world.load(&[&all[..], &["--reject-limit", limit], more].concat())
+}
+
 /// The records of a reject file of such lines, and the offsets that its reasons name.
 fn kept(path: &str, limits: Option<(usize, usize)>) -> (Vec<String>, BTreeSet<(String, u64)>) {
     let read = |path: &str| String::from_utf8(fs::read(path).unwrap_or_default()).unwrap();
@@ -153,11 +165,8 @@ fn a_lost_or_changed_reject_file_is_an_error() {
     let path = world.file("a.csv", &bytes);
     let rejects = world.path("bad");
     let side = format!("{rejects}.jsonl");
-    let load = |world: &World, limit: &str| {
-        let size = ["--commit-every", "256kB", "--on-error", "reject", "--reject-limit", limit];
-        let all = [&path, "--table", "t", "--once", "--reject-file", &rejects];
-        world.load(&[&all[..], &size].concat())
-    };
+    let size = ["--commit-every", "256kB"];
+    let load = |world: &World, limit: &str| load(world, &path, &rejects, limit, &size);
     for _ in 0..2 {
         let said = load(&world, "100").unwrap_err();
         assert!(said.contains("more than the limit of 100"), "{said}");
@@ -210,11 +219,8 @@ fn beyond_the_limit_the_rejects_of_all_lanes_are_shown() {
     let (bytes, bad) = mixed(0, 240_000);
     let path = world.file("a.csv", &bytes);
     let rejects = world.path("bad");
-    let load = |world: &World, limit: &str| {
-        let with = ["--method", "lanes", "--lanes", "3", "--on-error", "reject"];
-        let all = [&path, "--table", "t", "--once", "--reject-file", &rejects];
-        world.load(&[&all[..], &with, &["--reject-limit", limit]].concat())
-    };
+    let lanes = ["--method", "lanes", "--lanes", "3"];
+    let load = |world: &World, limit: &str| load(world, &path, &rejects, limit, &lanes);
     let said = load(&world, "300").unwrap_err();
     assert!(said.contains("more than the limit of 300"), "{said}");
     let (records, places) = kept(&rejects, None);
@@ -292,11 +298,8 @@ fn a_lost_reject_file_can_be_forgotten() {
     let (bytes, bad) = mixed(0, 100_000);
     let path = world.file("a.csv", &bytes);
     let rejects = world.path("bad");
-    let load = |world: &World, limit: &str| {
-        let size = ["--commit-every", "256kB", "--on-error", "reject", "--reject-limit", limit];
-        let all = [&path, "--table", "t", "--once", "--reject-file", &rejects];
-        world.load(&[&all[..], &size].concat())
-    };
+    let size = ["--commit-every", "256kB"];
+    let load = |world: &World, limit: &str| load(world, &path, &rejects, limit, &size);
     load(&world, "100").unwrap_err();
     let committed: usize =
         world.sql("SELECT records FROM pgsluice_loads.reject_files").parse().unwrap();
@@ -354,11 +357,8 @@ fn binary_rejects_in_pieces_are_loaded_again() {
     assert!(out.status.success(), "{out:?}");
     world.sql("ALTER TABLE t ADD CHECK (a % 1000 <> 7)");
     let rejects = world.path("bad.bin");
-    let load = |world: &World, limit: &str| {
-        let all = [&binary, "--format", "binary", "--table", "t", "--once", "--commit-every"];
-        let with = ["256kB", "--on-error", "reject", "--reject-limit", limit];
-        world.load(&[&all[..], &with, &["--reject-file", &rejects]].concat())
-    };
+    let size = ["--format", "binary", "--commit-every", "256kB"];
+    let load = |world: &World, limit: &str| load(world, &binary, &rejects, limit, &size);
     let said = load(&world, "40").unwrap_err();
     assert!(said.contains("limit of 40"), "{said}");
     load(&world, "none").unwrap();

@@ -3,7 +3,7 @@
 use super::{difference, twins};
 use crate::common::{on_first_and_last_major, on_last_major, wait_until, World};
 use std::io::Write;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Output};
 
 const TABLE: &str = "CREATE TABLE @ (a int, b text) PARTITION BY LIST (a);
     CREATE TABLE @_1 PARTITION OF @ FOR VALUES IN (1);
@@ -19,15 +19,8 @@ struct Underway(Child);
 
 impl Underway {
     fn start(world: &World) -> Underway {
-        let child = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
-            .args(["load", "-", "--table", "t", "--route", "leaf", "--method", "copy-binary"])
-            .args(["--to", &world.server.url("postgres")])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        Underway(child)
+        let to_leaves = ["--route", "leaf", "--method", "copy-binary"];
+        Underway(world.start(&[&["load", "-", "--table", "t"], &to_leaves[..]].concat()))
     }
 
     fn send(&mut self, rows: &str) {
