@@ -214,17 +214,27 @@ attempt_rows(SluiceLoad *load, const SluiceAttempt *attempt)
 	sluice_close_executor(load);
 }
 
+/* Where input functions and defaults keep what they remember. */
+static MemoryContext
+open_functions(MemoryContext parent)
+{
+	return AllocSetContextCreate(parent, "pgsluice input functions", ALLOCSET_DEFAULT_SIZES);
+}
+
 /*
  * An error may have left input functions and defaults in the middle of
- * something.
+ * something. The new defaults are made from the old ones' expressions, so the
+ * old ones are freed last.
  */
 static void
 renew_functions(SluiceLoad *load)
 {
 	CopyFromState cstate = load->cstate;
-	MemoryContext old = MemoryContextSwitchTo(load->rejects->functions);
+	MemoryContext before = load->rejects->functions;
+	MemoryContext old;
 
-	MemoryContextReset(load->rejects->functions);
+	load->rejects->functions = open_functions(MemoryContextGetParent(before));
+	old = MemoryContextSwitchTo(load->rejects->functions);
 	for (int i = 0; i < RelationGetDescr(cstate->rel)->natts; i++)
 	{
 		if (!TupleDescAttr(RelationGetDescr(cstate->rel), i)->attisdropped)
@@ -234,6 +244,7 @@ renew_functions(SluiceLoad *load)
 	for (int i = 0; i < load->nvolatile; i++)
 		load->volatiles[i].state = compat_default_of(cstate, load->volatiles[i].attnum);
 	MemoryContextSwitchTo(old);
+	MemoryContextDelete(before);
 }
 
 /*
@@ -854,8 +865,7 @@ sluice_rejects_open(const SluiceStatement *s, SluiceLoad *load)
 													 ALLOCSET_DEFAULT_SIZES);
 	rejects->room = WAITING_FIRST;
 	rejects->slot = MakeSingleTupleTableSlot(RelationGetDescr(s->rel), &TTSOpsVirtual);
-	rejects->functions = AllocSetContextCreate(CurrentMemoryContext, "pgsluice input functions",
-											   ALLOCSET_DEFAULT_SIZES);
+	rejects->functions = open_functions(CurrentMemoryContext);
 	initStringInfo(&rejects->long_record);
 	load->accept_slice = accept_slice;
 	load->ask_server = ask_server;

@@ -197,6 +197,10 @@ class Rejects(OnCluster):
                   "CREATE TABLE t (s serial, a even, b text DEFAULT clock_timestamp()::text)")
         self.load(b"".join(b"%d\n" % i for i in range(300)), table=domain, target="t (a)")
         self.assertEqual(self.cluster.sql("SELECT count(*), count(DISTINCT s), count(b) FROM t; SELECT count(*) FROM bad"), "297|297|297\n3")
+        unread = [b"%d\n" % i for i in range(300)]
+        unread[8] = unread[9] = unread[250] = b"x\n"
+        self.load(b"".join(unread), table=domain, target="t (a)")
+        self.assertEqual(self.cluster.sql("SELECT count(*), count(DISTINCT s), count(b) FROM t; SELECT count(*) FROM bad"), "294|294|294\n6")
         self.cluster.sql("DROP TABLE t; DROP DOMAIN even")
 
     def test_memory(self):
