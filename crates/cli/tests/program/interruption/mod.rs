@@ -213,6 +213,11 @@ impl Proxy {
         format!("host='{folder}' port=5433 user=postgres dbname=postgres")
     }
 
+    /// Whether there are connections to cut.
+    fn is_used(&self) -> bool {
+        !self.open.lock().unwrap().is_empty()
+    }
+
     fn cut(&self) {
         cut(&self.open);
     }
@@ -323,12 +328,16 @@ fn cut_at_any_moment(world: &mut World, moments: u32) {
             }
             world.sql("TRUNCATE t");
             let (arguments, url) = (arguments(world, &file, method, &proxy.url()), proxy.url());
-            let child = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
+            let mut child = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
                 .args(arguments)
                 .stderr(Stdio::piped())
                 .spawn()
                 .unwrap_or_else(|e| panic!("{url}: {e}"));
             sleep(after);
+            // Before the program has connected there is nothing to cut.
+            while moment >= moments && !proxy.is_used() && child.try_wait().unwrap().is_none() {
+                sleep(Duration::from_millis(1));
+            }
             proxy.cut();
             let output = child.wait_with_output().unwrap();
             let said = String::from_utf8_lossy(&output.stderr);
