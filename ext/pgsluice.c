@@ -74,12 +74,17 @@ fall_back(SluiceStatement *s, const char *reason)
 static uint64
 copy_apart(SluiceStatement *s)
 {
-	SluiceReport report = sluice_report;
-	SluiceIndexesTaken indexes = sluice_indexes_taken;
+	SluiceReport report;
+	SluiceIndexesTaken indexes;
 	uint64		rows = 0;
 
+	/* A COPY by itself, which may be of one row, has nothing to put away. */
 	if (running > 0)
+	{
+		report = sluice_report;
+		indexes = sluice_indexes_taken;
 		memset(&sluice_indexes_taken, 0, sizeof(sluice_indexes_taken));
+	}
 	running++;
 	PG_TRY();
 	{

@@ -201,10 +201,10 @@ sluice_type_is_volatile(Oid type)
 {
 	ListCell   *lc;
 
-	check_stack_depth();
 	/* The server's own have no such constraints. */
 	if (type < FirstNormalObjectId)
 		return false;
+	check_stack_depth();
 	switch (get_typtype(type))
 	{
 		case TYPTYPE_DOMAIN:
@@ -302,7 +302,7 @@ sluice_has_volatile_checks(Relation rel, Node *where)
 	 * Reading the catalogs may bring news of the relation, and with them other
 	 * triggers.
 	 */
-	TriggerDesc *triggers = CopyTriggerDesc(rel->trigdesc);
+	TriggerDesc *triggers = rel->trigdesc ? CopyTriggerDesc(rel->trigdesc) : NULL;
 
 	for (int i = 0; desc->constr != NULL && i < desc->constr->num_check; i++)
 	{
@@ -320,5 +320,5 @@ sluice_has_volatile_checks(Relation rel, Node *where)
 		if (triggers->triggers[i].tgqual && is_volatile(stringToNode(triggers->triggers[i].tgqual)))
 			return true;
 	}
-	return is_volatile(where);
+	return where != NULL && is_volatile(where);
 }

@@ -88,6 +88,8 @@ sluice_default_why_not(const SluiceStatement *s, bool marker)
 	{
 		Form_pg_attribute att = TupleDescAttr(desc, i);
 
+		if (!att->atthasdef && att->atttypid < FirstNormalObjectId)
+			continue;			/* NULL or an identity, and no domain's default */
 		if (att->attisdropped || att->attgenerated ||
 			(!marker && list_member_int(s->attnums, i + 1)))
 			continue;
