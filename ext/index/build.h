@@ -284,16 +284,7 @@ extern int	sluice_btree_append_from(Relation index, IndexTuple *tuples, int coun
 /* value_ranks.c */
 #define SLUICE_INDEX_TOO_MANY "too many different values of a kind that the server has to compare"
 
-/* A value that the server compares. */
-typedef struct SluiceIndexRanked
-{
-	Datum		key;			/* abbreviated, if the order has such keys */
-	uint32		id;				/* the core's number for the value */
-} SluiceIndexRanked;
-
 extern bool sluice_index_rank(SluiceIndexBuild *build);
-extern SluiceIndexRanked *sluice_index_sort_values(Relation index, const SluiceIndexValues *values,
-												   uint32 first);
 extern void sluice_index_forget_ranks(SluiceIndexBuild *build);
 extern void sluice_index_store_values(SluiceIndexBuild *build, const Datum *values,
 									  const bool *isnull, Datum *stored);
@@ -323,23 +314,12 @@ extern void sluice_page_queue_send(PageQueue *pipe, SluiceIndex *core);
 extern BlockNumber sluice_page_queue_close(PageQueue *pipe, BlockNumber root,
 										   uint32 level, bool allequalimage);
 extern void sluice_page_queue_abandon(PageQueue *pipe);
-extern void sluice_page_queue_ask(PageQueue *pipe);
-extern void sluice_page_queue_await(PageQueue *pipe);
-extern void sluice_page_queue_write(PageQueueShared *shared, struct FileSet *files,
-									Relation index);
-
-/* parallel_value_sort.c */
-extern size_t sluice_index_values_apart(const SluiceIndexBuild *build,
-										const SluiceIndexValues *values);
-extern void sluice_index_take_values(const SluiceIndexBuild *build, SluiceIndexRanked *values,
-									 size_t count);
-extern void sluice_index_sort_apart(struct FileSet *files, Relation index);
+extern void sluice_page_queue_write(PageQueueShared *shared, Relation index);
 
 /* parallel_build.c */
 extern PageQueue *sluice_parallel_build_pipe(const SluiceIndexBuild *build);
 extern BlockNumber sluice_parallel_build_scan(SluiceIndexBuild *build, SluiceIndexScan *scan,
 										  BlockNumber blocks);
-extern struct FileSet *sluice_parallel_build_files(const SluiceIndexBuild *build);
 extern struct BufFile *sluice_parallel_build_file(SluiceIndexBuild *build, int worker);
 extern void sluice_parallel_build_end(SluiceIndexBuild *build);
 

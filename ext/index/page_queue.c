@@ -36,14 +36,6 @@ typedef enum End
 	ABANDONED					/* nothing: the file is of no use */
 } End;
 
-/* Whether values are to be sorted. */
-typedef enum Asked
-{
-	NOT_ASKED,
-	ASKED,
-	ANSWERED
-} Asked;
-
 typedef struct Lot
 {
 	int			count;
@@ -57,7 +49,6 @@ struct PageQueueShared
 	pg_atomic_uint64 sent;		/* lots */
 	pg_atomic_uint64 written;
 	pg_atomic_uint32 end;
-	pg_atomic_uint32 asked;		/* of the worker, before the first lot: to sort values */
 	BlockNumber root;			/* for the metapage */
 	uint32		level;
 	bool		allequalimage;
@@ -70,9 +61,6 @@ struct PageQueue
 	PageQueueShared *shared;
 	int			used;			/* pages in the lot that is being filled, or read */
 	bool		ended;
-	/* of the worker */
-	struct FileSet *files;
-	Relation	index;
 };
 
 /* Bytes of shared memory: about LOTS * LOT pages. */
@@ -93,7 +81,6 @@ sluice_page_queue_init(void *memory)
 	pg_atomic_init_u64(&shared->sent, 0);
 	pg_atomic_init_u64(&shared->written, 0);
 	pg_atomic_init_u32(&shared->end, OPEN);
-	pg_atomic_init_u32(&shared->asked, NOT_ASKED);
 	pg_atomic_init_u32(&shared->pages, 0);
 	return shared;
 }
@@ -205,33 +192,6 @@ sluice_page_queue_abandon(PageQueue *pipe)
 	tell_end(pipe, ABANDONED);
 }
 
-/* Asks the worker to sort what index/parallel_value_sort.c has left for it. */
-void
-sluice_page_queue_ask(PageQueue *pipe)
-{
-	pg_atomic_write_u32(&pipe->shared->asked, ASKED);
-	ConditionVariableBroadcast(&pipe->shared->changed);
-}
-
-/* Waits until that is done. */
-void
-sluice_page_queue_await(PageQueue *pipe)
-{
-	while (pg_atomic_read_u32(&pipe->shared->asked) != ANSWERED)
-		ConditionVariableSleep(&pipe->shared->changed, WAIT_EVENT_PARALLEL_FINISH);
-	ConditionVariableCancelSleep();
-}
-
-/* Does it. */
-static void
-answer(PageQueue *pipe)
-{
-	ConditionVariableCancelSleep();
-	sluice_index_sort_apart(pipe->files, pipe->index);
-	pg_atomic_write_u32(&pipe->shared->asked, ANSWERED);
-	ConditionVariableBroadcast(&pipe->shared->changed);
-}
-
 /* Waits for a lot that is not read; NULL: there will be none. */
 static Lot *
 next_lot(PageQueue *pipe)
@@ -247,9 +207,7 @@ next_lot(PageQueue *pipe)
 			break;
 		ended = pg_atomic_read_u32(&shared->end) != OPEN;
 		pg_memory_barrier();
-		if (pg_atomic_read_u32(&shared->asked) == ASKED)
-			answer(pipe);
-		else if (!ended)
+		if (!ended)
 			ConditionVariableSleep(&shared->changed, WAIT_EVENT_PARALLEL_FINISH);
 	}
 	ConditionVariableCancelSleep();
@@ -282,18 +240,13 @@ receive_page(void *source, char *page, BlockNumber *block)
 	return true;
 }
 
-/*
- * The worker's part: does what it is asked for, and writes what the leader
- * sends, to the end.
- */
+/* The worker's part: writes what the leader sends, to the end. */
 void
-sluice_page_queue_write(PageQueueShared *shared, struct FileSet *files, Relation index)
+sluice_page_queue_write(PageQueueShared *shared, Relation index)
 {
 	PageQueue *pipe = sluice_page_queue_open(shared);
 	SluicePageWriter *writer = sluice_page_writer_open(index);
 
-	pipe->files = files;
-	pipe->index = index;
 	sluice_page_writer_write(writer, receive_page, pipe);
 	if (pg_atomic_read_u32(&shared->end) == ABANDONED)
 		return;

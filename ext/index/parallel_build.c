@@ -254,7 +254,7 @@ pgsluice_index_team_main(dsm_segment *segment, shm_toc *toc)
 	MemoryContextSwitchTo(caller);
 	MemoryContextDelete(context);
 	if (verdict != PART && ParallelWorkerNumber == 0)
-		sluice_page_queue_write(shm_toc_lookup(toc, KEY_PIPE, false), &shared->files.fs, index);
+		sluice_page_queue_write(shm_toc_lookup(toc, KEY_PIPE, false), index);
 	InstrEndParallelQuery(&part->buffers, &part->wal);
 	index_close(index, NoLock);
 	table_close(heap, NoLock);
@@ -426,13 +426,6 @@ PageQueue *
 sluice_parallel_build_pipe(const SluiceIndexBuild *build)
 {
 	return build->team ? build->team->pipe : NULL;
-}
-
-/* Where leader and workers leave temporary files to one another. */
-FileSet *
-sluice_parallel_build_files(const SluiceIndexBuild *build)
-{
-	return &build->team->shared->files.fs;
 }
 
 /* A worker's file, while its runs are merged; NULL: it has none. */

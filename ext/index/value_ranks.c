@@ -33,6 +33,13 @@
 /* After so many comparisons their memory is freed. */
 #define COMPARISONS 1024
 
+/* A value that the server compares. */
+typedef struct Ranked
+{
+	Datum		key;			/* abbreviated, if the order has such keys */
+	uint32		id;				/* the core's number for the value */
+} Ranked;
+
 struct SluiceIndexRanks
 {
 	MemoryContext context;		/* of all of it */
@@ -41,7 +48,7 @@ struct SluiceIndexRanks
 	bool		by_value;
 	bool		users;			/* the comparison function is a user's */
 	SluiceIndexValues values;
-	SluiceIndexRanked *sorted;
+	Ranked *sorted;
 	size_t		count;
 	MemoryContext scratch;		/* of comparisons */
 	int			comparisons;
@@ -67,8 +74,8 @@ static int
 compare(const void *a, const void *b, void *arg)
 {
 	SluiceIndexRanks *ranks = arg;
-	const SluiceIndexRanked *left = a;
-	const SluiceIndexRanked *right = b;
+	const Ranked *left = a;
+	const Ranked *right = b;
 	int			order;
 
 	if (++ranks->comparisons == COMPARISONS)
@@ -127,44 +134,26 @@ sluice_index_forget_ranks(SluiceIndexBuild *build)
 }
 
 /*
- * Sorts the values with some numbers. A converter keeps what it allocates for
- * the next value (varstr_abbrev_convert() its buffers): not in memory that
- * comparisons free.
+ * Sorts the values that have no rank yet, into the end of `all`. A converter
+ * keeps what it allocates for the next value (varstr_abbrev_convert() its
+ * buffers): not in memory that comparisons free.
  */
 static void
-sort_some(SluiceIndexRanks *ranks, SluiceIndexRanked *values, size_t from, size_t end)
+sort_new(SluiceIndexRanks *ranks, Ranked *all)
 {
+	size_t		count = ranks->values.count;
 	MemoryContext caller = MemoryContextSwitchTo(ranks->context);
 
-	for (size_t i = from; i < end; i++)
+	for (size_t i = ranks->count; i < count; i++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		values[i - from].id = (uint32) i;
-		values[i - from].key = ranks->abbreviated ?
+		all[i].id = (uint32) i;
+		all[i].key = ranks->abbreviated ?
 			ranks->sort.abbrev_converter(value_of(ranks, (uint32) i), &ranks->sort) : (Datum) 0;
 	}
 	MemoryContextSwitchTo(ranks->scratch);
-	qsort_arg(values, end - from, sizeof(SluiceIndexRanked), compare, ranks);
+	qsort_arg(all + ranks->count, count - ranks->count, sizeof(Ranked), compare, ranks);
 	MemoryContextSwitchTo(caller);
-}
-
-/*
- * Sorts some values of an index's only column for another process, where their
- * numbers begin with `first`.
- */
-SluiceIndexRanked *
-sluice_index_sort_values(Relation index, const SluiceIndexValues *values, uint32 first)
-{
-	SluiceIndexRanks *ranks = open_ranks(index, 0);
-	SluiceIndexRanked *sorted = MemoryContextAllocHuge(CurrentMemoryContext,
-													   values->count * sizeof(SluiceIndexRanked));
-
-	ranks->values = *values;
-	sort_some(ranks, sorted, 0, values->count);
-	for (size_t i = 0; i < values->count; i++)
-		sorted[i].id += first;
-	MemoryContextDelete(ranks->context);
-	return sorted;
 }
 
 /*
@@ -172,30 +161,18 @@ sluice_index_sort_values(Relation index, const SluiceIndexValues *values, uint32
  * the others.
  */
 static void
-sort_values(SluiceIndexBuild *build, SluiceIndexRanks *ranks)
+sort_values(SluiceIndexRanks *ranks)
 {
 	size_t		old = ranks->count;
 	size_t		count = ranks->values.count;
-	/*
-	 * Those from here on another process sorts, where there are no old ones.
-	 */
-	size_t		end = old > 0 ? count : sluice_index_values_apart(build, &ranks->values);
-	size_t		apart = old + (count - end);
-	SluiceIndexRanked *all = MemoryContextAllocHuge(ranks->context,
-													Max(count, 1) * sizeof(SluiceIndexRanked));
+	Ranked	   *all = MemoryContextAllocHuge(ranks->context, Max(count, 1) * sizeof(Ranked));
 	size_t		left = 0,
-				right = apart,
+				right = old,
 				to = 0;
 
-	sort_some(ranks, all + apart, old, end);
-	if (end < count)
-	{
-		ranks->sorted = MemoryContextAllocHuge(ranks->context, apart * sizeof(SluiceIndexRanked));
-		sluice_index_take_values(build, ranks->sorted, apart);
-	}
-
-	/* What is free in front of these is just as much as the others take. */
-	while (left < apart)
+	sort_new(ranks, all);
+	/* What is free in front of these is just as much as the old ones take. */
+	while (left < old)
 	{
 		if (right < count && compare(&all[right], &ranks->sorted[left], ranks) < 0)
 			all[to++] = all[right++];
@@ -257,7 +234,7 @@ rank_column(SluiceIndexBuild *build, int column)
 	equal = MemoryContextAllocHuge(CurrentMemoryContext, Max(ranks->values.count, 1));
 
 	old = MemoryContextSwitchTo(ranks->scratch);
-	sort_values(build, ranks);
+	sort_values(ranks);
 	for (size_t i = 0; i < ranks->count; i++)
 	{
 		order[i] = ranks->sorted[i].id;

@@ -64,7 +64,7 @@ class Team(OnCluster):
         self.built("INDEX ON t (a)", 0)
 
     def test_many_values_that_are_ranked(self):
-        """Values enough for two processes to sort, equal but for case and accents, among them."""
+        """Some 40,000 different values, some of them equal but for case and accents."""
         if self.sql("SELECT count(*) FROM pg_collation WHERE collname = 'en-US-x-icu'") != "1":
             self.skipTest("this server was built without ICU")
         self.table('a text COLLATE "en-US-x-icu"', "nullif((array['a', 'A', 'ä', 'z', 'co-op '])[n % 5 + 1] || n * 7919 % 40009, 'a7')")
