@@ -200,6 +200,13 @@ pub struct TargetArguments {
     /// where the server routes them; auto: root
     #[arg(long, default_value = "auto", value_name = "auto|leaf|nodes|root")]
     pub route: Route,
+    /// With --route nodes: all nodes commit, or none, by two-phase commit
+    #[arg(long)]
+    pub atomic: bool,
+    /// With --route nodes: connect to the node NAME (its foreign server) by URL, instead of as the
+    /// catalog says; may be repeated. Passwords come from ~/.pgpass
+    #[arg(long = "node", value_name = "NAME=URL", value_parser = node)]
+    pub nodes: Vec<(String, String)>,
     /// Number of connections for the method lanes [default: the number of cores, but at most
     /// half of the server's max_connections]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
@@ -258,6 +265,18 @@ pub struct TargetArguments {
     /// keep: check each row; revalidate: check all rows together after the load
     #[arg(long, default_value = "keep", value_name = "keep|revalidate")]
     pub foreign_keys: ForeignKeys,
+}
+
+/// The name of a node, and its URL.
+///
+/// # Errors
+///
+/// One of them is missing.
+pub fn node(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, url)) if !name.is_empty() && !url.is_empty() => Ok((name.into(), url.into())),
+        _ => Err("not of the form NAME=URL".into()),
+    }
 }
 
 /// What `load`, `plan` and `check` take alike. A plan has nothing to sum up.

@@ -22,6 +22,8 @@ pub fn target_options(a: &TargetArguments, url: String) -> TargetOptions {
         filter: a.filter.clone(),
         method: a.method,
         route: a.route,
+        atomic: a.atomic,
+        nodes: a.nodes.clone(),
         lanes: a.lanes.map(usize::from),
         logged_landing: a.landing == Some(Landing::Logged),
         truncate: a.truncate,

@@ -94,7 +94,8 @@ fn facts(
     let routed = objects.is_some() && table.kind == 'p' && options.target.route != Route::Root;
     let partitions = if routed { partitions::read(conn, table.oid)? } else { Vec::new() };
     let to_nodes = routed && options.target.route == Route::Nodes;
-    let nodes = if to_nodes { Some(nodes::read(conn, table.oid)?) } else { None };
+    let nodes =
+        if to_nodes { Some(nodes::read(conn, table.oid, &options.target.nodes)?) } else { None };
     Ok(Facts {
         partitions,
         nodes,

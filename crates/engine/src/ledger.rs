@@ -10,6 +10,8 @@
 //! and nobody but a superuser, the owner of the database or the role itself
 //! owns the table. `repair` runs the rows of its own role, no others.
 
+pub mod node_commits;
+
 use crate::error::Error;
 pub use crate::facts::LedgerState as State;
 use crate::plan::policy::Choice;
@@ -100,11 +102,18 @@ pub const PREPARED: &str = "SELECT gid, m[1] FROM pg_catalog.pg_prepared_xacts, 
 /// The connection is lost.
 pub fn left(conn: &mut Conn, relation: u32) -> Result<Vec<String>, Error> {
     conn.exec("SAVEPOINT pgsluice_left")?;
-    let (mut down, mut prepared) = (Vec::new(), Vec::new());
+    let (mut down, mut prepared, mut on_nodes) = (Vec::new(), Vec::new(), Vec::new());
     for row in conn.exec(PREPARED)? {
         let text = |i: usize| row[i].clone().unwrap_or_default();
         if lock(conn, &text(1))? {
             prepared.push(text(0));
+        }
+    }
+    for commit in node_commits::open(conn)?.into_iter().filter(|c| c.target == relation) {
+        let free = "SELECT 1 FROM pgsluice_loads.node_commits WHERE load = $1::uuid \
+            FOR UPDATE SKIP LOCKED";
+        if !conn.query(free, &[Some(&commit.load)])?.is_empty() {
+            on_nodes.push(format!("{} on {}", commit.load, commit.nodes.join(", ")));
         }
     }
     if state(conn)? == State::Ready {
@@ -123,7 +132,9 @@ pub fn left(conn: &mut Conn, relation: u32) -> Result<Vec<String>, Error> {
         (!left.is_empty()).then_some(note)
     };
     let prepared = note("prepared transactions, which hold their locks", prepared, "ends them");
-    Ok(prepared.into_iter().chain(note("down", down, "recreates it")).collect())
+    let on_nodes = note("nodes with prepared transactions", on_nodes, "ends them");
+    let down = note("down", down, "recreates it");
+    Ok(prepared.into_iter().chain(on_nodes).chain(down).collect())
 }
 
 /// Makes the ledger where it is missing. To be called outside a transaction:

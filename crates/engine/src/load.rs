@@ -13,6 +13,7 @@ use crate::options::{Indexes, Method, Options};
 use crate::pipeline::Through;
 use crate::plan::{refuse_beside_nodes, Plan};
 use crate::reject::Amount;
+use crate::repair::end_earlier;
 use crate::report::Summary;
 use crate::session::conn::Conn;
 use crate::session::lane::LaneCounts;
@@ -76,6 +77,16 @@ pub(crate) fn load(job: &Job<'_>) -> Result<Summary, Error> {
 
 fn run(job: &Job<'_>) -> Result<Summary, Error> {
     refuse_beside_nodes(job.options)?;
+    let ended = match job.options.target.atomic {
+        true => end_earlier(job.options)?,
+        false => Vec::new(),
+    };
+    let mut summary = run_once(job)?;
+    summary.notes.extend(ended.into_iter().map(Text::from));
+    Ok(summary)
+}
+
+fn run_once(job: &Job<'_>) -> Result<Summary, Error> {
     if job.options.once.is_none() {
         return load_sources(job);
     }
@@ -202,7 +213,7 @@ fn execute(
         steps.extend(maintenance.move_sequences(&mut lanes[0].conn, plan)?);
     }
     let transactions = match job.recording {
-        Some(recording) => commit_recorded(recording, &mut lanes, &counts)?,
+        Some(recording) => commit_recorded(recording, &mut lanes, &counts, plan)?,
         None => commit(&mut lanes, plan, options)?,
     };
     if plan.commits_first() {

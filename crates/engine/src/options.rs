@@ -16,7 +16,7 @@ pub use crate::expression::Expression;
 pub use crate::fields::{pair, pieces, FieldOptions};
 pub use crate::frame::{check_comment, Frame, MOST_FOOTER};
 pub use crate::reject::{Existing, Limit};
-pub use objects::{ForeignKeys, Indexes, Route, Triggers};
+pub use objects::{ColumnSet, ForeignKeys, Indexes, Route, Triggers};
 pub use once::OnceOptions;
 
 /// What the first line of each file is.
@@ -30,29 +30,6 @@ pub enum Header {
     Ignore,
     /// the names of the columns, in the table's order or the load fails
     Match,
-}
-
-/// Which columns an option of COPY is for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum ColumnSet {
-    /// none
-    #[default]
-    None,
-    /// `*`
-    All,
-    /// these
-    Named(Vec<String>),
-}
-
-impl ColumnSet {
-    /// Whether the column is among them.
-    pub fn has(&self, column: &str) -> bool {
-        match self {
-            ColumnSet::None => false,
-            ColumnSet::All => true,
-            ColumnSet::Named(names) => names.iter().any(|n| n == column),
-        }
-    }
 }
 
 /// The form of the files.
@@ -249,6 +226,10 @@ pub struct TargetOptions {
     pub method: Method,
     /// where the rows of a partitioned table go
     pub route: Route,
+    /// with `nodes`: all of them commit, or none
+    pub atomic: bool,
+    /// with `nodes`: addresses that hold instead of the catalog's, by the name of the server
+    pub nodes: Vec<(String, String)>,
     /// connections for `lanes`; `None` for as many as there are cores
     pub lanes: Option<usize>,
     /// the landing table of `staged` is no UNLOGGED one
@@ -307,6 +288,8 @@ impl TargetOptions {
             filter: None,
             method: Method::Auto,
             route: Route::Auto,
+            atomic: false,
+            nodes: Vec::new(),
             lanes: None,
             logged_landing: false,
             truncate: false,

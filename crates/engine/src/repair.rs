@@ -1,6 +1,10 @@
 //! `repair`: puts back what a load took down and a crash left down, and ends
 //! what lanes had prepared for their common commit.
 
+mod nodes;
+
+pub(crate) use nodes::end_earlier;
+
 use crate::error::Error;
 use crate::ledger::{self, State};
 use crate::maintenance::{put_back_committed, Restored};
@@ -18,23 +22,27 @@ pub struct Report {
     pub running: Vec<String>,
     /// objects that other roles took down, in words with the role's name
     pub others: Vec<String>,
-    /// lanes that were prepared and are now committed or rolled back, in words
+    /// transactions that were prepared and are now committed or rolled back, in words
     pub lanes: Vec<String>,
+    /// transactions that may still be prepared, each with the reason
+    pub prepared: Vec<(String, Error)>,
 }
 
 /// Puts back everything that this role's loads left down in the database, over
-/// as many connections as `workers` says. Safe to run at any time, twice, and
+/// as many connections as `workers` says; `nodes` has addresses of nodes that hold instead of the
+/// catalog's. Safe to run at any time, twice, and
 /// at once: repairs wait for each other, and a load that still runs is left alone.
 ///
 /// # Errors
 ///
 /// The connection fails, or the ledger cannot be read. What cannot be put back
 /// is in the report.
-pub fn repair(target: &str, workers: usize) -> Result<Report, Error> {
+pub fn repair(target: &str, workers: usize, nodes: &[(String, String)]) -> Result<Report, Error> {
     let mut report = Report::default();
     let mut guard = Conn::open(target)?;
     // First of all: what is prepared holds its locks on the table.
     end_prepared(target, &mut report)?;
+    nodes::end_on_nodes(&mut Conn::open(target)?, nodes, None, &mut report)?;
     match ledger::state(&mut guard)? {
         State::Ready => {}
         State::Missing => return Ok(report),
@@ -98,7 +106,7 @@ fn end_prepared(target: &str, report: &mut Report) -> Result<(), Error> {
             Some(_) => ("ROLLBACK", "rolled back, as the first lane was not committed"),
             None => {
                 let lost = Error::new("it is no longer known whether its first lane was committed");
-                report.failed.push((format!("prepared transaction {gid}"), lost));
+                report.prepared.push((format!("prepared transaction {gid}"), lost));
                 guard.exec("COMMIT")?;
                 continue;
             }
@@ -107,7 +115,7 @@ fn end_prepared(target: &str, report: &mut Report) -> Result<(), Error> {
             Ok(_) => report.lanes.push(format!("prepared transaction {gid}: {done}")),
             // Another repair was faster.
             Err(error) if error.sqlstate() == "42704" => {}
-            Err(error) => report.failed.push((format!("prepared transaction {gid}"), error)),
+            Err(error) => report.prepared.push((format!("prepared transaction {gid}"), error)),
         }
         guard.exec("COMMIT")?;
     }

@@ -1,5 +1,6 @@
 //! `pgsluice repair`: puts back what a crash left down.
 
+use crate::arguments::node;
 use crate::connection::ConnectionArguments;
 use crate::failure::Failure;
 use crate::output::{print, say};
@@ -18,9 +19,11 @@ Examples:
 /// A load over several connections drops or disables them in a separate transaction, and records
 /// them in the schema pgsluice_loads first. If the loader or the server dies before they are back,
 /// this command recreates them exactly as they were. Lanes that were prepared for a common commit
-/// are committed if the first of them was, and rolled back otherwise. The command may be run at
+/// are committed if the first of them was, and rolled back otherwise. What nodes have prepared for
+/// a load with --atomic is committed if that load was, and rolled back otherwise; the command
+/// connects to the nodes for that. The command may be run at
 /// any time, more than once, and during a load, which it leaves alone. Exit code 1 means that
-/// something is still missing.
+/// something is still missing, or may still be prepared.
 #[derive(Args)]
 #[command(after_help = EXAMPLES, disable_help_flag = true)]
 pub struct Arguments {
@@ -29,13 +32,16 @@ pub struct Arguments {
     /// Number of connections that build at the same time
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
     jobs: u16,
+    /// Connect to the node NAME by URL, instead of as the catalog says; may be repeated
+    #[arg(long = "node", value_name = "NAME=URL", value_parser = node)]
+    nodes: Vec<(String, String)>,
 }
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let report = repair(&arguments.connection.target()?, arguments.jobs.into())?;
+    let report = repair(&arguments.connection.target()?, arguments.jobs.into(), &arguments.nodes)?;
     tell(&report)?;
-    let down = report.failed.len() + report.others.len();
+    let down = report.failed.len() + report.others.len() + report.prepared.len();
     Ok(if down == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -54,6 +60,9 @@ fn tell(report: &Report) -> Result<(), Failure> {
     for table in &report.running {
         print(format_args!("{table}: a load is running; left alone"))?;
     }
+    for (transaction, error) in &report.prepared {
+        say(format_args!("error: {transaction} may still be there: {}", words(&error.text())));
+    }
     for (object, error) in &report.failed {
         say(format_args!("error: {object} is still missing: {}", words(&error.text())));
     }
@@ -66,6 +75,7 @@ fn tell(report: &Report) -> Result<(), Failure> {
         && report.lanes.is_empty()
         && report.running.is_empty()
         && report.failed.is_empty()
+        && report.prepared.is_empty()
         && report.others.is_empty();
     if nothing {
         print("nothing is missing")?;

@@ -18,6 +18,8 @@ pub struct Node {
     pub name: String,
     /// how it is connected to
     pub address: Address,
+    /// the node's setting of this name
+    pub max_prepared_transactions: u32,
 }
 
 /// Where to connect to, with a password if there is one: it is not printed.
@@ -47,6 +49,8 @@ pub struct RemoteLeaf {
     pub columns: Vec<RemoteColumn>,
     /// what holds for each row of the leaf; `None` where that is nothing
     pub constraint: Option<String>,
+    /// a crash of the node empties the table
+    pub unlogged: bool,
 }
 
 /// A column of a leaf.

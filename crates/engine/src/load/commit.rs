@@ -29,11 +29,12 @@ pub(super) fn commit_recorded(
     recording: &Recording,
     lanes: &mut [Lane],
     counts: &LaneCounts,
+    plan: &Plan,
 ) -> Result<u64, Error> {
     let last = lanes.len() == 1;
     let rows = last.then(|| counts.rows - recording.committed.get());
     lanes.iter_mut().try_for_each(|lane| lane.commit_pieces(rows, last))?;
-    Ok(lanes.len() as u64)
+    Ok(plan.nodes.as_ref().map_or(lanes.len(), |to| to.nodes.len()) as u64)
 }
 
 /// Commits the lanes one after another; gives the number of transactions.
@@ -43,8 +44,9 @@ pub(super) fn commit(lanes: &mut [Lane], plan: &Plan, options: &Options) -> Resu
         transaction::await_disk(&mut lanes[0].conn).map_err(|e| lanes[0].stayed(e))?;
         return Ok(lanes[0].counts.rows);
     }
-    if plan.nodes.is_some() {
-        return lanes[0].commit_nodes();
+    if let Some(to) = &plan.nodes {
+        lanes[0].commit_nodes(options)?;
+        return Ok(to.nodes.len() as u64);
     }
     if plan.two_phase {
         let mut conns: Vec<&mut Conn> = lanes.iter_mut().map(|lane| &mut lane.conn).collect();

@@ -1,17 +1,18 @@
-//! The tables in which loads with `once` are recorded, in the schema `pgsluice_loads`.
+//! The tables of the schema `pgsluice_loads`: what loads with `once` have loaded, and what several
+//! nodes commit together.
 //!
 //! A role sees and writes the rows of the tables into which it may insert: who could insert rows
 //! can also say which of them are loaded. `target` is a `regclass`, so that a dump restores it by
 //! name, and a table that was dropped and created again begins without a history.
 
 use crate::error::Error;
-use crate::ledger::{self, State};
+use crate::ledger::{self, node_commits, State};
 use crate::session::conn::Conn;
 use crate::session::transaction::BEGIN;
 use crate::text::text;
 
 /// The version of these tables.
-const VERSION: i32 = 2;
+const VERSION: i32 = 3;
 
 /// What version 2 has added.
 const REJECT_FILES: &str = "
@@ -34,14 +35,15 @@ CREATE POLICY may_insert ON pgsluice_loads.reject_files
 GRANT SELECT, INSERT, UPDATE, DELETE ON pgsluice_loads.reject_files TO PUBLIC;
 ";
 
-/// Created in one transaction by the first load with `once`, with [`REJECT_FILES`].
+/// Created in one transaction by the first load that needs them, with [`REJECT_FILES`] and
+/// [`node_commits::CREATE`], which is what version 3 has added.
 const CREATE: &str = "
 CREATE TABLE pgsluice_loads.version (
     one_row boolean PRIMARY KEY DEFAULT true CHECK (one_row),
     version integer NOT NULL
 );
 COMMENT ON TABLE pgsluice_loads.version IS 'version of the tables of loads with once';
-INSERT INTO pgsluice_loads.version (version) VALUES (2);
+INSERT INTO pgsluice_loads.version (version) VALUES (3);
 CREATE TABLE pgsluice_loads.loads (
     number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     target regclass NOT NULL,
@@ -119,7 +121,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON pgsluice_loads.loads, pgsluice_loads.sou
 
 /// The statements that create the schema and all of its tables, for an administrator to run.
 pub fn statements() -> String {
-    format!("BEGIN;{}{CREATE}{REJECT_FILES}COMMIT;", ledger::CREATE)
+    format!("BEGIN;{}{CREATE}{REJECT_FILES}{}COMMIT;", ledger::CREATE, node_commits::CREATE)
 }
 
 /// Creates the tables where they are missing, and adds what later versions have. To be called
@@ -128,7 +130,7 @@ pub fn statements() -> String {
 /// # Errors
 ///
 /// The role may not create them; or they are of a later version.
-pub(super) fn ensure(conn: &mut Conn) -> Result<(), Error> {
+pub(crate) fn ensure(conn: &mut Conn) -> Result<(), Error> {
     if version(conn)? == Some(VERSION) {
         return Ok(());
     }
@@ -137,9 +139,12 @@ pub(super) fn ensure(conn: &mut Conn) -> Result<(), Error> {
     }
     // Two loads may find them missing at once; the lock lets the second one look again.
     conn.exec(&format!("{BEGIN}; {}", ledger::LOCK))?;
+    let (of_2, of_3) = (REJECT_FILES, node_commits::CREATE);
+    let now = format!("UPDATE pgsluice_loads.version SET version = {VERSION}");
     let missing = match version(conn)? {
-        None => format!("{CREATE}{REJECT_FILES}"),
-        Some(1) => format!("{REJECT_FILES} UPDATE pgsluice_loads.version SET version = 2"),
+        None => format!("{CREATE}{of_2}{of_3}"),
+        Some(1) => format!("{of_2}{of_3}{now}"),
+        Some(2) => format!("{of_3}{now}"),
         Some(VERSION) => String::new(),
         Some(other) => return Err(of_another(other)),
     };
@@ -188,7 +193,7 @@ fn of_another(version: i32) -> Error {
 }
 
 fn unusable(why: &str) -> Error {
-    Error::new(text!("`once` needs tables in the schema pgsluice_loads: {}", why)).with_hint(
+    Error::new(text!("tables in the schema pgsluice_loads are needed: {}", why)).with_hint(
         "pgsluice loads init `print` prints the statements for the database's owner to run",
     )
 }

@@ -1,7 +1,30 @@
-//! What is to be done with the objects of the table.
+//! What is to be done with the columns and the objects of the table.
 
 use std::fmt;
 use std::str::FromStr;
+
+/// Which columns an option of COPY is for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ColumnSet {
+    /// none
+    #[default]
+    None,
+    /// `*`
+    All,
+    /// these
+    Named(Vec<String>),
+}
+
+impl ColumnSet {
+    /// Whether the column is among them.
+    pub fn has(&self, column: &str) -> bool {
+        match self {
+            ColumnSet::None => false,
+            ColumnSet::All => true,
+            ColumnSet::Named(names) => names.iter().any(|n| n == column),
+        }
+    }
+}
 
 /// `--indexes`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

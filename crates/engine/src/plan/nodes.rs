@@ -3,7 +3,7 @@
 use super::Plan;
 use crate::encode::dot_is_marker;
 use crate::error::Error;
-use crate::facts::{Facts, Node, Partition, Purpose, RemoteLeaf};
+use crate::facts::{Facts, Node, Nodes, Partition, Purpose, RemoteLeaf};
 use crate::options::{Create, ForeignKeys, Indexes, Method, Options, Route, Triggers};
 use crate::quote::quote_ident;
 use crate::route::router;
@@ -18,6 +18,8 @@ pub struct ToNodes {
     pub nodes: Vec<Node>,
     /// the leaves, in the router's order
     pub leaves: Vec<LeafTarget>,
+    /// all nodes commit or none, by two-phase commit
+    pub together: bool,
 }
 
 /// The table of one leaf.
@@ -47,11 +49,21 @@ pub struct LeafTarget {
 pub(crate) fn refuse_beside_nodes(options: &Options) -> Result<(), Error> {
     let target = &options.target;
     if target.route != Route::Nodes {
-        return Ok(());
+        return match (target.atomic, target.nodes.first()) {
+            (true, _) => Err(Error::usage("`atomic` is for `route` nodes")
+                .with_hint("without it a load is one transaction, or says what it gives up")),
+            (_, Some(_)) => Err(Error::usage("`node` is for `route` nodes")),
+            _ => Ok(()),
+        };
     }
-    let given: [(bool, Text); 13] = [
+    if target.atomic && !target.ledger {
+        let why = "the decision to commit is recorded in pgsluice_loads";
+        return Err(Error::usage(text!("`ledger` none cannot be used with `atomic`: {}", why)));
+    }
+    let given: [(bool, Text); 14] = [
         (options.rejects.is_some(), "`on-error` reject".into()),
-        (options.once.is_some(), "`once`".into()),
+        (options.once.is_some() && !target.atomic, "`once` without `atomic`".into()),
+        (options.in_pieces(), "`commit-every`".into()),
         (target.truncate, "`truncate`".into()),
         (target.create != Create::No, "`create`".into()),
         (target.filter.is_some(), "`where`".into()),
@@ -89,23 +101,8 @@ pub(super) fn to_nodes(plan: &mut Plan, facts: &Facts, options: &Options) -> Res
     let Some(found) = &facts.nodes else {
         return Err(refused("its partitions are not known".into()));
     };
-    // The leaves are as good as tables here.
-    let as_tables: Vec<Partition> = facts
-        .partitions
-        .iter()
-        .map(|partition| match partition.kind {
-            'f' => Partition {
-                kind: 'r',
-                writable: true,
-                row_security: false,
-                statement_triggers: false,
-                other_defaults: Vec::new(),
-                ..partition.clone()
-            },
-            _ => partition.clone(),
-        })
-        .collect();
-    let made = router(&as_tables, &facts.table.columns, &plan.columns, &facts.server);
+    let made =
+        router(&as_tables(&facts.partitions), &facts.table.columns, &plan.columns, &facts.server);
     let (router, left) = made.map_err(|why| refused(why.into()))?;
     if let Some(left) = left.first() {
         return Err(refused(text!("{}: {}", left.partition, left.why)));
@@ -126,24 +123,81 @@ pub(super) fn to_nodes(plan: &mut Plan, facts: &Facts, options: &Options) -> Res
         let keys: Vec<&String> = router.needed().iter().map(|at| &plan.columns[*at]).collect();
         leaves.push(leaf_target(plan, leaf, &keys));
     }
+    let together = together(facts, found, options)?;
     plan.route = Some(text!(
-        "straight to {} tables on {} nodes: {}; the nodes commit one after another",
+        "straight to {} tables on {} nodes: {}; the nodes commit {}",
         leaves.len(),
         found.nodes.len(),
-        names(&found.nodes)
+        names(&found.nodes),
+        if together { "together, by two-phase commit" } else { "one after another" }
     ));
-    plan.nodes = Some(ToNodes { nodes: found.nodes.clone(), leaves });
+    if together {
+        plan.notes.push(
+            "the decision to commit is recorded in the schema pgsluice_loads, which is created if it is missing"
+                .into(),
+        );
+    }
+    plan.nodes = Some(ToNodes { nodes: found.nodes.clone(), leaves, together });
     plan.router = Some(router);
     plan.wire = Wire::Binary;
     plan.method = Method::CopyBinary;
     plan.reason = "rows are sent to the nodes in the binary form".into();
-    if found.nodes.len() > 1 {
+    if found.nodes.len() > 1 && !together {
         plan.cost =
             "a single commit: if a node fails while the nodes commit, the others' rows stay".into();
     }
     plan.freeze = false;
     plan.may_drop_rows = false;
     Ok(())
+}
+
+/// The leaves are as good as tables here.
+fn as_tables(partitions: &[Partition]) -> Vec<Partition> {
+    partitions
+        .iter()
+        .map(|partition| match partition.kind {
+            'f' => Partition {
+                kind: 'r',
+                writable: true,
+                row_security: false,
+                statement_triggers: false,
+                other_defaults: Vec::new(),
+                ..partition.clone()
+            },
+            _ => partition.clone(),
+        })
+        .collect()
+}
+
+/// Whether the nodes commit by two-phase commit, and whether they can.
+fn together(facts: &Facts, found: &Nodes, options: &Options) -> Result<bool, Error> {
+    // A single node commits all rows or none by itself; not with the record of them, which is here.
+    let together = options.target.atomic && (found.nodes.len() > 1 || options.once.is_some());
+    let unlogged = found.leaves.iter().find(|leaf| leaf.unlogged);
+    if let (Some(once), Some(leaf)) = (&options.once, unlogged) {
+        if !once.force_unlogged {
+            let name = &found.nodes[leaf.node].name;
+            let message = text!(
+                "`once` does not work on {}: {} of node {} is UNLOGGED, and a crash would empty it",
+                facts.table.sql,
+                leaf.table,
+                name
+            );
+            return Err(Error::new(message).with_hint(
+                "ALTER TABLE ... SET LOGGED there, or accept that with `force-unlogged`",
+            ));
+        }
+    }
+    let unable = found.nodes.iter().find(|node| node.max_prepared_transactions == 0);
+    match unable.filter(|_| together) {
+        Some(node) => {
+            let message = text!("node {}: its max_prepared_transactions is 0", node.name);
+            Err(Error::new(message).with_hint(
+                "`atomic` needs a prepared transaction on each node: set it there, which takes a restart",
+            ))
+        }
+        None => Ok(together),
+    }
 }
 
 fn names(nodes: &[Node]) -> String {

@@ -14,6 +14,7 @@ pub mod lane;
 mod libpq;
 pub(crate) mod nodes;
 pub(crate) mod partitions;
+pub(crate) mod prepared;
 mod refused;
 mod socket;
 pub mod staged;

@@ -1,8 +1,8 @@
 //! The servers that hold the leaves of a partitioned table, as the catalog of `postgres_fdw` has
 //! them, and whether their tables are as the leaves say.
 
-use super::conn::{quote_ident, quote_literal, Conn};
-use super::target::{written, Pairs};
+use super::conn::{quote_ident, quote_literal, Conn, Rows};
+use super::target::{part, read as read_target, written, Pairs};
 use crate::error::Error;
 use crate::facts::{Address, Node, Nodes, RemoteColumn, RemoteLeaf};
 use crate::text::text;
@@ -29,16 +29,17 @@ struct Expected {
     generated: bool,
 }
 
-/// Reads the leaves, connects to each node, and compares the tables there.
+/// Reads the leaves, connects to each node, and compares the tables there. Of nodes whose addresses
+/// are `given`, the catalog's addresses are not read.
 ///
 /// # Errors
 ///
 /// A leaf is on no other server, a node cannot be reached, or its table is another one.
-pub fn read(conn: &mut Conn, root: u32) -> Result<Nodes, Error> {
+pub fn read(conn: &mut Conn, root: u32, given: &[(String, String)]) -> Result<Nodes, Error> {
     // Names of types in expressions are qualified.
     let path = conn.exec("SELECT pg_catalog.current_setting('search_path')")?[0][0].clone();
     set_path(conn, Some("pg_catalog"))?;
-    let read = read_all(conn, root);
+    let read = read_all(conn, root, given);
     // After an error the transaction is at its end.
     if read.is_ok() {
         set_path(conn, path.as_deref())?;
@@ -50,7 +51,7 @@ fn set_path(conn: &mut Conn, path: Option<&str>) -> Result<(), Error> {
     conn.query("SELECT pg_catalog.set_config('search_path', $1, true)", &[path]).map(drop)
 }
 
-fn read_all(conn: &mut Conn, root: u32) -> Result<Nodes, Error> {
+fn read_all(conn: &mut Conn, root: u32, given: &[(String, String)]) -> Result<Nodes, Error> {
     let rows = conn.query(
         "SELECT c.oid, n.nspname, c.relname, c.relkind, p.proname = 'postgres_fdw_handler', \
          s.srvname, s.oid, pg_get_partition_constraintdef(c.oid), \
@@ -69,6 +70,7 @@ fn read_all(conn: &mut Conn, root: u32) -> Result<Nodes, Error> {
          LEFT JOIN pg_proc p ON p.oid = w.fdwhandler WHERE t.isleaf ORDER BY c.oid",
         &[Some(&root.to_string())],
     )?;
+    check_names(&rows, given)?;
     let mut found = Nodes::default();
     let mut servers = Vec::new();
     let mut conns: Vec<Conn> = Vec::new();
@@ -91,8 +93,8 @@ fn read_all(conn: &mut Conn, root: u32) -> Result<Nodes, Error> {
         let node = match servers.iter().position(|oid| *oid == text(6)) {
             Some(node) => node,
             None => {
-                let node = Node { address: address(conn, &text(5), &text(6))?, name: text(5) };
-                conns.push(open(&node)?);
+                let (node, there) = node(conn, text(5), &text(6), given)?;
+                conns.push(there);
                 servers.push(text(6));
                 found.nodes.push(node);
                 found.nodes.len() - 1
@@ -108,13 +110,43 @@ fn read_all(conn: &mut Conn, root: u32) -> Result<Nodes, Error> {
             relation,
             columns: Vec::new(),
             constraint: row[7].clone().filter(|text| !text.is_empty()),
+            unlogged: false,
         };
         let expected = expected(conn, leaf.oid)?;
         let checks = checks(conn, &leaf.oid.to_string())?;
         leaf.columns = compared(&mut conns[node], &found.nodes[node], &leaf, expected, &checks)?;
+        leaf.unlogged = unlogged(&mut conns[node], &leaf.table)
+            .map_err(|error| of_node(&found.nodes[node].name, error))?;
         found.leaves.push(leaf);
     }
     Ok(found)
+}
+
+/// Each address is that of a node.
+fn check_names(rows: &Rows, given: &[(String, String)]) -> Result<(), Error> {
+    let mut names: Vec<&str> = rows.iter().filter_map(|row| row[5].as_deref()).collect();
+    match given.iter().find(|(name, _)| !names.contains(&name.as_str())) {
+        Some((name, _)) => {
+            names.sort_unstable();
+            names.dedup();
+            Err(Error::new(text!("`node` {}: the table has no partition there", name))
+                .with_hint(text!("its nodes are {}", names.join(", "))))
+        }
+        None => Ok(()),
+    }
+}
+
+/// A node by the name and the oid of its foreign server, and a connection to it.
+fn node(
+    conn: &mut Conn,
+    name: String,
+    oid: &str,
+    given: &[(String, String)],
+) -> Result<(Node, Conn), Error> {
+    let address = address(conn, &name, oid, given)?;
+    let mut there = open(&name, &address)?;
+    let max_prepared_transactions = max_prepared_transactions(&mut there);
+    Ok((Node { name, address, max_prepared_transactions }, there))
 }
 
 /// Connects to a node.
@@ -122,8 +154,32 @@ fn read_all(conn: &mut Conn, root: u32) -> Result<Nodes, Error> {
 /// # Errors
 ///
 /// As [`Conn::open`], with the node's name.
-fn open(node: &Node) -> Result<Conn, Error> {
-    Conn::open(&node.address.0).map_err(|e| of_node(&node.name, e))
+fn open(name: &str, address: &Address) -> Result<Conn, Error> {
+    Conn::open(&address.0).map_err(|e| of_node(name, e))
+}
+
+/// Connects to a node by the name of its server in the coordinator's catalog.
+///
+/// # Errors
+///
+/// There is no such server, or as [`Conn::open`].
+pub fn connect(
+    coordinator: &mut Conn,
+    name: &str,
+    given: &[(String, String)],
+) -> Result<Conn, Error> {
+    let find = "SELECT oid FROM pg_catalog.pg_foreign_server WHERE srvname = $1";
+    let rows = coordinator.query(find, &[Some(name)])?;
+    let Some(oid) = rows.first().and_then(|row| row[0].clone()) else {
+        return Err(Error::new(text!("node {}: there is no foreign server of this name", name)));
+    };
+    open(name, &address(coordinator, name, &oid, given)?)
+}
+
+fn max_prepared_transactions(conn: &mut Conn) -> u32 {
+    let setting = "SELECT pg_catalog.current_setting('max_prepared_transactions')";
+    let rows = conn.exec(setting).unwrap_or_default();
+    rows.first().and_then(|row| row[0].as_ref()?.parse().ok()).unwrap_or(0)
 }
 
 /// An error of a node, with its name.
@@ -149,7 +205,16 @@ pub fn of_node(name: &str, error: Error) -> Error {
 
 /// Where a foreign server is, by its options and those of the role's user mapping. The password is
 /// always said, if only that there is none: that of the coordinator is for nobody else.
-fn address(conn: &mut Conn, name: &str, oid: &str) -> Result<Address, Error> {
+fn address(
+    conn: &mut Conn,
+    name: &str,
+    oid: &str,
+    given: &[(String, String)],
+) -> Result<Address, Error> {
+    if let Some((_, url)) = given.iter().find(|(node, _)| node == name) {
+        return written_address(url);
+    }
+
     let rows = conn.query(
         "SELECT option_name, option_value FROM pg_foreign_server, \
            pg_options_to_table(srvoptions) WHERE oid = $1::oid \
@@ -192,6 +257,22 @@ fn address(conn: &mut Conn, name: &str, oid: &str) -> Result<Address, Error> {
     Ok(Address(written(&pairs)))
 }
 
+/// An address as the user writes it.
+fn written_address(url: &str) -> Result<Address, Error> {
+    if part(url)?.is_some() {
+        return Err(Error::usage(
+            "`node` has a password, which other users of this machine can see",
+        )
+        .with_hint("put it into the password file (~/.pgpass), or into the user mapping"));
+    }
+    let mut pairs = read_target(url)?;
+    if pairs.is_empty() {
+        pairs.push(("dbname".into(), url.into()));
+    }
+    pairs.push(("password".into(), String::new()));
+    Ok(Address(written(&pairs)))
+}
+
 /// The columns of a leaf.
 fn expected(conn: &mut Conn, leaf: u32) -> Result<Vec<Expected>, Error> {
     let rows = conn.query(
@@ -211,6 +292,16 @@ fn expected(conn: &mut Conn, leaf: u32) -> Result<Vec<Expected>, Error> {
         Expected { column, type_name: text(2), not_null, generated }
     };
     Ok(rows.iter().map(column).collect())
+}
+
+/// Whether a crash empties the table, or a partition of it.
+fn unlogged(conn: &mut Conn, table: &str) -> Result<bool, Error> {
+    let rows = conn.query(
+        "SELECT EXISTS (SELECT 1 FROM pg_class WHERE relpersistence = 'u' AND relkind = 'r' \
+           AND (oid = $1::regclass OR oid IN (SELECT relid FROM pg_partition_tree($1::regclass))))",
+        &[Some(table)],
+    )?;
+    Ok(rows[0][0].as_deref() == Some("t"))
 }
 
 /// The CHECK constraints of a table.

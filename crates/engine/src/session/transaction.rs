@@ -17,8 +17,8 @@ use std::time::Duration;
 
 /// How often the server is asked what became of a transaction whose connection
 /// was lost, and how long between: its process may take a moment to notice.
-const TRIES: u32 = 20;
-const PAUSE: Duration = Duration::from_millis(100);
+pub(super) const TRIES: u32 = 20;
+pub(super) const PAUSE: Duration = Duration::from_millis(100);
 
 /// What to do about lanes that are left prepared.
 const REPAIR: &str = "pgsluice repair commits or rolls back the rest, as the first lane was";

@@ -18,7 +18,7 @@ fn left_down(conn: &mut Conn, oid: u32) -> TakenDown {
 fn nothing_is_made_where_nothing_is_down() {
     let servers = servers();
     let url = database(servers.last().unwrap());
-    let report = repair(&url, 2).unwrap();
+    let report = repair(&url, 2, &[]).unwrap();
     assert!(report.put_back.is_empty() && report.failed.is_empty());
     let mut conn = Conn::open(&url).unwrap();
     let schemas = "SELECT count(*) FROM pg_namespace WHERE nspname = 'pgsluice_loads'";
@@ -32,7 +32,7 @@ fn two_repairs_at_once_do_the_work_once() {
         let oid = oid(&mut conn, TABLE);
         let before = snapshot(&mut conn, oid);
         left_down(&mut conn, oid);
-        let run = || repair(&url, 2).unwrap();
+        let run = || repair(&url, 2, &[]).unwrap();
         let (one, two) = std::thread::scope(|s| {
             let (a, b) = (s.spawn(run), s.spawn(run));
             (a.join().unwrap(), b.join().unwrap())
@@ -53,11 +53,11 @@ fn a_load_at_work_is_left_alone() {
     let mut load = Conn::open(&url).unwrap();
     load.exec("BEGIN").unwrap();
     assert!(ledger::lock(&mut load, &taken.entry.load).unwrap());
-    let report = repair(&url, 2).unwrap();
+    let report = repair(&url, 2, &[]).unwrap();
     assert_eq!((report.running, report.put_back.len()), (vec![TABLE.to_string()], 0));
     // Its connection dies, and with it the lock.
     drop(load);
-    let report = repair(&url, 2).unwrap();
+    let report = repair(&url, 2, &[]).unwrap();
     assert_eq!(report.put_back.len(), 18);
     assert_eq!(still_down(&mut conn), 0);
 }
@@ -80,13 +80,13 @@ fn another_role_is_told_whose_it_is() {
     let mut conn = Conn::open(&their_url).unwrap();
     let own = oid(&mut conn, "theirs.own");
     left_down(&mut conn, own);
-    let report = repair(&url, 2).unwrap();
+    let report = repair(&url, 2, &[]).unwrap();
     assert_eq!(
         report.others,
         [format!("primary key theirs.own_pkey of theirs.own (taken down by {role})")]
     );
     assert!(report.put_back.is_empty());
-    assert_eq!(repair(&their_url, 2).unwrap().put_back.len(), 1);
+    assert_eq!(repair(&their_url, 2, &[]).unwrap().put_back.len(), 1);
     drop(conn);
     admin.exec(&format!("DROP OWNED BY {role} CASCADE; DROP ROLE {role}")).unwrap();
 }
@@ -112,13 +112,13 @@ fn prepared_lanes_follow_the_first() {
         }
         lanes[0].exec("BEGIN").unwrap();
         assert!(ledger::lock(&mut lanes[0], &xid).unwrap());
-        let report = repair(&url, 2).unwrap();
+        let report = repair(&url, 2, &[]).unwrap();
         assert_eq!((report.running.len(), report.lanes.len()), (2, 0), "the loader is at work");
         lanes[0].exec("COMMIT").unwrap();
         if committed {
             conn.exec(&format!("COMMIT PREPARED 'pgsluice_{xid}_0'")).unwrap();
         }
-        let report = repair(&url, 2).unwrap();
+        let report = repair(&url, 2, &[]).unwrap();
         assert_eq!(report.lanes.len(), if committed { 1 } else { 2 }, "{report:?}");
         assert_eq!(one(&mut conn, "SELECT count(*) FROM pg_prepared_xacts"), "0");
         let rows = if committed { "2" } else { "0" };

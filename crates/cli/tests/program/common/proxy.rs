@@ -72,6 +72,11 @@ impl Proxy {
         proxy
     }
 
+    /// The port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     /// For libpq.
     pub fn target(&self) -> String {
         format!(

@@ -1,6 +1,8 @@
 //! Rows that go straight to the servers that hold the partitions: the same rows on the same nodes
 //! as by stock COPY through the coordinator. The nodes are databases of one server.
 
+mod atomic;
+
 use crate::common::{each_major, left_out, on_first_and_last_major, World};
 use pgsluice_engine::internals::Conn;
 use pgsluice_pgserver::Installation;
@@ -30,9 +32,17 @@ impl Cluster {
                 "CREATE USER MAPPING FOR CURRENT_USER SERVER {name} OPTIONS (user 'postgres')"
             ));
         }
-        let open = |name| Conn::open(&world.server.url(name)).unwrap();
-        let nodes = [open("n0"), open("n1")];
+        let nodes = Cluster::nodes_of(&world);
         Some(Cluster { world, nodes })
+    }
+
+    fn nodes_of(world: &World) -> [Conn; 2] {
+        ["n0", "n1"].map(|name| Conn::open(&world.server.url(name)).unwrap())
+    }
+
+    /// Connects again, after the server was stopped.
+    fn connect(&mut self) {
+        self.nodes = Cluster::nodes_of(&self.world);
     }
 
     fn node(&mut self, node: usize, sql: &str) -> String {
@@ -223,6 +233,31 @@ fn differences(cluster: &mut Cluster) {
     cluster.node(1, "TRUNCATE t_1");
     cluster.world.sql("ALTER SERVER n1 OPTIONS (SET port '5499')");
     cluster.fails("1,x\n2,x\n3,x\n4,x\n", &["node n1", "connect"]);
+    // The user knows better than the catalog.
+    let file = cluster.world.file("rows.csv", b"1,x\n2,x\n3,x\n4,x\n");
+    let nodes = ["--table", "t", "--route", "nodes"];
+    let n1 = cluster.world.server.url("n1");
+    let said = cluster
+        .world
+        .load(&[&[&file[..]], &nodes[..], &["--node", &format!("n2={n1}")]].concat())
+        .unwrap_err();
+    assert!(said.contains("--node n2") && said.contains("its nodes are n0, n1"), "{said}");
+    cluster
+        .world
+        .load(&[&[&file[..]], &nodes[..], &["--node", &format!("n1={n1}")]].concat())
+        .unwrap();
+    let count = "SELECT (SELECT count(*) FROM t_0) + (SELECT count(*) FROM t_2)";
+    let on_0: u64 = cluster.node(0, count).parse().unwrap();
+    let on_1: u64 = cluster.node(1, "SELECT count(*) FROM t_1").parse().unwrap();
+    assert_eq!(on_0 + on_1, 4);
+    cluster.node(0, "TRUNCATE t_0, t_2");
+    cluster.node(1, "TRUNCATE t_1");
+    let secret = format!("n1={}", n1.replace("postgres@", "postgres:secret@"));
+    let secret = [&["load", &file][..], &nodes[..], &["--node", &secret]].concat();
+    let output = cluster.world.run(&secret);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let output = cluster.world.run(&["load", &file, "--table", "t", "--node", "n1=x"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
     cluster.world.sql("ALTER SERVER n1 OPTIONS (SET port '5432', DROP host)");
     cluster.fails(row, &["node n1", "host"]);
 }
@@ -288,7 +323,7 @@ fn guide(cluster: &mut Cluster) {
     let text = std::fs::read_to_string(page).unwrap();
     let examples: Vec<&str> =
         text.lines().filter_map(|line| line.strip_prefix("    pgsluice ")).collect();
-    assert_eq!(examples.len(), 2);
+    assert_eq!(examples.len(), 5);
     for example in examples {
         let words = example.split(' ').map(|word| match word {
             "\"$COORDINATOR\"" => &url,
@@ -299,7 +334,7 @@ fn guide(cluster: &mut Cluster) {
         let output = std::process::Command::new(program).args(words).output().unwrap();
         assert!(output.status.success(), "{example}: {output:?}");
     }
-    assert_eq!(cluster.world.sql("SELECT sum(score) FROM votes"), "3");
+    assert_eq!(cluster.world.sql("SELECT sum(score) FROM votes"), "9");
 }
 
 #[test]

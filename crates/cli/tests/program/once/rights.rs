@@ -65,16 +65,20 @@ fn tables_of_an_earlier_version_are_brought_to_this_one_and_later_ones_are_refus
     let all = "SELECT string_agg(relname, ' ' ORDER BY relname) FROM pg_class \
         WHERE relnamespace = 'pgsluice_loads'::regnamespace AND relkind = 'r'";
     let tables = world.sql(all);
-    world.sql(
-        "DROP TABLE pgsluice_loads.reject_files; UPDATE pgsluice_loads.version SET version = 1",
-    );
-    let listed = world.run(&["loads", "list"]);
-    let said = String::from_utf8_lossy(&listed.stderr).into_owned();
-    assert!(said.contains("version 1") && said.contains("the next load"), "{said}");
-    assert_eq!(world.load(&[&path, "--table", "t", "--once"]).unwrap()["loaded"], 0);
-    assert_eq!(world.sql(all), tables);
-    assert!(world.run(&["loads", "list"]).status.success());
-    world.sql("UPDATE pgsluice_loads.version SET version = 3");
+    for (version, lacks) in [(1, "reject_files, pgsluice_loads.node_commits"), (2, "node_commits")]
+    {
+        world.sql(&format!(
+            "DROP TABLE pgsluice_loads.{lacks}; UPDATE pgsluice_loads.version SET version = {version}"
+        ));
+        let listed = world.run(&["loads", "list"]);
+        let said = String::from_utf8_lossy(&listed.stderr).into_owned();
+        let words = format!("version {version}");
+        assert!(said.contains(&words) && said.contains("the next load"), "{said}");
+        assert_eq!(world.load(&[&path, "--table", "t", "--once"]).unwrap()["loaded"], 0);
+        assert_eq!(world.sql(all), tables);
+        assert!(world.run(&["loads", "list"]).status.success());
+    }
+    world.sql("UPDATE pgsluice_loads.version SET version = 4");
     let said = world.load(&[&path, "--table", "t", "--once"]).unwrap_err();
-    assert!(said.contains("version 3"), "{said}");
+    assert!(said.contains("version 4"), "{said}");
 }

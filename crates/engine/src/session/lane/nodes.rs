@@ -10,11 +10,15 @@
 //! that the node leaves out is an error. Of a leaf with a hash, the coordinator is asked whether
 //! the first row, and then one row of each 32 MB of input, belongs to it.
 
+mod commit;
+
 use super::{Lane, LaneCounts, Placed};
 use crate::buffer_pool::BufferPool;
 use crate::encode::{unread, Body, Encoder, Fault};
 use crate::error::{shown, Error, Place};
 use crate::input::{Chunk, Part};
+use crate::ledger::{self, node_commits::gid};
+use crate::once::tables;
 use crate::options::Options;
 use crate::plan::{Plan, ToNodes};
 use crate::report::Progress;
@@ -53,6 +57,8 @@ pub(super) struct Fanout {
     chunks: u64,
     /// leaves of which the coordinator has seen a row
     asked: Vec<bool>,
+    /// the load's name, where the nodes commit together
+    together: Option<String>,
 }
 
 /// A thread that sends to a node: what it takes is a chunk, or the end of the input.
@@ -75,17 +81,27 @@ impl Lane {
     pub(crate) fn open_nodes(&mut self, watch: &Watch, options: &Options) -> Result<(), Error> {
         let plan = self.plan.clone();
         let Some(to) = &plan.nodes else { return Ok(()) };
+        let mut together = None;
+        if to.together {
+            let mut other = watch.connect(&options.target.url)?;
+            tables::ensure(&mut other)?;
+            together = Some(ledger::new_load(&mut other)?);
+        }
         let mut fanout = Fanout {
             plan: plan.clone(),
             workers: Vec::new(),
             done: Vec::new(),
             chunks: 0,
             asked: vec![false; to.leaves.len()],
+            together,
         };
         for (node, facts) in to.nodes.iter().enumerate() {
             let named = |e| of_node(&facts.name, e);
             let mut conn = watch.connect(&facts.address.0).map_err(named)?;
             transaction::begin(&mut conn, options).map_err(named)?;
+            if let Some(load) = &fanout.together {
+                ledger::lock(&mut conn, &gid(load, node)).map_err(named)?;
+            }
             // As postgres_fdw does: triggers and defaults there see no path of the user's.
             conn.exec("SET LOCAL search_path = pg_catalog").map_err(named)?;
             let lane = NodeLane {
@@ -205,38 +221,6 @@ impl Lane {
             self.counts.statements += counts.statements;
         }
         finished
-    }
-
-    /// Commits the nodes one after another, and then the coordinator's transaction, which holds
-    /// locks alone. Gives the number of transactions.
-    pub(crate) fn commit_nodes(&mut self) -> Result<u64, Error> {
-        let plan = self.plan.clone();
-        let (Some(fanout), Some(to)) = (&mut self.nodes, &plan.nodes) else { return Ok(0) };
-        // Until now it has kept the partitions attached.
-        self.conn.exec("SELECT 1")?;
-        for i in 0..fanout.done.len() {
-            let lane = &mut fanout.done[i];
-            let facts = &to.nodes[lane.node];
-            let committed = transaction::commit(&mut lane.conn, &facts.address.0);
-            committed.map_err(|error| {
-                let error = of_node(&facts.name, error);
-                let names = |lanes: &[NodeLane]| {
-                    lanes.iter().map(|l| to.nodes[l.node].name.clone()).collect::<Vec<_>>().join(", ")
-                };
-                let before = names(&fanout.done[..i]);
-                let unknown = error.changed().map_or(String::new(), |what| format!("; {what}"));
-                match before.is_empty() {
-                    true => error,
-                    false => error.with_changed(format!(
-                        "the rows of the nodes {before} are committed; those of {} are not{unknown}",
-                        names(&fanout.done[i..])
-                    )),
-                }
-            })?;
-        }
-        // It has held locks alone: if its connection is lost just now, all rows are there.
-        let _ = self.conn.exec("COMMIT");
-        Ok(fanout.done.len() as u64)
     }
 
     /// ANALYZE on the nodes after the commit: what was done, or what went wrong.

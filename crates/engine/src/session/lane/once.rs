@@ -91,8 +91,9 @@ impl Lane {
         }
         let recording = pieces.recording.clone();
         let amounts = Amounts { read, loaded, rejected };
+        let rejects = self.rejects.clone();
         // Held until the outcome of the COMMIT is known.
-        let mut block = match &self.rejects {
+        let mut block = match &rejects {
             Some(rejects) if rejected > 0 || last => Some(rejects.block()),
             _ => None,
         };
@@ -104,12 +105,17 @@ impl Lane {
             recording.complete(&mut self.conn)?;
             block.as_mut().map_or(Ok(()), Block::end)?;
         }
-        transaction::commit(&mut self.conn, &recording.options.target.url)?;
+        match self.nodes {
+            Some(_) => self.commit_nodes(&recording.options)?,
+            None => transaction::commit(&mut self.conn, &recording.options.target.url)?,
+        }
         if let Some(block) = block {
             block.committed();
         }
         recording.committed.add(loaded);
-        pieces.committed = self.counts.rows;
+        if let Some(pieces) = &mut self.pieces {
+            pieces.committed = self.counts.rows;
+        }
         Ok(())
     }
 

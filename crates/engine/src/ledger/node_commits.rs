@@ -1,0 +1,184 @@
+//! Commits of several nodes at once: which nodes take part, and what was decided.
+//!
+//! Each node prepares its transaction, and the coordinator decides. The decision is a row of
+//! `pgsluice_loads.node_commits` on the coordinator:
+//!
+//! 1. The row is committed as `preparing` before the first PREPARE TRANSACTION, with the names of
+//!    the nodes. So `repair` finds each node that may have a prepared transaction.
+//! 2. The load's own transaction on the coordinator sets it to `committed`, and stays open while
+//!    the nodes prepare. It holds the row, so nobody else decides meanwhile.
+//! 3. The COMMIT of that transaction is the decision. It waits for the disk, whatever the role's
+//!    `synchronous_commit` is.
+//! 4. The nodes COMMIT PREPARED. When all of them have, `ended` is set.
+//!
+//! A crash before 3 rolls the load's transaction back: the row is `preparing`, and free. Who takes
+//! it over sets it to `aborted` before anything is rolled back; a loader that is alive after all,
+//! between 1 and 2, then finds no row that is `preparing`, and has prepared nothing. After 3 the
+//! row is `committed`, and whatever is still prepared is committed.
+//!
+//! A transaction on a node holds an advisory lock with the name that it will be prepared under,
+//! from before its first row until it ends, prepared or not. Who finds no prepared transaction of
+//! that name and gets the lock knows that none will come.
+
+use super::under_policies;
+use crate::error::{Error, Kind};
+use crate::session::conn::{Conn, Rows};
+use crate::session::transaction::{BEGIN, NO_TIMEOUTS};
+use crate::text::text;
+
+/// Makes the table; part of the tables of the schema.
+pub(crate) const CREATE: &str = "
+CREATE TABLE pgsluice_loads.node_commits (
+    load uuid PRIMARY KEY,
+    target regclass NOT NULL,
+    nodes text[] NOT NULL,
+    state text NOT NULL DEFAULT 'preparing'
+        CHECK (state IN ('preparing', 'committed', 'aborted')),
+    role name NOT NULL DEFAULT current_user,
+    started timestamptz NOT NULL DEFAULT clock_timestamp(),
+    ended timestamptz
+);
+COMMENT ON TABLE pgsluice_loads.node_commits IS
+    'commits of several nodes; where ended is null, a node may have a prepared transaction';
+CREATE INDEX node_commits_open ON pgsluice_loads.node_commits (started) WHERE ended IS NULL;
+ALTER TABLE pgsluice_loads.node_commits ENABLE ROW LEVEL SECURITY;
+CREATE POLICY own_rows ON pgsluice_loads.node_commits
+    USING (role = current_user) WITH CHECK (role = current_user);
+GRANT SELECT, INSERT, UPDATE ON pgsluice_loads.node_commits TO PUBLIC;
+";
+
+/// For the rest of a transaction whose loss would be the loss of a decision.
+const SYNCHRONOUS: &str = "SELECT pg_catalog.set_config('synchronous_commit', 'on', true) \
+    WHERE pg_catalog.current_setting('synchronous_commit') = 'off'";
+
+/// A commit that has not ended.
+#[derive(Clone, Debug)]
+pub struct NodeCommit {
+    /// the load's name
+    pub load: String,
+    /// `pg_class.oid` of the table
+    pub target: u32,
+    /// `pg_foreign_server.srvname` of each node, in the order of their prepared transactions
+    pub nodes: Vec<String>,
+}
+
+/// What a row says about a commit that somebody wants to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// all nodes commit
+    Committed,
+    /// no node does
+    Aborted,
+    /// the load is at work
+    Open,
+}
+
+/// The name of a prepared transaction, and of the lock that goes with it.
+pub fn gid(load: &str, node: usize) -> String {
+    format!("pgsluice_nodes_{load}_{node}")
+}
+
+/// Records who takes part, in a transaction of its own.
+///
+/// # Errors
+///
+/// The server refuses.
+pub fn begin(conn: &mut Conn, load: &str, target: u32, nodes: &[&str]) -> Result<(), Error> {
+    let nodes = serde_json::to_string(nodes).unwrap_or_default();
+    let insert = "INSERT INTO pgsluice_loads.node_commits (load, target, nodes) VALUES \
+        ($1::uuid, $2::oid::regclass, \
+         ARRAY(SELECT pg_catalog.jsonb_array_elements_text($3::jsonb)))";
+    let parameters = [Some(load), Some(&target.to_string()), Some(&nodes)];
+    in_transaction(conn, |conn| conn.query(insert, &parameters)).map(drop)
+}
+
+/// Decides for the commit in the transaction that is open: with it the decision stands or falls.
+///
+/// # Errors
+///
+/// Somebody has taken the load for dead, or the server refuses.
+pub fn decide(conn: &mut Conn, load: &str) -> Result<(), Error> {
+    let update = "UPDATE pgsluice_loads.node_commits SET state = 'committed' \
+        WHERE load = $1::uuid AND state = 'preparing' RETURNING 1";
+    conn.exec(SYNCHRONOUS)?;
+    let rows = under_policies(conn, |conn| conn.query(update, &[Some(load)]))?;
+    match rows.is_empty() {
+        true => Err(Error::new("repair has ended the load").of_kind(Kind::Cancelled)),
+        false => Ok(()),
+    }
+}
+
+/// What was decided. Where nothing was and the load is not at work, this decides: against it.
+/// `None` if there is no such commit.
+///
+/// # Errors
+///
+/// The server refuses, or the connection is lost.
+pub fn settle(conn: &mut Conn, load: &str) -> Result<Option<Decision>, Error> {
+    let take = "SELECT state FROM pgsluice_loads.node_commits \
+        WHERE load = $1::uuid FOR UPDATE SKIP LOCKED";
+    let there = "SELECT 1 FROM pgsluice_loads.node_commits WHERE load = $1::uuid";
+    let abort = "UPDATE pgsluice_loads.node_commits SET state = 'aborted' WHERE load = $1::uuid";
+    let load = &[Some(load)];
+    in_transaction(conn, |conn| {
+        let taken = conn.query(take, load)?;
+        Ok(match taken.first().and_then(|row| row[0].as_deref()) {
+            Some("committed") => Some(Decision::Committed),
+            Some("aborted") => Some(Decision::Aborted),
+            Some(_) => {
+                conn.query(abort, load)?;
+                Some(Decision::Aborted)
+            }
+            None => (!conn.query(there, load)?.is_empty()).then_some(Decision::Open),
+        })
+    })
+}
+
+/// Records that no node has a prepared transaction any more.
+///
+/// # Errors
+///
+/// The server refuses, or the connection is lost.
+pub fn end(conn: &mut Conn, load: &str) -> Result<(), Error> {
+    let update = "UPDATE pgsluice_loads.node_commits SET ended = pg_catalog.clock_timestamp(), \
+        state = CASE state WHEN 'committed' THEN state ELSE 'aborted' END \
+        WHERE load = $1::uuid AND ended IS NULL";
+    in_transaction(conn, |conn| conn.query(update, &[Some(load)])).map(drop)
+}
+
+/// The commits of this role that have not ended, the oldest first. To be called in a transaction.
+///
+/// # Errors
+///
+/// The connection is lost.
+pub fn open(conn: &mut Conn) -> Result<Vec<NodeCommit>, Error> {
+    let there = "SELECT 1 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n \
+        ON n.oid = c.relnamespace WHERE n.nspname = 'pgsluice_loads' \
+        AND c.relname = 'node_commits'";
+    if conn.exec(there)?.is_empty() {
+        return Ok(Vec::new());
+    }
+    let select = "SELECT load, target::oid, pg_catalog.to_jsonb(nodes) \
+        FROM pgsluice_loads.node_commits WHERE ended IS NULL AND role = current_user \
+        ORDER BY started";
+    let rows: Rows = under_policies(conn, |conn| conn.exec(select))?;
+    let commit = |row: &Vec<Option<String>>| {
+        let text = |i: usize| row[i].clone().unwrap_or_default();
+        let nodes = serde_json::from_str(&text(2));
+        let nodes = nodes.map_err(|e| Error::new(text!("pgsluice_loads.node_commits: {}", e)))?;
+        Ok(NodeCommit { load: text(0), target: text(1).parse().unwrap_or(0), nodes })
+    };
+    rows.iter().map(commit).collect()
+}
+
+/// Runs statements on the table in a transaction of their own, which waits for the disk.
+fn in_transaction<T>(
+    conn: &mut Conn,
+    work: impl FnOnce(&mut Conn) -> Result<T, Error>,
+) -> Result<T, Error> {
+    conn.exec(&format!("{BEGIN}; {NO_TIMEOUTS}; {SYNCHRONOUS}"))?;
+    let done = under_policies(conn, work);
+    // After an error this is a ROLLBACK.
+    conn.exec("COMMIT")?;
+    done
+}

@@ -1,0 +1,97 @@
+//! Commits of several nodes whose loader is gone.
+
+use super::Report;
+use crate::error::Error;
+use crate::ledger::node_commits::{self, gid, Decision, NodeCommit};
+use crate::options::Options;
+use crate::session::catalog;
+use crate::session::conn::Conn;
+use crate::session::nodes;
+use crate::session::prepared::{self, End};
+use crate::session::transaction::{BEGIN, NO_TIMEOUTS};
+use crate::text::text;
+
+/// Ends what nodes have prepared, as the coordinator has decided. A load that was not decided is
+/// rolled back everywhere; one that is at work is left alone. `only` is the table of interest.
+pub(super) fn end_on_nodes(
+    conn: &mut Conn,
+    given: &[(String, String)],
+    only: Option<u32>,
+    report: &mut Report,
+) -> Result<(), Error> {
+    conn.exec(&format!("{BEGIN}; {NO_TIMEOUTS}"))?;
+    let open = node_commits::open(conn)?;
+    conn.exec("COMMIT")?;
+    for commit in open.into_iter().filter(|c| only.unwrap_or(c.target) == c.target) {
+        let how = match node_commits::settle(conn, &commit.load)? {
+            Some(Decision::Committed) => End::Commit,
+            Some(Decision::Aborted) => End::Rollback,
+            Some(Decision::Open) => {
+                report.running.push(format!("load {} on nodes", commit.load));
+                continue;
+            }
+            None => continue,
+        };
+        let mut ended = true;
+        for node in 0..commit.nodes.len() {
+            let there = nodes::connect(conn, &commit.nodes[node], given);
+            ended &= end_on_node(there, &commit, node, how, report);
+        }
+        if ended {
+            node_commits::end(conn, &commit.load)?;
+        }
+    }
+    Ok(())
+}
+
+/// Ends what nodes have prepared for earlier loads of the table, so that the same command finishes what
+/// a load has left. In words, what was ended.
+///
+/// # Errors
+///
+/// A node cannot be told, or the coordinator cannot be reached.
+pub(crate) fn end_earlier(options: &Options) -> Result<Vec<String>, Error> {
+    let target = &options.target;
+    let (mut conn, mut report) = (Conn::open(&target.url)?, Report::default());
+    // That there is no such table, the load says.
+    let Some(table) = catalog::find(&mut conn, &target.table)? else { return Ok(Vec::new()) };
+    end_on_nodes(&mut conn, &target.nodes, Some(table.oid), &mut report)?;
+    match report.prepared.pop() {
+        Some((what, error)) => {
+            let kind = error.kind();
+            let message = text!("an earlier load is not ended: {}: {}", what, error.text());
+            Err(Error::new(message).of_kind(kind))
+        }
+        None => Ok(report.lanes),
+    }
+}
+
+/// Ends what one node has prepared; false if that is not sure.
+fn end_on_node(
+    node_conn: Result<Conn, Error>,
+    commit: &NodeCommit,
+    node: usize,
+    how: End,
+    report: &mut Report,
+) -> bool {
+    let (gid, name) = (gid(&commit.load, node), &commit.nodes[node]);
+    let done = node_conn.and_then(|mut conn| {
+        prepared::end(&mut conn, how, &gid).map_err(|error| nodes::of_node(name, error))
+    });
+    let what = format!("node {name}: prepared transaction {gid}");
+    match done {
+        Ok(true) if how == End::Commit => {
+            report.lanes.push(format!("{what}: committed, as the load was"));
+        }
+        Ok(true) => {
+            report.lanes.push(format!("{what}: rolled back, as the load was not committed"));
+        }
+        // It had not prepared, or has ended since.
+        Ok(false) => {}
+        Err(error) => {
+            report.prepared.push((what, error));
+            return false;
+        }
+    }
+    true
+}
