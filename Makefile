@@ -13,10 +13,10 @@ export PGSLUICE_SERVERS = $(realpath build/servers)
 unexport $(filter-out PG_% PGSLUICE_%,$(filter PG%,$(.VARIABLES))) LANGUAGE
 export LC_ALL = C.UTF-8
 
-.PHONY: help need servers check test reference dist demo bench soak
+.PHONY: help need servers check test reference dist demo demo-cluster bench soak
 
 help: ## list the targets
-	@sed -nE 's/^([a-z]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 need:
 	@scripts/need
@@ -52,6 +52,9 @@ dist: servers ## make what can be installed, in build/dist: archive, Debian pack
 
 demo: ## start a server, load a million votes, ask two questions, stop (ROWS=n for more)
 	@scripts/demo
+
+demo-cluster: ## start a coordinator and four nodes, load a million order lines, ask all, stop (ROWS=n, NODES=n)
+	@scripts/demo-cluster
 
 bench: servers ## the benchmark in a quarter of an hour; the report lands in bench/runs
 	umask 022; pg_bin=$$(bench/prepare); cargo run --release --quiet -p pgsluice-bench -- all --quick --pg-bin "$$pg_bin"

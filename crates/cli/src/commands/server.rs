@@ -1,5 +1,7 @@
 //! `pgsluice server`: the embedded server.
 
+mod cluster;
+
 use crate::failure::Failure;
 use crate::output::{print, say};
 use clap::{Args, Subcommand};
@@ -14,6 +16,7 @@ const EXAMPLES: &str = "\
 Examples:
   pgsluice server start
   psql \"$(pgsluice server url)\"
+  pgsluice server start --nodes 4 --dir /tmp/cluster
   pgsluice server stop";
 
 /// Start and stop a private PostgreSQL server for first use and for tests
@@ -69,6 +72,10 @@ struct Start {
     /// Also listen on this port of 127.0.0.1
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
+    /// Start a cluster instead: the server as coordinator, and so many nodes, in folders below its
+    /// own. The table lineitem (see sample) is spread over them by foreign tables of postgres_fdw
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    nodes: Option<u16>,
     /// A setting of the server for this start; may be repeated
     #[arg(long = "set", value_name = "NAME=VALUE", value_parser = setting)]
     settings: Vec<(String, String)>,
@@ -93,36 +100,13 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         })
     };
     match arguments.action {
-        Action::Start(start) => {
-            let options = Options {
-                pg_bin: start.pg_bin,
-                major: start.major,
-                dir: Some(dir.clone()),
-                port: start.port,
-                settings: start.settings,
-                offer_extension: true,
-                ..Options::default()
-            };
-            if let Some(server) = Server::attach(&dir)? {
-                let running = format!("PostgreSQL {} already runs in {dir:?}", server.version());
-                let lacks = server.lacks(&options)?;
-                if !lacks.is_empty() {
-                    return Err(Failure::new(format!("{running}, without {}", lacks.join(", ")))
-                        .with_hint("stop it first: pgsluice server stop"));
-                }
-                say(running);
-                print(server.url("postgres"))?;
-                return Ok(ExitCode::SUCCESS);
-            }
-            let server = Server::start(options)?;
-            let url = server.url("postgres");
-            say(format_args!("PostgreSQL {} runs in {dir:?}", server.version()));
-            server.detach();
-            print(url)?;
-        }
+        Action::Start(asked) => start(dir, asked)?,
         Action::Stop { immediate } => {
             let mode = if immediate { StopMode::Immediate } else { StopMode::Fast };
-            running()?.stop(mode)?;
+            if !cluster::stop(&dir, mode)? {
+                // Says that none runs.
+                running()?;
+            }
             say(format_args!("the server in {dir:?} is stopped"));
         }
         Action::Url { database, tcp: false } => print(running()?.url(&database))?,
@@ -134,7 +118,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             }
         },
         Action::Status => match Server::attach(&dir)? {
-            Some(server) => print(status(&server))?,
+            Some(server) => print(status(&server)?)?,
             None => {
                 print(format!("no server runs in {dir:?}"))?;
                 return Ok(ExitCode::from(NOT_RUNNING));
@@ -150,7 +134,52 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn status(server: &Server) -> String {
+fn start(dir: PathBuf, asked: Start) -> Result<(), Failure> {
+    let number = cluster::number(&dir, asked.nodes)?;
+    let mut options = Options {
+        pg_bin: asked.pg_bin,
+        major: asked.major,
+        dir: Some(dir.clone()),
+        port: asked.port,
+        settings: asked.settings,
+        offer_extension: true,
+        ..Options::default()
+    };
+    if number > 0 {
+        cluster::add_setting(&mut options);
+    }
+    if let Some(server) = Server::attach(&dir)? {
+        let running = format!("PostgreSQL {} already runs in {dir:?}", server.version());
+        let lacks = server.lacks(&options)?;
+        if !lacks.is_empty() {
+            return Err(Failure::new(format!("{running}, without {}", lacks.join(", ")))
+                .with_hint("stop it first: pgsluice server stop"));
+        }
+        say(running);
+        start_nodes(&server, number, &options)?;
+        return print(server.url("postgres"));
+    }
+    let server = Server::start(options.clone())?;
+    let url = server.url("postgres");
+    say(format_args!("PostgreSQL {} runs in {dir:?}", server.version()));
+    start_nodes(&server, number, &options)?;
+    server.detach();
+    print(url)
+}
+
+/// Starts the nodes of a cluster, which run on afterwards.
+fn start_nodes(coordinator: &Server, number: usize, options: &Options) -> Result<(), Failure> {
+    if number == 0 {
+        return Ok(());
+    }
+    let nodes = cluster::start_nodes(coordinator.dir(), number, options)?;
+    cluster::connect(coordinator, &nodes)?;
+    nodes.into_iter().for_each(Server::detach);
+    say(format_args!("{number} nodes run in folders below it"));
+    Ok(())
+}
+
+fn status(server: &Server) -> Result<String, Failure> {
     let mut lines = vec![
         format!("version\t{}", server.version()),
         format!("process\t{}", server.pid().unwrap_or_default()),
@@ -163,5 +192,9 @@ fn status(server: &Server) -> String {
     if server.installation().has_extension() {
         lines.push("extension\tinstalled; SET pgsluice.copy = on".to_owned());
     }
-    lines.join("\n")
+    for (i, dir) in cluster::nodes_in(server.dir()).iter().enumerate() {
+        let node = Server::attach(dir)?.map(|node| node.url("postgres"));
+        lines.push(format!("node{}\t{}", i + 1, node.unwrap_or_else(|| "does not run".into())));
+    }
+    Ok(lines.join("\n"))
 }

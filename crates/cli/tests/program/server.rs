@@ -1,6 +1,7 @@
 //! `pgsluice server`, installed in a folder of its own, as root and as an ordinary user.
 
 use crate::common::left_out;
+use pgsluice_engine::internals::Conn;
 use pgsluice_pgserver::{find_all, scratch};
 use std::fs;
 use std::os::unix::fs::{chown, symlink, DirBuilderExt, MetadataExt};
@@ -142,4 +143,60 @@ fn wrong_settings_are_wrong_usage() {
     {
         assert_eq!(run(bad).status.code(), Some(2), "{bad:?}");
     }
+}
+
+/// A coordinator and nodes in one folder: rows reach the nodes, all stop, and start again with
+/// their rows.
+#[test]
+fn a_local_cluster_takes_rows_and_comes_back_after_a_stop() {
+    let complete = find_all().into_iter().find(|found| {
+        let wrapper = Command::new(found.program("pg_config")).arg("--pkglibdir").output();
+        let wrapper = wrapper.map(|out| String::from_utf8_lossy(&out.stdout).trim().to_owned());
+        wrapper.is_ok_and(|dir| Path::new(&dir).join("postgres_fdw.so").exists())
+            && found.program("psql").exists()
+    });
+    let Some(installation) = complete else {
+        return left_out("a local cluster, since no PostgreSQL here has postgres_fdw");
+    };
+    let dir = scratch().unwrap().join("cluster");
+    let run = |arguments: &[&str]| {
+        let dir = dir.to_str().unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pgsluice"));
+        command.args(["server"]).args(arguments).args(["--dir", dir]).output().unwrap()
+    };
+    let expect = |arguments: &[&str]| {
+        let output = run(arguments);
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
+    };
+    let bin = installation.bin.to_str().unwrap();
+    let url = expect(&["start", "--nodes", "2", "--pg-bin", bin]);
+    assert_eq!(expect(&["start", "--nodes", "2"]), url, "a second start finds it running");
+    let other = run(&["start", "--nodes", "3"]);
+    assert!(String::from_utf8_lossy(&other.stderr).contains("has 2 nodes, not 3"), "{other:?}");
+    let sample = dir.join("lineitem.csv");
+    let (program, file) = (env!("CARGO_BIN_EXE_pgsluice"), sample.to_str().unwrap());
+    for arguments in [
+        &["sample", "lineitem", "--rows", "1000", "--out", file][..],
+        &["load", file, "--to", &url, "--table", "lineitem", "--route", "nodes", "--atomic"],
+    ] {
+        let output = Command::new(program).args(arguments).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+    }
+    expect(&["stop"]);
+    assert_eq!(run(&["status"]).status.code(), Some(3));
+    assert_eq!(run(&["stop"]).status.code(), Some(1), "a node ran on");
+    let url = expect(&["start"]);
+    let count = |url: &str| -> u64 {
+        let mut conn = Conn::open(url).unwrap();
+        let rows = conn.exec("SELECT count(*) FROM lineitem").unwrap();
+        rows[0][0].as_ref().unwrap().parse().unwrap()
+    };
+    assert_eq!(count(&url), 1_000);
+    let status = expect(&["status"]);
+    let on_nodes = ["node1", "node2"].map(|node| count(Installed::line(&status, node)));
+    assert!(on_nodes.iter().all(|rows| *rows > 0), "{on_nodes:?}");
+    assert_eq!(on_nodes.iter().sum::<u64>(), 1_000);
+    expect(&["stop", "--immediate"]);
+    fs::remove_dir_all(&dir).unwrap();
 }
