@@ -45,6 +45,12 @@ pub enum Kind {
     Seconds,
     /// Peak memory of the client in megabytes (2^20), at most.
     ClientPeak,
+    /// CPU seconds of the client over the other's, at most.
+    ClientCpuRatio,
+    /// CPU seconds of the server's processes over the other's, at most.
+    ServerCpuRatio,
+    /// Rows for each CPU second of the client, at least.
+    RowsPerClientCpuSecond,
     /// The power of rows by which the method's time grows over all row counts, at most.
     TimeExponent,
     /// A figure that the method tells, at least.
@@ -54,7 +60,14 @@ pub enum Kind {
 impl Demand {
     /// A demand names what its kind needs, and nothing else.
     pub fn validate(&self) -> Result<()> {
-        let pairs = matches!(self.kind, Kind::Speedup | Kind::TimeRatio | Kind::Share);
+        let pairs = matches!(
+            self.kind,
+            Kind::Speedup
+                | Kind::TimeRatio
+                | Kind::Share
+                | Kind::ClientCpuRatio
+                | Kind::ServerCpuRatio
+        );
         ensure!(self.against.is_some() == pairs, "demand {:?}: against", self.work);
         ensure!(self.figure.is_some() == (self.kind == Kind::Figure), "demand {:?}", self.work);
         Ok(())
@@ -63,9 +76,12 @@ impl Demand {
     /// Whether a value is as good as a limit.
     fn meets(&self, value: f64, limit: f64) -> bool {
         match self.kind {
-            Kind::TimeRatio | Kind::Seconds | Kind::ClientPeak | Kind::TimeExponent => {
-                value <= limit
-            }
+            Kind::TimeRatio
+            | Kind::Seconds
+            | Kind::ClientPeak
+            | Kind::TimeExponent
+            | Kind::ClientCpuRatio
+            | Kind::ServerCpuRatio => value <= limit,
             _ => value >= limit,
         }
     }
@@ -74,7 +90,8 @@ impl Demand {
     pub fn written(&self, value: f64) -> String {
         match self.kind {
             Kind::Speedup => format!("{value:.2}x"),
-            Kind::TimeRatio => format!("{value:.2}"),
+            Kind::TimeRatio | Kind::ClientCpuRatio | Kind::ServerCpuRatio => format!("{value:.2}"),
+            Kind::RowsPerClientCpuSecond => format!("{:.2} M rows/s", value / 1e6),
             Kind::Share => format!("{:.0} %", 100.0 * value),
             Kind::MegabytesPerSecond => format!("{value:.0} MB/s"),
             Kind::Seconds => format!("{value:.2} s"),
@@ -95,6 +112,9 @@ impl Demand {
             Kind::Speedup => "times as fast as",
             Kind::TimeRatio => "time over that of",
             Kind::Share => "share of the speed of",
+            Kind::ClientCpuRatio => "CPU of the client over that of",
+            Kind::ServerCpuRatio => "CPU of the servers over that of",
+            Kind::RowsPerClientCpuSecond => "rows for each CPU second of the client",
             Kind::MegabytesPerSecond => "rate",
             Kind::Seconds => "seconds",
             Kind::ClientPeak => "peak memory of the client",
@@ -172,13 +192,22 @@ fn reached(demand: &Demand, method: &MethodResult, other: Option<&MethodResult>)
     if method.status == Status::Failed {
         return None;
     }
-    let theirs = |run: &Run| {
+    let other_run = |run: &Run| {
         let other = other.filter(|o| o.status != Status::Failed)?;
-        other.runs.iter().find(|r| r.round == run.round).map(|r| r.seconds)
+        other.runs.iter().find(|r| r.round == run.round)
     };
+    let theirs = |run: &Run| other_run(run).map(|r| r.seconds);
     let figure = |run: &Run| match demand.kind {
         Kind::Speedup | Kind::Share => theirs(run).map(|other| other / run.seconds),
         Kind::TimeRatio => theirs(run).map(|other| run.seconds / other),
+        Kind::ClientCpuRatio => {
+            other_run(run).map(|r| run.client_cpu_seconds / r.client_cpu_seconds)
+        }
+        Kind::ServerCpuRatio => other_run(run)
+            .and_then(|r| r.server_cpu_seconds)
+            .zip(run.server_cpu_seconds)
+            .map(|(theirs, ours)| ours / theirs),
+        Kind::RowsPerClientCpuSecond => Some(method.rows as f64 / run.client_cpu_seconds),
         Kind::MegabytesPerSecond => Some(method.bytes as f64 / 1e6 / run.seconds),
         Kind::Seconds => Some(run.seconds),
         Kind::ClientPeak => Some(run.client_peak_bytes as f64 / f64::from(1 << 20)),

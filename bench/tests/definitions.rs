@@ -88,7 +88,7 @@ fn the_published_columns_are_the_articles() {
         streams.method.iter().filter_map(|m| m.published_note.clone()).collect();
     assert!(notes[0].contains("662 MB/s") && notes[0].contains("8,474,700"), "{notes:?}");
     assert!(notes[1].contains("683 MB/s") && notes[1].contains("9,036,277"), "{notes:?}");
-    assert!(streams.left_out.unwrap().contains("several nodes are left for later"));
+    assert!(streams.left_out.unwrap().contains("the suite `cluster` has several nodes"));
     let wal = suite("tricks").method.into_iter().find(|m| m.name == "set-logged").unwrap();
     assert_eq!(wal.published_note.unwrap(), "80 MB of WAL");
     let scaling = [1, 2, 5, 10, 20, 50, 100].map(|millions| millions * 1_000_000);
