@@ -17,9 +17,27 @@ pub fn of_round(n: usize, round: u32) -> Vec<usize> {
     order
 }
 
+/// The order of methods in a round, where each belongs to a group: a group runs as one, and groups, and
+/// the methods within each, follow one another by [`of_round`]. Methods that are compared with each
+/// other are in one group, so that a machine that drifts within a round hurts both alike.
+pub fn of_groups(groups: &[&str], round: u32) -> Vec<usize> {
+    let mut names: Vec<&str> = Vec::new();
+    for name in groups {
+        if !names.contains(name) {
+            names.push(name);
+        }
+    }
+    let mut order = Vec::with_capacity(groups.len());
+    for at in of_round(names.len(), round) {
+        let of_group: Vec<usize> = (0..groups.len()).filter(|i| groups[*i] == names[at]).collect();
+        order.extend(of_round(of_group.len(), round).into_iter().map(|i| of_group[i]));
+    }
+    order
+}
+
 #[cfg(test)]
 mod tests {
-    use super::of_round;
+    use super::{of_groups, of_round};
     use std::collections::BTreeMap;
 
     #[test]
@@ -40,6 +58,20 @@ mod tests {
             let often = rounds / n;
             assert!(follows.values().all(|times| *times == often), "{n} methods: {follows:?}");
         }
+    }
+
+    #[test]
+    fn a_group_runs_as_one() {
+        let groups = ["a", "b", "a", "c", "b", "a"];
+        for round in 0..12 {
+            let order = of_groups(&groups, round);
+            let mut all = order.clone();
+            all.sort_unstable();
+            assert_eq!(all, (0..groups.len()).collect::<Vec<_>>(), "round {round}");
+            let changes = order.windows(2).filter(|w| groups[w[0]] != groups[w[1]]).count();
+            assert_eq!(changes, 2, "round {round}: {order:?}");
+        }
+        assert_eq!(of_groups(&["a"; 5], 3), of_round(5, 3));
     }
 
     #[test]

@@ -250,8 +250,11 @@ impl Rounds<'_> {
         pending.retain(|m| self.entry(m, rows).status == Status::Pending);
         let sets = self.make_data(&pending, rows)?;
         let runs = self.result.parameters.runs_at(rows);
+        // Methods are compared with others of the same input.
+        let inputs: Vec<&str> =
+            pending.iter().map(|m| self.suite.data_of(m).name.as_str()).collect();
         for round in 0..runs {
-            for place in order::of_round(pending.len(), round) {
+            for place in order::of_groups(&inputs, round) {
                 let method = pending[place];
                 let entry = self.entry(method, rows);
                 let done = entry.runs.iter().any(|r| r.round == round);

@@ -197,7 +197,7 @@ pub struct TargetArguments {
     pub method: Method,
     /// Where the rows of a partitioned table go: leaf: straight to their partitions; nodes: straight
     /// to the servers that hold its partitions, foreign tables of postgres_fdw; root: to the table,
-    /// where the server routes them; auto: root
+    /// where the server routes them; auto: leaf for a large file and partitions with indexes, else root
     #[arg(long, default_value = "auto", value_name = "auto|leaf|nodes|root")]
     pub route: Route,
     /// With --route nodes: all nodes commit, or none, by two-phase commit

@@ -61,7 +61,7 @@ pub enum ForeignKeys {
 /// `--route`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Route {
-    /// as `Root`, until leaves are measured to be faster for the table
+    /// as `Leaf` where leaves are measured to be faster, else as `Root`
     #[default]
     Auto,
     /// straight to the leaf that each row belongs to

@@ -12,11 +12,19 @@ use pgsluice_core::shape::Type;
 /// Partitions that are named in a note; of more only the number is said.
 const NAMED: usize = 3;
 
-/// Decides it, and says why not.
+/// The smallest input that is sent to partitions if nobody asked for it: a batch.
+const WORTH: u64 = 32 << 20;
+
+/// The most partitions that rows are sent to if nobody asked for it: of more, each gets too little of
+/// a batch.
+const FEW: usize = 256;
+
+/// Decides it, and says why not to those who asked.
 pub(super) fn route(plan: &mut Plan, facts: &Facts, options: &Options) {
     let table = &facts.table;
     let named = options.target.route == Route::Leaf;
-    if !named || !matches!(facts.purpose, Purpose::Load) {
+    let auto = options.target.route == Route::Auto && worth(plan, facts, options);
+    if !(named || auto) || !matches!(facts.purpose, Purpose::Load) {
         return;
     }
     let made = match barrier(plan, facts, options) {
@@ -25,9 +33,11 @@ pub(super) fn route(plan: &mut Plan, facts: &Facts, options: &Options) {
             .map_err(Text::from),
     };
     match made {
+        Ok((router, refused)) if auto && (router.leaves.len() > FEW || !refused.is_empty()) => {}
         Ok((mut router, refused)) => {
             router.shared_lock = table.shared_lock();
-            plan.route = Some(text!("straight to {} partitions", router.leaves.len()));
+            let why = if auto { ", since they have indexes" } else { "" };
+            plan.route = Some(text!("straight to {} partitions{}", router.leaves.len(), why));
             plan.notes.extend(left_to_root(&refused));
             plan.router = Some(router);
             plan.wire = Wire::Binary;
@@ -36,8 +46,21 @@ pub(super) fn route(plan: &mut Plan, facts: &Facts, options: &Options) {
                 plan.reason = "rows are sent to partitions in the binary form".into();
             }
         }
+        Err(_) if auto => {}
         Err(why) => plan.route = Some(text!("through the root: {}", why)),
     }
+}
+
+/// Whether partitions are the faster way, by measurement: with an index on each, which then gets
+/// larger batches. Without one they are as fast as the root. Row triggers would see the rows
+/// in another order than that of the input.
+fn worth(plan: &Plan, facts: &Facts, options: &Options) -> bool {
+    let indexed = facts.objects.as_ref().is_some_and(|objects| !objects.indexes.is_empty());
+    let triggers = facts.objects.as_ref().is_some_and(|objects| !objects.triggers.is_empty());
+    // Where a partition refuses a row, the whole batch is sent a second time.
+    let strict = options.rejects.is_none();
+    let enough = facts.input.bytes >= WORTH;
+    indexed && !triggers && strict && enough && plan.method == Method::CopyBinary
 }
 
 /// Why every row goes through the root, whatever its partition.

@@ -199,3 +199,44 @@ fn what_went_straight_to_partitions_is_loaded_once() {
 fn a_plan_says_why_rows_go_through_the_root() {
     on_last_major(|installation| through_the_root(&mut World::new(installation)));
 }
+
+/// Partitions where they were measured to be faster: with indexes, for enough rows.
+fn auto(world: &mut World) {
+    twins(world, "CREATE TABLE @ (a int, b text) PARTITION BY HASH (a)");
+    for i in 0..4 {
+        for table in ["t", "s"] {
+            world.sql(&format!(
+                "CREATE TABLE {table}_{i} PARTITION OF {table} FOR VALUES WITH (MODULUS 4, REMAINDER {i})"
+            ));
+        }
+    }
+    let text = "x".repeat(1_000);
+    let rows: String = (0..34_000).map(|i| format!("{},{text}\n", i * 7919 % 34_001)).collect();
+    let (file, few) = (world.file("rows.csv", rows.as_bytes()), world.file("few.csv", b"1,x\n"));
+    let plan = |world: &World, more: &[&str]| {
+        let output =
+            world.run(&[&["plan", "--table", "t", "--method", "copy-binary"], more].concat());
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap().contains("route     straight to 4 partitions")
+    };
+    assert!(!plan(world, &[&file]), "without an index");
+    world.sql("CREATE INDEX ON t (a)");
+    assert!(plan(world, &[&file]));
+    assert!(!plan(world, &[&few]), "few rows");
+    assert!(!plan(world, &[&file, "--on-error", "reject", "--reject-file", "bad"]), "rejects");
+    assert!(!plan(world, &[&file, "--route", "root"]), "asked for");
+    world.stock("COPY s FROM STDIN CSV", rows.as_bytes()).unwrap();
+    let summary = world.load(&["--table", "t", "--method", "copy-binary", &file]).unwrap();
+    assert_eq!(summary["to_partitions"], 34_000, "{summary}");
+    assert_eq!(difference(world), "");
+    world.sql(
+        "CREATE FUNCTION same() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+        CREATE TRIGGER same BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION same()",
+    );
+    assert!(!plan(world, &[&file]), "a row trigger");
+}
+
+#[test]
+fn partitions_with_indexes_are_loaded_one_by_one_without_being_asked() {
+    on_last_major(|installation| auto(&mut World::new(installation)));
+}

@@ -38,9 +38,6 @@ use std::time::Instant;
 /// Bytes of the input that a node gathers before it sends them: see `WINDOW` in `window.rs`.
 const WINDOW: usize = 32 << 20;
 
-/// The same where the node has one leaf.
-const SMALL_WINDOW: usize = 8 << 20;
-
 /// Chunks that may wait for a node.
 const QUEUE: usize = 16;
 
@@ -284,13 +281,12 @@ impl NodeLane {
     fn run(mut self, chunks: &Receiver<Option<Arc<Placed>>>) -> Result<NodeLane, Error> {
         let plan = self.plan.clone();
         let Some(to) = &plan.nodes else { return Ok(self) };
-        let most = if self.leaves(to).count() == 1 { SMALL_WINDOW } else { WINDOW };
         let mut work = || {
             // Without an end of the input the load has failed.
             while let Some(placed) = chunks.recv().map_err(|_| Error::cancelled())? {
                 self.bytes += placed.prepared.chunk.bytes.len();
                 self.window.push(placed);
-                if self.bytes >= most {
+                if self.bytes >= WINDOW {
                     self.send_window(to)?;
                 }
             }
