@@ -20,7 +20,7 @@
 //! from before its first row until it ends, prepared or not. Who finds no prepared transaction of
 //! that name and gets the lock knows that none will come.
 
-use super::under_policies;
+use super::{under_policies, State};
 use crate::error::{Error, Kind};
 use crate::session::conn::{Conn, Rows};
 use crate::session::transaction::{BEGIN, NO_TIMEOUTS};
@@ -146,7 +146,8 @@ pub fn end(conn: &mut Conn, load: &str) -> Result<(), Error> {
     in_transaction(conn, |conn| conn.query(update, &[Some(load)])).map(drop)
 }
 
-/// The commits of this role that have not ended, the oldest first. To be called in a transaction.
+/// The commits of this role that have not ended, the oldest first; none where the schema cannot be
+/// trusted. To be called in a transaction.
 ///
 /// # Errors
 ///
@@ -155,7 +156,7 @@ pub fn open(conn: &mut Conn) -> Result<Vec<NodeCommit>, Error> {
     let there = "SELECT 1 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n \
         ON n.oid = c.relnamespace WHERE n.nspname = 'pgsluice_loads' \
         AND c.relname = 'node_commits'";
-    if conn.exec(there)?.is_empty() {
+    if super::state(conn)? != State::Ready || conn.exec(there)?.is_empty() {
         return Ok(Vec::new());
     }
     let select = "SELECT load, target::oid, pg_catalog.to_jsonb(nodes) \

@@ -49,6 +49,25 @@ impl Cluster {
             .sql(&format!("ALTER SERVER n1 OPTIONS (SET host '127.0.0.1', SET port '{port}')"));
     }
 
+    /// The plan of the next load tells of what is left, and `repair` ends it.
+    fn is_repaired(&mut self, file: &str, at: &str, expected: (usize, usize, usize)) {
+        let plan = ["plan", file, "--table", "t", "--route", "nodes", "--atomic"];
+        wait_until(
+            || format!("{at}: the plan does not tell"),
+            || {
+                let said = self.world.run(&plan);
+                let said = String::from_utf8_lossy(&said.stdout).into_owned();
+                said.contains("left nodes with prepared transactions")
+            },
+        );
+        let said = self.world.repair();
+        let verb = if expected == ALL { "committed, as" } else { "rolled back, as" };
+        assert!(said.contains(verb), "{at}: {said}");
+        assert_eq!(self.left(), expected, "{at}: {said}");
+        self.directly();
+        assert!(self.world.repair().contains("nothing is missing"));
+    }
+
     fn directly(&mut self) {
         let host = self.world.server.socket_dir().to_str().unwrap().to_owned();
         self.world.sql(&format!("ALTER SERVER n1 OPTIONS (SET host '{host}', SET port '5432')"));
@@ -170,42 +189,35 @@ fn kills(cluster: &mut Cluster) {
         ("COMMIT\0", 2, false, NONE),
         ("COMMIT PREPARED", 0, true, ALL),
     ] {
-        cluster.empty();
-        let proxy = Proxy::start(&cluster.world, statement, pass, Fate::Hold, false);
-        if of_node {
-            cluster.through(&proxy);
+        for servers_too in [false, true] {
+            cluster.empty();
+            let proxy = Proxy::start(&cluster.world, statement, pass, Fate::Hold, false);
+            if of_node {
+                cluster.through(&proxy);
+            }
+            let to = (!of_node).then_some(&proxy);
+            let mut child = command(cluster, &file, to).stderr(Stdio::null()).spawn().unwrap();
+            proxy.wait();
+            if expected == NONE {
+                let said = cluster.world.run(&["repair"]);
+                let said = String::from_utf8_lossy(&said.stdout).into_owned();
+                assert!(said.contains("a load is running; left alone"), "{statement}: {said}");
+            }
+            assert!(signal(child.id(), Signal::SIGKILL));
+            child.wait().unwrap();
+            if servers_too {
+                cluster.world.server.kill9().unwrap();
+                cluster.world.restart_with(&[]);
+                cluster.connect();
+            }
+            assert!(cluster.left().1 > 0, "{statement}: nothing is prepared");
+            cluster.is_repaired(&file, statement, expected);
         }
-        let to = (!of_node).then_some(&proxy);
-        let mut child = command(cluster, &file, to).stderr(Stdio::null()).spawn().unwrap();
-        proxy.wait();
-        if expected == NONE {
-            let said = cluster.world.run(&["repair"]);
-            let said = String::from_utf8_lossy(&said.stdout).into_owned();
-            assert!(said.contains("a load is running; left alone"), "{statement}: {said}");
-        }
-        assert!(signal(child.id(), Signal::SIGKILL));
-        child.wait().unwrap();
-        assert!(cluster.left().1 > 0, "{statement}: nothing is prepared");
-        let plan = ["plan", &file, "--table", "t", "--route", "nodes", "--atomic"];
-        wait_until(
-            || format!("{statement}: the plan does not tell"),
-            || {
-                let said = cluster.world.run(&plan);
-                String::from_utf8_lossy(&said.stdout)
-                    .contains("left nodes with prepared transactions")
-            },
-        );
-        let said = cluster.world.repair();
-        let verb = if expected == ALL { "committed, as" } else { "rolled back, as" };
-        assert!(said.contains(verb), "{statement}: {said}");
-        assert_eq!(cluster.left(), expected, "{statement}: {said}");
-        cluster.directly();
-        assert!(cluster.world.repair().contains("nothing is missing"));
     }
 }
 
 #[test]
-fn repair_ends_what_a_killed_loader_left_on_nodes() {
+fn repair_ends_what_a_loader_left_that_was_killed_alone_or_with_the_servers() {
     on_one_major(kills);
 }
 

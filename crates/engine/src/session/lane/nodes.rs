@@ -97,7 +97,10 @@ impl Lane {
             let mut conn = watch.connect(&facts.address.0).map_err(named)?;
             transaction::begin(&mut conn, options).map_err(named)?;
             if let Some(load) = &fanout.together {
-                ledger::lock(&mut conn, &gid(load, node)).map_err(named)?;
+                let name = gid(load, node);
+                if !ledger::lock(&mut conn, &name).map_err(named)? {
+                    return Err(named(Error::defect(format!("the lock {name} is taken"))));
+                }
             }
             // As postgres_fdw does: triggers and defaults there see no path of the user's.
             conn.exec("SET LOCAL search_path = pg_catalog").map_err(named)?;

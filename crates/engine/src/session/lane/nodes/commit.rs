@@ -86,8 +86,8 @@ impl Fanout {
         if let Err(error) = conn.exec("COMMIT") {
             // If the connection was lost, the server may have committed before that.
             match outcome(url, load) {
-                Ok(Some(Decision::Committed)) => {}
-                Ok(Some(Decision::Aborted)) => {
+                Some(Decision::Committed) => {}
+                Some(Decision::Aborted) => {
                     return Err(self.roll_back(&mut other, to, load, error));
                 }
                 _ => return Err(unknown(&error)),
@@ -163,17 +163,18 @@ fn names(to: &ToNodes, lanes: &[NodeLane]) -> String {
     lanes.iter().map(|l| to.nodes[l.node].name.clone()).collect::<Vec<_>>().join(", ")
 }
 
-/// What the coordinator has decided when the transaction that decides was not seen to commit.
-fn outcome(url: &str, load: &str) -> Result<Option<Decision>, Error> {
-    let mut other = Conn::open(url)?;
+/// What the coordinator has decided when the transaction that decides was not seen to commit; `None`
+/// if it cannot be asked.
+fn outcome(url: &str, load: &str) -> Option<Decision> {
     for _ in 0..TRIES {
-        match node_commits::settle(&mut other, load)? {
-            // The server has not noticed yet that its client is gone.
-            Some(Decision::Open) => thread::sleep(PAUSE),
-            decision => return Ok(decision),
+        let asked = Conn::open(url).and_then(|mut conn| node_commits::settle(&mut conn, load));
+        match asked {
+            // It starts again, or has not noticed yet that its client is gone.
+            Err(_) | Ok(Some(Decision::Open)) => thread::sleep(PAUSE),
+            Ok(decision) => return decision,
         }
     }
-    Ok(None)
+    None
 }
 
 fn unknown(error: &Error) -> Error {
