@@ -109,6 +109,7 @@ pub fn locks(plan: &Plan, options: &Options, decision: &Decision, size: Size) ->
     let whole = plan.method.exclusive()
         || plan.private
         || plan.before.iter().any(|s| s.starts_with("TRUNCATE"))
+        || plan.nodes.as_ref().is_some_and(|nodes| nodes.truncate)
         || within && decision.any_down();
     if whole && plan.method != Method::Insert {
         locks.push(exclusive(&plan.table));

@@ -20,6 +20,8 @@ pub struct ToNodes {
     pub leaves: Vec<LeafTarget>,
     /// all nodes commit or none, by two-phase commit
     pub together: bool,
+    /// the tables on the nodes are emptied before the rows
+    pub truncate: bool,
 }
 
 /// The table of one leaf.
@@ -60,11 +62,10 @@ pub(crate) fn refuse_beside_nodes(options: &Options) -> Result<(), Error> {
         let why = "the decision to commit is recorded in pgsluice_loads";
         return Err(Error::usage(text!("`ledger` none cannot be used with `atomic`: {}", why)));
     }
-    let given: [(bool, Text); 14] = [
+    let given: [(bool, Text); 13] = [
         (options.rejects.is_some(), "`on-error` reject".into()),
         (options.once.is_some() && !target.atomic, "`once` without `atomic`".into()),
         (options.in_pieces(), "`commit-every`".into()),
-        (target.truncate, "`truncate`".into()),
         (target.create != Create::No, "`create`".into()),
         (target.filter.is_some(), "`where`".into()),
         (options.input.encoding.is_some(), "`encoding`".into()),
@@ -137,7 +138,16 @@ pub(super) fn to_nodes(plan: &mut Plan, facts: &Facts, options: &Options) -> Res
                 .into(),
         );
     }
-    plan.nodes = Some(ToNodes { nodes: found.nodes.clone(), leaves, together });
+    let truncate = options.target.truncate;
+    if truncate {
+        // The coordinator's own TRUNCATE would go to the nodes by other connections.
+        plan.before.retain(|statement| !statement.starts_with("TRUNCATE"));
+        plan.notes.push(
+            "the tables on the nodes are truncated in the transactions of their rows: their readers and writers wait"
+                .into(),
+        );
+    }
+    plan.nodes = Some(ToNodes { nodes: found.nodes.clone(), leaves, together, truncate });
     plan.router = Some(router);
     plan.wire = Wire::Binary;
     plan.method = Method::CopyBinary;

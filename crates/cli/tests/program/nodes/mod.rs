@@ -273,7 +273,6 @@ fn refused(cluster: &mut Cluster) {
     let nodes = ["--table", "t", "--route", "nodes"];
     for more in [
         &["--once"][..],
-        &["--truncate"],
         &["--where", "a > 0"],
         &["--lanes", "2"],
         &["--method", "copy-csv"],
@@ -286,6 +285,10 @@ fn refused(cluster: &mut Cluster) {
         assert_eq!(output.status.code(), Some(2), "{said}");
         assert!(said.contains("--route nodes does not support"), "{said}");
     }
+    let output = cluster.world.run(&[&["plan", &file, "--truncate"], &nodes[..]].concat());
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("the tables on the nodes are truncated"), "{said}");
+    assert!(said.contains("lock      ACCESS EXCLUSIVE on"), "{said}");
     let output = cluster.world.run(&[&["plan", &file], &nodes[..]].concat());
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(said.contains("straight to 3 tables on 2 nodes: n0, n1"), "{said}");
@@ -299,6 +302,36 @@ fn refused(cluster: &mut Cluster) {
     );
     let said = cluster.straight("1,x\n").unwrap_err();
     assert!(said.contains("t_0") && said.contains("not a foreign table"), "{said}");
+}
+
+/// The rows that were there go in the transactions of those that come.
+fn truncated(cluster: &mut Cluster) {
+    cluster.twins("a int, b text", "HASH (a)", &HASH);
+    cluster.load("1,x\n2,x\n3,x\n4,x\n");
+    let file = cluster.world.file("rows.csv", b"5,y\n6,y\n7,y\n8,y\n9,y\n");
+    let all = [&file[..], "--table", "t", "--route", "nodes", "--truncate", "--atomic"];
+    cluster.world.load(&all).unwrap();
+    assert_eq!(cluster.world.sql("SELECT string_agg(a::text, ' ' ORDER BY a) FROM t"), "5 6 7 8 9");
+    let bad = cluster.world.file("bad.csv", b"10,z\nx,z\n");
+    let empty = cluster.world.file("empty.csv", b"");
+    for file in [bad, empty] {
+        let all = [&file[..], "--table", "t", "--route", "nodes", "--truncate"];
+        cluster.world.load(&all).unwrap_err();
+        assert_eq!(cluster.world.sql("SELECT count(*) FROM t"), "5", "{file}");
+    }
+    cluster.node(
+        1,
+        "CREATE TABLE refers (a int); ALTER TABLE t_1 ADD PRIMARY KEY (a); \
+        ALTER TABLE refers ADD FOREIGN KEY (a) REFERENCES t_1; SELECT 1",
+    );
+    let said = cluster.world.load(&all).unwrap_err();
+    assert!(said.contains("node n1: cannot truncate"), "{said}");
+    assert_eq!(cluster.world.sql("SELECT count(*) FROM t"), "5");
+}
+
+#[test]
+fn a_truncated_table_is_emptied_on_its_nodes() {
+    on_one_major(truncated);
 }
 
 #[test]

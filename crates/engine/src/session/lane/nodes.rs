@@ -104,7 +104,7 @@ impl Lane {
             }
             // As postgres_fdw does: triggers and defaults there see no path of the user's.
             conn.exec("SET LOCAL search_path = pg_catalog").map_err(named)?;
-            let lane = NodeLane {
+            let mut lane = NodeLane {
                 conn,
                 plan: plan.clone(),
                 names: self.names.clone(),
@@ -114,6 +114,10 @@ impl Lane {
                 bytes: 0,
                 counts: LaneCounts::default(),
             };
+            if to.truncate {
+                let tables: Vec<&str> = lane.leaves(to).map(|i| &*to.leaves[i].table).collect();
+                lane.conn.exec(&format!("TRUNCATE TABLE {}", tables.join(", "))).map_err(named)?;
+            }
             let (sender, receiver) = bounded(QUEUE);
             fanout.workers.push((sender, thread::spawn(move || lane.run(&receiver))));
         }
