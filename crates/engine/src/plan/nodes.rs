@@ -132,21 +132,10 @@ pub(super) fn to_nodes(plan: &mut Plan, facts: &Facts, options: &Options) -> Res
         names(&found.nodes),
         if together { "together, by two-phase commit" } else { "one after another" }
     ));
-    if together {
-        plan.notes.push(
-            "the decision to commit is recorded in the schema pgsluice_loads, which is created if it is missing"
-                .into(),
-        );
-    }
     let truncate = options.target.truncate;
-    if truncate {
-        // The coordinator's own TRUNCATE would go to the nodes by other connections.
-        plan.before.retain(|statement| !statement.starts_with("TRUNCATE"));
-        plan.notes.push(
-            "the tables on the nodes are truncated in the transactions of their rows: their readers and writers wait"
-                .into(),
-        );
-    }
+    // The coordinator's own TRUNCATE would go to the nodes by other connections.
+    plan.before.retain(|statement| !statement.starts_with("TRUNCATE"));
+    plan.notes.extend(notes(together, truncate));
     plan.nodes = Some(ToNodes { nodes: found.nodes.clone(), leaves, together, truncate });
     plan.router = Some(router);
     plan.wire = Wire::Binary;
@@ -208,6 +197,13 @@ fn together(facts: &Facts, found: &Nodes, options: &Options) -> Result<bool, Err
         }
         None => Ok(together),
     }
+}
+
+fn notes(together: bool, truncate: bool) -> impl Iterator<Item = Text> {
+    let recorded = "the decision to commit is recorded in the schema pgsluice_loads, which is created if it is missing";
+    let truncated = "the tables on the nodes are truncated in the transactions of their rows: their readers and writers wait";
+    let notes = [together.then_some(recorded), truncate.then_some(truncated)];
+    notes.into_iter().flatten().map(Text::from)
 }
 
 fn names(nodes: &[Node]) -> String {
