@@ -1,6 +1,7 @@
 //! Loads that all nodes commit, or none: two-phase commit, cut, killed and refused at each step.
 
 use super::{on_one_major, Cluster, HASH};
+use crate::common::disk::SmallDisk;
 use crate::common::proxy::{Fate, Proxy};
 use crate::common::{signal, wait_until, Signal};
 use std::process::{Command, Stdio};
@@ -150,6 +151,34 @@ fn a_node_that_cannot_prepare_leaves_no_row_on_any() {
     on_one_major(refused);
 }
 
+fn at_once(cluster: &mut Cluster) {
+    let file = cluster.atomic();
+    let mut loads =
+        [0, 1].map(|_| command(cluster, &file, None).stderr(Stdio::null()).spawn().unwrap());
+    for load in &mut loads {
+        assert!(load.wait().unwrap().success());
+    }
+    assert_eq!(cluster.left(), (2 * ROWS, 0, 0));
+    cluster.empty();
+    let Some(disk) = SmallDisk::new(&cluster.world, "8M") else { return };
+    cluster.node(1, &format!("CREATE TABLESPACE small LOCATION '{}'", disk.path()));
+    cluster.node(1, "ALTER TABLE t_1 SET TABLESPACE small");
+    let text = "x".repeat(1_000);
+    let rows: String = (0..40_000).map(|i| format!("{i},{text}\n")).collect();
+    let large = cluster.world.file("large.csv", rows.as_bytes());
+    let (code, said) = load(cluster, &large, None);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("node n1") && said.contains("No space left"), "{said}");
+    assert_eq!(cluster.left(), NONE);
+    cluster.node(1, "ALTER TABLE t_1 SET TABLESPACE pg_default");
+    cluster.node(1, "DROP TABLESPACE small");
+}
+
+#[test]
+fn two_loads_at_once_have_all_rows_and_a_full_node_leaves_none() {
+    on_one_major(at_once);
+}
+
 fn cuts(cluster: &mut Cluster) {
     let file = cluster.atomic();
     for fate in [Fate::CutBefore, Fate::CutDuring, Fate::CutAfter] {
@@ -202,6 +231,9 @@ fn kills(cluster: &mut Cluster) {
                 let said = cluster.world.run(&["repair"]);
                 let said = String::from_utf8_lossy(&said.stdout).into_owned();
                 assert!(said.contains("a load is running; left alone"), "{statement}: {said}");
+                let detach = "SET lock_timeout = '50ms'; ALTER TABLE t DETACH PARTITION t_1";
+                let refused = cluster.world.conn.exec(detach).unwrap_err();
+                assert_eq!(refused.sqlstate(), "55P03", "{statement}: {refused}");
             }
             assert!(signal(child.id(), Signal::SIGKILL));
             child.wait().unwrap();

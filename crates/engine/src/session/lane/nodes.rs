@@ -13,6 +13,7 @@
 mod commit;
 
 use super::{Lane, LaneCounts, Placed};
+use crate::blame::is_of_circumstances;
 use crate::buffer_pool::BufferPool;
 use crate::encode::{unread, Body, Encoder, Fault};
 use crate::error::{shown, Error, Place};
@@ -358,6 +359,9 @@ impl NodeLane {
 
     /// The node's error, with its place in the file as far as the node names one.
     fn located(&self, error: Error, to: &ToNodes, leaf: usize, window: &[Arc<Placed>]) -> Error {
+        if is_of_circumstances(error.sqlstate()) {
+            return error;
+        }
         let target = &to.leaves[leaf];
         let context = error.server().and_then(|s| s.context.clone()).unwrap_or_default();
         let found = context
