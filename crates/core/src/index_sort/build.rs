@@ -323,12 +323,6 @@ impl IndexBuild {
         }
     }
 
-    /// How many runs were written to the temporary file, merges included.
-    #[must_use]
-    pub fn file_bytes(&self) -> u64 {
-        self.file_end
-    }
-
     /// What has become of the rows in their order.
     #[must_use]
     pub fn loader(&self) -> &Loader {
