@@ -75,15 +75,14 @@ static uint64
 copy_apart(SluiceStatement *s)
 {
 	SluiceReport report;
-	SluiceIndexesTaken indexes;
+	IndexUses  *indexes = NULL;
 	uint64		rows = 0;
 
 	/* A COPY by itself, which may be of one row, has nothing to put away. */
 	if (running > 0)
 	{
 		report = sluice_report;
-		indexes = sluice_indexes_taken;
-		memset(&sluice_indexes_taken, 0, sizeof(sluice_indexes_taken));
+		indexes = sluice_index_uses_begin_nested();
 	}
 	running++;
 	PG_TRY();
@@ -95,10 +94,8 @@ copy_apart(SluiceStatement *s)
 		running--;
 		if (running > 0)
 		{
-			if (sluice_indexes_taken.context)
-				MemoryContextDelete(sluice_indexes_taken.context);
+			sluice_index_uses_end_nested(indexes);
 			sluice_report = report;
-			sluice_indexes_taken = indexes;
 		}
 	}
 	PG_END_TRY();
@@ -299,8 +296,7 @@ sluice_ProcessUtility(PlannedStmt *pstmt, const char *queryString,
 	if (discards)
 	{
 		memset(&sluice_report, 0, sizeof(sluice_report));
-		memset(&sluice_index_report, 0, sizeof(sluice_index_report));
-		sluice_index_taken_reset();
+		sluice_index_forget();
 	}
 }
 
@@ -344,7 +340,7 @@ pgsluice_last_copy(PG_FUNCTION_ARGS)
 	values[18] = Int64GetDatum((int64) r->index_memory);
 	values[19] = CStringGetTextDatum(sluice_switches(r->switched_off));
 	nulls[19] = r->switched_off == 0;
-	values[20] = r->reason[0] ? (Datum) 0 : sluice_index_taken_json();
+	values[20] = r->reason[0] ? (Datum) 0 : sluice_index_uses_json();
 	values[21] = r->reason[0] ? CStringGetTextDatum(r->reason) : (Datum) 0;
 	nulls[21] = r->reason[0] == '\0';
 	if (r->reason[0])

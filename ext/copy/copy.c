@@ -151,7 +151,7 @@ run_small(SluiceLoad *load)
 	load->processed = sluice_report.rows_by_server = sluice_stock_copy(&load->source);
 	load->source.ended = !load->cstate->raw_reached_eof;
 	sluice_source_drain(&load->source);
-	sluice_index_taken_rows(load->cstate->rel, load->processed);
+	sluice_index_uses_small(load->cstate->rel, load->processed);
 }
 
 /* What comes before the core's first row. False: there is nothing more. */
@@ -247,7 +247,7 @@ run(SluiceLoad *load)
 	bool		replaces = load->duplicates.mode == SLUICE_DUPLICATE_REPLACE;
 	ErrorContextCallback callback;
 
-	sluice_index_taken_reset();
+	sluice_index_uses_reset();
 	load->options = insert_options(cstate);
 	load->check_rows = has_to_check_rows(cstate);
 	AfterTriggerBeginQuery();

@@ -69,7 +69,7 @@ open_batch(SluiceLoad *load, ResultRelInfo *rri)
 	batch->indexes = sluice_index_open(rri, load->estate, load->cstate, load->cid,
 									   load->duplicates.mode != SLUICE_DUPLICATE_ERROR ? &load->duplicates : NULL,
 									   never);
-	if (sluice_index_needs_order(batch->indexes))
+	if (sluice_index_needs(batch->indexes) == SLUICE_INDEX_NEEDS_ORDER)
 	{
 		batch->options |= TABLE_INSERT_SKIP_FSM;
 		batch->in_order = true;

@@ -225,7 +225,7 @@ sluice_keep_order(SluiceBatch *batch)
 {
 	BlockNumber block;
 
-	if (batch->in_order || !sluice_index_needs_order(batch->indexes))
+	if (batch->in_order || sluice_index_needs(batch->indexes) != SLUICE_INDEX_NEEDS_ORDER)
 		return;
 	batch->in_order = true;
 	block = compat_take_free_block(batch->bistate);
@@ -242,7 +242,7 @@ hand_to_indexes(SluiceBatch *batch)
 	NewRows		rows = {.count = batch->used,.slots = batch->slots};
 
 	rows.many = batch->inserted >= sluice_threshold(SLUICE_BATCH_ROWS);
-	if (!sluice_index_wants_rows(batch->indexes))
+	if (sluice_index_needs(batch->indexes) == SLUICE_INDEX_NEEDS_NOTHING)
 		return;
 	if (batch->placed == NULL)
 		batch->placed = MemoryContextAlloc(batch->estate->es_query_cxt,

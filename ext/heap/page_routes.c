@@ -379,7 +379,7 @@ hand_to_indexes(SluiceLoad *load, const SluiceSlice *slice, const BlockNumber *b
 		.count = (int) slice->paged,.slot = load->page_slot,.store = store_placed,.many = true
 	};
 
-	if (!sluice_index_wants_rows(batch->indexes))
+	if (sluice_index_needs(batch->indexes) == SLUICE_INDEX_NEEDS_NOTHING)
 		return;
 	rows.placed = place_rows(load, slice, blocks);
 	sluice_index_rows(batch->indexes, &rows);

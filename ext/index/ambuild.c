@@ -40,7 +40,11 @@
 
 PG_FUNCTION_INFO_V1(pgsluice_last_index_build);
 
-SluiceIndexReport sluice_index_report;
+/*
+ * What the last build of this session was. It outlives the statement, since a
+ * view shows it; nothing is decided by it.
+ */
+static SluiceIndexReport last_build;
 static bool index_build_enabled = false;
 
 /*
@@ -51,6 +55,24 @@ static const SluiceIndexBuilt *complete = NULL;
 
 static object_access_hook_type prev_object_access = NULL;
 
+/* Of an index of a COPY that the core could not build. */
+void
+sluice_index_note_stock_build(const SluiceIndexReport *report)
+{
+	last_build = *report;
+	last_build.method = "stock";
+	last_build.valid = true;
+	last_build.user = GetUserId();
+}
+
+/* DISCARD. */
+void
+sluice_index_forget(void)
+{
+	memset(&last_build, 0, sizeof(last_build));
+	sluice_index_uses_reset();
+}
+
 /* What index_build() gets for an index that is built already. */
 static IndexBuildResult *
 take_complete(void)
@@ -58,11 +80,11 @@ take_complete(void)
 	IndexBuildResult *result = palloc(sizeof(IndexBuildResult));
 
 	*result = complete->result;
-	sluice_index_report = complete->report;
-	sluice_index_report.method = "sorted";
-	sluice_index_report.scan = complete->old.blocks > 0 ? "merged" : complete->kept ? "kept" : "pages";
-	sluice_index_report.valid = true;
-	sluice_index_report.user = GetUserId();
+	last_build = complete->report;
+	last_build.method = "sorted";
+	last_build.scan = complete->old.blocks > 0 ? "merged" : complete->kept ? "kept" : "pages";
+	last_build.valid = true;
+	last_build.user = GetUserId();
 	return result;
 }
 
@@ -74,7 +96,7 @@ take_complete(void)
 static IndexBuildResult *
 build_index(Relation heap, Relation index, IndexInfo *info)
 {
-	SluiceIndexReport *report = &sluice_index_report;
+	SluiceIndexReport *report = &last_build;
 	const BuildRequest request = {.memory = maintenance_work_mem,.report = report};
 	IndexBuildResult *result;
 	instr_time	start;
@@ -117,7 +139,7 @@ static bool
 leaves_builds(Oid index)
 {
 	const char *reason = sluice_admin_why_no_builds();
-	SluiceIndexReport *report = &sluice_index_report;
+	SluiceIndexReport *report = &last_build;
 
 	if (reason == NULL)
 		return false;
@@ -271,7 +293,7 @@ sluice_index_before_utility(const Node *stmt)
 Datum
 pgsluice_last_index_build(PG_FUNCTION_ARGS)
 {
-	const SluiceIndexReport *r = &sluice_index_report;
+	const SluiceIndexReport *r = &last_build;
 	bool		sorted = r->valid && strcmp(r->method, "sorted") == 0;
 	Datum		values[10];
 	bool		nulls[10] = {0};

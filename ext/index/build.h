@@ -17,6 +17,26 @@
 #include "index/index.h"
 
 /*
+ * What a build was; pgsluice.last_index_build shows the last one.
+ */
+typedef struct SluiceIndexReport
+{
+	bool		valid;			/* there was one */
+	bool		unseen;			/* it was the stock code's alone: rows and time are not known */
+	Oid			relid;			/* of the index */
+	const char *method;			/* sorted or stock */
+	const char *scan;			/* pages or rows; kept: there was none; merged: old entries */
+	int			workers;
+	uint64		rows;
+	uint64		spilled;		/* bytes written to temporary files */
+	BlockNumber pages;
+	instr_time	total;
+	instr_time	scanning;		/* reading the table and sorting full runs */
+	char		reason[256];	/* why the stock build did it, or empty */
+	Oid			user;			/* who ran it */
+} SluiceIndexReport;
+
+/*
  * A COPY that builds indexes at its end wants to know of the first row that
  * has a key again, whichever index says so, and raises the error itself.
  */
@@ -59,6 +79,7 @@ typedef struct SluiceIndexBuilt
 
 /* ambuild.c */
 extern void sluice_index_complete(Relation heap, Relation index, const SluiceIndexBuilt *built);
+extern void sluice_index_note_stock_build(const SluiceIndexReport *report);
 
 /* Rows that were inserted together, and the lines they came from. */
 typedef struct InsertedRows
@@ -220,7 +241,7 @@ typedef struct IndexUse
 } IndexUse;
 
 /* index_report.c */
-extern void sluice_index_taken_close(ResultRelInfo *rri, uint64 rows, const char *because);
+extern void sluice_index_uses_close(ResultRelInfo *rri, uint64 rows, const char *because);
 extern const char *const sluice_index_way_names[SLUICE_INDEX_WAYS];
 extern IndexUse *sluice_index_take(Relation index, IndexStrategy way,
 										   const char *because);

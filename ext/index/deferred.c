@@ -567,12 +567,7 @@ build_by_server(IndexWriter *load, SluiceIndexBuilt *built)
 	ErrorData  *refusal = sluice_in_subtransaction(run_server_build, &build);
 
 	if (refusal == NULL)
-	{
-		sluice_index_report = built->report;
-		sluice_index_report.method = "stock";
-		sluice_index_report.valid = true;
-		sluice_index_report.user = GetUserId();
-	}
+		sluice_index_note_stock_build(&built->report);
 	else if (refusal->sqlerrcode != ERRCODE_UNIQUE_VIOLATION &&
 			 refusal->sqlerrcode != ERRCODE_PROGRAM_LIMIT_EXCEEDED)
 		ReThrowError(refusal);
@@ -745,8 +740,8 @@ complete(IndexWriter *load, SluiceIndexBuilt *built, int count, List *others, in
 	{
 		if (!built[i].fit)
 			continue;
+		built[i].report.workers = workers;
 		complete_index(load, &built[i]);
-		sluice_index_report.workers = workers;
 	}
 }
 

@@ -27,20 +27,52 @@ const char *const sluice_index_way_names[SLUICE_INDEX_WAYS] = {
 	[SLUICE_INDEX_BUILD] = "build",
 };
 
-SluiceIndexesTaken sluice_indexes_taken;
-
-/* Another COPY begins. */
-void
-sluice_index_taken_reset(void)
+struct IndexUses
 {
-	SluiceIndexesTaken *taken = &sluice_indexes_taken;
+	MemoryContext context;		/* of this and all below */
+	List	   *list;			/* of an IndexUse for each index */
+	Oid			small;			/* whose they are, if the COPY was a small one */
+	uint64		small_news;		/* sluice_relation_changes of when they were listed */
+};
 
-	if (taken->context == NULL)
-		taken->context = AllocSetContextCreate(TopMemoryContext, "pgsluice last COPY's indexes",
-											   ALLOCSET_SMALL_SIZES);
-	MemoryContextReset(taken->context);
-	taken->list = NIL;
-	taken->small = InvalidOid;
+/*
+ * The last COPY's; NULL: there was none yet. It outlives the statement, since
+ * a view shows it; nothing is decided by it.
+ */
+static IndexUses *uses = NULL;
+
+/* A COPY begins, or nothing is to be known of the last one. */
+void
+sluice_index_uses_reset(void)
+{
+	MemoryContext context = uses ? uses->context : AllocSetContextCreate(TopMemoryContext, "pgsluice last COPY's indexes",
+																		 ALLOCSET_SMALL_SIZES);
+
+	uses = NULL;
+	MemoryContextReset(context);
+	uses = MemoryContextAllocZero(context, sizeof(IndexUses));
+	uses->context = context;
+}
+
+/*
+ * A COPY begins within another one, whose uses are put away: they are given
+ * back by the next function, also after an error.
+ */
+IndexUses *
+sluice_index_uses_begin_nested(void)
+{
+	IndexUses  *outer = uses;
+
+	uses = NULL;
+	return outer;
+}
+
+void
+sluice_index_uses_end_nested(IndexUses *outer)
+{
+	if (uses)
+		MemoryContextDelete(uses->context);
+	uses = outer;
 }
 
 /* What was said of an index so far, or NULL. Tables have few indexes. */
@@ -49,12 +81,12 @@ find(Oid index)
 {
 	ListCell   *lc;
 
-	foreach(lc, sluice_indexes_taken.list)
+	foreach(lc, uses->list)
 	{
-		IndexUse *taken = lfirst(lc);
+		IndexUse   *use = lfirst(lc);
 
-		if (taken->index == index)
-			return taken;
+		if (use->index == index)
+			return use;
 	}
 	return NULL;
 }
@@ -66,20 +98,20 @@ find(Oid index)
 static IndexUse *
 take(Oid index, const char *name, IndexStrategy way, const char *because)
 {
-	MemoryContext old = MemoryContextSwitchTo(sluice_indexes_taken.context);
-	IndexUse *taken = find(index);
+	MemoryContext old = MemoryContextSwitchTo(uses->context);
+	IndexUse   *use = find(index);
 
-	if (taken == NULL)
+	if (use == NULL)
 	{
-		taken = palloc0(sizeof(IndexUse));
-		taken->index = index;
-		strlcpy(NameStr(taken->name), name, NAMEDATALEN);
-		sluice_indexes_taken.list = lappend(sluice_indexes_taken.list, taken);
+		use = palloc0(sizeof(IndexUse));
+		use->index = index;
+		strlcpy(NameStr(use->name), name, NAMEDATALEN);
+		uses->list = lappend(uses->list, use);
 	}
-	taken->way = way;
-	taken->because = because ? pstrdup(because) : NULL;
+	use->way = way;
+	use->because = because ? pstrdup(because) : NULL;
 	MemoryContextSwitchTo(old);
-	return taken;
+	return use;
 }
 
 /*
@@ -114,11 +146,10 @@ sluice_index_take_of_leaf(Relation index, IndexStrategy way, const char *because
 static void
 take_small(Relation rel)
 {
-	SluiceIndexesTaken *taken = &sluice_indexes_taken;
 	uint64		news = sluice_relation_changes;
 	ListCell   *lc;
 
-	sluice_index_taken_reset();
+	sluice_index_uses_reset();
 	foreach(lc, RelationGetIndexList(rel))
 	{
 		char	   *name = get_rel_name(lfirst_oid(lc));
@@ -126,8 +157,8 @@ take_small(Relation rel)
 		if (name != NULL)
 			take(lfirst_oid(lc), name, SLUICE_INDEX_ROWS, "the load is small");
 	}
-	taken->small = RelationGetRelid(rel);
-	taken->small_news = news;
+	uses->small = RelationGetRelid(rel);
+	uses->small_news = news;
 }
 
 /*
@@ -135,14 +166,13 @@ take_small(Relation rel)
  * another, the indexes are the same.
  */
 void
-sluice_index_taken_rows(Relation rel, uint64 rows)
+sluice_index_uses_small(Relation rel, uint64 rows)
 {
-	SluiceIndexesTaken *taken = &sluice_indexes_taken;
 	ListCell   *lc;
 
-	if (taken->small != RelationGetRelid(rel) || taken->small_news != sluice_relation_changes)
+	if (uses == NULL || uses->small != RelationGetRelid(rel) || uses->small_news != sluice_relation_changes)
 		take_small(rel);
-	foreach(lc, taken->list)
+	foreach(lc, uses->list)
 		((IndexUse *) lfirst(lc))->rows[SLUICE_INDEX_ROWS] = rows;
 }
 
@@ -151,7 +181,7 @@ sluice_index_taken_rows(Relation rel, uint64 rows)
  * row, and so did the rows of which nothing was said.
  */
 void
-sluice_index_taken_close(ResultRelInfo *rri, uint64 rows, const char *because)
+sluice_index_uses_close(ResultRelInfo *rri, uint64 rows, const char *because)
 {
 	ListCell   *lc;
 
@@ -160,37 +190,37 @@ sluice_index_taken_close(ResultRelInfo *rri, uint64 rows, const char *because)
 		if (find(RelationGetRelid(rri->ri_IndexRelationDescs[i])) == NULL)
 			sluice_index_take(rri->ri_IndexRelationDescs[i], SLUICE_INDEX_ROWS, because);
 	}
-	foreach(lc, sluice_indexes_taken.list)
+	foreach(lc, uses->list)
 	{
-		IndexUse *taken = lfirst(lc);
+		IndexUse   *use = lfirst(lc);
 		uint64		left = rows;
 
 		for (int way = 0; way < SLUICE_INDEX_WAYS; way++)
-			left -= taken->rows[way];
-		taken->rows[taken->way == SLUICE_INDEX_BUILD ? SLUICE_INDEX_BUILD : SLUICE_INDEX_ROWS] += left;
+			left -= use->rows[way];
+		use->rows[use->way == SLUICE_INDEX_BUILD ? SLUICE_INDEX_BUILD : SLUICE_INDEX_ROWS] += left;
 	}
 }
 
 /* One index, as a JSON object. */
 static void
-show(StringInfo json, const IndexUse *taken)
+show(StringInfo json, const IndexUse *use)
 {
 	const char *comma = "";
 
 	appendStringInfoString(json, "{\"index\": ");
-	escape_json(json, NameStr(taken->name));
-	appendStringInfo(json, ", \"way\": \"%s\", \"rows\": {", sluice_index_way_names[taken->way]);
+	escape_json(json, NameStr(use->name));
+	appendStringInfo(json, ", \"way\": \"%s\", \"rows\": {", sluice_index_way_names[use->way]);
 	for (int way = 0; way < SLUICE_INDEX_WAYS; way++)
 	{
-		if (taken->rows[way] == 0)
+		if (use->rows[way] == 0)
 			continue;
 		appendStringInfo(json, "%s\"%s\": " UINT64_FORMAT, comma, sluice_index_way_names[way],
-						 taken->rows[way]);
+						 use->rows[way]);
 		comma = ", ";
 	}
 	appendStringInfoString(json, "}, \"because\": ");
-	if (taken->because)
-		escape_json(json, taken->because);
+	if (use->because)
+		escape_json(json, use->because);
 	else
 		appendStringInfoString(json, "null");
 	appendStringInfoChar(json, '}');
@@ -198,16 +228,16 @@ show(StringInfo json, const IndexUse *taken)
 
 /* The column's value: a JSON array of objects. */
 Datum
-sluice_index_taken_json(void)
+sluice_index_uses_json(void)
 {
 	StringInfoData json;
 	ListCell   *lc;
 
 	initStringInfo(&json);
 	appendStringInfoChar(&json, '[');
-	foreach(lc, sluice_indexes_taken.list)
+	foreach(lc, uses ? uses->list : NIL)
 	{
-		if (lc != list_head(sluice_indexes_taken.list))
+		if (lc != list_head(uses->list))
 			appendStringInfoString(&json, ", ");
 		show(&json, lfirst(lc));
 	}

@@ -111,12 +111,11 @@ sluice_index_open(ResultRelInfo *rri, EState *estate, CopyFromState cstate, Comm
 }
 
 /*
- * Whether the rows have to be in the table in the order of the input: which of
- * two rows came first is told by their places, and so is which rows an index
- * has not got yet.
+ * Whether the places of rows show which of two came first, and which rows an
+ * index does not have yet.
  */
-bool
-sluice_index_needs_order(const IndexWriter *writer)
+static bool
+needs_order(const IndexWriter *writer)
 {
 	return writer->is_private || writer->deferred != NIL;
 }
@@ -134,11 +133,13 @@ needs_row_work(const IndexWriter *writer)
 		  rri->ri_TrigDesc->trig_insert_new_table));
 }
 
-/* Whether rows have to be handed over at all. */
-bool
-sluice_index_wants_rows(const IndexWriter *writer)
+/* From now on, until rows are handed over again. */
+IndexNeeds
+sluice_index_needs(const IndexWriter *writer)
 {
-	return sluice_index_needs_order(writer) || writer->sorted != NULL || needs_row_work(writer);
+	if (needs_order(writer))
+		return SLUICE_INDEX_NEEDS_ORDER;
+	return writer->sorted != NULL || needs_row_work(writer) ? SLUICE_INDEX_NEEDS_ROWS : SLUICE_INDEX_NEEDS_NOTHING;
 }
 
 /* Index entries and AFTER ROW triggers of one row, in stock COPY's order. */
@@ -234,7 +235,7 @@ void
 sluice_index_rows(IndexWriter *writer, const NewRows *rows)
 {
 	uint64	   *line = &writer->cstate->cur_lineno;
-	bool		told = sluice_index_needs_order(writer);
+	bool		told = needs_order(writer);
 	bool		row_work;
 	int			count;
 
@@ -288,7 +289,7 @@ sluice_index_explain(const IndexWriter *writer, ResultRelInfo *rri, uint64 rows)
 	if (writer)
 		because = writer->never ? writer->never :
 			writer->is_private ? "the table is small" : "the load is small";
-	sluice_index_taken_close(rri, rows, because);
+	sluice_index_uses_close(rri, rows, because);
 }
 
 /*
