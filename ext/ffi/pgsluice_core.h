@@ -176,7 +176,7 @@ extern SluiceStatus pgsluice_form(SluicePlan *plan, SluiceSlice *slice);
  * it is called again. A build is used as follows.
  *
  *   new
- *   add, add_page or add_tuples, for all rows; after …_FULL: settle, values and
+ *   add or add_page, for all rows; after …_FULL: settle, values and
  *       rank for each attribute that is ranked, flush, and step until …_ADD
  *   settle, values and rank once more, finish
  *   step until …_DONE
@@ -229,14 +229,6 @@ typedef struct SluiceIndexColumn
 	int16_t		attribute;				/* of the index, from 0; -1: it has none */
 	uint8_t		align;					/* attalign in bytes */
 } SluiceIndexColumn;
-
-/* A heap tuple of a row. */
-typedef struct SluiceIndexTuple
-{
-	const uint8_t *tuple;
-	size_t		len;
-	uint64_t	tid;					/* block number << 16 | offset number, as everywhere here */
-} SluiceIndexTuple;
 
 /* What is true of an index as a whole. */
 typedef struct SluiceIndexRules
@@ -326,11 +318,6 @@ extern SluiceIndexStatus pgsluice_index_add_page(SluiceIndex *build,
 												 const uint8_t *page, uint32_t block,
 												 const uint16_t *offsets, size_t count,
 												 size_t *next);
-/* The same for heap tuples. */
-extern SluiceIndexStatus pgsluice_index_add_tuples(SluiceIndex *build,
-												   const SluiceIndexSource *source,
-												   const SluiceIndexTuple *tuples,
-												   size_t count, size_t *next);
 /* Only sorts: pgsluice_index_sorted() then gives index tuples, from row `from` on; DONE: no more, and all is forgotten. */
 extern SluiceIndexStatus pgsluice_index_sort(SluiceIndex *build);
 extern SluiceIndexStatus pgsluice_index_sorted(SluiceIndex *build, size_t from,

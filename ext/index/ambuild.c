@@ -82,7 +82,7 @@ take_complete(void)
 	*result = complete->result;
 	last_build = complete->report;
 	last_build.method = "sorted";
-	last_build.scan = complete->old.blocks > 0 ? "merged" : complete->kept ? "kept" : "pages";
+	last_build.scan = complete->old.blocks > 0 ? "merged" : "pages";
 	last_build.valid = true;
 	last_build.user = GetUserId();
 	return result;

@@ -242,24 +242,6 @@ sluice_index_add_page(SluiceIndexBuild *build, SluiceIndexSource *source,
 	return true;
 }
 
-/* Adds rows by their tuples. */
-void
-sluice_index_add_tuples(SluiceIndexBuild *build, SluiceIndexSource *source,
-						const SluiceIndexTuple *tuples, size_t count)
-{
-	size_t		next = 0;
-
-	while (next < count && !build->unfit)
-	{
-		size_t		first = next;
-		SluiceIndexStatus status = pgsluice_index_add_tuples(build->core, source, tuples,
-															 count, &next);
-
-		if (!took(build, status, next - first))
-			build->unfit = TOO_LONG;
-	}
-}
-
 /* ----------------------------------------------------------------
  * Sorted runs of an index build on their way to a temporary file, and back when
  * they are merged: those of the process's own, and those that workers have left.

@@ -25,7 +25,7 @@ typedef struct SluiceIndexReport
 	bool		unseen;			/* it was the stock code's alone: rows and time are not known */
 	Oid			relid;			/* of the index */
 	const char *method;			/* sorted or stock */
-	const char *scan;			/* pages or rows; kept: there was none; merged: old entries */
+	const char *scan;			/* pages or rows; merged: old entries too */
 	int			workers;
 	uint64		rows;
 	uint64		spilled;		/* bytes written to temporary files */
@@ -68,7 +68,6 @@ typedef struct SluiceIndexBuilt
 	Oid			index;
 	bool		long_keys;		/* of variable length */
 	SluiceIndexOld old;
-	bool		kept;			/* its keys were, while the rows came */
 	bool		fit;			/* built; else only the stock build can */
 	IndexBuildResult result;
 	SluiceIndexReport report;	/* but for its strings */
@@ -103,14 +102,12 @@ struct IndexWriter
 	bool		disturbed;		/* other commands were done meanwhile */
 	struct SluiceDuplicates *duplicates;	/* that are told apart at the end, or NULL */
 	const char *never;			/* why each row gets its entries when it is inserted, or NULL */
-	bool		begun;			/* the first rows have come */
 	bool		decided;
 	bool		merges;			/* what was in the old files is in the new ones */
 	bool		has_long_rows;
 	BlockNumber had_blocks;		/* of a table with rows that is ours alone; 0: it is none */
 	List	   *ascending;		/* indexes whose entries go in behind all others */
 	struct SortedInsert *sorted;	/* NULL unless entries wait to be sorted */
-	struct KeyCollector *kept;	/* keys of one of them, or NULL */
 	struct ForeignKeys *foreign_keys;	/* each of whose values is checked once; NULL: each row is */
 	List	   *deferred;		/* indexes to be built at the end */
 	List	   *late;			/* indexes that get their entries at the end */
@@ -169,7 +166,7 @@ typedef struct SluiceIndexBuild
 	Relation	index;
 	IndexInfo  *info;
 	const SluiceIndexOld *old;	/* the request's: the scan leaves out the rows that are in it */
-	const BuildRequest *request;	/* NULL in a worker, and before the end of a key collector */
+	const BuildRequest *request;	/* NULL in a worker */
 	SluiceIndex *core;
 	SluiceIndexAttribute attributes[INDEX_MAX_KEYS];
 	SluiceIndexRanks *ranks[INDEX_MAX_KEYS];	/* of the columns that are ranked */
@@ -205,8 +202,6 @@ extern bool sluice_index_add_page(SluiceIndexBuild *build,
 								  BlockNumber block, const OffsetNumber *offsets,
 								  size_t count, size_t *next);
 
-extern void sluice_index_add_tuples(SluiceIndexBuild *build, SluiceIndexSource *source,
-									const SluiceIndexTuple *tuples, size_t count);
 extern void sluice_index_own_core(SluiceIndexBuild *build, MemoryContextCallback *callback);
 extern void sluice_index_open_sorter(SluiceIndexBuild *build, Size memory);
 extern void sluice_index_open_core(SluiceIndexBuild *build, bool rank_all, int memory);
@@ -271,7 +266,6 @@ extern void sluice_index_defer_rows(IndexWriter *load, const PlacedRow *rows, in
 extern bool sluice_index_start_merge(IndexWriter *load, List *ascending);
 extern bool sluice_index_can_wait(Relation heap, Relation index, IndexInfo *info,
 								  const char **because);
-extern bool sluice_index_has_long_keys(Relation index);
 
 /* unique_append.c */
 typedef struct UniqueAppend UniqueAppend;
@@ -321,9 +315,6 @@ extern SluiceIndexScan *sluice_index_scan_open(SluiceIndexBuild *build);
 extern void sluice_index_scan_range(SluiceIndexScan *scan, BlockNumber block, BlockNumber end);
 extern void sluice_index_scan_close(SluiceIndexScan *scan);
 
-extern SluiceIndexSource *sluice_index_open_source(Relation heap, IndexInfo *info,
-												   int *natts);
-
 /* page_queue.c */
 typedef struct PageQueueShared PageQueueShared;
 typedef struct PageQueue PageQueue;
@@ -357,29 +348,15 @@ extern void sluice_index_read_file(struct BufFile *file, uint64 from, void *byte
 extern void sluice_index_write_sorted(SluiceIndexBuild *build);
 extern void sluice_index_flush(SluiceIndexBuild *build);
 
-/* key_collector.c */
-typedef struct KeyCollector KeyCollector;
-
-extern KeyCollector *sluice_key_collector_open(Relation heap, Relation index, IndexInfo *info,
-										  int memory, bool wants_pairs);
-extern bool sluice_key_collector_rows(KeyCollector *kept, const PlacedRow *rows, int count);
-extern bool sluice_key_collector_end(KeyCollector *kept);
-extern Oid	sluice_key_collector_index(const KeyCollector *kept);
-extern bool sluice_key_collector_build(KeyCollector *kept, Relation index,
-									   const BuildRequest *request, IndexBuildResult *result);
-extern void sluice_key_collector_close(KeyCollector *kept);
-
 /* parallel_indexes.c */
 extern int	sluice_index_build_all(Relation heap, SluiceIndexBuilt *built,
-								   int count, int workers, KeyCollector *kept,
-									DuplicatePairs *pairs);
+								   int count, int workers, DuplicatePairs *pairs);
 
 /* dedupe.c */
 extern bool sluice_index_can_dedupe(IndexWriter *load, SluiceDuplicates *duplicates);
 extern Oid	sluice_index_arbiter(const IndexWriter *load);
 extern void sluice_dedupe_take_pairs(SluiceIndexBuild *build);
-extern void sluice_dedupe(IndexWriter *load, SluiceIndexBuilt *arbiter,
-								KeyCollector *kept);
+extern void sluice_dedupe(IndexWriter *load, SluiceIndexBuilt *arbiter);
 
 /* dedupe.c */
 extern bool sluice_index_equal_keys(Relation index, bool nulls_not_distinct, IndexTuple a, IndexTuple b);

@@ -447,17 +447,16 @@ add_pairs_by_sort(IndexWriter *load, Oid indexid, DuplicatePairs *twins)
  */
 
 /*
- * Builds the index that tells duplicates, of its kept keys if there are any,
- * and takes the rows away that lose. If only the stock build can have it, that
- * comes later.
+ * Builds the index that tells duplicates, and takes the rows away that lose.
+ * If only the stock build can have it, that comes later.
  */
 void
-sluice_dedupe(IndexWriter *load, SluiceIndexBuilt *arbiter, KeyCollector *kept)
+sluice_dedupe(IndexWriter *load, SluiceIndexBuilt *arbiter)
 {
 	DuplicatePairs twins;
 
 	open_twins(&twins, load->duplicates->mode == SLUICE_DUPLICATE_REPLACE);
-	sluice_index_build_all(load->rri->ri_RelationDesc, arbiter, 1, 0, kept, &twins);
+	sluice_index_build_all(load->rri->ri_RelationDesc, arbiter, 1, 0, &twins);
 	if (!arbiter->fit)
 		add_pairs_by_sort(load, arbiter->index, &twins);
 	/*

@@ -153,8 +153,8 @@ defer(IndexWriter *load)
 }
 
 /* Whether some values of the key are of variable length. */
-bool
-sluice_index_has_long_keys(Relation index)
+static bool
+has_long_keys(Relation index)
 {
 	for (int i = 0; i < IndexRelationGetNumberOfAttributes(index); i++)
 	{
@@ -162,51 +162,6 @@ sluice_index_has_long_keys(Relation index)
 			return true;
 	}
 	return false;
-}
-
-/*
- * Before the first row: of the indexes that may be built at the end, the keys
- * of one are kept, short ones for choice, since they take the leader little
- * time.
- */
-static void
-keep(IndexWriter *load)
-{
-	ResultRelInfo *rri = load->rri;
-	MemoryContext old = MemoryContextSwitchTo(load->context);
-	const char *because;
-	int			chosen = -1;
-
-	load->begun = true;
-	for (int i = 0; i < rri->ri_NumIndices; i++)
-	{
-		Relation	index = rri->ri_IndexRelationDescs[i];
-
-		/*
-		 * Where duplicates are told apart, that index comes first in the end.
-		 */
-		if (load->duplicates && sluice_index_arbiter(load) != RelationGetRelid(index))
-			continue;
-		if (waits(load, i, &because) &&
-			(chosen < 0 || (sluice_index_has_long_keys(rri->ri_IndexRelationDescs[chosen]) &&
-							!sluice_index_has_long_keys(index))))
-			chosen = i;
-	}
-	if (chosen >= 0)
-		load->kept = sluice_key_collector_open(rri->ri_RelationDesc, rri->ri_IndexRelationDescs[chosen],
-									   rri->ri_IndexRelationInfo[chosen],
-									   maintenance_work_mem / (rri->ri_NumIndices > 1 ? 2 : 1),
-									   load->duplicates != NULL);
-	MemoryContextSwitchTo(old);
-}
-
-/* The keys that were kept are of no use. */
-static void
-forget_keys(IndexWriter *load)
-{
-	if (load->kept)
-		sluice_key_collector_close(load->kept);
-	load->kept = NULL;
 }
 
 /*
@@ -229,7 +184,6 @@ sluice_index_start_merge(IndexWriter *load, List *ascending)
 			waits(load, i, &because))
 			load->ascending = NIL;
 	}
-	keep(load);
 	defer(load);
 	return load->deferred != NIL;
 }
@@ -240,10 +194,6 @@ sluice_index_defer_rows(IndexWriter *load, const PlacedRow *rows, int count)
 {
 	for (int i = 0; i < count; i++)
 		load->has_long_rows |= rows[i].len > LONG_ROW;
-	if (!load->begun)
-		keep(load);
-	if (load->kept && !sluice_key_collector_rows(load->kept, rows, count))
-		forget_keys(load);
 	if (!load->decided &&
 		(load->duplicates ||
 		 RelationGetNumberOfBlocks(load->rri->ri_RelationDesc) > sluice_threshold(SMALL_TABLE)))
@@ -499,7 +449,7 @@ empty_index(IndexWriter *load, Oid indexid, SluiceIndexOld *old)
 	Relation	index = index_open(indexid, AccessExclusiveLock);
 	bool		can = index->rd_refcnt == 1 &&
 		!(index->rd_index->indisunique && load->has_long_rows && load->duplicates == NULL &&
-		  sluice_index_has_long_keys(index));
+		  has_long_keys(index));
 
 	if (can)
 	{
@@ -621,7 +571,7 @@ static void
 list_built(SluiceIndexBuilt *built, int count, Oid indexid, const SluiceIndexOld *old)
 {
 	Relation	index = index_open(indexid, NoLock);
-	bool		long_keys = sluice_index_has_long_keys(index);
+	bool		long_keys = has_long_keys(index);
 
 	index_close(index, NoLock);
 	built[count].index = indexid;
@@ -654,22 +604,6 @@ put_first(SluiceIndexBuilt *built, int count, Oid index)
 }
 
 /*
- * First comes the index that tells duplicates, then the one whose keys were
- * kept; these may be of no use.
- */
-static void
-put_in_order(IndexWriter *load, SluiceIndexBuilt *built, int count)
-{
-	if (load->kept && (!put_first(built, count, sluice_key_collector_index(load->kept)) ||
-					   !sluice_key_collector_end(load->kept)))
-		forget_keys(load);
-	if (load->duplicates && !put_first(built, count, sluice_index_arbiter(load)))
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_IN_USE),
-				 errmsg("the index that tells duplicates is being used by active queries in this session")));
-}
-
-/*
  * Keys that are there twice in what was merged, if each entry's row is alive.
  * The old file does not know that: the index is built again, of what the table
  * says.
@@ -683,7 +617,7 @@ rebuild_from_table(IndexWriter *load, SluiceIndexBuilt *built)
 	compat_set_new_file(index, rel->rd_rel->relpersistence);
 	index_close(index, NoLock);
 	built->old.blocks = 0;
-	(void) sluice_index_build_all(rel, built, 1, 0, NULL, NULL);
+	(void) sluice_index_build_all(rel, built, 1, 0, NULL);
 }
 
 /* Builds them all; answers how many workers helped. */
@@ -695,13 +629,11 @@ build_all(IndexWriter *load, SluiceIndexBuilt *built, int count, int workers)
 
 	if (load->duplicates)
 	{
-		sluice_dedupe(load, built, load->kept);
-		load->kept = NULL;
+		sluice_dedupe(load, built);
 		settled = 1;
 	}
 	if (count > settled)
-		workers = sluice_index_build_all(rel, built + settled, count - settled, workers, load->kept, NULL);
-	load->kept = NULL;
+		workers = sluice_index_build_all(rel, built + settled, count - settled, workers, NULL);
 	for (int i = 0; i < count; i++)
 	{
 		if (built[i].conflict && built[i].old.blocks > 0)
@@ -823,8 +755,6 @@ sluice_index_finish_deferred(IndexWriter *load, int workers, int most)
 	 * end.
 	 */
 	load->disturbed = GetCurrentCommandId(false) != load->cid;
-	if (load->deferred == NIL || load->used == 0 || load->disturbed)
-		forget_keys(load);
 	if (load->deferred == NIL || load->used == 0)
 		return;
 	built = palloc0(sizeof(SluiceIndexBuilt) * list_length(load->deferred));
@@ -837,7 +767,10 @@ sluice_index_finish_deferred(IndexWriter *load, int workers, int most)
 		else
 			others = lappend_oid(others, lfirst_oid(lc));
 	}
-	put_in_order(load, built, count);
+	if (load->duplicates && !put_first(built, count, sluice_index_arbiter(load)))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_IN_USE),
+				 errmsg("the index that tells duplicates is being used by active queries in this session")));
 	begin_progress(load, &copy);
 	if (most > workers && !any_is_ranked(load->rri->ri_RelationDesc, built, count))
 		workers = most;

@@ -264,8 +264,8 @@ free_source(void *source)
  * caller how many attributes a row has to have. What is made goes with the
  * current memory context.
  */
-SluiceIndexSource *
-sluice_index_open_source(Relation heap, IndexInfo *info, int *natts)
+static SluiceIndexSource *
+open_source(Relation heap, IndexInfo *info, int *natts)
 {
 	TupleDesc	desc = RelationGetDescr(heap);
 	SluiceIndexColumn *columns;
@@ -305,7 +305,7 @@ sluice_index_scan_open(SluiceIndexBuild *build)
 
 	scan->build = build;
 	scan->oldest_xmin = GetOldestNonRemovableTransactionId(build->heap);
-	scan->source = sluice_index_open_source(build->heap, build->info, &scan->natts);
+	scan->source = open_source(build->heap, build->info, &scan->natts);
 
 	/*
 	 * Do not sweep the cache for a table that is large in it, as a scan does

@@ -16,8 +16,7 @@
  * (deferred.c).
  *
  * Memory is divided by the number of participants, so that all of them
- * together stay within maintenance_work_mem. If keys were collected, their
- * memory is half of it.
+ * together stay within maintenance_work_mem.
  */
 #include "index/build.h"
 
@@ -45,13 +44,9 @@ typedef struct SharedBuilds
 
 PGDLLEXPORT void pgsluice_index_worker_main(dsm_segment *segment, shm_toc *toc);
 
-/*
- * Builds an index that is a new and empty file, of kept keys or in so many kB
- * of memory.
- */
+/* Builds an index that is a new and empty file, in so many kB of memory. */
 static void
-build_one(Relation heap, SluiceIndexBuilt *built, int memory, KeyCollector *kept,
-		  DuplicatePairs *pairs)
+build_one(Relation heap, SluiceIndexBuilt *built, int memory, DuplicatePairs *pairs)
 {
 	Relation	index = index_open(built->index, AccessExclusiveLock);
 	SluiceIndexConflict conflict = {.index = InvalidOid,.context = CurrentMemoryContext};
@@ -62,20 +57,14 @@ build_one(Relation heap, SluiceIndexBuilt *built, int memory, KeyCollector *kept
 		.pairs = pairs,
 		.report = &built->report,
 	};
-	IndexBuildResult *result = NULL;
+	IndexBuildResult *result;
 	const int	params[] = {PROGRESS_CREATEIDX_INDEX_OID, PROGRESS_CREATEIDX_ACCESS_METHOD_OID, PROGRESS_CREATEIDX_PHASE};
 	const int64 values[] = {built->index, BTREE_AM_OID, PROGRESS_CREATEIDX_PHASE_BUILD};
 
 	Assert(RelationGetNumberOfBlocks(index) == 0);
 	pgstat_progress_update_multi_param(lengthof(params), params, values);
-	if (kept)
-		built->fit = sluice_key_collector_build(kept, index, &request, &built->result);
-	else
-	{
-		result = sluice_index_build(heap, index, BuildIndexInfo(index), &request);
-		built->fit = result != NULL;
-	}
-	built->kept = kept != NULL;
+	result = sluice_index_build(heap, index, BuildIndexInfo(index), &request);
+	built->fit = result != NULL;
 	if (result)
 		built->result = *result;
 	built->conflict = OidIsValid(conflict.index);
@@ -94,7 +83,7 @@ build_some(Relation heap, SharedBuilds *shared, DuplicatePairs *pairs)
 	uint32		i;
 
 	while ((i = pg_atomic_fetch_add_u32(&shared->next, 1)) < (uint32) shared->count)
-		build_one(heap, &shared->built[i], shared->memory, NULL, pairs);
+		build_one(heap, &shared->built[i], shared->memory, pairs);
 }
 
 /* A worker's main function. The locks are those of the leader's group. */
@@ -110,31 +99,16 @@ pgsluice_index_worker_main(dsm_segment *segment, shm_toc *toc)
 	table_close(heap, NoLock);
 }
 
-/*
- * The first one is the leader's if its keys were kept, in half of the memory.
- */
 static void
 fill_shared(SharedBuilds *shared, Relation heap, const SluiceIndexBuilt *built, int count,
-			int participants, bool kept)
+			int participants)
 {
-	int			memory = kept ? maintenance_work_mem / 2 / Max(participants - 1, 1) :
-		maintenance_work_mem / participants;
-
 	strlcpy(shared->build, sluice_build, sizeof(shared->build));
 	shared->heap = RelationGetRelid(heap);
-	shared->memory = Max(memory, 64);
+	shared->memory = Max(maintenance_work_mem / participants, 64);
 	shared->count = count;
-	pg_atomic_init_u32(&shared->next, kept ? 1 : 0);
+	pg_atomic_init_u32(&shared->next, 0);
 	memcpy(shared->built, built, sizeof(SluiceIndexBuilt) * count);
-}
-
-/* The leader's part. */
-static void
-lead(Relation heap, SharedBuilds *shared, KeyCollector *kept, DuplicatePairs *pairs)
-{
-	if (kept)
-		build_one(heap, &shared->built[0], 0, kept, pairs);
-	build_some(heap, shared, pairs);
 }
 
 /*
@@ -142,27 +116,25 @@ lead(Relation heap, SharedBuilds *shared, KeyCollector *kept, DuplicatePairs *pa
  * works on a list of its own.
  */
 static void
-build_alone(Relation heap, SluiceIndexBuilt *built, int count, Size size, KeyCollector *kept,
-			DuplicatePairs *pairs)
+build_alone(Relation heap, SluiceIndexBuilt *built, int count, Size size, DuplicatePairs *pairs)
 {
 	SharedBuilds *builds = palloc(size);
 
-	fill_shared(builds, heap, built, count, 1, kept != NULL);
-	lead(heap, builds, kept, pairs);
+	fill_shared(builds, heap, built, count, 1);
+	build_some(heap, builds, pairs);
 	memcpy(built, builds->built, sizeof(SluiceIndexBuilt) * count);
 	pfree(builds);
 }
 
 /*
  * Builds the indexes, all of which are new and empty files of one private
- * table. First comes the one whose keys were kept, if there is such a one; of
- * the others those that take longest should come first. `pairs`, or NULL,
+ * table; those that take longest should come first. `pairs`, or NULL,
  * takes the rows with equal keys of the first one, which then is the only one.
  * Returns how many workers helped.
  */
 int
 sluice_index_build_all(Relation heap, SluiceIndexBuilt *built, int count, int workers,
-					   KeyCollector *kept, DuplicatePairs *pairs)
+					   DuplicatePairs *pairs)
 {
 	Size		size = offsetof(SharedBuilds, built) + sizeof(SluiceIndexBuilt) * count;
 	SharedBuilds *shared;
@@ -178,7 +150,7 @@ sluice_index_build_all(Relation heap, SluiceIndexBuilt *built, int count, int wo
 	workers = sluice_slots_take(&slots, workers);
 	if (workers == 0)
 	{
-		build_alone(heap, built, count, size, kept, pairs);
+		build_alone(heap, built, count, size, pairs);
 		return 0;
 	}
 
@@ -190,11 +162,11 @@ sluice_index_build_all(Relation heap, SluiceIndexBuilt *built, int count, int wo
 	if (shares)
 	{
 		shared = shm_toc_allocate(parallel->toc, size);
-		fill_shared(shared, heap, built, count, workers + 1, kept != NULL);
+		fill_shared(shared, heap, built, count, workers + 1);
 		shm_toc_insert(parallel->toc, KEY_BUILDS, shared);
 		LaunchParallelWorkers(parallel);
 		launched = parallel->nworkers_launched;
-		lead(heap, shared, kept, NULL);
+		build_some(heap, shared, NULL);
 		WaitForParallelWorkersToFinish(parallel);
 		memcpy(built, shared->built, sizeof(SluiceIndexBuilt) * count);
 	}
@@ -202,6 +174,6 @@ sluice_index_build_all(Relation heap, SluiceIndexBuilt *built, int count, int wo
 	ExitParallelMode();
 	sluice_slots_keep(&slots, 0);
 	if (!shares)
-		build_alone(heap, built, count, size, kept, pairs);
+		build_alone(heap, built, count, size, pairs);
 	return launched;
 }

@@ -84,46 +84,6 @@ pub unsafe extern "C" fn pgsluice_index_add_page(
     })
 }
 
-/// A row that is in a table.
-#[derive(Debug)]
-#[repr(C)]
-pub struct IndexTupleDef {
-    /// the heap tuple
-    pub tuple: *const u8,
-    /// its length
-    pub len: usize,
-    /// its address, block number << 16 | offset number
-    pub tid: u64,
-}
-
-/// Adds rows from `tuples[*next]` on, as [`pgsluice_index_add_page`] does.
-///
-/// # Safety
-///
-/// `build` is live and not used by another call, `source` is live; `tuples` is valid for `count`
-/// items, each with a tuple of its length, and `next`.
-#[no_mangle]
-pub unsafe extern "C" fn pgsluice_index_add_tuples(
-    build: *mut IndexBuild,
-    source: *const Source,
-    tuples: *const IndexTupleDef,
-    count: usize,
-    next: *mut usize,
-) -> IndexStatus {
-    guarded(|| {
-        // SAFETY: the caller's duty.
-        let (build, source, next) = unsafe { (&mut *build, &*source, &mut *next) };
-        // SAFETY: the caller's duty.
-        let tuples = unsafe { slice(tuples, count) };
-        let tuple = |index: usize| {
-            let row = &tuples[index];
-            // SAFETY: the caller's duty.
-            (row.tid, Some(unsafe { slice(row.tuple, row.len) }))
-        };
-        build.add_tuples(source, count, tuple, next).map(IndexStatus::from)
-    })
-}
-
 impl From<PageAdded> for IndexStatus {
     fn from(added: PageAdded) -> Self {
         match added {

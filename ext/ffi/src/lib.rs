@@ -35,7 +35,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 
 pub use form::{Row, Slice, Status};
 pub use index::{IndexAttributeDef, IndexRulesDef, IndexStatus, IndexStepDef};
-pub use index_page::{IndexColumnDef, IndexTupleDef};
+pub use index_page::IndexColumnDef;
 pub use memory::{pgsluice_large_pieces, LargePieces};
 pub use pgsluice_core::index_sort::team::Spread as IndexSpreadDef;
 pub use pgsluice_core::sink::Ask as AskDef;

@@ -7,8 +7,8 @@ use std::process::Command;
 
 use pgsluice_ffi::{
     AskDef, ColumnDef, DialectDef, EnvDef, IndexAttributeDef, IndexColumnDef, IndexRulesDef,
-    IndexSpreadDef, IndexStatus, IndexStepDef, IndexTupleDef, IndexValuesDef, LabelDef,
-    LargePieces, Row, Slice, Status,
+    IndexSpreadDef, IndexStatus, IndexStepDef, IndexValuesDef, LabelDef, LargePieces, Row, Slice,
+    Status,
 };
 
 /// What a C program that includes the header prints for each expression.
@@ -83,7 +83,6 @@ fn the_header_is_in_step() {
 fn index_layout(expected: &mut Vec<(String, usize)>) {
     layout!(expected, IndexColumnDef, "SluiceIndexColumn", len "len", attribute "attribute",
         align "align");
-    layout!(expected, IndexTupleDef, "SluiceIndexTuple", tuple "tuple", len "len", tid "tid");
     layout!(expected, IndexAttributeDef, "SluiceIndexAttribute", len "len", align "align",
         by_value "by_value", order "order", descending "descending", nulls_first "nulls_first",
         exact "exact");

@@ -417,24 +417,26 @@ fn sorted_entries() {
     }
 }
 
-/// Rows of a table's pages and of tuples.
+/// A heap page of rows of one column, each with a header of 24 bytes.
+fn heap_page(values: &[Vec<u8>]) -> (Vec<u8>, Vec<u16>) {
+    let (mut page, mut at) = (vec![0; 8192], 8192);
+    for (n, value) in values.iter().enumerate() {
+        let len = 24 + value.len();
+        at = (at - len) & !7;
+        (page[at + 18], page[at + 20], page[at + 22]) = (1, 2, 24);
+        page[at + 24..at + len].copy_from_slice(value);
+        let pointer = at as u32 | 1 << 15 | (len as u32) << 17;
+        page[24 + 4 * n..28 + 4 * n].copy_from_slice(&pointer.to_le_bytes());
+    }
+    (page, (1..=values.len() as u16).collect())
+}
+
+/// Rows of a table's pages.
 #[test]
 fn rows_of_a_table() {
     for case in [CASE, CASES[5], CASES[11]] {
-        // A tuple: header of 24 bytes, then the only column.
-        let rows: Vec<Vec<u8>> = (0..300u64)
-            .map(|n| {
-                let image = case.image(mixed(n), case.orders[0].1);
-                let mut tuple = vec![0; 24];
-                (tuple[18], tuple[20], tuple[22]) = (1, 2, 24);
-                tuple.extend(image);
-                tuple
-            })
-            .collect();
-        let tuples: Vec<IndexTupleDef> = (0u64..)
-            .zip(&rows)
-            .map(|(n, row)| IndexTupleDef { tuple: row.as_ptr(), len: row.len(), tid: n << 16 | 1 })
-            .collect();
+        let values: Vec<_> = (0..300u64).map(|n| case.image(mixed(n), case.orders[0].1)).collect();
+        let pages: Vec<_> = values.chunks(60).map(heap_page).collect();
         let column = IndexColumnDef {
             len: case.orders[0].1,
             attribute: 0,
@@ -448,18 +450,22 @@ fn rows_of_a_table() {
                 if source.is_null() {
                     return Err(Refused);
                 }
-                let mut next = 0;
-                // SAFETY: the build and the source are live, so are the tuples.
-                let added = gate.call(|| unsafe {
-                    pgsluice_index_add_tuples(
-                        build.made,
-                        source,
-                        tuples.as_ptr(),
-                        tuples.len(),
-                        &mut next,
-                    )
-                });
-                assert!(checked(added)? == IndexStatus::Go && next == rows.len());
+                for ((page, offsets), block) in pages.iter().zip(0..) {
+                    let mut next = 0;
+                    // SAFETY: the build and the source are live, so are the pages.
+                    let added = gate.call(|| unsafe {
+                        pgsluice_index_add_page(
+                            build.made,
+                            source,
+                            page.as_ptr(),
+                            block,
+                            offsets.as_ptr(),
+                            offsets.len(),
+                            &mut next,
+                        )
+                    });
+                    assert!(checked(added)? == IndexStatus::Go && next == offsets.len());
+                }
                 build.finish(gate, &case)
             };
             let built = all();
