@@ -17,9 +17,26 @@
 //! # Ok::<(), pgsluice_engine::Error>(())
 //! ```
 //!
-//! A load is all or nothing unless its [`Method`] says otherwise. An [`Error`] has a kind, the
-//! place in the input, what the server said and a hint. Nothing here prints or reads arguments:
-//! a [`Text`] keeps apart which of its words name settings, and a program writes these its own way.
+//! A load is all or nothing unless its [`Method`] says otherwise. Nothing here prints or reads
+//! arguments. An [`Error`] has a [`Kind`], which says what a program can do about it, the [`Place`]
+//! in the input, what the server said and a hint. A [`Text`] keeps apart which of its words name
+//! settings: a program can change these, or write them its own way.
+//!
+//! ```no_run
+//! # use pgsluice_engine::{Error, FileSource, Kind, Loader, TargetOptions};
+//! # let loader = Loader::new(TargetOptions::new("postgresql:///test", "public.votes"));
+//! match loader.input(FileSource::new("votes.csv")).run() {
+//!     Ok(summary) => println!("{} rows", summary.loaded),
+//!     Err(error) => match error.kind() {
+//!         Kind::Connection | Kind::Busy => println!("try again later"),
+//!         Kind::Data => println!("{:?}: {}", error.place(), error.message().plain()),
+//!         _ => {
+//!             let hint = error.hint().into_iter();
+//!             println!("look at: {:?}", hint.flat_map(|hint| hint.settings()).collect::<Vec<_>>());
+//!         }
+//!     },
+//! }
+//! ```
 
 mod advice;
 mod blame;

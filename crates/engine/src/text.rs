@@ -36,6 +36,11 @@ impl Text {
         &self.plain
     }
 
+    /// The settings that it names, in order: what a hint says to change.
+    pub fn settings(&self) -> impl Iterator<Item = &str> {
+        self.settings.iter().map(|setting| &self.plain[setting.clone()])
+    }
+
     /// A setting alone.
     pub(crate) fn setting(name: &str) -> Text {
         let whole = 0..name.len();
@@ -210,6 +215,7 @@ mod tests {
             flags(&text!("{}: {}{}", value, inner, 7)),
             "`truncate`: --map `truncate` --set7"
         );
+        assert_eq!(inner.settings().collect::<Vec<_>>(), ["map", "set"]);
         let both = Text::join(&[inner.clone(), inner], " and `null`, ");
         assert_eq!(flags(&both), "--map `truncate` --set and --null, --map `truncate` --set");
     }
