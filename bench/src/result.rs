@@ -327,7 +327,7 @@ impl SuiteResult {
     /// Writes the result so that a reader never sees half of it.
     pub fn write(&self, path: &Path) -> Result<()> {
         let new = path.with_extension("json.new");
-        fs::write(&new, serde_json::to_string_pretty(self)? + "\n")?;
+        fs::write(&new, serde_json::to_string(self)? + "\n")?;
         fs::rename(&new, path).with_context(|| format!("cannot write {}", path.display()))
     }
 
