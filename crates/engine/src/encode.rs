@@ -116,6 +116,8 @@ impl Encoder {
     pub fn new(plan: Arc<Plan>, pool: BufferPool) -> Encoder {
         let columns = plan.shape.columns.len();
         let sink = PgCopySink::new(columns).within(MOST_ROWS);
+        // Nodes have no second way for a chunk with an invalid value: it must not go there.
+        let sink = if plan.nodes.is_none() { sink.leaving_json() } else { sink };
         let fit = plan.inferred.clone().map(Fit::new);
         Encoder { plan, pool, sink, record: Record::default(), fit, growth: 1.2 }
     }

@@ -20,6 +20,7 @@ mod hostile;
 mod inputs;
 mod insert_vs_copy;
 mod interruption;
+mod json;
 mod lanes;
 mod lines;
 mod load;
