@@ -42,6 +42,8 @@ static const struct
 	"Lets pgsluice build B-tree indexes, also at the end of a COPY."},
 	{"pgsluice.allow_foreign_keys", &sluice_allowed.foreign_keys,
 	"Lets COPY check each value of a foreign key once, not once for each row."},
+	{"pgsluice.allow_expressions", &sluice_allowed.expressions,
+	"Lets COPY compute stored generated columns and check constraints where rows are formed, also in workers."},
 };
 
 /* One number of the administrator's. PGC_SIGHUP: see the head of the file. */

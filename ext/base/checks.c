@@ -80,6 +80,79 @@ has_unsafe_function(Node *node, void *context)
 	return expression_tree_walker(node, has_unsafe_function, context);
 }
 
+/*
+ * Whether all values of a type are plain: no code but the server's own, or
+ * that of a library, is behind what the server's functions do with them. The
+ * elements of an array and the fields of a composite type may have an operator
+ * class whose functions are in any language.
+ */
+static bool
+is_plain_type(Oid type)
+{
+	if (get_typtype(type) == TYPTYPE_DOMAIN)
+		type = getBaseType(type);
+	if (type < FirstNormalObjectId)
+		return get_typtype(type) != TYPTYPE_PSEUDO;
+	return get_typtype(type) == TYPTYPE_ENUM ||
+		(get_typtype(type) == TYPTYPE_BASE && !OidIsValid(get_element_type(type)));
+}
+
+/* Whether an expression has anything but what is surely the same in a worker. */
+static bool
+has_other_node(Node *node, void *context)
+{
+	if (node == NULL)
+		return false;
+	switch (nodeTag(node))
+	{
+		case T_List:
+		case T_CaseWhen:
+			break;
+		case T_Var:
+			/* The system columns are another matter, and so is the whole row. */
+			if (((Var *) node)->varattno <= 0)
+				return true;
+			pg_fallthrough;
+		case T_Const:
+		case T_FuncExpr:
+		case T_OpExpr:
+		case T_DistinctExpr:
+		case T_NullIfExpr:
+		case T_ScalarArrayOpExpr:
+		case T_BoolExpr:
+		case T_NullTest:
+		case T_BooleanTest:
+		case T_CaseExpr:
+		case T_CaseTestExpr:
+		case T_CoalesceExpr:
+		case T_MinMaxExpr:
+		case T_RelabelType:
+		case T_CoerceViaIO:
+		case T_ArrayExpr:
+		case T_ArrayCoerceExpr:
+		case T_CollateExpr:
+			if (!is_plain_type(exprType(node)) ||
+				check_functions_in_node(node, sluice_function_is_unsafe, context))
+				return true;
+			break;
+		default:
+			return true;
+	}
+	return expression_tree_walker(node, has_other_node, context);
+}
+
+/*
+ * Whether an expression of a table, as the catalog has it, is a function of
+ * the row's values alone, evaluated by nothing but code of the server or of a
+ * library that says it is safe in a worker. So nobody can tell in which
+ * process and how far ahead of the insertion it is evaluated.
+ */
+bool
+sluice_is_plain_expression(Node *expr)
+{
+	return !contain_mutable_functions(expr) && !has_other_node(expr, NULL);
+}
+
 /* Why its constraints cannot be checked in a worker, or NULL. */
 const char *
 sluice_domain_why_not(Oid domain)

@@ -132,6 +132,8 @@ struct SluiceLoad
 	uint64		processed;
 	uint64		excluded;
 	bool		check_rows;		/* rows need more than to be inserted */
+	struct SluiceExpressions *expressions;	/* that may be evaluated before the insertion, or NULL */
+	bool		completed;		/* a worker has done so for the slice that is being accepted */
 	bool		volatile_checks;		/* a CHECK constraint or a condition may look at the table */
 	/* the record that is being checked, for an error's CONTEXT */
 	const char *record;
@@ -151,6 +153,11 @@ struct SluiceLoad
 	 * server reads: rows/ or rejects/.
 	 */
 	void		(*accept_slice) (SluiceLoad *load, const SluiceSlice *slice);
+	/*
+	 * rows/ evaluates `expressions` for the rows of the slice's pages, which may
+	 * become another slice for that. False: the rows go in one by one.
+	 */
+	bool		(*complete_slice) (SluiceLoad *load, SluiceSlice *slice);
 	bool		(*ask_server) (SluiceLoad *load);
 };
 
@@ -161,5 +168,8 @@ struct SluiceLoad
  */
 #define SLUICE_SLICE_PAGES 32
 #define SLUICE_SLICE_ROWS (SLUICE_SLICE_PAGES * MaxHeapTuplesPerPage)
+
+/* The most rows of any slice: those of a worker's chunk. */
+#define SLUICE_MOST_ROWS 16384
 
 #endif							/* PGSLUICE_LOAD_H */

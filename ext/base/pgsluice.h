@@ -23,6 +23,7 @@ typedef struct SluiceReport
 	uint64		values_by_server;	/* single values read by the server's input functions */
 	uint64		values_by_workers;	/* the same, in workers */
 	const char *leader_reads;	/* why workers may not, or NULL */
+	const char *expressions;	/* who computes generated columns and checks constraints before rows are inserted, or NULL */
 	uint64		bytes;
 	int			workers;
 	instr_time	total;
@@ -139,6 +140,7 @@ typedef struct SluiceAllowed
 	bool		sequence_blocks;
 	bool		index_build;
 	bool		foreign_keys;
+	bool		expressions;
 } SluiceAllowed;
 
 #define SLUICE_NO_INDEX_APPEND "pgsluice.allow_index_append is off"
@@ -222,6 +224,7 @@ extern void sluice_write_blocks(Relation rel, BlockNumber first, uint32 n, char 
 
 /* checks.c */
 extern bool sluice_function_is_unsafe(Oid function, void *context);
+extern bool sluice_is_plain_expression(Node *expr);
 extern const char *sluice_domain_why_not(Oid domain);
 extern bool sluice_domain_takes_null(Oid domain);
 extern bool sluice_type_is_volatile(Oid type);

@@ -478,6 +478,13 @@ compat_has_virtual_columns(TupleDesc desc)
 #endif
 }
 
+/* From 18 on a CHECK constraint may be one that is not enforced. */
+#if PG_VERSION_NUM >= 180000
+#define compat_check_is_enforced(check) ((check)->ccenforced)
+#else
+#define compat_check_is_enforced(check) true
+#endif
+
 /*
  * Whether a domain has constraints; 19 tells on demand whether one is
  * volatile.

@@ -47,6 +47,33 @@ extern void sluice_close_batches(SluiceLoad *load);
 extern void sluice_open_executor(SluiceLoad *load);
 extern void sluice_close_executor(SluiceLoad *load);
 
+/* Pages of rows that C has formed, and what these rows are in them. */
+typedef struct SluicePacker
+{
+	char	   *pages;
+	Size		bytes;			/* room for pages */
+	SluiceRow  *rows;
+	size_t		used;			/* rows that were added */
+	size_t		npages;
+	size_t		open_from;		/* the first row of the last page */
+	bool		begun;
+} SluicePacker;
+
+/* No row is in it. */
+static inline void
+sluice_packer_clear(SluicePacker *packer)
+{
+	packer->used = packer->npages = packer->open_from = 0;
+	packer->begun = false;
+}
+
+/* pack.c */
+extern SluicePacker *sluice_packer_make(Size bytes, size_t rows);
+extern bool sluice_packer_add(SluicePacker *packer, const SluiceSlice *slice, HeapTupleHeader tuple, uint32 len);
+extern bool sluice_packer_add_until(SluicePacker *packer, const SluiceSlice *slice, size_t end);
+extern void sluice_packer_take(const SluicePacker *packer, SluiceSlice *slice);
+extern void sluice_packer_become(SluicePacker *packer, SluiceSlice *slice);
+
 /* page_routes.c */
 extern void sluice_choose_route(SluiceLoad *load);
 extern bool sluice_pages_wanted(SluiceLoad *load);

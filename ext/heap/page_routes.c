@@ -91,7 +91,8 @@ sluice_choose_route(SluiceLoad *load)
 	load->route = SLUICE_INSERT;
 	if (!sluice_allowed.whole_pages || load->volatile_checks || load->proute != NULL || load->cstate->qualexpr != NULL || load->nvolatile > 0 ||
 		load->rejects != NULL || (load->duplicates.mode != SLUICE_DUPLICATE_ERROR && !load->duplicates.at_end) ||
-		(load->options & TABLE_INSERT_FROZEN) || (constr && constr->has_generated_stored))
+		(load->options & TABLE_INSERT_FROZEN) ||
+		(constr && constr->has_generated_stored && load->expressions == NULL))
 		return;
 	load->route = RelationNeedsWAL(rel) || others_see_it ? SLUICE_APPEND : SLUICE_FRESH;
 	load->slice.page_longest = TOAST_TUPLE_THRESHOLD;
@@ -323,12 +324,14 @@ check_rows(SluiceLoad *load, const SluiceSlice *slice)
 {
 	Relation	rel = load->rri->ri_RelationDesc;
 
+	if (load->completed && !rel->rd_rel->relispartition)
+		return;
 	for (size_t i = 0; i < slice->paged; i++)
 	{
 		TupleTableSlot *slot = store_row(load, slice, i);
 
 		sluice_show_record(load, slice, i);
-		if (RelationGetDescr(rel)->constr)
+		if (RelationGetDescr(rel)->constr && !load->completed)
 			ExecConstraints(load->rri, slot, load->estate);
 		if (rel->rd_rel->relispartition)
 			ExecPartitionCheck(load->rri, slot, load->estate, true);
@@ -388,53 +391,71 @@ hand_to_indexes(SluiceLoad *load, const SluiceSlice *slice, const BlockNumber *b
 }
 
 /*
- * Installs the pages at the front of the slice, if that is worth it; gives
- * where they end: the rows before it are in the table now.
+ * Gives the rows their values of a sequence. A row has its value only once,
+ * whatever becomes of its page.
  */
-size_t
-sluice_install_pages(SluiceLoad *load, const SluiceSlice *slice)
+static void
+fill_serial(SluiceLoad *load, const SluiceSlice *slice)
 {
-	CopyFromState cstate = load->cstate;
-	uint64		line = cstate->cur_lineno;
-	BlockNumber *blocks;
-	instr_time	before,
-				after;
-
-	if (slice->pages == 0 || !sluice_pages_wanted(load) || sluice_batch_has_room(load->batch))
-		return 0;
-	sluice_flush(load, NULL);
-	if (load->page_slot == NULL)
-		load->page_slot = sluice_make_slot(load->rri->ri_RelationDesc, load->estate);
 	for (size_t i = 0; i < slice->paged && slice->rows[i].blank; i++)
 	{
 		char	   *place = (char *) slice->arena + slice->rows[i].offset + slice->rows[i].blank;
 
 		/* Only a value that is drawn, or does not fit, can end in an error. */
-		if (sluice_sequence_fill_reserved(&load->args.serial, place))
-			continue;
-		sluice_show_record(load, slice, i);
-		sluice_sequence_fill(&load->args.serial, place);
-		load->record = NULL;
+		if (!sluice_sequence_fill_reserved(&load->args.serial, place))
+		{
+			sluice_show_record(load, slice, i);
+			sluice_sequence_fill(&load->args.serial, place);
+			load->record = NULL;
+		}
+		slice->rows[i].blank = 0;
 	}
-	if (load->check_rows)
-		check_rows(load, slice);
+}
+
+/*
+ * Installs the pages at the front of the slice, if that is worth it; gives how
+ * many rows are in the table now, the first ones.
+ */
+size_t
+sluice_install_pages(SluiceLoad *load, const SluiceSlice *formed)
+{
+	CopyFromState cstate = load->cstate;
+	uint64		line = cstate->cur_lineno;
+	SluiceSlice slice = *formed;
+	BlockNumber *blocks;
+	instr_time	before,
+				after;
+
+	if (slice.pages == 0 || !sluice_pages_wanted(load) || sluice_batch_has_room(load->batch))
+		return 0;
+	sluice_flush(load, NULL);
+	if (load->page_slot == NULL)
+		load->page_slot = sluice_make_slot(load->rri->ri_RelationDesc, load->estate);
+	fill_serial(load, &slice);
+	if (load->expressions && !load->completed)
+	{
+		if (!load->complete_slice(load, &slice))
+			return 0;
+	}
+	else if (load->check_rows)
+		check_rows(load, &slice);
 
 	/* An error from here on names a line and does not show one. */
 	cstate->line_buf_valid = false;
 	cstate->cur_lineno = load->lines + 1;
-	blocks = palloc(sizeof(BlockNumber) * slice->pages);
+	blocks = palloc(sizeof(BlockNumber) * slice.pages);
 	INSTR_TIME_SET_CURRENT(before);
-	install_pages(load, slice, blocks);
+	install_pages(load, &slice, blocks);
 	INSTR_TIME_SET_CURRENT(after);
 	INSTR_TIME_ACCUM_DIFF(sluice_report.heap, after, before);
 	before = after;
-	hand_to_indexes(load, slice, blocks);
+	hand_to_indexes(load, &slice, blocks);
 	INSTR_TIME_SET_CURRENT(after);
 	INSTR_TIME_ACCUM_DIFF(sluice_report.after, after, before);
 	pfree(blocks);
 	ResetPerTupleExprContext(load->estate);
 	cstate->cur_lineno = line;
 	sluice_report.route = load->route == SLUICE_APPEND ? "append" : "fresh";
-	sluice_count_rows(load, slice->paged);
-	return slice->pages * BLCKSZ;
+	sluice_count_rows(load, slice.paged);
+	return slice.paged;
 }

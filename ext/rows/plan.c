@@ -179,9 +179,20 @@ session_env(void)
 	return env;
 }
 
-/* Says to the core what the table and the statement are. */
+/* A generated value of fixed length has its place, of zeros; another one is formed later. */
+static void
+plan_generated(Form_pg_attribute att, SluiceColumn *column)
+{
+	if (att->attlen < 0)
+		return;
+	column->given = palloc0(att->attlen);
+	column->given_len = att->attlen;
+	column->source = SLUICE_FROM_GIVEN;
+}
+
+/* Says to the core what the table and the statement are. `computes`: generated columns are computed in its rows. */
 void
-sluice_plan_args(CopyFromState cstate, SluicePlanArgs *args)
+sluice_plan_args(CopyFromState cstate, SluicePlanArgs *args, bool computes)
 {
 	TupleDesc	desc = RelationGetDescr(cstate->rel);
 	SluiceColumn *columns = palloc0(sizeof(SluiceColumn) * desc->natts);
@@ -213,7 +224,10 @@ sluice_plan_args(CopyFromState cstate, SluicePlanArgs *args)
 		column->force_not_null = cstate->opts.force_notnull_flags[i];
 		if (!list_member_int(cstate->attnumlist, i + 1))
 		{
-			sluice_plan_default(cstate, att, column, args);
+			if (computes && att->attgenerated)
+				plan_generated(att, column);
+			else
+				sluice_plan_default(cstate, att, column, args);
 			continue;
 		}
 		foreach(lc, cstate->attnumlist)

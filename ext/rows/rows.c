@@ -300,6 +300,8 @@ void
 sluice_accept_range(SluiceLoad *load, const SluiceSlice *slice, size_t from, size_t to)
 {
 	const SluiceAsk *asks = slice->asks;
+	bool		checks = load->check_rows &&
+		(!load->completed || load->rri->ri_RelationDesc->rd_rel->relispartition);
 	size_t		installed;
 
 	/*
@@ -310,7 +312,7 @@ sluice_accept_range(SluiceLoad *load, const SluiceSlice *slice, size_t from, siz
 		load->cstate->cur_attname = load->cstate->cur_attval = NULL;
 	sluice_sequence_expect(&load->args.serial, (int64) (to - from));
 	installed = sluice_install_pages(load, slice);
-	if (installed > 0 && slice->paged == to - from)
+	if (installed > 0 && installed == to - from)
 		return;
 	for (size_t i = 0; i < from; i++)
 		asks += slice->rows[i].asks;
@@ -321,7 +323,7 @@ sluice_accept_range(SluiceLoad *load, const SluiceSlice *slice, size_t from, siz
 		bool		incomplete = row->asks || load->nvolatile;
 		TupleTableSlot *slot;
 
-		if (row->offset < installed)
+		if (i < installed)
 			continue;
 		if (load->unreadable && load->unreadable[i])
 		{
@@ -339,7 +341,7 @@ sluice_accept_range(SluiceLoad *load, const SluiceSlice *slice, size_t from, siz
 			sluice_slot_store(slot, tuple, row->len);
 		}
 		asks += row->asks;
-		if (load->check_rows || incomplete)
+		if (checks || incomplete)
 		{
 			take_row(load, slot, load->cstate->cur_lineno);
 			ResetPerTupleExprContext(load->estate);
@@ -444,7 +446,8 @@ sluice_form(SluiceLoad *load)
 		slice->input[slice->input_len - 1] == '\r')
 		slice->input_len--;
 	slice->pack = load->waiting == 0 && sluice_pages_wanted(load);
-	slice->page_limit = load->pipeline == NULL ? SLUICE_SLICE_PAGES : 0;
+	/* A page of rows that are formed again, which is not full, is left as it is: many rows at once. */
+	slice->page_limit = load->pipeline == NULL && !sluice_forms_again(load->expressions) ? SLUICE_SLICE_PAGES : 0;
 	slice->rows_len = slice->pack || load->rejects ? SLUICE_SLICE_ROWS :
 		load->by_partition ? SLUICE_BATCH_ROWS : SLUICE_BATCH_ROWS - load->waiting;
 	if (sluice_forces_workers(load) && !sluice_knows_lines(load))
@@ -543,7 +546,8 @@ sluice_make_row_plan(SluiceLoad *load)
 	SluiceSlice *slice = &load->slice;
 	ListCell   *lc;
 
-	sluice_plan_args(load->cstate, &load->args);
+	sluice_expressions_find(load);
+	sluice_plan_args(load->cstate, &load->args, load->expressions != NULL);
 	load->plan = sluice_make_plan(&load->args);
 	load->volatiles = palloc(sizeof(SluiceVolatile) * Max(list_length(load->args.volatiles), 1));
 	foreach(lc, load->args.volatiles)

@@ -48,7 +48,7 @@ extern size_t sluice_line_length(const SluiceDialect *dialect, const char *recor
 extern size_t sluice_last_record_end(const char *data, size_t len, const SluicePlanArgs *args);
 
 /* plan.c */
-extern void sluice_plan_args(CopyFromState cstate, SluicePlanArgs *args);
+extern void sluice_plan_args(CopyFromState cstate, SluicePlanArgs *args, bool computes);
 extern SluicePlan *sluice_make_plan(const SluicePlanArgs *args);
 extern Size sluice_plan_serialized_size(const SluicePlanArgs *args);
 extern void sluice_plan_serialize(const SluicePlanArgs *args, char *flat);
@@ -59,6 +59,17 @@ extern const char *sluice_default_why_not(const SluiceStatement *s, bool marker)
 extern bool sluice_defaults_may_fail(CopyFromState cstate);
 extern void sluice_plan_default(CopyFromState cstate, Form_pg_attribute att,
 								SluiceColumn *column, SluicePlanArgs *args);
+
+typedef struct SluiceExpressions SluiceExpressions;
+
+/* expressions.c */
+extern void sluice_expressions_find(SluiceLoad *load);
+extern bool sluice_forms_again(const SluiceExpressions *expressions);
+extern char *sluice_expressions_text(const SluiceLoad *load);
+extern SluiceExpressions *sluice_expressions_read(char *text, TupleDesc desc, int serial);
+extern void sluice_expressions_begin(SluiceExpressions *expressions, MemoryContext memory);
+extern bool sluice_compute_row(SluiceExpressions *expressions, SluicePacker *packer,
+							   const SluiceSlice *slice, size_t n);
 
 /* rows.c */
 extern size_t sluice_record_length(const SluiceLoad *load);

@@ -24,6 +24,7 @@ CREATE FUNCTION pgsluice.last_copy(
     OUT duplicates_skipped bigint,
     OUT duplicates_replaced bigint,
     OUT leader_reads_because text,
+    OUT expressions_by text,
     OUT index_memory bigint,
     OUT switched_off text,
     OUT indexes jsonb,

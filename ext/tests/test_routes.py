@@ -103,7 +103,7 @@ class Routes(unittest.TestCase):
         """Small loads, and where rows are not the core's own."""
         self.same("insert", csv(5000))
         self.same("insert", csv(5000), UNLOGGED, AGAIN)
-        self.same("insert", csv(), TABLE[:-1] + ", g int GENERATED ALWAYS AS (a + 1) STORED)")
+        self.same("append", csv(), TABLE[:-1] + ", g int GENERATED ALWAYS AS (a + 1) STORED)")
         self.same("insert", csv(), TABLE + " PARTITION BY HASH (a); CREATE TABLE p PARTITION OF t FOR VALUES WITH (MODULUS 1, REMAINDER 0)")
         self.same("insert", csv(), UNLOGGED, AGAIN, CSV[:-1] + ", FREEZE)")
         self.same("insert", csv(), copy=CSV + " WHERE a % 3 > 0")

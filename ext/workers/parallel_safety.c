@@ -106,15 +106,16 @@ statement_why_not(const SluiceLoad *load)
 }
 
 /*
- * Says for each column how workers read it; returns whether they have to. If
+ * Says for each column how workers read it; returns whether they are to join
+ * the leader's session, for that or to evaluate expressions (`evaluate`). If
  * they would have to and may not, the report says why.
  */
 bool
-sluice_workers_may_read(const SluiceLoad *load, SluiceReadColumn *columns)
+sluice_workers_may_join(const SluiceLoad *load, SluiceReadColumn *columns, bool evaluate)
 {
 	CopyFromState cstate = load->cstate;
 	bool		binary = load->source.binary;
-	bool		wanted = false;
+	bool		wanted = evaluate;
 	const char *reason = NULL;
 
 	for (size_t i = 0; i < load->args.ncolumns; i++)

@@ -149,11 +149,12 @@ shared_memory_fits(Size size)
 }
 
 /*
- * Where everything lies in the segment; gives its size. `columns`: of readers,
- * or NULL.
+ * Where everything lies in the segment; gives its size. `columns`: of workers
+ * that join the session, or NULL; `expressions`: that they evaluate, or NULL.
  */
 static Size
-lay_out(const SluiceLoad *load, SluiceShared *shared, const SluiceReadColumn *columns)
+lay_out(const SluiceLoad *load, SluiceShared *shared, const SluiceReadColumn *columns,
+		const char *expressions)
 {
 	Size		at = MAXALIGN(sizeof(SluiceShared));
 
@@ -171,6 +172,11 @@ lay_out(const SluiceLoad *load, SluiceShared *shared, const SluiceReadColumn *co
 		shared->session_at = at;
 		at += MAXALIGN(sluice_session_size());
 	}
+	if (columns && expressions)
+	{
+		shared->expressions_at = at;
+		at += MAXALIGN(strlen(expressions) + 1);
+	}
 	shared->chunks_at = at;
 	at += sizeof(SluiceChunk) * shared->nchunks;
 	shared->memory_at = TYPEALIGN(COMPAT_IO_ALIGN, at);
@@ -179,7 +185,8 @@ lay_out(const SluiceLoad *load, SluiceShared *shared, const SluiceReadColumn *co
 
 /* Fills the segment but for its chunks' memory. */
 static void
-fill_shared(const SluiceLoad *load, SluiceShared *shared, const SluiceReadColumn *columns)
+fill_shared(const SluiceLoad *load, SluiceShared *shared, const SluiceReadColumn *columns,
+			const char *expressions)
 {
 	char	   *base = (char *) shared;
 
@@ -211,6 +218,8 @@ fill_shared(const SluiceLoad *load, SluiceShared *shared, const SluiceReadColumn
 		memcpy(base + shared->columns_at, columns, sizeof(SluiceReadColumn) * shared->natts);
 		sluice_session_save((SluiceSession *) (base + shared->session_at));
 	}
+	if (shared->expressions_at)
+		strcpy(base + shared->expressions_at, expressions);
 }
 
 /* Gives free the places of workers that have ended. */
@@ -302,12 +311,13 @@ open_pipeline(SluiceLoad *load)
 	SluicePipeline *pipe;
 	SluiceShared shared = {0};
 	SluiceReadColumn *columns = palloc0(sizeof(SluiceReadColumn) * load->args.ncolumns);
+	char	   *expressions = sluice_expressions_text(load);
 	Size		size;
 	int			count = 0;
 
-	if (!sluice_workers_may_read(load, columns))
+	if (!sluice_workers_may_join(load, columns, expressions != NULL))
 		columns = NULL;
-	size = lay_out(load, &shared, columns);
+	size = lay_out(load, &shared, columns, expressions);
 	if (!shared_memory_fits(size))
 		return false;
 	/* An abort that frees the statement's memory still ends the workers. */
@@ -317,7 +327,7 @@ open_pipeline(SluiceLoad *load)
 	{
 		pipe->shared = dsm_segment_address(pipe->segment);
 		memcpy(pipe->shared, &shared, sizeof(shared));
-		fill_shared(load, pipe->shared, columns);
+		fill_shared(load, pipe->shared, columns, expressions);
 		if (columns)
 			on_dsm_detach(pipe->segment, end_readers, PointerGetDatum(pipe));
 		on_dsm_detach(pipe->segment, stop_workers, (Datum) 0);
@@ -517,7 +527,11 @@ install_chunk(SluiceLoad *load, SluiceChunk *chunk)
 	slice.rows = (SluiceRow *) (memory + CHUNK_INPUT + CHUNK_ARENA);
 	slice.asks = (SluiceAsk *) (memory + CHUNK_INPUT + CHUNK_ARENA + CHUNK_ROWS_SIZE);
 	sluice_report.values_by_workers += chunk->values_read;
+	load->completed = chunk->completed;
+	if (load->completed)
+		sluice_report.expressions = "workers";
 	load->accept_slice(load, &slice);
+	load->completed = false;
 	sluice_free_tuples(load);
 	load->lines += slice.lines;
 	load->cstate->cur_lineno = load->lines + 1;

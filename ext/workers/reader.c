@@ -1,7 +1,8 @@
 /*
  * Values that the core does not read, read by workers: each through the input
  * or receive function of its type, in the leader's session
- * (workers/session.c).
+ * (workers/session.c). So are the table's expressions evaluated
+ * (rows/expressions.c).
  *
  * A worker only ever gives a value or none. A row with a value that its
  * function refuses, or has something to say about (NOTICE, WARNING), stays as
@@ -23,6 +24,11 @@
  * When all rows of the chunk are complete they are packed into pages, as those
  * that the core forms alone, and the leader can install them by the page
  * routes.
+ *
+ * EXPRESSIONS are evaluated for all rows of a chunk or for none: if one row is
+ * not right, violates a constraint, or makes a function say something, the
+ * leader evaluates them again for each row of the chunk. Until then nothing of
+ * the chunk has changed but for the room of values that are generated.
  */
 #include "workers/workers.h"
 
@@ -31,113 +37,9 @@
 #include "access/tupmacs.h"
 #include "access/xact.h"
 #include "miscadmin.h"
-#include "storage/bufpage.h"
 #include "storage/ipc.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
-
-/* ----------------------------------------------------------------
- * Rows whose values a worker has read go into whole pages, as those that the
- * core forms alone (crates/core/src/sink/heap/pages.rs).
- * ----------------------------------------------------------------
- */
-
-/*
- * Pages and places for any chunk's rows; they are the worker's own until all
- * are known to fit.
- */
-typedef struct SluicePacker
-{
-	char	   *pages;
-	uint32	   *places;
-} SluicePacker;
-
-/* In memory of the worker, made once for all chunks. */
-static SluicePacker *
-make_packer(void)
-{
-	SluicePacker *packer = palloc(sizeof(SluicePacker));
-
-	packer->pages = (char *) TYPEALIGN(COMPAT_IO_ALIGN, palloc(CHUNK_ARENA + COMPAT_IO_ALIGN));
-	packer->places = palloc(sizeof(uint32) * CHUNK_ROWS);
-	return packer;
-}
-
-/*
- * Whether a page may hold the row: the leader reads nothing of it, and no
- * value goes out of line.
- */
-static bool
-goes_into_page(const SluiceSlice *slice, const SluiceRow *row)
-{
-	HeapTupleHeader tuple = (HeapTupleHeader) (slice->arena + row->offset);
-
-	return row->asks == 0 && row->len <= slice->page_longest &&
-		(tuple->t_infomask & HEAP_HASEXTERNAL) == 0;
-}
-
-/*
- * Whether a further tuple goes onto the page, as heap_multi_insert() decides.
- */
-static bool
-page_has_room(Page page, const SluiceSlice *slice, const SluiceRow *row)
-{
-	return PageGetHeapFreeSpace(page) >= MAXALIGN(row->len) + slice->page_reserve;
-}
-
-/*
- * The last row's page is not full: it counts as the core counts, and its rows
- * go where few rows go.
- */
-static void
-take_pages(SluicePacker *packer, SluiceSlice *slice, size_t pages, size_t open_from)
-{
-	memcpy(slice->arena, packer->pages, pages * BLCKSZ);
-	for (size_t i = 0; i < slice->rows_used; i++)
-		slice->rows[i].offset = packer->places[i];
-	slice->arena_used = pages * BLCKSZ;
-	slice->pages = pages - 1;
-	slice->paged = open_from;
-}
-
-/* Packs all rows of a slice, in their order, or leaves them as they are. */
-static void
-pack_rows(SluicePacker *packer, SluiceSlice *slice)
-{
-	size_t		pages = 0,
-				open_from = 0;
-	Page		page = NULL;
-
-	for (size_t i = 0; i < slice->rows_used; i++)
-	{
-		SluiceRow  *row = &slice->rows[i];
-		OffsetNumber place;
-
-		if (!goes_into_page(slice, row))
-			return;
-		if (page == NULL || !page_has_room(page, slice, row))
-		{
-			if ((pages + 1) * BLCKSZ > CHUNK_ARENA)
-				return;
-			page = (Page) (packer->pages + pages++ * BLCKSZ);
-			PageInit(page, BLCKSZ, 0);
-			open_from = i;
-		}
-		place = PageAddItem(page, (char *) slice->arena + row->offset, row->len,
-							InvalidOffsetNumber, false, true);
-		if (place == InvalidOffsetNumber)
-			return;
-		packer->places[i] = (uint32) ((char *) page - packer->pages) +
-			ItemIdGetOffset(PageGetItemId(page, place));
-	}
-	if (pages > 0)
-		take_pages(packer, slice, pages, open_from);
-}
-
-/* ----------------------------------------------------------------
- * Values.
- * ----------------------------------------------------------------
- */
 
 struct SluiceReader
 {
@@ -150,6 +52,7 @@ struct SluiceReader
 	bool	   *isnull;
 	FmgrInfo   *functions;		/* of this transaction */
 	SluicePacker *packer;		/* NULL: the rows do not go into pages */
+	SluiceExpressions *expressions; /* or NULL */
 };
 
 /* A function had something to say to the client, or to the log. */
@@ -201,6 +104,8 @@ begin(SluiceReader *reader)
 			fmgr_info_cxt(reader->columns[i].function, &reader->functions[i],
 						  TopTransactionContext);
 	}
+	if (reader->expressions)
+		sluice_expressions_begin(reader->expressions, TopTransactionContext);
 	MemoryContextSwitchTo(reader->context);
 }
 
@@ -222,7 +127,10 @@ sluice_reader_open(SluiceShared *shared, int number)
 	reader->desc = CreateTupleDesc(natts, atts);
 	reader->values = palloc(sizeof(Datum) * natts);
 	reader->isnull = palloc(sizeof(bool) * natts);
-	reader->packer = shared->pack ? make_packer() : NULL;
+	reader->packer = shared->pack ? sluice_packer_make(CHUNK_ARENA, CHUNK_ROWS) : NULL;
+	if (shared->expressions_at)
+		reader->expressions = sluice_expressions_read((char *) shared + shared->expressions_at,
+													  reader->desc, shared->serial);
 	if (!sluice_session_join(reader->session, number))
 		return NULL;
 	log_shared = shared;
@@ -268,6 +176,8 @@ typedef struct Progress
 	size_t		asks_kept;
 	size_t		room_end;		/* where the values' bytes begin in the arena, behind the tuples */
 	uint64		read;
+	size_t		completed;		/* rows whose expressions were evaluated */
+	bool		failed;			/* the leader evaluates them, for all rows */
 } Progress;
 
 /* Reads a row's values and forms it anew. False: it is left to the leader. */
@@ -370,6 +280,45 @@ read_rows(SluiceReader *reader, SluiceSlice *slice, Progress *progress)
 }
 
 /*
+ * Evaluates the table's expressions, and packs rows that were formed again. It
+ * ends with the first row that is not right or has something to say.
+ */
+static void
+complete_rows(SluiceReader *reader, SluiceSlice *slice, Progress *progress)
+{
+	SluicePacker *packer = reader->packer;
+
+	Assert(packer != NULL);
+	sluice_packer_clear(packer);
+	/* Rows whose values were read lie in no page. */
+	if (progress->read > 0 && slice->rows_used > 0)
+		packer->begun = true;
+	while (!progress->failed && progress->completed < slice->rows_used)
+	{
+		size_t		n = progress->completed;
+
+		if (pg_atomic_read_u32(&reader->shared->stop))
+			break;
+		CHECK_FOR_INTERRUPTS();
+		spoken = false;
+		if (slice->rows[n].asks > 0 ||
+			!sluice_compute_row(reader->expressions, packer, slice, n) || spoken)
+			progress->failed = true;
+		else
+			progress->completed++;
+	}
+}
+
+/* All rows of a slice whose values were read go into pages, or none. */
+static void
+pack_rows(SluicePacker *packer, SluiceSlice *slice)
+{
+	sluice_packer_clear(packer);
+	if (sluice_packer_add_until(packer, slice, slice->rows_used))
+		sluice_packer_take(packer, slice);
+}
+
+/*
  * The bytes of values fill the arena from its end: those of the last one lie
  * first.
  */
@@ -384,12 +333,13 @@ room_end(const SluiceSlice *slice)
 }
 
 /*
- * Reads what the core has left of a slice's rows, and packs them. Returns how
- * many values it read. Errors end the transaction, and another one goes on
+ * Reads what the core has left of a slice's rows, evaluates the table's
+ * expressions, and packs the rows. Returns how many values it read, and whether
+ * all rows are complete. Errors end the transaction, and another one goes on
  * with the next row.
  */
 uint64
-sluice_read_values(SluiceReader *reader, SluiceSlice *slice)
+sluice_read_values(SluiceReader *reader, SluiceSlice *slice, bool *completed)
 {
 	Progress   *progress = MemoryContextAllocZero(TopMemoryContext, sizeof(Progress));
 	uint64		read;
@@ -401,6 +351,8 @@ sluice_read_values(SluiceReader *reader, SluiceSlice *slice)
 		PG_TRY();
 		{
 			read_rows(reader, slice, progress);
+			if (reader->expressions && !progress->failed)
+				complete_rows(reader, slice, progress);
 			through = true;
 		}
 		PG_CATCH();
@@ -409,15 +361,21 @@ sluice_read_values(SluiceReader *reader, SluiceSlice *slice)
 			AbortOutOfAnyTransaction();
 			FlushErrorState();
 			RESUME_INTERRUPTS();
-			next_row(progress, slice, false);
+			if (progress->row < slice->rows_used)
+				next_row(progress, slice, false);
+			else
+				progress->failed = true;
 			MemoryContextReset(reader->context);
 			begin(reader);
 		}
 		PG_END_TRY();
 	}
 	read = progress->read;
+	*completed = reader->expressions && !progress->failed && progress->completed == slice->rows_used;
 	pfree(progress);
-	if (reader->packer && read > 0)
+	if (*completed && reader->packer->begun)
+		sluice_packer_take(reader->packer, slice);
+	else if (reader->packer && reader->expressions == NULL && read > 0)
 		pack_rows(reader->packer, slice);
 	return read;
 }

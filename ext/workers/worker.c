@@ -64,7 +64,8 @@ sluice_form_chunk(SluiceShared *shared, uint64 number, SluicePlan *plan, SluiceR
 	slice->input_len = valid;
 	slice->last = chunk->last && valid == chunk->input_len;
 	chunk->status = pgsluice_form(plan, slice);
-	chunk->values_read = reader ? sluice_read_values(reader, slice) : 0;
+	chunk->completed = false;
+	chunk->values_read = reader ? sluice_read_values(reader, slice, &chunk->completed) : 0;
 	pg_write_barrier();
 	pg_atomic_write_u32(&chunk->state, CHUNK_FORMED);
 }

@@ -24,7 +24,7 @@
 /* A chunk's input, and its output for rows of the usual kind. */
 #define CHUNK_INPUT ((Size) 256 << 10)
 #define CHUNK_ARENA ((Size) 1280 << 10)
-#define CHUNK_ROWS 16384
+#define CHUNK_ROWS SLUICE_MOST_ROWS
 #define CHUNK_ASKS 32768
 
 typedef enum SluiceChunkState
@@ -43,6 +43,7 @@ typedef struct SluiceChunk
 	SluiceStatus status;
 	SluiceSlice slice;			/* pointers are the forming process's own */
 	uint64		values_read;	/* by input functions in a worker */
+	bool		completed;		/* a worker has evaluated the table's expressions for its rows */
 } SluiceChunk;
 
 /* A column, for a worker that reads its values. */
@@ -83,7 +84,8 @@ typedef struct SluiceShared
 	int			serial;			/* the one that is left blank, or -1 */
 	Size		plan_at;		/* where the plan's arguments lie */
 	Size		columns_at;		/* SluiceReadColumn of each column */
-	Size		session_at;		/* the leader's session; 0: workers read no values */
+	Size		session_at;		/* the leader's session; 0: workers do not join it */
+	Size		expressions_at; /* what they evaluate, as text; 0: nothing */
 	Size		chunks_at;
 	Size		memory_at;		/* where the chunks' memory begins */
 } SluiceShared;
@@ -135,11 +137,11 @@ extern bool sluice_session_join(SluiceSession *session, int number);
 extern void sluice_session_begin(SluiceSession *session);
 
 /* parallel_safety.c */
-extern bool sluice_workers_may_read(const SluiceLoad *load, SluiceReadColumn *columns);
+extern bool sluice_workers_may_join(const SluiceLoad *load, SluiceReadColumn *columns, bool evaluate);
 
 /* reader.c */
 extern SluiceReader *sluice_reader_open(SluiceShared *shared, int number);
 extern void sluice_reader_close(void);
-extern uint64 sluice_read_values(SluiceReader *reader, SluiceSlice *slice);
+extern uint64 sluice_read_values(SluiceReader *reader, SluiceSlice *slice, bool *completed);
 
 #endif							/* PGSLUICE_WORKER_H */
