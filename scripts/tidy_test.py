@@ -113,6 +113,9 @@ class Rules(unittest.TestCase):
             self.assertEqual(len(breaches("docs/a.md", text)), 1, text)
         for text in ["under /var/tmp/x\n", "~/work/x\n", "a/work/x\n"]:
             self.assertEqual(breaches("docs/a.md", text), [], text)
+        for text in ["The index is built\nanew.\n", "The reader is told so.\n"]:
+            self.assertEqual(len(breaches("docs/a.md", text)), 1, text)
+            self.assertEqual(breaches("docs/results.md", text), [], text)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ sluice_begin_rows(FunctionCallInfo fcinfo, int columns)
 	if (rsinfo->setDesc->natts != columns)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("the extension's objects are of another version than its library"),
+				 errmsg("the extension's objects and its library have different versions"),
 				 errhint("Run ALTER EXTENSION pgsluice UPDATE.")));
 	return rsinfo;
 }
@@ -98,7 +98,7 @@ sluice_explain_nothing(bool hidden, const char *what, const char *setting)
 				 errhint("It is shown to that user and to members of pg_read_all_stats.")));
 	else
 		ereport(NOTICE,
-				(errmsg("no %s has run in this session for which pgsluice was on", what),
+				(errmsg("no %s has run in this session with pgsluice on", what),
 				 errhint("Use SET %s = on.", setting)));
 }
 

@@ -67,7 +67,7 @@ find_arbiter(const SluiceDuplicates *duplicates, ResultRelInfo *rri)
 	if (found < 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("partition \"%s\" lacks the index by which duplicates are told",
+				 errmsg("partition \"%s\" has no index that finds duplicates",
 						RelationGetRelationName(rri->ri_RelationDesc))));
 	return found;
 }

@@ -234,7 +234,7 @@ check_ours(IndexWriter *load, Relation index, ItemPointer tid, TupleTableSlot *r
 				(errcode(ERRCODE_UNIQUE_VIOLATION),
 				 errmsg("duplicate key value violates unique constraint \"%s\"",
 						RelationGetRelationName(index)),
-				 errdetail("A function that the COPY called has put in a row whose key the COPY has."),
+				 errdetail("A function that the COPY called inserted a row with the same key."),
 				 errtableconstraint(load->rri->ri_RelationDesc, RelationGetRelationName(index))));
 }
 

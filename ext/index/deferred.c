@@ -770,7 +770,7 @@ sluice_index_finish_deferred(IndexWriter *load, int workers, int most)
 	if (load->duplicates && !put_first(built, count, sluice_index_arbiter(load)))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_IN_USE),
-				 errmsg("the index that tells duplicates is being used by active queries in this session")));
+				 errmsg("the index that finds duplicates is being used by active queries in this session")));
 	begin_progress(load, &copy);
 	if (most > workers && !any_is_ranked(load->rri->ri_RelationDesc, built, count))
 		workers = most;

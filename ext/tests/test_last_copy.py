@@ -78,7 +78,7 @@ class Loading(unittest.TestCase):
             self.assertIn("ALTER DATABASE postgres SET session_preload_libraries = 'pgsluice'", session.told[-1])
             for view, what in (("last_copy", "COPY FROM"), ("last_index_build", "build of an index")):
                 self.assertEqual(session.run(f"SELECT * FROM pgsluice.{view}"), "")
-                self.assertIn(f"no {what} has run in this session for which pgsluice was on", session.told[-1])
+                self.assertIn(f"no {what} has run in this session with pgsluice on", session.told[-1])
             session.run("COPY t FROM PROGRAM 'echo 1'")
             self.assertEqual(session.run("SELECT route FROM pgsluice.last_copy; SET ROLE plain; SELECT route FROM pgsluice.last_copy"), "insert")
             self.assertIn("the last COPY FROM of this session was run by another user", session.told[-1])

@@ -81,7 +81,7 @@ class Security(OnCluster):
         for number, (args, symbol) in enumerate((("", "last_copy"), ("", "last_index_build"), ("regclass, boolean, ", "index_ways"))):
             self.cluster.sql(f"CREATE FUNCTION other{number}({args}OUT a int, OUT b int) RETURNS SETOF record LANGUAGE C AS '$libdir/pgsluice', 'pgsluice_{symbol}'")
             called = f"other{number}({repr('t') + ', true' if args else ''})"
-            self.assertIn("55000: the extension's objects are of another version", self.refusal(f"SELECT * FROM {called}"))
+            self.assertIn("55000: the extension's objects and its library have different versions", self.refusal(f"SELECT * FROM {called}"))
 
     def test_wide_field(self):
         """A field as long as a value may be, a longer one, and a line without an end: as stock COPY, in bounded memory."""
