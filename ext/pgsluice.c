@@ -6,9 +6,27 @@
  * CALL of pgsluice.inside() (see `inside` below); every other statement goes
  * on along the chain, unchanged.
  *
- * A COPY of ours may call a function that runs another COPY. `running` counts
- * them; what the session keeps of the outer one (the report, the list of its
- * indexes) is put away meanwhile and restored, also after an error.
+ * THE DECISION comes before anything was done that stock COPY would do again
+ * with another result (copy/decide.c). Up to then the statement is a copy, the
+ * table may be open with the lock that stock COPY takes next, and no byte of
+ * the data is read: falling back is always possible and leaves no trace but
+ * the reason. After it there is no way back: an error is the statement's
+ * error, and is never answered by stock COPY, which would find that a part of
+ * the input is gone.
+ *
+ * OPTIONS of ours are taken out of a copy of the statement, so that stock COPY
+ * and other hooks never see them. If stock COPY cannot honour one of them, the
+ * statement is refused and not executed without it.
+ *
+ * NESTED COPYs.  A COPY of ours may call a function that runs another COPY.
+ * `running` counts them; what the session keeps of the outer one (the report,
+ * the list of its indexes) is put away meanwhile and restored, also after an
+ * error.
+ *
+ * AFTER AN ERROR.  `running` and `inside` are the only variables here that an
+ * error could leave wrong. Each is put right in a PG_FINALLY block. All else
+ * of a statement is in its memory contexts and resource owners, and the report
+ * is marked valid as the last step: a COPY that failed shows no row.
  */
 #include "copy/copy.h"
 

@@ -7,6 +7,10 @@
  * statement has one that stock COPY cannot honour (rejects_to, on_duplicate,
  * …) and something keeps us from doing the COPY, it is refused: loading
  * without it would be another statement than the user has written.
+ *
+ * What a setting may do: choose between ways that give the same table. No
+ * setting of a user changes which rows are loaded, which are refused, or what
+ * a crash may take away. The administrator's settings are in admin.c.
  */
 #include "base/pgsluice.h"
 

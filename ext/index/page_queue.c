@@ -10,10 +10,27 @@
  * at which it is counted in `sent`. The counters are changed by atomic
  * additions (full barriers) and waited for with one condition variable.
  *
- * The end is told after the last lot was sent; so the worker, which sees the
- * end, looks once more whether a lot came before it. ABANDONED means that the
- * leader will raise an error or has found the build unfit: the worker leaves
- * the file as it is, for it goes with the transaction, or is given up.
+ * MEMORY ORDER.  The leader writes a lot, then counts it: the addition is a
+ * full barrier, so a worker that sees the count sees the pages. The worker
+ * copies a page out, then counts the lot as written: a leader that sees that
+ * count may overwrite the lot. Neither reads a lot that the other one may be
+ * writing.
+ *
+ * THE END is set after the last lot was sent. So a worker that sees the end
+ * looks again whether a lot came before it. ABANDONED means that the leader
+ * will raise an error or has found the build unfit: the worker leaves the file
+ * as it is, for it goes with the transaction, or is given up.
+ *
+ * WHY A HALF-WRITTEN FILE HARMS NOBODY.  The metapage is written last, by the
+ * same worker, and only after COMPLETE: until then the file has no root. The
+ * file is new in this transaction, whose catalog rows alone name it, and goes
+ * with it. The worker logs and writes as the leader alone would: page_writer.c
+ * says why a crash at any moment leaves either the whole index or none.
+ *
+ * DEADLOCK is impossible: the leader waits only for a free lot, which the
+ * worker gives back without the leader's help, and the worker waits only for a
+ * lot or the end. If either raises an error, the ParallelContext ends the
+ * other: a waiting process is interrupted in ConditionVariableSleep().
  */
 #include "index/build.h"
 
