@@ -103,6 +103,7 @@ impl Failure {
             place: error.and_then(Error::place),
             hint: self.hint.as_deref(),
             changed: error.and_then(Error::changed),
+            open_nodes: error.map_or(&[], Error::open_nodes),
         }
     }
 }
@@ -124,6 +125,9 @@ pub struct Problem<'f> {
     hint: Option<&'f str>,
     /// what the failed load has changed nevertheless
     changed: Option<&'f str>,
+    /// nodes that do not have their rows, where others have committed theirs
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    open_nodes: &'f [String],
 }
 
 impl From<ServerError> for Failure {

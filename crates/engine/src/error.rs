@@ -103,6 +103,7 @@ struct Inner {
     hint: Option<Text>,
     changed: Option<String>,
     repeatable: bool,
+    open_nodes: Vec<String>,
 }
 
 impl Error {
@@ -116,6 +117,7 @@ impl Error {
             hint: None,
             changed: None,
             repeatable: false,
+            open_nodes: Vec::new(),
         }))
     }
 
@@ -185,6 +187,13 @@ impl Error {
     #[must_use]
     pub fn repeatable(mut self) -> Error {
         self.0.repeatable = true;
+        self
+    }
+
+    /// Names the nodes that do not have their rows, where others have committed theirs.
+    #[must_use]
+    pub fn with_open_nodes(mut self, names: Vec<String>) -> Error {
+        self.0.open_nodes = names;
         self
     }
 
@@ -258,6 +267,11 @@ impl Error {
     /// What to do about it.
     pub fn hint(&self) -> Option<&Text> {
         self.0.hint.as_ref()
+    }
+
+    /// The nodes that do not have their rows, where others have committed theirs.
+    pub fn open_nodes(&self) -> &[String] {
+        &self.0.open_nodes
     }
 
     /// What the failed load has changed nevertheless.

@@ -94,8 +94,12 @@ fn facts(
     let routed = objects.is_some() && table.kind == 'p' && options.target.route != Route::Root;
     let partitions = if routed { partitions::read(conn, table.oid)? } else { Vec::new() };
     let to_nodes = routed && options.target.route == Route::Nodes;
-    let nodes =
-        if to_nodes { Some(nodes::read(conn, table.oid, &options.target.nodes)?) } else { None };
+    // Where each node records what it has, a later load brings a node that is down its rows.
+    let tolerant = options.once.is_some() && !options.target.atomic;
+    let nodes = match to_nodes {
+        true => Some(nodes::read(conn, table.oid, &options.target.nodes, tolerant)?),
+        false => None,
+    };
     Ok(Facts {
         partitions,
         nodes,

@@ -1,5 +1,6 @@
 //! `pgsluice loads`: the record of what `load --once` has loaded.
 
+use crate::arguments::node;
 use crate::connection::ConnectionArguments;
 use crate::failure::Failure;
 use crate::output::{print, say};
@@ -96,6 +97,9 @@ struct Forget {
     /// The table of the files, written as in SQL
     #[arg(long, short, value_name = "NAME")]
     table: Option<String>,
+    /// Connect to the node NAME by URL, instead of as the catalog says; may be repeated
+    #[arg(long = "node", value_name = "NAME=URL", value_parser = node)]
+    nodes: Vec<(String, String)>,
     #[command(flatten)]
     connection: ConnectionArguments,
 }
@@ -145,7 +149,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 }
 
 fn forget_files(forget: &Forget, table: &str) -> Result<ExitCode, Failure> {
-    let forgotten = loads::forget(&forget.connection.target()?, table, &forget.what)?;
+    let url = forget.connection.target()?;
+    let forgotten = loads::forget(&url, table, &forget.what, &forget.nodes)?;
     put(&forgotten, false, |file| format!("{file} is forgotten; its rows stay"))?;
     let missing = forget.what.len().saturating_sub(forgotten.len());
     if missing > 0 {
@@ -168,7 +173,7 @@ fn forget_loads(forget: &Forget) -> Result<ExitCode, Failure> {
     let url = forget.connection.target()?;
     let mut code = ExitCode::SUCCESS;
     for load in numbers {
-        match loads::forget_load(&url, load)? {
+        match loads::forget_load(&url, load, &forget.nodes)? {
             None => {
                 say(format_args!("error: no load {load} is recorded"));
                 code = ExitCode::FAILURE;

@@ -1,5 +1,6 @@
 //! Facts about the servers that hold the leaves of a partitioned table (`postgres_fdw`).
 
+use crate::error::Error;
 use std::fmt;
 
 /// The servers and what is on them.
@@ -20,6 +21,8 @@ pub struct Node {
     pub address: Address,
     /// the node's setting of this name
     pub max_prepared_transactions: u32,
+    /// why it cannot be reached
+    pub down: Option<Error>,
 }
 
 /// Where to connect to, with a password if there is one: it is not printed.

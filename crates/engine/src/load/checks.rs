@@ -55,7 +55,7 @@ pub(super) fn check_counts(
     counts: &LaneCounts,
     rejected: u64,
 ) -> Result<(), Error> {
-    let accounted = counts.rows + rejected;
+    let accounted = counts.rows + counts.there + counts.open + rejected;
     let lost = through.records != accounted && !plan.may_drop_rows;
     if lost || accounted > through.records {
         return Err(Error::new(format!(

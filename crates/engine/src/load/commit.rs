@@ -32,7 +32,9 @@ pub(super) fn commit_recorded(
     plan: &Plan,
 ) -> Result<u64, Error> {
     let last = lanes.len() == 1;
-    let rows = last.then(|| counts.rows - recording.committed.get());
+    // The record is of all rows that nodes have; with a node that is open nothing is recorded.
+    let rows = counts.rows + counts.there + counts.open;
+    let rows = last.then(|| rows - recording.committed.get());
     lanes.iter_mut().try_for_each(|lane| lane.commit_pieces(rows, last))?;
     Ok(plan.nodes.as_ref().map_or(lanes.len(), |to| to.nodes.len()) as u64)
 }

@@ -39,7 +39,7 @@ pub(super) fn send_rows(
     let Job { options, watch, .. } = job;
     let rejects = rejects(&reader, job)?;
     let mut lanes = open_lanes(conn, plan, options, watch, &rejects)?;
-    lanes[0].open_nodes(watch, options)?;
+    lanes[0].open_nodes(watch, options, job.recording)?;
     if let Some(recording) = job.recording {
         lanes.iter_mut().for_each(|lane| lane.record_for(recording));
     }
@@ -164,6 +164,8 @@ pub(crate) fn total(lanes: &[Lane]) -> LaneCounts {
         chunks_as_is: sum.chunks_as_is + lane.counts.chunks_as_is,
         chunks_encoded: sum.chunks_encoded + lane.counts.chunks_encoded,
         to_leaves: sum.to_leaves + lane.counts.to_leaves,
+        there: sum.there + lane.counts.there,
+        open: sum.open + lane.counts.open,
         windows_by_root: sum.windows_by_root + lane.counts.windows_by_root,
         stale_transactions: sum.stale_transactions + lane.counts.stale_transactions,
     })

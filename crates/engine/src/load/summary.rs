@@ -44,12 +44,12 @@ pub(super) fn summarise(job: &Job<'_>, plan: &Plan, done: &Done, clock: &Stopwat
         )
     });
     Summary {
-        read: records + through.passed,
+        read: records + through.passed - counts.there,
         loaded: counts.rows,
         rejected: done.rejected.records,
         rejected_lines: done.rejected.lines,
-        skipped: through.passed + (records - counts.rows - done.rejected.records),
-        records_known: through.known,
+        skipped: through.passed + (records - counts.rows - counts.there - done.rejected.records),
+        records_known: through.known + counts.there,
         stray_quotes: through.stray_quotes,
         table: plan.table.clone(),
         files: options.input.sources.iter().map(|s| s.name()).collect(),

@@ -5,17 +5,25 @@
 
 use super::listing::open;
 use super::rejects::absolute;
+use super::slices;
 use crate::error::Error;
 use crate::session::conn::{Conn, Rows};
+use crate::session::nodes;
 use std::path::Path;
 
 /// Forgets files of a table, by their paths, streams, by their names, and reject files of its loads
-/// that are not complete. Gives those that were recorded.
+/// that are not complete. Gives those that were recorded. `nodes` are addresses in place of those of
+/// the catalog.
 ///
 /// # Errors
 ///
-/// The server cannot be reached, or refuses.
-pub fn forget(url: &str, table: &str, files: &[String]) -> Result<Vec<String>, Error> {
+/// The server or a node of the table cannot be reached, or refuses.
+pub fn forget(
+    url: &str,
+    table: &str,
+    files: &[String],
+    nodes: &[(String, String)],
+) -> Result<Vec<String>, Error> {
     let Some(mut conn) = open(url)? else { return Ok(Vec::new()) };
     let mut forgotten = Vec::new();
     for file in files {
@@ -23,10 +31,11 @@ pub fn forget(url: &str, table: &str, files: &[String]) -> Result<Vec<String>, E
         // One that is gone is named by its folder.
         let path = path.or_else(|| absolute(Path::new(file)).ok());
         let path = path.and_then(|path| path.to_str().map(str::to_owned));
-        let found = path.map_or(Ok(Vec::new()), |path| forget_one(&mut conn, table, &path))?;
+        let mut one = |name: &str| forget_one(&mut conn, table, name, nodes);
+        let found = path.map_or(Ok(Vec::new()), |path| one(&path))?;
         // The name of a stream is no path.
         forgotten.extend(match found.is_empty() {
-            true => forget_one(&mut conn, table, file)?,
+            true => one(file)?,
             false => found,
         });
     }
@@ -36,7 +45,12 @@ pub fn forget(url: &str, table: &str, files: &[String]) -> Result<Vec<String>, E
 }
 
 /// Forgets what is recorded under a name; gives that name if there was something.
-fn forget_one(conn: &mut Conn, table: &str, name: &str) -> Result<Vec<String>, Error> {
+fn forget_one(
+    conn: &mut Conn,
+    table: &str,
+    name: &str,
+    given: &[(String, String)],
+) -> Result<Vec<String>, Error> {
     let (table, name) = (Some(table), Some(name));
     stop(
         conn,
@@ -44,6 +58,7 @@ fn forget_one(conn: &mut Conn, table: &str, name: &str) -> Result<Vec<String>, E
            WHERE target = pg_catalog.to_regclass($1) AND name = $2 AND state = 'loading')",
         &[table, name],
     )?;
+    let slices = forget_on_nodes(conn, table.unwrap_or_default(), name.unwrap_or_default(), given)?;
     let rows = conn.query(
         "WITH rejects AS (DELETE FROM pgsluice_loads.reject_files r \
                USING pgsluice_loads.loads l WHERE l.number = r.load \
@@ -56,7 +71,32 @@ fn forget_one(conn: &mut Conn, table: &str, name: &str) -> Result<Vec<String>, E
              SELECT name FROM sources UNION SELECT * FROM rejects",
         &[table, name],
     )?;
-    Ok(names(rows))
+    Ok(match (rows.is_empty(), slices, name) {
+        (true, true, Some(name)) => vec![name.to_owned()],
+        _ => names(rows),
+    })
+}
+
+/// Forgets the slices that the nodes of a table have of a file; gives whether there were any. The nodes
+/// come first: should one be out of reach, the same command does all of it later.
+fn forget_on_nodes(
+    conn: &mut Conn,
+    table: &str,
+    name: &str,
+    given: &[(String, String)],
+) -> Result<bool, Error> {
+    let mut any = false;
+    for (node, tables) in nodes::tables(conn, table)? {
+        let rows = conn.query(
+            "SELECT size, head, tail FROM pgsluice_loads.sources \
+             WHERE target = pg_catalog.to_regclass($1) AND name = $2",
+            &[Some(table), Some(name)],
+        )?;
+        let mut there = nodes::connect(conn, &node, given)?;
+        let gone = slices::forget(&mut there, &tables, name, rows.first());
+        any |= gone.map_err(|error| nodes::of_node(&node, error))?;
+    }
+    Ok(any)
 }
 
 /// Forgets what one load has loaded. Gives the files of which it had loaded something; `None` where
@@ -65,12 +105,24 @@ fn forget_one(conn: &mut Conn, table: &str, name: &str) -> Result<Vec<String>, E
 /// # Errors
 ///
 /// As [`forget`].
-pub fn forget_load(url: &str, load: i64) -> Result<Option<Vec<String>>, Error> {
+pub fn forget_load(
+    url: &str,
+    load: i64,
+    nodes: &[(String, String)],
+) -> Result<Option<Vec<String>>, Error> {
     let Some(mut conn) = open(url)? else { return Ok(None) };
     let load = load.to_string();
     let found = stop(&mut conn, "number = $1::bigint", &[Some(&load)])?;
     if found.is_empty() {
         return Ok(None);
+    }
+    let sources = "SELECT target::text, name FROM pgsluice_loads.sources s \
+        WHERE load = $1::bigint OR number IN (SELECT p.source FROM pgsluice_loads.pieces p \
+          JOIN pgsluice_loads.commits c ON c.number = p.commit WHERE c.load = $1::bigint)";
+    for row in conn.query(sources, &[Some(&load)])? {
+        if let [Some(table), Some(name)] = &row[..] {
+            forget_on_nodes(&mut conn, table, name, nodes)?;
+        }
     }
     // One that continues its files takes them for loaded.
     stop(

@@ -17,11 +17,12 @@ mod names;
 mod notes;
 pub mod record;
 mod rejects;
+pub mod slices;
 pub mod tables;
 
 use crate::error::Error;
 use crate::input::{changed, compare, Compared, KnownPiece};
-use crate::options::{Header, Options};
+use crate::options::{Header, Options, Route};
 use crate::report::Summary;
 use crate::session::catalog;
 use crate::session::conn::Conn;
@@ -157,16 +158,14 @@ fn check_partitions(conn: &mut Conn, target: &Target, options: &Options) -> Resu
     )?;
     let Some(row) = rows.first() else { return Ok(()) };
     let (name, foreign) = (row[0].clone().unwrap_or_default(), row[1].as_deref() == Some("t"));
-    if foreign && options.target.atomic {
-        // The nodes commit with the record, and the plan looks at their tables.
+    if foreign && options.target.route == Route::Nodes {
+        // The nodes commit with the record, or have their own, and the plan looks at their tables.
         return Ok(());
     }
     Err(match foreign {
         true => {
             Error::new(format!("the partition {name} is a foreign table: its rows are elsewhere"))
-                .with_hint(
-                    "`route` nodes with `atomic` loads them with the record of what is loaded",
-                )
+                .with_hint("`route` nodes loads them with a record of what is loaded")
         }
         false => Error::new(format!("the partition {name} is UNLOGGED: a crash would empty it"))
             .with_hint("ALTER TABLE ... SET LOGGED, or accept that with `force-unlogged`"),

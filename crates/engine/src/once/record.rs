@@ -95,7 +95,7 @@ pub(crate) struct Recording {
     /// its number
     pub load: i64,
     target: Target,
-    files: Vec<Wanted>,
+    pub(super) files: Vec<Wanted>,
     /// names to add when the files are complete
     aliases: Vec<Alias>,
     /// options of all files, as JSON

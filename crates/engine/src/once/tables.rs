@@ -1,10 +1,11 @@
-//! The tables of the schema `pgsluice_loads`: what loads with `once` have loaded, and what several
-//! nodes commit together.
+//! The tables of the schema `pgsluice_loads`: what loads with `once` have loaded, on a node the slices
+//! of files that it has, and what several nodes commit together.
 //!
 //! A role sees and writes the rows of the tables into which it may insert: who could insert rows
 //! can also say which of them are loaded. `target` is a `regclass`, so that a dump restores it by
 //! name, and a table that was dropped and created again begins without a history.
 
+use super::slices;
 use crate::error::Error;
 use crate::ledger::{self, node_commits, State};
 use crate::session::conn::Conn;
@@ -12,7 +13,7 @@ use crate::session::transaction::BEGIN;
 use crate::text::text;
 
 /// The version of these tables.
-const VERSION: i32 = 3;
+const VERSION: i32 = 4;
 
 /// What version 2 has added.
 const REJECT_FILES: &str = "
@@ -35,15 +36,16 @@ CREATE POLICY may_insert ON pgsluice_loads.reject_files
 GRANT SELECT, INSERT, UPDATE, DELETE ON pgsluice_loads.reject_files TO PUBLIC;
 ";
 
-/// Created in one transaction by the first load that needs them, with [`REJECT_FILES`] and
-/// [`node_commits::CREATE`], which is what version 3 has added.
+/// Created in one transaction by the first load that needs them, with [`REJECT_FILES`],
+/// [`node_commits::CREATE`], which is what version 3 has added, and [`slices::CREATE`], which is what
+/// version 4 has.
 const CREATE: &str = "
 CREATE TABLE pgsluice_loads.version (
     one_row boolean PRIMARY KEY DEFAULT true CHECK (one_row),
     version integer NOT NULL
 );
 COMMENT ON TABLE pgsluice_loads.version IS 'version of the tables of loads with once';
-INSERT INTO pgsluice_loads.version (version) VALUES (3);
+INSERT INTO pgsluice_loads.version (version) VALUES (4);
 CREATE TABLE pgsluice_loads.loads (
     number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     target regclass NOT NULL,
@@ -121,7 +123,8 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON pgsluice_loads.loads, pgsluice_loads.sou
 
 /// The statements that create the schema and all of its tables, for an administrator to run.
 pub fn statements() -> String {
-    format!("BEGIN;{}{CREATE}{REJECT_FILES}{}COMMIT;", ledger::CREATE, node_commits::CREATE)
+    let (of_3, of_4) = (node_commits::CREATE, slices::CREATE);
+    format!("BEGIN;{}{CREATE}{REJECT_FILES}{of_3}{of_4}COMMIT;", ledger::CREATE)
 }
 
 /// Creates the tables where they are missing, and adds what later versions have. To be called
@@ -139,12 +142,13 @@ pub(crate) fn ensure(conn: &mut Conn) -> Result<(), Error> {
     }
     // Two loads may find them missing at once; the lock lets the second one look again.
     conn.exec(&format!("{BEGIN}; {}", ledger::LOCK))?;
-    let (of_2, of_3) = (REJECT_FILES, node_commits::CREATE);
+    let (of_2, of_3, of_4) = (REJECT_FILES, node_commits::CREATE, slices::CREATE);
     let now = format!("UPDATE pgsluice_loads.version SET version = {VERSION}");
     let missing = match version(conn)? {
-        None => format!("{CREATE}{of_2}{of_3}"),
-        Some(1) => format!("{of_2}{of_3}{now}"),
-        Some(2) => format!("{of_3}{now}"),
+        None => format!("{CREATE}{of_2}{of_3}{of_4}"),
+        Some(1) => format!("{of_2}{of_3}{of_4}{now}"),
+        Some(2) => format!("{of_3}{of_4}{now}"),
+        Some(3) => format!("{of_4}{now}"),
         Some(VERSION) => String::new(),
         Some(other) => return Err(of_another(other)),
     };

@@ -24,6 +24,13 @@ pub struct ToNodes {
     pub truncate: bool,
 }
 
+impl ToNodes {
+    /// Whether each node records what it has, and commits whatever becomes of the others.
+    pub fn in_turn_once(&self, once: bool) -> bool {
+        once && !self.together
+    }
+}
+
 /// The table of one leaf.
 #[derive(Clone, Debug)]
 pub struct LeafTarget {
@@ -39,6 +46,8 @@ pub struct LeafTarget {
     pub copy: String,
     /// the columns' names on the node, in the order in which they are sent
     pub columns: Vec<String>,
+    /// what holds for its rows, without the number of the partitioned table
+    pub bound: String,
     /// asks the coordinator whether a row belongs to the leaf, by the values of its key
     pub belongs: Option<String>,
 }
@@ -64,7 +73,10 @@ pub(crate) fn refuse_beside_nodes(options: &Options) -> Result<(), Error> {
     }
     let given: [(bool, Text); 13] = [
         (options.rejects.is_some(), "`on-error` reject".into()),
-        (options.once.is_some() && !target.atomic, "`once` without `atomic`".into()),
+        (
+            !target.atomic && options.once.as_ref().is_some_and(|once| once.append),
+            "`on-change` append without `atomic`".into(),
+        ),
         (options.in_pieces(), "`commit-every`".into()),
         (target.create != Create::No, "`create`".into()),
         (target.filter.is_some(), "`where`".into()),
@@ -135,15 +147,21 @@ pub(super) fn to_nodes(plan: &mut Plan, facts: &Facts, options: &Options) -> Res
     let truncate = options.target.truncate;
     // The coordinator's own TRUNCATE would go to the nodes by other connections.
     plan.before.retain(|statement| !statement.starts_with("TRUNCATE"));
-    plan.notes.extend(notes(together, truncate));
+    plan.notes.extend(notes(together, truncate, options.once.is_some()));
+    plan.notes.extend(found.nodes.iter().filter_map(down_note));
     plan.nodes = Some(ToNodes { nodes: found.nodes.clone(), leaves, together, truncate });
     plan.router = Some(router);
     plan.wire = Wire::Binary;
     plan.method = Method::CopyBinary;
     plan.reason = "rows are sent to the nodes in the binary form".into();
     if found.nodes.len() > 1 && !together {
-        plan.cost =
-            "a single commit: if a node fails while the nodes commit, the others' rows stay".into();
+        let once = match options.once {
+            Some(_) => ", and the same command loads the rest",
+            None => "",
+        };
+        plan.cost = format!(
+            "a single commit: if a node fails while the nodes commit, the others' rows stay{once}"
+        );
     }
     plan.freeze = false;
     plan.may_drop_rows = false;
@@ -199,10 +217,21 @@ fn together(facts: &Facts, found: &Nodes, options: &Options) -> Result<bool, Err
     }
 }
 
-fn notes(together: bool, truncate: bool) -> impl Iterator<Item = Text> {
+/// What becomes of a node that cannot be reached.
+fn down_note(node: &Node) -> Option<Text> {
+    let why = node.down.as_ref()?.message().clone();
+    Some(text!("{}: the slices of this node stay open, and the same command loads them later", why))
+}
+
+fn notes(together: bool, truncate: bool, once: bool) -> impl Iterator<Item = Text> {
     let recorded = "the decision to commit is recorded in the schema pgsluice_loads, which is created if it is missing";
     let truncated = "the tables on the nodes are truncated in the transactions of their rows: their readers and writers wait";
-    let notes = [together.then_some(recorded), truncate.then_some(truncated)];
+    let slices = "each node records its slices of the files in its schema pgsluice_loads, which is created if it is missing";
+    let notes = [
+        together.then_some(recorded),
+        truncate.then_some(truncated),
+        (once && !together).then_some(slices),
+    ];
     notes.into_iter().flatten().map(Text::from)
 }
 
@@ -273,9 +302,22 @@ fn leaf_target(plan: &Plan, leaf: &RemoteLeaf, keys: &[&String]) -> LeafTarget {
         table: leaf.table.clone(),
         relation: leaf.relation.clone(),
         partition: leaf.partition.clone(),
+        bound: bound(leaf.constraint.as_deref().unwrap_or_default()),
         columns,
         belongs: leaf.constraint.as_ref().map(|constraint| {
             format!("SELECT ({constraint}) FROM (SELECT {}) AS pgsluice_row", values.join(", "))
         }),
     }
+}
+
+/// A partition's constraint without the number of the partitioned table, which may be created again.
+fn bound(constraint: &str) -> String {
+    let mut parts = constraint.split("satisfies_hash_partition('");
+    let mut bound = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let rest = part.trim_start_matches(|c: char| c.is_ascii_digit());
+        bound += "satisfies_hash_partition('";
+        bound += rest;
+    }
+    bound
 }

@@ -70,6 +70,10 @@ pub struct LaneCounts {
     pub chunks_encoded: u64,
     /// rows that went straight to a partition
     pub to_leaves: u64,
+    /// rows that nodes had before
+    pub there: u64,
+    /// rows of nodes that are out of reach
+    pub open: u64,
     /// times that rows went through the root since a partition refused one of them
     pub windows_by_root: u64,
     /// transactions in which the partitions were others than those that rows are routed by

@@ -3,13 +3,13 @@
 
 use super::conn::{quote_ident, quote_literal, Conn, Rows};
 use super::target::{part, read as read_target, written, Pairs};
-use crate::error::Error;
+use crate::error::{Error, Kind};
 use crate::facts::{Address, Node, Nodes, RemoteColumn, RemoteLeaf};
 use crate::text::text;
 
 /// Options of servers and of user mappings that mean the same to this program's own connection.
 /// Those that name files are about the machine of the coordinator.
-const CONNECTION: [&str; 9] = [
+const CONNECTION: [&str; 14] = [
     "host",
     "hostaddr",
     "port",
@@ -18,6 +18,11 @@ const CONNECTION: [&str; 9] = [
     "password",
     "sslmode",
     "connect_timeout",
+    "keepalives",
+    "keepalives_idle",
+    "keepalives_interval",
+    "keepalives_count",
+    "tcp_user_timeout",
     "target_session_attrs",
 ];
 
@@ -30,16 +35,22 @@ struct Expected {
 }
 
 /// Reads the leaves, connects to each node, and compares the tables there. Of nodes whose addresses
-/// are `given`, the catalog's addresses are not read.
+/// are `given`, the catalog's addresses are not read. One that cannot be reached is left out if the
+/// load is `tolerant`.
 ///
 /// # Errors
 ///
 /// A leaf is on no other server, a node cannot be reached, or its table is another one.
-pub fn read(conn: &mut Conn, root: u32, given: &[(String, String)]) -> Result<Nodes, Error> {
+pub fn read(
+    conn: &mut Conn,
+    root: u32,
+    given: &[(String, String)],
+    tolerant: bool,
+) -> Result<Nodes, Error> {
     // Names of types in expressions are qualified.
     let path = conn.exec("SELECT pg_catalog.current_setting('search_path')")?[0][0].clone();
     set_path(conn, Some("pg_catalog"))?;
-    let read = read_all(conn, root, given);
+    let read = read_all(conn, root, given, tolerant);
     // After an error the transaction is at its end.
     if read.is_ok() {
         set_path(conn, path.as_deref())?;
@@ -51,7 +62,12 @@ fn set_path(conn: &mut Conn, path: Option<&str>) -> Result<(), Error> {
     conn.query("SELECT pg_catalog.set_config('search_path', $1, true)", &[path]).map(drop)
 }
 
-fn read_all(conn: &mut Conn, root: u32, given: &[(String, String)]) -> Result<Nodes, Error> {
+fn read_all(
+    conn: &mut Conn,
+    root: u32,
+    given: &[(String, String)],
+    tolerant: bool,
+) -> Result<Nodes, Error> {
     let rows = conn.query(
         "SELECT c.oid, n.nspname, c.relname, c.relkind, p.proname = 'postgres_fdw_handler', \
          s.srvname, s.oid, pg_get_partition_constraintdef(c.oid), \
@@ -73,7 +89,7 @@ fn read_all(conn: &mut Conn, root: u32, given: &[(String, String)]) -> Result<No
     check_names(&rows, given)?;
     let mut found = Nodes::default();
     let mut servers = Vec::new();
-    let mut conns: Vec<Conn> = Vec::new();
+    let mut conns: Vec<Option<Conn>> = Vec::new();
     for row in rows {
         let text = |i: usize| row[i].clone().unwrap_or_default();
         let partition = format!("{}.{}", quote_ident(&text(1)), quote_ident(&text(2)));
@@ -93,7 +109,7 @@ fn read_all(conn: &mut Conn, root: u32, given: &[(String, String)]) -> Result<No
         let node = match servers.iter().position(|oid| *oid == text(6)) {
             Some(node) => node,
             None => {
-                let (node, there) = node(conn, text(5), &text(6), given)?;
+                let (node, there) = node(conn, text(5), &text(6), given, tolerant)?;
                 conns.push(there);
                 servers.push(text(6));
                 found.nodes.push(node);
@@ -114,12 +130,49 @@ fn read_all(conn: &mut Conn, root: u32, given: &[(String, String)]) -> Result<No
         };
         let expected = expected(conn, leaf.oid)?;
         let checks = checks(conn, &leaf.oid.to_string())?;
-        leaf.columns = compared(&mut conns[node], &found.nodes[node], &leaf, expected, &checks)?;
-        leaf.unlogged = unlogged(&mut conns[node], &leaf.table)
-            .map_err(|error| of_node(&found.nodes[node].name, error))?;
+        match &mut conns[node] {
+            Some(there) => {
+                leaf.columns = compared(there, &found.nodes[node], &leaf, expected, &checks)?;
+                leaf.unlogged = unlogged(there, &leaf.table)
+                    .map_err(|error| of_node(&found.nodes[node].name, error))?;
+            }
+            // It is compared by the load that brings its rows.
+            None => leaf.columns = expected.into_iter().map(|column| column.column).collect(),
+        }
         found.leaves.push(leaf);
     }
-    Ok(found)
+    match found.nodes.iter().map(|node| node.down.clone()).collect::<Option<Vec<_>>>() {
+        Some(all) => all.into_iter().next().map_or(Ok(found), Err),
+        None => Ok(found),
+    }
+}
+
+/// The nodes of a partitioned table, by the names of their servers, and the tables there, quoted and
+/// qualified; none if it has no foreign tables.
+///
+/// # Errors
+///
+/// The connection is lost.
+pub fn tables(conn: &mut Conn, root: &str) -> Result<Vec<(String, Vec<String>)>, Error> {
+    let rows = conn.query(
+        "SELECT s.srvname, pg_catalog.jsonb_agg(pg_catalog.format('%I.%I', \
+           coalesce((SELECT option_value FROM pg_catalog.pg_options_to_table(f.ftoptions) \
+             WHERE option_name = 'schema_name'), n.nspname), \
+           coalesce((SELECT option_value FROM pg_catalog.pg_options_to_table(f.ftoptions) \
+             WHERE option_name = 'table_name'), c.relname))) \
+         FROM pg_catalog.pg_partition_tree(pg_catalog.to_regclass($1)) t \
+         JOIN pg_catalog.pg_foreign_table f ON f.ftrelid = t.relid \
+         JOIN pg_catalog.pg_class c ON c.oid = t.relid \
+         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+         JOIN pg_catalog.pg_foreign_server s ON s.oid = f.ftserver \
+         GROUP BY s.srvname ORDER BY s.srvname",
+        &[Some(root)],
+    )?;
+    let node = |row: &Vec<Option<String>>| {
+        let tables = serde_json::from_str(row[1].as_deref().unwrap_or("[]")).unwrap_or_default();
+        (row[0].clone().unwrap_or_default(), tables)
+    };
+    Ok(rows.iter().map(node).collect())
 }
 
 /// Each address is that of a node.
@@ -142,11 +195,21 @@ fn node(
     name: String,
     oid: &str,
     given: &[(String, String)],
-) -> Result<(Node, Conn), Error> {
+    tolerant: bool,
+) -> Result<(Node, Option<Conn>), Error> {
     let address = address(conn, &name, oid, given)?;
-    let mut there = open(&name, &address)?;
-    let max_prepared_transactions = max_prepared_transactions(&mut there);
-    Ok((Node { name, address, max_prepared_transactions }, there))
+    let mut node = Node { name, address, max_prepared_transactions: 0, down: None };
+    match open(&node.name, &node.address) {
+        Ok(mut there) => {
+            node.max_prepared_transactions = max_prepared_transactions(&mut there);
+            Ok((node, Some(there)))
+        }
+        Err(error) if tolerant && error.kind() == Kind::Connection => {
+            node.down = Some(error);
+            Ok((node, None))
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Connects to a node.

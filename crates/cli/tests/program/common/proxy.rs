@@ -2,7 +2,7 @@
 
 use super::{wait_until, World};
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,6 +19,8 @@ pub enum Fate {
     CutAfter,
     /// held for ever: the server does not get it
     Hold,
+    /// let through; the proxy says that it has come
+    Note,
 }
 
 /// The statement that the proxy waits for.
@@ -34,7 +36,7 @@ struct Trap {
 
 /// A proxy on a port of the loopback interface.
 pub struct Proxy {
-    port: u16,
+    address: SocketAddr,
     sprung: Arc<AtomicBool>,
 }
 
@@ -47,12 +49,24 @@ impl Proxy {
         fate: Fate,
         shut: bool,
     ) -> Proxy {
+        Proxy::on("127.0.0.1", world, statement, pass, fate, shut)
+    }
+
+    /// As [`Proxy::start`], on this address of the machine.
+    pub fn on(
+        address: &str,
+        world: &World,
+        statement: &'static str,
+        pass: usize,
+        fate: Fate,
+        shut: bool,
+    ) -> Proxy {
         let socket = format!("{}/.s.PGSQL.5432", world.conn.host());
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
+        let listener = TcpListener::bind((address, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
         let trap = Arc::new(Mutex::new(Trap { statement: statement.as_bytes(), pass, fate, shut }));
         let sprung = Arc::new(AtomicBool::new(false));
-        let proxy = Proxy { port, sprung: sprung.clone() };
+        let proxy = Proxy { address, sprung: sprung.clone() };
         spawn(move || {
             for client in listener.incoming() {
                 let client = client.unwrap();
@@ -74,14 +88,20 @@ impl Proxy {
 
     /// The port.
     pub fn port(&self) -> u16 {
-        self.port
+        self.address.port()
+    }
+
+    /// The address.
+    pub fn host(&self) -> String {
+        self.address.ip().to_string()
     }
 
     /// For libpq.
     pub fn target(&self) -> String {
         format!(
-            "host=127.0.0.1 port={} dbname=postgres user=postgres sslmode=disable gssencmode=disable",
-            self.port
+            "host={} port={} dbname=postgres user=postgres sslmode=disable gssencmode=disable",
+            self.host(),
+            self.port()
         )
     }
 
@@ -117,7 +137,7 @@ fn requests(
     while let Ok(n @ 1..) = client.read(&mut buffer) {
         let bytes = &buffer[..n];
         match springs(bytes, trap, sprung) {
-            None => {}
+            None | Some(Fate::Note) => {}
             Some(Fate::Hold) => {
                 // Until the client is gone.
                 while let Ok(1..) = client.read(&mut buffer) {}

@@ -1,7 +1,11 @@
 //! Rows that go straight to the servers that hold the partitions: the same rows on the same nodes
-//! as by stock COPY through the coordinator. The nodes are databases of one server.
+//! as by stock COPY through the coordinator. The nodes are databases of one server; in `faults` and
+//! `network`, each is a server.
 
 mod atomic;
+mod faults;
+mod network;
+mod servers;
 
 use crate::common::{each_major, left_out, on_first_and_last_major, World};
 use pgsluice_engine::internals::Conn;
@@ -272,7 +276,8 @@ fn refused(cluster: &mut Cluster) {
     let file = cluster.world.file("few.csv", b"1,x\n");
     let nodes = ["--table", "t", "--route", "nodes"];
     for more in [
-        &["--once"][..],
+        &["--once", "--commit-every", "1MB"][..],
+        &["--once", "--on-change", "append"],
         &["--where", "a > 0"],
         &["--lanes", "2"],
         &["--method", "copy-csv"],
@@ -356,7 +361,7 @@ fn guide(cluster: &mut Cluster) {
     let text = std::fs::read_to_string(page).unwrap();
     let examples: Vec<&str> =
         text.lines().filter_map(|line| line.strip_prefix("    pgsluice ")).collect();
-    assert_eq!(examples.len(), 5);
+    assert_eq!(examples.len(), 6);
     for example in examples {
         let words = example.split(' ').map(|word| match word {
             "\"$COORDINATOR\"" => &url,

@@ -65,8 +65,11 @@ fn tables_of_an_earlier_version_are_brought_to_this_one_and_later_ones_are_refus
     let all = "SELECT string_agg(relname, ' ' ORDER BY relname) FROM pg_class \
         WHERE relnamespace = 'pgsluice_loads'::regnamespace AND relkind = 'r'";
     let tables = world.sql(all);
-    for (version, lacks) in [(1, "reject_files, pgsluice_loads.node_commits"), (2, "node_commits")]
-    {
+    for (version, lacks) in [
+        (1, "reject_files, pgsluice_loads.node_commits, pgsluice_loads.slices"),
+        (2, "node_commits, pgsluice_loads.slices"),
+        (3, "slices"),
+    ] {
         world.sql(&format!(
             "DROP TABLE pgsluice_loads.{lacks}; UPDATE pgsluice_loads.version SET version = {version}"
         ));
@@ -78,7 +81,7 @@ fn tables_of_an_earlier_version_are_brought_to_this_one_and_later_ones_are_refus
         assert_eq!(world.sql(all), tables);
         assert!(world.run(&["loads", "list"]).status.success());
     }
-    world.sql("UPDATE pgsluice_loads.version SET version = 4");
+    world.sql("UPDATE pgsluice_loads.version SET version = 5");
     let said = world.load(&[&path, "--table", "t", "--once"]).unwrap_err();
-    assert!(said.contains("version 4"), "{said}");
+    assert!(said.contains("version 5"), "{said}");
 }

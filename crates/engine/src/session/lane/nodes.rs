@@ -3,7 +3,8 @@
 //! Each node has one connection, one transaction and one thread. Chunks whose rows are split by
 //! leaf are handed to every node that has some of them; it gathers a window of chunks, and then
 //! each of its leaves gets its rows by one COPY. Nothing is committed before all nodes have taken
-//! all rows.
+//! all rows, except those that are out of reach where each node records what it has
+//! (`once/slices.rs`): these are open, and a later load brings them their rows.
 //!
 //! The tables on the nodes have no partition constraint, so a wrong route would not show there by
 //! itself. What a leaf demands in terms of ranges and lists is the condition of its COPY, and a row
@@ -11,29 +12,30 @@
 //! the first row, and then one row of each 32 MB of input, belongs to it.
 
 mod commit;
+mod content;
+mod open;
 
 use super::{Lane, LaneCounts, Placed};
 use crate::blame::is_of_circumstances;
 use crate::buffer_pool::BufferPool;
 use crate::encode::{unread, Body, Encoder, Fault};
-use crate::error::{shown, Error, Place};
+use crate::error::{shown, Error, Kind, Place};
 use crate::input::{Chunk, Part};
-use crate::ledger::{self, node_commits::gid};
-use crate::once::tables;
-use crate::options::Options;
+use crate::once::slices::Slice;
 use crate::plan::{Plan, ToNodes};
 use crate::report::Progress;
 use crate::route::Split;
 use crate::session::conn::Conn;
 use crate::session::nodes::of_node;
-use crate::session::{statement, transaction};
-use crate::watch::Watch;
-use crossbeam_channel::{bounded, Receiver, Sender};
+use crate::session::statement;
+use content::Contents;
+use crossbeam_channel::{Receiver, Sender};
 use pgsluice_core::error::Refusal;
 use pgsluice_core::row::NoRow;
 use pgsluice_core::sink::{HEADER, TRAILER};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 /// Bytes of the input that a node gathers before it sends them: see `WINDOW` in `window.rs`.
@@ -48,19 +50,30 @@ const ASKED: u64 = 64;
 /// The connections to the nodes.
 pub(super) struct Fanout {
     plan: Arc<Plan>,
-    workers: Vec<Worker>,
+    /// one for each node; `None` of one that is open, or has ended
+    workers: Vec<Option<Worker>>,
     /// those whose rows are in the tables, and not committed
     done: Vec<NodeLane>,
+    /// the nodes that cannot take their rows now, each with the reason
+    open: Vec<(usize, Error)>,
+    /// these do not keep the others from committing
+    tolerant: bool,
+    /// rows that each node was given
+    given: Vec<u64>,
     /// chunks so far
     chunks: u64,
     /// leaves of which the coordinator has seen a row
     asked: Vec<bool>,
     /// the load's name, where the nodes commit together
     together: Option<String>,
+    /// what is read of each source, where it is recorded
+    contents: Option<Contents>,
+    /// what the nodes had of them before
+    slices: Vec<Slice>,
 }
 
 /// A thread that sends to a node: what it takes is a chunk, or the end of the input.
-type Worker = (Sender<Option<Arc<Placed>>>, JoinHandle<Result<NodeLane, Error>>);
+type Worker = (Sender<Option<Arc<Placed>>>, JoinHandle<Result<NodeLane, (usize, Error)>>);
 
 /// A connection to a node, whose transaction has begun.
 struct NodeLane {
@@ -72,60 +85,13 @@ struct NodeLane {
     window: Vec<Arc<Placed>>,
     bytes: usize,
     counts: LaneCounts,
+    /// leaves and sources whose rows the node had before
+    had: HashSet<(usize, usize)>,
+    /// rows of each leaf and source, where they are recorded
+    rows: BTreeMap<(usize, usize), u64>,
 }
 
 impl Lane {
-    /// Connects to the nodes, if the plan sends rows there.
-    pub(crate) fn open_nodes(&mut self, watch: &Watch, options: &Options) -> Result<(), Error> {
-        let plan = self.plan.clone();
-        let Some(to) = &plan.nodes else { return Ok(()) };
-        let mut together = None;
-        if to.together {
-            let mut other = watch.connect(&options.target.url)?;
-            tables::ensure(&mut other)?;
-            together = Some(ledger::new_load(&mut other)?);
-        }
-        let mut fanout = Fanout {
-            plan: plan.clone(),
-            workers: Vec::new(),
-            done: Vec::new(),
-            chunks: 0,
-            asked: vec![false; to.leaves.len()],
-            together,
-        };
-        for (node, facts) in to.nodes.iter().enumerate() {
-            let named = |e| of_node(&facts.name, e);
-            let mut conn = watch.connect(&facts.address.0).map_err(named)?;
-            transaction::begin(&mut conn, options).map_err(named)?;
-            if let Some(load) = &fanout.together {
-                let name = gid(load, node);
-                if !ledger::lock(&mut conn, &name).map_err(named)? {
-                    return Err(named(Error::defect(format!("the lock {name} is taken"))));
-                }
-            }
-            // As postgres_fdw does: triggers and defaults there see no path of the user's.
-            conn.exec("SET LOCAL search_path = pg_catalog").map_err(named)?;
-            let mut lane = NodeLane {
-                conn,
-                plan: plan.clone(),
-                names: self.names.clone(),
-                progress: self.progress.clone(),
-                node,
-                window: Vec::new(),
-                bytes: 0,
-                counts: LaneCounts::default(),
-            };
-            if to.truncate {
-                let tables: Vec<&str> = lane.leaves(to).map(|i| &*to.leaves[i].table).collect();
-                lane.conn.exec(&format!("TRUNCATE TABLE {}", tables.join(", "))).map_err(named)?;
-            }
-            let (sender, receiver) = bounded(QUEUE);
-            fanout.workers.push((sender, thread::spawn(move || lane.run(&receiver))));
-        }
-        self.nodes = Some(fanout);
-        Ok(())
-    }
-
     /// Hands a chunk to the nodes. One that is not wholly understood ends the load.
     pub(super) fn send_to_nodes(&mut self, placed: Placed) -> Result<(), Error> {
         let prepared = &placed.prepared;
@@ -138,6 +104,9 @@ impl Lane {
                 self.progress.records.add(prepared.counts.records);
                 let Some(fanout) = &mut self.nodes else { return Ok(()) };
                 fanout.chunks += 1;
+                if let Some(contents) = &mut fanout.contents {
+                    contents.add(&prepared.chunk);
+                }
                 fanout.feed(Arc::new(placed))
             }
             _ => {
@@ -224,7 +193,9 @@ impl Lane {
             self.counts.rows += counts.rows;
             self.counts.to_leaves += counts.rows;
             self.counts.statements += counts.statements;
+            self.counts.there += counts.there;
         }
+        self.counts.open = fanout.open.iter().map(|(node, _)| fanout.given[*node]).sum();
         finished
     }
 
@@ -252,14 +223,21 @@ impl Fanout {
         let (Body::Split(split), Some(to)) = (&placed.prepared.body, &self.plan.nodes) else {
             return Err(Error::defect("a chunk is not split"));
         };
-        let mut given = vec![false; to.nodes.len()];
+        let mut nodes = vec![false; to.nodes.len()];
         for (leaf, _) in &split.parts {
             let node = to.leaves[*leaf].node;
-            if !std::mem::replace(&mut given[node], true)
-                && self.workers[node].0.send(Some(placed.clone())).is_err()
-            {
+            nodes[node] = true;
+            self.given[node] += split.count_of(*leaf);
+        }
+        for node in (0..nodes.len()).filter(|node| nodes[*node]) {
+            let Some((sender, _)) = &self.workers[node] else { continue };
+            if sender.send(Some(placed.clone())).is_err() {
                 // Its thread has ended, and so with an error.
-                return self.finish().and(Err(Error::defect("a node has stopped")));
+                let failed = self.workers[node].take().and_then(|(_, thread)| self.end(thread));
+                if let Some(error) = failed {
+                    let first = self.finish().err().into_iter().chain([error]);
+                    return first.min_by_key(in_input).map_or(Ok(()), Err);
+                }
             }
         }
         Ok(())
@@ -267,26 +245,45 @@ impl Fanout {
 
     /// Ends the threads; the first error in the order of the input.
     fn finish(&mut self) -> Result<(), Error> {
-        let (senders, threads): (Vec<_>, Vec<_>) = self.workers.drain(..).unzip();
+        let workers = std::mem::take(&mut self.workers);
+        self.workers.resize_with(workers.len(), || None);
+        let (senders, threads): (Vec<_>, Vec<_>) = workers.into_iter().flatten().unzip();
         for sender in senders {
             // One that has stopped has an error.
             let _ = sender.send(None);
         }
-        let mut failed = Vec::new();
-        for thread in threads {
-            match thread.join() {
-                Ok(Ok(lane)) => self.done.push(lane),
-                Ok(Err(error)) => failed.push(error),
-                Err(_) => failed.push(Error::defect("a thread of the loader failed")),
+        let failed: Vec<Error> = threads.into_iter().filter_map(|t| self.end(t)).collect();
+        failed.into_iter().min_by_key(in_input).map_or(Ok(()), Err)
+    }
+
+    /// Waits for a thread; the error that ends the load.
+    fn end(&mut self, thread: JoinHandle<Result<NodeLane, (usize, Error)>>) -> Option<Error> {
+        match thread.join() {
+            Ok(Ok(lane)) => self.done.push(lane),
+            Ok(Err((node, error))) if self.tolerant && is_down(&error) => {
+                self.open.push((node, error));
             }
+            Ok(Err((_, error))) => return Some(error),
+            Err(_) => return Some(Error::defect("a thread of the loader failed")),
         }
-        failed.sort_by_key(|e| e.place().and_then(|p| p.record).unwrap_or(u64::MAX));
-        failed.into_iter().next().map_or(Ok(()), Err)
+        self.done.sort_by_key(|lane| lane.node);
+        None
     }
 }
 
+/// Where in the input an error is.
+fn in_input(error: &Error) -> u64 {
+    error.place().and_then(|place| place.record).unwrap_or(u64::MAX)
+}
+
+/// Whether an error is about the node and not about the load: it is out of reach, or has no room.
+fn is_down(error: &Error) -> bool {
+    let class = error.sqlstate().get(..2).unwrap_or_default();
+    error.kind() == Kind::Connection || matches!(class, "53" | "58")
+}
+
 impl NodeLane {
-    fn run(mut self, chunks: &Receiver<Option<Arc<Placed>>>) -> Result<NodeLane, Error> {
+    fn run(mut self, chunks: &Receiver<Option<Arc<Placed>>>) -> Result<NodeLane, (usize, Error)> {
         let plan = self.plan.clone();
         let Some(to) = &plan.nodes else { return Ok(self) };
         let mut work = || {
@@ -302,7 +299,7 @@ impl NodeLane {
             // One after another they commit: nothing may wait for that to be refused.
             self.conn.exec("SET CONSTRAINTS ALL IMMEDIATE").map(drop)
         };
-        work().map_err(|error| of_node(&to.nodes[self.node].name, error))?;
+        work().map_err(|error| (self.node, of_node(&to.nodes[self.node].name, error)))?;
         Ok(self)
     }
 
@@ -316,11 +313,9 @@ impl NodeLane {
         let window = std::mem::take(&mut self.window);
         self.bytes = 0;
         for leaf in self.leaves(to).collect::<Vec<_>>() {
-            let rows = |placed: &'_ Arc<Placed>| match &placed.prepared.body {
-                Body::Split(split) => split.rows_of(leaf).is_some(),
-                _ => false,
-            };
-            if !window.iter().any(rows) {
+            let mut window = window.clone();
+            self.pass_over(leaf, &mut window);
+            if window.is_empty() {
                 continue;
             }
             let started = Instant::now();
@@ -329,6 +324,16 @@ impl NodeLane {
             copied.map_err(|error| self.located(error, to, leaf, &window))?;
         }
         Ok(())
+    }
+
+    /// Leaves out the rows that the node had before.
+    fn pass_over(&mut self, leaf: usize, window: &mut Vec<Arc<Placed>>) {
+        window.retain(|placed| {
+            let Body::Split(split) = &placed.prepared.body else { return false };
+            let had = self.had.contains(&(leaf, placed.prepared.chunk.file));
+            self.counts.there += if had { split.count_of(leaf) } else { 0 };
+            !had && split.rows_of(leaf).is_some()
+        });
     }
 
     /// The rows of one leaf by one COPY.
@@ -341,6 +346,8 @@ impl NodeLane {
             if let Some(rows) = split.rows_of(leaf) {
                 self.conn.copy_data(rows)?;
                 sent += split.count_of(leaf);
+                *self.rows.entry((leaf, placed.prepared.chunk.file)).or_default() +=
+                    split.count_of(leaf);
             }
         }
         self.conn.copy_data(TRAILER)?;

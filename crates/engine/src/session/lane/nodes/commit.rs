@@ -1,8 +1,11 @@
 //! The commit of the nodes: one after another, or all or none of them.
 
-use super::{Fanout, NodeLane};
+use super::open::tables_of;
+use super::{is_down, Fanout, NodeLane};
 use crate::error::{Error, Kind};
 use crate::ledger::node_commits::{self, gid, Decision};
+use crate::once::record::Recording;
+use crate::once::slices::Content;
 use crate::options::Options;
 use crate::plan::ToNodes;
 use crate::session::conn::{quote_literal, Conn};
@@ -15,17 +18,29 @@ use std::thread;
 /// What to do about nodes that could not be told.
 const REPAIR: &str = "pgsluice repair ends what the nodes have prepared, as the load was decided";
 
+/// What to do about nodes that are open.
+const AGAIN: &str = "the same command loads what is missing on these nodes, and nothing twice";
+
 impl Lane {
     /// Commits the nodes, and the coordinator's transaction.
     pub(crate) fn commit_nodes(&mut self, options: &Options) -> Result<(), Error> {
+        self.check_slices()?;
         let plan = self.plan.clone();
         let (Some(mut fanout), Some(to)) = (self.nodes.take(), &plan.nodes) else { return Ok(()) };
         // Until now it has kept the partitions attached.
         self.conn.exec("SELECT 1")?;
+        let url = &options.target.url;
         match fanout.together.take() {
             Some(load) => {
-                let coordinator = Coordinator { conn: &mut self.conn, url: &options.target.url };
+                let coordinator = Coordinator { conn: &mut self.conn, url };
                 fanout.commit_together(coordinator, to, &load, plan.oid)?;
+            }
+            None if fanout.tolerant => {
+                fanout.commit_slices(to)?;
+                transaction::commit(&mut self.conn, url).map_err(|error| {
+                    let rows = "all rows are committed on the nodes, and not recorded here";
+                    error.with_changed(rows).repeatable()
+                })?;
             }
             None => {
                 fanout.commit_in_turn(to)?;
@@ -45,6 +60,65 @@ struct Coordinator<'a> {
 }
 
 impl Fanout {
+    /// Each node commits with a record of its slices, whatever becomes of the others. Those that
+    /// could not are an error.
+    fn commit_slices(&mut self, to: &ToNodes) -> Result<(), Error> {
+        let Some(mut contents) = self.contents.take() else {
+            return Err(Error::defect("nothing is recorded of the files"));
+        };
+        let recording = contents.recording.clone();
+        let all = contents.all();
+        // A slice that another load has committed is found before any node commits.
+        for mut lane in std::mem::take(&mut self.done) {
+            match lane.record(&recording, to, all) {
+                Ok(()) => self.done.push(lane),
+                Err(error) if is_down(&error) => self.open.push((lane.node, error)),
+                Err(error) => return Err(error),
+            }
+        }
+        if self.open.len() == to.nodes.len() {
+            return self.open.drain(..).next().map_or(Ok(()), |(_, error)| Err(error));
+        }
+        for mut lane in std::mem::take(&mut self.done) {
+            let facts = &to.nodes[lane.node];
+            match transaction::commit(&mut lane.conn, &facts.address.0) {
+                Ok(()) => {
+                    recording.committed.add(lane.rows.values().sum());
+                    self.done.push(lane);
+                }
+                Err(error) => {
+                    self.open
+                        .push((lane.node, of_node(&facts.name, error.repeatable()).repeatable()));
+                }
+            }
+        }
+        self.open_nodes_error(to).map_or(Ok(()), Err)
+    }
+
+    /// The error that says which nodes are open.
+    fn open_nodes_error(&mut self, to: &ToNodes) -> Option<Error> {
+        self.open.sort_by_key(|(node, _)| *node);
+        let open: Vec<String> =
+            self.open.iter().map(|(node, _)| to.nodes[*node].name.clone()).collect();
+        // A node that is full wants somebody to make room.
+        let lost = |(_, error): &&(usize, Error)| error.kind() == Kind::Connection;
+        let first = self.open.iter().find(|open| !lost(open)).or(self.open.first())?;
+        let committed = match names(to, &self.done) {
+            none if none.is_empty() => String::new(),
+            names => format!("the slices of the nodes {names} are committed; "),
+        };
+        let changed = format!("{committed}those of {} are open", open.join(", "));
+        Some(
+            first
+                .1
+                .clone()
+                .with_changed(changed)
+                .with_open_nodes(open)
+                .with_hint(AGAIN)
+                .repeatable(),
+        )
+    }
+
     fn commit_in_turn(&mut self, to: &ToNodes) -> Result<(), Error> {
         for i in 0..self.done.len() {
             let lane = &mut self.done[i];
@@ -152,6 +226,29 @@ impl Fanout {
             }
         }
         left
+    }
+}
+
+impl NodeLane {
+    /// Records the slices that the node is about to commit.
+    fn record(
+        &mut self,
+        recording: &Recording,
+        to: &ToNodes,
+        contents: &[Content],
+    ) -> Result<(), Error> {
+        let tables = tables_of(to, self.node);
+        let slice = |((leaf, source), rows): (&(usize, usize), &u64)| {
+            let table = tables.iter().find(|table| table.leaf == *leaf)?;
+            let content = contents.iter().find(|content| content.source == *source)?;
+            Some(recording.new_slice(*table, content, *rows))
+        };
+        let slices: Vec<_> = self.rows.iter().filter_map(slice).collect();
+        if slices.len() != self.rows.len() {
+            return Err(Error::defect("rows of a slice are of no file"));
+        }
+        let put = recording.put_slices(&mut self.conn, &slices);
+        put.map_err(|error| of_node(&to.nodes[self.node].name, error))
     }
 }
 

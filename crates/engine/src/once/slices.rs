@@ -1,0 +1,300 @@
+//! What a node has of a load's files, where the nodes commit one after another.
+//!
+//! A slice is the rows that a file has for one table of a node. Its row is written in the
+//! transaction of the rows, on the node. So row and rows are there together or not at all, whatever
+//! becomes of the other nodes and of the coordinator; the next load leaves out the slices that a node
+//! has. The coordinator records a file as loaded when all nodes have committed.
+//!
+//! A slice is recognised by its content: BLAKE3 of the bytes of the whole file, whose first and last
+//! 64 kB, name and size find the rows that may be about it. They are compared at the end of the
+//! input, before any node commits. The options and the bound of the table's partition must be the
+//! same.
+//!
+//! Two loads of a file cannot both commit its slice: the primary key is the table and the content.
+//! Before that, each load takes the locks of its files on every node, in the order of the nodes, and
+//! reads the rows after that. A transaction holds them until it has committed, prepared or not. So a
+//! load waits for what an earlier one is about to commit there, even if the program of that one is
+//! dead or cut off.
+
+use super::fingerprint::Fingerprint;
+use super::lookup::{claim, number};
+use super::record::Recording;
+use crate::error::{Error, Kind};
+use crate::input::{changed, compare, Compared, Counts, KnownPiece};
+use crate::ledger::{self, under_policies, State};
+use crate::session::conn::{Conn, Rows};
+use blake3::Hash;
+use serde::Serialize;
+use serde_json::{json, Value};
+use std::ops::Range;
+
+/// Creates the table; part of the tables of the schema, and used on nodes.
+pub(crate) const CREATE: &str = "
+CREATE TABLE pgsluice_loads.slices (
+    target regclass,
+    hash bytea CHECK (length(hash) = 32),
+    name text NOT NULL,
+    size bigint NOT NULL,
+    head bytea NOT NULL,
+    tail bytea NOT NULL,
+    start_byte bigint NOT NULL,
+    end_byte bigint NOT NULL CHECK (end_byte > start_byte),
+    options jsonb NOT NULL,
+    bound text NOT NULL,
+    rows bigint NOT NULL,
+    load bigint NOT NULL,
+    xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (target, hash)
+);
+COMMENT ON TABLE pgsluice_loads.slices IS
+    'on a node: files whose rows for a table here are loaded';
+CREATE INDEX slices_by_name ON pgsluice_loads.slices (target, name);
+CREATE INDEX slices_by_content ON pgsluice_loads.slices (target, head);
+ALTER TABLE pgsluice_loads.slices ENABLE ROW LEVEL SECURITY;
+CREATE POLICY may_insert ON pgsluice_loads.slices
+    USING (pg_catalog.has_any_column_privilege(target::oid, 'INSERT'));
+GRANT SELECT, INSERT, UPDATE, DELETE ON pgsluice_loads.slices TO PUBLIC;
+";
+
+/// How many slices one statement inserts.
+const BATCH: usize = 10_000;
+
+/// A table of a node.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SliceTable<'a> {
+    /// an index into the leaves of the plan
+    pub leaf: usize,
+    /// quoted and qualified
+    pub table: &'a str,
+    /// what holds for its rows, as the coordinator says it
+    pub bound: &'a str,
+}
+
+/// A range of a source, and the hash of its bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Content {
+    /// an index into the sources of the load
+    pub source: usize,
+    pub bytes: Range<u64>,
+    pub hash: Hash,
+}
+
+/// A slice that a node has.
+#[derive(Clone, Debug)]
+pub(crate) struct Slice {
+    pub leaf: usize,
+    pub content: Content,
+}
+
+/// A slice that a node is about to commit.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct NewSlice<'a> {
+    table: &'a str,
+    bound: &'a str,
+    name: &'a str,
+    size: u64,
+    head: &'a str,
+    tail: &'a str,
+    start_byte: u64,
+    end_byte: u64,
+    hash: String,
+    rows: u64,
+}
+
+/// Whether a node has the table, and nobody could have forged what is in it.
+fn there(conn: &mut Conn) -> Result<bool, Error> {
+    let found = "SELECT pg_catalog.to_regclass('pgsluice_loads.slices') IS NOT NULL";
+    Ok(conn.exec(found)?[0][0].as_deref() == Some("t") && ledger::state(conn)? == State::Ready)
+}
+
+impl Recording {
+    /// Waits for other loads of the same files on a node, and reads which slices it has, in the
+    /// transaction of the rows and before the first of them. `root` is the table's number on the
+    /// coordinator.
+    ///
+    /// # Errors
+    ///
+    /// A slice is of other content, options or bounds, or the connection is lost.
+    pub(crate) fn slices_of(
+        &self,
+        conn: &mut Conn,
+        root: u32,
+        tables: &[SliceTable<'_>],
+    ) -> Result<Vec<Slice>, Error> {
+        let files: Vec<_> = self.files.iter().map(|file| (&file.seen, &file.ends)).collect();
+        claim(conn, root, &files, &|| ())?;
+        conn.exec("RELEASE SAVEPOINT pgsluice_claim")?;
+        if !there(conn)? {
+            return Ok(Vec::new());
+        }
+        let rows = under_policies(conn, |conn| self.candidates(conn, tables))?;
+        let (fingerprint, mut found) = (Fingerprint::of(&self.options), Vec::new());
+        for row in &rows {
+            if let Some(slice) = self.slice(row, tables, &fingerprint)? {
+                found.push(slice);
+            }
+        }
+        Ok(found)
+    }
+
+    /// The rows of the node that may be about a file of the load.
+    fn candidates(&self, conn: &mut Conn, tables: &[SliceTable<'_>]) -> Result<Rows, Error> {
+        let file = |(source, file): (usize, &super::record::Wanted)| {
+            let (seen, ends) = (&file.seen, &file.ends);
+            json!({ "source": source, "name": seen.name, "size": seen.size, "head": ends.head,
+                "tail": ends.tail, "stream": seen.stream })
+        };
+        let files = Value::from_iter(self.files.iter().enumerate().map(file)).to_string();
+        let table =
+            |(at, table): (usize, &SliceTable<'_>)| json!({ "at": at, "name": table.table });
+        let tables = Value::from_iter(tables.iter().enumerate().map(table)).to_string();
+        let select = |by: &str| {
+            format!(
+                "SELECT t.at, f.source, s.name = f.name, \
+                   (s.size, s.head, s.tail) = (f.size, f.head, f.tail), s.name, s.bound, s.options, \
+                   s.start_byte, s.end_byte, pg_catalog.encode(s.hash, 'hex') \
+                 FROM pg_catalog.jsonb_to_recordset($1::jsonb) AS f(source integer, name text, \
+                     size bigint, head bytea, tail bytea, stream boolean), \
+                   pg_catalog.jsonb_to_recordset($2::jsonb) AS t(at integer, name text), \
+                   pgsluice_loads.slices s \
+                 WHERE s.target = pg_catalog.to_regclass(t.name) AND {by}"
+            )
+        };
+        let by_name = select("s.name = f.name");
+        let by_content = select(
+            "NOT f.stream AND s.name <> f.name AND s.head = f.head \
+             AND (s.size, s.tail) = (f.size, f.tail)",
+        );
+        // Few slices are open; the rows that are there may be many, and no estimate says how many.
+        conn.exec("SET LOCAL enable_seqscan = off")?;
+        let rows = conn
+            .query(&format!("{by_name} UNION ALL {by_content}"), &[Some(&files), Some(&tables)])?;
+        conn.exec("SET LOCAL enable_seqscan = on")?;
+        Ok(rows)
+    }
+
+    /// The slice that a row is about; `None` if it is of another file.
+    fn slice(
+        &self,
+        row: &[Option<String>],
+        tables: &[SliceTable<'_>],
+        fingerprint: &Fingerprint,
+    ) -> Result<Option<Slice>, Error> {
+        let text = |i: usize| row[i].clone().unwrap_or_default();
+        let (table, source) = (tables[number::<usize>(&row[0])], number::<usize>(&row[1]));
+        let (by_name, same_ends) = (row[2].as_deref() == Some("t"), row[3].as_deref() == Some("t"));
+        let (file, own) = (&self.files[source], &self.options.input.sources[source]);
+        let hash = Hash::from_hex(text(9))
+            .map_err(|e| Error::new(format!("a row of pgsluice_loads.slices: {e}")))?;
+        let content = Content { source, bytes: number(&row[7])..number(&row[8]), hash };
+        if by_name && !file.seen.stream && !same_ends {
+            return Err(changed(&own.name(), &content.bytes));
+        }
+        if !by_name {
+            let counts = Counts::default();
+            let piece = KnownPiece { bytes: content.bytes.clone(), counts, hash };
+            if matches!(compare(own.as_ref(), &[piece])?, Compared::Differs(_)) {
+                return Ok(None);
+            }
+        }
+        fingerprint.check(&text(6), &own.name())?;
+        if text(5) != table.bound {
+            let message = format!(
+                "{} has rows of {} from when the bound of its partition was another one: {}",
+                table.table,
+                text(4),
+                text(5)
+            );
+            return Err(Error::new(message).with_hint(
+                "load it without `once`, or forget it with pgsluice loads forget and load it again",
+            ));
+        }
+        Ok(Some(Slice { leaf: table.leaf, content }))
+    }
+
+    /// The error for a slice whose file has other bytes now.
+    pub(crate) fn other_content(&self, slice: &Slice) -> Error {
+        let name = self.options.input.sources[slice.content.source].name();
+        changed(&name, &slice.content.bytes)
+    }
+
+    /// A slice to be recorded.
+    pub(crate) fn new_slice<'a>(
+        &'a self,
+        table: SliceTable<'a>,
+        content: &Content,
+        rows: u64,
+    ) -> NewSlice<'a> {
+        let file = &self.files[content.source];
+        NewSlice {
+            table: table.table,
+            bound: table.bound,
+            name: &file.seen.name,
+            size: file.seen.size,
+            head: &file.ends.head,
+            tail: &file.ends.tail,
+            start_byte: content.bytes.start,
+            end_byte: content.bytes.end,
+            hash: format!("\\x{}", content.hash.to_hex()),
+            rows,
+        }
+    }
+
+    /// Records slices in the transaction of their rows, which is about to commit.
+    ///
+    /// # Errors
+    ///
+    /// Another load has committed one of them, or the connection is lost.
+    pub(crate) fn put_slices(&self, conn: &mut Conn, all: &[NewSlice<'_>]) -> Result<(), Error> {
+        let (load, fingerprint) = (self.load.to_string(), Fingerprint::of(&self.options).json());
+        under_policies(conn, |conn| {
+            for slices in all.chunks(BATCH) {
+                let json = serde_json::to_string(slices).unwrap_or_default();
+                let put = conn.query(
+                    "INSERT INTO pgsluice_loads.slices (target, hash, name, size, head, tail, \
+                       start_byte, end_byte, options, bound, rows, load) \
+                     SELECT s.\"table\"::regclass, hash, name, size, head, tail, start_byte, end_byte, \
+                       $2::jsonb, bound, rows, $3::bigint \
+                     FROM pg_catalog.jsonb_to_recordset($1::jsonb) AS s(\"table\" text, bound text, \
+                       name text, size bigint, head bytea, tail bytea, start_byte bigint, \
+                       end_byte bigint, hash bytea, rows bigint)",
+                    &[Some(&json), Some(&fingerprint), Some(&load)],
+                );
+                put.map_err(|error| match error.sqlstate() {
+                    "23505" => Error::new("another load has loaded the same files there meanwhile")
+                        .of_kind(Kind::Busy)
+                        .with_hint("the same command loads what is missing"),
+                    _ => error,
+                })?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Forgets the slices that a node has of a file: by its name, and by its size and ends if the
+/// coordinator has them. Gives whether there were any.
+///
+/// # Errors
+///
+/// The node refuses, or the connection is lost.
+pub(super) fn forget(
+    conn: &mut Conn,
+    tables: &[String],
+    name: &str,
+    content: Option<&Vec<Option<String>>>,
+) -> Result<bool, Error> {
+    conn.exec("SELECT pg_catalog.set_config('row_security', 'on', false)")?;
+    if !there(conn)? {
+        return Ok(false);
+    }
+    let of = |i: usize| content.and_then(|row| row[i].as_deref());
+    let (_, gone) = conn.query_counted(
+        "DELETE FROM pgsluice_loads.slices WHERE target = ANY (ARRAY(SELECT \
+           pg_catalog.to_regclass(t) FROM pg_catalog.jsonb_array_elements_text($1::jsonb) t)) \
+         AND (name = $2 OR size > 0 AND (size, head, tail) = ($3::bigint, $4::bytea, $5::bytea))",
+        &[Some(&Value::from(tables.to_vec()).to_string()), Some(name), of(0), of(1), of(2)],
+    )?;
+    Ok(gone > 0)
+}
