@@ -132,7 +132,7 @@ fn beside_each_other(servers: &mut Servers) {
     }
     servers.has_all("four loads of two files");
 
-    if let Some(disk) = SmallDisk::new(&servers.nodes[1], "256k") {
+    if let Some(disk) = SmallDisk::new(&servers.nodes[1], "64k") {
         let file = servers.file();
         let node = &mut servers.nodes[1];
         node.sql(&format!("CREATE TABLESPACE small LOCATION '{}'", disk.path()));
