@@ -62,13 +62,9 @@ fn set_path(conn: &mut Conn, path: Option<&str>) -> Result<(), Error> {
     conn.query("SELECT pg_catalog.set_config('search_path', $1, true)", &[path]).map(drop)
 }
 
-fn read_all(
-    conn: &mut Conn,
-    root: u32,
-    given: &[(String, String)],
-    tolerant: bool,
-) -> Result<Nodes, Error> {
-    let rows = conn.query(
+/// The leaves as the catalog has them.
+fn leaves(conn: &mut Conn, root: u32) -> Result<Rows, Error> {
+    conn.query(
         "SELECT c.oid, n.nspname, c.relname, c.relkind, p.proname = 'postgres_fdw_handler', \
          s.srvname, s.oid, pg_get_partition_constraintdef(c.oid), \
          (SELECT option_value FROM pg_options_to_table(f.ftoptions) \
@@ -85,7 +81,16 @@ fn read_all(
          LEFT JOIN pg_foreign_data_wrapper w ON w.oid = s.srvfdw \
          LEFT JOIN pg_proc p ON p.oid = w.fdwhandler WHERE t.isleaf ORDER BY c.oid",
         &[Some(&root.to_string())],
-    )?;
+    )
+}
+
+fn read_all(
+    conn: &mut Conn,
+    root: u32,
+    given: &[(String, String)],
+    tolerant: bool,
+) -> Result<Nodes, Error> {
+    let rows = leaves(conn, root)?;
     check_names(&rows, given)?;
     let mut found = Nodes::default();
     let mut servers = Vec::new();

@@ -121,7 +121,7 @@ fn others_lost(servers: &mut Servers) {
     servers.has_all("at the end");
 }
 
-/// Two loads, a full node, and content that is not what a node has.
+/// Several loads, and a full node.
 fn beside_each_other(servers: &mut Servers) {
     let (one, two) = (servers.file(), servers.more());
     servers.expect(&two);
@@ -147,7 +147,10 @@ fn beside_each_other(servers: &mut Servers) {
         servers.nodes[1].sql("ALTER TABLE t_1 SET TABLESPACE pg_default");
         servers.nodes[1].sql("DROP TABLESPACE small");
     }
+}
 
+/// Content that is not what a node has, and another way to load it.
+fn recognised(servers: &mut Servers) {
     // The file is another one, has another name, was loaded with other options, is forgotten.
     let file = servers.file();
     servers.kill(1, false);
@@ -272,5 +275,6 @@ fn slices_are_known_by_content_and_with_atomic_nothing_stays_of_a_node_that_dies
     on_servers(|servers| {
         atomic(servers);
         beside_each_other(servers);
+        recognised(servers);
     });
 }
