@@ -44,6 +44,10 @@ static const struct
 	"Lets COPY check each value of a foreign key once, not once for each row."},
 	{"pgsluice.allow_expressions", &sluice_allowed.expressions,
 	"Lets COPY compute stored generated columns and check constraints where rows are formed, also in workers."},
+	{"pgsluice.allow_gin_merge", &sluice_allowed.gin_merge,
+	"Lets COPY merge the entries of many rows at once into GIN indexes of tables that other sessions can reach."},
+	{"pgsluice.allow_hash_merge", &sluice_allowed.hash_merge,
+	"Lets COPY merge the entries of many rows at once into hash indexes of tables that other sessions can reach."},
 };
 
 /* One number of the administrator's. PGC_SIGHUP: see the head of the file. */

@@ -137,6 +137,8 @@ typedef struct SluiceAllowed
 	bool		whole_pages;
 	bool		index_append;
 	bool		index_leaf_merge;
+	bool		gin_merge;
+	bool		hash_merge;
 	bool		sequence_blocks;
 	bool		index_build;
 	bool		foreign_keys;
@@ -145,6 +147,8 @@ typedef struct SluiceAllowed
 
 #define SLUICE_NO_INDEX_APPEND "pgsluice.allow_index_append is off"
 #define SLUICE_NO_INDEX_LEAF_MERGE "pgsluice.allow_index_leaf_merge is off"
+#define SLUICE_NO_GIN_MERGE "pgsluice.allow_gin_merge is off"
+#define SLUICE_NO_HASH_MERGE "pgsluice.allow_hash_merge is off"
 #define SLUICE_NO_INDEX_BUILD "pgsluice.allow_index_build is off"
 
 /* admin.c */

@@ -250,6 +250,63 @@ extern void sluice_index_old_file(const IndexWriter *load, Relation index,
 								  SluiceIndexOld *old);
 extern void sluice_index_add_old(SluiceIndexBuild *build, const SluiceIndexOld *old);
 
+/* row_pairs.c */
+
+/* Places of rows, by their numbers. */
+typedef struct RowPlaces
+{
+	MemoryContext context;
+	ItemPointerData *tids;
+	Size		count;
+	Size		allocated;
+	bool		ascending;		/* they are in the order of the table */
+} RowPlaces;
+
+/* Each is a key of 32 bits and the number of a row. */
+typedef struct RowPairs
+{
+	MemoryContext context;
+	uint64	   *pairs;
+	Size		count;
+	Size		allocated;
+} RowPairs;
+
+/* What they take, and will take when they are sorted. */
+static inline Size
+sluice_row_pairs_bytes(const RowPairs *pairs)
+{
+	return sizeof(uint64) * (pairs->allocated + pairs->count);
+}
+
+extern uint32 sluice_row_places_add(RowPlaces *places, const ItemPointerData *tid);
+extern void sluice_row_pairs_add(RowPairs *pairs, uint32 key, uint32 row);
+extern void sluice_row_pairs_sort(RowPairs *pairs);
+
+/* gin_merge.c */
+typedef struct GinMerge GinMerge;
+
+extern bool sluice_gin_compares(Relation index);
+extern GinMerge *sluice_gin_merge_open(Relation index, Size memory);
+extern void sluice_gin_merge_add(GinMerge *merge, const ItemPointerData *tid, const Datum *values,
+								 const bool *isnull);
+extern void sluice_gin_merge_flush(GinMerge *merge);
+
+/* hash_merge.c */
+typedef struct HashMerge HashMerge;
+
+extern HashMerge *sluice_hash_merge_open(Relation heap, Relation index, Size memory);
+extern void sluice_hash_merge_add(HashMerge *merge, const ItemPointerData *tid, Datum value, bool isnull);
+extern void sluice_hash_merge_flush(HashMerge *merge);
+
+/* other_methods.c */
+typedef struct OtherMethods OtherMethods;
+
+extern OtherMethods *sluice_other_methods_open(ResultRelInfo *all, const IndexStrategy *ways,
+											   IndexUse **taken, Size memory);
+extern List *sluice_other_methods_row(OtherMethods *others, ResultRelInfo *rri, TupleTableSlot *slot,
+									  EState *estate);
+extern void sluice_other_methods_flush(OtherMethods *others);
+
 /* sorted_insert.c */
 typedef struct SortedInsert SortedInsert;
 
@@ -257,7 +314,7 @@ extern SortedInsert *sluice_sorted_insert_open(ResultRelInfo *rri, Size memory);
 extern void sluice_sorted_insert_rows(SortedInsert *inserts, const PlacedRow *rows, int count,
 									  uint64 *line);
 extern bool sluice_sorted_insert_waits(const SortedInsert *inserts);
-extern void sluice_sorted_insert_row(SortedInsert *inserts, TupleTableSlot *slot);
+extern OtherMethods *sluice_sorted_insert_row(SortedInsert *inserts, TupleTableSlot *slot);
 extern List *sluice_sorted_insert_ascending(SortedInsert *inserts);
 extern void sluice_sorted_insert_close(SortedInsert *inserts);
 

@@ -8,7 +8,8 @@
  * Only entries whose insertion cannot fail for what is in the row wait: of
  * B-trees over plain columns that are not unique, and of rows too short to be
  * too large for them. All others are inserted with the row, in the order and
- * with the errors of stock COPY. So no error is raised later than stock COPY
+ * with the errors of stock COPY. Entries of GIN and hash indexes are extracted
+ * with the row and may wait then, too: other_methods.c. So no error is raised later than stock COPY
  * would raise it: what waits can fail for want of disk space, by a cancel or
  * by a serialization failure, and none of these is about a row.
  *
@@ -61,7 +62,9 @@ struct SortedInsert
 	ResultRelInfo all;			/* the table's indexes before some were taken out */
 	bool	   *waits;			/* which of them have entries that wait */
 	UniqueAppend **append;	/* and are appended to, or NULL */
-	bool	   *done;			/* and have those of the rows at hand */
+	bool	   *done;			/* and have those of the rows at hand, or let them wait elsewhere */
+	IndexStrategy *ways;		/* of each */
+	OtherMethods *others;		/* the waiting ones that are no B-trees, or NULL */
 };
 
 /* The core of an index's entries, with its share of the memory. */
@@ -83,6 +86,8 @@ sluice_sorted_insert_open(ResultRelInfo *rri, Size memory)
 	MemoryContext old = MemoryContextSwitchTo(context);
 	SortedInsert *extend = palloc0(sizeof(SortedInsert));
 	int			count = rri->ri_NumIndices;
+	IndexUse  **taken;
+	int			waiting = 0;
 	SluiceIndexAttribute attributes[INDEX_MAX_KEYS];
 
 	extend->rri = rri;
@@ -94,6 +99,8 @@ sluice_sorted_insert_open(ResultRelInfo *rri, Size memory)
 	extend->waits = palloc0(sizeof(bool) * count);
 	extend->done = palloc0(sizeof(bool) * count);
 	extend->append = palloc0(sizeof(UniqueAppend *) * count);
+	extend->ways = palloc0(sizeof(IndexStrategy) * count);
+	taken = palloc0(sizeof(IndexUse *) * count);
 	rri->ri_IndexRelationDescs = palloc(sizeof(Relation) * count);
 	rri->ri_IndexRelationInfo = palloc(sizeof(IndexInfo *) * count);
 	for (int i = 0; i < count; i++)
@@ -103,17 +110,19 @@ sluice_sorted_insert_open(ResultRelInfo *rri, Size memory)
 		const char *because;
 		IndexStrategy way = sluice_index_way(rri->ri_RelationDesc, index, info, false,
 											  attributes, &because);
-		IndexUse *taken = rri->ri_RootResultRelInfo ?
-			sluice_index_take_of_leaf(index, way, because) : sluice_index_take(index, way, because);
 		SluiceIndexBuild *build;
 
+		extend->ways[i] = way;
+		waiting += way == SLUICE_INDEX_SORTED;
+		taken[i] = rri->ri_RootResultRelInfo ?
+			sluice_index_take_of_leaf(index, way, because) : sluice_index_take(index, way, because);
 		if (way == SLUICE_INDEX_LEAVES)
 			extend->append[i] = sluice_unique_append_open(rri->ri_RelationDesc, index, info,
-														 attributes, memory, taken);
-		if (way != SLUICE_INDEX_SORTED)
+														 attributes, memory, taken[i]);
+		if (way != SLUICE_INDEX_SORTED || index->rd_rel->relam != BTREE_AM_OID)
 			continue;
 		extend->waits[i] = true;
-		extend->extended[extend->count].taken = taken;
+		extend->extended[extend->count].taken = taken[i];
 		build = &extend->extended[extend->count++].build;
 		build->heap = rri->ri_RelationDesc;
 		build->index = index;
@@ -122,8 +131,12 @@ sluice_sorted_insert_open(ResultRelInfo *rri, Size memory)
 		/* The same column may be in the index more than once. */
 		extend->longest = Min(extend->longest, COMPAT_BT_MAX_ITEM / info->ii_NumIndexAttrs);
 	}
-	if (extend->count > 0)
+	if (waiting > 0)
+	{
 		sluice_report.index_memory = sluice_live_index_memory();	/* of all partitions */
+		extend->others = sluice_other_methods_open(&extend->all, extend->ways, taken, memory / waiting);
+		extend->memory = memory / waiting * extend->count;
+	}
 	for (int i = 0; i < extend->count; i++)
 	{
 		sluice_index_own_core(&extend->extended[i].build, palloc0(sizeof(MemoryContextCallback)));
@@ -163,8 +176,9 @@ sluice_sorted_insert_rows(SortedInsert *extend, const PlacedRow *rows, int count
 {
 	memset(extend->done, 0, sizeof(bool) * extend->all.ri_NumIndices);
 	for (int i = 0; i < extend->all.ri_NumIndices; i++)
-		extend->done[i] = extend->append[i] &&
-			sluice_unique_append_rows(extend->append[i], rows, count, line);
+		extend->done[i] = extend->append[i] ?
+			sluice_unique_append_rows(extend->append[i], rows, count, line) :
+			extend->ways[i] == SLUICE_INDEX_SORTED && !extend->waits[i];
 	set_indexes(extend, false);
 }
 
@@ -172,7 +186,7 @@ sluice_sorted_insert_rows(SortedInsert *extend, const PlacedRow *rows, int count
 bool
 sluice_sorted_insert_waits(const SortedInsert *extend)
 {
-	return extend->count > 0;
+	return extend->count > 0 || extend->others != NULL;
 }
 
 /* By the access method. The indexes are not unique, so nothing is checked. */
@@ -312,20 +326,20 @@ add_entry(SortedInsert *extend, Extended *extended, TupleTableSlot *slot)
 
 /*
  * The row has just been inserted into the table. Entries that can wait do so;
- * the table's list of indexes is left with those that cannot.
+ * the table's list of indexes is left with those that cannot. Gives those that
+ * are no B-trees, whose entries are to be added yet, or NULL.
  */
-void
+OtherMethods *
 sluice_sorted_insert_row(SortedInsert *extend, TupleTableSlot *slot)
 {
 	bool		too_long = ExecFetchSlotHeapTuple(slot, false, NULL)->t_len > extend->longest;
 
 	if (extend->count == 0)
-		return;
+		return extend->others;
 	set_indexes(extend, too_long);
-	if (too_long)
-		return;
-	for (int i = 0; i < extend->count; i++)
+	for (int i = 0; i < extend->count && !too_long; i++)
 		add_entry(extend, &extend->extended[i], slot);
+	return extend->others;
 }
 
 /*
@@ -364,6 +378,8 @@ sluice_sorted_insert_close(SortedInsert *extend)
 		if (extend->extended[i].waiting)
 			insert_sorted(extend, &extend->extended[i]);
 	}
+	if (extend->others)
+		sluice_other_methods_flush(extend->others);
 	extend->rri->ri_NumIndices = extend->all.ri_NumIndices;
 	extend->rri->ri_IndexRelationDescs = extend->all.ri_IndexRelationDescs;
 	extend->rri->ri_IndexRelationInfo = extend->all.ri_IndexRelationInfo;

@@ -12,7 +12,8 @@
  *    leaves   unique, keys above all others: whole leaves behind the last one
  *             (unique_append.c)
  *    sorted   many entries at a time, in the index's order (sorted_insert.c):
- *             those of a leaf together (btree_merge.c)
+ *             those of a leaf together (btree_merge.c); those of a page of a
+ *             GIN or hash index together (gin_merge.c, hash_merge.c)
  *    row      with each row, by the executor, as stock COPY does it
  *
  * Every reason is a sentence that a user can act on; the view last_copy shows
@@ -68,8 +69,6 @@ why_not_sorted(Relation heap, Relation index, IndexInfo *info,
 {
 	if (index->rd_index->indisexclusion)
 		return "it is an exclusion constraint's";
-	if (index->rd_rel->relam != BTREE_AM_OID)
-		return "the access method is not btree";
 	if (!index->rd_index->indisready)
 		return "the index is not ready";
 	if (info->ii_Expressions != NIL)
@@ -124,6 +123,30 @@ why_not_leaves(Relation index, const SluiceIndexAttribute *attributes)
 }
 
 /*
+ * Why the entries of an index of another access method go in with their rows,
+ * or NULL.
+ */
+static const char *
+why_not_other_method(Relation index, bool is_private)
+{
+	Oid			method = index->rd_rel->relam;
+
+	if (index->rd_index->indisexclusion)
+		return "it is an exclusion constraint's";
+	if (is_private || (method != GIN_AM_OID && method != HASH_AM_OID))
+		return "the access method is not btree";
+	if (method == GIN_AM_OID && !sluice_allowed.gin_merge)
+		return SLUICE_NO_GIN_MERGE;
+	if (method == HASH_AM_OID && !sluice_allowed.hash_merge)
+		return SLUICE_NO_HASH_MERGE;
+	if (!index->rd_index->indisready)
+		return "the index is not ready";
+	if (method == GIN_AM_OID && !sluice_gin_compares(index))
+		return "functions that are not the server's own may compare";
+	return NULL;
+}
+
+/*
  * The fastest way for the index, whose attributes it describes for the core;
  * *because says why not a faster one, or is NULL. This is the rule: what it
  * says holds for a load that is long enough for it.
@@ -132,6 +155,11 @@ IndexStrategy
 sluice_index_way(Relation heap, Relation index, IndexInfo *info, bool is_private,
 				 SluiceIndexAttribute *attributes, const char **because)
 {
+	if (index->rd_rel->relam != BTREE_AM_OID)
+	{
+		*because = why_not_other_method(index, is_private);
+		return *because ? SLUICE_INDEX_ROWS : SLUICE_INDEX_SORTED;
+	}
 	*because = why_not_sorted(heap, index, info, attributes);
 	if (*because)
 		return SLUICE_INDEX_ROWS;

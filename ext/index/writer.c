@@ -5,7 +5,8 @@
  *
  *   row by row       by the executor, as stock COPY's (ExecInsertIndexTuples)
  *   sorted           many entries, in the index's order (sorted_insert.c): those of a leaf of a B-tree together
- *                    (btree_merge.c), or each by the access method
+ *                    (btree_merge.c), or each by the access method; those of a page of a GIN or hash index
+ *                    together (gin_merge.c, hash_merge.c)
  *   whole leaves     behind the last leaf of a B-tree (btree_append.c; of a unique one, unique_append.c)
  *   merge, build     when all rows are in, by a new file (deferred.c, merge.c)
  *
@@ -148,11 +149,14 @@ finish_row(IndexWriter *writer, TupleTableSlot *slot)
 {
 	ResultRelInfo *rri = writer->rri;
 	List	   *recheck = NIL;
+	OtherMethods *others = NULL;
 
 	Assert(ItemPointerIsValid(&slot->tts_tid));
 	if (writer->sorted)
-		sluice_sorted_insert_row(writer->sorted, slot);
-	if (rri->ri_NumIndices > 0)
+		others = sluice_sorted_insert_row(writer->sorted, slot);
+	if (others)
+		recheck = sluice_other_methods_row(others, rri, slot, writer->estate);
+	else if (rri->ri_NumIndices > 0)
 		recheck = compat_insert_index_tuples(rri, slot, writer->estate);
 	if (writer->foreign_keys == NULL || sluice_foreign_keys_need_check(writer->foreign_keys, slot))
 		ExecARInsertTriggers(writer->estate, rri, slot, recheck,

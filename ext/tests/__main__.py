@@ -44,13 +44,14 @@ class Runner(unittest.TextTestRunner):
 # `make test` runs them on every major. A name is a module's, or that of a class in one.
 VERSION = {
     "blocks", "build", "foreign_keys", "index_build.Index", "index_build.Languages", "index_build.Visibility",
-    "index_crash.Keyed", "index_crash.Several", "index_crash.Sorted", "index_leaves.Appended", "index_live.Live", "insert", "neighbours", "rejects",
+    "index_crash.Keyed", "index_crash.Several", "index_crash.Sorted", "index_gin.GinLogged", "index_hash.HashLogged",
+    "index_leaves.Appended", "index_live.Live", "insert", "neighbours", "rejects",
     "routes", "security", "small", "statements", "workers",
 }
 
 # Of the others, `make test` runs these on the newest major and the rest on the oldest: about as long as each other.
 NEWEST = {
-    "binary", "btree_merge", "duplicates", "duplicates_private", "fuzz", "index_crash.Behind", "index_crash.Committed", "index_leaves.Behind",
+    "binary", "btree_merge", "index_gin", "index_hash", "duplicates", "duplicates_private", "fuzz", "index_crash.Behind", "index_crash.Committed", "index_leaves.Behind",
     "index_private.Private", "readers", "types",
 }
 

@@ -70,6 +70,30 @@ class DiskFull(unittest.TestCase):
         server.start()
         self.assertEqual(server.sql("SELECT count(*), count(DISTINCT id) FROM t"), "60000|60000")
 
+    def test_gin_and_hash(self):
+        """No room for entries of many rows: what is there is found by the index as before, and goes on when there is room."""
+        server, _ = self.server()
+        disk = server.home / "disk"
+        small_disk(self, disk, 2)
+        server.sql(f"CREATE TABLESPACE small LOCATION '{disk}'")
+        path = server.file("input.csv", "".join(f'{n},"{{{n % 900},{n}}}"\n' for n in range(60000)).encode())
+        for index, asked in (("gin (b)", "b @> ARRAY[p]"), ("hash (a)", "a = p")):
+            server.sql(f"DROP TABLE IF EXISTS t; CREATE TABLE t (a int, b int[]); INSERT INTO t SELECT n % 900, ARRAY[n % 900, n] FROM generate_series(1, 3000) n;"
+                       f"CREATE INDEX i ON t USING {index} TABLESPACE small; CHECKPOINT")
+            copy = f"SET pgsluice.copy = on; COPY t FROM '{path}' WITH (FORMAT csv)"
+            found = "SELECT sum((SELECT count(*) FROM t WHERE {})) FROM generate_series(0, 899) p"
+            by_index = "SET enable_seqscan = off; " + found.format(asked)
+            with self.assertRaises(Refused) as refused:
+                server.sql(copy)
+            self.assertIn("53100: could not extend file", str(refused.exception))
+            self.assertEqual(server.sql(by_index), server.sql("SET enable_indexscan = off; SET enable_bitmapscan = off; " + found.format(asked)))
+            resize(disk, 64)
+            server.sql("VACUUM t")
+            server.sql(copy)
+            self.assertEqual(server.sql(by_index), server.sql("SET enable_indexscan = off; SET enable_bitmapscan = off; " + found.format(asked)))
+            server.sql("DROP TABLE t; CHECKPOINT")
+            resize(disk, 2)
+
     def test_index(self):
         """No room for an index whose pages a worker writes: the stock build's refusal, and nothing is left."""
         server, _ = self.server(["max_worker_processes = 8", "max_parallel_workers = 8", "max_parallel_maintenance_workers = 1"])

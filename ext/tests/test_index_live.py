@@ -29,7 +29,7 @@ HASH, PARTIAL, UPPER = "the access method is not btree", "it is partial", "it is
 LATER, APART = "its constraint is deferrable", "it is an exclusion constraint's"
 ELSE = {"t_c": ("row", PARTIAL), "t_hash": ("row", HASH), "t_upper": ("row", UPPER), "t_later": ("row", LATER),
         "t_apart": ("row", APART)}
-LIVE = {"t_pkey": ("leaves", None), "t_b": ("sorted", "only entries behind all others are put into leaves"), **ELSE}
+LIVE = {"t_pkey": ("leaves", None), "t_b": ("sorted", "only entries behind all others are put into leaves"), **ELSE, "t_hash": ("sorted", None)}
 PRIVATE = {"t_pkey": ("build", None), "t_b": ("build", None), **ELSE}
 
 FILLED = (

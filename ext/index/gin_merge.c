@@ -1,0 +1,649 @@
+/*
+ * Merges the entries of many rows into a GIN index that other sessions can
+ * use.
+ *
+ * Stock COPY puts the entries of each row into the index's list of pending
+ * entries, logs that, and moves them into the index by small parts. Here the
+ * entries of many rows wait in memory, sorted by their keys. Then each key goes
+ * into the index once, with all its rows; the keys of a leaf go into it
+ * together.
+ *
+ * WHICH ENTRIES.  An entry is extracted when its row is inserted, so a function
+ * that fails does so on its row's line, in stock COPY's words. A key that is too
+ * large for the index fails then, too. Keys that are an int4 and are compared as
+ * such (jsonb_path_ops, pg_trgm, int4[]) wait as numbers: row_pairs.c. All
+ * others wait in gin_keys.c. strategy.c lets
+ * an index in only if the server's own functions compare its keys: they do not
+ * fail later. Why rows may be in the table without their entries for a while
+ * is said in sorted_insert.c.
+ *
+ * WHAT IS DONE WITH A LEAF of the tree of keys, once GIN's own descent has
+ * found and locked it:
+ *   - a new key becomes a tuple with its list of rows;
+ *   - a key that is there with a list gets a tuple with both lists;
+ *   - all these changes go into the page, as far as there is room, with one
+ *     record of generic_xlog.c, or with GIN's own record for each, whichever is
+ *     smaller.
+ * Everything else is GIN's own insertion (ginEntryInsert), with all rows of the
+ * key at once: a leaf without room, which it splits; a list that becomes a tree;
+ * a split that another session has not finished. Rows of a key that has a tree
+ * already go into it by ginInsertItemPointers, as ginEntryInsert does.
+ *
+ * THE INVARIANT.  The index is at any time one that GIN itself could have made
+ * with these rows: a page changes only while it is locked, by a record that
+ * changes this page alone. The keys of a leaf are sorted and different, and none
+ * is above the last one unless the leaf is the rightmost. GIN never takes a key
+ * out, and a leaf's last key is its bound in the parent. So a new key never
+ * becomes the last one of a leaf that has a right sibling.
+ *
+ * LOCKS.  One leaf at a time, exclusively. Its ancestors are only pinned, as
+ * after each descent for an insertion. It is unlocked before a tree of rows is
+ * looked at: the root of such a tree never moves and is never removed.
+ *
+ * PENDING ENTRIES of other sessions stay what they are. Those who move them do
+ * what is done here, one key after the other. So does an insertion into an index
+ * without fastupdate: several sessions may do it at the same time. VACUUM
+ * moves the list first, because in it may be dead rows. Those that wait here are
+ * of a transaction in progress: no VACUUM removes them.
+ *
+ * SERIALIZABLE.  Readers have predicate locks on the leaves and on the roots of
+ * the trees of rows, whether or not the index uses the list. The check is where
+ * GIN has it: under the leaf's lock before its change.
+ *
+ * AFTER A CRASH a row of an unfinished COPY has some of its entries or none; they
+ * lead to a row that nobody sees, until VACUUM removes both.
+ */
+#include "index/gin.h"
+
+#include "access/generic_xlog.h"
+#include "access/ginxlog.h"
+#include "access/xloginsert.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "storage/predicate.h"
+#include "utils/datum.h"
+#include "utils/fmgroids.h"
+#include "utils/memutils.h"
+
+/* Keys that are looked at together. */
+#define WINDOW 512
+
+/* The most memory: a list of rows from it is one that palloc() gives. */
+#define MOST_MEMORY ((Size) 1024 * 1024 * 1024)
+
+/* No key of so many bytes is too large for an index. */
+#define SMALL_KEY 1000
+
+/* What a record of GIN has beside the tuple; and what one of deltas has. */
+#define INSERT_RECORD 56
+#define DELTA_RECORD 64
+
+/* What is to become of a key. */
+typedef enum GinChangeKind
+{
+	GIN_CHANGE_ADD,				/* the tuple is new */
+	GIN_CHANGE_REPLACE,			/* it replaces one */
+	GIN_CHANGE_TREE,			/* its rows go into their tree */
+	GIN_CHANGE_WHOLE			/* GIN's own insertion does it */
+} GinChangeKind;
+
+typedef struct GinChange
+{
+	GinChangeKind kind;
+	const GinKey *key;
+	OffsetNumber at;			/* in the page as it is */
+	IndexTuple	tuple;
+	BlockNumber root;			/* of the tree of rows */
+} GinChange;
+
+struct GinMerge
+{
+	GinState	state;
+	Relation	index;
+	Size		memory;
+	MemoryContext entries;		/* of all that waits */
+	MemoryContext row;			/* of what a row's extraction leaves */
+	MemoryContext window;		/* of the lists of rows of a window */
+	MemoryContext leaf;			/* of what the changes of a leaf need */
+	RowPlaces	places;
+	bool		numbers[INDEX_MAX_KEYS];	/* the column's keys are an int4 each */
+	RowPairs	pairs[INDEX_MAX_KEYS];
+	GinKeySet	others;			/* all other keys */
+	bool		plain;			/* the one column's keys are numbers */
+	int			column;			/* that is read now */
+	Size		at;				/* and the pair that is next */
+	GinKey		keys[WINDOW];
+	GinChange	changes[WINDOW];
+};
+
+/* Nothing waits. */
+static void
+begin(GinMerge *merge)
+{
+	MemoryContextReset(merge->entries);
+	memset(&merge->places, 0, sizeof(merge->places));
+	memset(merge->pairs, 0, sizeof(merge->pairs));
+	merge->places.context = merge->entries;
+	for (int i = 0; i < INDEX_MAX_KEYS; i++)
+		merge->pairs[i].context = merge->entries;
+	sluice_gin_keys_begin(&merge->others, &merge->state, merge->entries);
+}
+
+/* A context that keeps so many bytes when it is reset. */
+static MemoryContext
+scratch(const char *name)
+{
+	return AllocSetContextCreateInternal(CurrentMemoryContext, name, 0, 64 * 1024, ALLOCSET_DEFAULT_MAXSIZE);
+}
+
+/* Lets the entries of an index wait, in so many bytes. */
+GinMerge *
+sluice_gin_merge_open(Relation index, Size memory)
+{
+	GinMerge   *merge = palloc0(sizeof(GinMerge));
+
+	merge->index = index;
+	merge->memory = Min(memory, MOST_MEMORY);
+	initGinState(&merge->state, index);
+	merge->entries = AllocSetContextCreate(CurrentMemoryContext, "pgsluice GIN entries", ALLOCSET_DEFAULT_SIZES);
+	merge->row = scratch("pgsluice GIN row");
+	merge->window = scratch("pgsluice GIN rows of keys");
+	merge->leaf = scratch("pgsluice GIN leaf");
+	for (int i = 0; i < merge->state.origTupdesc->natts; i++)
+		merge->numbers[i] = merge->state.compareFn[i].fn_oid == F_BTINT4CMP &&
+			TupleDescAttr(merge->state.origTupdesc, i)->attlen == sizeof(int32) &&
+			TupleDescAttr(merge->state.origTupdesc, i)->attbyval;
+	merge->plain = merge->state.oneCol && merge->numbers[0];
+	begin(merge);
+	return merge;
+}
+
+/*
+ * Whether the server's own functions alone compare the index's keys, so that
+ * they can be compared later.
+ */
+bool
+sluice_gin_compares(Relation index)
+{
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "pgsluice GIN state",
+												  ALLOCSET_SMALL_SIZES);
+	MemoryContext old = MemoryContextSwitchTo(context);
+	GinState   *state = palloc(sizeof(GinState));
+	bool		servers = true;
+
+	initGinState(state, index);
+	for (int i = 0; i < state->origTupdesc->natts && servers; i++)
+		servers = state->compareFn[i].fn_oid < FirstNormalObjectId &&
+			TupleDescAttr(state->origTupdesc, i)->atttypid < FirstNormalObjectId;
+	MemoryContextSwitchTo(old);
+	MemoryContextDelete(context);
+	return servers;
+}
+
+/* An entry that has no key. */
+static void
+add_without_key(GinMerge *merge, OffsetNumber attnum, GinNullCategory category, uint32 row)
+{
+	sluice_gin_keys_add(&merge->others, attnum, category, (Datum) 0, 0, row);
+}
+
+/* Raises GIN's error if one of the keys is too large for the index, for the one that GIN would meet first. */
+static void
+check_sizes(GinMerge *merge, OffsetNumber attnum, Datum value)
+{
+	int32		count;
+	GinNullCategory *categories;
+	Datum	   *keys = ginExtractEntries(&merge->state, attnum, value, false, &count, &categories);
+
+	for (int32 i = 0; i < count; i++)
+		(void) GinFormTuple(&merge->state, attnum, keys[i], categories[i], NULL, 0, 0, true);
+}
+
+/* An entry whose key is no number; gives the bytes of one that is passed by reference. */
+static Size
+add_key(GinMerge *merge, OffsetNumber attnum, Datum key, uint32 row)
+{
+	Form_pg_attribute type = TupleDescAttr(merge->state.origTupdesc, attnum - 1);
+	Size		size = 0;
+
+	if (type->attlen == -1)
+		key = PointerGetDatum(PG_DETOAST_DATUM_PACKED(key));
+	if (!type->attbyval)
+		size = datumGetSize(key, false, type->attlen);
+	sluice_gin_keys_add(&merge->others, attnum, GIN_CAT_NORM_KEY, key, size, row);
+	return size;
+}
+
+/*
+ * The entries of a column's value. What ginExtractEntries() does besides,
+ * sorting them and dropping equal ones, is done later for all rows.
+ */
+static void
+add_value(GinMerge *merge, OffsetNumber attnum, Datum value, uint32 row)
+{
+	int32		count = 0;
+	bool	   *nulls = NULL;
+	bool		too_large = false;
+	Datum	   *keys = (Datum *)
+		DatumGetPointer(FunctionCall3Coll(&merge->state.extractValueFn[attnum - 1],
+										  merge->state.supportCollation[attnum - 1], value,
+										  PointerGetDatum(&count), PointerGetDatum(&nulls)));
+
+	if (keys == NULL || count <= 0)
+		add_without_key(merge, attnum, GIN_CAT_EMPTY_ITEM, row);
+	for (int32 i = 0; keys != NULL && i < count; i++)
+	{
+		if (nulls && nulls[i])
+			add_without_key(merge, attnum, GIN_CAT_NULL_KEY, row);
+		else if (merge->numbers[attnum - 1])
+			sluice_row_pairs_add(&merge->pairs[attnum - 1], (uint32) DatumGetInt32(keys[i]) ^ 0x80000000, row);
+		else
+			too_large |= add_key(merge, attnum, keys[i], row) > SMALL_KEY;
+	}
+	if (too_large)
+		check_sizes(merge, attnum, value);
+}
+
+/* The bytes of all that waits. */
+static Size
+bytes_waiting(const GinMerge *merge)
+{
+	Size		bytes = sluice_gin_keys_bytes(&merge->others) +
+		merge->places.allocated * sizeof(ItemPointerData);
+
+	for (int i = 0; i < merge->state.origTupdesc->natts; i++)
+		bytes += sluice_row_pairs_bytes(&merge->pairs[i]);
+	return bytes;
+}
+
+/* The row has just been inserted into the table; its entries wait. */
+void
+sluice_gin_merge_add(GinMerge *merge, const ItemPointerData *tid, const Datum *values, const bool *isnull)
+{
+	MemoryContext old = MemoryContextSwitchTo(merge->row);
+	uint32		row = sluice_row_places_add(&merge->places, tid);
+
+	for (int i = 0; i < merge->state.origTupdesc->natts; i++)
+	{
+		if (isnull[i])
+			add_without_key(merge, i + 1, GIN_CAT_NULL_ITEM, row);
+		else
+			add_value(merge, i + 1, values[i], row);
+	}
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(merge->row);
+	if (bytes_waiting(merge) >= merge->memory)
+		sluice_gin_merge_flush(merge);
+}
+
+/* The rows of the next key of a column of numbers; false if there is none. */
+static bool
+next_number(GinMerge *merge, GinKey *key)
+{
+	const RowPairs *pairs = &merge->pairs[merge->column];
+	const ItemPointerData *tids = merge->places.tids;
+	uint64		first;
+	uint32		row;
+	Size		end = merge->at;
+
+	if (merge->at == pairs->count)
+		return false;
+	first = pairs->pairs[merge->at];
+	while (end < pairs->count && pairs->pairs[end] >> 32 == first >> 32)
+		end++;
+	key->attnum = merge->column + 1;
+	key->category = GIN_CAT_NORM_KEY;
+	key->key = Int32GetDatum((int32) ((uint32) (first >> 32) ^ 0x80000000));
+	key->items = MemoryContextAlloc(merge->window, sizeof(ItemPointerData) * (end - merge->at));
+	key->count = 0;
+	row = (uint32) first;
+	key->items[key->count++] = tids[row];
+	for (Size i = merge->at + 1; i < end; i++)
+	{
+		/* A row may have had the key more than once. */
+		if ((uint32) pairs->pairs[i] == row)
+			continue;
+		row = (uint32) pairs->pairs[i];
+		key->items[key->count++] = tids[row];
+	}
+	if (!merge->places.ascending)
+		sluice_gin_items_sort(key);
+	merge->at = end;
+	return true;
+}
+
+/* The next keys in the index's order within each column; 0: there is none. */
+static int
+next_keys(GinMerge *merge)
+{
+	int			natts = merge->state.origTupdesc->natts;
+	int			count = 0;
+
+	MemoryContextReset(merge->window);
+	while (count < WINDOW && merge->column < natts)
+	{
+		if (next_number(merge, &merge->keys[count]))
+			count++;
+		else
+		{
+			merge->column++;
+			merge->at = 0;
+			/* The keys of a window are in the index's order. */
+			if (count > 0)
+				return count;
+		}
+	}
+	while (count < WINDOW && merge->column == natts)
+	{
+		if (sluice_gin_keys_next(&merge->others, &merge->places, merge->window, &merge->keys[count]))
+			count++;
+		else
+			merge->column++;
+	}
+	return count;
+}
+
+/* The order of a tuple of the index and a key. */
+static int
+compare(GinMerge *merge, IndexTuple item, const GinKey *key)
+{
+	GinNullCategory category;
+	Datum		have;
+
+	if (merge->plain && key->category == GIN_CAT_NORM_KEY && !IndexTupleHasNulls(item))
+	{
+		int32		is = *(int32 *) ((char *) item + IndexInfoFindDataOffset(item->t_info));
+		int32		wanted = DatumGetInt32(key->key);
+
+		return is < wanted ? -1 : is > wanted;
+	}
+	have = gintuple_get_key(&merge->state, item, &category);
+	return ginCompareAttEntries(&merge->state, gintuple_get_attrnum(&merge->state, item), have, category,
+								key->attnum, key->key, key->category);
+}
+
+/* The tuple at a place of a page. */
+static IndexTuple
+item_at(Page page, OffsetNumber at)
+{
+	return (IndexTuple) PageGetItem(page, PageGetItemId(page, at));
+}
+
+/*
+ * The first tuple from `at` on that is not before the key; *equal says whether
+ * it has the key. One beyond the last, if there is none.
+ */
+static OffsetNumber
+find_place(GinMerge *merge, Page page, OffsetNumber at, const GinKey *key, bool *equal)
+{
+	OffsetNumber end = OffsetNumberNext(PageGetMaxOffsetNumber(page));
+	OffsetNumber high = at;
+	int			step = 1;
+
+	*equal = false;
+	while (high < end)
+	{
+		int			order = compare(merge, item_at(page, high), key);
+
+		if (order >= 0)
+		{
+			*equal = order == 0;
+			break;
+		}
+		at = high + 1;
+		high = at + step;
+		step *= 2;
+	}
+	high = Min(high, end);
+	while (at < high)
+	{
+		OffsetNumber middle = at + (high - at) / 2;
+		int			order = compare(merge, item_at(page, middle), key);
+
+		if (order < 0)
+			at = middle + 1;
+		else
+		{
+			*equal = order == 0;
+			high = middle;
+		}
+	}
+	return at;
+}
+
+/*
+ * The tuple of a key, with the rows of `old`, which may be NULL; NULL if they
+ * need a tree.
+ */
+static IndexTuple
+form_tuple(GinMerge *merge, const GinKey *key, IndexTuple old)
+{
+	ItemPointerData *items = key->items;
+	int			count = key->count;
+	int			written;
+	GinPostingList *list;
+
+	if (old)
+	{
+		int			had;
+		ItemPointer rows = ginReadTuple(&merge->state, key->attnum, old, &had);
+
+		items = ginMergeItemPointers(items, key->count, rows, had, &count);
+	}
+	list = ginCompressPostingList(items, count, GinMaxItemSize, &written);
+	if (written != count)
+		return NULL;
+	return GinFormTuple(&merge->state, key->attnum, key->key, key->category, (char *) list,
+						SizeOfGinPostingList(list), count, false);
+}
+
+/* What is to become of a key whose place in the leaf is known. */
+static void
+plan_change(GinMerge *merge, Page page, const GinKey *key, OffsetNumber at, bool equal, GinChange *change)
+{
+	IndexTuple	old = equal ? item_at(page, at) : NULL;
+
+	change->key = key;
+	change->at = at;
+	change->tuple = NULL;
+	if (old && GinIsPostingTree(old))
+	{
+		change->kind = GIN_CHANGE_TREE;
+		change->root = GinGetPostingTree(old);
+		return;
+	}
+	change->tuple = form_tuple(merge, key, old);
+	change->kind = change->tuple == NULL ? GIN_CHANGE_WHOLE : old ? GIN_CHANGE_REPLACE : GIN_CHANGE_ADD;
+}
+
+/* How many bytes of the page's room a change takes. */
+static int
+room_for(Page page, const GinChange *change)
+{
+	int			size;
+
+	if (change->tuple == NULL)
+		return 0;
+	size = MAXALIGN(IndexTupleSize(change->tuple));
+	if (change->kind == GIN_CHANGE_REPLACE)
+		return size - (int) MAXALIGN(IndexTupleSize(item_at(page, change->at)));
+	return size + sizeof(ItemIdData);
+}
+
+/*
+ * Plans what becomes of the keys that belong to the leaf and for which it has
+ * room; gives their number.
+ */
+static int
+plan_leaf(GinMerge *merge, Page page, const GinKey *keys, int count)
+{
+	bool		bounded = !GinPageRightMost(page);
+	int			room = (int) PageGetExactFreeSpace(page);
+	OffsetNumber at = FirstOffsetNumber;
+	int			n;
+
+	for (n = 0; n < count; n++)
+	{
+		GinChange  *change = &merge->changes[n];
+		bool		equal;
+
+		at = find_place(merge, page, at, &keys[n], &equal);
+		if (bounded && at > PageGetMaxOffsetNumber(page))
+			break;
+		plan_change(merge, page, &keys[n], at, equal, change);
+		if (room_for(page, change) > room)
+			break;
+		room -= room_for(page, change);
+	}
+	return n;
+}
+
+/* Changes a page, or its image, at a place that has moved by `added`; true if the page has one tuple more. */
+static bool
+apply(Relation index, Page page, const GinChange *change, int added)
+{
+	OffsetNumber at = change->at + added;
+
+	/* As GIN's insertion and its replay do it: the page has to be the same after both. */
+	if (change->kind == GIN_CHANGE_REPLACE)
+		PageIndexTupleDelete(page, at);
+	if (PageAddItem(page, (char *) change->tuple, IndexTupleSize(change->tuple), at, false, false) != at)
+		elog(ERROR, "pgsluice: failed to add an entry to index \"%s\"", RelationGetRelationName(index));
+	return change->kind == GIN_CHANGE_ADD;
+}
+
+/* Makes one change of a page, with GIN's own record. */
+static bool
+apply_singly(Relation index, Buffer leaf, const GinChange *change, int added)
+{
+	Page		page = BufferGetPage(leaf);
+	bool		adds;
+
+	START_CRIT_SECTION();
+	adds = apply(index, page, change, added);
+	MarkBufferDirty(leaf);
+	if (RelationNeedsWAL(index))
+	{
+		ginxlogInsert record = {.flags = GIN_INSERT_ISLEAF};
+		ginxlogInsertEntry entry;
+		XLogRecPtr	end;
+
+		entry.offset = change->at + added;
+		entry.isDelete = change->kind == GIN_CHANGE_REPLACE;
+		XLogBeginInsert();
+		XLogRegisterData((char *) &record, sizeof(record));
+		XLogRegisterBuffer(0, leaf, REGBUF_STANDARD);
+		XLogRegisterBufData(0, (char *) &entry, offsetof(ginxlogInsertEntry, tuple));
+		XLogRegisterBufData(0, (char *) change->tuple, IndexTupleSize(change->tuple));
+		end = XLogInsert(RM_GIN_ID, XLOG_GIN_INSERT);
+		PageSetLSN(page, end);
+	}
+	END_CRIT_SECTION();
+	return adds;
+}
+
+/* Makes the changes of a locked leaf that are tuples. */
+static void
+change_leaf(GinMerge *merge, Buffer leaf, int count)
+{
+	Page		page = BufferGetPage(leaf);
+	GenericXLogState *xlog = NULL;
+	int			tuples = 0;
+	Size		bytes = 0;
+	OffsetNumber first = InvalidOffsetNumber;
+	int			added = 0;
+
+	for (int i = 0; i < count; i++)
+	{
+		if (merge->changes[i].tuple == NULL)
+			continue;
+		if (tuples++ == 0)
+			first = merge->changes[i].at;
+		bytes += IndexTupleSize(merge->changes[i].tuple);
+	}
+	if (tuples == 0)
+		return;
+	CheckForSerializableConflictIn(merge->index, NULL, BufferGetBlockNumber(leaf));
+	/* The deltas have the tuples, too, and the line pointers from the first change on. */
+	if (DELTA_RECORD + sizeof(ItemIdData) * (PageGetMaxOffsetNumber(page) - first + tuples) <
+		(Size) INSERT_RECORD * tuples)
+	{
+		xlog = GenericXLogStart(merge->index);
+		page = GenericXLogRegisterBuffer(xlog, leaf, 0);
+	}
+	for (int i = 0; i < count; i++)
+	{
+		const GinChange *change = &merge->changes[i];
+
+		if (change->tuple == NULL)
+			continue;
+		if (xlog ? apply(merge->index, page, change, added) : apply_singly(merge->index, leaf, change, added))
+			added++;
+	}
+	if (xlog)
+		GenericXLogFinish(xlog);
+}
+
+/* By GIN's own insertion. */
+static void
+add_whole(GinMerge *merge, const GinKey *key)
+{
+	ginEntryInsert(&merge->state, key->attnum, key->key, key->category, key->items, key->count, NULL);
+}
+
+/* Merges keys into the leaf of the first one; gives how many of them, at least that one. */
+static int
+merge_leaf(GinMerge *merge, const GinKey *keys, int count)
+{
+	GinBtreeData btree;
+	GinBtreeStack *stack;
+	Page		page;
+	int			n = 0;
+
+	ginPrepareEntryScan(&btree, keys->attnum, keys->key, keys->category, &merge->state);
+	stack = compat_gin_find_leaf(&btree);
+	page = BufferGetPage(stack->buffer);
+	Assert(GinPageIsLeaf(page) && !GinPageIsData(page));
+	if (!GinPageIsIncompleteSplit(page))
+		n = plan_leaf(merge, page, keys, count);
+	change_leaf(merge, stack->buffer, n);
+	LockBuffer(stack->buffer, GIN_UNLOCK);
+	freeGinBtreeStack(stack);
+	for (int i = 0; i < n; i++)
+	{
+		const GinChange *change = &merge->changes[i];
+
+		if (change->kind == GIN_CHANGE_TREE)
+			ginInsertItemPointers(merge->index, change->root, change->key->items, change->key->count, NULL);
+		else if (change->kind == GIN_CHANGE_WHOLE)
+			add_whole(merge, change->key);
+	}
+	if (n == 0)
+		add_whole(merge, keys);
+	return Max(n, 1);
+}
+
+/* Inserts all that waits. */
+void
+sluice_gin_merge_flush(GinMerge *merge)
+{
+	MemoryContext old = MemoryContextSwitchTo(merge->leaf);
+	int			count;
+
+	for (int i = 0; i < merge->state.origTupdesc->natts; i++)
+		sluice_row_pairs_sort(&merge->pairs[i]);
+	sluice_gin_keys_sort(&merge->others);
+	merge->column = 0;
+	merge->at = 0;
+	while ((count = next_keys(merge)) > 0)
+	{
+		for (int n = 0; n < count;)
+		{
+			CHECK_FOR_INTERRUPTS();
+			n += merge_leaf(merge, merge->keys + n, count - n);
+			MemoryContextReset(merge->leaf);
+		}
+	}
+	MemoryContextSwitchTo(old);
+	begin(merge);
+}

@@ -1,0 +1,151 @@
+/*
+ * Indexes of other access methods than btree whose entries wait: GIN
+ * (gin_merge.c) and hash (hash_merge.c).
+ *
+ * A row's predicate and expressions are evaluated, and its entries extracted,
+ * when stock COPY does it: after the entries of the indexes before this one, and
+ * before those of the indexes behind it. So an error is the one that stock COPY
+ * raises, for the same row. Only the entries' way into the index comes later, and
+ * that cannot fail for what is in a row: see sorted_insert.c, which also says why
+ * nobody can miss an entry.
+ */
+#include "index/build.h"
+
+#include "catalog/index.h"
+#include "catalog/pg_am_d.h"
+#include "executor/executor.h"
+
+/* An index whose entries wait. */
+typedef struct OtherMethod
+{
+	Relation	index;
+	IndexInfo  *info;
+	IndexUse   *taken;
+	GinMerge   *gin;			/* one of these */
+	HashMerge  *hash;
+} OtherMethod;
+
+struct OtherMethods
+{
+	int			count;
+	OtherMethod *methods;		/* in the order in which stock COPY inserts into them */
+	const ResultRelInfo *all;	/* the table's indexes before some were taken out */
+};
+
+/*
+ * Takes those of the indexes whose entries wait by the rule, each with so much
+ * memory. NULL if there is none.
+ */
+OtherMethods *
+sluice_other_methods_open(ResultRelInfo *all, const IndexStrategy *ways, IndexUse **taken, Size memory)
+{
+	OtherMethods *others = palloc0(sizeof(OtherMethods));
+
+	others->all = all;
+	others->methods = palloc0(sizeof(OtherMethod) * all->ri_NumIndices);
+	for (int i = 0; i < all->ri_NumIndices; i++)
+	{
+		OtherMethod *method = &others->methods[others->count];
+		Relation	index = all->ri_IndexRelationDescs[i];
+
+		if (ways[i] != SLUICE_INDEX_SORTED || index->rd_rel->relam == BTREE_AM_OID)
+			continue;
+		others->count++;
+		method->index = index;
+		method->info = all->ri_IndexRelationInfo[i];
+		method->taken = taken[i];
+		if (index->rd_rel->relam == GIN_AM_OID)
+			method->gin = sluice_gin_merge_open(index, memory);
+		else
+			method->hash = sluice_hash_merge_open(all->ri_RelationDesc, index, memory);
+	}
+	return others->count > 0 ? others : NULL;
+}
+
+/* Lets the row's entries wait, if the index is to have any. */
+static void
+add_row(OtherMethod *method, TupleTableSlot *slot, EState *estate)
+{
+	IndexInfo  *info = method->info;
+	ExprContext *context = GetPerTupleExprContext(estate);
+	Datum		values[INDEX_MAX_KEYS];
+	bool		isnull[INDEX_MAX_KEYS];
+
+	context->ecxt_scantuple = slot;
+	method->taken->rows[SLUICE_INDEX_SORTED]++;
+	if (info->ii_Predicate != NIL)
+	{
+		/* As the executor does it, which keeps the state in the same place. */
+		if (info->ii_PredicateState == NULL)
+			info->ii_PredicateState = ExecPrepareQual(info->ii_Predicate, estate);
+		if (!ExecQual(info->ii_PredicateState, context))
+			return;
+	}
+	FormIndexDatum(info, slot, estate, values, isnull);
+	if (method->gin)
+		sluice_gin_merge_add(method->gin, &slot->tts_tid, values, isnull);
+	else
+		sluice_hash_merge_add(method->hash, &slot->tts_tid, values[0], isnull[0]);
+}
+
+/* Inserts a row by the executor into some of the indexes that it has for it. */
+static List *
+insert_into(ResultRelInfo *rri, int from, int to, TupleTableSlot *slot, EState *estate)
+{
+	Relation   *relations = rri->ri_IndexRelationDescs;
+	IndexInfo **infos = rri->ri_IndexRelationInfo;
+	int			count = rri->ri_NumIndices;
+	List	   *recheck;
+
+	if (from == to)
+		return NIL;
+	rri->ri_IndexRelationDescs += from;
+	rri->ri_IndexRelationInfo += from;
+	rri->ri_NumIndices = to - from;
+	recheck = compat_insert_index_tuples(rri, slot, estate);
+	rri->ri_IndexRelationDescs = relations;
+	rri->ri_IndexRelationInfo = infos;
+	rri->ri_NumIndices = count;
+	return recheck;
+}
+
+/*
+ * The row has just been inserted into the table. Its entries go to all indexes
+ * that `rri` has left and to ours, in the table's order of indexes. Gives the
+ * indexes that are to be checked again at the end.
+ */
+List *
+sluice_other_methods_row(OtherMethods *others, ResultRelInfo *rri, TupleTableSlot *slot, EState *estate)
+{
+	List	   *recheck = NIL;
+	int			done = 0;		/* of rri's */
+	int			next = 0;		/* of rri's, the first one behind what has been passed */
+	int			ours = 0;
+
+	for (int i = 0; i < others->all->ri_NumIndices && ours < others->count; i++)
+	{
+		Relation	index = others->all->ri_IndexRelationDescs[i];
+
+		if (next < rri->ri_NumIndices && rri->ri_IndexRelationDescs[next] == index)
+			next++;
+		if (others->methods[ours].index != index)
+			continue;
+		recheck = list_concat(recheck, insert_into(rri, done, next, slot, estate));
+		done = next;
+		add_row(&others->methods[ours++], slot, estate);
+	}
+	return list_concat(recheck, insert_into(rri, done, rri->ri_NumIndices, slot, estate));
+}
+
+/* Inserts all entries that wait. */
+void
+sluice_other_methods_flush(OtherMethods *others)
+{
+	for (int i = 0; i < others->count; i++)
+	{
+		if (others->methods[i].gin)
+			sluice_gin_merge_flush(others->methods[i].gin);
+		else
+			sluice_hash_merge_flush(others->methods[i].hash);
+	}
+}

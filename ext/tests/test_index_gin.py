@@ -1,0 +1,335 @@
+"""COPY into tables that others can reach: the entries of many rows are merged into GIN indexes."""
+
+import random
+import subprocess
+
+from . import cluster as clusters
+from .cluster import MAJOR, Cluster, OnCluster
+from .twins import LoadedTwice, reader_conflicts
+
+# Each with the conditions that scans of it answer, for numbers p.
+BY_NUMBER = ("n @> ARRAY[p]", "n && ARRAY[p, p + 7]", "n <@ ARRAY[p, p + 1, p + 2]", "n @> '{}'")
+BY_TAG = ("tags @> ARRAY['tag' || p]", "tags <@ ARRAY['tag' || p, 'long']")
+BY_DOCUMENT = ("j @> jsonb_build_object('k', p)", "j @> jsonb_build_object('deep', jsonb_build_array(p))")
+INDEXES = {
+    "(n)": BY_NUMBER,
+    "(n) WITH (fastupdate = off)": BY_NUMBER,
+    "(n) WHERE id % 2 = 0": tuple(f"id % 2 = 0 AND {one}" for one in BY_NUMBER),
+    "(tags)": BY_TAG,
+    "(j jsonb_path_ops)": BY_DOCUMENT,
+    "(j)": (*BY_DOCUMENT, "j ? ('only' || p)", "j ?| ARRAY['k', 'x' || p]"),
+    "(to_tsvector('simple', w))": ("to_tsvector('simple', w) @@ to_tsquery('simple', 'w' || p)", "to_tsvector('simple', w) @@ to_tsquery('simple', 'w' || p || ':*')"),
+    "(n, tags, j jsonb_path_ops)": (*BY_NUMBER, *BY_TAG, *BY_DOCUMENT, "n @> ARRAY[p] AND tags @> ARRAY['tag' || p]"),
+    "(w gin_trgm_ops)": ("w LIKE '%w' || p || '%'", "w LIKE '%' || (p * 7919)::text || ' %'"),
+}
+TABLE = (
+    "SET client_min_messages = error; DROP TABLE IF EXISTS t; CREATE {kind} TABLE t (id int, n int[], tags text[], j jsonb, w text) WITH (autovacuum_enabled = off);"
+    "CREATE INDEX i ON t USING gin {index}; {also}"
+    "INSERT INTO t SELECT -g, ARRAY[g % 50, -g], ARRAY['tag' || g % 90], jsonb_build_object('k', g % 70, 'deep', ARRAY[g % 33]), 'w' || g % 60 || ' ' || g"
+    " FROM generate_series(1, {rows}) g;"
+)
+COPY = "COPY t FROM '{}' WITH (FORMAT csv)"
+MERGED = "SELECT coalesce(i->'rows'->>'sorted', '0') FROM pgsluice.last_copy, jsonb_array_elements(indexes) i WHERE i->>'index' = 'i'"
+BY_INDEX, BY_TABLE = "SET enable_seqscan = off;", "SET enable_bitmapscan = off; SET enable_indexscan = off;"
+
+
+def row(chance, line):
+    """A CSV line: NULLs, empty arrays, NULLs and equal ones in arrays, keys that all rows have, that many have and that one has."""
+    n = chance.choice(["", "{}", "{NULL}", "{NULL,3,NULL,3}", "{%d,%d,%d}" % (chance.randrange(60), chance.randrange(60), line), "{5,-5,5}"])
+    tags = chance.choice(["", "{}", "{long}", "{tag%d,tag%d}" % (chance.randrange(100), chance.randrange(100)), "{one%d}" % line])
+    j = chance.choice(["", "{}", '{""k"":%d,""all"":true}' % chance.randrange(80), '{""deep"":[%d,%d],""k"":null}' % (chance.randrange(40), line), '{""only%d"":""x""}' % line])
+    return f'{line},"{n}","{tags}","{j}",w{chance.randrange(70)} {line * 7919} Ärger\n'.replace('""""', "").replace('"",', ",")
+
+
+def rows(count, seed=1):
+    """So many lines."""
+    chance = random.Random(seed)
+    return [row(chance, line) for line in range(1, count + 1)]
+
+
+def indexes():
+    """Those that can be made here."""
+    return [index for index in INDEXES if "trgm" not in index or clusters.has("pg_trgm")]
+
+
+class WithTable:
+    """The table and what is asked of it."""
+
+    def table(self, index="(n)", kind="", have=5000, also="", cluster=None):
+        """Makes it."""
+        (cluster or self.cluster).sql(("CREATE EXTENSION IF NOT EXISTS pg_trgm;" if "trgm" in index else "") + TABLE.format(kind=kind, index=index, rows=have, also=also))
+
+    def found(self, index="(n)", way=BY_INDEX, cluster=None):
+        """How many rows each condition finds, and which."""
+        asked = "; ".join(f"SELECT string_agg((SELECT count(*) || ' ' || coalesce(sum(id), 0) FROM t WHERE {condition}), ',') FROM generate_series(0, {4 if 'trgm' in index else 14}) p" for condition in INDEXES[index])
+        return (cluster or self.cluster).sql(f"{way} {asked}")
+
+    def checked(self, index="(n)", cluster=None):
+        """By the index all is found that is in the table; amcheck's opinion, where it has one. Gives what is found."""
+        cluster = cluster or self.cluster
+        found = self.found(index, BY_INDEX, cluster)
+        self.assertEqual(found, self.found(index, BY_TABLE, cluster), index)
+        if MAJOR >= 18 and clusters.has("amcheck"):
+            if cluster.sql("SELECT pg_is_in_recovery()") == "f":
+                cluster.sql("CREATE EXTENSION IF NOT EXISTS amcheck")
+            cluster.sql("SELECT gin_index_check('i')")
+        return found
+
+    def merged(self, path, before="", cluster=None):
+        """Loads the file; how many rows were merged."""
+        return int((cluster or self.cluster).sql(f"SET pgsluice.copy = on; {before} {COPY.format(path)}; {MERGED}"))
+
+
+class Gin(WithTable, LoadedTwice):
+    """Loads by stock COPY and by ours."""
+
+    settings = ["max_prepared_transactions = 2"]
+
+    def load(self, path, setting, index="(n)", kind="", before="", after="", also=""):
+        """What is found after the COPY, or what it said."""
+        self.table(index, kind, also=also)
+        self.index = index
+        return self.left_by(setting, "", f"{before} {COPY.format(path)}; {after}")
+
+    def answers(self):
+        """What is found by the index of the last load."""
+        return self.checked(self.index)
+
+    def test_equal_to_stock(self):
+        """Each kind of key, at once and in parts; then VACUUM, and again."""
+        path = self.cluster.file("input", "".join(rows(9000)).encode())
+        for index in indexes():
+            for memory in ("64MB", "1MB") if index in ("(n)", "(j)", "(n, tags, j jsonb_path_ops)") else ("1MB",):
+                found = []
+                for setting in ("off", "on"):
+                    self.table(index)
+                    self.sql(f"SET pgsluice.copy = {setting}; SET maintenance_work_mem = '{memory}'; {COPY.format(path)}")
+                    found.append(self.checked(index))
+                self.assertEqual(*found, index)
+            self.assertEqual(self.merged(path, "SET maintenance_work_mem = '2MB';"), 9000, index)
+            self.checked(index)
+            self.sql("DELETE FROM t WHERE id % 3 = 0; VACUUM t; VACUUM t")
+            self.assertEqual(self.merged(path), 9000, index)
+            self.checked(index)
+            self.sql("INSERT INTO t SELECT g, ARRAY[g % 50, g], '{new}', '{\"k\": 3}', 'w3' FROM generate_series(1, 3000) g; VACUUM t")
+            self.checked(index)
+
+    def test_into_an_empty_index(self):
+        """The first page of all is full soon; then each key has many rows."""
+        for index in ("(n)", "(tags)"):
+            path = self.cluster.file("input", "".join(rows(20000)).encode())
+            self.table(index, have=0)
+            self.assertEqual(self.merged(path), 20000)
+            self.checked(index)
+            for _ in range(2):
+                self.assertEqual(self.merged(path, "SET maintenance_work_mem = '1MB';"), 20000)
+            self.checked(index)
+
+    def test_rows_in_gaps(self):
+        """Rows that are not in the order of the table."""
+        path = self.cluster.file("input", "".join(rows(9000)).encode())
+        for index in ("(n)", "(tags)"):
+            self.table(index, have=20000)
+            self.sql("DELETE FROM t WHERE id % 2 = 0; VACUUM t; VACUUM t")
+            self.assertEqual(self.merged(path), 9000)
+            self.checked(index)
+
+    def test_refusals_are_those_of_stock(self):
+        """Keys that are too large, functions that fail, keys that are there twice: each with its line, in the order of the indexes."""
+        good = rows(5000)
+        noise = "".join(format(n * 7919 % 104729, "x") for n in range(1500))
+        large = good[:3000] + ['9999,,"{%s}",,w\n' % noise] + good[3000:]
+        for index in ("(tags)", "(tags) WITH (fastupdate = off)", "(n, tags)"):
+            INDEXES.setdefault(index, ())
+            self.assertIn("COPY t, line 3001", self.same(large, index=index))
+        failing = "ALTER TABLE t ALTER id DROP NOT NULL; CREATE INDEX f ON t USING gin ((ARRAY[1 / (id - 4000)])); {}"
+        unique = "CREATE UNIQUE INDEX u ON t (id, (w || 'x'));"
+        self.assertIn("line 4000", self.same(good, also=failing.format("")))
+        self.assertIn("line 4000", self.same(good, also="CREATE INDEX f ON t USING gin (n) WHERE 1 / (id - 4000) < 1;"))
+        twice = list(good)
+        twice.insert(3990, good[3999])
+        for also in (failing.format(unique), unique + failing.format("")):
+            self.same(twice, also=also)
+            self.same(twice[:3990] + twice[3991:] + [good[10]], also=also)
+        # Both indexes refuse line 4000: the one that was made first is the one that says so.
+        both = good[:3998] + ["3999,{1},,,same\n", "4000,{1},,,same\n"]
+        clash = "CREATE UNIQUE INDEX u ON t ((w || left('x', 3)));"
+        self.assertIn("23505", self.same(both, also=clash + failing.format("")))
+        self.assertIn("22012", self.same(both, also=failing.format(clash)))
+
+    def test_kinds_of_tables(self):
+        """Unlogged and temporary ones; rolled back to a savepoint; prepared and killed; partitions; triggers that look by the index."""
+        lines = rows(6000)
+        path = self.cluster.file("input", "".join(lines).encode())
+        self.same(lines, kind="UNLOGGED")
+        self.same(lines, before="SAVEPOINT s;", after="ROLLBACK TO s;")
+        self.same(lines, index="(tags)", before="SAVEPOINT s;", after="ROLLBACK TO s; INSERT INTO t VALUES (1, '{1}', '{tag3}');")
+        self.sql("VACUUM t")
+        self.checked("(tags)")
+        self.table()
+        self.sql(f"SET pgsluice.copy = on; BEGIN; {COPY.format(path)}; PREPARE TRANSACTION 'p'")
+        self.cluster.kill()
+        self.cluster.start()
+        self.sql("COMMIT PREPARED 'p'")
+        self.checked()
+        temporary = TABLE.format(kind="TEMP", index="(n)", rows=2000, also="") + f"SET pgsluice.copy = on; {COPY.format(path)}; {MERGED}; {BY_INDEX} SELECT count(*) FROM t WHERE n @> '{{5}}'"
+        self.assertEqual(self.sql(temporary).splitlines()[0], "6000")
+        parts = ("DROP TABLE IF EXISTS t; CREATE TABLE t (id int, n int[], tags text[], j jsonb, w text) PARTITION BY RANGE (id);"
+                 "CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (MINVALUE) TO (3000); CREATE TABLE t2 PARTITION OF t FOR VALUES FROM (3000) TO (MAXVALUE); CREATE INDEX i ON t USING gin (n)")
+        self.sql(parts)
+        self.assertEqual(self.merged(path), 6000)
+        self.assertEqual(self.found(way=BY_INDEX), self.found(way=BY_TABLE))
+        seen = ("CREATE OR REPLACE FUNCTION seen() RETURNS trigger LANGUAGE plpgsql AS $$ DECLARE c int; BEGIN"
+                " SET LOCAL enable_seqscan = off; SELECT count(*) INTO c FROM t WHERE n @> ARRAY[-5] AND id > 0; RAISE 'rows %', c; END $$;"
+                "CREATE TRIGGER seen AFTER INSERT ON t FOR EACH {} EXECUTE FUNCTION seen();")
+        for each in ("ROW", "STATEMENT"):
+            self.assertRegex(self.same(lines, also="") and self.same(lines, before=seen.format(each)), r"rows [1-9]")
+
+    def test_the_way_is_said(self):
+        """Not where the administrator says so, nor where a function of a user compares."""
+        path = self.cluster.file("input", "".join(rows(5000)).encode())
+        said = "SELECT i->>'way', i->'rows'->>'sorted', i->>'because' FROM pgsluice.last_copy, jsonb_array_elements(indexes) i"
+        self.table()
+        self.assertEqual(self.sql(f"SET pgsluice.copy = on; {COPY.format(path)}; {said}"), "sorted|5000|")
+        self.sql("ALTER SYSTEM SET pgsluice.allow_gin_merge = off")
+        self.sql("SELECT pg_reload_conf()")
+        self.assertTrue(clusters.wait_until(lambda: self.sql("SHOW pgsluice.allow_gin_merge") == "off"))
+        self.assertEqual(self.sql(f"SET pgsluice.copy = on; {COPY.format(path)}; {said}"), "row||pgsluice.allow_gin_merge is off")
+        self.checked()
+        self.sql("ALTER SYSTEM RESET pgsluice.allow_gin_merge")
+        self.sql("SELECT pg_reload_conf()")
+        self.sql("CREATE FUNCTION own(int, int) RETURNS int LANGUAGE sql IMMUTABLE STRICT AS 'SELECT btint4cmp($1, $2)';"
+                 "CREATE OPERATOR CLASS own_ops FOR TYPE int[] USING gin AS OPERATOR 1 && (anyarray, anyarray), OPERATOR 2 @> (anyarray, anyarray), FUNCTION 1 own(int, int),"
+                 " FUNCTION 2 ginarrayextract(anyarray, internal, internal), FUNCTION 3 ginqueryarrayextract(anyarray, internal, int2, internal, internal, internal, internal),"
+                 " FUNCTION 4 ginarrayconsistent(internal, int2, anyarray, int4, internal, internal, internal, internal), STORAGE int4")
+        self.table("(n own_ops)", have=300)
+        self.assertEqual(self.sql(f"SET pgsluice.copy = on; {COPY.format(path)}; {said}"), "row||functions that are not the server's own may compare")
+
+    def test_no_more_wal(self):
+        """At most stock COPY's, into small and large indexes."""
+        path = self.cluster.file("input", "".join(rows(8000)).encode())
+        for index in ("(n)", "(tags)", "(j jsonb_path_ops)", "(w gin_trgm_ops)" if clusters.has("pg_trgm") else "(j)"):
+            for have in (500, 20000):
+                wal = {}
+                for setting in ("off", "on"):
+                    self.table(index, have=have)
+                    self.sql("VACUUM t; CHECKPOINT")
+                    before = self.sql("SELECT pg_current_wal_insert_lsn()")
+                    self.sql(f"SET pgsluice.copy = {setting}; {COPY.format(path)}")
+                    wal[setting] = int(self.sql(f"SELECT pg_current_wal_insert_lsn() - '{before}'"))
+                self.assertLess(wal["on"], wal["off"] * 1.05, f"{index}, {have} rows before")
+
+    def test_memory(self):
+        """What waits is within the setting."""
+        path = self.cluster.file("input", "".join(rows(60000)).encode())
+        shown = ("CREATE OR REPLACE FUNCTION held(int) RETURNS bool LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN PERFORM set_config('my.most', greatest(coalesce(current_setting('my.most', true), '0')::bigint,"
+                 " (SELECT sum(total_bytes) FROM pg_backend_memory_contexts WHERE name LIKE 'pgsluice GIN%'))::text, false); RETURN true; END $$;")
+        for index in ("(n)", "(tags)"):
+            most = {}
+            for memory in ("1MB", "8MB"):
+                self.table(index, have=10, also=shown + "ALTER TABLE t ADD CHECK (id % 500 <> 0 OR held(id));")
+                most[memory] = int(self.sql(f"SET my.most = 0; SET pgsluice.copy = on; SET maintenance_work_mem = '{memory}'; {COPY.format(path)}; {MERGED}; SELECT current_setting('my.most')").splitlines()[-1])
+                self.checked(index)
+            self.assertLess(most["1MB"], 3 << 20, index)
+            self.assertGreater(most["8MB"], most["1MB"], index)
+
+    def test_beside_others(self):
+        """Writers, deletes, VACUUM, cleanups of the pending list, and readers that must see all of their rows each time."""
+        path = self.cluster.file("input", "".join(rows(15000)).encode())
+        for index, asked in (("(n)", "n @> ARRAY[7]"), ("(tags)", "tags @> '{tag7}'")):
+            self.table(index, have=10000)
+            sees = f"DO $$ DECLARE a int; BEGIN SET LOCAL enable_seqscan = off; SELECT count(*) INTO a FROM t WHERE {asked} AND id < 0; IF a <> FOUND THEN RAISE 'found %', a; END IF; END $$;\n"
+            found = self.sql(f"SELECT count(*) FROM t WHERE {asked} AND id < 0")
+            scripts = [
+                sees.replace('FOUND', found) * 60,
+                "".join(f"INSERT INTO t SELECT 100000 + g, ARRAY[g % 60, g], ARRAY['tag' || g % 90, 'o' || g] FROM generate_series({100 * n}, {100 * n + 99}) g;"
+                        f" DELETE FROM t WHERE id > 100000 AND id % 3 = {n % 3};\n" for n in range(40)),
+                "VACUUM (INDEX_CLEANUP ON) t; SELECT gin_clean_pending_list('i');\n" * 8,
+            ]
+            others = []
+            for script in scripts:
+                others.append(subprocess.Popen(self.cluster.command("-f", "-"), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE))
+                others[-1].stdin.write(script.encode())
+                others[-1].stdin.close()
+            loads = 0
+            while loads < 3 or any(other.poll() is None for other in others) and loads < 12:
+                self.assertEqual(self.merged(path, "SET maintenance_work_mem = '1MB';"), 15000)
+                loads += 1
+            for other in others:
+                self.assertEqual((other.stderr.read(), other.wait()), (b"", 0))
+                other.stderr.close()
+            self.checked(index)
+
+    def test_two_loads_at_once(self):
+        """Both merge into the same leaves."""
+        for index in ("(n)", "(j)"):
+            self.table(index, have=1000)
+            paths = [self.cluster.file(f"input{seed}", "".join(rows(20000, seed)).encode()) for seed in (5, 6)]
+            loads = [subprocess.Popen(self.cluster.command("-c", "SET pgsluice.copy = on; SET maintenance_work_mem = '1MB'", "-c", COPY.format(path))) for path in paths]
+            self.assertEqual([load.wait() for load in loads], [0, 0])
+            self.checked(index)
+            self.assertEqual(self.sql("SELECT count(*) FROM t"), "41000")
+
+    def test_serializable(self):
+        """Who has looked for keys conflicts with what is merged, also when leaves have been split."""
+        parts = [self.cluster.file(f"part{seed}", "".join(rows(15000, seed)).encode()) for seed in (7, 8)]
+        for index in ("(n)", "(n) WITH (fastupdate = off)"):
+            reader_conflicts(self, TABLE.format(kind="", index=index, rows=5000, also=""), "SET LOCAL enable_bitmapscan = on; SELECT count(*) FROM t WHERE n @> ARRAY[17]", map(COPY.format, parts))
+
+
+class GinLogged(WithTable, OnCluster):
+    """The server is killed, and followed."""
+
+    settings = ["wal_level = replica", "checkpoint_timeout = 1h", "maintenance_work_mem = '1MB'"]
+
+    def test_killed_in_the_middle(self):
+        """At any instant: the index is whole, and goes on."""
+        path = self.cluster.file("input", "".join(rows(25000)).encode())
+        chance = random.Random(11)
+        for index in ("(n)", "(tags)", "(j)"):
+            for attempt in range(3):
+                self.table(index, have=3000)
+                self.sql("CHECKPOINT")
+                blocks = int(self.sql("SELECT pg_relation_size('i') / 8192")) + chance.randrange(1, 70)
+                load = subprocess.Popen(self.cluster.command("-c", f"SET pgsluice.copy = on; {COPY.format(path)}"), stderr=subprocess.DEVNULL)
+                while load.poll() is None and int(self.sql("SELECT pg_relation_size('i') / 8192")) < blocks:
+                    if attempt % 2:
+                        self.sql("CHECKPOINT")
+                self.cluster.kill()
+                load.wait()
+                self.cluster.start()
+                self.assertIn(self.sql("SELECT count(*) FROM t"), ("3000", "28000"))
+                self.checked(index)
+                self.sql("DELETE FROM t WHERE id % 2 = 0; VACUUM t")
+                self.assertEqual(self.merged(path), 25000)
+                self.checked(index)
+
+    def test_what_is_replayed_is_what_was_done(self):
+        """Byte by byte, as the server itself compares each page that is replayed, by a server without the library that answers meanwhile and takes over."""
+        primary = Cluster(["wal_level = replica", "wal_consistency_checking = 'all'", "wal_keep_size = 8GB", "maintenance_work_mem = '1MB'"])
+        self.addCleanup(primary.remove)
+        primary.sql("CREATE EXTENSION pgsluice;" + ("CREATE EXTENSION amcheck" if clusters.has("amcheck") else ""))
+        path = primary.file("input", "".join(rows(15000)).encode())
+        self.table("(n)", have=3000, cluster=primary)
+        standby = Cluster(["hot_standby = on", "session_preload_libraries = ''"], copy_of=primary)
+        self.addCleanup(standby.remove)
+        for index in indexes():
+            self.table(index, have=3000, cluster=primary)
+            standby.follow(primary)
+            asked = next(iter(INDEXES[index])).replace("p", "7") if index == "(n)" else None
+            loading = subprocess.Popen(primary.command("-c", f"SET pgsluice.copy = on; {COPY.format(path)}"))
+            found = set()
+            while loading.poll() is None:
+                if asked:
+                    found.add(standby.sql(f"{BY_INDEX} SELECT count(*) FROM t WHERE {asked}"))
+            self.assertEqual(loading.returncode, 0)
+            primary.sql("DELETE FROM t WHERE id % 5 = 0; VACUUM t")
+            self.assertEqual(self.merged(path, cluster=primary), 15000)
+            standby.follow(primary)
+            self.assertLessEqual(len(found), 2)
+            self.assertEqual(self.checked(index, standby), self.checked(index, primary))
+        standby.stop()
+        (standby.data / "standby.signal").unlink()
+        standby.start()
+        standby.sql("DELETE FROM t WHERE id % 7 = 0; VACUUM t; INSERT INTO t SELECT g, ARRAY[g], '{tag1}', '{}', 'w' FROM generate_series(1, 2000) g")
+        self.checked(indexes()[-1], standby)
