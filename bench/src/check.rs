@@ -188,7 +188,13 @@ fn check_index(
         } else {
             "amcheck"
         }
-    } else if thorough {
+    } else if method == "gin"
+        && amcheck
+        && psql.query("SELECT to_regproc('gin_index_check') IS NOT NULL", USER)? == "t"
+    {
+        psql.query(&format!("SELECT gin_index_check('{name}')"), USER)?;
+        "amcheck"
+    } else if thorough && method == "btree" {
         walk(psql, &case.method.table, name, key, expected(case).rows)?;
         "walked in order, every row found"
     } else {
