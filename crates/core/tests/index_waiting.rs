@@ -3,7 +3,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_macros, clippy::disallowed_types)]
 
 use pgsluice_core::index_sort::build::{IndexBuild, PageAdded, Step};
-use pgsluice_core::index_sort::heap_reader::{Column, Source};
+use pgsluice_core::index_sort::heap_reader::{HeapSource, StoredColumn};
 use pgsluice_core::index_sort::shape::{Attribute, IndexShape, Order};
 use pgsluice_core::index_sort::tuple::{Field, Tid};
 
@@ -70,8 +70,8 @@ fn drive(build: &mut IndexBuild, file: &mut Vec<u8>, pages: &mut Vec<(u32, Vec<u
 
 fn pages(descending: bool, rows: &[Vec<u8>], memory: usize, waits: bool) -> Vec<(u32, Vec<u8>)> {
     let mut build = IndexBuild::new(shape(descending), memory).unwrap();
-    let column = Column { len: -1, align: 4, attribute: Some(0) };
-    let source = Source::new(vec![column]).unwrap();
+    let column = StoredColumn { len: -1, align: 4, attribute: Some(0) };
+    let source = HeapSource::new(vec![column]).unwrap();
     let (mut file, mut pages, mut next) = (Vec::new(), Vec::new(), 0);
     if !waits {
         assert!(build.settle().unwrap());

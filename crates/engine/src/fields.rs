@@ -16,14 +16,14 @@ pub struct FieldOptions {
     /// what else is NULL in a column; `None` for all columns of the file
     pub nulls: Vec<(Option<String>, String)>,
     /// columns that are not in the file, each with its value
-    pub set: Vec<(String, Vec<Piece>)>,
+    pub set: Vec<(String, Vec<ValuePart>)>,
     /// what the server makes of the text of a field
     pub expressions: Vec<Expression>,
 }
 
 /// A part of a value that is not in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Piece {
+pub enum ValuePart {
     /// this text
     Text(String),
     /// the name of the file, as it was given
@@ -47,13 +47,14 @@ impl FieldOptions {
 }
 
 /// A value in which `{file}` and `{line}` stand for the file and the line.
-pub fn pieces(value: &str) -> Vec<Piece> {
+pub fn pieces(value: &str) -> Vec<ValuePart> {
     let (mut pieces, mut text, mut rest) = (Vec::new(), String::new(), value);
     while let Some(c) = rest.chars().next() {
-        let found = [("{file}", Piece::File), ("{line}", Piece::Line)];
+        let found = [("{file}", ValuePart::File), ("{line}", ValuePart::Line)];
         match found.into_iter().find(|(name, _)| rest.starts_with(name)) {
             Some((name, piece)) => {
-                pieces.extend((!text.is_empty()).then(|| Piece::Text(std::mem::take(&mut text))));
+                pieces
+                    .extend((!text.is_empty()).then(|| ValuePart::Text(std::mem::take(&mut text))));
                 pieces.push(piece);
                 rest = &rest[name.len()..];
             }
@@ -63,7 +64,7 @@ pub fn pieces(value: &str) -> Vec<Piece> {
             }
         }
     }
-    pieces.extend((!text.is_empty()).then_some(Piece::Text(text)));
+    pieces.extend((!text.is_empty()).then_some(ValuePart::Text(text)));
     pieces
 }
 
@@ -105,8 +106,11 @@ mod tests {
 
     #[test]
     fn values_are_read() {
-        let text = |text: &str| Piece::Text(text.into());
-        assert_eq!(pieces("a{file}:{line}"), [text("a"), Piece::File, text(":"), Piece::Line]);
+        let text = |text: &str| ValuePart::Text(text.into());
+        assert_eq!(
+            pieces("a{file}:{line}"),
+            [text("a"), ValuePart::File, text(":"), ValuePart::Line]
+        );
         assert_eq!(pieces("{\"é\":1} {files}"), [text("{\"é\":1} {files}")]);
         assert_eq!(pieces(""), []);
         let read = |given: &str| pair("`set`", given).ok();

@@ -37,7 +37,7 @@ use maintenance::maintenance;
 pub(crate) use nodes::refuse_beside_nodes;
 pub use nodes::ToNodes;
 use once::{once_notes, refuse_once};
-use policy::Decision;
+use policy::Policy;
 use refuse::{refuse, refuse_truncate, rules_passed_by, unusable, without_copy};
 use rejects::rejected_records;
 
@@ -126,7 +126,7 @@ pub struct Plan {
     /// lanes are committed together, by two-phase commit
     pub two_phase: bool,
     /// what is done with indexes, foreign keys and triggers
-    pub maintenance: Decision,
+    pub maintenance: Policy,
     /// the schema of the ledger is created to record that
     pub makes_ledger: bool,
     /// likely causes of errors, from a sample
@@ -207,7 +207,7 @@ pub fn plan(facts: &Facts, options: &Options) -> Result<Arc<Plan>, Error> {
         landing: None,
         lands_by_chunk: false,
         two_phase: false,
-        maintenance: Decision::default(),
+        maintenance: Policy::default(),
         makes_ledger: false,
         causes: facts.causes.clone(),
         locks: Vec::new(),

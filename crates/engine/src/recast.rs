@@ -7,7 +7,7 @@
 //! messages are the file's: they are taken from the chunk as it was read.
 
 use crate::error::Error;
-use crate::fields::Piece;
+use crate::fields::ValuePart;
 use crate::input::{Chunk, Counts, Part};
 use crate::options::Options;
 use pgsluice_core::error::Malformed;
@@ -30,7 +30,7 @@ pub struct Recast {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Origin {
     Field(Field),
-    Value(Vec<Piece>),
+    Value(Vec<ValuePart>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,7 +78,7 @@ impl Recast {
 
     /// Whether values depend on the numbers of lines.
     pub fn counts_lines(&self) -> bool {
-        let line = |from: &Origin| matches!(from, Origin::Value(v) if v.contains(&Piece::Line));
+        let line = |from: &Origin| matches!(from, Origin::Value(v) if v.contains(&ValuePart::Line));
         self.columns.iter().any(line)
     }
 
@@ -159,13 +159,15 @@ impl Recast {
     }
 
     /// Writes a value that is not in the file as a field.
-    fn put(&self, value: &[Piece], at: At, dialect: &Dialect, out: &mut Vec<u8>) {
+    fn put(&self, value: &[ValuePart], at: At, dialect: &Dialect, out: &mut Vec<u8>) {
         let mut text = String::new();
         for piece in value {
             match piece {
-                Piece::Text(piece) => text.push_str(piece),
-                Piece::File => text.push_str(self.files.get(at.file).map_or("", String::as_str)),
-                Piece::Line => text.push_str(&at.line.to_string()),
+                ValuePart::Text(piece) => text.push_str(piece),
+                ValuePart::File => {
+                    text.push_str(self.files.get(at.file).map_or("", String::as_str))
+                }
+                ValuePart::Line => text.push_str(&at.line.to_string()),
             }
         }
         match dialect.format {

@@ -9,7 +9,7 @@ mod bounds;
 mod hash;
 mod tree;
 
-pub use tree::{router, Refused};
+pub use tree::{router, NotRouted};
 
 use crate::facts::Partition;
 use std::cmp::Ordering;

@@ -3,7 +3,7 @@
 use crate::index::{guarded, IndexStatus};
 use crate::plan::slice;
 use pgsluice_core::index_sort::build::{IndexBuild, PageAdded};
-use pgsluice_core::index_sort::heap_reader::{Column, Source};
+use pgsluice_core::index_sort::heap_reader::{HeapSource, StoredColumn};
 use pgsluice_core::memory::Fallible;
 use pgsluice_core::page::btree;
 
@@ -29,11 +29,11 @@ pub struct IndexColumnDef {
 pub unsafe extern "C" fn pgsluice_index_source_new(
     columns: *const IndexColumnDef,
     count: usize,
-) -> *mut Source {
+) -> *mut HeapSource {
     crate::hand_out(|| {
         // SAFETY: the caller's duty.
         let columns = unsafe { slice(columns, count) };
-        let column = |def: &IndexColumnDef| Column {
+        let column = |def: &IndexColumnDef| StoredColumn {
             len: def.len,
             align: def.align,
             attribute: usize::try_from(def.attribute).ok(),
@@ -42,7 +42,7 @@ pub unsafe extern "C" fn pgsluice_index_source_new(
         for def in columns {
             read.push_within(column(def));
         }
-        Ok(Source::new(read))
+        Ok(HeapSource::new(read))
     })
 }
 
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn pgsluice_index_source_new(
 ///
 /// `source` is one that [`pgsluice_index_source_new`] made, or NULL, and is not used again.
 #[no_mangle]
-pub unsafe extern "C" fn pgsluice_index_source_free(source: *mut Source) {
+pub unsafe extern "C" fn pgsluice_index_source_free(source: *mut HeapSource) {
     // SAFETY: the caller's duty.
     unsafe { crate::free(source) }
 }
@@ -68,7 +68,7 @@ pub unsafe extern "C" fn pgsluice_index_source_free(source: *mut Source) {
 #[no_mangle]
 pub unsafe extern "C" fn pgsluice_index_add_page(
     build: *mut IndexBuild,
-    source: *const Source,
+    source: *const HeapSource,
     page: *const u8,
     block: u32,
     offsets: *const u16,

@@ -4,9 +4,9 @@
 //! add … add ─ full ─▶ flush ─ Write … ─▶ add … ─▶ finish ─ (Read, Write …) Page … ─▶ Done
 //! ```
 
-use super::heap_reader::{Fields, Source, Unfit};
+use super::heap_reader::{HeapFields, HeapSource, Unfit};
 use super::key;
-use super::merge::{Extent, Merge, Next, BUFFER};
+use super::merge::{Extent, Merge, MergeStep, BUFFER};
 pub use super::run::PageAdded;
 use super::run::{self, Added, Collector};
 use super::shape::{IndexShape, MAX_ATTRIBUTES, MAX_TUPLE};
@@ -140,14 +140,14 @@ impl IndexBuild {
     /// No memory.
     pub fn add_page(
         &mut self,
-        source: &Source,
+        source: &HeapSource,
         page: &[u8],
         block: u32,
         offsets: &[u16],
         next: &mut usize,
     ) -> Result<PageAdded, Failure> {
         let tid = |offset: u16| Tid::from(block) << 16 | Tid::from(offset);
-        let tuple = |index: usize| (tid(offsets[index]), Source::tuple(page, offsets[index]));
+        let tuple = |index: usize| (tid(offsets[index]), HeapSource::tuple(page, offsets[index]));
         self.add_tuples(source, offsets.len(), tuple, next)
     }
 
@@ -159,12 +159,12 @@ impl IndexBuild {
     /// No memory.
     pub fn add_tuples<'a>(
         &mut self,
-        source: &Source,
+        source: &HeapSource,
         count: usize,
         tuple: impl Fn(usize) -> (Tid, Option<&'a [u8]>),
         next: &mut usize,
     ) -> Result<PageAdded, Failure> {
-        let mut fields: Fields = [None; MAX_ATTRIBUTES];
+        let mut fields: HeapFields = [None; MAX_ATTRIBUTES];
         if self.shape.ranked() > 0 && self.waiting.is_none() {
             self.warm(source, (*next..count).filter_map(|index| tuple(index).1))?;
         }
@@ -218,11 +218,11 @@ impl IndexBuild {
     #[allow(clippy::disallowed_methods)] // the iterator's clone takes no memory
     fn warm<'a>(
         &mut self,
-        source: &Source,
+        source: &HeapSource,
         tuples: impl Iterator<Item = &'a [u8]> + Clone,
     ) -> Result<(), Failure> {
         let attributes = self.shape.attributes();
-        let mut fields: Fields = [None; MAX_ATTRIBUTES];
+        let mut fields: HeapFields = [None; MAX_ATTRIBUTES];
         for index in 0..self.shape.key().len() {
             let Some(dictionary) = self.shape.dictionary(index) else { continue };
             self.traces.clear();
@@ -240,7 +240,7 @@ impl IndexBuild {
     }
 
     /// Puts the numbers of ranked values in their place; `false`: there are too many.
-    fn intern(&mut self, fields: &mut Fields) -> Result<bool, Failure> {
+    fn intern(&mut self, fields: &mut HeapFields) -> Result<bool, Failure> {
         let count = self.shape.attributes().len();
         for (index, slot) in fields[..count].iter_mut().enumerate() {
             if let Some(field) = *slot {
@@ -437,12 +437,12 @@ impl IndexBuild {
     fn step_merge(&mut self, mut merge: Merge) -> Result<Step, Failure> {
         while self.output.len() < BUFFER {
             match merge.advance(&self.shape)? {
-                Next::Row => run::spill(&self.shape, &merge.row()?, &mut self.output)?,
-                Next::Read(extent) => {
+                MergeStep::Row => run::spill(&self.shape, &merge.row()?, &mut self.output)?,
+                MergeStep::Read(extent) => {
                     self.phase = Phase::Merge(merge);
                     return Ok(Step::Read(extent));
                 }
-                Next::End => break,
+                MergeStep::End => break,
             }
         }
         if self.output.is_empty() {
@@ -459,12 +459,12 @@ impl IndexBuild {
         let rows = if step == Step::Go { ROWS } else { 0 };
         for _ in 0..rows {
             match merge.advance(&self.shape)? {
-                Next::Row => self.loader.add(&self.shape, &merge.row()?)?,
-                Next::Read(extent) => {
+                MergeStep::Row => self.loader.add(&self.shape, &merge.row()?)?,
+                MergeStep::Read(extent) => {
                     step = Step::Read(extent);
                     break;
                 }
-                Next::End => return self.complete(),
+                MergeStep::End => return self.complete(),
             }
         }
         self.phase = Phase::LoadMerge(merge);

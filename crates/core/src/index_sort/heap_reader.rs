@@ -15,7 +15,7 @@ const OUT_OF_LINE: usize = 18;
 
 /// One column of the table.
 #[derive(Clone, Copy, Debug)]
-pub struct Column {
+pub struct StoredColumn {
     /// `attlen`: bytes, or −1 for a varlena
     pub len: i16,
     /// alignment in bytes: 1, 2, 4 or 8
@@ -31,20 +31,20 @@ pub struct Unfit;
 
 /// How the rows of a table are read for an index.
 #[derive(Debug)]
-pub struct Source {
-    columns: Vec<Column>,
+pub struct HeapSource {
+    columns: Vec<StoredColumn>,
 }
 
 /// The fields of one row, by attribute of the index.
-pub type Fields<'a> = [Option<Field<'a>>; MAX_ATTRIBUTES];
+pub type HeapFields<'a> = [Option<Field<'a>>; MAX_ATTRIBUTES];
 
-impl Source {
+impl HeapSource {
     /// Reads `columns`, the first ones of the table.
     ///
     /// `None` if one is of a kind that tables do not have.
     #[must_use]
-    pub fn new(columns: Vec<Column>) -> Option<Self> {
-        let sound = |column: &Column| {
+    pub fn new(columns: Vec<StoredColumn>) -> Option<Self> {
+        let sound = |column: &StoredColumn| {
             (column.len == -1 || column.len > 0)
                 && matches!(column.align, 1 | 2 | 4 | 8)
                 && column.attribute.map_or(true, |attribute| attribute < MAX_ATTRIBUTES)
@@ -63,7 +63,7 @@ impl Source {
         page.get(start..start + (word >> 17) as usize)
     }
 
-    /// Reads a tuple that has all the columns. Fields that are not the index's stay as they are.
+    /// Reads a tuple that has all the columns. HeapFields that are not the index's stay as they are.
     ///
     /// # Errors
     ///
@@ -73,7 +73,7 @@ impl Source {
         &self,
         attributes: &[Attribute],
         tuple: &'a [u8],
-        fields: &mut Fields<'a>,
+        fields: &mut HeapFields<'a>,
     ) -> Result<(), Unfit> {
         if tuple.len() < TUPLE_HEADER {
             return Err(Unfit);
@@ -165,9 +165,9 @@ mod tests {
     }
 
     /// int4, text (not the index's), int8, text, int2
-    fn source() -> Source {
-        let column = |len, align, attribute| Column { len, align, attribute };
-        Source::new(vec![
+    fn source() -> HeapSource {
+        let column = |len, align, attribute| StoredColumn { len, align, attribute };
+        HeapSource::new(vec![
             column(4, 4, Some(2)),
             column(-1, 4, None),
             column(8, 8, Some(0)),
@@ -253,7 +253,7 @@ mod tests {
                 [attribute(8, true), attribute(-1, false), attribute(4, true), attribute(2, true)];
             let mut fields = [None; MAX_ATTRIBUTES];
             let _ = source().read(&attributes, &bytes, &mut fields);
-            let _ = Source::tuple(&bytes, 1 + round % 40);
+            let _ = HeapSource::tuple(&bytes, 1 + round % 40);
         }
     }
 }

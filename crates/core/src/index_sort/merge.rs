@@ -57,7 +57,7 @@ impl Source {
 
 /// What a merge has to say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum MergeStep {
     /// a row is at hand
     Row,
     /// these bytes of the file must be given to [`Merge::supply`]
@@ -118,7 +118,7 @@ impl Merge {
     ///
     /// No memory, or the runs are damaged.
     #[inline]
-    pub fn advance(&mut self, shape: &IndexShape) -> Result<Next, Failure> {
+    pub fn advance(&mut self, shape: &IndexShape) -> Result<MergeStep, Failure> {
         if self.begun < self.sources.len() {
             return self.begin(shape);
         }
@@ -139,15 +139,15 @@ impl Merge {
         self.sources[self.tree[0]].row()
     }
 
-    fn state(&self) -> Next {
+    fn state(&self) -> MergeStep {
         if self.sources[self.tree[0]].size == 0 {
-            Next::End
+            MergeStep::End
         } else {
-            Next::Row
+            MergeStep::Row
         }
     }
 
-    fn step(&mut self, index: usize, shape: &IndexShape) -> Result<Option<Next>, Failure> {
+    fn step(&mut self, index: usize, shape: &IndexShape) -> Result<Option<MergeStep>, Failure> {
         let source = &mut self.sources[index];
         if source.advance(shape)? {
             return Ok(None);
@@ -155,11 +155,11 @@ impl Merge {
         let kept = (source.buffer.len() - source.at) as u64;
         let end = source.rest.end.min(source.rest.start + BUFFER as u64 - kept);
         self.waiting = Some(index);
-        Ok(Some(Next::Read(Extent { start: source.rest.start, end })))
+        Ok(Some(MergeStep::Read(Extent { start: source.rest.start, end })))
     }
 
     /// Reads the first row of each source, then plays all matches.
-    fn begin(&mut self, shape: &IndexShape) -> Result<Next, Failure> {
+    fn begin(&mut self, shape: &IndexShape) -> Result<MergeStep, Failure> {
         while self.begun < self.sources.len() {
             if let Some(read) = self.step(self.begun, shape)? {
                 return Ok(read);

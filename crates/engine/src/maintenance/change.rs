@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::facts::TableObjects;
 use crate::ledger::{self, LedgerEntry, State};
 use crate::options::Indexes;
-use crate::plan::policy::{decide, Choice, Decision, Request};
+use crate::plan::policy::{decide, Choice, Policy, Request};
 use crate::session::conn::Conn;
 use crate::text::text;
 use std::time::Instant;
@@ -15,7 +15,7 @@ use std::time::Instant;
 #[derive(Clone, Debug)]
 pub struct TakenDown {
     /// all choices, for the report
-    pub decision: Decision,
+    pub decision: Policy,
     /// what is down, and how it is put back
     pub entry: LedgerEntry,
     /// the ledger has it
@@ -112,7 +112,7 @@ fn lock_table(conn: &mut Conn, name: &str, waits: bool) -> Result<bool, Error> {
 fn record_and_drop(
     conn: &mut Conn,
     objects: &TableObjects,
-    decision: &Decision,
+    decision: &Policy,
     ledger: &State,
 ) -> Result<TakenDown, Error> {
     let choices: Vec<Choice> = decision.down().cloned().collect();

@@ -3,7 +3,7 @@
 use super::{as_known, check};
 use crate::error::Error;
 use crate::facts::TableFacts;
-use crate::fields::Piece;
+use crate::fields::ValuePart;
 use crate::options::Options;
 use crate::text::text;
 use pgsluice_core::scan::{Dialect, Format};
@@ -70,10 +70,10 @@ pub(crate) fn columns(
 /// Whether the texts can be compared with fields, or written as fields, of this form.
 fn writable(dialect: &Dialect, options: &Options) -> Result<(), Error> {
     let wanted = &options.target.fields;
-    let file = |piece: &Piece| match piece {
-        Piece::Text(text) => !text.is_ascii(),
-        Piece::File => options.input.sources.iter().any(|source| !source.name().is_ascii()),
-        Piece::Line => false,
+    let file = |piece: &ValuePart| match piece {
+        ValuePart::Text(text) => !text.is_ascii(),
+        ValuePart::File => options.input.sources.iter().any(|source| !source.name().is_ascii()),
+        ValuePart::Line => false,
     };
     let beyond = wanted.nulls.iter().any(|(_, text)| !text.is_ascii())
         || wanted.set.iter().any(|(_, value)| value.iter().any(file));

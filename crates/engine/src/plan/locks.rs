@@ -1,6 +1,6 @@
 //! The locks of a load that make other sessions wait: named before it begins.
 
-use super::policy::Decision;
+use super::policy::Policy;
 use super::Plan;
 use crate::facts::{Facts, TableObjects};
 use crate::options::{Method, Options};
@@ -84,7 +84,7 @@ impl fmt::Display for Lock {
 }
 
 /// The locks of a plan, given what is taken down around the rows.
-pub fn locks(plan: &Plan, options: &Options, decision: &Decision, size: Size) -> Vec<Lock> {
+pub fn locks(plan: &Plan, options: &Options, decision: &Policy, size: Size) -> Vec<Lock> {
     // Other sessions do not see a new table before the commit.
     if plan.made.is_some() && plan.lanes == 1 {
         return Vec::new();

@@ -73,12 +73,12 @@ pub struct Choice {
 
 /// What is done about everything around the load.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Decision {
+pub struct Policy {
     /// one for each object about which there is something to say
     pub choices: Vec<Choice>,
 }
 
-impl Decision {
+impl Policy {
     /// What is taken down.
     pub fn down(&self) -> impl Iterator<Item = &Choice> {
         self.choices.iter().filter(|c| c.down)
@@ -113,7 +113,7 @@ impl Decision {
 }
 
 /// Decides for every index, foreign key and trigger.
-pub fn decide(objects: &TableObjects, request: &Request) -> Decision {
+pub fn decide(objects: &TableObjects, request: &Request) -> Policy {
     let mut choices = Vec::new();
     for key in &objects.foreign_keys {
         let verdict = foreign_key(objects, key, request);
@@ -142,7 +142,7 @@ pub fn decide(objects: &TableObjects, request: &Request) -> Decision {
         choice.columns.clone_from(&index.columns);
         choices.push(choice);
     }
-    Decision { choices }
+    Policy { choices }
 }
 
 /// `Ok` takes down, `Err` keeps; each with the reason.

@@ -4,7 +4,7 @@ use super::Plan;
 use crate::encode::dot_is_marker;
 use crate::facts::{ColumnFacts, Facts, Purpose};
 use crate::options::{Method, Options, Route};
-use crate::route::{router, Refused};
+use crate::route::{router, NotRouted};
 use crate::text::{text, Text};
 use crate::wire::Wire;
 use pgsluice_core::shape::Type;
@@ -103,7 +103,7 @@ fn barrier(plan: &Plan, facts: &Facts, options: &Options) -> Option<Text> {
 }
 
 /// The partitions whose rows go through the root.
-fn left_to_root(refused: &[Refused]) -> Vec<Text> {
+fn left_to_root(refused: &[NotRouted]) -> Vec<Text> {
     if refused.len() > NAMED {
         let (count, first) = (refused.len(), &refused[0]);
         return vec![text!(
@@ -113,7 +113,7 @@ fn left_to_root(refused: &[Refused]) -> Vec<Text> {
             first.why
         )];
     }
-    let note = |refused: &Refused| {
+    let note = |refused: &NotRouted| {
         text!("the rows of {} go through the root: {}", refused.partition, refused.why)
     };
     refused.iter().map(note).collect()

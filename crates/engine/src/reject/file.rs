@@ -2,7 +2,7 @@
 
 use super::line::{parts, Quotes, TAIL};
 use super::output::Output;
-use super::owned::{self, Kept, Lock, Reserved};
+use super::owned::{self, FileLock, Kept, Reserved};
 use super::{side_path, Amount, Existing, Reject};
 use crate::error::{Error, Kind};
 use pgsluice_core::scan::{Dialect, Eol, Splitter};
@@ -64,7 +64,7 @@ struct Owned {
     /// that block is one of a load that is beyond its limit: its transaction is never committed
     shown: bool,
     /// the last field: empty files are removed when they are closed
-    _lock: Lock,
+    _lock: FileLock,
 }
 
 impl RejectFile {

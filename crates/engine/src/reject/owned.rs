@@ -60,22 +60,22 @@ pub struct Reserved {
     pub(super) side: Output,
     /// of all pairs, the last one is open
     pub(super) pairs: Vec<Kept>,
-    pub(super) lock: Lock,
+    pub(super) lock: FileLock,
 }
 
 /// The lock of the first pair. Empty files are removed with it.
 #[derive(Debug)]
-pub(super) struct Lock {
+pub(super) struct FileLock {
     _file: Flock<File>,
     pub path: PathBuf,
 }
 
-impl Lock {
+impl FileLock {
     /// Locks the pair whose file of records is `path`, and creates that if it is not there.
-    fn take(path: &Path) -> Result<Lock, Error> {
+    fn take(path: &Path) -> Result<FileLock, Error> {
         let file = open(path).map_err(|e| failed("create the reject file", path, &e))?;
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(file) => Ok(Lock { _file: file, path: path.to_owned() }),
+            Ok(file) => Ok(FileLock { _file: file, path: path.to_owned() }),
             Err((_, nix::errno::Errno::EWOULDBLOCK)) => Err(Error::new(format!(
                 "the reject file {} is in use by another load",
                 path.display()
@@ -86,7 +86,7 @@ impl Lock {
     }
 }
 
-impl Drop for Lock {
+impl Drop for FileLock {
     fn drop(&mut self) {
         let pair = [self.path.clone(), side_path(&self.path)];
         let empty = |path: &PathBuf| fs::metadata(path).map_or(true, |facts| facts.len() == 0);
@@ -114,7 +114,7 @@ impl Reserved {
             })
         };
         free()?;
-        let lock = Lock::take(path)?;
+        let lock = FileLock::take(path)?;
         // One that held it may have written to it before it ended.
         free()?;
         let whole = if existing == Existing::Append { u64::MAX } else { 0 };
@@ -144,7 +144,7 @@ impl Reserved {
         if owned && !Path::new(&first.file).exists() {
             return Err(lost(first, "is missing"));
         }
-        let lock = Lock::take(Path::new(&first.file))?;
+        let lock = FileLock::take(Path::new(&first.file))?;
         let mut last = None;
         for pair in &kept {
             last = Some(checked(pair, sources)?);

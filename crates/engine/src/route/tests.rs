@@ -38,7 +38,7 @@ fn leaf(sql: &str, bound: &str) -> Partition {
 }
 
 /// The columns `a` (integer) and `b` (text) in the order `b`, `a`.
-fn made(partitions: &[Partition]) -> Result<(Router, Vec<Refused>), String> {
+fn made(partitions: &[Partition]) -> Result<(Router, Vec<NotRouted>), String> {
     let table = [column("a", Type::Int4), column("b", Type::Text)];
     let server = ServerFacts { encoding: "UTF8".into(), ..ServerFacts::default() };
     router(partitions, &table, &["b".into(), "a".into()], &server)

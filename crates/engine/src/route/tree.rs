@@ -14,7 +14,7 @@ const MODULUS: u64 = 1 << 20;
 
 /// Why rows of a partition are not sent straight to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct NotRouted {
     /// quoted and qualified
     pub partition: String,
     /// the reason
@@ -31,7 +31,7 @@ pub fn router(
     table: &[ColumnFacts],
     sent: &[String],
     server: &ServerFacts,
-) -> Result<(Router, Vec<Refused>), String> {
+) -> Result<(Router, Vec<NotRouted>), String> {
     let root = partitions.iter().find(|p| p.parent == 0).ok_or("its partitions are not known")?;
     let mut tree = Tree {
         partitions,
@@ -51,7 +51,7 @@ pub fn router(
     let mut node = node;
     renumber(&mut node, &slots);
     match (leaves.is_empty(), refused.first()) {
-        (true, Some(Refused { partition, why })) => Err(format!("{partition}: {why}")),
+        (true, Some(NotRouted { partition, why })) => Err(format!("{partition}: {why}")),
         (true, None) => Err("it has no partitions".into()),
         _ => {
             let ascii_only = server.encoding != "UTF8";
@@ -84,7 +84,7 @@ struct Tree<'a> {
     env: Env,
     leaves: Vec<String>,
     needed: Vec<usize>,
-    refused: Vec<Refused>,
+    refused: Vec<NotRouted>,
 }
 
 impl Tree<'_> {
@@ -138,7 +138,7 @@ impl Tree<'_> {
         made.unwrap_or_else(|why| {
             self.leaves.truncate(before.0);
             self.needed.truncate(before.1);
-            self.refused.push(Refused { partition: child.sql.clone(), why });
+            self.refused.push(NotRouted { partition: child.sql.clone(), why });
             Target::Root
         })
     }

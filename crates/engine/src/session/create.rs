@@ -6,7 +6,7 @@ use super::transaction::BEGIN;
 use crate::causes::Causes;
 use crate::error::Error;
 use crate::facts::NewTable;
-use crate::fields::Piece;
+use crate::fields::ValuePart;
 use crate::infer::{by_alignment, row_bytes, Guess, Inference, NewColumn};
 use crate::input::{can_be_read_again, HeaderLine, Part, Reader};
 use crate::mapping::{check_map, mapped, named_once, AS_DATA, PACKED};
@@ -62,7 +62,7 @@ pub fn infer(conn: &mut Conn, reader: &Reader, options: &Options) -> Result<NewT
     let all = inference.columns(&strings, whole).into_iter().zip(&names);
     let of_file = all.filter(|(_, name)| name.is_some()).map(|(column, _)| column);
     let set = options.target.fields.set.iter().map(|(name, value)| {
-        let is_line = matches!(value[..], [Piece::Line]);
+        let is_line = matches!(value[..], [ValuePart::Line]);
         NewColumn::set(cut_name(name), if is_line { Guess::Int8 } else { Guess::Text })
     });
     let columns: Vec<NewColumn> = of_file.chain(set).collect();

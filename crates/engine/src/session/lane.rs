@@ -19,7 +19,7 @@ use crate::input::{Chunk, Counts, Layout, Part};
 use crate::plan::{Plan, Wire};
 use crate::reject::Rejects;
 use crate::report::Progress;
-use open::{OpenCopy, Sent};
+use open::{OpenCopy, SentChunk};
 use pgsluice_core::error::Malformed;
 use pgsluice_core::scan::binary::Tuples;
 use pgsluice_core::scan::{Dialect, Eol, Next, Record, Scanner};
@@ -317,7 +317,7 @@ impl Lane {
             };
         }
         open.bytes += chunk.bytes.len();
-        open.sent.push_back(Sent { chunk, before, preceding: open.units });
+        open.sent.push_back(SentChunk { chunk, before, preceding: open.units });
         open.units += match (form, &body) {
             (Form::AsIs | Form::Plain, _) => sent_lines,
             (Form::Csv, Body::Rewritten(csv)) => memchr::memchr_iter(b'\n', csv).count() as u64,
@@ -385,7 +385,7 @@ impl Lane {
     }
 
     /// The place of the line or row `unit` (from 1) of a chunk; 0 is one before a piece.
-    fn place(&self, sent: &Sent, form: Form, unit: u64, column: Option<String>) -> Place {
+    fn place(&self, sent: &SentChunk, form: Form, unit: u64, column: Option<String>) -> Place {
         let file = self.names[sent.chunk.file].clone();
         let layout = &self.plan.layout;
         let line = sent.before.lines;

@@ -2,7 +2,7 @@
 
 use super::cell::{is_null, CellKind, Class, Order};
 use super::layout::{form, FileLayout};
-use super::reading::{Reading, Row};
+use super::reading::{Reading, SampleRow};
 use super::{DetectedColumn, Head, Sample};
 use crate::infer::{Guess, Inference};
 use crate::naming::numbered;
@@ -30,9 +30,9 @@ pub(super) fn find(
     layout: &FileLayout,
     names: &[Vec<u8>],
 ) -> Columns {
-    let fits = |row: &&Row| row.width == reading.width && !row.is_blank();
+    let fits = |row: &&SampleRow| row.width == reading.width && !row.is_blank();
     let end = layout.end.max(layout.first);
-    let rows: Vec<&Row> = reading.rows[layout.first..end].iter().filter(fits).collect();
+    let rows: Vec<&SampleRow> = reading.rows[layout.first..end].iter().filter(fits).collect();
     let named = layout.head == Head::Names;
     let name = |i: usize| match names.get(i).filter(|name| named && !name.is_empty()) {
         Some(name) => String::from_utf8_lossy(name).trim().to_owned(),
@@ -78,7 +78,7 @@ struct Spelling {
 }
 
 /// The types that `--create` would give the columns.
-fn types(sample: Sample<'_>, reading: &Reading, rows: &[&Row]) -> Vec<Guess> {
+fn types(sample: Sample<'_>, reading: &Reading, rows: &[&SampleRow]) -> Vec<Guess> {
     let mut inference = Inference::new(&numbered(reading.width), &TargetOptions::new("", ""));
     let mut record = scan::Record::default();
     for row in rows {
@@ -96,7 +96,7 @@ fn types(sample: Sample<'_>, reading: &Reading, rows: &[&Row]) -> Vec<Guess> {
 fn describe(
     sample: Sample<'_>,
     reading: &Reading,
-    rows: &[&Row],
+    rows: &[&SampleRow],
     i: usize,
     class: Class,
     guess: Guess,
@@ -200,7 +200,7 @@ fn order(found: &mut Columns, name: &str, kinds: impl Iterator<Item = (u64, Cell
 fn spellings(
     sample: Sample<'_>,
     reading: &Reading,
-    rows: &[&Row],
+    rows: &[&SampleRow],
     i: usize,
     class: Class,
     nulls: &mut Vec<Spelling>,

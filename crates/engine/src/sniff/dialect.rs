@@ -2,7 +2,7 @@
 //! taken only if it fits clearly better than every other.
 
 use super::cell::{CellKind, Class};
-use super::reading::{Reading, Row};
+use super::reading::{Reading, SampleRow};
 use super::{counted, option, Doubt, Given, Sample, Setting};
 use pgsluice_core::scan::StrayQuotes;
 
@@ -182,7 +182,7 @@ fn explains(sample: Sample<'_>, a: &Reading, other: u8) -> bool {
 /// records, nearly all of them alike.
 fn in_numbers(sample: Sample<'_>, a: &Reading, other: u8) -> bool {
     let has = |bytes: &[u8]| memchr::memchr(other, bytes).is_some();
-    let stands = |row: &Row| {
+    let stands = |row: &SampleRow| {
         let is_number = |i| row.kind(i).class() == Class::Number;
         let mut values = a.values(sample, row).into_iter().enumerate();
         values.all(|(i, value)| !has(&value) || is_number(i))
@@ -194,7 +194,7 @@ fn in_numbers(sample: Sample<'_>, a: &Reading, other: u8) -> bool {
 /// Whether the lines are rather columns of a fixed width, which no delimiter splits: nearly each
 /// has values with several spaces between them.
 fn aligned(sample: Sample<'_>, reading: &Reading) -> Option<Doubt> {
-    let has_gap = |row: &&Row| {
+    let has_gap = |row: &&SampleRow| {
         let line = sample.bytes[row.start..row.end].trim_ascii();
         memchr::memmem::find(line, b"  ").is_some()
     };
@@ -238,7 +238,7 @@ fn spaced(
 
 /// Whether several spaces may be one delimiter.
 fn spaces(reading: &Reading) -> Option<Doubt> {
-    let between = |row: &&Row| {
+    let between = |row: &&SampleRow| {
         let seen = row.kinds.iter().zip(&row.quoted);
         let last = row.kinds.len().saturating_sub(1);
         seen.take(last).any(|(kind, quoted)| *kind == CellKind::Empty && !quoted)

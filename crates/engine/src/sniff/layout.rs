@@ -2,7 +2,7 @@
 //! a header.
 
 use super::cell::{CellKind, Class};
-use super::reading::{Reading, Row};
+use super::reading::{Reading, SampleRow};
 use super::{Doubt, Given, Head, Sample, Setting};
 
 /// The most lines that may stand before the table.
@@ -34,7 +34,7 @@ pub(super) struct FileLayout {
 /// Finds the table among the rows of a reading.
 pub(super) fn find(sample: Sample<'_>, reading: &Reading, given: &Given) -> FileLayout {
     let rows = &reading.rows;
-    let fits = |row: &Row| {
+    let fits = |row: &SampleRow| {
         row.width == reading.width && !row.is_blank() && (row.width < 3 || row.filled > 1)
     };
     let mut layout = FileLayout {
@@ -56,7 +56,7 @@ pub(super) fn find(sample: Sample<'_>, reading: &Reading, given: &Given) -> File
     };
     layout.footer(sample, reading);
     // A record that has values in many fields is rather a damaged header than a title.
-    let many = |row: &Row| row.filled > 1 && row.filled * 2 >= reading.width;
+    let many = |row: &SampleRow| row.filled > 1 && row.filled * 2 >= reading.width;
     let unfit = rows[..start].iter().rposition(many);
     let top = unfit.unwrap_or(start);
     if given.skip_lines == 0 {
@@ -72,7 +72,7 @@ pub(super) fn find(sample: Sample<'_>, reading: &Reading, given: &Given) -> File
 
 impl FileLayout {
     /// A first record that does not have the number of fields that the others have.
-    fn unfit(&mut self, reading: &Reading, row: &Row, start: usize, given: &Given) {
+    fn unfit(&mut self, reading: &Reading, row: &SampleRow, start: usize, given: &Given) {
         self.first = start;
         self.head = Head::Unfit;
         let trailing = row.width == reading.width + 1 && row.kinds.last() == Some(&CellKind::Empty);
@@ -112,7 +112,7 @@ impl FileLayout {
         if self.before == 0 {
             return;
         }
-        let shown = |row: &Row| {
+        let shown = |row: &SampleRow| {
             let text = String::from_utf8_lossy(&sample.bytes[row.start..row.end]);
             let text: String = text.trim_end().chars().take(30).collect();
             format!("{text:?}")
@@ -124,7 +124,7 @@ impl FileLayout {
             1 => format!("line 1 is no record: {titles}"),
             before => format!("lines 1 to {before} are no records: {titles}"),
         };
-        let blank = reading.rows[..top].iter().all(Row::is_blank);
+        let blank = reading.rows[..top].iter().all(SampleRow::is_blank);
         let sure = blank || matches!(self.head, Head::Names | Head::Unfit);
         if !sure || top > BEFORE || given.header == Some(false) && !blank {
             let candidates = vec![Setting("skip-lines", self.before.to_string())];
@@ -137,10 +137,10 @@ impl FileLayout {
     /// Lines after the last record: of one value that is not of the form of its column.
     fn footer(&mut self, sample: Sample<'_>, reading: &Reading) {
         let rows = &reading.rows;
-        let fits = |row: &Row| row.width == reading.width && !row.is_blank();
+        let fits = |row: &SampleRow| row.width == reading.width && !row.is_blank();
         let Some(last) = rows.iter().rposition(fits).filter(|_| reading.whole) else { return };
         let after = &rows[last + 1..];
-        let texts: Vec<&Row> = after.iter().filter(|row| !row.is_blank()).collect();
+        let texts: Vec<&SampleRow> = after.iter().filter(|row| !row.is_blank()).collect();
         if texts.is_empty() || after.len() > AFTER || reading.width < 2 {
             return;
         }
@@ -148,7 +148,7 @@ impl FileLayout {
         let records = rows[..=last].iter().filter(|row| fits(row)).skip(1);
         let class = form(records.map(|row| row.kinds[0]));
         let ended = matches!(sample.bytes.last(), Some(b'\n' | b'\r'));
-        let is_text = |row: &&Row| {
+        let is_text = |row: &&SampleRow| {
             let other = !row.kinds.is_empty() && row.kinds[0].class() != class;
             row.filled == 1 && row.width < reading.width && other && class.is_form()
         };
@@ -193,7 +193,7 @@ pub(super) fn form(kinds: impl Iterator<Item = CellKind>) -> Class {
 /// Whether the row is a header, by the forms of what stands below, and why.
 fn header(sample: Sample<'_>, reading: &Reading, start: usize) -> (Head, String) {
     let row = &reading.rows[start];
-    let below: Vec<&Row> = reading.rows[start + 1..]
+    let below: Vec<&SampleRow> = reading.rows[start + 1..]
         .iter()
         .filter(|r| r.width == row.width && !r.is_blank())
         .collect();
@@ -275,15 +275,15 @@ fn are_distinct(values: &[Vec<u8>]) -> bool {
 }
 
 /// Whether a column's first value is in quotes and none of the others is.
-fn quoted_alone(first: &Row, below: &[&Row], i: usize) -> bool {
-    let quoted = |row: &Row| row.quoted.get(i) == Some(&true);
+fn quoted_alone(first: &SampleRow, below: &[&SampleRow], i: usize) -> bool {
+    let quoted = |row: &SampleRow| row.quoted.get(i) == Some(&true);
     quoted(first) && below.len() > 1 && !below.iter().any(|row| quoted(row))
 }
 
 /// Whether the first record lacks only the first value, and the others have it: so programs write
 /// the header of a column of row names.
-fn nameless(first: &Row, below: &[&Row]) -> bool {
-    let filled = |row: &Row| row.kinds.first().is_some_and(|kind| *kind != CellKind::Empty);
+fn nameless(first: &SampleRow, below: &[&SampleRow]) -> bool {
+    let filled = |row: &SampleRow| row.kinds.first().is_some_and(|kind| *kind != CellKind::Empty);
     first.width > 1 && !filled(first) && below.iter().all(|row| filled(row))
 }
 
@@ -294,7 +294,7 @@ fn repeated(
     sample: Sample<'_>,
     reading: &Reading,
     first: &[Vec<u8>],
-    below: &[&Row],
+    below: &[&SampleRow],
 ) -> Option<(usize, u64)> {
     let mut found: Vec<(usize, u64)> = Vec::new();
     for row in below.iter().take(500) {

@@ -324,7 +324,7 @@ impl Detected {
 
     /// Whether lines among the records begin with `#`, and no record does.
     fn comments(&mut self, sample: Sample<'_>, reading: &reading::Reading, of: Range<usize>) {
-        let begins = |row: &&reading::Row| sample.bytes[row.start..row.end].starts_with(b"#");
+        let begins = |row: &&reading::SampleRow| sample.bytes[row.start..row.end].starts_with(b"#");
         let rows = reading.rows[of].iter().filter(begins);
         let lines: Vec<_> = rows.map(|row| (row.width == reading.width, row.line)).collect();
         if let (Some((_, first)), true) = (lines.first(), lines.iter().all(|(fits, _)| !fits)) {

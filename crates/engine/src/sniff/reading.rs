@@ -20,7 +20,7 @@ const ALL: (usize, usize) = (usize::MAX, usize::MAX);
 
 /// One record.
 #[derive(Clone, Debug)]
-pub(super) struct Row {
+pub(super) struct SampleRow {
     /// its first line, from 1
     pub line: u64,
     /// its last line
@@ -40,7 +40,7 @@ pub(super) struct Row {
     pub quoted: Vec<bool>,
 }
 
-impl Row {
+impl SampleRow {
     /// Whether the line is empty.
     pub fn is_blank(&self) -> bool {
         self.width == 1 && self.filled == 0
@@ -56,7 +56,7 @@ impl Row {
 #[derive(Clone, Debug)]
 pub(super) struct Reading {
     pub dialect: Dialect,
-    pub rows: Vec<Row>,
+    pub rows: Vec<SampleRow>,
     /// the rows are all that there is
     pub whole: bool,
     /// the number of fields that most records have
@@ -94,8 +94,9 @@ impl Reading {
         let stray_quotes = StrayQuotes::Copy;
         let dialect = Dialect { delimiter, quote, escape: quote, stray_quotes, ..Dialect::csv() };
         let mut reading = Reading::by(sample, dialect, SOME);
-        let opens =
-            |row: &Row| opens_after_spaces(&sample.bytes[row.start..row.end], delimiter, quote);
+        let opens = |row: &SampleRow| {
+            opens_after_spaces(&sample.bytes[row.start..row.end], delimiter, quote)
+        };
         let all = reading.rows.iter().all(opens);
         for row in &mut reading.rows {
             row.stray = false;
@@ -127,7 +128,7 @@ impl Reading {
     }
 
     fn measure(&mut self) {
-        let full: Vec<&Row> = self.rows.iter().filter(|row| !row.is_blank()).collect();
+        let full: Vec<&SampleRow> = self.rows.iter().filter(|row| !row.is_blank()).collect();
         let mut counts: Vec<(usize, usize)> = Vec::new();
         for row in &full {
             match counts.iter_mut().find(|(width, _)| *width == row.width) {
@@ -166,7 +167,7 @@ impl Reading {
     }
 
     /// The values of a row.
-    pub fn values(&self, sample: Sample<'_>, row: &Row) -> Vec<Vec<u8>> {
+    pub fn values(&self, sample: Sample<'_>, row: &SampleRow) -> Vec<Vec<u8>> {
         let bytes = &sample.bytes[row.start..row.end];
         let mut scanner = Scanner::new(bytes, true, &self.dialect, Eol::Unknown);
         let mut record = scan::Record::default();
@@ -206,7 +207,7 @@ fn rows(
     last: bool,
     dialect: &Dialect,
     (records, most): (usize, usize),
-) -> (Vec<Row>, usize) {
+) -> (Vec<SampleRow>, usize) {
     let mut scanner = Scanner::new(sample.bytes, last, dialect, Eol::Unknown);
     let (mut record, mut rows, mut values) = (scan::Record::default(), Vec::new(), 0);
     while rows.len() < records && values < most {
@@ -221,7 +222,7 @@ fn rows(
                     let (kinds, quoted) = (Vec::new(), Vec::new());
                     let last = sample.before + scanner.lines();
                     let (width, filled, stray) = (0, 1, true);
-                    rows.push(Row {
+                    rows.push(SampleRow {
                         line,
                         last,
                         start,
@@ -242,7 +243,7 @@ fn rows(
         let kinds: Vec<CellKind> = fields().map(|(_, value)| CellKind::of(value)).collect();
         let is_quoted = |kind| matches!(kind, scan::Kind::Quoted | scan::Kind::QuotedNull);
         values += seen;
-        rows.push(Row {
+        rows.push(SampleRow {
             line,
             last: sample.before + record.line,
             start,

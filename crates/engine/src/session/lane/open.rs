@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// A chunk that was sent.
-pub(super) struct Sent {
+pub(super) struct SentChunk {
     pub chunk: Arc<Chunk>,
     /// records and lines of the file before the chunk
     pub before: Counts,
@@ -20,7 +20,7 @@ pub(super) struct OpenCopy {
     pub form: Form,
     /// the file that was sent last
     pub file: usize,
-    pub sent: VecDeque<Sent>,
+    pub sent: VecDeque<SentChunk>,
     pub bytes: usize,
     /// rows or lines so far
     pub units: u64,
