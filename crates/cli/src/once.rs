@@ -2,7 +2,8 @@
 
 use crate::failure::Failure;
 use clap::{Args, ValueEnum};
-use pgsluice_engine::options::{OnceOptions, Options};
+use pgsluice_engine::options::{OnceOptions, Options, ShareOptions};
+use std::time::Duration;
 
 /// What to do with a file that has grown since it was loaded
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -36,6 +37,14 @@ pub struct OnceArguments {
     /// files stay recorded as loaded
     #[arg(long, requires = "once")]
     force_unlogged: bool,
+    /// Share the load: the same command may run on any number of machines that can read the files
+    /// under the same paths. Each takes parts of them (of SIZE as in --commit-every, or 64MB)
+    #[arg(long, requires = "once")]
+    share: bool,
+    /// With --share: take a machine for dead, and its parts over, if nothing was seen of it for TIME,
+    /// for example 2min [default: 30s]
+    #[arg(long, requires = "share", value_name = "TIME", value_parser = time)]
+    lease: Option<Duration>,
 }
 
 impl OnceArguments {
@@ -45,10 +54,12 @@ impl OnceArguments {
     ///
     /// An option cannot be used with them.
     pub fn add_to(&self, mut options: Options) -> Result<Options, Failure> {
-        let OnceArguments { once, commit_every, on_change, force_unlogged, .. } = *self;
+        let OnceArguments { once, commit_every, on_change, force_unlogged, share, lease, .. } =
+            *self;
         let append = on_change == Some(OnChange::Append);
         let source_name = self.source_name.clone();
-        let all = OnceOptions { commit_every, append, force_unlogged, source_name };
+        let share = share.then(|| lease.map_or_else(ShareOptions::default, ShareOptions::new));
+        let all = OnceOptions { commit_every, append, force_unlogged, source_name, share };
         options.once = once.then_some(all);
         options.check_once()?;
         Ok(options)
@@ -70,9 +81,34 @@ fn size(text: &str) -> Result<u64, String> {
     bytes.filter(|bytes| *bytes > 0).ok_or_else(|| "the number is out of range".into())
 }
 
+/// A time with a unit, as in PostgreSQL's settings; at least a second.
+fn time(text: &str) -> Result<Duration, String> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let seconds = match unit.trim() {
+        "s" => 1,
+        "min" => 60,
+        "h" => 3600,
+        _ => return Err("a time is a number with a unit: s, min or h".into()),
+    };
+    let all = number.parse::<u32>().ok().and_then(|n| n.checked_mul(seconds));
+    let all = all.filter(|all| *all > 0).ok_or("the number is out of range")?;
+    Ok(Duration::from_secs(all.into()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_are_read_as_the_server_reads_them() {
+        for (text, seconds) in [("2s", 2), ("5min", 300), ("1 h", 3600)] {
+            assert_eq!(time(text), Ok(Duration::from_secs(seconds)), "{text}");
+        }
+        for wrong in ["", "30", "0s", "500ms", "-1s", "99999999h"] {
+            assert!(time(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn sizes_are_read_as_the_server_reads_them() {

@@ -11,6 +11,8 @@ pub enum Event<'a> {
     Phase(Phase),
     /// it waits for another load of the same files, with `once`
     Waiting,
+    /// it waits for other machines that load the rest, if the load is shared
+    OtherMachines,
     /// it will do this: reported once, before anything of it is done
     Planned(&'a Plan),
 }

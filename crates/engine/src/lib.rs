@@ -74,6 +74,7 @@ mod report;
 mod rewrite;
 mod route;
 mod session;
+mod share;
 mod signs;
 pub mod sniff;
 mod source;
@@ -91,8 +92,9 @@ pub use loader::Loader;
 pub use options::{InputOptions, Method, Options, RejectOptions, TargetOptions};
 pub use plan::{locks::Lock, Plan, Wire};
 pub use reject::{side_path, Amount, Reject};
-pub use report::{Progress, Seconds, Summary};
+pub use report::{Progress, Seconds, SharedSummary, Summary};
 pub use session::COMPILED_OPENSSL;
+pub use share::{Parts, Share};
 pub use source::{
     stdin, BytesSource, FileSource, Opened, Source, StreamSource, Version, VersionOf,
 };

@@ -71,8 +71,12 @@ pub(crate) fn load(job: &Job<'_>) -> Result<Summary, Error> {
     // That nothing is loaded goes without saying before there was a connection.
     let begun = watch.progress.phase() > Phase::Opening;
     let left = |e: Error| if begun { e.nothing_loaded() } else { e };
-    let told = |e| of_condition(watch.told(e), options.target.filter.as_deref());
-    result.map_err(|e| left(explained(told(e), options)))
+    result.map_err(|e| left(told(e, options, watch)))
+}
+
+/// What is known of an error beyond what it says.
+pub(crate) fn told(error: Error, options: &Options, watch: &Watch) -> Error {
+    explained(of_condition(watch.told(error), options.target.filter.as_deref()), options)
 }
 
 fn run(job: &Job<'_>) -> Result<Summary, Error> {
@@ -102,7 +106,12 @@ fn run_once(job: &Job<'_>) -> Result<Summary, Error> {
     }
 }
 
-fn load_sources(job: &Job<'_>) -> Result<Summary, Error> {
+/// Loads what the recording is of, or all sources.
+///
+/// # Errors
+///
+/// As [`load`].
+pub(crate) fn load_sources(job: &Job<'_>) -> Result<Summary, Error> {
     let Job { options, watch, on_event, recording } = *job;
     let mut clock = Stopwatch::start();
     job.begin(Phase::Opening);

@@ -5,9 +5,10 @@ use crate::error::Error;
 use crate::event::Event;
 use crate::inspect::{plan_only, Foretold};
 use crate::load::{load, Job};
-use crate::options::{InputOptions, Options, RejectOptions, TargetOptions};
+use crate::options::{InputOptions, OnceOptions, Options, RejectOptions, TargetOptions};
 use crate::reject::Listener;
 use crate::report::Summary;
+use crate::share::{self, Share};
 use crate::source::Source;
 use crate::watch::Watch;
 use std::sync::Arc;
@@ -40,6 +41,13 @@ impl<'e> Loader<'e> {
         self
     }
 
+    /// Records what is loaded, and loads it once.
+    #[must_use]
+    pub fn once(mut self, once: OnceOptions) -> Loader<'e> {
+        self.options.once = Some(once);
+        self
+    }
+
     /// Adds a source. Sources are loaded in their order, all of them or none.
     #[must_use]
     pub fn input(mut self, source: impl Source + 'static) -> Loader<'e> {
@@ -66,7 +74,48 @@ impl<'e> Loader<'e> {
     /// Nothing has changed, or [`Error::changed`] says what has.
     pub fn run(&self) -> Result<Summary, Error> {
         let Loader { options, watch, on_event } = self;
-        load(&Job { options, watch, on_event, recording: None })
+        let job = Job { options, watch, on_event, recording: None };
+        match options.once.as_ref().is_some_and(|once| once.share.is_some()) {
+            true => share::run(&job),
+            false => load(&job),
+        }
+    }
+
+    /// This machine's place in a load that several machines share, each with the same options: a
+    /// cluster's tasks take parts and load them, and its driver publishes the whole. [`Loader::run`]
+    /// does all three.
+    ///
+    /// ```no_run
+    /// use pgsluice_engine::options::{OnceOptions, ShareOptions};
+    /// use pgsluice_engine::{FileSource, Loader, TargetOptions};
+    ///
+    /// let once = OnceOptions { share: Some(ShareOptions::default()), ..OnceOptions::default() };
+    /// let loader = Loader::new(TargetOptions::new("postgresql:///test", "public.votes"))
+    ///     .once(once)
+    ///     .input(FileSource::new("/shared/votes.csv"));
+    ///
+    /// // In each task:
+    /// let mut share = loader.share()?;
+    /// while let Some(parts) = share.take()? {
+    ///     share.load(parts)?;
+    /// }
+    ///
+    /// // In the driver, when all tasks have ended:
+    /// let summary = loader.share()?.publish()?;
+    /// println!("{}", summary.notes.last().map_or("", |note| note.plain()));
+    /// # Ok::<(), pgsluice_engine::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The options do not say that the load is shared, or others do not go with that.
+    pub fn share(&self) -> Result<Share<'_>, Error> {
+        let Loader { options, watch, on_event } = self;
+        options.check_once()?;
+        match options.once.as_ref().is_some_and(|once| once.share.is_some()) {
+            true => Ok(Share::new(options, watch, on_event)),
+            false => Err(Error::usage("`share` was not asked for")),
+        }
     }
 
     /// Says what [`Loader::run`] would do and why, and does nothing.

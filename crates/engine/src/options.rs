@@ -17,7 +17,7 @@ pub use crate::fields::{pair, pieces, FieldOptions};
 pub use crate::frame::{check_comment, Frame, MOST_FOOTER};
 pub use crate::reject::{Existing, Limit};
 pub use objects::{ColumnSet, ForeignKeys, Indexes, Route, Triggers};
-pub use once::OnceOptions;
+pub use once::{OnceOptions, ShareOptions};
 
 /// What the first line of each file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -110,6 +110,19 @@ pub struct Seconds {
     pub total: f64,
 }
 
+/// One machine of several that share a load. All other numbers of its summary are this machine's, too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SharedSummary {
+    /// parts that it has loaded
+    pub parts: u64,
+    /// parts that others have taken over, since it was held up for longer than its lease
+    pub parts_lost: u64,
+    /// machines that it took for dead
+    pub machines_lost: u64,
+    /// it was the last one at work
+    pub last: bool,
+}
+
 /// What a load has done. The JSON of `--summary` is this struct.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Summary {
@@ -132,6 +145,8 @@ pub struct Summary {
     /// with `once`: records passed over since they are loaded already, of files that were not
     /// complete
     pub records_known: u64,
+    /// with `share`: what is said of this machine alone
+    pub share: Option<SharedSummary>,
     /// fields with a quote that neither opens nor closes them, whatever `--stray-quotes` makes of it
     pub stray_quotes: u64,
     /// the table, quoted and qualified

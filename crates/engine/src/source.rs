@@ -7,10 +7,15 @@
 
 use std::fmt;
 use std::fs;
-use std::io::{self, Cursor, Read};
+use std::io::{self, Cursor, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::SystemTime;
+
+mod span;
+
+pub use span::Span;
+pub(crate) use span::SpanSource;
 
 /// Something that records are read from.
 ///
@@ -50,6 +55,26 @@ pub trait Source: fmt::Debug + Send + Sync {
 
     /// The file that it is, if it is one.
     fn path(&self) -> Option<&Path> {
+        None
+    }
+
+    /// Begins to read at this byte, as it is stored. A source that can go there at once should.
+    ///
+    /// # Errors
+    ///
+    /// As [`Source::open`], or it has fewer bytes.
+    fn open_at(&self, offset: u64) -> io::Result<Opened> {
+        let mut opened = self.open()?;
+        let passed = io::copy(&mut opened.bytes.by_ref().take(offset), &mut io::sink())?;
+        match passed == offset {
+            true => Ok(opened),
+            false => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+
+    /// Which range of a file it is, if it is not all of one.
+    #[doc(hidden)]
+    fn span(&self) -> Option<&Span> {
         None
     }
 }
@@ -106,7 +131,14 @@ impl Source for FileSource {
     }
 
     fn open(&self) -> io::Result<Opened> {
-        let file = fs::File::open(&self.0)?;
+        self.open_at(0)
+    }
+
+    fn open_at(&self, offset: u64) -> io::Result<Opened> {
+        let mut file = fs::File::open(&self.0)?;
+        if offset > 0 {
+            file.seek(SeekFrom::Start(offset))?;
+        }
         let facts = file.metadata()?;
         if facts.is_dir() {
             return Err(io::Error::other("it is a folder"));

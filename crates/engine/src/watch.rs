@@ -63,7 +63,11 @@ impl Watch {
                 }
             }
         };
-        self.cancellers.lock().unwrap_or_else(|e| e.into_inner()).push(conn.canceller());
+        let mut cancellers = self.cancellers.lock().unwrap_or_else(|e| e.into_inner());
+        // Those that only this list has are of connections that are closed.
+        cancellers.retain(|canceller| Arc::strong_count(canceller) > 1);
+        cancellers.push(conn.canceller());
+        drop(cancellers);
         Ok(conn)
     }
 

@@ -67,6 +67,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         if matches!(event, Event::Waiting) && !quiet {
             say_above(format_args!("waiting for another load of the same files"));
         }
+        if matches!(event, Event::OtherMachines) && !quiet {
+            say_above(format_args!("waiting for other machines, which load the rest"));
+        }
         let Event::Planned(plan) = event else { return };
         begun.store(true, Ordering::SeqCst);
         if !quiet {
@@ -178,6 +181,9 @@ fn print(s: &Summary, told: &[String], verbose: bool) {
             "  load {load}; loaded before: {} files, and {} records of the others",
             s.files_known, s.records_known
         ));
+        if let Some(share) = s.share {
+            say(format_args!("  this machine has loaded {} parts of the files", share.parts));
+        }
         if s.rejected_before > 0 {
             say(format_args!("  rejected before: {} records", s.rejected_before));
         }

@@ -6,7 +6,7 @@ use super::content;
 use super::decompress::{self, Compression};
 use super::footer::{Footer, WithoutFooter};
 use super::records::{fields, Cutter, Layout};
-use crate::error::{Error, Kind, Place};
+use crate::error::{Error, Place};
 use crate::frame::{blank_end, first_comment, Frame, Passed};
 use crate::source::{Source, Version, VersionOf};
 use pgsluice_core::error::Malformed;
@@ -16,9 +16,11 @@ use std::io::{self, Read};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
+mod fault;
 mod frame;
 mod header;
 mod room;
+mod span;
 mod strays;
 
 pub use header::HeaderLine;
@@ -82,6 +84,8 @@ pub(super) struct InputFile {
     /// its stray quote, if it has one
     damaged: Option<Malformed>,
     passed: Counts,
+    /// what precedes the range that is read, if it is not the whole file
+    pub(super) before: Counts,
     /// lines that begin with it are no records
     comment: Option<u8>,
     /// where the next one is, in the held bytes, if it has been found
@@ -119,8 +123,12 @@ impl InputFile {
         let raw_read = Arc::new(AtomicU64::new(0));
         let counted = Counted { source: opened.bytes, count: raw_read.clone() };
         let taken = Arc::new(AtomicU64::new(0));
-        let (compression, source) =
-            decompress::open(counted, &taken).map_err(|e| Error::io("read", &name, &e))?;
+        let span = source.span();
+        // A range is of a file that is not compressed, whatever its first bytes look like.
+        let (compression, source) = match span {
+            Some(_) => (None, Box::new(counted) as Box<dyn Read + Send>),
+            None => decompress::open(counted, &taken).map_err(|e| Error::io("read", &name, &e))?,
+        };
         let (source, footer) = match frame.skip_footer {
             0 => (source, None),
             lines => {
@@ -150,6 +158,7 @@ impl InputFile {
             giant_end: None,
             damaged: None,
             passed: Counts::default(),
+            before: Counts::default(),
             comment: None,
             comment_at: None,
             footer,
@@ -158,6 +167,8 @@ impl InputFile {
         };
         file.fill(CHUNK)?;
         match dialect {
+            // The bytes are not those at the start of the file.
+            Some(_) if span.is_some_and(|span| span.head == 0) => {}
             Some(dialect) => file.begin(dialect, utf8, frame.skip_lines > 0)?,
             None => file.pass_signature()?,
         }
@@ -253,17 +264,6 @@ impl InputFile {
             self.check_footer()?;
         }
         Ok(())
-    }
-
-    fn unreadable(&self, e: &io::Error) -> Error {
-        let error = Error::io("read", &self.name, e);
-        match self.compression {
-            // Not the system's error but the decompressor's: what it reads is damaged.
-            Some(c) if e.raw_os_error().is_none() => error
-                .of_kind(Kind::Data)
-                .with_hint(format!("the file is {}; is it whole?", c.name())),
-            _ => error.with_hint("nothing was loaded"),
-        }
     }
 
     fn check_unchanged(&self) -> Result<(), Error> {
@@ -406,41 +406,6 @@ impl InputFile {
             self.held.truncate(self.cut);
         }
         self.held.len()
-    }
-
-    /// The fault of the tuple that comes next, at its place.
-    fn corrupt(&self, layout: &Layout) -> Error {
-        let (Some(fault), Some(Cutter::Tuples(splitter))) = (self.fault, &self.cutter) else {
-            return Error::new(format!("{} cannot be read", self.name));
-        };
-        let number = Some(splitter.line());
-        let column = match (layout, splitter.column()) {
-            (Layout::Tuples(columns), Some(column)) => columns.get(column).cloned(),
-            _ => None,
-        };
-        let place = Place {
-            file: self.name.clone(),
-            record: number,
-            line: number,
-            offset: Some(self.offset - self.giant.unwrap_or(0)),
-            column,
-            ..Place::default()
-        };
-        Error::new(fault.to_string()).at(place).with_hint(
-            "the rest cannot be read either: the file is damaged, or belongs to another table",
-        )
-    }
-
-    fn check_giant(&self, length: u64, end: usize) -> Result<(), Error> {
-        if length <= MAX_RECORD {
-            return Ok(());
-        }
-        let start = self.offset + end as u64 - length;
-        Err(Error::new(format!(
-            "{}, byte offset {start}: a record is longer than the server's limit of 1 GB",
-            self.name
-        ))
-        .with_hint("a quote may be left open there"))
     }
 
     /// Makes a chunk of the first `end` bytes held.

@@ -250,7 +250,8 @@ impl Reader {
         let mut file =
             InputFile::open(self.next_file, source.as_ref(), dialect, self.utf8, &self.frame)?;
         self.marked |= dialect.is_some() && file.offset > 0;
-        if let Layout::Lines(dialect) = &mut self.layout {
+        let in_the_middle = source.span().is_some_and(|span| span.head == 0);
+        if let (Layout::Lines(dialect), false) = (&mut self.layout, in_the_middle) {
             let line = file.pass_head(dialect, &self.frame)?;
             self.frame.delimiter_named |= line.is_some();
             self.excel = self.excel.take().or(line);
@@ -270,6 +271,9 @@ impl Reader {
                     }
                 }
             }
+        }
+        if let Some(span) = source.span() {
+            file.go_to(span)?;
         }
         self.next_file += 1;
         self.raw_before = self.raw_bytes();
@@ -296,6 +300,7 @@ impl Reader {
             let known = self.known.get_mut(self.next_file - 1);
             match next {
                 Some(mut chunk) => {
+                    chunk.known += std::mem::take(&mut file.before);
                     if let Some(known) = known {
                         self.cut_off = known.pass(&file.name, &mut chunk, &self.layout)?;
                         known.check_rest(&file.name, &chunk)?;

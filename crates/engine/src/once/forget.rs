@@ -145,7 +145,9 @@ pub fn forget_load(
          begun AS (SELECT source AS number FROM gone UNION \
            SELECT number FROM pgsluice_loads.sources WHERE load = $1::bigint AND same_as IS NULL), \
          others AS (DELETE FROM pgsluice_loads.sources \
-           WHERE same_as IN (SELECT number FROM begun)) \
+           WHERE same_as IN (SELECT number FROM begun)), \
+         parts AS (DELETE FROM pgsluice_loads.parts \
+           WHERE source IN (SELECT number FROM begun)) \
          UPDATE pgsluice_loads.sources s SET state = 'loading', completed = NULL \
          FROM begun WHERE s.number = begun.number RETURNING s.name",
         &[Some(&load)],

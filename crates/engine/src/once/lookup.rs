@@ -61,7 +61,8 @@ pub(super) fn complete(
 }
 
 /// Waits for other loads of the same names or contents, and keeps them waiting until the
-/// transaction ends. Calls `waiting` before it waits.
+/// transaction ends. Loads that are `shared` do not wait for each other. Calls `waiting` before it
+/// waits.
 ///
 /// # Errors
 ///
@@ -70,8 +71,10 @@ pub(super) fn claim(
     conn: &mut Conn,
     target: u32,
     files: &[(&Seen, &Ends)],
+    shared: bool,
     waiting: &dyn Fn(),
 ) -> Result<(), Error> {
+    let shared = if shared { "_shared" } else { "" };
     let claim_of = |text: String| blake3::hash(text.as_bytes()).as_bytes()[0] % CLAIMS;
     let mut claims: Vec<u8> = files
         .iter()
@@ -87,7 +90,7 @@ pub(super) fn claim(
     // All loads take the locks in the same order, so that none of them waits in a circle.
     let with = |function: &str| {
         format!(
-            "SELECT pg_catalog.{function}(key) FROM ( \
+            "SELECT pg_catalog.{function}{shared}(key) FROM ( \
                SELECT pg_catalog.hashtextextended('pgsluice_loads once ' || $1::text || ' ' || claim, 0) AS key \
                FROM pg_catalog.jsonb_array_elements_text($2::jsonb) AS claim ORDER BY key OFFSET 0) AS keys"
         )
@@ -173,13 +176,51 @@ pub(super) fn pieces(conn: &mut Conn, source: i64) -> Result<Vec<KnownPiece>, Er
          FROM pgsluice_loads.pieces WHERE source = $1::bigint ORDER BY start_byte",
         &[Some(&source.to_string())],
     )?;
-    let piece = |row: &Vec<Option<String>>| {
-        let hash = blake3::Hash::from_hex(text(&row[4]))
-            .map_err(|e| Error::new(format!("a row of pgsluice_loads.pieces: {e}")))?;
-        let counts = Counts { records: number(&row[2]), lines: number(&row[3]) };
-        Ok(KnownPiece { bytes: number(&row[0])..number(&row[1]), counts, hash })
+    rows.iter().map(|row| known_piece(row)).collect()
+}
+
+/// A piece: its first byte, the one after the last, records, lines, hash.
+pub(super) fn known_piece(row: &[Option<String>]) -> Result<KnownPiece, Error> {
+    let hash = blake3::Hash::from_hex(text(&row[4]))
+        .map_err(|e| Error::new(format!("a row of pgsluice_loads.pieces: {e}")))?;
+    let counts = Counts { records: number(&row[2]), lines: number(&row[3]) };
+    Ok(KnownPiece { bytes: number(&row[0])..number(&row[1]), counts, hash })
+}
+
+/// A file that machines load in parts.
+pub(super) struct SharedRow {
+    pub number: i64,
+    pub name: String,
+    pub size: u64,
+    pub modified: i64,
+    pub head: String,
+    pub tail: String,
+    pub options: String,
+}
+
+/// The files of a table of which there are parts.
+///
+/// # Errors
+///
+/// The connection is lost.
+pub(super) fn shared_rows(conn: &mut Conn, target: u32) -> Result<Vec<SharedRow>, Error> {
+    let rows = conn.query(
+        "SELECT s.number, s.name, s.size, s.modified, '\\x' || pg_catalog.encode(s.head, 'hex'), \
+           '\\x' || pg_catalog.encode(s.tail, 'hex'), s.options FROM pgsluice_loads.sources s \
+         WHERE s.target = $1::oid AND s.state = 'loading' \
+           AND EXISTS (SELECT FROM pgsluice_loads.parts p WHERE p.source = s.number)",
+        &[Some(&target.to_string())],
+    )?;
+    let row = |row: &Vec<Option<String>>| SharedRow {
+        number: number(&row[0]),
+        name: text(&row[1]),
+        size: number(&row[2]),
+        modified: number(&row[3]),
+        head: text(&row[4]),
+        tail: text(&row[5]),
+        options: text(&row[6]),
     };
-    rows.iter().map(piece).collect()
+    Ok(rows.iter().map(row).collect())
 }
 
 fn text(value: &Option<String>) -> String {

@@ -11,20 +11,22 @@
 mod fingerprint;
 pub mod forget;
 mod identity;
+pub mod join;
 pub mod listing;
 mod lookup;
 mod names;
 mod notes;
+pub mod parts;
 pub mod record;
 mod rejects;
 pub mod slices;
+mod table;
 pub mod tables;
 
 use crate::error::Error;
 use crate::input::{changed, compare, Compared, KnownPiece};
-use crate::options::{Header, Options, Route};
+use crate::options::{Header, Options};
 use crate::report::Summary;
-use crate::session::catalog;
 use crate::session::conn::Conn;
 use crate::session::transaction::{BEGIN, NO_TIMEOUTS};
 use crate::source::Source;
@@ -38,6 +40,7 @@ use notes::{About, Notes};
 use record::{Alias, Recording, Target, Wanted};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use table::{check_partitions, target};
 
 /// A load that has begun: some of its sources are not complete.
 pub(crate) struct Once {
@@ -77,6 +80,32 @@ fn begin_transaction(conn: &mut Conn, options: &Options) -> Result<(), Error> {
 /// A source has changed since it was loaded, or was loaded with other options; or the ledger
 /// cannot be used.
 pub(crate) fn begin(options: &Options, watch: &Watch, waiting: &dyn Fn()) -> Result<Begun, Error> {
+    let (mut guard, target, mut found) = open(options, watch)?;
+    let left = found.of_new_name();
+    let mut left = found.incomplete(&mut guard, &target, left)?;
+    let ends = found.ends(&left)?;
+    if !left.is_empty() {
+        let files: Vec<_> = left.iter().map(|i| (&found.seen[*i], &ends[i])).collect();
+        claim(&mut guard, target.oid, &files, false, waiting)?;
+        // Another load may have completed some of them while this one waited.
+        left = found.incomplete(&mut guard, &target, left)?;
+        found.decide(&mut guard, &target, &left, &ends)?;
+    }
+    if found.wanted.is_empty() {
+        return found.nothing(guard, target).map(Begun::Nothing);
+    }
+    let names: Vec<String> = found.sources.iter().map(|s| s.name()).collect();
+    let recording = found.register(watch.connect(&options.target.url)?, target, options)?;
+    Ok(Begun::Load(Once {
+        guard,
+        recording: Arc::new(recording),
+        names,
+        notes: std::mem::take(&mut found.notes),
+    }))
+}
+
+/// Opens a connection for the claims, and looks at the table and at the sources.
+fn open<'o>(options: &'o Options, watch: &Watch) -> Result<(Conn, Target, Found<'o>), Error> {
     options.check_once()?;
     let sources = &options.input.sources;
     let name = options.once.as_ref().and_then(|once| once.source_name.as_deref());
@@ -95,81 +124,8 @@ pub(crate) fn begin(options: &Options, watch: &Watch, waiting: &dyn Fn()) -> Res
     let fingerprint = Fingerprint::of(options);
     let header = options.input.header != Header::None;
     let append = options.once.as_ref().is_some_and(|once| once.append);
-    let mut found = Found { seen, fingerprint, sources, header, append, ..Found::default() };
-    let left = found.of_new_name();
-    let mut left = found.incomplete(&mut guard, &target, left)?;
-    let ends = left.iter().map(|i| found.seen[*i].ends()).collect::<Result<Vec<_>, _>>()?;
-    if !left.is_empty() {
-        let ends: HashMap<usize, Ends> = left.iter().copied().zip(ends).collect();
-        let files: Vec<_> = left.iter().map(|i| (&found.seen[*i], &ends[i])).collect();
-        claim(&mut guard, target.oid, &files, waiting)?;
-        // Another load may have completed some of them while this one waited.
-        left = found.incomplete(&mut guard, &target, left)?;
-        found.decide(&mut guard, &target, &left, &ends)?;
-    }
-    let names: Vec<String> = sources.iter().map(|s| s.name()).collect();
-    if found.wanted.is_empty() {
-        let Found { aliases, touched, fingerprint, notes, .. } = found;
-        add_names(&mut guard, &target, &aliases, &fingerprint.json(), 0)?;
-        touch(&mut guard, &touched)?;
-        guard.exec("COMMIT")?;
-        let known = names.len() as u64;
-        let nothing = format!("nothing new: all files ({known}) were loaded before");
-        let notes = std::iter::once(nothing).chain(notes.summed_up());
-        let (table, files) = (target.sql, names);
-        return Ok(Begun::Nothing(Box::new(Summary {
-            table,
-            files,
-            files_known: known,
-            notes: notes.map(Text::from).collect(),
-            ..Summary::default()
-        })));
-    }
-    let recording = found.register(watch.connect(&options.target.url)?, target, options)?;
-    Ok(Begun::Load(Once {
-        guard,
-        recording: Arc::new(recording),
-        names,
-        notes: std::mem::take(&mut found.notes),
-    }))
-}
-
-/// The table, which must be there.
-fn target(conn: &mut Conn, options: &Options) -> Result<Target, Error> {
-    let name = &options.target.table;
-    match catalog::find(conn, name)? {
-        Some(table) => Ok(Target { oid: table.oid, sql: table.sql }),
-        None => Err(Error::new(format!("there is no table {name}"))
-            .with_hint(format!("in database {}; create it first", conn.database()))),
-    }
-}
-
-/// Checks that a crash of the server loses no rows of partitions, and that their rows are in the
-/// same transaction. The table itself is checked by the plan.
-fn check_partitions(conn: &mut Conn, target: &Target, options: &Options) -> Result<(), Error> {
-    let unlogged = options.once.as_ref().is_some_and(|once| once.force_unlogged);
-    let rows = conn.query(
-        "SELECT p.relid::regclass, c.relkind = 'f' \
-         FROM pg_catalog.pg_partition_tree($1::oid::regclass) p \
-         JOIN pg_catalog.pg_class c ON c.oid = p.relid \
-         WHERE c.relkind = 'f' OR c.relpersistence = 'u' AND c.relkind = 'r' AND NOT $2::boolean \
-         LIMIT 1",
-        &[Some(&target.oid.to_string()), Some(&unlogged.to_string())],
-    )?;
-    let Some(row) = rows.first() else { return Ok(()) };
-    let (name, foreign) = (row[0].clone().unwrap_or_default(), row[1].as_deref() == Some("t"));
-    if foreign && options.target.route == Route::Nodes {
-        // The nodes commit with the record, or have their own, and the plan looks at their tables.
-        return Ok(());
-    }
-    Err(match foreign {
-        true => {
-            Error::new(format!("the partition {name} is a foreign table: its rows are elsewhere"))
-                .with_hint("`route` nodes loads them with a record of what is loaded")
-        }
-        false => Error::new(format!("the partition {name} is UNLOGGED: a crash would empty it"))
-            .with_hint("ALTER TABLE ... SET LOGGED, or accept that with `force-unlogged`"),
-    })
+    let found = Found { seen, fingerprint, sources, header, append, ..Found::default() };
+    Ok((guard, target, found))
 }
 
 /// What is found out about the sources.
@@ -197,9 +153,31 @@ struct Found<'s> {
     copies: Vec<(Seen, Ends, usize)>,
     /// complete sources whose size or time has changed, and whose content has not
     touched: Vec<(i64, Seen, Ends)>,
+    /// contents that machines load in parts
+    busy: HashSet<i64>,
+    /// those of them of which this load has another name: what becomes of them is waited for
+    others: HashSet<i64>,
 }
 
 impl Found<'_> {
+    /// The hashes of the ends of these sources.
+    fn ends(&self, left: &[usize]) -> Result<HashMap<usize, Ends>, Error> {
+        left.iter().map(|i| Ok((*i, self.seen[*i].ends()?))).collect()
+    }
+
+    /// Ends a load of which nothing is new.
+    fn nothing(self, mut guard: Conn, target: Target) -> Result<Box<Summary>, Error> {
+        let files: Vec<String> = self.sources.iter().map(|s| s.name()).collect();
+        add_names(&mut guard, &target, &self.aliases, &self.fingerprint.json(), 0)?;
+        touch(&mut guard, &self.touched)?;
+        guard.exec("COMMIT")?;
+        let files_known = files.len() as u64;
+        let nothing = format!("nothing new: all files ({files_known}) were loaded before");
+        let notes = std::iter::once(nothing).chain(self.notes.summed_up());
+        let notes = notes.map(Text::from).collect();
+        Ok(Box::new(Summary { table: target.sql, files, files_known, notes, ..Summary::default() }))
+    }
+
     /// The sources whose name does not occur before.
     fn of_new_name(&mut self) -> Vec<usize> {
         let mut left = Vec::new();
@@ -262,6 +240,11 @@ impl Found<'_> {
         let (seen, name) = (self.seen[i].clone(), self.sources[i].name());
         if seen.stream {
             return self.decide_stream(conn, i, ends, rows);
+        }
+        let busy = |row: &&Row| !row.by_name && self.busy.contains(&row.content);
+        if let Some(row) = rows.iter().find(busy) {
+            self.others.insert(row.content);
+            return Ok(());
         }
         let want = |begun| Wanted { begun, ..Wanted::new(&seen, ends) };
         let mut failed = None;
@@ -389,6 +372,13 @@ impl Found<'_> {
         self.wanted.push((i, wanted));
     }
 
+    /// Brings names up to date, in the transaction that is open.
+    fn settle(&self, conn: &mut Conn, target: &Target) -> Result<(), Error> {
+        drop_rows(conn, &self.replaced)?;
+        add_names(conn, target, &self.aliases, &self.fingerprint.json(), 0)?;
+        touch(conn, &self.touched)
+    }
+
     /// Registers the load over a connection whose transactions do not end the claims.
     fn register(
         &mut self,
@@ -402,9 +392,7 @@ impl Found<'_> {
         options.input.sources = indexes.iter().map(|i| self.sources[*i].clone()).collect();
         if !(self.replaced.is_empty() && self.aliases.is_empty() && self.touched.is_empty()) {
             begin_transaction(&mut conn, &options)?;
-            drop_rows(&mut conn, &self.replaced)?;
-            add_names(&mut conn, &target, &self.aliases, &self.fingerprint.json(), 0)?;
-            touch(&mut conn, &self.touched)?;
+            self.settle(&mut conn, &target)?;
             conn.exec("COMMIT")?;
         }
         let copies = std::mem::take(&mut self.copies);

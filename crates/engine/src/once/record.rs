@@ -17,6 +17,7 @@
 use super::identity::{Ends, Seen};
 use super::lookup::{number, pieces};
 use super::names::add_names;
+use super::parts;
 use super::rejects::{self, Taken};
 use crate::error::{Error, Kind};
 use crate::input::{changed, KnownPiece};
@@ -31,7 +32,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// How many files or pieces one statement inserts.
-const BATCH: usize = 10_000;
+pub(super) const BATCH: usize = 10_000;
 
 /// The table of a load.
 #[derive(Clone, Debug)]
@@ -89,6 +90,20 @@ pub(crate) struct Amounts {
     pub rejected: u64,
 }
 
+/// Registers a load, in the transaction that is open; gives its number.
+pub(super) fn new_load(conn: &mut Conn, target: &Target) -> Result<i64, Error> {
+    let rows = conn.query(
+        "INSERT INTO pgsluice_loads.loads (target, target_name, program) \
+         VALUES ($1::oid, $2, $3) RETURNING number",
+        &[
+            Some(&target.oid.to_string()),
+            Some(&target.sql),
+            Some(concat!("pgsluice ", env!("CARGO_PKG_VERSION"))),
+        ],
+    )?;
+    Ok(number(&rows[0][0]))
+}
+
 /// A load that is registered.
 #[derive(Debug)]
 pub(crate) struct Recording {
@@ -117,7 +132,9 @@ pub(crate) struct Recording {
     /// transactions that are committed before the end of the load
     pub transactions: Counter,
     /// rows of `commits` that the load has written
-    commits: Counter,
+    commits: Arc<Counter>,
+    /// of a load that is shared: the parts that this recording is of
+    parts: Option<Vec<i64>>,
     /// the connection that has registered the load, until the load takes it
     registrar: Mutex<Option<Conn>>,
 }
@@ -136,35 +153,9 @@ impl Recording {
         options: Options,
     ) -> Result<Recording, Error> {
         super::begin_transaction(&mut conn, &options)?;
-        let rows = conn.query(
-            "INSERT INTO pgsluice_loads.loads (target, target_name, program) \
-             VALUES ($1::oid, $2, $3) RETURNING number",
-            &[
-                Some(&target.oid.to_string()),
-                Some(&target.sql),
-                Some(concat!("pgsluice ", env!("CARGO_PKG_VERSION"))),
-            ],
-        )?;
-        let (committed, transactions) = (Counter::default(), Counter::default());
-        let mut recording = Recording {
-            load: number(&rows[0][0]),
-            target,
-            files,
-            aliases: Vec::new(),
-            fingerprint,
-            sources: Vec::new(),
-            known: Vec::new(),
-            compared: Arc::default(),
-            rejects: Mutex::default(),
-            earlier: Earlier::default(),
-            options,
-            committed,
-            transactions,
-            commits: Counter::default(),
-            registrar: Mutex::default(),
-        };
-        let begun = Value::from_iter(recording.files.iter().filter_map(|file| file.begun));
-        recording.stop_earlier(&mut conn, &begun)?;
+        let load = new_load(&mut conn, &target)?;
+        let mut recording = Recording::new(load, target, files, fingerprint, options);
+        let begun = recording.stop_earlier(&mut conn)?;
         let rejected = recording.take_rejects(&mut conn, &begun)?;
         recording.sources = recording.put_sources(&mut conn)?;
         conn.exec("COMMIT")?;
@@ -183,9 +174,53 @@ impl Recording {
         Ok(recording)
     }
 
+    /// What a load records, of which nothing is known yet.
+    pub(super) fn new(
+        load: i64,
+        target: Target,
+        files: Vec<Wanted>,
+        fingerprint: String,
+        options: Options,
+    ) -> Recording {
+        Recording {
+            load,
+            target,
+            files,
+            aliases: Vec::new(),
+            fingerprint,
+            sources: Vec::new(),
+            known: Vec::new(),
+            compared: Arc::default(),
+            rejects: Mutex::default(),
+            earlier: Earlier::default(),
+            options,
+            committed: Counter::default(),
+            transactions: Counter::default(),
+            commits: Arc::default(),
+            parts: None,
+            registrar: Mutex::default(),
+        }
+    }
+
+    /// The same of some parts of files, which have the numbers of `sources` in the ledger.
+    pub(super) fn of_parts(
+        mut self,
+        sources: Vec<i64>,
+        known: Vec<Vec<KnownPiece>>,
+        parts: Vec<i64>,
+        commits: Arc<Counter>,
+    ) -> Recording {
+        (self.sources, self.known, self.parts) = (sources, known, Some(parts));
+        self.commits = commits;
+        self.compared.store(true, Ordering::Release);
+        self
+    }
+
     /// Waits for transactions of earlier loads of these files that are about to commit, and stops
-    /// all others.
-    fn stop_earlier(&self, conn: &mut Conn, begun: &Value) -> Result<(), Error> {
+    /// all others. Parts of these files are left to nobody. Gives the numbers of the files that
+    /// they began with.
+    pub(super) fn stop_earlier(&self, conn: &mut Conn) -> Result<Value, Error> {
+        let begun = Value::from_iter(self.files.iter().filter_map(|file| file.begun));
         conn.query(
             "UPDATE pgsluice_loads.loads SET state = 'stopped', ended = pg_catalog.clock_timestamp(), \
                error = 'continued by load ' || $2::text \
@@ -193,7 +228,8 @@ impl Recording {
                WHERE s.number IN (SELECT n::bigint FROM pg_catalog.jsonb_array_elements_text($1::jsonb) n))",
             &[Some(&begun.to_string()), Some(&self.load.to_string())],
         )?;
-        Ok(())
+        parts::drop_of(conn, &begun.to_string())?;
+        Ok(begun)
     }
 
     /// Takes over the reject files; gives how many records earlier loads have rejected.
@@ -208,7 +244,7 @@ impl Recording {
 
     /// Adds the files that are new and takes over those that an earlier load began with. Gives
     /// their numbers.
-    fn put_sources(&self, conn: &mut Conn) -> Result<Vec<i64>, Error> {
+    pub(super) fn put_sources(&self, conn: &mut Conn) -> Result<Vec<i64>, Error> {
         let mut numbers = Vec::with_capacity(self.files.len());
         for files in self.files.chunks(BATCH) {
             numbers.extend(self.put_some(conn, files)?);
@@ -387,16 +423,23 @@ impl Recording {
                AND target = pg_catalog.to_regclass($2) FOR SHARE",
             &[Some(&self.load.to_string()), Some(&self.target.sql)],
         )?;
-        match held.is_empty() {
-            true => Err(Error::new(format!(
-                "load {} was stopped: another load continues its files, or the table was replaced",
-                self.load
-            ))
-            .with_hint(
-                "the table pgsluice_loads.loads shows which; nothing is lost or duplicated",
-            )),
-            false => Ok(()),
+        let held = match &self.parts {
+            Some(parts) if !held.is_empty() => parts::hold(conn, self.load, parts)?,
+            _ => !held.is_empty(),
+        };
+        if held {
+            Ok(())
+        } else {
+            Err(self.taken_over())
         }
+    }
+
+    fn taken_over(&self) -> Error {
+        Error::new(format!(
+            "load {} was stopped: another load continues its files, or the table was replaced",
+            self.load
+        ))
+        .with_hint("the table pgsluice_loads.loads shows which; nothing is lost or duplicated")
     }
 
     /// Marks the files and the load as complete, in the transaction that is open.
@@ -415,6 +458,10 @@ impl Recording {
         let load = self.load.to_string();
         under_policies(conn, |conn| {
             self.check_commits(conn, &load)?;
+            if let Some(parts) = &self.parts {
+                let had = parts::complete(conn, self.load, parts)?;
+                return if had { Ok(()) } else { Err(self.taken_over()) };
+            }
             conn.query(
                 "UPDATE pgsluice_loads.sources SET state = 'complete', \
                    completed = pg_catalog.clock_timestamp() \

@@ -123,7 +123,7 @@ impl Recording {
         tables: &[SliceTable<'_>],
     ) -> Result<Vec<Slice>, Error> {
         let files: Vec<_> = self.files.iter().map(|file| (&file.seen, &file.ends)).collect();
-        claim(conn, root, &files, &|| ())?;
+        claim(conn, root, &files, false, &|| ())?;
         conn.exec("RELEASE SAVEPOINT pgsluice_claim")?;
         if !there(conn)? {
             return Ok(Vec::new());

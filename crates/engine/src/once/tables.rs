@@ -13,7 +13,7 @@ use crate::session::transaction::BEGIN;
 use crate::text::text;
 
 /// The version of these tables.
-const VERSION: i32 = 4;
+const VERSION: i32 = 5;
 
 /// What version 2 has added.
 const REJECT_FILES: &str = "
@@ -36,16 +36,51 @@ CREATE POLICY may_insert ON pgsluice_loads.reject_files
 GRANT SELECT, INSERT, UPDATE, DELETE ON pgsluice_loads.reject_files TO PUBLIC;
 ";
 
+/// What version 5 has added.
+const PARTS: &str = "
+CREATE TABLE pgsluice_loads.leases (
+    load bigint PRIMARY KEY REFERENCES pgsluice_loads.loads ON DELETE CASCADE,
+    machine text NOT NULL,
+    expires timestamptz NOT NULL
+);
+COMMENT ON TABLE pgsluice_loads.leases IS 'machines at work on loads that are shared';
+CREATE TABLE pgsluice_loads.parts (
+    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    source bigint NOT NULL REFERENCES pgsluice_loads.sources ON DELETE CASCADE,
+    head_bytes bigint NOT NULL DEFAULT 0,
+    start_byte bigint NOT NULL,
+    end_byte bigint CHECK (end_byte > start_byte),
+    records_before bigint NOT NULL DEFAULT 0,
+    lines_before bigint NOT NULL DEFAULT 0,
+    line_end text CHECK (line_end IN ('lf', 'cr', 'crlf')),
+    bytes bigint NOT NULL,
+    to_split boolean NOT NULL,
+    load bigint REFERENCES pgsluice_loads.loads ON DELETE SET NULL,
+    error text
+);
+COMMENT ON TABLE pgsluice_loads.parts IS
+    'what is left of files that several machines load; load: the one that has it';
+CREATE INDEX parts_by_source ON pgsluice_loads.parts (source);
+CREATE INDEX parts_by_load ON pgsluice_loads.parts (load) WHERE load IS NOT NULL;
+ALTER TABLE pgsluice_loads.leases ENABLE ROW LEVEL SECURITY;
+ALTER TABLE pgsluice_loads.parts ENABLE ROW LEVEL SECURITY;
+CREATE POLICY may_insert ON pgsluice_loads.leases
+    USING (EXISTS (SELECT FROM pgsluice_loads.loads l WHERE l.number = load));
+CREATE POLICY may_insert ON pgsluice_loads.parts
+    USING (EXISTS (SELECT FROM pgsluice_loads.sources s WHERE s.number = source));
+GRANT SELECT, INSERT, UPDATE, DELETE ON pgsluice_loads.leases, pgsluice_loads.parts TO PUBLIC;
+";
+
 /// Created in one transaction by the first load that needs them, with [`REJECT_FILES`],
-/// [`node_commits::CREATE`], which is what version 3 has added, and [`slices::CREATE`], which is what
-/// version 4 has.
+/// [`node_commits::CREATE`], which is what version 3 has added, [`slices::CREATE`],
+/// which is what version 4 has, and [`PARTS`].
 const CREATE: &str = "
 CREATE TABLE pgsluice_loads.version (
     one_row boolean PRIMARY KEY DEFAULT true CHECK (one_row),
     version integer NOT NULL
 );
 COMMENT ON TABLE pgsluice_loads.version IS 'version of the tables of loads with once';
-INSERT INTO pgsluice_loads.version (version) VALUES (4);
+INSERT INTO pgsluice_loads.version (version) VALUES (5);
 CREATE TABLE pgsluice_loads.loads (
     number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     target regclass NOT NULL,
@@ -124,7 +159,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON pgsluice_loads.loads, pgsluice_loads.sou
 /// The statements that create the schema and all of its tables, for an administrator to run.
 pub fn statements() -> String {
     let (of_3, of_4) = (node_commits::CREATE, slices::CREATE);
-    format!("BEGIN;{}{CREATE}{REJECT_FILES}{of_3}{of_4}COMMIT;", ledger::CREATE)
+    format!("BEGIN;{}{CREATE}{REJECT_FILES}{of_3}{of_4}{PARTS}COMMIT;", ledger::CREATE)
 }
 
 /// Creates the tables where they are missing, and adds what later versions have. To be called
@@ -145,10 +180,11 @@ pub(crate) fn ensure(conn: &mut Conn) -> Result<(), Error> {
     let (of_2, of_3, of_4) = (REJECT_FILES, node_commits::CREATE, slices::CREATE);
     let now = format!("UPDATE pgsluice_loads.version SET version = {VERSION}");
     let missing = match version(conn)? {
-        None => format!("{CREATE}{of_2}{of_3}{of_4}"),
-        Some(1) => format!("{of_2}{of_3}{of_4}{now}"),
-        Some(2) => format!("{of_3}{of_4}{now}"),
-        Some(3) => format!("{of_4}{now}"),
+        None => format!("{CREATE}{of_2}{of_3}{of_4}{PARTS}"),
+        Some(1) => format!("{of_2}{of_3}{of_4}{PARTS}{now}"),
+        Some(2) => format!("{of_3}{of_4}{PARTS}{now}"),
+        Some(3) => format!("{of_4}{PARTS}{now}"),
+        Some(4) => format!("{PARTS}{now}"),
         Some(VERSION) => String::new(),
         Some(other) => return Err(of_another(other)),
     };

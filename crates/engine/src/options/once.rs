@@ -1,8 +1,9 @@
 //! What goes with loading each source once, and what does not.
 
-use super::{Create, ForeignKeys, Indexes, Options, Triggers};
+use super::{Create, ForeignKeys, Indexes, Options, Route, Triggers};
 use crate::error::Error;
 use crate::text::{text, Text};
+use std::time::Duration;
 
 /// How sources are loaded once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,12 +17,48 @@ pub struct OnceOptions {
     pub force_unlogged: bool,
     /// the name of the only source, a stream; it has no other by which it could be recognised
     pub source_name: Option<String>,
+    /// several machines load the sources together
+    pub share: Option<ShareOptions>,
+}
+
+/// How several machines share a load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShareOptions {
+    /// a machine of which nothing was seen for so long is taken for dead
+    pub lease: Duration,
+    /// the number of this machine's load, when it is registered
+    pub(crate) load: Option<i64>,
+}
+
+impl ShareOptions {
+    /// With this lease.
+    pub fn new(lease: Duration) -> ShareOptions {
+        ShareOptions { lease, load: None }
+    }
+}
+
+impl Default for ShareOptions {
+    /// A machine is taken for dead after 30 seconds.
+    fn default() -> ShareOptions {
+        ShareOptions::new(Duration::from_secs(30))
+    }
+}
+
+/// How much of a file a machine takes at a time, if nothing else is asked for.
+const PART: u64 = 64 << 20;
+
+impl OnceOptions {
+    /// A connection commits after so many bytes, if it commits several times: what is shared is
+    /// committed in parts.
+    pub fn commits_every(&self) -> Option<u64> {
+        self.commit_every.or(self.share.map(|_| PART))
+    }
 }
 
 impl Options {
     /// Whether each connection commits several times.
     pub fn in_pieces(&self) -> bool {
-        self.once.as_ref().is_some_and(|once| once.commit_every.is_some())
+        self.once.as_ref().is_some_and(|once| once.commits_every().is_some())
     }
 
     /// Checks that the other options go with `once`.
@@ -61,7 +98,19 @@ impl Options {
                 Error::usage(text!("{} cannot be used with {}: {}", option, with, why))
             })
         };
-        let in_pieces = once.commit_every.and_then(|_| wrong(&never_in_pieces, "commit-every"));
-        wrong(&never, "once").or(in_pieces).map_or(Ok(()), Err)
+        let never_shared = [
+            (
+                "`on-error` reject",
+                self.rejects.is_some(),
+                "each machine would have some of the rejects",
+            ),
+            ("`source-name`", once.source_name.is_some(), "only one machine can read a stream"),
+            ("`atomic`", target.atomic, "the machines commit one after another"),
+            ("`route` nodes", target.route == Route::Nodes, "it needs one transaction"),
+        ];
+        let option = if once.share.is_some() { "share" } else { "commit-every" };
+        let in_pieces = once.commits_every().and_then(|_| wrong(&never_in_pieces, option));
+        let shared = once.share.and_then(|_| wrong(&never_shared, option));
+        wrong(&never, "once").or(shared).or(in_pieces).map_or(Ok(()), Err)
     }
 }

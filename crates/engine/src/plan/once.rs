@@ -29,16 +29,20 @@ pub(super) fn refuse_once(
         .with_hint("ALTER TABLE ... SET LOGGED, or accept that with `force-unlogged`"));
     }
     let whole = [Method::Staged, Method::CopyFresh, Method::Unlogged, Method::UnloggedLogged];
-    let one = once.commit_every.is_some() && whole.contains(&method);
+    let one = once.commits_every().is_some() && whole.contains(&method);
     if method == Method::Insert || one {
-        let option = Text::setting(if one { "commit-every" } else { "once" });
+        let pieces = if once.share.is_some() { "share" } else { "commit-every" };
+        let option = Text::setting(if one { pieces } else { "once" });
         let why = if one { "it needs one transaction" } else { "it commits each row" };
         let by = Text::from(match options.target.method {
             Method::Auto => " (needed for `expr` or row-level security)",
             _ => "",
         });
         return Err(Error::new(text!("{}{} cannot be used with {}: {}", method, by, option, why))
-            .with_hint(if one { "leave out `commit-every`" } else { "use another method" }));
+            .with_hint(match pieces {
+                "commit-every" if one => "leave out `commit-every`",
+                _ => "use another method",
+            }));
     }
     Ok(())
 }
@@ -48,7 +52,19 @@ pub(super) fn once_notes(plan: &Plan, options: &Options) -> Vec<Text> {
     let Some(once) = &options.once else { return Vec::new() };
     let recorded = "what is loaded is recorded in the schema pgsluice_loads, and loaded once";
     let mut notes = vec![recorded.into()];
-    if once.commit_every.is_some() {
+    if let (Some(share), Some(bytes)) = (once.share, once.commits_every()) {
+        notes.push(text!(
+            "machines that run the same command share the files, in parts of {}; one of which \
+             nothing is seen for {} s is taken for dead",
+            if bytes % (1 << 20) == 0 {
+                format!("{} MB", bytes >> 20)
+            } else {
+                format!("{} kB", bytes >> 10)
+            },
+            share.lease.as_secs_f64()
+        ));
+    }
+    if once.commits_every().is_some() {
         notes.push(
             "each connection commits several times: others see a part of the rows before the end, \
              and now() differs between the transactions"

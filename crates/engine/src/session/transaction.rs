@@ -9,6 +9,7 @@ use crate::error::{Error, Kind};
 use crate::facts::{NewTable, ServerFacts, TableFacts};
 use crate::input::Reader;
 use crate::ledger;
+use crate::once::parts::mark_session;
 use crate::options::{Create, FileFormat, Method, Options, TargetOptions};
 use crate::options::{ForeignKeys, Indexes, Triggers};
 use crate::text::text;
@@ -46,7 +47,11 @@ pub fn begin(conn: &mut Conn, options: &Options) -> Result<(), Error> {
         // A violation that shows at the commit could not be put down to its record.
         conn.exec("SET CONSTRAINTS ALL IMMEDIATE")?;
     }
-    Ok(())
+    let share = options.once.as_ref().and_then(|once| once.share);
+    match share.and_then(|share| share.load) {
+        Some(load) => mark_session(conn, load),
+        None => Ok(()),
+    }
 }
 
 /// Follows BEGIN where a transaction may take long, or wait long: the role's own limits

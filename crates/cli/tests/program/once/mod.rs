@@ -8,6 +8,7 @@ mod pieces;
 mod recovery;
 mod rejects;
 mod rights;
+mod share;
 mod streams;
 
 use crate::common::{each_major, wait_until, World};

@@ -1,0 +1,179 @@
+//! Machines that are held up, servers that restart, clocks that are wrong.
+
+use super::{ended, machine, machines, quoted, sum, whole, worlds_files};
+use crate::common::{signal, wait_until, Signal, World};
+use crate::once::{exact, lines};
+use std::process::{Child, Command};
+
+/// Starts a machine, and stops its process while it has a part and has committed another.
+fn held_up(world: &mut World, name: &str, all: &[&str]) -> Child {
+    let child = machine(world, name, all);
+    let begun = "SELECT to_regclass('pgsluice_loads.pieces') IS NOT NULL";
+    wait_until(|| "nothing begins".into(), || world.sql(begun) == "t");
+    let commits = "SELECT count(*) > 1 FROM pgsluice_loads.commits";
+    wait_until(|| "nothing is committed".into(), || world.sql(commits) == "t");
+    let sending = "SELECT count(*) FROM pgsluice_loads.parts WHERE load = 1";
+    wait_until(
+        || "no part is being loaded".into(),
+        || {
+            assert!(signal(child.id(), Signal::SIGSTOP));
+            let held = world.sql(sending) != "0";
+            if !held {
+                assert!(signal(child.id(), Signal::SIGCONT));
+            }
+            held
+        },
+    );
+    child
+}
+
+/// A machine is stopped for longer than its lease. Its rows are in the way of those who take over:
+/// they have the same keys. When it goes on, it finds that it has lost, and joins again.
+#[test]
+fn a_machine_that_comes_back_doubles_nothing() {
+    for key in ["", "ALTER TABLE t ADD PRIMARY KEY (a)"] {
+        let (mut world, paths) = worlds_files(&[("big.csv", quoted(150_000))], true);
+        world.sql(key);
+        let all = [paths[0].as_str(), "--header", "--commit-every", "256kB"];
+        let child = held_up(&mut world, "0.json", &all);
+        let done = machines(&world, 2, &all);
+        let lost: u64 =
+            done.iter().map(|s| s["share"]["machines_lost"].as_u64().unwrap_or(0)).sum();
+        assert_eq!(lost, 1, "{done:?}");
+        whole(&mut world, "without the first machine");
+        assert!(signal(child.id(), Signal::SIGCONT));
+        let back = ended(&world, "0.json", child);
+        assert_eq!(back["read"], back["loaded"], "{back}");
+        whole(&mut world, "with the first machine");
+        let stopped = "SELECT state || ' ' || (error LIKE 'its lease expired%') \
+            FROM pgsluice_loads.loads WHERE number = 1";
+        assert_eq!(world.sql(stopped), "stopped true");
+    }
+}
+
+/// It comes back while others are still at work.
+#[test]
+fn a_machine_comes_back_among_others() {
+    let (mut world, paths) = worlds_files(&[("big.csv", quoted(300_000))], true);
+    let all = [paths[0].as_str(), "--header", "--commit-every", "128kB"];
+    let child = held_up(&mut world, "0.json", &all);
+    let other = machine(&world, "1.json", &all);
+    let stopped = "SELECT state FROM pgsluice_loads.loads WHERE number = 1";
+    wait_until(|| "the lease does not expire".into(), || world.sql(stopped) == "stopped");
+    assert!(signal(child.id(), Signal::SIGCONT));
+    let done = [ended(&world, "0.json", child), ended(&world, "1.json", other)];
+    // Its summary is of the rows that it has committed, before and after.
+    assert!(sum(&done, "loaded") <= 300_000, "{done:?}");
+    whole(&mut world, "together");
+}
+
+/// A machine is held up between its COMMIT and the server's answer: nobody takes its part until it is
+/// known what becomes of it.
+#[test]
+fn a_commit_is_waited_for() {
+    let (mut world, paths) = worlds_files(&[("big.csv", quoted(400_000))], true);
+    let all = [paths[0].as_str(), "--header", "--commit-every", "256kB"];
+    let mut child = held_up(&mut world, "0.json", &all);
+    world.sql("ALTER SYSTEM SET synchronous_standby_names = 'nowhere'");
+    world.sql("SELECT pg_reload_conf()");
+    assert!(signal(child.id(), Signal::SIGCONT));
+    let commits = "SELECT count(*) > 0 FROM pg_stat_activity a JOIN pg_locks k ON k.pid = a.pid \
+        WHERE a.wait_event = 'SyncRep' AND k.locktype = 'advisory' AND k.objsubid = 2";
+    wait_until(|| "no commit waits".into(), || world.sql(commits) == "t");
+    assert!(signal(child.id(), Signal::SIGSTOP));
+    let expired = "SELECT clock_timestamp() > expires + interval '1 s' FROM pgsluice_loads.leases \
+        WHERE load = 1";
+    wait_until(|| "the lease stays".into(), || world.sql(expired) == "t");
+    let state = "SELECT state FROM pgsluice_loads.loads WHERE number = 1";
+    assert_eq!(world.sql(state), "running");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    world.sql("ALTER SYSTEM RESET synchronous_standby_names");
+    world.sql("SELECT pg_reload_conf()");
+    machines(&world, 2, &all);
+    whole(&mut world, "after the commit");
+}
+
+/// The server restarts: all machines end, and the same command goes on.
+#[test]
+fn the_server_restarts() {
+    let (mut world, paths) = worlds_files(&[("big.csv", quoted(150_000))], true);
+    let all = [paths[0].as_str(), "--header", "--commit-every", "256kB"];
+    let children: Vec<_> = (0..3).map(|i| machine(&world, &format!("{i}.json"), &all)).collect();
+    let begun = "SELECT to_regclass('pgsluice_loads.commits') IS NOT NULL";
+    wait_until(|| "nothing begins".into(), || world.sql(begun) == "t");
+    let some = "SELECT count(*) > 2 FROM pgsluice_loads.commits";
+    wait_until(|| "nothing is committed".into(), || world.sql(some) == "t");
+    world.server.kill9().unwrap();
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(5), "{output:?}");
+    }
+    world.restart_with(&[]);
+    exact(&mut world, "after a restart");
+    let rows: u64 = world.sql("SELECT count(*) FROM t").parse().unwrap();
+    let done = machines(&world, 2, &all);
+    assert_eq!(sum(&done, "loaded"), 150_000 - rows);
+    world.sql("DELETE FROM pgsluice_loads.leases");
+    whole(&mut world, "after a restart");
+}
+
+/// The clocks of two machines differ by years: leases are the server's.
+#[test]
+fn clocks_of_machines_decide_nothing() {
+    let (mut world, paths) = worlds_files(&[("big.csv", quoted(100_000))], true);
+    let source = world.file(
+        "clock.c",
+        b"#define _GNU_SOURCE\n#include <stdlib.h>\n#include <sys/syscall.h>\n#include <time.h>\n\
+          #include <unistd.h>\n\
+          int clock_gettime(clockid_t id, struct timespec *t) {\n\
+            int done = syscall(SYS_clock_gettime, id, t);\n\
+            if (id == CLOCK_REALTIME) t->tv_sec += atol(getenv(\"CLOCK_AHEAD\"));\n\
+            return done;\n}\n\
+          time_t time(time_t *to) {\n\
+            struct timespec t; clock_gettime(CLOCK_REALTIME, &t);\n\
+            if (to) *to = t.tv_sec;\n            return t.tv_sec;\n}\n",
+    );
+    let library = world.path("clock.so");
+    let made = Command::new("cc").args(["-shared", "-fPIC", "-o", &library, &source]).status();
+    assert!(made.unwrap().success());
+    let load = |name: &str, ahead: &str| {
+        Command::new(env!("CARGO_BIN_EXE_pgsluice"))
+            .args(["load", "--quiet", "--table", "t", "--once", "--share", "--lease", "2s"])
+            .args([&paths[0], "--header", "--commit-every", "256kB"])
+            .args(["--to", &world.server.url("postgres"), "--summary", &world.path(name)])
+            .env("LD_PRELOAD", &library)
+            .env("CLOCK_AHEAD", ahead)
+            .spawn()
+            .unwrap()
+    };
+    let children = [load("0.json", "300000000"), load("1.json", "-300000000"), load("2.json", "0")];
+    let names = ["0.json", "1.json", "2.json"];
+    let done: Vec<_> =
+        children.into_iter().zip(names).map(|(child, name)| ended(&world, name, child)).collect();
+    let years: Vec<&str> = done.iter().map(|s| &s["started"].as_str().unwrap()[..4]).collect();
+    assert!(years[0] > years[2] && years[2] > years[1], "{years:?}");
+    assert_eq!(sum(&done, "loaded"), 100_000, "{done:?}");
+    let lost: u64 = done.iter().map(|s| s["share"]["machines_lost"].as_u64().unwrap_or(0)).sum();
+    assert_eq!(lost, 0, "{done:?}");
+    whole(&mut world, "with other clocks");
+}
+
+/// SIGTERM: what the machine has is free at once, and others need not wait for its lease.
+#[test]
+fn a_machine_that_is_stopped_leaves_its_parts() {
+    let (mut world, paths) = worlds_files(&[("a.csv", lines(0, 400_000))], false);
+    let all = [paths[0].as_str(), "--commit-every", "256kB"];
+    let child = held_up(&mut world, "0.json", &[&all[..], &["--lease", "1h"]].concat());
+    assert!(signal(child.id(), Signal::SIGTERM));
+    assert!(signal(child.id(), Signal::SIGCONT));
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(7), "{said}");
+    assert!(said.contains("of this machine are committed and recorded as load 1"), "{said}");
+    let left = "SELECT count(*) FILTER (WHERE load IS NOT NULL) || ' ' || \
+        (SELECT count(*) FROM pgsluice_loads.leases) FROM pgsluice_loads.parts";
+    assert_eq!(world.sql(left), "0 0");
+    machines(&world, 2, &all);
+    whole(&mut world, "stopped and continued");
+}

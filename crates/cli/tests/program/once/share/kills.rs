@@ -1,0 +1,97 @@
+//! Machines are killed at random moments; those that are left complete the load.
+
+use super::{ended, machine, machines, quoted, sum, whole, worlds_files};
+use crate::common::wait_until;
+use crate::once::lines;
+use std::thread::sleep;
+use std::time::Duration;
+
+/// Two of three machines are killed in each round. The third one takes over what they had.
+#[test]
+fn killed_machines_are_replaced() {
+    let most = if std::env::var_os("PGSLUICE_SOAK").is_some() { 200 } else { 30 };
+    let mut files = vec![("big.csv".to_owned(), quoted(60_000))];
+    files.extend((1..6).map(|i| {
+        let mut bytes = b"a,b\n".to_vec();
+        bytes.extend(lines(i * 100_000, 10_000));
+        (format!("{i}.csv"), bytes)
+    }));
+    let files: Vec<_> = files.iter().map(|(name, bytes)| (name.as_str(), bytes.clone())).collect();
+    let (mut world, paths) = worlds_files(&files, true);
+    world.sql("ALTER TABLE t ADD PRIMARY KEY (a)");
+    let mut all: Vec<&str> = paths.iter().map(String::as_str).collect();
+    all.extend(["--header", "--commit-every", "128kB", "--lease", "1s"]);
+    let lanes = [&all[..], &["--method", "lanes", "--lanes", "2"]].concat();
+    let (mut done, mut in_the_middle, mut random) = (0, 0, 20_u64);
+    let mut below = |end: u64| {
+        random =
+            random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) % end
+    };
+    while done < most {
+        world.sql("TRUNCATE t; DROP SCHEMA IF EXISTS pgsluice_loads CASCADE");
+        let all = if done % 4 < 2 { &all } else { &lanes };
+        let mut children: Vec<_> =
+            (0..3).map(|i| machine(&world, &format!("{i}.json"), all)).collect();
+        for _ in 0..2 {
+            sleep(Duration::from_millis(20 + below(700)));
+            let mut child = children.remove(below(children.len() as u64) as usize);
+            if child.try_wait().unwrap().is_none() {
+                child.kill().unwrap();
+                done += 1;
+            }
+            child.wait().unwrap();
+            let begun = "SELECT to_regclass('pgsluice_loads.parts') IS NOT NULL";
+            if world.sql(begun) == "t" {
+                let left =
+                    "SELECT count(*) > 0 AND (SELECT count(*) > 0 FROM pgsluice_loads.pieces) \
+                    FROM pgsluice_loads.parts";
+                in_the_middle += usize::from(world.sql(left) == "t");
+            }
+        }
+        let last = children.remove(0);
+        let output = last.wait_with_output().unwrap();
+        assert!(output.status.success(), "after {done} kills: {output:?}");
+        whole(&mut world, &format!("after {done} kills"));
+    }
+    eprintln!("{done} kills, {in_the_middle} in the middle");
+    assert!(in_the_middle > 3, "no kill came in the middle");
+}
+
+/// All machines are killed. A day later the same command goes on, on other machines and in other
+/// numbers; and so does a load that is not shared.
+#[test]
+fn all_machines_are_killed() {
+    let (mut world, paths) = worlds_files(&[("big.csv", quoted(150_000))], true);
+    let all = [paths[0].as_str(), "--header", "--commit-every", "256kB"];
+    for shared in [true, false] {
+        world.sql("TRUNCATE t; DROP SCHEMA IF EXISTS pgsluice_loads CASCADE");
+        let children: Vec<_> =
+            (0..2).map(|i| machine(&world, &format!("{i}.json"), &all)).collect();
+        let begun = "SELECT to_regclass('pgsluice_loads.pieces') IS NOT NULL";
+        wait_until(|| "nothing begins".into(), || world.sql(begun) == "t");
+        let some = "SELECT count(*) > 2 FROM pgsluice_loads.commits";
+        wait_until(|| "nothing is committed".into(), || world.sql(some) == "t");
+        for mut child in children {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        let busy = "SELECT count(*) FROM pg_stat_activity WHERE pid <> pg_backend_pid() \
+            AND backend_type = 'client backend'";
+        wait_until(|| "a session stays".into(), || world.sql(busy) == "0");
+        let rows: u64 = world.sql("SELECT count(*) FROM t").parse().unwrap();
+        assert!(rows > 0 && rows < 150_000, "{rows}");
+        let loaded = match shared {
+            true => sum(&machines(&world, 2, &all), "loaded"),
+            false => {
+                let alone = [&all[..], &["--table", "t", "--once"]].concat();
+                world.load(&alone).unwrap()["loaded"].as_u64().unwrap()
+            }
+        };
+        assert_eq!(loaded, 150_000 - rows);
+        world.sql("DELETE FROM pgsluice_loads.leases");
+        whole(&mut world, &format!("shared: {shared}"));
+    }
+    let more = machine(&world, "more.json", &all);
+    assert_eq!(ended(&world, "more.json", more)["read"], 0);
+}

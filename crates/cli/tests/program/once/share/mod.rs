@@ -1,0 +1,301 @@
+//! `--share`: several machines, here processes, load the same files together.
+
+mod facade;
+mod faults;
+mod kills;
+
+use super::{exact, lines, start, world};
+use crate::common::{signal, wait_until, Signal, World};
+use serde_json::Value;
+use std::fs;
+use std::process::Child;
+
+/// Starts a machine, whose summary gets this name.
+fn machine(world: &World, name: &str, more: &[&str]) -> Child {
+    let summary = world.path(name);
+    let lease: &[&str] = if more.contains(&"--lease") { &[] } else { &["--lease", "2s"] };
+    start(world, &[&["--share", "--summary", &summary], lease, more].concat())
+}
+
+/// The summary of a machine that ends well.
+fn ended(world: &World, name: &str, child: Child) -> Value {
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{name}: {output:?}");
+    serde_json::from_slice(&fs::read(world.path(name)).unwrap()).unwrap()
+}
+
+/// Runs so many machines at once; their summaries.
+fn machines(world: &World, count: usize, more: &[&str]) -> Vec<Value> {
+    let name = |i: usize| format!("machine-{i}.json");
+    let all: Vec<Child> = (0..count).map(|i| machine(world, &name(i), more)).collect();
+    all.into_iter().enumerate().map(|(i, child)| ended(world, &name(i), child)).collect()
+}
+
+fn sum(summaries: &[Value], of: &str) -> u64 {
+    summaries.iter().map(|summary| summary[of].as_u64().unwrap()).sum()
+}
+
+/// The table has what stock COPY loads, the record says so, and nothing is left to be done.
+fn whole(world: &mut World, what: &str) {
+    exact(world, what);
+    assert_eq!(world.difference("(SELECT a, b FROM t)", "stock"), "", "{what}");
+    let state = "SELECT string_agg(DISTINCT state, ',') FROM pgsluice_loads.sources";
+    assert_eq!(world.sql(state), "complete", "{what}");
+    // A machine that was killed without a part is not missed.
+    let left = "SELECT count(*) FROM pgsluice_loads.parts";
+    assert_eq!(world.sql(left), "0", "{what}");
+    // The records and lines of each file are counted from its start to its end.
+    let gaps = "SELECT count(*) FROM (SELECT first_record, first_line, source, \
+          lag(first_record + records) OVER w AS record, lag(first_line + lines) OVER w AS line \
+        FROM pgsluice_loads.pieces WINDOW w AS (PARTITION BY source ORDER BY start_byte)) p \
+        WHERE first_record <> coalesce(record, 1) OR first_line <> coalesce(line, first_line)";
+    assert_eq!(world.sql(gaps), "0", "{what}");
+}
+
+/// A world whose table `stock` gets the same bytes.
+fn worlds_files(files: &[(&str, Vec<u8>)], header: bool) -> (World, Vec<String>) {
+    let mut world = world();
+    world.sql("CREATE TABLE stock (LIKE t)");
+    let copy = format!("COPY stock FROM STDIN (FORMAT csv, HEADER {header})");
+    let mut paths = Vec::new();
+    for (name, bytes) in files {
+        world.stock(&copy, bytes).unwrap();
+        paths.push(world.file(name, bytes));
+    }
+    (world, paths)
+}
+
+/// A file with a header, and with line ends, quotes and delimiters within quotes.
+fn quoted(count: usize) -> Vec<u8> {
+    let mut bytes = b"a,b\n".to_vec();
+    for i in 0..count {
+        let more = "\n\"\"1,2\"\"\n".repeat(i % 7);
+        bytes.extend_from_slice(format!("{i},\"line {i}{more}\"\n").as_bytes());
+    }
+    bytes
+}
+
+#[test]
+fn machines_share_many_files() {
+    let files: Vec<(String, Vec<u8>)> =
+        (0..20).map(|i| (format!("{i}.csv"), lines(i * 10_000, 10_000))).collect();
+    let files: Vec<_> = files.iter().map(|(name, bytes)| (name.as_str(), bytes.clone())).collect();
+    let (mut world, mut paths) = worlds_files(&files, false);
+    let gzip = std::process::Command::new("gzip").arg(&paths[3]).status();
+    assert!(gzip.unwrap().success());
+    paths[3].push_str(".gz");
+    let all: Vec<&str> = paths.iter().map(String::as_str).collect();
+    for count in [2, 4] {
+        world.sql("TRUNCATE t; DROP SCHEMA IF EXISTS pgsluice_loads CASCADE");
+        let done = machines(&world, count, &all);
+        assert_eq!(sum(&done, "loaded"), 200_000, "{done:?}");
+        assert_eq!(sum(&done, "read"), 200_000, "{done:?}");
+        let busy = done.iter().filter(|summary| summary["loaded"] != 0).count();
+        assert!(busy > 1, "{done:?}");
+        let last = done.iter().filter(|summary| summary["share"]["last"] == true).count();
+        assert!(last <= 1, "{done:?}");
+        whole(&mut world, &format!("{count} machines"));
+        // Statistics were made by the last one.
+        assert_eq!(world.sql("SELECT reltuples FROM pg_class WHERE relname = 't'"), "200000");
+        let again = world.load(&[&all[..], &["--table", "t", "--once", "--share"]].concat());
+        assert_eq!(again.unwrap()["files_known"], 20);
+    }
+}
+
+#[test]
+fn machines_share_one_large_file() {
+    // A byte order mark precedes the header.
+    let bytes = [b"\xef\xbb\xbf", quoted(150_000).as_slice()].concat();
+    let (mut world, paths) = worlds_files(&[("big.csv", bytes)], true);
+    let all = [paths[0].as_str(), "--header", "--commit-every", "512kB"];
+    for count in [1, 2, 4] {
+        world.sql("TRUNCATE t; DROP SCHEMA IF EXISTS pgsluice_loads CASCADE");
+        let done = machines(&world, count, &all);
+        assert_eq!(sum(&done, "loaded"), 150_000, "{done:?}");
+        assert_eq!(sum(&done, "read"), 150_000, "{done:?}");
+        assert_eq!(sum(&done, "records_known"), 0, "{done:?}");
+        let parts: u64 = done.iter().map(|s| s["share"]["parts"].as_u64().unwrap_or(0)).sum();
+        assert!(parts >= 6, "{done:?}");
+        whole(&mut world, &format!("{count} machines"));
+        let verified = world.run(&["loads", "verify", "1"]);
+        assert!(verified.status.success(), "{verified:?}");
+    }
+    // Lanes within a machine, and another place of the parts' ends.
+    world.sql("TRUNCATE t; DROP SCHEMA pgsluice_loads CASCADE");
+    let lanes = [paths[0].as_str(), "--header", "--commit-every", "1MB", "--method", "lanes"];
+    machines(&world, 2, &[&lanes[..], &["--lanes", "2"]].concat());
+    whole(&mut world, "lanes");
+}
+
+/// The text format, CR LF, rules on quotes that need a walk through the records, and files that are
+/// one part.
+#[test]
+fn other_forms_are_divided_or_not() {
+    let mut world = world();
+    world.sql("CREATE TABLE stock (LIKE t)");
+    let (mut text, mut crlf) = (Vec::new(), Vec::new());
+    for i in 0..60_000 {
+        text.extend_from_slice(format!("{i}\ttext \\\nof {i} \\\\\n").as_bytes());
+        crlf.extend_from_slice(format!("{i},\"text\r\nof {i}\"\r\n").as_bytes());
+    }
+    let (text, crlf) = ((world.file("text", &text), text), (world.file("crlf", &crlf), crlf));
+    let copies = ["COPY stock FROM STDIN (FORMAT text)", "COPY stock FROM STDIN (FORMAT csv)"];
+    type Form<'f> = (&'f [&'f str], &'f (String, Vec<u8>), &'f str, bool);
+    let forms: [Form<'_>; 6] = [
+        (&["--format", "text"], &text, copies[0], true),
+        (&["--format", "text", "--method", "insert-batch"], &text, copies[0], true),
+        (&["--format", "text", "--comment", "#"], &text, copies[0], false),
+        (&[], &crlf, copies[1], true),
+        (&["--stray-quotes", "error"], &crlf, copies[1], true),
+        (&["--stray-quotes", "copy"], &crlf, copies[1], true),
+    ];
+    for (form, (path, bytes), copy, divided) in forms {
+        world.sql("TRUNCATE t, stock; DROP SCHEMA IF EXISTS pgsluice_loads CASCADE");
+        world.stock(copy, bytes).unwrap();
+        let done = machines(&world, 2, &[form, &[path, "--commit-every", "256kB"]].concat());
+        whole(&mut world, &format!("{form:?}"));
+        let parts: u64 = done.iter().map(|s| s["share"]["parts"].as_u64().unwrap_or(0)).sum();
+        assert_eq!(parts > 1, divided, "{form:?} {done:?}");
+    }
+}
+
+/// A bad record is named as in the whole file. Everything else is loaded, by whatever machine.
+#[test]
+fn a_bad_record_stops_its_part() {
+    let mut bytes = quoted(60_000);
+    let good = bytes.clone();
+    let at = bytes.windows(8).position(|w| w == b"\n41234,\"").unwrap() + 1;
+    bytes[at] = b'x';
+    let line = bytes[..at].iter().filter(|b| **b == b'\n').count() + 1;
+    let end = line + 41_234 % 7 * 2;
+    let (mut world, paths) = worlds_files(&[("big.csv", good.clone())], true);
+    fs::write(&paths[0], &bytes).unwrap();
+    let all = [paths[0].as_str(), "--header", "--commit-every", "256kB"];
+    let children: Vec<Child> =
+        (0..3).map(|i| machine(&world, &format!("{i}.json"), &all)).collect();
+    let mut named = 0;
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(4), "{said}");
+        assert!(said.contains(&format!("line {end}")), "{said} {line}");
+        assert!(said.contains("x1234"), "{said}");
+        named += usize::from(!said.contains("another machine could not load"));
+    }
+    assert!(named >= 1);
+    exact(&mut world, "after a bad record");
+    let rows: u64 = world.sql("SELECT count(*) FROM t").parse().unwrap();
+    // Of a part all lanes commit, or none.
+    assert!((40_000..60_000).contains(&rows), "{rows}");
+    // The same bytes: the part is tried again.
+    let said =
+        world.load(&[&all[..], &["--table", "t", "--once", "--share"]].concat()).unwrap_err();
+    assert!(said.contains(&format!("line {end}")) && !said.contains("another machine"), "{said}");
+    fs::write(&paths[0], &good).unwrap();
+    let done = machines(&world, 2, &all);
+    assert_eq!(sum(&done, "loaded"), 60_000 - rows, "{done:?}");
+    whole(&mut world, "corrected");
+}
+
+/// A load that is not shared waits for those that are, and they wait for it.
+#[test]
+fn loads_that_are_not_shared_wait() {
+    let (mut world, paths) = worlds_files(&[("a.csv", lines(0, 300_000))], false);
+    let all = [paths[0].as_str(), "--commit-every", "256kB"];
+    let first = machine(&world, "first.json", &all);
+    let begun = "SELECT to_regclass('pgsluice_loads.parts') IS NOT NULL";
+    wait_until(|| "nothing begins".into(), || world.sql(begun) == "t");
+    let leased = "SELECT count(*) FROM pgsluice_loads.leases";
+    wait_until(|| "nothing is leased".into(), || world.sql(leased) == "1");
+    let alone = start(&world, &all);
+    let shared = machine(&world, "shared.json", &all);
+    ended(&world, "first.json", first);
+    assert!(alone.wait_with_output().unwrap().status.success());
+    ended(&world, "shared.json", shared);
+    whole(&mut world, "all three");
+    // The other way round: what is not shared was killed, and others continue it together.
+    world.sql("TRUNCATE t; DROP SCHEMA pgsluice_loads CASCADE");
+    let mut child = start(&world, &all);
+    let commits = "SELECT to_regclass('pgsluice_loads.commits') IS NOT NULL";
+    wait_until(|| "nothing begins".into(), || world.sql(commits) == "t");
+    let commits = "SELECT count(*) > 2 FROM pgsluice_loads.commits";
+    wait_until(|| "nothing is committed".into(), || world.sql(commits) == "t");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let done = machines(&world, 2, &all);
+    assert!(sum(&done, "records_known") > 0, "{done:?}");
+    whole(&mut world, "continued together");
+}
+
+/// Files with the same bytes are loaded once, whoever has which of them.
+#[test]
+fn the_same_bytes_are_loaded_once() {
+    let bytes = lines(0, 100_000);
+    let (mut world, paths) = worlds_files(&[("a.csv", bytes.clone())], false);
+    let copy = world.file("copy.csv", &bytes);
+    let all = ["--commit-every", "256kB"];
+    let both = machine(&world, "0.json", &[&[paths[0].as_str(), &copy], &all[..]].concat());
+    let one = machine(&world, "1.json", &[&[copy.as_str()], &all[..]].concat());
+    let done = [ended(&world, "0.json", both), ended(&world, "1.json", one)];
+    assert_eq!(sum(&done, "loaded"), 100_000, "{done:?}");
+    whole(&mut world, "a copy");
+    let names = "SELECT count(*) || ' ' || count(same_as) FROM pgsluice_loads.sources";
+    assert_eq!(world.sql(names), "2 1");
+}
+
+/// A file with the same name and other bytes is not the one that others are loading.
+#[test]
+fn another_file_of_the_name_is_refused() {
+    let (mut world, paths) = worlds_files(&[("a.csv", lines(0, 300_000))], false);
+    let all = [paths[0].as_str(), "--commit-every", "256kB"];
+    let child = machine(&world, "0.json", &all);
+    let begun = "SELECT to_regclass('pgsluice_loads.parts') IS NOT NULL";
+    wait_until(|| "nothing begins".into(), || world.sql(begun) == "t");
+    let taken = "SELECT count(*) > 3 FROM pgsluice_loads.parts";
+    wait_until(|| "nothing is divided".into(), || world.sql(taken) == "t");
+    assert!(signal(child.id(), Signal::SIGSTOP));
+    fs::write(&paths[0], lines(1, 300_000)).unwrap();
+    let said =
+        world.load(&[&all[..], &["--table", "t", "--once", "--share"]].concat()).unwrap_err();
+    assert!(said.contains("is not the file that other machines are loading"), "{said}");
+    assert!(signal(child.id(), Signal::SIGCONT));
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("changed while it was"), "{said}");
+    // As it was, it can be loaded on.
+    fs::write(&paths[0], lines(0, 300_000)).unwrap();
+    machines(&world, 2, &all);
+    whole(&mut world, "as it was");
+}
+
+#[test]
+fn what_cannot_be_shared_is_refused() {
+    let mut world = world();
+    let path = world.file("a.csv", &lines(0, 10));
+    let wrong: [(&[&str], &str); 6] = [
+        (&["--once", "--share", "--on-error", "reject"], "--on-error reject"),
+        (&["--once", "--share", "--source-name", "x"], "--source-name"),
+        (&["--once", "--share", "--triggers", "off"], "--triggers off"),
+        (&["--once", "--share", "--lease", "10ms"], "s, min or h"),
+        (&["--share"], "--once"),
+        (&["--once", "--lease", "3s"], "--share"),
+    ];
+    for (wrong, why) in wrong {
+        let output = world.run(&[&["load", &path, "--table", "t"], wrong].concat());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{wrong:?} {said}");
+        assert!(said.contains(why), "{wrong:?} {said}");
+    }
+    let staged = ["--table", "t", "--once", "--share", "--method", "staged"];
+    let said = world.load(&[&[path.as_str()], &staged[..]].concat()).unwrap_err();
+    assert!(
+        said.contains("staged cannot be used with --share: it needs one transaction"),
+        "{said}"
+    );
+    let plan = world.run(&["plan", &path, "--table", "t", "--once", "--share", "--lease", "5s"]);
+    let said = String::from_utf8_lossy(&plan.stdout).into_owned();
+    assert!(said.contains("share the files, in parts of 64 MB"), "{said}");
+    assert!(said.contains("for 5 s is taken for dead"), "{said}");
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "0");
+}

@@ -1,0 +1,54 @@
+//! What is wrong with a file that cannot be read on.
+
+use super::{InputFile, MAX_RECORD};
+use crate::error::{Error, Kind, Place};
+use crate::input::records::{Cutter, Layout};
+use std::io;
+
+impl InputFile {
+    pub(super) fn unreadable(&self, e: &io::Error) -> Error {
+        let error = Error::io("read", &self.name, e);
+        match self.compression {
+            // Not the system's error but the decompressor's: what it reads is damaged.
+            Some(c) if e.raw_os_error().is_none() => error
+                .of_kind(Kind::Data)
+                .with_hint(format!("the file is {}; is it whole?", c.name())),
+            _ => error.with_hint("nothing was loaded"),
+        }
+    }
+
+    /// The fault of the tuple that comes next, at its place.
+    pub(super) fn corrupt(&self, layout: &Layout) -> Error {
+        let (Some(fault), Some(Cutter::Tuples(splitter))) = (self.fault, &self.cutter) else {
+            return Error::new(format!("{} cannot be read", self.name));
+        };
+        let number = Some(splitter.line());
+        let column = match (layout, splitter.column()) {
+            (Layout::Tuples(columns), Some(column)) => columns.get(column).cloned(),
+            _ => None,
+        };
+        let place = Place {
+            file: self.name.clone(),
+            record: number,
+            line: number,
+            offset: Some(self.offset - self.giant.unwrap_or(0)),
+            column,
+            ..Place::default()
+        };
+        Error::new(fault.to_string()).at(place).with_hint(
+            "the rest cannot be read either: the file is damaged, or belongs to another table",
+        )
+    }
+
+    pub(super) fn check_giant(&self, length: u64, end: usize) -> Result<(), Error> {
+        if length <= MAX_RECORD {
+            return Ok(());
+        }
+        let start = self.offset + end as u64 - length;
+        Err(Error::new(format!(
+            "{}, byte offset {start}: a record is longer than the server's limit of 1 GB",
+            self.name
+        ))
+        .with_hint("a quote may be left open there"))
+    }
+}

@@ -1,0 +1,395 @@
+//! How a machine joins a load that several machines share, and what it does within it.
+//!
+//! Machines plan one after another, under a lock for each table: the first one divides the files
+//! into parts, those after it find the parts. Claims of files are shared among them, so that a load
+//! that is not shared waits for all of them, and they for it.
+
+use super::identity::{Ends, Seen};
+use super::lookup::{claim, shared_rows};
+use super::parts::{self, Left, Part};
+use super::record::{new_load, Recording, Target, Wanted};
+use super::{begin_transaction, open, Found};
+use crate::error::Error;
+use crate::options::{FileFormat, Options};
+use crate::report::{Counter, Summary};
+use crate::session::conn::Conn;
+use crate::source::{Source, Span, SpanSource};
+use crate::text::Text;
+use crate::watch::Watch;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// What there is to do.
+pub(crate) enum Joined {
+    /// every file is complete
+    Nothing(Box<Summary>),
+    /// some are not
+    Member(Box<Member>),
+}
+
+/// A file of this machine that is not complete.
+struct File {
+    /// its place among the sources
+    index: usize,
+    seen: Seen,
+    ends: Ends,
+}
+
+/// A machine among those that load the same files.
+pub(crate) struct Member {
+    /// holds the claims until it is closed
+    _guard: Conn,
+    /// the number of its load
+    pub load: i64,
+    target: Target,
+    fingerprint: String,
+    /// by their numbers in the ledger
+    files: HashMap<i64, File>,
+    /// the same numbers, as a parameter
+    list: String,
+    /// contents that are waited for, as a parameter
+    others: String,
+    /// rows of `commits` that it has written
+    commits: Arc<Counter>,
+    /// files that were complete before
+    pub known: u64,
+    /// what the user should know
+    pub notes: Vec<Text>,
+}
+
+/// Joins the load of these files, or begins it. Calls `waiting` before it waits for a load that is
+/// not shared.
+///
+/// # Errors
+///
+/// As [`super::begin`]; or a file is not the one that other machines are loading.
+pub(crate) fn join(options: &Options, watch: &Watch, waiting: &dyn Fn()) -> Result<Joined, Error> {
+    let (mut guard, target, mut found) = open(options, watch)?;
+    let left = found.of_new_name();
+    let left = found.incomplete(&mut guard, &target, left)?;
+    if left.is_empty() {
+        return found.nothing(guard, target).map(Joined::Nothing);
+    }
+    let ends = found.ends(&left)?;
+    let files: Vec<_> = left.iter().map(|i| (&found.seen[*i], &ends[i])).collect();
+    claim(&mut guard, target.oid, &files, true, waiting)?;
+    let mut conn = watch.connect(&options.target.url)?;
+    begin_transaction(&mut conn, options)?;
+    parts::plan_alone(&mut conn, target.oid)?;
+    let left = found.incomplete(&mut conn, &target, left)?;
+    let begun = found.begun_by_others(&mut conn, &target, &left, &ends)?;
+    let joined: HashSet<usize> = begun.iter().map(|(i, _)| *i).collect();
+    let left: Vec<usize> = left.into_iter().filter(|i| !joined.contains(i)).collect();
+    found.decide(&mut conn, &target, &left, &ends)?;
+    if begun.is_empty() && found.wanted.is_empty() && found.others.is_empty() {
+        conn.exec("ROLLBACK")?;
+        return found.nothing(guard, target).map(Joined::Nothing);
+    }
+    let (load, numbers) = found.register_shared(&mut conn, &target, options)?;
+    let all = begun.into_iter().chain(numbers);
+    let file = |(index, number): (usize, i64)| {
+        (number, File { index, seen: found.seen[index].clone(), ends: ends[&index].clone() })
+    };
+    let files: HashMap<i64, File> = all.map(file).collect();
+    let list = parts::list(files.keys().copied());
+    parts::try_again(&mut conn, &list)?;
+    conn.exec("COMMIT")?;
+    let known =
+        (found.sources.len() - files.len() - found.copies.len() - found.others.len()) as u64;
+    Ok(Joined::Member(Box::new(Member {
+        _guard: guard,
+        load,
+        target,
+        fingerprint: found.fingerprint.json(),
+        list,
+        others: parts::list(found.others.iter().copied()),
+        files,
+        commits: Arc::default(),
+        known,
+        notes: found.notes.summed_up().into_iter().map(Text::from).collect(),
+    })))
+}
+
+impl Found<'_> {
+    /// The files of which there are parts, each with its number in the ledger.
+    fn begun_by_others(
+        &mut self,
+        conn: &mut Conn,
+        target: &Target,
+        left: &[usize],
+        ends: &HashMap<usize, Ends>,
+    ) -> Result<Vec<(usize, i64)>, Error> {
+        let names: HashMap<&str, usize> =
+            left.iter().map(|i| (self.seen[*i].name.as_str(), *i)).collect();
+        let rows = shared_rows(conn, target.oid)?;
+        let list = parts::list(rows.iter().map(|row| row.number));
+        let taken: HashMap<i64, bool> = parts::in_parts(conn, &list)?.into_iter().collect();
+        let mut begun = Vec::new();
+        for row in rows {
+            let taken = taken.get(&row.number) == Some(&true);
+            let Some(i) = names.get(row.name.as_str()).copied() else {
+                self.busy.extend(taken.then_some(row.number));
+                continue;
+            };
+            let (seen, name) = (&self.seen[i], self.sources[i].name());
+            let same = (row.size, row.modified) == (seen.size, seen.modified)
+                && row.head == ends[&i].head
+                && row.tail == ends[&i].tail;
+            if same {
+                self.fingerprint.check(&row.options, &name)?;
+                self.busy.insert(row.number);
+                begun.push((i, row.number));
+            } else if taken {
+                let other = format!("{name} is not the file that other machines are loading");
+                return Err(Error::new(other).with_hint(
+                    "its size, its time or its bytes differ; all machines need the same files",
+                ));
+            }
+        }
+        Ok(begun)
+    }
+
+    /// Registers the load of this machine, and divides the files that nobody has begun with. Gives
+    /// its number, and the number of each of these files, beside its place.
+    fn register_shared(
+        &mut self,
+        conn: &mut Conn,
+        target: &Target,
+        options: &Options,
+    ) -> Result<(i64, Vec<(usize, i64)>), Error> {
+        let load = new_load(conn, target)?;
+        let (indexes, files): (Vec<usize>, Vec<Wanted>) =
+            std::mem::take(&mut self.wanted).into_iter().unzip();
+        let new: Vec<bool> = files.iter().map(|file| file.begun.is_none()).collect();
+        let fingerprint = self.fingerprint.json();
+        let recording = Recording::new(load, target.clone(), files, fingerprint, options.clone());
+        recording.stop_earlier(conn)?;
+        self.settle(conn, target)?;
+        let numbers = recording.put_sources(conn)?;
+        let once = options.once.clone().unwrap_or_default();
+        let least = 2 * once.commits_every().unwrap_or(u64::MAX / 2);
+        let may_split = may_be_divided(options);
+        let file = |((i, number), new): ((&usize, &i64), bool)| {
+            let size = self.seen[*i].size;
+            (*number, size, new && may_split && size >= least)
+        };
+        let files: Vec<_> = indexes.iter().zip(&numbers).zip(new).map(file).collect();
+        parts::add(conn, &files)?;
+        parts::lease(conn, load, once.share.unwrap_or_default().lease)?;
+        Ok((load, indexes.into_iter().zip(numbers).collect()))
+    }
+}
+
+/// Whether files read in this way can be divided where a pass over them finds that records end. What is
+/// skipped before, between or after records would have to be known to each part.
+fn may_be_divided(options: &Options) -> bool {
+    let frame = &options.input.frame;
+    let plain = frame.skip_lines == 0 && frame.skip_footer == 0 && frame.comment.is_none();
+    plain && matches!(options.input.format, FileFormat::Delimited(_))
+}
+
+impl Member {
+    /// The table, quoted and qualified.
+    pub fn table(&self) -> &str {
+        &self.target.sql
+    }
+
+    /// Takes parts that nobody has, in a transaction that it begins and commits.
+    ///
+    /// # Errors
+    ///
+    /// The connection is lost.
+    pub fn take(&self, conn: &mut Conn, options: &Options) -> Result<Vec<Part>, Error> {
+        let most = options.once.as_ref().and_then(|once| once.commits_every()).unwrap_or(0);
+        alone(conn, options, |conn| parts::take(conn, self.load, &self.list, most))
+    }
+
+    /// Whether another machine has taken this one for dead.
+    ///
+    /// # Errors
+    ///
+    /// What the load has done was forgotten, or the connection is lost.
+    pub fn is_stopped(&self, conn: &mut Conn, options: &Options) -> Result<bool, Error> {
+        alone(conn, options, |conn| self.check(conn))
+    }
+
+    fn check(&self, conn: &mut Conn) -> Result<bool, Error> {
+        match parts::stopped(conn, self.load)?.as_deref() {
+            Some("forgotten") => {
+                Err(Error::new(format!("load {} was stopped: forgotten", self.load)))
+            }
+            stopped => Ok(stopped.is_some()),
+        }
+    }
+
+    /// Takes machines for dead whose leases have expired, and ends their sessions; gives how many.
+    ///
+    /// # Errors
+    ///
+    /// The connection is lost.
+    pub fn stop_expired(&self, conn: &mut Conn, options: &Options) -> Result<usize, Error> {
+        let stopped =
+            alone(conn, options, |conn| parts::stop_expired(conn, self.target.oid, self.load))?;
+        parts::end_sessions(conn, &stopped)?;
+        Ok(stopped.len())
+    }
+
+    /// What is left to be loaded, by this machine or by others.
+    ///
+    /// # Errors
+    ///
+    /// The connection is lost.
+    pub fn left(&self, conn: &mut Conn, options: &Options) -> Result<Left, Error> {
+        alone(conn, options, |conn| parts::left(conn, &self.list, &self.others))
+    }
+
+    /// The source of a part.
+    ///
+    /// # Errors
+    ///
+    /// The ledger has parts of other files.
+    pub fn source(&self, options: &Options, part: &Part) -> Result<Arc<dyn Source>, Error> {
+        let file = self.file(part)?;
+        let source = options.input.sources[file.index].clone();
+        Ok(match part.is_whole() {
+            true => source,
+            false => Arc::new(SpanSource { source, span: part.span }),
+        })
+    }
+
+    fn file(&self, part: &Part) -> Result<&File, Error> {
+        let missing = || Error::defect("a part of another file was taken");
+        self.files.get(&part.source).ok_or_else(missing)
+    }
+
+    /// What is recorded of some parts, and the options of their load. To be called when the machines
+    /// that had them before are stopped: what is known of them stays true.
+    ///
+    /// # Errors
+    ///
+    /// The connection is lost.
+    pub fn recording(
+        &self,
+        conn: &mut Conn,
+        options: &Options,
+        taken: &[Part],
+    ) -> Result<Recording, Error> {
+        let known = alone(conn, options, |conn| parts::known(conn, taken))?;
+        let mut own = options.clone();
+        own.input.sources =
+            taken.iter().map(|part| self.source(options, part)).collect::<Result<_, _>>()?;
+        // When all of them are loaded, one machine analyzes the table.
+        own.target.analyze = false;
+        if let Some(share) = own.once.as_mut().and_then(|once| once.share.as_mut()) {
+            share.load = Some(self.load);
+        }
+        let wanted = |part: &Part| {
+            let file = self.file(part)?;
+            Ok(Wanted::new(&file.seen, &file.ends))
+        };
+        let files = taken.iter().map(wanted).collect::<Result<Vec<_>, Error>>()?;
+        let (target, fingerprint) = (self.target.clone(), self.fingerprint.clone());
+        let recording = Recording::new(self.load, target, files, fingerprint, own);
+        let sources = taken.iter().map(|part| part.source).collect();
+        let numbers = taken.iter().map(|part| part.number).collect();
+        Ok(recording.of_parts(sources, known, numbers, self.commits.clone()))
+    }
+
+    /// After some parts could not be loaded: gives up everything. Whether that is since other loads
+    /// have taken over some of them.
+    ///
+    /// # Errors
+    ///
+    /// The connection is lost, or what the load has done was forgotten.
+    pub fn give_back(
+        &self,
+        conn: &mut Conn,
+        options: &Options,
+        taken: &[Part],
+        failed: Option<(&Error, Option<&str>)>,
+    ) -> Result<bool, Error> {
+        alone(conn, options, |conn| {
+            let numbers: Vec<i64> = taken.iter().map(|part| part.number).collect();
+            let lost = self.check(conn)? || !parts::hold(conn, self.load, &numbers)?;
+            if let (Some((error, file)), false) = (failed, lost) {
+                // Of several files, the one that the error is about.
+                let of_file = |part: &&Part| {
+                    let source = self.source(options, part);
+                    file.is_none()
+                        || source.is_ok_and(|source| Some(source.name().as_str()) == file)
+                };
+                let bad = parts::list(taken.iter().filter(of_file).map(|part| part.number));
+                parts::fail(conn, self.load, &bad, &error.to_string())?;
+            }
+            parts::give_back(conn, self.load)?;
+            self.commits.set(parts::commits(conn, self.load)?);
+            Ok(lost)
+        })
+    }
+
+    /// Divides a part: its `first` bytes can be loaded by others.
+    ///
+    /// # Errors
+    ///
+    /// Another machine has the part now, or the connection is lost.
+    pub fn split_off(
+        &self,
+        conn: &mut Conn,
+        options: &Options,
+        part: &Part,
+        first: &Span,
+        rest: &Span,
+    ) -> Result<bool, Error> {
+        alone(conn, options, |conn| parts::split_off(conn, self.load, part.number, first, rest))
+    }
+
+    /// The part is not to be divided further, and given up.
+    ///
+    /// # Errors
+    ///
+    /// As [`Member::split_off`].
+    pub fn not_split(&self, conn: &mut Conn, options: &Options, part: &Part) -> Result<(), Error> {
+        alone(conn, options, |conn| {
+            parts::not_split(conn, self.load, part.number)?;
+            parts::give_back(conn, self.load)
+        })
+    }
+
+    /// Ends this machine's load; whether it was the last one at work on the table.
+    ///
+    /// # Errors
+    ///
+    /// The connection is lost.
+    pub fn end(
+        &self,
+        conn: &mut Conn,
+        options: &Options,
+        error: Option<&str>,
+    ) -> Result<bool, Error> {
+        alone(conn, options, |conn| parts::end(conn, self.target.oid, self.load, error))
+    }
+
+    /// Prolongs the lease.
+    ///
+    /// # Errors
+    ///
+    /// The connection is lost.
+    pub fn prolong(conn: &mut Conn, options: &Options, load: i64) -> Result<(), Error> {
+        let share = options.once.as_ref().and_then(|once| once.share).unwrap_or_default();
+        alone(conn, options, |conn| parts::prolong(conn, load, share.lease))
+    }
+}
+
+/// Does something in a transaction of its own.
+fn alone<T>(
+    conn: &mut Conn,
+    options: &Options,
+    work: impl FnOnce(&mut Conn) -> Result<T, Error>,
+) -> Result<T, Error> {
+    begin_transaction(conn, options)?;
+    let done = work(conn);
+    // A failure of this is a lost connection, which the work has met or the next statement meets.
+    let ended = conn.exec(if done.is_ok() { "COMMIT" } else { "ROLLBACK" });
+    let done = done?;
+    ended.map(|_| done)
+}

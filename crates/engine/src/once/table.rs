@@ -1,0 +1,49 @@
+//! The table that is loaded.
+
+use super::record::Target;
+use crate::error::Error;
+use crate::options::{Options, Route};
+use crate::session::catalog;
+use crate::session::conn::Conn;
+
+/// The table, which must be there.
+pub(super) fn target(conn: &mut Conn, options: &Options) -> Result<Target, Error> {
+    let name = &options.target.table;
+    match catalog::find(conn, name)? {
+        Some(table) => Ok(Target { oid: table.oid, sql: table.sql }),
+        None => Err(Error::new(format!("there is no table {name}"))
+            .with_hint(format!("in database {}; create it first", conn.database()))),
+    }
+}
+
+/// Checks that a crash of the server loses no rows of partitions, and that their rows are in the
+/// same transaction. The table itself is checked by the plan.
+pub(super) fn check_partitions(
+    conn: &mut Conn,
+    target: &Target,
+    options: &Options,
+) -> Result<(), Error> {
+    let unlogged = options.once.as_ref().is_some_and(|once| once.force_unlogged);
+    let rows = conn.query(
+        "SELECT p.relid::regclass, c.relkind = 'f' \
+         FROM pg_catalog.pg_partition_tree($1::oid::regclass) p \
+         JOIN pg_catalog.pg_class c ON c.oid = p.relid \
+         WHERE c.relkind = 'f' OR c.relpersistence = 'u' AND c.relkind = 'r' AND NOT $2::boolean \
+         LIMIT 1",
+        &[Some(&target.oid.to_string()), Some(&unlogged.to_string())],
+    )?;
+    let Some(row) = rows.first() else { return Ok(()) };
+    let (name, foreign) = (row[0].clone().unwrap_or_default(), row[1].as_deref() == Some("t"));
+    if foreign && options.target.route == Route::Nodes {
+        // The nodes commit with the record, or have their own, and the plan looks at their tables.
+        return Ok(());
+    }
+    Err(match foreign {
+        true => {
+            Error::new(format!("the partition {name} is a foreign table: its rows are elsewhere"))
+                .with_hint("`route` nodes loads them with a record of what is loaded")
+        }
+        false => Error::new(format!("the partition {name} is UNLOGGED: a crash would empty it"))
+            .with_hint("ALTER TABLE ... SET LOGGED, or accept that with `force-unlogged`"),
+    })
+}

@@ -1,0 +1,340 @@
+//! One load on several machines: each takes parts of the files, and loads them as a load of its own
+//! with `once`. What makes that exact is in `once::parts`.
+
+use crate::error::{Error, Kind};
+use crate::event::Event;
+use crate::load::{load_sources, told, Job};
+use crate::maintenance::{finish, Finished};
+use crate::once::join::{join, Joined, Member};
+use crate::once::parts::Part;
+use crate::options::Options;
+use crate::report::Summary;
+use crate::text::text;
+use crate::watch::Watch;
+use std::cell::Cell;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+mod heartbeat;
+mod split;
+mod total;
+
+use heartbeat::Heartbeat;
+use total::add;
+
+/// How often it is looked whether other machines have ended, or have left something.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// How often it is looked whether the user has stopped the wait for them.
+const STOP: Duration = Duration::from_millis(50);
+
+/// A machine's place in a load that several machines share: it takes parts, loads them, and
+/// publishes the whole. See [`crate::Loader::share`].
+pub struct Share<'l> {
+    options: &'l Options,
+    watch: &'l Watch,
+    on_event: &'l dyn Fn(Event<'_>),
+    /// none before the files are looked at, and when all of them are complete
+    member: Option<(Box<Member>, Heartbeat)>,
+    /// the plan was reported
+    planned: Cell<bool>,
+    /// it was reported that other machines are waited for
+    waiting: Cell<bool>,
+    /// every file is complete
+    complete: bool,
+    /// this machine was the last one
+    last: bool,
+    total: Summary,
+    started: Instant,
+}
+
+/// Some parts that one machine has taken: files, or a range of one.
+#[derive(Debug)]
+pub struct Parts(Vec<Part>);
+
+impl Parts {
+    /// How many bytes they have, as they are stored.
+    pub fn bytes(&self) -> u64 {
+        self.0.iter().map(|part| part.bytes).sum()
+    }
+}
+
+impl<'l> Share<'l> {
+    pub(crate) fn new(
+        options: &'l Options,
+        watch: &'l Watch,
+        on_event: &'l dyn Fn(Event<'_>),
+    ) -> Share<'l> {
+        let (planned, waiting) = (Cell::new(false), Cell::new(false));
+        let files = options.input.sources.iter().map(|source| source.name()).collect();
+        let total = Summary { files, table: options.target.table.clone(), ..Summary::default() };
+        Share {
+            options,
+            watch,
+            on_event,
+            member: None,
+            planned,
+            waiting,
+            complete: false,
+            last: false,
+            total,
+            started: Instant::now(),
+        }
+    }
+
+    /// Takes parts that no machine has, or whose machine was taken for dead. Where there are none, waits
+    /// for the other machines. `None` when every file is complete.
+    ///
+    /// # Errors
+    ///
+    /// Another machine could not load a part; or the files or the ledger cannot be used.
+    pub fn take(&mut self) -> Result<Option<Parts>, Error> {
+        loop {
+            if self.watch.stop.is_set() {
+                return Err(self.ended_by(Error::cancelled()));
+            }
+            if self.complete {
+                return Ok(None);
+            }
+            let taken = match &self.member {
+                None => self.join().map(|()| None),
+                Some(_) => self.take_now(),
+            };
+            match taken {
+                Ok(Some(parts)) => return Ok(Some(parts)),
+                Ok(None) => {}
+                Err(error) => return Err(self.ended_by(error)),
+            }
+        }
+    }
+
+    fn join(&mut self) -> Result<(), Error> {
+        let waiting = || (self.on_event)(Event::Waiting);
+        match join(self.options, self.watch, &waiting)? {
+            Joined::Nothing(nothing) => {
+                self.complete = true;
+                if self.total.load.is_none() {
+                    self.total = *nothing;
+                }
+            }
+            Joined::Member(member) => {
+                let total = &mut self.total;
+                if total.load.is_none() {
+                    total.files_known = member.known;
+                    total.notes.extend(member.notes.iter().cloned());
+                }
+                total.load = Some(member.load);
+                total.table = member.table().into();
+                let heartbeat = Heartbeat::start(self.options, self.watch, member.load)?;
+                self.member = Some((member, heartbeat));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes parts if there are some; otherwise waits a moment, or ends the load.
+    fn take_now(&mut self) -> Result<Option<Parts>, Error> {
+        let Some((member, heartbeat)) = &self.member else { return Ok(None) };
+        let (mut conn, options) = (heartbeat.connection(), self.options);
+        if member.is_stopped(&mut conn, options)? {
+            drop(conn);
+            self.leave(None);
+            return Ok(None);
+        }
+        let counts = self.total.share.get_or_insert_with(Default::default);
+        counts.machines_lost += member.stop_expired(&mut conn, options)? as u64;
+        let taken = member.take(&mut conn, options)?;
+        if let [part] = &taken[..] {
+            if part.to_split {
+                drop(conn);
+                split::split(member, heartbeat, options, self.watch, part)?;
+                return Ok(None);
+            }
+        }
+        if !taken.is_empty() {
+            return Ok(Some(Parts(taken)));
+        }
+        let left = member.left(&mut conn, options)?;
+        if left.open > 0 {
+            drop(conn);
+            if !self.waiting.replace(true) {
+                (self.on_event)(Event::OtherMachines);
+            }
+            let until = Instant::now() + LOOK;
+            while Instant::now() < until && !self.watch.stop.is_set() {
+                thread::sleep(STOP);
+            }
+            return Ok(None);
+        }
+        if let Some(why) = left.failed {
+            let failed = format!("another machine could not load a part of the files: {why}");
+            return Err(Error::data(failed).with_hint(
+                "everything else is loaded; correct it and run the same command again",
+            ));
+        }
+        drop(conn);
+        self.leave(None);
+        // That every file is complete is said by the record.
+        Ok(None)
+    }
+
+    /// Loads parts, and commits them with what is recorded of them. If other machines have taken them
+    /// over, since this one was held up for too long, they are left to those.
+    ///
+    /// # Errors
+    ///
+    /// As a load. What is committed stays, and everything else is left to other machines.
+    pub fn load(&mut self, parts: Parts) -> Result<(), Error> {
+        let Err(error) = self.try_load(&parts.0) else {
+            self.total.share.get_or_insert_with(Default::default).parts += parts.0.len() as u64;
+            return Ok(());
+        };
+        match self.give_back(&parts.0, &error) {
+            Ok(true) => {
+                self.total.share.get_or_insert_with(Default::default).parts_lost +=
+                    parts.0.len() as u64;
+                // Its load was stopped; it goes on as another one.
+                self.leave(Some("other machines have taken over its parts"));
+                Ok(())
+            }
+            _ => Err(self.ended_by(error)),
+        }
+    }
+
+    fn try_load(&mut self, parts: &[Part]) -> Result<(), Error> {
+        let Some((member, heartbeat)) = &self.member else {
+            return Err(Error::defect("parts of a load that has ended"));
+        };
+        let recording = member.recording(&mut heartbeat.connection(), self.options, parts)?;
+        let recording = Arc::new(recording);
+        let on_event = |event: Event<'_>| {
+            if !matches!(event, Event::Planned(_)) || !self.planned.replace(true) {
+                (self.on_event)(event);
+            }
+        };
+        let job = Job {
+            options: &recording.options,
+            watch: self.watch,
+            on_event: &on_event,
+            recording: Some(&recording),
+        };
+        let done = load_sources(&job);
+        let committed = recording.committed.get();
+        let mut summary = done.map_err(|error| match committed {
+            0 => error,
+            rows => error.with_changed(format!("{rows} rows of these parts are committed")),
+        })?;
+        // What precedes a range belongs to other parts.
+        let before: u64 = parts.iter().map(|part| part.span.records).sum();
+        summary.records_known -= before.min(summary.records_known);
+        summary.transactions += recording.transactions.get();
+        add(&mut self.total, summary);
+        Ok(())
+    }
+
+    /// Gives up parts that could not be loaded; whether other machines have taken over some.
+    fn give_back(&self, parts: &[Part], error: &Error) -> Result<bool, Error> {
+        let Some((member, heartbeat)) = &self.member else { return Ok(false) };
+        let file = error.place().map(|place| place.file.as_str());
+        let bad = (error.kind() == Kind::Data).then_some((error, file));
+        member.give_back(&mut heartbeat.connection(), self.options, parts, bad)
+    }
+
+    /// Ends this machine's load, if it has one. What cannot be recorded shows by its lease.
+    fn leave(&mut self, error: Option<&str>) {
+        if let Some((member, heartbeat)) = self.member.take() {
+            let ended = member.end(&mut heartbeat.connection(), self.options, error);
+            self.last = ended.unwrap_or_default();
+        }
+    }
+
+    /// Ends this machine's load by an error, which says what is committed.
+    fn ended_by(&mut self, error: Error) -> Error {
+        let error = told(error, self.options, self.watch);
+        self.leave(Some(&error.to_string()));
+        let (rows, load) = (self.total.loaded, self.total.load);
+        let Some(load) = load else { return error };
+        let before = format!(
+            "{rows} rows of this machine are committed and recorded as load {load}; the same command \
+             continues there"
+        );
+        let all = error.changed().map_or(before.clone(), |changed| format!("{changed}; {before}"));
+        error.with_changed(all).repeatable()
+    }
+
+    /// Says that the load is complete: waits until every file is. The last machine analyzes the
+    /// table. Gives what this machine has loaded.
+    ///
+    /// # Errors
+    ///
+    /// As [`Share::take`]; or parts are left that no machine has taken: they are to be loaded first.
+    pub fn publish(mut self) -> Result<Summary, Error> {
+        if let Some(parts) = self.take()? {
+            let left = format!("{} parts are left to be loaded", parts.0.len());
+            let error = Error::new(left).with_hint("`take` gives them, until there are none");
+            return Err(self.ended_by(error));
+        }
+        let mut total = std::mem::take(&mut self.total);
+        if total.load.is_none() {
+            return Ok(total);
+        }
+        let share = total.share.get_or_insert_with(Default::default);
+        share.last = self.last;
+        let lost = share.parts_lost;
+        total.notes.push(match self.last {
+            true => {
+                "this machine was the last one: the load is complete, every file is loaded".into()
+            }
+            false => "the load is complete: every file is loaded".into(),
+        });
+        if lost > 0 {
+            total.notes.push(text!(
+                "this machine was held up for longer than its lease: {} of its parts were left to others",
+                lost
+            ));
+        }
+        if self.options.target.analyze && self.last {
+            total.steps.push(self.analyze(&total.table));
+        }
+        let seconds = self.started.elapsed().as_secs_f64();
+        total.seconds.total = seconds;
+        total.rows_per_second = total.loaded as f64 / seconds.max(1e-9);
+        total.megabytes_per_second = total.bytes as f64 / 1e6 / seconds.max(1e-9);
+        Ok(total)
+    }
+
+    fn analyze(&self, table: &str) -> String {
+        let stopped = || self.watch.stop.is_set();
+        let done = self.watch.connect(&self.options.target.url).and_then(|mut conn| {
+            let rows = conn.query("SELECT pg_catalog.to_regclass($1)::oid", &[Some(table)])?;
+            let oid = rows[0][0].as_deref().and_then(|oid| oid.parse().ok()).unwrap_or(0);
+            finish(&mut conn, oid, table, false, &stopped)
+        });
+        match done {
+            Ok(Finished { statement: Some(statement), .. }) => statement,
+            Ok(Finished { left, .. }) => format!("no ANALYZE: {}", left.unwrap_or_default()),
+            Err(error) => format!("no ANALYZE: {}", error.message().plain()),
+        }
+    }
+}
+
+impl Drop for Share<'_> {
+    /// What this machine has and has not loaded is free at once.
+    fn drop(&mut self) {
+        self.leave(Some("left before the load was complete"));
+    }
+}
+
+/// Takes part in a load until it is complete.
+///
+/// # Errors
+///
+/// As [`Share::take`] and [`Share::load`].
+pub(crate) fn run(job: &Job<'_>) -> Result<Summary, Error> {
+    let mut share = Share::new(job.options, job.watch, job.on_event);
+    while let Some(parts) = share.take()? {
+        share.load(parts)?;
+    }
+    share.publish()
+}
