@@ -272,7 +272,7 @@ impl<'l> Share<'l> {
     pub fn publish(mut self) -> Result<Summary, Error> {
         if let Some(parts) = self.take()? {
             let left = format!("{} parts are left to be loaded", parts.0.len());
-            let error = Error::new(left).with_hint("`take` gives them, until there are none");
+            let error = Error::new(left).with_hint("take and load them before this");
             return Err(self.ended_by(error));
         }
         let mut total = std::mem::take(&mut self.total);
