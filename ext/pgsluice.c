@@ -323,8 +323,8 @@ Datum
 pgsluice_last_copy(PG_FUNCTION_ARGS)
 {
 	const SluiceReport *r = &sluice_report;
-	Datum		values[23];
-	bool		nulls[23] = {0};
+	Datum		values[24];
+	bool		nulls[24] = {0};
 	char		wal[32];
 	ReturnSetInfo *rsinfo = sluice_begin_rows(fcinfo, lengthof(values));
 
@@ -357,14 +357,15 @@ pgsluice_last_copy(PG_FUNCTION_ARGS)
 	nulls[17] = r->leader_reads == NULL;
 	values[18] = r->expressions ? CStringGetTextDatum(r->expressions) : (Datum) 0;
 	nulls[18] = r->expressions == NULL;
-	values[19] = Int64GetDatum((int64) r->index_memory);
-	values[20] = CStringGetTextDatum(sluice_switches(r->switched_off));
-	nulls[20] = r->switched_off == 0;
-	values[21] = r->reason[0] ? (Datum) 0 : sluice_index_uses_json();
-	values[22] = r->reason[0] ? CStringGetTextDatum(r->reason) : (Datum) 0;
-	nulls[22] = r->reason[0] == '\0';
+	values[19] = Int64GetDatum((int64) r->values_compressed);
+	values[20] = Int64GetDatum((int64) r->index_memory);
+	values[21] = CStringGetTextDatum(sluice_switches(r->switched_off));
+	nulls[21] = r->switched_off == 0;
+	values[22] = r->reason[0] ? (Datum) 0 : sluice_index_uses_json();
+	values[23] = r->reason[0] ? CStringGetTextDatum(r->reason) : (Datum) 0;
+	nulls[23] = r->reason[0] == '\0';
 	if (r->reason[0])
-		memset(&nulls[2], true, 20 * sizeof(bool));
+		memset(&nulls[2], true, 21 * sizeof(bool));
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	return (Datum) 0;
 }

@@ -48,6 +48,8 @@ static const struct
 	"Lets COPY merge the entries of many rows at once into GIN indexes of tables that other sessions can reach."},
 	{"pgsluice.allow_hash_merge", &sluice_allowed.hash_merge,
 	"Lets COPY merge the entries of many rows at once into hash indexes of tables that other sessions can reach."},
+	{"pgsluice.allow_compression", &sluice_allowed.compression,
+	"Lets workers of a COPY compress values before their rows are inserted."},
 };
 
 /* One number of the administrator's. PGC_SIGHUP: see the head of the file. */

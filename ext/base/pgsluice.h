@@ -22,6 +22,7 @@ typedef struct SluiceReport
 	uint64		rows_by_server; /* of these, read by the server's own parser */
 	uint64		values_by_server;	/* single values read by the server's input functions */
 	uint64		values_by_workers;	/* the same, in workers */
+	uint64		values_compressed;	/* by workers, before their rows were inserted */
 	const char *leader_reads;	/* why workers may not, or NULL */
 	const char *expressions;	/* who computes generated columns and checks constraints before rows are inserted, or NULL */
 	uint64		bytes;
@@ -143,6 +144,7 @@ typedef struct SluiceAllowed
 	bool		index_build;
 	bool		foreign_keys;
 	bool		expressions;
+	bool		compression;
 } SluiceAllowed;
 
 #define SLUICE_NO_INDEX_APPEND "pgsluice.allow_index_append is off"

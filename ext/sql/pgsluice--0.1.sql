@@ -25,6 +25,7 @@ CREATE FUNCTION pgsluice.last_copy(
     OUT duplicates_replaced bigint,
     OUT leader_reads_because text,
     OUT expressions_by text,
+    OUT values_compressed bigint,
     OUT index_memory bigint,
     OUT switched_off text,
     OUT indexes jsonb,

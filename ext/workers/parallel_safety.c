@@ -107,15 +107,15 @@ statement_why_not(const SluiceLoad *load)
 
 /*
  * Says for each column how workers read it; returns whether they are to join
- * the leader's session, for that or to evaluate expressions (`evaluate`). If
- * they would have to and may not, the report says why.
+ * the leader's session, for that or for other work (`work`). If they would
+ * have to and may not, the report says why.
  */
 bool
-sluice_workers_may_join(const SluiceLoad *load, SluiceReadColumn *columns, bool evaluate)
+sluice_workers_may_join(const SluiceLoad *load, SluiceReadColumn *columns, bool work)
 {
 	CopyFromState cstate = load->cstate;
 	bool		binary = load->source.binary;
-	bool		wanted = evaluate;
+	bool		wanted = work;
 	const char *reason = NULL;
 
 	for (size_t i = 0; i < load->args.ncolumns; i++)

@@ -312,11 +312,13 @@ open_pipeline(SluiceLoad *load)
 	SluiceShared shared = {0};
 	SluiceReadColumn *columns = palloc0(sizeof(SluiceReadColumn) * load->args.ncolumns);
 	char	   *expressions = sluice_expressions_text(load);
+	uint32		target = sluice_compression_target(load);
 	Size		size;
 	int			count = 0;
 
-	if (!sluice_workers_may_join(load, columns, expressions != NULL))
+	if (!sluice_workers_may_join(load, columns, expressions != NULL || target > 0))
 		columns = NULL;
+	shared.toast_target = target;
 	size = lay_out(load, &shared, columns, expressions);
 	if (!shared_memory_fits(size))
 		return false;
@@ -527,6 +529,7 @@ install_chunk(SluiceLoad *load, SluiceChunk *chunk)
 	slice.rows = (SluiceRow *) (memory + CHUNK_INPUT + CHUNK_ARENA);
 	slice.asks = (SluiceAsk *) (memory + CHUNK_INPUT + CHUNK_ARENA + CHUNK_ROWS_SIZE);
 	sluice_report.values_by_workers += chunk->values_read;
+	sluice_report.values_compressed += chunk->values_compressed;
 	load->completed = chunk->completed;
 	if (load->completed)
 		sluice_report.expressions = "workers";

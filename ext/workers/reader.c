@@ -32,6 +32,7 @@
  */
 #include "workers/workers.h"
 
+#include "access/heaptoast.h"
 #include "access/htup_details.h"
 #include "access/parallel.h"
 #include "access/tupmacs.h"
@@ -53,6 +54,7 @@ struct SluiceReader
 	FmgrInfo   *functions;		/* of this transaction */
 	SluicePacker *packer;		/* NULL: the rows do not go into pages */
 	SluiceExpressions *expressions; /* or NULL */
+	int64		in_vain;		/* rows whose values were not compressed, beyond those whose were */
 };
 
 /* A function had something to say to the client, or to the log. */
@@ -176,9 +178,22 @@ typedef struct Progress
 	size_t		asks_kept;
 	size_t		room_end;		/* where the values' bytes begin in the arena, behind the tuples */
 	uint64		read;
+	uint64		compressed;		/* values */
 	size_t		completed;		/* rows whose expressions were evaluated */
 	bool		failed;			/* the leader evaluates them, for all rows */
 } Progress;
+
+/*
+ * The header is a composite value's: heap_prepare_insert() clears of it what
+ * the core leaves zero.
+ */
+static void
+clear_header(HeapTuple formed)
+{
+	memset(formed->t_data, 0, offsetof(HeapTupleHeaderData, t_infomask2));
+	formed->t_data->t_infomask &= ~HEAP_XACT_MASK;
+	formed->t_data->t_infomask2 &= ~HEAP2_XACT_MASK;
+}
 
 /* Reads a row's values and forms it anew. False: it is left to the leader. */
 static bool
@@ -214,13 +229,7 @@ read_row(SluiceReader *reader, SluiceSlice *slice, const Progress *progress)
 	formed = heap_form_tuple(reader->desc, reader->values, reader->isnull);
 	if (place + formed->t_len > progress->room_end)
 		return false;
-	/*
-	 * The header is a composite value's: heap_prepare_insert() clears of it
-	 * what the core leaves zero.
-	 */
-	memset(formed->t_data, 0, offsetof(HeapTupleHeaderData, t_infomask2));
-	formed->t_data->t_infomask &= ~HEAP_XACT_MASK;
-	formed->t_data->t_infomask2 &= ~HEAP2_XACT_MASK;
+	clear_header(formed);
 	memcpy(slice->arena + place, formed->t_data, formed->t_len);
 	slice->arena_used = place + MAXALIGN(formed->t_len);
 	row->offset = (uint32) place;
@@ -228,6 +237,44 @@ read_row(SluiceReader *reader, SluiceSlice *slice, const Progress *progress)
 	if (row->blank)
 		row->blank = offset_of(reader->desc, formed, reader->shared->serial, reader->isnull);
 	return true;
+}
+
+/*
+ * The leader tries again what cannot be compressed: once so many more rows
+ * were in vain than were not, a worker compresses no more.
+ */
+#define MOST_IN_VAIN 8
+
+/*
+ * Compresses the values of a wide row, which then lies where it lay: it is
+ * shorter.
+ */
+static void
+compress_row(SluiceReader *reader, SluiceSlice *slice, Progress *progress)
+{
+	SluiceRow  *row = &slice->rows[progress->row];
+	HeapTupleData tuple = {0};
+	HeapTuple	formed;
+	uint64		compressed;
+
+	tuple.t_len = row->len;
+	tuple.t_data = (HeapTupleHeader) (slice->arena + row->offset);
+	formed = sluice_compress_row(reader->desc, &tuple, reader->shared->toast_target, &compressed);
+	if (formed == NULL || formed->t_len > row->len)
+	{
+		reader->in_vain++;
+		return;
+	}
+	reader->in_vain--;
+	clear_header(formed);
+	if (row->blank)
+	{
+		heap_deform_tuple(formed, reader->desc, reader->values, reader->isnull);
+		row->blank = offset_of(reader->desc, formed, reader->shared->serial, reader->isnull);
+	}
+	memcpy(tuple.t_data, formed->t_data, formed->t_len);
+	row->len = formed->t_len;
+	progress->compressed += compressed;
 }
 
 /* The next row is done with: it was read, or it was not. */
@@ -271,10 +318,11 @@ read_rows(SluiceReader *reader, SluiceSlice *slice, Progress *progress)
 			break;
 		CHECK_FOR_INTERRUPTS();
 		if (row->asks > 0)
-		{
 			read = read_row(reader, slice, progress);
-			MemoryContextReset(reader->context);
-		}
+		if (reader->shared->toast_target > 0 && row->len > TOAST_TUPLE_THRESHOLD &&
+			(row->asks == 0 || read) && reader->in_vain < MOST_IN_VAIN)
+			compress_row(reader, slice, progress);
+		MemoryContextReset(reader->context);
 		next_row(progress, slice, read);
 	}
 }
@@ -290,8 +338,8 @@ complete_rows(SluiceReader *reader, SluiceSlice *slice, Progress *progress)
 
 	Assert(packer != NULL);
 	sluice_packer_clear(packer);
-	/* Rows whose values were read lie in no page. */
-	if (progress->read > 0 && slice->rows_used > 0)
+	/* Rows that were formed again lie in no page. */
+	if (progress->read + progress->compressed > 0 && slice->rows_used > 0)
 		packer->begun = true;
 	while (!progress->failed && progress->completed < slice->rows_used)
 	{
@@ -333,16 +381,17 @@ room_end(const SluiceSlice *slice)
 }
 
 /*
- * Reads what the core has left of a slice's rows, evaluates the table's
- * expressions, and packs the rows. Returns how many values it read, and whether
- * all rows are complete. Errors end the transaction, and another one goes on
- * with the next row.
+ * Reads what the core has left of a chunk's rows, compresses their values,
+ * evaluates the table's expressions, and packs the rows; the chunk says how far
+ * it came. Errors end the transaction, and another one goes on with the next
+ * row.
  */
-uint64
-sluice_read_values(SluiceReader *reader, SluiceSlice *slice, bool *completed)
+void
+sluice_read_values(SluiceReader *reader, SluiceChunk *chunk)
 {
+	SluiceSlice *slice = &chunk->slice;
 	Progress   *progress = MemoryContextAllocZero(TopMemoryContext, sizeof(Progress));
-	uint64		read;
+	bool		again;
 	bool		through = false;
 
 	progress->room_end = room_end(slice);
@@ -370,12 +419,13 @@ sluice_read_values(SluiceReader *reader, SluiceSlice *slice, bool *completed)
 		}
 		PG_END_TRY();
 	}
-	read = progress->read;
-	*completed = reader->expressions && !progress->failed && progress->completed == slice->rows_used;
+	chunk->values_read = progress->read;
+	chunk->values_compressed = progress->compressed;
+	chunk->completed = reader->expressions && !progress->failed && progress->completed == slice->rows_used;
+	again = progress->read > 0 || progress->compressed > 0;
 	pfree(progress);
-	if (*completed && reader->packer->begun)
+	if (chunk->completed && reader->packer->begun)
 		sluice_packer_take(reader->packer, slice);
-	else if (reader->packer && reader->expressions == NULL && read > 0)
+	else if (reader->packer && reader->expressions == NULL && again)
 		pack_rows(reader->packer, slice);
-	return read;
 }

@@ -65,7 +65,9 @@ sluice_form_chunk(SluiceShared *shared, uint64 number, SluicePlan *plan, SluiceR
 	slice->last = chunk->last && valid == chunk->input_len;
 	chunk->status = pgsluice_form(plan, slice);
 	chunk->completed = false;
-	chunk->values_read = reader ? sluice_read_values(reader, slice, &chunk->completed) : 0;
+	chunk->values_read = chunk->values_compressed = 0;
+	if (reader)
+		sluice_read_values(reader, chunk);
 	pg_write_barrier();
 	pg_atomic_write_u32(&chunk->state, CHUNK_FORMED);
 }

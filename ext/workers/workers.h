@@ -43,6 +43,7 @@ typedef struct SluiceChunk
 	SluiceStatus status;
 	SluiceSlice slice;			/* pointers are the forming process's own */
 	uint64		values_read;	/* by input functions in a worker */
+	uint64		values_compressed;	/* in a worker */
 	bool		completed;		/* a worker has evaluated the table's expressions for its rows */
 } SluiceChunk;
 
@@ -85,6 +86,7 @@ typedef struct SluiceShared
 	Size		plan_at;		/* where the plan's arguments lie */
 	Size		columns_at;		/* SluiceReadColumn of each column */
 	Size		session_at;		/* the leader's session; 0: workers do not join it */
+	uint32		toast_target;	/* the size for which they compress values; 0: they do not */
 	Size		expressions_at; /* what they evaluate, as text; 0: nothing */
 	Size		chunks_at;
 	Size		memory_at;		/* where the chunks' memory begins */
@@ -137,11 +139,15 @@ extern bool sluice_session_join(SluiceSession *session, int number);
 extern void sluice_session_begin(SluiceSession *session);
 
 /* parallel_safety.c */
-extern bool sluice_workers_may_join(const SluiceLoad *load, SluiceReadColumn *columns, bool evaluate);
+extern bool sluice_workers_may_join(const SluiceLoad *load, SluiceReadColumn *columns, bool work);
 
 /* reader.c */
 extern SluiceReader *sluice_reader_open(SluiceShared *shared, int number);
 extern void sluice_reader_close(void);
-extern uint64 sluice_read_values(SluiceReader *reader, SluiceSlice *slice, bool *completed);
+extern void sluice_read_values(SluiceReader *reader, SluiceChunk *chunk);
+
+/* compress.c */
+extern uint32 sluice_compression_target(const SluiceLoad *load);
+extern HeapTuple sluice_compress_row(TupleDesc desc, HeapTuple tuple, uint32 target, uint64 *values_done);
 
 #endif							/* PGSLUICE_WORKER_H */

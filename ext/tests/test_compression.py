@@ -1,0 +1,179 @@
+"""Values that workers compress: the table and its TOAST table as stock COPY leaves them."""
+
+import base64
+import random
+import subprocess
+import unittest
+
+from .cluster import OnCluster, endless, wait_until
+from .differential import compare
+from .test_admin import Administered
+from .test_durability import check_heap
+from .test_workers import workers
+
+COPY = "COPY t (id, a, b, c) FROM {} WITH (FORMAT csv)"
+TABLE = "CREATE TABLE t (id int, a text, b text, c text)"
+# Each row's values as they are stored, and what is out of line.
+STORED = """
+SELECT id, pg_column_size(a), pg_column_compression(a), pg_column_size(b), pg_column_compression(b), pg_column_size(c), pg_column_compression(c), md5(t::text) FROM t ORDER BY 1, 8;
+SELECT toast.chunks('t')"""
+CHUNKS = """
+CREATE SCHEMA toast; CREATE FUNCTION toast.chunks(r regclass) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE found text; BEGIN
+  EXECUTE format('SELECT string_agg(one, '' '' ORDER BY one) FROM (SELECT count(*) || md5(string_agg(chunk_data, NULL ORDER BY chunk_seq)) AS one FROM %s GROUP BY chunk_id) x',
+                 (SELECT reltoastrelid::regclass FROM pg_class WHERE oid = r)) INTO found;
+  RETURN found; END $$;
+"""
+
+
+def rows(count=150, seed=1):
+    """CSV of three texts of any length each, which can be compressed well, a little, or not at all."""
+    rng = random.Random(seed)
+
+    def text():
+        length = rng.choice((0, 5, 20, 40, 200, 700, 1500, 1900, 2100, 4000, 9000, 30000))
+        kind = rng.random()
+        if kind < 0.1:
+            return ""
+        if kind < 0.45:
+            return ("word " * (length // 5 + 1))[:length]
+        if kind < 0.7:
+            words = [f"{rng.randrange(1 << 20):x}" for _ in range(20)]
+            return " ".join(rng.choices(words, k=length // 6 + 1))
+        return "".join(rng.choices("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+/", k=length))
+
+    return "".join(f"{i},{text()},{text()},{text()}\n" for i in range(count)).encode()
+
+
+def documents(count):
+    """CSV of wide rows that are worth it."""
+    return "".join(f"{i},{f'{i} and some words of it again and again; ' * 150},x,y\n" for i in range(count)).encode()
+
+
+class Compression(OnCluster):
+    """Against stock COPY."""
+
+    prepared = CHUNKS
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.methods = ["pglz"]
+        if "lz4" in cls.sql("SELECT enumvals FROM pg_settings WHERE name = 'default_toast_compression'"):
+            cls.methods.append("lz4")
+
+    def stored(self, table, setting, workers, copy=COPY, pause=0.0):
+        """What a load of the file leaves, and how many values its workers have compressed."""
+        # Workers have come when the end of the data does.
+        source = f"PROGRAM 'head -c 1200000 {self.path}; sleep {pause}; tail -c +1200001 {self.path}'"
+        copy = copy.replace("(FORMAT csv)", f"(FORMAT csv, workers {workers})") if setting == "on" else copy
+        with self.cluster.connect() as session:
+            session.run(f"SET client_min_messages = warning; DROP TABLE IF EXISTS t CASCADE; {table}; SET pgsluice.copy = {setting};")
+            session.run(copy.format(source))
+            said = session.run("SELECT coalesce(sum(values_compressed), 0) FROM pgsluice.last_copy").strip()
+            return session.run(STORED), int(said)
+
+    def same(self, table, data, compressed=True, copy=COPY):
+        """Equal to the byte, without workers and with two."""
+        self.path = self.cluster.file("input", data)
+        stock, none = self.stored(table, "off", 0, copy)
+        self.assertEqual((stock, none), self.stored(table, "on", 0, copy))
+        count, pause = 0, 0.1
+        while True:
+            ours, count = self.stored(table, "on", 2, copy, pause)
+            self.assertEqual(stock, ours)
+            check_heap(self, self.cluster)
+            if count > 0 or not compressed or pause > 5:
+                break
+            pause *= 2
+        self.assertEqual(count > 0, compressed)
+
+    def test_to_the_byte(self):
+        """Rows of all lengths, by each method, each kind of storage and sizes that the toaster aims at."""
+        for method in self.methods:
+            table = TABLE.replace("text", f"text COMPRESSION {method}")
+            for more in ("", " WITH (toast_tuple_target = 256)", " WITH (toast_tuple_target = 7000)"):
+                for storage in ("", "; ALTER TABLE t ALTER b SET STORAGE EXTERNAL", "; ALTER TABLE t ALTER a SET STORAGE MAIN, ALTER c SET STORAGE PLAIN",
+                                "; ALTER TABLE t ADD id2 bigserial"):
+                    if "PLAIN" in storage and more:
+                        continue
+                    with self.subTest(method=method, more=more, storage=storage):
+                        data = rows(seed=len(more) + len(storage))
+                        if "PLAIN" in storage:
+                            # A plain value has to fit into a page.
+                            data = b"".join(line.rpartition(b",")[0] + b",z\n" for line in data.splitlines())
+                        # The first rows are often in vain.
+                        self.same(table + more + storage, documents(150) + data)
+
+    def test_default_method(self):
+        """The session's own method, where the column has none."""
+        for method in self.methods:
+            self.same(f"{TABLE}; SET default_toast_compression = {method}", documents(250))
+
+    def test_left_to_the_leader(self):
+        """Where the row of the chunk is not the one that is stored, or an index would store a compressed value."""
+        for table in (TABLE[:-1] + ", g int GENERATED ALWAYS AS (length(a)) STORED)", TABLE + "; CREATE INDEX ON t USING hash (a)",
+                      TABLE + "; CREATE INDEX ON t (left(a, 10))", TABLE + " PARTITION BY HASH (id); CREATE TABLE p PARTITION OF t FOR VALUES WITH (MODULUS 1, REMAINDER 0)"):
+            with self.subTest(table):
+                if "PARTITION" in table:
+                    self.assertIsNone(compare(self, self.cluster, table, COPY.replace("csv", "csv, workers 2"), documents(250), "", None, False))
+                else:
+                    self.same(table, documents(250), compressed=False)
+
+    def test_beside_others(self):
+        """Constraints, conditions, keys, sequences, a type that workers read, NULLs; refusals."""
+        for table, copy in ((TABLE[:-1] + ", CHECK (length(a) < 100000), n bigserial PRIMARY KEY, UNIQUE (id, n))", COPY), (TABLE, COPY + " WHERE id % 3 > 0"),
+                            (TABLE[:-1] + ", r int4range DEFAULT '[1,2)')", COPY)):
+            self.same(table, documents(250) + rows(100), copy=copy)
+        ranges = b"".join(line + b',"[%d,%d)"\n' % (i, i + 3) for i, line in enumerate(documents(250).splitlines()))
+        self.same(TABLE[:-1] + ", r int4range)", ranges, copy=COPY.replace("c)", "c, r)"))
+        bad = documents(250).replace(b"\n200,", b"\n200x,")
+        for more, data in ((")", bad), (", CHECK (id <> 200))", documents(250))):
+            self.assertIsNotNone(compare(self, self.cluster, TABLE[:-1] + more, COPY.replace("csv", "csv, workers 2"), data, "", None, False))
+
+    def test_in_vain(self):
+        """Data that cannot be compressed is not tried again and again."""
+        rng = random.Random(7)
+        data = b"".join(b"%d,%s,x,y\n" % (i, base64.b64encode(rng.randbytes(6000))) for i in range(500))
+        self.same(TABLE, data, compressed=False)
+
+    def test_by_itself(self):
+        """Without forcing, wide rows bring workers that compress, and narrow ones do not."""
+        half, go = self.cluster.file("half", documents(1000)), self.cluster.home / "go"
+        go.unlink(missing_ok=True)
+        narrow = self.cluster.file("narrow", b"".join(b"%d,some text,x,y\n" % i for i in range(400000)))
+        wide = f"PROGRAM 'cat {half}; sleep 1; cat {half}'"
+        for source, compresses in ((wide, "t"), (f"'{narrow}'", "f")):
+            self.assertTrue(wait_until(lambda source=source, compresses=compresses: self.sql(
+                f"DROP TABLE IF EXISTS t; {TABLE}; SET pgsluice.copy = on; SET pgsluice.workers = 1; {COPY.format(source)};"
+                "SELECT values_compressed > 0 FROM pgsluice.last_copy") == compresses))
+
+    def test_ended_in_the_middle(self):
+        """A kill of every process: nothing of the load; the next one is whole."""
+        path = self.cluster.file("wide", documents(2000))
+        self.sql(f"DROP TABLE IF EXISTS t; {TABLE}")
+        process = subprocess.Popen(self.cluster.command(
+            "-c", f"SET pgsluice.copy = on; {COPY.format(endless(path))[:-1]}, workers 2)"), stderr=subprocess.DEVNULL)
+        self.assertTrue(wait_until(lambda: self.sql("SELECT 1 FROM pg_stat_progress_copy WHERE tuples_processed > 3000")))
+        self.cluster.kill()
+        self.cluster.start()
+        self.assertNotEqual(process.wait(), 0)
+        self.assertEqual(self.sql("SELECT count(*) FROM t"), "0")
+        self.same(TABLE, documents(250))
+        self.assertFalse(workers(self.cluster))
+
+
+class Switched(Administered):
+    """The administrator's switch."""
+
+    def test_off(self):
+        """Off, the leader compresses."""
+        with self.cluster.connect() as session:
+            self.configure(session, allow_compression="off")
+            session.run(f"DROP TABLE IF EXISTS t; {TABLE}; SET pgsluice.copy = on; SET pgsluice.workers = 2;"
+                        + COPY.format(f"'{self.cluster.file('input', documents(250))}'"))
+            self.assertEqual(session.run("SELECT values_compressed, switched_off FROM pgsluice.last_copy"), "0|pgsluice.allow_compression")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,203 @@
+/*
+ * Values that are compressed before the leader inserts their rows, by workers:
+ * most of the time of a COPY of wide rows is spent there.
+ *
+ * The leader's toaster (heap_toast_insert_or_update) then finds a value that is
+ * compressed, does not try it again, and stores it in the row or out of line.
+ *
+ * WHY THE TABLE IS AS STOCK COPY LEAVES IT, TO THE BYTE.  A worker takes the
+ * first of the toaster's four steps, by the server's own functions: while the
+ * row is too large, the largest value that is not done yet is compressed, and
+ * goes out of line if it is still larger than a whole row may be. The worker
+ * moves nothing out of line; it continues as if it had. Then the toaster does
+ * the following to the row that the worker has formed:
+ *
+ *    first step    it passes over compressed values, tries those again that
+ *                  cannot be compressed, and, as the row is still too large,
+ *                  those that its first step would not have come to. The worker
+ *                  tries these too. If one can be compressed, the row stays as
+ *                  it was (would_compress_more)
+ *    second step   the largest values go out of line until the row fits: first
+ *                  those that were to go in the first step. Each of these is larger than a
+ *                  whole row may be and all others are smaller, so all of them
+ *                  go, and no other one before them
+ *    the others    as without the worker
+ *
+ * A row that is not too large any more is left as it is by both. A row that
+ * the toaster would not look at, since it is shorter than the threshold, and
+ * that has a step before it, stays as it was.
+ *
+ * WHICH TABLES.  The row of the chunk must be the one that is inserted: no
+ * partitions (they have settings of their own), generated columns or volatile
+ * defaults. Indexes get their entries from the row too, and would store the
+ * compressed value: none may have a column that can be compressed.
+ */
+#include "workers/workers.h"
+
+#include "access/detoast.h"
+#include "access/heaptoast.h"
+#include "access/htup_details.h"
+#include "access/toast_helper.h"
+#include "access/toast_internals.h"
+
+/* Rows of so many bytes of data are worth it. */
+#define WIDE_ROW 4096
+
+/* Whether values of the column may be compressed. */
+static bool
+is_compressible(Form_pg_attribute att)
+{
+	return !att->attisdropped && att->attlen == -1 &&
+		(att->attstorage == TYPSTORAGE_EXTENDED || att->attstorage == TYPSTORAGE_MAIN);
+}
+
+/* Whether an index may store a value of such a column, or look at it. */
+static bool
+indexes_get_values(const SluiceLoad *load)
+{
+	TupleDesc	desc = RelationGetDescr(load->cstate->rel);
+
+	for (int i = 0; i < load->rri->ri_NumIndices; i++)
+	{
+		const IndexInfo *info = load->rri->ri_IndexRelationInfo[i];
+
+		if (info->ii_Expressions != NIL || info->ii_Predicate != NIL)
+			return true;
+		for (int n = 0; n < info->ii_NumIndexAttrs; n++)
+		{
+			AttrNumber	attnum = info->ii_IndexAttrNumbers[n];
+
+			if (attnum > 0 && is_compressible(TupleDescAttr(desc, attnum - 1)))
+				return true;
+		}
+	}
+	return false;
+}
+
+/*
+ * The size that the toaster aims at, for workers that compress; 0: they do
+ * not. Looked at when workers start, after the first rows.
+ */
+uint32
+sluice_compression_target(const SluiceLoad *load)
+{
+	Relation	rel = load->cstate->rel;
+	TupleDesc	desc = RelationGetDescr(rel);
+	uint64		bytes = load->source.bytes - (load->source.end - load->source.start);
+
+	if (!sluice_allowed.compression || !OidIsValid(rel->rd_rel->reltoastrelid) ||
+		load->proute != NULL || load->rejects != NULL || load->nvolatile > 0 ||
+		load->duplicates.mode != SLUICE_DUPLICATE_ERROR ||
+		(desc->constr && desc->constr->has_generated_stored) ||
+		(bytes < load->lines * WIDE_ROW && !sluice_force) || indexes_get_values(load))
+		return 0;
+	for (int i = 0; i < desc->natts; i++)
+	{
+		if (is_compressible(TupleDescAttr(desc, i)))
+			return RelationGetToastTupleTarget(rel, TOAST_TUPLE_TARGET);
+	}
+	return 0;
+}
+
+/*
+ * Whether the toaster would compress a value that the first step, as the
+ * worker has taken it, has not come to.
+ */
+static bool
+would_compress_more(ToastTupleContext *toast)
+{
+	int			n;
+
+	while ((n = toast_tuple_find_biggest_attribute(toast, true, false)) >= 0)
+	{
+		ToastAttrInfo *info = &toast->ttc_attr[n];
+
+		if (TupleDescAttr(toast->ttc_rel->rd_att, n)->attstorage == TYPSTORAGE_EXTENDED &&
+			DatumGetPointer(toast_compress_datum(toast->ttc_values[n], info->tai_compression)) != NULL)
+			return true;
+		info->tai_colflags |= TOASTCOL_INCOMPRESSIBLE;
+	}
+	return false;
+}
+
+/* Bytes of the values that a row of the target's size has room for. */
+static Size
+room_for_values(const ToastTupleContext *toast, uint32 target)
+{
+	int			hoff = SizeofHeapTupleHeader;
+
+	if (toast->ttc_flags & TOAST_HAS_NULLS)
+		hoff += BITMAPLEN(toast->ttc_rel->rd_att->natts);
+	return target - MAXALIGN(hoff);
+}
+
+/*
+ * Takes the toaster's first step on a row's values, which become those with
+ * which it goes to the leader. False: it goes as it was. *values_done counts
+ * those that were compressed.
+ */
+static bool
+compress_values(ToastTupleContext *toast, Datum *values, uint32 target, uint64 *values_done)
+{
+	TupleDesc	desc = toast->ttc_rel->rd_att;
+	Size		room = room_for_values(toast, target);
+	char	   *elsewhere = palloc0(TOAST_POINTER_SIZE);
+	bool		fits;
+	bool		moves = false;
+
+	SET_VARTAG_EXTERNAL(elsewhere, VARTAG_ONDISK);
+	while (!(fits = heap_compute_data_size(desc, toast->ttc_values, toast->ttc_isnull) <= room))
+	{
+		int			n = toast_tuple_find_biggest_attribute(toast, true, false);
+		ToastAttrInfo *info;
+
+		if (n < 0)
+			break;
+		info = &toast->ttc_attr[n];
+		if (TupleDescAttr(desc, n)->attstorage == TYPSTORAGE_EXTENDED)
+			toast_tuple_try_compression(toast, n);
+		else
+			info->tai_colflags |= TOASTCOL_INCOMPRESSIBLE;
+		if (toast->ttc_values[n] != values[n])
+		{
+			values[n] = toast->ttc_values[n];
+			(*values_done)++;
+		}
+		if (info->tai_size > room)
+		{
+			toast->ttc_values[n] = PointerGetDatum(elsewhere);
+			info->tai_colflags |= TOASTCOL_IGNORE;
+			moves = true;
+		}
+	}
+	if (*values_done == 0)
+		return false;
+	if (fits && !moves)
+		return true;
+	/* The toaster has more to do. */
+	return MAXALIGN(SizeofHeapTupleHeader) + heap_compute_data_size(desc, values, toast->ttc_isnull) > TOAST_TUPLE_THRESHOLD &&
+		!would_compress_more(toast);
+}
+
+/*
+ * Compresses the values of a row as the toaster will want them: gives the row,
+ * or NULL if it stays as it is. In the current memory context.
+ */
+HeapTuple
+sluice_compress_row(TupleDesc desc, HeapTuple tuple, uint32 target, uint64 *values_done)
+{
+	RelationData rel = {.rd_att = desc};
+	Datum	   *values = palloc(sizeof(Datum) * desc->natts);
+	ToastTupleContext toast = {.ttc_rel = &rel};
+
+	toast.ttc_values = palloc(sizeof(Datum) * desc->natts);
+	toast.ttc_isnull = palloc(sizeof(bool) * desc->natts);
+	toast.ttc_attr = palloc0(sizeof(ToastAttrInfo) * desc->natts);
+	heap_deform_tuple(tuple, desc, toast.ttc_values, toast.ttc_isnull);
+	memcpy(values, toast.ttc_values, sizeof(Datum) * desc->natts);
+	toast_tuple_init(&toast);
+	*values_done = 0;
+	if (!compress_values(&toast, values, target, values_done))
+		return NULL;
+	return heap_form_tuple(desc, values, toast.ttc_isnull);
+}
