@@ -104,6 +104,7 @@ struct Inner {
     changed: Option<String>,
     repeatable: bool,
     open_nodes: Vec<String>,
+    of_leaf: bool,
 }
 
 impl Error {
@@ -118,6 +119,7 @@ impl Error {
             changed: None,
             repeatable: false,
             open_nodes: Vec::new(),
+            of_leaf: false,
         }))
     }
 
@@ -188,6 +190,18 @@ impl Error {
     pub fn repeatable(mut self) -> Error {
         self.0.repeatable = true;
         self
+    }
+
+    /// Says that a partition has refused a row, which the parent would name by its line.
+    #[must_use]
+    pub(crate) fn of_leaf(mut self) -> Error {
+        self.0.of_leaf = true;
+        self
+    }
+
+    /// Whether a partition has refused a row, which the parent would name by its line.
+    pub(crate) fn is_of_leaf(&self) -> bool {
+        self.0.of_leaf
     }
 
     /// Names the nodes that do not have their rows, where others have committed theirs.

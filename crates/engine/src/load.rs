@@ -9,7 +9,7 @@ use crate::input::Reader;
 use crate::inspect::make_plan;
 use crate::maintenance::{self, Maintenance};
 use crate::once::{self, record::Recording, Begun};
-use crate::options::{Indexes, Method, Options};
+use crate::options::{Indexes, Method, Options, Route};
 use crate::pipeline::Through;
 use crate::plan::{refuse_beside_nodes, Plan};
 use crate::reject::Amount;
@@ -59,11 +59,19 @@ impl Job<'_> {
 pub(crate) fn load(job: &Job<'_>) -> Result<Summary, Error> {
     let Job { options, watch, .. } = *job;
     let mut result = run(job);
-    if result.as_ref().is_err_and(|e| maintenance::could_name_record(e, options)) {
+    let of_index = result.as_ref().is_err_and(|e| maintenance::could_name_record(e, options));
+    let of_leaf = result.as_ref().is_err_and(Error::is_of_leaf);
+    if of_index || of_leaf && maintenance::is_soon_read_again(options) {
         // Everything is rolled back. With the indexes in place, the same
-        // duplicate is refused as stock COPY would refuse it, by line.
+        // duplicate is refused as stock COPY would refuse it, by line; and so is a row that a
+        // partition has refused, by the parent.
         let mut options = options.clone();
-        options.target.indexes = Indexes::Keep;
+        if of_index {
+            options.target.indexes = Indexes::Keep;
+        }
+        if of_leaf {
+            options.target.route = Route::Root;
+        }
         watch.progress.bytes.set(0);
         watch.progress.records.set(0);
         result = run(&Job { options: &options, watch, on_event: &|_| (), recording: None });

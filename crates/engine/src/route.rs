@@ -28,6 +28,8 @@ pub struct Router {
     pub partitions: Vec<Partition>,
     /// the statement that keeps partitions attached until a transaction ends
     pub shared_lock: String,
+    /// the load has truncated the leaves, and freezes their rows
+    pub freeze: bool,
     node: Node,
     /// the columns of the keys, by their places in the rows that are sent, ascending
     needed: Vec<usize>,

@@ -89,15 +89,19 @@ pub fn ledger_state(conn: &mut Conn, options: &Options) -> Result<State, Error> 
 pub fn could_name_record(error: &Error, options: &Options) -> bool {
     let refused = matches!(error.sqlstate(), "23505" | "23P01") && error.place().is_none();
     // What has stayed would be there twice.
-    let refused = refused && error.changed().is_none();
-    let lengths = options.input.sources.iter().map(|source| source.length().ok().flatten());
-    let bytes: Option<u64> = lengths.sum();
     refused
-        && can_be_read_again(&options.input)
+        && error.changed().is_none()
         && options.rejects.is_none()
         && options.target.indexes != Indexes::Keep
         && !options.in_pieces()
-        && bytes.is_some_and(|bytes| bytes <= READ_AGAIN)
+        && is_soon_read_again(options)
+}
+
+/// Whether the files can be read a second time, and that does not take long.
+pub fn is_soon_read_again(options: &Options) -> bool {
+    let lengths = options.input.sources.iter().map(|source| source.length().ok().flatten());
+    let bytes: Option<u64> = lengths.sum();
+    can_be_read_again(&options.input) && bytes.is_some_and(|bytes| bytes <= READ_AGAIN)
 }
 
 impl Maintenance {

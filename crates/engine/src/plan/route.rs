@@ -15,6 +15,9 @@ const NAMED: usize = 3;
 /// The smallest input that is sent to partitions if nobody asked for it: a batch.
 const WORTH: u64 = 32 << 20;
 
+/// Inputs up to this size are read a second time to name a record that a partition has refused.
+const SOON: u64 = 1 << 30;
+
 /// The most partitions that rows are sent to if nobody asked for it: of more, each gets too little of
 /// a batch.
 const FEW: usize = 256;
@@ -36,8 +39,11 @@ pub(super) fn route(plan: &mut Plan, facts: &Facts, options: &Options) {
         Ok((router, refused)) if auto && (router.leaves.len() > FEW || !refused.is_empty()) => {}
         Ok((mut router, refused)) => {
             router.shared_lock = table.shared_lock();
+            router.freeze = freezes(plan, facts, options, named);
             let why = if auto { ", since they have indexes" } else { "" };
-            plan.route = Some(text!("straight to {} partitions{}", router.leaves.len(), why));
+            let frozen = if router.freeze { "; their rows are frozen" } else { "" };
+            let leaves = router.leaves.len();
+            plan.route = Some(text!("straight to {} partitions{}{}", leaves, why, frozen));
             plan.notes.extend(left_to_root(&refused));
             plan.router = Some(router);
             plan.wire = Wire::Binary;
@@ -61,6 +67,18 @@ fn worth(plan: &Plan, facts: &Facts, options: &Options) -> bool {
     let strict = options.rejects.is_none();
     let enough = facts.input.bytes >= WORTH;
     indexed && !triggers && strict && enough && plan.method == Method::CopyBinary
+}
+
+/// Whether the rows are frozen: the load has emptied the partitions. COPY does that outside of
+/// savepoints only, so a row that is refused ends the transaction, and the load is run again
+/// through the root to name it. Where that would take long, the user must have asked for partitions.
+fn freezes(plan: &Plan, facts: &Facts, options: &Options, named: bool) -> bool {
+    let emptied = plan.before.iter().any(|statement| statement.starts_with("TRUNCATE"));
+    emptied
+        && plan.lanes == 1
+        && options.rejects.is_none()
+        && facts.input.again
+        && (named || facts.input.bytes <= SOON)
 }
 
 /// Why every row goes through the root, whatever its partition.

@@ -57,7 +57,10 @@ pub fn router(
             let ascii_only = server.encoding != "UTF8";
             let (partitions, shared_lock) = (partitions.to_vec(), String::new());
             let needed = sorted;
-            Ok((Router { leaves, partitions, shared_lock, node, needed, ascii_only }, refused))
+            let freeze = false;
+            let router =
+                Router { leaves, partitions, shared_lock, freeze, node, needed, ascii_only };
+            Ok((router, refused))
         }
     }
 }

@@ -27,8 +27,10 @@ pub fn direct(plan: &Plan, form: Form) -> String {
 }
 
 /// The COPY of binary rows into another table of the same columns: a partition.
-pub fn into(plan: &Plan, table: &str) -> String {
-    format!("COPY {table}{} FROM STDIN WITH ({})", plan.column_list(), options(plan, Form::Binary))
+pub fn into(plan: &Plan, table: &str, frozen: bool) -> String {
+    let freeze = if frozen { ", FREEZE" } else { "" };
+    let (columns, options) = (plan.column_list(), options(plan, Form::Binary));
+    format!("COPY {table}{columns} FROM STDIN WITH ({options}{freeze})")
 }
 
 fn options(plan: &Plan, form: Form) -> String {

@@ -8,6 +8,8 @@
 //!   rolled back, and the same chunks go into the root in the order of the input, as they are in
 //!   the file. So an error names the record that COPY into the root would name, and a route that is
 //!   wrong loads nothing into the wrong place.
+//! * Rows are frozen only outside of savepoints. Then a refused row ends the transaction, and the
+//!   whole load is run again through the root (`load.rs`).
 //! * The transaction holds a lock on the root, taken before the bounds were read, that keeps
 //!   partitions from being detached or dropped. What is attached meanwhile takes rows through the root.
 //!   Where another transaction has read the bounds, they are compared after the lock. If they are
@@ -134,7 +136,9 @@ impl Lane {
             return Ok(true);
         }
         let started = Instant::now();
-        self.conn.exec("SAVEPOINT pgsluice_leaves")?;
+        if !router.freeze {
+            self.conn.exec("SAVEPOINT pgsluice_leaves")?;
+        }
         let plan = self.plan.clone();
         let mut done = Ok((0, 0));
         for table in 0..=router.leaves.len() {
@@ -145,7 +149,9 @@ impl Lane {
         }
         let sent = match done {
             Ok((rows, statements)) => {
-                self.conn.exec("RELEASE SAVEPOINT pgsluice_leaves")?;
+                if !router.freeze {
+                    self.conn.exec("RELEASE SAVEPOINT pgsluice_leaves")?;
+                }
                 let for_root: u64 = splits.iter().map(|split| split.for_root).sum();
                 self.counts.rows += rows;
                 self.counts.statements += statements;
@@ -155,6 +161,7 @@ impl Lane {
             Err(error) if error.sqlstate().is_empty() || is_of_circumstances(error.sqlstate()) => {
                 Err(error)
             }
+            Err(error) if router.freeze => Err(error.of_leaf()),
             Err(_) => {
                 self.conn.exec("ROLLBACK TO SAVEPOINT pgsluice_leaves")?;
                 self.conn.exec("RELEASE SAVEPOINT pgsluice_leaves")?;
@@ -179,7 +186,8 @@ impl Lane {
             return Ok(None);
         }
         let into = router.leaves.get(table).unwrap_or(&plan.table);
-        self.conn.copy_start(&statement::into(plan, into))?;
+        let frozen = router.freeze && table < router.leaves.len();
+        self.conn.copy_start(&statement::into(plan, into, frozen))?;
         self.conn.copy_data(HEADER)?;
         for rows in parts {
             self.conn.copy_data(rows)?;
