@@ -36,6 +36,8 @@ static const struct
 	"Lets COPY add whole leaf pages to indexes of tables that other sessions can reach."},
 	{"pgsluice.allow_index_leaf_merge", &sluice_allowed.index_leaf_merge,
 	"Lets COPY merge many entries at once into the leaf pages of indexes of tables that other sessions can reach."},
+	{"pgsluice.allow_unique_leaf_merge", &sluice_allowed.unique_leaf_merge,
+	"Lets COPY do so for unique indexes, whose keys it then checks many at once."},
 	{"pgsluice.allow_sequence_blocks", &sluice_allowed.sequence_blocks,
 	"Lets COPY reserve values of a sequence for many rows at once."},
 	{"pgsluice.allow_index_build", &sluice_allowed.index_build,

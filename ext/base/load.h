@@ -138,6 +138,7 @@ struct SluiceLoad
 	/* the record that is being checked, for an error's CONTEXT */
 	const char *record;
 	size_t		record_len;
+	bool		locked;			/* something was, when the last error was raised: its CONTEXT notes it */
 	int			workers;		/* how many may be started */
 	int			index_workers;	/* and for the indexes at the end */
 	uint64		alone_limit;	/* bytes that are loaded alone before they are */

@@ -140,6 +140,7 @@ typedef struct SluiceAllowed
 	bool		index_leaf_merge;
 	bool		gin_merge;
 	bool		hash_merge;
+	bool		unique_leaf_merge;
 	bool		sequence_blocks;
 	bool		index_build;
 	bool		foreign_keys;
@@ -151,6 +152,7 @@ typedef struct SluiceAllowed
 #define SLUICE_NO_INDEX_LEAF_MERGE "pgsluice.allow_index_leaf_merge is off"
 #define SLUICE_NO_GIN_MERGE "pgsluice.allow_gin_merge is off"
 #define SLUICE_NO_HASH_MERGE "pgsluice.allow_hash_merge is off"
+#define SLUICE_NO_UNIQUE_LEAF_MERGE "pgsluice.allow_unique_leaf_merge is off"
 #define SLUICE_NO_INDEX_BUILD "pgsluice.allow_index_build is off"
 
 /* admin.c */
@@ -257,6 +259,37 @@ typedef struct SluiceRelationCache
 /* relation_cache.c */
 extern uint64 sluice_relation_changes; /* so often something has changed in some relation */
 extern SluiceRelationCache *sluice_relation_cache(Oid relid);
+
+/*
+ * Whether an error is about the data, and not about the server, the session,
+ * the user's rights or the table's own functions, which any record would meet.
+ * `reading`: it came while a value was read.
+ */
+static inline bool
+sluice_is_about_the_data(int sqlerrcode, bool reading)
+{
+	switch (ERRCODE_TO_CATEGORY(sqlerrcode))
+	{
+		case ERRCODE_DATA_EXCEPTION:
+			return sqlerrcode != ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED;
+		case ERRCODE_INTEGRITY_CONSTRAINT_VIOLATION:
+		case ERRCODE_CARDINALITY_VIOLATION:
+		case ERRCODE_WITH_CHECK_OPTION_VIOLATION:
+		case ERRCODE_PROGRAM_LIMIT_EXCEEDED:
+		case ERRCODE_FEATURE_NOT_SUPPORTED:
+			return true;
+		case ERRCODE_PLPGSQL_ERROR:
+			return sqlerrcode != ERRCODE_ASSERT_FAILURE;
+		case ERRCODE_TO_CATEGORY(ERRCODE_SYNTAX_ERROR):
+			/*
+			 * Names of objects and queries are values of some types. Otherwise
+			 * a trigger or a default has them.
+			 */
+			return reading && sqlerrcode != ERRCODE_INSUFFICIENT_PRIVILEGE;
+		default:
+			return false;
+	}
+}
 
 typedef struct SluiceSpiInsert SluiceSpiInsert;
 

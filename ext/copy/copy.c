@@ -44,7 +44,9 @@
 
 /*
  * CONTEXT of an error, by stock COPY's own callback. Its line_buf is filled
- * only here, for a row that the core has formed.
+ * only here, for a row that the core has formed. A lock of a page, like any
+ * other lightweight lock, holds interrupts back; when the error is caught, that
+ * is forgotten.
  */
 static void
 error_context(void *arg)
@@ -52,6 +54,7 @@ error_context(void *arg)
 	SluiceLoad *load = arg;
 	CopyFromState cstate = load->cstate;
 
+	load->locked = InterruptHoldoffCount > 0;
 	if (load->record != NULL)
 	{
 		resetStringInfo(&cstate->line_buf);
@@ -226,6 +229,30 @@ load_rows(SluiceLoad *load)
 	sluice_source_drain(&load->source);
 }
 
+/*
+ * The same. If it meets an error, a row that comes before that in the data may
+ * be waiting whose key is there already: then that is the error. Nothing is
+ * looked for while a page may be locked.
+ */
+static void
+load_rows_in_order(SluiceLoad *load)
+{
+	load->locked = true;
+	PG_TRY();
+	{
+		load_rows(load);
+	}
+	PG_CATCH();
+	{
+		/* CONTEXT of this error is complete; another one shows no record. */
+		load->record = NULL;
+		if (!load->locked)
+			sluice_index_refuse_earlier(load->cstate);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+}
+
 /* All rows are in. */
 static void
 finish_indexes(SluiceLoad *load)
@@ -263,7 +290,7 @@ run(SluiceLoad *load)
 	callback.arg = load;
 	callback.previous = error_context_stack;
 	error_context_stack = &callback;
-	load_rows(load);
+	load_rows_in_order(load);
 	finish_indexes(load);
 	if (load->duplicates.at_end)
 		load->processed -= load->duplicates.skipped;

@@ -58,15 +58,27 @@
  * WHY DELTAS ARE SAFE.  generic_xlog.c logs the bytes that differ from the old
  * page. A page of nbtree has the same bytes on a standby, except for hints that
  * are not logged: dead items, and marks for VACUUM. A page with any of these is
- * logged whole.
+ * logged whole. So is a leaf that is formed anew, of which little stays in its
+ * place.
  *
  * VACUUM may run at the same time. The old leaf and the new ones get its cycle
  * number, as after a split (_bt_vacuum_cycleid). By that number it finds
  * entries that have moved to a block that it has already passed.
  *
- * UNIQUE INDEXES are not handled here. A duplicate has to be rejected with its
- * row, in the order of the input, so their entries cannot wait. Rows that
- * are inserted together have less than one entry for each leaf.
+ * UNIQUE INDEXES.  The search is without a place in the table, so the leaf is the
+ * first one that may have the key, and it stays locked from the check to the
+ * insertion: every other insertion of the key has to lock it first. Of the
+ * entries that follow, those belong to the leaf whose key is below its high
+ * key; they are greater than the first one, so no leaf before this one has
+ * their keys either. If the key is equal to the high key, equal ones may go on
+ * to the next leaf, and the access method takes the entry. Items with the key
+ * of an entry are checked as _bt_check_unique() does (btree_unique.c). If one of
+ * them is a rival, or is another transaction's that is not finished, the
+ * entries before this one are inserted; when it is the first, nothing is done,
+ * and the caller gets the rival: it waits, with no lock held, and calls again,
+ * or refuses the row. No two entries of a call have the same key (NULLs
+ * apart): the caller compares neighbours. An index entry without NULLs and its
+ * check are thus under one lock, as in _bt_doinsert().
  *
  * SERIALIZABLE transactions that have read a part of the leaf hold a predicate
  * lock on it. The conflict check comes before any change. The lock is
@@ -127,8 +139,9 @@ typedef struct Merge
 	Buffer		parent;
 	Buffer		added[MAX_ADDED];
 	int			splits;			/* how many of these */
-	bool		has_dead;		/* items that are marked so */
+	bool		unique;			/* the first entry's key must not be there yet */
 	bool		joins;			/* equal keys are put into lists */
+	SluiceRival *rival;			/* of the first entry, if it has one */
 	OffsetNumber *places;		/* of each entry, the item that it comes before */
 	bool	   *within;			/* and whether its place in the table lies within the list before that */
 	bool		equal;			/* that of the last entry looked at does */
@@ -139,11 +152,15 @@ typedef struct Merge
 	PGAlignedBlock *images;
 } Merge;
 
-/* The scan key is that of this entry from now on. */
+/*
+ * The scan key is that of this entry from now on; without its place in the
+ * table, if its key must not be there yet.
+ */
 static void
 set_key(Merge *merge, IndexTuple tuple)
 {
 	TupleDesc	desc = RelationGetDescr(merge->index);
+	bool		checked = sluice_btree_may_have_rival(merge->index, tuple);
 
 	for (int i = 0; i < merge->key->keysz; i++)
 	{
@@ -153,7 +170,20 @@ set_key(Merge *merge, IndexTuple tuple)
 		part->sk_argument = index_getattr(tuple, i + 1, desc, &isnull);
 		part->sk_flags = isnull ? part->sk_flags | SK_ISNULL : part->sk_flags & ~SK_ISNULL;
 	}
-	merge->key->scantid = &tuple->t_tid;
+	merge->key->scantid = checked ? NULL : &tuple->t_tid;
+}
+
+/* Whether items are marked as dead. */
+static bool
+has_dead(Page page)
+{
+	for (OffsetNumber at = P_FIRSTDATAKEY(BTPageGetOpaque(page));
+		 at <= PageGetMaxOffsetNumber(page); at++)
+	{
+		if (ItemIdIsDead(PageGetItemId(page, at)))
+			return true;
+	}
+	return false;
 }
 
 /*
@@ -163,34 +193,43 @@ set_key(Merge *merge, IndexTuple tuple)
 static bool
 find_leaf(Merge *merge)
 {
-	Page		page;
-	BTPageOpaque opaque;
+	BTPageOpaque opaque PG_USED_FOR_ASSERTS_ONLY;
 
 	merge->key = _bt_mkscankey(merge->index, merge->tuples[0]);
 	if (!merge->key->heapkeyspace)
 		return false;
+	if (sluice_btree_may_have_rival(merge->index, merge->tuples[0]))
+	{
+		merge->unique = true;
+		merge->key->scantid = NULL;
+	}
 	merge->stack = compat_bt_search(merge->index, merge->heap, merge->key, &merge->leaf);
-	page = BufferGetPage(merge->leaf);
-	opaque = BTPageGetOpaque(page);
+	opaque = BTPageGetOpaque(BufferGetPage(merge->leaf));
 	Assert(P_ISLEAF(opaque) && !P_IGNORE(opaque) && !P_INCOMPLETE_SPLIT(opaque));
-	for (OffsetNumber at = P_FIRSTDATAKEY(opaque);
-		 at <= PageGetMaxOffsetNumber(page) && !merge->has_dead; at++)
-		merge->has_dead = ItemIdIsDead(PageGetItemId(page, at));
-	/* What is marked dead is not put into lists. */
-	merge->joins = !merge->has_dead && merge->key->allequalimage &&
+	/* Equal keys of a unique index are few: of rows that are dead, or NULLs. */
+	merge->joins = !merge->unique && merge->key->allequalimage &&
 		BTGetDeduplicateItems(merge->index);
 	return true;
 }
 
-/* Whether an entry is not beyond the leaf's high key. */
+/*
+ * Whether an entry is not beyond the leaf's high key; of one whose key must not
+ * be there yet, whether no other leaf may have that.
+ */
 static bool
 belongs(Merge *merge, Page page, int i)
 {
+	int32		order;
+
 	set_key(merge, merge->tuples[i]);
-	return _bt_compare(merge->index, merge->key, page, P_HIKEY) <= 0;
+	order = _bt_compare(merge->index, merge->key, page, P_HIKEY);
+	return order < 0 || (order == 0 && merge->key->scantid != NULL);
 }
 
-/* How many of the entries belong to the leaf, up to what is taken at once. */
+/*
+ * How many of the entries belong to the leaf, up to what is taken at once. Of a
+ * unique index, it may be none.
+ */
 static int
 count_entries(Merge *merge, int count)
 {
@@ -223,7 +262,7 @@ count_entries(Merge *merge, int count)
 	return low;
 }
 
-/* Whether the key's entry comes behind an item. */
+/* Whether the key's entry comes behind an item; the key alone, before those that are equal. */
 static bool
 is_behind(Merge *merge, Page page, OffsetNumber at)
 {
@@ -231,7 +270,7 @@ is_behind(Merge *merge, Page page, OffsetNumber at)
 
 	if (order == 0)
 		merge->equal = true;
-	return order >= 0;
+	return order > 0 || (order == 0 && merge->key->scantid != NULL);
 }
 
 /* The first item from `at` on that the key's entry comes before. */
@@ -261,12 +300,37 @@ find_place(Merge *merge, Page page, OffsetNumber at)
 	return at;
 }
 
+/*
+ * The place of entry i, which must be the only row with its key: `at` is that
+ * of the first item that is not below the key. Invalid: it has a rival, or
+ * another transaction's row may become one.
+ */
+static OffsetNumber
+place_alone(Merge *merge, Page page, int i, OffsetNumber at)
+{
+	ItemPointer own = &merge->tuples[i]->t_tid;
+
+	if (!merge->equal)
+		return at;
+	if (sluice_btree_rival_on_leaf(merge->heap, merge->index, merge->key, merge->leaf, at, own,
+								   merge->rival))
+	{
+		merge->rival->found = i == 0;
+		return InvalidOffsetNumber;
+	}
+	/* All of them are dead: it goes between these by its place in the table. */
+	merge->key->scantid = own;
+	merge->equal = false;
+	return find_place(merge, page, at);
+}
+
 /* Finds the places of the entries, up to one that is not to be taken. */
 static void
 find_places(Merge *merge)
 {
 	Page		page = BufferGetPage(merge->leaf);
 	OffsetNumber at = P_FIRSTDATAKEY(BTPageGetOpaque(page));
+	bool		joins = merge->joins;
 
 	merge->places = palloc(sizeof(OffsetNumber) * merge->count);
 	merge->within = palloc(sizeof(bool) * merge->count);
@@ -278,7 +342,11 @@ find_places(Merge *merge)
 		if (i > 0 && merge->within[i - 1])
 			at--;
 		at = find_place(merge, page, at);
-		if (merge->equal && !merge->joins)
+		if (merge->key->scantid == NULL)
+			at = place_alone(merge, page, i, at);
+		/* What is marked dead is not put into lists. */
+		joins = joins && !(merge->equal && has_dead(page));
+		if (at == InvalidOffsetNumber || (merge->equal && !joins))
 		{
 			merge->count = i;
 			return;
@@ -308,20 +376,18 @@ count_fitting(const Merge *merge)
 
 /*
  * How generic_xlog.c is to log a page: whole, if it has hints that a standby
- * does not have.
+ * does not have, or is to be in WAL whole anyway, as each page is once after a
+ * checkpoint: then what differs is not worth looking for.
  */
 static int
-log_flags(Page page)
+log_flags(Buffer buffer)
 {
+	Page		page = BufferGetPage(buffer);
 	BTPageOpaque opaque = BTPageGetOpaque(page);
 
-	if ((opaque->btpo_flags & (BTP_HAS_GARBAGE | BTP_SPLIT_END)) != 0 || opaque->btpo_cycleid != 0)
+	if ((opaque->btpo_flags & (BTP_HAS_GARBAGE | BTP_SPLIT_END)) != 0 ||
+		opaque->btpo_cycleid != 0 || XLogCheckBufferNeedsBackup(buffer) || has_dead(page))
 		return GENERIC_XLOG_FULL_IMAGE;
-	for (OffsetNumber at = P_FIRSTDATAKEY(opaque); at <= PageGetMaxOffsetNumber(page); at++)
-	{
-		if (ItemIdIsDead(PageGetItemId(page, at)))
-			return GENERIC_XLOG_FULL_IMAGE;
-	}
 	return 0;
 }
 
@@ -334,8 +400,6 @@ singly(const Merge *merge, int count, int flags)
 	Size		whole = ROOM - PageGetExactFreeSpace(page);
 	Size		delta = DELTA_RECORD;
 
-	if (count == 1)
-		return true;
 	for (int i = 0; i < count; i++)
 	{
 		records += MAXALIGN(INSERT_RECORD + IndexTupleSize(merge->tuples[i]));
@@ -374,11 +438,11 @@ insert_singly(Merge *merge, IndexTuple tuple, OffsetNumber at)
 static void
 put_in_place(Merge *merge, int count)
 {
-	int			flags = log_flags(BufferGetPage(merge->leaf));
+	int			flags = count > 1 ? log_flags(merge->leaf) : 0;
 	GenericXLogState *state;
 	Page		page;
 
-	if (singly(merge, count, flags))
+	if (count == 1 || singly(merge, count, flags))
 	{
 		for (int i = 0; i < count; i++)
 			insert_singly(merge, merge->tuples[i], merge->places[i] + i);
@@ -501,7 +565,7 @@ form_items(Merge *merge)
 	bool		fine = true;
 	int			next = 0;
 
-	if (merge->has_dead)
+	if (has_dead(page))
 		return false;
 	/* Lists that are put together are no more than they were, but for their ends. */
 	merge->items = palloc(sizeof(IndexTuple) * (last + merge->count + MaxTIDsPerBTreePage));
@@ -643,7 +707,7 @@ replace_leaf(Merge *merge)
 	GenericXLogState *state = GenericXLogStart(merge->index);
 
 	Assert(merge->splits == 0);
-	memcpy(GenericXLogRegisterBuffer(state, merge->leaf, log_flags(BufferGetPage(merge->leaf))),
+	memcpy(GenericXLogRegisterBuffer(state, merge->leaf, GENERIC_XLOG_FULL_IMAGE),
 		   merge->images[0].data, BLCKSZ);
 	GenericXLogFinish(state);
 }
@@ -728,18 +792,18 @@ install_one(Merge *merge)
 	GenericXLogState *state = GenericXLogStart(merge->index);
 	Page		page;
 
-	memcpy(GenericXLogRegisterBuffer(state, merge->leaf, log_flags(BufferGetPage(merge->leaf))),
+	memcpy(GenericXLogRegisterBuffer(state, merge->leaf, GENERIC_XLOG_FULL_IMAGE),
 		   merge->images[0].data, BLCKSZ);
 	memcpy(GenericXLogRegisterBuffer(state, merge->added[0], GENERIC_XLOG_FULL_IMAGE),
 		   merge->images[1].data, BLCKSZ);
 	if (BufferIsValid(merge->right))
 	{
 		page = GenericXLogRegisterBuffer(state, merge->right,
-										 log_flags(BufferGetPage(merge->right)));
+										 log_flags(merge->right));
 		BTPageGetOpaque(page)->btpo_prev = last_block(merge);
 	}
 	page = GenericXLogRegisterBuffer(state, merge->parent,
-									 log_flags(BufferGetPage(merge->parent)));
+									 log_flags(merge->parent));
 	add_downlinks(merge, page);
 	GenericXLogFinish(state);
 }
@@ -848,22 +912,26 @@ rebuild(Merge *merge)
 /*
  * Inserts entries, which are in the order of the index, into the leaf that the
  * first one belongs to. Gives how many, from the first one on; 0: the first one
- * is the access method's.
+ * is the access method's, unless it has a rival.
  *
- * -1: none of the index's entries can be merged. The index is logged and not
- * unique. The memory context is one that the caller resets.
+ * -1: none of the index's entries can be merged. The index is logged; `rival`
+ * is not NULL if it is unique, and no two entries have the same key then. The
+ * memory context is one that the caller resets.
  */
 int
-sluice_btree_merge(Relation heap, Relation index, IndexTuple *tuples, int count)
+sluice_btree_merge(Relation heap, Relation index, IndexTuple *tuples, int count,
+				   SluiceRival *rival)
 {
-	Merge		merge = {.heap = heap,.index = index,.tuples = tuples};
+	Merge		merge = {.heap = heap,.index = index,.tuples = tuples,.rival = rival};
 	int			done = 0;
 
-	Assert(RelationNeedsWAL(index) && !index->rd_index->indisunique);
+	Assert(RelationNeedsWAL(index) && index->rd_index->indisunique == (rival != NULL));
+	if (rival)
+		rival->found = false;
 	if (!find_leaf(&merge))
 		return -1;
 	merge.count = count_entries(&merge, count);
-	Assert(merge.count > 0);
+	Assert(merge.count > 0 || merge.unique);
 	find_places(&merge);
 	if (merge.count > 0)
 	{

@@ -224,6 +224,7 @@ typedef enum IndexStrategy
 extern IndexStrategy sluice_index_way(Relation heap, Relation index, IndexInfo *info,
 									   bool is_private, SluiceIndexAttribute *attributes,
 									   const char **because);
+extern bool sluice_index_unique_waits(Relation index);
 
 /* What the last COPY did with an index of its table. */
 typedef struct IndexUse
@@ -306,11 +307,49 @@ extern OtherMethods *sluice_other_methods_open(ResultRelInfo *all, const IndexSt
 extern List *sluice_other_methods_row(OtherMethods *others, ResultRelInfo *rri, TupleTableSlot *slot,
 									  EState *estate);
 extern void sluice_other_methods_flush(OtherMethods *others);
+/* A row that has the key of an entry. */
+typedef struct SluiceRival
+{
+	bool		found;			/* the first entry of those to be merged has one */
+	TransactionId wait;			/* whose end decides about it; invalid: it is decided */
+	uint32		speculative;	/* that transaction's token, if its insertion is speculative */
+	ItemPointerData tid;
+} SluiceRival;
+
+/* first_refusal.c */
+typedef struct RowLines RowLines;
+
+/* The first row with a conflict, of those that were looked at. */
+typedef struct FirstRefusal
+{
+	uint64		line;			/* none that is not before it is of interest */
+	Oid			oid;			/* of the index */
+	Relation	heap;
+	Relation	index;
+	IndexTuple	tuple;			/* its entry; NULL: there is none */
+	bool		at_once;		/* no transaction is waited for */
+} FirstRefusal;
+
+extern RowLines *sluice_row_lines_open(void);
+extern Size sluice_row_lines_size(const RowLines *lines);
+extern void sluice_row_lines_note(RowLines *lines, const PlacedRow *rows, int count);
+extern void sluice_row_lines_forget(RowLines *lines);
+extern uint64 sluice_row_lines_find(RowLines *lines, const ItemPointerData *tid);
+extern void sluice_first_refusal_look(FirstRefusal *first, RowLines *lines, CopyFromState cstate,
+									  Relation heap, Relation index, IndexTuple *before,
+									  IndexTuple *tuples, int count);
+extern void sluice_first_refusal_add(FirstRefusal *first, RowLines *lines, Relation heap,
+									 Relation index, IndexTuple tuple, const SluiceRival *rival);
+extern void sluice_first_refusal_raise(const FirstRefusal *first, CopyFromState cstate);
 
 /* sorted_insert.c */
 typedef struct SortedInsert SortedInsert;
 
-extern SortedInsert *sluice_sorted_insert_open(ResultRelInfo *rri, Size memory);
+extern SortedInsert *sluice_sorted_insert_open(ResultRelInfo *rri, CopyFromState cstate, Size memory);
+extern void sluice_sorted_insert_look(SortedInsert *inserts, FirstRefusal *first);
+extern SortedInsert *sluice_sorted_insert_next(CopyFromState cstate, SortedInsert *last);
+extern bool sluice_sorted_insert_checks(CopyFromState cstate);
+extern const ResultRelInfo *sluice_sorted_insert_indexes(const SortedInsert *inserts);
 extern void sluice_sorted_insert_rows(SortedInsert *inserts, const PlacedRow *rows, int count,
 									  uint64 *line);
 extern bool sluice_sorted_insert_waits(const SortedInsert *inserts);
@@ -341,8 +380,17 @@ extern void sluice_btree_add_item(Page page, IndexTuple tuple, OffsetNumber offs
 extern void sluice_btree_allocate(Relation heap, Relation index, Buffer *added, int count);
 extern void sluice_btree_log(const Buffer *buffers, int count);
 
+/* btree_unique.c */
+extern bool sluice_btree_may_have_rival(Relation index, IndexTuple tuple);
+extern bool sluice_btree_rival_on_leaf(Relation heap, Relation index, BTScanInsert key, Buffer leaf,
+									   OffsetNumber at, ItemPointer own, SluiceRival *rival);
+extern void sluice_btree_wait(Relation index, SluiceRival *rival);
+extern bool sluice_btree_look(Relation heap, Relation index, IndexTuple tuple, bool at_once,
+							  SluiceRival *rival);
+
 /* btree_merge.c */
-extern int	sluice_btree_merge(Relation heap, Relation index, IndexTuple *tuples, int count);
+extern int	sluice_btree_merge(Relation heap, Relation index, IndexTuple *tuples, int count,
+							   SluiceRival *rival);
 
 /* btree_append.c */
 

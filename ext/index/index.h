@@ -66,6 +66,9 @@ extern void sluice_index_finish(IndexWriter *writer, int workers, int most);
 extern void sluice_index_explain(const IndexWriter *writer, ResultRelInfo *rri, uint64 rows);
 extern void sluice_index_close(IndexWriter *writer);
 
+/* first_refusal.c */
+extern void sluice_index_refuse_earlier(CopyFromState cstate);
+
 /* What the last COPY did with the indexes of its table. */
 typedef struct IndexUses IndexUses;
 

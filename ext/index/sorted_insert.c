@@ -3,18 +3,21 @@
  * sorted before they are inserted, so that all that go to one leaf are merged
  * into it at once (index/btree_merge.c); those that come behind all that the
  * index has go there as whole leaves. Those of unique indexes may go in with
- * the rows that were inserted together (index/unique_append.c).
+ * the rows that were inserted together (index/unique_append.c), as long as
+ * none waits.
  *
- * Only entries whose insertion cannot fail for what is in the row wait: of
- * B-trees over plain columns that are not unique, and of rows too short to be
- * too large for them. All others are inserted with the row, in the order and
- * with the errors of stock COPY. Entries of GIN and hash indexes are extracted
- * with the row and may wait then, too: other_methods.c. So no error is raised later than stock COPY
- * would raise it: what waits can fail for want of disk space, by a cancel or
- * by a serialization failure, and none of these is about a row.
+ * Entries wait of B-trees over plain columns, and of rows too short to be too
+ * large for them. All others are inserted with the row, in the order and with
+ * the errors of stock COPY. Entries of GIN and hash indexes are extracted with
+ * the row and may wait then, too: other_methods.c. What waits can be refused for one reason that is
+ * about its row: the key of a unique index is there already. Then the row is
+ * refused that stock COPY would refuse (index/first_refusal.c). All else that
+ * can fail is not about a row: disk space, a cancel, a serialization failure.
  *
  * WHO MIGHT MISS AN ENTRY THAT WAITS.  Other transactions do not see the rows
- * before the commit, and all entries are in by the end of the command. The
+ * before the commit, and all entries are in by the end of the command. One that
+ * inserts the same key before our entry is there comes first, as it might have
+ * without us. The
  * command itself does not see its own rows. AFTER triggers run when the
  * command is through; they find the entries there. A function that the COPY
  * calls in between may run queries of its own, but those do not see this
@@ -24,21 +27,29 @@
  * exception, since stock COPY lets rows of earlier batches be found by index
  * checks. With those none wait (`never` in writer.c).
  *
+ * WAITING FOR OTHERS.  Where another transaction has the key and is not
+ * finished, we wait for it as soon as the entry's turn comes, with no page
+ * locked. Loads of the same rows come to the keys in the same order, that of
+ * the index, so one of them waits and the other one goes on.
+ *
  * HOT.  Nobody can update a row before its entries are there: a row of the
  * current command is invisible to every UPDATE.
  *
  * VACUUM may run meanwhile. It meets rows of a transaction in progress, which
  * it leaves alone, and so it needs no entry of theirs.
  *
- * MEMORY.  All indexes share pgsluice.live_index_memory. When the core is
+ * MEMORY.  All indexes whose entries wait share pgsluice.live_index_memory, and
+ * the places and lines of rows have a share if one of these is unique. When the core is
  * full, or has too many values that need the server, its entries are inserted
- * and it begins again.
+ * and it begins again; between two rows, so that no index is behind another
+ * one for a row that is refused.
  */
 #include "index/build.h"
 
 #include "access/genam.h"
 #include "catalog/index.h"
 #include "catalog/pg_am_d.h"
+#include "lib/ilist.h"
 #include "miscadmin.h"
 #include "utils/memutils.h"
 
@@ -47,31 +58,98 @@ typedef struct Extended
 {
 	SluiceIndexBuild build;
 	IndexUse *taken;
+	int			at;				/* its number in the table's list */
+	bool		unique;
+	bool		shares;			/* it has a core, and its share of the memory */
+	bool		takes;			/* entries of the rows at hand wait */
 	bool		waiting;		/* some do */
+	bool		full;			/* they are to be inserted before the next row's */
 	bool		ascends;		/* all that were inserted together the last time came behind all others */
 } Extended;
 
 struct SortedInsert
 {
+	dlist_node	node;			/* in `opened` */
+	CopyFromState cstate;
+	bool		refuses;		/* a row has a conflict, or a look for one has begun */
 	ResultRelInfo *rri;
 	MemoryContext context;		/* of this struct, all that it points to, and the entries */
-	Size		memory;			/* for entries that wait, of all indexes */
+	Size		all_memory;		/* for entries that wait, of all indexes */
+	Size		memory;			/* and of one */
 	uint32		longest;		/* bytes of a row whose entries are surely not too large */
 	int			count;
 	Extended   *extended;
 	ResultRelInfo all;			/* the table's indexes before some were taken out */
-	bool	   *waits;			/* which of them have entries that wait */
+	Extended  **waits;			/* those of them whose entries may wait, or NULL */
 	UniqueAppend **append;	/* and are appended to, or NULL */
 	bool	   *done;			/* and have those of the rows at hand, or let them wait elsewhere */
 	IndexStrategy *ways;		/* of each */
 	OtherMethods *others;		/* the waiting ones that are no B-trees, or NULL */
+	RowLines   *lines;			/* of rows since entries of unique indexes wait; NULL: none ever do */
+	MemoryContextCallback callback;
 };
+
+/* All that are open in this session: of the partitions of a table, and of COPYs within a COPY. */
+static dlist_head opened = DLIST_STATIC_INIT(opened);
 
 /* The core of an index's entries, with its share of the memory. */
 static void
 open_core(SortedInsert *extend, Extended *extended)
 {
-	sluice_index_open_sorter(&extended->build, extend->memory / extend->count);
+	sluice_index_open_sorter(&extended->build, extend->memory);
+}
+
+/* Its memory is about to be freed. */
+static void
+forget(void *extend)
+{
+	dlist_delete(&((SortedInsert *) extend)->node);
+}
+
+/* Prepares an index whose entries can wait. */
+static void
+init_extended(SortedInsert *extend, int i, IndexUse *taken, const SluiceIndexAttribute *attributes)
+{
+	Extended   *extended = extend->waits[i];
+	SluiceIndexBuild *build = &extended->build;
+
+	extended->at = i;
+	extended->taken = taken;
+	build->heap = extend->rri->ri_RelationDesc;
+	build->index = extend->all.ri_IndexRelationDescs[i];
+	build->info = extend->all.ri_IndexRelationInfo[i];
+	memcpy(build->attributes, attributes, sizeof(build->attributes));
+	/* The same column may be in the index more than once. */
+	extend->longest = Min(extend->longest, COMPAT_BT_MAX_ITEM / build->info->ii_NumIndexAttrs);
+	extended->unique = build->index->rd_index->indisunique;
+	/* Where keys may ascend, none may ever wait: see append_rows(). */
+	extended->shares = extend->append[i] == NULL;
+	sluice_index_own_core(build, palloc0(sizeof(MemoryContextCallback)));
+	if (extended->unique && extend->lines == NULL)
+		extend->lines = sluice_row_lines_open();
+}
+
+/* Shares the memory among the indexes whose entries wait. None waits at the moment. */
+static void
+share_memory(SortedInsert *extend)
+{
+	int			shares = 0;
+	bool		unique = false;
+
+	for (int i = 0; i < extend->count; i++)
+	{
+		Assert(!extend->extended[i].waiting);
+		shares += extend->extended[i].shares;
+		unique |= extend->extended[i].shares && extend->extended[i].unique;
+	}
+	extend->memory = extend->all_memory / Max(1, shares + unique);
+	for (int i = 0; i < extend->count; i++)
+	{
+		if (!extend->extended[i].shares)
+			continue;
+		sluice_index_forget_ranks(&extend->extended[i].build);
+		open_core(extend, &extend->extended[i]);
+	}
 }
 
 /*
@@ -79,7 +157,7 @@ open_core(SortedInsert *extend, Extended *extended)
  * row. `memory`: the most bytes for such entries.
  */
 SortedInsert *
-sluice_sorted_insert_open(ResultRelInfo *rri, Size memory)
+sluice_sorted_insert_open(ResultRelInfo *rri, CopyFromState cstate, Size memory)
 {
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "pgsluice index entries",
 												  ALLOCSET_DEFAULT_SIZES);
@@ -91,12 +169,12 @@ sluice_sorted_insert_open(ResultRelInfo *rri, Size memory)
 	SluiceIndexAttribute attributes[INDEX_MAX_KEYS];
 
 	extend->rri = rri;
+	extend->cstate = cstate;
 	extend->all = *rri;
 	extend->longest = PG_UINT32_MAX;
 	extend->context = context;
-	extend->memory = memory;
 	extend->extended = palloc0(sizeof(Extended) * count);
-	extend->waits = palloc0(sizeof(bool) * count);
+	extend->waits = palloc0(sizeof(Extended *) * count);
 	extend->done = palloc0(sizeof(bool) * count);
 	extend->append = palloc0(sizeof(UniqueAppend *) * count);
 	extend->ways = palloc0(sizeof(IndexStrategy) * count);
@@ -110,38 +188,39 @@ sluice_sorted_insert_open(ResultRelInfo *rri, Size memory)
 		const char *because;
 		IndexStrategy way = sluice_index_way(rri->ri_RelationDesc, index, info, false,
 											  attributes, &because);
-		SluiceIndexBuild *build;
 
 		extend->ways[i] = way;
-		waiting += way == SLUICE_INDEX_SORTED;
+		waiting += way == SLUICE_INDEX_SORTED ||
+			(way == SLUICE_INDEX_LEAVES && sluice_index_unique_waits(index));
 		taken[i] = rri->ri_RootResultRelInfo ?
 			sluice_index_take_of_leaf(index, way, because) : sluice_index_take(index, way, because);
 		if (way == SLUICE_INDEX_LEAVES)
 			extend->append[i] = sluice_unique_append_open(rri->ri_RelationDesc, index, info,
 														 attributes, memory, taken[i]);
-		if (way != SLUICE_INDEX_SORTED || index->rd_rel->relam != BTREE_AM_OID)
+		if (index->rd_rel->relam != BTREE_AM_OID ||
+			(way != SLUICE_INDEX_SORTED && (way != SLUICE_INDEX_LEAVES || !sluice_index_unique_waits(index))))
 			continue;
-		extend->waits[i] = true;
-		extend->extended[extend->count].taken = taken[i];
-		build = &extend->extended[extend->count++].build;
-		build->heap = rri->ri_RelationDesc;
-		build->index = index;
-		build->info = info;
-		memcpy(build->attributes, attributes, sizeof(attributes));
-		/* The same column may be in the index more than once. */
-		extend->longest = Min(extend->longest, COMPAT_BT_MAX_ITEM / info->ii_NumIndexAttrs);
+		extend->waits[i] = &extend->extended[extend->count++];
+		init_extended(extend, i, taken[i], attributes);
 	}
 	if (waiting > 0)
-	{
 		sluice_report.index_memory = sluice_live_index_memory();	/* of all partitions */
-		extend->others = sluice_other_methods_open(&extend->all, extend->ways, taken, memory / waiting);
-		extend->memory = memory / waiting * extend->count;
-	}
-	for (int i = 0; i < extend->count; i++)
+	extend->all_memory = memory;
+	if (waiting > 0)
 	{
-		sluice_index_own_core(&extend->extended[i].build, palloc0(sizeof(MemoryContextCallback)));
-		open_core(extend, &extend->extended[i]);
+		extend->others = sluice_other_methods_open(&extend->all, extend->ways, taken, memory / waiting);
+		/* Theirs is a share for each; what is left is the B-trees'. */
+		for (int i = 0; i < count; i++)
+		{
+			if (extend->ways[i] == SLUICE_INDEX_SORTED && extend->waits[i] == NULL)
+				extend->all_memory -= memory / waiting;
+		}
 	}
+	share_memory(extend);
+	dlist_push_tail(&opened, &extend->node);
+	extend->callback.func = forget;
+	extend->callback.arg = extend;
+	MemoryContextRegisterResetCallback(context, &extend->callback);
 	MemoryContextSwitchTo(old);
 	return extend;
 }
@@ -158,10 +237,410 @@ set_indexes(SortedInsert *extend, bool waiting_too)
 	rri->ri_NumIndices = 0;
 	for (int i = 0; i < extend->all.ri_NumIndices; i++)
 	{
-		if (extend->done[i] || (extend->waits[i] && !waiting_too))
+		if (extend->done[i] || (extend->waits[i] && extend->waits[i]->takes && !waiting_too))
 			continue;
 		rri->ri_IndexRelationDescs[rri->ri_NumIndices] = extend->all.ri_IndexRelationDescs[i];
 		rri->ri_IndexRelationInfo[rri->ri_NumIndices++] = extend->all.ri_IndexRelationInfo[i];
+	}
+}
+
+/* Whether entries of unique indexes wait. */
+static bool
+unique_waits(const SortedInsert *extend)
+{
+	for (int i = 0; i < extend->count; i++)
+	{
+		if (extend->extended[i].unique && extend->extended[i].waiting)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * By the access method. False: the entry of a unique index is in, and its key
+ * may be there twice.
+ */
+static bool
+insert_entry(SluiceIndexBuild *build, Datum *values, bool *isnull, ItemPointer tid,
+			 IndexUniqueCheck check)
+{
+	return index_insert(build->index, values, isnull, tid, build->heap, check, false, build->info) ||
+		check != UNIQUE_CHECK_PARTIAL;
+}
+
+/*
+ * An entry that is the access method's. False: its row has a conflict. The
+ * access method does not refuse it, because another row may come first.
+ */
+static bool
+insert_single(SortedInsert *extend, Extended *extended, IndexTuple tuple, SluiceRival *rival)
+{
+	SluiceIndexBuild *build = &extended->build;
+	Datum		values[INDEX_MAX_KEYS];
+	bool		isnull[INDEX_MAX_KEYS];
+
+	index_deform_tuple(tuple, RelationGetDescr(build->index), values, isnull);
+	if (insert_entry(build, values, isnull, &tuple->t_tid,
+					 extended->unique ? UNIQUE_CHECK_PARTIAL : UNIQUE_CHECK_NO))
+		return true;
+	extend->cstate->cur_lineno = sluice_row_lines_find(extend->lines, &tuple->t_tid);
+	return !sluice_btree_look(build->heap, build->index, tuple, false, rival);
+}
+
+/* How many of the entries can go behind all that the index has: none with a NULL in a unique key. */
+static int
+count_plain(const Extended *extended, IndexTuple *tuples, int count)
+{
+	int			n = 0;
+
+	if (!extended->unique)
+		return count;
+	while (n < count && !IndexTupleHasNulls(tuples[n]))
+		n++;
+	return n;
+}
+
+/* The next entries of an index, to be inserted. */
+typedef struct Batch
+{
+	IndexTuple *tuples;
+	int			count;
+	int			behind;			/* from this one on they come behind all that the index had */
+	bool		merges;
+	SluiceRival rival;			/* of the entry that could not be inserted */
+} Batch;
+
+/*
+ * Inserts entries from number n on, as many as go to one place; gives how many.
+ * -1: the first one's row has a conflict. 0: call again.
+ */
+static int
+insert_together(SortedInsert *extend, Extended *extended, Batch *batch, int n)
+{
+	SluiceIndexBuild *build = &extended->build;
+	uint64	   *rows = extended->taken->rows;
+	IndexStrategy way = n >= batch->behind ? SLUICE_INDEX_LEAVES : SLUICE_INDEX_LEAF_MERGE;
+	SluiceRival *rival = extended->unique ? &batch->rival : NULL;
+	int			taken = 0;
+
+	batch->rival.found = false;
+	if (way == SLUICE_INDEX_LEAVES)
+	{
+		int			plain = count_plain(extended, batch->tuples + n, batch->count - n);
+
+		taken = plain > 0 ?
+			sluice_btree_append(build->heap, build->index, batch->tuples + n, plain) : -1;
+		if (taken < 0)
+		{
+			/* Others have gone beyond us, or these have NULLs. */
+			batch->behind = batch->count;
+			extended->ascends = false;
+			return 0;
+		}
+	}
+	else if (batch->merges)
+		taken = sluice_btree_merge(build->heap, build->index, batch->tuples + n, batch->behind - n,
+								   rival);
+	if (taken < 0)
+	{
+		batch->merges = false;
+		return 0;
+	}
+	if (batch->rival.found && !TransactionIdIsValid(rival->wait))
+		return -1;
+	if (batch->rival.found)
+	{
+		extend->cstate->cur_lineno = sluice_row_lines_find(extend->lines, &batch->tuples[n]->t_tid);
+		sluice_btree_wait(build->index, rival);
+		return 0;
+	}
+	if (taken == 0)
+	{
+		if (!insert_single(extend, extended, batch->tuples[n], rival))
+			return -1;
+		way = SLUICE_INDEX_SORTED;
+		taken = 1;
+	}
+	rows[way] += taken;
+	return taken;
+}
+
+/*
+ * Inserts entries that are in the index's order: those of each leaf together;
+ * the last ones, if they come behind all others, as whole leaves. Gives how many
+ * are in: less than all if the next one has this rival. What is allocated
+ * goes with the current memory context, which is reset.
+ */
+static int
+insert_some(SortedInsert *extend, Extended *extended, IndexTuple *tuples, int count,
+			SluiceRival *rival)
+{
+	SluiceIndexBuild *build = &extended->build;
+	Batch		batch = {.tuples = tuples,.count = count,.behind = count};
+	int			n = 0;
+
+	if (count == 0)
+		return 0;
+	if (sluice_allowed.index_append)
+		batch.behind = sluice_btree_append_from(build->index, tuples, count);
+	batch.merges = sluice_allowed.index_leaf_merge && RelationNeedsWAL(build->index);
+	extended->ascends &= batch.behind == 0;
+	if (count - batch.behind < (int) sluice_threshold(SLUICE_INDEX_FEWEST))
+		batch.behind = count;
+	while (n < count)
+	{
+		int			taken;
+
+		CHECK_FOR_INTERRUPTS();
+		taken = insert_together(extend, extended, &batch, n);
+		MemoryContextReset(CurrentMemoryContext);
+		if (taken < 0)
+			break;
+		n += taken;
+	}
+	*rival = batch.rival;
+	return n;
+}
+
+/* The next of an index's sorted entries, from number `done` on; NULL: there are no more. */
+static IndexTuple *
+next_sorted(SluiceIndexBuild *build, uint64 done, int *count)
+{
+	SluiceIndexStep step = {0};
+	SluiceIndexStatus status = pgsluice_index_sorted(build->core, done, &step);
+	IndexTuple *tuples;
+	char	   *at = (char *) step.bytes;
+
+	sluice_index_checked(build, status);
+	if (status == SLUICE_INDEX_DONE)
+		return NULL;
+	*count = (int) step.rows;
+	tuples = palloc(sizeof(IndexTuple) * step.rows);
+	for (uint64 i = 0; i < step.rows; i++)
+	{
+		tuples[i] = (IndexTuple) at;
+		at += IndexTupleSize(tuples[i]);
+	}
+	return tuples;
+}
+
+/* Sorts what waits for an index. */
+static void
+sort(Extended *extended)
+{
+	/* Rows that were added one by one have their values' numbers. */
+	(void) sluice_index_rank(&extended->build);
+	sluice_index_checked(&extended->build, pgsluice_index_sort(extended->build.core));
+}
+
+/* Looks for rows with a conflict among what waits for an index, from these entries on. */
+static void
+look_on(SortedInsert *extend, Extended *extended, FirstRefusal *first, IndexTuple before,
+		IndexTuple *tuples, int count, uint64 done)
+{
+	SluiceIndexBuild *build = &extended->build;
+
+	do
+	{
+		sluice_first_refusal_look(first, extend->lines, extend->cstate, build->heap, build->index,
+								  &before, tuples, count);
+		done += count;
+	} while ((tuples = next_sorted(build, done, &count)) != NULL);
+	extended->waiting = false;
+}
+
+/* The same among all that waits for the table's unique indexes. */
+void
+sluice_sorted_insert_look(SortedInsert *extend, FirstRefusal *first)
+{
+	MemoryContext caller = MemoryContextSwitchTo(extend->context);
+
+	extend->refuses = true;
+	for (int i = 0; i < extend->count; i++)
+	{
+		Extended   *extended = &extend->extended[i];
+		IndexTuple *tuples;
+		int			count;
+
+		if (!extended->unique || !extended->waiting)
+			continue;
+		sort(extended);
+		tuples = next_sorted(&extended->build, 0, &count);
+		if (tuples)
+			look_on(extend, extended, first, NULL, tuples, count, 0);
+	}
+	MemoryContextSwitchTo(caller);
+}
+
+/* The next one of this load that is open. */
+SortedInsert *
+sluice_sorted_insert_next(CopyFromState cstate, SortedInsert *last)
+{
+	dlist_node *node = last ? &last->node : &opened.head;
+
+	while (!dlist_is_empty(&opened) && (node = node->next) != &opened.head)
+	{
+		SortedInsert *extend = dlist_container(SortedInsert, node, node);
+
+		if (extend->cstate == cstate)
+			return extend;
+	}
+	return NULL;
+}
+
+/* Whether entries of this load wait whose keys may be there already, and nobody looks yet. */
+bool
+sluice_sorted_insert_checks(CopyFromState cstate)
+{
+	bool		waits = false;
+
+	for (SortedInsert *at = NULL; (at = sluice_sorted_insert_next(cstate, at)) != NULL;)
+	{
+		if (at->refuses)
+			return false;
+		waits |= unique_waits(at);
+	}
+	return waits;
+}
+
+/* The table's indexes. */
+const ResultRelInfo *
+sluice_sorted_insert_indexes(const SortedInsert *extend)
+{
+	return &extend->all;
+}
+
+/*
+ * The first of these entries has a rival (NULL: that is the entry before it):
+ * refuses its row, or one that comes before it in the input.
+ */
+static void
+refuse(SortedInsert *extend, Extended *extended, const SluiceRival *rival, IndexTuple before,
+	   IndexTuple *tuples, int count, uint64 done)
+{
+	SluiceIndexBuild *build = &extended->build;
+	FirstRefusal first = {.line = PG_UINT64_MAX};
+
+	extend->refuses = true;
+	if (rival)
+		sluice_first_refusal_add(&first, extend->lines, build->heap, build->index, tuples[0], rival);
+	look_on(extend, extended, &first, before, tuples, count, done);
+	for (SortedInsert *at = NULL; (at = sluice_sorted_insert_next(extend->cstate, at)) != NULL;)
+		sluice_sorted_insert_look(at, &first);
+	sluice_first_refusal_raise(&first, extend->cstate);
+}
+
+/* How many of the entries have another key than the one before them, up to one that has the same. */
+static int
+count_different(const Extended *extended, IndexTuple before, IndexTuple *tuples, int count)
+{
+	Relation	index = extended->build.index;
+	int			n = 0;
+
+	if (!extended->unique)
+		return count;
+	for (; n < count; n++)
+	{
+		if (before && sluice_index_equal_keys(index, index->rd_index->indnullsnotdistinct, before, tuples[n]))
+			break;
+		before = tuples[n];
+	}
+	return n;
+}
+
+/* Inserts the entries that wait for an index, in its order. */
+static void
+insert_sorted(SortedInsert *extend, Extended *extended)
+{
+	SluiceIndexBuild *build = &extended->build;
+	MemoryContext caller = MemoryContextSwitchTo(extend->context);
+	MemoryContext scratch = AllocSetContextCreate(extend->context, "pgsluice index entry",
+												  ALLOCSET_DEFAULT_SIZES);
+	uint64		line = extend->cstate->cur_lineno;
+	IndexTuple	before = NULL;	/* the last one that is in */
+	IndexTuple *tuples;
+	int			count;
+
+	sort(extended);
+	extended->ascends = true;
+	for (uint64 done = 0; (tuples = next_sorted(build, done, &count)) != NULL; done += count)
+	{
+		int			different = count_different(extended, before, tuples, count);
+		SluiceRival rival;
+		int			n;
+
+		MemoryContextSwitchTo(scratch);
+		n = insert_some(extend, extended, tuples, different, &rival);
+		MemoryContextSwitchTo(extend->context);
+		if (n < count)
+			refuse(extend, extended, n < different ? &rival : NULL,
+				   n > 0 ? CopyIndexTuple(tuples[n - 1]) : before, tuples + n, count - n, done + n);
+		if (before)
+			pfree(before);
+		before = extended->unique ? CopyIndexTuple(tuples[count - 1]) : NULL;
+		pfree(tuples);
+	}
+	MemoryContextSwitchTo(caller);
+	MemoryContextDelete(scratch);
+	extend->cstate->cur_lineno = line;
+	extended->waiting = extended->full = false;
+}
+
+/*
+ * An index that has nothing waiting takes the rows at hand as whole leaves, if
+ * it can. Else their entries wait; but not those of a few rows among many that
+ * went in so.
+ */
+static void
+append_rows(SortedInsert *extend, int i, const PlacedRow *rows, int count, uint64 *line)
+{
+	Extended   *extended = extend->waits[i];
+	UniqueAppend *append = extend->append[i];
+
+	if (extended && extended->waiting)
+		return;
+	extend->done[i] = sluice_unique_append_rows(append, rows, count, line);
+	if (extended)
+		extended->takes = !extend->done[i] &&
+			(count >= (int) sluice_threshold(SLUICE_INDEX_FEWEST) || !sluice_unique_append_goes_on(append));
+	if (extended && extended->takes && !extended->shares)
+	{
+		for (int n = 0; n < extend->count; n++)
+		{
+			if (extend->extended[n].waiting)
+				insert_sorted(extend, &extend->extended[n]);
+		}
+		extended->shares = true;
+		share_memory(extend);
+	}
+}
+
+/* Notes where the rows are, and their lines, if entries of unique indexes are going to wait. */
+static void
+note_lines(SortedInsert *extend, const PlacedRow *rows, int count)
+{
+	bool		takes = false;
+
+	if (extend->lines == NULL)
+		return;
+	if (!unique_waits(extend))
+		sluice_row_lines_forget(extend->lines);
+	for (int i = 0; i < extend->count; i++)
+		takes |= extend->extended[i].unique && (extend->extended[i].takes || extend->extended[i].waiting);
+	if (takes)
+		sluice_row_lines_note(extend->lines, rows, count);
+}
+
+/* Inserts what waits for unique indexes if there is no room for more places and lines. */
+static void
+make_room(SortedInsert *extend)
+{
+	if (extend->lines == NULL || sluice_row_lines_size(extend->lines) < extend->memory)
+		return;
+	for (int i = 0; i < extend->count; i++)
+	{
+		if (extend->extended[i].unique && extend->extended[i].waiting)
+			insert_sorted(extend, &extend->extended[i]);
 	}
 }
 
@@ -174,119 +653,31 @@ void
 sluice_sorted_insert_rows(SortedInsert *extend, const PlacedRow *rows, int count,
 						 uint64 *line)
 {
+	make_room(extend);
 	memset(extend->done, 0, sizeof(bool) * extend->all.ri_NumIndices);
+	for (int i = 0; i < extend->count; i++)
+		extend->extended[i].takes = true;
 	for (int i = 0; i < extend->all.ri_NumIndices; i++)
-		extend->done[i] = extend->append[i] ?
-			sluice_unique_append_rows(extend->append[i], rows, count, line) :
-			extend->ways[i] == SLUICE_INDEX_SORTED && !extend->waits[i];
+	{
+		if (extend->append[i])
+			append_rows(extend, i, rows, count, line);
+		else
+			extend->done[i] = extend->ways[i] == SLUICE_INDEX_SORTED && extend->waits[i] == NULL;
+	}
+	note_lines(extend, rows, count);
 	set_indexes(extend, false);
 }
 
-/* Whether it has indexes whose entries wait. */
+/* Whether entries of the rows at hand are to wait. */
 bool
 sluice_sorted_insert_waits(const SortedInsert *extend)
 {
-	return extend->count > 0 || extend->others != NULL;
-}
-
-/* By the access method. The indexes are not unique, so nothing is checked. */
-static void
-insert_entry(SluiceIndexBuild *build, Datum *values, bool *isnull, ItemPointer tid)
-{
-	index_insert(build->index, values, isnull, tid, build->heap, UNIQUE_CHECK_NO, false,
-				 build->info);
-}
-
-/*
- * Inserts entries that are in the index's order: those of each leaf together;
- * the last ones, if they come behind all others, as whole leaves. What is allocated goes with the current
- * memory context, which is reset.
- */
-static void
-insert_some(Extended *extended, IndexTuple *tuples, int count)
-{
-	SluiceIndexBuild *build = &extended->build;
-	uint64	   *rows = extended->taken->rows;
-	int			behind = sluice_allowed.index_append ?
-		sluice_btree_append_from(build->index, tuples, count) : count;
-	Datum		values[INDEX_MAX_KEYS];
-	bool		isnull[INDEX_MAX_KEYS];
-	bool		merges = sluice_allowed.index_leaf_merge && RelationNeedsWAL(build->index);
-	int			n = 0;
-
-	extended->ascends &= behind == 0;
-	if (count - behind < (int) sluice_threshold(SLUICE_INDEX_FEWEST))
-		behind = count;
-	while (n < count)
+	for (int i = 0; i < extend->count; i++)
 	{
-		IndexStrategy way = n >= behind ? SLUICE_INDEX_LEAVES : SLUICE_INDEX_LEAF_MERGE;
-		int			taken = 0;
-
-		CHECK_FOR_INTERRUPTS();
-		if (way == SLUICE_INDEX_LEAVES)
-			taken = sluice_btree_append(build->heap, build->index, tuples + n, count - n);
-		else if (merges)
-			taken = sluice_btree_merge(build->heap, build->index, tuples + n, behind - n);
-		if (taken < 0 && way == SLUICE_INDEX_LEAF_MERGE)
-			merges = false;
-		else if (taken < 0)
-		{
-			/* Others have gone beyond us. */
-			behind = count;
-			extended->ascends = false;
-		}
-		if (taken > 0)
-		{
-			n += taken;
-			rows[way] += taken;
-		}
-		else
-		{
-			index_deform_tuple(tuples[n], RelationGetDescr(build->index), values, isnull);
-			insert_entry(build, values, isnull, &tuples[n++]->t_tid);
-			rows[SLUICE_INDEX_SORTED]++;
-		}
-		MemoryContextReset(CurrentMemoryContext);
+		if (extend->extended[i].takes)
+			return true;
 	}
-}
-
-/* Inserts the entries that wait for an index, in its order. */
-static void
-insert_sorted(SortedInsert *extend, Extended *extended)
-{
-	SluiceIndexBuild *build = &extended->build;
-	MemoryContext caller = MemoryContextSwitchTo(extend->context);
-	MemoryContext scratch = AllocSetContextCreate(extend->context, "pgsluice index entry",
-												  ALLOCSET_DEFAULT_SIZES);
-	SluiceIndexStep step = {0};
-
-	/* Rows that were added one by one have their values' numbers. */
-	(void) sluice_index_rank(build);
-	sluice_index_checked(build, pgsluice_index_sort(build->core));
-	extended->ascends = true;
-	for (uint64 done = 0;; done += step.rows)
-	{
-		SluiceIndexStatus status = pgsluice_index_sorted(build->core, done, &step);
-		IndexTuple *tuples;
-		char	   *at = (char *) step.bytes;
-
-		sluice_index_checked(build, status);
-		if (status == SLUICE_INDEX_DONE)
-			break;
-		tuples = palloc(sizeof(IndexTuple) * step.rows);
-		for (uint64 i = 0; i < step.rows; i++)
-		{
-			tuples[i] = (IndexTuple) at;
-			at += IndexTupleSize(tuples[i]);
-		}
-		MemoryContextSwitchTo(scratch);
-		insert_some(extended, tuples, (int) step.rows);
-		MemoryContextSwitchTo(extend->context);
-		pfree(tuples);
-	}
-	MemoryContextSwitchTo(caller);
-	MemoryContextDelete(scratch);
-	extended->waiting = false;
+	return extend->others != NULL;
 }
 
 /* Lets an entry of the row wait, or inserts it. */
@@ -313,10 +704,11 @@ add_entry(SortedInsert *extend, Extended *extended, TupleTableSlot *slot)
 			open_core(extend, extended);
 			pg_fallthrough;
 		case SLUICE_INDEX_UNFIT:
-			insert_entry(build, values, isnull, &slot->tts_tid);
+			(void) insert_entry(build, values, isnull, &slot->tts_tid,
+								extended->unique ? UNIQUE_CHECK_YES : UNIQUE_CHECK_NO);
 			break;
 		case SLUICE_INDEX_FULL:
-			insert_sorted(extend, extended);
+			extended->waiting = extended->full = true;
 			break;
 		default:
 			extended->waiting = true;
@@ -336,9 +728,20 @@ sluice_sorted_insert_row(SortedInsert *extend, TupleTableSlot *slot)
 
 	if (extend->count == 0)
 		return extend->others;
+	for (int i = 0; i < extend->count; i++)
+	{
+		Extended   *extended = &extend->extended[i];
+
+		/* Before a row that may be refused while a page is locked: see first_refusal.c. */
+		if (extended->full || (too_long && extended->unique && extended->waiting))
+			insert_sorted(extend, extended);
+	}
 	set_indexes(extend, too_long);
 	for (int i = 0; i < extend->count && !too_long; i++)
-		add_entry(extend, &extend->extended[i], slot);
+	{
+		if (extend->extended[i].takes)
+			add_entry(extend, &extend->extended[i], slot);
+	}
 	return extend->others;
 }
 
@@ -353,7 +756,8 @@ sluice_sorted_insert_ascending(SortedInsert *extend)
 
 	for (int i = 0; i < extend->all.ri_NumIndices; i++)
 	{
-		if (extend->append[i] && sluice_unique_append_goes_on(extend->append[i]))
+		if (extend->append[i] && !(extend->waits[i] && extend->waits[i]->waiting) &&
+			sluice_unique_append_goes_on(extend->append[i]))
 			ascending = lappend_oid(ascending,
 									RelationGetRelid(extend->all.ri_IndexRelationDescs[i]));
 	}
@@ -361,8 +765,9 @@ sluice_sorted_insert_ascending(SortedInsert *extend)
 	{
 		Extended   *extended = &extend->extended[i];
 
-		if (extended->waiting)
-			insert_sorted(extend, extended);
+		if (!extended->waiting)
+			continue;
+		insert_sorted(extend, extended);
 		if (extended->ascends)
 			ascending = lappend_oid(ascending, RelationGetRelid(extended->build.index));
 	}

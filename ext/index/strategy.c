@@ -10,7 +10,7 @@
  *    merge    the same for a table that had rows, once it has grown enough
  *             (merge.c)
  *    leaves   unique, keys above all others: whole leaves behind the last one
- *             (unique_append.c)
+ *             (unique_append.c); others as `sorted`
  *    sorted   many entries at a time, in the index's order (sorted_insert.c):
  *             those of a leaf together (btree_merge.c); those of a page of a
  *             GIN or hash index together (gin_merge.c, hash_merge.c)
@@ -100,6 +100,33 @@ why_not_built(Relation heap, Relation index, IndexInfo *info)
 	return NULL;
 }
 
+/*
+ * Why entries of a unique index cannot wait to be merged into its leaves, or
+ * NULL: they are checked when they are.
+ */
+static const char *
+why_not_waiting(Relation index)
+{
+	if (!sluice_allowed.index_leaf_merge)
+		return SLUICE_NO_INDEX_LEAF_MERGE;
+	if (!sluice_allowed.unique_leaf_merge)
+		return SLUICE_NO_UNIQUE_LEAF_MERGE;
+	if (!index->rd_index->indisvalid)
+		return "the index is not valid";
+	if (!index->rd_index->indimmediate)
+		return "its constraint is deferrable";
+	if (!RelationNeedsWAL(index))
+		return "the index is not logged";
+	return NULL;
+}
+
+/* Whether entries of a unique index that the core can sort may wait. */
+bool
+sluice_index_unique_waits(Relation index)
+{
+	return why_not_waiting(index) == NULL;
+}
+
 /* Why no leaves can be put behind its last one, or NULL. */
 static const char *
 why_not_leaves(Relation index, const SluiceIndexAttribute *attributes)
@@ -171,10 +198,8 @@ sluice_index_way(Relation heap, Relation index, IndexInfo *info, bool is_private
 	*because = why_not_leaves(index, attributes);
 	if (*because == NULL)
 		return SLUICE_INDEX_LEAVES;
-	/*
-	 * Those of a unique index cannot wait: what it refuses is refused at once.
-	 */
-	return index->rd_index->indisunique ? SLUICE_INDEX_ROWS : SLUICE_INDEX_SORTED;
+	return index->rd_index->indisunique && !sluice_index_unique_waits(index) ?
+		SLUICE_INDEX_ROWS : SLUICE_INDEX_SORTED;
 }
 
 /*

@@ -176,7 +176,7 @@ start_sorted_inserts(IndexWriter *writer)
 	if (writer->sorted || writer->is_private || writer->never || writer->rri->ri_NumIndices == 0)
 		return;
 	old = MemoryContextSwitchTo(writer->estate->es_query_cxt);
-	writer->sorted = sluice_sorted_insert_open(writer->rri, memory_of(writer));
+	writer->sorted = sluice_sorted_insert_open(writer->rri, writer->cstate, memory_of(writer));
 	MemoryContextSwitchTo(old);
 }
 

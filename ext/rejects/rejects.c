@@ -5,7 +5,7 @@
  * statement names, as it came, with its error; all others are loaded as if it
  * had not been there. A record is rejected for an error that is about its
  * data. An error of the server (no space, a lock timeout, a cancel, a missing
- * right) ends the statement as ever: is_about_the_data() has the list.
+ * right) ends the statement as ever: sluice_is_about_the_data() has the list.
  *
  * TWO STAGES.  Values that the core leaves to the server are read first, in
  * subtransactions that write nothing and so take no transaction ID: a record
@@ -145,37 +145,6 @@ refers_to_itself(Relation rel)
 }
 
 /*
- * Whether an error is about the data, and not about the server, the session,
- * the user's rights or the table's own functions, which any record would meet.
- * `reading`: it came while a value was read.
- */
-static bool
-is_about_the_data(int sqlerrcode, bool reading)
-{
-	switch (ERRCODE_TO_CATEGORY(sqlerrcode))
-	{
-		case ERRCODE_DATA_EXCEPTION:
-			return sqlerrcode != ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED;
-		case ERRCODE_INTEGRITY_CONSTRAINT_VIOLATION:
-		case ERRCODE_CARDINALITY_VIOLATION:
-		case ERRCODE_WITH_CHECK_OPTION_VIOLATION:
-		case ERRCODE_PROGRAM_LIMIT_EXCEEDED:
-		case ERRCODE_FEATURE_NOT_SUPPORTED:
-			return true;
-		case ERRCODE_PLPGSQL_ERROR:
-			return sqlerrcode != ERRCODE_ASSERT_FAILURE;
-		case ERRCODE_TO_CATEGORY(ERRCODE_SYNTAX_ERROR):
-			/*
-			 * Names of objects and queries are values of some types. Otherwise
-			 * a trigger or a default has them.
-			 */
-			return reading && sqlerrcode != ERRCODE_INSUFFICIENT_PRIVILEGE;
-		default:
-			return false;
-	}
-}
-
-/*
  * Gives rows to the table, as if they had just been formed. Rows that the
  * server has read have not had their NOT NULL constraints checked by the core.
  */
@@ -303,7 +272,7 @@ run_attempt(SluiceLoad *load, SluiceAttempt *attempt)
 		MemoryContextReset(load->rejects->attempt);
 		return true;
 	}
-	if (!is_about_the_data(attempt->error->sqlerrcode, cstate->cur_attname != NULL))
+	if (!sluice_is_about_the_data(attempt->error->sqlerrcode, cstate->cur_attname != NULL))
 		ReThrowError(attempt->error);
 	name_column(load, attempt->error);
 	MemoryContextSwitchTo(old);
@@ -321,7 +290,7 @@ static void
 end_reading(SluiceLoad *load, ErrorData *error)
 {
 	load->record = NULL;
-	if (!is_about_the_data(error->sqlerrcode, load->cstate->cur_attname != NULL))
+	if (!sluice_is_about_the_data(error->sqlerrcode, load->cstate->cur_attname != NULL))
 		ReThrowError(error);
 	name_column(load, error);
 	renew_functions(load);

@@ -9,7 +9,7 @@ from .test_workers import workers
 ROWS = 20000
 DATA = b"".join(b"%d,%d,%060d\n" % (i, i * 7919 % ROWS, i) for i in range(ROWS))
 TABLE = "DROP TABLE IF EXISTS t; CREATE TABLE t (id serial, a int UNIQUE, b int, c text); CREATE INDEX t_b ON t (b); CREATE INDEX t_id ON t (id);"
-SWITCHES = ("allow_whole_pages", "allow_index_append", "allow_index_leaf_merge", "allow_sequence_blocks", "allow_index_build", "allow_foreign_keys",
+SWITCHES = ("allow_whole_pages", "allow_index_append", "allow_index_leaf_merge", "allow_unique_leaf_merge", "allow_sequence_blocks", "allow_index_build", "allow_foreign_keys",
             "allow_expressions", "allow_gin_merge", "allow_hash_merge", "allow_compression")
 WAYS = "SELECT x->>'index', x->>'way', x->>'rows', x->>'because' FROM pgsluice.last_copy, jsonb_array_elements(indexes) x ORDER BY 1;"
 
@@ -88,7 +88,7 @@ class Switches(Administered):
                     said = session.run(f"SELECT route, switched_off FROM pgsluice.last_copy; {WAYS}").split("\n")
                     self.assertEqual(said[0], ("insert|" if off == "allow_whole_pages" else "append|") + (off and f"pgsluice.{off}"))
                     if off == "allow_index_append":
-                        self.assertEqual([line.split("|")[1] for line in said[1:]], ["row", "sorted", "sorted"])
+                        self.assertEqual([line.split("|")[1] for line in said[1:]], ["sorted", "sorted", "sorted"])
                         self.assertNotIn("leaves", "".join(said[1:]))
                         self.assertEqual({line.split("|")[3] for line in said[1:]}, {"pgsluice.allow_index_append is off"})
                     else:

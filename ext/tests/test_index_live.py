@@ -347,10 +347,11 @@ class Ways(OnCluster):
         self.sql("CREATE UNIQUE INDEX t_bc ON t (b, c)")
         self.taken(ascending(5000, 100000))
         low = self.taken(ascending(5000))["t_pkey"]
-        self.assertEqual((low["rows"], low["because"]), ({"row": 5000}, "some rows' keys are not above the index's"))
+        self.assertEqual((low["rows"], low["because"]), ({"leaf_merge": 5000}, "some rows' keys are not above the index's"))
         nulls = self.taken("".join(f"{n},,,\n" for n in range(200000, 203000)))
         self.assertEqual(nulls["t_bc"]["because"], "some rows' keys are NULL or long")
-        self.assertEqual(nulls["t_bc"]["rows"], {"row": 3000})
+        self.assertEqual(set(nulls["t_bc"]["rows"]) - {"leaf_merge", "sorted"}, set())
+        self.assertEqual(sum(nulls["t_bc"]["rows"].values()), 3000)
         for count, before, why in ((400, "", "the load is small"), (400, "BEGIN; TRUNCATE t;", "the table is small")):
             few = self.taken(ascending(count, 300000), before, "ROLLBACK;" if before else "")
             self.assertEqual({(index["way"], index["because"]) for index in few.values()}, {("row", why)})

@@ -1,0 +1,203 @@
+/*
+ * Whether a key is in a unique B-tree already: what _bt_check_unique() of
+ * nbtinsert.c checks, for entries that are inserted many at a time.
+ *
+ * A row with an equal key is a rival of the new one if it is alive to a dirty
+ * snapshot: committed, or this transaction's own, and not deleted by either.
+ * A row that another transaction has inserted or deleted and that is not
+ * finished decides nothing yet: `wait` names that transaction, as
+ * _bt_check_unique() does. HOT chains, TOAST and speculative insertions are the
+ * table access method's: the same function reads the row
+ * (table_index_fetch_tuple_check).
+ *
+ * WHICH LOCK.  Every insertion of a key locks the first leaf that the key may
+ * be on, and keeps it locked from the check to the insertion. A search without
+ * a place in the table (scantid is NULL) finds that leaf. So whoever holds its
+ * lock and finds no rival may insert: btree_merge.c. sluice_btree_look() only
+ * looks, for a load that will be refused, and may lock one leaf after another.
+ *
+ * SERIALIZABLE.  Before a key is refused, the leaf is checked for conflicts, as
+ * _bt_check_unique() does: a serialization failure is what the user should see
+ * then.
+ */
+#include "index/build.h"
+
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "storage/predicate.h"
+#include "utils/snapmgr.h"
+
+/*
+ * Whether entries with this key can have rivals: not with a NULL in it, unless
+ * the index says that NULLs are equal.
+ */
+bool
+sluice_btree_may_have_rival(Relation index, IndexTuple tuple)
+{
+	if (!index->rd_index->indisunique)
+		return false;
+	if (!IndexTupleHasNulls(tuple) || index->rd_index->indnullsnotdistinct)
+		return true;
+	for (int i = 1; i <= IndexRelationGetNumberOfKeyAttributes(index); i++)
+	{
+		bool		isnull;
+
+		(void) index_getattr(tuple, i, RelationGetDescr(index), &isnull);
+		if (isnull)
+			return false;
+	}
+	return true;
+}
+
+/* Whether the row at this place is a rival. */
+static bool
+is_rival(Relation heap, ItemPointerData tid, SluiceRival *rival)
+{
+	ItemPointerData found = tid;	/* becomes the place of a row of its HOT chain */
+	SnapshotData dirty;
+	bool		all_dead = false;
+
+	InitDirtySnapshot(dirty);
+	if (!table_index_fetch_tuple_check(heap, &found, &dirty, &all_dead))
+		return false;
+	rival->tid = tid;
+	rival->wait = TransactionIdIsValid(dirty.xmin) ? dirty.xmin : dirty.xmax;
+	rival->speculative = dirty.speculativeToken;
+	return true;
+}
+
+/*
+ * Looks for a rival among the items of a leaf that have the key, from `at` on;
+ * not the row that the entry itself is of.
+ */
+bool
+sluice_btree_rival_on_leaf(Relation heap, Relation index, BTScanInsert key, Buffer leaf,
+						   OffsetNumber at, ItemPointer own, SluiceRival *rival)
+{
+	Page		page = BufferGetPage(leaf);
+	OffsetNumber last = PageGetMaxOffsetNumber(page);
+
+	Assert(key->scantid == NULL);
+	for (; at <= last && _bt_compare(index, key, page, at) == 0; at++)
+	{
+		ItemId		item = PageGetItemId(page, at);
+		IndexTuple	tuple = (IndexTuple) PageGetItem(page, item);
+		ItemPointer tids = &tuple->t_tid;
+		int			count = 1;
+
+		if (ItemIdIsDead(item))
+			continue;
+		if (BTreeTupleIsPosting(tuple))
+		{
+			tids = BTreeTupleGetPosting(tuple);
+			count = BTreeTupleGetNPosting(tuple);
+		}
+		for (int i = 0; i < count; i++)
+		{
+			if ((own && ItemPointerEquals(own, &tids[i])) || !is_rival(heap, tids[i], rival))
+				continue;
+			if (!TransactionIdIsValid(rival->wait))
+				CheckForSerializableConflictIn(index, NULL, BufferGetBlockNumber(leaf));
+			return true;
+		}
+	}
+	return false;
+}
+
+/* The first item of a leaf that is not below the key. */
+static OffsetNumber
+first_not_below(Relation index, BTScanInsert key, Page page)
+{
+	OffsetNumber low = P_FIRSTDATAKEY(BTPageGetOpaque(page));
+	OffsetNumber high = OffsetNumberNext(PageGetMaxOffsetNumber(page));
+
+	while (low < high)
+	{
+		OffsetNumber middle = low + (high - low) / 2;
+
+		if (_bt_compare(index, key, page, middle) > 0)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+/* The next leaf, if the key's items may go on there; else none. */
+static Buffer
+next_leaf(Relation index, BTScanInsert key, Buffer leaf)
+{
+	BTPageOpaque opaque = BTPageGetOpaque(BufferGetPage(leaf));
+
+	if (P_RIGHTMOST(opaque) || _bt_compare(index, key, BufferGetPage(leaf), P_HIKEY) != 0)
+	{
+		_bt_relbuf(index, leaf);
+		return InvalidBuffer;
+	}
+	do
+	{
+		if (P_RIGHTMOST(opaque))
+			elog(ERROR, "fell off the end of index \"%s\"", RelationGetRelationName(index));
+		leaf = _bt_relandgetbuf(index, leaf, opaque->btpo_next, BT_READ);
+		opaque = BTPageGetOpaque(BufferGetPage(leaf));
+	} while (P_IGNORE(opaque));
+	return leaf;
+}
+
+/* Whether the entry has a rival at the moment. */
+static bool
+has_rival(Relation heap, Relation index, IndexTuple tuple, SluiceRival *rival)
+{
+	BTScanInsert key = _bt_mkscankey(index, tuple);
+	bool		found = false;
+	Buffer		leaf;
+
+	key->scantid = NULL;
+	(void) compat_bt_search(index, heap, key, &leaf);
+	while (BufferIsValid(leaf))
+	{
+		OffsetNumber at = first_not_below(index, key, BufferGetPage(leaf));
+
+		found = sluice_btree_rival_on_leaf(heap, index, key, leaf, at, &tuple->t_tid, rival);
+		if (found)
+		{
+			_bt_relbuf(index, leaf);
+			break;
+		}
+		leaf = next_leaf(index, key, leaf);
+	}
+	return found;
+}
+
+/* Waits for the end of the transaction that decides about a rival. No page is locked. */
+void
+sluice_btree_wait(Relation index, SluiceRival *rival)
+{
+	if (rival->speculative)
+		SpeculativeInsertionWait(rival->wait, rival->speculative);
+	else
+		XactLockTableWait(rival->wait, index, &rival->tid, XLTW_InsertIndex);
+}
+
+/*
+ * Whether another row has the entry's key; waits for transactions that decide
+ * it. With `at_once` it does not: what they have done counts as not done. The
+ * memory context is one that the caller resets.
+ */
+bool
+sluice_btree_look(Relation heap, Relation index, IndexTuple tuple, bool at_once,
+				  SluiceRival *rival)
+{
+	if (!sluice_btree_may_have_rival(index, tuple))
+		return false;
+	while (has_rival(heap, index, tuple, rival))
+	{
+		if (!TransactionIdIsValid(rival->wait))
+			return true;
+		if (at_once)
+			return false;
+		CHECK_FOR_INTERRUPTS();
+		sluice_btree_wait(index, rival);
+	}
+	return false;
+}
