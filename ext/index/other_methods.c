@@ -11,9 +11,17 @@
  */
 #include "index/build.h"
 
+#include "access/genam.h"
 #include "catalog/index.h"
 #include "catalog/pg_am_d.h"
+#include "compat/gin_hash.h"
 #include "executor/executor.h"
+
+/*
+ * So many rows go to the list of pending entries of a GIN index that has one:
+ * of a small load they cost least there.
+ */
+#define FIRST_ROWS 10000
 
 /* An index whose entries wait. */
 typedef struct OtherMethod
@@ -21,6 +29,7 @@ typedef struct OtherMethod
 	Relation	index;
 	IndexInfo  *info;
 	IndexUse   *taken;
+	uint64		pending;		/* rows that are to go to the list of pending entries yet */
 	GinMerge   *gin;			/* one of these */
 	HashMerge  *hash;
 } OtherMethod;
@@ -55,7 +64,10 @@ sluice_other_methods_open(ResultRelInfo *all, const IndexStrategy *ways, IndexUs
 		method->info = all->ri_IndexRelationInfo[i];
 		method->taken = taken[i];
 		if (index->rd_rel->relam == GIN_AM_OID)
+		{
 			method->gin = sluice_gin_merge_open(index, memory);
+			method->pending = GinGetUseFastUpdate(index) ? sluice_threshold(FIRST_ROWS) : 0;
+		}
 		else
 			method->hash = sluice_hash_merge_open(all->ri_RelationDesc, index, memory);
 	}
@@ -64,7 +76,7 @@ sluice_other_methods_open(ResultRelInfo *all, const IndexStrategy *ways, IndexUs
 
 /* Lets the row's entries wait, if the index is to have any. */
 static void
-add_row(OtherMethod *method, TupleTableSlot *slot, EState *estate)
+add_row(OtherMethod *method, Relation heap, TupleTableSlot *slot, EState *estate)
 {
 	IndexInfo  *info = method->info;
 	ExprContext *context = GetPerTupleExprContext(estate);
@@ -72,7 +84,7 @@ add_row(OtherMethod *method, TupleTableSlot *slot, EState *estate)
 	bool		isnull[INDEX_MAX_KEYS];
 
 	context->ecxt_scantuple = slot;
-	method->taken->rows[SLUICE_INDEX_SORTED]++;
+	method->taken->rows[method->pending > 0 ? SLUICE_INDEX_ROWS : SLUICE_INDEX_SORTED]++;
 	if (info->ii_Predicate != NIL)
 	{
 		/* As the executor does it, which keeps the state in the same place. */
@@ -82,7 +94,12 @@ add_row(OtherMethod *method, TupleTableSlot *slot, EState *estate)
 			return;
 	}
 	FormIndexDatum(info, slot, estate, values, isnull);
-	if (method->gin)
+	if (method->pending > 0)
+	{
+		method->pending--;
+		index_insert(method->index, values, isnull, &slot->tts_tid, heap, UNIQUE_CHECK_NO, false, info);
+	}
+	else if (method->gin)
 		sluice_gin_merge_add(method->gin, &slot->tts_tid, values, isnull);
 	else
 		sluice_hash_merge_add(method->hash, &slot->tts_tid, values[0], isnull[0]);
@@ -132,7 +149,7 @@ sluice_other_methods_row(OtherMethods *others, ResultRelInfo *rri, TupleTableSlo
 			continue;
 		recheck = list_concat(recheck, insert_into(rri, done, next, slot, estate));
 		done = next;
-		add_row(&others->methods[ours++], slot, estate);
+		add_row(&others->methods[ours++], rri->ri_RelationDesc, slot, estate);
 	}
 	return list_concat(recheck, insert_into(rri, done, rri->ri_NumIndices, slot, estate));
 }

@@ -83,7 +83,7 @@ class WithTable:
 class Gin(WithTable, LoadedTwice):
     """Loads by stock COPY and by ours."""
 
-    settings = ["max_prepared_transactions = 2"]
+    settings = ["max_prepared_transactions = 2", "pgsluice.debug_force_routes = on"]
 
     def load(self, path, setting, index="(n)", kind="", before="", after="", also=""):
         """What is found after the COPY, or what it said."""
@@ -127,11 +127,11 @@ class Gin(WithTable, LoadedTwice):
 
     def test_rows_in_gaps(self):
         """Rows that are not in the order of the table."""
-        path = self.cluster.file("input", "".join(rows(9000)).encode())
+        path = self.cluster.file("input", "".join(rows(19000)).encode())
         for index in ("(n)", "(tags)"):
             self.table(index, have=20000)
             self.sql("DELETE FROM t WHERE id % 2 = 0; VACUUM t; VACUUM t")
-            self.assertEqual(self.merged(path), 9000)
+            self.assertEqual(self.merged(path, "SET pgsluice.debug_force_routes = off;"), 9000)
             self.checked(index)
 
     def test_refusals_are_those_of_stock(self):
@@ -204,6 +204,14 @@ class Gin(WithTable, LoadedTwice):
                  " FUNCTION 4 ginarrayconsistent(internal, int2, anyarray, int4, internal, internal, internal, internal), STORAGE int4")
         self.table("(n own_ops)", have=300)
         self.assertEqual(self.sql(f"SET pgsluice.copy = on; {COPY.format(path)}; {said}"), "row||functions that are not the server's own may compare")
+
+    def test_small_loads(self):
+        """The first rows of a load go to the list of pending entries, where the index has one."""
+        path = self.cluster.file("input", "".join(rows(12000)).encode())
+        for index, merged in (("(n)", 2000), ("(n) WITH (fastupdate = off)", 12000)):
+            self.table(index)
+            self.assertEqual(self.merged(path, "SET pgsluice.debug_force_routes = off;"), merged)
+            self.checked(index)
 
     def test_no_more_wal(self):
         """At most stock COPY's, into small and large indexes."""
@@ -280,7 +288,7 @@ class Gin(WithTable, LoadedTwice):
 class GinLogged(WithTable, OnCluster):
     """The server is killed, and followed."""
 
-    settings = ["wal_level = replica", "checkpoint_timeout = 1h", "maintenance_work_mem = '1MB'"]
+    settings = ["wal_level = replica", "checkpoint_timeout = 1h", "maintenance_work_mem = '1MB'", "pgsluice.debug_force_routes = on"]
 
     def test_killed_in_the_middle(self):
         """At any instant: the index is whole, and goes on."""
@@ -306,7 +314,7 @@ class GinLogged(WithTable, OnCluster):
 
     def test_what_is_replayed_is_what_was_done(self):
         """Byte by byte, as the server itself compares each page that is replayed, by a server without the library that answers meanwhile and takes over."""
-        primary = Cluster(["wal_level = replica", "wal_consistency_checking = 'all'", "wal_keep_size = 8GB", "maintenance_work_mem = '1MB'"])
+        primary = Cluster(["wal_level = replica", "wal_consistency_checking = 'all'", "wal_keep_size = 8GB", "maintenance_work_mem = '1MB'", "pgsluice.debug_force_routes = on"])
         self.addCleanup(primary.remove)
         primary.sql("CREATE EXTENSION pgsluice;" + ("CREATE EXTENSION amcheck" if clusters.has("amcheck") else ""))
         path = primary.file("input", "".join(rows(15000)).encode())
