@@ -52,6 +52,8 @@ static const struct
 	"Lets COPY merge the entries of many rows at once into hash indexes of tables that other sessions can reach."},
 	{"pgsluice.allow_compression", &sluice_allowed.compression,
 	"Lets workers of a COPY compress values before their rows are inserted."},
+	{"pgsluice.allow_partition_pages", &sluice_allowed.partition_pages,
+	"Lets COPY into a partitioned table write whole pages of partitions."},
 };
 
 /* One number of the administrator's. PGC_SIGHUP: see the head of the file. */

@@ -81,8 +81,26 @@ typedef struct SluicePlanArgs
 #define SLUICE_BATCH_ASKS (8 * SLUICE_BATCH_ROWS)
 #define SLUICE_ARENA ((size_t) 4 << 20)
 
+/* A partition fills at most so many pages before they are installed. */
+#define SLUICE_LEAF_PAGES 32
+
+/* Rows of a partition that wait in pages: heap/leaf_pages.c. */
+typedef struct SluiceLeafPages
+{
+	int			used;			/* pages; rows are added to the last one */
+	uint32		lower;			/* its pd_lower and pd_upper */
+	uint32		upper;
+	uint32		reserve;		/* bytes that stay free in each page */
+	uint64		touched;		/* when a row came last */
+	TupleTableSlot *slot;		/* for one row; NULL: there was none yet */
+	bool		indexed;		/* its rows go to indexes */
+	bool		refused;		/* its rows go to the batch until that was inserted */
+	char	   *pages[SLUICE_LEAF_PAGES];
+} SluiceLeafPages;
+
 typedef struct SluiceBatch
 {
+	SluiceLeafPages leaf;
 	struct IndexWriter *indexes;
 	ResultRelInfo *rri;
 	EState	   *estate;
@@ -120,6 +138,7 @@ struct SluiceLoad
 	struct PartitionTupleRouting *proute;	/* of a partitioned table */
 	bool		by_partition;	/* each partition's rows go in when it has enough of them */
 	TupleTableSlot *root_slot;
+	struct SluiceLeafPool *leaf_pool;	/* of pages for its partitions; NULL: they get batches */
 	CommandId	cid;
 	int			options;		/* TABLE_INSERT_… */
 	int			waiting;		/* rows in all batches */

@@ -146,6 +146,7 @@ typedef struct SluiceAllowed
 	bool		foreign_keys;
 	bool		expressions;
 	bool		compression;
+	bool		partition_pages;
 } SluiceAllowed;
 
 #define SLUICE_NO_INDEX_APPEND "pgsluice.allow_index_append is off"

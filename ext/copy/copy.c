@@ -224,6 +224,7 @@ load_rows(SluiceLoad *load)
 	if (load->rejects)
 		sluice_rejects_flush(load);
 	sluice_flush(load, NULL);
+	sluice_leaves_flush(load);
 	if (load->pipeline)
 		sluice_pipeline_close(load);
 	sluice_source_drain(&load->source);

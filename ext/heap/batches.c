@@ -39,9 +39,13 @@ keep_order(SluiceLoad *load)
 
 	if (!load->by_partition)
 		return;
+	/* Values of the row that is being routed may lie in memory that is reset. */
+	if (!TTS_EMPTY(load->root_slot))
+		ExecMaterializeSlot(load->root_slot);
 	/* An error of their insertion shows no record. */
 	load->record = NULL;
 	sluice_flush(load, NULL);
+	sluice_leaves_flush(load);
 	load->record = record;
 	load->by_partition = false;
 }
@@ -103,6 +107,8 @@ sluice_open_batches(SluiceLoad *load)
 	}
 	load->proute = ExecSetupPartitionTupleRouting(load->estate, load->rri->ri_RelationDesc);
 	load->by_partition = order_is_free(load);
+	if (load->by_partition)
+		sluice_leaves_open(load);
 	load->root_slot = sluice_make_slot(load->rri->ri_RelationDesc, load->estate);
 }
 
@@ -212,6 +218,8 @@ close_batch(SluiceBatch *batch)
 	if (batch->rri->ri_RootResultRelInfo)
 		sluice_index_finish(batch->indexes, 0, 0);
 	batch->rri->ri_CopyMultiInsertBuffer = NULL;
+	if (batch->leaf.slot)
+		ExecDropSingleTupleTableSlot(batch->leaf.slot);
 	sluice_batch_close(batch);
 	pfree(batch);
 }
@@ -223,18 +231,28 @@ static void
 flush_batches(SluiceLoad *load)
 {
 	ListCell   *lc;
+	int			open = 0;
 
 	foreach(lc, load->batches)
 	{
+		SluiceBatch *batch = lfirst(lc);
+
 		if (load->duplicates.mode == SLUICE_DUPLICATE_ERROR || load->duplicates.at_end)
-			sluice_batch_flush(lfirst(lc));
+			sluice_batch_flush(batch);
 		else
-			sluice_insert_or_settle(&load->duplicates, lfirst(lc));
+			sluice_insert_or_settle(&load->duplicates, batch);
+		open += batch->leaf.used == 0;
 	}
-	while (list_length(load->batches) > MAX_BATCHES)
+	/* Those whose rows wait in pages stay open beside them. */
+	foreach(lc, load->batches)
 	{
-		close_batch(linitial(load->batches));
-		load->batches = list_delete_first(load->batches);
+		if (open <= MAX_BATCHES)
+			break;
+		if (((SluiceBatch *) lfirst(lc))->leaf.used > 0)
+			continue;
+		close_batch(lfirst(lc));
+		load->batches = foreach_delete_current(load->batches, lc);
+		open--;
 	}
 }
 
@@ -302,6 +320,7 @@ take_single_row(SluiceLoad *load, ResultRelInfo *rri, TupleTableSlot *slot)
 	/* An error of their insertion shows no record. */
 	load->record = NULL;
 	sluice_flush(load, NULL);
+	sluice_leaves_flush(load);
 	load->record = record;
 	if (insert_single(load, rri, slot))
 		sluice_count_rows(load, 1);
@@ -310,7 +329,7 @@ take_single_row(SluiceLoad *load, ResultRelInfo *rri, TupleTableSlot *slot)
 
 /*
  * The batch of the leaf to which the row belongs; *slot becomes the row in the
- * leaf's own form, in the batch's next slot. NULL: the leaf takes single rows,
+ * leaf's own form, in the leaf's next slot. NULL: the leaf takes single rows,
  * and this one is done.
  */
 SluiceBatch *
@@ -332,7 +351,7 @@ sluice_route(SluiceLoad *load, TupleTableSlot **slot)
 		batch = open_batch(load, rri);
 		rri->ri_CopyMultiInsertBuffer = (struct CopyMultiInsertBuffer *) batch;
 	}
-	leaf = sluice_batch_slot(batch);
+	leaf = sluice_leaf_slot(load, batch);
 	map = compat_root_to_leaf_map(rri, load->estate);
 	if (map != NULL)
 		*slot = execute_attr_map_slot(map->attrMap, *slot, leaf);
@@ -366,6 +385,7 @@ sluice_close_batches(SluiceLoad *load)
 	foreach(lc, load->batches)
 		close_batch(lfirst(lc));
 	load->batches = NIL;
+	sluice_leaves_close(load);
 	if (load->page_slot)
 		ExecDropSingleTupleTableSlot(load->page_slot);
 	if (load->proute)

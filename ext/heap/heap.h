@@ -2,9 +2,10 @@
  * The routes into the table: see README.md.
  *
  * A row takes one of four ways. Into a batch and by heap_multi_insert
- * (insert_route.c); with a whole page (page_routes.c); by speculative
- * insertion, for on_duplicate (speculative_insert.c); or alone, into a leaf
- * that takes its rows one by one (batches.c). sluice_flush() puts in all that
+ * (insert_route.c); with a whole page (page_routes.c; of a partition,
+ * leaf_pages.c); by speculative insertion, for on_duplicate
+ * (speculative_insert.c); or alone, into a leaf that takes its rows one by one
+ * (batches.c). sluice_flush() puts in all that
  * waits in batches. After it the arena of the core's tuples may be used again.
  *
  * Rows that are in the table go to their indexes by sluice_index_rows(), from
@@ -73,8 +74,19 @@ extern bool sluice_packer_add(SluicePacker *packer, const SluiceSlice *slice, He
 extern bool sluice_packer_add_until(SluicePacker *packer, const SluiceSlice *slice, size_t end);
 extern void sluice_packer_take(const SluicePacker *packer, SluiceSlice *slice);
 extern void sluice_packer_become(SluicePacker *packer, SluiceSlice *slice);
+/* leaf_pages.c */
+extern void sluice_leaves_open(SluiceLoad *load);
+extern TupleTableSlot *sluice_leaf_slot(SluiceLoad *load, SluiceBatch *batch);
+extern TupleTableSlot *sluice_leaf_take(SluiceLoad *load, SluiceBatch *batch,
+										TupleTableSlot *slot, uint64 line);
+extern void sluice_leaves_flush(SluiceLoad *load);
+extern void sluice_leaves_close(SluiceLoad *load);
 
 /* page_routes.c */
+/* Less input than this is for the insert route: about 100 pages of rows. */
+#define SLUICE_PAGES_BYTES (SLUICE_SLICE * 3 / 4)
+extern void sluice_append_pages(SluiceLoad *load, SluiceBatch *batch, char **pages, uint32 n,
+								size_t rows, BlockNumber *blocks);
 extern void sluice_choose_route(SluiceLoad *load);
 extern bool sluice_pages_wanted(SluiceLoad *load);
 extern size_t sluice_install_pages(SluiceLoad *load, const SluiceSlice *slice);

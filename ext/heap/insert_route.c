@@ -295,6 +295,7 @@ sluice_batch_flush(SluiceBatch *batch)
 	for (int i = 0; i < batch->used; i++)
 		ExecClearTuple(batch->slots[i]);
 	batch->used = 0;
+	batch->leaf.refused = false;
 	ResetPerTupleExprContext(batch->estate);
 	cstate->line_buf_valid = line_buf_valid;
 	cstate->cur_lineno = line;

@@ -56,9 +56,6 @@
 #include "storage/predicate.h"
 #include "storage/smgr.h"
 
-/* Less input than this is for the insert route: about 100 pages of rows. */
-#define PAGES_BYTES (SLUICE_SLICE * 3 / 4)
-
 /* At most so many blocks are added to a relation at once. */
 #define EXTEND_BY 64
 
@@ -70,10 +67,10 @@ typedef struct Install
 	TransactionId xid;
 	CommandId	cid;
 	char	   *scratch;		/* for a page's tuples as they are logged; NULL: they are not */
-	Buffer		buffers[EXTEND_BY]; /* new blocks that are not filled yet */
-	uint32		nbuffers;
+	uint32		nbuffers;		/* of the buffers that follow */
 	uint32		next;
 	bool		locked;			/* the next one is */
+	Buffer		buffers[EXTEND_BY]; /* new blocks that are not filled yet */
 } Install;
 
 /*
@@ -103,7 +100,7 @@ sluice_choose_route(SluiceLoad *load)
 bool
 sluice_pages_wanted(SluiceLoad *load)
 {
-	return load->route != SLUICE_INSERT && load->source.bytes >= sluice_threshold(PAGES_BYTES);
+	return load->route != SLUICE_INSERT && load->source.bytes >= sluice_threshold(SLUICE_PAGES_BYTES);
 }
 
 /*
@@ -269,21 +266,47 @@ hand_over_wal(void)
 	XLogSetAsyncXactLSN(XactLastRecEnd);
 }
 
+/* Before pages of the batch's table are installed. */
+static void
+begin_install(Install *install, const SluiceLoad *load, const SluiceBatch *batch)
+{
+	Relation	rel = batch->rri->ri_RelationDesc;
+
+	memset(install, 0, offsetof(Install, buffers));
+	install->rel = rel;
+	install->bistate = batch->bistate;
+	install->xid = GetCurrentTransactionId();
+	install->cid = load->cid;
+	if (RelationNeedsWAL(rel))
+		install->scratch = MemoryContextAlloc(GetPerTupleMemoryContext(load->estate), BLCKSZ);
+}
+
+/* They are in the table, up to this block. */
+static void
+end_install(const Install *install, SluiceBatch *batch, size_t rows, BlockNumber last)
+{
+	Assert(install->next == install->nbuffers);
+	/*
+	 * Behind the insertion, as the last one of heap_multi_insert(): who reads
+	 * the table now has seen the rows.
+	 */
+	CheckForSerializableConflictIn(install->rel, NULL, InvalidBlockNumber);
+	if (install->scratch)
+		hand_over_wal();
+	pgstat_count_heap_insert(install->rel, rows);
+	/* Rows that follow do not go into the page before them. */
+	sluice_set_target_block(batch, last);
+}
+
 /* Installs the slice's pages; blocks becomes their places. */
 static void
 install_pages(SluiceLoad *load, const SluiceSlice *slice, BlockNumber *blocks)
 {
 	SluiceBatch *batch = load->batch;
-	Relation	rel = batch->rri->ri_RelationDesc;
-	Install		install = {0};
+	Install		install;
 	size_t		done = 0;
 
-	install.rel = rel;
-	install.bistate = batch->bistate;
-	install.xid = GetCurrentTransactionId();
-	install.cid = load->cid;
-	if (RelationNeedsWAL(rel))
-		install.scratch = MemoryContextAlloc(GetPerTupleMemoryContext(load->estate), BLCKSZ);
+	begin_install(&install, load, batch);
 	while (done < slice->pages &&
 		   (load->route == SLUICE_APPEND || install.next < install.nbuffers ||
 			compat_has_free_block(install.bistate)))
@@ -295,17 +318,24 @@ install_pages(SluiceLoad *load, const SluiceSlice *slice, BlockNumber *blocks)
 	if (done < slice->pages)
 		write_pages(&install, (char *) slice->arena + done * BLCKSZ, slice->pages - done,
 					blocks + done);
-	Assert(install.next == install.nbuffers);
-	/*
-	 * Behind the insertion, as the last one of heap_multi_insert(): who reads
-	 * the table now has seen the rows.
-	 */
-	CheckForSerializableConflictIn(rel, NULL, InvalidBlockNumber);
-	if (install.scratch)
-		hand_over_wal();
-	pgstat_count_heap_insert(rel, slice->paged);
-	/* Rows that follow do not go into the page before them. */
-	sluice_set_target_block(batch, blocks[slice->pages - 1]);
+	end_install(&install, batch, slice->paged, blocks[slice->pages - 1]);
+}
+
+/*
+ * Appends pages with so many rows to a partition's table; blocks becomes their
+ * places.
+ */
+void
+sluice_append_pages(SluiceLoad *load, SluiceBatch *batch, char **pages, uint32 n, size_t rows,
+					BlockNumber *blocks)
+{
+	Install		install;
+
+	begin_install(&install, load, batch);
+	for (uint32 i = 0; i < n; i++)
+		blocks[i] = append_page(&install, (Page) pages[i], n - i);
+	end_install(&install, batch, rows, blocks[n - 1]);
+	sluice_report.route = "append";
 }
 
 /* The row in the slot of a load's pages. */

@@ -112,6 +112,20 @@ let_wait(SluiceLoad *load, SluiceBatch *batch, uint64 line)
 }
 
 /*
+ * Whether nothing of the relation can refuse the row: it has no CHECK, and the
+ * row no NULL.
+ */
+static bool
+is_never_refused(Relation rel, TupleTableSlot *slot)
+{
+	TupleDesc	desc = RelationGetDescr(rel);
+	HeapTuple	tuple = ((HeapTupleTableSlot *) slot)->tuple;
+
+	return desc->constr->num_check == 0 && !compat_has_virtual_columns(desc) &&
+		tuple != NULL && !HeapTupleHasNulls(tuple);
+}
+
+/*
  * The row in next_slot's slot: WHERE, the way to its partition, generated
  * columns and constraints, in CopyFrom's order; then it waits for its
  * insertion.
@@ -138,10 +152,12 @@ take_row(SluiceLoad *load, TupleTableSlot *slot, uint64 line)
 	constr = RelationGetDescr(rri->ri_RelationDesc)->constr;
 	if (constr && constr->has_generated_stored)
 		ExecComputeStoredGenerated(rri, load->estate, slot, CMD_INSERT);
-	if (constr)
+	if (constr && !is_never_refused(rri->ri_RelationDesc, slot))
 		ExecConstraints(rri, slot, load->estate);
 	if (load->proute == NULL && rri->ri_RelationDesc->rd_rel->relispartition)
 		ExecPartitionCheck(rri, slot, load->estate, true);
+	if (load->leaf_pool && (slot = sluice_leaf_take(load, batch, slot, line)) == NULL)
+		return;
 	ExecMaterializeSlot(slot);
 	load->materialized += ((HeapTupleTableSlot *) slot)->tuple->t_len;
 	let_wait(load, batch, line);
@@ -460,8 +476,11 @@ sluice_form(SluiceLoad *load)
 	if (status == SLUICE_PANIC || status == SLUICE_MEMORY)
 		sluice_core_failed(status);
 	load->accept_slice(load, slice);
-	/* More rows than batches hold: some may be in the table, and some not. */
-	if (slice->pack)
+	/*
+	 * More rows than batches hold: some may be in the table, and some not. And
+	 * batches of partitions whose rows are in are closed.
+	 */
+	if (slice->pack || (load->leaf_pool && load->waiting == 0))
 		sluice_flush(load, NULL);
 	src->start += slice->consumed;
 	load->lines += slice->lines;

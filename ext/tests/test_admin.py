@@ -10,7 +10,7 @@ ROWS = 20000
 DATA = b"".join(b"%d,%d,%060d\n" % (i, i * 7919 % ROWS, i) for i in range(ROWS))
 TABLE = "DROP TABLE IF EXISTS t; CREATE TABLE t (id serial, a int UNIQUE, b int, c text); CREATE INDEX t_b ON t (b); CREATE INDEX t_id ON t (id);"
 SWITCHES = ("allow_whole_pages", "allow_index_append", "allow_index_leaf_merge", "allow_unique_leaf_merge", "allow_sequence_blocks", "allow_index_build", "allow_foreign_keys",
-            "allow_expressions", "allow_gin_merge", "allow_hash_merge", "allow_compression")
+            "allow_expressions", "allow_gin_merge", "allow_hash_merge", "allow_compression", "allow_partition_pages")
 WAYS = "SELECT x->>'index', x->>'way', x->>'rows', x->>'because' FROM pgsluice.last_copy, jsonb_array_elements(indexes) x ORDER BY 1;"
 
 

@@ -1,0 +1,463 @@
+/*
+ * Pages of partitions: rows that are routed are copied into pages of their
+ * partitions, and full pages are installed by the append route.
+ *
+ * A row that has passed everything that can refuse it is copied into the last
+ * page of its partition (leaf). The leaf keeps its pages, up to
+ * SLUICE_LEAF_PAGES of them, until there is no room for the next row. Then all
+ * full pages are installed together (sluice_append_pages), and their rows go
+ * to the indexes, as those of an ordinary table do. Why that is safe is said
+ * in page_routes.c. A page that is not full when the load ends is not
+ * installed: heap_multi_insert() puts its rows where there is room, as stock
+ * COPY does. So many small loads do not leave many half empty pages.
+ *
+ * WHICH LEAVES.  Rows must be allowed to wait (`by_partition` of batches.c):
+ * no AFTER ROW triggers, no logical decoding, no rejects. A leaf gets pages
+ * only while no row waits in its batch, so its rows keep their order. A row
+ * that does not fit (long enough for TOAST, or with a value out of line) sends
+ * the leaf's rows to its batch until that is inserted; the pages go in first.
+ * A leaf whose table has room in its pages gets its rows there, by its batch.
+ *
+ * WHAT A PAGE HOLDS.  Tuples as heap_form_tuple() and the core make them. The
+ * fields of the header that depend on the transaction and the place are set
+ * when the page is installed. Until then xmin, xmax and cid are of no use, and
+ * the row's line number is there, for the CONTEXT of an error of its index
+ * entries.
+ *
+ * MEMORY.  The pool has POOL_PAGES pages, whatever the number of partitions.
+ * If it is used up, another leaf's full pages are installed. At most
+ * MAX_LEAVES leaves have pages, so that each can have two; with indexes fewer,
+ * since entries that wait need memory for each. A further leaf takes the place
+ * of one that has got no row for a while, or else uses its batch. So does data
+ * that is sorted by partition get pages for all of them, and data in no order
+ * that goes to thousands of partitions is inserted by batches.
+ */
+#include "heap/heap.h"
+
+#include "access/heaptoast.h"
+#include "storage/bufpage.h"
+
+#define POOL_PAGES 2048
+#define MAX_LEAVES (POOL_PAGES / 2)
+#define MAX_LEAVES_WITH_INDEXES 32
+
+/* Pages lie a little apart, so that all their headers are not in one set of the processor's cache. */
+#define PAGE_STRIDE (BLCKSZ + 192)
+
+/* A leaf that got none of so many rows gives its pages up for another one. */
+#define IDLE_ROWS 16384
+
+typedef struct SluiceLeafPool
+{
+	char	   *memory;
+	int			made;			/* pages of it that were used once */
+	int			nfree;
+	char	   *free[POOL_PAGES];
+	int			leaves;			/* that have pages */
+	int			indexed;		/* of these, with indexes */
+	int			hand;			/* the batch that gave pages last, by its place in the list */
+	uint64		rows;			/* that came so far */
+	uint64		searched;		/* `rows` when no leaf was idle */
+	TupleTableSlot *slots[MaxHeapTuplesPerPage];	/* for the rows of one page */
+	int			nslots;
+} SluiceLeafPool;
+
+/* Before the first row of a partitioned table whose rows may wait. */
+void
+sluice_leaves_open(SluiceLoad *load)
+{
+	MemoryContext old;
+
+	if (!sluice_allowed.whole_pages || !sluice_allowed.partition_pages)
+		return;
+	old = MemoryContextSwitchTo(load->estate->es_query_cxt);
+	load->leaf_pool = palloc0(sizeof(SluiceLeafPool));
+	MemoryContextSwitchTo(old);
+}
+
+/*
+ * Whether the leaf's next row may be put into a page. Then the slot for it is
+ * not the batch's.
+ */
+static bool
+may_have_pages(SluiceLoad *load, SluiceBatch *batch)
+{
+	Relation	rel = batch->rri->ri_RelationDesc;
+
+	if (load->leaf_pool == NULL || !load->by_partition)
+		return false;
+	if (batch->leaf.used > 0)
+		return true;
+	if (batch->used > 0 || batch->leaf.refused || load->nvolatile > 0 ||
+		load->source.bytes < sluice_threshold(SLUICE_PAGES_BYTES))
+		return false;
+	batch->leaf.refused = RelationUsesLocalBuffers(rel) || sluice_batch_has_room(batch);
+	return !batch->leaf.refused;
+}
+
+/* The slot for the leaf's next row, empty. */
+TupleTableSlot *
+sluice_leaf_slot(SluiceLoad *load, SluiceBatch *batch)
+{
+	if (!may_have_pages(load, batch))
+		return sluice_batch_slot(batch);
+	if (batch->leaf.slot == NULL)
+	{
+		batch->leaf.slot = sluice_make_slot(batch->rri->ri_RelationDesc, load->estate);
+		batch->leaf.reserve = RelationGetTargetPageFreeSpace(batch->rri->ri_RelationDesc,
+															 HEAP_DEFAULT_FILLFACTOR);
+	}
+	return batch->leaf.slot;
+}
+
+/* Closes the last page. */
+static void
+close_page(SluiceLeafPages *leaf)
+{
+	PageHeader	page = (PageHeader) leaf->pages[leaf->used - 1];
+
+	page->pd_lower = (LocationIndex) leaf->lower;
+	page->pd_upper = (LocationIndex) leaf->upper;
+}
+
+/* The rows of the page, so far as their places do not matter. Their headers no longer have the lines. */
+static PlacedRow *
+take_rows(Page page, PlacedRow *at)
+{
+	OffsetNumber last = PageGetMaxOffsetNumber(page);
+
+	for (OffsetNumber n = FirstOffsetNumber; n <= last; n++, at++)
+	{
+		ItemId		item = PageGetItemId(page, n);
+
+		at->tuple = (HeapTupleHeader) PageGetItem(page, item);
+		at->len = ItemIdGetLength(item);
+		memcpy(&at->line, &at->tuple->t_choice, sizeof(at->line));
+		memset(&at->tuple->t_choice, 0, sizeof(at->tuple->t_choice));
+	}
+	return at;
+}
+
+/* A row in the leaf's slot. */
+static TupleTableSlot *
+store_placed(TupleTableSlot *slot, const PlacedRow *row)
+{
+	sluice_slot_store(slot, (char *) row->tuple, row->len);
+	sluice_slot_place(slot, &row->tid);
+	return slot;
+}
+
+/* Hands rows that are in the table to its indexes. */
+static void
+hand_to_indexes(SluiceLoad *load, SluiceBatch *batch, PlacedRow *placed, int count)
+{
+	NewRows		rows = {.placed = placed,.count = count,.store = store_placed};
+
+	batch->inserted += count;
+	sluice_count_rows(load, count);
+	if (!sluice_index_wants_rows(batch->indexes))
+		return;
+	/* The leaf's other slot may have the row that comes next. */
+	rows.slot = sluice_make_slot(batch->rri->ri_RelationDesc, load->estate);
+	rows.many = batch->inserted >= sluice_threshold(SLUICE_BATCH_ROWS);
+	sluice_index_rows(batch->indexes, &rows);
+	ExecDropSingleTupleTableSlot(rows.slot);
+}
+
+/* Puts the first n pages into the leaf's table; they can be used again then. */
+static void
+append_full_pages(SluiceLoad *load, SluiceBatch *batch, int n)
+{
+	SluiceLeafPages *leaf = &batch->leaf;
+	PlacedRow  *placed = palloc(sizeof(PlacedRow) * n * MaxHeapTuplesPerPage);
+	PlacedRow  *end = placed;
+	BlockNumber blocks[SLUICE_LEAF_PAGES];
+	PlacedRow  *at = placed;
+	instr_time	before,
+				after;
+
+	INSTR_TIME_SET_CURRENT(before);
+	for (int i = 0; i < n; i++)
+		end = take_rows((Page) leaf->pages[i], end);
+	sluice_append_pages(load, batch, leaf->pages, n, end - placed, blocks);
+	for (int i = 0; i < n; i++)
+	{
+		OffsetNumber last = PageGetMaxOffsetNumber((Page) leaf->pages[i]);
+
+		for (OffsetNumber k = FirstOffsetNumber; k <= last; k++, at++)
+			ItemPointerSet(&at->tid, blocks[i], k);
+	}
+	INSTR_TIME_SET_CURRENT(after);
+	INSTR_TIME_ACCUM_DIFF(sluice_report.heap, after, before);
+	before = after;
+	hand_to_indexes(load, batch, placed, (int) (end - placed));
+	INSTR_TIME_SET_CURRENT(after);
+	INSTR_TIME_ACCUM_DIFF(sluice_report.after, after, before);
+	pfree(placed);
+}
+
+/* Inserts the rows of the leaf's last page where its table has room. */
+static void
+insert_last_page(SluiceLoad *load, SluiceBatch *batch)
+{
+	SluiceLeafPool *pool = load->leaf_pool;
+	Relation	rel = batch->rri->ri_RelationDesc;
+	PlacedRow	placed[MaxHeapTuplesPerPage];
+	int			count;
+	MemoryContext old;
+
+	count = (int) (take_rows((Page) batch->leaf.pages[batch->leaf.used - 1], placed) - placed);
+	Assert(count > 0);
+	/* heap_multi_insert() looks at no descriptor: any relation's slots serve. */
+	while (pool->nslots < count)
+		pool->slots[pool->nslots++] = sluice_make_slot(load->rri->ri_RelationDesc, load->estate);
+	for (int i = 0; i < count; i++)
+	{
+		pool->slots[i]->tts_tableOid = RelationGetRelid(rel);
+		sluice_slot_store(pool->slots[i], (char *) placed[i].tuple, placed[i].len);
+	}
+	(void) sluice_batch_has_room(batch);
+	old = MemoryContextSwitchTo(GetPerTupleMemoryContext(load->estate));
+	heap_multi_insert(rel, pool->slots, count, batch->cid, batch->options, batch->bistate);
+	MemoryContextSwitchTo(old);
+	for (int i = 0; i < count; i++)
+	{
+		placed[i].tid = pool->slots[i]->tts_tid;
+		ExecClearTuple(pool->slots[i]);
+	}
+	hand_to_indexes(load, batch, placed, count);
+}
+
+/*
+ * Runs one of these two functions: an error of it names a line and does not
+ * show one.
+ */
+static void
+without_record(SluiceLoad *load, SluiceBatch *batch, int pages)
+{
+	CopyFromState cstate = load->cstate;
+	bool		line_buf_valid = cstate->line_buf_valid;
+	uint64		line = cstate->cur_lineno;
+	const char *record = load->record;
+
+	cstate->line_buf_valid = false;
+	load->record = NULL;
+	if (pages > 0)
+		append_full_pages(load, batch, pages);
+	else
+		insert_last_page(load, batch);
+	cstate->line_buf_valid = line_buf_valid;
+	cstate->cur_lineno = line;
+	load->record = record;
+}
+
+/* Installs the leaf's full pages: all but the last one. That becomes the first. */
+static void
+install_full_pages(SluiceLoad *load, SluiceBatch *batch)
+{
+	SluiceLeafPages *leaf = &batch->leaf;
+	SluiceLeafPool *pool = load->leaf_pool;
+
+	if (leaf->used < 2)
+		return;
+	without_record(load, batch, leaf->used - 1);
+	for (int i = 0; i < leaf->used - 1; i++)
+		pool->free[pool->nfree++] = leaf->pages[i];
+	leaf->pages[0] = leaf->pages[leaf->used - 1];
+	leaf->used = 1;
+}
+
+/* Inserts all rows of the leaf, which has no pages then. */
+static void
+flush_leaf(SluiceLoad *load, SluiceBatch *batch)
+{
+	SluiceLeafPages *leaf = &batch->leaf;
+	SluiceLeafPool *pool = load->leaf_pool;
+
+	if (leaf->used == 0)
+		return;
+	install_full_pages(load, batch);
+	close_page(leaf);
+	without_record(load, batch, 0);
+	pool->free[pool->nfree++] = leaf->pages[0];
+	leaf->used = 0;
+	pool->leaves--;
+	if (leaf->indexed)
+		pool->indexed--;
+}
+
+/* Inserts all rows that wait in pages. */
+void
+sluice_leaves_flush(SluiceLoad *load)
+{
+	ListCell   *lc;
+
+	if (load->leaf_pool == NULL)
+		return;
+	foreach(lc, load->batches)
+		flush_leaf(load, lfirst(lc));
+}
+
+/* No row waits any more. */
+void
+sluice_leaves_close(SluiceLoad *load)
+{
+	SluiceLeafPool *pool = load->leaf_pool;
+
+	for (int i = 0; pool && i < pool->nslots; i++)
+		ExecDropSingleTupleTableSlot(pool->slots[i]);
+	load->leaf_pool = NULL;
+}
+
+/* Has leaves that get no rows any more give up their pages. */
+static void
+flush_idle_leaves(SluiceLoad *load)
+{
+	SluiceLeafPool *pool = load->leaf_pool;
+	ListCell   *lc;
+
+	if (pool->rows - pool->searched < IDLE_ROWS / 16)
+		return;
+	pool->searched = pool->rows;
+	foreach(lc, load->batches)
+	{
+		SluiceBatch *batch = lfirst(lc);
+
+		if (batch->leaf.used > 0 && pool->rows - batch->leaf.touched > IDLE_ROWS)
+			flush_leaf(load, batch);
+	}
+}
+
+/* An empty page of the pool. */
+static char *
+free_page(SluiceLoad *load)
+{
+	SluiceLeafPool *pool = load->leaf_pool;
+
+	if (pool->memory == NULL)
+		pool->memory = MemoryContextAlloc(load->estate->es_query_cxt, (Size) POOL_PAGES * PAGE_STRIDE);
+	/* Each of MAX_LEAVES has one page or none, or else another one has two. */
+	while (pool->nfree == 0 && pool->made == POOL_PAGES)
+	{
+		pool->hand = (pool->hand + 1) % list_length(load->batches);
+		install_full_pages(load, list_nth(load->batches, pool->hand));
+	}
+	if (pool->nfree > 0)
+		return pool->free[--pool->nfree];
+	return pool->memory + (Size) PAGE_STRIDE * pool->made++;
+}
+
+/* Gives the leaf a further page. */
+static void
+add_page(SluiceLoad *load, SluiceLeafPages *leaf)
+{
+	Page		page = (Page) free_page(load);
+
+	PageInit(page, BLCKSZ, 0);
+	leaf->pages[leaf->used++] = (char *) page;
+	leaf->lower = SizeOfPageHeaderData;
+	leaf->upper = ((PageHeader) page)->pd_upper;
+}
+
+/* Whether the leaf may have its first page, which it gets then. */
+static bool
+admit_leaf(SluiceLoad *load, SluiceBatch *batch)
+{
+	SluiceLeafPool *pool = load->leaf_pool;
+	bool		indexed = sluice_index_wants_rows(batch->indexes);
+
+	if (pool->leaves == MAX_LEAVES || (indexed && pool->indexed == MAX_LEAVES_WITH_INDEXES))
+		flush_idle_leaves(load);
+	if (pool->leaves == MAX_LEAVES || (indexed && pool->indexed == MAX_LEAVES_WITH_INDEXES))
+		return false;
+	pool->leaves++;
+	pool->indexed += indexed;
+	batch->leaf.indexed = indexed;
+	add_page(load, &batch->leaf);
+	return true;
+}
+
+/* Whether the last page has no room for a tuple of this length, which may be stored in an empty one. */
+static bool
+is_full(const SluiceLeafPages *leaf, Size aligned)
+{
+	return leaf->lower + sizeof(ItemIdData) + aligned + leaf->reserve > leaf->upper ||
+		leaf->lower >= SizeOfPageHeaderData + sizeof(ItemIdData) * MaxHeapTuplesPerPage;
+}
+
+/* Copies the tuple into the leaf's last page. */
+static void
+put_tuple(SluiceLeafPages *leaf, HeapTuple tuple, uint64 line)
+{
+	char	   *page = leaf->pages[leaf->used - 1];
+	HeapTupleHeader header;
+
+	leaf->upper -= MAXALIGN(tuple->t_len);
+	ItemIdSetNormal((ItemId) (page + leaf->lower), leaf->upper, tuple->t_len);
+	leaf->lower += sizeof(ItemIdData);
+	header = (HeapTupleHeader) (page + leaf->upper);
+	memcpy(header, tuple->t_data, tuple->t_len);
+	/* As heap_prepare_insert() leaves it; the rest is stamped. */
+	StaticAssertStmt(sizeof(line) <= sizeof(header->t_choice), "no room for a line");
+	memset(&header->t_choice, 0, sizeof(header->t_choice));
+	memcpy(&header->t_choice, &line, sizeof(line));
+	header->t_infomask &= ~HEAP_XACT_MASK;
+	header->t_infomask2 &= ~HEAP2_XACT_MASK;
+}
+
+/* The row is for the batch: it goes to the batch's next slot. */
+static TupleTableSlot *
+move_to_batch(SluiceBatch *batch, TupleTableSlot *slot)
+{
+	TupleTableSlot *to = sluice_batch_slot(batch);
+	HeapTuple	tuple = ((HeapTupleTableSlot *) slot)->tuple;
+
+	if (TTS_SHOULDFREE(slot))
+	{
+		slot_getallattrs(slot);
+		memcpy(to->tts_values, slot->tts_values, sizeof(Datum) * slot->tts_nvalid);
+		memcpy(to->tts_isnull, slot->tts_isnull, sizeof(bool) * slot->tts_nvalid);
+		ExecMaterializeSlot(ExecStoreVirtualTuple(to));
+	}
+	else
+		sluice_slot_store(to, (char *) tuple->t_data, tuple->t_len);
+	to->tts_tableOid = slot->tts_tableOid;
+	ExecClearTuple(slot);
+	return to;
+}
+
+/*
+ * The row in sluice_leaf_slot's slot, which nothing refuses any more. Either it
+ * is copied into a page (NULL), or it is in the batch's next slot (which is
+ * returned).
+ */
+TupleTableSlot *
+sluice_leaf_take(SluiceLoad *load, SluiceBatch *batch, TupleTableSlot *slot, uint64 line)
+{
+	SluiceLeafPages *leaf = &batch->leaf;
+	HeapTuple	tuple;
+
+	if (slot != leaf->slot)
+		return slot;
+	/* Values of the row may lie in memory that is reset with an insertion. */
+	ExecMaterializeSlot(slot);
+	tuple = ((HeapTupleTableSlot *) slot)->tuple;
+	if (tuple->t_len > TOAST_TUPLE_THRESHOLD || HeapTupleHasExternal(tuple) ||
+		(leaf->used == 0 && !admit_leaf(load, batch)))
+	{
+		flush_leaf(load, batch);
+		leaf->refused = true;
+		return move_to_batch(batch, slot);
+	}
+	if (is_full(leaf, MAXALIGN(tuple->t_len)) && leaf->lower > SizeOfPageHeaderData)
+	{
+		close_page(leaf);
+		add_page(load, leaf);
+		if (leaf->used == SLUICE_LEAF_PAGES)
+			install_full_pages(load, batch);
+	}
+	put_tuple(leaf, tuple, line);
+	leaf->touched = ++load->leaf_pool->rows;
+	ExecClearTuple(slot);
+	return NULL;
+}

@@ -1,0 +1,213 @@
+"""COPY into partitions by whole pages: the rows, their places and errors are those of stock COPY."""
+
+import random
+import subprocess
+import time
+import unittest
+
+from .cluster import Cluster, has, wait_until
+from .twins import LoadedTwice, check
+
+ROWS = 30000
+COPY = "COPY t (a, day, b) FROM '{}' WITH (FORMAT csv{})"
+HASHED = ("DROP TABLE IF EXISTS t CASCADE; CREATE TABLE t (a bigint {key}, day int, b text) PARTITION BY HASH (a);"
+          + "".join(f"CREATE TABLE t{n} PARTITION OF t FOR VALUES WITH (MODULUS 8, REMAINDER {n});" for n in range(8)))
+BARE, KEYED = HASHED.format(key=""), HASHED.format(key="PRIMARY KEY") + "CREATE INDEX t_b ON t (b COLLATE \"C\");"
+RANGED = ("DROP TABLE IF EXISTS t CASCADE; CREATE TABLE t (a bigint, day int, b text) PARTITION BY RANGE (day);"
+          + "".join(f"CREATE TABLE t{n} PARTITION OF t FOR VALUES FROM ({100 * n}) TO ({100 * n + 100});" for n in range(10)))
+# Leaves of other shapes: columns in another order, dropped ones, a stricter constraint, a default, a generated column, room in each page, two levels.
+SHAPES = ("DROP TABLE IF EXISTS t, s1, s2, s3 CASCADE; CREATE TABLE t (a bigint, x int, day int, b text, d text DEFAULT 'root') PARTITION BY LIST (day); ALTER TABLE t DROP x;"
+          "CREATE TABLE s1 (b text, y int, d text DEFAULT 'leaf', day int, a bigint NOT NULL CHECK (a <> -77)); ALTER TABLE s1 DROP y; ALTER TABLE t ATTACH PARTITION s1 FOR VALUES IN (0, 1, 2);"
+          "CREATE TABLE s2 PARTITION OF t FOR VALUES IN (3, 4) WITH (fillfactor = 40);"
+          "CREATE TABLE s3 PARTITION OF t FOR VALUES IN (5, 6, NULL) PARTITION BY HASH (a); CREATE TABLE s30 PARTITION OF s3 FOR VALUES WITH (MODULUS 2, REMAINDER 0);"
+          "CREATE TABLE s31 PARTITION OF s3 FOR VALUES WITH (MODULUS 2, REMAINDER 1); CREATE UNLOGGED TABLE s4 PARTITION OF t FOR VALUES IN (7);"
+          "CREATE TABLE s9 PARTITION OF t DEFAULT")
+GENERATED = ("DROP TABLE IF EXISTS t CASCADE; CREATE TABLE t (a bigint, day int, b text, g int GENERATED ALWAYS AS (day * 2) STORED) PARTITION BY LIST (day);"
+             "CREATE TABLE g0 PARTITION OF t FOR VALUES IN (0, 1, 2, 3); CREATE TABLE g9 PARTITION OF t DEFAULT")
+
+
+def line(n, day, word="a row of some length that takes place"):
+    """A line of the input."""
+    return f"{n},{day},{word} {n * 31 % 9973}\n"
+
+
+def lines(count=ROWS, days=10, **how):
+    """Lines whose days are in no order."""
+    return [line(n, n * 7919 % days, **how) for n in range(count)]
+
+
+class PartitionPages(LoadedTwice):
+    """The same loads by stock COPY and by ours."""
+
+    def load(self, path, setting, table=BARE, before="", after="", options="", where=""):
+        """What the COPY says, or what is in the table after it."""
+        return self.left_by(setting, "SET client_min_messages = error;" + table,
+                            f"SET LOCAL client_min_messages = error; {before} {COPY.format(path, options if setting == 'on' else '')} {where}; {after}")
+
+    def answers(self):
+        """The rows of each partition."""
+        return self.sql("SELECT tableoid::regclass, count(*), md5(string_agg(t::text, ',' ORDER BY a, t::text)) FROM t GROUP BY 1 ORDER BY 1")
+
+    def route(self, path, options="", table=BARE):
+        """The route of a load into a new table."""
+        return self.sql(f"SET client_min_messages = error; {table}; SET pgsluice.copy = on; {COPY.format(path, options)}; SELECT route FROM pgsluice.last_copy").strip()
+
+    def sound(self, cluster=None):
+        """amcheck of every partition and its indexes."""
+        cluster = cluster or self.cluster
+        if not has("amcheck"):
+            return
+        cluster.sql("CREATE EXTENSION IF NOT EXISTS amcheck")
+        said = cluster.sql("SELECT relid::regclass, v FROM pg_partition_tree('t'), LATERAL verify_heapam(relid, check_toast := true) v WHERE isleaf")
+        self.assertEqual(said, "")
+        for index in cluster.sql("SELECT indexrelid::regclass FROM pg_index WHERE indrelid IN (SELECT relid FROM pg_partition_tree('t') WHERE isleaf)").split():
+            check(cluster, index)
+
+    def paged(self, given, table=BARE, **how):
+        """Both ways leave the same, with workers and without, and ours by whole pages, in the order of the data."""
+        for options in (", workers 0", ", workers 1"):
+            self.same(given, table=table, options=options, **how)
+            self.assertEqual(self.sql("SELECT count(*) FROM (SELECT a < lag(a) OVER (PARTITION BY tableoid ORDER BY ctid) AS back FROM t) _ WHERE back"), "0")
+            self.assertEqual(self.route(self.cluster.home / "input", options, table), "append", table)
+            self.sound()
+
+    def test_kinds_of_partitions(self):
+        """Hash, range and list, two levels, a default partition, leaves of other shapes, indexes on each."""
+        self.paged(lines(), BARE)
+        self.paged(lines(), KEYED)
+        self.paged(lines(days=1000), RANGED)
+        self.paged([line(n, "" if n % 13 == 0 else n * 7919 % 9) for n in range(ROWS)], SHAPES)
+        self.paged(lines(), GENERATED)
+
+    def test_values_of_every_kind(self):
+        """NULLs, values that the server reads, domains; a condition."""
+        table = ("DROP TABLE IF EXISTS t CASCADE; DROP DOMAIN IF EXISTS odd; CREATE DOMAIN odd AS text CHECK (VALUE <> 'no'); CREATE TABLE t (a bigint, day int, b {}) PARTITION BY LIST (day);"
+                 "CREATE TABLE t0 PARTITION OF t FOR VALUES IN (0, 1, 2, NULL); CREATE TABLE t1 PARTITION OF t DEFAULT")
+        given = [f"{n},{'' if n % 5 == 0 else n % 6},{'' if n % 7 == 0 else 'some words ' + str(n)}\n" for n in range(ROWS + 20000)]
+        for of in ("text", "odd", "tsvector"):
+            self.paged(given, table.format(of))
+        self.paged(given, table.format("text"), where="WHERE a % 3 <> 1")
+
+    def test_long_rows(self):
+        """Values out of line now and then and often: a leaf's rows keep their order."""
+        for often in (3, 700):
+            given = [line(n, n % 10, word="long " * 600 if n % often == 0 else "short") for n in range(ROWS if often > 9 else 3000)]
+            for table in (BARE, KEYED, SHAPES, GENERATED):
+                for options in (", workers 0", ", workers 1"):
+                    self.same(given, table=table, options=options)
+                    self.sound()
+
+    def test_many_partitions(self):
+        """More leaves than have pages at once, more pages than the pool has; in the partitions' order, in no order, and from one to the other."""
+        count = 1100
+        table = ("DROP TABLE IF EXISTS t CASCADE; CREATE TABLE t (a bigint, day int, b text) PARTITION BY LIST (day);"
+                 f"DO $$ BEGIN FOR n IN 0..{count - 1} LOOP EXECUTE format('CREATE TABLE t%s PARTITION OF t FOR VALUES IN (%s)', n, n); END LOOP; END $$;")
+        self.sql(table)
+        chance = random.Random(3)
+        ordered = [line(n, n * count // 60000) for n in range(60000)]
+        shuffled = chance.sample(ordered, len(ordered))
+        for given in (ordered, shuffled, ordered + shuffled):
+            for options in (", workers 0", ", workers 1"):
+                self.same(given, table="TRUNCATE t", options=options)
+        few = "DROP TABLE t CASCADE;" + table.replace(str(count - 1), "79")
+        wide = [line(n, n * 7919 % 80, word="w" * 500) for n in range(40000)]
+        self.paged(wide, few)
+        self.paged([line(n, (n * 7919 if n > 20000 else n // 300) % 80) for n in range(40000)], few + "ALTER TABLE t ADD PRIMARY KEY (a, day);")
+
+    def test_room_in_a_partition(self):
+        """Where a leaf's table has room, its rows go there; another leaf gets pages."""
+        table = BARE + "INSERT INTO t SELECT n, 0, 'before ' || n FROM generate_series(-40000, -1) n; DELETE FROM t0 WHERE a % 3 <> 0"
+        self.sql(table)
+        self.sql("VACUUM t")
+        before = int(self.sql("SELECT pg_relation_size('t0')"))
+        path = self.cluster.file("input", "".join(lines(5000, word="word " * 40)).encode())
+        self.assertEqual(self.sql(f"SET pgsluice.copy = on; {COPY.format(path, ', workers 0')}; SELECT route FROM pgsluice.last_copy"), "append")
+        self.assertLess(int(self.sql("SELECT pg_relation_size('t0')")), before + 20 * 8192)
+        self.assertEqual(self.sql("SELECT count(*) FROM t WHERE a >= 0"), "5000")
+        self.sound()
+
+    def test_small_loads_fill_pages(self):
+        """What is left of a load goes where there is room: loads by pages take about as many blocks as stock COPY's."""
+        path = self.cluster.file("input", "".join(lines(12000, days=1000, word="word " * 12)).encode())
+        sizes = []
+        for setting in ("off", "on"):
+            self.sql("SET client_min_messages = error;" + RANGED)
+            for _ in range(5):
+                self.sql(f"SET pgsluice.copy = {setting}; {COPY.format(path, '')}")
+            sizes.append(int(self.sql("SELECT sum(pg_relation_size(relid))::bigint / 8192 FROM pg_partition_tree('t')")))
+        self.assertLess(sizes[1], sizes[0] + 2 * 10 * 5)
+
+    def test_errors(self):
+        """A key that is there or twice, no partition, a leaf's constraint, a bad value: stock's words and line."""
+        before = "INSERT INTO t VALUES (-5, 1, 'there');"
+        for table, bad, code in ((KEYED, line(-5, 1), "23505"), (KEYED, line(17, 2), "23505"), (RANGED, line(1, 1000), "23514"), (SHAPES, line(-77, 1), "23514"),
+                                 (SHAPES, ",2,none\n", "23502"), (BARE, "x,1,y\n", "22P02"), (BARE, "1,1\n", "22P04")):
+            for at in (700, ROWS - 700):
+                for options in (", workers 0", ", workers 1"):
+                    given = lines(days=7)
+                    said = self.same(given[:at] + [bad] + given[at:], table=table, options=options, before=before if table != SHAPES else "")
+                    self.assertIn(code, said)
+        self.same(lines(), table=KEYED, before="SAVEPOINT s;", after="ROLLBACK TO s;")
+
+    def test_a_trigger_comes_to_light(self):
+        """The first row of a leaf with an AFTER ROW trigger comes late: what waits in pages goes in before."""
+        table = (RANGED + "CREATE TABLE IF NOT EXISTS log (n serial, a bigint); TRUNCATE log; CREATE OR REPLACE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS"
+                 " 'BEGIN INSERT INTO log (a) VALUES (NEW.a); RETURN NULL; END'; CREATE TRIGGER note AFTER INSERT ON t9 FOR EACH ROW EXECUTE FUNCTION note();")
+        given = [line(n, n * 7919 % 900) for n in range(ROWS)] + lines(3000, days=1000)
+        logs = []
+        for setting in ("off", "on"):
+            self.load(self.cluster.file("input", "".join(given).encode()), setting, table=table, options=", workers 0")
+            logs.append(self.sql("SELECT count(*), string_agg(a::text, ',' ORDER BY n) FROM log") + self.answers())
+        self.assertEqual(*logs)
+
+    def test_switches(self):
+        """The administrator turns it off: by the switch for pages of partitions, and by the one for pages at all."""
+        path = self.cluster.file("input", "".join(lines()).encode())
+        self.sql("SET client_min_messages = error;" + BARE)
+        self.assertEqual(self.route(path), "append")
+        for switch in ("allow_partition_pages", "allow_whole_pages"):
+            self.sql(f"LOAD 'pgsluice'; ALTER SYSTEM SET pgsluice.{switch} = off; SELECT pg_reload_conf()")
+            self.assertTrue(wait_until(lambda switch=switch: self.sql(f"LOAD 'pgsluice'; SHOW pgsluice.{switch}") == "off"))
+            self.assertEqual(self.route(path), "insert")
+            self.sql(f"LOAD 'pgsluice'; ALTER SYSTEM RESET pgsluice.{switch}; SELECT pg_reload_conf()")
+            self.assertTrue(wait_until(lambda switch=switch: self.sql(f"LOAD 'pgsluice'; SHOW pgsluice.{switch}") == "on"))
+
+    def test_killed(self):
+        """A server that is killed in the middle of a load has all of its rows after recovery, or none."""
+        chance = random.Random(5)
+        path = self.cluster.file("input", "".join(lines(5 * ROWS)).encode())
+        self.sql("SET client_min_messages = error;" + KEYED)
+        for _ in range(4):
+            load = subprocess.Popen(self.cluster.command("-c", f"SET pgsluice.copy = on; {COPY.format(path, '')}"), stderr=subprocess.DEVNULL)
+            time.sleep(chance.uniform(0.05, 0.9))
+            self.cluster.kill()
+            load.wait()
+            self.cluster.start()
+            self.assertIn(self.sql("SELECT count(*) FROM t"), ("0", str(5 * ROWS)))
+            self.sound()
+            self.sql("DELETE FROM t; VACUUM t")
+
+    def test_standby(self):
+        """A standby, each page compared with the primary's (wal_consistency_checking); also loads that are taken back, into partitions that have rows."""
+        primary = Cluster(["wal_level = replica", "wal_consistency_checking = 'all'", "wal_keep_size = 4GB"])
+        self.addCleanup(primary.remove)
+        primary.sql("SET client_min_messages = error; CREATE EXTENSION pgsluice;" + KEYED)
+        if has("amcheck"):
+            primary.sql("CREATE EXTENSION amcheck")
+        standby = Cluster(["hot_standby = on"], copy_of=primary)
+        self.addCleanup(standby.remove)
+        given = lines()
+        first, second = (primary.file(name, "".join(part).encode()) for name, part in (("first", given[::2]), ("second", given[1::2])))
+        for path in (first, second):
+            primary.sql(f"SET pgsluice.copy = on; BEGIN; {COPY.format(path, ', workers 0')}; ROLLBACK; {COPY.format(path, ', workers 1')}")
+        standby.follow(primary)
+        what = "SELECT tableoid::regclass, count(*), md5(string_agg(t::text || ctid::text, ',' ORDER BY ctid)) FROM t GROUP BY 1 ORDER BY 1"
+        self.assertEqual(standby.sql(what), primary.sql(what))
+        standby.stop()
+        (standby.data / "standby.signal").unlink()
+        standby.start()
+        self.sound(standby)
+
+
+if __name__ == "__main__":
+    unittest.main()
