@@ -284,6 +284,7 @@ flush_leaf(SluiceLoad *load, SluiceBatch *batch)
 	pool->leaves--;
 	if (leaf->indexed)
 		pool->indexed--;
+	ResetPerTupleExprContext(load->estate);
 }
 
 /* Inserts all rows that wait in pages. */

@@ -35,8 +35,8 @@
  * decoding needs nothing else. Pages keep free what the fillfactor wants.
  *
  * Which loads may come here: sluice_choose_route(). Everything that looks at
- * rows between the core and the table, or changes them, or sends them to
- * several tables, takes the insert route.
+ * rows between the core and the table, or changes them, takes the insert
+ * route. Partitions get pages that C has filled: leaf_pages.c.
  *
  * After the pages are in come, in stock COPY's order, the check for
  * serializable conflicts, the statistics, the indexes and AFTER ROW triggers.
