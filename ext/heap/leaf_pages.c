@@ -155,7 +155,7 @@ hand_to_indexes(SluiceLoad *load, SluiceBatch *batch, PlacedRow *placed, int cou
 
 	batch->inserted += count;
 	sluice_count_rows(load, count);
-	if (!sluice_index_wants_rows(batch->indexes))
+	if (sluice_index_needs(batch->indexes) == SLUICE_INDEX_NEEDS_NOTHING)
 		return;
 	/* The leaf's other slot may have the row that comes next. */
 	rows.slot = sluice_make_slot(batch->rri->ri_RelationDesc, load->estate);
@@ -365,7 +365,7 @@ static bool
 admit_leaf(SluiceLoad *load, SluiceBatch *batch)
 {
 	SluiceLeafPool *pool = load->leaf_pool;
-	bool		indexed = sluice_index_wants_rows(batch->indexes);
+	bool		indexed = sluice_index_needs(batch->indexes) != SLUICE_INDEX_NEEDS_NOTHING;
 
 	if (pool->leaves == MAX_LEAVES || (indexed && pool->indexed == MAX_LEAVES_WITH_INDEXES))
 		flush_idle_leaves(load);
