@@ -52,7 +52,7 @@ VERSION = {
 # Of the others, `make test` runs these on the newest major and the rest on the oldest: about as long as each other.
 NEWEST = {
     "binary", "btree_merge", "index_gin", "index_hash", "duplicates", "duplicates_private", "fuzz", "index_crash.Behind", "index_crash.Committed", "index_leaves.Behind",
-    "index_private.Private", "readers", "types",
+    "index_private.Private", "readers", "types", "unique_merge",
 }
 
 
