@@ -183,6 +183,8 @@ class Merges(WithTable, LoadedTwice):
             "00000000000000000000000000000001,a,b,1,1,1,refused\n": "ALTER TABLE t ADD CHECK (long <> 'refused');",
             "00000000000000000000000000000001,,b,1,1,1,c\n": "ALTER TABLE t ALTER w SET NOT NULL;",
             "00000000000000000000000000000001,a,b,666,1,1,c\n": "CREATE INDEX failing ON t ((1 / (k - 666)));",
+            "00000000000000000000000000000001,a,b,777,1,1,c\n": "CREATE INDEX failing ON t USING gin ((ARRAY[1 / (k - 777)]));",
+            "00000000000000000000000000000001,a,b,888,1,1,c\n": "CREATE INDEX failing ON t USING hash ((1 / (k - 888)));",
             "00000000000000000000000000000001,w7919,L1,4,1,1,c\n00000000000000000000000000000002,w7919,L1,4,2,2,d\n": "CREATE UNIQUE INDEX expr ON t (lower(l), lower(w));",
             "00000000000000000000000000000001,a,b,1,1,1," + "".join(format(n * 7919 % 104729, "x") for n in range(1500)) + "\n": "",
         }
