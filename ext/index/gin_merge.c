@@ -549,7 +549,6 @@ change_leaf(GinMerge *merge, Buffer leaf, int count)
 	Page		page = BufferGetPage(leaf);
 	GenericXLogState *xlog = NULL;
 	int			tuples = 0;
-	Size		bytes = 0;
 	OffsetNumber first = InvalidOffsetNumber;
 	int			added = 0;
 
@@ -559,7 +558,6 @@ change_leaf(GinMerge *merge, Buffer leaf, int count)
 			continue;
 		if (tuples++ == 0)
 			first = merge->changes[i].at;
-		bytes += IndexTupleSize(merge->changes[i].tuple);
 	}
 	if (tuples == 0)
 		return;

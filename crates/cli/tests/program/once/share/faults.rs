@@ -13,10 +13,14 @@ fn held_up(world: &mut World, name: &str, all: &[&str]) -> Child {
     let commits = "SELECT count(*) > 1 FROM pgsluice_loads.commits";
     wait_until(|| "nothing is committed".into(), || world.sql(commits) == "t");
     let sending = "SELECT count(*) FROM pgsluice_loads.parts WHERE load = 1";
+    let at_work = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' \
+        AND pid <> pg_backend_pid() AND state = 'active' AND wait_event_type IS DISTINCT FROM 'Client'";
     wait_until(
         || "no part is being loaded".into(),
         || {
             assert!(signal(child.id(), Signal::SIGSTOP));
+            // What it has sent may still commit the part.
+            wait_until(|| "the server works on".into(), || world.sql(at_work) == "0");
             let held = world.sql(sending) != "0";
             if !held {
                 assert!(signal(child.id(), Signal::SIGCONT));
