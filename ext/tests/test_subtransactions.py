@@ -67,7 +67,7 @@ LOADS = {
     "duplicates replaced": (KEY, "sure(a)", ROWS, "on_duplicate 'replace'", "twice", "insert|row"),
     "index appended to": (KEY, "sure(a)", ROWS, "pgsluice 'require', workers 0", "good", "append|leaves"),
     "index to be built": (KEY, "sure(a)", "", "lock 'exclusive', workers 0", "many", "append|build"),
-    # What failed before it has left dead entries with the same keys, so the old file is not merged: see rebuild_from_table().
+    # What failed before it may have left dead entries with the same keys; then the old file is not merged: see rebuild_from_table().
     "index built": (KEY, "true", TRIGGER, "lock 'exclusive', workers 0", "many", "append|build"),
 }
 
