@@ -25,6 +25,16 @@ extern TupleTableSlot *sluice_make_slot(Relation rel, EState *estate);
 extern TupleTableSlot *sluice_batch_slot(SluiceBatch *batch);
 extern void sluice_slot_store(TupleTableSlot *slot, char *tuple, uint32 len);
 extern void sluice_slot_place(TupleTableSlot *slot, const ItemPointerData *tid);
+
+/* A row that is in the table, in a slot: `store` of NewRows, for rows that went in with pages. */
+static inline TupleTableSlot *
+sluice_store_placed(TupleTableSlot *slot, const PlacedRow *row)
+{
+	sluice_slot_store(slot, (char *) row->tuple, row->len);
+	sluice_slot_place(slot, &row->tid);
+	return slot;
+}
+
 extern bool sluice_batch_has_room(SluiceBatch *batch);
 extern void sluice_set_target_block(SluiceBatch *batch, BlockNumber block);
 extern void sluice_keep_order(SluiceBatch *batch);

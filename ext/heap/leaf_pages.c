@@ -138,20 +138,11 @@ take_rows(Page page, PlacedRow *at)
 	return at;
 }
 
-/* A row in the leaf's slot. */
-static TupleTableSlot *
-store_placed(TupleTableSlot *slot, const PlacedRow *row)
-{
-	sluice_slot_store(slot, (char *) row->tuple, row->len);
-	sluice_slot_place(slot, &row->tid);
-	return slot;
-}
-
 /* Hands rows that are in the table to its indexes. */
 static void
 hand_to_indexes(SluiceLoad *load, SluiceBatch *batch, PlacedRow *placed, int count)
 {
-	NewRows		rows = {.placed = placed,.count = count,.store = store_placed};
+	NewRows		rows = {.placed = placed,.count = count,.store = sluice_store_placed};
 
 	batch->inserted += count;
 	sluice_count_rows(load, count);

@@ -394,22 +394,13 @@ place_rows(SluiceLoad *load, const SluiceSlice *slice, const BlockNumber *blocks
 	return placed;
 }
 
-/* A row in the slot for those of pages. */
-static TupleTableSlot *
-store_placed(TupleTableSlot *slot, const PlacedRow *row)
-{
-	sluice_slot_store(slot, (char *) row->tuple, row->len);
-	sluice_slot_place(slot, &row->tid);
-	return slot;
-}
-
 /* Hands the pages' rows, which are in the table, to its indexes. */
 static void
 hand_to_indexes(SluiceLoad *load, const SluiceSlice *slice, const BlockNumber *blocks)
 {
 	SluiceBatch *batch = load->batch;
 	NewRows		rows = {
-		.count = (int) slice->paged,.slot = load->page_slot,.store = store_placed,.many = true
+		.count = (int) slice->paged,.slot = load->page_slot,.store = sluice_store_placed,.many = true
 	};
 
 	if (sluice_index_needs(batch->indexes) == SLUICE_INDEX_NEEDS_NOTHING)

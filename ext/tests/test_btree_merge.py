@@ -206,7 +206,7 @@ class Merges(WithTable, LoadedTwice):
         self.assertEqual(self.sql("SELECT count(*) FROM t"), "50000")
 
     def test_serializable(self):
-        """Who has read a range conflicts with what is merged into it, also when its leaf has been split."""
+        """A reader that has read a range conflicts with what is merged into it, also when its leaf has been split."""
         parts = [self.cluster.file(f"part{seed}", "".join(rows(20000, seed)).encode()) for seed in (7, 8)]
         reader_conflicts(self, TABLE.format(kind="", rows=10000), "SELECT count(*) FROM t WHERE k BETWEEN 50000 AND 50200", map(COPY.format, parts))
 

@@ -279,7 +279,7 @@ class Gin(WithTable, LoadedTwice):
             self.assertEqual(self.sql("SELECT count(*) FROM t"), "41000")
 
     def test_serializable(self):
-        """Who has looked for keys conflicts with what is merged, also when leaves have been split."""
+        """A reader that has looked for keys conflicts with what is merged, also when leaves have been split."""
         parts = [self.cluster.file(f"part{seed}", "".join(rows(15000, seed)).encode()) for seed in (7, 8)]
         for index in ("(n)", "(n) WITH (fastupdate = off)"):
             reader_conflicts(self, TABLE.format(kind="", index=index, rows=5000, also=""), "SET LOCAL enable_bitmapscan = on; SELECT count(*) FROM t WHERE n @> ARRAY[17]", map(COPY.format, parts))

@@ -203,7 +203,7 @@ class Hash(WithTable, LoadedTwice):
         self.checked()
 
     def test_serializable(self):
-        """Who has looked for a key conflicts with what is merged, also when its bucket has been split."""
+        """A reader that has looked for a key conflicts with what is merged, also when its bucket has been split."""
         parts = [self.cluster.file(f"part{seed}", "".join(rows(15000, seed)).encode()) for seed in (7, 8)]
         reader_conflicts(self, TABLE.format(kind="", index="(w)", rows=5000, also=""), "SELECT count(*) FROM t WHERE w = 'w17'", map(COPY.format, parts))
 

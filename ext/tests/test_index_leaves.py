@@ -214,7 +214,7 @@ class Appended(LoadedTwice):
         self.assertEqual(self.sql("SELECT count(*), count(DISTINCT a), count(DISTINCT c) FROM t"), "30700|30700|30700")
 
     def test_serializable(self):
-        """Who has read to the end of the index conflicts with what is put there, also when the end has moved."""
+        """A reader that has read to the end of the index conflicts with what is put there, also when the end has moved."""
         parts = [self.cluster.file(f"part{n}", "".join(keyed_rows(3000, n)).encode()) for n in (1000, 5000)]
         reader_conflicts(self, keyed_table(), "SELECT count(*) FROM t WHERE a > 600", map(COPY.format, parts))
 
@@ -416,7 +416,7 @@ class Behind(WithTable, LoadedTwice):
         self.assertEqual(self.sql("SELECT count(*) FROM t"), "61300")
 
     def test_serializable(self):
-        """Who has read to the end of the index conflicts with what is put there."""
+        """A reader that has read to the end of the index conflicts with what is put there."""
         path = self.cluster.file("input", "".join(lines(3000)).encode())
         reader_conflicts(self, self.table(), "SELECT count(*) FROM t WHERE d > 1", [COPY.format(path)])
 

@@ -379,7 +379,7 @@ class Merges(WithTable, LoadedTwice):
         self.assertEqual(self.sql("SELECT count(*) FROM t"), "6300")
 
     def test_serializable(self):
-        """Who has read a range conflicts with what is merged into it; a key that a conflicting transaction has committed fails as with stock COPY."""
+        """A reader that has read a range conflicts with what is merged into it; a key that a conflicting transaction has committed fails as with stock COPY."""
         parts = [self.cluster.file(f"part{odd}", "".join(lines(fields(9000, odd + 7, odd))).encode()) for odd in range(2)]
         reader_conflicts(self, table() + f"COPY t FROM '{parts[0]}' WITH (FORMAT csv); DELETE FROM t WHERE k % 10 > 1", "SELECT count(*) FROM t WHERE k BETWEEN 1050000 AND 1050200",
                          [COPY.format(path) for path in parts[1:]])

@@ -1,4 +1,4 @@
-//! One load on several machines: each takes parts of the files, and loads them as a load of its own
+//! One load on several machines: each takes parts of the files, and loads them as a separate load
 //! with `once`. What makes that exact is in `once::parts`.
 
 use crate::error::{Error, Kind};

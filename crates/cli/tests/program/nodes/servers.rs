@@ -1,4 +1,4 @@
-//! A coordinator and three nodes, each a server of its own, and loads that are held, cut and killed.
+//! A coordinator and three nodes, each a separate server, and loads that are held, cut and killed.
 
 use crate::common::proxy::Proxy;
 use crate::common::{each_major, left_out, wait_until, World};
