@@ -10,7 +10,7 @@ use crate::once::parts::Part;
 use crate::options::Options;
 use crate::report::Summary;
 use crate::text::text;
-use crate::watch::Watch;
+use crate::watch::{despite_cancel, Watch};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::thread;
@@ -244,7 +244,8 @@ impl<'l> Share<'l> {
     /// Ends this machine's load, if it has one. What cannot be recorded shows by its lease.
     fn leave(&mut self, error: Option<&str>) {
         if let Some((member, heartbeat)) = self.member.take() {
-            let ended = member.end(&mut heartbeat.connection(), self.options, error);
+            let ended =
+                despite_cancel(|| member.end(&mut heartbeat.connection(), self.options, error));
             self.last = ended.unwrap_or_default();
         }
     }

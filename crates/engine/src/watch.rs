@@ -29,6 +29,15 @@ impl Stop {
     }
 }
 
+/// Does what is still to be recorded when a load ends. The server gets a request to cancel at any time
+/// after the load was stopped, once for each connection: it may hit this work, which is then done again.
+pub(crate) fn despite_cancel<T>(mut work: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
+    match work() {
+        Err(error) if error.sqlstate() == "57014" => work(),
+        done => done,
+    }
+}
+
 /// How a running load is watched and stopped from other threads.
 #[derive(Clone, Debug, Default)]
 pub struct Watch {

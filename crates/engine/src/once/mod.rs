@@ -31,7 +31,7 @@ use crate::session::conn::Conn;
 use crate::session::transaction::{BEGIN, NO_TIMEOUTS};
 use crate::source::Source;
 use crate::text::Text;
-use crate::watch::Watch;
+use crate::watch::{despite_cancel, Watch};
 use fingerprint::Fingerprint;
 use identity::{same, Ends, Seen};
 use lookup::{candidates, claim, pieces, Row};
@@ -430,7 +430,7 @@ impl Once {
             Ok(summary) => summary,
             Err(error) => {
                 // The load's row says why it stopped, if the server can still be reached.
-                let _ = stopped(&mut self.guard, load, &error);
+                let _ = despite_cancel(|| stopped(&mut self.guard, load, &error));
                 return Err(resumable(error, recording.committed.get(), load));
             }
         };
