@@ -17,8 +17,9 @@ use std::thread;
 use std::time::Duration;
 
 /// How often the server is asked what became of a transaction whose connection
-/// was lost, and how long between: its process may take a moment to notice.
-pub(super) const TRIES: u32 = 20;
+/// was lost, and how long between: a minute. Its process may be late to notice on a busy machine, and
+/// a COMMIT that it has in hand may wait for a disk or a standby.
+pub(super) const TRIES: u32 = 600;
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
 
 /// What to do about lanes that are left prepared.
@@ -232,8 +233,7 @@ pub fn commit(conn: &mut Conn, url: &str) -> Result<(), Error> {
     .with_hint(format!("ask the server: SELECT pg_xact_status('{xid}')"));
     for _ in 0..TRIES {
         let Ok(mut again) = Conn::open(url) else { return Err(unknown) };
-        let status = again.query("SELECT pg_xact_status($1::text::xid8)", &[Some(&xid)]);
-        match status.ok().and_then(|rows| rows.first()?.first()?.clone()).as_deref() {
+        match status_of(&mut again, &xid).ok().flatten().as_deref() {
             Some("committed") => {
                 *conn = again;
                 return Ok(());
@@ -256,12 +256,12 @@ pub fn commit(conn: &mut Conn, url: &str) -> Result<(), Error> {
 /// One could not be prepared: all are rolled back. Or one could not be
 /// committed after that: the error says which are left to COMMIT PREPARED.
 pub fn commit_prepared(conns: &mut [&mut Conn], url: &str) -> Result<(), Error> {
-    let rows = conns[0].exec("SELECT pg_current_xact_id()")?;
-    let xid = rows.first().and_then(|r| r[0].clone()).unwrap_or_default();
+    let xids = conns.iter_mut().map(|conn| current_xid(conn)).collect::<Result<Vec<_>, _>>()?;
+    let xid = &xids[0];
     // Tells `repair` that somebody is at work here, for as long as that is so.
     let mut guard = Conn::open(url)?;
     guard.exec(&format!("{BEGIN}; {NO_TIMEOUTS}"))?;
-    ledger::lock(&mut guard, &xid)?;
+    ledger::lock(&mut guard, xid)?;
     let name = |i: usize| format!("'pgsluice_{xid}_{i}'");
     for i in 0..conns.len() {
         let Err(error) = conns[i].exec(&format!("PREPARE TRANSACTION {}", name(i))) else {
@@ -274,7 +274,7 @@ pub fn commit_prepared(conns: &mut [&mut Conn], url: &str) -> Result<(), Error> 
                 return Err(error.with_changed(left).with_hint(REPAIR));
             }
         }
-        if error.sqlstate().is_empty() && end_again(url, "ROLLBACK", &name(i)).is_err() {
+        if error.sqlstate().is_empty() && roll_back_again(url, &name(i), &xids[i]).is_err() {
             let left = format!("perhaps left: ROLLBACK PREPARED {}", name(i));
             return Err(error.with_changed(left).with_hint(REPAIR));
         }
@@ -285,7 +285,7 @@ pub fn commit_prepared(conns: &mut [&mut Conn], url: &str) -> Result<(), Error> 
     }
     for i in 0..conns.len() {
         let Err(error) = conns[i].exec(&format!("COMMIT PREPARED {}", name(i))) else { continue };
-        let again = error.sqlstate().is_empty().then(|| end_again(url, "COMMIT", &name(i)));
+        let again = error.sqlstate().is_empty().then(|| commit_again(url, &name(i)));
         if let Some(Ok(conn)) = again {
             *conns[i] = conn;
             continue;
@@ -298,23 +298,51 @@ pub fn commit_prepared(conns: &mut [&mut Conn], url: &str) -> Result<(), Error> 
     Ok(())
 }
 
-/// Ends a prepared transaction whose connection was lost while it was ended or
-/// prepared, over a new connection, which is given back. One that is not there
-/// is at its end already.
-fn end_again(url: &str, verb: &str, name: &str) -> Result<Conn, Error> {
+/// The number of the connection's transaction.
+fn current_xid(conn: &mut Conn) -> Result<String, Error> {
+    let rows = conn.exec("SELECT pg_current_xact_id()")?;
+    Ok(rows.first().and_then(|r| r[0].clone()).unwrap_or_default())
+}
+
+/// Commits a prepared transaction whose connection was lost while it was committed, over a new
+/// connection, which is given back. One that is not there is committed already.
+fn commit_again(url: &str, name: &str) -> Result<Conn, Error> {
     let mut conn = Conn::open(url)?;
-    let mut outcome = Ok(());
     for _ in 0..TRIES {
-        match conn.exec(&format!("{verb} PREPARED {name}")) {
+        match conn.exec(&format!("COMMIT PREPARED {name}")) {
             Ok(_) => return Ok(conn),
-            // None of this name; where it was being prepared, it may come yet.
-            Err(error) if error.sqlstate() == "42704" && verb == "COMMIT" => return Ok(conn),
-            Err(error) if error.sqlstate() == "42704" => outcome = Ok(()),
+            Err(error) if error.sqlstate() == "42704" => return Ok(conn),
             // The lost connection's process has it in hand.
-            Err(error) if error.sqlstate() == "55000" => outcome = Err(error),
+            Err(error) if error.sqlstate() == "55000" => thread::sleep(PAUSE),
+            Err(error) => return Err(error),
+        }
+    }
+    Err(Error::new(format!("prepared transaction {name} stays busy")))
+}
+
+/// Rolls back a transaction whose connection was lost while it was prepared, over a new connection.
+/// Where there is none of this name, it may still come, unless the transaction is aborted.
+fn roll_back_again(url: &str, name: &str, xid: &str) -> Result<(), Error> {
+    let mut conn = Conn::open(url)?;
+    for _ in 0..TRIES {
+        match conn.exec(&format!("ROLLBACK PREPARED {name}")) {
+            Ok(_) => return Ok(()),
+            // The lost connection's process has it in hand.
+            Err(error) if error.sqlstate() == "55000" => {}
+            Err(error) if error.sqlstate() == "42704" => {
+                if status_of(&mut conn, xid)?.as_deref() == Some("aborted") {
+                    return Ok(());
+                }
+            }
             Err(error) => return Err(error),
         }
         thread::sleep(PAUSE);
     }
-    outcome.map(|()| conn)
+    Err(Error::new(format!("transaction {xid} does not end")))
+}
+
+/// What the server says of a transaction; nothing where it is too long ago.
+fn status_of(conn: &mut Conn, xid: &str) -> Result<Option<String>, Error> {
+    let rows = conn.query("SELECT pg_xact_status($1::text::xid8)", &[Some(xid)])?;
+    Ok(rows.into_iter().next().and_then(|row| row.into_iter().next()?))
 }

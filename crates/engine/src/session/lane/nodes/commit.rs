@@ -260,16 +260,24 @@ fn names(to: &ToNodes, lanes: &[NodeLane]) -> String {
     lanes.iter().map(|l| to.nodes[l.node].name.clone()).collect::<Vec<_>>().join(", ")
 }
 
+/// How often a coordinator that cannot be reached is tried again.
+const UNREACHED: u32 = 20;
+
 /// What the coordinator has decided when the transaction that decides was not seen to commit; `None`
 /// if it cannot be asked.
 fn outcome(url: &str, load: &str) -> Option<Decision> {
+    let mut unreached = 0;
     for _ in 0..TRIES {
         let asked = Conn::open(url).and_then(|mut conn| node_commits::settle(&mut conn, load));
         match asked {
-            // It starts again, or has not noticed yet that its client is gone.
-            Err(_) | Ok(Some(Decision::Open)) => thread::sleep(PAUSE),
+            // It starts again, perhaps.
+            Err(_) if unreached == UNREACHED => return None,
+            Err(_) => unreached += 1,
+            // It has not noticed yet that its client is gone.
+            Ok(Some(Decision::Open)) => {}
             Ok(decision) => return decision,
         }
+        thread::sleep(PAUSE);
     }
     None
 }
