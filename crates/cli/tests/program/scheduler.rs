@@ -273,6 +273,13 @@ fn rejects_of_repeated_loads_find_a_place() {
     assert_eq!(fs::read(&rejects).unwrap(), b"a,b\nq,y\n");
 }
 
+/// Whether a process has a handler of a signal.
+fn listens(pid: u32, signal: Signal) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim();
+    u64::from_str_radix(mask, 16).unwrap() >> (signal as i32 - 1) & 1 == 1
+}
+
 /// SIGTERM ends a load that waits: for a server that does not answer, or for its first row.
 #[test]
 fn a_signal_ends_what_has_not_begun() {
@@ -284,12 +291,8 @@ fn a_signal_ends_what_has_not_begun() {
     let summary = world.path("summary.json");
     for (to, input) in [(nowhere.as_str(), file.as_str()), (&world.server.url("postgres"), "-")] {
         let load = waiting(to, &[input, "--summary", &summary]);
-        wait_until(
-            || "no summary".into(),
-            || fs::read_to_string(&summary).is_ok_and(|s| s.contains("running")),
-        );
-        // The program listens to signals right after that.
-        std::thread::sleep(Duration::from_millis(300));
+        wait_until(|| "no signal is listened to".into(), || listens(load.id(), Signal::SIGTERM));
+        assert_eq!(json(&summary)["status"], "running");
         let asked = Instant::now();
         assert!(signal(load.id(), Signal::SIGTERM));
         let mut load = load;
@@ -297,7 +300,7 @@ fn a_signal_ends_what_has_not_begun() {
         let output = load.wait_with_output().unwrap();
         drop(stdin);
         assert_eq!(output.status.code(), Some(7), "{output:?}");
-        assert!(asked.elapsed() < Duration::from_secs(10));
+        assert!(asked.elapsed() < Duration::from_secs(60));
         assert!(said(&output).contains("stopped before the load began"), "{output:?}");
         assert_eq!(json(&summary)["status"], "cancelled");
         fs::remove_file(&summary).unwrap();
@@ -311,7 +314,7 @@ fn a_server_that_does_not_answer_is_given_up() {
     let port = silent.local_addr().unwrap().port();
     let file = world.file("t.csv", b"1,x\n");
     let to = format!("host=127.0.0.1 port={port} user=u dbname=d sslmode=disable");
-    for (timeout, seconds) in [(Some("2"), 2..10), (None, 15..30)] {
+    for (timeout, seconds) in [(Some("2"), 2..15), (None, 15..90)] {
         let mut load = Command::new(env!("CARGO_BIN_EXE_pgsluice"));
         load.args(["load", &file, "--table", "t", "--to", &to]).env_remove("PGCONNECT_TIMEOUT");
         let asked = Instant::now();

@@ -93,9 +93,10 @@ fn cut(servers: &mut Servers, network: &Network) {
         .collect();
     servers.through(0, &proxies[1]);
     servers.through(2, &proxies[2]);
+    // What is cut for a moment is not given up, however long the moment is on a busy machine.
     servers.coordinator.sql(
         "ALTER SERVER n1 OPTIONS (ADD keepalives_idle '1', ADD keepalives_interval '1',
-           ADD keepalives_count '2', ADD tcp_user_timeout '2500', ADD connect_timeout '2')",
+           ADD keepalives_count '100', ADD tcp_user_timeout '100000', ADD connect_timeout '60')",
     );
     for (statement, for_good) in [
         ("COPY ", false),
@@ -105,6 +106,12 @@ fn cut(servers: &mut Servers, network: &Network) {
         ("COMMIT PREPARED", true),
     ] {
         let what = format!("cut at {statement}, for good: {for_good}");
+        if for_good {
+            servers.coordinator.sql(
+                "ALTER SERVER n1
+                   OPTIONS (SET keepalives_count '2', SET tcp_user_timeout '2500', SET connect_timeout '20')",
+            );
+        }
         let more: &[&str] = if statement.contains("PREPARE") { &["--atomic"] } else { &["--once"] };
         let file = servers.file();
         let proxy = Proxy::on(&network.host(1), &servers.nodes[1], statement, 0, Fate::Note, false);

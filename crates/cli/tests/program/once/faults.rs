@@ -243,7 +243,7 @@ fn a_prepared_transaction_is_left() {
     child.wait().unwrap();
     let prepared = "SELECT count(*) FROM pg_prepared_xacts";
     assert_eq!(world.sql(prepared), "2");
-    let lanes = [path.as_str(), "--method", "lanes", "--lanes", "2", "--lock-timeout", "5s"];
+    let lanes = [path.as_str(), "--method", "lanes", "--lanes", "2", "--lock-timeout", "2min"];
     for loaded in [100_000, 0] {
         assert_eq!(load(&world, &lanes).unwrap()["loaded"], loaded);
     }
