@@ -104,6 +104,9 @@ impl<'l> Share<'l> {
             match taken {
                 Ok(Some(parts)) => return Ok(Some(parts)),
                 Ok(None) => {}
+                Err(error) if error.kind() == Kind::Connection && self.is_taken_over() => {
+                    self.leave(None);
+                }
                 Err(error) => return Err(self.ended_by(error)),
             }
         }
@@ -190,7 +193,11 @@ impl<'l> Share<'l> {
             self.total.share.get_or_insert_with(Default::default).parts += parts.0.len() as u64;
             return Ok(());
         };
-        match self.give_back(&parts.0, &error) {
+        let lost = match self.give_back(&parts.0, &error) {
+            Err(lost) if lost.kind() == Kind::Connection => Ok(self.is_taken_over()),
+            given => given,
+        };
+        match lost {
             Ok(true) => {
                 self.total.share.get_or_insert_with(Default::default).parts_lost +=
                     parts.0.len() as u64;
@@ -239,6 +246,16 @@ impl<'l> Share<'l> {
         let file = error.place().map(|place| place.file.as_str());
         let bad = (error.kind() == Kind::Data).then_some((error, file));
         member.give_back(&mut heartbeat.connection(), self.options, parts, bad)
+    }
+
+    /// Whether other machines have stopped this one's load. Its connection to the ledger may be one of
+    /// those that the server has ended meanwhile, so this asks by a new one.
+    fn is_taken_over(&self) -> bool {
+        let Some((member, heartbeat)) = &self.member else { return false };
+        let Ok(again) = self.watch.connect(&self.options.target.url) else { return false };
+        let mut conn = heartbeat.connection();
+        *conn = again;
+        matches!(member.is_stopped(&mut conn, self.options), Ok(true))
     }
 
     /// Ends this machine's load, if it has one. What cannot be recorded shows by its lease.

@@ -8,7 +8,7 @@ use super::identity::{Ends, Seen};
 use super::lookup::{claim, shared_rows};
 use super::parts::{self, Left, Part};
 use super::record::{new_load, Recording, Target, Wanted};
-use super::{begin_transaction, open, Found};
+use super::{begin_transaction, limit_pause, open, Found};
 use crate::error::Error;
 use crate::options::{FileFormat, Options};
 use crate::report::{Counter, Summary};
@@ -175,7 +175,7 @@ impl Found<'_> {
         };
         let files: Vec<_> = indexes.iter().zip(&numbers).zip(new).map(file).collect();
         parts::add(conn, &files)?;
-        parts::lease(conn, load, once.share.unwrap_or_default().lease)?;
+        parts::lease(conn, load, options.lease())?;
         Ok((load, indexes.into_iter().zip(numbers).collect()))
     }
 }
@@ -375,8 +375,7 @@ impl Member {
     ///
     /// The connection is lost.
     pub fn prolong(conn: &mut Conn, options: &Options, load: i64) -> Result<(), Error> {
-        let share = options.once.as_ref().and_then(|once| once.share).unwrap_or_default();
-        alone(conn, options, |conn| parts::prolong(conn, load, share.lease))
+        alone(conn, options, |conn| parts::prolong(conn, load, options.lease()))
     }
 }
 
@@ -387,7 +386,7 @@ fn alone<T>(
     work: impl FnOnce(&mut Conn) -> Result<T, Error>,
 ) -> Result<T, Error> {
     begin_transaction(conn, options)?;
-    let done = work(conn);
+    let done = limit_pause(conn, options.lease()).and_then(|()| work(conn));
     // A failure of this is a lost connection, which the work has met or the next statement meets.
     let ended = conn.exec(if done.is_ok() { "COMMIT" } else { "ROLLBACK" });
     let done = done?;

@@ -40,6 +40,7 @@ use notes::{About, Notes};
 use record::{Alias, Recording, Target, Wanted};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 use table::{check_partitions, target};
 
 /// A load that has begun: some of its sources are not complete.
@@ -70,6 +71,18 @@ fn begin_transaction(conn: &mut Conn, options: &Options) -> Result<(), Error> {
         conn.query(set, &[Some(timeout)])?;
     }
     Ok(())
+}
+
+/// From here on to its end, a transaction holds locks that others pass by: they wait until they know
+/// whether it commits. If its machine is held up between two statements for longer than a lease, the
+/// server ends the session, which has not committed. A COMMIT that is under way is waited for.
+fn limit_pause(conn: &mut Conn, lease: Duration) -> Result<(), Error> {
+    let most = lease.as_millis().clamp(1, i32::MAX as u128).to_string();
+    conn.query(
+        "SELECT pg_catalog.set_config('idle_in_transaction_session_timeout', $1, true)",
+        &[Some(&most)],
+    )
+    .map(drop)
 }
 
 /// Finds out which sources are still to be loaded, claims them and registers the load. Calls

@@ -2,12 +2,16 @@
 //! ([decision](../../../../docs/decisions/0025-leases.md)).
 //!
 //! A part is a file or a range of one. Its row is deleted in the transaction that completes it. A
-//! machine has a part while the row names its load. Two things keep a machine that was held up from
-//! committing rows of a part that another one has taken over, whatever leases and clocks say:
+//! machine has a part while the row names its load. Three things see to it that a machine that
+//! was held up commits no rows of a part that another one has taken over, whatever leases and clocks
+//! say, and that the others go on:
 //!
 //! - A machine whose lease has expired is taken for dead by setting its load to `stopped`, which
 //!   waits for none of its transactions: if one is about to commit, the machine is left alone. The
 //!   pieces are read after that is committed, and lanes of a stopped load commit nothing (`record`).
+//! - A machine may be held up after it has locked its load's row and before its COMMIT is sent, as
+//!   when its process is stopped. So transactions that lock rows of the ledger have a limit on how long they
+//!   may be idle ([`super::limit_pause`]), after which the server ends them: nobody waits forever.
 //! - Lanes also lock the rows of their parts, which must name their load, before they commit. So a
 //!   part whose row was changed or deleted in any other way is committed by nobody who had it.
 

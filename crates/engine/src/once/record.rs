@@ -418,6 +418,9 @@ impl Recording {
 
     /// Keeps other loads from taking over the files until the transaction ends.
     fn hold(&self, conn: &mut Conn) -> Result<(), Error> {
+        if self.parts.is_some() {
+            super::limit_pause(conn, self.options.lease())?;
+        }
         let held = conn.query(
             "SELECT 1 FROM pgsluice_loads.loads WHERE number = $1::bigint AND state = 'running' \
                AND target = pg_catalog.to_regclass($2) FOR SHARE",
@@ -459,6 +462,7 @@ impl Recording {
         under_policies(conn, |conn| {
             self.check_commits(conn, &load)?;
             if let Some(parts) = &self.parts {
+                super::limit_pause(conn, self.options.lease())?;
                 let had = parts::complete(conn, self.load, parts)?;
                 return if had { Ok(()) } else { Err(self.taken_over()) };
             }

@@ -61,6 +61,11 @@ impl Options {
         self.once.as_ref().is_some_and(|once| once.commits_every().is_some())
     }
 
+    /// How long a machine may show no sign of life.
+    pub(crate) fn lease(&self) -> Duration {
+        self.once.as_ref().and_then(|once| once.share).unwrap_or_default().lease
+    }
+
     /// Checks that the other options go with `once`.
     ///
     /// # Errors

@@ -23,11 +23,11 @@ impl Heartbeat {
     /// Begins with it.
     pub fn start(options: &Options, watch: &Watch, load: i64) -> Result<Heartbeat, Error> {
         let conn = Arc::new(Mutex::new(watch.connect(&options.target.url)?));
-        let lease = options.once.as_ref().and_then(|once| once.share).unwrap_or_default().lease;
+        let pause = options.lease() / BEATS;
         let ended = Stop::default();
         let (own, options, stop) = (conn.clone(), options.clone(), ended.clone());
         // Not joined: its connection may hang.
-        let thread = thread::spawn(move || beat(&own, &stop, &options, load, lease / BEATS));
+        let thread = thread::spawn(move || beat(&own, &stop, &options, load, pause));
         Ok(Heartbeat { conn, ended, thread: thread.thread().clone() })
     }
 

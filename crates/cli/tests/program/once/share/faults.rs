@@ -5,6 +5,11 @@ use crate::common::{signal, wait_until, Signal, World};
 use crate::once::{exact, lines};
 use std::process::{Child, Command};
 
+/// How many sessions of others do something that does not wait for a client.
+const AT_WORK: &str = "SELECT count(*) FROM pg_stat_activity WHERE pid <> pg_backend_pid() \
+    AND backend_type = 'client backend' AND state = 'active' \
+    AND wait_event_type IS DISTINCT FROM 'Client'";
+
 /// Starts a machine, and stops its process while it has a part and has committed another.
 fn held_up(world: &mut World, name: &str, all: &[&str]) -> Child {
     let child = machine(world, name, all);
@@ -13,14 +18,12 @@ fn held_up(world: &mut World, name: &str, all: &[&str]) -> Child {
     let commits = "SELECT count(*) > 1 FROM pgsluice_loads.commits";
     wait_until(|| "nothing is committed".into(), || world.sql(commits) == "t");
     let sending = "SELECT count(*) FROM pgsluice_loads.parts WHERE load = 1";
-    let at_work = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' \
-        AND pid <> pg_backend_pid() AND state = 'active' AND wait_event_type IS DISTINCT FROM 'Client'";
     wait_until(
         || "no part is being loaded".into(),
         || {
             assert!(signal(child.id(), Signal::SIGSTOP));
             // What it has sent may still commit the part.
-            wait_until(|| "the server works on".into(), || world.sql(at_work) == "0");
+            wait_until(|| "the server works on".into(), || world.sql(AT_WORK) == "0");
             let held = world.sql(sending) != "0";
             if !held {
                 assert!(signal(child.id(), Signal::SIGCONT));
@@ -109,6 +112,40 @@ fn a_commit_is_waited_for() {
     let other = ended(&world, "1.json", others);
     assert_eq!(other["share"]["machines_lost"], 1, "{other}");
     whole(&mut world, "after the commit");
+}
+
+/// A machine is held up after it has locked its load's row, and before its COMMIT: the server ends
+/// its session, so that the others do not wait for it forever.
+#[test]
+fn a_machine_that_holds_locks_is_not_waited_for() {
+    let (mut world, paths) = worlds_files(&[("big.csv", quoted(400_000))], true);
+    let all = [paths[0].as_str(), "--header", "--commit-every", "64kB"];
+    let mut child = machine(&world, "0.json", &all);
+    let begun = "SELECT to_regclass('pgsluice_loads.pieces') IS NOT NULL";
+    wait_until(|| "nothing begins".into(), || world.sql(begun) == "t");
+    let locked = "WITH free AS (SELECT FROM pgsluice_loads.loads JOIN pgsluice_loads.leases \
+          ON load = number WHERE number = 1 FOR UPDATE SKIP LOCKED) \
+        SELECT count(*) = 0 AND EXISTS (SELECT FROM pgsluice_loads.leases) FROM free";
+    wait_until(
+        || "it never holds locks".into(),
+        || {
+            assert!(child.try_wait().unwrap().is_none(), "it has loaded all");
+            assert!(signal(child.id(), Signal::SIGSTOP));
+            // Not what it has sent before, such as a COMMIT.
+            wait_until(|| "the server works on".into(), || world.sql(AT_WORK) == "0");
+            let held = world.sql(locked) == "t";
+            if !held {
+                assert!(signal(child.id(), Signal::SIGCONT));
+            }
+            held
+        },
+    );
+    machines(&world, 2, &all);
+    whole(&mut world, "without the first machine");
+    assert!(signal(child.id(), Signal::SIGCONT));
+    let back = ended(&world, "0.json", child);
+    assert_eq!(back["read"], back["loaded"], "{back}");
+    whole(&mut world, "with the first machine");
 }
 
 /// The server restarts: all machines end, and the same command goes on.
