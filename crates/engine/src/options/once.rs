@@ -107,15 +107,24 @@ impl Options {
             (
                 "`on-error` reject",
                 self.rejects.is_some(),
-                "each machine would have some of the rejects",
+                "each machine would have some of the rejects, and those of a machine that is lost \
+                 would be lost with it",
             ),
             ("`source-name`", once.source_name.is_some(), "only one machine can read a stream"),
             ("`atomic`", target.atomic, "the machines commit one after another"),
             ("`route` nodes", target.route == Route::Nodes, "it needs one transaction"),
         ];
+        let alone = match self.rejects {
+            Some(_) => {
+                "load on one machine, without `share`; or mend the files first: pgsluice check lists \
+                 their bad records"
+            }
+            None => "load on one machine, without `share`",
+        };
         let option = if once.share.is_some() { "share" } else { "commit-every" };
         let in_pieces = once.commits_every().and_then(|_| wrong(&never_in_pieces, option));
         let shared = once.share.and_then(|_| wrong(&never_shared, option));
+        let shared = shared.map(|error| error.with_hint(alone));
         wrong(&never, "once").or(shared).or(in_pieces).map_or(Ok(()), Err)
     }
 }

@@ -308,6 +308,15 @@ fn what_cannot_be_shared_is_refused() {
         assert_eq!(output.status.code(), Some(2), "{wrong:?} {said}");
         assert!(said.contains(why), "{wrong:?} {said}");
     }
+    // Why there are no rejects, and what to do, before anything is read.
+    for command in ["plan", "load"] {
+        let all = [command, "none.csv", "--table", "t", "--once", "--share"];
+        let output = world.run(&[&all[..], &["--on-error", "reject"]].concat());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("those of a machine that is lost would be lost with it"), "{said}");
+        assert!(said.contains("hint: load on one machine, without --share; or mend"), "{said}");
+    }
     let staged = ["--table", "t", "--once", "--share", "--method", "staged"];
     let said = world.load(&[&[path.as_str()], &staged[..]].concat()).unwrap_err();
     assert!(
