@@ -35,7 +35,7 @@ use lanes::{alone, committed_how, default_lanes};
 use locks::Lock;
 use maintenance::maintenance;
 pub(crate) use nodes::refuse_beside_nodes;
-pub use nodes::ToNodes;
+pub use nodes::{LeafTarget, ToNodes};
 use once::{once_notes, refuse_once};
 use policy::Policy;
 use refuse::{refuse, refuse_truncate, rules_passed_by, unusable, without_copy};
@@ -48,7 +48,7 @@ use settings::session_settings;
 pub use settings::settings;
 
 /// What will be done. It is made behind an `Arc`: nothing edits it afterwards.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Plan {
     /// the write path
     pub method: Method,

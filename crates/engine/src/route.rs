@@ -20,7 +20,7 @@ use std::ops::Range;
 const MOST: usize = 8;
 
 /// The rows of a partitioned table to its leaves.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Router {
     /// the leaves that rows are sent to, quoted and qualified
     pub leaves: Vec<String>,
@@ -61,10 +61,26 @@ impl Split {
     pub fn count_of(&self, table: usize) -> u64 {
         self.parts.binary_search_by_key(&table, |(of, _)| *of).map_or(0, |at| self.counts[at])
     }
+
+    /// The number of rows before those of one table.
+    pub fn rows_before(&self, table: usize) -> u64 {
+        let at = self.parts.partition_point(|(of, _)| *of < table);
+        self.counts[..at].iter().sum()
+    }
+
+    /// Leaves out the rows for the root, which come last.
+    pub fn drop_root(&mut self) {
+        if self.for_root > 0 {
+            self.counts.pop();
+            let rows = self.parts.pop().map_or(0..0, |(_, place)| place);
+            self.bytes.truncate(rows.start);
+            self.for_root = 0;
+        }
+    }
 }
 
 /// A partitioned table.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Node {
     keys: Vec<Key>,
     rule: Rule,
@@ -73,14 +89,14 @@ struct Node {
 }
 
 /// One column of a key.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Key {
     /// an index into the values of [`Router::needed`]
     slot: usize,
     kind: Kind,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Target {
     /// the server has to route the row
     Root,
@@ -88,7 +104,7 @@ enum Target {
     Table(Box<Node>),
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Rule {
     /// a target for each remainder of the greatest modulus
     Hash(Vec<Target>),
@@ -102,7 +118,7 @@ enum Rule {
     Range(Vec<Span>),
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Span {
     from: Vec<Edge>,
     to: Vec<Edge>,
@@ -248,6 +264,29 @@ impl Router {
             row += 1;
         }
         Some(found)
+    }
+
+    /// Of rows in the order of the input, their places in the order of [`Router::split`].
+    pub fn places(&self, rows: &[u8]) -> Option<Vec<u64>> {
+        let (mut at, mut found) = (0, Vec::new());
+        let mut values = [None; MOST];
+        while at < rows.len() {
+            at = self.read(rows, at, &mut values)?;
+            found.push((self.leaf(&values).unwrap_or(self.leaves.len()), found.len() as u64));
+        }
+        found.sort_unstable();
+        Some(found.into_iter().map(|(_, row)| row).collect())
+    }
+
+    /// The ends of rows of the binary form.
+    pub fn ends(&self, rows: &[u8]) -> Option<Vec<usize>> {
+        let (mut at, mut ends) = (0, Vec::new());
+        let mut values = [None; MOST];
+        while at < rows.len() {
+            at = self.read(rows, at, &mut values)?;
+            ends.push(at);
+        }
+        Some(ends)
     }
 
     /// Reads the values that keys are made of from the row at `at`; gives the row's end.

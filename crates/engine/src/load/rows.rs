@@ -39,10 +39,11 @@ pub(super) fn send_rows(
     let Job { options, watch, .. } = job;
     let rejects = rejects(&reader, job)?;
     let mut lanes = open_lanes(conn, plan, options, watch, &rejects)?;
-    lanes[0].open_nodes(watch, options, job.recording)?;
     if let Some(recording) = job.recording {
         lanes.iter_mut().for_each(|lane| lane.record_for(recording));
     }
+    // Rejects of nodes are kept with those of the lane.
+    lanes[0].open_nodes(watch, options, job.recording)?;
     let deadlocks = DeadlockWatch::watch(&mut lanes, &options.target.url)?;
     let run = pipeline::run(reader, plan, lanes, &watch.progress, &watch.stop)
         .and_then(|(through, lanes)| Ok((through, check_deferred(lanes, plan)?)));

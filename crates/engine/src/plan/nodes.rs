@@ -22,6 +22,8 @@ pub struct ToNodes {
     pub together: bool,
     /// the tables on the nodes are emptied before the rows
     pub truncate: bool,
+    /// the columns that are sent, each with its type
+    pub types: Vec<String>,
 }
 
 impl ToNodes {
@@ -52,6 +54,9 @@ pub struct LeafTarget {
     pub belongs: Option<String>,
 }
 
+/// What works for options that do not work on nodes.
+const BY_ROOT: &str = "`route` root loads through the server that has the partitioned table";
+
 /// Options that rows sent to nodes cannot follow yet; checked before anything is read.
 ///
 /// # Errors
@@ -71,30 +76,55 @@ pub(crate) fn refuse_beside_nodes(options: &Options) -> Result<(), Error> {
         let why = "the decision to commit is recorded in pgsluice_loads";
         return Err(Error::usage(text!("`ledger` none cannot be used with `atomic`: {}", why)));
     }
-    let given: [(bool, Text); 13] = [
-        (options.rejects.is_some(), "`on-error` reject".into()),
+    let alone = options.once.is_some() && !target.atomic;
+    let given: [(bool, Text, &str); 13] = [
         (
-            !target.atomic && options.once.as_ref().is_some_and(|once| once.append),
-            "`on-change` append without `atomic`".into(),
+            alone && options.rejects.is_some(),
+            "`on-error` reject with `once` and without `atomic`".into(),
+            "with `atomic`, the rejects are recorded with the rows of all nodes, or not at all",
         ),
-        (options.in_pieces(), "`commit-every`".into()),
-        (target.create != Create::No, "`create`".into()),
-        (target.filter.is_some(), "`where`".into()),
-        (options.input.encoding.is_some(), "`encoding`".into()),
-        (options.input.dialect().is_none(), "`format` binary".into()),
-        (target.lanes.is_some(), "`lanes`".into()),
-        (!target.fields.expressions.is_empty(), "`expr`".into()),
-        (target.indexes == Indexes::Rebuild, "`indexes` rebuild".into()),
-        (target.triggers == Triggers::Off, "`triggers` off".into()),
-        (target.foreign_keys == ForeignKeys::Revalidate, "`foreign-keys` revalidate".into()),
+        (
+            alone && options.once.as_ref().is_some_and(|once| once.append),
+            "`on-change` append without `atomic`".into(),
+            "add `atomic`",
+        ),
+        (
+            options.in_pieces(),
+            "`commit-every`".into(),
+            "leave it out: a load is one transaction on each node",
+        ),
+        (
+            target.create != Create::No,
+            "`create`".into(),
+            "create the partitioned table, its foreign tables and the tables on the nodes first",
+        ),
+        (target.filter.is_some(), "`where`".into(), "filter the records before the load"),
+        (options.input.encoding.is_some(), "`encoding`".into(), BY_ROOT),
+        (options.input.dialect().is_none(), "`format` binary".into(), BY_ROOT),
+        (target.lanes.is_some(), "`lanes`".into(), "leave it out: each node has one connection"),
+        (!target.fields.expressions.is_empty(), "`expr`".into(), BY_ROOT),
+        (
+            target.indexes == Indexes::Rebuild,
+            "`indexes` rebuild".into(),
+            "drop the indexes on the nodes before the load, and create them after it",
+        ),
+        (target.triggers == Triggers::Off, "`triggers` off".into(), BY_ROOT),
+        (
+            target.foreign_keys == ForeignKeys::Revalidate,
+            "`foreign-keys` revalidate".into(),
+            BY_ROOT,
+        ),
         (
             !matches!(target.method, Method::Auto | Method::CopyBinary),
             text!("`method` {}", target.method),
+            "leave it out: rows go to nodes by copy-binary",
         ),
     ];
-    match given.into_iter().find(|(is, _)| *is) {
-        Some((_, option)) => Err(Error::usage(text!("`route` nodes does not support {}", option))
-            .with_hint("`route` root loads through the server that has the partitioned table")),
+    match given.into_iter().find(|(is, ..)| *is) {
+        Some((_, option, hint)) => {
+            let message = text!("`route` nodes does not support {}", option);
+            Err(Error::usage(message).with_hint(hint))
+        }
         None => Ok(()),
     }
 }
@@ -149,7 +179,8 @@ pub(super) fn to_nodes(plan: &mut Plan, facts: &Facts, options: &Options) -> Res
     plan.before.retain(|statement| !statement.starts_with("TRUNCATE"));
     plan.notes.extend(notes(together, truncate, options.once.is_some()));
     plan.notes.extend(found.nodes.iter().filter_map(down_note));
-    plan.nodes = Some(ToNodes { nodes: found.nodes.clone(), leaves, together, truncate });
+    let types = types(plan, facts);
+    plan.nodes = Some(ToNodes { nodes: found.nodes.clone(), leaves, together, truncate, types });
     plan.router = Some(router);
     plan.wire = Wire::Binary;
     plan.method = Method::CopyBinary;
@@ -166,6 +197,16 @@ pub(super) fn to_nodes(plan: &mut Plan, facts: &Facts, options: &Options) -> Res
     plan.freeze = false;
     plan.may_drop_rows = false;
     Ok(())
+}
+
+/// The columns that are sent, each with its type.
+fn types(plan: &Plan, facts: &Facts) -> Vec<String> {
+    let of = |name: &String| facts.table.columns.iter().find(|column| column.name == *name);
+    let typed = |name: &String| {
+        let sql_type = of(name).map_or("text", |column| column.type_name.as_str());
+        format!("{} {sql_type}", quote_ident(name))
+    };
+    plan.columns.iter().map(typed).collect()
 }
 
 /// The leaves are as good as tables here.

@@ -2,16 +2,21 @@
 
 use super::Plan;
 use crate::facts::TableFacts;
-use crate::options::{Method, Options};
+use crate::options::{Method, Options, Route};
 use crate::text::text;
 
 /// What it means that refused records are rejected.
 pub(super) fn rejected_records(plan: &mut Plan, table: &TableFacts, options: &Options) {
     let Some(rejects) = &options.rejects else { return };
+    let unit = match options.target.route {
+        Route::Nodes => "each COPY to a node is within a savepoint",
+        _ => "each chunk is a COPY within a savepoint",
+    };
     plan.notes.push(text!(
-        "refused records go to {} (limit {}); each chunk is a COPY within a savepoint",
+        "refused records go to {} (limit {}); {}",
         rejects.file.display(),
-        rejects.limit
+        rejects.limit,
+        unit
     ));
     if plan.one_statement {
         plan.one_statement = false;

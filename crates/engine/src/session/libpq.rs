@@ -110,6 +110,7 @@ extern "C" {
     pub fn PQntuples(res: *const PGresult) -> c_int;
     pub fn PQnfields(res: *const PGresult) -> c_int;
     pub fn PQgetvalue(res: *const PGresult, row: c_int, column: c_int) -> *const c_char;
+    pub fn PQgetlength(res: *const PGresult, row: c_int, column: c_int) -> c_int;
     pub fn PQgetisnull(res: *const PGresult, row: c_int, column: c_int) -> c_int;
     pub fn PQcmdTuples(res: *mut PGresult) -> *const c_char;
     pub fn PQclear(res: *mut PGresult);

@@ -309,7 +309,8 @@ fn address(
             || host.starts_with("127.")
     };
     let Some((_, host)) = host else {
-        return Err(Error::new(format!("node {name}: the server has no option host")));
+        return Err(Error::new(format!("node {name}: the server has no option host"))
+            .with_hint("give the foreign server the option host, or say `node` NAME=URL"));
     };
     let own = conn.host();
     if near(&host) && !own.is_empty() && !near(&own) {
@@ -382,6 +383,10 @@ fn checks(conn: &mut Conn, table: &str) -> Result<Vec<String>, Error> {
     Ok(rows.into_iter().filter_map(|mut row| row[0].take()).collect())
 }
 
+/// What to do about a table on a node that is not like its partition.
+const ALIKE: &str = "make the table on the node and the foreign table alike, or load with `route` \
+     root through the coordinator";
+
 /// Compares the table on the node with the leaf.
 fn compared(
     conn: &mut Conn,
@@ -391,7 +396,7 @@ fn compared(
     wanted: &[String],
 ) -> Result<Vec<RemoteColumn>, Error> {
     let (name, table) = (&node.name, &leaf.table);
-    let differs = |what: String| Error::new(format!("node {name}: {what}"));
+    let differs = |what: String| Error::new(format!("node {name}: {what}")).with_hint(ALIKE);
     let of_node = |e| of_node(name, e);
     conn.exec("SET search_path = pg_catalog").map_err(of_node)?;
     let sql = format!(

@@ -5,6 +5,7 @@
 mod atomic;
 mod faults;
 mod network;
+mod rejects;
 mod servers;
 
 use crate::common::{each_major, left_out, on_first_and_last_major, World};
@@ -271,24 +272,52 @@ fn a_node_that_differs_from_its_partition_is_found_before_the_first_row() {
     on_one_major(differences);
 }
 
+/// Options that nodes do not support, and words of the hint.
+const NOT_ON_NODES: [(&[&str], &str, &str); 13] = [
+    (
+        &["--once", "--on-error", "reject", "--reject-file", "x"],
+        "--on-error reject with --once and without --atomic",
+        "with --atomic, the rejects are recorded",
+    ),
+    (&["--once", "--on-change", "append"], "--on-change append", "add --atomic"),
+    (&["--once", "--commit-every", "1MB"], "--commit-every", "one transaction on each node"),
+    (&["--create"], "--create", "create the partitioned table"),
+    (&["--where", "a > 0"], "--where", "filter the records before the load"),
+    (&["--encoding", "LATIN1"], "--encoding", "--route root"),
+    (&["--format", "binary"], "--format binary", "--route root"),
+    (&["--lanes", "2"], "--lanes", "one connection"),
+    (&["--expr", "a=?::int + 1"], "--expr", "--route root"),
+    (&["--indexes", "rebuild"], "--indexes rebuild", "drop the indexes on the nodes"),
+    (&["--triggers", "off"], "--triggers off", "--route root"),
+    (&["--foreign-keys", "revalidate"], "--foreign-keys revalidate", "--route root"),
+    (&["--method", "copy-csv"], "--method copy-csv", "copy-binary"),
+];
+
+/// `plan` and `load` refuse with the same words and a hint, and no row comes to a node.
+fn refuse(cluster: &mut Cluster, arguments: &[&str], code: i32, words: &[&str]) {
+    for command in ["plan", "load"] {
+        let output = cluster.world.run(&[&[command], arguments].concat());
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+        assert!(words.iter().all(|word| said.contains(word)), "{words:?}: {said}");
+        assert!(said.contains("hint: "), "{arguments:?}: {said}");
+        assert_eq!(cluster.world.sql("SELECT count(*) FROM t"), "0", "{arguments:?}");
+    }
+}
+
 fn refused(cluster: &mut Cluster) {
     cluster.twins("a int, b text", "HASH (a)", &HASH);
     let file = cluster.world.file("few.csv", b"1,x\n");
     let nodes = ["--table", "t", "--route", "nodes"];
-    for more in [
-        &["--once", "--commit-every", "1MB"][..],
-        &["--once", "--on-change", "append"],
-        &["--where", "a > 0"],
-        &["--lanes", "2"],
-        &["--method", "copy-csv"],
-        &["--on-error", "reject", "--reject-file", "x"],
-        &["--indexes", "rebuild"],
-    ] {
-        let all = [&["load", &file], &nodes[..], more].concat();
-        let output = cluster.world.run(&all);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.contains("--route nodes does not support"), "{said}");
+    let guide = include_str!("../../../../../docs/guide/nodes.md");
+    let guide = guide.split("## Not yet").nth(1).unwrap();
+    for (more, option, hint) in NOT_ON_NODES {
+        // Before the file is opened, or the server is asked.
+        let all = [&["none.csv"], &nodes[..], more].concat();
+        let said = format!("--route nodes does not support {option}");
+        refuse(cluster, &all, 2, &[&said, hint]);
+        let option = option.split(" with").next().unwrap();
+        assert!(guide.contains(&format!("`{option}`")), "{option} is not in the guide");
     }
     let output = cluster.world.run(&[&["plan", &file, "--truncate"], &nodes[..]].concat());
     let said = String::from_utf8(output.stdout).unwrap();
@@ -298,15 +327,41 @@ fn refused(cluster: &mut Cluster) {
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(said.contains("straight to 3 tables on 2 nodes: n0, n1"), "{said}");
     assert!(said.contains("commit one after another"), "{said}");
+    of_tables(cluster, &file);
+}
+
+/// What the tables are is known when the plan is made.
+fn of_tables(cluster: &mut Cluster, file: &str) {
+    let nodes = [file, "--table", "t", "--route", "nodes"];
     cluster.world.sql("CREATE TABLE plain (a int, b text)");
-    let said = cluster.world.load(&[&file, "--table", "plain", "--route", "nodes"]).unwrap_err();
-    assert!(said.contains("not partitioned"), "{said}");
+    let plain = [file, "--table", "plain", "--route", "nodes"];
+    refuse(cluster, &plain, 1, &["\"plain\"", "not partitioned"]);
+    cluster.world.sql("ALTER TABLE t ALTER b SET DEFAULT 'x'");
+    let part = [&nodes[..], &["--columns", "a"]].concat();
+    let one = cluster.world.file("one.csv", b"1\n");
+    let part = [&[one.as_str()], &part[1..]].concat();
+    refuse(cluster, &part, 1, &["column b is not in the input, and has a default"]);
+    cluster.world.sql(
+        "CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+        CREATE TRIGGER seen AFTER INSERT ON t EXECUTE FUNCTION see()",
+    );
+    refuse(cluster, &nodes, 1, &["its trigger seen fires on this server"]);
+    cluster.world.sql("DROP TRIGGER seen ON t");
+    cluster.node(1, "ALTER TABLE t_1 SET UNLOGGED");
+    let once = [&nodes[..], &["--once"]].concat();
+    refuse(cluster, &once, 1, &["of node n1 is UNLOGGED"]);
+    cluster.node(1, "ALTER TABLE t_1 SET LOGGED; ALTER TABLE t_1 ALTER b TYPE varchar(7)");
+    refuse(cluster, &nodes, 1, &["node n1", "column b", "varying(7)"]);
+    cluster.node(1, "ALTER TABLE t_1 ALTER b TYPE text");
     cluster.world.sql(
         "ALTER TABLE t DETACH PARTITION t_0; DROP FOREIGN TABLE t_0;
         CREATE TABLE t_0 PARTITION OF t FOR VALUES WITH (MODULUS 4, REMAINDER 0)",
     );
-    let said = cluster.straight("1,x\n").unwrap_err();
-    assert!(said.contains("t_0") && said.contains("not a foreign table"), "{said}");
+    refuse(cluster, &nodes, 1, &["t_0", "not a foreign table"]);
+    cluster.twins("a int, b tsvector", "HASH (a)", &HASH);
+    refuse(cluster, &nodes, 1, &["only the server reads the type of column b"]);
+    cluster.twins("a int, b text", "HASH ((a + 1))", &HASH);
+    refuse(cluster, &nodes, 1, &["--route nodes cannot load"]);
 }
 
 /// The rows that were there go in the transactions of those that come.
@@ -361,7 +416,7 @@ fn guide(cluster: &mut Cluster) {
     let text = std::fs::read_to_string(page).unwrap();
     let examples: Vec<&str> =
         text.lines().filter_map(|line| line.strip_prefix("    pgsluice ")).collect();
-    assert_eq!(examples.len(), 6);
+    assert_eq!(examples.len(), 7);
     for example in examples {
         let words = example.split(' ').map(|word| match word {
             "\"$COORDINATOR\"" => &url,
@@ -372,7 +427,7 @@ fn guide(cluster: &mut Cluster) {
         let output = std::process::Command::new(program).args(words).output().unwrap();
         assert!(output.status.success(), "{example}: {output:?}");
     }
-    assert_eq!(cluster.world.sql("SELECT sum(score) FROM votes"), "9");
+    assert_eq!(cluster.world.sql("SELECT sum(score) FROM votes"), "12");
 }
 
 #[test]

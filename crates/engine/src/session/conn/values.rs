@@ -36,4 +36,45 @@ impl Conn {
         });
         self.finished(res).map(|(rows, _)| rows)
     }
+
+    /// Runs one query; its rows in the binary form, as COPY has them, and their number.
+    ///
+    /// # Errors
+    ///
+    /// As [`Conn::exec`].
+    pub fn tuples(&mut self, sql: &str) -> Result<(Vec<u8>, u64), Error> {
+        let sql = c_string(sql)?;
+        let none = ptr::null();
+        // SAFETY: the connection is not NULL, the string is C's; there are no parameters.
+        let res = Res(unsafe {
+            PQexecParams(self.raw, sql.as_ptr(), 0, none, ptr::null(), ptr::null(), ptr::null(), 1)
+        });
+        if res.status() != PGRES_TUPLES_OK {
+            return Err(self.error(&res));
+        }
+        // SAFETY: the result is not NULL.
+        let (rows, columns) = unsafe { (PQntuples(res.0), PQnfields(res.0)) };
+        let mut out = Vec::new();
+        for row in 0..rows {
+            out.extend_from_slice(&(columns as u16).to_be_bytes());
+            for column in 0..columns {
+                // SAFETY: row and column are within the result.
+                if unsafe { PQgetisnull(res.0, row, column) } == 1 {
+                    out.extend_from_slice(&(-1i32).to_be_bytes());
+                    continue;
+                }
+                // SAFETY: as above; the value has as many bytes as is said, and lives with the result.
+                let value = unsafe {
+                    let length = PQgetlength(res.0, row, column);
+                    std::slice::from_raw_parts(
+                        PQgetvalue(res.0, row, column).cast::<u8>(),
+                        length as usize,
+                    )
+                };
+                out.extend_from_slice(&(value.len() as u32).to_be_bytes());
+                out.extend_from_slice(value);
+            }
+        }
+        Ok((out, rows as u64))
+    }
 }

@@ -14,7 +14,9 @@
 mod commit;
 mod content;
 mod open;
+mod rejects;
 
+use super::once::Keeper;
 use super::{Lane, LaneCounts, Placed};
 use crate::blame::is_of_circumstances;
 use crate::buffer_pool::BufferPool;
@@ -22,7 +24,7 @@ use crate::encode::{unread, Body, Encoder, Fault};
 use crate::error::{shown, Error, Kind, Place};
 use crate::input::{Chunk, Part};
 use crate::once::slices::Slice;
-use crate::plan::{Plan, ToNodes};
+use crate::plan::{LeafTarget, Plan, ToNodes};
 use crate::report::Progress;
 use crate::route::Split;
 use crate::session::conn::Conn;
@@ -33,8 +35,9 @@ use crossbeam_channel::{Receiver, Sender};
 use pgsluice_core::error::Refusal;
 use pgsluice_core::row::NoRow;
 use pgsluice_core::sink::{HEADER, TRAILER};
+use rejects::{Reading, Records};
 use std::collections::{BTreeMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -70,10 +73,19 @@ pub(super) struct Fanout {
     contents: Option<Contents>,
     /// what the nodes had of them before
     slices: Vec<Slice>,
+    /// has the coordinator read records that are not surely understood, where these may be rejected
+    reading: Option<Arc<Reading>>,
+}
+
+/// A chunk whose rows go to nodes.
+struct Handed {
+    placed: Placed,
+    /// its records, when somebody needs them
+    records: OnceLock<Records>,
 }
 
 /// A thread that sends to a node: what it takes is a chunk, or the end of the input.
-type Worker = (Sender<Option<Arc<Placed>>>, JoinHandle<Result<NodeLane, (usize, Error)>>);
+type Worker = (Sender<Option<Arc<Handed>>>, JoinHandle<Result<NodeLane, (usize, Error)>>);
 
 /// A connection to a node, whose transaction has begun.
 struct NodeLane {
@@ -82,17 +94,20 @@ struct NodeLane {
     names: Arc<Vec<String>>,
     progress: Arc<Progress>,
     node: usize,
-    window: Vec<Arc<Placed>>,
+    window: Vec<Arc<Handed>>,
     bytes: usize,
     counts: LaneCounts,
     /// leaves and sources whose rows the node had before
     had: HashSet<(usize, usize)>,
     /// rows of each leaf and source, where they are recorded
     rows: BTreeMap<(usize, usize), u64>,
+    /// refused records go there; `None` where the first one ends the load
+    keeper: Option<Keeper>,
 }
 
 impl Lane {
-    /// Hands a chunk to the nodes. One that is not wholly understood ends the load.
+    /// Hands a chunk to the nodes. A record that is not surely understood ends the load, or is
+    /// read by the coordinator where it may be rejected.
     pub(super) fn send_to_nodes(&mut self, placed: Placed) -> Result<(), Error> {
         let prepared = &placed.prepared;
         let sound = prepared.fault.is_none() && prepared.chunk.damaged.is_none();
@@ -100,14 +115,11 @@ impl Lane {
             _ if prepared.chunk.bytes.is_empty() => Ok(()),
             Body::Split(split) if sound && split.for_root == 0 => {
                 self.ask_coordinator(split)?;
-                self.counts.add_chunk(&prepared.body);
                 self.progress.records.add(prepared.counts.records);
-                let Some(fanout) = &mut self.nodes else { return Ok(()) };
-                fanout.chunks += 1;
-                if let Some(contents) = &mut fanout.contents {
-                    contents.add(&prepared.chunk);
-                }
-                fanout.feed(Arc::new(placed))
+                self.hand(Handed { placed, records: OnceLock::new() })
+            }
+            _ if self.rejects.is_some() && prepared.chunk.part == Part::Whole => {
+                self.send_what_is_good(placed)
             }
             _ => {
                 // What the nodes have against earlier records comes first.
@@ -115,6 +127,16 @@ impl Lane {
                 Err(self.not_for_nodes(&placed))
             }
         }
+    }
+
+    fn hand(&mut self, handed: Handed) -> Result<(), Error> {
+        self.counts.add_chunk(&handed.placed.prepared.body);
+        let Some(fanout) = &mut self.nodes else { return Ok(()) };
+        fanout.chunks += 1;
+        if let Some(contents) = &mut fanout.contents {
+            contents.add(&handed.placed.prepared.chunk);
+        }
+        fanout.feed(Arc::new(handed))
     }
 
     /// Asks the coordinator whether rows belong to the leaves that they are sent to.
@@ -219,8 +241,9 @@ impl Lane {
 
 impl Fanout {
     /// Hands a chunk to the nodes that have rows in it.
-    fn feed(&mut self, placed: Arc<Placed>) -> Result<(), Error> {
-        let (Body::Split(split), Some(to)) = (&placed.prepared.body, &self.plan.nodes) else {
+    fn feed(&mut self, handed: Arc<Handed>) -> Result<(), Error> {
+        let (Body::Split(split), Some(to)) = (&handed.placed.prepared.body, &self.plan.nodes)
+        else {
             return Err(Error::defect("a chunk is not split"));
         };
         let mut nodes = vec![false; to.nodes.len()];
@@ -231,7 +254,7 @@ impl Fanout {
         }
         for node in (0..nodes.len()).filter(|node| nodes[*node]) {
             let Some((sender, _)) = &self.workers[node] else { continue };
-            if sender.send(Some(placed.clone())).is_err() {
+            if sender.send(Some(handed.clone())).is_err() {
                 // Its thread has ended, and so with an error.
                 let failed = self.workers[node].take().and_then(|(_, thread)| self.end(thread));
                 if let Some(error) = failed {
@@ -283,14 +306,14 @@ fn is_down(error: &Error) -> bool {
 }
 
 impl NodeLane {
-    fn run(mut self, chunks: &Receiver<Option<Arc<Placed>>>) -> Result<NodeLane, (usize, Error)> {
+    fn run(mut self, chunks: &Receiver<Option<Arc<Handed>>>) -> Result<NodeLane, (usize, Error)> {
         let plan = self.plan.clone();
         let Some(to) = &plan.nodes else { return Ok(self) };
         let mut work = || {
             // Without an end of the input the load has failed.
-            while let Some(placed) = chunks.recv().map_err(|_| Error::cancelled())? {
-                self.bytes += placed.prepared.chunk.bytes.len();
-                self.window.push(placed);
+            while let Some(handed) = chunks.recv().map_err(|_| Error::cancelled())? {
+                self.bytes += handed.placed.prepared.chunk.bytes.len();
+                self.window.push(handed);
                 if self.bytes >= WINDOW {
                     self.send_window(to)?;
                 }
@@ -319,7 +342,10 @@ impl NodeLane {
                 continue;
             }
             let started = Instant::now();
-            let copied = self.copy(to, leaf, &window);
+            let copied = match self.keeper {
+                Some(_) => self.copy_or_reject(to, leaf, &window),
+                None => self.copy(to, leaf, &window),
+            };
             self.progress.sending.add(started.elapsed());
             copied.map_err(|error| self.located(error, to, leaf, &window))?;
         }
@@ -327,30 +353,39 @@ impl NodeLane {
     }
 
     /// Leaves out the rows that the node had before.
-    fn pass_over(&mut self, leaf: usize, window: &mut Vec<Arc<Placed>>) {
-        window.retain(|placed| {
-            let Body::Split(split) = &placed.prepared.body else { return false };
-            let had = self.had.contains(&(leaf, placed.prepared.chunk.file));
+    fn pass_over(&mut self, leaf: usize, window: &mut Vec<Arc<Handed>>) {
+        window.retain(|handed| {
+            let Body::Split(split) = &handed.placed.prepared.body else { return false };
+            let had = self.had.contains(&(leaf, handed.placed.prepared.chunk.file));
             self.counts.there += if had { split.count_of(leaf) } else { 0 };
             !had && split.rows_of(leaf).is_some()
         });
     }
 
     /// The rows of one leaf by one COPY.
-    fn copy(&mut self, to: &ToNodes, leaf: usize, window: &[Arc<Placed>]) -> Result<(), Error> {
+    fn copy(&mut self, to: &ToNodes, leaf: usize, window: &[Arc<Handed>]) -> Result<(), Error> {
         self.conn.copy_start(&to.leaves[leaf].copy)?;
         self.conn.copy_data(HEADER)?;
         let mut sent = 0;
-        for placed in window {
-            let Body::Split(split) = &placed.prepared.body else { continue };
+        for handed in window {
+            let Body::Split(split) = &handed.placed.prepared.body else { continue };
             if let Some(rows) = split.rows_of(leaf) {
                 self.conn.copy_data(rows)?;
                 sent += split.count_of(leaf);
-                *self.rows.entry((leaf, placed.prepared.chunk.file)).or_default() +=
-                    split.count_of(leaf);
+                self.count(leaf, handed, split.count_of(leaf));
             }
         }
         self.conn.copy_data(TRAILER)?;
+        self.end_copy(to, leaf, sent)
+    }
+
+    /// Counts rows that are sent.
+    fn count(&mut self, leaf: usize, handed: &Handed, rows: u64) {
+        *self.rows.entry((leaf, handed.placed.prepared.chunk.file)).or_default() += rows;
+    }
+
+    /// Ends the COPY into a leaf, which must have taken all rows.
+    fn end_copy(&mut self, to: &ToNodes, leaf: usize, sent: u64) -> Result<(), Error> {
         let taken = self.conn.copy_end()?;
         self.counts.rows += taken;
         self.counts.statements += 1;
@@ -364,8 +399,14 @@ impl NodeLane {
         Ok(())
     }
 
+    /// A column of the table on the node by its name in the partitioned table.
+    fn own(&self, target: &LeafTarget, name: String) -> String {
+        let at = target.columns.iter().position(|column| *column == name);
+        at.map_or(name, |at| self.plan.columns[at].clone())
+    }
+
     /// The node's error, with its place in the file as far as the node names one.
-    fn located(&self, error: Error, to: &ToNodes, leaf: usize, window: &[Arc<Placed>]) -> Error {
+    fn located(&self, error: Error, to: &ToNodes, leaf: usize, window: &[Arc<Handed>]) -> Error {
         if is_of_circumstances(error.sqlstate()) {
             return error;
         }
@@ -374,21 +415,17 @@ impl NodeLane {
         let found = context
             .lines()
             .find_map(|line| statement::place_in(line, &target.relation, &target.columns));
-        let (Some((row, column)), Some(router)) = (found, &self.plan.router) else { return error };
+        let Some((row, column)) = found else { return error };
         let column = column.or_else(|| error.server().and_then(|s| s.column.clone()));
-        let own = |name: String| {
-            let at = target.columns.iter().position(|column| *column == name);
-            at.map_or(name, |at| self.plan.columns[at].clone())
-        };
+        let column = column.map(|name| self.own(target, name));
         let mut before = 0;
-        for placed in window {
-            let Body::Split(split) = &placed.prepared.body else { continue };
+        for handed in window {
+            let Body::Split(split) = &handed.placed.prepared.body else { continue };
             let count = split.count_of(leaf);
             if row > before && row <= before + count {
-                let rows = encoded(&self.plan, placed.prepared.records()).unwrap_or_default();
-                let places = router.rows_for(&rows, leaf).unwrap_or_default();
-                let Some(record) = places.get((row - before - 1) as usize) else { break };
-                return error.at(place(&self.plan, &self.names, placed, *record, column.map(own)));
+                let found = handed.record_of(&self.plan, leaf, row - before - 1);
+                let Some(record) = found else { break };
+                return error.at(place(&self.plan, &self.names, &handed.placed, record, column));
             }
             before += count;
         }

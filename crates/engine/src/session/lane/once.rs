@@ -8,7 +8,7 @@ use crate::session::transaction;
 use pgsluice_core::scan::Eol;
 use std::io::Read;
 use std::sync::atomic::Ordering;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// What a lane has to record at its next commit.
 pub(super) struct Pieces {
@@ -17,7 +17,7 @@ pub(super) struct Pieces {
     /// bytes of these
     bytes: u64,
     /// rejects of these
-    rejected: Spool,
+    rejected: Arc<Mutex<Spool>>,
     /// rows that the lane has committed
     committed: u64,
 }
@@ -26,7 +26,7 @@ impl Lane {
     /// From here on, what the lane sends is recorded.
     pub(crate) fn record_for(&mut self, recording: &Arc<Recording>) {
         let recording = recording.clone();
-        let (sent, rejected) = (Vec::new(), Spool::default());
+        let (sent, rejected) = (Vec::new(), Arc::default());
         self.pieces = Some(Pieces { recording, sent, bytes: 0, rejected, committed: 0 });
     }
 
@@ -78,7 +78,7 @@ impl Lane {
     /// there are records, the rejects cannot be written, or the connection is lost.
     pub(crate) fn commit_pieces(&mut self, rows: Option<u64>, last: bool) -> Result<(), Error> {
         let Some(pieces) = &mut self.pieces else { return Ok(()) };
-        let (sent, amount) = (std::mem::take(&mut pieces.sent), pieces.rejected.amount());
+        let (sent, amount) = (std::mem::take(&mut pieces.sent), locked(&pieces.rejected).amount());
         let read = sent.iter().map(|piece| piece.records).sum();
         let loaded = rows.unwrap_or(self.counts.rows - pieces.committed);
         let rejected = amount.records;
@@ -98,7 +98,7 @@ impl Lane {
             _ => None,
         };
         recording.record(&mut self.conn, &sent, amounts, || match &mut block {
-            Some(block) if rejected > 0 => block.write(&mut pieces.rejected),
+            Some(block) if rejected > 0 => block.write(&mut locked(&pieces.rejected)),
             _ => Ok(Vec::new()),
         })?;
         if last {
@@ -119,20 +119,13 @@ impl Lane {
         Ok(())
     }
 
-    /// Keeps a rejected record: with those of the transaction, or at once in the reject file.
-    pub(super) fn keep_reject(
-        &mut self,
-        rejects: &Rejects,
-        reject: &Reject,
-        mut bytes: impl Read,
-        eol: Eol,
-    ) -> Result<(), Error> {
-        let Some(pieces) = self.pieces.as_mut().filter(|_| rejects.is_recorded()) else {
-            return rejects.add_from(reject, &mut bytes, eol);
-        };
-        let kept = pieces.rejected.add(rejects, reject, &mut bytes, eol);
-        kept.map_err(|e| Error::io("write", "the rejects beside the reject file", &e))?;
-        rejects.count(reject)
+    /// Where the lane's rejects are kept: with those of the transaction, or at once in the reject
+    /// files.
+    pub(super) fn keeper(&self) -> Option<Keeper> {
+        let rejects = self.rejects.clone()?;
+        let spool = self.pieces.as_ref().filter(|_| rejects.is_recorded());
+        let spool = spool.map(|pieces| pieces.rejected.clone());
+        Some(Keeper { rejects, spool })
     }
 
     /// Ends the reject files when all lanes have committed.
@@ -148,9 +141,50 @@ impl Lane {
     /// committed, for the user to look at. The next load cuts them off.
     pub(crate) fn show_rejects(&mut self) {
         let (Some(pieces), Some(rejects)) = (&mut self.pieces, &self.rejects) else { return };
-        if rejects.is_exceeded() && pieces.rejected.amount().records > 0 {
+        let mut rejected = locked(&pieces.rejected);
+        if rejects.is_exceeded() && rejected.amount().records > 0 {
             // The load fails for another reason.
-            let _ = rejects.block().show(&mut pieces.rejected);
+            let _ = rejects.block().show(&mut rejected);
         }
     }
+}
+
+/// Keeps rejected records; a lane and the threads that send to its nodes share it.
+#[derive(Clone)]
+pub(super) struct Keeper {
+    rejects: Arc<Rejects>,
+    /// the rejects of the transaction, of a load that is recorded
+    spool: Option<Arc<Mutex<Spool>>>,
+}
+
+impl Keeper {
+    /// Keeps a rejected record.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be written, or the limit is exceeded.
+    pub fn keep(&self, reject: &Reject, bytes: &[u8], eol: Eol) -> Result<(), Error> {
+        match self.spool {
+            Some(_) => self.keep_from(reject, bytes, eol),
+            None => self.rejects.add(reject, bytes, eol),
+        }
+    }
+
+    /// As [`Keeper::keep`], for a record that is too long to be held.
+    ///
+    /// # Errors
+    ///
+    /// As [`Keeper::keep`], or the record cannot be read.
+    pub fn keep_from(&self, reject: &Reject, mut bytes: impl Read, eol: Eol) -> Result<(), Error> {
+        let Some(spool) = &self.spool else {
+            return self.rejects.add_from(reject, &mut bytes, eol);
+        };
+        let kept = locked(spool).add(&self.rejects, reject, &mut bytes, eol);
+        kept.map_err(|e| Error::io("write", "the rejects beside the reject file", &e))?;
+        self.rejects.count(reject)
+    }
+}
+
+fn locked(spool: &Mutex<Spool>) -> MutexGuard<'_, Spool> {
+    spool.lock().unwrap_or_else(|e| e.into_inner())
 }

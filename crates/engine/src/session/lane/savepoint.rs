@@ -97,12 +97,13 @@ impl Lane {
         if items.len() as u64 != placed.prepared.counts.records {
             return Err(defect("two counts of a chunk's records differ"));
         }
-        let stops = rejects.is_none();
+        let keeper = self.keeper().filter(|_| rejects.is_some());
+        let stops = keeper.is_none();
         let eol = chunk.line_end(&plan.layout);
         let refused = Bisection::new(self, placed, &plan.layout, &items, stops).run()?;
         for (index, why) in refused {
             let item = items[index];
-            let Some(rejects) = rejects else {
+            let Some(keeper) = &keeper else {
                 let error = self.stopped(chunk, placed.before, item, index, why);
                 let record = &chunk.bytes[item.start..item.end];
                 return Err(match (item.fault, plan.dialect()) {
@@ -110,17 +111,9 @@ impl Lane {
                     _ => error,
                 });
             };
-            let mut reject = self.reject(chunk, placed.before, why);
-            reject.record += index as u64;
-            reject.line += item.lines;
-            reject.offset += item.start as u64;
+            let reject = self.reject_of(placed, item, index, why);
             let bytes = &chunk.bytes[item.start..item.end];
-            reject.length = bytes.len() as u64;
-            reject.lines = lines_of(bytes, &plan.layout, eol);
-            match rejects.is_recorded() {
-                true => self.keep_reject(rejects, &reject, bytes, eol)?,
-                false => rejects.add(&reject, bytes, eol)?,
-            }
+            keeper.keep(&reject, bytes, eol)?;
         }
         self.counts.chunks_as_is += 1;
         Ok(())
@@ -149,20 +142,15 @@ impl Lane {
         Error::new(why.message).with_server(says).at(place)
     }
 
-    /// The story of the chunk's first record; the caller moves it to another one.
-    fn reject(&self, chunk: &Chunk, before: Counts, why: Refused) -> Reject {
-        Reject {
-            file: self.names[chunk.file].clone(),
-            record: before.records + 1,
-            line: before.lines + 1,
-            offset: chunk.offset,
-            length: 0,
-            lines: 1,
-            column: why.column,
-            sqlstate: why.sqlstate,
-            message: why.message,
-            detail: why.detail,
-        }
+    /// The story of a rejected record of a chunk.
+    pub(super) fn reject_of(
+        &self,
+        placed: &Placed,
+        item: Item,
+        index: usize,
+        why: Refused,
+    ) -> Reject {
+        reject_of(&self.plan.layout, &self.names, placed, (item, index), why)
     }
 
     pub(super) fn malformed_refused(&self, fault: Malformed) -> Refused {
@@ -360,13 +348,15 @@ impl Lane {
             let whole = Item { start: 0, end: 0, lines: 0, line: oversized.lines, fault: None };
             return Err(self.stopped(first, before, whole, 0, why));
         };
-        let mut reject = self.reject(first, before, why);
+        let mut reject = reject(&self.names, first, before, why);
         reject.length = oversized.length;
         reject.lines = oversized.lines.max(1);
         let Some(mut spool) = oversized.spool else { return rejects.add(&reject, b"", first.eol) };
         spool.rewind().map_err(spool_error)?;
-        let eol = first.eol;
-        self.keep_reject(rejects, &reject, spool, eol)
+        match self.keeper() {
+            Some(keeper) => keeper.keep_from(&reject, spool, first.eol),
+            None => Err(defect("rejects are kept nowhere")),
+        }
     }
 
     fn end_oversized(&mut self) -> Result<u64, Error> {
@@ -418,6 +408,41 @@ impl Lane {
             detail: server.detail,
         };
         (line, refused)
+    }
+}
+
+/// The story of a rejected record of a chunk; the record with its index.
+pub(super) fn reject_of(
+    layout: &Layout,
+    names: &[String],
+    placed: &Placed,
+    (item, index): (Item, usize),
+    why: Refused,
+) -> Reject {
+    let chunk = &placed.prepared.chunk;
+    let mut reject = reject(names, chunk, placed.before, why);
+    reject.record += index as u64;
+    reject.line += item.lines;
+    reject.offset += item.start as u64;
+    let bytes = &chunk.bytes[item.start..item.end];
+    reject.length = bytes.len() as u64;
+    reject.lines = lines_of(bytes, layout, chunk.line_end(layout));
+    reject
+}
+
+/// The story of the chunk's first record; the caller moves it to another one.
+fn reject(names: &[String], chunk: &Chunk, before: Counts, why: Refused) -> Reject {
+    Reject {
+        file: names[chunk.file].clone(),
+        record: before.records + 1,
+        line: before.lines + 1,
+        offset: chunk.offset,
+        length: 0,
+        lines: 1,
+        column: why.column,
+        sqlstate: why.sqlstate,
+        message: why.message,
+        detail: why.detail,
     }
 }
 

@@ -46,6 +46,7 @@ impl Lane {
             together,
             contents: recording.map(Contents::of),
             slices: Vec::new(),
+            reading: None,
         };
         let partly = recording.is_some_and(|r| r.known.iter().any(|known| !known.is_empty()));
         let mut lanes = Vec::new();
@@ -127,6 +128,7 @@ impl Lane {
             counts: LaneCounts::default(),
             had,
             rows: BTreeMap::new(),
+            keeper: self.keeper(),
         })
     }
 }
