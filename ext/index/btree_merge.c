@@ -132,7 +132,10 @@ typedef struct Merge
 	Relation	index;
 	IndexTuple *tuples;			/* the new entries */
 	int			count;			/* that are merged now */
-	BTScanInsert key;			/* of one of them after the other */
+	const SluiceIndexAttribute *attributes;
+	BTScanInsert key;			/* of one of them after the other, once it is asked for */
+	IndexTuple	tuple;			/* of which it is to be */
+	bool		keyed;			/* and is */
 	BTStack		stack;
 	Buffer		leaf;
 	Buffer		right;			/* its sibling, once it is to change */
@@ -159,18 +162,47 @@ typedef struct Merge
 static void
 set_key(Merge *merge, IndexTuple tuple)
 {
-	TupleDesc	desc = RelationGetDescr(merge->index);
 	bool		checked = sluice_btree_may_have_rival(merge->index, tuple);
 
-	for (int i = 0; i < merge->key->keysz; i++)
+	merge->tuple = tuple;
+	merge->keyed = false;
+	merge->key->scantid = checked ? NULL : &tuple->t_tid;
+}
+
+/* The scan key with its values. */
+static BTScanInsert
+full_key(Merge *merge)
+{
+	TupleDesc	desc = RelationGetDescr(merge->index);
+
+	for (int i = 0; i < merge->key->keysz && !merge->keyed; i++)
 	{
 		ScanKey		part = &merge->key->scankeys[i];
 		bool		isnull;
 
-		part->sk_argument = index_getattr(tuple, i + 1, desc, &isnull);
+		part->sk_argument = index_getattr(merge->tuple, i + 1, desc, &isnull);
 		part->sk_flags = isnull ? part->sk_flags | SK_ISNULL : part->sk_flags & ~SK_ISNULL;
 	}
-	merge->key->scantid = checked ? NULL : &tuple->t_tid;
+	merge->keyed = true;
+	return merge->key;
+}
+
+/* What _bt_compare() says of the key and an item of a leaf, by the rules of btree_compare.c where they will do. */
+static int32
+compare_item(Merge *merge, Page page, OffsetNumber at)
+{
+	IndexTuple	item = (IndexTuple) PageGetItem(page, PageGetItemId(page, at));
+	ItemPointer place = merge->key->scantid;
+	int32		order;
+
+	if (!sluice_btree_order(merge->attributes, merge->key->keysz, merge->tuple, item, &order))
+		return _bt_compare(merge->index, full_key(merge), page, at);
+	if (order != 0 || place == NULL)
+		return order;
+	order = ItemPointerCompare(place, BTreeTupleGetHeapTID(item));
+	if (order <= 0 || !BTreeTupleIsPosting(item))
+		return order;
+	return ItemPointerCompare(place, BTreeTupleGetMaxHeapTID(item)) > 0 ? 1 : 0;
 }
 
 /* Whether items are marked as dead. */
@@ -222,7 +254,7 @@ belongs(Merge *merge, Page page, int i)
 	int32		order;
 
 	set_key(merge, merge->tuples[i]);
-	order = _bt_compare(merge->index, merge->key, page, P_HIKEY);
+	order = _bt_compare(merge->index, full_key(merge), page, P_HIKEY);
 	return order < 0 || (order == 0 && merge->key->scantid != NULL);
 }
 
@@ -266,7 +298,7 @@ count_entries(Merge *merge, int count)
 static bool
 is_behind(Merge *merge, Page page, OffsetNumber at)
 {
-	int32		order = _bt_compare(merge->index, merge->key, page, at);
+	int32		order = compare_item(merge, page, at);
 
 	if (order == 0)
 		merge->equal = true;
@@ -312,7 +344,7 @@ place_alone(Merge *merge, Page page, int i, OffsetNumber at)
 
 	if (!merge->equal)
 		return at;
-	if (sluice_btree_rival_on_leaf(merge->heap, merge->index, merge->key, merge->leaf, at, own,
+	if (sluice_btree_rival_on_leaf(merge->heap, merge->index, full_key(merge), merge->leaf, at, own,
 								   merge->rival))
 	{
 		merge->rival->found = i == 0;
@@ -916,13 +948,16 @@ rebuild(Merge *merge)
  *
  * -1: none of the index's entries can be merged. The index is logged; `rival`
  * is not NULL if it is unique, and no two entries have the same key then. The
- * memory context is one that the caller resets.
+ * `attributes` say how the index's columns are ordered. The memory context is
+ * one that the caller resets.
  */
 int
-sluice_btree_merge(Relation heap, Relation index, IndexTuple *tuples, int count,
-				   SluiceRival *rival)
+sluice_btree_merge(Relation heap, Relation index, const SluiceIndexAttribute *attributes,
+				   IndexTuple *tuples, int count, SluiceRival *rival)
 {
-	Merge		merge = {.heap = heap,.index = index,.tuples = tuples,.rival = rival};
+	Merge		merge = {
+		.heap = heap,.index = index,.attributes = attributes,.tuples = tuples,.rival = rival
+	};
 	int			done = 0;
 
 	Assert(RelationNeedsWAL(index) && index->rd_index->indisunique == (rival != NULL));

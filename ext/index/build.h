@@ -388,9 +388,13 @@ extern void sluice_btree_wait(Relation index, SluiceRival *rival);
 extern bool sluice_btree_look(Relation heap, Relation index, IndexTuple tuple, bool at_once,
 							  SluiceRival *rival);
 
+/* btree_compare.c */
+extern bool sluice_btree_order(const SluiceIndexAttribute *attributes, int keys, IndexTuple a, IndexTuple b,
+							   int *order);
+
 /* btree_merge.c */
-extern int	sluice_btree_merge(Relation heap, Relation index, IndexTuple *tuples, int count,
-							   SluiceRival *rival);
+extern int	sluice_btree_merge(Relation heap, Relation index, const SluiceIndexAttribute *attributes,
+							   IndexTuple *tuples, int count, SluiceRival *rival);
 
 /* btree_append.c */
 

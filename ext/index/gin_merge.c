@@ -52,17 +52,26 @@
  *
  * AFTER A CRASH a row of an unfinished COPY has some of its entries or none; they
  * lead to a row that nobody sees, until VACUUM removes both.
+ *
+ * VALUES THAT COME AGAIN (names, types, words) have the keys that they had: the
+ * extraction is most of what their rows cost, and if the same bytes had other
+ * keys, no search would find the row. Short values of columns whose keys are numbers
+ * take part. Each has one place, by its hash, from which the next one with that
+ * place drives it out. If few values come again, the places are not looked at for a
+ * while.
  */
 #include "index/gin.h"
 
 #include "access/generic_xlog.h"
 #include "access/ginxlog.h"
 #include "access/xloginsert.h"
+#include "common/hashfn.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/predicate.h"
 #include "utils/datum.h"
 #include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 
 /* Keys that are looked at together. */
@@ -96,6 +105,42 @@ typedef struct GinChange
 	BlockNumber root;			/* of the tree of rows */
 } GinChange;
 
+/* Values whose keys are kept. */
+#define KNOWN_PLACES 1024
+
+/* The longest value, with its header, and the most keys of one. */
+#define MOST_VALUE 64
+#define MOST_KEYS 60
+
+/* After so many values it is decided whether to look; then so many are left out. */
+#define LOOKED_AT 1024
+#define LEFT_OUT (16 * LOOKED_AT)
+
+typedef struct GinKnownValue
+{
+	uint32		hash;
+	uint16		attnum;			/* 0: none is here */
+	uint8		size;
+	uint8		count;
+	char		bytes[MOST_VALUE];
+	uint32		keys[MOST_KEYS];
+} GinKnownValue;
+
+typedef struct GinKnownValues
+{
+	uint32		looked;
+	uint32		found;			/* of these */
+	uint32		left_out;		/* values that are not to be looked at yet */
+	GinKnownValue places[KNOWN_PLACES];
+} GinKnownValues;
+
+/* Where a value that is not known may be noted. */
+typedef struct GinValuePlace
+{
+	GinKnownValue *at;			/* NULL: nowhere */
+	uint32		hash;
+} GinValuePlace;
+
 struct GinMerge
 {
 	GinState	state;
@@ -107,6 +152,8 @@ struct GinMerge
 	MemoryContext leaf;			/* of what the changes of a leaf need */
 	RowPlaces	places;
 	bool		numbers[INDEX_MAX_KEYS];	/* the column's keys are an int4 each */
+	bool		varlena[INDEX_MAX_KEYS];	/* and its values are of variable length */
+	GinKnownValues *known;		/* values of such columns, or NULL */
 	RowPairs	pairs[INDEX_MAX_KEYS];
 	GinKeySet	others;			/* all other keys */
 	bool		plain;			/* the one column's keys are numbers */
@@ -115,6 +162,92 @@ struct GinMerge
 	GinKey		keys[WINDOW];
 	GinChange	changes[WINDOW];
 };
+
+/* A key that is an int4 as a number in the same order. */
+static uint32
+number_of(Datum key)
+{
+	return (uint32) DatumGetInt32(key) ^ 0x80000000;
+}
+
+/* NULL if so many bytes are too few for them. */
+static GinKnownValues *
+open_known(Size memory)
+{
+	return memory / 8 < sizeof(GinKnownValues) ? NULL : palloc0(sizeof(GinKnownValues));
+}
+
+/* Bytes that they take. */
+static Size
+known_bytes(const GinKnownValues *known)
+{
+	return known ? sizeof(GinKnownValues) : 0;
+}
+
+/* Whether the value is to be looked at. */
+static bool
+looks(GinKnownValues *known, Datum value)
+{
+	if (known == NULL || VARATT_IS_EXTERNAL(DatumGetPointer(value)) ||
+		VARSIZE_ANY(DatumGetPointer(value)) > MOST_VALUE)
+		return false;
+	if (known->left_out > 0)
+	{
+		known->left_out--;
+		return false;
+	}
+	if (known->looked == LOOKED_AT)
+	{
+		known->left_out = known->found < LOOKED_AT / 4 ? LEFT_OUT : 0;
+		known->looked = known->found = 0;
+	}
+	known->looked++;
+	return true;
+}
+
+/*
+ * The keys of a varlena if it is known; NULL: it is not. `place` is then where
+ * note_known() may put it.
+ */
+static const uint32 *
+find_known(GinKnownValues *known, OffsetNumber attnum, Datum value, int *count, GinValuePlace *place)
+{
+	GinKnownValue *at;
+	Size		size;
+
+	place->at = NULL;
+	if (!looks(known, value))
+		return NULL;
+	size = VARSIZE_ANY(DatumGetPointer(value));
+	place->hash = hash_bytes((unsigned char *) DatumGetPointer(value), (int) size) + attnum;
+	at = &known->places[place->hash % KNOWN_PLACES];
+	if (at->hash != place->hash || at->attnum != attnum || at->size != size ||
+		memcmp(at->bytes, DatumGetPointer(value), size) != 0)
+	{
+		place->at = at;
+		return NULL;
+	}
+	known->found++;
+	*count = at->count;
+	return at->keys;
+}
+
+/* Notes the keys of a value at its place. */
+static void
+note_known(const GinValuePlace *place, OffsetNumber attnum, Datum value, const Datum *keys, int count)
+{
+	GinKnownValue *at = place->at;
+
+	if (at == NULL || count > MOST_KEYS)
+		return;
+	at->hash = place->hash;
+	at->attnum = attnum;
+	at->size = (uint8) VARSIZE_ANY(DatumGetPointer(value));
+	at->count = (uint8) count;
+	memcpy(at->bytes, DatumGetPointer(value), at->size);
+	for (int i = 0; i < count; i++)
+		at->keys[i] = number_of(keys[i]);
+}
 
 /* Nothing waits. */
 static void
@@ -153,6 +286,12 @@ sluice_gin_merge_open(Relation index, Size memory)
 		merge->numbers[i] = merge->state.compareFn[i].fn_oid == F_BTINT4CMP &&
 			TupleDescAttr(merge->state.origTupdesc, i)->attlen == sizeof(int32) &&
 			TupleDescAttr(merge->state.origTupdesc, i)->attbyval;
+	for (int i = 0; i < merge->state.origTupdesc->natts; i++)
+	{
+		merge->varlena[i] = merge->numbers[i] && get_typlen(index->rd_opcintype[i]) == -1;
+		if (merge->varlena[i] && merge->known == NULL)
+			merge->known = open_known(memory);
+	}
 	merge->plain = merge->state.oneCol && merge->numbers[0];
 	begin(merge);
 	return merge;
@@ -219,11 +358,12 @@ add_key(GinMerge *merge, OffsetNumber attnum, Datum key, uint32 row)
  * sorting them and dropping equal ones, is done later for all rows.
  */
 static void
-add_value(GinMerge *merge, OffsetNumber attnum, Datum value, uint32 row)
+add_value(GinMerge *merge, OffsetNumber attnum, Datum value, uint32 row, const GinValuePlace *place)
 {
 	int32		count = 0;
 	bool	   *nulls = NULL;
 	bool		too_large = false;
+	bool		has_nulls = false;
 	Datum	   *keys = (Datum *)
 		DatumGetPointer(FunctionCall3Coll(&merge->state.extractValueFn[attnum - 1],
 										  merge->state.supportCollation[attnum - 1], value,
@@ -234,21 +374,42 @@ add_value(GinMerge *merge, OffsetNumber attnum, Datum value, uint32 row)
 	for (int32 i = 0; keys != NULL && i < count; i++)
 	{
 		if (nulls && nulls[i])
+		{
 			add_without_key(merge, attnum, GIN_CAT_NULL_KEY, row);
+			has_nulls = true;
+		}
 		else if (merge->numbers[attnum - 1])
-			sluice_row_pairs_add(&merge->pairs[attnum - 1], (uint32) DatumGetInt32(keys[i]) ^ 0x80000000, row);
+			sluice_row_pairs_add(&merge->pairs[attnum - 1], number_of(keys[i]), row);
 		else
 			too_large |= add_key(merge, attnum, keys[i], row) > SMALL_KEY;
 	}
 	if (too_large)
 		check_sizes(merge, attnum, value);
+	if (place->at != NULL && keys != NULL && count > 0 && !has_nulls)
+		note_known(place, attnum, value, keys, count);
+}
+
+/* The entries of a column's value if its keys are known; else `place` is where to note them. */
+static bool
+add_known(GinMerge *merge, OffsetNumber attnum, Datum value, uint32 row, GinValuePlace *place)
+{
+	const uint32 *keys;
+	int			count;
+
+	place->at = NULL;
+	if (!merge->varlena[attnum - 1])
+		return false;
+	keys = find_known(merge->known, attnum, value, &count, place);
+	for (int i = 0; keys != NULL && i < count; i++)
+		sluice_row_pairs_add(&merge->pairs[attnum - 1], keys[i], row);
+	return keys != NULL;
 }
 
 /* The bytes of all that waits. */
 static Size
 bytes_waiting(const GinMerge *merge)
 {
-	Size		bytes = sluice_gin_keys_bytes(&merge->others) +
+	Size		bytes = sluice_gin_keys_bytes(&merge->others) + known_bytes(merge->known) +
 		merge->places.allocated * sizeof(ItemPointerData);
 
 	for (int i = 0; i < merge->state.origTupdesc->natts; i++)
@@ -265,10 +426,12 @@ sluice_gin_merge_add(GinMerge *merge, const ItemPointerData *tid, const Datum *v
 
 	for (int i = 0; i < merge->state.origTupdesc->natts; i++)
 	{
+		GinValuePlace place;
+
 		if (isnull[i])
 			add_without_key(merge, i + 1, GIN_CAT_NULL_ITEM, row);
-		else
-			add_value(merge, i + 1, values[i], row);
+		else if (!add_known(merge, i + 1, values[i], row, &place))
+			add_value(merge, i + 1, values[i], row, &place);
 	}
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(merge->row);

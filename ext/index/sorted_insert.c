@@ -53,6 +53,12 @@
 #include "miscadmin.h"
 #include "utils/memutils.h"
 
+/*
+ * The part of the memory for places and lines. Rows that follow one another
+ * on a page take 16 bytes together, so that they are seldom as large as the entries.
+ */
+#define LINES_SHARE 8
+
 /* An index whose entries wait. */
 typedef struct Extended
 {
@@ -76,6 +82,7 @@ struct SortedInsert
 	MemoryContext context;		/* of this struct, all that it points to, and the entries */
 	Size		all_memory;		/* for entries that wait, of all indexes */
 	Size		memory;			/* and of one */
+	Size		line_memory;	/* for the places and lines of rows */
 	uint32		longest;		/* bytes of a row whose entries are surely not too large */
 	int			count;
 	Extended   *extended;
@@ -142,7 +149,8 @@ share_memory(SortedInsert *extend)
 		shares += extend->extended[i].shares;
 		unique |= extend->extended[i].shares && extend->extended[i].unique;
 	}
-	extend->memory = extend->all_memory / Max(1, shares + unique);
+	extend->line_memory = unique ? extend->all_memory / LINES_SHARE : 0;
+	extend->memory = (extend->all_memory - extend->line_memory) / Max(1, shares);
 	for (int i = 0; i < extend->count; i++)
 	{
 		if (!extend->extended[i].shares)
@@ -339,8 +347,8 @@ insert_together(SortedInsert *extend, Extended *extended, Batch *batch, int n)
 		}
 	}
 	else if (batch->merges)
-		taken = sluice_btree_merge(build->heap, build->index, batch->tuples + n, batch->behind - n,
-								   rival);
+		taken = sluice_btree_merge(build->heap, build->index, build->attributes, batch->tuples + n,
+								   batch->behind - n, rival);
 	if (taken < 0)
 	{
 		batch->merges = false;
@@ -535,15 +543,25 @@ static int
 count_different(const Extended *extended, IndexTuple before, IndexTuple *tuples, int count)
 {
 	Relation	index = extended->build.index;
+	const SluiceIndexAttribute *attributes = extended->build.attributes;
+	int			keys = IndexRelationGetNumberOfKeyAttributes(index);
 	int			n = 0;
 
 	if (!extended->unique)
 		return count;
-	for (; n < count; n++)
+	for (; n < count; before = tuples[n++])
 	{
-		if (before && sluice_index_equal_keys(index, index->rd_index->indnullsnotdistinct, before, tuples[n]))
+		int			order;
+
+		if (before == NULL)
+			continue;
+		if (sluice_btree_order(attributes, keys, before, tuples[n], &order))
+		{
+			if (order == 0)
+				break;
+		}
+		else if (sluice_index_equal_keys(index, index->rd_index->indnullsnotdistinct, before, tuples[n]))
 			break;
-		before = tuples[n];
 	}
 	return n;
 }
@@ -635,7 +653,7 @@ note_lines(SortedInsert *extend, const PlacedRow *rows, int count)
 static void
 make_room(SortedInsert *extend)
 {
-	if (extend->lines == NULL || sluice_row_lines_size(extend->lines) < extend->memory)
+	if (extend->lines == NULL || sluice_row_lines_size(extend->lines) < extend->line_memory)
 		return;
 	for (int i = 0; i < extend->count; i++)
 	{

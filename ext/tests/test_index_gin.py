@@ -114,6 +114,26 @@ class Gin(WithTable, LoadedTwice):
             self.sql("INSERT INTO t SELECT g, ARRAY[g % 50, g], '{new}', '{\"k\": 3}', 'w3' FROM generate_series(1, 3000) g; VACUUM t")
             self.checked(index)
 
+    def test_values_that_come_again(self):
+        """Short values whose keys are numbers: many the same, then none, then many, in one column and in two of one type."""
+        few = lambda line: line % 37 if line % 9000 < 3000 or line % 9000 >= 6000 else line
+        array = lambda n: random.Random(n).choice(['{%d}' % n, '{%d,%d,%d}' % (n, -n, n), '{}', '{%d,NULL}' % n, "{" + ",".join(map(str, range(n % 90))) + "}"])
+        lines = [f'{line},"{array(few(line))}","{array(few(line + 1))}",w{few(line)} {"x" * (few(line) % 80)}\n' for line in range(1, 18001)]
+        path = self.cluster.file("input", "".join(lines).encode())
+        conditions = ["n @> ARRAY[p]", "m @> ARRAY[p]", "n <@ ARRAY[p, -p]", "n @> ARRAY[p] AND m @> ARRAY[p + 1]"]
+        kinds = ["n", "n, m"]
+        if clusters.has("pg_trgm"):
+            kinds.append("m, w gin_trgm_ops")
+            conditions.append("w LIKE '%w' || p || ' %'")
+        asked = "; ".join(f"SELECT string_agg((SELECT count(*) || ' ' || coalesce(sum(id), 0) FROM t WHERE {condition}), ',') FROM generate_series(0, 40) p" for condition in conditions)
+        for kind in kinds:
+            found = []
+            for setting in ("off", "on"):
+                self.sql("SET client_min_messages = error; DROP TABLE IF EXISTS t; CREATE TABLE t (id int, n int[], m int[], w text);" + ("CREATE EXTENSION IF NOT EXISTS pg_trgm;" if "trgm" in kind else "") + f"CREATE INDEX i ON t USING gin ({kind}) WITH (fastupdate = off)")
+                self.sql(f"SET pgsluice.copy = {setting}; SET maintenance_work_mem = '64MB'; {COPY.format(path)}")
+                found += [self.sql(f"{way} {asked}") for way in (BY_INDEX, BY_TABLE)]
+            self.assertEqual([found[0]] * 4, found, kind)
+
     def test_into_an_empty_index(self):
         """The first page of all is full soon; then each key has many rows."""
         for index in ("(n)", "(tags)"):

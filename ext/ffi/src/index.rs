@@ -269,17 +269,42 @@ pub unsafe extern "C" fn pgsluice_index_add(
                 Err(status) => Ok(status),
             };
         }
-        let mut fields: [Option<Field>; MAX_ATTRIBUTES] = [None; MAX_ATTRIBUTES];
-        for index in 0..count {
-            let (value, null) = (values[index], nulls[index]);
-            // SAFETY: the caller's duty: a Datum of the attribute.
-            match unsafe { field(build.shape_mut(), index, value, null, stored)? } {
-                Ok(field) => fields[index] = field,
-                Err(status) => return Ok(status),
+        // SAFETY: the caller's duty.
+        unsafe {
+            match count {
+                ..=FEW => add_fields::<FEW>(build, tid, dead, stored, values, nulls),
+                _ => add_fields::<MAX_ATTRIBUTES>(build, tid, dead, stored, values, nulls),
             }
         }
-        Ok(build.add(tid, dead, |index| fields[index])?.into())
     })
+}
+
+/// So many columns are common: setting up fields for all that there may be would take longer than a row.
+const FEW: usize = 4;
+
+/// Adds a row of up to `MOST` columns.
+///
+/// # Safety
+///
+/// As for [`pgsluice_index_add`].
+#[inline]
+unsafe fn add_fields<const MOST: usize>(
+    build: &mut IndexBuild,
+    tid: u64,
+    dead: bool,
+    stored: bool,
+    values: &[usize],
+    nulls: &[bool],
+) -> Result<IndexStatus, Failure> {
+    let mut fields: [Option<Field>; MOST] = [None; MOST];
+    for (index, (value, null)) in values.iter().zip(nulls).enumerate() {
+        // SAFETY: the caller's duty: a Datum of the attribute.
+        match unsafe { field(build.shape_mut(), index, *value, *null, stored)? } {
+            Ok(field) => fields[index] = field,
+            Err(status) => return Ok(status),
+        }
+    }
+    Ok(build.add(tid, dead, |index| fields[index])?.into())
 }
 
 /// A Datum as a field, interned where its attribute is ranked; `None` for NULL; or why not.

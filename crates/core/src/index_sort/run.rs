@@ -246,14 +246,20 @@ impl Collector {
             self.grow()?;
         }
         self.entries.push_within(Entry::new(key.prefix, place));
-        let used = self.entries.len() * ROW + self.arena.len();
+        let used = self.entries.len() * self.row_bytes() + self.arena.len();
         Ok(if used >= self.limit { Added::Full } else { Added::Stored })
+    }
+
+    /// Bytes of a row without its tuple: rows that have tuples are never packed.
+    fn row_bytes(&self) -> usize {
+        [ENTRY, ROW][usize::from(self.arena.is_empty())]
     }
 
     /// Reserves entries, by doubling, but not beyond the limit.
     #[cold]
     fn grow(&mut self) -> Result<(), Failure> {
-        let most = (self.limit.saturating_sub(self.arena.len()) / ROW).max(self.entries.len());
+        let room = self.limit.saturating_sub(self.arena.len());
+        let most = (room / self.row_bytes()).max(self.entries.len());
         let more = (most - self.entries.len()).min(self.entries.len().max(1024)).max(1);
         Ok(self.entries.try_reserve_exact(more)?)
     }
@@ -265,8 +271,17 @@ impl Collector {
         field: impl Fn(usize) -> Option<Field<'a>>,
     ) -> Result<Option<usize>, Failure> {
         let at = self.arena.len();
-        self.arena.try_reserve(tuple::size_bound(shape, &field))?;
-        tuple::form(shape, shape.attributes().len(), field, &mut self.arena);
+        let count = shape.attributes().len();
+        match tuple::short_ones(shape.attributes(), &field) {
+            Some(size) => {
+                self.arena.try_reserve(tuple::maxalign(size))?;
+                tuple::form_short_ones(count, size, field, &mut self.arena);
+            }
+            None => {
+                self.arena.try_reserve(tuple::size_bound(shape, &field))?;
+                tuple::form(shape, count, field, &mut self.arena);
+            }
+        }
         if self.arena.len() - at > MAX_TUPLE {
             self.arena.truncate(at);
             return Ok(None);

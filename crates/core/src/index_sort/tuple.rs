@@ -112,6 +112,49 @@ pub fn form<'a>(
     out[tuple + 6..tuple + 8].copy_from_slice(&info.to_le_bytes());
 }
 
+/// Bytes of the tuple that [`form_short_ones`] makes before it is aligned; `None` if it is not for these values: NULLs,
+/// longer ones, and other types.
+#[inline]
+pub fn short_ones<'a>(
+    attributes: &[Attribute],
+    field: impl Fn(usize) -> Option<Field<'a>>,
+) -> Option<usize> {
+    let mut size = HEADER;
+    for (index, attribute) in attributes.iter().enumerate() {
+        match field(index) {
+            Some(Field::Bytes(bytes)) if attribute.len == -1 && bytes.len() <= MAX_SHORT => {
+                size += 1 + bytes.len();
+            }
+            _ => return None,
+        }
+    }
+    Some(size)
+}
+
+/// Appends what [`form`] does for a tuple of short varlenas alone, `size` bytes before it is aligned: [`short_ones`].
+///
+/// Memory for it is the caller's to reserve.
+#[inline]
+pub fn form_short_ones<'a>(
+    count: usize,
+    size: usize,
+    field: impl Fn(usize) -> Option<Field<'a>>,
+    out: &mut Vec<u8>,
+) {
+    let start = out.len();
+    out.resize_within(start + maxalign(size), 0);
+    let tuple = &mut out[start..];
+    tuple[6..8].copy_from_slice(&(VAR_WIDTH | maxalign(size) as u16).to_le_bytes());
+    let mut at = HEADER;
+    for index in 0..count {
+        if let Some(Field::Bytes(bytes)) = field(index) {
+            tuple[at] = (bytes.len() as u8 + 1) << 1 | 1;
+            tuple[at + 1..=at + bytes.len()].copy_from_slice(bytes);
+            at += 1 + bytes.len();
+        }
+    }
+}
+
 /// Appends what [`form`] does for a tuple whose only value is passed by value.
 #[inline]
 pub fn form_word(attribute: &Attribute, word: u64, out: &mut Vec<u8>) {
