@@ -92,7 +92,7 @@ pub use loader::Loader;
 pub use options::{InputOptions, Method, Options, RejectOptions, TargetOptions};
 pub use plan::{locks::Lock, Plan, Wire};
 pub use reject::{side_path, Amount, Reject};
-pub use report::{Progress, Seconds, SharedSummary, Summary};
+pub use report::{Bottleneck, Progress, Seconds, SharedSummary, Summary};
 pub use session::COMPILED_OPENSSL;
 pub use share::{Parts, Share};
 pub use source::{

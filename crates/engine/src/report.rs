@@ -2,8 +2,10 @@
 
 use crate::event::Phase;
 use crate::frame::Passed;
+use crate::options::Method;
 use crate::text::Text;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -44,6 +46,27 @@ impl Spent {
     }
 }
 
+/// What limits the speed of a load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bottleneck {
+    /// the reader waits for the files
+    Reading,
+    /// encoders have the most work
+    Parsing,
+    /// connections wait for the server to take data
+    Server,
+}
+
+impl fmt::Display for Bottleneck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Bottleneck::Reading => "reading",
+            Bottleneck::Parsing => "parsing",
+            Bottleneck::Server => "server",
+        })
+    }
+}
+
 /// Where a load is; read from another thread while it runs.
 #[derive(Debug, Default)]
 pub struct Progress {
@@ -78,18 +101,19 @@ impl Progress {
         self.phase.set(phase as u64);
     }
 
-    /// What holds the load up, after so many seconds of loading.
-    pub fn bottleneck(&self, seconds: f64) -> &'static str {
+    /// What limits the load, after so many seconds of loading.
+    pub fn bottleneck(&self, seconds: f64) -> Bottleneck {
         let share = |spent: &Spent, threads: &Counter| {
             spent.seconds() / (seconds * threads.get().max(1) as f64).max(1e-9)
         };
         let one = Counter::default();
         let parts = [
-            ("server", share(&self.sending, &self.lanes)),
-            ("parsing", share(&self.encoding, &self.encoders)),
-            ("reading", share(&self.reading, &one)),
+            (Bottleneck::Server, share(&self.sending, &self.lanes)),
+            (Bottleneck::Parsing, share(&self.encoding, &self.encoders)),
+            (Bottleneck::Reading, share(&self.reading, &one)),
         ];
-        parts.into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).map_or("", |p| p.0)
+        let most = parts.into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
+        most.map_or(Bottleneck::Reading, |part| part.0)
     }
 }
 
@@ -153,8 +177,9 @@ pub struct Summary {
     pub table: String,
     /// the files, as they were named
     pub files: Vec<String>,
-    /// the write path
-    pub method: String,
+    /// the write path; none where nothing was new
+    #[serde(serialize_with = "word")]
+    pub method: Option<Method>,
     /// why this one
     pub reason: Text,
     /// what it gives up
@@ -170,8 +195,9 @@ pub struct Summary {
     /// WAL that the server wrote from the load's first statement to its end,
     /// by whomever; null where the server does not tell
     pub wal_bytes: Option<u64>,
-    /// what held the load up: `reading`, `parsing` or `server`
-    pub bottleneck: String,
+    /// what limited the load; none where nothing was new
+    #[serde(serialize_with = "word")]
+    pub bottleneck: Option<Bottleneck>,
     /// connections that carried rows
     pub lanes: u64,
     /// COPY or INSERT statements
@@ -196,6 +222,14 @@ pub struct Summary {
     pub notes: Vec<Text>,
 }
 
+/// In JSON a word is always a string, empty for none.
+fn word<T: fmt::Display, S: Serializer>(word: &Option<T>, to: S) -> Result<S::Ok, S::Error> {
+    match word {
+        Some(word) => to.collect_str(word),
+        None => to.serialize_str(""),
+    }
+}
+
 impl Summary {
     /// The texts in which settings may be named.
     pub fn texts_mut(&mut self) -> impl Iterator<Item = &mut Text> {
@@ -207,5 +241,29 @@ impl Summary {
         self.read += passed.lines();
         self.skipped += passed.lines();
         self.notes.extend(passed.note());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_the_json_are_strings() {
+        let json = |summary: &Summary| serde_json::to_value(summary).unwrap();
+        let none = json(&Summary::default());
+        assert_eq!((&none["method"], &none["bottleneck"]), (&"".into(), &"".into()));
+        for (method, name, ..) in Method::ALL {
+            let one = json(&Summary { method: Some(method), ..Summary::default() });
+            assert_eq!(one["method"], name);
+        }
+        for (part, name) in [
+            (Bottleneck::Reading, "reading"),
+            (Bottleneck::Parsing, "parsing"),
+            (Bottleneck::Server, "server"),
+        ] {
+            let one = json(&Summary { bottleneck: Some(part), ..Summary::default() });
+            assert_eq!(one["bottleneck"], name);
+        }
     }
 }

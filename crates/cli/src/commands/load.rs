@@ -161,7 +161,13 @@ fn print(s: &Summary, told: &[String], verbose: bool) {
         s.notes.iter().for_each(|note| say(format_args!("{}: {}", s.table, note.plain())));
         return;
     }
-    say(format_args!("{}: {} loaded by {} in {}", s.table, rows(s.loaded), s.method, took(s)));
+    say(format_args!(
+        "{}: {} loaded by {} in {}",
+        s.table,
+        rows(s.loaded),
+        word(s.method),
+        took(s)
+    ));
     // The locks were named before the first row; nobody waits for a new table.
     let brief = !verbose && s.seconds.total < MEASURED;
     let waits = brief && s.gives_up.starts_with("concurrent access");
@@ -204,6 +210,11 @@ fn print(s: &Summary, told: &[String], verbose: bool) {
     }
 }
 
+/// Empty for none: a machine of several may have had nothing to load.
+fn word<T: std::fmt::Display>(word: Option<T>) -> String {
+    word.map_or(String::new(), |word| word.to_string())
+}
+
 fn rows(n: u64) -> String {
     format!("{n} row{}", if n == 1 { "" } else { "s" })
 }
@@ -216,18 +227,20 @@ fn took(s: &Summary) -> String {
     }
     format!(
         "{seconds} ({:.0} rows/s, {:.1} MB/s, bottleneck: {})",
-        s.rows_per_second, s.megabytes_per_second, s.bottleneck
+        s.rows_per_second,
+        s.megabytes_per_second,
+        word(s.bottleneck)
     )
 }
 
 fn print_more(s: &Summary) {
-    say(format_args!("  {}: {}", s.method, s.reason.plain()));
+    say(format_args!("  {}: {}", word(s.method), s.reason.plain()));
     say(format_args!(
         "  open {:.2} s, inspect {:.2} s, load {:.2} s, finish {:.2} s, analyze {:.2} s",
         s.seconds.open, s.seconds.inspect, s.seconds.load, s.seconds.finish, s.seconds.analyze,
     ));
     let wal = s.wal_bytes.map_or(String::new(), |wal| format!(", {} of WAL", size(wal)));
-    say(format_args!("  {} read{wal}; bottleneck: {}", size(s.bytes), s.bottleneck));
+    say(format_args!("  {} read{wal}; bottleneck: {}", size(s.bytes), word(s.bottleneck)));
     for index in &s.indexes {
         say(format_args!("  index {index}"));
     }
