@@ -6,10 +6,10 @@ use crate::rng::Rng;
 
 /// Tuples that were read, and how the stream ended: the fault, its line and the
 /// index of its column.
-pub type Outcome = (u64, Option<(Corrupt, u64, Option<usize>)>);
+pub type BinaryOutcome = (u64, Option<(Corrupt, u64, Option<usize>)>);
 
 /// Reads all of a stream, the header excluded, at once.
-pub fn whole(data: &[u8], columns: i16) -> Outcome {
+pub fn whole(data: &[u8], columns: i16) -> BinaryOutcome {
     let mut tuples = Tuples::new(data, columns);
     let mut fields = Vec::new();
     let mut seen = 0;
@@ -34,7 +34,7 @@ pub fn whole(data: &[u8], columns: i16) -> Outcome {
 }
 
 /// Reads the same in blocks of `size` bytes.
-pub fn in_blocks(data: &[u8], columns: i16, size: usize) -> Outcome {
+pub fn in_blocks(data: &[u8], columns: i16, size: usize) -> BinaryOutcome {
     let mut splitter = TupleSplitter::new(columns);
     let (mut base, mut last) = (0, 0);
     for block in data.chunks(size) {

@@ -6,7 +6,7 @@ use crate::event::Event;
 use crate::load::{load_sources, told, Job};
 use crate::maintenance::{finish, Finished};
 use crate::once::join::{join, Joined, Member};
-use crate::once::parts::Part;
+use crate::once::parts::SharedPart;
 use crate::options::Options;
 use crate::report::Summary;
 use crate::text::text;
@@ -51,7 +51,7 @@ pub struct Share<'l> {
 
 /// Some parts that one machine has taken: files, or a range of one.
 #[derive(Debug)]
-pub struct Parts(Vec<Part>);
+pub struct Parts(Vec<SharedPart>);
 
 impl Parts {
     /// How many bytes they have, as they are stored.
@@ -209,7 +209,7 @@ impl<'l> Share<'l> {
         }
     }
 
-    fn try_load(&mut self, parts: &[Part]) -> Result<(), Error> {
+    fn try_load(&mut self, parts: &[SharedPart]) -> Result<(), Error> {
         let Some((member, heartbeat)) = &self.member else {
             return Err(Error::defect("parts of a load that has ended"));
         };
@@ -241,7 +241,7 @@ impl<'l> Share<'l> {
     }
 
     /// Gives up parts that could not be loaded; whether other machines have taken over some.
-    fn give_back(&self, parts: &[Part], error: &Error) -> Result<bool, Error> {
+    fn give_back(&self, parts: &[SharedPart], error: &Error) -> Result<bool, Error> {
         let Some((member, heartbeat)) = &self.member else { return Ok(false) };
         let file = error.place().map(|place| place.file.as_str());
         let bad = (error.kind() == Kind::Data).then_some((error, file));

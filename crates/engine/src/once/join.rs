@@ -6,7 +6,7 @@
 
 use super::identity::{Ends, Seen};
 use super::lookup::{claim, shared_rows};
-use super::parts::{self, Left, Part};
+use super::parts::{self, Left, SharedPart};
 use super::record::{new_load, Recording, Target, Wanted};
 use super::{begin_transaction, limit_pause, open, Found};
 use crate::error::Error;
@@ -199,7 +199,7 @@ impl Member {
     /// # Errors
     ///
     /// The connection is lost.
-    pub fn take(&self, conn: &mut Conn, options: &Options) -> Result<Vec<Part>, Error> {
+    pub fn take(&self, conn: &mut Conn, options: &Options) -> Result<Vec<SharedPart>, Error> {
         let most = options.once.as_ref().and_then(|once| once.commits_every()).unwrap_or(0);
         alone(conn, options, |conn| parts::take(conn, self.load, &self.list, most))
     }
@@ -248,7 +248,7 @@ impl Member {
     /// # Errors
     ///
     /// The ledger has parts of other files.
-    pub fn source(&self, options: &Options, part: &Part) -> Result<Arc<dyn Source>, Error> {
+    pub fn source(&self, options: &Options, part: &SharedPart) -> Result<Arc<dyn Source>, Error> {
         let file = self.file(part)?;
         let source = options.input.sources[file.index].clone();
         Ok(match part.is_whole() {
@@ -257,7 +257,7 @@ impl Member {
         })
     }
 
-    fn file(&self, part: &Part) -> Result<&File, Error> {
+    fn file(&self, part: &SharedPart) -> Result<&File, Error> {
         let missing = || Error::defect("a part of another file was taken");
         self.files.get(&part.source).ok_or_else(missing)
     }
@@ -272,7 +272,7 @@ impl Member {
         &self,
         conn: &mut Conn,
         options: &Options,
-        taken: &[Part],
+        taken: &[SharedPart],
     ) -> Result<Recording, Error> {
         let known = alone(conn, options, |conn| parts::known(conn, taken))?;
         let mut own = options.clone();
@@ -283,7 +283,7 @@ impl Member {
         if let Some(share) = own.once.as_mut().and_then(|once| once.share.as_mut()) {
             share.load = Some(self.load);
         }
-        let wanted = |part: &Part| {
+        let wanted = |part: &SharedPart| {
             let file = self.file(part)?;
             Ok(Wanted::new(&file.seen, &file.ends))
         };
@@ -305,7 +305,7 @@ impl Member {
         &self,
         conn: &mut Conn,
         options: &Options,
-        taken: &[Part],
+        taken: &[SharedPart],
         failed: Option<(&Error, Option<&str>)>,
     ) -> Result<bool, Error> {
         alone(conn, options, |conn| {
@@ -313,7 +313,7 @@ impl Member {
             let lost = self.check(conn)? || !parts::hold(conn, self.load, &numbers)?;
             if let (Some((error, file)), false) = (failed, lost) {
                 // Of several files, the one that the error is about.
-                let of_file = |part: &&Part| {
+                let of_file = |part: &&SharedPart| {
                     let source = self.source(options, part);
                     file.is_none()
                         || source.is_ok_and(|source| Some(source.name().as_str()) == file)
@@ -336,7 +336,7 @@ impl Member {
         &self,
         conn: &mut Conn,
         options: &Options,
-        part: &Part,
+        part: &SharedPart,
         first: &Span,
         rest: &Span,
     ) -> Result<bool, Error> {
@@ -348,7 +348,12 @@ impl Member {
     /// # Errors
     ///
     /// As [`Member::split_off`].
-    pub fn not_split(&self, conn: &mut Conn, options: &Options, part: &Part) -> Result<(), Error> {
+    pub fn not_split(
+        &self,
+        conn: &mut Conn,
+        options: &Options,
+        part: &SharedPart,
+    ) -> Result<(), Error> {
         alone(conn, options, |conn| {
             parts::not_split(conn, self.load, part.number)?;
             parts::give_back(conn, self.load)

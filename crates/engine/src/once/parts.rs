@@ -37,7 +37,7 @@ const SESSIONS: i32 = 0x7067_736c;
 
 /// A part that this machine has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Part {
+pub(crate) struct SharedPart {
     pub number: i64,
     /// its row of `sources`
     pub source: i64,
@@ -48,7 +48,7 @@ pub(crate) struct Part {
     pub to_split: bool,
 }
 
-impl Part {
+impl SharedPart {
     /// Whether it is a whole file.
     pub fn is_whole(&self) -> bool {
         self.span.start == 0 && self.span.end.is_none()
@@ -87,7 +87,7 @@ const IN_HAND: &str = "EXISTS (SELECT FROM pgsluice_loads.sources s \
 const COLUMNS: &str = "p.number, p.source, p.head_bytes, p.start_byte, p.end_byte, \
     p.records_before, p.lines_before, p.line_end, p.bytes, p.to_split";
 
-fn part(row: &[Option<String>]) -> Part {
+fn part(row: &[Option<String>]) -> SharedPart {
     let eol = match row[7].as_deref() {
         Some("lf") => Eol::Nl,
         Some("cr") => Eol::Cr,
@@ -102,7 +102,7 @@ fn part(row: &[Option<String>]) -> Part {
         lines: number(&row[6]),
         eol,
     };
-    Part {
+    SharedPart {
         number: number(&row[0]),
         source: number(&row[1]),
         span,
@@ -256,7 +256,7 @@ pub(crate) fn take(
     load: i64,
     sources: &str,
     most: u64,
-) -> Result<Vec<Part>, Error> {
+) -> Result<Vec<SharedPart>, Error> {
     let free = format!("p.{OF_FILES} AND p.error IS NULL AND NOT {TAKEN}");
     let rows = conn.query(
         &format!("SELECT coalesce(sum(bytes), 0) FROM pgsluice_loads.parts p WHERE {free}"),
@@ -270,7 +270,7 @@ pub(crate) fn take(
         ),
         &[Some(sources)],
     )?;
-    let mut taken: Vec<Part> = Vec::new();
+    let mut taken: Vec<SharedPart> = Vec::new();
     let mut bytes = 0;
     for part in rows.iter().map(|row| part(row)) {
         bytes += part.bytes;
@@ -292,8 +292,8 @@ pub(crate) fn take(
 }
 
 /// What is loaded already of each of these parts.
-pub(super) fn known(conn: &mut Conn, parts: &[Part]) -> Result<Vec<Vec<KnownPiece>>, Error> {
-    let row = |(i, part): (usize, &Part)| json!({ "i": i, "source": part.source, "from": part.span.start, "to": part.span.end });
+pub(super) fn known(conn: &mut Conn, parts: &[SharedPart]) -> Result<Vec<Vec<KnownPiece>>, Error> {
+    let row = |(i, part): (usize, &SharedPart)| json!({ "i": i, "source": part.source, "from": part.span.start, "to": part.span.end });
     let rows = Value::from_iter(parts.iter().enumerate().map(row)).to_string();
     let found = conn.query(
         "SELECT k.i, p.start_byte, p.end_byte, p.records, p.lines, pg_catalog.encode(p.hash, 'hex') \

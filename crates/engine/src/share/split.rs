@@ -9,10 +9,10 @@
 use super::heartbeat::Heartbeat;
 use crate::error::Error;
 use crate::facts::Purpose;
-use crate::input::{Counts, Part as Of, Reader};
+use crate::input::{Counts, Part, Reader};
 use crate::inspect::make_plan;
 use crate::once::join::Member;
-use crate::once::parts::Part;
+use crate::once::parts::SharedPart;
 use crate::options::Options;
 use crate::plan::Plan;
 use crate::session::transaction;
@@ -30,7 +30,7 @@ pub(super) fn split(
     heartbeat: &Heartbeat,
     options: &Options,
     watch: &Watch,
-    part: &Part,
+    part: &SharedPart,
 ) -> Result<(), Error> {
     let mut input = options.input.clone();
     input.sources = vec![member.source(options, part)?];
@@ -66,7 +66,7 @@ fn plan_of(reader: &Reader, options: &Options, watch: &Watch) -> Result<Arc<Plan
 fn each(
     reader: &mut Reader,
     plan: &Plan,
-    part: &Part,
+    part: &SharedPart,
     size: u64,
     watch: &Watch,
     put: impl Fn(&Span, &Span) -> Result<bool, Error>,
@@ -86,7 +86,7 @@ fn each(
         }
         before += chunk.count(&plan.layout);
         let end = chunk.offset + chunk.bytes.len() as u64;
-        if chunk.part != Of::Piece && !chunk.last && end - first.start >= size {
+        if chunk.part != Part::Piece && !chunk.last && end - first.start >= size {
             let (records, lines) = (before.records, before.lines);
             let eol = chunk.line_end(&plan.layout);
             let rest = Span { start: end, end: None, records, lines, eol, ..first };

@@ -172,11 +172,11 @@ impl Case {
     }
 
     /// The rows as C gives them.
-    pub(super) fn rows(&self) -> Vec<Row> {
+    pub(super) fn rows(&self) -> Vec<IndexRow> {
         (0..2 * self.rows).map(|n| self.row(n)).collect()
     }
 
-    fn row(&self, n: u64) -> Row {
+    fn row(&self, n: u64) -> IndexRow {
         let image = |(at, (_, len)): (usize, &(u8, i16))| {
             (self.value)(n, at).map(|value| self.image(value, *len))
         };
@@ -188,7 +188,7 @@ impl Case {
             (Some(image), _) => image.as_ptr() as usize,
             (None, _) => 0,
         };
-        Row {
+        IndexRow {
             tid: (n / 60) << 16 | (n % 60 + 1),
             values: images.iter().enumerate().map(datum).collect(),
             nulls: images.iter().map(Option::is_none).collect(),
@@ -198,7 +198,7 @@ impl Case {
 }
 
 /// A row: a Datum for each attribute, and what they point to.
-pub(super) struct Row {
+pub(super) struct IndexRow {
     tid: u64,
     values: Vec<usize>,
     nulls: Vec<bool>,
@@ -238,7 +238,7 @@ impl Build {
     }
 
     /// Adds a row; gives what became of it.
-    pub(super) fn add(&self, gate: &mut Gate, row: &Row) -> Result<IndexStatus, Refused> {
+    pub(super) fn add(&self, gate: &mut Gate, row: &IndexRow) -> Result<IndexStatus, Refused> {
         let (values, nulls) = (row.values.as_ptr(), row.nulls.as_ptr());
         // SAFETY: the build is live; there is a Datum for each attribute, which lives as long as the row.
         checked(
@@ -339,7 +339,7 @@ impl Build {
 }
 
 /// Rows one by one, runs if memory is short, pages.
-fn build(gate: &mut Gate, case: &Case, rows: &[Row]) -> Result<Built, Refused> {
+fn build(gate: &mut Gate, case: &Case, rows: &[IndexRow]) -> Result<Built, Refused> {
     let mut build = case.open(gate)?;
     let mut all = || {
         let mut built = Built::default();
