@@ -31,7 +31,7 @@ enum Task {
         #[arg(long)]
         suites: Option<PathBuf>,
     },
-    /// Write the Markdown and HTML pages of a folder of runs anew
+    /// Write the Markdown and HTML pages of a folder of runs again
     Report {
         /// Folder with the suites' JSON files
         dir: PathBuf,
@@ -52,7 +52,7 @@ enum Task {
         #[arg(long)]
         relative: bool,
     },
-    /// Write the figures between the markers of pages anew from the kept runs
+    /// Write the figures between the markers of pages again, from the kept runs
     Readme {
         /// Write nothing; fail when a figure differs
         #[arg(long)]

@@ -298,7 +298,7 @@ impl Bench<'_> {
 
     /// Brings the input files into the page cache, or out of it.
     fn prepare_cache(&self, case: Case<'_>) -> Result<()> {
-        // What the disk still has to do for the run before would slow down whoever comes next, and
+        // What the disk still has to do for the run before would slow down the next one, and
         // that is the same one in every round. (Where nothing is synced nothing is to be measured.)
         if self.settings.get("fsync").map_or(true, |on| on != "off") {
             rustix::fs::syncfs(File::open(self.work)?)?;

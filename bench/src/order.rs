@@ -2,7 +2,7 @@
 
 /// The order of `n` methods in a round, as their places: a row of a Williams square. In `n` rounds, or in
 /// `2 n` where `n` is odd, each follows each other equally often. What a run leaves behind, on the disk
-/// and below it, slows down whoever comes next: that should not be the same one each time.
+/// and below it, slows down the next one: that should not be the same one each time.
 ///
 /// Source: E. J. Williams, "Experimental designs balanced for the estimation of residual effects of
 /// treatments", Australian Journal of Scientific Research A 2 (1949).

@@ -43,7 +43,7 @@ pub struct Told {
 }
 
 impl Told {
-    /// Takes a line in; one without a mark is no matter.
+    /// Takes a line in; one without a mark is ignored.
     fn hear(&mut self, line: &str) {
         if let Some(note) = line.strip_prefix("@@note ") {
             self.notes.push(note.to_owned());
@@ -150,7 +150,7 @@ impl Captured {
         String::from_utf8_lossy(&fs::read(&self.out).unwrap_or_default()).into_owned()
     }
 
-    /// What was told by marks.
+    /// What the marks reported.
     pub fn told(&self) -> Told {
         let mut told = Told::default();
         self.out().lines().for_each(|line| told.hear(line));

@@ -34,7 +34,7 @@ pub struct Kept {
     pub suites: PathBuf,
 }
 
-/// The page with every generated part written anew.
+/// The page with every generated part written again.
 pub fn generate(page: &str, kept: &Kept) -> Result<String> {
     let mut text = String::new();
     let mut rest = page;

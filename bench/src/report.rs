@@ -9,7 +9,7 @@ use crate::result::SuiteResult;
 use crate::{html, losses, markdown, whole};
 
 /// Writes `<suite>.md`, `losses.md` and `index.html` into a folder of runs, with what the
-/// definitions at hand say beyond them.
+/// current definitions say beyond them.
 pub fn write(dir: &Path, suites: &Path) -> Result<()> {
     let mut results = SuiteResult::read_all(dir)?;
     ensure!(!results.is_empty(), "no suite's JSON in {}", dir.display());

@@ -230,7 +230,7 @@ impl Server {
         &self.psql
     }
 
-    /// Makes the database of the runs anew with options of CREATE DATABASE.
+    /// Makes the database of the runs again, with options of CREATE DATABASE.
     pub fn remake_database(&self, options: &str) -> Result<()> {
         self.psql.query(&format!("DROP DATABASE {USER}"), "postgres")?;
         let sql = format!("CREATE DATABASE {USER} TEMPLATE template0 {options}");

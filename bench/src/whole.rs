@@ -40,7 +40,7 @@ fn counts(rows: &[u64]) -> String {
     rows.iter().map(|n| figures::count(*n)).collect::<Vec<_>>().join(", ")
 }
 
-/// Adds to a result what the definitions at hand say beyond it: where it departs from its suite, if
+/// Adds to a result what the current definitions say beyond it: where it departs from its suite, if
 /// it was made before that was kept, and what its methods were later found to give up. A warning
 /// that was written after a run must stand beside its figures too. What is asked of the figures is
 /// what the definition asks today; the runs stay as they were. Without a definition nothing

@@ -124,7 +124,7 @@ mod tests {
         p.begin(Phase::Loading);
         p.reading.add(Duration::from_secs(3));
         let expected = "loading 50 MB, 1234 records, 10.0 MB/s";
-        // How long it takes is told where the size is known.
+        // How long it takes is shown where the size is known.
         assert_eq!(line(&watch, 5.0), format!("{expected}, bottleneck: reading"));
         p.total_bytes.set(800_000_000);
         p.sending.add(Duration::from_secs(4));

@@ -24,7 +24,7 @@ pub fn hide() -> Result<(), Failure> {
 }
 
 /// The arguments without the secrets of their target, and the secrets; `None`
-/// where there are none. A second target is an error that is told later.
+/// where there are none. A second target is an error that is reported later.
 fn without_secrets(arguments: &[OsString]) -> Result<Option<(Vec<OsString>, String)>, Error> {
     for (i, argument) in arguments.iter().enumerate() {
         // Names of files may be anything.

@@ -10,7 +10,7 @@ use crate::scan::BadBytes;
 /// None of these says that the *load* fails: they say that the server has to
 /// be asked, or that it would refuse. The server stays the only judge of what
 /// is accepted; [`Refusal::Syntax`] and [`Refusal::Range`] exist so that
-/// `check` and `convert` can name the fault where no server is at hand.
+/// `check` and `convert` can name the fault where there is no server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The core does not surely understand the value as the server would.

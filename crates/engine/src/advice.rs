@@ -16,7 +16,7 @@ const SLOW_RATE: u64 = 20 << 20;
 /// 2.6 and 1.7 times for three short columns, less for longer ones).
 const ROOM: u64 = 4;
 
-/// Fewer bytes saved in a row are not worth making a table anew.
+/// Fewer bytes saved in a row are not worth making the table again.
 const WORTH_SAVING: f64 = 4.0;
 
 /// Everything there is to say; triggers are `fired_by` such a statement, if they are kept.

@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::text::text;
 
 /// The classes of the server's own SQLSTATEs (`errcodes.txt`, of any major). Others are those of
-/// whoever has written a trigger.
+/// the author of a trigger.
 const POSTGRES: [&str; 44] = [
     "00", "01", "02", "03", "08", "09", "0A", "0B", "0F", "0L", "0P", "0Z", "10", "20", "21", "22",
     "23", "24", "25", "26", "27", "28", "2B", "2D", "2F", "34", "38", "39", "3B", "3D", "3F", "40",

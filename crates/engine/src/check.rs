@@ -54,7 +54,7 @@ pub struct Checked {
     pub read: u64,
     /// records that the types and constraints take
     pub good: u64,
-    /// records that were told
+    /// records that were reported
     pub bad: u64,
     /// the lines that they span
     pub bad_lines: u64,

@@ -27,7 +27,7 @@ pub enum Body {
     Plain,
     /// rows in the binary form
     Rows(Vec<u8>),
-    /// the records, written anew in the form of the plan
+    /// the records, written again in the form of the plan
     Rewritten(Vec<u8>),
     /// the chunk's records in the file's own form, with lines of `\.` and fields with literal
     /// stray quotes quoted
@@ -222,7 +222,7 @@ impl Encoder {
                     }
                 }
                 Ok(_) => return None,
-                // What is malformed is told elsewhere.
+                // What is malformed is reported elsewhere.
                 Err(_) => {
                     scanner.skip_record().filter(|(start, end)| start < end)?;
                 }
@@ -297,7 +297,7 @@ pub(crate) fn unread(plan: &Plan, chunk: &Chunk, dialect: &Dialect) -> Option<(u
     None
 }
 
-/// Writes a chunk's records anew in the form of the plan.
+/// Writes a chunk's records again, in the form of the plan.
 pub(crate) fn rewritten(
     plan: &Plan,
     chunk: &Chunk,

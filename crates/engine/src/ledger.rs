@@ -7,7 +7,7 @@
 //!
 //! The rows hold statements that `repair` runs. They are trusted for two
 //! reasons only: row security lets each role write rows in its own name alone,
-//! and nobody but a superuser, the owner of the database or the role itself
+//! and only a superuser, the owner of the database or the role itself
 //! owns the table. `repair` runs the rows of its own role, no others.
 
 pub mod node_commits;

@@ -1,4 +1,4 @@
-//! Records written anew: as CSV, in the text format, as values of INSERT.
+//! Records written again: as CSV, in the text format, as values of INSERT.
 
 use crate::plan::{Plan, Wire};
 use pgsluice_core::scan::{Kind, Record};

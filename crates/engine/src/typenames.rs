@@ -1,4 +1,4 @@
-//! SQL's names of types, for `convert` where no server is at hand.
+//! SQL's names of types, for `convert` where there is no server.
 
 use crate::error::Error;
 use pgsluice_core::shape::{ArrayOf, Type};

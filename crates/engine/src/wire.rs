@@ -23,10 +23,10 @@ pub enum Wire {
     AsIs,
     /// rows in the binary form, encoded here
     Binary,
-    /// CSV, written anew
+    /// CSV, written again
     Csv,
     /// the text format: the file's own lines where they mean the same in it, else
-    /// written anew
+    /// written again
     Text,
     /// values of INSERT statements, so many rows in each
     Insert(usize),

@@ -175,7 +175,7 @@ impl Server {
             None => return Ok(()),
         }
         self.postmaster = None;
-        // It is made anew at each start; elsewhere than in the server's folder it would stay.
+        // It is made again at each start; elsewhere than in the server's folder it would stay.
         let _ = fs::remove_dir(self.place.socket_dir());
         Ok(())
     }

@@ -154,7 +154,7 @@ fn lines_of(s: &Summary) -> String {
     format!(" ({} lines)", s.rejected_lines)
 }
 
-/// What was told before is not told again.
+/// What was shown before is not shown again.
 fn print(s: &Summary, told: &[String], verbose: bool) {
     if s.load.is_none() && s.files_known > 0 {
         // Nothing was new, and no method was chosen.

@@ -58,7 +58,7 @@ impl Source {
 /// What a merge has to say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MergeStep {
-    /// a row is at hand
+    /// a row is current
     Row,
     /// these bytes of the file must be given to [`Merge::supply`]
     Read(Extent),
@@ -130,7 +130,7 @@ impl Merge {
         Ok(self.state())
     }
 
-    /// The row at hand.
+    /// The current row.
     ///
     /// # Errors
     ///

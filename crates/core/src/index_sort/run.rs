@@ -92,7 +92,7 @@ impl Row<'_> {
         self.place & DEAD != 0
     }
 
-    /// The row's index tuple, made in `scratch` if it is not at hand. Its tid may be zero.
+    /// The row's index tuple, made in `scratch` if it is not there yet. Its tid may be zero.
     ///
     /// # Errors
     ///

@@ -88,7 +88,7 @@ pub struct IndexShape {
     pub nulls_not_distinct: bool,
     /// the refusal names the first row of the table that has a key again, not the first such key
     pub first_in_table: bool,
-    /// rows with equal keys are told, not refused: the caller is to take all but one away
+    /// rows with equal keys are reported, not refused: the caller is to take all but one away
     pub tells_twins: bool,
     /// equal rows share posting lists: `deduplicate_items`, "equal image" operator classes only,
     /// and not unique, as `_bt_load` has it

@@ -105,7 +105,7 @@ impl IndexBuild {
     /// No memory.
     pub fn sort_as(&mut self, spread: &Spread) -> Result<bool, Failure> {
         let collector = &mut self.collector;
-        // Also of what will be sorted once more, by other prefixes, when all is together.
+        // Also of what will be sorted again, by other prefixes, when all is together.
         collector.varying_prefix = whole(spread.varying_prefix);
         collector.varying_place = spread.varying_place;
         let packed = super::packed::Packed::sorted(

@@ -39,7 +39,7 @@ pub struct Loader {
     duplicate: Vec<u8>,
     /// the address of the first row with that key
     earlier: Tid,
-    /// neighbours with equal keys, where these are told: both addresses
+    /// neighbours with equal keys, where these are reported: both addresses
     twins: Vec<[Tid; 2]>,
     rows: u64,
 }

@@ -234,12 +234,12 @@ impl TupleSplitter {
         TupleSplitter { columns, expect, left: 0, number: [0; 4], have: 0, tuples: 0 }
     }
 
-    /// The number that COPY's CONTEXT would give the tuple at hand, from 1.
+    /// The number that COPY's CONTEXT would give the current tuple, from 1.
     pub fn line(&self) -> u64 {
         self.tuples + 1
     }
 
-    /// The index of the column at hand, where a tuple has been begun.
+    /// The index of the current column, where a tuple has been begun.
     pub fn column(&self) -> Option<usize> {
         let begun = matches!(self.expect, Expect::Size | Expect::Value(_));
         begun.then(|| (self.columns - self.left - 1) as usize)

@@ -359,7 +359,7 @@ impl<'b> Writer<'b> {
         for _ in 0..node.len {
             let key = self.nodes[index as usize];
             let pair = Pair { order: (key.len, self.prefix(key)), key: index };
-            // Keys that differ in what is at hand are in order for sure; the rest is sorted.
+            // Keys that differ in what was read are in order for sure; the rest is sorted.
             is_sorted &= self.pairs[base..].last().map_or(true, |last| last.order < pair.order);
             self.pairs.push_within(pair);
             index = self.nodes[index as usize + 1].next;

@@ -9,7 +9,7 @@ pub fn can_be_read_again(input: &InputOptions) -> bool {
 }
 
 /// The last line and the byte offset of record `record` (from 1) of a source,
-/// which is read anew. `None` where it cannot be read a second time.
+/// which is read again. `None` where it cannot be read a second time.
 pub fn locate(
     input: &InputOptions,
     layout: &Layout,

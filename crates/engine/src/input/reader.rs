@@ -103,7 +103,7 @@ impl Reader {
             compared: Arc::default(),
             cut_off: None,
         };
-        // Where the fields of all files go is told by the first header that there is.
+        // Where the fields of all files go is decided by the first header that there is.
         while reader.open_next()? && reader.header != Header::None && reader.first_header.is_none()
         {
         }

@@ -99,7 +99,7 @@ impl Iterator for Records<'_> {
             },
             Walk::Tuples(tuples, fields) => {
                 let (start, line) = (tuples.position(), tuples.line());
-                // A chunk is made of whole tuples: whoever has cut it has seen to that.
+                // A chunk is made of whole tuples: it was cut so.
                 let whole = tuples.next(fields).unwrap_or(false);
                 let end = tuples.position();
                 whole.then_some(Found { start, end, line, fields: Ok(fields.len()) })

@@ -83,7 +83,7 @@ pub fn ledger_state(conn: &mut Conn, options: &Options) -> Result<State, Error> 
     }
 }
 
-/// Whether it is worth loading once more with all indexes in place, to name
+/// Whether it is worth loading again with all indexes in place, to name
 /// the record that a rebuilt index refused: the files can be read again, and
 /// that does not take long.
 pub fn could_name_record(error: &Error, options: &Options) -> bool {

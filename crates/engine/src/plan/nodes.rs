@@ -129,7 +129,7 @@ pub(crate) fn refuse_beside_nodes(options: &Options) -> Result<(), Error> {
     }
 }
 
-/// Decides where the rows go. Whoever names the nodes wants no other way.
+/// Decides where the rows go. If the nodes are named, there is no other way.
 pub(super) fn to_nodes(plan: &mut Plan, facts: &Facts, options: &Options) -> Result<(), Error> {
     if options.target.route != Route::Nodes || !matches!(facts.purpose, Purpose::Load) {
         return Ok(());

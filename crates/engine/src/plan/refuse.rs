@@ -101,7 +101,7 @@ fn refuse_rules(asked: Method, table: &TableFacts) -> Result<(), Error> {
     ))
 }
 
-/// What is told of them with a method that goes by COPY.
+/// What is said of them with a method that uses COPY.
 pub(super) fn rules_passed_by(table: &TableFacts) -> Vec<Text> {
     let rules = table.rules.join(", ");
     let told = (!table.rules.is_empty()).then(|| text!("COPY ignores rules for INSERT: {}", rules));

@@ -49,7 +49,7 @@ pub(super) fn end_on_nodes(
 ///
 /// # Errors
 ///
-/// A node cannot be told, or the coordinator cannot be reached.
+/// A node or the coordinator cannot be reached.
 pub(crate) fn end_earlier(options: &Options) -> Result<Vec<String>, Error> {
     let target = &options.target;
     let (mut conn, mut report) = (Conn::open(&target.url)?, Report::default());

@@ -230,7 +230,7 @@ fn not_too_many(fields: usize, input: &InputOptions) -> Result<(), Error> {
     .with_hint("is `delimiter` right?"))
 }
 
-/// The name as SQL reads it, quoted anew.
+/// The name as SQL reads it, quoted again.
 fn table_name(conn: &mut Conn, name: &str) -> Result<String, Error> {
     let rows = conn.query(
         "SELECT string_agg(quote_ident(part), '.' ORDER BY at) \

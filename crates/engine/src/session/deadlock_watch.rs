@@ -94,7 +94,7 @@ fn look(
     let mut before = Vec::new();
     while !over.load(Ordering::SeqCst) {
         thread::park_timeout(EVERY);
-        // Without an answer nothing can be told; the lanes see to their own connections.
+        // Without an answer nothing is known; the lanes see to their own connections.
         let Ok(rows) = conn.exec(&sql) else { return };
         let waiting: Vec<String> = rows.into_iter().filter_map(|row| row[0].clone()).collect();
         if let Some(pid) = waiting.iter().find(|pid| before.contains(*pid)) {

@@ -11,7 +11,7 @@ pub const WORTH: u64 = 4 << 20;
 /// Whether the table may be emptied and nobody could tell: a plain table of the
 /// role's own whose file has no block, so that there is no row that the role
 /// does not see; no other table refers to it, no trigger fires for it, and no
-/// subscriber is told.
+/// subscriber is informed.
 const CAN: &str = "SELECT c.relkind = 'r' AND NOT c.relispartition AND c.relhasindex \
     AND pg_catalog.pg_relation_size(c.oid) = 0 AND pg_catalog.pg_has_role(c.relowner, 'USAGE') \
     AND pg_catalog.current_setting('wal_level') <> 'logical' \

@@ -1,4 +1,4 @@
-//! Prepared transactions on nodes, and how they are ended by whoever knows the decision.
+//! Prepared transactions on nodes, and how they are ended by a session that knows the decision.
 
 use super::conn::{quote_literal, Conn};
 use super::transaction::{BEGIN, PAUSE, TRIES};

@@ -124,7 +124,7 @@ pub struct Insert {
 impl Insert {
     /// An empty one.
     pub fn new(plan: &Plan) -> Insert {
-        // COPY takes values for GENERATED ALWAYS AS IDENTITY; INSERT must be told.
+        // COPY takes values for GENERATED ALWAYS AS IDENTITY; INSERT needs OVERRIDING.
         let overriding = if plan.columns.is_empty() { "" } else { " OVERRIDING SYSTEM VALUE" };
         // A row that is a transaction of its own brings the settings with it; how
         // its commit waits is the lane's to say (`NO_WAIT`).

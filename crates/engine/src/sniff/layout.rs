@@ -289,7 +289,7 @@ fn nameless(first: &SampleRow, below: &[&SampleRow]) -> bool {
 
 /// Texts of the first record that later ones have in the same columns: the first of these columns,
 /// and the line. One such column may be a coincidence, as `ID` over the codes of countries. A
-/// record that repeats all values is the header once more.
+/// record that repeats all values is the header again.
 fn repeated(
     sample: Sample<'_>,
     reading: &Reading,

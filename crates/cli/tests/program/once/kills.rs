@@ -88,7 +88,7 @@ impl Kills {
         self.done += 1;
         let counted = self.kill(child);
         if self.world.sql("SELECT to_regclass('pgsluice_loads.pieces') IS NOT NULL") == "f" {
-            self.within += self.within / 4;
+            self.within += self.within / 10;
             return ControlFlow::Continue(());
         }
         // What the killed one has committed may still come in.
@@ -101,7 +101,7 @@ impl Kills {
         self.in_the_middle += usize::from(after.1 > 0 && after.1 < ROWS as u64);
         // On a slow machine each load must come further than the one before.
         if after.1 == rows {
-            self.within += self.within / 4;
+            self.within += self.within / 10;
         }
         if counted {
             let again = (after.0 - inserted) - (after.1 - rows);
@@ -159,14 +159,12 @@ impl Kills {
 fn killed_at_any_moment_it_continues() {
     let most = if std::env::var_os("PGSLUICE_SOAK").is_some() { 1000 } else { 30 };
     let mut kills = Kills::new();
-    // Where all came too early, there are more, and later ones.
-    let seen = |kills: &Kills| kills.in_the_middle > 0 && kills.again > 0;
-    while kills.done < most || !seen(&kills) && kills.done < 10 * most {
+    while kills.done < most {
         kills.world.sql("TRUNCATE t; DROP SCHEMA IF EXISTS pgsluice_loads CASCADE");
         while kills.one().is_continue() {}
         kills.whole();
     }
     let Kills { done, in_the_middle, again, .. } = kills;
     eprintln!("{done} kills, {in_the_middle} in the middle, {again} records loaded again");
-    assert!(seen(&kills), "no kill came in the middle");
+    assert!(in_the_middle > 0 && again > 0, "no kill came in the middle");
 }

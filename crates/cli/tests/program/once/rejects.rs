@@ -153,7 +153,7 @@ fn killed_at_any_moment_the_reject_file_is_exact() {
             }
             let rows = world.sql("SELECT count(*) FROM t");
             if rows == before {
-                within += within / 4;
+                within += within / 10;
             }
             before = rows;
         }

@@ -55,7 +55,7 @@ fn killed_machines_are_replaced() {
             in_the_middle += usize::from(is_in_the_middle(&mut world));
         }
         if world.sql("SELECT count(*) FROM t") == "0" {
-            within += within / 4;
+            within += within / 5;
         }
         let last = children.remove(0);
         let output = last.wait_with_output().unwrap();

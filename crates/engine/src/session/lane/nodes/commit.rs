@@ -15,7 +15,7 @@ use crate::session::prepared::{self, End};
 use crate::session::transaction::{self, PAUSE, TRIES};
 use std::thread;
 
-/// What to do about nodes that could not be told.
+/// What to do about nodes that could not be reached.
 const REPAIR: &str = "pgsluice repair ends what the nodes have prepared, as the load was decided";
 
 /// What to do about nodes that are open.
@@ -207,7 +207,7 @@ impl Fanout {
         ))
     }
 
-    /// Ends what the nodes have prepared; gives those that could not be told, with the reason.
+    /// Ends what the nodes have prepared; gives those that could not be reached, with the reason.
     fn tell(&mut self, to: &ToNodes, load: &str, how: End) -> Vec<(String, Error)> {
         let mut left = Vec::new();
         for lane in &mut self.done {
