@@ -24,6 +24,29 @@
  * the row's line number is there, for the CONTEXT of an error of its index
  * entries.
  *
+ * THE INVARIANT.  Each row of a leaf is in exactly one place: in the slot that is
+ * being filled, in a page here, in the batch, or in the table. If the leaf has
+ * pages, all but the last one are closed: complete, but for what depends on their
+ * place in the table. The last one's room is in `lower` and `upper`, and its header is
+ * set by close_page(). A leaf that has a page has a row in it. A page of the pool
+ * is one leaf's, or in `free`, or was never used.
+ *
+ * LOCKS.  None while rows wait: the pages are memory of this backend, and no one
+ * else knows of them. The partition was locked by the executor when it was
+ * opened. page_routes.c and heap_multi_insert() lock the blocks that they fill.
+ *
+ * AFTER AN ERROR OR A CRASH the pages are gone, with rows that were never in the
+ * table. Some of the load's rows are in, of some partitions, and they are those of
+ * a transaction that has not committed. It cannot commit without the others: rows
+ * that wait go in before the indexes are finished (copy.c), and whatever takes
+ * a row one by one has them go in first (batches.c), since a trigger or a foreign
+ * server may look at the table.
+ *
+ * ERRORS OF WAITING ROWS.  Nothing about a row can be refused while it waits, but
+ * by a unique index, a foreign key or a function in an index. Such an error
+ * names the line of its row, and the record that is being read is not shown with
+ * it (without_record).
+ *
  * MEMORY.  The pool has POOL_PAGES pages, whatever the number of partitions.
  * If it is used up, another leaf's full pages are installed. At most
  * MAX_LEAVES leaves have pages, so that each can have two; with indexes fewer,
@@ -41,7 +64,7 @@
 #define MAX_LEAVES (POOL_PAGES / 2)
 #define MAX_LEAVES_WITH_INDEXES 32
 
-/* Pages lie a little apart, so that all their headers are not in one set of the processor's cache. */
+/* Pages of 8 kB lie a little apart, so that all their headers are not in one set of the processor's cache. */
 #define PAGE_STRIDE (BLCKSZ + 192)
 
 /* A leaf that got none of so many rows gives its pages up for another one. */
@@ -70,6 +93,7 @@ sluice_leaves_open(SluiceLoad *load)
 
 	if (!sluice_allowed.whole_pages || !sluice_allowed.partition_pages)
 		return;
+	/* The pages themselves are allocated with the first one: most partitioned loads are small. */
 	old = MemoryContextSwitchTo(load->estate->es_query_cxt);
 	load->leaf_pool = palloc0(sizeof(SluiceLeafPool));
 	MemoryContextSwitchTo(old);
@@ -88,9 +112,14 @@ may_have_pages(SluiceLoad *load, SluiceBatch *batch)
 		return false;
 	if (batch->leaf.used > 0)
 		return true;
+	/*
+	 * Rows that wait in the batch came first. Defaults that differ for every row
+	 * (`nvolatile`) are evaluated in the order of rows; a small load gains nothing.
+	 */
 	if (batch->used > 0 || batch->leaf.refused || load->nvolatile > 0 ||
 		load->source.bytes < sluice_threshold(SLUICE_PAGES_BYTES))
 		return false;
+	/* The append route is for shared buffers. Free room is to be used first, as stock COPY does. */
 	batch->leaf.refused = RelationUsesLocalBuffers(rel) || sluice_batch_has_room(batch);
 	return !batch->leaf.refused;
 }
@@ -110,17 +139,26 @@ sluice_leaf_slot(SluiceLoad *load, SluiceBatch *batch)
 	return batch->leaf.slot;
 }
 
-/* Closes the last page. */
+/*
+ * Closes the last page: from here on it is a page as the server expects one, but
+ * for what stamp_page() of page_routes.c sets.
+ */
 static void
 close_page(SluiceLeafPages *leaf)
 {
 	PageHeader	page = (PageHeader) leaf->pages[leaf->used - 1];
 
+	Assert(leaf->lower > SizeOfPageHeaderData && leaf->lower <= leaf->upper);
+	Assert(leaf->upper <= page->pd_special);
 	page->pd_lower = (LocationIndex) leaf->lower;
 	page->pd_upper = (LocationIndex) leaf->upper;
 }
 
-/* The rows of the page, so far as their places do not matter. Their headers no longer have the lines. */
+/*
+ * The rows of the page, but for their places in the table. Their headers no
+ * longer have the lines: what the server finds there must be zero, as
+ * heap_prepare_insert() would have it before the fields are set.
+ */
 static PlacedRow *
 take_rows(Page page, PlacedRow *at)
 {
@@ -148,14 +186,22 @@ hand_to_indexes(SluiceLoad *load, SluiceBatch *batch, PlacedRow *placed, int cou
 	sluice_count_rows(load, count);
 	if (sluice_index_needs(batch->indexes) == SLUICE_INDEX_NEEDS_NOTHING)
 		return;
-	/* The leaf's other slot may have the row that comes next. */
+	/*
+	 * A slot for this call: the leaf's own may have the row that comes next. Rows
+	 * are in the table here: an error of an index ends the transaction.
+	 */
 	rows.slot = sluice_make_slot(batch->rri->ri_RelationDesc, load->estate);
 	rows.many = batch->inserted >= sluice_threshold(SLUICE_BATCH_ROWS);
 	sluice_index_rows(batch->indexes, &rows);
 	ExecDropSingleTupleTableSlot(rows.slot);
 }
 
-/* Puts the first n pages into the leaf's table; they can be used again then. */
+/*
+ * Puts the first n pages into the leaf's table; they can be used again then. The
+ * lines are read before the pages are installed: then the same bytes are xmin, xmax
+ * and cid. The indexes read the rows from these pages, not from the buffers, which
+ * are unlocked by then and may be evicted.
+ */
 static void
 append_full_pages(SluiceLoad *load, SluiceBatch *batch, int n)
 {
@@ -170,6 +216,7 @@ append_full_pages(SluiceLoad *load, SluiceBatch *batch, int n)
 	INSTR_TIME_SET_CURRENT(before);
 	for (int i = 0; i < n; i++)
 		end = take_rows((Page) leaf->pages[i], end);
+	Assert(n > 0 && n < leaf->used && end > placed);
 	sluice_append_pages(load, batch, leaf->pages, n, end - placed, blocks);
 	for (int i = 0; i < n; i++)
 	{
@@ -207,6 +254,7 @@ insert_last_page(SluiceLoad *load, SluiceBatch *batch)
 		pool->slots[i]->tts_tableOid = RelationGetRelid(rel);
 		sluice_slot_store(pool->slots[i], (char *) placed[i].tuple, placed[i].len);
 	}
+	/* Before each heap_multi_insert(): it adds no more blocks than these rows need. */
 	(void) sluice_batch_has_room(batch);
 	old = MemoryContextSwitchTo(GetPerTupleMemoryContext(load->estate));
 	heap_multi_insert(rel, pool->slots, count, batch->cid, batch->options, batch->bistate);
@@ -220,8 +268,9 @@ insert_last_page(SluiceLoad *load, SluiceBatch *batch)
 }
 
 /*
- * Runs one of these two functions: an error of it names a line and does not
- * show one.
+ * Runs one of these two functions. An error of it is of a row that came earlier:
+ * it names that one's line, and must not show the record that is read now.
+ * Afterwards all is as it was, for errors of the current record.
  */
 static void
 without_record(SluiceLoad *load, SluiceBatch *batch, int pages)
@@ -242,7 +291,10 @@ without_record(SluiceLoad *load, SluiceBatch *batch, int pages)
 	load->record = record;
 }
 
-/* Installs the leaf's full pages: all but the last one. That becomes the first. */
+/*
+ * Installs the leaf's full pages: all but the last one. That becomes the first,
+ * and stays open, with its room in `lower` and `upper`.
+ */
 static void
 install_full_pages(SluiceLoad *load, SluiceBatch *batch)
 {
@@ -267,6 +319,7 @@ flush_leaf(SluiceLoad *load, SluiceBatch *batch)
 
 	if (leaf->used == 0)
 		return;
+	/* In this order: rows of a leaf go in as they came. */
 	install_full_pages(load, batch);
 	close_page(leaf);
 	without_record(load, batch, 0);
@@ -301,7 +354,11 @@ sluice_leaves_close(SluiceLoad *load)
 	load->leaf_pool = NULL;
 }
 
-/* Has leaves that get no rows any more give up their pages. */
+/*
+ * Has leaves that get no rows any more give up their pages. The list of batches
+ * is searched once in so many rows: with thousands of partitions in no order none
+ * is idle, and a search for each row would cost more than it gives.
+ */
 static void
 flush_idle_leaves(SluiceLoad *load)
 {
@@ -328,7 +385,12 @@ free_page(SluiceLoad *load)
 
 	if (pool->memory == NULL)
 		pool->memory = MemoryContextAlloc(load->estate->es_query_cxt, (Size) POOL_PAGES * PAGE_STRIDE);
-	/* Each of MAX_LEAVES has one page or none, or else another one has two. */
+	/*
+	 * This ends: if no page is free, POOL_PAGES of them are shared by at most
+	 * MAX_LEAVES leaves, half as many. So some leaf has more than one, and gives up
+	 * those that are full. Leaves are taken in turn, so that none gives up a page
+	 * each time.
+	 */
 	while (pool->nfree == 0 && pool->made == POOL_PAGES)
 	{
 		pool->hand = (pool->hand + 1) % list_length(load->batches);
@@ -345,13 +407,18 @@ add_page(SluiceLoad *load, SluiceLeafPages *leaf)
 {
 	Page		page = (Page) free_page(load);
 
+	Assert(leaf->used < SLUICE_LEAF_PAGES);
+	/* A page that was used before has rows of another partition: all of it is cleared. */
 	PageInit(page, BLCKSZ, 0);
 	leaf->pages[leaf->used++] = (char *) page;
 	leaf->lower = SizeOfPageHeaderData;
 	leaf->upper = ((PageHeader) page)->pd_upper;
 }
 
-/* Whether the leaf may have its first page, which it gets then. */
+/*
+ * Whether the leaf may have its first page, which it gets then. If not, nothing
+ * has changed, and its rows wait in its batch.
+ */
 static bool
 admit_leaf(SluiceLoad *load, SluiceBatch *batch)
 {
@@ -369,7 +436,11 @@ admit_leaf(SluiceLoad *load, SluiceBatch *batch)
 	return true;
 }
 
-/* Whether the last page has no room for a tuple of this length, which may be stored in an empty one. */
+/*
+ * Whether the last page has no room for a tuple of this length, as
+ * heap_multi_insert() decides: room for a line pointer, the fillfactor's reserve,
+ * and no more rows than a page may have. An empty page takes any tuple.
+ */
 static bool
 is_full(const SluiceLeafPages *leaf, Size aligned)
 {
@@ -377,13 +448,18 @@ is_full(const SluiceLeafPages *leaf, Size aligned)
 		leaf->lower >= SizeOfPageHeaderData + sizeof(ItemIdData) * MaxHeapTuplesPerPage;
 }
 
-/* Copies the tuple into the leaf's last page. */
+/*
+ * Copies the tuple into the leaf's last page. PageAddItem() would search for a
+ * free line pointer and set the header's fields for each row.
+ */
 static void
 put_tuple(SluiceLeafPages *leaf, HeapTuple tuple, uint64 line)
 {
 	char	   *page = leaf->pages[leaf->used - 1];
 	HeapTupleHeader header;
 
+	Assert(leaf->lower + sizeof(ItemIdData) + MAXALIGN(tuple->t_len) <= leaf->upper);
+	Assert(!HeapTupleHasExternal(tuple));
 	leaf->upper -= MAXALIGN(tuple->t_len);
 	ItemIdSetNormal((ItemId) (page + leaf->lower), leaf->upper, tuple->t_len);
 	leaf->lower += sizeof(ItemIdData);
@@ -404,6 +480,7 @@ move_to_batch(SluiceBatch *batch, TupleTableSlot *slot)
 	TupleTableSlot *to = sluice_batch_slot(batch);
 	HeapTuple	tuple = ((HeapTupleTableSlot *) slot)->tuple;
 
+	/* A tuple of the slot's own goes with the slot: its values are copied. The core's stays. */
 	if (TTS_SHOULDFREE(slot))
 	{
 		slot_getallattrs(slot);
@@ -429,20 +506,24 @@ sluice_leaf_take(SluiceLoad *load, SluiceBatch *batch, TupleTableSlot *slot, uin
 	SluiceLeafPages *leaf = &batch->leaf;
 	HeapTuple	tuple;
 
+	/* It has the batch's slot: the leaf had no pages when the row came. */
 	if (slot != leaf->slot)
 		return slot;
+	Assert(batch->used == 0);
 	/* Values of the row may lie in memory that is reset with an insertion. */
 	ExecMaterializeSlot(slot);
 	tuple = ((HeapTupleTableSlot *) slot)->tuple;
 	if (tuple->t_len > TOAST_TUPLE_THRESHOLD || HeapTupleHasExternal(tuple) ||
 		(leaf->used == 0 && !admit_leaf(load, batch)))
 	{
+		/* What came before it goes in before it. */
 		flush_leaf(load, batch);
 		leaf->refused = true;
 		return move_to_batch(batch, slot);
 	}
 	if (is_full(leaf, MAXALIGN(tuple->t_len)) && leaf->lower > SizeOfPageHeaderData)
 	{
+		/* Closed before `lower` and `upper` become those of the next page. */
 		close_page(leaf);
 		add_page(load, leaf);
 		if (leaf->used == SLUICE_LEAF_PAGES)

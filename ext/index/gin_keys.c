@@ -1,15 +1,39 @@
 /*
- * The keys of many rows that are no numbers: texts, parts of documents,
- * lexemes. Most rows share most of them, so each is kept once, and a row's entry
- * is the key's number and the row's.
+ * The GIN entries of many rows whose keys are not integers: texts, parts of
+ * documents, lexemes. They wait here until gin_merge.c inserts them. Most rows
+ * share most keys, so each key is kept once. An entry is a pair: the number of
+ * its key and the number of its row.
  *
- * Keys are the same here if their bytes are. Keys that are equal for the
- * index but have different bytes (1.0 and 1.00) meet when the keys are sorted, and
- * become one with the rows of both.
+ * All of this is memory of one backend. No page is read or changed here, so no
+ * lock is held, and a crash or an error loses nothing but work: the rows are
+ * those of a transaction that does not commit.
  *
- * The order is that of GIN (ginCompareAttEntries). Where the operator class
- * compares bytes, the first eight of them decide most comparisons without a
- * call.
+ * THREE STEPS, always in this order:
+ *   1. sluice_gin_keys_add() collects the entries of the rows, in the order in
+ *      which the rows were inserted;
+ *   2. sluice_gin_keys_sort() sorts the keys, and groups the rows of each;
+ *   3. sluice_gin_keys_next() gives one key after the other with its rows.
+ * Nothing is added after step 2. The caller throws the set away after step 3
+ * and begins an empty one, by resetting the memory context.
+ *
+ * WHEN TWO KEYS ARE ONE.  While keys are collected, they are the same if their
+ * bytes are the same. That is stricter than the index: numerics may be equal
+ * and differ in their bytes (1.0 and 1.00), and so may texts, by the length of
+ * their headers. Such keys are neighbours after the sort, and step 3 makes one
+ * key of them, with the rows of all. It must: GIN expects that no two tuples of
+ * its tree have equal keys. Which of the different bytes becomes the key does
+ * not matter. In stock COPY it depends on the order of the rows.
+ *
+ * THE ORDER is that of GIN (ginCompareAttEntries): column, category, then the
+ * operator class's comparison. Where that compares bytes, the first eight bytes
+ * decide most comparisons without a call.
+ *
+ * WHAT CAN FAIL.  Memory, and the comparison. strategy.c allows only comparisons
+ * by the server's own functions (sluice_gin_compares), so a comparison does not
+ * fail because of a key, and no user's code is called here.
+ *
+ * MEMORY.  The caller inserts everything when sluice_gin_keys_bytes() has reached
+ * its limit. The sort cannot be cancelled; the limit bounds how long it takes.
  */
 #include "index/gin.h"
 
@@ -18,7 +42,10 @@
 #include "utils/fmgroids.h"
 #include "utils/memutils.h"
 
-/* Bytes that are got for keys at once. */
+/*
+ * Keys are stored one after the other in blocks of this size, since most have a
+ * few bytes, and palloc() would add a header to each.
+ */
 #define BLOCK ((Size) 32 * 1024)
 
 /* An empty set in a context. */
@@ -31,12 +58,21 @@ sluice_gin_keys_begin(GinKeySet *set, GinState *state, MemoryContext context)
 	set->pairs.context = context;
 	set->mask = 1023;
 	set->slots = MemoryContextAllocZero(context, sizeof(uint32) * (set->mask + 1));
+	/*
+	 * Both functions compare as memcmp() does, then by length: the former is
+	 * jsonb_ops', which compares under collation C whatever the database has, the
+	 * latter tsvector_ops'. Others get no prefix. That costs time and nothing
+	 * else.
+	 */
 	for (int i = 0; i < state->origTupdesc->natts; i++)
 		set->bytewise[i] = state->compareFn[i].fn_oid == F_GIN_COMPARE_JSONB ||
 			state->compareFn[i].fn_oid == F_GIN_CMP_TSLEXEME;
 }
 
-/* Twice as many slots. */
+/*
+ * Doubles the number of slots. A slot has the number of a key plus one, not a
+ * pointer: `keys` moves when it grows.
+ */
 static void
 grow(GinKeySet *set)
 {
@@ -55,7 +91,11 @@ grow(GinKeySet *set)
 	}
 }
 
-/* A copy of a key's bytes. */
+/*
+ * Copies a key's bytes; the extraction's memory is reset after each row. The
+ * copy is aligned, because the operator class reads it in place. What is left of
+ * the block before is lost: less than this key, or BLOCK bytes.
+ */
 static char *
 store(GinKeySet *set, const void *bytes, Size size)
 {
@@ -75,7 +115,12 @@ store(GinKeySet *set, const void *bytes, Size size)
 	return copy;
 }
 
-/* The first bytes of a key as a number in the same order. */
+/*
+ * The first eight bytes of a key, as a number that is in the same order. A
+ * shorter key is filled up with zeros. If two numbers differ, so does the order of
+ * the keys; if they are equal, nothing is known ("a" and "a\0"), and the function
+ * decides.
+ */
 static uint64
 prefix_of(Datum key)
 {
@@ -102,17 +147,23 @@ add_key(GinKeySet *set, uint32 slot, uint32 hash, OffsetNumber attnum, GinNullCa
 	added->key = size > 0 ? PointerGetDatum(store(set, DatumGetPointer(key), size)) : key;
 	added->size = size;
 	added->hash = hash;
+	/* No row has this number: so many places would not fit into the memory. */
 	added->last_row = PG_UINT32_MAX;
 	added->attnum = attnum;
 	added->category = category;
 	if (size > 0 && set->bytewise[attnum - 1])
 		added->prefix = prefix_of(added->key);
 	set->slots[slot] = set->count;
+	/* Half of the slots stay empty, so that each search ends. */
 	if (set->count > set->mask / 2)
 		grow(set);
 }
 
-/* Whether a key of the set has these bytes. */
+/*
+ * Whether a key of the set has these bytes. Keys of different columns and
+ * categories are different ones, whatever their bytes: a NULL, an empty value and
+ * a NULL within a value have no key, and are told apart by their category alone.
+ */
 static bool
 has_bytes(const GinSetKey *have, OffsetNumber attnum, GinNullCategory category, Datum key, Size size)
 {
@@ -135,6 +186,10 @@ sluice_gin_keys_add(GinKeySet *set, OffsetNumber attnum, GinNullCategory categor
 	uint32		slot;
 	GinSetKey  *have;
 
+	Assert(set->order == NULL);
+	Assert(attnum >= 1 && attnum <= set->state->origTupdesc->natts);
+	Assert(size == 0 || category == GIN_CAT_NORM_KEY);
+	Assert(row != PG_UINT32_MAX);
 	hash += attnum;
 	slot = hash & set->mask;
 	for (;; slot = (slot + 1) & set->mask)
@@ -144,6 +199,7 @@ sluice_gin_keys_add(GinKeySet *set, OffsetNumber attnum, GinNullCategory categor
 		if (number == 0)
 		{
 			add_key(set, slot, hash, attnum, category, key, size);
+			/* Only now: the keys may have moved. */
 			have = &set->keys[set->count - 1];
 			break;
 		}
@@ -151,6 +207,11 @@ sluice_gin_keys_add(GinKeySet *set, OffsetNumber attnum, GinNullCategory categor
 		if (have->hash == hash && has_bytes(have, attnum, category, key, size))
 			break;
 	}
+	/*
+	 * Rows come in rising numbers, so it is enough to look at the last one. GIN
+	 * drops equal entries of a row, too (ginExtractEntries).
+	 */
+	Assert(have->last_row == PG_UINT32_MAX || have->last_row <= row);
 	if (have->last_row == row)
 		return;
 	have->last_row = row;
@@ -158,7 +219,10 @@ sluice_gin_keys_add(GinKeySet *set, OffsetNumber attnum, GinNullCategory categor
 	sluice_row_pairs_add(&set->pairs, (uint32) (have - set->keys), row);
 }
 
-/* The order of two keys in the index. */
+/*
+ * The order of two keys in the index. Prefixes are compared only within a column
+ * and a category, where either all keys have one or none has (then all are 0).
+ */
 static int
 compare_places(const void *a, const void *b, void *arg)
 {
@@ -176,7 +240,11 @@ compare_places(const void *a, const void *b, void *arg)
 							 set->keys[other->number].key, other->category);
 }
 
-/* Puts the keys in order, and each one's rows together. */
+/*
+ * Puts the keys in order, and each one's rows together. The pairs are not sorted:
+ * it is known how many rows each key has, so each pair goes straight to its place
+ * in `rows`. Pairs are in the order of the rows, so the rows of a key stay in it.
+ */
 void
 sluice_gin_keys_sort(GinKeySet *set)
 {
@@ -202,6 +270,7 @@ sluice_gin_keys_sort(GinKeySet *set)
 		starts[number] = start;
 		start += set->keys[number].count;
 	}
+	Assert(start == set->pairs.count);
 	for (Size i = 0; i < set->pairs.count; i++)
 	{
 		uint64		pair = set->pairs.pairs[i];
@@ -209,24 +278,30 @@ sluice_gin_keys_sort(GinKeySet *set)
 		set->rows[starts[pair >> 32]++] = (uint32) pair;
 	}
 	pfree(starts);
+	/* Their number stays: step 3 gives as many rows. */
 	if (set->pairs.pairs)
 		pfree(set->pairs.pairs);
 	set->pairs.pairs = NULL;
 }
 
-/* qsort() for rows that did not come in the order of the table. */
+/* For qsort(). */
 static int
 compare_items(const void *a, const void *b)
 {
 	return ItemPointerCompare((ItemPointer) unconstify(void *, a), (ItemPointer) unconstify(void *, b));
 }
 
-/* Puts a key's rows in order, each of them once. */
+/*
+ * Puts a key's rows in order, each of them once, as a posting list must have
+ * them (ginCompressPostingList relies on it). A row is there twice if it has two
+ * keys that are equal and differ in their bytes.
+ */
 void
 sluice_gin_items_sort(GinKey *key)
 {
 	uint32		count = 1;
 
+	Assert(key->count > 0);
 	qsort(key->items, key->count, sizeof(ItemPointerData), compare_items);
 	for (uint32 i = 1; i < key->count; i++)
 	{
@@ -252,10 +327,14 @@ sluice_gin_keys_next(GinKeySet *set, const RowPlaces *places, MemoryContext cont
 	key->count = 0;
 	do
 		key->count += set->keys[set->order[set->next++].number].count;
+	/* Keys that are equal for the index become one: see the head of the file. */
 	while (set->next < set->count && compare_places(&set->order[first], &set->order[set->next], set) == 0);
+	Assert(set->next == set->count || compare_places(&set->order[first], &set->order[set->next], set) < 0);
+	Assert(set->next_row + key->count <= set->pairs.count);
 	key->items = MemoryContextAllocHuge(context, sizeof(ItemPointerData) * key->count);
 	for (uint32 i = 0; i < key->count; i++)
 		key->items[i] = places->tids[set->rows[set->next_row++]];
+	/* Rising numbers are rising places, unless rows went to room that was free in the table. */
 	if (!places->ascending || set->next > first + 1)
 		sluice_gin_items_sort(key);
 	return true;

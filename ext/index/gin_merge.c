@@ -51,7 +51,17 @@
  * GIN has it: under the leaf's lock before its change.
  *
  * AFTER A CRASH a row of an unfinished COPY has some of its entries or none; they
- * lead to a row that nobody sees, until VACUUM removes both.
+ * lead to a row that nobody sees, until VACUUM removes both. Each record changes
+ * one page, so no order among the pages matters. A list that becomes a tree, a
+ * split, and the two halves of each are GIN's own, in GIN's own records. No
+ * entry is on disk without its row: the row was logged before its entries were
+ * extracted, and WAL is written in its order.
+ *
+ * WHAT AN ERROR LEAVES.  Within a flush, out of memory, a full disk, a cancel or a
+ * serialization failure can end the COPY between two leaves, or between a leaf and
+ * the trees of its keys. All of these abort the transaction. Nothing that may fail
+ * stands in a critical section: tuples are formed and the room is counted
+ * before.
  *
  * VALUES THAT COME AGAIN (names, types, words) have the keys that they had: the
  * extraction is most of what their rows cost, and if the same bytes had other
@@ -156,7 +166,7 @@ struct GinMerge
 	GinKnownValues *known;		/* values of such columns, or NULL */
 	RowPairs	pairs[INDEX_MAX_KEYS];
 	GinKeySet	others;			/* all other keys */
-	bool		plain;			/* the one column's keys are numbers */
+	bool		plain;			/* the one column's keys are numbers: a tuple of the index has no column number */
 	int			column;			/* that is read now */
 	Size		at;				/* and the pair that is next */
 	GinKey		keys[WINDOW];
@@ -249,7 +259,7 @@ note_known(const GinValuePlace *place, OffsetNumber attnum, Datum value, const D
 		at->keys[i] = number_of(keys[i]);
 }
 
-/* Nothing waits. */
+/* Nothing waits. What waited is freed at once, and nothing points to it any more. */
 static void
 begin(GinMerge *merge)
 {
@@ -282,6 +292,10 @@ sluice_gin_merge_open(Relation index, Size memory)
 	merge->row = scratch("pgsluice GIN row");
 	merge->window = scratch("pgsluice GIN rows of keys");
 	merge->leaf = scratch("pgsluice GIN leaf");
+	/*
+	 * The comparison decides, not the type: keys of pg_trgm and jsonb_path_ops are
+	 * an int4, too. The descriptor is that of the keys, not of the values.
+	 */
 	for (int i = 0; i < merge->state.origTupdesc->natts; i++)
 		merge->numbers[i] = merge->state.compareFn[i].fn_oid == F_BTINT4CMP &&
 			TupleDescAttr(merge->state.origTupdesc, i)->attlen == sizeof(int32) &&
@@ -319,14 +333,22 @@ sluice_gin_compares(Relation index)
 	return servers;
 }
 
-/* An entry that has no key. */
+/*
+ * An entry that has no key: a NULL instead of a value, a value without keys, or a
+ * NULL among the keys. GIN stores these under a category, so that a scan of the
+ * whole index finds each row.
+ */
 static void
 add_without_key(GinMerge *merge, OffsetNumber attnum, GinNullCategory category, uint32 row)
 {
 	sluice_gin_keys_add(&merge->others, attnum, category, (Datum) 0, 0, row);
 }
 
-/* Raises GIN's error if one of the keys is too large for the index, for the one that GIN would meet first. */
+/*
+ * Raises GIN's error if one of the keys is too large for the index, for the one
+ * that GIN would meet first. GIN sorts a value's keys before it forms their
+ * tuples, so its own function has to extract them again.
+ */
 static void
 check_sizes(GinMerge *merge, OffsetNumber attnum, Datum value)
 {
@@ -345,6 +367,7 @@ add_key(GinMerge *merge, OffsetNumber attnum, Datum key, uint32 row)
 	Form_pg_attribute type = TupleDescAttr(merge->state.origTupdesc, attnum - 1);
 	Size		size = 0;
 
+	/* Equal keys should have equal bytes, as far as that is cheap: none compressed. */
 	if (type->attlen == -1)
 		key = PointerGetDatum(PG_DETOAST_DATUM_PACKED(key));
 	if (!type->attbyval)
@@ -417,7 +440,11 @@ bytes_waiting(const GinMerge *merge)
 	return bytes;
 }
 
-/* The row has just been inserted into the table; its entries wait. */
+/*
+ * The row has just been inserted into the table; its entries wait. All of a row's
+ * entries are added before any is inserted, so an error of the extraction leaves
+ * the index without any of them.
+ */
 void
 sluice_gin_merge_add(GinMerge *merge, const ItemPointerData *tid, const Datum *values, const bool *isnull)
 {
@@ -449,6 +476,7 @@ next_number(GinMerge *merge, GinKey *key)
 	uint32		row;
 	Size		end = merge->at;
 
+	Assert(merge->numbers[merge->column] || pairs->count == 0);
 	if (merge->at == pairs->count)
 		return false;
 	first = pairs->pairs[merge->at];
@@ -469,13 +497,19 @@ next_number(GinMerge *merge, GinKey *key)
 		row = (uint32) pairs->pairs[i];
 		key->items[key->count++] = tids[row];
 	}
+	/* A posting list is in the order of the table; rows that fill holes are not. */
 	if (!merge->places.ascending)
 		sluice_gin_items_sort(key);
 	merge->at = end;
 	return true;
 }
 
-/* The next keys in the index's order within each column; 0: there is none. */
+/*
+ * The next keys in the index's order within each column; 0: there is none. A
+ * window bounds the lists of rows that are in memory beside the pairs. It never
+ * has keys of both kinds: those without a key come after the numbers of their
+ * column in the index, but last of all here.
+ */
 static int
 next_keys(GinMerge *merge)
 {
@@ -506,7 +540,10 @@ next_keys(GinMerge *merge)
 	return count;
 }
 
-/* The order of a tuple of the index and a key. */
+/*
+ * The order of a tuple of the index and a key: GIN's own, but for integers of an
+ * index with one column, whose key is where the tuple's data begins.
+ */
 static int
 compare(GinMerge *merge, IndexTuple item, const GinKey *key)
 {
@@ -534,7 +571,8 @@ item_at(Page page, OffsetNumber at)
 
 /*
  * The first tuple from `at` on that is not before the key; *equal says whether
- * it has the key. One beyond the last, if there is none.
+ * it has the key. One beyond the last, if there is none. The keys of a leaf are
+ * often close to each other, so the steps begin with one and double.
  */
 static OffsetNumber
 find_place(GinMerge *merge, Page page, OffsetNumber at, const GinKey *key, bool *equal)
@@ -591,8 +629,10 @@ form_tuple(GinMerge *merge, const GinKey *key, IndexTuple old)
 		int			had;
 		ItemPointer rows = ginReadTuple(&merge->state, key->attnum, old, &had);
 
+		/* VACUUM leaves a key without rows where it was: had is 0 then. */
 		items = ginMergeItemPointers(items, key->count, rows, had, &count);
 	}
+	/* ginEntryInsert() makes a tree of what does not fit, by the same test. */
 	list = ginCompressPostingList(items, count, GinMaxItemSize, &written);
 	if (written != count)
 		return NULL;
@@ -606,6 +646,7 @@ plan_change(GinMerge *merge, Page page, const GinKey *key, OffsetNumber at, bool
 {
 	IndexTuple	old = equal ? item_at(page, at) : NULL;
 
+	Assert(GinPageRightMost(page) || at <= PageGetMaxOffsetNumber(page));
 	change->key = key;
 	change->at = at;
 	change->tuple = NULL;
@@ -651,9 +692,14 @@ plan_leaf(GinMerge *merge, Page page, const GinKey *keys, int count)
 		bool		equal;
 
 		at = find_place(merge, page, at, &keys[n], &equal);
+		/* Beyond the bound of the leaf: this key and those after it belong to another. */
 		if (bounded && at > PageGetMaxOffsetNumber(page))
 			break;
 		plan_change(merge, page, &keys[n], at, equal, change);
+		/*
+		 * A key for which there is no room ends the leaf's turn, even if a later one
+		 * would fit: it goes in first, by GIN, which splits the leaf.
+		 */
 		if (room_for(page, change) > room)
 			break;
 		room -= room_for(page, change);
@@ -661,7 +707,12 @@ plan_leaf(GinMerge *merge, Page page, const GinKey *keys, int count)
 	return n;
 }
 
-/* Changes a page, or its image, at a place that has moved by `added`; true if the page has one tuple more. */
+/*
+ * Changes a page, or its image, at a place that has moved by `added`; true if the
+ * page has one tuple more. It cannot fail: plan_leaf() has counted the room, in
+ * the order of the changes. If it did within a critical section, the server would
+ * restart rather than keep the page.
+ */
 static bool
 apply(Relation index, Page page, const GinChange *change, int added)
 {
@@ -705,7 +756,32 @@ apply_singly(Relation index, Buffer leaf, const GinChange *change, int added)
 	return adds;
 }
 
-/* Makes the changes of a locked leaf that are tuples. */
+#ifdef USE_ASSERT_CHECKING
+/* The leaf's tuples are sorted, and no two have the same key. */
+static void
+check_leaf(GinMerge *merge, Page page)
+{
+	for (OffsetNumber at = FirstOffsetNumber; at < PageGetMaxOffsetNumber(page); at++)
+	{
+		IndexTuple	one = item_at(page, at);
+		IndexTuple	other = item_at(page, OffsetNumberNext(at));
+		GinNullCategory category;
+		GinNullCategory following;
+		Datum		key = gintuple_get_key(&merge->state, one, &category);
+		Datum		next = gintuple_get_key(&merge->state, other, &following);
+
+		Assert(ginCompareAttEntries(&merge->state, gintuple_get_attrnum(&merge->state, one), key, category,
+									gintuple_get_attrnum(&merge->state, other), next, following) < 0);
+	}
+}
+#endif
+
+/*
+ * Makes the changes of a locked leaf that are tuples. Either all of them are in
+ * one record, which is applied to the page when it is written, or each is made
+ * with its own record: then an error can come between two of them, and the page
+ * is a valid one all the same.
+ */
 static void
 change_leaf(GinMerge *merge, Buffer leaf, int count)
 {
@@ -724,6 +800,7 @@ change_leaf(GinMerge *merge, Buffer leaf, int count)
 	}
 	if (tuples == 0)
 		return;
+	/* It may raise an error, so it comes before the first change. */
 	CheckForSerializableConflictIn(merge->index, NULL, BufferGetBlockNumber(leaf));
 	/* The deltas have the tuples, too, and the line pointers from the first change on. */
 	if (DELTA_RECORD + sizeof(ItemIdData) * (PageGetMaxOffsetNumber(page) - first + tuples) <
@@ -743,6 +820,9 @@ change_leaf(GinMerge *merge, Buffer leaf, int count)
 	}
 	if (xlog)
 		GenericXLogFinish(xlog);
+#ifdef USE_ASSERT_CHECKING
+	check_leaf(merge, BufferGetPage(leaf));
+#endif
 }
 
 /* By GIN's own insertion. */
@@ -752,7 +832,12 @@ add_whole(GinMerge *merge, const GinKey *key)
 	ginEntryInsert(&merge->state, key->attnum, key->key, key->category, key->items, key->count, NULL);
 }
 
-/* Merges keys into the leaf of the first one; gives how many of them, at least that one. */
+/*
+ * Merges keys into the leaf of the first one; gives how many of them, at least
+ * that one, so that a flush ends. The descent has gone right as far as the first
+ * key's leaf. A leaf whose own split is not finished has no downlink for its right
+ * half yet: GIN's insertion finishes the split, and then inserts.
+ */
 static int
 merge_leaf(GinMerge *merge, const GinKey *keys, int count)
 {
@@ -770,6 +855,11 @@ merge_leaf(GinMerge *merge, const GinKey *keys, int count)
 	change_leaf(merge, stack->buffer, n);
 	LockBuffer(stack->buffer, GIN_UNLOCK);
 	freeGinBtreeStack(stack);
+	/*
+	 * Between the unlocking and these, another session may turn a list into a tree
+	 * or add rows to it. ginEntryInsert() descends again and sees that. A tree's
+	 * root stays where it is.
+	 */
 	for (int i = 0; i < n; i++)
 	{
 		const GinChange *change = &merge->changes[i];
@@ -784,7 +874,10 @@ merge_leaf(GinMerge *merge, const GinKey *keys, int count)
 	return Max(n, 1);
 }
 
-/* Inserts all that waits. */
+/*
+ * Inserts all that waits: first the columns of integers, then all other keys. An
+ * error in between is the end of the COPY, so nothing is inserted twice.
+ */
 void
 sluice_gin_merge_flush(GinMerge *merge)
 {

@@ -60,6 +60,9 @@
 #include "storage/predicate.h"
 #include "utils/memutils.h"
 
+/* The most memory: far from as many rows as a number of 32 bits can count. */
+#define MOST_MEMORY ((uint64) 16 * 1024 * 1024 * 1024)
+
 struct HashMerge
 {
 	Relation	heap;
@@ -105,7 +108,7 @@ sluice_hash_merge_open(Relation heap, Relation index, Size memory)
 	merge->entry = index_form_tuple(RelationGetDescr(index), &value, &isnull);
 	merge->heap = heap;
 	merge->index = index;
-	merge->memory = memory;
+	merge->memory = Min(memory, MOST_MEMORY);
 	merge->entries = AllocSetContextCreate(CurrentMemoryContext, "pgsluice hash entries", ALLOCSET_DEFAULT_SIZES);
 	merge->row = AllocSetContextCreate(CurrentMemoryContext, "pgsluice hash row", ALLOCSET_DEFAULT_SIZES);
 	begin(merge);

@@ -1,13 +1,21 @@
 /*
- * Entries that have a key of 32 bits, and the places of their rows: what waits
- * of a COPY for the indexes whose entries are numbers (gin_merge.c,
- * hash_merge.c).
+ * Index entries of a COPY that wait, where a key is a number of 32 bits, and the
+ * places of their rows (gin_merge.c, gin_keys.c, hash_merge.c).
  *
- * A pair is the key and the number of its row in 64 bits. Rows come in rising
- * numbers, and the sort is stable, so equal keys have their rows in order.
+ * A pair is the key (upper 32 bits) and the number of its row (lower 32 bits).
+ * Eight bytes for each entry are a third of what an entry with its place would
+ * take after alignment, and the place, which all entries of a row share, is kept
+ * once. 32 bits are enough for the number of a row: the places of so many rows
+ * take 24 GB, and what waits is inserted before that (MOST_MEMORY of gin_merge.c
+ * and hash_merge.c).
+ *
+ * THE INVARIANT.  Pairs are added in rising numbers of rows. The sort is stable
+ * and looks at the key alone, so that equal keys have their rows in the order of
+ * their numbers. If `ascending` is set, that is the order of the table, as posting
+ * lists need it.
  *
  * MEMORY.  The sort needs the pairs' room again, which sluice_row_pairs_bytes()
- * counts from the beginning.
+ * counts from the beginning. It cannot be cancelled: four passes at most.
  */
 #include "index/build.h"
 
@@ -20,7 +28,11 @@ more(Size allocated)
 	return allocated == 0 ? 512 : allocated * 2;
 }
 
-/* Notes where a row is; gives its number. */
+/*
+ * Notes where a row is; gives its number. Places ascend unless rows went into
+ * room that was free in the table; a caller that needs them in order has to sort
+ * them then.
+ */
 uint32
 sluice_row_places_add(RowPlaces *places, const ItemPointerData *tid)
 {
@@ -37,6 +49,7 @@ sluice_row_places_add(RowPlaces *places, const ItemPointerData *tid)
 		places->ascending = true;
 	else if (places->ascending)
 		places->ascending = ItemPointerCompare(&places->tids[places->count - 1], unconstify(ItemPointerData *, tid)) < 0;
+	Assert(places->count < PG_UINT32_MAX);
 	places->tids[places->count] = *tid;
 	return (uint32) places->count++;
 }
@@ -57,7 +70,11 @@ sluice_row_pairs_add(RowPairs *pairs, uint32 key, uint32 row)
 	pairs->pairs[pairs->count++] = (uint64) key << 32 | row;
 }
 
-/* Sorts by the key, one byte after the other; bytes that all keys share cost nothing. */
+/*
+ * Sorts by the key, from its lowest byte to its highest (a radix sort). A byte
+ * that all keys share costs no pass: keys of one trigram or small integers differ
+ * in two or three.
+ */
 void
 sluice_row_pairs_sort(RowPairs *pairs)
 {
@@ -68,6 +85,7 @@ sluice_row_pairs_sort(RowPairs *pairs)
 	if (pairs->count < 2)
 		return;
 	to = MemoryContextAllocHuge(pairs->context, sizeof(uint64) * pairs->count);
+	/* After an odd number of passes this is the list, and has room for no more. */
 	pairs->allocated = pairs->count;
 	for (Size i = 0; i < pairs->count; i++)
 	{
@@ -96,4 +114,8 @@ sluice_row_pairs_sort(RowPairs *pairs)
 	}
 	pairs->pairs = from;
 	pfree(to);
+#ifdef USE_ASSERT_CHECKING
+	for (Size i = 1; i < pairs->count; i++)
+		Assert(from[i - 1] <= from[i]);
+#endif
 }

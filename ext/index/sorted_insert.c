@@ -32,6 +32,27 @@
  * locked. Loads of the same rows come to the keys in the same order, that of
  * the index, so one of them waits and the other one goes on.
  *
+ * LOCKS.  No page is locked in this file. Each call that inserts (btree_merge.c,
+ * btree_append.c, unique_append.c, index_insert()) locks what it changes and has
+ * released it when it returns. So whatever may take long or raise an error for a
+ * row is done here, between two calls: waiting for a transaction, looking for
+ * the row to refuse, a cancel. The locks of table and indexes are COPY's
+ * own, RowExclusiveLock, until the end of the transaction.
+ *
+ * AFTER A CRASH, or an error, some of the entries are in and others not. All of
+ * them are of rows whose transaction has not committed. Stock COPY leaves the
+ * same state when it ends between a row and its entries. VACUUM removes the rows,
+ * and those entries that are there. No entry is there without its row, because the
+ * row's WAL comes before the entry's. A transaction cannot commit while entries
+ * wait: sluice_index_finish() inserts them before the command ends, and an error
+ * of that aborts it.
+ *
+ * WHAT IS LEFT TO THE ACCESS METHOD, entry by entry, but still in the order of the
+ * index: what an index that writes no WAL gets anywhere but behind its last key
+ * (btree_merge.c changes pages by their records), and whatever the other ways
+ * return without having done it: a split of an inner page, dead items to be
+ * removed, a root that is a leaf.
+ *
  * HOT.  Nobody can update a row before its entries are there: a row of the
  * current command is invisible to every UPDATE.
  *
@@ -67,7 +88,7 @@ typedef struct Extended
 	int			at;				/* its number in the table's list */
 	bool		unique;
 	bool		shares;			/* it has a core, and its share of the memory */
-	bool		takes;			/* entries of the rows at hand wait */
+	bool		takes;			/* entries of the current rows wait */
 	bool		waiting;		/* some do */
 	bool		full;			/* they are to be inserted before the next row's */
 	bool		ascends;		/* all that were inserted together the last time came behind all others */
@@ -89,14 +110,18 @@ struct SortedInsert
 	ResultRelInfo all;			/* the table's indexes before some were taken out */
 	Extended  **waits;			/* those of them whose entries may wait, or NULL */
 	UniqueAppend **append;	/* and are appended to, or NULL */
-	bool	   *done;			/* and have those of the rows at hand, or let them wait elsewhere */
+	bool	   *done;			/* and have those of the current rows, or let them wait elsewhere */
 	IndexStrategy *ways;		/* of each */
 	OtherMethods *others;		/* the waiting ones that are no B-trees, or NULL */
 	RowLines   *lines;			/* of rows since entries of unique indexes wait; NULL: none ever do */
 	MemoryContextCallback callback;
 };
 
-/* All that are open in this session: of the partitions of a table, and of COPYs within a COPY. */
+/*
+ * All that are open in this session: of the partitions of a table, and of COPYs
+ * within a COPY. An error takes them out by the callback of their memory, so the
+ * list never has one that is gone. A conflict is looked for in all of one load's.
+ */
 static dlist_head opened = DLIST_STATIC_INIT(opened);
 
 /* The core of an index's entries, with its share of the memory. */
@@ -126,7 +151,11 @@ init_extended(SortedInsert *extend, int i, IndexUse *taken, const SluiceIndexAtt
 	build->index = extend->all.ri_IndexRelationDescs[i];
 	build->info = extend->all.ri_IndexRelationInfo[i];
 	memcpy(build->attributes, attributes, sizeof(build->attributes));
-	/* The same column may be in the index more than once. */
+	/*
+	 * No value is longer than its row, and the same column may be in the index more
+	 * than once. A row up to this length has no entry that is too large: none of
+	 * those that wait fails for its size, long after its row.
+	 */
 	extend->longest = Min(extend->longest, COMPAT_BT_MAX_ITEM / build->info->ii_NumIndexAttrs);
 	extended->unique = build->index->rd_index->indisunique;
 	/* Where keys may ascend, none may ever wait: see append_rows(). */
@@ -178,6 +207,7 @@ sluice_sorted_insert_open(ResultRelInfo *rri, CopyFromState cstate, Size memory)
 
 	extend->rri = rri;
 	extend->cstate = cstate;
+	/* A copy, with the arrays: the executor gets others, which have what is left for it. */
 	extend->all = *rri;
 	extend->longest = PG_UINT32_MAX;
 	extend->context = context;
@@ -235,7 +265,9 @@ sluice_sorted_insert_open(ResultRelInfo *rri, CopyFromState cstate, Size memory)
 
 /*
  * The indexes that get their entries with the row: also those whose entries
- * could wait?
+ * could wait? The executor inserts into what the table's list has. Each index
+ * must be in exactly one place: `done` with these rows, `takes`, or in the list;
+ * else an entry would be missing, or be there twice.
  */
 static void
 set_indexes(SortedInsert *extend, bool waiting_too)
@@ -288,6 +320,11 @@ insert_single(SortedInsert *extend, Extended *extended, IndexTuple tuple, Sluice
 	bool		isnull[INDEX_MAX_KEYS];
 
 	index_deform_tuple(tuple, RelationGetDescr(build->index), values, isnull);
+	/*
+	 * By UNIQUE_CHECK_PARTIAL the entry is in even if its key is there already. If
+	 * the look below finds a rival, the COPY ends with an error; if the rival is
+	 * gone by then (its transaction has rolled back), the entry is where it belongs.
+	 */
 	if (insert_entry(build, values, isnull, &tuple->t_tid,
 					 extended->unique ? UNIQUE_CHECK_PARTIAL : UNIQUE_CHECK_NO))
 		return true;
@@ -295,7 +332,11 @@ insert_single(SortedInsert *extend, Extended *extended, IndexTuple tuple, Sluice
 	return !sluice_btree_look(build->heap, build->index, tuple, false, rival);
 }
 
-/* How many of the entries can go behind all that the index has: none with a NULL in a unique key. */
+/*
+ * How many of the entries can go behind all that the index has: none with a NULL
+ * in a unique key. btree_append.c checks a unique index by comparing the first
+ * key with the last one there is, and NULLs are equal to no other.
+ */
 static int
 count_plain(const Extended *extended, IndexTuple *tuples, int count)
 {
@@ -340,7 +381,10 @@ insert_together(SortedInsert *extend, Extended *extended, Batch *batch, int n)
 			sluice_btree_append(build->heap, build->index, batch->tuples + n, plain) : -1;
 		if (taken < 0)
 		{
-			/* Others have gone beyond us, or these have NULLs. */
+			/*
+			 * Others have gone beyond us, or these have NULLs. From here on all are
+			 * merged; nothing is lost, since this call has inserted none.
+			 */
 			batch->behind = batch->count;
 			extended->ascends = false;
 			return 0;
@@ -358,10 +402,12 @@ insert_together(SortedInsert *extend, Extended *extended, Batch *batch, int n)
 		return -1;
 	if (batch->rival.found)
 	{
+		/* The entry is tried again afterwards: the other one may have rolled back. */
 		extend->cstate->cur_lineno = sluice_row_lines_find(extend->lines, &batch->tuples[n]->t_tid);
 		sluice_btree_wait(build->index, rival);
 		return 0;
 	}
+	/* One by the access method, which may split a page: then the next ones are merged again. */
 	if (taken == 0)
 	{
 		if (!insert_single(extend, extended, batch->tuples[n], rival))
@@ -393,6 +439,7 @@ insert_some(SortedInsert *extend, Extended *extended, IndexTuple *tuples, int co
 		batch.behind = sluice_btree_append_from(build->index, tuples, count);
 	batch.merges = sluice_allowed.index_leaf_merge && RelationNeedsWAL(build->index);
 	extended->ascends &= batch.behind == 0;
+	/* For a few entries a new leaf is more to log than they are. */
 	if (count - batch.behind < (int) sluice_threshold(SLUICE_INDEX_FEWEST))
 		batch.behind = count;
 	while (n < count)
@@ -400,7 +447,9 @@ insert_some(SortedInsert *extend, Extended *extended, IndexTuple *tuples, int co
 		int			taken;
 
 		CHECK_FOR_INTERRUPTS();
+		Assert(!extend->refuses);
 		taken = insert_together(extend, extended, &batch, n);
+		Assert(taken <= count - n);
 		MemoryContextReset(CurrentMemoryContext);
 		if (taken < 0)
 			break;
@@ -422,6 +471,8 @@ next_sorted(SluiceIndexBuild *build, uint64 done, int *count)
 	sluice_index_checked(build, status);
 	if (status == SLUICE_INDEX_DONE)
 		return NULL;
+	/* The core's buffer is its own until the next call: these tuples point into it. */
+	Assert(step.rows > 0);
 	*count = (int) step.rows;
 	tuples = palloc(sizeof(IndexTuple) * step.rows);
 	for (uint64 i = 0; i < step.rows; i++)
@@ -520,7 +571,9 @@ sluice_sorted_insert_indexes(const SortedInsert *extend)
 
 /*
  * The first of these entries has a rival (NULL: that is the entry before it):
- * refuses its row, or one that comes before it in the input.
+ * refuses its row, or one that comes before it in the input. Does not return.
+ * From here on nothing is inserted (`refuses`), so the entries of other indexes
+ * and partitions can still be looked at as they wait.
  */
 static void
 refuse(SortedInsert *extend, Extended *extended, const SluiceRival *rival, IndexTuple before,
@@ -566,7 +619,11 @@ count_different(const Extended *extended, IndexTuple before, IndexTuple *tuples,
 	return n;
 }
 
-/* Inserts the entries that wait for an index, in its order. */
+/*
+ * Inserts the entries that wait for an index, in its order. Entries with equal keys
+ * of a unique index are never passed to btree_merge.c in one call: that compares
+ * an entry with what the index has, not with its neighbours.
+ */
 static void
 insert_sorted(SortedInsert *extend, Extended *extended)
 {
@@ -579,6 +636,7 @@ insert_sorted(SortedInsert *extend, Extended *extended)
 	IndexTuple *tuples;
 	int			count;
 
+	Assert(!extend->refuses);
 	sort(extended);
 	extended->ascends = true;
 	for (uint64 done = 0; (tuples = next_sorted(build, done, &count)) != NULL; done += count)
@@ -600,12 +658,13 @@ insert_sorted(SortedInsert *extend, Extended *extended)
 	}
 	MemoryContextSwitchTo(caller);
 	MemoryContextDelete(scratch);
+	/* An error that follows is of the row that came last. */
 	extend->cstate->cur_lineno = line;
 	extended->waiting = extended->full = false;
 }
 
 /*
- * An index that has nothing waiting takes the rows at hand as whole leaves, if
+ * An index that has nothing waiting takes the current rows as whole leaves, if
  * it can. Else their entries wait; but not those of a few rows among many that
  * went in so.
  */
@@ -615,12 +674,14 @@ append_rows(SortedInsert *extend, int i, const PlacedRow *rows, int count, uint6
 	Extended   *extended = extend->waits[i];
 	UniqueAppend *append = extend->append[i];
 
+	/* While some wait, all do: an entry past them could hide that its key waits. */
 	if (extended && extended->waiting)
 		return;
 	extend->done[i] = sluice_unique_append_rows(append, rows, count, line);
 	if (extended)
 		extended->takes = !extend->done[i] &&
 			(count >= (int) sluice_threshold(SLUICE_INDEX_FEWEST) || !sluice_unique_append_goes_on(append));
+	/* The first entries to wait here: the memory is shared again, and for that nothing may wait elsewhere. */
 	if (extended && extended->takes && !extended->shares)
 	{
 		for (int n = 0; n < extend->count; n++)
@@ -641,6 +702,7 @@ note_lines(SortedInsert *extend, const PlacedRow *rows, int count)
 
 	if (extend->lines == NULL)
 		return;
+	/* What is forgotten is in the index, and no row of it can be refused any more. */
 	if (!unique_waits(extend))
 		sluice_row_lines_forget(extend->lines);
 	for (int i = 0; i < extend->count; i++)
@@ -686,7 +748,7 @@ sluice_sorted_insert_rows(SortedInsert *extend, const PlacedRow *rows, int count
 	set_indexes(extend, false);
 }
 
-/* Whether entries of the rows at hand are to wait. */
+/* Whether entries of the current rows are to wait. */
 bool
 sluice_sorted_insert_waits(const SortedInsert *extend)
 {
@@ -716,7 +778,10 @@ add_entry(SortedInsert *extend, Extended *extended, TupleTableSlot *slot)
 	switch (status)
 	{
 		case SLUICE_INDEX_CROWDED:
-			/* Other values from here on. */
+			/*
+			 * More different values than can have ranks. Those of before go in with
+			 * their ranks; this entry goes in by itself, and the next ones begin again.
+			 */
 			insert_sorted(extend, extended);
 			sluice_index_forget_ranks(build);
 			open_core(extend, extended);
@@ -726,6 +791,7 @@ add_entry(SortedInsert *extend, Extended *extended, TupleTableSlot *slot)
 								extended->unique ? UNIQUE_CHECK_YES : UNIQUE_CHECK_NO);
 			break;
 		case SLUICE_INDEX_FULL:
+			/* This one has been taken. The insertion is before the next row: see MEMORY. */
 			extended->waiting = extended->full = true;
 			break;
 		default:
@@ -792,7 +858,11 @@ sluice_sorted_insert_ascending(SortedInsert *extend)
 	return ascending;
 }
 
-/* Inserts what waits, and gives the table its indexes back. */
+/*
+ * Inserts what waits, and gives the table its indexes back, as the executor
+ * opened them: it closes what is in the list. Not called after an error, when
+ * nothing more may be inserted.
+ */
 void
 sluice_sorted_insert_close(SortedInsert *extend)
 {
@@ -803,6 +873,8 @@ sluice_sorted_insert_close(SortedInsert *extend)
 	}
 	if (extend->others)
 		sluice_other_methods_flush(extend->others);
+	for (int i = 0; i < extend->count; i++)
+		Assert(!extend->extended[i].waiting);
 	extend->rri->ri_NumIndices = extend->all.ri_NumIndices;
 	extend->rri->ri_IndexRelationDescs = extend->all.ri_IndexRelationDescs;
 	extend->rri->ri_IndexRelationInfo = extend->all.ri_IndexRelationInfo;

@@ -18,8 +18,24 @@
  *
  * WHERE VALUES GO.  The core leaves zeros in place of a value of fixed length,
  * and NULL in place of any other. The former are filled in where they lie.
- * Rows with a value of variable length, or a generated NULL, are formed anew
+ * Rows with a value of variable length, or a generated NULL, are formed again
  * and packed again (heap/pack.c), with all rows of their slice.
+ *
+ * THE INVARIANT.  A row reaches a page only if all generated columns of it have
+ * their values and no constraint is false, by the functions that stock COPY calls.
+ * A slice is either completed as a whole or is as the core has left it, but for
+ * values of fixed length: these are computed again from the same columns, with
+ * the same result, so to fill them in twice does no harm.
+ *
+ * WHO SEES IT.  Nobody: rows are memory of this process, no page or buffer is
+ * locked, and nothing is logged here. An error ends the load with rows that never
+ * were in the table.
+ *
+ * WHAT IS LEFT TO OTHERS.  Rows of partitioned tables, and those that triggers,
+ * WHERE or rejects look at between the core and the table, are computed and
+ * checked by the insert route, in ExecComputeStoredGenerated() and
+ * ExecConstraints(). Virtual generated columns (18) have no value in a row; a table
+ * with one takes that route, too. NOT NULL of other columns is the core's check.
  *
  * States of expressions are made when the first row comes, as in stock COPY:
  * what is wrong with them shows only if there is a row.
@@ -52,7 +68,7 @@ struct SluiceExpressions
 	List	   *checks;			/* expressions, as the catalog has them */
 	TupleDesc	desc;			/* nobody counts references to it */
 	int			serial;			/* the column that gets its value later, or -1 */
-	bool		forms_again;	/* a generated column is of variable length */
+	bool		forms_again;	/* a generated column is of variable length: its row gets longer */
 	int			ncolumns;
 	GeneratedColumn *columns;
 	/* Of the current transaction; the slot is NULL before they are made. */
@@ -64,7 +80,7 @@ struct SluiceExpressions
 	SluicePacker *packer;		/* the leader's */
 };
 
-/* Knows the pairs; nothing is compiled. */
+/* From the list of pairs, in the leader and in a worker. Nothing is compiled. */
 static void
 add_columns(SluiceExpressions *x)
 {
@@ -82,7 +98,11 @@ add_columns(SluiceExpressions *x)
 	}
 }
 
-/* Collects what the table computes and checks; false if something is not plain. */
+/*
+ * Collects what the table computes and checks; false if something is not plain.
+ * All or none: if one constraint were left to ExecConstraints(), it would come
+ * after those of rows further on, and another error might be the first.
+ */
 static bool
 collect(SluiceExpressions *x, Relation rel)
 {
@@ -162,6 +182,11 @@ sluice_expressions_text(const SluiceLoad *load)
 
 	if (x == NULL || load->route == SLUICE_INSERT)
 		return NULL;
+	/*
+	 * An expression may read a column that gets its value from the leader's
+	 * sequence, after the worker. A whole-row reference counts as all columns: it is
+	 * not plain, and so is not here.
+	 */
 	both = list_make2(x->generated, x->checks);
 	for (int i = 0; i < x->ncolumns; i++)
 		pull_varattnos(x->columns[i].expr, 1, &columns);
@@ -195,7 +220,11 @@ sluice_expressions_begin(SluiceExpressions *x, MemoryContext memory)
 	x->slot = NULL;
 }
 
-/* As ExecPrepareExpr(), of a node that stays as it is. */
+/*
+ * As ExecPrepareExpr(), of a node that stays as it is: planning changes its
+ * argument, and the same node is planned again after the worker's next transaction
+ * begins.
+ */
 static ExprState *
 prepare(Node *expr)
 {
@@ -240,7 +269,10 @@ place_of(TupleDesc desc, HeapTupleHeader tuple, int column)
 	}
 }
 
-/* Puts values of fixed length where the core has left zeros. */
+/*
+ * Puts values of fixed length where the core has left zeros. The length of the row
+ * and the places of its columns do not change, since none of the values is NULL.
+ */
 static void
 fill_in(const SluiceExpressions *x, HeapTupleHeader tuple)
 {
@@ -250,6 +282,8 @@ fill_in(const SluiceExpressions *x, HeapTupleHeader tuple)
 		Form_pg_attribute att = TupleDescAttr(x->desc, column->column);
 		char	   *place = (char *) tuple + place_of(x->desc, tuple, column->column);
 
+		Assert(!column->isnull && att->attlen > 0);
+		Assert(place + att->attlen <= (char *) x->tuple.t_data + x->tuple.t_len);
 		if (att->attbyval)
 			store_att_byval(place, column->value, att->attlen);
 		else
@@ -288,7 +322,9 @@ compute(SluiceExpressions *x, HeapTuple *formed)
 		GeneratedColumn *column = &x->columns[i];
 		Form_pg_attribute att = TupleDescAttr(x->desc, column->column);
 
+		/* No generated column reads another one, so the order does not matter. */
 		column->value = ExecEvalExpr(column->state, x->econtext, &column->isnull);
+		/* The insert route refuses the row, with ExecConstraints()' error. */
 		if (column->isnull && att->attnotnull)
 			return false;
 		/* An array in the making gets the form in which stock COPY copies it. */
@@ -297,10 +333,16 @@ compute(SluiceExpressions *x, HeapTuple *formed)
 			column->value = datumCopy(column->value, false, -1);
 		in_place &= !column->isnull && att->attlen > 0;
 	}
+	/* Before a new tuple is formed, all columns of the old one are needed. */
 	if (in_place)
 		fill_in(x, x->tuple.t_data);
 	else
 		slot_getallattrs(slot);
+	/*
+	 * Constraints read the slot. It has taken some columns out of the tuple already,
+	 * as far as the expressions needed them: those get the new value. It reads the
+	 * others from the tuple, which has been filled in.
+	 */
 	for (int i = 0; i < x->ncolumns; i++)
 	{
 		const GeneratedColumn *column = &x->columns[i];
@@ -316,7 +358,11 @@ compute(SluiceExpressions *x, HeapTuple *formed)
 	return true;
 }
 
-/* Whether the row in the slot violates none of the constraints. */
+/*
+ * Whether the row in the slot violates none of the constraints. As in
+ * ExecRelCheck(), a NULL is no violation. Which of several is violated does not
+ * matter here: ExecConstraints() finds the first by name again.
+ */
 static bool
 passes_checks(const SluiceExpressions *x)
 {
@@ -330,13 +376,19 @@ passes_checks(const SluiceExpressions *x)
 	return true;
 }
 
-/* Into the packer, and before it the rows that were filled in where they lie. */
+/*
+ * Into the packer, and before it the rows that were filled in where they lie. Once
+ * one row of a slice was formed again, the lengths differ from those in the pages
+ * that the core has filled, so all rows of the slice are packed again.
+ */
 static bool
 pack(const SluiceExpressions *x, SluicePacker *packer, const SluiceSlice *slice, size_t n, HeapTuple formed)
 {
+	Assert(packer->used <= n);
 	if (!sluice_packer_add_until(packer, slice, n) ||
 		!sluice_packer_add(packer, slice, formed->t_data, formed->t_len))
 		return false;
+	/* The leader writes the sequence's value there: it has moved with the row. */
 	if (slice->rows[n].blank)
 		packer->rows[n].blank = place_of(x->desc, formed->t_data, x->serial);
 	return true;
@@ -357,6 +409,7 @@ sluice_compute_row(SluiceExpressions *x, SluicePacker *packer, const SluiceSlice
 
 	if (x->slot == NULL)
 		prepare_all(x);
+	/* The slot points into the slice: values that were filled in are read from there. */
 	x->tuple.t_len = row->len;
 	x->tuple.t_data = (HeapTupleHeader) (slice->arena + row->offset);
 	ItemPointerSetInvalid(&x->tuple.t_self);
@@ -388,6 +441,7 @@ complete_slice(SluiceLoad *load, SluiceSlice *slice)
 		MemoryContextSwitchTo(old);
 	}
 	sluice_packer_clear(x->packer);
+	/* Rows behind `paged` are on a page that is not full, and take the insert route. */
 	for (size_t i = 0; right && i < slice->paged; i++)
 	{
 		if (i % 1024 == 0)
@@ -398,6 +452,8 @@ complete_slice(SluiceLoad *load, SluiceSlice *slice)
 			ExecPartitionCheck(load->rri, x->slot, load->estate, true);
 		load->record = NULL;
 	}
+	/* The packer's rows become the slice only when all are right: see THE INVARIANT. */
+	Assert(!right || !x->packer->begun || x->packer->used == slice->paged);
 	if (right && x->packer->begun)
 		sluice_packer_become(x->packer, slice);
 	if (right && sluice_report.expressions == NULL)
