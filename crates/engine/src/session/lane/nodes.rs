@@ -35,7 +35,7 @@ use crossbeam_channel::{Receiver, Sender};
 use pgsluice_core::error::Refusal;
 use pgsluice_core::row::NoRow;
 use pgsluice_core::sink::{HEADER, TRAILER};
-use rejects::{Reading, Records};
+use rejects::{ChunkRecords, ReadingQuery};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -74,14 +74,14 @@ pub(super) struct Fanout {
     /// what the nodes had of them before
     slices: Vec<Slice>,
     /// has the coordinator read records that are not surely understood, where these may be rejected
-    reading: Option<Arc<Reading>>,
+    reading: Option<Arc<ReadingQuery>>,
 }
 
 /// A chunk whose rows go to nodes.
 struct Handed {
     placed: Placed,
     /// its records, when somebody needs them
-    records: OnceLock<Records>,
+    records: OnceLock<ChunkRecords>,
 }
 
 /// A thread that sends to a node: what it takes is a chunk, or the end of the input.

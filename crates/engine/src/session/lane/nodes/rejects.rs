@@ -37,7 +37,7 @@ const NUMBER: &str = "pgsluice_record";
 type Bad = Vec<(usize, Refused)>;
 
 /// Has the coordinator read records.
-pub(super) struct Reading {
+pub(super) struct ReadingQuery {
     /// as the load's, with the temporary table for the table
     plan: Arc<Plan>,
     /// gives the rows in their order
@@ -46,7 +46,7 @@ pub(super) struct Reading {
 
 /// The records of a chunk, by their rows.
 #[derive(Debug)]
-pub(super) struct Records {
+pub(super) struct ChunkRecords {
     items: Vec<Item>,
     /// of each row, in the order of the leaves, the index of its record
     of_rows: Vec<u64>,
@@ -96,7 +96,7 @@ impl Lane {
         }
         self.ask_coordinator(&split)?;
         placed.prepared.body = Body::Split(split);
-        self.hand(Handed { placed, records: OnceLock::from(Records { items, of_rows }) })
+        self.hand(Handed { placed, records: OnceLock::from(ChunkRecords { items, of_rows }) })
     }
 
     /// Has the coordinator read the records of a chunk. Gives those that it refuses, and the rows of
@@ -123,7 +123,7 @@ impl Lane {
     }
 
     /// The table into which the coordinator reads; made when it is needed first.
-    fn reading(&mut self) -> Result<Option<Arc<Reading>>, Error> {
+    fn reading(&mut self) -> Result<Option<Arc<ReadingQuery>>, Error> {
         let plan = self.plan.clone();
         let (Some(fanout), Some(to)) = (&mut self.nodes, &plan.nodes) else { return Ok(None) };
         if fanout.reading.is_none() {
@@ -144,7 +144,7 @@ impl Lane {
                 format!("SELECT {} FROM pg_temp.{READ} ORDER BY {NUMBER}", columns.join(", "));
             let (table, relation) = (format!("pg_temp.{READ}"), READ.to_owned());
             let read = Plan { table, relation, nodes: None, router: None, ..(*plan).clone() };
-            fanout.reading = Some(Arc::new(Reading { plan: Arc::new(read), query }));
+            fanout.reading = Some(Arc::new(ReadingQuery { plan: Arc::new(read), query }));
         }
         Ok(fanout.reading.clone())
     }
@@ -173,14 +173,14 @@ impl Lane {
 
 impl Handed {
     /// Records and rows of the chunk; found when they are needed first.
-    pub(super) fn records(&self, plan: &Arc<Plan>) -> Option<&Records> {
+    pub(super) fn records(&self, plan: &Arc<Plan>) -> Option<&ChunkRecords> {
         if self.records.get().is_none() {
             let prepared = &self.placed.prepared;
             let rows = encoded(plan, prepared.records())?;
             let of_rows = plan.router.as_ref()?.places(&rows)?;
             let items = items(&prepared.chunk, &plan.layout, plan.fields.len());
             // Another thread may have found the same.
-            let _ = self.records.set(Records { items, of_rows });
+            let _ = self.records.set(ChunkRecords { items, of_rows });
         }
         self.records.get()
     }
