@@ -161,8 +161,8 @@ add_key(GinKeySet *set, uint32 slot, uint32 hash, OffsetNumber attnum, GinNullCa
 
 /*
  * Whether a key of the set has these bytes. Keys of different columns and
- * categories are different ones, whatever their bytes: a NULL, an empty value and
- * a NULL within a value have no key, and are told apart by their category alone.
+ * categories differ whatever their bytes are. A NULL, an empty value and a NULL
+ * within a value have no key: only the category distinguishes them.
  */
 static bool
 has_bytes(const GinSetKey *have, OffsetNumber attnum, GinNullCategory category, Datum key, Size size)
