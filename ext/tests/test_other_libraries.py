@@ -10,7 +10,7 @@ WATCH = "SELECT calls, rows FROM pg_stat_statements WHERE query LIKE 'COPY t %' 
 
 
 @unittest.skipUnless(clusters.has("pg_stat_statements"), "pg_stat_statements is not there")
-class Neighbours(unittest.TestCase):
+class OtherLibraries(unittest.TestCase):
     """pg_stat_statements and auto_explain in either order."""
 
     def watched(self, shared, session, route):

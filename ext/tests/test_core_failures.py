@@ -21,7 +21,7 @@ def rows(count, fault):
     return b"".join(lines)
 
 
-class Faults(unittest.TestCase):
+class CoreFailures(unittest.TestCase):
     """One server that loads the faulty library; the extension's SQL is not there, since it names the other one."""
 
     @classmethod

@@ -16,7 +16,7 @@ PARENTS = ("DROP TABLE IF EXISTS p CASCADE; CREATE TABLE p (a int PRIMARY KEY); 
            "DROP TABLE IF EXISTS t; CREATE TABLE t (id int REFERENCES p, a text, b bigint, c jsonb, d numeric)")
 
 
-class Midway(OnCluster):
+class DuringALoad(OnCluster):
     """The first half of the data is in the table, the second one waits for a gate."""
 
     settings = ["wal_level = logical", "wal_keep_size = 1GB", "autovacuum = off"]

@@ -9,7 +9,7 @@ ROWS = 20000
 SHOWN = "SELECT relation, rows, bytes, route, indexes, fell_back_because FROM pgsluice.last_copy"
 
 
-class Within(OnCluster):
+class NestedCopy(OnCluster):
     """The CHECK of a domain runs a COPY when row 12345 comes. With `rejects_to`, since without it such a load is stock COPY's."""
 
     prepared = (
