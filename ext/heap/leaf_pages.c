@@ -47,21 +47,24 @@
  * names the line of its row, and the record that is being read is not shown with
  * it (without_record).
  *
- * MEMORY.  The pool has POOL_PAGES pages, whatever the number of partitions.
- * If it is used up, another leaf's full pages are installed. At most
- * MAX_LEAVES leaves have pages, so that each can have two; with indexes fewer,
- * since entries that wait need memory for each. A further leaf takes the place
- * of one that has got no row for a while, or else uses its batch. So does data
- * that is sorted by partition get pages for all of them, and data in no order
- * that goes to thousands of partitions is inserted by batches.
+ * MEMORY.  The pool has POOL_PAGES pages, or two for each leaf if that is more,
+ * and never more than pgsluice.live_index_memory. It is allocated by segments, as
+ * pages are needed. If it is used up, another leaf's full pages are installed.
+ * Three leaves for four pages have some at most; with indexes fewer, since
+ * entries that wait need memory for each. A further leaf takes the place of one
+ * that has got no row for a while, or else uses its batch. Rows of a batch go in
+ * by ones and twos where thousands of leaves get rows in no order, and each time
+ * the leaf's file may have to be opened again: that is what pages save most.
  */
 #include "heap/heap.h"
 
 #include "access/heaptoast.h"
 #include "storage/bufpage.h"
 
+/* Pages of a pool that few leaves share: they stay in the processor's cache. */
 #define POOL_PAGES 2048
-#define MAX_LEAVES (POOL_PAGES / 2)
+#define SEGMENT_PAGES 256
+#define MAX_POOL_PAGES (1 << 17)
 #define MAX_LEAVES_WITH_INDEXES 32
 
 /* Pages of 8 kB lie a little apart, so that all their headers are not in one set of the processor's cache. */
@@ -72,10 +75,11 @@
 
 typedef struct SluiceLeafPool
 {
-	char	   *memory;
-	int			made;			/* pages of it that were used once */
+	int			most;			/* pages that it may ever have */
+	int			made;			/* pages that were used once */
 	int			nfree;
-	char	   *free[POOL_PAGES];
+	char	  **free;			/* room for all of them */
+	char	  **segments;		/* of SEGMENT_PAGES pages; those that were needed */
 	int			leaves;			/* that have pages */
 	int			indexed;		/* of these, with indexes */
 	int			hand;			/* the batch that gave pages last, by its place in the list */
@@ -89,14 +93,34 @@ typedef struct SluiceLeafPool
 void
 sluice_leaves_open(SluiceLoad *load)
 {
+	SluiceLeafPool *pool;
 	MemoryContext old;
 
 	if (!sluice_allowed.whole_pages || !sluice_allowed.partition_pages)
 		return;
-	/* The pages themselves are allocated with the first one: most partitioned loads are small. */
+	/* The pages themselves are allocated when they are needed: most partitioned loads are small. */
 	old = MemoryContextSwitchTo(load->estate->es_query_cxt);
-	load->leaf_pool = palloc0(sizeof(SluiceLeafPool));
+	pool = palloc0(sizeof(SluiceLeafPool));
+	pool->most = (int) Min(sluice_live_index_memory() / PAGE_STRIDE, MAX_POOL_PAGES);
+	pool->most = Max(pool->most, SEGMENT_PAGES);
+	pool->free = palloc(sizeof(char *) * pool->most);
+	pool->segments = palloc(sizeof(char *) * (pool->most / SEGMENT_PAGES + 1));
+	load->leaf_pool = pool;
 	MemoryContextSwitchTo(old);
+}
+
+/* How many leaves may have pages: some of these can always have a further one. */
+static int
+max_leaves(const SluiceLeafPool *pool)
+{
+	return pool->most / 4 * 3;
+}
+
+/* How many pages may be used, as many leaves as there are. */
+static int
+pool_limit(const SluiceLeafPool *pool)
+{
+	return Min(pool->most, Max(POOL_PAGES, 2 * pool->leaves));
 }
 
 /*
@@ -382,23 +406,26 @@ static char *
 free_page(SluiceLoad *load)
 {
 	SluiceLeafPool *pool = load->leaf_pool;
+	char	   *segment;
 
-	if (pool->memory == NULL)
-		pool->memory = MemoryContextAlloc(load->estate->es_query_cxt, (Size) POOL_PAGES * PAGE_STRIDE);
 	/*
-	 * This ends: if no page is free, POOL_PAGES of them are shared by at most
-	 * MAX_LEAVES leaves, half as many. So some leaf has more than one, and gives up
-	 * those that are full. Leaves are taken in turn, so that none gives up a page
-	 * each time.
+	 * This ends: if no page is free, leaves share at least pool_limit() of them, and
+	 * they are fewer. So some leaf has more than one, and gives up those that
+	 * are full. Leaves are taken in turn, so that none gives up a page each time.
 	 */
-	while (pool->nfree == 0 && pool->made == POOL_PAGES)
+	Assert(pool->leaves < pool_limit(pool));
+	while (pool->nfree == 0 && pool->made >= pool_limit(pool))
 	{
 		pool->hand = (pool->hand + 1) % list_length(load->batches);
 		install_full_pages(load, list_nth(load->batches, pool->hand));
 	}
 	if (pool->nfree > 0)
 		return pool->free[--pool->nfree];
-	return pool->memory + (Size) PAGE_STRIDE * pool->made++;
+	if (pool->made % SEGMENT_PAGES == 0)
+		pool->segments[pool->made / SEGMENT_PAGES] =
+			MemoryContextAlloc(load->estate->es_query_cxt, (Size) SEGMENT_PAGES * PAGE_STRIDE);
+	segment = pool->segments[pool->made / SEGMENT_PAGES];
+	return segment + (Size) PAGE_STRIDE * (pool->made++ % SEGMENT_PAGES);
 }
 
 /* Gives the leaf a further page. */
@@ -425,9 +452,9 @@ admit_leaf(SluiceLoad *load, SluiceBatch *batch)
 	SluiceLeafPool *pool = load->leaf_pool;
 	bool		indexed = sluice_index_needs(batch->indexes) != SLUICE_INDEX_NEEDS_NOTHING;
 
-	if (pool->leaves == MAX_LEAVES || (indexed && pool->indexed == MAX_LEAVES_WITH_INDEXES))
+	if (pool->leaves == max_leaves(pool) || (indexed && pool->indexed == MAX_LEAVES_WITH_INDEXES))
 		flush_idle_leaves(load);
-	if (pool->leaves == MAX_LEAVES || (indexed && pool->indexed == MAX_LEAVES_WITH_INDEXES))
+	if (pool->leaves == max_leaves(pool) || (indexed && pool->indexed == MAX_LEAVES_WITH_INDEXES))
 		return false;
 	pool->leaves++;
 	pool->indexed += indexed;
