@@ -122,7 +122,7 @@ class Rules(unittest.TestCase):
         self.assertEqual(found(crates__cli__src__commands__a="pub struct Arguments;\n", crates__cli__src__commands__b="pub struct Arguments;\n"), [])
 
     def test_words_and_blanks(self):
-        for text in ["// TODO later\n", "// see /root/x\n", "a \n", "a"]:
+        for text in ["// TODO later\n", "<<<<<<< HEAD\n", ">>>>>>> main\n", "// see /root/x\n", "a \n", "a"]:
             self.assertEqual(len(breaches("docs/a.md", text)), 1, text)
         for text in ["under /var/tmp/x\n", "~/work/x\n", "a/work/x\n"]:
             self.assertEqual(breaches("docs/a.md", text), [], text)
