@@ -24,10 +24,9 @@ use std::time::{Duration, Instant};
 /// Chunks that may wait for each lane.
 const LANE_QUEUE: usize = 2;
 
-/// The same for one that gathers rows, and for all lanes together that do: while they send rows, the
-/// next ones are prepared.
-const GATHERED_QUEUE: usize = 16;
-const GATHERED_QUEUES: usize = 2 * GATHERED_QUEUE;
+/// The same for all lanes together where they gather rows: while they send them, the next ones are
+/// prepared.
+const GATHERED_QUEUE: usize = 32;
 
 /// What went through.
 #[derive(Clone, Debug, Default)]
@@ -62,7 +61,7 @@ pub fn run(
     progress.encoders.set(plan.encoders as u64);
     progress.lanes.set(lanes.len() as u64);
     let stop = Stop::default();
-    let gathered = GATHERED_QUEUE.min(GATHERED_QUEUES / lanes.len()).max(LANE_QUEUE);
+    let gathered = (GATHERED_QUEUE / lanes.len()).max(LANE_QUEUE);
     let queue = if plan.router.is_some() { gathered } else { LANE_QUEUE };
     let depth = plan.encoders + lanes.len() * queue + 2;
     let (permit, permits) = bounded(depth);
