@@ -39,6 +39,10 @@ pub struct Suite {
     /// Whether the server is killed after each method's last run, to see what is left.
     #[serde(default)]
     pub crash: bool,
+    /// Whether each set-up is made once: a run begins with a copy of the folder that it left, by a
+    /// server that was started on it.
+    #[serde(default)]
+    pub keep_setups: bool,
     /// The server's settings, over initdb's.
     pub settings: BTreeMap<String, String>,
     /// Text that methods share, put in by `{name}`.

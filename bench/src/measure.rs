@@ -1,6 +1,6 @@
 //! One run of one method: fresh server, clock, check, crash.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write};
@@ -41,6 +41,8 @@ pub struct Bench<'a> {
     pub page_cache: PageCache,
     /// Whether the server is killed after the last round.
     pub crash: bool,
+    /// Where set-ups are kept: the folders that they left, by settings and text.
+    pub setups: Option<RefCell<BTreeMap<String, PathBuf>>>,
     /// Queries to ask of each table.
     pub questions: &'a [Question],
     /// Largest size of the folder seen, in bytes.
@@ -98,17 +100,10 @@ impl Bench<'_> {
         scratch: &Path,
     ) -> Result<Run> {
         let data = self.work.join("data");
-        server::fresh_copy(self.template, &data)?;
         let mut settings = self.settings.clone();
         settings.extend(case.method.settings.clone());
-        let server = Server::start(self.binaries, &data, self.work, &settings)?;
-        if let Some(options) = &case.method.database {
-            server.remake_database(options)?;
-        }
+        let server = self.set_up(case, &data, &settings, scratch)?;
         let values = self.values(case, Some(&server), scratch);
-        let setup = template::fill(&case.method.setup, &values)?;
-        server.psql().script(&setup, scratch).context("setup")?;
-        server.psql().query("CHECKPOINT", USER)?;
         self.prepare_cache(case)?;
         let Taken { timed, wal_bytes, table_bytes, index_bytes, cpu_seconds, peak_bytes, written } =
             self.timed(case, &server, &values, scratch)?;
@@ -155,6 +150,44 @@ impl Bench<'_> {
             answer,
             after_crash,
         })
+    }
+
+    /// A server with what the method's set-up makes.
+    fn set_up(
+        &self,
+        case: Case<'_>,
+        data: &Path,
+        settings: &Settings,
+        scratch: &Path,
+    ) -> Result<Server> {
+        let kept = self.setups.as_ref().map(|kept| {
+            // Of a set-up that is kept nothing may depend on the server's address.
+            let text = template::fill(&case.method.setup, &self.values(case, None, scratch))?;
+            Ok::<_, anyhow::Error>((
+                kept,
+                format!("{settings:?} {:?} {text}", case.method.database),
+            ))
+        });
+        let kept = kept.transpose()?;
+        if let Some(dir) = kept.as_ref().and_then(|(kept, key)| kept.borrow().get(key).cloned()) {
+            server::fresh_copy(&dir, data)?;
+            return Server::start(self.binaries, data, self.work, settings);
+        }
+        server::fresh_copy(self.template, data)?;
+        let server = Server::start(self.binaries, data, self.work, settings)?;
+        if let Some(options) = &case.method.database {
+            server.remake_database(options)?;
+        }
+        let values = self.values(case, Some(&server), scratch);
+        let setup = template::fill(&case.method.setup, &values)?;
+        server.psql().script(&setup, scratch).context("setup")?;
+        server.psql().query("CHECKPOINT", USER)?;
+        let Some((kept, key)) = kept else { return Ok(server) };
+        server.stop()?;
+        let dir = self.work.join(format!("setup-{}", kept.borrow().len()));
+        server::fresh_copy(data, &dir)?;
+        kept.borrow_mut().insert(key, dir);
+        Server::start(self.binaries, data, self.work, settings)
     }
 
     /// Runs the steps and takes what they cost. Nothing is asked here that writes.

@@ -1,7 +1,7 @@
 //! A suite from its definition to its JSON file: interleaved rounds, kept
 //! after every run, so that an interruption loses one run at most.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -96,6 +96,7 @@ pub fn suite(options: &Options, name: &str) -> Result<SuiteResult> {
         lanes: options.lanes,
         page_cache: result.parameters.page_cache,
         crash: suite.crash,
+        setups: suite.keep_setups.then(RefCell::default),
         questions: &suite.question,
         peak: Cell::new(result.peak_disk_bytes),
     };
