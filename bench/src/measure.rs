@@ -152,7 +152,7 @@ impl Bench<'_> {
         })
     }
 
-    /// A server with what the method's set-up makes.
+    /// A server with what the method's set-up makes: by it, or by a copy of what it left.
     fn set_up(
         &self,
         case: Case<'_>,
@@ -160,34 +160,40 @@ impl Bench<'_> {
         settings: &Settings,
         scratch: &Path,
     ) -> Result<Server> {
-        let kept = self.setups.as_ref().map(|kept| {
-            // Of a set-up that is kept nothing may depend on the server's address.
-            let text = template::fill(&case.method.setup, &self.values(case, None, scratch))?;
-            Ok::<_, anyhow::Error>((
-                kept,
-                format!("{settings:?} {:?} {text}", case.method.database),
-            ))
-        });
-        let kept = kept.transpose()?;
-        if let Some(dir) = kept.as_ref().and_then(|(kept, key)| kept.borrow().get(key).cloned()) {
-            server::fresh_copy(&dir, data)?;
-            return Server::start(self.binaries, data, self.work, settings);
+        let Some(kept) = &self.setups else {
+            return self.run_setup(case, data, settings, scratch);
+        };
+        // Of a set-up that is kept nothing may depend on the server's address.
+        let text = template::fill(&case.method.setup, &self.values(case, None, scratch))?;
+        let key = format!("{settings:?} {:?} {text}", case.method.database);
+        let mut kept = kept.borrow_mut();
+        if let Some(dir) = kept.get(&key) {
+            server::fresh_copy(dir, data)?;
+        } else {
+            self.run_setup(case, data, settings, scratch)?.stop()?;
+            let dir = self.work.join(format!("setup-{}", kept.len()));
+            server::fresh_copy(data, &dir)?;
+            kept.insert(key, dir);
         }
+        Server::start(self.binaries, data, self.work, settings)
+    }
+
+    fn run_setup(
+        &self,
+        case: Case<'_>,
+        data: &Path,
+        settings: &Settings,
+        scratch: &Path,
+    ) -> Result<Server> {
         server::fresh_copy(self.template, data)?;
         let server = Server::start(self.binaries, data, self.work, settings)?;
         if let Some(options) = &case.method.database {
             server.remake_database(options)?;
         }
-        let values = self.values(case, Some(&server), scratch);
-        let setup = template::fill(&case.method.setup, &values)?;
+        let setup = template::fill(&case.method.setup, &self.values(case, Some(&server), scratch))?;
         server.psql().script(&setup, scratch).context("setup")?;
         server.psql().query("CHECKPOINT", USER)?;
-        let Some((kept, key)) = kept else { return Ok(server) };
-        server.stop()?;
-        let dir = self.work.join(format!("setup-{}", kept.borrow().len()));
-        server::fresh_copy(data, &dir)?;
-        kept.borrow_mut().insert(key, dir);
-        Server::start(self.binaries, data, self.work, settings)
+        Ok(server)
     }
 
     /// Runs the steps and takes what they cost. Nothing is asked here that writes.

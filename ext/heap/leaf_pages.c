@@ -48,8 +48,8 @@
  * it (without_record).
  *
  * MEMORY.  The pool has POOL_PAGES pages, or two for each leaf if that is more,
- * and never more than pgsluice.live_index_memory. It is allocated by segments, as
- * pages are needed. If it is used up, another leaf's full pages are installed.
+ * and never more than pgsluice.live_index_memory, but at least a segment. It is
+ * allocated by segments, as pages are needed. If it is used up, another leaf's full pages are installed.
  * Three leaves for four pages have some at most; with indexes fewer, since
  * entries that wait need memory for each. A further leaf takes the place of one
  * that has got no row for a while, or else uses its batch. Rows of a batch go in
@@ -109,14 +109,14 @@ sluice_leaves_open(SluiceLoad *load)
 	MemoryContextSwitchTo(old);
 }
 
-/* How many leaves may have pages: some of these can always have a further one. */
+/* How many leaves may have pages: fewer than there are, so that one of them has a second page. */
 static int
 max_leaves(const SluiceLeafPool *pool)
 {
 	return pool->most / 4 * 3;
 }
 
-/* How many pages may be used, as many leaves as there are. */
+/* How many pages this many leaves may use. */
 static int
 pool_limit(const SluiceLeafPool *pool)
 {

@@ -202,7 +202,7 @@ class DuringALoad(OnCluster):
         client.close()
 
     def test_killed(self):
-        """SIGKILL to a worker or to the leader: the server starts itself anew, and nothing of the load is there."""
+        """SIGKILL to a worker or to the leader: the server restarts, and nothing of the load is there."""
         for whom in ("worker", "leader"):
             process = self.start_load(options=", pgsluice 'require', workers 2")
             self.assertTrue(wait_until(lambda: workers(self.cluster)))
@@ -221,7 +221,7 @@ class DuringALoad(OnCluster):
             check_heap(self, self.cluster)
 
     def starts(self):
-        """How often the server has started itself anew."""
+        """How often the server has restarted."""
         return self.cluster.log.read_text(errors="replace").count("all server processes terminated; reinitializing")
 
     def answers(self, starts):
