@@ -43,8 +43,8 @@ fn counts(rows: &[u64]) -> String {
 /// Adds to a result what the current definitions say beyond it: where it departs from its suite, if
 /// it was made before that was kept, and what its methods were later found to give up. A warning
 /// that was written after a run must stand beside its figures too. What is asked of the figures is
-/// what the definition asks today; the runs stay as they were. Without a definition nothing
-/// changes.
+/// what the definition asks today, or what it asked, where it names methods now that the run does
+/// not have; the runs stay as they were. Without a definition nothing changes.
 pub fn annotate(result: &mut SuiteResult, suites: &Path) {
     let Ok(suite) = Suite::read(suites, &result.suite) else { return };
     if result.departs.is_none() {
@@ -58,8 +58,13 @@ pub fn annotate(result: &mut SuiteResult, suites: &Path) {
             }
         }
     }
-    let ran = |d: &&Demand| result.methods.iter().any(|m| m.name == d.method);
-    let demands: Vec<Demand> = suite.demand.iter().filter(ran).cloned().collect();
+    let ran = |name: &String| result.methods.iter().any(|m| m.name == *name);
+    let asked = |work: &String| result.demands.iter().map(|j| &j.demand).find(|d| d.work == *work);
+    let of_run = |today: &Demand| match ran(&today.method) && today.against.iter().all(ran) {
+        true => Some(today.clone()),
+        false => asked(&today.work).cloned(),
+    };
+    let demands: Vec<Demand> = suite.demand.iter().filter_map(of_run).collect();
     result.demands = demands.into_iter().map(|d| Judged::new(d, result)).collect();
 }
 

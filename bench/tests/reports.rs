@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use pgsluice_bench::definition::{By, Durability, Method};
+use pgsluice_bench::definition::{By, Durability, Method, Suite};
 use pgsluice_bench::demand::{Demand, Judged, Kind};
 use pgsluice_bench::result::{Status, SuiteResult};
 use pgsluice_bench::{estimate, losses, summary, whole};
@@ -374,4 +374,21 @@ fn a_run_is_judged_by_what_its_suite_asks_today() {
     let judged: Vec<_> =
         run.demands.iter().map(|d| (d.demand.method.as_str(), d.demand.must, d.must_met)).collect();
     assert_eq!(judged, [("live-extension", 3.0, Some(false))]);
+}
+
+/// A suite that compares other methods today takes no demand away from a run that has the old ones.
+#[test]
+fn a_run_without_the_methods_of_today_keeps_what_was_asked_of_it() {
+    let mut run = common::votes(1.0);
+    run.suite = "copy".to_owned();
+    let suites = Path::new(env!("CARGO_MANIFEST_DIR")).join("suites");
+    let today = Suite::read(&suites, "copy").unwrap().demand.remove(0);
+    let mut asked = demand(Kind::Speedup, Some("copy"), 1.0, 1.0);
+    asked.demand.work = today.work;
+    let mut gone = demand(Kind::Speedup, Some("copy"), 1.0, 1.0);
+    gone.demand.work = "work that no suite has".to_owned();
+    run.demands = vec![asked.clone(), gone];
+    whole::annotate(&mut run, &suites);
+    assert_eq!(run.demands.len(), 1);
+    assert_eq!(run.demands[0].demand, asked.demand);
 }

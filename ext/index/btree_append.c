@@ -75,7 +75,7 @@
 
 typedef struct Edge
 {
-	Relation	heap;
+	SluiceIndexBuild *build;
 	Relation	index;
 	BTScanInsert key;			/* of the first entry */
 	BTDedupState posting;		/* equal entries that are put together; NULL: none are */
@@ -113,7 +113,7 @@ find_leaf(Edge *edge, IndexTuple first)
 		/* A key at whatever place in the table counts as equal. */
 		edge->key->scantid = NULL;
 	}
-	edge->stack = compat_bt_search(edge->index, edge->heap, edge->key, &edge->leaf);
+	edge->stack = compat_bt_search(edge->index, edge->build->heap, edge->key, &edge->leaf);
 	page = BufferGetPage(edge->leaf);
 	opaque = BTPageGetOpaque(page);
 	last = PageGetMaxOffsetNumber(page);
@@ -136,7 +136,7 @@ find_parent(Edge *edge)
 
 	if (edge->stack == NULL || P_LEFTMOST(BTPageGetOpaque(page)))
 		return;
-	edge->parent = compat_bt_getstackbuf(edge->index, edge->heap, edge->stack,
+	edge->parent = compat_bt_getstackbuf(edge->index, edge->build->heap, edge->stack,
 										 BufferGetBlockNumber(edge->leaf));
 	if (!BufferIsValid(edge->parent))
 		return;
@@ -393,7 +393,7 @@ install(Edge *edge)
 {
 	if (RelationNeedsWAL(edge->index))
 		XLogEnsureRecordSpace(edge->count + 1, 0);
-	sluice_btree_allocate(edge->heap, edge->index, edge->added, edge->count);
+	sluice_btree_allocate(edge->build, edge->added, edge->count);
 	if (edge->count > 0)
 		link_pages(edge);
 #ifdef USE_ASSERT_CHECKING
@@ -445,9 +445,10 @@ release(Edge *edge)
  * The memory context is one that the caller resets.
  */
 int
-sluice_btree_append(Relation heap, Relation index, IndexTuple *tuples, int count)
+sluice_btree_append(SluiceIndexBuild *build, IndexTuple *tuples, int count)
 {
-	Edge		edge = {.heap = heap,.index = index};
+	Relation	index = build->index;
+	Edge		edge = {.build = build,.index = index};
 	int			done = -1;
 
 	edge.images = palloc(sizeof(PGAlignedBlock) * (MAX_LEAVES + 1));

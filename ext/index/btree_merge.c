@@ -128,6 +128,7 @@ typedef struct EqualKeys
 
 typedef struct Merge
 {
+	SluiceIndexBuild *build;
 	Relation	heap;
 	Relation	index;
 	IndexTuple *tuples;			/* the new entries */
@@ -558,6 +559,22 @@ end_group(Merge *merge, EqualKeys *group)
 }
 
 /*
+ * Whether two tuples can share a list. By nbtree that is for keys of the same
+ * bytes. Where tuples are put together, the operator classes call no others
+ * equal (allequalimage), and neither does btree_compare.c, which is much faster.
+ */
+static bool
+same_key(const Merge *merge, IndexTuple a, IndexTuple b)
+{
+	int			keys = IndexRelationGetNumberOfKeyAttributes(merge->index);
+	int			order;
+
+	if (sluice_btree_order(merge->attributes, keys, a, b, &order))
+		return order == 0;
+	return _bt_keep_natts_fast(merge->index, a, b) > keys;
+}
+
+/*
  * The next tuple in order. False if it lies within a list that it cannot join,
  * or is there twice: to the operator class its key is equal to the list's, but
  * it is not the same.
@@ -570,9 +587,7 @@ add_tuple(Merge *merge, EqualKeys *group, IndexTuple tuple, bool within)
 		merge->items[merge->used++] = tuple;
 		return true;
 	}
-	if (group->base == NULL ||
-		_bt_keep_natts_fast(merge->index, group->base, tuple) <=
-		IndexRelationGetNumberOfKeyAttributes(merge->index))
+	if (group->base == NULL || !same_key(merge, group->base, tuple))
 	{
 		if (within || !end_group(merge, group))
 			return false;
@@ -909,7 +924,7 @@ split(Merge *merge)
 {
 	if (!lock_around(merge))
 		return false;
-	sluice_btree_allocate(merge->heap, merge->index, merge->added, merge->splits);
+	sluice_btree_allocate(merge->build, merge->added, merge->splits);
 	link_leaves(merge);
 #ifdef USE_ASSERT_CHECKING
 	check_images(merge);
@@ -948,15 +963,15 @@ rebuild(Merge *merge)
  *
  * -1: none of the index's entries can be merged. The index is logged; `rival`
  * is not NULL if it is unique, and no two entries have the same key then. The
- * `attributes` say how the index's columns are ordered. The memory context is
- * one that the caller resets.
+ * memory context is one that the caller resets.
  */
 int
-sluice_btree_merge(Relation heap, Relation index, const SluiceIndexAttribute *attributes,
-				   IndexTuple *tuples, int count, SluiceRival *rival)
+sluice_btree_merge(SluiceIndexBuild *build, IndexTuple *tuples, int count, SluiceRival *rival)
 {
+	Relation	index = build->index;
 	Merge		merge = {
-		.heap = heap,.index = index,.attributes = attributes,.tuples = tuples,.rival = rival
+		.build = build,.heap = build->heap,.index = index,.attributes = build->attributes,
+		.tuples = tuples,.rival = rival
 	};
 	int			done = 0;
 

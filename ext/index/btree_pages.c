@@ -8,13 +8,11 @@
 #include "catalog/pg_control.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
+#include "storage/indexfsm.h"
 
-/* Bytes that a tuple takes of a page, with its line pointer. */
-Size
-sluice_btree_size(IndexTuple tuple)
-{
-	return MAXALIGN(IndexTupleSize(tuple)) + sizeof(ItemIdData);
-}
+/* So many blocks are added at once. Fewer than the first the system adds one by one. */
+#define FEWEST_NEW_BLOCKS 9
+#define MOST_NEW_BLOCKS 64
 
 /*
  * Adds a tuple to an image. There was room by sluice_btree_size(), so that
@@ -30,11 +28,86 @@ sluice_btree_add_item(Page page, IndexTuple tuple, OffsetNumber offset)
 }
 
 /*
+ * A block that was added for later, locked, as the access method gives one.
+ *
+ * The block is a page of zeros that nothing points to. VACUUM may have
+ * met it, found it free and told others, and one of them may have it by now: then
+ * it is no longer new, and whoever finds it in use here or there leaves it
+ * alone. The lock is not waited for: others are locked already.
+ */
+static Buffer
+take_new_block(Relation index, SluiceNewBlocks *blocks)
+{
+	while (blocks->next < blocks->end)
+	{
+		Buffer		buffer = ReadBuffer(index, blocks->next++);
+
+		if (!ConditionalLockBuffer(buffer))
+		{
+			ReleaseBuffer(buffer);
+			continue;
+		}
+		if (PageIsNew(BufferGetPage(buffer)))
+		{
+			_bt_pageinit(BufferGetPage(buffer), BufferGetPageSize(buffer));
+			return buffer;
+		}
+		_bt_relbuf(index, buffer);
+	}
+	return InvalidBuffer;
+}
+
+/*
+ * Adds blocks for the leaves to come, an eighth of what there were so far, so that
+ * few are left over: one call of the system for all of them costs about as much as
+ * one for each. None for a few leaves.
+ *
+ * Like any block of zeros at the end of a relation, none of this is in WAL: a
+ * standby has no such block before its page is logged.
+ */
+static void
+add_new_blocks(Relation index, SluiceNewBlocks *blocks)
+{
+	Buffer		buffers[MOST_NEW_BLOCKS];
+	uint32		wanted = Min(blocks->used / 8, MOST_NEW_BLOCKS);
+	uint32		got;
+
+	if (wanted < FEWEST_NEW_BLOCKS || RelationUsesLocalBuffers(index))
+		return;
+	got = compat_extend(index, NULL, wanted, buffers);
+	blocks->next = BufferGetBlockNumber(buffers[0]);
+	blocks->end = blocks->next + got;
+	LockBuffer(buffers[0], BUFFER_LOCK_UNLOCK);
+	for (uint32 i = 0; i < got; i++)
+		ReleaseBuffer(buffers[i]);
+}
+
+/* One block, locked: of those that were added, else the access method's, which also takes what VACUUM has found free. */
+static Buffer
+allocate_one(SluiceIndexBuild *build)
+{
+	SluiceNewBlocks *blocks = &build->blocks;
+	Buffer		buffer = take_new_block(build->index, blocks);
+
+	if (!BufferIsValid(buffer))
+	{
+		BlockNumber end = RelationGetNumberOfBlocks(build->index);
+
+		buffer = compat_bt_allocbuf(build->index, build->heap);
+		/* VACUUM's are used up. */
+		if (BufferGetBlockNumber(buffer) >= end)
+			add_new_blocks(build->index, blocks);
+	}
+	blocks->used++;
+	return buffer;
+}
+
+/*
  * Gets so many blocks for new pages, locked. What an error leaves of them
  * looks as never used, to VACUUM too.
  */
 void
-sluice_btree_allocate(Relation heap, Relation index, Buffer *added, int count)
+sluice_btree_allocate(SluiceIndexBuild *build, Buffer *added, int count)
 {
 	volatile int got = 0;
 
@@ -42,7 +115,7 @@ sluice_btree_allocate(Relation heap, Relation index, Buffer *added, int count)
 	{
 		while (got < count)
 		{
-			added[got] = compat_bt_allocbuf(index, heap);
+			added[got] = allocate_one(build);
 			got++;
 		}
 	}
@@ -54,6 +127,19 @@ sluice_btree_allocate(Relation heap, Relation index, Buffer *added, int count)
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
+}
+
+/* Others may have the blocks that were not needed. After an error it is VACUUM that says so. */
+void
+sluice_btree_give_back(SluiceIndexBuild *build)
+{
+	SluiceNewBlocks *blocks = &build->blocks;
+
+	if (blocks->next == blocks->end)
+		return;
+	while (blocks->next < blocks->end)
+		RecordFreeIndexPage(build->index, blocks->next++);
+	IndexFreeSpaceMapVacuum(build->index);
 }
 
 /*

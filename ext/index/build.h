@@ -160,6 +160,14 @@ typedef struct BuildRequest
 typedef struct SluiceIndexRanks SluiceIndexRanks;
 
 /* One build. */
+/* Blocks that were added to an index before there were pages for them: btree_pages.c. */
+typedef struct SluiceNewBlocks
+{
+	BlockNumber next;			/* not used yet, up to `end` */
+	BlockNumber end;
+	uint32		used;			/* new leaves so far, from here or from the access method */
+} SluiceNewBlocks;
+
 typedef struct SluiceIndexBuild
 {
 	Relation	heap;
@@ -190,6 +198,7 @@ typedef struct SluiceIndexBuild
 	struct ParallelBuild *team;	/* while there are any */
 	uint64		team_spilled;	/* bytes of theirs */
 	bool		parted;			/* what they had could not be put together */
+	SluiceNewBlocks blocks;		/* of an index that others can reach: for its new leaves */
 } SluiceIndexBuild;
 
 /* build.c */
@@ -373,11 +382,19 @@ extern UniqueAppend *sluice_unique_append_open(Relation heap, Relation index,
 extern bool sluice_unique_append_rows(UniqueAppend *append, const PlacedRow *rows,
 									 int count, uint64 *line);
 extern bool sluice_unique_append_goes_on(const UniqueAppend *append);
+extern void sluice_unique_append_close(UniqueAppend *append);
 
 /* btree_pages.c */
-extern Size sluice_btree_size(IndexTuple tuple);
+/* Bytes that a tuple takes of a page, with its line pointer. */
+static inline Size
+sluice_btree_size(IndexTuple tuple)
+{
+	return MAXALIGN(IndexTupleSize(tuple)) + sizeof(ItemIdData);
+}
+
 extern void sluice_btree_add_item(Page page, IndexTuple tuple, OffsetNumber offset);
-extern void sluice_btree_allocate(Relation heap, Relation index, Buffer *added, int count);
+extern void sluice_btree_allocate(SluiceIndexBuild *build, Buffer *added, int count);
+extern void sluice_btree_give_back(SluiceIndexBuild *build);
 extern void sluice_btree_log(const Buffer *buffers, int count);
 
 /* btree_unique.c */
@@ -393,16 +410,15 @@ extern bool sluice_btree_order(const SluiceIndexAttribute *attributes, int keys,
 							   int *order);
 
 /* btree_merge.c */
-extern int	sluice_btree_merge(Relation heap, Relation index, const SluiceIndexAttribute *attributes,
-							   IndexTuple *tuples, int count, SluiceRival *rival);
+extern int	sluice_btree_merge(SluiceIndexBuild *build, IndexTuple *tuples, int count,
+							   SluiceRival *rival);
 
 /* btree_append.c */
 
 /* Fewer entries are less to log one by one than their page is. */
 #define SLUICE_INDEX_FEWEST 128
 
-extern int	sluice_btree_append(Relation heap, Relation index, IndexTuple *tuples,
-									 int count);
+extern int	sluice_btree_append(SluiceIndexBuild *build, IndexTuple *tuples, int count);
 extern int	sluice_btree_append_from(Relation index, IndexTuple *tuples, int count);
 
 /* value_ranks.c */

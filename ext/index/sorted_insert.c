@@ -378,7 +378,7 @@ insert_together(SortedInsert *extend, Extended *extended, Batch *batch, int n)
 		int			plain = count_plain(extended, batch->tuples + n, batch->count - n);
 
 		taken = plain > 0 ?
-			sluice_btree_append(build->heap, build->index, batch->tuples + n, plain) : -1;
+			sluice_btree_append(build, batch->tuples + n, plain) : -1;
 		if (taken < 0)
 		{
 			/*
@@ -391,8 +391,7 @@ insert_together(SortedInsert *extend, Extended *extended, Batch *batch, int n)
 		}
 	}
 	else if (batch->merges)
-		taken = sluice_btree_merge(build->heap, build->index, build->attributes, batch->tuples + n,
-								   batch->behind - n, rival);
+		taken = sluice_btree_merge(build, batch->tuples + n, batch->behind - n, rival);
 	if (taken < 0)
 	{
 		batch->merges = false;
@@ -874,7 +873,15 @@ sluice_sorted_insert_close(SortedInsert *extend)
 	if (extend->others)
 		sluice_other_methods_flush(extend->others);
 	for (int i = 0; i < extend->count; i++)
+	{
 		Assert(!extend->extended[i].waiting);
+		sluice_btree_give_back(&extend->extended[i].build);
+	}
+	for (int i = 0; i < extend->all.ri_NumIndices; i++)
+	{
+		if (extend->append[i])
+			sluice_unique_append_close(extend->append[i]);
+	}
 	extend->rri->ri_NumIndices = extend->all.ri_NumIndices;
 	extend->rri->ri_IndexRelationDescs = extend->all.ri_IndexRelationDescs;
 	extend->rri->ri_IndexRelationInfo = extend->all.ri_IndexRelationInfo;

@@ -261,8 +261,7 @@ append_lot(UniqueAppend *append, const Lot *lot, uint64 *line)
 		CHECK_FOR_INTERRUPTS();
 		/* Once others have gone beyond us, they are likely to go on. */
 		if (taken >= 0)
-			taken = sluice_btree_append(build->heap, build->index, lot->tuples + n,
-											 lot->count - n);
+			taken = sluice_btree_append(build, lot->tuples + n, lot->count - n);
 		if (taken < 0)
 			append->taken->because = "some rows' keys are not above the index's";
 		if (taken < 0 && n == 0)
@@ -315,4 +314,11 @@ bool
 sluice_unique_append_goes_on(const UniqueAppend *append)
 {
 	return append->taken->rows[SLUICE_INDEX_LEAVES] > 0 && append->next_pause == 0;
+}
+
+/* No more rows come. */
+void
+sluice_unique_append_close(UniqueAppend *append)
+{
+	sluice_btree_give_back(&append->build);
 }

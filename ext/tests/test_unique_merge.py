@@ -7,7 +7,7 @@ import unittest
 
 from . import cluster as clusters
 from .cluster import Cluster, Held, OnCluster, Refused, wait_until
-from .twins import LoadedTwice, check, reader_conflicts, standby_follows
+from .twins import LoadedTwice, check, check_size, reader_conflicts, standby_follows
 
 UNIQUE = {
     "t_pkey": "(u)",
@@ -488,7 +488,7 @@ class MergesLogged(WithTable, OnCluster):
         standby.follow(primary)
         self.assertEqual(standby.sql("SELECT count(*) FROM t"), primary.sql("SELECT count(*) FROM t"))
         for index in UNIQUE:
-            self.assertEqual(standby.sql(f"SELECT pg_relation_size('{index}')"), primary.sql(f"SELECT pg_relation_size('{index}')"))
+            check_size(self, primary, standby, index)
 
 
 if __name__ == "__main__":

@@ -42,6 +42,19 @@ def pages(cluster, index):
     return bare
 
 
+def new_blocks(cluster, index, start=0):
+    """How many of an index's blocks from byte `start` on are zeros: added, and not used yet."""
+    cluster.sql("CHECKPOINT")
+    content = (cluster.data / cluster.sql(f"SELECT pg_relation_filepath('{index}')")).read_bytes()
+    return sum(not any(content[at:at + _PAGE]) for at in range(start, len(content), _PAGE))
+
+
+def check_size(test, primary, standby, index):
+    """An index has the same blocks on a standby, but for those at its end that were added and not used."""
+    sizes = [int(cluster.sql(f"SELECT pg_relation_size('{index}')")) for cluster in (primary, standby)]
+    test.assertEqual(sizes[0], sizes[1] + new_blocks(primary, index, sizes[1]) * _PAGE, index)
+
+
 def check(cluster, index):
     """amcheck's opinion, where amcheck is there."""
     if clusters.has("amcheck"):

@@ -205,16 +205,12 @@ impl Router {
     pub fn split(&self, rows: &[u8], mut out: Vec<u8>) -> Option<Split> {
         let mut ends = vec![0; self.leaves.len() + 1];
         let mut found = Vec::with_capacity(rows.len() / 32);
-        let mut values = [None; MOST];
-        let (mut at, mut for_root) = (0, 0);
-        while at < rows.len() {
-            let end = self.read(rows, at, &mut values)?;
-            let table = self.leaf(&values).unwrap_or(self.leaves.len());
-            for_root += u64::from(table == self.leaves.len());
+        let mut at = 0;
+        self.each_row(rows, |table, end| {
             ends[table] += end - at;
             found.push((table as u32, (end - at) as u32));
             at = end;
-        }
+        })?;
         // Where the next row of each table goes.
         let mut next = ends;
         let mut parts = Vec::new();
@@ -236,6 +232,7 @@ impl Router {
             at += length;
         }
         let counts = parts.iter().map(|(table, _)| rows_of[*table]).collect();
+        let for_root = rows_of[self.leaves.len()];
         Some(Split { bytes: out, parts, counts, for_root })
     }
 
@@ -254,39 +251,40 @@ impl Router {
     /// Of rows in the order of the input, the places of those that go to a table: a leaf by its
     /// index, the root by the number of leaves.
     pub fn rows_for(&self, rows: &[u8], table: usize) -> Option<Vec<u64>> {
-        let (mut at, mut row, mut found) = (0, 0, Vec::new());
-        let mut values = [None; MOST];
-        while at < rows.len() {
-            at = self.read(rows, at, &mut values)?;
-            if self.leaf(&values).unwrap_or(self.leaves.len()) == table {
-                found.push(row);
-            }
+        let (mut row, mut found) = (0, Vec::new());
+        self.each_row(rows, |of, _| {
+            found.extend((of == table).then_some(row));
             row += 1;
-        }
+        })?;
         Some(found)
     }
 
     /// Of rows in the order of the input, their places in the order of [`Router::split`].
     pub fn places(&self, rows: &[u8]) -> Option<Vec<u64>> {
-        let (mut at, mut found) = (0, Vec::new());
-        let mut values = [None; MOST];
-        while at < rows.len() {
-            at = self.read(rows, at, &mut values)?;
-            found.push((self.leaf(&values).unwrap_or(self.leaves.len()), found.len() as u64));
-        }
+        let mut found = Vec::new();
+        self.each_row(rows, |table, _| found.push((table, found.len() as u64)))?;
         found.sort_unstable();
         Some(found.into_iter().map(|(_, row)| row).collect())
     }
 
     /// The ends of rows of the binary form.
     pub fn ends(&self, rows: &[u8]) -> Option<Vec<usize>> {
-        let (mut at, mut ends) = (0, Vec::new());
+        let mut ends = Vec::new();
+        self.each_row(rows, |_, end| ends.push(end))?;
+        Some(ends)
+    }
+
+    /// Calls `each` with the table of each row, a leaf by its index, the root by the number of
+    /// leaves, and with the row's end. `None` if the rows cannot be read.
+    #[inline]
+    fn each_row(&self, rows: &[u8], mut each: impl FnMut(usize, usize)) -> Option<()> {
         let mut values = [None; MOST];
+        let mut at = 0;
         while at < rows.len() {
             at = self.read(rows, at, &mut values)?;
-            ends.push(at);
+            each(self.leaf(&values).unwrap_or(self.leaves.len()), at);
         }
-        Some(ends)
+        Some(())
     }
 
     /// Reads the values that keys are made of from the row at `at`; gives the row's end.

@@ -121,6 +121,9 @@ fn every_example_runs() {
         assert!(!said.contains("error"), "{example}: {said}");
         let _ = fs::remove_file(stage.world.path("plain/votes.bin"));
     }
+    // The servers of one of them.
+    let output = stage.run("plain", "pgsluice server stop --dir /tmp/cluster");
+    assert!(output.status.success(), "{output:?}");
 }
 
 /// The shells that are here read their completions, and offer what there is.
