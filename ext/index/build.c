@@ -151,6 +151,8 @@ sluice_index_checked(SluiceIndexBuild *build, SluiceIndexStatus status)
 	checked(build, status, NULL);
 }
 
+static void flush_run(SluiceIndexBuild *build);
+
 /*
  * Adds a row with values that are to be formed as the index will store them.
  */
@@ -192,7 +194,7 @@ sluice_index_add(SluiceIndexBuild *build, ItemPointer tid, bool alive,
 	switch (status)
 	{
 		case SLUICE_INDEX_FULL:
-			sluice_index_flush(build);
+			flush_run(build);
 			break;
 		case SLUICE_INDEX_UNFIT:
 			build->unfit = TOO_LONG;
@@ -214,7 +216,7 @@ took(SluiceIndexBuild *build, SluiceIndexStatus status, size_t count)
 {
 	build->rows += count;
 	if (checked(build, status, NULL) == SLUICE_INDEX_FULL)
-		sluice_index_flush(build);
+		flush_run(build);
 	else if (status == SLUICE_INDEX_CROWDED)
 		build->unfit = SLUICE_INDEX_TOO_MANY;
 	return status != SLUICE_INDEX_UNFIT;
@@ -323,8 +325,8 @@ sluice_index_write_sorted(SluiceIndexBuild *build)
 /*
  * Sorts the rows that fill the memory and writes them to the temporary file.
  */
-void
-sluice_index_flush(SluiceIndexBuild *build)
+static void
+flush_run(SluiceIndexBuild *build)
 {
 	if (!sluice_index_rank(build))
 		return;
@@ -362,8 +364,8 @@ close_file(SluiceIndexBuild *build, SluicePageWriter *writer, const SluiceIndexS
  * Sorts and merges the rows that are there, their values ranked, and writes
  * the index.
  */
-void
-sluice_index_write(SluiceIndexBuild *build)
+static void
+write_index(SluiceIndexBuild *build)
 {
 	SluicePageWriter *writer = sluice_parallel_build_pipe(build) ? NULL :
 		sluice_page_writer_open(build->index);
@@ -553,7 +555,7 @@ build_sorted(SluiceIndexBuild *build, bool rank_all, int memory)
 	{
 		report_scanned(build);
 		if (sluice_index_rank(build))
-			sluice_index_write(build);
+			write_index(build);
 	}
 	sluice_parallel_build_end(build);
 	if (build->file)

@@ -214,7 +214,6 @@ extern bool sluice_index_add_page(SluiceIndexBuild *build,
 extern void sluice_index_own_core(SluiceIndexBuild *build, MemoryContextCallback *callback);
 extern void sluice_index_open_sorter(SluiceIndexBuild *build, Size memory);
 extern void sluice_index_open_core(SluiceIndexBuild *build, bool rank_all, int memory);
-extern void sluice_index_write(SluiceIndexBuild *build);
 extern void sluice_index_checked(SluiceIndexBuild *build, SluiceIndexStatus status);
 
 /* How the entries of a COPY's rows get into an index. */
@@ -471,7 +470,6 @@ extern void sluice_parallel_build_end(SluiceIndexBuild *build);
 extern void sluice_index_write_run(SluiceIndexBuild *build, const SluiceIndexStep *step);
 extern void sluice_index_read_file(struct BufFile *file, uint64 from, void *bytes, Size len);
 extern void sluice_index_write_sorted(SluiceIndexBuild *build);
-extern void sluice_index_flush(SluiceIndexBuild *build);
 
 /* parallel_indexes.c */
 extern int	sluice_index_build_all(Relation heap, SluiceIndexBuilt *built,

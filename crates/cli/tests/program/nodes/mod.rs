@@ -198,6 +198,31 @@ fn an_error_on_one_node_leaves_no_row_on_any() {
     on_one_major(errors);
 }
 
+/// More of the input than is remembered, by the only COPY of a node and by several of the other one.
+fn late_errors(cluster: &mut Cluster) {
+    let leaves = [
+        ("x", "FOR VALUES IN ('x')", 1),
+        ("y", "FOR VALUES IN ('y')", 0),
+        ("z", "FOR VALUES IN ('z')", 0),
+    ];
+    cluster.twins("a int, k text, b text", "LIST (k)", &leaves);
+    cluster.node(1, "CREATE UNIQUE INDEX ON t_x (a)");
+    cluster.node(0, "CREATE UNIQUE INDEX ON t_y (a)");
+    let long = "b".repeat(10_000);
+    let key = |i: usize| ["x", "y", "x", "z"][i % 4];
+    let good: String = (0..7_000).map(|i| format!("{i},{},{long}\n", key(i))).collect();
+    for (twice, node) in [("4,x", "n1"), ("6998,x", "n1"), ("6997,y", "n0")] {
+        let words = [&format!("node {node}"), "rows.csv, line 7002", "duplicate key"];
+        cluster.fails(&format!("{good}7000,x,{long}\n{twice},\n8,z,\n"), &words);
+    }
+    cluster.load(&good);
+}
+
+#[test]
+fn an_error_after_many_rows_has_its_place() {
+    on_one_major(late_errors);
+}
+
 fn differences(cluster: &mut Cluster) {
     let columns = "a int NOT NULL, b varchar(9) CHECK (b <> 'bad')";
     let row = "1,x\n";

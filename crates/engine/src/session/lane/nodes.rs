@@ -1,8 +1,9 @@
 //! Rows that go straight to the servers that hold the partitions.
 //!
 //! Each node has one connection, one transaction and one thread. Chunks whose rows are split by
-//! leaf are handed to every node that has some of them; it gathers a window of chunks, and then
-//! each of its leaves gets its rows by one COPY. Nothing is committed before all nodes have taken
+//! leaf are handed to every node that has some of them. A node with one leaf gets its rows as they
+//! come (`stream.rs`); one with several gathers a window of chunks, and then each leaf gets its rows
+//! by one COPY. Nothing is committed before all nodes have taken
 //! all rows, except those that are out of reach where each node records what it has
 //! (`once/slices.rs`): these are open, and a later load brings them their rows.
 //!
@@ -15,6 +16,7 @@ mod commit;
 mod content;
 mod open;
 mod rejects;
+mod stream;
 
 use super::once::Keeper;
 use super::{Lane, LaneCounts, Placed};
@@ -40,8 +42,10 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Instant;
+use stream::Stream;
 
-/// Bytes of the input that a node gathers before it sends them: see `WINDOW` in `window.rs`.
+/// Bytes of the input that a node gathers before it sends them, or remembers after it has: see
+/// `WINDOW` in `window.rs`.
 const WINDOW: usize = 32 << 20;
 
 /// Chunks that may wait for a node.
@@ -94,8 +98,11 @@ struct NodeLane {
     names: Arc<Vec<String>>,
     progress: Arc<Progress>,
     node: usize,
+    /// what a node with several leaves has gathered
     window: Vec<Arc<Handed>>,
     bytes: usize,
+    /// the COPY of a node with one leaf
+    stream: Option<Stream>,
     counts: LaneCounts,
     /// leaves and sources whose rows the node had before
     had: HashSet<(usize, usize)>,
@@ -309,9 +316,14 @@ impl NodeLane {
     fn run(mut self, chunks: &Receiver<Option<Arc<Handed>>>) -> Result<NodeLane, (usize, Error)> {
         let plan = self.plan.clone();
         let Some(to) = &plan.nodes else { return Ok(self) };
+        let only = self.only_leaf(to);
         let mut work = || {
             // Without an end of the input the load has failed.
             while let Some(handed) = chunks.recv().map_err(|_| Error::cancelled())? {
+                if let Some(leaf) = only {
+                    self.stream(to, leaf, handed)?;
+                    continue;
+                }
                 self.bytes += handed.placed.prepared.chunk.bytes.len();
                 self.window.push(handed);
                 if self.bytes >= WINDOW {
@@ -319,6 +331,7 @@ impl NodeLane {
                 }
             }
             self.send_window(to)?;
+            self.end_stream(to)?;
             // One after another they commit: nothing may wait for that to be refused.
             self.conn.exec("SET CONSTRAINTS ALL IMMEDIATE").map(drop)
         };
@@ -337,7 +350,7 @@ impl NodeLane {
         self.bytes = 0;
         for leaf in self.leaves(to).collect::<Vec<_>>() {
             let mut window = window.clone();
-            self.pass_over(leaf, &mut window);
+            window.retain(|handed| self.is_due(leaf, handed));
             if window.is_empty() {
                 continue;
             }
@@ -347,19 +360,17 @@ impl NodeLane {
                 None => self.copy(to, leaf, &window),
             };
             self.progress.sending.add(started.elapsed());
-            copied.map_err(|error| self.located(error, to, leaf, &window))?;
+            copied.map_err(|error| self.located(error, to, leaf, window.iter(), 0))?;
         }
         Ok(())
     }
 
-    /// Leaves out the rows that the node had before.
-    fn pass_over(&mut self, leaf: usize, window: &mut Vec<Arc<Handed>>) {
-        window.retain(|handed| {
-            let Body::Split(split) = &handed.placed.prepared.body else { return false };
-            let had = self.had.contains(&(leaf, handed.placed.prepared.chunk.file));
-            self.counts.there += if had { split.count_of(leaf) } else { 0 };
-            !had && split.rows_of(leaf).is_some()
-        });
+    /// Whether a chunk has rows of a leaf that the node did not have before.
+    fn is_due(&mut self, leaf: usize, handed: &Handed) -> bool {
+        let Body::Split(split) = &handed.placed.prepared.body else { return false };
+        let had = self.had.contains(&(leaf, handed.placed.prepared.chunk.file));
+        self.counts.there += if had { split.count_of(leaf) } else { 0 };
+        !had && split.rows_of(leaf).is_some()
     }
 
     /// The rows of one leaf by one COPY.
@@ -375,7 +386,6 @@ impl NodeLane {
                 self.count(leaf, handed, split.count_of(leaf));
             }
         }
-        self.conn.copy_data(TRAILER)?;
         self.end_copy(to, leaf, sent)
     }
 
@@ -386,6 +396,7 @@ impl NodeLane {
 
     /// Ends the COPY into a leaf, which must have taken all rows.
     fn end_copy(&mut self, to: &ToNodes, leaf: usize, sent: u64) -> Result<(), Error> {
+        self.conn.copy_data(TRAILER)?;
         let taken = self.conn.copy_end()?;
         self.counts.rows += taken;
         self.counts.statements += 1;
@@ -405,8 +416,16 @@ impl NodeLane {
         at.map_or(name, |at| self.plan.columns[at].clone())
     }
 
-    /// The node's error, with its place in the file as far as the node names one.
-    fn located(&self, error: Error, to: &ToNodes, leaf: usize, window: &[Arc<Handed>]) -> Error {
+    /// The node's error, with its place in the file as far as the node names one: a row of these
+    /// chunks, before which the COPY had `before` rows.
+    fn located<'a>(
+        &self,
+        error: Error,
+        to: &ToNodes,
+        leaf: usize,
+        chunks: impl Iterator<Item = &'a Arc<Handed>>,
+        mut before: u64,
+    ) -> Error {
         if is_of_circumstances(error.sqlstate()) {
             return error;
         }
@@ -418,8 +437,7 @@ impl NodeLane {
         let Some((row, column)) = found else { return error };
         let column = column.or_else(|| error.server().and_then(|s| s.column.clone()));
         let column = column.map(|name| self.own(target, name));
-        let mut before = 0;
-        for handed in window {
+        for handed in chunks {
             let Body::Split(split) = &handed.placed.prepared.body else { continue };
             let count = split.count_of(leaf);
             if row > before && row <= before + count {

@@ -125,6 +125,7 @@ impl Lane {
             node,
             window: Vec::new(),
             bytes: 0,
+            stream: None,
             counts: LaneCounts::default(),
             had,
             rows: BTreeMap::new(),

@@ -23,7 +23,7 @@ use crate::session::lane::bisect::{items, Bisection, Item};
 use crate::session::lane::savepoint::reject_of;
 use crate::session::lane::{Lane, Placed};
 use crate::session::statement;
-use pgsluice_core::sink::{HEADER, TRAILER};
+use pgsluice_core::sink::HEADER;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
@@ -303,7 +303,6 @@ impl LeafRows<'_> {
                 lane.conn.copy_data(&bytes[of_chunk[0].start as usize..end as usize])?;
                 lane.count(leaf, handed, of_chunk.len() as u64);
             }
-            lane.conn.copy_data(TRAILER)?;
             lane.end_copy(to, leaf, rows.len() as u64)
         })
     }

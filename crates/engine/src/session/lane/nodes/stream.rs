@@ -1,0 +1,98 @@
+//! The rows of a node with one partition: by one COPY, which goes on until the end of the input.
+//!
+//! There is no other partition that the connection has to turn to, so chunks need not be gathered.
+//! A COPY costs the node more than its statement: each one begins to fill buffers of its own, and
+//! with N nodes a window of the input would give each of them a COPY of an Nth of it. What was sent
+//! is remembered for a while, since the node names a row by its number in the COPY.
+
+use super::{Handed, NodeLane, WINDOW};
+use crate::encode::Body;
+use crate::error::Error;
+use crate::plan::ToNodes;
+use crate::session::conn::Probe;
+use pgsluice_core::sink::HEADER;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// A COPY into the only partition of a node.
+pub(super) struct Stream {
+    leaf: usize,
+    sent: u64,
+    /// the last chunks of which it has rows; errors come before more than these are under way
+    remembered: VecDeque<Arc<Handed>>,
+    /// bytes of the input in them
+    bytes: usize,
+    /// rows of chunks before them
+    forgotten: u64,
+}
+
+impl Stream {
+    fn remember(&mut self, handed: Arc<Handed>) {
+        self.bytes += handed.placed.prepared.chunk.bytes.len();
+        self.remembered.push_back(handed);
+        while self.bytes > WINDOW && self.remembered.len() > 1 {
+            let Some(oldest) = self.remembered.pop_front() else { break };
+            let prepared = &oldest.placed.prepared;
+            self.bytes -= prepared.chunk.bytes.len();
+            if let Body::Split(split) = &prepared.body {
+                self.forgotten += split.count_of(self.leaf);
+            }
+        }
+    }
+}
+
+impl NodeLane {
+    /// The partition whose rows are sent as they come. Where refused records are looked for, the
+    /// rows of a COPY are sent again, and must be at hand.
+    pub(super) fn only_leaf(&self, to: &ToNodes) -> Option<usize> {
+        let mut leaves = self.leaves(to);
+        let first = leaves.next();
+        first.filter(|_| leaves.next().is_none() && self.keeper.is_none())
+    }
+
+    /// Sends the rows that a chunk has for the partition.
+    pub(super) fn stream(
+        &mut self,
+        to: &ToNodes,
+        leaf: usize,
+        handed: Arc<Handed>,
+    ) -> Result<(), Error> {
+        if !self.is_due(leaf, &handed) {
+            return Ok(());
+        }
+        let Body::Split(split) = &handed.placed.prepared.body else { return Ok(()) };
+        let Some(rows) = split.rows_of(leaf) else { return Ok(()) };
+        if self.stream.is_none() {
+            self.conn.copy_start(&to.leaves[leaf].copy)?;
+            self.conn.copy_data(HEADER)?;
+            let remembered = VecDeque::new();
+            self.stream = Some(Stream { leaf, sent: 0, remembered, bytes: 0, forgotten: 0 });
+        }
+        let started = Instant::now();
+        let sent = self.conn.copy_data(rows);
+        self.progress.sending.add(started.elapsed());
+        sent?;
+        let count = split.count_of(leaf);
+        self.count(leaf, &handed, count);
+        if let Some(stream) = &mut self.stream {
+            stream.sent += count;
+            stream.remember(handed);
+        }
+        match self.conn.copy_probe()? {
+            Probe::Quiet => Ok(()),
+            // Most likely an error: ending the COPY brings it out.
+            Probe::Suspicious => self.end_stream(to),
+        }
+    }
+
+    /// Ends the COPY, if one is open.
+    pub(super) fn end_stream(&mut self, to: &ToNodes) -> Result<(), Error> {
+        let Some(stream) = self.stream.take() else { return Ok(()) };
+        let started = Instant::now();
+        let ended = self.end_copy(to, stream.leaf, stream.sent);
+        self.progress.sending.add(started.elapsed());
+        let remembered = stream.remembered.iter();
+        ended.map_err(|e| self.located(e, to, stream.leaf, remembered, stream.forgotten))
+    }
+}
