@@ -82,21 +82,29 @@ add_new_blocks(Relation index, SluiceNewBlocks *blocks)
 		ReleaseBuffer(buffers[i]);
 }
 
-/* One block, locked: of those that were added, else the access method's, which also takes what VACUUM has found free. */
+/*
+ * One block, locked: of those that were added, else the access method's, which
+ * also takes what VACUUM has found free. Blocks are added before any is
+ * locked here: that may fail, and then no page has been touched.
+ */
 static Buffer
 allocate_one(SluiceIndexBuild *build)
 {
 	SluiceNewBlocks *blocks = &build->blocks;
 	Buffer		buffer = take_new_block(build->index, blocks);
 
+	if (!BufferIsValid(buffer) && blocks->none_free)
+	{
+		add_new_blocks(build->index, blocks);
+		blocks->none_free = false;
+		buffer = take_new_block(build->index, blocks);
+	}
 	if (!BufferIsValid(buffer))
 	{
 		BlockNumber end = RelationGetNumberOfBlocks(build->index);
 
 		buffer = compat_bt_allocbuf(build->index, build->heap);
-		/* VACUUM's are used up. */
-		if (BufferGetBlockNumber(buffer) >= end)
-			add_new_blocks(build->index, blocks);
+		blocks->none_free = BufferGetBlockNumber(buffer) >= end;
 	}
 	blocks->used++;
 	return buffer;

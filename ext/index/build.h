@@ -166,6 +166,7 @@ typedef struct SluiceNewBlocks
 	BlockNumber next;			/* not used yet, up to `end` */
 	BlockNumber end;
 	uint32		used;			/* new leaves so far, from here or from the access method */
+	bool		none_free;		/* the access method had to add the last one it gave */
 } SluiceNewBlocks;
 
 typedef struct SluiceIndexBuild
