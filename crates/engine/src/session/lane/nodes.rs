@@ -44,8 +44,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 use stream::Stream;
 
-/// Bytes of the input that a node gathers before it sends them, or remembers after it has: see
-/// `WINDOW` in `window.rs`.
+/// Bytes of the input that a node gathers before it sends them: see `WINDOW` in `window.rs`.
 const WINDOW: usize = 32 << 20;
 
 /// Chunks that may wait for a node.

@@ -5,40 +5,56 @@
 //! with N nodes a window of the input would give each of them a COPY of an Nth of it. What was sent
 //! is remembered for a while, since the node names a row by its number in the COPY.
 
-use super::{Handed, NodeLane, WINDOW};
+use super::{Handed, NodeLane};
 use crate::encode::Body;
 use crate::error::Error;
 use crate::plan::ToNodes;
 use crate::session::conn::Probe;
+use crate::session::lane::REMEMBERED;
 use pgsluice_core::sink::HEADER;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
+/// Bytes of the input that are remembered at most, whatever the node's part of them is: all nodes
+/// share them, and their rows take more memory than they do.
+const INPUT: usize = 16 << 20;
+
 /// A COPY into the only partition of a node.
 pub(super) struct Stream {
     leaf: usize,
     sent: u64,
-    /// the last chunks of which it has rows; errors come before more than these are under way
+    /// the last chunks of which it has rows
     remembered: VecDeque<Arc<Handed>>,
     /// bytes of the input in them
-    bytes: usize,
+    input: usize,
+    /// bytes of the node's rows in them
+    own: usize,
     /// rows of chunks before them
     forgotten: u64,
 }
 
 impl Stream {
     fn remember(&mut self, handed: Arc<Handed>) {
-        self.bytes += handed.placed.prepared.chunk.bytes.len();
+        let (input, own, _) = self.share(&handed);
+        self.input += input;
+        self.own += own;
         self.remembered.push_back(handed);
-        while self.bytes > WINDOW && self.remembered.len() > 1 {
+        while (self.own > REMEMBERED || self.input > INPUT) && self.remembered.len() > 1 {
             let Some(oldest) = self.remembered.pop_front() else { break };
-            let prepared = &oldest.placed.prepared;
-            self.bytes -= prepared.chunk.bytes.len();
-            if let Body::Split(split) = &prepared.body {
-                self.forgotten += split.count_of(self.leaf);
-            }
+            let (input, own, rows) = self.share(&oldest);
+            self.input -= input;
+            self.own -= own;
+            self.forgotten += rows;
         }
+    }
+
+    /// Bytes of a chunk, and of the node's rows in it, and how many these are.
+    fn share(&self, handed: &Handed) -> (usize, usize, u64) {
+        let prepared = &handed.placed.prepared;
+        let Body::Split(split) = &prepared.body else { return (prepared.chunk.bytes.len(), 0, 0) };
+        let own = split.rows_of(self.leaf).map_or(0, <[u8]>::len);
+        (prepared.chunk.bytes.len(), own, split.count_of(self.leaf))
     }
 }
 
@@ -67,7 +83,8 @@ impl NodeLane {
             self.conn.copy_start(&to.leaves[leaf].copy)?;
             self.conn.copy_data(HEADER)?;
             let remembered = VecDeque::new();
-            self.stream = Some(Stream { leaf, sent: 0, remembered, bytes: 0, forgotten: 0 });
+            self.stream =
+                Some(Stream { leaf, sent: 0, remembered, input: 0, own: 0, forgotten: 0 });
         }
         let started = Instant::now();
         let sent = self.conn.copy_data(rows);
