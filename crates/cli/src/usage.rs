@@ -106,6 +106,14 @@ fn of_option(option: &str, program: &Command) -> Option<String> {
             .or_else(|| foreign(&long).map(str::to_owned));
     }
     let name = option.trim_start_matches("--");
+    let elsewhere: Vec<&str> = program
+        .get_subcommands()
+        .filter(|command| longs(command).contains(&name))
+        .map(Command::get_name)
+        .collect();
+    if !elsewhere.is_empty() {
+        return Some(format!("{option} is an option of pgsluice {}", elsewhere.join(", ")));
+    }
     let meant = longs(program).into_iter().filter(|known| turned(known) == turned(name));
     let far = |known: &str| strsim::damerau_levenshtein(known, name);
     let nearest = meant.min_by_key(|known| far(known))?;

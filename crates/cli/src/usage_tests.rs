@@ -69,6 +69,7 @@ fn slips_are_corrected_and_opposites_never_suggested() {
     ] {
         assert_eq!(said(slip), Some(format!("did you mean {meant}?")));
     }
+    assert_eq!(said("--nodes").as_deref(), Some("--nodes is an option of pgsluice server"));
     let program = program();
     for name in longs(&program) {
         let mut opposites: Vec<String> =
