@@ -559,9 +559,9 @@ end_group(Merge *merge, EqualKeys *group)
 }
 
 /*
- * Whether two tuples can share a list. By nbtree that is for keys of the same
- * bytes. Where tuples are put together, the operator classes call no others
- * equal (allequalimage), and neither does btree_compare.c, which is much faster.
+ * Whether two tuples can share a posting list. nbtree asks for keys with the
+ * same bytes. Lists are formed only in indexes where equal keys have the same
+ * bytes (allequalimage), so btree_compare.c gives the same answer, much faster.
  */
 static bool
 same_key(const Merge *merge, IndexTuple a, IndexTuple b)

@@ -30,10 +30,10 @@ sluice_btree_add_item(Page page, IndexTuple tuple, OffsetNumber offset)
 /*
  * A block that was added for later, locked, as the access method gives one.
  *
- * The block is a page of zeros that nothing points to. VACUUM may have
- * met it, found it free and told others, and one of them may have it by now: then
- * it is no longer new, and whoever finds it in use here or there leaves it
- * alone. The lock is not waited for: others are locked already.
+ * The block is a page of zeros that nothing points to. VACUUM may have put it
+ * into the free space map, and another session may have taken it from there.
+ * Then the page is not new any more, and is skipped; the access method skips
+ * ours in the same way. Do not wait for the lock here: the caller holds others.
  */
 static Buffer
 take_new_block(Relation index, SluiceNewBlocks *blocks)
@@ -137,7 +137,7 @@ sluice_btree_allocate(SluiceIndexBuild *build, Buffer *added, int count)
 	PG_END_TRY();
 }
 
-/* Others may have the blocks that were not needed. After an error it is VACUUM that says so. */
+/* Puts the blocks that were not needed into the free space map. After an error VACUUM does that. */
 void
 sluice_btree_give_back(SluiceIndexBuild *build)
 {

@@ -198,7 +198,8 @@ fn an_error_on_one_node_leaves_no_row_on_any() {
     on_one_major(errors);
 }
 
-/// More of the input than is remembered, by the only COPY of a node and by several of the other one.
+/// A node refuses a row after more input than the loader remembers: a node with one partition, and
+/// one with several.
 fn late_errors(cluster: &mut Cluster) {
     let leaves = [
         ("x", "FOR VALUES IN ('x')", 1),

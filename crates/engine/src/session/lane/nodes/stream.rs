@@ -1,9 +1,10 @@
-//! The rows of a node with one partition: by one COPY, which goes on until the end of the input.
+//! Sends the rows of a node that has one partition, by a single COPY for the whole input.
 //!
-//! There is no other partition that the connection has to turn to, so chunks need not be gathered.
-//! A COPY costs the node more than its statement: each one begins to fill buffers of its own, and
-//! with N nodes a window of the input would give each of them a COPY of an Nth of it. What was sent
-//! is remembered for a while, since the node names a row by its number in the COPY.
+//! A connection runs one COPY at a time. With one partition that COPY can stay open, so chunks are
+//! sent as they come instead of being gathered. Fewer COPYs are cheaper for the node, because each
+//! COPY starts with a new ring of buffers; with N nodes, a COPY for each window of the input would
+//! carry only an Nth of that window. The last chunks are kept, because the node reports a bad row
+//! by its number in the COPY, and the message to the user needs its line.
 
 use super::{Handed, NodeLane};
 use crate::encode::Body;
@@ -16,8 +17,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Bytes of the input that are remembered at most, whatever the node's part of them is: all nodes
-/// share them, and their rows take more memory than they do.
+/// The most bytes of the input to remember, however few of its rows are this node's: a chunk stays
+/// in memory with the rows of all nodes.
 const INPUT: usize = 16 << 20;
 
 /// A COPY into the only partition of a node.
@@ -59,8 +60,8 @@ impl Stream {
 }
 
 impl NodeLane {
-    /// The partition whose rows are sent as they come. Where refused records are looked for, the
-    /// rows of a COPY are sent again, and must be at hand.
+    /// The node's partition, if it has only one. `None` as well where bad records are rejected: to
+    /// find them, the rows of a COPY are sent again, so they must still be in memory.
     pub(super) fn only_leaf(&self, to: &ToNodes) -> Option<usize> {
         let mut leaves = self.leaves(to);
         let first = leaves.next();
