@@ -129,11 +129,9 @@ typedef struct EqualKeys
 typedef struct Merge
 {
 	SluiceIndexBuild *build;
-	Relation	heap;
 	Relation	index;
 	IndexTuple *tuples;			/* the new entries */
 	int			count;			/* that are merged now */
-	const SluiceIndexAttribute *attributes;
 	BTScanInsert key;			/* of one of them after the other, once it is asked for */
 	IndexTuple	tuple;			/* of which it is to be */
 	bool		keyed;			/* and is */
@@ -196,7 +194,7 @@ compare_item(Merge *merge, Page page, OffsetNumber at)
 	ItemPointer place = merge->key->scantid;
 	int32		order;
 
-	if (!sluice_btree_order(merge->attributes, merge->key->keysz, merge->tuple, item, &order))
+	if (!sluice_btree_order(merge->build->attributes, merge->key->keysz, merge->tuple, item, &order))
 		return _bt_compare(merge->index, full_key(merge), page, at);
 	if (order != 0 || place == NULL)
 		return order;
@@ -236,7 +234,7 @@ find_leaf(Merge *merge)
 		merge->unique = true;
 		merge->key->scantid = NULL;
 	}
-	merge->stack = compat_bt_search(merge->index, merge->heap, merge->key, &merge->leaf);
+	merge->stack = compat_bt_search(merge->index, merge->build->heap, merge->key, &merge->leaf);
 	opaque = BTPageGetOpaque(BufferGetPage(merge->leaf));
 	Assert(P_ISLEAF(opaque) && !P_IGNORE(opaque) && !P_INCOMPLETE_SPLIT(opaque));
 	/* Equal keys of a unique index are few: of rows that are dead, or NULLs. */
@@ -345,7 +343,7 @@ place_alone(Merge *merge, Page page, int i, OffsetNumber at)
 
 	if (!merge->equal)
 		return at;
-	if (sluice_btree_rival_on_leaf(merge->heap, merge->index, full_key(merge), merge->leaf, at, own,
+	if (sluice_btree_rival_on_leaf(merge->build->heap, merge->index, full_key(merge), merge->leaf, at, own,
 								   merge->rival))
 	{
 		merge->rival->found = i == 0;
@@ -569,7 +567,7 @@ same_key(const Merge *merge, IndexTuple a, IndexTuple b)
 	int			keys = IndexRelationGetNumberOfKeyAttributes(merge->index);
 	int			order;
 
-	if (sluice_btree_order(merge->attributes, keys, a, b, &order))
+	if (sluice_btree_order(merge->build->attributes, keys, a, b, &order))
 		return order == 0;
 	return _bt_keep_natts_fast(merge->index, a, b) > keys;
 }
@@ -779,7 +777,7 @@ lock_around(Merge *merge)
 		if (BTPageGetOpaque(BufferGetPage(merge->right))->btpo_prev != BufferGetBlockNumber(merge->leaf))
 			return false;
 	}
-	merge->parent = compat_bt_getstackbuf(merge->index, merge->heap, merge->stack,
+	merge->parent = compat_bt_getstackbuf(merge->index, merge->build->heap, merge->stack,
 										  BufferGetBlockNumber(merge->leaf));
 	if (!BufferIsValid(merge->parent))
 		return false;
@@ -970,8 +968,7 @@ sluice_btree_merge(SluiceIndexBuild *build, IndexTuple *tuples, int count, Sluic
 {
 	Relation	index = build->index;
 	Merge		merge = {
-		.build = build,.heap = build->heap,.index = index,.attributes = build->attributes,
-		.tuples = tuples,.rival = rival
+		.build = build,.index = index,.tuples = tuples,.rival = rival
 	};
 	int			done = 0;
 
