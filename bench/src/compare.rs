@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{ensure, Result};
 
 use crate::figures;
-use crate::result::{MethodResult, Status, SuiteResult};
+use crate::result::{MethodResult, MethodStatus, SuiteResult};
 
 /// What a comparison found.
 #[derive(Debug, Default)]
@@ -96,7 +96,7 @@ fn one(
         let (x, y) = (before.durability.word(), after.durability.word());
         return left_out(found, &format!("durability was {x} and is {y}"));
     }
-    if after.status == Status::Failed && before.status == Status::Ok {
+    if after.status == MethodStatus::Failed && before.status == MethodStatus::Ok {
         let message = after.message.as_deref().unwrap_or_default();
         found.lines.push(format!("{label}: WORSE: fails now: {message}"));
         found.compared += 1;

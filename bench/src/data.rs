@@ -11,7 +11,7 @@ use anyhow::{ensure, Context, Result};
 use crate::checksum::{self, Checksum};
 use crate::definition::Data;
 use crate::psql::{Captured, Psql};
-use crate::server::{self, Binaries, Server, Settings, USER};
+use crate::server::{self, BenchServer, Binaries, ServerSettings, USER};
 use crate::template;
 
 /// A CSV file, what a table loaded from it must hold, and the files derived from it.
@@ -52,7 +52,7 @@ pub struct Workshop<'a> {
     /// Seed of the samples.
     pub seed: u64,
     /// Settings of the server that makes the data.
-    pub settings: &'a Settings,
+    pub settings: &'a ServerSettings,
 }
 
 impl Workshop<'_> {
@@ -64,7 +64,7 @@ impl Workshop<'_> {
         let csv = dir.join("source.csv");
         let cluster = self.work.join("maker");
         server::fresh_copy(self.template, &cluster)?;
-        let maker = Server::start(self.binaries, &cluster, self.work, self.settings)?;
+        let maker = BenchServer::start(self.binaries, &cluster, self.work, self.settings)?;
         self.make_csv(data, rows, &csv, &dir, maker.psql())?;
 
         let bytes = fs::metadata(&csv)?.len();

@@ -57,7 +57,7 @@ pub struct Suite {
     #[serde(default)]
     pub demand: Vec<Demand>,
     /// The methods, in the order of the report.
-    pub method: Vec<Method>,
+    pub method: Vec<MethodDefinition>,
 }
 
 /// A value for a full run and one for the quarter-hour profile.
@@ -206,7 +206,7 @@ impl Durability {
 /// One way of loading.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Method {
+pub struct MethodDefinition {
     /// Name, unique in the suite.
     pub name: String,
     /// What the report calls it.
@@ -259,7 +259,7 @@ pub struct Method {
     #[serde(default)]
     pub setup: String,
     /// What is timed.
-    pub step: Vec<Step>,
+    pub step: Vec<MethodStep>,
     /// The relation that is checked.
     #[serde(default)]
     pub table: String,
@@ -298,7 +298,7 @@ pub enum By {
 /// One timed step; exactly one of `sql`, `each_lane` and `run` is given.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Step {
+pub struct MethodStep {
     /// Name of the phase it counts towards.
     pub phase: String,
     /// SQL for psql; neighbouring SQL steps share one session.
@@ -364,12 +364,12 @@ impl Suite {
     }
 
     /// The input of a method.
-    pub fn data_of(&self, method: &Method) -> &Data {
+    pub fn data_of(&self, method: &MethodDefinition) -> &Data {
         method.data.as_ref().map_or(&self.data[0], |name| self.data_named(name))
     }
 
     /// The input that a method's setup puts into the table before.
-    pub fn base_of(&self, method: &Method) -> Option<&Data> {
+    pub fn base_of(&self, method: &MethodDefinition) -> Option<&Data> {
         method.base.as_ref().map(|name| self.data_named(name))
     }
 
@@ -399,7 +399,7 @@ impl Suite {
         self.method.iter().try_for_each(|m| self.validate_method(m))
     }
 
-    fn validate_method(&self, method: &Method) -> Result<()> {
+    fn validate_method(&self, method: &MethodDefinition) -> Result<()> {
         let name = &method.name;
         for data in [&method.data, &method.base].into_iter().flatten() {
             ensure!(self.data.iter().any(|d| d.name == *data), "method {name}: no data {data}");
@@ -434,7 +434,7 @@ impl Suite {
     }
 }
 
-impl Method {
+impl MethodDefinition {
     /// Every template of the method.
     pub fn texts(&self) -> impl Iterator<Item = &str> {
         let steps = self.step.iter().flat_map(|s| {

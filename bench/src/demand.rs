@@ -4,7 +4,7 @@ use anyhow::{ensure, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::figures;
-use crate::result::{MethodResult, Run, Spread, Status, SuiteResult};
+use crate::result::{MedianRange, MethodResult, MethodStatus, Run, SuiteResult};
 
 /// One figure that a suite must show.
 #[derive(Clone, Debug, Deserialize, Serialize, PartialEq)]
@@ -18,7 +18,7 @@ pub struct Demand {
     #[serde(default)]
     pub against: Option<String>,
     /// What is looked at.
-    pub kind: Kind,
+    pub kind: DemandKind,
     /// Name of the figure, where the kind is one that the method tells itself.
     #[serde(default)]
     pub figure: Option<String>,
@@ -32,7 +32,7 @@ pub struct Demand {
 /// What a demand looks at. Figures of two methods are taken round by round.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum DemandKind {
     /// The other's time over the method's, at least.
     Speedup,
     /// The method's time over the other's, at most.
@@ -62,26 +62,30 @@ impl Demand {
     pub fn validate(&self) -> Result<()> {
         let pairs = matches!(
             self.kind,
-            Kind::Speedup
-                | Kind::TimeRatio
-                | Kind::Share
-                | Kind::ClientCpuRatio
-                | Kind::ServerCpuRatio
+            DemandKind::Speedup
+                | DemandKind::TimeRatio
+                | DemandKind::Share
+                | DemandKind::ClientCpuRatio
+                | DemandKind::ServerCpuRatio
         );
         ensure!(self.against.is_some() == pairs, "demand {:?}: against", self.work);
-        ensure!(self.figure.is_some() == (self.kind == Kind::Figure), "demand {:?}", self.work);
+        ensure!(
+            self.figure.is_some() == (self.kind == DemandKind::Figure),
+            "demand {:?}",
+            self.work
+        );
         Ok(())
     }
 
     /// Whether a value is as good as a limit.
     fn meets(&self, value: f64, limit: f64) -> bool {
         match self.kind {
-            Kind::TimeRatio
-            | Kind::Seconds
-            | Kind::ClientPeak
-            | Kind::TimeExponent
-            | Kind::ClientCpuRatio
-            | Kind::ServerCpuRatio => value <= limit,
+            DemandKind::TimeRatio
+            | DemandKind::Seconds
+            | DemandKind::ClientPeak
+            | DemandKind::TimeExponent
+            | DemandKind::ClientCpuRatio
+            | DemandKind::ServerCpuRatio => value <= limit,
             _ => value >= limit,
         }
     }
@@ -89,14 +93,16 @@ impl Demand {
     /// A value in the words of the tables.
     pub fn written(&self, value: f64) -> String {
         match self.kind {
-            Kind::Speedup => format!("{value:.2}x"),
-            Kind::TimeRatio | Kind::ClientCpuRatio | Kind::ServerCpuRatio => format!("{value:.2}"),
-            Kind::RowsPerClientCpuSecond => format!("{:.2} M rows/s", value / 1e6),
-            Kind::Share => format!("{:.0} %", 100.0 * value),
-            Kind::MegabytesPerSecond => format!("{value:.0} MB/s"),
-            Kind::Seconds => format!("{value:.2} s"),
-            Kind::ClientPeak => format!("{value:.0} MiB"),
-            Kind::TimeExponent | Kind::Figure => format!("{value:.2}"),
+            DemandKind::Speedup => format!("{value:.2}x"),
+            DemandKind::TimeRatio | DemandKind::ClientCpuRatio | DemandKind::ServerCpuRatio => {
+                format!("{value:.2}")
+            }
+            DemandKind::RowsPerClientCpuSecond => format!("{:.2} M rows/s", value / 1e6),
+            DemandKind::Share => format!("{:.0} %", 100.0 * value),
+            DemandKind::MegabytesPerSecond => format!("{value:.0} MB/s"),
+            DemandKind::Seconds => format!("{value:.2} s"),
+            DemandKind::ClientPeak => format!("{value:.0} MiB"),
+            DemandKind::TimeExponent | DemandKind::Figure => format!("{value:.2}"),
         }
     }
 
@@ -109,17 +115,17 @@ impl Demand {
     /// What the kind is called in the tables.
     pub fn what(&self) -> &str {
         match self.kind {
-            Kind::Speedup => "times as fast as",
-            Kind::TimeRatio => "time over that of",
-            Kind::Share => "share of the speed of",
-            Kind::ClientCpuRatio => "CPU of the client over that of",
-            Kind::ServerCpuRatio => "CPU of the servers over that of",
-            Kind::RowsPerClientCpuSecond => "rows for each CPU second of the client",
-            Kind::MegabytesPerSecond => "rate",
-            Kind::Seconds => "seconds",
-            Kind::ClientPeak => "peak memory of the client",
-            Kind::TimeExponent => "time grows with rows to the power of",
-            Kind::Figure => self.figure.as_deref().unwrap_or_default(),
+            DemandKind::Speedup => "times as fast as",
+            DemandKind::TimeRatio => "time over that of",
+            DemandKind::Share => "share of the speed of",
+            DemandKind::ClientCpuRatio => "CPU of the client over that of",
+            DemandKind::ServerCpuRatio => "CPU of the servers over that of",
+            DemandKind::RowsPerClientCpuSecond => "rows for each CPU second of the client",
+            DemandKind::MegabytesPerSecond => "rate",
+            DemandKind::Seconds => "seconds",
+            DemandKind::ClientPeak => "peak memory of the client",
+            DemandKind::TimeExponent => "time grows with rows to the power of",
+            DemandKind::Figure => self.figure.as_deref().unwrap_or_default(),
         }
     }
 }
@@ -133,7 +139,7 @@ pub struct Judged {
     /// Rows that the method loaded.
     pub rows: u64,
     /// What was reached; none where a method has no figure.
-    pub reached: Option<Spread>,
+    pub reached: Option<MedianRange>,
     /// Whether the median is as good as `must`.
     pub must_met: Option<bool>,
     /// Whether it is as good as `goal`.
@@ -149,7 +155,7 @@ impl Judged {
         let method = result.method(&demand.method, of_rows);
         let other = demand.against.as_ref().map(|name| result.method(name, of_rows));
         let reached = method.and_then(|m| match demand.kind {
-            Kind::TimeExponent => exponent(result, m),
+            DemandKind::TimeExponent => exponent(result, m),
             _ => reached(&demand, m, other.flatten()),
         });
         let median = reached.map(|r| r.median);
@@ -166,7 +172,7 @@ impl Judged {
 
     /// `4.21x (4.10x to 4.30x)`, marked where durability is unlike; a dash without a figure.
     pub fn reached(&self) -> String {
-        let Some(Spread { median, min, max }) = self.reached else { return "–".to_owned() };
+        let Some(MedianRange { median, min, max }) = self.reached else { return "–".to_owned() };
         let write = |v| self.demand.written(v);
         let mark = if self.same_durability { "" } else { " †" };
         if min == max {
@@ -188,40 +194,44 @@ impl Judged {
 }
 
 /// The figure in each run, or each pair of runs of the same round.
-fn reached(demand: &Demand, method: &MethodResult, other: Option<&MethodResult>) -> Option<Spread> {
-    if method.status == Status::Failed {
+fn reached(
+    demand: &Demand,
+    method: &MethodResult,
+    other: Option<&MethodResult>,
+) -> Option<MedianRange> {
+    if method.status == MethodStatus::Failed {
         return None;
     }
     let other_run = |run: &Run| {
-        let other = other.filter(|o| o.status != Status::Failed)?;
+        let other = other.filter(|o| o.status != MethodStatus::Failed)?;
         other.runs.iter().find(|r| r.round == run.round)
     };
     let theirs = |run: &Run| other_run(run).map(|r| r.seconds);
     let figure = |run: &Run| match demand.kind {
-        Kind::Speedup | Kind::Share => theirs(run).map(|other| other / run.seconds),
-        Kind::TimeRatio => theirs(run).map(|other| run.seconds / other),
-        Kind::ClientCpuRatio => {
+        DemandKind::Speedup | DemandKind::Share => theirs(run).map(|other| other / run.seconds),
+        DemandKind::TimeRatio => theirs(run).map(|other| run.seconds / other),
+        DemandKind::ClientCpuRatio => {
             other_run(run).map(|r| run.client_cpu_seconds / r.client_cpu_seconds)
         }
-        Kind::ServerCpuRatio => other_run(run)
+        DemandKind::ServerCpuRatio => other_run(run)
             .and_then(|r| r.server_cpu_seconds)
             .zip(run.server_cpu_seconds)
             .map(|(theirs, ours)| ours / theirs),
-        Kind::RowsPerClientCpuSecond => Some(method.rows as f64 / run.client_cpu_seconds),
-        Kind::MegabytesPerSecond => Some(method.bytes as f64 / 1e6 / run.seconds),
-        Kind::Seconds => Some(run.seconds),
-        Kind::ClientPeak => Some(run.client_peak_bytes as f64 / f64::from(1 << 20)),
-        Kind::Figure => run.figures.get(demand.figure.as_ref()?).copied(),
-        Kind::TimeExponent => None,
+        DemandKind::RowsPerClientCpuSecond => Some(method.rows as f64 / run.client_cpu_seconds),
+        DemandKind::MegabytesPerSecond => Some(method.bytes as f64 / 1e6 / run.seconds),
+        DemandKind::Seconds => Some(run.seconds),
+        DemandKind::ClientPeak => Some(run.client_peak_bytes as f64 / f64::from(1 << 20)),
+        DemandKind::Figure => run.figures.get(demand.figure.as_ref()?).copied(),
+        DemandKind::TimeExponent => None,
     };
-    Spread::of(method.runs.iter().filter_map(figure).collect())
+    MedianRange::of(method.runs.iter().filter_map(figure).collect())
 }
 
 /// The exponent fitted through all row counts; none where the method has no time at the largest.
-fn exponent(result: &SuiteResult, largest: &MethodResult) -> Option<Spread> {
+fn exponent(result: &SuiteResult, largest: &MethodResult) -> Option<MedianRange> {
     largest.seconds?;
     let growth = result.growth.iter().find(|g| g.method == largest.name)?;
-    Spread::of(vec![growth.time_exponent])
+    MedianRange::of(vec![growth.time_exponent])
 }
 
 /// The heads of the columns of [`rows`].

@@ -1,22 +1,22 @@
 //! How long a suite still takes, from what its runs so far took whole: set-up and checks included.
 
-use crate::definition::Method;
-use crate::result::{MethodResult, Status, SuiteResult};
+use crate::definition::MethodDefinition;
+use crate::result::{MethodResult, MethodStatus, SuiteResult};
 
 /// Seconds of the runs still to come; none before the first run. The making of data is left out.
 ///
 /// A run is expected to last as long as the method's runs before it, in proportion to the rows; a
 /// method that has not run yet as long as the others do on average.
-pub fn seconds_left(result: &SuiteResult, methods: &[&Method]) -> Option<f64> {
+pub fn seconds_left(result: &SuiteResult, methods: &[&MethodDefinition]) -> Option<f64> {
     let rows = &result.parameters.rows;
     let pairs = rows.iter().flat_map(|n| methods.iter().map(move |method| (*n, *method)));
     pairs.map(|(of_rows, method)| of_method(result, method, of_rows)).sum()
 }
 
 /// Seconds of one method's coming runs at one row count.
-fn of_method(result: &SuiteResult, method: &Method, of_rows: u64) -> Option<f64> {
+fn of_method(result: &SuiteResult, method: &MethodDefinition, of_rows: u64) -> Option<f64> {
     let mine = |m: &&MethodResult| m.name == method.name;
-    let out = |s: Status| matches!(s, Status::Failed | Status::Unavailable);
+    let out = |s: MethodStatus| matches!(s, MethodStatus::Failed | MethodStatus::Unavailable);
     let entry = result.method(&method.name, of_rows);
     let settled = entry.or_else(|| result.methods.iter().find(mine));
     if settled.is_some_and(|m| out(m.status)) {

@@ -1,7 +1,7 @@
 //! Figures as people read them, the same in every report.
 
 use crate::definition::Durability;
-use crate::result::{MethodResult, Parameters, Ratio, Run, Spread, Status};
+use crate::result::{MedianRange, MethodResult, MethodStatus, Parameters, Ratio, Run};
 
 /// Seconds with three significant digits.
 pub fn seconds(value: f64) -> String {
@@ -18,8 +18,8 @@ pub fn seconds(value: f64) -> String {
 }
 
 /// Median with smallest and largest.
-pub fn spread(spread: Spread) -> String {
-    let Spread { median, min, max } = spread;
+pub fn spread(spread: MedianRange) -> String {
+    let MedianRange { median, min, max } = spread;
     format!("{} ({} to {})", seconds(median), seconds(min), seconds(max))
 }
 
@@ -46,7 +46,7 @@ pub fn megabytes(bytes: f64) -> String {
 /// A ratio of pairs, marked where the durability of the two is not the same. Smallest and largest of
 /// one pair would say that it had been repeated.
 pub fn ratio(ratio: &Ratio) -> String {
-    let Spread { median, min, max } = ratio.pairs;
+    let MedianRange { median, min, max } = ratio.pairs;
     let mark = if ratio.same_durability { "" } else { " †" };
     if min == max {
         return format!("{median:.2}{mark}");
@@ -107,13 +107,13 @@ pub fn published(method: &MethodResult) -> String {
 /// The measured time, or why there is none. Smallest and largest of one run would say that it had been
 /// repeated.
 pub fn time(method: &MethodResult) -> String {
-    let spread = |s: Spread| match method.runs.len() {
+    let spread = |s: MedianRange| match method.runs.len() {
         1 => format!("{} (one run)", seconds(s.median)),
         _ => spread(s),
     };
     match (method.status, method.seconds) {
-        (Status::Unavailable, _) => "not available here".to_owned(),
-        (Status::Failed, _) => "failed".to_owned(),
+        (MethodStatus::Unavailable, _) => "not available here".to_owned(),
+        (MethodStatus::Failed, _) => "failed".to_owned(),
         (_, None) => "not yet".to_owned(),
         (_, Some(_)) if method.rows == 0 => "loads nothing: its own figures below".to_owned(),
         (_, Some(s)) if method.sampled => format!("{} for {} rows", spread(s), count(method.rows)),

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 
 use crate::definition::{By, Durability};
-use crate::result::{MethodResult, Run, Status, SuiteResult};
+use crate::result::{MethodResult, MethodStatus, Run, SuiteResult};
 
 /// One comparison that pgsluice loses.
 #[derive(Clone, Debug, Serialize, PartialEq)]
@@ -57,7 +57,7 @@ pub fn find(results: &[SuiteResult]) -> Vec<Loss> {
 /// itself, is no load that another could lose or win against.
 fn is_ok(method: &MethodResult) -> bool {
     let of_ours = method.by == By::Pgsluice && method.durability == Durability::Foreign;
-    method.status == Status::Ok && method.seconds.is_some() && !of_ours
+    method.status == MethodStatus::Ok && method.seconds.is_some() && !of_ours
 }
 
 fn median(method: &MethodResult) -> f64 {

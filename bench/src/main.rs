@@ -9,8 +9,8 @@ use clap::{Args, Parser, Subcommand};
 
 use pgsluice_bench::definition::{PageCache, Suite};
 use pgsluice_bench::environment::Environment;
-use pgsluice_bench::readme::Kept;
-use pgsluice_bench::run::{self, Options};
+use pgsluice_bench::readme::KeptRuns;
+use pgsluice_bench::run::{self, RunOptions};
 use pgsluice_bench::{compare, measure, proc, readme, report};
 
 /// Rebuilds the published loading benchmarks of the field on this machine.
@@ -190,7 +190,7 @@ fn run_suites(arguments: RunArguments) -> Result<ExitCode> {
     Ok(code)
 }
 
-fn options(arguments: RunArguments) -> Result<Options> {
+fn options(arguments: RunArguments) -> Result<RunOptions> {
     let uid = rustix::process::geteuid().as_raw();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let python = match arguments.python {
@@ -205,7 +205,7 @@ fn options(arguments: RunArguments) -> Result<Options> {
         Some(out) => out,
         None => root()?.join("bench/runs").join(run_name(arguments.quick)),
     };
-    Ok(Options {
+    Ok(RunOptions {
         quick: arguments.quick,
         rows: arguments.rows,
         runs: arguments.runs,
@@ -256,7 +256,7 @@ fn readme(
     suites: Option<PathBuf>,
     pages: Vec<PathBuf>,
 ) -> Result<ExitCode> {
-    let kept = Kept {
+    let kept = KeptRuns {
         runs: default_to(runs, "bench/runs")?,
         suites: default_to(suites, "bench/suites").unwrap_or_default(),
     };

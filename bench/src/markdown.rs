@@ -1,6 +1,6 @@
 //! A suite's result as a Markdown page: published and measured side by side.
 
-use crate::result::{MethodResult, Run, Status, SuiteResult};
+use crate::result::{MethodResult, MethodStatus, Run, SuiteResult};
 use crate::{demand, figures, whole};
 
 /// The whole page.
@@ -207,7 +207,7 @@ fn remarks(result: &SuiteResult) -> String {
         parts.extend(figures::phases(method));
         if let Some(message) = &method.message {
             let what =
-                if method.status == Status::Failed { "failed" } else { "not available here" };
+                if method.status == MethodStatus::Failed { "failed" } else { "not available here" };
             parts.push(format!("{what}: {}", message.replace('\n', " ")));
         }
         if let Some(run) = method.runs.last() {

@@ -13,11 +13,11 @@ use anyhow::{bail, ensure, Context, Result};
 use crate::cache;
 use crate::check;
 use crate::data::Dataset;
-use crate::definition::{Data, Durability, Method, PageCache, Question};
+use crate::definition::{Data, Durability, MethodDefinition, PageCache, Question};
 use crate::proc::{self, ClientUsage, MemoryWatch};
 use crate::psql::{Captured, Psql, Told};
 use crate::result::{AfterCrash, Answer, Run};
-use crate::server::{self, Binaries, Server, Settings, USER};
+use crate::server::{self, BenchServer, Binaries, ServerSettings, USER};
 use crate::template;
 use crate::timed::Timed;
 use crate::work::bytes_below;
@@ -32,7 +32,7 @@ pub struct Bench<'a> {
     /// An initialised cluster.
     pub template: &'a Path,
     /// The suite's settings of the server.
-    pub settings: &'a Settings,
+    pub settings: &'a ServerSettings,
     /// Variables of every method.
     pub variables: &'a BTreeMap<String, String>,
     /// Connections of parallel steps.
@@ -53,7 +53,7 @@ pub struct Bench<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Case<'a> {
     /// The method.
-    pub method: &'a Method,
+    pub method: &'a MethodDefinition,
     /// Its input's definition.
     pub data: &'a Data,
     /// The input.
@@ -157,9 +157,9 @@ impl Bench<'_> {
         &self,
         case: Case<'_>,
         data: &Path,
-        settings: &Settings,
+        settings: &ServerSettings,
         scratch: &Path,
-    ) -> Result<Server> {
+    ) -> Result<BenchServer> {
         let Some(kept) = &self.setups else {
             return self.run_setup(case, data, settings, scratch);
         };
@@ -175,18 +175,18 @@ impl Bench<'_> {
             server::fresh_copy(data, &dir)?;
             kept.insert(key, dir);
         }
-        Server::start(self.binaries, data, self.work, settings)
+        BenchServer::start(self.binaries, data, self.work, settings)
     }
 
     fn run_setup(
         &self,
         case: Case<'_>,
         data: &Path,
-        settings: &Settings,
+        settings: &ServerSettings,
         scratch: &Path,
-    ) -> Result<Server> {
+    ) -> Result<BenchServer> {
         server::fresh_copy(self.template, data)?;
-        let server = Server::start(self.binaries, data, self.work, settings)?;
+        let server = BenchServer::start(self.binaries, data, self.work, settings)?;
         if let Some(options) = &case.method.database {
             server.remake_database(options)?;
         }
@@ -200,7 +200,7 @@ impl Bench<'_> {
     fn timed(
         &self,
         case: Case<'_>,
-        server: &Server,
+        server: &BenchServer,
         values: &BTreeMap<String, String>,
         scratch: &Path,
     ) -> Result<Taken> {
@@ -233,11 +233,11 @@ impl Bench<'_> {
     }
 
     /// Starts a server again that was killed.
-    fn recovered(&self, data: &Path, settings: &Settings) -> Result<Server> {
+    fn recovered(&self, data: &Path, settings: &ServerSettings) -> Result<BenchServer> {
         // This server only looks at what is left: it need not sync the whole folder first.
         let mut settings = settings.clone();
         settings.insert("fsync".to_owned(), "off".to_owned());
-        Server::start(self.binaries, data, self.work, &settings)
+        BenchServer::start(self.binaries, data, self.work, &settings)
             .context("after kill -9 of the server")
     }
 
@@ -245,9 +245,9 @@ impl Bench<'_> {
     fn look_after_crash(
         &self,
         case: Case<'_>,
-        server: Server,
+        server: BenchServer,
         data: &Path,
-        settings: &Settings,
+        settings: &ServerSettings,
     ) -> Result<AfterCrash> {
         server.crash()?;
         let server = self.recovered(data, settings)?;
@@ -300,7 +300,7 @@ impl Bench<'_> {
     fn values(
         &self,
         case: Case<'_>,
-        server: Option<&Server>,
+        server: Option<&BenchServer>,
         scratch: &Path,
     ) -> BTreeMap<String, String> {
         let mut values = self.variables.clone();
@@ -331,7 +331,7 @@ impl Bench<'_> {
     }
 
     /// Connections of a method's parallel steps.
-    pub fn lanes_of(&self, method: &Method) -> u32 {
+    pub fn lanes_of(&self, method: &MethodDefinition) -> u32 {
         method.lanes.unwrap_or(self.lanes)
     }
 
@@ -399,7 +399,7 @@ impl Bench<'_> {
     fn at_once(
         &self,
         case: Case<'_>,
-        step: &crate::definition::Step,
+        step: &crate::definition::MethodStep,
         values: &BTreeMap<String, String>,
     ) -> Result<Option<Vec<String>>> {
         if let Some(statements) = &step.at_once {

@@ -27,7 +27,7 @@ const END: &str = "<!-- /bench -->";
 
 /// Where the kept runs are, and the definitions that they are held against.
 #[derive(Clone, Debug)]
-pub struct Kept {
+pub struct KeptRuns {
     /// Folder of the folders of runs.
     pub runs: PathBuf,
     /// Folder of the definitions.
@@ -35,7 +35,7 @@ pub struct Kept {
 }
 
 /// The page with every generated part written again.
-pub fn generate(page: &str, kept: &Kept) -> Result<String> {
+pub fn generate(page: &str, kept: &KeptRuns) -> Result<String> {
     let mut text = String::new();
     let mut rest = page;
     while let Some(at) = rest.find(BEGIN) {
@@ -54,7 +54,7 @@ pub fn generate(page: &str, kept: &Kept) -> Result<String> {
 }
 
 /// What one marker stands for.
-fn part(order: &str, page: &str, kept: &Kept) -> Result<String> {
+fn part(order: &str, page: &str, kept: &KeptRuns) -> Result<String> {
     let mut words = order.split_whitespace();
     let kind = words.next().unwrap_or_default();
     let options: BTreeMap<&str, &str> = words.filter_map(|w| w.split_once('=')).collect();
@@ -93,7 +93,7 @@ fn names_run_of(page: &str, suite: &str) -> bool {
     orders.any(|words| words.first() != Some(&"figure") && words.contains(&&*suite))
 }
 
-impl Kept {
+impl KeptRuns {
     /// The named run of a suite, or its newest complete one; a full one before a quick one, and the
     /// whole suite before a part of it.
     fn newest(&self, suite: &str, named: Option<&str>) -> Result<Option<(String, SuiteResult)>> {

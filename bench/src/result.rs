@@ -115,7 +115,7 @@ pub struct DataResult {
 /// How a method fared.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
-pub enum Status {
+pub enum MethodStatus {
     /// Some runs are still to come.
     Pending,
     /// All runs done and all answers right.
@@ -161,7 +161,7 @@ pub struct MethodResult {
     /// What is published instead of a time.
     pub published_note: Option<String>,
     /// How it fared.
-    pub status: Status,
+    pub status: MethodStatus,
     /// Why it is unavailable or failed.
     pub message: Option<String>,
     /// Versions of the programs it needs.
@@ -169,7 +169,7 @@ pub struct MethodResult {
     /// The runs.
     pub runs: Vec<Run>,
     /// Summary of the runs.
-    pub seconds: Option<Spread>,
+    pub seconds: Option<MedianRange>,
     /// Rows per second at the median.
     pub rows_per_second: Option<f64>,
     /// Seconds for all rows, extrapolated from the sample; only on request.
@@ -180,7 +180,7 @@ pub struct MethodResult {
 
 /// Smallest, middle and largest of the runs.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq)]
-pub struct Spread {
+pub struct MedianRange {
     /// Middle.
     pub median: f64,
     /// Smallest.
@@ -189,7 +189,7 @@ pub struct Spread {
     pub max: f64,
 }
 
-impl Spread {
+impl MedianRange {
     /// The spread of some figures; none of none.
     pub fn of(mut values: Vec<f64>) -> Option<Self> {
         values.sort_by(f64::total_cmp);
@@ -209,7 +209,7 @@ pub struct Ratio {
     /// The other method.
     pub against: String,
     /// Spread of the pairs' ratios.
-    pub pairs: Spread,
+    pub pairs: MedianRange,
     /// False when the other method's durability is another.
     pub same_durability: bool,
 }
@@ -225,7 +225,7 @@ pub struct Run {
     #[serde(default)]
     pub whole_seconds: f64,
     /// Seconds of each phase, in order.
-    pub phases: Vec<Phase>,
+    pub phases: Vec<PhaseTime>,
     /// WAL written.
     pub wal_bytes: Option<u64>,
     /// Table, its TOAST and maps.
@@ -257,7 +257,7 @@ pub struct Run {
 
 /// Seconds of a part of a run.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Phase {
+pub struct PhaseTime {
     /// Name.
     pub name: String,
     /// Seconds.
@@ -361,7 +361,7 @@ impl MethodResult {
     /// Median of a figure over the runs; none unless every run has it.
     pub fn median(&self, figure: impl Fn(&Run) -> Option<f64>) -> Option<f64> {
         let values: Option<Vec<f64>> = self.runs.iter().map(figure).collect();
-        Some(Spread::of(values?)?.median)
+        Some(MedianRange::of(values?)?.median)
     }
 }
 
@@ -382,10 +382,10 @@ mod tests {
 
     #[test]
     fn spread_has_the_middle_and_the_ends() {
-        let spread = Spread::of(vec![3.0, 1.0, 2.0]).unwrap();
-        assert_eq!(spread, Spread { median: 2.0, min: 1.0, max: 3.0 });
-        assert_eq!(Spread::of(vec![4.0, 1.0]).unwrap().median, 2.5);
-        assert!(Spread::of(vec![]).is_none());
+        let spread = MedianRange::of(vec![3.0, 1.0, 2.0]).unwrap();
+        assert_eq!(spread, MedianRange { median: 2.0, min: 1.0, max: 3.0 });
+        assert_eq!(MedianRange::of(vec![4.0, 1.0]).unwrap().median, 2.5);
+        assert!(MedianRange::of(vec![]).is_none());
     }
 
     #[test]

@@ -9,15 +9,15 @@ use std::path::{Path, PathBuf};
 use anyhow::{bail, ensure, Context, Result};
 
 use crate::data::{Dataset, Workshop};
-use crate::definition::{By, Data, Method, PageCache, Suite};
+use crate::definition::{By, Data, MethodDefinition, PageCache, Suite};
 use crate::demand::{Demand, Judged};
 use crate::environment::{self, Environment};
 use crate::estimate;
 use crate::measure::{say, Bench, Case};
 use crate::order;
 use crate::proc;
-use crate::result::{DataResult, MethodResult, Parameters, Run, Status, SuiteResult, SCHEMA};
-use crate::server::{self, Binaries, Server};
+use crate::result::{DataResult, MethodResult, MethodStatus, Parameters, Run, SuiteResult, SCHEMA};
+use crate::server::{self, BenchServer, Binaries};
 use crate::summary;
 use crate::tools::Tools;
 use crate::whole;
@@ -25,7 +25,7 @@ use crate::work::Work;
 
 /// What the command line asks for.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct RunOptions {
     /// The quarter-hour profile.
     pub quick: bool,
     /// Row counts instead of the suite's.
@@ -61,7 +61,7 @@ pub struct Options {
 }
 
 /// Runs one suite, continuing an unfinished result of the same parameters.
-pub fn suite(options: &Options, name: &str) -> Result<SuiteResult> {
+pub fn suite(options: &RunOptions, name: &str) -> Result<SuiteResult> {
     let suite = Suite::read(&options.suites, name)?;
     let methods = chosen(&suite, options)?;
     let path = options.out.join(format!("{name}.json"));
@@ -110,7 +110,7 @@ pub fn suite(options: &Options, name: &str) -> Result<SuiteResult> {
     Ok(rounds.result)
 }
 
-fn chosen<'a>(suite: &'a Suite, options: &Options) -> Result<Vec<&'a Method>> {
+fn chosen<'a>(suite: &'a Suite, options: &RunOptions) -> Result<Vec<&'a MethodDefinition>> {
     for name in options.only.iter().chain(&options.against) {
         ensure!(
             suite.method.iter().any(|m| m.name == *name),
@@ -118,7 +118,7 @@ fn chosen<'a>(suite: &'a Suite, options: &Options) -> Result<Vec<&'a Method>> {
             suite.suite
         );
     }
-    let wanted = |m: &&Method| {
+    let wanted = |m: &&MethodDefinition| {
         options.only.is_empty()
             || options.only.contains(&m.name)
             || options.against.as_ref() == Some(&m.name)
@@ -126,7 +126,7 @@ fn chosen<'a>(suite: &'a Suite, options: &Options) -> Result<Vec<&'a Method>> {
     Ok(suite.method.iter().filter(wanted).collect())
 }
 
-fn parameters(suite: &Suite, options: &Options) -> Parameters {
+fn parameters(suite: &Suite, options: &RunOptions) -> Parameters {
     let (rows, runs) = if options.quick {
         (&suite.rows.quick, suite.runs.quick)
     } else {
@@ -178,16 +178,16 @@ fn look_at_tools(
     work: &Work,
     template: &Path,
     suite: &Suite,
-    options: &Options,
+    options: &RunOptions,
 ) -> Result<Tools> {
-    let server = Server::start(binaries, template, &work.dir, &suite.settings)?;
+    let server = BenchServer::start(binaries, template, &work.dir, &suite.settings)?;
     let python = options.python.display().to_string();
     let tools = Tools::look(server.psql(), &options.pgsluice, &python)?;
     server.stop()?;
     Ok(tools)
 }
 
-fn variables(suite: &Suite, options: &Options, binaries: &Binaries) -> BTreeMap<String, String> {
+fn variables(suite: &Suite, options: &RunOptions, binaries: &Binaries) -> BTreeMap<String, String> {
     let mut variables = suite.snippets.clone();
     let mut put = |name: &str, path: &Path| {
         variables.insert(name.to_owned(), path.display().to_string());
@@ -231,8 +231,8 @@ pub fn now() -> String {
 /// The rounds of one suite.
 struct Rounds<'a> {
     suite: &'a Suite,
-    methods: Vec<&'a Method>,
-    options: &'a Options,
+    methods: Vec<&'a MethodDefinition>,
+    options: &'a RunOptions,
     bench: Bench<'a>,
     result: SuiteResult,
     path: PathBuf,
@@ -248,7 +248,7 @@ impl Rounds<'_> {
             self.enter(method, rows, tools);
         }
         let mut pending = self.methods.clone();
-        pending.retain(|m| self.entry(m, rows).status == Status::Pending);
+        pending.retain(|m| self.entry(m, rows).status == MethodStatus::Pending);
         let sets = self.make_data(&pending, rows)?;
         let runs = self.result.parameters.runs_at(rows);
         // Methods are compared with others of the same input.
@@ -260,7 +260,7 @@ impl Rounds<'_> {
                 let entry = self.entry(method, rows);
                 let done = entry.runs.iter().any(|r| r.round == round);
                 let due = method.runs(runs);
-                if done || round >= due || entry.status != Status::Pending {
+                if done || round >= due || entry.status != MethodStatus::Pending {
                     continue;
                 }
                 let data = self.suite.data_of(method);
@@ -281,8 +281,8 @@ impl Rounds<'_> {
         }
         for method in pending {
             let entry = self.entry(method, rows);
-            if entry.status == Status::Pending {
-                entry.status = Status::Ok;
+            if entry.status == MethodStatus::Pending {
+                entry.status = MethodStatus::Ok;
             }
         }
         for set in sets.values() {
@@ -305,13 +305,13 @@ impl Rounds<'_> {
     }
 
     /// Rows that a method loads where the suite has so many.
-    fn rows_of(&self, method: &Method, rows: u64) -> u64 {
+    fn rows_of(&self, method: &MethodDefinition, rows: u64) -> u64 {
         let all = self.rows_in(self.suite.data_of(method), rows);
         method.sample_rows.map_or(all, |n| n.min(all))
     }
 
     /// Makes sure that the method has its entry, and says so when it cannot be run here.
-    fn enter(&mut self, method: &Method, rows: u64, tools: &mut Tools) {
+    fn enter(&mut self, method: &MethodDefinition, rows: u64, tools: &mut Tools) {
         let rows_loaded = self.rows_of(method, rows);
         let sampled = rows_loaded < self.rows_in(self.suite.data_of(method), rows);
         let known = |m: &MethodResult| m.name == method.name && m.of_rows == rows;
@@ -349,7 +349,11 @@ impl Rounds<'_> {
             published_seconds: method.published_seconds,
             published_rows_per_second: method.published_rows_per_second,
             published_note: method.published_note.clone(),
-            status: if missing.is_some() { Status::Unavailable } else { Status::Pending },
+            status: if missing.is_some() {
+                MethodStatus::Unavailable
+            } else {
+                MethodStatus::Pending
+            },
             message: missing,
             versions,
             runs: Vec::new(),
@@ -360,14 +364,14 @@ impl Rounds<'_> {
         });
     }
 
-    fn entry(&mut self, method: &Method, rows: u64) -> &mut MethodResult {
+    fn entry(&mut self, method: &MethodDefinition, rows: u64) -> &mut MethodResult {
         let entry = self.result.methods.iter_mut();
         let mut ours = entry.filter(|m| m.name == method.name && m.of_rows == rows);
         ours.next().expect("every method was entered")
     }
 
     /// Makes the inputs of these methods, with the files and shares that they use.
-    fn make_data(&mut self, methods: &[&Method], rows: u64) -> Result<Datasets> {
+    fn make_data(&mut self, methods: &[&MethodDefinition], rows: u64) -> Result<Datasets> {
         let mut sets = Datasets::new();
         for method in methods {
             let base = self.suite.base_of(method).map(|base| (base, self.rows_in(base, rows)));
@@ -377,10 +381,10 @@ impl Rounds<'_> {
                 if sets.contains_key(&key) {
                     continue;
                 }
-                let uses = |m: &&Method| {
+                let uses = |m: &&MethodDefinition| {
                     self.suite.data_of(m).name == data.name && self.rows_of(m, rows) == n
                 };
-                let users: Vec<&Method> = methods.iter().copied().filter(uses).collect();
+                let users: Vec<&MethodDefinition> = methods.iter().copied().filter(uses).collect();
                 let set = self.make_one(data, n, &users)?;
                 self.record(&key, &set)?;
                 sets.insert(key, set);
@@ -390,7 +394,7 @@ impl Rounds<'_> {
     }
 
     /// Makes one input, with what its users need of it.
-    fn make_one(&self, data: &Data, rows: u64, users: &[&Method]) -> Result<Dataset> {
+    fn make_one(&self, data: &Data, rows: u64, users: &[&MethodDefinition]) -> Result<Dataset> {
         let workshop = Workshop {
             binaries: self.bench.binaries,
             work: self.bench.work,
@@ -434,7 +438,7 @@ impl Rounds<'_> {
     }
 
     /// Takes a run into the result, or the reason why there is none.
-    fn take(&mut self, method: &Method, rows: u64, set: &Dataset, outcome: Result<Run>) {
+    fn take(&mut self, method: &MethodDefinition, rows: u64, set: &Dataset, outcome: Result<Run>) {
         let outcome = outcome.and_then(|run| {
             self.agree(&run)?;
             Ok(run)
@@ -449,7 +453,7 @@ impl Rounds<'_> {
             }
             Err(reason) => {
                 say(&format!("{suite} {}: failed: {reason:#}", method.name));
-                entry.status = Status::Failed;
+                entry.status = MethodStatus::Failed;
                 entry.message = Some(format!("{reason:#}"));
             }
         }
@@ -484,5 +488,5 @@ impl Rounds<'_> {
 
 /// Whether a failure of this method fails the whole run: a rival's is only reported.
 pub fn is_fatal(method: &MethodResult) -> bool {
-    method.status == Status::Failed && method.by != By::Rival
+    method.status == MethodStatus::Failed && method.by != By::Rival
 }

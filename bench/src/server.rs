@@ -117,10 +117,14 @@ fn unprivileged_user() -> Result<(u32, u32)> {
 }
 
 /// Settings of a server, by name.
-pub type Settings = BTreeMap<String, String>;
+pub type ServerSettings = BTreeMap<String, String>;
 
 /// Makes an initialised cluster with the database of the runs in it, to be copied for each run.
-pub fn make_template(binaries: &Binaries, work: &Path, settings: &Settings) -> Result<PathBuf> {
+pub fn make_template(
+    binaries: &Binaries,
+    work: &Path,
+    settings: &ServerSettings,
+) -> Result<PathBuf> {
     let dir = work.join("template");
     let output = binaries
         .command("initdb")
@@ -130,7 +134,7 @@ pub fn make_template(binaries: &Binaries, work: &Path, settings: &Settings) -> R
         .output()
         .context("cannot run initdb")?;
     ensure!(output.status.success(), "initdb: {}", String::from_utf8_lossy(&output.stderr));
-    let server = Server::start(binaries, &dir, work, settings)?;
+    let server = BenchServer::start(binaries, &dir, work, settings)?;
     server.psql().query(&format!("CREATE DATABASE {USER}"), "postgres")?;
     server.stop()?;
     Ok(dir)
@@ -155,20 +159,20 @@ pub fn remove_dir(path: &Path) -> Result<()> {
 }
 
 /// A server that runs; dropped, it is stopped at once.
-pub struct Server {
+pub struct BenchServer {
     child: Child,
     data: PathBuf,
     psql: Psql,
     port: Port,
 }
 
-impl Server {
+impl BenchServer {
     /// Starts a server on a data directory and waits until it takes connections.
     pub fn start(
         binaries: &Binaries,
         data: &Path,
         sockets: &Path,
-        settings: &Settings,
+        settings: &ServerSettings,
     ) -> Result<Self> {
         let port = Port::keep()?;
         let log = fs::File::create(data.with_extension("log"))?;
@@ -266,7 +270,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for BenchServer {
     fn drop(&mut self) {
         proc::end(&mut self.child, Duration::from_secs(10));
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::demand::Judged;
 use crate::result::{
-    fitted_exponent, Growth, MethodResult, Ratio, Run, Spread, Status, SuiteResult,
+    fitted_exponent, Growth, MedianRange, MethodResult, MethodStatus, Ratio, Run, SuiteResult,
 };
 
 /// Fills in every figure that follows from the runs.
@@ -12,8 +12,8 @@ pub fn summarise(result: &mut SuiteResult, extrapolate: bool) {
     let all = result.methods.clone();
     for method in &mut result.methods {
         // A method that failed in any round has no figure, whatever its other rounds took.
-        let runs = if method.status == Status::Failed { &[][..] } else { &method.runs[..] };
-        let seconds = Spread::of(runs.iter().map(|r| r.seconds).collect());
+        let runs = if method.status == MethodStatus::Failed { &[][..] } else { &method.runs[..] };
+        let seconds = MedianRange::of(runs.iter().map(|r| r.seconds).collect());
         method.seconds = seconds;
         method.rows_per_second =
             seconds.filter(|_| method.rows > 0).map(|s| method.rows as f64 / s.median);
@@ -34,12 +34,12 @@ pub fn summarise(result: &mut SuiteResult, extrapolate: bool) {
 
 /// Marks the result as complete when no method is pending.
 pub fn complete(result: &mut SuiteResult) {
-    result.complete = result.methods.iter().all(|m| m.status != Status::Pending);
+    result.complete = result.methods.iter().all(|m| m.status != MethodStatus::Pending);
 }
 
 /// Time over time, round by round; a sample is never compared with a whole.
 fn ratio(method: &MethodResult, other: &MethodResult) -> Option<Ratio> {
-    let failed = [method, other].iter().any(|m| m.status == Status::Failed);
+    let failed = [method, other].iter().any(|m| m.status == MethodStatus::Failed);
     if failed || method.rows != other.rows || method.rows == 0 {
         return None;
     }
@@ -47,7 +47,7 @@ fn ratio(method: &MethodResult, other: &MethodResult) -> Option<Ratio> {
         let theirs = other.runs.iter().find(|r| r.round == run.round)?;
         Some(run.seconds / theirs.seconds)
     };
-    let pairs = Spread::of(method.runs.iter().filter_map(of_round).collect())?;
+    let pairs = MedianRange::of(method.runs.iter().filter_map(of_round).collect())?;
     Some(Ratio {
         against: other.name.clone(),
         pairs,

@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use crate::proc::ClientUsage;
 use crate::psql::{Psql, Told};
-use crate::result::Phase;
+use crate::result::PhaseTime;
 
 /// What the steps took.
 #[derive(Debug, Default)]
@@ -19,7 +19,7 @@ pub struct Timed {
     /// Wall-clock seconds of all steps.
     pub seconds: f64,
     /// Seconds of each phase, in order.
-    pub phases: Vec<Phase>,
+    pub phases: Vec<PhaseTime>,
     /// What the clients told.
     pub told: Told,
     /// What the clients used.
@@ -35,7 +35,7 @@ impl Timed {
 
     /// Notes what a phase took.
     pub fn phase(&mut self, name: &str, seconds: f64) {
-        self.phases.push(Phase { name: name.to_owned(), seconds });
+        self.phases.push(PhaseTime { name: name.to_owned(), seconds });
     }
 
     /// One session through several phases.
@@ -104,7 +104,7 @@ impl Timed {
         let said = words.iter().filter(|(_, text)| !text.is_empty());
         self.told.notes.extend(said.map(|(key, text)| format!("{key}: {text}")));
         let own = summary.seconds.0.into_iter().filter(|phase| phase.name != "total");
-        let own: Vec<Phase> = own.collect();
+        let own: Vec<PhaseTime> = own.collect();
         if !own.is_empty() {
             self.phases = own;
         }
@@ -126,7 +126,7 @@ struct Summary {
 
 /// The members of an object in the order in which they are written.
 #[derive(Default)]
-struct Phases(Vec<Phase>);
+struct Phases(Vec<PhaseTime>);
 
 impl<'de> Deserialize<'de> for Phases {
     fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
@@ -139,7 +139,7 @@ impl<'de> Deserialize<'de> for Phases {
             fn visit_map<M: MapAccess<'de>>(self, mut members: M) -> Result<Phases, M::Error> {
                 let mut phases = Vec::new();
                 while let Some((name, seconds)) = members.next_entry()? {
-                    phases.push(Phase { name, seconds });
+                    phases.push(PhaseTime { name, seconds });
                 }
                 Ok(Phases(phases))
             }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use pgsluice_bench::definition::{By, Durability, Method, Suite};
+use pgsluice_bench::definition::{By, Durability, MethodDefinition, Suite};
 use pgsluice_bench::demand::Judged;
 use pgsluice_bench::result::SuiteResult;
 use serde_json::Value;
@@ -41,7 +41,7 @@ fn every_definition_is_sound_and_honest() {
 }
 
 /// Unlogged tables, a server that writes no WAL and commits that do not wait are named in the row.
-fn check_durability(label: &str, suite: &Suite, method: &Method) {
+fn check_durability(label: &str, suite: &Suite, method: &MethodDefinition) {
     let landing = method.setup.contains("landing") && method.table != "landing";
     let logged = landing || method.step.iter().any(|s| s.phase == "set logged");
     let unlogged = method.setup.contains("UNLOGGED") && !logged;
@@ -59,7 +59,7 @@ fn check_durability(label: &str, suite: &Suite, method: &Method) {
 }
 
 /// The extension keeps the order of the file: one COPY of it does not give that up.
-fn check_order(label: &str, method: &Method) {
+fn check_order(label: &str, method: &MethodDefinition) {
     let has = |words: &str| method.texts().any(|text| text.contains(words));
     let ours = method.needs.iter().any(|need| need == "extension:pgsluice") && has("pgsluice.copy");
     let cut = method.step.iter().any(|s| s.each_lane.is_some());

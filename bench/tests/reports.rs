@@ -6,9 +6,9 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use pgsluice_bench::definition::{By, Durability, Method, Suite};
-use pgsluice_bench::demand::{Demand, Judged, Kind};
-use pgsluice_bench::result::{Status, SuiteResult};
+use pgsluice_bench::definition::{By, Durability, MethodDefinition, Suite};
+use pgsluice_bench::demand::{Demand, DemandKind, Judged};
+use pgsluice_bench::result::{MethodStatus, SuiteResult};
 use pgsluice_bench::{estimate, losses, summary, whole};
 
 fn program(arguments: &[&str]) -> Output {
@@ -61,7 +61,7 @@ fn losses_come_from_the_data() {
     let own = slow.iter().filter(|l| l.what == "time" && l.theirs.contains("of copy"));
     assert_eq!(own.count(), 1, "named twice: {slow:#?}");
     let mut fast = common::votes(0.1);
-    fast.methods.retain(|m| m.status == Status::Ok);
+    fast.methods.retain(|m| m.status == MethodStatus::Ok);
     assert!(losses::find(&[fast]).is_empty());
 }
 
@@ -128,7 +128,7 @@ fn compare_refuses_unlike_durability_and_sees_failures() {
     let dir = tempfile::tempdir().unwrap();
     let mut other = common::votes(0.5);
     other.methods[2].durability = Durability::WholeTable;
-    other.methods[3].status = Status::Failed;
+    other.methods[3].status = MethodStatus::Failed;
     other.methods[3].seconds = None;
     keep(&dir.path().join("a"), &[common::votes(1.0)]);
     keep(&dir.path().join("b"), &[other]);
@@ -177,13 +177,13 @@ fn figures_of_the_readme_follow_the_kept_run() {
     assert!(!arguments(true).status.success());
 }
 
-fn demand(kind: Kind, against: Option<&str>, must: f64, goal: f64) -> Judged {
+fn demand(kind: DemandKind, against: Option<&str>, must: f64, goal: f64) -> Judged {
     let demand = Demand {
         work: "votes".to_owned(),
         method: "ours".to_owned(),
         against: against.map(str::to_owned),
         kind,
-        figure: (kind == Kind::Figure).then(|| "MB_per_second".to_owned()),
+        figure: (kind == DemandKind::Figure).then(|| "MB_per_second".to_owned()),
         must,
         goal: Some(goal),
     };
@@ -194,29 +194,29 @@ fn demand(kind: Kind, against: Option<&str>, must: f64, goal: f64) -> Judged {
 #[test]
 fn demands_are_judged_by_the_runs() {
     // Ours took 1.1, 1.0 and 1.2 s, copy 2.0, 2.1 and 2.5 s in the same rounds.
-    let speedup = demand(Kind::Speedup, Some("copy"), 2.0, 3.0);
+    let speedup = demand(DemandKind::Speedup, Some("copy"), 2.0, 3.0);
     let reached = speedup.reached.unwrap();
     assert!((reached.median - 2.5 / 1.2).abs() < 1e-9 && (reached.min - 2.0 / 1.1).abs() < 1e-9);
     assert_eq!((speedup.must_met, speedup.goal_met), (Some(true), Some(false)));
     assert_eq!(speedup.verdict(Some(2.0), speedup.must_met), "≥ 2.00x: met");
     assert_eq!(speedup.reached(), "2.08x (1.82x to 2.10x)");
-    let ratio = demand(Kind::TimeRatio, Some("rival"), 1.1, 1.2);
+    let ratio = demand(DemandKind::TimeRatio, Some("rival"), 1.1, 1.2);
     assert_eq!((ratio.must_met, ratio.goal_met), (Some(false), Some(false)), "{ratio:?}");
-    let ratio = demand(Kind::TimeRatio, Some("rival"), 1.3, 0.7);
+    let ratio = demand(DemandKind::TimeRatio, Some("rival"), 1.3, 0.7);
     assert_eq!(ratio.verdict(Some(1.3), ratio.must_met), "≤ 1.30: met");
     assert_eq!(ratio.goal_met, Some(false));
-    let share = demand(Kind::Share, Some("rival"), 0.6, 0.9);
+    let share = demand(DemandKind::Share, Some("rival"), 0.6, 0.9);
     assert_eq!((share.must_met, share.goal_met), (Some(true), Some(false)), "{share:?}");
     assert!(share.verdict(Some(0.6), share.must_met).contains("≥ 60 %: met"));
-    let peak = demand(Kind::ClientPeak, None, 256.0, 8.0);
+    let peak = demand(DemandKind::ClientPeak, None, 256.0, 8.0);
     assert_eq!((peak.must_met, peak.goal_met), (Some(true), Some(false)), "9 MB: {peak:?}");
-    let rate = demand(Kind::MegabytesPerSecond, None, 20.0, 20.1);
+    let rate = demand(DemandKind::MegabytesPerSecond, None, 20.0, 20.1);
     assert_eq!((rate.must_met, rate.goal_met), (Some(true), Some(false)), "22 MB in 1.1 s");
-    let figure = demand(Kind::Figure, None, 90.0, 91.0);
+    let figure = demand(DemandKind::Figure, None, 90.0, 91.0);
     assert_eq!((figure.must_met, figure.goal_met), (Some(true), Some(false)), "{figure:?}");
-    let unlike = demand(Kind::Speedup, Some("unlogged"), 0.1, 0.2);
+    let unlike = demand(DemandKind::Speedup, Some("unlogged"), 0.1, 0.2);
     assert!(!unlike.same_durability && unlike.reached().ends_with(" †"));
-    let nobody = demand(Kind::Speedup, Some("absent"), 0.1, 0.2);
+    let nobody = demand(DemandKind::Speedup, Some("absent"), 0.1, 0.2);
     assert_eq!((nobody.must_met, nobody.reached().as_str()), (None, "–"));
     assert_eq!(nobody.verdict(Some(0.1), None), "≥ 0.10x: no figure");
 }
@@ -224,12 +224,12 @@ fn demands_are_judged_by_the_runs() {
 #[test]
 fn growth_is_judged_through_all_row_counts() {
     let mut scaling = common::scaling();
-    let demand = demand(Kind::TimeExponent, None, 1.01, 0.9).demand;
+    let demand = demand(DemandKind::TimeExponent, None, 1.01, 0.9).demand;
     let judged = Judged::new(demand.clone(), &scaling);
     assert_eq!((judged.must_met, judged.goal_met), (Some(true), Some(false)), "{judged:?}");
     assert_eq!(judged.verdict(Some(1.01), judged.must_met), "≤ 1.01: met");
     let largest = scaling.methods.iter_mut().filter(|m| m.of_rows == 4_000_000);
-    largest.for_each(|m| m.status = Status::Failed);
+    largest.for_each(|m| m.status = MethodStatus::Failed);
     summary::summarise(&mut scaling, false);
     let judged = Judged::new(demand, &scaling);
     assert_eq!(judged.must_met, None, "the largest row count has no time: {judged:?}");
@@ -306,7 +306,7 @@ fn the_readme_takes_whole_runs_or_says_that_they_are_not() {
 fn demands_are_shown_where_a_run_has_them() {
     let dir = tempfile::tempdir().unwrap();
     let mut votes = common::votes(1.0);
-    votes.demands = vec![demand(Kind::Speedup, Some("copy"), 2.0, 3.0)];
+    votes.demands = vec![demand(DemandKind::Speedup, Some("copy"), 2.0, 3.0)];
     votes.methods[2].durability = Durability::LocalOnly;
     votes.methods[2].gives_up = vec!["order".to_owned()];
     let runs = dir.path().join("runs");
@@ -338,10 +338,10 @@ fn the_time_left_follows_from_the_runs_so_far() {
     let mut methods = names.map(|name| {
         let text =
             format!("name = '{name}'\ntitle = ''\nby = 'stock'\ndurability = 'kept'\nstep = []");
-        toml::from_str::<Method>(&text).unwrap()
+        toml::from_str::<MethodDefinition>(&text).unwrap()
     });
     methods[3].once = true;
-    let methods: Vec<&Method> = methods.iter().collect();
+    let methods: Vec<&MethodDefinition> = methods.iter().collect();
     let left = |votes: &SuiteResult| estimate::seconds_left(votes, &methods);
     assert_eq!(left(&votes), Some(0.0));
     votes.methods[0].runs.truncate(1);
@@ -363,7 +363,7 @@ fn the_time_left_follows_from_the_runs_so_far() {
 fn a_run_is_judged_by_what_its_suite_asks_today() {
     let mut run = common::votes(1.0);
     run.suite = "copy".to_owned();
-    run.demands = vec![demand(Kind::Speedup, Some("copy"), 1.0, 1.0)];
+    run.demands = vec![demand(DemandKind::Speedup, Some("copy"), 1.0, 1.0)];
     let names: Vec<String> = run.methods.iter().map(|m| m.name.clone()).collect();
     let stock = names.iter().position(|name| name == "copy").unwrap();
     let ours = names.iter().position(|name| name == "ours").unwrap();
@@ -383,9 +383,9 @@ fn a_run_without_the_methods_of_today_keeps_what_was_asked_of_it() {
     run.suite = "copy".to_owned();
     let suites = Path::new(env!("CARGO_MANIFEST_DIR")).join("suites");
     let today = Suite::read(&suites, "copy").unwrap().demand.remove(0);
-    let mut asked = demand(Kind::Speedup, Some("copy"), 1.0, 1.0);
+    let mut asked = demand(DemandKind::Speedup, Some("copy"), 1.0, 1.0);
     asked.demand.work = today.work;
-    let mut gone = demand(Kind::Speedup, Some("copy"), 1.0, 1.0);
+    let mut gone = demand(DemandKind::Speedup, Some("copy"), 1.0, 1.0);
     gone.demand.work = "work that no suite has".to_owned();
     run.demands = vec![asked.clone(), gone];
     whole::annotate(&mut run, &suites);

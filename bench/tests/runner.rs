@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use aloud::left_out;
 use pgsluice_bench::proc::{server_usage, signal};
-use pgsluice_bench::result::{MethodResult, Status, SuiteResult};
+use pgsluice_bench::result::{MethodResult, MethodStatus, SuiteResult};
 use rustix::process::Signal;
 
 /// Folders of server programs by major version: Debian's 15, and what scripts/servers fetched.
@@ -126,7 +126,7 @@ fn right_answers_are_kept_with_their_costs() {
         assert!(result.environment.postgres.starts_with(&major.to_string()));
         for name in ["copy", "binary-unlogged", "lanes", "landing", "sample", "foreign"] {
             let method = method(&result, name);
-            assert_eq!(method.status, Status::Ok, "{name} on {major}: {:?}", method.message);
+            assert_eq!(method.status, MethodStatus::Ok, "{name} on {major}: {:?}", method.message);
             assert_eq!(method.runs.len(), due(method));
             assert!(method.seconds.unwrap().min > 0.0);
             assert!(method.runs.iter().all(|r| r.client_peak_bytes > 0));
@@ -169,7 +169,7 @@ fn check_costs(result: &SuiteResult, counts_writes: bool) {
     assert!(sample.ratio.is_none(), "a sample is not compared with a whole");
     for absent in ["absent", "absent-program"] {
         let absent = method(result, absent);
-        assert_eq!(absent.status, Status::Unavailable);
+        assert_eq!(absent.status, MethodStatus::Unavailable);
         assert!(absent.message.as_ref().unwrap().contains("no"), "{:?}", absent.message);
     }
 }
@@ -225,10 +225,10 @@ fn wrong_answers_are_caught() {
         let output = command.output().unwrap();
         assert_eq!(output.status.code(), Some(1), "on {major}: {}", talk(&output));
         let result = place.result("wrong");
-        assert_eq!(method(&result, "right").status, Status::Ok);
+        assert_eq!(method(&result, "right").status, MethodStatus::Ok);
         for (name, words) in chosen {
             let method = method(&result, name);
-            assert_eq!(method.status, Status::Failed, "{name} on {major}");
+            assert_eq!(method.status, MethodStatus::Failed, "{name} on {major}");
             let message = method.message.as_ref().unwrap();
             assert!(message.contains(words), "{name} on {major}: {message}");
             assert!(method.runs.is_empty() && method.seconds.is_none(), "a time was kept");
@@ -305,7 +305,7 @@ fn an_interrupted_run_cleans_up_after_itself() {
     assert!(talk(&output).contains("interrupted"), "{}", talk(&output));
     assert!(!place.work().exists(), "the work folder is left behind");
     assert!(!place.result("small").complete);
-    let failed = place.result("small").methods.iter().any(|m| m.status == Status::Failed);
+    let failed = place.result("small").methods.iter().any(|m| m.status == MethodStatus::Failed);
     assert!(!failed, "an interruption is no failure of the method");
     let page = fs::read_to_string(place.out().join("small.md")).unwrap();
     assert!(page.contains("Not complete"), "what there is of it is reported: {page}");
@@ -371,7 +371,7 @@ fn methods_of_unusual_shape_are_run_and_checked() {
         assert!(result.complete && result.peak_disk_bytes > 10 << 20);
         assert_eq!(result.parameters.page_cache.word(), "dropped");
         let append = method(&result, "append");
-        if append.status == Status::Failed {
+        if append.status == MethodStatus::Failed {
             // A file system that keeps its pages whatever it is advised: said, not passed over.
             let message = append.message.as_ref().unwrap();
             assert!(message.contains("cannot be dropped here"), "on {major}: {message}");
@@ -385,8 +385,10 @@ fn methods_of_unusual_shape_are_run_and_checked() {
         assert!(unlogged.contains("the table is not logged"), "on {major}: {unlogged}");
         let icu = method(&result, "icu");
         match icu.status {
-            Status::Unavailable => assert!(icu.message.as_ref().unwrap().contains("without ICU")),
-            Status::Failed => panic!("on {major}: {:?}", icu.message),
+            MethodStatus::Unavailable => {
+                assert!(icu.message.as_ref().unwrap().contains("without ICU"))
+            }
+            MethodStatus::Failed => panic!("on {major}: {:?}", icu.message),
             _ => assert_eq!(icu.runs[0].notes, ["i"]),
         }
         let itself = method(&result, "itself");

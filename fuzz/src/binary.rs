@@ -2,7 +2,7 @@
 
 use pgsluice_core::scan::binary::{header, Corrupt, TupleSplitter, Tuples, HEADER_LEN};
 
-use crate::rng::Rng;
+use crate::rng::Random;
 
 /// Tuples that were read, and how the stream ended: the fault, its line and the
 /// index of its column.
@@ -54,7 +54,7 @@ pub fn in_blocks(data: &[u8], columns: i16, size: usize) -> BinaryOutcome {
 }
 
 /// A stream of some tuples, most of them sound, behind a header.
-pub fn stream(rng: &mut Rng, columns: i16) -> Vec<u8> {
+pub fn stream(rng: &mut Random, columns: i16) -> Vec<u8> {
     let mut out = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0".to_vec();
     for _ in 0..rng.below(6) {
         out.extend_from_slice(&columns.to_be_bytes());

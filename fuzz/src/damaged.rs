@@ -1,6 +1,6 @@
 //! CSV files of good records with damaged lines among them.
 
-use crate::rng::Rng;
+use crate::rng::Random;
 use pgsluice_core::scan::{Dialect, StrayQuotes};
 
 /// A file, and what is damaged in it.
@@ -22,7 +22,7 @@ pub struct Damaged {
 
 impl Damaged {
     /// A file of up to `records` records, of which every `every`th or so is damaged.
-    pub fn new(rng: &mut Rng, records: usize, every: usize) -> Damaged {
+    pub fn new(rng: &mut Random, records: usize, every: usize) -> Damaged {
         let dialect = Dialect { stray_quotes: StrayQuotes::Error, ..Dialect::csv() };
         let mut file = Damaged {
             data: vec![],
@@ -53,7 +53,7 @@ impl Damaged {
 
 /// A line with stray quotes. A letter follows the first of them, so that it is never the one
 /// that an open quote before it waits for.
-fn damaged(rng: &mut Rng) -> &'static str {
+fn damaged(rng: &mut Random) -> &'static str {
     rng.pick(&[
         "5,x\"x,y",
         "5\"x,\"a, b\",y",
@@ -70,7 +70,7 @@ fn damaged(rng: &mut Rng) -> &'static str {
 
 /// A field; quoted, it begins with a letter: an open quote before it would take another
 /// character for what follows the end of its field.
-fn good(rng: &mut Rng) -> String {
+fn good(rng: &mut Random) -> String {
     let length = rng.below(6);
     if rng.once_in(2) {
         return "abcde"[..length].into();

@@ -2,11 +2,11 @@
 
 use pgsluice_core::scan::{Characters, Dialect, DotLine, Format, StrayQuotes};
 
-use crate::rng::Rng;
+use crate::rng::Random;
 
 /// A file, what COPY is told of it, and how many columns it is loaded into.
 #[derive(Clone, Debug)]
-pub struct Case {
+pub struct ReadCase {
     /// COPY's options
     pub dialect: Dialect,
     /// the bytes: valid UTF-8 without NUL
@@ -19,22 +19,22 @@ pub struct Case {
     pub force_not_null: u8,
 }
 
-impl Case {
+impl ReadCase {
     /// A case that PostgreSQL `major` accepts the options of.
-    pub fn new(rng: &mut Rng, major: u32) -> Self {
+    pub fn new(rng: &mut Random, major: u32) -> Self {
         let format = if rng.once_in(3) { Format::Text } else { Format::Csv };
         let dialect = dialect(rng, format, major);
         let columns = 1 + rng.below(4);
         let data = file(rng, &dialect, columns);
         let mut force = || if format == Format::Csv { rng.bits() as u8 & 0x0f } else { 0 };
-        Case { dialect, data, columns, force_null: force(), force_not_null: force() }
+        ReadCase { dialect, data, columns, force_null: force(), force_not_null: force() }
     }
 
     /// A case whose nasty bytes lie around the end of a buffer of the server's
     /// (`RAW_BUF_SIZE`, 64 kB), behind one long record.
-    pub fn at_border(rng: &mut Rng, major: u32) -> Self {
+    pub fn at_border(rng: &mut Random, major: u32) -> Self {
         const BUFFER: usize = 1 << 16;
-        let mut case = Case::new(rng, major);
+        let mut case = ReadCase::new(rng, major);
         let ends: [&[u8]; 3] = [b"\r\n", b"\r", b"\n"];
         let found = ends.iter().find(|end| case.data.windows(end.len()).any(|w| w == **end));
         let end = found.unwrap_or(&ends[2]);
@@ -78,7 +78,7 @@ impl Case {
 }
 
 /// Options that the server accepts together.
-pub fn dialect(rng: &mut Rng, format: Format, major: u32) -> Dialect {
+pub fn dialect(rng: &mut Random, format: Format, major: u32) -> Dialect {
     let default = (major >= 16 && rng.once_in(4)).then(|| b"D!".to_vec());
     let dot_line = DotLine::of(format, major);
     if format == Format::Text {
@@ -114,7 +114,7 @@ pub fn dialect(rng: &mut Rng, format: Format, major: u32) -> Dialect {
 }
 
 /// A file of some lines in the dialect; most have `columns` fields.
-pub fn file(rng: &mut Rng, dialect: &Dialect, columns: usize) -> Vec<u8> {
+pub fn file(rng: &mut Random, dialect: &Dialect, columns: usize) -> Vec<u8> {
     let eol = rng.pick(&[&b"\n"[..], b"\n", b"\r\n", b"\r"]);
     let wild = if rng.once_in(3) { 8 } else { 60 };
     let mut out = Vec::new();
@@ -145,7 +145,7 @@ pub fn file(rng: &mut Rng, dialect: &Dialect, columns: usize) -> Vec<u8> {
     out
 }
 
-fn field(rng: &mut Rng, dialect: &Dialect, wild: usize, eol: &[u8], out: &mut Vec<u8>) {
+fn field(rng: &mut Random, dialect: &Dialect, wild: usize, eol: &[u8], out: &mut Vec<u8>) {
     match rng.below(8) {
         0 => out.extend_from_slice(&dialect.null),
         1 => out.extend_from_slice(dialect.default.as_deref().unwrap_or(b"D!")),
@@ -155,7 +155,7 @@ fn field(rng: &mut Rng, dialect: &Dialect, wild: usize, eol: &[u8], out: &mut Ve
 }
 
 /// Bytes that need no quotes, and sometimes ones that would.
-fn plain(rng: &mut Rng, dialect: &Dialect, wild: usize, out: &mut Vec<u8>) {
+fn plain(rng: &mut Random, dialect: &Dialect, wild: usize, out: &mut Vec<u8>) {
     for _ in 0..rng.below(4) {
         if dialect.format == Format::Csv && rng.once_in(wild) {
             let nasty: [&[u8]; 4] = [&[dialect.quote], &[dialect.escape], b"\\.", b"\r"];
@@ -169,7 +169,7 @@ fn plain(rng: &mut Rng, dialect: &Dialect, wild: usize, out: &mut Vec<u8>) {
 }
 
 /// A text escape; one in `wild` yields bytes that may be refused.
-fn escape(rng: &mut Rng, dialect: &Dialect, wild: usize, out: &mut Vec<u8>) {
+fn escape(rng: &mut Random, dialect: &Dialect, wild: usize, out: &mut Vec<u8>) {
     let good: [&[u8]; 16] = [
         b"\\n",
         b"\\t",
@@ -199,7 +199,7 @@ fn escape(rng: &mut Rng, dialect: &Dialect, wild: usize, out: &mut Vec<u8>) {
 }
 
 /// A quoted field, its quotes escaped except where something goes wrong.
-fn quoted(rng: &mut Rng, dialect: &Dialect, wild: usize, eol: &[u8], out: &mut Vec<u8>) {
+fn quoted(rng: &mut Random, dialect: &Dialect, wild: usize, eol: &[u8], out: &mut Vec<u8>) {
     let (quote, escape) = (dialect.quote, dialect.escape);
     if rng.once_in(6) {
         word(rng, out);
@@ -224,7 +224,7 @@ fn quoted(rng: &mut Rng, dialect: &Dialect, wild: usize, eol: &[u8], out: &mut V
     }
 }
 
-fn word(rng: &mut Rng, out: &mut Vec<u8>) {
+fn word(rng: &mut Random, out: &mut Vec<u8>) {
     let words = ["a", "b", "x", " ", ".", "0", "N", "é", "漢", "'", "~", "NULL", "D!"];
     match rng.below(12) {
         0 => out.extend(std::iter::repeat(b'w').take(rng.below(150))),

@@ -15,10 +15,10 @@ pub mod split;
 pub mod types;
 
 /// A fuzz target.
-pub type Target = fn(&[u8]);
+pub type FuzzTarget = fn(&[u8]);
 
 /// Every target by its name, which is also that of its folder in `corpus/`.
-pub const TARGETS: &[(&str, Target)] = &[
+pub const TARGETS: &[(&str, FuzzTarget)] = &[
     ("scan", scan::target),
     ("split", split::target),
     ("binary", binary::target),

@@ -2,12 +2,12 @@
 
 /// The same seed gives the same choices on every machine.
 #[derive(Clone, Debug)]
-pub struct Rng(u64);
+pub struct Random(u64);
 
-impl Rng {
+impl Random {
     /// A source of its own for each seed.
     pub fn new(seed: u64) -> Self {
-        Rng(seed)
+        Random(seed)
     }
 
     /// 64 random bits.

@@ -2,16 +2,16 @@
 
 use pgsluice_core::error::Malformed;
 use pgsluice_core::scan::{
-    valid_utf8, Dialect, Eol, Format, Kind, Next, Processor, Record, Scanner, StrayQuotes,
+    valid_utf8, Dialect, Eol, FieldKind, Format, Next, Processor, Record, Scanner, StrayQuotes,
 };
 
 use crate::hostile;
-use crate::rng::Rng;
+use crate::rng::Random;
 
 /// Everything that is to be known of one record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
-    fields: Vec<(Kind, Vec<u8>)>,
+pub struct SeenRecord {
+    fields: Vec<(FieldKind, Vec<u8>)>,
     start: usize,
     end: usize,
     line: u64,
@@ -19,8 +19,8 @@ pub struct Seen {
 
 /// The records of a whole, and how it ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
-    records: Vec<Seen>,
+pub struct Scanned {
+    records: Vec<SeenRecord>,
     /// malformed records that were passed over: why, the line, from where and to where
     passed: Vec<(Malformed, u64, usize, usize)>,
     pub(crate) refused: Option<(Malformed, u64)>,
@@ -29,10 +29,10 @@ pub struct Outcome {
     pub(crate) ended: bool,
 }
 
-impl Outcome {
+impl Scanned {
     pub(crate) fn new() -> Self {
         let (records, passed) = (vec![], vec![]);
-        Outcome { records, passed, refused: None, eol: Eol::Unknown, lines: 0, ended: false }
+        Scanned { records, passed, refused: None, eol: Eol::Unknown, lines: 0, ended: false }
     }
 
     /// How many records there are, and from where to where those lie that were passed over.
@@ -53,8 +53,8 @@ impl Outcome {
     }
 }
 
-fn seen(record: &Record, chunk: &[u8], base: usize, lines: u64) -> Seen {
-    Seen {
+fn seen(record: &Record, chunk: &[u8], base: usize, lines: u64) -> SeenRecord {
+    SeenRecord {
         fields: (0..record.len())
             .map(|i| record.field(chunk, i))
             .map(|(kind, value)| (kind, value.to_vec()))
@@ -68,7 +68,7 @@ fn seen(record: &Record, chunk: &[u8], base: usize, lines: u64) -> Seen {
 /// Scans a chunk that begins at `base`; gives what it left and whether to go on. Where stray
 /// quotes are not what they are to COPY, malformed records are passed over.
 pub(crate) fn scan_chunk(
-    outcome: &mut Outcome,
+    outcome: &mut Scanned,
     chunk: &[u8],
     base: usize,
     strict: bool,
@@ -109,24 +109,24 @@ pub(crate) fn strict(dialect: &Dialect) -> bool {
 }
 
 /// Scans all of `data` at once, byte by byte.
-pub fn naive(dialect: &Dialect, data: &[u8]) -> Outcome {
-    let mut outcome = Outcome::new();
+pub fn naive(dialect: &Dialect, data: &[u8]) -> Scanned {
+    let mut outcome = Scanned::new();
     let scanner = Scanner::new(data, true, dialect, Eol::Unknown);
     scan_chunk(&mut outcome, data, 0, strict(dialect), scanner, |s, r| s.next_naive(r));
     outcome
 }
 
 /// Scans all of `data` at once, as the product does.
-pub fn fast(dialect: &Dialect, data: &[u8], processor: Processor) -> Outcome {
-    let mut outcome = Outcome::new();
+pub fn fast(dialect: &Dialect, data: &[u8], processor: Processor) -> Scanned {
+    let mut outcome = Scanned::new();
     let scanner = Scanner::new(data, true, dialect, Eol::Unknown).on(processor);
     scan_chunk(&mut outcome, data, 0, strict(dialect), scanner, |s, r| s.next(r));
     outcome
 }
 
 /// Scans `data` in chunks of up to `size` bytes, longer where a record is.
-pub fn chunked(dialect: &Dialect, data: &[u8], size: usize) -> Outcome {
-    let mut outcome = Outcome::new();
+pub fn chunked(dialect: &Dialect, data: &[u8], size: usize) -> Scanned {
+    let mut outcome = Scanned::new();
     let (mut base, mut size) = (0, size.max(1));
     let first = size;
     loop {
@@ -166,7 +166,7 @@ pub(crate) fn input(bytes: &[u8]) -> Option<(Dialect, usize, &[u8])> {
     let (head, data) = bytes.split_first_chunk::<3>()?;
     let format = if head[0] & 1 == 0 { Format::Csv } else { Format::Text };
     let major = if head[0] & 2 == 0 { 15 } else { 18 };
-    let mut dialect = hostile::dialect(&mut Rng::new(u64::from(head[1])), format, major);
+    let mut dialect = hostile::dialect(&mut Random::new(u64::from(head[1])), format, major);
     dialect.stray_quotes = match head[0] >> 2 & 3 {
         1 => StrayQuotes::Error,
         2 => StrayQuotes::Literal,

@@ -3,7 +3,7 @@
 
 use pgsluice_core::scan::{whole_records, Dialect, Eol, Processor, Scanner, Splitter};
 
-use crate::scan::{self, Outcome};
+use crate::scan::{self, Scanned};
 
 /// Checks every rule on one file that comes in blocks of `size` bytes.
 pub fn check(dialect: &Dialect, data: &[u8], size: usize) {
@@ -17,11 +17,11 @@ pub fn check(dialect: &Dialect, data: &[u8], size: usize) {
 
 /// Cuts at the last record end of every block, and scans what lies between cuts. After a stray
 /// quote, the records are walked through instead.
-fn in_parts(dialect: &Dialect, data: &[u8], size: usize, processor: Processor) -> Outcome {
+fn in_parts(dialect: &Dialect, data: &[u8], size: usize, processor: Processor) -> Scanned {
     let strict = scan::strict(dialect);
     let mut splitter = Splitter::new(dialect, Eol::Unknown).on(processor);
     let mut naive = Splitter::new(dialect, Eol::Unknown);
-    let mut outcome = Outcome::new();
+    let mut outcome = Scanned::new();
     let (mut start, mut marker, mut stray, mut walked) = (0, false, false, false);
     for (i, block) in data.chunks(size).enumerate() {
         let mut cuts = splitter.feed(block);
@@ -58,7 +58,7 @@ fn in_parts(dialect: &Dialect, data: &[u8], size: usize, processor: Processor) -
 }
 
 /// Scans one chunk to its end; tells whether to go on.
-fn scan_part(o: &mut Outcome, dialect: &Dialect, data: &[u8], start: usize, end: usize) -> bool {
+fn scan_part(o: &mut Scanned, dialect: &Dialect, data: &[u8], start: usize, end: usize) -> bool {
     let chunk = &data[start..end];
     let scanner = Scanner::new(chunk, true, dialect, o.eol);
     scan::scan_chunk(o, chunk, start, scan::strict(dialect), scanner, |s, r| s.next(r)).1

@@ -6,8 +6,8 @@ use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use pgsluice_fuzz::rng::Rng;
-use pgsluice_fuzz::{Target, TARGETS};
+use pgsluice_fuzz::rng::Random;
+use pgsluice_fuzz::{FuzzTarget, TARGETS};
 
 /// What mutations put in, beside what the corpus has.
 const TOKENS: &[&[u8]] = &[
@@ -62,7 +62,7 @@ fn corpus(name: &str) -> Vec<Vec<u8>> {
     files.iter().map(|file| std::fs::read(file).unwrap()).collect()
 }
 
-fn mutate(rng: &mut Rng, corpus: &[Vec<u8>]) -> Vec<u8> {
+fn mutate(rng: &mut Random, corpus: &[Vec<u8>]) -> Vec<u8> {
     let mut input = corpus[rng.below(corpus.len())].clone();
     for _ in 0..1 + rng.below(6) {
         let at = rng.below(input.len() + 1);
@@ -86,7 +86,7 @@ fn mutate(rng: &mut Rng, corpus: &[Vec<u8>]) -> Vec<u8> {
     input
 }
 
-fn run(name: &str, target: Target, input: &[u8]) {
+fn run(name: &str, target: FuzzTarget, input: &[u8]) {
     if let Err(panic) = catch_unwind(|| target(input)) {
         eprintln!("target {name} fails on b\"{}\"", input.escape_ascii());
         std::panic::resume_unwind(panic);
@@ -102,7 +102,7 @@ fn drive(name: &str) {
     for input in &corpus {
         run(name, *target, input);
     }
-    let mut rng = Rng::new(1);
+    let mut rng = Random::new(1);
     let mut runs = 0_u64;
     while Instant::now() < deadline {
         for _ in 0..64 {

@@ -9,8 +9,8 @@ use pgsluice_core::shape::{Env, Type};
 use pgsluice_core::sink::{PgCopySink, RowSink};
 use pgsluice_core::types::receive::receive;
 use pgsluice_fuzz::damaged::Damaged;
-use pgsluice_fuzz::hostile::{self, Case};
-use pgsluice_fuzz::rng::Rng;
+use pgsluice_fuzz::hostile::{self, ReadCase};
+use pgsluice_fuzz::rng::Random;
 use pgsluice_fuzz::{binary, scan, split, types};
 
 const STRAY_QUOTES: [StrayQuotes; 3] =
@@ -19,8 +19,8 @@ const STRAY_QUOTES: [StrayQuotes; 3] =
 #[test]
 fn hostile_files_are_scanned_alike_however_it_is_done() {
     for seed in 0..20_000 {
-        let mut rng = Rng::new(seed);
-        let mut case = Case::new(&mut rng, if seed % 2 == 0 { 15 } else { 18 });
+        let mut rng = Random::new(seed);
+        let mut case = ReadCase::new(&mut rng, if seed % 2 == 0 { 15 } else { 18 });
         case.dialect.stray_quotes = rng.pick(&STRAY_QUOTES);
         let size = 1 + rng.below(90);
         scan::check(&case.dialect, &case.data, size);
@@ -32,7 +32,7 @@ fn hostile_files_are_scanned_alike_however_it_is_done() {
 #[test]
 fn soups_of_special_bytes_are_scanned_alike() {
     for seed in 0..20_000 {
-        let mut rng = Rng::new(seed);
+        let mut rng = Random::new(seed);
         let format = if rng.once_in(3) { Format::Text } else { Format::Csv };
         let major = rng.pick(&[15, 18]);
         let mut dialect = hostile::dialect(&mut rng, format, major);
@@ -70,7 +70,7 @@ fn soups_of_special_bytes_are_scanned_alike() {
 fn damaged_lines_are_refused_and_all_good_records_found() {
     let (mut damaged, mut good) = (0, 0);
     for seed in 0..10_000 {
-        let mut rng = Rng::new(seed);
+        let mut rng = Random::new(seed);
         let every = rng.pick(&[1, 2, 3, 10, 100]);
         let file = Damaged::new(&mut rng, 40, every);
         let text = String::from_utf8_lossy(&file.data);
@@ -97,7 +97,7 @@ fn damaged_lines_are_refused_and_all_good_records_found() {
 fn binary_streams_are_read_alike_in_any_blocks() {
     let (mut tuples, mut faults) = (0, 0);
     for seed in 0..20_000 {
-        let mut rng = Rng::new(seed);
+        let mut rng = Random::new(seed);
         let columns = rng.below(5) as i16;
         let stream = binary::stream(&mut rng, columns);
         let data = &stream[HEADER_LEN.min(stream.len())..];
@@ -146,7 +146,7 @@ fn binary_values_are_taken_unchanged_or_not_at_all() {
     let all: Vec<Type> = families.iter().flat_map(|name| types::family(name)).collect();
     let mut taken = 0;
     for seed in 0..50_000 {
-        let mut rng = Rng::new(seed);
+        let mut rng = Random::new(seed);
         let ty = &all[rng.below(all.len())];
         let length = rng.pick(&[1, 2, 4, 6, 8, 12, 16]);
         let mut value = Vec::new();

@@ -9,11 +9,11 @@ mod wire;
 
 use pgsluice_core::error::Malformed;
 use pgsluice_core::scan::binary::{header, Corrupt, Tuples, HEADER_LEN};
-use pgsluice_core::scan::{Dialect, Eol, Format, Kind, Next, Record, Scanner};
+use pgsluice_core::scan::{Dialect, Eol, FieldKind, Format, Next, Record, Scanner};
 use pgsluice_fuzz::binary;
-use pgsluice_fuzz::hostile::Case;
-use pgsluice_fuzz::rng::Rng;
-use pgsluice_pgserver::{Options, Server};
+use pgsluice_fuzz::hostile::ReadCase;
+use pgsluice_fuzz::rng::Random;
+use pgsluice_pgserver::{Server, ServerOptions};
 
 use support::on_each_major;
 use wire::Client;
@@ -35,7 +35,7 @@ fn stock_copy_agrees_on_every_server() {
         let major = installation.version.major;
         let pg_bin = Some(installation.bin.clone());
         let settings = vec![("fsync".into(), "off".into())];
-        let server = Server::start(Options { pg_bin, settings, ..Options::default() });
+        let server = Server::start(ServerOptions { pg_bin, settings, ..ServerOptions::default() });
         let server = server.expect("the server starts");
         let mut client = Client::connect(&server.socket_dir().join(".s.PGSQL.5432"), "postgres");
         prepare(&mut client);
@@ -48,10 +48,10 @@ fn stock_copy_agrees_on_every_server() {
 fn text_and_csv_are_read_alike(client: &mut Client, major: u32) {
     let (mut rows, mut refusals) = (0, 0);
     for seed in 0..cases() {
-        let mut rng = Rng::new(seed);
+        let mut rng = Random::new(seed);
         let case = match seed % 40 {
-            7 => Case::at_border(&mut rng, major),
-            _ => Case::new(&mut rng, major),
+            7 => ReadCase::at_border(&mut rng, major),
+            _ => ReadCase::new(&mut rng, major),
         };
         let theirs = by_server(client, &case);
         let ours = by_scanner(&case);
@@ -79,7 +79,7 @@ fn prepare(client: &mut Client) {
     client.run("ALTER TABLE b0 DROP COLUMN id").unwrap();
 }
 
-fn by_server(client: &mut Client, case: &Case) -> Result<Vec<Row>, Refused> {
+fn by_server(client: &mut Client, case: &ReadCase) -> Result<Vec<Row>, Refused> {
     let table = format!("t{}", case.columns);
     let list: Vec<_> = (0..case.columns).map(|i| format!("c{i}")).collect();
     let list = list.join(",");
@@ -122,7 +122,7 @@ fn binary_rows(data: &[u8]) -> Vec<Row> {
     }
 }
 
-fn by_scanner(case: &Case) -> Result<Vec<Row>, Refused> {
+fn by_scanner(case: &ReadCase) -> Result<Vec<Row>, Refused> {
     let mut scanner = Scanner::new(&case.data, true, &case.dialect, Eol::Unknown);
     let mut record = Record::default();
     let mut rows = Vec::new();
@@ -149,7 +149,7 @@ fn by_scanner(case: &Case) -> Result<Vec<Row>, Refused> {
 }
 
 /// One record as a row of text, by the rules of `NextCopyFrom`.
-fn row(case: &Case, record: &Record) -> Result<Row, Malformed> {
+fn row(case: &ReadCase, record: &Record) -> Result<Row, Malformed> {
     if record.len() > case.columns {
         return Err(Malformed::ExtraData);
     }
@@ -158,10 +158,10 @@ fn row(case: &Case, record: &Record) -> Result<Row, Malformed> {
         let (kind, value) = record.field(&case.data, i);
         let forced = |bits: u8| bits >> i & 1 == 1;
         row.push(match kind {
-            Kind::Plain | Kind::Quoted => Some(value.to_vec()),
-            Kind::QuotedNull => (!forced(case.force_null)).then(|| value.to_vec()),
-            Kind::Null => forced(case.force_not_null).then(|| value.to_vec()),
-            Kind::Default => Some(format!("dflt{i}").into_bytes()),
+            FieldKind::Plain | FieldKind::Quoted => Some(value.to_vec()),
+            FieldKind::QuotedNull => (!forced(case.force_null)).then(|| value.to_vec()),
+            FieldKind::Null => forced(case.force_not_null).then(|| value.to_vec()),
+            FieldKind::Default => Some(format!("dflt{i}").into_bytes()),
         });
     }
     if record.len() < case.columns {
@@ -173,7 +173,7 @@ fn row(case: &Case, record: &Record) -> Result<Row, Malformed> {
 fn binary_streams_are_read_alike(client: &mut Client, major: u32) {
     let (mut tuples, mut refusals) = (0, 0);
     for seed in 0..cases() / 2 {
-        let mut rng = Rng::new(seed);
+        let mut rng = Random::new(seed);
         let columns = rng.below(5) as i16;
         let stream = binary::stream(&mut rng, columns);
         client.run("BEGIN").unwrap();
@@ -222,7 +222,7 @@ fn by_binary_scan(stream: &[u8], columns: i16) -> Result<Vec<Row>, Refused> {
 }
 
 fn bytes_that_are_not_utf8_are_named_alike(client: &mut Client) {
-    let mut rng = Rng::new(7);
+    let mut rng = Random::new(7);
     for _ in 0..500 {
         let mut data = Vec::new();
         for _ in 0..1 + rng.below(6) {

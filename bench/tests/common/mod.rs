@@ -6,7 +6,7 @@ use pgsluice_bench::checksum::Checksum;
 use pgsluice_bench::definition::{By, Durability, PageCache, Published};
 use pgsluice_bench::environment::Environment;
 use pgsluice_bench::result::{
-    Answer, DataResult, MethodResult, Parameters, Phase, Run, Status, SuiteResult, SCHEMA,
+    Answer, DataResult, MethodResult, MethodStatus, Parameters, PhaseTime, Run, SuiteResult, SCHEMA,
 };
 use pgsluice_bench::summary;
 
@@ -29,7 +29,7 @@ pub fn method(name: &str, by: By, rows: u64, seconds: &[f64]) -> MethodResult {
         published_seconds: Some(67.799),
         published_rows_per_second: None,
         published_note: None,
-        status: if seconds.is_empty() { Status::Unavailable } else { Status::Ok },
+        status: if seconds.is_empty() { MethodStatus::Unavailable } else { MethodStatus::Ok },
         message: seconds.is_empty().then(|| "no such program".to_owned()),
         versions: BTreeMap::new(),
         runs,
@@ -41,7 +41,8 @@ pub fn method(name: &str, by: By, rows: u64, seconds: &[f64]) -> MethodResult {
 }
 
 fn run(round: u32, seconds: f64, rows: u64) -> Run {
-    let phase = |name: &str, share: f64| Phase { name: name.to_owned(), seconds: share * seconds };
+    let phase =
+        |name: &str, share: f64| PhaseTime { name: name.to_owned(), seconds: share * seconds };
     Run {
         round,
         seconds,

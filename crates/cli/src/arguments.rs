@@ -80,7 +80,7 @@ pub enum CreateHow {
 
 /// How the method staged creates its landing table
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Landing {
+pub enum LandingKind {
     /// not written to the WAL
     Unlogged,
     /// written to the WAL as any other table
@@ -214,7 +214,7 @@ pub struct TargetArguments {
     /// How the method staged creates its landing table [default: unlogged; temporary if the
     /// role may create no other]
     #[arg(long, value_enum, value_name = "HOW")]
-    pub landing: Option<Landing>,
+    pub landing: Option<LandingKind>,
     /// Empty the table first, in the same transaction
     #[arg(long)]
     pub truncate: bool,

@@ -1,6 +1,6 @@
 //! From the arguments on the table to the options.
 
-use crate::arguments::{CreateHow, Landing, Ledger, TargetArguments};
+use crate::arguments::{CreateHow, LandingKind, Ledger, TargetArguments};
 use crate::names::Names;
 use pgsluice_engine::options::{ColumnSet, Create, FieldOptions, TargetOptions};
 
@@ -25,7 +25,7 @@ pub fn target_options(a: &TargetArguments, url: String) -> TargetOptions {
         atomic: a.atomic,
         nodes: a.nodes.clone(),
         lanes: a.lanes.map(usize::from),
-        logged_landing: a.landing == Some(Landing::Logged),
+        logged_landing: a.landing == Some(LandingKind::Logged),
         truncate: a.truncate,
         allow_empty: a.allow_empty,
         create: match a.create {

@@ -32,9 +32,9 @@ fn payload(r: u64) -> String {
 }
 
 /// A type, a name for it, and how its values are written.
-type Kind = (&'static str, Type, fn(u64) -> String);
+type FieldKind = (&'static str, Type, fn(u64) -> String);
 
-const KINDS: [Kind; 14] = [
+const KINDS: [FieldKind; 14] = [
     ("bool", Type::Bool, |r| if r % 3 == 0 { "f" } else { "t" }.into()),
     ("int4", Type::Int4, |r| (r as i32 >> (r % 20)).to_string()),
     ("int8", Type::Int8, |r| (r % 40_000_000_000).to_string()),

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use crate::error::{Malformed, Refusal};
-use crate::scan::{Kind, Record};
-use crate::shape::{Column, RowShape, Source};
+use crate::scan::{FieldKind, Record};
+use crate::shape::{Column, RowShape, ValueSource};
 use crate::sink::RowSink;
 use crate::types;
 
@@ -76,9 +76,9 @@ fn put_columns<S: RowSink>(
     sink.begin();
     for (index, column) in shape.columns.iter().enumerate() {
         let done = match column.source {
-            Source::Field(field) => put_field(column, field, sink),
-            Source::Null => put_value(shape, column, None, sink),
-            Source::Given => {
+            ValueSource::Field(field) => put_field(column, field, sink),
+            ValueSource::Null => put_value(shape, column, None, sink),
+            ValueSource::Given => {
                 sink.given();
                 Ok(())
             }
@@ -96,7 +96,7 @@ fn put_columns<S: RowSink>(
 fn is_empty_line(chunk: &[u8], record: &Record) -> bool {
     record.len() == 1
         && record.field(chunk, 0).1.is_empty()
-        && matches!(record.field(chunk, 0).0, Kind::Plain | Kind::Null)
+        && matches!(record.field(chunk, 0).0, FieldKind::Plain | FieldKind::Null)
 }
 
 /// The value of a field for its column: `None` for NULL.
@@ -104,13 +104,17 @@ fn is_empty_line(chunk: &[u8], record: &Record) -> bool {
 /// As `NextCopyFrom`: FORCE_NOT_NULL makes the marker a value, FORCE_NULL makes
 /// a quoted marker NULL, and the latter has its say after the former.
 #[inline]
-fn value_of<'a>(column: &Column, kind: Kind, value: &'a [u8]) -> Result<Option<&'a [u8]>, Refusal> {
+fn value_of<'a>(
+    column: &Column,
+    kind: FieldKind,
+    value: &'a [u8],
+) -> Result<Option<&'a [u8]>, Refusal> {
     match kind {
-        Kind::Plain | Kind::Quoted => Ok(Some(value)),
-        Kind::Null => Ok(column.force_not_null.then_some(value)),
-        Kind::QuotedNull => Ok((!column.force_null).then_some(value)),
+        FieldKind::Plain | FieldKind::Quoted => Ok(Some(value)),
+        FieldKind::Null => Ok(column.force_not_null.then_some(value)),
+        FieldKind::QuotedNull => Ok((!column.force_null).then_some(value)),
         // The default is an expression of the server's.
-        Kind::Default => Err(Refusal::Ask),
+        FieldKind::Default => Err(Refusal::Ask),
     }
 }
 

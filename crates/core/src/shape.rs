@@ -140,7 +140,7 @@ pub struct ArrayOf {
 
 /// Where a column's value comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum ValueSource {
     /// the field of the record with this index, from 0
     Field(usize),
     /// NULL: the column is not in the file and has no default
@@ -159,7 +159,7 @@ pub struct Column {
     /// the type, domains resolved to their base
     pub ty: Type,
     /// where the value comes from
-    pub source: Source,
+    pub source: ValueSource,
     /// the column, or a domain over its type, forbids NULL
     pub not_null: bool,
     /// COPY's `FORCE_NULL` holds for it
@@ -174,7 +174,7 @@ impl Column {
         Column {
             name: name.into(),
             ty,
-            source: Source::Field(field),
+            source: ValueSource::Field(field),
             not_null: false,
             force_null: false,
             force_not_null: false,

@@ -5,8 +5,8 @@
 use pgsluice_core::index_sort::build::{IndexBuild, Step};
 use pgsluice_core::index_sort::run::Added;
 use pgsluice_core::index_sort::shape::{Attribute, IndexShape, Order};
-use pgsluice_core::index_sort::tuple::{self, Field, Fields};
-use pgsluice_core::index_sort::Failure;
+use pgsluice_core::index_sort::tuple::{self, Field, TupleFields};
+use pgsluice_core::index_sort::BuildFailure;
 use pgsluice_core::page::btree;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -133,7 +133,7 @@ fn ranked(attribute: &Attribute, a: &[u8], b: &[u8]) -> Ordering {
 }
 
 /// Ranks the values that have come.
-fn rank(build: &mut IndexBuild) -> Result<(), Failure> {
+fn rank(build: &mut IndexBuild) -> Result<(), BuildFailure> {
     for index in 0..build.shape().key().len() {
         let attribute = build.shape().attributes()[index];
         let Some(dictionary) = build.shape_mut().dictionary_mut(index) else { continue };
@@ -210,7 +210,7 @@ struct Built {
 }
 
 /// The index; `None`: too many different values to be ranked.
-fn build(shape: &IndexShape, rows: &[Row], memory: usize) -> Result<Option<Built>, Failure> {
+fn build(shape: &IndexShape, rows: &[Row], memory: usize) -> Result<Option<Built>, BuildFailure> {
     let mut build = IndexBuild::new(shape.clone(), memory).unwrap();
     assert!(build.settle()?);
     let mut built = Built { pages: BTreeMap::new(), root: None, file: 0 };
@@ -229,7 +229,7 @@ fn build(shape: &IndexShape, rows: &[Row], memory: usize) -> Result<Option<Built
                     build.reuse(page);
                 }
             }
-            Step::Add => return Ok::<(), Failure>(()),
+            Step::Add => return Ok::<(), BuildFailure>(()),
             Step::Done(root) => {
                 built.root = root;
                 built.file = file.len();
@@ -349,7 +349,7 @@ fn check(shape: &IndexShape, built: &Built, expected: &[Row]) {
             for tid in tids {
                 let row = rows.next().expect("no row too many");
                 assert_eq!(row.1, tid);
-                for (index, found) in Fields::new(shape, tuple).enumerate() {
+                for (index, found) in TupleFields::new(shape, tuple).enumerate() {
                     let attribute = &shape.attributes()[index];
                     let wanted = field(attribute, &row.0[index]);
                     let cut = |field: Option<Field>| match field {
@@ -376,7 +376,7 @@ fn check_high_key(shape: &IndexShape, last: &[u8], high: &[u8], next: &Row) {
     let offset = u16_at(high, 4);
     let (count, has_tid) = ((offset & 0xFFF) as usize, offset & 0x1000 != 0);
     assert!((1..=shape.key().len()).contains(&count));
-    let pairs = Fields::new(shape, high).zip(Fields::new(shape, last)).take(count);
+    let pairs = TupleFields::new(shape, high).zip(TupleFields::new(shape, last)).take(count);
     let mut order = Ordering::Equal;
     for ((index, attribute), (high, last)) in shape.key().iter().enumerate().zip(pairs) {
         let above = compare_field(attribute, high, field(attribute, &next.0[index]));
@@ -483,16 +483,16 @@ fn a_duplicate_is_found_among_live_rows_only() {
         (vec![Some(Value::Int(a)), b.map(Value::Int)], tid, dead)
     };
     let both = [row(1, Some(2), 9, false), row(0, None, 8, false), row(1, Some(2), 7, false)];
-    assert_eq!(build(&shape, &both, 1000).err(), Some(Failure::Duplicate));
+    assert_eq!(build(&shape, &both, 1000).err(), Some(BuildFailure::Duplicate));
     let dead = [row(1, Some(2), 9, false), row(1, Some(2), 8, true), row(1, Some(2), 7, true)];
     assert!(build(&shape, &dead, 1000).is_ok());
     shape.first_in_table = true;
-    assert_eq!(build(&shape, &both, 1000).err(), Some(Failure::Duplicate));
+    assert_eq!(build(&shape, &both, 1000).err(), Some(BuildFailure::Duplicate));
     assert!(build(&shape, &dead, 1000).is_ok());
     let parted = [row(1, Some(2), 9, false), row(1, Some(2), 8, true), row(1, Some(2), 7, false)];
-    assert_eq!(build(&shape, &parted, 1000).err(), Some(Failure::Duplicate));
+    assert_eq!(build(&shape, &parted, 1000).err(), Some(BuildFailure::Duplicate));
     let nulls = [row(1, None, 9, false), row(1, None, 8, false)];
     assert!(build(&shape, &nulls, 1000).is_ok());
     shape.nulls_not_distinct = true;
-    assert_eq!(build(&shape, &nulls, 1000).err(), Some(Failure::Duplicate));
+    assert_eq!(build(&shape, &nulls, 1000).err(), Some(BuildFailure::Duplicate));
 }

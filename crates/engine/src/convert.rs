@@ -11,7 +11,7 @@ use crate::stray;
 use pgsluice_core::error::{Malformed, Refusal};
 use pgsluice_core::row::{self, NoRow};
 use pgsluice_core::scan::{valid_utf8, Dialect, Format, Next, Record};
-use pgsluice_core::shape::{Column, Env, RowShape, Source, Type};
+use pgsluice_core::shape::{Column, Env, RowShape, Type, ValueSource};
 use pgsluice_core::sink::{PgCopySink, HEADER, TRAILER};
 use std::io::Write;
 
@@ -200,7 +200,7 @@ impl Converter<'_> {
                 let column = match fault {
                     Malformed::MissingData(i) => {
                         let mut columns = self.shape.columns.iter();
-                        columns.find(|c| c.source == Source::Field(i)).map_or("", |c| &c.name)
+                        columns.find(|c| c.source == ValueSource::Field(i)).map_or("", |c| &c.name)
                     }
                     _ => "",
                 };
@@ -209,7 +209,7 @@ impl Converter<'_> {
         };
         let column = &self.shape.columns[index];
         place.column = Some(column.name.clone());
-        if let Source::Field(field) = column.source {
+        if let ValueSource::Field(field) = column.source {
             place.value = Some(shown(self.record.field(&chunk.bytes, field).1));
         }
         let message = match refusal {

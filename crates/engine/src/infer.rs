@@ -12,7 +12,7 @@
 use crate::options::TargetOptions;
 use crate::rewrite::Value;
 use pgsluice_core::error::Refusal;
-use pgsluice_core::scan::{Kind, Record};
+use pgsluice_core::scan::{FieldKind, Record};
 use pgsluice_core::shape::{Env, Type};
 use pgsluice_core::sink::PgCopySink;
 use pgsluice_core::types;
@@ -319,7 +319,7 @@ impl Inference {
             let Value::Text(value) = Value::of(field, seen.force_null, seen.force_not_null) else {
                 continue;
             };
-            let spelled = field.0 == Kind::Plain || seen.force_null;
+            let spelled = field.0 == FieldKind::Plain || seen.force_null;
             if spelled && seen.nulls.iter().any(|null| null == value) {
                 continue;
             }
@@ -380,7 +380,7 @@ impl Fit {
         let mut fields = columns.iter().enumerate().take(record.len());
         let found = fields.find(|(index, column)| {
             let (kind, value) = record.field(chunk, *index);
-            matches!(kind, Kind::Plain | Kind::Quoted) && column.alters(value, scratch)
+            matches!(kind, FieldKind::Plain | FieldKind::Quoted) && column.alters(value, scratch)
         });
         found.map(|(index, _)| index)
     }

@@ -11,7 +11,7 @@ use std::ops::Range;
 
 /// Why an attempt failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct AttemptRefused {
     /// the index of the record that the server named, if it named one
     pub record: Option<usize>,
     /// the column that it named
@@ -34,14 +34,14 @@ pub trait Attempts {
     /// # Errors
     ///
     /// The load cannot go on.
-    fn load(&mut self, records: Range<usize>) -> Result<Result<(), Refused>, Self::Fatal>;
+    fn load(&mut self, records: Range<usize>) -> Result<Result<(), AttemptRefused>, Self::Fatal>;
 
     /// Takes a record that was refused alone.
     ///
     /// # Errors
     ///
     /// The limit is exceeded or the reject cannot be kept.
-    fn reject(&mut self, record: usize, why: Refused) -> Result<(), Self::Fatal>;
+    fn reject(&mut self, record: usize, why: AttemptRefused) -> Result<(), Self::Fatal>;
 }
 
 /// Loads all records that the server accepts and rejects the others, in order.
@@ -103,7 +103,10 @@ mod tests {
     impl Attempts for Chunk {
         type Fatal = std::convert::Infallible;
 
-        fn load(&mut self, records: Range<usize>) -> Result<Result<(), Refused>, Self::Fatal> {
+        fn load(
+            &mut self,
+            records: Range<usize>,
+        ) -> Result<Result<(), AttemptRefused>, Self::Fatal> {
             let bad = records.clone().find(|i| self.faults[*i] != b'.');
             // The server stops reading at the record that it refuses; all are sent.
             self.sent += records.len();
@@ -111,7 +114,7 @@ mod tests {
                 self.loaded.extend(records);
                 return Ok(Ok(()));
             };
-            Ok(Err(Refused {
+            Ok(Err(AttemptRefused {
                 record: (self.faults[bad] == b'l').then_some(bad),
                 column: None,
                 sqlstate: "22P02".into(),
@@ -120,7 +123,7 @@ mod tests {
             }))
         }
 
-        fn reject(&mut self, record: usize, _: Refused) -> Result<(), Self::Fatal> {
+        fn reject(&mut self, record: usize, _: AttemptRefused) -> Result<(), Self::Fatal> {
             self.rejected.push(record);
             Ok(())
         }

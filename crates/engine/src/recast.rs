@@ -12,7 +12,7 @@ use crate::input::{Chunk, Counts, Part};
 use crate::options::Options;
 use pgsluice_core::error::Malformed;
 use pgsluice_core::scan::{
-    quote_strays, raw_fields, Dialect, Eol, Format, Kind, Next, Record, Scanner,
+    quote_strays, raw_fields, Dialect, Eol, FieldKind, Format, Next, Record, Scanner,
 };
 
 /// What becomes of the fields of each record.
@@ -188,10 +188,10 @@ impl Recast {
 impl Field {
     /// Whether a field, whose own bytes are given, has one of the spellings. As with COPY's marker,
     /// these are the bytes before escapes are resolved, and what is in quotes is a value.
-    fn is_null(&self, own: &[u8], (kind, value): (Kind, &[u8])) -> bool {
+    fn is_null(&self, own: &[u8], (kind, value): (FieldKind, &[u8])) -> bool {
         let text = match kind {
-            Kind::Plain => own,
-            Kind::Quoted if self.force_null => value,
+            FieldKind::Plain => own,
+            FieldKind::Quoted if self.force_null => value,
             _ => return false,
         };
         self.nulls.iter().any(|null| null == text)

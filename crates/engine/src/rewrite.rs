@@ -1,8 +1,8 @@
 //! Records written again: as CSV, in the text format, as values of INSERT.
 
 use crate::plan::{Plan, Wire};
-use pgsluice_core::scan::{Kind, Record};
-use pgsluice_core::shape::{RowShape, Source};
+use pgsluice_core::scan::{FieldKind, Record};
+use pgsluice_core::shape::{RowShape, ValueSource};
 
 /// What stands for a column's default in the text format that is written here.
 pub const DEFAULT: &str = "\\D";
@@ -21,17 +21,17 @@ pub enum Value<'a> {
 impl<'a> Value<'a> {
     /// What a field says to a column with these options of COPY.
     pub fn of(
-        (kind, value): (Kind, &'a [u8]),
+        (kind, value): (FieldKind, &'a [u8]),
         force_null: bool,
         force_not_null: bool,
     ) -> Value<'a> {
         match kind {
-            Kind::Plain | Kind::Quoted => Value::Text(value),
-            Kind::Null if force_not_null => Value::Text(value),
-            Kind::Null => Value::Null,
-            Kind::QuotedNull if force_null => Value::Null,
-            Kind::QuotedNull => Value::Text(value),
-            Kind::Default => Value::Default,
+            FieldKind::Plain | FieldKind::Quoted => Value::Text(value),
+            FieldKind::Null if force_not_null => Value::Text(value),
+            FieldKind::Null => Value::Null,
+            FieldKind::QuotedNull if force_null => Value::Null,
+            FieldKind::QuotedNull => Value::Text(value),
+            FieldKind::Default => Value::Default,
         }
     }
 }
@@ -43,7 +43,7 @@ pub fn values<'a>(
     record: &'a Record,
 ) -> impl Iterator<Item = Value<'a>> + 'a {
     shape.columns.iter().map(move |column| {
-        let Source::Field(field) = column.source else { return Value::Null };
+        let ValueSource::Field(field) = column.source else { return Value::Null };
         Value::of(record.field(chunk, field), column.force_null, column.force_not_null)
     })
 }

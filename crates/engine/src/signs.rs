@@ -3,9 +3,9 @@
 
 use crate::facts::{ColumnFacts, Facts};
 use crate::options::Options;
-use crate::sniff::{moment_of, spelling, Order, Spelling};
+use crate::sniff::{moment_of, spelling, PartOrder, Spelling};
 use crate::text::{text, Text};
-use pgsluice_core::scan::{Kind, Record};
+use pgsluice_core::scan::{FieldKind, Record};
 use pgsluice_core::shape::{DateOrder, Type};
 
 /// At most so many columns are named in a note.
@@ -48,7 +48,7 @@ impl Signs {
             }
             field.values += 1;
             field.spaced += usize::from(value[0] == b' ');
-            field.marker |= value == b"\\N" && matches!(kind, Kind::Plain);
+            field.marker |= value == b"\\N" && matches!(kind, FieldKind::Plain);
             let shown = || Some(String::from_utf8_lossy(value).into_owned());
             match spelling(value) {
                 Spelling::Null => {
@@ -60,8 +60,8 @@ impl Signs {
             }
             let Some((order, zone)) = moment_of(value) else { continue };
             match order {
-                Order::Unknown if field.date.is_none() => field.date = shown(),
-                Order::Day | Order::Month => field.ordered = true,
+                PartOrder::Unknown if field.date.is_none() => field.date = shown(),
+                PartOrder::Day | PartOrder::Month => field.ordered = true,
                 _ => {}
             }
             if zone && field.zone.is_none() {

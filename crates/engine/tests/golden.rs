@@ -1,6 +1,6 @@
 //! Makes the golden fixtures again: `cargo test -p pgsluice-engine --test golden -- --ignored`.
 
-use pgsluice_pgserver::{find_all, Options, Server};
+use pgsluice_pgserver::{find_all, Server, ServerOptions};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +10,7 @@ use std::process::Command;
 #[ignore = "writes fixtures/golden"]
 #[allow(non_snake_case)]
 fn UPDATE() {
-    let server = Server::start(Options::default()).expect("the server starts");
+    let server = Server::start(ServerOptions::default()).expect("the server starts");
     let psql = find_all().into_iter().map(|i| i.program("psql")).find(|p| p.is_file());
     let psql = psql.unwrap_or("psql".into());
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/golden");

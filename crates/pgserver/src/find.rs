@@ -9,14 +9,14 @@ use std::process::{Command, Stdio};
 
 /// A server's version as its programs print it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Version {
+pub struct ServerVersion {
     /// The major version, 18 for 18.4 and for 18beta1.
     pub major: u32,
     /// The whole version, for example `18.4` or `19devel`.
     pub text: String,
 }
 
-impl Version {
+impl ServerVersion {
     /// Reads `postgres (PostgreSQL) 15.20 (Debian 15.20-0+deb12u1)` and the like.
     fn parse(line: &str) -> Option<Self> {
         let text = line.split(") ").nth(1)?.split_whitespace().next()?;
@@ -31,7 +31,7 @@ impl Version {
     }
 }
 
-impl fmt::Display for Version {
+impl fmt::Display for ServerVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
@@ -70,7 +70,7 @@ pub struct Installation {
     /// The folder that holds `postgres` and `initdb`, without symbolic links.
     pub bin: PathBuf,
     /// What `postgres --version` says.
-    pub version: Version,
+    pub version: ServerVersion,
     /// How it was found.
     pub origin: Origin,
 }
@@ -105,7 +105,7 @@ impl Installation {
             ServerError::new(format!("{postgres:?} --version does not run"))
                 .with_hint("its shared libraries may be missing: run it by hand to see")
         })?;
-        let version = Version::parse(&line).ok_or_else(|| {
+        let version = ServerVersion::parse(&line).ok_or_else(|| {
             ServerError::new(format!("{postgres:?} --version says {line:?}, not a version"))
         })?;
         Ok(Self { bin, version, origin })
@@ -225,12 +225,12 @@ mod tests {
             ("postgres (EnterpriseDB) 17beta2", 17, "17beta2"),
         ];
         for (line, major, text) in cases {
-            let version = Version::parse(line).expect(line);
+            let version = ServerVersion::parse(line).expect(line);
             assert_eq!((version.major, version.text.as_str()), (major, text));
             assert_eq!(version.is_released(), text.contains('.'), "{text}");
         }
         for line in ["", "postgres 18.4", "postgres (PostgreSQL) next"] {
-            assert_eq!(Version::parse(line), None, "{line:?}");
+            assert_eq!(ServerVersion::parse(line), None, "{line:?}");
         }
     }
 

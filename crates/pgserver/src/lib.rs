@@ -17,14 +17,14 @@ mod setup;
 mod temporary;
 
 pub use error::ServerError;
-pub use find::{find, find_all, Installation, Origin, Version};
+pub use find::{find, find_all, Installation, Origin, ServerVersion};
 pub use postmaster::StopMode;
 pub use setup::default_dir;
 pub use temporary::scratch;
 
 use account::Account;
 use postmaster::Postmaster;
-use setup::Place;
+use setup::ServerFolder;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -35,7 +35,7 @@ const STOP_LIMIT: Duration = Duration::from_secs(300);
 
 /// What to start.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ServerOptions {
     /// The folder that holds the server's programs; none: as [`find`] says.
     pub pg_bin: Option<PathBuf>,
     /// The wanted major version; none: that of existing data, or the best there is.
@@ -54,7 +54,7 @@ pub struct Options {
     pub start_limit: Duration,
 }
 
-impl Default for Options {
+impl Default for ServerOptions {
     fn default() -> Self {
         Self {
             pg_bin: None,
@@ -75,7 +75,7 @@ impl Default for Options {
 pub struct Server {
     installation: Installation,
     account: Account,
-    place: Place,
+    place: ServerFolder,
     port: Option<u16>,
     settings: Vec<(String, String)>,
     start_limit: Duration,
@@ -90,12 +90,12 @@ impl Server {
     /// Makes the cluster where there is none yet, and starts it.
     ///
     /// Fails if a server already runs on the folder.
-    pub fn start(mut options: Options) -> Result<Self, ServerError> {
+    pub fn start(mut options: ServerOptions) -> Result<Self, ServerError> {
         let (dir, temporary) = match options.dir {
             Some(dir) => (dir, false),
             None => (temporary::folder()?, true),
         };
-        let place = Place::at(&dir)?;
+        let place = ServerFolder::at(&dir)?;
         let account = Account::choose(&place.data())?;
         let _lock = place.lock(&account)?;
         let installation = place.choose(options.pg_bin.as_deref(), options.major)?;
@@ -122,7 +122,7 @@ impl Server {
 
     /// The server that runs on a folder, if one does. Dropping the result leaves it running.
     pub fn attach(dir: &Path) -> Result<Option<Self>, ServerError> {
-        let place = Place::at(dir)?;
+        let place = ServerFolder::at(dir)?;
         let Some(postmaster) = Postmaster::of(&place.data()) else { return Ok(None) };
         let account = Account::choose(&place.data())?;
         let installation = place.running_installation(&postmaster)?;
@@ -132,7 +132,7 @@ impl Server {
             port: place.running_port(),
             place,
             settings: Vec::new(),
-            start_limit: Options::default().start_limit,
+            start_limit: ServerOptions::default().start_limit,
             postmaster: Some(postmaster),
             owned: false,
             temporary: false,
@@ -141,7 +141,7 @@ impl Server {
 
     /// What is asked for, by the names of the options of `pgsluice server start`, that a server
     /// does not have which [`Server::attach`] has found running.
-    pub fn lacks(&self, asked: &Options) -> Result<Vec<String>, ServerError> {
+    pub fn lacks(&self, asked: &ServerOptions) -> Result<Vec<String>, ServerError> {
         let started = self.place.started_with();
         let mut lacks = Vec::new();
         if let Some(major) = asked.major.filter(|major| *major != self.version().major) {
@@ -207,7 +207,7 @@ impl Server {
     }
 
     /// The server's version.
-    pub fn version(&self) -> &Version {
+    pub fn version(&self) -> &ServerVersion {
         &self.installation.version
     }
 

@@ -28,12 +28,12 @@ const SOCKET_DIR_BYTES: usize = 107 - 15;
 
 /// The folder of one server.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct ServerFolder {
     dir: PathBuf,
     socket_dir: PathBuf,
 }
 
-impl Place {
+impl ServerFolder {
     pub(super) fn at(dir: &Path) -> Result<Self, ServerError> {
         let dir = path::absolute(dir).map_err(|e| ServerError::io("use the folder", dir, e))?;
         let mut socket_dir = dir.join("socket");
@@ -358,14 +358,14 @@ mod tests {
 
     #[test]
     fn a_path_that_no_client_could_name_gets_its_socket_elsewhere() {
-        let comma = Place::at(Path::new("/tmp/one,two")).unwrap();
+        let comma = ServerFolder::at(Path::new("/tmp/one,two")).unwrap();
         assert!(comma.socket_dir().starts_with("/var/tmp"));
         let deep = PathBuf::from("/tmp").join("d".repeat(100));
-        let place = Place::at(&deep).unwrap();
+        let place = ServerFolder::at(&deep).unwrap();
         assert!(place.socket_dir().as_os_str().len() <= SOCKET_DIR_BYTES);
         assert!(place.socket_dir().starts_with("/var/tmp"));
-        assert_eq!(Place::at(&deep).unwrap().socket_dir(), place.socket_dir());
-        let short = Place::at(Path::new("/tmp/short")).unwrap();
+        assert_eq!(ServerFolder::at(&deep).unwrap().socket_dir(), place.socket_dir());
+        let short = ServerFolder::at(Path::new("/tmp/short")).unwrap();
         assert_eq!(short.socket_dir(), Path::new("/tmp/short/socket"));
     }
 }

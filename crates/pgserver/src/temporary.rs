@@ -10,7 +10,7 @@ use super::account::Account;
 use super::error::ServerError;
 use super::find::Installation;
 use super::private_paths;
-use super::setup::{self, Place};
+use super::setup::{self, ServerFolder};
 use std::env;
 use std::fs::{self, DirBuilder};
 use std::io::ErrorKind;
@@ -57,10 +57,10 @@ pub(super) fn folder() -> Result<PathBuf, ServerError> {
 pub(super) fn copy_cluster(
     installation: &Installation,
     account: &Account,
-    to: &Place,
+    to: &ServerFolder,
 ) -> Result<(), ServerError> {
     let name = format!("template-{}", private_paths::short_name(&installation.bin));
-    let template = Place::at(&scratch()?.join(name))?;
+    let template = ServerFolder::at(&scratch()?.join(name))?;
     let lock = template.lock(account)?;
     if !template.data().exists() {
         template.make_cluster(installation, account, false)?;

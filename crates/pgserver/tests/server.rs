@@ -2,7 +2,7 @@
 
 mod support;
 
-use pgsluice_pgserver::{find_all, scratch, Installation, Options, Server, StopMode};
+use pgsluice_pgserver::{find_all, scratch, Installation, Server, ServerOptions, StopMode};
 use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use support::{each_major, left_out, wait_until, Port};
 
-fn options(installation: &Installation) -> Options {
-    Options {
+fn options(installation: &Installation) -> ServerOptions {
+    ServerOptions {
         pg_bin: Some(installation.bin.clone()),
         settings: vec![("fsync".into(), "off".into())],
-        ..Options::default()
+        ..ServerOptions::default()
     }
 }
 
@@ -110,7 +110,7 @@ fn a_kept_server_is_found_again_and_keeps_its_data() {
     let scratch = Scratch::new("kept server", 0o755);
     let dir = scratch.0.join("it's, a \"folder\"");
     let installation = &each_major()[0];
-    let kept = || Options { dir: Some(dir.clone()), ..options(installation) };
+    let kept = || ServerOptions { dir: Some(dir.clone()), ..options(installation) };
 
     assert!(Server::attach(&dir).unwrap().is_none());
     Server::start(kept()).unwrap().detach();
@@ -133,7 +133,8 @@ fn a_kept_server_is_found_again_and_keeps_its_data() {
 fn over_tcp_the_server_asks_for_its_password() {
     let kept = Port::keep();
     let (port, installation) = (kept.number, &each_major()[0]);
-    let server = Server::start(Options { port: Some(port), ..options(installation) }).unwrap();
+    let server =
+        Server::start(ServerOptions { port: Some(port), ..options(installation) }).unwrap();
     let with_password = server.tcp_url("postgres").unwrap();
     assert_eq!(psql(&with_password, "SELECT inet_server_port()").unwrap(), port.to_string());
     assert_eq!(psql(&server.url("postgres"), "SELECT 1").unwrap(), "1");
@@ -212,10 +213,11 @@ fn data_of_another_major_version_are_refused() {
     };
     let scratch = Scratch::new("majors", 0o755);
     let dir = Some(scratch.0.join("server"));
-    drop(Server::start(Options { dir: dir.clone(), ..options(one) }).unwrap());
-    let error = Server::start(Options { dir: dir.clone(), ..options(other) }).unwrap_err();
+    drop(Server::start(ServerOptions { dir: dir.clone(), ..options(one) }).unwrap());
+    let error = Server::start(ServerOptions { dir: dir.clone(), ..options(other) }).unwrap_err();
     let major = Some(other.version.major);
-    let by_number = Server::start(Options { dir, major, ..Options::default() }).unwrap_err();
+    let by_number =
+        Server::start(ServerOptions { dir, major, ..ServerOptions::default() }).unwrap_err();
     let expected = format!("was made by PostgreSQL {}, not", one.version.major);
     assert!(error.to_string().contains(&expected), "{error}");
     assert!(by_number.to_string().contains(&expected), "{by_number}");
@@ -225,8 +227,9 @@ fn data_of_another_major_version_are_refused() {
 fn a_folder_with_other_things_is_left_alone() {
     let scratch = Scratch::new("other things", 0o755);
     let installation = &each_major()[0];
-    let start =
-        |dir: &Path| Server::start(Options { dir: Some(dir.into()), ..options(installation) });
+    let start = |dir: &Path| {
+        Server::start(ServerOptions { dir: Some(dir.into()), ..options(installation) })
+    };
     fs::write(scratch.0.join("thesis.txt"), "dear").unwrap();
     let error = start(&scratch.0).unwrap_err();
     assert!(error.to_string().contains("contains other files"), "{error}");
@@ -306,7 +309,7 @@ fn root_is_told_when_the_server_cannot_reach_its_folder() {
     }
     let private = Scratch::new("unreachable", 0o700);
     let dir = Some(private.0.join("server"));
-    let error = Server::start(Options { dir, ..options(&each_major()[0]) }).unwrap_err();
+    let error = Server::start(ServerOptions { dir, ..options(&each_major()[0]) }).unwrap_err();
     assert!(error.to_string().contains("cannot reach"), "{error}");
     assert!(error.hint().is_some());
 }

@@ -9,7 +9,7 @@ use pgsluice_core::scan::{self, Eol, Next, Record, Scanner};
 use pgsluice_core::shape::RowShape;
 use pgsluice_core::sink::{Ask, HeapPages, HeapSink};
 
-use crate::plan::Plan;
+use crate::plan::FormPlan;
 
 /// Why [`form`] stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,7 +123,7 @@ pub(crate) fn valid_utf8(data: &[u8]) -> usize {
 /// # Safety
 ///
 /// As there.
-pub(crate) unsafe fn form(plan: &mut Plan, slice: &mut Slice) -> Status {
+pub(crate) unsafe fn form(plan: &mut FormPlan, slice: &mut Slice) -> Status {
     // SAFETY: the caller's duty; input, arena, rows and asks do not overlap.
     let (input, arena, rows, asks) = unsafe {
         (

@@ -6,7 +6,7 @@ use pgsluice_core::index_sort::interrupt::Interrupts;
 use pgsluice_core::index_sort::run::Added;
 use pgsluice_core::index_sort::shape::{Attribute, IndexShape, Order, MAX_ATTRIBUTES};
 use pgsluice_core::index_sort::tuple::{Field, MAX_VARLENA};
-use pgsluice_core::index_sort::Failure;
+use pgsluice_core::index_sort::BuildFailure;
 use pgsluice_core::memory::{Fallible, OutOfMemory};
 use pgsluice_core::page::btree;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -111,18 +111,18 @@ pub struct IndexStepDef {
     pub level: u32,
 }
 
-impl From<Failure> for IndexStatus {
-    fn from(failure: Failure) -> Self {
+impl From<BuildFailure> for IndexStatus {
+    fn from(failure: BuildFailure) -> Self {
         match failure {
-            Failure::OutOfMemory => IndexStatus::NoMemory,
-            Failure::Corrupt => IndexStatus::Corrupt,
-            Failure::Duplicate => IndexStatus::Duplicate,
-            Failure::Interrupted => IndexStatus::Interrupted,
+            BuildFailure::OutOfMemory => IndexStatus::NoMemory,
+            BuildFailure::Corrupt => IndexStatus::Corrupt,
+            BuildFailure::Duplicate => IndexStatus::Duplicate,
+            BuildFailure::Interrupted => IndexStatus::Interrupted,
         }
     }
 }
 
-pub(crate) fn guarded(what: impl FnOnce() -> Result<IndexStatus, Failure>) -> IndexStatus {
+pub(crate) fn guarded(what: impl FnOnce() -> Result<IndexStatus, BuildFailure>) -> IndexStatus {
     crate::memory::ran_out();
     match catch_unwind(AssertUnwindSafe(what)) {
         Ok(Ok(_)) if crate::memory::ran_out() => IndexStatus::NoMemory,
@@ -295,7 +295,7 @@ unsafe fn add_fields<const MOST: usize>(
     stored: bool,
     values: &[usize],
     nulls: &[bool],
-) -> Result<IndexStatus, Failure> {
+) -> Result<IndexStatus, BuildFailure> {
     let mut fields: [Option<Field>; MOST] = [None; MOST];
     for (index, (value, null)) in values.iter().zip(nulls).enumerate() {
         // SAFETY: the caller's duty: a Datum of the attribute.
@@ -319,7 +319,7 @@ unsafe fn field<'a>(
     datum: usize,
     null: bool,
     stored: bool,
-) -> Result<Result<Option<Field<'a>>, IndexStatus>, Failure> {
+) -> Result<Result<Option<Field<'a>>, IndexStatus>, BuildFailure> {
     if null {
         return Ok(Ok(None));
     }

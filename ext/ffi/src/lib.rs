@@ -39,7 +39,7 @@ pub use index_page::IndexColumnDef;
 pub use memory::{pgsluice_large_pieces, LargePieces};
 pub use pgsluice_core::index_sort::team::Spread as IndexSpreadDef;
 pub use pgsluice_core::sink::Ask as AskDef;
-pub use plan::{ColumnDef, DialectDef, EnvDef, LabelDef, Plan};
+pub use plan::{ColumnDef, DialectDef, EnvDef, FormPlan, LabelDef};
 pub use rank::IndexValuesDef;
 
 /// Lets panics be written to the server's log as they are. Rust's own hook may add a backtrace, for
@@ -93,14 +93,14 @@ pub unsafe extern "C" fn pgsluice_plan(
     fields: usize,
     dialect: *const DialectDef,
     env: *const EnvDef,
-) -> *mut Plan {
+) -> *mut FormPlan {
     hand_out(|| {
         #[cfg(feature = "faults")]
         // SAFETY: the caller's duty, as above.
         let _faults = faults::of(unsafe { plan::slice((*dialect).null, (*dialect).null_len) });
         // SAFETY: the caller's duty, as above.
         unsafe {
-            plan::Plan::new(plan::slice(columns, ncolumns), fields, &*dialect, &*env).map(Some)
+            plan::FormPlan::new(plan::slice(columns, ncolumns), fields, &*dialect, &*env).map(Some)
         }
     })
 }
@@ -111,7 +111,7 @@ pub unsafe extern "C" fn pgsluice_plan(
 ///
 /// `plan` is one that [`pgsluice_plan`] made, or NULL, and is not used again.
 #[no_mangle]
-pub unsafe extern "C" fn pgsluice_plan_free(plan: *mut Plan) {
+pub unsafe extern "C" fn pgsluice_plan_free(plan: *mut FormPlan) {
     // SAFETY: the caller's duty.
     unsafe { free(plan) }
 }
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn pgsluice_valid_utf8(data: *const u8, len: usize) -> usi
 /// its `input` (valid UTF-8), `arena` (aligned to 8), `rows` and `asks` for the lengths
 /// beside them; they do not overlap.
 #[no_mangle]
-pub unsafe extern "C" fn pgsluice_form(plan: *mut Plan, slice: *mut Slice) -> Status {
+pub unsafe extern "C" fn pgsluice_form(plan: *mut FormPlan, slice: *mut Slice) -> Status {
     let formed = catch_unwind(AssertUnwindSafe(|| {
         // SAFETY: the caller's duty.
         let (plan, slice) = unsafe { (&mut *plan, &mut *slice) };

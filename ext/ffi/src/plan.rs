@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use pgsluice_core::memory::{Fallible, OutOfMemory};
 use pgsluice_core::scan::{Characters, Dialect, DotLine, Format, Record, StrayQuotes};
-use pgsluice_core::shape::{Column, DateOrder, EnumLabels, Env, RowShape, Source, Type};
+use pgsluice_core::shape::{Column, DateOrder, EnumLabels, Env, RowShape, Type, ValueSource};
 use pgsluice_core::sink::{HeapColumn, Scratch};
 
 /// The longest slice that is given to [`crate::pgsluice_form`], in bytes.
@@ -105,7 +105,7 @@ pub struct EnvDef {
 
 /// How the records of one statement become tuples of one relation.
 #[derive(Debug)]
-pub struct Plan {
+pub struct FormPlan {
     pub(crate) shape: RowShape,
     pub(crate) heap: Vec<HeapColumn>,
     pub(crate) dialect: Dialect,
@@ -129,7 +129,7 @@ pub(crate) unsafe fn slice<'a, T>(data: *const T, len: usize) -> &'a [T] {
     unsafe { std::slice::from_raw_parts(data, len) }
 }
 
-impl Plan {
+impl FormPlan {
     /// # Safety
     ///
     /// The pointers within the structs are valid for the lengths beside them.
@@ -138,7 +138,7 @@ impl Plan {
         fields: usize,
         dialect: &DialectDef,
         env: &EnvDef,
-    ) -> Result<Plan, OutOfMemory> {
+    ) -> Result<FormPlan, OutOfMemory> {
         let mut columns = Vec::with_room(defs.len())?;
         let mut heap = Vec::with_room(defs.len())?;
         for def in defs {
@@ -149,7 +149,7 @@ impl Plan {
             }
         }
         let scratch = Scratch { array: Vec::with_room(MAX_SLICE)?, ..Scratch::default() };
-        Ok(Plan {
+        Ok(FormPlan {
             binary: dialect.binary,
             fields: Vec::with_room(fields)?,
             shape: RowShape { columns, fields, env: environment(env) },
@@ -167,9 +167,9 @@ impl Plan {
 /// The struct's pointers are valid for the lengths beside them.
 unsafe fn column(def: &ColumnDef) -> Result<Column, OutOfMemory> {
     let source = match def.source {
-        FROM_NULL => Source::Null,
-        FROM_GIVEN | FROM_BLANK => Source::Given,
-        field => Source::Field(field as usize),
+        FROM_NULL => ValueSource::Null,
+        FROM_GIVEN | FROM_BLANK => ValueSource::Given,
+        field => ValueSource::Field(field as usize),
     };
     Ok(Column {
         name: String::new(),

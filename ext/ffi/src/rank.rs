@@ -3,7 +3,7 @@
 use crate::index::{guarded, IndexStatus, IndexStepDef};
 use crate::plan::slice;
 use pgsluice_core::index_sort::build::IndexBuild;
-use pgsluice_core::index_sort::Failure;
+use pgsluice_core::index_sort::BuildFailure;
 
 /// The different values of a ranked attribute.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub unsafe extern "C" fn pgsluice_index_values(
     // SAFETY: the caller's duty.
     let (build, values) = unsafe { (&*build, &mut *values) };
     guarded(|| {
-        let dictionary = build.shape().dictionary(attribute).ok_or(Failure::Corrupt)?;
+        let dictionary = build.shape().dictionary(attribute).ok_or(BuildFailure::Corrupt)?;
         let (images, starts) = dictionary.values();
         // The allocator aligns to sixteen bytes, which no type promises.
         if !images.is_empty() && images.as_ptr() as usize % 8 != 0 {
@@ -79,7 +79,8 @@ pub unsafe extern "C" fn pgsluice_index_rank(
     // SAFETY: the caller's duty.
     let (build, order, equal) = unsafe { (&mut *build, slice(order, count), slice(equal, count)) };
     guarded(|| {
-        let dictionary = build.shape_mut().dictionary_mut(attribute).ok_or(Failure::Corrupt)?;
+        let dictionary =
+            build.shape_mut().dictionary_mut(attribute).ok_or(BuildFailure::Corrupt)?;
         dictionary.rank(order, equal)?;
         Ok(IndexStatus::Go)
     })

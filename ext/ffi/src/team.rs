@@ -6,7 +6,7 @@ use pgsluice_core::index_sort::build::IndexBuild;
 use pgsluice_core::index_sort::merge::Extent;
 use pgsluice_core::index_sort::run::Entry;
 use pgsluice_core::index_sort::team::{Handed, Spread};
-use pgsluice_core::index_sort::Failure;
+use pgsluice_core::index_sort::BuildFailure;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
 /// Adds the rows of this build to those that `spread` speaks of. `false`: they cannot be handed
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn pgsluice_index_join(
             Handed::Entries(_) => (size_of::<Entry>(), align_of::<Entry>()),
         };
         if len % size != 0 || bytes as usize % align != 0 {
-            return Err(Failure::Corrupt);
+            return Err(BuildFailure::Corrupt);
         }
         // SAFETY: `len` bytes, as many as that many items have, at their alignment; any bytes are
         // words, and an entry is three of them.

@@ -1,7 +1,7 @@
 //! `pgsluice sample`: deterministic data to try and measure with.
 
 use crate::failure::Failure;
-use crate::sample_data::{Format, Kind, Sample};
+use crate::sample_data::{Sample, SampleFormat, SampleTable};
 use clap::Args;
 use pgsluice_engine::Error;
 use std::fs::File;
@@ -24,7 +24,7 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
     /// Which table
-    kind: Kind,
+    kind: SampleTable,
     /// Number of rows
     #[arg(long, default_value_t = 1_000_000, value_name = "N")]
     rows: u64,
@@ -36,7 +36,7 @@ pub struct Arguments {
     out: PathBuf,
     /// One of COPY's textual formats
     #[arg(long, default_value = "csv")]
-    format: Format,
+    format: SampleFormat,
     /// Print the CREATE TABLE statement instead of data
     #[arg(long, conflicts_with_all = ["rows", "seed", "format"])]
     ddl: bool,

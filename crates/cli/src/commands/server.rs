@@ -5,7 +5,7 @@ mod cluster;
 use crate::failure::Failure;
 use crate::output::{print, say};
 use clap::{Args, Subcommand};
-use pgsluice_pgserver::{default_dir, find_all, Options, Server, StopMode};
+use pgsluice_pgserver::{default_dir, find_all, Server, ServerOptions, StopMode};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -136,14 +136,14 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
 
 fn start(dir: PathBuf, asked: Start) -> Result<(), Failure> {
     let number = cluster::number(&dir, asked.nodes)?;
-    let mut options = Options {
+    let mut options = ServerOptions {
         pg_bin: asked.pg_bin,
         major: asked.major,
         dir: Some(dir.clone()),
         port: asked.port,
         settings: asked.settings,
         offer_extension: true,
-        ..Options::default()
+        ..ServerOptions::default()
     };
     if number > 0 {
         cluster::add_setting(&mut options);
@@ -168,7 +168,11 @@ fn start(dir: PathBuf, asked: Start) -> Result<(), Failure> {
 }
 
 /// Starts the nodes of a cluster, which run on afterwards.
-fn start_nodes(coordinator: &Server, number: usize, options: &Options) -> Result<(), Failure> {
+fn start_nodes(
+    coordinator: &Server,
+    number: usize,
+    options: &ServerOptions,
+) -> Result<(), Failure> {
     if number == 0 {
         return Ok(());
     }

@@ -240,11 +240,11 @@ fn public(_: &mut Rng, out: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::super::tests::sample;
-    use super::super::Kind;
+    use super::super::SampleTable;
 
     #[test]
     fn events_have_the_size_of_the_article() {
-        let data = sample(Kind::Events, 50_000);
+        let data = sample(SampleTable::Events, 50_000);
         let bytes = data.len() as f64 / 50_000.0;
         assert!((240.0..260.0).contains(&bytes), "{bytes} bytes a row");
         assert_eq!(data.iter().filter(|b| **b == b'\n').count(), 50_000, "a line is a row");

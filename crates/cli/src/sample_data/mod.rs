@@ -24,7 +24,7 @@ const BLOCKS_AHEAD: usize = 2;
 
 /// The tables there are data for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Kind {
+pub enum SampleTable {
     /// username, link, score: narrow text rows, 22 bytes each
     Votes,
     /// typed events with a JSON payload, 250 bytes each
@@ -37,7 +37,7 @@ pub enum Kind {
 
 /// How rows are written; both load with COPY's defaults for the format, without a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub enum SampleFormat {
     Csv,
     Text,
 }
@@ -46,32 +46,32 @@ pub enum Format {
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
     /// The table.
-    pub kind: Kind,
+    pub kind: SampleTable,
     /// How many rows.
     pub rows: u64,
     /// Another seed gives other data of the same shape.
     pub seed: u64,
     /// How rows are written.
-    pub format: Format,
+    pub format: SampleFormat,
 }
 
-impl Kind {
+impl SampleTable {
     /// The statement that makes the table, ending in a semicolon and a newline.
     pub fn ddl(self) -> String {
         match self {
-            Kind::Votes => votes::DDL.to_owned(),
-            Kind::Events => events::DDL.to_owned(),
-            Kind::Lineitem => lineitem::DDL.to_owned(),
-            Kind::Wide => wide::ddl(),
+            SampleTable::Votes => votes::DDL.to_owned(),
+            SampleTable::Events => events::DDL.to_owned(),
+            SampleTable::Lineitem => lineitem::DDL.to_owned(),
+            SampleTable::Wide => wide::ddl(),
         }
     }
 
     fn block_rows(self) -> u64 {
         match self {
-            Kind::Votes => votes::BLOCK_ROWS,
-            Kind::Events => events::BLOCK_ROWS,
-            Kind::Lineitem => lineitem::BLOCK_ROWS,
-            Kind::Wide => wide::BLOCK_ROWS,
+            SampleTable::Votes => votes::BLOCK_ROWS,
+            SampleTable::Events => events::BLOCK_ROWS,
+            SampleTable::Lineitem => lineitem::BLOCK_ROWS,
+            SampleTable::Wide => wide::BLOCK_ROWS,
         }
     }
 }
@@ -119,10 +119,10 @@ impl Sample {
         let row = &mut RowWriter::new(&mut out, self.format);
         let rng = &mut Rng::of_block(self.seed, self.kind as u64, block);
         match self.kind {
-            Kind::Votes => votes::block(rng, block, rows, row),
-            Kind::Events => events::block(rng, block, rows, row),
-            Kind::Lineitem => lineitem::block(rng, block, rows, row),
-            Kind::Wide => wide::block(rng, block, rows, row),
+            SampleTable::Votes => votes::block(rng, block, rows, row),
+            SampleTable::Events => events::block(rng, block, rows, row),
+            SampleTable::Lineitem => lineitem::block(rng, block, rows, row),
+            SampleTable::Wide => wide::block(rng, block, rows, row),
         }
         out
     }
@@ -132,10 +132,11 @@ impl Sample {
 mod tests {
     use super::*;
 
-    const KINDS: [Kind; 4] = [Kind::Votes, Kind::Events, Kind::Lineitem, Kind::Wide];
+    const KINDS: [SampleTable; 4] =
+        [SampleTable::Votes, SampleTable::Events, SampleTable::Lineitem, SampleTable::Wide];
 
-    pub(super) fn sample(kind: Kind, rows: u64) -> Vec<u8> {
-        make(Sample { kind, rows, seed: 1, format: Format::Csv }, 1)
+    pub(super) fn sample(kind: SampleTable, rows: u64) -> Vec<u8> {
+        make(Sample { kind, rows, seed: 1, format: SampleFormat::Csv }, 1)
     }
 
     fn make(sample: Sample, threads: usize) -> Vec<u8> {
@@ -176,7 +177,7 @@ mod tests {
     #[test]
     fn threads_do_not_show() {
         for kind in KINDS {
-            let sample = Sample { kind, rows: 66_000, seed: 7, format: Format::Text };
+            let sample = Sample { kind, rows: 66_000, seed: 7, format: SampleFormat::Text };
             assert!(make(sample, 1) == make(sample, 3), "{kind:?}");
         }
     }
@@ -184,7 +185,7 @@ mod tests {
     #[test]
     fn another_seed_gives_other_data() {
         for kind in KINDS {
-            let with = |seed| make(Sample { kind, rows: 100, seed, format: Format::Csv }, 1);
+            let with = |seed| make(Sample { kind, rows: 100, seed, format: SampleFormat::Csv }, 1);
             assert!(with(1) != with(2), "{kind:?}");
         }
     }
@@ -200,7 +201,8 @@ mod tests {
                 Ok(())
             }
         }
-        let sample = Sample { kind: Kind::Votes, rows: 1 << 20, seed: 1, format: Format::Csv };
+        let sample =
+            Sample { kind: SampleTable::Votes, rows: 1 << 20, seed: 1, format: SampleFormat::Csv };
         assert_eq!(sample.write(2, &mut Full).unwrap_err().kind(), io::ErrorKind::StorageFull);
     }
 }

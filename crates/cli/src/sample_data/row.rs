@@ -1,24 +1,24 @@
 //! Writes rows in one of COPY's textual formats.
 
-use super::Format;
+use super::SampleFormat;
 
 /// Appends fields and rows to a buffer.
 pub(super) struct RowWriter<'a> {
     out: &'a mut Vec<u8>,
-    format: Format,
+    format: SampleFormat,
     in_row: bool,
 }
 
 impl<'a> RowWriter<'a> {
-    pub(super) fn new(out: &'a mut Vec<u8>, format: Format) -> Self {
+    pub(super) fn new(out: &'a mut Vec<u8>, format: SampleFormat) -> Self {
         Self { out, format, in_row: false }
     }
 
     fn delimit(&mut self) {
         if self.in_row {
             self.out.push(match self.format {
-                Format::Csv => b',',
-                Format::Text => b'\t',
+                SampleFormat::Csv => b',',
+                SampleFormat::Text => b'\t',
             });
         }
         self.in_row = true;
@@ -39,8 +39,8 @@ impl<'a> RowWriter<'a> {
     /// SQL's NULL, as COPY spells it in the format.
     pub(super) fn null(&mut self) {
         self.plain(match self.format {
-            Format::Csv => b"",
-            Format::Text => b"\\N",
+            SampleFormat::Csv => b"",
+            SampleFormat::Text => b"\\N",
         });
     }
 
@@ -48,8 +48,8 @@ impl<'a> RowWriter<'a> {
     pub(super) fn text(&mut self, value: &[u8]) {
         self.delimit();
         match self.format {
-            Format::Csv => push_csv(self.out, value),
-            Format::Text => push_text(self.out, value),
+            SampleFormat::Csv => push_csv(self.out, value),
+            SampleFormat::Text => push_text(self.out, value),
         }
     }
 
@@ -156,7 +156,7 @@ pub(super) fn push_hex(out: &mut Vec<u8>, value: u64, digits: u32) {
 mod tests {
     use super::*;
 
-    fn row(format: Format) -> String {
+    fn row(format: SampleFormat) -> String {
         let mut out = Vec::new();
         let mut row = RowWriter::new(&mut out, format);
         row.int(i64::MIN);
@@ -172,8 +172,8 @@ mod tests {
 
     #[test]
     fn fields_are_escaped_as_copy_does() {
-        assert_eq!(row(Format::Csv), "-9223372036854775808,\"a\"\"b,\\\tc\",\"\",,x\n0\n");
-        assert_eq!(row(Format::Text), "-9223372036854775808\ta\"b,\\\\\\tc\t\t\\N\tx\n0\n");
+        assert_eq!(row(SampleFormat::Csv), "-9223372036854775808,\"a\"\"b,\\\tc\",\"\",,x\n0\n");
+        assert_eq!(row(SampleFormat::Text), "-9223372036854775808\ta\"b,\\\\\\tc\t\t\\N\tx\n0\n");
     }
 
     #[test]

@@ -113,12 +113,12 @@ fn username(user: u64) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::super::tests::sample;
-    use super::super::Kind;
+    use super::super::SampleTable;
     use std::collections::{HashMap, HashSet};
 
     #[test]
     fn votes_have_the_shape_of_the_article() {
-        let data = String::from_utf8(sample(Kind::Votes, 300_000)).unwrap();
+        let data = String::from_utf8(sample(SampleTable::Votes, 300_000)).unwrap();
         let mut users: HashMap<&str, (u32, u32)> = HashMap::new();
         let mut links: HashMap<&str, u32> = HashMap::new();
         let mut pairs = HashSet::new();

@@ -242,13 +242,14 @@ fn params(rng: &mut Rng, scratch: &mut Vec<u8>, row: &mut RowWriter) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Format, Kind, Sample};
+    use super::super::{Sample, SampleFormat, SampleTable};
 
     #[test]
     fn a_wide_row_has_105_columns() {
         assert_eq!(super::columns().count(), 105);
         let mut row = Vec::new();
-        let sample = Sample { kind: Kind::Wide, rows: 1, seed: 1, format: Format::Text };
+        let sample =
+            Sample { kind: SampleTable::Wide, rows: 1, seed: 1, format: SampleFormat::Text };
         sample.write(1, &mut row).unwrap();
         assert_eq!(row.iter().filter(|b| **b == b'\t').count(), 104);
     }

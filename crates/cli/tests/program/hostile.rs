@@ -8,7 +8,7 @@ use crate::common::{on_each_major, World};
 use cases::CASES;
 use pgsluice_core::scan::Format;
 use pgsluice_fuzz::hostile;
-use pgsluice_fuzz::rng::Rng;
+use pgsluice_fuzz::rng::Random;
 
 /// Files for each server and generator; a seed is a file, so that a failure can be
 /// had again. `PGSLUICE_CASES` asks for more.
@@ -39,8 +39,8 @@ struct Given {
 }
 
 /// Columns of text, and options as odd as the server takes them.
-fn texts(rng: &mut Rng, major: u32, method: &str) -> Option<Given> {
-    let case = hostile::Case::new(rng, major);
+fn texts(rng: &mut Random, major: u32, method: &str) -> Option<Given> {
+    let case = hostile::ReadCase::new(rng, major);
     let d = &case.dialect;
     // Before 18 stock COPY takes such a line for the end of the data, the loader never does.
     let dots = case.data.windows(2).any(|two| two == b"\\.");
@@ -78,7 +78,7 @@ fn texts(rng: &mut Rng, major: u32, method: &str) -> Option<Given> {
 }
 
 /// Columns of every type, values at their limits, now and then one beyond.
-fn types(rng: &mut Rng) -> Given {
+fn types(rng: &mut Random) -> Given {
     let columns: Vec<_> = (0..1 + rng.below(5)).map(|_| &CASES[rng.below(CASES.len())]).collect();
     let odd = if rng.once_in(2) { 4 } else { 40 };
     let mut out = String::new();
@@ -156,7 +156,7 @@ fn every_method_agrees_on_generated_files() {
         let (mut taken, mut refused) = (0, 0);
         for seed in 0..files() {
             let route = METHODS[seed as usize % METHODS.len()];
-            let mut rng = Rng::new(seed);
+            let mut rng = Random::new(seed);
             for given in texts(&mut rng, major, route.0).into_iter().chain([types(&mut rng)]) {
                 let data = String::from_utf8_lossy(&given.bytes).into_owned();
                 let label = format!(

@@ -3,7 +3,7 @@
 
 use crate::common::{each_major, on_first_and_last_major, World};
 use pgsluice_fuzz::damaged::Damaged;
-use pgsluice_fuzz::rng::Rng;
+use pgsluice_fuzz::rng::Random;
 use std::fs;
 use std::io::Write;
 
@@ -95,7 +95,7 @@ fn exactly_the_damaged_lines_are_rejected() {
         let rejects = world.path("rejects.csv");
         world.sql("CREATE TABLE s (a text, b text, c text); CREATE TABLE t (LIKE s)");
         for seed in 0..27 {
-            let mut rng = Rng::new(seed);
+            let mut rng = Random::new(seed);
             let method = METHODS[seed as usize % METHODS.len()];
             let large = seed % 5 == 0 && method != "insert";
             let (records, every) = if large { (40_000, 400) } else { (60, rng.pick(&[2, 5, 20])) };

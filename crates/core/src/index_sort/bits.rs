@@ -4,7 +4,7 @@ use crate::memory::{Fallible, OutOfMemory};
 
 /// Some of a word's bits, and where they go in a packed one.
 #[derive(Debug)]
-pub struct Part {
+pub struct BitPart {
     mask: u64,
     /// the place of the lowest one in the packed word; the others follow it
     to: u32,
@@ -22,7 +22,7 @@ struct Run {
     ones: u64,
 }
 
-impl Part {
+impl BitPart {
     /// The bits of `mask`, side by side from bit `to` on; all others are as those of `sample`.
     ///
     /// # Errors
@@ -52,14 +52,14 @@ pub trait Bits {
     /// # Safety
     ///
     /// The processor has the features that the implementation names.
-    unsafe fn gather(part: &Part, word: u64) -> u64;
+    unsafe fn gather(part: &BitPart, word: u64) -> u64;
 
     /// The word of which `packed` has the part's bits.
     ///
     /// # Safety
     ///
     /// As [`Bits::gather`].
-    unsafe fn scatter(part: &Part, packed: u64) -> u64;
+    unsafe fn scatter(part: &BitPart, packed: u64) -> u64;
 }
 
 /// One run after the other: every processor.
@@ -67,12 +67,12 @@ pub struct Plain;
 
 impl Bits for Plain {
     #[inline(always)]
-    unsafe fn gather(part: &Part, word: u64) -> u64 {
+    unsafe fn gather(part: &BitPart, word: u64) -> u64 {
         part.runs.iter().fold(0, |packed, run| packed | (word >> run.from & run.ones) << run.to)
     }
 
     #[inline(always)]
-    unsafe fn scatter(part: &Part, packed: u64) -> u64 {
+    unsafe fn scatter(part: &BitPart, packed: u64) -> u64 {
         part.runs
             .iter()
             .fold(part.constant, |word, run| word | (packed >> run.to & run.ones) << run.from)
@@ -106,7 +106,7 @@ pub fn run<P: Pass>(pass: P) -> P::Output {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{Bits, Part, Pass};
+    use super::{BitPart, Bits, Pass};
     use std::arch::x86_64::{_pdep_u64, _pext_u64};
 
     /// All bits at once; needs BMI2.
@@ -114,13 +114,13 @@ mod x86 {
 
     impl Bits for Bmi2 {
         #[inline(always)]
-        unsafe fn gather(part: &Part, word: u64) -> u64 {
+        unsafe fn gather(part: &BitPart, word: u64) -> u64 {
             // SAFETY: the caller answers for BMI2.
             unsafe { _pext_u64(word, part.mask) << part.to }
         }
 
         #[inline(always)]
-        unsafe fn scatter(part: &Part, packed: u64) -> u64 {
+        unsafe fn scatter(part: &BitPart, packed: u64) -> u64 {
             // SAFETY: the caller answers for BMI2.
             unsafe { _pdep_u64(packed >> part.to, part.mask) | part.constant }
         }
@@ -150,7 +150,7 @@ mod tests {
     use crate::testing::random;
 
     /// The packed word, and the word made of it.
-    struct Both<'a>(&'a Part, u64);
+    struct Both<'a>(&'a BitPart, u64);
 
     impl Pass for Both<'_> {
         type Output = (u64, u64);
@@ -184,7 +184,7 @@ mod tests {
             let to = if free == 0 { 0 } else { random() as u32 % (free + 1) };
             let sample = random();
             let word = sample & !mask | random() & mask;
-            let part = Part::new(mask, to, sample).unwrap();
+            let part = BitPart::new(mask, to, sample).unwrap();
             let expected = (naive(mask, to, word), word);
             assert_eq!(run(Both(&part, word)), expected);
             // SAFETY: plain shifts need nothing.

@@ -11,11 +11,11 @@ pub use super::run::PageAdded;
 use super::run::{self, Added, Collector};
 use super::shape::{IndexShape, MAX_ATTRIBUTES, MAX_TUPLE};
 use super::tuple::{self, Field, Tid};
-use super::Failure;
+use super::BuildFailure;
 use crate::memory::{try_push_back, Fallible, OutOfMemory};
 use crate::page::btree::Page;
 use crate::page::btree_build::Root;
-use crate::page::btree_load::Loader;
+use crate::page::btree_load::TreeLoader;
 use std::collections::VecDeque;
 
 /// Most rows of one [`IndexBuild::step`].
@@ -42,7 +42,7 @@ pub enum Step {
 }
 
 #[derive(Debug)]
-pub(super) enum Phase {
+pub(super) enum BuildPhase {
     /// rows come in
     Collect,
     /// the sorted run is written, from this row on
@@ -68,13 +68,13 @@ pub struct IndexBuild {
     pub(super) runs: VecDeque<Extent>,
     /// bytes in the temporary file
     file_end: u64,
-    pub(super) phase: Phase,
+    pub(super) phase: BuildPhase,
     /// no more rows will come
     last: bool,
     output: Vec<u8>,
     /// `output` has been handed out
     written: bool,
-    pub(super) loader: Loader,
+    pub(super) loader: TreeLoader,
     /// where the ranked values of a page are looked for
     traces: Vec<u32>,
 }
@@ -96,11 +96,11 @@ impl IndexBuild {
             collector: Collector::new(rows),
             runs: VecDeque::new(),
             file_end: 0,
-            phase: Phase::Collect,
+            phase: BuildPhase::Collect,
             last: false,
             output: Vec::new(),
             written: false,
-            loader: Loader::default(),
+            loader: TreeLoader::default(),
             traces: Vec::new(),
         })
     }
@@ -127,7 +127,7 @@ impl IndexBuild {
         tid: Tid,
         dead: bool,
         field: impl Fn(usize) -> Option<Field<'a>>,
-    ) -> Result<Added, Failure> {
+    ) -> Result<Added, BuildFailure> {
         debug_assert!(self.waiting.is_none(), "rows are settled first");
         self.collector.add(&self.shape, tid, dead, field)
     }
@@ -145,7 +145,7 @@ impl IndexBuild {
         block: u32,
         offsets: &[u16],
         next: &mut usize,
-    ) -> Result<PageAdded, Failure> {
+    ) -> Result<PageAdded, BuildFailure> {
         let tid = |offset: u16| Tid::from(block) << 16 | Tid::from(offset);
         let tuple = |index: usize| (tid(offsets[index]), HeapSource::tuple(page, offsets[index]));
         self.add_tuples(source, offsets.len(), tuple, next)
@@ -163,7 +163,7 @@ impl IndexBuild {
         count: usize,
         tuple: impl Fn(usize) -> (Tid, Option<&'a [u8]>),
         next: &mut usize,
-    ) -> Result<PageAdded, Failure> {
+    ) -> Result<PageAdded, BuildFailure> {
         let mut fields: HeapFields = [None; MAX_ATTRIBUTES];
         if self.shape.ranked() > 0 && self.waiting.is_none() {
             self.warm(source, (*next..count).filter_map(|index| tuple(index).1))?;
@@ -207,7 +207,7 @@ impl IndexBuild {
     /// # Errors
     ///
     /// No memory.
-    pub fn settle(&mut self) -> Result<bool, Failure> {
+    pub fn settle(&mut self) -> Result<bool, BuildFailure> {
         match self.waiting.take() {
             Some(waiting) => self.collector.number(&waiting, &mut self.shape),
             None => Ok(true),
@@ -220,7 +220,7 @@ impl IndexBuild {
         &mut self,
         source: &HeapSource,
         tuples: impl Iterator<Item = &'a [u8]> + Clone,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), BuildFailure> {
         let attributes = self.shape.attributes();
         let mut fields: HeapFields = [None; MAX_ATTRIBUTES];
         for index in 0..self.shape.key().len() {
@@ -240,7 +240,7 @@ impl IndexBuild {
     }
 
     /// Puts the numbers of ranked values in their place; `false`: there are too many.
-    fn intern(&mut self, fields: &mut HeapFields) -> Result<bool, Failure> {
+    fn intern(&mut self, fields: &mut HeapFields) -> Result<bool, BuildFailure> {
         let count = self.shape.attributes().len();
         for (index, slot) in fields[..count].iter_mut().enumerate() {
             if let Some(field) = *slot {
@@ -256,12 +256,12 @@ impl IndexBuild {
     /// # Errors
     ///
     /// No memory.
-    pub fn flush(&mut self) -> Result<(), Failure> {
+    pub fn flush(&mut self) -> Result<(), BuildFailure> {
         self.collector.sort(&self.shape)?;
         self.output.try_reserve_exact(BUFFER)?;
         let run = Extent { start: self.file_end, end: self.file_end };
         try_push_back(&mut self.runs, run)?;
-        self.phase = Phase::Flush(0);
+        self.phase = BuildPhase::Flush(0);
         Ok(())
     }
 
@@ -270,7 +270,7 @@ impl IndexBuild {
     /// # Errors
     ///
     /// No memory.
-    pub fn sort(&mut self) -> Result<(), Failure> {
+    pub fn sort(&mut self) -> Result<(), BuildFailure> {
         self.collector.sort(&self.shape)
     }
 
@@ -280,7 +280,7 @@ impl IndexBuild {
     /// # Errors
     ///
     /// No memory.
-    pub fn sorted(&mut self, from: usize) -> Result<usize, Failure> {
+    pub fn sorted(&mut self, from: usize) -> Result<usize, BuildFailure> {
         self.output.clear();
         let mut count = 0;
         for row in self.collector.rows(from) {
@@ -310,11 +310,11 @@ impl IndexBuild {
     /// # Errors
     ///
     /// No memory.
-    pub fn finish(&mut self) -> Result<(), Failure> {
+    pub fn finish(&mut self) -> Result<(), BuildFailure> {
         self.last = true;
         if self.runs.is_empty() {
             self.collector.sort(&self.shape)?;
-            self.phase = Phase::LoadRun(0);
+            self.phase = BuildPhase::LoadRun(0);
             Ok(())
         } else if self.collector.is_empty() {
             self.next_merge()
@@ -325,7 +325,7 @@ impl IndexBuild {
 
     /// What has become of the rows in their order.
     #[must_use]
-    pub fn loader(&self) -> &Loader {
+    pub fn loader(&self) -> &TreeLoader {
         &self.loader
     }
 
@@ -340,10 +340,10 @@ impl IndexBuild {
     /// # Errors
     ///
     /// They are not what was asked for.
-    pub fn supply(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+    pub fn supply(&mut self, bytes: &[u8]) -> Result<(), BuildFailure> {
         match &mut self.phase {
-            Phase::Merge(merge) | Phase::LoadMerge(merge) => merge.supply(bytes),
-            _ => Err(Failure::Corrupt),
+            BuildPhase::Merge(merge) | BuildPhase::LoadMerge(merge) => merge.supply(bytes),
+            _ => Err(BuildFailure::Corrupt),
         }
     }
 
@@ -361,26 +361,26 @@ impl IndexBuild {
     ///
     /// # Errors
     ///
-    /// See [`Failure`]; the build is of no use after that.
-    pub fn step(&mut self) -> Result<Step, Failure> {
+    /// See [`BuildFailure`]; the build is of no use after that.
+    pub fn step(&mut self) -> Result<Step, BuildFailure> {
         self.loader.forget_twins();
         if std::mem::take(&mut self.written) {
             self.output.clear();
         }
-        match std::mem::replace(&mut self.phase, Phase::Collect) {
-            Phase::Collect => Ok(Step::Add),
-            Phase::Flush(from) => self.step_flush(from),
-            Phase::Merge(merge) => self.step_merge(merge),
-            Phase::LoadRun(from) => self.step_load_run(from),
-            Phase::LoadMerge(merge) => self.step_load_merge(merge),
-            Phase::Done(root) => {
-                self.phase = Phase::Done(root);
+        match std::mem::replace(&mut self.phase, BuildPhase::Collect) {
+            BuildPhase::Collect => Ok(Step::Add),
+            BuildPhase::Flush(from) => self.step_flush(from),
+            BuildPhase::Merge(merge) => self.step_merge(merge),
+            BuildPhase::LoadRun(from) => self.step_load_run(from),
+            BuildPhase::LoadMerge(merge) => self.step_load_merge(merge),
+            BuildPhase::Done(root) => {
+                self.phase = BuildPhase::Done(root);
                 Ok(Step::Done(root))
             }
         }
     }
 
-    fn step_flush(&mut self, from: usize) -> Result<Step, Failure> {
+    fn step_flush(&mut self, from: usize) -> Result<Step, BuildFailure> {
         let mut at = from;
         for row in self.collector.rows(from) {
             run::spill(&self.shape, &row, &mut self.output)?;
@@ -398,7 +398,7 @@ impl IndexBuild {
             self.collector.clear();
             return Ok(Step::Add);
         }
-        self.phase = Phase::Flush(at);
+        self.phase = BuildPhase::Flush(at);
         Ok(self.write())
     }
 
@@ -413,7 +413,7 @@ impl IndexBuild {
     }
 
     /// Begins the next merge: of the oldest runs to one, or of all that are left into the tree.
-    fn next_merge(&mut self) -> Result<(), Failure> {
+    fn next_merge(&mut self) -> Result<(), BuildFailure> {
         let most = (self.memory / BUFFER).clamp(4, 512);
         let count = self.runs.len();
         let last = count <= most;
@@ -425,21 +425,21 @@ impl IndexBuild {
         }
         let merge = Merge::new(&runs)?;
         self.phase = if last {
-            Phase::LoadMerge(merge)
+            BuildPhase::LoadMerge(merge)
         } else {
             let run = Extent { start: self.file_end, end: self.file_end };
             try_push_back(&mut self.runs, run)?;
-            Phase::Merge(merge)
+            BuildPhase::Merge(merge)
         };
         Ok(())
     }
 
-    fn step_merge(&mut self, mut merge: Merge) -> Result<Step, Failure> {
+    fn step_merge(&mut self, mut merge: Merge) -> Result<Step, BuildFailure> {
         while self.output.len() < BUFFER {
             match merge.advance(&self.shape)? {
-                MergeStep::Row => run::spill(&self.shape, &merge.row()?, &mut self.output)?,
+                MergeStep::RunRow => run::spill(&self.shape, &merge.row()?, &mut self.output)?,
                 MergeStep::Read(extent) => {
-                    self.phase = Phase::Merge(merge);
+                    self.phase = BuildPhase::Merge(merge);
                     return Ok(Step::Read(extent));
                 }
                 MergeStep::End => break,
@@ -449,17 +449,17 @@ impl IndexBuild {
             self.next_merge()?;
             return Ok(Step::Go);
         }
-        self.phase = Phase::Merge(merge);
+        self.phase = BuildPhase::Merge(merge);
         Ok(self.write())
     }
 
-    fn step_load_merge(&mut self, mut merge: Merge) -> Result<Step, Failure> {
+    fn step_load_merge(&mut self, mut merge: Merge) -> Result<Step, BuildFailure> {
         let mut step = self.pages();
         // Where runs follow upon one another, no step has as many rows before it reads on.
         let rows = if step == Step::Go { ROWS } else { 0 };
         for _ in 0..rows {
             match merge.advance(&self.shape)? {
-                MergeStep::Row => self.loader.add(&self.shape, &merge.row()?)?,
+                MergeStep::RunRow => self.loader.add(&self.shape, &merge.row()?)?,
                 MergeStep::Read(extent) => {
                     step = Step::Read(extent);
                     break;
@@ -467,7 +467,7 @@ impl IndexBuild {
                 MergeStep::End => return self.complete(),
             }
         }
-        self.phase = Phase::LoadMerge(merge);
+        self.phase = BuildPhase::LoadMerge(merge);
         Ok(step)
     }
 
@@ -479,9 +479,9 @@ impl IndexBuild {
         }
     }
 
-    pub(super) fn complete(&mut self) -> Result<Step, Failure> {
+    pub(super) fn complete(&mut self) -> Result<Step, BuildFailure> {
         let root = self.loader.finish(&self.shape)?;
-        self.phase = Phase::Done(root);
+        self.phase = BuildPhase::Done(root);
         Ok(self.pages())
     }
 }

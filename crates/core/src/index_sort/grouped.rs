@@ -4,7 +4,7 @@
 //! that is so, groups are sorted and their rows stay where they are.
 
 use super::run::Entry;
-use super::Failure;
+use super::BuildFailure;
 use crate::memory::Fallible;
 
 /// Fewest rows in a group, on average, that make groups worth their memory.
@@ -35,7 +35,7 @@ impl Grouped {
     /// # Errors
     ///
     /// No memory.
-    pub fn sorted(entries: &[Entry]) -> Result<Option<Self>, Failure> {
+    pub fn sorted(entries: &[Entry]) -> Result<Option<Self>, BuildFailure> {
         let mut groups: Vec<Group> = Vec::new();
         let mut place = 0;
         for (start, entry) in entries.iter().enumerate() {

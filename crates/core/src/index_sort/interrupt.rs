@@ -1,7 +1,7 @@
 //! Long work that the caller may want to end: a server's cancel must not wait for a sort of
 //! millions of rows.
 
-use super::Failure;
+use super::BuildFailure;
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 
 /// Asks the caller whether he wants the work to end.
@@ -13,9 +13,9 @@ impl Interrupts {
     ///
     /// He does.
     #[inline]
-    pub fn check(self) -> Result<(), Failure> {
+    pub fn check(self) -> Result<(), BuildFailure> {
         match self.0 {
-            Some(wanted) if wanted() => Err(Failure::Interrupted),
+            Some(wanted) if wanted() => Err(BuildFailure::Interrupted),
             _ => Ok(()),
         }
     }
@@ -35,11 +35,13 @@ struct Ended;
 ///
 /// The failure is one that comparisons do not have.
 #[allow(clippy::disallowed_methods)] // boxes of nothing take no memory
-pub fn leave(failure: Failure) -> ! {
+pub fn leave(failure: BuildFailure) -> ! {
     match failure {
-        Failure::OutOfMemory => resume_unwind(Box::new(WithoutMemory)),
-        Failure::Interrupted => resume_unwind(Box::new(Ended)),
-        Failure::Corrupt | Failure::Duplicate => panic!("no failure of a comparison: {failure:?}"),
+        BuildFailure::OutOfMemory => resume_unwind(Box::new(WithoutMemory)),
+        BuildFailure::Interrupted => resume_unwind(Box::new(Ended)),
+        BuildFailure::Corrupt | BuildFailure::Duplicate => {
+            panic!("no failure of a comparison: {failure:?}")
+        }
     }
 }
 
@@ -48,12 +50,12 @@ pub fn leave(failure: Failure) -> ! {
 /// # Errors
 ///
 /// It was left, or has failed.
-pub fn unless_left(work: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
+pub fn unless_left(work: impl FnOnce() -> Result<(), BuildFailure>) -> Result<(), BuildFailure> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|thrown| {
         if thrown.is::<WithoutMemory>() {
-            Err(Failure::OutOfMemory)
+            Err(BuildFailure::OutOfMemory)
         } else if thrown.is::<Ended>() {
-            Err(Failure::Interrupted)
+            Err(BuildFailure::Interrupted)
         } else {
             resume_unwind(thrown)
         }
@@ -87,7 +89,7 @@ mod tests {
     }
 
     /// Collects many values and sorts them.
-    fn sort(len: i16, order: Order, value: fn(u64) -> String) -> Result<(), Failure> {
+    fn sort(len: i16, order: Order, value: fn(u64) -> String) -> Result<(), BuildFailure> {
         let mut build = build(len, order);
         let shape = build.waiting.clone().unwrap_or_else(|| build.shape().clone());
         for n in 0..20_000 {
@@ -106,20 +108,23 @@ mod tests {
     fn a_sort_of_many_rows_is_left() {
         // As words, nearly all of which have the same upper bits.
         let words = |n: u64| (if n < 12 { 1_u64 << (40 + n) } else { n * 7919 % 5003 }).to_string();
-        assert_eq!(sort(8, Order::Signed, words), Err(Failure::Interrupted));
+        assert_eq!(sort(8, Order::Signed, words), Err(BuildFailure::Interrupted));
         // By their bytes, and by comparisons where these are equal.
         let bytes = |n: u64| format!("{:016x}", n.wrapping_mul(0x9E37_79B9_7F4A_7C15));
-        assert_eq!(sort(16, Order::Fixed, bytes), Err(Failure::Interrupted));
+        assert_eq!(sort(16, Order::Fixed, bytes), Err(BuildFailure::Interrupted));
         let long = |n: u64| format!("they begin with the same bytes {}", n * 7919 % 10_007);
-        assert_eq!(sort(-1, Order::Text, long), Err(Failure::Interrupted));
+        assert_eq!(sort(-1, Order::Text, long), Err(BuildFailure::Interrupted));
         // While values in their order get numbers.
         let numbered = |n: u64| format!("{n:012}");
-        assert_eq!(sort(-1, Order::Ranked, numbered), Err(Failure::Interrupted));
+        assert_eq!(sort(-1, Order::Ranked, numbered), Err(BuildFailure::Interrupted));
     }
 
     #[test]
     fn other_panics_stay_panics() {
-        assert_eq!(unless_left(|| leave(Failure::OutOfMemory)), Err(Failure::OutOfMemory));
+        assert_eq!(
+            unless_left(|| leave(BuildFailure::OutOfMemory)),
+            Err(BuildFailure::OutOfMemory)
+        );
         let thrown = catch_unwind(|| unless_left(|| resume_unwind(Box::new("another"))));
         assert_eq!(*thrown.unwrap_err().downcast::<&str>().unwrap(), "another");
     }

@@ -212,7 +212,7 @@ pub fn is_complete(shape: &IndexShape) -> bool {
 /// [`is_complete`]; `None` behind its end. `tuple` is the row's index tuple.
 #[must_use]
 pub fn after(shape: &IndexShape, tuple: &[u8], skip: usize) -> Option<u128> {
-    let writer = write(shape, skip, tuple::Fields::new(shape, tuple));
+    let writer = write(shape, skip, tuple::TupleFields::new(shape, tuple));
     (writer.at > 0).then(|| u128::from_be_bytes(writer.bytes))
 }
 

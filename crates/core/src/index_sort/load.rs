@@ -1,33 +1,33 @@
 //! The rows of the only run of a build, to the pages of the index.
 
-use super::build::{IndexBuild, Phase, Step, ROWS};
+use super::build::{BuildPhase, IndexBuild, Step, ROWS};
 use super::rows::Taker;
-use super::run::{row, Entry, Row, Sorted};
+use super::run::{row, Entry, RunRow, Sorted};
 use super::shape::IndexShape;
-use super::Failure;
-use crate::page::btree_load::Loader;
+use super::BuildFailure;
+use crate::page::btree_load::TreeLoader;
 
 /// Forms pages of rows that are whole in their entries; equal ones become posting lists.
 struct Deduplicated<'a> {
     shape: &'a IndexShape,
-    loader: &'a mut Loader,
+    loader: &'a mut TreeLoader,
 }
 
 impl Taker for Deduplicated<'_> {
     #[inline]
-    fn take(&mut self, entry: &Entry) -> Result<(), Failure> {
+    fn take(&mut self, entry: &Entry) -> Result<(), BuildFailure> {
         self.loader.add(self.shape, &row(&[], entry))
     }
 
     #[inline]
     fn take_same(&mut self, place: u64) -> bool {
-        self.loader.add_same(Row { prefix: 0, place, tuple: &[] }.tid())
+        self.loader.add_same(RunRow { prefix: 0, place, tuple: &[] }.tid())
     }
 }
 
 impl IndexBuild {
     /// Loads some rows, from this one on.
-    pub(super) fn step_load_run(&mut self, from: usize) -> Result<Step, Failure> {
+    pub(super) fn step_load_run(&mut self, from: usize) -> Result<Step, BuildFailure> {
         let end = (from + ROWS).min(self.collector.len());
         match &self.collector.sorted {
             Sorted::Packed(packed) if self.shape.deduplicate && !self.shape.unique => {
@@ -43,7 +43,7 @@ impl IndexBuild {
         if end == self.collector.len() {
             return self.complete();
         }
-        self.phase = Phase::LoadRun(end);
+        self.phase = BuildPhase::LoadRun(end);
         Ok(self.pages())
     }
 }

@@ -1,8 +1,8 @@
 //! Merging spilled runs, `k` at a time, each through a buffer of fixed size.
 
-use super::run::{self, Row, ENTRY};
+use super::run::{self, RunRow, ENTRY};
 use super::shape::{IndexShape, MAX_TUPLE};
-use super::Failure;
+use super::BuildFailure;
 use crate::memory::Fallible;
 use std::cmp::Ordering;
 
@@ -31,13 +31,13 @@ struct Source {
 }
 
 impl Source {
-    fn row(&self) -> Result<Row<'_>, Failure> {
-        run::unspill(&self.buffer[self.at..])?.map(|(row, _)| row).ok_or(Failure::Corrupt)
+    fn row(&self) -> Result<RunRow<'_>, BuildFailure> {
+        run::unspill(&self.buffer[self.at..])?.map(|(row, _)| row).ok_or(BuildFailure::Corrupt)
     }
 
     /// Moves to the next row. `false`: the buffer must be filled first.
     #[inline]
-    fn advance(&mut self, shape: &IndexShape) -> Result<bool, Failure> {
+    fn advance(&mut self, shape: &IndexShape) -> Result<bool, BuildFailure> {
         self.at += self.size;
         self.size = 0;
         match run::unspill(&self.buffer[self.at..])? {
@@ -48,7 +48,7 @@ impl Source {
                 }
             }
             None if self.rest.start < self.rest.end => return Ok(false),
-            None if self.at < self.buffer.len() => return Err(Failure::Corrupt),
+            None if self.at < self.buffer.len() => return Err(BuildFailure::Corrupt),
             None => {}
         }
         Ok(true)
@@ -59,7 +59,7 @@ impl Source {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MergeStep {
     /// a row is current
-    Row,
+    RunRow,
     /// these bytes of the file must be given to [`Merge::supply`]
     Read(Extent),
     /// all runs are at their end
@@ -84,7 +84,7 @@ impl Merge {
     /// # Errors
     ///
     /// No memory.
-    pub fn new(runs: &[Extent]) -> Result<Self, Failure> {
+    pub fn new(runs: &[Extent]) -> Result<Self, BuildFailure> {
         let mut sources = Vec::with_room(runs.len())?;
         for &rest in runs {
             let buffer = Vec::with_room(BUFFER)?;
@@ -99,13 +99,13 @@ impl Merge {
     /// # Errors
     ///
     /// They are not as many as were asked for.
-    pub fn supply(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+    pub fn supply(&mut self, bytes: &[u8]) -> Result<(), BuildFailure> {
         let source = self.waiting.and_then(|index| self.sources.get_mut(index));
-        let source = source.ok_or(Failure::Corrupt)?;
+        let source = source.ok_or(BuildFailure::Corrupt)?;
         source.buffer.drain(..source.at);
         source.at = 0;
         if bytes.is_empty() || source.buffer.len() + bytes.len() > BUFFER {
-            return Err(Failure::Corrupt);
+            return Err(BuildFailure::Corrupt);
         }
         source.buffer.extend_within_room(bytes);
         source.rest.start += bytes.len() as u64;
@@ -118,7 +118,7 @@ impl Merge {
     ///
     /// No memory, or the runs are damaged.
     #[inline]
-    pub fn advance(&mut self, shape: &IndexShape) -> Result<MergeStep, Failure> {
+    pub fn advance(&mut self, shape: &IndexShape) -> Result<MergeStep, BuildFailure> {
         if self.begun < self.sources.len() {
             return self.begin(shape);
         }
@@ -135,7 +135,7 @@ impl Merge {
     /// # Errors
     ///
     /// There is none.
-    pub fn row(&self) -> Result<Row<'_>, Failure> {
+    pub fn row(&self) -> Result<RunRow<'_>, BuildFailure> {
         self.sources[self.tree[0]].row()
     }
 
@@ -143,11 +143,15 @@ impl Merge {
         if self.sources[self.tree[0]].size == 0 {
             MergeStep::End
         } else {
-            MergeStep::Row
+            MergeStep::RunRow
         }
     }
 
-    fn step(&mut self, index: usize, shape: &IndexShape) -> Result<Option<MergeStep>, Failure> {
+    fn step(
+        &mut self,
+        index: usize,
+        shape: &IndexShape,
+    ) -> Result<Option<MergeStep>, BuildFailure> {
         let source = &mut self.sources[index];
         if source.advance(shape)? {
             return Ok(None);
@@ -159,7 +163,7 @@ impl Merge {
     }
 
     /// Reads the first row of each source, then plays all matches.
-    fn begin(&mut self, shape: &IndexShape) -> Result<MergeStep, Failure> {
+    fn begin(&mut self, shape: &IndexShape) -> Result<MergeStep, BuildFailure> {
         while self.begun < self.sources.len() {
             if let Some(read) = self.step(self.begun, shape)? {
                 return Ok(read);
@@ -178,7 +182,7 @@ impl Merge {
     /// Plays the matches of `index` up to the root. In the beginning places are still free
     /// (`usize::MAX`): who comes first waits there for the other.
     #[inline]
-    fn replay(&mut self, index: usize, shape: &IndexShape) -> Result<(), Failure> {
+    fn replay(&mut self, index: usize, shape: &IndexShape) -> Result<(), BuildFailure> {
         let mut winner = index;
         let mut node = (index + self.sources.len()) / 2;
         while node > 0 {
@@ -199,7 +203,7 @@ impl Merge {
 
     /// Compares two sources' rows; one at its end is after all others.
     #[inline]
-    fn order(&self, a: usize, b: usize, shape: &IndexShape) -> Result<Ordering, Failure> {
+    fn order(&self, a: usize, b: usize, shape: &IndexShape) -> Result<Ordering, BuildFailure> {
         let (a, b) = (&self.sources[a], &self.sources[b]);
         match (a.size, b.size) {
             (0, _) => Ok(Ordering::Greater),

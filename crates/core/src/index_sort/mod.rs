@@ -40,7 +40,7 @@ use crate::memory::OutOfMemory;
 
 /// Why a build cannot go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub enum BuildFailure {
     /// memory could not be reserved
     OutOfMemory,
     /// what was read back is not what was written
@@ -51,14 +51,14 @@ pub enum Failure {
     Interrupted,
 }
 
-impl From<OutOfMemory> for Failure {
+impl From<OutOfMemory> for BuildFailure {
     fn from(_: OutOfMemory) -> Self {
-        Failure::OutOfMemory
+        BuildFailure::OutOfMemory
     }
 }
 
-impl From<std::collections::TryReserveError> for Failure {
+impl From<std::collections::TryReserveError> for BuildFailure {
     fn from(_: std::collections::TryReserveError) -> Self {
-        Failure::OutOfMemory
+        BuildFailure::OutOfMemory
     }
 }

@@ -5,21 +5,21 @@
 //! differing bits, most significant first, which keeps the order. Words are sorted much faster
 //! than entries, and the order of place within equal keys comes for free.
 
-use super::bits::{self, Bits, Part, Pass};
+use super::bits::{self, BitPart, Bits, Pass};
 use super::interrupt::Interrupts;
 use super::rows::Taker;
 use super::run::Entry;
 use super::words::{self, Digit, BUCKETS, SMALL};
-use super::Failure;
+use super::BuildFailure;
 use crate::memory::{Fallible, OutOfMemory};
 use std::ops::Range;
 
 /// Where the bits of an entry are in the packed word.
 #[derive(Debug)]
 struct Layout {
-    high: Part,
-    low: Part,
-    place: Part,
+    high: BitPart,
+    low: BitPart,
+    place: BitPart,
     /// the lowest bit that is not the place's
     above_place: u32,
 }
@@ -29,9 +29,9 @@ impl Layout {
         let (high, low) = ((varying_prefix >> 64) as u64, varying_prefix as u64);
         let above_place = varying_place.count_ones();
         Ok(Self {
-            high: Part::new(high, above_place + low.count_ones(), sample.high)?,
-            low: Part::new(low, above_place, sample.low)?,
-            place: Part::new(varying_place, 0, sample.place)?,
+            high: BitPart::new(high, above_place + low.count_ones(), sample.high)?,
+            low: BitPart::new(low, above_place, sample.low)?,
+            place: BitPart::new(varying_place, 0, sample.place)?,
             above_place,
         })
     }
@@ -148,10 +148,10 @@ struct Give<'a, T> {
 }
 
 impl<T: Taker> Pass for Give<'_, T> {
-    type Output = Result<(), Failure>;
+    type Output = Result<(), BuildFailure>;
 
     #[inline(always)]
-    unsafe fn run<B: Bits>(self) -> Result<(), Failure> {
+    unsafe fn run<B: Bits>(self) -> Result<(), BuildFailure> {
         let mut before = None;
         for &word in self.words {
             let key = self.layout.key(word);
@@ -188,7 +188,7 @@ impl Packed {
         varying_prefix: u128,
         varying_place: u64,
         interrupts: Interrupts,
-    ) -> Result<Option<Self>, Failure> {
+    ) -> Result<Option<Self>, BuildFailure> {
         let bits = varying_prefix.count_ones() + varying_place.count_ones();
         let Some(sample) = entries.first().filter(|_| bits <= 64) else { return Ok(None) };
         let layout = Layout::new(*sample, varying_prefix, varying_place)?;
@@ -226,7 +226,7 @@ impl Packed {
     /// # Errors
     ///
     /// One could not be taken.
-    pub fn give(&self, rows: Range<usize>, to: &mut impl Taker) -> Result<(), Failure> {
+    pub fn give(&self, rows: Range<usize>, to: &mut impl Taker) -> Result<(), BuildFailure> {
         let words = self.words.get(rows).unwrap_or_default();
         bits::run(Give { layout: &self.layout, words, to })
     }
@@ -236,7 +236,7 @@ impl Packed {
     /// # Errors
     ///
     /// No memory; nothing has changed.
-    pub fn merge(&mut self, others: &[u64]) -> Result<(), Failure> {
+    pub fn merge(&mut self, others: &[u64]) -> Result<(), BuildFailure> {
         let own = &self.words;
         let mut merged = Vec::with_room(own.len() + others.len())?;
         merged.resize_within(own.len() + others.len(), 0);
@@ -347,7 +347,7 @@ mod tests {
     }
 
     impl Taker for Taken {
-        fn take(&mut self, entry: &Entry) -> Result<(), Failure> {
+        fn take(&mut self, entry: &Entry) -> Result<(), BuildFailure> {
             self.rows.push(*entry);
             self.same = 0;
             Ok(())

@@ -6,7 +6,7 @@
 
 use super::interrupt::Interrupts;
 use super::run::Entry;
-use super::Failure;
+use super::BuildFailure;
 use std::cmp::Ordering;
 
 /// Buckets of this size or less are sorted by comparison.
@@ -25,7 +25,7 @@ pub fn sort(
     varying: u128,
     interrupts: Interrupts,
     compare: &mut impl FnMut(&Entry, &Entry) -> Ordering,
-) -> Result<(), Failure> {
+) -> Result<(), BuildFailure> {
     let mut digits = [0; 16];
     let mut count = 0;
     for shift in (0..128).step_by(8).rev().filter(|shift| varying >> shift & 0xFF != 0) {
@@ -40,7 +40,7 @@ fn by_digits(
     digits: &[u32],
     interrupts: Interrupts,
     compare: &mut impl FnMut(&Entry, &Entry) -> Ordering,
-) -> Result<(), Failure> {
+) -> Result<(), BuildFailure> {
     if entries.len() <= SMALL {
         entries.sort_unstable_by(|a, b| a.prefix().cmp(&b.prefix()).then_with(|| compare(a, b)));
         return Ok(());

@@ -6,7 +6,7 @@
 
 use super::shape::Attribute;
 use super::tuple::{self, Field};
-use super::Failure;
+use super::BuildFailure;
 use crate::memory::Fallible;
 
 /// Bytes that a value takes beside its own: where it begins, its rank, the value of a rank, and
@@ -173,9 +173,9 @@ impl Dictionary {
     ///
     /// No memory.
     #[inline]
-    pub fn intern(&mut self, field: Field) -> Result<Option<u32>, Failure> {
+    pub fn intern(&mut self, field: Field) -> Result<Option<u32>, BuildFailure> {
         let mut word = [0; 8];
-        let Some(image) = self.image(field, &mut word) else { return Err(Failure::Corrupt) };
+        let Some(image) = self.image(field, &mut word) else { return Err(BuildFailure::Corrupt) };
         if self.starts.len() * 2 >= self.slots.len() && !self.grow()? {
             return Ok(None);
         }
@@ -230,14 +230,14 @@ impl Dictionary {
     /// # Errors
     ///
     /// No memory.
-    pub fn expect(&mut self, more: usize) -> Result<(), Failure> {
+    pub fn expect(&mut self, more: usize) -> Result<(), BuildFailure> {
         while (self.starts.len() + more) * 2 > self.slots.len() && self.grow()? {}
         Ok(())
     }
 
     /// Doubles the slots. `false`: there is no room for that.
     #[cold]
-    fn grow(&mut self) -> Result<bool, Failure> {
+    fn grow(&mut self) -> Result<bool, BuildFailure> {
         let count = (self.slots.len() * 2).max(64);
         if self.size() + count * 8 > self.limit || count > 1 << 32 {
             return Ok(false);
@@ -261,9 +261,9 @@ impl Dictionary {
     /// # Errors
     ///
     /// No memory, or these are not all of the values.
-    pub fn rank(&mut self, order: &[u32], equal: &[bool]) -> Result<(), Failure> {
+    pub fn rank(&mut self, order: &[u32], equal: &[bool]) -> Result<(), BuildFailure> {
         if order.len() != self.len() || equal.len() != self.len() {
-            return Err(Failure::Corrupt);
+            return Err(BuildFailure::Corrupt);
         }
         self.ranks.clear();
         self.ranks.try_reserve_exact(self.starts.len())?;
@@ -274,9 +274,9 @@ impl Dictionary {
             if !equal || self.of_rank.is_empty() {
                 self.of_rank.push_within(id);
             }
-            let rank = self.ranks.get_mut(id as usize).ok_or(Failure::Corrupt)?;
+            let rank = self.ranks.get_mut(id as usize).ok_or(BuildFailure::Corrupt)?;
             if *rank != u32::MAX {
-                return Err(Failure::Corrupt);
+                return Err(BuildFailure::Corrupt);
             }
             *rank = self.of_rank.len() as u32 - 1;
         }

@@ -1,12 +1,12 @@
 //! The rows of a sorted run, one after the other.
 
 use super::packed::Unpacked;
-use super::run::{row, Collector, Entry, Row, Sorted};
-use super::Failure;
+use super::run::{row, Collector, Entry, RunRow, Sorted};
+use super::BuildFailure;
 
 /// What goes through them.
 #[derive(Debug)]
-pub struct Rows<'a> {
+pub struct RunRows<'a> {
     collector: &'a Collector,
     at: usize,
     order: Order<'a>,
@@ -22,7 +22,7 @@ enum Order<'a> {
     Grouped(usize),
 }
 
-impl<'a> Rows<'a> {
+impl<'a> RunRows<'a> {
     /// The rows in order, from the one with this index on.
     pub(super) fn new(collector: &'a Collector, from: usize) -> Self {
         let order = match &collector.sorted {
@@ -34,11 +34,11 @@ impl<'a> Rows<'a> {
     }
 }
 
-impl<'a> Iterator for Rows<'a> {
-    type Item = Row<'a>;
+impl<'a> Iterator for RunRows<'a> {
+    type Item = RunRow<'a>;
 
     #[inline]
-    fn next(&mut self) -> Option<Row<'a>> {
+    fn next(&mut self) -> Option<RunRow<'a>> {
         let collector = self.collector;
         let at = self.at;
         self.at += 1;
@@ -60,7 +60,7 @@ pub trait Taker {
     /// # Errors
     ///
     /// It cannot be taken.
-    fn take(&mut self, entry: &Entry) -> Result<(), Failure>;
+    fn take(&mut self, entry: &Entry) -> Result<(), BuildFailure>;
 
     /// A row with the prefix of the one before, if its place is all that is needed of it. `false`: it is
     /// to be taken as any other.

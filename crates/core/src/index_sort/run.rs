@@ -4,11 +4,11 @@ use super::grouped::Grouped;
 use super::interrupt;
 use super::key::{self, Standing};
 use super::packed::{Packed, Unpacked};
-use super::rows::Rows;
+use super::rows::RunRows;
 use super::shape::{IndexShape, MAX_TUPLE};
 use super::ties;
 use super::tuple::{self, Field, Tid};
-use super::Failure;
+use super::BuildFailure;
 use crate::memory::Fallible;
 use std::cmp::Ordering;
 
@@ -70,7 +70,7 @@ impl Entry {
 
 /// A row as it comes out of a run.
 #[derive(Clone, Copy, Debug)]
-pub struct Row<'a> {
+pub struct RunRow<'a> {
     /// the first bytes of the key
     pub prefix: u128,
     /// flags and tid, as [`Entry::place`] of a spilled run
@@ -79,7 +79,7 @@ pub struct Row<'a> {
     pub tuple: &'a [u8],
 }
 
-impl Row<'_> {
+impl RunRow<'_> {
     /// The row's address.
     #[must_use]
     pub fn tid(&self) -> Tid {
@@ -101,7 +101,7 @@ impl Row<'_> {
         &'a self,
         shape: &IndexShape,
         scratch: &'a mut Vec<u8>,
-    ) -> Result<&'a [u8], Failure> {
+    ) -> Result<&'a [u8], BuildFailure> {
         if !self.tuple.is_empty() {
             return Ok(self.tuple);
         }
@@ -114,7 +114,7 @@ impl Row<'_> {
     /// # Errors
     ///
     /// No memory.
-    pub fn decode(&self, shape: &IndexShape, tuple: &mut Vec<u8>) -> Result<(), Failure> {
+    pub fn decode(&self, shape: &IndexShape, tuple: &mut Vec<u8>) -> Result<(), BuildFailure> {
         tuple.clear();
         tuple.try_reserve(if shape.ranked() > 0 { MAX_TUPLE } else { key::DECODED })?;
         key::decode(shape, self.prefix, tuple);
@@ -126,7 +126,7 @@ impl Row<'_> {
     /// # Errors
     ///
     /// No memory.
-    pub fn put(&self, shape: &IndexShape, tuple: &mut Vec<u8>) -> Result<(), Failure> {
+    pub fn put(&self, shape: &IndexShape, tuple: &mut Vec<u8>) -> Result<(), BuildFailure> {
         if self.tuple.is_empty() {
             return self.decode(shape, tuple);
         }
@@ -140,7 +140,7 @@ impl Row<'_> {
     ///
     /// No memory.
     #[inline]
-    pub fn compare(&self, other: &Row, shape: &IndexShape) -> Result<Ordering, Failure> {
+    pub fn compare(&self, other: &RunRow, shape: &IndexShape) -> Result<Ordering, BuildFailure> {
         if self.prefix != other.prefix {
             return Ok(self.prefix.cmp(&other.prefix));
         }
@@ -225,7 +225,7 @@ impl Collector {
         tid: Tid,
         dead: bool,
         field: impl Fn(usize) -> Option<Field<'a>>,
-    ) -> Result<Added, Failure> {
+    ) -> Result<Added, BuildFailure> {
         let key = key::encode(shape, &field);
         let dead = if dead { DEAD } else { 0 };
         // A tuple that may be too large is formed to find out.
@@ -257,7 +257,7 @@ impl Collector {
 
     /// Reserves entries, by doubling, but not beyond the limit.
     #[cold]
-    fn grow(&mut self) -> Result<(), Failure> {
+    fn grow(&mut self) -> Result<(), BuildFailure> {
         let room = self.limit.saturating_sub(self.arena.len());
         let most = (room / self.row_bytes()).max(self.entries.len());
         let more = (most - self.entries.len()).min(self.entries.len().max(1024)).max(1);
@@ -269,7 +269,7 @@ impl Collector {
         shape: &IndexShape,
         tid: Tid,
         field: impl Fn(usize) -> Option<Field<'a>>,
-    ) -> Result<Option<usize>, Failure> {
+    ) -> Result<Option<usize>, BuildFailure> {
         let at = self.arena.len();
         let count = shape.attributes().len();
         match tuple::short_ones(shape.attributes(), &field) {
@@ -310,7 +310,7 @@ impl Collector {
     /// # Errors
     ///
     /// No memory, or interrupted.
-    pub fn sort(&mut self, shape: &IndexShape) -> Result<(), Failure> {
+    pub fn sort(&mut self, shape: &IndexShape) -> Result<(), BuildFailure> {
         if let Sorted::Packed(_) = self.sorted {
             return Ok(());
         }
@@ -349,7 +349,7 @@ impl Collector {
         &mut self,
         by_bytes: &IndexShape,
         shape: &mut IndexShape,
-    ) -> Result<bool, Failure> {
+    ) -> Result<bool, BuildFailure> {
         self.sort(by_bytes)?;
         let sorted = std::mem::take(&mut self.sorted);
         // Where groups are sorted instead, entries of one value are neighbours as they are.
@@ -409,8 +409,8 @@ impl Collector {
 
     /// The rows in order, from the one with this index on.
     #[must_use]
-    pub fn rows(&self, from: usize) -> Rows<'_> {
-        Rows::new(self, from)
+    pub fn rows(&self, from: usize) -> RunRows<'_> {
+        RunRows::new(self, from)
     }
 
     /// Empties the collector and keeps its memory for the next run.
@@ -430,14 +430,14 @@ impl Collector {
 
 /// The row of an entry, whose tuple, if it has one, is in the arena.
 #[inline]
-pub(super) fn row<'a>(arena: &'a [u8], entry: &Entry) -> Row<'a> {
+pub(super) fn row<'a>(arena: &'a [u8], entry: &Entry) -> RunRow<'a> {
     match entry.stored() {
-        None => Row { prefix: entry.prefix(), place: entry.place, tuple: &[] },
+        None => RunRow { prefix: entry.prefix(), place: entry.place, tuple: &[] },
         Some(at) => {
             let tuple = &arena[at..];
             let tuple = &tuple[..tuple::size(tuple)];
             let place = tuple::tid_of(tuple) << 2 | entry.place & (DEAD | STORED);
-            Row { prefix: entry.prefix(), place, tuple }
+            RunRow { prefix: entry.prefix(), place, tuple }
         }
     }
 }
@@ -447,7 +447,7 @@ pub(super) fn row<'a>(arena: &'a [u8], entry: &Entry) -> Row<'a> {
 /// # Errors
 ///
 /// No memory.
-pub fn spill(shape: &IndexShape, row: &Row, out: &mut Vec<u8>) -> Result<(), Failure> {
+pub fn spill(shape: &IndexShape, row: &RunRow, out: &mut Vec<u8>) -> Result<(), BuildFailure> {
     out.try_reserve(ENTRY + row.tuple.len())?;
     // More values may come before the row is read again, and change the ranks.
     let prefix = match shape.ranked() {
@@ -468,7 +468,7 @@ pub fn spill(shape: &IndexShape, row: &Row, out: &mut Vec<u8>) -> Result<(), Fai
 ///
 /// The bytes are no row.
 #[inline]
-pub fn unspill(bytes: &[u8]) -> Result<Option<(Row<'_>, usize)>, Failure> {
+pub fn unspill(bytes: &[u8]) -> Result<Option<(RunRow<'_>, usize)>, BuildFailure> {
     let Some((entry, rest)) = bytes.split_first_chunk::<ENTRY>() else { return Ok(None) };
     let entry = Entry::from_bytes(entry);
     let mut size = 0;
@@ -478,11 +478,11 @@ pub fn unspill(bytes: &[u8]) -> Result<Option<(Row<'_>, usize)>, Failure> {
         }
         size = tuple::size(rest);
         if !(tuple::HEADER..=MAX_TUPLE).contains(&size) {
-            return Err(Failure::Corrupt);
+            return Err(BuildFailure::Corrupt);
         }
     }
     let Some(tuple) = rest.get(..size) else { return Ok(None) };
-    Ok(Some((Row { prefix: entry.prefix(), place: entry.place, tuple }, ENTRY + size)))
+    Ok(Some((RunRow { prefix: entry.prefix(), place: entry.place, tuple }, ENTRY + size)))
 }
 
 /// Puts ranks in the place of numbers in the row at the start of `bytes`, which is all there.

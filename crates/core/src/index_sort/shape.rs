@@ -3,7 +3,7 @@
 use super::interrupt::Interrupts;
 use super::rank::Dictionary;
 use super::tuple::Field;
-use super::Failure;
+use super::BuildFailure;
 use crate::memory::{Fallible, OutOfMemory};
 
 /// Most attributes of an index (`INDEX_MAX_KEYS`).
@@ -201,7 +201,7 @@ impl IndexShape {
         &mut self,
         index: usize,
         field: Field<'a>,
-    ) -> Result<Option<Field<'a>>, Failure> {
+    ) -> Result<Option<Field<'a>>, BuildFailure> {
         match self.dictionary_mut(index) {
             None => Ok(Some(field)),
             Some(dictionary) => Ok(dictionary.intern(field)?.map(Field::Ranked)),

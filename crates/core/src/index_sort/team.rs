@@ -12,7 +12,7 @@
 use super::build::IndexBuild;
 use super::merge::Extent;
 use super::run::{Collector, Entry, Sorted};
-use super::Failure;
+use super::BuildFailure;
 use crate::memory::{try_push_back, Fallible};
 
 /// Entries of one or more builds: how many, one of them, and in which bits they differ.
@@ -103,7 +103,7 @@ impl IndexBuild {
     /// # Errors
     ///
     /// No memory.
-    pub fn sort_as(&mut self, spread: &Spread) -> Result<bool, Failure> {
+    pub fn sort_as(&mut self, spread: &Spread) -> Result<bool, BuildFailure> {
         let collector = &mut self.collector;
         // Also of what will be sorted again, by other prefixes, when all is together.
         collector.varying_prefix = whole(spread.varying_prefix);
@@ -141,9 +141,9 @@ impl IndexBuild {
     /// # Errors
     ///
     /// No memory; or values are ranked.
-    pub fn spill(&mut self) -> Result<bool, Failure> {
+    pub fn spill(&mut self) -> Result<bool, BuildFailure> {
         if self.shape.ranked() > 0 {
-            return Err(Failure::Corrupt);
+            return Err(BuildFailure::Corrupt);
         }
         if self.collector.is_empty() {
             return Ok(false);
@@ -163,9 +163,9 @@ impl IndexBuild {
     /// # Errors
     ///
     /// No memory; or there is no such run.
-    pub fn adopt(&mut self, run: Extent) -> Result<(), Failure> {
+    pub fn adopt(&mut self, run: Extent) -> Result<(), BuildFailure> {
         if run.start >= run.end || self.shape.ranked() > 0 {
-            return Err(Failure::Corrupt);
+            return Err(BuildFailure::Corrupt);
         }
         Ok(try_push_back(&mut self.runs, run)?)
     }
@@ -175,7 +175,7 @@ impl IndexBuild {
     /// # Errors
     ///
     /// No memory; or it is not what this build has itself.
-    pub fn join(&mut self, handed: Handed<'_>) -> Result<(), Failure> {
+    pub fn join(&mut self, handed: Handed<'_>) -> Result<(), BuildFailure> {
         let collector = &mut self.collector;
         match (&mut collector.sorted, handed) {
             (Sorted::Packed(packed), Handed::Words(words)) => packed.merge(words),
@@ -184,7 +184,7 @@ impl IndexBuild {
                 collector.entries.extend_within_room(entries);
                 Ok(())
             }
-            _ => Err(Failure::Corrupt),
+            _ => Err(BuildFailure::Corrupt),
         }
     }
 }

@@ -9,7 +9,7 @@ use super::key;
 use super::radix::{self, SMALL};
 use super::run::{row, Entry};
 use super::shape::IndexShape;
-use super::Failure;
+use super::BuildFailure;
 use crate::memory::Fallible;
 use std::cmp::Ordering;
 
@@ -27,7 +27,7 @@ pub fn sort(
     arena: &[u8],
     varying: u128,
     shape: &IndexShape,
-) -> Result<(), Failure> {
+) -> Result<(), BuildFailure> {
     let mut asked = 0_u32;
     let mut compare = |a: &Entry, b: &Entry| {
         asked = asked.wrapping_add(1);
@@ -62,7 +62,7 @@ fn by_more(
     arena: &[u8],
     shape: &IndexShape,
     compare: &mut impl FnMut(&Entry, &Entry) -> Ordering,
-) -> Result<(), Failure> {
+) -> Result<(), BuildFailure> {
     let prefix = group[0].prefix();
     // What is still to be sorted, and with how many equal bytes its keys begin. Not by recursion:
     // keys that are beginnings of one another would take it as deep as they are long.

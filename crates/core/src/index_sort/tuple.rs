@@ -226,7 +226,7 @@ pub fn tid_of(b: &[u8]) -> Tid {
 }
 
 /// Reads a tuple's values one after the other.
-pub struct Fields<'a> {
+pub struct TupleFields<'a> {
     attributes: std::slice::Iter<'a, Attribute>,
     tuple: &'a [u8],
     has_null: bool,
@@ -234,7 +234,7 @@ pub struct Fields<'a> {
     at: usize,
 }
 
-impl<'a> Fields<'a> {
+impl<'a> TupleFields<'a> {
     /// The values of `tuple`, which [`form`] made for `shape` (perhaps with a posting list).
     #[must_use]
     pub fn new(shape: &'a IndexShape, tuple: &'a [u8]) -> Self {
@@ -254,7 +254,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-impl<'a> Iterator for Fields<'a> {
+impl<'a> Iterator for TupleFields<'a> {
     type Item = Option<Field<'a>>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -359,7 +359,7 @@ fn compare_ranked(attribute: &Attribute, values: &Dictionary, a: Field, b: Field
 /// Compares the keys of two tuples: the order, and how many leading attributes are equal.
 #[must_use]
 pub fn compare(shape: &IndexShape, a: &[u8], b: &[u8]) -> (Ordering, usize) {
-    let fields = Fields::new(shape, a).zip(Fields::new(shape, b));
+    let fields = TupleFields::new(shape, a).zip(TupleFields::new(shape, b));
     for (index, (attribute, (a, b))) in shape.key().iter().zip(fields).enumerate() {
         let order = match (a, b, shape.dictionary(index)) {
             (Some(a), Some(b), Some(dictionary)) => compare_ranked(attribute, dictionary, a, b),
@@ -376,5 +376,5 @@ pub fn compare(shape: &IndexShape, a: &[u8], b: &[u8]) -> (Ordering, usize) {
 #[must_use]
 pub fn key_has_null(shape: &IndexShape, tuple: &[u8]) -> bool {
     info(tuple) & HAS_NULL != 0
-        && Fields::new(shape, tuple).take(shape.key().len()).any(|field| field.is_none())
+        && TupleFields::new(shape, tuple).take(shape.key().len()).any(|field| field.is_none())
 }

@@ -1,7 +1,7 @@
 //! Sorting words, in place: by digits from the highest one on, as entries are (`radix.rs`).
 
 use super::interrupt::Interrupts;
-use super::Failure;
+use super::BuildFailure;
 
 /// Below this, a comparison sort is as good.
 pub const SMALL: usize = 256;
@@ -57,7 +57,7 @@ pub fn sort_buckets(
     ends: &[usize],
     bits: u32,
     interrupts: Interrupts,
-) -> Result<(), Failure> {
+) -> Result<(), BuildFailure> {
     let mut start = 0;
     for &end in ends {
         if end - start > 1 && bits > 0 {
@@ -69,7 +69,7 @@ pub fn sort_buckets(
 }
 
 /// Sorts words of which the lowest `bits` bits differ.
-fn sort_words(words: &mut [u64], bits: u32, interrupts: Interrupts) -> Result<(), Failure> {
+fn sort_words(words: &mut [u64], bits: u32, interrupts: Interrupts) -> Result<(), BuildFailure> {
     if words.len() <= SMALL {
         words.sort_unstable();
         return Ok(());

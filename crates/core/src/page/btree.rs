@@ -6,7 +6,7 @@
 //! ```
 
 use crate::index_sort::tuple;
-use crate::index_sort::Failure;
+use crate::index_sort::BuildFailure;
 use crate::memory::try_box;
 use crate::sink::append;
 
@@ -50,7 +50,7 @@ impl Page {
     /// # Errors
     ///
     /// No memory.
-    pub fn new(level: u32) -> Result<Self, Failure> {
+    pub fn new(level: u32) -> Result<Self, BuildFailure> {
         let mut page = Self { bytes: try_box([0; SIZE])? };
         page.clear(level);
         Ok(page)

@@ -6,7 +6,7 @@
 use super::btree::{self, Page, FIRST_KEY, HIGH_KEY};
 use crate::index_sort::shape::{IndexShape, MAX_ATTRIBUTES};
 use crate::index_sort::tuple;
-use crate::index_sort::Failure;
+use crate::index_sort::BuildFailure;
 use crate::memory::{try_push_back, Fallible};
 use std::collections::VecDeque;
 
@@ -60,7 +60,7 @@ impl Builder {
     ///
     /// No memory.
     #[inline]
-    pub fn add(&mut self, shape: &IndexShape, tuple: &[u8]) -> Result<(), Failure> {
+    pub fn add(&mut self, shape: &IndexShape, tuple: &[u8]) -> Result<(), BuildFailure> {
         self.add_at(shape, 0, tuple)
     }
 
@@ -74,7 +74,7 @@ impl Builder {
         shape: &IndexShape,
         base: &[u8],
         tids: &[[u8; 6]],
-    ) -> Result<(), Failure> {
+    ) -> Result<(), BuildFailure> {
         let size = tuple::maxalign(base.len() + 6 * tids.len());
         let state = self.make_room(shape, 0, size)?;
         state.last_extra = size - base.len();
@@ -100,7 +100,7 @@ impl Builder {
         }
     }
 
-    fn new_page(&mut self, level: u32) -> Result<(Page, u32), Failure> {
+    fn new_page(&mut self, level: u32) -> Result<(Page, u32), BuildFailure> {
         let block = self.next_block;
         self.next_block += 1;
         self.spare.try_reserve(1)?;
@@ -113,7 +113,7 @@ impl Builder {
         }
     }
 
-    fn new_level(&mut self) -> Result<(), Failure> {
+    fn new_level(&mut self) -> Result<(), BuildFailure> {
         let (page, block) = self.new_page(self.levels.len() as u32)?;
         let mut low_key = Vec::with_room(tuple::HEADER)?;
         low_key.extend_within_room(&btree::minus_infinity());
@@ -122,7 +122,12 @@ impl Builder {
     }
 
     #[inline]
-    fn add_at(&mut self, shape: &IndexShape, level: usize, tuple: &[u8]) -> Result<(), Failure> {
+    fn add_at(
+        &mut self,
+        shape: &IndexShape,
+        level: usize,
+        tuple: &[u8],
+    ) -> Result<(), BuildFailure> {
         let state = self.make_room(shape, level, tuple.len())?;
         state.last_extra = 0;
         if level > 0 && state.last == FIRST_KEY {
@@ -140,7 +145,7 @@ impl Builder {
         shape: &IndexShape,
         level: usize,
         size: usize,
-    ) -> Result<&mut Level, Failure> {
+    ) -> Result<&mut Level, BuildFailure> {
         if level == self.levels.len() {
             self.new_level()?;
         }
@@ -161,7 +166,7 @@ impl Builder {
 
     /// Begins a new page with the last tuple of the present one, makes that tuple the latter's
     /// high key, truncated on a leaf, links it into its parent and hands it out.
-    fn finish_page(&mut self, shape: &IndexShape, level: usize) -> Result<(), Failure> {
+    fn finish_page(&mut self, shape: &IndexShape, level: usize) -> Result<(), BuildFailure> {
         let (mut page, block) = self.new_page(level as u32)?;
         let state = &mut self.levels[level];
         let last = state.page.tuple(state.last);
@@ -193,7 +198,7 @@ impl Builder {
     /// # Errors
     ///
     /// No memory.
-    pub fn finish(&mut self, shape: &IndexShape) -> Result<Root, Failure> {
+    pub fn finish(&mut self, shape: &IndexShape) -> Result<Root, BuildFailure> {
         let mut level = 0;
         let mut root = None;
         while level < self.levels.len() {
@@ -229,14 +234,15 @@ fn truncate(
     left: &[u8],
     right: &[u8],
     out: &mut Vec<u8>,
-) -> Result<(), Failure> {
+) -> Result<(), BuildFailure> {
     let keys = shape.key().len();
     let (_, equal) = tuple::compare(shape, left, right);
     let count = (equal + 1).min(keys);
     out.try_reserve(right.len() + PIVOT_TID)?;
     if count < shape.attributes().len() {
         let mut fields = [None; MAX_ATTRIBUTES];
-        for (to, field) in fields.iter_mut().zip(tuple::Fields::new(shape, right).take(count)) {
+        for (to, field) in fields.iter_mut().zip(tuple::TupleFields::new(shape, right).take(count))
+        {
             *to = field;
         }
         tuple::form(shape, count, |index| fields[index], out);

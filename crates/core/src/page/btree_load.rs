@@ -2,10 +2,10 @@
 
 use super::btree;
 use super::btree_build::{Builder, Root};
-use crate::index_sort::run::Row;
+use crate::index_sort::run::RunRow;
 use crate::index_sort::shape::IndexShape;
 use crate::index_sort::tuple::{self, Tid};
-use crate::index_sort::Failure;
+use crate::index_sort::BuildFailure;
 use crate::memory::Fallible;
 
 /// Largest tuple with a posting list, in bytes: a tenth of a page less a line pointer
@@ -19,7 +19,7 @@ fn most_tids(base: usize) -> usize {
 
 /// Forms the leaf level, and the levels above it, of rows that come in order.
 #[derive(Debug, Default)]
-pub struct Loader {
+pub struct TreeLoader {
     builder: Builder,
     /// the first bytes and the tuple of the row that the next one is compared with
     prefix: u128,
@@ -44,14 +44,14 @@ pub struct Loader {
     rows: u64,
 }
 
-impl Loader {
+impl TreeLoader {
     /// Adds the next row.
     ///
     /// # Errors
     ///
-    /// No memory; in a unique index, [`Failure::Duplicate`]: see [`Loader::duplicate`].
+    /// No memory; in a unique index, [`BuildFailure::Duplicate`]: see [`TreeLoader::duplicate`].
     #[inline]
-    pub fn add(&mut self, shape: &IndexShape, row: &Row) -> Result<(), Failure> {
+    pub fn add(&mut self, shape: &IndexShape, row: &RunRow) -> Result<(), BuildFailure> {
         self.rows += 1;
         if shape.unique {
             self.add_unique(shape, row)
@@ -63,7 +63,7 @@ impl Loader {
         }
     }
 
-    fn add_unique(&mut self, shape: &IndexShape, row: &Row) -> Result<(), Failure> {
+    fn add_unique(&mut self, shape: &IndexShape, row: &RunRow) -> Result<(), BuildFailure> {
         let tuple = with_tid(shape, row, &mut self.scratch)?;
         self.builder.add(shape, tuple)?;
         if row.is_dead() {
@@ -73,7 +73,7 @@ impl Loader {
         let mut equal = self.has_base && self.prefix == row.prefix;
         if equal && !(self.whole && row.tuple.is_empty()) {
             if self.whole {
-                let base = Row { prefix: self.prefix, place: 0, tuple: &[] };
+                let base = RunRow { prefix: self.prefix, place: 0, tuple: &[] };
                 base.decode(shape, &mut self.base)?;
             }
             equal = tuple::compare(shape, &self.base, tuple).0.is_eq();
@@ -90,7 +90,7 @@ impl Loader {
                 self.earlier = self.base_tid;
             }
             if !shape.first_in_table {
-                return Err(Failure::Duplicate);
+                return Err(BuildFailure::Duplicate);
             }
         }
         self.has_base = true;
@@ -105,7 +105,7 @@ impl Loader {
     }
 
     #[inline]
-    fn add_deduplicated(&mut self, shape: &IndexShape, row: &Row) -> Result<(), Failure> {
+    fn add_deduplicated(&mut self, shape: &IndexShape, row: &RunRow) -> Result<(), BuildFailure> {
         if self.tids.is_empty() || self.tids.len() >= self.most || !self.is_base(shape, row)? {
             self.flush(shape)?;
             row.put(shape, &mut self.base)?;
@@ -119,7 +119,7 @@ impl Loader {
     }
 
     /// Adds a row that is equal to the one before, bit for bit, to an index that deduplicates.
-    /// `false`: it is to be added by [`Loader::add`].
+    /// `false`: it is to be added by [`TreeLoader::add`].
     #[inline]
     pub fn add_same(&mut self, tid: Tid) -> bool {
         let room = self.tids.len() < self.most;
@@ -132,7 +132,7 @@ impl Loader {
 
     /// Whether the row's values are the base's, bit for bit (`_bt_keep_natts_fast`).
     #[inline]
-    fn is_base(&mut self, shape: &IndexShape, row: &Row) -> Result<bool, Failure> {
+    fn is_base(&mut self, shape: &IndexShape, row: &RunRow) -> Result<bool, BuildFailure> {
         if self.prefix != row.prefix {
             return Ok(false);
         }
@@ -147,7 +147,7 @@ impl Loader {
     }
 
     /// Puts the rows that are equal to the base into the tree.
-    fn flush(&mut self, shape: &IndexShape) -> Result<(), Failure> {
+    fn flush(&mut self, shape: &IndexShape) -> Result<(), BuildFailure> {
         match self.tids.as_slice() {
             [] => return Ok(()),
             [tid] => {
@@ -164,10 +164,10 @@ impl Loader {
     ///
     /// # Errors
     ///
-    /// No memory; [`Failure::Duplicate`] where that was to wait for all rows.
-    pub fn finish(&mut self, shape: &IndexShape) -> Result<Root, Failure> {
+    /// No memory; [`BuildFailure::Duplicate`] where that was to wait for all rows.
+    pub fn finish(&mut self, shape: &IndexShape) -> Result<Root, BuildFailure> {
         if !self.duplicate.is_empty() {
-            return Err(Failure::Duplicate);
+            return Err(BuildFailure::Duplicate);
         }
         self.flush(shape)?;
         self.builder.finish(shape)
@@ -185,7 +185,7 @@ impl Loader {
     }
 
     /// Rows with the key of the row before, and that row, both by their addresses, since
-    /// [`Loader::forget_twins`].
+    /// [`TreeLoader::forget_twins`].
     #[must_use]
     pub fn twins(&self) -> &[[Tid; 2]] {
         &self.twins
@@ -207,9 +207,9 @@ impl Loader {
 #[inline]
 fn with_tid<'a>(
     shape: &IndexShape,
-    row: &Row<'a>,
+    row: &RunRow<'a>,
     scratch: &'a mut Vec<u8>,
-) -> Result<&'a [u8], Failure> {
+) -> Result<&'a [u8], BuildFailure> {
     if !row.tuple.is_empty() {
         return Ok(row.tuple);
     }

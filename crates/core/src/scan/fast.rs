@@ -8,7 +8,7 @@
 use super::marks::{Carry, Marks, Rules};
 use super::simd::{Lanes, BLOCK};
 use super::{strict, unescape};
-use super::{Dialect, DotLine, Eol, Format, Kind, Next, Record, Scanner, MAX_RECORD};
+use super::{Dialect, DotLine, Eol, FieldKind, Format, Next, Record, Scanner, MAX_RECORD};
 
 /// The block that the scanner is in, and what of it is not yet used.
 #[derive(Clone, Copy, Debug, Default)]
@@ -248,7 +248,7 @@ fn text(dialect: &Dialect, raw: &[u8], from: usize, to: usize, record: &mut Reco
     // First, because `\.` must not hide in a field that equals a marker.
     unescape::text(raw, &mut record.scratch)?;
     match dialect.kind_of_raw(raw) {
-        Kind::Plain => record.push_scratch(start, Kind::Plain).ok(),
+        FieldKind::Plain => record.push_scratch(start, FieldKind::Plain).ok(),
         marker => {
             record.scratch.truncate(start);
             record.push(from, to, marker).ok()

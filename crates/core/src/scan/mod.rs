@@ -40,7 +40,7 @@ use crate::memory;
 
 pub use dialect::{Characters, Dialect, DotLine, Eol, Format, StrayQuotes};
 pub use raw::raw_fields;
-pub use record::{Kind, Record, MAX_FIELDS};
+pub use record::{FieldKind, Record, MAX_FIELDS};
 pub use split::{whole_records, Cuts, Splitter};
 pub use strict::quote_strays;
 pub use utf8::{valid_utf8, BadBytes};

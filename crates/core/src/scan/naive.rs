@@ -2,7 +2,7 @@
 //! then its attributes.
 
 use super::{
-    strict, valid_utf8, Dialect, DotLine, Eol, Format, Kind, Next, Record, Scanner, MAX_RECORD,
+    strict, valid_utf8, Dialect, DotLine, Eol, FieldKind, Format, Next, Record, Scanner, MAX_RECORD,
 };
 use crate::error::Malformed;
 use crate::memory::Fallible;
@@ -279,11 +279,11 @@ fn text_fields(s: &Scanner<'_>, end: usize, record: &mut Record) -> Result<(), M
             }
         }
         match d.kind_of_raw(&chunk[start..i]) {
-            Kind::Plain => {
+            FieldKind::Plain => {
                 if beyond_ascii && d.utf8 {
                     valid_utf8(&record.scratch[scratch..]).map_err(Malformed::Encoding)?;
                 }
-                record.push_scratch(scratch, Kind::Plain)?;
+                record.push_scratch(scratch, FieldKind::Plain)?;
             }
             marker => record.push(start, i, marker)?,
         }

@@ -70,7 +70,7 @@ fn escaped_end(record: &[u8], d: &Dialect, mut at: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Eol, Kind, Next, Record, Scanner};
+    use super::super::{Eol, FieldKind, Next, Record, Scanner};
     use super::*;
 
     fn next(seed: &mut u64) -> usize {
@@ -108,7 +108,7 @@ mod tests {
                 let found = Scanner::new(&alone, true, dialect, Eol::Nl).next_naive(&mut one);
                 assert_eq!((found, one.len()), (Ok(Next::Record), 1), "{said}: {field:?}");
                 assert_eq!(one.field(&alone, 0), (kind, value), "{said}: {field:?}");
-                seen += usize::from(matches!(kind, Kind::Quoted | Kind::Plain) && i > 0);
+                seen += usize::from(matches!(kind, FieldKind::Quoted | FieldKind::Plain) && i > 0);
             }
         }
         assert!(seen > 20_000, "{seen}");

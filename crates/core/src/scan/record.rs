@@ -5,7 +5,7 @@ use crate::memory::{Fallible, OutOfMemory};
 
 /// What a field is, before any column's own rules (FORCE_NULL …) are applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FieldKind {
     /// a value; in CSV: with no quote in it
     Plain,
     /// CSV: a value with at least one quote in it, which is never NULL by itself
@@ -21,10 +21,10 @@ pub enum Kind {
 
 /// One field: its kind, and where its value lies.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Span {
+pub(super) struct FieldSpan {
     pub(super) start: u32,
     pub(super) end: u32,
-    pub(super) kind: Kind,
+    pub(super) kind: FieldKind,
     /// in the record's scratch rather than in the chunk
     pub(super) scratch: bool,
 }
@@ -39,7 +39,7 @@ pub const MAX_FIELDS: usize = 1 << 17;
 /// that had to be unescaped, which are shorter than what they were.
 #[derive(Debug, Default)]
 pub struct Record {
-    pub(super) spans: Vec<Span>,
+    pub(super) spans: Vec<FieldSpan>,
     pub(super) scratch: Vec<u8>,
     /// where the record begins in the chunk
     pub start: usize,
@@ -65,10 +65,10 @@ impl Record {
 
     /// The kind and the value of field `i`, escapes and quotes resolved.
     ///
-    /// `chunk` is the chunk that the record was scanned from. For [`Kind::Null`]
-    /// and [`Kind::Default`] the value is the marker.
+    /// `chunk` is the chunk that the record was scanned from. For [`FieldKind::Null`]
+    /// and [`FieldKind::Default`] the value is the marker.
     #[inline]
-    pub fn field<'a>(&'a self, chunk: &'a [u8], i: usize) -> (Kind, &'a [u8]) {
+    pub fn field<'a>(&'a self, chunk: &'a [u8], i: usize) -> (FieldKind, &'a [u8]) {
         let span = self.spans[i];
         let from: &[u8] = if span.scratch { &self.scratch } else { chunk };
         (span.kind, &from[span.start as usize..span.end as usize])
@@ -82,19 +82,28 @@ impl Record {
 
     /// Adds a field whose value lies in the chunk.
     #[inline]
-    pub(super) fn push(&mut self, start: usize, end: usize, kind: Kind) -> Result<(), OutOfMemory> {
+    pub(super) fn push(
+        &mut self,
+        start: usize,
+        end: usize,
+        kind: FieldKind,
+    ) -> Result<(), OutOfMemory> {
         if self.spans.len() < MAX_FIELDS {
-            let span = Span { start: start as u32, end: end as u32, kind, scratch: false };
+            let span = FieldSpan { start: start as u32, end: end as u32, kind, scratch: false };
             self.spans.try_push(span)?;
         }
         Ok(())
     }
 
     /// Adds a field whose value is the scratch from `start` on.
-    pub(super) fn push_scratch(&mut self, start: usize, kind: Kind) -> Result<(), OutOfMemory> {
+    pub(super) fn push_scratch(
+        &mut self,
+        start: usize,
+        kind: FieldKind,
+    ) -> Result<(), OutOfMemory> {
         if self.spans.len() < MAX_FIELDS {
             let end = self.scratch.len() as u32;
-            self.spans.try_push(Span { start: start as u32, end, kind, scratch: true })?;
+            self.spans.try_push(FieldSpan { start: start as u32, end, kind, scratch: true })?;
         } else {
             self.scratch.truncate(start);
         }
@@ -110,23 +119,23 @@ impl Record {
 impl Dialect {
     /// The kind of a field without quotes, by its bytes before escapes are resolved.
     #[inline]
-    pub(super) fn kind_of_raw(&self, raw: &[u8]) -> Kind {
+    pub(super) fn kind_of_raw(&self, raw: &[u8]) -> FieldKind {
         if is_marker(raw, &self.null) {
-            Kind::Null
+            FieldKind::Null
         } else if self.default.as_ref().is_some_and(|marker| is_marker(raw, marker)) {
-            Kind::Default
+            FieldKind::Default
         } else {
-            Kind::Plain
+            FieldKind::Plain
         }
     }
 
     /// The kind of a CSV field with quotes, by its value.
     #[inline]
-    pub(super) fn kind_of_quoted(&self, value: &[u8]) -> Kind {
+    pub(super) fn kind_of_quoted(&self, value: &[u8]) -> FieldKind {
         if is_marker(value, &self.null) {
-            Kind::QuotedNull
+            FieldKind::QuotedNull
         } else {
-            Kind::Quoted
+            FieldKind::Quoted
         }
     }
 }

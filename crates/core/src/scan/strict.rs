@@ -12,7 +12,7 @@
 //! A line end of the wrong kind does not end a record either, except a lone LF where lines end in
 //! CR LF; [`super::Splitter`] has the same rule.
 
-use super::{naive, Characters, Dialect, Eol, Kind, Next, Record, Scanner, MAX_RECORD};
+use super::{naive, Characters, Dialect, Eol, FieldKind, Next, Record, Scanner, MAX_RECORD};
 use crate::error::{Malformed, Stray};
 use crate::memory::OutOfMemory;
 
@@ -277,7 +277,7 @@ pub fn quote_strays(bytes: &[u8], dialect: &Dialect, eol: Eol) -> Option<Vec<u8>
                 out.push(dialect.delimiter);
             }
             let (kind, value) = record.field(bytes, i);
-            let quoted = matches!(kind, Kind::Quoted | Kind::QuotedNull);
+            let quoted = matches!(kind, FieldKind::Quoted | FieldKind::QuotedNull);
             if quoted || value.contains(&dialect.quote) {
                 in_quotes(dialect, value, &mut out);
             } else {

@@ -14,11 +14,11 @@ fn all(dialect: &Dialect, data: &[u8]) -> Result<Vec<Vec<String>>, Malformed> {
                     let (kind, value) = record.field(data, i);
                     let value = String::from_utf8_lossy(value).into_owned();
                     match kind {
-                        Kind::Plain => value,
-                        Kind::Quoted => format!("\"{value}\""),
-                        Kind::QuotedNull => format!("\"{value}\"N"),
-                        Kind::Null => "N".into(),
-                        Kind::Default => "D".into(),
+                        FieldKind::Plain => value,
+                        FieldKind::Quoted => format!("\"{value}\""),
+                        FieldKind::QuotedNull => format!("\"{value}\"N"),
+                        FieldKind::Null => "N".into(),
+                        FieldKind::Default => "D".into(),
                     }
                 })
                 .collect(),

@@ -89,7 +89,7 @@ pub trait RowSink {
     fn null(&mut self);
     /// The value that the sink was given beforehand for this column: a default.
     ///
-    /// Only [`crate::shape::Source::Given`] leads here.
+    /// Only [`crate::shape::ValueSource::Given`] leads here.
     fn given(&mut self);
     /// A value that the core cannot read, as text, for the server to read later.
     ///

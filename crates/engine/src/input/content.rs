@@ -40,7 +40,7 @@ const TAR: usize = 257;
 const HEAD: usize = 1024;
 
 /// What is wrong with the content of a file, and what to do about it.
-pub(super) struct Other {
+pub(super) struct WrongContent {
     /// "is Parquet"
     pub what: String,
     /// a hint
@@ -71,16 +71,16 @@ pub fn other_content(
 }
 
 /// What the file is, if it is surely neither CSV nor text. Of files in `utf8` all bytes are known.
-pub(super) fn other(bytes: &[u8], dialect: &Dialect, utf8: bool) -> Option<Other> {
+pub(super) fn other(bytes: &[u8], dialect: &Dialect, utf8: bool) -> Option<WrongContent> {
     no_text(bytes, utf8).or_else(|| other_text(bytes, dialect))
 }
 
-fn is(what: &str, hint: &'static str) -> Option<Other> {
-    Some(Other { what: format!("is {what}"), hint })
+fn is(what: &str, hint: &'static str) -> Option<WrongContent> {
+    Some(WrongContent { what: format!("is {what}"), hint })
 }
 
 /// As [`other`], whatever text may precede the header.
-pub(super) fn no_text(bytes: &[u8], utf8: bool) -> Option<Other> {
+pub(super) fn no_text(bytes: &[u8], utf8: bool) -> Option<WrongContent> {
     let head = &bytes[..bytes.len().min(HEAD)];
     if head.starts_with(b"PGCOPY\n\xff\r\n\0") {
         return is("in COPY's binary format", "`format` binary reads it");
@@ -101,7 +101,7 @@ pub(super) fn no_text(bytes: &[u8], utf8: bool) -> Option<Other> {
     None
 }
 
-fn other_text(bytes: &[u8], dialect: &Dialect) -> Option<Other> {
+fn other_text(bytes: &[u8], dialect: &Dialect) -> Option<WrongContent> {
     let head = &bytes[..bytes.len().min(HEAD)];
     if dialect.delimiter != b',' || dialect.quote != b'"' {
         return None;

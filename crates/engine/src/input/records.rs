@@ -116,7 +116,7 @@ pub(super) enum Cutter {
 
 /// What a block of a file holds.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Cuts {
+pub(super) struct RecordCuts {
     /// where the first record that ends in the block ends
     pub first: Option<usize>,
     /// where the last one ends
@@ -128,15 +128,15 @@ pub(super) struct Cuts {
 }
 
 impl Cutter {
-    pub fn feed(&mut self, block: &[u8]) -> Cuts {
+    pub fn feed(&mut self, block: &[u8]) -> RecordCuts {
         match self {
             Cutter::Lines(splitter) => {
                 let cuts = splitter.feed(block);
-                Cuts { first: cuts.first, last: cuts.last, stray: cuts.stray, fault: None }
+                RecordCuts { first: cuts.first, last: cuts.last, stray: cuts.stray, fault: None }
             }
             Cutter::Tuples(splitter) => {
                 let (cuts, fed) = splitter.feed(block);
-                Cuts { first: cuts.first, last: cuts.last, stray: false, fault: fed.err() }
+                RecordCuts { first: cuts.first, last: cuts.last, stray: false, fault: fed.err() }
             }
         }
     }

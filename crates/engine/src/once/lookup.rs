@@ -13,7 +13,7 @@ const CLAIMS: u8 = 255;
 
 /// A row of `sources` that may be about a file.
 #[derive(Clone, Debug)]
-pub(super) struct Row {
+pub(super) struct KnownSource {
     /// the file's index
     pub file: usize,
     pub number: i64,
@@ -116,12 +116,12 @@ pub(super) fn candidates(
     conn: &mut Conn,
     target: u32,
     files: &[(usize, &Seen, &Ends)],
-) -> Result<Vec<Row>, Error> {
+) -> Result<Vec<KnownSource>, Error> {
     const COLUMNS: &str = "SELECT number, name, size, state, options, coalesce(same_as, number), \
          '\\x' || pg_catalog.encode(head, 'hex'), '\\x' || pg_catalog.encode(tail, 'hex') \
          FROM pgsluice_loads.sources WHERE target = $1::oid";
     let target = target.to_string();
-    let row = |file: usize, by_name: bool, row: &[Option<String>]| Row {
+    let row = |file: usize, by_name: bool, row: &[Option<String>]| KnownSource {
         file,
         number: number(&row[0]),
         name: text(&row[1]),

@@ -34,7 +34,7 @@ use crate::text::Text;
 use crate::watch::{despite_cancel, Watch};
 use fingerprint::Fingerprint;
 use identity::{same, Ends, Seen};
-use lookup::{candidates, claim, pieces, Row};
+use lookup::{candidates, claim, pieces, KnownSource};
 use names::{add_names, drop_rows, touch};
 use notes::{About, Notes};
 use record::{Alias, Recording, Target, Wanted};
@@ -232,7 +232,7 @@ impl Found<'_> {
         ends: &HashMap<usize, Ends>,
     ) -> Result<(), Error> {
         let files: Vec<_> = sources.iter().map(|i| (*i, &self.seen[*i], &ends[i])).collect();
-        let mut rows: HashMap<usize, Vec<Row>> = HashMap::new();
+        let mut rows: HashMap<usize, Vec<KnownSource>> = HashMap::new();
         for row in candidates(conn, target.oid, &files)? {
             rows.entry(row.file).or_default().push(row);
         }
@@ -248,13 +248,13 @@ impl Found<'_> {
         conn: &mut Conn,
         i: usize,
         ends: &Ends,
-        rows: &[Row],
+        rows: &[KnownSource],
     ) -> Result<(), Error> {
         let (seen, name) = (self.seen[i].clone(), self.sources[i].name());
         if seen.stream {
             return self.decide_stream(conn, i, ends, rows);
         }
-        let busy = |row: &&Row| !row.by_name && self.busy.contains(&row.content);
+        let busy = |row: &&KnownSource| !row.by_name && self.busy.contains(&row.content);
         if let Some(row) = rows.iter().find(busy) {
             self.others.insert(row.content);
             return Ok(());
@@ -316,7 +316,7 @@ impl Found<'_> {
         conn: &mut Conn,
         i: usize,
         ends: &Ends,
-        rows: &[Row],
+        rows: &[KnownSource],
     ) -> Result<(), Error> {
         let mut wanted = Wanted::new(&self.seen[i], ends);
         if let Some(row) = rows.iter().find(|row| row.by_name) {
@@ -338,7 +338,7 @@ impl Found<'_> {
         &self,
         conn: &mut Conn,
         i: usize,
-        row: &Row,
+        row: &KnownSource,
     ) -> Result<Option<(Vec<KnownPiece>, Compared)>, Error> {
         let (source, seen) = (&self.sources[i], &self.seen[i]);
         if !row.by_name && !row.complete && self.names.contains(&row.name) {

@@ -82,7 +82,7 @@ pub(crate) struct Content {
 
 /// A slice that a node has.
 #[derive(Clone, Debug)]
-pub(crate) struct Slice {
+pub(crate) struct NodeSlice {
     pub leaf: usize,
     pub content: Content,
 }
@@ -121,7 +121,7 @@ impl Recording {
         conn: &mut Conn,
         root: u32,
         tables: &[SliceTable<'_>],
-    ) -> Result<Vec<Slice>, Error> {
+    ) -> Result<Vec<NodeSlice>, Error> {
         let files: Vec<_> = self.files.iter().map(|file| (&file.seen, &file.ends)).collect();
         claim(conn, root, &files, false, &|| ())?;
         conn.exec("RELEASE SAVEPOINT pgsluice_claim")?;
@@ -180,7 +180,7 @@ impl Recording {
         row: &[Option<String>],
         tables: &[SliceTable<'_>],
         fingerprint: &Fingerprint,
-    ) -> Result<Option<Slice>, Error> {
+    ) -> Result<Option<NodeSlice>, Error> {
         let text = |i: usize| row[i].clone().unwrap_or_default();
         let (table, source) = (tables[number::<usize>(&row[0])], number::<usize>(&row[1]));
         let (by_name, same_ends) = (row[2].as_deref() == Some("t"), row[3].as_deref() == Some("t"));
@@ -210,11 +210,11 @@ impl Recording {
                 "load it without `once`, or forget it with pgsluice loads forget and load it again",
             ));
         }
-        Ok(Some(Slice { leaf: table.leaf, content }))
+        Ok(Some(NodeSlice { leaf: table.leaf, content }))
     }
 
     /// The error for a slice whose file has other bytes now.
-    pub(crate) fn other_content(&self, slice: &Slice) -> Error {
+    pub(crate) fn other_content(&self, slice: &NodeSlice) -> Error {
         let name = self.options.input.sources[slice.content.source].name();
         changed(&name, &slice.content.bytes)
     }

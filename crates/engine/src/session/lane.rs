@@ -99,7 +99,7 @@ pub struct Lane {
     names: Arc<Vec<String>>,
     progress: Arc<Progress>,
     open: Option<OpenCopy>,
-    window: window::Window,
+    window: window::ChunkWindow,
     /// what it has done
     pub counts: LaneCounts,
     in_piece: bool,
@@ -128,7 +128,7 @@ impl Lane {
             names,
             progress,
             open: None,
-            window: window::Window::default(),
+            window: window::ChunkWindow::default(),
             counts: LaneCounts::default(),
             in_piece: false,
             rejects,

@@ -2,7 +2,7 @@
 //! them, and whether their tables are as the leaves say.
 
 use super::conn::{quote_ident, quote_literal, Conn, Rows};
-use super::target::{part, read as read_target, written, Pairs};
+use super::target::{part, read as read_target, written, TargetKeywords};
 use crate::error::{Error, Kind};
 use crate::facts::{Address, Node, Nodes, RemoteColumn, RemoteLeaf};
 use crate::text::text;
@@ -292,12 +292,12 @@ fn address(
            pg_options_to_table(m.umoptions)",
         &[Some(oid)],
     )?;
-    let mut pairs: Pairs = rows
+    let mut pairs: TargetKeywords = rows
         .into_iter()
         .filter_map(|row| Some((row[0].clone()?, row[1].clone()?)))
         .filter(|(name, _)| CONNECTION.contains(&name.as_str()))
         .collect();
-    let has = |pairs: &Pairs, name: &str| pairs.iter().find(|(n, _)| n == name).cloned();
+    let has = |pairs: &TargetKeywords, name: &str| pairs.iter().find(|(n, _)| n == name).cloned();
     let host = has(&pairs, "host").or_else(|| has(&pairs, "hostaddr"));
     let Some(user) = has(&pairs, "user") else {
         return Err(Error::new(format!("node {name}: the user mapping does not say the user"))

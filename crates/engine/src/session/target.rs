@@ -21,7 +21,7 @@ const ESCAPES: &str = "within a URL's password / is written %2F, @ %40, : %3A, %
 const SUSPECT: [&str; 4] = ["pass", "secret", "scram", "@"];
 
 /// Keywords of libpq, each with the value that a target gives.
-pub(super) type Pairs = Vec<(String, String)>;
+pub(super) type TargetKeywords = Vec<(String, String)>;
 
 /// A target in two parts, both as libpq's keywords and values.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +39,8 @@ pub struct Parted {
 /// libpq cannot read the target, or takes a part of a password for a host or a
 /// port. The message has nothing of it that may be secret.
 pub fn part(target: &str) -> Result<Option<Parted>, Error> {
-    let (secret, plain): (Pairs, Pairs) = read(target)?.into_iter().partition(|(k, _)| secret(k));
+    let (secret, plain): (TargetKeywords, TargetKeywords) =
+        read(target)?.into_iter().partition(|(k, _)| secret(k));
     let parted = || Parted { shown: written(&plain), secrets: written(&secret) };
     Ok((!secret.is_empty()).then(parted))
 }
@@ -49,7 +50,7 @@ pub fn part(target: &str) -> Result<Option<Parted>, Error> {
 /// # Errors
 ///
 /// As [`part`].
-pub(super) fn read(target: &str) -> Result<Pairs, Error> {
+pub(super) fn read(target: &str) -> Result<TargetKeywords, Error> {
     // As libpq tells a name of a database from more (`recognized_connection_string`).
     let url = ["postgresql://", "postgres://"].iter().any(|scheme| target.starts_with(scheme));
     if let (Some((scheme, _)), false) = (target.split_once("://"), url) {
@@ -105,14 +106,14 @@ fn secret(keyword: &str) -> bool {
 }
 
 /// `keyword='value'`, by the rules of `conninfo_parse`.
-pub(super) fn written(pairs: &Pairs) -> String {
+pub(super) fn written(pairs: &TargetKeywords) -> String {
     let one = |(keyword, value): &(String, String)| {
         format!("{keyword}='{}'", value.replace('\\', "\\\\").replace('\'', "\\'"))
     };
     pairs.iter().map(one).collect::<Vec<_>>().join(" ")
 }
 
-fn parse(target: &str) -> Result<Pairs, Error> {
+fn parse(target: &str) -> Result<TargetKeywords, Error> {
     let text = c_string(target)?;
     let mut fault: *mut c_char = ptr::null_mut();
     // SAFETY: a C string, and a place for a message.
@@ -171,7 +172,7 @@ fn unreadable(target: &str, fault: *mut c_char) -> Error {
 /// # Errors
 ///
 /// As [`part`].
-pub(super) fn secrets(target: &Pairs) -> Result<Vec<(CString, CString)>, Error> {
+pub(super) fn secrets(target: &TargetKeywords) -> Result<Vec<(CString, CString)>, Error> {
     if target.iter().any(|(keyword, _)| keyword == "password") {
         return Ok(Vec::new());
     }

@@ -16,9 +16,9 @@ pub(super) enum CellKind {
     /// `1,234,567` or `1.234,5`
     Grouped,
     Bool,
-    Date(Order),
+    Date(PartOrder),
     Time,
-    Timestamp(Order),
+    Timestamp(PartOrder),
     /// a UUID, an address of the web or of a person, an amount of money
     Other,
     /// text with digits
@@ -60,7 +60,7 @@ pub(crate) fn spelling(value: &[u8]) -> Spelling {
 
 /// The order of the parts of a date, with a time of day or without, and whether it has a zone; if
 /// the value is a date.
-pub(crate) fn moment_of(value: &[u8]) -> Option<(Order, bool)> {
+pub(crate) fn moment_of(value: &[u8]) -> Option<(PartOrder, bool)> {
     let value = value.trim_ascii();
     if !value.first()?.is_ascii_digit() {
         return None;
@@ -78,7 +78,7 @@ pub(crate) fn moment_of(value: &[u8]) -> Option<(Order, bool)> {
 
 /// How the parts of a date follow each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(crate) enum PartOrder {
     /// the year first
     Year,
     /// the day first: the first number is above 12
@@ -255,7 +255,7 @@ fn moment(value: &[u8]) -> Option<CellKind> {
     }
 }
 
-fn date(value: &[u8]) -> Option<Order> {
+fn date(value: &[u8]) -> Option<PartOrder> {
     let mark = *value.iter().find(|c| !c.is_ascii_digit())?;
     if !matches!(mark, b'-' | b'/' | b'.') {
         return None;
@@ -271,16 +271,16 @@ fn date(value: &[u8]) -> Option<Order> {
     let (first, second) = (number(a), number(b));
     if a.len() == 4 {
         return ((1..=12).contains(&second) && (1..=31).contains(&number(c)))
-            .then_some(Order::Year);
+            .then_some(PartOrder::Year);
     }
     let year = c.len() == 4 || (a.len(), b.len(), c.len()) == (2, 2, 2);
     if !year || a.len() > 2 || b.len() > 2 || first == 0 || second == 0 {
         return None;
     }
     match (first, second) {
-        (13..=31, 1..=12) => Some(Order::Day),
-        (1..=12, 13..=31) => Some(Order::Month),
-        (1..=12, 1..=12) => Some(Order::Unknown),
+        (13..=31, 1..=12) => Some(PartOrder::Day),
+        (1..=12, 13..=31) => Some(PartOrder::Month),
+        (1..=12, 1..=12) => Some(PartOrder::Unknown),
         _ => None,
     }
 }
@@ -337,15 +337,15 @@ mod tests {
             ("1.234,50", CellKind::Grouped),
             ("1,23,4", CellKind::Code),
             ("true", CellKind::Bool),
-            ("2024-02-29", CellKind::Date(Order::Year)),
-            ("28/01/2018", CellKind::Date(Order::Day)),
-            ("01/28/2018", CellKind::Date(Order::Month)),
-            ("01.02.2018", CellKind::Date(Order::Unknown)),
-            ("31.12.99", CellKind::Date(Order::Day)),
+            ("2024-02-29", CellKind::Date(PartOrder::Year)),
+            ("28/01/2018", CellKind::Date(PartOrder::Day)),
+            ("01/28/2018", CellKind::Date(PartOrder::Month)),
+            ("01.02.2018", CellKind::Date(PartOrder::Unknown)),
+            ("31.12.99", CellKind::Date(PartOrder::Day)),
             ("1.2.3", CellKind::Code),
             ("192.168.1.1", CellKind::Code),
-            ("2024-01-02 10:00:00+02", CellKind::Timestamp(Order::Year)),
-            ("28/01/2018 9:05", CellKind::Timestamp(Order::Day)),
+            ("2024-01-02 10:00:00+02", CellKind::Timestamp(PartOrder::Year)),
+            ("28/01/2018 9:05", CellKind::Timestamp(PartOrder::Day)),
             ("00:15", CellKind::Time),
             ("10:00 PM", CellKind::Time),
             ("10:00:0", CellKind::Code),

@@ -1,6 +1,6 @@
 //! What each column holds: its type, spellings of NULL, decimal commas, the order of dates.
 
-use super::cell::{is_null, CellKind, Class, Order};
+use super::cell::{is_null, CellKind, Class, PartOrder};
 use super::layout::{form, FileLayout};
 use super::reading::{Reading, SampleRow};
 use super::{DetectedColumn, Head, Sample};
@@ -162,10 +162,10 @@ fn order(found: &mut Columns, name: &str, kinds: impl Iterator<Item = (u64, Cell
     for (line, kind) in kinds {
         let (CellKind::Date(order) | CellKind::Timestamp(order)) = kind else { continue };
         let place = match order {
-            Order::Day => &mut day,
-            Order::Month => &mut month,
-            Order::Unknown => &mut unknown,
-            Order::Year => continue,
+            PartOrder::Day => &mut day,
+            PartOrder::Month => &mut month,
+            PartOrder::Unknown => &mut unknown,
+            PartOrder::Year => continue,
         };
         place.get_or_insert(line);
     }

@@ -18,7 +18,7 @@ use pgsluice_core::scan::{valid_utf8, Eol, StrayQuotes};
 use std::ops::Range;
 
 pub use crate::input::{other_content, peek, Peek};
-pub(crate) use cell::{moment_of, spelling, Order, Spelling};
+pub(crate) use cell::{moment_of, spelling, PartOrder, Spelling};
 pub(crate) use dialect::FIXED_WIDTH;
 
 /// What the user has said already.

@@ -241,7 +241,8 @@ fn rows(
         let seen = record.len().min(FIELDS);
         let fields = || (0..seen).map(|i| record.field(sample.bytes, i));
         let kinds: Vec<CellKind> = fields().map(|(_, value)| CellKind::of(value)).collect();
-        let is_quoted = |kind| matches!(kind, scan::Kind::Quoted | scan::Kind::QuotedNull);
+        let is_quoted =
+            |kind| matches!(kind, scan::FieldKind::Quoted | scan::FieldKind::QuotedNull);
         values += seen;
         rows.push(SampleRow {
             line,

@@ -6,7 +6,7 @@ use pgsluice_engine::internals::ledger;
 use pgsluice_engine::internals::maintenance::{Course, Request};
 use pgsluice_engine::internals::Conn;
 use pgsluice_engine::options::{ForeignKeys, Indexes, Triggers};
-use pgsluice_pgserver::{Installation, Options, Server};
+use pgsluice_pgserver::{Installation, Server, ServerOptions};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -18,8 +18,11 @@ pub fn start(installation: &Installation, settings: &[(&str, &str)]) -> Server {
     // On a slow machine autovacuum would come in the middle of a test.
     let usual = [("wal_level", "logical"), ("autovacuum_naptime", "1d")];
     let all = usual.iter().chain(settings).map(|(n, v)| (n.to_string(), v.to_string())).collect();
-    let options =
-        Options { pg_bin: Some(installation.bin.clone()), settings: all, ..Options::default() };
+    let options = ServerOptions {
+        pg_bin: Some(installation.bin.clone()),
+        settings: all,
+        ..ServerOptions::default()
+    };
     Server::start(options).unwrap()
 }
 

@@ -3,7 +3,7 @@
 use crate::support;
 use pgsluice_core::shape::{ArrayOf, DateOrder, EnumLabels, Env, Type};
 use pgsluice_core::sink::{HeapColumn, HEADER, TRAILER};
-use pgsluice_pgserver::{find, Installation, Options, Server};
+use pgsluice_pgserver::{find, Installation, Server, ServerOptions};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
@@ -72,10 +72,10 @@ impl Oracle {
     }
 
     fn start(installation: &Installation) -> Oracle {
-        let options = Options {
+        let options = ServerOptions {
             pg_bin: Some(installation.bin.clone()),
             settings: vec![("fsync".into(), "off".into())],
-            ..Options::default()
+            ..ServerOptions::default()
         };
         let server = Server::start(options).expect("the server starts");
         let major = installation.version.major;

@@ -10,7 +10,7 @@ use pgsluice_core::page::btree;
 
 /// One kind of index: its attributes' orders and lengths, its rules, its rows.
 #[derive(Clone, Copy)]
-pub(super) struct Case {
+pub(super) struct IndexCase {
     pub(super) what: &'static str,
     orders: &'static [(u8, i16)],
     keys: usize,
@@ -38,7 +38,7 @@ fn mixed(n: u64) -> u64 {
     n.wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
-pub(super) const CASE: Case = Case {
+pub(super) const CASE: IndexCase = IndexCase {
     what: "numbers",
     orders: &[(SIGNED, 8)],
     keys: 1,
@@ -51,58 +51,63 @@ pub(super) const CASE: Case = Case {
     width: 12,
 };
 
-pub(super) const CASES: &[Case] = &[
+pub(super) const CASES: &[IndexCase] = &[
     CASE,
-    Case {
+    IndexCase {
         what: "few numbers",
         orders: &[(SIGNED, 4)],
         value: |n, _| Some(n % 50),
         deduplicate: true,
         ..CASE
     },
-    Case { what: "unsigned", orders: &[(UNSIGNED, 4)], ..CASE },
-    Case {
+    IndexCase { what: "unsigned", orders: &[(UNSIGNED, 4)], ..CASE },
+    IndexCase {
         what: "floats",
         orders: &[(FLOAT, 8)],
         value: |n, _| Some((n as f64).to_bits()),
         unique: true,
         ..CASE
     },
-    Case { what: "fixed", orders: &[(FIXED, 16)], ..CASE },
-    Case { what: "short text", orders: &[(TEXT, -1)], ..CASE },
-    Case {
+    IndexCase { what: "fixed", orders: &[(FIXED, 16)], ..CASE },
+    IndexCase { what: "short text", orders: &[(TEXT, -1)], ..CASE },
+    IndexCase {
         what: "long text that begins alike",
         orders: &[(TEXT, -1)],
         width: 90,
         value: |n, _| Some(n % 300),
         ..CASE
     },
-    Case { what: "bytea", orders: &[(BYTEA, -1)], width: 20, ..CASE },
-    Case { what: "NULLs", orders: &[(SIGNED, 8)], value: |n, _| (n % 3 > 0).then_some(n), ..CASE },
-    Case {
+    IndexCase { what: "bytea", orders: &[(BYTEA, -1)], width: 20, ..CASE },
+    IndexCase {
+        what: "NULLs",
+        orders: &[(SIGNED, 8)],
+        value: |n, _| (n % 3 > 0).then_some(n),
+        ..CASE
+    },
+    IndexCase {
         what: "many columns",
         orders: &[(SIGNED, 4), (TEXT, -1), (CARRIED, -1)],
         keys: 2,
         value: |n, at| (n % 7 > 0 || at != 1).then_some(n % 13),
         ..CASE
     },
-    Case { what: "carried", orders: &[(SIGNED, 8), (CARRIED, -1)], width: 40, ..CASE },
-    Case {
+    IndexCase { what: "carried", orders: &[(SIGNED, 8), (CARRIED, -1)], width: 40, ..CASE },
+    IndexCase {
         what: "ranked",
         orders: &[(RANKED, -1)],
         value: |n, _| Some(n % 90),
         deduplicate: true,
         ..CASE
     },
-    Case {
+    IndexCase {
         what: "ranked and long",
         orders: &[(RANKED, -1), (SIGNED, 4)],
         keys: 2,
         width: 60,
         ..CASE
     },
-    Case { what: "runs", orders: &[(SIGNED, 8)], memory: 64 << 10, rows: 2500, ..CASE },
-    Case {
+    IndexCase { what: "runs", orders: &[(SIGNED, 8)], memory: 64 << 10, rows: 2500, ..CASE },
+    IndexCase {
         what: "runs of text",
         orders: &[(TEXT, -1)],
         memory: 64 << 10,
@@ -110,7 +115,7 @@ pub(super) const CASES: &[Case] = &[
         width: 60,
         ..CASE
     },
-    Case {
+    IndexCase {
         what: "runs of ranked",
         orders: &[(RANKED, -1)],
         memory: 128 << 10,
@@ -118,11 +123,17 @@ pub(super) const CASES: &[Case] = &[
         value: |n, _| Some(n % 90),
         ..CASE
     },
-    Case { what: "twins", value: |n, _| Some(n % 600), unique: true, tells_twins: true, ..CASE },
-    Case { what: "wide pages", orders: &[(TEXT, -1)], width: 900, rows: 150, ..CASE },
+    IndexCase {
+        what: "twins",
+        value: |n, _| Some(n % 600),
+        unique: true,
+        tells_twins: true,
+        ..CASE
+    },
+    IndexCase { what: "wide pages", orders: &[(TEXT, -1)], width: 900, rows: 150, ..CASE },
 ];
 
-impl Case {
+impl IndexCase {
     fn attributes(&self) -> Vec<IndexAttributeDef> {
         let attribute = |&(order, len): &(u8, i16)| IndexAttributeDef {
             len,
@@ -259,7 +270,7 @@ impl Build {
     }
 
     /// Gives ranked values the order of their bytes.
-    fn rank(&self, gate: &mut Gate, case: &Case) -> Result<(), Refused> {
+    fn rank(&self, gate: &mut Gate, case: &IndexCase) -> Result<(), Refused> {
         self.plainly(gate, pgsluice_index_settle)?;
         for (at, _) in case.orders.iter().enumerate().filter(|(_, order)| order.0 == RANKED) {
             let mut values =
@@ -329,7 +340,7 @@ impl Build {
         }
     }
 
-    pub(super) fn finish(&mut self, gate: &mut Gate, case: &Case) -> Result<Built, Refused> {
+    pub(super) fn finish(&mut self, gate: &mut Gate, case: &IndexCase) -> Result<Built, Refused> {
         let mut built = Built::default();
         self.rank(gate, case)?;
         self.plainly(gate, pgsluice_index_finish)?;
@@ -339,7 +350,7 @@ impl Build {
 }
 
 /// Rows one by one, runs if memory is short, pages.
-fn build(gate: &mut Gate, case: &Case, rows: &[IndexRow]) -> Result<Built, Refused> {
+fn build(gate: &mut Gate, case: &IndexCase, rows: &[IndexRow]) -> Result<Built, Refused> {
     let mut build = case.open(gate)?;
     let mut all = || {
         let mut built = Built::default();
@@ -370,7 +381,7 @@ fn index_builds_of_many_rows() {
 
 fn every_case(times: u64) {
     for case in CASES {
-        let case = &Case { rows: times * case.rows, ..*case };
+        let case = &IndexCase { rows: times * case.rows, ..*case };
         let rows = case.rows();
         let allocations = every_allocation(case.what, |gate| build(gate, case, &rows));
         assert!(allocations > 5, "{}: {allocations}", case.what);

@@ -2,10 +2,12 @@
 
 use super::{every_allocation, Gate, Refused};
 use crate::plan::{ColumnDef, DialectDef, EnvDef, LabelDef, FROM_GIVEN};
-use crate::{pgsluice_form, pgsluice_plan, pgsluice_plan_free, AskDef, Plan, Row, Slice, Status};
+use crate::{
+    pgsluice_form, pgsluice_plan, pgsluice_plan_free, AskDef, FormPlan, Row, Slice, Status,
+};
 
 /// A type: `pg_type.oid`, of its array, typmod, length, alignment, values.
-struct Case {
+struct IndexCase {
     oid: u32,
     array: u32,
     typmod: i32,
@@ -14,13 +16,13 @@ struct Case {
     values: Vec<String>,
 }
 
-fn case(oid: u32, array: u32, typmod: i32, len: i16, align: u8, values: &[&str]) -> Case {
+fn case(oid: u32, array: u32, typmod: i32, len: i16, align: u8, values: &[&str]) -> IndexCase {
     let values = values.iter().map(|value| value.to_string()).collect();
-    Case { oid, array, typmod, len, align, values }
+    IndexCase { oid, array, typmod, len, align, values }
 }
 
 /// Every type that the core reads, with values that take memory of it, and some that the server reads.
-fn cases() -> Vec<Case> {
+fn cases() -> Vec<IndexCase> {
     let mut cases = vec![
         case(16, 1000, -1, 1, 1, &["t", "false", "perhaps"]),
         case(17, 1001, -1, -1, 4, &["\\x00ff", "a\\\\b\\001", "plain", "\\x0"]),
@@ -62,18 +64,18 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-impl Case {
+impl IndexCase {
     /// Two dimensions of each value, with backslashes before quotes and backslashes.
-    fn arrays(&self) -> Case {
+    fn arrays(&self) -> IndexCase {
         let quoted = |value: &String| value.replace('\\', "\\\\").replace('"', "\\\"");
         let array =
             |value| format!("[2:3][1:2]={{{{\"{0}\",NULL}},{{\"{0}\",\"{0}\"}}}}", quoted(value));
         let values = self.values.iter().map(array).chain(["{}".into()]).collect();
-        Case { oid: self.array, array: 0, len: -1, align: self.align.max(4), values, ..*self }
+        IndexCase { oid: self.array, array: 0, len: -1, align: self.align.max(4), values, ..*self }
     }
 }
 
-fn column(case: &Case, source: i32, element_align: u8) -> ColumnDef {
+fn column(case: &IndexCase, source: i32, element_align: u8) -> ColumnDef {
     ColumnDef {
         type_oid: case.oid,
         typmod: case.typmod,
@@ -130,18 +132,18 @@ fn data(form: Form, values: &[String], last: &str) -> Vec<u8> {
 }
 
 /// A plan for an int4 or text, a value of the case's type, an enum, and a default.
-fn plan(gate: &mut Gate, case: &Case, element_align: u8, form: Form) -> *mut Plan {
+fn plan(gate: &mut Gate, case: &IndexCase, element_align: u8, form: Form) -> *mut FormPlan {
     let labels = [("sad", 7), ("happy", 8)].map(|(label, oid)| LabelDef {
         label: label.as_ptr(),
         len: label.len(),
         oid,
     });
-    let text = Case { oid: 25, typmod: -1, len: -1, align: 4, values: Vec::new(), ..*case };
+    let text = IndexCase { oid: 25, typmod: -1, len: -1, align: 4, values: Vec::new(), ..*case };
     let mut columns = [
         column(&text, 0, 0),
         column(case, 1, element_align),
-        column(&Case { oid: 0, len: 4, ..text }, 2, 0),
-        column(&Case { oid: 25, values: Vec::new(), ..*case }, FROM_GIVEN, 0),
+        column(&IndexCase { oid: 0, len: 4, ..text }, 2, 0),
+        column(&IndexCase { oid: 25, values: Vec::new(), ..*case }, FROM_GIVEN, 0),
     ];
     (columns[2].labels, columns[2].nlabels) = (labels.as_ptr(), labels.len());
     (columns[3].len, columns[3].packable) = (-1, true);
@@ -168,7 +170,7 @@ fn plan(gate: &mut Gate, case: &Case, element_align: u8, form: Form) -> *mut Pla
 type Formed = Vec<(Vec<u8>, Vec<(u32, Vec<u8>)>)>;
 
 /// Forms all of the data; a record that is the server's is passed over, as a line or as the rest.
-fn form(gate: &mut Gate, plan: *mut Plan, data: &[u8], pack: bool) -> Result<Formed, Refused> {
+fn form(gate: &mut Gate, plan: *mut FormPlan, data: &[u8], pack: bool) -> Result<Formed, Refused> {
     const ARENA: usize = 64 << 10;
     let mut formed = Vec::new();
     let mut arena = vec![0u64; ARENA / 8];
@@ -233,7 +235,7 @@ fn form(gate: &mut Gate, plan: *mut Plan, data: &[u8], pack: bool) -> Result<For
 }
 
 /// Fails every allocation of a plan for the case and of its rows; how many there are.
-fn exhaust(case: &Case, element_align: u8, formats: Form, pack: bool) -> usize {
+fn exhaust(case: &IndexCase, element_align: u8, formats: Form, pack: bool) -> usize {
     let data = data(formats, &case.values, "happy");
     let what = format!("type {} as {formats:?}, pages: {pack}", case.oid);
     every_allocation(&what, |gate| {

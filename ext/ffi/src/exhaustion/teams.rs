@@ -1,6 +1,6 @@
 //! Builds of several processes: rows that are handed over, in memory and as runs of a file.
 
-use super::indexes::{bytes_of, checked, step, Build, Built, Case, IndexRow, CASE, CASES};
+use super::indexes::{bytes_of, checked, step, Build, Built, IndexCase, IndexRow, CASE, CASES};
 use super::{every_allocation, Gate, Refused};
 use crate::index::*;
 use crate::team::*;
@@ -27,7 +27,7 @@ fn teams() {
 
 fn together(
     gate: &mut Gate,
-    case: &Case,
+    case: &IndexCase,
     rows: &[IndexRow],
     leader: &mut Build,
     worker: &Build,

@@ -2,8 +2,8 @@
 //! folder, and a table whose partitions by hash are on the nodes.
 
 use crate::failure::Failure;
-use crate::sample_data::Kind;
-use pgsluice_pgserver::{Options, Server, StopMode};
+use crate::sample_data::SampleTable;
+use pgsluice_pgserver::{Server, ServerOptions, StopMode};
 use std::fmt::Write as _;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ pub(super) fn number(dir: &Path, asked: Option<u16>) -> Result<usize, Failure> {
 }
 
 /// Adds what a server of a cluster needs, unless it is set.
-pub(super) fn add_setting(options: &mut Options) {
+pub(super) fn add_setting(options: &mut ServerOptions) {
     if options.settings.iter().all(|(name, _)| name != SETTING.0) {
         options.settings.push((SETTING.0.into(), SETTING.1.into()));
     }
@@ -44,21 +44,21 @@ pub(super) fn add_setting(options: &mut Options) {
 pub(super) fn start_nodes(
     dir: &Path,
     number: usize,
-    coordinator: &Options,
+    coordinator: &ServerOptions,
 ) -> Result<Vec<Server>, Failure> {
     let node = |n| {
         let dir = node_dir(dir, n);
         if let Some(running) = Server::attach(&dir)? {
             return Ok(running);
         }
-        Ok(Server::start(Options { dir: Some(dir), port: None, ..coordinator.clone() })?)
+        Ok(Server::start(ServerOptions { dir: Some(dir), port: None, ..coordinator.clone() })?)
     };
     (1..=number).map(node).collect()
 }
 
 /// Makes the tables, where they are missing, and tells the coordinator where the nodes are.
 pub(super) fn connect(coordinator: &Server, nodes: &[Server]) -> Result<(), Failure> {
-    let ddl = Kind::Lineitem.ddl().replace("CREATE TABLE", "CREATE TABLE IF NOT EXISTS");
+    let ddl = SampleTable::Lineitem.ddl().replace("CREATE TABLE", "CREATE TABLE IF NOT EXISTS");
     let table = ddl.trim_end().trim_end_matches(';');
     let mut sql = "CREATE EXTENSION IF NOT EXISTS postgres_fdw;\n".to_owned();
     let modulus = nodes.len();

@@ -10,7 +10,7 @@ use nix::sys::signal::kill;
 pub use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use pgsluice_engine::internals::Conn;
-use pgsluice_pgserver::{Installation, Options, Server};
+use pgsluice_pgserver::{Installation, Server, ServerOptions};
 use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
@@ -35,11 +35,11 @@ impl World {
 
     /// As [`World::new`], with a port on the loopback interface and more settings.
     pub fn with(installation: &Installation, port: Option<u16>, more: &[(&str, &str)]) -> World {
-        let server = Server::start(Options {
+        let server = Server::start(ServerOptions {
             pg_bin: Some(installation.bin.clone()),
             port,
             settings: settings(more),
-            ..Options::default()
+            ..ServerOptions::default()
         })
         .expect("the server starts");
         // With the server it goes.

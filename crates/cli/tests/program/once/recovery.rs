@@ -4,7 +4,7 @@
 use super::{exact, lines, thrice};
 use crate::common::{each_major, signal, wait_until, Signal, World};
 use pgsluice_engine::internals::Conn;
-use pgsluice_pgserver::{Options, Server};
+use pgsluice_pgserver::{Server, ServerOptions};
 use std::fs::{self, File, Permissions};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -44,11 +44,11 @@ fn server_file(data: &Path, name: &str, text: &str) {
 /// Starts a server on a folder, with the settings of [`SETTINGS`].
 fn start_on(world: &World, dir: &Path) -> Server {
     let settings = SETTINGS.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    Server::start(Options {
+    Server::start(ServerOptions {
         pg_bin: Some(world.server.installation().bin.clone()),
         dir: Some(dir.to_owned()),
         settings: settings.to_vec(),
-        ..Options::default()
+        ..ServerOptions::default()
     })
     .expect("the server starts on its backup")
 }

@@ -4,7 +4,7 @@ use super::{InputFile, CHUNK, MAX_HELD};
 use crate::causes::{instead, is_it};
 use crate::error::{Error, Place};
 use crate::stray;
-use pgsluice_core::scan::{Dialect, Format, Kind, Next, Record, Scanner};
+use pgsluice_core::scan::{Dialect, FieldKind, Format, Next, Record, Scanner};
 
 /// The header of a file that has one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ impl InputFile {
             match scanner.next(&mut record) {
                 Ok(Next::Record) => {
                     let field = |i| match record.field(&self.held, i) {
-                        (Kind::Null, _) => None,
+                        (FieldKind::Null, _) => None,
                         (_, value) => Some(value.to_vec()),
                     };
                     let fields = (0..record.len()).map(field).collect();

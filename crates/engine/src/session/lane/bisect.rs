@@ -5,7 +5,7 @@ use super::{record_of_line, Form, Lane, Placed};
 use crate::encode;
 use crate::error::Error;
 use crate::input::{Chunk, Found, Layout};
-use crate::isolate::{isolate, Attempts, Refused};
+use crate::isolate::{isolate, AttemptRefused, Attempts};
 use crate::plan::Wire;
 use crate::recast::At;
 use crate::rewrite;
@@ -39,7 +39,7 @@ pub(super) struct Bisection<'a> {
     stops: bool,
     /// the records that have the file's form, each with its index in the chunk
     good: Vec<(usize, Item)>,
-    refused: Vec<(usize, Refused)>,
+    refused: Vec<(usize, AttemptRefused)>,
 }
 
 impl<'a> Bisection<'a> {
@@ -73,7 +73,7 @@ impl<'a> Bisection<'a> {
     /// # Errors
     ///
     /// The load cannot go on.
-    pub fn run(mut self) -> Result<Vec<(usize, Refused)>, Error> {
+    pub fn run(mut self) -> Result<Vec<(usize, AttemptRefused)>, Error> {
         let most = match self.lane.plan.wire {
             Wire::Insert(batch) => batch,
             _ => usize::MAX,
@@ -92,7 +92,7 @@ impl<'a> Bisection<'a> {
 impl Attempts for Bisection<'_> {
     type Fatal = Error;
 
-    fn load(&mut self, records: Range<usize>) -> Result<Result<(), Refused>, Error> {
+    fn load(&mut self, records: Range<usize>) -> Result<Result<(), AttemptRefused>, Error> {
         if let Wire::Insert(_) = self.lane.plan.wire {
             return self.insert(records);
         }
@@ -111,7 +111,7 @@ impl Attempts for Bisection<'_> {
         Ok(Err(refused))
     }
 
-    fn reject(&mut self, record: usize, mut why: Refused) -> Result<(), Error> {
+    fn reject(&mut self, record: usize, mut why: AttemptRefused) -> Result<(), Error> {
         let (index, item) = self.good[record];
         let by_copy =
             self.lane.plan.landing.is_none() && !matches!(self.lane.plan.wire, Wire::Insert(_));
@@ -178,7 +178,7 @@ impl Bisection<'_> {
         Some(out)
     }
 
-    fn insert(&mut self, records: Range<usize>) -> Result<Result<(), Refused>, Error> {
+    fn insert(&mut self, records: Range<usize>) -> Result<Result<(), AttemptRefused>, Error> {
         let plan = self.lane.plan.clone();
         let Layout::Lines(dialect) = self.layout else {
             return Err(defect("INSERT of a binary file"));
@@ -195,7 +195,7 @@ impl Bisection<'_> {
             let refused = match insert.add(&plan, &one, &record) {
                 Ok(()) => continue,
                 Err(NoInsert::Malformed(fault)) => self.lane.malformed_refused(fault),
-                Err(NoInsert::Encoding(message)) => Refused {
+                Err(NoInsert::Encoding(message)) => AttemptRefused {
                     record: None,
                     column: None,
                     sqlstate: "22021".into(),
@@ -203,7 +203,7 @@ impl Bisection<'_> {
                     detail: None,
                 },
             };
-            return Ok(Err(Refused { record: Some(index), ..refused }));
+            return Ok(Err(AttemptRefused { record: Some(index), ..refused }));
         }
         let one_by_one = plan.wire == Wire::Insert(1);
         let sql = if one_by_one { NO_WAIT.to_owned() + &insert.take() } else { insert.take() };

@@ -25,7 +25,7 @@ use crate::buffer_pool::BufferPool;
 use crate::encode::{unread, Body, Encoder, Fault};
 use crate::error::{shown, Error, Kind, Place};
 use crate::input::{Chunk, Part};
-use crate::once::slices::Slice;
+use crate::once::slices::NodeSlice;
 use crate::plan::{LeafTarget, Plan, ToNodes};
 use crate::report::Progress;
 use crate::route::Split;
@@ -75,7 +75,7 @@ pub(super) struct Fanout {
     /// what is read of each source, where it is recorded
     contents: Option<Contents>,
     /// what the nodes had of them before
-    slices: Vec<Slice>,
+    slices: Vec<NodeSlice>,
     /// has the coordinator read records that are not surely understood, where these may be rejected
     reading: Option<Arc<ReadingQuery>>,
 }

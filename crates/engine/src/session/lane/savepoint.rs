@@ -13,7 +13,7 @@ use crate::blame::{
 };
 use crate::error::{Error, Place, ServerSays};
 use crate::input::{Chunk, Counts, Layout, Part};
-use crate::isolate::Refused;
+use crate::isolate::AttemptRefused;
 use crate::plan::Wire;
 use crate::reject::{Reject, Rejects};
 use crate::session::staged;
@@ -126,7 +126,7 @@ impl Lane {
         before: Counts,
         item: Item,
         index: usize,
-        why: Refused,
+        why: AttemptRefused,
     ) -> Error {
         let value = why.column.as_deref().and_then(|c| self.value(chunk, item.start..item.end, c));
         let place = Place {
@@ -148,12 +148,12 @@ impl Lane {
         placed: &Placed,
         item: Item,
         index: usize,
-        why: Refused,
+        why: AttemptRefused,
     ) -> Reject {
         reject_of(&self.plan.layout, &self.names, placed, (item, index), why)
     }
 
-    pub(super) fn malformed_refused(&self, fault: Malformed) -> Refused {
+    pub(super) fn malformed_refused(&self, fault: Malformed) -> AttemptRefused {
         let field = match fault {
             Malformed::MissingData(index) => Some(index),
             Malformed::StrayQuote { field, .. } => Some(field),
@@ -168,7 +168,7 @@ impl Lane {
             }
             _ => fault.message(csv, name),
         };
-        Refused {
+        AttemptRefused {
             record: None,
             message,
             sqlstate: fault.sqlstate().into(),
@@ -367,7 +367,7 @@ impl Lane {
     }
 
     /// Rolls back a record that has a stray quote, whatever the server makes of it.
-    fn give_up_oversized(&mut self, fault: Malformed) -> Result<Refused, Error> {
+    fn give_up_oversized(&mut self, fault: Malformed) -> Result<AttemptRefused, Error> {
         match self.end_oversized() {
             Err(lost) if lost.sqlstate().is_empty() => return Err(lost),
             _ => {}
@@ -393,14 +393,14 @@ impl Lane {
     }
 
     /// The line that the server names, and its refusal.
-    pub(super) fn refused(&self, error: &Error) -> (Option<u64>, Refused) {
+    pub(super) fn refused(&self, error: &Error) -> (Option<u64>, AttemptRefused) {
         let server = error.server().cloned().unwrap_or_default();
         let context = server.context.unwrap_or_default();
         let (line, column) = match statement::parse_context(&context, &self.plan) {
             Some((line, column)) => (Some(line), column),
             None => (None, None),
         };
-        let refused = Refused {
+        let refused = AttemptRefused {
             record: None,
             column: column.or(server.column),
             sqlstate: server.sqlstate,
@@ -417,7 +417,7 @@ pub(super) fn reject_of(
     names: &[String],
     placed: &Placed,
     (item, index): (Item, usize),
-    why: Refused,
+    why: AttemptRefused,
 ) -> Reject {
     let chunk = &placed.prepared.chunk;
     let mut reject = reject(names, chunk, placed.before, why);
@@ -431,7 +431,7 @@ pub(super) fn reject_of(
 }
 
 /// The story of the chunk's first record; the caller moves it to another one.
-fn reject(names: &[String], chunk: &Chunk, before: Counts, why: Refused) -> Reject {
+fn reject(names: &[String], chunk: &Chunk, before: Counts, why: AttemptRefused) -> Reject {
     Reject {
         file: names[chunk.file].clone(),
         record: before.records + 1,

@@ -31,7 +31,7 @@ use std::time::Instant;
 
 /// Chunks that wait until their rows are sent together.
 #[derive(Default)]
-pub(super) struct Window {
+pub(super) struct ChunkWindow {
     chunks: Vec<Placed>,
     bytes: usize,
     /// the partitions are others than those that rows are routed by

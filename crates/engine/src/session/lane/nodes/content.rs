@@ -5,7 +5,7 @@ use super::Fanout;
 use crate::error::Error;
 use crate::input::Chunk;
 use crate::once::record::Recording;
-use crate::once::slices::{Content, Slice};
+use crate::once::slices::{Content, NodeSlice};
 use crate::session::lane::Lane;
 use blake3::Hasher;
 use std::ops::Range;
@@ -50,7 +50,7 @@ impl Contents {
 
 impl Fanout {
     /// A slice that a node had before, of a source that has other bytes now.
-    fn other_slice(&mut self) -> Option<&Slice> {
+    fn other_slice(&mut self) -> Option<&NodeSlice> {
         let contents = self.contents.as_mut()?.all();
         self.slices.iter().find(|slice| !contents.contains(&slice.content))
     }

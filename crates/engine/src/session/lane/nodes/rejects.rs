@@ -16,7 +16,7 @@ use super::{encoded, Handed, NodeLane};
 use crate::blame::is_of_the_record;
 use crate::encode::Body;
 use crate::error::Error;
-use crate::isolate::{isolate, Attempts, Refused};
+use crate::isolate::{isolate, AttemptRefused, Attempts};
 use crate::plan::{Plan, ToNodes};
 use crate::quote::quote_ident;
 use crate::session::lane::bisect::{items, Bisection, Item};
@@ -34,7 +34,7 @@ const READ: &str = "pgsluice_read";
 const NUMBER: &str = "pgsluice_record";
 
 /// Refused records of a chunk, by their index, in order.
-type Bad = Vec<(usize, Refused)>;
+type Bad = Vec<(usize, AttemptRefused)>;
 
 /// Has the coordinator read records.
 pub(super) struct ReadingQuery {
@@ -247,7 +247,7 @@ impl NodeLane {
     }
 
     /// The node's refusal; the row by its number among those of the COPY.
-    fn refused(&self, error: &Error, to: &ToNodes, leaf: usize) -> Refused {
+    fn refused(&self, error: &Error, to: &ToNodes, leaf: usize) -> AttemptRefused {
         let target = &to.leaves[leaf];
         let server = error.server().cloned().unwrap_or_default();
         let context = server.context.unwrap_or_default();
@@ -255,7 +255,7 @@ impl NodeLane {
             .lines()
             .find_map(|line| statement::place_in(line, &target.relation, &target.columns));
         let (row, column) = found.unzip();
-        Refused {
+        AttemptRefused {
             record: row.map(|row| (row as usize).saturating_sub(1)),
             column: column.flatten().or(server.column).map(|name| self.own(target, name)),
             sqlstate: server.sqlstate,
@@ -284,7 +284,7 @@ struct LeafRows<'a> {
     window: &'a [Arc<Handed>],
     rows: Vec<Row>,
     /// why all of them together are refused, which has been tried
-    whole: Option<Refused>,
+    whole: Option<AttemptRefused>,
 }
 
 impl LeafRows<'_> {
@@ -311,7 +311,7 @@ impl LeafRows<'_> {
 impl Attempts for LeafRows<'_> {
     type Fatal = Error;
 
-    fn load(&mut self, records: Range<usize>) -> Result<Result<(), Refused>, Error> {
+    fn load(&mut self, records: Range<usize>) -> Result<Result<(), AttemptRefused>, Error> {
         if let Some(why) = self.whole.take() {
             return Ok(Err(why));
         }
@@ -321,7 +321,7 @@ impl Attempts for LeafRows<'_> {
         Ok(Err(why))
     }
 
-    fn reject(&mut self, record: usize, why: Refused) -> Result<(), Error> {
+    fn reject(&mut self, record: usize, why: AttemptRefused) -> Result<(), Error> {
         let plan = self.lane.plan.clone();
         let row = &self.rows[record];
         let handed = &self.window[row.chunk as usize];
