@@ -127,6 +127,7 @@ class Rules(unittest.TestCase):
             self.assertEqual(breaches("docs/a.md", text), [], text)
         for text in ["The index is built\nanew.\n", "The reader is told so.\n"]:
             self.assertEqual(len(breaches("docs/a.md", text)), 1, text)
+            self.assertEqual(len(breaches("ext/index/a.h", f"/* {text} */\n")), 1, text)
             self.assertEqual(breaches("docs/results.md", text), [], text)
 
 

@@ -246,7 +246,7 @@ fn part_of_votes() -> SuiteResult {
 #[test]
 fn a_part_of_a_suite_says_so() {
     let dir = tempfile::tempdir().unwrap();
-    // One that was made before a run kept where it departs is held against the definition at hand.
+    // An old run does not say where it departs from its suite: it is compared with the current definition.
     let old = SuiteResult { departs: None, ..part_of_votes() };
     keep(dir.path(), &[old]);
     assert!(program(&["report", dir.path().to_str().unwrap()]).status.success());
@@ -350,7 +350,7 @@ fn the_time_left_follows_from_the_runs_so_far() {
     votes.parameters.once_from = Some(2_000_000);
     let one_of_each = 3.0 * (2.0 + 0.55 + 1.1 + 0.9);
     let due = 12.0 + 2.0 * one_of_each;
-    assert!((left(&votes).unwrap() - due).abs() < 1e-9, "once more, at twice the rows");
+    assert!((left(&votes).unwrap() - due).abs() < 1e-9, "two more rounds, at twice the rows");
     votes.methods[3].runs.clear();
     let mean = (2.0 + 0.55 + 1.1) / 3.0;
     let due = due + 3.0 * (mean - 2.0 * 0.9 + 2.0 * mean);

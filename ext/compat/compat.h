@@ -271,8 +271,8 @@ compat_init_epq(EPQState *epq, EState *estate)
 }
 
 /*
- * Prepares anew, in the current memory context, the defaults that stock COPY
- * evaluates.
+ * Prepares the defaults that stock COPY evaluates again, in the current memory
+ * context.
  */
 static inline void
 compat_renew_defaults(CopyFromState cstate)

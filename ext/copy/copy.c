@@ -120,8 +120,8 @@ may_end_early(const SluiceSource *src)
 }
 
 /*
- * Whether all of the data is at hand, and so little that nothing of ours makes
- * it quicker. Looked at only where stock COPY has nothing to do before it
+ * Whether all of the data has been read already, and is so little that the
+ * core does not make it quicker. Looked at only where stock COPY has nothing to do before it
  * reads.
  */
 static bool
@@ -184,8 +184,8 @@ begin(SluiceLoad *load)
 }
 
 /*
- * One step through the data: forms what is at hand, or reads on, or asks the
- * server. False at the end.
+ * One step through the data: forms what was read, or reads on, or has the
+ * server read values. False at the end.
  */
 static bool
 step(SluiceLoad *load)

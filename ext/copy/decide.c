@@ -12,8 +12,8 @@
  * Errors in options and privileges are stock COPY's to raise: then the answer
  * here is a reason as well, and DoCopy refuses in its own words.
  *
- * A reason is a sentence without a full stop, shown in pgsluice.last_copy. It
- * has to be certain: what cannot be told is a reason, too.
+ * A reason is a sentence without a full stop, shown in pgsluice.last_copy. What
+ * cannot be determined is a reason, too.
  */
 #include "copy/copy.h"
 

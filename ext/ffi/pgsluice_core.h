@@ -178,7 +178,7 @@ extern SluiceStatus pgsluice_form(SluicePlan *plan, SluiceSlice *slice);
  *   new
  *   add or add_page, for all rows; after …_FULL: settle, values and
  *       rank for each attribute that is ranked, flush, and step until …_ADD
- *   settle, values and rank once more, finish
+ *   settle, values and rank again, finish
  *   step until …_DONE
  *   free
  *

@@ -6,8 +6,8 @@
  * A batch holds up to SLUICE_BATCH_ROWS rows of one table or partition. The
  * core forms tuples in an arena, and the slots point to them there instead of
  * copying them: materialize() of our slots does nothing if there is a tuple.
- * So a tuple must stay where it is until the batch is flushed, and whoever is
- * about to use the arena again flushes first (sluice_free_tuples).
+ * So a tuple must stay where it is until the batch is flushed, and code that
+ * is about to use the arena again flushes first (sluice_free_tuples).
  *
  * Where rows go is PostgreSQL's choice (RelationGetBufferForTuple), within two
  * limits. If the free space map shows room in much of the table, rows go there
@@ -216,9 +216,9 @@ sluice_set_target_block(SluiceBatch *batch, BlockNumber block)
 }
 
 /*
- * From now on rows go behind one another to the table's end, and behind all
- * that are there: by their places is told which of them the indexes have not
- * got yet.
+ * From now on rows go to the end of the table, one after the other and after
+ * all existing ones, so that their places show which of them the indexes do not
+ * have yet.
  */
 void
 sluice_keep_order(SluiceBatch *batch)
@@ -301,7 +301,7 @@ sluice_batch_flush(SluiceBatch *batch)
 	cstate->cur_lineno = line;
 }
 
-/* All rows are in the table, and the indexes were told of them. */
+/* All rows are in the table, and the index writer has been given all of them. */
 void
 sluice_batch_close(SluiceBatch *batch)
 {

@@ -256,9 +256,9 @@ write_pages(Install *install, char *images, uint32 n, BlockNumber *blocks)
 }
 
 /*
- * Has the WAL writer write and sync what was logged so far. Before the ring
- * lets a page go its WAL must be on disk, and whoever finds that it is not
- * waits for it.
+ * Has the WAL writer write and sync what was logged so far. The WAL of a page
+ * must be on disk before the ring evicts the page; otherwise the backend waits
+ * for it.
  */
 static void
 hand_over_wal(void)

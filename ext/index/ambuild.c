@@ -225,8 +225,8 @@ sluice_object_access(ObjectAccessType access, Oid classId, Oid objectId,
 }
 
 /*
- * The relation whose existing indexes the statement builds anew, as far as we
- * take part in that.
+ * The relation whose existing indexes the statement rebuilds, as far as the
+ * core takes part in that.
  */
 static const RangeVar *
 rebuilt_relation(const Node *stmt)

@@ -439,8 +439,8 @@ release(Edge *edge)
  * Inserts entries at the end of a B-tree, in its order; of a unique one plain
  * ones without NULL in their keys, no two of which are equal. Gives how many,
  * from the first one on; 0: the tree has to be split by an ordinary insertion
- * first. -1: the first one does not come after all that are there, or that
- * cannot be told.
+ * first. -1: the first one does not come after all existing ones, or that
+ * cannot be determined.
  *
  * The memory context is one that the caller resets.
  */

@@ -58,8 +58,8 @@
  * WHY DELTAS ARE SAFE.  generic_xlog.c logs the bytes that differ from the old
  * page. A page of nbtree has the same bytes on a standby, except for hints that
  * are not logged: dead items, and marks for VACUUM. A page with any of these is
- * logged whole. So is a leaf that is formed anew, of which little stays in its
- * place.
+ * logged whole. So is a leaf that is formed again, because most of its items
+ * move.
  *
  * VACUUM may run at the same time. The old leaf and the new ones get its cycle
  * number, as after a split (_bt_vacuum_cycleid). By that number it finds

@@ -12,8 +12,8 @@
  *
  * WHICH LOCK.  Every insertion of a key locks the first leaf that the key may
  * be on, and keeps it locked from the check to the insertion. A search without
- * a place in the table (scantid is NULL) finds that leaf. So whoever holds its
- * lock and finds no rival may insert: btree_merge.c. sluice_btree_look() only
+ * a place in the table (scantid is NULL) finds that leaf. So a backend that
+ * holds its lock and finds no equal key may insert: btree_merge.c. sluice_btree_look() only
  * looks, for a load that will be refused, and may lock one leaf after another.
  *
  * SERIALIZABLE.  Before a key is refused, the leaf is checked for conflicts, as

@@ -100,7 +100,7 @@ struct IndexWriter
 	MemoryContext context;
 	bool		is_private;
 	bool		disturbed;		/* other commands were done meanwhile */
-	struct SluiceDuplicates *duplicates;	/* that are told apart at the end, or NULL */
+	struct SluiceDuplicates *duplicates;	/* that are resolved at the end, or NULL */
 	const char *never;			/* why each row gets its entries when it is inserted, or NULL */
 	bool		decided;
 	bool		merges;			/* what was in the old files is in the new ones */
@@ -112,7 +112,7 @@ struct IndexWriter
 	List	   *deferred;		/* indexes to be built at the end */
 	List	   *late;			/* indexes that get their entries at the end */
 	InsertedRows *batches;		/* in the order of the table */
-	uint64		waited;			/* rows that it was told of */
+	uint64		waited;			/* rows that it was given */
 	int			first_waiting;	/* from this one on, rows wait for the end */
 	int			used;
 	int			allocated;
@@ -225,7 +225,7 @@ typedef enum IndexStrategy
 	SLUICE_INDEX_LEAF_MERGE,	/* those, into the leaves they belong to, many at once */
 	SLUICE_INDEX_LEAVES,		/* in whole new leaves behind the last one */
 	SLUICE_INDEX_MERGE,			/* with those of the index's old file into a new one */
-	SLUICE_INDEX_BUILD,			/* the index is built anew when all rows are in */
+	SLUICE_INDEX_BUILD,			/* the index is rebuilt when all rows are in */
 	SLUICE_INDEX_WAYS
 } IndexStrategy;
 

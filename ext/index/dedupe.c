@@ -61,8 +61,8 @@ sluice_index_arbiter(const IndexWriter *load)
 }
 
 /*
- * Whether something would be told of a row that loses, or that is replaced; or
- * would look at the table while its other indexes are not there.
+ * Whether something would notice a row that loses or is replaced, or would read
+ * the table while its other indexes are incomplete.
  */
 static bool
 needs_each_row(const ResultRelInfo *rri, const SluiceDuplicates *duplicates)
@@ -81,8 +81,8 @@ needs_each_row(const ResultRelInfo *rri, const SluiceDuplicates *duplicates)
 }
 
 /*
- * Whether duplicates of this load are told apart at the end; then that is how
- * it will be. Before the first row.
+ * Whether duplicates of this load are resolved at its end; this decides it.
+ * Called before the first row.
  */
 bool
 sluice_index_can_dedupe(IndexWriter *load, SluiceDuplicates *duplicates)
@@ -98,8 +98,8 @@ sluice_index_can_dedupe(IndexWriter *load, SluiceDuplicates *duplicates)
 		const char *because;
 
 		/*
-		 * What another unique index refuses may hang upon which rows are there
-		 * just then.
+		 * What another unique index refuses may depend on which rows are in the
+		 * table at that moment.
 		 */
 		if (!sluice_index_can_wait(rri->ri_RelationDesc, index, info, &because) ||
 			(info->ii_Unique && RelationGetRelid(index) != duplicates->arbiter))

@@ -1,7 +1,7 @@
 /*
  * Indexes of a table that only this transaction can reach: once a COPY into it
  * has grown beyond a few pages, B-trees that the core can sort get no more
- * entries, and are built anew from all rows when the last one is in.
+ * entries, and are rebuilt from all rows when the last one is in.
  *
  * Private is a table that was created or truncated in this transaction, or
  * that it has locked against everybody, and that was empty when the COPY
@@ -14,8 +14,8 @@
  * function that the COPY calls and that runs commands of its own on the table:
  * it may insert rows, and finds an index that lacks entries of the COPY's
  * rows, none of which it can see. Its own rows get their entries by the
- * executor; the build at the end takes all rows that are in the table, whoever
- * put them there (`disturbed`), and finds a key that is there twice.
+ * executor; the build at the end takes all rows of the table, also those of other
+ * commands of the transaction (`disturbed`), and finds a key that is there twice.
  *
  * A NEW FILE.  An index is not filled, it is given a new file (relfilenumber),
  * as TRUNCATE gives one. So a rollback, also one to a savepoint, brings back
@@ -165,8 +165,9 @@ has_long_keys(Relation index)
 }
 
 /*
- * A table that had rows has grown so much that its indexes are better written
- * anew, but for those whose entries go in behind all others. False: none is.
+ * A table that had rows has grown so much that it is quicker to rewrite its
+ * indexes, except those whose new entries come after all others. False: none is
+ * rewritten.
  */
 bool
 sluice_index_start_merge(IndexWriter *load, List *ascending)
@@ -422,7 +423,7 @@ first_conflict(SluiceIndexBuilt *built, int count)
 
 /* ----------------------------------------------------------------
  * The end of a COPY that has left indexes for it (index/deferred.c): they are built of
- * all rows. An index that is built anew is a new file, so that a rollback to a savepoint
+ * all rows. An index that is rebuilt is a new file, so that a rollback to a savepoint
  * brings back the old one.
  *
  * A key that is there twice is refused with stock COPY's error, which names the
@@ -439,7 +440,7 @@ first_conflict(SluiceIndexBuilt *built, int count)
  * Makes the index a new and empty file, which the end of the transaction
  * leaves or takes away; says where the old one is. Not if something that the
  * COPY ran has the index open, nor if it is unique and its keys may be too
- * long for the core to sort; that is no matter where duplicates are not
+ * long for the core to sort; that does not matter where duplicates are not
  * refused.
  */
 static bool

@@ -1,13 +1,13 @@
 /*
  * Indexes of a table that has rows, and that only this transaction can reach:
- * once a COPY has made the table grow by a share of what it was, indexes that
- * get entries all over are written anew, of what is in their old file and of
- * the rows that have come since.
+ * once a COPY has made the table grow by a share of what it was, indexes whose
+ * new entries are spread over all leaves are rewritten: the entries of the old
+ * file and those of the new rows are merged into a new file.
  *
  * The old entries are read in the index's order, leaf by leaf, so that they
  * cost no sorting. What they point to does not matter: entries of dead rows
- * are taken over as they are, for whoever may still see those, and so are
- * those of HOT chains. Entries that are marked dead (LP_DEAD) are left out:
+ * are copied as they are, because an old snapshot may still see those rows, and
+ * so are those of HOT chains. Entries that are marked dead (LP_DEAD) are left out:
  * that mark says that no transaction can see the row any more.
  *
  * WHY THE OLD FILE STAYS AS IT IS.  The transaction holds an
@@ -39,7 +39,7 @@
 /* The table has to grow by one block for so many that it has. */
 #define GROWTH 8
 
-/* A load into fewer blocks is inserted before writing files anew could pay. */
+/* A load into fewer blocks is inserted: rewriting files would not pay. */
 #define SMALL_GROWTH 256
 
 /*

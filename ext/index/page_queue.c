@@ -219,7 +219,7 @@ next_lot(PageQueue *pipe)
 
 	for (;;)
 	{
-		/* The last lot was sent before the end was told. */
+		/* The last pages were sent before the end was set. */
 		if (pg_atomic_read_u64(&shared->sent) > written || ended)
 			break;
 		ended = pg_atomic_read_u32(&shared->end) != OPEN;

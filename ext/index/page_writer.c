@@ -146,8 +146,8 @@ sluice_page_writer_open(Relation index)
 
 	/*
 	 * What is logged is seen to when the index is complete, and what is new at
-	 * wal_level minimal at the end of the transaction. An unlogged index is
-	 * nobody's to sync but the checkpointer's, which must be told.
+	 * wal_level minimal at the end of the transaction. Only the checkpointer
+	 * syncs an unlogged index, so it must get a request.
 	 */
 	writer->skip_fsync = index->rd_rel->relpersistence != RELPERSISTENCE_UNLOGGED;
 	for (int i = 0; i < BATCH; i++)

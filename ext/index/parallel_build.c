@@ -18,7 +18,7 @@
  * packed in the same way by all (`spread` is what all have in common). RUNS:
  * everybody spills sorted runs, which the leader merges. PART: values that the
  * server is to rank cannot be spilled for others, for each process has
- * numbered its own; where that would have to be, the build begins anew without
+ * numbered its own; where that would be necessary, the build starts again without
  * workers.
  *
  * NOBODY WAITS FOR A PROCESS THAT IS NOT THERE.  The leader counts only on

@@ -31,7 +31,7 @@
 
 #define KEY_BUILDS 1
 
-/* What the workers are told, and tell. */
+/* What the leader gives the workers, and what they report. */
 typedef struct SharedBuilds
 {
 	char		build[SLUICE_BUILD_LEN];

@@ -6,7 +6,7 @@
  *
  * That is for all rows of the batch or for none. Nothing is refused for it:
  * without an equal key among them or in the index no entry can be a duplicate.
- * Where that cannot be told, each row gets its entry in its turn, with stock
+ * Where that cannot be determined, each row gets its entry in its turn, with stock
  * COPY's errors.
  *
  * WHY A DUPLICATE CANNOT GET IN.  The batch's entries are sorted and

@@ -5,7 +5,7 @@
  * statement names, as it came, with its error; all others are loaded as if it
  * had not been there. A record is rejected for an error that is about its
  * data. An error of the server (no space, a lock timeout, a cancel, a missing
- * right) ends the statement as ever: sluice_is_about_the_data() has the list.
+ * right) ends the statement as before: sluice_is_about_the_data() has the list.
  *
  * TWO STAGES.  Values that the core leaves to the server are read first, in
  * subtransactions that write nothing and so take no transaction ID: a record

@@ -9,8 +9,8 @@
  * rows are in, and stock COPY would then insert each row before it reads the
  * next one: such a COPY is left to stock COPY (needs_rows_one_by_one).
  *
- * nextval() is volatile and common. It can be told from others in its effects
- * only by the sequence, so values for many rows are reserved at once
+ * nextval() is volatile and common. Its only effect is on
+ * the sequence, so values for many rows are reserved at once
  * (base/sequence.c).
  */
 #include "rows/rows.h"

@@ -437,7 +437,7 @@ sluice_core_failed(SluiceStatus status)
 			 errhint("The server's log has the details; WITH (pgsluice 'off') lets stock COPY do it.")));
 }
 
-/* Lets the core form what it can of the bytes at hand. */
+/* Has the core form what it can of the bytes that were read. */
 SluiceStatus
 sluice_form(SluiceLoad *load)
 {

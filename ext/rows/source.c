@@ -36,9 +36,9 @@
 #include "utils/wait_event.h"
 
 /*
- * Whose bytes stock COPY's parser reads at this moment: its callback has no
- * argument. A function that it calls may run a COPY of its own, so that
- * whoever lends puts back what was here, after an error too.
+ * The source whose bytes stock COPY's parser reads now: its callback has no
+ * argument. A function that it calls may run another COPY, so the code that
+ * sets this restores the previous value, after an error too.
  */
 static SluiceSource *lender;
 
@@ -244,8 +244,8 @@ read_from_client(SluiceSource *src, char *buf, size_t limit)
 }
 
 /*
- * In stock COPY's pieces: fread() returns when it has them, whoever wants the
- * COPY to end.
+ * In pieces of the size that stock COPY reads: fread() returns when it has them,
+ * even if the COPY was cancelled.
  */
 static size_t
 read_from_file(SluiceSource *src, char *buf, size_t limit)

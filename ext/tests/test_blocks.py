@@ -73,7 +73,7 @@ class Blocks(unittest.TestCase):
         self.assertGreater(blocks, 1000)
         self.assertLess(done, blocks / 4)
 
-    @unittest.skipUnless(MAJOR < 17, "from 17 on the storage manager writes all of them, and is told")
+    @unittest.skipUnless(MAJOR < 17, "from 17 on the extension passes all of them to the storage manager at once")
     def test_blocks_are_noted(self):
         """Where the server notes which blocks are written, it writes each."""
         route, done, blocks = writes(layer(self, HOOKS))

@@ -18,7 +18,7 @@ INDEXES = {
     "tfill": "(k, w) WITH (fillfactor = 60)",
     "tlong": "(long)",  # parents and their parents fill soon
 }
-# By the same way as ever.
+# As without the merge.
 OTHERS = {"tx": "(upper(w))", "tpart": "(k) WHERE k % 2 = 0"}
 TABLE = (
     "SET client_min_messages = error; DROP TABLE IF EXISTS t; CREATE {kind} TABLE t (u uuid, w text COLLATE \"C\", l text COLLATE \"C\", one int,"
@@ -147,7 +147,7 @@ class Merges(WithTable, LoadedTwice):
         self.checked()
 
     def test_kinds_of_tables(self):
-        """Unlogged and temporary ones as ever; rolled back to a savepoint; prepared; then deletes, VACUUM, inserts."""
+        """Unlogged and temporary ones as without the merge; rolled back to a savepoint; prepared; then deletes, VACUUM, inserts."""
         path = self.cluster.file("input", "".join(rows(9000)).encode())
         self.same(rows(9000), kind="UNLOGGED")
         self.same(rows(9000), before="SAVEPOINT s;", after="ROLLBACK TO s;")

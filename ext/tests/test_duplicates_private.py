@@ -12,7 +12,7 @@ from .cluster import OnCluster, Refused
 from .twins import BOTH, check, refusal
 
 CASES = (
-    # table, the index that tells duplicates, whether it is told at the end
+    # table, the index that decides what a duplicate is, whether duplicates are resolved at the end
     ("a int PRIMARY KEY, b int, c text", "t_pkey", True),
     ("a int, b int, c text, UNIQUE (a, b)", "t_a_b_key", True),
     ("a int, b int, c text, UNIQUE NULLS NOT DISTINCT (b)", "t_b_key", True),
@@ -124,7 +124,7 @@ class Told(OnCluster):
                 check(self.cluster, one)
 
     def test_locked_and_empty(self):
-        """Which row came first is told by its place: no later one that is short goes into room before it."""
+        """The place of a row shows which came first: no later, shorter row goes into free space before it."""
         self.fresh("a int PRIMARY KEY, b int, c text")
         for count in (900, 3000):
             chance = random.Random(count)
@@ -239,7 +239,7 @@ class Told(OnCluster):
                 self.assertIn("COPY t, line 15001", refusals[0])
 
     def refused(self, table, lines):
-        """What COPY says of the lines, whoever does it."""
+        """What COPY says of the lines, by the server and by the extension."""
         path = self.cluster.file("input", "".join(lines).encode())
         said = [refusal(self.cluster, f"SET client_min_messages = error; DROP TABLE IF EXISTS t; SET maintenance_work_mem = '1MB'; SET pgsluice.copy = {setting};"
                                       f"BEGIN; {table} COPY t FROM '{path}' WITH (FORMAT csv); COMMIT") or "" for setting in ("off", "on")]

@@ -188,7 +188,7 @@ class DuringALoad(OnCluster):
             self.assertIn("57014", process.communicate(timeout=180)[1])
 
     def test_progress(self):
-        """Bytes that stock COPY's parser reads once more, the header's among them, are counted once."""
+        """Bytes that stock COPY's parser reads again, the header's among them, are counted once."""
         data = b"a,b\n" + b"1,x\n" * 100
         client = Client(self.cluster)
         client.run("DROP TABLE IF EXISTS t; CREATE TABLE t (a int, b text); SET pgsluice.copy = on")

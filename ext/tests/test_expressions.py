@@ -195,7 +195,7 @@ class Expressions(OnCluster):
 
     @unittest.skipUnless(has("pageinspect"), "pageinspect is not there")
     def test_on_disk(self):
-        """Tuples to the byte, whoever has formed them."""
+        """Tuples are the same to the byte, by the server and by the extension."""
         self.sql("CREATE EXTENSION IF NOT EXISTS pageinspect")
         path = self.cluster.file("input", rows())
         for name, more in PLAIN.items():

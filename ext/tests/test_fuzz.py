@@ -191,7 +191,7 @@ class Fuzz(OnCluster):
         self.fuzz("text", ("COPY t FROM STDIN", "COPY t FROM STDIN WITH (NULL '')"), lambda rng: records(rng, False))
 
     def test_binary(self):
-        """Binary, whoever does it."""
+        """Binary."""
         self.fuzz("binary", ("COPY t (a, b) FROM STDIN WITH (FORMAT binary)",), binary)
 
     def test_rejects(self):
@@ -214,7 +214,7 @@ class Fuzz(OnCluster):
         self.assertNotIn("terminated by signal", self.cluster.tail())
 
     def last_words(self, setting, data):
-        """What a session is told that sends this after the start of a COPY, and leaves."""
+        """What the server answers a session that sends this after the start of a COPY, and disconnects."""
         client = Client(self.cluster)
         client.run(f"SET pgsluice.copy = {setting}; TRUNCATE t")
         client.query("COPY t FROM STDIN WITH (FORMAT csv)")

@@ -15,7 +15,7 @@ class Harness(unittest.TestCase):
     """Installing, and what is left behind."""
 
     def test_a_library_in_use(self):
-        """Whoever has the old file open or mapped keeps it as it was."""
+        """A process that has the old file open or mapped keeps it as it was."""
         with tempfile.TemporaryDirectory() as folder:
             old, new = Path(folder, "library.so"), Path(folder, "new.so")
             old.write_text("old")

@@ -51,7 +51,7 @@ class History:
         assert said[0] == said[1], f"stock COPY says {said[0]}, ours {said[1]}"
 
     def create(self):
-        """The table and its indexes; some have no key but `id`, by which duplicates are told."""
+        """The table and its indexes; some have no key but `id`, which decides what a duplicate is."""
         r = self.random
         self.keyed = r.random() < 0.4
         unique = ["(id)"] if self.keyed else r.sample(UNIQUE, r.randrange(3))

@@ -378,7 +378,7 @@ class Life(OnCluster):
             check(self.cluster, index)
 
     def test_out_of_the_way_when_not_allowed(self):
-        """Rights are checked as ever: the refusal is the stock server's own."""
+        """Rights are checked as by the stock server, with the same error."""
         self.sql(FILLED.format(kind="") + "DROP ROLE IF EXISTS nobody_much; CREATE ROLE nobody_much LOGIN; GRANT CREATE ON SCHEMA public TO nobody_much")
         for statement in ("CREATE INDEX ON t (a)", "REINDEX TABLE t", "ALTER TABLE t ADD PRIMARY KEY (a)"):
             refusals = []

@@ -258,7 +258,7 @@ class Several(unittest.TestCase):
         self.assertEqual(self.sql(build), "2")
 
     def test_temporary_files_beyond_their_limit(self):
-        """The refusal is the server's own, whoever met it."""
+        """The error is the server's own, in a worker as in the backend."""
         with self.assertRaises(Refused) as refused:
             self.sql(self.load.format("SET temp_file_limit = '200kB';"))
         self.assertIn("53400", str(refused.exception))

@@ -109,7 +109,7 @@ class Appended(LoadedTwice):
             self.checked()
 
     def test_keys_in_other_orders(self):
-        """Descending, shuffled in lots and altogether, NULLs, long values: whatever cannot go in by the page."""
+        """Descending, shuffled in batches and altogether, NULLs, long values: whatever cannot go in by the page."""
         lines = keyed_rows(5000)
         chance = random.Random(3)
         shuffled = chance.sample(lines, len(lines))
@@ -229,7 +229,7 @@ class Appended(LoadedTwice):
         self.sql("DELETE FROM s WHERE a < 2990")
         reader.run(f"{indexed} BEGIN; DECLARE k CURSOR FOR SELECT b FROM s ORDER BY b; FETCH k")
         vacuum = subprocess.Popen(self.cluster.command("-c", "VACUUM (PARALLEL 0, INDEX_CLEANUP ON) s"))
-        # It is done with the first index, of which other sessions are told at its end, and waits for the cursor on the second.
+        # It has finished the first index, which it reports to other sessions at its end, and waits for the cursor on the second.
         self.assertTrue(wait_until(lambda: self.sql("SELECT count(*) FROM pg_stat_activity WHERE wait_event IN ('BufferPin', 'BufferCleanup')") == "1"))
         loader.run(f"COPY s FROM '{path}' WITH (FORMAT csv)")
         self.assertEqual(reader.end("COMMIT")[0], 0)
@@ -387,7 +387,7 @@ class Behind(WithTable, LoadedTwice):
         self.checked()
 
     def test_a_locked_table(self):
-        """Indexes that take all behind what they have are not written anew; the others are."""
+        """Indexes whose new entries all come last are not rewritten; the others are."""
         self.sql(self.table(rows=20000) + "CREATE INDEX tback ON t (c DESC)")
         ways = self.taken(self.cluster.file("input", "".join(lines(60000)).encode()), options=", lock 'exclusive'")
         self.assertEqual(ways.pop("tback")[1], "merge")

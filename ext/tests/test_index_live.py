@@ -195,7 +195,7 @@ class Merged(LoadedTwice):
                      " WHERE indrelid = 't'::regclass AND relam = 403")
 
     def merged(self, load, table=FILLED.format(kind="")):
-        """Which indexes a load wrote anew, and of what."""
+        """Which indexes a load rewrote, and from what."""
         self.sql(table)
         said = self.sql(f"SET pgsluice.copy = on; {load}; SELECT scan FROM pgsluice.last_index_build;"
                         "SELECT i ->> 'index', i ->> 'way' FROM pgsluice.last_copy, jsonb_array_elements(indexes) i"
@@ -218,17 +218,17 @@ class Merged(LoadedTwice):
             self.assertEqual(self.merged(asked, FILLED.format(kind="") + bare)[1], dict.fromkeys(("t_c_key", "t_pkey", "tb", "td"), "merge"))
             self.assertEqual({one.split("|")[0] for one in self.answers()}, {"9500"})
 
-    def test_which_are_written_anew(self):
-        """Keys that ascend are appended to unless another index that checks waits; small loads go in as ever."""
+    def test_which_are_rewritten(self):
+        """An index with ascending keys is appended to, unless another index that checks waits; small loads are inserted."""
         path = self.cluster.file("input", "".join(unordered()).encode())
         asked = COPY_MORE.format(path).replace("csv)", "csv, lock 'exclusive')")
-        anew = dict.fromkeys(("t_c_key", "t_pkey", "tb", "td"), "merge")
+        rewritten = dict.fromkeys(("t_c_key", "t_pkey", "tb", "td"), "merge")
         said, merged = self.merged(f"SET maintenance_work_mem = '1MB'; {asked}")
-        self.assertEqual((said, merged), ("merged", anew))
+        self.assertEqual((said, merged), ("merged", rewritten))
         # New files of an unlogged table are a risk (ext/index/deferred.c) that has been taken if the table is new itself.
         self.assertEqual(self.merged(asked, FILLED.format(kind="UNLOGGED"))[1], {})
         again = "BEGIN; TRUNCATE t; INSERT INTO t (b, c, d, pad) SELECT 'b', -n, n, 'p' FROM generate_series(1, 3000) n;"
-        self.assertEqual(self.merged(f"{again} {COPY_MORE.format(path)}; COMMIT", FILLED.format(kind="UNLOGGED"))[1], anew)
+        self.assertEqual(self.merged(f"{again} {COPY_MORE.format(path)}; COMMIT", FILLED.format(kind="UNLOGGED"))[1], rewritten)
         self.assertEqual(self.merged(asked, FILLED.format(kind="") + "ALTER TABLE t DROP CONSTRAINT t_c_key;"
                                      "CREATE INDEX t_c_key ON t USING hash (c);")[1],
                          {"tb": "merge", "td": "merge"})

@@ -59,7 +59,7 @@ class Team(OnCluster):
         self.built("INDEX ON t (a)", 2)
         self.built("INDEX ON t (a DESC)", 2)
         self.built("INDEX ON t (a)", 0, "SET maintenance_work_mem = '2MB';")
-        # What a part has cannot be handed over: it begins anew.
+        # The values of a part cannot be handed over: the build starts again.
         self.sql("UPDATE t SET a = repeat('long', 9) WHERE ctid = (SELECT max(ctid) FROM t)")
         self.built("INDEX ON t (a)", 0)
 
@@ -124,7 +124,7 @@ class Team(OnCluster):
                 self.assertEqual(helped, str(workers))
 
     def test_a_key_that_is_there_twice(self):
-        """The refusal is the stock build's, whoever has read the rows."""
+        """The error is the stock build's, in a worker as in the backend."""
         self.table("a int, b text", "n, 'b' || n")
         self.sql("UPDATE t SET a = 59000 WHERE a = 30")
         for definition in ("CREATE UNIQUE INDEX u ON t (a)", "ALTER TABLE t ADD CONSTRAINT u PRIMARY KEY (a)"):

@@ -120,7 +120,7 @@ class Private(LoadedTwice):
         self.assertIn("CONTEXT:  COPY t, line", self.same(good + good[-1000:-990], copy=where))
 
     def test_a_key_that_is_too_long(self):
-        """For an index: SQLSTATE, words and line are stock COPY's, wherever the row is and whoever can reach the table."""
+        """For an index: SQLSTATE, words and line are stock COPY's, wherever the row is, for a private table and a live one."""
         chance = random.Random(8)
         good = [line.replace("word", "word" * 40) for line in rows(12000)]
         noise = "".join(chance.choices(string.ascii_letters, k=6000))

@@ -143,7 +143,7 @@ class Insert(OnCluster):
                         # In a new table, but not in new partitions, stock COPY does not go back to gaps by the free space map.
                         f"SELECT pg_current_wal_insert_lsn(); SELECT txid_current(); {copy.format(repr(str(path)))};"
                         "SELECT pg_current_wal_insert_lsn(); COMMIT").split("\n")
-                    # Pages of the catalogs are pruned at any time, by whoever reads them.
+                    # Pages of the catalogs are pruned at any time, by any session that reads them.
                     found.append(self.cluster.sql("SELECT string_agg(record_type, ' ' ORDER BY start_lsn) FROM"
                                                   f" pg_get_wal_records_info('{start}', '{end}')"
                                                   " WHERE resource_manager LIKE 'Heap%' AND record_type LIKE '%INSERT%'"))

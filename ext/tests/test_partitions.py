@@ -67,7 +67,7 @@ class Partitions(LoadedTwice):
         self.assertEqual({sum(rows.values()) for rows in ways.values()}, {5 * ROWS})
 
     def test_keys_in_other_orders(self):
-        """Shuffled, descending, in lots; long and missing values."""
+        """Shuffled, descending, in batches; long and missing values."""
         lines = [row(n) for n in range(ROWS)]
         chance = random.Random(7)
         wide = [line if n % 500 else f"{n},,{'w' * 2600}\n" for n, line in enumerate(lines)]

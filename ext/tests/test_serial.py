@@ -20,7 +20,7 @@ def rows(count):
 class Serial(OnCluster):
     """A column whose default draws from a sequence."""
 
-    # After a checkpoint the sequence's next value is logged anew: log_cnt tells.
+    # After a checkpoint the sequence's next value is logged again: log_cnt shows it.
     settings = ["max_wal_size = 1GB", "checkpoint_timeout = 1h"]
 
     def both(self, sequence, data, table="CREATE TABLE t (id bigint DEFAULT nextval('s'), a bigint, b text)",
@@ -54,7 +54,7 @@ class Serial(OnCluster):
             self.both("SEQUENCE s", rows(count), before="SELECT nextval('s'); CHECKPOINT")
 
     def test_bounds(self):
-        """A sequence that ends, that begins anew, that is too wide for its column."""
+        """A sequence that ends, that cycles, that is too wide for its column."""
         for count in (900, 1000, 1001, 2500):
             self.both("SEQUENCE s MAXVALUE 1000 CYCLE", rows(count))
             self.both("SEQUENCE s INCREMENT -7 MINVALUE -1000 MAXVALUE 50 CYCLE", rows(count))

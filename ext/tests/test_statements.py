@@ -22,7 +22,7 @@ class Battery(OnCluster):
     settings = ["allow_in_place_tablespaces = on", "max_prepared_transactions = 2"]
 
     def session(self, setting, cases):
-        """What each case printed, was told and took as its route."""
+        """What each case printed, its messages and its route."""
         script = [f"SET pgsluice.copy = {setting}; SET client_min_messages = notice;"]
         for number, (table, copy, after) in enumerate(cases):
             script.append(
@@ -59,7 +59,7 @@ class Options(Battery):
     """COPY's own options and clauses, right and wrong; the statement within functions, and functions within it."""
 
     def each(self, copies, table=TABLE, counts=(80,)):
-        """Each COPY on files of so many rows; what was told."""
+        """Each COPY on files with these numbers of rows; its messages."""
         paths = [self.cluster.file(f"rows{count}", rows(count)) for count in counts]
         return self.same([(table, copy.format(f"'{path}'")) for copy in copies for path in paths])
 

@@ -9,9 +9,9 @@
  * to one process at a time:
  *
  *    the leader    from the moment it is free until `filled` counts it
- *    a former      whoever claims it, by a compare-and-exchange on `claimed`,
- *                  until its state is FORMED; a worker, or the leader when it
- *                  would otherwise wait
+ *    a former      the process that claims it, by a compare-and-exchange on
+ *                  `claimed`, until its state is FORMED; a worker, or the
+ *                  leader when it would otherwise wait
  *    the leader    from FORMED on, to install its rows, until `consumed`
  *                  counts it
  *

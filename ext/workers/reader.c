@@ -12,7 +12,7 @@
  *
  * WHERE THE ROWS LIE.  The core has formed the rows of the chunk in the arena,
  * from its start, and has left the text of the values at the arena's end. A
- * row whose values were read is formed anew behind the others, as far as there
+ * row whose values were read is formed again after the others, as far as there
  * is room (`room_end`). Rows that were formed again have no asks left; the
  * asks of the others are moved together.
  *
@@ -195,7 +195,7 @@ clear_header(HeapTuple formed)
 	formed->t_data->t_infomask2 &= ~HEAP2_XACT_MASK;
 }
 
-/* Reads a row's values and forms it anew. False: it is left to the leader. */
+/* Reads a row's values and forms it again. False: it is left to the leader. */
 static bool
 read_row(SluiceReader *reader, SluiceSlice *slice, const Progress *progress)
 {

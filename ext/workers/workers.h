@@ -3,8 +3,8 @@
  * dynamic shared memory.
  *
  * The leader fills chunks in the order of the data and installs them in the
- * same order; in between, whoever claims a chunk forms its rows: a worker, or
- * the leader when it would have to wait. Once they have connected, the workers
+ * same order; in between, the process that claims a chunk forms its rows: a worker,
+ * or the leader when it would have to wait. Once they have connected, the workers
  * touch this memory and nothing else of the server: no transaction, no
  * catalog, no relation. Only where values need the server's input functions,
  * they join the leader's transaction to call them.

@@ -4,7 +4,7 @@ use pgsluice_core::scan::{Characters, Dialect, DotLine, Format, StrayQuotes};
 
 use crate::rng::Random;
 
-/// A file, what COPY is told of it, and how many columns it is loaded into.
+/// A file, the options of its COPY, and how many columns it is loaded into.
 #[derive(Clone, Debug)]
 pub struct ReadCase {
     /// COPY's options

@@ -366,7 +366,7 @@ fn only_of_staged(a: &TargetArguments) -> Result<(), Failure> {
 ///
 /// # Errors
 ///
-/// As [`options`].
+/// A usage error: options that contradict each other, or a value that an option does not take.
 pub fn input(a: &SourceArguments) -> Result<InputOptions, Failure> {
     let format = format(a)?;
     let frame = frame(a, &format)?;

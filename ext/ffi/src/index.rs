@@ -332,7 +332,7 @@ unsafe fn field<'a>(
     } else {
         // SAFETY: a varlena.
         match unsafe { varlena(datum, stored) } {
-            // Its order is in bytes that are not at hand.
+            // Its order is in bytes that are not decompressed yet.
             Some(Field::Compressed(_)) if matches!(attribute.order, Order::Text | Order::Bytea) => {
                 return Ok(Err(IndexStatus::Unfit));
             }

@@ -67,7 +67,7 @@ unsafe impl Sync for Memory {}
 
 static MEMORY: Memory = Memory(UnsafeCell::new([0; SIZE]));
 /// Bytes that were handed out, times 2^32, and pieces that have not come back. When all have, it
-/// begins anew.
+/// starts from zero.
 static STATE: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {

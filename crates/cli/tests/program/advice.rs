@@ -91,7 +91,7 @@ fn disk(world: &mut World) {
     let data = world.server.data().to_str().unwrap().to_owned();
     let said = note(&all, &format!("the disk under {data} has ")).unwrap();
     assert!(said.contains("may need up to 8000000 MB"), "{said}");
-    // A role that may not know where the data are is told nothing.
+    // A role that may not read where the data directory is gets no note.
     world.sql("CREATE ROLE plain LOGIN; GRANT INSERT ON t TO plain");
     let url = world.server.url("postgres").replace("postgres@", "plain@");
     let output = Command::new(env!("CARGO_BIN_EXE_pgsluice"))

@@ -51,7 +51,7 @@ impl Site {
         to
     }
 
-    /// Starts the server anew with rules that go before its own, and settings.
+    /// Restarts the server with settings, and with rules that go before its own.
     fn restart_with(&mut self, rules: &str, settings: &[(&str, &str)]) {
         let path = self.world.server.data().join("pg_hba.conf");
         let own = fs::read_to_string(&path).unwrap();
@@ -214,7 +214,7 @@ fn process_list(site: &Site) {
                 let bytes = fs::read(format!("/proc/{}/cmdline", child.id())).unwrap();
                 String::from_utf8_lossy(&bytes).into_owned()
             };
-            // For a moment, until the program has run itself anew; then for another one nothing.
+            // The password is visible until the program has run itself again; then no longer.
             let mut last = String::new();
             wait_until(
                 || format!("{to} stays in the process list"),

@@ -352,7 +352,7 @@ fn one_copy_for_statement_triggers_stops_at_the_first_error() {
     assert!(said.contains("record 2") && said.contains("\"bad\""), "{said}");
     assert!(
         written < 200,
-        "{} MB were read before the error was told",
+        "{} MB were read before the error was reported",
         written * block.len() / 1_000_000
     );
     assert_eq!(world.sql("SELECT count(*) FROM fired"), "0");

@@ -30,7 +30,7 @@ const METHODS: &[(&str, &str)] = &[
     ("unlogged-logged", "SET LOGGED"),
 ];
 
-/// A relation's columns, a file for it, and how both sides are told of its form.
+/// A relation's columns, a file for it, and the options that give both sides its format.
 struct Given {
     columns: String,
     bytes: Vec<u8>,
@@ -135,7 +135,7 @@ fn agree(world: &mut World, given: &Given, (method, seen): (&str, &str), label: 
         }
         // What was committed row by row stays, and is named.
         (Err((message, _)), Err(said)) => {
-            // Where records go in their order, the first one's error is told.
+            // A method that sends records in order reports the error of the first bad one.
             let in_order = method.starts_with("copy-") || method.starts_with("unlogged");
             assert!(!in_order || said.contains(message), "{label}: {message}\n{said}");
             let stayed = world.sql("SELECT count(*) FROM p");

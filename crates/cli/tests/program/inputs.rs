@@ -280,7 +280,7 @@ fn encodings(world: &mut World) {
     assert!(said.contains("UTF-16"), "{said}");
 }
 
-/// A record beyond every buffer passes through; one that never ends is told.
+/// A record larger than every buffer is loaded; one that never ends is an error.
 fn giants(world: &mut World) {
     world.sql("DROP TABLE IF EXISTS e; CREATE TABLE e (a int, b text)");
     let mut bytes = b"1,small\n2,\"".to_vec();

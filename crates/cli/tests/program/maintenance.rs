@@ -173,7 +173,7 @@ fn timeouts_of_the_role_are_put_aside() {
         let summary = world.load(&arguments).unwrap();
         assert!(summary["steps"].to_string().contains("t_b recreated"), "{method}: {summary}");
     }
-    // Behind lanes an index that is not built stays down: it waits for whoever has the table.
+    // After lanes an index whose table is locked by another session stays down: its build would wait.
     world.sql(
         "ALTER ROLE postgres SET lock_timeout = '1h'; TRUNCATE t;
          CREATE OR REPLACE FUNCTION at_build() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN

@@ -189,8 +189,8 @@ fn a_field_of_a_gigabyte() {
     one_field(1_000_000_000, &WAYS);
 }
 
-/// Beyond what any server takes for a record, it is told apart from the end of
-/// the file; before that the server has the word.
+/// A record longer than any server accepts is reported as that, not as the end of
+/// the file; a shorter one gets the error of the server.
 fn endless(length: u64, quote: &str, no_newline: &str) {
     let mut world = world();
     table(&mut world, "a int, b text");

@@ -85,7 +85,7 @@ fn rows_are_safe(world: &mut World) {
     }
 }
 
-/// One bad record late in the file: nothing is loaded, and its place is told.
+/// One bad record late in the file: nothing is loaded, and the error has its place.
 fn all_or_nothing(world: &mut World) {
     let mut bytes = records(30_000);
     bytes.extend_from_slice(b"a name that is much too long,2024-01-01 00:00:00+00,1\n");
@@ -213,7 +213,7 @@ fn staged_errors_of_standard_input_name_what_copys_name() {
         said.contains("CREATE UNLOGGED TABLE") && said.contains("INSERT INTO \"public\".\"t\"")
     );
 
-    // A statement trigger must fire once: then the record's number is all that is told.
+    // A statement trigger must fire once, so the error has the record's number and no line.
     world.sql(
         "CREATE TABLE fired (n serial);
          CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO fired DEFAULT VALUES; RETURN NULL; END $$;
@@ -392,7 +392,7 @@ fn private(world: &mut World) {
     assert_eq!(world.sql(filenode), before);
     assert_eq!(world.sql("SELECT count(*) FROM t"), "240000");
 
-    // So does one that others would miss, or be told of.
+    // So does a table whose TRUNCATE another table or a trigger would notice.
     for (kept, gone) in [
         ("CREATE TABLE other (t int REFERENCES t)", "DROP TABLE other"),
         (

@@ -170,7 +170,7 @@ fn is_data(line: &[u8], delimiter: u8) -> bool {
 }
 
 /// The lines of the table, as a reader without the detection finds them: each has the delimiter
-/// equally often, the first at most once more, and the lines around the table never have it. Empty
+/// equally often, the first at most one time more, and the lines around the table never have it. Empty
 /// lines at the end are not the table's.
 fn table(bytes: &[u8], delimiter: u8, (before, after): (u64, u64)) -> Option<&[u8]> {
     let mut lines: Vec<&[u8]> = bytes.split_inclusive(|c| *c == b'\n').collect();

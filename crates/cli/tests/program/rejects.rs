@@ -402,8 +402,8 @@ fn a_table_that_refers_to_itself_is_loaded_by_one_connection() {
     let summary = world.load(&arguments).unwrap();
     assert_eq!((&summary["loaded"], &summary["lanes"]), (&200_000.into(), &1.into()));
 
-    // With rejects each chunk is judged by itself: what refers to a row further down
-    // may be rejected, which is told before, and is taken when it is loaded again.
+    // With rejects each chunk is checked separately: a row that refers to one further down may be
+    // rejected, as the plan says, and is accepted when it is loaded again.
     world.sql("TRUNCATE t");
     let path = world.file("early.csv", b"1,\n2,3\n3,1\n4,9\n");
     let (first, again) = (world.path("first"), world.path("again"));

@@ -113,8 +113,8 @@ fn one_connection_is_enough() {
     });
 }
 
-/// With row_security off a role is told where rows would be hidden from it. Of the ledger it is
-/// to see its own rows only.
+/// With row_security off the server refuses a query that would hide rows. In the ledger a role
+/// sees its own rows only.
 #[test]
 fn the_ledger_is_there_without_row_security() {
     on_first_and_last_major(|installation| {

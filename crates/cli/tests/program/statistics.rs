@@ -65,7 +65,7 @@ fn rows_and_statistics_appear_together() {
             assert!(steps.iter().any(|s| s == "ANALYZE \"public\".\"t\""), "{more:?}: {steps:?}");
             assert!(summary["seconds"]["analyze"].as_f64().unwrap() > 0.0, "{more:?}: {summary}");
             assert_eq!(world.sql(KNOWN), format!("{ROWS} 2"), "{more:?}");
-            // What autovacuum goes by is right as well, once the server has heard of it.
+            // The counters that autovacuum uses are right as well, after the server has updated them.
             let live = "SELECT n_live_tup FROM pg_stat_user_tables WHERE relname = 't'";
             let so = |world: &mut World| !together || world.sql(live) == ROWS.to_string();
             wait_until(|| format!("{more:?}: wrong number of live rows"), || so(&mut world));
@@ -74,8 +74,8 @@ fn rows_and_statistics_appear_together() {
 }
 
 /// CREATE INDEX CONCURRENTLY holds the lock that ANALYZE needs, and waits for the load to
-/// end, and then for whoever waits with a snapshot in hand: both come to a good end, though
-/// the index takes longer than the server waits until it looks for deadlocks.
+/// end, and then for every session that waits and holds a snapshot. Both finish, though the
+/// index takes longer than deadlock_timeout.
 #[test]
 fn who_waits_for_the_load_is_not_waited_for() {
     for installation in each_major() {

@@ -52,7 +52,7 @@ fn a_file_that_changes_while_it_is_read() {
         ("grows", |mut file, _| file.write_all(b"1,late\n").unwrap()),
         ("shrinks", |file, length| file.set_len(length / 2).unwrap()),
         ("shrinks to nothing", |file, _| file.set_len(0).unwrap()),
-        ("is written anew", |file, length| {
+        ("is overwritten", |file, length| {
             // Other rows, and as many bytes.
             use std::os::unix::fs::FileExt;
             file.write_all_at(b"7,x\n", length - 4).unwrap();
@@ -153,7 +153,7 @@ fn output_that_cannot_be_written() {
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("summary.json") && said.contains("nothing was loaded"), "{said}");
     assert_eq!(world.sql("SELECT count(*) FROM t"), "0");
-    // What fills up later is told with what has happened.
+    // A disk that fills up later is reported with what was loaded.
     let output = world.run(&["load", &file, "--table", "t", "--summary", "/dev/full"]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");

@@ -8,7 +8,7 @@
 //!
 //! Every row becomes an [`run::Entry`]: the first sixteen bytes of an encoding of its key that
 //! `memcmp` puts in the order of the index, and where the row is. Nearly all of the sorting is
-//! done on those bytes; rows whose key is longer are told apart by their index tuples, by the next
+//! done on those bytes; rows whose key is longer are compared by their index tuples, by the next
 //! bytes where many begin alike ([`ties`]).
 //!
 //! [`build::IndexBuild`] holds it all together. It does no I/O: it says what must be read or

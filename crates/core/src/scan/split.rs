@@ -44,7 +44,7 @@ pub struct Cuts {
 #[allow(clippy::disallowed_methods)] // only the loader clones it
 pub struct Splitter {
     rules: Option<Rules>,
-    /// lines can be told from quotes
+    /// line ends inside quotes can be detected
     cuts: bool,
     characters: Characters,
     /// the last byte, if it may begin a character of two

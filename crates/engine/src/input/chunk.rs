@@ -84,8 +84,8 @@ impl Chunk {
         Records::new(self, layout)
     }
 
-    /// Counts records and lines without looking into the fields, where that
-    /// can be told from the line ends alone.
+    /// Counts records and lines without looking into the fields, where the
+    /// line ends alone give the numbers.
     pub fn count(&self, layout: &Layout) -> Counts {
         let end = if self.eol == Eol::Cr { b'\r' } else { b'\n' };
         let ends = || memchr::memchr_iter(end, &self.bytes).count() as u64;

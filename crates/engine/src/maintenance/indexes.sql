@@ -31,7 +31,7 @@ WITH i AS (
   WHERE i.indrelid = $1::oid
 ), j AS (
   SELECT i.*, contype = 'x' OR period AS by_constraint,
-    -- The server names an index's columns anew; where somebody renamed one,
+    -- The server derives the names of an index's columns again; if one was renamed,
     -- or its table's column, the name is put back too.
     format('SET LOCAL default_tablespace = %L', coalesce(spcname, '')) AS place
   FROM i

@@ -160,7 +160,7 @@ fn a_role_does_what_it_may() {
     }
 }
 
-/// Whoever owns the ledger could plant statements in it: it is not used then.
+/// Another owner of the ledger could put statements into it: such a ledger is not used.
 #[test]
 fn a_ledger_of_somebody_else_is_not_trusted() {
     let servers = servers();

@@ -1,5 +1,5 @@
 -- What the catalogs say of the table $1 and of what stands around it, without
--- what changes whenever an object is made anew (oids, files, sizes).
+-- what changes whenever an object is recreated (oids, files, sizes).
 SELECT line FROM (
   SELECT format('index %s: %s', i.indexrelid::regclass, to_jsonb(i)
       - 'indexrelid' - 'indrelid' - 'indexprs' - 'indpred' - 'indcheckxmin'

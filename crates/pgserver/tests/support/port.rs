@@ -1,4 +1,4 @@
-//! Ports for servers that have to be told theirs before they start.
+//! Ports for servers whose port must be set before they start.
 
 use std::net::{TcpListener, TcpStream};
 

@@ -49,7 +49,7 @@ impl World {
         World { server, conn, dir }
     }
 
-    /// Starts the server anew, with these settings beside the usual ones.
+    /// Restarts the server with these settings beside the usual ones.
     pub fn restart_with(&mut self, more: &[(&str, &str)]) {
         self.server.restart_with(settings(more)).expect("the server starts");
         self.conn = Conn::open(&self.server.url("postgres")).unwrap();

@@ -147,8 +147,8 @@ const PASS: u8 = 0;
 const CUT_BEFORE: u8 = 1;
 const CUT_AFTER: u8 = 2;
 
-/// Between the program and the server: cuts all connections when it is told to,
-/// and takes new ones.
+/// Between the program and the server: cuts all connections on request, and
+/// accepts new ones.
 struct Proxy {
     socket: PathBuf,
     /// both ends of every connection

@@ -248,7 +248,7 @@ fn loads_that_are_not_shared_wait() {
     whole(&mut world, "continued together");
 }
 
-/// Files with the same bytes are loaded once, whoever has which of them.
+/// Files with the same bytes are loaded once, even if different machines have them.
 #[test]
 fn the_same_bytes_are_loaded_once() {
     let bytes = lines(0, 100_000);
