@@ -174,10 +174,8 @@ pub(crate) fn load_sources(job: &Job<'_>) -> Result<Summary, Error> {
 
     job.begin(Phase::Done);
     let mut summary = summarise(job, &plan, &done, &clock);
+    summary.gives_up = plan.gives_up(!locks.is_empty());
     summary.locks = locks;
-    if summary.locks.is_empty() {
-        summary.gives_up = plan.method.cost().into();
-    }
     summary.steps.extend(steps);
     summary.wal_bytes = wal_start.zip(wal_end).map(|(a, b)| b.saturating_sub(a));
     summary.pass_over(passed.get());

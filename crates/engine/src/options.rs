@@ -113,7 +113,12 @@ pub enum Method {
 impl Method {
     /// All of them, each with its name, what it does, and what it gives up.
     pub const ALL: [(Method, &'static str, &'static str, &'static str); 12] = [
-        (Method::Auto, "auto", "the fastest method that is durable and all or nothing", "nothing"),
+        (
+            Method::Auto,
+            "auto",
+            "the fastest method that is durable and all or nothing",
+            "what the plan says",
+        ),
         (
             Method::Insert,
             "insert",
@@ -151,7 +156,7 @@ impl Method {
             Method::Lanes,
             "lanes",
             "several connections at once",
-            "a single commit: without two-phase commit the lanes commit one after another",
+            "the order of the rows; a single commit, if the server does not allow two-phase commit",
         ),
         (
             Method::Staged,

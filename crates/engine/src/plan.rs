@@ -31,7 +31,7 @@ mod route;
 mod settings;
 
 use fields::left_out;
-use lanes::{alone, committed_how, default_lanes};
+use lanes::{alone, commits, committed_how, default_lanes};
 use locks::Lock;
 use maintenance::maintenance;
 pub(crate) use nodes::refuse_beside_nodes;
@@ -54,7 +54,7 @@ pub struct Plan {
     pub method: Method,
     /// why this one
     pub reason: Text,
-    /// what the method gives up
+    /// what the load gives up, apart from concurrent access: see [`Plan::gives_up`]
     pub cost: String,
     /// the form of the data on their way
     pub wire: Wire,
@@ -218,6 +218,7 @@ pub fn plan(facts: &Facts, options: &Options) -> Result<Arc<Plan>, Error> {
     several_lanes(&mut plan, facts, options);
     route::route(&mut plan, facts, options);
     nodes::to_nodes(&mut plan, facts, options)?;
+    commits(&mut plan, options);
     plan.plain = plain(&plan, options);
     plan.lands_by_chunk = lands_by_chunk(&plan, facts, options);
     around_a_check(&mut plan);

@@ -55,7 +55,7 @@ fn lines(foretold: &Foretold, files: &[String]) -> Vec<String> {
     let mut lines = vec![
         format!("table     {}", plan.table),
         format!("method    {}: {}", plan.method, words(&plan.reason)),
-        format!("gives up  {}", plan.cost),
+        format!("gives up  {}", plan.gives_up(!plan.locks.is_empty())),
         format!("rows      {}", wire(plan)),
         format!("columns   {}", plan.columns.join(", ")),
         format!("threads   {} encoding, {} sending", plan.encoders, plan.lanes),
@@ -84,7 +84,7 @@ fn as_json(foretold: &Foretold, files: &[String]) -> Value {
         "table": plan.table,
         "method": plan.method.name(),
         "reason": words(&plan.reason),
-        "gives_up": plan.cost,
+        "gives_up": plan.gives_up(!plan.locks.is_empty()),
         "files": files,
         "records": plan.records,
         "columns": plan.columns,

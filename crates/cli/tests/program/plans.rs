@@ -20,6 +20,37 @@ fn plan(world: &World, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// A load that commits more than once gives up a single commit: the plan and the summary say so.
+#[test]
+fn several_commits_are_given_up() {
+    let mut world = world();
+    world.sql("CREATE TABLE t (a int, b text)");
+    let file = world.file("t.csv", b"1,x\n2,y\n");
+    let once = ["--table", "t", "--once"];
+    let pieces = "all or nothing: each connection commits after 3 MB of input";
+    let shared = "all or nothing: each machine commits after 64 MB of input";
+    let lanes = "a single commit: the lanes commit one after another; the order of the rows";
+    let cases: [(&[&str], String); 6] = [
+        (&["--commit-every", "3MB"], pieces.into()),
+        (
+            &["--commit-every", "3MB", "--method", "lanes", "--lanes", "2"],
+            format!("{pieces}; the order of the rows"),
+        ),
+        (&["--share"], shared.into()),
+        (&["--method", "lanes", "--lanes", "2"], lanes.into()),
+        (&["--method", "lanes", "--lanes", "1"], "nothing".into()),
+        (&[], "nothing".into()),
+    ];
+    for (more, given_up) in cases {
+        let all = [&[file.as_str()][..], &once, more].concat();
+        let planned = plan(&world, &all);
+        assert!(planned.contains(&format!("gives up  {given_up}\n")), "{more:?}: {planned}");
+        world.sql("TRUNCATE t; DROP SCHEMA IF EXISTS pgsluice_loads CASCADE");
+        let summary = world.load(&all).unwrap();
+        assert_eq!(summary["gives_up"], given_up, "{more:?}");
+    }
+}
+
 /// The default never locks others out of a table with rows, however many come.
 #[test]
 fn a_table_with_rows_keeps_its_indexes_and_its_readers() {

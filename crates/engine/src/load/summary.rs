@@ -55,7 +55,7 @@ pub(super) fn summarise(job: &Job<'_>, plan: &Plan, done: &Done, clock: &Stopwat
         files: options.input.sources.iter().map(|s| s.name()).collect(),
         method: Some(plan.method),
         reason: plan.reason.clone(),
-        gives_up: plan.cost.clone(),
+        gives_up: plan.gives_up(!plan.locks.is_empty()),
         bytes,
         seconds: Seconds { total, ..clock.seconds.clone() },
         rows_per_second: counts.rows as f64 / total.max(1e-9),

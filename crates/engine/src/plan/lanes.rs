@@ -1,7 +1,9 @@
 //! What several connections change.
 
+use super::once::amount;
+use super::Plan;
 use crate::facts::{ServerFacts, TableFacts};
-use crate::options::Options;
+use crate::options::{Method, Options};
 
 /// Why several connections would not judge the rows as one does: none of them
 /// sees the rows of the others before the end.
@@ -28,6 +30,29 @@ pub(super) fn committed_how(two_phase: bool, once: bool) -> String {
     "the lanes are committed one after another; a crash of the server between the first and the last \
      commit leaves some of the rows (max_prepared_transactions of at least the number of lanes avoids this)"
         .into()
+}
+
+/// Says what is given up by committing more than once.
+pub(super) fn commits(plan: &mut Plan, options: &Options) {
+    let pieces = options.once.as_ref().and_then(|once| once.commits_every());
+    if plan.method == Method::Lanes {
+        plan.cost = match (plan.lanes, plan.two_phase || pieces.is_some()) {
+            (1, _) => "nothing",
+            (_, true) => "the order of the rows",
+            (_, false) => {
+                "a single commit: the lanes commit one after another; the order of the rows"
+            }
+        }
+        .into();
+    }
+    let Some(bytes) = pieces else { return };
+    let shared = options.once.as_ref().is_some_and(|once| once.share.is_some());
+    let who = if shared { "each machine" } else { "each connection" };
+    let pieces = format!("all or nothing: {who} commits after {} of input", amount(bytes));
+    plan.cost = match plan.cost.starts_with("nothing") {
+        true => pieces,
+        false => format!("{pieces}; {}", plan.cost),
+    };
 }
 
 /// As many connections as there are cores, but no more than half of all that the server

@@ -42,6 +42,16 @@ pub(super) fn size(plan: &Plan, options: &Options, objects: &TableObjects, facts
     Size { bytes: facts.input.bytes, rows }
 }
 
+impl Plan {
+    /// What the load gives up; `locked`: other sessions wait for one of its locks.
+    pub fn gives_up(&self, locked: bool) -> String {
+        match self.cost.starts_with("nothing") && locked {
+            true => "concurrent access to what is locked".into(),
+            false => self.cost.clone(),
+        }
+    }
+}
+
 /// A lock that makes readers or writers wait.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Lock {

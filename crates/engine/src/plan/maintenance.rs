@@ -44,8 +44,5 @@ pub(super) fn maintenance(plan: &mut Plan, facts: &Facts, options: &Options) -> 
             "`indexes` keep, `method` lanes and a load without `truncate` need no such lock",
         ));
     }
-    if !plan.locks.is_empty() && plan.cost.starts_with("nothing") {
-        plan.cost = "concurrent access to what is locked".into();
-    }
     Ok(())
 }

@@ -56,11 +56,7 @@ pub(super) fn once_notes(plan: &Plan, options: &Options) -> Vec<Text> {
         notes.push(text!(
             "machines that run the same command share the files, in parts of {}; one of which \
              nothing is seen for {} s is taken for dead",
-            if bytes % (1 << 20) == 0 {
-                format!("{} MB", bytes >> 20)
-            } else {
-                format!("{} kB", bytes >> 10)
-            },
+            amount(bytes),
             share.lease.as_secs_f64()
         ));
     }
@@ -75,4 +71,12 @@ pub(super) fn once_notes(plan: &Plan, options: &Options) -> Vec<Text> {
         }
     }
     notes
+}
+
+/// A number of bytes that an option gave.
+pub(super) fn amount(bytes: u64) -> String {
+    match bytes % (1 << 20) {
+        0 => format!("{} MB", bytes >> 20),
+        _ => format!("{} kB", bytes >> 10),
+    }
 }

@@ -132,6 +132,8 @@ fn same_rows_on_the_same_nodes(cluster: &mut Cluster) {
     let summary = cluster.load(&rows);
     assert_eq!(summary["to_partitions"], 4_000, "{summary}");
     assert_eq!(summary["transactions"], 2, "{summary}");
+    let given_up = "a single commit: if a node fails while the nodes commit, the others' rows stay";
+    assert_eq!(summary["gives_up"], given_up);
     let said = cluster.world.log(&mut log);
     assert!(said.contains("SELECT (satisfies_hash_partition("), "nobody asked");
 
