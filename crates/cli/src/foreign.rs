@@ -9,7 +9,8 @@ pub type Tool = (&'static str, &'static [(&'static str, &'static str)]);
 const FILES: &str = "files are arguments without an option: pgsluice load FILE --table NAME";
 const FIRST_LINE: &str =
     "--header=ignore passes over the first line; --header reads the column names in it";
-const ONE_TRANSACTION: &str = "leave it out: a load is one stream and one transaction";
+const ONE_TRANSACTION: &str =
+    "leave it out: a load is one transaction unless its options say otherwise";
 const LANES: &str = "--method lanes --lanes N loads over N connections";
 const PASSWORD: &str =
     "passwords come from PGPASSWORD or ~/.pgpass; the program never asks for one";
@@ -39,6 +40,8 @@ const NO_SQL: &str = "pgsluice runs no SQL of the user; psql does, before or aft
 const VERBOSE: &str = "--verbose";
 const LIMIT: &str = "--on-error reject --reject-limit N, or P% of the records";
 const SSL: &str = "sslmode in --to or PGSSLMODE, as for psql";
+const BATCHES: &str =
+    "--once --commit-every SIZE commits in pieces; without it a load is one transaction";
 const WIDE: &str = "leave it out: there is no limit on the length of a line";
 
 /// By tool, in the order of the guide.
@@ -70,7 +73,7 @@ pub const TOOLS: &[Tool] = &[
             ("--disable-triggers", "--triggers off"),
             ("--jobs", LANES),
             ("-j", LANES),
-            ("--freeze", "--method freeze, with --truncate or --create"),
+            ("--freeze", "leave it out: with --truncate or --create, rows are written frozen where the server allows it"),
             ("--force-quote", "leave it out: it is an option of COPY TO"),
             ("--log-verbosity", VERBOSE),
             ("--analyze", "leave it out: the table is analyzed unless --no-analyze is given"),
@@ -105,8 +108,8 @@ pub const TOOLS: &[Tool] = &[
             ("--lines-terminated-by", LINE_ENDS),
             ("--null-if", NULL),
             ("--drop-indexes", "--indexes rebuild"),
-            ("--batch-rows", ONE_TRANSACTION),
-            ("--prefetch-rows", ONE_TRANSACTION),
+            ("--batch-rows", BATCHES),
+            ("--prefetch-rows", "leave it out: the memory of a load is limited"),
             ("--concurrency", LANES),
         ],
     ),
@@ -121,10 +124,10 @@ pub const TOOLS: &[Tool] = &[
             ("--auto-column-mapping", "--header, which takes the columns from the first line"),
             ("--header-line-count", FIRST_LINE),
             ("--skip-batch-errors", BAD),
-            ("--import-id", "leave it out: a load that fails leaves nothing, so the command can be repeated"),
+            ("--import-id", "--once records what is loaded by its content; for a stream, with --source-name NAME"),
             ("--workers", LANES),
-            ("--batch-size", ONE_TRANSACTION),
-            ("--batch-byte-size", ONE_TRANSACTION),
+            ("--batch-size", BATCHES),
+            ("--batch-byte-size", BATCHES),
             ("--buffer-byte-size", WIDE),
             ("--log-batches", VERBOSE),
             ("--reporting-period", "leave it out: progress is reported by itself"),

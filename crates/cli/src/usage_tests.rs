@@ -2,6 +2,7 @@
 
 use super::*;
 use clap::{CommandFactory, Parser};
+use pgsluice_engine::options::Method;
 use std::fmt::Write as _;
 
 fn program() -> Command {
@@ -42,6 +43,12 @@ fn every_foreign_name_works_or_has_its_hint() {
 }
 
 /// What a hint tells to write is an option of this program.
+/// Whether the value of an option is a method, or in capitals.
+fn names_a_method(text: &str) -> bool {
+    let named = text.split(|c: char| c != '-' && !c.is_ascii_lowercase()).next().unwrap();
+    named.is_empty() || Method::ALL.iter().any(|(_, name, ..)| *name == named)
+}
+
 #[test]
 fn hints_name_options_that_exist() {
     let program = program();
@@ -51,6 +58,7 @@ fn hints_name_options_that_exist() {
         for word in text.split([' ', '=', ',', ':', ';']).filter_map(|w| w.strip_prefix("--")) {
             assert!(known.contains(&word), "--{word} in: {text}");
         }
+        assert!(text.split("--method ").skip(1).all(names_a_method), "{text}");
     }
     for (_, command) in COMMANDS {
         assert!(program.find_subcommand(command).is_some(), "{command}");
