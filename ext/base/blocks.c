@@ -9,9 +9,13 @@
  * notes which blocks were written: there each block is one call.
  *
  * Every crash state is valid. The last block of a run is written first, so that the file has its
- * length and the next checkpoint is asked to sync it; what lies before may still be zeros. Nobody
- * reads it: the relation, or its file, is this transaction's own, and goes with it. The transaction
- * commits when all is written, and a relation that must outlast a crash is synced before.
+ * length; what lies before may still be zeros. Nobody reads it: the relation, or its file, is this
+ * transaction's own, and goes with it. The transaction commits when all is written, and a relation
+ * that must outlast a crash is synced before.
+ *
+ * An unlogged relation must outlast a shutdown. The checkpointer syncs its files if it was asked to,
+ * and forgets the request then: so it is asked when the run is written, not before. The last block
+ * is written a second time for that, which is a request in each version and storage manager.
  */
 #include "base/pgsluice.h"
 
@@ -20,8 +24,8 @@
 
 /*
  * Writes n pages, their checksums in them, from block `first` on, which is the
- * relation's end. The last block of each segment file asks the next checkpoint
- * to sync the file for all of them, unless the caller syncs.
+ * relation's end. The next checkpoint syncs each segment file that got some,
+ * unless the caller does (skip_sync).
  */
 void
 sluice_write_blocks(Relation rel, BlockNumber first, uint32 n, char *pages, bool skip_sync)
@@ -31,8 +35,12 @@ sluice_write_blocks(Relation rel, BlockNumber first, uint32 n, char *pages, bool
 		uint32		run = Min(n, RELSEG_SIZE - first % RELSEG_SIZE);
 		BlockNumber last = first + run - 1;
 
-		smgrextend(RelationGetSmgr(rel), MAIN_FORKNUM, last, pages + (size_t) (run - 1) * BLCKSZ, skip_sync);
+		char	   *last_page = pages + (size_t) (run - 1) * BLCKSZ;
+
+		smgrextend(RelationGetSmgr(rel), MAIN_FORKNUM, last, last_page, true);
 		compat_write_blocks(rel, first, run - 1, pages);
+		if (!skip_sync)
+			smgrwrite(RelationGetSmgr(rel), MAIN_FORKNUM, last, last_page, false);
 		first += run;
 		n -= run;
 		pages += (size_t) run * BLCKSZ;

@@ -361,14 +361,9 @@ sluice_catalog_has_volatile_checks(Oid relid, bool checks, bool triggers)
 		(triggers && sluice_any_trigger(relid, has_volatile_expression, &condition));
 }
 
-/*
- * Whether a CHECK constraint that the table's rows meet, be it the table's or
- * a domain's, a trigger's condition or the WHERE clause may do something, or
- * look at the rows before. For partitions see
- * sluice_catalog_has_volatile_checks().
- */
-bool
-sluice_has_volatile_checks(Relation rel, Node *where)
+/* Whether a CHECK constraint of the table, a trigger's condition or the WHERE clause is sought. */
+static bool
+any_check(Relation rel, Node *where, bool (*is_sought) (Node *expr))
 {
 	TupleDesc	desc = RelationGetDescr(rel);
 	/*
@@ -379,19 +374,38 @@ sluice_has_volatile_checks(Relation rel, Node *where)
 
 	for (int i = 0; desc->constr != NULL && i < desc->constr->num_check; i++)
 	{
-		if (is_volatile(stringToNode(desc->constr->check[i].ccbin)))
+		if (is_sought(stringToNode(desc->constr->check[i].ccbin)))
 			return true;
 	}
+	for (int i = 0; triggers != NULL && i < triggers->numtriggers; i++)
+	{
+		if (triggers->triggers[i].tgqual && is_sought(stringToNode(triggers->triggers[i].tgqual)))
+			return true;
+	}
+	return where != NULL && is_sought(where);
+}
+
+/*
+ * Whether a CHECK constraint that the table's rows meet, be it the table's or
+ * a domain's, a trigger's condition or the WHERE clause may do something, or
+ * look at the rows before. For partitions see
+ * sluice_catalog_has_volatile_checks().
+ *
+ * With PROVOLATILE_STABLE: whether one of them, domains apart, may depend on
+ * more than the values of the row. pg_column_size() looks at how they are stored.
+ */
+bool
+sluice_has_volatile_checks(Relation rel, Node *where, char least)
+{
+	TupleDesc	desc = RelationGetDescr(rel);
+
+	if (least == PROVOLATILE_STABLE)
+		return any_check(rel, where, contain_mutable_functions);
 	for (int i = 0; i < desc->natts; i++)
 	{
 		if (!TupleDescAttr(desc, i)->attisdropped &&
 			sluice_type_is_volatile(TupleDescAttr(desc, i)->atttypid))
 			return true;
 	}
-	for (int i = 0; triggers != NULL && i < triggers->numtriggers; i++)
-	{
-		if (triggers->triggers[i].tgqual && is_volatile(stringToNode(triggers->triggers[i].tgqual)))
-			return true;
-	}
-	return where != NULL && is_volatile(where);
+	return any_check(rel, where, is_volatile);
 }

@@ -237,7 +237,7 @@ extern bool sluice_is_plain_expression(Node *expr);
 extern const char *sluice_domain_why_not(Oid domain);
 extern bool sluice_domain_takes_null(Oid domain);
 extern bool sluice_type_is_volatile(Oid type);
-extern bool sluice_has_volatile_checks(Relation rel, Node *where);
+extern bool sluice_has_volatile_checks(Relation rel, Node *where, char least);
 extern bool sluice_catalog_has_volatile_checks(Oid relid, bool checks, bool triggers);
 
 /* Looks at one row of a catalog. */

@@ -546,8 +546,8 @@ extern uint32 compat_extend_locked(Relation rel, BufferAccessStrategy strategy, 
  *
  * Until a page is initialized it is empty to every reader, and a crash leaves
  * zeros there, which VACUUM gives back: so blocks may be added before there
- * are rows for them. 15 adds them one by one under the extension lock, which is
- * taken once for all.
+ * are rows for them. 15 adds them under the extension lock, which is taken once
+ * for all: see compat/blocks.c.
  */
 static inline uint32
 compat_extend(Relation rel, BufferAccessStrategy strategy, uint32 n, Buffer *buffers)

@@ -10,6 +10,7 @@
 
 #include "access/nbtree.h"
 #include "access/stratnum.h"
+#include "access/xloginsert.h"
 #include "catalog/index.h"
 #include "miscadmin.h"
 #include "pgstat.h"
@@ -21,6 +22,23 @@
  * index/page_writer.c.
  */
 #define COMPAT_HAS_BULK_WRITE (PG_VERSION_NUM >= 170000)
+
+/*
+ * Pages of an index that is not logged have changed. From 19 on nbtree gives
+ * them an LSN all the same: a scan that has released a leaf sees by it whether
+ * the leaf has changed. Within a critical section.
+ */
+static inline void
+compat_mark_changed(Relation index, const Buffer *buffers, int count)
+{
+#if PG_VERSION_NUM >= 190000
+	XLogRecPtr	at = XLogGetFakeLSN(index);
+
+	for (int i = 0; i < count; i++)
+		PageSetLSN(BufferGetPage(buffers[i]), at);
+#endif
+}
+
 /* Gives the relation a new and empty file. */
 static inline void
 compat_set_new_file(Relation rel, char persistence)

@@ -23,6 +23,7 @@
 #include "catalog/pg_am.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_inherits.h"
+#include "catalog/pg_proc.h"
 #include "catalog/pg_trigger.h"
 #include "commands/defrem.h"
 #include "commands/lockcmds.h"
@@ -210,6 +211,8 @@ relation_why_not(SluiceStatement *s)
 	Relation	rel = s->rel;
 	TriggerDesc *triggers = rel->trigdesc;
 
+	if (RELATION_IS_OTHER_TEMP(rel))
+		return "the table is a temporary one of another session";
 	switch (rel->rd_rel->relkind)
 	{
 		case RELKIND_RELATION:
@@ -338,7 +341,7 @@ check_permissions(ParseState *pstate)
 static const char *
 checks_why_not(SluiceStatement *s)
 {
-	s->volatile_checks |= sluice_has_volatile_checks(s->rel, s->where);
+	s->volatile_checks |= sluice_has_volatile_checks(s->rel, s->where, PROVOLATILE_VOLATILE);
 	if (s->volatile_checks && !s->options.rejects_to && s->options.on_duplicate == SLUICE_DUPLICATE_ERROR)
 		return "a CHECK constraint or a condition is volatile";
 	return NULL;

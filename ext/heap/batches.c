@@ -13,7 +13,8 @@
  *
  * A leaf may turn out, when the first row comes to it, to be one that takes
  * its rows one by one: it is foreign, or has a BEFORE ROW trigger. Then all
- * rows that wait go in first, since a trigger may look at them.
+ * rows that wait go in first, and their index entries too, since a trigger may
+ * look at them.
  */
 #include "heap/heap.h"
 
@@ -298,8 +299,9 @@ sluice_finish_indexes(SluiceLoad *load)
 }
 
 /*
- * A row of a leaf that takes them one by one. The rows before it go in first:
- * a trigger may look.
+ * A row of a leaf that takes them one by one. The rows before it go in first,
+ * with their index entries: its triggers may look, and the check of a foreign
+ * key that one of them causes finds rows by an index.
  */
 static void
 take_single_row(SluiceLoad *load, ResultRelInfo *rri, TupleTableSlot *slot)
@@ -321,6 +323,7 @@ take_single_row(SluiceLoad *load, ResultRelInfo *rri, TupleTableSlot *slot)
 	load->record = NULL;
 	sluice_flush(load, NULL);
 	sluice_leaves_flush(load);
+	sluice_finish_indexes(load);
 	load->record = record;
 	if (insert_single(load, rri, slot))
 		sluice_count_rows(load, 1);

@@ -283,6 +283,8 @@ insert_last_page(SluiceLoad *load, SluiceBatch *batch)
 	old = MemoryContextSwitchTo(GetPerTupleMemoryContext(load->estate));
 	heap_multi_insert(rel, pool->slots, count, batch->cid, batch->options, batch->bistate);
 	MemoryContextSwitchTo(old);
+	/* Releases the pin: there may be thousands of leaves, and the batch lives until the end of the statement. */
+	sluice_set_target_block(batch, RelationGetTargetBlock(rel));
 	for (int i = 0; i < count; i++)
 	{
 		placed[i].tid = pool->slots[i]->tts_tid;

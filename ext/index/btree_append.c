@@ -347,7 +347,10 @@ log_pages(Edge *edge)
 	buffers[n++] = edge->leaf;
 	if (edge->count > 0)
 		buffers[n++] = edge->parent;
-	sluice_btree_log(buffers, n);
+	if (RelationNeedsWAL(edge->index))
+		sluice_btree_log(buffers, n);
+	else
+		compat_mark_changed(edge->index, buffers, n);
 }
 
 #ifdef USE_ASSERT_CHECKING
@@ -406,8 +409,7 @@ install(Edge *edge)
 	replace_page(edge->leaf, &edge->images[0]);
 	if (edge->count > 0)
 		replace_page(edge->parent, edge->above);
-	if (RelationNeedsWAL(edge->index))
-		log_pages(edge);
+	log_pages(edge);
 	END_CRIT_SECTION();
 
 	/*

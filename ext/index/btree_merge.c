@@ -84,8 +84,9 @@
  * lock on it. The conflict check comes before any change. The lock is
  * transferred to the new leaves, as for a split.
  *
- * AN ERROR before the critical section leaves the tree unchanged. Blocks that
- * were allocated by then are new pages that nothing points to.
+ * AN ERROR before the critical section leaves the tree unchanged. All memory is
+ * taken before blocks are; after an error between two of these, the new blocks
+ * are zeros again, which VACUUM takes for free.
  */
 #include "index/build.h"
 
@@ -152,6 +153,8 @@ typedef struct Merge
 	int			ends[MAX_ADDED + 1];	/* items of each of these leaves end before */
 	IndexTuple	pivots[MAX_ADDED];	/* high keys of all but the last of them */
 	PGAlignedBlock *images;
+	GenericXLogState *record;	/* of a split into two */
+	PGAlignedBlock *above;		/* the parent's image, of a split into more */
 } Merge;
 
 /*
@@ -816,7 +819,8 @@ add_downlinks(Merge *merge, Page above)
 {
 	for (int i = 0; i < merge->splits; i++)
 	{
-		IndexTuple	link = CopyIndexTuple(merge->pivots[i]);
+		/* The leaves have their copies of it. */
+		IndexTuple	link = merge->pivots[i];
 
 		BTreeTupleSetDownLink(link, BufferGetBlockNumber(merge->added[i]));
 		sluice_btree_add_item(above, link, merge->stack->bts_offset + 1 + i);
@@ -830,11 +834,28 @@ last_block(const Merge *merge)
 	return BufferGetBlockNumber(merge->added[merge->splits - 1]);
 }
 
+/*
+ * Memory for the installation. It is taken before the new blocks are: an error
+ * after these would leave pages in the index that nothing points to and VACUUM
+ * does not take for free.
+ */
+static void
+prepare_installation(Merge *merge)
+{
+	if (merge->splits == 1)
+	{
+		merge->record = GenericXLogStart(merge->index);
+		return;
+	}
+	merge->above = palloc(sizeof(PGAlignedBlock));
+	XLogEnsureRecordSpace(MAX_ADDED + 2, 0);
+}
+
 /* One new leaf: a record of what differs on the pages that were there. */
 static void
 install_one(Merge *merge)
 {
-	GenericXLogState *state = GenericXLogStart(merge->index);
+	GenericXLogState *state = merge->record;
 	Page		page;
 
 	memcpy(GenericXLogRegisterBuffer(state, merge->leaf, GENERIC_XLOG_FULL_IMAGE),
@@ -859,11 +880,10 @@ install_many(Merge *merge)
 {
 	Buffer		buffers[MAX_ADDED + 3];
 	int			n = 0;
-	PGAlignedBlock *above = palloc(sizeof(PGAlignedBlock));
+	PGAlignedBlock *above = merge->above;
 
 	memcpy(above->data, BufferGetPage(merge->parent), BLCKSZ);
 	add_downlinks(merge, (Page) above->data);
-	XLogEnsureRecordSpace(lengthof(buffers) - 1, 0);
 
 	START_CRIT_SECTION();
 	for (int i = 0; i < merge->splits; i++)
@@ -922,6 +942,7 @@ split(Merge *merge)
 {
 	if (!lock_around(merge))
 		return false;
+	prepare_installation(merge);
 	sluice_btree_allocate(merge->build, merge->added, merge->splits);
 	link_leaves(merge);
 #ifdef USE_ASSERT_CHECKING

@@ -84,8 +84,9 @@ add_new_blocks(Relation index, SluiceNewBlocks *blocks)
 
 /*
  * One block, locked: of those that were added, else the access method's, which
- * also takes what VACUUM has found free. Blocks are added before any is
- * locked here: that may fail, and then no page has been touched.
+ * also takes what VACUUM has found free. Any step may fail, with the leaf, its
+ * parent and earlier new blocks locked: sluice_btree_allocate() then clears the
+ * latter.
  */
 static Buffer
 allocate_one(SluiceIndexBuild *build)

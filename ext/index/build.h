@@ -130,7 +130,7 @@ typedef struct ForeignKeys ForeignKeys;
 
 extern ForeignKeys *sluice_foreign_keys_open(const ResultRelInfo *rri, Size limit);
 extern bool sluice_foreign_keys_need_check(ForeignKeys *keys, TupleTableSlot *slot);
-extern void sluice_foreign_keys_close(ForeignKeys *keys);
+extern void sluice_foreign_keys_close(ForeignKeys *keys, bool for_good);
 
 /* deferred.c */
 extern void sluice_index_finish_deferred(IndexWriter *load, int workers, int most);
@@ -159,7 +159,6 @@ typedef struct BuildRequest
 
 typedef struct SluiceIndexRanks SluiceIndexRanks;
 
-/* One build. */
 /* Blocks that were added to an index before there were pages for them: btree_pages.c. */
 typedef struct SluiceNewBlocks
 {

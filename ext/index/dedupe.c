@@ -35,6 +35,7 @@
 #include "catalog/catalog.h"
 #include "catalog/index.h"
 #include "catalog/pg_operator.h"
+#include "catalog/pg_proc.h"
 #include "catalog/pg_type_d.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
@@ -72,7 +73,7 @@ needs_each_row(const ResultRelInfo *rri, const SluiceDuplicates *duplicates)
 
 	/* Elsewhere each row of the log is put in when its turn comes. */
 	if (RelationIsLogicallyLogged(rri->ri_RelationDesc) ||
-		sluice_has_volatile_checks(rri->ri_RelationDesc, NULL) ||
+		sluice_has_volatile_checks(rri->ri_RelationDesc, NULL, PROVOLATILE_VOLATILE) ||
 		(duplicates->lost_rows && sluice_spi_insert_runs_code(duplicates->lost_rows)))
 		return true;
 	return triggers != NULL &&

@@ -19,10 +19,10 @@
  * ERRORS OF LATER ROWS.  When a value cannot be read, or a constraint or
  * another index refuses a row, rows before it may be waiting that have a
  * conflict. sluice_index_refuse_earlier() looks for one before that error ends
- * the statement. This is work in a transaction that has met an error. It only
- * reads: pages of B-trees and rows, without the functions or snapshots of
- * users. It waits for nobody: what other open transactions have done
- * counts as not done. It is for errors that are about the data and were raised
+ * the statement. This is work in a transaction that has met an error. It changes
+ * no entry: it reads pages of B-trees and rows, without the functions or
+ * snapshots of users; a search may finish a split of another session. It waits
+ * for nobody: a row of another open transaction counts as no conflict. It is for errors that are about the data and were raised
  * with no page locked; a lock would stay until the abort, and we might wait for
  * ourselves. So an access method that refuses a value while it has a page locked
  * (an entry that is too large) ends the statement at once, as a cancel does, or

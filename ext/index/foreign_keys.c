@@ -20,6 +20,8 @@
  *     deferrable, no other AFTER ROW trigger is there to run between, and nothing that the COPY itself calls
  *     writes: with volatile defaults and constraints stock COPY does the work, but for defaults that are known to
  *     look at no table (copy/decide.c).
+ *   - A partition cannot rely on that: another partition may have an AFTER ROW trigger, which may delete the row that
+ *     waits for its check. There a row is left out only if its parents were found and locked here.
  *   - Values are equal if their bytes are. Equal values of other bytes (1.0 and 1.00) are checked each by itself. Only
  *     types and operators of PostgreSQL's own count, so that equal bytes cannot mean different things.
  *
@@ -83,13 +85,16 @@ typedef struct ForeignKey
 {
 	int			natts;
 	AttrNumber	attnums[INDEX_MAX_KEYS];
-	ParentLookup *parents;		/* NULL: only the trigger looks them up */
+	const ForeignKeyCacheInfo *info;
+	ParentLookup *parents;		/* NULL: only the trigger looks them up, or they are not open */
 } ForeignKey;
 
 struct ForeignKeys
 {
 	uint16		count;			/* a table has fewer columns, but may have a key twice: see open */
 	ForeignKey *keys;
+	bool		opened;			/* the parents are */
+	bool		is_partition;
 	AttrNumber	last_column;	/* the last one that any of them needs */
 	TupleDesc	desc;
 	MemoryContext context;		/* of the table and the values in it */
@@ -184,6 +189,21 @@ keep(ForeignKeys *keys, KeyBytes value)
 	return kept;
 }
 
+/*
+ * With the first row, so that statement triggers that fire before it may alter
+ * the parents, and change who may read them, as with stock COPY.
+ */
+static void
+open_parents(ForeignKeys *keys)
+{
+	MemoryContext old = MemoryContextSwitchTo(GetMemoryChunkContext(keys));
+
+	for (uint16 n = 0; n < keys->count; n++)
+		keys->keys[n].parents = sluice_parent_lookup_open(keys->keys[n].info, keys->desc);
+	keys->opened = true;
+	MemoryContextSwitchTo(old);
+}
+
 static void
 close_parents(ForeignKeys *keys)
 {
@@ -191,7 +211,9 @@ close_parents(ForeignKeys *keys)
 	{
 		if (keys->keys[n].parents)
 			sluice_parent_lookup_close(keys->keys[n].parents);
+		keys->keys[n].parents = NULL;
 	}
+	keys->opened = false;
 }
 
 /*
@@ -214,6 +236,7 @@ sluice_foreign_keys_open(const ResultRelInfo *rri, Size limit)
 	keys = palloc0(sizeof(ForeignKeys));
 	keys->keys = palloc(sizeof(ForeignKey) * Max(list_length(infos), 1));
 	keys->desc = RelationGetDescr(rel);
+	keys->is_partition = rri->ri_RootResultRelInfo != NULL;
 	foreach(lc, infos)
 	{
 		const ForeignKeyCacheInfo *info = lfirst(lc);
@@ -223,11 +246,9 @@ sluice_foreign_keys_open(const ResultRelInfo *rri, Size limit)
 		if (!is_checked(triggers, info->conoid))
 			continue;
 		if (!bytes_tell(info, keys->desc))
-		{
-			close_parents(keys);
 			return NULL;
-		}
-		key->parents = sluice_parent_lookup_open(info, keys->desc);
+		key->info = info;
+		key->parents = NULL;
 		key->natts = info->nkeys;
 		memcpy(key->attnums, info->conkey, sizeof(AttrNumber) * info->nkeys);
 		for (int i = 0; i < info->nkeys; i++)
@@ -269,14 +290,15 @@ append_value(StringInfo bytes, Form_pg_attribute att, Datum value)
 	return true;
 }
 
-/* Remembers the row's value of a foreign key; whether it may not have been seen before. */
+/*
+ * The bytes of the row's value of a foreign key, up to the next call. False:
+ * they do not tell which value it is, or are too many.
+ */
 static bool
-is_new(ForeignKeys *keys, uint16 n, TupleTableSlot *slot)
+value_of(ForeignKeys *keys, uint16 n, TupleTableSlot *slot, KeyBytes *value)
 {
 	const ForeignKey *key = &keys->keys[n];
 	StringInfo	bytes = &keys->bytes;
-	KeyBytes	value;
-	bool		found;
 
 	resetStringInfo(bytes);
 	appendBinaryStringInfo(bytes, (char *) &n, sizeof(n));
@@ -287,45 +309,65 @@ is_new(ForeignKeys *keys, uint16 n, TupleTableSlot *slot)
 		appendStringInfoCharMacro(bytes, slot->tts_isnull[column] ? 1 : 0);
 		if (!slot->tts_isnull[column] &&
 			!append_value(bytes, TupleDescAttr(keys->desc, column), slot->tts_values[column]))
-			return true;
+			return false;
 	}
-	value.data = bytes->data;
-	value.len = bytes->len;
-	if (seen_lookup(keys->seen, value) != NULL)
-		return false;
+	value->data = bytes->data;
+	value->len = bytes->len;
+	return true;
+}
+
+/* Rows that follow with this value need no check. */
+static void
+remember(ForeignKeys *keys, KeyBytes value)
+{
+	bool		found;
+
 	if (MemoryContextMemAllocated(keys->context, false) > keys->limit)
 		forget(keys);
 	(void) seen_insert(keys->seen, keep(keys, value), &found);
 	Assert(!found);
-	return true;
 }
 
 /*
- * Whether the row in the slot needs a check: no row before it is known to have
- * had the same values.
+ * Whether the row in the slot needs a check: for one of its keys, no row before
+ * it is known to have had the same value, and the parent was not found.
  */
 bool
 sluice_foreign_keys_need_check(ForeignKeys *keys, TupleTableSlot *slot)
 {
 	bool		needed = false;
 
+	if (!keys->opened)
+		open_parents(keys);
 	slot_getsomeattrs(slot, keys->last_column);
 	/* Each key remembers its value, whatever the others say. */
 	for (uint16 n = 0; n < keys->count; n++)
 	{
 		const ForeignKey *key = &keys->keys[n];
+		KeyBytes	value;
+		bool		known = value_of(keys, n, slot, &value);
+		bool		locked;
 
-		if (is_new(keys, n, slot) && (key->parents == NULL || !sluice_parent_lookup_lock(key->parents, slot)))
-			needed = true;
+		if (known && seen_lookup(keys->seen, value) != NULL)
+			continue;
+		locked = key->parents && sluice_parent_lookup_lock(key->parents, slot);
+		if (known && (locked || !keys->is_partition))
+			remember(keys, value);
+		needed = needed || !locked;
 	}
 	return needed;
 }
 
-/* The values are not needed any more. */
+/*
+ * The rows so far are checked, or have their events. More may come unless
+ * `for_good`. The parents that were found stay locked.
+ */
 void
-sluice_foreign_keys_close(ForeignKeys *keys)
+sluice_foreign_keys_close(ForeignKeys *keys, bool for_good)
 {
 	close_parents(keys);
+	if (!for_good)
+		return;
 	MemoryContextDelete(keys->context);
 	pfree(keys->bytes.data);
 	pfree(keys->keys);

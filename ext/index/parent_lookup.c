@@ -19,8 +19,8 @@
  *     it or change its key before this transaction has ended.
  *   - This transaction does not do so either: foreign_keys.c says why nothing
  *     runs between that changes rows.
- *   - What the trigger would have refused first is looked at when the COPY
- *     begins: rights of the parent's owner, as whom it runs; row-level security
+ *   - What the trigger would have refused first is looked at with the first
+ *     row: rights of the parent's owner, as whom it runs; row-level security
  *     and partitioned parents are left to it.
  *
  * NOBODY WAITS HERE: locks on the parent and its index are taken if they are
@@ -93,7 +93,8 @@ is_plain(Relation parent, Relation index, int natts)
 /*
  * Prepares the search by the index's column i, which is column n of the
  * constraint. False: its operator is none of the index, or takes the value only
- * after it was converted.
+ * after it was converted; or the index has another collation than the column,
+ * by which the trigger's query compares.
  */
 static bool
 prepare_key(ParentLookup *lookup, const ForeignKeyCacheInfo *info, TupleDesc desc, int i, int n)
@@ -104,7 +105,9 @@ prepare_key(ParentLookup *lookup, const ForeignKeyCacheInfo *info, TupleDesc des
 	Oid			left;
 	Oid			right;
 
-	if (!op_in_opfamily(info->conpfeqop[n], family))
+	if (!op_in_opfamily(info->conpfeqop[n], family) ||
+		lookup->index->rd_indcollation[i] !=
+		TupleDescAttr(RelationGetDescr(lookup->parent), info->confkey[n] - 1)->attcollation)
 		return false;
 	get_op_opfamily_properties(info->conpfeqop[n], family, false, &strategy, &left, &right);
 	if (strategy != BTEqualStrategyNumber || !IsBinaryCoercible(type, right))
@@ -131,22 +134,47 @@ prepare_keys(ParentLookup *lookup, const ForeignKeyCacheInfo *info, TupleDesc de
 	return true;
 }
 
-/* The parent and its index, locked if that can be had without waiting; or NULL. */
+/* The constraint's index, and how it takes NULLs. InvalidOid: the constraint is gone. */
+static Oid
+constraint_index(Oid constraint, bool *match_full)
+{
+	HeapTuple	tuple = SearchSysCache1(CONSTROID, ObjectIdGetDatum(constraint));
+	Oid			index;
+
+	if (!HeapTupleIsValid(tuple))
+		return InvalidOid;
+	index = ((Form_pg_constraint) GETSTRUCT(tuple))->conindid;
+	*match_full = ((Form_pg_constraint) GETSTRUCT(tuple))->confmatchtype == FKCONSTR_MATCH_FULL;
+	ReleaseSysCache(tuple);
+	return index;
+}
+
+/*
+ * The parent and its index, locked if that can be had without waiting; or NULL.
+ *
+ * The parent's lock comes first: REINDEX CONCURRENTLY drops an index only when
+ * nobody has such a lock who may have read its name before.
+ */
 static ParentLookup *
-open_relations(Oid parent, Oid index)
+open_relations(const ForeignKeyCacheInfo *info)
 {
 	ParentLookup *lookup;
+	bool		match_full;
+	Oid			index;
 
-	if (!ConditionalLockRelationOid(parent, RowShareLock))
+	if (!ConditionalLockRelationOid(info->confrelid, RowShareLock))
 		return NULL;
-	if (!ConditionalLockRelationOid(index, RowShareLock))
+	index = constraint_index(info->conoid, &match_full);
+	if (!OidIsValid(index) || !ConditionalLockRelationOid(index, RowShareLock))
 	{
-		UnlockRelationOid(parent, RowShareLock);
+		UnlockRelationOid(info->confrelid, RowShareLock);
 		return NULL;
 	}
 	lookup = palloc0(sizeof(ParentLookup));
-	lookup->parent = table_open(parent, NoLock);
+	lookup->parent = table_open(info->confrelid, NoLock);
 	lookup->index = index_open(index, NoLock);
+	lookup->natts = info->nkeys;
+	lookup->match_full = match_full;
 	return lookup;
 }
 
@@ -157,24 +185,14 @@ open_relations(Oid parent, Oid index)
 ParentLookup *
 sluice_parent_lookup_open(const ForeignKeyCacheInfo *info, TupleDesc desc)
 {
-	HeapTuple	tuple = SearchSysCache1(CONSTROID, ObjectIdGetDatum(info->conoid));
 	ParentLookup *lookup;
-	Oid			index;
-	bool		match_full;
 
-	if (!HeapTupleIsValid(tuple))
-		return NULL;
-	index = ((Form_pg_constraint) GETSTRUCT(tuple))->conindid;
-	match_full = ((Form_pg_constraint) GETSTRUCT(tuple))->confmatchtype == FKCONSTR_MATCH_FULL;
-	ReleaseSysCache(tuple);
 	/* Rows of this COPY are no parents yet. */
-	if (!OidIsValid(index) || info->conrelid == info->confrelid)
+	if (info->conrelid == info->confrelid)
 		return NULL;
-	lookup = open_relations(info->confrelid, index);
+	lookup = open_relations(info);
 	if (lookup == NULL)
 		return NULL;
-	lookup->natts = info->nkeys;
-	lookup->match_full = match_full;
 	if (!is_plain(lookup->parent, lookup->index, info->nkeys) || !owner_may_look(lookup->parent) ||
 		!prepare_keys(lookup, info, desc))
 	{

@@ -17,15 +17,14 @@
  * WHO MIGHT MISS AN ENTRY THAT WAITS.  Other transactions do not see the rows
  * before the commit, and all entries are in by the end of the command. One that
  * inserts the same key before our entry is there comes first, as it might have
- * without us. The
- * command itself does not see its own rows. AFTER triggers run when the
- * command is through; they find the entries there. A function that the COPY
- * calls in between may run queries of its own, but those do not see this
- * command's rows either: a volatile function gets a snapshot with the current
- * command identifier, and the rows have that identifier, which counts as not
- * yet visible. Volatile CHECK constraints and conditions of triggers are the
- * exception, since stock COPY lets rows of earlier batches be found by index
- * checks. With those none wait (`never` in writer.c).
+ * without us. AFTER triggers run when the command is through; they find the
+ * entries there. A volatile function that the COPY calls in between may see rows
+ * of earlier batches, because its statements advance the command counter. So
+ * with volatile CHECK constraints and conditions of triggers no entry waits
+ * (`never` in writer.c); with other volatile functions stock COPY does the work
+ * (copy/decide.c), and before a BEFORE trigger that a partition has got
+ * meanwhile, all entries are inserted (heap/batches.c). Stable and immutable
+ * functions use the snapshot of the command, which does not show its rows.
  *
  * WAITING FOR OTHERS.  Where another transaction has the key and is not
  * finished, we wait for it as soon as the entry's turn comes, with no page

@@ -15,9 +15,8 @@
  * The invariant of all of them: when stock COPY would look into an index, or let others look, all entries that
  * stock COPY would have put there are there, or an error is raised that takes the rows back with them. Entries may
  * wait because until the command ends nobody sees the rows: other transactions do not, as the rows are uncommitted;
- * the command itself does not, as a command does not see its own rows; AFTER triggers run behind it. What is left
- * are functions that the COPY itself calls and that ask by an index whether a key is there. Constraints
- * with such functions are volatile, and then no entry waits (`never`).
+ * the command's own snapshot does not show them; AFTER triggers run after it. What is left are volatile functions
+ * that the COPY itself calls: with volatile constraints no entry waits (`never`); see also sorted_insert.c.
  *
  * An index whose entries wait is taken out of rri->ri_IndexRelationDescs, so that the executor passes it by; it is
  * put back before the executor's state is closed. So ri_NumIndices is at any time the number of indexes that get
@@ -278,6 +277,8 @@ sluice_index_finish(IndexWriter *writer, int workers, int most)
 	if (writer->sorted)
 		sluice_sorted_insert_close(writer->sorted);
 	writer->sorted = NULL;
+	if (writer->foreign_keys)
+		sluice_foreign_keys_close(writer->foreign_keys, false);
 	sluice_index_finish_deferred(writer, workers, most);
 }
 
@@ -304,6 +305,6 @@ void
 sluice_index_close(IndexWriter *writer)
 {
 	if (writer->foreign_keys)
-		sluice_foreign_keys_close(writer->foreign_keys);
+		sluice_foreign_keys_close(writer->foreign_keys, true);
 	pfree(writer);
 }

@@ -131,6 +131,16 @@ class Compression(OnCluster):
         for more, data in ((")", bad), (", CHECK (id <> 200))", documents(250))):
             self.assertIsNotNone(compare(self, self.cluster, TABLE[:-1] + more, COPY.replace("csv", "csv, workers 2"), data, "", None, False))
 
+    def test_how_values_are_stored(self):
+        """A constraint or condition that looks at that sees what the COPY has read."""
+        size = "pg_column_size(a) < 4000"
+        self.same(TABLE, documents(250), compressed=False, copy=COPY + f" WHERE {size} OR id % 3 = 0")
+        self.same(TABLE + f"; DROP TABLE IF EXISTS seen; CREATE TABLE seen (id int); CREATE OR REPLACE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO seen VALUES (NEW.id); RETURN NULL; END';"
+                  f"CREATE TRIGGER note AFTER INSERT ON t FOR EACH ROW WHEN ({size.replace('(a)', '(NEW.a)')}) EXECUTE FUNCTION note()", documents(250), compressed=False)
+        self.assertEqual(self.sql("SELECT count(*) FROM seen"), "0")
+        refusal = compare(self, self.cluster, f"{TABLE[:-1]}, CHECK (id < 200 OR {size}))", COPY.replace("csv", "csv, workers 2"), documents(250), "", None, False)
+        self.assertIn("violates check constraint", refusal)
+
     def test_in_vain(self):
         """Data that cannot be compressed is not tried again and again."""
         rng = random.Random(7)

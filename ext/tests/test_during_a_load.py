@@ -149,6 +149,35 @@ class DuringALoad(OnCluster):
         with self.subTest("options that stock COPY does not have"):
             self.assertIn("55006", self.changed_partitions("on", parts, trigger.format("t2"), options=", rejects_to 'bad'")[0])
 
+    def test_a_trigger_deletes_a_parent(self):
+        """A partition gets it before its first row: the rows of others are found by their index, and the load is refused as by stock COPY."""
+        table = ("CREATE TABLE t (a int, p int, b text) PARTITION BY LIST (p); CREATE TABLE t1 PARTITION OF t FOR VALUES IN (1, 3); CREATE TABLE t2 PARTITION OF t FOR VALUES IN (2);"
+                 "DROP TABLE IF EXISTS parent CASCADE; CREATE TABLE parent (p int PRIMARY KEY); INSERT INTO parent VALUES (1), (2), (3); ALTER TABLE t ADD FOREIGN KEY (p) REFERENCES parent; CREATE INDEX ON t1 (p, a DESC);"
+                 "SET enable_seqscan = off; ALTER DATABASE postgres SET enable_seqscan = off")
+        change = ("CREATE OR REPLACE FUNCTION away() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN DELETE FROM parent WHERE p = 3; RETURN NEW; END $$;"
+                  "CREATE TRIGGER away BEFORE INSERT ON t2 FOR EACH ROW EXECUTE FUNCTION away()")
+        try:
+            stock, ours = (self.changed_partitions(setting, table, change) for setting in ("off", "on"))
+        finally:
+            self.sql("ALTER DATABASE postgres RESET enable_seqscan")
+        self.assertEqual(stock, ours)
+        self.assertIn("is still referenced", ours[0])
+
+    def test_a_temporary_table_of_another_session(self):
+        """Is stock COPY's to refuse."""
+        path = self.cluster.file("rows", b"".join(b"%d\n" % n for n in range(200000)))
+        other = Held(self.cluster)
+        other.run("CREATE TEMP TABLE mine AS SELECT 1 AS a; SELECT 1")
+        name = self.sql("SELECT nspname FROM pg_namespace JOIN pg_class c ON relnamespace = pg_namespace.oid WHERE relname = 'mine'")
+        said = []
+        for setting in ("off", "on"):
+            with self.assertRaises(Refused) as refused:
+                self.sql(f"SET pgsluice.copy = {setting}; COPY {name}.mine FROM '{path}'")
+            said.append(str(refused.exception).split("LOCATION")[0])
+        self.assertEqual(*said)
+        self.assertIn("temporary tables of other sessions", said[0])
+        other.end("SELECT 1")
+
     def test_locks(self):
         """What needs the table for itself waits; an index that is made concurrently has every row; a snapshot sees none."""
         process = self.start_load(TABLE.format(kind=""))

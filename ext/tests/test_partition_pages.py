@@ -114,6 +114,16 @@ class PartitionPages(LoadedTwice):
         self.paged(wide, few)
         self.paged([line(n, (n * 7919 if n > 20000 else n // 300) % 80) for n in range(40000)], few + "ALTER TABLE t ADD PRIMARY KEY (a, day);")
 
+    def test_few_buffers(self):
+        """A leaf keeps no buffer pinned when its rows are in: more leaves than the server has buffers."""
+        cluster = Cluster(["shared_buffers = 4MB", "max_locks_per_transaction = 256"])
+        self.addCleanup(cluster.remove)
+        cluster.sql("CREATE EXTENSION pgsluice; CREATE TABLE t (a bigint, day int, b text) PARTITION BY LIST (day);"
+                    "DO $$ BEGIN FOR n IN 0..599 LOOP EXECUTE format('CREATE TABLE t%s PARTITION OF t FOR VALUES IN (%s)', n, n); END LOOP; END $$")
+        path = cluster.file("input", "".join(lines(40000, days=600)).encode())
+        cluster.sql(f"SET pgsluice.copy = on; {COPY.format(path, ', workers 0')}")
+        self.assertEqual(cluster.sql("SELECT count(*), count(DISTINCT tableoid) FROM t"), "40000|600")
+
     def test_room_in_a_partition(self):
         """Where a leaf's table has room, its rows go there; another leaf gets pages."""
         table = BARE + "INSERT INTO t SELECT n, 0, 'before ' || n FROM generate_series(-40000, -1) n; DELETE FROM t0 WHERE a % 3 <> 0"

@@ -39,6 +39,7 @@
 #include "access/htup_details.h"
 #include "access/toast_helper.h"
 #include "access/toast_internals.h"
+#include "catalog/pg_proc.h"
 
 /* Rows of so many bytes of data are worth it. */
 #define WIDE_ROW 4096
@@ -89,7 +90,8 @@ sluice_compression_target(const SluiceLoad *load)
 		load->proute != NULL || load->rejects != NULL || load->nvolatile > 0 ||
 		load->duplicates.mode != SLUICE_DUPLICATE_ERROR ||
 		(desc->constr && desc->constr->has_generated_stored) ||
-		(bytes < load->lines * WIDE_ROW && !sluice_force) || indexes_get_values(load))
+		(bytes < load->lines * WIDE_ROW && !sluice_force) || indexes_get_values(load) ||
+		sluice_has_volatile_checks(rel, load->cstate->whereClause, PROVOLATILE_STABLE))
 		return 0;
 	for (int i = 0; i < desc->natts; i++)
 	{
