@@ -1,26 +1,26 @@
 /*
- * Taking over the builds of B-tree indexes: the seam, the setting, and the
- * view of what the last build was. docs/decisions/0003-index-build-seam.md
- * says why it is done in this way.
+ * Takes over the builds of B-tree indexes: the seam, the setting, and the view
+ * of the last build. docs/decisions/0003-index-build-seam.md gives the reasons
+ * for this design.
  *
  * The seam is one pointer. Each index's entry in the relation cache has its
  * own copy of the access method's function table (rd_indam). There `ambuild`
- * is replaced by ours shortly before index_build() calls it, and put back as
- * soon as it has been called. The copy goes with the cache entry: an
- * invalidation in between throws our pointer away, and then btbuild() builds
- * the index. (19 has one table for all indexes: there the pointer to it is
- * exchanged.) Nothing depends on our build being called; a build that was
- * missed is a stock build.
+ * is replaced with our function shortly before index_build() calls it, and
+ * restored at the start of that call. The copy is freed with the cache entry:
+ * an invalidation in between discards our pointer, and then btbuild() builds
+ * the index. (19 has one table for all indexes. There the pointer to the table
+ * is replaced.) Nothing depends on our function being called: a build that we
+ * miss is a stock build.
  *
- * What is around it stays PostgreSQL's: locks, catalogs, validation, progress,
- * the second phase of CREATE INDEX CONCURRENTLY, and what happens after an
- * error.
+ * Everything around the build stays PostgreSQL's: locks, catalogs, validation,
+ * progress reports, the second phase of CREATE INDEX CONCURRENTLY, and what
+ * happens after an error.
  *
- * An index that a COPY has built already (deferred.c) also comes by here. The
- * server is to do the rest for it: statistics in pg_class, indcheckxmin, the
- * cache's invalidation. Its callback is called with the index alone, so
- * `complete` says which one is meant. Its lifetime is that one call, also if
- * it fails.
+ * An index that a COPY has already built (deferred.c) also goes through here.
+ * The server does the rest for it: statistics in pg_class, indcheckxmin, and
+ * the cache invalidation. The build function gets no argument that describes a
+ * finished index, so the variable `complete` does. It is set for that one call
+ * only, even if the call fails.
  */
 #include "index/build.h"
 
@@ -41,21 +41,23 @@
 PG_FUNCTION_INFO_V1(pgsluice_last_index_build);
 
 /*
- * What the last build of this session was. It outlives the statement, since a
- * view shows it; nothing is decided by it.
+ * The report of this session's last build. It outlives the statement, because
+ * a view shows it. No decision depends on it.
  */
 static SluiceIndexReport last_build;
 static bool index_build_enabled = false;
 
 /*
- * What is built already of the index that index_build() is called for, or
- * NULL: its callback has no argument for it.
+ * The finished build of the index that index_build() is called for, or NULL.
+ * The build function has no argument for it.
  */
 static const SluiceIndexBuilt *complete = NULL;
 
 static object_access_hook_type prev_object_access = NULL;
 
-/* Of an index of a COPY that the core could not build. */
+/*
+ * Records the stock build of an index of a COPY that the core could not build.
+ */
 void
 sluice_index_note_stock_build(const SluiceIndexReport *report)
 {
@@ -65,7 +67,7 @@ sluice_index_note_stock_build(const SluiceIndexReport *report)
 	last_build.user = GetUserId();
 }
 
-/* DISCARD. */
+/* Called for DISCARD. */
 void
 sluice_index_forget(void)
 {
@@ -73,7 +75,7 @@ sluice_index_forget(void)
 	sluice_index_uses_reset();
 }
 
-/* What index_build() gets for an index that is built already. */
+/* Returns to index_build() the result of an index that is already built. */
 static IndexBuildResult *
 take_complete(void)
 {
@@ -89,9 +91,9 @@ take_complete(void)
 }
 
 /*
- * Stands in for btbuild() in the private copy of the access method's functions
- * that the relation cache keeps for an index. Does just what btbuild() does,
- * and leaves it to btbuild() where it cannot.
+ * Replaces btbuild() in the private copy of the access method's functions that
+ * the relation cache keeps for an index. Does exactly what btbuild() does, and
+ * calls btbuild() where it cannot.
  */
 static IndexBuildResult *
 build_index(Relation heap, Relation index, IndexInfo *info)
@@ -106,8 +108,8 @@ build_index(Relation heap, Relation index, IndexInfo *info)
 		return take_complete();
 
 	/*
-	 * The system's own tables are not meant. btbuild() has the words for an
-	 * index that already contains data.
+	 * Leave system catalogs to the stock build. For an index that already
+	 * contains data, btbuild() raises the error.
 	 */
 	if (!index_build_enabled || sluice_admin_why_no_builds() != NULL || IsSystemRelation(heap) ||
 		RelationGetNumberOfBlocks(index) != 0)
@@ -132,8 +134,8 @@ build_index(Relation heap, Relation index, IndexInfo *info)
 }
 
 /*
- * Whether builds are left to the stock code for a reason that is not the
- * index's; says so.
+ * Whether all builds are left to the stock code, for a reason that does not
+ * depend on the index. If so, records the reason in the report.
  */
 static bool
 leaves_builds(Oid index)
@@ -152,7 +154,7 @@ leaves_builds(Oid index)
 	return true;
 }
 
-/* Makes the next build of the index ours, if it is a B-tree. */
+/* Makes our function do the next build of the index, if it is a B-tree. */
 static void
 arm(Oid indexid)
 {
@@ -168,8 +170,8 @@ arm(Oid indexid)
 }
 
 /*
- * Has the server complete an index, in the catalogs and all else, whose file
- * is written already.
+ * Lets the server complete an index whose file is already written: the
+ * catalogs and everything else.
  */
 void
 sluice_index_complete(Relation heap, Relation index, const SluiceIndexBuilt *built)
@@ -188,8 +190,8 @@ sluice_index_complete(Relation heap, Relation index, const SluiceIndexBuilt *bui
 }
 
 /*
- * The hook is called for each kind of relation. Its entry in the cache may not
- * be complete yet, but has the kind.
+ * The hook is called for every kind of relation. The relation's cache entry
+ * may not be complete yet, but it already has the relkind.
  */
 static bool
 is_index(Oid relid)
@@ -207,7 +209,8 @@ is_index(Oid relid)
 /*
  * A new index is in the catalogs and will be built next. index_create()
  * increments the command counter as soon as this hook returns, which completes
- * the cache's entry; we need the complete entry and so do that for it.
+ * the cache entry. We need the complete entry here, so increment the counter
+ * already.
  */
 static void
 sluice_object_access(ObjectAccessType access, Oid classId, Oid objectId,
@@ -225,8 +228,8 @@ sluice_object_access(ObjectAccessType access, Oid classId, Oid objectId,
 }
 
 /*
- * The relation whose existing indexes the statement rebuilds, as far as the
- * core takes part in that.
+ * The relation whose existing indexes the statement may rebuild. NULL if the
+ * core takes no part in such a statement.
  */
 static const RangeVar *
 rebuilt_relation(const Node *stmt)
@@ -243,9 +246,10 @@ rebuilt_relation(const Node *stmt)
 }
 
 /*
- * Arms the existing indexes of a relation, or an index. Nothing depends on it:
- * whom we do not get at once, or whose cache entry is thrown away before it is
- * built, gets the stock build. The statement itself checks names and rights.
+ * Arms an index, or the existing indexes of a table. Nothing depends on it: a
+ * relation that cannot be locked at once gets the stock build, and so does an
+ * index whose cache entry is discarded before the build. The statement itself
+ * checks names and privileges.
  */
 static void
 arm_relation(const RangeVar *name)
@@ -274,7 +278,7 @@ arm_relation(const RangeVar *name)
 	UnlockRelationOid(relid, AccessShareLock);
 }
 
-/* A utility statement is about to be executed. */
+/* Called before a utility statement is executed. */
 void
 sluice_index_before_utility(const Node *stmt)
 {
@@ -283,7 +287,7 @@ sluice_index_before_utility(const Node *stmt)
 	if (!index_build_enabled || IsAbortedTransactionBlockState())
 		return;
 	name = rebuilt_relation(stmt);
-	/* ALTER TABLE may build no index at all. */
+	/* ALTER TABLE may build no index at all, so it leaves no report here. */
 	if (name && (IsA(stmt, ReindexStmt) ? !leaves_builds(InvalidOid) :
 				 sluice_admin_why_no_builds() == NULL))
 		arm_relation(name);
@@ -323,8 +327,8 @@ pgsluice_last_index_build(PG_FUNCTION_ARGS)
 }
 
 /*
- * Called once, when the library is loaded. object_access_hook is the one place
- * at which a new index is known before it is built.
+ * Called once, when the library is loaded. object_access_hook is the only
+ * place where a new index is known before it is built.
  */
 void
 sluice_index_init(void)

@@ -1,7 +1,8 @@
 /*
- * The right-hand edge of a B-tree that others can reach: entries that come
- * after all that are there, by key and then by place in the table, go into
- * whole new leaves. Equal ones share posting lists, as nbtsort.c forms them.
+ * Appends entries at the right-hand edge of a B-tree that others can reach.
+ * Entries that come after all existing ones, by key and then by heap TID, go
+ * into whole new leaves. Equal keys share posting lists, as nbtsort.c forms
+ * them.
  *
  * Why it is faster: the access method's own insertion descends the tree, locks
  * a leaf and writes a WAL record for each entry. Here one descent, one set of
@@ -9,53 +10,54 @@
  *
  * THE INVARIANT.  At any time at which another process can look, the tree is
  * one that nbtree itself could have made: every level is sorted from left to
- * right, each page but the rightmost one of its level has a high key, siblings
- * point to each other, and each page has a downlink in its parent.
+ * right, each page except the rightmost one of its level has a high key,
+ * siblings point to each other, and each page has a downlink in its parent.
  *
  * LOCKS.  The rightmost leaf is locked first, exclusively, and then its
- * parent: from the child to the parent, as in nbtree's own splits, so that no
- * two processes can wait for each other. The new leaves are locked from the
- * moment at which they get their blocks; nothing points to them yet. All locks
- * are kept until all pages have changed and the record is written. An
- * insertion that belongs behind the last entry has to lock the rightmost leaf
- * first. So while it is locked here, "all entries of the index come before
- * ours" stays true once it was found true.
+ * parent. This is the order of nbtree's own splits, from child to parent, so
+ * that no two processes can wait for each other. The new leaves are locked
+ * from the moment at which their blocks are allocated; nothing points to them
+ * yet. All locks are kept until all pages have changed and the record is
+ * written. An insertion after the last entry has to lock the rightmost leaf
+ * first. So once "all entries of the index come before ours" was found true,
+ * it stays true while that leaf is locked here.
  *
- * UNIQUE INDEXES.  The scan key is compared without a place in the table
- * (scantid is NULL). If the last key of the rightmost leaf is below the first
- * of ours, then no entry of the index has one of our keys, whether its row is
- * dead, committed or another transaction's. One that another session inserts
- * later comes upon our entry, and its check (_bt_check_unique) waits for our
- * transaction, as after any insertion.
+ * UNIQUE INDEXES.  The scan key has no heap TID (scantid is NULL). If the last
+ * key of the rightmost leaf is below our first key, no entry of the index has
+ * one of our keys, whether its row is dead, committed or another
+ * transaction's. If another session inserts such a key later, it finds our
+ * entry, and its check (_bt_check_unique) waits for our transaction, as after
+ * any insertion.
  *
- * THE RECORD.  All pages are logged together as full images by one XLOG_FPI
+ * THE RECORD.  All pages are logged together as full images in one XLOG_FPI
  * record, which any server replays without our library. WAL is flushed before
- * a page is written (each page gets the record's LSN), so a crash finds either
- * the record, and then all pages are restored, or no page that was changed. A
+ * a page is written (each page gets the record's LSN). So recovery either
+ * finds the record, and restores all pages, or no changed page is on disk. A
  * torn write does not matter, because an image does not depend on what was on
  * disk.
  *
  * A STANDBY restores the pages of the record one after the other, and queries
- * may read in between. They are registered in an order in which each state is
- * a valid tree: first the new leaves, which nothing points to yet; then the
- * leaf that they follow, whose right link leads to them; then the parent with
- * their downlinks. A query that reads before the last step moves right, as
- * after any split whose downlink is still missing.
+ * may read in between. The pages are registered in an order in which each
+ * state is a valid tree: first the new leaves, which nothing points to yet;
+ * then the leaf before them, whose right link leads to them; then the parent
+ * with their downlinks. A query that reads before the last step moves right,
+ * as after any split whose downlink is still missing.
  *
  * AN ERROR before the critical section leaves the tree as it was. Blocks that
- * were allocated by then are new pages that nothing points to; VACUUM takes
- * them for free space. Within the critical section nothing can fail but the
- * server.
+ * were allocated by then are new pages that nothing points to, and VACUUM
+ * treats them as free space. Within the critical section, the only possible
+ * failure is one of the whole server.
  *
- * What is left to the access method: an empty index, a root or parent that has
- * to be split, a leaf that may be the fast root, entries with NULL in a unique
- * key. Then the caller inserts one entry by index_insert(), which does that,
- * and comes back for the rest.
+ * What is left to the access method: the split of a root or parent, and a leaf
+ * that may be the fast root. In these cases the caller inserts one entry with
+ * index_insert() and calls again for the rest. Entries with NULL in a unique
+ * key are not taken at all. The root of an empty index is made by nbtree's own
+ * search.
  *
  * SERIALIZABLE transactions that have read the end of the index hold a
  * predicate lock on the rightmost leaf. The conflict check comes before any
- * change; the lock is carried over to the new leaves (PredicateLockPageSplit),
- * as for a split.
+ * change. The lock is copied to the new leaves (PredicateLockPageSplit), as
+ * for a split.
  */
 #include "index/build.h"
 
@@ -65,12 +67,12 @@
 #include "storage/predicate.h"
 
 /*
- * So many pages fit into a record, with the leaf and the parent that are
- * there.
+ * The most new leaves for one record, which also has the existing leaf and the
+ * parent.
  */
 #define MAX_LEAVES (XLR_MAX_BLOCK_ID - 1)
 
-/* The largest tuple with a posting list: that of nbtsort.c. */
+/* The largest tuple with a posting list, as in nbtsort.c. */
 #define MAX_POSTING (MAXALIGN_DOWN(BLCKSZ * 10 / 100) - sizeof(ItemIdData))
 
 typedef struct Edge
@@ -78,23 +80,23 @@ typedef struct Edge
 	SluiceIndexBuild *build;
 	Relation	index;
 	BTScanInsert key;			/* of the first entry */
-	BTDedupState posting;		/* equal entries that are put together; NULL: none are */
+	BTDedupState posting;		/* collects equal entries; NULL: no posting lists */
 	BTStack		stack;
 	Buffer		leaf;			/* the rightmost one */
-	Buffer		parent;			/* its parent, where that may get new leaves */
+	Buffer		parent;			/* its parent, if it may get downlinks */
 	Buffer		added[MAX_LEAVES];
 	int			count;			/* of new leaves */
-	int			limit;			/* for them */
-	PGAlignedBlock *images;		/* what is to be in the leaf and the new ones */
-	PGAlignedBlock *above;		/* and in the parent */
+	int			limit;			/* the most of them */
+	PGAlignedBlock *images;		/* new contents of the leaf and the new leaves */
+	PGAlignedBlock *above;		/* and of the parent */
 } Edge;
 
 /*
- * Locks the leaf that the first entry belongs to. False unless it is the
- * rightmost one and all that it has come before: then this holds for the whole
- * index, and none that comes after can be put there by others while the lock
- * is held. Of a unique index it holds for the keys: none is equal to one of
- * the entries'.
+ * Locks the leaf that the first entry belongs to. Returns true only if it is
+ * the rightmost leaf and all its entries come before the first one. Then this
+ * holds for the whole index, and nobody can insert a later entry while the
+ * lock is held. In a unique index only keys are compared: no existing key is
+ * equal to one of the new entries'.
  */
 static bool
 find_leaf(Edge *edge, IndexTuple first)
@@ -110,7 +112,7 @@ find_leaf(Edge *edge, IndexTuple first)
 	{
 		if (edge->key->anynullkeys)
 			return false;
-		/* A key at whatever place in the table counts as equal. */
+		/* An equal key counts, whatever its heap TID is. */
 		edge->key->scantid = NULL;
 	}
 	edge->stack = compat_bt_search(edge->index, edge->build->heap, edge->key, &edge->leaf);
@@ -124,10 +126,10 @@ find_leaf(Edge *edge, IndexTuple first)
 }
 
 /*
- * Locks the leaf's parent, if that is the last one of its level and the leaf
- * its last child. A leaf that is alone may be what the metapage names as the
- * fast root, however we came to it: its split, which is to change that, is the
- * access method's.
+ * Locks the leaf's parent, if it is the rightmost page of its level and the
+ * leaf is its last child. A leaf without siblings may be the fast root that
+ * the metapage names, even if we did not reach it that way. Its split has to
+ * change the metapage, so it is left to the access method.
  */
 static void
 find_parent(Edge *edge)
@@ -150,13 +152,13 @@ find_parent(Edge *edge)
 	}
 	Assert(!P_ISLEAF(BTPageGetOpaque(page)) && !P_IGNORE(BTPageGetOpaque(page)));
 	memcpy(edge->above->data, page, BLCKSZ);
-	/* No more pins than are this process's share. */
+	/* Do not pin more buffers than this process's share. */
 	edge->limit = Min(MAX_LEAVES, Max(1, NBuffers / MaxBackends));
 }
 
 /*
- * What a high key or downlink takes that is made of this entry, at most: all
- * of its key, and a place in the table.
+ * The most space that a high key or downlink made from this entry takes: the
+ * whole key and a heap TID.
  */
 static Size
 size_of_pivot(IndexTuple tuple)
@@ -164,7 +166,7 @@ size_of_pivot(IndexTuple tuple)
 	return sluice_btree_size(tuple) + MAXALIGN(sizeof(ItemPointerData));
 }
 
-/* Gets ready to put equal entries together, where the index has that. */
+/* Prepares to combine equal entries, if the index deduplicates. */
 static void
 open_posting(Edge *edge)
 {
@@ -177,8 +179,8 @@ open_posting(Edge *edge)
 }
 
 /*
- * The first of the entries, with a list of the places of those that are equal:
- * how many these are with it.
+ * Forms the tuple of the first entry, with a posting list if equal entries
+ * follow. Returns how many entries the tuple is for.
  */
 static int
 form_posting(Edge *edge, IndexTuple *tuples, int count, IndexTuple *formed)
@@ -201,8 +203,8 @@ form_posting(Edge *edge, IndexTuple *tuples, int count, IndexTuple *formed)
 }
 
 /*
- * Whether there is room on a leaf for a tuple, and for a high key made of the
- * entry that follows, if there is one.
+ * Whether a leaf has space for a tuple, and for a high key made from the next
+ * entry, if there is one.
  */
 static bool
 leaf_has_room(Page page, IndexTuple tuple, IndexTuple *tuples, int next, int count)
@@ -213,9 +215,9 @@ leaf_has_room(Page page, IndexTuple tuple, IndexTuple *tuples, int next, int cou
 }
 
 /*
- * Puts entries into the last leaf until no more is free than the fillfactor
- * wants, as nbtsort.c does, with room left for a high key. Gives how many are
- * in now.
+ * Adds entries to the last leaf until its free space is down to what the
+ * fillfactor reserves, as nbtsort.c does. Leaves space for a high key. Returns
+ * how many entries are on pages now.
  */
 static int
 fill_leaf(Edge *edge, IndexTuple *tuples, int done, int count, Size reserve)
@@ -245,8 +247,8 @@ fill_leaf(Edge *edge, IndexTuple *tuples, int done, int count, Size reserve)
 }
 
 /*
- * Begins another leaf, for this entry; false if there is no room for its high
- * key or downlink.
+ * Starts a new leaf for this entry. Returns false if there may be no more
+ * leaves, or if there is no space for the high key or the downlink.
  */
 static bool
 add_leaf(Edge *edge, IndexTuple first)
@@ -271,8 +273,8 @@ add_leaf(Edge *edge, IndexTuple first)
 }
 
 /*
- * Forms the pages as they are to be, but for their links; gives how many
- * entries they take.
+ * Forms the new contents of the pages, except for their links. Returns how
+ * many entries are on them.
  */
 static int
 form_pages(Edge *edge, IndexTuple *tuples, int count)
@@ -285,15 +287,15 @@ form_pages(Edge *edge, IndexTuple *tuples, int count)
 	while (done < count && add_leaf(edge, tuples[done]))
 		done = fill_leaf(edge, tuples, done, count, reserve);
 	/*
-	 * The parent is to be split: by the next insertion, which needs a full
-	 * leaf for it.
+	 * There is no parent to use, or it is full. Fill the leaf up: the next
+	 * insertion then splits the leaf and, with it, the parent.
 	 */
 	if (done < count && (edge->count < edge->limit || edge->limit == 0))
 		done = fill_leaf(edge, tuples, done, count, 0);
 	return done;
 }
 
-/* Chains the leaves, and gives the parent their places. */
+/* Links the leaves to each other, and sets their downlinks in the parent. */
 static void
 link_pages(Edge *edge)
 {
@@ -323,8 +325,8 @@ link_pages(Edge *edge)
 }
 
 /*
- * The whole page changes at once, under its lock. The LSN is set when the
- * record is written.
+ * Replaces the whole page, under its lock. The LSN is set when the record is
+ * written.
  */
 static void
 replace_page(Buffer buffer, const PGAlignedBlock *image)
@@ -334,8 +336,8 @@ replace_page(Buffer buffer, const PGAlignedBlock *image)
 }
 
 /*
- * Logs all pages that change in one record, in the order in which they are to
- * be restored.
+ * Logs all changed pages in one record, in the order in which they are to be
+ * restored.
  */
 static void
 log_pages(Edge *edge)
@@ -355,9 +357,8 @@ log_pages(Edge *edge)
 
 #ifdef USE_ASSERT_CHECKING
 /*
- * The images as they are about to be installed: the leaves are chained, each
- * has entries, and but for the last one a high key that is not below its last
- * entry; the parent has a downlink for each new one.
+ * Checks the images before they are installed: the leaves are linked, each has
+ * entries, and the parent has a downlink for each new one.
  */
 static void
 check_images(Edge *edge)
@@ -388,8 +389,9 @@ check_images(Edge *edge)
 #endif
 
 /*
- * From here on the tree changes. First all that can fail: record space and
- * blocks. Then all pages and their record in one critical section.
+ * Changes the tree. First comes everything that can fail: reserving record
+ * space and allocating blocks. Then all pages change, and their record is
+ * written, in one critical section.
  */
 static void
 install(Edge *edge)
@@ -413,8 +415,8 @@ install(Edge *edge)
 	END_CRIT_SECTION();
 
 	/*
-	 * Who has looked at the end of the index has looked at what is the end
-	 * now.
+	 * A transaction that has read the end of the index holds a predicate lock
+	 * on the old leaf. Copy it to the leaves that are the end now.
 	 */
 	for (int i = 0; i < edge->count; i++)
 		PredicateLockPageSplit(edge->index, BufferGetBlockNumber(edge->leaf),
@@ -422,8 +424,8 @@ install(Edge *edge)
 }
 
 /*
- * The parent first, then the new leaves, then the leaf: the order does not
- * matter, as nobody waits here.
+ * Unlocks the parent, then the new leaves, then the leaf. The order does not
+ * matter, because nothing waits for a lock here.
  */
 static void
 release(Edge *edge)
@@ -438,13 +440,13 @@ release(Edge *edge)
 }
 
 /*
- * Inserts entries at the end of a B-tree, in its order; of a unique one plain
- * ones without NULL in their keys, no two of which are equal. Gives how many,
- * from the first one on; 0: the tree has to be split by an ordinary insertion
- * first. -1: the first one does not come after all existing ones, or that
- * cannot be determined.
+ * Inserts entries at the end of a B-tree. They must be in index order. For a
+ * unique index, they must have no NULL in their keys, and no two keys may be
+ * equal. Returns how many were inserted, from the first one on. 0: an ordinary
+ * insertion has to split the tree first. -1: the first entry does not come
+ * after all existing ones, or that cannot be determined.
  *
- * The memory context is one that the caller resets.
+ * The caller must reset the memory context.
  */
 int
 sluice_btree_append(SluiceIndexBuild *build, IndexTuple *tuples, int count)
@@ -470,7 +472,7 @@ sluice_btree_append(SluiceIndexBuild *build, IndexTuple *tuples, int count)
 	return done;
 }
 
-/* Whether the entry comes after this one. */
+/* Whether the entry comes after this item of the page. */
 static bool
 comes_after(Relation index, IndexTuple tuple, Page page, OffsetNumber last)
 {
@@ -482,8 +484,8 @@ comes_after(Relation index, IndexTuple tuple, Page page, OffsetNumber last)
 }
 
 /*
- * From which one on the entries, which are in the index's order, come after
- * all that it has just now.
+ * Returns the number of the first entry from which on all come after
+ * everything that the index has now. The entries are in index order.
  */
 int
 sluice_btree_append_from(Relation index, IndexTuple *tuples, int count)

@@ -1,34 +1,35 @@
 /*
- * The order of two entries of a B-tree whose columns are ordered by rules that
- * need no operator class: those that sort_keys.c knows, by which the core has
- * sorted what is merged. It is the order of the operator classes, without the
- * calls, the copies that strcoll() needs, and a scan key for each entry.
+ * Compares two entries of a B-tree without its operator classes, if each
+ * column has one of the orders that sort_keys.c defines. The core has sorted
+ * the entries to be merged by the same rules. The result is that of the
+ * operator classes, without the function calls, the copies that strcoll()
+ * needs, and a scan key for each entry.
  *
- * Left to the operator classes: NULLs, compressed values, floats, and columns that the
- * server ranks.
+ * Left to the operator classes: NULLs, compressed values, floats, and columns
+ * that the server ranks.
  */
 #include "index/build.h"
 
-/* Where the values of an entry of a leaf begin. It has no NULLs. */
+/* Where the values of a leaf's tuple begin. The tuple has no NULLs. */
 static const char *
 first_value(IndexTuple tuple)
 {
 	return (const char *) tuple + IndexInfoFindDataOffset(tuple->t_info);
 }
 
-/* The place for a value of the column; what it is aligned for is the entry, at `base`. */
+/* The address of the column's next value. Alignment is relative to the tuple, at `base`. */
 static const char *
 align(const SluiceIndexAttribute *attribute, IndexTuple base, const char *at)
 {
 	Size		offset = at - (const char *) base;
 
-	/* A varlena with a header of one byte is not aligned, and bytes before a longer one are zero. */
+	/* A varlena with a one-byte header is not aligned. Padding before a longer header is zero. */
 	if (attribute->len == -1 && *at != 0)
 		return at;
 	return (const char *) base + TYPEALIGN(attribute->align, offset);
 }
 
-/* The number of so many bytes. */
+/* Reads an integer of `len` bytes. */
 static int64
 read_number(const char *at, int len, bool is_signed)
 {
@@ -41,12 +42,15 @@ read_number(const char *at, int len, bool is_signed)
 		case 4:
 			return is_signed ? (int64) *(const int32 *) at : (int64) *(const uint32 *) at;
 		default:
-			/* Unsigned ones of eight bytes are moved into the order of signed ones. */
+			/*
+			 * Flipping the top bit of an unsigned eight-byte number gives it
+			 * the order of signed ones.
+			 */
 			return is_signed ? *(const int64 *) at : (int64) (*(const uint64 *) at ^ (UINT64CONST(1) << 63));
 	}
 }
 
-/* The order of two values of fixed length. */
+/* Compares two values of fixed length. */
 static int
 compare_fixed(const SluiceIndexAttribute *attribute, const char *a, const char *b)
 {
@@ -62,8 +66,8 @@ compare_fixed(const SluiceIndexAttribute *attribute, const char *a, const char *
 }
 
 /*
- * The order of two entries of leaves by their keys, with lists of rows or without.
- * False: the operator classes are to say it.
+ * Compares two tuples of leaves by their keys. They may have posting lists.
+ * Returns false if the operator classes have to compare them.
  */
 bool
 sluice_btree_order(const SluiceIndexAttribute *attributes, int keys, IndexTuple a, IndexTuple b, int *order)

@@ -2,91 +2,95 @@
  * Merges sorted entries into the leaves of a B-tree that other sessions can
  * use, anywhere in the tree.
  *
- * The access method's own insertion descends the tree, locks a leaf, makes room
- * and writes a WAL record for each entry, and it splits a leaf that gets many
- * entries again and again. Here one descent, one lock and one record serve all
- * entries of a leaf, and a leaf that overflows becomes as many leaves as it
- * needs at once.
+ * The access method's own insertion descends the tree, locks a leaf, makes
+ * room and writes a WAL record for each entry. If a leaf gets many entries, it
+ * is split again and again. Here one descent, one lock and one record serve
+ * all entries of a leaf, and a leaf that overflows is split into as many
+ * leaves as it needs at once.
  *
  * WHICH ENTRIES.  The first entry is searched for as nbtree searches before an
- * insertion, and the leaf is locked exclusively. Entries up to the leaf's high
- * key belong to it, because they are sorted. No other process can change that
- * while the lock is held.
+ * insertion, and the leaf is locked exclusively. The entries are sorted, so
+ * those up to the leaf's high key belong to it. No other process can change
+ * that while the lock is held.
  *
  * WHAT IS DONE WITH A LEAF.
- *   - The entries fit: they are put between the items. WAL has nbtree's own
- *     record for each entry, or one record of generic_xlog.c for all, whichever
- *     is smaller.
- *   - They do not fit: items and entries are put in order. If the index
+ *   - The entries fit: they are added between the items. WAL gets nbtree's own
+ *     record for each entry, or one record of generic_xlog.c for all,
+ *     whichever is smaller.
+ *   - They do not fit: items and entries are merged in order. If the index
  *     deduplicates, equal keys share posting lists, as after nbtree's own
- *     deduplication, which comes before a split. If all fits now, the leaf gets
- *     new contents.
- *   - Else up to MAX_ADDED new leaves to its right take a share each.
- * The access method does everything else: a leaf that is alone on its level, a
- * parent without room, items that are marked dead on a leaf without room. Then
- * as many entries as fit are put in place. If none fits, the caller
- * inserts one by index_insert(), which cleans up or splits, and calls again.
+ *     deduplication, which comes before a split. If everything fits now, the
+ *     leaf gets new contents.
+ *   - If it still does not fit, up to MAX_ADDED new leaves to the right take a
+ *     share each.
+ * The access method does everything else: a leaf without siblings, a parent
+ * without space, items that are marked dead on a leaf without space. In these
+ * cases, as many entries as fit are added. If none fits, the caller inserts
+ * one with index_insert(), which cleans up or splits, and calls again.
  *
  * THE INVARIANT.  At any time at which another process can look, the tree is
- * one that nbtree itself could have made: each level is sorted, each page but
- * the rightmost one of its level has a high key, siblings point to each other,
- * and each page has a downlink in its parent. No split is left incomplete.
+ * one that nbtree itself could have made: each level is sorted, each page
+ * except the rightmost one of its level has a high key, siblings point to each
+ * other, and each page has a downlink in its parent. No split is left
+ * incomplete.
  *
  * LOCKS.  First the leaf, then its right sibling, then the parent: from left
- * to right and from child to parent, the order of nbtree's own splits and page
- * deletions, so that there is no deadlock. New leaves are locked from the
- * moment at which their blocks are allocated. All locks are kept until all
+ * to right and from child to parent. This is the order of nbtree's own splits
+ * and page deletions, so that there is no deadlock. New leaves are locked from
+ * the moment at which their blocks are allocated. All locks are kept until all
  * pages have changed and the record is written.
  *
  * THE RECORD.  All pages that change are in one record, which any server
- * replays without our library. After a crash, either all of the change is there
- * or nothing. If a leaf becomes two, the record is one of generic_xlog.c: a
- * standby locks all its pages, changes them, and then unlocks them. If it
- * becomes more, the record is one of full images (XLOG_FPI). Replay restores
- * these one after the other, and queries on a standby may read in between. In
- * the order in which they are registered, each state is a valid tree:
+ * replays without our library. After a crash, either the whole change is there
+ * or nothing of it. If a leaf becomes two, the record is one of
+ * generic_xlog.c: a standby locks all its pages, changes them, and then
+ * unlocks them. If it becomes more, the record is one of full images
+ * (XLOG_FPI). Replay restores these one after the other, and queries on a
+ * standby may read in between. In the order in which they are registered, each
+ * state is a valid tree:
  *   1. the new leaves, which nothing points to yet;
  *   2. the old leaf: its right link leads to the new ones, and its high key
  *      sends searches there;
  *   3. the left link of the right sibling;
  *   4. the parent with the new downlinks.
- * Between 2 and 3 a backward scan comes from the right sibling to the old
+ * Between 2 and 3, a backward scan steps from the right sibling to the old
  * leaf. From there it moves right until it reaches the page before the
  * sibling, as after any split (_bt_walk_left). It looks at no more than five
  * pages before it reports corruption. So there are at most four new leaves.
  *
  * WHY DELTAS ARE SAFE.  generic_xlog.c logs the bytes that differ from the old
- * page. A page of nbtree has the same bytes on a standby, except for hints that
- * are not logged: dead items, and marks for VACUUM. A page with any of these is
- * logged whole. So is a leaf that is formed again, because most of its items
- * move.
+ * page. A page of nbtree has the same bytes on a standby, except for hints
+ * that are not logged: items marked dead, and marks for VACUUM. A page with
+ * any of these is logged whole. So is a leaf that is formed again, because
+ * most of its items move.
  *
  * VACUUM may run at the same time. The old leaf and the new ones get its cycle
- * number, as after a split (_bt_vacuum_cycleid). By that number it finds
- * entries that have moved to a block that it has already passed.
+ * ID, as after a split (_bt_vacuum_cycleid). It shows VACUUM that entries may
+ * have moved to a block that it has already passed.
  *
- * UNIQUE INDEXES.  The search is without a place in the table, so the leaf is the
- * first one that may have the key, and it stays locked from the check to the
- * insertion: every other insertion of the key has to lock it first. Of the
- * entries that follow, those belong to the leaf whose key is below its high
- * key; they are greater than the first one, so no leaf before this one has
- * their keys either. If the key is equal to the high key, equal ones may go on
- * to the next leaf, and the access method takes the entry. Items with the key
- * of an entry are checked as _bt_check_unique() does (btree_unique.c). If one of
- * them is a rival, or is another transaction's that is not finished, the
- * entries before this one are inserted; when it is the first, nothing is done,
- * and the caller gets the rival: it waits, with no lock held, and calls again,
- * or refuses the row. No two entries of a call have the same key (NULLs
- * apart): the caller compares neighbours. An index entry without NULLs and its
- * check are thus under one lock, as in _bt_doinsert().
+ * UNIQUE INDEXES.  The search has no heap TID, so it finds the first leaf that
+ * may have the key. That leaf stays locked from the check to the insertion,
+ * and every other insertion of the key has to lock it first. Of the entries
+ * that follow, those with a key below the high key belong to the leaf. They
+ * are greater than the first one, so no leaf before this one has their keys
+ * either. If a key is equal to the high key, equal keys may continue on the
+ * next leaf, and the access method takes the entry. Items with the key of an
+ * entry are checked as _bt_check_unique() does (btree_unique.c). If one of
+ * them is a rival, or belongs to another transaction that is still in
+ * progress, only the entries before this one are inserted. If there are none
+ * before it, nothing is done, and the caller gets the rival. The caller waits,
+ * with no lock held, and calls again, or it rejects the row. No two entries of
+ * a call have the same key (NULLs apart): the caller compares adjacent ones.
+ * So an index entry without NULLs is checked and inserted under one lock, as
+ * in _bt_doinsert().
  *
  * SERIALIZABLE transactions that have read a part of the leaf hold a predicate
- * lock on it. The conflict check comes before any change. The lock is
- * transferred to the new leaves, as for a split.
+ * lock on it. The conflict check comes before any change. The lock is copied
+ * to the new leaves, as for a split.
  *
- * AN ERROR before the critical section leaves the tree unchanged. All memory is
- * taken before blocks are; after an error between two of these, the new blocks
- * are zeros again, which VACUUM takes for free.
+ * AN ERROR before the critical section leaves the tree unchanged. All memory
+ * is allocated before any block is. If the allocation of a block fails, the
+ * new blocks before it are zeroed again, and VACUUM treats them as free.
  */
 #include "index/build.h"
 
@@ -97,29 +101,32 @@
 #include "storage/bufmgr.h"
 #include "storage/predicate.h"
 
-/* New leaves at once: see above. */
+/* The most new leaves at once: see THE RECORD. */
 #define MAX_ADDED 4
 
 /* Bytes of a page for items and their line pointers. */
 #define ROOM ((Size) (BLCKSZ - SizeOfPageHeaderData - MAXALIGN(sizeof(BTPageOpaqueData))))
 
 /*
- * The most bytes of new entries for one leaf: with what it has, they fit into
- * one and MAX_ADDED leaves.
+ * The most bytes of new entries for one leaf. Together with the leaf's items,
+ * they fit into 1 + MAX_ADDED leaves.
  */
 #define MOST (ROOM * 5 / 2)
 
-/* The largest tuple with a posting list: that of nbtree's deduplication. */
+/* The largest tuple with a posting list, as in nbtree's deduplication. */
 #define MAX_POSTING Min(COMPAT_BT_MAX_ITEM / 2, INDEX_SIZE_MASK)
 
-/* What a record of nbtree has beside the entry; and what one of deltas has. */
+/*
+ * Bytes of nbtree's record for an entry without the entry, and of a generic
+ * record without its deltas.
+ */
 #define INSERT_RECORD 52
 #define DELTA_RECORD 64
 
-/* Equal keys that are put together. */
+/* A group of tuples with equal keys, which are combined into posting lists. */
 typedef struct EqualKeys
 {
-	IndexTuple	base;			/* the first of them; NULL: there is none yet */
+	IndexTuple	base;			/* the first of them; NULL: none yet */
 	int			members;
 	ItemPointerData *tids;
 	int			count;
@@ -132,34 +139,34 @@ typedef struct Merge
 	SluiceIndexBuild *build;
 	Relation	index;
 	IndexTuple *tuples;			/* the new entries */
-	int			count;			/* that are merged now */
-	BTScanInsert key;			/* of one of them after the other, once it is asked for */
-	IndexTuple	tuple;			/* of which it is to be */
-	bool		keyed;			/* and is */
+	int			count;			/* how many of them are merged now */
+	BTScanInsert key;			/* for one entry after the other; its values are filled in when needed */
+	IndexTuple	tuple;			/* the entry that the key is for */
+	bool		keyed;			/* the key has that entry's values */
 	BTStack		stack;
 	Buffer		leaf;
-	Buffer		right;			/* its sibling, once it is to change */
+	Buffer		right;			/* its right sibling, if it has to change */
 	Buffer		parent;
 	Buffer		added[MAX_ADDED];
-	int			splits;			/* how many of these */
-	bool		unique;			/* the first entry's key must not be there yet */
-	bool		joins;			/* equal keys are put into lists */
+	int			splits;			/* number of new leaves */
+	bool		unique;			/* the first entry's key must not exist yet */
+	bool		joins;			/* equal keys are combined into posting lists */
 	SluiceRival *rival;			/* of the first entry, if it has one */
-	OffsetNumber *places;		/* of each entry, the item that it comes before */
-	bool	   *within;			/* and whether its place in the table lies within the list before that */
-	bool		equal;			/* that of the last entry looked at does */
-	IndexTuple *items;			/* what the leaf and the new ones are to have */
+	OffsetNumber *places;		/* for each entry, the item that it goes before */
+	bool	   *within;			/* whether its heap TID is within the posting list of the item before that */
+	bool		equal;			/* the last search met an item that is equal, or whose list covers the TID */
+	IndexTuple *items;			/* all tuples for the leaf and the new leaves */
 	int			used;
-	int			ends[MAX_ADDED + 1];	/* items of each of these leaves end before */
-	IndexTuple	pivots[MAX_ADDED];	/* high keys of all but the last of them */
+	int			ends[MAX_ADDED + 1];	/* for each leaf, the end of its items */
+	IndexTuple	pivots[MAX_ADDED];	/* high keys of all leaves but the last */
 	PGAlignedBlock *images;
-	GenericXLogState *record;	/* of a split into two */
-	PGAlignedBlock *above;		/* the parent's image, of a split into more */
+	GenericXLogState *record;	/* for a split into two */
+	PGAlignedBlock *above;		/* the parent's image, for a split into more */
 } Merge;
 
 /*
- * The scan key is that of this entry from now on; without its place in the
- * table, if its key must not be there yet.
+ * Sets the scan key to this entry. It has no heap TID if the entry's key must
+ * not exist yet.
  */
 static void
 set_key(Merge *merge, IndexTuple tuple)
@@ -171,7 +178,7 @@ set_key(Merge *merge, IndexTuple tuple)
 	merge->key->scantid = checked ? NULL : &tuple->t_tid;
 }
 
-/* The scan key with its values. */
+/* The scan key, with its values filled in. */
 static BTScanInsert
 full_key(Merge *merge)
 {
@@ -189,7 +196,10 @@ full_key(Merge *merge)
 	return merge->key;
 }
 
-/* What _bt_compare() says of the key and an item of a leaf, by the rules of btree_compare.c where they will do. */
+/*
+ * Compares the key with an item of a leaf, as _bt_compare() does, by the rules
+ * of btree_compare.c where they suffice.
+ */
 static int32
 compare_item(Merge *merge, Page page, OffsetNumber at)
 {
@@ -207,7 +217,7 @@ compare_item(Merge *merge, Page page, OffsetNumber at)
 	return ItemPointerCompare(place, BTreeTupleGetMaxHeapTID(item)) > 0 ? 1 : 0;
 }
 
-/* Whether items are marked as dead. */
+/* Whether items of the page are marked dead. */
 static bool
 has_dead(Page page)
 {
@@ -221,8 +231,9 @@ has_dead(Page page)
 }
 
 /*
- * Locks the leaf that the first entry belongs to. False where entries are in
- * the order of PostgreSQL 11.
+ * Locks the leaf that the first entry belongs to. Returns false if the index
+ * has the format of PostgreSQL 11 or older, without heap TIDs in the order of
+ * entries.
  */
 static bool
 find_leaf(Merge *merge)
@@ -240,15 +251,15 @@ find_leaf(Merge *merge)
 	merge->stack = compat_bt_search(merge->index, merge->build->heap, merge->key, &merge->leaf);
 	opaque = BTPageGetOpaque(BufferGetPage(merge->leaf));
 	Assert(P_ISLEAF(opaque) && !P_IGNORE(opaque) && !P_INCOMPLETE_SPLIT(opaque));
-	/* Equal keys of a unique index are few: of rows that are dead, or NULLs. */
+	/* A unique index has few equal keys: those of dead rows, or NULLs. */
 	merge->joins = !merge->unique && merge->key->allequalimage &&
 		BTGetDeduplicateItems(merge->index);
 	return true;
 }
 
 /*
- * Whether an entry is not beyond the leaf's high key; of one whose key must not
- * be there yet, whether no other leaf may have that.
+ * Whether an entry belongs to the leaf: it is not above the high key. If its
+ * key must not exist yet, no other leaf may have that key either.
  */
 static bool
 belongs(Merge *merge, Page page, int i)
@@ -261,14 +272,14 @@ belongs(Merge *merge, Page page, int i)
 }
 
 /*
- * How many of the entries belong to the leaf, up to what is taken at once. Of a
- * unique index, it may be none.
+ * How many of the entries belong to the leaf, up to the limit for one call. In
+ * a unique index, it may be none.
  */
 static int
 count_entries(Merge *merge, int count)
 {
 	Page		page = BufferGetPage(merge->leaf);
-	int			low = 0;		/* so many do */
+	int			low = 0;		/* this many belong to it */
 	int			step = 1;
 	Size		bytes = 0;
 
@@ -279,7 +290,9 @@ count_entries(Merge *merge, int count)
 			low = Min(low + step, count);
 			step *= 2;
 		}
-		/* The one at low + step - 1 does not, or there is none. */
+		/*
+		 * Entry low + step - 1 does not belong to the leaf, or does not exist.
+		 */
 		count = Min(low + step, count);
 		while (low < count)
 		{
@@ -296,7 +309,10 @@ count_entries(Merge *merge, int count)
 	return low;
 }
 
-/* Whether the key's entry comes behind an item; the key alone, before those that are equal. */
+/*
+ * Whether the key's entry comes after an item. A key without a heap TID comes
+ * before items with an equal key.
+ */
 static bool
 is_behind(Merge *merge, Page page, OffsetNumber at)
 {
@@ -307,7 +323,7 @@ is_behind(Merge *merge, Page page, OffsetNumber at)
 	return order > 0 || (order == 0 && merge->key->scantid != NULL);
 }
 
-/* The first item from `at` on that the key's entry comes before. */
+/* The first item, from `at` on, that the key's entry goes before. */
 static OffsetNumber
 find_place(Merge *merge, Page page, OffsetNumber at)
 {
@@ -335,9 +351,10 @@ find_place(Merge *merge, Page page, OffsetNumber at)
 }
 
 /*
- * The place of entry i, which must be the only row with its key: `at` is that
- * of the first item that is not below the key. Invalid: it has a rival, or
- * another transaction's row may become one.
+ * Finds the place of entry i, which must be the only live row with its key.
+ * `at` is the first item that is not below the key. Returns
+ * InvalidOffsetNumber if the entry has a rival, or if another transaction's
+ * row may become one.
  */
 static OffsetNumber
 place_alone(Merge *merge, Page page, int i, OffsetNumber at)
@@ -352,13 +369,18 @@ place_alone(Merge *merge, Page page, int i, OffsetNumber at)
 		merge->rival->found = i == 0;
 		return InvalidOffsetNumber;
 	}
-	/* All of them are dead: it goes between these by its place in the table. */
+	/*
+	 * All rows with this key are dead. The entry goes between their items, in
+	 * the order of heap TIDs.
+	 */
 	merge->key->scantid = own;
 	merge->equal = false;
 	return find_place(merge, page, at);
 }
 
-/* Finds the places of the entries, up to one that is not to be taken. */
+/*
+ * Finds the places of the entries, up to the first one that cannot be taken.
+ */
 static void
 find_places(Merge *merge)
 {
@@ -372,13 +394,15 @@ find_places(Merge *merge)
 	{
 		set_key(merge, merge->tuples[i]);
 		merge->equal = false;
-		/* The next one may lie within the same list. */
+		/*
+		 * This entry may be within the same posting list as the previous one.
+		 */
 		if (i > 0 && merge->within[i - 1])
 			at--;
 		at = find_place(merge, page, at);
 		if (merge->key->scantid == NULL)
 			at = place_alone(merge, page, i, at);
-		/* What is marked dead is not put into lists. */
+		/* Items that are marked dead are not combined into posting lists. */
 		joins = joins && !(merge->equal && has_dead(page));
 		if (at == InvalidOffsetNumber || (merge->equal && !joins))
 		{
@@ -390,7 +414,7 @@ find_places(Merge *merge)
 	}
 }
 
-/* How many of the entries, from the first one on, find room on the leaf as it is. */
+/* How many of the entries, from the first one on, fit on the leaf as it is. */
 static int
 count_fitting(const Merge *merge)
 {
@@ -409,9 +433,10 @@ count_fitting(const Merge *merge)
 }
 
 /*
- * How generic_xlog.c is to log a page: whole, if it has hints that a standby
- * does not have, or is to be in WAL whole anyway, as each page is once after a
- * checkpoint: then what differs is not worth looking for.
+ * How generic_xlog.c is to log a page. It logs the page whole if the page has
+ * hints that a standby does not have. It also does so if WAL gets the whole
+ * page anyway, as happens once after each checkpoint. Then there is no point
+ * in looking for differences.
  */
 static int
 log_flags(Buffer buffer)
@@ -425,7 +450,10 @@ log_flags(Buffer buffer)
 	return 0;
 }
 
-/* Whether single records for so many entries are less than one for the page. */
+/*
+ * Whether single records for this many entries take less WAL than one record
+ * for the page.
+ */
 static bool
 singly(const Merge *merge, int count, int flags)
 {
@@ -441,7 +469,7 @@ singly(const Merge *merge, int count, int flags)
 	}
 	if (XLogCheckBufferNeedsBackup(merge->leaf))
 		return false;
-	/* The line pointers behind the first place move. */
+	/* The line pointers after the first new entry move. */
 	delta += (count + PageGetMaxOffsetNumber(page) - merge->places[0]) * sizeof(ItemIdData);
 	return records <= ((flags & GENERIC_XLOG_FULL_IMAGE) != 0 ? whole : Min(delta, whole));
 }
@@ -468,7 +496,10 @@ insert_singly(Merge *merge, IndexTuple tuple, OffsetNumber at)
 	END_CRIT_SECTION();
 }
 
-/* Puts the first entries, for which there is room, between the leaf's items. */
+/*
+ * Adds the first `count` entries, for which there is space, between the leaf's
+ * items.
+ */
 static void
 put_in_place(Merge *merge, int count)
 {
@@ -502,7 +533,7 @@ key_bytes(IndexTuple tuple)
 	return BTreeTupleIsPosting(tuple) ? BTreeTupleGetPostingOffset(tuple) : IndexTupleSize(tuple);
 }
 
-/* Adds the places of a tuple to the group. */
+/* Adds the heap TIDs of a tuple to the group. */
 static void
 add_places(EqualKeys *group, IndexTuple tuple)
 {
@@ -529,8 +560,8 @@ add_places(EqualKeys *group, IndexTuple tuple)
 }
 
 /*
- * The group is complete: its places go into as few lists as there can be. False
- * if a place is there twice.
+ * Ends the group: its heap TIDs go into as few posting lists as possible.
+ * Returns false if a TID is in it twice.
  */
 static bool
 end_group(Merge *merge, EqualKeys *group)
@@ -560,9 +591,10 @@ end_group(Merge *merge, EqualKeys *group)
 }
 
 /*
- * Whether two tuples can share a posting list. nbtree asks for keys with the
- * same bytes. Lists are formed only in indexes where equal keys have the same
- * bytes (allequalimage), so btree_compare.c gives the same answer, much faster.
+ * Whether two tuples can share a posting list. nbtree requires that their keys
+ * have the same bytes. Posting lists are formed only in indexes where equal
+ * keys have the same bytes (allequalimage). So btree_compare.c gives the same
+ * answer, much faster.
  */
 static bool
 same_key(const Merge *merge, IndexTuple a, IndexTuple b)
@@ -576,9 +608,9 @@ same_key(const Merge *merge, IndexTuple a, IndexTuple b)
 }
 
 /*
- * The next tuple in order. False if it lies within a list that it cannot join,
- * or is there twice: to the operator class its key is equal to the list's, but
- * it is not the same.
+ * Adds the next tuple in order. Returns false if its TID is within a posting
+ * list that it cannot join, or is there twice. It cannot join if the operator
+ * class says that its key equals the list's, but same_key() does not.
  */
 static bool
 add_tuple(Merge *merge, EqualKeys *group, IndexTuple tuple, bool within)
@@ -601,8 +633,9 @@ add_tuple(Merge *merge, EqualKeys *group, IndexTuple tuple, bool within)
 }
 
 /*
- * Puts what the leaf has and what comes in order, equal keys together where
- * the index has that. False: only the access method can.
+ * Merges the leaf's items and the new entries in order. Combines equal keys,
+ * if the index deduplicates. Returns false if only the access method can do
+ * this.
  */
 static bool
 form_items(Merge *merge)
@@ -615,7 +648,10 @@ form_items(Merge *merge)
 
 	if (has_dead(page))
 		return false;
-	/* Lists that are put together are no more than they were, but for their ends. */
+	/*
+	 * Combining does not make more lists than there were, apart from those at
+	 * the ends.
+	 */
 	merge->items = palloc(sizeof(IndexTuple) * (last + merge->count + MaxTIDsPerBTreePage));
 	for (OffsetNumber at = P_FIRSTDATAKEY(BTPageGetOpaque(page)); at <= last && fine; at++)
 	{
@@ -629,8 +665,8 @@ form_items(Merge *merge)
 }
 
 /*
- * What a high key or downlink takes that is made of this tuple, at most: all
- * of its key, and a place in the table.
+ * The most space that a high key or downlink made from this tuple takes: the
+ * whole key and a heap TID.
  */
 static Size
 pivot_size(IndexTuple tuple)
@@ -639,8 +675,8 @@ pivot_size(IndexTuple tuple)
 }
 
 /*
- * Ends a leaf a few items earlier where the next leaf's first key then differs
- * from the one before it in an earlier column: that makes a shorter high key,
+ * Ends a leaf a few items earlier if the next leaf's first key then differs
+ * from the key before it in an earlier column. That makes a shorter high key,
  * and keeps equal keys together.
  */
 static int
@@ -664,9 +700,10 @@ better_end(const Merge *merge, int first, int end)
 }
 
 /*
- * Deals the items out to leaves, each about as full as the others, and none
- * so full that the next entry splits it. The index's fillfactor is for its
- * right-hand end, to nbtree too. False: too many leaves.
+ * Distributes the items among leaves. Each is about as full as the others, and
+ * none is so full that the next entry splits it. The index's fillfactor
+ * applies only to its right-hand end, as in nbtree. Returns false if MAX_ADDED
+ * new leaves are not enough.
  */
 static bool
 deal_out(Merge *merge)
@@ -712,7 +749,7 @@ deal_out(Merge *merge)
 	return true;
 }
 
-/* Forms the image of one of the leaves, but for its links. */
+/* Forms the image of one of the leaves, except for its links. */
 static void
 form_image(Merge *merge, int i)
 {
@@ -748,7 +785,7 @@ form_images(Merge *merge)
 		form_image(merge, i);
 }
 
-/* The leaf gets new contents. */
+/* Replaces the contents of the leaf. */
 static void
 replace_leaf(Merge *merge)
 {
@@ -761,9 +798,10 @@ replace_leaf(Merge *merge)
 }
 
 /*
- * Locks the right sibling and the parent. False if the leaf cannot be split
- * here. A leaf that is alone may be what the metapage names as the fast root:
- * its split, which is to change that, is the access method's.
+ * Locks the right sibling and the parent. Returns false if the leaf cannot be
+ * split here. A leaf without siblings may be the fast root that the metapage
+ * names. Its split has to change the metapage, so it is left to the access
+ * method.
  */
 static bool
 lock_around(Merge *merge)
@@ -776,7 +814,7 @@ lock_around(Merge *merge)
 	if (!P_RIGHTMOST(opaque))
 	{
 		merge->right = _bt_getbuf(merge->index, opaque->btpo_next, BT_WRITE);
-		/* If not, nbtree's own split is to say so. */
+		/* If the links disagree, let nbtree's own split report that. */
 		if (BTPageGetOpaque(BufferGetPage(merge->right))->btpo_prev != BufferGetBlockNumber(merge->leaf))
 			return false;
 	}
@@ -789,7 +827,7 @@ lock_around(Merge *merge)
 	return needed <= PageGetExactFreeSpace(BufferGetPage(merge->parent));
 }
 
-/* Chains the leaves. */
+/* Links the leaves to each other. */
 static void
 link_leaves(Merge *merge)
 {
@@ -813,13 +851,13 @@ link_leaves(Merge *merge)
 		opaque->btpo_flags |= BTP_SPLIT_END;
 }
 
-/* Gives the parent's page the places of the new leaves. */
+/* Adds the downlinks of the new leaves to the parent's page. */
 static void
 add_downlinks(Merge *merge, Page above)
 {
 	for (int i = 0; i < merge->splits; i++)
 	{
-		/* The leaves have their copies of it. */
+		/* The images of the leaves have their own copies of it. */
 		IndexTuple	link = merge->pivots[i];
 
 		BTreeTupleSetDownLink(link, BufferGetBlockNumber(merge->added[i]));
@@ -827,7 +865,7 @@ add_downlinks(Merge *merge, Page above)
 	}
 }
 
-/* The block that the right sibling is to follow. */
+/* The block that becomes the left sibling of the old right sibling. */
 static BlockNumber
 last_block(const Merge *merge)
 {
@@ -835,9 +873,9 @@ last_block(const Merge *merge)
 }
 
 /*
- * Memory for the installation. It is taken before the new blocks are: an error
- * after these would leave pages in the index that nothing points to and VACUUM
- * does not take for free.
+ * Allocates memory for the installation. This must come before the new blocks
+ * are allocated: an error after that would leave pages in the index that
+ * nothing points to and that VACUUM does not treat as free.
  */
 static void
 prepare_installation(Merge *merge)
@@ -851,7 +889,11 @@ prepare_installation(Merge *merge)
 	XLogEnsureRecordSpace(MAX_ADDED + 2, 0);
 }
 
-/* One new leaf: a record of what differs on the pages that were there. */
+/*
+ * Installs one new leaf. One generic record has the two leaves whole, and of
+ * the right sibling and the parent only the differences, where log_flags()
+ * allows that.
+ */
 static void
 install_one(Merge *merge)
 {
@@ -874,7 +916,10 @@ install_one(Merge *merge)
 	GenericXLogFinish(state);
 }
 
-/* More new leaves: one record of images, in the order of the file's head. */
+/*
+ * Installs several new leaves: one record of full images, in the order that
+ * THE RECORD at the head of this file gives.
+ */
 static void
 install_many(Merge *merge)
 {
@@ -907,7 +952,10 @@ install_many(Merge *merge)
 }
 
 #ifdef USE_ASSERT_CHECKING
-/* Before they are installed, the images are linked, and none is empty. */
+/*
+ * Checks the images before they are installed: they are linked, and none is
+ * empty.
+ */
 static void
 check_images(Merge *merge)
 {
@@ -936,7 +984,10 @@ check_images(Merge *merge)
 }
 #endif
 
-/* The leaf becomes several. False, and nothing done: it cannot here. */
+/*
+ * Splits the leaf into several. Returns false, with nothing changed, if that
+ * cannot be done here.
+ */
 static bool
 split(Merge *merge)
 {
@@ -952,7 +1003,10 @@ split(Merge *merge)
 		install_one(merge);
 	else
 		install_many(merge);
-	/* A transaction that has read the old leaf has read all of these. */
+	/*
+	 * A transaction that has read the old leaf has also read what is on the
+	 * new ones.
+	 */
 	for (int i = 0; i < merge->splits; i++)
 	{
 		PredicateLockPageSplit(merge->index, BufferGetBlockNumber(merge->leaf),
@@ -962,7 +1016,10 @@ split(Merge *merge)
 	return true;
 }
 
-/* Merges all entries into one leaf or several; false if that cannot be. */
+/*
+ * Merges all entries into one leaf or several. Returns false if that cannot be
+ * done.
+ */
 static bool
 rebuild(Merge *merge)
 {
@@ -976,13 +1033,14 @@ rebuild(Merge *merge)
 }
 
 /*
- * Inserts entries, which are in the order of the index, into the leaf that the
- * first one belongs to. Gives how many, from the first one on; 0: the first one
- * is the access method's, unless it has a rival.
+ * Inserts entries, which are in index order, into the leaf that the first one
+ * belongs to. Returns how many were inserted, from the first one on. 0: the
+ * caller must insert the first one by the access method, unless it has a
+ * rival. -1: no entry can be merged into this index.
  *
- * -1: none of the index's entries can be merged. The index is logged; `rival`
- * is not NULL if it is unique, and no two entries have the same key then. The
- * memory context is one that the caller resets.
+ * The index must be logged. `rival` is not NULL if the index is unique, and
+ * then no two entries may have the same key. The caller must reset the memory
+ * context.
  */
 int
 sluice_btree_merge(SluiceIndexBuild *build, IndexTuple *tuples, int count, SluiceRival *rival)

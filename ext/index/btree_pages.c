@@ -1,6 +1,6 @@
 /*
- * What the ways that change a B-tree by the page have in common: room on a
- * page, new blocks, and the record of pages that change together.
+ * Functions for the code that changes a B-tree page by page: adding tuples to
+ * a page, allocating blocks, and logging pages that change together.
  */
 #include "index/build.h"
 
@@ -10,14 +10,18 @@
 #include "storage/bufmgr.h"
 #include "storage/indexfsm.h"
 
-/* So many blocks are added at once. Fewer than the first the system adds one by one. */
+/*
+ * The fewest and the most blocks that are added at once. Adding fewer than
+ * that saves nothing: for so few, the server does not reserve space with one
+ * system call.
+ */
 #define FEWEST_NEW_BLOCKS 9
 #define MOST_NEW_BLOCKS 64
 
 /*
- * Adds a tuple to an image. There was room by sluice_btree_size(), so that
- * this cannot fail but by a mistake of ours; it is before any page has
- * changed.
+ * Adds a tuple to a page image. The caller has checked the space with
+ * sluice_btree_size(), so only a bug of ours makes this fail. No page has
+ * changed by then.
  */
 void
 sluice_btree_add_item(Page page, IndexTuple tuple, OffsetNumber offset)
@@ -28,12 +32,14 @@ sluice_btree_add_item(Page page, IndexTuple tuple, OffsetNumber offset)
 }
 
 /*
- * A block that was added for later, locked, as the access method gives one.
+ * Returns a block that was added in advance, locked, as the access method
+ * returns one.
  *
  * The block is a page of zeros that nothing points to. VACUUM may have put it
  * into the free space map, and another session may have taken it from there.
- * Then the page is not new any more, and is skipped; the access method skips
- * ours in the same way. Do not wait for the lock here: the caller holds others.
+ * Then the page is no longer new, and is skipped. The access method skips our
+ * pages in the same way. Do not wait for the lock here: the caller holds
+ * others.
  */
 static Buffer
 take_new_block(Relation index, SluiceNewBlocks *blocks)
@@ -58,11 +64,11 @@ take_new_block(Relation index, SluiceNewBlocks *blocks)
 }
 
 /*
- * Adds blocks for the leaves to come, an eighth of what there were so far, so that
- * few are left over: one call of the system for all of them costs about as much as
- * one for each. None for a few leaves.
+ * Adds blocks for the leaves to come: an eighth of the number used so far, so that
+ * few are left over. One system call for all of them costs about as much as a call
+ * for a single block. Adds none if only a few leaves have been used.
  *
- * Like any block of zeros at the end of a relation, none of this is in WAL: a
+ * Like any block of zeros at the end of a relation, these blocks are not in WAL: a
  * standby has no such block before its page is logged.
  */
 static void
@@ -83,10 +89,10 @@ add_new_blocks(Relation index, SluiceNewBlocks *blocks)
 }
 
 /*
- * One block, locked: of those that were added, else the access method's, which
- * also takes what VACUUM has found free. Any step may fail, with the leaf, its
- * parent and earlier new blocks locked: sluice_btree_allocate() then clears the
- * latter.
+ * Returns one block, locked: one that was added in advance, or else one from
+ * the access method, which also reuses blocks that VACUUM has found free. Any
+ * step may fail while the leaf, its parent and earlier new blocks are locked.
+ * sluice_btree_allocate() then zeroes these new blocks.
  */
 static Buffer
 allocate_one(SluiceIndexBuild *build)
@@ -112,8 +118,8 @@ allocate_one(SluiceIndexBuild *build)
 }
 
 /*
- * Gets so many blocks for new pages, locked. What an error leaves of them
- * looks as never used, to VACUUM too.
+ * Allocates `count` blocks for new pages, locked. After an error, the blocks
+ * look as if they had never been used, also to VACUUM.
  */
 void
 sluice_btree_allocate(SluiceIndexBuild *build, Buffer *added, int count)
@@ -130,7 +136,10 @@ sluice_btree_allocate(SluiceIndexBuild *build, Buffer *added, int count)
 	}
 	PG_CATCH();
 	{
-		/* Up to 15 BufferGetPage() is a macro that evaluates its argument more than once. */
+		/*
+		 * In 15 and earlier, BufferGetPage() is a macro that evaluates its
+		 * argument more than once.
+		 */
 		for (int i = 0; i < got; i++)
 			memset(BufferGetPage(added[i]), 0, BLCKSZ);
 		PG_RE_THROW();
@@ -138,7 +147,10 @@ sluice_btree_allocate(SluiceIndexBuild *build, Buffer *added, int count)
 	PG_END_TRY();
 }
 
-/* Puts the blocks that were not needed into the free space map. After an error VACUUM does that. */
+/*
+ * Puts the blocks that were not needed into the free space map. After an
+ * error, VACUUM does that.
+ */
 void
 sluice_btree_give_back(SluiceIndexBuild *build)
 {
@@ -152,8 +164,8 @@ sluice_btree_give_back(SluiceIndexBuild *build)
 }
 
 /*
- * Logs pages that have changed as whole images in one record, in the order in
- * which they are to be restored. Within a critical section.
+ * Logs changed pages as full images in one record, in the order in which they
+ * are to be restored. The caller is in a critical section.
  */
 void
 sluice_btree_log(const Buffer *buffers, int count)

@@ -1,24 +1,26 @@
 /*
- * Whether a key is in a unique B-tree already: what _bt_check_unique() of
- * nbtinsert.c checks, for entries that are inserted many at a time.
+ * Checks whether a unique B-tree already has a key. Does what
+ * _bt_check_unique() of nbtinsert.c does, for entries that are inserted many
+ * at a time.
  *
- * A row with an equal key is a rival of the new one if it is alive to a dirty
- * snapshot: committed, or this transaction's own, and not deleted by either.
- * A row that another transaction has inserted or deleted and that is not
- * finished decides nothing yet: `wait` names that transaction, as
- * _bt_check_unique() does. HOT chains, TOAST and speculative insertions are the
- * table access method's: the same function reads the row
- * (table_index_fetch_tuple_check).
+ * A row with an equal key is a rival of the new row if a dirty snapshot sees
+ * it as live: a committed transaction or this one has inserted it, and neither
+ * has deleted it. If another transaction that is still in progress has
+ * inserted or deleted the row, nothing is decided yet: `wait` names that
+ * transaction, like the result of _bt_check_unique(). HOT chains, TOAST and
+ * speculative insertions are up to the table access method: the same function
+ * reads the row (table_index_fetch_tuple_check).
  *
- * WHICH LOCK.  Every insertion of a key locks the first leaf that the key may
- * be on, and keeps it locked from the check to the insertion. A search without
- * a place in the table (scantid is NULL) finds that leaf. So a backend that
- * holds its lock and finds no equal key may insert: btree_merge.c. sluice_btree_look() only
- * looks, for a load that will be refused, and may lock one leaf after another.
+ * WHICH LOCK.  Every insertion of a key locks the first leaf that may have the
+ * key, and keeps it locked from the check to the insertion. A search without a
+ * heap TID (scantid is NULL) finds that leaf. So a backend that holds its lock
+ * and finds no equal key may insert: see btree_merge.c. sluice_btree_look()
+ * only reads, for a load that will be rejected, and may lock one leaf after
+ * another.
  *
- * SERIALIZABLE.  Before a key is refused, the leaf is checked for conflicts, as
- * _bt_check_unique() does: a serialization failure is what the user should see
- * then.
+ * SERIALIZABLE.  Before a key is rejected, the leaf is checked for conflicts,
+ * as _bt_check_unique() does. If there is one, the user should see a
+ * serialization failure instead.
  */
 #include "index/build.h"
 
@@ -28,8 +30,8 @@
 #include "utils/snapmgr.h"
 
 /*
- * Whether entries with this key can have rivals: not with a NULL in it, unless
- * the index says that NULLs are equal.
+ * Whether entries with this key can have rivals. A key with a NULL cannot,
+ * unless the index treats NULLs as equal.
  */
 bool
 sluice_btree_may_have_rival(Relation index, IndexTuple tuple)
@@ -49,11 +51,11 @@ sluice_btree_may_have_rival(Relation index, IndexTuple tuple)
 	return true;
 }
 
-/* Whether the row at this place is a rival. */
+/* Whether the row with this TID is a rival. */
 static bool
 is_rival(Relation heap, ItemPointerData tid, SluiceRival *rival)
 {
-	ItemPointerData found = tid;	/* becomes the place of a row of its HOT chain */
+	ItemPointerData found = tid;	/* may move along the row's HOT chain */
 	SnapshotData dirty;
 	bool		all_dead = false;
 
@@ -67,8 +69,8 @@ is_rival(Relation heap, ItemPointerData tid, SluiceRival *rival)
 }
 
 /*
- * Looks for a rival among the items of a leaf that have the key, from `at` on;
- * not the row that the entry itself is of.
+ * Looks for a rival among the items of a leaf that have the key, from `at` on.
+ * Skips the entry's own row.
  */
 bool
 sluice_btree_rival_on_leaf(Relation heap, Relation index, BTScanInsert key, Buffer leaf,
@@ -123,7 +125,10 @@ first_not_below(Relation index, BTScanInsert key, Page page)
 	return low;
 }
 
-/* The next leaf, if the key's items may go on there; else none. */
+/*
+ * Moves to the next leaf if items with the key may continue there. If not,
+ * releases the leaf and returns InvalidBuffer.
+ */
 static Buffer
 next_leaf(Relation index, BTScanInsert key, Buffer leaf)
 {
@@ -144,7 +149,7 @@ next_leaf(Relation index, BTScanInsert key, Buffer leaf)
 	return leaf;
 }
 
-/* Whether the entry has a rival at the moment. */
+/* Whether the entry has a rival now. */
 static bool
 has_rival(Relation heap, Relation index, IndexTuple tuple, SluiceRival *rival)
 {
@@ -169,7 +174,10 @@ has_rival(Relation heap, Relation index, IndexTuple tuple, SluiceRival *rival)
 	return found;
 }
 
-/* Waits for the end of the transaction that decides about a rival. No page is locked. */
+/*
+ * Waits for the end of the transaction that decides about a rival. No page may
+ * be locked.
+ */
 void
 sluice_btree_wait(Relation index, SluiceRival *rival)
 {
@@ -180,9 +188,9 @@ sluice_btree_wait(Relation index, SluiceRival *rival)
 }
 
 /*
- * Whether another row has the entry's key; waits for transactions that decide
- * it. With `at_once` it does not: what they have done counts as not done. The
- * memory context is one that the caller resets.
+ * Whether another row has the entry's key. Waits for transactions that decide
+ * it. With `at_once` it does not wait: a row that is not decided yet counts as
+ * no conflict. The caller must reset the memory context.
  */
 bool
 sluice_btree_look(Relation heap, Relation index, IndexTuple tuple, bool at_once,

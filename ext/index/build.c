@@ -1,40 +1,42 @@
 /*
- * The build of one index: rows from the scan to the core, runs to temporary
- * files and back, pages from the core to the relation.
+ * Builds one index: passes rows from the scan to the core, runs to temporary
+ * files and back, and pages from the core to the relation.
  *
  * The core (crates/core/src/sort) keeps entries, sorts them, merges runs and
  * forms pages. It does no input or output: each call returns what it needs
  * next (a SluiceIndexStatus), and this file does it. So every call is short,
- * interrupts are served between calls, and an error of PostgreSQL never
- * crosses a frame of the core.
+ * interrupts are processed between calls, and an error of PostgreSQL never
+ * crosses a stack frame of the core.
  *
- *    GO          go on with the next rows
+ *    GO          continue with the next rows
  *    FULL        memory is used up: sort the rows and write them as a run
  *    UNFIT       this value needs the server: form it as the index will store
  *                it, and offer it again
- *    CROWDED     too many different values to be ranked by the server
- *    WRITE READ  a step of the merge wants bytes written to, or read from, the
+ *    CROWDED     too many different values for the server to rank
+ *    WRITE READ  a step of the merge needs bytes written to, or read from, the
  *                temporary file
  *    PAGES       pages are ready to be taken
- *    DUPLICATE   a unique index has a key twice
- *    DONE        that was all
+ *    DUPLICATE   a unique index has a duplicate key
+ *    DONE        the index is complete
  *
- * The order of entries is PostgreSQL's: by the operator class, then by the
- * row's place in the table (heapkeyspace). What the core cannot order by bytes
- * it gets as ranks that the server has computed (value_ranks.c). If a table
- * has a value that neither way can take, the build stops (`unfit`) before
- * anything was written, and btbuild() builds the index from the beginning.
- * That is why nothing of the relation is written before all rows have been
- * read: an index file that has pages already could not be handed to btbuild().
+ * Entries have PostgreSQL's order: by the operator class, then by heap TID
+ * (heapkeyspace). Values that the core cannot order by their bytes are passed
+ * as ranks, which the server has computed (value_ranks.c). If the table has a
+ * value that the core can take in neither way, the build stops (`unfit`)
+ * before anything is written, and btbuild() builds the index from the
+ * beginning. For this reason, nothing is written to the relation before all
+ * rows have been read: btbuild() does not accept an index file that already
+ * has pages.
  *
- * Three attempts at most. The first may have helpers (parallel_build.c); if
- * what they read cannot be put together (`parted`), the second has none. If
- * equal values turn out to be stored in different ways (`rank_all`), the last
- * attempt has every column ranked and each row keep its own form.
+ * There are at most three attempts. The first may have workers
+ * (parallel_build.c). If their results cannot be combined (`parted`), the
+ * second attempt has none. If equal values turn out to be stored in different
+ * ways (`rank_all`), the last attempt ranks every column, and each row keeps
+ * its own form.
  *
- * The core's memory is not palloc's (core_memory.c). It is freed by a callback
- * of the memory context in which the build lies, so that an error in any call
- * leaves nothing behind.
+ * The core's memory is not palloc's (core_memory.c). A callback of the memory
+ * context that has the build frees it, so an error in any call leaves nothing
+ * behind.
  */
 #include "index/build.h"
 
@@ -49,7 +51,7 @@
 
 #define TOO_LONG "a value is compressed or too long"
 
-/* For a core that its build does not replace. */
+/* Frees a core that its build does not replace. */
 static void
 free_core(void *core)
 {
@@ -57,8 +59,8 @@ free_core(void *core)
 }
 
 /*
- * Tells the COPY of the row with this tuple, if it is the first one so far,
- * and of that with its key before.
+ * Records the row with this tuple for the COPY, if it is the first one so far,
+ * and the earlier row with the same key.
  */
 static void
 note_conflict(SluiceIndexBuild *build, IndexTuple tuple, uint64 earlier)
@@ -75,9 +77,9 @@ note_conflict(SluiceIndexBuild *build, IndexTuple tuple, uint64 earlier)
 }
 
 /*
- * A unique index has a key twice. For a COPY the first such row is noted and
- * the build goes on, since another index may refuse an earlier one; otherwise
- * it is the error of CREATE INDEX.
+ * A unique index has a duplicate key. For a COPY, the first such row is
+ * recorded and no error is raised yet, because another index may reject an
+ * earlier row. Otherwise this is the error of CREATE INDEX.
  */
 static void
 report_duplicate(SluiceIndexBuild *build, const SluiceIndexStep *step)
@@ -92,11 +94,11 @@ report_duplicate(SluiceIndexBuild *build, const SluiceIndexStep *step)
 		note_conflict(build, tuple, step->start);
 		return;
 	}
-	/* Workers that wait for more pages end in good order. */
+	/* Let workers that wait for more pages end in good order. */
 	sluice_parallel_build_end(build);
 	index_deform_tuple(tuple, RelationGetDescr(build->index), values, isnull);
 	key = BuildIndexValueDescription(build->index, values, isnull);
-	/* The words are those of PostgreSQL's own sort of an index. */
+	/* The message is that of PostgreSQL's own sort of an index. */
 	ereport(ERROR,
 			(errcode(ERRCODE_UNIQUE_VIOLATION),
 			 errmsg("could not create unique index \"%s\"",
@@ -106,7 +108,10 @@ report_duplicate(SluiceIndexBuild *build, const SluiceIndexStep *step)
 			 errtableconstraint(build->heap, RelationGetRelationName(build->index))));
 }
 
-/* Raises what the core could not do; other answers are the caller's. */
+/*
+ * Raises an error for what the core could not do. Other statuses are up to the
+ * caller.
+ */
 static SluiceIndexStatus
 checked(SluiceIndexBuild *build, SluiceIndexStatus status, const SluiceIndexStep *step)
 {
@@ -144,7 +149,7 @@ checked(SluiceIndexBuild *build, SluiceIndexStatus status, const SluiceIndexStep
 	return status;
 }
 
-/* The same of a call that has no other answers. */
+/* The same, for a call that returns no other statuses. */
 void
 sluice_index_checked(SluiceIndexBuild *build, SluiceIndexStatus status)
 {
@@ -154,7 +159,7 @@ sluice_index_checked(SluiceIndexBuild *build, SluiceIndexStatus status)
 static void flush_run(SluiceIndexBuild *build);
 
 /*
- * Adds a row with values that are to be formed as the index will store them.
+ * Adds a row whose values have to be formed as the index will store them.
  */
 static SluiceIndexStatus
 add_formed(SluiceIndexBuild *build, uint64 address, bool alive,
@@ -208,8 +213,8 @@ sluice_index_add(SluiceIndexBuild *build, ItemPointer tid, bool alive,
 }
 
 /*
- * What the core has said of rows that were added together; false: the next one
- * is UNFIT.
+ * Processes the core's status for rows that were added together. Returns false
+ * if the next row is UNFIT.
  */
 static bool
 took(SluiceIndexBuild *build, SluiceIndexStatus status, size_t count)
@@ -223,8 +228,8 @@ took(SluiceIndexBuild *build, SluiceIndexStatus status, size_t count)
 }
 
 /*
- * Adds rows of a page from offsets[*next] on. False: that one is to be added
- * by its values.
+ * Adds rows of a page, from offsets[*next] on. Returns false if the row at
+ * *next has to be added by its values.
  */
 bool
 sluice_index_add_page(SluiceIndexBuild *build, SluiceIndexSource *source,
@@ -245,17 +250,18 @@ sluice_index_add_page(SluiceIndexBuild *build, SluiceIndexSource *source,
 }
 
 /* ----------------------------------------------------------------
- * Sorted runs of an index build on their way to a temporary file, and back when
- * they are merged: those of the process's own, and those that workers have left.
+ * Sorted runs of an index build: written to a temporary file, and read back
+ * for the merge. They are the process's own runs and those that workers have
+ * left.
  * ----------------------------------------------------------------
  */
 
-/* Most bytes that a step asks for at once. */
+/* The most bytes that a step requests at once. */
 #define READ_BUFFER (64 * 1024)
 
 /*
- * Writes what the core has sorted behind what is in the file already. The file
- * is made when it is needed first: most builds need none.
+ * Appends bytes that the core has sorted to the temporary file. The file is
+ * created when it is first needed, because most builds need none.
  */
 void
 sluice_index_write_run(SluiceIndexBuild *build, const SluiceIndexStep *step)
@@ -267,14 +273,14 @@ sluice_index_write_run(SluiceIndexBuild *build, const SluiceIndexStep *step)
 		PrepareTempTablespaces();
 		build->file = BufFileCreateTemp(false);
 	}
-	/* Merges read and write in turns. */
+	/* A merge reads and writes in turns, so the position may be anywhere. */
 	if (BufFileSeek(build->file, 0, (off_t) build->spilled, SEEK_SET) != 0)
 		elog(ERROR, "could not seek in a temporary file");
 	BufFileWrite(build->file, unconstify(uint8 *, step->bytes), step->len);
 	build->spilled += step->len;
 }
 
-/* Reads so many bytes of a temporary file, from there on. */
+/* Reads `len` bytes of a temporary file, starting at `from`. */
 void
 sluice_index_read_file(BufFile *file, uint64 from, void *bytes, Size len)
 {
@@ -286,8 +292,8 @@ sluice_index_read_file(BufFile *file, uint64 from, void *bytes, Size len)
 }
 
 /*
- * Gives the core the bytes that it asks for. Offsets have the number of a
- * worker's file in their upper bits (SLUICE_INDEX_PLACE_BITS).
+ * Supplies the bytes that the core requests. The upper bits of an offset have
+ * the number of a worker's file (SLUICE_INDEX_PLACE_BITS).
  */
 static void
 read_run(SluiceIndexBuild *build, const SluiceIndexStep *step)
@@ -305,7 +311,7 @@ read_run(SluiceIndexBuild *build, const SluiceIndexStep *step)
 	sluice_index_checked(build, pgsluice_index_supply(build->core, build->buffer, len));
 }
 
-/* Writes the run that has been sorted. */
+/* Writes the run that the core has sorted. */
 void
 sluice_index_write_sorted(SluiceIndexBuild *build)
 {
@@ -339,7 +345,7 @@ flush_run(SluiceIndexBuild *build)
  * ----------------------------------------------------------------
  */
 
-/* Writes the pages that are ready, or has them written. */
+/* Writes the pages that are ready, or sends them to the process that does. */
 static void
 write_pages(SluiceIndexBuild *build, SluicePageWriter *writer)
 {
@@ -349,7 +355,7 @@ write_pages(SluiceIndexBuild *build, SluicePageWriter *writer)
 		sluice_page_queue_send(sluice_parallel_build_pipe(build), build->core);
 }
 
-/* Completes the file with its metapage; gives the number of pages. */
+/* Completes the file with its metapage. Returns the number of pages. */
 static BlockNumber
 close_file(SluiceIndexBuild *build, SluicePageWriter *writer, const SluiceIndexStep *step)
 {
@@ -361,8 +367,8 @@ close_file(SluiceIndexBuild *build, SluicePageWriter *writer, const SluiceIndexS
 }
 
 /*
- * Sorts and merges the rows that are there, their values ranked, and writes
- * the index.
+ * Sorts and merges the rows, whose values are ranked by now, and writes the
+ * index.
  */
 static void
 write_index(SluiceIndexBuild *build)
@@ -395,7 +401,11 @@ write_index(SluiceIndexBuild *build)
 				pgstat_progress_update_param(PROGRESS_CREATEIDX_TUPLES_DONE, step.rows);
 				break;
 			case SLUICE_INDEX_DUPLICATE:
-				/* All of this will be rolled back. A COPY has no team. */
+				/*
+				 * This file is of no use: it will be rolled back, or rebuilt
+				 * from the table. A COPY has no workers here, so there is a
+				 * writer.
+				 */
 				sluice_page_writer_close(writer, P_NONE, 0, build->allequalimage);
 				return;
 			case SLUICE_INDEX_DONE:
@@ -407,7 +417,7 @@ write_index(SluiceIndexBuild *build)
 	}
 }
 
-/* For pg_stat_progress_create_index: the scan is through. */
+/* Reports to pg_stat_progress_create_index that the scan has finished. */
 static void
 report_scanned(const SluiceIndexBuild *build)
 {
@@ -423,8 +433,8 @@ report_scanned(const SluiceIndexBuild *build)
 }
 
 /*
- * Whether CHECK_FOR_INTERRUPTS() would end the query: the core must not be
- * left from within.
+ * Whether CHECK_FOR_INTERRUPTS() would end the query. The core calls this
+ * function instead, because an error must not leave the core from within.
  */
 static bool
 is_interrupted(void)
@@ -433,7 +443,7 @@ is_interrupted(void)
 		INTERRUPTS_CAN_BE_PROCESSED();
 }
 
-/* The rules of the index, in the core's terms. */
+/* Creates a core, with the rules of the index in the core's terms. */
 static SluiceIndex *
 new_core(SluiceIndexBuild *build, int memory)
 {
@@ -455,8 +465,7 @@ new_core(SluiceIndexBuild *build, int memory)
 }
 
 /*
- * For a core that may have been replaced by another one: the build says which
- * one it has now.
+ * Frees the core that the build has now. It may have replaced an earlier one.
  */
 static void
 free_core_of(void *build)
@@ -465,8 +474,8 @@ free_core_of(void *build)
 }
 
 /*
- * The core that the build has by then goes with the current memory context, in
- * which the build lies.
+ * Makes the current memory context, which has the build, free the core that
+ * the build has by then.
  */
 void
 sluice_index_own_core(SluiceIndexBuild *build, MemoryContextCallback *callback)
@@ -477,8 +486,8 @@ sluice_index_own_core(SluiceIndexBuild *build, MemoryContextCallback *callback)
 }
 
 /*
- * Makes the core of a build that only sorts entries, in so many bytes of
- * memory; one that was there goes.
+ * Creates the core of a build that only sorts entries, with `memory` bytes.
+ * Frees an earlier core.
  */
 void
 sluice_index_open_sorter(SluiceIndexBuild *build, Size memory)
@@ -497,8 +506,7 @@ sluice_index_open_sorter(SluiceIndexBuild *build, Size memory)
 }
 
 /*
- * Makes the core, in so many kB of memory; it goes with the current memory
- * context.
+ * Creates the core, with `memory` kB. The current memory context frees it.
  */
 void
 sluice_index_open_core(SluiceIndexBuild *build, bool rank_all, int memory)
@@ -513,7 +521,7 @@ sluice_index_open_core(SluiceIndexBuild *build, bool rank_all, int memory)
 	build->scratch = AllocSetContextCreate(CurrentMemoryContext, "pgsluice values",
 										   ALLOCSET_DEFAULT_SIZES);
 	callback = palloc0(sizeof(MemoryContextCallback));
-	/* From here on nothing fails before the core has its owner. */
+	/* From here on, nothing can fail before the core has its owner. */
 	build->core = new_core(build, memory);
 	if (build->core == NULL)
 		checked(build, SLUICE_INDEX_NO_MEMORY, NULL);
@@ -523,8 +531,9 @@ sluice_index_open_core(SluiceIndexBuild *build, bool rank_all, int memory)
 }
 
 /*
- * Builds the index; NULL, and nothing written, if the table has values that
- * only the stock build takes, or only if all columns are ranked.
+ * Builds the index. Returns NULL, with nothing written, if the table has
+ * values that only the stock build can take, or that need all columns to be
+ * ranked.
  */
 static IndexBuildResult *
 build_sorted(SluiceIndexBuild *build, bool rank_all, int memory)
@@ -568,7 +577,7 @@ build_sorted(SluiceIndexBuild *build, bool rank_all, int memory)
 	return result;
 }
 
-/* One attempt; why the stock build has to do it, or NULL. */
+/* Makes one attempt. Returns why the stock build has to do it, or NULL. */
 static const char *
 attempt(SluiceIndexBuild *build, bool rank_all, int memory, IndexBuildResult **result)
 {
@@ -591,8 +600,8 @@ attempt(SluiceIndexBuild *build, bool rank_all, int memory, IndexBuildResult **r
 }
 
 /*
- * Builds the index, of what is in its old file too if that is not NULL, if the
- * core can; else says why in the report and returns NULL.
+ * Builds the index if the core can, including the entries of the old file if
+ * there is one. Otherwise stores the reason in the report and returns NULL.
  */
 IndexBuildResult *
 sluice_index_build(Relation heap, Relation index, IndexInfo *info, const BuildRequest *request)
@@ -613,8 +622,8 @@ sluice_index_build(Relation heap, Relation index, IndexInfo *info, const BuildRe
 	report->relid = RelationGetRelid(index);
 	report->method = "sorted";
 	/*
-	 * The stock build's number may be more than there are processors: they
-	 * would take turns.
+	 * The stock build may plan more workers than there are processors. They
+	 * would only take turns.
 	 */
 	build.workers = fresh.for_copy || fresh.old ? 0 :
 		Min(info->ii_ParallelWorkers, sluice_workers_allowed());

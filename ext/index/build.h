@@ -1,6 +1,6 @@
 /*
- * What the files of this room share: builds of B-tree indexes, and the ways to
- * their entries. No other room includes it.
+ * Declarations for the files of this room: builds of B-tree indexes, and the
+ * ways in which entries get into indexes. Other rooms must not include it.
  */
 #ifndef PGSLUICE_INDEX_BUILD_H
 #define PGSLUICE_INDEX_BUILD_H
@@ -17,12 +17,12 @@
 #include "index/index.h"
 
 /*
- * What a build was; pgsluice.last_index_build shows the last one.
+ * A report of one build. pgsluice.last_index_build shows the last one.
  */
 typedef struct SluiceIndexReport
 {
-	bool		valid;			/* there was one */
-	bool		unseen;			/* it was the stock code's alone: rows and time are not known */
+	bool		valid;			/* a build was recorded */
+	bool		unseen;			/* built by the stock code alone: rows and time are not known */
 	Oid			relid;			/* of the index */
 	const char *method;			/* sorted or stock */
 	const char *scan;			/* pages or rows; merged: old entries too */
@@ -32,48 +32,49 @@ typedef struct SluiceIndexReport
 	BlockNumber pages;
 	instr_time	total;
 	instr_time	scanning;		/* reading the table and sorting full runs */
-	char		reason[256];	/* why the stock build did it, or empty */
+	char		reason[256];	/* why the stock build was used, or empty */
 	Oid			user;			/* who ran it */
 } SluiceIndexReport;
 
 /*
- * A COPY that builds indexes at its end wants to know of the first row that
- * has a key again, whichever index says so, and raises the error itself.
+ * The first row with a duplicate key. A COPY that builds indexes at its end
+ * needs it, whichever index finds it, and raises the error itself.
  */
 typedef struct SluiceIndexConflict
 {
-	Oid			index;			/* InvalidOid: there is none */
-	IndexTuple	tuple;			/* of that row */
+	Oid			index;			/* InvalidOid: no conflict */
+	IndexTuple	tuple;			/* of the row with the duplicate key */
 	ItemPointerData earlier;	/* the first row with that key */
 	MemoryContext context;		/* of the tuple */
 } SluiceIndexConflict;
 
 /*
- * An index's file before the COPY gives it another one, and what is not in it.
+ * An index's old file, before the COPY gives it a new one, and which rows have
+ * no entries in it.
  */
 typedef struct SluiceIndexOld
 {
 	CompatLocator locator;
 	bool		permanent;
-	BlockNumber blocks;			/* 0: what is in it is of no use */
-	ItemPointerData first;		/* this row and all behind it have no entries */
+	BlockNumber blocks;			/* 0: the old file is not used */
+	ItemPointerData first;		/* this row and all after it have no entries */
 } SluiceIndexOld;
 
 /*
- * An index of that COPY: to be built, and how that went. It lies in memory
- * that processes share: no pointers.
+ * An index that such a COPY builds, and the result of the build. It is in
+ * memory that processes share, so it must have no pointers.
  */
 typedef struct SluiceIndexBuilt
 {
 	Oid			index;
 	bool		long_keys;		/* of variable length */
 	SluiceIndexOld old;
-	bool		fit;			/* built; else only the stock build can */
+	bool		fit;			/* the core has built it; if not, only the stock build can */
 	IndexBuildResult result;
-	SluiceIndexReport report;	/* but for its strings */
-	bool		conflict;		/* a key is there twice */
+	SluiceIndexReport report;	/* without its pointers to strings */
+	bool		conflict;		/* there is a duplicate key */
 	ItemPointerData earlier;	/* the first row with that key */
-	char		tuple[BLCKSZ / 2] pg_attribute_aligned(MAXIMUM_ALIGNOF);	/* the first row that has one again */
+	char		tuple[BLCKSZ / 2] pg_attribute_aligned(MAXIMUM_ALIGNOF);	/* the first row with a duplicate key */
 } SluiceIndexBuilt;
 
 /* ambuild.c */
@@ -87,7 +88,7 @@ typedef struct InsertedRows
 	ItemPointerData last;
 	int			count;
 	uint64		line;			/* of the first one */
-	uint32	   *further;		/* lines from there of the others, unless they follow */
+	uint32	   *further;		/* of each row, relative to `line`; NULL: lines are consecutive */
 } InsertedRows;
 
 /* The indexes of a table that a COPY fills. */
@@ -99,21 +100,21 @@ struct IndexWriter
 	CommandId	cid;			/* of the rows */
 	MemoryContext context;
 	bool		is_private;
-	bool		disturbed;		/* other commands were done meanwhile */
-	struct SluiceDuplicates *duplicates;	/* that are resolved at the end, or NULL */
-	const char *never;			/* why each row gets its entries when it is inserted, or NULL */
+	bool		disturbed;		/* other commands ran in the meantime */
+	struct SluiceDuplicates *duplicates;	/* to be resolved at the end, or NULL */
+	const char *never;			/* why entries are inserted with each row, or NULL */
 	bool		decided;
-	bool		merges;			/* what was in the old files is in the new ones */
+	bool		merges;			/* the new files get the entries of the old ones */
 	bool		has_long_rows;
-	BlockNumber had_blocks;		/* of a table with rows that is ours alone; 0: it is none */
-	List	   *ascending;		/* indexes whose entries go in behind all others */
+	BlockNumber had_blocks;		/* size of a private table that had rows; otherwise 0 */
+	List	   *ascending;		/* indexes whose new entries come after all others */
 	struct SortedInsert *sorted;	/* NULL unless entries wait to be sorted */
-	struct ForeignKeys *foreign_keys;	/* each of whose values is checked once; NULL: each row is */
+	struct ForeignKeys *foreign_keys;	/* checks each value once; NULL: each row is checked */
 	List	   *deferred;		/* indexes to be built at the end */
 	List	   *late;			/* indexes that get their entries at the end */
-	InsertedRows *batches;		/* in the order of the table */
-	uint64		waited;			/* rows that it was given */
-	int			first_waiting;	/* from this one on, rows wait for the end */
+	InsertedRows *batches;		/* in table order */
+	uint64		waited;			/* rows handed over so far */
+	int			first_waiting;	/* the first batch whose rows wait for the end */
 	int			used;
 	int			allocated;
 };
@@ -147,25 +148,28 @@ extern const char *sluice_index_shape(Relation heap, Relation index,
 
 typedef struct DuplicatePairs DuplicatePairs;
 
-/* What is asked of the build of one index, and where its results go. */
+/* The parameters of the build of one index, and where its results go. */
 typedef struct BuildRequest
 {
-	const SluiceIndexOld *old;	/* entries of the rows before old->first; or NULL */
+	const SluiceIndexOld *old;	/* it has the entries of the rows before old->first; or NULL */
 	int			memory;			/* kB for the rows of a run */
-	SluiceIndexConflict *conflict;	/* the first row that has a key again; NULL: that is the build's error */
-	DuplicatePairs *pairs;		/* rows with equal keys, none of which is an error; or NULL */
+	SluiceIndexConflict *conflict;	/* gets the first duplicate; NULL: the build raises an error */
+	DuplicatePairs *pairs;		/* gets rows with equal keys, which are no error then; or NULL */
 	SluiceIndexReport *report;
 } BuildRequest;
 
 typedef struct SluiceIndexRanks SluiceIndexRanks;
 
-/* Blocks that were added to an index before there were pages for them: btree_pages.c. */
+/*
+ * Blocks that were added to an index in advance, before there are pages for
+ * them: see btree_pages.c.
+ */
 typedef struct SluiceNewBlocks
 {
-	BlockNumber next;			/* not used yet, up to `end` */
+	BlockNumber next;			/* the next unused one; `end` is the first after them */
 	BlockNumber end;
 	uint32		used;			/* new leaves so far, from here or from the access method */
-	bool		none_free;		/* the access method had to add the last one it gave */
+	bool		none_free;		/* the last block from the access method was a newly added one */
 } SluiceNewBlocks;
 
 typedef struct SluiceIndexBuild
@@ -173,32 +177,32 @@ typedef struct SluiceIndexBuild
 	Relation	heap;
 	Relation	index;
 	IndexInfo  *info;
-	const SluiceIndexOld *old;	/* the request's: the scan leaves out the rows that are in it */
+	const SluiceIndexOld *old;	/* from the request: the scan skips the rows in it */
 	const BuildRequest *request;	/* NULL in a worker */
 	SluiceIndex *core;
 	SluiceIndexAttribute attributes[INDEX_MAX_KEYS];
 	SluiceIndexRanks *ranks[INDEX_MAX_KEYS];	/* of the columns that are ranked */
-	MemoryContext scratch;		/* of values that had to be formed */
+	MemoryContext scratch;		/* for values that have to be formed */
 	struct BufFile *file;		/* spilled runs, once there are any */
-	struct FileSet *shared;		/* where the file is to be, for another process to read it */
+	struct FileSet *shared;		/* the file set, if another process is to read the file */
 	const char *shared_name;
-	uint8	   *buffer;			/* for reading them */
-	const char *unfit;			/* why only the stock build takes the rows, once known */
-	bool		rank_all;		/* it could be done if no column were sorted by its bytes */
+	uint8	   *buffer;			/* for reading runs */
+	const char *unfit;			/* why only the stock build can do it, once known */
+	bool		rank_all;		/* the core could do it if all columns were ranked */
 	double		rows;
 	double		reltuples;
 	uint64		spilled;		/* bytes in the file */
 	bool		allequalimage;
-	bool		deduplicates;	/* equal rows share posting lists */
-	bool		mixed;			/* equal values may be stored in different ways: each row keeps its own */
+	bool		deduplicates;	/* rows with equal keys share posting lists */
+	bool		mixed;			/* equal values may be stored in different ways: each row keeps its own form */
 	bool		wants_pairs;	/* rows with equal keys go to request->pairs */
-	bool		for_copy;		/* which wants to know of the first row that has a key again */
+	bool		for_copy;		/* a COPY needs the first row with a duplicate key */
 	int			memory;			/* kB for the rows of a run */
-	int			workers;		/* that may help to read and sort */
-	struct ParallelBuild *team;	/* while there are any */
-	uint64		team_spilled;	/* bytes of theirs */
-	bool		parted;			/* what they had could not be put together */
-	SluiceNewBlocks blocks;		/* of an index that others can reach: for its new leaves */
+	int			workers;		/* the most workers that may help to read and sort */
+	struct ParallelBuild *team;	/* the workers, while there are any */
+	uint64		team_spilled;	/* bytes that workers spilled */
+	bool		parted;			/* the workers' results could not be combined */
+	SluiceNewBlocks blocks;		/* for new leaves of an index that others can reach */
 } SluiceIndexBuild;
 
 /* build.c */
@@ -219,12 +223,12 @@ extern void sluice_index_checked(SluiceIndexBuild *build, SluiceIndexStatus stat
 /* How the entries of a COPY's rows get into an index. */
 typedef enum IndexStrategy
 {
-	SLUICE_INDEX_ROWS,			/* with each row, as stock COPY's */
-	SLUICE_INDEX_SORTED,		/* those of many rows, in the index's order */
-	SLUICE_INDEX_LEAF_MERGE,	/* those, into the leaves they belong to, many at once */
-	SLUICE_INDEX_LEAVES,		/* in whole new leaves behind the last one */
-	SLUICE_INDEX_MERGE,			/* with those of the index's old file into a new one */
-	SLUICE_INDEX_BUILD,			/* the index is rebuilt when all rows are in */
+	SLUICE_INDEX_ROWS,			/* with each row, as in stock COPY */
+	SLUICE_INDEX_SORTED,		/* entries of many rows, in index order */
+	SLUICE_INDEX_LEAF_MERGE,	/* the same, many at once into the leaf that they belong to */
+	SLUICE_INDEX_LEAVES,		/* in whole new leaves after the last one */
+	SLUICE_INDEX_MERGE,			/* merged with the entries of the old file into a new file */
+	SLUICE_INDEX_BUILD,			/* the index is rebuilt after all rows are in */
 	SLUICE_INDEX_WAYS
 } IndexStrategy;
 
@@ -241,7 +245,7 @@ typedef struct IndexUse
 	NameData	name;
 	IndexStrategy way;
 	const char *because;		/* why not a faster one, or NULL */
-	uint64		rows[SLUICE_INDEX_WAYS];	/* whose entries went in by each of the ways */
+	uint64		rows[SLUICE_INDEX_WAYS];	/* rows whose entries went in, by way */
 } IndexUse;
 
 /* index_report.c */
@@ -261,17 +265,17 @@ extern void sluice_index_add_old(SluiceIndexBuild *build, const SluiceIndexOld *
 
 /* row_pairs.c */
 
-/* Places of rows, by their numbers. */
+/* Heap TIDs of rows, by row number. */
 typedef struct RowPlaces
 {
 	MemoryContext context;
 	ItemPointerData *tids;
 	Size		count;
 	Size		allocated;
-	bool		ascending;		/* they are in the order of the table */
+	bool		ascending;		/* the TIDs are in table order */
 } RowPlaces;
 
-/* Each is a key of 32 bits and the number of a row. */
+/* Each pair is a 32-bit key and the number of a row. */
 typedef struct RowPairs
 {
 	MemoryContext context;
@@ -280,7 +284,7 @@ typedef struct RowPairs
 	Size		allocated;
 } RowPairs;
 
-/* What they take, and will take when they are sorted. */
+/* Bytes that the pairs take, including what the sort will need. */
 static inline Size
 sluice_row_pairs_bytes(const RowPairs *pairs)
 {
@@ -315,11 +319,13 @@ extern OtherMethods *sluice_other_methods_open(ResultRelInfo *all, const IndexSt
 extern List *sluice_other_methods_row(OtherMethods *others, ResultRelInfo *rri, TupleTableSlot *slot,
 									  EState *estate);
 extern void sluice_other_methods_flush(OtherMethods *others);
-/* A row that has the key of an entry. */
+/*
+ * A row with the same key as a new entry, which conflicts with it or may do so.
+ */
 typedef struct SluiceRival
 {
-	bool		found;			/* the first entry of those to be merged has one */
-	TransactionId wait;			/* whose end decides about it; invalid: it is decided */
+	bool		found;			/* the first of the entries to be merged has a rival */
+	TransactionId wait;			/* the transaction that decides; invalid: the rival is certain */
 	uint32		speculative;	/* that transaction's token, if its insertion is speculative */
 	ItemPointerData tid;
 } SluiceRival;
@@ -327,15 +333,15 @@ typedef struct SluiceRival
 /* first_refusal.c */
 typedef struct RowLines RowLines;
 
-/* The first row with a conflict, of those that were looked at. */
+/* The first row with a conflict, among those checked so far. */
 typedef struct FirstRefusal
 {
-	uint64		line;			/* none that is not before it is of interest */
+	uint64		line;			/* only rows before it still matter */
 	Oid			oid;			/* of the index */
 	Relation	heap;
 	Relation	index;
-	IndexTuple	tuple;			/* its entry; NULL: there is none */
-	bool		at_once;		/* no transaction is waited for */
+	IndexTuple	tuple;			/* its entry; NULL: no conflict */
+	bool		at_once;		/* do not wait for other transactions */
 } FirstRefusal;
 
 extern RowLines *sluice_row_lines_open(void);
@@ -384,7 +390,7 @@ extern bool sluice_unique_append_goes_on(const UniqueAppend *append);
 extern void sluice_unique_append_close(UniqueAppend *append);
 
 /* btree_pages.c */
-/* Bytes that a tuple takes of a page, with its line pointer. */
+/* Bytes that a tuple takes on a page, including its line pointer. */
 static inline Size
 sluice_btree_size(IndexTuple tuple)
 {
@@ -414,7 +420,7 @@ extern int	sluice_btree_merge(SluiceIndexBuild *build, IndexTuple *tuples, int c
 
 /* btree_append.c */
 
-/* Fewer entries are less to log one by one than their page is. */
+/* With fewer entries, logging each takes less WAL than logging their page. */
 #define SLUICE_INDEX_FEWEST 128
 
 extern int	sluice_btree_append(SluiceIndexBuild *build, IndexTuple *tuples, int count);
@@ -462,8 +468,9 @@ extern void sluice_parallel_build_end(SluiceIndexBuild *build);
 /* build.c: runs in temporary files */
 
 /*
- * Bytes of a worker's file are asked for behind this many bits of its number
- * and one.
+ * The low bits of an offset that the core requests are a position in a file.
+ * The bits above them are the number of the worker that wrote the file, plus
+ * one; 0 is this process's own file.
  */
 #define SLUICE_INDEX_PLACE_BITS 48
 
@@ -487,7 +494,7 @@ extern bool sluice_index_equal_keys(Relation index, bool nulls_not_distinct, Ind
 /* page_writer.c */
 typedef struct SluicePageWriter SluicePageWriter;
 
-/* Where pages come from; false: there is none, or not yet. */
+/* Gets the next page. Returns false if there is none, or none yet. */
 typedef bool (*SluiceIndexNextPage) (void *source, char *page, BlockNumber *block);
 
 extern SluicePageWriter *sluice_page_writer_open(Relation index);

@@ -1,28 +1,29 @@
 /*
- * COPY's option on_duplicate for a table that only this transaction can reach:
- * all rows go in as those of any COPY, and the merge that builds the index
- * tells which have equal keys, or else a sort by the server. Those that lose
- * are deleted before the other indexes are built, sorted by where they are in
- * the table; VACUUM takes them away.
+ * COPY's option on_duplicate for a table that only this transaction can reach.
+ * All rows are inserted as those of any COPY. The merge that builds the index
+ * finds the rows with equal keys; if the core cannot build it, a sort by the
+ * server does. The rows that lose are deleted before the other indexes are
+ * built, in table order. VACUUM removes them.
  *
- * WHICH ROW WINS.  With 'skip' the first one in the input, with 'replace' the
- * last one. Rows lie in the table in the order of the input, so a row's
- * address says which came first. The merge gives equal keys in the order of
- * their addresses; each pair of neighbours names one that loses, so that of
- * several rows with a key exactly one stays.
+ * WHICH ROW WINS.  With 'skip', the first one in the input; with 'replace',
+ * the last one. Rows are in the table in input order, so a row's TID shows
+ * which came first. The merge returns equal keys in the order of their TIDs.
+ * Each pair of adjacent rows names one that loses, so that of several rows
+ * with the same key exactly one stays.
  *
- * WHY THE RESULT IS THAT OF ROW-BY-ROW INSERTION.  It is not if anything could
- * tell that the row was there: an AFTER ROW trigger, a transition table,
- * logical decoding, a volatile constraint, another unique index that refuses a
- * row which would have lost. Then rows go in one by one (needs_each_row(),
+ * WHY THE RESULT IS THAT OF ROW-BY-ROW INSERTION.  It would not be if anything
+ * could notice that a losing row was in the table: an AFTER ROW trigger, a
+ * transition table, logical decoding, a volatile constraint, another unique
+ * index that rejects a row which would have lost. In these cases, rows are
+ * inserted one by one (needs_each_row(), sluice_index_can_dedupe(),
  * heap/speculative_insert.c).
  *
- * The index is built with the entries of the rows that lose in it; they are
- * deleted rows like any others. The command counter is advanced first, because
+ * The index is built with the entries of the losing rows in it. They are then
+ * deleted like any other rows. The command counter is advanced first, because
  * a command cannot delete its own rows.
  *
- * The lost rows are also kept here for duplicates_to (sluice_keep_lost_row),
- * for both ways.
+ * This file also stores the lost rows for duplicates_to
+ * (sluice_keep_lost_row), for both methods.
  */
 #include "index/build.h"
 
@@ -46,7 +47,7 @@
 static const char *const lost_columns[] = {"line", "key", "lost_row"};
 static const Oid lost_types[] = {INT8OID, TEXTOID, TEXTOID};
 
-/* Pairs of the row that loses and the row that came, by address. */
+/* Pairs of the losing row and the later row, by address. */
 struct DuplicatePairs
 {
 	Tuplesortstate *sort;
@@ -54,7 +55,7 @@ struct DuplicatePairs
 	bool		replace;
 };
 
-/* The index that tells which rows are duplicates. */
+/* The index that decides which rows are duplicates. */
 Oid
 sluice_index_arbiter(const IndexWriter *load)
 {
@@ -71,7 +72,9 @@ needs_each_row(const ResultRelInfo *rri, const SluiceDuplicates *duplicates)
 	const TriggerDesc *triggers = rri->ri_TrigDesc;
 	bool		replace = duplicates->mode == SLUICE_DUPLICATE_REPLACE;
 
-	/* Elsewhere each row of the log is put in when its turn comes. */
+	/*
+	 * A subscriber applies each logged row in turn, including those that lose.
+	 */
 	if (RelationIsLogicallyLogged(rri->ri_RelationDesc) ||
 		sluice_has_volatile_checks(rri->ri_RelationDesc, NULL, PROVOLATILE_VOLATILE) ||
 		(duplicates->lost_rows && sluice_spi_insert_runs_code(duplicates->lost_rows)))
@@ -82,8 +85,8 @@ needs_each_row(const ResultRelInfo *rri, const SluiceDuplicates *duplicates)
 }
 
 /*
- * Whether duplicates of this load are resolved at its end; this decides it.
- * Called before the first row.
+ * Decides whether duplicates of this load are resolved at its end. Called
+ * before the first row.
  */
 bool
 sluice_index_can_dedupe(IndexWriter *load, SluiceDuplicates *duplicates)
@@ -99,8 +102,8 @@ sluice_index_can_dedupe(IndexWriter *load, SluiceDuplicates *duplicates)
 		const char *because;
 
 		/*
-		 * What another unique index refuses may depend on which rows are in the
-		 * table at that moment.
+		 * What another unique index rejects may depend on which rows are in
+		 * the table at that moment.
 		 */
 		if (!sluice_index_can_wait(rri->ri_RelationDesc, index, info, &because) ||
 			(info->ii_Unique && RelationGetRelid(index) != duplicates->arbiter))
@@ -120,13 +123,14 @@ sluice_lost_rows_open(const char *name, Relation target)
 }
 
 /*
- * Keeps the row that lost, in the form of the table that the statement names.
+ * Stores a lost row in the table of duplicates_to, in the form of the table
+ * that the statement names.
  */
 void
 sluice_keep_lost_row(const SluiceDuplicates *duplicates, ResultRelInfo *rri, EState *estate,
 					   Relation arbiter, IndexInfo *info, TupleTableSlot *lost, uint64 line)
 {
-	/* Made for the first row, it is there for those that follow. */
+	/* The map is made for the first row and is used for those that follow. */
 	MemoryContext old = MemoryContextSwitchTo(estate->es_query_cxt);
 	TupleConversionMap *map = ExecGetChildToRootMap(rri);
 	Datum		key[INDEX_MAX_KEYS];
@@ -157,8 +161,8 @@ sluice_keep_lost_row(const SluiceDuplicates *duplicates, ResultRelInfo *rri, ESt
 }
 
 /*
- * The pairs are sorted by the row that loses, for rows are deleted in the
- * order of the table then, each page once.
+ * The pairs are sorted by the losing row. So rows are deleted in table order,
+ * and each page is visited once.
  */
 static void
 open_twins(DuplicatePairs *twins, bool replace)
@@ -178,7 +182,10 @@ open_twins(DuplicatePairs *twins, bool replace)
 	twins->replace = replace;
 }
 
-/* Keeps two rows with equal keys, of which no other one lies between. */
+/*
+ * Adds two rows with equal keys, between which there is no other row with that
+ * key.
+ */
 static void
 add_pair(DuplicatePairs *twins, uint64 earlier, uint64 later)
 {
@@ -190,7 +197,7 @@ add_pair(DuplicatePairs *twins, uint64 earlier, uint64 later)
 	tuplesort_puttupleslot(twins->sort, ExecStoreVirtualTuple(slot));
 }
 
-/* Keeps the rows with equal keys that the core has come to. */
+/* Adds the rows with equal keys that the core has found in its last step. */
 void
 sluice_dedupe_take_pairs(SluiceIndexBuild *build)
 {
@@ -201,7 +208,7 @@ sluice_dedupe_take_pairs(SluiceIndexBuild *build)
 		add_pair(build->request->pairs, pairs[i][0], pairs[i][1]);
 }
 
-/* The place of a row that the core has as one number. */
+/* The TID of a row, which the core has as one number. */
 static ItemPointerData
 tid_of(Datum address)
 {
@@ -212,7 +219,10 @@ tid_of(Datum address)
 	return tid;
 }
 
-/* A row of this COPY, visible or not: it is of the current command. */
+/*
+ * Fetches a row of this COPY. It belongs to the current command, so it may not
+ * be visible.
+ */
 static void
 fetch(Relation rel, ItemPointer tid, TupleTableSlot *row)
 {
@@ -221,8 +231,9 @@ fetch(Relation rel, ItemPointer tid, TupleTableSlot *row)
 }
 
 /*
- * A row that a function of the COPY has put in came while the index had no
- * entries of ours, which would have refused it.
+ * Raises an error if the later row is not of this COPY. A function that the
+ * COPY called has then inserted it while the index had no entries of ours,
+ * which would have rejected it.
  */
 static void
 check_ours(IndexWriter *load, Relation index, ItemPointer tid, TupleTableSlot *row)
@@ -239,7 +250,7 @@ check_ours(IndexWriter *load, Relation index, ItemPointer tid, TupleTableSlot *r
 				 errtableconstraint(load->rri->ri_RelationDesc, RelationGetRelationName(index))));
 }
 
-/* One row gives way to another. */
+/* Deletes the losing row of a pair. */
 static void
 lose(IndexWriter *load, Relation index, IndexInfo *info, TupleTableSlot *pair,
 	 TupleTableSlot *row)
@@ -267,8 +278,8 @@ lose(IndexWriter *load, Relation index, IndexInfo *info, TupleTableSlot *pair,
 }
 
 /*
- * Deletes all rows that lose. A pair has two neighbours with
- * equal keys: of several rows with one key all but one lose, each of them once.
+ * Deletes all losing rows. A pair has two adjacent rows with equal keys: of
+ * several rows with the same key all but one lose, each of them once.
  */
 static void
 lose_all(IndexWriter *load, DuplicatePairs *twins)
@@ -292,9 +303,9 @@ lose_all(IndexWriter *load, DuplicatePairs *twins)
 }
 
 /* ----------------------------------------------------------------
- * Rows with equal keys of an index that the core could not sort, for COPY's option
- * on_duplicate: the server sorts the entries of all rows, as its own build does, and
- * neighbours are compared.
+ * Finds the rows with equal keys if the core could not sort the index, for
+ * COPY's option on_duplicate. The server sorts the entries of all rows, as its
+ * own build does, and adjacent ones are compared.
  * ----------------------------------------------------------------
  */
 
@@ -302,10 +313,10 @@ typedef struct Sorter
 {
 	SluiceIndexBuild build;		/* the index, and memory for its values */
 	Tuplesortstate *sort;
-	ItemPointerData too_long;	/* the first row whose entry no index takes, if it is valid */
+	ItemPointerData too_long;	/* the first row whose entry is too long for an index, if valid */
 } Sorter;
 
-/* Bytes of the entry that index_form_tuple() makes of these values. */
+/* Bytes of the tuple that index_form_tuple() would form from these values. */
 static Size
 size_of_entry(Relation index, const Datum *stored, const bool *isnull)
 {
@@ -318,7 +329,7 @@ size_of_entry(Relation index, const Datum *stored, const bool *isnull)
 					heap_compute_data_size(desc, (Datum *) stored, (bool *) isnull));
 }
 
-/* Gives the sort a row's entry. */
+/* Adds a row's entry to the sort. */
 static void
 add_row(Relation index, ItemPointer tid, Datum *values, bool *isnull, bool alive, void *state)
 {
@@ -339,7 +350,7 @@ add_row(Relation index, ItemPointer tid, Datum *values, bool *isnull, bool alive
 	MemoryContextReset(sorter->build.scratch);
 }
 
-/* Whether a unique index takes the keys for the same. */
+/* Whether a unique index treats two keys as equal. */
 bool
 sluice_index_equal_keys(Relation index, bool nulls_not_distinct, IndexTuple a, IndexTuple b)
 {
@@ -363,7 +374,8 @@ sluice_index_equal_keys(Relation index, bool nulls_not_distinct, IndexTuple a, I
 }
 
 /*
- * The row with a key that is too long is refused as an insertion refuses it.
+ * Rejects a row whose key is too long, with the error of an ordinary
+ * insertion.
  */
 static void
 refuse(IndexWriter *load, Oid indexid, ItemPointer tid)
@@ -387,7 +399,7 @@ refuse(IndexWriter *load, Oid indexid, ItemPointer tid)
 	elog(ERROR, "pgsluice: an entry of index \"%s\" is not too long", RelationGetRelationName(index));
 }
 
-/* The same the other way round. */
+/* The number that the core uses for a TID, as in tid_of(). */
 static uint64
 address_of(IndexTuple tuple)
 {
@@ -395,7 +407,7 @@ address_of(IndexTuple tuple)
 		ItemPointerGetOffsetNumber(&tuple->t_tid);
 }
 
-/* Tells of all neighbours with equal keys. */
+/* Adds a pair for each two adjacent entries with equal keys. */
 static void
 tell(Sorter *sorter, bool nulls_not_distinct, DuplicatePairs *twins)
 {
@@ -415,7 +427,7 @@ tell(Sorter *sorter, bool nulls_not_distinct, DuplicatePairs *twins)
 		pfree(last);
 }
 
-/* Tells which rows of the table have equal keys. */
+/* Adds the pairs of rows of the table with equal keys. */
 static void
 add_pairs_by_sort(IndexWriter *load, Oid indexid, DuplicatePairs *twins)
 {
@@ -448,8 +460,8 @@ add_pairs_by_sort(IndexWriter *load, Oid indexid, DuplicatePairs *twins)
  */
 
 /*
- * Builds the index that tells duplicates, and takes the rows away that lose.
- * If only the stock build can have it, that comes later.
+ * Builds the index that finds duplicates, and deletes the losing rows. If only
+ * the stock build can build it, that comes later.
  */
 void
 sluice_dedupe(IndexWriter *load, SluiceIndexBuilt *arbiter)
@@ -461,7 +473,8 @@ sluice_dedupe(IndexWriter *load, SluiceIndexBuilt *arbiter)
 	if (!arbiter->fit)
 		add_pairs_by_sort(load, arbiter->index, &twins);
 	/*
-	 * The rows become those of an earlier command, which this one may delete.
+	 * This makes the rows those of an earlier command, which this one may
+	 * delete.
 	 */
 	CommandCounterIncrement();
 	lose_all(load, &twins);

@@ -1,56 +1,58 @@
 /*
- * Indexes of a table that only this transaction can reach: once a COPY into it
- * has grown beyond a few pages, B-trees that the core can sort get no more
- * entries, and are rebuilt from all rows when the last one is in.
+ * Indexes of a table that only this transaction can reach. Once a COPY has
+ * made the table grow beyond a few pages, B-trees that the core can sort get
+ * no more entries. They are rebuilt from all rows after the last one is in.
  *
- * Private is a table that was created or truncated in this transaction, or
- * that it has locked against everybody, and that was empty when the COPY
- * began; for one that had rows see index/merge.c.
+ * A table is private if this transaction has created or truncated it, or has
+ * locked it against everybody, and if it was empty when the COPY began. For a
+ * table that had rows, see index/merge.c.
  *
  * WHY NOTHING CAN MISS THE ENTRIES meanwhile. Other transactions cannot open
  * the table. The rows are invisible to the command that inserts them. AFTER
- * triggers wait until the indexes are there. Where a volatile CHECK constraint
- * or condition may look at the table, nothing waits. What is left is a
- * function that the COPY calls and that runs commands of its own on the table:
- * it may insert rows, and finds an index that lacks entries of the COPY's
- * rows, none of which it can see. Its own rows get their entries by the
- * executor; the build at the end takes all rows of the table, also those of other
- * commands of the transaction (`disturbed`), and finds a key that is there twice.
+ * triggers wait until the indexes are complete. Where a volatile CHECK
+ * constraint or condition may read the table, no entries wait. There remains a
+ * function that the COPY calls and that runs its own commands on the table. If
+ * it inserts rows, it uses an index that lacks entries of the COPY's rows, but
+ * it can see none of these rows. The executor inserts the entries of the
+ * function's rows. The build at the end takes all rows of the table, also
+ * those of other commands of the transaction (`disturbed`), and finds a key
+ * that two of them have.
  *
- * A NEW FILE.  An index is not filled, it is given a new file (relfilenumber),
- * as TRUNCATE gives one. So a rollback, also one to a savepoint, brings back
- * the old file with all that was in it, and an error in the middle of the
- * build leaves nothing to repair. Crash recovery needs nothing else: see
- * page_writer.c for the new file; the old one is removed at the commit by the
- * record of the commit itself.
+ * A NEW FILE.  An index is not filled: it gets a new file (relfilenumber), as
+ * TRUNCATE gives one. So a rollback, also one to a savepoint, restores the old
+ * file with all its contents, and an error in the middle of the build leaves
+ * nothing to repair. Crash recovery needs nothing else. For the new file, see
+ * page_writer.c. The old file is removed at the commit, by the commit record
+ * itself.
  *
- * UNLOGGED tables are only taken if their files are new in this transaction:
- * may_have_new_files() in writer.c says why.
+ * UNLOGGED tables are taken only if their files are new in this transaction:
+ * may_have_new_files() in writer.c gives the reason.
  *
- * SEVERAL INDEXES.  If one that waits is unique, all that check at once wait
- * with it (`late`): of two refusals stock COPY's is the one of the row that
- * comes first, and this is only known when all are built.
+ * SEVERAL INDEXES.  If an index that waits is unique, all indexes that check
+ * immediately wait with it (`late`). Of two rows to be rejected, stock COPY
+ * reports the one that comes first, and this is only known when all indexes
+ * are built.
  *
- * REFUSALS.  A key that is there twice is refused with stock COPY's error,
- * which names the line of the first row in the input that has a key again, and
- * with a hint that names the line where it was before. All indexes are built
- * before anything is refused, each notes its first conflict, and the one of
- * the earliest row is raised. Other indexes get the entries of the rows before
- * it first, since they might refuse one of those.
+ * REJECTED ROWS.  A duplicate key is rejected with stock COPY's error. It
+ * names the line of the first row in the input that has a duplicate key, and a
+ * hint names the line that had the key before. All indexes are built before a
+ * row is rejected. Each index records its first conflict, and the one of the
+ * earliest row is raised. Before that, the other indexes get the entries of
+ * the rows up to it, because they might reject one of those.
  *
- * What the core cannot build is the stock build's. That one has other words
- * for what it refuses, and comes to rows in the order of their keys: then the
- * entries are inserted as stock COPY inserts them, row after row, until it is
- * refused so.
+ * If the core cannot build an index, the stock build does. Its errors have
+ * other messages, and it checks rows in key order. So if it rejects a row,
+ * entries are inserted row after row, as stock COPY inserts them, until the
+ * row is rejected in that way.
  *
- * Locks: the executor's RowExclusiveLock on an index is given up when it is
- * left for the end; the build takes AccessExclusiveLock, as REINDEX does. If
- * something in the session still has the index open (a cursor), it is not
- * replaced: its entries are inserted one by one.
+ * Locks: an index that is left for the end loses the executor's
+ * RowExclusiveLock. The build takes AccessExclusiveLock, as REINDEX does. If
+ * something in the session still has the index open (a cursor), its file is
+ * not replaced, and its entries are inserted one by one.
  *
  * SERIALIZABLE transactions may have read a part of the index before. Their
- * predicate locks are moved to the whole table, and a conflict is checked for
- * at once, since no insertion into the index will do it.
+ * predicate locks are moved to the whole table. The conflict check is made at
+ * once, because no insertion into the index will make it.
  */
 #include "index/build.h"
 
@@ -67,16 +69,17 @@
 #include "utils/memutils.h"
 
 /*
- * Blocks of the table below which single entries are cheaper than a new file.
+ * Up to this many blocks of the table, single entries are cheaper than a new
+ * file.
  */
 #define SMALL_TABLE 256
 
-/* A row that is not longer has no value that only the stock build takes. */
+/* No row up to this many bytes has a value that needs the stock build. */
 #define LONG_ROW 500
 
 /*
- * Whether the index can be built at the end; *because says why not, or is
- * NULL.
+ * Whether the index can be built at the end. If not, *because is the reason;
+ * otherwise it is NULL.
  */
 bool
 sluice_index_can_wait(Relation heap, Relation index, IndexInfo *info, const char **because)
@@ -87,8 +90,8 @@ sluice_index_can_wait(Relation heap, Relation index, IndexInfo *info, const char
 }
 
 /*
- * Whether one of the table's indexes can be left for the end; *because says
- * why not.
+ * Whether index `i` of the table can be left for the end. If not, *because is
+ * the reason.
  */
 static bool
 waits(const IndexWriter *load, int i, const char **because)
@@ -101,9 +104,9 @@ waits(const IndexWriter *load, int i, const char **because)
 }
 
 /*
- * Takes the indexes that can wait out of those that get an entry for each row.
- * If one of them is unique, the others that check at once wait as well: of two
- * refusals stock COPY's is the one of the row that comes first.
+ * Removes the indexes that can wait from those that get an entry for each row.
+ * If one of them is unique, the others that check immediately wait as well: of
+ * two rows to be rejected, stock COPY reports the one that comes first.
  */
 static void
 defer(IndexWriter *load)
@@ -139,7 +142,7 @@ defer(IndexWriter *load)
 				if (load->merges)
 					sluice_index_take(index, SLUICE_INDEX_ROWS, "another index that checks waits");
 			}
-			/* The lock was ExecOpenIndices'. */
+			/* ExecOpenIndices() has taken this lock. */
 			compat_index_cleanup(index, rri->ri_IndexRelationInfo[i]);
 			index_close(index, RowExclusiveLock);
 			continue;
@@ -152,7 +155,7 @@ defer(IndexWriter *load)
 	MemoryContextSwitchTo(old);
 }
 
-/* Whether some values of the key are of variable length. */
+/* Whether some columns of the index have values of variable length. */
 static bool
 has_long_keys(Relation index)
 {
@@ -165,9 +168,9 @@ has_long_keys(Relation index)
 }
 
 /*
- * A table that had rows has grown so much that it is quicker to rewrite its
- * indexes, except those whose new entries come after all others. False: none is
- * rewritten.
+ * A table that had rows has grown so much that it is faster to rewrite its
+ * indexes, except those whose new entries come after all others. Returns false
+ * if none is rewritten.
  */
 bool
 sluice_index_start_merge(IndexWriter *load, List *ascending)
@@ -180,7 +183,7 @@ sluice_index_start_merge(IndexWriter *load, List *ascending)
 	load->merges = true;
 	for (int i = 0; i < load->rri->ri_NumIndices; i++)
 	{
-		/* If one that checks waits, all that check do. */
+		/* If one unique index waits, all that check must wait. */
 		if (load->rri->ri_IndexRelationDescs[i]->rd_index->indisunique &&
 			waits(load, i, &because))
 			load->ascending = NIL;
@@ -189,7 +192,7 @@ sluice_index_start_merge(IndexWriter *load, List *ascending)
 	return load->deferred != NIL;
 }
 
-/* These rows have just been inserted into the table, and into no index yet. */
+/* Called when these rows are in the table, but in no index yet. */
 void
 sluice_index_defer_rows(IndexWriter *load, const PlacedRow *rows, int count)
 {
@@ -209,23 +212,23 @@ sluice_index_defer_rows(IndexWriter *load, const PlacedRow *rows, int count)
 }
 
 /* ----------------------------------------------------------------
- * Index entries one by one for the rows of a COPY that are in the table already:
- * for indexes that were to be built when all were in and now cannot be.
+ * Index entries one by one, for rows of a COPY that are in the table already:
+ * for indexes that were to be built at the end and now cannot be.
  * ----------------------------------------------------------------
  */
 
 typedef struct EntryScan
 {
 	IndexWriter *load;
-	ItemPointerData first;		/* row that gets some */
-	ItemPointer end;			/* the last one, or NULL */
-	int			of_end;			/* how many of the indexes have one of that */
+	ItemPointerData first;		/* the first row that gets entries */
+	ItemPointer end;			/* the last such row, or NULL */
+	int			of_end;			/* how many of the indexes get an entry of that row */
 	TupleTableSlot *slot;
-	int			batch;			/* where the next row's line is */
+	int			batch;			/* the batch that has the next row's line */
 	int			row;
 } EntryScan;
 
-/* Whether the COPY itself put the tuple there, since entries have waited. */
+/* Whether this COPY has inserted the tuple since entries began to wait. */
 static bool
 is_ours(EntryScan *scan, HeapTuple tuple)
 {
@@ -237,7 +240,7 @@ is_ours(EntryScan *scan, HeapTuple tuple)
 		HeapTupleHeaderGetCmin(tuple->t_data) == load->cid;
 }
 
-/* The line of the next row: the table has them in the order of the input. */
+/* The line of the next row. The table has the rows in input order. */
 static uint64
 next_line(EntryScan *scan)
 {
@@ -253,9 +256,9 @@ next_line(EntryScan *scan)
 }
 
 /*
- * The entries of one row, in all indexes that are open for it. Behind `end`
- * only those indexes get one that stock COPY would have come to before the
- * error.
+ * Inserts the entries of one row, in all indexes that are open for it. The row
+ * at `end` gets entries only in the indexes that stock COPY would have
+ * inserted into before the error.
  */
 static void
 insert_entry(EntryScan *scan, HeapTuple tuple)
@@ -273,8 +276,9 @@ insert_entry(EntryScan *scan, HeapTuple tuple)
 }
 
 /*
- * The entries of a page's rows. The page is copied, for an insertion into an
- * index must not be done under a lock of the table's page.
+ * Inserts the entries of a page's rows. Works on a copy of the page, because
+ * an insertion into an index must not be made while a page of the table is
+ * locked.
  */
 static void
 insert_page(EntryScan *scan, BlockNumber block)
@@ -304,8 +308,8 @@ insert_page(EntryScan *scan, BlockNumber block)
 }
 
 /*
- * Opens the indexes for the table's insertions, in the order in which those
- * come to them.
+ * Opens the indexes for insertions into the table, in the order in which those
+ * use them.
  */
 static void
 open_indexes(EntryScan *scan, List *indexes, Oid refuses)
@@ -329,9 +333,10 @@ open_indexes(EntryScan *scan, List *indexes, Oid refuses)
 }
 
 /*
- * Inserts entries, with stock COPY's errors, of the COPY's rows from the first
- * of a batch on. If `end` is not NULL, it is the last row, which another index
- * refuses: indexes that come before that one get its entries too.
+ * Inserts the entries of the COPY's rows from the first row of a batch on,
+ * with stock COPY's errors. If `end` is not NULL, it is the last row, which
+ * the index `refuses` rejects: indexes that come before that one get its
+ * entries too.
  */
 static void
 insert_entries(IndexWriter *load, List *indexes, int batch, ItemPointer end,
@@ -364,12 +369,12 @@ insert_entries(IndexWriter *load, List *indexes, int batch, ItemPointer end,
 }
 
 /* ----------------------------------------------------------------
- * A key that is there twice, found when the indexes of a COPY are built at its
- * end: the row that stock COPY would have refused.
+ * A duplicate key, found when the indexes of a COPY are built at its end: the
+ * row that stock COPY would have rejected.
  * ----------------------------------------------------------------
  */
 
-/* Stock COPY's error for the row that has a key again. */
+/* Raises stock COPY's error for the row that has a duplicate key. */
 static void
 raise_conflict(IndexWriter *load, const SluiceIndexBuilt *built)
 {
@@ -385,7 +390,7 @@ raise_conflict(IndexWriter *load, const SluiceIndexBuilt *built)
 	load->cstate->cur_lineno = line;
 	index_deform_tuple(tuple, RelationGetDescr(index), values, isnull);
 	key = BuildIndexValueDescription(index, values, isnull);
-	/* The words are those of _bt_check_unique(). */
+	/* The message is that of _bt_check_unique(). */
 	ereport(ERROR,
 			(errcode(ERRCODE_UNIQUE_VIOLATION),
 			 errmsg("duplicate key value violates unique constraint \"%s\"",
@@ -398,8 +403,8 @@ raise_conflict(IndexWriter *load, const SluiceIndexBuilt *built)
 }
 
 /*
- * The one that has the first row with a key again, or NULL; of several that
- * have the same row, the one that stock COPY would have come to first.
+ * The index in which the first row has a duplicate key, or NULL. If several
+ * reject the same row, the one that stock COPY would have inserted into first.
  */
 static SluiceIndexBuilt *
 first_conflict(SluiceIndexBuilt *built, int count)
@@ -422,26 +427,27 @@ first_conflict(SluiceIndexBuilt *built, int count)
 }
 
 /* ----------------------------------------------------------------
- * The end of a COPY that has left indexes for it (index/deferred.c): they are built of
- * all rows. An index that is rebuilt is a new file, so that a rollback to a savepoint
- * brings back the old one.
+ * The end of a COPY that has left indexes for it: they are built from all
+ * rows. An index that is rebuilt gets a new file, so that a rollback to a
+ * savepoint restores the old one.
  *
- * A key that is there twice is refused with stock COPY's error, which names the
- * line of the first row in the input that has a key again, and with a hint that
- * names the line where it was before.
+ * A duplicate key is rejected with stock COPY's error. It names the line of
+ * the first row in the input that has a duplicate key, and a hint names the
+ * line that had the key before.
  *
- * What the core cannot build is the stock build's. That one has other words for what it
- * refuses, and comes to rows in the order of their keys: then the entries are inserted as stock
- * COPY inserts them, row after row, until it is refused so.
+ * If the core cannot build an index, the stock build does. Its errors have
+ * other messages, and it checks rows in key order. So if it rejects a row,
+ * entries are inserted row after row, as stock COPY inserts them, until the
+ * row is rejected in that way.
  * ----------------------------------------------------------------
  */
 
 /*
- * Makes the index a new and empty file, which the end of the transaction
- * leaves or takes away; says where the old one is. Not if something that the
- * COPY ran has the index open, nor if it is unique and its keys may be too
- * long for the core to sort; that does not matter where duplicates are not
- * refused.
+ * Gives the index a new and empty file, which the end of the transaction keeps
+ * or removes. Records where the old one is. Returns false if something that
+ * the COPY ran has the index open. Also returns false if the index is unique
+ * and its keys may be too long for the core to sort; that does not matter
+ * where duplicates are not rejected.
  */
 static bool
 empty_index(IndexWriter *load, Oid indexid, SluiceIndexOld *old)
@@ -457,8 +463,8 @@ empty_index(IndexWriter *load, Oid indexid, SluiceIndexOld *old)
 		if (old)
 			sluice_index_old_file(load, index, old);
 		/*
-		 * Who has read a part of the index may have missed what came: no
-		 * insertion has told.
+		 * No insertion has checked for conflicts with transactions that have
+		 * read a part of the index, so check now.
 		 */
 		TransferPredicateLocksToHeapRelation(index);
 		CheckForSerializableConflictIn(rel, NULL, InvalidBlockNumber);
@@ -472,8 +478,8 @@ empty_index(IndexWriter *load, Oid indexid, SluiceIndexOld *old)
 }
 
 /*
- * The catalogs' part of an index that is built; or the stock build, if that
- * must be.
+ * Updates the catalogs for an index that is built. If the core could not build
+ * it, runs the stock build.
  */
 static void
 complete_index(IndexWriter *load, SluiceIndexBuilt *built)
@@ -497,7 +503,7 @@ typedef struct ServerBuild
 	SluiceIndexBuilt *built;
 } ServerBuild;
 
-/* As work of a subtransaction. */
+/* The work of a subtransaction. */
 static void
 run_server_build(void *arg)
 {
@@ -507,9 +513,9 @@ run_server_build(void *arg)
 }
 
 /*
- * Lets the stock build have the index. If it refuses a row, for a reason that
- * stock COPY has too, all that it did is undone, and that is the answer; else
- * it is NULL.
+ * Lets the stock build do the index. If it rejects a row for a reason that
+ * stock COPY has too, everything it did is rolled back, and the error is
+ * returned. Returns NULL if it succeeds. Other errors are raised.
  */
 static ErrorData *
 build_by_server(IndexWriter *load, SluiceIndexBuilt *built)
@@ -525,7 +531,7 @@ build_by_server(IndexWriter *load, SluiceIndexBuilt *built)
 	return refusal;
 }
 
-/* Gives the index one more file, of a tree that has no entries. */
+/* Gives the index another new file, with a tree that has no entries. */
 void
 sluice_index_empty_tree(IndexWriter *load, Oid indexid)
 {
@@ -538,9 +544,9 @@ sluice_index_empty_tree(IndexWriter *load, Oid indexid)
 }
 
 /*
- * The indexes that were not built are to get entries one by one, as the others
- * do; gives all of them. What a merge would have taken over is not in them:
- * they are of use only to find a row that is refused.
+ * Prepares the indexes that were not built to get entries one by one, as the
+ * others do. Returns all of them. They lack what a merge would have copied
+ * from the old files: they only serve to find the row that is rejected.
  */
 static List *
 begin_entries(IndexWriter *load, const SluiceIndexBuilt *built, int count, List *others)
@@ -555,8 +561,8 @@ begin_entries(IndexWriter *load, const SluiceIndexBuilt *built, int count, List 
 		unfit = lappend_oid(unfit, built[i].index);
 	}
 	/*
-	 * The first rows have entries in all others, and had them in the old files
-	 * of these.
+	 * The first rows have entries in all other indexes, and had them in the
+	 * old files of these.
 	 */
 	if (unfit != NIL && load->first_waiting > 0)
 		insert_entries(load, unfit, 0, &load->batches[load->first_waiting].first,
@@ -565,8 +571,8 @@ begin_entries(IndexWriter *load, const SluiceIndexBuilt *built, int count, List 
 }
 
 /*
- * Puts an index among those to be built: keys that take longer to sort come
- * first.
+ * Adds an index to those to be built. Indexes whose keys take longer to sort
+ * come first.
  */
 static void
 list_built(SluiceIndexBuilt *built, int count, Oid indexid, const SluiceIndexOld *old)
@@ -587,7 +593,7 @@ list_built(SluiceIndexBuilt *built, int count, Oid indexid, const SluiceIndexOld
 	}
 }
 
-/* Puts this one in front of the others; false if it is not to be built. */
+/* Moves this index to the front. Returns false if it is not to be built. */
 static bool
 put_first(SluiceIndexBuilt *built, int count, Oid index)
 {
@@ -605,9 +611,9 @@ put_first(SluiceIndexBuilt *built, int count, Oid index)
 }
 
 /*
- * Keys that are there twice in what was merged, if each entry's row is alive.
- * The old file does not know that: the index is built again, of what the table
- * says.
+ * Called when a merge has found duplicate keys. They are real only if the rows
+ * of these entries are live, which the old file does not show. So the index is
+ * built again, from the table.
  */
 static void
 rebuild_from_table(IndexWriter *load, SluiceIndexBuilt *built)
@@ -621,7 +627,7 @@ rebuild_from_table(IndexWriter *load, SluiceIndexBuilt *built)
 	(void) sluice_index_build_all(rel, built, 1, 0, NULL);
 }
 
-/* Builds them all; answers how many workers helped. */
+/* Builds all indexes. Returns how many workers helped. */
 static int
 build_all(IndexWriter *load, SluiceIndexBuilt *built, int count, int workers)
 {
@@ -644,9 +650,9 @@ build_all(IndexWriter *load, SluiceIndexBuilt *built, int count, int workers)
 }
 
 /*
- * What was built is the server's to complete, what was not is its to build.
- * The others get their entries. Of all rows that are to be refused, it is for
- * the first one.
+ * Completes all indexes: the server completes those that are built, builds
+ * those that are not, and the late ones get their entries. If rows are to be
+ * rejected, raises the error of the first one.
  */
 static void
 complete(IndexWriter *load, SluiceIndexBuilt *built, int count, List *others, int workers)
@@ -678,7 +684,7 @@ complete(IndexWriter *load, SluiceIndexBuilt *built, int count, List *others, in
 	}
 }
 
-/* What pg_stat_progress_copy shows. */
+/* What pg_stat_progress_copy shows, saved. */
 typedef struct CopyProgress
 {
 	bool		shown;
@@ -687,7 +693,7 @@ typedef struct CopyProgress
 	int64		values[PGSTAT_NUM_PROGRESS_PARAM];
 } CopyProgress;
 
-/* From now on the statement shows in pg_stat_progress_create_index. */
+/* From now on, pg_stat_progress_create_index shows the statement. */
 static void
 begin_progress(IndexWriter *load, CopyProgress *copy)
 {
@@ -706,7 +712,7 @@ begin_progress(IndexWriter *load, CopyProgress *copy)
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_COMMAND, PROGRESS_CREATEIDX_COMMAND_CREATE);
 }
 
-/* And again in pg_stat_progress_copy. */
+/* Now pg_stat_progress_copy shows it again. */
 static void
 end_progress(const CopyProgress *copy)
 {
@@ -716,7 +722,10 @@ end_progress(const CopyProgress *copy)
 	pgstat_progress_update_multi_param(PGSTAT_NUM_PROGRESS_PARAM, copy->params, copy->values);
 }
 
-/* Whether values of one of them are to be ranked, which takes memory for each. */
+/*
+ * Whether one of the indexes has values to be ranked, which takes memory for
+ * each value.
+ */
 static bool
 any_is_ranked(Relation heap, const SluiceIndexBuilt *built, int count)
 {
@@ -737,9 +746,10 @@ any_is_ranked(Relation heap, const SluiceIndexBuilt *built, int count)
 }
 
 /*
- * All rows are in the table: completes the indexes that have waited, with so
- * many workers. With `most` where they can do with the less memory that each
- * then has: values to be ranked, which do not fit into it, take twice as long.
+ * Called when all rows are in the table: completes the indexes that have
+ * waited, with `workers` workers. Uses `most` if the indexes can do with less
+ * memory for each worker. Ranked values cannot: if they do not fit into it,
+ * they take twice as long.
  */
 void
 sluice_index_finish_deferred(IndexWriter *load, int workers, int most)
@@ -752,8 +762,8 @@ sluice_index_finish_deferred(IndexWriter *load, int workers, int most)
 
 	Assert(load->sorted == NULL);
 	/*
-	 * Another command may have put rows into the table; it made our own one
-	 * end.
+	 * If the command ID has changed, another command may have put rows into
+	 * the table.
 	 */
 	load->disturbed = GetCurrentCommandId(false) != load->cid;
 	if (load->deferred == NIL || load->used == 0)

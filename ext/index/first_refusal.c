@@ -1,33 +1,37 @@
 /*
- * Which row of a COPY is refused when entries of unique indexes have waited
- * (sorted_insert.c): the first one in the input, as stock COPY refuses it.
+ * Finds the row of a COPY that is rejected when entries of unique indexes have
+ * waited (sorted_insert.c). It is the first such row in the input, as in stock
+ * COPY.
  *
  * Entries are sorted by their keys, so the conflict that is found first is
  * seldom that of the first row. From then on nothing more is inserted. All
- * entries that still wait, of all of the load's unique indexes, are only
- * looked at, and of all rows with a conflict the one with the lowest line is
- * refused; of several indexes of that row, the one with the lowest OID, because
- * insertions come to them in that order. The transaction ends by that error, so
- * the entries that are in by then do no harm.
+ * entries that still wait, of all unique indexes of the load, are only
+ * checked. Of all rows with a conflict, the one with the lowest line is
+ * rejected. If several indexes reject it, the one with the lowest OID does,
+ * because insertions process indexes in that order. The error ends the
+ * transaction, so entries that are already in the indexes do no harm.
  *
- * WHICH ROW HAS THE CONFLICT.  Of several rows with a key, the first one in the
- * input has none, unless a row that was there before has the key too. Which
- * row an entry is of is known by its place in the table: RowLines has the places
- * and lines of the load's rows since some entries of unique indexes wait. A row
- * whose place is not there was in the table earlier.
+ * WHICH ROW HAS THE CONFLICT.  Of several rows with the same key, the first
+ * one in the input has no conflict, unless an older row has the key too. The
+ * heap TID of an entry identifies its row. RowLines has the TIDs and lines of
+ * the load's rows, from the time at which entries of unique indexes began to
+ * wait. A row whose TID is not there was in the table earlier.
  *
  * ERRORS OF LATER ROWS.  When a value cannot be read, or a constraint or
- * another index refuses a row, rows before it may be waiting that have a
- * conflict. sluice_index_refuse_earlier() looks for one before that error ends
- * the statement. This is work in a transaction that has met an error. It changes
- * no entry: it reads pages of B-trees and rows, without the functions or
- * snapshots of users; a search may finish a split of another session. It waits
- * for nobody: a row of another open transaction counts as no conflict. It is for errors that are about the data and were raised
- * with no page locked; a lock would stay until the abort, and we might wait for
- * ourselves. So an access method that refuses a value while it has a page locked
- * (an entry that is too large) ends the statement at once, as a cancel does, or
- * no space. What waits is therefore inserted before a row that is so long that
- * its entries may be too large (sorted_insert.c).
+ * another index rejects a row, entries of earlier rows may be waiting, and
+ * such a row may have a conflict. sluice_index_refuse_earlier() looks for one
+ * before that error ends the statement. This is work in a transaction that has
+ * met an error. It changes no entry: it reads pages of B-trees and rows,
+ * without functions or snapshots of users. A search may finish another
+ * session's incomplete split. It waits for no other transaction: a row of one
+ * that is in progress counts as no conflict.
+ *
+ * It is only for errors that are about the data and were raised with no page
+ * locked. A page lock would be held until the abort, and we might wait for
+ * ourselves. So if an access method rejects a value while it has a page locked
+ * (an entry that is too large), that ends the statement at once, and so do a
+ * cancel and a full disk. For this reason, waiting entries are inserted before
+ * a row that is so long that its entries may be too large (sorted_insert.c).
  */
 #include "index/build.h"
 
@@ -35,7 +39,7 @@
 #include "miscadmin.h"
 #include "utils/memutils.h"
 
-/* Rows that follow one another in a block and in the input. */
+/* Rows that are consecutive in a block and in the input. */
 typedef struct PlacedRange
 {
 	BlockNumber block;
@@ -44,14 +48,14 @@ typedef struct PlacedRange
 	uint64		line;			/* of the first one */
 } PlacedRange;
 
-/* Places and lines of rows, in the order of the input. */
+/* Heap TIDs and lines of rows, in input order. */
 struct RowLines
 {
 	MemoryContext context;
 	PlacedRange *ranges;
 	size_t		used;
 	size_t		allocated;
-	bool		sorted;			/* by place, since no more rows come */
+	bool		sorted;			/* by TID; no row was added since */
 };
 
 RowLines *
@@ -63,14 +67,14 @@ sluice_row_lines_open(void)
 	return lines;
 }
 
-/* How many bytes all take. */
+/* Bytes that all ranges take. */
 Size
 sluice_row_lines_size(const RowLines *lines)
 {
 	return sizeof(PlacedRange) * lines->used;
 }
 
-/* Notes these rows. */
+/* Records these rows. */
 void
 sluice_row_lines_note(RowLines *lines, const PlacedRow *rows, int count)
 {
@@ -100,7 +104,7 @@ sluice_row_lines_note(RowLines *lines, const PlacedRow *rows, int count)
 	}
 }
 
-/* No entry of a unique index waits. */
+/* Called when no entry of a unique index waits. */
 void
 sluice_row_lines_forget(RowLines *lines)
 {
@@ -122,8 +126,8 @@ compare_ranges(const void *a, const void *b)
 }
 
 /*
- * The line of the row at this place; 0: it is not one of those that were noted.
- * A place is noted once: nobody frees that of a row while its transaction runs.
+ * The line of the row with this TID, or 0 if the row was not recorded. A TID is
+ * recorded once: nobody frees the TID of a row while its transaction runs.
  */
 uint64
 sluice_row_lines_find(RowLines *lines, const ItemPointerData *tid)
@@ -158,7 +162,7 @@ is_earlier(const FirstRefusal *first, uint64 line, Oid index)
 	return line < first->line || (line == first->line && index < first->oid);
 }
 
-/* This row has a conflict. */
+/* Records a row that has a conflict. */
 static void
 add_conflict(FirstRefusal *first, Relation heap, Relation index, IndexTuple tuple, uint64 line)
 {
@@ -174,7 +178,7 @@ add_conflict(FirstRefusal *first, Relation heap, Relation index, IndexTuple tupl
 	first->tuple = CopyIndexTuple(tuple);
 }
 
-/* An entry has a rival. If that is a row of this load that came later, this is the one to refuse. */
+/* An entry has a rival. If the rival is a later row of this load, the rival is the row to reject. */
 void
 sluice_first_refusal_add(FirstRefusal *first, RowLines *lines, Relation heap, Relation index,
 						 IndexTuple tuple, const SluiceRival *rival)
@@ -184,8 +188,9 @@ sluice_first_refusal_add(FirstRefusal *first, RowLines *lines, Relation heap, Re
 }
 
 /*
- * Looks for conflicts of entries that are in the index's order; `before` is the
- * entry before them, or NULL, and is the last of them afterwards.
+ * Looks for conflicts of entries that are in index order. `before` is NULL, or
+ * an entry with the last key before them: the one that is first in the input.
+ * On return it is the same for the last key of these entries.
  */
 void
 sluice_first_refusal_look(FirstRefusal *first, RowLines *lines, CopyFromState cstate,
@@ -193,7 +198,7 @@ sluice_first_refusal_look(FirstRefusal *first, RowLines *lines, CopyFromState cs
 						  IndexTuple *tuples, int count)
 {
 	bool		nulls_not_distinct = index->rd_index->indnullsnotdistinct;
-	IndexTuple	group = *before;	/* the first in the input of those with its key */
+	IndexTuple	group = *before;	/* the first in the input of those with this key */
 	uint64		group_line = group ? sluice_row_lines_find(lines, &group->t_tid) : 0;
 	MemoryContext scratch = AllocSetContextCreate(CurrentMemoryContext, "pgsluice index look",
 												  ALLOCSET_DEFAULT_SIZES);
@@ -233,7 +238,7 @@ sluice_first_refusal_look(FirstRefusal *first, RowLines *lines, CopyFromState cs
 	*before = group ? CopyIndexTuple(group) : NULL;
 }
 
-/* Stock COPY's error for the first row with a conflict. */
+/* Raises stock COPY's error for the first row with a conflict. */
 void
 sluice_first_refusal_raise(const FirstRefusal *first, CopyFromState cstate)
 {
@@ -247,7 +252,7 @@ sluice_first_refusal_raise(const FirstRefusal *first, CopyFromState cstate)
 	cstate->cur_attname = cstate->cur_attval = NULL;
 	index_deform_tuple(first->tuple, RelationGetDescr(first->index), values, isnull);
 	key = BuildIndexValueDescription(first->index, values, isnull);
-	/* The words are those of _bt_check_unique(). */
+	/* The message is that of _bt_check_unique(). */
 	ereport(ERROR,
 			(errcode(ERRCODE_UNIQUE_VIOLATION),
 			 errmsg("duplicate key value violates unique constraint \"%s\"",
@@ -257,9 +262,10 @@ sluice_first_refusal_raise(const FirstRefusal *first, CopyFromState cstate)
 }
 
 /*
- * The index that a caught error is of, or the first that may raise one that
- * does not name it; else one beyond all, since AFTER triggers come after the
- * indexes.
+ * The index that a caught error is from. If the error names no constraint, it
+ * is the first index that has expressions or a predicate, which may raise one.
+ * Otherwise it is an OID above all others, because AFTER triggers come after
+ * the indexes.
  */
 static Oid
 index_of_error(const ErrorData *error, const ResultRelInfo *all)
@@ -278,9 +284,11 @@ index_of_error(const ErrorData *error, const ResultRelInfo *all)
 }
 
 /*
- * An error of the load was just caught, and no page is locked. If it is about the
- * data, and a row that comes before that of the error has a conflict, raises
- * that; else returns, and the caller raises the error again.
+ * An error of the load was just caught, and no page is locked. Returns, and
+ * the caller raises the error again, if it is not about the data, if no
+ * entries of unique indexes wait, or if a conflict is already being looked
+ * for. Otherwise raises the conflict of an earlier row, or else the caught
+ * error.
  */
 void
 sluice_index_refuse_earlier(CopyFromState cstate)

@@ -1,33 +1,32 @@
 /*
- * Foreign keys: each value is checked once in a COPY, not once for each row that has it.
+ * Checks each value of a foreign key once in a COPY, not once for each row that has it.
  *
- * PostgreSQL queues an event for each row, and when the statement ends its trigger RI_FKey_check_ins looks the
- * parent up and locks it FOR KEY SHARE. That is most of the time of a COPY into a table with a foreign key. Here
- * the event of a row is left out if each of its foreign keys has a value that a row before it, of this COPY, has had, or
- * whose parent can be found and locked at once (parent_lookup.c). All the rest is PostgreSQL's own: the same trigger
- * checks the rows that are queued, as the same role, with the same snapshots and locks, in the order of the rows, with
- * the same errors.
+ * PostgreSQL queues an event for each row. When the statement ends, its trigger RI_FKey_check_ins looks up the parent
+ * and locks it FOR KEY SHARE. That takes most of the time of a COPY into a table with a foreign key. Here the event of
+ * a row is left out if each of its foreign keys passes one of two tests: an earlier row of this COPY had the same
+ * value, or the parent can be found and locked at once (parent_lookup.c). Everything else stays PostgreSQL's: the same
+ * trigger checks the rows that are queued, as the same role, with the same snapshots and locks, in row order, with the
+ * same errors.
  *
- * Why the rows that are left out are checked all the same:
+ * Why it is safe to leave out the other rows:
  *
- *   - What the check of a value finds does not depend on the row. If the parent was found for the first row with it,
- *     here or by the trigger's check, this
- *     transaction has locked the parent, and nobody can delete it or change its key before the transaction ends. If it
- *     fails, the statement fails, with the row that stock COPY would name: the first of all rows that have no parent
- *     has a value that no row before it had.
- *   - The check of the first row takes place, if it is the trigger's. The trigger passes a row over that has been changed or deleted since
- *     it was queued. So nothing may change rows of this COPY before its events have fired: no constraint is
- *     deferrable, no other AFTER ROW trigger is there to run between, and nothing that the COPY itself calls
- *     writes: with volatile defaults and constraints stock COPY does the work, but for defaults that are known to
- *     look at no table (copy/decide.c).
+ *   - The result of checking a value does not depend on the row. If the parent was found for the first row with the
+ *     value, here or by the trigger, this transaction has locked the parent. Nobody can delete it or change its key
+ *     before the transaction ends. If the check fails, the statement fails with the row that stock COPY would name:
+ *     the first of all rows without a parent has a value that no earlier row had.
+ *   - If the first row's check is left to the trigger, it takes place. The trigger skips a row that has been changed
+ *     or deleted since it was queued. So nothing may change rows of this COPY before its events have fired: no
+ *     constraint is deferrable, no other AFTER ROW trigger can run in between, and nothing that the COPY itself calls
+ *     writes. With volatile defaults and constraints, stock COPY does the work, except for defaults that are known to
+ *     read no table (copy/decide.c).
  *   - A partition cannot rely on that: another partition may have an AFTER ROW trigger, which may delete the row that
- *     waits for its check. There a row is left out only if its parents were found and locked here.
- *   - Values are equal if their bytes are. Equal values of other bytes (1.0 and 1.00) are checked each by itself. Only
- *     types and operators of PostgreSQL's own count, so that equal bytes cannot mean different things.
+ *     waits for its check. In a partition, a row is left out only if its parents were found and locked here.
+ *   - Values are equal if their bytes are. Equal values with different bytes (1.0 and 1.00) are each checked
+ *     separately. Only PostgreSQL's own types and operators count, so that equal bytes cannot mean different things.
  *
- * The values that were seen are in a hash table of bounded size. When it is full it is emptied: a value is then
- * checked again, which costs time and nothing else. For the same reason it does no harm that a partition whose batch
- * was closed begins with an empty one.
+ * Values that were seen are in a hash table of limited size. When it is full, it is emptied. A value is then checked
+ * again, which costs time and nothing else. For the same reason, a partition whose batch was closed may start with an
+ * empty table.
  */
 #include "index/build.h"
 
@@ -42,13 +41,15 @@
 #include "utils/memutils.h"
 #include "utils/relcache.h"
 
-/* A longer value of a column is not remembered. */
+/* Longer values of a column are not remembered. */
 #define LONGEST_VALUE 1024
 
-/* Memory for values is taken by so many bytes. */
+/* Memory for values is allocated in pieces of this many bytes. */
 #define ROOM (64 * 1024)
 
-/* The values of one foreign key in a row, as bytes behind its number. */
+/*
+ * The bytes of a row's values of one foreign key, after the number of the key.
+ */
 typedef struct KeyBytes
 {
 	const char *data;
@@ -91,23 +92,23 @@ typedef struct ForeignKey
 
 struct ForeignKeys
 {
-	uint16		count;			/* a table has fewer columns, but may have a key twice: see open */
+	uint16		count;			/* may exceed the number of columns: a key can be declared twice */
 	ForeignKey *keys;
-	bool		opened;			/* the parents are */
+	bool		opened;			/* the parents are open */
 	bool		is_partition;
-	AttrNumber	last_column;	/* the last one that any of them needs */
+	AttrNumber	last_column;	/* the last column that any key needs */
 	TupleDesc	desc;
-	MemoryContext context;		/* of the table and the values in it */
+	MemoryContext context;		/* of the hash table and the values in it */
 	Size		limit;			/* of that context, in bytes */
 	seen_hash  *seen;
-	char	   *room;			/* for the next value */
+	char	   *room;			/* for the next values */
 	Size		room_left;
 	StringInfoData bytes;
 };
 
 /*
- * Whether the only thing that happens behind an inserted row is the check of
- * foreign keys, at the end of the statement.
+ * Whether the only thing that happens after the insertion of a row is the
+ * check of foreign keys, at the end of the statement.
  */
 static bool
 only_checks_keys(const TriggerDesc *triggers)
@@ -124,7 +125,7 @@ only_checks_keys(const TriggerDesc *triggers)
 	return true;
 }
 
-/* Whether the session's role lets it fire. */
+/* Whether the trigger fires in the session's replication role. */
 static bool
 fires(const Trigger *trigger)
 {
@@ -134,7 +135,10 @@ fires(const Trigger *trigger)
 	return trigger->tgenabled == TRIGGER_FIRES_ALWAYS || trigger->tgenabled == role;
 }
 
-/* Whether the constraint has a trigger of that kind that fires. */
+/*
+ * Whether the constraint has a trigger that checks inserted rows and that
+ * fires.
+ */
 static bool
 is_checked(const TriggerDesc *triggers, Oid constraint)
 {
@@ -148,7 +152,7 @@ is_checked(const TriggerDesc *triggers, Oid constraint)
 	return false;
 }
 
-/* Whether equal bytes of these columns mean the same to the check. */
+/* Whether equal bytes in these columns mean equal values to the check. */
 static bool
 bytes_tell(const ForeignKeyCacheInfo *info, TupleDesc desc)
 {
@@ -163,7 +167,7 @@ bytes_tell(const ForeignKeyCacheInfo *info, TupleDesc desc)
 	return true;
 }
 
-/* An empty table, for the first values or in place of a full one. */
+/* Creates an empty hash table, as the first one or in place of a full one. */
 static void
 forget(ForeignKeys *keys)
 {
@@ -172,7 +176,7 @@ forget(ForeignKeys *keys)
 	keys->room_left = 0;
 }
 
-/* Keeps a value for as long as the table. */
+/* Copies a value into the memory of the hash table. */
 static KeyBytes
 keep(ForeignKeys *keys, KeyBytes value)
 {
@@ -190,8 +194,8 @@ keep(ForeignKeys *keys, KeyBytes value)
 }
 
 /*
- * With the first row, so that statement triggers that fire before it may alter
- * the parents, and change who may read them, as with stock COPY.
+ * Called with the first row. Statement triggers that fire before it may alter
+ * the parents, and change who may read them, as in stock COPY.
  */
 static void
 open_parents(ForeignKeys *keys)
@@ -217,8 +221,8 @@ close_parents(ForeignKeys *keys)
 }
 
 /*
- * The foreign keys of a table or partition, or NULL where each row needs its
- * own check. `limit`: the most bytes for the values that were seen.
+ * The foreign keys of a table or partition, or NULL if each row needs its own
+ * check. `limit` is the most bytes for values that were seen.
  */
 ForeignKeys *
 sluice_foreign_keys_open(const ResultRelInfo *rri, Size limit)
@@ -231,7 +235,7 @@ sluice_foreign_keys_open(const ResultRelInfo *rri, Size limit)
 
 	if (triggers == NULL || !triggers->trig_insert_after_row || !only_checks_keys(triggers))
 		return NULL;
-	/* The relation cache may drop its list while types are looked up. */
+	/* The relation cache may drop its own list while types are looked up. */
 	infos = copyObject(RelationGetFKeyList(rel));
 	keys = palloc0(sizeof(ForeignKeys));
 	keys->keys = palloc(sizeof(ForeignKey) * Max(list_length(infos), 1));
@@ -242,7 +246,7 @@ sluice_foreign_keys_open(const ResultRelInfo *rri, Size limit)
 		const ForeignKeyCacheInfo *info = lfirst(lc);
 		ForeignKey *key = &keys->keys[keys->count];
 
-		/* One that is not enforced has no trigger. */
+		/* A constraint that is not enforced has no trigger. */
 		if (!is_checked(triggers, info->conoid))
 			continue;
 		if (!bytes_tell(info, keys->desc))
@@ -264,7 +268,7 @@ sluice_foreign_keys_open(const ResultRelInfo *rri, Size limit)
 	return keys;
 }
 
-/* Appends a value's bytes. False: they do not tell which value it is, or are too many. */
+/* Appends a value's bytes. Returns false if they do not identify the value, or are too many. */
 static bool
 append_value(StringInfo bytes, Form_pg_attribute att, Datum value)
 {
@@ -291,8 +295,8 @@ append_value(StringInfo bytes, Form_pg_attribute att, Datum value)
 }
 
 /*
- * The bytes of the row's value of a foreign key, up to the next call. False:
- * they do not tell which value it is, or are too many.
+ * Gets the bytes of the row's value of a foreign key, valid until the next
+ * call. Returns false if they do not identify the value, or are too many.
  */
 static bool
 value_of(ForeignKeys *keys, uint16 n, TupleTableSlot *slot, KeyBytes *value)
@@ -316,7 +320,7 @@ value_of(ForeignKeys *keys, uint16 n, TupleTableSlot *slot, KeyBytes *value)
 	return true;
 }
 
-/* Rows that follow with this value need no check. */
+/* Remembers this value: later rows that have it need no check. */
 static void
 remember(ForeignKeys *keys, KeyBytes value)
 {
@@ -329,8 +333,9 @@ remember(ForeignKeys *keys, KeyBytes value)
 }
 
 /*
- * Whether the row in the slot needs a check: for one of its keys, no row before
- * it is known to have had the same value, and the parent was not found.
+ * Whether the row in the slot needs a check. It does if, for one of its keys,
+ * no earlier row is known to have had the same value, and the parent was not
+ * found.
  */
 bool
 sluice_foreign_keys_need_check(ForeignKeys *keys, TupleTableSlot *slot)
@@ -340,7 +345,10 @@ sluice_foreign_keys_need_check(ForeignKeys *keys, TupleTableSlot *slot)
 	if (!keys->opened)
 		open_parents(keys);
 	slot_getsomeattrs(slot, keys->last_column);
-	/* Each key remembers its value, whatever the others say. */
+	/*
+	 * Go through all keys, even if one already needs the check: each remembers
+	 * its value.
+	 */
 	for (uint16 n = 0; n < keys->count; n++)
 	{
 		const ForeignKey *key = &keys->keys[n];
@@ -359,8 +367,8 @@ sluice_foreign_keys_need_check(ForeignKeys *keys, TupleTableSlot *slot)
 }
 
 /*
- * The rows so far are checked, or have their events. More may come unless
- * `for_good`. The parents that were found stay locked.
+ * Called when all rows so far are checked or have their events. More may come
+ * unless `for_good` is set. Parents that were found stay locked.
  */
 void
 sluice_foreign_keys_close(ForeignKeys *keys, bool for_good)

@@ -1,36 +1,37 @@
 /*
- * The GIN entries of many rows whose keys are not integers: texts, parts of
- * documents, lexemes. They wait here until gin_merge.c inserts them. Most rows
+ * Collects the GIN entries of many rows whose keys are not integers: texts, parts
+ * of documents, lexemes. They wait here until gin_merge.c inserts them. Most rows
  * share most keys, so each key is kept once. An entry is a pair: the number of
  * its key and the number of its row.
  *
  * All of this is memory of one backend. No page is read or changed here, so no
- * lock is held, and a crash or an error loses nothing but work: the rows are
- * those of a transaction that does not commit.
+ * lock is held, and a crash or an error loses nothing but work: the rows belong
+ * to a transaction that does not commit.
  *
  * THREE STEPS, always in this order:
  *   1. sluice_gin_keys_add() collects the entries of the rows, in the order in
  *      which the rows were inserted;
  *   2. sluice_gin_keys_sort() sorts the keys, and groups the rows of each;
- *   3. sluice_gin_keys_next() gives one key after the other with its rows.
- * Nothing is added after step 2. The caller throws the set away after step 3
- * and begins an empty one, by resetting the memory context.
+ *   3. sluice_gin_keys_next() returns one key after the other with its rows.
+ * Nothing is added after step 2. After step 3, the caller discards the set by
+ * resetting the memory context, and begins an empty one.
  *
  * WHEN TWO KEYS ARE ONE.  While keys are collected, they are the same if their
- * bytes are the same. That is stricter than the index: numerics may be equal
- * and differ in their bytes (1.0 and 1.00), and so may texts, by the length of
- * their headers. Such keys are neighbours after the sort, and step 3 makes one
- * key of them, with the rows of all. It must: GIN expects that no two tuples of
- * its tree have equal keys. Which of the different bytes becomes the key does
- * not matter. In stock COPY it depends on the order of the rows.
+ * bytes are the same. That is stricter than the index: equal numerics may have
+ * different bytes (1.0 and 1.00), and so may equal texts, in the length of their
+ * headers. Such keys are adjacent after the sort, and step 3 combines them into
+ * one key, with the rows of all. This is necessary: GIN expects that no two
+ * tuples of its entry tree have equal keys. It does not matter which of the
+ * different bytes become the key. In stock COPY, it depends on the order of the
+ * rows.
  *
  * THE ORDER is that of GIN (ginCompareAttEntries): column, category, then the
  * operator class's comparison. Where that compares bytes, the first eight bytes
  * decide most comparisons without a call.
  *
- * WHAT CAN FAIL.  Memory, and the comparison. strategy.c allows only comparisons
- * by the server's own functions (sluice_gin_compares), so a comparison does not
- * fail because of a key, and no user's code is called here.
+ * WHAT CAN FAIL.  Memory allocation, and the comparison. strategy.c allows only
+ * comparisons by the server's own functions (sluice_gin_compares). So a
+ * comparison does not fail because of a key, and no user's code is called here.
  *
  * MEMORY.  The caller inserts everything when sluice_gin_keys_bytes() has reached
  * its limit. The sort cannot be cancelled; the limit bounds how long it takes.
@@ -43,12 +44,12 @@
 #include "utils/memutils.h"
 
 /*
- * Keys are stored one after the other in blocks of this size, since most have a
+ * Keys are stored one after the other in blocks of this size. Most have only a
  * few bytes, and palloc() would add a header to each.
  */
 #define BLOCK ((Size) 32 * 1024)
 
-/* An empty set in a context. */
+/* Initializes an empty set in a memory context. */
 void
 sluice_gin_keys_begin(GinKeySet *set, GinState *state, MemoryContext context)
 {
@@ -59,10 +60,10 @@ sluice_gin_keys_begin(GinKeySet *set, GinState *state, MemoryContext context)
 	set->mask = 1023;
 	set->slots = MemoryContextAllocZero(context, sizeof(uint32) * (set->mask + 1));
 	/*
-	 * Both functions compare as memcmp() does, then by length: the former is
-	 * jsonb_ops', which compares under collation C whatever the database has, the
-	 * latter tsvector_ops'. Others get no prefix. That costs time and nothing
-	 * else.
+	 * Both functions compare as memcmp() does, then by length. The first is that
+	 * of jsonb_ops, which compares under collation C whatever the database's
+	 * collation is. The second is that of tsvector_ops. Keys of other columns get
+	 * no prefix, which costs time and nothing else.
 	 */
 	for (int i = 0; i < state->origTupdesc->natts; i++)
 		set->bytewise[i] = state->compareFn[i].fn_oid == F_GIN_COMPARE_JSONB ||
@@ -70,8 +71,8 @@ sluice_gin_keys_begin(GinKeySet *set, GinState *state, MemoryContext context)
 }
 
 /*
- * Doubles the number of slots. A slot has the number of a key plus one, not a
- * pointer: `keys` moves when it grows.
+ * Doubles the number of hash slots. A slot has the number of a key plus one, not
+ * a pointer, because `keys` moves when it grows.
  */
 static void
 grow(GinKeySet *set)
@@ -92,9 +93,10 @@ grow(GinKeySet *set)
 }
 
 /*
- * Copies a key's bytes; the extraction's memory is reset after each row. The
- * copy is aligned, because the operator class reads it in place. What is left of
- * the block before is lost: less than this key, or BLOCK bytes.
+ * Copies a key's bytes, because the memory of the extraction is reset after each
+ * row. The copy is aligned, because the operator class reads it in place. The
+ * rest of the previous block is lost: less than this key needs, and at most BLOCK
+ * bytes.
  */
 static char *
 store(GinKeySet *set, const void *bytes, Size size)
@@ -116,10 +118,10 @@ store(GinKeySet *set, const void *bytes, Size size)
 }
 
 /*
- * The first eight bytes of a key, as a number that is in the same order. A
- * shorter key is filled up with zeros. If two numbers differ, so does the order of
- * the keys; if they are equal, nothing is known ("a" and "a\0"), and the function
- * decides.
+ * The first eight bytes of a key, as a number with the same order. A shorter key
+ * is padded with zeros. If two numbers differ, their keys have the same order. If
+ * they are equal, the order of the keys is not known ("a" and "a\0"), and the
+ * function decides.
  */
 static uint64
 prefix_of(Datum key)
@@ -130,7 +132,7 @@ prefix_of(Datum key)
 	return pg_ntoh64(prefix);
 }
 
-/* Adds a key that is not there; size 0: it is passed by value. */
+/* Adds a key that is not in the set. Size 0 means that it is passed by value. */
 static void
 add_key(GinKeySet *set, uint32 slot, uint32 hash, OffsetNumber attnum, GinNullCategory category, Datum key, Size size)
 {
@@ -147,7 +149,10 @@ add_key(GinKeySet *set, uint32 slot, uint32 hash, OffsetNumber attnum, GinNullCa
 	added->key = size > 0 ? PointerGetDatum(store(set, DatumGetPointer(key), size)) : key;
 	added->size = size;
 	added->hash = hash;
-	/* No row has this number: so many places would not fit into the memory. */
+	/*
+	 * No row has this number: the TIDs of so many rows would not fit into the
+	 * memory.
+	 */
 	added->last_row = PG_UINT32_MAX;
 	added->attnum = attnum;
 	added->category = category;
@@ -160,9 +165,9 @@ add_key(GinKeySet *set, uint32 slot, uint32 hash, OffsetNumber attnum, GinNullCa
 }
 
 /*
- * Whether a key of the set has these bytes. Keys of different columns and
- * categories differ whatever their bytes are. A NULL, an empty value and a NULL
- * within a value have no key: only the category distinguishes them.
+ * Whether a key of the set has these bytes. Keys of different columns or
+ * categories differ even if their bytes are equal. A NULL, an empty value and a
+ * NULL within a value have no key: only the category distinguishes them.
  */
 static bool
 has_bytes(const GinSetKey *have, OffsetNumber attnum, GinNullCategory category, Datum key, Size size)
@@ -175,8 +180,8 @@ has_bytes(const GinSetKey *have, OffsetNumber attnum, GinNullCategory category, 
 }
 
 /*
- * Adds an entry of a row; one that the row has already is dropped. The key has
- * so many bytes, 0 if it is passed by value.
+ * Adds an entry of a row, unless the row has it already. The key has `size`
+ * bytes, or 0 if it is passed by value.
  */
 void
 sluice_gin_keys_add(GinKeySet *set, OffsetNumber attnum, GinNullCategory category, Datum key, Size size, uint32 row)
@@ -199,7 +204,7 @@ sluice_gin_keys_add(GinKeySet *set, OffsetNumber attnum, GinNullCategory categor
 		if (number == 0)
 		{
 			add_key(set, slot, hash, attnum, category, key, size);
-			/* Only now: the keys may have moved. */
+			/* Not before this call: the keys may have moved. */
 			have = &set->keys[set->count - 1];
 			break;
 		}
@@ -208,8 +213,8 @@ sluice_gin_keys_add(GinKeySet *set, OffsetNumber attnum, GinNullCategory categor
 			break;
 	}
 	/*
-	 * Rows come in rising numbers, so it is enough to look at the last one. GIN
-	 * drops equal entries of a row, too (ginExtractEntries).
+	 * Row numbers only increase, so it is enough to look at the last one. GIN
+	 * also drops equal entries of a row (ginExtractEntries).
 	 */
 	Assert(have->last_row == PG_UINT32_MAX || have->last_row <= row);
 	if (have->last_row == row)
@@ -220,7 +225,7 @@ sluice_gin_keys_add(GinKeySet *set, OffsetNumber attnum, GinNullCategory categor
 }
 
 /*
- * The order of two keys in the index. Prefixes are compared only within a column
+ * Compares two keys as the index does. Prefixes are compared only within a column
  * and a category, where either all keys have one or none has (then all are 0).
  */
 static int
@@ -241,9 +246,9 @@ compare_places(const void *a, const void *b, void *arg)
 }
 
 /*
- * Puts the keys in order, and each one's rows together. The pairs are not sorted:
- * it is known how many rows each key has, so each pair goes straight to its place
- * in `rows`. Pairs are in the order of the rows, so the rows of a key stay in it.
+ * Sorts the keys, and groups the rows of each. The pairs are not sorted: the
+ * number of rows of each key is known, so each pair goes straight to its place in
+ * `rows`. Pairs are in the order of the rows, so the rows of a key are, too.
  */
 void
 sluice_gin_keys_sort(GinKeySet *set)
@@ -278,7 +283,7 @@ sluice_gin_keys_sort(GinKeySet *set)
 		set->rows[starts[pair >> 32]++] = (uint32) pair;
 	}
 	pfree(starts);
-	/* Their number stays: step 3 gives as many rows. */
+	/* Their number is kept: step 3 returns as many rows. */
 	if (set->pairs.pairs)
 		pfree(set->pairs.pairs);
 	set->pairs.pairs = NULL;
@@ -292,9 +297,9 @@ compare_items(const void *a, const void *b)
 }
 
 /*
- * Puts a key's rows in order, each of them once, as a posting list must have
- * them (ginCompressPostingList relies on it). A row is there twice if it has two
- * keys that are equal and differ in their bytes.
+ * Sorts a key's rows and drops repeated ones, as a posting list requires
+ * (ginCompressPostingList relies on it). A row is there twice if it has two keys
+ * that are equal but have different bytes.
  */
 void
 sluice_gin_items_sort(GinKey *key)
@@ -311,7 +316,10 @@ sluice_gin_items_sort(GinKey *key)
 	key->count = count;
 }
 
-/* The next key in the index's order, with its rows in a context; false: there is none. */
+/*
+ * Gets the next key in index order, with its rows in a memory context. Returns
+ * false if there is none.
+ */
 bool
 sluice_gin_keys_next(GinKeySet *set, const RowPlaces *places, MemoryContext context, GinKey *key)
 {
@@ -327,14 +335,19 @@ sluice_gin_keys_next(GinKeySet *set, const RowPlaces *places, MemoryContext cont
 	key->count = 0;
 	do
 		key->count += set->keys[set->order[set->next++].number].count;
-	/* Keys that are equal for the index become one: see the head of the file. */
+	/*
+	 * Keys that are equal to the index are combined: see WHEN TWO KEYS ARE ONE.
+	 */
 	while (set->next < set->count && compare_places(&set->order[first], &set->order[set->next], set) == 0);
 	Assert(set->next == set->count || compare_places(&set->order[first], &set->order[set->next], set) < 0);
 	Assert(set->next_row + key->count <= set->pairs.count);
 	key->items = MemoryContextAllocHuge(context, sizeof(ItemPointerData) * key->count);
 	for (uint32 i = 0; i < key->count; i++)
 		key->items[i] = places->tids[set->rows[set->next_row++]];
-	/* Rising numbers are rising places, unless rows went to room that was free in the table. */
+	/*
+	 * Increasing row numbers are increasing TIDs, unless rows have reused free
+	 * space in the table.
+	 */
 	if (!places->ascending || set->next > first + 1)
 		sluice_gin_items_sort(key);
 	return true;

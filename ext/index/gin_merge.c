@@ -1,74 +1,74 @@
 /*
- * Merges the entries of many rows into a GIN index that other sessions can
- * use.
+ * Merges the entries of many rows into a GIN index that other sessions can use.
  *
- * Stock COPY puts the entries of each row into the index's list of pending
- * entries, logs that, and moves them into the index by small parts. Here the
- * entries of many rows wait in memory, sorted by their keys. Then each key goes
- * into the index once, with all its rows; the keys of a leaf go into it
- * together.
+ * Stock COPY puts the entries of each row into the index's pending list, logs
+ * that, and moves them into the index in small parts. Here the entries of many
+ * rows wait in memory, sorted by their keys. Then each key goes into the index
+ * once, with all its rows, and the keys of a leaf go into it together.
  *
- * WHICH ENTRIES.  An entry is extracted when its row is inserted, so a function
- * that fails does so on its row's line, in stock COPY's words. A key that is too
- * large for the index fails then, too. Keys that are an int4 and are compared as
- * such (jsonb_path_ops, pg_trgm, int4[]) wait as numbers: row_pairs.c. All
- * others wait in gin_keys.c. strategy.c lets
- * an index in only if the server's own functions compare its keys: they do not
- * fail later. Why rows may be in the table without their entries for a while
- * is said in sorted_insert.c.
+ * WHICH ENTRIES.  An entry is extracted when its row is inserted. So a function
+ * that fails does so on its row's line, with stock COPY's error. A key that is
+ * too large for the index also fails then. Keys that are an int4 and are compared
+ * as such (jsonb_path_ops, pg_trgm, int4[]) wait as numbers: see row_pairs.c. All
+ * others wait in gin_keys.c. strategy.c allows an index only if the server's own
+ * functions compare its keys, because these do not fail later. sorted_insert.c
+ * gives the reason why rows may be in the table without their entries for a
+ * while.
  *
- * WHAT IS DONE WITH A LEAF of the tree of keys, once GIN's own descent has
- * found and locked it:
- *   - a new key becomes a tuple with its list of rows;
- *   - a key that is there with a list gets a tuple with both lists;
- *   - all these changes go into the page, as far as there is room, with one
+ * WHAT IS DONE WITH A LEAF of the entry tree, after GIN's own descent has found
+ * and locked it:
+ *   - a new key becomes a tuple with its posting list;
+ *   - a key that exists with a posting list gets a tuple with both lists;
+ *   - all these changes go into the page, as far as there is space, with one
  *     record of generic_xlog.c, or with GIN's own record for each, whichever is
  *     smaller.
- * Everything else is GIN's own insertion (ginEntryInsert), with all rows of the
- * key at once: a leaf without room, which it splits; a list that becomes a tree;
- * a split that another session has not finished. Rows of a key that has a tree
- * already go into it by ginInsertItemPointers, as ginEntryInsert does.
+ * GIN's own insertion (ginEntryInsert) does everything else, with all rows of the
+ * key at once: a leaf without space, which it splits; a posting list that becomes
+ * a posting tree; another session's incomplete split. If a key has a posting tree
+ * already, its rows go into the tree by ginInsertItemPointers, as ginEntryInsert
+ * does it.
  *
- * THE INVARIANT.  The index is at any time one that GIN itself could have made
+ * THE INVARIANT.  At any time, the index is one that GIN itself could have made
  * with these rows: a page changes only while it is locked, by a record that
- * changes this page alone. The keys of a leaf are sorted and different, and none
- * is above the last one unless the leaf is the rightmost. GIN never takes a key
- * out, and a leaf's last key is its bound in the parent. So a new key never
- * becomes the last one of a leaf that has a right sibling.
+ * changes this page alone. The keys of a leaf are sorted and different. A key
+ * above the last one of a leaf belongs there only if the leaf is the rightmost
+ * one. GIN never removes a key, and a leaf's last key is its bound in the parent.
+ * So a new key never becomes the last one of a leaf that has a right sibling.
  *
  * LOCKS.  One leaf at a time, exclusively. Its ancestors are only pinned, as
- * after each descent for an insertion. It is unlocked before a tree of rows is
- * looked at: the root of such a tree never moves and is never removed.
+ * after each descent for an insertion. The leaf is unlocked before a posting tree
+ * is accessed: the root of such a tree never moves and is never removed.
  *
- * PENDING ENTRIES of other sessions stay what they are. Those who move them do
- * what is done here, one key after the other. So does an insertion into an index
- * without fastupdate: several sessions may do it at the same time. VACUUM
- * moves the list first, because in it may be dead rows. Those that wait here are
- * of a transaction in progress: no VACUUM removes them.
+ * PENDING ENTRIES of other sessions are left where they are. A session that moves
+ * them into the index does what is done here, one key after the other. So does an
+ * insertion into an index without fastupdate. Several sessions may do it at the
+ * same time. VACUUM moves the pending list first, because it may have entries of
+ * dead rows. The entries that wait here are of a transaction in progress: no
+ * VACUUM removes its rows.
  *
  * SERIALIZABLE.  Readers have predicate locks on the leaves and on the roots of
- * the trees of rows, whether or not the index uses the list. The check is where
- * GIN has it: under the leaf's lock before its change.
+ * posting trees, whether or not the index uses the pending list. The conflict
+ * check is where GIN has it: while the leaf is locked, before its change.
  *
- * AFTER A CRASH a row of an unfinished COPY has some of its entries or none; they
- * lead to a row that nobody sees, until VACUUM removes both. Each record changes
- * one page, so no order among the pages matters. A list that becomes a tree, a
- * split, and the two halves of each are GIN's own, in GIN's own records. No
- * entry is on disk without its row: the row was logged before its entries were
- * extracted, and WAL is written in its order.
+ * AFTER A CRASH, a row of an unfinished COPY has some of its entries or none.
+ * They point to a row that nobody sees, until VACUUM removes both. Each record
+ * changes one page, so the order of the pages does not matter. GIN itself turns
+ * posting lists into trees and splits pages, with both halves of each in GIN's
+ * own records. No entry is on disk without its row: the row was logged before its
+ * entries were extracted, and WAL is written in that order.
  *
- * WHAT AN ERROR LEAVES.  Within a flush, out of memory, a full disk, a cancel or a
- * serialization failure can end the COPY between two leaves, or between a leaf and
- * the trees of its keys. All of these abort the transaction. Nothing that may fail
- * stands in a critical section: tuples are formed and the room is counted
- * before.
+ * WHAT AN ERROR LEAVES.  During a flush, a lack of memory, a full disk, a cancel
+ * or a serialization failure can end the COPY between two leaves, or between a
+ * leaf and the posting trees of its keys. All of these abort the transaction.
+ * Nothing that may fail is done in a critical section: tuples are formed and
+ * space is counted before.
  *
- * VALUES THAT COME AGAIN (names, types, words) have the keys that they had: the
- * extraction is most of what their rows cost, and if the same bytes had other
- * keys, no search would find the row. Short values of columns whose keys are numbers
- * take part. Each has one place, by its hash, from which the next one with that
- * place drives it out. If few values come again, the places are not looked at for a
- * while.
+ * REPEATED VALUES (names, types, words) have the same keys each time, and
+ * extracting these is most of what their rows cost. So the keys are kept and used
+ * again. This is safe: if the same bytes could have other keys, no search would
+ * find the row. It is done for short values of columns whose keys are numbers.
+ * Each value has one slot, chosen by its hash, and the next value with the same
+ * slot replaces it. If few values repeat, the slots are not used for a while.
  */
 #include "index/gin.h"
 
@@ -84,25 +84,28 @@
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 
-/* Keys that are looked at together. */
+/* Keys that are processed together. */
 #define WINDOW 512
 
-/* The most memory: a list of rows from it is one that palloc() gives. */
+/*
+ * The most memory for entries that wait. Any list of their rows is then one that
+ * palloc() can allocate.
+ */
 #define MOST_MEMORY ((Size) 1024 * 1024 * 1024)
 
-/* No key of so many bytes is too large for an index. */
+/* No key of up to this many bytes is too large for an index. */
 #define SMALL_KEY 1000
 
-/* What a record of GIN has beside the tuple; and what one of deltas has. */
+/* Bytes of GIN's record without the tuple, and of a generic record without its deltas. */
 #define INSERT_RECORD 56
 #define DELTA_RECORD 64
 
-/* What is to become of a key. */
+/* What is to be done with a key. */
 typedef enum GinChangeKind
 {
-	GIN_CHANGE_ADD,				/* the tuple is new */
-	GIN_CHANGE_REPLACE,			/* it replaces one */
-	GIN_CHANGE_TREE,			/* its rows go into their tree */
+	GIN_CHANGE_ADD,				/* its tuple is added */
+	GIN_CHANGE_REPLACE,			/* its tuple replaces one */
+	GIN_CHANGE_TREE,			/* its rows go into its posting tree */
 	GIN_CHANGE_WHOLE			/* GIN's own insertion does it */
 } GinChangeKind;
 
@@ -110,26 +113,29 @@ typedef struct GinChange
 {
 	GinChangeKind kind;
 	const GinKey *key;
-	OffsetNumber at;			/* in the page as it is */
+	OffsetNumber at;			/* in the unchanged page */
 	IndexTuple	tuple;
-	BlockNumber root;			/* of the tree of rows */
+	BlockNumber root;			/* of the posting tree */
 } GinChange;
 
-/* Values whose keys are kept. */
+/* Slots for values whose keys are kept. */
 #define KNOWN_PLACES 1024
 
-/* The longest value, with its header, and the most keys of one. */
+/* The longest such value, with its header, and the most keys of one. */
 #define MOST_VALUE 64
 #define MOST_KEYS 60
 
-/* After so many values it is decided whether to look; then so many are left out. */
+/*
+ * After LOOKED_AT lookups, it is decided whether they pay. If not, LEFT_OUT
+ * values are not looked up.
+ */
 #define LOOKED_AT 1024
 #define LEFT_OUT (16 * LOOKED_AT)
 
 typedef struct GinKnownValue
 {
 	uint32		hash;
-	uint16		attnum;			/* 0: none is here */
+	uint16		attnum;			/* 0: the slot is empty */
 	uint8		size;
 	uint8		count;
 	char		bytes[MOST_VALUE];
@@ -139,12 +145,12 @@ typedef struct GinKnownValue
 typedef struct GinKnownValues
 {
 	uint32		looked;
-	uint32		found;			/* of these */
-	uint32		left_out;		/* values that are not to be looked at yet */
+	uint32		found;			/* how many of these were found */
+	uint32		left_out;		/* values that are still to be skipped */
 	GinKnownValue places[KNOWN_PLACES];
 } GinKnownValues;
 
-/* Where a value that is not known may be noted. */
+/* The slot where a value that is not known may be stored. */
 typedef struct GinValuePlace
 {
 	GinKnownValue *at;			/* NULL: nowhere */
@@ -156,45 +162,47 @@ struct GinMerge
 	GinState	state;
 	Relation	index;
 	Size		memory;
-	MemoryContext entries;		/* of all that waits */
-	MemoryContext row;			/* of what a row's extraction leaves */
-	MemoryContext window;		/* of the lists of rows of a window */
-	MemoryContext leaf;			/* of what the changes of a leaf need */
+	MemoryContext entries;		/* for everything that waits */
+	MemoryContext row;			/* for the extraction of a row */
+	MemoryContext window;		/* for the lists of rows of a window */
+	MemoryContext leaf;			/* for the changes of a leaf */
 	RowPlaces	places;
 	bool		numbers[INDEX_MAX_KEYS];	/* the column's keys are an int4 each */
 	bool		varlena[INDEX_MAX_KEYS];	/* and its values are of variable length */
 	GinKnownValues *known;		/* values of such columns, or NULL */
 	RowPairs	pairs[INDEX_MAX_KEYS];
 	GinKeySet	others;			/* all other keys */
-	bool		plain;			/* the one column's keys are numbers: a tuple of the index has no column number */
-	int			column;			/* that is read now */
-	Size		at;				/* and the pair that is next */
+	bool		plain;			/* one column, with int4 keys: a tuple of the index has no column number */
+	int			column;			/* the column that is read now */
+	Size		at;				/* and its next pair */
 	GinKey		keys[WINDOW];
 	GinChange	changes[WINDOW];
 };
 
-/* A key that is an int4 as a number in the same order. */
+/* Converts an int4 key to a number with the same order. */
 static uint32
 number_of(Datum key)
 {
 	return (uint32) DatumGetInt32(key) ^ 0x80000000;
 }
 
-/* NULL if so many bytes are too few for them. */
+/*
+ * Allocates the slots. Returns NULL if this much memory is too little for them.
+ */
 static GinKnownValues *
 open_known(Size memory)
 {
 	return memory / 8 < sizeof(GinKnownValues) ? NULL : palloc0(sizeof(GinKnownValues));
 }
 
-/* Bytes that they take. */
+/* Bytes that the slots take. */
 static Size
 known_bytes(const GinKnownValues *known)
 {
 	return known ? sizeof(GinKnownValues) : 0;
 }
 
-/* Whether the value is to be looked at. */
+/* Whether the value is to be looked up. */
 static bool
 looks(GinKnownValues *known, Datum value)
 {
@@ -216,8 +224,8 @@ looks(GinKnownValues *known, Datum value)
 }
 
 /*
- * The keys of a varlena if it is known; NULL: it is not. `place` is then where
- * note_known() may put it.
+ * Returns the keys of a varlena if it is known, else NULL. `place` is then the
+ * slot where note_known() may store it.
  */
 static const uint32 *
 find_known(GinKnownValues *known, OffsetNumber attnum, Datum value, int *count, GinValuePlace *place)
@@ -242,7 +250,7 @@ find_known(GinKnownValues *known, OffsetNumber attnum, Datum value, int *count, 
 	return at->keys;
 }
 
-/* Notes the keys of a value at its place. */
+/* Stores the keys of a value in its slot. */
 static void
 note_known(const GinValuePlace *place, OffsetNumber attnum, Datum value, const Datum *keys, int count)
 {
@@ -259,7 +267,7 @@ note_known(const GinValuePlace *place, OffsetNumber attnum, Datum value, const D
 		at->keys[i] = number_of(keys[i]);
 }
 
-/* Nothing waits. What waited is freed at once, and nothing points to it any more. */
+/* Starts with nothing waiting. Frees what waited; nothing points to it any more. */
 static void
 begin(GinMerge *merge)
 {
@@ -272,14 +280,14 @@ begin(GinMerge *merge)
 	sluice_gin_keys_begin(&merge->others, &merge->state, merge->entries);
 }
 
-/* A context that keeps so many bytes when it is reset. */
+/* Creates a memory context that keeps 64 kB when it is reset. */
 static MemoryContext
 scratch(const char *name)
 {
 	return AllocSetContextCreateInternal(CurrentMemoryContext, name, 0, 64 * 1024, ALLOCSET_DEFAULT_MAXSIZE);
 }
 
-/* Lets the entries of an index wait, in so many bytes. */
+/* Lets the entries of an index wait, in up to `memory` bytes. */
 GinMerge *
 sluice_gin_merge_open(Relation index, Size memory)
 {
@@ -293,8 +301,9 @@ sluice_gin_merge_open(Relation index, Size memory)
 	merge->window = scratch("pgsluice GIN rows of keys");
 	merge->leaf = scratch("pgsluice GIN leaf");
 	/*
-	 * The comparison decides, not the type: keys of pg_trgm and jsonb_path_ops are
-	 * an int4, too. The descriptor is that of the keys, not of the values.
+	 * The comparison function decides, not the type: keys of pg_trgm and
+	 * jsonb_path_ops are an int4, too. The descriptor is that of the keys, not of
+	 * the values.
 	 */
 	for (int i = 0; i < merge->state.origTupdesc->natts; i++)
 		merge->numbers[i] = merge->state.compareFn[i].fn_oid == F_BTINT4CMP &&
@@ -312,8 +321,8 @@ sluice_gin_merge_open(Relation index, Size memory)
 }
 
 /*
- * Whether the server's own functions alone compare the index's keys, so that
- * they can be compared later.
+ * Whether only the server's own functions compare the index's keys, so that these
+ * can be compared later.
  */
 bool
 sluice_gin_compares(Relation index)
@@ -334,9 +343,9 @@ sluice_gin_compares(Relation index)
 }
 
 /*
- * An entry that has no key: a NULL instead of a value, a value without keys, or a
- * NULL among the keys. GIN stores these under a category, so that a scan of the
- * whole index finds each row.
+ * Adds an entry that has no key: for a NULL instead of a value, a value without
+ * keys, or a NULL among the keys. GIN stores these under a category, so that a
+ * scan of the whole index finds each row.
  */
 static void
 add_without_key(GinMerge *merge, OffsetNumber attnum, GinNullCategory category, uint32 row)
@@ -345,8 +354,8 @@ add_without_key(GinMerge *merge, OffsetNumber attnum, GinNullCategory category, 
 }
 
 /*
- * Raises GIN's error if one of the keys is too large for the index, for the one
- * that GIN would meet first. GIN sorts a value's keys before it forms their
+ * Raises GIN's error if one of the keys is too large for the index, for the key
+ * that GIN would reach first. GIN sorts a value's keys before it forms their
  * tuples, so its own function has to extract them again.
  */
 static void
@@ -360,14 +369,20 @@ check_sizes(GinMerge *merge, OffsetNumber attnum, Datum value)
 		(void) GinFormTuple(&merge->state, attnum, keys[i], categories[i], NULL, 0, 0, true);
 }
 
-/* An entry whose key is no number; gives the bytes of one that is passed by reference. */
+/*
+ * Adds an entry whose key is not a number. Returns the size in bytes of a key that
+ * is passed by reference, otherwise 0.
+ */
 static Size
 add_key(GinMerge *merge, OffsetNumber attnum, Datum key, uint32 row)
 {
 	Form_pg_attribute type = TupleDescAttr(merge->state.origTupdesc, attnum - 1);
 	Size		size = 0;
 
-	/* Equal keys should have equal bytes, as far as that is cheap: none compressed. */
+	/*
+	 * Equal keys should have equal bytes, as far as that is cheap. So none is
+	 * compressed.
+	 */
 	if (type->attlen == -1)
 		key = PointerGetDatum(PG_DETOAST_DATUM_PACKED(key));
 	if (!type->attbyval)
@@ -377,8 +392,8 @@ add_key(GinMerge *merge, OffsetNumber attnum, Datum key, uint32 row)
 }
 
 /*
- * The entries of a column's value. What ginExtractEntries() does besides,
- * sorting them and dropping equal ones, is done later for all rows.
+ * Adds the entries of a column's value. ginExtractEntries() would also sort them
+ * and drop equal ones; here that is done later, for all rows.
  */
 static void
 add_value(GinMerge *merge, OffsetNumber attnum, Datum value, uint32 row, const GinValuePlace *place)
@@ -412,7 +427,10 @@ add_value(GinMerge *merge, OffsetNumber attnum, Datum value, uint32 row, const G
 		note_known(place, attnum, value, keys, count);
 }
 
-/* The entries of a column's value if its keys are known; else `place` is where to note them. */
+/*
+ * Adds the entries of a column's value if its keys are known. If not, `place` is
+ * the slot to store them in.
+ */
 static bool
 add_known(GinMerge *merge, OffsetNumber attnum, Datum value, uint32 row, GinValuePlace *place)
 {
@@ -428,7 +446,7 @@ add_known(GinMerge *merge, OffsetNumber attnum, Datum value, uint32 row, GinValu
 	return keys != NULL;
 }
 
-/* The bytes of all that waits. */
+/* Bytes of everything that waits. */
 static Size
 bytes_waiting(const GinMerge *merge)
 {
@@ -441,9 +459,9 @@ bytes_waiting(const GinMerge *merge)
 }
 
 /*
- * The row has just been inserted into the table; its entries wait. All of a row's
- * entries are added before any is inserted, so an error of the extraction leaves
- * the index without any of them.
+ * Called when the row is in the table; its entries wait. All entries of a row are
+ * added before any is inserted, so an error of the extraction leaves the index
+ * without any of them.
  */
 void
 sluice_gin_merge_add(GinMerge *merge, const ItemPointerData *tid, const Datum *values, const bool *isnull)
@@ -466,7 +484,10 @@ sluice_gin_merge_add(GinMerge *merge, const ItemPointerData *tid, const Datum *v
 		sluice_gin_merge_flush(merge);
 }
 
-/* The rows of the next key of a column of numbers; false if there is none. */
+/*
+ * Gets the next key of a column with int4 keys, and its rows. Returns false if
+ * there is none.
+ */
 static bool
 next_number(GinMerge *merge, GinKey *key)
 {
@@ -497,7 +518,10 @@ next_number(GinMerge *merge, GinKey *key)
 		row = (uint32) pairs->pairs[i];
 		key->items[key->count++] = tids[row];
 	}
-	/* A posting list is in the order of the table; rows that fill holes are not. */
+	/*
+	 * A posting list is in TID order. Rows that have reused free space in the
+	 * table are not.
+	 */
 	if (!merge->places.ascending)
 		sluice_gin_items_sort(key);
 	merge->at = end;
@@ -505,10 +529,10 @@ next_number(GinMerge *merge, GinKey *key)
 }
 
 /*
- * The next keys in the index's order within each column; 0: there is none. A
- * window bounds the lists of rows that are in memory beside the pairs. It never
- * has keys of both kinds: those without a key come after the numbers of their
- * column in the index, but last of all here.
+ * Gets the next keys, in index order within each column. Returns 0 if there are
+ * none. A window bounds the lists of rows that are in memory beside the pairs. It
+ * never has keys of both kinds: entries without a key come after the numbers of
+ * their column in the index, but last of all here.
  */
 static int
 next_keys(GinMerge *merge)
@@ -525,7 +549,10 @@ next_keys(GinMerge *merge)
 		{
 			merge->column++;
 			merge->at = 0;
-			/* The keys of a window are in the index's order. */
+			/*
+			 * A window of numbers ends with its column: its keys are in index
+			 * order.
+			 */
 			if (count > 0)
 				return count;
 		}
@@ -541,8 +568,8 @@ next_keys(GinMerge *merge)
 }
 
 /*
- * The order of a tuple of the index and a key: GIN's own, but for integers of an
- * index with one column, whose key is where the tuple's data begins.
+ * Compares a tuple of the index with a key: by GIN's own order. An int4 key of an
+ * index with one column is read where the tuple's data begins.
  */
 static int
 compare(GinMerge *merge, IndexTuple item, const GinKey *key)
@@ -562,7 +589,7 @@ compare(GinMerge *merge, IndexTuple item, const GinKey *key)
 								key->attnum, key->key, key->category);
 }
 
-/* The tuple at a place of a page. */
+/* The tuple at an offset of a page. */
 static IndexTuple
 item_at(Page page, OffsetNumber at)
 {
@@ -570,9 +597,10 @@ item_at(Page page, OffsetNumber at)
 }
 
 /*
- * The first tuple from `at` on that is not before the key; *equal says whether
- * it has the key. One beyond the last, if there is none. The keys of a leaf are
- * often close to each other, so the steps begin with one and double.
+ * The first tuple, from `at` on, that is not before the key, or the offset after
+ * the last tuple if there is none. *equal is set if the tuple has the key. The
+ * keys of a leaf are often close to each other, so the steps begin with one and
+ * double.
  */
 static OffsetNumber
 find_place(GinMerge *merge, Page page, OffsetNumber at, const GinKey *key, bool *equal)
@@ -613,8 +641,8 @@ find_place(GinMerge *merge, Page page, OffsetNumber at, const GinKey *key, bool 
 }
 
 /*
- * The tuple of a key, with the rows of `old`, which may be NULL; NULL if they
- * need a tree.
+ * Forms the tuple of a key, with the rows of `old` added, if that is not NULL.
+ * Returns NULL if the rows need a posting tree.
  */
 static IndexTuple
 form_tuple(GinMerge *merge, const GinKey *key, IndexTuple old)
@@ -629,10 +657,13 @@ form_tuple(GinMerge *merge, const GinKey *key, IndexTuple old)
 		int			had;
 		ItemPointer rows = ginReadTuple(&merge->state, key->attnum, old, &had);
 
-		/* VACUUM leaves a key without rows where it was: had is 0 then. */
+		/* VACUUM does not remove a key without rows: `had` is 0 then. */
 		items = ginMergeItemPointers(items, key->count, rows, had, &count);
 	}
-	/* ginEntryInsert() makes a tree of what does not fit, by the same test. */
+	/*
+	 * ginEntryInsert() uses the same test, and makes a posting tree if the list
+	 * does not fit.
+	 */
 	list = ginCompressPostingList(items, count, GinMaxItemSize, &written);
 	if (written != count)
 		return NULL;
@@ -640,7 +671,7 @@ form_tuple(GinMerge *merge, const GinKey *key, IndexTuple old)
 						SizeOfGinPostingList(list), count, false);
 }
 
-/* What is to become of a key whose place in the leaf is known. */
+/* Decides what to do with a key whose place in the leaf is known. */
 static void
 plan_change(GinMerge *merge, Page page, const GinKey *key, OffsetNumber at, bool equal, GinChange *change)
 {
@@ -660,7 +691,7 @@ plan_change(GinMerge *merge, Page page, const GinKey *key, OffsetNumber at, bool
 	change->kind = change->tuple == NULL ? GIN_CHANGE_WHOLE : old ? GIN_CHANGE_REPLACE : GIN_CHANGE_ADD;
 }
 
-/* How many bytes of the page's room a change takes. */
+/* Bytes of the page's free space that a change takes. */
 static int
 room_for(Page page, const GinChange *change)
 {
@@ -675,8 +706,8 @@ room_for(Page page, const GinChange *change)
 }
 
 /*
- * Plans what becomes of the keys that belong to the leaf and for which it has
- * room; gives their number.
+ * Plans the changes for the keys that belong to the leaf and for which it has
+ * space. Returns how many keys these are.
  */
 static int
 plan_leaf(GinMerge *merge, Page page, const GinKey *keys, int count)
@@ -692,13 +723,16 @@ plan_leaf(GinMerge *merge, Page page, const GinKey *keys, int count)
 		bool		equal;
 
 		at = find_place(merge, page, at, &keys[n], &equal);
-		/* Beyond the bound of the leaf: this key and those after it belong to another. */
+		/*
+		 * Above the bound of the leaf: this key and those after it belong to
+		 * another leaf.
+		 */
 		if (bounded && at > PageGetMaxOffsetNumber(page))
 			break;
 		plan_change(merge, page, &keys[n], at, equal, change);
 		/*
-		 * A key for which there is no room ends the leaf's turn, even if a later one
-		 * would fit: it goes in first, by GIN, which splits the leaf.
+		 * A key for which there is no space ends the plan for the leaf, even if a
+		 * later one would fit. GIN inserts this key first, and splits the leaf.
 		 */
 		if (room_for(page, change) > room)
 			break;
@@ -708,17 +742,17 @@ plan_leaf(GinMerge *merge, Page page, const GinKey *keys, int count)
 }
 
 /*
- * Changes a page, or its image, at a place that has moved by `added`; true if the
- * page has one tuple more. It cannot fail: plan_leaf() has counted the room, in
- * the order of the changes. If it did within a critical section, the server would
- * restart rather than keep the page.
+ * Changes a page, or its image, at an offset that has moved by `added`. Returns
+ * true if the page has one tuple more. This cannot fail, because plan_leaf() has
+ * counted the space in the order of the changes. A failure in a critical section
+ * would restart the server rather than keep the page.
  */
 static bool
 apply(Relation index, Page page, const GinChange *change, int added)
 {
 	OffsetNumber at = change->at + added;
 
-	/* As GIN's insertion and its replay do it: the page has to be the same after both. */
+	/* As GIN's insertion and its replay do it: the page must be the same after both. */
 	if (change->kind == GIN_CHANGE_REPLACE)
 		PageIndexTupleDelete(page, at);
 	if (PageAddItem(page, (char *) change->tuple, IndexTupleSize(change->tuple), at, false, false) != at)
@@ -757,7 +791,7 @@ apply_singly(Relation index, Buffer leaf, const GinChange *change, int added)
 }
 
 #ifdef USE_ASSERT_CHECKING
-/* The leaf's tuples are sorted, and no two have the same key. */
+/* Checks that the leaf's tuples are sorted, and that no two have the same key. */
 static void
 check_leaf(GinMerge *merge, Page page)
 {
@@ -777,10 +811,9 @@ check_leaf(GinMerge *merge, Page page)
 #endif
 
 /*
- * Makes the changes of a locked leaf that are tuples. Either all of them are in
- * one record, which is applied to the page when it is written, or each is made
- * with its own record: then an error can come between two of them, and the page
- * is a valid one all the same.
+ * Makes the changes of a locked leaf that have a tuple. Either one record has all
+ * of them, and the page changes when it is written. Or each is made with its own
+ * record: an error can come between two of them, but the page is valid then, too.
  */
 static void
 change_leaf(GinMerge *merge, Buffer leaf, int count)
@@ -800,9 +833,9 @@ change_leaf(GinMerge *merge, Buffer leaf, int count)
 	}
 	if (tuples == 0)
 		return;
-	/* It may raise an error, so it comes before the first change. */
+	/* This may raise an error, so it comes before the first change. */
 	CheckForSerializableConflictIn(merge->index, NULL, BufferGetBlockNumber(leaf));
-	/* The deltas have the tuples, too, and the line pointers from the first change on. */
+	/* Deltas have the tuples, too, and the line pointers from the first change on. */
 	if (DELTA_RECORD + sizeof(ItemIdData) * (PageGetMaxOffsetNumber(page) - first + tuples) <
 		(Size) INSERT_RECORD * tuples)
 	{
@@ -825,7 +858,7 @@ change_leaf(GinMerge *merge, Buffer leaf, int count)
 #endif
 }
 
-/* By GIN's own insertion. */
+/* Inserts a key by GIN's own insertion. */
 static void
 add_whole(GinMerge *merge, const GinKey *key)
 {
@@ -833,10 +866,10 @@ add_whole(GinMerge *merge, const GinKey *key)
 }
 
 /*
- * Merges keys into the leaf of the first one; gives how many of them, at least
- * that one, so that a flush ends. The descent has gone right as far as the first
- * key's leaf. A leaf whose own split is not finished has no downlink for its right
- * half yet: GIN's insertion finishes the split, and then inserts.
+ * Merges keys into the leaf of the first one. Returns how many of them are done:
+ * at least that one, so that a flush ends. The descent has moved right as far as
+ * the first key's leaf. A leaf whose split is incomplete has no downlink for its
+ * right half yet: GIN's insertion finishes the split, and then inserts.
  */
 static int
 merge_leaf(GinMerge *merge, const GinKey *keys, int count)
@@ -856,9 +889,9 @@ merge_leaf(GinMerge *merge, const GinKey *keys, int count)
 	LockBuffer(stack->buffer, GIN_UNLOCK);
 	freeGinBtreeStack(stack);
 	/*
-	 * Between the unlocking and these, another session may turn a list into a tree
-	 * or add rows to it. ginEntryInsert() descends again and sees that. A tree's
-	 * root stays where it is.
+	 * After the leaf is unlocked, another session may turn a posting list into a
+	 * tree, or add rows to it. ginEntryInsert() descends again and sees that. The
+	 * root of a posting tree never moves.
 	 */
 	for (int i = 0; i < n; i++)
 	{
@@ -875,8 +908,8 @@ merge_leaf(GinMerge *merge, const GinKey *keys, int count)
 }
 
 /*
- * Inserts all that waits: first the columns of integers, then all other keys. An
- * error in between is the end of the COPY, so nothing is inserted twice.
+ * Inserts everything that waits: first the columns of integers, then all other
+ * keys. An error in between ends the COPY, so nothing is inserted twice.
  */
 void
 sluice_gin_merge_flush(GinMerge *merge)
