@@ -6,6 +6,7 @@ mod kills;
 mod listing;
 mod pieces;
 mod recovery;
+mod reject_files;
 mod rejects;
 mod rights;
 mod share;
