@@ -1,7 +1,8 @@
 //! Reject files of loads that commit in pieces: long records, trailers, and names that are in use.
 
 use super::rejects::{load, mixed};
-use super::world;
+use super::{lines, world};
+use crate::common::World;
 use std::fs;
 
 /// A record that is longer than what is held comes in pieces, and its COPY is open until the last
@@ -33,4 +34,44 @@ fn long_records_are_loaded_or_rejected_whole() {
         FROM pgsluice_loads.commits";
     assert_eq!(world.sql(sums), format!("60004 {rows} {}", bad.len()));
     assert_eq!(world.sql("SELECT count(*) FROM t"), rows.to_string());
+}
+
+/// The last COMMIT fails, of a transaction without rejects: the reject file has its trailer by then,
+/// which the next load writes again.
+#[test]
+fn a_trailer_without_its_commit_is_written_again() {
+    let mut world = world();
+    let bytes = lines(0, 60_000);
+    let plain = world.file("plain.csv", &bytes);
+    let binary = world.path("rows.bin");
+    let out = world.run(&["convert", &plain, "--table", "t", "--out", &binary]);
+    assert!(out.status.success(), "{out:?}");
+    world.load(&[&world.file("b.csv", b"-1,x\n"), "--table", "t", "--once"]).unwrap();
+    world.sql("ALTER TABLE t ADD CHECK (a NOT BETWEEN 100 AND 110)");
+    world.sql(
+        "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS \
+           $$ BEGIN RAISE 'not yet'; END $$; \
+         CREATE CONSTRAINT TRIGGER f AFTER UPDATE ON pgsluice_loads.loads DEFERRABLE \
+           INITIALLY DEFERRED FOR EACH ROW WHEN (new.state = 'complete') EXECUTE FUNCTION f()",
+    );
+    let rejects = world.path("bad.bin");
+    // Lanes complete the load in a transaction that checks deferred triggers at its end.
+    let more = ["--format", "binary", "--commit-every", "256kB", "--method", "lanes", "--lanes=2"];
+    let load = |world: &World| load(world, &binary, &rejects, "none", &more);
+    for _ in 0..2 {
+        let said = load(&world).unwrap_err();
+        assert!(said.contains("not yet"), "{said}");
+    }
+    let recorded = world.sql("SELECT bytes FROM pgsluice_loads.reject_files");
+    let whole = fs::read(&rejects).unwrap();
+    assert_eq!(whole.len() as u64, recorded.parse::<u64>().unwrap() + 2);
+    // Anything else that follows is somebody else's.
+    fs::write(&rejects, [whole.as_slice(), b"\xff"].concat()).unwrap();
+    let said = load(&world).unwrap_err();
+    assert!(said.contains("has more than this load has written"), "{said}");
+    fs::write(&rejects, &whole).unwrap();
+    world.sql("DROP TRIGGER f ON pgsluice_loads.loads");
+    assert_eq!(load(&world).unwrap()["rejected_before"], 11);
+    assert_eq!(fs::read(&rejects).unwrap(), whole);
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "59990");
 }
