@@ -75,3 +75,21 @@ fn a_trailer_without_its_commit_is_written_again() {
     assert_eq!(fs::read(&rejects).unwrap(), whole);
     assert_eq!(world.sql("SELECT count(*) FROM t"), "59990");
 }
+
+/// For a moment there is another file beside the reject file. One of that name that is somebody
+/// else's is never removed; one that a killed load has left is empty.
+#[test]
+fn a_file_with_the_name_of_the_loaders_own_is_kept() {
+    let mut world = world();
+    let (bytes, bad) = mixed(0, 10_000);
+    let path = world.file("a.csv", &bytes);
+    let rejects = world.path("bad");
+    let own = world.file("bad.part", b"of somebody else");
+    let said = load(&world, &path, &rejects, "none", &[]).unwrap_err();
+    assert!(said.contains("bad.part") && said.contains("hint: "), "{said}");
+    assert_eq!(fs::read_to_string(&own).unwrap(), "of somebody else");
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "0");
+    fs::write(&own, b"").unwrap();
+    assert_eq!(load(&world, &path, &rejects, "none", &[]).unwrap()["rejected"], bad.len());
+    assert!(!fs::exists(&own).unwrap());
+}

@@ -180,8 +180,7 @@ impl Keeper {
         let Some(spool) = &self.spool else {
             return self.rejects.add_from(reject, &mut bytes, eol);
         };
-        let kept = locked(spool).add(&self.rejects, reject, &mut bytes, eol);
-        kept.map_err(|e| Error::io("write", "the rejects beside the reject file", &e))?;
+        locked(spool).add(&self.rejects, reject, &mut bytes, eol)?;
         self.rejects.count(reject)
     }
 }
