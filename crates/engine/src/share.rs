@@ -151,8 +151,8 @@ impl<'l> Share<'l> {
         if let [part] = &taken[..] {
             if part.to_split {
                 drop(conn);
-                split::split(member, heartbeat, options, self.watch, part)?;
-                return Ok(None);
+                let divided = split::split(member, heartbeat, options, self.watch, part);
+                return divided.or_else(|error| self.give_up(&taken, error)).map(|()| None);
             }
         }
         if !taken.is_empty() {
@@ -193,19 +193,25 @@ impl<'l> Share<'l> {
             self.total.share.get_or_insert_with(Default::default).parts += parts.0.len() as u64;
             return Ok(());
         };
-        let lost = match self.give_back(&parts.0, &error) {
+        self.give_up(&parts.0, error).map_err(|error| self.ended_by(error))
+    }
+
+    /// After some parts could not be loaded or divided: gives them up. If other machines have taken
+    /// them over, the error does not matter.
+    fn give_up(&mut self, parts: &[SharedPart], error: Error) -> Result<(), Error> {
+        let lost = match self.give_back(parts, &error) {
             Err(lost) if lost.kind() == Kind::Connection => Ok(self.is_taken_over()),
             given => given,
         };
         match lost {
             Ok(true) => {
                 self.total.share.get_or_insert_with(Default::default).parts_lost +=
-                    parts.0.len() as u64;
+                    parts.len() as u64;
                 // Its load was stopped; it goes on as another one.
                 self.leave(Some("other machines have taken over its parts"));
                 Ok(())
             }
-            _ => Err(self.ended_by(error)),
+            _ => Err(error),
         }
     }
 
