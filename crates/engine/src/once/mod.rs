@@ -17,6 +17,7 @@ mod lookup;
 mod names;
 mod notes;
 pub mod parts;
+mod pause;
 pub mod record;
 mod rejects;
 pub mod slices;
@@ -37,6 +38,7 @@ use identity::{same, Ends, Seen};
 use lookup::{candidates, claim, pieces, KnownSource};
 use names::{add_names, drop_rows, touch};
 use notes::{About, Notes};
+use pause::{limit_pause, read_long};
 use record::{Alias, Recording, Target, Wanted};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -71,18 +73,6 @@ fn begin_transaction(conn: &mut Conn, options: &Options) -> Result<(), Error> {
         conn.query(set, &[Some(timeout)])?;
     }
     Ok(())
-}
-
-/// From here on to its end, a transaction holds locks that others pass by: they wait until they know
-/// whether it commits. If its machine is held up between two statements for longer than a lease, the
-/// server ends the session, which has not committed. A COMMIT that is under way is waited for.
-fn limit_pause(conn: &mut Conn, lease: Duration) -> Result<(), Error> {
-    let most = lease.as_millis().clamp(1, i32::MAX as u128).to_string();
-    conn.query(
-        "SELECT pg_catalog.set_config('idle_in_transaction_session_timeout', $1, true)",
-        &[Some(&most)],
-    )
-    .map(drop)
 }
 
 /// Finds out which sources are still to be loaded, claims them and registers the load. Calls
@@ -137,7 +127,8 @@ fn open<'o>(options: &'o Options, watch: &Watch) -> Result<(Conn, Target, Found<
     let fingerprint = Fingerprint::of(options);
     let header = options.input.header != Header::None;
     let append = options.once.as_ref().is_some_and(|once| once.append);
-    let found = Found { seen, fingerprint, sources, header, append, ..Found::default() };
+    let lease = options.lease();
+    let found = Found { seen, fingerprint, sources, header, append, lease, ..Found::default() };
     Ok((guard, target, found))
 }
 
@@ -151,6 +142,8 @@ struct Found<'s> {
     header: bool,
     /// of sources that have grown, the rest is loaded
     append: bool,
+    /// how long a transaction that others wait for may be idle
+    lease: Duration,
     notes: Notes,
     /// the names of all sources
     names: HashSet<String>,
@@ -307,7 +300,7 @@ impl Found<'_> {
                 }
             }
         }
-        self.add_new(i, want(failed), &name)
+        self.add_new(conn, i, want(failed), &name)
     }
 
     /// A stream is compared while it is read. What is known of its name is in one row.
@@ -352,16 +345,22 @@ impl Found<'_> {
         if self.header && !known.is_empty() && !seen.begins_as(row.size, &row.head)? {
             return Err(changed(&source.name(), &(0..known[0].bytes.start)));
         }
-        let compared = compare(source.as_ref(), &known)?;
+        let compared = read_long(conn, self.lease, || compare(source.as_ref(), &known))?;
         Ok(Some((known, compared)))
     }
 
     /// Adds a source that no load has begun with, unless one of this load has the same bytes.
-    fn add_new(&mut self, i: usize, wanted: Wanted, name: &str) -> Result<(), Error> {
+    fn add_new(
+        &mut self,
+        conn: &mut Conn,
+        i: usize,
+        wanted: Wanted,
+        name: &str,
+    ) -> Result<(), Error> {
         let content = (wanted.seen.size, wanted.ends.clone());
         for place in self.by_ends.get(&content).into_iter().flatten() {
             let other = &self.wanted[*place].1.seen.name;
-            if same(other, &wanted.seen.name)? {
+            if read_long(conn, self.lease, || same(other, &wanted.seen.name))? {
                 let note =
                     format!("{name} has the same bytes as {other}, and they are loaded once");
                 self.notes.add(About::Copies, note);
