@@ -5,6 +5,7 @@ use crate::error::{Error, Kind};
 use crate::event::Event;
 use crate::load::{load_sources, told, Job};
 use crate::maintenance::{finish, Finished};
+use crate::once::correction::with_correction;
 use crate::once::join::{join, Joined, Member};
 use crate::once::parts::SharedPart;
 use crate::options::Options;
@@ -173,7 +174,8 @@ impl<'l> Share<'l> {
         if let Some(why) = left.failed {
             let failed = format!("another machine could not load a part of the files: {why}");
             return Err(Error::data(failed).with_hint(
-                "everything else is loaded; correct it and run the same command again",
+                "everything else is loaded; correct it and run the same command again: a record must keep \
+                 its length, or is left out by `on-error` reject without `share`",
             ));
         }
         drop(conn);
@@ -276,6 +278,12 @@ impl<'l> Share<'l> {
     /// Ends this machine's load by an error, which says what is committed.
     fn ended_by(&mut self, error: Error) -> Error {
         let error = told(error, self.options, self.watch);
+        let refused = error.place().is_some_and(|place| place.record.is_some());
+        let error = match error.kind() {
+            // Other machines load what follows it.
+            Kind::Data if refused => with_correction(error),
+            _ => error,
+        };
         self.leave(Some(&error.to_string()));
         let (rows, load) = (self.total.loaded, self.total.load);
         let Some(load) = load else { return error };

@@ -1,6 +1,7 @@
 //! `--once`: each file is in the table exactly once, however often and by how many loads.
 
 mod content;
+mod corrections;
 mod faults;
 mod kills;
 mod listing;
