@@ -4,7 +4,7 @@
 //! it can be mended and loaded again; beside it `<file>.jsonl` says of each
 //! record where it stood and why it was refused.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -205,21 +205,34 @@ impl Rejects {
     ///
     /// # Errors
     ///
-    /// The folder cannot be written to.
-    pub fn spool(&self) -> io::Result<Option<File>> {
+    /// The folder cannot be written to, or a file that is not this load's has the name.
+    pub fn spool(&self) -> Result<Option<File>, Error> {
         // Held until the name is gone: another lane may be about to take the same one.
         let kept = self.lock();
         let Keep::Files(file) = &*kept else { return Ok(None) };
         let mut name = file.path.clone().into_os_string();
         name.push(".part");
-        if self.is_recorded() {
-            // A load that was killed has left it; the files are locked.
-            let _ = std::fs::remove_file(&name);
-        }
-        let file =
-            OpenOptions::new().read(true).write(true).create_new(true).open(Path::new(&name))?;
-        std::fs::remove_file(&name)?;
-        Ok(Some(file))
+        let path = Path::new(&name);
+        // A load that was killed may have left it, and then it is empty: it has a name only before
+        // the first byte. The lock of the reject file keeps other loads from using it.
+        let is_left = |facts: Metadata| facts.is_file() && facts.len() == 0;
+        let remove = self.is_recorded() && fs::symlink_metadata(path).is_ok_and(is_left);
+        let new = || {
+            if remove {
+                fs::remove_file(path)?;
+            }
+            let file = OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
+            fs::remove_file(path).map(|()| file)
+        };
+        new().map(Some).map_err(|e| {
+            let error = Error::io("create", &path.display().to_string(), &e);
+            match e.kind() {
+                io::ErrorKind::AlreadyExists => error.with_hint(
+                    "a load with rejects needs this name for a moment: move the file, or name another reject file",
+                ),
+                _ => error,
+            }
+        })
     }
 
     /// Which files have rejects beside the first one, and why.
@@ -271,7 +284,7 @@ impl Rejects {
             return Ok(());
         }
         for path in [file.path.clone(), side_path(&file.path)] {
-            std::fs::remove_file(&path)
+            fs::remove_file(&path)
                 .map_err(|e| Error::io("remove the empty", &path.display().to_string(), &e))?;
         }
         Ok(())

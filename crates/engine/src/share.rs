@@ -5,6 +5,7 @@ use crate::error::{Error, Kind};
 use crate::event::Event;
 use crate::load::{load_sources, told, Job};
 use crate::maintenance::{finish, Finished};
+use crate::once::correction::with_correction;
 use crate::once::join::{join, Joined, Member};
 use crate::once::parts::SharedPart;
 use crate::options::Options;
@@ -151,8 +152,8 @@ impl<'l> Share<'l> {
         if let [part] = &taken[..] {
             if part.to_split {
                 drop(conn);
-                split::split(member, heartbeat, options, self.watch, part)?;
-                return Ok(None);
+                let divided = split::split(member, heartbeat, options, self.watch, part);
+                return divided.or_else(|error| self.give_up(&taken, error)).map(|()| None);
             }
         }
         if !taken.is_empty() {
@@ -173,7 +174,8 @@ impl<'l> Share<'l> {
         if let Some(why) = left.failed {
             let failed = format!("another machine could not load a part of the files: {why}");
             return Err(Error::data(failed).with_hint(
-                "everything else is loaded; correct it and run the same command again",
+                "everything else is loaded; correct it and run the same command again: a record must keep \
+                 its length, or is left out by `on-error` reject without `share`",
             ));
         }
         drop(conn);
@@ -193,19 +195,25 @@ impl<'l> Share<'l> {
             self.total.share.get_or_insert_with(Default::default).parts += parts.0.len() as u64;
             return Ok(());
         };
-        let lost = match self.give_back(&parts.0, &error) {
+        self.give_up(&parts.0, error).map_err(|error| self.ended_by(error))
+    }
+
+    /// After some parts could not be loaded or divided: gives them up. If other machines have taken
+    /// them over, the error does not matter.
+    fn give_up(&mut self, parts: &[SharedPart], error: Error) -> Result<(), Error> {
+        let lost = match self.give_back(parts, &error) {
             Err(lost) if lost.kind() == Kind::Connection => Ok(self.is_taken_over()),
             given => given,
         };
         match lost {
             Ok(true) => {
                 self.total.share.get_or_insert_with(Default::default).parts_lost +=
-                    parts.0.len() as u64;
+                    parts.len() as u64;
                 // Its load was stopped; it goes on as another one.
                 self.leave(Some("other machines have taken over its parts"));
                 Ok(())
             }
-            _ => Err(self.ended_by(error)),
+            _ => Err(error),
         }
     }
 
@@ -270,6 +278,12 @@ impl<'l> Share<'l> {
     /// Ends this machine's load by an error, which says what is committed.
     fn ended_by(&mut self, error: Error) -> Error {
         let error = told(error, self.options, self.watch);
+        let refused = error.place().is_some_and(|place| place.record.is_some());
+        let error = match error.kind() {
+            // Other machines load what follows it.
+            Kind::Data if refused => with_correction(error),
+            _ => error,
+        };
         self.leave(Some(&error.to_string()));
         let (rows, load) = (self.total.loaded, self.total.load);
         let Some(load) = load else { return error };

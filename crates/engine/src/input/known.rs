@@ -93,13 +93,18 @@ fn take(
     Ok(taken)
 }
 
+/// What to do about a source that has other bytes where a load that is not complete has loaded it.
+pub const CORRECTION: &str = "undo the change; then correct bad records without changing their \
+    length, or use `on-error` reject without `share`; under another name, all of its records are loaded, \
+    also those that are committed";
+
 /// The error for a source that has other bytes where it was loaded.
 pub fn changed(name: &str, bytes: &Range<u64>) -> Error {
     Error::new(format!(
         "{name} has changed since it was loaded: bytes {} to {} are not the same",
         bytes.start, bytes.end
     ))
-    .with_hint("other content needs another name")
+    .with_hint(CORRECTION)
 }
 
 /// Passes over the known ranges of one source while it is read.

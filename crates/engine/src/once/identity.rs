@@ -1,12 +1,15 @@
 //! How a file is recognised: by name, size and time at once, and by content if need be.
 
 use crate::error::Error;
+use crate::input::Reader;
+use crate::options::InputOptions;
 use crate::source::Source;
 use crate::text::text;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::Arc;
 
 /// How many bytes at each end of a file are hashed to find files that may have the same content.
 const END: u64 = 64 << 10;
@@ -30,11 +33,21 @@ pub(super) struct Seen {
     pub stream: bool,
 }
 
-/// The hashes of the two ends of a file, as it is stored.
+/// The hashes of the two ends of a file, as it is stored, and of what precedes its records.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Ends {
     pub head: String,
     pub tail: String,
+    /// of the header, as it is decompressed; none where that does not count, or cannot be read
+    pub header: Option<String>,
+}
+
+/// The hash of the header of a source, and of a line before it that names the delimiter.
+pub(super) fn header_of(input: &InputOptions, source: &Arc<dyn Source>) -> Option<String> {
+    let input = InputOptions { sources: vec![source.clone()], ..input.clone() };
+    // A file that cannot be read is an error when it is loaded.
+    let head = Reader::open(&input).ok()?.head()?;
+    Some(format!("\\x{}", blake3::hash(&head).to_hex()))
 }
 
 impl Seen {
@@ -73,20 +86,20 @@ impl Seen {
         Ok(Seen { name: name.to_owned(), size: facts.len(), modified, stream: false })
     }
 
-    /// Hashes both ends.
+    /// Hashes both ends. The header is left to [`header_of`].
     ///
     /// # Errors
     ///
     /// The file cannot be read.
     pub fn ends(&self) -> Result<Ends, Error> {
         if self.stream {
-            return Ok(Ends { head: NONE.into(), tail: NONE.into() });
+            return Ok(Ends { head: NONE.into(), tail: NONE.into(), header: None });
         }
         let ends = || {
             let mut file = File::open(&self.name)?;
             let head = hash(&mut file, END)?;
             file.seek(SeekFrom::Start(self.size.saturating_sub(END)))?;
-            Ok(Ends { head, tail: hash(&mut file, END)? })
+            Ok(Ends { head, tail: hash(&mut file, END)?, header: None })
         };
         ends().map_err(|e: io::Error| Error::io("read", &self.name, &e))
     }

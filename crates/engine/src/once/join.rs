@@ -1,7 +1,8 @@
 //! How a machine joins a load that several machines share, and what it does within it.
 //!
 //! Machines plan one after another, under a lock for each table: the first one divides the files
-//! into parts, those after it find the parts. Claims of files are shared among them, so that a load
+//! into parts, those after it find the parts. If a machine is held up while it has that lock, the
+//! server ends its session after a lease ([`super::pause::limit_pause`]). Claims of files are shared among them, so that a load
 //! that is not shared waits for all of them, and they for it.
 
 use super::identity::{Ends, Seen};
@@ -75,6 +76,7 @@ pub(crate) fn join(options: &Options, watch: &Watch, waiting: &dyn Fn()) -> Resu
     claim(&mut guard, target.oid, &files, true, waiting)?;
     let mut conn = watch.connect(&options.target.url)?;
     begin_transaction(&mut conn, options)?;
+    limit_pause(&mut conn, options.lease())?;
     parts::plan_alone(&mut conn, target.oid)?;
     let left = found.incomplete(&mut conn, &target, left)?;
     let begun = found.begun_by_others(&mut conn, &target, &left, &ends)?;

@@ -23,7 +23,11 @@ pub(super) struct KnownSource {
     pub size: u64,
     /// the hash of its first bytes
     pub head: String,
+    /// the hash of its header
+    pub header: Option<String>,
     pub complete: bool,
+    /// the last load of it
+    pub load: i64,
     pub options: String,
     /// the row whose pieces describe the content
     pub content: i64,
@@ -118,7 +122,8 @@ pub(super) fn candidates(
     files: &[(usize, &Seen, &Ends)],
 ) -> Result<Vec<KnownSource>, Error> {
     const COLUMNS: &str = "SELECT number, name, size, state, options, coalesce(same_as, number), \
-         '\\x' || pg_catalog.encode(head, 'hex'), '\\x' || pg_catalog.encode(tail, 'hex') \
+         '\\x' || pg_catalog.encode(head, 'hex'), '\\x' || pg_catalog.encode(tail, 'hex'), \
+         '\\x' || pg_catalog.encode(header, 'hex'), load \
          FROM pgsluice_loads.sources WHERE target = $1::oid";
     let target = target.to_string();
     let row = |file: usize, by_name: bool, row: &[Option<String>]| KnownSource {
@@ -131,6 +136,8 @@ pub(super) fn candidates(
         options: text(&row[4]),
         content: number(&row[5]),
         head: text(&row[6]),
+        header: row[8].clone(),
+        load: number(&row[9]),
     };
     let (mut by_name, mut by_content) = (HashMap::new(), HashMap::<_, Vec<_>>::new());
     for (file, seen, ends) in files {

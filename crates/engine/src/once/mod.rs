@@ -8,6 +8,7 @@
 //!   advisory locks until the load ends. They only keep loads from working in vain. What makes it
 //!   exact is the order of [`record`]: see there.
 
+pub mod correction;
 mod fingerprint;
 pub mod forget;
 mod identity;
@@ -17,6 +18,7 @@ mod lookup;
 mod names;
 mod notes;
 pub mod parts;
+mod pause;
 pub mod record;
 mod rejects;
 pub mod slices;
@@ -24,19 +26,21 @@ mod table;
 pub mod tables;
 
 use crate::error::Error;
-use crate::input::{changed, compare, Compared, KnownPiece};
-use crate::options::{Header, Options};
+use crate::input::{compare, Compared, KnownPiece};
+use crate::options::{Header, InputOptions, Options};
 use crate::report::Summary;
 use crate::session::conn::Conn;
 use crate::session::transaction::{BEGIN, NO_TIMEOUTS};
 use crate::source::Source;
 use crate::text::Text;
 use crate::watch::{despite_cancel, Watch};
+use correction::{changed, correctable, grown};
 use fingerprint::Fingerprint;
-use identity::{same, Ends, Seen};
+use identity::{header_of, same, Ends, Seen};
 use lookup::{candidates, claim, pieces, KnownSource};
 use names::{add_names, drop_rows, touch};
 use notes::{About, Notes};
+use pause::{limit_pause, read_long};
 use record::{Alias, Recording, Target, Wanted};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -71,18 +75,6 @@ fn begin_transaction(conn: &mut Conn, options: &Options) -> Result<(), Error> {
         conn.query(set, &[Some(timeout)])?;
     }
     Ok(())
-}
-
-/// From here on to its end, a transaction holds locks that others pass by: they wait until they know
-/// whether it commits. If its machine is held up between two statements for longer than a lease, the
-/// server ends the session, which has not committed. A COMMIT that is under way is waited for.
-fn limit_pause(conn: &mut Conn, lease: Duration) -> Result<(), Error> {
-    let most = lease.as_millis().clamp(1, i32::MAX as u128).to_string();
-    conn.query(
-        "SELECT pg_catalog.set_config('idle_in_transaction_session_timeout', $1, true)",
-        &[Some(&most)],
-    )
-    .map(drop)
 }
 
 /// Finds out which sources are still to be loaded, claims them and registers the load. Calls
@@ -135,9 +127,10 @@ fn open<'o>(options: &'o Options, watch: &Watch) -> Result<(Conn, Target, Found<
     let target = target(&mut guard, options)?;
     check_partitions(&mut guard, &target, options)?;
     let fingerprint = Fingerprint::of(options);
-    let header = options.input.header != Header::None;
+    let input = InputOptions { sources: Vec::new(), ..options.input.clone() };
     let append = options.once.as_ref().is_some_and(|once| once.append);
-    let found = Found { seen, fingerprint, sources, header, append, ..Found::default() };
+    let lease = options.lease();
+    let found = Found { seen, fingerprint, sources, input, append, lease, ..Found::default() };
     Ok((guard, target, found))
 }
 
@@ -147,10 +140,12 @@ struct Found<'s> {
     sources: &'s [Arc<dyn Source>],
     seen: Vec<Seen>,
     fingerprint: Fingerprint,
-    /// files begin with names of columns, which are part of no piece
-    header: bool,
+    /// how files are read
+    input: InputOptions,
     /// of sources that have grown, the rest is loaded
     append: bool,
+    /// how long a transaction that others wait for may be idle
+    lease: Duration,
     notes: Notes,
     /// the names of all sources
     names: HashSet<String>,
@@ -173,9 +168,21 @@ struct Found<'s> {
 }
 
 impl Found<'_> {
-    /// The hashes of the ends of these sources.
+    /// The hashes of the ends of these sources, and of their headers.
     fn ends(&self, left: &[usize]) -> Result<HashMap<usize, Ends>, Error> {
-        left.iter().map(|i| Ok((*i, self.seen[*i].ends()?))).collect()
+        let of = |i: &usize| {
+            let mut ends = self.seen[*i].ends()?;
+            if self.has_header() && !self.seen[*i].stream {
+                ends.header = header_of(&self.input, &self.sources[*i]);
+            }
+            Ok((*i, ends))
+        };
+        left.iter().map(of).collect()
+    }
+
+    /// Whether files begin with names of columns, which are part of no piece.
+    fn has_header(&self) -> bool {
+        self.input.header != Header::None
     }
 
     /// Ends a load of which nothing is new.
@@ -262,9 +269,9 @@ impl Found<'_> {
         let want = |begun| Wanted { begun, ..Wanted::new(&seen, ends) };
         let mut failed = None;
         for row in rows {
-            let Some((known, compared)) = self.compared(conn, i, row)? else { continue };
+            let Some((known, compared)) = self.compared(conn, i, ends, row)? else { continue };
             match compared {
-                Compared::Differs(bytes) if row.by_name => return Err(changed(&name, &bytes)),
+                Compared::Differs(bytes) if row.by_name => return Err(changed(&name, &bytes, row)),
                 Compared::Differs(_) => {}
                 // What another load has loaded of the same content comes before a failed attempt.
                 Compared::Same(_) if row.by_name && !row.complete && known.is_empty() => {
@@ -307,7 +314,7 @@ impl Found<'_> {
                 }
             }
         }
-        self.add_new(i, want(failed), &name)
+        self.add_new(conn, i, want(failed), &name)
     }
 
     /// A stream is compared while it is read. What is known of its name is in one row.
@@ -338,6 +345,7 @@ impl Found<'_> {
         &self,
         conn: &mut Conn,
         i: usize,
+        ends: &Ends,
         row: &KnownSource,
     ) -> Result<Option<(Vec<KnownPiece>, Compared)>, Error> {
         let (source, seen) = (&self.sources[i], &self.seen[i]);
@@ -349,19 +357,32 @@ impl Found<'_> {
         if row.by_name && !known.is_empty() {
             self.fingerprint.check(&row.options, &source.name())?;
         }
-        if self.header && !known.is_empty() && !seen.begins_as(row.size, &row.head)? {
-            return Err(changed(&source.name(), &(0..known[0].bytes.start)));
+        // A record near the start may have been corrected. A row of an earlier version has no hash
+        // of the header.
+        let same = |own: &Ends| row.header.is_some() && own.header == row.header;
+        let begins = !self.has_header()
+            || known.is_empty()
+            || same(ends)
+            || seen.begins_as(row.size, &row.head)?;
+        if !begins {
+            return Err(changed(&source.name(), &(0..known[0].bytes.start), row));
         }
-        let compared = compare(source.as_ref(), &known)?;
+        let compared = read_long(conn, self.lease, || compare(source.as_ref(), &known))?;
         Ok(Some((known, compared)))
     }
 
     /// Adds a source that no load has begun with, unless one of this load has the same bytes.
-    fn add_new(&mut self, i: usize, wanted: Wanted, name: &str) -> Result<(), Error> {
+    fn add_new(
+        &mut self,
+        conn: &mut Conn,
+        i: usize,
+        wanted: Wanted,
+        name: &str,
+    ) -> Result<(), Error> {
         let content = (wanted.seen.size, wanted.ends.clone());
         for place in self.by_ends.get(&content).into_iter().flatten() {
             let other = &self.wanted[*place].1.seen.name;
-            if same(other, &wanted.seen.name)? {
+            if read_long(conn, self.lease, || same(other, &wanted.seen.name))? {
                 let note =
                     format!("{name} has the same bytes as {other}, and they are loaded once");
                 self.notes.add(About::Copies, note);
@@ -415,16 +436,6 @@ impl Found<'_> {
     }
 }
 
-/// The error for a source that has more bytes than when it was loaded.
-fn grown(name: &str, end: u64, more: u64) -> Error {
-    Error::new(format!(
-        "{name} has grown since it was loaded: {more} bytes follow byte {end}, where it ended"
-    ))
-    .with_hint(
-        "`on-change` append loads the rest; otherwise new records need a file with another name",
-    )
-}
-
 impl Once {
     /// The options of the load: its sources are those that are not complete.
     pub fn options(&self) -> &Options {
@@ -444,6 +455,7 @@ impl Once {
             Err(error) => {
                 // The load's row says why it stopped, if the server can still be reached.
                 let _ = despite_cancel(|| stopped(&mut self.guard, load, &error));
+                let error = correctable(error, &mut self.guard, recording);
                 return Err(resumable(error, recording.committed.get(), load));
             }
         };

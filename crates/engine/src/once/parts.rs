@@ -11,7 +11,7 @@
 //!   pieces are read after that is committed, and lanes of a stopped load commit nothing (`record`).
 //! - A machine may be held up after it has locked its load's row and before its COMMIT is sent, as
 //!   when its process is stopped. So transactions that lock rows of the ledger have a limit on how
-//!   long they may be idle ([`super::limit_pause`]), after which the server ends them.
+//!   long they may be idle ([`super::pause::limit_pause`]), after which the server ends them.
 //! - Lanes also lock the rows of their parts, which must name their load, before they commit. So a
 //!   part whose row was changed or deleted in any other way is committed by nobody who had it.
 

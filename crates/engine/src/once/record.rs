@@ -256,19 +256,21 @@ impl Recording {
         let row = |(index, file): (usize, &Wanted)| {
             let Wanted { seen, ends, begun, whole } = file;
             json!({ "file": index, "number": begun, "name": seen.name, "size": seen.size,
-                "modified": seen.modified, "head": ends.head, "tail": ends.tail, "whole": whole })
+                "modified": seen.modified, "head": ends.head, "tail": ends.tail,
+                "header": ends.header, "whole": whole })
         };
         let rows = Value::from_iter(files.iter().enumerate().map(row)).to_string();
         let (load, oid) = (self.load.to_string(), self.target.oid.to_string());
         let of_file = "pg_catalog.jsonb_to_recordset($1::jsonb) AS f(file integer, number bigint, \
-            name text, size bigint, modified bigint, head bytea, tail bytea, whole boolean)";
+            name text, size bigint, modified bigint, head bytea, tail bytea, header bytea, whole boolean)";
         // One that was loaded as a whole stays complete, whatever this reading of it shows.
         conn.query(
             &format!(
                 "UPDATE pgsluice_loads.sources s SET load = $2::bigint, name = f.name, \
                    state = CASE WHEN f.whole THEN state ELSE 'loading' END, \
                    completed = CASE WHEN f.whole THEN completed END, \
-                   options = $3::jsonb, size = f.size, modified = f.modified, head = f.head, tail = f.tail \
+                   options = $3::jsonb, size = f.size, modified = f.modified, head = f.head, tail = f.tail, \
+                   header = f.header \
                  FROM {of_file} WHERE s.number = f.number"
             ),
             &[Some(&rows), Some(&load), Some(&self.fingerprint)],
@@ -276,8 +278,8 @@ impl Recording {
         conn.query(
             &format!(
                 "INSERT INTO pgsluice_loads.sources \
-                   (target, name, size, modified, head, tail, options, load) \
-                 SELECT $3::oid, name, size, modified, head, tail, $4::jsonb, $2::bigint \
+                   (target, name, size, modified, head, tail, header, options, load) \
+                 SELECT $3::oid, name, size, modified, head, tail, header, $4::jsonb, $2::bigint \
                  FROM {of_file} WHERE number IS NULL ORDER BY file"
             ),
             &[Some(&rows), Some(&load), Some(&oid), Some(&self.fingerprint)],

@@ -13,7 +13,7 @@ use crate::session::transaction::BEGIN;
 use crate::text::text;
 
 /// The version of these tables.
-const VERSION: i32 = 5;
+const VERSION: i32 = 6;
 
 /// What version 2 has added.
 const REJECT_FILES: &str = "
@@ -71,16 +71,19 @@ CREATE POLICY may_insert ON pgsluice_loads.parts
 GRANT SELECT, INSERT, UPDATE, DELETE ON pgsluice_loads.leases, pgsluice_loads.parts TO PUBLIC;
 ";
 
+/// What version 6 has added.
+const HEADER: &str = "ALTER TABLE pgsluice_loads.sources ADD COLUMN header bytea;";
+
 /// Created in one transaction by the first load that needs them, with [`REJECT_FILES`],
 /// [`node_commits::CREATE`], which is what version 3 has added, [`slices::CREATE`],
-/// which is what version 4 has, and [`PARTS`].
+/// which is what version 4 has, [`PARTS`] and [`HEADER`].
 const CREATE: &str = "
 CREATE TABLE pgsluice_loads.version (
     one_row boolean PRIMARY KEY DEFAULT true CHECK (one_row),
     version integer NOT NULL
 );
 COMMENT ON TABLE pgsluice_loads.version IS 'version of the tables of loads with once';
-INSERT INTO pgsluice_loads.version (version) VALUES (5);
+INSERT INTO pgsluice_loads.version (version) VALUES (6);
 CREATE TABLE pgsluice_loads.loads (
     number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     target regclass NOT NULL,
@@ -159,7 +162,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON pgsluice_loads.loads, pgsluice_loads.sou
 /// The statements that create the schema and all of its tables, for an administrator to run.
 pub fn statements() -> String {
     let (of_3, of_4) = (node_commits::CREATE, slices::CREATE);
-    format!("BEGIN;{}{CREATE}{REJECT_FILES}{of_3}{of_4}{PARTS}COMMIT;", ledger::CREATE)
+    format!("BEGIN;{}{CREATE}{REJECT_FILES}{of_3}{of_4}{PARTS}{HEADER}COMMIT;", ledger::CREATE)
 }
 
 /// Creates the tables where they are missing, and adds what later versions have. To be called
@@ -180,11 +183,12 @@ pub(crate) fn ensure(conn: &mut Conn) -> Result<(), Error> {
     let (of_2, of_3, of_4) = (REJECT_FILES, node_commits::CREATE, slices::CREATE);
     let now = format!("UPDATE pgsluice_loads.version SET version = {VERSION}");
     let missing = match version(conn)? {
-        None => format!("{CREATE}{of_2}{of_3}{of_4}{PARTS}"),
-        Some(1) => format!("{of_2}{of_3}{of_4}{PARTS}{now}"),
-        Some(2) => format!("{of_3}{of_4}{PARTS}{now}"),
-        Some(3) => format!("{of_4}{PARTS}{now}"),
-        Some(4) => format!("{PARTS}{now}"),
+        None => format!("{CREATE}{of_2}{of_3}{of_4}{PARTS}{HEADER}"),
+        Some(1) => format!("{of_2}{of_3}{of_4}{PARTS}{HEADER}{now}"),
+        Some(2) => format!("{of_3}{of_4}{PARTS}{HEADER}{now}"),
+        Some(3) => format!("{of_4}{PARTS}{HEADER}{now}"),
+        Some(4) => format!("{PARTS}{HEADER}{now}"),
+        Some(5) => format!("{HEADER}{now}"),
         Some(VERSION) => String::new(),
         Some(other) => return Err(of_another(other)),
     };

@@ -11,7 +11,7 @@
 //!    stopped that load (`once::record` says why no transaction of it commits later), checks the
 //!    hash, and cuts off what follows: a block whose transaction was not committed. It cuts off only
 //!    what names sources of the load. A reason is written before its record, so that a record
-//!    without one is from another program.
+//!    without one is from another program. The trailer of PGCOPY is no record.
 //! 3. Within a process, one lane at a time appends and commits: a mutex is held from the first byte
 //!    of a block to the outcome of its COMMIT. So a block that is not committed can only be the last
 //!    one. If a COMMIT fails, or its outcome is unknown, no lane appends anything after it. Beyond the
@@ -28,10 +28,11 @@ use super::output::Output;
 use super::{side_path, Existing};
 use crate::error::Error;
 use nix::fcntl::{Flock, FlockArg};
+use pgsluice_core::sink::{HEADER, TRAILER};
 use serde::Serialize;
 use serde_json::Value;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 /// A pair of reject files: how much of it belongs to committed transactions.
@@ -234,7 +235,7 @@ fn follows(
 ) -> Result<bool, Error> {
     let look = || {
         if side.length()? <= side.bytes {
-            return Ok(records.length()? <= records.bytes);
+            return Ok(records.length()? <= records.bytes || only_trailer_follows(path, records)?);
         }
         let mut reasons = File::open(side_path(path))?;
         reasons.seek(SeekFrom::Start(side.bytes))?;
@@ -259,6 +260,18 @@ fn follows(
         Ok(true)
     };
     look().map_err(|e: io::Error| failed("read the reject file", path, &e))
+}
+
+/// Whether the trailer of PGCOPY, or its first byte, is all that follows the hashed bytes. The last
+/// transaction writes it before its COMMIT, also if it has no rejects.
+fn only_trailer_follows(path: &Path, records: &Output) -> io::Result<bool> {
+    let mut file = File::open(path)?;
+    let mut begin = Vec::new();
+    (&mut file).take(HEADER.len() as u64).read_to_end(&mut begin)?;
+    file.seek(SeekFrom::Start(records.bytes))?;
+    let mut rest = Vec::new();
+    file.take(TRAILER.len() as u64 + 1).read_to_end(&mut rest)?;
+    Ok(records.bytes >= HEADER.len() as u64 && begin == HEADER && TRAILER.starts_with(&rest))
 }
 
 fn lost(kept: &Kept, what: &str) -> Error {

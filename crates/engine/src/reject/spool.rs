@@ -1,6 +1,7 @@
 //! Rejects of a transaction that is not committed yet, in a file without a name.
 
 use super::{Amount, Reject, RejectFile, Rejects};
+use crate::error::Error;
 use pgsluice_core::scan::Eol;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
@@ -25,19 +26,23 @@ impl Spool {
     ///
     /// # Errors
     ///
-    /// The disk is full, or the record cannot be read.
+    /// As [`Rejects::spool`], or the disk is full, or the record cannot be read.
     pub fn add(
         &mut self,
         rejects: &Rejects,
         reject: &Reject,
         bytes: &mut dyn Read,
         eol: Eol,
-    ) -> io::Result<()> {
+    ) -> Result<(), Error> {
         if self.file.is_none() {
-            let file = rejects.spool()?.ok_or(io::ErrorKind::Unsupported)?;
-            self.file = Some(BufWriter::new(file));
+            self.file = rejects.spool()?.map(BufWriter::new);
         }
-        let Some(file) = &mut self.file else { return Ok(()) };
+        let added = self.write(reject, bytes, eol);
+        added.map_err(|e| Error::io("write", "the rejects beside the reject file", &e))
+    }
+
+    fn write(&mut self, reject: &Reject, bytes: &mut dyn Read, eol: Eol) -> io::Result<()> {
+        let file = self.file.as_mut().ok_or(io::ErrorKind::Unsupported)?;
         let reason = serde_json::to_vec(&(reject, eol.bytes()))?;
         file.write_all(&(reason.len() as u64).to_le_bytes())?;
         file.write_all(&reason)?;

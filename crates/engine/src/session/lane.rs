@@ -272,7 +272,7 @@ impl Lane {
 
     /// Whether the end of a record is still to come.
     pub fn in_piece(&self) -> bool {
-        self.in_piece
+        self.in_piece || self.oversized.is_some()
     }
 
     /// Whether triggers count the COPYs: into the landing of `staged` they do not. Each file is

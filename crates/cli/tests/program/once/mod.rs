@@ -1,11 +1,13 @@
 //! `--once`: each file is in the table exactly once, however often and by how many loads.
 
 mod content;
+mod corrections;
 mod faults;
 mod kills;
 mod listing;
 mod pieces;
 mod recovery;
+mod reject_files;
 mod rejects;
 mod rights;
 mod share;

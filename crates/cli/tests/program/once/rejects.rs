@@ -16,7 +16,7 @@ fn next(random: &mut u64) -> u64 {
 }
 
 /// Lines, and those of them that are bad: each line whose number ends with these digits.
-fn mixed(from: usize, count: usize) -> (Vec<u8>, Vec<String>) {
+pub fn mixed(from: usize, count: usize) -> (Vec<u8>, Vec<String>) {
     let (mut bytes, mut bad) = (Vec::new(), Vec::new());
     for i in from..from + count {
         let line = match i % 700 {
@@ -32,7 +32,7 @@ fn mixed(from: usize, count: usize) -> (Vec<u8>, Vec<String>) {
 }
 
 /// Loads a file with rejects, as many as the limit says.
-fn load(
+pub fn load(
     world: &World,
     path: &str,
     rejects: &str,

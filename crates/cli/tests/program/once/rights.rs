@@ -69,9 +69,12 @@ fn tables_of_an_earlier_version_are_brought_to_this_one_and_later_ones_are_refus
     let of_4 = format!("slices, pgsluice_loads.{of_5}");
     let of_3 = format!("node_commits, pgsluice_loads.{of_4}");
     let of_2 = format!("reject_files, pgsluice_loads.{of_3}");
-    for (version, lacks) in [(1, of_2.as_str()), (2, &of_3), (3, &of_4), (4, of_5)] {
+    for (version, lacks) in [(1, of_2.as_str()), (2, &of_3), (3, &of_4), (4, of_5), (5, "")] {
+        if !lacks.is_empty() {
+            world.sql(&format!("DROP TABLE pgsluice_loads.{lacks}"));
+        }
         world.sql(&format!(
-            "DROP TABLE pgsluice_loads.{lacks}; UPDATE pgsluice_loads.version SET version = {version}"
+            "ALTER TABLE pgsluice_loads.sources DROP COLUMN header; UPDATE pgsluice_loads.version SET version = {version}"
         ));
         let listed = world.run(&["loads", "list"]);
         let said = String::from_utf8_lossy(&listed.stderr).into_owned();
@@ -81,7 +84,7 @@ fn tables_of_an_earlier_version_are_brought_to_this_one_and_later_ones_are_refus
         assert_eq!(world.sql(all), tables);
         assert!(world.run(&["loads", "list"]).status.success());
     }
-    world.sql("UPDATE pgsluice_loads.version SET version = 6");
+    world.sql("UPDATE pgsluice_loads.version SET version = 7");
     let said = world.load(&[&path, "--table", "t", "--once"]).unwrap_err();
-    assert!(said.contains("version 6"), "{said}");
+    assert!(said.contains("version 7"), "{said}");
 }

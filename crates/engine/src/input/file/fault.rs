@@ -49,6 +49,7 @@ impl InputFile {
             "{}, byte offset {start}: a record is longer than the server's limit of 1 GB",
             self.name
         ))
+        .of_kind(Kind::Data)
         .with_hint("a quote may be left open there"))
     }
 }

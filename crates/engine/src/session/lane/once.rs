@@ -54,9 +54,10 @@ impl Lane {
         pieces.sent.push(piece);
         let once = pieces.recording.options.once.as_ref();
         let due = once.and_then(|o| o.commits_every()).is_some_and(|every| pieces.bytes >= every);
-        // A record in pieces is not loaded before its last one, and nothing of a stream is committed
-        // before it is known to be the one that was begun.
-        if !due || self.in_piece || !pieces.recording.compared.load(Ordering::Acquire) {
+        let compared = pieces.recording.compared.load(Ordering::Acquire);
+        // A record in pieces is not loaded before its last one: until then its COPY is open. And
+        // nothing of a stream is committed before it is known to be the one that was begun.
+        if !due || !compared || self.in_piece() {
             return Ok(());
         }
         self.finish()?;
@@ -179,8 +180,7 @@ impl Keeper {
         let Some(spool) = &self.spool else {
             return self.rejects.add_from(reject, &mut bytes, eol);
         };
-        let kept = locked(spool).add(&self.rejects, reject, &mut bytes, eol);
-        kept.map_err(|e| Error::io("write", "the rejects beside the reject file", &e))?;
+        locked(spool).add(&self.rejects, reject, &mut bytes, eol)?;
         self.rejects.count(reject)
     }
 }

@@ -381,7 +381,7 @@ impl Lane {
         placed: &Placed,
         rejects: Option<&Rejects>,
     ) -> Result<OversizedRecord, Error> {
-        let spool = rejects.map(Rejects::spool).transpose().map_err(spool_error)?.flatten();
+        let spool = rejects.map(Rejects::spool).transpose()?.flatten();
         self.conn.exec("SAVEPOINT pgsluice")?;
         let form = own_form(&self.plan);
         self.conn.copy_start(&statement::copy(&self.plan, form))?;

@@ -3,7 +3,11 @@
 use super::{whole, worlds_files};
 use crate::once::lines;
 use pgsluice_engine::options::{OnceOptions, ShareOptions};
-use pgsluice_engine::{FileSource, Loader, TargetOptions};
+use pgsluice_engine::{FileSource, Loader, Opened, Source, TargetOptions};
+use std::io::{self, Read};
+use std::path::Path;
+use std::thread::sleep;
+use std::time::Duration;
 
 #[test]
 fn tasks_load_and_the_driver_publishes() {
@@ -43,4 +47,68 @@ fn tasks_load_and_the_driver_publishes() {
     whole(&mut world, "published");
     let alone = Loader::new(TargetOptions::new(&url, "t")).input(FileSource::new(&paths[0]));
     assert!(alone.share().is_err());
+}
+
+/// A file on a storage where each read takes a while.
+#[derive(Debug)]
+struct SlowFile(FileSource);
+
+struct SlowBytes(Box<dyn Read + Send>);
+
+impl Read for SlowBytes {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        sleep(Duration::from_millis(200));
+        let most = buffer.len().min(64 << 10);
+        self.0.read(&mut buffer[..most])
+    }
+}
+
+impl Source for SlowFile {
+    fn name(&self) -> String {
+        self.0.name()
+    }
+
+    fn length(&self) -> io::Result<Option<u64>> {
+        self.0.length()
+    }
+
+    fn can_be_read_again(&self) -> bool {
+        true
+    }
+
+    fn open(&self) -> io::Result<Opened> {
+        let Opened { bytes, version } = self.0.open()?;
+        Ok(Opened { bytes: Box::new(SlowBytes(bytes)), version })
+    }
+
+    fn path(&self) -> Option<&Path> {
+        self.0.path()
+    }
+}
+
+/// A comparison may take longer than a lease: the machine that joins shows that it is at work.
+#[test]
+fn a_file_that_is_read_slowly_is_compared() {
+    let (mut world, paths) = worlds_files(&[("a.csv", lines(0, 60_000))], false);
+    let gate = "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS \
+          $$ BEGIN RAISE 'not yet'; END $$; \
+        CREATE TRIGGER f BEFORE INSERT ON t FOR EACH ROW WHEN (new.a = 59999) EXECUTE FUNCTION f()";
+    world.sql(gate);
+    let all =
+        [&paths[0], "--table", "t", "--once", "--commit-every", "64kB", "--stray-quotes=copy"];
+    let said = world.load(&all).unwrap_err();
+    assert!(said.contains("not yet"), "{said}");
+    world.sql("DROP TRIGGER f ON t");
+    let before: u64 = world.sql("SELECT count(*) FROM t").parse().unwrap();
+    assert!(before > 30_000, "{before}");
+    let share = Some(ShareOptions::new(Duration::from_secs(2)));
+    let once = OnceOptions { share, ..OnceOptions::default() };
+    let loader = Loader::new(TargetOptions::new(&world.server.url("postgres"), "t")).once(once);
+    let loader = loader.input(SlowFile(FileSource::new(&paths[0])));
+    let mut task = loader.share().unwrap();
+    while let Some(parts) = task.take().unwrap() {
+        task.load(parts).unwrap();
+    }
+    assert_eq!(task.publish().unwrap().loaded, 60_000 - before);
+    whole(&mut world, "compared slowly");
 }

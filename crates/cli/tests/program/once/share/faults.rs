@@ -148,6 +148,34 @@ fn a_machine_that_holds_locks_is_not_waited_for() {
     whole(&mut world, "with the first machine");
 }
 
+/// A machine is held up while it joins, and has the lock under which machines plan: the server ends its
+/// session, and others can join.
+#[test]
+fn a_machine_that_joins_is_not_waited_for() {
+    let (mut world, paths) = worlds_files(&[("a.csv", lines(0, 10_000))], false);
+    world.load(&[&world.file("b.csv", b"-1,x\n"), "--table", "t", "--once"]).unwrap();
+    world.sql(
+        "DELETE FROM t; DELETE FROM pgsluice_loads.pieces; DELETE FROM pgsluice_loads.sources",
+    );
+    world.sql("DELETE FROM pgsluice_loads.commits");
+    let all = [paths[0].as_str(), "--commit-every", "64kB"];
+    world.sql("BEGIN; LOCK TABLE pgsluice_loads.parts");
+    let child = machine(&world, "0.json", &all);
+    let waits = "SELECT count(*) FROM pg_locks WHERE NOT granted \
+        AND relation = 'pgsluice_loads.parts'::regclass";
+    wait_until(|| "it never joins".into(), || world.sql(waits) == "1");
+    assert!(signal(child.id(), Signal::SIGSTOP));
+    world.sql("COMMIT");
+    let other = machine(&world, "1.json", &all);
+    assert_eq!(ended(&world, "1.json", other)["loaded"], 10_000);
+    whole(&mut world, "without the first machine");
+    assert!(signal(child.id(), Signal::SIGCONT));
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(matches!(output.status.code(), Some(5 | 6)), "{said}");
+    whole(&mut world, "with the first machine");
+}
+
 /// The server restarts: all machines end, and the same command goes on.
 #[test]
 fn the_server_restarts() {

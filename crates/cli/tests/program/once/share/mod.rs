@@ -216,6 +216,46 @@ fn a_bad_record_stops_its_part() {
     whole(&mut world, "corrected");
 }
 
+/// A file that cannot be read to its end is found out when it is divided. Everything else is loaded.
+#[test]
+fn a_damaged_file_stops_its_part() {
+    let files = [("b.csv", lines(0, 2000)), ("c.csv", lines(2000, 2000))];
+    let (mut world, paths) = worlds_files(&files, false);
+    // Random numbers: also compressed, they are more than two parts.
+    let mut random = 1_u64;
+    let text: String = (0..60_000)
+        .map(|i| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            format!("{i},{random}\n")
+        })
+        .collect();
+    let plain = world.file("a.csv", text.as_bytes());
+    assert!(std::process::Command::new("gzip").arg(&plain).status().unwrap().success());
+    let damaged = format!("{plain}.gz");
+    let mut bytes = fs::read(&damaged).unwrap();
+    // The first block, after the header with the name: no block is of this type.
+    bytes[10 + "a.csv\0".len()] = 0xff;
+    fs::write(&damaged, &bytes).unwrap();
+    let all = [&paths[0], &damaged, &paths[1], "--commit-every", "64kB", LONG[0], LONG[1]];
+    world.sql("BEGIN; LOCK TABLE t IN SHARE MODE");
+    let first = machine(&world, "0.json", &all);
+    wait_until(|| "nothing begins".into(), || world.sql(BEGUN) == "t");
+    let taken = "SELECT count(*) FROM pgsluice_loads.parts WHERE load = 1";
+    wait_until(|| "no part is taken".into(), || world.sql(taken) != "0");
+    // The next part is the damaged file.
+    let output = machine(&world, "1.json", &all).wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    assert!(said.contains("a.csv.gz") && said.contains("is it whole?"), "{said}");
+    world.sql("COMMIT");
+    let output = first.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    assert!(said.contains("another machine could not load") && said.contains("a.csv.gz"), "{said}");
+    exact(&mut world, "without the damaged file");
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "4000");
+}
+
 /// A load that is not shared waits for those that are, and they wait for it.
 #[test]
 fn loads_that_are_not_shared_wait() {

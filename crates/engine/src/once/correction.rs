@@ -1,0 +1,85 @@
+//! What can be done about a source that has changed, and about a bad record if later ones are
+//! committed.
+//!
+//! Ranges of a file are recorded by their offsets. With several lanes or machines, ranges after a bad
+//! record may be committed. A correction that changes the record's length moves them, and the next
+//! load finds other bytes there. Under another name the file is a new one, and all of its records are
+//! loaded.
+
+use super::lookup::KnownSource;
+use super::record::Recording;
+use crate::error::{Error, Kind};
+use crate::input;
+use crate::session::conn::Conn;
+use crate::session::transaction::BEGIN;
+use crate::text::{text, Text};
+use crate::watch::despite_cancel;
+use std::ops::Range;
+
+/// The error for a file that has other bytes where an earlier load has loaded it.
+pub(super) fn changed(name: &str, bytes: &Range<u64>, row: &KnownSource) -> Error {
+    let error = input::changed(name, bytes);
+    match row.complete {
+        true => error.with_hint(
+            "if it is another file, give it another name: all of its records are loaded then; \
+             if it was corrected, put it back as it was: it is loaded",
+        ),
+        false => error.with_hint(text!(
+            "{}; pgsluice loads show {} lists what is committed",
+            Text::from(input::CORRECTION),
+            row.load
+        )),
+    }
+}
+
+/// The error for a source that has more bytes than when it was loaded.
+pub(super) fn grown(name: &str, end: u64, more: u64) -> Error {
+    Error::new(format!(
+        "{name} has grown since it was loaded: {more} bytes follow byte {end}, where it ended"
+    ))
+    .with_hint(
+        "`on-change` append loads the rest; otherwise new records need a file with another name",
+    )
+}
+
+/// Adds to the refusal of a record how it can be corrected, if later ones are committed.
+pub(super) fn correctable(error: Error, conn: &mut Conn, recording: &Recording) -> Error {
+    let refused = error.place().filter(|_| error.kind() == Kind::Data);
+    let Some((file, offset)) = refused.and_then(|place| Some((&place.file, place.offset?))) else {
+        return error;
+    };
+    let sources = recording.options.input.sources.iter().zip(&recording.sources);
+    let found = sources.into_iter().find(|(source, _)| source.name() == *file);
+    let Some((_, number)) = found else { return error };
+    // What cannot be found out, the next load finds out.
+    match despite_cancel(|| goes_on(conn, *number, offset)) {
+        Ok(true) => with_correction(error),
+        _ => error,
+    }
+}
+
+/// Adds to the refusal of a record how it can be corrected, given that later ones are committed.
+pub(crate) fn with_correction(error: Error) -> Error {
+    let hint = match error.hint().cloned() {
+        Some(hint) => text!("{}; {}", hint, Text::from(COMMITTED)),
+        None => COMMITTED.into(),
+    };
+    error.with_hint(hint)
+}
+
+/// What to do about a bad record if later ones are committed.
+const COMMITTED: &str =
+    "later records are committed: correct the record without changing its length \
+    and run the same command again, or use `on-error` reject without `share`";
+
+/// Whether pieces of a source are committed that begin after an offset.
+fn goes_on(conn: &mut Conn, source: i64, offset: u64) -> Result<bool, Error> {
+    conn.exec(&format!("{BEGIN}; SELECT pg_catalog.set_config('row_security', 'on', true)"))?;
+    let rows = conn.query(
+        "SELECT 1 FROM pgsluice_loads.pieces \
+         WHERE source = $1::bigint AND start_byte > $2::bigint LIMIT 1",
+        &[Some(&source.to_string()), Some(&offset.to_string())],
+    )?;
+    conn.exec("COMMIT")?;
+    Ok(!rows.is_empty())
+}
