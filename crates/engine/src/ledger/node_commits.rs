@@ -26,7 +26,7 @@
 use super::{under_policies, State};
 use crate::error::{Error, Kind};
 use crate::session::conn::{Conn, Rows};
-use crate::session::transaction::{BEGIN, NO_TIMEOUTS};
+use crate::session::transaction::{BEGIN, NO_TIMEOUTS, SYNCHRONOUS};
 use crate::text::text;
 
 /// Makes the table; part of the tables of the schema.
@@ -49,10 +49,6 @@ CREATE POLICY own_rows ON pgsluice_loads.node_commits
     USING (role = current_user) WITH CHECK (role = current_user);
 GRANT SELECT, INSERT, UPDATE ON pgsluice_loads.node_commits TO PUBLIC;
 ";
-
-/// For the rest of a transaction whose loss would be the loss of a decision.
-const SYNCHRONOUS: &str = "SELECT pg_catalog.set_config('synchronous_commit', 'on', true) \
-    WHERE pg_catalog.current_setting('synchronous_commit') = 'off'";
 
 /// A commit that has not ended.
 #[derive(Clone, Debug)]

@@ -23,6 +23,7 @@ use crate::error::{Error, Kind};
 use crate::input::{changed, compare, Compared, Counts, KnownPiece};
 use crate::ledger::{self, under_policies, State};
 use crate::session::conn::{Conn, Rows};
+use crate::session::transaction::{BEGIN, SYNCHRONOUS};
 use blake3::Hash;
 use serde::Serialize;
 use serde_json::{json, Value};
@@ -248,6 +249,8 @@ impl Recording {
     /// Another load has committed one of them, or the connection is lost.
     pub(crate) fn put_slices(&self, conn: &mut Conn, all: &[NewSlice<'_>]) -> Result<(), Error> {
         let (load, fingerprint) = (self.load.to_string(), Fingerprint::of(&self.options).json());
+        // The coordinator will say that the file is loaded, and no load asks the node then.
+        conn.exec(SYNCHRONOUS)?;
         under_policies(conn, |conn| {
             for slices in all.chunks(BATCH) {
                 let json = serde_json::to_string(slices).unwrap_or_default();
@@ -285,7 +288,9 @@ pub(super) fn forget(
     name: &str,
     content: Option<&Vec<Option<String>>>,
 ) -> Result<bool, Error> {
-    conn.exec("SELECT pg_catalog.set_config('row_security', 'on', false)")?;
+    // If a crash undid this, the next load would take the file for loaded.
+    conn.exec(&format!("{BEGIN}; {SYNCHRONOUS}"))?;
+    conn.exec("SELECT pg_catalog.set_config('row_security', 'on', true)")?;
     if !there(conn)? {
         return Ok(false);
     }
@@ -296,5 +301,6 @@ pub(super) fn forget(
          AND (name = $2 OR size > 0 AND (size, head, tail) = ($3::bigint, $4::bytea, $5::bytea))",
         &[Some(&Value::from(tables.to_vec()).to_string()), Some(name), of(0), of(1), of(2)],
     )?;
+    conn.exec("COMMIT")?;
     Ok(gone > 0)
 }

@@ -5,6 +5,7 @@
 mod atomic;
 mod faults;
 mod network;
+mod recorded;
 mod rejects;
 mod servers;
 
