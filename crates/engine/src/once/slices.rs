@@ -103,10 +103,29 @@ pub(crate) struct NewSlice<'a> {
     rows: u64,
 }
 
-/// Whether a node has the table, and nobody could have forged what is in it.
+/// Whether a node has the table.
+///
+/// # Errors
+///
+/// It has, and the role cannot read it, or others could have forged what is in it. To take that for
+/// no slices would load rows again, and would leave slices that were to be forgotten.
 fn there(conn: &mut Conn) -> Result<bool, Error> {
-    let found = "SELECT pg_catalog.to_regclass('pgsluice_loads.slices') IS NOT NULL";
-    Ok(conn.exec(found)?[0][0].as_deref() == Some("t") && ledger::state(conn)? == State::Ready)
+    let found = "SELECT 1 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n \
+        ON n.oid = c.relnamespace WHERE n.nspname = 'pgsluice_loads' AND c.relname = 'slices'";
+    if conn.exec(found)?.is_empty() {
+        return Ok(false);
+    }
+    match ledger::state(conn)? {
+        State::Unusable(why) => Err(Error::new(format!(
+            "which files the node has is not known, since its table pgsluice_loads.slices cannot be used: {why}"
+        ))
+        .with_hint(
+            "the schema and its tables must belong to the role, to the owner of the database or to \
+             a superuser: ALTER SCHEMA and ALTER TABLE ... OWNER TO; and the role needs the rights \
+             that pgsluice loads init `print` grants",
+        )),
+        State::Ready | State::Missing => Ok(true),
+    }
 }
 
 impl Recording {

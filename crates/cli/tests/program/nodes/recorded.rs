@@ -2,8 +2,10 @@
 //! is not that of other files with the same records.
 
 use super::servers::{on_servers, Servers, ROWS};
+use super::{on_one_major, Cluster, HASH};
 
 const ONCE: &[&str] = &["--once"];
+const BOTH: &[&str] = &["--once", "--atomic"];
 
 /// A node whose role does not wait for the disk; its WAL is written at other occasions only.
 fn unflushed(servers: &mut Servers) {
@@ -33,4 +35,67 @@ fn unflushed(servers: &mut Servers) {
 #[test]
 fn a_node_that_does_not_wait_for_its_disk_keeps_what_it_has_recorded() {
     on_servers(unflushed);
+}
+
+impl Cluster {
+    /// A load of the table `t` that fails with these words and a hint, and adds no row.
+    fn refuses(&mut self, file: &str, more: &[&str], words: &[&str]) {
+        let before = self.world.sql("SELECT count(*) FROM t");
+        let said = self.to_nodes(file, more).unwrap_err();
+        assert!(words.iter().all(|word| said.contains(word)), "{words:?}: {said}");
+        assert!(said.contains("hint: "), "{said}");
+        assert_eq!(self.world.sql("SELECT count(*) FROM t"), before, "{said}");
+    }
+
+    fn to_nodes(&mut self, file: &str, more: &[&str]) -> Result<serde_json::Value, String> {
+        let all = [file, "--table", "t", "--route", "nodes"];
+        self.world.load(&[&all[..], more].concat())
+    }
+
+    fn loads(&mut self, file: &str, more: &[&str], rows: usize) {
+        let summary = self.to_nodes(file, more).unwrap();
+        assert_eq!(summary["loaded"], rows, "{summary}");
+    }
+
+    /// The coordinator has lost its record, as if it had died before that.
+    fn open_again(&mut self) {
+        self.world.sql("DELETE FROM pgsluice_loads.sources");
+    }
+
+    fn slices(&mut self) -> String {
+        self.node(1, "SELECT count(*) FROM pgsluice_loads.slices")
+    }
+}
+
+fn of_others(cluster: &mut Cluster) {
+    cluster.twins("a int, b text", "HASH (a)", &HASH);
+    let rows: String = (0..100).map(|i| format!("{i},x\n")).collect();
+    let file = cluster.world.file("rows.csv", rows.as_bytes());
+    cluster.loads(&file, ONCE, 100);
+    cluster.open_again();
+    let other = "ALTER SCHEMA pgsluice_loads OWNER TO other";
+    let own = "ALTER SCHEMA pgsluice_loads OWNER TO postgres";
+    cluster.node(1, "DROP ROLE IF EXISTS other; CREATE ROLE other");
+    cluster.node(1, other);
+    let words = ["node n1", "pgsluice_loads", "belongs to other"];
+    cluster.refuses(&file, BOTH, &words);
+    cluster.refuses(&file, ONCE, &words);
+    cluster.node(1, own);
+    cluster.loads(&file, BOTH, 0);
+    cluster.node(1, other);
+    let forget = ["loads", "forget", &file, "--table", "t"];
+    let output = cluster.world.run(&forget);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(words.iter().all(|word| said.contains(word)), "{said}");
+    assert_eq!(cluster.slices(), "1");
+    cluster.node(1, own);
+    assert_eq!(cluster.world.run(&forget).status.code(), Some(0));
+    assert_eq!(cluster.slices(), "0");
+    cluster.loads(&file, ONCE, 100);
+}
+
+#[test]
+fn slices_that_cannot_be_trusted_are_an_error_and_no_reason_to_load_rows_again() {
+    on_one_major(of_others);
 }
