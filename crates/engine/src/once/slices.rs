@@ -283,15 +283,46 @@ impl Recording {
                        end_byte bigint, hash bytea, rows bigint)",
                     &[Some(&json), Some(&fingerprint), Some(&load)],
                 );
-                put.map_err(|error| match error.sqlstate() {
-                    "23505" => Error::new("another load has loaded the same files there meanwhile")
-                        .of_kind(Kind::Busy)
-                        .with_hint("the same command loads what is missing"),
-                    _ => error,
-                })?;
+                if let Err(error) = put {
+                    return Err(match error.sqlstate() {
+                        "23505" => self.recorded_before(conn, &json)?,
+                        _ => error,
+                    });
+                }
             }
             Ok(())
         })
+    }
+
+    /// The error for slices of which the node has one with the same records: of the same file, by
+    /// another load, or of a file that differs in what is not hashed.
+    fn recorded_before(&self, conn: &mut Conn, slices: &str) -> Result<Error, Error> {
+        conn.exec("ROLLBACK")?;
+        conn.exec("SELECT pg_catalog.set_config('row_security', 'on', false)")?;
+        let rows = conn.query(
+            "SELECT n.\"table\", n.name, s.name, (s.size, s.head, s.tail) = (n.size, n.head, n.tail) \
+               AND (n.size > 0 OR s.name = n.name) \
+             FROM pg_catalog.jsonb_to_recordset($1::jsonb) AS n(\"table\" text, name text, \
+                 size bigint, head bytea, tail bytea, hash bytea) \
+               JOIN pgsluice_loads.slices s \
+                 ON s.target = pg_catalog.to_regclass(n.\"table\") AND s.hash = n.hash \
+             ORDER BY 4 LIMIT 1",
+            &[Some(slices)],
+        )?;
+        let found = rows.first().filter(|row| row[3].as_deref() == Some("f"));
+        let Some([Some(table), Some(own), Some(other), _]) = found.map(Vec::as_slice) else {
+            return Ok(Error::new("another load has loaded the same files there meanwhile")
+                .of_kind(Kind::Busy)
+                .with_hint("the same command loads what is missing"));
+        };
+        Ok(Error::new(format!(
+            "{table} has the records of {own} from {other}, which differs only in its name, its \
+             header, other lines around the records, or its compression"
+        ))
+        .with_hint(
+            "to load them again, use `atomic`, with which the coordinator records both files, or \
+             leave `once` out",
+        ))
     }
 }
 

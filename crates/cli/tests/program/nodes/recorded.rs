@@ -99,3 +99,36 @@ fn of_others(cluster: &mut Cluster) {
 fn slices_that_cannot_be_trusted_are_an_error_and_no_reason_to_load_rows_again() {
     on_one_major(of_others);
 }
+
+/// Files whose records have the same bytes, and mean other rows or have another form.
+fn same_records(cluster: &mut Cluster) {
+    cluster.twins("a int, b int", "HASH (a)", &HASH);
+    let rows: String = (0..100).map(|i| format!("{i},{}\n", i + 1)).collect();
+    let one = cluster.world.file("one.csv", format!("a,b\n{rows}").as_bytes());
+    let two = cluster.world.file("two.csv", format!("b,a\n{rows}").as_bytes());
+    cluster.loads(&one, &["--once", "--header"], 100);
+    let words = ["two.csv from", "one.csv", "differs only in its name, its header", "--atomic"];
+    cluster.refuses(&two, &["--once", "--header"], &words);
+    cluster.loads(&two, &["--once", "--atomic", "--header"], 100);
+    cluster.loads(&two, &["--once", "--header"], 0);
+    assert_eq!(cluster.world.sql("SELECT sum(a) - sum(b) FROM t"), "0");
+    // Streams are distinguished by their names.
+    let stream = |cluster: &Cluster, name: &str, code: i32| {
+        let all =
+            ["load", "-", "--table", "t", "--route", "nodes", "--once", "--source-name", name];
+        let output = cluster.world.run_with(&all, b"1000,1\n1001,1\n1002,1\n1003,1\n");
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        said
+    };
+    stream(cluster, "first", 0);
+    stream(cluster, "first", 0);
+    let said = stream(cluster, "second", 1);
+    assert!(said.contains("of second from first"), "{said}");
+    assert_eq!(cluster.world.sql("SELECT count(*) FROM t WHERE a >= 1000"), "4");
+}
+
+#[test]
+fn files_with_the_same_records_and_other_headers_are_distinguished() {
+    on_one_major(same_records);
+}
