@@ -128,6 +128,29 @@ fn there(conn: &mut Conn) -> Result<bool, Error> {
     }
 }
 
+/// Whether pieces, which are in order, are all of a range.
+fn covers(known: &[KnownPiece], bytes: &Range<u64>) -> bool {
+    let mut end = bytes.start;
+    for piece in known.iter().filter(|piece| !piece.bytes.is_empty()) {
+        if piece.bytes.start <= end {
+            end = end.max(piece.bytes.end);
+        }
+    }
+    end >= bytes.end
+}
+
+/// The error for a file that has grown while some of the nodes did not have it.
+fn unfinished(name: &str, bytes: &Range<u64>, more: u64) -> Error {
+    Error::new(format!(
+        "{name} has grown before all nodes had it: {more} bytes follow byte {}, where it ended",
+        bytes.end
+    ))
+    .with_hint(
+        "load it as it was to the end, and then with `on-change` append and `atomic`; or forget it \
+         with pgsluice loads forget, and load it again where its rows are gone",
+    )
+}
+
 impl Recording {
     /// Waits for other loads of the same files on a node, and reads which slices it has, in the
     /// transaction of the rows and before the first of them. `root` is the table's number on the
@@ -151,6 +174,12 @@ impl Recording {
         let rows = under_policies(conn, |conn| self.candidates(conn, tables))?;
         let (fingerprint, mut found) = (Fingerprint::of(&self.options), Vec::new());
         for row in &rows {
+            let bytes = number(&row[7])..number(&row[8]);
+            // What all nodes have is recorded here and was compared: its bytes are passed over, and
+            // the slice may be of the file before it has grown.
+            if covers(&self.known[number::<usize>(&row[1])], &bytes) {
+                continue;
+            }
             if let Some(slice) = self.slice(row, tables, &fingerprint)? {
                 found.push(slice);
             }
@@ -208,15 +237,19 @@ impl Recording {
         let hash = Hash::from_hex(text(9))
             .map_err(|e| Error::new(format!("a row of pgsluice_loads.slices: {e}")))?;
         let content = Content { source, bytes: number(&row[7])..number(&row[8]), hash };
+        let compared = || {
+            let (bytes, counts) = (content.bytes.clone(), Counts::default());
+            compare(own.as_ref(), &[KnownPiece { bytes, counts, hash }])
+        };
         if by_name && !file.seen.stream && !same_ends {
-            return Err(changed(&own.name(), &content.bytes));
+            return Err(match compared()? {
+                Compared::Same(more) if more > 0 => unfinished(&own.name(), &content.bytes, more),
+                Compared::Same(_) => changed(&own.name(), &(0..content.bytes.start)),
+                Compared::Differs(bytes) => changed(&own.name(), &bytes),
+            });
         }
-        if !by_name {
-            let counts = Counts::default();
-            let piece = KnownPiece { bytes: content.bytes.clone(), counts, hash };
-            if matches!(compare(own.as_ref(), &[piece])?, Compared::Differs(_)) {
-                return Ok(None);
-            }
+        if !by_name && matches!(compared()?, Compared::Differs(_)) {
+            return Ok(None);
         }
         fingerprint.check(&text(6), &own.name())?;
         if text(5) != table.bound {

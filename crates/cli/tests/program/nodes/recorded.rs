@@ -132,3 +132,31 @@ fn same_records(cluster: &mut Cluster) {
 fn files_with_the_same_records_and_other_headers_are_distinguished() {
     on_one_major(same_records);
 }
+
+fn grown(cluster: &mut Cluster) {
+    cluster.twins("a int, b text", "HASH (a)", &HASH);
+    let rows = |n: std::ops::Range<usize>| -> String { n.map(|i| format!("{i},x\n")).collect() };
+    let file = cluster.world.file("rows.csv", rows(0..100).as_bytes());
+    cluster.loads(&file, ONCE, 100);
+    let append = ["--once", "--atomic", "--on-change", "append"];
+    for end in [200, 300] {
+        cluster.world.file("rows.csv", rows(0..end).as_bytes());
+        cluster.loads(&file, &append, 100);
+        cluster.loads(&file, ONCE, 0);
+    }
+    cluster.world.stock("COPY s FROM STDIN CSV", rows(0..300).as_bytes()).unwrap();
+    assert_eq!(cluster.world.difference("s", "t"), "");
+    // Not all nodes have what it was before.
+    cluster.open_again();
+    cluster.refuses(&file, &append, &["has grown before all nodes had it", "loads forget"]);
+    cluster.refuses(&file, ONCE, &["has grown before all nodes had it", "loads forget"]);
+    cluster.world.file("rows.csv", rows(0..100).as_bytes());
+    cluster.loads(&file, ONCE, 0);
+    cluster.world.file("rows.csv", rows(1..400).as_bytes());
+    cluster.refuses(&file, &append, &["has changed since it was loaded"]);
+}
+
+#[test]
+fn what_was_added_to_a_file_is_loaded_on_all_nodes_or_none() {
+    on_one_major(grown);
+}
