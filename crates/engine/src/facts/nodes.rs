@@ -10,6 +10,8 @@ pub struct Nodes {
     pub nodes: Vec<Node>,
     /// the leaves
     pub leaves: Vec<RemoteLeaf>,
+    /// the role may truncate the partitioned table
+    pub may_truncate: bool,
 }
 
 /// A server.
@@ -54,6 +56,8 @@ pub struct RemoteLeaf {
     pub constraint: Option<String>,
     /// a crash of the node empties the table
     pub unlogged: bool,
+    /// the option of postgres_fdw: TRUNCATE through the coordinator empties the table
+    pub truncatable: bool,
 }
 
 /// A column of a leaf.

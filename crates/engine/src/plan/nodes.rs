@@ -167,6 +167,7 @@ pub(super) fn to_nodes(plan: &mut Plan, facts: &Facts, options: &Options) -> Res
         leaves.push(leaf_target(plan, leaf, &keys));
     }
     let together = together(facts, found, options)?;
+    refuse_truncate(facts, found, options)?;
     plan.route = Some(text!(
         "straight to {} tables on {} nodes: {}; the nodes commit {}",
         leaves.len(),
@@ -255,6 +256,28 @@ fn together(facts: &Facts, found: &Nodes, options: &Options) -> Result<bool, Err
             ))
         }
         None => Ok(together),
+    }
+}
+
+/// Refuses to empty what the coordinator would not empty.
+fn refuse_truncate(facts: &Facts, found: &Nodes, options: &Options) -> Result<(), Error> {
+    if !options.target.truncate {
+        return Ok(());
+    }
+    if !found.may_truncate {
+        return Err(Error::new(format!("the role may not truncate {}", facts.table.sql))
+            .with_hint("the table's owner can GRANT it"));
+    }
+    match found.leaves.iter().find(|leaf| !leaf.truncatable) {
+        Some(leaf) => {
+            let message = format!(
+                "{} does not allow truncates: its option truncatable is false",
+                leaf.partition
+            );
+            Err(Error::new(message)
+                .with_hint("the owner of the foreign table or of its server can change the option"))
+        }
+        None => Ok(()),
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod atomic;
 mod faults;
+mod guards;
 mod network;
 mod recorded;
 mod rejects;
