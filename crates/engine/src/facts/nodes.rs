@@ -25,6 +25,8 @@ pub struct Node {
     pub max_prepared_transactions: u32,
     /// why it cannot be reached
     pub down: Option<Error>,
+    /// an earlier node, or the coordinator, that is the same database, in words
+    pub same_as: Option<String>,
 }
 
 /// Where to connect to, with a password if there is one: it is not printed.

@@ -168,6 +168,7 @@ pub(super) fn to_nodes(plan: &mut Plan, facts: &Facts, options: &Options) -> Res
     }
     let together = together(facts, found, options)?;
     refuse_truncate(facts, found, options)?;
+    refuse_shared(found, options, together)?;
     plan.route = Some(text!(
         "straight to {} tables on {} nodes: {}; the nodes commit {}",
         leaves.len(),
@@ -279,6 +280,43 @@ fn refuse_truncate(facts: &Facts, found: &Nodes, options: &Options) -> Result<()
         }
         None => Ok(()),
     }
+}
+
+/// Refuses nodes and tables that are the same, where the load would wait for its own locks, or find
+/// its own slices.
+fn refuse_shared(found: &Nodes, options: &Options, together: bool) -> Result<(), Error> {
+    let once = options.once.is_some();
+    let same = |node: &Node| node.same_as.clone().map(|other| (node.name.clone(), other));
+    let same = found.nodes.iter().find_map(same);
+    if let Some((node, other)) = same.filter(|_| once || options.target.truncate) {
+        let option = if once { "once" } else { "truncate" };
+        return Err(Error::new(text!(
+            "node {} is the same database as {}, and with {} the load could wait there for itself",
+            node,
+            other,
+            Text::setting(option)
+        ))
+        .with_hint(
+            "let the partitions of one database use one foreign server; `route` root loads them \
+             through the coordinator",
+        ));
+    }
+    for (i, leaf) in found.leaves.iter().enumerate().filter(|_| once && !together) {
+        let same = |other: &&RemoteLeaf| (other.node, &other.table) == (leaf.node, &leaf.table);
+        if let Some(other) = found.leaves[..i].iter().find(same) {
+            let (node, table) = (&found.nodes[leaf.node].name, &leaf.table);
+            let message = text!(
+                "`once` cannot record what the partitions {} and {} have: both are the table {} of node {}",
+                other.partition,
+                leaf.partition,
+                table,
+                node
+            );
+            return Err(Error::new(message)
+                .with_hint("let each foreign table name its own table on the node"));
+        }
+    }
+    Ok(())
 }
 
 /// What becomes of a node that cannot be reached.

@@ -5,7 +5,11 @@ use super::conn::{quote_ident, quote_literal, Conn, Rows};
 use super::target::{part, read as read_target, written, TargetKeywords};
 use crate::error::{Error, Kind};
 use crate::facts::{Address, Node, Nodes, RemoteColumn, RemoteLeaf};
+use crate::ledger;
 use crate::text::text;
+use same::{locked_before, same_as};
+
+mod same;
 
 /// Options of servers and of user mappings that mean the same to this program's own connection.
 /// Those that name files are about the machine of the coordinator.
@@ -127,6 +131,8 @@ fn read_all(
     let mut found = Nodes { may_truncate: may_truncate(conn, root)?, ..Nodes::default() };
     let mut servers = Vec::new();
     let mut conns: Vec<Option<Conn>> = Vec::new();
+    let probe = ledger::new_load(conn)?;
+    locked_before(conn, &probe, 0)?;
     for row in rows {
         let text = |i: usize| row[i].clone().unwrap_or_default();
         let partition = format!("{}.{}", quote_ident(&text(1)), quote_ident(&text(2)));
@@ -137,8 +143,16 @@ fn read_all(
         let node = match servers.iter().position(|oid| *oid == text(6)) {
             Some(node) => node,
             None => {
-                let (node, there) = node(conn, text(5), &text(6), given, tolerant)?;
-                conns.push(there);
+                let (mut node, there) = node(conn, text(5), &text(6), given)?;
+                let there = there.and_then(|there| compare(&mut node, there, &probe, &found.nodes));
+                conns.push(match there {
+                    Ok(there) => Some(there),
+                    Err(error) if tolerant && error.kind() == Kind::Connection => {
+                        node.down = Some(error);
+                        None
+                    }
+                    Err(error) => return Err(error),
+                });
                 servers.push(text(6));
                 found.nodes.push(node);
                 found.nodes.len() - 1
@@ -230,21 +244,21 @@ fn node(
     name: String,
     oid: &str,
     given: &[(String, String)],
-    tolerant: bool,
-) -> Result<(Node, Option<Conn>), Error> {
+) -> Result<(Node, Result<Conn, Error>), Error> {
     let address = address(conn, &name, oid, given)?;
-    let mut node = Node { name, address, max_prepared_transactions: 0, down: None };
-    match open(&node.name, &node.address) {
-        Ok(mut there) => {
-            node.max_prepared_transactions = max_prepared_transactions(&mut there);
-            Ok((node, Some(there)))
-        }
-        Err(error) if tolerant && error.kind() == Kind::Connection => {
-            node.down = Some(error);
-            Ok((node, None))
-        }
-        Err(error) => Err(error),
+    let mut node = Node { name, address, max_prepared_transactions: 0, down: None, same_as: None };
+    let mut there = open(&node.name, &node.address);
+    if let Ok(there) = &mut there {
+        node.max_prepared_transactions = max_prepared_transactions(there);
     }
+    Ok((node, there))
+}
+
+/// Compares the node's database with those of the coordinator and of the nodes before it.
+fn compare(node: &mut Node, mut conn: Conn, probe: &str, before: &[Node]) -> Result<Conn, Error> {
+    let same = same_as(&mut conn, probe, before);
+    node.same_as = same.map_err(|error| of_node(&node.name, error))?;
+    Ok(conn)
 }
 
 /// Connects to a node.
