@@ -106,8 +106,11 @@ enum Target {
 
 #[derive(Clone, Debug)]
 enum Rule {
-    /// a target for each remainder of the greatest modulus
-    Hash(Vec<Target>),
+    Hash {
+        /// of each remainder of the greatest modulus, an index into the targets
+        places: Vec<usize>,
+        targets: Vec<Target>,
+    },
     List {
         numbers: HashMap<i64, usize>,
         texts: HashMap<Vec<u8>, usize>,
@@ -335,14 +338,14 @@ impl Node {
             key.kind.value(bytes).map(Some)
         };
         match &self.rule {
-            Rule::Hash(targets) => {
+            Rule::Hash { places, targets } => {
                 let mut hash = hash::START;
                 for key in &self.keys {
                     if let Some(value) = value(key)? {
                         hash = hash::combine(hash, key.kind.hash(value));
                     }
                 }
-                targets.get((hash % targets.len().max(1) as u64) as usize)
+                targets.get(*places.get((hash % places.len().max(1) as u64) as usize)?)
             }
             Rule::List { numbers, texts, null, targets } => {
                 let found = match value(self.keys.first()?)? {

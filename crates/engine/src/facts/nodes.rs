@@ -10,6 +10,8 @@ pub struct Nodes {
     pub nodes: Vec<Node>,
     /// the leaves
     pub leaves: Vec<RemoteLeaf>,
+    /// the role may truncate the partitioned table
+    pub may_truncate: bool,
 }
 
 /// A server.
@@ -23,6 +25,8 @@ pub struct Node {
     pub max_prepared_transactions: u32,
     /// why it cannot be reached
     pub down: Option<Error>,
+    /// an earlier node, or the coordinator, that is the same database, in words
+    pub same_as: Option<String>,
 }
 
 /// Where to connect to, with a password if there is one: it is not printed.
@@ -54,6 +58,8 @@ pub struct RemoteLeaf {
     pub constraint: Option<String>,
     /// a crash of the node empties the table
     pub unlogged: bool,
+    /// the option of postgres_fdw: TRUNCATE through the coordinator empties the table
+    pub truncatable: bool,
 }
 
 /// A column of a leaf.

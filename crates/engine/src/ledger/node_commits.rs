@@ -11,6 +11,9 @@
 //!    `synchronous_commit` is.
 //! 4. The nodes COMMIT PREPARED. When all of them have, `ended` is set.
 //!
+//! From before 1 that transaction also holds an advisory lock with the load's name: the row is free
+//! between 1 and 2, and the load at work.
+//!
 //! A crash before 3 rolls the load's transaction back: the row is `preparing`, and free. Who takes
 //! it over sets it to `aborted` before anything is rolled back; a loader that is alive after all,
 //! between 1 and 2, then finds no row that is `preparing`, and has prepared nothing. After 3 the
@@ -23,7 +26,7 @@
 use super::{under_policies, State};
 use crate::error::{Error, Kind};
 use crate::session::conn::{Conn, Rows};
-use crate::session::transaction::{BEGIN, NO_TIMEOUTS};
+use crate::session::transaction::{BEGIN, NO_TIMEOUTS, SYNCHRONOUS};
 use crate::text::text;
 
 /// Makes the table; part of the tables of the schema.
@@ -46,10 +49,6 @@ CREATE POLICY own_rows ON pgsluice_loads.node_commits
     USING (role = current_user) WITH CHECK (role = current_user);
 GRANT SELECT, INSERT, UPDATE ON pgsluice_loads.node_commits TO PUBLIC;
 ";
-
-/// For the rest of a transaction whose loss would be the loss of a decision.
-const SYNCHRONOUS: &str = "SELECT pg_catalog.set_config('synchronous_commit', 'on', true) \
-    WHERE pg_catalog.current_setting('synchronous_commit') = 'off'";
 
 /// A commit that has not ended.
 #[derive(Clone, Debug)]
@@ -114,21 +113,22 @@ pub fn decide(conn: &mut Conn, load: &str) -> Result<(), Error> {
 /// # Errors
 ///
 /// The server refuses, or the connection is lost.
-pub fn settle(conn: &mut Conn, load: &str) -> Result<Option<Decision>, Error> {
+pub fn settle(conn: &mut Conn, name: &str) -> Result<Option<Decision>, Error> {
     let take = "SELECT state FROM pgsluice_loads.node_commits \
         WHERE load = $1::uuid FOR UPDATE SKIP LOCKED";
     let there = "SELECT 1 FROM pgsluice_loads.node_commits WHERE load = $1::uuid";
     let abort = "UPDATE pgsluice_loads.node_commits SET state = 'aborted' WHERE load = $1::uuid";
-    let load = &[Some(load)];
+    let load = &[Some(name)];
     in_transaction(conn, |conn| {
         let taken = conn.query(take, load)?;
         Ok(match taken.first().and_then(|row| row[0].as_deref()) {
             Some("committed") => Some(Decision::Committed),
             Some("aborted") => Some(Decision::Aborted),
-            Some(_) => {
+            Some(_) if super::lock(conn, name)? => {
                 conn.query(abort, load)?;
                 Some(Decision::Aborted)
             }
+            Some(_) => Some(Decision::Open),
             None => (!conn.query(there, load)?.is_empty()).then_some(Decision::Open),
         })
     })

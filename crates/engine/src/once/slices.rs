@@ -23,6 +23,7 @@ use crate::error::{Error, Kind};
 use crate::input::{changed, compare, Compared, Counts, KnownPiece};
 use crate::ledger::{self, under_policies, State};
 use crate::session::conn::{Conn, Rows};
+use crate::session::transaction::{BEGIN, SYNCHRONOUS};
 use blake3::Hash;
 use serde::Serialize;
 use serde_json::{json, Value};
@@ -102,10 +103,52 @@ pub(crate) struct NewSlice<'a> {
     rows: u64,
 }
 
-/// Whether a node has the table, and nobody could have forged what is in it.
+/// Whether a node has the table.
+///
+/// # Errors
+///
+/// It has, and the role cannot read it, or others could have forged what is in it. To take that for
+/// no slices would load rows again, and would leave slices that were to be forgotten.
 fn there(conn: &mut Conn) -> Result<bool, Error> {
-    let found = "SELECT pg_catalog.to_regclass('pgsluice_loads.slices') IS NOT NULL";
-    Ok(conn.exec(found)?[0][0].as_deref() == Some("t") && ledger::state(conn)? == State::Ready)
+    let found = "SELECT 1 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n \
+        ON n.oid = c.relnamespace WHERE n.nspname = 'pgsluice_loads' AND c.relname = 'slices'";
+    if conn.exec(found)?.is_empty() {
+        return Ok(false);
+    }
+    match ledger::state(conn)? {
+        State::Unusable(why) => Err(Error::new(format!(
+            "which files the node has is not known, since its table pgsluice_loads.slices cannot be used: {why}"
+        ))
+        .with_hint(
+            "the schema and its tables must belong to the role, to the owner of the database or to \
+             a superuser: ALTER SCHEMA and ALTER TABLE ... OWNER TO; and the role needs the rights \
+             that pgsluice loads init `print` grants",
+        )),
+        State::Ready | State::Missing => Ok(true),
+    }
+}
+
+/// Whether pieces, which are in order, are all of a range.
+fn covers(known: &[KnownPiece], bytes: &Range<u64>) -> bool {
+    let mut end = bytes.start;
+    for piece in known.iter().filter(|piece| !piece.bytes.is_empty()) {
+        if piece.bytes.start <= end {
+            end = end.max(piece.bytes.end);
+        }
+    }
+    end >= bytes.end
+}
+
+/// The error for a file that has grown while some of the nodes did not have it.
+fn unfinished(name: &str, bytes: &Range<u64>, more: u64) -> Error {
+    Error::new(format!(
+        "{name} has grown before all nodes had it: {more} bytes follow byte {}, where it ended",
+        bytes.end
+    ))
+    .with_hint(
+        "load it as it was to the end, and then with `on-change` append and `atomic`; or forget it \
+         with pgsluice loads forget, and load it again where its rows are gone",
+    )
 }
 
 impl Recording {
@@ -131,6 +174,12 @@ impl Recording {
         let rows = under_policies(conn, |conn| self.candidates(conn, tables))?;
         let (fingerprint, mut found) = (Fingerprint::of(&self.options), Vec::new());
         for row in &rows {
+            let bytes = number(&row[7])..number(&row[8]);
+            // What all nodes have is recorded here and was compared: its bytes are passed over, and
+            // the slice may be of the file before it has grown.
+            if covers(&self.known[number::<usize>(&row[1])], &bytes) {
+                continue;
+            }
             if let Some(slice) = self.slice(row, tables, &fingerprint)? {
                 found.push(slice);
             }
@@ -188,15 +237,19 @@ impl Recording {
         let hash = Hash::from_hex(text(9))
             .map_err(|e| Error::new(format!("a row of pgsluice_loads.slices: {e}")))?;
         let content = Content { source, bytes: number(&row[7])..number(&row[8]), hash };
+        let compared = || {
+            let (bytes, counts) = (content.bytes.clone(), Counts::default());
+            compare(own.as_ref(), &[KnownPiece { bytes, counts, hash }])
+        };
         if by_name && !file.seen.stream && !same_ends {
-            return Err(changed(&own.name(), &content.bytes));
+            return Err(match compared()? {
+                Compared::Same(more) if more > 0 => unfinished(&own.name(), &content.bytes, more),
+                Compared::Same(_) => changed(&own.name(), &(0..content.bytes.start)),
+                Compared::Differs(bytes) => changed(&own.name(), &bytes),
+            });
         }
-        if !by_name {
-            let counts = Counts::default();
-            let piece = KnownPiece { bytes: content.bytes.clone(), counts, hash };
-            if matches!(compare(own.as_ref(), &[piece])?, Compared::Differs(_)) {
-                return Ok(None);
-            }
+        if !by_name && matches!(compared()?, Compared::Differs(_)) {
+            return Ok(None);
         }
         fingerprint.check(&text(6), &own.name())?;
         if text(5) != table.bound {
@@ -248,6 +301,8 @@ impl Recording {
     /// Another load has committed one of them, or the connection is lost.
     pub(crate) fn put_slices(&self, conn: &mut Conn, all: &[NewSlice<'_>]) -> Result<(), Error> {
         let (load, fingerprint) = (self.load.to_string(), Fingerprint::of(&self.options).json());
+        // The coordinator will say that the file is loaded, and no load asks the node then.
+        conn.exec(SYNCHRONOUS)?;
         under_policies(conn, |conn| {
             for slices in all.chunks(BATCH) {
                 let json = serde_json::to_string(slices).unwrap_or_default();
@@ -261,15 +316,46 @@ impl Recording {
                        end_byte bigint, hash bytea, rows bigint)",
                     &[Some(&json), Some(&fingerprint), Some(&load)],
                 );
-                put.map_err(|error| match error.sqlstate() {
-                    "23505" => Error::new("another load has loaded the same files there meanwhile")
-                        .of_kind(Kind::Busy)
-                        .with_hint("the same command loads what is missing"),
-                    _ => error,
-                })?;
+                if let Err(error) = put {
+                    return Err(match error.sqlstate() {
+                        "23505" => self.recorded_before(conn, &json)?,
+                        _ => error,
+                    });
+                }
             }
             Ok(())
         })
+    }
+
+    /// The error for slices of which the node has one with the same records: of the same file, by
+    /// another load, or of a file that differs in what is not hashed.
+    fn recorded_before(&self, conn: &mut Conn, slices: &str) -> Result<Error, Error> {
+        conn.exec("ROLLBACK")?;
+        conn.exec("SELECT pg_catalog.set_config('row_security', 'on', false)")?;
+        let rows = conn.query(
+            "SELECT n.\"table\", n.name, s.name, (s.size, s.head, s.tail) = (n.size, n.head, n.tail) \
+               AND (n.size > 0 OR s.name = n.name) \
+             FROM pg_catalog.jsonb_to_recordset($1::jsonb) AS n(\"table\" text, name text, \
+                 size bigint, head bytea, tail bytea, hash bytea) \
+               JOIN pgsluice_loads.slices s \
+                 ON s.target = pg_catalog.to_regclass(n.\"table\") AND s.hash = n.hash \
+             ORDER BY 4 LIMIT 1",
+            &[Some(slices)],
+        )?;
+        let found = rows.first().filter(|row| row[3].as_deref() == Some("f"));
+        let Some([Some(table), Some(own), Some(other), _]) = found.map(Vec::as_slice) else {
+            return Ok(Error::new("another load has loaded the same files there meanwhile")
+                .of_kind(Kind::Busy)
+                .with_hint("the same command loads what is missing"));
+        };
+        Ok(Error::new(format!(
+            "{table} has the records of {own} from {other}, which differs only in its name, its \
+             header, other lines around the records, or its compression"
+        ))
+        .with_hint(
+            "to load them again, use `atomic`, with which the coordinator records both files, or \
+             leave `once` out",
+        ))
     }
 }
 
@@ -285,7 +371,9 @@ pub(super) fn forget(
     name: &str,
     content: Option<&Vec<Option<String>>>,
 ) -> Result<bool, Error> {
-    conn.exec("SELECT pg_catalog.set_config('row_security', 'on', false)")?;
+    // If a crash undid this, the next load would take the file for loaded.
+    conn.exec(&format!("{BEGIN}; {SYNCHRONOUS}"))?;
+    conn.exec("SELECT pg_catalog.set_config('row_security', 'on', true)")?;
     if !there(conn)? {
         return Ok(false);
     }
@@ -296,5 +384,6 @@ pub(super) fn forget(
          AND (name = $2 OR size > 0 AND (size, head, tail) = ($3::bigint, $4::bytea, $5::bytea))",
         &[Some(&Value::from(tables.to_vec()).to_string()), Some(name), of(0), of(1), of(2)],
     )?;
+    conn.exec("COMMIT")?;
     Ok(gone > 0)
 }

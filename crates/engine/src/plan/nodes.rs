@@ -167,6 +167,8 @@ pub(super) fn to_nodes(plan: &mut Plan, facts: &Facts, options: &Options) -> Res
         leaves.push(leaf_target(plan, leaf, &keys));
     }
     let together = together(facts, found, options)?;
+    refuse_truncate(facts, found, options)?;
+    refuse_shared(found, options, together)?;
     plan.route = Some(text!(
         "straight to {} tables on {} nodes: {}; the nodes commit {}",
         leaves.len(),
@@ -256,6 +258,65 @@ fn together(facts: &Facts, found: &Nodes, options: &Options) -> Result<bool, Err
         }
         None => Ok(together),
     }
+}
+
+/// Refuses to empty what the coordinator would not empty.
+fn refuse_truncate(facts: &Facts, found: &Nodes, options: &Options) -> Result<(), Error> {
+    if !options.target.truncate {
+        return Ok(());
+    }
+    if !found.may_truncate {
+        return Err(Error::new(format!("the role may not truncate {}", facts.table.sql))
+            .with_hint("the table's owner can GRANT it"));
+    }
+    match found.leaves.iter().find(|leaf| !leaf.truncatable) {
+        Some(leaf) => {
+            let message = format!(
+                "{} does not allow truncates: its option truncatable is false",
+                leaf.partition
+            );
+            Err(Error::new(message)
+                .with_hint("the owner of the foreign table or of its server can change the option"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Refuses nodes and tables that are the same, where the load would wait for its own locks, or find
+/// its own slices.
+fn refuse_shared(found: &Nodes, options: &Options, together: bool) -> Result<(), Error> {
+    let once = options.once.is_some();
+    let same = |node: &Node| node.same_as.clone().map(|other| (node.name.clone(), other));
+    let same = found.nodes.iter().find_map(same);
+    if let Some((node, other)) = same.filter(|_| once || options.target.truncate) {
+        let option = if once { "once" } else { "truncate" };
+        return Err(Error::new(text!(
+            "node {} is the same database as {}, and with {} the load could wait there for itself",
+            node,
+            other,
+            Text::setting(option)
+        ))
+        .with_hint(
+            "let the partitions of one database use one foreign server; `route` root loads them \
+             through the coordinator",
+        ));
+    }
+    for (i, leaf) in found.leaves.iter().enumerate().filter(|_| once && !together) {
+        let same = |other: &&RemoteLeaf| (other.node, &other.table) == (leaf.node, &leaf.table);
+        if let Some(other) = found.leaves[..i].iter().find(same) {
+            let (node, table) = (&found.nodes[leaf.node].name, &leaf.table);
+            let message = text!(
+                "`once` cannot record what the partitions {} and {} have: both are the table {} of node {}",
+                other.partition,
+                leaf.partition,
+                table,
+                node
+            );
+            return Err(Error::new(message)
+                .with_hint("let each foreign table name its own table on the node"));
+        }
+    }
+    Ok(())
 }
 
 /// What becomes of a node that cannot be reached.

@@ -75,7 +75,9 @@ fn renumber(node: &mut Node, slots: &[usize]) {
     };
     within(&mut node.default);
     match &mut node.rule {
-        Rule::Hash(targets) | Rule::List { targets, .. } => targets.iter_mut().for_each(within),
+        Rule::Hash { targets, .. } | Rule::List { targets, .. } => {
+            targets.iter_mut().for_each(within);
+        }
         Rule::Range(spans) => spans.iter_mut().for_each(|span| within(&mut span.target)),
     }
 }
@@ -291,27 +293,18 @@ fn hash(bounds: Bounds<'_>) -> Result<Rule, String> {
     if greatest > MODULUS {
         return Err(format!("its greatest modulus is {greatest}"));
     }
-    let mut targets: Vec<Target> = (0..greatest).map(|_| Target::Root).collect();
+    // Remainders that no partition has are the server's.
+    let (mut places, mut targets) = (vec![0; greatest as usize], vec![Target::Root]);
     for (child, bound, target) in bounds {
         let modulus = modulus_of(&bound).filter(|modulus| greatest % modulus == 0);
         let (Some(modulus), Bound::Hash { remainder, .. }) = (modulus, bound) else {
             return Err(format!("the bound of {} is not understood", child.sql));
         };
-        let mut places = (remainder..greatest).step_by(modulus as usize);
-        match target {
-            Target::Root => {}
-            Target::Leaf(leaf) => {
-                places.for_each(|at| targets[at as usize] = Target::Leaf(leaf));
-            }
-            // One that is partitioned further is not copied.
-            Target::Table(node) if modulus == greatest => {
-                places.by_ref().take(1).for_each(drop);
-                targets[remainder as usize] = Target::Table(node);
-            }
-            Target::Table(_) => {}
-        }
+        let own = (remainder..greatest).step_by(modulus as usize);
+        own.for_each(|at| places[at as usize] = targets.len());
+        targets.push(target);
     }
-    Ok(Rule::Hash(targets))
+    Ok(Rule::Hash { places, targets })
 }
 
 fn kind(ty: &Type) -> Option<Kind> {

@@ -5,7 +5,11 @@ use super::conn::{quote_ident, quote_literal, Conn, Rows};
 use super::target::{part, read as read_target, written, TargetKeywords};
 use crate::error::{Error, Kind};
 use crate::facts::{Address, Node, Nodes, RemoteColumn, RemoteLeaf};
+use crate::ledger;
 use crate::text::text;
+use same::{locked_before, same_as};
+
+mod same;
 
 /// Options of servers and of user mappings that mean the same to this program's own connection.
 /// Those that name files are about the machine of the coordinator.
@@ -64,7 +68,19 @@ fn set_path(conn: &mut Conn, path: Option<&str>) -> Result<(), Error> {
 
 /// The leaves as the catalog has them.
 fn leaves(conn: &mut Conn, root: u32) -> Result<Rows, Error> {
-    conn.query(
+    // As postgres_fdw reads it: the table's option before the server's.
+    let option = |name: &str| {
+        let of = |options: &str| {
+            format!(
+                "(SELECT lower(option_value) FROM pg_options_to_table({options}) \
+                   WHERE option_name = '{name}')"
+            )
+        };
+        let (table, server) = (of("f.ftoptions"), of("s.srvoptions"));
+        format!("coalesce({table}, {server}, 'true') NOT IN ('false', 'off')")
+    };
+    let (updatable, truncatable) = (option("updatable"), option("truncatable"));
+    let select = format!(
         "SELECT c.oid, n.nspname, c.relname, c.relkind, p.proname = 'postgres_fdw_handler', \
          s.srvname, s.oid, pg_get_partition_constraintdef(c.oid), \
          (SELECT option_value FROM pg_options_to_table(f.ftoptions) \
@@ -73,15 +89,35 @@ fn leaves(conn: &mut Conn, root: u32) -> Result<Rows, Error> {
            WHERE option_name = 'table_name'), \
          (SELECT string_agg(tgname, ', ') FROM pg_trigger \
            WHERE tgrelid = c.oid AND tgtype & 4 <> 0 AND tgenabled <> 'D'), \
-         has_table_privilege($1::oid, 'INSERT') \
+         has_table_privilege($1::oid, 'INSERT'), {updatable}, {truncatable} \
          FROM pg_partition_tree($1::oid::regclass) t JOIN pg_class c ON c.oid = t.relid \
          JOIN pg_namespace n ON n.oid = c.relnamespace \
          LEFT JOIN pg_foreign_table f ON f.ftrelid = c.oid \
          LEFT JOIN pg_foreign_server s ON s.oid = f.ftserver \
          LEFT JOIN pg_foreign_data_wrapper w ON w.oid = s.srvfdw \
-         LEFT JOIN pg_proc p ON p.oid = w.fdwhandler WHERE t.isleaf ORDER BY c.oid",
-        &[Some(&root.to_string())],
-    )
+         LEFT JOIN pg_proc p ON p.oid = w.fdwhandler WHERE t.isleaf ORDER BY c.oid"
+    );
+    conn.query(&select, &[Some(&root.to_string())])
+}
+
+/// Why rows cannot go straight to a leaf, or why the coordinator would not accept them; and a hint.
+fn obstacle(leaf: &[Option<String>]) -> Option<(String, &'static str)> {
+    const ROOT: &str = "`route` root loads it through this server";
+    let is = |i: usize| leaf[i].as_deref() == Some("t");
+    if !is(4) {
+        return Some(("it is not a foreign table of postgres_fdw".into(), ROOT));
+    }
+    if let Some(triggers) = &leaf[10] {
+        let why = format!("it has triggers, which fire on this server: {triggers}");
+        return Some((why, ROOT));
+    }
+    if !is(11) {
+        let why = "the role may not insert into the partitioned table".into();
+        return Some((why, "the table's owner can GRANT it"));
+    }
+    let why = || "its option updatable is false, and so it does not allow inserts".into();
+    let hint = "the owner of the foreign table or of its server can change the option";
+    (!is(12)).then(|| (why(), hint))
 }
 
 fn read_all(
@@ -92,30 +128,31 @@ fn read_all(
 ) -> Result<Nodes, Error> {
     let rows = leaves(conn, root)?;
     check_names(&rows, given)?;
-    let mut found = Nodes::default();
+    let mut found = Nodes { may_truncate: may_truncate(conn, root)?, ..Nodes::default() };
     let mut servers = Vec::new();
     let mut conns: Vec<Option<Conn>> = Vec::new();
+    let probe = ledger::new_load(conn)?;
+    locked_before(conn, &probe, 0)?;
     for row in rows {
         let text = |i: usize| row[i].clone().unwrap_or_default();
         let partition = format!("{}.{}", quote_ident(&text(1)), quote_ident(&text(2)));
-        let refuse = |why: &str| {
+        if let Some((why, hint)) = obstacle(&row) {
             let message = text!("`route` nodes cannot load {}: {}", partition, why);
-            Err(Error::new(message).with_hint("`route` root loads it through this server"))
-        };
-        if row[4].as_deref() != Some("t") {
-            return refuse("it is not a foreign table of postgres_fdw");
-        }
-        if let Some(triggers) = &row[10] {
-            return refuse(&format!("it has triggers, which fire on this server: {triggers}"));
-        }
-        if row[11].as_deref() != Some("t") {
-            return refuse("the role may not insert into the partitioned table");
+            return Err(Error::new(message).with_hint(hint));
         }
         let node = match servers.iter().position(|oid| *oid == text(6)) {
             Some(node) => node,
             None => {
-                let (node, there) = node(conn, text(5), &text(6), given, tolerant)?;
-                conns.push(there);
+                let (mut node, there) = node(conn, text(5), &text(6), given)?;
+                let there = there.and_then(|there| compare(&mut node, there, &probe, &found.nodes));
+                conns.push(match there {
+                    Ok(there) => Some(there),
+                    Err(error) if tolerant && error.kind() == Kind::Connection => {
+                        node.down = Some(error);
+                        None
+                    }
+                    Err(error) => return Err(error),
+                });
                 servers.push(text(6));
                 found.nodes.push(node);
                 found.nodes.len() - 1
@@ -132,6 +169,7 @@ fn read_all(
             columns: Vec::new(),
             constraint: row[7].clone().filter(|text| !text.is_empty()),
             unlogged: false,
+            truncatable: row[13].as_deref() == Some("t"),
         };
         let expected = expected(conn, leaf.oid)?;
         let checks = checks(conn, &leaf.oid.to_string())?;
@@ -180,6 +218,12 @@ pub fn tables(conn: &mut Conn, root: &str) -> Result<Vec<(String, Vec<String>)>,
     Ok(rows.iter().map(node).collect())
 }
 
+/// Whether the role may truncate a table.
+fn may_truncate(conn: &mut Conn, table: u32) -> Result<bool, Error> {
+    let right = "SELECT has_table_privilege($1::oid, 'TRUNCATE')";
+    Ok(conn.query(right, &[Some(&table.to_string())])?[0][0].as_deref() == Some("t"))
+}
+
 /// Each address is that of a node.
 fn check_names(rows: &Rows, given: &[(String, String)]) -> Result<(), Error> {
     let mut names: Vec<&str> = rows.iter().filter_map(|row| row[5].as_deref()).collect();
@@ -200,21 +244,21 @@ fn node(
     name: String,
     oid: &str,
     given: &[(String, String)],
-    tolerant: bool,
-) -> Result<(Node, Option<Conn>), Error> {
+) -> Result<(Node, Result<Conn, Error>), Error> {
     let address = address(conn, &name, oid, given)?;
-    let mut node = Node { name, address, max_prepared_transactions: 0, down: None };
-    match open(&node.name, &node.address) {
-        Ok(mut there) => {
-            node.max_prepared_transactions = max_prepared_transactions(&mut there);
-            Ok((node, Some(there)))
-        }
-        Err(error) if tolerant && error.kind() == Kind::Connection => {
-            node.down = Some(error);
-            Ok((node, None))
-        }
-        Err(error) => Err(error),
+    let mut node = Node { name, address, max_prepared_transactions: 0, down: None, same_as: None };
+    let mut there = open(&node.name, &node.address);
+    if let Ok(there) = &mut there {
+        node.max_prepared_transactions = max_prepared_transactions(there);
     }
+    Ok((node, there))
+}
+
+/// Compares the node's database with those of the coordinator and of the nodes before it.
+fn compare(node: &mut Node, mut conn: Conn, probe: &str, before: &[Node]) -> Result<Conn, Error> {
+    let same = same_as(&mut conn, probe, before);
+    node.same_as = same.map_err(|error| of_node(&node.name, error))?;
+    Ok(conn)
 }
 
 /// Connects to a node.

@@ -85,6 +85,11 @@ pub fn leave(conn: &mut Conn) -> Result<(), Error> {
 /// connection goes back as it came.
 pub const NO_WAIT: &str = "SET LOCAL synchronous_commit = off; ";
 
+/// For the rest of a transaction whose record others rely on: its commit waits for the disk, whatever
+/// the role's or the database's setting is.
+pub const SYNCHRONOUS: &str = "SELECT pg_catalog.set_config('synchronous_commit', 'on', true) \
+    WHERE pg_catalog.current_setting('synchronous_commit') = 'off'";
+
 /// Waits until everything that was committed is on disk, and wherever else the
 /// server's `synchronous_commit` wants it: a transaction that writes to the WAL
 /// and nowhere else waits for all WAL before its own.

@@ -253,6 +253,34 @@ fn repair_ends_what_a_loader_left_that_was_killed_alone_or_with_the_servers() {
     on_one_major(kills);
 }
 
+/// Between the row of the commit and its decision, nobody takes the load for dead.
+fn undecided(cluster: &mut Cluster) {
+    let file = cluster.atomic();
+    let statement = "SELECT pg_catalog.set_config('synchronous_commit'";
+    let proxy = Proxy::start(&cluster.world, statement, 0, Fate::Hold, false);
+    let mut child = command(cluster, &file, Some(&proxy)).stderr(Stdio::null()).spawn().unwrap();
+    proxy.wait();
+    let state = "SELECT state FROM pgsluice_loads.node_commits WHERE ended IS NULL";
+    assert_eq!(cluster.world.sql(state), "preparing");
+    let said = cluster.world.run(&["repair"]);
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    assert!(said.contains("a load is running; left alone"), "{said}");
+    let plan = ["plan", &file, "--table", "t", "--route", "nodes", "--atomic"];
+    let said = String::from_utf8(cluster.world.run(&plan).stdout).unwrap();
+    assert!(!said.contains("an earlier load left"), "{said}");
+    assert_eq!(load(cluster, &file, None).0, Some(0));
+    assert_eq!(cluster.world.sql(state), "preparing");
+    assert!(signal(child.id(), Signal::SIGKILL));
+    child.wait().unwrap();
+    cluster.world.repair();
+    assert_eq!(cluster.left(), ALL);
+}
+
+#[test]
+fn repair_and_other_loads_leave_a_load_alone_that_is_about_to_decide() {
+    on_one_major(undecided);
+}
+
 fn out_of_reach(cluster: &mut Cluster) {
     let file = cluster.atomic();
     let proxy = Proxy::start(&cluster.world, "COMMIT PREPARED", 0, Fate::CutBefore, true);

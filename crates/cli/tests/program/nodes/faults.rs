@@ -15,22 +15,24 @@ fn nodes_killed(servers: &mut Servers) {
     let file = servers.file();
     assert_eq!(servers.run(&file, ONCE).loaded("nothing fails"), ROWS);
     servers.has_all("nothing fails");
+    // The first BEGIN is that of the plan.
     let phases = [
-        ("", true),
-        ("BEGIN", false),
-        ("COPY ", true),
-        ("SET CONSTRAINTS", false),
-        ("SELECT pg_current_xact_id_if_assigned", true),
-        ("COMMIT", false),
+        ("", 0, true),
+        ("BEGIN", 0, true),
+        ("BEGIN", 1, false),
+        ("COPY ", 0, true),
+        ("SET CONSTRAINTS", 0, false),
+        ("SELECT pg_current_xact_id_if_assigned", 0, true),
+        ("COMMIT", 0, false),
     ];
-    for (statement, at_once) in phases {
+    for (statement, pass, at_once) in phases {
         let what = format!("n1 is killed at {statement:?}");
         let file = servers.file();
         let ended = if statement.is_empty() {
             servers.kill(1, at_once);
             servers.run(&file, ONCE)
         } else {
-            let proxy = Proxy::start(&servers.nodes[1], statement, 0, Fate::Hold, false);
+            let proxy = Proxy::start(&servers.nodes[1], statement, pass, Fate::Hold, false);
             servers.through(1, &proxy);
             let mut load = servers.start(&file, ONCE);
             held(&proxy, &mut load);

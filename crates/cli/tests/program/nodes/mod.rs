@@ -4,7 +4,9 @@
 
 mod atomic;
 mod faults;
+mod guards;
 mod network;
+mod recorded;
 mod rejects;
 mod servers;
 

@@ -85,6 +85,29 @@ fn rows_are_in_the_partitions_that_stock_copy_takes() {
     on_each_major(|installation| every_partition(&mut World::new(installation)));
 }
 
+/// Hash partitions that are partitioned further, and have the smaller modulus.
+fn nested_hash(world: &mut World) {
+    twins(
+        world,
+        "CREATE TABLE @ (a int, b text) PARTITION BY HASH (a);
+         CREATE TABLE @_0 PARTITION OF @ FOR VALUES WITH (MODULUS 8, REMAINDER 0);
+         CREATE TABLE @_4 PARTITION OF @ FOR VALUES WITH (MODULUS 8, REMAINDER 4);
+         CREATE TABLE @_1 PARTITION OF @ FOR VALUES WITH (MODULUS 2, REMAINDER 1)
+           PARTITION BY HASH (b);
+         CREATE TABLE @_1_0 PARTITION OF @_1 FOR VALUES WITH (MODULUS 2, REMAINDER 0);
+         CREATE TABLE @_1_1 PARTITION OF @_1 FOR VALUES WITH (MODULUS 2, REMAINDER 1);
+         CREATE TABLE @_2 PARTITION OF @ FOR VALUES WITH (MODULUS 4, REMAINDER 2)",
+    );
+    let rows: String = (0..5_000).map(|i| format!("{i},{}\n", i % 7)).collect();
+    let summary = load(world, rows.as_bytes(), &[]);
+    assert_eq!(summary["to_partitions"], 5_000, "{summary}");
+}
+
+#[test]
+fn hash_partitions_of_another_modulus_that_are_partitioned_get_their_rows_straight() {
+    on_first_and_last_major(|installation| nested_hash(&mut World::new(installation)));
+}
+
 /// An error is the one that COPY into the root reports, with its line; and so are rejects.
 fn refused(world: &mut World) {
     twins(

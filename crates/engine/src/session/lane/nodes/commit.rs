@@ -3,7 +3,10 @@
 use super::open::tables_of;
 use super::{is_down, Fanout, NodeLane};
 use crate::error::{Error, Kind};
-use crate::ledger::node_commits::{self, gid, Decision};
+use crate::ledger::{
+    self,
+    node_commits::{self, gid, Decision},
+};
 use crate::once::record::Recording;
 use crate::once::slices::Content;
 use crate::options::Options;
@@ -151,6 +154,9 @@ impl Fanout {
         let Coordinator { conn, url } = coordinator;
         let all: Vec<&str> = to.nodes.iter().map(|node| node.name.as_str()).collect();
         let mut other = Conn::open(url)?;
+        if !ledger::lock(conn, load)? {
+            return Err(Error::defect("the lock of the load is taken"));
+        }
         node_commits::begin(&mut other, load, target, &all)?;
         if let Err(error) = node_commits::decide(conn, load).and_then(|()| self.prepare(to, load)) {
             // With this connection the decision is gone, however it ends.

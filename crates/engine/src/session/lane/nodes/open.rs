@@ -48,7 +48,10 @@ impl Lane {
             slices: Vec::new(),
             reading: None,
         };
-        let partly = recording.is_some_and(|r| r.known.iter().any(|known| !known.is_empty()));
+        // Of a stream that was loaded as a whole, nothing is left to be loaded.
+        let partly = recording.is_some_and(|r| {
+            r.known.iter().zip(r.whole()).any(|(known, whole)| !known.is_empty() && !whole)
+        });
         let mut lanes = Vec::new();
         for node in 0..to.nodes.len() {
             match self.open_node(watch, options, recording, &mut fanout, node) {
