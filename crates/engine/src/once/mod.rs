@@ -16,6 +16,7 @@ pub mod listing;
 mod lookup;
 mod names;
 mod notes;
+mod outcome;
 pub mod parts;
 pub mod record;
 mod rejects;

@@ -134,7 +134,7 @@ pub(crate) struct Recording {
     /// rows of `commits` that the load has written
     commits: Arc<Counter>,
     /// of a load that is shared: the parts that this recording is of
-    parts: Option<Vec<i64>>,
+    pub(super) parts: Option<Vec<i64>>,
     /// the connection that has registered the load, until the load takes it
     registrar: Mutex<Option<Conn>>,
 }
@@ -305,7 +305,7 @@ impl Recording {
 
     /// Records the pieces of a transaction in that transaction, whose COPY has ended and whose
     /// COMMIT follows. `write` adds its rejects to their files when no other load can stop this one
-    /// before the transaction ends.
+    /// before the transaction ends. Gives the number of its row of `commits`, if there are pieces.
     ///
     /// # Errors
     ///
@@ -316,9 +316,9 @@ impl Recording {
         pieces: &[Piece],
         amounts: Amounts,
         write: impl FnOnce() -> Result<Vec<Kept>, Error>,
-    ) -> Result<(), Error> {
+    ) -> Result<Option<String>, Error> {
         if pieces.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         let Amounts { read, loaded, rejected } = amounts;
         let Some(skipped) = read.checked_sub(loaded + rejected) else {
@@ -352,7 +352,7 @@ impl Recording {
                 )?;
             }
             self.commits.add(1);
-            Ok(())
+            Ok(rows[0][0].clone())
         })
     }
 

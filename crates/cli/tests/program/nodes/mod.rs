@@ -4,6 +4,7 @@
 
 mod atomic;
 mod faults;
+mod lost_commits;
 mod network;
 mod rejects;
 mod servers;
