@@ -8,6 +8,7 @@ use super::identity::{Ends, Seen};
 use super::lookup::{claim, shared_rows};
 use super::parts::{self, Left, SharedPart};
 use super::record::{new_load, Recording, Target, Wanted};
+use super::unclaimed::{check_claims, stop_unclaimed};
 use super::{begin_transaction, limit_pause, open, Found};
 use crate::error::Error;
 use crate::options::{FileFormat, Options};
@@ -80,9 +81,11 @@ pub(crate) fn join(options: &Options, watch: &Watch, waiting: &dyn Fn()) -> Resu
     let begun = found.begun_by_others(&mut conn, &target, &left, &ends)?;
     let joined: HashSet<usize> = begun.iter().map(|(i, _)| *i).collect();
     let left: Vec<usize> = left.into_iter().filter(|i| !joined.contains(i)).collect();
+    let unclaimed = found.unclaimed(&mut conn, &target, &left, &ends)?;
+    stop_unclaimed(&mut conn, &unclaimed, true)?;
     found.decide(&mut conn, &target, &left, &ends)?;
     if begun.is_empty() && found.wanted.is_empty() && found.others.is_empty() {
-        conn.exec("ROLLBACK")?;
+        conn.exec("COMMIT")?;
         return found.nothing(guard, target).map(Joined::Nothing);
     }
     let (load, numbers) = found.register_shared(&mut conn, &target, options)?;
@@ -94,6 +97,7 @@ pub(crate) fn join(options: &Options, watch: &Watch, waiting: &dyn Fn()) -> Resu
     let list = parts::list(files.keys().copied());
     parts::try_again(&mut conn, &list)?;
     conn.exec("COMMIT")?;
+    check_claims(&mut guard)?;
     let known =
         (found.sources.len() - files.len() - found.copies.len() - found.others.len()) as u64;
     Ok(Joined::Member(Box::new(Member {

@@ -23,6 +23,7 @@ mod rejects;
 pub mod slices;
 mod table;
 pub mod tables;
+mod unclaimed;
 
 use crate::error::Error;
 use crate::input::{changed, compare, Compared, KnownPiece};
@@ -43,6 +44,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use table::{check_partitions, target};
+use unclaimed::{check_claims, stop_unclaimed};
 
 /// A load that has begun: some of its sources are not complete.
 pub(crate) struct Once {
@@ -98,18 +100,28 @@ pub(crate) fn begin(options: &Options, watch: &Watch, waiting: &dyn Fn()) -> Res
     let left = found.of_new_name();
     let mut left = found.incomplete(&mut guard, &target, left)?;
     let ends = found.ends(&left)?;
+    let mut conn = None;
     if !left.is_empty() {
         let files: Vec<_> = left.iter().map(|i| (&found.seen[*i], &ends[i])).collect();
         claim(&mut guard, target.oid, &files, false, waiting)?;
         // Another load may have completed some of them while this one waited.
         left = found.incomplete(&mut guard, &target, left)?;
+        let unclaimed = found.unclaimed(&mut guard, &target, &left, &ends)?;
+        if !unclaimed.is_empty() {
+            let conn = conn.insert(watch.connect(&options.target.url)?);
+            begin_transaction(conn, options)?;
+            stop_unclaimed(conn, &unclaimed, false)?;
+            conn.exec("COMMIT")?;
+        }
         found.decide(&mut guard, &target, &left, &ends)?;
     }
     if found.wanted.is_empty() {
         return found.nothing(guard, target).map(Begun::Nothing);
     }
     let names: Vec<String> = found.sources.iter().map(|s| s.name()).collect();
-    let recording = found.register(watch.connect(&options.target.url)?, target, options)?;
+    let conn = conn.map_or_else(|| watch.connect(&options.target.url), Ok)?;
+    let recording = found.register(conn, target, options)?;
+    check_claims(&mut guard)?;
     Ok(Begun::Load(Once {
         guard,
         recording: Arc::new(recording),

@@ -4,7 +4,8 @@
 //! transaction with rows locks the load's row of `loads` against its end, just before it commits. A
 //! later load that continues the same files first marks this one as stopped, and reads the pieces
 //! after that. So it sees every piece that this load commits, and this load commits none later,
-//! even if its process is still alive and its claim was lost with a connection.
+//! even if its process is still alive and its claim was lost with a connection. Of loads that have begun
+//! and committed nothing yet, `unclaimed` does the same, whatever names their files have.
 //!
 //! A stream cannot be compared before it is read. Where lanes of the earlier load left gaps between the
 //! known ranges, what is in the gaps is committed only after the last range was found to be the same.

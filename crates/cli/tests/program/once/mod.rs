@@ -1,5 +1,6 @@
 //! `--once`: each file is in the table exactly once, however often and by how many loads.
 
+mod claims;
 mod content;
 mod faults;
 mod kills;
