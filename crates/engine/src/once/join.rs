@@ -9,10 +9,10 @@ use super::lookup::{claim, shared_rows};
 use super::parts::{self, Left, SharedPart};
 use super::record::{new_load, Recording, Target, Wanted};
 use super::unclaimed::{check_claims, stop_unclaimed};
-use super::{begin_transaction, limit_pause, open, Found};
+use super::{begin_transaction, limit_pause, open, Found, NothingNew};
 use crate::error::Error;
 use crate::options::{FileFormat, Options};
-use crate::report::{Counter, Summary};
+use crate::report::Counter;
 use crate::session::conn::Conn;
 use crate::source::{Source, Span, SpanSource};
 use crate::text::Text;
@@ -23,7 +23,7 @@ use std::sync::Arc;
 /// What there is to do.
 pub(crate) enum Joined {
     /// every file is complete
-    Nothing(Box<Summary>),
+    Nothing(Box<NothingNew>),
     /// some are not
     Member(Box<Member>),
 }
@@ -38,11 +38,11 @@ struct File {
 
 /// A machine among those that load the same files.
 pub(crate) struct Member {
-    /// holds the claims until it is closed
-    _guard: Conn,
+    /// holds the claims until it is closed, in a transaction
+    pub guard: Conn,
     /// the number of its load
     pub load: i64,
-    target: Target,
+    pub target: Target,
     fingerprint: String,
     /// by their numbers in the ledger
     files: HashMap<i64, File>,
@@ -101,7 +101,7 @@ pub(crate) fn join(options: &Options, watch: &Watch, waiting: &dyn Fn()) -> Resu
     let known =
         (found.sources.len() - files.len() - found.copies.len() - found.others.len()) as u64;
     Ok(Joined::Member(Box::new(Member {
-        _guard: guard,
+        guard,
         load,
         target,
         fingerprint: found.fingerprint.json(),

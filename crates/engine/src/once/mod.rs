@@ -8,6 +8,7 @@
 //!   advisory locks until the load ends. They only keep loads from working in vain. What makes it
 //!   exact is the order of [`record`]: see there.
 
+mod end;
 mod fingerprint;
 pub mod forget;
 mod identity;
@@ -33,7 +34,7 @@ use crate::session::conn::Conn;
 use crate::session::transaction::{BEGIN, NO_TIMEOUTS};
 use crate::source::Source;
 use crate::text::Text;
-use crate::watch::{despite_cancel, Watch};
+use crate::watch::Watch;
 use fingerprint::Fingerprint;
 use identity::{same, Ends, Seen};
 use lookup::{candidates, claim, pieces, KnownSource};
@@ -48,8 +49,8 @@ use unclaimed::{check_claims, stop_unclaimed};
 
 /// A load that has begun: some of its sources are not complete.
 pub(crate) struct Once {
-    /// holds the claims until it is closed
-    guard: Conn,
+    /// holds the claims until it is closed, in a transaction
+    pub guard: Conn,
     /// what the lanes record
     pub recording: Arc<Recording>,
     /// all sources, as they were named
@@ -60,13 +61,21 @@ pub(crate) struct Once {
 /// What there is to do.
 pub(crate) enum Begun {
     /// every source is complete
-    Nothing(Box<Summary>),
+    Nothing(Box<NothingNew>),
     /// the sources of the recording are not
     Load(Once),
 }
 
+/// A load that has nothing to load.
+pub(crate) struct NothingNew {
+    /// in no transaction
+    pub conn: Conn,
+    pub target: Target,
+    pub summary: Summary,
+}
+
 /// Begins a transaction on the ledger.
-fn begin_transaction(conn: &mut Conn, options: &Options) -> Result<(), Error> {
+pub(crate) fn begin_transaction(conn: &mut Conn, options: &Options) -> Result<(), Error> {
     conn.exec(&format!("{BEGIN}; {NO_TIMEOUTS}"))?;
     conn.exec("SELECT pg_catalog.set_config('row_security', 'on', true)")?;
     if let Some(timeout) = &options.target.lock_timeout {
@@ -192,7 +201,7 @@ impl Found<'_> {
     }
 
     /// Ends a load of which nothing is new.
-    fn nothing(self, mut guard: Conn, target: Target) -> Result<Box<Summary>, Error> {
+    fn nothing(self, mut guard: Conn, target: Target) -> Result<Box<NothingNew>, Error> {
         let files: Vec<String> = self.sources.iter().map(|s| s.name()).collect();
         add_names(&mut guard, &target, &self.aliases, &self.fingerprint.json(), 0)?;
         touch(&mut guard, &self.touched)?;
@@ -201,7 +210,9 @@ impl Found<'_> {
         let nothing = format!("nothing new: all files ({files_known}) were loaded before");
         let notes = std::iter::once(nothing).chain(self.notes.summed_up());
         let notes = notes.map(Text::from).collect();
-        Ok(Box::new(Summary { table: target.sql, files, files_known, notes, ..Summary::default() }))
+        let table = target.sql.clone();
+        let summary = Summary { table, files, files_known, notes, ..Summary::default() };
+        Ok(Box::new(NothingNew { conn: guard, target, summary }))
     }
 
     /// The sources whose name does not occur before.
@@ -436,64 +447,4 @@ fn grown(name: &str, end: u64, more: u64) -> Error {
     .with_hint(
         "`on-change` append loads the rest; otherwise new records need a file with another name",
     )
-}
-
-impl Once {
-    /// The options of the load: its sources are those that are not complete.
-    pub fn options(&self) -> &Options {
-        &self.recording.options
-    }
-
-    /// Ends the load: notes its outcome and gives up the claims.
-    ///
-    /// # Errors
-    ///
-    /// That of the load, with what it has committed.
-    pub fn end(mut self, done: Result<Summary, Error>) -> Result<Summary, Error> {
-        let recording = &self.recording;
-        let load = recording.load;
-        let mut summary = match done {
-            Ok(summary) => summary,
-            Err(error) => {
-                // The load's row says why it stopped, if the server can still be reached.
-                let _ = despite_cancel(|| stopped(&mut self.guard, load, &error));
-                return Err(resumable(error, recording.committed.get(), load));
-            }
-        };
-        // Closing the connection ends its transaction as well.
-        let _ = self.guard.exec("COMMIT");
-        let loaded = recording.options.input.sources.len();
-        summary.load = Some(load);
-        summary.rejected_before = recording.earlier.rejected.records;
-        summary.files_known = (self.names.len() - loaded) as u64;
-        summary.transactions += recording.transactions.get();
-        summary.files = self.names;
-        summary.notes.extend(self.notes.summed_up().into_iter().map(Text::from));
-        Ok(summary)
-    }
-}
-
-fn stopped(conn: &mut Conn, load: i64, error: &Error) -> Result<(), Error> {
-    conn.exec("ROLLBACK")?;
-    conn.exec(&format!("{BEGIN}; SELECT pg_catalog.set_config('row_security', 'on', true)"))?;
-    conn.query(
-        "UPDATE pgsluice_loads.loads SET state = 'stopped', ended = pg_catalog.clock_timestamp(), \
-           error = $2 WHERE number = $1::bigint AND state = 'running'",
-        &[Some(&load.to_string()), Some(&error.to_string())],
-    )?;
-    conn.exec("COMMIT").map(drop)
-}
-
-/// Adds to an error what is committed, and that the load can go on from there.
-fn resumable(error: Error, committed: u64, load: i64) -> Error {
-    let before = format!(
-        "{committed} rows are committed and recorded as load {load}; the same command continues there"
-    );
-    let error = match error.changed().map(|changed| format!("{changed}; {before}")) {
-        None if committed == 0 => return error,
-        None => error.with_changed(before),
-        Some(_) if committed == 0 => error,
-        Some(both) => error.with_changed(both),
-    };
-    error.repeatable()
 }

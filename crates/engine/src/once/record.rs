@@ -37,7 +37,7 @@ pub(super) const BATCH: usize = 10_000;
 
 /// The table of a load.
 #[derive(Clone, Debug)]
-pub(super) struct Target {
+pub(crate) struct Target {
     pub oid: u32,
     /// its name, quoted and qualified
     pub sql: String,
@@ -110,7 +110,7 @@ pub(super) fn new_load(conn: &mut Conn, target: &Target) -> Result<i64, Error> {
 pub(crate) struct Recording {
     /// its number
     pub load: i64,
-    target: Target,
+    pub target: Target,
     pub(super) files: Vec<Wanted>,
     /// names to add when the files are complete
     aliases: Vec<Alias>,

@@ -5,6 +5,7 @@ mod content;
 mod faults;
 mod kills;
 mod listing;
+mod objects;
 mod pieces;
 mod recovery;
 mod rejects;
