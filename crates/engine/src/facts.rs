@@ -3,6 +3,7 @@
 use crate::causes::Causes;
 use crate::infer::NewColumn;
 use crate::input::HeaderLine;
+use crate::plan::policy::Choice;
 use crate::text::Text;
 use pgsluice_core::shape::{DateOrder, Env, Type};
 
@@ -37,6 +38,8 @@ pub struct Facts {
     pub ledger: LedgerState,
     /// what earlier loads left, in words
     pub left: Vec<String>,
+    /// objects that an earlier load left down and this one recreates first
+    pub down: Vec<Choice>,
     /// likely causes of errors, from a sample
     pub causes: Causes,
     /// the machine's

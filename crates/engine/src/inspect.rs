@@ -100,12 +100,17 @@ fn facts(
         true => Some(nodes::read(conn, table.oid, &options.target.nodes, tolerant)?),
         false => None,
     };
+    let (left, mut down) = ledger::left(conn, table.oid, options.once.is_some())?;
+    if options.once.is_none() {
+        down.clear();
+    }
     Ok(Facts {
         partitions,
         nodes,
         advice: advice_facts(conn, &table)?,
         ledger: ledger_state(conn, options)?,
-        left: ledger::left(conn, table.oid)?,
+        left,
+        down,
         cores: available_parallelism().map_or(1, usize::from),
         input,
         server,

@@ -94,13 +94,18 @@ pub const PREPARED: &str = "SELECT gid, m[1] FROM pg_catalog.pg_prepared_xacts, 
      WHERE m IS NOT NULL AND database = pg_catalog.current_database() \
        AND owner = current_user ORDER BY prepared";
 
-/// What earlier loads of this role left, in words: objects of a table that are down, and prepared
-/// transactions. Not what a load that still runs has.
+/// What earlier loads of this role left: in words, objects of a table that are down and prepared
+/// transactions; and these objects. Not what a load that still runs has. `once`: the load that is
+/// planned recreates them.
 ///
 /// # Errors
 ///
 /// The connection is lost.
-pub fn left(conn: &mut Conn, relation: u32) -> Result<Vec<String>, Error> {
+pub fn left(
+    conn: &mut Conn,
+    relation: u32,
+    once: bool,
+) -> Result<(Vec<String>, Vec<Choice>), Error> {
     conn.exec("SAVEPOINT pgsluice_left")?;
     let (mut down, mut prepared, mut on_nodes) = (Vec::new(), Vec::new(), Vec::new());
     for row in conn.exec(PREPARED)? {
@@ -118,23 +123,25 @@ pub fn left(conn: &mut Conn, relation: u32) -> Result<Vec<String>, Error> {
     }
     if state(conn)? == State::Ready {
         let (entries, _) = still_down(conn)?;
-        for entry in entries.iter().filter(|e| e.relation == relation) {
+        for entry in entries.into_iter().filter(|e| e.relation == relation) {
             if lock(conn, &entry.load)? {
-                down.extend(entry.choices.iter().map(|c| c.object.clone()));
+                down.extend(entry.choices);
             }
         }
     }
     // Gives the locks back, which `repair` needs.
     conn.exec("ROLLBACK TO SAVEPOINT pgsluice_left; RELEASE SAVEPOINT pgsluice_left")?;
     let note = |what: &str, left: Vec<String>, how: &str| {
-        let note =
-            format!("an earlier load left {what}: {}; pgsluice repair {how}", left.join(", "));
+        let note = format!("an earlier load left {what}: {}; {how}", left.join(", "));
         (!left.is_empty()).then_some(note)
     };
-    let prepared = note("prepared transactions, which hold their locks", prepared, "ends them");
-    let on_nodes = note("nodes with prepared transactions", on_nodes, "ends them");
-    let down = note("down", down, "recreates it");
-    Ok(prepared.into_iter().chain(on_nodes).chain(down).collect())
+    let ends = "pgsluice repair ends them";
+    let prepared = note("prepared transactions, which hold their locks", prepared, ends);
+    let on_nodes = note("nodes with prepared transactions", on_nodes, ends);
+    let recreates =
+        if once { "this load recreates it first" } else { "pgsluice repair recreates it" };
+    let objects = note("down", down.iter().map(|c| c.object.clone()).collect(), recreates);
+    Ok((prepared.into_iter().chain(on_nodes).chain(objects).collect(), down))
 }
 
 /// Makes the ledger where it is missing. To be called outside a transaction:
@@ -186,6 +193,16 @@ pub fn lock(conn: &mut Conn, load: &str) -> Result<bool, Error> {
         &[Some(&format!("pgsluice_loads {load}"))],
     )?;
     Ok(rows[0][0].as_deref() == Some("t"))
+}
+
+/// Waits for the session that has the lock of a load, and takes it until the transaction ends.
+///
+/// # Errors
+///
+/// The connection is lost, or the wait takes too long.
+pub fn wait(conn: &mut Conn, load: &str) -> Result<(), Error> {
+    let sql = "SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended($1, 0))";
+    conn.query(sql, &[Some(&format!("pgsluice_loads {load}"))]).map(drop)
 }
 
 /// Objects of one load that are down.
@@ -294,4 +311,20 @@ pub fn still_down(conn: &mut Conn) -> Result<(Vec<LedgerEntry>, Vec<String>), Er
         }
     }
     Ok((entries, others))
+}
+
+/// Objects of a table that loads of other roles have down, as far as this role may see that: the load, and the
+/// object in words.
+///
+/// # Errors
+///
+/// The connection is lost.
+pub fn of_others(conn: &mut Conn, relation: u32) -> Result<Vec<(String, String)>, Error> {
+    let select = "SELECT load, object || ' (taken down by ' || taken_down_by || ')' \
+        FROM pgsluice_loads.taken_down WHERE put_back_at IS NULL AND relation = $1::oid \
+          AND taken_down_by <> current_user ORDER BY id";
+    let relation = relation.to_string();
+    let rows = under_policies(conn, |conn| conn.query(select, &[Some(&relation)]))?;
+    let text = |cell: &Option<String>| cell.clone().unwrap_or_default();
+    Ok(rows.iter().map(|row| (text(&row[0]), text(&row[1]))).collect())
 }

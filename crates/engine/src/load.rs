@@ -8,12 +8,12 @@ use crate::facts::Purpose;
 use crate::input::Reader;
 use crate::inspect::make_plan;
 use crate::maintenance::{self, Maintenance};
-use crate::once::{self, record::Recording, Begun};
+use crate::once::{self, record::Recording, Begun, Once};
 use crate::options::{Indexes, Method, Options, Route};
 use crate::pipeline::Through;
 use crate::plan::{refuse_beside_nodes, Plan};
 use crate::reject::Amount;
-use crate::repair::end_earlier;
+use crate::repair::{end_earlier, end_nothing, put_back_on};
 use crate::report::Summary;
 use crate::session::conn::Conn;
 use crate::session::lane::LaneCounts;
@@ -103,15 +103,28 @@ fn run_once(job: &Job<'_>) -> Result<Summary, Error> {
         return load_sources(job);
     }
     job.begin(Phase::Opening);
-    match once::begin(job.options, job.watch, &|| (job.on_event)(Event::Waiting))? {
-        Begun::Nothing(summary) => Ok(*summary),
-        Begun::Load(once) => {
-            let Job { watch, on_event, .. } = *job;
-            let (options, recording) = (once.options(), Some(&once.recording));
-            let done = load_sources(&Job { options, watch, on_event, recording });
+    let waiting = || (job.on_event)(Event::Waiting);
+    match once::begin(job.options, job.watch, &waiting)? {
+        Begun::Nothing(nothing) => end_nothing(*nothing, job.options, job.watch, Some(&waiting)),
+        Begun::Load(mut once) => {
+            let done = load_begun(job, &mut once);
             once.end(done)
         }
     }
+}
+
+/// Loads the sources that are not complete. What earlier loads have left down is put back before, as the table is to be
+/// for the rows; and after, if the server had not noticed yet that such a load is gone.
+fn load_begun(job: &Job<'_>, once: &mut Once) -> Result<Summary, Error> {
+    let Job { watch, on_event, .. } = *job;
+    let recording = once.recording.clone();
+    let (target, options) = (&recording.target, &recording.options);
+    let mut put_back = put_back_on(&mut once.guard, target, options, watch, None)?;
+    let job = Job { options, watch, on_event, recording: Some(&recording) };
+    let mut summary = load_sources(&job)?;
+    put_back.extend(put_back_on(once.guard_again(watch)?, target, options, watch, None)?);
+    summary.notes.extend(put_back.into_iter().map(Text::from));
+    Ok(summary)
 }
 
 /// Loads what the recording is of, or all sources.

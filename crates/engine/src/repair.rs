@@ -2,8 +2,10 @@
 //! what lanes had prepared for their common commit.
 
 mod nodes;
+mod table;
 
 pub(crate) use nodes::end_earlier;
+pub(crate) use table::{end_nothing, put_back_on};
 
 use crate::error::Error;
 use crate::ledger::{self, State};
@@ -67,7 +69,7 @@ pub fn repair(target: &str, workers: usize, nodes: &[(String, String)]) -> Resul
         // The load may have ended between the look and the lock.
         let (now, _) = ledger::still_down(&mut guard)?;
         let Some(entry) = now.into_iter().find(|e| e.load == entry.load) else { continue };
-        match put_back_committed(&open, workers, &entry) {
+        match put_back_committed(&open, workers, &entry, None) {
             Ok(outcomes) => {
                 for (object, outcome) in outcomes {
                     match outcome {

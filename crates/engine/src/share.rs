@@ -9,8 +9,9 @@ use crate::once::correction::with_correction;
 use crate::once::join::{join, Joined, Member};
 use crate::once::parts::SharedPart;
 use crate::options::Options;
+use crate::repair::{end_nothing, put_back_on};
 use crate::report::Summary;
-use crate::text::text;
+use crate::text::{text, Text};
 use crate::watch::{despite_cancel, Watch};
 use std::cell::Cell;
 use std::sync::Arc;
@@ -117,10 +118,12 @@ impl<'l> Share<'l> {
         let waiting = || (self.on_event)(Event::Waiting);
         match join(self.options, self.watch, &waiting)? {
             Joined::Nothing(nothing) => {
-                self.complete = true;
+                let wait = self.total.load.is_none().then_some(&waiting as &dyn Fn());
+                let nothing = end_nothing(*nothing, self.options, self.watch, wait)?;
                 if self.total.load.is_none() {
-                    self.total = *nothing;
+                    self.total = nothing;
                 }
+                self.complete = true;
             }
             Joined::Member(member) => {
                 let total = &mut self.total;
@@ -131,7 +134,10 @@ impl<'l> Share<'l> {
                 total.load = Some(member.load);
                 total.table = member.table().into();
                 let heartbeat = Heartbeat::start(self.options, self.watch, member.load)?;
-                self.member = Some((member, heartbeat));
+                let (member, _) = self.member.insert((member, heartbeat));
+                let Member { guard, target, .. } = &mut **member;
+                let put_back = put_back_on(guard, target, self.options, self.watch, None)?;
+                total.notes.extend(put_back.into_iter().map(Text::from));
             }
         }
         Ok(())

@@ -47,7 +47,7 @@ pub(super) fn commit(lanes: &mut [Lane], plan: &Plan, options: &Options) -> Resu
         return Ok(lanes[0].counts.rows);
     }
     if let Some(to) = &plan.nodes {
-        lanes[0].commit_nodes(options)?;
+        lanes[0].commit_nodes(options, None)?;
         return Ok(to.nodes.len() as u64);
     }
     if plan.two_phase {

@@ -18,9 +18,17 @@ pub type Connect<'a> = dyn Fn() -> Result<Conn, Error> + Sync + 'a;
 /// What became of one object.
 pub type Outcome = (String, Result<Restored, Error>);
 
+/// What is put back, and how long that may wait for a lock.
+#[derive(Clone, Copy)]
+struct Work<'a> {
+    entry: &'a LedgerEntry,
+    lock_timeout: Option<&'a str>,
+}
+
 /// Puts back what `entry` holds, each object in a transaction of its own with
 /// its mark in the ledger. May be called again after any failure, at any time:
-/// what is there already is left alone. The caller holds the load's lock.
+/// what is there already is left alone. The caller holds the load's lock. `lock_timeout`, as the server reads
+/// it, limits the wait for each lock of the table.
 ///
 /// # Errors
 ///
@@ -30,6 +38,7 @@ pub fn put_back_committed(
     open: &Connect,
     workers: usize,
     entry: &LedgerEntry,
+    lock_timeout: Option<&str>,
 ) -> Result<Vec<Outcome>, Error> {
     let mut conn = open()?;
     conn.exec(BEGIN)?;
@@ -44,14 +53,15 @@ pub fn put_back_committed(
         .iter()
         .filter(|c| !c.steps.build.is_empty() && !is_built(&objects, c))
         .collect();
-    let built = build_all(open, workers, entry, &missing);
+    let work = Work { entry, lock_timeout };
+    let built = build_all(open, workers, work, &missing);
     let mut outcomes = Vec::new();
     for choice in &entry.choices {
         let at = missing.iter().position(|c| c.name == choice.name && c.kind == choice.kind);
         let outcome = match at.map(|i| &built[i]) {
             Some(Err(error)) => Err(error.clone()),
-            Some(Ok(seconds)) => finish(&mut conn, entry, choice, *seconds),
-            None => finish(&mut conn, entry, choice, 0.0),
+            Some(Ok(seconds)) => finish(&mut conn, work, choice, *seconds),
+            None => finish(&mut conn, work, choice, 0.0),
         };
         outcomes.push((choice.object.clone(), outcome));
     }
@@ -103,18 +113,18 @@ fn is_built(objects: &TableObjects, choice: &Choice) -> bool {
 fn build_all(
     open: &Connect,
     workers: usize,
-    entry: &LedgerEntry,
+    work: Work<'_>,
     missing: &[&Choice],
 ) -> Vec<Result<f64, Error>> {
     let next = Mutex::new(0..missing.len());
     let results = Mutex::new(Vec::new());
-    let work = || {
+    let build_some = || {
         let mut conn = open();
         loop {
             let Some(i) = next.lock().unwrap_or_else(|e| e.into_inner()).next() else { return };
             let start = Instant::now();
             let result = match &mut conn {
-                Ok(conn) => in_transaction(conn, entry, |conn| {
+                Ok(conn) => in_transaction(conn, work, |conn| {
                     settings::for_builds(conn)?;
                     build(conn, missing[i])
                 }),
@@ -126,7 +136,7 @@ fn build_all(
     };
     std::thread::scope(|scope| {
         for _ in 0..workers.clamp(1, missing.len().max(1)) {
-            scope.spawn(work);
+            scope.spawn(build_some);
         }
     });
     let mut results = results.into_inner().unwrap_or_else(|e| e.into_inner());
@@ -137,13 +147,14 @@ fn build_all(
 /// Attaches one object where it is not yet as it was, compares and marks.
 fn finish(
     conn: &mut Conn,
-    entry: &LedgerEntry,
+    work: Work<'_>,
     choice: &Choice,
     seconds: f64,
 ) -> Result<Restored, Error> {
+    let entry = work.entry;
     let start = Instant::now();
     let mut was_back = true;
-    in_transaction(conn, entry, |conn| {
+    in_transaction(conn, work, |conn| {
         let objects = TableObjects::read(conn, entry.relation)?;
         if same(&objects, choice).is_err() {
             was_back = false;
@@ -160,11 +171,15 @@ fn finish(
 /// Runs in a transaction under the `search_path` of the load, however long it takes.
 fn in_transaction(
     conn: &mut Conn,
-    entry: &LedgerEntry,
-    work: impl FnOnce(&mut Conn) -> Result<(), Error>,
+    work: Work<'_>,
+    run: impl FnOnce(&mut Conn) -> Result<(), Error>,
 ) -> Result<(), Error> {
     conn.exec(&format!("{BEGIN}; {NO_TIMEOUTS}"))?;
-    let result = search_path(conn, &entry.search_path).and_then(|_| work(conn));
+    if let Some(timeout) = work.lock_timeout {
+        let set = "SELECT pg_catalog.set_config('lock_timeout', $1, true)";
+        conn.query(set, &[Some(timeout)])?;
+    }
+    let result = search_path(conn, &work.entry.search_path).and_then(|_| run(conn));
     match result {
         Ok(()) => conn.exec("COMMIT").map(drop),
         Err(error) => {

@@ -1,7 +1,7 @@
 //! The indexes, constraints, foreign keys and triggers of a load's table: when they are taken down
 //! and put back, and in which transactions.
 
-use crate::error::Error;
+use crate::error::{Error, Kind};
 use crate::facts::TableObjects;
 use crate::input::can_be_read_again;
 use crate::ledger::{self, State};
@@ -288,23 +288,26 @@ impl Maintenance {
             return rows.map(|rows| (rows, Vec::new()));
         }
         let entry = &self.taken.entry;
-        let (done, down) = match put_back_committed(&|| Conn::open(url), workers, entry) {
+        let (done, down) = match put_back_committed(&|| Conn::open(url), workers, entry, None) {
             Ok(outcomes) => sorted(outcomes),
-            Err(error) => (Vec::new(), vec![format!("{}: {error}", entry.relation_name)]),
+            Err(error) => (Vec::new(), vec![(entry.relation_name.clone(), error)]),
         };
         if down.is_empty() {
             return rows.map(|rows| (rows, done));
         }
         let error = rows.err().unwrap_or_else(|| {
+            let lost = down.iter().all(|(_, error)| error.kind() == Kind::Connection);
             Error::new("the rows are committed, but not everything was recreated")
+                .of_kind(if lost { Kind::Connection } else { Kind::Failed })
         });
         Err(still_down(error, &down))
     }
 }
 
 /// Adds to an error what is down beside all else that the load has changed.
-fn still_down(error: Error, down: &[String]) -> Error {
-    let down = format!("still missing: {}", down.join("; "));
+fn still_down(error: Error, down: &[(String, Error)]) -> Error {
+    let why = |(object, error): &(String, Error)| format!("{object}: {}", error.message().plain());
+    let down = format!("still missing: {}", down.iter().map(why).collect::<Vec<_>>().join("; "));
     let changed = match error.changed() {
         Some(before) => format!("{before}; {down}"),
         None => down,
@@ -317,12 +320,12 @@ fn told(restored: &Restored) -> String {
 }
 
 /// What was done, and what could not be.
-fn sorted(outcomes: Vec<Outcome>) -> (Vec<String>, Vec<String>) {
+fn sorted(outcomes: Vec<Outcome>) -> (Vec<String>, Vec<(String, Error)>) {
     let (mut done, mut down) = (Vec::new(), Vec::new());
     for (object, outcome) in outcomes {
         match outcome {
             Ok(restored) => done.push(told(&restored)),
-            Err(error) => down.push(format!("{object}: {}", error.message().plain())),
+            Err(error) => down.push((object, error)),
         }
     }
     (done, down)
@@ -334,7 +337,8 @@ mod tests {
 
     #[test]
     fn what_had_changed_before_is_told_beside_what_is_down() {
-        let down = ["index i: no room".to_owned(), "trigger g: gone".to_owned()];
+        let down = [("index i", "no room"), ("trigger g", "gone")];
+        let down = down.map(|(object, why)| (object.to_owned(), Error::new(why)));
         let all = "still missing: index i: no room; trigger g: gone";
         assert_eq!(still_down(Error::new("x"), &down).changed(), Some(all));
         let before = Error::new("x").with_changed("5 rows, which 1 lanes had committed before");

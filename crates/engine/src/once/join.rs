@@ -9,10 +9,11 @@ use super::identity::{Ends, Seen};
 use super::lookup::{claim, shared_rows};
 use super::parts::{self, Left, SharedPart};
 use super::record::{new_load, Recording, Target, Wanted};
-use super::{begin_transaction, limit_pause, open, Found};
+use super::unclaimed::{check_claims, stop_unclaimed};
+use super::{begin_transaction, limit_pause, open, Found, NothingNew};
 use crate::error::Error;
 use crate::options::{FileFormat, Options};
-use crate::report::{Counter, Summary};
+use crate::report::Counter;
 use crate::session::conn::Conn;
 use crate::source::{Source, Span, SpanSource};
 use crate::text::Text;
@@ -23,7 +24,7 @@ use std::sync::Arc;
 /// What there is to do.
 pub(crate) enum Joined {
     /// every file is complete
-    Nothing(Box<Summary>),
+    Nothing(Box<NothingNew>),
     /// some are not
     Member(Box<Member>),
 }
@@ -38,11 +39,11 @@ struct File {
 
 /// A machine among those that load the same files.
 pub(crate) struct Member {
-    /// holds the claims until it is closed
-    _guard: Conn,
+    /// holds the claims until it is closed, in a transaction
+    pub guard: Conn,
     /// the number of its load
     pub load: i64,
-    target: Target,
+    pub target: Target,
     fingerprint: String,
     /// by their numbers in the ledger
     files: HashMap<i64, File>,
@@ -82,9 +83,11 @@ pub(crate) fn join(options: &Options, watch: &Watch, waiting: &dyn Fn()) -> Resu
     let begun = found.begun_by_others(&mut conn, &target, &left, &ends)?;
     let joined: HashSet<usize> = begun.iter().map(|(i, _)| *i).collect();
     let left: Vec<usize> = left.into_iter().filter(|i| !joined.contains(i)).collect();
+    let unclaimed = found.unclaimed(&mut conn, &target, &left, &ends)?;
+    stop_unclaimed(&mut conn, &unclaimed, true)?;
     found.decide(&mut conn, &target, &left, &ends)?;
     if begun.is_empty() && found.wanted.is_empty() && found.others.is_empty() {
-        conn.exec("ROLLBACK")?;
+        conn.exec("COMMIT")?;
         return found.nothing(guard, target).map(Joined::Nothing);
     }
     let (load, numbers) = found.register_shared(&mut conn, &target, options)?;
@@ -96,10 +99,11 @@ pub(crate) fn join(options: &Options, watch: &Watch, waiting: &dyn Fn()) -> Resu
     let list = parts::list(files.keys().copied());
     parts::try_again(&mut conn, &list)?;
     conn.exec("COMMIT")?;
+    check_claims(&mut guard)?;
     let known =
         (found.sources.len() - files.len() - found.copies.len() - found.others.len()) as u64;
     Ok(Joined::Member(Box::new(Member {
-        _guard: guard,
+        guard,
         load,
         target,
         fingerprint: found.fingerprint.json(),

@@ -9,6 +9,7 @@
 //!   exact is the order of [`record`]: see there.
 
 pub mod correction;
+mod end;
 mod fingerprint;
 pub mod forget;
 mod identity;
@@ -17,6 +18,7 @@ pub mod listing;
 mod lookup;
 mod names;
 mod notes;
+mod outcome;
 pub mod parts;
 mod pause;
 pub mod record;
@@ -24,6 +26,7 @@ mod rejects;
 pub mod slices;
 mod table;
 pub mod tables;
+mod unclaimed;
 
 use crate::error::Error;
 use crate::input::{compare, Compared, KnownPiece};
@@ -33,8 +36,8 @@ use crate::session::conn::Conn;
 use crate::session::transaction::{BEGIN, NO_TIMEOUTS};
 use crate::source::Source;
 use crate::text::Text;
-use crate::watch::{despite_cancel, Watch};
-use correction::{changed, correctable, grown};
+use crate::watch::Watch;
+use correction::{changed, grown};
 use fingerprint::Fingerprint;
 use identity::{header_of, same, Ends, Seen};
 use lookup::{candidates, claim, pieces, KnownSource};
@@ -46,11 +49,12 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use table::{check_partitions, target};
+use unclaimed::{check_claims, stop_unclaimed};
 
 /// A load that has begun: some of its sources are not complete.
 pub(crate) struct Once {
-    /// holds the claims until it is closed
-    guard: Conn,
+    /// holds the claims until it is closed, in a transaction
+    pub guard: Conn,
     /// what the lanes record
     pub recording: Arc<Recording>,
     /// all sources, as they were named
@@ -61,13 +65,21 @@ pub(crate) struct Once {
 /// What there is to do.
 pub(crate) enum Begun {
     /// every source is complete
-    Nothing(Box<Summary>),
+    Nothing(Box<NothingNew>),
     /// the sources of the recording are not
     Load(Once),
 }
 
+/// A load that has nothing to load.
+pub(crate) struct NothingNew {
+    /// in no transaction
+    pub conn: Conn,
+    pub target: Target,
+    pub summary: Summary,
+}
+
 /// Begins a transaction on the ledger.
-fn begin_transaction(conn: &mut Conn, options: &Options) -> Result<(), Error> {
+pub(crate) fn begin_transaction(conn: &mut Conn, options: &Options) -> Result<(), Error> {
     conn.exec(&format!("{BEGIN}; {NO_TIMEOUTS}"))?;
     conn.exec("SELECT pg_catalog.set_config('row_security', 'on', true)")?;
     if let Some(timeout) = &options.target.lock_timeout {
@@ -89,18 +101,28 @@ pub(crate) fn begin(options: &Options, watch: &Watch, waiting: &dyn Fn()) -> Res
     let left = found.of_new_name();
     let mut left = found.incomplete(&mut guard, &target, left)?;
     let ends = found.ends(&left)?;
+    let mut conn = None;
     if !left.is_empty() {
         let files: Vec<_> = left.iter().map(|i| (&found.seen[*i], &ends[i])).collect();
         claim(&mut guard, target.oid, &files, false, waiting)?;
         // Another load may have completed some of them while this one waited.
         left = found.incomplete(&mut guard, &target, left)?;
+        let unclaimed = found.unclaimed(&mut guard, &target, &left, &ends)?;
+        if !unclaimed.is_empty() {
+            let conn = conn.insert(watch.connect(&options.target.url)?);
+            begin_transaction(conn, options)?;
+            stop_unclaimed(conn, &unclaimed, false)?;
+            conn.exec("COMMIT")?;
+        }
         found.decide(&mut guard, &target, &left, &ends)?;
     }
     if found.wanted.is_empty() {
         return found.nothing(guard, target).map(Begun::Nothing);
     }
     let names: Vec<String> = found.sources.iter().map(|s| s.name()).collect();
-    let recording = found.register(watch.connect(&options.target.url)?, target, options)?;
+    let conn = conn.map_or_else(|| watch.connect(&options.target.url), Ok)?;
+    let recording = found.register(conn, target, options)?;
+    check_claims(&mut guard)?;
     Ok(Begun::Load(Once {
         guard,
         recording: Arc::new(recording),
@@ -186,7 +208,7 @@ impl Found<'_> {
     }
 
     /// Ends a load of which nothing is new.
-    fn nothing(self, mut guard: Conn, target: Target) -> Result<Box<Summary>, Error> {
+    fn nothing(self, mut guard: Conn, target: Target) -> Result<Box<NothingNew>, Error> {
         let files: Vec<String> = self.sources.iter().map(|s| s.name()).collect();
         add_names(&mut guard, &target, &self.aliases, &self.fingerprint.json(), 0)?;
         touch(&mut guard, &self.touched)?;
@@ -195,7 +217,9 @@ impl Found<'_> {
         let nothing = format!("nothing new: all files ({files_known}) were loaded before");
         let notes = std::iter::once(nothing).chain(self.notes.summed_up());
         let notes = notes.map(Text::from).collect();
-        Ok(Box::new(Summary { table: target.sql, files, files_known, notes, ..Summary::default() }))
+        let table = target.sql.clone();
+        let summary = Summary { table, files, files_known, notes, ..Summary::default() };
+        Ok(Box::new(NothingNew { conn: guard, target, summary }))
     }
 
     /// The sources whose name does not occur before.
@@ -434,65 +458,4 @@ impl Found<'_> {
         let recording = Recording::register(conn, target, files, fingerprint, options)?;
         Ok(recording.with_aliases(copies))
     }
-}
-
-impl Once {
-    /// The options of the load: its sources are those that are not complete.
-    pub fn options(&self) -> &Options {
-        &self.recording.options
-    }
-
-    /// Ends the load: notes its outcome and gives up the claims.
-    ///
-    /// # Errors
-    ///
-    /// That of the load, with what it has committed.
-    pub fn end(mut self, done: Result<Summary, Error>) -> Result<Summary, Error> {
-        let recording = &self.recording;
-        let load = recording.load;
-        let mut summary = match done {
-            Ok(summary) => summary,
-            Err(error) => {
-                // The load's row says why it stopped, if the server can still be reached.
-                let _ = despite_cancel(|| stopped(&mut self.guard, load, &error));
-                let error = correctable(error, &mut self.guard, recording);
-                return Err(resumable(error, recording.committed.get(), load));
-            }
-        };
-        // Closing the connection ends its transaction as well.
-        let _ = self.guard.exec("COMMIT");
-        let loaded = recording.options.input.sources.len();
-        summary.load = Some(load);
-        summary.rejected_before = recording.earlier.rejected.records;
-        summary.files_known = (self.names.len() - loaded) as u64;
-        summary.transactions += recording.transactions.get();
-        summary.files = self.names;
-        summary.notes.extend(self.notes.summed_up().into_iter().map(Text::from));
-        Ok(summary)
-    }
-}
-
-fn stopped(conn: &mut Conn, load: i64, error: &Error) -> Result<(), Error> {
-    conn.exec("ROLLBACK")?;
-    conn.exec(&format!("{BEGIN}; SELECT pg_catalog.set_config('row_security', 'on', true)"))?;
-    conn.query(
-        "UPDATE pgsluice_loads.loads SET state = 'stopped', ended = pg_catalog.clock_timestamp(), \
-           error = $2 WHERE number = $1::bigint AND state = 'running'",
-        &[Some(&load.to_string()), Some(&error.to_string())],
-    )?;
-    conn.exec("COMMIT").map(drop)
-}
-
-/// Adds to an error what is committed, and that the load can go on from there.
-fn resumable(error: Error, committed: u64, load: i64) -> Error {
-    let before = format!(
-        "{committed} rows are committed and recorded as load {load}; the same command continues there"
-    );
-    let error = match error.changed().map(|changed| format!("{changed}; {before}")) {
-        None if committed == 0 => return error,
-        None => error.with_changed(before),
-        Some(_) if committed == 0 => error,
-        Some(both) => error.with_changed(both),
-    };
-    error.repeatable()
 }

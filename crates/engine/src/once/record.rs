@@ -4,7 +4,8 @@
 //! transaction with rows locks the load's row of `loads` against its end, just before it commits. A
 //! later load that continues the same files first marks this one as stopped, and reads the pieces
 //! after that. So it sees every piece that this load commits, and this load commits none later,
-//! even if its process is still alive and its claim was lost with a connection.
+//! even if its process is still alive and its claim was lost with a connection. Of loads that have begun
+//! and committed nothing yet, `unclaimed` does the same, whatever names their files have.
 //!
 //! A stream cannot be compared before it is read. Where lanes of the earlier load left gaps between the
 //! known ranges, what is in the gaps is committed only after the last range was found to be the same.
@@ -36,7 +37,7 @@ pub(super) const BATCH: usize = 10_000;
 
 /// The table of a load.
 #[derive(Clone, Debug)]
-pub(super) struct Target {
+pub(crate) struct Target {
     pub oid: u32,
     /// its name, quoted and qualified
     pub sql: String,
@@ -109,7 +110,7 @@ pub(super) fn new_load(conn: &mut Conn, target: &Target) -> Result<i64, Error> {
 pub(crate) struct Recording {
     /// its number
     pub load: i64,
-    target: Target,
+    pub target: Target,
     pub(super) files: Vec<Wanted>,
     /// names to add when the files are complete
     aliases: Vec<Alias>,
@@ -134,7 +135,7 @@ pub(crate) struct Recording {
     /// rows of `commits` that the load has written
     commits: Arc<Counter>,
     /// of a load that is shared: the parts that this recording is of
-    parts: Option<Vec<i64>>,
+    pub(super) parts: Option<Vec<i64>>,
     /// the connection that has registered the load, until the load takes it
     registrar: Mutex<Option<Conn>>,
 }
@@ -307,7 +308,7 @@ impl Recording {
 
     /// Records the pieces of a transaction in that transaction, whose COPY has ended and whose
     /// COMMIT follows. `write` adds its rejects to their files when no other load can stop this one
-    /// before the transaction ends.
+    /// before the transaction ends. Gives the number of its row of `commits`, if there are pieces.
     ///
     /// # Errors
     ///
@@ -318,9 +319,9 @@ impl Recording {
         pieces: &[Piece],
         amounts: Amounts,
         write: impl FnOnce() -> Result<Vec<Kept>, Error>,
-    ) -> Result<(), Error> {
+    ) -> Result<Option<String>, Error> {
         if pieces.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         let Amounts { read, loaded, rejected } = amounts;
         let Some(skipped) = read.checked_sub(loaded + rejected) else {
@@ -354,7 +355,7 @@ impl Recording {
                 )?;
             }
             self.commits.add(1);
-            Ok(())
+            Ok(rows[0][0].clone())
         })
     }
 

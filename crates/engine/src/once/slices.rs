@@ -18,6 +18,7 @@
 
 use super::fingerprint::Fingerprint;
 use super::lookup::{claim, number};
+use super::outcome::looked_up;
 use super::record::Recording;
 use crate::error::{Error, Kind};
 use crate::input::{changed, compare, Compared, Counts, KnownPiece};
@@ -356,6 +357,26 @@ impl Recording {
             "to load them again, use `atomic`, with which the coordinator records both files, or \
              leave `once` out",
         ))
+    }
+
+    /// Whether a node has a slice that a transaction of this number has recorded.
+    ///
+    /// # Errors
+    ///
+    /// The connection is lost.
+    pub(crate) fn has_slice(
+        &self,
+        conn: &mut Conn,
+        xid: &str,
+        slice: &NewSlice<'_>,
+    ) -> Result<bool, Error> {
+        looked_up(conn, |conn| {
+            conn.query(
+                "SELECT FROM pgsluice_loads.slices WHERE target = pg_catalog.to_regclass($1) \
+                   AND hash = $2::bytea AND load = $3::bigint AND xid = $4::text::xid8",
+                &[Some(slice.table), Some(&slice.hash), Some(&self.load.to_string()), Some(xid)],
+            )
+        })
     }
 }
 

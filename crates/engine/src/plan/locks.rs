@@ -1,9 +1,11 @@
 //! The locks of a load that make other sessions wait: named before it begins.
 
-use super::policy::Policy;
+use super::policy::{Choice, Policy};
 use super::Plan;
+use crate::error::Error;
 use crate::facts::{Facts, TableObjects};
 use crate::options::{Method, Options};
+use crate::text::text;
 use serde::Serialize;
 use std::fmt;
 
@@ -154,4 +156,34 @@ pub fn locks(plan: &Plan, options: &Options, decision: &Policy, size: Size) -> V
         });
     }
     locks
+}
+
+/// The locks under which a load recreates first what an earlier one has left down.
+pub(crate) fn to_put_back(table: &str, down: &[Choice]) -> Vec<Lock> {
+    let lock = |(kind, mode)| {
+        down.iter().any(|choice| choice.kind == kind).then(|| Lock {
+            mode,
+            relation: table.to_owned(),
+            from: "the beginning",
+            until: "what an earlier load left down is recreated",
+            waits: "all writers",
+            seconds: None,
+            build_seconds: None,
+            builds: false,
+        })
+    };
+    [("index", "SHARE"), ("trigger", "SHARE ROW EXCLUSIVE")].into_iter().filter_map(lock).collect()
+}
+
+/// Refuses such locks, if the user does.
+///
+/// # Errors
+///
+/// The user does.
+pub(crate) fn refuse_to_put_back(locks: &[Lock], options: &Options) -> Result<(), Error> {
+    match locks.first().filter(|_| options.target.no_lock_out) {
+        Some(lock) => Err(Error::new(text!("`no-lock-out` forbids this load: {}", lock))
+            .with_hint("pgsluice repair recreates it when writers can wait")),
+        None => Ok(()),
+    }
 }

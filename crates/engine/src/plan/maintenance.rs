@@ -1,6 +1,6 @@
 //! What is taken down around the rows, and what that costs others.
 
-use super::locks::{locks, size};
+use super::locks::{locks, refuse_to_put_back, size, to_put_back};
 use super::policy::{self, Course, Request};
 use super::Plan;
 use crate::error::Error;
@@ -44,5 +44,8 @@ pub(super) fn maintenance(plan: &mut Plan, facts: &Facts, options: &Options) -> 
             "`indexes` keep, `method` lanes and a load without `truncate` need no such lock",
         ));
     }
+    let first = to_put_back(&plan.table, &facts.down);
+    refuse_to_put_back(&first, options)?;
+    plan.locks.splice(0..0, first);
     Ok(())
 }

@@ -215,6 +215,9 @@ pub fn wal_position(conn: &mut Conn) -> Option<u64> {
     rows.first()?.first()?.as_ref()?.parse().ok()
 }
 
+/// Looks over a new connection whether what a transaction of this number has recorded of itself is there.
+pub(crate) type IsThere<'a> = dyn Fn(&mut Conn, &str) -> Result<bool, Error> + 'a;
+
 /// Commits. If the connection breaks just then, the server is asked over a new
 /// one what became of the transaction.
 ///
@@ -222,6 +225,25 @@ pub fn wal_position(conn: &mut Conn) -> Option<u64> {
 ///
 /// The transaction is rolled back, or nobody can tell.
 pub fn commit(conn: &mut Conn, url: &str) -> Result<(), Error> {
+    commit_if(conn, url, None)
+}
+
+/// As [`commit`], for a transaction that has recorded what it did. After a failover to a standby that lagged, the
+/// server may lack it, and another session may have used its number and committed: its rows alone show that it is
+/// committed.
+///
+/// # Errors
+///
+/// As [`commit`].
+pub(crate) fn commit_recorded(
+    conn: &mut Conn,
+    url: &str,
+    is_there: &IsThere<'_>,
+) -> Result<(), Error> {
+    commit_if(conn, url, Some(is_there))
+}
+
+fn commit_if(conn: &mut Conn, url: &str, is_there: Option<&IsThere<'_>>) -> Result<(), Error> {
     let rows = conn.exec("SELECT pg_current_xact_id_if_assigned()")?;
     let xid = rows.first().and_then(|r| r[0].clone());
     let Err(error) = conn.exec("COMMIT") else { return Ok(()) };
@@ -238,18 +260,38 @@ pub fn commit(conn: &mut Conn, url: &str) -> Result<(), Error> {
     .with_hint(format!("ask the server: SELECT pg_xact_status('{xid}')"));
     for _ in 0..TRIES {
         let Ok(mut again) = Conn::open(url) else { return Err(unknown) };
-        match status_of(&mut again, &xid).ok().flatten().as_deref() {
-            Some("committed") => {
-                *conn = again;
-                return Ok(());
-            }
-            Some("aborted") => return Err(error),
+        let status = status_of(&mut again, &xid).ok().flatten();
+        let committed = match (status.as_deref(), is_there) {
             // The server has not noticed yet that its client is gone.
-            Some("in progress") => thread::sleep(PAUSE),
-            _ => break,
-        }
+            (Some("in progress"), _) => {
+                thread::sleep(PAUSE);
+                continue;
+            }
+            (_, Some(is_there)) => is_there(&mut again, &xid).ok(),
+            (status, None) => status.map(|status| status == "committed"),
+        };
+        return match committed {
+            Some(true) => {
+                *conn = again;
+                Ok(())
+            }
+            Some(false) if status.as_deref() == Some("aborted") => Err(error),
+            Some(false) => Err(lacking(&error)),
+            None => Err(unknown),
+        };
     }
     Err(unknown)
+}
+
+/// The error for a transaction that is neither rolled back nor there.
+fn lacking(error: &Error) -> Error {
+    Error::new(format!(
+        "the connection was lost during COMMIT, and the server now lacks the transaction: is it a standby \
+         that lagged? ({})",
+        error.message().plain()
+    ))
+    .of_kind(Kind::Connection)
+    .with_hint("the same command loads what is missing")
 }
 
 /// Commits several connections' transactions together, by two-phase commit.

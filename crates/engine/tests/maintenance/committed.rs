@@ -23,7 +23,7 @@ fn put_all_back(url: &str) -> Vec<Outcome> {
     let mut conn = Conn::open(url).unwrap();
     let (entries, _) = ledger::still_down(&mut conn).unwrap();
     let open = || Conn::open(url);
-    entries.iter().flat_map(|e| put_back_committed(&open, 2, e).unwrap()).collect()
+    entries.iter().flat_map(|e| put_back_committed(&open, 2, e, None).unwrap()).collect()
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn a_renamed_table_is_refused_and_a_dropped_one_settled() {
     conn.exec(&format!("ALTER TABLE {TABLE} RENAME TO other")).unwrap();
     let (entries, _) = ledger::still_down(&mut conn).unwrap();
     let open = || Conn::open(&url);
-    let error = put_back_committed(&open, 2, &entries[0]).unwrap_err();
+    let error = put_back_committed(&open, 2, &entries[0], None).unwrap_err();
     assert_eq!(
         error.message(),
         "the table \"Odd Schema\".\"My Table\" is now called \"Odd Schema\".other, \
@@ -154,7 +154,7 @@ fn a_server_killed_at_any_moment_loses_nothing() {
                     return Ok(());
                 }
                 let open = || Conn::open(&url);
-                put_back_committed(&open, 2, &taken.entry).map(drop)
+                put_back_committed(&open, 2, &taken.entry, None).map(drop)
             }
         });
         sleep(Duration::from_millis(10 + 45 * round));

@@ -1,6 +1,7 @@
 //! A proxy before the server that cuts or holds a connection when a given statement passes.
 
 use super::{wait_until, World};
+use pgsluice_pgserver::Server;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -32,12 +33,17 @@ struct Trap {
     fate: Fate,
     /// no connection is let through afterwards
     shut: bool,
+    /// it is waited for on connections alone that have sent rows
+    after_rows: bool,
+    /// the socket of the server to which later connections are
+    other: Option<String>,
 }
 
 /// A proxy on a port of the loopback interface.
 pub struct Proxy {
     address: SocketAddr,
     sprung: Arc<AtomicBool>,
+    trap: Arc<Mutex<Trap>>,
 }
 
 impl Proxy {
@@ -61,12 +67,14 @@ impl Proxy {
         fate: Fate,
         shut: bool,
     ) -> Proxy {
-        let socket = format!("{}/.s.PGSQL.5432", world.conn.host());
+        let socket = socket(world.conn.host());
         let listener = TcpListener::bind((address, 0)).unwrap();
         let address = listener.local_addr().unwrap();
-        let trap = Arc::new(Mutex::new(Trap { statement: statement.as_bytes(), pass, fate, shut }));
+        let statement = statement.as_bytes();
+        let trap = Trap { statement, pass, fate, shut, after_rows: false, other: None };
+        let trap = Arc::new(Mutex::new(trap));
         let sprung = Arc::new(AtomicBool::new(false));
-        let proxy = Proxy { address, sprung: sprung.clone() };
+        let proxy = Proxy { address, sprung: sprung.clone(), trap: trap.clone() };
         spawn(move || {
             for client in listener.incoming() {
                 let client = client.unwrap();
@@ -74,7 +82,10 @@ impl Proxy {
                     let _ = client.shutdown(Shutdown::Both);
                     continue;
                 }
-                let Ok(server) = UnixStream::connect(&socket) else { continue };
+                let other = trap.lock().unwrap().other.clone();
+                let other = other.filter(|_| sprung.load(Ordering::SeqCst));
+                let to = other.as_ref().unwrap_or(&socket);
+                let Ok(server) = UnixStream::connect(to) else { continue };
                 let (trap, sprung) = (trap.clone(), sprung.clone());
                 let cut = Arc::new(AtomicBool::new(false));
                 let (from, to, seen) =
@@ -84,6 +95,20 @@ impl Proxy {
             }
         });
         proxy
+    }
+
+    /// Cuts the connection before the server has the COMMIT of the first transaction with rows. Later
+    /// connections are to the server that [`Proxy::fail_over_to`] names: it has taken over the address.
+    pub fn failover(world: &World) -> Proxy {
+        let proxy = Proxy::start(world, "COMMIT", 0, Fate::CutBefore, false);
+        proxy.trap.lock().unwrap().after_rows = true;
+        proxy
+    }
+
+    /// The server that takes over the address.
+    pub fn fail_over_to(&self, server: &Server) {
+        let host = server.socket_dir().to_str().unwrap().to_owned();
+        self.trap.lock().unwrap().other = Some(socket(host));
     }
 
     /// The port.
@@ -116,6 +141,10 @@ impl Proxy {
     }
 }
 
+fn socket(folder: String) -> String {
+    format!("{folder}/.s.PGSQL.5432")
+}
+
 fn answers(mut server: UnixStream, mut client: TcpStream, cut: &AtomicBool) {
     let mut buffer = [0; 1 << 16];
     while let Ok(n @ 1..) = server.read(&mut buffer) {
@@ -134,9 +163,11 @@ fn requests(
     cut: &AtomicBool,
 ) {
     let mut buffer = [0; 1 << 16];
+    let mut rows = false;
     while let Ok(n @ 1..) = client.read(&mut buffer) {
         let bytes = &buffer[..n];
-        match springs(bytes, trap, sprung) {
+        rows |= is_query(bytes, b"COPY ");
+        match springs(bytes, rows, trap, sprung) {
             None | Some(Fate::Note) => {}
             Some(Fate::Hold) => {
                 // Until the client is gone.
@@ -163,11 +194,15 @@ fn requests(
     let _ = client.shutdown(Shutdown::Both);
 }
 
-/// Whether these bytes are the statement waited for: a Query message of its own.
-fn springs(bytes: &[u8], trap: &Mutex<Trap>, sprung: &AtomicBool) -> Option<Fate> {
+/// Whether these bytes are a Query message of its own that begins so.
+fn is_query(bytes: &[u8], statement: &[u8]) -> bool {
+    bytes.first() == Some(&b'Q') && bytes.get(5..).is_some_and(|sql| sql.starts_with(statement))
+}
+
+/// Whether these bytes are the statement waited for; `rows`: the connection has sent some.
+fn springs(bytes: &[u8], rows: bool, trap: &Mutex<Trap>, sprung: &AtomicBool) -> Option<Fate> {
     let mut trap = trap.lock().unwrap();
-    let is_it = bytes.first() == Some(&b'Q')
-        && bytes.get(5..).is_some_and(|sql| sql.starts_with(trap.statement));
+    let is_it = is_query(bytes, trap.statement) && (rows || !trap.after_rows);
     if !is_it || sprung.load(Ordering::SeqCst) {
         return None;
     }

@@ -5,6 +5,7 @@
 mod atomic;
 mod faults;
 mod guards;
+mod lost_commits;
 mod network;
 mod recorded;
 mod rejects;

@@ -1,10 +1,12 @@
 //! `--once`: each file is in the table exactly once, however often and by how many loads.
 
+mod claims;
 mod content;
 mod corrections;
 mod faults;
 mod kills;
 mod listing;
+mod objects;
 mod pieces;
 mod recovery;
 mod reject_files;

@@ -121,7 +121,7 @@ fn a_lost_commit_is_neither_lost_nor_repeated() {
 
 /// Stops a load's process where none of its transactions is about to commit: one that is keeps the
 /// next load waiting until the process goes on, which `--lock-timeout` limits.
-fn hold_up(world: &mut World, load: u32) {
+pub fn hold_up(world: &mut World, load: u32) {
     let waiting = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' \
         AND pid <> pg_backend_pid() AND state = 'active' AND wait_event IS DISTINCT FROM 'ClientRead'";
     let about_to = "SELECT count(*) FROM pg_locks WHERE mode = 'RowShareLock' \

@@ -2,6 +2,7 @@
 //! and record go back together, and the next load loads what is missing.
 
 use super::{exact, lines, thrice};
+use crate::common::proxy::Proxy;
 use crate::common::{each_major, signal, wait_until, Signal, World};
 use pgsluice_engine::internals::Conn;
 use pgsluice_pgserver::{Server, ServerOptions};
@@ -9,7 +10,7 @@ use std::fs::{self, File, Permissions};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// The settings of a server and of what is made of its backup.
 const SETTINGS: [(&str, &str); 3] =
@@ -165,4 +166,58 @@ fn recovery_to_an_earlier_point() {
     let summary = load(&world, &[a, b, c]).unwrap();
     assert_eq!(summary["loaded"], 102_000 - then, "{summary}");
     assert_eq!(super::counts(&mut world), thrice(102_000));
+}
+
+/// The connection is lost before the COMMIT, and the new one is to a standby that lagged. There the number of the
+/// transaction belongs to another one, which is committed: the load does not take that for its own.
+#[test]
+fn a_transaction_of_the_same_number_is_not_the_loads() {
+    for more in [&[][..], &["--share", "--lease", "5s"]] {
+        // Dropped after the world: its folder holds the files.
+        let _primary;
+        let mut world = World::with(&each_major().remove(0), None, &SETTINGS[2..]);
+        world.sql("CREATE TABLE t (a int, b text)");
+        let (a, b) = (world.file("a.csv", &lines(0, 100)), world.file("b.csv", &lines(100, 1000)));
+        world.load(&[&a, "--table", "t", "--once"]).unwrap();
+        world.sql("BEGIN; LOCK TABLE t");
+        let proxy = Proxy::failover(&world);
+        let all = [&["load", &b, "--table", "t", "--once", "--quiet"], more].concat();
+        let mut load = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
+            .args(&all)
+            .args(["--to", &proxy.target()])
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted";
+        wait_until(|| "the load does not come to its rows".into(), || world.sql(waiting) == "1");
+        let backup = base_backup(&mut world);
+        // The end of the backup is in the WAL that came after the copy.
+        let from = world.server.data().join("pg_wal/.");
+        let copied =
+            Command::new("cp").arg("-a").arg(from).arg(backup.join("data/pg_wal")).status();
+        assert!(copied.unwrap().success());
+        let standby = start_on(&world, &backup);
+        let others = "DO $$ BEGIN FOR i IN 1..500 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$";
+        ask(&standby, others);
+        proxy.fail_over_to(&standby);
+        world.sql("COMMIT");
+        wait_until(
+            || format!("{more:?}: the load does not end"),
+            || load.try_wait().unwrap().is_some(),
+        );
+        let output = load.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(proxy.sprung(), "{said}");
+        assert_eq!(output.status.code(), Some(5), "{more:?}: {said}");
+        assert!(said.contains("is it a standby that lagged?"), "{more:?}: {said}");
+
+        world.server.kill9().unwrap();
+        _primary = go_on_with(&mut world, standby);
+        let rows = world.sql("SELECT count(*) FROM t");
+        assert_eq!(rows, "100", "{more:?}");
+        let summary = world.load(&[&[&b, "--table", "t", "--once"], more].concat()).unwrap();
+        assert_eq!(summary["loaded"], 1000, "{more:?}: {summary}");
+        exact(&mut world, "on the standby");
+        assert_eq!(super::counts(&mut world), thrice(1100), "{more:?}");
+    }
 }

@@ -4,6 +4,7 @@ use super::{Lane, Placed};
 use crate::error::{Error, Kind};
 use crate::once::record::{Amounts, Piece, Recording};
 use crate::reject::{Block, Reject, Rejects, Spool};
+use crate::session::conn::Conn;
 use crate::session::transaction;
 use pgsluice_core::scan::Eol;
 use std::io::Read;
@@ -98,7 +99,7 @@ impl Lane {
             Some(rejects) if rejected > 0 || last => Some(rejects.block()),
             _ => None,
         };
-        recording.record(&mut self.conn, &sent, amounts, || match &mut block {
+        let commit = recording.record(&mut self.conn, &sent, amounts, || match &mut block {
             Some(block) if rejected > 0 => block.write(&mut locked(&pieces.rejected)),
             _ => Ok(Vec::new()),
         })?;
@@ -106,9 +107,13 @@ impl Lane {
             recording.complete(&mut self.conn)?;
             block.as_mut().map_or(Ok(()), Block::end)?;
         }
+        let is_there = |conn: &mut Conn, xid: &str| {
+            recording.is_there(conn, xid, commit.as_deref(), sent.first(), last)
+        };
+        let options = &recording.options;
         match self.nodes {
-            Some(_) => self.commit_nodes(&recording.options)?,
-            None => transaction::commit(&mut self.conn, &recording.options.target.url)?,
+            Some(_) => self.commit_nodes(options, Some(&is_there))?,
+            None => transaction::commit_recorded(&mut self.conn, &options.target.url, &is_there)?,
         }
         if let Some(block) = block {
             block.committed();

@@ -8,14 +8,14 @@ use crate::ledger::{
     node_commits::{self, gid, Decision},
 };
 use crate::once::record::Recording;
-use crate::once::slices::Content;
+use crate::once::slices::{Content, NewSlice};
 use crate::options::Options;
 use crate::plan::ToNodes;
 use crate::session::conn::{quote_literal, Conn};
 use crate::session::lane::Lane;
 use crate::session::nodes::of_node;
 use crate::session::prepared::{self, End};
-use crate::session::transaction::{self, PAUSE, TRIES};
+use crate::session::transaction::{self, IsThere, PAUSE, TRIES};
 use std::thread;
 
 /// What to do about nodes that could not be reached.
@@ -25,8 +25,12 @@ const REPAIR: &str = "pgsluice repair ends what the nodes have prepared, as the 
 const AGAIN: &str = "the same command loads what is missing on these nodes, and nothing twice";
 
 impl Lane {
-    /// Commits the nodes, and the coordinator's transaction.
-    pub(crate) fn commit_nodes(&mut self, options: &Options) -> Result<(), Error> {
+    /// Commits the nodes, and the coordinator's transaction: `is_there` looks for its record.
+    pub(crate) fn commit_nodes(
+        &mut self,
+        options: &Options,
+        is_there: Option<&IsThere<'_>>,
+    ) -> Result<(), Error> {
         self.check_slices()?;
         let plan = self.plan.clone();
         let (Some(mut fanout), Some(to)) = (self.nodes.take(), &plan.nodes) else { return Ok(()) };
@@ -40,7 +44,10 @@ impl Lane {
             }
             None if fanout.tolerant => {
                 fanout.commit_slices(to)?;
-                transaction::commit(&mut self.conn, url).map_err(|error| {
+                let Some(is_there) = is_there else {
+                    return Err(Error::defect("nothing is recorded of the nodes"));
+                };
+                transaction::commit_recorded(&mut self.conn, url, is_there).map_err(|error| {
                     let rows = "all rows are committed on the nodes, and not recorded here";
                     error.with_changed(rows).repeatable()
                 })?;
@@ -84,7 +91,11 @@ impl Fanout {
         }
         for mut lane in std::mem::take(&mut self.done) {
             let facts = &to.nodes[lane.node];
-            match transaction::commit(&mut lane.conn, &facts.address.0) {
+            let slices = lane.slices(&recording, to, all)?;
+            let is_there = |conn: &mut Conn, xid: &str| {
+                slices.first().map_or(Ok(true), |slice| recording.has_slice(conn, xid, slice))
+            };
+            match transaction::commit_recorded(&mut lane.conn, &facts.address.0, &is_there) {
                 Ok(()) => {
                     recording.committed.add(lane.rows.values().sum());
                     self.done.push(lane);
@@ -243,6 +254,18 @@ impl NodeLane {
         to: &ToNodes,
         contents: &[Content],
     ) -> Result<(), Error> {
+        let slices = self.slices(recording, to, contents)?;
+        let put = recording.put_slices(&mut self.conn, &slices);
+        put.map_err(|error| of_node(&to.nodes[self.node].name, error))
+    }
+
+    /// The slices that the node is about to commit.
+    fn slices<'a>(
+        &self,
+        recording: &'a Recording,
+        to: &'a ToNodes,
+        contents: &[Content],
+    ) -> Result<Vec<NewSlice<'a>>, Error> {
         let tables = tables_of(to, self.node);
         let slice = |((leaf, source), rows): (&(usize, usize), &u64)| {
             let table = tables.iter().find(|table| table.leaf == *leaf)?;
@@ -253,8 +276,7 @@ impl NodeLane {
         if slices.len() != self.rows.len() {
             return Err(Error::defect("rows of a slice are of no file"));
         }
-        let put = recording.put_slices(&mut self.conn, &slices);
-        put.map_err(|error| of_node(&to.nodes[self.node].name, error))
+        Ok(slices)
     }
 }
 

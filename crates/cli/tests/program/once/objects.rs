@@ -1,0 +1,166 @@
+//! Indexes and triggers that a load took down and could not put back: the same command puts them back or fails. It never
+//! ends well while one of them is down.
+
+use super::{counts, lines, thrice, world};
+use crate::common::proxy::{Fate, Proxy};
+use crate::common::{wait_until, World};
+use serde_json::Value;
+use std::process::{Child, Command, Output, Stdio};
+
+const ROWS: usize = 40_000;
+
+const LANES: [&str; 6] = ["--method", "lanes", "--lanes", "2", "--triggers", "off"];
+
+const UP: &str = "SELECT (to_regclass('t_a') IS NOT NULL)::int + \
+    (SELECT count(*) FROM pg_trigger WHERE tgname = 'fires' AND tgenabled = 'O')";
+
+/// A table with an index and a trigger, and a file for it.
+fn with_objects() -> (World, String) {
+    let mut world = world();
+    world.sql(
+        "CREATE INDEX t_a ON t (a);
+         CREATE FUNCTION fire() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+         CREATE TRIGGER fires BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION fire()",
+    );
+    let path = world.file("a.csv", &lines(0, ROWS));
+    (world, path)
+}
+
+/// A load that comes to this statement, and no further.
+fn held_at(world: &World, path: &str, statement: &'static str) -> Child {
+    let proxy = Proxy::start(world, statement, 0, Fate::Hold, false);
+    let child = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
+        .args(["load", path, "--table", "t", "--once", "--quiet", "--to", &proxy.target()])
+        .args(LANES)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    proxy.wait();
+    child
+}
+
+/// A load that is killed at this statement.
+fn killed_at(world: &mut World, path: &str, statement: &'static str) {
+    let mut child = held_at(world, path, statement);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(world.sql(UP), "0");
+}
+
+fn load(world: &World, path: &str, more: &[&str]) -> Result<Value, String> {
+    world.load(&[&[path, "--table", "t", "--once"], more].concat())
+}
+
+fn run(world: &World, path: &str, more: &[&str]) -> (Option<i32>, String) {
+    let all = [&["load", path, "--table", "t", "--once", "--quiet"], more].concat();
+    let Output { status, stderr, .. } = world.run(&all);
+    (status.code(), String::from_utf8_lossy(&stderr).into_owned())
+}
+
+/// What a plan says, when the server has noticed that the load is gone.
+fn planned(world: &World, path: &str) -> String {
+    let mut said = String::new();
+    wait_until(
+        || "the plan does not say what is down".into(),
+        || {
+            let output = world.run(&["plan", path, "--table", "t", "--once"]);
+            said = String::from_utf8_lossy(&output.stdout).into_owned();
+            said.contains("left down")
+        },
+    );
+    said
+}
+
+/// Before the first commit of the rows, and when all rows are committed and recorded.
+#[test]
+fn the_same_command_puts_back_what_a_killed_load_left_down() {
+    let (mut world, path) = with_objects();
+    for (statement, loaded) in [("COPY ", ROWS), ("CREATE INDEX", 0)] {
+        world.sql("TRUNCATE t; DROP SCHEMA IF EXISTS pgsluice_loads CASCADE");
+        killed_at(&mut world, &path, statement);
+        let said = planned(&world, &path);
+        assert!(
+            said.contains("index public.t_a") && said.contains("this load recreates it first"),
+            "{said}"
+        );
+        assert!(said.contains("on \"public\".\"t\" from the beginning"), "{said}");
+        let summary = load(&world, &path, &LANES).unwrap();
+        assert_eq!(summary["loaded"], loaded, "{statement}: {summary}");
+        assert_eq!(world.sql(UP), "2", "{statement}: {summary}");
+        let notes = summary["notes"].to_string();
+        assert!(notes.contains("index public.t_a, which an earlier load left down"), "{notes}");
+        assert_eq!(counts(&mut world), thrice(ROWS), "{statement}");
+        assert!(!load(&world, &path, &LANES).unwrap().to_string().contains("left down"));
+    }
+    // Machines that share a load do so, too.
+    world.sql("TRUNCATE t; DROP SCHEMA pgsluice_loads CASCADE");
+    killed_at(&mut world, &path, "CREATE INDEX");
+    planned(&world, &path);
+    let summary = load(&world, &path, &["--share"]).unwrap();
+    assert_eq!((&summary["loaded"], world.sql(UP).as_str()), (&0.into(), "2"), "{summary}");
+}
+
+/// The server restarts when all rows are committed: the exit code says that the same command goes on.
+#[test]
+fn the_same_command_puts_back_what_a_restart_left_down() {
+    let (mut world, path) = with_objects();
+    let child = held_at(&world, &path, "CREATE INDEX");
+    world.server.kill9().unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(5), "{said}");
+    assert!(said.contains("still missing: "), "{said}");
+    world.restart_with(&[]);
+    assert_eq!(world.sql(UP), "0");
+    let (code, said) = run(&world, &path, &LANES);
+    assert_eq!((code, world.sql(UP).as_str()), (Some(0), "2"), "{said}");
+    assert_eq!(counts(&mut world), thrice(ROWS));
+}
+
+/// What cannot be put back is an error that says so, until it is put right.
+#[test]
+fn what_cannot_be_put_back_is_an_error() {
+    let (mut world, path) = with_objects();
+    killed_at(&mut world, &path, "CREATE INDEX");
+    planned(&world, &path);
+    world.sql("ALTER TABLE t RENAME a TO other");
+    for _ in 0..2 {
+        let (code, said) = run(&world, &path, &LANES);
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains("index public.t_a, which an earlier load left down"), "{said}");
+        assert!(said.contains("hint: ") && said.contains("pgsluice repair"), "{said}");
+        assert!(!said.contains("nothing new"), "{said}");
+    }
+    world.sql("ALTER TABLE t RENAME other TO a");
+    world.sql("BEGIN; LOCK TABLE t IN ROW EXCLUSIVE MODE");
+    let (code, said) = run(&world, &path, &["--lock-timeout", "300ms"]);
+    assert_eq!(code, Some(6), "{said}");
+    world.sql("COMMIT");
+    // It would make writers wait.
+    for command in ["load", "plan"] {
+        let output = world.run(&[command, &path, "--table", "t", "--once", "--no-lock-out"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("--no-lock-out forbids this load: SHARE on"), "{said}");
+    }
+    let (code, said) = run(&world, &path, &LANES);
+    assert_eq!((code, world.sql(UP).as_str()), (Some(0), "2"), "{said}");
+}
+
+/// What a load that runs has down is left to it: a load that has nothing to do waits for that.
+#[test]
+fn what_a_running_load_has_down_is_waited_for() {
+    let (mut world, path) = with_objects();
+    let mut child = held_at(&world, &path, "CREATE INDEX");
+    let (code, said) = run(&world, &path, &["--lock-timeout", "300ms"]);
+    assert_eq!(code, Some(6), "{said}");
+    // One that has something to load goes on.
+    let other = world.file("b.csv", &lines(ROWS, 10));
+    assert_eq!(load(&world, &other, &[]).unwrap()["loaded"], 10);
+    assert_eq!(world.sql(UP), "0");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let (code, said) = run(&world, &path, &["--lock-timeout", "1min"]);
+    assert_eq!((code, world.sql(UP).as_str()), (Some(0), "2"), "{said}");
+    assert_eq!(counts(&mut world), thrice(ROWS + 10));
+}
