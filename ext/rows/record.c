@@ -137,7 +137,7 @@ sluice_marker_ends(const SluiceSource *src, const char *lines, size_t len)
 }
 
 /*
- * Where the last complete tuple of binary data[0, len) ends. If something is
+ * Where the last complete tuple ends in binary data[0, len). If something is
  * not a tuple, such as the trailer, the rest goes to the server in one piece.
  */
 static size_t

@@ -538,8 +538,8 @@ sluice_go_on(SluiceLoad *load, SluiceStatus status)
 			return load->ask_server(load);	/* the record is too long, or not valid */
 		case SLUICE_FULL:
 			/*
-			 * Without rows, the memory is full. Otherwise there may be as many
-			 * rows as fit.
+			 * If there is no row, waiting tuples fill the memory. Otherwise
+			 * just continue.
 			 */
 			if (load->slice.rows_used == 0)
 				sluice_free_tuples(load);

@@ -169,8 +169,8 @@ next_message(SluiceSource *src, StringInfo msg)
 		if (type != EOF && (type == '\0' || strchr("cdfHS", type) == NULL))
 		{
 			/*
-			 * The message is not consumed. If a row before it is rejected, it
-			 * is a message like any other.
+			 * The message is not consumed. If a row before it raises an error,
+			 * the message is then handled like any other.
 			 */
 			pq_endmsgread();
 			fail_later(src, ERRCODE_PROTOCOL_VIOLATION,
@@ -190,7 +190,10 @@ next_message(SluiceSource *src, StringInfo msg)
 			return false;
 		if (type == 'd')
 			return true;
-		/* Clients that do not handle COPY specially send Flush and Sync. */
+		/*
+		 * Ignore Flush and Sync, which clients may send without noticing the
+		 * COPY.
+		 */
 	}
 }
 
