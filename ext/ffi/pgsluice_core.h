@@ -282,7 +282,7 @@ typedef struct SluiceIndexStep
 	uint64_t	start;					/* READ: the first byte; DUPLICATE: the first row with the key */
 	uint64_t	end;					/* READ: the byte after the last one */
 	uint64_t	rows;					/* rows in the tree */
-	uint32_t	root;					/* DONE: its block number; 0: there is none */
+	uint32_t	root;					/* DONE: block number of the root; 0: there is none */
 	uint32_t	level;					/* DONE: of the root */
 } SluiceIndexStep;
 
