@@ -120,8 +120,8 @@ may_end_early(const SluiceSource *src)
 }
 
 /*
- * Whether all of the data has been read, and is so small that the core does not make it faster. The
- * data is read here only if stock COPY has nothing to do before it reads.
+ * Whether all of the data has been read, and is so small that the core does not make it
+ * faster. The data is read here only if stock COPY has nothing to do before it reads.
  */
 static bool
 is_small(SluiceLoad *load)

@@ -427,9 +427,10 @@ free_page(SluiceLoad *load)
 	char	   *segment;
 
 	/*
-	 * This loop ends. If no page is free, the leaves have at least pool_limit() pages together, and
-	 * there are fewer leaves than that. So some leaf has more than one page, and gives up its full
-	 * ones. Leaves are taken in turn, so that none gives up a page each time.
+	 * This loop ends. If no page is free, the leaves have at least pool_limit()
+	 * pages together, and there are fewer leaves than that. So some leaf has more
+	 * than one page, and gives up its full ones. Leaves are taken in turn, so that
+	 * none gives up a page each time.
 	 */
 	Assert(pool->leaves < pool_limit(pool));
 	while (pool->nfree == 0 && pool->made >= pool_limit(pool))
@@ -527,8 +528,8 @@ move_to_batch(SluiceBatch *batch, TupleTableSlot *slot)
 	HeapTuple	tuple = ((HeapTupleTableSlot *) slot)->tuple;
 
 	/*
-	 * A tuple that the slot owns is freed with the slot, so its values are copied. The core's tuple
-	 * stays.
+	 * A tuple that the slot owns is freed with the slot, so its values are copied. The core's
+	 * tuple stays.
 	 */
 	if (TTS_SHOULDFREE(slot))
 	{

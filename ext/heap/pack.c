@@ -13,7 +13,8 @@
 #include "storage/bufpage.h"
 
 /*
- * Creates a packer of up to so many bytes of pages and so many rows, in the current memory context.
+ * Creates a packer of up to so many bytes of pages and so many rows, in the current
+ * memory context.
  */
 SluicePacker *
 sluice_packer_make(Size bytes, size_t rows)

@@ -190,9 +190,9 @@ sluice_expressions_text(const SluiceLoad *load)
 	if (x == NULL || load->route == SLUICE_INSERT)
 		return NULL;
 	/*
-	 * An expression may read a column that gets its value from the leader's sequence, after the
-	 * worker is done. A whole-row reference would count as all columns; it is not plain, so it does
-	 * not occur here.
+	 * An expression may read a column that gets its value from the leader's
+	 * sequence, after the worker is done. A whole-row reference would count as all
+	 * columns; it is not plain, so it does not occur here.
 	 */
 	both = list_make2(x->generated, x->checks);
 	for (int i = 0; i < x->ncolumns; i++)
@@ -349,9 +349,10 @@ compute(SluiceExpressions *x, HeapTuple *formed)
 	else
 		slot_getallattrs(slot);
 	/*
-	 * Constraints read the slot. It has already taken from the tuple the columns that the
-	 * expressions needed; if a generated one is among them, it gets the new value. The slot reads
-	 * the other columns from the tuple, which has been filled in.
+	 * Constraints read the slot. It has already taken from the tuple the columns
+	 * that the expressions needed; if a generated one is among them, it gets the new
+	 * value. The slot reads the other columns from the tuple, which has been filled
+	 * in.
 	 */
 	for (int i = 0; i < x->ncolumns; i++)
 	{
