@@ -1,32 +1,32 @@
 /*
  * The library's entry: the hook, and the view of what the last COPY did.
  *
- * The hook sees every utility statement. A COPY FROM that is ours to do is
- * done here and does not reach the hooks that were there before, except as a
- * CALL of pgsluice.inside() (see `inside` below); every other statement goes
- * on along the chain, unchanged.
+ * The hook sees every utility statement. A COPY FROM that pgsluice can do is
+ * done here. It does not reach the hooks that were set before, except as a
+ * CALL of pgsluice.inside() (see `inside` below). Every other statement is
+ * passed along the chain unchanged.
  *
- * THE DECISION comes before anything was done that stock COPY would do again
- * with another result (copy/decide.c). Up to then the statement is a copy, the
- * table may be open with the lock that stock COPY takes next, and no byte of
- * the data is read: falling back is always possible and leaves no trace but
- * the reason. After it there is no way back: an error is the statement's
- * error, and is never answered by stock COPY, which would find that a part of
- * the input is gone.
+ * THE DECISION is made before anything is done that would have another result
+ * when stock COPY does it again (copy/decide.c). Up to then, the statement is
+ * a copy, the table may be open with the lock that stock COPY takes next, and
+ * no byte of the data has been read. So falling back is always possible, and
+ * leaves no trace but the reason. After the decision there is no way back. An
+ * error is then the statement's error, and stock COPY never continues, because
+ * a part of the input would be missing.
  *
  * OPTIONS of ours are taken out of a copy of the statement, so that stock COPY
  * and other hooks never see them. If stock COPY cannot honour one of them, the
- * statement is refused and not executed without it.
+ * statement is rejected, and not executed without it.
  *
  * NESTED COPYs.  A COPY of ours may call a function that runs another COPY.
- * `running` counts them; what the session keeps of the outer one (the report,
- * the list of its indexes) is put away meanwhile and restored, also after an
+ * `running` counts them. What the session keeps of the outer one (the report,
+ * the list of its indexes) is saved meanwhile and restored, also after an
  * error.
  *
  * AFTER AN ERROR.  `running` and `inside` are the only variables here that an
- * error could leave wrong. Each is put right in a PG_FINALLY block. All else
- * of a statement is in its memory contexts and resource owners, and the report
- * is marked valid as the last step: a COPY that failed shows no row.
+ * error could leave wrong. Each is reset in a PG_FINALLY block. Everything
+ * else of a statement is in its memory contexts and resource owners. The
+ * report is marked valid as the last step, so a COPY that failed shows no row.
  */
 #include "copy/copy.h"
 
@@ -53,10 +53,11 @@ PG_FUNCTION_INFO_V1(pgsluice_inside);
 void		_PG_init(void);
 
 static ProcessUtility_hook_type prev_ProcessUtility = NULL;
-static int	running;			/* COPYs of ours that are under way, each called for by the one before */
+static int	running;			/* our COPYs in progress, each called by the one before */
 
 /*
- * Says why stock COPY does the work, or refuses if the statement forbids that.
+ * Records why stock COPY does the work. Raises an error if the statement does
+ * not allow that.
  */
 static void
 fall_back(SluiceStatement *s, const char *reason)
@@ -74,7 +75,7 @@ fall_back(SluiceStatement *s, const char *reason)
 				 errmsg("pgsluice cannot take over this COPY: %s", reason),
 				 errhint("Without the option pgsluice 'require', stock COPY does it.")));
 	ereport(DEBUG1, (errmsg_internal("pgsluice: stock COPY: %s", reason)));
-	/* The last COPY will be the one that has called for this one. */
+	/* The last COPY is going to be the one that has called this one. */
 	if (running > 0)
 		return;
 	memset(&sluice_report, 0, sizeof(sluice_report));
@@ -86,8 +87,8 @@ fall_back(SluiceStatement *s, const char *reason)
 }
 
 /*
- * Does the work. A function that another COPY of ours calls may have asked for
- * it: what that one keeps for the session is put away meanwhile.
+ * Does the work. A function that another COPY of ours calls may have issued
+ * it: what the outer one keeps for the session is saved meanwhile.
  */
 static uint64
 copy_apart(SluiceStatement *s)
@@ -96,7 +97,7 @@ copy_apart(SluiceStatement *s)
 	IndexUses  *indexes = NULL;
 	uint64		rows = 0;
 
-	/* A COPY by itself, which may be of one row, has nothing to put away. */
+	/* A COPY that is not nested, maybe of one row, has nothing to save. */
 	if (running > 0)
 	{
 		report = sluice_report;
@@ -121,20 +122,20 @@ copy_apart(SluiceStatement *s)
 }
 
 /*
- * A hook that was there before ours, of a library that is listed as harmless,
- * sees a statement only if ours passes it on, and then nothing comes back to
- * us: standard_ProcessUtility follows. So that pg_stat_statements counts the
- * COPY, it is given the same statement as a CALL of our function
- * pgsluice.inside(), with text, query identifier and completion tag of the
- * COPY, and the work is done in there.
+ * A hook that was set before ours, by a library that is listed as harmless,
+ * sees a statement only if ours passes it on. Then the statement does not
+ * return to us: standard_ProcessUtility follows. So that pg_stat_statements
+ * counts the COPY, that hook gets the same statement as a CALL of our function
+ * pgsluice.inside(), with the text, query identifier and completion tag of the
+ * COPY, and the function does the work.
  */
 static struct
 {
-	SluiceStatement *statement; /* NULL unless one is on its way inside */
+	SluiceStatement *statement; /* NULL unless one is about to be executed inside */
 	uint64		rows;
 }			inside;
 
-/* The function, if the extension's objects are there and it is ours. */
+/* The function, if the extension's objects exist and it is ours. */
 static Oid
 find_inside(void)
 {
@@ -149,7 +150,7 @@ find_inside(void)
 							PointerGetDatum(no_arguments), ObjectIdGetDatum(schema));
 	if (!HeapTupleIsValid(tuple))
 		return InvalidOid;
-	/* Only a superuser can have made a function in C. */
+	/* Only a superuser can have created a function in C. */
 	if (((Form_pg_proc) GETSTRUCT(tuple))->prolang == ClanguageId &&
 		((Form_pg_proc) GETSTRUCT(tuple))->prorettype == VOIDOID)
 		function = ((Form_pg_proc) GETSTRUCT(tuple))->oid;
@@ -158,8 +159,8 @@ find_inside(void)
 }
 
 /*
- * Why the work cannot be done inside of the hooks that were there before, or
- * NULL and the function for it.
+ * Why the work cannot be done inside the hooks that were set before; or NULL,
+ * and the function that does it.
  */
 static const char *
 inside_why_not(Oid *function)
@@ -174,7 +175,7 @@ inside_why_not(Oid *function)
 
 /*
  * The SQL function pgsluice.inside(). It has no argument: `inside` says which
- * COPY it is.
+ * COPY it has to execute.
  */
 Datum
 pgsluice_inside(PG_FUNCTION_ARGS)
@@ -192,7 +193,7 @@ pgsluice_inside(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
-/* Does the COPY as a CALL that the hooks loaded before ours see. */
+/* Does the COPY as a CALL, which the hooks loaded before ours see. */
 static void
 copy_inside(SluiceStatement *s, PlannedStmt *pstmt, const char *query,
 			ProcessUtilityContext context, QueryEnvironment *env,
@@ -241,7 +242,7 @@ take_over(PlannedStmt *pstmt, const char *query, ProcessUtilityContext context,
 	s.options = *own;
 	s.completion = qc;
 	s.stmt = castNode(CopyStmt, pstmt->utilityStmt);
-	/* Parse analysis scribbles on what stock COPY may still need. */
+	/* Parse analysis changes what stock COPY may still need. */
 	if (s.stmt->whereClause)
 		s.stmt = copyObject(s.stmt);
 	s.pstate = make_parsestate(NULL);
@@ -266,8 +267,8 @@ take_over(PlannedStmt *pstmt, const char *query, ProcessUtilityContext context,
 		if (qc)
 			SetQueryCompletion(qc, CMDTAG_COPY, rows);
 		/*
-		 * As standard_ProcessUtility() does: triggers at the commit see the
-		 * rows.
+		 * As standard_ProcessUtility() does, so that triggers at the commit
+		 * see the rows.
 		 */
 		CommandCounterIncrement();
 	}
@@ -277,7 +278,9 @@ take_over(PlannedStmt *pstmt, const char *query, ProcessUtilityContext context,
 	return reason == NULL;
 }
 
-/* The hook. Whatever is not ours goes on along the chain as it came. */
+/*
+ * The hook. Statements that are not ours are passed along the chain unchanged.
+ */
 static void
 sluice_ProcessUtility(PlannedStmt *pstmt, const char *queryString,
 					  bool readOnlyTree, ProcessUtilityContext context,
@@ -294,7 +297,7 @@ sluice_ProcessUtility(PlannedStmt *pstmt, const char *queryString,
 	{
 		SluiceOptions own;
 
-		/* Options are taken out of a copy. */
+		/* Our options are taken out of a copy. */
 		if (readOnlyTree || has_own)
 			pstmt = copyObject(pstmt);
 		readOnlyTree = false;
@@ -371,9 +374,9 @@ pgsluice_last_copy(PG_FUNCTION_ARGS)
 }
 
 /*
- * When the library is loaded: by session_preload_libraries,
+ * Called when the library is loaded: by session_preload_libraries,
  * shared_preload_libraries, or the first statement that needs it. The core's
- * memory comes first, as the core may be called by any of the others.
+ * memory comes first, because the others may call the core.
  */
 void
 _PG_init(void)

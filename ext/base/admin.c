@@ -1,11 +1,11 @@
 /*
- * What the administrator decides for the whole server.
+ * Settings that the administrator makes for the whole server.
  *
- * These settings come from the configuration files and ALTER SYSTEM alone
- * (PGC_SIGHUP): no user, role, database, function or statement overrides them,
- * and a reload reaches every session before its next statement. A COPY that is
- * under way ends as it began, since a session reads its configuration between
- * two statements only.
+ * These settings are read from the configuration files and from ALTER SYSTEM
+ * only (PGC_SIGHUP). No user, role, database, function or statement can
+ * override them, and a reload reaches every session before its next statement.
+ * A COPY in progress keeps the values it began with, because a session reads
+ * its configuration only between two statements.
  */
 #include "base/pgsluice.h"
 
@@ -18,11 +18,13 @@ static int	max_workers_per_copy;
 static int	max_workers;
 static int	accepted_version;
 
-/* The release that the objects are made for. A test makes it another one. */
+/*
+ * The release whose headers the objects are compiled with. A test changes it.
+ */
 extern PGDLLEXPORT int sluice_built_for;
 int			sluice_built_for = COMPAT_BUILT_FOR;
 
-/* The switches for each path that writes pages or WAL by itself. */
+/* The switches, one for each path that is not stock code. */
 static const struct
 {
 	const char *name;
@@ -56,7 +58,7 @@ static const struct
 	"Lets COPY into a partitioned table write whole pages of partitions."},
 };
 
-/* One number of the administrator's. PGC_SIGHUP: see the head of the file. */
+/* Defines an integer setting. For PGC_SIGHUP see the head of the file. */
 static void
 define_number(const char *name, const char *what, int *value, int by_default, int min, int max, int flags)
 {
@@ -65,8 +67,8 @@ define_number(const char *name, const char *what, int *value, int by_default, in
 }
 
 /*
- * Called once, when the library is loaded. A value from a configuration file
- * that was read before is checked and assigned here.
+ * Called once, when the library is loaded. If the configuration file was read
+ * earlier, its values are checked and assigned here.
  */
 void
 sluice_admin_init(void)
@@ -95,21 +97,23 @@ sluice_admin_init(void)
 				  &accepted_version, 0, 0, INT_MAX, 0);
 }
 
-/* By the administrator, for one COPY or one index build. */
+/* The administrator's limit for one COPY or one index build. */
 int
 sluice_max_workers_per_copy(void)
 {
 	return max_workers_per_copy;
 }
 
-/* And for the whole server. */
+/* The administrator's limit for the whole server. */
 int
 sluice_max_workers(void)
 {
 	return max_workers < 0 ? Max(max_worker_processes / 2, 1) : max_workers;
 }
 
-/* The most bytes for index entries that wait during one COPY. */
+/*
+ * The most bytes that index entries may use while they wait during one COPY.
+ */
 Size
 sluice_live_index_memory(void)
 {
@@ -117,10 +121,10 @@ sluice_live_index_memory(void)
 }
 
 /*
- * A minor release may change structs of the server that the library allocates
- * and copies: it is safe only beside the release whose headers it was built
- * with. NULL if that is the one that runs, or the administrator has accepted
- * the difference.
+ * A minor release may change structs that the library allocates and copies.
+ * The library is therefore safe only with the release whose headers it was
+ * compiled with. Returns NULL if that release is running, or if the
+ * administrator has accepted the difference.
  */
 static const char *
 version_why_not(void)
@@ -155,7 +159,7 @@ sluice_admin_why_not(void)
 	return version_why_not();
 }
 
-/* Why all index builds are, or NULL. */
+/* Why all index builds are left to the stock code, or NULL. */
 const char *
 sluice_admin_why_no_builds(void)
 {
@@ -176,7 +180,7 @@ sluice_switched_off(void)
 	return off;
 }
 
-/* Their names. */
+/* The names of the switches in that set. */
 char *
 sluice_switches(uint32 off)
 {

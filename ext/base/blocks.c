@@ -1,21 +1,23 @@
 /*
- * Blocks behind the end of a relation that nobody else can reach.
+ * Writing blocks beyond the end of a relation that no other session can reach.
  *
- * A write for each block takes the system about three microseconds, a third of a fresh load. The
- * storage manager of 17 and later takes many blocks at once. That of 15 and 16 does not: there
- * the blocks are written into the relation's file directly, but only where a write of the storage
- * manager has just been seen to arrive in that file as it was given. A storage manager that
- * encrypts, compresses or keeps its blocks elsewhere does not pass, and neither does a server that
- * notes which blocks were written: there each block is one call.
+ * A separate write for each block costs about three microseconds in the operating system, a third
+ * of a fresh load. The storage manager of 17 and later takes many blocks in one call. That of 15
+ * and 16 does not. There the blocks are written directly into the relation's file, but only if a
+ * block that the storage manager has just written is found unchanged in that file. A storage
+ * manager that encrypts, compresses or relocates its blocks does not pass this test. A server that
+ * records which blocks were written does not qualify either. In both cases each block is one call.
  *
- * Every crash state is valid. The last block of a run is written first, so that the file has its
- * length; what lies before may still be zeros. Nobody reads it: the relation, or its file, is this
- * transaction's own, and goes with it. The transaction commits when all is written, and a relation
- * that must outlast a crash is synced before.
+ * Every state after a crash is valid. The last block of a run is written first, so that the file
+ * has its final length; the blocks before it may still be zeros. Nobody reads them: this
+ * transaction created the relation, or its file, and if the transaction does not commit, the file
+ * is removed. The transaction commits only after everything is written. A relation that must
+ * survive a crash is synced before that.
  *
- * An unlogged relation must outlast a shutdown. The checkpointer syncs its files if it was asked to,
- * and forgets the request then: so it is asked when the run is written, not before. The last block
- * is written a second time for that, which is a request in each version and storage manager.
+ * An unlogged relation must survive a shutdown. The checkpointer syncs its files if a sync was
+ * requested, and then forgets the request. So the request is made after the run is written, not
+ * before. For that, the last block is written a second time, which registers a request in every
+ * version and storage manager.
  */
 #include "base/pgsluice.h"
 
@@ -23,9 +25,9 @@
 #include "storage/smgr.h"
 
 /*
- * Writes n pages, their checksums in them, from block `first` on, which is the
- * relation's end. The next checkpoint syncs each segment file that got some,
- * unless the caller does (skip_sync).
+ * Writes n pages, which already contain their checksums, from block `first`
+ * on; `first` is the end of the relation. The next checkpoint syncs each
+ * segment file that was written to, unless the caller does so (skip_sync).
  */
 void
 sluice_write_blocks(Relation rel, BlockNumber first, uint32 n, char *pages, bool skip_sync)

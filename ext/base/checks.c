@@ -1,15 +1,16 @@
 /*
  * What CHECK constraints and other expressions of a table may do: whether a
- * worker can check those of a domain, whether a NULL passes, and whether any
- * of them is volatile.
+ * worker can check the constraints of a domain, whether a NULL passes them,
+ * and whether any of them is volatile.
  *
- * Volatile matters since stock COPY calls such a function at a known moment:
- * after the rows of earlier batches are in the table, before the later ones. A
- * function that looks at the table can tell. If there is one, stock COPY does
- * the work; with rejects_to or on_duplicate, no index entry waits
- * (`volatile_checks` in base/load.h).
+ * Volatility matters because stock COPY calls such a function at a known
+ * moment: after the rows of earlier batches are in the table, and before those
+ * of later ones. A function that reads the table can observe this. If there is
+ * a volatile one, stock COPY does the work. With rejects_to or on_duplicate,
+ * which stock COPY does not have, no index entry waits (`volatile_checks` in
+ * base/load.h).
  *
- * When in doubt, a function counts as volatile and not safe.
+ * In case of doubt, a function counts as volatile and as unsafe.
  */
 #include "base/pgsluice.h"
 
@@ -33,11 +34,11 @@
 #include "utils/syscache.h"
 #include "utils/typcache.h"
 
-/* The constraints of a domain and of the domains below it. */
+/* The constraints of a domain and of the domains it is based on. */
 static List *
 constraints_of(Oid domain)
 {
-	/* It is registered with the memory context that it lies in. */
+	/* The reference is registered with the memory context that it is in. */
 	DomainConstraintRef *ref = palloc0(sizeof(DomainConstraintRef));
 
 	InitDomainConstraintRef(domain, ref, CurrentMemoryContext, false);
@@ -45,8 +46,10 @@ constraints_of(Oid domain)
 }
 
 /*
- * Code of the server or of a library that says it is safe. Other languages may
- * look at tables, which the leader is changing.
+ * Whether a function may not be called in a worker. Safe functions are those
+ * of the server or of a library in C that are marked parallel safe and are not
+ * volatile. Functions in other languages may read tables, which the leader is
+ * changing.
  */
 bool
 sluice_function_is_unsafe(Oid function, void *context)
@@ -73,7 +76,7 @@ has_unsafe_function(Node *node, void *context)
 {
 	if (node == NULL)
 		return false;
-	/* Another domain's constraints are not looked at here. */
+	/* The constraints of another domain are not examined here. */
 	if (IsA(node, CoerceToDomain) ||
 		check_functions_in_node(node, sluice_function_is_unsafe, context))
 		return true;
@@ -81,10 +84,10 @@ has_unsafe_function(Node *node, void *context)
 }
 
 /*
- * Whether all values of a type are plain: no code but the server's own, or
- * that of a library, is behind what the server's functions do with them. The
- * elements of an array and the fields of a composite type may have an operator
- * class whose functions are in any language.
+ * Whether all values of a type are plain: what the server's functions do with
+ * them runs no code but the server's own or that of a library. For the
+ * elements of an array and the fields of a composite type, the operator class
+ * may have functions in any language.
  */
 static bool
 is_plain_type(Oid type)
@@ -97,7 +100,9 @@ is_plain_type(Oid type)
 		(get_typtype(type) == TYPTYPE_BASE && !OidIsValid(get_element_type(type)));
 }
 
-/* Whether an expression has anything but what is surely the same in a worker. */
+/*
+ * Whether an expression has a node that might behave differently in a worker.
+ */
 static bool
 has_other_node(Node *node, void *context)
 {
@@ -109,7 +114,7 @@ has_other_node(Node *node, void *context)
 		case T_CaseWhen:
 			break;
 		case T_Var:
-			/* The system columns are another matter, and so is the whole row. */
+			/* System columns and whole-row references are not plain. */
 			if (((Var *) node)->varattno <= 0)
 				return true;
 			pg_fallthrough;
@@ -142,10 +147,11 @@ has_other_node(Node *node, void *context)
 }
 
 /*
- * Whether an expression of a table, as the catalog has it, is a function of
- * the row's values alone, evaluated by nothing but code of the server or of a
- * library that says it is safe in a worker. So nobody can tell in which
- * process and how far ahead of the insertion it is evaluated.
+ * Whether an expression of a table, in the form in which the catalog has it,
+ * depends on nothing but the row's values and is evaluated only by code of the
+ * server or of a library in C that is marked safe for a worker. Then nobody
+ * can observe in which process, or how long before the insertion, it is
+ * evaluated.
  */
 bool
 sluice_is_plain_expression(Node *expr)
@@ -153,7 +159,7 @@ sluice_is_plain_expression(Node *expr)
 	return !contain_mutable_functions(expr) && !has_other_node(expr, NULL);
 }
 
-/* Why its constraints cannot be checked in a worker, or NULL. */
+/* Why a domain's constraints cannot be checked in a worker, or NULL. */
 const char *
 sluice_domain_why_not(Oid domain)
 {
@@ -181,8 +187,8 @@ has_node(Node *node, void *tag)
 }
 
 /*
- * Whether an expression of nothing but strict functions of the value is NULL
- * where that is.
+ * Whether an expression is NULL for a NULL value: it consists of nothing but
+ * strict functions of the value.
  */
 static bool
 is_null_of_null(Node *check)
@@ -194,7 +200,7 @@ is_null_of_null(Node *check)
 	{
 		ListCell   *lc;
 
-		/* AND and OR of NULLs, and NOT, are NULL. */
+		/* AND, OR and NOT of NULLs are NULL. */
 		foreach(lc, ((BoolExpr *) check)->args)
 		{
 			if (!is_null_of_null(lfirst(lc)))
@@ -202,12 +208,12 @@ is_null_of_null(Node *check)
 		}
 		return true;
 	}
-	/* A coercion may have something against a NULL itself. */
+	/* A coercion to a domain may itself reject a NULL. */
 	return has_node(check, &value) && !has_node(check, &coercion) &&
 		!contain_nonstrict_functions(check);
 }
 
-/* Whether it is certain that no constraint has anything against a NULL. */
+/* Whether it is certain that no constraint rejects a NULL. */
 bool
 sluice_domain_takes_null(Oid domain)
 {
@@ -225,8 +231,8 @@ sluice_domain_takes_null(Oid domain)
 }
 
 /*
- * A coercion runs its domain's constraints, which the server's own walkers
- * pass over.
+ * Whether an expression coerces to a domain with volatile constraints, which
+ * the server's own walkers do not look at.
  */
 static bool
 has_volatile_domain(Node *expr, void *context)
@@ -239,8 +245,8 @@ has_volatile_domain(Node *expr, void *context)
 }
 
 /*
- * Volatile by its functions, or by the constraints of a domain that it coerces
- * to.
+ * Whether an expression is volatile: by its functions, or by the constraints
+ * of a domain that it coerces to.
  */
 static bool
 is_volatile(Node *expr)
@@ -248,10 +254,7 @@ is_volatile(Node *expr)
 	return contain_volatile_functions(expr) || has_volatile_domain(expr, NULL);
 }
 
-/*
- * Whether one of the fields of a composite type is checked by something
- * volatile.
- */
+/* Whether reading a field of a composite type runs something volatile. */
 static bool
 composite_is_volatile(Oid type)
 {
@@ -265,16 +268,13 @@ composite_is_volatile(Oid type)
 	return found;
 }
 
-/*
- * Whether a value of the type is checked by something volatile when it is
- * read.
- */
+/* Whether reading a value of the type runs something volatile. */
 bool
 sluice_type_is_volatile(Oid type)
 {
 	ListCell   *lc;
 
-	/* The server's own have no such constraints. */
+	/* Built-in types have no volatile constraints. */
 	if (type < FirstNormalObjectId)
 		return false;
 	check_stack_depth();
@@ -298,7 +298,7 @@ sluice_type_is_volatile(Oid type)
 	}
 }
 
-/* Whether one of the relation's rows in a catalog is what is looked for. */
+/* Whether is_sought() accepts one of the relation's rows in a catalog. */
 static bool
 any_row(Oid catalog, Oid index, AttrNumber column, Oid relid, SluiceIsSought is_sought,
 		const void *context)
@@ -319,8 +319,8 @@ any_row(Oid catalog, Oid index, AttrNumber column, Oid relid, SluiceIsSought is_
 }
 
 /*
- * Whether a trigger of the relation is what is looked for. Read from the
- * catalog: the relation need not be open, as a partition is not.
+ * Whether is_sought() accepts a trigger of the relation. It is read from the
+ * catalog, because the relation need not be open: a partition is not.
  */
 bool
 sluice_any_trigger(Oid relid, SluiceIsSought is_sought, const void *context)
@@ -329,7 +329,7 @@ sluice_any_trigger(Oid relid, SluiceIsSought is_sought, const void *context)
 				   is_sought, context);
 }
 
-/* The same for its constraints. */
+/* The same for the constraints of the relation. */
 bool
 sluice_any_constraint(Oid relid, SluiceIsSought is_sought, const void *context)
 {
@@ -337,7 +337,7 @@ sluice_any_constraint(Oid relid, SluiceIsSought is_sought, const void *context)
 				   Anum_pg_constraint_conrelid, relid, is_sought, context);
 }
 
-/* Whether the expression in that column of the catalog is volatile. */
+/* Whether the expression in the given column of the catalog is volatile. */
 static bool
 has_volatile_expression(HeapTuple tuple, TupleDesc desc, const void *column)
 {
@@ -348,8 +348,8 @@ has_volatile_expression(HeapTuple tuple, TupleDesc desc, const void *column)
 }
 
 /*
- * Whether a CHECK constraint of a table, which nobody need have opened, is
- * volatile, or a trigger's condition.
+ * Whether a CHECK constraint of a table is volatile, or the condition of one
+ * of its triggers. The table need not be open.
  */
 bool
 sluice_catalog_has_volatile_checks(Oid relid, bool checks, bool triggers)
@@ -361,14 +361,17 @@ sluice_catalog_has_volatile_checks(Oid relid, bool checks, bool triggers)
 		(triggers && sluice_any_trigger(relid, has_volatile_expression, &condition));
 }
 
-/* Whether a CHECK constraint of the table, a trigger's condition or the WHERE clause is sought. */
+/*
+ * Whether is_sought() accepts a CHECK constraint of the table, the condition of one of its
+ * triggers, or the WHERE clause.
+ */
 static bool
 any_check(Relation rel, Node *where, bool (*is_sought) (Node *expr))
 {
 	TupleDesc	desc = RelationGetDescr(rel);
 	/*
-	 * Reading the catalogs may bring news of the relation, and with them other
-	 * triggers.
+	 * Reading the catalogs may process invalidations, after which the relation
+	 * has other triggers.
 	 */
 	TriggerDesc *triggers = rel->trigdesc ? CopyTriggerDesc(rel->trigdesc) : NULL;
 
@@ -386,13 +389,14 @@ any_check(Relation rel, Node *where, bool (*is_sought) (Node *expr))
 }
 
 /*
- * Whether a CHECK constraint that the table's rows meet, be it the table's or
- * a domain's, a trigger's condition or the WHERE clause may do something, or
- * look at the rows before. For partitions see
- * sluice_catalog_has_volatile_checks().
+ * Whether something that is evaluated for the table's rows is volatile, so
+ * that it may have effects or read the earlier rows: a CHECK constraint of the
+ * table or of a domain, the condition of a trigger, or the WHERE clause. For
+ * partitions see sluice_catalog_has_volatile_checks().
  *
- * With PROVOLATILE_STABLE: whether one of them, domains apart, may depend on
- * more than the values of the row. pg_column_size() looks at how they are stored.
+ * With PROVOLATILE_STABLE: whether one of them, except a domain's, may depend
+ * on more than the values of the row. An example is pg_column_size(), which
+ * depends on how they are stored.
  */
 bool
 sluice_has_volatile_checks(Relation rel, Node *where, char least)

@@ -1,17 +1,17 @@
 /*
- * Memory of the core's large buffers: rows that it forms and keys that it
- * sorts or keeps. It lies in one memory context, so that
+ * Memory for the core's large buffers: the rows that it forms, and the keys
+ * that it sorts or keeps. All of it is in one memory context, so that
  * pg_backend_memory_contexts and pg_log_backend_memory_contexts() show it.
  *
  * The core calls these functions from Rust, so they must not raise an error:
- * longjmp() would cross its frames. They return NULL if there is no memory, or
- * if the size is one that the server would refuse with an error.
+ * longjmp() would skip its frames. They return NULL if there is no memory, or
+ * if the server would reject the size with an error.
  *
- * The core frees each buffer itself. Callbacks of the contexts that own its
- * objects make sure of that after an error (see pgsluice_index_free). So the
- * context is never reset, and is a child of TopMemoryContext: it must outlive
- * those objects. Each large buffer is a separate block within it, which goes
- * back to the system at once.
+ * The core frees each buffer itself. After an error, reset callbacks of the
+ * contexts that own its objects do that (see pgsluice_index_free). So this
+ * context is never reset, and it is a child of TopMemoryContext: it must
+ * outlive those objects. Each large buffer is a separate block of the context,
+ * which is returned to the system at once.
  */
 #include "base/pgsluice.h"
 
@@ -20,8 +20,8 @@
 static MemoryContext core_context;
 
 /*
- * NULL if there is no memory. A size beyond what the server allows would be an
- * error.
+ * Returns NULL if there is no memory. A size beyond the server's limit is
+ * checked here, because the server would raise an error for it.
  */
 static void *
 core_alloc(size_t size)
@@ -31,7 +31,7 @@ core_alloc(size_t size)
 	return MemoryContextAllocExtended(core_context, size, MCXT_ALLOC_HUGE | MCXT_ALLOC_NO_OOM);
 }
 
-/* NULL if there is no memory, and then the old piece is still there. */
+/* Returns NULL if there is no memory; the old piece is then unchanged. */
 static void *
 core_realloc(void *piece, size_t size)
 {
@@ -40,23 +40,21 @@ core_realloc(void *piece, size_t size)
 	return compat_repalloc_or_null(core_context, piece, size);
 }
 
-/*
- * The core frees each piece once. pfree() raises no error for a piece of ours.
- */
+/* The core frees each piece once. pfree() raises no error for such a piece. */
 static void
 core_free(void *piece)
 {
 	pfree(piece);
 }
 
-/* Before any other call of the core. */
+/* Called before any other function of the core. */
 void
 sluice_core_memory_init(void)
 {
 	static const SluiceLargePieces pieces = {core_alloc, core_realloc, core_free};
 
 	/*
-	 * After a first attempt to load the library that has failed it is there.
+	 * The context exists if an earlier attempt to load the library has failed.
 	 */
 	if (core_context != NULL)
 		return;

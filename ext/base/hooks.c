@@ -1,15 +1,15 @@
 /*
- * Libraries that were loaded before ours.
+ * Libraries that were loaded before pgsluice.
  *
- * Hooks of ProcessUtility form a chain, the last one loaded first. A library
- * that was loaded after ours sees each COPY before we do. One that was loaded
- * before ours sees only what we pass on, so a COPY that we execute would get
- * around it: around an auditor, or around a rule that forbids COPY to a role.
- * PostgreSQL does not say which functions are in the chain: the address of the
- * first one leads to its library, those behind it are hidden. So if there was
- * a hook, every library that was loaded before ours counts as the owner of
- * one, and stock COPY does the work unless the administrator has listed them
- * all.
+ * The hooks of ProcessUtility form a chain. The library that was loaded last
+ * is called first. A library loaded after pgsluice sees each COPY before we
+ * do. A library loaded before it sees only what we pass on, so a COPY that we
+ * execute would bypass it: for example an auditor, or a rule that forbids COPY
+ * to a role. PostgreSQL does not say which functions are in the chain. The
+ * address of the first one leads to its library; the others are hidden. So if
+ * there was a hook, every library that was loaded before pgsluice is taken to
+ * have one. Stock COPY then does the work, unless the administrator has listed
+ * all these libraries.
  */
 #include "base/pgsluice.h"
 
@@ -22,8 +22,8 @@
 #include "utils/varlena.h"
 
 /*
- * Of these, pg_stat_statements and pg_wait_sampling have a hook and count or
- * time statements; the others have none.
+ * Of these, pg_stat_statements and pg_wait_sampling have a hook, which counts
+ * or times statements. The others have none.
  */
 #define HARMLESS \
 	"auth_delay, auto_explain, passwordcheck, pg_cron, pg_prewarm, pg_qualstats, " \
@@ -33,11 +33,11 @@ bool		sluice_hooks_came_first;
 
 static char *harmless_hooks;
 static List *libraries_before;	/* names, in TopMemoryContext; only if there was a hook */
-static bool decided;			/* the next two hold for this value of the setting */
+static bool decided;			/* the next two are valid for the current value of the setting */
 static const char *reason;
 static char reason_text[NAMEDATALEN + 128];
 
-/* "pg_stat_statements" of "/usr/lib/pg_stat_statements.so". */
+/* For example "pg_stat_statements" for "/usr/lib/pg_stat_statements.so". */
 static char *
 library_name(const char *file)
 {
@@ -51,8 +51,7 @@ library_name(const char *file)
 }
 
 /*
- * Names are compared as they are: libraries are files, and file names have
- * upper and lower case.
+ * Compares names exactly: they come from file names, which are case-sensitive.
  */
 static bool
 is_in(const List *names, const char *name)
@@ -68,8 +67,8 @@ is_in(const List *names, const char *name)
 }
 
 /*
- * Called before a new value of the setting is taken; only its form is checked,
- * for a library that is named may come later.
+ * Called before a new value of the setting is assigned. Only its form is
+ * checked, because a library that it names may be loaded later.
  */
 static bool
 check_harmless(char **value, void **extra, GucSource source)
@@ -85,14 +84,14 @@ check_harmless(char **value, void **extra, GucSource source)
 	return valid;
 }
 
-/* With another list the question has to be answered again. */
+/* A new list needs a new decision. */
 static void
 assign_harmless(const char *value, void *extra)
 {
 	decided = false;
 }
 
-/* Lists what is loaded; called before our own hooks are set. */
+/* Records which libraries are loaded; called before our own hooks are set. */
 void
 sluice_hooks_init(void)
 {
@@ -107,7 +106,9 @@ sluice_hooks_init(void)
 		SerializeLibraryState(size, files);
 		for (const char *file = files; *file; file += strlen(file) + 1)
 			libraries_before = lappend(libraries_before, library_name(file));
-		/* It may not be one that the server has loaded by itself. */
+		/*
+		 * The hook's library may be one that the server has not loaded itself.
+		 */
 		if (dladdr((void *) ProcessUtility_hook, &info) != 0 && info.dli_fname != NULL)
 			libraries_before = lappend(libraries_before, library_name(info.dli_fname));
 		else
@@ -125,7 +126,7 @@ sluice_hooks_init(void)
 							   check_harmless, assign_harmless, NULL);
 }
 
-/* Why every COPY is left to stock COPY because of such a library, or NULL. */
+/* Why such a library leaves every COPY to stock COPY, or NULL. */
 const char *
 sluice_hooks_why_not(void)
 {

@@ -1,6 +1,7 @@
 /*
- * The state of one COPY FROM while it runs. Types alone: the rooms that read
- * and change it declare their functions in separate headers.
+ * The state of one COPY FROM while it runs. This file has types only: the
+ * rooms that read and change the state declare their functions in separate
+ * headers.
  */
 #ifndef PGSLUICE_LOAD_H
 #define PGSLUICE_LOAD_H
@@ -15,7 +16,7 @@ typedef enum SluiceRoute
 {
 	SLUICE_INSERT,				/* heap_multi_insert */
 	SLUICE_APPEND,				/* whole pages into shared buffers */
-	SLUICE_FRESH				/* whole pages around them */
+	SLUICE_FRESH				/* whole pages that bypass shared buffers */
 } SluiceRoute;
 
 typedef struct SluiceVolatile
@@ -25,10 +26,10 @@ typedef struct SluiceVolatile
 } SluiceVolatile;
 
 /*
- * Where the bytes come from. What was read and not yet formed lies in
- * buf[start, end), in the server's encoding; of that, buf[start, valid) is
- * known to be valid. FORMAT binary is bytes as they come. The first
- * SLUICE_HEADROOM bytes stay free for what stock COPY gives back.
+ * Where the bytes come from. Bytes that were read and not yet formed are in
+ * buf[start, end), in the server's encoding. Of these, buf[start, valid) are
+ * known to be valid. With FORMAT binary the bytes are as they were sent. The
+ * first SLUICE_HEADROOM bytes are kept free for what stock COPY gives back.
  */
 #define SLUICE_HEADROOM RAW_BUF_SIZE
 #define SLUICE_SLICE ((size_t) 1 << 20)
@@ -36,35 +37,35 @@ typedef struct SluiceVolatile
 typedef struct SluiceSource
 {
 	CopyFromState cstate;
-	CopySource	kind;			/* what the data came by before we stepped in */
+	CopySource	kind;			/* copy_src, before we replaced it */
 	char	   *buf;
 	size_t		start;
 	size_t		valid;
 	size_t		end;
 	bool		eof;
-	char	   *failure;		/* why the client's data ends badly, or NULL */
+	char	   *failure;		/* why the client's data ends with an error, or NULL */
 	int			failure_code;	/* its SQLSTATE */
-	bool		ended;			/* a line of \. was met */
-	bool		sealed;			/* nothing more is to be read: it is a whole chunk */
-	const char *after;			/* what follows upon a sealed chunk */
+	bool		ended;			/* a line of \. was read */
+	bool		sealed;			/* it holds one whole chunk: nothing more is read */
+	const char *after;			/* the bytes that follow a sealed chunk */
 	size_t		after_len;
-	bool		overlent;		/* it was lent */
+	bool		overlent;		/* the parser has read beyond the chunk */
 	bool		binary;			/* FORMAT binary */
-	bool		single_byte;	/* the server's encoding: any byte but NUL is valid */
+	bool		single_byte;	/* the server's encoding is single-byte: any byte but NUL is valid */
 	/*
-	 * Where the data is in another encoding than the server's: what is not yet
-	 * converted.
+	 * If the data is in another encoding than the server's: the bytes that are
+	 * not yet converted.
 	 */
-	char	   *raw;			/* NULL where it is not */
+	char	   *raw;			/* NULL if nothing has to be converted */
 	size_t		raw_start;
 	size_t		raw_end;
 	bool		raw_eof;
-	int			encoding;		/* the data's */
-	bool		refilled;		/* read on while stock COPY had the bytes */
+	int			encoding;		/* of the data */
+	bool		refilled;		/* more was read while stock COPY had the bytes */
 	uint64		bytes;			/* read so far */
 } SluiceSource;
 
-/* What a plan is made of. */
+/* The arguments that a plan is made from. */
 typedef struct SluicePlanArgs
 {
 	SluiceColumn *columns;
@@ -73,7 +74,7 @@ typedef struct SluicePlanArgs
 	SluiceDialect dialect;
 	SluiceEnv	env;
 	SluiceSequence serial;
-	List	   *volatiles;		/* columns whose defaults are another for every row */
+	List	   *volatiles;		/* columns whose defaults differ for every row */
 } SluicePlanArgs;
 
 /* Rows that wait for the next insertion, in the order of the input. */
@@ -81,20 +82,20 @@ typedef struct SluicePlanArgs
 #define SLUICE_BATCH_ASKS (8 * SLUICE_BATCH_ROWS)
 #define SLUICE_ARENA ((size_t) 4 << 20)
 
-/* A partition fills at most so many pages before they are installed. */
+/* A partition fills at most this many pages before they are installed. */
 #define SLUICE_LEAF_PAGES 32
 
 /* Rows of a partition that wait in pages: heap/leaf_pages.c. */
 typedef struct SluiceLeafPages
 {
 	int			used;			/* pages; rows are added to the last one */
-	uint32		lower;			/* its pd_lower and pd_upper */
+	uint32		lower;			/* pd_lower and pd_upper of the last page */
 	uint32		upper;
 	uint32		reserve;		/* bytes that stay free in each page */
-	uint64		touched;		/* when a row came last */
-	TupleTableSlot *slot;		/* for one row; NULL: there was none yet */
+	uint64		touched;		/* pool->rows when its last row came */
+	TupleTableSlot *slot;		/* for one row; NULL: not created yet */
 	bool		indexed;		/* its rows go to indexes */
-	bool		refused;		/* its rows go to the batch until that was inserted */
+	bool		refused;		/* its rows go to the batch until that is flushed */
 	char	   *pages[SLUICE_LEAF_PAGES];
 } SluiceLeafPages;
 
@@ -110,10 +111,10 @@ typedef struct SluiceBatch
 	int			options;		/* TABLE_INSERT_… */
 	int			used;
 	uint64		inserted;		/* rows of earlier flushes */
-	int			made;			/* slots that there are */
-	TupleDesc	desc;			/* theirs */
-	bool		in_order;		/* rows go to the table's end, one behind the other */
-	struct PlacedRow *placed;		/* room for the rows that the indexes get */
+	int			made;			/* slots that were created */
+	TupleDesc	desc;			/* of the slots */
+	bool		in_order;		/* rows go to the table's end, one after the other */
+	struct PlacedRow *placed;		/* space for the rows as the indexes get them */
 	TupleTableSlot *slots[SLUICE_BATCH_ROWS];
 	uint64		lines[SLUICE_BATCH_ROWS];
 } SluiceBatch;
@@ -131,65 +132,66 @@ struct SluiceLoad
 	SluicePlanArgs args;
 	SluicePlan *plan;
 	SluiceSlice slice;
-	SluiceRoute route;			/* of whole pages */
-	TupleTableSlot *page_slot;	/* for rows that lie in them */
+	SluiceRoute route;			/* for whole pages */
+	TupleTableSlot *page_slot;	/* for the rows in them */
 	SluiceBatch *batch;			/* of a plain table */
 	List	   *batches;
 	struct PartitionTupleRouting *proute;	/* of a partitioned table */
-	bool		by_partition;	/* each partition's rows go in when it has enough of them */
+	bool		by_partition;	/* each partition's rows are inserted when it has enough of them */
 	TupleTableSlot *root_slot;
-	struct SluiceLeafPool *leaf_pool;	/* of pages for its partitions; NULL: they get batches */
+	struct SluiceLeafPool *leaf_pool;	/* pages for its partitions; NULL: they use batches only */
 	CommandId	cid;
 	int			options;		/* TABLE_INSERT_… */
 	int			waiting;		/* rows in all batches */
-	Size		materialized;	/* memory of theirs outside of the arena */
-	Size		line_bytes;		/* bytes of their lines */
+	Size		materialized;	/* memory of these rows outside the arena */
+	Size		line_bytes;		/* total length of their lines */
 	int			nvolatile;
-	SluiceVolatile *volatiles;	/* defaults that are another for every row */
+	SluiceVolatile *volatiles;	/* defaults that differ for every row */
 	SluiceRow  *rows;
 	uint64		lines;			/* lines before source.start */
 	uint64		processed;
 	uint64		excluded;
-	bool		check_rows;		/* rows need more than to be inserted */
-	struct SluiceExpressions *expressions;	/* that may be evaluated before the insertion, or NULL */
-	bool		completed;		/* a worker has done so for the slice that is being accepted */
-	bool		volatile_checks;		/* a CHECK constraint or a condition may look at the table */
-	/* the record that is being checked, for an error's CONTEXT */
+	bool		check_rows;		/* rows are checked before they are inserted */
+	struct SluiceExpressions *expressions;	/* expressions that are evaluated before the insertion, or NULL */
+	bool		completed;		/* a worker has evaluated them for the slice that is being accepted */
+	bool		volatile_checks;		/* a CHECK constraint or a condition is volatile and may read the table */
+	/* The record that is being checked, for an error's CONTEXT. */
 	const char *record;
 	size_t		record_len;
-	bool		locked;			/* something was, when the last error was raised: its CONTEXT notes it */
-	int			workers;		/* how many may be started */
-	int			index_workers;	/* and for the indexes at the end */
-	uint64		alone_limit;	/* bytes that are loaded alone before they are */
-	uint64		alone;			/* bytes read when that was last thought of */
-	SluicePipeline *pipeline;	/* NULL before they are */
+	bool		locked;			/* a lock may have been held at the last error: its CONTEXT sets this */
+	int			workers;		/* the most that may be started */
+	int			index_workers;	/* the same for the indexes at the end */
+	uint64		alone_limit;	/* bytes that are loaded before workers are started */
+	uint64		alone;			/* source.bytes when workers were last considered */
+	SluicePipeline *pipeline;	/* NULL until workers are started */
 	SluiceDuplicates duplicates;
 	SluiceRejects *rejects;		/* NULL: an error ends the statement */
-	/* With rejects, of the slice that is being accepted: */
-	const Datum *values;		/* of its asks, read already; NULL: they are still to be read */
-	ErrorData **unreadable;		/* of its rows: why their values cannot be read, or NULL */
+	/* With rejects, for the slice that is being accepted: */
+	const Datum *values;		/* of its asks, already read; NULL: they have to be read */
+	ErrorData **unreadable;		/* for each row, why its values cannot be read, or NULL */
 	/*
-	 * Who takes the rows that the core has formed, and the records that the
-	 * server reads: rows/ or rejects/.
+	 * The functions that accept rows formed by the core, and records that the
+	 * server reads. They belong to rows/ or to rejects/.
 	 */
 	void		(*accept_slice) (SluiceLoad *load, const SluiceSlice *slice);
 	/*
-	 * rows/ evaluates `expressions` for the rows of the slice's pages, which may
-	 * become another slice for that. False: the rows go in one by one.
+	 * Evaluates `expressions` for the rows of the slice's pages; belongs to
+	 * rows/. It may point the slice to other memory. False: the rows take the
+	 * insert route.
 	 */
 	bool		(*complete_slice) (SluiceLoad *load, SluiceSlice *slice);
 	bool		(*ask_server) (SluiceLoad *load);
 };
 
 /*
- * What the leader forms at once without workers: few enough pages that they
- * are still in the processor's second cache when they are installed, and the
+ * What the leader forms in one step without workers: few enough pages that
+ * they are still in the processor's L2 cache when they are installed, and the
  * rows that they can hold.
  */
 #define SLUICE_SLICE_PAGES 32
 #define SLUICE_SLICE_ROWS (SLUICE_SLICE_PAGES * MaxHeapTuplesPerPage)
 
-/* The most rows of any slice: those of a worker's chunk. */
+/* The most rows of any slice: the rows of a worker's chunk. */
 #define SLUICE_MOST_ROWS 16384
 
 #endif							/* PGSLUICE_LOAD_H */

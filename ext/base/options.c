@@ -1,16 +1,16 @@
 /*
- * Settings, and COPY's options that are pgsluice's own: taken out of the
- * statement before stock code sees it. None has a name that any major of
- * PostgreSQL uses.
+ * Settings, and pgsluice's own options of COPY, which are taken out of the
+ * statement before stock code sees it. None of them has a name that any major
+ * of PostgreSQL uses.
  *
- * An option of ours is only known where the library is loaded. If the
- * statement has one that stock COPY cannot honour (rejects_to, on_duplicate,
- * …) and something keeps us from doing the COPY, it is refused: loading
- * without it would be another statement than the user has written.
+ * These options are known only where the library is loaded. If the statement
+ * has one that stock COPY cannot honour (rejects_to, on_duplicate, …) and
+ * something prevents pgsluice from doing the COPY, the statement is rejected:
+ * to load without the option would not be what the user has written.
  *
- * What a setting may do: choose between ways that give the same table. No
- * setting of a user changes which rows are loaded, which are refused, or what
- * a crash may take away. The administrator's settings are in admin.c.
+ * A setting may only choose between ways that give the same table. No setting
+ * of a user changes which rows are loaded, which are rejected, or what a crash
+ * may take away. The administrator's settings are in admin.c.
  */
 #include "base/pgsluice.h"
 
@@ -23,7 +23,7 @@
 #include "utils/guc.h"
 
 /*
- * A file in which more records are bad is most often another file than the one
+ * A file with more bad records than this is most often not the file that was
  * meant.
  */
 #define DEFAULT_MAX_REJECTS 1000
@@ -31,7 +31,7 @@
 bool		sluice_enabled = false;
 static int	sluice_workers = -1;
 int			sluice_force = SLUICE_FORCE_OFF;
-static int	processors;			/* of this machine; asking takes a while */
+static int	processors;			/* of this machine; determining it takes a while */
 
 static const struct config_enum_entry force_values[] = {
 	{"off", SLUICE_FORCE_OFF, false},
@@ -77,22 +77,22 @@ sluice_options_init(void)
 							 GUC_NOT_IN_SAMPLE, NULL, NULL, NULL);
 }
 
-/* By the settings, for one COPY or one index. */
+/* How many workers the settings allow for one COPY or one index. */
 int
 sluice_workers_allowed(void)
 {
 	return Min(sluice_workers < 0 ? processors - 1 : sluice_workers, sluice_max_workers_per_copy());
 }
 
-/* Which of our options it is; -1: it is stock COPY's. */
+/* Which of our options it is; -1: one of stock COPY's. */
 static int
 own_option(const DefElem *option)
 {
 	for (int i = 0; i < lengthof(own_options); i++)
 	{
 		/*
-		 * Nearly every name differs in its first letter, and a call is most of
-		 * a comparison.
+		 * Nearly every name differs in its first letter, and the call of
+		 * strcmp() is most of the cost of a comparison.
 		 */
 		if (option->defname[0] == own_options[i][0] && strcmp(option->defname, own_options[i]) == 0)
 			return i;
@@ -101,8 +101,8 @@ own_option(const DefElem *option)
 }
 
 /*
- * Whether the statement has an option of ours. It is asked for each COPY, also
- * where pgsluice is off.
+ * Whether the statement has an option of ours. Called for each COPY, even if
+ * pgsluice is off.
  */
 bool
 sluice_has_own_options(const CopyStmt *stmt)
@@ -117,7 +117,7 @@ sluice_has_own_options(const CopyStmt *stmt)
 	return false;
 }
 
-/* The message is stock COPY's for a wrong value of one of its options. */
+/* Reports a wrong value as stock COPY does for its own options. */
 static void
 refuse_value(const char *option, const char *allowed)
 {
@@ -126,7 +126,7 @@ refuse_value(const char *option, const char *allowed)
 			 errmsg("COPY option \"%s\" must be %s", option, allowed)));
 }
 
-/* What two options, or an option and a table, cannot do together. */
+/* Rejects a combination of two options, or of an option and a table. */
 void
 sluice_refuse_combination(const char *option, const char *what)
 {
@@ -135,7 +135,9 @@ sluice_refuse_combination(const char *option, const char *what)
 			 errmsg("COPY option \"%s\" cannot be used with %s", option, what)));
 }
 
-/* The option pgsluice: how strongly the statement asks for us. */
+/*
+ * The option pgsluice: whether the statement allows, forbids or requires it.
+ */
 static SluiceAsked
 parse_asked(const char *value)
 {
@@ -161,7 +163,7 @@ parse_on_duplicate(const char *value)
 	return SLUICE_DUPLICATE_ERROR;
 }
 
-/* A number, or 'none'. */
+/* The option max_rejects: a number, or 'none'. */
 static int64
 parse_max_rejects(DefElem *option)
 {
@@ -176,7 +178,7 @@ parse_max_rejects(DefElem *option)
 }
 
 /*
- * Takes one of our options in. A name that is there twice was refused before.
+ * Parses one of our options. A name that is given twice was rejected before.
  */
 static void
 parse_option(DefElem *option, SluiceOptions *own)
@@ -213,7 +215,7 @@ parse_option(DefElem *option, SluiceOptions *own)
 		own->duplicates_to = defGetString(option);
 }
 
-/* Options that mean nothing, or nothing exact, beside one another. */
+/* Rejects options that have no meaning, or no exact one, when combined. */
 static void
 check_combinations(const SluiceOptions *own, const List *stock)
 {
@@ -235,7 +237,7 @@ check_combinations(const SluiceOptions *own, const List *stock)
 		DefElem    *option = lfirst_node(DefElem, lc);
 
 		/*
-		 * What is frozen is visible even if its subtransaction is rolled back.
+		 * Frozen rows are visible even if their subtransaction is rolled back.
 		 */
 		if (strcmp(option->defname, "freeze") == 0 && defGetBoolean(option))
 		{
@@ -285,8 +287,8 @@ take_options(CopyStmt *stmt, SluiceOptions *own)
 }
 
 /*
- * What the statement, which has options of pgsluice's own or not, and the
- * settings ask for.
+ * Determines what the statement and the settings ask for. `has_own`: the
+ * statement has options of pgsluice's own.
  */
 void
 sluice_find_options(CopyStmt *stmt, bool has_own, SluiceOptions *own)
@@ -304,15 +306,16 @@ sluice_find_options(CopyStmt *stmt, bool has_own, SluiceOptions *own)
 	own->index_workers = own->workers;
 
 	/*
-	 * Indexes take different times. With one process more than there are
-	 * processors none of these is idle while the last index but one is built:
-	 * measured as 1.11 times for the three of a whole load on two cores.
+	 * Indexes take different times to build. With one process more than there
+	 * are processors, no processor is idle while the last index but one is
+	 * built. The three indexes of a whole load on two cores were measured as
+	 * 1.11 times as fast.
 	 */
 	if (!own->workers_asked && sluice_workers < 0 && own->workers == processors - 1 && own->workers > 0)
 		own->index_workers = Min(Min(processors, max_parallel_workers), sluice_max_workers_per_copy());
 }
 
-/* An option that stock COPY cannot do in our place; NULL: there is none. */
+/* An option that only pgsluice can honour; NULL: there is none. */
 const char *
 sluice_option_that_needs_us(const SluiceOptions *own)
 {

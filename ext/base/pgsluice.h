@@ -1,5 +1,6 @@
 /*
- * What all rooms of the extension share. It names nothing of theirs.
+ * Declarations that all rooms of the extension share. Nothing here refers to
+ * the contents of another room.
  */
 #ifndef PGSLUICE_H
 #define PGSLUICE_H
@@ -7,7 +8,7 @@
 #include "compat/compat.h"
 #include "ffi/pgsluice_core.h"
 
-/* The tuples and pages that the core makes are those of such a server. */
+/* The core forms tuples and pages for such servers only. */
 #if BLCKSZ != 8192 || SIZEOF_VOID_P != 8 || defined(WORDS_BIGENDIAN)
 #error "pgsluice is built for servers of 64 bits, little-endian, with pages of 8 kB"
 #endif
@@ -15,16 +16,16 @@
 /* What the last COPY of this session did; shown by pgsluice.last_copy. */
 typedef struct SluiceReport
 {
-	bool		valid;			/* there was one */
+	bool		valid;			/* there was a COPY */
 	Oid			relid;
 	const char *route;
 	uint64		rows;
 	uint64		rows_by_server; /* of these, read by the server's own parser */
 	uint64		values_by_server;	/* single values read by the server's input functions */
-	uint64		values_by_workers;	/* the same, in workers */
+	uint64		values_by_workers;	/* the same, read in workers */
 	uint64		values_compressed;	/* by workers, before their rows were inserted */
-	const char *leader_reads;	/* why workers may not, or NULL */
-	const char *expressions;	/* who computes generated columns and checks constraints before rows are inserted, or NULL */
+	const char *leader_reads;	/* why workers may not read values, or NULL */
+	const char *expressions;	/* who computes generated columns and checks constraints before the insertion, or NULL */
 	uint64		bytes;
 	int			workers;
 	instr_time	total;
@@ -33,12 +34,12 @@ typedef struct SluiceReport
 	instr_time	heap;
 	instr_time	after;			/* indexes and AFTER triggers */
 	uint64		wal_bytes;
-	uint64		rejected;		/* records kept in rejects_to's table */
-	uint64		skipped;		/* duplicates that were left out */
-	uint64		replaced;		/* rows that gave way to a duplicate */
-	uint64		index_memory;	/* the most bytes for index entries that wait; 0: none did */
-	uint32		switched_off;	/* by the administrator: see sluice_switched_off() */
-	Oid			user;			/* who ran it */
+	uint64		rejected;		/* records that went to the table of rejects_to */
+	uint64		skipped;		/* duplicates that were not inserted */
+	uint64		replaced;		/* rows that a duplicate has replaced */
+	uint64		index_memory;	/* the most bytes of waiting index entries; 0: none waited */
+	uint32		switched_off;	/* switches that are off: see sluice_switched_off() */
+	Oid			user;			/* the user who ran it */
 	char		reason[256];	/* why stock COPY did it, or empty */
 } SluiceReport;
 
@@ -46,8 +47,8 @@ extern SluiceReport sluice_report;
 
 /*
  * The number of this build (see the Makefile). A worker loads the library from
- * its file, which may have been replaced since the leader loaded it: the number
- * comes first in all that they share.
+ * its file, which may have been replaced since the leader loaded it. So this
+ * number comes first in everything that leader and workers share.
  */
 #define SLUICE_BUILD_LEN 64
 extern const char sluice_build[];
@@ -88,27 +89,26 @@ typedef struct SluiceOptions
 {
 	SluiceAsked asked;
 	int			workers;		/* how many may help */
-	bool		workers_asked;	/* the statement says so: they start at once */
+	bool		workers_asked;	/* given in the statement: they start at once */
 	int			index_workers;	/* how many may help with the indexes at the end */
 	bool		exclusive;		/* lock 'exclusive' */
-	char	   *rejects_to;		/* a table's name, or NULL: an error ends the statement */
+	char	   *rejects_to;		/* a table's name; NULL: an error ends the statement */
 	int64		max_rejects;	/* or SLUICE_NO_LIMIT */
-	bool		max_rejects_asked;	/* the statement says so */
+	bool		max_rejects_asked;	/* given in the statement */
 	SluiceOnDuplicate on_duplicate;
-	char	   *on_duplicate_index; /* its name, or NULL: the primary key */
-	char	   *duplicates_to;	/* a table's name, or NULL: they are only counted */
+	char	   *on_duplicate_index; /* its name; NULL: the primary key */
+	char	   *duplicates_to;	/* a table's name; NULL: they are only counted */
 } SluiceOptions;
 
 /*
- * pgsluice.debug_force_routes, for tests: small data goes where only large
- * data would go. Where a size decides, sluice_threshold() gives the size to
- * compare with.
+ * pgsluice.debug_force_routes, for tests: small data takes the routes of large
+ * data. Code that decides by a size compares with sluice_threshold() of it.
  */
 typedef enum SluiceForce
 {
 	SLUICE_FORCE_OFF,
 	SLUICE_FORCE_ON,
-	SLUICE_FORCE_WORKERS		/* and workers do what they can do */
+	SLUICE_FORCE_WORKERS		/* and workers form all rows that they can */
 } SluiceForce;
 
 extern int	sluice_force;
@@ -129,8 +129,8 @@ extern const char *sluice_option_that_needs_us(const SluiceOptions *own);
 extern void sluice_refuse_combination(const char *option, const char *what);
 
 /*
- * Paths that write pages or WAL by themselves, each with the administrator's
- * switch.
+ * What the administrator allows: the paths that are not stock code, most of
+ * which write pages or WAL themselves. Each has a switch.
  */
 typedef struct SluiceAllowed
 {
@@ -167,7 +167,7 @@ extern const char *sluice_admin_why_no_builds(void);
 extern uint32 sluice_switched_off(void);
 extern char *sluice_switches(uint32 off);
 
-/* Places of the server's workers that a session has taken for its own. */
+/* Places for workers that a session has taken: see worker_slots.c. */
 #define SLUICE_MAX_SLOTS 1024
 
 typedef struct SluiceSlots
@@ -188,12 +188,12 @@ extern bool sluice_hooks_came_first;
 extern void sluice_hooks_init(void);
 extern const char *sluice_hooks_why_not(void);
 
-/* One COPY FROM as it came through the hook, our own options taken out. */
+/* One COPY FROM as the hook received it, without our own options. */
 typedef struct SluiceStatement
 {
 	CopyStmt   *stmt;
 	ParseState *pstate;
-	Relation	rel;			/* open and locked once taken over */
+	Relation	rel;			/* opened and locked by sluice_why_not() */
 	bool		volatile_checks;	/* a CHECK constraint or a condition is volatile */
 	List	   *attnums;
 	Node	   *where;
@@ -240,31 +240,31 @@ extern bool sluice_type_is_volatile(Oid type);
 extern bool sluice_has_volatile_checks(Relation rel, Node *where, char least);
 extern bool sluice_catalog_has_volatile_checks(Oid relid, bool checks, bool triggers);
 
-/* Looks at one row of a catalog. */
+/* Whether one row of a catalog is what the caller looks for. */
 typedef bool (*SluiceIsSought) (HeapTuple tuple, TupleDesc desc, const void *context);
 
 extern bool sluice_any_trigger(Oid relid, SluiceIsSought is_sought, const void *context);
 extern bool sluice_any_constraint(Oid relid, SluiceIsSought is_sought, const void *context);
 
-/* What is known of a relation; its places are reused. */
+/* What is known of a relation. Entries are reused. */
 typedef struct SluiceRelationCache
 {
 	Oid			relid;			/* InvalidOid: nothing is known */
-	Bitmapset  *judged;			/* columns whose defaults have been looked at */
-	Bitmapset  *one_by_one;		/* of these, the ones for which rows go in one by one */
+	Bitmapset  *judged;			/* columns whose defaults have been examined */
+	Bitmapset  *one_by_one;		/* of these, columns that need rows to be inserted one by one */
 	bool		partitions_judged;
-	const char *partitions_why_not; /* then: why its partitions cannot be loaded here, or NULL; */
-	bool		partitions_volatile; /* whether one of them has something that may look at the load */
+	const char *partitions_why_not; /* if so: why its partitions cannot be loaded here, or NULL */
+	bool		partitions_volatile; /* if so: whether a partition has something volatile that may see the load */
 } SluiceRelationCache;
 
 /* relation_cache.c */
-extern uint64 sluice_relation_changes; /* so often something has changed in some relation */
+extern uint64 sluice_relation_changes; /* counts invalidations of any relation */
 extern SluiceRelationCache *sluice_relation_cache(Oid relid);
 
 /*
- * Whether an error is about the data, and not about the server, the session,
- * the user's rights or the table's own functions, which any record would meet.
- * `reading`: it came while a value was read.
+ * Whether an error is caused by the data. Errors of the server, the session,
+ * the user's rights or the table's own functions would occur for any record.
+ * `reading`: the error was raised while a value was read.
  */
 static inline bool
 sluice_is_about_the_data(int sqlerrcode, bool reading)
@@ -283,8 +283,8 @@ sluice_is_about_the_data(int sqlerrcode, bool reading)
 			return sqlerrcode != ERRCODE_ASSERT_FAILURE;
 		case ERRCODE_TO_CATEGORY(ERRCODE_SYNTAX_ERROR):
 			/*
-			 * Names of objects and queries are values of some types. Otherwise
-			 * a trigger or a default has them.
+			 * Values of some types are names of objects or queries. Otherwise
+			 * the error comes from a trigger or a default.
 			 */
 			return reading && sqlerrcode != ERRCODE_INSUFFICIENT_PRIVILEGE;
 		default:
@@ -306,26 +306,26 @@ typedef struct SluiceDuplicates
 {
 	SluiceOnDuplicate mode;
 	Oid			arbiter;		/* the unique index of the table that the statement names */
-	SluiceSpiInsert *lost_rows;		/* where the rows go that lose, or NULL */
-	bool		at_end;			/* they are found when all rows are in */
+	SluiceSpiInsert *lost_rows;		/* the table for the rows that lose, or NULL */
+	bool		at_end;			/* they are found after all rows are inserted */
 	uint64		skipped;
 	uint64		replaced;
 } SluiceDuplicates;
 
-/* A default that is drawn from a sequence for every row. */
+/* A default that draws a value from a sequence for every row. */
 typedef struct SluiceSequence
 {
 	Oid			sequence;		/* InvalidOid if there is none */
-	bool		check;			/* as nextval() checks permissions */
+	bool		check;			/* permissions are checked, as nextval() does */
 	AttrNumber	attnum;			/* the column */
-	int			len;			/* its bytes: 2, 4 or 8 */
+	int			len;			/* its length in bytes: 2, 4 or 8 */
 	bool		blocks;			/* values for many rows may be reserved at once */
 	int64		step;
 	int64		min;
 	int64		max;
-	int64		expected;		/* rows that are going to ask for a value */
-	int64		next;			/* of the values that are reserved */
-	int64		left;			/* how many these are */
+	int64		expected;		/* rows that are going to need a value */
+	int64		next;			/* the first of the reserved values */
+	int64		left;			/* how many values are reserved */
 } SluiceSequence;
 
 /* sequence.c */

@@ -1,11 +1,11 @@
 /*
- * What is known of a relation from one COPY of a session to the next, so that
- * many small ones do not ask the catalogs the same again.
+ * What is known of a relation, kept from one COPY of a session to the next, so
+ * that many small COPYs do not read the same catalogs again.
  *
  * It is a cache of answers, not of catalog rows, and it follows the rules of
  * every such cache: an invalidation of the relation, of any function or of any
- * type forgets what may depend on it. An answer is only kept if no
- * invalidation came while it was looked for (sluice_relation_changes is
+ * type discards the answers that may depend on it. An answer is kept only if
+ * no invalidation arrived while it was determined (sluice_relation_changes is
  * compared before and after).
  */
 #include "base/pgsluice.h"
@@ -13,13 +13,13 @@
 #include "utils/inval.h"
 #include "utils/syscache.h"
 
-/* Two relations with the same place take turns. */
+/* Relations that map to the same entry replace each other. */
 #define KNOWN_RELATIONS 64
 static SluiceRelationCache known_relations[KNOWN_RELATIONS];
 
 uint64		sluice_relation_changes;
 
-/* Frees what a place holds; the place itself stays for the next relation. */
+/* Frees what an entry holds; the entry itself is kept for reuse. */
 static void
 forget(SluiceRelationCache *known)
 {
@@ -29,8 +29,8 @@ forget(SluiceRelationCache *known)
 }
 
 /*
- * Called for each invalidation, in the middle of whatever the session does: no
- * catalog may be read here. InvalidOid stands for all relations.
+ * Called for each invalidation, at any point of the session's work, so it must
+ * not read a catalog. InvalidOid stands for all relations.
  */
 static void
 forget_relation(Datum arg, Oid relid)
@@ -38,21 +38,21 @@ forget_relation(Datum arg, Oid relid)
 	sluice_relation_changes++;
 	for (int i = 0; i < KNOWN_RELATIONS; i++)
 	{
-		/* It may be a partition of this one, or become one. */
+		/* The changed relation may be, or become, a partition of this one. */
 		known_relations[i].partitions_judged = false;
 		if (!OidIsValid(relid) || known_relations[i].relid == relid)
 			forget(&known_relations[i]);
 	}
 }
 
-/* A function may have become volatile, a domain may have another default. */
+/* A function may have become volatile, or a domain may have a new default. */
 static void
 forget_all(Datum arg, int cacheid, uint32 hashvalue)
 {
 	forget_relation(arg, InvalidOid);
 }
 
-/* What is known of the relation, to be added to. */
+/* The entry of the relation, which the caller may add to. */
 SluiceRelationCache *
 sluice_relation_cache(Oid relid)
 {

@@ -1,13 +1,12 @@
 /*
- * What the last COPY of this session did, and what all functions that show
- * such a thing share: who may see it, and what is said when there is nothing
- * to see.
+ * The report of the session's last COPY, and what all functions that show such
+ * a report share: who may see it, and the message if there is nothing to show.
  *
  * The report is filled while the COPY runs and becomes valid at its end. After
- * an error it is not valid: a statement that failed did nothing. It is shown
- * to the user who ran the COPY and to members of pg_read_all_stats, as
- * pg_stat_activity shows a query: within one session SET ROLE may change who
- * asks.
+ * an error it is not valid, because a failed statement did nothing. It is
+ * shown to the user who ran the COPY and to members of pg_read_all_stats, as
+ * pg_stat_activity shows a query: SET ROLE may change the current user within
+ * a session.
  */
 #include "base/pgsluice.h"
 
@@ -24,12 +23,12 @@
 
 SluiceReport sluice_report;
 
-/* When the statement began that has loaded the library; 0: none has. */
+/* The start of the statement that has loaded the library; 0: none has. */
 static TimestampTz loaded_at;
 
 /*
- * Begins the answer of one of our functions, which may have been declared for
- * another version.
+ * Begins the result of one of our functions, which may have been declared for
+ * another version of the library.
  */
 ReturnSetInfo *
 sluice_begin_rows(FunctionCallInfo fcinfo, int columns)
@@ -47,8 +46,8 @@ sluice_begin_rows(FunctionCallInfo fcinfo, int columns)
 }
 
 /*
- * Whether the current user may see what this one did: as pg_stat_activity has
- * it.
+ * Whether the current user may see what this user did. The rule is that of
+ * pg_stat_activity.
  */
 bool
 sluice_may_see(Oid user)
@@ -58,8 +57,8 @@ sluice_may_see(Oid user)
 }
 
 /*
- * The command that has later sessions of this database load the library, first
- * of all that they load.
+ * The command that makes later sessions of this database load the library,
+ * before any other library.
  */
 static char *
 how_to_load(void)
@@ -81,8 +80,8 @@ how_to_load(void)
 }
 
 /*
- * Says why a view of what was done last is empty. `hidden`: something was
- * done, by another user.
+ * Says why a view of the last command is empty. `hidden`: a command was
+ * executed, by another user.
  */
 void
 sluice_explain_nothing(bool hidden, const char *what, const char *setting)
@@ -103,15 +102,15 @@ sluice_explain_nothing(bool hidden, const char *what, const char *setting)
 }
 
 /*
- * The library is being loaded; by a statement of this session unless the
- * server loads it for all.
+ * Called when the library is loaded. A statement of this session loads it,
+ * unless the server loads it for all sessions.
  */
 void
 sluice_note_loading(void)
 {
 	if (IsUnderPostmaster && !process_shared_preload_libraries_in_progress)
 		loaded_at = GetCurrentStatementStartTimestamp();
-	/* CREATE EXTENSION silences NOTICE. */
+	/* CREATE EXTENSION suppresses NOTICE. */
 	if (creating_extension)
 		ereport(INFO,
 				(errmsg("pgsluice is loaded in this session only"),

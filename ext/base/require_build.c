@@ -1,13 +1,13 @@
 /*
  * The number of this build of the library, which a worker compares with its
- * leader's. Each worker loads the library from its file, so that
- * an upgrade of the package on disk gives a leader workers of another build.
- * What both share lies in memory in the form of one build only.
+ * leader's. Each worker loads the library from its file, so that an upgrade of
+ * the package on disk gives a leader workers of another build. The layout of
+ * what leader and worker share in memory is valid for one build only.
  */
 #include "base/pgsluice.h"
 
 /*
- * Refuses, in a worker of a ParallelContext, to work for a leader with another
+ * Raises an error, in a worker of a ParallelContext, if the leader has another
  * build of the library.
  */
 void

@@ -1,32 +1,34 @@
 /*
  * Values of a sequence for many rows at once.
  *
- * The first value and the last are drawn by nextval itself, which checks
- * permissions, brings a new sequence into use, and leaves currval() and
- * lastval() as they should be. Those in between are reserved in one step under
- * the lock of the sequence's page, which is left and logged as that many calls
- * of nextval would have (nextval_internal of src/backend/commands/sequence.c).
+ * nextval itself draws the first value and the last one: it checks
+ * permissions, takes a new sequence into use, and sets currval() and
+ * lastval(). The values in between are reserved in one step under the lock of
+ * the sequence's page. The page is left and logged as that many calls of
+ * nextval would have done it (nextval_internal of
+ * src/backend/commands/sequence.c).
  *
- * THE INVARIANT OF A SEQUENCE.  No value that a committed transaction has used
- * is ever given out again, also after a crash. PostgreSQL logs a value ahead
- * of those in use (LOGGED_AHEAD): recovery continues behind it. advance()
- * keeps the rule: if the values that were logged ahead do not cover the block,
- * it logs a new value behind the block, before the page can be written (one
- * critical section, the page's LSN), and the transaction has an ID, so that
- * its commit waits for that record.
+ * THE INVARIANT OF A SEQUENCE.  A value that a committed transaction has used
+ * is never given out again, not even after a crash. PostgreSQL logs a value
+ * ahead of those in use (LOGGED_AHEAD), and recovery continues after it.
+ * advance() keeps this rule. If the values logged ahead do not cover the
+ * block, it logs a new value beyond the block before the page can be written
+ * (one critical section, the page's LSN). The transaction then has an ID, so
+ * that its commit waits for that record.
  *
- * WHAT OTHERS SEE.  Values of a block are consecutive, as if this session had
- * called nextval that many times without anyone in between: which is a
- * possible order of events. Values that are reserved and not used, because an
- * attempt failed, are lost, as nextval's are after a rollback.
+ * WHAT OTHERS SEE.  The values of a block are consecutive, as if this session
+ * had called nextval that many times and no other session had called it in
+ * between. That is a possible order of events. If an attempt fails, its
+ * reserved values that were not used are lost, as nextval's are after a
+ * rollback.
  *
- * BOUNDS.  A block is only taken if it lies, with the values logged ahead,
- * between the sequence's bounds. Otherwise values are drawn one by one: CYCLE
- * and the error at the end are nextval's. A sequence with a cache is left to
- * nextval entirely.
+ * BOUNDS.  A block is taken only if it, and the values logged ahead, lie
+ * between the sequence's bounds. Otherwise values are drawn one by one, so
+ * that nextval does CYCLE or raises the error at the end. A sequence with a
+ * cache is left to nextval entirely.
  *
- * An ALTER SEQUENCE of another session cannot come in between: nextval keeps a
- * lock on the sequence until the end of the transaction, and the definition is
+ * An ALTER SEQUENCE of another session cannot interfere: nextval keeps a lock
+ * on the sequence until the end of the transaction, and the definition is
  * looked up again under that lock.
  */
 #include "base/pgsluice.h"
@@ -44,7 +46,7 @@
 /* SEQ_LOG_VALS of sequence.c: values that are logged ahead of those in use. */
 #define LOGGED_AHEAD 32
 
-/* Finds out how it counts; false: values are to be drawn one by one. */
+/* Looks up the definition. False: values have to be drawn one by one. */
 static bool
 look_up(SluiceSequence *serial)
 {
@@ -59,14 +61,15 @@ look_up(SluiceSequence *serial)
 	serial->min = form->seqmin;
 	serial->max = form->seqmax;
 	/*
-	 * A session's cache is nextval's own; with one it is called seldom enough.
+	 * Only nextval maintains a session's cache. With a cache, it reads the
+	 * sequence seldom enough.
 	 */
 	caches = form->seqcache > 1;
 	ReleaseSysCache(tuple);
 	return !caches;
 }
 
-/* `blocks`: nobody looks on. */
+/* `blocks`: no function can observe when values are drawn. */
 void
 sluice_sequence_open(SluiceSequence *serial, bool blocks)
 {
@@ -74,8 +77,8 @@ sluice_sequence_open(SluiceSequence *serial, bool blocks)
 }
 
 /*
- * Whether so many values, and those logged ahead of them, lie between `last`
- * and the bound.
+ * Whether `count` values, and the values logged ahead of them, lie between
+ * `last` and the bound.
  */
 static bool
 fits(const SluiceSequence *serial, int64 last, uint64 count)
@@ -88,15 +91,13 @@ fits(const SluiceSequence *serial, int64 last, uint64 count)
 		room / step >= count + LOGGED_AHEAD;
 }
 
-/*
- * Changes the page as that many calls of nextval would have; its lock is held.
- */
+/* Changes the page as `count` calls of nextval would. The page is locked. */
 static void
 advance(Relation rel, Buffer buffer, HeapTuple tuple, int64 count, int64 step)
 {
 	Form_pg_sequence_data seq = (Form_pg_sequence_data) GETSTRUCT(tuple);
 	Page		page = BufferGetPage(buffer);
-	/* What was logged before a checkpoint counts no more. */
+	/* Values that were logged before a checkpoint no longer count. */
 	int64		logged = PageGetLSN(page) <= GetRedoRecPtr() ? 0 : seq->log_cnt;
 	int64		last = seq->last_value + count * step;
 	bool		log = logged < count;
@@ -105,11 +106,11 @@ advance(Relation rel, Buffer buffer, HeapTuple tuple, int64 count, int64 step)
 		logged = LOGGED_AHEAD - (count - logged - 1) % (LOGGED_AHEAD + 1);
 	else
 		logged -= count;
-	/* So that the commit waits for the WAL. */
+	/* With an ID, the commit waits for the WAL. */
 	if (log && RelationNeedsWAL(rel))
 		GetTopTransactionId();
 
-	/* Recovery must go on behind all values of the block. */
+	/* Recovery must continue after all values of the block. */
 	Assert(logged >= 0 && logged <= LOGGED_AHEAD);
 	START_CRIT_SECTION();
 	MarkBufferDirty(buffer);
@@ -120,7 +121,7 @@ advance(Relation rel, Buffer buffer, HeapTuple tuple, int64 count, int64 step)
 
 		XLogBeginInsert();
 		XLogRegisterBuffer(0, buffer, REGBUF_WILL_INIT);
-		/* Recovery goes on behind what was logged ahead. */
+		/* Recovery continues after the values logged ahead. */
 		seq->last_value = last + logged * step;
 		seq->is_called = true;
 		seq->log_cnt = 0;
@@ -136,7 +137,7 @@ advance(Relation rel, Buffer buffer, HeapTuple tuple, int64 count, int64 step)
 	END_CRIT_SECTION();
 }
 
-/* Reserves the next values, unless they would come too close to a bound. */
+/* Reserves the next values, unless they would be too close to a bound. */
 static void
 reserve(SluiceSequence *serial, int64 count)
 {
@@ -148,8 +149,8 @@ reserve(SluiceSequence *serial, int64 count)
 	ItemId		item;
 
 	/*
-	 * nextval holds its lock to the end of the transaction: until then ALTER
-	 * SEQUENCE could come.
+	 * nextval holds its lock to the end of the transaction. Before it took the
+	 * lock, ALTER SEQUENCE could change the definition.
 	 */
 	serial->blocks = look_up(serial);
 	if (!serial->blocks)
@@ -172,19 +173,20 @@ reserve(SluiceSequence *serial, int64 count)
 	relation_close(rel, NoLock);
 }
 
-/* So many rows are about to ask for a value each. */
+/* `count` rows are about to need a value each. */
 void
 sluice_sequence_expect(SluiceSequence *serial, int64 count)
 {
 	/*
-	 * Where records are rejected, an attempt that failed leaves values over.
+	 * If records are rejected, a failed attempt leaves reserved values unused.
 	 */
 	serial->left = 0;
 	serial->expected = serial->blocks ? count : 0;
 }
 
 /*
- * The next value; the first and the last of an expected lot come from nextval.
+ * The next value. The first and the last of the expected values come from
+ * nextval.
  */
 static int64
 next_value(SluiceSequence *serial)
@@ -195,7 +197,7 @@ next_value(SluiceSequence *serial)
 	if (serial->left > 0)
 	{
 		value = serial->next;
-		/* Does not overflow: as many more fit before the bound. */
+		/* Does not overflow: LOGGED_AHEAD more values fit before the bound. */
 		serial->next += serial->step;
 		serial->left--;
 		return value;
@@ -206,7 +208,7 @@ next_value(SluiceSequence *serial)
 	return value;
 }
 
-/* Puts the next value into the place that the core left for it. */
+/* Writes the next value to the place that the core left for it. */
 void
 sluice_sequence_fill(SluiceSequence *serial, char *place)
 {
@@ -236,7 +238,7 @@ sluice_sequence_fill(SluiceSequence *serial, char *place)
 	}
 }
 
-/* Does that where it is quick: the value is reserved, and is known to fit. */
+/* Does the same if that is quick: the value is reserved and known to fit. */
 bool
 sluice_sequence_fill_reserved(SluiceSequence *serial, char *place)
 {

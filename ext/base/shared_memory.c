@@ -1,16 +1,16 @@
 /*
- * Shared memory that may not be there.
+ * Shared memory that may not be available.
  *
- * The server reserves all of a segment when it creates it, and raises an error
- * if there is too little: containers often have 64 MB of /dev/shm. Workers are
- * a help that the work can do without, so that here the error ends the help
- * and not the statement.
+ * The server reserves all memory of a segment when it creates the segment, and
+ * raises an error if there is too little: containers often have 64 MB of
+ * /dev/shm. The work can be done without workers. So an error here means that
+ * there are no workers; it does not end the statement.
  *
- * The error is caught without a subtransaction, whose end would begin another
- * command in the middle of a COPY. That is safe because dsm_create() takes
- * nothing of the transaction's: it raises errors with no lock held and no file
- * open, and the entry that it leaves is its resource owner's. So each call has
- * a separate owner.
+ * The error is caught without a subtransaction, because the end of one would
+ * begin another command in the middle of a COPY. That is safe because
+ * dsm_create() takes nothing that belongs to the transaction: it raises errors
+ * with no lock held and no file open, and the entry that it leaves belongs to
+ * a resource owner. So each call has a separate resource owner.
  */
 #include "base/pgsluice.h"
 
@@ -20,8 +20,8 @@
 #include "utils/resowner.h"
 
 /*
- * Ends a segment, or what is left of one that could not be created, and its
- * owner.
+ * Releases a segment, or the rest of one that could not be created, and its
+ * resource owner.
  */
 void
 sluice_share_end(dsm_segment *segment, ResourceOwner owner)
@@ -34,8 +34,8 @@ sluice_share_end(dsm_segment *segment, ResourceOwner owner)
 }
 
 /*
- * The error that was just caught is forgotten, unless somebody wants the
- * statement to end.
+ * Discards the error that was just caught, unless it is a request to end the
+ * statement (a cancel, a shutdown).
  */
 static void
 forget_error(MemoryContext context)
@@ -47,7 +47,8 @@ forget_error(MemoryContext context)
 }
 
 /*
- * Creates a segment with a separate owner. NULL: there is not enough memory.
+ * Creates a segment with a separate resource owner. NULL: there is not enough
+ * memory, or the server has too many segments.
  */
 dsm_segment *
 sluice_share_create(Size size, ResourceOwner *owner)
@@ -75,8 +76,8 @@ sluice_share_create(Size size, ResourceOwner *owner)
 }
 
 /*
- * InitializeParallelDSM(). False: there is no segment, for want of memory or
- * because the server has too many of them, and the caller destroys the
+ * Calls InitializeParallelDSM(). False: there is no segment, because memory is
+ * lacking or the server has too many of them; the caller then destroys the
  * context.
  */
 bool
@@ -95,7 +96,7 @@ sluice_share_parallel(ParallelContext *parallel)
 	PG_CATCH();
 	{
 		/*
-		 * Once there is a segment, what fails is not for want of shared
+		 * If the segment exists, the error is not about a lack of shared
 		 * memory.
 		 */
 		if (parallel->seg != NULL)
@@ -106,7 +107,7 @@ sluice_share_parallel(ParallelContext *parallel)
 	CurrentResourceOwner = outer;
 	if (parallel->seg != NULL)
 	{
-		/* It becomes the outer owner's. */
+		/* The outer resource owner takes it over. */
 		dsm_pin_mapping(parallel->seg);
 		dsm_unpin_mapping(parallel->seg);
 	}

@@ -1,9 +1,10 @@
 /*
- * The tables that COPY's options rejects_to and duplicates_to name: rows go in
- * by a plain INSERT of the user's own, with its rights, rules and triggers.
+ * The tables that COPY's options rejects_to and duplicates_to name. Rows are
+ * inserted by a plain INSERT of the user, with its privileges, rules and
+ * triggers.
  *
- * The INSERT is tried once with no rows when the COPY begins, so that a wrong
- * name, a missing column or a missing right is reported before any data is
+ * The INSERT is executed once with no rows when the COPY begins. So a wrong
+ * name, a missing column or a missing privilege is reported before any data is
  * read, and not when the first record is rejected after an hour.
  */
 #include "base/pgsluice.h"
@@ -19,14 +20,14 @@ struct SluiceSpiInsert
 {
 	char	   *name;
 	SPIPlanPtr	plan;
-	char	   *nulls;			/* as SPI wants them */
+	char	   *nulls;			/* in the form that SPI needs */
 	int			ncolumns;
-	bool		runs_code;		/* an INSERT may run what looks at other tables */
+	bool		runs_code;		/* an INSERT may run code that reads other tables */
 };
 
 /*
- * A saved plan lives in the cache's own memory: without this it would outlive
- * the statement.
+ * A saved plan is in the plan cache's memory. Without this callback it would
+ * outlive the statement.
  */
 static void
 free_plan(void *plan)
@@ -34,7 +35,7 @@ free_plan(void *plan)
 	SPI_freeplan(plan);
 }
 
-/* INSERT INTO the table's columns of these names. */
+/* Begins an INSERT INTO these columns of the table. */
 static StringInfo
 start_insert(const char *name, const char *const *columns, int ncolumns)
 {
@@ -48,8 +49,8 @@ start_insert(const char *name, const char *const *columns, int ncolumns)
 }
 
 /*
- * Whether triggers, foreign keys among them, or rules see to an INSERT: then
- * they may look at any table.
+ * Whether an INSERT runs triggers, foreign keys included, or rules, which may
+ * read any table.
  */
 static bool
 runs_code(Oid relid)
@@ -67,7 +68,7 @@ runs_code(Oid relid)
 }
 
 /*
- * Refuses where the rows could not be inserted, before the first one is there.
+ * Raises an error if rows could not be inserted, before there is a first one.
  */
 static void
 try_insert(const char *name, const char *const *columns, const Oid *types, int ncolumns)
@@ -83,9 +84,9 @@ try_insert(const char *name, const char *const *columns, const Oid *types, int n
 }
 
 /*
- * Opens the table that the option names, which must have these columns. It
- * must not be the one that is being loaded. Lives in the current memory
- * context.
+ * Opens the table that the option names. It must have these columns, and it
+ * must not be the table that is being loaded. The result lives in the current
+ * memory context.
  */
 SluiceSpiInsert *
 sluice_spi_insert_open(const char *name, const char *option, Relation target,
@@ -148,7 +149,7 @@ sluice_spi_insert_row(SluiceSpiInsert *kept, Datum *values, const bool *isnull)
 }
 
 /*
- * Whether its rows may make something look at the table that is being loaded.
+ * Whether inserting its rows may run code that reads the table being loaded.
  */
 bool
 sluice_spi_insert_runs_code(const SluiceSpiInsert *kept)
@@ -156,7 +157,7 @@ sluice_spi_insert_runs_code(const SluiceSpiInsert *kept)
 	return kept->runs_code;
 }
 
-/* The table's name, quoted where that is needed. */
+/* The table's name, quoted where necessary. */
 const char *
 sluice_spi_insert_name(const SluiceSpiInsert *kept)
 {

@@ -1,22 +1,23 @@
 /*
- * Work that may fail without ending the statement: in an internal
- * subtransaction, as a block with an EXCEPTION clause in PL/pgSQL.
+ * Work that may fail without ending the statement. It runs in an internal
+ * subtransaction, like a block with an EXCEPTION clause in PL/pgSQL.
  *
- * A subtransaction that is begun must be ended, whatever the error. One that
- * is left open makes the next rollback take the wrong one: rows survive that
- * were to be undone, and the session never commits what it acknowledges later.
- * So no other file begins one (scripts/tidy checks that), and the work's error
- * is a result here: the caller keeps it, or raises it again with
+ * A subtransaction that was begun must be ended, whatever the error. If one is
+ * left open, the next rollback ends the wrong one: rows survive that should
+ * have been undone, and the session acknowledges later commits that never
+ * happen. So no other file begins one (scripts/tidy checks that). The error of
+ * the work is a result here: the caller keeps it, or raises it again with
  * ReThrowError().
  *
- * The two hard points. After the work is done, releasing the subtransaction
- * can itself fail; it is the last thing within PG_TRY, since after it the
- * subtransaction to roll back would be the caller's. And after a failure
- * nothing may fail before the rollback: copying the error can run out of
- * memory, so that is caught by itself, and reported after the rollback.
+ * Two points are difficult. First, releasing the subtransaction after the work
+ * is done can itself fail. So the release is the last step within PG_TRY:
+ * after it, the subtransaction to roll back would be the caller's. Second,
+ * after a failure nothing may fail before the rollback. Copying the error can
+ * run out of memory, so that failure is caught separately, and reported after
+ * the rollback.
  *
- * A FATAL error does not come by here. The process ends, and its exit aborts
- * all open subtransactions.
+ * A FATAL error does not pass through here. The process ends, and its exit
+ * aborts all open subtransactions.
  */
 #include "base/pgsluice.h"
 
@@ -41,18 +42,15 @@ copy_error(void)
 	}
 	PG_CATCH();
 	{
-		/*
-		 * Nothing is wanted of this second error: all of them are cleared by
-		 * the caller.
-		 */
+		/* This second error is ignored. The caller clears all of them. */
 	}
 	PG_END_TRY();
 	return error;
 }
 
 /*
- * What pg_stat_progress_copy and its like show of this session: a rollback
- * ends that.
+ * What pg_stat_progress_copy and similar views show of this session. A
+ * rollback clears it.
  */
 typedef struct Progress
 {
@@ -61,7 +59,7 @@ typedef struct Progress
 	int64		params[PGSTAT_NUM_PROGRESS_PARAM];
 } Progress;
 
-/* Notes what the view shows, while the subtransaction has not begun. */
+/* Saves what the view shows, before the subtransaction begins. */
 static void
 save_progress(Progress *progress)
 {
@@ -74,7 +72,7 @@ save_progress(Progress *progress)
 }
 
 /*
- * Shows it again. A rollback has ended the command's report
+ * Restores it. A rollback has ended the command's report
  * (pgstat_progress_end_command).
  */
 static void
@@ -91,11 +89,11 @@ restore_progress(const Progress *progress)
 }
 
 /*
- * Runs the work in a subtransaction, and in the current memory context. NULL:
- * it is done, and the subtransaction is part of the one around it. Otherwise
- * everything that it did in the database is undone, and this is its error, in
- * the current memory context. A fault at the end, when there is no memory for
- * that error, is raised at once.
+ * Runs the work in a subtransaction, and in the current memory context.
+ * Returns NULL if the work is done; it then belongs to the enclosing
+ * subtransaction or transaction. Otherwise everything that it did in the
+ * database is undone, and its error is returned in the current memory context.
+ * If there is no memory for that error, an error is raised after the rollback.
  */
 ErrorData *
 sluice_in_subtransaction(SluiceWork work, void *arg)
@@ -108,8 +106,8 @@ sluice_in_subtransaction(SluiceWork work, void *arg)
 	Progress	progress;
 
 	/*
-	 * An error ends all holds on interrupts, and critical sections: the caller
-	 * must have none.
+	 * An error resets all holds on interrupts, and critical sections: the
+	 * caller must have none.
 	 */
 	Assert(InterruptHoldoffCount == 0 && CritSectionCount == 0);
 	save_progress(&progress);
@@ -119,8 +117,8 @@ sluice_in_subtransaction(SluiceWork work, void *arg)
 	{
 		work(arg);
 		/*
-		 * Last: after this, the subtransaction to roll back would be the
-		 * caller's.
+		 * Must be last: after this, the subtransaction to roll back would be
+		 * the caller's.
 		 */
 		ReleaseCurrentSubTransaction();
 	}

@@ -1,19 +1,19 @@
 /*
- * The cap on workers of the whole server: each has one of pgsluice.max_workers
- * places, which are heavyweight locks. No two processes have the same one, and
- * it is given back when its owner ends, whatever happens: by the lock manager,
- * which survives errors and the end of a process alike. A counter in shared
- * memory would need a library in shared_preload_libraries, and somebody to
- * correct it after a crash.
+ * The limit on workers of the whole server. Each worker has one of
+ * pgsluice.max_workers places, which are heavyweight locks. No two processes
+ * have the same place. The lock manager releases a place when its owner ends,
+ * however it ends: it survives errors and the end of a process alike. A
+ * counter in shared memory would need a library in shared_preload_libraries,
+ * and code to correct it after a crash.
  *
  * A worker of a COPY takes its place itself, so that it can leave while its
- * leader waits for data; those of an index build are PostgreSQL's own parallel
- * workers, and their leader takes the places. In pg_locks places are of type
- * userlock.
+ * leader waits for data. The workers of an index build are PostgreSQL's own
+ * parallel workers, and their leader takes the places. In pg_locks, places
+ * have the type userlock.
  *
  * sluice_slots_free() tells a leader how many workers are worth starting.
- * Between that and the workers' start others may take the places; then a
- * worker finds none and leaves.
+ * Before they start, others may take the places. A worker that finds none
+ * leaves.
  */
 #include "base/pgsluice.h"
 
@@ -25,8 +25,8 @@
 #define PLACES 0x736c7500
 
 /*
- * The lock of a place. Advisory locks are of another type
- * (LOCKTAG_ADVISORY), so that none of them can be one of these.
+ * The lock of a place. Advisory locks have another type (LOCKTAG_ADVISORY), so
+ * they cannot conflict with it.
  */
 static void
 set_tag(LOCKTAG *tag, int place)
@@ -39,7 +39,7 @@ set_tag(LOCKTAG *tag, int place)
 	tag->locktag_lockmethodid = USER_LOCKMETHOD;
 }
 
-/* Takes a place that is free, and says which; -1: there is none. */
+/* Takes a free place and returns its number; -1: there is none. */
 static int
 take(bool session)
 {
@@ -59,7 +59,7 @@ take(bool session)
 		result = LockAcquire(&tag, ExclusiveLock, session, true);
 		if (result == LOCKACQUIRE_OK)
 			return place;
-		/* This session has it already. */
+		/* This session already has the place. */
 		if (result == LOCKACQUIRE_ALREADY_HELD)
 			LockRelease(&tag, ExclusiveLock, session);
 	}
@@ -68,7 +68,7 @@ take(bool session)
 
 /*
  * Takes at most `count` places for the rest of the transaction; returns how
- * many.
+ * many it took.
  */
 int
 sluice_slots_take(SluiceSlots *slots, int count)
@@ -86,7 +86,7 @@ sluice_slots_take(SluiceSlots *slots, int count)
 	return slots->count;
 }
 
-/* Gives places back until there are `count`. */
+/* Releases places until `count` are left. */
 void
 sluice_slots_keep(SluiceSlots *slots, int count)
 {
@@ -103,7 +103,7 @@ sluice_slots_keep(SluiceSlots *slots, int count)
 	CurrentResourceOwner = caller;
 }
 
-/* How many places are free at this moment, `count` at most. */
+/* How many places are free at this moment, at most `count`. */
 int
 sluice_slots_free(int count)
 {
@@ -115,8 +115,8 @@ sluice_slots_free(int count)
 }
 
 /*
- * At the worker's exit. Session locks are not given back by the end of a
- * transaction, which a worker need not have.
+ * Called when the worker exits. The end of a transaction does not release
+ * session locks, and a worker may have no transaction.
  */
 static void
 give_back(int code, Datum arg)
@@ -125,8 +125,9 @@ give_back(int code, Datum arg)
 }
 
 /*
- * Takes a place for this process, a worker, until it ends. It is not yet of
- * its leader's lock group: members of a group would take the same one.
+ * Takes a place for this process, a worker, until it ends. The worker must not
+ * be in its leader's lock group yet: members of a group could take the same
+ * place.
  */
 bool
 sluice_slots_take_one(void)

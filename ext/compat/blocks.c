@@ -1,30 +1,30 @@
 /*
- * Many blocks with one write, as the major version can: see base/blocks.c. And
- * for 15, many new blocks in one step, as later versions have it.
+ * Writing many blocks at once, as the major version can: see base/blocks.c.
+ * And for 15, adding many new blocks in one step, as later versions do it.
  *
  * ADDING BLOCKS ON 15 (compat_extend_locked).  The storage manager of 15 takes
- * a page of zeros for each new block. ExtendBufferedRelBy() of 16 reserves
- * the space of many blocks by one call of the system instead, and so does
- * this. Under the lock that extends the relation:
+ * a page of zeros for each new block. ExtendBufferedRelBy() of 16 reserves the
+ * space of many blocks by one system call instead, and so does this function.
+ * Under the relation extension lock:
  *
- *  1. fallocate() reserves the space, without a change of the file's length or
- *     of any byte in it. If it fails, also for want of space, blocks are added
+ *  1. fallocate() reserves the space, without changing the file's length or any
+ *     byte in it. If it fails, for example for lack of space, blocks are added
  *     one by one, with stock's errors.
  *  2. The new blocks get buffers, which are zeroed and locked; nothing is read
- *     for them. They come before the blocks exist, so that nobody can have put
- *     anything into one of them, written it and evicted it, when its buffer is
+ *     for them. This happens before the blocks exist. So nobody can have put
+ *     anything into one of them, written it and evicted it before its buffer is
  *     zeroed here. Nobody looks beyond the relation's end.
  *  3. smgrextend() writes zeros to the last new block: the file has its length
- *     now, and the next checkpoint syncs it. What lies before reads as zeros.
- *     If the file's own bytes of that block are not zeros, something between
- *     the storage manager and the file changes what is written: then zeros are
+ *     now, and the next checkpoint syncs it. The blocks before it read as zeros.
+ *     If the file's own bytes of the last block are not zeros, something between
+ *     the storage manager and the file changes what is written. Then zeros are
  *     written to the blocks before it too.
  *
- * An error or a crash before 3 leaves the file as long as it was. Buffers of
- * zeros that an error leaves beyond the end are what a stock extension that
- * has failed can leave, and the next extension takes them over (ReadBuffer()
- * with P_NEW expects them). After 3 the new blocks are pages of zeros, as
- * stock's are until they are filled.
+ * An error or a crash before step 3 leaves the file's length as it was. An
+ * error may leave buffers of zeros beyond the end. A stock extension that has
+ * failed can leave the same, and the next extension takes them over
+ * (ReadBuffer() with P_NEW expects them). After step 3 the new blocks are
+ * pages of zeros, as stock's are until they are filled.
  */
 #include "compat/compat.h"
 
@@ -42,7 +42,7 @@
 
 #if PG_VERSION_NUM >= 170000
 
-/* Of a longer run the storage manager would make several writes. */
+/* The storage manager would make several writes of a longer run. */
 #define AT_ONCE 128
 
 void
@@ -65,11 +65,11 @@ compat_write_blocks(Relation rel, BlockNumber first, uint32 n, const char *pages
 
 #else
 
-/* Where a server is patched to note which blocks are written, these are its hooks. */
+/* The hooks of a server that is patched to record which blocks are written. */
 extern PGDLLIMPORT void *mdextend_hook __attribute__((weak));
 extern PGDLLIMPORT void *mdwrite_hook __attribute__((weak));
 
-/* Whether the server must know of each block that is written, or writes around the system's cache. */
+/* Whether the server must see each block that is written, or writes around the system's cache. */
 static bool
 each_block_counts(void)
 {
@@ -80,7 +80,7 @@ each_block_counts(void)
 	return &mdextend_hook != NULL || &mdwrite_hook != NULL;
 }
 
-/* The file of a block, as _mdfd_segpath() of md.c names it; -1 if it cannot be opened. */
+/* Opens the file of a block, named as by _mdfd_segpath() of md.c; -1 if it cannot be opened. */
 static int
 open_segment(Relation rel, BlockNumber block)
 {
@@ -96,7 +96,7 @@ open_segment(Relation rel, BlockNumber block)
 	return len < (int) sizeof(segment) ? OpenTransientFile(segment, O_RDWR | PG_BINARY) : -1;
 }
 
-/* Whether the file holds this page as it is at this block's place. */
+/* Whether the file has exactly this page at this block's place. */
 static bool
 holds_page(int fd, BlockNumber block, const char *page)
 {
@@ -107,8 +107,9 @@ holds_page(int fd, BlockNumber block, const char *page)
 }
 
 /*
- * Writes n blocks of one segment file, of which the storage manager has just written the one behind
- * them. False if that is not what the file has, or if the system does not take them all.
+ * Writes n blocks of one segment file. The storage manager has just written the block after them.
+ * False if the file does not have that block's page unchanged, or if the system does not write all
+ * blocks.
  */
 static bool
 write_at_once(Relation rel, BlockNumber first, uint32 n, const char *pages)
@@ -145,7 +146,7 @@ compat_write_blocks(Relation rel, BlockNumber first, uint32 n, const char *pages
 
 #if PG_VERSION_NUM < 160000
 
-/* Reserves the space of n blocks behind the file's end. False if the system does not. */
+/* Reserves the space of n blocks after the file's end. False if the system does not do that. */
 static bool
 reserve_blocks(int fd, BlockNumber first, uint32 n)
 {
@@ -161,7 +162,10 @@ reserve_blocks(int fd, BlockNumber first, uint32 n)
 #endif
 }
 
-/* Buffers for blocks beyond the relation's end, zeroed and locked. False, and none, if one is in use. */
+/*
+ * Takes buffers for blocks beyond the relation's end, zeroed and locked. If one is in use, takes
+ * none: false.
+ */
 static bool
 take_buffers(Relation rel, BufferAccessStrategy strategy, BlockNumber first, uint32 n, Buffer *buffers)
 {
@@ -177,7 +181,7 @@ take_buffers(Relation rel, BufferAccessStrategy strategy, BlockNumber first, uin
 	return true;
 }
 
-/* Adds n blocks of one segment file in one step; false, and none, if that cannot be. */
+/* Adds n blocks of one segment file in one step. If that is not possible, adds none: false. */
 static bool
 extend_at_once(Relation rel, BufferAccessStrategy strategy, BlockNumber first, uint32 n, Buffer *buffers)
 {
@@ -203,7 +207,10 @@ extend_at_once(Relation rel, BufferAccessStrategy strategy, BlockNumber first, u
 	return true;
 }
 
-/* Fewer blocks than this are added one by one, as by FileZero() and FileFallocate() of 16. */
+/*
+ * Fewer blocks than this are added one by one. 16 has the same limit, between FileZero() and
+ * FileFallocate().
+ */
 #define EXTEND_AT_ONCE 9
 
 uint32
@@ -213,7 +220,7 @@ compat_extend_locked(Relation rel, BufferAccessStrategy strategy, uint32 n, Buff
 	BlockNumber first;
 	uint32		at_once;
 
-	/* No more pins than this backend's part, as LimitAdditionalPins() of 16 has it. */
+	/* No more pins than this backend's share, as LimitAdditionalPins() of 16 has it. */
 	n = RelationUsesLocalBuffers(rel) ? 1 : Min(n, Max(1, NBuffers / MaxBackends));
 	if (lock)
 		LockRelationForExtension(rel, ExclusiveLock);

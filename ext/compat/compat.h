@@ -1,17 +1,17 @@
 /*
- * The only place, with compat/nbtree.h, that knows which major version it is
- * built for.
+ * This and the other files of compat/ are the only ones that depend on the
+ * major version for which they are compiled.
  *
  * What differs between majors has one form here, that of the newest major if
- * there is a choice. The callers do not ask which version they run on, and
- * nothing is decided here: a function does on each major what the server's
- * own code does there.
+ * there is a choice. Callers do not test which version they run on, and
+ * nothing is decided here: a function does on each major what the server's own
+ * code does there.
  *
- * When a major is added, look for three kinds of change: names and arguments
- * (the compiler finds them), structs that the library allocates or copies
- * (CopyFromStateData, ResultRelInfo: found by the tests against stock COPY
- * alone), and rules (locks, WAL, visibility: read the release's history of
- * copyfrom.c, heapam.c, hio.c, nbtree and parallel.c).
+ * When a major is added, look for three kinds of change. Names and arguments:
+ * the compiler finds them. Structs that the library allocates or copies
+ * (CopyFromStateData, ResultRelInfo): only the tests against stock COPY find
+ * them. Rules (locks, WAL, visibility): read the release's history of
+ * copyfrom.c, heapam.c, hio.c, nbtree and parallel.c.
  */
 #ifndef PGSLUICE_COMPAT_H
 #define PGSLUICE_COMPAT_H
@@ -26,7 +26,7 @@
 #include "executor/executor.h"
 #include "nodes/execnodes.h"
 /*
- * libpq.h includes the declaration of Port, which wants Kerberos' headers where
+ * libpq.h includes the declaration of Port, which needs Kerberos' headers if
  * the server was built with them. Port is not used here.
  */
 #undef ENABLE_GSS
@@ -62,24 +62,28 @@
 #endif
 
 /*
- * The release, minor number included, whose headers the objects are made with.
+ * The release, minor number included, whose headers the objects are compiled
+ * with.
  */
 #define COMPAT_BUILT_FOR PG_VERSION_NUM
 
-/* c.h has it from 19 on. */
+/* Since 19 this is in c.h. */
 #if PG_VERSION_NUM < 190000
 #define pg_fallthrough __attribute__((fallthrough))
 #endif
 
-/* 16 has renamed RelFileNode, and all that is named after it, to RelFileLocator. */
+/*
+ * 16 has renamed RelFileNode, and everything named after it, to
+ * RelFileLocator.
+ */
 #if PG_VERSION_NUM < 160000
 #define rd_newRelfilelocatorSubid rd_newRelfilenodeSubid
 #define rd_firstRelfilelocatorSubid rd_firstRelfilenodeSubid
 #endif
 
 /*
- * A piece of the context gets another size; NULL, and it is as it was, if
- * there is no memory.
+ * Changes the size of a piece of the context. If there is no memory, returns
+ * NULL and leaves the piece unchanged.
  */
 static inline void *
 compat_repalloc_or_null(MemoryContext context, void *piece, Size size)
@@ -93,8 +97,8 @@ compat_repalloc_or_null(MemoryContext context, void *piece, Size size)
 }
 
 /*
- * The leader was let in before: its workers are asked for no more than has to
- * be.
+ * The leader's login was checked. Its workers bypass these checks, as far as
+ * the major allows it.
  */
 #if PG_VERSION_NUM >= 170000
 #define COMPAT_BYPASS_LOGIN (BGWORKER_BYPASS_ALLOWCONN | BGWORKER_BYPASS_ROLELOGINCHECK)
@@ -102,15 +106,15 @@ compat_repalloc_or_null(MemoryContext context, void *piece, Size size)
 #define COMPAT_BYPASS_LOGIN BGWORKER_BYPASS_ALLOWCONN
 #endif
 
-/* 15 and 16 number processes by another name. */
+/* 15 and 16 have other names for the numbers of processes. */
 #if PG_VERSION_NUM < 170000
 #define MyProcNumber MyBackendId
 #define ParallelLeaderProcNumber ParallelLeaderBackendId
 #endif
 
 /*
- * Where the rights are that a statement needs on a relation: 16 moved them out
- * of the range table.
+ * Where a statement's permissions on a relation are kept: 16 moved them out of
+ * the range table.
  */
 #if PG_VERSION_NUM >= 160000
 #define compat_rights(nsitem) ((nsitem)->p_perminfo)
@@ -118,21 +122,23 @@ compat_repalloc_or_null(MemoryContext context, void *piece, Size size)
 #define compat_rights(nsitem) ((nsitem)->p_rte)
 #endif
 
-/* INSERT of one column; `column` is its number as bitmaps of columns have it. */
+/*
+ * Adds a column to insert into; `column` is its number in bitmaps of columns.
+ */
 static inline void
 compat_add_inserted_column(ParseNamespaceItem *nsitem, int column)
 {
 	compat_rights(nsitem)->insertedCols = bms_add_member(compat_rights(nsitem)->insertedCols, column);
 }
 
-/* INSERT of the columns that were added. */
+/* Requires INSERT on the columns that were added. */
 static inline void
 compat_require_insert(ParseNamespaceItem *nsitem)
 {
 	compat_rights(nsitem)->requiredPerms = ACL_INSERT;
 }
 
-/* UPDATE of all columns. */
+/* Requires UPDATE on all columns. */
 static inline void
 compat_require_update(ParseNamespaceItem *nsitem, TupleDesc desc)
 {
@@ -146,7 +152,7 @@ compat_require_update(ParseNamespaceItem *nsitem, TupleDesc desc)
 	compat_rights(nsitem)->requiredPerms |= ACL_UPDATE;
 }
 
-/* SELECT of these columns. */
+/* Requires SELECT on these columns. */
 static inline void
 compat_require_select(ParseNamespaceItem *nsitem, Bitmapset *columns)
 {
@@ -155,7 +161,7 @@ compat_require_select(ParseNamespaceItem *nsitem, Bitmapset *columns)
 }
 
 /*
- * The server's check of them, and the hook that it calls then, as they are
+ * The server's permission check, the hook that it calls, and how that hook is
  * called and declared.
  */
 #if PG_VERSION_NUM >= 160000
@@ -172,7 +178,7 @@ compat_require_select(ParseNamespaceItem *nsitem, Bitmapset *columns)
 #define compat_may_use_schema(schema, role) (pg_namespace_aclcheck(schema, role, ACL_USAGE) == ACLCHECK_OK)
 #endif
 
-/* A scan for rows, whose use of the index nobody counts for EXPLAIN. */
+/* Begins a scan for rows. Its use of the index is not counted for EXPLAIN. */
 #if PG_VERSION_NUM >= 190000
 #define compat_index_beginscan(heap, index, snapshot, nkeys) index_beginscan(heap, index, snapshot, NULL, nkeys, 0, SO_NONE)
 #elif PG_VERSION_NUM >= 180000
@@ -182,8 +188,8 @@ compat_require_select(ParseNamespaceItem *nsitem, Bitmapset *columns)
 #endif
 
 /*
- * The executor's range table is the statement's. 18 wants to know which entries are not pruned: COPY has one
- * entry, and none is.
+ * Makes the statement's range table the executor's. 18 needs to know which entries are not pruned:
+ * COPY has one entry, which is not.
  */
 static inline void
 compat_init_range_table(EState *estate, CopyFromState cstate)
@@ -198,7 +204,10 @@ compat_init_range_table(EState *estate, CopyFromState cstate)
 #endif
 }
 
-/* Whether rows can be inserted at all: an error for a view without trigger, a sequence, and so on. */
+/*
+ * Checks that rows can be inserted at all: an error for a view without trigger, a sequence, and so
+ * on.
+ */
 static inline void
 compat_check_valid_target(ResultRelInfo *rri)
 {
@@ -211,7 +220,10 @@ compat_check_valid_target(ResultRelInfo *rri)
 #endif
 }
 
-/* One row into all indexes, by their access methods. Gives the indexes that are to be checked again at the end. */
+/*
+ * Inserts one row into all indexes, by their access methods. Returns the indexes that have to be
+ * checked again at the end.
+ */
 static inline List *
 compat_insert_index_tuples(ResultRelInfo *rri, TupleTableSlot *slot, EState *estate)
 {
@@ -224,7 +236,10 @@ compat_insert_index_tuples(ResultRelInfo *rri, TupleTableSlot *slot, EState *est
 #endif
 }
 
-/* Of a row that goes in speculatively: nothing is raised for these indexes. */
+/*
+ * The same for a row that is inserted speculatively: these indexes raise no
+ * error.
+ */
 static inline List *
 compat_insert_index_tuples_unless(ResultRelInfo *rri, TupleTableSlot *slot, EState *estate,
 								  bool *conflict, List *arbiters)
@@ -239,8 +254,8 @@ compat_insert_index_tuples_unless(ResultRelInfo *rri, TupleTableSlot *slot, ESta
 }
 
 /*
- * Whether no row that is there, dead ones aside, conflicts with this one; else `conflict` is its address. From 18
- * on the address of the row itself is an argument: it is not in the table yet.
+ * Whether no existing row, except dead ones, conflicts with this one; otherwise `conflict` becomes
+ * its address. Since 18 the address of the new row is an argument, too: it is not in the table yet.
  */
 static inline bool
 compat_check_index_constraints(ResultRelInfo *rri, TupleTableSlot *slot, EState *estate,
@@ -257,8 +272,8 @@ compat_check_index_constraints(ResultRelInfo *rri, TupleTableSlot *slot, EState 
 }
 
 /*
- * For triggers that lock a row which another transaction has changed. 16 also wants a list of the relations that
- * are changed, for checks of its own: none is given.
+ * For triggers that lock a row which another transaction has changed. 16 also takes a list of the
+ * relations that are changed, for its own checks: none is given.
  */
 static inline void
 compat_init_epq(EPQState *epq, EState *estate)
@@ -271,8 +286,8 @@ compat_init_epq(EPQState *epq, EState *estate)
 }
 
 /*
- * Prepares the defaults that stock COPY evaluates again, in the current memory
- * context.
+ * Initializes again the defaults that stock COPY evaluates, in the current
+ * memory context.
  */
 static inline void
 compat_renew_defaults(CopyFromState cstate)
@@ -286,7 +301,7 @@ compat_renew_defaults(CopyFromState cstate)
 	for (int i = 0; i < n; i++)
 	{
 #if PG_VERSION_NUM >= 160000
-		/* Those of dropped columns were never set. */
+		/* The entries of dropped columns were never set. */
 		if (TupleDescAttr(RelationGetDescr(cstate->rel), i)->attisdropped ||
 			cstate->defexprs[i] == NULL)
 			continue;
@@ -295,7 +310,7 @@ compat_renew_defaults(CopyFromState cstate)
 	}
 }
 
-/* random(), and from 18 on uuidv7(), each with their arguments' variants. */
+/* random(), and since 18 uuidv7(), each with all its variants. */
 static inline bool
 compat_is_random(Oid function)
 {
@@ -315,8 +330,8 @@ compat_is_random(Oid function)
 }
 
 /*
- * How a row of the root becomes one of the leaf; NULL: it is the same. 15 makes the map with the leaf, later
- * majors when it is asked for.
+ * How a row of the root is converted to one of the leaf; NULL: it need not be. 15 makes the map
+ * with the leaf, later majors on demand.
  */
 static inline TupleConversionMap *
 compat_root_to_leaf_map(ResultRelInfo *rri, EState *estate)
@@ -328,7 +343,7 @@ compat_root_to_leaf_map(ResultRelInfo *rri, EState *estate)
 #endif
 }
 
-/* Whether bytes from the client lie in the server's buffer. */
+/* Whether the server's buffer has unread bytes from the client. */
 static inline bool
 compat_client_bytes_buffered(void)
 {
@@ -339,7 +354,7 @@ compat_client_bytes_buffered(void)
 #endif
 }
 
-/* How many lines the header has: 19 skips more than one. */
+/* How many lines the header has: 19 may skip more than one. */
 #if PG_VERSION_NUM >= 190000
 #define compat_header_lines(cstate) \
 	((cstate)->opts.header_line == COPY_HEADER_MATCH ? 1 : (uint32) (cstate)->opts.header_line)
@@ -347,7 +362,7 @@ compat_client_bytes_buffered(void)
 #define compat_header_lines(cstate) ((cstate)->opts.header_line == COPY_HEADER_FALSE ? 0 : 1)
 #endif
 
-/* The format of the data: 19 has a name for each. */
+/* The format of the data: 19 has an enum for it. */
 #if PG_VERSION_NUM >= 190000
 #define compat_is_binary(cstate) ((cstate)->opts.format == COPY_FORMAT_BINARY)
 #define compat_is_csv(cstate) ((cstate)->opts.format == COPY_FORMAT_CSV)
@@ -356,7 +371,7 @@ compat_client_bytes_buffered(void)
 #define compat_is_csv(cstate) ((cstate)->opts.csv_mode)
 #endif
 
-/* COPY's DEFAULT marker came with 16. */
+/* COPY has a DEFAULT marker since 16. */
 static inline const char *
 compat_default_marker(CopyFromState cstate, int *len)
 {
@@ -370,8 +385,8 @@ compat_default_marker(CopyFromState cstate, int *len)
 }
 
 /*
- * The default of a column as COPY is going to evaluate it, NULL where it has
- * none. Up to 15 only those of columns outside of the list are kept.
+ * The default of a column as COPY is going to evaluate it; NULL if it has
+ * none. 15 keeps only those of columns outside the list.
  */
 static inline ExprState *
 compat_default_of(CopyFromState cstate, AttrNumber attnum)
@@ -389,7 +404,7 @@ compat_default_of(CopyFromState cstate, AttrNumber attnum)
 }
 
 /*
- * Since 18, \. is data in CSV, and refused in text unless alone on its line.
+ * Since 18, \. is data in CSV, and an error in text unless alone on its line.
  */
 static inline bool
 compat_dot_line_ends(void)
@@ -397,10 +412,7 @@ compat_dot_line_ends(void)
 	return PG_VERSION_NUM < 180000;
 }
 
-/*
- * ON_ERROR came with 17: records may be skipped for values that do not
- * convert.
- */
+/* Since 17, ON_ERROR may skip records whose values cannot be converted. */
 static inline bool
 compat_skips_errors(CopyFromState cstate)
 {
@@ -437,7 +449,7 @@ compat_skipped(CopyFromState cstate)
 #endif
 }
 
-/* At the end of the COPY: how many records were skipped, in the words of each major. */
+/* At the end of the COPY, reports how many records were skipped, in the words of each major. */
 static inline void
 compat_tell_skipped(CopyFromState cstate)
 {
@@ -467,7 +479,7 @@ compat_tell_skipped(CopyFromState cstate)
 #endif
 }
 
-/* Virtual generated columns came with 18. */
+/* Virtual generated columns exist since 18. */
 static inline bool
 compat_has_virtual_columns(TupleDesc desc)
 {
@@ -478,7 +490,7 @@ compat_has_virtual_columns(TupleDesc desc)
 #endif
 }
 
-/* From 18 on a CHECK constraint may be one that is not enforced. */
+/* Since 18 a CHECK constraint may be NOT ENFORCED. */
 #if PG_VERSION_NUM >= 180000
 #define compat_check_is_enforced(check) ((check)->ccenforced)
 #else
@@ -486,8 +498,8 @@ compat_has_virtual_columns(TupleDesc desc)
 #endif
 
 /*
- * Whether a domain has constraints; 19 tells on demand whether one is
- * volatile.
+ * Whether a domain has constraints; 19 also says on demand whether one of them
+ * is volatile.
  */
 #if PG_VERSION_NUM >= 190000
 #define compat_domain_has_constraints(type) DomainHasConstraints(type, NULL)
@@ -496,7 +508,7 @@ compat_has_virtual_columns(TupleDesc desc)
 #endif
 
 /*
- * From which level on messages are logged: 19 has a level for each kind of
+ * The lowest level of messages that are logged: 19 has one for each kind of
  * process.
  */
 #if PG_VERSION_NUM >= 190000
@@ -506,8 +518,8 @@ compat_has_virtual_columns(TupleDesc desc)
 #endif
 
 /*
- * A page of new rows may be worth pruning, which from 19 on also marks it as
- * visible to all.
+ * A page of new rows may be worth pruning. Since 19, pruning also marks it as
+ * all-visible.
  */
 #if PG_VERSION_NUM >= 190000
 #define compat_set_prunable(page, xid) PageSetPrunable(page, xid)
@@ -516,7 +528,7 @@ compat_has_virtual_columns(TupleDesc desc)
 #endif
 
 /*
- * 19 refuses system columns in COPY's WHERE clause, whatever else is wrong in
+ * 19 rejects system columns in COPY's WHERE clause before any other error in
  * it.
  */
 #define COMPAT_REFUSES_SYSTEM_COLUMNS (PG_VERSION_NUM >= 190000)
@@ -528,7 +540,7 @@ compat_has_virtual_columns(TupleDesc desc)
 #define compat_set_checksum(page, block) PageSetChecksumInplace(page, block)
 #endif
 
-/* A constraint that is not came with 18. */
+/* Whether a constraint is enforced: since 18 it may be NOT ENFORCED. */
 #if PG_VERSION_NUM >= 180000
 #define compat_is_enforced(constraint) ((constraint)->conenforced)
 #else
@@ -536,18 +548,18 @@ compat_has_virtual_columns(TupleDesc desc)
 #endif
 
 #if PG_VERSION_NUM < 160000
-/* compat/blocks.c: adds up to n blocks, at least one, all of them pinned and locked. */
+/* compat/blocks.c: adds up to n blocks, at least one; all are pinned and locked. */
 extern uint32 compat_extend_locked(Relation rel, BufferAccessStrategy strategy, uint32 n, Buffer *buffers);
 #endif
 
 /*
- * Adds up to n blocks to the relation, at least one: buffers of them, pinned,
- * the first one locked since before others could see it.
+ * Adds up to n blocks to the relation, at least one. Their buffers are pinned,
+ * and the first one has been locked since before others could see it.
  *
- * Until a page is initialized it is empty to every reader, and a crash leaves
- * zeros there, which VACUUM gives back: so blocks may be added before there
- * are rows for them. 15 adds them under the extension lock, which is taken once
- * for all: see compat/blocks.c.
+ * Until a page is initialized, every reader treats it as empty. A crash leaves
+ * zeros there, which VACUUM gives back. So blocks may be added before there
+ * are rows for them. 15 adds them under the extension lock, which is taken
+ * once for all: see compat/blocks.c.
  */
 static inline uint32
 compat_extend(Relation rel, BufferAccessStrategy strategy, uint32 n, Buffer *buffers)
@@ -564,7 +576,7 @@ compat_extend(Relation rel, BufferAccessStrategy strategy, uint32 n, Buffer *buf
 	return got;
 }
 
-/* From 16 on heap_multi_insert() adds more blocks than it fills at once. */
+/* Since 16 heap_multi_insert() may add more blocks than it fills at once. */
 static inline bool
 compat_has_free_block(BulkInsertState bistate)
 {
@@ -576,8 +588,8 @@ compat_has_free_block(BulkInsertState bistate)
 }
 
 /*
- * Has the next heap_multi_insert() add as many blocks as its rows need: in the
- * free space map others look like room.
+ * Makes the next heap_multi_insert() add only as many blocks as its rows need.
+ * More blocks would appear as room in the free space map.
  */
 static inline void
 compat_extend_by_need(BulkInsertState bistate)
@@ -587,7 +599,10 @@ compat_extend_by_need(BulkInsertState bistate)
 #endif
 }
 
-/* Takes one of them, if there are any: as RelationGetBufferForTuple() does. */
+/*
+ * Takes one of these blocks, if there is any, as RelationGetBufferForTuple()
+ * does.
+ */
 static inline BlockNumber
 compat_take_free_block(BulkInsertState bistate)
 {
@@ -605,12 +620,12 @@ compat_take_free_block(BulkInsertState bistate)
 }
 
 /*
- * compat/blocks.c: writes n blocks of one segment file, in front of the one that the storage manager
- * has just written. pages has that one's page too, behind theirs. The caller sees to the sync.
+ * compat/blocks.c: writes n blocks of one segment file. The storage manager has just written the
+ * block after them, whose page is in pages after theirs. The caller is responsible for the sync.
  */
 extern void compat_write_blocks(Relation rel, BlockNumber first, uint32 n, const char *pages);
 
-/* What pages that the server writes directly should be aligned to, and where a relation lies. */
+/* The alignment of pages that the server writes directly, and where a relation is stored. */
 #if PG_VERSION_NUM < 160000
 #define COMPAT_IO_ALIGN 4096
 #define compat_main_path(rel) relpath(RelationGetSmgr(rel)->smgr_rnode, MAIN_FORKNUM)
@@ -627,7 +642,7 @@ extern void compat_write_blocks(Relation rel, BlockNumber first, uint32 n, const
 #define CompatLocator RelFileLocator
 #endif
 
-/* WAL records of whole pages, many in one, with their holes left out. */
+/* WAL records of whole pages, several in each record, without their holes. */
 #define compat_log_newpages(rel, n, at, pages) log_newpages(&compat_locator(rel), MAIN_FORKNUM, n, at, pages, true)
 
 typedef enum CompatCollation
@@ -638,7 +653,10 @@ typedef enum CompatCollation
 	COMPAT_COLLATION_OTHER
 } CompatCollation;
 
-/* Who orders by a collation; that of the database stands with the database. */
+/*
+ * The provider of a collation. That of the default collation is stored with
+ * the database.
+ */
 #if PG_VERSION_NUM >= 190000
 static inline char
 compat_collation_provider(Oid collation)
@@ -664,9 +682,9 @@ compat_collation_provider(Oid collation)
 #endif
 
 /*
- * Who orders by a collation; LIBC: by this locale. Of the others nothing is known but that they compare by
- * functions of the server. Up to 17 there is no pg_locale_t for C, and none for the collation of the database
- * if that is the C library's.
+ * Which provider orders by a collation; LIBC: by this locale. The others are only known to compare
+ * by functions of the server. Up to 17 there is no pg_locale_t for C, and none for the collation of
+ * the database if that is the C library's.
  */
 static inline CompatCollation
 compat_collation(Oid collation, locale_t *libc)

@@ -1,7 +1,7 @@
 /*
  * GIN's and hash's functions, which are not an interface: what differs between
- * the majors. A change that does not show in a prototype has to be looked for
- * in their history when a major is added.
+ * the majors. When a major is added, changes that do not show in a prototype
+ * have to be looked for in their history.
  */
 #ifndef PGSLUICE_COMPAT_GIN_HASH_H
 #define PGSLUICE_COMPAT_GIN_HASH_H
@@ -9,14 +9,14 @@
 #include "access/gin_private.h"
 #include "access/hash.h"
 
-/* The leaf of a key, locked for a change: no snapshot since 17. */
+/* Finds the leaf of a key, locked for a change: no snapshot since 17. */
 #if PG_VERSION_NUM >= 170000
 #define compat_gin_find_leaf(btree) ginFindLeafPage(btree, false, false)
 #else
 #define compat_gin_find_leaf(btree) ginFindLeafPage(btree, false, false, NULL)
 #endif
 
-/* The access method's own insertion of an entry that is formed. */
+/* The access method's own insertion of an entry that was formed. */
 #if PG_VERSION_NUM >= 160000
 #define compat_hash_insert(index, entry, heap) _hash_doinsert(index, entry, heap, false)
 #else

@@ -1,9 +1,8 @@
 /*
- * What the builds of indexes need to know of the major version they are built
- * for: nbtree's functions and formats, which are not an interface and change
- * with each major. A change that does not show in a prototype (the meaning of
- * a flag, the order of locks) has to be looked for in nbtree's history when a
- * major is added.
+ * What index builds need of the major version: nbtree's functions and formats,
+ * which are not an interface and change with each major. When a major is
+ * added, changes that do not show in a prototype (the meaning of a flag, the
+ * order of locks) have to be looked for in nbtree's history.
  */
 #ifndef PGSLUICE_COMPAT_INDEX_H
 #define PGSLUICE_COMPAT_INDEX_H
@@ -18,15 +17,15 @@
 #include "utils/sortsupport.h"
 
 /*
- * 17 has a writer of new relations' pages that we use; before, see
- * index/page_writer.c.
+ * 17 has a writer for the pages of new relations, which we use. For earlier
+ * majors see index/page_writer.c.
  */
 #define COMPAT_HAS_BULK_WRITE (PG_VERSION_NUM >= 170000)
 
 /*
- * Pages of an index that is not logged have changed. From 19 on nbtree gives
- * them an LSN all the same: a scan that has released a leaf sees by it whether
- * the leaf has changed. Within a critical section.
+ * Marks changed pages of an index that is not logged. Since 19, nbtree gives
+ * such pages an LSN too: a scan that has released a leaf detects by it whether
+ * the leaf has changed. Called within a critical section.
  */
 static inline void
 compat_mark_changed(Relation index, const Buffer *buffers, int count)
@@ -59,7 +58,9 @@ compat_set_new_file(Relation rel, char persistence)
 		MAXALIGN(SizeOfPageHeaderData + 3 * sizeof(ItemIdData) + 3 * sizeof(ItemPointerData))) / 3))
 #endif
 
-/* nbtree's functions: given the table since 16, no snapshot since 17. */
+/*
+ * nbtree's functions: they take the table since 16, and no snapshot since 17.
+ */
 #if PG_VERSION_NUM >= 190000
 #define compat_bt_search(index, heap, key, leaf) _bt_search(index, heap, key, leaf, BT_WRITE, true)
 #elif PG_VERSION_NUM >= 170000
@@ -69,7 +70,10 @@ compat_set_new_file(Relation rel, char persistence)
 #else
 #define compat_bt_search(index, heap, key, leaf) _bt_search(index, key, leaf, BT_WRITE, NULL)
 #endif
-/* Pinned, and locked for readers; none of an empty index. */
+/*
+ * Returns the last leaf, pinned and locked for reading; none of an empty
+ * index.
+ */
 #if PG_VERSION_NUM >= 170000
 #define compat_bt_last_leaf(index) _bt_get_endpoint(index, 0, true)
 #else
@@ -84,8 +88,8 @@ compat_set_new_file(Relation rel, char persistence)
 #endif
 
 /*
- * Since 17, an access method may keep something, a pin among it, from one
- * entry to the next.
+ * Since 17, an access method may keep something from one entry to the next,
+ * for example a pin.
  */
 #if PG_VERSION_NUM >= 170000
 #define compat_index_cleanup(index, info) index_insert_cleanup(index, info)
@@ -93,7 +97,10 @@ compat_set_new_file(Relation rel, char persistence)
 #define compat_index_cleanup(index, info) ((void) (info))
 #endif
 
-/* Whether the transaction has run out of the time that 17 lets it be given. */
+/*
+ * Whether the transaction has exceeded transaction_timeout, which 17 has
+ * added.
+ */
 static inline bool
 compat_transaction_timed_out(void)
 {
@@ -105,8 +112,8 @@ compat_transaction_timed_out(void)
 }
 
 /*
- * Since 19, a descriptor that was made column by column has to be finished:
- * else slots read no column by it.
+ * Since 19, a descriptor that was made column by column has to be finalized;
+ * otherwise slots read no column with it.
  */
 #if PG_VERSION_NUM >= 190000
 #define compat_finish_descriptor(desc) TupleDescFinalize(desc)
@@ -114,7 +121,7 @@ compat_transaction_timed_out(void)
 #define compat_finish_descriptor(desc) ((void) (desc))
 #endif
 
-/* Takes back that a scan of the table has been counted. */
+/* Undoes the counting of a scan of the table. */
 static inline void
 compat_uncount_scan(Relation rel)
 {
@@ -128,9 +135,9 @@ compat_uncount_scan(Relation rel)
 }
 
 /*
- * Has another function build a B-tree, and the server's own again. Up to 18
- * each index's entry in the relation cache has its own copy of the access
- * method's functions; from 19 on all of them point to the same constant ones.
+ * Makes another function build a B-tree, and restores the server's own. Up to
+ * 18, each index's relcache entry has its own copy of the access method's
+ * functions. Since 19 all entries point to the same constant ones.
  */
 #if PG_VERSION_NUM >= 190000
 static const IndexAmRoutine *compat_stock_btree;
@@ -168,7 +175,7 @@ compat_give_back_build(Relation index)
 #define compat_index_build(heap, index) index_build(heap, index, BuildIndexInfo(index), true, false)
 #endif
 
-/* Finds the ascending order of an index's column; 18 asks in another way. */
+/* Finds the ascending order of an index's column; 18 has another argument. */
 static inline void
 compat_prepare_sort(Relation index, SortSupport sort)
 {

@@ -1,9 +1,9 @@
 /*
- * One COPY FROM from its statement to its count of rows.
+ * One COPY FROM, from the statement to its count of rows.
  *
- * The order of the steps is CopyFrom's (src/backend/commands/copyfrom.c), and
- * each step that can raise an error or run a user's code is at CopyFrom's
- * place:
+ * The order of the steps is CopyFrom's (src/backend/commands/copyfrom.c). Each
+ * step that can raise an error or run a user's code is at the place where
+ * CopyFrom has it:
  *
  *    BeginCopyFrom          stock: options, permissions of files, the parser's
  *                           state
@@ -13,18 +13,18 @@
  *    BEFORE STATEMENT       triggers
  *    rows                   load_rows(), with CopyFromErrorCallback's CONTEXT
  *    indexes                that were left for the end
- *    AFTER triggers         those of the statement are queued behind those of
+ *    AFTER triggers         those of the statement are queued after those of
  *                           the rows, then all are fired
  *    close
  *
- * So a user who compares pgsluice with stock COPY sees the same errors in the
- * same order, and triggers see the same rows.
+ * So users see the same errors in the same order as with stock COPY, and
+ * triggers see the same rows.
  *
- * What is different is only what lies within "rows": who parses, and by which
- * route rows get into the table.
+ * Only what lies within "rows" differs: which code parses the data, and by
+ * which route rows get into the table.
  *
- * Small loads (is_small) go through stock COPY's own CopyFrom with our bytes:
- * to prepare the core costs more than it saves there.
+ * Small loads (is_small) go through stock COPY's own CopyFrom, which reads our
+ * bytes: preparing the core would cost more there than it saves.
  */
 #include "copy/copy.h"
 
@@ -36,17 +36,17 @@
 #include "utils/portal.h"
 #include "utils/snapmgr.h"
 
-/* Less data than this costs less than to prepare for the core's rows. */
+/* Less data than this does not pay for preparing the core. */
 #define SMALL_BYTES 1024
 
-/* So much is loaded alone before workers are worth their start. */
+/* The leader loads this much before it pays to start workers. */
 #define ALONE_BYTES ((uint64) 4 << 20)
 
 /*
- * CONTEXT of an error, by stock COPY's own callback. Its line_buf is filled
- * only here, for a row that the core has formed. A lock of a page, like any
- * other lightweight lock, holds interrupts back; when the error is caught, that
- * is forgotten.
+ * The CONTEXT of an error, by stock COPY's own callback. Its line_buf is
+ * filled only here, for a row that the core has formed. A page lock, like any
+ * other lightweight lock, holds off interrupts. Catching the error resets
+ * that, so it is recorded in `locked` here.
  */
 static void
 error_context(void *arg)
@@ -65,7 +65,7 @@ error_context(void *arg)
 	CopyFromErrorCallback(cstate);
 }
 
-/* TABLE_INSERT_… as CopyFrom chooses them, and FREEZE's conditions. */
+/* The TABLE_INSERT_… options that CopyFrom sets, and FREEZE's conditions. */
 static int
 insert_options(CopyFromState cstate)
 {
@@ -93,8 +93,8 @@ insert_options(CopyFromState cstate)
 }
 
 /*
- * NOT NULL alone needs no further check: the core leaves NULLs there to the
- * server.
+ * Whether rows have to be checked before they are inserted. NOT NULL alone
+ * does not require it: the core leaves NULLs in such columns to the server.
  */
 static bool
 has_to_check_rows(CopyFromState cstate)
@@ -109,8 +109,8 @@ has_to_check_rows(CopyFromState cstate)
 }
 
 /*
- * Whether there may be a \. behind a row, where stock COPY's own loop would go
- * on: see sluice_marker_ends().
+ * Whether there may be a \. after a row. Stock COPY's own loop, which reads
+ * from our callback, would not end there: see sluice_marker_ends().
  */
 static bool
 may_end_early(const SluiceSource *src)
@@ -120,9 +120,8 @@ may_end_early(const SluiceSource *src)
 }
 
 /*
- * Whether all of the data has been read already, and is so little that the
- * core does not make it quicker. Looked at only where stock COPY has nothing to do before it
- * reads.
+ * Whether all of the data has been read, and is so small that the core does not make it
+ * faster. The data is read here only if stock COPY has nothing to do before it reads.
  */
 static bool
 is_small(SluiceLoad *load)
@@ -147,7 +146,7 @@ is_small(SluiceLoad *load)
 	return src->eof && src->end - src->start <= SMALL_BYTES && !may_end_early(src);
 }
 
-/* Stock COPY's loop instead of run(). */
+/* Runs stock COPY's loop instead of run(). */
 static void
 run_small(SluiceLoad *load)
 {
@@ -157,7 +156,7 @@ run_small(SluiceLoad *load)
 	sluice_index_uses_small(load->cstate->rel, load->processed);
 }
 
-/* What comes before the core's first row. False: there is nothing more. */
+/* What precedes the core's first row. False: there is no more data. */
 static bool
 begin(SluiceLoad *load)
 {
@@ -176,7 +175,7 @@ begin(SluiceLoad *load)
 	cstate->cur_lineno = 1;
 	if (src->start == src->end && !src->eof)
 		(void) sluice_fill(load);
-	/* The header is stock COPY's to read, and with it the first row. */
+	/* Stock COPY's parser reads the header, and the first row with it. */
 	if ((header || sluice_defaults_may_fail(cstate)) && !load->ask_server(load))
 		return false;
 	sluice_make_row_plan(load);
@@ -184,8 +183,8 @@ begin(SluiceLoad *load)
 }
 
 /*
- * One step through the data: forms what was read, or reads on, or has the
- * server read values. False at the end.
+ * One step through the data: forms rows from what was read, or reads more, or
+ * has the server read values. False at the end of the data.
  */
 static bool
 step(SluiceLoad *load)
@@ -203,7 +202,10 @@ step(SluiceLoad *load)
 			return false;
 	}
 	status = sluice_form(load);
-	/* Workers have nothing to do for the last chunk's leader. */
+	/*
+	 * If the pipeline has reached the end of the data already, what it has
+	 * left over is formed here.
+	 */
 	if (status == SLUICE_MORE && load->workers > 0 && !(src->eof && load->pipeline != NULL) &&
 		src->bytes - load->alone > load->alone_limit)
 	{
@@ -213,7 +215,7 @@ step(SluiceLoad *load)
 	return sluice_go_on(load, status);
 }
 
-/* The whole of the data. */
+/* Loads all of the data. */
 static void
 load_rows(SluiceLoad *load)
 {
@@ -231,9 +233,10 @@ load_rows(SluiceLoad *load)
 }
 
 /*
- * The same. If it meets an error, a row that comes before that in the data may
- * be waiting whose key is there already: then that is the error. Nothing is
- * looked for while a page may be locked.
+ * The same, with errors in the order of the input. When an error occurs, a row
+ * that precedes it in the data may be waiting whose key already exists. Then
+ * that row's error is raised instead. It is not searched for while a page may
+ * be locked.
  */
 static void
 load_rows_in_order(SluiceLoad *load)
@@ -245,7 +248,10 @@ load_rows_in_order(SluiceLoad *load)
 	}
 	PG_CATCH();
 	{
-		/* CONTEXT of this error is complete; another one shows no record. */
+		/*
+		 * The CONTEXT of this error is complete. Another error shows no
+		 * record.
+		 */
 		load->record = NULL;
 		if (!load->locked)
 			sluice_index_refuse_earlier(load->cstate);
@@ -254,7 +260,7 @@ load_rows_in_order(SluiceLoad *load)
 	PG_END_TRY();
 }
 
-/* All rows are in. */
+/* Finishes the indexes when all rows are in the table. */
 static void
 finish_indexes(SluiceLoad *load)
 {
@@ -308,7 +314,7 @@ run(SluiceLoad *load)
 		sluice_rejects_close(load->rejects);
 }
 
-/* Does the statement; returns how many rows were inserted. */
+/* Executes the statement; returns how many rows were inserted. */
 uint64
 sluice_copy(SluiceStatement *s)
 {
@@ -343,7 +349,7 @@ sluice_copy(SluiceStatement *s)
 	sluice_duplicates_open(&load->duplicates, s);
 	if (s->options.rejects_to)
 		load->rejects = sluice_rejects_open(s, load);
-	/* Who asks for workers, or for none, wants the core. */
+	/* An explicit `workers` option always uses the core. */
 	if (!s->options.workers_asked && is_small(load))
 		run_small(load);
 	else
@@ -356,7 +362,7 @@ sluice_copy(SluiceStatement *s)
 	sluice_report.bytes = load->source.bytes;
 	sluice_report.wal_bytes = pgWalUsage.wal_bytes - wal;
 	MemoryContextSwitchTo(old);
-	EndCopyFrom(cstate);		/* and all that is in its context */
+	EndCopyFrom(cstate);		/* and frees everything in its context */
 
 	INSTR_TIME_SET_CURRENT(after);
 	INSTR_TIME_ACCUM_DIFF(sluice_report.total, after, before);

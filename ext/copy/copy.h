@@ -1,6 +1,6 @@
 /*
- * One COPY FROM: see README.md. Only pgsluice.c calls these: first
- * sluice_why_not(), and if there is no reason against it, sluice_copy().
+ * One COPY FROM: see README.md. Only pgsluice.c calls these functions: first
+ * sluice_why_not(), and then sluice_copy() if there is no reason against it.
  */
 #ifndef PGSLUICE_COPY_H
 #define PGSLUICE_COPY_H

@@ -1,19 +1,19 @@
 /*
  * Whether a COPY FROM can be done here exactly as stock COPY would do it, and
  * if not, why. Errors that stock COPY would raise on the way are raised in the
- * same order and words (DoCopy of src/backend/commands/copy.c).
+ * same order and with the same words (DoCopy of src/backend/commands/copy.c).
  *
- * Each test either gives a reason, and then stock COPY does the whole
- * statement from the beginning, or does what DoCopy does at this place. A
- * reason must be found before anything was done that stock COPY would do again
- * with another result. Opening and locking the relation may be done twice;
- * reading data may not.
+ * Each test either returns a reason, and stock COPY then executes the whole
+ * statement from the beginning, or does what DoCopy does at this point. A
+ * reason must be found before anything is done that would have another result
+ * when stock COPY does it again. Opening and locking the relation may be done
+ * twice; reading data may not.
  *
- * Errors in options and privileges are stock COPY's to raise: then the answer
- * here is a reason as well, and DoCopy refuses in its own words.
+ * Errors in options and privileges are left to stock COPY. The answer here is
+ * then a reason as well, and DoCopy raises the error with its own words.
  *
- * A reason is a sentence without a full stop, shown in pgsluice.last_copy. What
- * cannot be determined is a reason, too.
+ * A reason is a sentence without a full stop, shown in pgsluice.last_copy. If
+ * something cannot be determined, that is a reason, too.
  */
 #include "copy/copy.h"
 
@@ -39,7 +39,7 @@
 #include "utils/rls.h"
 #include "utils/syscache.h"
 
-/* The refusal itself is stock COPY's: its words differ between majors. */
+/* Stock COPY raises the error itself: its words differ between majors. */
 static const char *
 privileges_why_not(const CopyStmt *stmt)
 {
@@ -52,8 +52,8 @@ privileges_why_not(const CopyStmt *stmt)
 }
 
 /*
- * Whether the statement has the option, whatever its value: a wrong value is
- * stock COPY's to refuse.
+ * Whether the statement has the option, whatever its value. Stock COPY rejects
+ * a wrong value.
  */
 static bool
 has_option(const List *options, const char *name)
@@ -69,8 +69,8 @@ has_option(const List *options, const char *name)
 }
 
 /*
- * Reasons that lie in the statement's options; those that are wrong are stock
- * COPY's to refuse.
+ * Reasons in the statement's options. Stock COPY rejects options that are
+ * wrong.
  */
 static const char *
 options_why_not(const List *options)
@@ -87,8 +87,8 @@ options_why_not(const List *options)
 }
 
 /*
- * What is neither converted nor in the server's encoding is looked at by rules
- * of its own.
+ * Reasons in the encodings. Special rules apply to data that is neither
+ * converted nor in the server's encoding.
  */
 static const char *
 encoding_why_not(const List *options)
@@ -107,7 +107,7 @@ encoding_why_not(const List *options)
 			data = pg_char_to_encoding(defGetString(option));
 	}
 	if (data < 0)
-		return "ENCODING is unknown";	/* which stock COPY refuses */
+		return "ENCODING is unknown";	/* stock COPY raises the error */
 	if (data != server &&
 		(data == PG_SQL_ASCII || server == PG_SQL_ASCII) &&
 		(pg_encoding_max_length(data) > 1 || pg_database_encoding_max_length() > 1))
@@ -115,11 +115,13 @@ encoding_why_not(const List *options)
 	return NULL;
 }
 
-/* Reasons that lie in the session or the transaction. */
+/* Reasons in the session or the transaction. */
 static const char *
 session_why_not(const List *options)
 {
-	/* Temporary tables only, or nothing at all: stock COPY knows the rules. */
+	/*
+	 * Only temporary tables can be loaded, or none: stock COPY has the rules.
+	 */
 	if (XactReadOnly)
 		return "the transaction is read-only";
 	if (IsInParallelMode())
@@ -128,8 +130,8 @@ session_why_not(const List *options)
 }
 
 /*
- * For a leaf that has one, rows cannot go in batches; as CopyFrom finds when
- * it comes to it.
+ * If a leaf has such a trigger, its rows cannot be inserted in batches.
+ * CopyFrom detects that when the first row reaches the leaf.
  */
 static bool
 is_before_trigger(HeapTuple tuple, TupleDesc desc, const void *context)
@@ -140,9 +142,9 @@ is_before_trigger(HeapTuple tuple, TupleDesc desc, const void *context)
 }
 
 /*
- * Looks at all partitions of the table, without a lock on them: what another
- * session changes meanwhile shows when the first row comes to it
- * (takes_single_rows() in heap/batches.c).
+ * Examines all partitions of the table without locking them. If another
+ * session changes one meanwhile, that is detected when the first row reaches
+ * the partition (takes_single_rows() in heap/batches.c).
  */
 static const char *
 judge_partitions(Relation rel, bool *volatile_checks)
@@ -175,7 +177,8 @@ judge_partitions(Relation rel, bool *volatile_checks)
 }
 
 /*
- * With many partitions, to look at them would take longer than a small COPY.
+ * The same, from the cache if possible: examining many partitions takes longer
+ * than a small COPY.
  */
 static const char *
 partitions_why_not(Relation rel, bool *volatile_checks)
@@ -202,8 +205,8 @@ partitions_why_not(Relation rel, bool *volatile_checks)
 }
 
 /*
- * Reasons that lie in the relation. Partitions are looked at last, since that
- * takes longest.
+ * Reasons in the relation. Partitions are examined last, because that takes
+ * longest.
  */
 static const char *
 relation_why_not(SluiceStatement *s)
@@ -241,8 +244,8 @@ relation_why_not(SluiceStatement *s)
 }
 
 /*
- * The WHERE clause as DoCopy prepares it; why it is stock COPY's to look at,
- * or NULL.
+ * Prepares the WHERE clause as DoCopy does. Returns why stock COPY has to
+ * evaluate it, or NULL.
  */
 static const char *
 where_why_not(SluiceStatement *s, ParseNamespaceItem *nsitem)
@@ -272,8 +275,8 @@ where_why_not(SluiceStatement *s, ParseNamespaceItem *nsitem)
 		AttrNumber	attno = i + FirstLowInvalidHeapAttributeNumber;
 
 		/*
-		 * But for tableoid, rows that are not in a table yet have none: stock
-		 * COPY says so.
+		 * Rows that are not in a table yet have no system columns except
+		 * tableoid. Stock COPY raises the error.
 		 */
 		if (attno < 0 && COMPAT_REFUSES_SYSTEM_COLUMNS)
 			return "the WHERE clause names a system column";
@@ -294,7 +297,7 @@ where_why_not(SluiceStatement *s, ParseNamespaceItem *nsitem)
 	return names_system ? "the WHERE clause names a system column" : NULL;
 }
 
-/* LOCK TABLE … IN ACCESS EXCLUSIVE MODE, with the rights that it asks for. */
+/* LOCK TABLE … IN ACCESS EXCLUSIVE MODE, with its permission checks. */
 static void
 lock_exclusively(RangeVar *relation)
 {
@@ -307,9 +310,10 @@ lock_exclusively(RangeVar *relation)
 }
 
 /*
- * What the server says of the rights. Other libraries are asked when the work
- * begins: one that was loaded before has not seen the statement by now, and an
- * auditor's hook looks up which statement the question is of.
+ * The server's own check of the permissions, without the hook of other
+ * libraries. That hook is called when the work begins (sluice_copy). At this
+ * point a library that was loaded before pgsluice has not seen the statement,
+ * and an auditor's hook looks up the statement to which the check belongs.
  */
 static void
 check_permissions(ParseState *pstate)
@@ -334,9 +338,9 @@ check_permissions(ParseState *pstate)
 }
 
 /*
- * A volatile function can tell at what moment stock COPY calls it: which rows
- * are in the table by then, and in which settings the next ones are read. With
- * options that stock COPY does not have there is no such moment to keep to.
+ * A volatile function can observe when stock COPY calls it: which rows are in
+ * the table by then, and which settings apply to the next rows. With options
+ * that stock COPY does not have, no such moment has to be kept.
  */
 static const char *
 checks_why_not(SluiceStatement *s)
@@ -348,8 +352,9 @@ checks_why_not(SluiceStatement *s)
 }
 
 /*
- * Opens and locks the relation. Returns why stock COPY has to do it, or NULL
- * with everything checked that DoCopy checks, but for other libraries' say.
+ * Opens and locks the relation. Returns why stock COPY has to execute the
+ * statement. Otherwise returns NULL, and everything has been checked that
+ * DoCopy checks, except by hooks of other libraries.
  */
 const char *
 sluice_why_not(SluiceStatement *s)

@@ -1,6 +1,6 @@
 /*
- * The C interface of the core: the other half of src/lib.rs, where each part
- * is explained. tests/header.rs checks that the two are in step.
+ * The C interface of the core. Its other half is src/lib.rs, where each part
+ * is explained. tests/header.rs checks that the two agree.
  */
 #ifndef PGSLUICE_CORE_H
 #define PGSLUICE_CORE_H
@@ -11,13 +11,13 @@
 
 /*
  * RULES OF THIS BORDER.  The core never calls PostgreSQL, so no longjmp() can
- * leave its frames; the few functions of C that it calls raise no error. It
- * never reads a catalog: everything it needs is in its arguments. It allocates
- * a bounded amount, each allocation can fail, and that failure is a status or
- * NULL; the caller raises the error. A panic of Rust becomes the status
- * …_PANIC, or NULL: a bug, and the statement has to fail. What a function
- * returns by pointer belongs to the core, and lives until the next call for the
- * same object unless its comment says otherwise.
+ * skip its frames. The few C functions that it calls raise no error. It never
+ * reads a catalog: everything it needs is in its arguments. It allocates a
+ * bounded amount. Each allocation can fail; the failure is returned as a
+ * status or NULL, and the caller raises the error. A panic of Rust becomes the
+ * status …_PANIC, or NULL: it is a bug, and the statement has to fail. What a
+ * function returns by pointer belongs to the core, and lives until the next
+ * call for the same object unless its comment says otherwise.
  */
 
 /* How the records of one statement become tuples of one relation. */
@@ -31,23 +31,23 @@ typedef struct SluiceLabel
 	uint32_t	oid;					/* pg_enum.oid */
 } SluiceLabel;
 
-/* An attribute of the relation. Dropped ones have their place too. */
+/* An attribute of the relation. Dropped ones are included. */
 typedef struct SluiceColumn
 {
 	uint32_t	type_oid;				/* of the base type; 0: only the server can read it */
 	int32_t		typmod;					/* atttypmod */
 	int32_t		source;					/* field of the record, from 0, or SLUICE_FROM_… */
-	const SluiceLabel *labels;			/* of an enum type */
+	const SluiceLabel *labels;			/* for an enum type */
 	size_t		nlabels;
 	const uint8_t *given;				/* SLUICE_FROM_GIVEN: the value, without varlena header */
 	size_t		given_len;
 	int16_t		len;					/* attlen */
 	uint8_t		align;					/* attalign in bytes */
-	uint8_t		element_align;			/* of an array type: that of its elements */
+	uint8_t		element_align;			/* for an array type: that of its elements */
 	bool		packable;				/* attstorage is not plain: a varlena may have a short header */
-	bool		not_null;				/* a NULL is left to the server, which refuses it */
-	bool		force_null;				/* FORCE_NULL names it */
-	bool		force_not_null;			/* FORCE_NOT_NULL names it */
+	bool		not_null;				/* a NULL is left to the server, which rejects it */
+	bool		force_null;				/* named by FORCE_NULL */
+	bool		force_not_null;			/* named by FORCE_NOT_NULL */
 } SluiceColumn;
 
 /* SluiceColumn.source: a NULL, the same value in each row, or a value that C fills in later. */
@@ -55,56 +55,59 @@ typedef struct SluiceColumn
 #define SLUICE_FROM_GIVEN (-2)
 #define SLUICE_FROM_BLANK (-3)
 
-/* the longest slice of input that may be given to pgsluice_form */
+/* the longest slice of input that pgsluice_form() accepts */
 #define SLUICE_MAX_SLICE ((size_t) 8 << 20)
 
-/* COPY's options on the form of the data. */
+/* COPY's options for the format of the data. */
 typedef struct SluiceDialect
 {
 	const uint8_t *null;				/* the NULL marker */
 	size_t		null_len;
 	const uint8_t *default_marker;		/* NULL: the statement has none */
 	size_t		default_len;
-	bool		binary;					/* FORMAT binary; the rest is not looked at then */
-	bool		csv;					/* else FORMAT text */
+	bool		binary;					/* FORMAT binary; the other fields are then ignored */
+	bool		csv;					/* FORMAT csv; otherwise text */
 	bool		dot_ends;				/* a line of \. ends the data of a file, as up to 17 */
 	uint8_t		delimiter;
 	uint8_t		quote;
 	uint8_t		escape;
 } SluiceDialect;
 
-/* Settings of the session that decide what a text means. They must not change while the plan is used. */
+/*
+ * Settings of the session that determine the meaning of a text. They must not change while the plan
+ * is used.
+ */
 typedef struct SluiceEnv
 {
 	bool		utc;					/* TimeZone is UTC */
 	uint8_t		date_order;				/* DATEORDER_… of miscadmin.h */
 	bool		money_c;				/* lc_monetary is C */
-	bool		single_byte;			/* of the database's encoding */
+	bool		single_byte;			/* the database's encoding is single-byte */
 } SluiceEnv;
 
 /* Why pgsluice_form() has returned. */
 typedef enum SluiceStatus
 {
-	SLUICE_MORE = 0,					/* no further whole record is in the slice */
-	SLUICE_FULL = 1,					/* no room for a tuple or a row: empty them and call again */
-	SLUICE_ASK = 2,						/* the record at `consumed` is for the server to read */
+	SLUICE_MORE = 0,					/* the slice has no further complete record */
+	SLUICE_FULL = 1,					/* no room for another tuple or row: empty them and call again */
+	SLUICE_ASK = 2,						/* the server has to read the record at `consumed` */
 	SLUICE_ENDED = 3,					/* a line of \. has ended the data */
 	SLUICE_PANIC = 4,					/* a bug: the statement has to fail */
 	SLUICE_MEMORY = 5					/* out of memory: the statement has to fail */
 } SluiceStatus;
 
-/* A tuple that was formed, and the record that it was formed of. */
+/* A tuple that was formed, and the record it was formed from. */
 typedef struct SluiceRow
 {
 	uint32_t	offset;					/* of the tuple in the arena */
 	uint32_t	len;					/* t_len */
-	uint32_t	blank;					/* of the value to fill in, in the tuple; 0: there is none */
+	uint32_t	blank;					/* offset in the tuple of the value to fill in; 0: there is none */
 	uint32_t	record;					/* where the record begins in the slice */
 	uint32_t	line;					/* the last line of the record, from 1 in the slice */
-	uint32_t	asks;					/* so many of its values are in `asks`: the next ones */
+	uint32_t	asks;					/* how many of its values are in `asks`: the next ones */
 } SluiceRow;
 
-/* A value that the server's input function has to read. Its text lies in the arena. */
+/* A value that the server's input function has to read. Its text is in the arena. */
 typedef struct SluiceAsk
 {
 	uint32_t	offset;
@@ -114,7 +117,8 @@ typedef struct SluiceAsk
 } SluiceAsk;
 
 /*
- * Input, memory for what is made of it, and how far that went. Fields without "out" are set by the caller.
+ * Input, memory for the results, and how far forming has got. The caller sets the fields without
+ * "out".
  */
 typedef struct SluiceSlice
 {
@@ -129,20 +133,20 @@ typedef struct SluiceSlice
 	size_t		asks_len;
 	size_t		rows_used;				/* out */
 	size_t		consumed;				/* out: bytes of the records that were formed */
-	uint64_t	lines;					/* out: and their lines */
+	uint64_t	lines;					/* out: number of their lines */
 	uint8_t		eol;					/* in and out: EolType of the lines so far */
 	bool		last;					/* no bytes follow these */
 	bool		pack;					/* form pages at the start of the arena, which is unused */
 	uint32_t	page_longest;			/* a longer tuple does not go into a page */
 	uint32_t	page_reserve;			/* bytes that stay free in each page */
-	uint32_t	page_limit;				/* most pages, or 0; then rows of a page that is not full are left for the next call */
+	uint32_t	page_limit;				/* the most pages, 0: no limit; with one, rows of a page that is not full are left for the next call */
 	size_t		pages;					/* out */
-	size_t		paged;					/* out: so many of the rows are in pages */
+	size_t		paged;					/* out: how many of the rows are in pages */
 } SluiceSlice;
 
 /*
- * Functions for the core's large buffers, as malloc() and its like. They raise no error. They are set
- * once, before any other function of the core is called.
+ * Functions for the core's large buffers, with the meaning of malloc() and so on. They raise no
+ * error. They are set once, before any other function of the core is called.
  */
 typedef struct SluiceLargePieces
 {
@@ -151,29 +155,32 @@ typedef struct SluiceLargePieces
 	void		(*free) (void *piece);
 } SluiceLargePieces;
 
-/* In the only thread of the process. */
+/* Called in the only thread of the process. */
 extern void pgsluice_large_pieces(const SluiceLargePieces *functions);
 
 /*
- * Makes a plan of copies of its arguments. `fields`: those of a record. NULL: out of memory, or a column
- * that cannot be.
+ * Makes a plan from copies of its arguments. `fields`: the fields of a record. NULL: out of memory,
+ * or an invalid column.
  */
 extern SluicePlan *pgsluice_plan(const SluiceColumn *columns, size_t ncolumns,
 								 size_t fields, const SluiceDialect *dialect,
 								 const SluiceEnv *env);
 extern void pgsluice_plan_free(SluicePlan *plan);
-/* Whether the core reads the text of a base type as its input function does. */
+/*
+ * Whether the core reads the text of a base type as the type's input function
+ * does.
+ */
 extern bool pgsluice_reads(uint32_t oid);
-/* So many bytes from the start are valid UTF-8, without a zero byte. */
+/* How many bytes from the start are valid UTF-8 without a zero byte. */
 extern size_t pgsluice_valid_utf8(const uint8_t *data, size_t len);
-/* Forms tuples of the records at the start of the slice. One call at a time for each plan. */
+/* Forms tuples from the records at the start of the slice. One call at a time for each plan. */
 extern SluiceStatus pgsluice_form(SluicePlan *plan, SluiceSlice *slice);
 
 /*
- * Sorting for indexes (src/index.rs, rank.rs, index_page.rs, team.rs). The core
- * sorts, merges and forms the pages of a B-tree. Temporary files are C's: the
- * core says by a status which bytes it wants written or read, and goes on when
- * it is called again. A build is used as follows.
+ * Sorting for indexes (src/index.rs, rank.rs, index_page.rs, team.rs). The
+ * core sorts, merges and forms the pages of a B-tree. C has the temporary
+ * files: a status of the core says which bytes have to be written or read, and
+ * the core continues when it is called again. A build is used as follows.
  *
  *   new
  *   add or add_page, for all rows; after …_FULL: settle, values and
@@ -182,12 +189,13 @@ extern SluiceStatus pgsluice_form(SluicePlan *plan, SluiceSlice *slice);
  *   step until …_DONE
  *   free
  *
- * An attribute is ranked (SLUICE_ORDER_RANKED) if only the server knows the
- * order of its values, as for text by a collation: C sorts the different values
- * by the operator class, and the core sorts the rows by their numbers.
+ * An attribute is ranked (SLUICE_ORDER_RANKED) if only the server can compare
+ * its values, as for text with a collation. C sorts the distinct values by the
+ * operator class, and the core sorts the rows by the numbers of these values.
  *
  * Builds in several processes are joined either whole (spread, spread_with,
- * sort_as, join: all words in one layout) or by their runs (spill, runs, adopt).
+ * sort_as, join: all words in one layout) or by their runs (spill, runs,
+ * adopt).
  */
 typedef struct SluiceIndex SluiceIndex;
 typedef struct SluiceIndexSource SluiceIndexSource;
@@ -211,76 +219,77 @@ typedef struct SluiceIndexAttribute
 	uint8_t		order;					/* SLUICE_ORDER_… */
 	bool		descending;
 	bool		nulls_first;
-	bool		exact;					/* of ranked values: equal ones have equal bytes */
+	bool		exact;					/* for ranked values: equal values have equal bytes */
 } SluiceIndexAttribute;
 
-/* The different values of a ranked attribute, numbered from 0. */
+/* The distinct values of a ranked attribute, numbered from 0. */
 typedef struct SluiceIndexValues
 {
-	const uint8_t *images;				/* each as a Datum points to it, or a Datum; aligned to 8 */
-	const uint32_t *starts;				/* of each, in units of 8 bytes */
+	const uint8_t *images;				/* each as a Datum points to it, or a Datum; aligned to 8 bytes */
+	const uint32_t *starts;				/* where each begins, in units of 8 bytes */
 	size_t		count;
 } SluiceIndexValues;
 
-/* A column of the table whose rows are read by the core itself. */
+/* A column of the table, if the core itself reads the rows. */
 typedef struct SluiceIndexColumn
 {
 	int16_t		len;					/* attlen */
-	int16_t		attribute;				/* of the index, from 0; -1: it has none */
+	int16_t		attribute;				/* its attribute of the index, from 0; -1: it has none */
 	uint8_t		align;					/* attalign in bytes */
 } SluiceIndexColumn;
 
-/* What is true of an index as a whole. */
+/* The properties of an index as a whole. */
 typedef struct SluiceIndexRules
 {
-	size_t		keys;					/* attributes that are the key; the others are INCLUDEd */
-	size_t		memory;					/* bytes for rows; then they are to be flushed */
+	size_t		keys;					/* how many attributes are the key; the others are INCLUDEd */
+	size_t		memory;					/* bytes for rows; beyond that they have to be flushed */
 	uint16_t	leaf_free;				/* bytes to leave free on a leaf */
-	bool		unique;					/* equal keys are …_DUPLICATE */
-	bool		nulls_not_distinct;		/* a NULL equals a NULL for that */
-	bool		first_in_table;			/* look for the first row of the table that has a key again */
-	bool		tells_twins;			/* tell of equal keys, and refuse none */
+	bool		unique;					/* equal keys return …_DUPLICATE */
+	bool		nulls_not_distinct;		/* for that, a NULL equals a NULL */
+	bool		first_in_table;			/* report the first row of the table that repeats a key, not the first such key */
+	bool		tells_twins;			/* report equal keys and reject none */
 	bool		deduplicate;			/* form posting lists */
 	bool		mixed;					/* a ranked value may be compressed in one row and not in another */
 
-	/* asked while rows are sorted: whether to stop; NULL: never */
+	/* called while rows are sorted: whether to stop; NULL: never */
 	bool		(*interrupted) (void);
 } SluiceIndexRules;
 
-/* What became of a call, and what is to be done next. */
+/* The result of a call, and what to do next. */
 typedef enum SluiceIndexStatus
 {
-	SLUICE_INDEX_GO = 0,				/* done; of a step: call it again */
+	SLUICE_INDEX_GO = 0,				/* done; after a step: call it again */
 	SLUICE_INDEX_FULL = 1,				/* added; flush before the next row */
-	SLUICE_INDEX_UNFIT = 2,				/* not added: only the server's own build takes this value */
+	SLUICE_INDEX_UNFIT = 2,				/* not added: only the server's own build accepts this value */
 	SLUICE_INDEX_WRITE = 3,				/* append the bytes to the temporary file */
-	SLUICE_INDEX_READ = 4,				/* supply bytes start to end of the temporary file */
+	SLUICE_INDEX_READ = 4,				/* supply the bytes from start to end of the temporary file */
 	SLUICE_INDEX_PAGES = 5,				/* take the pages */
-	SLUICE_INDEX_ADD = 6,				/* the run is written: rows may be added again */
+	SLUICE_INDEX_ADD = 6,				/* the run is written: more rows may be added */
 	SLUICE_INDEX_DONE = 7,				/* the tree is complete */
 	SLUICE_INDEX_DUPLICATE = 8,			/* two rows have the same key */
 	SLUICE_INDEX_NO_MEMORY = 9,			/* the statement has to fail */
 	SLUICE_INDEX_CORRUPT = 10,			/* the temporary file does not hold what was written */
 	SLUICE_INDEX_PANIC = 11,			/* a bug: the statement has to fail */
-	SLUICE_INDEX_CROWDED = 12,			/* not added: too many different values are ranked */
-	SLUICE_INDEX_INTERRUPTED = 13		/* `interrupted` has said so */
+	SLUICE_INDEX_CROWDED = 12,			/* not added: ranked attributes have too many distinct values */
+	SLUICE_INDEX_INTERRUPTED = 13		/* `interrupted` has returned true */
 } SluiceIndexStatus;
 
-/* What a step gives or asks for, by its status. */
+/* What a step returns or requests, by its status. */
 typedef struct SluiceIndexStep
 {
 	const uint8_t *bytes;				/* WRITE: to be written; DUPLICATE: an index tuple with the key */
 	size_t		len;
 	uint64_t	start;					/* READ: the first byte; DUPLICATE: the first row with the key */
-	uint64_t	end;					/* READ: behind the last byte */
-	uint64_t	rows;					/* that are in the tree */
-	uint32_t	root;					/* DONE: its block, or 0 if there is none */
+	uint64_t	end;					/* READ: the byte after the last one */
+	uint64_t	rows;					/* rows in the tree */
+	uint32_t	root;					/* DONE: block number of the root; 0: there is none */
 	uint32_t	level;					/* DONE: of the root */
 } SluiceIndexStep;
 
 /*
- * In which bits the rows of one or more builds differ. By it all builds sort in
- * one layout of as few bits as possible, so that their words can be merged.
+ * In which bits the rows of one or more builds differ. With it, all builds
+ * sort in one layout of as few bits as possible, so that their words can be
+ * merged.
  */
 typedef struct SluiceIndexSpread
 {
@@ -291,20 +300,26 @@ typedef struct SluiceIndexSpread
 	uint64_t	varying_place;
 } SluiceIndexSpread;
 
-/* NULL: out of memory, or an attribute that cannot be. */
+/* NULL: out of memory, or an invalid attribute. */
 extern SluiceIndex *pgsluice_index_new(const SluiceIndexAttribute *attributes,
 									   size_t count, const SluiceIndexRules *rules);
 extern void pgsluice_index_free(SluiceIndex *build);
-/* `stored`: the values are as index_form_tuple() stores them; else one that may not be is …_UNFIT. */
+/*
+ * `stored`: the values are as index_form_tuple() stores them. If not, one that may be stored
+ * otherwise is …_UNFIT.
+ */
 extern SluiceIndexStatus pgsluice_index_add(SluiceIndex *build, uint64_t tid, bool dead,
 											bool stored, const uintptr_t *values,
 											const bool *nulls);
-/* Of a ranked attribute; valid until a row is added. …_GO: it is not ranked, or is already. */
+/* The values of a ranked attribute; valid until a row is added. …_CORRUPT: it is not ranked. */
 extern SluiceIndexStatus pgsluice_index_values(const SluiceIndex *build, size_t attribute,
 											   SluiceIndexValues *values);
-/* Before the first pgsluice_index_values(): numbers the values of all rows. GO or …_CROWDED. */
+/*
+ * Before the first pgsluice_index_values(): numbers the values of all rows. Returns GO or
+ * …_CROWDED.
+ */
 extern SluiceIndexStatus pgsluice_index_settle(SluiceIndex *build);
-/* Numbers of the values in ascending order; whether each equals the one before it. */
+/* The numbers of the values in ascending order, and whether each value equals the one before it. */
 extern SluiceIndexStatus pgsluice_index_rank(SluiceIndex *build, size_t attribute,
 											 const uint32_t *order, const bool *equal,
 											 size_t count);
@@ -312,47 +327,56 @@ extern SluiceIndexStatus pgsluice_index_rank(SluiceIndex *build, size_t attribut
 extern SluiceIndexSource *pgsluice_index_source_new(const SluiceIndexColumn *columns,
 													size_t count);
 extern void pgsluice_index_source_free(SluiceIndexSource *source);
-/* Adds rows of a heap page from offsets[*next] on. FULL and UNFIT are about the row at *next. */
+/* Adds rows of a heap page from offsets[*next] on. FULL and UNFIT refer to the row at *next. */
 extern SluiceIndexStatus pgsluice_index_add_page(SluiceIndex *build,
 												 const SluiceIndexSource *source,
 												 const uint8_t *page, uint32_t block,
 												 const uint16_t *offsets, size_t count,
 												 size_t *next);
-/* Only sorts: pgsluice_index_sorted() then gives index tuples, from row `from` on; DONE: no more, and all is forgotten. */
+/*
+ * Only sorts: pgsluice_index_sorted() then returns index tuples from row `from` on; DONE: no more,
+ * and the rows are removed.
+ */
 extern SluiceIndexStatus pgsluice_index_sort(SluiceIndex *build);
 extern SluiceIndexStatus pgsluice_index_sorted(SluiceIndex *build, size_t from,
 											   SluiceIndexStep *step);
-/* Sorts what was added. Steps write it out. */
+/* Sorts the rows that were added. The next steps write them. */
 extern SluiceIndexStatus pgsluice_index_flush(SluiceIndex *build);
-/* No row follows. Steps give the pages. */
+/* No more rows follow. The next steps return the pages. */
 extern SluiceIndexStatus pgsluice_index_finish(SluiceIndex *build);
-/* Goes on, for some thousand rows at most, so that the caller can look for interrupts. */
+/* Continues for some thousand rows at most, so that the caller can check for interrupts. */
 extern SluiceIndexStatus pgsluice_index_step(SluiceIndex *build, SluiceIndexStep *step);
-/* Pairs of neighbours with equal keys since the last step; returns their number. */
+/*
+ * Returns the pairs of adjacent rows with equal keys since the last step, and
+ * their number.
+ */
 extern size_t pgsluice_index_twins(const SluiceIndex *build, const uint64_t (**twins)[2]);
-/* The bytes that a step has asked for. */
+/* Supplies the bytes that a step has requested. */
 extern SluiceIndexStatus pgsluice_index_supply(SluiceIndex *build, const uint8_t *bytes,
 											   size_t len);
-/* PAGES: has copied a page that is ready, and its block number. GO: there is none. */
+/* PAGES: a finished page was copied to `page`, and its number to `block`. GO: there is none. */
 extern SluiceIndexStatus pgsluice_index_page(SluiceIndex *build, uint8_t *page,
 											 uint32_t *block);
-/* False: the rows cannot be handed to another build. */
+/* False: the rows cannot be passed to another build. */
 extern bool pgsluice_index_spread(const SluiceIndex *build, SluiceIndexSpread *spread);
 extern void pgsluice_index_spread_with(SluiceIndexSpread *spread,
 									   const SluiceIndexSpread *other);
-/* step->bytes is what another process gives to pgsluice_index_join(). */
+/* step->bytes is what another process passes to pgsluice_index_join(). */
 extern SluiceIndexStatus pgsluice_index_sort_as(SluiceIndex *build,
 												const SluiceIndexSpread *spread,
 												SluiceIndexStep *step);
 extern SluiceIndexStatus pgsluice_index_join(SluiceIndex *build,
 											 const uint8_t *bytes, size_t len);
-/* From now on rows may take so many bytes. */
+/* From now on rows may take up to `bytes` bytes. */
 extern void pgsluice_index_limit(SluiceIndex *build, size_t bytes);
-/* Sorts what is there, and steps write it out; DONE: there is nothing. */
+/*
+ * Sorts the rows that were added, and the next steps write them; DONE: there
+ * are none.
+ */
 extern SluiceIndexStatus pgsluice_index_spill(SluiceIndex *build);
-/* Where the runs lie in the file: first byte and the one behind the last, for each. */
+/* Where the runs are in the file: for each, its first byte and the byte after its last one. */
 extern SluiceIndexStatus pgsluice_index_runs(SluiceIndex *build, SluiceIndexStep *step);
-/* Takes a run of another file; `start` and `end` say which, see SLUICE_INDEX_PLACE_BITS. */
+/* Takes over a run of another file; `start` and `end` say which, see SLUICE_INDEX_PLACE_BITS. */
 extern SluiceIndexStatus pgsluice_index_adopt(SluiceIndex *build, uint64_t start,
 											  uint64_t end);
 

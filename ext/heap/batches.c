@@ -4,17 +4,17 @@
  * Rows of a partitioned table are routed by the executor's own code
  * (ExecFindPartition), which also opens and checks each leaf. Up to
  * MAX_BATCHES leaves keep their batch open. Each leaf gets its rows in their
- * order. By stock COPY's rule rows of one flush go in partition by partition,
- * but no row of a later flush goes in before them. That rule is kept where
- * somebody can tell (`by_partition` is false): AFTER ROW triggers run in that
- * order, and logical decoding shows it. Elsewhere a leaf's rows wait until
- * there are enough of them for a whole batch, so that its pages and its indexes
- * get many at a time.
+ * order. In stock COPY, the rows of one flush are inserted partition by
+ * partition, and no row of a later flush is inserted before them. That order
+ * is kept where it can be observed (`by_partition` is false): AFTER ROW
+ * triggers run in that order, and logical decoding shows it. Otherwise the
+ * rows of a leaf wait until there are enough of them for a whole batch, so
+ * that its pages and its indexes get many rows at a time.
  *
- * A leaf may turn out, when the first row comes to it, to be one that takes
- * its rows one by one: it is foreign, or has a BEFORE ROW trigger. Then all
- * rows that wait go in first, and their index entries too, since a trigger may
- * look at them.
+ * A leaf may turn out, when its first row arrives, to take its rows one by
+ * one: it is foreign, or has a BEFORE ROW trigger. Then all waiting rows are
+ * inserted first, with their index entries, because a trigger may look at
+ * them.
  */
 #include "heap/heap.h"
 
@@ -26,12 +26,12 @@
 #include "executor/nodeModifyTable.h"
 #include "foreign/fdwapi.h"
 
-/* So many batches stay open, as in CopyFrom. */
+/* This many batches stay open, as in CopyFrom. */
 #define MAX_BATCHES 32
 
 /*
- * From now on rows go into the partitions in stock COPY's order. More of them
- * may wait than that allows: they go in first.
+ * From now on rows are inserted into the partitions in stock COPY's order.
+ * More rows may be waiting than that order allows, so they are inserted first.
  */
 static void
 keep_order(SluiceLoad *load)
@@ -40,10 +40,12 @@ keep_order(SluiceLoad *load)
 
 	if (!load->by_partition)
 		return;
-	/* Values of the row that is being routed may lie in memory that is reset. */
+	/*
+	 * Values of the row being routed may be in memory that the flush resets.
+	 */
 	if (!TTS_EMPTY(load->root_slot))
 		ExecMaterializeSlot(load->root_slot);
-	/* An error of their insertion shows no record. */
+	/* An error of this insertion must not show the record. */
 	load->record = NULL;
 	sluice_flush(load, NULL);
 	sluice_leaves_flush(load);
@@ -64,11 +66,12 @@ open_batch(SluiceLoad *load, ResultRelInfo *rri)
 
 	sluice_batch_open(batch, rri, load->estate, load->cstate, load->cid, load->options);
 	/*
-	 * Functions look for the rows that are in by then, through an index too.
+	 * Such functions read the rows that are in the table by then, maybe by an
+	 * index.
 	 */
 	if (load->volatile_checks)
 		never = "a volatile CHECK constraint or condition may look at the table";
-	/* Rows that may be taken back need their index entries at once. */
+	/* Rows that may be rolled back need their index entries at once. */
 	else if (load->rejects)
 		never = "rows may be rejected, or be duplicates";
 	batch->indexes = sluice_index_open(rri, load->estate, load->cstate, load->cid,
@@ -86,7 +89,7 @@ open_batch(SluiceLoad *load, ResultRelInfo *rri)
 	return batch;
 }
 
-/* Whether nobody can tell in which order the rows of two partitions went in. */
+/* Whether the order in which rows of two partitions go in is unobservable. */
 static bool
 order_is_free(const SluiceLoad *load)
 {
@@ -97,7 +100,7 @@ order_is_free(const SluiceLoad *load)
 		(triggers == NULL || !triggers->trig_insert_after_row);
 }
 
-/* Before the first row. */
+/* Opens the batches, before the first row. */
 void
 sluice_open_batches(SluiceLoad *load)
 {
@@ -115,7 +118,7 @@ sluice_open_batches(SluiceLoad *load)
 
 /*
  * Whether the leaf takes its rows one by one. sluice_why_not() has found no
- * such leaf, but those that no row has come to are not locked: another session
+ * such leaf, but a leaf that no row has reached is not locked: another session
  * may have attached one, or created a trigger.
  */
 static bool
@@ -126,14 +129,14 @@ takes_single_rows(const ResultRelInfo *rri)
 		(rri->ri_TrigDesc && rri->ri_TrigDesc->trig_insert_before_row);
 }
 
-/* The row in a separate slot of the leaf, with all that it points to. */
+/* Copies the row, with all it points to, to a separate slot of the leaf. */
 static TupleTableSlot *
 copy_for_leaf(SluiceLoad *load, ResultRelInfo *rri, TupleTableSlot *slot)
 {
 	TupleConversionMap *map = compat_root_to_leaf_map(rri, load->estate);
 	TupleTableSlot *leaf;
 
-	/* It is there if there is a map. */
+	/* The slot exists if there is a map. */
 	if (rri->ri_PartitionTupleSlot == NULL)
 	{
 		MemoryContext old = MemoryContextSwitchTo(load->estate->es_query_cxt);
@@ -154,7 +157,7 @@ copy_for_leaf(SluiceLoad *load, ResultRelInfo *rri, TupleTableSlot *slot)
 
 /*
  * Inserts the row, in CopyFrom's order. False: a trigger or the foreign table
- * has left it out.
+ * has skipped it.
  */
 static bool
 insert_single(SluiceLoad *load, ResultRelInfo *rri, TupleTableSlot *slot)
@@ -170,7 +173,7 @@ insert_single(SluiceLoad *load, ResultRelInfo *rri, TupleTableSlot *slot)
 		ExecComputeStoredGenerated(rri, estate, slot, CMD_INSERT);
 	if (rri->ri_FdwRoutine == NULL && constr)
 		ExecConstraints(rri, slot, estate);
-	/* A trigger may have changed it. */
+	/* The trigger may have changed the row. */
 	if (before)
 		ExecPartitionCheck(rri, slot, estate, true);
 	if (rri->ri_FdwRoutine != NULL)
@@ -191,7 +194,7 @@ insert_single(SluiceLoad *load, ResultRelInfo *rri, TupleTableSlot *slot)
 	return true;
 }
 
-/* These rows are in the table. */
+/* Counts rows that were inserted. */
 void
 sluice_count_rows(SluiceLoad *load, uint64 count)
 {
@@ -199,20 +202,20 @@ sluice_count_rows(SluiceLoad *load, uint64 count)
 	pgstat_progress_update_param(PROGRESS_COPY_TUPLES_PROCESSED, (int64) load->processed);
 }
 
-/* For the CONTEXT of an error: the row's record. */
+/* Sets the row's line and record, for the CONTEXT of an error. */
 void
 sluice_show_record(SluiceLoad *load, const SluiceSlice *slice, size_t n)
 {
 	size_t		next = n + 1 < slice->rows_used ? slice->rows[n + 1].record : slice->consumed;
 
 	load->cstate->cur_lineno = load->lines + slice->rows[n].line;
-	/* Of binary data none is shown. */
+	/* A binary record is not shown. */
 	load->record = load->source.binary ? NULL :
 		(const char *) slice->input + slice->rows[n].record;
 	load->record_len = next - slice->rows[n].record;
 }
 
-/* The batch is empty. Its leaf may get another one. */
+/* Closes a batch, which is empty. Its leaf may get another one. */
 static void
 close_batch(SluiceBatch *batch)
 {
@@ -225,8 +228,8 @@ close_batch(SluiceBatch *batch)
 	pfree(batch);
 }
 /*
- * Inserts the rows of all batches, in the order in which these were opened,
- * and closes the oldest ones beyond MAX_BATCHES.
+ * Inserts the rows of all batches, in the order in which the batches were
+ * opened, and closes the oldest ones beyond MAX_BATCHES.
  */
 static void
 flush_batches(SluiceLoad *load)
@@ -244,7 +247,7 @@ flush_batches(SluiceLoad *load)
 			sluice_insert_or_settle(&load->duplicates, batch);
 		open += batch->leaf.used == 0;
 	}
-	/* Those whose rows wait in pages stay open beside them. */
+	/* Batches whose rows wait in pages stay open in addition. */
 	foreach(lc, load->batches)
 	{
 		if (open <= MAX_BATCHES)
@@ -258,8 +261,8 @@ flush_batches(SluiceLoad *load)
 }
 
 /*
- * Inserts the rows that wait: those of one partition whose batch is full, or
- * all (NULL).
+ * Inserts the waiting rows: those of one partition whose batch is full, or all
+ * (NULL).
  */
 void
 sluice_flush(SluiceLoad *load, SluiceBatch *only)
@@ -280,7 +283,7 @@ sluice_flush(SluiceLoad *load, SluiceBatch *only)
 	sluice_count_rows(load, count - (load->duplicates.skipped - skipped));
 }
 
-/* All rows are in the table: what waits for its indexes goes in. */
+/* All rows are in the table: inserts the index entries that wait. */
 void
 sluice_finish_indexes(SluiceLoad *load)
 {
@@ -299,9 +302,9 @@ sluice_finish_indexes(SluiceLoad *load)
 }
 
 /*
- * A row of a leaf that takes them one by one. The rows before it go in first,
- * with their index entries: its triggers may look, and the check of a foreign
- * key that one of them causes finds rows by an index.
+ * Inserts a row of a leaf that takes them one by one. The rows before it are
+ * inserted first, with their index entries: the leaf's triggers may read them,
+ * and the check of a foreign key that a trigger causes finds rows by an index.
  */
 static void
 take_single_row(SluiceLoad *load, ResultRelInfo *rri, TupleTableSlot *slot)
@@ -309,7 +312,7 @@ take_single_row(SluiceLoad *load, ResultRelInfo *rri, TupleTableSlot *slot)
 	const char *record = load->record;
 
 	/*
-	 * With options that stock COPY does not have, there is no stock path to
+	 * Stock COPY does not have these options, so there is no stock path to
 	 * follow.
 	 */
 	if (load->rejects || load->duplicates.mode != SLUICE_DUPLICATE_ERROR)
@@ -319,7 +322,7 @@ take_single_row(SluiceLoad *load, ResultRelInfo *rri, TupleTableSlot *slot)
 						RelationGetRelationName(rri->ri_RelationDesc)),
 				 errhint("Run the COPY again.")));
 	slot = copy_for_leaf(load, rri, slot);
-	/* An error of their insertion shows no record. */
+	/* An error of this insertion must not show the record. */
 	load->record = NULL;
 	sluice_flush(load, NULL);
 	sluice_leaves_flush(load);
@@ -331,9 +334,9 @@ take_single_row(SluiceLoad *load, ResultRelInfo *rri, TupleTableSlot *slot)
 }
 
 /*
- * The batch of the leaf to which the row belongs; *slot becomes the row in the
- * leaf's own form, in the leaf's next slot. NULL: the leaf takes single rows,
- * and this one is done.
+ * Returns the batch of the leaf to which the row belongs. *slot becomes the
+ * leaf's next slot, with the row in the leaf's own form. NULL: the leaf takes
+ * single rows, and this row is done.
  */
 SluiceBatch *
 sluice_route(SluiceLoad *load, TupleTableSlot **slot)
@@ -379,7 +382,7 @@ sluice_route(SluiceLoad *load, TupleTableSlot **slot)
 	return batch;
 }
 
-/* After the last row; what was routed is closed too. */
+/* Closes all batches and ends the routing, after the last row. */
 void
 sluice_close_batches(SluiceLoad *load)
 {

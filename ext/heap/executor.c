@@ -2,17 +2,17 @@
  * The executor's state for the rows of one COPY, as CopyFrom sets it up: the
  * table and its indexes, opened once, and a batch for the rows that wait.
  *
- * A record that may be rejected is tried within a subtransaction and with an
- * executor of its own (rejects/): after an error whatever that executor had
- * open is given up with the subtransaction's resources, and nothing is used on
- * that an error has left in an unknown state.
+ * A record that may be rejected is tried within a subtransaction and with a
+ * separate executor (rejects/). After an error, everything that this executor
+ * had open is released with the subtransaction's resources. So nothing is used
+ * again that an error has left in an unknown state.
  */
 #include "heap/heap.h"
 
 #include "executor/nodeModifyTable.h"
 #include "utils/snapmgr.h"
 
-/* What rows need on their way in. */
+/* Sets up what rows need to be inserted. */
 void
 sluice_open_executor(SluiceLoad *load)
 {
@@ -46,7 +46,7 @@ sluice_open_executor(SluiceLoad *load)
 	load->econtext = GetPerTupleExprContext(estate);
 }
 
-/* All rows are in, and AFTER triggers have been fired. */
+/* All rows are inserted, and AFTER triggers have been fired. */
 void
 sluice_close_executor(SluiceLoad *load)
 {

@@ -1,16 +1,16 @@
 /*
  * The routes into the table: see README.md.
  *
- * A row takes one of four ways. Into a batch and by heap_multi_insert
+ * A row takes one of four ways: into a batch, and then by heap_multi_insert
  * (insert_route.c); with a whole page (page_routes.c; of a partition,
  * leaf_pages.c); by speculative insertion, for on_duplicate
  * (speculative_insert.c); or alone, into a leaf that takes its rows one by one
- * (batches.c). sluice_flush() puts in all that
- * waits in batches. After it the arena of the core's tuples may be used again.
+ * (batches.c). sluice_flush() inserts all rows that wait in batches. After
+ * that the arena of the core's tuples may be reused.
  *
- * Rows that are in the table go to their indexes by sluice_index_rows(), from
- * insert_route.c and page_routes.c; the two other ways need the executor's
- * insertion of entries, row by row, and use it directly.
+ * In the first two ways, rows that are in the table are passed to their
+ * indexes by sluice_index_rows(). The other two need the index entries of each
+ * row at once, so they use the executor's insertion of entries directly.
  */
 #ifndef PGSLUICE_HEAP_H
 #define PGSLUICE_HEAP_H
@@ -26,7 +26,10 @@ extern TupleTableSlot *sluice_batch_slot(SluiceBatch *batch);
 extern void sluice_slot_store(TupleTableSlot *slot, char *tuple, uint32 len);
 extern void sluice_slot_place(TupleTableSlot *slot, const ItemPointerData *tid);
 
-/* A row that is in the table, in a slot: `store` of NewRows, for rows that went in with pages. */
+/*
+ * Stores a row that is in the table in a slot: the `store` of NewRows, for rows that went in with
+ * pages.
+ */
 static inline TupleTableSlot *
 sluice_store_placed(TupleTableSlot *slot, const PlacedRow *row)
 {
@@ -58,11 +61,11 @@ extern void sluice_close_batches(SluiceLoad *load);
 extern void sluice_open_executor(SluiceLoad *load);
 extern void sluice_close_executor(SluiceLoad *load);
 
-/* Pages of rows that C has formed, and what these rows are in them. */
+/* Pages of rows that C has formed, and the places of these rows in them. */
 typedef struct SluicePacker
 {
 	char	   *pages;
-	Size		bytes;			/* room for pages */
+	Size		bytes;			/* size of `pages` */
 	SluiceRow  *rows;
 	size_t		used;			/* rows that were added */
 	size_t		npages;
@@ -70,7 +73,7 @@ typedef struct SluicePacker
 	bool		begun;
 } SluicePacker;
 
-/* No row is in it. */
+/* Empties the packer. */
 static inline void
 sluice_packer_clear(SluicePacker *packer)
 {
@@ -93,7 +96,9 @@ extern void sluice_leaves_flush(SluiceLoad *load);
 extern void sluice_leaves_close(SluiceLoad *load);
 
 /* page_routes.c */
-/* Less input than this is for the insert route: about 100 pages of rows. */
+/*
+ * Loads of less input than this use the insert route: about 100 pages of rows.
+ */
 #define SLUICE_PAGES_BYTES (SLUICE_SLICE * 3 / 4)
 extern void sluice_append_pages(SluiceLoad *load, SluiceBatch *batch, char **pages, uint32 n,
 								size_t rows, BlockNumber *blocks);

@@ -4,19 +4,19 @@
  * own.
  *
  * A batch holds up to SLUICE_BATCH_ROWS rows of one table or partition. The
- * core forms tuples in an arena, and the slots point to them there instead of
- * copying them: materialize() of our slots does nothing if there is a tuple.
- * So a tuple must stay where it is until the batch is flushed, and code that
- * is about to use the arena again flushes first (sluice_free_tuples).
+ * core forms tuples in an arena. The slots point to the tuples there instead
+ * of copying them: materialize() of our slots does nothing if there is a
+ * tuple. So a tuple must stay where it is until the batch is flushed, and code
+ * that is about to reuse the arena flushes first (sluice_free_tuples).
  *
- * Where rows go is PostgreSQL's choice (RelationGetBufferForTuple), within two
- * limits. If the free space map shows room in much of the table, rows go there
- * as stock COPY's do. If not, they go behind one another to the end, so that
- * they lie in the order of the data. And where indexes are left for the end,
- * they must lie in that order (sluice_keep_order).
+ * PostgreSQL chooses the place of a row (RelationGetBufferForTuple), within
+ * two limits. If the free space map shows room in much of the table, rows go
+ * there, as stock COPY's do. If not, they are appended to the table one after
+ * the other, so that they are in the order of the data. And if indexes are
+ * left for the end, rows must be in that order (sluice_keep_order).
  *
- * Blocks that were added in bulk and not used are given to the free space map
- * when the batch is closed, unless nobody else can see the table.
+ * Blocks that were added in bulk and not used are recorded in the free space
+ * map when the batch is closed, unless nobody else can see the table.
  */
 #include "heap/heap.h"
 
@@ -25,14 +25,14 @@
 #include "storage/freespace.h"
 
 /*
- * Heap slots that do not copy a tuple that is there: ours live in the batch's
+ * Heap slots that do not copy their tuple: our tuples are in the batch's
  * memory for as long as the slot holds them.
  */
 static TupleTableSlotOps slot_ops;
 
 /*
- * A tuple of the core is the batch's and need not be copied. Values that were
- * computed must be, as any slot does it.
+ * A tuple of the core belongs to the batch and need not be copied. Values that
+ * were computed must be copied, as in any slot.
  */
 static void
 materialize(TupleTableSlot *slot)
@@ -41,7 +41,7 @@ materialize(TupleTableSlot *slot)
 		TTSOpsHeapTuple.materialize(slot);
 }
 
-/* Our slots are heap slots but for materialize(). */
+/* Our slots are heap slots except for materialize(). */
 void
 sluice_install_init(void)
 {
@@ -50,7 +50,7 @@ sluice_install_init(void)
 }
 
 /*
- * Opens a batch of no rows. The slots are made when rows come; `lines` and
+ * Opens an empty batch. The slots are created when rows arrive; `lines` and
  * `slots` need no initial value.
  */
 void
@@ -66,7 +66,7 @@ sluice_batch_open(SluiceBatch *batch, ResultRelInfo *rri, EState *estate,
 	batch->options = options;
 }
 
-/* A slot for tuples that live in a batch's memory. */
+/* Creates a slot for tuples in a batch's memory. */
 static TupleTableSlot *
 make_slot(Oid relid, TupleDesc desc, EState *estate)
 {
@@ -86,9 +86,9 @@ sluice_make_slot(Relation rel, EState *estate)
 }
 
 /*
- * A copy of the relation's descriptor, which nobody counts: thousands of slots
- * for each partition would be as many references for the resource owner to
- * find and forget.
+ * A copy of the relation's descriptor that is not reference-counted. With
+ * thousands of slots for each partition, the resource owner would have to find
+ * and forget as many references.
  */
 static TupleDesc
 copy_desc(Relation rel, EState *estate)
@@ -100,7 +100,7 @@ copy_desc(Relation rel, EState *estate)
 	return desc;
 }
 
-/* The slot for the next row; it is empty. The batch must not be full. */
+/* The slot for the next row, empty. The batch must not be full. */
 TupleTableSlot *
 sluice_batch_slot(SluiceBatch *batch)
 {
@@ -131,7 +131,7 @@ sluice_slot_store(TupleTableSlot *slot, char *tuple, uint32 len)
 	slot->tts_flags &= ~TTS_FLAG_EMPTY;
 }
 
-/* The row is in the table now. */
+/* Sets the address of a row that is in the table now. */
 void
 sluice_slot_place(TupleTableSlot *slot, const ItemPointerData *tid)
 {
@@ -139,7 +139,7 @@ sluice_slot_place(TupleTableSlot *slot, const ItemPointerData *tid)
 	((HeapTupleTableSlot *) slot)->tuple->t_self = *tid;
 }
 
-/* The row in sluice_batch_slot's slot is to be inserted. */
+/* Adds the row in sluice_batch_slot()'s slot to the batch. */
 void
 sluice_batch_add(SluiceBatch *batch, uint64 line)
 {
@@ -147,12 +147,12 @@ sluice_batch_add(SluiceBatch *batch, uint64 line)
 	batch->used++;
 }
 
-/* Blocks that stand for all of a table's, or all of a small one's. */
+/* Blocks that are sampled for all of a table's, or all of a small table's. */
 #define SAMPLED_BLOCKS 64
 
 /*
- * Whether an eighth of a table is free, beyond what its fillfactor leaves
- * free.
+ * Whether an eighth of a table is free, in addition to what its fillfactor
+ * keeps free.
  */
 static bool
 is_partly_free(Relation rel)
@@ -162,7 +162,9 @@ is_partly_free(Relation rel)
 	Size		reserve = RelationGetTargetPageFreeSpace(rel, HEAP_DEFAULT_FILLFACTOR);
 	Size		found = 0;
 
-	/* Nearly every table that is only loaded into has no such page. */
+	/*
+	 * Almost no table that is only loaded into has a page with so much room.
+	 */
 	if (n == 0 ||
 		GetPageWithFreeSpace(rel, Min(reserve + BLCKSZ / 4, MaxHeapTupleSize)) == InvalidBlockNumber)
 		return false;
@@ -176,9 +178,9 @@ is_partly_free(Relation rel)
 }
 
 /*
- * Whether rows go into room that the free space map knows of, as stock COPY's
- * do. If not, they go behind one another to the table's end, in the order of
- * the data: with the map, they would go back to the gaps that wider rows have
+ * Whether rows go into room that the free space map shows, as stock COPY's do.
+ * If not, they are appended to the table one after the other, in the order of
+ * the data. With the map, they would go back to the gaps that wider rows have
  * left at the ends of pages.
  */
 bool
@@ -188,7 +190,7 @@ sluice_batch_has_room(SluiceBatch *batch)
 	BlockNumber blocks;
 
 	/*
-	 * The map would show others the blocks that this load has added for
+	 * In the map, others would find the blocks that this load has added for
 	 * itself.
 	 */
 	compat_extend_by_need(batch->bistate);
@@ -203,7 +205,7 @@ sluice_batch_has_room(SluiceBatch *batch)
 	return false;
 }
 
-/* Rows that follow go into this block, or behind it. */
+/* The rows that follow go into this block, or after it. */
 void
 sluice_set_target_block(SluiceBatch *batch, BlockNumber block)
 {
@@ -216,9 +218,9 @@ sluice_set_target_block(SluiceBatch *batch, BlockNumber block)
 }
 
 /*
- * From now on rows go to the end of the table, one after the other and after
- * all existing ones, so that their places show which of them the indexes do not
- * have yet.
+ * From now on rows are appended to the table, one after the other and after
+ * all existing ones, so that their places show which of them the indexes do
+ * not have yet.
  */
 void
 sluice_keep_order(SluiceBatch *batch)
@@ -235,7 +237,7 @@ sluice_keep_order(SluiceBatch *batch)
 	sluice_set_target_block(batch, block);
 }
 
-/* Hands the batch's rows, which are in the table, to its indexes. */
+/* Passes the batch's rows, which are in the table, to its indexes. */
 static void
 hand_to_indexes(SluiceBatch *batch)
 {
@@ -261,7 +263,7 @@ hand_to_indexes(SluiceBatch *batch)
 	sluice_keep_order(batch);
 }
 
-/* Inserts what waits. */
+/* Inserts the batch's rows. */
 void
 sluice_batch_flush(SluiceBatch *batch)
 {
@@ -275,7 +277,7 @@ sluice_batch_flush(SluiceBatch *batch)
 
 	if (batch->used == 0)
 		return;
-	/* An error from here on names a line and does not show one. */
+	/* An error from here on names a line but does not show it. */
 	cstate->line_buf_valid = false;
 	(void) sluice_batch_has_room(batch);
 
@@ -301,14 +303,20 @@ sluice_batch_flush(SluiceBatch *batch)
 	cstate->cur_lineno = line;
 }
 
-/* All rows are in the table, and the index writer has been given all of them. */
+/*
+ * Closes a batch: its rows are in the table, and the index writer has received
+ * all of them.
+ */
 void
 sluice_batch_close(SluiceBatch *batch)
 {
 	BlockNumber block;
 
 	Assert(batch->used == 0);
-	/* Blocks that were added while others waited to add some, and not used. */
+	/*
+	 * Blocks that were added because others waited to extend the table, and
+	 * not used.
+	 */
 	while (!RELATION_IS_LOCAL(batch->rri->ri_RelationDesc) &&
 		   (block = compat_take_free_block(batch->bistate)) != InvalidBlockNumber)
 		RecordPageWithFreeSpace(batch->rri->ri_RelationDesc, block, BLCKSZ - SizeOfPageHeaderData);
@@ -318,6 +326,6 @@ sluice_batch_close(SluiceBatch *batch)
 	if (batch->desc)
 		FreeTupleDesc(batch->desc);
 	table_finish_bulk_insert(batch->rri->ri_RelationDesc, batch->options);
-	/* A partition may come again, and again have a batch. */
+	/* The partition may get rows again, and then another batch. */
 	sluice_index_close(batch->indexes);
 }

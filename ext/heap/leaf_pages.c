@@ -1,95 +1,99 @@
 /*
- * Pages of partitions: rows that are routed are copied into pages of their
- * partitions, and full pages are installed by the append route.
+ * Pages of partitions: routed rows are copied into pages of their partitions, and full pages are
+ * installed by the append route.
  *
- * A row that has passed everything that can refuse it is copied into the last
- * page of its partition (leaf). The leaf keeps its pages, up to
- * SLUICE_LEAF_PAGES of them, until there is no room for the next row. Then all
- * full pages are installed together (sluice_append_pages), and their rows go
- * to the indexes, as those of an ordinary table do. Why that is safe is said
- * in page_routes.c. A page that is not full when the load ends is not
- * installed: heap_multi_insert() puts its rows where there is room, as stock
- * COPY does. So many small loads do not leave many half empty pages.
+ * A row that has passed every check that can reject it is copied into the last page of its
+ * partition (leaf). The leaf keeps its pages, up to SLUICE_LEAF_PAGES of them, until there is no
+ * room for the next row. Then all full pages are installed together (sluice_append_pages), and
+ * their rows are passed to the indexes, like those of an ordinary table. page_routes.c says why
+ * that is safe. A page that is not full when the load ends is not installed: heap_multi_insert()
+ * puts its rows where there is room, as stock COPY does. So many small loads do not leave many
+ * half-empty pages.
  *
- * WHICH LEAVES.  Rows must be allowed to wait (`by_partition` of batches.c):
- * no AFTER ROW triggers, no logical decoding, no rejects. A leaf gets pages
- * only while no row waits in its batch, so its rows keep their order. A row
- * that does not fit (long enough for TOAST, or with a value out of line) sends
- * the leaf's rows to its batch until that is inserted; the pages go in first.
- * A leaf whose table has room in its pages gets its rows there, by its batch.
+ * WHICH LEAVES.  Rows must be allowed to wait (`by_partition` of batches.c): no AFTER ROW triggers,
+ * no logical decoding, no rejects. A leaf gets pages only while no row waits in its batch, so its
+ * rows keep their order. A row does not fit into a page if it is long enough for TOAST or has a
+ * value out of line. Then the leaf's pages go in first, and its rows go to its batch until that is
+ * flushed. If a leaf's table has room in its pages, the leaf's rows go there, by its batch.
  *
- * WHAT A PAGE HOLDS.  Tuples as heap_form_tuple() and the core make them. The
- * fields of the header that depend on the transaction and the place are set
- * when the page is installed. Until then xmin, xmax and cid are of no use, and
- * the row's line number is there, for the CONTEXT of an error of its index
- * entries.
+ * WHAT A PAGE HOLDS.  Tuples as heap_form_tuple() and the core form them. The header fields that
+ * depend on the transaction and the place are set when the page is installed. Until then xmin, xmax
+ * and cid are unused, and the row's line number is kept there, for the CONTEXT of an error of its
+ * index entries.
  *
- * THE INVARIANT.  Each row of a leaf is in exactly one place: in the slot that is
- * being filled, in a page here, in the batch, or in the table. If the leaf has
- * pages, all but the last one are closed: complete, but for what depends on their
- * place in the table. The last one's room is in `lower` and `upper`, and its header is
- * set by close_page(). A leaf that has a page has a row in it. A page of the pool
- * is one leaf's, or in `free`, or was never used.
+ * THE INVARIANT.  Each row of a leaf is in exactly one place: in the slot that is being filled, in
+ * a page here, in the batch, or in the table. If the leaf has pages, all but the last one are
+ * closed: complete, except for what depends on their place in the table. The room of the last one
+ * is in `lower` and `upper`; close_page() sets its header. A leaf that has a page has a row in it.
+ * A page of the pool belongs to one leaf, or is in `free`, or was never used.
  *
- * LOCKS.  None while rows wait: the pages are memory of this backend, and no one
- * else knows of them. The partition was locked by the executor when it was
- * opened. page_routes.c and heap_multi_insert() lock the blocks that they fill.
+ * LOCKS.  None while rows wait: the pages are memory of this backend, and no other process can
+ * reach them. The executor locked the partition when it opened it. page_routes.c and
+ * heap_multi_insert() lock the blocks that they fill.
  *
- * AFTER AN ERROR OR A CRASH the pages are gone, with rows that were never in the
- * table. Some of the load's rows are in, of some partitions, and they are those of
- * a transaction that has not committed. It cannot commit without the others: rows
- * that wait go in before the indexes are finished (copy.c), and whatever takes
- * a row one by one has them go in first (batches.c), since a trigger or a foreign
- * server may look at the table.
+ * AFTER AN ERROR OR A CRASH the pages are gone, with rows that were never in the table. Some of the
+ * load's rows are in the table, of some partitions; they belong to a transaction that has not
+ * committed. It cannot commit without the others. Waiting rows are inserted before the indexes are
+ * finished (copy.c). Code that inserts a row alone inserts the waiting rows first (batches.c),
+ * because a trigger or a foreign server may look at the table.
  *
- * ERRORS OF WAITING ROWS.  Nothing about a row can be refused while it waits, but
- * by a unique index, a foreign key or a function in an index. Such an error
- * names the line of its row, and the record that is being read is not shown with
- * it (without_record).
+ * ERRORS OF WAITING ROWS.  A waiting row can only be rejected by a unique index, a foreign key or a
+ * function in an index. Such an error names the line of its row, and does not show the record that
+ * is being read (without_record).
  *
- * MEMORY.  The pool has POOL_PAGES pages, or two for each leaf if that is more,
- * and never more than pgsluice.live_index_memory, but at least a segment. It is
- * allocated by segments, as pages are needed. If it is used up, another leaf's full pages are installed.
- * Three leaves for four pages have some at most; with indexes fewer, since
- * entries that wait need memory for each. A further leaf takes the place of one
- * that has got no row for a while, or else uses its batch. Rows of a batch go in
- * by ones and twos where thousands of leaves get rows in no order, and each time
- * the leaf's file may have to be opened again: that is what pages save most.
+ * MEMORY.  The pool has POOL_PAGES pages, or two for each leaf if that is more. It never has more
+ * than pgsluice.live_index_memory, but at least one segment. It is allocated by segments, as pages
+ * are needed. If it is used up, the full pages of another leaf are installed. At most three leaves
+ * for every four pages have any. With indexes it is fewer, since waiting entries need memory for
+ * each leaf. A further leaf takes the place of one that has received no row for a while, or else
+ * uses its batch. Where thousands of leaves get rows in no order, batches insert rows by ones and
+ * twos, and each time the leaf's file may have to be opened again. That is the cost that pages save
+ * most.
  */
 #include "heap/heap.h"
 
 #include "access/heaptoast.h"
 #include "storage/bufpage.h"
 
-/* Pages of a pool that few leaves share: they stay in the processor's cache. */
+/*
+ * Pages of a pool that few leaves share: they fit into the processor's cache.
+ */
 #define POOL_PAGES 2048
 #define SEGMENT_PAGES 256
 #define MAX_POOL_PAGES (1 << 17)
 #define MAX_LEAVES_WITH_INDEXES 32
 
-/* Pages of 8 kB lie a little apart, so that all their headers are not in one set of the processor's cache. */
+/*
+ * Pages of 8 kB have gaps between them, so that their headers are not all in one set of the
+ * processor's cache.
+ */
 #define PAGE_STRIDE (BLCKSZ + 192)
 
-/* A leaf that got none of so many rows gives its pages up for another one. */
+/*
+ * A leaf that got none of this many rows gives up its pages for another one.
+ */
 #define IDLE_ROWS 16384
 
 typedef struct SluiceLeafPool
 {
-	int			most;			/* pages that it may ever have */
-	int			made;			/* pages that were used once */
+	int			most;			/* the most pages that it may have */
+	int			made;			/* pages that were used at least once */
 	int			nfree;
-	char	  **free;			/* room for all of them */
-	char	  **segments;		/* of SEGMENT_PAGES pages; those that were needed */
-	int			leaves;			/* that have pages */
-	int			indexed;		/* of these, with indexes */
-	int			hand;			/* the batch that gave pages last, by its place in the list */
-	uint64		rows;			/* that came so far */
-	uint64		searched;		/* `rows` when no leaf was idle */
+	char	  **free;			/* has space for all pages */
+	char	  **segments;		/* of SEGMENT_PAGES pages each, as far as they were needed */
+	int			leaves;			/* leaves that have pages */
+	int			indexed;		/* of these, leaves with indexes */
+	int			hand;			/* position in the list of the batch that gave up pages last */
+	uint64		rows;			/* rows that were taken so far */
+	uint64		searched;		/* `rows` at the last search for idle leaves */
 	TupleTableSlot *slots[MaxHeapTuplesPerPage];	/* for the rows of one page */
 	int			nslots;
 } SluiceLeafPool;
 
-/* Before the first row of a partitioned table whose rows may wait. */
+/*
+ * Creates the pool, before the first row of a partitioned table whose rows may
+ * wait.
+ */
 void
 sluice_leaves_open(SluiceLoad *load)
 {
@@ -98,7 +102,7 @@ sluice_leaves_open(SluiceLoad *load)
 
 	if (!sluice_allowed.whole_pages || !sluice_allowed.partition_pages)
 		return;
-	/* The pages themselves are allocated when they are needed: most partitioned loads are small. */
+	/* The pages are allocated when they are needed: most loads of partitioned tables are small. */
 	old = MemoryContextSwitchTo(load->estate->es_query_cxt);
 	pool = palloc0(sizeof(SluiceLeafPool));
 	pool->most = (int) Min(sluice_live_index_memory() / PAGE_STRIDE, MAX_POOL_PAGES);
@@ -109,7 +113,10 @@ sluice_leaves_open(SluiceLoad *load)
 	MemoryContextSwitchTo(old);
 }
 
-/* How many leaves may have pages: fewer than there are, so that one of them has a second page. */
+/*
+ * How many leaves may have pages: fewer than there are pages, so that one of them has a second
+ * page.
+ */
 static int
 max_leaves(const SluiceLeafPool *pool)
 {
@@ -124,8 +131,8 @@ pool_limit(const SluiceLeafPool *pool)
 }
 
 /*
- * Whether the leaf's next row may be put into a page. Then the slot for it is
- * not the batch's.
+ * Whether the leaf's next row may go into a page. Then the slot for it is not
+ * the batch's.
  */
 static bool
 may_have_pages(SluiceLoad *load, SluiceBatch *batch)
@@ -137,13 +144,17 @@ may_have_pages(SluiceLoad *load, SluiceBatch *batch)
 	if (batch->leaf.used > 0)
 		return true;
 	/*
-	 * Rows that wait in the batch came first. Defaults that differ for every row
-	 * (`nvolatile`) are evaluated in the order of rows; a small load gains nothing.
+	 * Rows that wait in the batch came first. Defaults that differ for every
+	 * row (`nvolatile`) are evaluated in the order of the rows. A small load
+	 * gains nothing.
 	 */
 	if (batch->used > 0 || batch->leaf.refused || load->nvolatile > 0 ||
 		load->source.bytes < sluice_threshold(SLUICE_PAGES_BYTES))
 		return false;
-	/* The append route is for shared buffers. Free room is to be used first, as stock COPY does. */
+	/*
+	 * The append route needs shared buffers. Free room in the table is used first, as stock COPY
+	 * does.
+	 */
 	batch->leaf.refused = RelationUsesLocalBuffers(rel) || sluice_batch_has_room(batch);
 	return !batch->leaf.refused;
 }
@@ -164,7 +175,7 @@ sluice_leaf_slot(SluiceLoad *load, SluiceBatch *batch)
 }
 
 /*
- * Closes the last page: from here on it is a page as the server expects one, but
+ * Closes the last page. It is then a page as the server expects one, except
  * for what stamp_page() of page_routes.c sets.
  */
 static void
@@ -179,9 +190,9 @@ close_page(SluiceLeafPages *leaf)
 }
 
 /*
- * The rows of the page, but for their places in the table. Their headers no
- * longer have the lines: what the server finds there must be zero, as
- * heap_prepare_insert() would have it before the fields are set.
+ * Lists the rows of the page, without their places in the table. Removes the
+ * lines from their headers: the server expects zeros there, as
+ * heap_prepare_insert() leaves them before the fields are set.
  */
 static PlacedRow *
 take_rows(Page page, PlacedRow *at)
@@ -200,7 +211,7 @@ take_rows(Page page, PlacedRow *at)
 	return at;
 }
 
-/* Hands rows that are in the table to its indexes. */
+/* Passes rows that are in the table to its indexes. */
 static void
 hand_to_indexes(SluiceLoad *load, SluiceBatch *batch, PlacedRow *placed, int count)
 {
@@ -211,8 +222,9 @@ hand_to_indexes(SluiceLoad *load, SluiceBatch *batch, PlacedRow *placed, int cou
 	if (sluice_index_needs(batch->indexes) == SLUICE_INDEX_NEEDS_NOTHING)
 		return;
 	/*
-	 * A slot for this call: the leaf's own may have the row that comes next. Rows
-	 * are in the table here: an error of an index ends the transaction.
+	 * A separate slot for this call: the leaf's own may hold the next row. The
+	 * rows are in the table here, so an error of an index ends the
+	 * transaction.
 	 */
 	rows.slot = sluice_make_slot(batch->rri->ri_RelationDesc, load->estate);
 	rows.many = batch->inserted >= sluice_threshold(SLUICE_BATCH_ROWS);
@@ -221,10 +233,11 @@ hand_to_indexes(SluiceLoad *load, SluiceBatch *batch, PlacedRow *placed, int cou
 }
 
 /*
- * Puts the first n pages into the leaf's table; they can be used again then. The
- * lines are read before the pages are installed: then the same bytes are xmin, xmax
- * and cid. The indexes read the rows from these pages, not from the buffers, which
- * are unlocked by then and may be evicted.
+ * Appends the first n pages to the leaf's table; afterwards they can be
+ * reused. The lines are read before the pages are installed, because xmin,
+ * xmax and cid are written to the same bytes. The indexes read the rows from
+ * these pages, not from the buffers, which are unlocked by then and may have
+ * been evicted.
  */
 static void
 append_full_pages(SluiceLoad *load, SluiceBatch *batch, int n)
@@ -270,7 +283,9 @@ insert_last_page(SluiceLoad *load, SluiceBatch *batch)
 
 	count = (int) (take_rows((Page) batch->leaf.pages[batch->leaf.used - 1], placed) - placed);
 	Assert(count > 0);
-	/* heap_multi_insert() looks at no descriptor: any relation's slots serve. */
+	/*
+	 * heap_multi_insert() uses no descriptor, so slots of any relation serve.
+	 */
 	while (pool->nslots < count)
 		pool->slots[pool->nslots++] = sluice_make_slot(load->rri->ri_RelationDesc, load->estate);
 	for (int i = 0; i < count; i++)
@@ -278,7 +293,7 @@ insert_last_page(SluiceLoad *load, SluiceBatch *batch)
 		pool->slots[i]->tts_tableOid = RelationGetRelid(rel);
 		sluice_slot_store(pool->slots[i], (char *) placed[i].tuple, placed[i].len);
 	}
-	/* Before each heap_multi_insert(): it adds no more blocks than these rows need. */
+	/* Before each heap_multi_insert(), so that it adds no more blocks than these rows need. */
 	(void) sluice_batch_has_room(batch);
 	old = MemoryContextSwitchTo(GetPerTupleMemoryContext(load->estate));
 	heap_multi_insert(rel, pool->slots, count, batch->cid, batch->options, batch->bistate);
@@ -294,9 +309,9 @@ insert_last_page(SluiceLoad *load, SluiceBatch *batch)
 }
 
 /*
- * Runs one of these two functions. An error of it is of a row that came earlier:
- * it names that one's line, and must not show the record that is read now.
- * Afterwards all is as it was, for errors of the current record.
+ * Calls one of these two functions. An error in it belongs to an earlier row:
+ * it names that row's line, and must not show the record that is being read.
+ * The state is restored afterwards, for errors of the current record.
  */
 static void
 without_record(SluiceLoad *load, SluiceBatch *batch, int pages)
@@ -318,8 +333,8 @@ without_record(SluiceLoad *load, SluiceBatch *batch, int pages)
 }
 
 /*
- * Installs the leaf's full pages: all but the last one. That becomes the first,
- * and stays open, with its room in `lower` and `upper`.
+ * Installs the leaf's full pages: all but the last one. The last one becomes
+ * the first and stays open, with its room in `lower` and `upper`.
  */
 static void
 install_full_pages(SluiceLoad *load, SluiceBatch *batch)
@@ -336,7 +351,7 @@ install_full_pages(SluiceLoad *load, SluiceBatch *batch)
 	leaf->used = 1;
 }
 
-/* Inserts all rows of the leaf, which has no pages then. */
+/* Inserts all rows of the leaf. It has no pages afterwards. */
 static void
 flush_leaf(SluiceLoad *load, SluiceBatch *batch)
 {
@@ -345,7 +360,7 @@ flush_leaf(SluiceLoad *load, SluiceBatch *batch)
 
 	if (leaf->used == 0)
 		return;
-	/* In this order: rows of a leaf go in as they came. */
+	/* In this order, so that rows of a leaf keep theirs. */
 	install_full_pages(load, batch);
 	close_page(leaf);
 	without_record(load, batch, 0);
@@ -369,7 +384,7 @@ sluice_leaves_flush(SluiceLoad *load)
 		flush_leaf(load, lfirst(lc));
 }
 
-/* No row waits any more. */
+/* Closes the pool. No row waits any more. */
 void
 sluice_leaves_close(SluiceLoad *load)
 {
@@ -381,9 +396,10 @@ sluice_leaves_close(SluiceLoad *load)
 }
 
 /*
- * Has leaves that get no rows any more give up their pages. The list of batches
- * is searched once in so many rows: with thousands of partitions in no order none
- * is idle, and a search for each row would cost more than it gives.
+ * Makes leaves that get no more rows give up their pages. The list of batches
+ * is searched only once for every IDLE_ROWS / 16 rows: with thousands of
+ * partitions in no order no leaf is idle, and a search for each row would cost
+ * more than it gains.
  */
 static void
 flush_idle_leaves(SluiceLoad *load)
@@ -403,7 +419,7 @@ flush_idle_leaves(SluiceLoad *load)
 	}
 }
 
-/* An empty page of the pool. */
+/* Returns an unused page of the pool. */
 static char *
 free_page(SluiceLoad *load)
 {
@@ -411,9 +427,10 @@ free_page(SluiceLoad *load)
 	char	   *segment;
 
 	/*
-	 * This ends: if no page is free, leaves share at least pool_limit() of them, and
-	 * they are fewer. So some leaf has more than one, and gives up those that
-	 * are full. Leaves are taken in turn, so that none gives up a page each time.
+	 * This loop ends. If no page is free, the leaves have at least pool_limit()
+	 * pages together, and there are fewer leaves than that. So some leaf has more
+	 * than one page, and gives up its full ones. Leaves are taken in turn, so that
+	 * none gives up a page each time.
 	 */
 	Assert(pool->leaves < pool_limit(pool));
 	while (pool->nfree == 0 && pool->made >= pool_limit(pool))
@@ -430,14 +447,14 @@ free_page(SluiceLoad *load)
 	return segment + (Size) PAGE_STRIDE * (pool->made++ % SEGMENT_PAGES);
 }
 
-/* Gives the leaf a further page. */
+/* Gives the leaf another page. */
 static void
 add_page(SluiceLoad *load, SluiceLeafPages *leaf)
 {
 	Page		page = (Page) free_page(load);
 
 	Assert(leaf->used < SLUICE_LEAF_PAGES);
-	/* A page that was used before has rows of another partition: all of it is cleared. */
+	/* A reused page has rows of another partition: all of it is cleared. */
 	PageInit(page, BLCKSZ, 0);
 	leaf->pages[leaf->used++] = (char *) page;
 	leaf->lower = SizeOfPageHeaderData;
@@ -445,8 +462,8 @@ add_page(SluiceLoad *load, SluiceLeafPages *leaf)
 }
 
 /*
- * Whether the leaf may have its first page, which it gets then. If not, nothing
- * has changed, and its rows wait in its batch.
+ * Whether the leaf may have its first page; it gets the page then. If not,
+ * nothing has changed, and its rows wait in its batch.
  */
 static bool
 admit_leaf(SluiceLoad *load, SluiceBatch *batch)
@@ -466,9 +483,10 @@ admit_leaf(SluiceLoad *load, SluiceBatch *batch)
 }
 
 /*
- * Whether the last page has no room for a tuple of this length, as
- * heap_multi_insert() decides: room for a line pointer, the fillfactor's reserve,
- * and no more rows than a page may have. An empty page takes any tuple.
+ * Whether the last page has no room for a tuple of this length. The rule is
+ * that of heap_multi_insert(): there must be room for a line pointer and the
+ * fillfactor's reserve, and no more rows than a page may have. The caller puts
+ * any tuple into an empty page.
  */
 static bool
 is_full(const SluiceLeafPages *leaf, Size aligned)
@@ -479,7 +497,7 @@ is_full(const SluiceLeafPages *leaf, Size aligned)
 
 /*
  * Copies the tuple into the leaf's last page. PageAddItem() would search for a
- * free line pointer and set the header's fields for each row.
+ * free line pointer and set the page header's fields for each row.
  */
 static void
 put_tuple(SluiceLeafPages *leaf, HeapTuple tuple, uint64 line)
@@ -494,7 +512,7 @@ put_tuple(SluiceLeafPages *leaf, HeapTuple tuple, uint64 line)
 	leaf->lower += sizeof(ItemIdData);
 	header = (HeapTupleHeader) (page + leaf->upper);
 	memcpy(header, tuple->t_data, tuple->t_len);
-	/* As heap_prepare_insert() leaves it; the rest is stamped. */
+	/* As heap_prepare_insert() leaves it; stamp_page() sets the rest. */
 	StaticAssertStmt(sizeof(line) <= sizeof(header->t_choice), "no room for a line");
 	memset(&header->t_choice, 0, sizeof(header->t_choice));
 	memcpy(&header->t_choice, &line, sizeof(line));
@@ -502,14 +520,17 @@ put_tuple(SluiceLeafPages *leaf, HeapTuple tuple, uint64 line)
 	header->t_infomask2 &= ~HEAP2_XACT_MASK;
 }
 
-/* The row is for the batch: it goes to the batch's next slot. */
+/* Moves the row to the batch's next slot. */
 static TupleTableSlot *
 move_to_batch(SluiceBatch *batch, TupleTableSlot *slot)
 {
 	TupleTableSlot *to = sluice_batch_slot(batch);
 	HeapTuple	tuple = ((HeapTupleTableSlot *) slot)->tuple;
 
-	/* A tuple of the slot's own goes with the slot: its values are copied. The core's stays. */
+	/*
+	 * A tuple that the slot owns is freed with the slot, so its values are copied. The core's
+	 * tuple stays.
+	 */
 	if (TTS_SHOULDFREE(slot))
 	{
 		slot_getallattrs(slot);
@@ -525,9 +546,9 @@ move_to_batch(SluiceBatch *batch, TupleTableSlot *slot)
 }
 
 /*
- * The row in sluice_leaf_slot's slot, which nothing refuses any more. Either it
- * is copied into a page (NULL), or it is in the batch's next slot (which is
- * returned).
+ * Takes the row in sluice_leaf_slot()'s slot, which no check of the row can
+ * reject any more. Copies it into a page and returns NULL, or moves it to the
+ * batch's next slot and returns that.
  */
 TupleTableSlot *
 sluice_leaf_take(SluiceLoad *load, SluiceBatch *batch, TupleTableSlot *slot, uint64 line)
@@ -535,24 +556,29 @@ sluice_leaf_take(SluiceLoad *load, SluiceBatch *batch, TupleTableSlot *slot, uin
 	SluiceLeafPages *leaf = &batch->leaf;
 	HeapTuple	tuple;
 
-	/* It has the batch's slot: the leaf had no pages when the row came. */
+	/*
+	 * The row is in the batch's slot: the leaf had no pages when it arrived.
+	 */
 	if (slot != leaf->slot)
 		return slot;
 	Assert(batch->used == 0);
-	/* Values of the row may lie in memory that is reset with an insertion. */
+	/* Values of the row may be in memory that an insertion resets. */
 	ExecMaterializeSlot(slot);
 	tuple = ((HeapTupleTableSlot *) slot)->tuple;
 	if (tuple->t_len > TOAST_TUPLE_THRESHOLD || HeapTupleHasExternal(tuple) ||
 		(leaf->used == 0 && !admit_leaf(load, batch)))
 	{
-		/* What came before it goes in before it. */
+		/* The rows that came before it go in before it. */
 		flush_leaf(load, batch);
 		leaf->refused = true;
 		return move_to_batch(batch, slot);
 	}
 	if (is_full(leaf, MAXALIGN(tuple->t_len)) && leaf->lower > SizeOfPageHeaderData)
 	{
-		/* Closed before `lower` and `upper` become those of the next page. */
+		/*
+		 * The page is closed before `lower` and `upper` are set for the next
+		 * one.
+		 */
 		close_page(leaf);
 		add_page(load, leaf);
 		if (leaf->used == SLUICE_LEAF_PAGES)

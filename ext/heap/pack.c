@@ -1,18 +1,21 @@
 /*
- * Tuples into pages, where C has formed them: rows with values that the
- * server's functions have given. Pages are filled as the core fills them
+ * Packs tuples that C has formed into pages: rows with values that the
+ * server's functions have computed. Pages are filled as the core fills them
  * (crates/core/src/sink/heap/pages.rs), for the routes append and fresh.
  *
- * Rows are added in their order, all of a slice or the first ones. The slice
- * stays as it is until the pages are taken, so a packing that fails in between
- * changes nothing.
+ * Rows are added in their order: all rows of a slice, or the first ones. The
+ * slice is not changed until the pages are taken, so a packing that fails in
+ * between changes nothing.
  */
 #include "heap/heap.h"
 
 #include "access/htup_details.h"
 #include "storage/bufpage.h"
 
-/* Pages of up to so many bytes, of up to so many rows, in the current memory context. */
+/*
+ * Creates a packer of up to so many bytes of pages and so many rows, in the current
+ * memory context.
+ */
 SluicePacker *
 sluice_packer_make(Size bytes, size_t rows)
 {
@@ -25,9 +28,9 @@ sluice_packer_make(Size bytes, size_t rows)
 }
 
 /*
- * Adds the slice's next row, as the tuple that is given. False: a page may not
- * hold it, since the leader reads some of it or a value goes out of line, or
- * there is no room.
+ * Adds the slice's next row, as the given tuple. False: the row cannot go into
+ * a page, because the leader reads some of it, it is too long or it has a
+ * value out of line; or there is no room.
  */
 bool
 sluice_packer_add(SluicePacker *packer, const SluiceSlice *slice, HeapTupleHeader tuple, uint32 len)
@@ -39,7 +42,7 @@ sluice_packer_add(SluicePacker *packer, const SluiceSlice *slice, HeapTupleHeade
 	*row = slice->rows[packer->used];
 	if (row->asks > 0 || len > slice->page_longest || (tuple->t_infomask & HEAP_HASEXTERNAL))
 		return false;
-	/* As heap_multi_insert() decides. */
+	/* The rule of heap_multi_insert(). */
 	if (packer->npages == 0 ||
 		PageGetHeapFreeSpace(page) < MAXALIGN(len) + slice->page_reserve)
 	{
@@ -59,7 +62,7 @@ sluice_packer_add(SluicePacker *packer, const SluiceSlice *slice, HeapTupleHeade
 	return true;
 }
 
-/* Adds the slice's rows before this one as they lie in its arena. */
+/* Adds the slice's rows before `end`, as they are in its arena. */
 bool
 sluice_packer_add_until(SluicePacker *packer, const SluiceSlice *slice, size_t end)
 {
@@ -74,9 +77,9 @@ sluice_packer_add_until(SluicePacker *packer, const SluiceSlice *slice, size_t e
 }
 
 /*
- * All rows of a slice are in the packer: they are the slice's from now on, in
- * its arena. The last row's page is not full: it counts as the core counts,
- * and its rows go where few rows go.
+ * Moves all rows of the slice from the packer to the slice's arena. The last
+ * page is not full. As in the core, it does not count as one of the slice's
+ * pages, and its rows take the insert route.
  */
 void
 sluice_packer_take(const SluicePacker *packer, SluiceSlice *slice)
@@ -90,8 +93,8 @@ sluice_packer_take(const SluicePacker *packer, SluiceSlice *slice)
 }
 
 /*
- * The first rows of a slice are in the packer: the slice becomes one of these
- * alone, in the packer's memory, with all of their pages.
+ * The first rows of a slice are in the packer. Reduces the slice to these
+ * rows, in the packer's memory, with all of their pages.
  */
 void
 sluice_packer_become(SluicePacker *packer, SluiceSlice *slice)

@@ -1,45 +1,49 @@
 /*
- * The append and fresh routes: pages that the core has filled, installed
+ * The append and fresh routes: pages that the core has filled, installed as a
  * whole.
  *
- * append: into shared buffers beyond the relation's end, each page logged as
- * heap_multi_insert() logs one that it has filled alone. Others can reach a
- * new block as soon as it is there (they try the last block, VACUUM tells the
- * free space map): a page is locked from its extension until it is logged, or
- * locked and passed over if it is not new any more.
+ * append: into shared buffers beyond the relation's end. Each page is logged
+ * as heap_multi_insert() logs a page that it has filled alone. Others can
+ * reach a new block as soon as it exists: they try the last block, and VACUUM
+ * records it in the free space map. So a page is locked from its extension
+ * until it is logged, or it is locked later and skipped if it is no longer
+ * new.
  *
- * fresh: around the buffer cache, where nobody else can reach the relation and
- * its changes are not logged. What makes such a relation durable is stock
- * COPY's: smgrDoPendingSyncs() at the commit, or the next checkpoint for an
+ * fresh: around shared buffers, if nobody else can reach the relation and its
+ * changes are not logged. Such a relation becomes durable as with stock COPY:
+ * by smgrDoPendingSyncs() at the commit, or by the next checkpoint for an
  * unlogged one.
  *
- * WHY EACH CRASH STATE IS VALID (append). The block is extended first. If the
+ * WHY EACH CRASH STATE IS VALID (append).  The block is added first. If the
  * server crashes then, it is a page of zeros at the relation's end, which
- * every part of PostgreSQL takes for an empty one. The page is filled and
- * logged within one critical section, under its exclusive lock. The record
- * says XLOG_HEAP_INIT_PAGE: recovery makes the page from the record alone, so
- * that neither a torn page nor what was in the block before matters, and no
- * full image is needed. WAL before data: the page has the record's LSN. The
- * rows count only if the transaction commits, and its commit record comes
+ * every part of PostgreSQL treats as an empty one. The page is filled and
+ * logged within one critical section, under its exclusive lock. The record has
+ * the flag XLOG_HEAP_INIT_PAGE: recovery makes the page from the record alone.
+ * So neither a torn page nor the block's earlier contents matter, and no
+ * full-page image is needed. WAL before data: the page has the record's LSN.
+ * The rows count only if the transaction commits, and its commit record comes
  * after all of these.
  *
  * WHY NOBODY SEES HALF A PAGE.  The image is complete before it is copied into
  * the buffer, with xmin, cmin and ctid stamped for its place. Until the lock
- * is released nobody can read the page, and afterwards its rows are those of a
+ * is released nobody can read the page. Afterwards its rows are those of a
  * transaction in progress.
  *
  * WHY THE ROWS ARE AS heap_multi_insert() WOULD HAVE LEFT THEM.  The core
- * leaves the fields zero that depend on the transaction and the place;
+ * leaves those fields zero that depend on the transaction and the place;
  * stamp_page() fills them in. No row has values out of line or is longer than
- * TOAST_TUPLE_THRESHOLD, so there is no TOAST table to write to and logical
- * decoding needs nothing else. Pages keep free what the fillfactor wants.
+ * TOAST_TUPLE_THRESHOLD. So nothing has to be written to a TOAST table, and
+ * logical decoding needs nothing else. Pages keep the space free that the
+ * fillfactor reserves.
  *
- * Which loads may come here: sluice_choose_route(). Everything that looks at
- * rows between the core and the table, or changes them, takes the insert
- * route. Partitions get pages that C has filled: leaf_pages.c.
+ * sluice_choose_route() says which loads may use these routes. If rows may be
+ * left out or changed between the core and the table, they take the insert
+ * route; plain generated columns are the exception (rows/expressions.c). Pages
+ * of partitions are filled by C: leaf_pages.c.
  *
- * After the pages are in come, in stock COPY's order, the check for
- * serializable conflicts, the statistics, the indexes and AFTER ROW triggers.
+ * When the pages are in the table, these follow in stock COPY's order: the
+ * check for serializable conflicts, the statistics, the indexes and AFTER ROW
+ * triggers.
  */
 #include "heap/heap.h"
 
@@ -56,26 +60,26 @@
 #include "storage/predicate.h"
 #include "storage/smgr.h"
 
-/* At most so many blocks are added to a relation at once. */
+/* At most this many blocks are added to a relation at once. */
 #define EXTEND_BY 64
 
-/* What one installation of pages needs. */
+/* The state of one installation of pages. */
 typedef struct Install
 {
 	Relation	rel;
 	BulkInsertState bistate;
 	TransactionId xid;
 	CommandId	cid;
-	char	   *scratch;		/* for a page's tuples as they are logged; NULL: they are not */
-	uint32		nbuffers;		/* of the buffers that follow */
+	char	   *scratch;		/* for a page's tuples as they are logged; NULL: nothing is logged */
+	uint32		nbuffers;		/* number of entries in `buffers` */
 	uint32		next;
-	bool		locked;			/* the next one is */
+	bool		locked;			/* the next buffer is locked already */
 	Buffer		buffers[EXTEND_BY]; /* new blocks that are not filled yet */
 } Install;
 
 /*
- * The route for whole pages. Where rows change or drop out between the core
- * and the table, or go to several tables, there are no such pages.
+ * Chooses the route for whole pages. If rows change or are left out between
+ * the core and the table, or go to several tables, there are no such pages.
  */
 void
 sluice_choose_route(SluiceLoad *load)
@@ -96,7 +100,7 @@ sluice_choose_route(SluiceLoad *load)
 	load->slice.page_reserve = RelationGetTargetPageFreeSpace(rel, HEAP_DEFAULT_FILLFACTOR);
 }
 
-/* Whether rows are to be formed in pages: small loads are not. */
+/* Whether rows are to be formed in pages. Small loads do not use pages. */
 bool
 sluice_pages_wanted(SluiceLoad *load)
 {
@@ -124,7 +128,10 @@ stamp_page(const Install *install, Page page, BlockNumber block)
 	}
 }
 
-/* The page's tuples as heap_multi_insert() logs them; gives the length. */
+/*
+ * Copies the page's tuples in the form in which heap_multi_insert() logs them;
+ * returns the length.
+ */
 static int
 flatten_page(Page page, char *scratch)
 {
@@ -151,7 +158,7 @@ flatten_page(Page page, char *scratch)
 
 /*
  * Logs the page as heap_multi_insert() does. No row has values out of line, so
- * that logical decoding need not keep any for a later record.
+ * logical decoding need not keep any for a later record.
  */
 static void
 log_page(const Install *install, Buffer buffer, int len)
@@ -173,7 +180,10 @@ log_page(const Install *install, Buffer buffer, int len)
 	PageSetLSN(page, at);
 }
 
-/* A new block, pinned and locked; nobody else has put anything into it. */
+/*
+ * Returns a new block, pinned and locked, into which nobody else has put
+ * anything.
+ */
 static Buffer
 next_buffer(Install *install, uint32 wanted)
 {
@@ -211,9 +221,9 @@ next_buffer(Install *install, uint32 wanted)
 }
 
 /*
- * Puts one page into a new block and logs it; gives the block. Nothing between
- * START_CRIT_SECTION() and the end of it can fail but the server: what may
- * (memory, locks, the block) comes before.
+ * Puts one page into a new block and logs it; returns the block's number. What
+ * can fail (memory, locks, the block) comes before the critical section.
+ * Within it, only a failure of the server itself is possible.
  */
 static BlockNumber
 append_page(Install *install, Page image, uint32 wanted)
@@ -237,7 +247,7 @@ append_page(Install *install, Page image, uint32 wanted)
 	return block;
 }
 
-/* Writes pages behind the relation's end; blocks becomes their places. */
+/* Writes pages at the relation's end; sets `blocks` to their places. */
 static void
 write_pages(Install *install, char *images, uint32 n, BlockNumber *blocks)
 {
@@ -256,9 +266,9 @@ write_pages(Install *install, char *images, uint32 n, BlockNumber *blocks)
 }
 
 /*
- * Has the WAL writer write and sync what was logged so far. The WAL of a page
- * must be on disk before the ring evicts the page; otherwise the backend waits
- * for it.
+ * Makes the WAL writer write and sync what was logged so far. The WAL of a
+ * page must be on disk before the ring evicts the page; otherwise the backend
+ * waits for it.
  */
 static void
 hand_over_wal(void)
@@ -266,7 +276,7 @@ hand_over_wal(void)
 	XLogSetAsyncXactLSN(XactLastRecEnd);
 }
 
-/* Before pages of the batch's table are installed. */
+/* Prepares to install pages of the batch's table. */
 static void
 begin_install(Install *install, const SluiceLoad *load, const SluiceBatch *batch)
 {
@@ -281,24 +291,24 @@ begin_install(Install *install, const SluiceLoad *load, const SluiceBatch *batch
 		install->scratch = MemoryContextAlloc(GetPerTupleMemoryContext(load->estate), BLCKSZ);
 }
 
-/* They are in the table, up to this block. */
+/* The pages are in the table, the last one in this block. */
 static void
 end_install(const Install *install, SluiceBatch *batch, size_t rows, BlockNumber last)
 {
 	Assert(install->next == install->nbuffers);
 	/*
-	 * Behind the insertion, as the last one of heap_multi_insert(): who reads
-	 * the table now has seen the rows.
+	 * After the insertion, like the last check of heap_multi_insert():
+	 * transactions that read the table from now on see the rows.
 	 */
 	CheckForSerializableConflictIn(install->rel, NULL, InvalidBlockNumber);
 	if (install->scratch)
 		hand_over_wal();
 	pgstat_count_heap_insert(install->rel, rows);
-	/* Rows that follow do not go into the page before them. */
+	/* Rows that follow must not go into an earlier page. */
 	sluice_set_target_block(batch, last);
 }
 
-/* Installs the slice's pages; blocks becomes their places. */
+/* Installs the slice's pages; sets `blocks` to their places. */
 static void
 install_pages(SluiceLoad *load, const SluiceSlice *slice, BlockNumber *blocks)
 {
@@ -322,8 +332,8 @@ install_pages(SluiceLoad *load, const SluiceSlice *slice, BlockNumber *blocks)
 }
 
 /*
- * Appends pages with so many rows to a partition's table; blocks becomes their
- * places.
+ * Appends n pages with `rows` rows to a partition's table; sets `blocks` to
+ * their places.
  */
 void
 sluice_append_pages(SluiceLoad *load, SluiceBatch *batch, char **pages, uint32 n, size_t rows,
@@ -338,7 +348,7 @@ sluice_append_pages(SluiceLoad *load, SluiceBatch *batch, char **pages, uint32 n
 	sluice_report.route = "append";
 }
 
-/* The row in the slot of a load's pages. */
+/* Stores a row of the slice's pages in the load's slot. */
 static TupleTableSlot *
 store_row(SluiceLoad *load, const SluiceSlice *slice, size_t n)
 {
@@ -348,7 +358,7 @@ store_row(SluiceLoad *load, const SluiceSlice *slice, size_t n)
 	return load->page_slot;
 }
 
-/* What the rows need before they are in the table. */
+/* Checks the rows' constraints before they are in the table. */
 static void
 check_rows(SluiceLoad *load, const SluiceSlice *slice)
 {
@@ -371,7 +381,7 @@ check_rows(SluiceLoad *load, const SluiceSlice *slice)
 	}
 }
 
-/* Where the rows are now. */
+/* Lists the rows with their places in the table. */
 static PlacedRow *
 place_rows(SluiceLoad *load, const SluiceSlice *slice, const BlockNumber *blocks)
 {
@@ -394,7 +404,7 @@ place_rows(SluiceLoad *load, const SluiceSlice *slice, const BlockNumber *blocks
 	return placed;
 }
 
-/* Hands the pages' rows, which are in the table, to its indexes. */
+/* Passes the pages' rows, which are in the table, to its indexes. */
 static void
 hand_to_indexes(SluiceLoad *load, const SluiceSlice *slice, const BlockNumber *blocks)
 {
@@ -412,8 +422,8 @@ hand_to_indexes(SluiceLoad *load, const SluiceSlice *slice, const BlockNumber *b
 }
 
 /*
- * Gives the rows their values of a sequence. A row has its value only once,
- * whatever becomes of its page.
+ * Gives the rows their values of a sequence. A row gets its value only once,
+ * even if its page is not installed.
  */
 static void
 fill_serial(SluiceLoad *load, const SluiceSlice *slice)
@@ -422,7 +432,10 @@ fill_serial(SluiceLoad *load, const SluiceSlice *slice)
 	{
 		char	   *place = (char *) slice->arena + slice->rows[i].offset + slice->rows[i].blank;
 
-		/* Only a value that is drawn, or does not fit, can end in an error. */
+		/*
+		 * Only drawing a value, or a value that does not fit, can raise an
+		 * error.
+		 */
 		if (!sluice_sequence_fill_reserved(&load->args.serial, place))
 		{
 			sluice_show_record(load, slice, i);
@@ -434,8 +447,8 @@ fill_serial(SluiceLoad *load, const SluiceSlice *slice)
 }
 
 /*
- * Installs the pages at the front of the slice, if that is worth it; gives how
- * many rows are in the table now, the first ones.
+ * Installs the pages at the front of the slice, if that pays. Returns how many
+ * rows, counted from the first, are in the table now.
  */
 size_t
 sluice_install_pages(SluiceLoad *load, const SluiceSlice *formed)
@@ -461,7 +474,7 @@ sluice_install_pages(SluiceLoad *load, const SluiceSlice *formed)
 	else if (load->check_rows)
 		check_rows(load, &slice);
 
-	/* An error from here on names a line and does not show one. */
+	/* An error from here on names a line but does not show it. */
 	cstate->line_buf_valid = false;
 	cstate->cur_lineno = load->lines + 1;
 	blocks = palloc(sizeof(BlockNumber) * slice.pages);

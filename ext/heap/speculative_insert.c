@@ -1,33 +1,32 @@
 /*
  * COPY's option on_duplicate, where index/dedupe.c does not find the
- * duplicates at the end: rows go in one by one as INSERT … ON CONFLICT inserts
- * them, by speculative insertion, so that others may write meanwhile
- * (src/backend/executor/nodeModifyTable.c).
+ * duplicates at the end. Rows are inserted one by one as INSERT … ON CONFLICT
+ * inserts them, by speculative insertion, so that other sessions may write
+ * meanwhile (src/backend/executor/nodeModifyTable.c).
  *
  * The steps for a row, and why two sessions cannot both insert a key:
  *
- *    check      whether the index has the key. If so, the row is settled: left
- *               out, or written over the one that is there, once that is
- *               locked.
- *    token      a lock that says "this row is speculative" is taken, and the
- *               row inserted with the token in it.
+ *    check      whether the index has the key. If so, the row is settled: it is
+ *               skipped, or it replaces the existing row once that is locked.
+ *    token      a lock that marks this row as speculative is taken, and the row
+ *               is inserted with the token in it.
  *    index      the entry is inserted with UNIQUE_CHECK_PARTIAL. If another
- *               session has put the key there since the check, that is seen
+ *               session has inserted the key since the check, that is detected
  *               now.
- *    complete   without conflict the row becomes an ordinary one. With a
+ *    complete   without a conflict the row becomes an ordinary one. With a
  *               conflict it is killed ("super-deleted") and the search begins
  *               again.
  *
- * A session that meets a speculative row waits for its token, not for its
- * transaction, so that two sessions that insert the same keys in another order
+ * A session that finds a speculative row waits for its token, not for its
+ * transaction. So two sessions that insert the same keys in different orders
  * do not wait for each other's commits while the rows are still speculative.
  *
- * With 'replace' a row of this very COPY may be met again. table_tuple_lock()
- * calls it invisible, as it is of the same command. The command counter is
- * advanced, which makes it a row of an earlier command, and the search begins
- * again.
+ * With 'replace', a row of this same COPY may be found again.
+ * table_tuple_lock() reports it as invisible, because it belongs to the same
+ * command. Then the command counter is advanced, which makes it a row of an
+ * earlier command, and the search begins again.
  *
- * In REPEATABLE READ and SERIALIZABLE a row that the snapshot does not see
+ * In REPEATABLE READ and SERIALIZABLE, a row that the snapshot does not see
  * must not decide anything: check_visible() raises the serialization failure
  * that ON CONFLICT raises.
  */
@@ -43,7 +42,7 @@
 #include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
 
-/* Which index of this table, which may be a partition, the arbiter is. */
+/* Finds the arbiter, or its partition, among the indexes of this table. */
 static int
 find_arbiter(const SluiceDuplicates *duplicates, ResultRelInfo *rri)
 {
@@ -56,7 +55,7 @@ find_arbiter(const SluiceDuplicates *duplicates, ResultRelInfo *rri)
 		List	   *ancestors = index->rd_rel->relispartition ?
 			get_partition_ancestors(RelationGetRelid(index)) : NIL;
 
-		/* Indexes of partitions were opened without this. */
+		/* Indexes of partitions were opened without this information. */
 		if (info->ii_Unique && info->ii_UniqueProcs == NULL && !index->rd_index->indisexclusion)
 			BuildSpeculativeIndexInfo(index, info);
 		if (RelationGetRelid(index) == duplicates->arbiter ||
@@ -95,8 +94,8 @@ check_visible(Relation rel, Snapshot snapshot, ItemPointer tid, TupleTableSlot *
 }
 
 /*
- * Locks the row that is to be replaced, and fetches it. False if it was
- * changed by others meanwhile, so that its key has to be looked for again.
+ * Locks the row that is to be replaced, and fetches it. False: another session
+ * has changed it meanwhile, so its key has to be looked up again.
  */
 static bool
 lock_existing(SluiceBatch *batch, ItemPointer tid, TupleTableSlot *existing)
@@ -113,8 +112,7 @@ lock_existing(SluiceBatch *batch, ItemPointer tid, TupleTableSlot *existing)
 			return true;
 		case TM_Invisible:
 			/*
-			 * A row of this very command: it becomes one of an earlier
-			 * command.
+			 * A row of this same command: make it one of an earlier command.
 			 */
 			CommandCounterIncrement();
 			batch->cid = GetCurrentCommandId(true);
@@ -133,8 +131,8 @@ lock_existing(SluiceBatch *batch, ItemPointer tid, TupleTableSlot *existing)
 }
 
 /*
- * Writes the row over the one that is there. False: a BEFORE ROW trigger is
- * against it.
+ * Replaces the existing row by this one. False: a BEFORE ROW trigger has
+ * prevented it.
  */
 static bool
 replace(SluiceBatch *batch, TupleTableSlot *existing, TupleTableSlot *slot)
@@ -142,7 +140,7 @@ replace(SluiceBatch *batch, TupleTableSlot *existing, TupleTableSlot *slot)
 	EPQState	epq;
 
 	ItemPointerSetInvalid(&slot->tts_tid);
-	/* So that triggers are shown rows of this COPY too. */
+	/* Triggers must see rows of this COPY too. */
 	batch->estate->es_output_cid = GetCurrentCommandId(true);
 	compat_init_epq(&epq, batch->estate);
 	ExecSimpleRelationUpdate(batch->rri, batch->estate, &epq, existing, slot);
@@ -151,7 +149,8 @@ replace(SluiceBatch *batch, TupleTableSlot *existing, TupleTableSlot *slot)
 }
 
 /*
- * The row is a duplicate of the one at `tid`. False: it has to be tried again.
+ * Settles a row that is a duplicate of the one at `tid`. False: it has to be
+ * tried again.
  */
 static bool
 settle(SluiceDuplicates *duplicates, SluiceBatch *batch, int arbiter,
@@ -187,7 +186,7 @@ settle(SluiceDuplicates *duplicates, SluiceBatch *batch, int arbiter,
 	return true;
 }
 
-/* Puts one row in, or settles what becomes of it. */
+/* Inserts one row, or settles it if it is a duplicate. */
 static void
 insert_or_settle(SluiceDuplicates *duplicates, SluiceBatch *batch, int arbiter,
 	TupleTableSlot *slot, uint64 line, TupleTableSlot *existing)
@@ -216,14 +215,14 @@ insert_or_settle(SluiceDuplicates *duplicates, SluiceBatch *batch, int arbiter,
 		table_tuple_complete_speculative(rel, slot, token, !conflict);
 		SpeculativeInsertionLockRelease(GetCurrentTransactionId());
 		if (conflict)
-			continue;			/* another was quicker: look for its row */
+			continue;			/* another session was faster: look for its row */
 		ExecARInsertTriggers(batch->estate, rri, slot, recheck,
 							 batch->cstate->transition_capture);
 		break;
 	}
 }
 
-/* Puts in what waits. */
+/* Inserts the batch's rows. */
 void
 sluice_insert_or_settle(SluiceDuplicates *duplicates, SluiceBatch *batch)
 {

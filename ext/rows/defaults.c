@@ -1,17 +1,18 @@
 /*
- * What columns get that are not in the data: constants and stable functions
- * once, a sequence's values in blocks, the rest for every row.
+ * The values of columns that are not in the data. Constants and stable
+ * functions are evaluated once, a sequence's values are taken in blocks, and
+ * the rest is evaluated for every row.
  *
- * Stock COPY evaluates a default for each row, when the row is read. To do it
- * once is right where nobody can tell the difference: a stable function gives
- * the same value for the whole statement. A volatile one is evaluated for each
- * row, in its turn. If it might look at tables it could tell whether earlier
- * rows are in, and stock COPY would then insert each row before it reads the
- * next one: such a COPY is left to stock COPY (needs_rows_one_by_one).
+ * Stock COPY evaluates a default for each row, when the row is read.
+ * Evaluating it once is right where nobody can observe the difference: a
+ * stable function gives the same value for the whole statement. A volatile one
+ * is evaluated for each row, in its turn. If it might look at tables, it could
+ * observe whether earlier rows are in the table. Stock COPY would then insert
+ * each row before it reads the next one, so such a COPY is left to stock COPY
+ * (needs_rows_one_by_one).
  *
- * nextval() is volatile and common. Its only effect is on
- * the sequence, so values for many rows are reserved at once
- * (base/sequence.c).
+ * nextval() is volatile and common. Its only effect is on the sequence, so
+ * values for many rows are reserved at once (base/sequence.c).
  */
 #include "rows/rows.h"
 
@@ -25,7 +26,7 @@
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 
-/* Volatile, and maybe looking at the table that is being loaded. */
+/* Whether a function is volatile and might look at the table being loaded. */
 static bool
 may_look_at_tables(Oid function, void *context)
 {
@@ -36,8 +37,8 @@ may_look_at_tables(Oid function, void *context)
 }
 
 /*
- * Whether a default may do or see something between two rows. Walks the whole
- * expression.
+ * Whether a default may do or observe something between two rows. Walks the
+ * whole expression.
  */
 static bool
 needs_rows_one_by_one(Node *expr, void *context)
@@ -51,8 +52,8 @@ needs_rows_one_by_one(Node *expr, void *context)
 }
 
 /*
- * Looks at a column's default, which COPY is going to plan too: once its
- * options are right, for that may fail.
+ * Examines a column's default. COPY plans it too, after it has checked its
+ * options. Planning may fail, so the options are checked first here as well.
  */
 static void
 judge(const SluiceStatement *s, AttrNumber attnum, SluiceRelationCache *known)
@@ -65,7 +66,7 @@ judge(const SluiceStatement *s, AttrNumber attnum, SluiceRelationCache *known)
 		ProcessCopyOptions(s->pstate, NULL, true, s->stmt->options);
 		expr = (Node *) expression_planner((Expr *) expr);
 	}
-	/* Reading the catalogs may have brought news of this very relation. */
+	/* Reading the catalogs may have invalidated the entry of this relation. */
 	known->relid = RelationGetRelid(s->rel);
 	old = MemoryContextSwitchTo(CacheMemoryContext);
 	known->judged = bms_add_member(known->judged, attnum);
@@ -75,8 +76,9 @@ judge(const SluiceStatement *s, AttrNumber attnum, SluiceRelationCache *known)
 }
 
 /*
- * Why defaults cannot be given as stock COPY gives them: those of the columns
- * outside of the list, and all if the data may ask for them by a marker.
+ * Why defaults cannot be given as stock COPY gives them, or NULL. This
+ * concerns the columns outside the list, and all columns if the data may have
+ * a DEFAULT marker.
  */
 const char *
 sluice_default_why_not(const SluiceStatement *s, bool marker)
@@ -89,7 +91,7 @@ sluice_default_why_not(const SluiceStatement *s, bool marker)
 		Form_pg_attribute att = TupleDescAttr(desc, i);
 
 		if (!att->atthasdef && att->atttypid < FirstNormalObjectId)
-			continue;			/* NULL or an identity, and no domain's default */
+			continue;			/* NULL or an identity, and not a domain with a default */
 		if (att->attisdropped || att->attgenerated ||
 			(!marker && list_member_int(s->attnums, i + 1)))
 			continue;
@@ -101,7 +103,7 @@ sluice_default_why_not(const SluiceStatement *s, bool marker)
 	return NULL;
 }
 
-/* nextval('…'::regclass), as it is or cast to the column's type. */
+/* Recognizes nextval('…'::regclass), plain or cast to the column's type. */
 static bool
 is_nextval(Node *expr, SluiceSequence *serial)
 {
@@ -127,7 +129,7 @@ is_nextval(Node *expr, SluiceSequence *serial)
 	return false;
 }
 
-/* The bytes of a value as they lie in a tuple, without a varlena's header. */
+/* Sets a value's bytes as they are in a tuple, without a varlena header. */
 static void
 give(SluiceColumn *column, Form_pg_attribute att, Datum value)
 {
@@ -154,7 +156,7 @@ give(SluiceColumn *column, Form_pg_attribute att, Datum value)
 	column->source = SLUICE_FROM_GIVEN;
 }
 
-/* What a column outside of the list gets. */
+/* Plans the value of a column outside the list. */
 void
 sluice_plan_default(CopyFromState cstate, Form_pg_attribute att, SluiceColumn *column,
 					SluicePlanArgs *args)
@@ -167,7 +169,10 @@ sluice_plan_default(CopyFromState cstate, Form_pg_attribute att, SluiceColumn *c
 	column->source = SLUICE_FROM_NULL;
 	if (state == NULL)
 		return;
-	/* One before it may draw from the same sequence, and draws first. */
+	/*
+	 * A column before this one may draw from the same sequence, and draws
+	 * first.
+	 */
 	if (!OidIsValid(args->serial.sequence) && args->volatiles == NIL && is_nextval((Node *) state->expr, &serial) &&
 		(att->attlen == 2 || att->attlen == 4 || att->attlen == 8))
 	{
@@ -180,8 +185,8 @@ sluice_plan_default(CopyFromState cstate, Form_pg_attribute att, SluiceColumn *c
 	if (contain_volatile_functions((Node *) state->expr))
 	{
 		/*
-		 * Not NULL in the end: the constraint is checked once the default is
-		 * there.
+		 * The core leaves a NULL here. The constraint is checked after the
+		 * default was evaluated.
 		 */
 		column->not_null = false;
 		args->volatiles = lappend_int(args->volatiles, att->attnum);
@@ -206,9 +211,10 @@ sluice_plan_default(CopyFromState cstate, Form_pg_attribute att, SluiceColumn *c
 }
 
 /*
- * Whether a default may fail, other than by a sequence's end: then the first
- * row has to be stock COPY's, which fails as it should, and only if there is a
- * row. What has not failed for the first row does not fail for the others.
+ * Whether a default may fail, other than by a sequence's end. Then stock COPY
+ * has to read the first row: it raises the error as it should, and only if
+ * there is a row. A default that does not fail for the first row does not fail
+ * for others.
  */
 bool
 sluice_defaults_may_fail(CopyFromState cstate)
@@ -220,7 +226,7 @@ sluice_defaults_may_fail(CopyFromState cstate)
 	{
 		ExprState  *state;
 
-		/* What COPY keeps of a dropped column was never set. */
+		/* COPY does not set its entry of a dropped column. */
 		if (TupleDescAttr(desc, i)->attisdropped)
 			continue;
 		state = compat_default_of(cstate, i + 1);

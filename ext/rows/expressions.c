@@ -1,44 +1,46 @@
 /*
  * Stored generated columns and CHECK constraints of rows that the core has
- * formed: evaluated where the rows are formed, by a worker for its chunk or by
- * the leader, so that the rows can go into whole pages like those of any table.
+ * formed. They are evaluated where the rows are formed, by a worker for its
+ * chunk or by the leader, so that the rows can go into whole pages like those
+ * of any table.
  *
  * WHICH.  Only if every generated column and every CHECK constraint of the
  * table is plain (sluice_is_plain_expression in base/checks.c): a function of
- * the row's values, by code that is safe in a worker. Then nobody can tell
- * where and when it is evaluated, but by its errors and messages. If one is
- * not plain, all stays with the insert route, or with ExecConstraints().
+ * the row's values, by code that is safe in a worker. Then only its errors and
+ * messages could show where and when it is evaluated. If one is not plain, all
+ * of them stay with the insert route, or with ExecConstraints().
  *
- * ERRORS.  Stock COPY computes the generated columns of a row, then checks it,
- * then looks at the next row. The leader does the same here, with the record
- * shown; a constraint that a row violates is left to the insert route, where
- * ExecConstraints() refuses the row in its own words. A worker gives up at the
- * first row that is not right (workers/reader.c), and the leader evaluates
- * again. So each error is the leader's own, at its row.
+ * ERRORS.  Stock COPY computes the generated columns of a row, then checks the
+ * row, then reads the next one. The leader does the same here, and an error
+ * shows the record. A row that violates a constraint is left to the insert
+ * route, where ExecConstraints() rejects it with its own message. A worker
+ * stops at the first row that is not right (workers/reader.c), and the leader
+ * evaluates again. So each error is the leader's own, at its row.
  *
  * WHERE VALUES GO.  The core leaves zeros in place of a value of fixed length,
- * and NULL in place of any other. The former are filled in where they lie.
- * Rows with a value of variable length, or a generated NULL, are formed again
- * and packed again (heap/pack.c), with all rows of their slice.
+ * and NULL in place of any other. Values of fixed length are filled in where
+ * they are. Rows with a value of variable length, or a generated NULL, are
+ * formed again and packed again (heap/pack.c), with all rows of their slice.
  *
- * THE INVARIANT.  A row reaches a page only if all generated columns of it have
- * their values and no constraint is false, by the functions that stock COPY calls.
- * A slice is either completed as a whole or is as the core has left it, but for
- * values of fixed length: these are computed again from the same columns, with
- * the same result, so to fill them in twice does no harm.
+ * THE INVARIANT.  A row reaches a page only if all its generated columns have
+ * their values and no constraint is false, by the functions that stock COPY
+ * calls. A slice is either completed as a whole or is as the core has left it,
+ * except for values of fixed length. These are computed again from the same
+ * columns, with the same result, so filling them in twice does no harm.
  *
  * WHO SEES IT.  Nobody: rows are memory of this process, no page or buffer is
- * locked, and nothing is logged here. An error ends the load with rows that never
- * were in the table.
+ * locked, and nothing is logged here. An error ends the load with rows that
+ * were never in the table.
  *
- * WHAT IS LEFT TO OTHERS.  Rows of partitioned tables, and those that triggers,
- * WHERE or rejects look at between the core and the table, are computed and
- * checked by the insert route, in ExecComputeStoredGenerated() and
- * ExecConstraints(). Virtual generated columns (18) have no value in a row; a table
- * with one takes that route, too. NOT NULL of other columns is the core's check.
+ * WHAT IS LEFT TO OTHERS.  The insert route computes and checks rows of
+ * partitioned tables, and rows that triggers, WHERE or rejects look at between
+ * the core and the table, in ExecComputeStoredGenerated() and
+ * ExecConstraints(). Virtual generated columns (18) have no value in a row; a
+ * table with one takes that route, too. The core checks NOT NULL of other
+ * columns.
  *
- * States of expressions are made when the first row comes, as in stock COPY:
- * what is wrong with them shows only if there is a row.
+ * Expression states are made when the first row arrives, as in stock COPY: an
+ * error in them shows only if there is a row.
  */
 #include "rows/rows.h"
 
@@ -64,23 +66,26 @@ typedef struct GeneratedColumn
 
 struct SluiceExpressions
 {
-	List	   *generated;		/* pairs: number of the attribute, expression */
+	List	   *generated;		/* pairs of attribute number and expression */
 	List	   *checks;			/* expressions, as the catalog has them */
-	TupleDesc	desc;			/* nobody counts references to it */
-	int			serial;			/* the column that gets its value later, or -1 */
-	bool		forms_again;	/* a generated column is of variable length: its row gets longer */
+	TupleDesc	desc;			/* not reference-counted */
+	int			serial;			/* the column that gets its value later, from a sequence; -1: none */
+	bool		forms_again;	/* a generated column is of variable length, so its row gets longer */
 	int			ncolumns;
 	GeneratedColumn *columns;
-	/* Of the current transaction; the slot is NULL before they are made. */
+	/* Made for the current transaction; the slot is NULL until then. */
 	MemoryContext memory;
 	ExprContext *econtext;
 	TupleTableSlot *slot;
-	HeapTupleData tuple;		/* the one in the slot */
+	HeapTupleData tuple;		/* the tuple in the slot */
 	List	   *check_states;
-	SluicePacker *packer;		/* the leader's */
+	SluicePacker *packer;		/* used by the leader */
 };
 
-/* From the list of pairs, in the leader and in a worker. Nothing is compiled. */
+/*
+ * Fills `columns` from the pairs, in the leader and in a worker. Compiles
+ * nothing.
+ */
 static void
 add_columns(SluiceExpressions *x)
 {
@@ -99,9 +104,10 @@ add_columns(SluiceExpressions *x)
 }
 
 /*
- * Collects what the table computes and checks; false if something is not plain.
- * All or none: if one constraint were left to ExecConstraints(), it would come
- * after those of rows further on, and another error might be the first.
+ * Collects what the table computes and checks; false if something is not
+ * plain. All or none: if one constraint were left to ExecConstraints(), it
+ * would be checked after those of later rows, and another error might come
+ * first.
  */
 static bool
 collect(SluiceExpressions *x, Relation rel)
@@ -136,7 +142,7 @@ collect(SluiceExpressions *x, Relation rel)
 
 static bool complete_slice(SluiceLoad *load, SluiceSlice *slice);
 
-/* Whether and which expressions may be evaluated before the insertion. */
+/* Finds the expressions that may be evaluated before the insertion, if any. */
 void
 sluice_expressions_find(SluiceLoad *load)
 {
@@ -145,7 +151,7 @@ sluice_expressions_find(SluiceLoad *load)
 	SluiceExpressions *x;
 
 	load->expressions = NULL;
-	/* With these, rows take the insert route anyway. */
+	/* In these cases rows take the insert route anyway. */
 	if (!sluice_allowed.expressions || !sluice_allowed.whole_pages || constr == NULL ||
 		(constr->num_check == 0 && !constr->has_generated_stored) ||
 		compat_has_virtual_columns(RelationGetDescr(rel)) || load->proute != NULL ||
@@ -162,7 +168,7 @@ sluice_expressions_find(SluiceLoad *load)
 	load->complete_slice = complete_slice;
 }
 
-/* Whether rows are not filled in where they lie. */
+/* Whether rows are formed again and not filled in where they are. */
 bool
 sluice_forms_again(const SluiceExpressions *x)
 {
@@ -170,8 +176,9 @@ sluice_forms_again(const SluiceExpressions *x)
 }
 
 /*
- * For workers; NULL if only the leader can evaluate them, who gives the rows
- * their values of a sequence.
+ * The expressions as text, for workers. NULL: there are none, or only the
+ * leader can evaluate them, because it gives the rows their values of a
+ * sequence.
  */
 char *
 sluice_expressions_text(const SluiceLoad *load)
@@ -184,8 +191,8 @@ sluice_expressions_text(const SluiceLoad *load)
 		return NULL;
 	/*
 	 * An expression may read a column that gets its value from the leader's
-	 * sequence, after the worker. A whole-row reference counts as all columns: it is
-	 * not plain, and so is not here.
+	 * sequence, after the worker is done. A whole-row reference would count as all
+	 * columns; it is not plain, so it does not occur here.
 	 */
 	both = list_make2(x->generated, x->checks);
 	for (int i = 0; i < x->ncolumns; i++)
@@ -197,7 +204,7 @@ sluice_expressions_text(const SluiceLoad *load)
 	return nodeToString(both);
 }
 
-/* The same in a worker. */
+/* Reads that text in a worker. */
 SluiceExpressions *
 sluice_expressions_read(char *text, TupleDesc desc, int serial)
 {
@@ -212,7 +219,7 @@ sluice_expressions_read(char *text, TupleDesc desc, int serial)
 	return x;
 }
 
-/* From now on states are made in that memory; those that were made are gone. */
+/* From now on states are made in that memory. Earlier ones are gone. */
 void
 sluice_expressions_begin(SluiceExpressions *x, MemoryContext memory)
 {
@@ -221,9 +228,9 @@ sluice_expressions_begin(SluiceExpressions *x, MemoryContext memory)
 }
 
 /*
- * As ExecPrepareExpr(), of a node that stays as it is: planning changes its
- * argument, and the same node is planned again after the worker's next transaction
- * begins.
+ * As ExecPrepareExpr(), but the node stays as it is. Planning changes its
+ * argument, and the same node is planned again in the worker's next
+ * transaction.
  */
 static ExprState *
 prepare(Node *expr)
@@ -231,7 +238,7 @@ prepare(Node *expr)
 	return ExecInitExpr(expression_planner((Expr *) copyObject(expr)), NULL);
 }
 
-/* The first row has come. */
+/* Makes all states when the first row has arrived. */
 static void
 prepare_all(SluiceExpressions *x)
 {
@@ -248,7 +255,7 @@ prepare_all(SluiceExpressions *x)
 	MemoryContextSwitchTo(old);
 }
 
-/* Where a column that is of fixed length and not NULL begins in a tuple, from its start. */
+/* The offset in a tuple of a column that is of fixed length and not NULL. */
 static uint32
 place_of(TupleDesc desc, HeapTupleHeader tuple, int column)
 {
@@ -270,8 +277,9 @@ place_of(TupleDesc desc, HeapTupleHeader tuple, int column)
 }
 
 /*
- * Puts values of fixed length where the core has left zeros. The length of the row
- * and the places of its columns do not change, since none of the values is NULL.
+ * Puts values of fixed length where the core has left zeros. The length of the
+ * row and the places of its columns do not change, because none of the values
+ * is NULL.
  */
 static void
 fill_in(const SluiceExpressions *x, HeapTupleHeader tuple)
@@ -292,9 +300,10 @@ fill_in(const SluiceExpressions *x, HeapTupleHeader tuple)
 }
 
 /*
- * The row in the slot with its generated values, in a tuple as the core would
- * have formed it. The header that heap_form_tuple() makes is a composite
- * value's: heap_prepare_insert() clears of it what the core leaves zero.
+ * Forms the row in the slot again, with its generated values, as the core
+ * would have formed it. heap_form_tuple() makes the header of a composite
+ * value. The fields that the core leaves zero are cleared, as
+ * heap_prepare_insert() does.
  */
 static HeapTuple
 form_again(const SluiceExpressions *x)
@@ -308,8 +317,9 @@ form_again(const SluiceExpressions *x)
 }
 
 /*
- * Computes the generated columns of the row in the slot. *formed becomes the
- * row if it was not filled in where it lies. False: a NULL is not allowed.
+ * Computes the generated columns of the row in the slot. If the row was not
+ * filled in where it is, *formed becomes the new row. False: a NULL is not
+ * allowed.
  */
 static bool
 compute(SluiceExpressions *x, HeapTuple *formed)
@@ -324,24 +334,25 @@ compute(SluiceExpressions *x, HeapTuple *formed)
 
 		/* No generated column reads another one, so the order does not matter. */
 		column->value = ExecEvalExpr(column->state, x->econtext, &column->isnull);
-		/* The insert route refuses the row, with ExecConstraints()' error. */
+		/* The insert route rejects the row, with ExecConstraints()' error. */
 		if (column->isnull && att->attnotnull)
 			return false;
-		/* An array in the making gets the form in which stock COPY copies it. */
+		/* An expanded array gets the form in which stock COPY copies it. */
 		if (!column->isnull && att->attlen == -1 &&
 			VARATT_IS_EXTERNAL_EXPANDED(DatumGetPointer(column->value)))
 			column->value = datumCopy(column->value, false, -1);
 		in_place &= !column->isnull && att->attlen > 0;
 	}
-	/* Before a new tuple is formed, all columns of the old one are needed. */
+	/* Forming a new tuple needs all columns of the old one. */
 	if (in_place)
 		fill_in(x, x->tuple.t_data);
 	else
 		slot_getallattrs(slot);
 	/*
-	 * Constraints read the slot. It has taken some columns out of the tuple already,
-	 * as far as the expressions needed them: those get the new value. It reads the
-	 * others from the tuple, which has been filled in.
+	 * Constraints read the slot. It has already taken from the tuple the columns
+	 * that the expressions needed; if a generated one is among them, it gets the new
+	 * value. The slot reads the other columns from the tuple, which has been filled
+	 * in.
 	 */
 	for (int i = 0; i < x->ncolumns; i++)
 	{
@@ -359,9 +370,9 @@ compute(SluiceExpressions *x, HeapTuple *formed)
 }
 
 /*
- * Whether the row in the slot violates none of the constraints. As in
- * ExecRelCheck(), a NULL is no violation. Which of several is violated does not
- * matter here: ExecConstraints() finds the first by name again.
+ * Whether the row in the slot violates no constraint. As in ExecRelCheck(),
+ * NULL is no violation. Which of several constraints is violated does not
+ * matter here: ExecConstraints() finds the first one by name again.
  */
 static bool
 passes_checks(const SluiceExpressions *x)
@@ -377,9 +388,10 @@ passes_checks(const SluiceExpressions *x)
 }
 
 /*
- * Into the packer, and before it the rows that were filled in where they lie. Once
- * one row of a slice was formed again, the lengths differ from those in the pages
- * that the core has filled, so all rows of the slice are packed again.
+ * Adds the row to the packer, and before it the rows that were filled in where
+ * they are. If one row of a slice is formed again, the lengths differ from
+ * those in the pages that the core has filled. So all rows of the slice are
+ * packed again.
  */
 static bool
 pack(const SluiceExpressions *x, SluicePacker *packer, const SluiceSlice *slice, size_t n, HeapTuple formed)
@@ -388,16 +400,20 @@ pack(const SluiceExpressions *x, SluicePacker *packer, const SluiceSlice *slice,
 	if (!sluice_packer_add_until(packer, slice, n) ||
 		!sluice_packer_add(packer, slice, formed->t_data, formed->t_len))
 		return false;
-	/* The leader writes the sequence's value there: it has moved with the row. */
+	/*
+	 * The leader writes the sequence's value to this place, which has moved
+	 * with the row.
+	 */
 	if (slice->rows[n].blank)
 		packer->rows[n].blank = place_of(x->desc, formed->t_data, x->serial);
 	return true;
 }
 
 /*
- * Completes a row of a slice, of those before it: computes what is generated
- * and checks it. If the packer has begun, or has to, the row is in it then.
- * False: the row is not right, or goes into no page.
+ * Completes a row of a slice, after those before it: computes its generated
+ * columns and checks its constraints. If the packer has begun, or has to, the
+ * row is in the packer afterwards. False: the row is not right, or cannot go
+ * into a page.
  */
 bool
 sluice_compute_row(SluiceExpressions *x, SluicePacker *packer, const SluiceSlice *slice, size_t n)
@@ -409,7 +425,7 @@ sluice_compute_row(SluiceExpressions *x, SluicePacker *packer, const SluiceSlice
 
 	if (x->slot == NULL)
 		prepare_all(x);
-	/* The slot points into the slice: values that were filled in are read from there. */
+	/* The slot points into the slice, so values that are filled in there are read. */
 	x->tuple.t_len = row->len;
 	x->tuple.t_data = (HeapTupleHeader) (slice->arena + row->offset);
 	ItemPointerSetInvalid(&x->tuple.t_self);
@@ -441,7 +457,7 @@ complete_slice(SluiceLoad *load, SluiceSlice *slice)
 		MemoryContextSwitchTo(old);
 	}
 	sluice_packer_clear(x->packer);
-	/* Rows behind `paged` are on a page that is not full, and take the insert route. */
+	/* Rows after `paged` are on a page that is not full, and take the insert route. */
 	for (size_t i = 0; right && i < slice->paged; i++)
 	{
 		if (i % 1024 == 0)
@@ -452,7 +468,7 @@ complete_slice(SluiceLoad *load, SluiceSlice *slice)
 			ExecPartitionCheck(load->rri, x->slot, load->estate, true);
 		load->record = NULL;
 	}
-	/* The packer's rows become the slice only when all are right: see THE INVARIANT. */
+	/* The packer's rows become the slice only if all rows are right: see THE INVARIANT. */
 	Assert(!right || !x->packer->begun || x->packer->used == slice->paged);
 	if (right && x->packer->begun)
 		sluice_packer_become(x->packer, slice);

@@ -1,18 +1,18 @@
 /*
  * The table and the statement in the core's terms: which columns the core
- * reads, what the others get.
+ * reads, and what the others get.
  *
- * The rule for a type: the core reads it if it gives just the value that the
- * server's input function would give, under the settings of this session, or
- * asks the server for that one value. Whatever depends on a setting that the
- * core does not know (timezone_abbreviations, IntervalStyle, lc_monetary,
- * array_nulls) is asked of the server. The plan is made once: settings must
- * not change while rows are read. Where functions that are called meanwhile
- * might change them (volatile constraints), stock COPY does the work.
+ * The core reads a type if it gives exactly the value that the server's input
+ * function would give under the settings of this session, or leaves that one
+ * value to the server. Values that depend on a setting which the core does not
+ * support (timezone_abbreviations, IntervalStyle, lc_monetary, array_nulls)
+ * are left to the server. The plan is made once, so settings must not change
+ * while rows are read. If functions that are called meanwhile might change
+ * them (volatile constraints), stock COPY does the work.
  *
- * Catalogs are looked at here and nowhere later: the plan is complete without
- * them. So it can be handed to workers that have no database connection, as
- * one piece of memory without pointers (below).
+ * Catalogs are read here and nowhere later: the plan is complete without them.
+ * So it can be passed to workers that have no database connection, as one
+ * piece of memory without pointers (below).
  */
 #include "rows/rows.h"
 
@@ -35,15 +35,15 @@
 #include "utils/typcache.h"
 
 /*
- * What the core takes for granted of every server
- * (crates/core/src/page/tuple.rs, types/text.rs).
+ * What the core assumes of every server (crates/core/src/page/tuple.rs,
+ * types/text.rs).
  */
 StaticAssertDecl(MAXIMUM_ALIGNOF == 8, "the core forms tuples as 64-bit machines have them");
 StaticAssertDecl(NAMEDATALEN == 64, "the core forms names of 64 bytes");
 
 /*
- * The labels of an enum. One that was added by a transaction that is still
- * running is left out: whether it may be used is the server's to say.
+ * The labels of an enum. A label that was added by a transaction that is still
+ * running is left out: the server decides whether it may be used.
  */
 static void
 plan_enum(Oid type, SluiceColumn *column)
@@ -71,8 +71,9 @@ plan_enum(Oid type, SluiceColumn *column)
 }
 
 /*
- * Every value is asked of the server; of a function that wants to see NULLs,
- * they too. A domain's only wants to check them.
+ * The server reads every value of the column. A function that is not strict
+ * must see NULLs too, except that of a domain whose constraints all accept a
+ * NULL.
  */
 static void
 plan_asked(CopyFromState cstate, Form_pg_attribute att, SluiceColumn *column)
@@ -91,10 +92,9 @@ is_date(Oid type)
 }
 
 /*
- * Whether UTC, Z, T and BC mean in dates what they mean everywhere. A zone
- * that is a rule ("UTC+5") defines abbreviations, and since 18 the server looks
- * at those first; a list of abbreviations that is not the usual one
- * may have any words.
+ * Whether UTC, Z, T and BC have their usual meaning in dates. A zone that is a
+ * rule ("UTC+5") defines abbreviations, and since 18 the server looks these up
+ * first. A list of abbreviations other than the default may have any words.
  */
 static bool
 plain_dates(void)
@@ -106,8 +106,8 @@ plain_dates(void)
 }
 
 /*
- * Whether the core reads a type, or an array of it, as the server does by the
- * settings of this moment.
+ * Whether the core reads a type, or an array of it, as the server does under
+ * the current settings.
  */
 static bool
 settings_suit(Oid type, bool is_array, const SluicePlanArgs *args)
@@ -118,8 +118,8 @@ settings_suit(Oid type, bool is_array, const SluicePlanArgs *args)
 }
 
 /*
- * What the core reads of a column that is in the data; type_oid stays 0 where
- * every value has to be asked of the server.
+ * Plans how a column in the data is read. type_oid stays 0 if the server has
+ * to read every value.
  */
 static void
 plan_type(CopyFromState cstate, Form_pg_attribute att, SluiceColumn *column,
@@ -130,7 +130,8 @@ plan_type(CopyFromState cstate, Form_pg_attribute att, SluiceColumn *column,
 	Oid			element;
 
 	/*
-	 * The catalogs are asked about types that may be what they have to tell.
+	 * The catalogs are read only for types that the core does not read itself:
+	 * these may be domains or enums.
 	 */
 	if (!pgsluice_reads(type) && get_typtype(type) == TYPTYPE_DOMAIN && !compat_domain_has_constraints(type))
 		type = getBaseTypeAndTypmod(type, &typmod);
@@ -179,7 +180,10 @@ session_env(void)
 	return env;
 }
 
-/* A generated value of fixed length has its place, of zeros; another one is formed later. */
+/*
+ * A generated value of fixed length has its place, filled with zeros. Any other one is formed
+ * later.
+ */
 static void
 plan_generated(Form_pg_attribute att, SluiceColumn *column)
 {
@@ -190,7 +194,10 @@ plan_generated(Form_pg_attribute att, SluiceColumn *column)
 	column->source = SLUICE_FROM_GIVEN;
 }
 
-/* Says to the core what the table and the statement are. `computes`: generated columns are computed in its rows. */
+/*
+ * Describes the table and the statement to the core. `computes`: generated columns are computed in
+ * the core's rows.
+ */
 void
 sluice_plan_args(CopyFromState cstate, SluicePlanArgs *args, bool computes)
 {
@@ -290,11 +297,11 @@ sluice_make_plan(const SluicePlanArgs *args)
 
 typedef struct Flat
 {
-	char	   *memory;			/* NULL to count */
+	char	   *memory;			/* NULL: only count */
 	Size		used;
 } Flat;
 
-/* Copies a part and says where; without memory it only counts. */
+/* Copies a part and returns its offset. Without memory it only counts. */
 static void *
 append_bytes(Flat *flat, const void *data, Size len)
 {
@@ -303,11 +310,11 @@ append_bytes(Flat *flat, const void *data, Size len)
 	flat->used = MAXALIGN(at + len);
 	if (flat->memory && len > 0)
 		memcpy(flat->memory + at, data, len);
-	/* What is NULL has no place: offset 0 is the struct's own. */
+	/* NULL stays NULL: offset 0 is that of the struct itself. */
 	return data ? (void *) at : NULL;
 }
 
-/* The struct, the columns, then what they point to. */
+/* Copies the struct, the columns, then what they point to. */
 static Size
 flatten(const SluicePlanArgs *args, char *memory)
 {
@@ -353,14 +360,14 @@ sluice_plan_serialized_size(const SluicePlanArgs *args)
 	return flatten(args, NULL);
 }
 
-/* Into so much memory. Pointers become offsets from its start. */
+/* Writes to memory of that size. Pointers become offsets from its start. */
 void
 sluice_plan_serialize(const SluicePlanArgs *args, char *flat)
 {
 	(void) flatten(args, flat);
 }
 
-/* Gives offsets their pointers back, in a copy of the columns and labels. */
+/* Turns offsets into pointers again, in a copy of the columns and labels. */
 void
 sluice_plan_deserialize(const char *flat, SluicePlanArgs *args)
 {

@@ -1,25 +1,26 @@
 /*
- * Where a record ends, whether or not it is a good one: the quoting and line
- * ends of CopyReadLineText (src/backend/commands/copyfromparse.c). Where that
- * raises an error about a line end, the search goes on to the true one. And
- * where the last one of a chunk ends.
+ * Where a record ends, whether or not it is valid: the quoting and line ends
+ * of CopyReadLineText (src/backend/commands/copyfromparse.c). If that would
+ * raise an error about a line end, the search continues to the real one. Also
+ * where the last record of a chunk ends.
  *
- * Two kinds of search, for two callers. rejects/ must find the end of a record
- * that may be broken, exactly where stock COPY would begin the next one:
- * sluice_record_end() goes byte by byte, and can stop in the middle and go on
- * when more bytes are there. workers/ must find quickly some record end near
- * the end of a chunk: sluice_last_record_end() looks backwards, and may only
- * be asked where LF ends lines and a quote toggles wherever it stands.
+ * There are two kinds of search, for two callers. rejects/ must find the end
+ * of a record that may be broken, exactly where stock COPY would begin the
+ * next one. sluice_record_end() goes byte by byte, and can stop in the middle
+ * and continue when there are more bytes. workers/ must quickly find some
+ * record end near the end of a chunk. sluice_last_record_end() searches
+ * backwards. It may be called only if LF ends lines and each quote toggles
+ * quoting, wherever it is.
  */
 #include "rows/rows.h"
 
 #include "port/pg_bswap.h"
 
-/* What the character does to quoting (csv). */
+/* Applies one character to the state of quoting (csv). */
 static void
 follow_quotes(SluiceRecordEnd *search, const SluiceDialect *dialect, uint8 c)
 {
-	/* An escape that is the quote itself needs no attention. */
+	/* An escape that is the quote itself needs no special treatment. */
 	bool		escapes = dialect->escape != dialect->quote;
 
 	if (escapes && search->in_quote && c == dialect->escape)
@@ -33,10 +34,10 @@ follow_quotes(SluiceRecordEnd *search, const SluiceDialect *dialect, uint8 c)
 }
 
 /*
- * Looks on in data[0, len), which begins with the record and holds all that
- * the search has seen before. True once search->at is where the record ends,
- * and `more` records after it; with `last`, no bytes follow, and it ends there
- * at the latest.
+ * Continues the search in data[0, len), which begins with the record and
+ * contains everything that the search has seen before. Returns true when
+ * search->at is the end of the record, and of `more` records after it. With
+ * `last`, no bytes follow, and the record ends there at the latest.
  */
 bool
 sluice_record_end(SluiceRecordEnd *search, const SluiceDialect *dialect,
@@ -47,7 +48,7 @@ sluice_record_end(SluiceRecordEnd *search, const SluiceDialect *dialect,
 		uint8		c = (uint8) data[search->at];
 		bool		has_next = search->at + 1 < len;
 
-		/* What these mean depends on what follows. */
+		/* The meaning of these depends on the next byte. */
 		if ((c == '\r' || (c == '\\' && !dialect->csv)) && !has_next && !last)
 			return false;
 		search->at++;
@@ -56,8 +57,8 @@ sluice_record_end(SluiceRecordEnd *search, const SluiceDialect *dialect,
 		else if (c == '\\')
 		{
 			/*
-			 * The next one is data, except behind \. which ends the data or is
-			 * an error.
+			 * The next byte is data, except in \. which ends the data or is an
+			 * error.
 			 */
 			if (has_next)
 				search->at++;
@@ -97,7 +98,7 @@ sluice_record_end(SluiceRecordEnd *search, const SluiceDialect *dialect,
 	return last;
 }
 
-/* Whether a backslash hides this byte of text. */
+/* Whether a backslash escapes this byte of text. */
 static bool
 is_hidden(const char *data, size_t at)
 {
@@ -108,7 +109,7 @@ is_hidden(const char *data, size_t at)
 	return slashes % 2 == 1;
 }
 
-/* How long a record is without its line end. */
+/* The length of a record without its line end. */
 size_t
 sluice_line_length(const SluiceDialect *dialect, const char *record, size_t len)
 {
@@ -119,9 +120,9 @@ sluice_line_length(const SluiceDialect *dialect, const char *record, size_t len)
 }
 
 /*
- * Whether a \. ends the last of these lines, which the server has read whole.
- * Behind a row, stock COPY takes it for the end of what a client sends, and
- * not of what lies in a file.
+ * Whether a \. ends the last of these lines, which the server has read as a
+ * whole. After a row, stock COPY takes \. as the end of what a client sends,
+ * but not as the end of a file.
  */
 bool
 sluice_marker_ends(const SluiceSource *src, const char *lines, size_t len)
@@ -136,9 +137,8 @@ sluice_marker_ends(const SluiceSource *src, const char *lines, size_t len)
 }
 
 /*
- * Where the last tuple of binary data ends that ends within data[0, len). From
- * what is no tuple on, the trailer too, the rest goes to the server in one
- * piece.
+ * Where the last complete tuple ends in binary data[0, len). If something is
+ * not a tuple, such as the trailer, the rest goes to the server in one piece.
  */
 static size_t
 last_tuple_end(const char *data, size_t len, size_t fields)
@@ -177,11 +177,11 @@ last_tuple_end(const char *data, size_t len, size_t fields)
 }
 
 /*
- * Where the last record ends that ends within data[0, len); 0 where none does.
+ * Where the last complete record of data[0, len) ends; 0 if there is none.
  *
- * CSV: behind the last LF with an even number of quotes before it; a quote
- * toggles wherever it stands. Text: behind the last LF that no backslash
- * hides.
+ * CSV: after the last LF with an even number of quotes before it; a quote
+ * toggles quoting wherever it is. Text: after the last LF that no backslash
+ * escapes.
  */
 size_t
 sluice_last_record_end(const char *data, size_t len, const SluicePlanArgs *args)

@@ -1,34 +1,34 @@
 /*
- * Rows of one COPY FROM: what the core has formed, what the server has to
- * read, what the table asks of them.
+ * Rows of one COPY FROM: those that the core has formed, what the server has
+ * to read, and the checks that the table needs.
  *
- * A row comes here in one of three forms:
+ * A row arrives here in one of three forms:
  *
- *    complete      the core has formed the tuple; if the table asks nothing of
- *                  rows it is inserted as it lies in the arena
- *    with asks     the core has formed it but for values that are the server's
- *                  to read, or that are another for every row (complete_row)
- *    as a record   the core does not take it; stock COPY's parser reads it
+ *    complete      the core has formed the tuple; if the table needs no checks,
+ *                  it is inserted as it is in the arena
+ *    with asks     the core has formed it except for values that the server has
+ *                  to read, or that differ for every row (complete_row)
+ *    as a record   the core does not accept it; stock COPY's parser reads it
  *                  from the source (sluice_take_server_row)
  *
  * THE ORDER OF ERRORS is stock COPY's. A row's values are read in the order of
- * the statement's list of columns, then come WHERE, the partition, generated
- * columns, constraints, and with the insertion of its batch indexes and
- * triggers. Rows are taken strictly in the order of the input, so an error of
- * row n is raised before row n + 1 is looked at in any way that could fail.
- * What the core does ahead of that cannot fail: it leaves what it does not
- * like to the server.
+ * the statement's list of columns. Then follow WHERE, the partition, generated
+ * columns and constraints, and, with the insertion of its batch, indexes and
+ * triggers. Rows are processed strictly in the order of the input. So an error
+ * of row n is raised before anything is done with row n + 1 that could fail.
+ * What the core does ahead of that cannot fail: it leaves everything that it
+ * does not accept to the server.
  *
- * BATCHES end where stock COPY's would (batch_ends), as logical decoding can
- * show where they end.
+ * BATCHES end where stock COPY's would (batch_ends), because logical decoding
+ * can show where they end.
  *
  * CONTEXT.  An error names the line, and shows the record where stock COPY
  * would show it: `record` is set while the row is checked, and NULL while its
  * batch is inserted.
  *
- * MEMORY.  Tuples lie in the arena until their batch is flushed. Rows that
- * were completed by the server are copied by their slots; MAX_MATERIALIZED
- * limits these.
+ * MEMORY.  Tuples stay in the arena until their batch is flushed. Rows that
+ * the server has completed are copied by their slots; MAX_MATERIALIZED limits
+ * these.
  */
 #include "rows/rows.h"
 
@@ -40,25 +40,27 @@
 #define STOCK_BATCH_BYTES 65535
 
 /*
- * Values that were read by the server wait in memory of their own: at most so
- * much.
+ * Values that the server has read wait in separate memory: at most this much.
  */
 #define MAX_MATERIALIZED ((Size) 1 << 20)
 
 /*
- * Rows of partitions wait until one has a whole batch: at most so many of all.
+ * Rows of partitions wait until one has a whole batch: at most this many in
+ * all.
  */
 #define MAX_ROWS_OF_PARTITIONS (16 * SLUICE_BATCH_ROWS)
 #define MAX_BYTES_OF_PARTITIONS ((Size) 4 << 20)
 
-/* The memory in which the core forms tuples is to be used again. */
+/*
+ * Inserts the waiting rows, so that the memory of their tuples can be reused.
+ */
 void
 sluice_free_tuples(SluiceLoad *load)
 {
 	sluice_flush(load, NULL);
 }
 
-/* Whether WHERE leaves the row out; it is counted then. */
+/* Whether WHERE excludes the row; it is counted then. */
 static bool
 where_excludes(SluiceLoad *load, TupleTableSlot *slot)
 {
@@ -72,7 +74,7 @@ where_excludes(SluiceLoad *load, TupleTableSlot *slot)
 	return true;
 }
 
-/* Of the record that is being checked, without its end. */
+/* The length of the record that is being checked, without its line end. */
 size_t
 sluice_record_length(const SluiceLoad *load)
 {
@@ -80,22 +82,22 @@ sluice_record_length(const SluiceLoad *load)
 }
 
 /*
- * A row was added to those that wait: whether all are to go in now, which is
- * when stock COPY would put them in. Logical decoding shows where its batches
- * end.
+ * Called after a row was added to those that wait. Whether all of them are to
+ * be inserted now, which is when stock COPY would insert them: logical
+ * decoding shows where its batches end.
  */
 static bool
 batch_ends(SluiceLoad *load)
 {
 	if (load->by_partition)
 		return load->waiting >= MAX_ROWS_OF_PARTITIONS || load->materialized > MAX_BYTES_OF_PARTITIONS;
-	/* FORMAT binary has no lines: the buffer stays empty. */
+	/* FORMAT binary has no lines: line_buf stays empty. */
 	load->line_bytes += load->record ? sluice_record_length(load) : (Size) load->cstate->line_buf.len;
 	return load->waiting >= SLUICE_BATCH_ROWS || load->line_bytes >= STOCK_BATCH_BYTES ||
 		load->materialized > MAX_MATERIALIZED;
 }
 
-/* The row in the batch's slot waits for its insertion. */
+/* Lets the row in the batch's slot wait for its insertion. */
 static void
 let_wait(SluiceLoad *load, SluiceBatch *batch, uint64 line)
 {
@@ -106,14 +108,14 @@ let_wait(SluiceLoad *load, SluiceBatch *batch, uint64 line)
 	ends = batch_ends(load);
 	if (!ends && !(load->by_partition && batch->used == SLUICE_BATCH_ROWS))
 		return;
-	/* An error of the insertion shows no record. */
+	/* An error of the insertion must not show the record. */
 	load->record = NULL;
 	sluice_flush(load, ends ? NULL : batch);
 }
 
 /*
- * Whether nothing of the relation can refuse the row: it has no CHECK, and the
- * row no NULL.
+ * Whether no check of the relation can reject the row: the relation has no
+ * CHECK constraint, and the row has no NULL.
  */
 static bool
 is_never_refused(Relation rel, TupleTableSlot *slot)
@@ -126,9 +128,9 @@ is_never_refused(Relation rel, TupleTableSlot *slot)
 }
 
 /*
- * The row in next_slot's slot: WHERE, the way to its partition, generated
- * columns and constraints, in CopyFrom's order; then it waits for its
- * insertion.
+ * Takes the row in next_slot()'s slot through WHERE, the routing to its
+ * partition, generated columns and constraints, in CopyFrom's order. After
+ * that it waits for its insertion.
  */
 static void
 take_row(SluiceLoad *load, TupleTableSlot *slot, uint64 line)
@@ -174,7 +176,7 @@ next_slot(SluiceLoad *load)
 	return sluice_batch_slot(load->batch);
 }
 
-/* For qsort_arg(): by the order of the statement's list. */
+/* For qsort_arg(): the order of the statement's list. */
 static int
 by_field(const void *one, const void *other, void *columns)
 {
@@ -184,9 +186,9 @@ by_field(const void *one, const void *other, void *columns)
 }
 
 /*
- * The values of a row as the statement lists their columns, which need not be
- * the table's order: of several bad ones, stock COPY names the first of its
- * list.
+ * The values of a row in the order of the statement's list, which may differ
+ * from the table's. If several are bad, stock COPY reports the first one in
+ * the list.
  */
 static const SluiceAsk *
 in_list_order(SluiceColumn *columns, const SluiceAsk *asks, uint32 count)
@@ -204,7 +206,7 @@ in_list_order(SluiceColumn *columns, const SluiceAsk *asks, uint32 count)
 	return sorted;
 }
 
-/* Puts a sequence's value into the tuple, and into the slot. */
+/* Puts a value of the sequence into the tuple and into the slot. */
 static void
 draw_value(SluiceLoad *load, TupleTableSlot *slot, char *place)
 {
@@ -215,8 +217,8 @@ draw_value(SluiceLoad *load, TupleTableSlot *slot, char *place)
 }
 
 /*
- * Reads a value as COPY reads it: text, or bytes of FORMAT binary. A NUL
- * follows it.
+ * Reads a value as COPY reads it: text, or bytes of FORMAT binary. A zero byte
+ * follows the value.
  */
 Datum
 sluice_read_value(FmgrInfo *function, bool binary, char *bytes, uint32 len,
@@ -228,8 +230,8 @@ sluice_read_value(FmgrInfo *function, bool binary, char *bytes, uint32 len,
 	if (!binary)
 		return InputFunctionCall(function, bytes, ioparam, typmod);
 	/*
-	 * As CopyReadBinaryAttribute of copyfromparse.c; the memory may be written
-	 * to.
+	 * As CopyReadBinaryAttribute of copyfromparse.c. The function may write to
+	 * this memory.
 	 */
 	value.data = bytes;
 	value.len = (int) len;
@@ -245,7 +247,8 @@ sluice_read_value(FmgrInfo *function, bool binary, char *bytes, uint32 len,
 
 /*
  * Reads the values of a row that the core has left to the server's input
- * functions, or raises their errors. Each goes to the place of its column.
+ * functions, or raises their errors. Each value is stored at its column's
+ * place.
  */
 void
 sluice_read_asks(SluiceLoad *load, const SluiceSlice *slice, const SluiceRow *row,
@@ -272,9 +275,9 @@ sluice_read_asks(SluiceLoad *load, const SluiceSlice *slice, const SluiceRow *ro
 }
 
 /*
- * Completes a row that the core could not finish: by the values that the
- * server's input functions read, and by the defaults that are another for
- * every row.
+ * Completes a row that the core could not finish: with the values that the
+ * server's input functions read, and with the defaults that differ for every
+ * row.
  */
 static void
 complete_row(SluiceLoad *load, const SluiceSlice *slice, TupleTableSlot *slot,
@@ -309,8 +312,8 @@ complete_row(SluiceLoad *load, const SluiceSlice *slice, TupleTableSlot *slot,
 }
 
 /*
- * Rows that the core has formed from this slice, from one up to another, into
- * pages or batches.
+ * Accepts the rows `from` up to `to` of this slice, which the core has formed:
+ * they go into pages or batches.
  */
 void
 sluice_accept_range(SluiceLoad *load, const SluiceSlice *slice, size_t from, size_t to)
@@ -321,8 +324,8 @@ sluice_accept_range(SluiceLoad *load, const SluiceSlice *slice, size_t from, siz
 	size_t		installed;
 
 	/*
-	 * A record that ON_ERROR skips leaves its column named until the next one
-	 * is read.
+	 * If ON_ERROR has skipped a record, its column stays named until the next
+	 * record is read.
 	 */
 	if (from < to)
 		load->cstate->cur_attname = load->cstate->cur_attval = NULL;
@@ -370,8 +373,8 @@ sluice_accept_range(SluiceLoad *load, const SluiceSlice *slice, size_t from, siz
 }
 
 /*
- * All that the core has formed from this slice; the rows that nobody may
- * reject.
+ * Accepts all rows that the core has formed from this slice, if none may be
+ * rejected.
  */
 void
 sluice_accept_slice(SluiceLoad *load, const SluiceSlice *slice)
@@ -379,7 +382,7 @@ sluice_accept_slice(SluiceLoad *load, const SluiceSlice *slice)
 	sluice_accept_range(load, slice, 0, slice->rows_used);
 }
 
-/* One record through stock COPY's parser. False at the end of the data. */
+/* Reads one record with stock COPY's parser. False at the end of the data. */
 bool
 sluice_take_server_row(SluiceLoad *load, SluiceSource *src)
 {
@@ -398,7 +401,10 @@ sluice_take_server_row(SluiceLoad *load, SluiceSource *src)
 	MemoryContextSwitchTo(old);
 	if (!found)
 	{
-		/* By its trailer, or in the middle of one; by a line of \. */
+		/*
+		 * Binary data ends by its trailer, or within it; other data by a line
+		 * of \.
+		 */
 		src->ended = src->binary || !cstate->raw_reached_eof;
 		return false;
 	}
@@ -413,8 +419,8 @@ sluice_take_server_row(SluiceLoad *load, SluiceSource *src)
 }
 
 /*
- * The record at the front of the source, by stock COPY's parser; nobody may
- * reject it.
+ * Reads the record at the front of the source with stock COPY's parser, if
+ * none may be rejected.
  */
 bool
 sluice_ask_server(SluiceLoad *load)
@@ -422,7 +428,7 @@ sluice_ask_server(SluiceLoad *load)
 	return sluice_take_server_row(load, &load->source);
 }
 
-/* The core has no memory, or has panicked: a bug. */
+/* Raises an error: the core has no memory, or has panicked, which is a bug. */
 void
 sluice_core_failed(SluiceStatus status)
 {
@@ -437,7 +443,7 @@ sluice_core_failed(SluiceStatus status)
 			 errhint("The server's log has the details; WITH (pgsluice 'off') lets stock COPY do it.")));
 }
 
-/* Has the core form what it can of the bytes that were read. */
+/* Makes the core form as many rows as it can from the bytes that were read. */
 SluiceStatus
 sluice_form(SluiceLoad *load)
 {
@@ -447,7 +453,7 @@ sluice_form(SluiceLoad *load)
 	instr_time	before,
 				after;
 
-	/* No row waits: their tuples may be overwritten. */
+	/* No row waits, so earlier tuples may be overwritten. */
 	if (load->waiting == 0)
 		slice->arena_used = 0;
 	sluice_source_validate(src);
@@ -455,14 +461,17 @@ sluice_form(SluiceLoad *load)
 	slice->input_len = src->valid - src->start;
 	slice->last = src->eof && !src->sealed && src->valid == src->end;
 	/*
-	 * In CSV stock COPY looks at what follows upon a CR, be it valid or not,
-	 * before it takes the line.
+	 * In CSV, stock COPY looks at the byte after a CR, whether it is valid or
+	 * not, before it takes the line.
 	 */
 	if (load->args.dialect.csv && !slice->last && slice->input_len > 0 &&
 		slice->input[slice->input_len - 1] == '\r')
 		slice->input_len--;
 	slice->pack = load->waiting == 0 && sluice_pages_wanted(load);
-	/* A page of rows that are formed again, which is not full, is left as it is: many rows at once. */
+	/*
+	 * If rows are formed again, the last page is installed even if it is not full. So a slice has
+	 * many rows then.
+	 */
 	slice->page_limit = load->pipeline == NULL && !sluice_forms_again(load->expressions) ? SLUICE_SLICE_PAGES : 0;
 	slice->rows_len = slice->pack || load->rejects ? SLUICE_SLICE_ROWS :
 		load->by_partition ? SLUICE_BATCH_ROWS : SLUICE_BATCH_ROWS - load->waiting;
@@ -477,22 +486,23 @@ sluice_form(SluiceLoad *load)
 		sluice_core_failed(status);
 	load->accept_slice(load, slice);
 	/*
-	 * More rows than batches hold: some may be in the table, and some not. And
-	 * batches of partitions whose rows are in are closed.
+	 * A slice may have more rows than the batches hold, so that only some of
+	 * them are in the table: the rest is inserted. This also closes the
+	 * batches of partitions whose rows are all inserted.
 	 */
 	if (slice->pack || (load->leaf_pool && load->waiting == 0))
 		sluice_flush(load, NULL);
 	src->start += slice->consumed;
 	load->lines += slice->lines;
 	/*
-	 * As stock COPY: an error while reading on names the line it is about to
-	 * read.
+	 * As in stock COPY, an error while reading on names the line that is about
+	 * to be read.
 	 */
 	load->cstate->cur_lineno = load->lines + 1;
 	return status;
 }
 
-/* Reads on; false where nothing was added. */
+/* Reads more. False if nothing was added. */
 bool
 sluice_fill(SluiceLoad *load)
 {
@@ -508,8 +518,8 @@ sluice_fill(SluiceLoad *load)
 }
 
 /*
- * Goes on after sluice_form(): reads more bytes, or has the server read the
- * record that the core does not take. False at the end of the data.
+ * Continues after sluice_form(): reads more bytes, or has the server read the
+ * record that the core does not accept. False at the end of the data.
  */
 bool
 sluice_go_on(SluiceLoad *load, SluiceStatus status)
@@ -525,9 +535,12 @@ sluice_go_on(SluiceLoad *load, SluiceStatus status)
 				return true;
 			if (src->start == src->end && (src->eof || src->sealed))
 				return false;
-			return load->ask_server(load);	/* too long, or not UTF-8 */
+			return load->ask_server(load);	/* the record is too long, or not valid */
 		case SLUICE_FULL:
-			/* Of memory, unless there are rows: as many as were wanted. */
+			/*
+			 * If there is no row, waiting tuples fill the memory. Otherwise
+			 * just continue.
+			 */
 			if (load->slice.rows_used == 0)
 				sluice_free_tuples(load);
 			return true;
@@ -540,8 +553,8 @@ sluice_go_on(SluiceLoad *load, SluiceStatus status)
 }
 
 /*
- * Goes through what lies in the source. False if the data ended by a line of
- * \.
+ * Processes everything in the source. False if a line of \. has ended the
+ * data.
  */
 bool
 sluice_finish_source(SluiceLoad *load)
@@ -556,8 +569,8 @@ sluice_finish_source(SluiceLoad *load)
 }
 
 /*
- * Compiles the plan of a row, defaults included, and finds memory for what it
- * makes.
+ * Compiles the plan of a row, defaults included, and allocates the memory for
+ * its results.
  */
 void
 sluice_make_row_plan(SluiceLoad *load)
@@ -579,7 +592,7 @@ sluice_make_row_plan(SluiceLoad *load)
 	sluice_sequence_open(&load->args.serial, load->args.volatiles == NIL && !load->volatile_checks);
 	slice->rows = load->rows = palloc(sizeof(SluiceRow) * SLUICE_SLICE_ROWS);
 	slice->asks = palloc(sizeof(SluiceAsk) * SLUICE_BATCH_ASKS);
-	/* Where errors skip a record, the whole record is stock COPY's to read. */
+	/* If errors skip a record (ON_ERROR), stock COPY has to read all of it. */
 	slice->asks_len = compat_skips_errors(load->cstate) ? 0 : SLUICE_BATCH_ASKS;
 	slice->arena = (uint8_t *) TYPEALIGN(COMPAT_IO_ALIGN, palloc(SLUICE_ARENA + COMPAT_IO_ALIGN));
 	slice->arena_len = SLUICE_ARENA;

@@ -1,11 +1,11 @@
 /*
  * From bytes to rows: see README.md.
  *
- * The callers are copy/ (the loop over the data), workers/ (chunks that others
- * have formed) and rejects/ (attempts). All of them go through
+ * The callers are copy/ (the loop over the data), workers/ (chunks that
+ * another process may have formed) and rejects/ (attempts). All of them use
  * sluice_accept_range() for rows that the core has formed, and
- * sluice_take_server_row() for records that it leaves to stock COPY's parser;
- * so a row meets the same checks in the same order wherever it comes from.
+ * sluice_take_server_row() for records that it leaves to stock COPY's parser.
+ * So a row passes the same checks in the same order wherever it comes from.
  */
 #ifndef PGSLUICE_ROWS_H
 #define PGSLUICE_ROWS_H
@@ -27,16 +27,16 @@ extern bool sluice_stock_row(SluiceSource *src, ExprContext *econtext,
 							 Datum *values, bool *nulls);
 
 /*
- * A search for a record's end by stock COPY's rules, which can go on when more
- * bytes are there.
+ * The state of a search for a record's end by stock COPY's rules. The search
+ * can continue when there are more bytes.
  */
 typedef struct SluiceRecordEnd
 {
-	size_t		at;				/* bytes looked at */
-	uint32		more;			/* records that belong to it, as lines of a header do */
+	size_t		at;				/* bytes that were examined */
+	uint32		more;			/* further records that belong to it, such as the lines of a header */
 	bool		in_quote;
 	bool		escaped;
-	uint64		lines;			/* that end within the record, its own end included */
+	uint64		lines;			/* lines that end within the record, its own line end included */
 	EolType		eol;
 } SluiceRecordEnd;
 
@@ -91,8 +91,8 @@ extern void sluice_make_row_plan(SluiceLoad *load);
 extern void sluice_core_failed(SluiceStatus status);
 
 /*
- * Whether workers are still to start, and to have all rows, as tests may want
- * it.
+ * Whether workers are still to be started, to form all rows, as tests can
+ * demand it.
  */
 static inline bool
 sluice_forces_workers(const SluiceLoad *load)
@@ -101,7 +101,7 @@ sluice_forces_workers(const SluiceLoad *load)
 		!load->source.sealed;
 }
 
-/* Whether workers can form rows: it is known how lines end. */
+/* Whether workers can form rows: only if it is known how lines end. */
 static inline bool
 sluice_knows_lines(const SluiceLoad *load)
 {

@@ -5,25 +5,26 @@
  *    buf:  | headroom | start ... valid ... end |          |
  *
  * Bytes before `valid` are known to be text of the server's encoding, and the
- * core reads nothing else. The first byte that is not valid stops it, and the
- * record in which it lies goes to stock COPY's parser, which raises the error
- * with its own words.
+ * core reads nothing else. The core stops at the first byte that is not valid.
+ * The record that contains it goes to stock COPY's parser, which raises the
+ * error with its own message.
  *
  * LENDING.  Stock COPY's parser is made to read from a callback
- * (COPY_CALLBACK), which gives it what lies at `start`. It reads ahead; what
- * it has not used when it has parsed its record is copied back in front of
- * `start`, for which the headroom is kept: it holds as much as the parser can
- * have read (RAW_BUF_SIZE). So both parsers see the same bytes, and either can
- * go on where the other one stopped.
+ * (COPY_CALLBACK), which gives it the bytes at `start`. The parser reads
+ * ahead. When it has parsed its record, the bytes that it has not used are
+ * copied back in front of `start`. The headroom is kept for them: it holds as
+ * much as the parser can have read (RAW_BUF_SIZE). So both parsers see the
+ * same bytes, and each can continue where the other one stopped.
  * docs/decisions/0004-copy-takes-over-by-lending.md has the reasons.
  *
- * BAD ENDS.  A client that gives up, sends a wrong message or goes away is
+ * BAD ENDS.  A client may give up, send a wrong message or go away. That is
  * noticed when its bytes are read, which may be far ahead of the row that is
- * being loaded. Stock COPY would have loaded the rows before. So the failure
- * is noted (fail_later) and raised when all bytes before it are used up.
+ * being loaded. Stock COPY would have loaded the rows before it. So the
+ * failure is recorded (fail_later), and raised when all bytes before it are
+ * used up.
  *
  * ENCODING.  Data in another encoding is converted piece by piece as it is
- * read, in stock COPY's way; a byte sequence that cannot be converted stops
+ * read, in stock COPY's way. A byte sequence that cannot be converted stops
  * the conversion, and its error is raised when the rows before it are in.
  */
 #include "rows/rows.h"
@@ -36,16 +37,16 @@
 #include "utils/wait_event.h"
 
 /*
- * The source whose bytes stock COPY's parser reads now: its callback has no
- * argument. A function that it calls may run another COPY, so the code that
- * sets this restores the previous value, after an error too.
+ * The source whose bytes stock COPY's parser is reading; its callback has no
+ * argument. A function that the parser calls may run another COPY. So the code
+ * that sets this variable restores the previous value, after an error too.
  */
 static SluiceSource *lender;
 
 /*
- * What was read is used up, and nothing comes after it: the client has given
- * up or is gone, or the bytes cannot be converted (as CopyConversionError says
- * it).
+ * Raises the error that ends the data, when everything that was read is used
+ * up: the client has given up or is gone, or the bytes cannot be converted
+ * (with CopyConversionError's message).
  */
 void
 sluice_source_refuse(SluiceSource *src)
@@ -54,7 +55,7 @@ sluice_source_refuse(SluiceSource *src)
 
 	if (src->failure)
 	{
-		/* Within a message: so the error ends the session. */
+		/* The error is within a message, so it must end the session. */
 		if (src->failure_code == ERRCODE_PROTOCOL_VIOLATION)
 			pq_startmsgread();
 		ereport(ERROR, (errcode(src->failure_code), errmsg_internal("%s", src->failure)));
@@ -67,14 +68,15 @@ sluice_source_refuse(SluiceSource *src)
 	elog(ERROR, "encoding conversion failed without error");
 }
 
-/* Stock COPY asks for bytes (COPY_CALLBACK). */
+/* Gives bytes to stock COPY's parser, as its callback (COPY_CALLBACK). */
 static int
 lend(void *outbuf, int minread, int maxread)
 {
 	size_t		len;
 
 	/*
-	 * To name a bad byte at a chunk's end, the parser looks at what follows.
+	 * To report a bad byte at a chunk's end, the parser needs the bytes after
+	 * it.
 	 */
 	if (lender->start == lender->end && lender->sealed)
 	{
@@ -82,7 +84,7 @@ lend(void *outbuf, int minread, int maxread)
 		memcpy(outbuf, lender->after, len);
 		lender->after_len -= len;
 		lender->after += len;
-		/* Behind the trailer of binary data there may be nothing. */
+		/* After the trailer of binary data there may be nothing. */
 		lender->overlent = len > 0 || !lender->binary;
 		return (int) len;
 	}
@@ -99,8 +101,8 @@ lend(void *outbuf, int minread, int maxread)
 }
 
 /*
- * Steps between the state that BeginCopyFrom set up and its data: from here on
- * its parser reads what we lend.
+ * Puts the source between the state that BeginCopyFrom has set up and its
+ * data. From now on the parser of that state reads what we lend.
  */
 void
 sluice_source_open(SluiceSource *src, CopyFromState cstate)
@@ -116,7 +118,9 @@ sluice_source_open(SluiceSource *src, CopyFromState cstate)
 	src->binary = compat_is_binary(cstate);
 	if (src->binary)
 	{
-		/* What was read with the header, which is stock COPY's to check. */
+		/*
+		 * Bytes that were read with the header, which stock COPY has checked.
+		 */
 		src->bytes = cstate->bytes_processed;
 		src->end += cstate->raw_buf_len - cstate->raw_buf_index;
 		memcpy(src->buf + src->start, cstate->raw_buf + cstate->raw_buf_index,
@@ -125,7 +129,7 @@ sluice_source_open(SluiceSource *src, CopyFromState cstate)
 	}
 	else if (cstate->need_transcoding)
 	{
-		/* From here on what its parser reads is in the server's encoding. */
+		/* From now on the parser reads bytes in the server's encoding. */
 		src->raw = palloc(RAW_BUF_SIZE);
 		src->encoding = cstate->file_encoding;
 		cstate->need_transcoding = false;
@@ -138,8 +142,8 @@ sluice_source_open(SluiceSource *src, CopyFromState cstate)
 }
 
 /*
- * The client's data ends badly. What came before is used up first, as stock
- * COPY has done by then.
+ * Records that the client's data ends badly. The bytes before that are used up
+ * first, as in stock COPY.
  */
 static void
 fail_later(SluiceSource *src, int code, const char *why)
@@ -149,7 +153,7 @@ fail_later(SluiceSource *src, int code, const char *why)
 }
 
 /*
- * Reads one whole message; false where no data follows. As CopyGetData of
+ * Reads one whole message; false if no data follows. As CopyGetData of
  * copyfromparse.c.
  */
 static bool
@@ -165,8 +169,8 @@ next_message(SluiceSource *src, StringInfo msg)
 		if (type != EOF && (type == '\0' || strchr("cdfHS", type) == NULL))
 		{
 			/*
-			 * It stays: behind a row that is refused it is a message as any
-			 * other.
+			 * The message is not consumed. If a row before it raises an error,
+			 * the message is then handled like any other.
 			 */
 			pq_endmsgread();
 			fail_later(src, ERRCODE_PROTOCOL_VIOLATION,
@@ -186,13 +190,14 @@ next_message(SluiceSource *src, StringInfo msg)
 			return false;
 		if (type == 'd')
 			return true;
-		/* Flush and Sync are sent by clients that do not know it is a COPY. */
+		/*
+		 * Ignore Flush and Sync, which clients may send without noticing the
+		 * COPY.
+		 */
 	}
 }
 
-/*
- * Whether the client has sent more than we have read; a guess is good enough.
- */
+/* Whether the client has sent more than was read. A guess is good enough. */
 static bool
 client_has_more(void)
 {
@@ -213,7 +218,7 @@ client_has_more(void)
 
 /*
  * Reads from the client until the memory is full or the client pauses: rows
- * that came are not kept waiting for those that have not.
+ * that have arrived do not wait for those that have not.
  */
 static size_t
 read_from_client(SluiceSource *src, char *buf, size_t limit)
@@ -244,7 +249,7 @@ read_from_client(SluiceSource *src, char *buf, size_t limit)
 }
 
 /*
- * In pieces of the size that stock COPY reads: fread() returns when it has them,
+ * Reads in pieces of stock COPY's size: fread() returns when it has all bytes,
  * even if the COPY was cancelled.
  */
 static size_t
@@ -269,14 +274,15 @@ read_from_file(SluiceSource *src, char *buf, size_t limit)
 }
 
 /*
- * Reads at most `len` bytes into `buf` as they come; 0 at the end of the data.
+ * Reads at most `len` bytes into `buf` without conversion; 0 at the end of the
+ * data.
  */
 static size_t
 read_bytes(SluiceSource *src, char *buf, size_t len)
 {
 	size_t		done;
 
-	/* Nothing read because nothing was asked for is not the end. */
+	/* If no bytes were requested, reading none does not mean the end. */
 	if (src->eof || src->failure || len == 0)
 		return 0;
 	if (src->kind == COPY_FRONTEND)
@@ -291,8 +297,9 @@ read_bytes(SluiceSource *src, char *buf, size_t len)
 }
 
 /*
- * Converts what is there into at most `len` bytes, one of which ends a string;
- * returns how many. As CopyConvertBuf of copyfromparse.c.
+ * Converts the raw bytes into at most `len` bytes, a terminating zero
+ * included; returns the length of the result. As CopyConvertBuf of
+ * copyfromparse.c.
  */
 static size_t
 convert(SluiceSource *src, char *buf, size_t len)
@@ -311,7 +318,7 @@ convert(SluiceSource *src, char *buf, size_t len)
 }
 
 /*
- * Reads and converts; 0 at the end of the data and before what cannot be
+ * Reads and converts; 0 at the end of the data and before bytes that cannot be
  * converted.
  */
 static size_t
@@ -319,7 +326,7 @@ read_converted(SluiceSource *src, char *buf, size_t len)
 {
 	size_t		done = 0;
 
-	/* With less room a character might seem not to be convertible. */
+	/* With less room, a character might seem not to be convertible. */
 	while (len - done > MAX_CONVERSION_INPUT_LENGTH * MAX_CONVERSION_GROWTH)
 	{
 		size_t		got = convert(src, buf + done, len - done);
@@ -342,8 +349,7 @@ read_converted(SluiceSource *src, char *buf, size_t len)
 }
 
 /*
- * Reads at most `len` bytes in the server's encoding; 0 where there are no
- * more.
+ * Reads at most `len` bytes in the server's encoding; 0 if there are no more.
  */
 size_t
 sluice_source_read(SluiceSource *src, char *buf, size_t len)
@@ -363,7 +369,7 @@ sluice_valid(bool single_byte, const char *data, size_t len)
 	return nul ? (size_t) (nul - data) : len;
 }
 
-/* Extends what is known to be valid: the core reads nothing else. */
+/* Extends the range that is known to be valid: the core reads nothing else. */
 void
 sluice_source_validate(SluiceSource *src)
 {
@@ -375,8 +381,8 @@ sluice_source_validate(SluiceSource *src)
 }
 
 /*
- * Moves what is unread to the front and reads on. False where nothing was
- * added: at the end of the data, or because a record fills the slice.
+ * Moves the unread bytes to the front and reads more. False if nothing was
+ * added: at the end of the data, or because one record fills the slice.
  */
 bool
 sluice_source_fill(SluiceSource *src)
@@ -401,8 +407,8 @@ sluice_source_fill(SluiceSource *src)
 }
 
 /*
- * Takes bytes at the front out of the source; where they are, they stay until
- * it is filled.
+ * Takes bytes at the front out of the source. They stay where they are until
+ * the source is filled.
  */
 void
 sluice_source_skip(SluiceSource *src, size_t len)
@@ -421,7 +427,9 @@ sluice_source_set(SluiceSource *src, const char *data, size_t len)
 	memcpy(src->buf + src->start, data, len);
 }
 
-/* A line of \. ended the data: the client's messages are read to their end. */
+/*
+ * Reads the client's messages to their end, after a line of \. ended the data.
+ */
 void
 sluice_source_drain(SluiceSource *src)
 {
@@ -434,15 +442,15 @@ sluice_source_drain(SluiceSource *src)
 		read_bytes(src, src->buf, SLUICE_SLICE);
 	}
 	/*
-	 * As ClosePipeFromProgram wants to know: behind a line of \. stock COPY
-	 * does not read.
+	 * ClosePipeFromProgram uses this: after a line of \. stock COPY does not
+	 * read on.
 	 */
 	src->cstate->raw_reached_eof = src->eof && (src->binary || !src->ended);
 }
 
 /*
- * Stock COPY's parser, which has nothing left in its own memory, is to read
- * what lies here.
+ * Prepares stock COPY's parser, whose own buffers are empty, to read the bytes
+ * of the source.
  */
 static void
 begin_lending(SluiceSource *src)
@@ -456,7 +464,7 @@ begin_lending(SluiceSource *src)
 	src->refilled = src->overlent = false;
 }
 
-/* It has counted the bytes again. */
+/* The parser has counted the bytes again, so the count is set back. */
 static void
 end_lending(SluiceSource *src)
 {
@@ -465,7 +473,8 @@ end_lending(SluiceSource *src)
 }
 
 /*
- * Lets stock COPY do the whole of it; returns how many rows it has inserted.
+ * Lets stock COPY load all of the source; returns how many rows it has
+ * inserted.
  */
 uint64
 sluice_stock_copy(SluiceSource *src)
@@ -489,7 +498,7 @@ sluice_stock_copy(SluiceSource *src)
 	return rows;
 }
 
-/* The data ends here: what follows is read to its end, and no more. */
+/* Ends the data here. What follows is only read and discarded. */
 void
 sluice_source_end(SluiceSource *src)
 {
@@ -498,9 +507,10 @@ sluice_source_end(SluiceSource *src)
 }
 
 /*
- * Lets stock COPY's parser read the record at src->start: the row as it would
- * have read it, or the error as it would have raised it. False at the end of
- * the data. cur_lineno and eol_type must be right before and are so after.
+ * Lets stock COPY's parser read the record at src->start. It returns the row
+ * as it would have read it, or raises the error that it would have raised.
+ * False at the end of the data. cur_lineno and eol_type must be right before,
+ * and are right afterwards.
  */
 bool
 sluice_stock_row(SluiceSource *src, ExprContext *econtext,
@@ -524,16 +534,19 @@ sluice_stock_row(SluiceSource *src, ExprContext *econtext,
 	}
 	PG_END_TRY();
 
-	/* Chunks end where records end. */
+	/* Chunks end where records end, so the parser must not need more bytes. */
 	if (src->overlent)
 		elog(ERROR, "pgsluice: a record goes on beyond its chunk");
-	/* What it loaded and did not use is the tail of what we lent. */
+	/* What the parser has loaded and not used is the tail of what we lent. */
 	used = src->binary ? cstate->raw_buf_index : cstate->input_buf_index;
 	unread = cstate->raw_buf_len - used;
 	Assert(unread <= src->start);
 	src->start -= unread;
 	memcpy(src->buf + src->start, cstate->raw_buf + used, unread);
-	/* Lent bytes that were all valid stay so; others are looked at again. */
+	/*
+	 * If all lent bytes were valid, they stay so; otherwise they are checked
+	 * again.
+	 */
 	if (src->refilled || src->valid < src->start + unread)
 		src->valid = src->start;
 	if (found && sluice_marker_ends(src, cstate->input_buf, used))

@@ -1,4 +1,4 @@
-//! Faults that a test asks for by the data that it sends: compiled in by the feature `faults` alone.
+//! Faults that a test requests by the data that it sends. Compiled in only by the feature `faults`.
 
 use crate::memory::failing;
 
@@ -9,7 +9,8 @@ fn asks(data: &[u8], fault: &[u8]) -> bool {
     data.windows(fault.len()).any(|window| window == fault)
 }
 
-/// The faults that `data` asks for: a panic at once, or no more memory from here until this is dropped.
+/// The faults that `data` requests: a panic at once, or no more memory from here until this value
+/// is dropped.
 pub(crate) fn of(data: &[u8]) -> Faults {
     assert!(!asks(data, PANIC), "asked for by the data");
     if asks(data, MEMORY) {
@@ -18,7 +19,7 @@ pub(crate) fn of(data: &[u8]) -> Faults {
     Faults
 }
 
-/// While it lives, there is no more memory if the data asked for that.
+/// While it lives, there is no more memory, if the data has requested that.
 pub(crate) struct Faults;
 
 impl Drop for Faults {

@@ -1,4 +1,4 @@
-//! Records of a slice to tuples in the arena.
+//! Forms tuples in the arena from the records of a slice.
 
 use std::ops::Range;
 
@@ -15,21 +15,21 @@ use crate::plan::FormPlan;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub enum Status {
-    /// the slice holds no further whole record
+    /// the slice has no further complete record
     More = 0,
     /// no room for another tuple or row: make room and call again
     Full = 1,
     /// the server has to read the record at `consumed`
     Ask = 2,
-    /// a line of `\.` ended the data
+    /// a line of `\.` has ended the data
     Ended = 3,
     /// a bug: the statement must fail
     Panic = 4,
-    /// there is no more memory: the statement must fail
+    /// out of memory: the statement must fail
     Memory = 5,
 }
 
-/// A formed tuple and where it comes from.
+/// A formed tuple, and where it comes from.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Row {
@@ -37,17 +37,17 @@ pub struct Row {
     pub offset: u32,
     /// `t_len`
     pub len: u32,
-    /// where the value that is to be filled in lies, from the tuple's start; 0 for none
+    /// offset from the tuple's start of the value to fill in; 0: there is none
     pub blank: u32,
     /// where the record begins in the slice
     pub record: u32,
     /// the record's last line, counted from the slice's start, from 1
     pub line: u32,
-    /// how many of its values the server has to read, next in the slice's asks
+    /// how many of its values the server has to read: the next ones of the slice's asks
     pub asks: u32,
 }
 
-/// Input, memory for the output, and how far it went.
+/// Input, memory for the output, and how far forming has got.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Slice {
@@ -81,16 +81,16 @@ pub struct Slice {
     pub last: bool,
     /// rows go into pages at the arena's start, which must be unused
     pub pack: bool,
-    /// of pages: the longest tuple that goes into one
+    /// for pages: the longest tuple that goes into one
     pub page_longest: u32,
-    /// of pages: bytes that stay free in each
+    /// for pages: bytes that stay free in each
     pub page_reserve: u32,
-    /// of pages: how many at most, 0 for any number; with a limit, records whose page is not
-    /// full are left where they are if more data may follow
+    /// for pages: the most pages, 0: no limit; with a limit, records whose page is not full are
+    /// left for the next call if more data may follow
     pub page_limit: u32,
-    /// out: how many pages there are: full ones, and where all records were formed the last one
+    /// out: number of pages: the full ones, and the last one if all records were formed
     pub pages: usize,
-    /// out: how many rows lie in them, in order; those with an offset below theirs
+    /// out: how many rows are in them, in order: those with an offset below the end of the pages
     pub paged: usize,
 }
 
@@ -122,7 +122,7 @@ pub(crate) fn valid_utf8(data: &[u8]) -> usize {
 ///
 /// # Safety
 ///
-/// As there.
+/// The same as for that function.
 pub(crate) unsafe fn form(plan: &mut FormPlan, slice: &mut Slice) -> Status {
     // SAFETY: the caller's duty; input, arena, rows and asks do not overlap.
     let (input, arena, rows, asks) = unsafe {
@@ -167,7 +167,7 @@ pub(crate) unsafe fn form(plan: &mut FormPlan, slice: &mut Slice) -> Status {
     status
 }
 
-/// Where rows go.
+/// Where rows are put.
 struct Out<'s, 'a> {
     sink: &'s mut HeapSink<'a>,
     pages: &'s mut HeapPages,
@@ -176,11 +176,11 @@ struct Out<'s, 'a> {
 }
 
 impl Out<'_, '_> {
-    /// Keeps the row that the sink has ended; why it cannot, if it did not fit.
+    /// Keeps the row that the sink has completed. If it did not fit, returns why.
     #[inline]
     fn keep(&mut self, slice: &mut Slice, record: usize, line: u64) -> Option<Status> {
         let Some(formed) = self.sink.pack(self.pages) else {
-            // A tuple that fits into no arena is left to the server.
+            // A tuple that does not fit into an empty arena is left to the server.
             let empty = slice.rows_used == 0 && slice.arena_used == 0;
             return Some(if empty { Status::Ask } else { Status::Full });
         };
@@ -196,14 +196,14 @@ impl Out<'_, '_> {
         None
     }
 
-    /// Whether there are as many rows or pages as were asked for.
+    /// Whether there are as many rows or pages as were requested.
     #[inline]
     fn is_full(&self, slice: &Slice) -> bool {
         slice.rows_used == self.rows.len() || self.pages.whole() >= self.page_limit
     }
 }
 
-/// What comes of a record that has become no row.
+/// The status for a record that has not become a row.
 #[cold]
 fn without_row(no_row: NoRow) -> Status {
     match no_row {
@@ -212,7 +212,7 @@ fn without_row(no_row: NoRow) -> Status {
     }
 }
 
-/// [`form`] of csv and text.
+/// [`form`] for csv and text.
 fn form_text(
     shape: &RowShape,
     record: &mut Record,
@@ -229,7 +229,8 @@ fn form_text(
             return Status::Full;
         }
         match scanner.try_next(record) {
-            // What follows upon a record that `\.` ends is data of a file, and none of a client's.
+            // After a record that `\.` ends, a file has more data, and a client has none: the
+            // server decides.
             Ok(Next::Record) if scanner.ended() => return Status::Ask,
             Ok(Next::Record) => {}
             Ok(Next::Partial) => return Status::More,
@@ -247,8 +248,8 @@ fn form_text(
     }
 }
 
-/// [`form`] of `FORMAT binary`, behind the header. Whatever is not a whole tuple of the right shape,
-/// the trailer too, is the server's to read.
+/// [`form`] for `FORMAT binary`, after the header. What is not a complete tuple of the right shape,
+/// the trailer included, is left to the server.
 fn form_binary(
     shape: &RowShape,
     fields: &mut Vec<Option<Range<usize>>>,

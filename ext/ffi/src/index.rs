@@ -1,4 +1,4 @@
-//! The build of an index for C: rows in, work to do and pages out.
+//! The build of an index for C: rows go in; requests and pages come out.
 
 use crate::plan::slice;
 use pgsluice_core::index_sort::build::{IndexBuild, Step};
@@ -27,7 +27,7 @@ pub struct IndexAttributeDef {
     pub descending: bool,
     /// `NULLS FIRST`
     pub nulls_first: bool,
-    /// of ranked values: equal ones are the same
+    /// for ranked values: equal values have equal bytes
     pub exact: bool,
 }
 
@@ -37,35 +37,35 @@ pub struct IndexAttributeDef {
 pub struct IndexRulesDef {
     /// how many of the attributes are the key
     pub keys: usize,
-    /// bytes that the rows in memory may take
+    /// bytes that the rows in memory may use
     pub memory: usize,
     /// bytes to leave free on a leaf
     pub leaf_free: u16,
-    /// refuse rows with equal keys
+    /// reject rows with equal keys
     pub unique: bool,
-    /// NULLs are equal for that
+    /// for that, NULLs are equal
     pub nulls_not_distinct: bool,
-    /// look for the first row of the table that has a key again
+    /// report the first row of the table that repeats a key, not the first such key
     pub first_in_table: bool,
-    /// tell of rows with equal keys, and refuse none
+    /// report rows with equal keys, and reject none
     pub tells_twins: bool,
     /// form posting lists
     pub deduplicate: bool,
     /// a ranked value may be compressed in one row and not in another
     pub mixed: bool,
-    /// asked while rows are sorted: whether the caller wants no more of it; or NULL
+    /// called while rows are sorted: whether the caller wants to stop; or NULL
     pub interrupted: Option<extern "C" fn() -> bool>,
 }
 
-/// What became of a call, and what is to be done next.
+/// The result of a call, and what to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub enum IndexStatus {
-    /// done; of a step: go on
+    /// done; after a step: continue
     Go = 0,
     /// added; flush before the next row
     Full = 1,
-    /// not added: a value that only the server's own build can take
+    /// not added: only the server's own build accepts this value
     Unfit = 2,
     /// append the bytes to the temporary file
     Write = 3,
@@ -73,25 +73,25 @@ pub enum IndexStatus {
     Read = 4,
     /// take the pages
     Pages = 5,
-    /// the run is written: go on adding
+    /// the run is written: more rows may be added
     Add = 6,
     /// the tree is complete
     Done = 7,
     /// two rows have the same key
     Duplicate = 8,
-    /// no memory
+    /// out of memory
     NoMemory = 9,
     /// the temporary file does not hold what was written
     Corrupt = 10,
     /// a bug
     Panic = 11,
-    /// not added: too many different values of a ranked attribute
+    /// not added: a ranked attribute has too many distinct values
     Crowded = 12,
-    /// the caller has said that he wants no more of it
+    /// the caller has said that it wants to stop
     Interrupted = 13,
 }
 
-/// What a step needs or gives, by its status.
+/// What a step needs or returns, by its status.
 #[derive(Debug)]
 #[repr(C)]
 pub struct IndexStepDef {
@@ -103,7 +103,7 @@ pub struct IndexStepDef {
     pub start: u64,
     /// Read: byte after the last
     pub end: u64,
-    /// rows that are in the tree
+    /// rows in the tree
     pub rows: u64,
     /// Done: block of the root, 0 if there is none
     pub root: u32,
@@ -132,7 +132,7 @@ pub(crate) fn guarded(what: impl FnOnce() -> Result<IndexStatus, BuildFailure>) 
     }
 }
 
-/// The shape of an index; `None` for one that cannot be.
+/// The shape of an index; `None` if it is not possible.
 fn shape_of(
     defs: &[IndexAttributeDef],
     rules: &IndexRulesDef,
@@ -178,7 +178,7 @@ fn shape_of(
     Ok(Some(shape))
 }
 
-/// Begins a build; NULL where it cannot be. [`pgsluice_index_free`] frees it.
+/// Begins a build; NULL if that is not possible. [`pgsluice_index_free`] frees it.
 ///
 /// # Safety
 ///
@@ -208,8 +208,8 @@ pub unsafe extern "C" fn pgsluice_index_free(build: *mut IndexBuild) {
     unsafe { crate::free(build) }
 }
 
-/// A varlena as `index_form_tuple` stores it, or `None` if that may be another one than this: it
-/// is not `stored` and compressed, out of line or long.
+/// A varlena as `index_form_tuple` stores it. `None`: that may differ from this one, because it is
+/// not `stored` and is compressed, out of line or long.
 ///
 /// # Safety
 ///
@@ -217,8 +217,8 @@ pub unsafe extern "C" fn pgsluice_index_free(build: *mut IndexBuild) {
 #[inline]
 unsafe fn varlena<'a>(datum: usize, stored: bool) -> Option<Field<'a>> {
     let at = datum as *const u8;
-    // SAFETY: a varlena has one byte at least; four if that byte is even, and then as many as
-    // those say; if it is odd, as many as it says itself.
+    // SAFETY: a varlena has at least one byte. If that byte is odd, it says how many bytes there
+    // are. If it is even, there are at least four bytes, and these say how many there are.
     unsafe {
         let first = *at;
         if first & 1 == 1 {
@@ -235,9 +235,9 @@ unsafe fn varlena<'a>(datum: usize, stored: bool) -> Option<Field<'a>> {
     }
 }
 
-/// Adds a row with address `tid` (block number << 16 | offset number). `stored`: its values are
-/// as `index_form_tuple` stores them, or their storage is plain; else those that may not be are
-/// not taken.
+/// Adds a row with address `tid` (block number << 16 | offset number). `stored`: its values are as
+/// `index_form_tuple` stores them, or their storage is plain. If not, a value that may be stored
+/// otherwise is not accepted.
 ///
 /// # Safety
 ///
@@ -279,7 +279,8 @@ pub unsafe extern "C" fn pgsluice_index_add(
     })
 }
 
-/// So many columns are common: setting up fields for all that there may be would take longer than a row.
+/// Few columns are the common case. Setting up fields for the most columns possible would take
+/// longer than a row.
 const FEW: usize = 4;
 
 /// Adds a row of up to `MOST` columns.
@@ -307,7 +308,8 @@ unsafe fn add_fields<const MOST: usize>(
     Ok(build.add(tid, dead, |index| fields[index])?.into())
 }
 
-/// A Datum as a field, interned where its attribute is ranked; `None` for NULL; or why not.
+/// A Datum as a field, interned if its attribute is ranked. `None`: NULL. Or the status that says
+/// why it is not accepted.
 ///
 /// # Safety
 ///
@@ -327,12 +329,12 @@ unsafe fn field<'a>(
     let field = if attribute.by_value {
         Field::Word(datum as u64)
     } else if attribute.len > 0 {
-        // SAFETY: a value of fixed length passed by reference.
+        // SAFETY: the caller's duty: a value of fixed length passed by reference.
         Field::Bytes(unsafe { slice(datum as *const u8, attribute.len as usize) })
     } else {
-        // SAFETY: a varlena.
+        // SAFETY: the caller's duty: a varlena.
         match unsafe { varlena(datum, stored) } {
-            // Its order is in bytes that are not decompressed yet.
+            // Its order depends on bytes that are not decompressed here.
             Some(Field::Compressed(_)) if matches!(attribute.order, Order::Text | Order::Bytea) => {
                 return Ok(Err(IndexStatus::Unfit));
             }
@@ -353,7 +355,7 @@ impl From<Added> for IndexStatus {
     }
 }
 
-/// Sorts what was added; the next steps write it to the temporary file.
+/// Sorts the rows that were added; the next steps write them to the temporary file.
 ///
 /// # Safety
 ///
@@ -364,7 +366,7 @@ pub unsafe extern "C" fn pgsluice_index_flush(build: *mut IndexBuild) -> IndexSt
     guarded(|| unsafe { &mut *build }.flush().map(|()| IndexStatus::Go))
 }
 
-/// No more rows: the next steps give the pages.
+/// No more rows follow: the next steps return the pages.
 ///
 /// # Safety
 ///
@@ -375,12 +377,12 @@ pub unsafe extern "C" fn pgsluice_index_finish(build: *mut IndexBuild) -> IndexS
     guarded(|| unsafe { &mut *build }.finish().map(|()| IndexStatus::Go))
 }
 
-/// Goes on with what is to be done, for some thousand rows.
+/// Continues the work, for some thousand rows.
 ///
 /// # Safety
 ///
-/// `build` is live and not used by another call; `step` is valid. What `step.bytes` points to
-/// lives until the next call.
+/// `build` is live and not used by another call; `step` is valid. What `step.bytes` points to lives
+/// until the next call.
 #[no_mangle]
 pub unsafe extern "C" fn pgsluice_index_step(
     build: *mut IndexBuild,
@@ -418,8 +420,8 @@ pub unsafe extern "C" fn pgsluice_index_step(
     })
 }
 
-/// Points `twins` to the neighbours with equal keys that the last step has come to, two addresses
-/// each, and answers how many there are. They live until the next call.
+/// Points `twins` to the adjacent rows with equal keys that the last step has found, two addresses
+/// for each pair. Returns how many pairs there are. They live until the next call.
 ///
 /// # Safety
 ///
@@ -431,12 +433,12 @@ pub unsafe extern "C" fn pgsluice_index_twins(
 ) -> usize {
     // SAFETY: the caller's duty.
     let (found, out) = unsafe { ((*build).loader().twins(), &mut *twins) };
-    // Nothing of it can panic.
+    // Nothing here can panic.
     *out = found.as_ptr();
     found.len()
 }
 
-/// Gives the bytes that a step asked for.
+/// Supplies the bytes that a step has requested.
 ///
 /// # Safety
 ///
@@ -452,7 +454,7 @@ pub unsafe extern "C" fn pgsluice_index_supply(
     guarded(|| build.supply(bytes).map(|()| IndexStatus::Go))
 }
 
-/// Copies the next page that is done to `page` and its number to `block`, and answers
+/// Copies the next finished page to `page` and its number to `block`, and returns
 /// [`IndexStatus::Pages`]; [`IndexStatus::Go`]: there is none.
 ///
 /// # Safety

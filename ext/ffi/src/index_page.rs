@@ -1,4 +1,4 @@
-//! Rows of a table, as they lie on its pages, for the build of an index.
+//! Rows of a table, in the form in which they are on its pages, for the build of an index.
 
 use crate::index::{guarded, IndexStatus};
 use crate::plan::slice;
@@ -7,20 +7,20 @@ use pgsluice_core::index_sort::heap_reader::{HeapSource, StoredColumn};
 use pgsluice_core::memory::Fallible;
 use pgsluice_core::page::btree;
 
-/// One column of a table that an index is built of.
+/// One column of a table from which an index is built.
 #[derive(Debug)]
 #[repr(C)]
 pub struct IndexColumnDef {
     /// `attlen`
     pub len: i16,
-    /// which attribute of the index it is, or -1
+    /// its attribute of the index, or -1
     pub attribute: i16,
     /// `attalign` in bytes
     pub align: u8,
 }
 
-/// How the pages of a table are read for an index: the first `count` columns; NULL where that
-/// cannot be. [`pgsluice_index_source_free`] frees it.
+/// How the pages of a table are read for an index: the first `count` columns. NULL if that is not
+/// possible. [`pgsluice_index_source_free`] frees it.
 ///
 /// # Safety
 ///
@@ -58,13 +58,13 @@ pub unsafe extern "C" fn pgsluice_index_source_free(source: *mut HeapSource) {
 }
 
 /// Adds rows of a heap page, from `offsets[*next]` on, and moves `next` past those that were added.
-/// Each tuple has all the columns of the source. `Full` and `Unfit` are about `offsets[*next]`, if
-/// there is such a one.
+/// Each tuple has all the columns of the source. `Full` and `Unfit` refer to `offsets[*next]`, if
+/// there is one.
 ///
 /// # Safety
 ///
-/// `build` is live and not used by another call, `source` is live; `page` is valid for 8192
-/// bytes, `offsets` for `count` items, and `next`.
+/// `build` is live and not used by another call, `source` is live; `page` is valid for 8192 bytes,
+/// `offsets` for `count` items, and `next`.
 #[no_mangle]
 pub unsafe extern "C" fn pgsluice_index_add_page(
     build: *mut IndexBuild,

@@ -2,16 +2,17 @@
 //!
 //! `pgsluice_core.h` is its other half. The rules of this border:
 //!
-//! - Rust never calls PostgreSQL, so that `longjmp` never crosses its frames. Two functions of C are
-//!   called back, which raise no error: one for [large buffers](memory::LargePieces), and one that says
-//!   whether a sort is to be left.
-//! - Every entry in which anything could panic catches that and answers [`Status::Panic`], or NULL.
-//! - Bytes and tuples live in memory that C hands in; what Rust allocates for
-//!   itself is bounded by the size of a slice.
-//! - Every allocation can fail and is answered with [`Status::Memory`], or NULL: Rust would abort
-//!   the backend, and with it every session of the server (`pgsluice_core::memory`; the lints of
-//!   `clippy.toml` ban what would abort). A panic takes a little memory that cannot be refused; for
-//!   it some is set aside ([`memory`]).
+//! - Rust never calls PostgreSQL, so `longjmp` never crosses its frames. It calls back two kinds of
+//!   C functions, which raise no error: those for [large buffers](memory::LargePieces), and the one
+//!   that says whether to stop a sort.
+//! - Every entry in which anything could panic catches the panic and returns [`Status::Panic`], or
+//!   NULL.
+//! - Bytes and tuples are in memory that C passes in. What Rust allocates itself is bounded: by the
+//!   size of a slice, or by the memory of an index build.
+//! - Every allocation can fail, and the failure is returned as [`Status::Memory`], or NULL.
+//!   Otherwise Rust would abort the backend, and with it every session of the server
+//!   (`pgsluice_core::memory`; the lints of `clippy.toml` ban what would abort). A panic needs a
+//!   little memory that cannot be refused; some is set aside for it ([`memory`]).
 
 #![cfg_attr(
     test,
@@ -42,10 +43,10 @@ pub use pgsluice_core::sink::Ask as AskDef;
 pub use plan::{ColumnDef, DialectDef, EnvDef, FormPlan, LabelDef};
 pub use rank::IndexValuesDef;
 
-/// Lets panics be written to the server's log as they are. Rust's own hook may add a backtrace, for
-/// which there might be no memory.
+/// Makes panics go to the server's log as they are. Rust's own hook may add a backtrace, for which
+/// there might be no memory.
 #[cfg(not(test))]
-#[allow(clippy::disallowed_methods)] // a box of nothing takes no memory
+#[allow(clippy::disallowed_methods)] // a box of nothing needs no memory
 fn report_panics() {
     use std::io::Write;
     static ONCE: std::sync::Once = std::sync::Once::new();
@@ -56,7 +57,7 @@ fn report_panics() {
     });
 }
 
-/// What is made, as C owns it; NULL for what cannot be made, for want of memory too, or by a panic.
+/// Makes an object that C owns. NULL: it cannot be made, memory is lacking, or making it panicked.
 fn hand_out<T>(make: impl FnOnce() -> Result<Option<T>, OutOfMemory>) -> *mut T {
     #[cfg(not(test))]
     report_panics();
@@ -68,11 +69,11 @@ fn hand_out<T>(make: impl FnOnce() -> Result<Option<T>, OutOfMemory>) -> *mut T 
     }
 }
 
-/// Frees what [`hand_out`] gave.
+/// Frees an object that [`hand_out`] made.
 ///
 /// # Safety
 ///
-/// `made` is from there, or NULL, and is not used again.
+/// `made` is from [`hand_out`], or NULL, and is not used again.
 unsafe fn free<T>(made: *mut T) {
     if !made.is_null() {
         // SAFETY: made by Box::into_raw, given back once.
@@ -81,7 +82,7 @@ unsafe fn free<T>(made: *mut T) {
     }
 }
 
-/// Makes a plan; NULL where it cannot be made. [`pgsluice_plan_free`] frees it.
+/// Makes a plan; NULL if that is not possible. [`pgsluice_plan_free`] frees it.
 ///
 /// # Safety
 ///

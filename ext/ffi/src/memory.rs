@@ -1,13 +1,14 @@
-//! The allocator of the library: where memory runs out, a reserve lasts to the end of the call.
+//! The allocator of the library: if memory runs out, a reserve lasts to the end of the call.
 //!
-//! Rust aborts the process when an allocation fails that cannot say so, and with it every session of
-//! the server. All allocations of ours can say so (`pgsluice_core::memory`). Those of a panic cannot,
-//! wherever memory is: they come, when there is no more, from memory that was set aside, and so would
-//! a small one that was overlooked. The entry that was called then answers that there was no memory.
+//! Rust aborts the process, and with it every session of the server, if an allocation fails that
+//! cannot report the failure. All allocations of ours can (`pgsluice_core::memory`). Those of a
+//! panic cannot, wherever their memory comes from. If there is no more memory, they are served from
+//! memory that was set aside, and so would be a small allocation that was overlooked. The entry
+//! that was called then returns that there was no memory.
 //!
-//! In a server, buffers of [`LARGE`] bytes or more come from a memory context of C's (`core_memory.c`), so
-//! that the server shows them in `pg_backend_memory_contexts`. Those functions raise no error: they
-//! return NULL.
+//! In a server, buffers of [`LARGE`] bytes or more come from a memory context of C
+//! (`core_memory.c`), so that the server shows them in `pg_backend_memory_contexts`. Those
+//! functions raise no error: they return NULL.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::{Cell, UnsafeCell};
@@ -16,13 +17,14 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
 
 const SIZE: usize = 256 << 10;
 
-/// Bytes of a piece that the server's memory context gives: above its limit for pieces that share
-/// a block, so that each is given back to the system at once, and can grow where it is.
+/// The least size of a piece from the server's memory context. It is above the context's limit for
+/// pieces that share a block, so that each one is returned to the system at once, and can grow in
+/// place.
 const LARGE: usize = 16 << 10;
 /// `MAXIMUM_ALIGNOF`
 const SERVER_ALIGN: usize = 8;
 
-/// Functions of C for large pieces, as `malloc` and its like: NULL where there is no memory.
+/// C functions for large pieces, like `malloc` and so on. They return NULL if there is no memory.
 #[derive(Debug)]
 #[repr(C)]
 pub struct LargePieces {
@@ -34,7 +36,7 @@ pub struct LargePieces {
     pub free: unsafe extern "C" fn(*mut u8),
 }
 
-/// NULL: large pieces are the system's, as in tests without a server.
+/// NULL: large pieces come from the system, as in tests without a server.
 static LARGE_PIECES: AtomicPtr<LargePieces> = AtomicPtr::new(null_mut());
 
 /// From now on large pieces come from these functions.
@@ -42,50 +44,50 @@ static LARGE_PIECES: AtomicPtr<LargePieces> = AtomicPtr::new(null_mut());
 /// # Safety
 ///
 /// It is called before any other function of this library, once in a process, in its only thread;
-/// `functions` is valid for as long as the process lives. They raise no error, and what they give is
-/// aligned to 8 bytes and lives until it is freed.
+/// `functions` is valid for as long as the process lives. The functions raise no error, and what
+/// they return is aligned to 8 bytes and lives until it is freed.
 #[no_mangle]
 pub unsafe extern "C" fn pgsluice_large_pieces(functions: *const LargePieces) {
     LARGE_PIECES.store(functions.cast_mut(), Relaxed);
 }
 
-/// The functions for a piece of this layout, if it is not the system's.
+/// The functions for a piece of this layout; `None`: the system provides it.
 #[inline]
 fn server_has(layout: Layout) -> Option<&'static LargePieces> {
     if layout.size() < LARGE || layout.align() > SERVER_ALIGN {
         return None;
     }
-    // SAFETY: NULL or valid for good, as the caller of `pgsluice_large_pieces` has promised.
+    // SAFETY: NULL or valid for ever, as the caller of `pgsluice_large_pieces` has promised.
     unsafe { LARGE_PIECES.load(Relaxed).as_ref() }
 }
 
 #[repr(align(64))]
 struct Memory(UnsafeCell<[u8; SIZE]>);
 
-// SAFETY: its bytes are reached through the pieces that `take` hands out, each to one owner.
+// SAFETY: its bytes are reached only through the pieces that `take` hands out, each to one owner.
 unsafe impl Sync for Memory {}
 
 static MEMORY: Memory = Memory(UnsafeCell::new([0; SIZE]));
-/// Bytes that were handed out, times 2^32, and pieces that have not come back. When all have, it
-/// starts from zero.
+/// The number of bytes that were handed out, times 2^32, plus the number of pieces that were not
+/// returned. When all are returned, it starts from zero.
 static STATE: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     static RAN_OUT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The system's allocator, and the reserve behind it.
+/// The system's allocator, with the reserve as a fallback.
 pub(crate) struct WithReserve;
 
 #[global_allocator]
 static ALLOCATOR: WithReserve = WithReserve;
 
-/// Whether memory has run out since this was asked last.
+/// Whether memory has run out since the last call of this function.
 pub(crate) fn ran_out() -> bool {
     RAN_OUT.take()
 }
 
-/// A piece of the reserve, or NULL where it is too small.
+/// Takes a piece of the reserve; NULL if the reserve is too small.
 fn take(layout: Layout) -> *mut u8 {
     if layout.align() > align_of::<Memory>() || !failing::reserve_is_open() {
         return null_mut();
@@ -116,41 +118,41 @@ fn is_reserve(piece: *mut u8) -> bool {
     (start..start + SIZE).contains(&(piece as usize))
 }
 
-/// Memory that seems to run out in this thread, for tests.
+/// A simulated lack of memory in this thread, for tests.
 #[cfg(any(test, feature = "faults"))]
 pub(crate) mod failing {
     use std::cell::Cell;
 
     thread_local! {
-        /// So many allocations still succeed, where any is to fail.
+        /// How many allocations still succeed before one fails; `None`: none fails.
         static LEFT: Cell<Option<usize>> = const { Cell::new(None) };
-        /// Those behind the first that fails succeed again.
+        /// Allocations after the first one that fails succeed again.
         static ONCE: Cell<bool> = const { Cell::new(false) };
-        /// How many have failed.
+        /// How many allocations have failed.
         static FAILED: Cell<usize> = const { Cell::new(0) };
-        /// Pieces that were taken and not given back since tests have counted them.
+        /// Pieces that were taken and not given back since a test began to count.
         static LIVE: Cell<Option<isize>> = const { Cell::new(None) };
     }
 
-    /// Lets `left` allocations succeed, then fail one, or all.
+    /// Lets `left` allocations succeed, then makes one fail, or all.
     pub(crate) fn after(left: usize, once: bool) {
         LEFT.set(Some(left));
         ONCE.set(once);
     }
 
-    /// Lets them all succeed again; how many have failed.
+    /// Lets all allocations succeed again; returns how many have failed.
     pub(crate) fn no_more() -> usize {
         LEFT.set(None);
         FAILED.take()
     }
 
-    /// As [`no_more`]; how many would still have succeeded before one fails, too.
+    /// As [`no_more`]; also returns how many would still have succeeded before one fails.
     #[cfg(test)]
     pub(crate) fn stop() -> (Option<usize>, usize) {
         (LEFT.take(), no_more())
     }
 
-    /// Whether the system has memory for the next one.
+    /// Whether the system has memory for the next allocation.
     pub(super) fn has_more() -> bool {
         match LEFT.get() {
             None => true,
@@ -168,7 +170,7 @@ pub(crate) mod failing {
         }
     }
 
-    /// Counts pieces from zero, or no more; how many were not given back.
+    /// Counts pieces from `from` on, or stops counting; returns how many were not given back.
     #[cfg(test)]
     pub(crate) fn count(from: Option<isize>) -> isize {
         LIVE.replace(from).unwrap_or(0)
@@ -180,8 +182,8 @@ pub(crate) mod failing {
         }
     }
 
-    /// Whether the reserve may be used: in unit tests by panics alone, so that what is not
-    /// fallible aborts the test.
+    /// Whether the reserve may be used. In unit tests only panics may use it, so that an allocation
+    /// that is not fallible aborts the test.
     pub(super) fn reserve_is_open() -> bool {
         !cfg!(test) || std::thread::panicking()
     }
@@ -198,7 +200,7 @@ mod failing {
     }
 }
 
-/// A piece that is not the reserve's, or NULL.
+/// A piece that is not from the reserve, or NULL.
 #[inline]
 fn give(layout: Layout, zeroed: bool) -> *mut u8 {
     if !failing::has_more() {
@@ -208,7 +210,7 @@ fn give(layout: Layout, zeroed: bool) -> *mut u8 {
         Some(server) => {
             let piece = (server.alloc)(layout.size());
             if zeroed && !piece.is_null() {
-                // SAFETY: it has that size.
+                // SAFETY: the piece has that size.
                 unsafe { piece.write_bytes(0, layout.size()) };
             }
             piece
@@ -220,7 +222,7 @@ fn give(layout: Layout, zeroed: bool) -> *mut u8 {
     }
 }
 
-/// Another size for a piece that is not the reserve's; NULL: it is as it was.
+/// Changes the size of a piece that is not from the reserve; NULL: the piece is unchanged.
 ///
 /// # Safety
 ///
@@ -229,11 +231,11 @@ fn give(layout: Layout, zeroed: bool) -> *mut u8 {
 unsafe fn resize(piece: *mut u8, from: Layout, to: Layout) -> *mut u8 {
     match (server_has(from), server_has(to)) {
         (Some(server), Some(_)) if failing::has_more() => {
-            // SAFETY: it is the server's.
+            // SAFETY: the piece is the server's.
             unsafe { (server.realloc)(piece, to.size()) }
         }
         (None, None) if failing::has_more() => {
-            // SAFETY: it is the system's.
+            // SAFETY: the piece is the system's.
             unsafe { System.realloc(piece, from, to.size()) }
         }
         (Some(_), Some(_)) | (None, None) => null_mut(),
@@ -252,8 +254,8 @@ unsafe fn resize(piece: *mut u8, from: Layout, to: Layout) -> *mut u8 {
     }
 }
 
-// SAFETY: pieces are the system's, the server's or the reserve's, by their layout and their place,
-// and each goes back to where it is from.
+// SAFETY: a piece is the system's, the server's or the reserve's, as its layout and its place show,
+// and each is returned to where it is from.
 unsafe impl GlobalAlloc for WithReserve {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let mut piece = give(layout, false);
@@ -269,7 +271,7 @@ unsafe impl GlobalAlloc for WithReserve {
         if piece.is_null() {
             piece = take(layout);
             if !piece.is_null() {
-                // SAFETY: it has that size.
+                // SAFETY: the piece has that size.
                 unsafe { piece.write_bytes(0, layout.size()) };
             }
         }
@@ -282,10 +284,10 @@ unsafe impl GlobalAlloc for WithReserve {
         if is_reserve(piece) {
             give_back();
         } else if let Some(server) = server_has(layout) {
-            // SAFETY: it is the server's.
+            // SAFETY: the piece is the server's.
             unsafe { (server.free)(piece) };
         } else {
-            // SAFETY: it is the system's.
+            // SAFETY: the piece is the system's.
             unsafe { System.dealloc(piece, layout) };
         }
     }

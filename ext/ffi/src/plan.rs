@@ -1,4 +1,4 @@
-//! What C says of a table and a statement, compiled into the core's terms.
+//! What C passes about a table and a statement, compiled into the core's terms.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use pgsluice_core::scan::{Characters, Dialect, DotLine, Format, Record, StrayQuo
 use pgsluice_core::shape::{Column, DateOrder, EnumLabels, Env, RowShape, Type, ValueSource};
 use pgsluice_core::sink::{HeapColumn, Scratch};
 
-/// The longest slice that is given to [`crate::pgsluice_form`], in bytes.
+/// The longest slice that [`crate::pgsluice_form`] accepts, in bytes.
 pub const MAX_SLICE: usize = 8 << 20;
 
 /// A label of an enum.
@@ -26,13 +26,13 @@ pub struct LabelDef {
 #[derive(Debug)]
 #[repr(C)]
 pub struct ColumnDef {
-    /// `pg_type.oid` of the base type; 0 for what only the server can read
+    /// `pg_type.oid` of the base type; 0 if only the server can read it
     pub type_oid: u32,
     /// `atttypmod`
     pub typmod: i32,
     /// the field of the record, or one of [`FROM_NULL`], [`FROM_GIVEN`], [`FROM_BLANK`]
     pub source: i32,
-    /// of an enum: its labels
+    /// for an enum: its labels
     pub labels: *const LabelDef,
     /// how many
     pub nlabels: usize,
@@ -44,11 +44,11 @@ pub struct ColumnDef {
     pub len: i16,
     /// `attalign` in bytes
     pub align: u8,
-    /// of an array: its elements' `typalign` in bytes
+    /// for an array: its elements' `typalign` in bytes
     pub element_align: u8,
     /// `attstorage` is not plain
     pub packable: bool,
-    /// NULL is refused
+    /// NULL is left to the server, which rejects it
     pub not_null: bool,
     /// COPY's FORCE_NULL
     pub force_null: bool,
@@ -63,7 +63,7 @@ pub const FROM_GIVEN: i32 = -2;
 /// [`ColumnDef::source`]: a fixed-width value that is filled in later.
 pub const FROM_BLANK: i32 = -3;
 
-/// COPY's options on the form of the data.
+/// COPY's options for the format of the data.
 #[derive(Debug)]
 #[repr(C)]
 pub struct DialectDef {
@@ -75,11 +75,11 @@ pub struct DialectDef {
     pub default: *const u8,
     /// its length
     pub default_len: usize,
-    /// `FORMAT binary`: what else is here does not count
+    /// `FORMAT binary`: the other fields are ignored
     pub binary: bool,
-    /// csv rather than text
+    /// csv, not text
     pub csv: bool,
-    /// `\.` means what it meant up to 17 ([`DotLine::Ends`])
+    /// `\.` has the meaning that it had up to 17 ([`DotLine::Ends`])
     pub dot_ends: bool,
     /// DELIMITER
     pub delimiter: u8,
@@ -89,7 +89,7 @@ pub struct DialectDef {
     pub escape: u8,
 }
 
-/// The session's settings that change what values mean.
+/// The session's settings that change the meaning of values.
 #[derive(Debug)]
 #[repr(C)]
 pub struct EnvDef {
@@ -110,13 +110,13 @@ pub struct FormPlan {
     pub(crate) heap: Vec<HeapColumn>,
     pub(crate) dialect: Dialect,
     pub(crate) binary: bool,
-    /// the fields of a binary tuple
+    /// the fields of the current binary tuple
     pub(crate) fields: Vec<Option<Range<usize>>>,
     pub(crate) record: Record,
     pub(crate) scratch: Scratch,
 }
 
-/// A slice that may be empty and then NULL.
+/// Makes a slice, which may be empty; `data` may then be NULL.
 ///
 /// # Safety
 ///
@@ -231,7 +231,8 @@ fn copy(bytes: &[u8]) -> Result<Vec<u8>, OutOfMemory> {
 /// See [`crate::pgsluice_reads`].
 pub(crate) fn reads(oid: u32) -> bool {
     let base = |oid| Type::base(oid, -1);
-    // An array's elements are put together in other memory than jsonb's trees.
+    // Array elements are formed in other memory than jsonb's trees, so the server reads arrays of
+    // jsonb.
     let of_array = || Type::element(oid).and_then(base).filter(|element| *element != Type::Jsonb);
     base(oid).or_else(of_array).is_some()
 }

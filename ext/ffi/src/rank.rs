@@ -1,23 +1,23 @@
-//! Ranked values of an index, and its rows in order where no index is built, for C.
+//! Ranked values of an index, and its rows in order if no index is built, for C.
 
 use crate::index::{guarded, IndexStatus, IndexStepDef};
 use crate::plan::slice;
 use pgsluice_core::index_sort::build::IndexBuild;
 use pgsluice_core::index_sort::BuildFailure;
 
-/// The different values of a ranked attribute.
+/// The distinct values of a ranked attribute.
 #[derive(Debug)]
 #[repr(C)]
 pub struct IndexValuesDef {
     /// each as a Datum points to it, or the eight bytes of a Datum; aligned to eight bytes
     pub images: *const u8,
-    /// where in `images` each begins, in eight bytes
+    /// where each begins in `images`, in units of eight bytes
     pub starts: *const u32,
     /// how many there are
     pub count: usize,
 }
 
-/// Gives the different values of a ranked attribute; they stay where they are until the next row
+/// Returns the distinct values of a ranked attribute; they stay where they are until the next row
 /// is added. [`IndexStatus::Go`]: the attribute is ranked.
 ///
 /// # Safety
@@ -34,7 +34,7 @@ pub unsafe extern "C" fn pgsluice_index_values(
     guarded(|| {
         let dictionary = build.shape().dictionary(attribute).ok_or(BuildFailure::Corrupt)?;
         let (images, starts) = dictionary.values();
-        // The allocator aligns to sixteen bytes, which no type promises.
+        // The allocator aligns to sixteen bytes, but no type guarantees that.
         if !images.is_empty() && images.as_ptr() as usize % 8 != 0 {
             return Ok(IndexStatus::Panic);
         }
@@ -47,7 +47,7 @@ pub unsafe extern "C" fn pgsluice_index_values(
     })
 }
 
-/// Before [`pgsluice_index_values`]: all rows that were added have their values' numbers.
+/// Numbers the values of all rows that were added; called before [`pgsluice_index_values`].
 /// [`IndexStatus::Crowded`]: there are too many values.
 ///
 /// # Safety
@@ -62,8 +62,8 @@ pub unsafe extern "C" fn pgsluice_index_settle(build: *mut IndexBuild) -> IndexS
     })
 }
 
-/// Takes the order of all values of a ranked attribute: their numbers, ascending, and whether
-/// each is equal to the one before it.
+/// Takes the order of all values of a ranked attribute: their numbers in ascending order, and
+/// whether each value is equal to the one before it.
 ///
 /// # Safety
 ///
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn pgsluice_index_rank(
     })
 }
 
-/// Sorts what was added for [`pgsluice_index_sorted`]; nothing is built.
+/// Sorts the rows that were added, for [`pgsluice_index_sorted`]; nothing is built.
 ///
 /// # Safety
 ///
@@ -97,8 +97,8 @@ pub unsafe extern "C" fn pgsluice_index_sort(build: *mut IndexBuild) -> IndexSta
     guarded(|| unsafe { &mut *build }.sort().map(|()| IndexStatus::Go))
 }
 
-/// Gives the index tuples of `step.rows` sorted rows, from this one on, in `step.bytes`, until the
-/// next call; [`IndexStatus::Done`]: there is none, and all rows are forgotten.
+/// Returns index tuples of `step.rows` sorted rows, from row `from` on, in `step.bytes`, until the
+/// next call; [`IndexStatus::Done`]: there are none, and all rows are removed.
 ///
 /// # Safety
 ///

@@ -9,7 +9,7 @@ use pgsluice_core::index_sort::team::{Handed, Spread};
 use pgsluice_core::index_sort::BuildFailure;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
-/// Adds the rows of this build to those that `spread` speaks of. `false`: they cannot be handed
+/// Adds the rows of this build to those that `spread` describes. `false`: they cannot be handed
 /// over.
 ///
 /// # Safety
@@ -28,7 +28,7 @@ pub unsafe extern "C" fn pgsluice_index_spread(
     true
 }
 
-/// Adds what one spread says to another one.
+/// Adds the rows that `other` describes to `spread`.
 ///
 /// # Safety
 ///
@@ -37,12 +37,12 @@ pub unsafe extern "C" fn pgsluice_index_spread(
 pub unsafe extern "C" fn pgsluice_index_spread_with(spread: *mut Spread, other: *const Spread) {
     // SAFETY: the caller's duty.
     let (spread, other) = unsafe { (&mut *spread, &*other) };
-    // Nothing of it can panic.
+    // Nothing here can panic.
     *spread = spread.with(*other);
 }
 
-/// Sorts the rows in the layout of all, if there is one; then or else, points `step.bytes` to what
-/// is to be handed over. It lives until the next call.
+/// Sorts the rows in the common layout of all builds, if there is one. In both cases, points
+/// `step.bytes` to what is to be handed over, which lives until the next call.
 ///
 /// # Safety
 ///
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn pgsluice_index_sort_as(
     })
 }
 
-/// Adds what another build of the same spread has handed over.
+/// Adds the rows that another build of the same spread has handed over.
 ///
 /// # Safety
 ///
@@ -86,8 +86,8 @@ pub unsafe extern "C" fn pgsluice_index_join(
         if len % size != 0 || bytes as usize % align != 0 {
             return Err(BuildFailure::Corrupt);
         }
-        // SAFETY: `len` bytes, as many as that many items have, at their alignment; any bytes are
-        // words, and an entry is three of them.
+        // SAFETY: `len` bytes are that many items, and they have the items' alignment. Any bytes
+        // are valid words, and an entry consists of three words.
         let handed = unsafe {
             match build.handed() {
                 Handed::Words(_) => Handed::Words(slice(bytes.cast(), len / size)),
@@ -99,7 +99,7 @@ pub unsafe extern "C" fn pgsluice_index_join(
     })
 }
 
-/// Lets the rows take at most so many bytes from now on.
+/// From now on, the rows may take up to `bytes` bytes.
 ///
 /// # Safety
 ///
@@ -110,8 +110,8 @@ pub unsafe extern "C" fn pgsluice_index_limit(build: *mut IndexBuild, bytes: usi
     unsafe { &mut *build }.limit(bytes); // sets a number: it cannot panic
 }
 
-/// Sorts the rows that are there to be spilled: the next steps write them.
-/// [`IndexStatus::Done`]: there are none.
+/// Sorts the rows that were added, to be spilled: the next steps write them. [`IndexStatus::Done`]:
+/// there are none.
 ///
 /// # Safety
 ///
@@ -125,8 +125,8 @@ pub unsafe extern "C" fn pgsluice_index_spill(build: *mut IndexBuild) -> IndexSt
     })
 }
 
-/// Points `step.bytes` to where the runs are in the temporary file, two words for each: its first
-/// byte and the one after its last. They live until the next call.
+/// Points `step.bytes` to the places of the runs in the temporary file, two words for each: its
+/// first byte and the one after its last. They live until the next call.
 ///
 /// # Safety
 ///
@@ -145,7 +145,7 @@ pub unsafe extern "C" fn pgsluice_index_runs(
     })
 }
 
-/// Takes a run of another build, whose bytes are supplied for these places.
+/// Takes over a run of another build, whose bytes are supplied for these places.
 ///
 /// # Safety
 ///

@@ -19,9 +19,9 @@ pub(super) struct IndexCase {
     deduplicate: bool,
     unique: bool,
     tells_twins: bool,
-    /// the value of an attribute in a row: a number of which its bytes are made
+    /// the value of an attribute in a row: a number from which its bytes are made
     value: fn(u64, usize) -> Option<u64>,
-    /// how long text is
+    /// the length of text
     width: usize,
 }
 
@@ -182,7 +182,7 @@ impl IndexCase {
         image
     }
 
-    /// The rows as C gives them.
+    /// The rows in the form in which C passes them.
     pub(super) fn rows(&self) -> Vec<IndexRow> {
         (0..2 * self.rows).map(|n| self.row(n)).collect()
     }
@@ -222,7 +222,7 @@ pub(super) struct Build {
     pub(super) file: Vec<u8>,
 }
 
-/// What a build gives: its pages, its root and level, its twins.
+/// The result of a build: its pages, its root and level, its pairs of equal keys.
 pub(super) type Built = (Vec<(u32, Vec<u8>)>, (u32, u32), Vec<[u64; 2]>);
 
 pub(super) fn checked(status: IndexStatus) -> Result<IndexStatus, Refused> {
@@ -248,7 +248,7 @@ impl Build {
         gate.call(|| unsafe { pgsluice_index_free(self.made) });
     }
 
-    /// Adds a row; gives what became of it.
+    /// Adds a row; returns the status.
     pub(super) fn add(&self, gate: &mut Gate, row: &IndexRow) -> Result<IndexStatus, Refused> {
         let (values, nulls) = (row.values.as_ptr(), row.nulls.as_ptr());
         // SAFETY: the build is live; there is a Datum for each attribute, which lives as long as the row.
@@ -259,7 +259,7 @@ impl Build {
         )
     }
 
-    /// Calls a function that takes the build alone.
+    /// Calls a function that takes only the build.
     fn plainly(
         &self,
         gate: &mut Gate,
@@ -269,7 +269,7 @@ impl Build {
         checked(gate.call(|| unsafe { function(self.made) }))
     }
 
-    /// Gives ranked values the order of their bytes.
+    /// Ranks values by the order of their bytes.
     fn rank(&self, gate: &mut Gate, case: &IndexCase) -> Result<(), Refused> {
         self.plainly(gate, pgsluice_index_settle)?;
         for (at, _) in case.orders.iter().enumerate().filter(|(_, order)| order.0 == RANKED) {
@@ -277,7 +277,7 @@ impl Build {
                 IndexValuesDef { images: std::ptr::null(), starts: std::ptr::null(), count: 0 };
             // SAFETY: the build is live; the values stay until the next row.
             checked(gate.call(|| unsafe { pgsluice_index_values(self.made, at, &mut values) }))?;
-            // SAFETY: so many values start there, each a varlena with its length.
+            // SAFETY: that many values start there, each a varlena with its length.
             let image = |id: u32| unsafe {
                 let start = values.images.add(*values.starts.add(id as usize) as usize * 8);
                 let len = start.cast::<u32>().read_unaligned() >> 2;
@@ -294,7 +294,7 @@ impl Build {
         Ok(())
     }
 
-    /// Does the steps up to the end of a run, or of all.
+    /// Executes steps up to the end of a run or of the build.
     fn drive(&mut self, gate: &mut Gate, built: &mut Built) -> Result<(), Refused> {
         loop {
             let mut step = step();
@@ -302,7 +302,7 @@ impl Build {
             let status =
                 checked(gate.call(|| unsafe { pgsluice_index_step(self.made, &mut step) }))?;
             let mut twins = std::ptr::null();
-            // SAFETY: the build is live; so many twins are there until the next call.
+            // SAFETY: the build is live; that many pairs exist until the next call.
             built.2.extend_from_slice(unsafe {
                 let count = pgsluice_index_twins(self.made, &mut twins);
                 crate::plan::slice(twins, count)
@@ -349,7 +349,7 @@ impl Build {
     }
 }
 
-/// Rows one by one, runs if memory is short, pages.
+/// Adds rows one by one, writes runs if memory is short, and takes the pages.
 fn build(gate: &mut Gate, case: &IndexCase, rows: &[IndexRow]) -> Result<Built, Refused> {
     let mut build = case.open(gate)?;
     let mut all = || {
@@ -442,7 +442,7 @@ fn heap_page(values: &[Vec<u8>]) -> (Vec<u8>, Vec<u16>) {
     (page, (1..=values.len() as u16).collect())
 }
 
-/// Rows of a table's pages.
+/// Rows that are read from a table's pages.
 #[test]
 fn rows_of_a_table() {
     for case in [CASE, CASES[5], CASES[11]] {

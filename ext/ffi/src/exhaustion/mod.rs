@@ -1,5 +1,6 @@
-//! Memory that runs out at every allocation, one after the other: a clean refusal each time, never an abort, and
-//! nothing is lost of what was allocated. With memory for all of them, the result is as without failures.
+//! Memory runs out at every allocation, one after the other. Each time the library must refuse
+//! cleanly, never abort, and free everything that it allocated. With memory for all allocations,
+//! the result is the same as without failures.
 
 mod indexes;
 mod rows;
@@ -8,11 +9,11 @@ mod teams;
 use crate::memory::failing;
 use std::fmt::Debug;
 
-/// A call of the library refused for want of memory.
+/// A call of the library failed for lack of memory.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Refused;
 
-/// Where allocations are counted and fail: the test's own do not.
+/// Runs the calls in which allocations are counted and fail: those of the test itself do not.
 pub(crate) struct Gate {
     left: Option<usize>,
     once: bool,
@@ -42,8 +43,9 @@ impl Gate {
     }
 }
 
-/// Does the work with memory for none of its allocations, for one, for two and so on, until there is
-/// enough; how many there are. One alone fails, too, where there is more memory later.
+/// Does the work with memory for none of its allocations, for one, for two and so on, until there
+/// is enough; returns how many allocations there are. Then the same again, with memory after the
+/// one allocation that fails.
 pub(crate) fn every_allocation<T: Debug + PartialEq>(
     what: &str,
     work: impl Fn(&mut Gate) -> Result<T, Refused>,

@@ -1,4 +1,4 @@
-//! Rows: every family of types, in every format, packed into pages and not.
+//! Rows: every family of types, in every format, packed into pages or not.
 
 use super::{every_allocation, Gate, Refused};
 use crate::plan::{ColumnDef, DialectDef, EnvDef, LabelDef, FROM_GIVEN};
@@ -6,7 +6,7 @@ use crate::{
     pgsluice_form, pgsluice_plan, pgsluice_plan_free, AskDef, FormPlan, Row, Slice, Status,
 };
 
-/// A type: `pg_type.oid`, of its array, typmod, length, alignment, values.
+/// A type: its `pg_type.oid`, that of its array, typmod, length, alignment, values.
 struct IndexCase {
     oid: u32,
     array: u32,
@@ -21,7 +21,8 @@ fn case(oid: u32, array: u32, typmod: i32, len: i16, align: u8, values: &[&str])
     IndexCase { oid, array, typmod, len, align, values }
 }
 
-/// Every type that the core reads, with values that take memory of it, and some that the server reads.
+/// Every type that the core reads, with values for which it needs memory, and some that the server
+/// reads.
 fn cases() -> Vec<IndexCase> {
     let mut cases = vec![
         case(16, 1000, -1, 1, 1, &["t", "false", "perhaps"]),
@@ -65,7 +66,7 @@ fn cases() -> Vec<IndexCase> {
 }
 
 impl IndexCase {
-    /// Two dimensions of each value, with backslashes before quotes and backslashes.
+    /// Two-dimensional arrays of each value, with backslashes before quotes and backslashes.
     fn arrays(&self) -> IndexCase {
         let quoted = |value: &String| value.replace('\\', "\\\\").replace('"', "\\\"");
         let array =
@@ -131,7 +132,7 @@ fn data(form: Form, values: &[String], last: &str) -> Vec<u8> {
     data
 }
 
-/// A plan for an int4 or text, a value of the case's type, an enum, and a default.
+/// A plan for a text column, a value of the case's type, an enum, and a default.
 fn plan(gate: &mut Gate, case: &IndexCase, element_align: u8, form: Form) -> *mut FormPlan {
     let labels = [("sad", 7), ("happy", 8)].map(|(label, oid)| LabelDef {
         label: label.as_ptr(),
@@ -166,10 +167,12 @@ fn plan(gate: &mut Gate, case: &IndexCase, element_align: u8, form: Form) -> *mu
     gate.call(|| unsafe { pgsluice_plan(columns.as_ptr(), columns.len(), 3, &dialect, &env) })
 }
 
-/// What was formed: each row's tuple and the texts of its asks, and where the server was to read a record.
+/// The result: each row's tuple and the texts of its asks; empty for a record that the server has
+/// to read.
 type Formed = Vec<(Vec<u8>, Vec<(u32, Vec<u8>)>)>;
 
-/// Forms all of the data; a record that is the server's is passed over, as a line or as the rest.
+/// Forms all of the data. A record that the server has to read is skipped, up to its line's or the
+/// data's end.
 fn form(gate: &mut Gate, plan: *mut FormPlan, data: &[u8], pack: bool) -> Result<Formed, Refused> {
     const ARENA: usize = 64 << 10;
     let mut formed = Vec::new();
@@ -200,14 +203,14 @@ fn form(gate: &mut Gate, plan: *mut FormPlan, data: &[u8], pack: bool) -> Result
             pages: 0,
             paged: 0,
         };
-        // SAFETY: as the struct says.
+        // SAFETY: the plan is live, and the slice's pointers are valid for the lengths beside them.
         let status = gate.call(|| unsafe { pgsluice_form(plan, &mut slice) });
         match status {
             Status::Memory => return Err(Refused),
             Status::Panic => panic!("the core panicked"),
             Status::Full | Status::More | Status::Ended | Status::Ask => {}
         }
-        // SAFETY: so many were formed; both the arena and the rows are still there.
+        // SAFETY: that many rows were formed; both the arena and the rows still exist.
         let (rows, bytes) = unsafe {
             let bytes = std::slice::from_raw_parts(arena.as_ptr().cast::<u8>(), ARENA);
             (std::slice::from_raw_parts(slice.rows, slice.rows_used), bytes)
@@ -234,7 +237,7 @@ fn form(gate: &mut Gate, plan: *mut FormPlan, data: &[u8], pack: bool) -> Result
     Ok(formed)
 }
 
-/// Fails every allocation of a plan for the case and of its rows; how many there are.
+/// Fails every allocation of a plan for the case and of its rows; returns how many there are.
 fn exhaust(case: &IndexCase, element_align: u8, formats: Form, pack: bool) -> usize {
     let data = data(formats, &case.values, "happy");
     let what = format!("type {} as {formats:?}, pages: {pack}", case.oid);
@@ -263,7 +266,8 @@ fn rows_of_every_type_in_every_format() {
     }
 }
 
-/// Quotes that are not doubled, a separate escape character, more fields than columns: the scanner byte by byte.
+/// Stray and open quotes, line ends within quotes, more fields than columns: the scanner goes byte
+/// by byte.
 #[test]
 fn records_out_of_the_ordinary() {
     let text = case(25, 0, -1, -1, 4, &[]);
@@ -288,7 +292,7 @@ fn records_out_of_the_ordinary() {
     }
 }
 
-/// Random bytes read nothing beyond their end: what a memory checker watches.
+/// For random bytes, nothing beyond their end is read, which a memory checker can verify.
 #[test]
 fn random_bytes() {
     const GOOD: &[u8] = b"1,\"a \"\"b\"\"\",happy\n2,\"{1,NULL,3}\",sad\n3,,sad\n";
@@ -313,7 +317,7 @@ fn random_bytes() {
                 data.push(b',');
             }
         }
-        // Memory that ends where the data ends.
+        // The memory ends where the data ends.
         form(&mut gate, plan, &data.into_boxed_slice(), false).unwrap();
     }
     // SAFETY: made above, not used again.

@@ -1,4 +1,4 @@
-//! Builds of several processes: rows that are handed over, in memory and as runs of a file.
+//! Builds of several processes: rows are handed over in memory and as runs of a file.
 
 use super::indexes::{bytes_of, checked, step, Build, Built, IndexCase, IndexRow, CASE, CASES};
 use super::{every_allocation, Gate, Refused};
@@ -6,7 +6,7 @@ use crate::index::*;
 use crate::team::*;
 use crate::IndexSpreadDef;
 
-/// One index by two builds, whose rows are handed over, in memory and as runs of a file.
+/// Two builds make one index. Their rows are handed over in memory and as runs of a file.
 #[test]
 fn teams() {
     for case in [CASE, CASES[5], CASES[6]] {
