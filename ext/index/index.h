@@ -24,8 +24,8 @@ extern void sluice_index_forget(void);
 extern void sluice_index_before_utility(const Node *stmt);
 
 /*
- * A row that is in the table, with its place there. `tuple` is the copy that
- * was formed.
+ * A row that is in the table, with its TID. `tuple` is the copy that was
+ * formed.
  */
 typedef struct PlacedRow
 {

@@ -17,7 +17,7 @@
  * the index's file again, and the merge has never changed it.
  *
  * WHICH ROWS ARE NEW.  Once the merge is decided, rows go into the table after
- * all others (sluice_keep_order). `first` is the place of the first of these
+ * all others (sluice_keep_order). `first` is the TID of the first of these
  * rows. The scan of the table begins there (heap_scan.c); all rows before it
  * have entries in the old file.
  *

@@ -4,12 +4,12 @@
  * that is left out as a duplicate. Rows that were inserted together follow one
  * another in the table, in the order of the input.
  *
- * Not the line of each row is stored, but ranges: the first and the last
- * place, the number of rows, and the first line. The line of a row is found by
- * counting the rows between the range's first place and the row. That works
- * only if no one else has put rows between them. A function that the COPY
- * called may have done so. Then the number of rows in the range does not
- * match, and the line is reported as unknown rather than wrong.
+ * Not the line of each row is stored, but ranges: the first and the last TID,
+ * the number of rows, and the first line. The line of a row is found by
+ * counting the rows between the range's first TID and the row. That works only
+ * if no one else has put rows between them. A function that the COPY called
+ * may have done so. Then the number of rows in the range does not match, and
+ * the line is reported as unknown rather than wrong.
  */
 #include "index/build.h"
 

@@ -1,13 +1,13 @@
 /*
  * Waiting index entries of a COPY whose keys are numbers of 32 bits, and the
- * places of their rows (gin_merge.c, gin_keys.c, hash_merge.c).
+ * TIDs of their rows (gin_merge.c, gin_keys.c, hash_merge.c).
  *
  * A pair is the key (upper 32 bits) and the number of its row (lower 32 bits).
- * These eight bytes are a third of what an entry with its place would take
- * after alignment. The place, which all entries of a row share, is stored
- * once. 32 bits are enough for the number of a row: the places of 2^32 rows
- * would take 24 GB, and waiting entries are inserted before that (MOST_MEMORY
- * of gin_merge.c and hash_merge.c).
+ * These eight bytes are a third of what an entry with its TID would take after
+ * alignment. The TID, which all entries of a row share, is stored once. 32
+ * bits are enough for the number of a row: the TIDs of 2^32 rows would take 24
+ * GB, and waiting entries are inserted before that (MOST_MEMORY of gin_merge.c
+ * and hash_merge.c).
  *
  * THE INVARIANT.  Pairs are added in ascending order of row numbers. The sort
  * is stable and looks at the key alone, so the rows of equal keys stay in the
@@ -30,9 +30,9 @@ more(Size allocated)
 }
 
 /*
- * Notes the place of a row; returns the row's number. Places ascend unless
- * rows went into free space within the table. A caller that needs them in
- * order must sort them then.
+ * Notes the TID of a row; returns the row's number. TIDs ascend unless rows
+ * went into free space within the table. A caller that needs them in order
+ * must sort them then.
  */
 uint32
 sluice_row_places_add(RowPlaces *places, const ItemPointerData *tid)

@@ -10,9 +10,9 @@
  * so short that no entry can be too large. All others are inserted with the
  * row, in the order and with the errors of stock COPY. Entries of GIN and hash
  * indexes are extracted with the row and may wait from then on:
- * other_methods.c. A waiting entry can be refused for only one reason that is
+ * other_methods.c. A waiting entry can be rejected for only one reason that is
  * about its row: the key of a unique index is there already. Then the row that
- * stock COPY would refuse is refused (index/first_refusal.c). All other
+ * stock COPY would reject is rejected (index/first_refusal.c). All other
  * failures are not about a row: disk space, a cancel, a serialization failure.
  *
  * WHO MIGHT MISS AN ENTRY THAT WAITS.  Other transactions do not see the rows
@@ -37,7 +37,7 @@
  * (btree_merge.c, btree_append.c, unique_append.c, index_insert()) locks what
  * it changes, and releases it before it returns. So whatever may take long, or
  * raise an error for a row, is done here between two calls: waiting for a
- * transaction, searching for the row to refuse, a cancel. The locks of the
+ * transaction, searching for the row to reject, a cancel. The locks of the
  * table and its indexes are COPY's own, RowExclusiveLock, until the end of the
  * transaction.
  *
@@ -63,9 +63,9 @@
  * alone, so it needs none of their entries.
  *
  * MEMORY.  All indexes whose entries wait share pgsluice.live_index_memory. If
- * one of them is unique, the places and lines of rows have a share, too. When
+ * one of them is unique, the TIDs and lines of rows have a share, too. When
  * the core of an index is full, its entries are inserted and it begins again.
- * That is done between two rows: if a row is refused then, all indexes have
+ * That is done between two rows: if a row is rejected then, all indexes have
  * taken the entries of the same rows. If a core has too many values that the
  * server must compare, its entries are inserted at once. The current row's
  * entry is not among them; it is inserted by itself.
@@ -80,8 +80,8 @@
 #include "utils/memutils.h"
 
 /*
- * One part in LINES_SHARE of the memory is for places and lines. Rows that
- * follow one another on a page take 16 bytes together, so places and lines are
+ * One part in LINES_SHARE of the memory is for TIDs and lines. Rows that
+ * follow one another on a page take 16 bytes together, so TIDs and lines are
  * seldom as large as the entries.
  */
 #define LINES_SHARE 8
@@ -109,7 +109,7 @@ struct SortedInsert
 	MemoryContext context;		/* of this struct, all that it points to, and the entries */
 	Size		all_memory;		/* for waiting entries of all indexes */
 	Size		memory;			/* for those of one index */
-	Size		line_memory;	/* for the places and lines of rows */
+	Size		line_memory;	/* for the TIDs and lines of rows */
 	uint32		longest;		/* rows of up to this many bytes have no entry that is too large */
 	int			count;
 	Extended   *extended;
@@ -324,7 +324,7 @@ insert_entry(SluiceIndexBuild *build, Datum *values, bool *isnull, ItemPointer t
 
 /*
  * Inserts an entry that is left to the access method. Returns false if its row
- * has a conflict. The access method does not refuse the row, because another
+ * has a conflict. The access method does not reject the row, because another
  * row may come first.
  */
 static bool
@@ -607,7 +607,7 @@ sluice_sorted_insert_indexes(const SortedInsert *extend)
 
 /*
  * The first of these entries has a rival (NULL: that is the entry before it).
- * Refuses its row, or a row with a conflict that comes before it in the input.
+ * Rejects its row, or a row with a conflict that comes before it in the input.
  * Does not return. From here on nothing is inserted (`refuses`), so the
  * entries of other indexes and partitions still wait and can be searched.
  */
@@ -741,7 +741,7 @@ append_rows(SortedInsert *extend, int i, const PlacedRow *rows, int count, uint6
 }
 
 /*
- * Notes the places and lines of the rows, if entries of unique indexes will
+ * Notes the TIDs and lines of the rows, if entries of unique indexes will
  * wait.
  */
 static void
@@ -753,7 +753,7 @@ note_lines(SortedInsert *extend, const PlacedRow *rows, int count)
 		return;
 	/*
 	 * The entries of the rows that are forgotten are in, so none of these can
-	 * be refused any more.
+	 * be rejected any more.
 	 */
 	if (!unique_waits(extend))
 		sluice_row_lines_forget(extend->lines);
@@ -765,7 +765,7 @@ note_lines(SortedInsert *extend, const PlacedRow *rows, int count)
 
 /*
  * Inserts the waiting entries of unique indexes if there is no room for more
- * places and lines.
+ * TIDs and lines.
  */
 static void
 make_room(SortedInsert *extend)
@@ -874,7 +874,7 @@ sluice_sorted_insert_row(SortedInsert *extend, TupleTableSlot *slot)
 		Extended   *extended = &extend->extended[i];
 
 		/*
-		 * Insert before a row that may be refused while a page is locked: see
+		 * Insert before a row that may be rejected while a page is locked: see
 		 * first_refusal.c.
 		 */
 		if (extended->full || (too_long && extended->unique && extended->waiting))

@@ -4,7 +4,7 @@
  * go to the right-hand edge in key order. Serial keys and timestamps are the
  * usual case.
  *
- * That is done for all rows of the batch or for none. It never refuses a row:
+ * That is done for all rows of the batch or for none. It never rejects a row:
  * without an equal key among them or in the index no entry can be a duplicate.
  * If that cannot be determined, each row gets its entry in its turn, with
  * stock COPY's errors.
@@ -102,7 +102,7 @@ sluice_unique_append_open(Relation heap, Relation index, IndexInfo *info,
 }
 
 /*
- * Gives the entries to the core, with the rows' numbers as their places, and
+ * Gives the entries to the core, with the rows' numbers in place of TIDs, and
  * sorts them. Returns false if one is not plain: its row is long, a key is
  * NULL, or the core does not take it.
  */

@@ -115,8 +115,8 @@ sluice_index_open(ResultRelInfo *rri, EState *estate, CopyFromState cstate, Comm
 }
 
 /*
- * Whether rows must be placed in order: their places then show which of two
- * came first, and which rows an index does not have yet.
+ * Whether rows must be placed in order: their TIDs then show which of two came
+ * first, and which rows an index does not have yet.
  */
 static bool
 needs_order(const IndexWriter *writer)

@@ -103,7 +103,7 @@ sluice_duplicates_read_columns(const SluiceStatement *s)
 }
 
 /*
- * Called when the COPY begins. What cannot be combined is refused before any
+ * Called when the COPY begins. What cannot be combined is rejected before any
  * data is read.
  */
 void

@@ -41,7 +41,7 @@
  * table, too.
  *
  * Foreign keys of the table to itself that are checked at the statement's end
- * are refused: here a "statement" is a group, and a parent that comes later
+ * are not allowed: here a "statement" is a group, and a parent that comes later
  * would be missed.
  *
  * The rejects' table is written outside of any attempt, so that a rollback of
