@@ -3,51 +3,56 @@
  * use.
  *
  * The access method's own insertion finds the bucket, locks its page and the
- * metapage, and writes a WAL record for each entry. Here the entries of many rows
- * wait in memory, in the order of the buckets. All of a bucket's that find room on
- * one of its pages go there under one lock and with one record.
+ * metapage, and writes a WAL record for each entry. Here the entries of many
+ * rows wait in memory, in the order of the buckets. All entries of a bucket
+ * that fit on one of its pages are added under one lock and with one record.
  *
- * THE ORDER is that of the hash values read from their lowest bit on. Which
- * bucket an entry belongs to is said by the lowest bits, and how many of them
- * grows with the index. In this order the entries of a bucket are next to each
- * other however often the index grows meanwhile.
+ * THE ORDER is that of the hash values read from their lowest bit on. The
+ * lowest bits of a hash value select its bucket, and the number of these bits
+ * grows with the index. In this order the entries of a bucket are adjacent,
+ * however often the index grows in the meantime.
  *
  * WHAT IS DONE WITH A BUCKET is what _hash_doinsert() does, in the same order
- * and with the same locks, but for more than one entry:
- *   - the bucket's first page is locked and stays pinned to the end. A split needs
- *     that page without another pin (a cleanup lock), so none begins, and the
- *     bucket of an entry stays what it was found to be;
- *   - a split that has not been finished is finished first, if nobody else has the
- *     page pinned;
- *   - pages without room are passed over; at the end of the chain the access
- *     method adds a page;
- *   - entries go into the page, and their number to the metapage's count, with one
- *     record of generic_xlog.c, which any server replays without our library;
- *   - the access method splits buckets until it has as many as the count asks for.
- * A full page with entries that scans have marked as dead is cleaned up by the
- * access method's own insertion of one entry.
+ * and with the same locks, but for several entries at once:
+ *   - The bucket's primary page is locked, and stays pinned until the entries
+ *     are in. A split needs a cleanup lock on that page, so none can begin,
+ *     and the bucket of an entry stays what it was found to be.
+ *   - If an earlier split of the bucket is unfinished, it is finished first,
+ *     provided that no other process has the page pinned.
+ *   - Pages without room are skipped. At the end of the chain the access
+ *     method adds a page.
+ *   - The entries go into the page, and their number is added to the
+ *     metapage's count, with one record of generic_xlog.c, which any server
+ *     replays without our library.
+ *   - The access method splits buckets until there are as many as the count
+ *     requires.
+ * A full page with entries that scans have marked as dead is left to the
+ * access method: its insertion of one entry cleans up the page.
  *
- * THE INVARIANT.  At any time at which another process can look, the index is one
- * that the access method could have made: each page's entries are sorted by their
- * hash value, and the metapage's count is that of the entries. Both change in one
- * record and one critical section. A split moves half of a bucket into a new one
- * and needs nothing of what is here.
+ * THE INVARIANT.  At any time at which another process can look, the index is
+ * one that the access method could have made: the entries of each page are
+ * sorted by hash value, and the metapage's count is the number of entries.
+ * Both change in one record and one critical section. A split moves half of a
+ * bucket into a new one and does not depend on this file.
  *
  * LOCKS.  First a page of the bucket, then the metapage, as in
- * _hash_doinsert(). A page of the chain is unlocked before the next one is locked.
+ * _hash_doinsert(). A page of the chain is unlocked before the next one is
+ * locked.
  *
  * WHY DELTAS ARE SAFE.  generic_xlog.c logs the bytes that differ from the old
- * page. A page of a hash index has the same bytes on a standby, except for dead
- * entries, whose marks are not logged. A page with any is logged whole. It
- * takes what lies between pd_lower and pd_upper for empty: the access method has
- * kept pd_lower behind the metapage's data since its changes are logged (10).
+ * page. A page of a hash index has the same bytes on a standby, except for the
+ * marks of dead entries, which are not logged. A page with such marks is
+ * logged as a full image. generic_xlog.c treats the bytes between pd_lower and
+ * pd_upper as empty. The access method has kept pd_lower past the metapage's
+ * data since hash indexes are logged (version 10).
  *
- * SERIALIZABLE.  Readers have a predicate lock on the first page of the bucket. The
- * check is where _hash_doinsert() has it. A split transfers the locks.
+ * SERIALIZABLE.  Readers hold a predicate lock on the bucket's primary page.
+ * The conflict check is at the same place as in _hash_doinsert(). A split
+ * transfers the locks.
  *
- * AN ERROR between two buckets leaves entries of rows that nobody sees, until
- * VACUUM removes both. Hash values are computed when the row is inserted: a
- * function that fails does so on its row's line.
+ * AN ERROR between two buckets leaves entries of rows that no transaction
+ * sees. VACUUM removes the rows and the entries. Hash values are computed when
+ * the row is inserted, so a function that fails does so on its row's line.
  */
 #include "index/build.h"
 
@@ -60,7 +65,9 @@
 #include "storage/predicate.h"
 #include "utils/memutils.h"
 
-/* The most memory: far from as many rows as a number of 32 bits can count. */
+/*
+ * The most memory for waiting entries: far fewer rows than 32 bits can number.
+ */
 #define MOST_MEMORY ((uint64) 16 * 1024 * 1024 * 1024)
 
 struct HashMerge
@@ -68,15 +75,15 @@ struct HashMerge
 	Relation	heap;
 	Relation	index;
 	Size		memory;
-	MemoryContext entries;		/* of all that waits */
-	MemoryContext row;			/* of what computing a hash value leaves */
+	MemoryContext entries;		/* of all waiting entries */
+	MemoryContext row;			/* for computing one hash value */
 	RowPlaces	places;
-	RowPairs	pairs;			/* keys are hash values from their lowest bit on */
-	IndexTuple	entry;			/* the last one that was formed */
+	RowPairs	pairs;			/* keys are hash values with their bits reversed */
+	IndexTuple	entry;			/* reused for each entry that is formed */
 	Buffer		metapage;		/* pinned while a bucket is filled */
 };
 
-/* The bits of a value from the lowest to the highest. */
+/* Returns a value with its bits in reverse order. */
 static uint32
 reversed(uint32 value)
 {
@@ -86,7 +93,7 @@ reversed(uint32 value)
 	return __builtin_bswap32(value);
 }
 
-/* Nothing waits. */
+/* Resets the state: no entry waits. */
 static void
 begin(HashMerge *merge)
 {
@@ -97,7 +104,7 @@ begin(HashMerge *merge)
 	merge->pairs.context = merge->entries;
 }
 
-/* Lets the entries of an index wait, in so many bytes. */
+/* Prepares an index whose entries wait, in up to `memory` bytes. */
 HashMerge *
 sluice_hash_merge_open(Relation heap, Relation index, Size memory)
 {
@@ -115,7 +122,10 @@ sluice_hash_merge_open(Relation heap, Relation index, Size memory)
 	return merge;
 }
 
-/* The row has just been inserted into the table; its entry waits. There is none for NULL. */
+/*
+ * Adds the entry of a row that has just been inserted into the table. A NULL
+ * has no entry.
+ */
 void
 sluice_hash_merge_add(HashMerge *merge, const ItemPointerData *tid, Datum value, bool isnull)
 {
@@ -134,14 +144,14 @@ sluice_hash_merge_add(HashMerge *merge, const ItemPointerData *tid, Datum value,
 		sluice_hash_merge_flush(merge);
 }
 
-/* The hash value of an entry that waits. */
+/* Returns the hash value of waiting entry i. */
 static uint32
 hash_of(const HashMerge *merge, Size i)
 {
 	return reversed((uint32) (merge->pairs.pairs[i] >> 32));
 }
 
-/* An entry that waits, up to the next call. */
+/* Forms waiting entry i. The result is valid until the next call. */
 static IndexTuple
 form_entry(const HashMerge *merge, Size i)
 {
@@ -168,8 +178,8 @@ has_dead(Page page)
 }
 
 /*
- * Adds entries to a locked page that has room for them. Gives how many splits
- * the index is short of.
+ * Adds entries to a locked page that has room for them. Returns how many
+ * bucket splits are due now, at most `count`.
  */
 static uint32
 fill_page(HashMerge *merge, Buffer buffer, Size first, int count)
@@ -201,7 +211,10 @@ fill_page(HashMerge *merge, Buffer buffer, Size first, int count)
 	return (uint32) Min(more, count);
 }
 
-/* Locks the page of the chain that follows, adding one to its end. The first one, `bucket`, stays pinned. */
+/*
+ * Locks the next page of the chain; adds a page if the chain ends here. The
+ * primary page, `bucket`, stays pinned.
+ */
 static Buffer
 next_page(HashMerge *merge, Buffer bucket, Buffer buffer)
 {
@@ -220,9 +233,9 @@ next_page(HashMerge *merge, Buffer bucket, Buffer buffer)
 }
 
 /*
- * Adds entries to their bucket, whose first page is locked, and unlocks it.
- * Gives how many are in: fewer if only the access method can make room.
- * *splits: how many the index is short of.
+ * Adds entries to their bucket, whose primary page is locked, and releases the
+ * page. Returns how many were added: fewer than `count` if only the access
+ * method can make room. Sets *splits to the number of splits that are due.
  */
 static int
 fill_bucket(HashMerge *merge, Buffer bucket, Size first, int count, uint32 *splits)
@@ -253,7 +266,9 @@ fill_bucket(HashMerge *merge, Buffer bucket, Size first, int count, uint32 *spli
 	return done;
 }
 
-/* How many entries from the first one on belong to the same bucket. */
+/*
+ * Returns how many entries, from number `first` on, belong to the same bucket.
+ */
 static int
 count_entries(const HashMerge *merge, HashMetaPage meta, Size first)
 {
@@ -268,7 +283,10 @@ count_entries(const HashMerge *merge, HashMetaPage meta, Size first)
 	return (int) (end - first);
 }
 
-/* Adds the entries of the bucket that the first one belongs to; gives how many. */
+/*
+ * Adds the entries of one bucket, from number `first` on; returns how many. 0:
+ * a split was finished instead, call again.
+ */
 static int
 merge_bucket(HashMerge *merge, Size first)
 {
@@ -305,7 +323,7 @@ merge_bucket(HashMerge *merge, Size first)
 	return done;
 }
 
-/* Inserts all that waits. */
+/* Inserts all waiting entries. */
 void
 sluice_hash_merge_flush(HashMerge *merge)
 {

@@ -1,30 +1,30 @@
 /*
- * Reading the table for a new index.
+ * Reads the table for a new index.
  *
- * Whatever is out of the ordinary goes through table_index_build_scan, so that
- * what is indexed is PostgreSQL's to decide. Ordinary are pages of a heap on
- * which every tuple is live, or inserted by our own transaction, and none is a
- * member of a HOT chain below its root: table_index_build_scan would index
- * just these tuples, each under its own address, and count them as alive. They
- * are read a page at a time.
+ * Anything out of the ordinary goes through table_index_build_scan() or its
+ * range variant, so that PostgreSQL decides what is indexed. A page of a heap
+ * is ordinary if every tuple on it is live, or was inserted by our own
+ * transaction, and none is a member of a HOT chain below its root.
+ * table_index_build_scan() would index exactly these tuples, each under its
+ * own TID, and count them as alive. They are read a page at a time.
  *
  * A page is copied under a share lock and read from the copy. That is enough
- * because the build holds ShareLock or more on the table: no tuple can be
- * inserted or updated by others. What may still change are hint bits, which do
+ * because the build holds ShareLock or more on the table: no other session can
+ * insert or update tuples. Two things may still change: hint bits, which do
  * not change what a tuple is, and dead tuples, which readers prune under a
- * cleanup lock. A page that has anything else is left to PostgreSQL; blocks of
- * that kind that follow each other are left to it together (`odd`), in their
- * place in the order of the blocks.
+ * cleanup lock. A page that is not ordinary is left to PostgreSQL. Consecutive
+ * blocks of that kind are left to it together (`odd`), at their place in the
+ * order of the blocks.
  *
  * Why HeapTupleSatisfiesVacuum and not a snapshot: an index must have entries
- * for all rows that any transaction can still see, also for those that are
- * recently dead. LIVE and our own INSERT_IN_PROGRESS are the two answers that
- * need no more thought. The infomask tests before it are short cuts for the
- * same two answers.
+ * for all rows that any transaction can still see, including recently dead
+ * ones. LIVE and our own INSERT_IN_PROGRESS are the two results that need no
+ * further check. The infomask tests before it are shortcuts for the same two
+ * results.
  *
- * With an old file (merge.c) a page that is not ordinary ends the build: rows
- * that this COPY has put there and nobody else can reach have no reason to be
- * anything else.
+ * With an old file (merge.c) a page that is not ordinary ends the build. This
+ * COPY has inserted the rows of these pages and no other session can reach
+ * them, so all of them should be ordinary.
  */
 #include "index/build.h"
 
@@ -54,16 +54,16 @@ struct SluiceIndexScan
 {
 	SluiceIndexBuild *build;
 	TransactionId oldest_xmin;
-	TransactionId own_xmin;		/* one of our transaction, once met */
+	TransactionId own_xmin;		/* an xmin of our transaction, once one was found */
 	BufferAccessStrategy strategy;
 	SluiceIndexSource *source;
-	int			natts;			/* attributes to be read of each row */
+	int			natts;			/* attributes to read of each row */
 	BlockNumber odd;			/* first of the blocks left to PostgreSQL */
 	BlockNumber odd_count;
 	PageRows	rows;
 };
 
-/* As table_index_build_scan() calls it. */
+/* The callback of table_index_build_scan(). */
 static void
 add_row(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 		bool alive, void *state)
@@ -80,8 +80,9 @@ sluice_index_scan_rows(SluiceIndexBuild *build)
 }
 
 /*
- * Whether the index can be read off the pages: plain columns of a heap, none
- * of them twice, all rows.
+ * Whether the index can be built from copied pages: it has plain columns of a
+ * heap, none of them twice, and no predicate, and it is not built
+ * concurrently.
  */
 bool
 sluice_index_scans_pages(Relation heap, IndexInfo *info)
@@ -101,9 +102,10 @@ sluice_index_scans_pages(Relation heap, IndexInfo *info)
 }
 
 /*
- * Whether table_index_build_scan would take the tuple as it is: alive, and
- * indexed under its own address; and it is older than none of the columns. The
- * buffer is pinned and locked.
+ * Whether table_index_build_scan() would take the tuple as it is: alive, and
+ * indexed under its own TID. The tuple must also have all columns of the
+ * index; one that was written before a column was added does not. The buffer
+ * is pinned and locked.
  */
 static bool
 is_ordinary(HeapTuple tuple, SluiceIndexScan *scan, Buffer buffer)
@@ -169,7 +171,7 @@ copy_page(SluiceIndexScan *scan, BlockNumber block, Buffer buffer)
 	return true;
 }
 
-/* Adds a row of the page that was copied by its values. */
+/* Adds one row of the copied page by its values. */
 static void
 add_values(SluiceIndexScan *scan, BlockNumber block, OffsetNumber offset)
 {
@@ -190,7 +192,7 @@ add_values(SluiceIndexScan *scan, BlockNumber block, OffsetNumber offset)
 	sluice_index_add(build, &tuple.t_self, true, values, isnull);
 }
 
-/* Adds the rows of the page that was copied. */
+/* Adds the rows of the copied page. */
 static void
 add_page(SluiceIndexScan *scan, BlockNumber block)
 {
@@ -198,7 +200,10 @@ add_page(SluiceIndexScan *scan, BlockNumber block)
 	PageRows   *rows = &scan->rows;
 	size_t		next = 0;
 
-	/* Of a table as of an index: tuples returned, here of a whole page. */
+	/*
+	 * Counts the tuples of the whole page as returned by a scan of the table;
+	 * for an index the macro does the same.
+	 */
 	pgstat_count_index_tuples(build->heap, rows->count);
 	while (!sluice_index_add_page(build, scan->source, rows->page.data, block,
 								  rows->offsets, rows->count, &next))
@@ -218,14 +223,16 @@ scan_odd_blocks(SluiceIndexScan *scan)
 		table_index_build_range_scan(build->heap, build->index, build->info,
 									 false, false, false, scan->odd, scan->odd_count,
 									 add_row, build, NULL);
-	/* All of it is one scan. */
+	/*
+	 * PostgreSQL has counted a scan of its own, but all of this is one scan.
+	 */
 	compat_uncount_scan(build->heap);
 	scan->odd_count = 0;
 }
 
 /*
- * One block: its rows are added, or it is left to PostgreSQL. The lock is
- * given back before the core is called, which may take long.
+ * Adds the rows of one block, or leaves the block to PostgreSQL. The lock is
+ * released before the core is called, because the core may take long.
  */
 static void
 scan_block(SluiceIndexScan *scan, BlockNumber block)
@@ -250,8 +257,8 @@ scan_block(SluiceIndexScan *scan, BlockNumber block)
 }
 
 /*
- * The source is the core's memory; it goes with the context in which it was
- * made.
+ * Frees the source. It is in the core's memory, and is freed with the memory
+ * context in which it was made.
  */
 static void
 free_source(void *source)
@@ -260,9 +267,9 @@ free_source(void *source)
 }
 
 /*
- * Tells the core where in the table's rows the index's values are, and the
- * caller how many attributes a row has to have. What is made goes with the
- * current memory context.
+ * Describes to the core where the index's values are in the table's rows. Sets
+ * *natts to the number of attributes that a row must have. The source is freed
+ * with the current memory context.
  */
 static SluiceIndexSource *
 open_source(Relation heap, IndexInfo *info, int *natts)
@@ -308,8 +315,8 @@ sluice_index_scan_open(SluiceIndexBuild *build)
 	scan->source = open_source(build->heap, build->info, &scan->natts);
 
 	/*
-	 * Do not sweep the cache for a table that is large in it, as a scan does
-	 * not.
+	 * Like a sequential scan, do not let a table that is large for the buffer
+	 * cache replace its contents.
 	 */
 	if (!RelationUsesLocalBuffers(build->heap) &&
 		RelationGetNumberOfBlocks(build->heap) > NBuffers / 4)
@@ -318,7 +325,7 @@ sluice_index_scan_open(SluiceIndexBuild *build)
 	return scan;
 }
 
-/* Adds the rows of these blocks, up to the one before `end`. */
+/* Adds the rows of the blocks from `block` up to, but not including, `end`. */
 void
 sluice_index_scan_range(SluiceIndexScan *scan, BlockNumber block, BlockNumber end)
 {
@@ -332,7 +339,7 @@ sluice_index_scan_range(SluiceIndexScan *scan, BlockNumber block, BlockNumber en
 		scan_odd_blocks(scan);
 }
 
-/* The source goes with its memory context. */
+/* The source is freed with its memory context. */
 void
 sluice_index_scan_close(SluiceIndexScan *scan)
 {
@@ -343,7 +350,7 @@ sluice_index_scan_close(SluiceIndexScan *scan)
 
 /*
  * Reads the table page by page, or the part of it that the old file does not
- * have; with others, if they may help.
+ * have. If the build may have workers, they help.
  */
 void
 sluice_index_scan_pages(SluiceIndexBuild *build)

@@ -1,12 +1,13 @@
 /*
- * B-tree builds, and the indexes of a table that a COPY fills, as the other
- * rooms see them: see README.md.
+ * The interface of this room to the others: B-tree builds, and the indexes of
+ * a table that a COPY fills. See README.md.
  *
  * A COPY opens an IndexWriter for its table, or for each partition, before the
- * first row; hands over rows as soon as they are in the table; and calls
- * sluice_index_finish() when all are. Between two calls the writer may hold
- * entries back, but never past the end of the command. sluice_index_needs()
- * says what it needs of the rows to come; that may grow with each hand-over.
+ * first row. It hands over rows as soon as they are in the table, and calls
+ * sluice_index_finish() after the last one. Between two calls the writer may
+ * hold entries back, but never past the end of the command.
+ * sluice_index_needs() says what it needs of the following rows; that may grow
+ * with each hand-over.
  *
  * After an error nothing has to be done: everything that the writer has is in
  * memory contexts and resource owners of the statement, and what it changed on
@@ -23,7 +24,7 @@ extern void sluice_index_forget(void);
 extern void sluice_index_before_utility(const Node *stmt);
 
 /*
- * A row that is in the table, and where; the tuple is the copy that was
+ * A row that is in the table, with its TID. `tuple` is the copy that was
  * formed.
  */
 typedef struct PlacedRow
@@ -34,26 +35,26 @@ typedef struct PlacedRow
 	uint64		line;
 } PlacedRow;
 
-/* Rows that are in the table, and in none of its indexes yet. */
+/* Rows that are in the table, but not yet in any of its indexes. */
 typedef struct NewRows
 {
 	PlacedRow  *placed;			/* in the order of the table */
 	int			count;
-	TupleTableSlot **slots;		/* of each row; or NULL, and then */
-	TupleTableSlot *slot;		/* this one holds a row after the other, */
-	TupleTableSlot *(*store) (TupleTableSlot *slot, const PlacedRow *row);	/* put there by this */
-	bool		many;			/* so many have come that sorting their entries pays */
+	TupleTableSlot **slots;		/* one for each row; or NULL: use `slot` and `store` */
+	TupleTableSlot *slot;		/* holds one row at a time */
+	TupleTableSlot *(*store) (TupleTableSlot *slot, const PlacedRow *row);	/* stores a row in `slot` */
+	bool		many;			/* there are enough rows for sorting their entries to pay */
 } NewRows;
 
 /* The indexes of a table that a COPY fills. */
 typedef struct IndexWriter IndexWriter;
 
-/* What the writer needs of the rows to come. */
+/* What the writer needs of the following rows. */
 typedef enum IndexNeeds
 {
 	SLUICE_INDEX_NEEDS_NOTHING, /* they need not be handed over */
 	SLUICE_INDEX_NEEDS_ROWS,
-	SLUICE_INDEX_NEEDS_ORDER	/* and each is behind all others in the table */
+	SLUICE_INDEX_NEEDS_ORDER	/* rows, each of them after all others in the table */
 } IndexNeeds;
 
 /* writer.c */

@@ -1,13 +1,13 @@
 /*
- * What the last COPY did with each index of its table: a column of the view
- * pgsluice.last_copy.
+ * Reports what the last COPY did with each index of its table: a column of the
+ * view pgsluice.last_copy.
  *
- * It is kept in a memory context of the session, for it is looked at after the
- * COPY's own memory is gone. A COPY that runs inside of another one (a
- * function that the first one calls) gets a separate list, and the outer one's
- * is put back afterwards (pgsluice.c). Of many small COPYs into one table the
- * names are listed once: as long as nothing was invalidated in the relation
- * cache, the indexes are the same.
+ * The report is kept in a memory context of the session, because the view is
+ * read after the COPY's own memory is gone. A COPY that runs inside another
+ * one (in a function that the outer one calls) gets a separate list, and the
+ * outer list is restored afterwards (pgsluice.c). If many small COPYs go into
+ * one table, the names are listed only once: as long as nothing was
+ * invalidated in the relation cache, the indexes are the same.
  */
 #include "index/build.h"
 
@@ -29,19 +29,19 @@ const char *const sluice_index_way_names[SLUICE_INDEX_WAYS] = {
 
 struct IndexUses
 {
-	MemoryContext context;		/* of this and all below */
-	List	   *list;			/* of an IndexUse for each index */
-	Oid			small;			/* whose they are, if the COPY was a small one */
-	uint64		small_news;		/* sluice_relation_changes of when they were listed */
+	MemoryContext context;		/* of this struct and all that it points to */
+	List	   *list;			/* an IndexUse for each index */
+	Oid			small;			/* the table, if the COPY was a small one */
+	uint64		small_news;		/* sluice_relation_changes when the indexes were listed */
 };
 
 /*
- * The last COPY's; NULL: there was none yet. It outlives the statement, since
- * a view shows it; nothing is decided by it.
+ * The uses of the last COPY; NULL if there was none yet. They outlive the
+ * statement, because a view shows them. No decision depends on them.
  */
 static IndexUses *uses = NULL;
 
-/* A COPY begins, or nothing is to be known of the last one. */
+/* Starts an empty list for a new COPY, or forgets the last COPY. */
 void
 sluice_index_uses_reset(void)
 {
@@ -55,8 +55,8 @@ sluice_index_uses_reset(void)
 }
 
 /*
- * A COPY begins within another one, whose uses are put away: they are given
- * back by the next function, also after an error.
+ * A COPY begins within another one. Sets the outer uses aside; the next
+ * function restores them, also after an error.
  */
 IndexUses *
 sluice_index_uses_begin_nested(void)
@@ -75,7 +75,10 @@ sluice_index_uses_end_nested(IndexUses *outer)
 	uses = outer;
 }
 
-/* What was said of an index so far, or NULL. Tables have few indexes. */
+/*
+ * Returns the entry of an index, or NULL if it has none yet. Tables have few
+ * indexes.
+ */
 static IndexUse *
 find(Oid index)
 {
@@ -92,8 +95,8 @@ find(Oid index)
 }
 
 /*
- * Notes it in the session's memory: the names too, since the index may be
- * dropped before the view is read.
+ * Notes the way of an index in the session's memory. The name is copied,
+ * because the index may be dropped before the view is read.
  */
 static IndexUse *
 take(Oid index, const char *name, IndexStrategy way, const char *because)
@@ -115,8 +118,8 @@ take(Oid index, const char *name, IndexStrategy way, const char *because)
 }
 
 /*
- * The way that the COPY takes with an index from now on, and why not a faster
- * one, or NULL.
+ * Notes the way that the COPY uses for an index from now on. `because`: why it
+ * uses no faster one, or NULL.
  */
 IndexUse *
 sluice_index_take(Relation index, IndexStrategy way, const char *because)
@@ -126,7 +129,8 @@ sluice_index_take(Relation index, IndexStrategy way, const char *because)
 
 /*
  * The same for the index of a partition. It counts for the index of the
- * partitioned table; one that belongs to the partition alone is not shown.
+ * partitioned table. An index that belongs to the partition alone is not
+ * shown.
  */
 IndexUse *
 sluice_index_take_of_leaf(Relation index, IndexStrategy way, const char *because)
@@ -142,7 +146,10 @@ sluice_index_take_of_leaf(Relation index, IndexStrategy way, const char *because
 	return name != NULL ? take(root, name, way, because) : palloc0(sizeof(IndexUse));
 }
 
-/* Gives all indexes of the relation the same entry, without rows yet. */
+/*
+ * Notes for all indexes of the relation that the load is small; counts no rows
+ * yet.
+ */
 static void
 take_small(Relation rel)
 {
@@ -162,8 +169,8 @@ take_small(Relation rel)
 }
 
 /*
- * Stock COPY's loop was enough for the rows. Where one such COPY follows
- * another, the indexes are the same.
+ * Notes a small COPY, whose rows stock COPY's own loop has inserted. If such a
+ * COPY follows another one into the same table, its indexes are the same.
  */
 void
 sluice_index_uses_small(Relation rel, uint64 rows)
@@ -177,8 +184,9 @@ sluice_index_uses_small(Relation rel, uint64 rows)
 }
 
 /*
- * All rows are in. Indexes of which nothing was said got an entry with each
- * row, and so did the rows of which nothing was said.
+ * All rows are in. An index without an entry so far got an index entry with
+ * each row. Rows that no way has counted so far count as `build` if that is
+ * the way of the index, else as `row`.
  */
 void
 sluice_index_uses_close(ResultRelInfo *rri, uint64 rows, const char *because)
@@ -201,7 +209,7 @@ sluice_index_uses_close(ResultRelInfo *rri, uint64 rows, const char *because)
 	}
 }
 
-/* One index, as a JSON object. */
+/* Appends one index as a JSON object. */
 static void
 show(StringInfo json, const IndexUse *use)
 {
@@ -226,7 +234,7 @@ show(StringInfo json, const IndexUse *use)
 	appendStringInfoChar(json, '}');
 }
 
-/* The column's value: a JSON array of objects. */
+/* Returns the value of the column: a JSON array of objects. */
 Datum
 sluice_index_uses_json(void)
 {

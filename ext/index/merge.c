@@ -1,33 +1,33 @@
 /*
- * Indexes of a table that has rows, and that only this transaction can reach:
- * once a COPY has made the table grow by a share of what it was, indexes whose
+ * Rewrites indexes of a table that has rows and that only this transaction can
+ * reach. Once a COPY has made the table grow by a certain share, indexes whose
  * new entries are spread over all leaves are rewritten: the entries of the old
  * file and those of the new rows are merged into a new file.
  *
- * The old entries are read in the index's order, leaf by leaf, so that they
- * cost no sorting. What they point to does not matter: entries of dead rows
- * are copied as they are, because an old snapshot may still see those rows, and
- * so are those of HOT chains. Entries that are marked dead (LP_DEAD) are left out:
- * that mark says that no transaction can see the row any more.
+ * The old entries are read in the index's order, leaf by leaf, so they need
+ * not be sorted. The state of their rows does not matter. Entries of dead rows
+ * are copied as they are, because an old snapshot may still see those rows,
+ * and so are entries of HOT chains. Entries that are marked dead (LP_DEAD) are
+ * left out: the mark means that no transaction can see the row any more.
  *
  * WHY THE OLD FILE STAYS AS IT IS.  The transaction holds an
- * AccessExclusiveLock on the table, or created it, so that no other process
+ * AccessExclusiveLock on the table, or created it, so no other process
  * inserts, vacuums or scans. The old file belongs to the relation until the
- * commit and is removed then; after a rollback, also one to a savepoint, it is
- * the index's file again, and it was never changed by the merge.
+ * commit and is removed then. After a rollback, also one to a savepoint, it is
+ * the index's file again, and the merge has never changed it.
  *
- * WHICH ROWS ARE NEW.  From the moment of the decision on, rows go behind all
- * others in the table (sluice_keep_order). `first` is the place of the first
- * one of them; the scan of the table begins there (heap_scan.c), and all
- * before it have entries in the old file.
+ * WHICH ROWS ARE NEW.  Once the merge is decided, rows go into the table after
+ * all others (sluice_keep_order). `first` is the TID of the first of these
+ * rows. The scan of the table begins there (heap_scan.c); all rows before it
+ * have entries in the old file.
  *
  * UNIQUE INDEXES.  Two old entries may have the same key if one of the rows is
- * dead, and the file does not say which. If the merge meets a key twice, the
+ * dead, and the file does not show which. If the merge finds a key twice, the
  * index is built again from the table (rebuild_from_table() in deferred.c),
- * whose rows say whether they are alive.
+ * whose rows show whether they are alive.
  *
- * Up to that size, and for keys that are above all others, the index is
- * extended as that of any table (index/sorted_insert.c).
+ * Below that size, and for keys that are above all others, the index is
+ * extended like that of any other table (index/sorted_insert.c).
  */
 #include "index/build.h"
 
@@ -36,15 +36,18 @@
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 
-/* The table has to grow by one block for so many that it has. */
+/* The table must grow by one block for each GROWTH blocks that it had. */
 #define GROWTH 8
 
-/* A load into fewer blocks is inserted: rewriting files would not pay. */
+/*
+ * If the table grows by fewer blocks, entries are inserted: new files would
+ * not pay.
+ */
 #define SMALL_GROWTH 256
 
 /*
- * Whether the rows up to this one, which all have their entries, are enough
- * for new files.
+ * Whether the table has grown enough for new index files. All rows up to
+ * `last` have their entries.
  */
 bool
 sluice_index_outgrows(const IndexWriter *load, const ItemPointerData *last)
@@ -54,15 +57,17 @@ sluice_index_outgrows(const IndexWriter *load, const ItemPointerData *last)
 	if (load->had_blocks == 0)
 		return false;
 	grown = RelationGetNumberOfBlocks(load->rri->ri_RelationDesc) - load->had_blocks;
-	/* From a block on that is new, rows that follow lie behind it. */
+	/*
+	 * Once a row is in a new block, all rows that follow are placed after it.
+	 */
 	return ItemPointerGetBlockNumber(last) >= load->had_blocks &&
 		grown > sluice_threshold(Max(SMALL_GROWTH, load->had_blocks / GROWTH));
 }
 
 /*
- * Whether the index, which can wait, is one for a new file. Of a unique one,
- * whose duplicates have to be named in COPY's words, no value in the table may
- * need the stock build.
+ * Whether the index, which can wait, is to get a new file. For a unique index,
+ * no value of the table may need the stock build, because duplicates must be
+ * reported in COPY's words.
  */
 bool
 sluice_index_can_merge(const IndexWriter *load, Relation index)
@@ -74,8 +79,8 @@ sluice_index_can_merge(const IndexWriter *load, Relation index)
 	if (list_member_oid(load->ascending, RelationGetRelid(index)))
 		return false;
 	/*
-	 * Older files, of before 12, may have larger entries, and others in
-	 * another order.
+	 * Files from before PostgreSQL 12 may have larger entries, and equal keys
+	 * in another order.
 	 */
 	_bt_metaversion(index, &heapkeyspace, &allequalimage);
 	if (!heapkeyspace ||
@@ -90,7 +95,9 @@ sluice_index_can_merge(const IndexWriter *load, Relation index)
 	return true;
 }
 
-/* Where an index's entries are, before it gets another file. */
+/*
+ * Notes where the entries of an index are, before the index gets another file.
+ */
 void
 sluice_index_old_file(const IndexWriter *load, Relation index, SluiceIndexOld *old)
 {
@@ -107,7 +114,7 @@ typedef struct LeafScan
 	PGAlignedBlock page;
 } LeafScan;
 
-/* Copies a block of the old file; gives what nbtree keeps at its end. */
+/* Copies a block of the old file; returns its special area. */
 static BTPageOpaque
 read_block(LeafScan *scan, BlockNumber block)
 {
@@ -131,7 +138,7 @@ read_block(LeafScan *scan, BlockNumber block)
 	return BTPageGetOpaque(page);
 }
 
-/* The first leaf, or P_NONE. */
+/* Returns the first leaf, or P_NONE if the index is empty. */
 static BlockNumber
 first_leaf(LeafScan *scan)
 {
@@ -149,7 +156,7 @@ first_leaf(LeafScan *scan)
 	return block;
 }
 
-/* Adds the rows of an entry. */
+/* Adds all rows that an entry points to. */
 static void
 add_entry(SluiceIndexBuild *build, IndexTuple entry)
 {
@@ -166,10 +173,7 @@ add_entry(SluiceIndexBuild *build, IndexTuple entry)
 		sluice_index_add(build, BTreeTupleGetPostingN(entry, i), true, values, isnull);
 }
 
-/*
- * Adds the entries of the old file, but for those that no one can see any
- * more.
- */
+/* Adds the entries of the old file, except those that are marked dead. */
 void
 sluice_index_add_old(SluiceIndexBuild *build, const SluiceIndexOld *old)
 {

@@ -3,11 +3,11 @@
  * (gin_merge.c) and hash (hash_merge.c).
  *
  * A row's predicate and expressions are evaluated, and its entries extracted,
- * when stock COPY does it: after the entries of the indexes before this one, and
- * before those of the indexes behind it. So an error is the one that stock COPY
- * raises, for the same row. Only the entries' way into the index comes later, and
- * that cannot fail for what is in a row: see sorted_insert.c, which also says why
- * nobody can miss an entry.
+ * at the point at which stock COPY does it: after the entries of the indexes
+ * before this one, and before those of the indexes after it. So an error is
+ * the one that stock COPY raises, for the same row. Only the insertion of the
+ * entries comes later, and that cannot fail because of the data of a row: see
+ * sorted_insert.c, which also says why no one can miss an entry.
  */
 #include "index/build.h"
 
@@ -18,8 +18,8 @@
 #include "executor/executor.h"
 
 /*
- * So many rows go to the list of pending entries of a GIN index that has one:
- * of a small load they cost least there.
+ * In a GIN index with a list of pending entries, the entries of this many rows
+ * go to the list first: for a small load that is cheapest.
  */
 #define FIRST_ROWS 10000
 
@@ -29,8 +29,8 @@ typedef struct OtherMethod
 	Relation	index;
 	IndexInfo  *info;
 	IndexUse   *taken;
-	uint64		pending;		/* rows that are to go to the list of pending entries yet */
-	GinMerge   *gin;			/* one of these */
+	uint64		pending;		/* rows whose entries still go to the list of pending entries */
+	GinMerge   *gin;			/* this one or the next is set */
 	HashMerge  *hash;
 } OtherMethod;
 
@@ -38,12 +38,12 @@ struct OtherMethods
 {
 	int			count;
 	OtherMethod *methods;		/* in the order in which stock COPY inserts into them */
-	const ResultRelInfo *all;	/* the table's indexes before some were taken out */
+	const ResultRelInfo *all;	/* the table's indexes, before some were taken out */
 };
 
 /*
- * Takes those of the indexes whose entries wait by the rule, each with so much
- * memory. NULL if there is none.
+ * Takes the indexes whose entries wait by the rule, each with `memory` bytes.
+ * Returns NULL if there are none.
  */
 OtherMethods *
 sluice_other_methods_open(ResultRelInfo *all, const IndexStrategy *ways, IndexUse **taken, Size memory)
@@ -74,7 +74,7 @@ sluice_other_methods_open(ResultRelInfo *all, const IndexStrategy *ways, IndexUs
 	return others->count > 0 ? others : NULL;
 }
 
-/* Lets the row's entries wait, if the index is to have any. */
+/* Makes the row's entries wait, if it is to have any in the index. */
 static void
 add_row(OtherMethod *method, Relation heap, TupleTableSlot *slot, EState *estate)
 {
@@ -87,7 +87,9 @@ add_row(OtherMethod *method, Relation heap, TupleTableSlot *slot, EState *estate
 	method->taken->rows[method->pending > 0 ? SLUICE_INDEX_ROWS : SLUICE_INDEX_SORTED]++;
 	if (info->ii_Predicate != NIL)
 	{
-		/* As the executor does it, which keeps the state in the same place. */
+		/*
+		 * The executor does the same, and keeps the state in the same place.
+		 */
 		if (info->ii_PredicateState == NULL)
 			info->ii_PredicateState = ExecPrepareQual(info->ii_Predicate, estate);
 		if (!ExecQual(info->ii_PredicateState, context))
@@ -105,7 +107,10 @@ add_row(OtherMethod *method, Relation heap, TupleTableSlot *slot, EState *estate
 		sluice_hash_merge_add(method->hash, &slot->tts_tid, values[0], isnull[0]);
 }
 
-/* Inserts a row by the executor into some of the indexes that it has for it. */
+/*
+ * Inserts a row, by the executor, into indexes `from` up to, but not
+ * including, `to` of its list.
+ */
 static List *
 insert_into(ResultRelInfo *rri, int from, int to, TupleTableSlot *slot, EState *estate)
 {
@@ -128,15 +133,15 @@ insert_into(ResultRelInfo *rri, int from, int to, TupleTableSlot *slot, EState *
 
 /*
  * The row has just been inserted into the table. Its entries go to all indexes
- * that `rri` has left and to ours, in the table's order of indexes. Gives the
- * indexes that are to be checked again at the end.
+ * that are left in `rri` and to ours, in the table's order of indexes. Returns
+ * the indexes that must be checked again at the end.
  */
 List *
 sluice_other_methods_row(OtherMethods *others, ResultRelInfo *rri, TupleTableSlot *slot, EState *estate)
 {
 	List	   *recheck = NIL;
-	int			done = 0;		/* of rri's */
-	int			next = 0;		/* of rri's, the first one behind what has been passed */
+	int			done = 0;		/* indexes of rri that have their entries */
+	int			next = 0;		/* the first index of rri after those that were passed */
 	int			ours = 0;
 
 	for (int i = 0; i < others->all->ri_NumIndices && ours < others->count; i++)
@@ -154,7 +159,7 @@ sluice_other_methods_row(OtherMethods *others, ResultRelInfo *rri, TupleTableSlo
 	return list_concat(recheck, insert_into(rri, done, rri->ri_NumIndices, slot, estate));
 }
 
-/* Inserts all entries that wait. */
+/* Inserts all waiting entries. */
 void
 sluice_other_methods_flush(OtherMethods *others)
 {

@@ -1,36 +1,40 @@
 /*
- * Pages of an index on their way from the leader, who forms them, to the
- * worker who writes them: while one is written, the next ones are formed. They
- * lie in memory that both share, some lots of as many as go together in one
- * WAL record.
+ * A queue of index pages in shared memory. The leader forms the pages and a
+ * worker writes them: while one page is written, the next ones are formed. The
+ * queue has room for a few batches (Lot) of as many pages as one WAL record
+ * can hold.
  *
- * There is one sender and one receiver, so two counters are enough: `sent` is
- * changed by the leader alone and `written` by the worker alone. A lot belongs
- * to the leader while sent - written < LOTS, and to the worker from the moment
- * at which it is counted in `sent`. The counters are changed by atomic
- * additions (full barriers) and waited for with one condition variable.
+ * There is one sender and one receiver, so two counters are enough: only the
+ * leader changes `sent`, and only the worker changes `written`. The next batch
+ * belongs to the leader while sent - written < LOTS, and to the worker from
+ * the moment at which `sent` counts it. The counters are changed by atomic
+ * additions (full barriers), and both processes wait for changes with one
+ * condition variable.
  *
- * MEMORY ORDER.  The leader writes a lot, then counts it: the addition is a
+ * MEMORY ORDER.  The leader writes a batch, then counts it. The addition is a
  * full barrier, so a worker that sees the count sees the pages. The worker
- * copies a page out, then counts the lot as written: a leader that sees that
- * count may overwrite the lot. Neither reads a lot that the other one may be
- * writing.
+ * copies the pages out, then counts the batch as written. A leader that sees
+ * that count may overwrite the batch. Neither process reads a batch that the
+ * other one may be writing.
  *
- * THE END is set after the last lot was sent. So a worker that sees the end
- * looks again whether a lot came before it. ABANDONED means that the leader
- * will raise an error or has found the build unfit: the worker leaves the file
- * as it is, for it goes with the transaction, or is given up.
+ * THE END is set after the last batch was sent. So a worker that sees the end
+ * checks again whether a batch was sent before it. ABANDONED means that the
+ * leader will raise an error or has found the build unfit. Then the worker
+ * leaves the file as it is: the file is removed with the transaction, or is
+ * not used.
  *
  * WHY A HALF-WRITTEN FILE HARMS NOBODY.  The metapage is written last, by the
- * same worker, and only after COMPLETE: until then the file has no root. The
- * file is new in this transaction, whose catalog rows alone name it, and goes
- * with it. The worker logs and writes as the leader alone would: page_writer.c
- * says why a crash at any moment leaves either the whole index or none.
+ * same worker, and only after COMPLETE; until then the file has no root. The
+ * file is new in this transaction. Only the transaction's own catalog rows
+ * name it, and it is removed with them. The worker logs and writes as the
+ * leader alone would: page_writer.c says why a crash at any moment leaves
+ * either the whole index or none.
  *
- * DEADLOCK is impossible: the leader waits only for a free lot, which the
- * worker gives back without the leader's help, and the worker waits only for a
- * lot or the end. If either raises an error, the ParallelContext ends the
- * other: a waiting process is interrupted in ConditionVariableSleep().
+ * DEADLOCK is impossible. The leader waits only for a free batch, or at the
+ * end for the number of pages; the worker provides both without the leader's
+ * help. The worker waits only for a batch or the end. If either raises an
+ * error, the ParallelContext ends the other: a waiting process is interrupted
+ * in ConditionVariableSleep().
  */
 #include "index/build.h"
 
@@ -40,17 +44,17 @@
 #include "storage/condition_variable.h"
 #include "utils/wait_event.h"
 
-/* As many pages as one WAL record takes. */
+/* The pages of a batch: as many as one WAL record can hold. */
 #define LOT XLR_MAX_BLOCK_ID
 
 #define LOTS 4
 
-/* What comes behind the lots that were sent. */
+/* What follows the batches that were sent. */
 typedef enum End
 {
-	OPEN,						/* others */
+	OPEN,						/* more batches */
 	COMPLETE,					/* the metapage */
-	ABANDONED					/* nothing: the file is of no use */
+	ABANDONED					/* nothing: the file is not used */
 } End;
 
 typedef struct Lot
@@ -63,31 +67,31 @@ typedef struct Lot
 struct PageQueueShared
 {
 	ConditionVariable changed;
-	pg_atomic_uint64 sent;		/* lots */
+	pg_atomic_uint64 sent;		/* batches */
 	pg_atomic_uint64 written;
 	pg_atomic_uint32 end;
 	BlockNumber root;			/* for the metapage */
 	uint32		level;
 	bool		allequalimage;
-	pg_atomic_uint32 pages;		/* that the file has in the end; 0: that is to come */
+	pg_atomic_uint32 pages;		/* of the complete file; 0 until it is written */
 	Lot			lots[LOTS];
 };
 
 struct PageQueue
 {
 	PageQueueShared *shared;
-	int			used;			/* pages in the lot that is being filled, or read */
+	int			used;			/* pages of the current batch that are filled, or read */
 	bool		ended;
 };
 
-/* Bytes of shared memory: about LOTS * LOT pages. */
+/* Returns the bytes of shared memory for a queue: about LOTS * LOT pages. */
 Size
 sluice_page_queue_size(void)
 {
 	return sizeof(PageQueueShared);
 }
 
-/* Before the workers start. */
+/* Initializes the queue, before the workers start. */
 PageQueueShared *
 sluice_page_queue_init(void *memory)
 {
@@ -102,7 +106,7 @@ sluice_page_queue_init(void *memory)
 	return shared;
 }
 
-/* One end of the queue, in the process that uses it. */
+/* Opens one end of the queue, in the process that uses it. */
 PageQueue *
 sluice_page_queue_open(PageQueueShared *shared)
 {
@@ -112,16 +116,18 @@ sluice_page_queue_open(PageQueueShared *shared)
 	return pipe;
 }
 
-/* Adds to what the other one waits for. */
+/* Increments a counter, and wakes the process that waits for it. */
 static void
 tell(PageQueueShared *shared, pg_atomic_uint64 *count)
 {
-	/* A full barrier: what it is about can be seen. */
+	/*
+	 * A full barrier: a process that sees the count sees all earlier writes.
+	 */
 	pg_atomic_fetch_add_u64(count, 1);
 	ConditionVariableBroadcast(&shared->changed);
 }
 
-/* The lot that is being filled, once it is free. */
+/* Returns the batch that is being filled; waits until it is free. */
 static Lot *
 free_lot(PageQueue *pipe)
 {
@@ -138,7 +144,7 @@ free_lot(PageQueue *pipe)
 	return &shared->lots[sent % LOTS];
 }
 
-/* The lot is the worker's from now on: tell() is a full barrier. */
+/* Hands the batch over to the worker. tell() is a full barrier. */
 static void
 send_lot(PageQueue *pipe, Lot *lot)
 {
@@ -148,7 +154,7 @@ send_lot(PageQueue *pipe, Lot *lot)
 }
 
 /*
- * Sends all pages that the core has ready; some may wait for their lot to
+ * Sends all pages that the core has ready; some may wait for their batch to
  * fill.
  */
 void
@@ -166,8 +172,8 @@ sluice_page_queue_send(PageQueue *pipe, SluiceIndex *core)
 }
 
 /*
- * Says so once. The first word counts: after COMPLETE nothing can be
- * abandoned.
+ * Sets the end. Only the first call has an effect: after COMPLETE nothing can
+ * be abandoned.
  */
 static void
 tell_end(PageQueue *pipe, End how)
@@ -181,7 +187,8 @@ tell_end(PageQueue *pipe, End how)
 }
 
 /*
- * Has the metapage written; gives the number of pages, once all of them are.
+ * Makes the worker write the metapage. Returns the number of pages once all
+ * are written.
  */
 BlockNumber
 sluice_page_queue_close(PageQueue *pipe, BlockNumber root, uint32 level,
@@ -202,14 +209,14 @@ sluice_page_queue_close(PageQueue *pipe, BlockNumber root, uint32 level,
 	return pages;
 }
 
-/* There will be no more pages, whether or not there were all. */
+/* No more pages follow. If the queue was closed, this has no effect. */
 void
 sluice_page_queue_abandon(PageQueue *pipe)
 {
 	tell_end(pipe, ABANDONED);
 }
 
-/* Waits for a lot that is not read; NULL: there will be none. */
+/* Waits for a batch that is not read yet. Returns NULL if none follows. */
 static Lot *
 next_lot(PageQueue *pipe)
 {
@@ -219,7 +226,7 @@ next_lot(PageQueue *pipe)
 
 	for (;;)
 	{
-		/* The last pages were sent before the end was set. */
+		/* The last pages were sent before the end was set: check again. */
 		if (pg_atomic_read_u64(&shared->sent) > written || ended)
 			break;
 		ended = pg_atomic_read_u32(&shared->end) != OPEN;
@@ -232,7 +239,7 @@ next_lot(PageQueue *pipe)
 	return pg_atomic_read_u64(&shared->sent) > written ? &shared->lots[written % LOTS] : NULL;
 }
 
-/* The next page of those that were sent. */
+/* Copies the next page that was sent; returns false if none follows. */
 static bool
 receive_page(void *source, char *page, BlockNumber *block)
 {
@@ -257,7 +264,7 @@ receive_page(void *source, char *page, BlockNumber *block)
 	return true;
 }
 
-/* The worker's part: writes what the leader sends, to the end. */
+/* The worker's part: writes the pages that the leader sends, until the end. */
 void
 sluice_page_queue_write(PageQueueShared *shared, Relation index)
 {

@@ -1,34 +1,34 @@
 /*
- * Writing the pages of a new index around the buffer cache, as PostgreSQL's
- * own build does: logged as full pages where the relation needs WAL, and on
- * disk before the transaction can commit.
+ * Writes the pages of a new index past the buffer cache, as PostgreSQL's own
+ * build does. Where the relation needs WAL, the pages are logged as full
+ * images.
  *
- * Nobody else can read the file. It is a new one (relfilenumber) that only the
- * catalogs' uncommitted row names, and the table is locked against changes of
- * its indexes. So pages need no locks, and their order does not matter; a
- * reader comes after the commit, when all of them are there. If the
+ * No other session can read the file. It is a new one (relfilenumber) that
+ * only the catalogs' uncommitted row names, and the table is locked against
+ * changes of its indexes. So pages need no locks, and their order does not
+ * matter: readers come after the commit, when all pages are there. If the
  * transaction does not commit, the file is removed with it.
  *
  * CRASHES.  Where the index needs WAL, each page is logged as a full image
  * before it is written, and the commit record comes after all of them. If the
- * server crashes before the commit, the file is nobody's. After the commit,
- * recovery restores each page from its image, whatever the file holds: pages
- * may have been written or not, or torn. What recovery does not bring back are
- * pages whose records are older than its start. A checkpoint that begins after
- * we started to write may move that start past some of our records, and it
- * does not know of our writes, as they did not go through the buffer cache.
- * Then the file has to be on disk when the build ends: 17 and later do it in
- * bulk_write.c, before that make_durable() does it.
+ * server crashes before the commit, no catalog row names the file. After the
+ * commit, recovery restores each page from its image, whether the page was
+ * written, not written or torn. Recovery does not restore pages whose records
+ * are older than its starting point. A checkpoint that begins after we started
+ * to write may move that point past some of our records. It does not sync our
+ * writes, because they did not go through the buffer cache. In that case the
+ * file must be on disk when the build ends. In 17 and later bulk_write.c does
+ * that, before 17 make_durable().
  *
- * Where the index needs no WAL (UNLOGGED, or new at wal_level minimal) its
- * durability is the stock build's: at the next checkpoint, which is asked to
- * sync, or by smgrDoPendingSyncs() at the commit.
+ * Where the index needs no WAL (UNLOGGED, or new at wal_level minimal), the
+ * file becomes durable as in the stock build: at the next checkpoint, which
+ * gets a request to sync it, or by smgrDoPendingSyncs() at the commit.
  *
  * A checksum is set when a page is written. An image in WAL needs none:
  * recovery sets it when it writes the page.
  *
  * The metapage comes last. It is the only page that is found by its block
- * number; until it is there, no reader of the file could find a root.
+ * number. Until it is there, no reader of the file could find a root.
  */
 #include "index/build.h"
 
@@ -43,7 +43,10 @@
 #include "storage/sync.h"
 #endif
 
-/* The next page that the core has ready. */
+/*
+ * Copies the next page that the core has ready; returns false if there is
+ * none.
+ */
 bool
 sluice_index_next_page(void *core, char *page, BlockNumber *block)
 {
@@ -54,7 +57,10 @@ sluice_index_next_page(void *core, char *page, BlockNumber *block)
 	return status == SLUICE_INDEX_PAGES;
 }
 
-/* A page of the core's, before it is logged and written. The metapage is ours. */
+/*
+ * Checks a page of the core before it is logged and written. The core never
+ * forms the metapage.
+ */
 static inline void
 check_page(const char *page, BlockNumber block)
 {
@@ -82,7 +88,7 @@ sluice_page_writer_open(Relation index)
 	return writer;
 }
 
-/* Writes all pages that there are. */
+/* Writes all pages that the source has. */
 void
 sluice_page_writer_write(SluicePageWriter *writer, SluiceIndexNextPage next, void *source)
 {
@@ -101,7 +107,7 @@ sluice_page_writer_write(SluicePageWriter *writer, SluiceIndexNextPage next, voi
 }
 
 /*
- * Writes the metapage and makes everything durable; gives the number of pages.
+ * Writes the metapage and makes the file durable; returns the number of pages.
  */
 BlockNumber
 sluice_page_writer_close(SluicePageWriter *writer, BlockNumber root,
@@ -117,7 +123,7 @@ sluice_page_writer_close(SluicePageWriter *writer, BlockNumber root,
 
 #else							/* before 17 */
 
-/* As many pages as one WAL record takes. */
+/* As many pages as one WAL record can hold. */
 #define BATCH XLR_MAX_BLOCK_ID
 
 struct SluicePageWriter
@@ -125,7 +131,7 @@ struct SluicePageWriter
 	Relation	index;
 	bool		use_wal;
 	bool		skip_fsync;
-	XLogRecPtr	redo;			/* where recovery would have begun when writing did */
+	XLogRecPtr	redo;			/* the redo pointer when writing began */
 	char	   *zeros;
 	BlockNumber pages;			/* blocks that the file has */
 	int			used;
@@ -145,9 +151,9 @@ sluice_page_writer_open(Relation index)
 	writer->redo = GetRedoRecPtr();
 
 	/*
-	 * What is logged is seen to when the index is complete, and what is new at
-	 * wal_level minimal at the end of the transaction. Only the checkpointer
-	 * syncs an unlogged index, so it must get a request.
+	 * A logged index is made durable when it is complete, and one that is new
+	 * at wal_level minimal at the end of the transaction. Only the
+	 * checkpointer syncs an unlogged index, so it must get a request.
 	 */
 	writer->skip_fsync = index->rd_rel->relpersistence != RELPERSISTENCE_UNLOGGED;
 	for (int i = 0; i < BATCH; i++)
@@ -156,9 +162,9 @@ sluice_page_writer_open(Relation index)
 }
 
 /*
- * Writes pages of the batch from this one on, those that follow upon one
- * another at the end of the file at once; gives how many. The file is
- * lengthened with zeros up to them, as the stock build does.
+ * Writes pages of the batch from number `first` on; returns how many.
+ * Consecutive blocks at the end of the file are written at once. Missing
+ * blocks before them are filled with zeros, as in the stock build.
  */
 static int
 write_some(SluicePageWriter *writer, int first)
@@ -184,7 +190,7 @@ write_some(SluicePageWriter *writer, int first)
 	return n;
 }
 
-/* Writes what waits: first the WAL, then the pages. */
+/* Writes the batch: first its WAL, then the pages. */
 static void
 write_batch(SluicePageWriter *writer)
 {
@@ -199,7 +205,10 @@ write_batch(SluicePageWriter *writer)
 	writer->used = 0;
 }
 
-/* Writes all pages that there are; some may wait for their record to fill. */
+/*
+ * Writes all pages that the source has; some may wait for their record to
+ * fill.
+ */
 void
 sluice_page_writer_write(SluicePageWriter *writer, SluiceIndexNextPage next, void *source)
 {
@@ -212,8 +221,8 @@ sluice_page_writer_write(SluicePageWriter *writer, SluiceIndexNextPage next, voi
 }
 
 /*
- * Asks the next checkpoint to sync the index's files. False: it has no room
- * for that.
+ * Requests that the next checkpoint sync the index's files. Returns false if
+ * there is no room for the requests.
  */
 static bool
 register_syncs(SluicePageWriter *writer)
@@ -234,16 +243,20 @@ register_syncs(SluicePageWriter *writer)
 }
 
 /*
- * Recovery brings back all pages from their records, unless a checkpoint has
- * moved its start past some of them: so that the next checkpoint knows of our
- * writes, or they are synced now. This is what bulk_write.c of 17 does.
+ * Recovery restores all pages from their records, unless a checkpoint has
+ * moved its starting point past some of them. So the next checkpoint gets
+ * requests to sync the file, or the file is synced now. bulk_write.c of 17
+ * does the same.
  */
 static void
 make_durable(SluicePageWriter *writer)
 {
 	bool		registered;
 
-	/* None may begin between the look at its start and the request. */
+	/*
+	 * No checkpoint may begin between the check of the redo pointer and the
+	 * requests.
+	 */
 	MyProc->delayChkptFlags |= DELAY_CHKPT_START;
 	registered = writer->redo == GetRedoRecPtr() && register_syncs(writer);
 	MyProc->delayChkptFlags &= ~DELAY_CHKPT_START;
@@ -252,7 +265,7 @@ make_durable(SluicePageWriter *writer)
 }
 
 /*
- * Writes the metapage, last, and makes everything durable. Gives the number of
+ * Writes the metapage, last, and makes the file durable. Returns the number of
  * pages.
  */
 BlockNumber

@@ -1,42 +1,45 @@
 /*
- * The table read, and its rows sorted, by several processes for one index: the
- * leader and workers of a ParallelContext take a range of its blocks each.
- * When all have read theirs, all sort in the way that suits all; the workers
- * leave their rows in temporary files that they share with the leader, who
- * puts everything together and forms the index as if it had come alone so far.
- * The first worker writes the pages meanwhile (index/page_queue.c).
+ * Several processes read the table, and sort its rows, for one index. The
+ * leader and the workers of a ParallelContext take one range of its blocks
+ * each. When all have read theirs, all sort in one layout, which suits the
+ * rows of all. The workers leave their rows in temporary files that they share
+ * with the leader. The leader puts everything together and forms the index as
+ * if it had been alone so far. Meanwhile the first worker writes the pages
+ * (index/page_queue.c).
  *
  *    leader    reads the first blocks alone, starts workers, reads its range
  *    workers   read their ranges
- *    all       say what they have found (Part), and wait
+ *    all       report what they have found (Part), and wait
  *    leader    gives the verdict: WHOLE, RUNS or PART
- *    workers   hand their rows over in a file each, as the verdict says
+ *    workers   hand over their rows in a file each, as the verdict says
  *    leader    takes them in, merges, forms pages
  *    worker 0  writes the pages
  *
- * WHOLE: rows are short and fit into memory; they are handed over as they lie,
- * packed in the same way by all (`spread` is what all have in common). RUNS:
- * everybody spills sorted runs, which the leader merges. PART: values that the
- * server is to rank cannot be spilled for others, for each process has
- * numbered its own; where that would be necessary, the build starts again without
- * workers.
+ * WHOLE: the rows are short and fit into memory. They are handed over as they
+ * are, packed in the same way by all processes (`spread` says in which bits
+ * the rows of all differ). RUNS: every worker spills sorted runs, which the
+ * leader merges. PART: the rows cannot be put together, and the build starts
+ * again without workers. That is so if values that the server must rank would
+ * have to be spilled, because each process has numbered its own values; or if
+ * a process has found rows that the core cannot take.
  *
  * NOBODY WAITS FOR A PROCESS THAT IS NOT THERE.  The leader counts only on
- * workers that were launched, reads the ranges of the others itself, and waits
- * for the launched ones to attach before it waits for what they say. A worker
- * that fails ends the leader's statement, by PostgreSQL's own rules for
- * parallel workers, at the next CHECK_FOR_INTERRUPTS() (condition variables
- * serve interrupts).
+ * workers that were launched, and reads the ranges of the others itself. It
+ * waits until the launched ones have attached before it waits for their
+ * reports. A worker that fails ends the leader's statement at the next
+ * CHECK_FOR_INTERRUPTS(), by PostgreSQL's own rules for parallel workers
+ * (condition variables serve interrupts).
  *
- * MEMORY ORDER.  A Part is written before its owner counts itself in `scanned`
- * by an atomic addition, which is a full barrier, and read after the count was
- * seen and a read barrier. The same holds for the files and `handed`.
+ * MEMORY ORDER.  A worker writes its Part before it counts itself in `scanned`
+ * by an atomic addition, which is a full barrier. The leader reads the Part
+ * after it has seen the count, and after a read barrier. The same holds for
+ * the files and `handed`.
  *
- * Visibility is the leader's: a worker uses the same rule for which rows are
- * ordinary (heap_scan.c), and PostgreSQL's own scan for the rest, which takes
- * no snapshot in a plain CREATE INDEX.
+ * Visibility is decided as in the leader: a worker uses the same rule for
+ * which rows are ordinary (heap_scan.c), and PostgreSQL's own scan for the
+ * rest, which takes no snapshot in a plain CREATE INDEX.
  *
- * Buffers and WAL that workers use are added to the leader's, as for any
+ * Buffer and WAL usage of the workers is added to the leader's, as for any
  * parallel build.
  */
 #include "index/build.h"
@@ -59,32 +62,32 @@
 #define KEY_TEAM 1
 #define KEY_PIPE 2
 
-/* The leader reads these alone first, to see what kind of rows there are. */
+/* The leader first reads these alone, to see what kind of rows there are. */
 #define ALONE_BLOCKS 128
 
 /* Bytes of memory for a row: its entry, and the word it may be packed into. */
 #define ROW_BYTES 32
 
-/* What the leader makes of all that was found. */
+/* The decision of the leader, from all reports. */
 typedef enum Verdict
 {
 	UNKNOWN,
-	WHOLE,						/* sort as the spread of all says, and hand over */
-	RUNS,						/* spill what is there, and hand over the runs */
-	PART						/* it cannot be put together */
+	WHOLE,						/* sort by the spread of all, and hand the rows over */
+	RUNS,						/* spill the rows, and hand the runs over */
+	PART						/* the rows cannot be put together */
 } Verdict;
 
-/* What one of the workers has found, and left. */
+/* The report of a worker, and what its file has. */
 typedef struct Part
 {
 	bool		fit;
-	bool		whole;			/* it can be handed over whole, and looks like this: */
+	bool		whole;			/* the rows can be handed over whole; `spread` is set */
 	SluiceIndexSpread spread;
 	bool		broken_hot_chain;
 	double		rows;
 	double		reltuples;
 	uint64		bytes;			/* in its file */
-	uint64		runs;			/* bytes behind them that say where the runs are */
+	uint64		runs;			/* bytes after them that say where the runs are */
 	BufferUsage buffers;
 	WalUsage	wal;
 } Part;
@@ -94,26 +97,26 @@ typedef struct Shared
 	char		build[SLUICE_BUILD_LEN];
 	Oid			heap;
 	Oid			index;
-	int			memory;			/* of each, in kB */
+	int			memory;			/* of each process, in kB */
 	int			ranges;			/* the leader's is the first */
-	BlockNumber first;			/* of all that are to be read */
+	BlockNumber first;			/* the blocks to read: from this one up to `end` */
 	BlockNumber end;
 	SharedFileSet files;
 	ConditionVariable changed;
-	pg_atomic_uint32 scanned;	/* so many workers have read their range */
+	pg_atomic_uint32 scanned;	/* workers that have read their range */
 	pg_atomic_uint32 verdict;
-	pg_atomic_uint32 handed;	/* so many have left their rows */
+	pg_atomic_uint32 handed;	/* workers that have left their rows */
 	SluiceIndexSpread spread;	/* of all, once there is a verdict */
 	Part		parts[FLEXIBLE_ARRAY_MEMBER];	/* of the workers */
 } Shared;
 
-/* The leader's side of it. */
+/* The state of the leader. */
 typedef struct ParallelBuild
 {
 	ParallelContext *parallel;
 	Shared	   *shared;
 	BufFile   **files;			/* of the workers, while their runs are merged */
-	PageQueue *pipe;		/* to the one who writes, or NULL */
+	PageQueue *pipe;		/* to the worker that writes, or NULL */
 	SluiceSlots slots;
 } ParallelBuild;
 
@@ -141,7 +144,7 @@ is_ranked(const SluiceIndexBuild *build)
 	return false;
 }
 
-/* Says what was found, and waits for what is to be done about it. */
+/* Reports what a worker has found, and waits for the verdict. */
 static Verdict
 report_part(Shared *shared, SluiceIndexBuild *build, Part *part)
 {
@@ -161,7 +164,7 @@ report_part(Shared *shared, SluiceIndexBuild *build, Part *part)
 	return verdict;
 }
 
-/* Leaves a worker's rows to the leader. */
+/* Writes a worker's rows to its file, for the leader. */
 static void
 hand_over(Shared *shared, SluiceIndexBuild *build, Part *part, Verdict verdict)
 {
@@ -190,14 +193,14 @@ hand_over(Shared *shared, SluiceIndexBuild *build, Part *part, Verdict verdict)
 	BufFileExportFileSet(build->file);
 }
 
-/* Of the temporary file that the worker with this number leaves. */
+/* Sets `name` to the name of the temporary file that this worker leaves. */
 static void
 file_name(char *name, int worker)
 {
 	snprintf(name, MAXPGPATH, "rows%d", worker);
 }
 
-/* A worker's part of the rows. */
+/* A worker's part: reads its range, reports, and hands its rows over. */
 static Verdict
 collect(Shared *shared, SluiceIndexBuild *build, Part *part)
 {
@@ -222,9 +225,9 @@ collect(Shared *shared, SluiceIndexBuild *build, Part *part)
 }
 
 /*
- * A worker's main function. PostgreSQL has restored the leader's transaction
- * by now. The locks are those that the leader has, and are granted at once
- * within the lock group.
+ * A worker's main function. PostgreSQL has already restored the leader's
+ * transaction. The locks are those that the leader has; within the lock group
+ * they are granted at once.
  */
 void
 pgsluice_index_team_main(dsm_segment *segment, shm_toc *toc)
@@ -260,7 +263,7 @@ pgsluice_index_team_main(dsm_segment *segment, shm_toc *toc)
 	table_close(heap, NoLock);
 }
 
-/* Blocks that the leader reads alone first. */
+/* Returns the number of blocks that the leader reads alone first. */
 static BlockNumber
 alone_blocks(void)
 {
@@ -268,8 +271,9 @@ alone_blocks(void)
 }
 
 /*
- * Whether to have a team, by the rows that were read so far: values to be
- * ranked must wait, and fit into half of the memory, with a quarter to spare.
+ * Whether workers pay, judged by the rows that were read so far. If the server
+ * must rank values, the core must not have numbered any yet, and all rows must
+ * fit into half of the memory, with a quarter to spare.
  */
 static bool
 pays(SluiceIndexBuild *build, BlockNumber blocks)
@@ -284,7 +288,7 @@ pays(SluiceIndexBuild *build, BlockNumber blocks)
 		 bytes <= (double) build->memory * 1024 / 2);
 }
 
-/* Before any worker runs: no barrier is needed. */
+/* Initializes the shared memory. No worker runs yet: no barrier is needed. */
 static void
 fill_shared(Shared *shared, SluiceIndexBuild *build, BlockNumber blocks, int workers)
 {
@@ -302,7 +306,7 @@ fill_shared(Shared *shared, SluiceIndexBuild *build, BlockNumber blocks, int wor
 	pg_atomic_init_u32(&shared->handed, 0);
 }
 
-/* Waits until as many workers as were launched have come so far. */
+/* Waits until all launched workers have counted themselves in `come`. */
 static void
 wait_for(Shared *shared, pg_atomic_uint32 *come, int launched)
 {
@@ -312,7 +316,10 @@ wait_for(Shared *shared, pg_atomic_uint32 *come, int launched)
 	pg_read_barrier();
 }
 
-/* Waits until all have read their rows, and says what is to become of them. */
+/*
+ * Waits until all workers have read their rows, and decides what is done with
+ * the rows.
+ */
 static Verdict
 judge(Shared *shared, SluiceIndexBuild *build, int launched)
 {
@@ -337,7 +344,7 @@ judge(Shared *shared, SluiceIndexBuild *build, int launched)
 	return verdict;
 }
 
-/* Bytes of a worker's file, from there on. */
+/* Reads bytes of a worker's file, from position `from` on. */
 static char *
 read_file(BufFile *file, uint64 from, Size len)
 {
@@ -384,7 +391,9 @@ take_part(SluiceIndexBuild *build, int worker, Verdict verdict)
 	pfree(bytes);
 }
 
-/* The leader's part. */
+/*
+ * The leader's part: reads its range, and takes over the rows of the workers.
+ */
 static void
 lead(SluiceIndexBuild *build, SluiceIndexScan *scan)
 {
@@ -396,10 +405,10 @@ lead(SluiceIndexBuild *build, SluiceIndexScan *scan)
 
 	pgsluice_index_limit(build->core, (Size) shared->memory * 1024);
 	scan_range(scan, shared, 0);
-	/* Those that never came have left their ranges. */
+	/* The leader reads the ranges of workers that were not launched. */
 	for (int range = launched + 1; range < shared->ranges; range++)
 		scan_range(scan, shared, range);
-	/* One that failed to start would be waited for in vain. */
+	/* Otherwise we would wait forever for a worker that failed to start. */
 	WaitForParallelWorkersToAttach(team->parallel);
 	verdict = judge(shared, build, launched);
 	if (verdict == PART)
@@ -419,8 +428,8 @@ lead(SluiceIndexBuild *build, SluiceIndexScan *scan)
 }
 
 /*
- * Where the pages are to go for a worker to write them; NULL: there is none
- * that does.
+ * Returns the queue to the worker that writes the pages; NULL if there is no
+ * such worker.
  */
 PageQueue *
 sluice_parallel_build_pipe(const SluiceIndexBuild *build)
@@ -428,7 +437,7 @@ sluice_parallel_build_pipe(const SluiceIndexBuild *build)
 	return build->team ? build->team->pipe : NULL;
 }
 
-/* A worker's file, while its runs are merged; NULL: it has none. */
+/* Returns a worker's file while its runs are merged; NULL if it has none. */
 BufFile *
 sluice_parallel_build_file(SluiceIndexBuild *build, int worker)
 {
@@ -438,7 +447,8 @@ sluice_parallel_build_file(SluiceIndexBuild *build, int worker)
 }
 
 /*
- * All pages are on their way, or will not be: the workers and their files go.
+ * Ends the workers and closes their files. All pages have been sent, or none
+ * will be.
  */
 void
 sluice_parallel_build_end(SluiceIndexBuild *build)
@@ -465,8 +475,8 @@ sluice_parallel_build_end(SluiceIndexBuild *build)
 }
 
 /*
- * Starts workers on the blocks that the leader has not read alone. False: none
- * came.
+ * Starts workers for the blocks that the leader has not read alone. Returns
+ * false if none was launched.
  */
 static bool
 begin_team(SluiceIndexBuild *build, BlockNumber blocks)
@@ -500,8 +510,8 @@ begin_team(SluiceIndexBuild *build, BlockNumber blocks)
 
 /*
  * Reads the table with the help of workers, if that pays. Returns the first
- * block that was not read. If `parted` is set, what was read is of no use. The
- * team ends when the index is written.
+ * block that was not read. If `parted` is set, the rows that were read cannot
+ * be used. The workers end when the index is written.
  */
 BlockNumber
 sluice_parallel_build_scan(SluiceIndexBuild *build, SluiceIndexScan *scan, BlockNumber blocks)

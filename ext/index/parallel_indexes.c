@@ -1,22 +1,22 @@
 /*
- * Several indexes of one table built at once: the leader and workers of a
- * ParallelContext take one after the other and do it whole, from the scan of
- * the table to the last page. The workers are of the leader's transaction:
- * they see what it sees, write WAL as it does, and an error or a cancel of one
- * is everybody's.
+ * Builds several indexes of one table at once. The leader and the workers of a
+ * ParallelContext take one index after the other and build it completely, from
+ * the scan of the table to the last page. The workers belong to the leader's
+ * transaction: they see what it sees and write WAL as it does, and an error or
+ * a cancel of one process ends all of them.
  *
  * Each index is a new and empty file of a table that only this transaction can
- * reach. Participants never touch the same file, and what they share is only
- * the list of indexes and the number of the next one, an atomic. A worker
- * writes its results into the entry of the index that it took; the leader
- * reads them after WaitForParallelWorkersToFinish(), which orders the memory.
+ * reach. Two processes never touch the same file. They share only the list of
+ * indexes and the number of the next one, an atomic. A worker writes its
+ * results into the entry of the index that it took. The leader reads them
+ * after WaitForParallelWorkersToFinish(), which orders the memory.
  *
- * A worker changes no catalog, as parallel mode forbids it: index_build()'s
- * part is done by the leader afterwards, one index after the other
+ * A worker changes no catalog, because parallel mode forbids it. The leader
+ * does that part of index_build() afterwards, one index after the other
  * (deferred.c).
  *
- * Memory is divided by the number of participants, so that all of them
- * together stay within maintenance_work_mem.
+ * Memory is divided by the number of processes, so that all of them together
+ * stay within maintenance_work_mem.
  */
 #include "index/build.h"
 
@@ -38,13 +38,13 @@ typedef struct SharedBuilds
 	Oid			heap;
 	int			memory;			/* of each participant, in kB */
 	int			count;
-	pg_atomic_uint32 next;		/* the first that nobody has taken */
+	pg_atomic_uint32 next;		/* the first index that is not taken */
 	SluiceIndexBuilt built[FLEXIBLE_ARRAY_MEMBER];
 } SharedBuilds;
 
 PGDLLEXPORT void pgsluice_index_worker_main(dsm_segment *segment, shm_toc *toc);
 
-/* Builds an index that is a new and empty file, in so many kB of memory. */
+/* Builds an index, which is a new and empty file, in `memory` kB. */
 static void
 build_one(Relation heap, SluiceIndexBuilt *built, int memory, DuplicatePairs *pairs)
 {
@@ -86,7 +86,7 @@ build_some(Relation heap, SharedBuilds *shared, DuplicatePairs *pairs)
 		build_one(heap, &shared->built[i], shared->memory, pairs);
 }
 
-/* A worker's main function. The locks are those of the leader's group. */
+/* A worker's main function. The locks are those of the leader's lock group. */
 void
 pgsluice_index_worker_main(dsm_segment *segment, shm_toc *toc)
 {
@@ -112,8 +112,8 @@ fill_shared(SharedBuilds *shared, Relation heap, const SluiceIndexBuilt *built, 
 }
 
 /*
- * Without workers, or where there is no shared memory for them. The same code
- * works on a list of its own.
+ * Builds all indexes without workers, or if there is no shared memory for
+ * them. The same code works on a private list.
  */
 static void
 build_alone(Relation heap, SluiceIndexBuilt *built, int count, Size size, DuplicatePairs *pairs)
@@ -128,9 +128,9 @@ build_alone(Relation heap, SluiceIndexBuilt *built, int count, Size size, Duplic
 
 /*
  * Builds the indexes, all of which are new and empty files of one private
- * table; those that take longest should come first. `pairs`, or NULL,
- * takes the rows with equal keys of the first one, which then is the only one.
- * Returns how many workers helped.
+ * table. Those that take longest should come first. `pairs`, or NULL, takes
+ * the rows with equal keys of the first index, which must then be the only
+ * one. Returns the number of workers that helped.
  */
 int
 sluice_index_build_all(Relation heap, SluiceIndexBuilt *built, int count, int workers,

@@ -1,11 +1,13 @@
 /*
- * The parents of a foreign key's values, found by their index and locked FOR
- * KEY SHARE, without the query that the server's trigger runs for each.
+ * Finds the parents of a foreign key's values by their index, and locks them
+ * FOR KEY SHARE, without the query that the server's trigger runs for each
+ * value.
  *
- * This only ever proves that a value has its parent. Whatever cannot be proven
- * here at once is left to the trigger, which then finds, waits, or refuses as
- * in stock COPY: a parent that is not there or not yet visible, one that
- * somebody has updated, deleted or locked meanwhile.
+ * This code only ever proves that a value has its parent. If that cannot be
+ * proven at once, the value is left to the trigger, which then finds the
+ * parent, waits for it, or rejects the row as in stock COPY. Examples are a
+ * parent that does not exist, one that is not visible yet, and one that
+ * another session has updated, deleted or locked in the meantime.
  *
  * Why a value that was proven needs no trigger:
  *
@@ -14,21 +16,23 @@
  *     taken while the COPY runs. It is found by the operator and in the index
  *     of the constraint.
  *   - It is locked as the trigger locks it (heap_lock_tuple(), FOR KEY SHARE),
- *     and table_tuple_lock() said TM_Ok: this version is the latest one, or all
- *     that came after it have the same key and are locked too. Nobody can delete
- *     it or change its key before this transaction has ended.
+ *     and table_tuple_lock() returned TM_Ok: this version is the latest one,
+ *     or all later versions have the same key and are locked too. No other
+ *     session can delete the row or change its key before this transaction has
+ *     ended.
  *   - This transaction does not do so either: foreign_keys.c says why nothing
- *     runs between that changes rows.
- *   - What the trigger would have refused first is looked at with the first
- *     row: rights of the parent's owner, as whom it runs; row-level security
- *     and partitioned parents are left to it.
+ *     that changes rows runs in between.
+ *   - What the trigger would have checked before that is checked with the
+ *     first row: the rights of the parent's owner, as whom the trigger's query
+ *     runs. Parents that are partitioned or have row-level security are left
+ *     to the trigger.
  *
- * NOBODY WAITS HERE: locks on the parent and its index are taken if they are
- * free, and so are those on rows. The trigger comes at the end of the
- * statement; what it would wait for then, it waits for.
+ * NOBODY WAITS HERE: locks on the parent, its index and its rows are taken
+ * only if they are free. The trigger runs at the end of the statement, and
+ * waits then if it must.
  *
- * Predicate locks of a SERIALIZABLE transaction are taken by the index scan, as
- * by that of the trigger.
+ * In a SERIALIZABLE transaction the index scan takes predicate locks, as the
+ * trigger's scan does.
  */
 #include "index/build.h"
 
@@ -48,7 +52,7 @@
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
-/* So many values are looked up by one snapshot of READ COMMITTED. */
+/* In READ COMMITTED this many values are looked up by one snapshot. */
 #define VALUES_BY_SNAPSHOT 1000
 
 struct ParentLookup
@@ -61,13 +65,13 @@ struct ParentLookup
 	ScanKeyData keys[INDEX_MAX_KEYS];
 	Snapshot	snapshot;
 	IndexScanDesc scan;			/* NULL before the first value */
-	int			looked;			/* values, by this snapshot */
+	int			looked;			/* values looked up by this snapshot */
 	TupleTableSlot *slot;
-	uint64		locked;			/* parents */
-	uint64		left;			/* values, to the trigger */
+	uint64		locked;			/* parents that were locked */
+	uint64		left;			/* values left to the trigger */
 };
 
-/* Whether the trigger's query would be allowed to run, as the parent's owner. */
+/* Whether the parent's owner, as whom the trigger's query runs, may run it. */
 static bool
 owner_may_look(Relation parent)
 {
@@ -78,7 +82,10 @@ owner_may_look(Relation parent)
 		pg_class_aclcheck(RelationGetRelid(parent), owner, ACL_UPDATE) == ACLCHECK_OK;
 }
 
-/* Whether it is an ordinary table with an index that can be looked into. */
+/*
+ * Whether the parent is an ordinary table without row-level security, and its
+ * index a valid B-tree over plain columns.
+ */
 static bool
 is_plain(Relation parent, Relation index, int natts)
 {
@@ -91,10 +98,11 @@ is_plain(Relation parent, Relation index, int natts)
 }
 
 /*
- * Prepares the search by the index's column i, which is column n of the
- * constraint. False: its operator is none of the index, or takes the value only
- * after it was converted; or the index has another collation than the column,
- * by which the trigger's query compares.
+ * Prepares the scan key for the index's column i, which is column n of the
+ * constraint. Returns false if the constraint's operator is not the equality
+ * of the index's operator family, or takes the value only after a conversion;
+ * or if the collation of the index differs from the column's, which the
+ * trigger's query uses.
  */
 static bool
 prepare_key(ParentLookup *lookup, const ForeignKeyCacheInfo *info, TupleDesc desc, int i, int n)
@@ -118,7 +126,10 @@ prepare_key(ParentLookup *lookup, const ForeignKeyCacheInfo *info, TupleDesc des
 	return true;
 }
 
-/* The same for all columns, each of which is in the constraint once. */
+/*
+ * Prepares the scan keys for all columns, each of which is in the constraint
+ * once.
+ */
 static bool
 prepare_keys(ParentLookup *lookup, const ForeignKeyCacheInfo *info, TupleDesc desc)
 {
@@ -134,7 +145,10 @@ prepare_keys(ParentLookup *lookup, const ForeignKeyCacheInfo *info, TupleDesc de
 	return true;
 }
 
-/* The constraint's index, and how it takes NULLs. InvalidOid: the constraint is gone. */
+/*
+ * Returns the constraint's index, and sets how the constraint takes NULLs.
+ * InvalidOid: the constraint is gone.
+ */
 static Oid
 constraint_index(Oid constraint, bool *match_full)
 {
@@ -150,10 +164,11 @@ constraint_index(Oid constraint, bool *match_full)
 }
 
 /*
- * The parent and its index, locked if that can be had without waiting; or NULL.
+ * Opens the parent and its index, if both locks are free; returns NULL
+ * otherwise.
  *
- * The parent's lock comes first: REINDEX CONCURRENTLY drops an index only when
- * nobody has such a lock who may have read its name before.
+ * The parent is locked first. REINDEX CONCURRENTLY drops an index only when no
+ * session holds such a lock that may have read the index's name before.
  */
 static ParentLookup *
 open_relations(const ForeignKeyCacheInfo *info)
@@ -179,15 +194,18 @@ open_relations(const ForeignKeyCacheInfo *info)
 }
 
 /*
- * For a foreign key of the table that `desc` describes, or NULL: then the
- * trigger looks up its values.
+ * Prepares the lookup for a foreign key of the table that `desc` describes.
+ * Returns NULL if only the trigger can look up its values.
  */
 ParentLookup *
 sluice_parent_lookup_open(const ForeignKeyCacheInfo *info, TupleDesc desc)
 {
 	ParentLookup *lookup;
 
-	/* Rows of this COPY are no parents yet. */
+	/*
+	 * A key of the table to itself: rows of this COPY are not visible here
+	 * yet.
+	 */
 	if (info->conrelid == info->confrelid)
 		return NULL;
 	lookup = open_relations(info);
@@ -203,7 +221,7 @@ sluice_parent_lookup_open(const ForeignKeyCacheInfo *info, TupleDesc desc)
 	return lookup;
 }
 
-/* Another scan, with a snapshot that sees what is committed by now. */
+/* Begins another scan, with a snapshot that sees what is committed by now. */
 static void
 renew(ParentLookup *lookup)
 {
@@ -217,7 +235,10 @@ renew(ParentLookup *lookup)
 	lookup->looked = 0;
 }
 
-/* Whether the row in the slot is the parent for as long as this transaction runs. */
+/*
+ * Locks the row in the slot. Returns whether it stays the parent until this
+ * transaction ends.
+ */
 static bool
 lock_parent(ParentLookup *lookup)
 {
@@ -230,8 +251,8 @@ lock_parent(ParentLookup *lookup)
 }
 
 /*
- * Whether the row of the child has its parent, which is locked now, or needs
- * none. False: the trigger is to look.
+ * Returns true if the row of the child has its parent, which is locked now, or
+ * needs none. False: the trigger must look.
  */
 bool
 sluice_parent_lookup_lock(ParentLookup *lookup, const TupleTableSlot *child)
@@ -257,7 +278,7 @@ sluice_parent_lookup_lock(ParentLookup *lookup, const TupleTableSlot *child)
 	return locked;
 }
 
-/* The locks stay to the end of the transaction. */
+/* Ends the lookup. The locks are kept until the end of the transaction. */
 void
 sluice_parent_lookup_close(ParentLookup *lookup)
 {

@@ -1,15 +1,15 @@
 /*
- * Which lines the rows of a COPY came from, for what is found out about them
- * only when all are in the table: a key that is there twice, a row that is
- * left out as a duplicate. Rows that were inserted together follow one another
- * there, in the order of the input.
+ * Finds the line from which a row of a COPY came, for problems that are
+ * detected only after all rows are in the table: a duplicate key, or a row
+ * that is left out as a duplicate. Rows that were inserted together follow one
+ * another in the table, in the order of the input.
  *
- * Kept are not the lines of all rows but ranges: the first and the last place,
- * how many rows, and the first line. The line of a row is found by counting
- * the rows between the range's first place and it. That holds only if nobody
- * else put rows between them. A function that the COPY called may have done
- * so; then the count of the range does not come out, and the line is reported
- * as not known rather than wrong.
+ * Not the line of each row is stored, but ranges: the first and the last TID,
+ * the number of rows, and the first line. The line of a row is found by
+ * counting the rows between the range's first TID and the row. That works only
+ * if no one else has put rows between them. A function that the COPY called
+ * may have done so. Then the number of rows in the range does not match, and
+ * the line is reported as unknown rather than wrong.
  */
 #include "index/build.h"
 
@@ -30,7 +30,7 @@ sluice_index_note_rows(IndexWriter *load, const PlacedRow *placed, int count)
 			MemoryContextAllocHuge(load->context, load->allocated * sizeof(InsertedRows)) :
 			repalloc_huge(load->batches, load->allocated * sizeof(InsertedRows));
 	}
-	/* The search for a line is a binary one. */
+	/* sluice_index_line_of() searches the batches by bisection. */
 	Assert(load->used == 0 ||
 		   ItemPointerCompare(&load->batches[load->used - 1].last, (ItemPointer) &placed[0].tid) < 0);
 	rows = &load->batches[load->used++];
@@ -49,7 +49,8 @@ sluice_index_note_rows(IndexWriter *load, const PlacedRow *placed, int count)
 }
 
 /*
- * How many rows the table has in the block before the offset, or in all of it.
+ * Returns how many line pointers the block has before the offset, or in all if
+ * there is no offset.
  */
 static int
 rows_in_block(Relation rel, BlockNumber block, OffsetNumber before)
@@ -63,7 +64,7 @@ rows_in_block(Relation rel, BlockNumber block, OffsetNumber before)
 	return before == InvalidOffsetNumber ? last : before - FirstOffsetNumber;
 }
 
-/* Which row the tid is, counted from the first of the batch. */
+/* Returns the position of a row within the batch, from 0. */
 static int
 index_in_batch(Relation rel, const InsertedRows *rows, ItemPointer tid)
 {
@@ -76,8 +77,9 @@ index_in_batch(Relation rel, const InsertedRows *rows, ItemPointer tid)
 }
 
 /*
- * The line that the row came from; 0: not known, because something that the
- * COPY ran put rows of its own between the batch's.
+ * Returns the line that the row came from. 0: the line is unknown, because the
+ * row is in no batch, or because something that the COPY ran has put other
+ * rows between those of the batch.
  */
 uint64
 sluice_index_line_of(IndexWriter *load, ItemPointer tid)

@@ -1,27 +1,28 @@
 /*
- * Index entries of a COPY that wait, where a key is a number of 32 bits, and the
- * places of their rows (gin_merge.c, gin_keys.c, hash_merge.c).
+ * Waiting index entries of a COPY whose keys are numbers of 32 bits, and the
+ * TIDs of their rows (gin_merge.c, gin_keys.c, hash_merge.c).
  *
  * A pair is the key (upper 32 bits) and the number of its row (lower 32 bits).
- * Eight bytes for each entry are a third of what an entry with its place would
- * take after alignment, and the place, which all entries of a row share, is kept
- * once. 32 bits are enough for the number of a row: the places of so many rows
- * take 24 GB, and what waits is inserted before that (MOST_MEMORY of gin_merge.c
+ * These eight bytes are a third of what an entry with its TID would take after
+ * alignment. The TID, which all entries of a row share, is stored once. 32
+ * bits are enough for the number of a row: the TIDs of 2^32 rows would take 24
+ * GB, and waiting entries are inserted before that (MOST_MEMORY of gin_merge.c
  * and hash_merge.c).
  *
- * THE INVARIANT.  Pairs are added in rising numbers of rows. The sort is stable
- * and looks at the key alone, so that equal keys have their rows in the order of
- * their numbers. If `ascending` is set, that is the order of the table, as posting
- * lists need it.
+ * THE INVARIANT.  Pairs are added in ascending order of row numbers. The sort
+ * is stable and looks at the key alone, so the rows of equal keys stay in the
+ * order of their numbers. If `ascending` is set, that is the order of the
+ * table, as posting lists need it.
  *
- * MEMORY.  The sort needs the pairs' room again, which sluice_row_pairs_bytes()
- * counts from the beginning. It cannot be cancelled: four passes at most.
+ * MEMORY.  The sort needs as much memory again as the pairs, which
+ * sluice_row_pairs_bytes() counts from the beginning. It cannot be cancelled,
+ * but makes four passes at most.
  */
 #include "index/build.h"
 
 #include "utils/memutils.h"
 
-/* The room of a list that has as many as it has room for. */
+/* Returns the new size of a list that is full. */
 static Size
 more(Size allocated)
 {
@@ -29,9 +30,9 @@ more(Size allocated)
 }
 
 /*
- * Notes where a row is; gives its number. Places ascend unless rows went into
- * room that was free in the table; a caller that needs them in order has to sort
- * them then.
+ * Notes the TID of a row; returns the row's number. TIDs ascend unless rows
+ * went into free space within the table. A caller that needs them in order
+ * must sort them then.
  */
 uint32
 sluice_row_places_add(RowPlaces *places, const ItemPointerData *tid)
@@ -72,8 +73,8 @@ sluice_row_pairs_add(RowPairs *pairs, uint32 key, uint32 row)
 
 /*
  * Sorts by the key, from its lowest byte to its highest (a radix sort). A byte
- * that all keys share costs no pass: keys of one trigram or small integers differ
- * in two or three.
+ * that is the same in all keys costs no pass: trigrams and small integers
+ * differ in two or three bytes.
  */
 void
 sluice_row_pairs_sort(RowPairs *pairs)
@@ -85,7 +86,10 @@ sluice_row_pairs_sort(RowPairs *pairs)
 	if (pairs->count < 2)
 		return;
 	to = MemoryContextAllocHuge(pairs->context, sizeof(uint64) * pairs->count);
-	/* After an odd number of passes this is the list, and has room for no more. */
+	/*
+	 * After an odd number of passes this array is the list; it has no free
+	 * room.
+	 */
 	pairs->allocated = pairs->count;
 	for (Size i = 0; i < pairs->count; i++)
 	{

@@ -1,20 +1,21 @@
 /*
- * How the core can sort an index: types whose order is known and collations
- * whose order is that of the bytes by itself, all others by ranks that the
- * server gives to the different values.
+ * Determines how the core can sort an index. The core sorts types whose order
+ * is known, and text in collations that order it by its bytes. All other
+ * values are sorted by ranks, which the server assigns to the different
+ * values.
  *
- * A mistake here is a corrupt index: one that amcheck rejects and in which
- * searches miss rows. So an order is only taken as known if the operator
- * family is one of the server's own (by number, not by name), the operator
- * class's input type is the one listed, and for text the collation is proved
- * to be that of the bytes: "C", or a locale of which the C library itself says
- * that it has no rules. Everything else is ranked by the operator class's own
- * comparison.
+ * A mistake here corrupts an index: amcheck rejects it, and searches miss
+ * rows. So an order counts as known only under three conditions. The operator
+ * family is one of the server's own (by number, not by name). The operator
+ * class's input type is the one listed. For text, the collation is proved to
+ * be the order of the bytes: it is "C", or a locale for which the C library
+ * itself reports that it has no rules. Everything else is ranked by the
+ * operator class's own comparison.
  *
- * The list ends at types whose bytes decide. Types in which one value has
- * several forms (numeric, interval, jsonb) are not in it; the zeros and NaNs
- * of float are the exception, which the core treats as the operator class
- * does.
+ * The list has only types whose bytes decide the order. Types in which one
+ * value has several forms (numeric, interval, jsonb) are not in it. The zeros
+ * and NaNs of float are the exception: the core treats them as the operator
+ * class does.
  */
 #include "index/build.h"
 
@@ -30,8 +31,8 @@
 #include "utils/lsyscache.h"
 
 /*
- * Operator families by number where the catalog headers give no name to them.
- * Numbers of built-in objects never change.
+ * Operator families for which the catalog headers have no name, by number. The
+ * numbers of built-in objects never change.
  */
 #define CHAR_FAMILY 429
 #define DATETIME_FAMILY 434
@@ -77,8 +78,8 @@ static const KnownOrder known_orders[] = {
 };
 
 /*
- * What is known of the order of this type in this operator family, or NULL.
- * Another operator class for the same type is another family.
+ * Returns what is known about the order of this type in this operator family,
+ * or NULL. Another operator class for the same type is in another family.
  */
 static const KnownOrder *
 find_order(Oid family, Oid type)
@@ -93,11 +94,11 @@ find_order(Oid family, Oid type)
 
 #if defined(__GLIBC__) && defined(LC_GLOBAL_LOCALE)
 /*
- * glibc's strcoll() is strcmp() exactly where the locale has no collation
- * rules: it tests the very number that we ask for. The locale's name proves
- * nothing (C.UTF-8 had rules of its own in some distributions before glibc
- * 2.35). A few strings that languages sort in another order are a second
- * witness, should a later glibc count its rules in another way.
+ * glibc's strcoll() is strcmp() exactly if the locale has no collation rules:
+ * it tests the same number that we read here. The locale's name proves nothing
+ * (in some distributions C.UTF-8 had its own rules before glibc 2.35). As a
+ * second check, a few strings are compared that languages sort in another
+ * order, in case a later glibc counts its rules in another way.
  */
 static bool
 strcoll_is_strcmp(locale_t lt)
@@ -126,7 +127,7 @@ strcoll_is_strcmp(locale_t lt)
 }
 
 /*
- * The same of the locale that the process runs in, which 15 uses for the
+ * The same for the locale in which the process runs, which 15 uses for the
  * database's own.
  */
 static bool
@@ -166,8 +167,8 @@ is_byte_order(Oid collation)
 }
 
 /*
- * Whether values that are equal to the operator class are the same. bpchar's
- * says so of values that have lost their trailing blanks.
+ * Whether values that are equal for the operator class have the same bytes.
+ * The support function of bpchar says so too, but disregards trailing blanks.
  */
 static bool
 equal_is_same(Relation index, int i)
@@ -181,7 +182,8 @@ equal_is_same(Relation index, int i)
 }
 
 /*
- * Describes one attribute of the index for the core, or says why it cannot be.
+ * Describes one attribute of the index for the core. Returns why that cannot
+ * be, or NULL.
  */
 static const char *
 attribute_shape(Relation index, int i, bool rank_all, SluiceIndexAttribute *attribute)
@@ -218,10 +220,10 @@ attribute_shape(Relation index, int i, bool rank_all, SluiceIndexAttribute *attr
 }
 
 /*
- * Describes the index for the core; with rank_all, all that could hold
- * compressed values is ranked. Returns why that cannot be, or NULL. This and
- * what sluice_index_build() meets in the rows are the only reasons for the
- * stock build.
+ * Describes the index for the core. With rank_all, every key that could hold
+ * compressed values is ranked. Returns why the core cannot sort the index, or
+ * NULL. These reasons, and those that sluice_index_build() finds in the rows,
+ * are the only ones for the stock build.
  */
 const char *
 sluice_index_shape(Relation heap, Relation index, bool rank_all,

@@ -1,68 +1,74 @@
 /*
- * Indexes of a table that others can reach: the entries of many rows are
- * sorted before they are inserted, so that all that go to one leaf are merged
- * into it at once (index/btree_merge.c); those that come behind all that the
- * index has go there as whole leaves. Those of unique indexes may go in with
- * the rows that were inserted together (index/unique_append.c), as long as
- * none waits.
+ * Indexes of a table that other sessions can reach. The entries of many rows
+ * are sorted before they are inserted, so that all entries of one leaf are
+ * merged into it at once (index/btree_merge.c). Entries that come after all
+ * that the index has are added as whole leaves. As long as no entries of a
+ * unique index wait, those of a batch of rows may go in as whole leaves when
+ * the rows are inserted (index/unique_append.c).
  *
- * Entries wait of B-trees over plain columns, and of rows too short to be too
- * large for them. All others are inserted with the row, in the order and with
- * the errors of stock COPY. Entries of GIN and hash indexes are extracted with
- * the row and may wait then, too: other_methods.c. What waits can be refused for one reason that is
- * about its row: the key of a unique index is there already. Then the row is
- * refused that stock COPY would refuse (index/first_refusal.c). All else that
- * can fail is not about a row: disk space, a cancel, a serialization failure.
+ * Entries wait only for B-trees over plain columns, and only if their rows are
+ * so short that no entry can be too large. All others are inserted with the
+ * row, in the order and with the errors of stock COPY. Entries of GIN and hash
+ * indexes are extracted with the row and may wait from then on:
+ * other_methods.c. A waiting entry can be rejected for only one reason that is
+ * about its row: the key of a unique index is there already. Then the row that
+ * stock COPY would reject is rejected (index/first_refusal.c). All other
+ * failures are not about a row: disk space, a cancel, a serialization failure.
  *
  * WHO MIGHT MISS AN ENTRY THAT WAITS.  Other transactions do not see the rows
- * before the commit, and all entries are in by the end of the command. One that
- * inserts the same key before our entry is there comes first, as it might have
- * without us. AFTER triggers run when the command is through; they find the
- * entries there. A volatile function that the COPY calls in between may see rows
- * of earlier batches, because its statements advance the command counter. So
- * with volatile CHECK constraints and conditions of triggers no entry waits
- * (`never` in writer.c); with other volatile functions stock COPY does the work
- * (copy/decide.c), and before a BEFORE trigger that a partition has got
- * meanwhile, all entries are inserted (heap/batches.c). Stable and immutable
- * functions use the snapshot of the command, which does not show its rows.
+ * before the commit, and all entries are in by the end of the command. A
+ * transaction that inserts the same key before our entry is in comes first, as
+ * it might have without us. AFTER triggers run when the command has finished,
+ * and find the entries. A volatile function that the COPY calls in between may
+ * see rows of earlier batches, because its statements advance the command
+ * counter. So with volatile CHECK constraints and trigger conditions no entry
+ * waits (`never` in writer.c). With other volatile functions stock COPY does
+ * the work (copy/decide.c). Before a BEFORE trigger runs that a partition has
+ * got in the meantime, all entries are inserted (heap/batches.c). Stable and
+ * immutable functions use the snapshot of the command, which does not show its
+ * rows.
  *
- * WAITING FOR OTHERS.  Where another transaction has the key and is not
- * finished, we wait for it as soon as the entry's turn comes, with no page
- * locked. Loads of the same rows come to the keys in the same order, that of
- * the index, so one of them waits and the other one goes on.
+ * WAITING FOR OTHERS.  If another transaction has the key and is not finished,
+ * we wait for it as soon as the entry's turn comes, with no page locked. Loads
+ * of the same rows insert the keys in the same order, that of the index, so
+ * one of them waits and the other one continues.
  *
- * LOCKS.  No page is locked in this file. Each call that inserts (btree_merge.c,
- * btree_append.c, unique_append.c, index_insert()) locks what it changes and has
- * released it when it returns. So whatever may take long or raise an error for a
- * row is done here, between two calls: waiting for a transaction, looking for
- * the row to refuse, a cancel. The locks of table and indexes are COPY's
- * own, RowExclusiveLock, until the end of the transaction.
+ * LOCKS.  No page is locked in this file. Each call that inserts
+ * (btree_merge.c, btree_append.c, unique_append.c, index_insert()) locks what
+ * it changes, and releases it before it returns. So whatever may take long, or
+ * raise an error for a row, is done here between two calls: waiting for a
+ * transaction, searching for the row to reject, a cancel. The locks of the
+ * table and its indexes are COPY's own, RowExclusiveLock, until the end of the
+ * transaction.
  *
- * AFTER A CRASH, or an error, some of the entries are in and others not. All of
- * them are of rows whose transaction has not committed. Stock COPY leaves the
- * same state when it ends between a row and its entries. VACUUM removes the rows,
- * and those entries that are there. No entry is there without its row, because the
- * row's WAL comes before the entry's. A transaction cannot commit while entries
- * wait: sluice_index_finish() inserts them before the command ends, and an error
- * of that aborts it.
+ * AFTER A CRASH, or an error, some of the entries are in and others are not.
+ * All of them are of rows whose transaction has not committed. Stock COPY
+ * leaves the same state when it ends between a row and its entries. VACUUM
+ * removes the rows, and those entries that are there. No entry is there
+ * without its row, because the row's WAL comes before the entry's. A
+ * transaction cannot commit while entries wait: sluice_index_finish() inserts
+ * them before the command ends, and an error in it aborts the transaction.
  *
- * WHAT IS LEFT TO THE ACCESS METHOD, entry by entry, but still in the order of the
- * index: what an index that writes no WAL gets anywhere but behind its last key
- * (btree_merge.c changes pages by their records), and whatever the other ways
- * return without having done it: a split of an inner page, dead items to be
- * removed, a root that is a leaf.
+ * WHAT IS LEFT TO THE ACCESS METHOD, entry by entry, but still in the order of
+ * the index:
+ *   - entries of an index that writes no WAL, unless they come after its last
+ *     key (btree_merge.c changes pages by their WAL records);
+ *   - what the other ways return without having done it: a split of an inner
+ *     page, dead items to be removed, a root that is a leaf.
  *
- * HOT.  Nobody can update a row before its entries are there: a row of the
+ * HOT.  No one can update a row before its entries are in: a row of the
  * current command is invisible to every UPDATE.
  *
- * VACUUM may run meanwhile. It meets rows of a transaction in progress, which
- * it leaves alone, and so it needs no entry of theirs.
+ * VACUUM may run at the same time. It leaves rows of a transaction in progress
+ * alone, so it needs none of their entries.
  *
- * MEMORY.  All indexes whose entries wait share pgsluice.live_index_memory, and
- * the places and lines of rows have a share if one of these is unique. When the core is
- * full, or has too many values that need the server, its entries are inserted
- * and it begins again; between two rows, so that no index is behind another
- * one for a row that is refused.
+ * MEMORY.  All indexes whose entries wait share pgsluice.live_index_memory. If
+ * one of them is unique, the TIDs and lines of rows have a share, too. When
+ * the core of an index is full, its entries are inserted and it begins again.
+ * That is done between two rows: if a row is rejected then, all indexes have
+ * taken the entries of the same rows. If a core has too many values that the
+ * server must compare, its entries are inserted at once. The current row's
+ * entry is not among them; it is inserted by itself.
  */
 #include "index/build.h"
 
@@ -74,8 +80,9 @@
 #include "utils/memutils.h"
 
 /*
- * The part of the memory for places and lines. Rows that follow one another
- * on a page take 16 bytes together, so that they are seldom as large as the entries.
+ * One part in LINES_SHARE of the memory is for TIDs and lines. Rows that
+ * follow one another on a page take 16 bytes together, so TIDs and lines are
+ * seldom as large as the entries.
  */
 #define LINES_SHARE 8
 
@@ -86,51 +93,52 @@ typedef struct Extended
 	IndexUse *taken;
 	int			at;				/* its number in the table's list */
 	bool		unique;
-	bool		shares;			/* it has a core, and its share of the memory */
+	bool		shares;			/* it has a core, and a share of the memory */
 	bool		takes;			/* entries of the current rows wait */
-	bool		waiting;		/* some do */
-	bool		full;			/* they are to be inserted before the next row's */
-	bool		ascends;		/* all that were inserted together the last time came behind all others */
+	bool		waiting;		/* some entries wait */
+	bool		full;			/* they must be inserted before those of the next row */
+	bool		ascends;		/* all entries of the last insertion came after those of the index */
 } Extended;
 
 struct SortedInsert
 {
 	dlist_node	node;			/* in `opened` */
 	CopyFromState cstate;
-	bool		refuses;		/* a row has a conflict, or a look for one has begun */
+	bool		refuses;		/* a conflict was found, or a search for one has begun */
 	ResultRelInfo *rri;
 	MemoryContext context;		/* of this struct, all that it points to, and the entries */
-	Size		all_memory;		/* for entries that wait, of all indexes */
-	Size		memory;			/* and of one */
-	Size		line_memory;	/* for the places and lines of rows */
-	uint32		longest;		/* bytes of a row whose entries are surely not too large */
+	Size		all_memory;		/* for waiting entries of all indexes */
+	Size		memory;			/* for those of one index */
+	Size		line_memory;	/* for the TIDs and lines of rows */
+	uint32		longest;		/* rows of up to this many bytes have no entry that is too large */
 	int			count;
 	Extended   *extended;
-	ResultRelInfo all;			/* the table's indexes before some were taken out */
-	Extended  **waits;			/* those of them whose entries may wait, or NULL */
-	UniqueAppend **append;	/* and are appended to, or NULL */
-	bool	   *done;			/* and have those of the current rows, or let them wait elsewhere */
-	IndexStrategy *ways;		/* of each */
-	OtherMethods *others;		/* the waiting ones that are no B-trees, or NULL */
-	RowLines   *lines;			/* of rows since entries of unique indexes wait; NULL: none ever do */
+	ResultRelInfo all;			/* the table's indexes, before some were taken out */
+	Extended  **waits;			/* for each of them: its state if its entries may wait, or NULL */
+	UniqueAppend **append;	/* for each: its state if leaves may be appended to it, or NULL */
+	bool	   *done;			/* for each: it has the entries of the current rows, or they wait elsewhere */
+	IndexStrategy *ways;		/* for each */
+	OtherMethods *others;		/* waiting indexes that are not B-trees, or NULL */
+	RowLines   *lines;			/* of the rows since entries of unique indexes wait; NULL: none ever do */
 	MemoryContextCallback callback;
 };
 
 /*
- * All that are open in this session: of the partitions of a table, and of COPYs
- * within a COPY. An error takes them out by the callback of their memory, so the
- * list never has one that is gone. A conflict is looked for in all of one load's.
+ * The ones that are open in this session: of the partitions of a table, and of
+ * COPYs within a COPY. After an error the callback of their memory removes
+ * them, so the list never has one that is freed. A search for conflicts covers
+ * all of one load.
  */
 static dlist_head opened = DLIST_STATIC_INIT(opened);
 
-/* The core of an index's entries, with its share of the memory. */
+/* Opens the core for the entries of an index, with its share of the memory. */
 static void
 open_core(SortedInsert *extend, Extended *extended)
 {
 	sluice_index_open_sorter(&extended->build, extend->memory);
 }
 
-/* Its memory is about to be freed. */
+/* Removes it from `opened`: its memory is about to be freed. */
 static void
 forget(void *extend)
 {
@@ -151,20 +159,23 @@ init_extended(SortedInsert *extend, int i, IndexUse *taken, const SluiceIndexAtt
 	build->info = extend->all.ri_IndexRelationInfo[i];
 	memcpy(build->attributes, attributes, sizeof(build->attributes));
 	/*
-	 * No value is longer than its row, and the same column may be in the index more
-	 * than once. A row up to this length has no entry that is too large: none of
-	 * those that wait fails for its size, long after its row.
+	 * No value is longer than its row, but an index may have the same column
+	 * several times. A row up to this length has no entry that is too large.
+	 * So no waiting entry fails because of its size, long after its row.
 	 */
 	extend->longest = Min(extend->longest, COMPAT_BT_MAX_ITEM / build->info->ii_NumIndexAttrs);
 	extended->unique = build->index->rd_index->indisunique;
-	/* Where keys may ascend, none may ever wait: see append_rows(). */
+	/* If leaves can be appended, entries may never wait: see append_rows(). */
 	extended->shares = extend->append[i] == NULL;
 	sluice_index_own_core(build, palloc0(sizeof(MemoryContextCallback)));
 	if (extended->unique && extend->lines == NULL)
 		extend->lines = sluice_row_lines_open();
 }
 
-/* Shares the memory among the indexes whose entries wait. None waits at the moment. */
+/*
+ * Divides the memory among the indexes whose entries wait. None waits at the
+ * moment.
+ */
 static void
 share_memory(SortedInsert *extend)
 {
@@ -190,7 +201,7 @@ share_memory(SortedInsert *extend)
 
 /*
  * Takes the indexes whose entries can wait out of those that get one with each
- * row. `memory`: the most bytes for such entries.
+ * row. `memory`: the most bytes for waiting entries.
  */
 SortedInsert *
 sluice_sorted_insert_open(ResultRelInfo *rri, CopyFromState cstate, Size memory)
@@ -206,7 +217,10 @@ sluice_sorted_insert_open(ResultRelInfo *rri, CopyFromState cstate, Size memory)
 
 	extend->rri = rri;
 	extend->cstate = cstate;
-	/* A copy, with the arrays: the executor gets others, which have what is left for it. */
+	/*
+	 * `all` keeps the arrays. The executor gets new ones, with the indexes
+	 * left for it.
+	 */
 	extend->all = *rri;
 	extend->longest = PG_UINT32_MAX;
 	extend->context = context;
@@ -246,7 +260,7 @@ sluice_sorted_insert_open(ResultRelInfo *rri, CopyFromState cstate, Size memory)
 	if (waiting > 0)
 	{
 		extend->others = sluice_other_methods_open(&extend->all, extend->ways, taken, memory / waiting);
-		/* Theirs is a share for each; what is left is the B-trees'. */
+		/* Each of these has one share; the rest is for the B-trees. */
 		for (int i = 0; i < count; i++)
 		{
 			if (extend->ways[i] == SLUICE_INDEX_SORTED && extend->waits[i] == NULL)
@@ -263,10 +277,11 @@ sluice_sorted_insert_open(ResultRelInfo *rri, CopyFromState cstate, Size memory)
 }
 
 /*
- * The indexes that get their entries with the row: also those whose entries
- * could wait? The executor inserts into what the table's list has. Each index
- * must be in exactly one place: `done` with these rows, `takes`, or in the list;
- * else an entry would be missing, or be there twice.
+ * Sets the table's list to the indexes that get their entries with the row;
+ * with `waiting_too`, also those whose entries could wait. The executor
+ * inserts into the indexes in this list. Each index must be in exactly one
+ * place: `done` with these rows, `takes`, or in the list. Otherwise an entry
+ * would be missing, or be inserted twice.
  */
 static void
 set_indexes(SortedInsert *extend, bool waiting_too)
@@ -296,8 +311,8 @@ unique_waits(const SortedInsert *extend)
 }
 
 /*
- * By the access method. False: the entry of a unique index is in, and its key
- * may be there twice.
+ * Inserts an entry by the access method. Returns false if the entry of a
+ * unique index is in, and its key may be a duplicate.
  */
 static bool
 insert_entry(SluiceIndexBuild *build, Datum *values, bool *isnull, ItemPointer tid,
@@ -308,8 +323,9 @@ insert_entry(SluiceIndexBuild *build, Datum *values, bool *isnull, ItemPointer t
 }
 
 /*
- * An entry that is the access method's. False: its row has a conflict. The
- * access method does not refuse it, because another row may come first.
+ * Inserts an entry that is left to the access method. Returns false if its row
+ * has a conflict. The access method does not reject the row, because another
+ * row may come first.
  */
 static bool
 insert_single(SortedInsert *extend, Extended *extended, IndexTuple tuple, SluiceRival *rival)
@@ -320,9 +336,10 @@ insert_single(SortedInsert *extend, Extended *extended, IndexTuple tuple, Sluice
 
 	index_deform_tuple(tuple, RelationGetDescr(build->index), values, isnull);
 	/*
-	 * By UNIQUE_CHECK_PARTIAL the entry is in even if its key is there already. If
-	 * the look below finds a rival, the COPY ends with an error; if the rival is
-	 * gone by then (its transaction has rolled back), the entry is where it belongs.
+	 * With UNIQUE_CHECK_PARTIAL the entry goes in even if its key is there
+	 * already. If the search below finds a rival, the COPY ends with an error.
+	 * If the rival is gone by then, because its transaction has rolled back,
+	 * the entry is where it belongs.
 	 */
 	if (insert_entry(build, values, isnull, &tuple->t_tid,
 					 extended->unique ? UNIQUE_CHECK_PARTIAL : UNIQUE_CHECK_NO))
@@ -332,9 +349,10 @@ insert_single(SortedInsert *extend, Extended *extended, IndexTuple tuple, Sluice
 }
 
 /*
- * How many of the entries can go behind all that the index has: none with a NULL
- * in a unique key. btree_append.c checks a unique index by comparing the first
- * key with the last one there is, and NULLs are equal to no other.
+ * Returns how many of the entries can go after all that the index has: in a
+ * unique index, those before the first one with a NULL. btree_append.c checks
+ * a unique index by comparing the first key with the last one in the index,
+ * and NULLs are equal to no other.
  */
 static int
 count_plain(const Extended *extended, IndexTuple *tuples, int count)
@@ -353,14 +371,15 @@ typedef struct Batch
 {
 	IndexTuple *tuples;
 	int			count;
-	int			behind;			/* from this one on they come behind all that the index had */
+	int			behind;			/* from this one on, entries come after all that the index had */
 	bool		merges;
 	SluiceRival rival;			/* of the entry that could not be inserted */
 } Batch;
 
 /*
- * Inserts entries from number n on, as many as go to one place; gives how many.
- * -1: the first one's row has a conflict. 0: call again.
+ * Inserts entries from number n on, as many as go to one place; returns how
+ * many. -1: the row of entry n has a conflict. 0: none was inserted, call
+ * again.
  */
 static int
 insert_together(SortedInsert *extend, Extended *extended, Batch *batch, int n)
@@ -381,8 +400,9 @@ insert_together(SortedInsert *extend, Extended *extended, Batch *batch, int n)
 		if (taken < 0)
 		{
 			/*
-			 * Others have gone beyond us, or these have NULLs. From here on all are
-			 * merged; nothing is lost, since this call has inserted none.
+			 * Another session has inserted larger keys, or these entries have
+			 * NULLs. From here on all are merged. Nothing is lost, because
+			 * this call has inserted none.
 			 */
 			batch->behind = batch->count;
 			extended->ascends = false;
@@ -400,12 +420,18 @@ insert_together(SortedInsert *extend, Extended *extended, Batch *batch, int n)
 		return -1;
 	if (batch->rival.found)
 	{
-		/* The entry is tried again afterwards: the other one may have rolled back. */
+		/*
+		 * Try the entry again after the wait: the other transaction may have
+		 * rolled back.
+		 */
 		extend->cstate->cur_lineno = sluice_row_lines_find(extend->lines, &batch->tuples[n]->t_tid);
 		sluice_btree_wait(build->index, rival);
 		return 0;
 	}
-	/* One by the access method, which may split a page: then the next ones are merged again. */
+	/*
+	 * The access method inserts one and may split a page. Then the next ones
+	 * are merged again.
+	 */
 	if (taken == 0)
 	{
 		if (!insert_single(extend, extended, batch->tuples[n], rival))
@@ -418,10 +444,10 @@ insert_together(SortedInsert *extend, Extended *extended, Batch *batch, int n)
 }
 
 /*
- * Inserts entries that are in the index's order: those of each leaf together;
- * the last ones, if they come behind all others, as whole leaves. Gives how many
- * are in: less than all if the next one has this rival. What is allocated
- * goes with the current memory context, which is reset.
+ * Inserts entries that are in the index's order: those of each leaf together,
+ * and the last ones as whole leaves if they come after all others. Returns how
+ * many are in: fewer than `count` if the next one has this rival. Memory is
+ * allocated in the current context, which is reset.
  */
 static int
 insert_some(SortedInsert *extend, Extended *extended, IndexTuple *tuples, int count,
@@ -437,7 +463,7 @@ insert_some(SortedInsert *extend, Extended *extended, IndexTuple *tuples, int co
 		batch.behind = sluice_btree_append_from(build->index, tuples, count);
 	batch.merges = sluice_allowed.index_leaf_merge && RelationNeedsWAL(build->index);
 	extended->ascends &= batch.behind == 0;
-	/* For a few entries a new leaf is more to log than they are. */
+	/* For a few entries a new leaf is more to log than the entries. */
 	if (count - batch.behind < (int) sluice_threshold(SLUICE_INDEX_FEWEST))
 		batch.behind = count;
 	while (n < count)
@@ -457,7 +483,10 @@ insert_some(SortedInsert *extend, Extended *extended, IndexTuple *tuples, int co
 	return n;
 }
 
-/* The next of an index's sorted entries, from number `done` on; NULL: there are no more. */
+/*
+ * Returns the next of an index's sorted entries, from number `done` on; NULL
+ * if there are no more.
+ */
 static IndexTuple *
 next_sorted(SluiceIndexBuild *build, uint64 done, int *count)
 {
@@ -469,7 +498,7 @@ next_sorted(SluiceIndexBuild *build, uint64 done, int *count)
 	sluice_index_checked(build, status);
 	if (status == SLUICE_INDEX_DONE)
 		return NULL;
-	/* The core's buffer is its own until the next call: these tuples point into it. */
+	/* The tuples point into the core's buffer, which the next call reuses. */
 	Assert(step.rows > 0);
 	*count = (int) step.rows;
 	tuples = palloc(sizeof(IndexTuple) * step.rows);
@@ -481,16 +510,22 @@ next_sorted(SluiceIndexBuild *build, uint64 done, int *count)
 	return tuples;
 }
 
-/* Sorts what waits for an index. */
+/* Sorts the waiting entries of an index. */
 static void
 sort(Extended *extended)
 {
-	/* Rows that were added one by one have their values' numbers. */
+	/*
+	 * The result does not matter: rows that were added one by one have been
+	 * numbered already, so there cannot be too many values.
+	 */
 	(void) sluice_index_rank(&extended->build);
 	sluice_index_checked(&extended->build, pgsluice_index_sort(extended->build.core));
 }
 
-/* Looks for rows with a conflict among what waits for an index, from these entries on. */
+/*
+ * Searches the waiting entries of an index, from these on, for rows with a
+ * conflict. Afterwards none of them waits any more.
+ */
 static void
 look_on(SortedInsert *extend, Extended *extended, FirstRefusal *first, IndexTuple before,
 		IndexTuple *tuples, int count, uint64 done)
@@ -506,7 +541,7 @@ look_on(SortedInsert *extend, Extended *extended, FirstRefusal *first, IndexTupl
 	extended->waiting = false;
 }
 
-/* The same among all that waits for the table's unique indexes. */
+/* The same for all waiting entries of the table's unique indexes. */
 void
 sluice_sorted_insert_look(SortedInsert *extend, FirstRefusal *first)
 {
@@ -529,7 +564,7 @@ sluice_sorted_insert_look(SortedInsert *extend, FirstRefusal *first)
 	MemoryContextSwitchTo(caller);
 }
 
-/* The next one of this load that is open. */
+/* Returns the one of this load that was opened after `last`, or NULL. */
 SortedInsert *
 sluice_sorted_insert_next(CopyFromState cstate, SortedInsert *last)
 {
@@ -545,7 +580,10 @@ sluice_sorted_insert_next(CopyFromState cstate, SortedInsert *last)
 	return NULL;
 }
 
-/* Whether entries of this load wait whose keys may be there already, and nobody looks yet. */
+/*
+ * Whether entries wait in this load whose keys may be there already, and no
+ * search for conflicts has begun.
+ */
 bool
 sluice_sorted_insert_checks(CopyFromState cstate)
 {
@@ -560,7 +598,7 @@ sluice_sorted_insert_checks(CopyFromState cstate)
 	return waits;
 }
 
-/* The table's indexes. */
+/* Returns the table's indexes, before some were taken out. */
 const ResultRelInfo *
 sluice_sorted_insert_indexes(const SortedInsert *extend)
 {
@@ -568,10 +606,10 @@ sluice_sorted_insert_indexes(const SortedInsert *extend)
 }
 
 /*
- * The first of these entries has a rival (NULL: that is the entry before it):
- * refuses its row, or one that comes before it in the input. Does not return.
- * From here on nothing is inserted (`refuses`), so the entries of other indexes
- * and partitions can still be looked at as they wait.
+ * The first of these entries has a rival (NULL: that is the entry before it).
+ * Rejects its row, or a row with a conflict that comes before it in the input.
+ * Does not return. From here on nothing is inserted (`refuses`), so the
+ * entries of other indexes and partitions still wait and can be searched.
  */
 static void
 refuse(SortedInsert *extend, Extended *extended, const SluiceRival *rival, IndexTuple before,
@@ -589,7 +627,10 @@ refuse(SortedInsert *extend, Extended *extended, const SluiceRival *rival, Index
 	sluice_first_refusal_raise(&first, extend->cstate);
 }
 
-/* How many of the entries have another key than the one before them, up to one that has the same. */
+/*
+ * Returns how many of the entries, from the first one on, have another key
+ * than the entry before them.
+ */
 static int
 count_different(const Extended *extended, IndexTuple before, IndexTuple *tuples, int count)
 {
@@ -618,9 +659,10 @@ count_different(const Extended *extended, IndexTuple before, IndexTuple *tuples,
 }
 
 /*
- * Inserts the entries that wait for an index, in its order. Entries with equal keys
- * of a unique index are never passed to btree_merge.c in one call: that compares
- * an entry with what the index has, not with its neighbours.
+ * Inserts the waiting entries of an index, in the index's order. Entries with
+ * equal keys of a unique index are never passed to btree_merge.c in one call:
+ * it compares an entry with those in the index, not with the others of the
+ * call.
  */
 static void
 insert_sorted(SortedInsert *extend, Extended *extended)
@@ -630,7 +672,7 @@ insert_sorted(SortedInsert *extend, Extended *extended)
 	MemoryContext scratch = AllocSetContextCreate(extend->context, "pgsluice index entry",
 												  ALLOCSET_DEFAULT_SIZES);
 	uint64		line = extend->cstate->cur_lineno;
-	IndexTuple	before = NULL;	/* the last one that is in */
+	IndexTuple	before = NULL;	/* the last one that was inserted */
 	IndexTuple *tuples;
 	int			count;
 
@@ -656,15 +698,15 @@ insert_sorted(SortedInsert *extend, Extended *extended)
 	}
 	MemoryContextSwitchTo(caller);
 	MemoryContextDelete(scratch);
-	/* An error that follows is of the row that came last. */
+	/* An error raised after this is about the row that came last. */
 	extend->cstate->cur_lineno = line;
 	extended->waiting = extended->full = false;
 }
 
 /*
- * An index that has nothing waiting takes the current rows as whole leaves, if
- * it can. Else their entries wait; but not those of a few rows among many that
- * went in so.
+ * If no entries of the index wait, it takes the current rows as whole leaves,
+ * if it can. Otherwise their entries wait, but not those of a small batch if
+ * the batches so far were appended as leaves.
  */
 static void
 append_rows(SortedInsert *extend, int i, const PlacedRow *rows, int count, uint64 *line)
@@ -672,14 +714,20 @@ append_rows(SortedInsert *extend, int i, const PlacedRow *rows, int count, uint6
 	Extended   *extended = extend->waits[i];
 	UniqueAppend *append = extend->append[i];
 
-	/* While some wait, all do: an entry past them could hide that its key waits. */
+	/*
+	 * While entries wait, all do: the key of an entry that is inserted earlier
+	 * could be one that waits.
+	 */
 	if (extended && extended->waiting)
 		return;
 	extend->done[i] = sluice_unique_append_rows(append, rows, count, line);
 	if (extended)
 		extended->takes = !extend->done[i] &&
 			(count >= (int) sluice_threshold(SLUICE_INDEX_FEWEST) || !sluice_unique_append_goes_on(append));
-	/* The first entries to wait here: the memory is shared again, and for that nothing may wait elsewhere. */
+	/*
+	 * These are the first entries of the index to wait: divide the memory
+	 * again. For that no entry of another index may wait.
+	 */
 	if (extended && extended->takes && !extended->shares)
 	{
 		for (int n = 0; n < extend->count; n++)
@@ -692,7 +740,10 @@ append_rows(SortedInsert *extend, int i, const PlacedRow *rows, int count, uint6
 	}
 }
 
-/* Notes where the rows are, and their lines, if entries of unique indexes are going to wait. */
+/*
+ * Notes the TIDs and lines of the rows, if entries of unique indexes will
+ * wait.
+ */
 static void
 note_lines(SortedInsert *extend, const PlacedRow *rows, int count)
 {
@@ -700,7 +751,10 @@ note_lines(SortedInsert *extend, const PlacedRow *rows, int count)
 
 	if (extend->lines == NULL)
 		return;
-	/* What is forgotten is in the index, and no row of it can be refused any more. */
+	/*
+	 * The entries of the rows that are forgotten are in, so none of these can
+	 * be rejected any more.
+	 */
 	if (!unique_waits(extend))
 		sluice_row_lines_forget(extend->lines);
 	for (int i = 0; i < extend->count; i++)
@@ -709,7 +763,10 @@ note_lines(SortedInsert *extend, const PlacedRow *rows, int count)
 		sluice_row_lines_note(extend->lines, rows, count);
 }
 
-/* Inserts what waits for unique indexes if there is no room for more places and lines. */
+/*
+ * Inserts the waiting entries of unique indexes if there is no room for more
+ * TIDs and lines.
+ */
 static void
 make_room(SortedInsert *extend)
 {
@@ -758,7 +815,7 @@ sluice_sorted_insert_waits(const SortedInsert *extend)
 	return extend->others != NULL;
 }
 
-/* Lets an entry of the row wait, or inserts it. */
+/* Makes an entry of the row wait, or inserts it. */
 static void
 add_entry(SortedInsert *extend, Extended *extended, TupleTableSlot *slot)
 {
@@ -777,8 +834,9 @@ add_entry(SortedInsert *extend, Extended *extended, TupleTableSlot *slot)
 	{
 		case SLUICE_INDEX_CROWDED:
 			/*
-			 * More different values than can have ranks. Those of before go in with
-			 * their ranks; this entry goes in by itself, and the next ones begin again.
+			 * More different values than can have ranks. The entries so far go
+			 * in with their ranks. This entry goes in by itself, and the next
+			 * ones wait in a new core.
 			 */
 			insert_sorted(extend, extended);
 			sluice_index_forget_ranks(build);
@@ -789,7 +847,7 @@ add_entry(SortedInsert *extend, Extended *extended, TupleTableSlot *slot)
 								extended->unique ? UNIQUE_CHECK_YES : UNIQUE_CHECK_NO);
 			break;
 		case SLUICE_INDEX_FULL:
-			/* This one has been taken. The insertion is before the next row: see MEMORY. */
+			/* This one is taken. Insert before the next row: see MEMORY. */
 			extended->waiting = extended->full = true;
 			break;
 		default:
@@ -799,9 +857,10 @@ add_entry(SortedInsert *extend, Extended *extended, TupleTableSlot *slot)
 }
 
 /*
- * The row has just been inserted into the table. Entries that can wait do so;
- * the table's list of indexes is left with those that cannot. Gives those that
- * are no B-trees, whose entries are to be added yet, or NULL.
+ * The row has just been inserted into the table. Entries that can wait do so.
+ * The table's list of indexes keeps those whose entries cannot wait. Returns
+ * the indexes that are not B-trees, to which the caller must add the row's
+ * entries, or NULL.
  */
 OtherMethods *
 sluice_sorted_insert_row(SortedInsert *extend, TupleTableSlot *slot)
@@ -814,7 +873,10 @@ sluice_sorted_insert_row(SortedInsert *extend, TupleTableSlot *slot)
 	{
 		Extended   *extended = &extend->extended[i];
 
-		/* Before a row that may be refused while a page is locked: see first_refusal.c. */
+		/*
+		 * Insert before a row that may be rejected while a page is locked: see
+		 * first_refusal.c.
+		 */
 		if (extended->full || (too_long && extended->unique && extended->waiting))
 			insert_sorted(extend, extended);
 	}
@@ -828,8 +890,8 @@ sluice_sorted_insert_row(SortedInsert *extend, TupleTableSlot *slot)
 }
 
 /*
- * Inserts what waits. Gives the indexes that have taken the last entries
- * behind all that they had.
+ * Inserts the waiting entries. Returns the indexes whose last entries came
+ * after all that they had.
  */
 List *
 sluice_sorted_insert_ascending(SortedInsert *extend)
@@ -857,9 +919,9 @@ sluice_sorted_insert_ascending(SortedInsert *extend)
 }
 
 /*
- * Inserts what waits, and gives the table its indexes back, as the executor
- * opened them: it closes what is in the list. Not called after an error, when
- * nothing more may be inserted.
+ * Inserts the waiting entries, and gives the table its list of indexes back as
+ * the executor opened them, because the executor closes the indexes in the
+ * list. Not called after an error, when nothing more may be inserted.
  */
 void
 sluice_sorted_insert_close(SortedInsert *extend)

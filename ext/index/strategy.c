@@ -1,26 +1,27 @@
 /*
- * How the entries of a COPY's rows get into each of the table's indexes: which
- * way, and why not a faster one. This is the one place where it is decided;
- * other files carry it out. The function is pure: it looks at the catalogs and
- * the administrator's switches, not at the data, so that the function
+ * Decides how the entries of a COPY's rows get into each of the table's
+ * indexes: in which way, and why not in a faster one. Only this file decides
+ * that; other files carry it out. sluice_index_way() is pure: it looks at the
+ * catalogs and the administrator's switches, not at the data. So the function
  * pgsluice.index_ways() can show its answer before a load.
  *
- *    build    the table is this transaction's own: the index is built from all
- *             rows at the end (deferred.c)
+ *    build    only this transaction can reach the table: the index is built
+ *             from all rows at the end (deferred.c)
  *    merge    the same for a table that had rows, once it has grown enough
  *             (merge.c)
- *    leaves   unique, keys above all others: whole leaves behind the last one
- *             (unique_append.c); others as `sorted`
+ *    leaves   unique, keys above all others: whole leaves after the last one
+ *             (unique_append.c); other entries as `sorted`
  *    sorted   many entries at a time, in the index's order (sorted_insert.c):
  *             those of a leaf together (btree_merge.c); those of a page of a
  *             GIN or hash index together (gin_merge.c, hash_merge.c)
- *    row      with each row, by the executor, as stock COPY does it
+ *    row      with each row, by the executor, as in stock COPY
  *
- * Every reason is a sentence that a user can act on; the view last_copy shows
+ * Every reason is a sentence that a user can act on. The view last_copy shows
  * it next to the way.
  *
- * Functions of users never compare keys here: workers could not call them
- * safely, and they may fail. Those of extensions count as users'.
+ * Only the server's own functions compare keys here. Workers could not call
+ * those of users safely, and these may fail. Functions of extensions count as
+ * users'.
  */
 #include "index/build.h"
 
@@ -34,8 +35,8 @@
 PG_FUNCTION_INFO_V1(pgsluice_index_ways);
 
 /*
- * Whether values of the operator class's type are compared by the operator
- * classes of what is in them.
+ * Whether the operator class compares values of its type by the operator
+ * classes of their parts.
  */
 static bool
 compares_by_parts(Oid type)
@@ -44,9 +45,9 @@ compares_by_parts(Oid type)
 }
 
 /*
- * Whether the server's own functions alone compare: workers may call those,
- * and they do not fail. In a type that is not the server's own may be one that
- * other functions compare.
+ * Whether only the server's own functions compare keys: workers may call
+ * those, and they do not fail. A type that is not the server's own may have
+ * parts that other functions compare.
  */
 static bool
 server_compares(Relation index)
@@ -62,7 +63,10 @@ server_compares(Relation index)
 	return true;
 }
 
-/* Why the core cannot sort the entries as the index does, or NULL. */
+/*
+ * Returns why the core cannot sort the entries in the order of the index, or
+ * NULL.
+ */
 static const char *
 why_not_sorted(Relation heap, Relation index, IndexInfo *info,
 			   SluiceIndexAttribute *attributes)
@@ -81,8 +85,8 @@ why_not_sorted(Relation heap, Relation index, IndexInfo *info,
 }
 
 /*
- * Why a COPY that has the table for itself cannot build it when all rows are
- * in, or NULL.
+ * Returns why the index cannot be built when all rows are in, or NULL. The
+ * table is one that only this transaction can reach.
  */
 static const char *
 why_not_built(Relation heap, Relation index, IndexInfo *info)
@@ -101,8 +105,8 @@ why_not_built(Relation heap, Relation index, IndexInfo *info)
 }
 
 /*
- * Why entries of a unique index cannot wait to be merged into its leaves, or
- * NULL: they are checked when they are.
+ * Returns why entries of a unique index cannot wait to be merged into its
+ * leaves, or NULL. Their keys are checked when they are merged.
  */
 static const char *
 why_not_waiting(Relation index)
@@ -127,7 +131,7 @@ sluice_index_unique_waits(Relation index)
 	return why_not_waiting(index) == NULL;
 }
 
-/* Why no leaves can be put behind its last one, or NULL. */
+/* Returns why no leaves can be appended after its last one, or NULL. */
 static const char *
 why_not_leaves(Relation index, const SluiceIndexAttribute *attributes)
 {
@@ -150,8 +154,8 @@ why_not_leaves(Relation index, const SluiceIndexAttribute *attributes)
 }
 
 /*
- * Why the entries of an index of another access method go in with their rows,
- * or NULL.
+ * Returns why the entries of an index of another access method go in with
+ * their rows, or NULL.
  */
 static const char *
 why_not_other_method(Relation index, bool is_private)
@@ -174,9 +178,9 @@ why_not_other_method(Relation index, bool is_private)
 }
 
 /*
- * The fastest way for the index, whose attributes it describes for the core;
- * *because says why not a faster one, or is NULL. This is the rule: what it
- * says holds for a load that is long enough for it.
+ * Returns the fastest way for the index, and describes its attributes for the
+ * core. Sets *because to the reason why a faster way is not possible, or to
+ * NULL. This is the rule: it holds for a load that is long enough for the way.
  */
 IndexStrategy
 sluice_index_way(Relation heap, Relation index, IndexInfo *info, bool is_private,
@@ -203,8 +207,9 @@ sluice_index_way(Relation heap, Relation index, IndexInfo *info, bool is_private
 }
 
 /*
- * What the rule is for each index of a table, whether or not a COPY has it for
- * itself. Those of partitions are taken for indexes that others can reach.
+ * Shows the rule for each index of a table, for a COPY that has the table for
+ * itself or for one that does not. Indexes of a partitioned table always count
+ * as indexes that other sessions can reach.
  */
 Datum
 pgsluice_index_ways(PG_FUNCTION_ARGS)

@@ -1,35 +1,37 @@
 /*
- * Unique indexes of a table that others can reach: entries of the rows that
- * were inserted together go to the right-hand edge in key order, where all
- * their keys are above what the index has. Serial keys and timestamps are the
+ * Unique indexes of a table that other sessions can reach. If the keys of all
+ * rows that were inserted together are above those in the index, their entries
+ * go to the right-hand edge in key order. Serial keys and timestamps are the
  * usual case.
  *
- * That is for all rows of the batch or for none. Nothing is refused for it:
+ * That is done for all rows of the batch or for none. It never rejects a row:
  * without an equal key among them or in the index no entry can be a duplicate.
- * Where that cannot be determined, each row gets its entry in its turn, with stock
- * COPY's errors.
+ * If that cannot be determined, each row gets its entry in its turn, with
+ * stock COPY's errors.
  *
- * WHY A DUPLICATE CANNOT GET IN.  The batch's entries are sorted and
- * neighbours compared with the operator class's own function, so no two of
- * them are equal. A single key of a type whose order is that of its integer
- * (SLUICE_ORDER_SIGNED: sort_keys.c lists these types with their operator
- * families, all of them the server's own) needs no sorting if each row's
- * integer is above the one before it. btree_append.c looks at the index's last key under the lock
- * of the rightmost leaf, which it keeps until the entries are in. When another
- * session gets beyond our keys between two calls, the rest of the batch goes
- * through index_insert() with UNIQUE_CHECK_YES. Its error names the line of
- * the row, and stock COPY would have met the same conflict on the same row or
- * on one before it; which of two sessions comes first is not defined.
+ * WHY A DUPLICATE CANNOT GET IN.  The entries of the batch are sorted, and
+ * adjacent ones are compared with the operator class's own function, so no two
+ * of them are equal. There is one case in which they need no sorting: the key
+ * is a single column of a type whose order is that of its integer, and each
+ * row's integer is above the one before it. (The order of such types is
+ * SLUICE_ORDER_SIGNED: sort_keys.c lists them with their operator families,
+ * all of them the server's own.) btree_append.c compares with the index's last
+ * key under the lock of the rightmost leaf, which it keeps until the entries
+ * are in. If another session inserts keys above ours between two calls, the
+ * rest of the batch goes through index_insert() with UNIQUE_CHECK_YES. Its
+ * error names the line of the row. Stock COPY would have met the same conflict
+ * on the same row or on one before it; which of two sessions comes first is
+ * not defined.
  *
- * WHY "ALL OR NONE".  If some rows of a batch had their entries and others
- * were left to the executor, an error of one of the latter would come after
- * entries of rows that follow it in the input. Nobody could see the difference
- * after the rollback, but the line that the error names might be another one
+ * WHY "ALL OR NONE".  If some rows of a batch had their entries and the others
+ * were left to the executor, an error of one of the others would come after
+ * entries of rows that follow it in the input. After the rollback no one could
+ * see the difference, but the line that the error names might be another one
  * than stock COPY's.
  *
- * A pause after a batch that could not be appended keeps data that is not
- * sorted from paying for the attempt: at first one batch is passed over, then
- * three, seven, up to LONGEST_PAUSE.
+ * A pause after a batch that could not be appended keeps unsorted data from
+ * paying for the attempt each time: at first one batch is skipped, then three,
+ * seven, up to LONGEST_PAUSE.
  */
 #include "index/build.h"
 
@@ -41,23 +43,26 @@
 #include "miscadmin.h"
 #include "utils/memutils.h"
 
-/* Lots that are passed over at most, once an index has not taken them. */
+/* The most batches that are skipped after one that could not be appended. */
 #define LONGEST_PAUSE 63
 
 struct UniqueAppend
 {
 	SluiceIndexBuild build;
-	uint32		longest;		/* bytes of a row whose entry is surely not too large */
-	Size		memory;			/* for the entries of a lot */
-	bool		integer;		/* one key, ordered as its integer is, ascending */
+	uint32		longest;		/* rows of up to this many bytes have no entry that is too large */
+	Size		memory;			/* for the entries of a batch */
+	bool		integer;		/* one key column, ordered as its integer is, ascending */
 	IndexUse *taken;
-	int			pause;			/* lots to pass over */
-	int			next_pause;		/* and after the next one that is not taken */
-	MemoryContext context;		/* of a lot */
+	int			pause;			/* batches that are still to be skipped */
+	int			next_pause;		/* the last pause, in batches; 0 if the last attempt succeeded */
+	MemoryContext context;		/* for one batch */
 	MemoryContextCallback callback;
 };
 
-/* The entries of a lot in the index's order, and the rows that they are of. */
+/*
+ * A batch: its rows, their entries in the index's order, and the row of each
+ * entry.
+ */
 typedef struct Lot
 {
 	const PlacedRow *rows;
@@ -66,14 +71,14 @@ typedef struct Lot
 	uint32	   *row;
 } Lot;
 
-/* The core of one lot after the other. */
+/* Opens the core, which sorts one batch after the other. */
 static void
 open_core(UniqueAppend *append)
 {
 	sluice_index_open_sorter(&append->build, append->memory);
 }
 
-/* For an index whose way is SLUICE_INDEX_LEAVES. */
+/* Prepares an index whose way is SLUICE_INDEX_LEAVES. */
 UniqueAppend *
 sluice_unique_append_open(Relation heap, Relation index, IndexInfo *info,
 						 const SluiceIndexAttribute *attributes, Size memory, IndexUse *taken)
@@ -97,8 +102,9 @@ sluice_unique_append_open(Relation heap, Relation index, IndexInfo *info,
 }
 
 /*
- * Gives the core the entries, by the rows' numbers; false if one is not of the
- * plain kind.
+ * Gives the entries to the core, with the rows' numbers in place of TIDs, and
+ * sorts them. Returns false if one is not plain: its row is long, a key is
+ * NULL, or the core does not take it.
  */
 static bool
 add_entries(UniqueAppend *append, const PlacedRow *rows, int count)
@@ -133,7 +139,7 @@ add_entries(UniqueAppend *append, const PlacedRow *rows, int count)
 	return true;
 }
 
-/* Copies the sorted entries out of the core, which forgets them. */
+/* Copies the sorted entries out of the core, which then forgets them. */
 static void
 take_sorted(SluiceIndexBuild *build, Lot *lot)
 {
@@ -165,9 +171,9 @@ take_sorted(SluiceIndexBuild *build, Lot *lot)
 }
 
 /*
- * Forms the entries of a lot in which each key is an integer above the one
- * before it, as a serial key's: no sorting, no comparison of neighbours. False
- * if the rows are not so.
+ * Forms the entries of a batch in which each key is an integer above the one
+ * before it, like a serial key. They need no sorting and no comparison with
+ * each other. Returns false if the rows are not like that.
  */
 static bool
 form_ascending(UniqueAppend *append, Lot *lot)
@@ -203,8 +209,8 @@ form_ascending(UniqueAppend *append, Lot *lot)
 }
 
 /*
- * The lot's entries in their order; false if they are not all plain and
- * different.
+ * Puts the entries of the batch in order. Returns false if they are not all
+ * plain and different.
  */
 static bool
 sort_lot(UniqueAppend *append, Lot *lot)
@@ -230,8 +236,8 @@ sort_lot(UniqueAppend *append, Lot *lot)
 }
 
 /*
- * One entry through the access method, which may find that another session has
- * put an equal one there.
+ * Inserts one entry by the access method, which may find that another session
+ * has inserted an equal one.
  */
 static void
 insert_entry(SluiceIndexBuild *build, const Lot *lot, int n, uint64 *line)
@@ -246,8 +252,8 @@ insert_entry(SluiceIndexBuild *build, const Lot *lot, int n, uint64 *line)
 }
 
 /*
- * False, and nothing done, unless the first entry is above all that the index
- * has.
+ * Appends the entries of the batch. Returns false, with nothing done, unless
+ * the first entry is above all that the index has.
  */
 static bool
 append_lot(UniqueAppend *append, const Lot *lot, uint64 *line)
@@ -259,7 +265,7 @@ append_lot(UniqueAppend *append, const Lot *lot, uint64 *line)
 	while (n < lot->count)
 	{
 		CHECK_FOR_INTERRUPTS();
-		/* Once others have gone beyond us, they are likely to go on. */
+		/* Another session that has inserted larger keys is likely to go on. */
 		if (taken >= 0)
 			taken = sluice_btree_append(build, lot->tuples + n, lot->count - n);
 		if (taken < 0)
@@ -278,8 +284,9 @@ append_lot(UniqueAppend *append, const Lot *lot, uint64 *line)
 }
 
 /*
- * These rows have just been inserted into the table. True: they have their
- * entries now. False: none has. An error names the line of its row.
+ * These rows have just been inserted into the table. Returns true if all of
+ * them have their entries now, and false if none has. An error names the line
+ * of its row.
  */
 bool
 sluice_unique_append_rows(UniqueAppend *append, const PlacedRow *rows, int count,
@@ -309,14 +316,14 @@ sluice_unique_append_rows(UniqueAppend *append, const PlacedRow *rows, int count
 	return done;
 }
 
-/* Whether the last lot went in by the page. */
+/* Whether leaves have been appended, and the last attempt succeeded. */
 bool
 sluice_unique_append_goes_on(const UniqueAppend *append)
 {
 	return append->taken->rows[SLUICE_INDEX_LEAVES] > 0 && append->next_pause == 0;
 }
 
-/* No more rows come. */
+/* Ends the appending: no more rows follow. */
 void
 sluice_unique_append_close(UniqueAppend *append)
 {

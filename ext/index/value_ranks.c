@@ -1,26 +1,27 @@
 /*
- * Values that only the server can compare, or form: other collations than
- * those of byte order, other types than those that the core knows.
+ * Ranks values that only the server can compare: those in collations other
+ * than byte order, and those of types that the core cannot order. Also forms
+ * values as an index stores them.
  *
- * The core keeps each different value once, and hands them over here. They are
- * sorted as PostgreSQL's own build sorts rows: by the operator class's sort
- * support, abbreviated keys first. Each value gets a rank, its position in
- * that order, and equal values get equal ranks; rows are then sorted by their
- * values' ranks, which the core does. For text with few different values this
- * costs comparisons by the collation for each different value instead of for
- * each row.
+ * The core keeps each different value once, and hands the values over here.
+ * They are sorted as PostgreSQL's own build sorts rows: by the operator
+ * class's sort support, abbreviated keys first. Each value gets a rank, its
+ * position in that order, and equal values get equal ranks. The core then
+ * sorts the rows by the ranks of their values. For text with few different
+ * values this needs comparisons by the collation for each different value
+ * instead of for each row.
  *
- * "Equal" is the operator class's word. Two values may be equal and not the
- * same: 1.0 and 1.00 as numeric, or the same text compressed in one row and
- * not in another. Each row then keeps its own value in the index.
+ * The operator class decides which values are equal. Two values may be equal
+ * but not the same: 1.0 and 1.00 as numeric, or the same text compressed in
+ * one row and not in another. Then each row keeps its own value in the index.
  *
- * Between two sorts values may come: a build that spills ranks what it has
+ * New values may come between two sorts: a build that spills ranks what it has
  * each time. The order of two values does not change when others come between
  * them, so runs that were sorted by earlier ranks are still in order.
  *
  * Comparisons run the server's code for the type and the collation, which may
- * allocate memory; `scratch` is reset every so often. The build can be
- * cancelled at the same points.
+ * allocate memory; `scratch` is reset at intervals. The build can be cancelled
+ * at the same points.
  */
 #include "index/build.h"
 
@@ -30,7 +31,7 @@
 #include "miscadmin.h"
 #include "utils/memutils.h"
 
-/* After so many comparisons their memory is freed. */
+/* After this many comparisons their memory is freed. */
 #define COMPARISONS 1024
 
 /* A value that the server compares. */
@@ -42,11 +43,11 @@ typedef struct Ranked
 
 struct SluiceIndexRanks
 {
-	MemoryContext context;		/* of all of it */
+	MemoryContext context;		/* of this struct and all that it points to */
 	SortSupportData sort;
 	bool		abbreviated;
 	bool		by_value;
-	bool		users;			/* the comparison function is a user's */
+	bool		users;			/* the comparison function is not the server's own */
 	SluiceIndexValues values;
 	Ranked *sorted;
 	size_t		count;
@@ -55,8 +56,8 @@ struct SluiceIndexRanks
 };
 
 /*
- * A value as the server's functions take it. The core aligns each image by 8
- * bytes.
+ * Returns a value as the server's functions take it. The core aligns each
+ * image to 8 bytes.
  */
 static Datum
 value_of(const SluiceIndexRanks *ranks, uint32 id)
@@ -67,8 +68,9 @@ value_of(const SluiceIndexRanks *ranks, uint32 id)
 }
 
 /*
- * For qsort_arg(), and for neighbours. It calls the server's code, so it can
- * be cancelled; no frame of the core is below it.
+ * Compares two values, for qsort_arg() and for adjacent ones. It calls the
+ * server's code and can be cancelled: no frame of the core is below it on the
+ * stack.
  */
 static int
 compare(const void *a, const void *b, void *arg)
@@ -97,7 +99,7 @@ compare(const void *a, const void *b, void *arg)
 							   value_of(ranks, right->id), false, &ranks->sort);
 }
 
-/* Opens what sorting the values of a column needs. */
+/* Prepares the sorting of a column's values. */
 static SluiceIndexRanks *
 open_ranks(Relation index, int column)
 {
@@ -121,7 +123,7 @@ open_ranks(Relation index, int column)
 	return ranks;
 }
 
-/* The values that were ranked are of no more use: others are going to come. */
+/* Frees the ranks: other values will follow. */
 void
 sluice_index_forget_ranks(SluiceIndexBuild *build)
 {
@@ -135,8 +137,8 @@ sluice_index_forget_ranks(SluiceIndexBuild *build)
 
 /*
  * Sorts the values that have no rank yet, into the end of `all`. A converter
- * keeps what it allocates for the next value (varstr_abbrev_convert() its
- * buffers): not in memory that comparisons free.
+ * may keep memory for the next value (varstr_abbrev_convert() keeps its
+ * buffers), so it must not use the context that comparisons reset.
  */
 static void
 sort_new(SluiceIndexRanks *ranks, Ranked *all)
@@ -158,7 +160,7 @@ sort_new(SluiceIndexRanks *ranks, Ranked *all)
 
 /*
  * Sorts the values that have come since the last time, and merges them with
- * the others.
+ * the earlier ones.
  */
 static void
 sort_values(SluiceIndexRanks *ranks)
@@ -171,7 +173,9 @@ sort_values(SluiceIndexRanks *ranks)
 				to = 0;
 
 	sort_new(ranks, all);
-	/* What is free in front of these is just as much as the old ones take. */
+	/*
+	 * The free space in front of these is just as large as the old ones need.
+	 */
 	while (left < old)
 	{
 		if (right < count && compare(&all[right], &ranks->sorted[left], ranks) < 0)
@@ -194,10 +198,11 @@ is_compressed(const SluiceIndexRanks *ranks, Form_pg_attribute att, uint32 id)
 
 /*
  * Equal values of a column are stored in different ways, some of them
- * compressed. Then each row keeps its own: from the beginning. And who wants
- * to know which rows share a posting list has to look at the values
- * themselves, where equal ones need not be the same: that is the stock
- * build's.
+ * compressed. If equal values should have the same bytes (`exact`), each row
+ * must keep its own form from the beginning: the build starts again with all
+ * columns ranked (rank_all). If the index deduplicates, and equal values of a
+ * key column need not have the same bytes, only the values themselves show
+ * which rows can share a posting list. That is left to the stock build.
  */
 static void
 note_forms(SluiceIndexBuild *build, bool exact)
@@ -217,7 +222,7 @@ note_forms(SluiceIndexBuild *build, bool exact)
 	}
 }
 
-/* Ranks all values of a column and tells the core. */
+/* Ranks all values of a column and gives the ranks to the core. */
 static void
 rank_column(SluiceIndexBuild *build, int column)
 {
@@ -242,8 +247,8 @@ rank_column(SluiceIndexBuild *build, int column)
 		differ |= equal[i] && (is_compressed(ranks, att, order[i - 1]) ||
 							   is_compressed(ranks, att, order[i]));
 		/*
-		 * Rows with the same value share a rank, so the core would take them
-		 * for equal.
+		 * Rows with the same value share a rank, so the core would treat them
+		 * as equal.
 		 */
 		if (ranks->users && compare(&ranks->sorted[i], &ranks->sorted[i], ranks) != 0)
 			build->unfit = "the operator class finds a value unequal to itself";
@@ -259,8 +264,8 @@ rank_column(SluiceIndexBuild *build, int column)
 }
 
 /*
- * Before rows are sorted, and after the last one: ranks what has come, or
- * finds the build unfit.
+ * Ranks the values that have come so far, or finds the build unfit; returns
+ * false then. Called before rows are sorted, and after the last row.
  */
 bool
 sluice_index_rank(SluiceIndexBuild *build)
@@ -283,8 +288,8 @@ sluice_index_rank(SluiceIndexBuild *build)
 }
 
 /*
- * The value as index_form_tuple() stores it: fetched if it is out of line,
- * then compressed if it is long and that makes it shorter.
+ * Returns the value as index_form_tuple() stores it: fetched if it is out of
+ * line, then compressed if it is long and compression makes it shorter.
  */
 static Datum
 stored_value(Form_pg_attribute att, Datum value)
@@ -303,7 +308,7 @@ stored_value(Form_pg_attribute att, Datum value)
 	return value;
 }
 
-/* The row's values as they are stored in the index, into stored. */
+/* Sets `stored` to the row's values as they are stored in the index. */
 void
 sluice_index_store_values(SluiceIndexBuild *build, const Datum *values,
 						  const bool *isnull, Datum *stored)

@@ -1,26 +1,26 @@
 /*
- * The one door to the indexes of a table that a COPY fills. The routes into the table hand over rows that are in
- * it, and get them back with their index entries and their AFTER ROW triggers done; how an entry gets into its
- * index is nobody's business but this room's:
+ * The only interface to the indexes of a table that a COPY fills. The routes into the table hand over rows that are in
+ * it. The writer sees to their index entries and their AFTER ROW triggers. How an entry gets into its index concerns
+ * this room alone:
  *
- *   row by row       by the executor, as stock COPY's (ExecInsertIndexTuples)
+ *   row by row       by the executor, as in stock COPY (ExecInsertIndexTuples)
  *   sorted           many entries, in the index's order (sorted_insert.c): those of a leaf of a B-tree together
  *                    (btree_merge.c), or each by the access method; those of a page of a GIN or hash index
  *                    together (gin_merge.c, hash_merge.c)
- *   whole leaves     behind the last leaf of a B-tree (btree_append.c; of a unique one, unique_append.c)
- *   merge, build     when all rows are in, by a new file (deferred.c, merge.c)
+ *   whole leaves     after the last leaf of a B-tree (btree_append.c; in a unique one, unique_append.c)
+ *   merge, build     a new file, when all rows are in (deferred.c, merge.c)
  *
- * strategy.c has the rule which of them an index gets, index_report.c what became of it.
+ * strategy.c has the rule that says which way an index gets, and index_report.c reports what was done.
  *
- * The invariant of all of them: when stock COPY would look into an index, or let others look, all entries that
- * stock COPY would have put there are there, or an error is raised that takes the rows back with them. Entries may
- * wait because until the command ends nobody sees the rows: other transactions do not, as the rows are uncommitted;
- * the command's own snapshot does not show them; AFTER triggers run after it. What is left are volatile functions
- * that the COPY itself calls: with volatile constraints no entry waits (`never`); see also sorted_insert.c.
+ * The invariant of all ways: when stock COPY would look into an index, or let others look, all entries that stock COPY
+ * would have put there are there, or an error is raised that also removes the rows. Entries may wait because no one
+ * sees the rows until the command ends. Other transactions do not, because the rows are uncommitted. The command's own
+ * snapshot does not show them. AFTER triggers run after the command. Only volatile functions that the COPY itself
+ * calls might see them: with volatile constraints no entry waits (`never`); see also sorted_insert.c.
  *
- * An index whose entries wait is taken out of rri->ri_IndexRelationDescs, so that the executor passes it by; it is
- * put back before the executor's state is closed. So ri_NumIndices is at any time the number of indexes that get
- * an entry with each row.
+ * An index whose entries wait is taken out of rri->ri_IndexRelationDescs, so that the executor skips it. It is put
+ * back before the executor's state is closed. So ri_NumIndices is at any time the number of indexes that get an entry
+ * with each row.
  */
 #include "index/build.h"
 
@@ -32,11 +32,12 @@
 #include "utils/memutils.h"
 
 /*
- * Whether indexes of the table may get new files: it is this transaction's
- * own, or locked. An unlogged one must have new files already. If a server
- * that is killed had flushed the making of a file's init fork and not the
- * abort that removed it, it makes the fork again, finds the main fork there,
- * and does not start. TRUNCATE risks that; a COPY must not.
+ * Whether indexes of the table may get new files: the table is this
+ * transaction's own, or locked. An unlogged table must have new files already.
+ * Suppose that a server is killed after it has flushed the creation of a
+ * file's init fork, but not the abort that removed the file. Then recovery
+ * creates the init fork again, finds the main fork there, and the server does
+ * not start. TRUNCATE takes that risk; a COPY must not.
  */
 static bool
 may_have_new_files(Relation rel)
@@ -48,10 +49,13 @@ may_have_new_files(Relation rel)
 		CheckRelationLockedByMe(rel, AccessExclusiveLock, true);
 }
 
-/* Partitions that may have memory at once; more rarely do, since batches are closed (heap/batches.c). */
+/*
+ * Partitions that may have memory at once. It is rare that more of them do,
+ * since batches are closed (heap/batches.c).
+ */
 #define PARTITIONS_AT_ONCE 64
 
-/* The most bytes for what waits for one purpose. */
+/* Returns the most bytes for one kind of data that waits. */
 static Size
 memory_of(const IndexWriter *writer)
 {
@@ -59,8 +63,8 @@ memory_of(const IndexWriter *writer)
 }
 
 /*
- * Where no row is taken back, a foreign key's values are checked once each:
- * see foreign_keys.c.
+ * If no row is taken back, each value of a foreign key is checked once: see
+ * foreign_keys.c.
  */
 static ForeignKeys *
 open_foreign_keys(const IndexWriter *writer, const SluiceDuplicates *duplicates)
@@ -72,9 +76,9 @@ open_foreign_keys(const IndexWriter *writer, const SluiceDuplicates *duplicates)
 }
 
 /*
- * Before the first row of a table, or of a partition. `never`: why each row
- * must have its entries at once, or NULL. `duplicates` are found when all rows
- * are in, if that can be.
+ * Opens the writer, before the first row of a table or of a partition.
+ * `never`: why each row must have its entries at once, or NULL. `duplicates`
+ * are searched for when all rows are in, if that is possible.
  */
 IndexWriter *
 sluice_index_open(ResultRelInfo *rri, EState *estate, CopyFromState cstate, CommandId cid,
@@ -89,12 +93,12 @@ sluice_index_open(ResultRelInfo *rri, EState *estate, CopyFromState cstate, Comm
 	writer->cstate = cstate;
 	writer->cid = cid;
 	writer->context = CurrentMemoryContext;
-	/* The batch of a partition may be closed and opened again: not these. */
+	/* Not for a partition: its batch may be closed and opened again. */
 	if (rri->ri_NumIndices > 0 && rri->ri_RootResultRelInfo == NULL && may_have_new_files(rel))
 	{
 		blocks = RelationGetNumberOfBlocks(rel);
 		writer->is_private = blocks == 0;
-		/* Of a temporary table no worker could read the index. */
+		/* Not for a temporary table: no worker could read its indexes. */
 		if (!RelationUsesLocalBuffers(rel))
 			writer->had_blocks = blocks;
 	}
@@ -111,8 +115,8 @@ sluice_index_open(ResultRelInfo *rri, EState *estate, CopyFromState cstate, Comm
 }
 
 /*
- * Whether the places of rows show which of two came first, and which rows an
- * index does not have yet.
+ * Whether rows must be placed in order: their TIDs then show which of two came
+ * first, and which rows an index does not have yet.
  */
 static bool
 needs_order(const IndexWriter *writer)
@@ -120,7 +124,7 @@ needs_order(const IndexWriter *writer)
 	return writer->is_private || writer->deferred != NIL;
 }
 
-/* Whether the executor has something to do for each row. */
+/* Whether the executor must do something for each row. */
 static bool
 needs_row_work(const IndexWriter *writer)
 {
@@ -133,7 +137,9 @@ needs_row_work(const IndexWriter *writer)
 		  rri->ri_TrigDesc->trig_insert_new_table));
 }
 
-/* From now on, until rows are handed over again. */
+/*
+ * Returns what the writer needs from now on, until rows are handed over again.
+ */
 IndexNeeds
 sluice_index_needs(const IndexWriter *writer)
 {
@@ -142,7 +148,10 @@ sluice_index_needs(const IndexWriter *writer)
 	return writer->sorted != NULL || needs_row_work(writer) ? SLUICE_INDEX_NEEDS_ROWS : SLUICE_INDEX_NEEDS_NOTHING;
 }
 
-/* Index entries and AFTER ROW triggers of one row, in stock COPY's order. */
+/*
+ * Inserts the index entries of one row and queues its AFTER ROW triggers, in
+ * stock COPY's order.
+ */
 static void
 finish_row(IndexWriter *writer, TupleTableSlot *slot)
 {
@@ -164,8 +173,8 @@ finish_row(IndexWriter *writer, TupleTableSlot *slot)
 }
 
 /*
- * More rows will come than one batch: the entries of a live table's indexes
- * may wait to be sorted.
+ * More rows will come than one batch. Entries of indexes that other sessions
+ * can reach may wait to be sorted from now on.
  */
 static void
 start_sorted_inserts(IndexWriter *writer)
@@ -180,8 +189,8 @@ start_sorted_inserts(IndexWriter *writer)
 }
 
 /*
- * The rows up to this one are in the table and its indexes. A table with rows
- * that is ours alone may have grown so much that some indexes are left for the
+ * The rows up to this one are in the table and its indexes. If a table that
+ * had rows is ours alone and has grown enough, some indexes are left for the
  * end.
  */
 static void
@@ -202,9 +211,9 @@ consider_merge(IndexWriter *writer, const ItemPointerData *last)
 }
 
 /*
- * How many of the rows are looked at together: those of one page if the
- * executor has something to do for each, else those of all pages that follow
- * upon one another.
+ * Returns how many of the rows are handled together: those of one page if the
+ * executor must do something for each row, else those of all consecutive
+ * pages.
  */
 static int
 rows_together(const NewRows *rows, int first, bool row_work)
@@ -223,7 +232,7 @@ rows_together(const NewRows *rows, int first, bool row_work)
 	return end - first;
 }
 
-/* The row in a slot that triggers and indexes can read. */
+/* Returns the row in a slot that triggers and indexes can read. */
 static TupleTableSlot *
 slot_of(const NewRows *rows, int i)
 {
@@ -253,7 +262,7 @@ sluice_index_rows(IndexWriter *writer, const NewRows *rows)
 		count = rows_together(rows, first, row_work);
 		if (told)
 			sluice_index_defer_rows(writer, rows->placed + first, count);
-		/* Indexes that are left for the end are out of it from now on. */
+		/* Some indexes may have been left for the end: check again. */
 		row_work = needs_row_work(writer);
 		for (int i = first; i < first + count && row_work; i++)
 		{
@@ -268,8 +277,9 @@ sluice_index_rows(IndexWriter *writer, const NewRows *rows)
 }
 
 /*
- * All rows are in: inserts the entries that wait, and builds the indexes that
- * were left for the end, with so many workers; at most with `most`.
+ * All rows are in. Inserts the waiting entries, and builds the indexes that
+ * were left for the end, with `workers` workers, or with `most` if the indexes
+ * need no more memory for that: see sluice_index_finish_deferred().
  */
 void
 sluice_index_finish(IndexWriter *writer, int workers, int most)
@@ -283,8 +293,8 @@ sluice_index_finish(IndexWriter *writer, int workers, int most)
 }
 
 /*
- * Says what became of the indexes, for the view pgsluice.last_copy. `writer`
- * is NULL where the rows went to partitions.
+ * Reports what became of the indexes, for the view pgsluice.last_copy.
+ * `writer` is NULL if the rows went to partitions.
  */
 void
 sluice_index_explain(const IndexWriter *writer, ResultRelInfo *rri, uint64 rows)
@@ -298,8 +308,8 @@ sluice_index_explain(const IndexWriter *writer, ResultRelInfo *rri, uint64 rows)
 }
 
 /*
- * It is not used any more; entries that wait are lost if nobody has called
- * sluice_index_finish().
+ * Frees the writer. Waiting entries are lost if sluice_index_finish() was not
+ * called.
  */
 void
 sluice_index_close(IndexWriter *writer)

@@ -1,9 +1,9 @@
 /*
  * COPY's options on_duplicate, on_duplicate_index and duplicates_to, as the
- * statement gives them: which index tells duplicates, which rights that takes,
- * what cannot be combined. How rows go in is elsewhere:
- * heap/speculative_insert.c where others may write, index/dedupe.c where
- * nobody else can reach the table.
+ * statement gives them: which index detects duplicates, which rights are
+ * needed, and what cannot be combined. Rows are inserted elsewhere:
+ * heap/speculative_insert.c if other sessions may write, index/dedupe.c if
+ * only this transaction can reach the table.
  *
  * The rights are those of INSERT … ON CONFLICT: SELECT on the columns of the
  * index, and with 'replace' UPDATE on the table.
@@ -24,7 +24,7 @@
 #include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
 
-/* The unique index by which the statement tells duplicates. */
+/* Returns the unique index by which the statement detects duplicates. */
 Oid
 sluice_duplicates_arbiter(const SluiceStatement *s)
 {
@@ -46,8 +46,8 @@ sluice_duplicates_arbiter(const SluiceStatement *s)
 						 errmsg("COPY option \"on_duplicate\" needs an index that is unique, valid and not deferrable: \"%s\"",
 								RelationGetRelationName(index))));
 			/*
-			 * The row that is there may have another key, and there may be
-			 * several.
+			 * The existing row may have another key, and there may be several
+			 * such rows.
 			 */
 			if (form->indisexclusion && s->options.on_duplicate == SLUICE_DUPLICATE_REPLACE)
 				sluice_refuse_combination("on_duplicate", "'replace' and a key WITHOUT OVERLAPS");
@@ -69,8 +69,9 @@ sluice_duplicates_arbiter(const SluiceStatement *s)
 }
 
 /*
- * The columns that the user has to be allowed to read, as for ON CONFLICT; all
- * of them where rows of the table are kept. Offset as in range tables.
+ * Returns the columns that the user must be allowed to read, as for ON
+ * CONFLICT. If rows of the table are kept in another one, these are all
+ * columns. Their numbers are offset as in range tables.
  */
 Bitmapset *
 sluice_duplicates_read_columns(const SluiceStatement *s)
@@ -102,8 +103,8 @@ sluice_duplicates_read_columns(const SluiceStatement *s)
 }
 
 /*
- * When the COPY begins. What cannot be combined is refused before any data is
- * read.
+ * Called when the COPY begins. What cannot be combined is rejected before any
+ * data is read.
  */
 void
 sluice_duplicates_open(SluiceDuplicates *duplicates, const SluiceStatement *s)

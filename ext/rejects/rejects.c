@@ -1,50 +1,51 @@
 /*
  * COPY's options rejects_to and max_rejects.
  *
- * THE PROMISE.  A record that cannot be loaded goes to the table that the
- * statement names, as it came, with its error; all others are loaded as if it
- * had not been there. A record is rejected for an error that is about its
+ * THE PROMISE.  A record that cannot be loaded goes unchanged, with its
+ * error, to the table that the statement names. All others are loaded as if it
+ * had not been there. A record is rejected only for an error that is about its
  * data. An error of the server (no space, a lock timeout, a cancel, a missing
- * right) ends the statement as before: sluice_is_about_the_data() has the list.
+ * right) ends the statement as before: sluice_is_about_the_data() has the
+ * list.
  *
- * TWO STAGES.  Values that the core leaves to the server are read first, in
- * subtransactions that write nothing and so take no transaction ID: a record
- * whose values cannot be read is rejected there. Then a group of rows is tried
- * within a subtransaction, with a separate executor, indexes and a level of
- * AFTER triggers. If anything fails because of the data, the whole group is
+ * TWO STAGES.  First the values that the core leaves to the server are read,
+ * in subtransactions that write nothing and so take no transaction ID. A
+ * record whose values cannot be read is found there. Then a group of rows is
+ * tried within a subtransaction, with a separate executor, indexes and a level
+ * of AFTER triggers. If anything fails because of the data, the whole group is
  * rolled back, and smaller groups are tried, down to the one record that is at
  * fault.
  *
- * WHY A SUBTRANSACTION FOR A GROUP.  Only a rollback takes back what a failed
+ * WHY A SUBTRANSACTION FOR A GROUP.  Only a rollback undoes what a failed
  * insertion has done by then: rows, index entries, queued triggers, what
- * triggers did. Whatever an attempt changes of the load's own state is changed
- * in a copy (AttemptWork.inner) and taken over if the attempt succeeds. What
- * lies outside of it is put back by hand: the report, the progress view, what
- * input functions remember (renew_functions).
+ * triggers did. An attempt changes the load's own state in a copy
+ * (AttemptWork.inner), which is taken over if the attempt succeeds. State
+ * outside of the copy is restored explicitly: the report, the progress view
+ * (base/subtransaction.c), what input functions remember (renew_functions).
  *
- * HOW THE RECORD IS FOUND.  An error that comes row by row names its line:
- * everything before it is tried as the next group, which succeeds, and then
- * the row is alone. An error that comes for all rows together (a deferred
- * check, a statement's end) names the last line, or none: then the group is
- * halved. After a record was rejected, the next group is as large as the
- * distance between two bad records lets one expect.
+ * HOW THE RECORD IS FOUND.  An error that is raised for one row names its
+ * line. Everything before the row is tried as the next group, which succeeds,
+ * and then the row is tried alone. An error that is raised for all rows
+ * together (a deferred check, a statement's end) names the last line, or none:
+ * then the group is halved. After a record was rejected, the size of the next
+ * group follows from the distance between the last two bad records.
  *
  * THE COST.  Each group takes a transaction ID, and beyond 64 of them
  * (PGPROC_MAX_CACHED_SUBXIDS) snapshots of all other sessions get slower. So
- * rows wait for others to form a group with, in memory of their own, and while
- * all goes well, groups grow up to WAITING_MOST. After a failure they begin
+ * rows wait for others to form a group with, in separate memory. While no
+ * record fails, groups grow up to WAITING_MOST. After a failure they begin
  * small again.
  *
- * THE ORDER of rows in the table is that of the input: a group is not tried
- * before all before it are in, or rejected. That holds for the reject table,
- * too.
+ * THE ORDER of rows in the table is that of the input: a group is tried only
+ * after all rows before it are in, or rejected. That holds for the reject
+ * table, too.
  *
  * Foreign keys of the table to itself that are checked at the statement's end
- * are refused: here a "statement" is a group, and a parent that comes later
+ * are not allowed: here a "statement" is a group, and a parent that comes later
  * would be missed.
  *
  * The rejects' table is written outside of any attempt, so that a rollback of
- * an attempt does not take away what was rejected before.
+ * an attempt does not remove what was rejected before.
  */
 #include "rejects/rejects.h"
 
@@ -66,7 +67,7 @@ static const Oid reject_types[] = {
 };
 
 /*
- * Memory of the rows that wait for their attempt: after a failure, and at
+ * Memory of the rows that wait for their attempt: after a failure, and the
  * most.
  */
 #define WAITING_FIRST ((Size) 256 << 10)
@@ -75,9 +76,9 @@ static const Oid reject_types[] = {
 /* Rows that wait: of a slice, or one that the server has read. */
 typedef struct SluiceWaiting
 {
-	SluiceSlice slice;			/* what it points to was copied, unless it is tried at once */
+	SluiceSlice slice;			/* what it points to is copied, unless the rows are tried at once */
 	uint64		lines;			/* lines before it */
-	Datum	   *values;			/* of its asks, read already; NULL: they are still to be read */
+	Datum	   *values;			/* of its asks, if they have been read; else NULL */
 	ErrorData **unreadable;		/* of its rows: why they cannot be read, or NULL */
 	bool		by_server;		/* NOT NULL constraints were not checked */
 } SluiceWaiting;
@@ -88,29 +89,29 @@ struct SluiceRejects
 	int64		limit;			/* or SLUICE_NO_LIMIT */
 	uint64		count;
 	size_t		group;			/* how many rows are tried together next */
-	size_t		accepted;		/* rows since the last one that was tried and rejected */
-	MemoryContext attempt;		/* of what one attempt needs, and of its error */
+	size_t		accepted;		/* rows since the last record that was rejected */
+	MemoryContext attempt;		/* for one attempt, and its error */
 	MemoryContext waiting_context;	/* of rows that wait, and of their errors */
 	List	   *waiting;		/* of SluiceWaiting, in their order */
-	Size		room;			/* how much memory they may take before they are tried */
+	Size		room;			/* how much memory they may take until they are tried */
 	TupleTableSlot *slot;		/* for a record that the server reads */
-	MemoryContext functions;	/* of what input functions remember */
+	MemoryContext functions;	/* for what input functions remember */
 	StringInfoData long_record; /* one that does not fit into the source's memory */
 };
 
-/* What an attempt is to do; what it found. */
+/* What an attempt is to do, and what it found. */
 typedef struct SluiceAttempt
 {
-	const SluiceWaiting *rows;	/* of these, from one up to another; */
+	const SluiceWaiting *rows;	/* these rows, from `from` up to `to`; */
 	size_t		from;
 	size_t		to;
 	const List *all;			/* or else all of these */
 	ErrorData  *error;			/* why it failed, or NULL */
-	uint64		line;			/* at which it failed */
+	uint64		line;			/* of the error */
 } SluiceAttempt;
 
 /*
- * Whether it is a foreign key to one of these tables that is looked at before
+ * Whether it is a foreign key to one of these tables that is checked before
  * the transaction's end.
  */
 static bool
@@ -123,9 +124,10 @@ refers_to(HeapTuple tuple, TupleDesc desc, const void *targets)
 }
 
 /*
- * With a foreign key to itself, to a partition that takes its rows or to the
- * whole that it is a part of, a row's parent may come later. A partition may
- * have such a key of its own.
+ * Whether a row's parent may come later in the input. That is so with a
+ * foreign key of the table to itself, to a partition that takes its rows, or
+ * to the partitioned table of which it is a part. A partition may have its own
+ * key of this kind.
  */
 static bool
 refers_to_itself(Relation rel)
@@ -145,8 +147,8 @@ refers_to_itself(Relation rel)
 }
 
 /*
- * Gives rows to the table, as if they had just been formed. Rows that the
- * server has read have not had their NOT NULL constraints checked by the core.
+ * Inserts rows into the table, as if they had just been formed. The core has
+ * not checked the NOT NULL constraints of rows that the server has read.
  */
 static void
 accept_waiting(SluiceLoad *load, const SluiceWaiting *rows, size_t from, size_t to)
@@ -161,7 +163,7 @@ accept_waiting(SluiceLoad *load, const SluiceWaiting *rows, size_t from, size_t 
 	load->check_rows = check_rows;
 }
 
-/* One attempt's work, in its subtransaction. */
+/* Does the work of one attempt, in its subtransaction. */
 static void
 attempt_rows(SluiceLoad *load, const SluiceAttempt *attempt)
 {
@@ -183,7 +185,7 @@ attempt_rows(SluiceLoad *load, const SluiceAttempt *attempt)
 	sluice_close_executor(load);
 }
 
-/* Where input functions and defaults keep what they remember. */
+/* Creates the context for what input functions and defaults remember. */
 static MemoryContext
 open_functions(MemoryContext parent)
 {
@@ -191,9 +193,9 @@ open_functions(MemoryContext parent)
 }
 
 /*
- * An error may have left input functions and defaults in the middle of
- * something. The new defaults are made from the old ones' expressions, so the
- * old ones are freed last.
+ * Replaces the state of input functions and defaults, which an error may have
+ * left incomplete. The new defaults are made from the old ones' expressions,
+ * so the old ones are freed last.
  */
 static void
 renew_functions(SluiceLoad *load)
@@ -217,8 +219,8 @@ renew_functions(SluiceLoad *load)
 }
 
 /*
- * Notes the column whose value was being read; the next record begins with
- * none.
+ * Notes the column whose value was being read. The next record begins without
+ * one.
  */
 static void
 name_column(SluiceLoad *load, ErrorData *error)
@@ -235,11 +237,11 @@ name_column(SluiceLoad *load, ErrorData *error)
 /* One attempt, as work of a subtransaction. */
 typedef struct AttemptWork
 {
-	SluiceLoad	inner;			/* what an attempt that fails has changed of the load is dropped */
+	SluiceLoad	inner;			/* changes by an attempt that fails are dropped with it */
 	SluiceAttempt *attempt;
 } AttemptWork;
 
-/* As work of a subtransaction. */
+/* The callback that runs an attempt in a subtransaction. */
 static void
 run_attempt_work(void *arg)
 {
@@ -249,9 +251,9 @@ run_attempt_work(void *arg)
 }
 
 /*
- * Runs the attempt. True if the rows are in; otherwise nothing is, and
- * attempt->error says why, until the next attempt. An error that is not about
- * the data is raised again.
+ * Runs the attempt. Returns true if the rows are in. Otherwise nothing is in,
+ * and attempt->error says why, until the next attempt. An error that is not
+ * about the data is raised again.
  */
 static bool
 run_attempt(SluiceLoad *load, SluiceAttempt *attempt)
@@ -283,8 +285,8 @@ run_attempt(SluiceLoad *load, SluiceAttempt *attempt)
 }
 
 /*
- * A record cannot be read: if that is because of its data, the load goes on
- * with the next one.
+ * A record cannot be read. If that is because of its data, the load goes on
+ * with the next one; otherwise the error is raised again.
  */
 static void
 end_reading(SluiceLoad *load, ErrorData *error)
@@ -296,7 +298,7 @@ end_reading(SluiceLoad *load, ErrorData *error)
 	renew_functions(load);
 }
 
-/* The values of a slice's rows, as work of a subtransaction. */
+/* The reading of a slice's values, as work of a subtransaction. */
 typedef struct ReadWork
 {
 	SluiceLoad *load;
@@ -308,8 +310,8 @@ typedef struct ReadWork
 } ReadWork;
 
 /*
- * As work of a subtransaction. `row` says where it was when it failed, and
- * where to go on.
+ * The callback that reads values in a subtransaction. After a failure `row` is
+ * the row at fault, and the caller goes on after it.
  */
 static void
 run_read_work(void *arg)
@@ -334,7 +336,7 @@ run_read_work(void *arg)
 	work->load->record = NULL;
 }
 
-/* Of all rows of the slice. */
+/* Returns the number of asks of all rows of the slice. */
 static size_t
 count_asks(const SluiceSlice *slice)
 {
@@ -347,8 +349,8 @@ count_asks(const SluiceSlice *slice)
 
 /*
  * Reads the values that the core has left to the server, of all rows of the
- * slice. Rows whose values cannot be read are noted with their errors. It
- * costs no transaction ID.
+ * slice. Rows whose values cannot be read are noted with their errors. This
+ * takes no transaction ID.
  */
 static void
 read_values(SluiceLoad *load, SluiceWaiting *rows)
@@ -358,7 +360,7 @@ read_values(SluiceLoad *load, SluiceWaiting *rows)
 	size_t		asks = count_asks(slice);
 
 	/*
-	 * Where functions may look at the rows before, each is read when these are
+	 * If functions may look at earlier rows, each row is read after these are
 	 * in.
 	 */
 	if (asks == 0 || load->volatile_checks)
@@ -379,7 +381,7 @@ read_values(SluiceLoad *load, SluiceWaiting *rows)
 	}
 }
 
-/* A column of the rejects' table. */
+/* Returns a text column of the rejects' table. */
 static Datum
 text_or_null(const char *text, bool *isnull)
 {
@@ -387,7 +389,7 @@ text_or_null(const char *text, bool *isnull)
 	return text ? CStringGetTextDatum(text) : (Datum) 0;
 }
 
-/* Over the limit, the last one's error ends the statement. */
+/* Ends the statement: the record of this error is beyond the limit. */
 static void
 refuse_too_many(SluiceLoad *load, const ErrorData *error, uint64 line)
 {
@@ -401,7 +403,9 @@ refuse_too_many(SluiceLoad *load, const ErrorData *error, uint64 line)
 			 errhint("A higher max_rejects lets more pass, max_rejects 'none' any number.")));
 }
 
-/* Keeps the record that failed by itself. Its line end is not part of it. */
+/*
+ * Keeps the record that failed when it was tried alone, without its line end.
+ */
 static void
 reject(SluiceLoad *load, const ErrorData *error, const char *record, size_t len, uint64 line)
 {
@@ -434,7 +438,7 @@ reject(SluiceLoad *load, const ErrorData *error, const char *record, size_t len,
 }
 
 /*
- * Whether there is anything to try: a group of nothing but unreadable records
+ * Whether there is anything to try. A group that has only unreadable records
  * needs no transaction ID.
  */
 static bool
@@ -451,8 +455,8 @@ has_readable_rows(const SluiceAttempt *attempt)
 }
 
 /*
- * The row at which the group failed; else the one in its middle. What is found
- * when all of them go in together names the last one.
+ * Returns the row at which the group failed, or else the one in its middle. An
+ * error that is found for all rows together names the last one.
  */
 static size_t
 failed_at(const SluiceAttempt *attempt)
@@ -477,7 +481,10 @@ reject_row(SluiceLoad *load, const SluiceWaiting *rows, size_t i, const ErrorDat
 		   rows->lines + row->line);
 }
 
-/* The others of these rows are in the table. */
+/*
+ * Keeps the unreadable rows among these, with their errors. The others are in
+ * the table.
+ */
 static void
 reject_unreadable(SluiceLoad *load, const SluiceWaiting *rows, size_t from, size_t to)
 {
@@ -490,7 +497,7 @@ reject_unreadable(SluiceLoad *load, const SluiceWaiting *rows, size_t from, size
 
 /*
  * Tries these rows in groups that get smaller until all bad ones are found.
- * True: there was none to find.
+ * Returns true if there were none.
  */
 static bool
 try_groups(SluiceLoad *load, const SluiceWaiting *rows)
@@ -519,7 +526,7 @@ try_groups(SluiceLoad *load, const SluiceWaiting *rows)
 		else
 		{
 			reject_row(load, rows, attempt.from++, attempt.error);
-			/* The next one is most likely as far away. */
+			/* The next one is likely to be as far away. */
 			rejects->group = Min(Max(rejects->accepted * 2, 1), SLUICE_SLICE_ROWS);
 			rejects->accepted = 0;
 		}
@@ -554,7 +561,7 @@ sluice_rejects_flush(SluiceLoad *load)
 	MemoryContextReset(rejects->waiting_context);
 }
 
-/* Into the memory of rows that wait. */
+/* Copies bytes into the memory of rows that wait. */
 static void *
 copy_bytes(const void *bytes, Size len)
 {
@@ -562,8 +569,9 @@ copy_bytes(const void *bytes, Size len)
 }
 
 /*
- * Whether the next rows are tried at once, and those that wait before them:
- * they are very long, or functions may look at the rows before.
+ * Whether the next rows are tried at once, because they are very long or
+ * because functions may look at earlier rows. Then the rows that wait are
+ * tried first, here.
  */
 static bool
 tries_at_once(SluiceLoad *load, Size len)
@@ -575,7 +583,8 @@ tries_at_once(SluiceLoad *load, Size len)
 }
 
 /*
- * Adds rows to those that wait, or tries them if they are to be tried at once.
+ * Adds rows to those that wait. Tries them if `at_once`, or if there is no
+ * more room.
  */
 static void
 add_waiting(SluiceLoad *load, SluiceWaiting *rows, bool at_once)
@@ -598,7 +607,7 @@ add_waiting(SluiceLoad *load, SluiceWaiting *rows, bool at_once)
 		sluice_rejects_flush(load);
 }
 
-/* Rows that the core has formed. */
+/* Takes the rows that the core has formed, in place of rows/. */
 static void
 accept_slice(SluiceLoad *load, const SluiceSlice *slice)
 {
@@ -618,8 +627,8 @@ accept_slice(SluiceLoad *load, const SluiceSlice *slice)
 }
 
 /*
- * Reads on until the record at the source's start is there as a whole. False:
- * it fills the slice, or has bytes that cannot be converted.
+ * Reads on until the record at the source's start is complete. Returns false
+ * if it fills the slice, or has bytes that cannot be converted.
  */
 static bool
 find_end(SluiceLoad *load, SluiceRecordEnd *search, uint32 more)
@@ -639,9 +648,9 @@ find_end(SluiceLoad *load, SluiceRecordEnd *search, uint32 more)
 }
 
 /*
- * The record at the source's start, and `more` after it, taken out of it for
- * the server to read. A long one may be as long as stock COPY's own line may
- * be.
+ * Takes the record at the source's start, and `more` after it, out of the
+ * source for the server to read. A long one may be as long as a line of stock
+ * COPY.
  */
 static void
 take_record(SluiceLoad *load, SluiceRecordEnd *search, uint32 more, SluiceSource *lent)
@@ -679,7 +688,9 @@ take_record(SluiceLoad *load, SluiceRecordEnd *search, uint32 more, SluiceSource
 	lent->bytes = src->bytes;
 }
 
-/* A record, read by stock COPY's parser, as work of a subtransaction. */
+/*
+ * The reading of a record by stock COPY's parser, as work of a subtransaction.
+ */
 typedef struct RecordWork
 {
 	SluiceLoad *load;
@@ -688,10 +699,11 @@ typedef struct RecordWork
 } RecordWork;
 
 /*
- * The core leaves a record with a NULL where none may be to the server. Such a
- * one cannot go into the table, unless WHERE excludes it. The error of a
- * partition names another table, and with generated columns it shows their
- * values: then it is found when the row is inserted.
+ * The core leaves a record to the server if a NOT NULL column gets a NULL.
+ * Such a record cannot go into the table, unless WHERE excludes it, so its
+ * error is raised now. There are exceptions: the error of a partition names
+ * another table, and with generated columns the error shows their values. Then
+ * it is raised when the row is inserted.
  */
 static void
 check_not_null(SluiceLoad *load, TupleTableSlot *slot)
@@ -711,8 +723,9 @@ check_not_null(SluiceLoad *load, TupleTableSlot *slot)
 }
 
 /*
- * As work of a subtransaction: one record, by stock COPY's parser. The tuple
- * is made outside of the per-tuple memory, which the next record resets.
+ * The callback that reads one record in a subtransaction, by stock COPY's
+ * parser. The tuple is formed outside of the per-tuple memory, which the next
+ * record resets.
  */
 static void
 run_record_work(void *arg)
@@ -741,8 +754,8 @@ run_record_work(void *arg)
 }
 
 /*
- * One record through stock COPY's parser; the row then waits with the others.
- * False at the end of the data.
+ * Reads one record by stock COPY's parser; the row then waits with the others.
+ * Returns false at the end of the data.
  */
 static bool
 ask_server(SluiceLoad *load)
@@ -793,7 +806,7 @@ ask_server(SluiceLoad *load)
 }
 
 /*
- * The header by itself, all lines of it: if it is not as it has to be, the
+ * Reads the header by itself, all lines of it. If it is not as it must be, the
  * statement ends.
  */
 void
@@ -806,14 +819,17 @@ sluice_rejects_read_header(SluiceLoad *load)
 	(void) sluice_take_server_row(load, &lent);
 	load->lines = search.lines;
 	load->slice.eol = (uint8_t) search.eol;
-	/* By a \. at its end, wherever the data comes from. */
+	/*
+	 * A \. ended the header, and with it the data, wherever the data comes
+	 * from.
+	 */
 	if (lent.ended)
 		sluice_source_end(&load->source);
 }
 
 /*
- * When the COPY begins. From here on rows and records come here instead of
- * rows/.
+ * Called when the COPY begins. From here on rows and records come here instead
+ * of to rows/.
  */
 SluiceRejects *
 sluice_rejects_open(const SluiceStatement *s, SluiceLoad *load)
@@ -841,7 +857,7 @@ sluice_rejects_open(const SluiceStatement *s, SluiceLoad *load)
 	return rejects;
 }
 
-/* Reports how many there were. */
+/* Reports how many records were rejected. */
 void
 sluice_rejects_close(SluiceRejects *rejects)
 {

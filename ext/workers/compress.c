@@ -1,36 +1,39 @@
 /*
- * Values that are compressed before the leader inserts their rows, by workers:
- * most of the time of a COPY of wide rows is spent there.
+ * Workers compress values before the leader inserts their rows: most of the
+ * time of a COPY of wide rows is spent on that.
  *
- * The leader's toaster (heap_toast_insert_or_update) then finds a value that is
- * compressed, does not try it again, and stores it in the row or out of line.
+ * The leader's toaster (heap_toast_insert_or_update) then finds a value that
+ * is compressed, does not try it again, and stores it in the row or out of
+ * line.
  *
  * WHY THE TABLE IS AS STOCK COPY LEAVES IT, TO THE BYTE.  A worker takes the
- * first of the toaster's four steps, by the server's own functions: while the
- * row is too large, the largest value that is not done yet is compressed, and
- * goes out of line if it is still larger than a whole row may be. The worker
- * moves nothing out of line; it continues as if it had. Then the toaster does
- * the following to the row that the worker has formed:
+ * first of the toaster's four steps, by the server's own functions. While the
+ * row is too large, it compresses the largest value that is not done yet. A
+ * value that is still larger than a whole row may be goes out of line. The
+ * worker moves nothing out of line; it continues as if it had. Then the
+ * toaster does the following to the row that the worker has formed:
  *
- *    first step    it passes over compressed values, tries those again that
- *                  cannot be compressed, and, as the row is still too large,
- *                  those that its first step would not have come to. The worker
- *                  tries these too. If one can be compressed, the row stays as
- *                  it was (would_compress_more)
- *    second step   the largest values go out of line until the row fits: first
- *                  those that were to go in the first step. Each of these is larger than a
- *                  whole row may be and all others are smaller, so all of them
- *                  go, and no other one before them
- *    the others    as without the worker
+ *    first step    It skips compressed values, and tries those again that
+ *                  cannot be compressed. If the row is still too large, it
+ *                  goes on to values that its first step would not have
+ *                  reached without the worker. The worker tries these too,
+ *                  and if one can be compressed, the row stays as it was
+ *                  (would_compress_more).
+ *    second step   The largest values go out of line until the row fits, first
+ *                  those that were to go in the first step. Each of these is
+ *                  larger than a whole row may be, and all others are smaller.
+ *                  So all of them go, and no other one before them.
+ *    the others    As without the worker.
  *
- * A row that is not too large any more is left as it is by both. A row that
- * the toaster would not look at, since it is shorter than the threshold, and
- * that has a step before it, stays as it was.
+ * A row that is no longer too large is left as it is by both. If the toaster
+ * has more to do, but the row is now shorter than the threshold, the toaster
+ * would not look at it: such a row stays as it was.
  *
  * WHICH TABLES.  The row of the chunk must be the one that is inserted: no
- * partitions (they have settings of their own), generated columns or volatile
+ * partitions (they have their own settings), generated columns or volatile
  * defaults. Indexes get their entries from the row too, and would store the
- * compressed value: none may have a column that can be compressed.
+ * compressed value. So no index may have a column that can be compressed, an
+ * expression or a predicate.
  */
 #include "workers/workers.h"
 
@@ -41,7 +44,7 @@
 #include "access/toast_internals.h"
 #include "catalog/pg_proc.h"
 
-/* Rows of so many bytes of data are worth it. */
+/* Compression by workers pays for rows of this many bytes of data. */
 #define WIDE_ROW 4096
 
 /* Whether values of the column may be compressed. */
@@ -76,8 +79,8 @@ indexes_get_values(const SluiceLoad *load)
 }
 
 /*
- * The size that the toaster aims at, for workers that compress; 0: they do
- * not. Looked at when workers start, after the first rows.
+ * Returns the size that the toaster aims at, for workers that compress; 0:
+ * they do not. Called when workers start, after the first rows.
  */
 uint32
 sluice_compression_target(const SluiceLoad *load)
@@ -102,8 +105,8 @@ sluice_compression_target(const SluiceLoad *load)
 }
 
 /*
- * Whether the toaster would compress a value that the first step, as the
- * worker has taken it, has not come to.
+ * Whether the toaster would compress a value that the worker's first step has
+ * not reached.
  */
 static bool
 would_compress_more(ToastTupleContext *toast)
@@ -122,7 +125,7 @@ would_compress_more(ToastTupleContext *toast)
 	return false;
 }
 
-/* Bytes of the values that a row of the target's size has room for. */
+/* Returns how many bytes of values a row of the target's size has room for. */
 static Size
 room_for_values(const ToastTupleContext *toast, uint32 target)
 {
@@ -134,9 +137,9 @@ room_for_values(const ToastTupleContext *toast, uint32 target)
 }
 
 /*
- * Takes the toaster's first step on a row's values, which become those with
- * which it goes to the leader. False: it goes as it was. *values_done counts
- * those that were compressed.
+ * Takes the toaster's first step on a row's values. Sets `values` to those
+ * with which the row goes to the leader. Returns false if the row must go as
+ * it was. *values_done counts the values that were compressed.
  */
 static bool
 compress_values(ToastTupleContext *toast, Datum *values, uint32 target, uint64 *values_done)
@@ -176,14 +179,14 @@ compress_values(ToastTupleContext *toast, Datum *values, uint32 target, uint64 *
 		return false;
 	if (fits && !moves)
 		return true;
-	/* The toaster has more to do. */
+	/* The toaster has more to do: see the head of the file. */
 	return MAXALIGN(SizeofHeapTupleHeader) + heap_compute_data_size(desc, values, toast->ttc_isnull) > TOAST_TUPLE_THRESHOLD &&
 		!would_compress_more(toast);
 }
 
 /*
- * Compresses the values of a row as the toaster will want them: gives the row,
- * or NULL if it stays as it is. In the current memory context.
+ * Compresses the values of a row as the toaster would. Returns the new row, in
+ * the current memory context, or NULL if the row stays as it is.
  */
 HeapTuple
 sluice_compress_row(TupleDesc desc, HeapTuple tuple, uint32 target, uint64 *values_done)

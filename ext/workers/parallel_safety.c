@@ -1,14 +1,14 @@
 /*
- * Whether workers may read what the core does not: every type that has to be
- * asked for must have a function that is safe in a worker and sees there what
- * it would see in the leader.
+ * Decides whether workers may read the values that the core does not read. For
+ * every type of such values there must be a function that is safe in a worker
+ * and that sees there what it would see in the leader.
  *
- * Safe means marked PARALLEL SAFE, not volatile, and in the server's own
- * language or C: a function in PL/pgSQL may look at the table that the leader
- * is filling, whatever its mark says. Looked at are all parts of a type: the
- * elements of an array, the fields of a composite type, the base of a domain,
- * the subtype of a range. A domain's own input function is not parallel safe;
- * what matters are its constraints.
+ * A function is safe if it is marked PARALLEL SAFE, not volatile, and in the
+ * server's own language or C. A function in PL/pgSQL may look at the table
+ * that the leader is filling, whatever its mark says. All parts of a type are
+ * checked: the elements of an array, the fields of a composite type, the base
+ * type of a domain, the subtype of a range. A domain's own input function is
+ * not parallel safe; its constraints are checked instead.
  *
  * The statement must not change what functions see, either: no serializable
  * transaction (workers would have to share its predicate locks), no replaced
@@ -30,7 +30,7 @@
 
 static const char *type_why_not(Oid type, bool binary);
 
-/* The same for each field. */
+/* Checks each field of a composite type. */
 static const char *
 composite_why_not(Oid type, bool binary)
 {
@@ -46,7 +46,10 @@ composite_why_not(Oid type, bool binary)
 	return reason;
 }
 
-/* A type and those that its values consist of. */
+/*
+ * Returns why workers may not read values of a type, or NULL. Also checks the
+ * types of which its values consist.
+ */
 static const char *
 type_why_not(Oid type, bool binary)
 {
@@ -71,7 +74,10 @@ type_why_not(Oid type, bool binary)
 
 	if (kind == TYPTYPE_DOMAIN)
 	{
-		/* domain_in is not safe for what the constraints may be. */
+		/*
+		 * domain_in() is not marked safe because of possible constraints:
+		 * check them.
+		 */
 		const char *reason = sluice_domain_why_not(type);
 
 		if (reason)
@@ -85,8 +91,8 @@ type_why_not(Oid type, bool binary)
 }
 
 /*
- * Reasons that lie in the statement or its transaction: see the head of the
- * file.
+ * Returns a reason in the statement or its transaction, or NULL: see the head
+ * of the file.
  */
 static const char *
 statement_why_not(const SluiceLoad *load)
@@ -97,7 +103,7 @@ statement_why_not(const SluiceLoad *load)
 		return "there is no snapshot";
 	if (load->duplicates.mode == SLUICE_DUPLICATE_REPLACE)
 		return "rows of this transaction may be replaced";
-	/* What it does in the leader, input functions elsewhere would not see. */
+	/* Input functions in a worker would not see what it does in the leader. */
 	if (load->volatile_checks)
 		return "a CHECK constraint or a condition is volatile";
 	if (load->source.binary && pg_get_client_encoding() != GetDatabaseEncoding())
@@ -106,9 +112,9 @@ statement_why_not(const SluiceLoad *load)
 }
 
 /*
- * Says for each column how workers read it; returns whether they are to join
- * the leader's session, for that or for other work (`work`). If they would
- * have to and may not, the report says why.
+ * Sets for each column how workers read it. Returns whether workers are to
+ * join the leader's session, for that or for other work (`work`). If they
+ * would have to and may not, the report says why.
  */
 bool
 sluice_workers_may_join(const SluiceLoad *load, SluiceReadColumn *columns, bool work)

@@ -1,5 +1,5 @@
 /*
- * The leader's side of a load with workers: fills chunks that end where
+ * The leader's side of a load with workers: it fills chunks that end where
  * records end, and installs them in their order.
  *
  *    leader:   reads bytes -> chunk n+2      installs chunk n
@@ -9,42 +9,42 @@
  * to one process at a time:
  *
  *    the leader    from the moment it is free until `filled` counts it
- *    a former      the process that claims it, by a compare-and-exchange on
- *                  `claimed`, until its state is FORMED; a worker, or the
- *                  leader when it would otherwise wait
+ *    the claimant  from its compare-and-exchange on `claimed` until the state
+ *                  of the chunk is FORMED; it is a worker, or the leader when
+ *                  it would otherwise wait
  *    the leader    from FORMED on, to install its rows, until `consumed`
  *                  counts it
  *
- * Each handing over is an atomic write after a write barrier and a read
- * followed by a read barrier. There are no locks, so a process that dies
- * cannot leave one behind. A worker that ends in the middle of a chunk marks
- * it ABANDONED in its exit callback, and the leader forms it again: the input
- * is still there, for forming does not change it.
+ * Each hand-over is an atomic write after a write barrier and a read followed
+ * by a read barrier. There are no locks, so a process that dies cannot leave
+ * one behind. A worker that ends in the middle of a chunk marks it ABANDONED
+ * in its exit callback, and the leader forms it again: the input is still
+ * there, because forming does not change it.
  *
- * ORDER.  Rows go into the table in the order of the input, as chunks are
+ * ORDER.  Rows go into the table in the order of the input, because chunks are
  * installed by number. So errors come in stock COPY's order, a sequence's
  * values are drawn in order, and on_duplicate sees which row came first.
  *
  * WHERE A CHUNK IS CUT.  At the last record end that is certain without
  * knowing what came before the chunk (sluice_last_record_end() in
- * rows/record.c). The rest goes to the front of the next chunk. Where no end
- * is certain (CR line ends, an escape that is not the quote, a record longer
- * than a chunk) the load goes on without workers.
+ * rows/record.c). The rest goes to the front of the next chunk. If no end is
+ * certain (CR line ends, an escape that is not the quote, a record longer than
+ * a chunk), the load goes on without workers.
  *
- * WHAT THE CORE LEAVES of a chunk, because a value or a record is the server's
- * to read, goes through the leader's own loop as a source of its own, which is
- * `sealed`: nothing can be read beyond it. If stock COPY's parser wants to
- * look further, to name a byte at the chunk's end, it is shown what follows
- * but cannot use it up.
+ * WHAT THE CORE LEAVES of a chunk, because the server must read a value or a
+ * record, goes through the leader's own loop. There it is a separate source,
+ * which is `sealed`: nothing can be read beyond it. If stock COPY's parser
+ * must look further, to name a byte at the chunk's end, it is shown the
+ * following bytes but cannot use them up.
  *
  * THE LEADER NEVER DEPENDS ON A WORKER.  It starts workers and goes on. If
- * none comes, it forms all chunks itself; what it loses is the time for
+ * none starts, it forms all chunks itself, and loses only the time for
  * copying.
  *
  * ERRORS.  The segment belongs to a resource owner. When the statement ends,
- * well or badly, detaching from it sets `stop` and wakes the workers. Workers
- * that have joined the leader's transaction are waited for on the way, since
- * their snapshot and locks are the leader's.
+ * with or without an error, detaching from the segment sets `stop` and wakes
+ * the workers. Then the leader waits for workers that have joined its
+ * transaction, because their snapshot and locks are the leader's.
  */
 #include "workers/workers.h"
 
@@ -58,12 +58,15 @@
 #include "utils/wait_event.h"
 
 /*
- * Of a chunk with pgsluice.debug_force_routes: few bytes, so that little data
- * makes several.
+ * Input of a chunk with pgsluice.debug_force_routes: few bytes, so that little
+ * data makes several chunks.
  */
 #define FORCED_INPUT ((Size) 512)
 
-/* And so long, in milliseconds, the leader leaves a chunk to a worker. */
+/*
+ * And the time, in milliseconds, for which the leader leaves a chunk to a
+ * worker.
+ */
 #define FORCED_WAIT 1000
 
 struct SluicePipeline
@@ -71,28 +74,29 @@ struct SluicePipeline
 	ResourceOwner owner;		/* of the segment */
 	dsm_segment *segment;
 	SluiceShared *shared;
-	BackgroundWorkerHandle *handles[SLUICE_MAX_WORKERS];	/* NULL: there is none */
+	BackgroundWorkerHandle *handles[SLUICE_MAX_WORKERS];	/* NULL: there is no worker */
 	uint64		filled;
 	uint64		consumed;
 	uint64		own;			/* one more than the last chunk that the leader has formed */
-	size_t		input;			/* bytes that go into one chunk */
+	size_t		input;			/* bytes of input for one chunk */
 	/* the record that was cut off at the last chunk's end */
 	char	   *rest;
 	size_t		rest_len;
-	size_t		since_left;		/* bytes that came since workers have left */
-	bool		stuck;			/* it is longer than a chunk, or not convertible */
+	size_t		since_left;		/* bytes read since workers have left */
+	bool		stuck;			/* the rest is longer than a chunk, or cannot be converted */
 	bool		finished;		/* the last chunk is filled */
 };
 
 /*
- * All of them: the first one that claims the chunk has it, the others sleep
- * on. There are few.
+ * Wakes all workers. The first one that claims the chunk has it, and the
+ * others go back to sleep. There are few.
  */
 static void
 wake_workers(SluiceShared *shared)
 {
 	/*
-	 * Either we see the latch of a worker that has come, or it sees the chunk.
+	 * Either we see the latch of a worker that has started, or it sees the
+	 * chunk.
 	 */
 	pg_memory_barrier();
 	for (int i = 0; i < SLUICE_MAX_WORKERS; i++)
@@ -104,7 +108,7 @@ wake_workers(SluiceShared *shared)
 	}
 }
 
-/* The statement ends, well or badly: the workers are to go. */
+/* The statement ends, with or without an error: stops the workers. */
 static void
 stop_workers(dsm_segment *segment, Datum arg)
 {
@@ -115,8 +119,8 @@ stop_workers(dsm_segment *segment, Datum arg)
 }
 
 /*
- * It ends badly. Workers in its transaction go before its locks do, even where
- * one waits for a lock itself.
+ * The statement ends with an error. Ends the workers in its transaction before
+ * its locks are released, even if a worker waits for a lock itself.
  */
 static void
 end_readers(dsm_segment *segment, Datum arg)
@@ -136,7 +140,7 @@ end_readers(dsm_segment *segment, Datum arg)
 }
 
 /*
- * Whether shared memory of that size is there to be had, and as much again for
+ * Whether shared memory of that size is available, and as much again for
  * others: containers have little.
  */
 static bool
@@ -149,8 +153,9 @@ shared_memory_fits(Size size)
 }
 
 /*
- * Where everything lies in the segment; gives its size. `columns`: of workers
- * that join the session, or NULL; `expressions`: that they evaluate, or NULL.
+ * Sets where everything is in the segment; returns the size of the segment.
+ * `columns`: of workers that join the session, or NULL. `expressions`: those
+ * that workers evaluate, or NULL.
  */
 static Size
 lay_out(const SluiceLoad *load, SluiceShared *shared, const SluiceReadColumn *columns,
@@ -159,7 +164,8 @@ lay_out(const SluiceLoad *load, SluiceShared *shared, const SluiceReadColumn *co
 	Size		at = MAXALIGN(sizeof(SluiceShared));
 
 	/*
-	 * Reading takes long, and how long differs: workers may be further ahead.
+	 * Reading values takes long, and not always equally long: workers may be
+	 * further ahead.
 	 */
 	shared->nchunks = columns ? 2 * load->workers + 2 : load->workers + 2;
 	shared->natts = (int) load->args.ncolumns;
@@ -183,7 +189,7 @@ lay_out(const SluiceLoad *load, SluiceShared *shared, const SluiceReadColumn *co
 	return shared->memory_at + CHUNK_MEMORY * shared->nchunks;
 }
 
-/* Fills the segment but for its chunks' memory. */
+/* Initializes the segment, except for the memory of its chunks. */
 static void
 fill_shared(const SluiceLoad *load, SluiceShared *shared, const SluiceReadColumn *columns,
 			const char *expressions)
@@ -222,7 +228,7 @@ fill_shared(const SluiceLoad *load, SluiceShared *shared, const SluiceReadColumn
 		strcpy(base + shared->expressions_at, expressions);
 }
 
-/* Gives free the places of workers that have ended. */
+/* Frees the handles of workers that have ended. */
 static void
 reap_workers(SluicePipeline *pipe)
 {
@@ -239,13 +245,13 @@ reap_workers(SluicePipeline *pipe)
 }
 
 /*
- * Asks for the workers that are missing; they come when they come, if they
- * come. Returns how many there are.
+ * Registers the workers that are missing. They start some time later, or not
+ * at all. Returns how many there are.
  */
 static int
 start_workers(const SluiceLoad *load, SluicePipeline *pipe)
 {
-	/* An abort that frees the statement's memory still ends the workers. */
+	/* An abort frees the statement's memory before it ends the workers. */
 	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
 	BackgroundWorker worker = {0};
 	int			count = 0;
@@ -283,8 +289,8 @@ start_workers(const SluiceLoad *load, SluicePipeline *pipe)
 }
 
 /*
- * More data has come. Those that have left for want of it come again; a
- * trickle is not worth their start.
+ * More data has come. Starts workers again that have left for want of data,
+ * unless it is a trickle, which is not worth their start.
  */
 static void
 replace_workers(const SluiceLoad *load, SluicePipeline *pipe, size_t len)
@@ -302,8 +308,9 @@ replace_workers(const SluiceLoad *load, SluicePipeline *pipe, size_t len)
 }
 
 /*
- * Makes the ring and asks for workers. The load goes on whether or not they
- * come.
+ * Creates the ring and registers workers. Returns false if there is no shared
+ * memory or no worker could be registered. The load goes on whether or not
+ * they start.
  */
 static bool
 open_pipeline(SluiceLoad *load)
@@ -322,7 +329,7 @@ open_pipeline(SluiceLoad *load)
 	size = lay_out(load, &shared, columns, expressions);
 	if (!shared_memory_fits(size))
 		return false;
-	/* An abort that frees the statement's memory still ends the workers. */
+	/* As in start_workers(): an abort must still find this. */
 	pipe = MemoryContextAllocZero(TopTransactionContext, sizeof(*pipe));
 	pipe->segment = sluice_share_create(size, &pipe->owner);
 	if (pipe->segment != NULL)
@@ -344,8 +351,8 @@ open_pipeline(SluiceLoad *load)
 }
 
 /*
- * All rows are in. The workers are waited for, so that none is seen after the
- * statement, and none holds what the statement's end gives back.
+ * All rows are in. Waits for the workers, so that none is seen after the
+ * statement, and none holds resources that the statement's end releases.
  */
 void
 sluice_pipeline_close(SluiceLoad *load)
@@ -365,7 +372,7 @@ sluice_pipeline_close(SluiceLoad *load)
 	{
 		sluice_report.workers -= strangers;
 		sluice_report.leader_reads = SLUICE_REPLACED;
-		/* Nor could any help with the indexes. */
+		/* Workers for the indexes would be of the other build, too. */
 		load->workers = 0;
 	}
 	sluice_share_end(pipe->segment, pipe->owner);
@@ -416,9 +423,10 @@ fill_chunk(SluiceLoad *load)
 }
 
 /*
- * The leader does not wait while it can form a chunk itself. Where workers
- * also read values it does not run ahead of itself by more than one: it forms
- * without reading, and would soon have taken all chunks from them.
+ * Claims a chunk for the leader, which does not wait while it can form one
+ * itself. If workers also read values, it forms no further chunk while one
+ * that it has formed is not installed: it forms without reading values, and
+ * would soon have taken all chunks from them.
  */
 static bool
 claim_for_leader(SluicePipeline *pipe, uint64 *number)
@@ -447,7 +455,10 @@ has_worker(const SluicePipeline *pipe)
 	return false;
 }
 
-/* Until the next chunk to be installed is formed, by whomever. */
+/*
+ * Waits until the next chunk to be installed is formed. Meanwhile the leader
+ * forms chunks itself.
+ */
 static SluiceChunk *
 await_chunk(SluiceLoad *load)
 {
@@ -488,7 +499,7 @@ await_chunk(SluiceLoad *load)
 	return chunk;
 }
 
-/* Tells the source what follows upon the chunk that is being installed. */
+/* Gives the source the bytes that follow the chunk that is being installed. */
 static void
 show_what_follows(SluicePipeline *pipe, SluiceSource *src)
 {
@@ -508,7 +519,7 @@ show_what_follows(SluicePipeline *pipe, SluiceSource *src)
 
 /*
  * Installs a chunk. What the core has left of it goes through the leader's own
- * loop. False if a line of \. ended the data.
+ * loop. Returns false if a line of \. ended the data.
  */
 static bool
 install_chunk(SluiceLoad *load, SluiceChunk *chunk)
@@ -558,8 +569,8 @@ install_chunk(SluiceLoad *load, SluiceChunk *chunk)
 }
 
 /*
- * Goes on with workers, for as long as records fit into chunks. True where the
- * caller's loop has to go on; false at the end of the data.
+ * Goes on with workers for as long as records fit into chunks. Returns true if
+ * the caller's loop must go on, and false at the end of the data.
  */
 bool
 sluice_pipeline(SluiceLoad *load)
@@ -568,9 +579,7 @@ sluice_pipeline(SluiceLoad *load)
 	SluiceSource *src = &load->source;
 	bool		more = true;
 
-	/*
-	 * A cut is known to be right only where LF ends lines and quotes toggle.
-	 */
+	/* A cut is certain only if LF ends lines and each quote toggles. */
 	if ((!src->binary && load->slice.eol != EOL_NL && load->slice.eol != EOL_CRNL) ||
 		(load->args.dialect.csv && load->args.dialect.escape != load->args.dialect.quote) ||
 		src->end - src->start > CHUNK_INPUT / 2)

@@ -1,34 +1,35 @@
 /*
- * Values that the core does not read, read by workers: each through the input
+ * Workers read the values that the core does not read, each through the input
  * or receive function of its type, in the leader's session
- * (workers/session.c). So are the table's expressions evaluated
+ * (workers/session.c). They evaluate the table's expressions in the same way
  * (rows/expressions.c).
  *
- * A worker only ever gives a value or none. A row with a value that its
- * function refuses, or has something to say about (NOTICE, WARNING), stays as
- * it was: the leader reads it again when its turn comes, and what is raised
- * then is COPY's own error, at its place in the input. So the functions are
- * called twice for such a row; they are not volatile.
+ * A worker only ever gives a value or none. If a function rejects a value of a
+ * row, or has a message about it (NOTICE, WARNING), the row stays as it was.
+ * The leader reads it again when its turn comes, and what is raised then is
+ * COPY's own error, at its place in the input. So the functions are called
+ * twice for such a row; they are not volatile.
  *
- * WHERE THE ROWS LIE.  The core has formed the rows of the chunk in the arena,
- * from its start, and has left the text of the values at the arena's end. A
- * row whose values were read is formed again after the others, as far as there
- * is room (`room_end`). Rows that were formed again have no asks left; the
- * asks of the others are moved together.
+ * WHERE THE ROWS LIE.  The core has formed the rows of the chunk at the start
+ * of the arena, and has left the text of the values at the arena's end. A row
+ * whose values were read is formed again after the others, as far as there is
+ * room (`room_end`). Rows that were formed again have no asks left; the asks
+ * of the others are moved together.
  *
- * ERRORS.  A function's error ends the worker's part of the transaction. What
- * functions keep between calls (fn_extra) lies in that transaction's memory
- * and goes with it. The next row begins in another part with the same
+ * ERRORS.  A function's error ends the worker's part of the transaction. State
+ * that functions keep between calls (fn_extra) is in that transaction's memory
+ * and is freed with it. The next row begins in another part with the same
  * snapshot.
  *
- * When all rows of the chunk are complete they are packed into pages, as those
- * that the core forms alone, and the leader can install them by the page
- * routes.
+ * When all rows of the chunk are complete, they are packed into pages, like
+ * those that the core forms alone. Then the leader can install them by the
+ * page routes.
  *
- * EXPRESSIONS are evaluated for all rows of a chunk or for none: if one row is
- * not right, violates a constraint, or makes a function say something, the
- * leader evaluates them again for each row of the chunk. Until then nothing of
- * the chunk has changed but for the room of values that are generated.
+ * EXPRESSIONS are evaluated for all rows of a chunk or for none. If the values
+ * of one row were not read, or the row violates a constraint, or a function
+ * fails or has a message, the leader evaluates the expressions again for each
+ * row of the chunk. Until then nothing of the chunk has changed, except the
+ * room of values that are generated.
  */
 #include "workers/workers.h"
 
@@ -51,23 +52,24 @@ struct SluiceReader
 	TupleDesc	desc;
 	Datum	   *values;
 	bool	   *isnull;
-	FmgrInfo   *functions;		/* of this transaction */
+	FmgrInfo   *functions;		/* of this part of the transaction */
 	SluicePacker *packer;		/* NULL: the rows do not go into pages */
 	SluiceExpressions *expressions; /* or NULL */
-	int64		in_vain;		/* rows whose values were not compressed, beyond those whose were */
+	int64		in_vain;		/* rows whose values were not compressed, minus rows whose values were */
 };
 
-/* A function had something to say to the client, or to the log. */
+/* A function has had a message for the client, or for the log. */
 static bool spoken;
 
 static emit_log_hook_type prev_emit_log_hook;
 
-/* NULL unless this is a worker that reads values. */
+/* NULL unless this process is a worker that reads values. */
 static SluiceShared *log_shared;
 
 /*
- * What input functions say is kept back: the leader says it. So is the end of
- * a worker that the leader has ended.
+ * Suppresses the messages of functions, because the leader's own call repeats
+ * them. Also suppresses the message about the end of a worker that the leader
+ * has ended.
  */
 static void
 keep_back(ErrorData *edata)
@@ -80,7 +82,9 @@ keep_back(ErrorData *edata)
 		prev_emit_log_hook(edata);
 }
 
-/* The memory that is shared with the leader is about to go. */
+/*
+ * Removes the hook: the memory that is shared with the leader is about to go.
+ */
 void
 sluice_reader_close(void)
 {
@@ -90,8 +94,8 @@ sluice_reader_close(void)
 }
 
 /*
- * What functions keep between calls is gone with the transaction it was made
- * in.
+ * Begins a part of the transaction. The state that functions kept between
+ * calls was freed with the last part, so all of them are looked up again.
  */
 static void
 begin(SluiceReader *reader)
@@ -111,7 +115,7 @@ begin(SluiceReader *reader)
 	MemoryContextSwitchTo(reader->context);
 }
 
-/* Makes this worker one that reads values; NULL if the leader is gone. */
+/* Prepares this worker to read values; returns NULL if the leader is gone. */
 SluiceReader *
 sluice_reader_open(SluiceShared *shared, int number)
 {
@@ -138,15 +142,17 @@ sluice_reader_open(SluiceShared *shared, int number)
 	log_shared = shared;
 	prev_emit_log_hook = emit_log_hook;
 	emit_log_hook = keep_back;
-	/* So that the hook hears all that a client may have asked to hear. */
+	/*
+	 * The hook must receive every message that the client may have requested.
+	 */
 	compat_log_min_messages = Min(Min(compat_log_min_messages, client_min_messages), INFO);
 	begin(reader);
 	return reader;
 }
 
 /*
- * Where a column of fixed length that is not NULL begins in a tuple, from its
- * start.
+ * Returns where a column of fixed length that is not NULL begins, from the
+ * start of the tuple.
  */
 static uint32
 offset_of(TupleDesc desc, HeapTuple tuple, int column, const bool *isnull)
@@ -168,15 +174,15 @@ offset_of(TupleDesc desc, HeapTuple tuple, int column, const bool *isnull)
 }
 
 /*
- * How far a chunk is read: the asks of the rows that are left to the leader
- * move up.
+ * How far a chunk has been read. The asks of the rows that are left to the
+ * leader move up.
  */
 typedef struct Progress
 {
 	size_t		row;
 	size_t		asks_seen;
 	size_t		asks_kept;
-	size_t		room_end;		/* where the values' bytes begin in the arena, behind the tuples */
+	size_t		room_end;		/* where the values' bytes begin in the arena, after the tuples */
 	uint64		read;
 	uint64		compressed;		/* values */
 	size_t		completed;		/* rows whose expressions were evaluated */
@@ -184,8 +190,8 @@ typedef struct Progress
 } Progress;
 
 /*
- * The header is a composite value's: heap_prepare_insert() clears of it what
- * the core leaves zero.
+ * heap_form_tuple() has formed the header of a composite value. Clears what
+ * the core leaves zero, as heap_prepare_insert() does.
  */
 static void
 clear_header(HeapTuple formed)
@@ -195,7 +201,10 @@ clear_header(HeapTuple formed)
 	formed->t_data->t_infomask2 &= ~HEAP2_XACT_MASK;
 }
 
-/* Reads a row's values and forms it again. False: it is left to the leader. */
+/*
+ * Reads a row's values and forms it again. Returns false if the row is left to
+ * the leader.
+ */
 static bool
 read_row(SluiceReader *reader, SluiceSlice *slice, const Progress *progress)
 {
@@ -240,14 +249,14 @@ read_row(SluiceReader *reader, SluiceSlice *slice, const Progress *progress)
 }
 
 /*
- * The leader tries again what cannot be compressed: once so many more rows
- * were in vain than were not, a worker compresses no more.
+ * The leader tries again what cannot be compressed. So a worker compresses no
+ * more once this many more rows were in vain than were not.
  */
 #define MOST_IN_VAIN 8
 
 /*
- * Compresses the values of a wide row, which then lies where it lay: it is
- * shorter.
+ * Compresses the values of a wide row. The new row takes the place of the old
+ * one, because it is shorter.
  */
 static void
 compress_row(SluiceReader *reader, SluiceSlice *slice, Progress *progress)
@@ -277,7 +286,7 @@ compress_row(SluiceReader *reader, SluiceSlice *slice, Progress *progress)
 	progress->compressed += compressed;
 }
 
-/* The next row is done with: it was read, or it was not. */
+/* Moves on to the next row. `read`: the values of this one were read. */
 static void
 next_row(Progress *progress, SluiceSlice *slice, bool read)
 {
@@ -299,8 +308,8 @@ next_row(Progress *progress, SluiceSlice *slice, bool read)
 }
 
 /*
- * Goes on from where `progress` says, which an error leaves at the row at
- * fault.
+ * Goes on from the row at which `progress` is. After an error, that is the row
+ * at fault.
  */
 static void
 read_rows(SluiceReader *reader, SluiceSlice *slice, Progress *progress)
@@ -311,8 +320,8 @@ read_rows(SluiceReader *reader, SluiceSlice *slice, Progress *progress)
 		bool		read = false;
 
 		/*
-		 * The leader wants nothing more: what is formed now is never looked
-		 * at.
+		 * The leader has stopped the workers: rows that are formed from now on
+		 * are not used.
 		 */
 		if (pg_atomic_read_u32(&reader->shared->stop))
 			break;
@@ -328,8 +337,9 @@ read_rows(SluiceReader *reader, SluiceSlice *slice, Progress *progress)
 }
 
 /*
- * Evaluates the table's expressions, and packs rows that were formed again. It
- * ends with the first row that is not right or has something to say.
+ * Evaluates the table's expressions, and packs rows that were formed again.
+ * Ends at the first row that cannot be completed, or for which a function has
+ * a message.
  */
 static void
 complete_rows(SluiceReader *reader, SluiceSlice *slice, Progress *progress)
@@ -338,7 +348,7 @@ complete_rows(SluiceReader *reader, SluiceSlice *slice, Progress *progress)
 
 	Assert(packer != NULL);
 	sluice_packer_clear(packer);
-	/* Rows that were formed again lie in no page. */
+	/* Rows that were formed again are in no page. */
 	if (progress->read + progress->compressed > 0 && slice->rows_used > 0)
 		packer->begun = true;
 	while (!progress->failed && progress->completed < slice->rows_used)
@@ -357,7 +367,10 @@ complete_rows(SluiceReader *reader, SluiceSlice *slice, Progress *progress)
 	}
 }
 
-/* All rows of a slice whose values were read go into pages, or none. */
+/*
+ * Packs the rows of a slice whose values were read into pages: all of them or
+ * none.
+ */
 static void
 pack_rows(SluicePacker *packer, SluiceSlice *slice)
 {
@@ -367,8 +380,8 @@ pack_rows(SluicePacker *packer, SluiceSlice *slice)
 }
 
 /*
- * The bytes of values fill the arena from its end: those of the last one lie
- * first.
+ * Returns where the bytes of values begin. They fill the arena from its end,
+ * so those of the last value come first.
  */
 static size_t
 room_end(const SluiceSlice *slice)
@@ -382,9 +395,9 @@ room_end(const SluiceSlice *slice)
 
 /*
  * Reads what the core has left of a chunk's rows, compresses their values,
- * evaluates the table's expressions, and packs the rows; the chunk says how far
- * it came. Errors end the transaction, and another one goes on with the next
- * row.
+ * evaluates the table's expressions, and packs the rows. The chunk records how
+ * far that went. An error ends the part of the transaction, and the next row
+ * begins in another one.
  */
 void
 sluice_read_values(SluiceReader *reader, SluiceChunk *chunk)

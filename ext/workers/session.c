@@ -1,35 +1,35 @@
 /*
- * The leader's session and transaction, as a worker joins them: database and
- * role, settings, temporary schema, snapshot, the transaction's own
- * identifiers and what it has not yet committed. The same parts in the same
- * order as ParallelWorkerMain of src/backend/access/transam/parallel.c
- * restores them, but for what only queries need (record types, serializable
- * transactions).
+ * Lets a worker join the leader's session and transaction: database and role,
+ * settings, temporary schema, snapshot, the transaction's own identifiers, and
+ * what it has not yet committed. These are the parts that ParallelWorkerMain
+ * of src/backend/access/transam/parallel.c restores, in the same order, except
+ * those that only queries need (record types, serializable transactions).
  *
- * A ParallelContext would do all of it, and put the leader into parallel mode:
- * no sequence value could be drawn then, and no record be rejected.
+ * A ParallelContext would do all of it, but it would put the leader into
+ * parallel mode. Then the leader could not draw a sequence's values or reject
+ * a record.
  *
  * WHY THIS IS SAFE although the leader goes on writing. The dangers of a
  * worker beside a leader that is not in parallel mode are:
  *
- *    command counter   the leader's may advance; the worker keeps the snapshot
- *                      and the command identifier of the start, so it sees what
- *                      the statement saw when it began
- *    new xids          a subtransaction that the leader begins later is, to the
- *                      worker, another transaction in progress: what it writes
- *                      is not visible
- *    locks             the worker is of the leader's lock group before it takes
- *                      any lock, so it never waits for the leader
+ *    command counter   the leader's may advance. The worker keeps the
+ *                      snapshot and the command identifier of the start, so it
+ *                      sees what the statement saw when it began
+ *    new xids          for the worker, a subtransaction that the leader begins
+ *                      later is another transaction in progress: what it
+ *                      writes is not visible
+ *    locks             the worker joins the leader's lock group before it
+ *                      takes any lock, so it never waits for the leader
  *    tables            the functions that are called are parallel safe, not
- *                      volatile, and internal or in C (parallel_safety.c). They
- *                      read, if anything, system catalogs
+ *                      volatile, and internal or in C (parallel_safety.c). If
+ *                      they read anything, it is system catalogs
  *
  * The leader keeps its transaction open until all such workers have ended:
  * end_readers() in pipeline.c waits for them before the transaction's
- * resources go.
+ * resources are released.
  *
- * A worker's part of the transaction always ends by an abort, which takes
- * nothing back, for a worker changes nothing. After an error of an input
+ * A worker's part of the transaction always ends with an abort. That undoes
+ * nothing, because a worker changes nothing. After an error of an input
  * function it aborts and begins again with the same state.
  */
 #include "workers/workers.h"
@@ -49,7 +49,7 @@
 #include "utils/relmapper.h"
 #include "utils/snapmgr.h"
 
-/* What the server itself can put into memory, and take out again. */
+/* What the server itself can serialize and restore. */
 enum
 {
 	LIBRARIES,
@@ -77,32 +77,32 @@ struct SluiceSession
 	PGPROC	   *leader;
 	pid_t		leader_pid;
 	int			leader_number;
-	bool		transaction_snapshot;	/* it has one for all of its statements */
-	Size		part[PARTS];	/* where each lies, from the struct's start */
+	bool		transaction_snapshot;	/* one snapshot is for all of its statements */
+	Size		part[PARTS];	/* where each of them is, from the start of the struct */
 };
 
-/* The snapshot of the statement. */
+/* Returns the size of the snapshot of the statement. */
 static Size
 active_snapshot_size(void)
 {
 	return EstimateSnapshotSpace(GetActiveSnapshot());
 }
 
-/* The size is what was estimated; the function needs none. */
+/* SerializeSnapshot() does not need the estimated size. */
 static void
 save_active_snapshot(Size size, char *place)
 {
 	SerializeSnapshot(GetActiveSnapshot(), place);
 }
 
-/* In READ COMMITTED there is none but the statement's. */
+/* In READ COMMITTED there is no other snapshot than the statement's. */
 static Size
 transaction_snapshot_size(void)
 {
 	return IsolationUsesXactSnapshot() ? EstimateSnapshotSpace(GetTransactionSnapshot()) : 0;
 }
 
-/* REPEATABLE READ only: see above. */
+/* Only in REPEATABLE READ: otherwise the size is 0. */
 static void
 save_transaction_snapshot(Size size, char *place)
 {
@@ -110,7 +110,7 @@ save_transaction_snapshot(Size size, char *place)
 		SerializeSnapshot(GetTransactionSnapshot(), place);
 }
 
-/* Its arguments come the other way round. */
+/* SerializeUncommittedEnums() takes the same arguments in the other order. */
 static void
 save_enums(Size size, char *place)
 {
@@ -135,8 +135,8 @@ static const struct
 };
 
 /*
- * Bytes of shared memory for the leader's state as it is now. It must be saved
- * before it changes.
+ * Returns the bytes of shared memory for the leader's state as it is now. The
+ * state must be saved before it changes.
  */
 Size
 sluice_session_size(void)
@@ -148,7 +148,7 @@ sluice_session_size(void)
 	return size;
 }
 
-/* Puts the leader's state into that much memory. */
+/* Saves the leader's state in memory of the size that was returned. */
 void
 sluice_session_save(SluiceSession *session)
 {
@@ -174,7 +174,7 @@ sluice_session_save(SluiceSession *session)
 	}
 }
 
-/* A part, at this process's address of the segment. */
+/* Returns where a part is in this process. */
 static char *
 part(SluiceSession *session, int which)
 {
@@ -183,7 +183,7 @@ part(SluiceSession *session, int which)
 
 /*
  * Connects a worker that needs no database, so that pg_stat_activity shows it
- * with its leader. False: the leader is through already.
+ * with its leader. Returns false if the leader has finished already.
  */
 bool
 sluice_session_show(const SluiceShared *shared)
@@ -195,9 +195,9 @@ sluice_session_show(const SluiceShared *shared)
 }
 
 /*
- * Connects a worker to the leader's database with the leader's settings. It is
- * of the leader's lock group before it takes any lock. False: the leader is
- * gone.
+ * Connects a worker to the leader's database with the leader's settings. It
+ * joins the leader's lock group before it takes any lock. Returns false if the
+ * leader is gone.
  */
 bool
 sluice_session_join(SluiceSession *session, int number)
@@ -205,8 +205,8 @@ sluice_session_join(SluiceSession *session, int number)
 	if (!BecomeLockGroupMember(session->leader, session->leader_pid))
 		return false;
 	/*
-	 * As any worker: one of a parallel query has got its user by then, by
-	 * another function in each major.
+	 * Connect like any background worker. A worker of a parallel query has its
+	 * user set before that, by another function in each major.
 	 */
 	BackgroundWorkerInitializeConnectionByOid(session->database, session->authenticated_user,
 											  COMPAT_BYPASS_LOGIN);
@@ -225,8 +225,8 @@ sluice_session_join(SluiceSession *session, int number)
 }
 
 /*
- * Begins the worker's part of the leader's transaction. It ends by an abort,
- * which takes nothing back, for a worker changes nothing.
+ * Begins the worker's part of the leader's transaction. It ends with an abort,
+ * which undoes nothing, because a worker changes nothing.
  */
 void
 sluice_session_begin(SluiceSession *session)
@@ -240,7 +240,10 @@ sluice_session_begin(SluiceSession *session)
 							   RestoreSnapshot(part(session, TRANSACTION_SNAPSHOT)) : active,
 							   session->leader);
 	PushActiveSnapshot(active);
-	/* Other tuples are visible than when the caches were filled. */
+	/*
+	 * With this snapshot other tuples are visible than when the caches were
+	 * filled.
+	 */
 	InvalidateSystemCaches();
 	SetUserIdAndSecContext(session->current_user, session->security_context);
 	RestorePendingSyncs(part(session, PENDING_SYNCS));

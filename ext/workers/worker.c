@@ -1,21 +1,22 @@
 /*
- * A worker: forms the rows of chunks until its leader stops it, or no data has
- * come for some seconds: others may use its place then, and the leader starts
- * another one when data flows again.
+ * A worker forms the rows of chunks until its leader stops it, or until no
+ * data has come for some seconds. Then others may use its place, and the
+ * leader starts another worker when data flows again.
  *
- * What it touches: the chunk that it has claimed, the segment's atomics, its
- * latch. It takes no lock, opens no relation and begins no transaction, unless
- * it reads values (reader.c). So nothing that it does can fail in a way that
+ * It uses the chunk that it has claimed, the segment's atomics, the latches,
+ * and the lock that is its place (base/worker_slots.c). It takes no other
+ * lock, opens no relation and begins no transaction, unless it has joined the
+ * leader's session (reader.c). So nothing that it does can fail in a way that
  * the leader would have to undo.
  *
  * A worker finds its plan in the segment, in a form without pointers, and
- * compiles it again with its own core. Both are of the same build of the
- * library, or the worker leaves (`strangers`): after an upgrade of the package
- * the postmaster loads another file for new processes than the leader has
+ * compiles it again with its own core. Leader and worker must be of the same
+ * build of the library; otherwise the worker leaves (`strangers`). After an
+ * upgrade of the package a new process loads another file than the leader has
  * loaded.
  *
- * SIGTERM must not end it within the core. die() sets a flag, which is looked
- * at between two chunks.
+ * SIGTERM must not end the worker within the core. die() sets a flag, which is
+ * checked between two chunks.
  */
 #include "workers/workers.h"
 
@@ -32,12 +33,12 @@
 
 PGDLLEXPORT void pgsluice_worker_main(Datum arg);
 
-/* The chunk that this worker is at. */
+/* The chunk that this worker is forming. */
 static SluiceChunk *current;
 
 /*
- * Forms a claimed chunk with this process's own pointers; `reader` or NULL
- * reads its values.
+ * Forms a claimed chunk with this process's own pointers. `reader`, if not
+ * NULL, reads its values.
  */
 void
 sluice_form_chunk(SluiceShared *shared, uint64 number, SluicePlan *plan, SluiceReader *reader)
@@ -72,7 +73,7 @@ sluice_form_chunk(SluiceShared *shared, uint64 number, SluicePlan *plan, SluiceR
 	pg_atomic_write_u32(&chunk->state, CHUNK_FORMED);
 }
 
-/* The worker ends, whatever the cause. */
+/* Called when the worker ends, whatever the cause. */
 static void
 leave(dsm_segment *segment, Datum arg)
 {
@@ -87,7 +88,10 @@ leave(dsm_segment *segment, Datum arg)
 	}
 }
 
-/* Leaves if the leader, who does without, has another build. */
+/*
+ * Ends the worker if the leader is of another build. The leader goes on
+ * without it.
+ */
 static void
 leave_as_stranger(SluiceShared *shared)
 {
@@ -99,10 +103,10 @@ leave_as_stranger(SluiceShared *shared)
 }
 
 /*
- * The main function. The order at its beginning matters: attach, compare
- * builds before anything else of the segment is read, register the exit
- * callback before a place is taken, connect, and only then be seen by the
- * leader (`workers`).
+ * The main function. The order at its beginning matters: attach; compare
+ * builds before anything else in the segment is read; register the exit
+ * callback before a place is taken; connect; and only then become visible to
+ * the leader (`workers`).
  */
 void
 pgsluice_worker_main(Datum arg)
@@ -122,7 +126,7 @@ pgsluice_worker_main(Datum arg)
 												 ALLOCSET_DEFAULT_SIZES);
 	segment = dsm_attach(DatumGetUInt32(arg));
 	if (segment == NULL)
-		proc_exit(0);			/* the leader is through already */
+		proc_exit(0);			/* the leader has finished already */
 	shared = dsm_segment_address(segment);
 	leave_as_stranger(shared);
 	sluice_plan_deserialize((char *) shared + shared->plan_at, &args);
@@ -164,6 +168,9 @@ pgsluice_worker_main(Datum arg)
 			break;
 		}
 	}
-	/* The segment goes last: a transaction lies in it. */
+	/*
+	 * Do not detach here: proc_exit() first ends the transaction, which uses
+	 * the segment.
+	 */
 	proc_exit(0);
 }

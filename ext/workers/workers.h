@@ -3,11 +3,12 @@
  * dynamic shared memory.
  *
  * The leader fills chunks in the order of the data and installs them in the
- * same order; in between, the process that claims a chunk forms its rows: a worker,
- * or the leader when it would have to wait. Once they have connected, the workers
- * touch this memory and nothing else of the server: no transaction, no
- * catalog, no relation. Only where values need the server's input functions,
- * they join the leader's transaction to call them.
+ * same order. In between, the process that claims a chunk forms its rows: a
+ * worker, or the leader when it would have to wait. Once they have connected,
+ * the workers use this memory and nothing else of the server: no transaction,
+ * no catalog, no relation. The exception is work that needs the server's
+ * functions: reading values by input functions, evaluating expressions,
+ * compressing values. For that they join the leader's transaction.
  */
 #ifndef PGSLUICE_WORKER_H
 #define PGSLUICE_WORKER_H
@@ -18,10 +19,10 @@
 #include "storage/latch.h"
 #include "storage/proc.h"
 
-/* So long a worker waits for data before it leaves. */
+/* A worker that has waited for data for this long leaves. */
 #define IDLE_MILLISECONDS 3000
 
-/* A chunk's input, and its output for rows of the usual kind. */
+/* The sizes of a chunk: its input, and room for the output of usual rows. */
 #define CHUNK_INPUT ((Size) 256 << 10)
 #define CHUNK_ARENA ((Size) 1280 << 10)
 #define CHUNK_ROWS SLUICE_MOST_ROWS
@@ -30,8 +31,8 @@
 typedef enum SluiceChunkState
 {
 	CHUNK_WAITING,				/* to be claimed, or claimed */
-	CHUNK_FORMED,				/* `slice` and `status` tell how far */
-	CHUNK_ABANDONED				/* its worker has left it */
+	CHUNK_FORMED,				/* `slice` and `status` say how far */
+	CHUNK_ABANDONED				/* its worker has ended before it was formed */
 } SluiceChunkState;
 
 typedef struct SluiceChunk
@@ -61,7 +62,8 @@ typedef struct SluiceReader SluiceReader;
 typedef struct SluiceShared
 {
 	/*
-	 * Of another build, these two alone are known to be where they are here.
+	 * If the leader and a worker are of different builds, only these two
+	 * fields are known to be at the same place in both.
 	 */
 	char		build[SLUICE_BUILD_LEN];
 	pg_atomic_uint32 strangers; /* workers of another build, which leave at once */
@@ -71,23 +73,23 @@ typedef struct SluiceShared
 	Latch	   *leader;
 	PGPROC	   *leader_proc;
 	pid_t		leader_pid;
-	Oid			leader_user;	/* as which it logged in */
-	Latch	   *workers[SLUICE_MAX_WORKERS];	/* NULL: it has not come, or has left */
-	pg_atomic_uint32 left;		/* workers that had no place, or nothing to do for a while */
+	Oid			leader_user;	/* the role with which it logged in */
+	Latch	   *workers[SLUICE_MAX_WORKERS];	/* NULL: it has not started, or has ended */
+	pg_atomic_uint32 left;		/* workers that have ended because they had no place, or no data for a while */
 	uint32		nchunks;
 	uint32		asks_len;		/* of each chunk: CHUNK_ASKS, or 0 for none */
-	bool		binary;			/* the data */
-	bool		single_byte;	/* the database's encoding */
+	bool		binary;			/* the data is in FORMAT binary */
+	bool		single_byte;	/* the database's encoding has one byte for each character */
 	bool		pack;			/* rows are formed in pages */
 	uint32		page_longest;	/* this and the next: see SluiceSlice */
 	uint32		page_reserve;
 	int			natts;			/* columns of the table */
-	int			serial;			/* the one that is left blank, or -1 */
-	Size		plan_at;		/* where the plan's arguments lie */
+	int			serial;			/* the column whose value the leader draws from a sequence, or -1 */
+	Size		plan_at;		/* where the plan's arguments are */
 	Size		columns_at;		/* SluiceReadColumn of each column */
 	Size		session_at;		/* the leader's session; 0: workers do not join it */
-	uint32		toast_target;	/* the size for which they compress values; 0: they do not */
-	Size		expressions_at; /* what they evaluate, as text; 0: nothing */
+	uint32		toast_target;	/* the row size for which workers compress values; 0: they do not */
+	Size		expressions_at; /* the expressions that workers evaluate, as text; 0: none */
 	Size		chunks_at;
 	Size		memory_at;		/* where the chunks' memory begins */
 } SluiceShared;
