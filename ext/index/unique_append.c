@@ -299,7 +299,7 @@ sluice_unique_append_rows(UniqueAppend *append, const PlacedRow *rows, int count
 	if (count < (int) sluice_threshold(SLUICE_INDEX_FEWEST))
 	{
 		if (append->taken->because == NULL)
-			append->taken->because = "some rows came in small lots";
+			append->taken->because = "some rows came in small batches";
 		return false;
 	}
 	if (append->pause > 0)
