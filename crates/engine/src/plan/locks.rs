@@ -158,7 +158,7 @@ pub fn locks(plan: &Plan, options: &Options, decision: &Policy, size: Size) -> V
     locks
 }
 
-/// The locks under which a load recreates first what an earlier one has left down.
+/// The locks with which a load first recreates what an earlier load has left dropped or disabled.
 pub(crate) fn to_put_back(table: &str, down: &[Choice]) -> Vec<Lock> {
     let lock = |(kind, mode)| {
         down.iter().any(|choice| choice.kind == kind).then(|| Lock {
@@ -175,11 +175,11 @@ pub(crate) fn to_put_back(table: &str, down: &[Choice]) -> Vec<Lock> {
     [("index", "SHARE"), ("trigger", "SHARE ROW EXCLUSIVE")].into_iter().filter_map(lock).collect()
 }
 
-/// Refuses such locks, if the user does.
+/// Rejects these locks if the user forbids locks that make others wait.
 ///
 /// # Errors
 ///
-/// The user does.
+/// `no-lock-out` is set, and there is such a lock.
 pub(crate) fn refuse_to_put_back(locks: &[Lock], options: &Options) -> Result<(), Error> {
     match locks.first().filter(|_| options.target.no_lock_out) {
         Some(lock) => Err(Error::new(text!("`no-lock-out` forbids this load: {}", lock))
