@@ -31,7 +31,7 @@ pub struct Suite {
     pub rows: Profile<Vec<u64>>,
     /// Runs of each method by profile.
     pub runs: Profile<u32>,
-    /// From this row count on, each method is run once, whatever [`runs`](Self::runs) says.
+    /// From this row count on, each method is run once, whatever `runs` says.
     #[serde(default)]
     pub once_from: Option<u64>,
     /// Whether source files are in the page cache before a run.

@@ -128,7 +128,7 @@ pub struct SourceArguments {
     /// Read options from a file, as `pgsluice sniff` writes it; options on the command line
     /// win. (The command `pgsluice plan` is something else: it shows what a load would do)
     #[arg(long, value_name = "FILE")]
-    #[allow(dead_code)] // it is read before the arguments are
+    #[allow(dead_code)] // plan_file reads it earlier
     plan: Option<PathBuf>,
     /// Detect delimiter, quote, escape, header and the lines around the table in the first
     /// file, unless options give them; if the file does not decide, stop and list the

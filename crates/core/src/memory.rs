@@ -164,7 +164,7 @@ impl<T> Fallible<T> for Vec<T> {
 /// # Errors
 ///
 /// No memory.
-#[allow(clippy::disallowed_methods)] // where there is room
+#[allow(clippy::disallowed_methods)] // there is room after try_reserve
 pub fn try_push_back<T>(queue: &mut VecDeque<T>, item: T) -> Result<(), OutOfMemory> {
     queue.try_reserve(1)?;
     queue.push_back(item);

@@ -113,7 +113,7 @@ struct Forget {
 struct Init {
     /// Print the statements
     #[arg(long, required = true)]
-    #[allow(dead_code)] // it is all that the command does
+    #[allow(dead_code)] // the command does nothing else
     print: bool,
 }
 

@@ -37,7 +37,7 @@ struct Ended;
 /// # Panics
 ///
 /// The failure is not one that a comparison can have.
-#[allow(clippy::disallowed_methods)] // boxes of nothing take no memory
+#[allow(clippy::disallowed_methods)] // a box of an empty type takes no memory
 pub fn leave(failure: BuildFailure) -> ! {
     match failure {
         BuildFailure::OutOfMemory => resume_unwind(Box::new(WithoutMemory)),

@@ -9,8 +9,8 @@
 //!    another one outside quotes is an error. `\.` is handled here, see [`DotLine`].
 //! 2. `CopyReadAttributesCSV` or `CopyReadAttributesText` splits the line. The NULL marker, then
 //!    the DEFAULT marker, are compared with the *raw* field; in CSV only if it has no quote. In
-//!    text, the encoding of a field is checked again if its escapes yield a NUL or a byte above
-//!    127. A backslash that ends the data without a line end is dropped.
+//!    text, the encoding of a field is checked again if its escapes yield a byte above 127 or a
+//!    NUL. A backslash that ends the data without a line end is dropped.
 //!
 //! If stray quotes have another meaning than in COPY ([`StrayQuotes`]), [`strict`] finds the
 //! records that have one. For all other records, the rules above apply.

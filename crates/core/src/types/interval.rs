@@ -173,7 +173,7 @@ fn iso8601(text: &[u8]) -> Option<Interval> {
             rest = after;
         }
         if rest.first() == Some(&b'+') {
-            return None; // taken since PostgreSQL 16
+            return None; // accepted since PostgreSQL 16
         }
         let (count, negative, after) = whole(rest)?;
         let (micros, after) = match after {

@@ -334,7 +334,7 @@ impl RowSink for HeapSink<'_> {
         }
         if self.asking == self.asks.len() || self.at + text.len() + 1 > self.tail {
             self.overflow = true;
-            self.null(); // the next value is the next column's all the same
+            self.null(); // so that the next value is for the next column
             return Ok(());
         }
         self.tail -= text.len() + 1;
