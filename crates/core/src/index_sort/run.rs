@@ -353,8 +353,8 @@ impl Collector {
     ) -> Result<bool, BuildFailure> {
         self.sort(by_bytes)?;
         let sorted = std::mem::take(&mut self.sorted);
-        // In a grouped run, entries of one value are mostly adjacent although they are not sorted. A
-        // value may have several groups, so the changes do not count the values.
+        // In a grouped run, entries of one value are mostly adjacent although they are not sorted.
+        // A value may have several groups, so the changes do not count the values.
         let grouped = matches!(sorted, Sorted::Grouped(_));
         if let Sorted::Packed(packed) = sorted {
             self.entries.clear();

@@ -1,4 +1,5 @@
-//! A page of a B-tree, as `nbtree.h` and `bufpage.h` lay it out (versions 4 of both; little-endian).
+//! A page of a B-tree, in the layout of `nbtree.h` and `bufpage.h` (version 4 of both;
+//! little-endian).
 //!
 //! ```text
 //! 0      24                     lower        upper             8176     8192

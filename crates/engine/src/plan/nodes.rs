@@ -288,8 +288,8 @@ fn refuse_truncate(facts: &Facts, found: &Nodes, options: &Options) -> Result<()
     }
 }
 
-/// Rejects nodes or tables that are the same: the load would wait for its own locks, or find its own
-/// slices.
+/// Rejects nodes or tables that are the same: the load would wait for its own locks, or find its
+/// own slices.
 fn refuse_shared(found: &Nodes, options: &Options, together: bool) -> Result<(), Error> {
     let once = options.once.is_some();
     let same = |node: &Node| node.same_as.clone().map(|other| (node.name.clone(), other));
